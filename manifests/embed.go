@@ -1,0 +1,44 @@
+// Package manifests carries the files that install Berth, as they stand in this directory, for programs that install it themselves.
+package manifests
+
+import (
+	"embed"
+	"io/fs"
+)
+
+//go:embed namespace.yaml workload-reader.yaml crd/*.yaml scheduler/rbac.yaml controller/rbac.yaml policy/*.yaml
+var files embed.FS
+
+// SchedulerConfig is the configuration of the scheduler as it is deployed, without a client connection.
+//
+//go:embed scheduler/scheduler-config.yaml
+var SchedulerConfig []byte
+
+// CRDs are the custom resource definitions.
+func CRDs() [][]byte { return read("crd/*.yaml") }
+
+// Install is everything that Berth needs before its components start, in the order in which to apply it: definitions, namespace, roles
+// and policies.
+func Install() [][]byte {
+	all := CRDs()
+	for _, pattern := range []string{"namespace.yaml", "workload-reader.yaml", "scheduler/rbac.yaml", "controller/rbac.yaml", "policy/*.yaml"} {
+		all = append(all, read(pattern)...)
+	}
+	return all
+}
+
+func read(pattern string) [][]byte {
+	names, err := fs.Glob(files, pattern)
+	if err != nil {
+		panic(err) // the pattern is a constant
+	}
+	contents := make([][]byte, 0, len(names))
+	for _, name := range names {
+		content, err := files.ReadFile(name)
+		if err != nil {
+			panic(err) // embedded, so it is there
+		}
+		contents = append(contents, content)
+	}
+	return contents
+}

@@ -1,0 +1,74 @@
+package v1alpha1
+
+const (
+	// MatchedAnnotation records on a bound pod which spread and subset it was bound for, as JSON of MatchedSubset.
+	// Berth writes it in the Binding, so it appears together with spec.nodeName or not at all. Clients of the
+	// WorkloadSpread kind read it under this name.
+	MatchedAnnotation = "apps.kruise.io/matched-workloadspread"
+
+	// SubsetLabel carries the name of the subset for selectors and dashboards. Berth never reads it.
+	SubsetLabel = "berth.dev/subset"
+
+	// PodDeletionCostAnnotation is read by the ReplicaSet controller: of two pods it deletes the cheaper one first.
+	PodDeletionCostAnnotation = "controller.kubernetes.io/pod-deletion-cost"
+
+	// SchedulerName is the default name under which pods choose Berth's scheduler.
+	SchedulerName = "berth-scheduler"
+)
+
+// MatchedSubset is the value of MatchedAnnotation.
+type MatchedSubset struct {
+	// Name of the WorkloadSpread, in the pod's namespace.
+	Name string `json:"name"`
+	// Subset is the name of the subset. Empty for a pod that was let go because every subset was full.
+	Subset string `json:"subset"`
+	// UID is the pod's own UID. A record with any other UID was copied from another pod or written by hand and counts
+	// for nothing.
+	UID string `json:"uid,omitempty"`
+}
+
+// Reason says why a pod was or was not given a subset, in one word that every surface repeats: scheduler status, event,
+// condition, metric and command line.
+type Reason string
+
+const (
+	// ReasonAdmitted: the pod may use the subset.
+	ReasonAdmitted Reason = "Admitted"
+	// ReasonSubsetsFull: every subset holds its quota and the spread says to wait.
+	ReasonSubsetsFull Reason = "SubsetsFull"
+	// ReasonUnplaced: every subset holds its quota and the spread lets the pod go anywhere.
+	ReasonUnplaced Reason = "Unplaced"
+	// ReasonOverQuota: the pod is above the quota of its subset.
+	ReasonOverQuota Reason = "OverQuota"
+	// ReasonNoSubset: the pod belongs to no subset of the spread.
+	ReasonNoSubset Reason = "NoSubset"
+	// ReasonNodeOutsideSubset: the node does not carry the labels of the pod's subset.
+	ReasonNodeOutsideSubset Reason = "NodeOutsideSubset"
+	// ReasonTaintNotTolerated: neither the pod nor its subset tolerates a taint of the node.
+	ReasonTaintNotTolerated Reason = "TaintNotTolerated"
+	// ReasonInvalidSpread: the spread cannot be used until it is corrected.
+	ReasonInvalidSpread Reason = "InvalidSpread"
+	// ReasonTargetNotFound: the workload that the spread names does not exist yet.
+	ReasonTargetNotFound Reason = "TargetNotFound"
+	// ReasonTargetUnreadable: the workload's replicas cannot be read.
+	ReasonTargetUnreadable Reason = "TargetUnreadable"
+	// ReasonWorkloadNotObserved: the pod is newer than what is known of its owner or workload; it is held until that arrives.
+	ReasonWorkloadNotObserved Reason = "WorkloadNotObserved"
+	// ReasonSpreadConflict: another, older spread already names the same workload.
+	ReasonSpreadConflict Reason = "SpreadConflict"
+	// ReasonSpecPatchNotApplied: a subset patches the pod's spec, which only admission can do, before the pod exists.
+	ReasonSpecPatchNotApplied Reason = "SpecPatchNotApplied"
+	// ReasonSufficient: nothing keeps pods from the subset.
+	ReasonSufficient Reason = "Sufficient"
+	// ReasonPodUnschedulable: a pod of the subset finds no node in it.
+	ReasonPodUnschedulable Reason = "PodUnschedulable"
+	// ReasonSpreadReady: the spread is valid and its workload was found.
+	ReasonSpreadReady Reason = "SpreadReady"
+)
+
+const (
+	// ConditionReady on a spread: it is valid, its workload exists and its rules are applied.
+	ConditionReady = "Ready"
+	// ConditionSchedulable on a subset: no pod of it waits for a node.
+	ConditionSchedulable = "Schedulable"
+)

@@ -1,0 +1,129 @@
+package subset
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/klog/v2"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// Mask is a set of subsets by index.
+type Mask uint64
+
+// With adds a subset.
+func (m Mask) With(subset int) Mask { return m | 1<<uint(subset) }
+
+// Has is true if the subset is in the set.
+func (m Mask) Has(subset int) bool { return m&(1<<uint(subset)) != 0 }
+
+// Candidate is a pod that asks for a subset.
+type Candidate struct {
+	// Holds is the subset in which the pod already holds a counted slot, or None. Its own slot never stands in its way.
+	Holds int
+	// Behind is how many of the other slots counted there are pending pods that asked later. They give way to this one when a quota
+	// was lowered.
+	Behind int32
+	// Closed are subsets that this pod is known to find no node in.
+	Closed Mask
+}
+
+// Verdict is the answer to a Candidate.
+type Verdict struct {
+	// Subset the pod may use. None if the pod is let go without one, or refused.
+	Subset int
+	// Reason is ReasonAdmitted, ReasonUnplaced (let go) or ReasonSubsetsFull (refused).
+	Reason v1alpha1.Reason
+}
+
+// Allowed is true if the pod may go on, in a subset or without one.
+func (v Verdict) Allowed() bool { return v.Reason != v1alpha1.ReasonSubsetsFull }
+
+// Admit picks the subset of one pod: the first that has quota left. If none has, the pod is let go or refused, as the spread says.
+// It allocates nothing.
+//
+// It relies on kept counting every slot that is taken, promised or possibly taken; a slot missing there is a pod over quota.
+func (p *Policy) Admit(plan *Plan, kept Counts, pod Candidate) Verdict {
+	full := true
+	for i, quota := range plan.Quota {
+		if !hasRoom(quota, kept.At(i), i == pod.Holds, pod.Behind) {
+			continue
+		}
+		full = false
+		if !pod.Closed.Has(i) {
+			return Verdict{Subset: i, Reason: v1alpha1.ReasonAdmitted}
+		}
+	}
+	if full && p.WhenFull == v1alpha1.WhenFullSchedule {
+		return Verdict{Subset: None, Reason: v1alpha1.ReasonUnplaced}
+	}
+	return Verdict{Subset: None, Reason: v1alpha1.ReasonSubsetsFull}
+}
+
+// HasRoom is true if one more pod fits into the quota of the subset. holds says that the pod is counted there already.
+func (p *Policy) HasRoom(plan *Plan, kept Counts, subset int, holds bool) bool {
+	return hasRoom(plan.Quota[subset], kept.At(subset), holds, 0)
+}
+
+func hasRoom(quota, kept int32, holds bool, behind int32) bool {
+	if quota == NoLimit {
+		return true
+	}
+	if holds {
+		kept -= 1 + behind
+	}
+	return kept < quota
+}
+
+// Free is how many more pods the subset takes; NoLimit if any number.
+func Free(quota, kept int32) int32 {
+	if quota == NoLimit {
+		return NoLimit
+	}
+	return max(quota-kept, 0)
+}
+
+// Holds is true if the node is one of the subset's nodes, by its labels and fields.
+func (s *Subset) Holds(node *corev1.Node) bool {
+	return s.required == nil || s.required.Match(node)
+}
+
+// SelectsAllNodes is true if every node is one of the subset's nodes.
+func (s *Subset) SelectsAllNodes() bool { return s.required == nil }
+
+// Tolerates is true if the tolerations, together with those of the subset, cover every taint of the node that keeps pods away.
+func (s *Subset) Tolerates(node *corev1.Node, own []corev1.Toleration) bool {
+	for i := range node.Spec.Taints {
+		taint := &node.Spec.Taints[i]
+		if taint.Effect == corev1.TaintEffectPreferNoSchedule {
+			continue
+		}
+		if !corev1helpers.TolerationsTolerateTaint(klog.Logger{}, own, taint, false) &&
+			!corev1helpers.TolerationsTolerateTaint(klog.Logger{}, s.tolerations, taint, false) {
+			return false
+		}
+	}
+	return true
+}
+
+// Fits says whether a pod of the subset, with tolerations of its own, may use the node: ReasonAdmitted, or why not.
+func (s *Subset) Fits(node *corev1.Node, own []corev1.Toleration) v1alpha1.Reason {
+	if !s.Holds(node) {
+		return v1alpha1.ReasonNodeOutsideSubset
+	}
+	if !s.Tolerates(node, own) {
+		return v1alpha1.ReasonTaintNotTolerated
+	}
+	return v1alpha1.ReasonAdmitted
+}
+
+// HasPreferences is true if the subset ranks its nodes.
+func (s *Subset) HasPreferences() bool { return s.preferred != nil }
+
+// Preference is the sum of the weights of the preferred terms that the node matches.
+func (s *Subset) Preference(node *corev1.Node) int64 {
+	if s.preferred == nil {
+		return 0
+	}
+	return s.preferred.Score(node)
+}

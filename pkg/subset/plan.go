@@ -1,0 +1,75 @@
+package subset
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Plan says what each subset may and should hold at a number of replicas.
+type Plan struct {
+	// Replicas the plan is made for, in one quota scope.
+	Replicas int32
+	// Quota of each subset, or NoLimit.
+	Quota []int32
+	// Target is how many pods each subset holds when every pod has its place.
+	Target []int32
+	// Unplaced is how many pods remain when every subset is full.
+	Unplaced int32
+}
+
+// Plan fills the subsets in order:
+//
+//	target[i] = min(quota[i], replicas − target[0] − … − target[i−1])
+//
+// Negative replicas count as 0.
+func (p *Policy) Plan(replicas int32) Plan {
+	replicas = max(replicas, 0)
+	plan := Plan{
+		Replicas: replicas,
+		Quota:    make([]int32, len(p.Subsets)),
+		Target:   make([]int32, len(p.Subsets)),
+		Unplaced: replicas,
+	}
+	for i := range p.Subsets {
+		plan.Quota[i] = p.Subsets[i].Limit.Quota(replicas)
+		plan.Target[i] = plan.Unplaced
+		if plan.Quota[i] != NoLimit {
+			plan.Target[i] = min(plan.Quota[i], plan.Unplaced)
+		}
+		plan.Unplaced -= plan.Target[i]
+	}
+	return plan
+}
+
+// LagsBehind is true if the workload has more live pods under one owner than the replicas the plan is made for. Its controller has then
+// scaled up and the news of it is still on the way; with percentages every quota is too small until it arrives, so a pod had better
+// wait for it. (Owner is the ReplicaSet, StatefulSet or Job: unlike the Deployment's total, its pods never exceed the replicas
+// because of a surge.)
+func (p *Policy) LagsBehind(plan *Plan, livePodsOfOwner int32) bool {
+	return p.hasPercent && livePodsOfOwner > plan.Replicas
+}
+
+// Describe says how full each subset is: "subset-a: 10/10 kept; subset-b: 3/- kept".
+func (p *Policy) Describe(plan *Plan, kept Counts) string {
+	var b strings.Builder
+	for i := range p.Subsets {
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		b.WriteString(p.Subsets[i].Name)
+		b.WriteString(": ")
+		b.WriteString(strconv.Itoa(int(kept.At(i))))
+		b.WriteString("/")
+		b.WriteString(FormatQuota(plan.Quota[i]))
+		b.WriteString(" kept")
+	}
+	return b.String()
+}
+
+// FormatQuota prints a quota: "-" for NoLimit.
+func FormatQuota(quota int32) string {
+	if quota == NoLimit {
+		return "-"
+	}
+	return strconv.Itoa(int(quota))
+}

@@ -1,0 +1,134 @@
+package subset
+
+import (
+	"cmp"
+	"encoding/json"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// Pod is what the model needs to know of a pod.
+type Pod struct {
+	Name string
+	UID  types.UID
+	// Revision of the workload that the pod was made for. Empty if its workload has none.
+	Revision string
+	// Record of the pod's Binding. Nil if the pod is unbound, or was bound by somebody else.
+	Record *Record
+	// NodeName is empty until the pod is bound.
+	NodeName string
+	// Node the pod is bound to. Nil if the pod is unbound or the node is gone.
+	Node *corev1.Node
+	// Active is false once the pod terminates, has succeeded or has failed: it has given its slot back.
+	Active  bool
+	Ready   bool
+	Created time.Time
+}
+
+// Record is what Berth wrote into a pod's Binding.
+type Record struct {
+	Spread string
+	// Subset is empty for a pod that was let go because every subset was full.
+	Subset string
+}
+
+// Observe reads what the model needs from a pod and its node, which may be nil.
+func Observe(pod *corev1.Pod, node *corev1.Node) Pod {
+	return Pod{
+		Name:     pod.Name,
+		UID:      pod.UID,
+		Revision: RevisionOf(pod),
+		Record:   RecordOf(pod),
+		NodeName: pod.Spec.NodeName,
+		Node:     node,
+		Active:   IsActive(pod),
+		Ready:    isReady(pod),
+		Created:  pod.CreationTimestamp.Time,
+	}
+}
+
+// RevisionOf is the rollout revision a pod was made for, as its workload's controller labels it. Empty for workloads without revisions.
+func RevisionOf(pod *corev1.Pod) string {
+	if hash := pod.Labels["pod-template-hash"]; hash != "" {
+		return hash
+	}
+	return pod.Labels["controller-revision-hash"]
+}
+
+// RecordOf is the record that Berth's Binding left on a pod. It is nil for an unbound pod and for a record that names another pod's UID:
+// annotations can be written by anyone who may write pods, and a copied or invented one counts for nothing.
+func RecordOf(pod *corev1.Pod) *Record {
+	value, found := pod.Annotations[v1alpha1.MatchedAnnotation]
+	if !found || pod.Spec.NodeName == "" {
+		return nil
+	}
+	var matched v1alpha1.MatchedSubset
+	if err := json.Unmarshal([]byte(value), &matched); err != nil || matched.UID != string(pod.UID) {
+		return nil
+	}
+	return &Record{Spread: matched.Name, Subset: matched.Subset}
+}
+
+// IsActive is false for a pod that has given its slot back: it terminates, or it has ended.
+func IsActive(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+}
+
+func isReady(pod *corev1.Pod) bool {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// ScopeOf is the quota scope a pod is counted in: its revision, or the one scope of the whole workload.
+func (p *Policy) ScopeOf(revision string) string {
+	if p.Scope == v1alpha1.WorkloadQuotaScope {
+		return ""
+	}
+	return revision
+}
+
+// SubsetOf is the subset that a bound pod belongs to, or None. The record of its Binding is the truth, whatever becomes of the node's
+// labels. A pod without a valid record for this spread, or whose subset is no longer in the spread, is adopted by the first subset
+// whose nodes its node is one of.
+func (p *Policy) SubsetOf(pod *Pod, spread string) (index int, adopted bool) {
+	if pod.NodeName == "" {
+		return None, false
+	}
+	if r := pod.Record; r != nil && r.Spread == spread {
+		if r.Subset == "" {
+			return None, false
+		}
+		if i := p.Index(r.Subset); i != None {
+			return i, false
+		}
+	}
+	if pod.Node == nil {
+		return None, true
+	}
+	for i := range p.Subsets {
+		if p.Subsets[i].Holds(pod.Node) {
+			return i, true
+		}
+	}
+	return None, true
+}
+
+// keepBefore orders pods of one subset by which of them is kept first: ready before not ready, then older before younger. Name and UID
+// only make the order total.
+func keepBefore(a, b *Pod) int {
+	if a.Ready != b.Ready {
+		if a.Ready {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+}

@@ -1,0 +1,381 @@
+package subset
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// None is the index of no subset.
+const None = -1
+
+// NoLimit is the quota of a subset without maxReplicas.
+const NoLimit int32 = -1
+
+// MaxSubsets is how many subsets a spread may have, so that a set of them fits into a Mask.
+const MaxSubsets = 64
+
+// Policy is a spread's spec in a form that cannot be wrong. It is immutable and safe for concurrent use.
+type Policy struct {
+	Strategy v1alpha1.ScheduleStrategyType
+	Scope    v1alpha1.QuotaScope
+	WhenFull v1alpha1.WhenFull
+	Binding  v1alpha1.BindingMode
+	// Subsets in order of preference.
+	Subsets []Subset
+	// Warnings are about what is legal and probably not meant, each with its path.
+	Warnings []string
+
+	podSelector labels.Selector
+	hasPercent  bool
+}
+
+// Subset is one compiled subset.
+type Subset struct {
+	Name  string
+	Limit Limit
+	// Metadata is the part of the patch that travels in the pod's Binding.
+	Metadata Metadata
+	// PatchesSpec is true if the patch holds anything else, which only admission can apply.
+	PatchesSpec bool
+
+	required    *nodeaffinity.NodeSelector
+	preferred   *nodeaffinity.PreferredSchedulingTerms
+	tolerations []corev1.Toleration
+}
+
+// Metadata are labels and annotations to set. Nil maps set nothing.
+type Metadata struct {
+	Labels      map[string]string
+	Annotations map[string]string
+}
+
+// Limit is a subset's maxReplicas. The zero value is no limit.
+type Limit struct {
+	kind  limitKind
+	value int32
+}
+
+type limitKind uint8
+
+const (
+	unlimited limitKind = iota
+	count
+	percent
+)
+
+// Quota is how many pods the limit allows at a number of replicas, or NoLimit. This is the only place where a percentage is rounded:
+//
+//	quota = ceil(percent × replicas / 100)
+func (l Limit) Quota(replicas int32) int32 {
+	switch l.kind {
+	case count:
+		return l.value
+	case percent:
+		return int32((int64(l.value)*int64(max(replicas, 0)) + 99) / 100)
+	default:
+		return NoLimit
+	}
+}
+
+// IsPercent is true if the quota depends on the replicas.
+func (l Limit) IsPercent() bool { return l.kind == percent }
+
+// Compile turns a spec into a Policy, or returns every error in it with its path below path. It accepts exactly what the API server's
+// schema accepts, and in addition refuses what a schema cannot see: selectors that do not parse, tolerations that could never match,
+// and patches that are not patches of a pod.
+func Compile(spec *v1alpha1.WorkloadSpreadSpec, path *field.Path) (*Policy, field.ErrorList) {
+	var errs field.ErrorList
+	policy := &Policy{
+		Strategy: withDefault(spec.ScheduleStrategy.Type, v1alpha1.FixedScheduleStrategy),
+		Scope:    withDefault(spec.ScheduleStrategy.QuotaScope, v1alpha1.RevisionQuotaScope),
+		WhenFull: withDefault(spec.ScheduleStrategy.WhenFull, v1alpha1.WhenFullSchedule),
+		Binding:  withDefault(spec.ScheduleStrategy.Binding, v1alpha1.AutoBinding),
+	}
+	errs = append(errs, validateTarget(&spec.TargetReference, path.Child("targetRef"))...)
+	errs = append(errs, validateStrategy(policy, &spec.ScheduleStrategy, path.Child("scheduleStrategy"))...)
+
+	selector, selectorErrs := compileFilter(spec.TargetFilter, path.Child("targetFilter"))
+	policy.podSelector = selector
+	errs = append(errs, selectorErrs...)
+
+	subsetsPath := path.Child("subsets")
+	if len(spec.Subsets) == 0 {
+		errs = append(errs, field.Required(subsetsPath, "at least one subset"))
+	}
+	if len(spec.Subsets) > MaxSubsets {
+		errs = append(errs, field.TooMany(subsetsPath, len(spec.Subsets), MaxSubsets))
+	}
+	names := map[string]bool{}
+	for i := range spec.Subsets {
+		subset, subsetErrs := compileSubset(&spec.Subsets[i], subsetsPath.Index(i))
+		errs = append(errs, subsetErrs...)
+		if names[subset.Name] {
+			errs = append(errs, field.Duplicate(subsetsPath.Index(i).Child("name"), subset.Name))
+		}
+		names[subset.Name] = true
+		policy.hasPercent = policy.hasPercent || subset.Limit.IsPercent()
+		policy.Subsets = append(policy.Subsets, subset)
+	}
+	errs = append(errs, validateLimitsTogether(policy.Subsets, subsetsPath)...)
+	if len(errs) > 0 {
+		return nil, errs
+	}
+	policy.Warnings = warnings(policy, subsetsPath)
+	return policy, nil
+}
+
+func withDefault[T ~string](value, def T) T {
+	if value == "" {
+		return def
+	}
+	return value
+}
+
+func validateTarget(target *v1alpha1.TargetReference, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	group, version, found := strings.Cut(target.APIVersion, "/")
+	if !found {
+		group, version = "", group
+	}
+	if version == "" || strings.Contains(version, "/") || found && group == "" {
+		errs = append(errs, field.Invalid(path.Child("apiVersion"), target.APIVersion, "must be the group and version of the workload, for instance apps/v1"))
+	}
+	if target.Kind == "" {
+		errs = append(errs, field.Required(path.Child("kind"), "must be the kind of the workload, for instance Deployment"))
+	}
+	if target.Name == "" {
+		errs = append(errs, field.Required(path.Child("name"), "must be the name of the workload"))
+	}
+	return errs
+}
+
+func validateStrategy(policy *Policy, strategy *v1alpha1.ScheduleStrategy, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	errs = append(errs, oneOf(path.Child("type"), policy.Strategy, v1alpha1.FixedScheduleStrategy, v1alpha1.AdaptiveScheduleStrategy)...)
+	errs = append(errs, oneOf(path.Child("quotaScope"), policy.Scope, v1alpha1.RevisionQuotaScope, v1alpha1.WorkloadQuotaScope)...)
+	errs = append(errs, oneOf(path.Child("whenFull"), policy.WhenFull, v1alpha1.WhenFullSchedule, v1alpha1.WhenFullWait)...)
+	errs = append(errs, oneOf(path.Child("binding"), policy.Binding, v1alpha1.AutoBinding, v1alpha1.LateBinding, v1alpha1.EarlyBinding)...)
+	if adaptive := strategy.Adaptive; adaptive != nil {
+		adaptivePath := path.Child("adaptive")
+		if policy.Strategy != v1alpha1.AdaptiveScheduleStrategy {
+			errs = append(errs, field.Forbidden(adaptivePath, "adaptive is only used with type: Adaptive; set the type or remove adaptive"))
+		}
+		errs = append(errs, notNegative(adaptivePath.Child("rescheduleCriticalSeconds"), adaptive.RescheduleCriticalSeconds)...)
+		errs = append(errs, notNegative(adaptivePath.Child("unschedulableLastSeconds"), adaptive.UnschedulableLastSeconds)...)
+	}
+	return errs
+}
+
+func oneOf[T ~string](path *field.Path, value T, allowed ...T) field.ErrorList {
+	for _, a := range allowed {
+		if value == a {
+			return nil
+		}
+	}
+	return field.ErrorList{field.NotSupported(path, value, allowed)}
+}
+
+func notNegative(path *field.Path, value *int32) field.ErrorList {
+	if value == nil || *value >= 0 {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(path, *value, "must not be negative")}
+}
+
+func compileFilter(filter *v1alpha1.TargetFilter, path *field.Path) (labels.Selector, field.ErrorList) {
+	if filter == nil {
+		return labels.Everything(), nil
+	}
+	var errs field.ErrorList
+	for i, p := range filter.ReplicasPathList {
+		for _, segment := range strings.Split(p, ".") {
+			if segment == "" {
+				errs = append(errs, field.Invalid(path.Child("replicasPathList").Index(i), p, "must be a dotted path, for instance spec.replicas"))
+				break
+			}
+		}
+	}
+	if filter.Selector == nil {
+		return labels.Everything(), errs
+	}
+	selector, err := metav1.LabelSelectorAsSelector(filter.Selector)
+	if err != nil {
+		return nil, append(errs, field.Invalid(path.Child("selector"), metav1.FormatLabelSelector(filter.Selector), err.Error()))
+	}
+	return selector, errs
+}
+
+func compileSubset(spec *v1alpha1.Subset, path *field.Path) (Subset, field.ErrorList) {
+	var errs field.ErrorList
+	subset := Subset{Name: spec.Name, tolerations: spec.Tolerations}
+	if spec.Name == "" {
+		errs = append(errs, field.Required(path.Child("name"), "must be a valid label value that is not empty"))
+	}
+	for _, message := range content.IsLabelValue(spec.Name) {
+		errs = append(errs, field.Invalid(path.Child("name"), spec.Name, message))
+	}
+	limit, limitErrs := compileLimit(spec.MaxReplicas, path.Child("maxReplicas"))
+	subset.Limit = limit
+	errs = append(errs, limitErrs...)
+
+	if term := spec.RequiredNodeSelectorTerm; term != nil {
+		termPath := path.Child("requiredNodeSelectorTerm")
+		if len(term.MatchExpressions) == 0 && len(term.MatchFields) == 0 {
+			errs = append(errs, field.Required(termPath, "an empty term selects no node; leave it out to select every node"))
+		}
+		required, err := nodeaffinity.NewNodeSelector(&corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{*term}}, field.WithPath(termPath))
+		if err != nil {
+			errs = append(errs, field.Invalid(termPath, field.OmitValueType{}, err.Error()))
+		}
+		subset.required = required
+	}
+	preferredPath := path.Child("preferredNodeSelectorTerms")
+	for i := range spec.PreferredNodeSelectorTerms {
+		if w := spec.PreferredNodeSelectorTerms[i].Weight; w < 1 || w > 100 {
+			errs = append(errs, field.Invalid(preferredPath.Index(i).Child("weight"), w, "must be in the range 1-100"))
+		}
+	}
+	if len(spec.PreferredNodeSelectorTerms) > 0 {
+		preferred, err := nodeaffinity.NewPreferredSchedulingTerms(spec.PreferredNodeSelectorTerms, field.WithPath(preferredPath))
+		if err != nil {
+			errs = append(errs, field.Invalid(preferredPath, field.OmitValueType{}, err.Error()))
+		}
+		subset.preferred = preferred
+	}
+	errs = append(errs, validateTolerations(spec.Tolerations, path.Child("tolerations"))...)
+
+	patch, patchErrs := compilePatch(spec.Patch.Raw, path.Child("patch"))
+	subset.Metadata, subset.PatchesSpec = patch.Metadata, patch.touchesMore
+	return subset, append(errs, patchErrs...)
+}
+
+func compileLimit(value *intstr.IntOrString, path *field.Path) (Limit, field.ErrorList) {
+	if value == nil {
+		return Limit{}, nil
+	}
+	if value.Type == intstr.Int {
+		if value.IntVal < 0 {
+			return Limit{}, field.ErrorList{field.Invalid(path, value.IntVal, "must not be negative")}
+		}
+		return Limit{kind: count, value: value.IntVal}, nil
+	}
+	digits, isPercent := strings.CutSuffix(value.StrVal, "%")
+	number, err := strconv.ParseUint(digits, 10, 8)
+	if !isPercent || err != nil || number > 100 || len(digits) > 3 {
+		return Limit{}, field.ErrorList{field.Invalid(path, value.StrVal, "must be a count or a percentage from 0% to 100%")}
+	}
+	return Limit{kind: percent, value: int32(number)}, nil
+}
+
+// validateLimitsTogether: one type of limit in a spread, and percentages that leave no pod without a subset and give none twice.
+func validateLimitsTogether(subsets []Subset, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	var counts, percents, sum int32
+	for i := range subsets {
+		switch subsets[i].Limit.kind {
+		case count:
+			counts++
+		case percent:
+			percents++
+			sum += subsets[i].Limit.value
+		}
+	}
+	if counts > 0 && percents > 0 {
+		errs = append(errs, field.Invalid(path, field.OmitValueType{}, "maxReplicas must be a count in every subset or a percentage in every subset, not both"))
+	}
+	if sum > 100 {
+		errs = append(errs, field.Invalid(path, fmt.Sprintf("%d%%", sum), "percentages of the subsets must not add up to more than 100%"))
+	}
+	if percents > 0 && int(percents) == len(subsets) && sum < 100 {
+		errs = append(errs, field.Invalid(path, fmt.Sprintf("%d%%", sum), "percentages of all subsets must add up to 100%, or leave maxReplicas of the last subset out"))
+	}
+	return errs
+}
+
+func validateTolerations(tolerations []corev1.Toleration, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for i, t := range tolerations {
+		p := path.Index(i)
+		if t.Key == "" && t.Operator != corev1.TolerationOpExists {
+			errs = append(errs, field.Invalid(p.Child("operator"), t.Operator, "must be Exists when key is empty, which means every taint"))
+		}
+		if t.Key != "" {
+			for _, message := range content.IsLabelKey(t.Key) {
+				errs = append(errs, field.Invalid(p.Child("key"), t.Key, message))
+			}
+		}
+		switch t.Operator {
+		case "", corev1.TolerationOpEqual:
+			for _, message := range content.IsLabelValue(t.Value) {
+				errs = append(errs, field.Invalid(p.Child("value"), t.Value, message))
+			}
+		case corev1.TolerationOpExists:
+			if t.Value != "" {
+				errs = append(errs, field.Invalid(p.Child("value"), t.Value, "must be empty when operator is Exists"))
+			}
+		default:
+			errs = append(errs, field.NotSupported(p.Child("operator"), t.Operator, []corev1.TolerationOperator{corev1.TolerationOpEqual, corev1.TolerationOpExists}))
+		}
+		switch t.Effect {
+		case "", corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute:
+		default:
+			errs = append(errs, field.NotSupported(p.Child("effect"), t.Effect,
+				[]corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute}))
+		}
+		if t.TolerationSeconds != nil && t.Effect != corev1.TaintEffectNoExecute {
+			errs = append(errs, field.Invalid(p.Child("effect"), t.Effect, "must be NoExecute when tolerationSeconds is set"))
+		}
+	}
+	return errs
+}
+
+// warnings are about subsets that no pod will reach.
+func warnings(policy *Policy, path *field.Path) []string {
+	var all []string
+	for i := 0; i < len(policy.Subsets)-1; i++ {
+		if policy.Strategy == v1alpha1.FixedScheduleStrategy && policy.Subsets[i].Limit.kind == unlimited {
+			all = append(all, fmt.Sprintf("%s: has no maxReplicas, so with type: Fixed no pod reaches the subsets after it", path.Index(i)))
+			break
+		}
+	}
+	return all
+}
+
+// UsesPercent is true if any quota depends on the workload's replicas.
+func (p *Policy) UsesPercent() bool { return p.hasPercent }
+
+// PatchesSpec is true if a subset's patch touches more than labels and annotations.
+func (p *Policy) PatchesSpec() bool {
+	for i := range p.Subsets {
+		if p.Subsets[i].PatchesSpec {
+			return true
+		}
+	}
+	return false
+}
+
+// Selects is true if pods with these labels are divided by the spread, once they belong to its workload.
+func (p *Policy) Selects(podLabels map[string]string) bool {
+	return p.podSelector.Empty() || p.podSelector.Matches(labels.Set(podLabels))
+}
+
+// Index of the subset with this name, or None.
+func (p *Policy) Index(name string) int {
+	for i := range p.Subsets {
+		if p.Subsets[i].Name == name {
+			return i
+		}
+	}
+	return None
+}
