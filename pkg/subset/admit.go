@@ -19,10 +19,10 @@ func (m Mask) Has(subset int) bool { return m&(1<<uint(subset)) != 0 }
 
 // Candidate is a pod that asks for a subset.
 type Candidate struct {
-	// Holds is the subset in which the pod already holds a counted slot, or None. Its own slot never stands in its way.
-	Holds int
-	// Behind is how many of the other slots counted there are pending pods that asked later. They give way to this one when a quota
-	// was lowered.
+	// Holds are the subsets in which the pod itself holds a counted slot. Its own slot never stands in its way.
+	Holds Mask
+	// Behind is how many other counted slots, in the subsets it holds, belong to pending pods that asked later. They give way to this
+	// one when a quota was lowered.
 	Behind int32
 	// Closed are subsets that this pod is known to find no node in.
 	Closed Mask
@@ -46,7 +46,7 @@ func (v Verdict) Allowed() bool { return v.Reason != v1alpha1.ReasonSubsetsFull 
 func (p *Policy) Admit(plan *Plan, kept Counts, pod Candidate) Verdict {
 	full := true
 	for i, quota := range plan.Quota {
-		if !hasRoom(quota, kept.At(i), i == pod.Holds, pod.Behind) {
+		if !hasRoom(quota, kept.At(i), pod.Holds.Has(i), pod.Behind) {
 			continue
 		}
 		full = false
@@ -60,9 +60,9 @@ func (p *Policy) Admit(plan *Plan, kept Counts, pod Candidate) Verdict {
 	return Verdict{Subset: None, Reason: v1alpha1.ReasonSubsetsFull}
 }
 
-// HasRoom is true if one more pod fits into the quota of the subset. holds says that the pod is counted there already.
-func (p *Policy) HasRoom(plan *Plan, kept Counts, subset int, holds bool) bool {
-	return hasRoom(plan.Quota[subset], kept.At(subset), holds, 0)
+// HasRoom is true if the pod fits into the quota of this one subset.
+func (p *Policy) HasRoom(plan *Plan, kept Counts, subset int, pod Candidate) bool {
+	return hasRoom(plan.Quota[subset], kept.At(subset), pod.Holds.Has(subset), pod.Behind)
 }
 
 func hasRoom(quota, kept int32, holds bool, behind int32) bool {

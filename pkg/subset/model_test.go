@@ -1,0 +1,411 @@
+package subset
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+func TestPlan(t *testing.T) {
+	tests := map[string]struct {
+		spec     string
+		replicas int32
+		want     Plan
+	}{
+		"the first subset is filled before the second": {
+			spec:     `subsets: [{name: normal, maxReplicas: 100}, {name: elastic}]`,
+			replicas: 120,
+			want:     Plan{Replicas: 120, Quota: []int32{100, NoLimit}, Target: []int32{100, 20}},
+		},
+		"a subset that is not reached stays empty": {
+			spec:     `subsets: [{name: normal, maxReplicas: 100}, {name: elastic}]`,
+			replicas: 80,
+			want:     Plan{Replicas: 80, Quota: []int32{100, NoLimit}, Target: []int32{80, 0}},
+		},
+		"percentages divide in proportion": {
+			spec:     `subsets: [{name: a, maxReplicas: "20%"}, {name: b, maxReplicas: "20%"}, {name: c, maxReplicas: "60%"}]`,
+			replicas: 15,
+			want:     Plan{Replicas: 15, Quota: []int32{3, 3, 9}, Target: []int32{3, 3, 9}},
+		},
+		"rounding up is at the expense of the last subset": {
+			spec:     `subsets: [{name: a, maxReplicas: "33%"}, {name: b, maxReplicas: "33%"}, {name: c, maxReplicas: "34%"}]`,
+			replicas: 10,
+			want:     Plan{Replicas: 10, Quota: []int32{4, 4, 4}, Target: []int32{4, 4, 2}},
+		},
+		"pods above every quota are unplaced": {
+			spec:     `subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 0}]`,
+			replicas: 5,
+			want:     Plan{Replicas: 5, Quota: []int32{2, 0}, Target: []int32{2, 0}, Unplaced: 3},
+		},
+		"negative replicas are none": {
+			spec:     `subsets: [{name: a}]`,
+			replicas: -1,
+			want:     Plan{Quota: []int32{NoLimit}, Target: []int32{0}},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, compile(t, tc.spec).Plan(tc.replicas)); diff != "" {
+				t.Errorf("plan (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAdmit(t *testing.T) {
+	const twoThenAny = `subsets: [{name: a, maxReplicas: 2}, {name: b}]`
+	const twoAndTwo = `subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 2}]`
+	const wait = "\nscheduleStrategy: {whenFull: Wait}"
+	tests := map[string]struct {
+		spec string
+		kept Counts
+		pod  Candidate
+		want Verdict
+	}{
+		"the first subset with quota is taken":                      {twoThenAny, Counts{1, 0}, Candidate{}, Verdict{0, v1alpha1.ReasonAdmitted}},
+		"a full subset is passed over":                              {twoThenAny, Counts{2, 7}, Candidate{}, Verdict{1, v1alpha1.ReasonAdmitted}},
+		"nothing kept is room everywhere":                           {twoAndTwo, nil, Candidate{}, Verdict{0, v1alpha1.ReasonAdmitted}},
+		"a pod's own slot does not stand in its way":                {twoAndTwo, Counts{2, 2}, Candidate{Holds: Mask(0).With(0)}, Verdict{0, v1alpha1.ReasonAdmitted}},
+		"a pod moves to an earlier subset that has room":            {twoAndTwo, Counts{1, 2}, Candidate{Holds: Mask(0).With(1)}, Verdict{0, v1alpha1.ReasonAdmitted}},
+		"a lowered quota is kept by those who asked first":          {twoAndTwo, Counts{5, 0}, Candidate{Holds: Mask(0).With(0), Behind: 3}, Verdict{0, v1alpha1.ReasonAdmitted}},
+		"a lowered quota sends those on who asked last":             {twoAndTwo, Counts{5, 0}, Candidate{Holds: Mask(0).With(0), Behind: 2}, Verdict{1, v1alpha1.ReasonAdmitted}},
+		"with every subset full the pod is let go":                  {twoAndTwo, Counts{2, 2}, Candidate{}, Verdict{None, v1alpha1.ReasonUnplaced}},
+		"with every subset full the pod is held if the spread says": {twoAndTwo + wait, Counts{2, 2}, Candidate{}, Verdict{None, v1alpha1.ReasonSubsetsFull}},
+		"a subset that is closed to the pod is passed over":         {twoThenAny, Counts{0, 0}, Candidate{Closed: Mask(0).With(0)}, Verdict{1, v1alpha1.ReasonAdmitted}},
+		"a subset with quota that is closed does not let a pod go":  {twoAndTwo, Counts{2, 1}, Candidate{Closed: Mask(0).With(1)}, Verdict{None, v1alpha1.ReasonSubsetsFull}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			policy := compile(t, tc.spec)
+			plan := policy.Plan(10)
+			got := policy.Admit(&plan, tc.kept, tc.pod)
+			if got != tc.want {
+				t.Errorf("got %+v, want %+v", got, tc.want)
+			}
+			if got.Subset != None && !policy.HasRoom(&plan, tc.kept, got.Subset, tc.pod) {
+				t.Error("HasRoom disagrees with Admit")
+			}
+		})
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	policy := compile(t, `subsets: [{name: a, maxReplicas: 10}, {name: b}]`)
+	plan := policy.Plan(13)
+	if got, want := policy.Describe(&plan, Counts{10, 3}), "a: 10/10 kept; b: 3/- kept"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestLagsBehind(t *testing.T) {
+	percent := compile(t, `subsets: [{name: a, maxReplicas: "50%"}, {name: b}]`)
+	counts := compile(t, `subsets: [{name: a, maxReplicas: 5}, {name: b}]`)
+	plan := percent.Plan(10)
+	if !percent.LagsBehind(&plan, 11) {
+		t.Error("11 pods of 10 replicas: a percentage of 10 is too small")
+	}
+	if percent.LagsBehind(&plan, 10) || counts.LagsBehind(&plan, 11) {
+		t.Error("with as many pods as replicas, or with counts, no number is missing")
+	}
+}
+
+func node(zone string) *corev1.Node {
+	n := &corev1.Node{}
+	n.Name, n.Labels = "node-"+zone, map[string]string{"zone": zone}
+	return n
+}
+
+const zones = `subsets:
+- {name: a, maxReplicas: 2, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
+- {name: b, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}`
+
+func TestSubsetOf(t *testing.T) {
+	policy := compile(t, zones)
+	bound := func(record *Record, n *corev1.Node) Pod {
+		return Pod{Active: true, NodeName: "n", Node: n, Record: record}
+	}
+	tests := map[string]struct {
+		pod     Pod
+		want    int
+		adopted bool
+	}{
+		"an unbound pod has none":                                     {Pod{Active: true}, None, false},
+		"the record is the truth, whatever the node's labels say":     {bound(&Record{"web", "a"}, node("b")), 0, false},
+		"a pod without a record is adopted by its node":               {bound(nil, node("b")), 1, true},
+		"a record of another spread counts for nothing":               {bound(&Record{"other", "a"}, node("b")), 1, true},
+		"a subset that is no longer there leaves the pod to its node": {bound(&Record{"web", "gone"}, node("a")), 0, true},
+		"a node in no subset leaves the pod in none":                  {bound(nil, node("z")), None, true},
+		"a node that is not known leaves the pod in none":             {bound(nil, nil), None, true},
+		"a pod that was let go without a subset is in none for good":  {bound(&Record{"web", ""}, node("a")), None, false},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, adopted := policy.SubsetOf(&tc.pod, "web")
+			if got != tc.want || adopted != tc.adopted {
+				t.Errorf("got %d, adopted %t; want %d, %t", got, adopted, tc.want, tc.adopted)
+			}
+		})
+	}
+}
+
+func TestRecordOf(t *testing.T) {
+	pod := func(nodeName, annotation string) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "me", Annotations: map[string]string{}}, Spec: corev1.PodSpec{NodeName: nodeName}}
+		if annotation != "" {
+			p.Annotations[v1alpha1.MatchedAnnotation] = annotation
+		}
+		return p
+	}
+	tests := map[string]struct {
+		pod  *corev1.Pod
+		want *Record
+	}{
+		"our own record counts":                      {pod("n", `{"name":"web","subset":"a","uid":"me"}`), &Record{"web", "a"}},
+		"a record on an unbound pod is forged":       {pod("", `{"name":"web","subset":"a","uid":"me"}`), nil},
+		"a record copied from another pod is forged": {pod("n", `{"name":"web","subset":"a","uid":"other"}`), nil},
+		"a record without a UID is forged":           {pod("n", `{"name":"web","subset":"a"}`), nil},
+		"what is not a record counts for nothing":    {pod("n", `subset a`), nil},
+		"no record": {pod("n", ""), nil},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, RecordOf(tc.pod)); diff != "" {
+				t.Errorf("record (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestSurplus(t *testing.T) {
+	policy := compile(t, zones)
+	plan := policy.Plan(5)
+	at := func(minute int) time.Time { return time.Date(2026, 1, 1, 0, minute, 0, 0, time.UTC) }
+	pod := func(name, zone string, ready bool, minute int) Pod {
+		return Pod{Name: name, UID: types.UID(name), Active: true, NodeName: "n", Node: node(zone), Ready: ready, Created: at(minute)}
+	}
+	pods := []Pod{
+		pod("a-old", "a", true, 1), pod("a-young", "a", true, 3), pod("a-middle", "a", true, 2), pod("a-unready", "a", false, 0),
+		pod("b", "b", true, 1), pod("nowhere", "z", true, 1),
+		{Name: "terminating", NodeName: "n", Node: node("a")}, {Name: "pending", Active: true},
+	}
+	var got []string
+	for _, excess := range policy.Surplus(&plan, pods, "web") {
+		got = append(got, fmt.Sprintf("%s %s", excess.Pod.Name, excess.Reason))
+	}
+	want := []string{"nowhere NoSubset", "a-unready OverQuota", "a-young OverQuota"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("surplus (-want +got):\n%s", diff)
+	}
+}
+
+func TestDeletionCost(t *testing.T) {
+	policy := compile(t, zones)
+	got := []int32{policy.DeletionCost(0), policy.DeletionCost(1), policy.deletionCost(0, false), policy.deletionCost(1, false), policy.DeletionCost(None)}
+	if diff := cmp.Diff([]int32{200, 100, -100, -200, -300}, got); diff != "" {
+		t.Errorf("costs of kept a, kept b, excess a, excess b, none (-want +got):\n%s", diff)
+	}
+}
+
+// randomPolicy makes a valid policy of up to five subsets.
+func randomPolicy(t testing.TB, r *rand.Rand) *Policy {
+	t.Helper()
+	spec := &v1alpha1.WorkloadSpreadSpec{TargetReference: v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
+	n := 1 + r.IntN(5)
+	rest := 100
+	percentages := r.IntN(2) == 0
+	for i := range n {
+		subset := v1alpha1.Subset{Name: fmt.Sprintf("s%d", i)}
+		if i < n-1 || !percentages && r.IntN(2) == 0 {
+			limit := intstr.FromInt32(r.Int32N(8))
+			if percentages {
+				share := r.IntN(rest + 1)
+				rest -= share
+				limit = intstr.FromString(fmt.Sprintf("%d%%", share))
+			}
+			subset.MaxReplicas = &limit
+		}
+		spec.Subsets = append(spec.Subsets, subset)
+	}
+	if r.IntN(2) == 0 {
+		spec.ScheduleStrategy.QuotaScope = v1alpha1.WorkloadQuotaScope
+	}
+	if r.IntN(2) == 0 {
+		spec.ScheduleStrategy.WhenFull = v1alpha1.WhenFullWait
+	}
+	policy, errs := Compile(spec, field.NewPath("spec"))
+	if len(errs) > 0 {
+		t.Fatalf("random spec: %v", errs.ToAggregate())
+	}
+	return policy
+}
+
+func checkPlan(t testing.TB, policy *Policy, plan *Plan) {
+	t.Helper()
+	sum := plan.Unplaced
+	for i := range policy.Subsets {
+		sum += plan.Target[i]
+		if plan.Target[i] < 0 || plan.Quota[i] != NoLimit && plan.Target[i] > plan.Quota[i] {
+			t.Fatalf("subset %d: target %d with quota %d", i, plan.Target[i], plan.Quota[i])
+		}
+	}
+	if sum != plan.Replicas {
+		t.Fatalf("the plan places %d of %d pods", sum, plan.Replicas)
+	}
+}
+
+func properties(t *testing.T, check func(t *testing.T, r *rand.Rand)) {
+	t.Helper()
+	for seed := range uint64(500) {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) { check(t, rand.New(rand.NewPCG(seed, 1))) })
+	}
+}
+
+func TestAPlanAddsUpToTheReplicas(t *testing.T) {
+	properties(t, func(t *testing.T, r *rand.Rand) {
+		policy := randomPolicy(t, r)
+		plan := policy.Plan(r.Int32N(50))
+		checkPlan(t, policy, &plan)
+	})
+}
+
+func TestNoSubsetGetsMoreThanItsQuota(t *testing.T) {
+	properties(t, func(t *testing.T, r *rand.Rand) {
+		policy := randomPolicy(t, r)
+		tally := policy.NewTally()
+		type slot struct {
+			scope  string
+			subset int
+		}
+		var slots []slot
+		plan := policy.Plan(30)
+		for range 200 {
+			if len(slots) > 0 && r.IntN(3) == 0 {
+				i := r.IntN(len(slots))
+				tally.Remove(slots[i].scope, slots[i].subset)
+				slots = append(slots[:i], slots[i+1:]...)
+				continue
+			}
+			scope := policy.ScopeOf(fmt.Sprintf("rev-%d", r.IntN(2)))
+			verdict := policy.Admit(&plan, tally.Kept(scope), Candidate{})
+			for i := range policy.Subsets {
+				hasRoom := plan.Quota[i] == NoLimit || tally.Kept(scope).At(i) < plan.Quota[i]
+				if hasRoom && (verdict.Subset == None || verdict.Subset > i) {
+					t.Fatalf("subset %d has room and the pod was given %d", i, verdict.Subset)
+				}
+			}
+			tally.Add(scope, verdict.Subset)
+			if verdict.Subset != None {
+				slots = append(slots, slot{scope, verdict.Subset})
+			}
+			for i, quota := range plan.Quota {
+				if kept := tally.Kept(scope).At(i); quota != NoLimit && kept > quota {
+					t.Fatalf("subset %d keeps %d pods with quota %d", i, kept, quota)
+				}
+			}
+		}
+	})
+}
+
+// randomPods are bound pods with and without records, of two revisions, some of them ended.
+func randomPods(policy *Policy, r *rand.Rand) []Pod {
+	pods := make([]Pod, r.IntN(40))
+	for i := range pods {
+		pods[i] = Pod{Name: fmt.Sprintf("p%d", i), UID: types.UID(fmt.Sprintf("u%d", i)), Revision: fmt.Sprintf("rev-%d", r.IntN(2)),
+			NodeName: "n", Node: node("a"), Active: r.IntN(5) > 0, Ready: r.IntN(2) == 0, Created: time.Unix(r.Int64N(5), 0)}
+		if r.IntN(2) == 0 {
+			pods[i].Record = &Record{Spread: "web", Subset: policy.Subsets[r.IntN(len(policy.Subsets))].Name}
+		}
+	}
+	return pods
+}
+
+func TestTheOrderOfPodsDoesNotMatter(t *testing.T) {
+	properties(t, func(t *testing.T, r *rand.Rand) {
+		policy := randomPolicy(t, r)
+		plan := policy.Plan(20)
+		pods := randomPods(policy, r)
+		shuffled := append([]Pod(nil), pods...)
+		r.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+		if diff := cmp.Diff(policy.Count(pods, "web").scopes, policy.Count(shuffled, "web").scopes); diff != "" {
+			t.Errorf("counts (-in order +shuffled):\n%s", diff)
+		}
+		if diff := cmp.Diff(policy.Surplus(&plan, pods, "web"), policy.Surplus(&plan, shuffled, "web")); diff != "" {
+			t.Errorf("surplus (-in order +shuffled):\n%s", diff)
+		}
+	})
+}
+
+func TestAddingThenRemovingAPodChangesNothing(t *testing.T) {
+	properties(t, func(t *testing.T, r *rand.Rand) {
+		policy := randomPolicy(t, r)
+		tally := policy.Count(randomPods(policy, r), "web")
+		before := tally.Clone()
+		scope, subset := policy.ScopeOf("rev-new"), r.IntN(len(policy.Subsets)+1)-1
+		tally.Add(scope, subset)
+		if subset != None && tally.Kept(scope).At(subset) != before.Kept(scope).At(subset)+1 {
+			t.Errorf("Add did not count")
+		}
+		tally.Remove(scope, subset)
+		if diff := cmp.Diff(before.scopes, tally.scopes); diff != "" {
+			t.Errorf("tally (-before +after):\n%s", diff)
+		}
+	})
+}
+
+func TestSurplusIsWhatIsAboveTheQuota(t *testing.T) {
+	properties(t, func(t *testing.T, r *rand.Rand) {
+		policy := randomPolicy(t, r)
+		plan := policy.Plan(20)
+		pods := randomPods(policy, r)
+		tally := policy.Count(pods, "web")
+		for _, excess := range policy.Surplus(&plan, pods, "web") {
+			if excess.Subset != None {
+				tally.Remove(policy.ScopeOf(excess.Pod.Revision), excess.Subset)
+			}
+		}
+		over := policy.Count(pods, "web")
+		for _, scope := range over.Scopes() {
+			for i, quota := range plan.Quota {
+				want := over.Kept(scope).At(i)
+				if quota != NoLimit {
+					want = min(want, quota)
+				}
+				if got := tally.Kept(scope).At(i); got != want {
+					t.Errorf("without the surplus scope %q keeps %d in subset %d, want %d", scope, got, i, want)
+				}
+			}
+		}
+	})
+}
+
+func BenchmarkAdmit(b *testing.B) {
+	var spec strings.Builder
+	spec.WriteString("subsets:\n")
+	for i := range 15 {
+		fmt.Fprintf(&spec, "- {name: s%d, maxReplicas: 10}\n", i)
+	}
+	spec.WriteString("- {name: last}\n")
+	policy := compile(b, spec.String())
+	plan := policy.Plan(200)
+	full := make(Counts, 16)
+	for i := range 15 {
+		full[i] = 10
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if policy.Admit(&plan, full, Candidate{}).Subset != 15 {
+			b.Fatal("the last subset is the only one with room")
+		}
+	}
+}

@@ -1,0 +1,265 @@
+package subset
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// parse reads a spec as a user writes it.
+func parse(t testing.TB, text string) *v1alpha1.WorkloadSpreadSpec {
+	t.Helper()
+	spec := &v1alpha1.WorkloadSpreadSpec{TargetReference: v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
+	if err := yaml.UnmarshalStrict([]byte(text), spec); err != nil {
+		t.Fatalf("parsing the spec: %v", err)
+	}
+	return spec
+}
+
+func compile(t testing.TB, text string) *Policy {
+	t.Helper()
+	policy, errs := Compile(parse(t, text), field.NewPath("spec"))
+	if len(errs) > 0 {
+		t.Fatalf("compiling: %v", errs.ToAggregate())
+	}
+	return policy
+}
+
+func TestCompileRefuses(t *testing.T) {
+	tests := map[string]struct {
+		spec string
+		want []string // path, and a part of the message
+	}{
+		"a spec without subsets": {
+			spec: `subsets: []`,
+			want: []string{"spec.subsets: Required"},
+		},
+		"a target that names no workload": {
+			spec: `{targetRef: {apiVersion: "", kind: "", name: ""}, subsets: [{name: a}]}`,
+			want: []string{"spec.targetRef.apiVersion: Invalid", "spec.targetRef.kind: Required", "spec.targetRef.name: Required"},
+		},
+		"names that are empty, invalid or used twice": {
+			spec: `subsets: [{name: a}, {name: a}, {name: ""}, {name: "not a label"}]`,
+			want: []string{"spec.subsets[1].name: Duplicate", "spec.subsets[2].name: Required", "spec.subsets[3].name: Invalid"},
+		},
+		"limits that are neither a count nor a percentage": {
+			spec: `subsets: [{name: a, maxReplicas: -1}, {name: b, maxReplicas: "20"}, {name: c, maxReplicas: "101%"}, {name: d, maxReplicas: "-5%"}, {name: e, maxReplicas: "+5%"}]`,
+			want: []string{"spec.subsets[0].maxReplicas", "spec.subsets[1].maxReplicas", "spec.subsets[2].maxReplicas", "spec.subsets[3].maxReplicas", "spec.subsets[4].maxReplicas"},
+		},
+		"counts and percentages in one spread": {
+			spec: `subsets: [{name: a, maxReplicas: 1}, {name: b, maxReplicas: "20%"}, {name: c}]`,
+			want: []string{"spec.subsets: Invalid value: maxReplicas must be a count in every subset or a percentage in every subset"},
+		},
+		"percentages above 100": {
+			spec: `subsets: [{name: a, maxReplicas: "60%"}, {name: b, maxReplicas: "60%"}, {name: c}]`,
+			want: []string{`spec.subsets: Invalid value: "120%": percentages of the subsets must not add up to more`},
+		},
+		"percentages that leave pods without a subset": {
+			spec: `subsets: [{name: a, maxReplicas: "60%"}, {name: b, maxReplicas: "30%"}]`,
+			want: []string{`spec.subsets: Invalid value: "90%": percentages of all subsets must add up to 100%`},
+		},
+		"a selector term that cannot match": {
+			spec: `subsets: [{name: a, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In}]}}, {name: b, requiredNodeSelectorTerm: {}}]`,
+			want: []string{"spec.subsets[0].requiredNodeSelectorTerm", "spec.subsets[1].requiredNodeSelectorTerm: Required"},
+		},
+		"preferences with a weight out of range": {
+			spec: `subsets: [{name: a, preferredNodeSelectorTerms: [{weight: 0, preference: {matchExpressions: [{key: zone, operator: Exists}]}}]}]`,
+			want: []string{"spec.subsets[0].preferredNodeSelectorTerms[0].weight"},
+		},
+		"tolerations that the API server would refuse on a pod": {
+			spec: `subsets: [{name: a, tolerations: [{operator: Equal}, {key: "not a key", operator: Exists}, {key: k, operator: Exists, value: v}, {key: k, operator: Near}, {key: k, effect: Never}, {key: k, tolerationSeconds: 5, effect: NoSchedule}]}]`,
+			want: []string{"tolerations[0].operator", "tolerations[1].key", "tolerations[2].value", "tolerations[3].operator", "tolerations[4].effect", "tolerations[5].effect"},
+		},
+		"strategies that do not exist": {
+			spec: `{subsets: [{name: a}], scheduleStrategy: {type: Sometimes, binding: Never, quotaScope: Cluster, whenFull: Delete}}`,
+			want: []string{"scheduleStrategy.type", "scheduleStrategy.quotaScope", "scheduleStrategy.whenFull", "scheduleStrategy.binding"},
+		},
+		"adaptive without type Adaptive, and negative times": {
+			spec: `{subsets: [{name: a}], scheduleStrategy: {adaptive: {rescheduleCriticalSeconds: -1, unschedulableLastSeconds: -1}}}`,
+			want: []string{"scheduleStrategy.adaptive: Forbidden", "adaptive.rescheduleCriticalSeconds", "adaptive.unschedulableLastSeconds"},
+		},
+		"a patch with a misspelt field": {
+			spec: `subsets: [{name: a, patch: {spec: {containers: [{name: main, resources: {limit: {cpu: "2"}}}]}}}]`,
+			want: []string{"spec.subsets[0].patch.spec.containers[0].resources.limit: Invalid value: unknown field"},
+		},
+		"a patch of what is not the spread's to change": {
+			spec: `subsets: [{name: a, patch: {metadata: {name: x, labels: {pod-template-hash: x}}, status: {phase: Running}}}]`,
+			want: []string{"patch.metadata.labels[pod-template-hash]: Forbidden", "patch.metadata.name: Forbidden", "patch.status: Forbidden"},
+		},
+		"labels and annotations that no pod may carry": {
+			spec: `subsets: [{name: a, patch: {metadata: {labels: {arch: "not a value!"}, annotations: {"not a key!": x}}}}]`,
+			want: []string{"patch.metadata.annotations: Invalid", "patch.metadata.labels: Invalid"},
+		},
+		"a replicas path with an empty segment, and a selector with an unknown operator": {
+			spec: `{subsets: [{name: a}], targetFilter: {replicasPathList: [spec..replicas], selector: {matchExpressions: [{key: role, operator: Near}]}}}`,
+			want: []string{"targetFilter.replicasPathList[0]", "targetFilter.selector"},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			policy, errs := Compile(parse(t, tc.spec), field.NewPath("spec"))
+			if policy != nil {
+				t.Errorf("got a policy")
+			}
+			var got []string
+			for _, err := range errs {
+				got = append(got, err.Error())
+			}
+			all := strings.Join(got, "\n")
+			for _, want := range tc.want {
+				if !strings.Contains(all, want) {
+					t.Errorf("no error contains %q in:\n%s", want, all)
+				}
+			}
+			if len(got) != len(tc.want) {
+				t.Errorf("got %d errors, want %d:\n%s", len(got), len(tc.want), all)
+			}
+		})
+	}
+}
+
+func TestCompileDefaults(t *testing.T) {
+	policy := compile(t, `subsets: [{name: a}]`)
+	got := []string{string(policy.Strategy), string(policy.Scope), string(policy.WhenFull), string(policy.Binding)}
+	if diff := cmp.Diff([]string{"Fixed", "Revision", "Schedule", "Auto"}, got); diff != "" {
+		t.Errorf("defaults (-want +got):\n%s", diff)
+	}
+}
+
+func TestCompileSplitsThePatch(t *testing.T) {
+	tests := map[string]struct {
+		patch       string
+		want        Metadata
+		touchesSpec bool
+	}{
+		"labels and annotations travel in the Binding": {
+			patch: `{metadata: {labels: {arch: x86}, annotations: {eip: id1}}}`,
+			want:  Metadata{Labels: map[string]string{"arch": "x86"}, Annotations: map[string]string{"eip": "id1"}},
+		},
+		"a spec needs admission": {
+			patch:       `{metadata: {labels: {arch: x86}}, spec: {containers: [{name: main, env: [{name: A, value: b}]}]}}`,
+			want:        Metadata{Labels: map[string]string{"arch": "x86"}},
+			touchesSpec: true,
+		},
+		"removing a label needs admission": {
+			patch:       `{metadata: {labels: {arch: null}}}`,
+			want:        Metadata{Labels: map[string]string{}},
+			touchesSpec: true,
+		},
+		"directives of the patch itself are no unknown fields": {
+			patch:       `{spec: {$setElementOrder/containers: [{name: main}], containers: [{name: main, $patch: replace, image: x}]}}`,
+			touchesSpec: true,
+		},
+		"an empty patch changes nothing": {patch: `{}`},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			subset := compile(t, fmt.Sprintf(`subsets: [{name: a, patch: %s}]`, tc.patch)).Subsets[0]
+			if diff := cmp.Diff(tc.want, subset.Metadata); diff != "" {
+				t.Errorf("metadata (-want +got):\n%s", diff)
+			}
+			if subset.PatchesSpec != tc.touchesSpec {
+				t.Errorf("PatchesSpec = %t, want %t", subset.PatchesSpec, tc.touchesSpec)
+			}
+		})
+	}
+}
+
+func TestCompileWarnsOfSubsetsThatNoPodReaches(t *testing.T) {
+	if got := compile(t, `subsets: [{name: a}, {name: b}]`).Warnings; len(got) != 1 || !strings.HasPrefix(got[0], "spec.subsets[0]: has no maxReplicas") {
+		t.Errorf("warnings: %q", got)
+	}
+	if got := compile(t, `{subsets: [{name: a}, {name: b}], scheduleStrategy: {type: Adaptive}}`).Warnings; len(got) != 0 {
+		t.Errorf("warnings for Adaptive: %q", got)
+	}
+}
+
+func TestQuotaRoundsPercentagesUp(t *testing.T) {
+	tests := []struct {
+		percent, replicas, want int32
+	}{
+		{20, 5, 1}, {20, 6, 2}, {60, 5, 3}, {60, 6, 4}, {33, 10, 4}, {0, 100, 0}, {100, 7, 7}, {1, 1, 1}, {50, 0, 0}, {20, -3, 0}, {100, 1<<31 - 1, 1<<31 - 1},
+	}
+	for _, tc := range tests {
+		if got := (Limit{kind: percent, value: tc.percent}).Quota(tc.replicas); got != tc.want {
+			t.Errorf("%d%% of %d = %d, want %d", tc.percent, tc.replicas, got, tc.want)
+		}
+	}
+}
+
+func TestFits(t *testing.T) {
+	const zoneA = `requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}`
+	policy := compile(t, `subsets: [{name: a, `+zoneA+`, tolerations: [{key: spot, operator: Exists}]}, {name: b}]`)
+	node := func(zone string, taints ...corev1.Taint) *corev1.Node {
+		n := &corev1.Node{}
+		n.Name, n.Labels, n.Spec.Taints = "n", map[string]string{"zone": zone}, taints
+		return n
+	}
+	spot := corev1.Taint{Key: "spot", Effect: corev1.TaintEffectNoSchedule}
+	own := []corev1.Toleration{{Key: "own", Operator: corev1.TolerationOpExists}}
+	tests := map[string]struct {
+		subset int
+		node   *corev1.Node
+		want   v1alpha1.Reason
+	}{
+		"a node with the labels fits":                                  {0, node("a"), v1alpha1.ReasonAdmitted},
+		"a node without them does not":                                 {0, node("b"), v1alpha1.ReasonNodeOutsideSubset},
+		"the subset's tolerations count":                               {0, node("a", spot), v1alpha1.ReasonAdmitted},
+		"the pod's own tolerations count":                              {0, node("a", corev1.Taint{Key: "own", Effect: corev1.TaintEffectNoExecute}), v1alpha1.ReasonAdmitted},
+		"the tolerations of another subset do not":                     {1, node("a", spot), v1alpha1.ReasonTaintNotTolerated},
+		"a taint that only asks to be avoided keeps nobody away":       {1, node("a", corev1.Taint{Key: "x", Effect: corev1.TaintEffectPreferNoSchedule}), v1alpha1.ReasonAdmitted},
+		"a subset without a selector takes every node":                 {1, node("z"), v1alpha1.ReasonAdmitted},
+		"both kinds of tolerations together must cover every taint":    {0, node("a", spot, corev1.Taint{Key: "own", Effect: corev1.TaintEffectNoSchedule}), v1alpha1.ReasonAdmitted},
+		"one taint that nobody tolerates is enough to keep a pod away": {0, node("a", spot, corev1.Taint{Key: "x", Effect: corev1.TaintEffectNoSchedule}), v1alpha1.ReasonTaintNotTolerated},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := policy.Subsets[tc.subset].Fits(tc.node, own); got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestPreference(t *testing.T) {
+	policy := compile(t, `subsets: [{name: a, preferredNodeSelectorTerms: [{weight: 30, preference: {matchExpressions: [{key: disk, operator: In, values: [ssd]}]}}, {weight: 5, preference: {matchExpressions: [{key: zone, operator: Exists}]}}]}]`)
+	node := &corev1.Node{}
+	node.Labels = map[string]string{"disk": "ssd", "zone": "a"}
+	if got := policy.Subsets[0].Preference(node); got != 35 {
+		t.Errorf("preference = %d, want the sum of both weights, 35", got)
+	}
+}
+
+// FuzzCompile: no spec makes Compile panic, and what it accepts can be planned and admitted without surprise.
+func FuzzCompile(f *testing.F) {
+	f.Add(`{"targetRef":{"apiVersion":"apps/v1","kind":"Deployment","name":"web"},"subsets":[{"name":"a","maxReplicas":3},{"name":"b"}]}`, int32(5))
+	f.Add(`{"subsets":[{"name":"a","maxReplicas":"20%","patch":{"metadata":{"labels":{"x":"y"}}}},{"name":"b","maxReplicas":"80%"}]}`, int32(7))
+	f.Add(`{"subsets":[{"name":"a","requiredNodeSelectorTerm":{"matchExpressions":[{"key":"z","operator":"Gt","values":["1"]}]},"tolerations":[{"operator":"Exists"}]}],"scheduleStrategy":{"type":"Adaptive","adaptive":{}}}`, int32(-1))
+	f.Add(`{"subsets":[{"patch":{"spec":{"containers":[null,{"$patch":"delete"}]}}}]}`, int32(0))
+	f.Fuzz(func(t *testing.T, text string, replicas int32) {
+		spec := &v1alpha1.WorkloadSpreadSpec{}
+		if err := yaml.Unmarshal([]byte(text), spec); err != nil {
+			return
+		}
+		policy, errs := Compile(spec, field.NewPath("spec"))
+		if (policy == nil) == (len(errs) == 0) {
+			t.Fatalf("policy %v with errors %v", policy, errs)
+		}
+		if policy == nil {
+			return
+		}
+		plan := policy.Plan(replicas)
+		checkPlan(t, policy, &plan)
+		policy.Admit(&plan, nil, Candidate{})
+		for i := range policy.Subsets {
+			policy.Subsets[i].Fits(&corev1.Node{}, nil)
+		}
+	})
+}
