@@ -1,0 +1,101 @@
+# Everything the project needs is built from Go modules pinned in go.mod and hack/tools; nothing else is installed. `make help` lists the
+# targets.
+
+GO ?= go
+BIN := $(CURDIR)/bin
+SCENARIOS ?=
+
+export CGO_ENABLED ?= 1
+
+CONTROL_PLANE := $(BIN)/etcd $(BIN)/kube-apiserver $(BIN)/kube-controller-manager $(BIN)/kube-scheduler $(BIN)/kubectl
+PRODUCT := $(BIN)/berth-scheduler $(BIN)/berth-controller $(BIN)/berth-sandbox
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## List the targets.
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+##@ Run
+
+.PHONY: demo
+demo: tools build ## Play the cases of docs/concepts.md on a sandbox and check every step.
+	$(GO) run ./test/demo
+
+.PHONY: sandbox
+sandbox: tools build ## Start a control plane with Berth on this machine, in the foreground.
+	$(BIN)/berth-sandbox up
+
+##@ Build
+
+.PHONY: build
+build: ## Build Berth's binaries into bin/.
+	$(GO) build -o $(BIN)/berth-scheduler ./cmd/scheduler
+	$(GO) build -o $(BIN)/berth-controller ./cmd/controller
+	$(GO) build -o $(BIN)/berth-sandbox ./cmd/sandbox
+
+.PHONY: tools
+tools: $(CONTROL_PLANE) $(BIN)/kwok ## Build the control plane and KWOK into bin/, if they are not there.
+
+$(BIN)/etcd: hack/tools/go.mod
+	cd hack/tools && $(GO) build -o $@ go.etcd.io/etcd/server/v3
+
+$(BIN)/kube-%: hack/tools/go.mod
+	cd hack/tools && $(GO) build -o $@ k8s.io/kubernetes/cmd/kube-$*
+
+$(BIN)/kubectl: hack/tools/go.mod
+	cd hack/tools && $(GO) build -o $@ k8s.io/kubernetes/cmd/kubectl
+
+$(BIN)/kwok: hack/tools/kwok/go.mod
+	cd hack/tools/kwok && $(GO) build -o $@ sigs.k8s.io/kwok/cmd/kwok
+
+$(BIN)/controller-gen: hack/tools/codegen/go.mod
+	cd hack/tools/codegen && $(GO) build -o $@ sigs.k8s.io/controller-tools/cmd/controller-gen
+
+$(BIN)/benchstat: hack/tools/codegen/go.mod
+	cd hack/tools/codegen && $(GO) build -o $@ golang.org/x/perf/cmd/benchstat
+
+$(BIN)/golangci-lint: hack/tools/lint/go.mod
+	cd hack/tools/lint && $(GO) build -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+.PHONY: generate
+generate: $(BIN)/controller-gen ## Regenerate deepcopy functions and CRDs.
+	$(BIN)/controller-gen object:headerFile=hack/boilerplate.go.txt paths=./pkg/crd/... paths=./pkg/plugins/...
+	$(BIN)/controller-gen crd:maxDescLen=200 paths=./pkg/crd/... output:crd:dir=manifests/crd
+
+##@ Test
+
+.PHONY: test
+test: tools build ## Run all tests: units and scenarios, then the same scenarios and the failure specs on a real control plane.
+	$(GO) vet ./...
+	$(GO) test ./cmd/... ./manifests/... ./pkg/...
+	$(GO) test -count=1 -timeout=20m ./test/...
+
+.PHONY: test-unit
+test-unit: ## Run the tests that need no control plane.
+	$(GO) test ./cmd/... ./manifests/... ./pkg/...
+
+.PHONY: test-integration
+test-integration: tools build ## Run the tests on a real control plane; SCENARIOS=regexp picks scenarios.
+	$(GO) test -count=1 -timeout=20m -v $(if $(SCENARIOS),-run 'TestScenarios/$(SCENARIOS)') ./test/integration
+
+.PHONY: fuzz
+fuzz: ## Fuzz the compilation of spreads for a minute.
+	$(GO) test -run='^$$' -fuzz=FuzzCompile -fuzztime=60s ./pkg/subset
+
+.PHONY: bench
+bench: tools build ## Measure the model, the plugin's share of a cycle, and a sandbox beside the stock scheduler.
+	$(GO) test -run='^$$' -bench=. -benchmem ./pkg/subset ./pkg/plugins/...
+	$(GO) run ./test/bench
+
+.PHONY: lint
+lint: $(BIN)/golangci-lint ## Run the linters.
+	$(BIN)/golangci-lint run ./...
+
+.PHONY: verify
+verify: generate lint test ## Regenerate, lint, test, and require a clean tree.
+	@git diff --exit-code || { echo "generated files differ: commit the result of 'make generate'"; exit 1; }
+
+.PHONY: clean
+clean: ## Remove what was built.
+	rm -rf $(BIN) .sandbox

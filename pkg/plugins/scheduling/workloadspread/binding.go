@@ -1,0 +1,165 @@
+package workloadspread
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+// Reserve makes the slot final, if the decision of this cycle still holds.
+func (s *Spread) Reserve(_ context.Context, state fwk.CycleState, pod *corev1.Pod, _ string) *fwk.Status {
+	d := decisionIn(state)
+	if d == nil || s.ledger.reserve(pod, d) {
+		return nil
+	}
+	// An error has the pod tried again soon; a refusal would have it wait for an event that may be past.
+	return fwk.AsStatus(fmt.Errorf("WorkloadSpread %q changed while the pod was being scheduled; it is tried again", d.spread.key.Name))
+}
+
+// Unreserve takes the reservation back, unless the bind was sent.
+func (s *Spread) Unreserve(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ string) {
+	s.ledger.unreserve(pod.UID)
+}
+
+// Bind writes the node, the record of the subset and its metadata in one request. Pods without a spread are left to the next plugin.
+func (s *Spread) Bind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodeName string) *fwk.Status {
+	d := decisionIn(state)
+	if d == nil {
+		return fwk.NewStatus(fwk.Skip)
+	}
+	binding, err := bindingOf(pod, nodeName, d)
+	if err != nil {
+		return fwk.AsStatus(err)
+	}
+	if !s.ledger.startBind(pod.UID) {
+		return fwk.AsStatus(errors.New("the pod was deleted while it was being scheduled"))
+	}
+	switch err := s.send(ctx, binding); {
+	case err == nil:
+		klog.FromContext(ctx).V(3).Info("Bound pod", "pod", klog.KObj(pod), "node", nodeName, "subset", d.name())
+		return nil
+	case certainlyNotBound(err):
+		s.ledger.bindRefused(pod.UID)
+		return fwk.AsStatus(err)
+	default:
+		s.binds.settleLater(pod)
+		return fwk.AsStatus(fmt.Errorf("the outcome of the bind is not known, its slot stays taken until it is: %w", err))
+	}
+}
+
+// bindingOf is the one write by which a pod gets its node and its subset. The API server merges the labels and annotations of a Binding
+// into the pod together with the node's name.
+func bindingOf(pod *corev1.Pod, nodeName string, d *decision) (*corev1.Binding, error) {
+	record, err := json.Marshal(v1alpha1.MatchedSubset{Name: d.spread.key.Name, Subset: d.name(), UID: string(pod.UID)})
+	if err != nil {
+		return nil, fmt.Errorf("encoding the record of the subset: %w", err)
+	}
+	binding := &corev1.Binding{
+		// The UID keeps the bind from another pod of the same name, as StatefulSets make them.
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Labels: map[string]string{}, Annotations: map[string]string{}},
+		Target:     corev1.ObjectReference{Kind: "Node", Name: nodeName},
+	}
+	if d.subset != subset.None {
+		in := &d.policy.Subsets[d.subset]
+		maps.Copy(binding.Labels, in.Metadata.Labels)
+		maps.Copy(binding.Annotations, in.Metadata.Annotations)
+		binding.Labels[v1alpha1.SubsetLabel] = in.Name
+	}
+	binding.Annotations[v1alpha1.MatchedAnnotation] = string(record)
+	if _, own := pod.Annotations[v1alpha1.PodDeletionCostAnnotation]; !own {
+		binding.Annotations[v1alpha1.PodDeletionCostAnnotation] = strconv.Itoa(int(d.policy.DeletionCost(d.subset)))
+	}
+	return binding, nil
+}
+
+func (s *Spread) send(ctx context.Context, binding *corev1.Binding) error {
+	if cacher := s.handle.APICacher(); cacher != nil {
+		done, err := cacher.BindPod(binding)
+		if err != nil {
+			return err
+		}
+		return cacher.WaitOnFinish(ctx, done)
+	}
+	return s.binds.post(ctx, binding)
+}
+
+// certainlyNotBound is true for answers after which no request of ours can have bound the pod. A conflict is not one of them: it is also
+// what a pod answers that an earlier request has bound after all.
+func certainlyNotBound(err error) bool {
+	return apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) ||
+		apierrors.IsBadRequest(err) || apierrors.IsTooManyRequests(err)
+}
+
+// binds sends binds with a deadline that the API server keeps as well, and finds out what became of those that ended without an answer.
+type binds struct {
+	client  kubernetes.Interface
+	ledger  *ledger
+	timeout time.Duration
+	queue   workqueue.TypedRateLimitingInterface[podKey]
+}
+
+type podKey struct {
+	namespace, name string
+	uid             types.UID
+}
+
+func newBinds(ctx context.Context, client kubernetes.Interface, l *ledger, timeout time.Duration) *binds {
+	b := &binds{client: client, ledger: l, timeout: timeout,
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[podKey](time.Second, 30*time.Second))}
+	go func() {
+		<-ctx.Done()
+		b.queue.ShutDown()
+	}()
+	go work(ctx, b.queue, b.settle)
+	return b
+}
+
+func (b *binds) post(ctx context.Context, binding *corev1.Binding) error {
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	return b.client.CoreV1().RESTClient().Post().Namespace(binding.Namespace).Resource("pods").Name(binding.Name).SubResource("binding").
+		Timeout(b.timeout).MaxRetries(0).Body(binding).Do(ctx).Error()
+}
+
+// settleLater keeps the slots of an uncertain bind, and reads the pod once the bind can no longer happen: after the API server's deadline
+// for it, and as long again for its last write to storage.
+func (b *binds) settleLater(pod *corev1.Pod) {
+	doubt := 2 * b.timeout
+	b.ledger.bindUncertain(pod.UID, doubt)
+	b.queue.AddAfter(podKey{pod.Namespace, pod.Name, pod.UID}, doubt)
+}
+
+func (b *binds) settle(ctx context.Context, key podKey) error {
+	if rest := b.ledger.doubt(key.uid); rest > 0 {
+		b.queue.AddAfter(key, rest)
+		return nil
+	}
+	readAt := b.ledger.clock.Now()
+	pod, err := b.client.CoreV1().Pods(key.namespace).Get(ctx, key.name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && pod.UID != key.uid:
+		b.ledger.gone(key.uid)
+	case err != nil:
+		return fmt.Errorf("reading pod %s/%s after an uncertain bind: %w", key.namespace, key.name, err)
+	default:
+		b.ledger.observe(pod)
+		b.ledger.bindSettled(pod.UID, readAt)
+	}
+	return nil
+}

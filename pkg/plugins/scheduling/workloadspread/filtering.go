@@ -1,0 +1,73 @@
+package workloadspread
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+const stateKey = fwk.StateKey("PreFilter" + Name)
+
+// Clone implements fwk.StateData. A decision never changes.
+func (d *decision) Clone() fwk.StateData { return d }
+
+// decisionIn is the decision of this cycle, nil if no spread divides the pod.
+func decisionIn(state fwk.CycleState) *decision {
+	data, err := state.Read(stateKey)
+	if err != nil {
+		return nil // PreFilter skipped the pod
+	}
+	return data.(*decision)
+}
+
+// PreFilter gives the pod its subset for this cycle, or holds it.
+func (s *Spread) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	if err := s.takeover.complete(ctx); err != nil {
+		return nil, fwk.AsStatus(err)
+	}
+	answer := s.ledger.choose(pod)
+	switch {
+	case answer.decision != nil:
+		state.Write(stateKey, answer.decision)
+		klog.FromContext(ctx).V(4).Info("Chose a subset", "pod", klog.KObj(pod), "spread", klog.KRef(pod.Namespace, answer.spread.key.Name), "subset", answer.name())
+		return nil, nil
+	case answer.reason != "":
+		// Removing other pods from a node gives this one neither a slot nor an owner.
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("%s: %s", answer.reason, answer.message))
+	default:
+		return nil, fwk.NewStatus(fwk.Skip)
+	}
+}
+
+// PreFilterExtensions implements fwk.PreFilterPlugin. The decision depends on no pod of a node.
+func (s *Spread) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
+
+// Filter keeps the pod inside its subset. It must not rely on a PreFilterResult, which nominated nodes bypass.
+func (s *Spread) Filter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, nodeInfo fwk.NodeInfo) *fwk.Status {
+	d := decisionIn(state)
+	if d == nil || d.subset == subset.None {
+		return nil
+	}
+	in := &d.policy.Subsets[d.subset]
+	switch reason := in.Fits(nodeInfo.Node(), pod.Spec.Tolerations); reason {
+	case v1alpha1.ReasonAdmitted:
+		return nil
+	case v1alpha1.ReasonTaintNotTolerated:
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) of subset %q had taints that neither it nor the pod tolerates", in.Name))
+	default:
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) outside of subset %q", in.Name))
+	}
+}
+
+func (d *decision) name() string {
+	if d.subset == subset.None {
+		return ""
+	}
+	return d.policy.Subsets[d.subset].Name
+}

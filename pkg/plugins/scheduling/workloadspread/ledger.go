@@ -1,0 +1,491 @@
+package workloadspread
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+// ledger knows which pod holds which slot. It is shared by all profiles of a scheduler, for they share the quotas.
+//
+// A pod's slot goes this way, and every step may come twice, late or not at all:
+//
+//	waiting ── choose ──► claimed ── reserve ──► reserved ── startBind ──► binding ── the pod is seen on its node ──► bound
+//	   ▲                    ▲  └─ choose: moves to an earlier subset           │
+//	   │                    └──── unreserve, bindRefused ◄─────────────────────┤
+//	   └──────────────────────── bindUncertain: the slot stays taken ◄─────────┘
+//
+// What is true of a pod once it has a node is what the API server says. Everything before that is a promise of this process, made again
+// by a successor in the order of its queue.
+//
+// All methods may be called from any goroutine. Pods are woken after the mutex is released, because the scheduling queue calls the
+// plugin's hints under a lock of its own.
+type ledger struct {
+	clock              clock.WithDelayedExecution
+	observationTimeout time.Duration
+	workloads          workloads
+	pods               podLister
+	nodes              func(name string) *corev1.Node
+	activate           func(pods map[string]*corev1.Pod)
+
+	mu      sync.Mutex
+	entries map[types.UID]*entry
+	spreads spreadIndex
+	// orphans are pods whose owner has not been seen yet, by the owner's UID. Those without a node are held.
+	orphans map[types.UID]map[types.UID]*corev1.Pod
+	// unclassified are bound pods without a record whose node has not been seen yet.
+	unclassified map[types.UID]*entry
+	order        uint64
+	awake        map[string]*corev1.Pod
+}
+
+// workloads tells of the objects above a pod. Implementations must not call back into the ledger.
+type workloads interface {
+	// parent is the controller of the object, nil if it has none; false if the object has not been seen.
+	parent(namespace string, owner ownerRef) (*ownerRef, bool)
+	// replicas the workload asks for; false if that is not known.
+	replicas(target workloadKey, filter *v1alpha1.TargetFilter) (int32, bool)
+}
+
+type slotState uint8
+
+const (
+	// waiting: the pod holds no slot but those of uncertain binds.
+	waiting slotState = iota
+	// claimed: a slot is promised, and the pod looks for a node.
+	claimed
+	// reserved: the pod has found a node.
+	reserved
+	// binding: the bind has been sent.
+	binding
+	// bound: the API server shows the pod on a node.
+	bound
+)
+
+// podLister reads the cache that the ledger's events come from. A pod that it holds will be reported gone in due course.
+type podLister interface {
+	// cached is true if the cache holds this very pod.
+	cached(pod *corev1.Pod) bool
+	// inNamespace are all pods of a namespace.
+	inNamespace(namespace string) []*corev1.Pod
+}
+
+// entry is a live pod of a spread.
+type entry struct {
+	pod    *corev1.Pod
+	owner  types.UID
+	spread *spread
+	scope  string
+	state  slotState
+	// subset of the slot, or subset.None: no slot while waiting, and otherwise a pod let go because every subset was full.
+	subset int
+	// uncertain are subsets of binds whose outcome is unknown. Their slots are taken until it is known.
+	uncertain subset.Mask
+	// doubtUntil is when the last of them can no longer happen.
+	doubtUntil time.Time
+	// record is what the pod's Binding said when the pod was first seen on its node.
+	record *subset.Record
+	// order of the pod's first cycle: the earlier pod is served first.
+	order uint64
+	// woken since its last cycle. Until it has had its next, a free slot is meant for it.
+	woken bool
+	// held since its last cycle for news of its workload.
+	held bool
+	// patience is when the pod stops waiting for news of its workload. Zero before it began to wait.
+	patience time.Time
+	place    waitplace
+}
+
+// holds are the subsets in which the pod takes a slot.
+func (e *entry) holds() subset.Mask {
+	if e.subset == subset.None {
+		return e.uncertain
+	}
+	return e.uncertain.With(e.subset)
+}
+
+// decision is what PreFilter leaves for the later steps of the same cycle.
+type decision struct {
+	spread *spread
+	policy *subset.Policy
+	// subset the pod may use, or subset.None if it may use any node.
+	subset int
+}
+
+// ruling is the answer to a pod that asks for a subset. A nil decision without a reason means that no spread divides the pod.
+type ruling struct {
+	*decision
+	reason  v1alpha1.Reason
+	message string
+}
+
+func newLedger(c clock.WithDelayedExecution, observationTimeout time.Duration, w workloads, p podLister, nodes func(string) *corev1.Node, activate func(map[string]*corev1.Pod)) *ledger {
+	return &ledger{
+		clock:              c,
+		observationTimeout: observationTimeout,
+		workloads:          w,
+		pods:               p,
+		nodes:              nodes,
+		activate:           activate,
+		entries:            map[types.UID]*entry{},
+		spreads:            newSpreadIndex(),
+		orphans:            map[types.UID]map[types.UID]*corev1.Pod{},
+		unclassified:       map[types.UID]*entry{},
+		awake:              map[string]*corev1.Pod{},
+	}
+}
+
+// locked runs f under the mutex and then wakes the pods that f found reason to wake.
+func (l *ledger) locked(f func()) {
+	l.mu.Lock()
+	f()
+	awake := l.awake
+	if len(awake) > 0 {
+		l.awake = map[string]*corev1.Pod{}
+	}
+	l.mu.Unlock()
+	if len(awake) > 0 {
+		l.activate(awake)
+	}
+}
+
+// choose gives a pod its subset for this cycle, and with it a slot. A pod that asks again keeps its slot, or moves to an earlier subset
+// that has room by now.
+func (l *ledger) choose(pod *corev1.Pod) (answer ruling) {
+	l.locked(func() {
+		e, held := l.enter(pod)
+		if held != nil {
+			answer = *held
+			return
+		}
+		if e == nil {
+			return
+		}
+		if e.state > claimed {
+			answer = ruling{reason: v1alpha1.ReasonWorkloadNotObserved, message: "the pod is being bound already"}
+			return
+		}
+		l.served(e)
+		answer = l.rule(e)
+		e.held = answer.reason == v1alpha1.ReasonWorkloadNotObserved
+		if answer.decision == nil {
+			l.release(e)
+			e.state = waiting
+			l.wait(e)
+		}
+	})
+	return answer
+}
+
+// enter finds or makes the entry of a pod in its cycle. Nil if no spread divides the pod; a ruling if that cannot be known yet.
+func (l *ledger) enter(pod *corev1.Pod) (*entry, *ruling) {
+	if e := l.entries[pod.UID]; e != nil {
+		return e, nil
+	}
+	if !l.pods.cached(pod) {
+		// It was deleted while it was in the queue. An entry made now would never be taken out again.
+		return nil, &ruling{reason: v1alpha1.ReasonWorkloadNotObserved, message: "the pod is gone"}
+	}
+	s, missing := l.resolve(pod)
+	if missing != nil {
+		l.orphan(pod, missing.uid)
+		return nil, &ruling{reason: v1alpha1.ReasonWorkloadNotObserved, message: fmt.Sprintf(
+			"waiting to see %s %q, which owns the pod; if it is gone, delete the pod", missing.kind, missing.name)}
+	}
+	if s == nil {
+		return nil, nil
+	}
+	return l.add(pod, s), nil
+}
+
+// rule asks the model and takes the slot it grants.
+func (l *ledger) rule(e *entry) ruling {
+	s := e.spread
+	switch {
+	case s.policy == nil:
+		return ruling{reason: v1alpha1.ReasonInvalidSpread, message: fmt.Sprintf("WorkloadSpread %q cannot be used until it is corrected: %s", s.key.Name, s.invalid)}
+	case s.policy.UsesPercent() && !s.replicasKnown:
+		return ruling{reason: v1alpha1.ReasonWorkloadNotObserved, message: fmt.Sprintf(
+			"WorkloadSpread %q takes percentages of the replicas of %s, which are not known; see the spread's status", s.key.Name, s.target)}
+	case s.policy.LagsBehind(&s.plan, s.live[e.owner]) && l.patient(e):
+		return ruling{reason: v1alpha1.ReasonWorkloadNotObserved, message: fmt.Sprintf(
+			"%s has more pods than the %d replicas last seen; waiting for the new number", s.target, s.plan.Replicas)}
+	}
+	verdict := s.policy.Admit(&s.plan, s.tally.Kept(e.scope), l.candidate(e))
+	if !verdict.Allowed() {
+		return ruling{reason: verdict.Reason, message: fmt.Sprintf(
+			"WorkloadSpread %q is full: %s", s.key.Name, s.policy.Describe(&s.plan, s.tally.Kept(e.scope)))}
+	}
+	if verdict.Subset != e.subset {
+		l.leave(e)
+		l.setSlots(e, verdict.Subset, e.uncertain)
+		l.wakeNext(s, e.scope)
+	}
+	e.state = claimed
+	l.wait(e)
+	return ruling{decision: &decision{spread: s, policy: s.policy, subset: verdict.Subset}}
+}
+
+// candidate is the pod as the model sees it.
+func (l *ledger) candidate(e *entry) subset.Candidate {
+	c := subset.Candidate{Holds: e.holds()}
+	if e.state != claimed || e.subset == subset.None {
+		return c
+	}
+	if quota := e.spread.plan.Quota[e.subset]; quota == subset.NoLimit || e.spread.tally.Kept(e.scope).At(e.subset) <= quota {
+		return c
+	}
+	// The quota was lowered below what is claimed. Those who asked first keep their claim.
+	for _, other := range e.spread.members {
+		if other.scope == e.scope && other.subset == e.subset && other.state == claimed && other.order > e.order {
+			c.Behind++
+		}
+	}
+	return c
+}
+
+// patient is true while the pod should wait for news of its workload. It will be woken by the news or when its patience ends.
+func (l *ledger) patient(e *entry) bool {
+	now := l.clock.Now()
+	if e.patience.IsZero() {
+		e.patience = now.Add(l.observationTimeout)
+		uid := e.pod.UID
+		l.clock.AfterFunc(l.observationTimeout, func() {
+			l.locked(func() {
+				if e := l.entries[uid]; e != nil && e.state == waiting {
+					l.wake(e)
+				}
+			})
+		})
+	}
+	return now.Before(e.patience)
+}
+
+// reserve makes the slot of this cycle's decision final. False if the spread has changed since, so that the decision no longer holds.
+func (l *ledger) reserve(pod *corev1.Pod, d *decision) (ok bool) {
+	l.locked(func() {
+		e := l.entries[pod.UID]
+		if e == nil || e.state != claimed || e.spread != d.spread || e.spread.policy != d.policy || e.subset != d.subset {
+			return
+		}
+		if d.subset != subset.None && !d.policy.HasRoom(&e.spread.plan, e.spread.tally.Kept(e.scope), d.subset, l.candidate(e)) {
+			return
+		}
+		e.state = reserved
+		l.leave(e)
+		ok = true
+	})
+	return ok
+}
+
+// unreserve takes a reservation back. The pod keeps its claim. After startBind it does nothing: what the bind did decides.
+func (l *ledger) unreserve(uid types.UID) {
+	l.locked(func() {
+		if e := l.entries[uid]; e != nil && e.state == reserved {
+			e.state = claimed
+			l.wait(e)
+		}
+	})
+}
+
+// startBind is called before the bind request is sent.
+func (l *ledger) startBind(uid types.UID) (ok bool) {
+	l.locked(func() {
+		if e := l.entries[uid]; e != nil && e.state == reserved {
+			e.state, ok = binding, true
+		}
+	})
+	return ok
+}
+
+// bindRefused is called when the API server certainly did not bind the pod. The pod keeps its claim.
+func (l *ledger) bindRefused(uid types.UID) {
+	l.locked(func() {
+		if e := l.entries[uid]; e != nil && e.state == binding {
+			e.state = claimed
+			l.wait(e)
+		}
+	})
+}
+
+// bindUncertain is called when the bind may or may not have happened, and may yet happen until the doubt ends. Its slot stays taken until
+// observe shows the pod on a node or gone, or bindSettled says that it did not happen.
+func (l *ledger) bindUncertain(uid types.UID, doubt time.Duration) {
+	l.locked(func() {
+		e := l.entries[uid]
+		if e == nil || e.state != binding {
+			return
+		}
+		uncertain := e.uncertain
+		if e.subset != subset.None {
+			uncertain = uncertain.With(e.subset)
+		}
+		e.state = waiting
+		e.doubtUntil = l.clock.Now().Add(doubt)
+		l.setSlots(e, subset.None, uncertain)
+		l.wait(e)
+	})
+}
+
+// doubt is how long an uncertain bind of the pod may still happen.
+func (l *ledger) doubt(uid types.UID) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.entries[uid]; e != nil {
+		return e.doubtUntil.Sub(l.clock.Now())
+	}
+	return 0
+}
+
+// bindSettled is called when a pod was read from the API server without a node. Uncertain binds did not happen if they were past all
+// doubt when the read began.
+func (l *ledger) bindSettled(uid types.UID, readAt time.Time) {
+	l.locked(func() {
+		e := l.entries[uid]
+		if e == nil || e.state == bound || e.uncertain == 0 || readAt.Before(e.doubtUntil) {
+			return
+		}
+		l.setSlots(e, e.subset, 0)
+		l.wakeNext(e.spread, e.scope)
+	})
+}
+
+// observe takes in a pod as the API server has it: from an informer or a list, possibly older than what is known.
+func (l *ledger) observe(pod *corev1.Pod) {
+	l.locked(func() { l.observeLocked(pod) })
+}
+
+func (l *ledger) observeLocked(pod *corev1.Pod) {
+	e := l.entries[pod.UID]
+	if !subset.IsActive(pod) {
+		l.forget(pod.UID)
+		return
+	}
+	if e != nil && e.owner == ownerUID(pod) && e.spread.divides(pod) {
+		if pod.Spec.NodeName != "" || e.state < bound {
+			e.pod = pod
+		}
+		if pod.Spec.NodeName != "" && e.state != bound {
+			l.settle(e)
+		}
+		return
+	}
+	l.forget(pod.UID)
+	s, missing := l.resolve(pod)
+	if missing != nil {
+		l.orphan(pod, missing.uid)
+		return
+	}
+	if s == nil {
+		return
+	}
+	if e = l.add(pod, s); pod.Spec.NodeName != "" {
+		l.settle(e)
+	}
+}
+
+// gone takes in that a pod was deleted, or has ended.
+func (l *ledger) gone(uid types.UID) {
+	l.locked(func() { l.forget(uid) })
+}
+
+// forget gives all slots of a pod back.
+func (l *ledger) forget(uid types.UID) {
+	for owner, pods := range l.orphans {
+		if delete(pods, uid); len(pods) == 0 {
+			delete(l.orphans, owner)
+		}
+	}
+	e := l.entries[uid]
+	if e == nil {
+		return
+	}
+	delete(l.entries, uid)
+	delete(l.unclassified, uid)
+	s := e.spread
+	delete(s.members, uid)
+	if s.live[e.owner]--; s.live[e.owner] <= 0 {
+		delete(s.live, e.owner)
+	}
+	l.served(e)
+	l.leave(e)
+	l.setSlots(e, subset.None, 0)
+	l.wakeNext(s, e.scope)
+}
+
+// add makes the entry of a pod that the spread divides.
+func (l *ledger) add(pod *corev1.Pod, s *spread) *entry {
+	l.order++
+	e := &entry{pod: pod, owner: ownerUID(pod), spread: s, subset: subset.None, order: l.order}
+	if s.policy != nil {
+		e.scope = s.policy.ScopeOf(subset.RevisionOf(pod))
+	}
+	l.entries[pod.UID] = e
+	s.members[pod.UID] = e
+	s.live[e.owner]++
+	return e
+}
+
+// settle counts a pod where the API server shows it. From then on its record and its node's labels are not read again, so that neither a
+// changed annotation nor a relabelled node moves it to another quota.
+func (l *ledger) settle(e *entry) {
+	l.served(e)
+	l.leave(e)
+	e.state = bound
+	e.record = subset.RecordOf(e.pod)
+	s := e.spread
+	if s.policy == nil {
+		return
+	}
+	l.setSlots(e, l.classify(e), 0)
+	l.wakeNext(s, e.scope)
+}
+
+// classify is the subset of a bound pod by the record that was first seen on it.
+func (l *ledger) classify(e *entry) int {
+	pod := subset.Observe(e.pod, l.nodes(e.pod.Spec.NodeName))
+	pod.Record = e.record
+	index, adopted := e.spread.policy.SubsetOf(&pod, e.spread.key.Name)
+	if adopted && pod.Node == nil {
+		l.unclassified[pod.UID] = e
+	} else {
+		delete(l.unclassified, pod.UID)
+	}
+	return index
+}
+
+// setSlots is the only place where the tally changes.
+func (l *ledger) setSlots(e *entry, index int, uncertain subset.Mask) {
+	before := e.holds()
+	e.subset, e.uncertain = index, uncertain
+	after := e.holds()
+	if before == after {
+		return
+	}
+	for i := range e.spread.policy.Subsets {
+		switch had, has := before.Has(i), after.Has(i); {
+		case has && !had:
+			e.spread.tally.Add(e.scope, i)
+		case had && !has:
+			e.spread.tally.Remove(e.scope, i)
+		}
+	}
+}
+
+// release gives up the slot of a claim, and keeps those of uncertain binds.
+func (l *ledger) release(e *entry) {
+	if e.spread.policy == nil {
+		e.subset = subset.None
+		return
+	}
+	l.leave(e)
+	l.setSlots(e, subset.None, e.uncertain)
+	l.wakeNext(e.spread, e.scope)
+}

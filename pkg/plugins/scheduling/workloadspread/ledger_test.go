@@ -1,0 +1,667 @@
+package workloadspread
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"sort"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	testingclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+// world is what the ledger sees of the cluster, under the test's control.
+type world struct {
+	t        testing.TB
+	clock    *testingclock.FakeClock
+	ledger   *ledger
+	nodes    map[string]*corev1.Node
+	pods     map[types.UID]*corev1.Pod
+	workload map[workloadKey]int32
+	parents  map[types.UID]*ownerRef
+	// awake are the names of the pods woken since they were last asked for.
+	awake []string
+}
+
+func (w *world) parent(_ string, owner ownerRef) (*ownerRef, bool) {
+	parent, seen := w.parents[owner.uid]
+	return parent, seen
+}
+
+func (w *world) replicas(target workloadKey, _ *v1alpha1.TargetFilter) (int32, bool) {
+	n, known := w.workload[target]
+	return n, known
+}
+
+func (w *world) cached(pod *corev1.Pod) bool { return w.pods[pod.UID] != nil }
+
+func (w *world) inNamespace(string) []*corev1.Pod {
+	pods := make([]*corev1.Pod, 0, len(w.pods))
+	for _, pod := range w.pods {
+		pods = append(pods, pod)
+	}
+	return pods
+}
+
+var deploymentKey = workloadKey{"ns", appsv1.GroupName, "Deployment", "web"}
+
+// newWorld has a Deployment "web" of the given replicas with one ReplicaSet, and nodes node-a and node-b in zones a and b.
+func newWorld(t testing.TB, replicas int32) *world {
+	t.Helper()
+	w := &world{t: t, clock: testingclock.NewFakeClock(time.Unix(1000, 0)),
+		nodes: map[string]*corev1.Node{}, pods: map[types.UID]*corev1.Pod{},
+		workload: map[workloadKey]int32{deploymentKey: replicas},
+		parents: map[types.UID]*ownerRef{
+			"rs-uid": {group: appsv1.GroupName, version: "v1", kind: "Deployment", name: "web", uid: "web-uid"}, "web-uid": nil}}
+	for _, zone := range []string{"a", "b"} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-" + zone, Labels: map[string]string{"zone": zone}}}
+		w.nodes[node.Name] = node
+	}
+	w.ledger = newLedger(w.clock, 2*time.Second, w, w, func(name string) *corev1.Node { return w.nodes[name] }, func(pods map[string]*corev1.Pod) {
+		for _, pod := range pods {
+			w.awake = append(w.awake, pod.Name)
+		}
+	})
+	return w
+}
+
+// spread creates or changes the spread "web".
+func (w *world) spread(generation int64, spec string) {
+	w.t.Helper()
+	object := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "spread-uid", Generation: generation}}
+	object.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+	if err := yaml.UnmarshalStrict([]byte(spec), &object.Spec); err != nil {
+		w.t.Fatalf("parsing the spec: %v", err)
+	}
+	w.ledger.spreadChanged(object)
+}
+
+// pod makes a pending pod of the Deployment and shows it to the ledger.
+func (w *world) pod(name string) *corev1.Pod {
+	pod := w.podOf("rs-uid", name)
+	w.pods[pod.UID] = pod
+	w.ledger.observe(pod)
+	return pod
+}
+
+func (w *world) podOf(owner types.UID, name string) *corev1.Pod {
+	yes := true
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name + "-uid"), Labels: map[string]string{"pod-template-hash": "v1"},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "rs", UID: owner, Controller: &yes}}}}
+}
+
+func (w *world) podsNamed(prefix string, n int) []*corev1.Pod {
+	pods := make([]*corev1.Pod, n)
+	for i := range pods {
+		pods[i] = w.pod(fmt.Sprintf("%s%d", prefix, i))
+	}
+	return pods
+}
+
+// onNode is the pod as the API server shows it after a bind by Berth to a subset; "-" for a bind by somebody else.
+func onNode(pod *corev1.Pod, node, in string) *corev1.Pod {
+	bound := pod.DeepCopy()
+	bound.Spec.NodeName = node
+	if in != "-" {
+		record, _ := json.Marshal(v1alpha1.MatchedSubset{Name: "web", Subset: in, UID: string(pod.UID)})
+		bound.Annotations = map[string]string{v1alpha1.MatchedAnnotation: string(record)}
+	}
+	return bound
+}
+
+// seeBound shows the ledger a bound pod.
+func (w *world) seeBound(pod *corev1.Pod, node, in string) {
+	bound := onNode(pod, node, in)
+	w.pods[bound.UID] = bound
+	w.ledger.observe(bound)
+}
+
+func (w *world) delete(pod *corev1.Pod) {
+	delete(w.pods, pod.UID)
+	w.ledger.gone(pod.UID)
+}
+
+// choose runs the pod's PreFilter and names the subset: "-" for none, or the reason of a refusal.
+func (w *world) choose(pod *corev1.Pod) string {
+	w.t.Helper()
+	switch answer := w.ledger.choose(pod); {
+	case answer.decision == nil && answer.reason == "":
+		return "no spread"
+	case answer.decision == nil:
+		return string(answer.reason)
+	case answer.subset == subset.None:
+		return "-"
+	default:
+		return answer.name()
+	}
+}
+
+// schedule runs a whole cycle up to the sending of the bind.
+func (w *world) schedule(pod *corev1.Pod) *decision {
+	w.t.Helper()
+	answer := w.ledger.choose(pod)
+	if answer.decision == nil {
+		w.t.Fatalf("choose %s: %s %s", pod.Name, answer.reason, answer.message)
+	}
+	if !w.ledger.reserve(pod, answer.decision) {
+		w.t.Fatalf("reserve %s in %q", pod.Name, answer.name())
+	}
+	if !w.ledger.startBind(pod.UID) {
+		w.t.Fatalf("startBind %s", pod.Name)
+	}
+	return answer.decision
+}
+
+func (w *world) expectChoice(pod *corev1.Pod, want string) {
+	w.t.Helper()
+	if got := w.choose(pod); got != want {
+		w.t.Errorf("%s chose %q, want %q", pod.Name, got, want)
+	}
+}
+
+// expectKept compares the slots of revision v1, as in "a=2 b=1".
+func (w *world) expectKept(want string) {
+	w.t.Helper()
+	s := w.ledger.spreads.byName[types.NamespacedName{Namespace: "ns", Name: "web"}]
+	var got []string
+	for i := range s.policy.Subsets {
+		got = append(got, fmt.Sprintf("%s=%d", s.policy.Subsets[i].Name, s.tally.Kept("v1").At(i)))
+	}
+	if got := strings.Join(got, " "); got != want {
+		w.t.Errorf("slots %q, want %q", got, want)
+	}
+}
+
+func (w *world) expectAwake(want ...string) {
+	w.t.Helper()
+	sort.Strings(w.awake)
+	if fmt.Sprint(w.awake) != fmt.Sprint(want) {
+		w.t.Errorf("woken %v, want %v", w.awake, want)
+	}
+	w.awake = nil
+}
+
+const (
+	twoThenAny = `subsets:
+- {name: a, maxReplicas: 2, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
+- {name: b, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}`
+	twoAndOneWait = `{subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`
+	halves        = `{subsets: [{name: a, maxReplicas: "50%"}, {name: b}]}`
+)
+
+func TestPendingPodsHoldClaims(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, twoThenAny)
+	pods := w.podsNamed("p", 4)
+	// None of them finds a node, and still the third goes on to the second subset.
+	for i, want := range []string{"a", "a", "b", "b"} {
+		w.expectChoice(pods[i], want)
+	}
+	w.expectKept("a=2 b=2")
+	// A second cycle of the same pod takes no second slot.
+	w.expectChoice(pods[0], "a")
+	w.expectKept("a=2 b=2")
+	// A claim that is given up goes to the oldest pod of a later subset.
+	w.delete(pods[1])
+	w.expectAwake("p2")
+	w.expectChoice(pods[2], "a")
+	w.expectKept("a=2 b=1")
+}
+
+func TestASlotGoesThroughEveryState(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, twoThenAny)
+	pod := w.pod("p")
+	d := w.ledger.choose(pod).decision
+	w.expectKept("a=1 b=0")
+	if !w.ledger.reserve(pod, d) {
+		t.Fatal("reserve")
+	}
+	w.ledger.unreserve(pod.UID)
+	w.ledger.unreserve(pod.UID)
+	w.expectKept("a=1 b=0") // the claim stays
+	w.schedule(pod)
+	w.ledger.unreserve(pod.UID) // the scheduler does this after every bind error
+	w.ledger.bindRefused(pod.UID)
+	w.expectKept("a=1 b=0")
+	w.schedule(pod)
+	w.seeBound(pod, "node-a", "a")
+	w.seeBound(pod, "node-a", "a") // informers repeat themselves
+	w.ledger.unreserve(pod.UID)
+	w.ledger.bindRefused(pod.UID)
+	w.expectKept("a=1 b=0")
+	w.delete(pod)
+	w.ledger.gone(pod.UID)
+	w.expectKept("a=0 b=0")
+}
+
+func TestAnUncertainBindKeepsItsSlot(t *testing.T) {
+	const doubt = 10 * time.Second
+	uncertain := func(t *testing.T) (*world, *corev1.Pod) {
+		w := newWorld(t, 4)
+		w.spread(1, twoAndOneWait)
+		pod := w.pod("p")
+		w.schedule(pod)
+		w.ledger.bindUncertain(pod.UID, doubt)
+		w.ledger.unreserve(pod.UID)
+		w.expectKept("a=1 b=0")
+		return w, pod
+	}
+	t.Run("while it is tried again in the same subset", func(t *testing.T) {
+		w, pod := uncertain(t)
+		w.schedule(pod)
+		w.expectKept("a=1 b=0")
+		w.seeBound(pod, "node-a", "a")
+		w.expectKept("a=1 b=0")
+	})
+	t.Run("and takes another when it is tried in a different subset", func(t *testing.T) {
+		w, pod := uncertain(t)
+		w.spread(2, `{subsets: [{name: a, maxReplicas: 0}, {name: b, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`)
+		w.expectChoice(pod, "b")
+		w.expectKept("a=1 b=1")
+		w.seeBound(pod, "node-a", "a") // it was the first bind that happened
+		w.expectKept("a=1 b=0")
+	})
+	t.Run("until the pod is gone", func(t *testing.T) {
+		w, pod := uncertain(t)
+		w.delete(pod)
+		w.expectKept("a=0 b=0")
+	})
+	t.Run("until a read after all doubt shows that it did not happen", func(t *testing.T) {
+		w, pod := uncertain(t)
+		w.ledger.bindSettled(pod.UID, w.clock.Now().Add(doubt-1))
+		w.expectKept("a=1 b=0")
+		w.ledger.bindSettled(pod.UID, w.clock.Now().Add(doubt))
+		w.expectKept("a=0 b=0")
+	})
+	t.Run("and a second uncertain bind prolongs the doubt", func(t *testing.T) {
+		w, pod := uncertain(t)
+		w.clock.Step(doubt - 1)
+		w.schedule(pod)
+		w.ledger.bindUncertain(pod.UID, doubt)
+		w.ledger.bindSettled(pod.UID, w.clock.Now().Add(1))
+		w.expectKept("a=1 b=0")
+	})
+}
+
+func TestFullSubsetsHoldPodsAndWakeAsManyAsThereAreSlots(t *testing.T) {
+	w := newWorld(t, 10)
+	w.spread(1, twoAndOneWait)
+	pods := w.podsNamed("p", 8)
+	for i, want := range []string{"a", "a", "b", "SubsetsFull", "SubsetsFull", "SubsetsFull", "SubsetsFull", "SubsetsFull"} {
+		w.expectChoice(pods[i], want)
+	}
+	w.expectAwake()
+	w.seeBound(pods[0], "node-a", "a")
+	w.seeBound(pods[2], "node-b", "b")
+	w.delete(pods[2])
+	w.expectAwake("p3")
+	// p3 has not had its cycle: the slot of b is meant for it, the one of a for the next.
+	w.delete(pods[0])
+	w.expectAwake("p4")
+	w.expectChoice(pods[3], "a")
+	w.expectChoice(pods[4], "b")
+	w.expectAwake()
+	// A woken pod that disappears leaves its slot to the next.
+	w.seeBound(pods[1], "node-a", "a")
+	w.delete(pods[1])
+	w.awake = nil
+	w.delete(pods[5])
+	w.expectChoice(pods[6], "a")
+	w.expectKept("a=2 b=1")
+	// A raised quota wakes everyone who waits.
+	w.spread(2, `{subsets: [{name: a, maxReplicas: 3}, {name: b, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`)
+	w.expectAwake("p3", "p4", "p6", "p7")
+}
+
+func TestWhenFullScheduleLetsPodsGo(t *testing.T) {
+	w := newWorld(t, 5)
+	w.spread(1, `subsets: [{name: a, maxReplicas: 1}]`)
+	pods := w.podsNamed("p", 2)
+	w.expectChoice(pods[0], "a")
+	w.expectChoice(pods[1], "-")
+	w.seeBound(pods[1], "node-a", "")
+	w.expectKept("a=1")
+}
+
+func TestALoweredQuotaMovesTheClaimsThatAskedLast(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, `subsets: [{name: a, maxReplicas: 4}, {name: b}]`)
+	pods := w.podsNamed("p", 4)
+	for _, pod := range pods {
+		w.expectChoice(pod, "a")
+	}
+	w.spread(2, `subsets: [{name: a, maxReplicas: 2}, {name: b}]`)
+	w.expectAwake("p0", "p1", "p2", "p3")
+	for i, want := range []string{"a", "a", "b", "b"} {
+		w.expectChoice(pods[i], want)
+	}
+	w.expectKept("a=2 b=2")
+}
+
+func TestAReservationDoesNotOutliveItsPolicy(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, twoThenAny)
+	pod := w.pod("p")
+	d := w.ledger.choose(pod).decision
+	w.spread(2, `subsets: [{name: b}, {name: a, maxReplicas: 2}]`)
+	if w.ledger.reserve(pod, d) {
+		t.Error("reserved by a decision of the policy before")
+	}
+	w.expectKept("b=0 a=1") // the claim keeps its subset's name, not its place
+}
+
+func TestSlotsFollowTheNamesOfSubsets(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, twoThenAny)
+	pods := w.podsNamed("p", 3)
+	for _, pod := range pods {
+		w.schedule(pod)
+	}
+	w.seeBound(pods[0], "node-a", "a")
+	w.expectKept("a=2 b=1")
+	w.spread(2, `subsets:
+- {name: b, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}
+- {name: c, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}`)
+	// p0 is on a node that c now selects; p1's bind to a is on its way and no longer has a subset; p2 stays in b.
+	w.expectKept("b=1 c=1")
+	w.seeBound(pods[1], "node-a", "a")
+	w.expectKept("b=1 c=2")
+}
+
+func TestForgedRecordsNeitherFreeNorTakeQuota(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, twoThenAny)
+	pending := w.podOf("rs-uid", "pending")
+	pending.Annotations = map[string]string{v1alpha1.MatchedAnnotation: `{"name":"web","subset":"b","uid":"pending-uid"}`}
+	w.pods[pending.UID] = pending
+	w.ledger.observe(pending)
+	w.expectChoice(pending, "a")
+	pod := w.pod("p")
+	w.schedule(pod)
+	w.seeBound(pod, "node-a", "a")
+	w.expectKept("a=2 b=0")
+	w.seeBound(pod, "node-a", "b") // somebody has changed the record of a bound pod
+	w.expectKept("a=2 b=0")
+	foreign := onNode(w.podOf("rs-uid", "foreign"), "node-b", "-")
+	foreign.Annotations = map[string]string{v1alpha1.MatchedAnnotation: `{"name":"web","subset":"a","uid":"p-uid"}`}
+	w.ledger.observe(foreign)
+	w.expectKept("a=2 b=1") // by its node
+}
+
+func TestAfterARestartTheBoundPodsAreCountedByTheirRecords(t *testing.T) {
+	w := newWorld(t, 6)
+	for i, in := range []string{"a", "b", "-", ""} {
+		w.seeBound(w.podOf("rs-uid", fmt.Sprintf("p%d", i)), "node-b", in)
+	}
+	w.seeBound(w.podOf("rs-uid", "early"), "node-new", "-")
+	w.spread(1, twoThenAny)
+	w.expectKept("a=1 b=2")
+	// The node of an adopted pod may be seen after the pod.
+	w.nodes["node-new"] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-new", Labels: map[string]string{"zone": "a"}}}
+	w.ledger.nodeSeen("node-new")
+	w.expectKept("a=2 b=2")
+	w.expectChoice(w.pod("next"), "b")
+}
+
+func TestRelabellingANodeMovesNobody(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, twoThenAny)
+	pod := w.pod("p")
+	w.seeBound(pod, "node-a", "-")
+	w.expectKept("a=1 b=0")
+	w.nodes["node-a"].Labels = map[string]string{"zone": "b"}
+	w.ledger.nodeSeen("node-a")
+	w.seeBound(pod, "node-a", "-")
+	w.expectKept("a=1 b=0")
+}
+
+func TestTerminatingPodsFreeTheirSlot(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, twoThenAny)
+	pod := w.pod("p")
+	w.schedule(pod)
+	w.seeBound(pod, "node-a", "a")
+	terminating := onNode(pod, "node-a", "a")
+	terminating.DeletionTimestamp = &metav1.Time{Time: w.clock.Now()}
+	w.ledger.observe(terminating)
+	w.expectKept("a=0 b=0")
+}
+
+func TestPodsAreHeldUntilTheirOwnerIsSeen(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, twoThenAny)
+	parent := w.parents["rs-uid"]
+	delete(w.parents, "rs-uid")
+	pod := w.pod("p")
+	w.expectChoice(pod, "WorkloadNotObserved")
+	w.parents["rs-uid"] = parent
+	w.ledger.ownerSeen("rs-uid")
+	w.expectAwake("p")
+	w.expectChoice(pod, "a")
+	if len(w.ledger.orphans) != 0 {
+		t.Errorf("orphans left: %v", w.ledger.orphans)
+	}
+}
+
+func TestAPodThatWasDeletedInTheQueueTakesNothing(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, twoThenAny)
+	gone := w.podOf("rs-uid", "gone")
+	w.expectChoice(gone, "WorkloadNotObserved")
+	w.expectKept("a=0 b=0")
+}
+
+func TestPodsOfNoSpreadPass(t *testing.T) {
+	w := newWorld(t, 4)
+	w.expectChoice(w.pod("before"), "no spread")
+	w.spread(1, twoThenAny)
+	single := w.podOf("rs-uid", "single")
+	single.OwnerReferences = nil
+	w.pods[single.UID] = single
+	w.expectChoice(single, "no spread")
+	w.parents["other-uid"] = nil
+	other := w.podOf("other-uid", "other")
+	w.pods[other.UID] = other
+	w.expectChoice(other, "no spread")
+}
+
+func TestPercentagesWaitForNewsOfTheWorkload(t *testing.T) {
+	t.Run("a pod above the replicas waits until the new number is there", func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.spread(1, halves)
+		pods := w.podsNamed("p", 4) // the Deployment was scaled to 4, and its pods came first
+		w.expectChoice(pods[0], "WorkloadNotObserved")
+		w.workload[deploymentKey] = 4
+		w.ledger.workloadChanged(deploymentKey)
+		w.expectAwake("p0")
+		for i, want := range []string{"a", "a", "b", "b"} {
+			w.expectChoice(pods[i], want)
+		}
+	})
+	t.Run("but not for ever", func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.spread(1, halves)
+		pods := w.podsNamed("p", 3)
+		w.expectChoice(pods[0], "WorkloadNotObserved")
+		w.clock.Step(2 * time.Second)
+		w.expectChoice(pods[0], "a")
+	})
+	t.Run("a workload that is not known holds its pods", func(t *testing.T) {
+		w := newWorld(t, 2)
+		delete(w.workload, deploymentKey)
+		w.spread(1, halves)
+		pod := w.pod("p")
+		w.expectChoice(pod, "WorkloadNotObserved")
+		w.workload[deploymentKey] = 2
+		w.ledger.workloadChanged(deploymentKey)
+		w.expectAwake("p")
+		w.expectChoice(pod, "a")
+	})
+	t.Run("a scale-up wakes as many as there are new slots", func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.spread(1, `{subsets: [{name: a, maxReplicas: "50%"}, {name: b, maxReplicas: "50%"}], scheduleStrategy: {whenFull: Wait, quotaScope: Workload}}`)
+		old := w.podsNamed("old", 2)
+		for i, node := range []string{"a", "b"} {
+			w.seeBound(old[i], "node-"+node, node)
+		}
+		w.parents["new-uid"] = w.parents["rs-uid"]
+		for i := range 2 { // surge of a rolling update, under a ReplicaSet of its own
+			pod := w.podOf("new-uid", fmt.Sprintf("new%d", i))
+			w.pods[pod.UID] = pod
+			w.expectChoice(pod, "SubsetsFull")
+		}
+		w.workload[deploymentKey] = 3 // 2 and 2
+		w.ledger.workloadChanged(deploymentKey)
+		w.expectAwake("new0", "new1")
+	})
+}
+
+func TestAnInvalidSpreadHoldsItsPodsUntilItIsCorrected(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, `subsets: [{name: a, maxReplicas: -1}]`)
+	pod := w.pod("p")
+	w.expectChoice(pod, "InvalidSpread")
+	w.spread(2, twoThenAny)
+	w.expectAwake("p")
+	w.expectChoice(pod, "a")
+	w.expectKept("a=1 b=0")
+}
+
+func TestADeletedSpreadLetsItsPodsGo(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, twoAndOneWait)
+	pods := w.podsNamed("p", 4)
+	for _, pod := range pods {
+		w.choose(pod)
+	}
+	w.awake = nil
+	w.ledger.spreadGone(types.NamespacedName{Namespace: "ns", Name: "web"})
+	w.expectAwake("p0", "p1", "p2", "p3")
+	w.expectChoice(pods[3], "no spread")
+	if len(w.ledger.entries) != 0 || len(w.ledger.spreads.byTarget) != 0 || len(w.ledger.spreads.perNamespace) != 0 {
+		t.Error("the ledger keeps something of a spread that is gone")
+	}
+}
+
+func TestTheOlderOfTwoSpreadsForAWorkloadCounts(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, twoThenAny)
+	pod := w.pod("p")
+	w.expectChoice(pod, "a")
+	later := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web2", UID: "2", Generation: 1, CreationTimestamp: metav1.Time{Time: time.Unix(5, 0)}}}
+	later.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+	later.Spec.Subsets = []v1alpha1.Subset{{Name: "other"}}
+	w.ledger.spreadChanged(later)
+	w.expectChoice(pod, "a")
+	w.ledger.spreadGone(types.NamespacedName{Namespace: "ns", Name: "web"})
+	w.expectChoice(pod, "other")
+}
+
+func TestRevisionsAreCountedByThemselvesUnlessTheSpreadSaysOtherwise(t *testing.T) {
+	for scope, want := range map[string]string{"Revision": "a", "Workload": "b"} {
+		t.Run(scope, func(t *testing.T) {
+			w := newWorld(t, 4)
+			w.spread(1, `{subsets: [{name: a, maxReplicas: 2}, {name: b}], scheduleStrategy: {quotaScope: `+scope+`}}`)
+			for _, pod := range w.podsNamed("old", 2) {
+				w.seeBound(pod, "node-a", "a")
+			}
+			w.parents["new-uid"] = w.parents["rs-uid"]
+			pod := w.podOf("new-uid", "new")
+			pod.Labels["pod-template-hash"] = "v2"
+			w.pods[pod.UID] = pod
+			w.expectChoice(pod, want)
+		})
+	}
+}
+
+func TestTargetFilterLeavesOtherPodsAlone(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, `{subsets: [{name: a}], targetFilter: {selector: {matchLabels: {role: worker}}}}`)
+	w.expectChoice(w.pod("driver"), "no spread")
+	worker := w.podOf("rs-uid", "worker")
+	worker.Labels["role"] = "worker"
+	w.pods[worker.UID] = worker
+	w.expectChoice(worker, "a")
+}
+
+// TestNoHistoryLosesOrInventsASlot runs random histories of everything that can happen to pods, twice, late or not at all, and compares
+// the tally with a recount that knows nothing of it.
+func TestNoHistoryLosesOrInventsASlot(t *testing.T) {
+	for seed := range uint64(300) {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 2))
+			w := newWorld(t, 10)
+			w.spread(1, `{subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 3}, {name: c, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`)
+			quota := []int32{2, 3, 1}
+			var pods []*corev1.Pod
+			decided := map[types.UID]*decision{}
+			for step := range 120 {
+				if len(pods) < 12 && (len(pods) == 0 || r.IntN(4) == 0) {
+					pods = append(pods, w.pod(fmt.Sprintf("p%d", step)))
+					continue
+				}
+				i := r.IntN(len(pods))
+				pod := pods[i]
+				e := w.ledger.entries[pod.UID]
+				switch r.IntN(9) {
+				case 0, 1:
+					if d := w.ledger.choose(pod).decision; d != nil && w.ledger.reserve(pod, d) {
+						decided[pod.UID] = d
+					}
+				case 2:
+					w.ledger.unreserve(pod.UID)
+				case 3:
+					w.ledger.startBind(pod.UID)
+				case 4:
+					w.ledger.bindRefused(pod.UID)
+				case 5:
+					w.ledger.bindUncertain(pod.UID, time.Second)
+				case 6:
+					w.clock.Step(time.Second)
+					w.ledger.bindSettled(pod.UID, w.clock.Now())
+				case 7:
+					if e != nil && (e.state == binding || e.uncertain != 0) && decided[pod.UID] != nil && e.state != bound {
+						in := decided[pod.UID].name()
+						w.seeBound(pod, "node-a", in)
+					}
+				case 8:
+					w.delete(pod)
+					pods = append(pods[:i], pods[i+1:]...)
+				}
+				s := w.ledger.spreads.byName[types.NamespacedName{Namespace: "ns", Name: "web"}]
+				counted := make([]int32, 3)
+				for _, e := range w.ledger.entries {
+					for i := range counted {
+						if e.holds().Has(i) {
+							counted[i]++
+						}
+					}
+				}
+				for i := range counted {
+					if got := s.tally.Kept("v1").At(i); got != counted[i] || got > quota[i] {
+						t.Fatalf("step %d: subset %d tallies %d, holds %d, quota %d", step, i, got, counted[i], quota[i])
+					}
+				}
+			}
+			for _, pod := range pods {
+				w.delete(pod)
+			}
+			s := w.ledger.spreads.byName[types.NamespacedName{Namespace: "ns", Name: "web"}]
+			if len(w.ledger.entries) != 0 || len(s.members) != 0 || len(s.live) != 0 || len(s.waiting) != 0 || len(s.tally.Scopes()) != 0 {
+				t.Errorf("something is left of pods that are gone: %d entries, %d members, %v live, %d waitlists, scopes %v",
+					len(w.ledger.entries), len(s.members), s.live, len(s.waiting), s.tally.Scopes())
+			}
+		})
+	}
+}

@@ -1,0 +1,106 @@
+package workloadspread
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+	"k8s.io/utils/clock"
+)
+
+// Name of the plugin in scheduler configurations.
+const Name = "WorkloadSpread"
+
+// Spread gives pods of a WorkloadSpread their subset. Pods without a spread pass it untouched.
+type Spread struct {
+	*core
+	handle fwk.Handle
+}
+
+var (
+	_ fwk.PreFilterPlugin   = &Spread{}
+	_ fwk.FilterPlugin      = &Spread{}
+	_ fwk.PreScorePlugin    = &Spread{}
+	_ fwk.ScorePlugin       = &Spread{}
+	_ fwk.ScoreExtensions   = &Spread{}
+	_ fwk.ReservePlugin     = &Spread{}
+	_ fwk.BindPlugin        = &Spread{}
+	_ fwk.EnqueueExtensions = &Spread{}
+	_ fwk.SignPlugin        = &Spread{}
+)
+
+// core is what all profiles of one scheduler share, for they share the quotas.
+type core struct {
+	args     *Args
+	ledger   *ledger
+	takeover *takeover
+	binds    *binds
+}
+
+// NewFactory makes the factory to register with a scheduler, as in app.WithPlugin(workloadspread.Name, workloadspread.NewFactory()). The
+// plugins it makes, one for each profile, share one ledger; a second scheduler in the same process needs a factory of its own.
+func NewFactory() frameworkruntime.PluginFactory {
+	var once sync.Once
+	var shared *core
+	var err error
+	return func(ctx context.Context, obj runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+		args, argsErr := argsFrom(obj)
+		if argsErr != nil {
+			return nil, argsErr
+		}
+		once.Do(func() { shared, err = newCore(ctx, args, handle) })
+		if err != nil {
+			return nil, err
+		}
+		if *shared.args != *args {
+			return nil, fmt.Errorf("pluginConfig[%s].args: must be the same in all profiles, which share one ledger", Name)
+		}
+		return &Spread{core: shared, handle: handle}, nil
+	}
+}
+
+// newCore wires the ledger to the scheduler. It starts informers and waits for nothing.
+func newCore(ctx context.Context, args *Args, handle fwk.Handle) (*core, error) {
+	logger := klog.LoggerWithName(klog.FromContext(ctx), Name)
+	ctx = klog.NewContext(ctx, logger)
+	factory := handle.SharedInformerFactory()
+	spreads, err := newSpreadInformer(handle.KubeConfig())
+	if err != nil {
+		return nil, err
+	}
+	custom, err := newCustomWorkloads(handle.KubeConfig(), handle.ClientSet())
+	if err != nil {
+		return nil, err
+	}
+	nodes := factory.Core().V1().Nodes().Lister()
+	l := newLedger(clock.RealClock{}, args.ObservationTimeout, newCachedWorkloads(factory, custom), cachedPods{factory.Core().V1().Pods().Lister()},
+		func(name string) *corev1.Node {
+			node, err := nodes.Get(name)
+			if err != nil {
+				return nil // not seen yet, or gone
+			}
+			return node
+		},
+		func(pods map[string]*corev1.Pod) { handle.Activate(logger, pods) })
+	custom.changed, custom.seen, custom.retry = l.workloadChanged, l.ownerSeen, l.retryOrphans
+
+	listeners, err := watch(ctx, l, factory, spreads)
+	if err != nil {
+		return nil, err
+	}
+	custom.run(ctx)
+	return &core{
+		args:     args,
+		ledger:   l,
+		takeover: &takeover{clock: clock.RealClock{}, bindTimeout: args.BindTimeout, client: handle.ClientSet(), ledger: l, listeners: listeners},
+		binds:    newBinds(ctx, handle.ClientSet(), l, args.BindTimeout),
+	}, nil
+}
+
+// Name of the plugin.
+func (s *Spread) Name() string { return Name }

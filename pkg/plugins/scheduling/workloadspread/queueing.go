@@ -1,0 +1,68 @@
+package workloadspread
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	schedutil "k8s.io/kubernetes/pkg/scheduler/util"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+// EventsToRegister names the node events after which a pod that the plugin rejected may fit. Slots, spreads and workloads have no event here:
+// the ledger wakes exactly as many pods as there are slots, after it has counted, which a hint cannot do.
+func (s *Spread) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
+	return []fwk.ClusterEventWithHint{{
+		Event:          fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeLabel | fwk.UpdateNodeTaint},
+		QueueingHintFn: s.isSchedulableAfterNodeChange,
+	}}, nil
+}
+
+// isSchedulableAfterNodeChange: the node has become one that the pod's subset may use.
+func (s *Spread) isSchedulableAfterNodeChange(_ klog.Logger, pod *corev1.Pod, before, after any) (fwk.QueueingHint, error) {
+	was, is, err := schedutil.As[*corev1.Node](before, after)
+	if err != nil {
+		return fwk.Queue, err
+	}
+	claimed := s.ledger.claimOf(pod)
+	if claimed == nil {
+		return fwk.QueueSkip, nil
+	}
+	fits := func(node *corev1.Node) bool {
+		return claimed.Fits(node, pod.Spec.Tolerations) == v1alpha1.ReasonAdmitted
+	}
+	if fits(is) && (was == nil || !fits(was)) {
+		return fwk.Queue, nil
+	}
+	return fwk.QueueSkip, nil
+}
+
+// claimOf is the subset that a pod without a node looks for one in, or nil.
+func (l *ledger) claimOf(pod *corev1.Pod) *subset.Subset {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.entries[pod.UID]
+	if e == nil || e.subset == subset.None || e.state == bound {
+		return nil
+	}
+	return &e.spread.policy.Subsets[e.subset]
+}
+
+// SignPod separates pods of different spreads and revisions: they may be in different subsets, so what was computed for one says nothing of
+// the other.
+func (s *Spread) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+	return []fwk.SignFragment{{Key: Name, Value: s.ledger.signature(pod)}}, nil
+}
+
+func (l *ledger) signature(pod *corev1.Pod) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.entries[pod.UID]; e != nil {
+		return fmt.Sprintf("%s/%s", e.spread.object.UID, e.scope)
+	}
+	return ""
+}

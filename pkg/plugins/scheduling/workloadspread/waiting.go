@@ -1,0 +1,144 @@
+package workloadspread
+
+import (
+	"container/heap"
+
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+// waitlist holds the pods of one quota scope that would take a slot in an earlier subset if one came free: by the subset they have claimed,
+// and last those that no subset had room for. Each line is served in the order of the pods' first cycles.
+type waitlist struct {
+	lines []waitline
+	// woken pods have not had their cycle yet.
+	woken int
+}
+
+// waitplace is where an entry stands in a waitlist.
+type waitplace struct {
+	list *waitlist
+	line int
+	pos  int
+}
+
+type waitline []*entry
+
+func (w waitline) Len() int           { return len(w) }
+func (w waitline) Less(i, j int) bool { return w[i].order < w[j].order }
+func (w waitline) Swap(i, j int) {
+	w[i], w[j] = w[j], w[i]
+	w[i].place.pos, w[j].place.pos = i, j
+}
+func (w *waitline) Push(x any) {
+	e := x.(*entry)
+	e.place.pos = len(*w)
+	*w = append(*w, e)
+}
+func (w *waitline) Pop() any {
+	last := len(*w) - 1
+	e := (*w)[last]
+	(*w)[last] = nil
+	*w = (*w)[:last]
+	return e
+}
+
+// after is the line of the oldest pod that waits behind a subset, or -1.
+func (w *waitlist) after(index int) int {
+	oldest := -1
+	for line := index + 1; line < len(w.lines); line++ {
+		if len(w.lines[line]) > 0 && (oldest == -1 || w.lines[line][0].order < w.lines[oldest][0].order) {
+			oldest = line
+		}
+	}
+	return oldest
+}
+
+// wait puts a claimed or waiting pod into the line of its scope. It does nothing for one that stands there.
+func (l *ledger) wait(e *entry) {
+	s := e.spread
+	if e.place.list != nil || s.policy == nil {
+		return
+	}
+	list := s.waiting[e.scope]
+	if list == nil {
+		list = &waitlist{lines: make([]waitline, len(s.policy.Subsets)+1)}
+		s.waiting[e.scope] = list
+	}
+	e.place.list, e.place.line = list, len(s.policy.Subsets)
+	if e.subset != subset.None {
+		e.place.line = e.subset
+	}
+	heap.Push(&list.lines[e.place.line], e)
+}
+
+// leave takes a pod out of its line, if it stands in one.
+func (l *ledger) leave(e *entry) {
+	list := e.place.list
+	if list == nil {
+		return
+	}
+	heap.Remove(&list.lines[e.place.line], e.place.pos)
+	e.place = waitplace{}
+	l.forgetIfEmpty(e.spread, e.scope)
+}
+
+// forgetIfEmpty drops the waitlist of a scope in which nobody waits, so that old revisions leave nothing behind.
+func (l *ledger) forgetIfEmpty(s *spread, scope string) {
+	list := s.waiting[scope]
+	if list == nil || list.woken > 0 {
+		return
+	}
+	for _, line := range list.lines {
+		if len(line) > 0 {
+			return
+		}
+	}
+	delete(s.waiting, scope)
+}
+
+// wakeNext wakes the pods that free slots are waiting for: the oldest first, and no more than there are slots, counting the pods that were
+// woken before and have not had their cycle yet.
+func (l *ledger) wakeNext(s *spread, scope string) {
+	list := s.waiting[scope]
+	if list == nil || s.policy == nil {
+		return
+	}
+	kept := s.tally.Kept(scope)
+	slots := 0
+	for i, quota := range s.plan.Quota {
+		free := subset.Free(quota, kept.At(i))
+		if free != subset.NoLimit {
+			slots += int(free)
+		}
+		for free == subset.NoLimit || list.woken < slots {
+			line := list.after(i)
+			if line == -1 {
+				break
+			}
+			l.wake(list.lines[line][0])
+		}
+	}
+}
+
+// wake has a pod tried again soon. It leaves its line until that cycle.
+func (l *ledger) wake(e *entry) {
+	list := e.spread.waiting[e.scope]
+	if list != nil && !e.woken {
+		e.woken = true
+		list.woken++
+	}
+	l.leave(e)
+	l.awake[string(e.pod.UID)] = e.pod
+}
+
+// served notes that a woken pod has its cycle, or will have none.
+func (l *ledger) served(e *entry) {
+	if !e.woken {
+		return
+	}
+	e.woken = false
+	if list := e.spread.waiting[e.scope]; list != nil {
+		list.woken--
+		l.forgetIfEmpty(e.spread, e.scope)
+	}
+}
