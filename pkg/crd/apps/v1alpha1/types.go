@@ -44,16 +44,16 @@ type WorkloadSpreadList struct {
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.scheduleStrategy) || !has(self.scheduleStrategy.adaptive) || (has(self.scheduleStrategy.type) && self.scheduleStrategy.type == 'Adaptive')",message="adaptive is only used with type: Adaptive; set the type or remove adaptive",fieldPath=".scheduleStrategy.adaptive"
 // +kubebuilder:validation:XValidation:rule="self.subsets.all(s, !has(s.maxReplicas) || type(s.maxReplicas) == int) || self.subsets.all(s, !has(s.maxReplicas) || type(s.maxReplicas) == string)",message="maxReplicas must be a count in every subset or a percentage in every subset, not both",fieldPath=".subsets"
-// +kubebuilder:validation:XValidation:rule="self.subsets.all(s, has(s.maxReplicas) && type(s.maxReplicas) == string && string(s.maxReplicas).matches('^(100|[0-9]{1,2})%$')) ? self.subsets.map(s, int(string(s.maxReplicas).replace('%', ”))).sum() == 100 : true",message="percentages of all subsets must add up to 100%, or leave maxReplicas of the last subset out",fieldPath=".subsets"
-// +kubebuilder:validation:XValidation:rule="self.subsets.filter(s, has(s.maxReplicas) && type(s.maxReplicas) == string && string(s.maxReplicas).matches('^(100|[0-9]{1,2})%$')).map(s, int(string(s.maxReplicas).replace('%', ”))).sum() <= 100",message="percentages of the subsets must not add up to more than 100%",fieldPath=".subsets"
+// +kubebuilder:validation:XValidation:rule="self.subsets.all(s, has(s.maxReplicas) && type(s.maxReplicas) == string && string(s.maxReplicas).matches('^(100|[0-9]{1,2})%$')) ? self.subsets.map(s, int(string(s.maxReplicas).split('%')[0])).sum() == 100 : true",message="percentages of all subsets must add up to 100%, or leave maxReplicas of the last subset out",fieldPath=".subsets"
+// +kubebuilder:validation:XValidation:rule="self.subsets.map(s, has(s.maxReplicas) && type(s.maxReplicas) == string && string(s.maxReplicas).matches('^(100|[0-9]{1,2})%$') ? int(string(s.maxReplicas).split('%')[0]) : 0).sum() <= 100",message="percentages of the subsets must not add up to more than 100%",fieldPath=".subsets"
 type WorkloadSpreadSpec struct {
 	// TargetReference names the workload, in the spread's own namespace. It cannot be changed (the version of its
 	// apiVersion can).
 	//
 	// +required
 	// +kubebuilder:validation:XValidation:rule="has(self.apiVersion) && self.apiVersion.matches('^([a-z0-9.-]+/)?v[a-z0-9]+$')",message="must be the group and version of the workload, for instance apps/v1",fieldPath=".apiVersion"
-	// +kubebuilder:validation:XValidation:rule="has(self.kind) && self.kind != ''",message="must be the kind of the workload, for instance Deployment",fieldPath=".kind"
-	// +kubebuilder:validation:XValidation:rule="has(self.name) && self.name != ''",message="must be the name of the workload",fieldPath=".name"
+	// +kubebuilder:validation:XValidation:rule="has(self.kind) && size(self.kind) > 0",message="must be the kind of the workload, for instance Deployment",fieldPath=".kind"
+	// +kubebuilder:validation:XValidation:rule="has(self.name) && size(self.name) > 0",message="must be the name of the workload",fieldPath=".name"
 	// +kubebuilder:validation:XValidation:rule="has(self.kind) == has(oldSelf.kind) && (!has(self.kind) || self.kind == oldSelf.kind) && has(self.name) == has(oldSelf.name) && (!has(self.name) || self.name == oldSelf.name) && has(self.apiVersion) == has(oldSelf.apiVersion) && (!has(self.apiVersion) || self.apiVersion.split('/')[0] == oldSelf.apiVersion.split('/')[0])",message="the target cannot be changed; delete the spread and create it for the other workload"
 	TargetReference TargetReference `json:"targetRef"`
 

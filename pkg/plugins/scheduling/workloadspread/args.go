@@ -7,9 +7,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	kubeschedulerv1 "k8s.io/kube-scheduler/config/v1"
 	schedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
 )
@@ -47,14 +47,17 @@ const (
 	longestTimeout            = time.Minute
 )
 
-// The scheduler decodes, defaults and converts the Args of a plugin through its own scheme, so that a mistake in them stops the start.
+// The scheduler decodes, defaults and converts the Args of a plugin through its own schemes, so that a mistake in them stops the start. One
+// scheme exists by now; the other is built from these builders when it is first used.
 func init() {
+	schedulerconfig.SchemeBuilder.Register(addArgs)
+	kubeschedulerv1.SchemeBuilder.Register(addArgs)
 	utilruntime.Must(addArgs(scheme.Scheme))
 }
 
 func addArgs(s *runtime.Scheme) error {
 	s.AddKnownTypeWithName(schedulerconfig.SchemeGroupVersion.WithKind(argsKind), &Args{})
-	s.AddKnownTypeWithName(schema.GroupVersion{Group: schedulerconfig.GroupName, Version: "v1"}.WithKind(argsKind), &ArgsV1{})
+	s.AddKnownTypeWithName(kubeschedulerv1.SchemeGroupVersion.WithKind(argsKind), &ArgsV1{})
 	s.AddTypeDefaultingFunc(&ArgsV1{}, func(obj any) { setDefaults(obj.(*ArgsV1)) })
 	if err := s.AddConversionFunc((*ArgsV1)(nil), (*Args)(nil), func(in, out any, _ conversion.Scope) error {
 		fromV1(in.(*ArgsV1), out.(*Args))

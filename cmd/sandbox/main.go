@@ -1,0 +1,33 @@
+// Command sandbox runs Berth on one machine: a real control plane, nodes made by KWOK, and our own binaries.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// The first signal ends the work in order; a second one ends this process, and with it all its children, at once.
+	context.AfterFunc(ctx, cancel)
+
+	root := &cobra.Command{
+		Use:           "berth-sandbox",
+		Short:         "Run Berth on this machine, with a real control plane and nodes made by KWOK",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.SetFlagErrorFunc(func(command *cobra.Command, err error) error {
+		return fmt.Errorf("%w: see `%s --help`", err, command.CommandPath())
+	})
+	root.AddCommand(upCommand(), downCommand(), statusCommand())
+	if err := root.ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}

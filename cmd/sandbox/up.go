@@ -1,0 +1,204 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-project/berth/cmd/sandbox/product"
+	"github.com/berth-project/berth/pkg/sandbox"
+)
+
+// upFlags are the flags of up as they were given.
+type upFlags struct {
+	name            string
+	nodes           int
+	zones           []string
+	nodeCPU         string
+	nodeMemory      string
+	kubeconfig      string
+	binDir          string
+	detach          bool
+	supervise       bool
+	without         []string
+	replicas        map[string]int
+	schedulerConfig string
+}
+
+func upCommand() *cobra.Command {
+	var flags upFlags
+	command := &cobra.Command{
+		Use:   "up",
+		Short: "Start a sandbox and run it until interrupted, or in the background with --detach",
+		Args:  cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			config, err := flags.config()
+			if err != nil {
+				return err
+			}
+			out := command.OutOrStdout()
+			switch {
+			case flags.supervise:
+				return supervise(command.Context(), config)
+			case flags.detach:
+				return detach(command.Context(), out, config)
+			default:
+				return run(command.Context(), out, config, func() {
+					fmt.Fprintf(out, "press Ctrl-C to stop it\n")
+				})
+			}
+		},
+	}
+	set := command.Flags()
+	addNameFlag(set, &flags.name)
+	set.IntVar(&flags.nodes, "nodes", 30, "how many nodes")
+	set.StringSliceVar(&flags.zones, "zones", sandbox.DefaultZones(), "zones over which the nodes are dealt")
+	set.StringVar(&flags.nodeCPU, "node-cpu", sandbox.DefaultNodeCPU, "CPUs of a node")
+	set.StringVar(&flags.nodeMemory, "node-memory", sandbox.DefaultNodeMemory, "memory of a node")
+	set.StringVar(&flags.kubeconfig, "kubeconfig", "",
+		"where to write the kubeconfig (default .sandbox/kubeconfig, or .sandbox/NAME.kubeconfig for another name)")
+	set.StringVar(&flags.binDir, "bin-dir", "", "where the binaries are (default beside this one, or else bin)")
+	set.BoolVar(&flags.detach, "detach", false, "run in the background and return when everything is ready")
+	set.StringSliceVar(&flags.without, "without", nil, "components not to start, for instance scheduler,controller")
+	set.StringToIntVar(&flags.replicas, "replicas", nil, "replicas of components, for instance scheduler=2")
+	set.StringVar(&flags.schedulerConfig, "scheduler-config", "",
+		"KubeSchedulerConfiguration for the scheduler (default the one in manifests/scheduler)")
+	set.BoolVar(&flags.supervise, superviseFlag, false, "be the process that --detach leaves in the background")
+	if err := set.MarkHidden(superviseFlag); err != nil {
+		panic(err) // the flag is defined one line above
+	}
+	return command
+}
+
+// config returns the sandbox that the flags ask for.
+func (f upFlags) config() (sandbox.Config, error) {
+	if err := sandbox.CheckName(f.name); err != nil {
+		return sandbox.Config{}, fmt.Errorf("--%w", err)
+	}
+	if f.nodes < 0 {
+		return sandbox.Config{}, fmt.Errorf("--nodes %d: must not be negative", f.nodes)
+	}
+	cpu, err := positiveQuantity("--node-cpu", f.nodeCPU)
+	if err != nil {
+		return sandbox.Config{}, err
+	}
+	memory, err := positiveQuantity("--node-memory", f.nodeMemory)
+	if err != nil {
+		return sandbox.Config{}, err
+	}
+	options := product.Options{Replicas: f.replicas}
+	if f.schedulerConfig != "" {
+		if options.SchedulerConfig, err = os.ReadFile(f.schedulerConfig); err != nil {
+			return sandbox.Config{}, fmt.Errorf("--scheduler-config: %w", err)
+		}
+	}
+	config := sandbox.Config{
+		Name:       f.name,
+		Dir:        sandboxDir(f.name),
+		BinDir:     f.binDir,
+		Kubeconfig: f.kubeconfig,
+		Nodes:      f.nodes,
+		Zones:      f.zones,
+		NodeCPU:    cpu,
+		NodeMemory: memory,
+		Without:    f.without,
+	}
+	if config.Kubeconfig == "" {
+		config.Kubeconfig = defaultKubeconfig(f.name)
+	}
+	if config.BinDir == "" {
+		config.BinDir = defaultBinDir()
+	}
+	return product.Compose(config, options)
+}
+
+func positiveQuantity(flag, value string) (resource.Quantity, error) {
+	quantity, err := resource.ParseQuantity(value)
+	if err != nil || quantity.Sign() <= 0 {
+		return quantity, fmt.Errorf("%s %q: must be a positive quantity such as 32 or 256Gi", flag, value)
+	}
+	return quantity, nil
+}
+
+func defaultKubeconfig(name string) string {
+	if name == sandbox.DefaultName {
+		return filepath.Join(baseDir, "kubeconfig")
+	}
+	return filepath.Join(baseDir, name+".kubeconfig")
+}
+
+// defaultBinDir is where this binary is, if the control plane is there too.
+func defaultBinDir() string {
+	if self, err := os.Executable(); err == nil {
+		if dir := filepath.Dir(self); fileExists(filepath.Join(dir, "kube-apiserver")) {
+			return dir
+		}
+	}
+	return sandbox.DefaultBinDir
+}
+
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// run starts the sandbox, keeps its state file current, and stops it when the context ends. It calls ready once.
+func run(ctx context.Context, out io.Writer, config sandbox.Config, ready func()) error {
+	record, err := takeRecord(config.Name)
+	if err != nil {
+		return err
+	}
+	defer record.release()
+
+	config.Progress = out
+	s, err := sandbox.Start(ctx, config)
+	if ctx.Err() != nil && err != nil {
+		return errors.New("interrupted while starting: nothing is left running")
+	}
+	if err != nil {
+		return err
+	}
+	defer s.Stop()
+	if err := record.write(s); err != nil {
+		return fmt.Errorf("writing the state file: %w", err)
+	}
+	fmt.Fprintf(out, "sandbox %q is up, use it with:\n  %s --kubeconfig %s get nodes\n",
+		config.Name, shortPath(filepath.Join(config.BinDir, "kubectl")), shortPath(s.Kubeconfig()))
+	ready()
+
+	for {
+		changed := s.Changed()
+		if err := record.write(s); err != nil {
+			return fmt.Errorf("writing the state file: %w", err)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			fmt.Fprintf(out, "stopping sandbox %q\n", config.Name)
+			return nil
+		}
+	}
+}
+
+// shortPath returns the path as seen from the working directory, when that is below it.
+func shortPath(path string) string {
+	workDir, err := os.Getwd()
+	if err != nil {
+		return path
+	}
+	if !filepath.IsAbs(path) {
+		return path
+	}
+	relative, err := filepath.Rel(workDir, path)
+	if err != nil || strings.HasPrefix(relative, "..") {
+		return path
+	}
+	return relative
+}

@@ -1,0 +1,236 @@
+package sandbox
+
+import (
+	"context"
+	"crypto/tls"
+	_ "embed"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// part is a component as the sandbox runs it, with what only the control plane's own need.
+type part struct {
+	Component
+	// workDir defaults to the instance's Dir.
+	workDir string
+	// probe overrides Component.Ready.
+	probe func(Instance) func(context.Context) error
+}
+
+const (
+	// etcdSocket is a host and port to satisfy etcd's flags, and in fact the name of a file in etcd's directory, which only its
+	// owner may enter. Relative, because the length of a socket's path is limited.
+	etcdSocket = "etcd:0"
+	peerSocket = "peer:0"
+
+	securePort = "secure"
+	healthPort = "health"
+
+	kwokUser = "kwok"
+)
+
+func (s *Sandbox) etcd() part {
+	dir := s.instanceDir(Etcd, 0)
+	return part{
+		Component: Component{Name: Etcd, Binary: "etcd", Args: func(Instance) ([]string, error) {
+			return []string{
+				"--name=sandbox",
+				"--data-dir=data",
+				"--listen-client-urls=unix://" + etcdSocket,
+				"--advertise-client-urls=unix://" + etcdSocket,
+				"--listen-peer-urls=unix://" + peerSocket,
+				"--initial-advertise-peer-urls=unix://" + peerSocket,
+				"--initial-cluster=sandbox=unix://" + peerSocket,
+				// The data need not survive the machine, only the process.
+				"--unsafe-no-fsync",
+				"--snapshot-count=10000",
+				"--quota-backend-bytes=4294967296",
+				"--auto-compaction-mode=periodic",
+				"--auto-compaction-retention=5m",
+				"--log-level=warn",
+			}, nil
+		}},
+		probe: func(Instance) func(context.Context) error {
+			client := &http.Client{Transport: &http.Transport{
+				DisableKeepAlives: true,
+				DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+					return dialUnixIn(ctx, dir, etcdSocket)
+				},
+			}}
+			return func(ctx context.Context) error { return expectOK(ctx, client, "http://etcd/health") }
+		},
+	}
+}
+
+// dialUnixIn connects to a socket whose whole path may be longer than a socket's address can be.
+func dialUnixIn(ctx context.Context, dir, name string) (net.Conn, error) {
+	opened, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer opened.Close()
+	var dialer net.Dialer
+	return dialer.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", opened.Fd(), name))
+}
+
+//go:embed audit-policy.yaml
+var auditPolicy []byte
+
+func (s *Sandbox) apiServer() part {
+	return part{
+		workDir: s.instanceDir(Etcd, 0), // where etcd's socket is
+		Component: Component{Name: APIServer, Binary: "kube-apiserver", Args: func(in Instance) ([]string, error) {
+			c := s.credentials
+			args := []string{
+				"--etcd-servers=unix://" + etcdSocket,
+				"--bind-address=127.0.0.1",
+				"--advertise-address=127.0.0.1",
+				fmt.Sprintf("--secure-port=%d", in.Port(securePort)),
+				// Nobody reaches the API server through its service, and a loopback address is no valid endpoint of it.
+				"--endpoint-reconciler-type=none",
+				"--service-cluster-ip-range=10.96.0.0/16",
+				"--cert-dir=" + in.Dir,
+				"--tls-cert-file=" + c.serverCertFile(),
+				"--tls-private-key-file=" + c.serverKeyFile(),
+				"--client-ca-file=" + c.caFile(),
+				"--token-auth-file=" + c.tokenFile(),
+				"--anonymous-auth=false",
+				"--authorization-mode=Node,RBAC",
+				"--service-account-issuer=https://kubernetes.default.svc",
+				"--service-account-key-file=" + c.serviceAccountKeyFile(),
+				"--service-account-signing-key-file=" + c.serviceAccountKeyFile(),
+				"--allow-privileged=true",
+				"--max-requests-inflight=3000",
+				"--max-mutating-requests-inflight=1500",
+			}
+			if s.config.AuditLog {
+				policy := filepath.Join(in.Dir, "audit-policy.yaml")
+				if err := os.WriteFile(policy, auditPolicy, 0o600); err != nil {
+					return nil, err
+				}
+				args = append(args, "--audit-policy-file="+policy, "--audit-log-path="+s.AuditLog(), "--audit-log-mode=blocking")
+			}
+			return args, nil
+		}},
+		probe: func(in Instance) func(context.Context) error {
+			return func(ctx context.Context) error {
+				client, err := rest.HTTPClientFor(s.RESTConfig())
+				if err != nil {
+					return err
+				}
+				return expectOK(ctx, client, "https://"+in.Address(securePort)+"/readyz")
+			}
+		},
+	}
+}
+
+func (s *Sandbox) controllerManager() part {
+	return part{Component: Component{
+		Name: ControllerManager, Binary: "kube-controller-manager", User: "system:kube-controller-manager",
+		Args: func(in Instance) ([]string, error) {
+			return []string{
+				"--kubeconfig=" + in.Kubeconfig,
+				// Its endpoint is for those whom the API server knows, but for the health check.
+				"--authentication-kubeconfig=" + in.Kubeconfig,
+				"--authorization-kubeconfig=" + in.Kubeconfig,
+				"--bind-address=127.0.0.1",
+				fmt.Sprintf("--secure-port=%d", in.Port(securePort)),
+				"--cert-dir=" + in.Dir,
+				"--leader-elect=false",
+				"--controllers=*",
+				// Each controller as its own user, with the permissions that it has in a real cluster.
+				"--use-service-account-credentials=true",
+				"--service-account-private-key-file=" + s.credentials.serviceAccountKeyFile(),
+				"--root-ca-file=" + s.credentials.caFile(),
+				"--kube-api-qps=2000",
+				"--kube-api-burst=4000",
+				"--concurrent-deployment-syncs=20",
+				"--concurrent-replicaset-syncs=20",
+				"--concurrent-statefulset-syncs=20",
+				"--concurrent-job-syncs=20",
+				"--concurrent-endpoint-syncs=10",
+				"--concurrent-service-endpoint-syncs=10",
+				"--concurrent-namespace-syncs=20",
+			}, nil
+		},
+		Ready: func(in Instance) string { return "https://" + in.Address(securePort) + "/healthz" },
+	}}
+}
+
+func (s *Sandbox) kwok() part {
+	return part{Component: Component{
+		Name: KWOK, Binary: "kwok", User: kwokUser,
+		Args: func(in Instance) ([]string, error) {
+			config := filepath.Join(in.Dir, "config.yaml")
+			if err := os.WriteFile(config, kwokConfig(), 0o600); err != nil {
+				return nil, err
+			}
+			return []string{
+				"--config=" + config,
+				"--kubeconfig=" + in.Kubeconfig,
+				"--manage-all-nodes=true",
+				"--node-lease-duration-seconds=40",
+				"--node-ip=10.0.0.1",
+				"--cidr=10.244.0.0/16",
+				"--server-address=" + in.Address(healthPort),
+			}, nil
+		},
+		Ready: func(in Instance) string { return "http://" + in.Address(healthPort) + "/readyz" },
+	}}
+}
+
+// ready returns the health check of one replica, nil when there is none.
+func (p part) ready(in Instance) func(context.Context) error {
+	switch {
+	case p.probe != nil:
+		return p.probe(in)
+	case p.Ready != nil:
+		url := p.Ready(in)
+		client := &http.Client{Transport: &http.Transport{
+			DisableKeepAlives: true,
+			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // its own certificate, on loopback
+		}}
+		return func(ctx context.Context) error { return expectOK(ctx, client, url) }
+	default:
+		return nil
+	}
+}
+
+func expectOK(ctx context.Context, client *http.Client, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		body, err := io.ReadAll(io.LimitReader(response.Body, 1<<10))
+		if err != nil {
+			return err
+		}
+		return fmt.Errorf("%s answers %s: %s", url, response.Status, strings.TrimSpace(string(body)))
+	}
+	return nil
+}
+
+// graceOf bounds how long a component may take to end. The API server waits for open watches and etcd for nothing that is
+// still needed: their data is thrown away.
+func graceOf(component string) time.Duration {
+	switch component {
+	case Etcd, APIServer, ControllerManager, KWOK:
+		return 2 * time.Second
+	default:
+		return 5 * time.Second
+	}
+}

@@ -1,0 +1,317 @@
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// State is what one replica of a component is doing.
+type State string
+
+const (
+	// Starting: its process runs or is about to, and has not answered its health check yet.
+	Starting State = "starting"
+	// Running: it answered its health check since it was last started.
+	Running State = "running"
+	// Crashing: it keeps ending before it is ready, and is started again every second.
+	Crashing State = "crashing"
+	// Stopped: it has ended for good.
+	Stopped State = "stopped"
+)
+
+const (
+	// restartDelay lies between the end of a process and its next start.
+	restartDelay = 100 * time.Millisecond
+	// crashDelay is that time for a process that keeps ending before it is ready.
+	crashDelay = time.Second
+	// shortRun is how long a process without health check must run to be called ready.
+	shortRun = time.Second
+
+	probeInterval = 50 * time.Millisecond
+	probeTimeout  = 2 * time.Second
+
+	logTailLines = 20
+)
+
+// process keeps one replica of a component running. Before it was ready for the first time its end is final; after that it is
+// started again, whatever ended it.
+type process struct {
+	name    string
+	replica int
+	binary  string
+	args    []string
+	dir     string
+	logPath string
+	address string
+	// probe returns nil when the process is ready. Nil: it is, once it has run for a short time.
+	probe func(context.Context) error
+	// grace is how long it may take to end after SIGTERM.
+	grace    time.Duration
+	launcher *launcher
+	changed  func()
+
+	ready   chan struct{} // closed when ready for the first time
+	stopped chan struct{} // closed when stop is called
+	done    chan struct{} // closed when the process has ended for good
+
+	mu        sync.Mutex
+	state     State
+	cmd       *exec.Cmd     // of the current or last run
+	exited    chan struct{} // closed when the current or last run is over
+	pid       int           // 0 when there is no process
+	restarts  int
+	shortRuns int // in a row, that ended before being ready
+	probeErr  error
+	failure   error
+}
+
+// start starts keeping the process running; stop ends that.
+func (p *process) start() {
+	p.ready, p.stopped, p.done = make(chan struct{}), make(chan struct{}), make(chan struct{})
+	p.state = Starting
+	go p.keepRunning()
+}
+
+// awaitReady returns nil once the process is ready for the first time, or says why it will not be.
+func (p *process) awaitReady(ctx context.Context) error {
+	select {
+	case <-p.ready:
+		return nil
+	case <-p.done:
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return fmt.Errorf("%s ended before it was ready: %w\n%s", p.title(), p.failure, p.logTail())
+	case <-ctx.Done():
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return fmt.Errorf("%s is not ready: %w (last health check: %v)\n%s", p.title(), context.Cause(ctx), p.probeErr, p.logTail())
+	}
+}
+
+// signal sends the signal to the current run. SIGKILL returns after the process is gone.
+func (p *process) signal(sig os.Signal) error {
+	p.mu.Lock()
+	cmd, exited, pid := p.cmd, p.exited, p.pid
+	p.mu.Unlock()
+	if pid == 0 {
+		return fmt.Errorf("%s does not run now", p.title())
+	}
+	if err := cmd.Process.Signal(sig); err != nil {
+		return fmt.Errorf("sending %s to %s: %w", sig, p.title(), err)
+	}
+	if sig == syscall.SIGKILL {
+		<-exited
+	}
+	return nil
+}
+
+// stop ends the process for good and returns when it is gone.
+func (p *process) stop() {
+	p.mu.Lock()
+	select {
+	case <-p.stopped:
+	default:
+		close(p.stopped)
+	}
+	p.mu.Unlock()
+
+	// Signalling fails when there is no process, and then there is nothing to do.
+	_ = p.signal(syscall.SIGTERM)
+	select {
+	case <-p.done:
+	case <-time.After(p.grace):
+		_ = p.signal(syscall.SIGKILL)
+		<-p.done
+	}
+}
+
+func (p *process) keepRunning() {
+	defer close(p.done)
+	for {
+		err := p.run()
+
+		p.mu.Lock()
+		p.pid = 0
+		delay, again := p.nextRun(err)
+		// Last, so that whoever waited for the end finds the state that follows it.
+		if p.exited != nil && !isClosed(p.exited) {
+			close(p.exited)
+		}
+		p.mu.Unlock()
+		p.changed()
+		if !again {
+			return
+		}
+		select {
+		case <-p.stopped:
+		case <-time.After(delay):
+		}
+	}
+}
+
+// nextRun decides after the end of a run whether there will be another, and when. Called with the lock held.
+func (p *process) nextRun(err error) (time.Duration, bool) {
+	wasReady := p.state == Running
+	if isClosed(p.stopped) || !isClosed(p.ready) {
+		p.state, p.failure = Stopped, err
+		return 0, false
+	}
+	p.restarts++
+	if wasReady {
+		p.state, p.shortRuns = Starting, 0
+		return restartDelay, true
+	}
+	p.shortRuns++
+	if p.shortRuns < 2 {
+		return restartDelay, true
+	}
+	p.state = Crashing
+	return crashDelay, true
+}
+
+var errStopped = errors.New("stopped")
+
+// run starts the process and returns the reason why it ended, never nil.
+func (p *process) run() error {
+	log, err := os.OpenFile(p.logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("opening its log: %w", err)
+	}
+	defer log.Close()
+	cmd := exec.Command(p.binary, p.args...)
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = p.dir, environment(), log, log
+
+	p.mu.Lock()
+	if isClosed(p.stopped) {
+		p.mu.Unlock()
+		return errStopped
+	}
+	if err := p.launcher.start(cmd); err != nil {
+		p.mu.Unlock()
+		return fmt.Errorf("starting %s: %w", p.binary, err)
+	}
+	p.cmd, p.exited, p.pid = cmd, make(chan struct{}), cmd.Process.Pid
+	p.mu.Unlock()
+	p.changed()
+
+	ctx, cancel := context.WithCancel(context.Background())
+	var probing sync.WaitGroup
+	probing.Go(func() { p.probeUntilReady(ctx) })
+	err = cmd.Wait()
+	cancel()
+	probing.Wait()
+	if err == nil {
+		return errors.New("exit status 0")
+	}
+	return err
+}
+
+// probeUntilReady marks the process as running once its health check succeeds. It returns then, or when the context ends.
+func (p *process) probeUntilReady(ctx context.Context) {
+	began := time.Now()
+	probe := p.probe
+	if probe == nil {
+		probe = func(context.Context) error {
+			if time.Since(began) < shortRun {
+				return errors.New("has just been started")
+			}
+			return nil
+		}
+	}
+	ticker := time.NewTicker(probeInterval)
+	defer ticker.Stop()
+	for {
+		probeCtx, cancel := context.WithTimeout(ctx, probeTimeout)
+		err := probe(probeCtx)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		p.mu.Lock()
+		p.probeErr = err
+		if err == nil {
+			p.state = Running
+			if !isClosed(p.ready) {
+				close(p.ready)
+			}
+			p.mu.Unlock()
+			p.changed()
+			return
+		}
+		p.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+func (p *process) status() ComponentStatus {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	status := ComponentStatus{
+		Name: p.name, Replica: p.replica, PID: p.pid, State: p.state, Address: p.address, Restarts: p.restarts, Log: p.logPath,
+	}
+	if p.state == Crashing {
+		status.LogTail = p.logTail()
+	}
+	return status
+}
+
+// environment is our own without what etcd would take for flags.
+func environment() []string {
+	return slices.DeleteFunc(os.Environ(), func(variable string) bool { return strings.HasPrefix(variable, "ETCD_") })
+}
+
+func (p *process) title() string { return fmt.Sprintf("%s-%d", p.name, p.replica) }
+
+// logTail returns the last lines that the process wrote.
+func (p *process) logTail() string {
+	tail, err := tailOf(p.logPath, logTailLines)
+	if err != nil {
+		return fmt.Sprintf("(no log: %v)", err)
+	}
+	return strings.TrimRight(tail, "\n")
+}
+
+// tailOf returns the last lines of a file, as far as they lie in its last 64 KiB.
+func tailOf(path string, lines int) (string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return "", err
+	}
+	if _, err := file.Seek(max(0, info.Size()-64<<10), io.SeekStart); err != nil {
+		return "", err
+	}
+	content, err := io.ReadAll(file)
+	if err != nil {
+		return "", err
+	}
+	all := bytes.SplitAfter(bytes.TrimRight(content, "\n"), []byte("\n"))
+	return string(bytes.Join(all[max(0, len(all)-lines):], nil)), nil
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,446 @@
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/rest"
+)
+
+// launchAttempts is how often a component is started when another program takes its port in the meantime.
+const launchAttempts = 4
+
+// ErrInUse is why Start refuses a directory that another sandbox is using.
+var ErrInUse = errors.New("another sandbox runs in this directory")
+
+// Sandbox is a control plane that runs.
+type Sandbox struct {
+	config      Config
+	lock        *os.File
+	credentials *credentials
+	adminToken  string
+	tokens      map[string]string // of instances, by their directory
+	server      string            // URL of the API server
+	kubeconfig  []byte            // as written
+	ports       *portPool
+	launcher    *launcher
+	stopOnce    sync.Once
+
+	mu      sync.Mutex
+	running []*process // in the order of starting
+	changed chan struct{}
+}
+
+// ComponentStatus is what one replica of a component is doing.
+type ComponentStatus struct {
+	Name    string
+	Replica int
+	// PID is 0 while there is no process.
+	PID   int
+	State State
+	// Address is host and port, or empty for what listens on none.
+	Address string
+	// Restarts counts the starts after the first.
+	Restarts int
+	// Log is the file with all that it wrote.
+	Log string
+	// LogTail is the end of it, for a component that keeps crashing.
+	LogTail string
+}
+
+// Start returns a sandbox of which every component is ready and every node usable, or says which component is not and ends
+// with that component's log. Nothing runs after an error. The context bounds the start; a started sandbox runs until Stop.
+//
+// A component that ends once it was ready is started again, as a kubelet would.
+func Start(ctx context.Context, config Config) (*Sandbox, error) {
+	config, err := config.complete()
+	if err != nil {
+		return nil, err
+	}
+	s := &Sandbox{
+		config:  config,
+		tokens:  map[string]string{},
+		ports:   newPortPool(),
+		changed: make(chan struct{}),
+	}
+	groups := s.parts()
+	if err := config.checkBinaries(slices.Concat(groups...)...); err != nil {
+		return nil, err
+	}
+	if err := checkReplaceable(config.Kubeconfig, s.contextName()); err != nil {
+		return nil, err
+	}
+	if err := s.takeDir(); err != nil {
+		return nil, err
+	}
+	s.launcher = newLauncher()
+	if err := s.start(ctx, groups); err != nil {
+		s.Stop()
+		return nil, err
+	}
+	return s, nil
+}
+
+// parts returns what runs in groups, each of which needs those before it.
+func (s *Sandbox) parts() [][]part {
+	groups := [][]part{{s.etcd()}, {s.apiServer()}, {s.controllerManager(), s.kwok()}}
+	var own []part
+	for _, component := range s.config.Components {
+		own = append(own, part{Component: component})
+	}
+	groups = append(groups, own)
+	for i := range groups {
+		groups[i] = slices.DeleteFunc(groups[i], func(p part) bool { return !s.config.runs(p.Name) })
+	}
+	return groups
+}
+
+func (s *Sandbox) start(ctx context.Context, groups [][]part) error {
+	began := time.Now()
+	if err := s.emptyDir(); err != nil {
+		return fmt.Errorf("emptying %s: %w", s.config.Dir, err)
+	}
+	if err := s.prepareCredentials(groups); err != nil {
+		return fmt.Errorf("preparing credentials: %w", err)
+	}
+	etcd, apiServer, nodeControl, components := groups[0], groups[1], groups[2], groups[3]
+	if err := s.launchAll(ctx, etcd); err != nil {
+		return err
+	}
+	if err := s.launchAll(ctx, apiServer); err != nil {
+		return err
+	}
+	if err := s.writeKubeconfigs(); err != nil {
+		return fmt.Errorf("writing kubeconfigs: %w", err)
+	}
+	s.progress("API server is ready at %s (%s)", s.server, since(began))
+
+	applier, err := newApplier(s.RESTConfig())
+	if err != nil {
+		return err
+	}
+	if err := applier.apply(ctx, kwokRBAC); err != nil {
+		return err
+	}
+	control, controlCtx := errgroup.WithContext(ctx)
+	control.Go(func() error { return s.launchAll(controlCtx, nodeControl) })
+	control.Go(func() error { return applier.apply(controlCtx, s.config.Manifests...) })
+	if err := control.Wait(); err != nil {
+		return err
+	}
+	s.progress("control plane is ready, manifests are applied (%s)", since(began))
+
+	use, useCtx := errgroup.WithContext(ctx)
+	use.Go(func() error { return s.launchAll(useCtx, components) })
+	use.Go(func() error { return s.CreateNodes(useCtx, s.config.configuredNodes()) })
+	if err := use.Wait(); err != nil {
+		return err
+	}
+	s.progress("%d nodes and all components are ready (%s)", s.config.Nodes, since(began))
+	return nil
+}
+
+// Stop ends every component, those started last first, and returns when no process is left. It may be called more than once.
+func (s *Sandbox) Stop() {
+	s.stopOnce.Do(func() {
+		for _, names := range s.stopOrder() {
+			var stopping sync.WaitGroup
+			for _, process := range s.processes() {
+				if slices.Contains(names, process.name) {
+					stopping.Go(process.stop)
+				}
+			}
+			stopping.Wait()
+		}
+		s.launcher.close()
+		s.cleanDir()
+	})
+}
+
+// stopOrder returns the names of components in groups that stop together.
+func (s *Sandbox) stopOrder() [][]string {
+	var groups [][]string
+	for _, group := range slices.Backward(s.parts()) {
+		var names []string
+		for _, part := range group {
+			names = append(names, part.Name)
+		}
+		groups = append(groups, names)
+	}
+	return groups
+}
+
+// RESTConfig authenticates as an administrator, whom nothing throttles.
+func (s *Sandbox) RESTConfig() *rest.Config {
+	return &rest.Config{
+		Host:            s.server,
+		BearerToken:     s.adminToken,
+		TLSClientConfig: rest.TLSClientConfig{CAData: bytes.Clone(s.credentials.ca)},
+		QPS:             2000,
+		Burst:           4000,
+	}
+}
+
+// Kubeconfig is the path of the administrator's kubeconfig.
+func (s *Sandbox) Kubeconfig() string { return s.config.Kubeconfig }
+
+// AuditLog is the path of the API server's audit log, which exists if Config.AuditLog is set: one JSON event per line.
+func (s *Sandbox) AuditLog() string { return filepath.Join(s.config.Dir, "audit.log") }
+
+// Dir is where the sandbox keeps its files.
+func (s *Sandbox) Dir() string { return s.config.Dir }
+
+// Status returns all replicas of all components in the order of starting.
+func (s *Sandbox) Status() []ComponentStatus {
+	var statuses []ComponentStatus
+	for _, process := range s.processes() {
+		statuses = append(statuses, process.status())
+	}
+	return statuses
+}
+
+// Changed returns a channel that is closed when Status changes next.
+func (s *Sandbox) Changed() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changed
+}
+
+// WaitReady returns when every component is ready, for instance after a restart.
+func (s *Sandbox) WaitReady(ctx context.Context) error {
+	for {
+		changed := s.Changed()
+		var waiting []string
+		for _, status := range s.Status() {
+			if status.State != Running {
+				waiting = append(waiting, strings.TrimSpace(
+					fmt.Sprintf("%s-%d is %s %s", status.Name, status.Replica, status.State, status.LogTail)))
+			}
+		}
+		if len(waiting) == 0 {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for components: %w: %s", context.Cause(ctx), strings.Join(waiting, "; "))
+		}
+	}
+}
+
+// Signal sends the signal to one replica of a component. SIGKILL returns when that process is gone, so that WaitReady then
+// waits for the next one.
+func (s *Sandbox) Signal(component string, replica int, sig os.Signal) error {
+	for _, process := range s.processes() {
+		if process.name == component && process.replica == replica {
+			return process.signal(sig)
+		}
+	}
+	return fmt.Errorf("signalling %s-%d: no such component", component, replica)
+}
+
+// launchAll starts all replicas of the parts at the same time and returns when they are ready.
+func (s *Sandbox) launchAll(ctx context.Context, parts []part) error {
+	launching, ctx := errgroup.WithContext(ctx)
+	for _, part := range parts {
+		for replica := range max(part.Replicas, 1) {
+			launching.Go(func() error { return s.launch(ctx, part, replica) })
+		}
+	}
+	return launching.Wait()
+}
+
+// launch starts one replica and returns when it is ready.
+func (s *Sandbox) launch(ctx context.Context, part part, replica int) error {
+	for attempt := 1; ; attempt++ {
+		process, err := s.newProcess(part, replica)
+		if err != nil {
+			return fmt.Errorf("preparing %s-%d: %w", part.Name, replica, err)
+		}
+		s.add(process)
+		process.start()
+		err = process.awaitReady(ctx)
+		if err == nil {
+			return nil
+		}
+		process.stop()
+		if attempt == launchAttempts || !strings.Contains(process.logTail(), "address already in use") {
+			return err
+		}
+		s.remove(process)
+	}
+}
+
+func (s *Sandbox) newProcess(part part, replica int) (*process, error) {
+	dir := s.instanceDir(part.Name, replica)
+	in := Instance{
+		Component:  part.Name,
+		Replica:    replica,
+		Kubeconfig: filepath.Join(dir, "kubeconfig"),
+		Dir:        dir,
+		ports:      newPorts(s.ports),
+	}
+	args, err := part.Args(in)
+	if err != nil {
+		return nil, err
+	}
+	probe := part.ready(in)
+	if err := in.ports.failure(); err != nil {
+		return nil, err
+	}
+	if part.Name == APIServer {
+		s.server = "https://" + in.Address(securePort)
+	}
+	return &process{
+		name:     part.Name,
+		replica:  replica,
+		binary:   s.config.binary(part.Binary),
+		args:     args,
+		dir:      orDefault(part.workDir, dir),
+		logPath:  filepath.Join(s.logDir(), fmt.Sprintf("%s-%d.log", part.Name, replica)),
+		address:  in.ports.address(),
+		probe:    probe,
+		grace:    graceOf(part.Name),
+		launcher: s.launcher,
+		changed:  s.announce,
+	}, nil
+}
+
+func (s *Sandbox) processes() []*process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.running)
+}
+
+func (s *Sandbox) add(process *process) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running = append(s.running, process)
+}
+
+func (s *Sandbox) remove(gone *process) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running = slices.DeleteFunc(s.running, func(p *process) bool { return p == gone })
+}
+
+// announce wakes those who wait for a change of Status.
+func (s *Sandbox) announce() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+func (s *Sandbox) progress(format string, args ...any) {
+	// Whoever reads the progress may be gone, which is no reason to fail.
+	_, _ = fmt.Fprintf(s.config.Progress, format+"\n", args...)
+}
+
+func (s *Sandbox) instanceDir(component string, replica int) string {
+	return filepath.Join(s.config.Dir, "instances", fmt.Sprintf("%s-%d", component, replica))
+}
+
+// contextName is the only context in the administrator's kubeconfig.
+func (s *Sandbox) contextName() string { return "sandbox-" + s.config.Name }
+
+func (s *Sandbox) logDir() string { return filepath.Join(s.config.Dir, "logs") }
+func (s *Sandbox) pkiDir() string { return filepath.Join(s.config.Dir, "pki") }
+
+// takeDir makes the directory this sandbox's own until cleanDir.
+func (s *Sandbox) takeDir() error {
+	if err := os.MkdirAll(s.config.Dir, 0o700); err != nil {
+		return err
+	}
+	if err := os.Chmod(s.config.Dir, 0o700); err != nil {
+		return err
+	}
+	lock, err := os.OpenFile(filepath.Join(s.config.Dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		lock.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return fmt.Errorf("%w: %s", ErrInUse, s.config.Dir)
+		}
+		return fmt.Errorf("locking %s: %w", s.config.Dir, err)
+	}
+	s.lock = lock
+	return nil
+}
+
+// emptyDir removes what an earlier sandbox left, and nothing else.
+func (s *Sandbox) emptyDir() error {
+	for _, old := range []string{filepath.Join(s.config.Dir, "instances"), s.pkiDir(), s.logDir(), s.AuditLog()} {
+		if err := os.RemoveAll(old); err != nil {
+			return err
+		}
+	}
+	for _, dir := range []string{s.pkiDir(), s.logDir()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cleanDir removes data and credentials and keeps the logs. What cannot be removed is removed by the next Start.
+func (s *Sandbox) cleanDir() {
+	_ = os.RemoveAll(filepath.Join(s.config.Dir, "instances"))
+	_ = os.RemoveAll(s.pkiDir())
+	if current, err := os.ReadFile(s.config.Kubeconfig); err == nil && bytes.Equal(current, s.kubeconfig) {
+		_ = os.Remove(s.config.Kubeconfig)
+	}
+	_ = s.lock.Close()
+}
+
+// prepareCredentials makes a directory and a user for every instance. The API server reads its users only once, so all must
+// be known before it starts.
+func (s *Sandbox) prepareCredentials(groups [][]part) error {
+	var err error
+	if s.credentials, err = newCredentials(s.pkiDir()); err != nil {
+		return err
+	}
+	s.adminToken = s.credentials.addUser("sandbox-admin", "system:masters")
+	for _, part := range slices.Concat(groups...) {
+		for replica := range max(part.Replicas, 1) {
+			dir := s.instanceDir(part.Name, replica)
+			if err := os.MkdirAll(dir, 0o700); err != nil {
+				return err
+			}
+			if part.User != "" {
+				s.tokens[dir] = s.credentials.addUser(part.User, part.Groups...)
+			}
+		}
+	}
+	return s.credentials.writeTokens()
+}
+
+// writeKubeconfigs is done once the API server's port is certain.
+func (s *Sandbox) writeKubeconfigs() error {
+	for dir, token := range s.tokens {
+		path := filepath.Join(dir, "kubeconfig")
+		if err := s.credentials.writeKubeconfig(path, "sandbox", s.server, token); err != nil {
+			return err
+		}
+	}
+	if err := s.credentials.writeKubeconfig(s.config.Kubeconfig, s.contextName(), s.server, s.adminToken); err != nil {
+		return err
+	}
+	var err error
+	s.kubeconfig, err = os.ReadFile(s.config.Kubeconfig)
+	return err
+}
+
+func since(began time.Time) string { return time.Since(began).Round(100 * time.Millisecond).String() }

@@ -1,0 +1,207 @@
+package sandbox
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// withoutProduct leaves our own components out, which these tests do not need.
+const withoutProduct = "--without=scheduler,controller"
+
+func TestUpInTheBackgroundRunsUntilDown(t *testing.T) {
+	c := newCommand(t)
+	c.expect(0, "is up", "up", "--detach", "--nodes=3", "--zones=east,west", withoutProduct)
+
+	status := c.expect(0, "NAME", "status")
+	for _, component := range []string{"etcd-0", "kube-apiserver-0", "kube-controller-manager-0", "kwok-0"} {
+		if !strings.Contains(status, component) {
+			t.Errorf("the status lacks %s:\n%s", component, status)
+		}
+	}
+	if got := strings.Count(status, "running"); got != 4 {
+		t.Errorf("%d components are running, want 4:\n%s", got, status)
+	}
+	c.expect(1, "berth-sandbox down --name default", "up", withoutProduct)
+
+	kubectl := exec.Command(filepath.Join(binDir(t), "kubectl"),
+		"--kubeconfig=.sandbox/kubeconfig", "get", "nodes", "-o=name", "-l=topology.kubernetes.io/zone=east")
+	kubectl.Dir = c.dir
+	output, err := kubectl.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+	if want := "node/node-1\nnode/node-3\n"; string(output) != want {
+		t.Errorf("nodes in zone east: got %q, want %q", output, want)
+	}
+
+	c.expect(0, "is stopped", "down")
+	expectNoProcessIn(t, c.dir)
+	c.expect(0, "does not run", "down")
+	c.expect(1, "does not run", "status")
+}
+
+func TestUpInTheForegroundStopsWhenInterrupted(t *testing.T) {
+	c := newCommand(t)
+	up := exec.CommandContext(limited(t), c.binary, c.args("up", "--nodes=1", withoutProduct)...)
+	up.Dir = c.dir
+	output, err := up.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := up.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(output)
+	for lines.Scan() && !strings.Contains(lines.Text(), "Ctrl-C") {
+		t.Log(lines.Text())
+	}
+	if err := up.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	for lines.Scan() {
+		t.Log(lines.Text())
+	}
+	if err := up.Wait(); err != nil {
+		t.Errorf("up ends with %v", err)
+	}
+	expectNoProcessIn(t, c.dir)
+}
+
+func TestUpShowsTheLogOfAComponentThatCannotStart(t *testing.T) {
+	c := newCommand(t)
+	c.bin = t.TempDir()
+	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kwok"} {
+		if err := os.Symlink(filepath.Join(binDir(t), name), filepath.Join(c.bin, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	broken := "#!/bin/sh\necho what is wrong with it\nexit 1\n"
+	if err := os.WriteFile(filepath.Join(c.bin, "berth-scheduler"), []byte(broken), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	c.expect(1, "what is wrong with it", "up", "--detach", "--nodes=0", "--without=controller")
+	c.expect(1, "does not run", "status")
+	expectNoProcessIn(t, c.dir)
+}
+
+func TestDownAfterTheSupervisorWasKilledRemovesItsState(t *testing.T) {
+	c := newCommand(t)
+	c.expect(0, "is up", "up", "--detach", "--nodes=0", "--name=killed", withoutProduct)
+	path := filepath.Join(c.dir, ".sandbox", "killed", "state.json")
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var state struct{ Supervisor struct{ PID int } }
+	if err := json.Unmarshal(content, &state); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(state.Supervisor.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the supervisor to be gone", func(context.Context) (bool, error) { return !runs(state.Supervisor.PID), nil })
+	c.expect(0, "stale state is removed", "down", "--name=killed")
+	expectNoProcessIn(t, c.dir)
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the state is still there: %v", err)
+	}
+}
+
+func TestBadFlagsAreExplainedInOneLine(t *testing.T) {
+	c := newCommand(t)
+	foreign := filepath.Join(c.dir, "foreign")
+	if err := os.WriteFile(foreign, []byte("apiVersion: v1\nkind: Config\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for flag, want := range map[string]string{
+		"--name=../x":                 "--name",
+		"--nodes=-1":                  "--nodes -1: must not be negative",
+		"--node-cpu=many":             "--node-cpu",
+		"--node-memory=0":             "--node-memory",
+		"--without=nothing":           "no such component",
+		"--replicas=nothing=2":        "no such component",
+		"--replicas=scheduler=0":      "without",
+		"--scheduler-config=nothing":  "--scheduler-config",
+		"--scheduler-config=foreign":  "want KubeSchedulerConfiguration",
+		"--kubeconfig=" + foreign:     "remove it or choose another path",
+		"--bin-dir=" + t.TempDir():    "make tools",
+		"--no-such-flag":              "--help",
+		"--scheduler-config=.sandbox": "--scheduler-config",
+	} {
+		t.Run(flag, func(t *testing.T) {
+			c := c
+			c.t = t
+			args := []string{"up", withoutProduct, flag}
+			if strings.HasPrefix(flag, "--without") {
+				args = []string{"up", flag}
+			}
+			if output := c.expect(1, want, args...); strings.Count(output, "\n") != 1 {
+				t.Errorf("want one line, got:\n%s", output)
+			}
+		})
+	}
+}
+
+// command runs berth-sandbox in a directory of its own.
+type command struct {
+	t                *testing.T
+	binary, bin, dir string
+}
+
+func newCommand(t *testing.T) command {
+	t.Helper()
+	c := command{t: t, binary: filepath.Join(t.TempDir(), "berth-sandbox"), bin: binDir(t), dir: t.TempDir()}
+	build := exec.Command("go", "build", "-o", c.binary, "github.com/berth-project/berth/cmd/sandbox")
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building berth-sandbox: %v\n%s", err, output)
+	}
+	t.Cleanup(func() {
+		for _, name := range []string{"default", "killed"} {
+			c.run("down", "--name="+name)
+		}
+	})
+	return c
+}
+
+// expect runs the command and returns its output, which must have the text in it.
+func (c command) expect(wantCode int, wantText string, args ...string) string {
+	c.t.Helper()
+	code, output := c.run(args...)
+	if code != wantCode || !strings.Contains(output, wantText) {
+		c.t.Errorf("%v: exit code %d, want %d, and %q in:\n%s", args, code, wantCode, wantText, output)
+	}
+	return output
+}
+
+func (c command) run(args ...string) (int, string) {
+	c.t.Helper()
+	// Not bound to the test's context: cleaning up comes after its end.
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
+	defer cancel()
+	run := exec.CommandContext(ctx, c.binary, c.args(args...)...)
+	run.Dir = c.dir
+	var output bytes.Buffer
+	run.Stdout, run.Stderr = &output, &output
+	err := run.Run()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		c.t.Fatal(err)
+	}
+	return run.ProcessState.ExitCode(), output.String()
+}
+
+// args adds where the binaries are, unless the arguments say so.
+func (c command) args(args ...string) []string {
+	if args[0] != "up" || strings.Contains(strings.Join(args, " "), "--bin-dir") {
+		return args
+	}
+	return append(args, "--bin-dir="+c.bin)
+}
