@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apimachineryvalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	strictjson "sigs.k8s.io/json"
 
@@ -33,11 +34,15 @@ var reservedKeys = map[string]string{
 	v1alpha1.SubsetLabel:               "is Berth's own label",
 }
 
-// compilePatch checks that raw is a strategic merge patch of a pod and splits it. Labels and annotations in a Binding are not
-// validated by the API server, and an invalid one would make every later update of the pod fail, so they are validated here. Empty raw
-// is an empty patch.
-func compilePatch(raw []byte, path *field.Path) (podPatch, field.ErrorList) {
-	if raw = bytes.TrimSpace(raw); len(raw) == 0 || bytes.Equal(raw, []byte("null")) {
+// compilePatch checks that the extension is a strategic merge patch of a pod and splits it. Labels and annotations in a Binding are not
+// validated by the API server, and an invalid one would make every later update of the pod fail, so they are validated here. Nil, empty
+// and null change nothing.
+func compilePatch(extension *runtime.RawExtension, path *field.Path) (podPatch, field.ErrorList) {
+	if extension == nil {
+		return podPatch{}, nil
+	}
+	raw := bytes.TrimSpace(extension.Raw)
+	if len(raw) == 0 || bytes.Equal(raw, []byte("null")) {
 		return podPatch{}, nil
 	}
 	var tree map[string]any

@@ -255,7 +255,7 @@ func compileSubset(spec *v1alpha1.Subset, path *field.Path) (Subset, field.Error
 	}
 	errs = append(errs, validateTolerations(spec.Tolerations, path.Child("tolerations"))...)
 
-	patch, patchErrs := compilePatch(spec.Patch.Raw, path.Child("patch"))
+	patch, patchErrs := compilePatch(spec.Patch, path.Child("patch"))
 	subset.Metadata, subset.PatchesSpec = patch.Metadata, patch.touchesMore
 	return subset, append(errs, patchErrs...)
 }

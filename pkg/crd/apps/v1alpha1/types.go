@@ -151,7 +151,8 @@ type Subset struct {
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object
-	Patch runtime.RawExtension `json:"patch,omitempty"`
+	// +nullable
+	Patch *runtime.RawExtension `json:"patch,omitempty"`
 }
 
 // ScheduleStrategyType is Fixed or Adaptive.

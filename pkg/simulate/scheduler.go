@@ -1,0 +1,248 @@
+package simulate
+
+import (
+	"cmp"
+	"encoding/json"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+// pass is one look at every pending pod. What it knows of the cluster is gathered at its start and kept up with its own bindings.
+type pass struct {
+	*cluster
+	ledgers map[*spread]*ledger
+	// free is what is left on each node.
+	free map[string]corev1.ResourceList
+}
+
+// ledger is what the model is asked with: the plan of a spread, and the slots that are taken or claimed.
+type ledger struct {
+	plan  subset.Plan
+	tally *subset.Tally
+}
+
+func (c *cluster) newPass() *pass {
+	p := &pass{cluster: c, ledgers: map[*spread]*ledger{}, free: map[string]corev1.ResourceList{}}
+	for _, node := range c.nodes {
+		p.free[node.Name] = node.Status.Allocatable.DeepCopy()
+	}
+	observed := map[*spread][]subset.Pod{}
+	for _, pod := range c.pods {
+		if !subset.IsActive(pod) {
+			continue
+		}
+		if pod.Spec.NodeName != "" {
+			p.occupy(pod.Spec.NodeName, pod)
+		}
+		if s := c.spreadOf(pod); s != nil {
+			observed[s] = append(observed[s], subset.Observe(pod, c.nodesByName[pod.Spec.NodeName]))
+		}
+	}
+	for _, s := range c.spreads {
+		p.ledgers[s] = &ledger{plan: s.policy.Plan(c.replicasOf(s)), tally: s.policy.Count(observed[s], s.Name)}
+	}
+	for _, pod := range c.pending() {
+		if s := c.spreadOf(pod); s != nil {
+			p.ledgers[s].tally.Add(s.scopeOf(pod), p.held(pod, s))
+		}
+	}
+	return p
+}
+
+func (s *spread) scopeOf(pod *corev1.Pod) string { return s.policy.ScopeOf(subset.RevisionOf(pod)) }
+
+// pending are the pods that wait for a node, oldest first.
+func (c *cluster) pending() []*corev1.Pod {
+	var pods []*corev1.Pod
+	for _, pod := range c.pods {
+		if pod.Spec.NodeName == "" && subset.IsActive(pod) {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
+}
+
+// schedule looks for a place for one pending pod: the model says which subset, the nodes say whether. It is true if the pod was bound.
+func (p *pass) schedule(pod *corev1.Pod) bool {
+	s := p.spreadOf(pod)
+	if s == nil {
+		p.move(pod, nil, subset.None)
+		node := p.pickNode(pod, &subset.Subset{})
+		if node == nil {
+			return false
+		}
+		p.bind(pod, node)
+		return true
+	}
+	ledger := p.ledgers[s]
+	candidate := subset.Candidate{Behind: p.behind(pod, s)}
+	if held := p.held(pod, s); held != subset.None {
+		candidate.Holds = candidate.Holds.With(held)
+	}
+	for {
+		verdict := s.policy.Admit(&ledger.plan, ledger.tally.Kept(s.scopeOf(pod)), candidate)
+		if !verdict.Allowed() {
+			p.move(pod, s, subset.None)
+			return false
+		}
+		in := &subset.Subset{}
+		if verdict.Subset != subset.None {
+			in = &s.policy.Subsets[verdict.Subset]
+		}
+		if node := p.pickNode(pod, in); node != nil {
+			p.move(pod, s, subset.None)
+			ledger.tally.Add(s.scopeOf(pod), verdict.Subset)
+			p.record(pod, s, verdict.Subset)
+			p.bind(pod, node)
+			return true
+		}
+		if s.policy.Strategy == v1alpha1.AdaptiveScheduleStrategy && verdict.Subset != subset.None {
+			candidate.Closed = candidate.Closed.With(verdict.Subset)
+			continue
+		}
+		p.move(pod, s, verdict.Subset)
+		return false
+	}
+}
+
+// held is the subset that the pending pod claims in the spread, or None.
+func (c *cluster) held(pod *corev1.Pod, s *spread) int {
+	name, claims := c.claims[pod.UID]
+	if !claims {
+		return subset.None
+	}
+	return s.policy.Index(name)
+}
+
+// behind counts the claims of younger pods next to the one that the pod holds.
+func (p *pass) behind(pod *corev1.Pod, s *spread) int32 {
+	held := p.held(pod, s)
+	if held == subset.None {
+		return 0
+	}
+	var count int32
+	younger := false
+	for _, other := range p.pods {
+		switch {
+		case other == pod:
+			younger = true
+		case younger && other.Spec.NodeName == "" && p.spreadOf(other) == s && p.held(other, s) == held && s.scopeOf(other) == s.scopeOf(pod):
+			count++
+		}
+	}
+	return count
+}
+
+// move gives up what the pod claims and claims the subset instead; None claims nothing.
+func (p *pass) move(pod *corev1.Pod, s *spread, to int) {
+	if s == nil {
+		// Its spread is gone, and with it the tally that the claim was counted in.
+		delete(p.claims, pod.UID)
+		return
+	}
+	if from := p.held(pod, s); from != to {
+		tally, scope := p.ledgers[s].tally, s.scopeOf(pod)
+		tally.Remove(scope, from)
+		tally.Add(scope, to)
+		p.changes++
+	}
+	if to == subset.None {
+		delete(p.claims, pod.UID)
+	} else {
+		p.claims[pod.UID] = s.policy.Subsets[to].Name
+	}
+}
+
+// pickNode is the node of the subset that takes the pod, or nil: of those that the subset prefers most, the one with the most room for
+// pods.
+func (p *pass) pickNode(pod *corev1.Pod, in *subset.Subset) *corev1.Node {
+	affinity := nodeaffinity.GetRequiredNodeAffinity(pod)
+	requests := requestsOf(pod)
+	var best *corev1.Node
+	for _, node := range p.nodes {
+		if node.Spec.Unschedulable || in.Fits(node, pod.Spec.Tolerations) != v1alpha1.ReasonAdmitted || !covers(p.free[node.Name], requests) {
+			continue
+		}
+		// An affinity that does not parse selects no node; the API server would not have let it in.
+		if matches, err := affinity.Match(node); err != nil || !matches {
+			continue
+		}
+		if best == nil || cmp.Or(
+			cmp.Compare(in.Preference(node), in.Preference(best)),
+			cmp.Compare(p.roomForPods(node), p.roomForPods(best))) > 0 {
+			best = node
+		}
+	}
+	return best
+}
+
+func (p *pass) roomForPods(node *corev1.Node) int64 {
+	free := p.free[node.Name][corev1.ResourcePods]
+	return free.Value()
+}
+
+// onePod is what a pod takes of the pods that a node allows.
+var onePod = resource.MustParse("1")
+
+// requestsOf a pod, itself as one of the pods of a node included.
+func requestsOf(pod *corev1.Pod) corev1.ResourceList {
+	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
+	requests[corev1.ResourcePods] = onePod
+	return requests
+}
+
+func covers(free, requests corev1.ResourceList) bool {
+	for name, request := range requests {
+		left := free[name]
+		if request.Cmp(left) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (p *pass) occupy(node string, pod *corev1.Pod) {
+	free := p.free[node]
+	for name, request := range requestsOf(pod) {
+		left := free[name]
+		left.Sub(request)
+		free[name] = left
+	}
+}
+
+// record writes what travels in the Binding of a spread's pod.
+func (p *pass) record(pod *corev1.Pod, s *spread, in int) {
+	matched := v1alpha1.MatchedSubset{Name: s.Name, UID: string(pod.UID)}
+	if in != subset.None {
+		chosen := &s.policy.Subsets[in]
+		matched.Subset = chosen.Name
+		for key, value := range chosen.Metadata.Annotations {
+			metav1.SetMetaDataAnnotation(&pod.ObjectMeta, key, value)
+		}
+		for key, value := range chosen.Metadata.Labels {
+			metav1.SetMetaDataLabel(&pod.ObjectMeta, key, value)
+		}
+		metav1.SetMetaDataLabel(&pod.ObjectMeta, v1alpha1.SubsetLabel, chosen.Name)
+	}
+	text, err := json.Marshal(matched)
+	if err != nil {
+		// Three strings always encode.
+		panic(err)
+	}
+	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, v1alpha1.MatchedAnnotation, string(text))
+	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, v1alpha1.PodDeletionCostAnnotation, strconv.Itoa(int(s.policy.DeletionCost(in))))
+}
+
+func (p *pass) bind(pod *corev1.Pod, node *corev1.Node) {
+	pod.Spec.NodeName = node.Name
+	p.occupy(node.Name, pod)
+	p.changes++
+}

@@ -1,0 +1,239 @@
+package simulate
+
+import (
+	"bytes"
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+)
+
+// Step is one line of a scenario's steps. A step takes effect at once and everything comes to rest before the next one, but for Kill,
+// which strikes while the step before it is under way.
+type Step struct {
+	// Line of the step in the file.
+	Line int
+	// Text of the step as it stands there, without its comment.
+	Text string
+	// Action is an Apply, Scale, Delete, Cordon, Uncordon, Kill or Expect.
+	Action Action
+}
+
+// Action is what a step does.
+type Action interface{ isAction() }
+
+type (
+	// Apply creates objects, or puts them in place of those of the same kind and name as they are written, replicas included.
+	Apply struct{ Objects []Object }
+	// Scale sets the replicas of a Deployment, ReplicaSet or StatefulSet, or the parallelism of a Job.
+	Scale struct {
+		Target   Reference
+		Replicas int32
+	}
+	// Delete removes an object and the pods that belong to it.
+	Delete struct{ Target Reference }
+	// Cordon closes the nodes of a group to further pods.
+	Cordon struct{ Group NodeGroup }
+	// Uncordon opens them again.
+	Uncordon struct{ Group NodeGroup }
+	// Kill sends SIGKILL to a component of ours, which is then started again. It must change nothing in the layout, so the simulation
+	// does nothing.
+	Kill struct{ Component string }
+	// Expect compares the tables of all spreads, in order of their names and with an empty line between, with a section of the file.
+	Expect struct {
+		Section string
+		Table   string
+	}
+)
+
+func (Apply) isAction()    {}
+func (Scale) isAction()    {}
+func (Delete) isAction()   {}
+func (Cordon) isAction()   {}
+func (Uncordon) isAction() {}
+func (Kill) isAction()     {}
+func (Expect) isAction()   {}
+
+// commands are the words that a step may begin with, and how each is read. A parser that returns nil has said why.
+var commands = map[string]func(p *parser, line int, args []string) Action{
+	"apply":    parseApply,
+	"scale":    parseScale,
+	"delete":   parseDelete,
+	"cordon":   parseCordon,
+	"uncordon": parseUncordon,
+	"kill":     parseKill,
+	"expect":   parseExpect,
+}
+
+const commandsInWords = "apply, scale, delete, cordon, uncordon, kill or expect"
+
+func (p *parser) parseSteps(data []byte, first int) {
+	for i, raw := range bytes.Split(data, []byte("\n")) {
+		text, _, _ := strings.Cut(string(raw), "#")
+		words := strings.Fields(text)
+		if len(words) == 0 {
+			continue
+		}
+		line := first + i
+		parse, found := commands[words[0]]
+		if !found {
+			p.fail(line, "unknown command %q; use %s", words[0], commandsInWords)
+			continue
+		}
+		if action := parse(p, line, words[1:]); action != nil {
+			p.scenario.Steps = append(p.scenario.Steps, Step{Line: line, Text: strings.Join(words, " "), Action: action})
+		}
+	}
+	if len(p.scenario.Steps) == 0 && len(p.errs) == 0 {
+		p.fail(first, "no step; begin with apply and end with expect")
+	}
+}
+
+func parseApply(p *parser, line int, args []string) Action {
+	if len(args) == 0 {
+		p.fail(line, "apply names no section; write apply NAME%s", objectSuffix)
+		return nil
+	}
+	var apply Apply
+	for _, section := range args {
+		objects, found := p.objects[section]
+		if !found {
+			p.fail(line, "no section %q of objects; add it, with a name that ends in %s", section, objectSuffix)
+			return nil
+		}
+		delete(p.unused, section)
+		for _, object := range objects {
+			p.applied[ReferenceTo(object)] = true
+		}
+		apply.Objects = append(apply.Objects, objects...)
+	}
+	return apply
+}
+
+func parseScale(p *parser, line int, args []string) Action {
+	if len(args) != 2 {
+		p.fail(line, "scale takes a workload and a number; write scale KIND/NAME REPLICAS")
+		return nil
+	}
+	target, ok := p.reference(line, args[0])
+	if !ok {
+		return nil
+	}
+	if target.Kind == "WorkloadSpread" {
+		p.fail(line, "%s has no replicas; scale its workload", target)
+		return nil
+	}
+	replicas, err := strconv.ParseInt(args[1], 10, 32)
+	if err != nil || replicas < 0 {
+		p.fail(line, "replicas %q; use a number from 0 up", args[1])
+		return nil
+	}
+	return Scale{Target: target, Replicas: int32(replicas)}
+}
+
+func parseDelete(p *parser, line int, args []string) Action {
+	if len(args) != 1 {
+		p.fail(line, "delete takes one object; write delete KIND/NAME")
+		return nil
+	}
+	target, ok := p.reference(line, args[0])
+	if !ok {
+		return nil
+	}
+	delete(p.applied, target)
+	return Delete{Target: target}
+}
+
+// reference reads KIND/NAME of an object that exists at this step.
+func (p *parser) reference(line int, word string) (Reference, bool) {
+	kind, name, found := strings.Cut(word, "/")
+	if !found {
+		p.fail(line, "%q is no object; write KIND/NAME, for instance Deployment/web", word)
+		return Reference{}, false
+	}
+	target := Reference{Kind: kind, Name: name}
+	if !p.applied[target] && !p.undecoded {
+		p.fail(line, "there is no %s at this step; apply it before", target)
+		return Reference{}, false
+	}
+	return target, true
+}
+
+func parseCordon(p *parser, line int, args []string) Action {
+	if group, ok := p.group(line, "cordon", args); ok {
+		return Cordon{Group: group}
+	}
+	return nil
+}
+
+func parseUncordon(p *parser, line int, args []string) Action {
+	if group, ok := p.group(line, "uncordon", args); ok {
+		return Uncordon{Group: group}
+	}
+	return nil
+}
+
+func (p *parser) group(line int, command string, args []string) (NodeGroup, bool) {
+	if len(args) != 1 {
+		p.fail(line, "%s takes one group of nodes; write %s GROUP", command, command)
+		return NodeGroup{}, false
+	}
+	for _, group := range p.scenario.Groups {
+		if group.Name == args[0] {
+			return group, true
+		}
+	}
+	p.fail(line, "no group %q in %s; add it, or correct the name", args[0], clusterFile)
+	return NodeGroup{}, false
+}
+
+func parseKill(p *parser, line int, args []string) Action {
+	if len(args) != 1 || args[0] != "scheduler" {
+		p.fail(line, "kill takes the component to kill; write kill scheduler")
+		return nil
+	}
+	return Kill{Component: args[0]}
+}
+
+func parseExpect(p *parser, line int, args []string) Action {
+	if len(args) != 1 {
+		p.fail(line, "expect takes one section; write expect NAME")
+		return nil
+	}
+	table, found := p.tables[args[0]]
+	if !found {
+		p.fail(line, "no section %q with a table; add it, with a name that does not end in %s", args[0], objectSuffix)
+		return nil
+	}
+	delete(p.unused, args[0])
+	return Expect{Section: args[0], Table: table}
+}
+
+// ReplicasOf is how many pods a workload asks for: its replicas, or a Job's parallelism. What is left out is 1, as the API server
+// has it. It is 0 for nil and for what is no workload.
+func ReplicasOf(workload Object) int32 {
+	if replicas := replicasField(workload); replicas != nil {
+		if *replicas == nil {
+			return 1
+		}
+		return **replicas
+	}
+	return 0
+}
+
+// replicasField is where a workload keeps its number of pods, or nil.
+func replicasField(workload Object) **int32 {
+	switch w := workload.(type) {
+	case *appsv1.Deployment:
+		return &w.Spec.Replicas
+	case *appsv1.ReplicaSet:
+		return &w.Spec.Replicas
+	case *appsv1.StatefulSet:
+		return &w.Spec.Replicas
+	case *batchv1.Job:
+		return &w.Spec.Parallelism
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,322 @@
+// Package checker watches the API and says whether Berth kept its word. It shares no code with the model: it reads the objects as JSON and
+// does its own arithmetic, so that a mistake in the model cannot hide itself.
+//
+// It records every event of pods, spreads and workloads with its revision, and afterwards replays them in the order in which the
+// API server committed them. After each bind it asks: are there more pods bound by Berth in this subset than its quota? A quota that was
+// lowered a moment before the bind does not count yet, for the scheduler may not have known.
+package checker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"sort"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+)
+
+// grace is how long after a quota was lowered a bind by the old one is no violation.
+const grace = 2 * time.Second
+
+var watched = []schema.GroupVersionResource{
+	{Version: "v1", Resource: "pods"},
+	{Group: "apps.kruise.io", Version: "v1alpha1", Resource: "workloadspreads"},
+	{Group: "apps", Version: "v1", Resource: "deployments"},
+	{Group: "apps", Version: "v1", Resource: "replicasets"},
+	{Group: "apps", Version: "v1", Resource: "statefulsets"},
+	{Group: "batch", Version: "v1", Resource: "jobs"},
+}
+
+// Checker records events until its context ends.
+type Checker struct {
+	mu     sync.Mutex
+	events []event
+	errs   []string
+}
+
+type event struct {
+	revision int64
+	seen     time.Time
+	deleted  bool
+	object   *unstructured.Unstructured
+}
+
+// Start lists and then watches everything in the cluster.
+func Start(ctx context.Context, client dynamic.Interface) (*Checker, error) {
+	c := &Checker{}
+	for _, resource := range watched {
+		list, err := client.Resource(resource).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("listing %s: %w", resource.Resource, err)
+		}
+		for i := range list.Items {
+			c.record(watch.Event{Type: watch.Added, Object: &list.Items[i]})
+		}
+		watcher, err := watchtools.NewRetryWatcherWithContext(ctx, list.GetResourceVersion(), &cache.ListWatch{
+			WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+				return client.Resource(resource).Watch(ctx, options)
+			},
+		})
+		if err != nil {
+			return nil, fmt.Errorf("watching %s: %w", resource.Resource, err)
+		}
+		go func() {
+			for e := range watcher.ResultChan() {
+				c.record(e)
+			}
+			if ctx.Err() == nil {
+				c.fail("the watch of %s ended, so events are missing", resource.Resource)
+			}
+		}()
+	}
+	return c, nil
+}
+
+func (c *Checker) fail(format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.errs = append(c.errs, fmt.Sprintf(format, args...))
+}
+
+func (c *Checker) record(e watch.Event) {
+	object, ok := e.Object.(*unstructured.Unstructured)
+	if !ok {
+		c.fail("unexpected event %s: %v", e.Type, e.Object)
+		return
+	}
+	if e.Type == watch.Bookmark {
+		return
+	}
+	revision, err := strconv.ParseInt(object.GetResourceVersion(), 10, 64)
+	if err != nil {
+		c.fail("%s %s: resourceVersion %q: %v", object.GetKind(), object.GetName(), object.GetResourceVersion(), err)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.events = append(c.events, event{revision: revision, seen: time.Now(), deleted: e.Type == watch.Deleted, object: object})
+}
+
+// Binds is how many pods were seen to get a node from Berth.
+func (c *Checker) Binds() int {
+	_, binds := c.replay()
+	return binds
+}
+
+// Violations replays what was recorded and returns what was wrong at which revision.
+func (c *Checker) Violations() []string {
+	violations, _ := c.replay()
+	return violations
+}
+
+func (c *Checker) replay() (violations []string, binds int) {
+	c.mu.Lock()
+	events := append([]event(nil), c.events...)
+	violations = append(violations, c.errs...)
+	c.mu.Unlock()
+	sort.SliceStable(events, func(i, j int) bool { return events[i].revision < events[j].revision })
+	s := state{spreads: map[string]*spread{}, replicas: map[string]int64{}, pods: map[string]*pod{}}
+	for _, e := range events {
+		s.apply(e)
+	}
+	return append(violations, s.violations...), s.binds
+}
+
+type state struct {
+	spreads    map[string]*spread
+	replicas   map[string]int64
+	pods       map[string]*pod
+	violations []string
+	binds      int
+}
+
+type spread struct {
+	target  string
+	whole   bool
+	subsets []limit
+	// history of the quotas, oldest first.
+	history []quotas
+}
+
+type limit struct {
+	name string
+	max  any // nil, a number or a percentage
+}
+
+type quotas struct {
+	from   time.Time
+	quotas map[string]int64
+}
+
+type pod struct {
+	// spread with its namespace. Empty for a pod that Berth did not bind.
+	spread, subset, scope string
+	active                bool
+}
+
+const noLimit = math.MaxInt64
+
+func (s *state) apply(e event) {
+	key := e.object.GetNamespace() + "/" + e.object.GetName()
+	switch e.object.GetKind() {
+	case "Pod":
+		s.applyPod(e)
+	case "WorkloadSpread":
+		if e.deleted {
+			delete(s.spreads, key)
+			return
+		}
+		before := s.spreads[key]
+		s.spreads[key] = readSpread(e.object)
+		if before != nil {
+			s.spreads[key].history = before.history
+		}
+		s.requote(s.spreads[key], e.seen)
+	default:
+		target := e.object.GetKind() + " " + key
+		if e.deleted {
+			delete(s.replicas, target)
+			return
+		}
+		s.replicas[target] = replicasOf(e.object)
+		for _, spread := range s.spreads {
+			if spread.target == target {
+				s.requote(spread, e.seen)
+			}
+		}
+	}
+}
+
+func replicasOf(object *unstructured.Unstructured) int64 {
+	number := func(path ...string) (int64, bool) {
+		n, found, err := unstructured.NestedInt64(object.Object, path...)
+		return n, found && err == nil
+	}
+	if object.GetKind() == "Job" {
+		replicas, found := number("spec", "parallelism")
+		if !found {
+			replicas = 1
+		}
+		if completions, found := number("spec", "completions"); found {
+			replicas = min(replicas, completions)
+		}
+		return replicas
+	}
+	if replicas, found := number("spec", "replicas"); found {
+		return replicas
+	}
+	return 1
+}
+
+func readSpread(object *unstructured.Unstructured) *spread {
+	text := func(path ...string) string {
+		value, _, _ := unstructured.NestedString(object.Object, path...)
+		return value
+	}
+	s := &spread{
+		target: text("spec", "targetRef", "kind") + " " + object.GetNamespace() + "/" + text("spec", "targetRef", "name"),
+		whole:  text("spec", "scheduleStrategy", "quotaScope") == "Workload",
+	}
+	subsets, _, _ := unstructured.NestedSlice(object.Object, "spec", "subsets")
+	for _, each := range subsets {
+		fields := each.(map[string]any)
+		name, _ := fields["name"].(string)
+		s.subsets = append(s.subsets, limit{name: name, max: fields["maxReplicas"]})
+	}
+	return s
+}
+
+func (s *state) requote(spread *spread, at time.Time) {
+	now := quotas{from: at, quotas: map[string]int64{}}
+	for _, subset := range spread.subsets {
+		switch max := subset.max.(type) {
+		case int64:
+			now.quotas[subset.name] = max
+		case string:
+			share, err := strconv.ParseFloat(strings.TrimSuffix(max, "%"), 64)
+			if err != nil {
+				s.violations = append(s.violations, fmt.Sprintf("spread of %s: maxReplicas %q", spread.target, max))
+			}
+			now.quotas[subset.name] = int64(math.Ceil(share*float64(s.replicas[spread.target])/100 - 1e-9))
+		default:
+			now.quotas[subset.name] = noLimit
+		}
+	}
+	spread.history = append(spread.history, now)
+}
+
+// quotaAt is the highest quota that was in force within the grace before a moment.
+func (sp *spread) quotaAt(subset string, at time.Time) int64 {
+	highest := int64(0)
+	for i, q := range sp.history {
+		ended := i+1 < len(sp.history) && sp.history[i+1].from.Before(at.Add(-grace))
+		if quota, there := q.quotas[subset]; there && !ended && !q.from.After(at) {
+			highest = max(highest, quota)
+		}
+	}
+	return highest
+}
+
+func (s *state) applyPod(e event) {
+	uid := string(e.object.GetUID())
+	if e.deleted {
+		delete(s.pods, uid)
+		return
+	}
+	before := s.pods[uid]
+	now := readPod(e.object)
+	if before != nil && before.spread != "" {
+		before.active = now.active
+		if now.spread != before.spread || now.subset != before.subset {
+			s.violations = append(s.violations, fmt.Sprintf("revision %d: pod %s/%s was recorded in %s/%s and is now in %s/%s",
+				e.revision, e.object.GetNamespace(), e.object.GetName(), before.spread, before.subset, now.spread, now.subset))
+		}
+		return
+	}
+	s.pods[uid] = now
+	if now.spread == "" {
+		return
+	}
+	s.binds++
+	spread := s.spreads[now.spread]
+	if spread == nil || now.subset == "" || !now.active {
+		return
+	}
+	kept := int64(0)
+	for _, other := range s.pods {
+		if other.active && other.spread == now.spread && other.subset == now.subset && (spread.whole || other.scope == now.scope) {
+			kept++
+		}
+	}
+	if quota := spread.quotaAt(now.subset, e.seen); kept > quota {
+		s.violations = append(s.violations, fmt.Sprintf("revision %d: pod %s/%s is number %d in subset %s of spread %s, whose quota is %d",
+			e.revision, e.object.GetNamespace(), e.object.GetName(), kept, now.subset, now.spread, quota))
+	}
+}
+
+// readPod reads the record that Berth's Binding left. Spread stays empty for pods that Berth did not bind.
+func readPod(object *unstructured.Unstructured) *pod {
+	phase, _, _ := unstructured.NestedString(object.Object, "status", "phase")
+	labels := object.GetLabels()
+	p := &pod{scope: labels["pod-template-hash"] + labels["controller-revision-hash"],
+		active: object.GetDeletionTimestamp() == nil && phase != "Succeeded" && phase != "Failed"}
+	nodeName, _, _ := unstructured.NestedString(object.Object, "spec", "nodeName")
+	var record struct{ Name, Subset, UID string }
+	value := object.GetAnnotations()["apps.kruise.io/matched-workloadspread"]
+	if nodeName == "" || value == "" || json.Unmarshal([]byte(value), &record) != nil || record.UID != string(object.GetUID()) {
+		return p
+	}
+	p.spread, p.subset = object.GetNamespace()+"/"+record.Name, record.Subset
+	return p
+}
