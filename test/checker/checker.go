@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -142,7 +143,9 @@ type state struct {
 }
 
 type spread struct {
-	target  string
+	target string
+	// known is false for workloads whose replicas the checker does not read: percentages of them are not judged.
+	known   bool
 	whole   bool
 	subsets []limit
 	// history of the quotas, oldest first.
@@ -224,7 +227,9 @@ func readSpread(object *unstructured.Unstructured) *spread {
 		value, _, _ := unstructured.NestedString(object.Object, path...)
 		return value
 	}
+	_, filtered, _ := unstructured.NestedSlice(object.Object, "spec", "targetFilter", "replicasPathList")
 	s := &spread{
+		known:  !filtered && slices.Contains([]string{"Deployment", "ReplicaSet", "StatefulSet", "Job"}, text("spec", "targetRef", "kind")),
 		target: text("spec", "targetRef", "kind") + " " + object.GetNamespace() + "/" + text("spec", "targetRef", "name"),
 		whole:  text("spec", "scheduleStrategy", "quotaScope") == "Workload",
 	}
@@ -249,6 +254,9 @@ func (s *state) requote(spread *spread, at time.Time) {
 				s.violations = append(s.violations, fmt.Sprintf("spread of %s: maxReplicas %q", spread.target, max))
 			}
 			now.quotas[subset.name] = int64(math.Ceil(share*float64(s.replicas[spread.target])/100 - 1e-9))
+			if !spread.known {
+				now.quotas[subset.name] = noLimit
+			}
 		default:
 			now.quotas[subset.name] = noLimit
 		}

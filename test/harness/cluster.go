@@ -1,0 +1,250 @@
+// Package harness puts Berth on a sandbox and plays scenarios there. Tests, the demo and the benchmarks share it.
+package harness
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/restmapper"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-project/berth/cmd/sandbox/product"
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/sandbox"
+)
+
+const (
+	// Patience bounds every wait for the cluster. It is long because the machine may be busy, and nothing depends on it when all is well.
+	Patience = 90 * time.Second
+	// look is how often a condition is looked at that needs several objects and so has no single watch.
+	look = 50 * time.Millisecond
+
+	fieldManager = "berth-test"
+)
+
+// Root is the directory of the repository.
+func Root() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(file), "..", "..")
+}
+
+// Cluster is a sandbox with Berth on it, and clients with all rights.
+type Cluster struct {
+	Sandbox *sandbox.Sandbox
+	Client  kubernetes.Interface
+	Dynamic dynamic.Interface
+	mapper  *restmapper.DeferredDiscoveryRESTMapper
+}
+
+// Start starts a sandbox with Berth on it, from the binaries in bin. The caller stops it.
+func Start(ctx context.Context, config sandbox.Config, options product.Options) (*Cluster, error) {
+	config.BinDir = filepath.Join(Root(), "bin")
+	config, err := product.Compose(config, options)
+	if err != nil {
+		return nil, err
+	}
+	s, err := sandbox.Start(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{Sandbox: s}
+	if c.Client, err = kubernetes.NewForConfig(s.RESTConfig()); err == nil {
+		c.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(c.Client.Discovery()))
+		c.Dynamic, err = dynamic.NewForConfig(s.RESTConfig())
+	}
+	if err != nil {
+		s.Stop()
+		return nil, err
+	}
+	return c, nil
+}
+
+// CreateNamespace makes a namespace with a name of its own that begins with the prefix.
+func (c *Cluster) CreateNamespace(ctx context.Context, prefix string) (string, error) {
+	object, err := c.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: prefix + "-"}}, metav1.CreateOptions{})
+	if err != nil {
+		return "", err
+	}
+	return object.Name, nil
+}
+
+// DeleteNamespace returns when the pods of the namespace are gone, so that their nodes can go; the rest of it follows. It deletes the
+// workloads itself, because the namespace's own controller begins only after 5 seconds.
+func (c *Cluster) DeleteNamespace(ctx context.Context, namespace string) error {
+	background := metav1.DeletePropagationBackground
+	options := metav1.DeleteOptions{PropagationPolicy: &background}
+	all := metav1.ListOptions{}
+	if err := errors.Join(
+		c.Client.AppsV1().Deployments(namespace).DeleteCollection(ctx, options, all),
+		c.Client.AppsV1().ReplicaSets(namespace).DeleteCollection(ctx, options, all),
+		c.Client.AppsV1().StatefulSets(namespace).DeleteCollection(ctx, options, all),
+		c.Client.BatchV1().Jobs(namespace).DeleteCollection(ctx, options, all),
+		c.Client.CoreV1().Pods(namespace).DeleteCollection(ctx, options, all)); err != nil {
+		return err
+	}
+	if err := c.WaitFor(ctx, "the pods of the namespace to be gone", func(ctx context.Context) (string, error) {
+		pods, err := c.Pods(ctx, namespace)
+		if err != nil || len(pods) == 0 {
+			return "", err
+		}
+		return fmt.Sprintf("%d pods are left", len(pods)), nil
+	}); err != nil {
+		return err
+	}
+	return c.Client.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{})
+}
+
+// DeleteNodes deletes nodes that are there.
+func (c *Cluster) DeleteNodes(ctx context.Context, nodes []*corev1.Node) error {
+	var errs []error
+	for _, node := range nodes {
+		if err := c.Client.CoreV1().Nodes().Delete(ctx, node.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Resource is where objects of a kind are served, in the namespace if they have one.
+func (c *Cluster) Resource(object *unstructured.Unstructured, namespace string) (dynamic.ResourceInterface, error) {
+	gvk := object.GroupVersionKind()
+	mapping, err := c.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+	if meta.IsNoMatchError(err) {
+		c.mapper.Reset()
+		mapping, err = c.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if mapping.Scope.Name() == meta.RESTScopeNameRoot {
+		return c.Dynamic.Resource(mapping.Resource), nil
+	}
+	return c.Dynamic.Resource(mapping.Resource).Namespace(namespace), nil
+}
+
+// Apply applies an object as kubectl does: strictly, so that unknown fields are errors.
+func (c *Cluster) Apply(ctx context.Context, namespace string, object *unstructured.Unstructured) error {
+	client, err := c.Resource(object, namespace)
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(object)
+	if err != nil {
+		return err
+	}
+	_, err = client.Patch(ctx, object.GetName(), types.ApplyPatchType, body,
+		metav1.PatchOptions{FieldManager: fieldManager, Force: ptr.To(true), FieldValidation: metav1.FieldValidationStrict})
+	return err
+}
+
+// ApplyYAML applies every document of a text.
+func (c *Cluster) ApplyYAML(ctx context.Context, namespace, text string) error {
+	objects, err := Documents(text)
+	if err != nil {
+		return err
+	}
+	for _, object := range objects {
+		if err := c.Apply(ctx, namespace, object); err != nil {
+			return fmt.Errorf("applying %s %s: %w", object.GetKind(), object.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// Documents parses the documents of a YAML text.
+func Documents(text string) ([]*unstructured.Unstructured, error) {
+	var objects []*unstructured.Unstructured
+	decoder := utilyaml.NewYAMLOrJSONDecoder(strings.NewReader(text), 4096)
+	for {
+		object := &unstructured.Unstructured{}
+		if err := decoder.Decode(object); errors.Is(err, io.EOF) {
+			return objects, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("parsing YAML: %w", err)
+		}
+		if len(object.Object) > 0 {
+			objects = append(objects, object)
+		}
+	}
+}
+
+// Unstructured is an object as somebody writes it: without what the API server fills in.
+func Unstructured(object k8sruntime.Object) (*unstructured.Unstructured, error) {
+	content, err := k8sruntime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err != nil {
+		return nil, err
+	}
+	delete(content, "status")
+	unstructured.RemoveNestedField(content, "metadata", "creationTimestamp")
+	unstructured.RemoveNestedField(content, "spec", "template", "metadata", "creationTimestamp")
+	return &unstructured.Unstructured{Object: content}, nil
+}
+
+// WaitFor waits until the condition has nothing missing any more.
+func (c *Cluster) WaitFor(ctx context.Context, what string, condition func(context.Context) (missing string, err error)) error {
+	var last string
+	err := wait.PollUntilContextTimeout(ctx, look, Patience, true, func(ctx context.Context) (bool, error) {
+		missing, err := condition(ctx)
+		if err != nil {
+			return false, err
+		}
+		last = missing
+		return missing == "", nil
+	})
+	if err != nil {
+		return fmt.Errorf("waiting for %s: %w\n%s\n%s", what, err, last, c.warnings())
+	}
+	return nil
+}
+
+// warnings are the last warning events of the cluster, to go with a failure.
+func (c *Cluster) warnings() string {
+	list, err := c.Client.CoreV1().Events("").List(context.Background(), metav1.ListOptions{FieldSelector: "type=Warning"})
+	if err != nil {
+		return err.Error()
+	}
+	var b bytes.Buffer
+	for _, e := range list.Items[max(0, len(list.Items)-10):] {
+		fmt.Fprintf(&b, "event %s/%s %s: %s\n", e.Namespace, e.InvolvedObject.Name, e.Reason, e.Message)
+	}
+	return b.String()
+}
+
+// Pods of a namespace.
+func (c *Cluster) Pods(ctx context.Context, namespace string) ([]corev1.Pod, error) {
+	list, err := c.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+// Spread reads a WorkloadSpread.
+func (c *Cluster) Spread(ctx context.Context, namespace, name string) (*v1alpha1.WorkloadSpread, error) {
+	object, err := c.Dynamic.Resource(v1alpha1.Resource).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	spread := &v1alpha1.WorkloadSpread{}
+	return spread, k8sruntime.DefaultUnstructuredConverter.FromUnstructured(object.Object, spread)
+}

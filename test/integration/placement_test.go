@@ -1,0 +1,332 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/sandbox"
+)
+
+var getOptions = metav1.GetOptions{}
+
+// deployment is a Deployment whose pods choose Berth's scheduler; more is YAML for the pod's spec.
+func deployment(name string, replicas int, more string) string {
+	return fmt.Sprintf(`
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: %[1]s}
+spec:
+  replicas: %[2]d
+  selector: {matchLabels: {app: %[1]s}}
+  template:
+    metadata: {labels: {app: %[1]s}}
+    spec:
+      schedulerName: berth-scheduler
+      containers: [{name: main, image: registry.k8s.io/pause:3.10}]
+%[3]s`, name, replicas, more)
+}
+
+// pools makes nodes named after their pools.
+func pools(t *testing.T, names ...string) {
+	t.Helper()
+	var all []*corev1.Node
+	for _, name := range names {
+		all = append(all, sandbox.NewNode(t.Name()[len(t.Name())-1:]+"-"+name, "zone-a", map[string]string{"pool": name}, nil, nil))
+	}
+	for i := range all {
+		all[i].Name = strings.ToLower(all[i].Name)
+		all[i].Labels[corev1.LabelHostname] = all[i].Name
+	}
+	nodes(t, all...)
+}
+
+const twoPools = `
+  subsets:
+  - {name: a, maxReplicas: %s, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}
+  - {name: b, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}}
+`
+
+// expectPlaces waits until the bound, active pods of the namespace are in these pools, as in "a=2 b=1".
+func expectPlaces(t *testing.T, ns, want string) {
+	t.Helper()
+	waitFor(t, "pods in "+want, func(ctx context.Context) (string, error) {
+		pods, err := the.Pods(ctx, ns)
+		if err != nil {
+			return "", err
+		}
+		count := map[string]int{}
+		for i := range pods {
+			if pods[i].DeletionTimestamp == nil && pods[i].Spec.NodeName != "" {
+				count[pods[i].Spec.NodeName[strings.LastIndex(pods[i].Spec.NodeName, "-")+1:]]++
+			}
+		}
+		got := fmt.Sprintf("a=%d b=%d", count["a"], count["b"])
+		if got != want {
+			return got, nil
+		}
+		return "", nil
+	})
+	expectNoViolation(t)
+}
+
+func record(t *testing.T, pod *corev1.Pod) v1alpha1.MatchedSubset {
+	t.Helper()
+	var matched v1alpha1.MatchedSubset
+	if err := json.Unmarshal([]byte(pod.Annotations[v1alpha1.MatchedAnnotation]), &matched); err != nil {
+		t.Fatalf("record of pod %s: %v", pod.Name, err)
+	}
+	return matched
+}
+
+func TestABindingCarriesTheSubsetItsMetadataAndTheDeletionCost(t *testing.T) {
+	pools(t, "a", "b")
+	ns := namespace(t)
+	apply(t, ns, spreadHeader+`
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
+  subsets:
+  - {name: a, maxReplicas: 1, patch: {metadata: {labels: {arch: x86}, annotations: {eip: id1}}}}
+  - {name: b}
+`)
+	apply(t, ns, deployment("web", 2, ""))
+	waitFor(t, "two bound pods", func(ctx context.Context) (string, error) {
+		pods, err := the.Pods(ctx, ns)
+		if err != nil {
+			return "", err
+		}
+		seen := map[string]bool{}
+		for i := range pods {
+			pod := &pods[i]
+			if pod.Spec.NodeName == "" {
+				return pod.Name + " is pending", nil
+			}
+			matched := record(t, pod)
+			seen[matched.Subset] = true
+			want := map[string]string{"a": "200", "b": "100"}[matched.Subset]
+			if matched.Name != "web" || matched.UID != string(pod.UID) || pod.Labels[v1alpha1.SubsetLabel] != matched.Subset || pod.Annotations[v1alpha1.PodDeletionCostAnnotation] != want {
+				t.Errorf("pod %s: labels %v, annotations %v", pod.Name, pod.Labels, pod.Annotations)
+			}
+			if isX86 := pod.Labels["arch"] == "x86" && pod.Annotations["eip"] == "id1"; isX86 != (matched.Subset == "a") {
+				t.Errorf("pod %s of subset %s: labels %v, annotations %v", pod.Name, matched.Subset, pod.Labels, pod.Annotations)
+			}
+		}
+		if !seen["a"] || !seen["b"] {
+			return fmt.Sprint(seen), nil
+		}
+		return "", nil
+	})
+}
+
+func TestAForgedRecordNeitherFreesNorTakesQuota(t *testing.T) {
+	pools(t, "a", "b")
+	ns := namespace(t)
+	apply(t, ns, spreadHeader+"\n  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}"+fmt.Sprintf(twoPools, "2"))
+	// The template carries a record from the start. It is not a pod's own, so all pods are placed as if it were not there.
+	forged := strings.Replace(deployment("web", 3, ""), "labels: {app: web}}\n    spec", "labels: {app: web}, annotations: {"+
+		v1alpha1.MatchedAnnotation+`: '{"name":"web","subset":"b","uid":"x"}'}}`+"\n    spec", 1)
+	apply(t, ns, forged)
+	expectPlaces(t, ns, "a=2 b=1")
+
+	pods, err := the.Pods(t.Context(), ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range pods {
+		pod := &pods[i]
+		if record(t, pod).Subset != "a" {
+			continue
+		}
+		patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.MatchedAnnotation, fmt.Sprintf(`{"name":"web","subset":"b","uid":%q}`, pod.UID))
+		for _, subresource := range [][]string{nil, {"status"}} {
+			_, err := the.Client.CoreV1().Pods(ns).Patch(t.Context(), pod.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, subresource...)
+			if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "cannot be changed") {
+				t.Errorf("changing the record of pod %s through %v: %v", pod.Name, subresource, err)
+			}
+		}
+	}
+	// Had a slot of a been freed, the next pod would go there.
+	scale(t, ns, "web", 4)
+	expectPlaces(t, ns, "a=2 b=2")
+}
+
+func scale(t *testing.T, ns, name string, replicas int) {
+	t.Helper()
+	patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)
+	if _, err := the.Client.AppsV1().Deployments(ns).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "scale"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAllProfilesShareTheQuota(t *testing.T) {
+	pools(t, "a", "b")
+	ns := namespace(t)
+	apply(t, ns, spreadHeader+"\n  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}"+fmt.Sprintf(twoPools, "3")+"\n  scheduleStrategy: {quotaScope: Workload}")
+	apply(t, ns, strings.Replace(deployment("web", 4, ""), "schedulerName: berth-scheduler", "schedulerName: default-scheduler", 1))
+	expectPlaces(t, ns, "a=3 b=1")
+	// The next revision names the other profile. Old and new pods are counted together, whoever schedules them.
+	apply(t, ns, strings.Replace(deployment("web", 4, ""), "spec:\n  replicas", "spec:\n  strategy: {rollingUpdate: {maxSurge: 0, maxUnavailable: 1}}\n  replicas", 1))
+	waitFor(t, "the roll-out", func(ctx context.Context) (string, error) {
+		d, err := the.Client.AppsV1().Deployments(ns).Get(ctx, "web", getOptions)
+		if err != nil {
+			return "", err
+		}
+		if d.Status.ObservedGeneration != d.Generation || d.Status.UpdatedReplicas != 4 || d.Status.AvailableReplicas != 4 || d.Status.Replicas != 4 {
+			return fmt.Sprintf("%+v", d.Status), nil
+		}
+		return "", nil
+	})
+	expectPlaces(t, ns, "a=3 b=1")
+}
+
+func TestPodsThatAreHeldSayWhy(t *testing.T) {
+	pools(t, "a")
+	ns := namespace(t)
+	apply(t, ns, spreadHeader+`
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
+  subsets: [{name: a, maxReplicas: 1}]
+  scheduleStrategy: {whenFull: Wait}
+`)
+	apply(t, ns, deployment("web", 2, ""))
+	waitFor(t, "the message", func(ctx context.Context) (string, error) {
+		return podMessage(ctx, ns, `SubsetsFull: WorkloadSpread "web" is full: a: 1/1 kept`)
+	})
+	expectPlaces(t, ns, "a=1 b=0")
+}
+
+func TestNodesOutsideOfTheSubsetAreNamedInTheMessage(t *testing.T) {
+	pools(t, "b")
+	ns := namespace(t)
+	apply(t, ns, spreadHeader+"\n  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}"+fmt.Sprintf(twoPools, "1"))
+	apply(t, ns, deployment("web", 1, ""))
+	waitFor(t, "the message", func(ctx context.Context) (string, error) {
+		return podMessage(ctx, ns, `node(s) outside of subset "a"`)
+	})
+	// A node that joins the subset is what the pod waits for.
+	patch := []byte(`{"metadata":{"labels":{"pool":"a"}}}`)
+	if _, err := the.Client.CoreV1().Nodes().Patch(t.Context(), strings.ToLower(t.Name()[len(t.Name())-1:])+"-b", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the pod to be bound", func(ctx context.Context) (string, error) {
+		pods, err := the.Pods(ctx, ns)
+		if err != nil || len(pods) == 1 && pods[0].Spec.NodeName != "" {
+			return "", err
+		}
+		return "it is pending", nil
+	})
+}
+
+func TestPreferredTermsRankTheNodesOfASubset(t *testing.T) {
+	var all []*corev1.Node
+	for i := range 4 {
+		labels := map[string]string{"pool": "a", "disk": "hdd"}
+		if i == 2 {
+			labels["disk"] = "ssd"
+		}
+		all = append(all, sandbox.NewNode(fmt.Sprintf("pref-%d-a", i), "zone-a", labels, nil, nil))
+	}
+	nodes(t, all...)
+	ns := namespace(t)
+	apply(t, ns, spreadHeader+`
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
+  subsets: [{name: a, preferredNodeSelectorTerms: [{weight: 100, preference: {matchExpressions: [{key: disk, operator: In, values: [ssd]}]}}]}]
+`)
+	apply(t, ns, deployment("web", 1, ""))
+	waitFor(t, "the pod on the preferred node", func(ctx context.Context) (string, error) {
+		pods, err := the.Pods(ctx, ns)
+		if err != nil || len(pods) == 1 && pods[0].Spec.NodeName == "pref-2-a" {
+			return "", err
+		}
+		return fmt.Sprintf("%d pods", len(pods)), nil
+	})
+}
+
+// A kind that Berth has never heard of. The test is its controller.
+const widgets = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: widgets.example.com}
+spec:
+  group: example.com
+  scope: Namespaced
+  names: {kind: Widget, plural: widgets, singular: widget}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+    subresources: {status: {}, scale: {specReplicasPath: .spec.size, statusReplicasPath: .status.size}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: widget-reader, labels: {rbac.berth.dev/aggregate-to-workload-reader: "true"}}
+rules: [{apiGroups: [example.com], resources: [widgets], verbs: [get, list, watch]}]
+`
+
+func widgetPods(t *testing.T, ns string, owner *unstructured.Unstructured, role string, n int) {
+	t.Helper()
+	for i := range n {
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "widget-", Labels: map[string]string{"role": role},
+				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, owner.GroupVersionKind())}},
+			Spec: corev1.PodSpec{SchedulerName: v1alpha1.SchedulerName, Containers: []corev1.Container{{Name: "main", Image: "registry.k8s.io/pause:3.10"}}},
+		}
+		if _, err := the.Client.CoreV1().Pods(ns).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+			t.Fatalf("pod %d: %v", i, err)
+		}
+	}
+}
+
+func TestAnyKindWithAScaleSubresourceIsATarget(t *testing.T) {
+	pools(t, "a", "b")
+	ns := namespace(t)
+	apply(t, ns, widgets)
+	apply(t, ns, spreadHeader+"\n  targetRef: {apiVersion: example.com/v1, kind: Widget, name: big}"+fmt.Sprintf(twoPools, "40%"))
+	var widget *unstructured.Unstructured
+	waitFor(t, "the new kind", func(ctx context.Context) (string, error) {
+		widget = &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"name": "big"}, "spec": map[string]any{"size": int64(5)}}}
+		if err := the.Apply(ctx, ns, widget); err != nil {
+			return err.Error(), nil // served a moment after the definition is applied
+		}
+		return "", nil
+	})
+	widget = get(t, ns, widget)
+	widgetPods(t, ns, widget, "", 5)
+	expectPlaces(t, ns, "a=2 b=3")
+	if err := unstructured.SetNestedField(widget.Object, int64(10), "spec", "size"); err != nil {
+		t.Fatal(err)
+	}
+	widget.SetManagedFields(nil)
+	if err := the.Apply(t.Context(), ns, widget); err != nil {
+		t.Fatal(err)
+	}
+	widgetPods(t, ns, widget, "", 5)
+	expectPlaces(t, ns, "a=4 b=6")
+}
+
+func TestATargetFilterPicksPodsAndWhereTheirReplicasAre(t *testing.T) {
+	pools(t, "a", "b")
+	ns := namespace(t)
+	apply(t, ns, strings.ReplaceAll(strings.Replace(widgets, ", scale: {specReplicasPath: .spec.size, statusReplicasPath: .status.size}", "", 1), "idget", "adget"))
+	apply(t, ns, spreadHeader+"\n  targetRef: {apiVersion: example.com/v1, kind: Wadget, name: job}\n  targetFilter: {selector: {matchLabels: {role: worker}}, replicasPathList: [spec.groups.0.size, spec.extra]}"+fmt.Sprintf(twoPools, "50%"))
+	var gadget *unstructured.Unstructured
+	waitFor(t, "the new kind", func(ctx context.Context) (string, error) {
+		gadget = &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Wadget", "metadata": map[string]any{"name": "job"},
+			"spec": map[string]any{"groups": []any{map[string]any{"size": int64(3)}}, "extra": int64(1)}}}
+		if err := the.Apply(ctx, ns, gadget); err != nil {
+			return err.Error(), nil // served a moment after the definition is applied
+		}
+		return "", nil
+	})
+	gadget = get(t, ns, gadget)
+	widgetPods(t, ns, gadget, "worker", 4)
+	expectPlaces(t, ns, "a=2 b=2")
+}
