@@ -19,7 +19,7 @@ help: ## List the targets.
 ##@ Run
 
 .PHONY: demo
-demo: tools build ## Play the cases of docs/concepts.md on a sandbox and check every step.
+demo: tools build ## Play two cases on a sandbox, step by step, and check every layout.
 	$(GO) run ./test/demo
 
 .PHONY: sandbox

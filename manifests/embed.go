@@ -6,7 +6,7 @@ import (
 	"io/fs"
 )
 
-//go:embed namespace.yaml workload-reader.yaml crd/*.yaml scheduler/rbac.yaml controller/rbac.yaml policy/*.yaml
+//go:embed namespace.yaml workload-reader.yaml crd/*.yaml scheduler/rbac.yaml controller/rbac.yaml policy/*.yaml webhook/*.yaml
 var files embed.FS
 
 // SchedulerConfig is the configuration of the scheduler as it is deployed, without a client connection.
@@ -14,14 +14,20 @@ var files embed.FS
 //go:embed scheduler/scheduler-config.yaml
 var SchedulerConfig []byte
 
+// WebhookConfiguration has the API server ask Berth's webhook, at its Service. It is applied when the webhook runs, and not by Install.
+//
+//go:embed webhook/validatingwebhookconfiguration.yaml
+var WebhookConfiguration []byte
+
 // CRDs are the custom resource definitions.
 func CRDs() [][]byte { return read("crd/*.yaml") }
 
-// Install is everything that Berth needs before its components start, in the order in which to apply it: definitions, namespace, roles
-// and policies.
+// Install is everything that Berth needs before its components start, in the order in which to apply it: definitions, namespace, roles,
+// policies, and the Secret for the webhook's certificate.
 func Install() [][]byte {
 	all := CRDs()
-	for _, pattern := range []string{"namespace.yaml", "workload-reader.yaml", "scheduler/rbac.yaml", "controller/rbac.yaml", "policy/*.yaml"} {
+	for _, pattern := range []string{"namespace.yaml", "workload-reader.yaml", "scheduler/rbac.yaml", "controller/rbac.yaml", "policy/*.yaml",
+		"webhook/rbac.yaml", "webhook/certificate.yaml"} {
 		all = append(all, read(pattern)...)
 	}
 	return all

@@ -87,6 +87,9 @@ type Component struct {
 	Groups []string
 	// Args returns the command line of one replica. It may write files into the instance's Dir.
 	Args func(Instance) ([]string, error)
+	// Manifests returns what only a replica with its ports makes complete, as in Config.Manifests. It is applied before the replica starts.
+	// Nil: nothing.
+	Manifests func(Instance) ([][]byte, error)
 	// Ready returns the URL that answers 200 once the replica is ready. Nil: ready as soon as it runs. Certificates are not
 	// verified, the address being on loopback.
 	Ready func(Instance) string

@@ -94,6 +94,7 @@ func (p *process) awaitReady(ctx context.Context) error {
 	case <-ctx.Done():
 		p.mu.Lock()
 		defer p.mu.Unlock()
+		//nolint:errorlint // probeErr may be nil, which %w cannot print
 		return fmt.Errorf("%s is not ready: %w (last health check: %v)\n%s", p.title(), context.Cause(ctx), p.probeErr, p.logTail())
 	}
 }

@@ -263,7 +263,11 @@ func (s *Sandbox) launchAll(ctx context.Context, parts []part) error {
 // launch starts one replica and returns when it is ready.
 func (s *Sandbox) launch(ctx context.Context, part part, replica int) error {
 	for attempt := 1; ; attempt++ {
-		process, err := s.newProcess(part, replica)
+		in := s.newInstance(part, replica)
+		process, err := s.newProcess(part, in)
+		if err == nil {
+			err = s.applyManifestsOf(ctx, part, in)
+		}
 		if err != nil {
 			return fmt.Errorf("preparing %s-%d: %w", part.Name, replica, err)
 		}
@@ -281,15 +285,36 @@ func (s *Sandbox) launch(ctx context.Context, part part, replica int) error {
 	}
 }
 
-func (s *Sandbox) newProcess(part part, replica int) (*process, error) {
+func (s *Sandbox) newInstance(part part, replica int) Instance {
 	dir := s.instanceDir(part.Name, replica)
-	in := Instance{
+	return Instance{
 		Component:  part.Name,
 		Replica:    replica,
 		Kubeconfig: filepath.Join(dir, "kubeconfig"),
 		Dir:        dir,
 		ports:      newPorts(s.ports),
 	}
+}
+
+func (s *Sandbox) applyManifestsOf(ctx context.Context, part part, in Instance) error {
+	if part.Manifests == nil {
+		return nil
+	}
+	manifests, err := part.Manifests(in)
+	if err != nil || len(manifests) == 0 {
+		return err
+	}
+	if err := in.ports.failure(); err != nil {
+		return err
+	}
+	applier, err := newApplier(s.RESTConfig())
+	if err != nil {
+		return err
+	}
+	return applier.apply(ctx, manifests...)
+}
+
+func (s *Sandbox) newProcess(part part, in Instance) (*process, error) {
 	args, err := part.Args(in)
 	if err != nil {
 		return nil, err
@@ -303,11 +328,11 @@ func (s *Sandbox) newProcess(part part, replica int) (*process, error) {
 	}
 	return &process{
 		name:     part.Name,
-		replica:  replica,
+		replica:  in.Replica,
 		binary:   s.config.binary(part.Binary),
 		args:     args,
-		dir:      orDefault(part.workDir, dir),
-		logPath:  filepath.Join(s.logDir(), fmt.Sprintf("%s-%d.log", part.Name, replica)),
+		dir:      orDefault(part.workDir, in.Dir),
+		logPath:  filepath.Join(s.logDir(), fmt.Sprintf("%s-%d.log", part.Name, in.Replica)),
 		address:  in.ports.address(),
 		probe:    probe,
 		grace:    graceOf(part.Name),

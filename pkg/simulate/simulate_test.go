@@ -172,7 +172,7 @@ spec:
 
 	for name, text := range map[string]string{
 		"a Job makes no more pods than it has left to complete": pools + spread + job(5, "completions: 3", "") + steps +
-			table("layout", "Job/web  replicas 5", "a       2     2\nb       1     -\n"),
+			table("layout", "Job/web  replicas 3", "a       2     2\nb       1     -\n"),
 		"a Job without completions makes no more pods once one has succeeded": pools + spread + job(3, "", complete) + steps +
 			table("layout", "Job/web  replicas 3  finished 3", "a       0     2\nb       0     -\n"),
 		"a suspended Job has no pods": pools + spread + job(3, "suspend: true", "") + steps +

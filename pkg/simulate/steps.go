@@ -7,6 +7,8 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
+
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 // Step is one line of a scenario's steps. A step takes effect at once and everything comes to rest before the next one, but for Kill,
@@ -210,21 +212,18 @@ func parseExpect(p *parser, line int, args []string) Action {
 	return Expect{Section: args[0], Table: table}
 }
 
-// ReplicasOf is how many pods a workload asks for: its replicas, or a Job's parallelism. What is left out is 1, as the API server
-// has it. It is 0 for nil and for what is no workload.
-func ReplicasOf(workload Object) int32 {
-	if replicas := replicasField(workload); replicas != nil {
-		if *replicas == nil {
-			return 1
-		}
-		return **replicas
+// ReplicasOf is how many pods a workload asks for. It is 0 for nil and for what is no workload.
+func ReplicasOf(object Object) int32 {
+	replicas, err := workload.Replicas(object, nil)
+	if err != nil {
+		return 0 // a spread, which asks for none
 	}
-	return 0
+	return replicas
 }
 
 // replicasField is where a workload keeps its number of pods, or nil.
-func replicasField(workload Object) **int32 {
-	switch w := workload.(type) {
+func replicasField(object Object) **int32 {
+	switch w := object.(type) {
 	case *appsv1.Deployment:
 		return &w.Spec.Replicas
 	case *appsv1.ReplicaSet:

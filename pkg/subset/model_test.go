@@ -218,8 +218,8 @@ func TestDeletionCost(t *testing.T) {
 }
 
 // randomPolicy makes a valid policy of up to five subsets.
-func randomPolicy(t testing.TB, r *rand.Rand) *Policy {
-	t.Helper()
+func randomPolicy(tb testing.TB, r *rand.Rand) *Policy {
+	tb.Helper()
 	spec := &v1alpha1.WorkloadSpreadSpec{TargetReference: v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
 	n := 1 + r.IntN(5)
 	rest := 100
@@ -245,22 +245,22 @@ func randomPolicy(t testing.TB, r *rand.Rand) *Policy {
 	}
 	policy, errs := Compile(spec, field.NewPath("spec"))
 	if len(errs) > 0 {
-		t.Fatalf("random spec: %v", errs.ToAggregate())
+		tb.Fatalf("random spec: %v", errs.ToAggregate())
 	}
 	return policy
 }
 
-func checkPlan(t testing.TB, policy *Policy, plan *Plan) {
-	t.Helper()
+func checkPlan(tb testing.TB, policy *Policy, plan *Plan) {
+	tb.Helper()
 	sum := plan.Unplaced
 	for i := range policy.Subsets {
 		sum += plan.Target[i]
 		if plan.Target[i] < 0 || plan.Quota[i] != NoLimit && plan.Target[i] > plan.Quota[i] {
-			t.Fatalf("subset %d: target %d with quota %d", i, plan.Target[i], plan.Quota[i])
+			tb.Fatalf("subset %d: target %d with quota %d", i, plan.Target[i], plan.Quota[i])
 		}
 	}
 	if sum != plan.Replicas {
-		t.Fatalf("the plan places %d of %d pods", sum, plan.Replicas)
+		tb.Fatalf("the plan places %d of %d pods", sum, plan.Replicas)
 	}
 }
 
@@ -273,6 +273,7 @@ func properties(t *testing.T, check func(t *testing.T, r *rand.Rand)) {
 
 func TestAPlanAddsUpToTheReplicas(t *testing.T) {
 	properties(t, func(t *testing.T, r *rand.Rand) {
+		t.Helper()
 		policy := randomPolicy(t, r)
 		plan := policy.Plan(r.Int32N(50))
 		checkPlan(t, policy, &plan)
@@ -281,6 +282,7 @@ func TestAPlanAddsUpToTheReplicas(t *testing.T) {
 
 func TestNoSubsetGetsMoreThanItsQuota(t *testing.T) {
 	properties(t, func(t *testing.T, r *rand.Rand) {
+		t.Helper()
 		policy := randomPolicy(t, r)
 		tally := policy.NewTally()
 		type slot struct {
@@ -332,6 +334,7 @@ func randomPods(policy *Policy, r *rand.Rand) []Pod {
 
 func TestTheOrderOfPodsDoesNotMatter(t *testing.T) {
 	properties(t, func(t *testing.T, r *rand.Rand) {
+		t.Helper()
 		policy := randomPolicy(t, r)
 		plan := policy.Plan(20)
 		pods := randomPods(policy, r)
@@ -348,6 +351,7 @@ func TestTheOrderOfPodsDoesNotMatter(t *testing.T) {
 
 func TestAddingThenRemovingAPodChangesNothing(t *testing.T) {
 	properties(t, func(t *testing.T, r *rand.Rand) {
+		t.Helper()
 		policy := randomPolicy(t, r)
 		tally := policy.Count(randomPods(policy, r), "web")
 		before := tally.Clone()
@@ -365,6 +369,7 @@ func TestAddingThenRemovingAPodChangesNothing(t *testing.T) {
 
 func TestSurplusIsWhatIsAboveTheQuota(t *testing.T) {
 	properties(t, func(t *testing.T, r *rand.Rand) {
+		t.Helper()
 		policy := randomPolicy(t, r)
 		plan := policy.Plan(20)
 		pods := randomPods(policy, r)

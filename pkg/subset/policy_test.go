@@ -14,20 +14,20 @@ import (
 )
 
 // parse reads a spec as a user writes it.
-func parse(t testing.TB, text string) *v1alpha1.WorkloadSpreadSpec {
-	t.Helper()
+func parse(tb testing.TB, text string) *v1alpha1.WorkloadSpreadSpec {
+	tb.Helper()
 	spec := &v1alpha1.WorkloadSpreadSpec{TargetReference: v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
 	if err := yaml.UnmarshalStrict([]byte(text), spec); err != nil {
-		t.Fatalf("parsing the spec: %v", err)
+		tb.Fatalf("parsing the spec: %v", err)
 	}
 	return spec
 }
 
-func compile(t testing.TB, text string) *Policy {
-	t.Helper()
-	policy, errs := Compile(parse(t, text), field.NewPath("spec"))
+func compile(tb testing.TB, text string) *Policy {
+	tb.Helper()
+	policy, errs := Compile(parse(tb, text), field.NewPath("spec"))
 	if len(errs) > 0 {
-		t.Fatalf("compiling: %v", errs.ToAggregate())
+		tb.Fatalf("compiling: %v", errs.ToAggregate())
 	}
 	return policy
 }

@@ -8,8 +8,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/test/harness"
@@ -154,22 +159,54 @@ func TestASpreadSaysWhatItWaitsFor(t *testing.T) {
 	expectCondition(t, ns, "web", "True", v1alpha1.ReasonSpreadReady)
 }
 
-func TestASpreadThatOnlyTheModelCanRefuseSaysSo(t *testing.T) {
-	pools(t, "a")
-	ns := namespace(t)
-	apply(t, ns, deployment("web", 1, ""))
-	apply(t, ns, spreadHeader+`
+// onlyTheModelSees is a spec with errors that no schema finds.
+const onlyTheModelSees = `
   targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
   subsets:
   - name: a
     tolerations: [{operator: Equal}]
     patch: {spec: {containers: [{name: main, resources: {limit: {cpu: "2", memory: 800Mi}}}]}}
-`)
+  - name: b
+    requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: Among, values: [b]}]}
+    patch: {metadata: {labels: {lane: "not a label!"}}}
+`
+
+func TestAnInvalidSpreadThatTheWebhookMissedSaysSo(t *testing.T) {
+	pools(t, "a")
+	ns := namespace(t)
+	apply(t, ns, deployment("web", 1, ""))
+	leaveToTheModel(t, ns)
+	waitFor(t, "the API server to ask the webhook no more", func(ctx context.Context) (string, error) {
+		err := the.ApplyYAML(ctx, ns, spreadHeader+onlyTheModelSees)
+		if apierrors.IsInvalid(err) {
+			return err.Error(), nil
+		}
+		return "", err
+	})
 	expectCondition(t, ns, "web", "False", v1alpha1.ReasonInvalidSpread,
 		"spec.subsets[0].patch.spec.containers[0].resources.limit: Invalid value: unknown field", "spec.subsets[0].tolerations[0].operator")
 	waitFor(t, "the pod's own message", func(ctx context.Context) (string, error) {
 		return podMessage(ctx, ns, "InvalidSpread", "resources.limit")
 	})
+}
+
+// leaveToTheModel has the API server not ask the webhook about spreads of the namespace, until the test ends.
+func leaveToTheModel(t *testing.T, ns string) {
+	t.Helper()
+	webhooks := the.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	selectNamespaces := func(ctx context.Context, selector string) error {
+		patch := `{"webhooks": [{"name": "workloadspread.berth.dev", "namespaceSelector": ` + selector + `}]}`
+		_, err := webhooks.Patch(ctx, "berth-webhook", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+		return err
+	}
+	t.Cleanup(func() {
+		if err := selectNamespaces(context.Background(), `{"matchExpressions": null}`); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := selectNamespaces(t.Context(), `{"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["`+ns+`"]}]}`); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // podMessage is empty once some pod of the namespace says all of the parts in its PodScheduled condition.
@@ -205,4 +242,89 @@ func get(t *testing.T, ns string, object *unstructured.Unstructured) *unstructur
 		t.Fatal(err)
 	}
 	return got
+}
+
+func TestTheWebhookRefusesWithAllErrorsWhatNoSchemaSees(t *testing.T) {
+	ns := namespace(t)
+	err := the.ApplyYAML(t.Context(), ns, spreadHeader+onlyTheModelSees)
+	var answer apierrors.APIStatus
+	if !errors.As(err, &answer) || !apierrors.IsInvalid(err) {
+		t.Fatalf("got %v, want a spread that is invalid", err)
+	}
+	messages := map[string]string{}
+	for _, cause := range answer.Status().Details.Causes {
+		messages[cause.Field] = cause.Message
+	}
+	for path, part := range map[string]string{
+		"spec.subsets[0].tolerations[0].operator":                  "must be Exists when key is empty",
+		"spec.subsets[0].patch.spec.containers[0].resources.limit": "unknown field",
+		"spec.subsets[1].requiredNodeSelectorTerm":                 `"Among"`,
+		"spec.subsets[1].patch.metadata.labels":                    "not a label!",
+	} {
+		if !strings.Contains(messages[path], part) {
+			t.Errorf("%s: got %q, want %q", path, messages[path], part)
+		}
+	}
+	if len(messages) != 4 {
+		t.Errorf("got %d errors, want 4: %v", len(messages), err)
+	}
+}
+
+func TestAWorkloadHasOneSpread(t *testing.T) {
+	const target = `
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
+  subsets: [{name: a, maxReplicas: 2}, {name: b}]
+`
+	second := strings.Replace(spreadHeader, "{name: web}", "{name: second}", 1) + target
+	ns := namespace(t)
+	apply(t, ns, spreadHeader+target)
+	waitFor(t, "the second spread to be refused", func(ctx context.Context) (string, error) {
+		err := the.ApplyYAML(ctx, ns, second)
+		if err == nil {
+			// The webhook had not seen the first one yet.
+			return "it was let in", the.Dynamic.Resource(v1alpha1.Resource).Namespace(ns).Delete(ctx, "second", metav1.DeleteOptions{})
+		}
+		if message := err.Error(); !apierrors.IsInvalid(err) || !strings.Contains(message, `spec.targetRef: Forbidden: WorkloadSpread "web" already divides Deployment web`) {
+			return "", err
+		}
+		return "", nil
+	})
+	if got := applyError(t, ns, strings.Replace(target, "maxReplicas: 2", "maxReplicas: 3", 1)); got != "" {
+		t.Errorf("the first spread may change: %s", got)
+	}
+	if got := namespace(t); the.ApplyYAML(t.Context(), got, second) != nil {
+		t.Error("a spread in another namespace was refused")
+	}
+}
+
+// warnings collects what the API server warns of.
+type warnings []string
+
+func (w *warnings) HandleWarningHeader(_ int, _ string, text string) { *w = append(*w, text) }
+
+func TestWarningsReachTheUser(t *testing.T) {
+	var got warnings
+	config := the.Sandbox.RESTConfig()
+	config.WarningHandler = &got
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spread := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(spreadHeader+`
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
+  subsets: [{name: a}, {name: b, maxReplicas: 2}]
+`), &spread.Object); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Resource(v1alpha1.Resource).Namespace(namespace(t)).Create(t.Context(), spread, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	want := warnings{
+		"spec.subsets[0]: has no maxReplicas, so with type: Fixed no pod reaches the subsets after it",
+		"spec.targetRef: there is no Deployment web yet, and the spread waits for it",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("warnings (-want +got):\n%s", diff)
+	}
 }

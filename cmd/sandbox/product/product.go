@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
@@ -28,6 +29,7 @@ const (
 	securePort  = "secure"
 	healthPort  = "health"
 	metricsPort = "metrics"
+	webhookPort = "webhook"
 )
 
 // Options are what may differ from sandbox to sandbox.
@@ -111,10 +113,35 @@ func controller(replicas int) sandbox.Component {
 				"--health-probe-bind-address=" + in.Address(healthPort),
 				"--metrics-bind-address=" + in.Address(metricsPort),
 				fmt.Sprintf("--leader-elect=%t", replicas > 1),
+				"--webhook-host=127.0.0.1",
+				fmt.Sprintf("--webhook-port=%d", in.Port(webhookPort)),
+				"--cert-dir=" + filepath.Join(in.Dir, "webhook-certs"),
 			}, nil
+		},
+		Manifests: func(in sandbox.Instance) ([][]byte, error) {
+			if in.Replica > 0 {
+				return nil, nil // a sandbox has no Services, so that the API server can ask one replica only
+			}
+			configuration, err := webhookConfigurationAt(in.Port(webhookPort))
+			return [][]byte{configuration}, err
 		},
 		Ready: func(in sandbox.Instance) string { return "http://" + in.Address(healthPort) + "/readyz" },
 	}
+}
+
+// webhookConfigurationAt returns the webhook configuration with a port of this machine in place of the Service.
+func webhookConfigurationAt(port int) ([]byte, error) {
+	var configuration admissionregistrationv1.ValidatingWebhookConfiguration
+	if err := yaml.UnmarshalStrict(manifests.WebhookConfiguration, &configuration); err != nil {
+		return nil, fmt.Errorf("reading the webhook configuration: %w", err)
+	}
+	for i := range configuration.Webhooks {
+		client := &configuration.Webhooks[i].ClientConfig
+		// By name, because the webhook's certificate is for names.
+		url := fmt.Sprintf("https://localhost:%d%s", port, *client.Service.Path)
+		*client = admissionregistrationv1.WebhookClientConfig{URL: &url}
+	}
+	return yaml.Marshal(configuration)
 }
 
 const namespace = "berth-system"

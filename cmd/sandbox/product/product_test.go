@@ -68,6 +68,23 @@ func TestWhatCannotBeComposedIsExplained(t *testing.T) {
 	}
 }
 
+func TestTheWebhookIsAskedOnThisMachine(t *testing.T) {
+	content, err := webhookConfigurationAt(12345)
+	if err != nil {
+		t.Fatal(err)
+	}
+	webhooks, _ := parse(t, string(content))["webhooks"].([]any)
+	if len(webhooks) == 0 {
+		t.Fatalf("no webhooks in\n%s", content)
+	}
+	for _, w := range webhooks {
+		want := map[string]any{"url": "https://localhost:12345/validate-workloadspread"}
+		if diff := cmp.Diff(want, w.(map[string]any)["clientConfig"]); diff != "" {
+			t.Errorf("clientConfig (-want +got):\n%s", diff)
+		}
+	}
+}
+
 func parse(t *testing.T, text string) map[string]any {
 	t.Helper()
 	var fields map[string]any

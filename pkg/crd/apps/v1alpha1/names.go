@@ -58,6 +58,8 @@ const (
 	ReasonSpreadConflict Reason = "SpreadConflict"
 	// ReasonSpecPatchNotApplied: a subset patches the pod's spec, which only admission can do, before the pod exists.
 	ReasonSpecPatchNotApplied Reason = "SpecPatchNotApplied"
+	// ReasonSpreadWarning: the spread is legal and probably not what was meant.
+	ReasonSpreadWarning Reason = "SpreadWarning"
 	// ReasonSufficient: nothing keeps pods from the subset.
 	ReasonSufficient Reason = "Sufficient"
 	// ReasonPodUnschedulable: a pod of the subset finds no node in it.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -51,14 +52,17 @@ type customWorkloads struct {
 }
 
 type customKind struct {
-	resource schema.GroupVersionResource
 	// lister is nil until the kind is watched.
 	lister cache.GenericLister
-	// unreadable: the API server does not let us list the kind, so that its objects count as the end of a chain of owners.
+	// synced is true once its objects have been listed.
+	synced cache.InformerSynced
+	// unreadable: the API server does not let us list the kind. Until it does, its objects count as the end of a chain of owners.
 	unreadable bool
 }
 
 type customTarget struct {
+	// version and paths of the spread that names it, by which its replicas are read.
+	version  string
 	paths    []string
 	replicas int32
 	known    bool
@@ -118,7 +122,7 @@ func (c *customWorkloads) parent(namespace string, owner ownerRef) (*ownerRef, b
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	kind := c.want(schema.GroupKind{Group: owner.group, Kind: owner.kind})
-	if kind.unreadable {
+	if kind.unreadable && !kind.synced() {
 		return nil, true
 	}
 	if kind.lister == nil {
@@ -136,17 +140,21 @@ func (c *customWorkloads) parent(namespace string, owner ownerRef) (*ownerRef, b
 }
 
 // replicas implements workloads.
-func (c *customWorkloads) replicas(key workloadKey, filter *v1alpha1.TargetFilter) (int32, bool) {
+func (c *customWorkloads) replicas(key workloadKey, spec *v1alpha1.WorkloadSpreadSpec) (int32, bool) {
 	var paths []string
-	if filter != nil {
-		paths = filter.ReplicasPathList
+	if spec.TargetFilter != nil {
+		paths = spec.TargetFilter.ReplicasPathList
+	}
+	_, version, found := strings.Cut(spec.TargetReference.APIVersion, "/")
+	if !found {
+		version = spec.TargetReference.APIVersion
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.want(schema.GroupKind{Group: key.group, Kind: key.kind})
 	target := c.targets[key]
-	if target == nil || !slices.Equal(target.paths, paths) {
-		target = &customTarget{paths: slices.Clone(paths)}
+	if target == nil || target.version != version || !slices.Equal(target.paths, paths) {
+		target = &customTarget{version: version, paths: slices.Clone(paths)}
 		c.targets[key] = target
 		c.targetQueue.Add(key)
 	}
@@ -208,7 +216,7 @@ func (c *customWorkloads) watchKind(ctx context.Context, gk schema.GroupKind) er
 		return fmt.Errorf("watching %s: %w", gk, err)
 	}
 	c.mu.Lock()
-	c.kinds[gk].resource, c.kinds[gk].lister = mapping.Resource, informer.Lister()
+	c.kinds[gk].lister, c.kinds[gk].synced = informer.Lister(), informer.Informer().HasSynced
 	c.mu.Unlock()
 	c.requeueTargets(gk)
 	go informer.Informer().RunWithContext(ctx)
@@ -236,20 +244,27 @@ func (c *customWorkloads) requeueTargets(gk schema.GroupKind) {
 // readTarget reads the replicas of a workload.
 func (c *customWorkloads) readTarget(ctx context.Context, key workloadKey) error {
 	c.mu.Lock()
-	resource := c.kinds[schema.GroupKind{Group: key.group, Kind: key.kind}].resource
-	paths := c.targets[key].paths
+	watched := c.kinds[schema.GroupKind{Group: key.group, Kind: key.kind}].lister != nil
+	target := *c.targets[key]
 	c.mu.Unlock()
-	if resource.Empty() {
+	if !watched {
 		return nil // watchKind will queue it again
 	}
-	replicas, err := c.read(ctx, c.dynamic.Resource(resource).Namespace(key.namespace), key.name, paths)
+	gk := schema.GroupKind{Group: key.group, Kind: key.kind}
+	mapping, err := c.mapper.RESTMapping(gk, target.version)
+	if meta.IsNoMatchError(err) {
+		mapping, err = c.mapper.RESTMapping(gk) // the spread's version is no longer served
+	}
+	if err != nil {
+		return fmt.Errorf("looking up %s: %w", gk, err)
+	}
+	replicas, err := c.read(ctx, c.dynamic.Resource(mapping.Resource).Namespace(key.namespace), key.name, target.paths)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("reading the replicas of %s in namespace %s: %w", key, key.namespace, err)
 	}
 	c.mu.Lock()
-	target := c.targets[key]
-	if slices.Equal(target.paths, paths) {
-		target.replicas, target.known = replicas, err == nil
+	if now := c.targets[key]; now.version == target.version && slices.Equal(now.paths, target.paths) {
+		now.replicas, now.known = replicas, err == nil
 	}
 	c.mu.Unlock()
 	c.changed(key)

@@ -50,8 +50,8 @@ type ledger struct {
 type workloads interface {
 	// parent is the controller of the object, nil if it has none; false if the object has not been seen.
 	parent(namespace string, owner ownerRef) (*ownerRef, bool)
-	// replicas the workload asks for; false if that is not known.
-	replicas(target workloadKey, filter *v1alpha1.TargetFilter) (int32, bool)
+	// replicas that the workload of a spread asks for; false if that is not known.
+	replicas(target workloadKey, spec *v1alpha1.WorkloadSpreadSpec) (int32, bool)
 }
 
 type slotState uint8

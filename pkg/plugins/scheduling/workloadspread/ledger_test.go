@@ -38,7 +38,7 @@ func (w *world) parent(_ string, owner ownerRef) (*ownerRef, bool) {
 	return parent, seen
 }
 
-func (w *world) replicas(target workloadKey, _ *v1alpha1.TargetFilter) (int32, bool) {
+func (w *world) replicas(target workloadKey, _ *v1alpha1.WorkloadSpreadSpec) (int32, bool) {
 	n, known := w.workload[target]
 	return n, known
 }
@@ -56,9 +56,9 @@ func (w *world) inNamespace(string) []*corev1.Pod {
 var deploymentKey = workloadKey{"ns", appsv1.GroupName, "Deployment", "web"}
 
 // newWorld has a Deployment "web" of the given replicas with one ReplicaSet, and nodes node-a and node-b in zones a and b.
-func newWorld(t testing.TB, replicas int32) *world {
-	t.Helper()
-	w := &world{t: t, clock: testingclock.NewFakeClock(time.Unix(1000, 0)),
+func newWorld(tb testing.TB, replicas int32) *world {
+	tb.Helper()
+	w := &world{t: tb, clock: testingclock.NewFakeClock(time.Unix(1000, 0)),
 		nodes: map[string]*corev1.Node{}, pods: map[types.UID]*corev1.Pod{},
 		workload: map[workloadKey]int32{deploymentKey: replicas},
 		parents: map[types.UID]*ownerRef{
@@ -248,6 +248,7 @@ func TestASlotGoesThroughEveryState(t *testing.T) {
 func TestAnUncertainBindKeepsItsSlot(t *testing.T) {
 	const doubt = 10 * time.Second
 	uncertain := func(t *testing.T) (*world, *corev1.Pod) {
+		t.Helper()
 		w := newWorld(t, 4)
 		w.spread(1, twoAndOneWait)
 		pod := w.pod("p")

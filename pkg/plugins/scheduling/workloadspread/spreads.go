@@ -207,7 +207,7 @@ func rename(e *entry, from, to *subset.Policy) (index int, uncertain subset.Mask
 
 // replan reads the workload's replicas. It reports whether anything became different.
 func (l *ledger) replan(s *spread) bool {
-	replicas, known := l.workloads.replicas(s.target, s.object.Spec.TargetFilter)
+	replicas, known := l.workloads.replicas(s.target, &s.object.Spec)
 	if s.plan.Quota != nil && s.replicasKnown == known && s.plan.Replicas == max(replicas, 0) {
 		return false
 	}

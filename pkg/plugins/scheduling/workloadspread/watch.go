@@ -241,10 +241,10 @@ func (c *cachedWorkloads) parent(namespace string, owner ownerRef) (*ownerRef, b
 	return controllerOf(object), true
 }
 
-func (c *cachedWorkloads) replicas(target workloadKey, filter *v1alpha1.TargetFilter) (int32, bool) {
+func (c *cachedWorkloads) replicas(target workloadKey, spec *v1alpha1.WorkloadSpreadSpec) (int32, bool) {
 	object, builtIn := c.builtIn(target)
-	if !builtIn || filter != nil && len(filter.ReplicasPathList) > 0 {
-		return c.custom.replicas(target, filter)
+	if !builtIn || spec.TargetFilter != nil && len(spec.TargetFilter.ReplicasPathList) > 0 {
+		return c.custom.replicas(target, spec)
 	}
 	switch w := object.(type) {
 	case *appsv1.Deployment:

@@ -1,0 +1,101 @@
+// Command controller runs Berth's controllers, today the one that writes the status of WorkloadSpreads, and serves its admission webhooks.
+// With --leader-elect several replicas may run: all serve the webhooks and one runs the controllers.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/berth-project/berth/pkg/controller"
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/webhook"
+)
+
+// The API server's priority and fairness does the limiting; these only bound a runaway.
+const (
+	clientQPS   = 200
+	clientBurst = 400
+)
+
+type flags struct {
+	metricsAddress          string
+	healthAddress           string
+	leaderElect             bool
+	leaderElectionNamespace string
+	webhooks                bool
+	webhook                 webhook.Options
+}
+
+func main() {
+	var f flags
+	flag.StringVar(&f.metricsAddress, "metrics-bind-address", "127.0.0.1:8080", "Address that serves /metrics; 0 serves none.")
+	flag.StringVar(&f.healthAddress, "health-probe-bind-address", ":8081", "Address that serves /healthz and /readyz; 0 serves none.")
+	flag.BoolVar(&f.leaderElect, "leader-elect", true, "Run controllers only while holding the lease berth-controller, so that several replicas can run.")
+	flag.StringVar(&f.leaderElectionNamespace, "leader-election-namespace", "berth-system", "Namespace of the lease.")
+	flag.BoolVar(&f.webhooks, "webhooks", true, "Serve the admission webhooks.")
+	flag.StringVar(&f.webhook.Host, "webhook-host", "", "Address that serves the webhooks (default all addresses).")
+	flag.IntVar(&f.webhook.Port, "webhook-port", 9443, "Port that serves the webhooks.")
+	flag.StringVar(&f.webhook.CertDir, "cert-dir", "/run/berth/webhook-certs", "Directory of the webhooks' tls.crt and tls.key.")
+	flag.StringVar((*string)(&f.webhook.Certificates), "webhook-certs", string(webhook.ManagedCertificates),
+		"managed: make and renew the certificate in Secret berth-system/berth-webhook-cert, copy it into --cert-dir, and have the API server trust it; "+
+			"provided: somebody else, such as cert-manager, does.")
+	klog.InitFlags(nil)
+	flag.Parse()
+	ctrl.SetLogger(klog.Background())
+
+	if err := run(ctrl.SetupSignalHandler(), f); err != nil {
+		fmt.Fprintln(os.Stderr, "berth-controller:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, f flags) error {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return fmt.Errorf("registering types: %w", err)
+		}
+	}
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("finding the API server: %w", err)
+	}
+	config.QPS, config.Burst = clientQPS, clientBurst
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme:                        scheme,
+		Cache:                         controller.CacheOptions(),
+		Metrics:                       metricsserver.Options{BindAddress: f.metricsAddress},
+		HealthProbeBindAddress:        f.healthAddress,
+		LeaderElection:                f.leaderElect,
+		LeaderElectionID:              "berth-controller",
+		LeaderElectionNamespace:       f.leaderElectionNamespace,
+		LeaderElectionReleaseOnCancel: true,
+	})
+	if err != nil {
+		return fmt.Errorf("making the manager: %w", err)
+	}
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return err
+	}
+	if err := mgr.AddReadyzCheck("ping", healthz.Ping); err != nil {
+		return err
+	}
+	if err := controller.Setup(ctx, mgr, controller.Options{}); err != nil {
+		return err
+	}
+	if f.webhooks {
+		if err := webhook.Setup(ctx, mgr, f.webhook); err != nil {
+			return err
+		}
+	}
+	return mgr.Start(ctx)
+}

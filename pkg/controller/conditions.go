@@ -1,0 +1,130 @@
+package controller
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+// condition is what a condition says, apart from when.
+type condition struct {
+	status  metav1.ConditionStatus
+	reason  v1alpha1.Reason
+	message string
+}
+
+const (
+	// maxMessage is how many bytes of a condition's message the API server takes.
+	maxMessage = 32768
+	// labelForReaders is how a ClusterRole reaches Berth's service accounts.
+	labelForReaders = `rbac.berth.dev/aggregate-to-workload-reader: "true"`
+)
+
+// set puts the condition into a list, keeping the time of the last transition if its status is not new.
+func (c condition) set(conditions *[]metav1.Condition, conditionType string, generation int64, now metav1.Time) {
+	meta.SetStatusCondition(conditions, metav1.Condition{
+		Type:               conditionType,
+		Status:             c.status,
+		Reason:             string(c.reason),
+		Message:            atMost(maxMessage, c.message),
+		ObservedGeneration: generation,
+		LastTransitionTime: now,
+	})
+}
+
+// atMost cuts a text to a number of bytes, between characters.
+func atMost(bytes int, text string) string {
+	if len(text) <= bytes {
+		return text
+	}
+	const ellipsis = "..."
+	end := bytes - len(ellipsis)
+	for !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + ellipsis
+}
+
+func notReady(reason v1alpha1.Reason, format string, args ...any) condition {
+	return condition{metav1.ConditionFalse, reason, fmt.Sprintf(format, args...)}
+}
+
+// workloadName is a workload as messages name it: "Deployment default/web".
+func workloadName(spread *v1alpha1.WorkloadSpread) string {
+	return fmt.Sprintf("%s %s/%s", spread.Spec.TargetReference.Kind, spread.Namespace, spread.Spec.TargetReference.Name)
+}
+
+func spreadReady(spread *v1alpha1.WorkloadSpread) condition {
+	return condition{metav1.ConditionTrue, v1alpha1.ReasonSpreadReady, "the pods of " + workloadName(spread) + " are divided over the subsets"}
+}
+
+func invalidSpread(errs field.ErrorList) condition {
+	return notReady(v1alpha1.ReasonInvalidSpread, "%s", errs.ToAggregate())
+}
+
+func spreadConflict(spread *v1alpha1.WorkloadSpread, older string) condition {
+	return notReady(v1alpha1.ReasonSpreadConflict, "%s is divided by WorkloadSpread %s/%s, which is older; delete one of the two",
+		workloadName(spread), spread.Namespace, older)
+}
+
+func targetNotFound(spread *v1alpha1.WorkloadSpread) condition {
+	return notReady(v1alpha1.ReasonTargetNotFound, "%s does not exist; create it or correct spec.targetRef", workloadName(spread))
+}
+
+func kindNotFound(kind schema.GroupKind) condition {
+	return notReady(v1alpha1.ReasonTargetNotFound, "the API server has no kind %s in group %q; install it or correct spec.targetRef", kind.Kind, kind.Group)
+}
+
+func kindNotNamespaced(kind schema.GroupKind) condition {
+	return notReady(v1alpha1.ReasonTargetUnreadable,
+		"%s is not namespaced; a spread divides a workload of its own namespace: correct spec.targetRef", kind)
+}
+
+func notListed(resource schema.GroupResource) condition {
+	return notReady(v1alpha1.ReasonTargetUnreadable, "the API server does not list %s; correct spec.targetRef", resource)
+}
+
+func forbidden(verb string, resource schema.GroupResource) condition {
+	return notReady(v1alpha1.ReasonTargetUnreadable,
+		"Berth may not %s %s; create a ClusterRole with get, list and watch on it and the label %s", verb, resource, labelForReaders)
+}
+
+func noScale(spread *v1alpha1.WorkloadSpread) condition {
+	return notReady(v1alpha1.ReasonTargetUnreadable,
+		"%s has no scale subresource; say in spec.targetFilter.replicasPathList where its replicas are", workloadName(spread))
+}
+
+func noReplicasAtPaths(spread *v1alpha1.WorkloadSpread, err error) condition {
+	return notReady(v1alpha1.ReasonTargetUnreadable, "spec.targetFilter.replicasPathList does not fit %s: %s",
+		workloadName(spread), strings.ReplaceAll(err.Error(), "\n", "; "))
+}
+
+// specPatchNotApplied: the spread works, except for the parts of its patches that only admission can apply.
+func specPatchNotApplied(policy *subset.Policy) condition {
+	var names []string
+	for i := range policy.Subsets {
+		if policy.Subsets[i].PatchesSpec {
+			names = append(names, policy.Subsets[i].Name)
+		}
+	}
+	return notReady(v1alpha1.ReasonSpecPatchNotApplied,
+		"patches of spec are applied at admission, which is not installed; of the patch of %s only labels and annotations are set",
+		strings.Join(names, ", "))
+}
+
+func schedulable() condition {
+	return condition{metav1.ConditionTrue, v1alpha1.ReasonSufficient, "no pod waits for a node of the subset"}
+}
+
+func unschedulable(pods int32) condition {
+	return condition{metav1.ConditionFalse, v1alpha1.ReasonPodUnschedulable,
+		fmt.Sprintf("pods that find no node: %d; this is the first subset with quota left for them", pods)}
+}

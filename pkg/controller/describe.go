@@ -1,0 +1,178 @@
+package controller
+
+import (
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+// facts are all that a status is made of, besides the spread itself.
+type facts struct {
+	// policy is nil if the spec is invalid, and invalid then says why.
+	policy  *subset.Policy
+	invalid field.ErrorList
+	// older is the name of the spread that divides the workload in place of this one. Empty if this one does.
+	older    string
+	workload workloadFacts
+	// pods of the workload that the spread divides.
+	pods []subset.Pod
+	// podsUnknown: without the workload they could not be looked for.
+	podsUnknown bool
+	// unschedulable is how many of them the scheduler found no node for, by revision.
+	unschedulable map[string]int32
+	now           metav1.Time
+}
+
+// workloadFacts are what is known of the workload.
+type workloadFacts struct {
+	replicas int32
+	// problem is why the replicas are not known. Nil if they are.
+	problem *problem
+}
+
+// describe is the status of a spread. The status that it has is kept as far as it says since when a condition has been as it is.
+func describe(spread *v1alpha1.WorkloadSpread, f *facts) v1alpha1.WorkloadSpreadStatus {
+	status := v1alpha1.WorkloadSpreadStatus{
+		ObservedGeneration: spread.Generation,
+		Conditions:         slices.Clone(spread.Status.Conditions),
+	}
+	readiness(spread, f).set(&status.Conditions, v1alpha1.ConditionReady, spread.Generation, f.now)
+	if f.policy == nil || f.older != "" || f.podsUnknown {
+		return status // it divides no pods, or nobody knows how many
+	}
+	plan := f.policy.Plan(f.workload.replicas)
+	tally := f.policy.Count(f.pods, spread.Name)
+	waiting := waitingFor(f, &plan, tally)
+
+	status.Summary = summary(f, &plan, tally.Total())
+	status.ObservedReplicas = plan.Replicas
+	countPods(&status, spread, f, &plan)
+	status.SubsetStatuses = subsetStatuses(spread, f, &plan, tally.Total(), waiting.Total(), spread.Status.SubsetStatuses)
+	for _, revision := range revisions(f) {
+		if status.VersionedSubsetStatuses == nil {
+			status.VersionedSubsetStatuses = map[string][]v1alpha1.SubsetStatus{}
+		}
+		status.VersionedSubsetStatuses[revision] = subsetStatuses(spread, f, &plan, tally.Kept(revision), waiting.Kept(revision),
+			spread.Status.VersionedSubsetStatuses[revision])
+	}
+	return status
+}
+
+// readiness names the first thing that keeps the spread from doing all that it says, in the order in which the user has to mend them.
+func readiness(spread *v1alpha1.WorkloadSpread, f *facts) condition {
+	switch {
+	case f.policy == nil:
+		return invalidSpread(f.invalid)
+	case f.older != "":
+		return spreadConflict(spread, f.older)
+	case f.workload.problem != nil:
+		return f.workload.problem.condition
+	case f.policy.PatchesSpec():
+		return specPatchNotApplied(f.policy)
+	default:
+		return spreadReady(spread)
+	}
+}
+
+// quotaKnown is false for a percentage of replicas that are not known.
+func quotaKnown(f *facts, index int) bool {
+	return f.workload.problem == nil || !f.policy.Subsets[index].Limit.IsPercent()
+}
+
+// summary is kept/max of each subset: "subset-a 3/3, subset-b 2/-". A quota that is not known is "?".
+func summary(f *facts, plan *subset.Plan, kept subset.Counts) string {
+	parts := make([]string, len(f.policy.Subsets))
+	for i := range parts {
+		quota := "?"
+		if quotaKnown(f, i) {
+			quota = subset.FormatQuota(plan.Quota[i])
+		}
+		parts[i] = f.policy.Subsets[i].Name + " " + subset.FormatQuota(kept.At(i)) + "/" + quota
+	}
+	return strings.Join(parts, ", ")
+}
+
+func countPods(status *v1alpha1.WorkloadSpreadStatus, spread *v1alpha1.WorkloadSpread, f *facts, plan *subset.Plan) {
+	for i := range f.pods {
+		pod := &f.pods[i]
+		if !pod.Active {
+			continue
+		}
+		index, adopted := f.policy.SubsetOf(pod, spread.Name)
+		switch {
+		case pod.NodeName == "":
+			status.PendingPods++
+		case index == subset.None:
+			status.UnplacedPods++
+		case adopted:
+			status.AdoptedPods++
+		}
+	}
+	for _, excess := range f.policy.Surplus(plan, f.pods, spread.Name) {
+		if excess.Reason == v1alpha1.ReasonOverQuota && quotaKnown(f, excess.Subset) {
+			status.SurplusPods++
+		}
+	}
+}
+
+// waitingFor counts unschedulable pods by the subset that they wait for. A late-bound pod has no subset before it has a node, but the
+// first subset with quota left is one that has no node for it: if it had, the scheduler would have taken it.
+func waitingFor(f *facts, plan *subset.Plan, tally *subset.Tally) *subset.Tally {
+	waiting := f.policy.NewTally()
+	if f.workload.problem != nil && f.policy.UsesPercent() {
+		return waiting // the scheduler holds them until the replicas are known
+	}
+	for revision, pods := range f.unschedulable {
+		scope := f.policy.ScopeOf(revision)
+		verdict := f.policy.Admit(plan, tally.Kept(scope), subset.Candidate{})
+		for range pods {
+			waiting.Add(scope, verdict.Subset)
+		}
+	}
+	return waiting
+}
+
+// subsetStatuses has an entry for each subset, in order. Those that were there before say since when a condition has been as it is.
+func subsetStatuses(spread *v1alpha1.WorkloadSpread, f *facts, plan *subset.Plan, kept, waiting subset.Counts,
+	before []v1alpha1.SubsetStatus) []v1alpha1.SubsetStatus {
+	statuses := make([]v1alpha1.SubsetStatus, len(f.policy.Subsets))
+	for i := range statuses {
+		name := f.policy.Subsets[i].Name
+		statuses[i] = v1alpha1.SubsetStatus{
+			Name:            name,
+			Replicas:        kept.At(i),
+			MissingReplicas: subset.Free(plan.Quota[i], kept.At(i)),
+		}
+		for j := range before {
+			if before[j].Name == name {
+				statuses[i].Conditions = slices.Clone(before[j].Conditions)
+			}
+		}
+		verdict := schedulable()
+		if pods := waiting.At(i); pods > 0 {
+			verdict = unschedulable(pods)
+		}
+		verdict.set(&statuses[i].Conditions, v1alpha1.ConditionSchedulable, spread.Generation, f.now)
+	}
+	return statuses
+}
+
+// revisions that hold pods and are counted each by itself, in order. None for a workload without revisions.
+func revisions(f *facts) []string {
+	if f.policy.Scope != v1alpha1.RevisionQuotaScope {
+		return nil
+	}
+	var all []string
+	for i := range f.pods {
+		if f.pods[i].Active && f.pods[i].Revision != "" {
+			all = append(all, f.pods[i].Revision)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}

@@ -1,0 +1,354 @@
+package controller
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+// makeSpread is a spread named web for Deployment web, with a spec as a user writes it.
+func makeSpread(t *testing.T, spec string) *v1alpha1.WorkloadSpread {
+	t.Helper()
+	spread := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "web-spread", Generation: 7}}
+	spread.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+	if err := yaml.UnmarshalStrict([]byte(spec), &spread.Spec); err != nil {
+		t.Fatalf("parsing the spec: %v", err)
+	}
+	return spread
+}
+
+// observed reads pods from one line. Each word is "subset" for a pod that Berth bound there, "subset@revision", "-" for one it let go
+// without a subset, "node:zone" for one that somebody else bound to a node of that zone, "pending" or "ended".
+func observed(t *testing.T, line string) []subset.Pod {
+	t.Helper()
+	var pods []subset.Pod
+	for i, word := range strings.Fields(line) {
+		word, revision, _ := strings.Cut(word, "@")
+		pod := subset.Pod{Name: line, UID: types.UID(rune('a' + i)), Revision: revision, Active: true, NodeName: "some-node",
+			Created: time.Unix(int64(i), 0)}
+		zone, adopted := strings.CutPrefix(word, "node:")
+		switch {
+		case adopted:
+			pod.Node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "some-node", Labels: map[string]string{"zone": zone}}}
+		case word == "pending":
+			pod.NodeName = ""
+		case word == "ended":
+			pod.Active, pod.Record = false, &subset.Record{Spread: "web", Subset: "a"}
+		case word == "-":
+			pod.Record = &subset.Record{Spread: "web"}
+		default:
+			pod.Record = &subset.Record{Spread: "web", Subset: word}
+		}
+		pods = append(pods, pod)
+	}
+	return pods
+}
+
+var noon = metav1.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// factsOf are those of a workload with some replicas and pods.
+func factsOf(t *testing.T, spread *v1alpha1.WorkloadSpread, replicas int32, pods string) *facts {
+	t.Helper()
+	f := &facts{workload: workloadFacts{replicas: replicas}, pods: observed(t, pods), now: noon}
+	f.policy, f.invalid = subset.Compile(&spread.Spec, field.NewPath("spec"))
+	return f
+}
+
+const (
+	threeThenAny = `subsets: [{name: a, maxReplicas: 3}, {name: b}]`
+	halfAndHalf  = `subsets: [{name: a, maxReplicas: "50%"}, {name: b, maxReplicas: "50%"}]`
+	byZone       = `subsets:
+- {name: a, maxReplicas: 2, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
+- {name: b, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}`
+	wholeWorkload = "\nscheduleStrategy: {quotaScope: Workload}"
+)
+
+// counts are the numbers of a status, in a form that fits on a line.
+type counts struct {
+	Summary                              string
+	Pending, Unplaced, Adopted, Surplus  int32
+	Missing                              []int32
+	Revisions                            map[string]string
+	Unschedulable, UnschedulableRevision string
+}
+
+func countsOf(status *v1alpha1.WorkloadSpreadStatus) counts {
+	c := counts{Summary: status.Summary, Pending: status.PendingPods, Unplaced: status.UnplacedPods, Adopted: status.AdoptedPods, Surplus: status.SurplusPods}
+	for i := range status.SubsetStatuses {
+		c.Missing = append(c.Missing, status.SubsetStatuses[i].MissingReplicas)
+	}
+	c.Unschedulable = unschedulableOf(status.SubsetStatuses)
+	for revision, statuses := range status.VersionedSubsetStatuses {
+		if c.Revisions == nil {
+			c.Revisions = map[string]string{}
+		}
+		var kept []string
+		for i := range statuses {
+			kept = append(kept, statuses[i].Name+" "+subset.FormatQuota(statuses[i].Replicas)+" missing "+subset.FormatQuota(statuses[i].MissingReplicas))
+		}
+		c.Revisions[revision] = strings.Join(kept, ", ")
+		if unschedulableOf(statuses) != "" {
+			c.UnschedulableRevision += revision
+		}
+	}
+	return c
+}
+
+func unschedulableOf(statuses []v1alpha1.SubsetStatus) string {
+	var names []string
+	for i := range statuses {
+		if meta.IsStatusConditionFalse(statuses[i].Conditions, v1alpha1.ConditionSchedulable) {
+			names = append(names, statuses[i].Name)
+		}
+	}
+	return strings.Join(names, " ")
+}
+
+func TestDescribeCounts(t *testing.T) {
+	tests := map[string]struct {
+		spec          string
+		replicas      int32
+		pods          string
+		unschedulable map[string]int32
+		want          counts
+	}{
+		"the summary is kept/max of each subset in order": {
+			spec: threeThenAny, replicas: 5, pods: "a a a b b",
+			want: counts{Summary: "a 3/3, b 2/-", Missing: []int32{0, -1}},
+		},
+		"a workload without pods misses all of the quota": {
+			spec: threeThenAny, replicas: 0, pods: "",
+			want: counts{Summary: "a 0/3, b 0/-", Missing: []int32{3, -1}},
+		},
+		"percentages are of the workload's replicas, rounded up": {
+			spec: halfAndHalf, replicas: 5, pods: "a a b",
+			want: counts{Summary: "a 2/3, b 1/3", Missing: []int32{1, 2}},
+		},
+		"pods without a node are pending": {
+			spec: threeThenAny, replicas: 3, pods: "a pending pending",
+			want: counts{Summary: "a 1/3, b 0/-", Pending: 2, Missing: []int32{2, -1}},
+		},
+		"pods that have ended are not counted": {
+			spec: threeThenAny, replicas: 2, pods: "a ended ended",
+			want: counts{Summary: "a 1/3, b 0/-", Missing: []int32{2, -1}},
+		},
+		"pods that were let go are unplaced": {
+			spec: `subsets: [{name: a, maxReplicas: 1}]`, replicas: 3, pods: "a - -",
+			want: counts{Summary: "a 1/1", Unplaced: 2, Missing: []int32{0}},
+		},
+		"pods that others bound are adopted by their node, or unplaced if it is in no subset": {
+			spec: byZone, replicas: 3, pods: "node:a node:b node:c a",
+			want: counts{Summary: "a 2/2, b 1/-", Unplaced: 1, Adopted: 2, Missing: []int32{0, -1}},
+		},
+		"pods above a lowered quota are surplus, and nothing is missing": {
+			spec: `subsets: [{name: a, maxReplicas: 1}, {name: b}]`, replicas: 4, pods: "a a a b",
+			want: counts{Summary: "a 3/1, b 1/-", Surplus: 2, Missing: []int32{0, -1}},
+		},
+		"unplaced pods are not surplus": {
+			spec: `subsets: [{name: a, maxReplicas: 1}]`, replicas: 2, pods: "a -",
+			want: counts{Summary: "a 1/1", Unplaced: 1, Missing: []int32{0}},
+		},
+		"each revision has the quota for itself, and the subsets count all of them": {
+			spec: threeThenAny, replicas: 4, pods: "a@old a@old a@old b@old a@new",
+			want: counts{Summary: "a 4/3, b 1/-", Missing: []int32{0, -1},
+				Revisions: map[string]string{"old": "a 3 missing 0, b 1 missing -", "new": "a 1 missing 2, b 0 missing -"}},
+		},
+		"a revision whose pods are all pending is listed": {
+			spec: threeThenAny, replicas: 1, pods: "pending@new",
+			want: counts{Summary: "a 0/3, b 0/-", Pending: 1, Missing: []int32{3, -1}, Revisions: map[string]string{"new": "a 0 missing 3, b 0 missing -"}},
+		},
+		"a quota of the whole workload is not divided by revision": {
+			spec: threeThenAny + wholeWorkload, replicas: 4, pods: "a@old a@old a@new a@new",
+			want: counts{Summary: "a 4/3, b 0/-", Surplus: 1, Missing: []int32{0, -1}},
+		},
+		"a pod that finds no node makes the first subset with quota unschedulable": {
+			spec: threeThenAny, replicas: 4, pods: "a a pending pending", unschedulable: map[string]int32{"": 2},
+			want: counts{Summary: "a 2/3, b 0/-", Pending: 2, Missing: []int32{1, -1}, Unschedulable: "a"},
+		},
+		"a full subset is not unschedulable": {
+			spec: threeThenAny, replicas: 4, pods: "a a a pending", unschedulable: map[string]int32{"": 1},
+			want: counts{Summary: "a 3/3, b 0/-", Pending: 1, Missing: []int32{0, -1}, Unschedulable: "b"},
+		},
+		"with every subset full no subset is unschedulable": {
+			spec: `{subsets: [{name: a, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`, replicas: 2, pods: "a pending", unschedulable: map[string]int32{"": 1},
+			want: counts{Summary: "a 1/1", Pending: 1, Missing: []int32{0}},
+		},
+		"a pod of one revision that finds no node makes the subset unschedulable in that revision only": {
+			spec: threeThenAny, replicas: 3, pods: "a@old a@old a@old pending@new", unschedulable: map[string]int32{"new": 1},
+			want: counts{Summary: "a 3/3, b 0/-", Pending: 1, Missing: []int32{0, -1}, Unschedulable: "a", UnschedulableRevision: "new",
+				Revisions: map[string]string{"old": "a 3 missing 0, b 0 missing -", "new": "a 0 missing 3, b 0 missing -"}},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			spread := makeSpread(t, tc.spec)
+			f := factsOf(t, spread, tc.replicas, tc.pods)
+			f.unschedulable = tc.unschedulable
+			status := describe(spread, f)
+			if diff := cmp.Diff(tc.want, countsOf(&status)); diff != "" {
+				t.Errorf("counts (-want +got):\n%s", diff)
+			}
+			if status.ObservedReplicas != tc.replicas || status.ObservedGeneration != spread.Generation {
+				t.Errorf("observed replicas %d, generation %d; want %d, %d", status.ObservedReplicas, status.ObservedGeneration, tc.replicas, spread.Generation)
+			}
+		})
+	}
+}
+
+func TestDescribeReady(t *testing.T) {
+	const patched = `subsets: [{name: a, maxReplicas: 1}, {name: b, patch: {metadata: {labels: {x: z}}, spec: {priorityClassName: low}}}]`
+	tests := map[string]struct {
+		spec        string
+		facts       func(*facts)
+		wantStatus  metav1.ConditionStatus
+		wantReason  v1alpha1.Reason
+		wantMessage []string
+		wantSummary string
+	}{
+		"a valid spread whose workload exists is ready": {
+			spec: threeThenAny, facts: func(*facts) {},
+			wantStatus: metav1.ConditionTrue, wantReason: v1alpha1.ReasonSpreadReady, wantMessage: []string{"Deployment default/web"}, wantSummary: "a 1/3, b 0/-",
+		},
+		"an invalid spread lists every error with its path and counts nothing": {
+			spec:       `{subsets: [{name: a, maxReplicas: -1}, {name: b, maxReplicas: "120%"}, {name: c, tolerations: [{operator: Sometimes}]}]}`,
+			facts:      func(*facts) {},
+			wantStatus: metav1.ConditionFalse, wantReason: v1alpha1.ReasonInvalidSpread,
+			wantMessage: []string{"spec.subsets[0].maxReplicas", "spec.subsets[1].maxReplicas", "spec.subsets[2].tolerations[0].operator"},
+		},
+		"a spread with an older one for its workload counts nothing": {
+			spec: threeThenAny, facts: func(f *facts) { f.older = "first" },
+			wantStatus: metav1.ConditionFalse, wantReason: v1alpha1.ReasonSpreadConflict, wantMessage: []string{"WorkloadSpread default/first", "older"},
+		},
+		"a spread without its workload waits for it": {
+			spec: threeThenAny, facts: func(f *facts) {
+				f.pods, f.workload.problem = nil, &problem{condition: targetNotFound(&v1alpha1.WorkloadSpread{})}
+			},
+			wantStatus: metav1.ConditionFalse, wantReason: v1alpha1.ReasonTargetNotFound, wantMessage: []string{"does not exist; create it or correct spec.targetRef"}, wantSummary: "a 0/3, b 0/-",
+		},
+		"a percentage of replicas that cannot be read is not known": {
+			spec: `subsets: [{name: a, maxReplicas: "50%"}, {name: b}]`, facts: func(f *facts) {
+				f.workload = workloadFacts{problem: &problem{condition: noScale(&v1alpha1.WorkloadSpread{})}}
+				f.unschedulable = map[string]int32{"": 1}
+			},
+			wantStatus: metav1.ConditionFalse, wantReason: v1alpha1.ReasonTargetUnreadable, wantMessage: []string{"no scale subresource", "replicasPathList"}, wantSummary: "a 1/?, b 0/-",
+		},
+		"a workload that may not be read leaves its pods unknown": {
+			spec: threeThenAny, facts: func(f *facts) {
+				f.workload = workloadFacts{problem: &problem{condition: condition{metav1.ConditionFalse, v1alpha1.ReasonTargetUnreadable, "forbidden"}}}
+				f.podsUnknown = true
+			},
+			wantStatus: metav1.ConditionFalse, wantReason: v1alpha1.ReasonTargetUnreadable, wantMessage: []string{"forbidden"},
+		},
+		"a patch of spec is not applied, and its subset is named": {
+			spec: patched, facts: func(*facts) {},
+			wantStatus: metav1.ConditionFalse, wantReason: v1alpha1.ReasonSpecPatchNotApplied, wantMessage: []string{"admission", "patch of b only"}, wantSummary: "a 1/1, b 0/-",
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			spread := makeSpread(t, tc.spec)
+			f := factsOf(t, spread, 1, "a")
+			tc.facts(f)
+			status := describe(spread, f)
+			ready := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady)
+			if ready == nil || ready.Status != tc.wantStatus || ready.Reason != string(tc.wantReason) || ready.ObservedGeneration != spread.Generation {
+				t.Fatalf("Ready is %+v, want %s, %s", ready, tc.wantStatus, tc.wantReason)
+			}
+			for _, part := range tc.wantMessage {
+				if !strings.Contains(ready.Message, part) {
+					t.Errorf("message %q, want one with %q", ready.Message, part)
+				}
+			}
+			if status.Summary != tc.wantSummary || (status.SubsetStatuses == nil) != (tc.wantSummary == "") {
+				t.Errorf("summary %q with subsets %v, want %q", status.Summary, status.SubsetStatuses, tc.wantSummary)
+			}
+			if status.SurplusPods != 0 {
+				t.Errorf("surplus of %d, want none", status.SurplusPods)
+			}
+		})
+	}
+}
+
+func TestDescribeAgain(t *testing.T) {
+	const later = 90 * time.Second
+	spread := makeSpread(t, threeThenAny)
+	spread.Status = describe(spread, factsOf(t, spread, 4, "a a@r pending@r"))
+	again := func(t *testing.T, change func(*v1alpha1.WorkloadSpread, *facts)) v1alpha1.WorkloadSpreadStatus {
+		t.Helper()
+		f := factsOf(t, spread, 4, "a a@r pending@r")
+		f.now = metav1.NewTime(noon.Add(later))
+		changed := spread.DeepCopy()
+		change(changed, f)
+		return describe(changed, f)
+	}
+	t.Run("the same facts make the same status at any time", func(t *testing.T) {
+		got := again(t, func(*v1alpha1.WorkloadSpread, *facts) {})
+		if diff := cmp.Diff(spread.Status, got); diff != "" {
+			t.Errorf("status (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("the status that the spread has is not changed in place", func(t *testing.T) {
+		before := spread.Status.DeepCopy()
+		again(t, func(s *v1alpha1.WorkloadSpread, f *facts) { s.Generation++; f.unschedulable = map[string]int32{"r": 1} })
+		if diff := cmp.Diff(before, &spread.Status); diff != "" {
+			t.Errorf("status (-before +after):\n%s", diff)
+		}
+	})
+	t.Run("a condition that turns says when", func(t *testing.T) {
+		got := again(t, func(_ *v1alpha1.WorkloadSpread, f *facts) { f.unschedulable = map[string]int32{"r": 1} })
+		a := meta.FindStatusCondition(got.SubsetStatuses[0].Conditions, v1alpha1.ConditionSchedulable)
+		b := meta.FindStatusCondition(got.SubsetStatuses[1].Conditions, v1alpha1.ConditionSchedulable)
+		if want := noon.Add(later); a.Status != metav1.ConditionFalse || !a.LastTransitionTime.Time.Equal(want) {
+			t.Errorf("a is schedulable %s since %s, want False since %s", a.Status, a.LastTransitionTime, want)
+		}
+		if b.Status != metav1.ConditionTrue || !b.LastTransitionTime.Time.Equal(noon.Time) {
+			t.Errorf("b is schedulable %s since %s, want True since %s", b.Status, b.LastTransitionTime, noon)
+		}
+	})
+	t.Run("a subset that is gone from the spec is gone from the status", func(t *testing.T) {
+		got := again(t, func(s *v1alpha1.WorkloadSpread, f *facts) {
+			s.Spec.Subsets = s.Spec.Subsets[1:]
+			f.policy, f.invalid = subset.Compile(&s.Spec, field.NewPath("spec"))
+		})
+		if len(got.SubsetStatuses) != 1 || got.SubsetStatuses[0].Name != "b" || len(got.VersionedSubsetStatuses["r"]) != 1 {
+			t.Errorf("got %+v, %+v", got.SubsetStatuses, got.VersionedSubsetStatuses)
+		}
+	})
+	t.Run("a condition of somebody else's is kept", func(t *testing.T) {
+		got := again(t, func(s *v1alpha1.WorkloadSpread, _ *facts) {
+			s.Status.Conditions = append(s.Status.Conditions, metav1.Condition{Type: "Theirs", Status: metav1.ConditionTrue})
+		})
+		if meta.FindStatusCondition(got.Conditions, "Theirs") == nil {
+			t.Errorf("got %+v", got.Conditions)
+		}
+	})
+}
+
+func TestAtMost(t *testing.T) {
+	tests := map[string]struct {
+		bytes      int
+		text, want string
+	}{
+		"a text that fits is left alone":       {5, "short", "short"},
+		"a longer one ends in dots":            {8, "rather long", "rathe..."},
+		"it is not cut in half of a character": {8, "abcdéfgh", "abcd..."},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := atMost(tc.bytes, tc.text); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,52 @@
+package controller
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// news is an event on a spread.
+type news struct {
+	eventType string
+	reason    v1alpha1.Reason
+	action    string
+	note      string
+}
+
+// maxNote is how many bytes of an event's note the API server takes.
+const maxNote = 1024
+
+func (n news) send(recorder events.EventRecorder, spread *v1alpha1.WorkloadSpread) {
+	recorder.Eventf(spread, nil, n.eventType, string(n.reason), n.action, "%s", atMost(maxNote, n.note))
+}
+
+// newsOf is what an event tells about a spread that had the status before and has another one now.
+func newsOf(spread *v1alpha1.WorkloadSpread, before *v1alpha1.WorkloadSpreadStatus, warnings []string) []news {
+	var all []news
+	was, is := meta.FindStatusCondition(before.Conditions, v1alpha1.ConditionReady), meta.FindStatusCondition(spread.Status.Conditions, v1alpha1.ConditionReady)
+	if was == nil || was.Reason != is.Reason {
+		all = append(all, readinessChanged(is))
+	}
+	if before.ObservedGeneration != spread.Generation {
+		for _, warning := range warnings {
+			all = append(all, spreadWarning(warning))
+		}
+	}
+	return all
+}
+
+func readinessChanged(ready *metav1.Condition) news {
+	eventType := corev1.EventTypeNormal
+	if ready.Status != metav1.ConditionTrue {
+		eventType = corev1.EventTypeWarning
+	}
+	return news{eventType, v1alpha1.Reason(ready.Reason), "ReportStatus", ready.Message}
+}
+
+func spreadWarning(warning string) news {
+	return news{corev1.EventTypeWarning, v1alpha1.ReasonSpreadWarning, "CheckSpec", warning}
+}

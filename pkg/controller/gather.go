@@ -1,0 +1,214 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
+)
+
+// gather reads the facts about a spread. An error means that they could not be read; a fact that the user has to mend is no error.
+func (r *reconciler) gather(ctx context.Context, spread *v1alpha1.WorkloadSpread) (*facts, error) {
+	f := &facts{now: metav1.NewTime(r.clock.Now()), unschedulable: map[string]int32{}}
+	f.policy, f.invalid = subset.Compile(&spread.Spec, field.NewPath("spec"))
+	if f.policy == nil {
+		return f, nil
+	}
+	target := targetOf(spread)
+	winner, err := r.family.winner(ctx, spread.Namespace, target)
+	if err != nil {
+		return nil, err
+	}
+	if winner != nil && workload.Wins(winner, spread) {
+		f.older = winner.Name
+		return f, nil
+	}
+	if err := r.family.kinds.watchSeen(ctx, spread.Namespace); err != nil {
+		return nil, err
+	}
+	object, problem, err := r.workloadOf(ctx, spread, target)
+	if err != nil {
+		return nil, err
+	}
+	if problem != nil {
+		f.workload.problem = problem
+		f.podsUnknown = problem.condition.reason != v1alpha1.ReasonTargetNotFound
+		return f, nil
+	}
+	f.workload.replicas, f.workload.problem, err = r.replicas(ctx, spread, object)
+	if err != nil {
+		return nil, fmt.Errorf("reading the replicas of %s: %w", workloadName(spread), err)
+	}
+	pods, err := r.family.podsBelow(ctx, spread.Namespace, object.GetUID())
+	if err != nil {
+		return nil, fmt.Errorf("finding the pods of %s: %w", workloadName(spread), err)
+	}
+	return f, r.observe(ctx, f, pods)
+}
+
+// workloadOf reads the workload from the cache: whole for built-in kinds, the metadata alone for others.
+func (r *reconciler) workloadOf(ctx context.Context, spread *v1alpha1.WorkloadSpread, target owner) (client.Object, *problem, error) {
+	if problem, err := r.family.kinds.watch(ctx, target.kind); problem != nil || err != nil {
+		return nil, problem, err
+	}
+	object, err := r.family.read(ctx, spread.Namespace, target)
+	if err != nil {
+		return nil, nil, err
+	}
+	if object == nil {
+		return nil, &problem{condition: targetNotFound(spread)}, nil
+	}
+	return object, nil, nil
+}
+
+// replicas of the workload, from the cache if it holds them and otherwise by one request.
+func (r *reconciler) replicas(ctx context.Context, spread *v1alpha1.WorkloadSpread, cached client.Object) (int32, *problem, error) {
+	filter := spread.Spec.TargetFilter
+	if filter != nil && len(filter.ReplicasPathList) > 0 {
+		return r.replicasAtPaths(ctx, spread)
+	}
+	replicas, err := workload.Replicas(cached, filter)
+	if errors.Is(err, workload.ErrNeedsScale) {
+		return r.replicasOfScale(ctx, spread)
+	}
+	return replicas, nil, err
+}
+
+func (r *reconciler) replicasAtPaths(ctx context.Context, spread *v1alpha1.WorkloadSpread) (int32, *problem, error) {
+	object, mapping, err := r.unstructuredTarget(spread)
+	if err != nil {
+		return 0, nil, err
+	}
+	err = r.live.Get(ctx, client.ObjectKeyFromObject(object), object)
+	switch {
+	case apierrors.IsNotFound(err):
+		return 0, &problem{condition: targetNotFound(spread)}, nil
+	case apierrors.IsForbidden(err):
+		return 0, &problem{forbidden("get", mapping.Resource.GroupResource()), true}, nil
+	case err != nil:
+		return 0, nil, err
+	}
+	replicas, err := workload.Replicas(object, spread.Spec.TargetFilter)
+	if err != nil {
+		return 0, &problem{condition: noReplicasAtPaths(spread, err)}, nil
+	}
+	return replicas, nil, nil
+}
+
+// replicasOfScale asks the scale subresource. The workload is known to exist, so that "not found" means that it has none.
+func (r *reconciler) replicasOfScale(ctx context.Context, spread *v1alpha1.WorkloadSpread) (int32, *problem, error) {
+	object, mapping, err := r.unstructuredTarget(spread)
+	if err != nil {
+		return 0, nil, err
+	}
+	answer := &unstructured.Unstructured{}
+	answer.SetGroupVersionKind(autoscalingv1.SchemeGroupVersion.WithKind("Scale"))
+	err = r.client.SubResource("scale").Get(ctx, object, answer)
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
+		return 0, &problem{noScale(spread), true}, nil
+	case apierrors.IsForbidden(err):
+		resource := mapping.Resource.GroupResource()
+		resource.Resource += "/scale"
+		return 0, &problem{forbidden("get", resource), true}, nil
+	case err != nil:
+		return 0, nil, err
+	}
+	scale := &autoscalingv1.Scale{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(answer.Object, scale); err != nil {
+		return 0, nil, fmt.Errorf("reading its scale: %w", err)
+	}
+	return workload.OfScale(scale), nil, nil
+}
+
+// unstructuredTarget names the workload, in the version of the spread's targetRef if the API server has it and in another one if not.
+func (r *reconciler) unstructuredTarget(spread *v1alpha1.WorkloadSpread) (*unstructured.Unstructured, *meta.RESTMapping, error) {
+	target := targetOf(spread)
+	gv, err := schema.ParseGroupVersion(spread.Spec.TargetReference.APIVersion)
+	if err != nil {
+		return nil, nil, err
+	}
+	mapper := r.client.RESTMapper()
+	mapping, err := mapper.RESTMapping(target.kind, gv.Version)
+	if meta.IsNoMatchError(err) {
+		mapping, err = mapper.RESTMapping(target.kind)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(mapping.GroupVersionKind)
+	object.SetNamespace(spread.Namespace)
+	object.SetName(target.name)
+	return object, mapping, nil
+}
+
+// observe adds the pods that the spread selects, with their nodes.
+func (r *reconciler) observe(ctx context.Context, f *facts, pods []corev1.Pod) error {
+	nodes := map[string]*corev1.Node{}
+	for i := range pods {
+		pod := &pods[i]
+		if !f.policy.Selects(pod.Labels) {
+			continue
+		}
+		node, known := nodes[pod.Spec.NodeName]
+		if !known {
+			var err error
+			if node, err = r.node(ctx, pod.Spec.NodeName); err != nil {
+				return err
+			}
+			nodes[pod.Spec.NodeName] = node
+		}
+		observed := subset.Observe(pod, node)
+		f.pods = append(f.pods, observed)
+		if observed.Active && isUnschedulable(pod) {
+			f.unschedulable[observed.Revision]++
+		}
+	}
+	return nil
+}
+
+// node holds the name and the labels of a node, by which subsets select it. It is nil for no name and for a node that does not exist.
+func (r *reconciler) node(ctx context.Context, name string) (*corev1.Node, error) {
+	if name == "" {
+		return nil, nil
+	}
+	metadata := &metav1.PartialObjectMetadata{}
+	metadata.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
+	err := r.family.reader.Get(ctx, types.NamespacedName{Name: name}, metadata)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading node %s: %w", name, err)
+	}
+	return &corev1.Node{ObjectMeta: metadata.ObjectMeta}, nil
+}
+
+// isUnschedulable is true for a pending pod that the scheduler found no node for.
+func isUnschedulable(pod *corev1.Pod) bool {
+	if pod.Spec.NodeName != "" {
+		return false
+	}
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled {
+			return c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
+		}
+	}
+	return false
+}

@@ -1,0 +1,124 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// writeInterval is the least time between two writes of one spread's status, for a burst that outlasts the batch window.
+const writeInterval = time.Second
+
+// reconciler writes the status of one spread at a time.
+type reconciler struct {
+	// client reads spreads from the cache, and writes.
+	client client.Client
+	// live reads from the API server.
+	live   client.Reader
+	family *family
+	events events.EventRecorder
+	clock  clock.PassiveClock
+	pace   *pace
+}
+
+var _ reconcile.Reconciler = &reconciler{}
+
+// Reconcile gathers the facts about a spread, describes them, and writes what is new.
+func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	spread := &v1alpha1.WorkloadSpread{}
+	if err := r.client.Get(ctx, request.NamespacedName, spread); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.pace.forget(request.NamespacedName)
+			return reconcile.Result{}, nil
+		}
+		return reconcile.Result{}, fmt.Errorf("reading the spread: %w", err)
+	}
+	if wait := r.pace.wait(request.NamespacedName, r.clock.Now()); wait > 0 {
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
+	facts, err := r.gather(ctx, spread)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	return r.publish(ctx, spread, describe(spread, facts), facts)
+}
+
+// publish writes the status if it is new. It is written with the resourceVersion of the spread that it describes: if that is not the latest,
+// the status is not either, and a newer one follows.
+func (r *reconciler) publish(ctx context.Context, spread *v1alpha1.WorkloadSpread, status v1alpha1.WorkloadSpreadStatus, f *facts) (reconcile.Result, error) {
+	done := reconcile.Result{}
+	if f.workload.problem != nil && f.workload.problem.silent {
+		done.RequeueAfter = retryInterval
+	}
+	if equality.Semantic.DeepEqual(spread.Status, status) {
+		return done, nil
+	}
+	written := spread.DeepCopy()
+	written.Status = *status.DeepCopy()
+	switch err := r.client.Status().Update(ctx, written); {
+	case apierrors.IsConflict(err):
+		return reconcile.Result{RequeueAfter: batchWindow}, nil
+	case apierrors.IsNotFound(err):
+		return reconcile.Result{}, nil // deleted meanwhile
+	case err != nil:
+		return reconcile.Result{}, fmt.Errorf("writing the status: %w", err)
+	}
+	r.pace.wrote(client.ObjectKeyFromObject(spread), r.clock.Now())
+	klog.FromContext(ctx).V(2).Info("Wrote status", "spread", klog.KObj(spread), "summary", status.Summary)
+
+	var warnings []string
+	if f.policy != nil {
+		warnings = f.policy.Warnings
+	}
+	for _, n := range newsOf(written, &spread.Status, warnings) {
+		n.send(r.events, written)
+	}
+	return done, nil
+}
+
+// pace keeps the writes of each spread apart.
+type pace struct {
+	interval time.Duration
+
+	mu   sync.Mutex
+	last map[types.NamespacedName]time.Time
+}
+
+func newPace(interval time.Duration) *pace {
+	return &pace{interval: interval, last: map[types.NamespacedName]time.Time{}}
+}
+
+// wait is how long the next write has to wait; not above 0 if it need not.
+func (p *pace) wait(spread types.NamespacedName, now time.Time) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last, found := p.last[spread]
+	if !found {
+		return 0
+	}
+	return last.Add(p.interval).Sub(now)
+}
+
+func (p *pace) wrote(spread types.NamespacedName, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.last[spread] = now
+}
+
+func (p *pace) forget(spread types.NamespacedName) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.last, spread)
+}

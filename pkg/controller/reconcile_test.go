@@ -1,0 +1,385 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// fixture is a reconciler on a fake API server.
+type fixture struct {
+	*reconciler
+	clock  *clocktesting.FakePassiveClock
+	events *events.FakeRecorder
+	// writes of status since the start; refuse makes them fail.
+	writes int
+	refuse error
+}
+
+func newFixture(t *testing.T, objects ...client.Object) *fixture {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := &fixture{clock: clocktesting.NewFakePassiveClock(noon.Time), events: events.NewFakeRecorder(100)}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1alpha1.WorkloadSpread{}).
+		WithIndex(&v1alpha1.WorkloadSpread{}, targetField, targetKeyOf).
+		WithIndex(&corev1.Pod{}, controllerField, controllerUIDOf).
+		WithIndex(&corev1.Pod{}, nodeField, nodeNameOf).
+		WithIndex(&appsv1.Deployment{}, controllerField, controllerUIDOf).
+		WithIndex(&appsv1.ReplicaSet{}, controllerField, controllerUIDOf).
+		WithIndex(&appsv1.StatefulSet{}, controllerField, controllerUIDOf).
+		WithIndex(&batchv1.Job{}, controllerField, controllerUIDOf).
+		WithInterceptorFuncs(interceptor.Funcs{
+			SubResourceUpdate: func(ctx context.Context, c client.Client, _ string, object client.Object, options ...client.SubResourceUpdateOption) error {
+				f.writes++
+				if f.refuse != nil {
+					return f.refuse
+				}
+				return c.Status().Update(ctx, object, options...)
+			},
+		}).Build()
+	kinds := newKinds(c.RESTMapper(), c, f.clock)
+	f.reconciler = &reconciler{
+		client: c, live: c, family: &family{reader: c, kinds: kinds},
+		events: f.events, clock: f.clock, pace: newPace(writeInterval),
+	}
+	return f
+}
+
+// reconcileWeb reconciles spread default/web.
+func (f *fixture) reconcileWeb(t *testing.T) (reconcile.Result, error) {
+	t.Helper()
+	return f.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}})
+}
+
+// settle reconciles spread default/web after a while and returns its status.
+func (f *fixture) settle(t *testing.T) *v1alpha1.WorkloadSpreadStatus {
+	t.Helper()
+	f.clock.SetTime(f.clock.Now().Add(writeInterval))
+	if _, err := f.reconcileWeb(t); err != nil {
+		t.Fatal(err)
+	}
+	return f.status(t)
+}
+
+func (f *fixture) status(t *testing.T) *v1alpha1.WorkloadSpreadStatus {
+	t.Helper()
+	spread := &v1alpha1.WorkloadSpread{}
+	if err := f.client.Get(t.Context(), types.NamespacedName{Namespace: "default", Name: "web"}, spread); err != nil {
+		t.Fatal(err)
+	}
+	return &spread.Status
+}
+
+func (f *fixture) create(t *testing.T, object client.Object) {
+	t.Helper()
+	if err := f.client.Create(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reported are the events since the last call.
+func (f *fixture) reported() []string {
+	var all []string
+	for {
+		select {
+		case e := <-f.events.Events:
+			all = append(all, e)
+		default:
+			return all
+		}
+	}
+}
+
+func expectReason(t *testing.T, status *v1alpha1.WorkloadSpreadStatus, want v1alpha1.Reason) *metav1.Condition {
+	t.Helper()
+	ready := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady)
+	if ready == nil || ready.Reason != string(want) {
+		t.Fatalf("Ready is %+v, want reason %s", ready, want)
+	}
+	return ready
+}
+
+func deployment(replicas int32) *appsv1.Deployment {
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "web-deployment"}}
+	d.Spec.Replicas = ptr.To(replicas)
+	return d
+}
+
+func replicaSet(name string) *appsv1.ReplicaSet {
+	rs := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)}}
+	setController(rs, "apps/v1", "Deployment", "web", "web-deployment")
+	return rs
+}
+
+func setController(object metav1.Object, apiVersion, kind, name string, uid types.UID) {
+	object.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: name, UID: uid, Controller: ptr.To(true)}})
+}
+
+// pod of a ReplicaSet that was bound in a subset, or is pending if that is empty.
+func pod(name, replicaSet, subset string) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name),
+		Labels: map[string]string{"pod-template-hash": replicaSet}}}
+	setController(p, "apps/v1", "ReplicaSet", replicaSet, types.UID(replicaSet))
+	if subset != "" {
+		p.Spec.NodeName = "some-node"
+		p.Annotations = map[string]string{v1alpha1.MatchedAnnotation: `{"name":"web","subset":"` + subset + `","uid":"` + name + `"}`}
+	}
+	return p
+}
+
+func TestReconcile(t *testing.T) {
+	t.Run("the pods of all revisions of a Deployment are counted", func(t *testing.T) {
+		f := newFixture(t, makeSpread(t, threeThenAny), deployment(4), replicaSet("r1"), replicaSet("r2"),
+			pod("p1", "r1", "a"), pod("p2", "r1", "b"), pod("p3", "r2", "a"), pod("p4", "r2", ""), pod("stranger", "r9", "a"))
+		status := f.settle(t)
+		expectReason(t, status, v1alpha1.ReasonSpreadReady)
+		want := counts{Summary: "a 2/3, b 1/-", Pending: 1, Missing: []int32{1, -1},
+			Revisions: map[string]string{"r1": "a 1 missing 2, b 1 missing -", "r2": "a 1 missing 2, b 0 missing -"}}
+		if diff := cmp.Diff(want, countsOf(status)); diff != "" {
+			t.Errorf("counts (-want +got):\n%s", diff)
+		}
+	})
+
+	t.Run("pods that others bound are counted by the labels of their node", func(t *testing.T) {
+		foreign := pod("p1", "r1", "")
+		foreign.Spec.NodeName = "n"
+		f := newFixture(t, makeSpread(t, byZone), deployment(1), replicaSet("r1"), foreign,
+			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"zone": "b"}}})
+		if got := f.settle(t); got.Summary != "a 0/2, b 1/-" || got.AdoptedPods != 1 {
+			t.Errorf("summary %q with %d adopted", got.Summary, got.AdoptedPods)
+		}
+	})
+
+	t.Run("only the pods that targetFilter selects are counted", func(t *testing.T) {
+		worker := pod("p1", "r1", "a")
+		worker.Labels["role"] = "worker"
+		f := newFixture(t, makeSpread(t, threeThenAny+"\ntargetFilter: {selector: {matchLabels: {role: worker}}}"), deployment(2), replicaSet("r1"), worker, pod("p2", "r1", "a"))
+		if got := f.settle(t); got.Summary != "a 1/3, b 0/-" {
+			t.Errorf("summary %q", got.Summary)
+		}
+	})
+
+	t.Run("nothing is written when nothing has changed", func(t *testing.T) {
+		f := newFixture(t, makeSpread(t, threeThenAny), deployment(1), replicaSet("r1"), pod("p1", "r1", "a"))
+		for range 3 {
+			f.settle(t)
+		}
+		if f.writes != 1 {
+			t.Errorf("%d writes, want the first alone", f.writes)
+		}
+	})
+
+	t.Run("a status that somebody else has written is put right", func(t *testing.T) {
+		spread := makeSpread(t, threeThenAny)
+		spread.Status.Summary, spread.Status.SurplusPods = "nonsense", 99
+		f := newFixture(t, spread, deployment(0))
+		if got := f.settle(t); got.Summary != "a 0/3, b 0/-" || got.SurplusPods != 0 {
+			t.Errorf("summary %q, surplus %d", got.Summary, got.SurplusPods)
+		}
+	})
+
+	t.Run("a spread without its workload waits for it without polling and becomes ready when it appears", func(t *testing.T) {
+		f := newFixture(t, makeSpread(t, threeThenAny))
+		result, err := f.reconcileWeb(t)
+		if err != nil || !result.IsZero() {
+			t.Fatalf("got %+v, %v", result, err)
+		}
+		ready := expectReason(t, f.status(t), v1alpha1.ReasonTargetNotFound)
+		if want := "Deployment default/web does not exist; create it or correct spec.targetRef"; ready.Message != want {
+			t.Errorf("message %q, want %q", ready.Message, want)
+		}
+		f.create(t, deployment(2))
+		expectReason(t, f.settle(t), v1alpha1.ReasonSpreadReady)
+	})
+
+	t.Run("a kind that the API server does not have is looked for again after a while", func(t *testing.T) {
+		spread := makeSpread(t, threeThenAny)
+		spread.Spec.TargetReference.APIVersion, spread.Spec.TargetReference.Kind = "example.com/v1", "Widget"
+		f := newFixture(t, spread)
+		result, err := f.reconcileWeb(t)
+		if err != nil || result.RequeueAfter != retryInterval {
+			t.Fatalf("got %+v, %v", result, err)
+		}
+		if ready := expectReason(t, f.status(t), v1alpha1.ReasonTargetNotFound); !strings.Contains(ready.Message, `no kind Widget in group "example.com"`) {
+			t.Errorf("message %q", ready.Message)
+		}
+	})
+
+	t.Run("an invalid spread says all that is wrong with it, and is ready when it is corrected", func(t *testing.T) {
+		valid := makeSpread(t, threeThenAny)
+		f := newFixture(t, makeSpread(t, `subsets: [{name: a, maxReplicas: -1, patch: {spec: {hostNetwrk: true}}}, {name: a}]`), deployment(1))
+		ready := expectReason(t, f.settle(t), v1alpha1.ReasonInvalidSpread)
+		for _, path := range []string{"spec.subsets[0].maxReplicas", "spec.subsets[0].patch.spec.hostNetwrk", "spec.subsets[1].name"} {
+			if !strings.Contains(ready.Message, path) {
+				t.Errorf("message %q, want one with %s", ready.Message, path)
+			}
+		}
+		spread := &v1alpha1.WorkloadSpread{}
+		if err := f.client.Get(t.Context(), client.ObjectKeyFromObject(valid), spread); err != nil {
+			t.Fatal(err)
+		}
+		spread.Spec = valid.Spec
+		if err := f.client.Update(t.Context(), spread); err != nil {
+			t.Fatal(err)
+		}
+		expectReason(t, f.settle(t), v1alpha1.ReasonSpreadReady)
+	})
+
+	t.Run("the younger of two spreads of one workload gives way and counts nothing", func(t *testing.T) {
+		older := makeSpread(t, threeThenAny)
+		older.Name, older.Spec.TargetReference.APIVersion = "first", "apps/v1beta1"
+		younger := makeSpread(t, threeThenAny)
+		younger.CreationTimestamp = noon
+		f := newFixture(t, older, younger, deployment(1), replicaSet("r1"), pod("p1", "r1", "a"))
+		status := f.settle(t)
+		if ready := expectReason(t, status, v1alpha1.ReasonSpreadConflict); !strings.Contains(ready.Message, "default/first") {
+			t.Errorf("message %q", ready.Message)
+		}
+		if status.Summary != "" || status.SubsetStatuses != nil {
+			t.Errorf("summary %q, subsets %v", status.Summary, status.SubsetStatuses)
+		}
+		if err := f.client.Delete(t.Context(), older); err != nil {
+			t.Fatal(err)
+		}
+		expectReason(t, f.settle(t), v1alpha1.ReasonSpreadReady)
+	})
+
+	t.Run("pods that the spread of a nearer owner selects are its own", func(t *testing.T) {
+		nearer := makeSpread(t, threeThenAny+"\ntargetFilter: {selector: {matchLabels: {role: worker}}}")
+		nearer.Name, nearer.Spec.TargetReference.Kind, nearer.Spec.TargetReference.Name = "nearer", "ReplicaSet", "r1"
+		worker := pod("p1", "r1", "a")
+		worker.Labels["role"] = "worker"
+		f := newFixture(t, makeSpread(t, threeThenAny), nearer, deployment(3), replicaSet("r1"), replicaSet("r2"),
+			worker, pod("p2", "r1", "a"), pod("p3", "r2", "a"))
+		if got := f.settle(t); got.Summary != "a 2/3, b 0/-" {
+			t.Errorf("summary %q", got.Summary)
+		}
+	})
+
+	t.Run("a spread that is gone is nothing to do", func(t *testing.T) {
+		f := newFixture(t)
+		if result, err := f.reconcileWeb(t); err != nil || !result.IsZero() {
+			t.Errorf("got %+v, %v", result, err)
+		}
+	})
+}
+
+func TestReconcileWrites(t *testing.T) {
+	resource := v1alpha1.Resource.GroupResource()
+	t.Run("a conflict is no error and brings the spread back", func(t *testing.T) {
+		f := newFixture(t, makeSpread(t, threeThenAny), deployment(1))
+		f.refuse = apierrors.NewConflict(resource, "web", errors.New("changed"))
+		result, err := f.reconcileWeb(t)
+		if err != nil || result.RequeueAfter != batchWindow {
+			t.Errorf("got %+v, %v", result, err)
+		}
+		if all := f.reported(); len(all) > 0 {
+			t.Errorf("events about what was not written: %q", all)
+		}
+	})
+	t.Run("a status is written over no other spread than the one that was read", func(t *testing.T) {
+		f := newFixture(t, makeSpread(t, threeThenAny), deployment(1))
+		stale := makeSpread(t, threeThenAny)
+		stale.ResourceVersion = "1"
+		facts, err := f.gather(t.Context(), stale)
+		if err != nil {
+			t.Fatal(err)
+		}
+		result, err := f.publish(t.Context(), stale, describe(stale, facts), facts)
+		if err != nil || result.RequeueAfter != batchWindow || f.status(t).Summary != "" {
+			t.Errorf("got %+v, %v and wrote %q", result, err, f.status(t).Summary)
+		}
+	})
+	t.Run("a spread that was deleted meanwhile is no error", func(t *testing.T) {
+		f := newFixture(t, makeSpread(t, threeThenAny), deployment(1))
+		f.refuse = apierrors.NewNotFound(resource, "web")
+		if result, err := f.reconcileWeb(t); err != nil || !result.IsZero() {
+			t.Errorf("got %+v, %v", result, err)
+		}
+	})
+	t.Run("a failure is an error", func(t *testing.T) {
+		f := newFixture(t, makeSpread(t, threeThenAny), deployment(1))
+		f.refuse = apierrors.NewInternalError(errors.New("down"))
+		if _, err := f.reconcileWeb(t); err == nil {
+			t.Error("got no error")
+		}
+	})
+	t.Run("a second change waits until the interval between writes is over", func(t *testing.T) {
+		f := newFixture(t, makeSpread(t, threeThenAny), deployment(1), replicaSet("r1"))
+		f.settle(t)
+		f.create(t, pod("p1", "r1", "a"))
+		f.clock.SetTime(f.clock.Now().Add(300 * time.Millisecond))
+		result, err := f.reconcileWeb(t)
+		if err != nil || result.RequeueAfter != writeInterval-300*time.Millisecond || f.writes != 1 {
+			t.Fatalf("got %+v, %v after %d writes", result, err, f.writes)
+		}
+		f.clock.SetTime(f.clock.Now().Add(result.RequeueAfter))
+		if _, err := f.reconcileWeb(t); err != nil || f.writes != 2 {
+			t.Errorf("%d writes, %v", f.writes, err)
+		}
+	})
+}
+
+func TestEvents(t *testing.T) {
+	const unreachable = `subsets: [{name: a}, {name: b}]`
+	f := newFixture(t, makeSpread(t, unreachable))
+	steps := []struct {
+		name string
+		do   func()
+		want []string
+	}{
+		{"the first status and the warnings about the spec are told", func() {}, []string{
+			"Warning TargetNotFound Deployment default/web does not exist; create it or correct spec.targetRef",
+			"Warning SpreadWarning spec.subsets[0]: has no maxReplicas, so with type: Fixed no pod reaches the subsets after it",
+		}},
+		{"a change of readiness is told, warnings only once per generation", func() { f.create(t, deployment(1)) }, []string{
+			"Normal SpreadReady the pods of Deployment default/web are divided over the subsets",
+		}},
+		{"a change of the counts is not told", func() { f.create(t, replicaSet("r1")); f.create(t, pod("p1", "r1", "a")) }, nil},
+		{"the warnings about a new generation are told", func() {
+			spread := &v1alpha1.WorkloadSpread{}
+			if err := f.client.Get(t.Context(), types.NamespacedName{Namespace: "default", Name: "web"}, spread); err != nil {
+				t.Fatal(err)
+			}
+			spread.Generation++
+			spread.Spec.Subsets[1].Name = "c"
+			if err := f.client.Update(t.Context(), spread); err != nil {
+				t.Fatal(err)
+			}
+		}, []string{"Warning SpreadWarning spec.subsets[0]: has no maxReplicas, so with type: Fixed no pod reaches the subsets after it"}},
+	}
+	for _, step := range steps {
+		step.do()
+		f.settle(t)
+		if diff := cmp.Diff(step.want, f.reported()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", step.name, diff)
+		}
+	}
+}

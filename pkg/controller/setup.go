@@ -1,0 +1,213 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// Options are what tests replace.
+type Options struct {
+	// Clock is the real one if nil.
+	Clock clock.PassiveClock
+}
+
+// concurrentReconciles is how many spreads are described at a time. Each is always in the hands of one worker.
+const concurrentReconciles = 4
+
+// Setup adds the status controller of WorkloadSpreads to the manager, whose cache must have been made with CacheOptions. The context is
+// used until Setup returns.
+func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
+	if opts.Clock == nil {
+		opts.Clock = clock.RealClock{}
+	}
+	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
+	kinds := newKinds(mgr.GetRESTMapper(), mgr.GetAPIReader(), opts.Clock)
+	family := &family{reader: mgr.GetCache(), kinds: kinds}
+	reconciler := &reconciler{
+		client: mgr.GetClient(),
+		live:   mgr.GetAPIReader(),
+		family: family,
+		events: mgr.GetEventRecorder("berth-controller"),
+		clock:  opts.Clock,
+		pace:   newPace(writeInterval),
+	}
+	c, err := controller.New("workloadspread", mgr, controller.Options{
+		Reconciler:              reconciler,
+		MaxConcurrentReconciles: concurrentReconciles,
+	})
+	if err != nil {
+		return fmt.Errorf("making the controller: %w", err)
+	}
+	watch := func(object client.Object, affected affectedSpreads, matters predicate.Predicate) error {
+		return c.Watch(source.Kind(mgr.GetCache(), object, delayed{affected}, matters))
+	}
+	kinds.start = func(ctx context.Context, object *metav1.PartialObjectMetadata) error {
+		if err := mgr.GetFieldIndexer().IndexField(ctx, object, controllerField, controllerUIDOf); err != nil {
+			return err
+		}
+		return watch(object, family.ofWorkload(object.GroupVersionKind().GroupKind()), predicate.Funcs{})
+	}
+
+	node := &metav1.PartialObjectMetadata{}
+	node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
+	for _, w := range []struct {
+		object   client.Object
+		affected affectedSpreads
+		matters  predicate.Predicate
+	}{
+		{&v1alpha1.WorkloadSpread{}, family.ofSpread, spreadMatters},
+		{&corev1.Pod{}, family.ofPod, podMatters},
+		{node, family.ofNode, nodeMatters},
+		{&appsv1.Deployment{}, family.ofWorkload(deploymentKind), workloadMatters},
+		{&appsv1.ReplicaSet{}, family.ofWorkload(replicaSetKind), workloadMatters},
+		{&appsv1.StatefulSet{}, family.ofWorkload(statefulSetKind), workloadMatters},
+		{&batchv1.Job{}, family.ofWorkload(jobKind), workloadMatters},
+	} {
+		if err := watch(w.object, w.affected, w.matters); err != nil {
+			return fmt.Errorf("watching %T: %w", w.object, err)
+		}
+	}
+	return nil
+}
+
+// CacheOptions keep no more of the watched objects in memory than this package reads. A field that is not kept reads as empty; keep it here
+// before you read it. Objects from the cache are shared and must not be changed.
+func CacheOptions() cache.Options {
+	shared := ptr.To(true)
+	return cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Pod{}:         {Transform: keepOfPod, UnsafeDisableDeepCopy: shared},
+			&corev1.Node{}:        {Transform: keepOfNode, UnsafeDisableDeepCopy: shared},
+			&appsv1.Deployment{}:  {Transform: keepOfWorkload, UnsafeDisableDeepCopy: shared},
+			&appsv1.ReplicaSet{}:  {Transform: keepOfWorkload, UnsafeDisableDeepCopy: shared},
+			&appsv1.StatefulSet{}: {Transform: keepOfWorkload, UnsafeDisableDeepCopy: shared},
+			&batchv1.Job{}:        {Transform: keepOfWorkload, UnsafeDisableDeepCopy: shared},
+		},
+	}
+}
+
+func keepOfPod(obj any) (any, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj, nil
+	}
+	kept := &corev1.Pod{
+		ObjectMeta: pod.ObjectMeta,
+		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName},
+		Status:     corev1.PodStatus{Phase: pod.Status.Phase},
+	}
+	kept.ManagedFields = nil
+	kept.Annotations = nil
+	for _, key := range []string{v1alpha1.MatchedAnnotation, v1alpha1.PodDeletionCostAnnotation} {
+		if value, found := pod.Annotations[key]; found {
+			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, value)
+		}
+	}
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady || condition.Type == corev1.PodScheduled {
+			condition.Message = ""
+			kept.Status.Conditions = append(kept.Status.Conditions, condition)
+		}
+	}
+	return kept, nil
+}
+
+func keepOfNode(obj any) (any, error) {
+	if node, ok := obj.(*metav1.PartialObjectMetadata); ok {
+		node.ManagedFields, node.Annotations = nil, nil
+	}
+	return obj, nil
+}
+
+// keepOfWorkload drops the pod template, by far the largest part, and the annotations, of which one often repeats it.
+func keepOfWorkload(obj any) (any, error) {
+	switch w := obj.(type) {
+	case *appsv1.Deployment:
+		w.Spec.Template, w.Status = corev1.PodTemplateSpec{}, appsv1.DeploymentStatus{}
+	case *appsv1.ReplicaSet:
+		w.Spec.Template, w.Status = corev1.PodTemplateSpec{}, appsv1.ReplicaSetStatus{}
+	case *appsv1.StatefulSet:
+		w.Spec.Template, w.Spec.VolumeClaimTemplates, w.Status = corev1.PodTemplateSpec{}, nil, appsv1.StatefulSetStatus{}
+	case *batchv1.Job:
+		w.Spec.Template, w.Status = corev1.PodTemplateSpec{}, batchv1.JobStatus{}
+	default:
+		return obj, nil
+	}
+	if object, ok := obj.(metav1.Object); ok {
+		object.SetManagedFields(nil)
+		object.SetAnnotations(nil)
+	}
+	return obj, nil
+}
+
+// Indexes of the cache.
+const (
+	// targetField of a spread is the workload it names, without the version.
+	targetField = "spec.targetRef"
+	// controllerField of any object is the UID of its controller.
+	controllerField = "metadata.controller"
+	// nodeField of a pod is the node it is bound to.
+	nodeField = "spec.nodeName"
+)
+
+func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
+	for _, index := range []struct {
+		object  client.Object
+		field   string
+		extract client.IndexerFunc
+	}{
+		{&v1alpha1.WorkloadSpread{}, targetField, targetKeyOf},
+		{&corev1.Pod{}, controllerField, controllerUIDOf},
+		{&corev1.Pod{}, nodeField, nodeNameOf},
+		{&appsv1.Deployment{}, controllerField, controllerUIDOf},
+		{&appsv1.ReplicaSet{}, controllerField, controllerUIDOf},
+		{&appsv1.StatefulSet{}, controllerField, controllerUIDOf},
+		{&batchv1.Job{}, controllerField, controllerUIDOf},
+	} {
+		if err := indexer.IndexField(ctx, index.object, index.field, index.extract); err != nil {
+			return fmt.Errorf("indexing %T by %s: %w", index.object, index.field, err)
+		}
+	}
+	return nil
+}
+
+func targetKeyOf(obj client.Object) []string {
+	spread, ok := obj.(*v1alpha1.WorkloadSpread)
+	if !ok {
+		return nil
+	}
+	return []string{targetOf(spread).key()}
+}
+
+func controllerUIDOf(obj client.Object) []string {
+	if ref := metav1.GetControllerOfNoCopy(obj); ref != nil {
+		return []string{string(ref.UID)}
+	}
+	return nil
+}
+
+func nodeNameOf(obj client.Object) []string {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok || pod.Spec.NodeName == "" {
+		return nil
+	}
+	return []string{pod.Spec.NodeName}
+}

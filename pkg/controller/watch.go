@@ -1,0 +1,204 @@
+package controller
+
+import (
+	"context"
+	"reflect"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+// affectedSpreads are the spreads whose status may depend on an object. Naming too many costs a reconcile that writes nothing; naming too
+// few leaves a status wrong.
+type affectedSpreads func(context.Context, client.Object) sets.Set[reconcile.Request]
+
+// batchWindow is how long news of a spread is collected before it is looked at, so that a burst of changes is one reconcile.
+const batchWindow = 200 * time.Millisecond
+
+// delayed queues the affected spreads at the end of the batch window that the first of the events opened.
+type delayed struct{ affected affectedSpreads }
+
+var _ handler.EventHandler = delayed{}
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+func (d delayed) Create(ctx context.Context, e event.CreateEvent, q queue) { d.add(ctx, e.Object, q) }
+func (d delayed) Delete(ctx context.Context, e event.DeleteEvent, q queue) { d.add(ctx, e.Object, q) }
+func (d delayed) Generic(ctx context.Context, e event.GenericEvent, q queue) {
+	d.add(ctx, e.Object, q)
+}
+
+func (d delayed) Update(ctx context.Context, e event.UpdateEvent, q queue) {
+	d.add(ctx, e.ObjectNew, q)
+	if controllerUID(e.ObjectOld) != controllerUID(e.ObjectNew) {
+		d.add(ctx, e.ObjectOld, q)
+	}
+}
+
+// add relies on the queue keeping the earlier of two times for a request that it already holds; otherwise a steady stream of events would
+// put the reconcile off for ever.
+func (d delayed) add(ctx context.Context, object client.Object, q queue) {
+	for request := range d.affected(ctx, object) {
+		q.AddAfter(request, batchWindow)
+	}
+}
+
+// ofPod are the spreads of the workloads above the pod.
+func (f *family) ofPod(ctx context.Context, pod client.Object) sets.Set[reconcile.Request] {
+	return f.affected(ctx, pod)
+}
+
+// ofWorkload are the spreads of an object of the kind and of the workloads above it.
+func (f *family) ofWorkload(kind schema.GroupKind) affectedSpreads {
+	return func(ctx context.Context, object client.Object) sets.Set[reconcile.Request] {
+		return f.affected(ctx, object, owner{kind: kind, name: object.GetName(), uid: object.GetUID()})
+	}
+}
+
+// ofSpread are the spread itself, others that name its workload, and those of the workloads above it, which get or lose the pods that the
+// spread has.
+func (f *family) ofSpread(ctx context.Context, object client.Object) sets.Set[reconcile.Request] {
+	affected := sets.New(requestFor(object))
+	if spread, ok := object.(*v1alpha1.WorkloadSpread); ok {
+		workload := targetOf(spread)
+		f.climb(ctx, spread.Namespace, &workload, affected)
+	}
+	return affected
+}
+
+// ofNode are the spreads of the pods on the node.
+func (f *family) ofNode(ctx context.Context, node client.Object) sets.Set[reconcile.Request] {
+	affected := sets.New[reconcile.Request]()
+	var pods corev1.PodList
+	if err := f.reader.List(ctx, &pods, client.MatchingFields{nodeField: node.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
+		klog.FromContext(ctx).Error(err, "Listing the pods of a node", "node", node.GetName())
+		return affected
+	}
+	climbed := sets.New[types.UID]()
+	for i := range pods.Items {
+		if uid := controllerUID(&pods.Items[i]); !climbed.Has(uid) {
+			climbed.Insert(uid)
+			affected = affected.Union(f.ofPod(ctx, &pods.Items[i]))
+		}
+	}
+	return affected
+}
+
+// affected are the spreads of the object itself, if it is given as an owner too, and of all owners above it. The object need not be in the
+// cache: it may just have been deleted.
+func (f *family) affected(ctx context.Context, object client.Object, self ...owner) sets.Set[reconcile.Request] {
+	affected := sets.New[reconcile.Request]()
+	namespace := object.GetNamespace()
+	parent := controllerOf(object)
+	firstOfKind := parent != nil && f.kinds.see(namespace, parent.kind)
+	spreads, err := f.spreadsIn(ctx, namespace, firstOfKind)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Listing WorkloadSpreads", "namespace", namespace)
+		return affected
+	}
+	if firstOfKind {
+		// Whether the kind stands between any of them and its pods is only known once the kind is watched, which a reconcile starts.
+		for i := range spreads {
+			affected.Insert(requestFor(&spreads[i]))
+		}
+	}
+	if len(spreads) == 0 {
+		return affected
+	}
+	for _, o := range self {
+		f.addSpreadsOf(ctx, namespace, o, affected)
+	}
+	f.climb(ctx, namespace, parent, affected)
+	return affected
+}
+
+// spreadsIn a namespace: all, or at most one, which is enough to know whether there is any.
+func (f *family) spreadsIn(ctx context.Context, namespace string, all bool) ([]v1alpha1.WorkloadSpread, error) {
+	options := []client.ListOption{client.InNamespace(namespace), client.UnsafeDisableDeepCopy}
+	if !all {
+		options = append(options, client.Limit(1))
+	}
+	var spreads v1alpha1.WorkloadSpreadList
+	if err := f.reader.List(ctx, &spreads, options...); err != nil {
+		return nil, err
+	}
+	return spreads.Items, nil
+}
+
+// climb adds the spreads that name an owner, its owner, and so on.
+func (f *family) climb(ctx context.Context, namespace string, from *owner, affected sets.Set[reconcile.Request]) {
+	for range longestOwnerChain {
+		if from == nil {
+			return
+		}
+		f.addSpreadsOf(ctx, namespace, *from, affected)
+		parent, err := f.parent(ctx, namespace, *from)
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "Looking for the owner of a workload", "namespace", namespace)
+			return
+		}
+		from = parent
+	}
+}
+
+func (f *family) addSpreadsOf(ctx context.Context, namespace string, o owner, affected sets.Set[reconcile.Request]) {
+	spreads, err := f.spreadsOf(ctx, namespace, o)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Listing WorkloadSpreads of a workload", "kind", o.kind, "workload", klog.KRef(namespace, o.name))
+		return
+	}
+	for i := range spreads {
+		affected.Insert(requestFor(&spreads[i]))
+	}
+}
+
+func requestFor(object metav1.Object) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}}
+}
+
+// spreadMatters: a status that somebody else has written is put right again, so it matters as well.
+var spreadMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*v1alpha1.WorkloadSpread)
+	after, okAfter := e.ObjectNew.(*v1alpha1.WorkloadSpread)
+	return !ok || !okAfter || before.Generation != after.Generation || !equality.Semantic.DeepEqual(before.Status, after.Status)
+}}
+
+// podMatters drops the many updates of a pod that change nothing the model or the status knows of.
+var podMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*corev1.Pod)
+	after, okAfter := e.ObjectNew.(*corev1.Pod)
+	if !ok || !okAfter {
+		return true
+	}
+	return controllerUID(before) != controllerUID(after) ||
+		isUnschedulable(before) != isUnschedulable(after) ||
+		!equality.Semantic.DeepEqual(before.Labels, after.Labels) ||
+		!reflect.DeepEqual(subset.Observe(before, nil), subset.Observe(after, nil))
+}}
+
+// workloadMatters: replicas are part of the spec, so the generation counts them.
+var workloadMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() ||
+		e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
+		controllerUID(e.ObjectOld) != controllerUID(e.ObjectNew)
+}}
+
+// nodeMatters: subsets select nodes by labels and name.
+var nodeMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	return !equality.Semantic.DeepEqual(e.ObjectOld.GetLabels(), e.ObjectNew.GetLabels())
+}}

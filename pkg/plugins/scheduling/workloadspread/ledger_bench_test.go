@@ -1,0 +1,61 @@
+package workloadspread
+
+import (
+	"fmt"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// BenchmarkCycle is the plugin's share of a scheduling cycle that depends on what the cluster holds: choosing a subset and reserving the
+// slot. It must not grow with the pods of the workload, nor with other workloads. (Filter's share is one label match for each node that
+// the scheduler looks at, as for node affinity.)
+func BenchmarkCycle(b *testing.B) {
+	for _, size := range []struct{ spreads, pods int }{{1, 10}, {1, 1_000}, {1, 100_000}, {1_000, 10}, {1_000, 1_000}, {1_000, 100_000}} {
+		b.Run(fmt.Sprintf("spreads=%d/pods=%d", size.spreads, size.pods), func(b *testing.B) {
+			w := newWorld(b, int32(size.pods))
+			for i := range size.spreads - 1 {
+				object := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("other-%d", i), UID: types.UID(fmt.Sprint(i)), Generation: 1}}
+				object.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: object.Name}
+				object.Spec.Subsets = []v1alpha1.Subset{{Name: "a"}}
+				w.ledger.spreadChanged(object)
+				w.workload[workloadKey{"ns", appsv1.GroupName, "Deployment", object.Name}] = 1
+			}
+			w.spread(1, twoThenAny)
+			for i := range size.pods {
+				w.ledger.observe(onNode(w.podOf("rs-uid", fmt.Sprintf("bound%d", i)), "node-b", "b"))
+			}
+			pod := w.pod("p")
+			b.ReportAllocs()
+			for b.Loop() {
+				answer := w.ledger.choose(pod)
+				if answer.decision == nil || !w.ledger.reserve(pod, answer.decision) {
+					b.Fatal("no slot")
+				}
+				w.ledger.unreserve(pod.UID)
+			}
+		})
+	}
+}
+
+// BenchmarkFilter is the plugin's share for each node.
+func BenchmarkFilter(b *testing.B) {
+	w := newWorld(b, 10)
+	w.spread(1, twoThenAny)
+	in := &w.ledger.spreads.byName[types.NamespacedName{Namespace: "ns", Name: "web"}].policy.Subsets[0]
+	nodes := []*corev1.Node{w.nodes["node-a"], w.nodes["node-b"]}
+	want := []v1alpha1.Reason{v1alpha1.ReasonAdmitted, v1alpha1.ReasonNodeOutsideSubset}
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		if in.Fits(nodes[i%2], nil) != want[i%2] {
+			b.Fatal("wrong verdict")
+		}
+		i++
+	}
+}

@@ -1,0 +1,197 @@
+package webhook
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+
+	"github.com/open-policy-agent/cert-controller/pkg/rotator"
+	"golang.org/x/sync/errgroup"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+)
+
+// Names in manifests/webhook.
+const (
+	namespace         = "berth-system"
+	secretName        = "berth-webhook-cert"
+	serviceName       = "berth-webhook"
+	configurationName = "berth-webhook"
+)
+
+// Files in the certificate directory and keys of the Secret.
+const (
+	certFile = "tls.crt"
+	keyFile  = "tls.key"
+	caFile   = "ca.crt"
+)
+
+var secretKey = types.NamespacedName{Namespace: namespace, Name: secretName}
+
+// manageCertificates has the rotator make and renew the certificate in the Secret and write its authority into the webhook configuration,
+// and each replica keep a copy of the certificate in dir. Every replica runs the rotator: an update conflict decides whose certificate it
+// is, and none has to wait for a leader before it can serve.
+func manageCertificates(mgr ctrl.Manager, dir string) error {
+	err := rotator.AddRotator(mgr, &rotator.CertRotator{
+		SecretKey:      secretKey,
+		CertDir:        dir,
+		CertName:       certFile,
+		KeyName:        keyFile,
+		CAName:         "berth-webhook-ca",
+		CAOrganization: "berth",
+		DNSName:        fmt.Sprintf("%s.%s.svc", serviceName, namespace),
+		ExtraDNSNames:  []string{"localhost"}, // a sandbox has no Services
+		Webhooks:       []rotator.WebhookInfo{{Name: configurationName, Type: rotator.Validating}},
+		FieldOwner:     "berth-controller",
+		// Required, and not waited for: it looks at whole seconds. See certificates.trusted.
+		IsReady: make(chan struct{}),
+	})
+	if err != nil {
+		return err
+	}
+	// The rotator keeps its own cache to itself.
+	byName := func(name string) cache.ByObject {
+		return cache.ByObject{Field: fields.OneTermEqualSelector("metadata.name", name)}
+	}
+	secret := byName(secretName)
+	secret.Namespaces = map[string]cache.Config{namespace: {}}
+	certCache, err := cache.New(mgr.GetConfig(), cache.Options{
+		Scheme: mgr.GetScheme(),
+		Mapper: mgr.GetRESTMapper(),
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Secret{}: secret,
+			&admissionregistrationv1.ValidatingWebhookConfiguration{}: byName(configurationName),
+		},
+	})
+	if err != nil {
+		return err
+	}
+	c := &certificates{cache: certCache, reader: certCache, dir: dir}
+	if err := mgr.Add(c); err != nil {
+		return err
+	}
+	return mgr.AddReadyzCheck("webhook-certificate", func(request *http.Request) error { return c.trusted(request.Context()) })
+}
+
+// certificates keep the certificate of the Secret in files. A volume of the Secret would bring a new one up to two minutes late, in which
+// the API server, which has the new authority at once, would trust nobody.
+type certificates struct {
+	cache cache.Cache
+	// reader is the cache.
+	reader client.Reader
+	dir    string
+}
+
+var (
+	_ manager.Runnable               = &certificates{}
+	_ manager.LeaderElectionRunnable = &certificates{}
+)
+
+// NeedLeaderElection is false: every replica has its own files.
+func (c *certificates) NeedLeaderElection() bool { return false }
+
+// Start copies until the context ends.
+func (c *certificates) Start(ctx context.Context) error {
+	informer, err := c.cache.GetInformer(ctx, &corev1.Secret{})
+	if err != nil {
+		return fmt.Errorf("watching the webhook's certificate: %w", err)
+	}
+	changed := make(chan struct{}, 1)
+	announce := func() {
+		select {
+		case changed <- struct{}{}:
+		default: // is announced already
+		}
+	}
+	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { announce() },
+		UpdateFunc: func(any, any) { announce() },
+	}); err != nil {
+		return fmt.Errorf("watching the webhook's certificate: %w", err)
+	}
+	running, ctx := errgroup.WithContext(ctx)
+	running.Go(func() error { return c.cache.Start(ctx) })
+	running.Go(func() error {
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-changed:
+			}
+			if err := c.copy(ctx); err != nil {
+				return fmt.Errorf("copying the webhook's certificate: %w", err)
+			}
+		}
+	})
+	return running.Wait()
+}
+
+// copy writes the certificate into the files, unless they hold it already. A Secret without a certificate is one that the rotator has not
+// filled yet.
+func (c *certificates) copy(ctx context.Context) error {
+	secret := &corev1.Secret{}
+	if err := c.reader.Get(ctx, secretKey, secret); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if _, err := tls.X509KeyPair(secret.Data[certFile], secret.Data[keyFile]); err != nil {
+		return nil //nolint:nilerr // the rotator sees that too, and replaces it
+	}
+	if err := os.MkdirAll(c.dir, 0o700); err != nil {
+		return err
+	}
+	// The key first: whoever looks for the certificate then finds its key.
+	for _, name := range []string{keyFile, certFile} {
+		if err := replaceFile(filepath.Join(c.dir, name), secret.Data[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replaceFile never leaves half a file, and does not touch one that has the content already.
+func replaceFile(path string, content []byte) error {
+	if current, err := os.ReadFile(path); err == nil && bytes.Equal(current, content) {
+		return nil
+	}
+	next := path + ".next"
+	if err := os.WriteFile(next, content, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(next, path)
+}
+
+// trusted is nil once the API server has been told the authority of the certificate. Without a webhook configuration nobody asks, and there
+// is nothing to wait for.
+func (c *certificates) trusted(ctx context.Context) error {
+	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
+	err := c.reader.Get(ctx, types.NamespacedName{Name: configurationName}, configuration)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading the webhook configuration: %w", err)
+	}
+	secret := &corev1.Secret{}
+	if err := c.reader.Get(ctx, secretKey, secret); err != nil {
+		return fmt.Errorf("reading the webhook's certificate: %w", err)
+	}
+	for i := range configuration.Webhooks {
+		w := &configuration.Webhooks[i]
+		if len(w.ClientConfig.CABundle) == 0 || !bytes.Equal(w.ClientConfig.CABundle, secret.Data[caFile]) {
+			return fmt.Errorf("the API server does not know the authority of the certificate for webhook %s yet", w.Name)
+		}
+	}
+	return nil
+}

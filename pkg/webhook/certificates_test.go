@@ -1,0 +1,153 @@
+package webhook
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-project/berth/manifests"
+)
+
+func secret(data map[string][]byte) client.Object {
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: secretName}, Data: data}
+}
+
+// certificate is a new key pair, as the rotator writes it.
+func certificate(t *testing.T) map[string][]byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1)}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string][]byte{
+		certFile: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}),
+		keyFile:  pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}),
+	}
+}
+
+func TestTheCertificateIsCopiedIntoFiles(t *testing.T) {
+	first, second := certificate(t), certificate(t)
+	tests := map[string]struct {
+		cache []client.Object
+		there map[string][]byte
+		want  map[string][]byte
+	}{
+		"a new certificate is written":                     {cache: []client.Object{secret(first)}, want: first},
+		"a renewed certificate takes the place of the old": {cache: []client.Object{secret(second)}, there: first, want: second},
+		"a Secret that is still empty changes nothing":     {cache: []client.Object{secret(nil)}},
+		"a Secret that is gone changes nothing":            {there: first, want: first},
+		"a certificate with another's key changes nothing": {
+			cache: []client.Object{secret(map[string][]byte{certFile: first[certFile], keyFile: second[keyFile]})}, there: first, want: first,
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "certs")
+			if tc.there != nil {
+				if err := (&certificates{reader: cacheOf(t, secret(tc.there)), dir: dir}).copy(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := (&certificates{reader: cacheOf(t, tc.cache...), dir: dir}).copy(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, files(t, dir)); diff != "" {
+				t.Errorf("files (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// files are the contents of a directory that only its owner may read, nil if there is none.
+func files(t *testing.T, dir string) map[string][]byte {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	contents := map[string][]byte{}
+	for _, entry := range entries {
+		info, err := entry.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if mode := info.Mode(); mode.Perm() != 0o600 {
+			t.Errorf("%s has mode %s", entry.Name(), mode)
+		}
+		if contents[entry.Name()], err = os.ReadFile(filepath.Join(dir, entry.Name())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return contents
+}
+
+func TestReadyMeansThatTheAPIServerTrustsTheCertificate(t *testing.T) {
+	configuration := func(bundle string) client.Object {
+		return &admissionregistrationv1.ValidatingWebhookConfiguration{
+			ObjectMeta: metav1.ObjectMeta{Name: configurationName},
+			Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+				Name: "one.berth.dev", ClientConfig: admissionregistrationv1.WebhookClientConfig{CABundle: []byte(bundle)},
+			}},
+		}
+	}
+	made := secret(map[string][]byte{caFile: []byte("ours")})
+	tests := map[string]struct {
+		cache     []client.Object
+		wantError string
+	}{
+		"it has the authority":                             {cache: []client.Object{made, configuration("ours")}},
+		"it has no authority yet":                          {cache: []client.Object{made, configuration("")}, wantError: "one.berth.dev"},
+		"it has the authority of another certificate":      {cache: []client.Object{made, configuration("theirs")}, wantError: "one.berth.dev"},
+		"there is no authority yet":                        {cache: []client.Object{secret(nil), configuration("")}, wantError: "one.berth.dev"},
+		"there is no Secret":                               {cache: []client.Object{configuration("ours")}, wantError: secretName},
+		"without a configuration there is nobody to trust": {cache: []client.Object{made}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			err := (&certificates{reader: cacheOf(t, tc.cache...)}).trusted(t.Context())
+			if (err == nil) != (tc.wantError == "") || err != nil && !strings.Contains(err.Error(), tc.wantError) {
+				t.Errorf("got %v, want %q", err, tc.wantError)
+			}
+		})
+	}
+}
+
+func TestTheManifestNamesWhatIsServed(t *testing.T) {
+	var configuration admissionregistrationv1.ValidatingWebhookConfiguration
+	if err := yaml.UnmarshalStrict(manifests.WebhookConfiguration, &configuration); err != nil {
+		t.Fatal(err)
+	}
+	if configuration.Name != configurationName || len(configuration.Webhooks) != 1 {
+		t.Fatalf("got %s with %d webhooks", configuration.Name, len(configuration.Webhooks))
+	}
+	service := configuration.Webhooks[0].ClientConfig.Service
+	if service == nil || service.Namespace != namespace || service.Name != serviceName || service.Path == nil || *service.Path != SpreadPath {
+		t.Errorf("got service %v", service)
+	}
+}

@@ -1,0 +1,113 @@
+package webhook
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// SpreadPath is where WorkloadSpreads are validated, as manifests/webhook says too.
+const SpreadPath = "/validate-workloadspread"
+
+// CertificateSource says who brings the certificate.
+type CertificateSource string
+
+const (
+	// ManagedCertificates are made and renewed by Berth itself, in a Secret, and their authority is made known to the API server.
+	ManagedCertificates CertificateSource = "managed"
+	// ProvidedCertificates are put into Options.CertDir, and made known to the API server, by somebody else, such as cert-manager.
+	ProvidedCertificates CertificateSource = "provided"
+)
+
+// Options say where the webhooks are served.
+type Options struct {
+	// Host is the address to listen on. Empty is all addresses.
+	Host string
+	// Port is 9443 if zero.
+	Port int
+	// CertDir holds tls.crt and tls.key. Managed certificates are written there, so that it should not outlive the process's container.
+	CertDir string
+	// Certificates are managed if empty.
+	Certificates CertificateSource
+}
+
+// Setup has the manager serve the webhooks, on every replica and not on the leader alone, as soon as there is a certificate. Until then, and
+// until the API server knows the authority of a managed certificate, the manager is not ready. The context is used until Setup returns.
+func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
+	switch opts.Certificates {
+	case ManagedCertificates, "":
+		if err := manageCertificates(mgr, opts.CertDir); err != nil {
+			return fmt.Errorf("managing the webhook's certificate: %w", err)
+		}
+	case ProvidedCertificates:
+	default:
+		return fmt.Errorf("webhook certificates %q: must be %s or %s", opts.Certificates, ManagedCertificates, ProvidedCertificates)
+	}
+	if err := fillCache(ctx, mgr); err != nil {
+		return err
+	}
+	web := ctrlwebhook.NewServer(ctrlwebhook.Options{Host: opts.Host, Port: opts.Port, CertDir: opts.CertDir, CertName: certFile, KeyName: keyFile})
+	// A panic is answered as an error: that is the default.
+	web.Register(SpreadPath, admission.WithValidator(mgr.GetScheme(), &spreadValidator{reader: mgr.GetCache()}))
+	if err := mgr.Add(&server{web: web, certDir: opts.CertDir}); err != nil {
+		return fmt.Errorf("adding the webhook server: %w", err)
+	}
+	return mgr.AddReadyzCheck("webhook", web.StartedChecker())
+}
+
+// fillCache has the cache watch from the start what the webhooks read.
+func fillCache(ctx context.Context, mgr ctrl.Manager) error {
+	objects := []client.Object{&v1alpha1.WorkloadSpread{}}
+	for _, newObject := range workloads {
+		objects = append(objects, newObject())
+	}
+	for _, object := range objects {
+		if _, err := mgr.GetCache().GetInformer(ctx, object); err != nil {
+			return fmt.Errorf("watching %T: %w", object, err)
+		}
+	}
+	return nil
+}
+
+// server starts the webhooks later than the manager would: when the cache is full, which is when the manager starts what is no server of its
+// own, and when there is a certificate. Neither takes a lease.
+type server struct {
+	web     ctrlwebhook.Server
+	certDir string
+}
+
+var (
+	_ manager.Runnable               = &server{}
+	_ manager.LeaderElectionRunnable = &server{}
+)
+
+// NeedLeaderElection is false: every replica serves.
+func (s *server) NeedLeaderElection() bool { return false }
+
+// lookInterval is how often a certificate is looked for that is not there yet.
+const lookInterval = 50 * time.Millisecond
+
+// Start serves until the context ends.
+func (s *server) Start(ctx context.Context) error {
+	klog.FromContext(ctx).Info("Serving webhooks once there is a certificate", "dir", s.certDir)
+	err := wait.PollUntilContextCancel(ctx, lookInterval, true, func(context.Context) (bool, error) {
+		_, err := tls.LoadX509KeyPair(filepath.Join(s.certDir, certFile), filepath.Join(s.certDir, keyFile))
+		return err == nil, nil
+	})
+	if err != nil {
+		return nil //nolint:nilerr // the manager stops; there was nothing to serve
+	}
+	return s.web.Start(ctx)
+}

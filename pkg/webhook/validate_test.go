@@ -1,0 +1,141 @@
+package webhook
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// spreadOf is a valid spread of a Deployment, of an age that grows with minute.
+func spreadOf(name, deployment string, minute int) *v1alpha1.WorkloadSpread {
+	return &v1alpha1.WorkloadSpread{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: name, CreationTimestamp: metav1.NewTime(time.Date(2026, 1, 1, 12, -minute, 0, 0, time.UTC)),
+		},
+		Spec: v1alpha1.WorkloadSpreadSpec{
+			TargetReference: v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: deployment},
+			Subsets:         []v1alpha1.Subset{{Name: "a", MaxReplicas: ptr.To(intstr.FromInt32(3))}, {Name: "b"}},
+		},
+	}
+}
+
+func changed(spread *v1alpha1.WorkloadSpread, change func(*v1alpha1.WorkloadSpreadSpec)) *v1alpha1.WorkloadSpread {
+	spread = spread.DeepCopy()
+	change(&spread.Spec)
+	return spread
+}
+
+func spreads(all ...*v1alpha1.WorkloadSpread) []v1alpha1.WorkloadSpread {
+	var list []v1alpha1.WorkloadSpread
+	for _, spread := range all {
+		list = append(list, *spread)
+	}
+	return list
+}
+
+// broken gives a spread three errors that only the model sees.
+func broken(spec *v1alpha1.WorkloadSpreadSpec) {
+	spec.Subsets[0].Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpEqual}}
+	spec.Subsets[0].Patch = &runtime.RawExtension{Raw: []byte(`{"spec":{"containers":[{"name":"main","resources":{"limit":{"cpu":"2"}}}]}}`)}
+	spec.Subsets[1].Patch = &runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{"lane":"not a label!"}}}`)}
+}
+
+func TestValidateSpread(t *testing.T) {
+	web := spreadOf("web", "web", 1)
+	older, oldest, younger := spreadOf("older", "web", 2), spreadOf("oldest", "web", 3), spreadOf("younger", "web", 0)
+	otherVersion := changed(older, func(spec *v1alpha1.WorkloadSpreadSpec) { spec.TargetReference.APIVersion = "apps/v1beta1" })
+	otherGroup := changed(older, func(spec *v1alpha1.WorkloadSpreadSpec) { spec.TargetReference.APIVersion = "apps.kruise.io/v1" })
+	otherKind := changed(older, func(spec *v1alpha1.WorkloadSpreadSpec) { spec.TargetReference.Kind = "StatefulSet" })
+	before := changed(web, func(spec *v1alpha1.WorkloadSpreadSpec) { spec.Subsets = spec.Subsets[:1] })
+
+	tests := map[string]struct {
+		spread, old  *v1alpha1.WorkloadSpread
+		known        Known
+		wantWarnings []string
+		wantErrors   []string
+	}{
+		"a good spread passes without a word": {spread: web},
+		"all errors are reported at once, each with its path": {
+			spread: changed(web, broken),
+			wantErrors: []string{
+				"spec.subsets[0].tolerations[0].operator: Invalid value",
+				"spec.subsets[0].patch.spec.containers[0].resources.limit: Invalid value",
+				"spec.subsets[1].patch.metadata.labels: Invalid value",
+			},
+		},
+		"the warnings of the model are passed on": {
+			spread:       changed(web, func(spec *v1alpha1.WorkloadSpreadSpec) { spec.Subsets[0].MaxReplicas = nil }),
+			wantWarnings: []string{"spec.subsets[0]: has no maxReplicas"},
+		},
+		"a workload that is not there yet is a warning": {
+			spread: web, known: Known{TargetMissing: true},
+			wantWarnings: []string{"spec.targetRef: there is no Deployment web yet"},
+		},
+		"a second spread for a workload is refused and told of the first": {
+			spread: web, known: Known{Spreads: spreads(older)},
+			wantErrors: []string{`spec.targetRef: Forbidden: WorkloadSpread "older" already divides Deployment web`},
+		},
+		"of several spreads for the workload the one that divides it is named": {
+			spread: web, known: Known{Spreads: spreads(older, oldest)},
+			wantErrors: []string{`WorkloadSpread "oldest" already divides`},
+		},
+		"a second spread is refused also if it sorts before the first of the same second": {
+			spread: web, known: Known{Spreads: spreads(spreadOf("xyz", "web", 1))},
+			wantErrors: []string{`WorkloadSpread "xyz" already divides`},
+		},
+		"a second spread is refused together with its other errors": {
+			spread: changed(web, broken), known: Known{Spreads: spreads(older)},
+			wantErrors: []string{"tolerations[0]", "resources.limit", "labels", `"older"`},
+		},
+		"the version of the target makes no other workload":   {spread: web, known: Known{Spreads: spreads(otherVersion)}, wantErrors: []string{`"older"`}},
+		"a workload of another kind is another workload":      {spread: web, known: Known{Spreads: spreads(otherKind)}},
+		"a workload of another group is another workload":     {spread: web, known: Known{Spreads: spreads(otherGroup)}},
+		"a workload of another name is another workload":      {spread: web, known: Known{Spreads: spreads(spreadOf("older", "api", 2))}},
+		"a spread that is created again is no second spread":  {spread: web, known: Known{Spreads: spreads(spreadOf("web", "web", 5))}},
+		"a changed spread is no second spread to itself":      {spread: web, old: before, known: Known{Spreads: spreads(before)}},
+		"a spread that divides its workload may change":       {spread: web, old: before, known: Known{Spreads: spreads(before, younger)}},
+		"a changed spread is judged like a new one otherwise": {spread: changed(web, broken), old: before, wantErrors: []string{"tolerations[0]", "resources.limit", "labels"}},
+		"a spread without effect may change and is told so": {
+			spread: web, old: before, known: Known{Spreads: spreads(before, older)},
+			wantWarnings: []string{`spec.targetRef: without effect, because the older WorkloadSpread "older" divides Deployment web`},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			warnings, errs := ValidateSpread(tc.spread, tc.old, tc.known)
+			var errors []string
+			for _, err := range errs {
+				errors = append(errors, err.Error())
+			}
+			expectEachToContain(t, "warnings", tc.wantWarnings, warnings)
+			expectEachToContain(t, "errors", tc.wantErrors, errors)
+		})
+	}
+}
+
+// expectEachToContain compares texts one by one, of which the wanted may be a part.
+func expectEachToContain(t *testing.T, what string, want, got []string) {
+	t.Helper()
+	found := make([]string, len(got))
+	for i := range got {
+		found[i] = got[i]
+		if i < len(want) && strings.Contains(got[i], want[i]) {
+			found[i] = want[i]
+		}
+	}
+	if len(want) == 0 {
+		want = []string{}
+	}
+	if diff := cmp.Diff(want, found); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}

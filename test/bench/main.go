@@ -1,0 +1,226 @@
+// Command bench measures, on one sandbox of 100 nodes, how long 1,000 pods of a Deployment take from the moment they are asked for until all
+// of them run: with Berth's scheduler and a spread over three zones, and with the stock scheduler, in turn. Machines are noisy, so
+// it prints every run, the medians and the ratio pair by pair.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+
+	"github.com/berth-project/berth/cmd/sandbox/product"
+	"github.com/berth-project/berth/manifests"
+	"github.com/berth-project/berth/pkg/sandbox"
+	"github.com/berth-project/berth/test/harness"
+)
+
+const (
+	nodes = 100
+	// limit bounds one run.
+	limit = 5 * time.Minute
+)
+
+func main() {
+	pods := flag.Int("pods", 1000, "pods of the Deployment")
+	pairs := flag.Int("pairs", 5, "measured runs of each scheduler, after one that is not counted")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, *pods, *pairs)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, pods, pairs int) (err error) {
+	dir, err := os.MkdirTemp("", "berth-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	// The configuration as it is deployed leaves default-scheduler to the stock scheduler.
+	cluster, err := harness.Start(ctx,
+		sandbox.Config{Name: "bench", Dir: dir, Nodes: nodes, Progress: os.Stdout, Components: []sandbox.Component{stockScheduler()}},
+		product.Options{SchedulerConfig: manifests.SchedulerConfig})
+	if err != nil {
+		return err
+	}
+	defer cluster.Sandbox.Stop()
+
+	spread := &workload{cluster: cluster, name: "spread", scheduler: "berth-scheduler", pods: pods, more: zoneSpread}
+	stock := &workload{cluster: cluster, name: "stock", scheduler: corev1.DefaultSchedulerName, pods: pods}
+	for _, w := range []*workload{spread, stock} {
+		if err := w.create(ctx); err != nil {
+			return err
+		}
+		if _, err := w.measure(ctx); err != nil { // warms caches and, for Berth, takes over the quotas
+			return err
+		}
+	}
+	var spreads, stocks, ratios []float64
+	fmt.Printf("\n%d pods on %d nodes, seconds until all run\n%-6s %8s %8s %8s\n", pods, nodes, "pair", "spread", "stock", "ratio")
+	for i := range pairs {
+		order := []*workload{spread, stock}
+		if i%2 == 1 {
+			order = []*workload{stock, spread}
+		}
+		took := map[*workload]float64{}
+		for _, w := range order {
+			if took[w], err = w.measure(ctx); err != nil {
+				return err
+			}
+		}
+		spreads, stocks, ratios = append(spreads, took[spread]), append(stocks, took[stock]), append(ratios, took[spread]/took[stock])
+		fmt.Printf("%-6d %8.2f %8.2f %8.2f\n", i+1, took[spread], took[stock], took[spread]/took[stock])
+	}
+	fmt.Printf("%-6s %8.2f %8.2f %8.2f\n", "median", median(spreads), median(stocks), median(ratios))
+	return nil
+}
+
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	middle := len(sorted) / 2
+	if len(sorted)%2 == 1 {
+		return sorted[middle]
+	}
+	return (sorted[middle-1] + sorted[middle]) / 2
+}
+
+// stockScheduler is kube-scheduler with its defaults and the client limits that Berth's scheduler has.
+func stockScheduler() sandbox.Component {
+	return sandbox.Component{
+		Name: "kube-scheduler", Binary: "kube-scheduler", Replicas: 1, User: "system:kube-scheduler",
+		Args: func(in sandbox.Instance) ([]string, error) {
+			return []string{"--kubeconfig=" + in.Kubeconfig, "--kube-api-qps=1000", "--kube-api-burst=1000", "--leader-elect=false", "--bind-address=127.0.0.1",
+				fmt.Sprintf("--secure-port=%d", in.Port("secure")), "--cert-dir=" + in.Dir,
+				"--authentication-kubeconfig=" + in.Kubeconfig, "--authorization-kubeconfig=" + in.Kubeconfig, "--v=2"}, nil
+		},
+		Ready: func(in sandbox.Instance) string { return "https://" + in.Address("secure") + "/readyz" },
+	}
+}
+
+// workload is a Deployment in a namespace of its own that is scaled from nothing to its pods and back.
+type workload struct {
+	cluster         *harness.Cluster
+	name, scheduler string
+	pods            int
+	more            string
+	namespace       string
+}
+
+const zoneSpread = `
+---
+apiVersion: apps.kruise.io/v1alpha1
+kind: WorkloadSpread
+metadata: {name: web}
+spec:
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
+  subsets:
+  - {name: a, maxReplicas: 20%, requiredNodeSelectorTerm: {matchExpressions: [{key: topology.kubernetes.io/zone, operator: In, values: [zone-a]}]}}
+  - {name: b, maxReplicas: 20%, requiredNodeSelectorTerm: {matchExpressions: [{key: topology.kubernetes.io/zone, operator: In, values: [zone-b]}]}}
+  - {name: c, requiredNodeSelectorTerm: {matchExpressions: [{key: topology.kubernetes.io/zone, operator: In, values: [zone-c]}]}}
+`
+
+func (w *workload) create(ctx context.Context) (err error) {
+	if w.namespace, err = w.cluster.CreateNamespace(ctx, w.name); err != nil {
+		return err
+	}
+	return w.cluster.ApplyYAML(ctx, w.namespace, `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      schedulerName: `+w.scheduler+`
+      containers: [{name: main, image: "registry.k8s.io/pause:3.10", resources: {requests: {cpu: 100m, memory: 64Mi}}}]
+`+w.more)
+}
+
+// measure returns the seconds from scaling up until all pods run, and then scales down and waits until they are gone.
+func (w *workload) measure(ctx context.Context) (seconds float64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	started := time.Now()
+	if err := w.scale(ctx, w.pods); err != nil {
+		return 0, err
+	}
+	if err := w.waitForRunning(ctx, w.pods); err != nil {
+		return 0, err
+	}
+	seconds = time.Since(started).Seconds()
+	if err := w.scale(ctx, 0); err != nil {
+		return 0, err
+	}
+	return seconds, w.waitForRunning(ctx, 0)
+}
+
+func (w *workload) scale(ctx context.Context, replicas int) error {
+	patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)
+	_, err := w.cluster.Client.AppsV1().Deployments(w.namespace).Patch(ctx, "web", types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "scale")
+	return err
+}
+
+// waitForRunning watches the pods until as many run as are wanted, and no other is there.
+func (w *workload) waitForRunning(ctx context.Context, want int) error {
+	running := map[types.UID]bool{}
+	pods := w.cluster.Client.CoreV1().Pods(w.namespace)
+	listWatch := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			return pods.List(ctx, options)
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			return pods.Watch(ctx, options)
+		},
+	}
+	seen := func(e watch.Event) (bool, error) {
+		pod, ok := e.Object.(*corev1.Pod)
+		if !ok {
+			return false, fmt.Errorf("watching pods: %v", e.Object)
+		}
+		if e.Type == watch.Deleted {
+			delete(running, pod.UID)
+		} else {
+			running[pod.UID] = pod.Status.Phase == corev1.PodRunning
+		}
+		all := 0
+		for _, runs := range running {
+			if runs {
+				all++
+			}
+		}
+		return all == want && len(running) == want, nil
+	}
+	list, err := pods.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	if want == 0 && len(list.Items) == 0 {
+		return nil
+	}
+	for i := range list.Items {
+		if done, err := seen(watch.Event{Type: watch.Added, Object: &list.Items[i]}); done || err != nil {
+			return err
+		}
+	}
+	_, err = watchtools.Until(ctx, list.ResourceVersion, listWatch, seen)
+	return err
+}

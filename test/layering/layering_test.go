@@ -1,0 +1,73 @@
+// Package layering holds the direction of imports: cmd → adapters → model → vocabulary.
+package layering
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/berth-project/berth/"
+
+// forbidden are prefixes of packages that a package must not depend on, directly or through others, and why.
+var forbidden = map[string]map[string]string{
+	"pkg/crd/...": {
+		module + "pkg/subset": "the vocabulary knows no rule",
+		"k8s.io/client-go":    "the vocabulary is imported by everyone",
+	},
+	"pkg/subset": {
+		"k8s.io/client-go":               "the model has no client; move the reading to the adapter",
+		"k8s.io/kubernetes":              "the model is used by programs that are no scheduler",
+		"sigs.k8s.io/controller-runtime": "the model is used by programs that are no controller",
+		module + "pkg/workload":          "the model takes numbers",
+		module + "pkg/plugins":           "imports point from adapters to the model",
+	},
+	"pkg/workload": {
+		"k8s.io/client-go":               "it takes objects that somebody else has read",
+		"k8s.io/kubernetes":              "it is used by programs that are no scheduler",
+		"sigs.k8s.io/controller-runtime": "it is used by programs that are no controller",
+	},
+	"pkg/simulate": {
+		"k8s.io/client-go":               "the simulator runs the model on plain data",
+		"k8s.io/kubernetes":              "the simulator runs the model on plain data",
+		"sigs.k8s.io/controller-runtime": "the simulator runs the model on plain data",
+	},
+	"pkg/sandbox": {
+		module + "pkg/crd":    "the sandbox knows nothing of the product; pass it in",
+		module + "pkg/subset": "the sandbox knows nothing of the product; pass it in",
+		module + "manifests":  "the sandbox knows nothing of the product; pass it in",
+		module + "cmd":        "nothing imports cmd",
+	},
+	"pkg/plugins/...": {
+		module + "pkg/controller":        "adapters do not import each other",
+		module + "pkg/webhook":           "adapters do not import each other",
+		module + "pkg/sandbox":           "only cmd and tests start a control plane",
+		"sigs.k8s.io/controller-runtime": "a plugin reads the scheduler's own informers",
+		module + "cmd":                   "nothing imports cmd",
+	},
+	"pkg/controller/...": {
+		module + "pkg/plugins": "adapters do not import each other",
+		module + "pkg/webhook": "adapters do not import each other",
+		module + "pkg/sandbox": "only cmd and tests start a control plane",
+		"k8s.io/kubernetes":    "only the scheduler is built on k8s.io/kubernetes",
+		module + "cmd":         "nothing imports cmd",
+	},
+}
+
+func TestImportsPointOneWay(t *testing.T) {
+	for pattern, rules := range forbidden {
+		t.Run(pattern, func(t *testing.T) {
+			output, err := exec.CommandContext(t.Context(), "go", "list", "-deps", module+pattern).Output()
+			if err != nil {
+				t.Fatalf("go list: %v", err)
+			}
+			for _, dep := range strings.Fields(string(output)) {
+				for prefix, why := range rules {
+					if dep == strings.TrimSuffix(prefix, "/") || strings.HasPrefix(dep, strings.TrimSuffix(prefix, "/")+"/") {
+						t.Errorf("%s depends on %s: %s", pattern, dep, why)
+					}
+				}
+			}
+		})
+	}
+}
