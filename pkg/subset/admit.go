@@ -24,7 +24,7 @@ type Candidate struct {
 	// Behind is how many other counted slots, in the subsets it holds, belong to pending pods that asked later. They give way to this
 	// one when a quota was lowered.
 	Behind int32
-	// Closed are subsets that this pod is known to find no node in.
+	// Closed are subsets that this pod is known to find no node in. Strategy Fixed pays no heed to them.
 	Closed Mask
 }
 
@@ -32,15 +32,17 @@ type Candidate struct {
 type Verdict struct {
 	// Subset the pod may use. None if the pod is let go without one, or refused.
 	Subset int
-	// Reason is ReasonAdmitted, ReasonUnplaced (let go) or ReasonSubsetsFull (refused).
+	// Reason is ReasonAdmitted, ReasonUnplaced (let go), ReasonSubsetsFull or ReasonNoNodeFits (refused).
 	Reason v1alpha1.Reason
 }
 
 // Allowed is true if the pod may go on, in a subset or without one.
-func (v Verdict) Allowed() bool { return v.Reason != v1alpha1.ReasonSubsetsFull }
+func (v Verdict) Allowed() bool {
+	return v.Reason == v1alpha1.ReasonAdmitted || v.Reason == v1alpha1.ReasonUnplaced
+}
 
-// Admit picks the subset of one pod: the first that has quota left. If none has, the pod is let go or refused, as the spread says.
-// It allocates nothing.
+// Admit picks the subset of one pod: the first that has quota left and, with strategy Adaptive, is not closed to it. If none has quota
+// left, the pod is let go or refused, as the spread says; if some have and are closed, it is refused. It allocates nothing.
 //
 // It relies on kept counting every slot that is taken, promised or possibly taken; a slot missing there is a pod over quota.
 func (p *Policy) Admit(plan *Plan, kept Counts, pod Candidate) Verdict {
@@ -50,11 +52,14 @@ func (p *Policy) Admit(plan *Plan, kept Counts, pod Candidate) Verdict {
 			continue
 		}
 		full = false
-		if !pod.Closed.Has(i) {
+		if !pod.Closed.Has(i) || p.Strategy == v1alpha1.FixedScheduleStrategy {
 			return Verdict{Subset: i, Reason: v1alpha1.ReasonAdmitted}
 		}
 	}
-	if full && p.WhenFull == v1alpha1.WhenFullSchedule {
+	if !full {
+		return Verdict{Subset: None, Reason: v1alpha1.ReasonNoNodeFits}
+	}
+	if p.WhenFull == v1alpha1.WhenFullSchedule {
 		return Verdict{Subset: None, Reason: v1alpha1.ReasonUnplaced}
 	}
 	return Verdict{Subset: None, Reason: v1alpha1.ReasonSubsetsFull}

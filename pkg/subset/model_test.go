@@ -67,6 +67,7 @@ func TestAdmit(t *testing.T) {
 	const twoThenAny = `subsets: [{name: a, maxReplicas: 2}, {name: b}]`
 	const twoAndTwo = `subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 2}]`
 	const wait = "\nscheduleStrategy: {whenFull: Wait}"
+	const adaptive = "\nscheduleStrategy: {type: Adaptive}"
 	tests := map[string]struct {
 		spec string
 		kept Counts
@@ -82,8 +83,9 @@ func TestAdmit(t *testing.T) {
 		"a lowered quota sends those on who asked last":             {twoAndTwo, Counts{5, 0}, Candidate{Holds: Mask(0).With(0), Behind: 2}, Verdict{1, v1alpha1.ReasonAdmitted}},
 		"with every subset full the pod is let go":                  {twoAndTwo, Counts{2, 2}, Candidate{}, Verdict{None, v1alpha1.ReasonUnplaced}},
 		"with every subset full the pod is held if the spread says": {twoAndTwo + wait, Counts{2, 2}, Candidate{}, Verdict{None, v1alpha1.ReasonSubsetsFull}},
-		"a subset that is closed to the pod is passed over":         {twoThenAny, Counts{0, 0}, Candidate{Closed: Mask(0).With(0)}, Verdict{1, v1alpha1.ReasonAdmitted}},
-		"a subset with quota that is closed does not let a pod go":  {twoAndTwo, Counts{2, 1}, Candidate{Closed: Mask(0).With(1)}, Verdict{None, v1alpha1.ReasonSubsetsFull}},
+		"a subset that is closed to the pod is passed over":         {twoThenAny + adaptive, Counts{0, 0}, Candidate{Closed: Mask(0).With(0)}, Verdict{1, v1alpha1.ReasonAdmitted}},
+		"a subset with quota that is closed does not let a pod go":  {twoAndTwo + adaptive, Counts{2, 1}, Candidate{Closed: Mask(0).With(1)}, Verdict{None, v1alpha1.ReasonNoNodeFits}},
+		"Fixed stays in a subset that is closed":                    {twoThenAny, Counts{0, 0}, Candidate{Closed: Mask(0).With(0)}, Verdict{0, v1alpha1.ReasonAdmitted}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -95,6 +97,32 @@ func TestAdmit(t *testing.T) {
 			}
 			if got.Subset != None && !policy.HasRoom(&plan, tc.kept, got.Subset, tc.pod) {
 				t.Error("HasRoom disagrees with Admit")
+			}
+		})
+	}
+}
+
+func TestNoNode(t *testing.T) {
+	const spec = "{subsets: [{name: a}, {name: b}], scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: true, rescheduleCriticalSeconds: 30}}}"
+	tests := map[string]struct {
+		spec    string
+		waited  time.Duration
+		skipped bool
+		want    Step
+		again   time.Duration
+	}{
+		"Fixed stays":                                {"subsets: [{name: a}]", time.Hour, true, Stay, 0},
+		"Adaptive goes on at once":                   {"{subsets: [{name: a}], scheduleStrategy: {type: Adaptive}}", 0, false, GoOn, 0},
+		"without simulation a pod waits first":       {spec, 10 * time.Second, false, Stay, 20 * time.Second},
+		"and goes on when it has waited long enough": {spec, 30 * time.Second, false, GoOn, 0},
+		"and does not wait where others have":        {spec, 0, true, GoOn, 0},
+		"without a time it stays":                    {"{subsets: [{name: a}], scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: true}}}", time.Hour, false, Stay, 0},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, again := compile(t, tc.spec).NoNode(tc.waited, tc.skipped)
+			if got != tc.want || again != tc.again {
+				t.Errorf("got %v, again after %s; want %v, %s", got, again, tc.want, tc.again)
 			}
 		})
 	}

@@ -49,11 +49,8 @@ func compilePatch(extension *runtime.RawExtension, path *field.Path) (podPatch, 
 	if err := json.Unmarshal(raw, &tree); err != nil {
 		return podPatch{}, field.ErrorList{field.Invalid(path, field.OmitValueType{}, fmt.Sprintf("must be a strategic merge patch of a pod: %v", err))}
 	}
-	if errs := unknownFields(tree, path); len(errs) > 0 {
-		return podPatch{}, errs
-	}
 	var patch podPatch
-	var errs field.ErrorList
+	errs := unknownFields(tree, path)
 	for _, key := range sortedKeys(tree) {
 		switch key {
 		case "metadata":

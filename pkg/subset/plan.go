@@ -1,6 +1,7 @@
 package subset
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 )
@@ -56,14 +57,14 @@ func (p *Policy) Describe(plan *Plan, kept Counts) string {
 		if i > 0 {
 			b.WriteString("; ")
 		}
-		b.WriteString(p.Subsets[i].Name)
-		b.WriteString(": ")
-		b.WriteString(strconv.Itoa(int(kept.At(i))))
-		b.WriteString("/")
-		b.WriteString(FormatQuota(plan.Quota[i]))
-		b.WriteString(" kept")
+		b.WriteString(p.DescribeSubset(plan, kept, i))
 	}
 	return b.String()
+}
+
+// DescribeSubset says how full one subset is: "subset-a: 10/10 kept".
+func (p *Policy) DescribeSubset(plan *Plan, kept Counts, subset int) string {
+	return fmt.Sprintf("%s: %d/%s kept", p.Subsets[subset].Name, kept.At(subset), FormatQuota(plan.Quota[subset]))
 }
 
 // FormatQuota prints a quota: "-" for NoLimit.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/validate/content"
@@ -31,6 +32,8 @@ type Policy struct {
 	Scope    v1alpha1.QuotaScope
 	WhenFull v1alpha1.WhenFull
 	Binding  v1alpha1.BindingMode
+	// Patience of strategy Adaptive with a subset that has no node for a pod.
+	Patience Patience
 	// Subsets in order of preference.
 	Subsets []Subset
 	// Warnings are about what is legal and probably not meant, each with its path.
@@ -38,6 +41,59 @@ type Policy struct {
 
 	podSelector labels.Selector
 	hasPercent  bool
+}
+
+// Patience says when a pod of strategy Adaptive goes on from a subset that has no node for it.
+type Patience struct {
+	// Simulate: at once, on the verdict of the scheduler's filters.
+	Simulate bool
+	// Wait is how long the pod waits first, without Simulate. 0 means that waiting never moves it.
+	Wait time.Duration
+	// Skip is for how long no other pod waits there after one has waited in vain.
+	Skip time.Duration
+}
+
+const defaultSkip = 300 * time.Second
+
+func patience(adaptive *v1alpha1.AdaptiveStrategy) Patience {
+	if adaptive == nil {
+		return Patience{Simulate: true, Skip: defaultSkip}
+	}
+	p := Patience{Simulate: !adaptive.DisableSimulationSchedule, Skip: defaultSkip}
+	if s := adaptive.RescheduleCriticalSeconds; s != nil {
+		p.Wait = time.Duration(*s) * time.Second
+	}
+	if s := adaptive.UnschedulableLastSeconds; s != nil {
+		p.Skip = time.Duration(*s) * time.Second
+	}
+	return p
+}
+
+// Step is what a pod does that found no node in its subset.
+type Step uint8
+
+const (
+	// Stay and wait for a node.
+	Stay Step = iota
+	// GoOn to the next subset.
+	GoOn
+)
+
+// NoNode is the step of a pod that found no node in its subset and has waited there for so long. skipped is true while the subset is
+// skipped after another pod waited in vain. With Stay, the second result is after how much longer to ask again; 0 is never.
+func (p *Policy) NoNode(waited time.Duration, skipped bool) (Step, time.Duration) {
+	switch {
+	case p.Strategy != v1alpha1.AdaptiveScheduleStrategy:
+		return Stay, 0
+	case p.Patience.Simulate || skipped:
+		return GoOn, 0
+	case p.Patience.Wait == 0:
+		return Stay, 0
+	case waited >= p.Patience.Wait:
+		return GoOn, 0
+	default:
+		return Stay, p.Patience.Wait - waited
+	}
 }
 
 // Subset is one compiled subset.
@@ -101,6 +157,7 @@ func Compile(spec *v1alpha1.WorkloadSpreadSpec, path *field.Path) (*Policy, fiel
 		Scope:    withDefault(spec.ScheduleStrategy.QuotaScope, v1alpha1.RevisionQuotaScope),
 		WhenFull: withDefault(spec.ScheduleStrategy.WhenFull, v1alpha1.WhenFullSchedule),
 		Binding:  withDefault(spec.ScheduleStrategy.Binding, v1alpha1.AutoBinding),
+		Patience: patience(spec.ScheduleStrategy.Adaptive),
 	}
 	errs = append(errs, validateTarget(&spec.TargetReference, path.Child("targetRef"))...)
 	errs = append(errs, validateStrategy(policy, &spec.ScheduleStrategy, path.Child("scheduleStrategy"))...)
@@ -234,9 +291,10 @@ func compileSubset(spec *v1alpha1.Subset, path *field.Path) (Subset, field.Error
 		if len(term.MatchExpressions) == 0 && len(term.MatchFields) == 0 {
 			errs = append(errs, field.Required(termPath, "an empty term selects no node; leave it out to select every node"))
 		}
-		required, err := nodeaffinity.NewNodeSelector(&corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{*term}}, field.WithPath(termPath))
+		required, err := nodeaffinity.NewNodeSelector(&corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{*term}})
 		if err != nil {
-			errs = append(errs, field.Invalid(termPath, field.OmitValueType{}, err.Error()))
+			// The parser's own path speaks of a selector with terms, of which a subset has one.
+			errs = append(errs, field.Invalid(termPath, field.OmitValueType{}, strings.ReplaceAll(err.Error(), "nodeSelectorTerms[0].", "")))
 		}
 		subset.required = required
 	}

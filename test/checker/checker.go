@@ -115,6 +115,19 @@ func (c *Checker) Binds() int {
 	return binds
 }
 
+// Created is how many pods with the label app were created in a namespace since the checker was started.
+func (c *Checker) Created(namespace, app string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	seen := map[string]bool{}
+	for _, e := range c.events {
+		if e.object.GetKind() == "Pod" && e.object.GetNamespace() == namespace && e.object.GetLabels()["app"] == app {
+			seen[string(e.object.GetUID())] = true
+		}
+	}
+	return len(seen)
+}
+
 // Violations replays what was recorded and returns what was wrong at which revision.
 func (c *Checker) Violations() []string {
 	violations, _ := c.replay()

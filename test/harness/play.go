@@ -38,13 +38,19 @@ type Play struct {
 // NewPlay makes the nodes and the namespace of a scenario. End takes them away again.
 func (c *Cluster) NewPlay(ctx context.Context, scenario *simulate.Scenario) (*Play, error) {
 	p := &Play{Cluster: c, scenario: scenario, nodes: scenario.Nodes(), applied: map[simulate.Reference]simulate.Object{}}
-	if err := c.Sandbox.CreateNodes(ctx, p.nodes); err != nil {
+	var err error
+	if p.Namespace, err = c.CreateNamespace(ctx, "scenario"); err != nil {
 		return nil, err
 	}
-	var err error
-	p.Namespace, err = c.CreateNamespace(ctx, "scenario")
-	return p, err
+	for _, node := range p.nodes {
+		node.Name = p.nodeName(node.Name)
+		node.Labels[corev1.LabelHostname] = node.Name
+	}
+	return p, c.Sandbox.CreateNodes(ctx, p.nodes)
 }
+
+// nodeName is the name of a node on the cluster. The fake kubelet takes 10 seconds to notice a node whose name it has seen before.
+func (p *Play) nodeName(name string) string { return p.Namespace + "-" + name }
 
 // End deletes what the scenario has made.
 func (p *Play) End(ctx context.Context) error {
@@ -201,7 +207,7 @@ func (p *Play) delete(ctx context.Context, ref simulate.Reference) error {
 func (p *Play) cordon(ctx context.Context, group simulate.NodeGroup, unschedulable bool) error {
 	for _, name := range group.NodeNames() {
 		patch := fmt.Sprintf(`{"spec":{"unschedulable":%t}}`, unschedulable)
-		if _, err := p.Client.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		if _, err := p.Client.CoreV1().Nodes().Patch(ctx, p.nodeName(name), types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 			return err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"hash/fnv"
 	"strings"
 	"testing"
 
@@ -36,18 +37,22 @@ spec:
 %[3]s`, name, replicas, more)
 }
 
-// pools makes nodes named after their pools.
+// pools makes a node for each pool. Its name ends in the pool's, and is its own in every test.
 func pools(t *testing.T, names ...string) {
 	t.Helper()
 	var all []*corev1.Node
 	for _, name := range names {
-		all = append(all, sandbox.NewNode(t.Name()[len(t.Name())-1:]+"-"+name, "zone-a", map[string]string{"pool": name}, nil, nil))
-	}
-	for i := range all {
-		all[i].Name = strings.ToLower(all[i].Name)
-		all[i].Labels[corev1.LabelHostname] = all[i].Name
+		all = append(all, sandbox.NewNode(nodeIn(t, name), "zone-a", map[string]string{"pool": name}, nil, nil))
 	}
 	nodes(t, all...)
+}
+
+// nodeIn is the name of the test's node in a pool.
+func nodeIn(t *testing.T, pool string) string {
+	t.Helper()
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(t.Name())) // never fails
+	return fmt.Sprintf("node-%x-%s", hash.Sum32(), pool)
 }
 
 const twoPools = `
@@ -197,7 +202,7 @@ func TestPodsThatAreHeldSayWhy(t *testing.T) {
 `)
 	apply(t, ns, deployment("web", 2, ""))
 	waitFor(t, "the message", func(ctx context.Context) (string, error) {
-		return podMessage(ctx, ns, `SubsetsFull: WorkloadSpread "web" is full: a: 1/1 kept`)
+		return podMessage(ctx, ns, `SubsetsFull: WorkloadSpread "web": a: 1/1 kept`)
 	})
 	expectPlaces(t, ns, "a=1 b=0")
 }
@@ -212,7 +217,7 @@ func TestNodesOutsideOfTheSubsetAreNamedInTheMessage(t *testing.T) {
 	})
 	// A node that joins the subset is what the pod waits for.
 	patch := []byte(`{"metadata":{"labels":{"pool":"a"}}}`)
-	if _, err := the.Client.CoreV1().Nodes().Patch(t.Context(), strings.ToLower(t.Name()[len(t.Name())-1:])+"-b", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if _, err := the.Client.CoreV1().Nodes().Patch(t.Context(), nodeIn(t, "b"), types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, "the pod to be bound", func(ctx context.Context) (string, error) {

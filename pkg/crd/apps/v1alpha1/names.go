@@ -36,6 +36,8 @@ const (
 	ReasonAdmitted Reason = "Admitted"
 	// ReasonSubsetsFull: every subset holds its quota and the spread says to wait.
 	ReasonSubsetsFull Reason = "SubsetsFull"
+	// ReasonNoNodeFits: no subset with quota left has a node for the pod.
+	ReasonNoNodeFits Reason = "NoNodeFits"
 	// ReasonUnplaced: every subset holds its quota and the spread lets the pod go anywhere.
 	ReasonUnplaced Reason = "Unplaced"
 	// ReasonOverQuota: the pod is above the quota of its subset.

@@ -27,11 +27,11 @@ func decisionIn(state fwk.CycleState) *decision {
 }
 
 // PreFilter gives the pod its subset for this cycle, or holds it.
-func (s *Spread) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+func (s *Spread) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	if err := s.takeover.complete(ctx); err != nil {
 		return nil, fwk.AsStatus(err)
 	}
-	answer := s.ledger.choose(pod)
+	answer := s.ledger.choose(pod, nodes)
 	switch {
 	case answer.decision != nil:
 		state.Write(stateKey, answer.decision)

@@ -2,11 +2,14 @@ package workloadspread
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
@@ -33,6 +36,7 @@ type ledger struct {
 	workloads          workloads
 	pods               podLister
 	nodes              func(name string) *corev1.Node
+	predicates         predicates
 	activate           func(pods map[string]*corev1.Pod)
 
 	mu      sync.Mutex
@@ -44,6 +48,11 @@ type ledger struct {
 	unclassified map[types.UID]*entry
 	order        uint64
 	awake        map[string]*corev1.Pod
+	// lowest priority of any pod ever seen. A pod that is not above it need not try to preempt.
+	lowest int32
+	// event that the hints are being asked about, and the spreads for which it has woken a pod.
+	event  any
+	served map[*spread]bool
 }
 
 // workloads tells of the objects above a pod. Implementations must not call back into the ledger.
@@ -98,6 +107,19 @@ type entry struct {
 	woken bool
 	// held since its last cycle for news of its workload.
 	held bool
+	// shape of the pod, once it is needed; see memo.go.
+	shape string
+	// A pod of strategy Adaptive goes through its subsets in a round of cycles. tried are those in which it found no node, preempted those in
+	// which it found no victims either. again is true while the next cycle belongs to the same round, preempting while this cycle may
+	// preempt, and nominated while the pod waits for its victims to leave.
+	tried, preempted             subset.Mask
+	again, preempting, nominated bool
+	// exhausted: the pod's last cycle found that no subset with quota has a node. wasExhausted: some cycle before did.
+	exhausted, wasExhausted bool
+	// retry is how long an exhausted pod last waited before it was tried without any event.
+	retry time.Duration
+	// since when the pod has looked for a node in a subset.
+	since map[int]time.Time
 	// patience is when the pod stops waiting for news of its workload. Zero before it began to wait.
 	patience time.Time
 	place    waitplace
@@ -139,6 +161,7 @@ func newLedger(c clock.WithDelayedExecution, observationTimeout time.Duration, w
 		orphans:            map[types.UID]map[types.UID]*corev1.Pod{},
 		unclassified:       map[types.UID]*entry{},
 		awake:              map[string]*corev1.Pod{},
+		served:             map[*spread]bool{},
 	}
 }
 
@@ -158,7 +181,9 @@ func (l *ledger) locked(f func()) {
 
 // choose gives a pod its subset for this cycle, and with it a slot. A pod that asks again keeps its slot, or moves to an earlier subset
 // that has room by now.
-func (l *ledger) choose(pod *corev1.Pod) (answer ruling) {
+//
+// nodes are those of the cycle's snapshot.
+func (l *ledger) choose(pod *corev1.Pod, nodes []fwk.NodeInfo) (answer ruling) {
 	l.locked(func() {
 		e, held := l.enter(pod)
 		if held != nil {
@@ -172,9 +197,15 @@ func (l *ledger) choose(pod *corev1.Pod) (answer ruling) {
 			answer = ruling{reason: v1alpha1.ReasonWorkloadNotObserved, message: "the pod is being bound already"}
 			return
 		}
-		l.served(e)
-		answer = l.rule(e)
+		l.unwake(e)
+		if !e.again {
+			e.tried, e.preempted = 0, 0
+		}
+		e.again, e.preempting = false, false
+		answer = l.rule(e, nodes)
 		e.held = answer.reason == v1alpha1.ReasonWorkloadNotObserved
+		e.exhausted = answer.reason == v1alpha1.ReasonNoNodeFits
+		e.wasExhausted = e.wasExhausted || e.exhausted
 		if answer.decision == nil {
 			l.release(e)
 			e.state = waiting
@@ -206,7 +237,7 @@ func (l *ledger) enter(pod *corev1.Pod) (*entry, *ruling) {
 }
 
 // rule asks the model and takes the slot it grants.
-func (l *ledger) rule(e *entry) ruling {
+func (l *ledger) rule(e *entry, nodes []fwk.NodeInfo) ruling {
 	s := e.spread
 	switch {
 	case s.policy == nil:
@@ -218,10 +249,25 @@ func (l *ledger) rule(e *entry) ruling {
 		return ruling{reason: v1alpha1.ReasonWorkloadNotObserved, message: fmt.Sprintf(
 			"%s has more pods than the %d replicas last seen; waiting for the new number", s.target, s.plan.Replicas)}
 	}
-	verdict := s.policy.Admit(&s.plan, s.tally.Kept(e.scope), l.candidate(e))
+	candidate := l.candidate(e)
+	closed := l.closed(e, nodes)
+	candidate.Closed = e.tried | closed
+	if e.nominated && e.subset != subset.None {
+		candidate.Closed = ^subset.Mask(0).With(e.subset)
+	}
+	verdict := s.policy.Admit(&s.plan, s.tally.Kept(e.scope), candidate)
+	if verdict.Reason == v1alpha1.ReasonNoNodeFits && l.mayPreempt(e.pod) {
+		// Every subset has refused the pod, so now it may preempt, in the order of the subsets.
+		candidate.Closed = e.preempted
+		if verdict = s.policy.Admit(&s.plan, s.tally.Kept(e.scope), candidate); verdict.Allowed() {
+			e.preempting = true
+		}
+	}
 	if !verdict.Allowed() {
-		return ruling{reason: verdict.Reason, message: fmt.Sprintf(
-			"WorkloadSpread %q is full: %s", s.key.Name, s.policy.Describe(&s.plan, s.tally.Kept(e.scope)))}
+		if verdict.Reason == v1alpha1.ReasonNoNodeFits && e.tried&^closed != 0 {
+			l.tryAgainLater(e)
+		}
+		return ruling{reason: verdict.Reason, message: l.explain(e)}
 	}
 	if verdict.Subset != e.subset {
 		l.leave(e)
@@ -231,6 +277,28 @@ func (l *ledger) rule(e *entry) ruling {
 	e.state = claimed
 	l.wait(e)
 	return ruling{decision: &decision{spread: s, policy: s.policy, subset: verdict.Subset}}
+}
+
+// mayPreempt is false for a pod that can have no victims.
+func (l *ledger) mayPreempt(pod *corev1.Pod) bool {
+	if pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == corev1.PreemptNever {
+		return false
+	}
+	return corev1helpers.PodPriority(pod) > l.lowest
+}
+
+// explain says of every subset why the pod is not in it.
+func (l *ledger) explain(e *entry) string {
+	s := e.spread
+	kept := s.tally.Kept(e.scope)
+	parts := make([]string, len(s.policy.Subsets))
+	for i := range parts {
+		parts[i] = s.policy.DescribeSubset(&s.plan, kept, i)
+		if entry, found := s.memo[e.shapeKey(i)]; found && subset.Free(s.plan.Quota[i], kept.At(i)) != 0 {
+			parts[i] = s.policy.Subsets[i].Name + ": " + entry.why
+		}
+	}
+	return fmt.Sprintf("WorkloadSpread %q: %s", s.key.Name, strings.Join(parts, "; "))
 }
 
 // candidate is the pod as the model sees it.
@@ -256,16 +324,33 @@ func (l *ledger) patient(e *entry) bool {
 	now := l.clock.Now()
 	if e.patience.IsZero() {
 		e.patience = now.Add(l.observationTimeout)
-		uid := e.pod.UID
-		l.clock.AfterFunc(l.observationTimeout, func() {
-			l.locked(func() {
-				if e := l.entries[uid]; e != nil && e.state == waiting {
-					l.wake(e)
-				}
-			})
-		})
+		l.wakeAfter(e, l.observationTimeout)
 	}
 	return now.Before(e.patience)
+}
+
+// tryAgainLater is for an exhausted pod of which a subset was refused by more than its nodes: pods elsewhere, volumes, claims. What
+// changed there while the pod was in the middle of its round has no generation and no event that comes again.
+func (l *ledger) tryAgainLater(e *entry) {
+	e.retry = min(max(2*e.retry, firstRetry), lastRetry)
+	l.wakeAfter(e, e.retry)
+}
+
+const (
+	firstRetry = time.Second
+	lastRetry  = time.Minute
+)
+
+// wakeAfter wakes a pod that has found no node by then.
+func (l *ledger) wakeAfter(e *entry, wait time.Duration) {
+	uid := e.pod.UID
+	l.clock.AfterFunc(wait, func() {
+		l.locked(func() {
+			if e := l.entries[uid]; e != nil && e.state <= claimed {
+				l.wake(e)
+			}
+		})
+	})
 }
 
 // reserve makes the slot of this cycle's decision final. False if the spread has changed since, so that the decision no longer holds.
@@ -280,6 +365,10 @@ func (l *ledger) reserve(pod *corev1.Pod, d *decision) (ok bool) {
 		}
 		e.state = reserved
 		l.leave(e)
+		if e.wasExhausted {
+			l.wakeExhausted(e.spread) // where this pod found room there may be more
+		}
+		e.wasExhausted, e.preempting, e.nominated = false, false, false
 		ok = true
 	})
 	return ok
@@ -363,6 +452,7 @@ func (l *ledger) observe(pod *corev1.Pod) {
 }
 
 func (l *ledger) observeLocked(pod *corev1.Pod) {
+	l.lowest = min(l.lowest, corev1helpers.PodPriority(pod))
 	e := l.entries[pod.UID]
 	if !subset.IsActive(pod) {
 		l.forget(pod.UID)
@@ -414,8 +504,11 @@ func (l *ledger) forget(uid types.UID) {
 	if s.live[e.owner]--; s.live[e.owner] <= 0 {
 		delete(s.live, e.owner)
 	}
-	l.served(e)
+	l.unwake(e)
 	l.leave(e)
+	if e.holds() != 0 {
+		l.wakeExhausted(s)
+	}
 	l.setSlots(e, subset.None, 0)
 	l.wakeNext(s, e.scope)
 }
@@ -436,7 +529,7 @@ func (l *ledger) add(pod *corev1.Pod, s *spread) *entry {
 // settle counts a pod where the API server shows it. From then on its record and its node's labels are not read again, so that neither a
 // changed annotation nor a relabelled node moves it to another quota.
 func (l *ledger) settle(e *entry) {
-	l.served(e)
+	l.unwake(e)
 	l.leave(e)
 	e.state = bound
 	e.record = subset.RecordOf(e.pod)

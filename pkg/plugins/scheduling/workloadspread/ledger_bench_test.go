@@ -33,7 +33,7 @@ func BenchmarkCycle(b *testing.B) {
 			pod := w.pod("p")
 			b.ReportAllocs()
 			for b.Loop() {
-				answer := w.ledger.choose(pod)
+				answer := w.ledger.choose(pod, nil)
 				if answer.decision == nil || !w.ledger.reserve(pod, answer.decision) {
 					b.Fatal("no slot")
 				}

@@ -134,7 +134,7 @@ func (w *world) delete(pod *corev1.Pod) {
 // choose runs the pod's PreFilter and names the subset: "-" for none, or the reason of a refusal.
 func (w *world) choose(pod *corev1.Pod) string {
 	w.t.Helper()
-	switch answer := w.ledger.choose(pod); {
+	switch answer := w.ledger.choose(pod, nil); {
 	case answer.decision == nil && answer.reason == "":
 		return "no spread"
 	case answer.decision == nil:
@@ -149,7 +149,7 @@ func (w *world) choose(pod *corev1.Pod) string {
 // schedule runs a whole cycle up to the sending of the bind.
 func (w *world) schedule(pod *corev1.Pod) *decision {
 	w.t.Helper()
-	answer := w.ledger.choose(pod)
+	answer := w.ledger.choose(pod, nil)
 	if answer.decision == nil {
 		w.t.Fatalf("choose %s: %s %s", pod.Name, answer.reason, answer.message)
 	}
@@ -222,7 +222,7 @@ func TestASlotGoesThroughEveryState(t *testing.T) {
 	w := newWorld(t, 4)
 	w.spread(1, twoThenAny)
 	pod := w.pod("p")
-	d := w.ledger.choose(pod).decision
+	d := w.ledger.choose(pod, nil).decision
 	w.expectKept("a=1 b=0")
 	if !w.ledger.reserve(pod, d) {
 		t.Fatal("reserve")
@@ -354,7 +354,7 @@ func TestAReservationDoesNotOutliveItsPolicy(t *testing.T) {
 	w := newWorld(t, 4)
 	w.spread(1, twoThenAny)
 	pod := w.pod("p")
-	d := w.ledger.choose(pod).decision
+	d := w.ledger.choose(pod, nil).decision
 	w.spread(2, `subsets: [{name: b}, {name: a, maxReplicas: 2}]`)
 	if w.ledger.reserve(pod, d) {
 		t.Error("reserved by a decision of the policy before")
@@ -617,7 +617,7 @@ func TestNoHistoryLosesOrInventsASlot(t *testing.T) {
 				e := w.ledger.entries[pod.UID]
 				switch r.IntN(9) {
 				case 0, 1:
-					if d := w.ledger.choose(pod).decision; d != nil && w.ledger.reserve(pod, d) {
+					if d := w.ledger.choose(pod, nil).decision; d != nil && w.ledger.reserve(pod, d) {
 						decided[pod.UID] = d
 					}
 				case 2:

@@ -7,8 +7,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+	schedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/utils/clock"
 )
@@ -20,10 +24,14 @@ const Name = "WorkloadSpread"
 type Spread struct {
 	*core
 	handle fwk.Handle
+	// preemption is asked last; see PostFilter. Profiles must therefore disable the plugin DefaultPreemption.
+	preemption *defaultpreemption.DefaultPreemption
 }
 
 var (
+	_ fwk.PreEnqueuePlugin  = &Spread{}
 	_ fwk.PreFilterPlugin   = &Spread{}
+	_ fwk.PostFilterPlugin  = &Spread{}
 	_ fwk.FilterPlugin      = &Spread{}
 	_ fwk.PreScorePlugin    = &Spread{}
 	_ fwk.ScorePlugin       = &Spread{}
@@ -60,8 +68,17 @@ func NewFactory() frameworkruntime.PluginFactory {
 		if *shared.args != *args {
 			return nil, fmt.Errorf("pluginConfig[%s].args: must be the same in all profiles, which share one ledger", Name)
 		}
-		return &Spread{core: shared, handle: handle}, nil
+		preemption, err := defaultpreemption.New(ctx, defaultPreemptionArgs(), handle, shared.ledger.predicates.features)
+		if err != nil {
+			return nil, err
+		}
+		return &Spread{core: shared, handle: handle, preemption: preemption}, nil
 	}
+}
+
+// defaultPreemptionArgs are those that a scheduler uses if its configuration says nothing of DefaultPreemption.
+func defaultPreemptionArgs() *schedulerconfig.DefaultPreemptionArgs {
+	return &schedulerconfig.DefaultPreemptionArgs{MinCandidateNodesPercentage: 10, MinCandidateNodesAbsolute: 100}
 }
 
 // newCore wires the ledger to the scheduler. It starts informers and waits for nothing.
@@ -87,6 +104,7 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle) (*core, error) 
 			return node
 		},
 		func(pods map[string]*corev1.Pod) { handle.Activate(logger, pods) })
+	l.predicates = predicates{features: feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate), dra: handle.SharedDRAManager()}
 	custom.changed, custom.seen, custom.retry = l.workloadChanged, l.ownerSeen, l.retryOrphans
 
 	listeners, err := watch(ctx, l, factory, spreads)

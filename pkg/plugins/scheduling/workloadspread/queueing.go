@@ -13,20 +13,30 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// EventsToRegister names the node events after which a pod that the plugin rejected may fit. Slots, spreads and workloads have no event here:
-// the ledger wakes exactly as many pods as there are slots, after it has counted, which a hint cannot do.
+// EventsToRegister names the events after which a pod that the plugin rejected may find a node. Slots, spreads and workloads have no event
+// here: the ledger wakes exactly as many pods as there are slots, after it has counted, which a hint cannot do.
 func (s *Spread) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
-	return []fwk.ClusterEventWithHint{{
-		Event:          fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeLabel | fwk.UpdateNodeTaint},
-		QueueingHintFn: s.isSchedulableAfterNodeChange,
-	}}, nil
+	return []fwk.ClusterEventWithHint{
+		{
+			Event:          fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeAllocatable | fwk.UpdateNodeLabel | fwk.UpdateNodeTaint},
+			QueueingHintFn: s.isSchedulableAfterNodeChange,
+		},
+		// The other filters register this for the subset that the pod tried last. Room may come free in an earlier one.
+		{
+			Event:          fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.Delete},
+			QueueingHintFn: s.isSchedulableAfterPodDeletion,
+		},
+	}, nil
 }
 
-// isSchedulableAfterNodeChange: the node has become one that the pod's subset may use.
+// isSchedulableAfterNodeChange: the node has become one that the pod's subset may use, or there is more room on it.
 func (s *Spread) isSchedulableAfterNodeChange(_ klog.Logger, pod *corev1.Pod, before, after any) (fwk.QueueingHint, error) {
 	was, is, err := schedutil.As[*corev1.Node](before, after)
 	if err != nil {
 		return fwk.Queue, err
+	}
+	if s.ledger.mayRetry(pod, after, is) {
+		return fwk.Queue, nil
 	}
 	claimed := s.ledger.claimOf(pod)
 	if claimed == nil {
@@ -39,6 +49,43 @@ func (s *Spread) isSchedulableAfterNodeChange(_ klog.Logger, pod *corev1.Pod, be
 		return fwk.Queue, nil
 	}
 	return fwk.QueueSkip, nil
+}
+
+// isSchedulableAfterPodDeletion: a pod has left a node of one of the subsets.
+func (s *Spread) isSchedulableAfterPodDeletion(_ klog.Logger, pod *corev1.Pod, before, _ any) (fwk.QueueingHint, error) {
+	gone, _, err := schedutil.As[*corev1.Pod](before, nil)
+	if err != nil {
+		return fwk.Queue, err
+	}
+	if gone.Spec.NodeName != "" && s.ledger.mayRetry(pod, before, s.ledger.nodes(gone.Spec.NodeName)) {
+		return fwk.Queue, nil
+	}
+	return fwk.QueueSkip, nil
+}
+
+// mayRetry is true for one exhausted pod of each spread for each event on a node that one of its subsets selects. If that pod finds room, the
+// next is woken. Nil is a node that is gone.
+func (l *ledger) mayRetry(pod *corev1.Pod, event any, node *corev1.Node) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.entries[pod.UID]
+	if node == nil || e == nil || !e.exhausted || e.spread.policy == nil {
+		return false
+	}
+	if l.event != event {
+		l.event = event
+		clear(l.served)
+	}
+	if l.served[e.spread] {
+		return false
+	}
+	for i := range e.spread.policy.Subsets {
+		if e.spread.policy.Subsets[i].Fits(node, pod.Spec.Tolerations) == v1alpha1.ReasonAdmitted {
+			l.served[e.spread] = true
+			return true
+		}
+	}
+	return false
 }
 
 // claimOf is the subset that a pod without a node looks for one in, or nil.

@@ -2,6 +2,7 @@ package workloadspread
 
 import (
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -38,6 +39,12 @@ type spread struct {
 	live    map[types.UID]int32
 	members map[types.UID]*entry
 	waiting map[string]*waitlist
+	// exhausted are pods of strategy Adaptive for which no subset with quota has a node, in the order of their first cycles.
+	exhausted waitlist
+	// memo of subsets without a node; see memo.go.
+	memo map[memoKey]memoEntry
+	// skipUntil is how long no pod waits in a subset, because one has waited there in vain.
+	skipUntil []time.Time
 	// shadowed by an older spread for the same workload.
 	shadowed bool
 }
@@ -162,7 +169,8 @@ func (l *ledger) compile(s *spread, object *v1alpha1.WorkloadSpread) {
 	before := s.policy
 	policy, errs := subset.Compile(&object.Spec, field.NewPath("spec"))
 	s.object, s.policy, s.invalid, s.tally, s.plan = object, policy, "", nil, subset.Plan{}
-	s.waiting = map[string]*waitlist{}
+	s.waiting, s.exhausted = map[string]*waitlist{}, waitlist{lines: make([]waitline, 1)}
+	s.memo, s.skipUntil = map[memoKey]memoEntry{}, make([]time.Time, len(object.Spec.Subsets))
 	if len(errs) > 0 {
 		s.invalid = errs.ToAggregate().Error()
 	} else {
@@ -171,6 +179,8 @@ func (l *ledger) compile(s *spread, object *v1alpha1.WorkloadSpread) {
 	}
 	for _, e := range s.members {
 		e.woken, e.place = false, waitplace{}
+		e.tried, e.preempted, e.again, e.preempting, e.nominated, e.exhausted, e.since = 0, 0, false, false, false, false, nil
+		e.wasExhausted = false
 		index, uncertain := rename(e, before, policy)
 		e.subset, e.uncertain, e.scope = subset.None, 0, ""
 		if policy == nil {
@@ -230,6 +240,7 @@ func (l *ledger) workloadChanged(target workloadKey) {
 			for scope := range s.waiting {
 				l.wakeNext(s, scope)
 			}
+			l.wakeExhausted(s)
 		}
 	})
 }

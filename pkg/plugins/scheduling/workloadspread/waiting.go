@@ -59,6 +59,11 @@ func (l *ledger) wait(e *entry) {
 	if e.place.list != nil || s.policy == nil {
 		return
 	}
+	if e.exhausted {
+		e.place.list, e.place.line = &s.exhausted, 0
+		heap.Push(&s.exhausted.lines[0], e)
+		return
+	}
 	list := s.waiting[e.scope]
 	if list == nil {
 		list = &waitlist{lines: make([]waitline, len(s.policy.Subsets)+1)}
@@ -120,6 +125,13 @@ func (l *ledger) wakeNext(s *spread, scope string) {
 	}
 }
 
+// wakeExhausted wakes the pod that has waited longest for a node to become free. If it finds one, the next is woken.
+func (l *ledger) wakeExhausted(s *spread) {
+	if line := s.exhausted.lines[0]; len(line) > 0 {
+		l.wake(line[0])
+	}
+}
+
 // wake has a pod tried again soon. It leaves its line until that cycle.
 func (l *ledger) wake(e *entry) {
 	list := e.spread.waiting[e.scope]
@@ -131,8 +143,8 @@ func (l *ledger) wake(e *entry) {
 	l.awake[string(e.pod.UID)] = e.pod
 }
 
-// served notes that a woken pod has its cycle, or will have none.
-func (l *ledger) served(e *entry) {
+// unwake notes that a woken pod has its cycle, or will have none.
+func (l *ledger) unwake(e *entry) {
 	if !e.woken {
 		return
 	}

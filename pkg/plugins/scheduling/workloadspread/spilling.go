@@ -1,0 +1,175 @@
+package workloadspread
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+// PostFilter runs when no node of the pod's subset fits. A pod of strategy Adaptive goes on to the next subset, in a cycle of its own that
+// follows at once; when it has tried all of them it may preempt, in the order of the subsets. A pod of strategy Fixed, and one without a
+// spread, preempts where it is, as DefaultPreemption does it.
+func (s *Spread) PostFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+	d := decisionIn(state)
+	if d == nil || d.subset == subset.None {
+		return s.preemption.PostFilter(ctx, state, pod, statuses)
+	}
+	verdict, err := s.judge(d, statuses)
+	if err != nil {
+		return nil, fwk.AsStatus(err)
+	}
+	switch s.ledger.noNode(pod, d, verdict) {
+	case goOn:
+		// Unresolvable keeps other PostFilter plugins from preempting while there are subsets to try.
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("no node in subset %q, going on to the next", d.name()))
+	case stay:
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("waiting in subset %q", d.name()))
+	default:
+		result, status := s.preemption.PostFilter(ctx, state, pod, statuses)
+		nominated := status.IsSuccess() && result != nil && result.NominatingInfo != nil && result.NominatedNodeName != ""
+		s.ledger.preempted(pod, nominated)
+		return result, status
+	}
+}
+
+// PreEnqueue holds a pod while the API calls of its preemption are under way.
+func (s *Spread) PreEnqueue(ctx context.Context, pod *corev1.Pod) *fwk.Status {
+	return s.preemption.PreEnqueue(ctx, pod)
+}
+
+// judge sums up why the nodes of a subset were refused.
+func (s *Spread) judge(d *decision, statuses fwk.NodeToStatusReader) (memoEntry, error) {
+	nodes, err := s.handle.SnapshotSharedLister().NodeInfos().List()
+	if err != nil {
+		return memoEntry{}, fmt.Errorf("listing the nodes of the snapshot: %w", err)
+	}
+	in := &d.policy.Subsets[d.subset]
+	newest, proven, members := int64(0), true, 0
+	reasons := map[string]int{}
+	for _, info := range nodes {
+		newest = max(newest, info.GetGeneration())
+		node := info.Node()
+		if !in.Holds(node) {
+			continue
+		}
+		members++
+		status := statuses.Get(node.Name)
+		for _, reason := range status.Reasons() {
+			reasons[reason]++
+		}
+		// A pod that is nominated to a node counts there without being on it, so it has no part in the generation.
+		proven = proven && nodeLocal[status.Plugin()] && len(s.handle.NominatedPodsForNode(node.Name)) == 0
+	}
+	if !proven {
+		newest = unproven
+	}
+	return memoEntry{generation: newest, why: fmt.Sprintf("0/%d nodes fit%s", members, histogram(reasons))}, nil
+}
+
+// histogram prints reasons with their counts, the most frequent first: ": 38 Insufficient cpu, 2 untolerated taint".
+func histogram(reasons map[string]int) string {
+	if len(reasons) == 0 {
+		return ""
+	}
+	keys := make([]string, 0, len(reasons))
+	for reason := range reasons {
+		keys = append(keys, reason)
+	}
+	slices.SortFunc(keys, func(a, b string) int {
+		if reasons[a] != reasons[b] {
+			return reasons[b] - reasons[a]
+		}
+		return strings.Compare(a, b)
+	})
+	parts := make([]string, len(keys))
+	for i, reason := range keys {
+		parts[i] = fmt.Sprintf("%d %s", reasons[reason], reason)
+	}
+	return ": " + strings.Join(parts, ", ")
+}
+
+// outcome is what a pod does whose cycle found no node.
+type outcome uint8
+
+const (
+	stay outcome = iota
+	goOn
+	preempt
+)
+
+// noNode takes in that no node of the decision's subset fits the pod.
+func (l *ledger) noNode(pod *corev1.Pod, d *decision, verdict memoEntry) (next outcome) {
+	l.locked(func() {
+		e := l.entries[pod.UID]
+		if e == nil || e.state != claimed || e.spread.policy != d.policy || e.subset != d.subset {
+			next = goOn // the spread has changed and has woken the pod
+			return
+		}
+		s := e.spread
+		if e.preempting || l.isFixed(e) {
+			next = preempt
+			return
+		}
+		now := l.clock.Now()
+		if e.since == nil {
+			e.since = map[int]time.Time{}
+		}
+		if _, began := e.since[d.subset]; !began {
+			e.since[d.subset] = now
+		}
+		skipped := now.Before(s.skipUntil[d.subset])
+		step, again := d.policy.NoNode(now.Sub(e.since[d.subset]), skipped)
+		if step == subset.Stay {
+			if again > 0 {
+				l.wakeAfter(e, again)
+			}
+			next = stay
+			return
+		}
+		if !d.policy.Patience.Simulate && !skipped {
+			s.skipUntil[d.subset] = now.Add(d.policy.Patience.Skip)
+		}
+		s.remember(e.shapeKey(d.subset), verdict)
+		e.tried = e.tried.With(d.subset)
+		l.tryNext(e)
+		next = goOn
+	})
+	return next
+}
+
+// preempted takes in how the preemption of this cycle went. A pod that was nominated keeps its claim while its victims leave, or a
+// sibling would take the slot.
+func (l *ledger) preempted(pod *corev1.Pod, nominated bool) {
+	l.locked(func() {
+		e := l.entries[pod.UID]
+		if e == nil || e.state != claimed || !e.preempting {
+			return
+		}
+		e.preempting = false
+		e.nominated = nominated
+		if !nominated {
+			e.preempted = e.preempted.With(e.subset)
+			l.tryNext(e)
+		}
+	})
+}
+
+// tryNext gives the claim up and has the pod tried again at once.
+func (l *ledger) tryNext(e *entry) {
+	l.release(e)
+	e.state = waiting
+	e.again = true
+	l.wake(e)
+}
+
+func (l *ledger) isFixed(e *entry) bool {
+	step, _ := e.spread.policy.NoNode(0, true)
+	return step == subset.Stay
+}

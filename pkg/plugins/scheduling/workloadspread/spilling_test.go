@@ -1,0 +1,274 @@
+package workloadspread
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+const (
+	adaptive = `subsets:
+- {name: a, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
+- {name: b, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}
+scheduleStrategy: {type: Adaptive}`
+	patient = `subsets: [{name: a}, {name: b}]
+scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: true, rescheduleCriticalSeconds: 30, unschedulableLastSeconds: 100}}`
+)
+
+// refuse has the scheduler find no node for the pod, which is in the middle of a cycle in the subset, and says what follows.
+func (w *world) refuse(pod *corev1.Pod, verdict memoEntry, nodes ...fwk.NodeInfo) outcome {
+	w.t.Helper()
+	answer := w.ledger.choose(pod, nodes)
+	if answer.decision == nil {
+		w.t.Fatalf("%s: %s %s", pod.Name, answer.reason, answer.message)
+	}
+	return w.ledger.noNode(pod, answer.decision, verdict)
+}
+
+// nodeInfo is a node of a zone in the scheduler's snapshot. Every call gives it a newer generation.
+func nodeInfo(zone, cpu string, pods ...*corev1.Pod) fwk.NodeInfo {
+	info := framework.NewNodeInfo(pods...)
+	info.SetNode(&corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "node-" + zone, Labels: map[string]string{"zone": zone}},
+		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("1Gi"), corev1.ResourcePods: resource.MustParse("110")}},
+	})
+	return info
+}
+
+func requesting(pod *corev1.Pod, cpu string) *corev1.Pod {
+	pod.Spec.Containers = []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}}}
+	return pod
+}
+
+func TestAnAdaptivePodGoesOnToTheNextSubsetInACycleThatFollowsAtOnce(t *testing.T) {
+	w := newWorld(t, 2)
+	w.spread(1, adaptive)
+	pod := w.pod("p")
+	if got := w.refuse(pod, memoEntry{generation: unproven, why: "0/1 nodes fit: 1 Insufficient cpu"}); got != goOn {
+		t.Fatalf("got outcome %d, want to go on", got)
+	}
+	w.expectAwake("p")
+	w.expectKept("a=0 b=0") // it holds nothing while it is between two subsets
+	w.expectChoice(pod, "b")
+	w.expectKept("a=0 b=1")
+	w.schedule(pod)
+	w.seeBound(pod, "node-b", "b")
+	w.expectKept("a=0 b=1")
+}
+
+func TestAnExhaustedPodSaysWhyAndWaitsForANode(t *testing.T) {
+	w := newWorld(t, 3)
+	w.spread(1, adaptive)
+	pods := w.podsNamed("p", 2)
+	for i := range pods {
+		for _, why := range []string{"0/1 nodes fit: 1 Insufficient cpu", "0/2 nodes fit: 2 untolerated taint"} {
+			if got := w.refuse(pods[i], memoEntry{generation: unproven, why: why}); got != goOn {
+				t.Fatalf("got outcome %d, want to go on", got)
+			}
+		}
+		answer := w.ledger.choose(pods[i], nil)
+		if answer.reason != v1alpha1.ReasonNoNodeFits {
+			t.Fatalf("got %+v", answer)
+		}
+		if want := `WorkloadSpread "web": a: 0/1 nodes fit: 1 Insufficient cpu; b: 0/2 nodes fit: 2 untolerated taint`; answer.message != want {
+			t.Errorf("message %q, want %q", answer.message, want)
+		}
+	}
+	w.awake = nil
+	// One pod of the spread is tried for each event, and only on a node that a subset selects.
+	event := &corev1.Pod{}
+	outside := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"zone": "z"}}}
+	if w.ledger.mayRetry(pods[0], outside, outside) {
+		t.Error("woken by a node of no subset")
+	}
+	if !w.ledger.mayRetry(pods[1], event, w.nodes["node-a"]) || w.ledger.mayRetry(pods[0], event, w.nodes["node-a"]) {
+		t.Error("want one pod for one event")
+	}
+	// It begins with the first subset again, and when it finds room there, the next is woken.
+	w.expectChoice(pods[1], "a")
+	w.schedule(pods[1])
+	w.expectAwake("p0")
+}
+
+func TestTheMemoSparesTheNextPodTheCycle(t *testing.T) {
+	w := newWorld(t, 9)
+	w.spread(1, adaptive)
+	full, other := nodeInfo("a", "1", requesting(w.podOf("rs-uid", "big"), "1")), nodeInfo("b", "8")
+	proven := memoEntry{generation: max(full.GetGeneration(), other.GetGeneration()), why: "0/1 nodes fit: 1 Insufficient cpu"}
+	next := func(name string) *corev1.Pod {
+		pod := requesting(w.podOf("rs-uid", name), "500m")
+		w.pods[pod.UID] = pod
+		w.ledger.observe(pod)
+		return pod
+	}
+	chooses := func(pod *corev1.Pod, want string, nodes ...fwk.NodeInfo) {
+		t.Helper()
+		if got := w.ledger.choose(pod, nodes); got.decision == nil || got.name() != want {
+			t.Errorf("%s: got %+v, want subset %s", pod.Name, got, want)
+		}
+	}
+	first := next("first")
+	if got := w.refuse(first, proven, full, other); got != goOn {
+		t.Fatalf("got outcome %d", got)
+	}
+	chooses(next("same"), "b", full, other)
+	// A bind elsewhere changes a node of another subset, which proves nothing about this one.
+	chooses(next("elsewhere"), "b", full, nodeInfo("b", "8", requesting(w.podOf("rs-uid", "new"), "1")))
+	// A change of the full node that makes no room costs no cycle.
+	chooses(next("still-full"), "b", nodeInfo("a", "1", requesting(w.podOf("rs-uid", "other"), "900m")), other)
+	// Room on one node opens the subset again.
+	roomy := nodeInfo("a", "1", requesting(w.podOf("rs-uid", "small"), "100m"))
+	chooses(next("room"), "a", roomy, other)
+	// A smaller pod has a shape of its own and is tried.
+	small := requesting(w.podOf("rs-uid", "tiny"), "1m")
+	w.pods[small.UID] = small
+	w.ledger.observe(small)
+	chooses(small, "a", full, other)
+}
+
+func TestRoomThatComesFreeInTheMiddleOfARoundIsNotMissed(t *testing.T) {
+	w := newWorld(t, 1)
+	w.spread(1, adaptive)
+	pod := requesting(w.podOf("rs-uid", "p"), "500m")
+	w.pods[pod.UID] = pod
+	w.ledger.observe(pod)
+	full, other := nodeInfo("a", "1", requesting(w.podOf("rs-uid", "big"), "1")), nodeInfo("b", "100m")
+	newest := func(infos ...fwk.NodeInfo) memoEntry {
+		entry := memoEntry{}
+		for _, info := range infos {
+			entry.generation = max(entry.generation, info.GetGeneration())
+		}
+		return entry
+	}
+	w.refuse(pod, newest(full, other), full, other) // in a
+	roomy := nodeInfo("a", "1")
+	w.refuse(pod, newest(roomy, other), full, other) // in b; meanwhile the big pod has left a
+	if got := w.ledger.choose(pod, []fwk.NodeInfo{roomy, other}); got.decision == nil || got.name() != "a" {
+		t.Errorf("got %+v, want subset a again", got)
+	}
+}
+
+func TestAPodRefusedByMoreThanItsNodesIsTriedAgainWithoutAnEvent(t *testing.T) {
+	w := newWorld(t, 1)
+	w.spread(1, adaptive)
+	pod := w.pod("p")
+	for _, wait := range []time.Duration{time.Second, 2 * time.Second} {
+		w.refuse(pod, memoEntry{generation: unproven, why: "volume"})
+		w.refuse(pod, memoEntry{generation: unproven, why: "volume"})
+		w.expectChoice(pod, "NoNodeFits")
+		w.awake = nil
+		w.clock.Step(wait - 1)
+		w.expectAwake()
+		w.clock.Step(1)
+		w.expectAwake("p")
+	}
+}
+
+func TestAVerdictThatProvesNothingIsNotRemembered(t *testing.T) {
+	w := newWorld(t, 9)
+	w.spread(1, adaptive)
+	nodes := []fwk.NodeInfo{nodeInfo("a", "8"), nodeInfo("b", "8")}
+	pods := w.podsNamed("p", 2)
+	w.refuse(pods[0], memoEntry{generation: unproven, why: "anti-affinity"}, nodes...)
+	if got := w.ledger.choose(pods[1], nodes); got.decision == nil || got.name() != "a" {
+		t.Errorf("got %+v, want subset a", got)
+	}
+}
+
+func TestWithoutSimulationAPodWaitsAndThenNobodyWaitsForAWhile(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, patient)
+	pods := w.podsNamed("p", 3)
+	unfit := memoEntry{generation: unproven}
+	if got := w.refuse(pods[0], unfit); got != stay {
+		t.Fatalf("got outcome %d, want to stay", got)
+	}
+	w.expectKept("a=1 b=0") // it waits on its claim
+	w.clock.Step(30 * time.Second)
+	w.expectAwake("p0")
+	if got := w.refuse(pods[0], unfit); got != goOn {
+		t.Fatalf("got outcome %d after the wait, want to go on", got)
+	}
+	w.expectChoice(pods[0], "b")
+	// The next pod tries the subset, for it might fit there, but does not wait.
+	if got := w.refuse(pods[1], unfit); got != goOn {
+		t.Fatalf("got outcome %d while the subset is skipped, want to go on", got)
+	}
+	w.clock.Step(100 * time.Second)
+	if got := w.refuse(pods[2], unfit); got != stay {
+		t.Fatalf("got outcome %d afterwards, want to stay", got)
+	}
+}
+
+func TestPreemptionComesLastAndInTheOrderOfTheSubsets(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, adaptive)
+	pod := w.podOf("rs-uid", "p")
+	pod.Spec.Priority = ptr.To[int32](10)
+	w.pods[pod.UID] = pod
+	w.ledger.observe(pod)
+	unfit := memoEntry{generation: unproven}
+	var got []string
+	for range 5 {
+		answer := w.ledger.choose(pod, nil)
+		if answer.decision == nil {
+			got = append(got, string(answer.reason))
+			continue
+		}
+		next := w.ledger.noNode(pod, answer.decision, unfit)
+		got = append(got, fmt.Sprintf("%s:%d", answer.name(), next))
+		if next == preempt {
+			w.ledger.preempted(pod, false)
+		}
+	}
+	want := fmt.Sprint([]string{fmt.Sprintf("a:%d", goOn), fmt.Sprintf("b:%d", goOn), fmt.Sprintf("a:%d", preempt), fmt.Sprintf("b:%d", preempt), "NoNodeFits"})
+	if fmt.Sprint(got) != want {
+		t.Errorf("cycles %v, want %s", got, want)
+	}
+	w.expectKept("a=0 b=0")
+}
+
+func TestANominatedPodKeepsItsClaim(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, `{subsets: [{name: a, maxReplicas: 1}, {name: b, maxReplicas: 1}], scheduleStrategy: {type: Adaptive, whenFull: Wait}}`)
+	pod := w.podOf("rs-uid", "p")
+	pod.Spec.Priority = ptr.To[int32](10)
+	w.pods[pod.UID] = pod
+	w.ledger.observe(pod)
+	unfit := memoEntry{generation: unproven}
+	w.refuse(pod, unfit)
+	w.refuse(pod, unfit)
+	if got := w.refuse(pod, unfit); got != preempt {
+		t.Fatalf("got outcome %d", got)
+	}
+	w.ledger.preempted(pod, true)
+	w.expectKept("a=1 b=0")
+	sibling := w.pod("sibling")
+	w.expectChoice(sibling, "b")
+	w.schedule(sibling)
+	w.expectChoice(pod, "a") // its victims have left
+	w.schedule(pod)
+	w.expectKept("a=1 b=1")
+}
+
+func TestFixedPreemptsInItsSubset(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, twoThenAny)
+	pod := w.pod("p")
+	if got := w.refuse(pod, memoEntry{generation: unproven}); got != preempt {
+		t.Fatalf("got outcome %d, want to preempt", got)
+	}
+	w.ledger.preempted(pod, false)
+	w.expectKept("a=1 b=0")
+	w.expectChoice(pod, "a")
+}

@@ -1,0 +1,294 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-project/berth/pkg/sandbox"
+)
+
+const adaptiveSpread = spreadHeader + `
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
+  scheduleStrategy: {type: Adaptive}
+  subsets:
+  - {name: a, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}
+  - {name: b, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}}
+`
+
+func allocatable(cpu, memory, gpus string) corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory),
+		corev1.ResourcePods: resource.MustParse("110"), "example.com/gpu": resource.MustParse(gpus)}
+}
+
+// setAllocatable changes what a node offers.
+func setAllocatable(t *testing.T, node string, list corev1.ResourceList) {
+	t.Helper()
+	object, err := the.Client.CoreV1().Nodes().Get(t.Context(), node, getOptions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	object.Status.Allocatable, object.Status.Capacity = list, list
+	if _, err := the.Client.CoreV1().Nodes().UpdateStatus(t.Context(), object, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func patchNode(t *testing.T, node, patch string) {
+	t.Helper()
+	if _, err := the.Client.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// blocker is a pod that somebody else has put on a node.
+func blocker(t *testing.T, ns, node, labels, spec string) {
+	t.Helper()
+	apply(t, ns, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: blocker, labels: {%s}}
+spec:
+  nodeName: %s
+  terminationGracePeriodSeconds: 0
+  containers: [{name: main, image: registry.k8s.io/pause:3.10%s}]
+`, labels, node, spec))
+}
+
+func removeBlocker(t *testing.T, ns, _ string) {
+	t.Helper()
+	if err := the.Client.CoreV1().Pods(ns).Delete(t.Context(), "blocker", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the blocker to be gone", func(ctx context.Context) (string, error) {
+		pods, err := the.Pods(ctx, ns)
+		if err != nil {
+			return "", err
+		}
+		for i := range pods {
+			if pods[i].Name == "blocker" {
+				return "it is there", nil
+			}
+		}
+		return "", nil
+	})
+}
+
+// TestEveryPredicateSpillsToTheNextSubset: the first subset is infeasible for just one reason, so the pod runs in the second; when
+// the reason is gone, the next pod runs in the first. No pod is deleted on the way.
+func TestEveryPredicateSpillsToTheNextSubset(t *testing.T) {
+	tests := map[string]struct {
+		// list is what node a offers at first; nil is as much as node b.
+		list corev1.ResourceList
+		// container and spec are added to the pod.
+		container, spec string
+		block           func(t *testing.T, ns, a, b string)
+		restore         func(t *testing.T, ns, a string)
+	}{
+		"cpu": {
+			list: allocatable("100m", "4Gi", "4"), container: ", resources: {requests: {cpu: 500m}}",
+			restore: func(t *testing.T, _, a string) { t.Helper(); setAllocatable(t, a, allocatable("4", "4Gi", "4")) },
+		},
+		"memory": {
+			list: allocatable("4", "100Mi", "4"), container: ", resources: {requests: {memory: 500Mi}}",
+			restore: func(t *testing.T, _, a string) { t.Helper(); setAllocatable(t, a, allocatable("4", "4Gi", "4")) },
+		},
+		"an extended resource": {
+			list: allocatable("4", "4Gi", "0"), container: ", resources: {limits: {example.com/gpu: 1}}",
+			restore: func(t *testing.T, _, a string) { t.Helper(); setAllocatable(t, a, allocatable("4", "4Gi", "4")) },
+		},
+		"a host port": {
+			container: ", ports: [{containerPort: 80, hostPort: 8080}]",
+			block: func(t *testing.T, ns, a, _ string) {
+				t.Helper()
+				blocker(t, ns, a, "app: blocker", ", ports: [{containerPort: 80, hostPort: 8080}]")
+			},
+			restore: removeBlocker,
+		},
+		"a taint": {
+			block: func(t *testing.T, _, a, _ string) {
+				t.Helper()
+				patchNode(t, a, `{"spec":{"taints":[{"key":"x","effect":"NoSchedule"}]}}`)
+			},
+			restore: func(t *testing.T, _, a string) { t.Helper(); patchNode(t, a, `{"spec":{"taints":null}}`) },
+		},
+		"a node that is cordoned": {
+			block:   func(t *testing.T, _, a, _ string) { t.Helper(); patchNode(t, a, `{"spec":{"unschedulable":true}}`) },
+			restore: func(t *testing.T, _, a string) { t.Helper(); patchNode(t, a, `{"spec":{"unschedulable":null}}`) },
+		},
+		"a node that is lost": {
+			block: func(t *testing.T, _, a, _ string) {
+				t.Helper()
+				patchNode(t, a, `{"metadata":{"annotations":{"`+sandbox.NotReadyAnnotation+`":"true"}}}`)
+				waitForTaint(t, a, true)
+			},
+			restore: func(t *testing.T, _, a string) {
+				t.Helper()
+				patchNode(t, a, `{"metadata":{"annotations":{"`+sandbox.NotReadyAnnotation+`":null}}}`)
+				waitForTaint(t, a, false)
+			},
+		},
+		"the pod's own node affinity": {
+			spec: "\n      nodeSelector: {disk: ssd}",
+			block: func(t *testing.T, _, _, b string) {
+				t.Helper()
+				patchNode(t, b, `{"metadata":{"labels":{"disk":"ssd"}}}`)
+			},
+			restore: func(t *testing.T, _, a string) { t.Helper(); patchNode(t, a, `{"metadata":{"labels":{"disk":"ssd"}}}`) },
+		},
+		"anti-affinity between pods": {
+			spec:    "\n      affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: kubernetes.io/hostname, labelSelector: {matchLabels: {app: enemy}}}]}}",
+			block:   func(t *testing.T, ns, a, _ string) { t.Helper(); blocker(t, ns, a, "app: enemy", "") },
+			restore: removeBlocker,
+		},
+		"topology spread": {
+			spec:    "\n      topologySpreadConstraints: [{maxSkew: 1, topologyKey: pool, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {crowd: here}}}]",
+			block:   func(t *testing.T, ns, a, _ string) { t.Helper(); blocker(t, ns, a, "crowd: here", "") },
+			restore: removeBlocker,
+		},
+		"the overhead of a runtime class": {
+			list: allocatable("1", "4Gi", "4"), container: ", resources: {requests: {cpu: 600m}}", spec: "\n      runtimeClassName: heavy",
+			block: func(t *testing.T, ns, _, _ string) {
+				t.Helper()
+				apply(t, ns, "{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: heavy}, handler: heavy, overhead: {podFixed: {cpu: 600m}}}")
+			},
+			restore: func(t *testing.T, _, a string) { t.Helper(); setAllocatable(t, a, allocatable("4", "4Gi", "4")) },
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			first := tc.list
+			if first == nil {
+				first = allocatable("4", "4Gi", "4")
+			}
+			prefix := "spill-" + strings.ToLower(strings.NewReplacer(" ", "-", "'", "").Replace(name))
+			a, b := prefix+"-a", prefix+"-b"
+			nodes(t, sandbox.NewNode(a, "zone-a", map[string]string{"pool": "a"}, nil, first),
+				sandbox.NewNode(b, "zone-b", map[string]string{"pool": "b"}, nil, allocatable("4", "4Gi", "4")))
+			ns := namespace(t)
+			if tc.block != nil {
+				tc.block(t, ns, a, b)
+			}
+			apply(t, ns, adaptiveSpread)
+			text := strings.Replace(deployment("web", 1, ""), "pause:3.10}", "pause:3.10"+tc.container+"}", 1)
+			if strings.Contains(tc.spec, "topologySpread") {
+				text = strings.Replace(text, "labels: {app: web}}\n    spec", "labels: {app: web, crowd: here}}\n    spec", 1)
+			}
+			apply(t, ns, strings.TrimRight(text, "\n")+tc.spec+"\n")
+			expectSpilled(t, ns, 0, 1)
+			tc.restore(t, ns, a)
+			scale(t, ns, "web", 2)
+			expectSpilled(t, ns, 1, 1)
+			expectNoDeletion(t, ns)
+		})
+	}
+}
+
+// waitForTaint waits until the node has, or no longer has, the taint of a node that is not ready.
+func waitForTaint(t *testing.T, node string, want bool) {
+	t.Helper()
+	waitFor(t, "the taint of a lost node", func(ctx context.Context) (string, error) {
+		object, err := the.Client.CoreV1().Nodes().Get(ctx, node, getOptions)
+		if err != nil {
+			return "", err
+		}
+		has := len(object.Spec.Taints) > 0
+		if has == want {
+			return "", nil
+		}
+		return fmt.Sprint(object.Spec.Taints), nil
+	})
+}
+
+// expectSpilled waits until so many pods of the Deployment run in each subset.
+func expectSpilled(t *testing.T, ns string, inA, inB int) {
+	t.Helper()
+	waitFor(t, fmt.Sprintf("%d pods in a and %d in b", inA, inB), func(ctx context.Context) (string, error) {
+		pods, err := the.Pods(ctx, ns)
+		if err != nil {
+			return "", err
+		}
+		kept := map[string]int{}
+		for i := range pods {
+			if pods[i].Labels["app"] == "web" && pods[i].DeletionTimestamp == nil {
+				kept[pods[i].Labels["berth.dev/subset"]]++
+			}
+		}
+		if kept["a"] != inA || kept["b"] != inB {
+			return fmt.Sprint(kept), nil
+		}
+		return "", nil
+	})
+	expectNoViolation(t)
+}
+
+// expectNoDeletion: as many pods were created for the Deployment as it asks for, so none was deleted to be placed.
+func expectNoDeletion(t *testing.T, ns string) {
+	t.Helper()
+	d, err := the.Client.AppsV1().Deployments(ns).Get(t.Context(), "web", getOptions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the checker to see all pods", func(context.Context) (string, error) {
+		created := watcher.Created(ns, "web")
+		if created > int(*d.Spec.Replicas) {
+			return "", fmt.Errorf("%d pods were created for %d replicas", created, *d.Spec.Replicas)
+		}
+		if created < int(*d.Spec.Replicas) {
+			return fmt.Sprintf("%d of %d", created, *d.Spec.Replicas), nil
+		}
+		return "", nil
+	})
+}
+
+func TestABurstFillsTheFirstSubsetAndSpillsTheRest(t *testing.T) {
+	var all []*corev1.Node
+	for i := range 4 {
+		all = append(all, sandbox.NewNode(fmt.Sprintf("burst-%d-a", i), "zone-a", map[string]string{"pool": "a"}, nil, allocatable("2500m", "64Gi", "0")),
+			sandbox.NewNode(fmt.Sprintf("burst-%d-b", i), "zone-b", map[string]string{"pool": "b"}, nil, allocatable("64", "256Gi", "0")))
+	}
+	nodes(t, all...)
+	ns := namespace(t)
+	apply(t, ns, adaptiveSpread)
+	apply(t, ns, strings.Replace(deployment("web", 300, ""), "pause:3.10}", "pause:3.10, resources: {requests: {cpu: 100m}}}", 1))
+	expectSpilled(t, ns, 100, 200)
+	expectNoDeletion(t, ns)
+}
+
+func TestAnExhaustedPodIsWokenByRoomInAnySubset(t *testing.T) {
+	nodes(t, sandbox.NewNode("full-a", "zone-a", map[string]string{"pool": "a"}, nil, allocatable("1", "4Gi", "0")),
+		sandbox.NewNode("full-b", "zone-b", map[string]string{"pool": "b"}, []corev1.Taint{{Key: "x", Effect: corev1.TaintEffectNoSchedule}}, allocatable("4", "4Gi", "0")))
+	ns := namespace(t)
+	blocker(t, ns, "full-a", "app: blocker", ", resources: {requests: {cpu: 800m}}")
+	apply(t, ns, adaptiveSpread)
+	apply(t, ns, strings.Replace(deployment("web", 1, ""), "pause:3.10}", "pause:3.10, resources: {requests: {cpu: 500m}}}", 1))
+	waitFor(t, "the pod's own message", func(ctx context.Context) (string, error) {
+		return podMessage(ctx, ns, "NoNodeFits", "a: 0/1 nodes fit: 1 Insufficient cpu", "b: 0/1 nodes fit: 1 node(s) of subset")
+	})
+	// Its last attempt was in b, whose filters know nothing of room in a.
+	started := time.Now()
+	removeBlocker(t, ns, "full-a")
+	expectSpilled(t, ns, 1, 0)
+	t.Logf("woken and bound after %s", time.Since(started))
+}
+
+func TestPreemptionComesAfterSpilling(t *testing.T) {
+	nodes(t, sandbox.NewNode("prio-a", "zone-a", map[string]string{"pool": "a"}, nil, allocatable("1", "4Gi", "0")),
+		sandbox.NewNode("prio-b", "zone-b", map[string]string{"pool": "b"}, nil, allocatable("1", "4Gi", "0")))
+	ns := namespace(t)
+	apply(t, ns, "{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: high}, value: 1000}")
+	blocker(t, ns, "prio-a", "app: blocker", ", resources: {requests: {cpu: 800m}}")
+	apply(t, ns, adaptiveSpread)
+	apply(t, ns, strings.Replace(deployment("web", 1, "      priorityClassName: high\n"), "pause:3.10}", "pause:3.10, resources: {requests: {cpu: 800m}}}", 1))
+	expectSpilled(t, ns, 0, 1) // b has room, so nobody dies in a
+	scale(t, ns, "web", 2)
+	expectSpilled(t, ns, 1, 1) // now there is none, and the first subset's victim goes
+	expectNoDeletion(t, ns)
+}

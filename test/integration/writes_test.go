@@ -1,0 +1,65 @@
+package integration
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// writes counts what a user has written in a namespace, by verb and resource, from the API server's audit log. Events are not counted.
+func writes(t *testing.T, user, namespace string) map[string]int {
+	t.Helper()
+	file, err := os.Open(the.Sandbox.AuditLog())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	counts := map[string]int{}
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var entry struct {
+			Stage, Verb string
+			User        struct{ Username string }
+			ObjectRef   struct{ Resource, Subresource, Namespace string }
+		}
+		if err := json.Unmarshal(lines.Bytes(), &entry); err != nil {
+			continue // the last line may still be on its way
+		}
+		ref := entry.ObjectRef
+		if entry.Stage != "ResponseComplete" || entry.User.Username != user || ref.Namespace != namespace || ref.Resource == "events" {
+			continue
+		}
+		switch entry.Verb {
+		case "get", "list", "watch":
+		default:
+			counts[fmt.Sprintf("%s %s/%s", entry.Verb, ref.Resource, ref.Subresource)]++
+		}
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return counts
+}
+
+func TestPlacingAPodIsOneBindAndNoOtherWrite(t *testing.T) {
+	const user, pods = "system:serviceaccount:berth-system:berth-scheduler", 60
+	for name, spread := range map[string]string{"Fixed": fmt.Sprintf(twoPools, "40"), "Adaptive": fmt.Sprintf(twoPools, "40") + "\n  scheduleStrategy: {type: Adaptive}"} {
+		t.Run(name, func(t *testing.T) {
+			pools(t, "a", "b")
+			ns := namespace(t)
+			apply(t, ns, spreadHeader+"\n  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}"+spread)
+			apply(t, ns, deployment("web", pods, ""))
+			expectPlaces(t, ns, "a=40 b=20")
+			want := map[string]int{"create pods/binding": pods}
+			waitFor(t, "the audit log", func(context.Context) (string, error) {
+				return cmp.Diff(want, writes(t, user, ns)), nil
+			})
+		})
+	}
+}
