@@ -120,8 +120,15 @@ func TestEveryPredicateSpillsToTheNextSubset(t *testing.T) {
 			restore: func(t *testing.T, _, a string) { t.Helper(); patchNode(t, a, `{"spec":{"taints":null}}`) },
 		},
 		"a node that is cordoned": {
-			block:   func(t *testing.T, _, a, _ string) { t.Helper(); patchNode(t, a, `{"spec":{"unschedulable":true}}`) },
-			restore: func(t *testing.T, _, a string) { t.Helper(); patchNode(t, a, `{"spec":{"unschedulable":null}}`) },
+			block: func(t *testing.T, _, a, _ string) {
+				t.Helper()
+				patchNode(t, a, `{"spec":{"unschedulable":true}}`)
+			},
+			restore: func(t *testing.T, _, a string) {
+				t.Helper()
+				patchNode(t, a, `{"spec":{"unschedulable":null}}`)
+				waitForTaint(t, a, false) // which the node lifecycle controller puts there and takes away
+			},
 		},
 		"a node that is lost": {
 			block: func(t *testing.T, _, a, _ string) {
@@ -191,10 +198,10 @@ func TestEveryPredicateSpillsToTheNextSubset(t *testing.T) {
 	}
 }
 
-// waitForTaint waits until the node has, or no longer has, the taint of a node that is not ready.
+// waitForTaint waits until the node has a taint, or no longer has one.
 func waitForTaint(t *testing.T, node string, want bool) {
 	t.Helper()
-	waitFor(t, "the taint of a lost node", func(ctx context.Context) (string, error) {
+	waitFor(t, "the taint to come or go", func(ctx context.Context) (string, error) {
 		object, err := the.Client.CoreV1().Nodes().Get(ctx, node, getOptions)
 		if err != nil {
 			return "", err
