@@ -13,6 +13,17 @@ func (c Counts) At(subset int) int32 {
 	return c[subset]
 }
 
+// OverQuota is how many of the counted pods are above the quotas of their subsets.
+func (p *Policy) OverQuota(plan *Plan, kept Counts) int32 {
+	var over int32
+	for i, quota := range plan.Quota {
+		if quota != NoLimit {
+			over += max(kept.At(i)-quota, 0)
+		}
+	}
+	return over
+}
+
 // Tally counts the pods that hold a slot, by quota scope and subset. The zero value is not usable; see NewTally. It is not safe for
 // concurrent use.
 type Tally struct {

@@ -1,4 +1,4 @@
-// Command bench measures, on one sandbox of 100 nodes, how long 1,000 pods of a Deployment take from the moment they are asked for until all
+// Command bench measures, on one sandbox of 100 nodes, how long the pods of a Deployment take from the moment they are asked for until all
 // of them run: with Berth's scheduler and a spread over three zones, and with the stock scheduler, in turn. Machines are noisy, so
 // it prints every run, the medians and the ratio pair by pair.
 package main
@@ -35,11 +35,12 @@ const (
 )
 
 func main() {
-	pods := flag.Int("pods", 1000, "pods of the Deployment")
+	adaptive := flag.Bool("adaptive", false, "use strategy Adaptive without quotas, and pods so large that the first two zones fill up")
+	pods := flag.Int("pods", 1000, "pods of the Deployment; with -adaptive 1000 is all that fits")
 	pairs := flag.Int("pairs", 5, "measured runs of each scheduler, after one that is not counted")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, *pods, *pairs)
+	err := run(ctx, *adaptive, *pods, *pairs)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -47,7 +48,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, pods, pairs int) (err error) {
+func run(ctx context.Context, adaptive bool, pods, pairs int) (err error) {
 	dir, err := os.MkdirTemp("", "berth-bench-")
 	if err != nil {
 		return err
@@ -62,8 +63,12 @@ func run(ctx context.Context, pods, pairs int) (err error) {
 	}
 	defer cluster.Sandbox.Stop()
 
-	spread := &workload{cluster: cluster, name: "spread", scheduler: "berth-scheduler", pods: pods, more: zoneSpread}
-	stock := &workload{cluster: cluster, name: "stock", scheduler: corev1.DefaultSchedulerName, pods: pods}
+	more, cpu := spreadBy("Fixed", "maxReplicas: 20%, "), "100m"
+	if adaptive {
+		more, cpu = spreadBy("Adaptive", ""), "3" // ten of them fill a node
+	}
+	spread := &workload{cluster: cluster, name: "spread", scheduler: "berth-scheduler", pods: pods, cpu: cpu, more: more}
+	stock := &workload{cluster: cluster, name: "stock", scheduler: corev1.DefaultSchedulerName, pods: pods, cpu: cpu}
 	for _, w := range []*workload{spread, stock} {
 		if err := w.create(ctx); err != nil {
 			return err
@@ -119,22 +124,31 @@ type workload struct {
 	cluster         *harness.Cluster
 	name, scheduler string
 	pods            int
-	more            string
+	cpu, more       string
 	namespace       string
 }
 
-const zoneSpread = `
+// spreadBy is a spread over three zones, with the same limit on the first two.
+func spreadBy(strategy, limit string) string {
+	const subset = "{%srequiredNodeSelectorTerm: {matchExpressions: [{key: topology.kubernetes.io/zone, operator: In, values: [zone-%s]}]}}"
+	text := `
 ---
 apiVersion: apps.kruise.io/v1alpha1
 kind: WorkloadSpread
 metadata: {name: web}
 spec:
   targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
+  scheduleStrategy: {type: ` + strategy + `}
   subsets:
-  - {name: a, maxReplicas: 20%, requiredNodeSelectorTerm: {matchExpressions: [{key: topology.kubernetes.io/zone, operator: In, values: [zone-a]}]}}
-  - {name: b, maxReplicas: 20%, requiredNodeSelectorTerm: {matchExpressions: [{key: topology.kubernetes.io/zone, operator: In, values: [zone-b]}]}}
-  - {name: c, requiredNodeSelectorTerm: {matchExpressions: [{key: topology.kubernetes.io/zone, operator: In, values: [zone-c]}]}}
 `
+	for _, zone := range []string{"a", "b", "c"} {
+		if zone == "c" {
+			limit = ""
+		}
+		text += "  - " + fmt.Sprintf(subset, "name: "+zone+", "+limit, zone) + "\n"
+	}
+	return text
+}
 
 func (w *workload) create(ctx context.Context) (err error) {
 	if w.namespace, err = w.cluster.CreateNamespace(ctx, w.name); err != nil {
@@ -151,7 +165,7 @@ spec:
     metadata: {labels: {app: web}}
     spec:
       schedulerName: `+w.scheduler+`
-      containers: [{name: main, image: "registry.k8s.io/pause:3.10", resources: {requests: {cpu: 100m, memory: 64Mi}}}]
+      containers: [{name: main, image: "registry.k8s.io/pause:3.10", resources: {requests: {cpu: "`+w.cpu+`", memory: 64Mi}}}]
 `+w.more)
 }
 

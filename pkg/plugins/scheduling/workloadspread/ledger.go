@@ -206,6 +206,7 @@ func (l *ledger) choose(pod *corev1.Pod, nodes []fwk.NodeInfo) (answer ruling) {
 		e.held = answer.reason == v1alpha1.ReasonWorkloadNotObserved
 		e.exhausted = answer.reason == v1alpha1.ReasonNoNodeFits
 		e.wasExhausted = e.wasExhausted || e.exhausted
+		subsetAttempts.WithLabelValues(answer.result()).Inc()
 		if answer.decision == nil {
 			l.release(e)
 			e.state = waiting
@@ -213,6 +214,22 @@ func (l *ledger) choose(pod *corev1.Pod, nodes []fwk.NodeInfo) (answer ruling) {
 		}
 	})
 	return answer
+}
+
+// result is the answer in the word of the metric.
+func (r ruling) result() string {
+	switch {
+	case r.decision != nil && r.subset == subset.None:
+		return "unplaced"
+	case r.decision != nil:
+		return "chosen"
+	case r.reason == v1alpha1.ReasonSubsetsFull:
+		return "full"
+	case r.reason == v1alpha1.ReasonNoNodeFits:
+		return "exhausted"
+	default:
+		return "held"
+	}
 }
 
 // enter finds or makes the entry of a pod in its cycle. Nil if no spread divides the pod; a ruling if that cannot be known yet.
@@ -369,6 +386,7 @@ func (l *ledger) reserve(pod *corev1.Pod, d *decision) (ok bool) {
 			l.wakeExhausted(e.spread) // where this pod found room there may be more
 		}
 		e.wasExhausted, e.preempting, e.nominated = false, false, false
+		subsetAttempts.WithLabelValues("reserved").Inc()
 		ok = true
 	})
 	return ok
@@ -418,6 +436,7 @@ func (l *ledger) bindUncertain(uid types.UID, doubt time.Duration) {
 		}
 		e.state = waiting
 		e.doubtUntil = l.clock.Now().Add(doubt)
+		uncertainBinds.Inc()
 		l.setSlots(e, subset.None, uncertain)
 		l.wait(e)
 	})

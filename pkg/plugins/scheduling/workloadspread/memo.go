@@ -128,6 +128,7 @@ func (l *ledger) closed(e *entry, nodes []fwk.NodeInfo) subset.Mask {
 		entry.generation = newest
 		s.memo[key] = entry
 		closed = closed.With(i)
+		memoHits.Inc()
 	}
 	return closed
 }

@@ -112,6 +112,7 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle) (*core, error) 
 		return nil, err
 	}
 	custom.run(ctx)
+	exposeMetrics(l)
 	return &core{
 		args:     args,
 		ledger:   l,

@@ -25,7 +25,9 @@ func (s *Spread) PostFilter(ctx context.Context, state fwk.CycleState, pod *core
 	if err != nil {
 		return nil, fwk.AsStatus(err)
 	}
-	switch s.ledger.noNode(pod, d, verdict) {
+	next := s.ledger.noNode(pod, d, verdict)
+	subsetAttempts.WithLabelValues(outcomeNames[next]).Inc()
+	switch next {
 	case goOn:
 		// Unresolvable keeps other PostFilter plugins from preempting while there are subsets to try.
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("no node in subset %q, going on to the next", d.name()))
@@ -103,6 +105,8 @@ const (
 	goOn
 	preempt
 )
+
+var outcomeNames = map[outcome]string{stay: "waiting", goOn: "spilled", preempt: "preempting"}
 
 // noNode takes in that no node of the decision's subset fits the pod.
 func (l *ledger) noNode(pod *corev1.Pod, d *decision, verdict memoEntry) (next outcome) {

@@ -73,6 +73,7 @@ func (t *takeover) complete(ctx context.Context) error {
 		found += n
 	}
 	t.done = true
+	takeOverSeconds.Set(t.clock.Since(t.since).Seconds())
 	klog.FromContext(ctx).V(2).Info("The ledger is complete", "namespaces", len(namespaces), "boundPods", found, "after", t.clock.Since(t.since))
 	return nil
 }

@@ -140,6 +140,7 @@ func (l *ledger) wake(e *entry) {
 		list.woken++
 	}
 	l.leave(e)
+	wokenPods.Inc()
 	l.awake[string(e.pod.UID)] = e.pod
 }
 

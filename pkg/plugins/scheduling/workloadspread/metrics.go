@@ -1,0 +1,98 @@
+package workloadspread
+
+import (
+	"sync"
+
+	"k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
+)
+
+const subsystem = "scheduler_workloadspread"
+
+// Metrics of the plugin, on the scheduler's own endpoint. None has a label of pods, spreads or subsets, so that their number is fixed.
+var (
+	subsetAttempts = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: subsystem, Name: "subset_attempts_total", StabilityLevel: metrics.ALPHA,
+		Help: "Scheduling cycles of pods of a spread, by what became of them: chosen (a subset was claimed), unplaced (let go), held, full, exhausted, reserved, spilled (on to the next subset), waiting, preempting.",
+	}, []string{"result"})
+	memoHits = metrics.NewCounter(&metrics.CounterOpts{
+		Subsystem: subsystem, Name: "memo_hits_total", StabilityLevel: metrics.ALPHA,
+		Help: "Subsets that a pod passed over because they are known to have no node for its shape.",
+	})
+	uncertainBinds = metrics.NewCounter(&metrics.CounterOpts{
+		Subsystem: subsystem, Name: "uncertain_binds_total", StabilityLevel: metrics.ALPHA,
+		Help: "Binds that ended without a certain answer, whose slots stay taken until the truth is known.",
+	})
+	wokenPods = metrics.NewCounter(&metrics.CounterOpts{
+		Subsystem: subsystem, Name: "woken_pods_total", StabilityLevel: metrics.ALPHA,
+		Help: "Waiting pods that were tried again because a slot came free, their workload or spread changed, or a time ran out.",
+	})
+	takeOverSeconds = metrics.NewGauge(&metrics.GaugeOpts{
+		Subsystem: subsystem, Name: "take_over_seconds", StabilityLevel: metrics.ALPHA,
+		Help: "How long the first cycle of this process waited before it gave out slots. 0 until then.",
+	})
+	slotsDesc = metrics.NewDesc(subsystem+"_slots", "Pods of spreads by the state of their slot: waiting, claimed, reserved, binding, bound; and uncertain, the slots of binds without an answer.",
+		[]string{"state"}, nil, metrics.ALPHA, "")
+	overQuotaDesc = metrics.NewDesc(subsystem+"_over_quota_pods", "Slots taken above the quota of their subset, after a quota was lowered or pods were adopted.",
+		nil, nil, metrics.ALPHA, "")
+)
+
+var registerMetrics sync.Once
+
+// exposeMetrics registers the metrics. Only the first ledger of a process is shown, which is the only one outside of tests.
+func exposeMetrics(l *ledger) {
+	registerMetrics.Do(func() {
+		legacyregistry.MustRegister(subsetAttempts, memoHits, uncertainBinds, wokenPods, takeOverSeconds)
+		legacyregistry.CustomMustRegister(&ledgerCollector{ledger: l})
+	})
+}
+
+// ledgerCollector counts the ledger's entries when it is asked.
+type ledgerCollector struct {
+	metrics.BaseStableCollector
+	ledger *ledger
+}
+
+var _ metrics.StableCollector = &ledgerCollector{}
+
+// DescribeWithStability implements metrics.StableCollector.
+func (c *ledgerCollector) DescribeWithStability(ch chan<- *metrics.Desc) {
+	ch <- slotsDesc
+	ch <- overQuotaDesc
+}
+
+// CollectWithStability implements metrics.StableCollector.
+func (c *ledgerCollector) CollectWithStability(ch chan<- metrics.Metric) {
+	states, overQuota := c.ledger.census()
+	for state, n := range states {
+		ch <- metrics.NewLazyConstMetric(slotsDesc, metrics.GaugeValue, float64(n), state)
+	}
+	ch <- metrics.NewLazyConstMetric(overQuotaDesc, metrics.GaugeValue, float64(overQuota))
+}
+
+var stateNames = map[slotState]string{waiting: "waiting", claimed: "claimed", reserved: "reserved", binding: "binding", bound: "bound"}
+
+// census counts the entries by state, and the slots above their quotas.
+func (l *ledger) census() (states map[string]int, overQuota int32) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	states = map[string]int{"uncertain": 0}
+	for _, name := range stateNames {
+		states[name] = 0
+	}
+	for _, e := range l.entries {
+		states[stateNames[e.state]]++
+		if e.uncertain != 0 {
+			states["uncertain"]++
+		}
+	}
+	for _, s := range l.spreads.byName {
+		if s.policy == nil || s.shadowed {
+			continue
+		}
+		for _, scope := range s.tally.Scopes() {
+			overQuota += s.policy.OverQuota(&s.plan, s.tally.Kept(scope))
+		}
+	}
+	return states, overQuota
+}
