@@ -80,6 +80,10 @@ test-integration: tools build ## Run the tests on a real control plane; SCENARIO
 	$(GO) test -count=1 -timeout=20m -v $(if $(SCENARIOS),-run 'TestScenarios/$(SCENARIOS)') ./test/integration
 
 .PHONY: fuzz
+test-takeover: tools build ## Kill the leading scheduler ten times in the middle of 2,000 pods.
+	$(GO) test -count=1 -timeout=30m -v ./test/integration -run TestTheNextLeader -takeovers=10
+
+.PHONY: fuzz
 fuzz: ## Fuzz the compilation of spreads for a minute.
 	$(GO) test -run='^$$' -fuzz=FuzzCompile -fuzztime=60s ./pkg/subset
 

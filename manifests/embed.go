@@ -6,7 +6,7 @@ import (
 	"io/fs"
 )
 
-//go:embed namespace.yaml workload-reader.yaml crd/*.yaml scheduler/rbac.yaml controller/rbac.yaml policy/*.yaml webhook/*.yaml
+//go:embed namespace.yaml workload-reader.yaml crd/*.yaml scheduler/rbac.yaml scheduler/flowschema.yaml controller/rbac.yaml policy/*.yaml webhook/*.yaml
 var files embed.FS
 
 // SchedulerConfig is the configuration of the scheduler as it is deployed, without a client connection.
@@ -26,7 +26,7 @@ func CRDs() [][]byte { return read("crd/*.yaml") }
 // policies, and the Secret for the webhook's certificate.
 func Install() [][]byte {
 	all := CRDs()
-	for _, pattern := range []string{"namespace.yaml", "workload-reader.yaml", "scheduler/rbac.yaml", "controller/rbac.yaml", "policy/*.yaml",
+	for _, pattern := range []string{"namespace.yaml", "workload-reader.yaml", "scheduler/rbac.yaml", "scheduler/flowschema.yaml", "controller/rbac.yaml", "policy/*.yaml",
 		"webhook/rbac.yaml", "webhook/certificate.yaml"} {
 		all = append(all, read(pattern)...)
 	}

@@ -130,11 +130,24 @@ func newBinds(ctx context.Context, client kubernetes.Interface, l *ledger, timeo
 	return b
 }
 
+// post sends the bind. It repeats a request only if the API server has said that it did not look at it, and never when the answer is
+// missing, as the client library would: the repetition's conflict would hide that the first request succeeded.
 func (b *binds) post(ctx context.Context, binding *corev1.Binding) error {
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
-	return b.client.CoreV1().RESTClient().Post().Namespace(binding.Namespace).Resource("pods").Name(binding.Name).SubResource("binding").
-		Timeout(b.timeout).MaxRetries(0).Body(binding).Do(ctx).Error()
+	for {
+		err := b.client.CoreV1().RESTClient().Post().Namespace(binding.Namespace).Resource("pods").Name(binding.Name).SubResource("binding").
+			Timeout(b.timeout).MaxRetries(0).Body(binding).Do(ctx).Error()
+		seconds, later := apierrors.SuggestsClientDelay(err)
+		if !apierrors.IsTooManyRequests(err) || !later {
+			return err
+		}
+		select {
+		case <-time.After(time.Duration(seconds) * time.Second):
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 // settleLater keeps the slots of an uncertain bind, and reads the pod once the bind can no longer happen: after the API server's deadline

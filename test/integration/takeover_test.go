@@ -1,0 +1,135 @@
+package integration
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"regexp"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-project/berth/cmd/sandbox/product"
+	"github.com/berth-project/berth/pkg/sandbox"
+	"github.com/berth-project/berth/test/checker"
+	"github.com/berth-project/berth/test/harness"
+)
+
+var takeovers = flag.Int("takeovers", 1, "how many times to kill the leading scheduler in the middle of a burst")
+
+// TestTheNextLeaderKeepsTheQuotas runs two schedulers with leader election and kills the leader in the middle of a burst, with SIGKILL and
+// with SIGTERM in turn. The checker watches every revision.
+func TestTheNextLeaderKeepsTheQuotas(t *testing.T) {
+	const pods = 2000
+	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "takeover", Dir: t.TempDir(), Without: []string{product.Controller}},
+		product.Options{Replicas: map[string]int{product.Scheduler: 2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Sandbox.Stop)
+	var all []*corev1.Node
+	for i := range 30 {
+		pool := string("abc"[i%3])
+		all = append(all, sandbox.NewNode(fmt.Sprintf("node-%d-%s", i, pool), "zone-"+pool, map[string]string{"pool": pool}, nil, nil))
+	}
+	if err := cluster.Sandbox.CreateNodes(t.Context(), all); err != nil {
+		t.Fatal(err)
+	}
+	watchCtx, stop := context.WithCancel(t.Context())
+	t.Cleanup(stop)
+	watcher, err := checker.Start(watchCtx, cluster.Dynamic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for round := range *takeovers {
+		ns, err := cluster.CreateNamespace(t.Context(), "burst")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cluster.ApplyYAML(t.Context(), ns, spreadHeader+"\n  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}\n  scheduleStrategy: {type: Adaptive}"+`
+  subsets:
+  - {name: a, maxReplicas: 300, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}
+  - {name: b, maxReplicas: 700, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}}
+  - {name: c, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [c]}]}}
+---`+deployment("web", pods, "")); err != nil {
+			t.Fatal(err)
+		}
+		places := func(ctx context.Context) (map[string]int, error) {
+			list, err := cluster.Pods(ctx, ns)
+			if err != nil {
+				return nil, err
+			}
+			kept := map[string]int{}
+			for i := range list {
+				if list[i].Spec.NodeName != "" {
+					kept[list[i].Labels["berth.dev/subset"]]++
+					kept["all"]++
+				}
+			}
+			return kept, nil
+		}
+		if err := cluster.WaitFor(t.Context(), "the burst to be under way", func(ctx context.Context) (string, error) {
+			kept, err := places(ctx)
+			if err != nil || kept["all"] >= 100 {
+				return "", err
+			}
+			return fmt.Sprint(kept), nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		leader, err := leaderOf(t.Context(), cluster)
+		if err != nil {
+			t.Fatal(err)
+		}
+		signal := []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM}[round%2]
+		if err := cluster.Sandbox.Signal(product.Scheduler, leader, signal); err != nil {
+			t.Fatal(err)
+		}
+		before, err := places(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("round %d: sent %s to replica %d with %d of %d pods bound", round, signal, leader, before["all"], pods)
+		// 30 nodes of 110 pods, of which 10 are in each pool: c takes 1,100.
+		want := map[string]int{"a": 300, "b": 700, "c": 1000, "all": pods}
+		if err := cluster.WaitFor(t.Context(), "all pods in place", func(ctx context.Context) (string, error) {
+			kept, err := places(ctx)
+			if err != nil || fmt.Sprint(kept) == fmt.Sprint(want) {
+				return "", err
+			}
+			return fmt.Sprint(kept), nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if err := cluster.DeleteNamespace(t.Context(), ns); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, violation := range watcher.Violations() {
+		t.Error(violation)
+	}
+	if binds := watcher.Binds(); binds != *takeovers*pods {
+		t.Errorf("the checker saw %d binds, want %d", binds, *takeovers*pods)
+	}
+}
+
+var leads = regexp.MustCompile(`(?m)^leader_election_master_status\{.*\} 1$`)
+
+// leaderOf is the replica of the scheduler that leads.
+func leaderOf(ctx context.Context, cluster *harness.Cluster) (leader int, err error) {
+	err = cluster.WaitFor(ctx, "a leader", func(ctx context.Context) (string, error) {
+		for replica := range 2 {
+			text, err := metricsOf(ctx, cluster, product.Scheduler, replica)
+			if err != nil {
+				return err.Error(), nil // it is being started again
+			}
+			if leads.MatchString(text) {
+				leader = replica
+				return "", nil
+			}
+		}
+		return "neither replica leads", nil
+	})
+	return leader, err
+}
