@@ -43,6 +43,10 @@ func TestTheNextLeaderKeepsTheQuotas(t *testing.T) {
 		t.Fatal(err)
 	}
 	for round := range *takeovers {
+		leader, err := leaderOf(t.Context(), cluster)
+		if err != nil {
+			t.Fatal(err)
+		}
 		ns, err := cluster.CreateNamespace(t.Context(), "burst")
 		if err != nil {
 			t.Fatal(err)
@@ -78,10 +82,6 @@ func TestTheNextLeaderKeepsTheQuotas(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		leader, err := leaderOf(t.Context(), cluster)
-		if err != nil {
-			t.Fatal(err)
-		}
 		signal := []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM}[round%2]
 		if err := cluster.Sandbox.Signal(product.Scheduler, leader, signal); err != nil {
 			t.Fatal(err)
@@ -89,6 +89,9 @@ func TestTheNextLeaderKeepsTheQuotas(t *testing.T) {
 		before, err := places(t.Context())
 		if err != nil {
 			t.Fatal(err)
+		}
+		if before["all"] == pods {
+			t.Errorf("round %d: the burst was over before the leader was killed", round)
 		}
 		t.Logf("round %d: sent %s to replica %d with %d of %d pods bound", round, signal, leader, before["all"], pods)
 		// 30 nodes of 110 pods, of which 10 are in each pool: c takes 1,100.
