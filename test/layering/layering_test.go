@@ -45,6 +45,13 @@ var forbidden = map[string]map[string]string{
 		"sigs.k8s.io/controller-runtime": "a plugin reads the scheduler's own informers",
 		module + "cmd":                   "nothing imports cmd",
 	},
+	"pkg/webhook/...": {
+		module + "pkg/plugins":    "adapters do not import each other",
+		module + "pkg/controller": "adapters do not import each other",
+		module + "pkg/sandbox":    "only cmd and tests start a control plane",
+		"k8s.io/kubernetes":       "only the scheduler is built on k8s.io/kubernetes",
+		module + "cmd":            "nothing imports cmd",
+	},
 	"pkg/controller/...": {
 		module + "pkg/plugins": "adapters do not import each other",
 		module + "pkg/webhook": "adapters do not import each other",

@@ -169,6 +169,7 @@ func (l *ledger) preempted(pod *corev1.Pod, nominated bool) {
 func (l *ledger) tryNext(e *entry) {
 	l.release(e)
 	e.state = waiting
+	e.nominated = false
 	e.again = true
 	l.wake(e)
 }
