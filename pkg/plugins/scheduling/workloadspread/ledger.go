@@ -550,7 +550,7 @@ func (l *ledger) add(pod *corev1.Pod, s *spread) *entry {
 func (l *ledger) settle(e *entry) {
 	l.unwake(e)
 	l.leave(e)
-	e.state = bound
+	e.state, e.held = bound, false
 	e.record = subset.RecordOf(e.pod)
 	s := e.spread
 	if s.policy == nil {

@@ -509,6 +509,18 @@ func TestPercentagesWaitForNewsOfTheWorkload(t *testing.T) {
 		w.expectAwake("p")
 		w.expectChoice(pod, "a")
 	})
+	t.Run("a held pod that somebody else has bound is not woken", func(t *testing.T) {
+		w := newWorld(t, 2)
+		delete(w.workload, deploymentKey)
+		w.spread(1, halves)
+		pod := w.pod("p")
+		w.expectChoice(pod, "WorkloadNotObserved")
+		w.seeBound(pod, "node-a", "-")
+		w.awake = nil
+		w.workload[deploymentKey] = 2
+		w.ledger.workloadChanged(deploymentKey)
+		w.expectAwake() // it would never have the cycle for which a free slot is kept
+	})
 	t.Run("a scale-up wakes as many as there are new slots", func(t *testing.T) {
 		w := newWorld(t, 2)
 		w.spread(1, `{subsets: [{name: a, maxReplicas: "50%"}, {name: b, maxReplicas: "50%"}], scheduleStrategy: {whenFull: Wait, quotaScope: Workload}}`)
