@@ -96,6 +96,9 @@ func (s *Subset) Holds(node *corev1.Node) bool {
 // SelectsAllNodes is true if every node is one of the subset's nodes.
 func (s *Subset) SelectsAllNodes() bool { return s.required == nil }
 
+// NodesKey is equal for two subsets, of any spreads, only if they hold the same nodes. It is empty if the subset selects all nodes.
+func (s *Subset) NodesKey() string { return s.nodesKey }
+
 // Tolerates is true if the tolerations, together with those of the subset, cover every taint of the node that keeps pods away.
 func (s *Subset) Tolerates(node *corev1.Node, own []corev1.Toleration) bool {
 	for i := range node.Spec.Taints {

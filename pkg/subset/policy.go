@@ -106,6 +106,7 @@ type Subset struct {
 	PatchesSpec bool
 
 	required    *nodeaffinity.NodeSelector
+	nodesKey    string
 	preferred   *nodeaffinity.PreferredSchedulingTerms
 	tolerations []corev1.Toleration
 }
@@ -296,7 +297,7 @@ func compileSubset(spec *v1alpha1.Subset, path *field.Path) (Subset, field.Error
 			// The parser's own path speaks of a selector with terms, of which a subset has one.
 			errs = append(errs, field.Invalid(termPath, field.OmitValueType{}, strings.ReplaceAll(err.Error(), "nodeSelectorTerms[0].", "")))
 		}
-		subset.required = required
+		subset.required, subset.nodesKey = required, term.String()
 	}
 	preferredPath := path.Child("preferredNodeSelectorTerms")
 	for i := range spec.PreferredNodeSelectorTerms {

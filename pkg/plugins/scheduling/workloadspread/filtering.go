@@ -8,7 +8,6 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -26,7 +25,8 @@ func decisionIn(state fwk.CycleState) *decision {
 	return data.(*decision)
 }
 
-// PreFilter gives the pod its subset for this cycle, or holds it.
+// PreFilter gives the pod its subset for this cycle, or holds it. If the subset has no more than half of the nodes, it names them, so that the
+// scheduler looks at no other. For larger ones copying the names costs more than it saves.
 func (s *Spread) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	if err := s.takeover.complete(ctx); err != nil {
 		return nil, fwk.AsStatus(err)
@@ -36,6 +36,9 @@ func (s *Spread) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 	case answer.decision != nil:
 		state.Write(stateKey, answer.decision)
 		klog.FromContext(ctx).V(4).Info("Chose a subset", "pod", klog.KObj(pod), "spread", klog.KRef(pod.Namespace, answer.spread.key.Name), "subset", answer.name())
+		if answer.members != nil && 2*len(answer.members) <= len(nodes) {
+			return &fwk.PreFilterResult{NodeNames: answer.members}, nil
+		}
 		return nil, nil
 	case answer.reason != "":
 		// Removing other pods from a node gives this one neither a slot nor an owner.
@@ -54,15 +57,22 @@ func (s *Spread) Filter(_ context.Context, state fwk.CycleState, pod *corev1.Pod
 	if d == nil || d.subset == subset.None {
 		return nil
 	}
-	in := &d.policy.Subsets[d.subset]
-	switch reason := in.Fits(nodeInfo.Node(), pod.Spec.Tolerations); reason {
-	case v1alpha1.ReasonAdmitted:
-		return nil
-	case v1alpha1.ReasonTaintNotTolerated:
+	in, node := &d.policy.Subsets[d.subset], nodeInfo.Node()
+	switch {
+	case !d.holds(node):
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, d.outside)
+	case !in.Tolerates(node, pod.Spec.Tolerations):
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) of subset %q had taints that neither it nor the pod tolerates", in.Name))
-	default:
-		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) outside of subset %q", in.Name))
 	}
+	return nil
+}
+
+// holds is true if the node is one of the subset's, which must not be subset.None.
+func (d *decision) holds(node *corev1.Node) bool {
+	if d.members != nil {
+		return d.members.Has(node.Name)
+	}
+	return d.policy.Subsets[d.subset].Holds(node)
 }
 
 func (d *decision) name() string {

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/utils/clock"
@@ -38,16 +39,20 @@ type ledger struct {
 	nodes              func(name string) *corev1.Node
 	predicates         predicates
 	activate           func(pods map[string]*corev1.Pod)
+	announce           func(announcement)
 
 	mu      sync.Mutex
 	entries map[types.UID]*entry
 	spreads spreadIndex
+	tiers   tiers
 	// orphans are pods whose owner has not been seen yet, by the owner's UID. Those without a node are held.
 	orphans map[types.UID]map[types.UID]*corev1.Pod
 	// unclassified are bound pods without a record whose node has not been seen yet.
 	unclassified map[types.UID]*entry
 	order        uint64
 	awake        map[string]*corev1.Pod
+	// announcements to be made after the mutex is released.
+	announcements []announcement
 	// lowest priority of any pod ever seen. A pod that is not above it need not try to preempt.
 	lowest int32
 	// event that the hints are being asked about, and the spreads for which it has woken a pod.
@@ -139,6 +144,12 @@ type decision struct {
 	policy *subset.Policy
 	// subset the pod may use, or subset.None if it may use any node.
 	subset int
+	// members are the nodes of the subset in this cycle's snapshot, by name; nil if the subset selects every node.
+	members sets.Set[string]
+	// newest generation of a node in this cycle's snapshot.
+	newest int64
+	// outside is what is said of nodes outside of the subset.
+	outside string
 }
 
 // ruling is the answer to a pod that asks for a subset. A nil decision without a reason means that no spread divides the pod.
@@ -148,7 +159,8 @@ type ruling struct {
 	message string
 }
 
-func newLedger(c clock.WithDelayedExecution, observationTimeout time.Duration, w workloads, p podLister, nodes func(string) *corev1.Node, activate func(map[string]*corev1.Pod)) *ledger {
+func newLedger(c clock.WithDelayedExecution, observationTimeout time.Duration, w workloads, p podLister, nodes func(string) *corev1.Node,
+	activate func(map[string]*corev1.Pod), announce func(announcement)) *ledger {
 	return &ledger{
 		clock:              c,
 		observationTimeout: observationTimeout,
@@ -156,8 +168,10 @@ func newLedger(c clock.WithDelayedExecution, observationTimeout time.Duration, w
 		pods:               p,
 		nodes:              nodes,
 		activate:           activate,
+		announce:           announce,
 		entries:            map[types.UID]*entry{},
 		spreads:            newSpreadIndex(),
+		tiers:              newTiers(),
 		orphans:            map[types.UID]map[types.UID]*corev1.Pod{},
 		unclassified:       map[types.UID]*entry{},
 		awake:              map[string]*corev1.Pod{},
@@ -165,7 +179,7 @@ func newLedger(c clock.WithDelayedExecution, observationTimeout time.Duration, w
 	}
 }
 
-// locked runs f under the mutex and then wakes the pods that f found reason to wake.
+// locked runs f under the mutex and then wakes the pods that f found reason to wake, and announces what f found worth it.
 func (l *ledger) locked(f func()) {
 	l.mu.Lock()
 	f()
@@ -173,16 +187,21 @@ func (l *ledger) locked(f func()) {
 	if len(awake) > 0 {
 		l.awake = map[string]*corev1.Pod{}
 	}
+	announcements := l.announcements
+	l.announcements = nil
 	l.mu.Unlock()
 	if len(awake) > 0 {
 		l.activate(awake)
+	}
+	for _, a := range announcements {
+		l.announce(a)
 	}
 }
 
 // choose gives a pod its subset for this cycle, and with it a slot. A pod that asks again keeps its slot, or moves to an earlier subset
 // that has room by now.
 //
-// nodes are those of the cycle's snapshot.
+// nodes are those of the cycle's snapshot. Nil leaves them as they were in the last.
 func (l *ledger) choose(pod *corev1.Pod, nodes []fwk.NodeInfo) (answer ruling) {
 	l.locked(func() {
 		e, held := l.enter(pod)
@@ -202,7 +221,10 @@ func (l *ledger) choose(pod *corev1.Pod, nodes []fwk.NodeInfo) (answer ruling) {
 			e.tried, e.preempted = 0, 0
 		}
 		e.again, e.preempting = false, false
-		answer = l.rule(e, nodes)
+		if nodes != nil {
+			l.tiers.update(nodes)
+		}
+		answer = l.rule(e)
 		e.held = answer.reason == v1alpha1.ReasonWorkloadNotObserved
 		e.exhausted = answer.reason == v1alpha1.ReasonNoNodeFits
 		e.wasExhausted = e.wasExhausted || e.exhausted
@@ -211,6 +233,7 @@ func (l *ledger) choose(pod *corev1.Pod, nodes []fwk.NodeInfo) (answer ruling) {
 			l.release(e)
 			e.state = waiting
 			l.wait(e)
+			l.announceIfFirst(e, answer)
 		}
 	})
 	return answer
@@ -254,7 +277,7 @@ func (l *ledger) enter(pod *corev1.Pod) (*entry, *ruling) {
 }
 
 // rule asks the model and takes the slot it grants.
-func (l *ledger) rule(e *entry, nodes []fwk.NodeInfo) ruling {
+func (l *ledger) rule(e *entry) ruling {
 	s := e.spread
 	switch {
 	case s.policy == nil:
@@ -267,7 +290,7 @@ func (l *ledger) rule(e *entry, nodes []fwk.NodeInfo) ruling {
 			"%s has more pods than the %d replicas last seen; waiting for the new number", s.target, s.plan.Replicas)}
 	}
 	candidate := l.candidate(e)
-	closed := l.closed(e, nodes)
+	closed := l.closed(e)
 	candidate.Closed = e.tried | closed
 	if e.nominated && e.subset != subset.None {
 		candidate.Closed = ^subset.Mask(0).With(e.subset)
@@ -293,7 +316,11 @@ func (l *ledger) rule(e *entry, nodes []fwk.NodeInfo) ruling {
 	}
 	e.state = claimed
 	l.wait(e)
-	return ruling{decision: &decision{spread: s, policy: s.policy, subset: verdict.Subset}}
+	d := &decision{spread: s, policy: s.policy, subset: verdict.Subset, newest: l.tiers.newest}
+	if d.subset != subset.None {
+		d.members, d.outside = l.tiers.of(&s.policy.Subsets[d.subset]), s.outside[d.subset]
+	}
+	return ruling{decision: d}
 }
 
 // mayPreempt is false for a pod that can have no victims.
@@ -306,16 +333,26 @@ func (l *ledger) mayPreempt(pod *corev1.Pod) bool {
 
 // explain says of every subset why the pod is not in it.
 func (l *ledger) explain(e *entry) string {
+	return fmt.Sprintf("WorkloadSpread %q: %s", e.spread.key.Name, l.describeSubsets(e))
+}
+
+func (l *ledger) describeSubsets(e *entry) string {
 	s := e.spread
 	kept := s.tally.Kept(e.scope)
 	parts := make([]string, len(s.policy.Subsets))
 	for i := range parts {
+		in := &s.policy.Subsets[i]
 		parts[i] = s.policy.DescribeSubset(&s.plan, kept, i)
-		if entry, found := s.memo[e.shapeKey(i)]; found && subset.Free(s.plan.Quota[i], kept.At(i)) != 0 {
-			parts[i] = s.policy.Subsets[i].Name + ": " + entry.why
+		if subset.Free(s.plan.Quota[i], kept.At(i)) == 0 {
+			continue
+		}
+		if entry, found := s.memo[e.shapeKey(i)]; found {
+			parts[i] = in.Name + ": " + entry.why
+		} else if members := l.tiers.of(in); members != nil && len(members) == 0 {
+			parts[i] = in.Name + ": no node belongs to it"
 		}
 	}
-	return fmt.Sprintf("WorkloadSpread %q: %s", s.key.Name, strings.Join(parts, "; "))
+	return strings.Join(parts, "; ")
 }
 
 // candidate is the pod as the model sees it.
@@ -386,6 +423,7 @@ func (l *ledger) reserve(pod *corev1.Pod, d *decision) (ok bool) {
 			l.wakeExhausted(e.spread) // where this pod found room there may be more
 		}
 		e.wasExhausted, e.preempting, e.nominated = false, false, false
+		e.spread.announced = e.spread.announced && !e.spread.nobodyWaits()
 		subsetAttempts.WithLabelValues("reserved").Inc()
 		ok = true
 	})

@@ -31,6 +31,8 @@ type world struct {
 	parents  map[types.UID]*ownerRef
 	// awake are the names of the pods woken since they were last asked for.
 	awake []string
+	// announced are the messages of the announcements since they were last asked for.
+	announced []string
 }
 
 func (w *world) parent(_ string, owner ownerRef) (*ownerRef, bool) {
@@ -71,7 +73,7 @@ func newWorld(tb testing.TB, replicas int32) *world {
 		for _, pod := range pods {
 			w.awake = append(w.awake, pod.Name)
 		}
-	})
+	}, func(a announcement) { w.announced = append(w.announced, fmt.Sprintf("%s: %s", a.reason, a.message)) })
 	return w
 }
 

@@ -90,42 +90,33 @@ func (e *entry) shapeKey(index int) memoKey {
 	return memoKey{index, e.shape}
 }
 
-// closed are the subsets in which the memo knows no node for the pod. A subset in which there may be one now counts as not tried.
-func (l *ledger) closed(e *entry, nodes []fwk.NodeInfo) subset.Mask {
+// closed are the subsets in which no node is known for the pod: those that select no node at all, and those of the memo. A subset of the memo
+// in which there may be a node now counts as not tried.
+func (l *ledger) closed(e *entry) subset.Mask {
 	s := e.spread
-	if len(s.memo) == 0 {
-		return 0
-	}
-	oldest := int64(-1)
-	for i := range s.policy.Subsets {
-		if entry, found := s.memo[e.shapeKey(i)]; found && entry.generation != unproven && (oldest == -1 || entry.generation < oldest) {
-			oldest = entry.generation
-		}
-	}
-	if oldest == -1 {
-		return 0
-	}
-	newest := oldest
-	var changed []fwk.NodeInfo
-	for _, node := range nodes {
-		if generation := node.GetGeneration(); generation > oldest {
-			changed = append(changed, node)
-			newest = max(newest, generation)
-		}
-	}
 	var closed subset.Mask
 	for i := range s.policy.Subsets {
+		if !s.policy.Patience.Simulate && !l.clock.Now().Before(s.skipUntil[i]) {
+			continue // the pod waits there for a node
+		}
+		if members := l.tiers.of(&s.policy.Subsets[i]); members != nil && len(members) == 0 {
+			closed = closed.With(i)
+			continue
+		}
+		if len(s.memo) == 0 {
+			continue
+		}
 		key := e.shapeKey(i)
 		entry, found := s.memo[key]
 		if !found || entry.generation == unproven {
 			continue
 		}
-		if l.mightFitOne(e.pod, &s.policy.Subsets[i], changed, entry.generation) {
+		if l.mightFitOne(e.pod, &s.policy.Subsets[i], entry.generation) {
 			delete(s.memo, key)
 			e.tried &^= subset.Mask(0).With(i) // also if the pod itself tried it a moment ago, in this round
 			continue
 		}
-		entry.generation = newest
+		entry.generation = l.tiers.newest
 		s.memo[key] = entry
 		closed = closed.With(i)
 		memoHits.Inc()
@@ -133,13 +124,12 @@ func (l *ledger) closed(e *entry, nodes []fwk.NodeInfo) subset.Mask {
 	return closed
 }
 
-func (l *ledger) mightFitOne(pod *corev1.Pod, in *subset.Subset, changed []fwk.NodeInfo, since int64) bool {
-	for _, node := range changed {
-		if node.GetGeneration() > since && in.Holds(node.Node()) && l.predicates.fit(pod, in, node) {
-			return true
-		}
-	}
-	return false
+// mightFitOne looks at the nodes of the subset that have changed since the generation.
+func (l *ledger) mightFitOne(pod *corev1.Pod, in *subset.Subset, since int64) bool {
+	members := l.tiers.of(in)
+	return l.tiers.changedSince(since, func(node fwk.NodeInfo) bool {
+		return (members == nil || members.Has(node.Node().Name)) && l.predicates.fit(pod, in, node)
+	})
 }
 
 // remember keeps a verdict.

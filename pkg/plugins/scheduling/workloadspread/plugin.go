@@ -103,7 +103,8 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle) (*core, error) 
 			}
 			return node
 		},
-		func(pods map[string]*corev1.Pod) { handle.Activate(logger, pods) })
+		func(pods map[string]*corev1.Pod) { handle.Activate(logger, pods) },
+		announceTo(handle))
 	l.predicates = predicates{features: feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate), dra: handle.SharedDRAManager()}
 	custom.changed, custom.seen, custom.retry = l.workloadChanged, l.ownerSeen, l.retryOrphans
 

@@ -48,31 +48,37 @@ func (s *Spread) PreEnqueue(ctx context.Context, pod *corev1.Pod) *fwk.Status {
 
 // judge sums up why the nodes of a subset were refused.
 func (s *Spread) judge(d *decision, statuses fwk.NodeToStatusReader) (memoEntry, error) {
-	nodes, err := s.handle.SnapshotSharedLister().NodeInfos().List()
-	if err != nil {
-		return memoEntry{}, fmt.Errorf("listing the nodes of the snapshot: %w", err)
-	}
-	in := &d.policy.Subsets[d.subset]
-	newest, proven, members := int64(0), true, 0
+	proven, members := true, 0
 	reasons := map[string]int{}
-	for _, info := range nodes {
-		newest = max(newest, info.GetGeneration())
-		node := info.Node()
-		if !in.Holds(node) {
-			continue
-		}
+	take := func(name string) {
 		members++
-		status := statuses.Get(node.Name)
+		status := statuses.Get(name)
 		for _, reason := range status.Reasons() {
 			reasons[reason]++
 		}
 		// A pod that is nominated to a node counts there without being on it, so it has no part in the generation.
-		proven = proven && nodeLocal[status.Plugin()] && len(s.handle.NominatedPodsForNode(node.Name)) == 0
+		proven = proven && nodeLocal[status.Plugin()] && len(s.handle.NominatedPodsForNode(name)) == 0
 	}
+	if d.members != nil {
+		for name := range d.members {
+			take(name)
+		}
+	} else {
+		nodes, err := s.handle.SnapshotSharedLister().NodeInfos().List()
+		if err != nil {
+			return memoEntry{}, fmt.Errorf("listing the nodes of the snapshot: %w", err)
+		}
+		for _, info := range nodes {
+			if d.holds(info.Node()) {
+				take(info.Node().Name)
+			}
+		}
+	}
+	verdict := memoEntry{generation: d.newest, why: fmt.Sprintf("0/%d nodes fit%s", members, histogram(reasons))}
 	if !proven {
-		newest = unproven
+		verdict.generation = unproven
 	}
-	return memoEntry{generation: newest, why: fmt.Sprintf("0/%d nodes fit%s", members, histogram(reasons))}, nil
+	return verdict, nil
 }
 
 // histogram prints reasons with their counts, the most frequent first: ": 38 Insufficient cpu, 2 untolerated taint".

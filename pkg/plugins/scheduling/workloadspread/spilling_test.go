@@ -2,6 +2,7 @@ package workloadspread
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -84,6 +85,9 @@ func TestAnExhaustedPodSaysWhyAndWaitsForANode(t *testing.T) {
 			t.Errorf("message %q, want %q", answer.message, want)
 		}
 	}
+	if want := []string{"NoNodeFits: a: 0/1 nodes fit: 1 Insufficient cpu; b: 0/2 nodes fit: 2 untolerated taint"}; !slices.Equal(w.announced, want) {
+		t.Errorf("announced %q, want %q: once for all pods", w.announced, want)
+	}
 	w.awake = nil
 	// One pod of the spread is tried for each event, and only on a node that a subset selects.
 	event := &corev1.Pod{}
@@ -98,6 +102,32 @@ func TestAnExhaustedPodSaysWhyAndWaitsForANode(t *testing.T) {
 	w.expectChoice(pods[1], "a")
 	w.schedule(pods[1])
 	w.expectAwake("p0")
+	w.expectChoice(pods[0], "a")
+	w.schedule(pods[0])
+	// Nobody waits any more, so it is worth saying when somebody does again.
+	late := w.pod("late")
+	w.refuse(late, memoEntry{generation: unproven, why: "full"})
+	w.refuse(late, memoEntry{generation: unproven, why: "full"})
+	w.choose(late)
+	if len(w.announced) != 2 {
+		t.Errorf("announced %q, want two", w.announced)
+	}
+}
+
+func TestASubsetWithoutNodesCostsNoCycle(t *testing.T) {
+	w := newWorld(t, 1)
+	w.spread(1, adaptive)
+	pod := w.pod("p")
+	if got := w.ledger.choose(pod, []fwk.NodeInfo{nodeInfo("b", "1"), nodeInfo("c", "1")}); got.decision == nil || got.name() != "b" {
+		t.Fatalf("got %+v, want subset b", got)
+	}
+	got := w.ledger.choose(pod, []fwk.NodeInfo{nodeInfo("c", "1")})
+	if want := `WorkloadSpread "web": a: no node belongs to it; b: no node belongs to it`; got.message != want {
+		t.Errorf("message %q, want %q", got.message, want)
+	}
+	if got := w.ledger.choose(pod, []fwk.NodeInfo{nodeInfo("a", "1"), nodeInfo("b", "1")}); got.decision == nil || got.name() != "a" {
+		t.Errorf("got %+v, want subset a, which has a node now", got)
+	}
 }
 
 func TestTheMemoSparesTheNextPodTheCycle(t *testing.T) {

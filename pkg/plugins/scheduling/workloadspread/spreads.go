@@ -41,10 +41,14 @@ type spread struct {
 	waiting map[string]*waitlist
 	// exhausted are pods of strategy Adaptive for which no subset with quota has a node, in the order of their first cycles.
 	exhausted waitlist
+	// outside is for each subset what is said of nodes outside of it.
+	outside []string
 	// memo of subsets without a node; see memo.go.
 	memo map[memoKey]memoEntry
 	// skipUntil is how long no pod waits in a subset, because one has waited there in vain.
 	skipUntil []time.Time
+	// announced that its pods have to wait.
+	announced bool
 	// shadowed by an older spread for the same workload.
 	shadowed bool
 }
@@ -169,12 +173,17 @@ func (l *ledger) compile(s *spread, object *v1alpha1.WorkloadSpread) {
 	before := s.policy
 	policy, errs := subset.Compile(&object.Spec, field.NewPath("spec"))
 	s.object, s.policy, s.invalid, s.tally, s.plan = object, policy, "", nil, subset.Plan{}
+	s.announced = false
 	s.waiting, s.exhausted = map[string]*waitlist{}, waitlist{lines: make([]waitline, 1)}
 	s.memo, s.skipUntil = map[memoKey]memoEntry{}, make([]time.Time, len(object.Spec.Subsets))
 	if len(errs) > 0 {
 		s.invalid = errs.ToAggregate().Error()
 	} else {
 		s.tally = policy.NewTally()
+		s.outside = make([]string, len(policy.Subsets))
+		for i := range s.outside {
+			s.outside[i] = fmt.Sprintf("node(s) outside of subset %q", policy.Subsets[i].Name)
+		}
 		l.replan(s)
 	}
 	for _, e := range s.members {

@@ -1,0 +1,177 @@
+package workloadspread
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/backend/cache"
+	"k8s.io/kubernetes/pkg/scheduler/metrics"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+// newCache is the cache of a real scheduler, which needs its metrics.
+func newCache(tb testing.TB) cache.Cache {
+	metrics.Register()
+	return cache.New(tb.Context(), 0, nil)
+}
+
+// subsetsOf are subsets that select the nodes of zones.
+func subsetsOf(tb testing.TB, zones ...string) []subset.Subset {
+	tb.Helper()
+	spec := &v1alpha1.WorkloadSpreadSpec{TargetReference: v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
+	for _, zone := range zones {
+		spec.Subsets = append(spec.Subsets, v1alpha1.Subset{Name: zone, RequiredNodeSelectorTerm: &corev1.NodeSelectorTerm{
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{zone}}}}})
+	}
+	policy, errs := subset.Compile(spec, field.NewPath("spec"))
+	if len(errs) > 0 {
+		tb.Fatal(errs)
+	}
+	return policy.Subsets
+}
+
+func zoneNode(name, zone string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}}}
+}
+
+func TestTiersAgreeWithEverySnapshotOfTheSchedulersCache(t *testing.T) {
+	for seed := range uint64(20) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		nodes, snapshot, tiers := newCache(t), cache.NewEmptySnapshot(), newTiers()
+		subsets := subsetsOf(t, "a", "b", "c")
+		zone := func() string { return string("abc"[random.IntN(3)]) }
+		known := map[string]*corev1.Node{}
+		var marks []int64
+		for step := range 300 {
+			for range random.IntN(4) {
+				name := fmt.Sprintf("node-%d", random.IntN(12))
+				switch node := known[name]; {
+				case node == nil:
+					known[name] = zoneNode(name, zone())
+					nodes.AddNode(klog.Logger{}, known[name])
+				case random.IntN(3) == 0:
+					delete(known, name)
+					if err := nodes.RemoveNode(klog.Logger{}, node); err != nil {
+						t.Fatal(err)
+					}
+				case random.IntN(2) == 0:
+					known[name] = zoneNode(name, zone())
+					nodes.UpdateNode(klog.Logger{}, node, known[name])
+				default:
+					pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint(seed, step), UID: types.UID(fmt.Sprint(random.Uint64()))}}
+					pod.Spec.NodeName = name
+					if err := nodes.AddPod(klog.Logger{}, pod); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if err := nodes.UpdateSnapshot(klog.Logger{}, snapshot); err != nil {
+				t.Fatal(err)
+			}
+			list, err := snapshot.NodeInfos().List()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(list) == 0 {
+				continue
+			}
+			tiers.update(list)
+			for i := range subsets[:1+step*3/300] { // the later ones are asked for first when much has happened
+				want := sets.New[string]()
+				for _, info := range list {
+					if subsets[i].Holds(info.Node()) {
+						want.Insert(info.Node().Name)
+					}
+				}
+				if diff := cmp.Diff(want, tiers.of(&subsets[i])); diff != "" {
+					t.Fatalf("seed %d, step %d: nodes of subset %s (-want +got):\n%s", seed, step, subsets[i].Name, diff)
+				}
+			}
+			marks = append(marks, tiers.newest)
+			since := marks[random.IntN(len(marks))]
+			changed, want := map[string]int{}, map[string]int{}
+			tiers.changedSince(since, func(info fwk.NodeInfo) bool {
+				if known[info.Node().Name] != nil { // nodes that are gone may be named as well
+					changed[info.Node().Name] = 1
+				}
+				return false
+			})
+			for _, info := range list {
+				if info.GetGeneration() > since {
+					want[info.Node().Name] = 1
+				}
+			}
+			if diff := cmp.Diff(want, changed); diff != "" {
+				t.Fatalf("seed %d, step %d: nodes that changed since generation %d (-want +got):\n%s", seed, step, since, diff)
+			}
+		}
+	}
+}
+
+func TestForgottenChangesAreLookedForAmongAllNodes(t *testing.T) {
+	tiers := newTiers()
+	nodes := []fwk.NodeInfo{nodeInfo("a", "1"), nodeInfo("b", "1")}
+	tiers.update(nodes)
+	start := tiers.newest
+	for range 2 * mostChanges {
+		nodes[1] = nodeInfo("b", "1") // in place, as the scheduler's cache does it
+		tiers.update(nodes)
+	}
+	if len(tiers.changes) > mostChanges {
+		t.Errorf("%d changes are kept", len(tiers.changes))
+	}
+	found := 0
+	tiers.changedSince(start, func(node fwk.NodeInfo) bool {
+		found++
+		return false
+	})
+	if found != 1 {
+		t.Errorf("%d nodes have changed, want 1", found)
+	}
+}
+
+// BenchmarkTiers is what a cycle of a spread's pod costs for every node of the cluster, with one node changed since the last.
+func BenchmarkTiers(b *testing.B) {
+	for _, size := range []int{100, 5000} {
+		b.Run(fmt.Sprintf("nodes=%d", size), func(b *testing.B) {
+			nodes, snapshot, tiers := newCache(b), cache.NewEmptySnapshot(), newTiers()
+			for i := range size {
+				nodes.AddNode(klog.Logger{}, zoneNode(fmt.Sprintf("node-%d", i), string("abc"[i%3])))
+			}
+			in := subsetsOf(b, "a")
+			i := 0
+			for b.Loop() {
+				b.StopTimer()
+				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint(i), UID: types.UID(fmt.Sprint(i))}}
+				pod.Spec.NodeName = fmt.Sprintf("node-%d", i%size)
+				i++
+				if err := nodes.AddPod(klog.Logger{}, pod); err != nil {
+					b.Fatal(err)
+				}
+				if err := nodes.UpdateSnapshot(klog.Logger{}, snapshot); err != nil {
+					b.Fatal(err)
+				}
+				list, err := snapshot.NodeInfos().List()
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+				tiers.update(list)
+				if tiers.of(&in[0]) == nil {
+					b.Fatal("no tier")
+				}
+			}
+		})
+	}
+}
