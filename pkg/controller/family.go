@@ -7,9 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -27,87 +25,46 @@ type family struct {
 	kinds  *kinds
 }
 
-// owner is an object that may own pods, directly or through others.
-type owner struct {
-	kind schema.GroupKind
-	name string
-	// uid is empty for an owner that is known by name only.
-	uid types.UID
-}
-
-// key names the owner inside its namespace, without its version.
-func (o owner) key() string { return o.kind.Group + "/" + o.kind.Kind + "/" + o.name }
-
-// longestOwnerChain bounds the walk from a pod to its workload. Real chains have two or three links.
-const longestOwnerChain = 8
-
-// targetOf is the workload that a spread names.
-func targetOf(spread *v1alpha1.WorkloadSpread) owner {
-	ref := spread.Spec.TargetReference
-	gv, err := schema.ParseGroupVersion(ref.APIVersion)
-	if err != nil {
-		gv.Group = ref.APIVersion // matches nothing; Compile reports the field
-	}
-	return owner{kind: schema.GroupKind{Group: gv.Group, Kind: ref.Kind}, name: ref.Name}
-}
-
-// controllerOf is the object's controller, or nil.
-func controllerOf(object metav1.Object) *owner {
-	ref := metav1.GetControllerOfNoCopy(object)
-	if ref == nil {
-		return nil
-	}
-	gv, err := schema.ParseGroupVersion(ref.APIVersion)
-	if err != nil {
-		return nil // the API server has validated it
-	}
-	return &owner{kind: schema.GroupKind{Group: gv.Group, Kind: ref.Kind}, name: ref.Name, uid: ref.UID}
-}
-
-func controllerUID(object metav1.Object) types.UID {
-	if ref := metav1.GetControllerOfNoCopy(object); ref != nil {
-		return ref.UID
-	}
-	return ""
-}
+// keyOf names an owner inside its namespace.
+func keyOf(o workload.Owner) string { return o.Kind.Group + "/" + o.Kind.Kind + "/" + o.Name }
 
 // parent is the controller of an owner, or nil if it has none or the owner is not known.
-func (f *family) parent(ctx context.Context, namespace string, of owner) (*owner, error) {
+func (f *family) parent(ctx context.Context, namespace string, of workload.Owner) (*workload.Owner, error) {
 	object, err := f.read(ctx, namespace, of)
 	if err != nil || object == nil {
 		return nil, err
 	}
-	return controllerOf(object), nil
+	return workload.ControllerOf(object), nil
 }
 
 // read reads an owner from the cache. It is nil if the owner does not exist, or its kind is not watched.
-func (f *family) read(ctx context.Context, namespace string, o owner) (client.Object, error) {
-	object := f.kinds.newObject(o.kind)
+func (f *family) read(ctx context.Context, namespace string, o workload.Owner) (client.Object, error) {
+	object := f.kinds.newObject(o.Kind)
 	if object == nil {
 		return nil, nil
 	}
-	err := f.reader.Get(ctx, types.NamespacedName{Namespace: namespace, Name: o.name}, object, client.UnsafeDisableDeepCopy)
-	if apierrors.IsNotFound(err) || err == nil && o.uid != "" && object.GetUID() != o.uid {
+	err := f.reader.Get(ctx, types.NamespacedName{Namespace: namespace, Name: o.Name}, object, client.UnsafeDisableDeepCopy)
+	if apierrors.IsNotFound(err) || err == nil && o.UID != "" && object.GetUID() != o.UID {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading %s %s: %w", o.kind.Kind, o.name, err)
+		return nil, fmt.Errorf("reading %s %s: %w", o.Kind.Kind, o.Name, err)
 	}
 	return object, nil
 }
 
 // spreadsOf are the spreads that name the workload.
-func (f *family) spreadsOf(ctx context.Context, namespace string, o owner) ([]v1alpha1.WorkloadSpread, error) {
+func (f *family) spreadsOf(ctx context.Context, namespace string, o workload.Owner) ([]v1alpha1.WorkloadSpread, error) {
 	var spreads v1alpha1.WorkloadSpreadList
-	err := f.reader.List(ctx, &spreads, client.InNamespace(namespace), client.MatchingFields{targetField: o.key()}, client.UnsafeDisableDeepCopy)
+	err := f.reader.List(ctx, &spreads, client.InNamespace(namespace), client.MatchingFields{targetField: keyOf(o)}, client.UnsafeDisableDeepCopy)
 	return spreads.Items, err
 }
 
 // winner is the spread that divides the workload, or nil.
-func (f *family) winner(ctx context.Context, namespace string, o owner) (*v1alpha1.WorkloadSpread, error) {
+func (f *family) winner(ctx context.Context, namespace string, o workload.Owner) (*v1alpha1.WorkloadSpread, error) {
 	spreads, err := f.spreadsOf(ctx, namespace, o)
 	if err != nil {
-		return nil, fmt.Errorf("listing the spreads of %s %s: %w", o.kind.Kind, o.name, err)
+		return nil, fmt.Errorf("listing the spreads of %s %s: %w", o.Kind.Kind, o.Name, err)
 	}
 	var winner *v1alpha1.WorkloadSpread
 	for i := range spreads {
@@ -143,10 +100,10 @@ func (f *family) podsBelow(ctx context.Context, namespace string, workload types
 			return nil, err
 		}
 		for _, child := range children {
-			if visited.Has(child.uid) {
+			if visited.Has(child.UID) {
 				continue
 			}
-			visited.Insert(child.uid)
+			visited.Insert(child.UID)
 			divided := here.divided
 			winner, err := f.winner(ctx, namespace, child)
 			if err != nil {
@@ -155,7 +112,7 @@ func (f *family) podsBelow(ctx context.Context, namespace string, workload types
 			if winner != nil {
 				divided = append(divided[:len(divided):len(divided)], dividedBy(winner))
 			}
-			branches = append(branches, branch{uid: child.uid, divided: divided})
+			branches = append(branches, branch{uid: child.UID, divided: divided})
 		}
 	}
 	return pods, nil
@@ -169,8 +126,8 @@ func (f *family) podsOwnedBy(ctx context.Context, namespace string, uid types.UI
 	return pods.Items, nil
 }
 
-func (f *family) ownersOwnedBy(ctx context.Context, namespace string, uid types.UID) ([]owner, error) {
-	var owners []owner
+func (f *family) ownersOwnedBy(ctx context.Context, namespace string, uid types.UID) ([]workload.Owner, error) {
+	var owners []workload.Owner
 	for kind, list := range f.kinds.newLists(namespace) {
 		if err := f.reader.List(ctx, list, ownedBy(namespace, uid)...); err != nil {
 			return nil, fmt.Errorf("listing objects of kind %s: %w", kind, err)
@@ -178,7 +135,7 @@ func (f *family) ownersOwnedBy(ctx context.Context, namespace string, uid types.
 		err := meta.EachListItem(list, func(item runtime.Object) error {
 			object, err := meta.Accessor(item)
 			if err == nil {
-				owners = append(owners, owner{kind: kind, name: object.GetName(), uid: object.GetUID()})
+				owners = append(owners, workload.Owner{Kind: kind, Name: object.GetName(), UID: object.GetUID()})
 			}
 			return err
 		})

@@ -29,7 +29,7 @@ func (r *reconciler) gather(ctx context.Context, spread *v1alpha1.WorkloadSpread
 	if f.policy == nil {
 		return f, nil
 	}
-	target := targetOf(spread)
+	target := workload.TargetOf(spread)
 	winner, err := r.family.winner(ctx, spread.Namespace, target)
 	if err != nil {
 		return nil, err
@@ -62,8 +62,8 @@ func (r *reconciler) gather(ctx context.Context, spread *v1alpha1.WorkloadSpread
 }
 
 // workloadOf reads the workload from the cache: whole for built-in kinds, the metadata alone for others.
-func (r *reconciler) workloadOf(ctx context.Context, spread *v1alpha1.WorkloadSpread, target owner) (client.Object, *problem, error) {
-	if problem, err := r.family.kinds.watch(ctx, target.kind); problem != nil || err != nil {
+func (r *reconciler) workloadOf(ctx context.Context, spread *v1alpha1.WorkloadSpread, target workload.Owner) (client.Object, *problem, error) {
+	if problem, err := r.family.kinds.watch(ctx, target.Kind); problem != nil || err != nil {
 		return nil, problem, err
 	}
 	object, err := r.family.read(ctx, spread.Namespace, target)
@@ -138,15 +138,15 @@ func (r *reconciler) replicasOfScale(ctx context.Context, spread *v1alpha1.Workl
 
 // unstructuredTarget names the workload, in the version of the spread's targetRef if the API server has it and in another one if not.
 func (r *reconciler) unstructuredTarget(spread *v1alpha1.WorkloadSpread) (*unstructured.Unstructured, *meta.RESTMapping, error) {
-	target := targetOf(spread)
+	target := workload.TargetOf(spread)
 	gv, err := schema.ParseGroupVersion(spread.Spec.TargetReference.APIVersion)
 	if err != nil {
 		return nil, nil, err
 	}
 	mapper := r.client.RESTMapper()
-	mapping, err := mapper.RESTMapping(target.kind, gv.Version)
+	mapping, err := mapper.RESTMapping(target.Kind, gv.Version)
 	if meta.IsNoMatchError(err) {
-		mapping, err = mapper.RESTMapping(target.kind)
+		mapping, err = mapper.RESTMapping(target.Kind)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -154,7 +154,7 @@ func (r *reconciler) unstructuredTarget(spread *v1alpha1.WorkloadSpread) (*unstr
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(mapping.GroupVersionKind)
 	object.SetNamespace(spread.Namespace)
-	object.SetName(target.name)
+	object.SetName(target.Name)
 	return object, mapping, nil
 }
 

@@ -9,7 +9,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +17,8 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 var (
@@ -37,13 +38,6 @@ var builtIn = map[schema.GroupKind]struct {
 	statefulSetKind: {func() client.Object { return &appsv1.StatefulSet{} }, func() client.ObjectList { return &appsv1.StatefulSetList{} }},
 	jobKind:         {func() client.Object { return &batchv1.Job{} }, func() client.ObjectList { return &batchv1.JobList{} }},
 }
-
-// topOfChain are owners of pods above which no spread is looked for.
-var topOfChain = sets.New(
-	schema.GroupKind{Group: appsv1.GroupName, Kind: "DaemonSet"},
-	schema.GroupKind{Group: corev1.GroupName, Kind: "ReplicationController"},
-	schema.GroupKind{Group: corev1.GroupName, Kind: "Node"},
-)
 
 const (
 	// retryInterval is how long it takes to see something that no event tells: a new kind, a new permission, a new scale subresource.
@@ -97,7 +91,7 @@ func newKinds(mapper meta.RESTMapper, live client.Reader, clock clock.PassiveClo
 // see takes note that an object in the namespace has an owner of the kind. It is true the first time for a kind that must be watched to know
 // what is above it.
 func (k *kinds) see(namespace string, kind schema.GroupKind) (first bool) {
-	if _, watched := builtIn[kind]; watched || topOfChain.Has(kind) {
+	if _, watched := builtIn[kind]; watched || workload.EndsChain(kind) {
 		return false
 	}
 	k.mu.RLock()

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 // Options are what tests replace.
@@ -194,7 +195,7 @@ func targetKeyOf(obj client.Object) []string {
 	if !ok {
 		return nil
 	}
-	return []string{targetOf(spread).key()}
+	return []string{keyOf(workload.TargetOf(spread))}
 }
 
 func controllerUIDOf(obj client.Object) []string {

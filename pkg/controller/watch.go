@@ -21,6 +21,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 // affectedSpreads are the spreads whose status may depend on an object. Naming too many costs a reconcile that writes nothing; naming too
@@ -45,7 +46,7 @@ func (d delayed) Generic(ctx context.Context, e event.GenericEvent, q queue) {
 
 func (d delayed) Update(ctx context.Context, e event.UpdateEvent, q queue) {
 	d.add(ctx, e.ObjectNew, q)
-	if controllerUID(e.ObjectOld) != controllerUID(e.ObjectNew) {
+	if workload.ControllerUID(e.ObjectOld) != workload.ControllerUID(e.ObjectNew) {
 		d.add(ctx, e.ObjectOld, q)
 	}
 }
@@ -66,7 +67,7 @@ func (f *family) ofPod(ctx context.Context, pod client.Object) sets.Set[reconcil
 // ofWorkload are the spreads of an object of the kind and of the workloads above it.
 func (f *family) ofWorkload(kind schema.GroupKind) affectedSpreads {
 	return func(ctx context.Context, object client.Object) sets.Set[reconcile.Request] {
-		return f.affected(ctx, object, owner{kind: kind, name: object.GetName(), uid: object.GetUID()})
+		return f.affected(ctx, object, workload.Owner{Kind: kind, Name: object.GetName(), UID: object.GetUID()})
 	}
 }
 
@@ -75,7 +76,7 @@ func (f *family) ofWorkload(kind schema.GroupKind) affectedSpreads {
 func (f *family) ofSpread(ctx context.Context, object client.Object) sets.Set[reconcile.Request] {
 	affected := sets.New(requestFor(object))
 	if spread, ok := object.(*v1alpha1.WorkloadSpread); ok {
-		workload := targetOf(spread)
+		workload := workload.TargetOf(spread)
 		f.climb(ctx, spread.Namespace, &workload, affected)
 	}
 	return affected
@@ -91,7 +92,7 @@ func (f *family) ofNode(ctx context.Context, node client.Object) sets.Set[reconc
 	}
 	climbed := sets.New[types.UID]()
 	for i := range pods.Items {
-		if uid := controllerUID(&pods.Items[i]); !climbed.Has(uid) {
+		if uid := workload.ControllerUID(&pods.Items[i]); !climbed.Has(uid) {
 			climbed.Insert(uid)
 			affected = affected.Union(f.ofPod(ctx, &pods.Items[i]))
 		}
@@ -101,11 +102,11 @@ func (f *family) ofNode(ctx context.Context, node client.Object) sets.Set[reconc
 
 // affected are the spreads of the object itself, if it is given as an owner too, and of all owners above it. The object need not be in the
 // cache: it may just have been deleted.
-func (f *family) affected(ctx context.Context, object client.Object, self ...owner) sets.Set[reconcile.Request] {
+func (f *family) affected(ctx context.Context, object client.Object, self ...workload.Owner) sets.Set[reconcile.Request] {
 	affected := sets.New[reconcile.Request]()
 	namespace := object.GetNamespace()
-	parent := controllerOf(object)
-	firstOfKind := parent != nil && f.kinds.see(namespace, parent.kind)
+	parent := workload.ControllerOf(object)
+	firstOfKind := parent != nil && f.kinds.see(namespace, parent.Kind)
 	spreads, err := f.spreadsIn(ctx, namespace, firstOfKind)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Listing WorkloadSpreads", "namespace", namespace)
@@ -141,8 +142,8 @@ func (f *family) spreadsIn(ctx context.Context, namespace string, all bool) ([]v
 }
 
 // climb adds the spreads that name an owner, its owner, and so on.
-func (f *family) climb(ctx context.Context, namespace string, from *owner, affected sets.Set[reconcile.Request]) {
-	for range longestOwnerChain {
+func (f *family) climb(ctx context.Context, namespace string, from *workload.Owner, affected sets.Set[reconcile.Request]) {
+	for range workload.LongestOwnerChain {
 		if from == nil {
 			return
 		}
@@ -156,10 +157,10 @@ func (f *family) climb(ctx context.Context, namespace string, from *owner, affec
 	}
 }
 
-func (f *family) addSpreadsOf(ctx context.Context, namespace string, o owner, affected sets.Set[reconcile.Request]) {
+func (f *family) addSpreadsOf(ctx context.Context, namespace string, o workload.Owner, affected sets.Set[reconcile.Request]) {
 	spreads, err := f.spreadsOf(ctx, namespace, o)
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Listing WorkloadSpreads of a workload", "kind", o.kind, "workload", klog.KRef(namespace, o.name))
+		klog.FromContext(ctx).Error(err, "Listing WorkloadSpreads of a workload", "kind", o.Kind, "workload", klog.KRef(namespace, o.Name))
 		return
 	}
 	for i := range spreads {
@@ -185,7 +186,7 @@ var podMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	if !ok || !okAfter {
 		return true
 	}
-	return controllerUID(before) != controllerUID(after) ||
+	return workload.ControllerUID(before) != workload.ControllerUID(after) ||
 		isUnschedulable(before) != isUnschedulable(after) ||
 		!equality.Semantic.DeepEqual(before.Labels, after.Labels) ||
 		!reflect.DeepEqual(subset.Observe(before, nil), subset.Observe(after, nil))
@@ -195,7 +196,7 @@ var podMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 var workloadMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() ||
 		e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
-		controllerUID(e.ObjectOld) != controllerUID(e.ObjectNew)
+		workload.ControllerUID(e.ObjectOld) != workload.ControllerUID(e.ObjectNew)
 }}
 
 // nodeMatters: subsets select nodes by labels and name.

@@ -118,25 +118,25 @@ func work[T comparable](ctx context.Context, queue workqueue.TypedRateLimitingIn
 }
 
 // parent implements workloads.
-func (c *customWorkloads) parent(namespace string, owner ownerRef) (*ownerRef, bool) {
+func (c *customWorkloads) parent(namespace string, owner workload.Owner) (*workload.Owner, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	kind := c.want(schema.GroupKind{Group: owner.group, Kind: owner.kind})
+	kind := c.want(owner.Kind)
 	if kind.unreadable && !kind.synced() {
 		return nil, true
 	}
 	if kind.lister == nil {
 		return nil, false
 	}
-	object, err := kind.lister.ByNamespace(namespace).Get(owner.name)
+	object, err := kind.lister.ByNamespace(namespace).Get(owner.Name)
 	if err != nil {
 		return nil, false
 	}
 	metadata, err := meta.Accessor(object)
-	if err != nil || metadata.GetUID() != owner.uid {
+	if err != nil || metadata.GetUID() != owner.UID {
 		return nil, false
 	}
-	return controllerOf(metadata), true
+	return workload.ControllerOf(metadata), true
 }
 
 // replicas implements workloads.

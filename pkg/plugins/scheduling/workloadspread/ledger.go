@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 // ledger knows which pod holds which slot. It is shared by all profiles of a scheduler, for they share the quotas.
@@ -63,7 +64,7 @@ type ledger struct {
 // workloads tells of the objects above a pod. Implementations must not call back into the ledger.
 type workloads interface {
 	// parent is the controller of the object, nil if it has none; false if the object has not been seen.
-	parent(namespace string, owner ownerRef) (*ownerRef, bool)
+	parent(namespace string, owner workload.Owner) (*workload.Owner, bool)
 	// replicas that the workload of a spread asks for; false if that is not known.
 	replicas(target workloadKey, spec *v1alpha1.WorkloadSpreadSpec) (int32, bool)
 }
@@ -266,9 +267,9 @@ func (l *ledger) enter(pod *corev1.Pod) (*entry, *ruling) {
 	}
 	s, missing := l.resolve(pod)
 	if missing != nil {
-		l.orphan(pod, missing.uid)
+		l.orphan(pod, missing.UID)
 		return nil, &ruling{reason: v1alpha1.ReasonWorkloadNotObserved, message: fmt.Sprintf(
-			"waiting to see %s %q, which owns the pod; if it is gone, delete the pod", missing.kind, missing.name)}
+			"waiting to see %s %q, which owns the pod; if it is gone, delete the pod", missing.Kind.Kind, missing.Name)}
 	}
 	if s == nil {
 		return nil, nil
@@ -515,7 +516,7 @@ func (l *ledger) observeLocked(pod *corev1.Pod) {
 		l.forget(pod.UID)
 		return
 	}
-	if e != nil && e.owner == ownerUID(pod) && e.spread.divides(pod) {
+	if e != nil && e.owner == workload.ControllerUID(pod) && e.spread.divides(pod) {
 		if pod.Spec.NodeName != "" || e.state < bound {
 			e.pod = pod
 		}
@@ -527,7 +528,7 @@ func (l *ledger) observeLocked(pod *corev1.Pod) {
 	l.forget(pod.UID)
 	s, missing := l.resolve(pod)
 	if missing != nil {
-		l.orphan(pod, missing.uid)
+		l.orphan(pod, missing.UID)
 		return
 	}
 	if s == nil {
@@ -573,7 +574,7 @@ func (l *ledger) forget(uid types.UID) {
 // add makes the entry of a pod that the spread divides.
 func (l *ledger) add(pod *corev1.Pod, s *spread) *entry {
 	l.order++
-	e := &entry{pod: pod, owner: ownerUID(pod), spread: s, subset: subset.None, order: l.order}
+	e := &entry{pod: pod, owner: workload.ControllerUID(pod), spread: s, subset: subset.None, order: l.order}
 	if s.policy != nil {
 		e.scope = s.policy.ScopeOf(subset.RevisionOf(pod))
 	}

@@ -12,12 +12,14 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	testingclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 // world is what the ledger sees of the cluster, under the test's control.
@@ -28,15 +30,15 @@ type world struct {
 	nodes    map[string]*corev1.Node
 	pods     map[types.UID]*corev1.Pod
 	workload map[workloadKey]int32
-	parents  map[types.UID]*ownerRef
+	parents  map[types.UID]*workload.Owner
 	// awake are the names of the pods woken since they were last asked for.
 	awake []string
 	// announced are the messages of the announcements since they were last asked for.
 	announced []string
 }
 
-func (w *world) parent(_ string, owner ownerRef) (*ownerRef, bool) {
-	parent, seen := w.parents[owner.uid]
+func (w *world) parent(_ string, owner workload.Owner) (*workload.Owner, bool) {
+	parent, seen := w.parents[owner.UID]
 	return parent, seen
 }
 
@@ -63,8 +65,8 @@ func newWorld(tb testing.TB, replicas int32) *world {
 	w := &world{t: tb, clock: testingclock.NewFakeClock(time.Unix(1000, 0)),
 		nodes: map[string]*corev1.Node{}, pods: map[types.UID]*corev1.Pod{},
 		workload: map[workloadKey]int32{deploymentKey: replicas},
-		parents: map[types.UID]*ownerRef{
-			"rs-uid": {group: appsv1.GroupName, version: "v1", kind: "Deployment", name: "web", uid: "web-uid"}, "web-uid": nil}}
+		parents: map[types.UID]*workload.Owner{
+			"rs-uid": {Kind: schema.GroupKind{Group: appsv1.GroupName, Kind: "Deployment"}, Name: "web", UID: "web-uid"}, "web-uid": nil}}
 	for _, zone := range []string{"a", "b"} {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-" + zone, Labels: map[string]string{"zone": zone}}}
 		w.nodes[node.Name] = node

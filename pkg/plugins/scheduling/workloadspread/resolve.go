@@ -2,51 +2,23 @@ package workloadspread
 
 import (
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-project/berth/pkg/workload"
 )
-
-// ownerRef is the controller of an object.
-type ownerRef struct {
-	group, version, kind, name string
-	uid                        types.UID
-}
-
-// longestOwnerChain bounds the walk from a pod to its workload. Real chains have two or three links.
-const longestOwnerChain = 8
-
-func controllerOf(object metav1.Object) *ownerRef {
-	ref := metav1.GetControllerOfNoCopy(object)
-	if ref == nil {
-		return nil
-	}
-	gv, err := schema.ParseGroupVersion(ref.APIVersion)
-	if err != nil {
-		return nil // the API server has validated it
-	}
-	return &ownerRef{group: gv.Group, version: gv.Version, kind: ref.Kind, name: ref.Name, uid: ref.UID}
-}
-
-func ownerUID(pod *corev1.Pod) types.UID {
-	if ref := metav1.GetControllerOfNoCopy(pod); ref != nil {
-		return ref.UID
-	}
-	return ""
-}
 
 // resolve finds the spread that divides the pod, walking from owner to owner; the nearest owner with a spread counts. It returns nil if
 // there is none, and the missing link if the walk ends at an object that has not been seen yet.
-func (l *ledger) resolve(pod *corev1.Pod) (s *spread, missing *ownerRef) {
+func (l *ledger) resolve(pod *corev1.Pod) (s *spread, missing *workload.Owner) {
 	if l.spreads.perNamespace[pod.Namespace] == 0 {
 		return nil, nil
 	}
-	owner := controllerOf(pod)
-	for range longestOwnerChain {
+	owner := workload.ControllerOf(pod)
+	for range workload.LongestOwnerChain {
 		if owner == nil {
 			return nil, nil
 		}
-		if s := l.spreads.of(workloadKey{pod.Namespace, owner.group, owner.kind, owner.name}); s != nil && s.divides(pod) {
+		if s := l.spreads.of(keyOf(pod.Namespace, *owner)); s != nil && s.divides(pod) {
 			return s, nil
 		}
 		parent, seen := l.workloads.parent(pod.Namespace, *owner)

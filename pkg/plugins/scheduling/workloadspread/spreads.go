@@ -5,7 +5,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -17,6 +16,10 @@ import (
 // workloadKey names a workload without its version, as owner references and spreads both can.
 type workloadKey struct {
 	namespace, group, kind, name string
+}
+
+func keyOf(namespace string, o workload.Owner) workloadKey {
+	return workloadKey{namespace: namespace, group: o.Kind.Group, kind: o.Kind.Kind, name: o.Name}
 }
 
 func (k workloadKey) String() string { return fmt.Sprintf("%s %q", k.kind, k.name) }
@@ -119,12 +122,7 @@ func (x *spreadIndex) shadow(target workloadKey) {
 }
 
 func targetOf(object *v1alpha1.WorkloadSpread) workloadKey {
-	ref := object.Spec.TargetReference
-	gv, err := schema.ParseGroupVersion(ref.APIVersion)
-	if err != nil {
-		gv.Group = ref.APIVersion // matches nothing; Compile reports the field
-	}
-	return workloadKey{namespace: object.Namespace, group: gv.Group, kind: ref.Kind, name: ref.Name}
+	return keyOf(object.Namespace, workload.TargetOf(object))
 }
 
 // spreadChanged takes in a new or changed spread. A change of nothing but status or metadata is ignored.

@@ -212,13 +212,6 @@ func (c *cachedWorkloads) builtIn(key workloadKey) (metav1.Object, bool) {
 	return nil, false
 }
 
-// topOfChain are built-in owners of pods that are workloads of their own and are not divided.
-var topOfChain = map[ownerRef]bool{
-	{group: appsv1.GroupName, kind: "DaemonSet"}:             true,
-	{group: corev1.GroupName, kind: "ReplicationController"}: true,
-	{group: corev1.GroupName, kind: "Node"}:                  true,
-}
-
 // seen turns "not found", the only error of a lister, into nil.
 func seen[T metav1.Object](object T, err error) metav1.Object {
 	if err != nil {
@@ -227,18 +220,18 @@ func seen[T metav1.Object](object T, err error) metav1.Object {
 	return object
 }
 
-func (c *cachedWorkloads) parent(namespace string, owner ownerRef) (*ownerRef, bool) {
-	object, builtIn := c.builtIn(workloadKey{namespace, owner.group, owner.kind, owner.name})
-	if topOfChain[ownerRef{group: owner.group, kind: owner.kind}] {
+func (c *cachedWorkloads) parent(namespace string, owner workload.Owner) (*workload.Owner, bool) {
+	if workload.EndsChain(owner.Kind) {
 		return nil, true
 	}
+	object, builtIn := c.builtIn(keyOf(namespace, owner))
 	if !builtIn {
 		return c.custom.parent(namespace, owner)
 	}
-	if object == nil || object.GetUID() != owner.uid {
+	if object == nil || object.GetUID() != owner.UID {
 		return nil, false
 	}
-	return controllerOf(object), true
+	return workload.ControllerOf(object), true
 }
 
 func (c *cachedWorkloads) replicas(target workloadKey, spec *v1alpha1.WorkloadSpreadSpec) (int32, bool) {

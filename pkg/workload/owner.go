@@ -1,0 +1,63 @@
+package workload
+
+import (
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// Owner is an object that may own pods, directly or through others. It is named without its version, for two references may use different
+// ones.
+type Owner struct {
+	Kind schema.GroupKind
+	Name string
+	// UID is empty for an owner that is known by name only.
+	UID types.UID
+}
+
+// LongestOwnerChain bounds the walk from a pod to its workload. Real chains have two or three links.
+const LongestOwnerChain = 8
+
+// TargetOf is the workload that a spread names.
+func TargetOf(spread *v1alpha1.WorkloadSpread) Owner {
+	ref := spread.Spec.TargetReference
+	gv, err := schema.ParseGroupVersion(ref.APIVersion)
+	if err != nil {
+		gv.Group = ref.APIVersion // matches nothing; subset.Compile reports the field
+	}
+	return Owner{Kind: schema.GroupKind{Group: gv.Group, Kind: ref.Kind}, Name: ref.Name}
+}
+
+// ControllerOf is the object's controller, or nil.
+func ControllerOf(object metav1.Object) *Owner {
+	ref := metav1.GetControllerOfNoCopy(object)
+	if ref == nil {
+		return nil
+	}
+	gv, err := schema.ParseGroupVersion(ref.APIVersion)
+	if err != nil {
+		return nil // the API server has validated it
+	}
+	return &Owner{Kind: schema.GroupKind{Group: gv.Group, Kind: ref.Kind}, Name: ref.Name, UID: ref.UID}
+}
+
+// ControllerUID is the UID of the object's controller, or empty.
+func ControllerUID(object metav1.Object) types.UID {
+	if ref := metav1.GetControllerOfNoCopy(object); ref != nil {
+		return ref.UID
+	}
+	return ""
+}
+
+// EndsChain is true for owners of pods above which no spread is looked for, and which no spread divides.
+func EndsChain(kind schema.GroupKind) bool { return endsOfChain[kind] }
+
+var endsOfChain = map[schema.GroupKind]bool{
+	{Group: appsv1.GroupName, Kind: "DaemonSet"}:             true,
+	{Group: corev1.GroupName, Kind: "ReplicationController"}: true,
+	{Group: corev1.GroupName, Kind: "Node"}:                  true,
+}
