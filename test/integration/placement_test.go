@@ -221,13 +221,13 @@ func TestPodsThatAreHeldSayWhy(t *testing.T) {
 	expectPlaces(t, ns, "a=1 b=0")
 }
 
-func TestNodesOutsideOfTheSubsetAreNamedInTheMessage(t *testing.T) {
+func TestAPodOfStrategyFixedSaysWhyItsSubsetHasNoNode(t *testing.T) {
 	pools(t, "b")
 	ns := namespace(t)
 	apply(t, ns, spreadHeader+"\n  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}"+fmt.Sprintf(twoPools, "1"))
 	apply(t, ns, deployment("web", 1, ""))
 	waitFor(t, "the message", func(ctx context.Context) (string, error) {
-		return podMessage(ctx, ns, `node(s) outside of subset "a"`)
+		return podMessage(ctx, ns, `WorkloadSpread "web": a: no node belongs to it; b: 0 kept`)
 	})
 	// A node that joins the subset is what the pod waits for.
 	patch := []byte(`{"metadata":{"labels":{"pool":"a"}}}`)

@@ -5,6 +5,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
 )
 
 // announcement is that no subset of a spread takes another pod. It is made once, for the first pod that has to wait, and again only after
@@ -31,7 +32,7 @@ func (l *ledger) announceIfFirst(e *entry, answer ruling) {
 		return
 	}
 	e.spread.announced = true
-	l.announcements = append(l.announcements, announcement{e.spread.object, e.pod, answer.reason, l.describeSubsets(e)})
+	l.announcements = append(l.announcements, announcement{e.spread.object, e.pod, answer.reason, l.describeSubsets(e, subset.None, "")})
 }
 
 // nobodyWaits is true if no pod of the spread waits for a slot or a node.

@@ -333,24 +333,43 @@ func (l *ledger) mayPreempt(pod *corev1.Pod) bool {
 }
 
 // explain says of every subset why the pod is not in it.
-func (l *ledger) explain(e *entry) string {
-	return fmt.Sprintf("WorkloadSpread %q: %s", e.spread.key.Name, l.describeSubsets(e))
+func (l *ledger) explain(e *entry) string { return l.explainExcept(e, subset.None, "") }
+
+// explainIn is explain for a pod in the middle of a cycle, which has just found out why no node of a subset fits. Empty if the pod is gone.
+func (l *ledger) explainIn(pod *corev1.Pod, index int, why string) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.entries[pod.UID]
+	if e == nil || e.spread.policy == nil || index >= len(e.spread.policy.Subsets) {
+		return ""
+	}
+	return l.explainExcept(e, index, why)
 }
 
-func (l *ledger) describeSubsets(e *entry) string {
+func (l *ledger) explainExcept(e *entry, index int, why string) string {
+	return fmt.Sprintf("WorkloadSpread %q: %s", e.spread.key.Name, l.describeSubsets(e, index, why))
+}
+
+// describeSubsets says of every subset what keeps the pod from it, and of the one with the index, if there is one, the given why.
+func (l *ledger) describeSubsets(e *entry, index int, why string) string {
 	s := e.spread
 	kept := s.tally.Kept(e.scope)
 	parts := make([]string, len(s.policy.Subsets))
 	for i := range parts {
 		in := &s.policy.Subsets[i]
-		parts[i] = s.policy.DescribeSubset(&s.plan, kept, i)
-		if subset.Free(s.plan.Quota[i], kept.At(i)) == 0 {
-			continue
-		}
-		if entry, found := s.memo[e.shapeKey(i)]; found {
+		entry, known := s.memo[e.shapeKey(i)]
+		members := l.tiers.of(in)
+		switch {
+		case i == index:
+			parts[i] = in.Name + ": " + why
+		case subset.Free(s.plan.Quota[i], kept.At(i)) == 0:
+			parts[i] = s.policy.DescribeSubset(&s.plan, kept, i)
+		case known:
 			parts[i] = in.Name + ": " + entry.why
-		} else if members := l.tiers.of(in); members != nil && len(members) == 0 {
-			parts[i] = in.Name + ": no node belongs to it"
+		case members != nil && len(members) == 0:
+			parts[i] = in.Name + ": " + selectsNone
+		default:
+			parts[i] = s.policy.DescribeSubset(&s.plan, kept, i)
 		}
 	}
 	return strings.Join(parts, "; ")

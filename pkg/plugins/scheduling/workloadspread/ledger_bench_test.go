@@ -5,16 +5,16 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
 
 // BenchmarkCycle is the plugin's share of a scheduling cycle that depends on what the cluster holds: choosing a subset and reserving the
-// slot. It must not grow with the pods of the workload, nor with other workloads. (Filter's share is one label match for each node that
-// the scheduler looks at, as for node affinity.)
+// slot. It must not grow with the pods of the workload, nor with other workloads. What grows with the nodes is in BenchmarkTiers.
 func BenchmarkCycle(b *testing.B) {
 	for _, size := range []struct{ spreads, pods int }{{1, 10}, {1, 1_000}, {1, 100_000}, {1_000, 10}, {1_000, 1_000}, {1_000, 100_000}} {
 		b.Run(fmt.Sprintf("spreads=%d/pods=%d", size.spreads, size.pods), func(b *testing.B) {
@@ -43,18 +43,18 @@ func BenchmarkCycle(b *testing.B) {
 	}
 }
 
-// BenchmarkFilter is the plugin's share for each node.
+// BenchmarkFilter is the plugin's share for each node that the scheduler looks at.
 func BenchmarkFilter(b *testing.B) {
 	w := newWorld(b, 10)
-	w.spread(1, twoThenAny)
-	in := &w.ledger.spreads.byName[types.NamespacedName{Namespace: "ns", Name: "web"}].policy.Subsets[0]
-	nodes := []*corev1.Node{w.nodes["node-a"], w.nodes["node-b"]}
-	want := []v1alpha1.Reason{v1alpha1.ReasonAdmitted, v1alpha1.ReasonNodeOutsideSubset}
+	w.spread(1, adaptive)
+	nodes := []fwk.NodeInfo{nodeInfo("a", "1"), nodeInfo("b", "1"), nodeInfo("c", "1")}
+	pod, plugin, state := w.pod("p"), &Spread{core: &core{ledger: w.ledger}}, framework.NewCycleState()
+	state.Write(stateKey, w.ledger.choose(pod, nodes).decision)
 	b.ReportAllocs()
 	i := 0
 	for b.Loop() {
-		if in.Fits(nodes[i%2], nil) != want[i%2] {
-			b.Fatal("wrong verdict")
+		if status := plugin.Filter(b.Context(), state, pod, nodes[i%3]); status.IsSuccess() != (i%3 == 0) {
+			b.Fatal(status)
 		}
 		i++
 	}

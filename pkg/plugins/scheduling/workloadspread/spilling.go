@@ -32,11 +32,15 @@ func (s *Spread) PostFilter(ctx context.Context, state fwk.CycleState, pod *core
 		// Unresolvable keeps other PostFilter plugins from preempting while there are subsets to try.
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("no node in subset %q, going on to the next", d.name()))
 	case stay:
-		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("waiting in subset %q", d.name()))
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("waiting in subset %q. %s", d.name(), s.ledger.explainIn(pod, d.subset, verdict.why)))
 	default:
 		result, status := s.preemption.PostFilter(ctx, state, pod, statuses)
 		nominated := status.IsSuccess() && result != nil && result.NominatingInfo != nil && result.NominatedNodeName != ""
 		s.ledger.preempted(pod, nominated)
+		if status.IsRejected() {
+			reasons := append([]string{s.ledger.explainIn(pod, d.subset, verdict.why)}, status.Reasons()...)
+			status = fwk.NewStatus(status.Code(), reasons...)
+		}
 		return result, status
 	}
 }
@@ -75,11 +79,17 @@ func (s *Spread) judge(d *decision, statuses fwk.NodeToStatusReader) (memoEntry,
 		}
 	}
 	verdict := memoEntry{generation: d.newest, why: fmt.Sprintf("0/%d nodes fit%s", members, histogram(reasons))}
+	if members == 0 {
+		verdict.why = selectsNone
+	}
 	if !proven {
 		verdict.generation = unproven
 	}
 	return verdict, nil
 }
+
+// selectsNone is what is said of a subset that selects none of the nodes.
+const selectsNone = "no node belongs to it"
 
 // histogram prints reasons with their counts, the most frequent first: ": 38 Insufficient cpu, 2 untolerated taint".
 func histogram(reasons map[string]int) string {
