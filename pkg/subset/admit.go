@@ -1,6 +1,8 @@
 package subset
 
 import (
+	"math/bits"
+
 	corev1 "k8s.io/api/core/v1"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
@@ -16,6 +18,9 @@ func (m Mask) With(subset int) Mask { return m | 1<<uint(subset) }
 
 // Has is true if the subset is in the set.
 func (m Mask) Has(subset int) bool { return m&(1<<uint(subset)) != 0 }
+
+// First is the lowest index in the set, 64 if it is empty.
+func (m Mask) First() int { return bits.TrailingZeros64(uint64(m)) }
 
 // Candidate is a pod that asks for a subset.
 type Candidate struct {

@@ -227,7 +227,7 @@ func TestAPodOfStrategyFixedSaysWhyItsSubsetHasNoNode(t *testing.T) {
 	apply(t, ns, spreadHeader+"\n  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}"+fmt.Sprintf(twoPools, "1"))
 	apply(t, ns, deployment("web", 1, ""))
 	waitFor(t, "the message", func(ctx context.Context) (string, error) {
-		return podMessage(ctx, ns, `WorkloadSpread "web": a: no node belongs to it; b: 0 kept`)
+		return podMessage(ctx, ns, `WorkloadSpread "web": a: no node belongs to it; b: 0/- kept`)
 	})
 	// A node that joins the subset is what the pod waits for.
 	patch := []byte(`{"metadata":{"labels":{"pool":"a"}}}`)

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // writes counts what a user has written in a namespace, by verb and resource, from the API server's audit log. Events are not counted.
@@ -49,11 +51,23 @@ func writes(t *testing.T, user, namespace string) map[string]int {
 
 func TestPlacingAPodIsOneBindAndNoOtherWrite(t *testing.T) {
 	const user, pods = "system:serviceaccount:berth-system:berth-scheduler", 60
-	for name, spread := range map[string]string{"Fixed": fmt.Sprintf(twoPools, "40"), "Adaptive": fmt.Sprintf(twoPools, "40") + "\n  scheduleStrategy: {type: Adaptive}"} {
+	tests := map[string]struct {
+		spread string
+		// fits is how many pods pool a takes.
+		fits string
+	}{
+		"Fixed":    {fmt.Sprintf(twoPools, "40"), "110"},
+		"Adaptive": {fmt.Sprintf(twoPools, "40") + "\n  scheduleStrategy: {type: Adaptive}", "110"},
+		"Adaptive, pods that go on because the nodes of a subset are full": {fmt.Sprintf(twoPools, "100%") + "\n  scheduleStrategy: {type: Adaptive}", "40"},
+	}
+	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			pools(t, "a", "b")
+			room := allocatable("32", "64Gi", "0")
+			room[corev1.ResourcePods] = resource.MustParse(tc.fits)
+			setAllocatable(t, nodeIn(t, "a"), room)
 			ns := namespace(t)
-			apply(t, ns, spreadHeader+"\n  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}"+spread)
+			apply(t, ns, spreadHeader+"\n  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}"+tc.spread)
 			apply(t, ns, deployment("web", pods, ""))
 			expectPlaces(t, ns, "a=40 b=20")
 			want := map[string]int{"create pods/binding": pods}

@@ -291,7 +291,10 @@ func (l *ledger) rule(e *entry) ruling {
 			"%s has more pods than the %d replicas last seen; waiting for the new number", s.target, s.plan.Replicas)}
 	}
 	candidate := l.candidate(e)
-	closed := l.closed(e)
+	var closed subset.Mask
+	if s.policy.Strategy == v1alpha1.AdaptiveScheduleStrategy {
+		closed = l.closed(e, candidate)
+	}
 	candidate.Closed = e.tried | closed
 	if e.nominated && e.subset != subset.None {
 		candidate.Closed = ^subset.Mask(0).With(e.subset)
@@ -358,16 +361,13 @@ func (l *ledger) describeSubsets(e *entry, index int, why string) string {
 	for i := range parts {
 		in := &s.policy.Subsets[i]
 		entry, known := s.memo[e.shapeKey(i)]
-		members := l.tiers.of(in)
 		switch {
 		case i == index:
 			parts[i] = in.Name + ": " + why
 		case subset.Free(s.plan.Quota[i], kept.At(i)) == 0:
 			parts[i] = s.policy.DescribeSubset(&s.plan, kept, i)
-		case known:
+		case known && entry.why != "":
 			parts[i] = in.Name + ": " + entry.why
-		case members != nil && len(members) == 0:
-			parts[i] = in.Name + ": " + selectsNone
 		default:
 			parts[i] = s.policy.DescribeSubset(&s.plan, kept, i)
 		}
@@ -537,7 +537,7 @@ func (l *ledger) observeLocked(pod *corev1.Pod) {
 	}
 	if e != nil && e.owner == workload.ControllerUID(pod) && e.spread.divides(pod) {
 		if pod.Spec.NodeName != "" || e.state < bound {
-			e.pod = pod
+			e.pod, e.shape = pod, ""
 		}
 		if pod.Spec.NodeName != "" && e.state != bound {
 			l.settle(e)
@@ -583,11 +583,13 @@ func (l *ledger) forget(uid types.UID) {
 	}
 	l.unwake(e)
 	l.leave(e)
-	if e.holds() != 0 {
-		l.wakeExhausted(s)
-	}
+	left := e.holds()
 	l.setSlots(e, subset.None, 0)
 	l.wakeNext(s, e.scope)
+	if left != 0 {
+		l.wakeBehind(s, e.scope, left)
+		l.wakeExhausted(s)
+	}
 }
 
 // add makes the entry of a pod that the spread divides.

@@ -11,19 +11,22 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+	nodeaffinityplugin "k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodeaffinity"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodeports"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/noderesources"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodeunschedulable"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// The memo of a spread says in which subsets a pod of a certain shape finds no node, so that the next such pod need not try.
+// The memo of a spread says in which subsets a pod of a certain shape finds no node, so that it passes over them without a scheduling cycle.
 //
-// It is exact. Every node of the subset was refused by a filter that looks at nothing but the pod and this node, and every change of a node
-// or of the pods on it gives the node a new, higher generation. So as long as no node has a generation above that of the verdict, the
-// verdict stands. If some have, they alone are looked at again, with the filters' own pure predicates: if the pod fits none of them,
-// the verdict stands at the new generation; if it might fit one, the subset is tried again.
+// It is exact. A verdict is made by looking at every node of the subset, with the pure predicates of the filters that look at nothing but the
+// pod and one node; and every change of a node or of the pods on it gives the node a new, higher generation. So as long as no node has a
+// generation above that of the verdict, the verdict stands. If some have, they alone are looked at again: if the pod fits none of them, the
+// verdict stands at the new generation; if it might fit one, the subset is tried. The filters have the last word: when they refuse a node that
+// the predicates let pass, PostFilter has the pod go on.
 type memoKey struct {
 	subset int
 	shape  string
@@ -32,8 +35,10 @@ type memoKey struct {
 type memoEntry struct {
 	// generation of the newest node when the subset was judged, or unproven.
 	generation int64
-	// why is the verdict in words: "0/40 nodes fit: 38 Insufficient cpu, 2 untolerated taint".
+	// why is the verdict in words: "0/40 nodes fit: 38 Insufficient cpu, 2 untolerated taint". Empty if there was none.
 	why string
+	// node that might take such a pod when it was last looked for. The next look begins with it.
+	node string
 }
 
 const (
@@ -90,51 +95,84 @@ func (e *entry) shapeKey(index int) memoKey {
 	return memoKey{index, e.shape}
 }
 
-// closed are the subsets in which no node is known for the pod: those that select no node at all, and those of the memo. A subset of the memo
-// in which there may be a node now counts as not tried.
-func (l *ledger) closed(e *entry) subset.Mask {
+// closed are subsets with quota in which there is no node for the pod. It looks at them in their order and no further than the first that may
+// have one. Such a subset counts as not tried if it had none when the pod tried it in this round.
+func (l *ledger) closed(e *entry, pod subset.Candidate) (closed subset.Mask) {
 	s := e.spread
-	var closed subset.Mask
+	kept := s.tally.Kept(e.scope)
 	for i := range s.policy.Subsets {
-		if !s.policy.Patience.Simulate && !l.clock.Now().Before(s.skipUntil[i]) {
-			continue // the pod waits there for a node
+		if !s.policy.HasRoom(&s.plan, kept, i, pod) {
+			continue
 		}
-		if members := l.tiers.of(&s.policy.Subsets[i]); members != nil && len(members) == 0 {
+		found := possible
+		if s.policy.Patience.Simulate || l.clock.Now().Before(s.skipUntil[i]) {
+			found = l.look(e, i)
+		}
+		switch {
+		case found == nowhere:
 			closed = closed.With(i)
-			continue
+		case found == again:
+			e.tried &^= subset.Mask(0).With(i)
+			return closed
+		case !e.tried.Has(i):
+			return closed
 		}
-		if len(s.memo) == 0 {
-			continue
-		}
-		key := e.shapeKey(i)
-		entry, found := s.memo[key]
-		if !found || entry.generation == unproven {
-			continue
-		}
-		if l.mightFitOne(e.pod, &s.policy.Subsets[i], entry.generation) {
-			delete(s.memo, key)
-			e.tried &^= subset.Mask(0).With(i) // also if the pod itself tried it a moment ago, in this round
-			continue
-		}
-		entry.generation = l.tiers.newest
-		s.memo[key] = entry
-		closed = closed.With(i)
-		memoHits.Inc()
 	}
 	return closed
 }
 
-// mightFitOne looks at the nodes of the subset that have changed since the generation.
-func (l *ledger) mightFitOne(pod *corev1.Pod, in *subset.Subset, since int64) bool {
-	members := l.tiers.of(in)
-	return l.tiers.changedSince(since, func(node fwk.NodeInfo) bool {
-		return (members == nil || members.Has(node.Node().Name)) && l.predicates.fit(pod, in, node)
-	})
+// sight is what a look at the nodes of a subset says.
+type sight uint8
+
+const (
+	// possible: a node might take the pod.
+	possible sight = iota
+	// nowhere: none can.
+	nowhere
+	// again: none could, and now one might.
+	again
+)
+
+func (l *ledger) look(e *entry, index int) sight {
+	s := e.spread
+	in, key := &s.policy.Subsets[index], e.shapeKey(index)
+	entry, known := s.memo[key]
+	switch {
+	case l.tiers.nodes == nil:
+		return possible
+	case known && entry.generation != unproven:
+		members := l.tiers.of(in)
+		if l.tiers.changedSince(entry.generation, func(node fwk.NodeInfo) bool {
+			return (members == nil || members.Has(node.Node().Name)) && l.predicates.refusal(e.pod, in, node) == ""
+		}) {
+			delete(s.memo, key)
+			return again
+		}
+		entry.generation = l.tiers.newest
+		s.memo[key] = entry
+		memoHits.Inc()
+		return nowhere
+	case e.tried.Has(index):
+		return possible // and yet the filters have just refused all of its nodes
+	}
+	seen, refusals := 0, map[string]int{}
+	if node := l.tiers.one(in, entry.node, func(node fwk.NodeInfo) bool {
+		refusal := l.predicates.refusal(e.pod, in, node)
+		seen++
+		refusals[refusal]++
+		return refusal == ""
+	}); node != nil {
+		s.remember(key, memoEntry{generation: unproven, node: node.Node().Name})
+		return possible
+	}
+	s.remember(key, memoEntry{generation: l.tiers.newest, why: verdict(seen, refusals)})
+	subsetAttempts.WithLabelValues("passed").Inc()
+	return nowhere
 }
 
 // remember keeps a verdict.
 func (s *spread) remember(key memoKey, entry memoEntry) {
-	if len(s.memo) >= mostShapes {
+	if _, known := s.memo[key]; !known && len(s.memo) >= mostShapes {
 		clear(s.memo)
 	}
 	s.memo[key] = entry
@@ -146,30 +184,37 @@ type predicates struct {
 	dra      fwk.SharedDRAManager
 }
 
-// fit is false only if one of the node-local filters refuses the node.
-func (p *predicates) fit(pod *corev1.Pod, in *subset.Subset, info fwk.NodeInfo) bool {
+// refusal is why one of the node-local filters refuses the node, in the words of that filter. Empty if none does.
+func (p *predicates) refusal(pod *corev1.Pod, in *subset.Subset, info fwk.NodeInfo) string {
 	node := info.Node()
 	if in.Fits(node, pod.Spec.Tolerations) != v1alpha1.ReasonAdmitted {
-		return false
+		return untolerated
 	}
-	if _, untolerated := corev1helpers.FindMatchingUntoleratedTaint(klog.Logger{}, node.Spec.Taints, pod.Spec.Tolerations, keepsAway, p.features.EnableTaintTolerationComparisonOperators); untolerated {
-		return false
+	if _, found := corev1helpers.FindMatchingUntoleratedTaint(klog.Logger{}, node.Spec.Taints, pod.Spec.Tolerations, keepsAway, p.features.EnableTaintTolerationComparisonOperators); found {
+		return untolerated
 	}
 	if node.Spec.Unschedulable && !corev1helpers.TolerationsTolerateTaint(klog.Logger{}, pod.Spec.Tolerations,
 		&corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}, p.features.EnableTaintTolerationComparisonOperators) {
-		return false
+		return nodeunschedulable.ErrReasonUnschedulable
 	}
 	if matches, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); err == nil && !matches {
-		return false
+		return nodeaffinityplugin.ErrReasonPod
 	}
 	if !nodeports.Fits(pod, info) {
-		return false
+		return nodeports.ErrReason
 	}
 	options := noderesources.ResourceRequestsOptions{
 		EnablePodLevelResources:   p.features.EnablePodLevelResources,
 		EnableDRAExtendedResource: p.features.EnableDRAExtendedResource,
 	}
-	return len(noderesources.Fits(pod, info, p.dra, options)) == 0
+	insufficient := noderesources.Fits(pod, info, p.dra, options)
+	if len(insufficient) == 0 {
+		return ""
+	}
+	return insufficient[0].Reason
 }
+
+// untolerated is what the filter TaintToleration says.
+const untolerated = "node(s) had untolerated taint(s)"
 
 func keepsAway(taint *corev1.Taint) bool { return taint.Effect != corev1.TaintEffectPreferNoSchedule }

@@ -13,7 +13,7 @@ const subsystem = "scheduler_workloadspread"
 var (
 	subsetAttempts = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "subset_attempts_total", StabilityLevel: metrics.ALPHA,
-		Help: "Scheduling cycles of pods of a spread, by what became of them: chosen (a subset was claimed), unplaced (let go), held, full, exhausted, reserved, spilled (on to the next subset), waiting, preempting.",
+		Help: "Scheduling cycles of pods of a spread, by what became of them: chosen (a subset was claimed), unplaced (let go), held, full, exhausted, reserved, passed (a subset was passed over because no node of it can take the pod), spilled (on to the next subset after a cycle), waiting, preempting.",
 	}, []string{"result"})
 	memoHits = metrics.NewCounter(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "memo_hits_total", StabilityLevel: metrics.ALPHA,

@@ -23,8 +23,8 @@ func (s *Spread) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 		},
 		// The other filters register this for the subset that the pod tried last. Room may come free in an earlier one.
 		{
-			Event:          fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.Delete},
-			QueueingHintFn: s.isSchedulableAfterPodDeletion,
+			Event:          fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.Delete | fwk.UpdatePodScaleDown | fwk.UpdatePodToleration},
+			QueueingHintFn: s.isSchedulableAfterPodChange,
 		},
 	}, nil
 }
@@ -51,13 +51,16 @@ func (s *Spread) isSchedulableAfterNodeChange(_ klog.Logger, pod *corev1.Pod, be
 	return fwk.QueueSkip, nil
 }
 
-// isSchedulableAfterPodDeletion: a pod has left a node of one of the subsets.
-func (s *Spread) isSchedulableAfterPodDeletion(_ klog.Logger, pod *corev1.Pod, before, _ any) (fwk.QueueingHint, error) {
-	gone, _, err := schedutil.As[*corev1.Pod](before, nil)
+// isSchedulableAfterPodChange: a pod has left a node of one of the subsets or needs less of it, or the pod itself has changed.
+func (s *Spread) isSchedulableAfterPodChange(_ klog.Logger, pod *corev1.Pod, before, after any) (fwk.QueueingHint, error) {
+	was, is, err := schedutil.As[*corev1.Pod](before, after)
 	if err != nil {
 		return fwk.Queue, err
 	}
-	if gone.Spec.NodeName != "" && s.ledger.mayRetry(pod, before, s.ledger.nodes(gone.Spec.NodeName)) {
+	if is != nil && is.UID == pod.UID {
+		return fwk.Queue, nil
+	}
+	if was.Spec.NodeName != "" && s.ledger.mayRetry(pod, before, s.ledger.nodes(was.Spec.NodeName)) {
 		return fwk.Queue, nil
 	}
 	return fwk.QueueSkip, nil

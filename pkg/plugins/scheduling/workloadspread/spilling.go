@@ -78,18 +78,20 @@ func (s *Spread) judge(d *decision, statuses fwk.NodeToStatusReader) (memoEntry,
 			}
 		}
 	}
-	verdict := memoEntry{generation: d.newest, why: fmt.Sprintf("0/%d nodes fit%s", members, histogram(reasons))}
-	if members == 0 {
-		verdict.why = selectsNone
-	}
+	judged := memoEntry{generation: d.newest, why: verdict(members, reasons)}
 	if !proven {
-		verdict.generation = unproven
+		judged.generation = unproven
 	}
-	return verdict, nil
+	return judged, nil
 }
 
-// selectsNone is what is said of a subset that selects none of the nodes.
-const selectsNone = "no node belongs to it"
+// verdict says in words why none of a subset's nodes takes a pod: "0/40 nodes fit: 38 Insufficient cpu, 2 untolerated taint".
+func verdict(nodes int, reasons map[string]int) string {
+	if nodes == 0 {
+		return "no node belongs to it"
+	}
+	return fmt.Sprintf("0/%d nodes fit%s", nodes, histogram(reasons))
+}
 
 // histogram prints reasons with their counts, the most frequent first: ": 38 Insufficient cpu, 2 untolerated taint".
 func histogram(reasons map[string]int) string {

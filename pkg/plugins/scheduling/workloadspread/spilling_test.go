@@ -130,13 +130,12 @@ func TestASubsetWithoutNodesCostsNoCycle(t *testing.T) {
 	}
 }
 
-func TestTheMemoSparesTheNextPodTheCycle(t *testing.T) {
+func TestASubsetWithoutRoomCostsNoCycle(t *testing.T) {
 	w := newWorld(t, 9)
 	w.spread(1, adaptive)
-	full, other := nodeInfo("a", "1", requesting(w.podOf("rs-uid", "big"), "1")), nodeInfo("b", "8")
-	proven := memoEntry{generation: max(full.GetGeneration(), other.GetGeneration()), why: "0/1 nodes fit: 1 Insufficient cpu"}
-	next := func(name string) *corev1.Pod {
-		pod := requesting(w.podOf("rs-uid", name), "500m")
+	full, other := nodeInfo("a", "1", requesting(w.podOf("rs-uid", "big"), "900m")), nodeInfo("b", "8")
+	next := func(name, cpu string) *corev1.Pod {
+		pod := requesting(w.podOf("rs-uid", name), cpu)
 		w.pods[pod.UID] = pod
 		w.ledger.observe(pod)
 		return pod
@@ -147,23 +146,37 @@ func TestTheMemoSparesTheNextPodTheCycle(t *testing.T) {
 			t.Errorf("%s: got %+v, want subset %s", pod.Name, got, want)
 		}
 	}
-	first := next("first")
-	if got := w.refuse(first, proven, full, other); got != goOn {
-		t.Fatalf("got outcome %d", got)
-	}
-	chooses(next("same"), "b", full, other)
+	chooses(next("first", "500m"), "b", full, other)
+	chooses(next("same", "500m"), "b", full, other)
 	// A bind elsewhere changes a node of another subset, which proves nothing about this one.
-	chooses(next("elsewhere"), "b", full, nodeInfo("b", "8", requesting(w.podOf("rs-uid", "new"), "1")))
-	// A change of the full node that makes no room costs no cycle.
-	chooses(next("still-full"), "b", nodeInfo("a", "1", requesting(w.podOf("rs-uid", "other"), "900m")), other)
+	chooses(next("elsewhere", "500m"), "b", full, nodeInfo("b", "8", requesting(w.podOf("rs-uid", "new"), "1")))
+	// A change of the full node that makes no room does not open the subset.
+	stillFull := nodeInfo("a", "1", requesting(w.podOf("rs-uid", "other"), "800m"))
+	chooses(next("still-full", "500m"), "b", stillFull, other)
+	// A smaller pod has a shape of its own.
+	chooses(next("small", "50m"), "a", stillFull, other)
 	// Room on one node opens the subset again.
-	roomy := nodeInfo("a", "1", requesting(w.podOf("rs-uid", "small"), "100m"))
-	chooses(next("room"), "a", roomy, other)
-	// A smaller pod has a shape of its own and is tried.
-	small := requesting(w.podOf("rs-uid", "tiny"), "1m")
-	w.pods[small.UID] = small
-	w.ledger.observe(small)
-	chooses(small, "a", full, other)
+	roomy := nodeInfo("a", "1", requesting(w.podOf("rs-uid", "little"), "100m"))
+	chooses(next("room", "500m"), "a", roomy, other)
+	if answer := w.ledger.choose(next("huge", "9"), []fwk.NodeInfo{roomy, other}); answer.reason != v1alpha1.ReasonNoNodeFits ||
+		answer.message != `WorkloadSpread "web": a: 0/1 nodes fit: 1 Insufficient cpu; b: 0/1 nodes fit: 1 Insufficient cpu` {
+		t.Errorf("got %+v", answer)
+	}
+	w.expectAwake() // nobody had to be tried twice
+}
+
+func TestAPodWhosePredicatesChangeIsJudgedAnew(t *testing.T) {
+	w := newWorld(t, 1)
+	w.spread(1, adaptive)
+	pod := requesting(w.pod("p"), "500m")
+	nodes := []fwk.NodeInfo{nodeInfo("a", "400m"), nodeInfo("b", "8")}
+	if got := w.ledger.choose(pod, nodes); got.decision == nil || got.name() != "b" {
+		t.Fatalf("got %+v, want subset b", got)
+	}
+	w.ledger.observe(requesting(pod.DeepCopy(), "300m")) // resized while it was pending
+	if got := w.ledger.choose(pod, nodes); got.decision == nil || got.name() != "a" {
+		t.Errorf("got %+v, want subset a", got)
+	}
 }
 
 func TestRoomThatComesFreeInTheMiddleOfARoundIsNotMissed(t *testing.T) {
@@ -172,7 +185,7 @@ func TestRoomThatComesFreeInTheMiddleOfARoundIsNotMissed(t *testing.T) {
 	pod := requesting(w.podOf("rs-uid", "p"), "500m")
 	w.pods[pod.UID] = pod
 	w.ledger.observe(pod)
-	full, other := nodeInfo("a", "1", requesting(w.podOf("rs-uid", "big"), "1")), nodeInfo("b", "100m")
+	before, other := nodeInfo("a", "1"), nodeInfo("b", "1")
 	newest := func(infos ...fwk.NodeInfo) memoEntry {
 		entry := memoEntry{}
 		for _, info := range infos {
@@ -180,10 +193,10 @@ func TestRoomThatComesFreeInTheMiddleOfARoundIsNotMissed(t *testing.T) {
 		}
 		return entry
 	}
-	w.refuse(pod, newest(full, other), full, other) // in a
-	roomy := nodeInfo("a", "1")
-	w.refuse(pod, newest(roomy, other), full, other) // in b; meanwhile the big pod has left a
-	if got := w.ledger.choose(pod, []fwk.NodeInfo{roomy, other}); got.decision == nil || got.name() != "a" {
+	w.refuse(pod, newest(before, other), before, other) // in a, where it would displace a nominated pod
+	after := nodeInfo("a", "1")
+	w.refuse(pod, newest(after, other), before, other) // in b; meanwhile a has changed
+	if got := w.ledger.choose(pod, []fwk.NodeInfo{after, other}); got.decision == nil || got.name() != "a" {
 		t.Errorf("got %+v, want subset a again", got)
 	}
 }

@@ -21,13 +21,19 @@ type tiers struct {
 	// newest generation that has been taken in.
 	newest int64
 	// known are the nodes by name as they were taken in.
-	known map[string]*corev1.Node
+	known map[string]knownNode
 	// byTerm are the tiers that were asked for, by subset.NodesKey.
 	byTerm map[string]*tier
 	// changes in the order in which they were taken in. The generations of one cycle are all above those of the cycles before.
 	changes []change
 	// forgotten is the newest generation that is no longer among the changes.
 	forgotten int64
+}
+
+type knownNode struct {
+	info fwk.NodeInfo
+	// node as it was taken in; the info has another by now if it has changed.
+	node *corev1.Node
 }
 
 // tier is the set of nodes that a subset selects.
@@ -53,7 +59,7 @@ const (
 )
 
 func newTiers() tiers {
-	return tiers{known: map[string]*corev1.Node{}, byTerm: map[string]*tier{}}
+	return tiers{known: map[string]knownNode{}, byTerm: map[string]*tier{}}
 }
 
 // update takes in the nodes of a cycle's snapshot.
@@ -75,7 +81,7 @@ func (t *tiers) update(nodes []fwk.NodeInfo) {
 	t.newest = newest
 	for i := len(t.changes) - 1; i >= 0 && t.changes[i].upTo == 0; i-- {
 		t.changes[i].upTo = newest
-		t.relabel(t.changes[i].node.Node(), edits)
+		t.relabel(t.changes[i].node, edits)
 	}
 	if len(t.changes) > mostChanges {
 		kept := t.changes[len(t.changes)-mostChanges/2:]
@@ -102,7 +108,7 @@ func (t *tiers) relist(nodes []fwk.NodeInfo, edits edits) {
 	there := make(sets.Set[string], len(nodes))
 	for _, info := range nodes {
 		there.Insert(info.Node().Name)
-		t.relabel(info.Node(), edits)
+		t.relabel(info, edits)
 	}
 	for name := range t.known {
 		if there.Has(name) {
@@ -118,13 +124,14 @@ func (t *tiers) relist(nodes []fwk.NodeInfo, edits edits) {
 }
 
 // relabel takes in a node that is new or may have new labels.
-func (t *tiers) relabel(node *corev1.Node, edits edits) {
+func (t *tiers) relabel(info fwk.NodeInfo, edits edits) {
+	node := info.Node()
 	before := t.known[node.Name]
-	if before == node {
+	if before.node == node && before.info == info {
 		return
 	}
-	t.known[node.Name] = node
-	if before != nil && maps.Equal(before.Labels, node.Labels) {
+	t.known[node.Name] = knownNode{info, node}
+	if before.node != nil && maps.Equal(before.node.Labels, node.Labels) {
 		return
 	}
 	for _, tier := range t.byTerm {
@@ -157,6 +164,28 @@ func (t *tiers) of(in *subset.Subset) sets.Set[string] {
 		t.byTerm[in.NodesKey()] = known
 	}
 	return known.members
+}
+
+// one is a node of the subset for which f is true, or nil. It begins with the node of the given name, if the subset has it.
+func (t *tiers) one(in *subset.Subset, first string, f func(fwk.NodeInfo) bool) fwk.NodeInfo {
+	members := t.of(in)
+	if known, found := t.known[first]; found && (members == nil || members.Has(first)) && f(known.info) {
+		return known.info
+	}
+	if members == nil {
+		for _, info := range t.nodes {
+			if f(info) {
+				return info
+			}
+		}
+		return nil
+	}
+	for name := range members {
+		if info := t.known[name].info; f(info) {
+			return info
+		}
+	}
+	return nil
 }
 
 // changedSince calls f with nodes, among them every node whose generation is above the given one, until f returns true. It reports whether f

@@ -3,6 +3,7 @@ package workloadspread
 import (
 	"container/heap"
 
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -102,26 +103,44 @@ func (l *ledger) forgetIfEmpty(s *spread, scope string) {
 }
 
 // wakeNext wakes the pods that free slots are waiting for: the oldest first, and no more than there are slots, counting the pods that were
-// woken before and have not had their cycle yet.
+// woken before and have not had their cycle yet. Nobody waits for a slot of a subset without limit.
+//
+// With strategy Adaptive a free slot is not what a pod lacks that has a claim further on: it has passed over that subset for want of a node.
+// Such a pod is woken when somebody leaves the subset; see wakeBehind.
 func (l *ledger) wakeNext(s *spread, scope string) {
 	list := s.waiting[scope]
 	if list == nil || s.policy == nil {
 		return
 	}
-	kept := s.tally.Kept(scope)
-	slots := 0
+	kept, slots := s.tally.Kept(scope), 0
 	for i, quota := range s.plan.Quota {
 		free := subset.Free(quota, kept.At(i))
-		if free != subset.NoLimit {
-			slots += int(free)
+		if free == subset.NoLimit {
+			continue
 		}
-		for free == subset.NoLimit || list.woken < slots {
-			line := list.after(i)
+		slots += int(free)
+		behind := i
+		if s.policy.Strategy == v1alpha1.AdaptiveScheduleStrategy {
+			behind = len(list.lines) - 2
+		}
+		for list.woken < slots {
+			line := list.after(behind)
 			if line == -1 {
 				break
 			}
 			l.wake(list.lines[line][0])
 		}
+	}
+}
+
+// wakeBehind wakes the oldest pod of strategy Adaptive with a claim behind subsets that a pod has left.
+func (l *ledger) wakeBehind(s *spread, scope string, left subset.Mask) {
+	list := s.waiting[scope]
+	if list == nil || s.policy == nil || s.policy.Strategy != v1alpha1.AdaptiveScheduleStrategy {
+		return
+	}
+	if line := list.after(left.First()); line != -1 {
+		l.wake(list.lines[line][0])
 	}
 }
 
