@@ -63,7 +63,9 @@ func (c *cluster) apply(object Object) error {
 		}
 	}
 	c.changes++
-	switch o := object.DeepCopyObject().(type) {
+	object, _ = object.DeepCopyObject().(Object) // a copy is of the same type
+	object.SetUID(types.UID(fmt.Sprintf("%T-%s", object, object.GetName())))
+	switch o := object.(type) {
 	case *v1alpha1.WorkloadSpread:
 		return c.applySpread(o)
 	case *appsv1.Deployment:

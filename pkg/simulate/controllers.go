@@ -11,6 +11,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
@@ -91,6 +92,7 @@ func (c *cluster) newest(d *appsv1.Deployment) *appsv1.ReplicaSet {
 	if rs == nil {
 		rs = &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{
 			Name:            name,
+			UID:             types.UID("replicaset-" + name),
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(d, deploymentKind)},
 		}}
 		rs.Spec.Template = *d.Spec.Template.DeepCopy()
@@ -275,6 +277,23 @@ func deletionCost(pod *corev1.Pod) int {
 		return 0
 	}
 	return cost
+}
+
+// rankPods gives the pods of every spread the deletion cost that they should have.
+func (c *cluster) rankPods() {
+	byUID := map[types.UID]*corev1.Pod{}
+	for _, pod := range c.pods {
+		byUID[pod.UID] = pod
+	}
+	observed := c.observe()
+	for _, s := range c.spreads {
+		plan := s.policy.Plan(c.replicasOf(s))
+		for _, rank := range s.policy.Costs(&plan, observed[s], s.Name) {
+			if rank.Pod.Cost == nil || *rank.Pod.Cost != rank.Cost {
+				metav1.SetMetaDataAnnotation(&byUID[rank.Pod.UID].ObjectMeta, v1alpha1.PodDeletionCostAnnotation, strconv.Itoa(int(rank.Cost)))
+			}
+		}
+	}
 }
 
 // syncStatefulSet creates the first missing pod, once all before it are available, or else deletes the last surplus one. With parallel

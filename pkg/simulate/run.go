@@ -86,6 +86,7 @@ func (c *cluster) settle() error {
 			pass.schedule(pod)
 		}
 		c.runPods()
+		c.rankPods()
 		if c.changes == before {
 			return nil
 		}

@@ -34,18 +34,12 @@ func (c *cluster) newPass() *pass {
 	for _, node := range c.nodes {
 		p.free[node.Name] = node.Status.Allocatable.DeepCopy()
 	}
-	observed := map[*spread][]subset.Pod{}
 	for _, pod := range c.pods {
-		if !subset.IsActive(pod) {
-			continue
-		}
-		if pod.Spec.NodeName != "" {
+		if pod.Spec.NodeName != "" && subset.IsActive(pod) {
 			p.occupy(pod.Spec.NodeName, pod)
 		}
-		if s := c.spreadOf(pod); s != nil {
-			observed[s] = append(observed[s], subset.Observe(pod, c.nodesByName[pod.Spec.NodeName]))
-		}
 	}
+	observed := c.observe()
 	for _, s := range c.spreads {
 		p.ledgers[s] = &ledger{plan: s.policy.Plan(c.replicasOf(s)), tally: s.policy.Count(observed[s], s.Name)}
 	}
@@ -55,6 +49,17 @@ func (c *cluster) newPass() *pass {
 		}
 	}
 	return p
+}
+
+// observe gathers the active pods of every spread.
+func (c *cluster) observe() map[*spread][]subset.Pod {
+	observed := map[*spread][]subset.Pod{}
+	for _, pod := range c.pods {
+		if s := c.spreadOf(pod); s != nil && subset.IsActive(pod) {
+			observed[s] = append(observed[s], subset.Observe(pod, c.nodesByName[pod.Spec.NodeName]))
+		}
+	}
+	return observed
 }
 
 func (s *spread) scopeOf(pod *corev1.Pod) string { return s.policy.ScopeOf(subset.RevisionOf(pod)) }
@@ -100,7 +105,7 @@ func (p *pass) schedule(pod *corev1.Pod) bool {
 		if node := p.pickNode(pod, in); node != nil {
 			p.move(pod, s, subset.None)
 			ledger.tally.Add(s.scopeOf(pod), verdict.Subset)
-			p.record(pod, s, verdict.Subset)
+			p.record(pod, s, verdict.Subset, ledger.tally.Kept(s.scopeOf(pod)).At(verdict.Subset))
 			p.bind(pod, node)
 			return true
 		}
@@ -218,8 +223,8 @@ func (p *pass) occupy(node string, pod *corev1.Pod) {
 	}
 }
 
-// record writes what travels in the Binding of a spread's pod.
-func (p *pass) record(pod *corev1.Pod, s *spread, in int) {
+// record writes what travels in the Binding of a spread's pod, which is the ordinal-th of its subset.
+func (p *pass) record(pod *corev1.Pod, s *spread, in int, ordinal int32) {
 	matched := v1alpha1.MatchedSubset{Name: s.Name, UID: string(pod.UID)}
 	if in != subset.None {
 		chosen := &s.policy.Subsets[in]
@@ -238,7 +243,7 @@ func (p *pass) record(pod *corev1.Pod, s *spread, in int) {
 		panic(err)
 	}
 	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, v1alpha1.MatchedAnnotation, string(text))
-	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, v1alpha1.PodDeletionCostAnnotation, strconv.Itoa(int(s.policy.DeletionCost(in))))
+	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, v1alpha1.PodDeletionCostAnnotation, strconv.Itoa(int(s.policy.DeletionCost(in, ordinal))))
 }
 
 func (p *pass) bind(pod *corev1.Pod, node *corev1.Node) {

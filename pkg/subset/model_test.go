@@ -237,14 +237,6 @@ func TestSurplus(t *testing.T) {
 	}
 }
 
-func TestDeletionCost(t *testing.T) {
-	policy := compile(t, zones)
-	got := []int32{policy.DeletionCost(0), policy.DeletionCost(1), policy.deletionCost(0, false), policy.deletionCost(1, false), policy.DeletionCost(None)}
-	if diff := cmp.Diff([]int32{200, 100, -100, -200, -300}, got); diff != "" {
-		t.Errorf("costs of kept a, kept b, excess a, excess b, none (-want +got):\n%s", diff)
-	}
-}
-
 // randomPolicy makes a valid policy of up to five subsets.
 func randomPolicy(tb testing.TB, r *rand.Rand) *Policy {
 	tb.Helper()

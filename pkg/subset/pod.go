@@ -3,10 +3,13 @@ package subset
 import (
 	"cmp"
 	"encoding/json"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
@@ -17,6 +20,10 @@ type Pod struct {
 	UID  types.UID
 	// Revision of the workload that the pod was made for. Empty if its workload has none.
 	Revision string
+	// Owner is the pod's controller. Empty if it has none.
+	Owner types.UID
+	// Cost is the pod's deletion cost. Nil if it has none, or one that is not a number.
+	Cost *int32
 	// Record of the pod's Binding. Nil if the pod is unbound, or was bound by somebody else.
 	Record *Record
 	// NodeName is empty until the pod is bound.
@@ -42,6 +49,8 @@ func Observe(pod *corev1.Pod, node *corev1.Node) Pod {
 		Name:     pod.Name,
 		UID:      pod.UID,
 		Revision: RevisionOf(pod),
+		Owner:    ownerOf(pod),
+		Cost:     costOf(pod),
 		Record:   RecordOf(pod),
 		NodeName: pod.Spec.NodeName,
 		Node:     node,
@@ -49,6 +58,25 @@ func Observe(pod *corev1.Pod, node *corev1.Node) Pod {
 		Ready:    isReady(pod),
 		Created:  pod.CreationTimestamp.Time,
 	}
+}
+
+func ownerOf(pod *corev1.Pod) types.UID {
+	if ref := metav1.GetControllerOfNoCopy(pod); ref != nil {
+		return ref.UID
+	}
+	return ""
+}
+
+func costOf(pod *corev1.Pod) *int32 {
+	value, found := pod.Annotations[v1alpha1.PodDeletionCostAnnotation]
+	if !found {
+		return nil
+	}
+	cost, err := strconv.ParseInt(value, 10, 32)
+	if err != nil {
+		return nil
+	}
+	return ptr.To(int32(cost))
 }
 
 // RevisionOf is the rollout revision a pod was made for, as its workload's controller labels it. Empty for workloads without revisions.

@@ -41,6 +41,7 @@ type Policy struct {
 
 	podSelector labels.Selector
 	hasPercent  bool
+	seats       seating
 }
 
 // Patience says when a pod of strategy Adaptive goes on from a subset that has no node for it.
@@ -188,6 +189,9 @@ func Compile(spec *v1alpha1.WorkloadSpreadSpec, path *field.Path) (*Policy, fiel
 	errs = append(errs, validateLimitsTogether(policy.Subsets, subsetsPath)...)
 	if len(errs) > 0 {
 		return nil, errs
+	}
+	if policy.hasPercent {
+		policy.seats = newSeating(policy.Subsets)
 	}
 	policy.Warnings = warnings(policy, subsetsPath)
 	return policy, nil

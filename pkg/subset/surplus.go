@@ -47,31 +47,11 @@ func (p *Policy) Surplus(plan *Plan, pods []Pod, spread string) []Excess {
 		}
 	}
 	slices.SortFunc(surplus, func(a, b Excess) int {
-		costA, costB := p.deletionCost(a.Subset, false), p.deletionCost(b.Subset, false)
+		costA, costB := p.surplusCost(a.Subset), p.surplusCost(b.Subset)
 		if costA != costB {
 			return int(costA - costB)
 		}
 		return keepBefore(&b.Pod, &a.Pod)
 	})
 	return surplus
-}
-
-// DeletionCost is the first deletion cost of a pod that is bound within its quota, or without a subset.
-func (p *Policy) DeletionCost(subset int) int32 { return p.deletionCost(subset, true) }
-
-// deletionCost ranks pods for scale-down, the cheapest going first. With n subsets, i counted from 0:
-//
-//	within quota  100·(n−i)
-//	over quota   −100·(i+1)
-//	no subset    −100·(n+1)
-func (p *Policy) deletionCost(subset int, withinQuota bool) int32 {
-	n := int32(len(p.Subsets))
-	switch {
-	case subset == None:
-		return -100 * (n + 1)
-	case withinQuota:
-		return 100 * (n - int32(subset))
-	default:
-		return -100 * (int32(subset) + 1)
-	}
 }

@@ -82,9 +82,7 @@ func bindingOf(pod *corev1.Pod, nodeName string, d *decision) (*corev1.Binding, 
 		binding.Labels[v1alpha1.SubsetLabel] = in.Name
 	}
 	binding.Annotations[v1alpha1.MatchedAnnotation] = string(record)
-	if _, own := pod.Annotations[v1alpha1.PodDeletionCostAnnotation]; !own {
-		binding.Annotations[v1alpha1.PodDeletionCostAnnotation] = strconv.Itoa(int(d.policy.DeletionCost(d.subset)))
-	}
+	binding.Annotations[v1alpha1.PodDeletionCostAnnotation] = strconv.Itoa(int(d.policy.DeletionCost(d.subset, d.ordinal)))
 	return binding, nil
 }
 

@@ -13,7 +13,7 @@ import (
 
 const stateKey = fwk.StateKey("PreFilter" + Name)
 
-// Clone implements fwk.StateData. A decision never changes.
+// Clone implements fwk.StateData. Clones are made before Reserve, to try out preemptions, and only read.
 func (d *decision) Clone() fwk.StateData { return d }
 
 // decisionIn is the decision of this cycle, nil if no spread divides the pod.

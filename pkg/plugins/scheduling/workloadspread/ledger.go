@@ -139,12 +139,14 @@ func (e *entry) holds() subset.Mask {
 	return e.uncertain.With(e.subset)
 }
 
-// decision is what PreFilter leaves for the later steps of the same cycle.
+// decision is what PreFilter leaves for the later steps of the same cycle. Reserve, which comes once, completes it.
 type decision struct {
 	spread *spread
 	policy *subset.Policy
 	// subset the pod may use, or subset.None if it may use any node.
 	subset int
+	// ordinal of the pod in the subset, counted from 1, once its slot is reserved.
+	ordinal int32
 	// members are the nodes of the subset in this cycle's snapshot, by name; nil if the subset selects every node.
 	members sets.Set[string]
 	// newest generation of a node in this cycle's snapshot.
@@ -438,6 +440,7 @@ func (l *ledger) reserve(pod *corev1.Pod, d *decision) (ok bool) {
 			return
 		}
 		e.state = reserved
+		d.ordinal = e.spread.tally.Kept(e.scope).At(d.subset)
 		l.leave(e)
 		if e.wasExhausted {
 			l.wakeExhausted(e.spread) // where this pod found room there may be more
