@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
@@ -21,6 +22,8 @@ type facts struct {
 	workload workloadFacts
 	// pods of the workload that the spread divides.
 	pods []subset.Pod
+	// scaledByCost are the controllers of pods that look at deletion costs.
+	scaledByCost map[types.UID]bool
 	// podsUnknown: without the workload they could not be looked for.
 	podsUnknown bool
 	// unschedulable is how many of them the scheduler found no node for, by revision.

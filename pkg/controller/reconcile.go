@@ -21,7 +21,7 @@ import (
 // writeInterval is the least time between two writes of one spread's status, for a burst that outlasts the batch window.
 const writeInterval = time.Second
 
-// reconciler writes the status of one spread at a time.
+// reconciler writes the status of one spread, and the deletion costs of its pods, at a time.
 type reconciler struct {
 	// client reads spreads from the cache, and writes.
 	client client.Client
@@ -35,7 +35,8 @@ type reconciler struct {
 
 var _ reconcile.Reconciler = &reconciler{}
 
-// Reconcile gathers the facts about a spread, describes them, and writes what is new.
+// Reconcile gathers the facts about a spread, corrects deletion costs, describes the facts, and writes what is new. Costs come first: they must
+// be right before the workload is scaled down.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	spread := &v1alpha1.WorkloadSpread{}
 	if err := r.client.Get(ctx, request.NamespacedName, spread); err != nil {
@@ -50,6 +51,9 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	facts, err := r.gather(ctx, spread)
 	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if err := r.writeCosts(ctx, spread, facts); err != nil {
 		return reconcile.Result{}, err
 	}
 	return r.publish(ctx, spread, describe(spread, facts), facts)

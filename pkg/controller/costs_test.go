@@ -1,0 +1,93 @@
+package controller
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// costs are the deletion costs of all pods by name; "-" is none.
+func (f *fixture) costs(t *testing.T) map[string]string {
+	t.Helper()
+	var pods corev1.PodList
+	if err := f.client.List(t.Context(), &pods, client.InNamespace("default")); err != nil {
+		t.Fatal(err)
+	}
+	costs := map[string]string{}
+	for i := range pods.Items {
+		costs[pods.Items[i].Name] = "-"
+		if cost, found := pods.Items[i].Annotations[v1alpha1.PodDeletionCostAnnotation]; found {
+			costs[pods.Items[i].Name] = cost
+		}
+	}
+	return costs
+}
+
+func costing(p *corev1.Pod, cost string) *corev1.Pod {
+	p.Annotations[v1alpha1.PodDeletionCostAnnotation] = cost
+	return p
+}
+
+func TestDeletionCosts(t *testing.T) {
+	t.Run("wrong costs are put right, and nothing else is written", func(t *testing.T) {
+		right := costing(pod("right", "r1", "a"), "200")
+		f := newFixture(t, makeSpread(t, threeThenAny), deployment(4), replicaSet("r1"),
+			right, costing(pod("wrong", "r1", "b"), "200"), pod("none", "r1", "b"), pod("pending", "r1", ""))
+		version := func() string {
+			if err := f.client.Get(t.Context(), client.ObjectKeyFromObject(right), right); err != nil {
+				t.Fatal(err)
+			}
+			return right.ResourceVersion
+		}
+		before := version()
+		f.settle(t)
+		if diff := cmp.Diff(map[string]string{"right": "200", "wrong": "100", "none": "100", "pending": "-"}, f.costs(t)); diff != "" {
+			t.Errorf("costs (-want +got):\n%s", diff)
+		}
+		if version() != before {
+			t.Error("a pod whose cost was right has been written")
+		}
+	})
+
+	t.Run("a lowered quota makes the pods above it the cheapest", func(t *testing.T) {
+		spread := makeSpread(t, threeThenAny)
+		f := newFixture(t, spread, deployment(3), replicaSet("r1"), pod("p1", "r1", "a"), pod("p2", "r1", "a"), pod("p3", "r1", "a"))
+		f.settle(t)
+		if diff := cmp.Diff(map[string]string{"p1": "200", "p2": "200", "p3": "200"}, f.costs(t)); diff != "" {
+			t.Errorf("at a quota of 3 (-want +got):\n%s", diff)
+		}
+		if err := f.client.Get(t.Context(), client.ObjectKeyFromObject(spread), spread); err != nil {
+			t.Fatal(err)
+		}
+		spread.Spec.Subsets[0].MaxReplicas.IntVal = 1
+		if err := f.client.Update(t.Context(), spread); err != nil {
+			t.Fatal(err)
+		}
+		f.settle(t)
+		if diff := cmp.Diff(map[string]string{"p1": "200", "p2": "-100", "p3": "-100"}, f.costs(t)); diff != "" {
+			t.Errorf("at a quota of 1 (-want +got):\n%s", diff)
+		}
+	})
+
+	t.Run("percentages of replicas that are not known change no cost", func(t *testing.T) {
+		f := newFixture(t, makeSpread(t, threeThenAny), replicaSet("r1"), pod("p1", "r1", "a"))
+		f.settle(t)
+		if got := f.costs(t)["p1"]; got != "-" {
+			t.Errorf("cost %s without a workload", got)
+		}
+	})
+
+	t.Run("pods of a controller that does not read costs are left alone", func(t *testing.T) {
+		ordinal := pod("web-0", "r1", "a")
+		setController(ordinal, "apps/v1", "StatefulSet", "web", "web-deployment")
+		f := newFixture(t, makeSpread(t, threeThenAny), deployment(1), ordinal)
+		f.settle(t)
+		if got := f.costs(t)["web-0"]; got != "-" {
+			t.Errorf("cost %s", got)
+		}
+	})
+}

@@ -1,0 +1,106 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+const oneOneThree = spreadHeader + `
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
+  subsets:
+  - {name: a, maxReplicas: 20%, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}
+  - {name: b, maxReplicas: 20%, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}}
+  - {name: c, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [c]}]}}
+`
+
+// waitForRest waits until the workload has so many active pods, all bound and each with a deletion cost that no other has, and returns how
+// many are in each subset.
+func waitForRest(t *testing.T, ns string, replicas int) map[string]int {
+	t.Helper()
+	var kept map[string]int
+	waitFor(t, fmt.Sprintf("%d pods in order", replicas), func(ctx context.Context) (string, error) {
+		pods, err := the.Pods(ctx, ns)
+		if err != nil {
+			return "", err
+		}
+		kept = map[string]int{}
+		costs, active := map[int]bool{}, 0
+		for i := range pods {
+			if pods[i].DeletionTimestamp != nil {
+				continue
+			}
+			active++
+			if pods[i].Spec.NodeName == "" {
+				continue
+			}
+			cost, err := strconv.Atoi(pods[i].Annotations[v1alpha1.PodDeletionCostAnnotation])
+			if err != nil {
+				return "", err
+			}
+			costs[cost] = true
+			kept[pods[i].Labels[v1alpha1.SubsetLabel]]++
+		}
+		if active != replicas || len(costs) != replicas {
+			return fmt.Sprintf("%d active pods with %d costs: %v", active, len(costs), kept), nil
+		}
+		return "", nil
+	})
+	return kept
+}
+
+func TestPercentagesKeepTheirProportionWhateverTheWorkloadIsScaledDownTo(t *testing.T) {
+	pools(t, "a", "b", "c")
+	ns := namespace(t)
+	apply(t, ns, oneOneThree)
+	apply(t, ns, deployment("web", 100, ""))
+	// expect that each subset is within one pod of its share. Going up it may be two less in c, because the quotas of a and b both round up.
+	expect := func(replicas, lessInC int) {
+		t.Helper()
+		kept := waitForRest(t, ns, replicas)
+		for in, share := range map[string]int{"a": 20, "b": 20, "c": 60} {
+			low, high := share*replicas/100, (share*replicas+99)/100
+			if in == "c" {
+				low -= lessInC
+			}
+			if kept[in] < low || kept[in] > high {
+				t.Errorf("%d replicas: %v, want %d to %d in %s", replicas, kept, low, high, in)
+			}
+		}
+	}
+	for _, replicas := range []int{100, 50, 25, 10, 5} {
+		scale(t, ns, "web", replicas)
+		expect(replicas, 0)
+	}
+	random, replicas := rand.New(rand.NewPCG(1, 1)), 5
+	for range 12 { // like a HorizontalPodAutoscaler, up and down
+		next := 1 + random.IntN(60)
+		scale(t, ns, "web", next)
+		if next > replicas || replicas%5 != 0 {
+			expect(next, 1) // what a scale-up has left may be one off until the next multiple of five
+		} else {
+			expect(next, 0)
+		}
+		replicas = next
+	}
+	expectNoViolation(t)
+}
+
+func TestCountsAreScaledDownFromTheLastSubsetToTheFirst(t *testing.T) {
+	pools(t, "a", "b")
+	ns := namespace(t)
+	apply(t, ns, spreadHeader+"\n  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}"+fmt.Sprintf(twoPools, "6"))
+	apply(t, ns, deployment("web", 10, ""))
+	for _, step := range []struct {
+		replicas int
+		want     string
+	}{{10, "a=6 b=4"}, {7, "a=6 b=1"}, {3, "a=3 b=0"}, {8, "a=6 b=2"}, {1, "a=1 b=0"}} {
+		scale(t, ns, "web", step.replicas)
+		expectPlaces(t, ns, step.want)
+	}
+	expectNoViolation(t)
+}
