@@ -24,6 +24,8 @@ type facts struct {
 	pods []subset.Pod
 	// scaledByCost are the controllers of pods that look at deletion costs.
 	scaledByCost map[types.UID]bool
+	// labelled is the subset that a pod's label names.
+	labelled map[types.UID]string
 	// podsUnknown: without the workload they could not be looked for.
 	podsUnknown bool
 	// unschedulable is how many of them the scheduler found no node for, by revision.

@@ -21,7 +21,7 @@ import (
 // writeInterval is the least time between two writes of one spread's status, for a burst that outlasts the batch window.
 const writeInterval = time.Second
 
-// reconciler writes the status of one spread, and the deletion costs of its pods, at a time.
+// reconciler writes the status of one spread, and what its pods should carry, at a time.
 type reconciler struct {
 	// client reads spreads from the cache, and writes.
 	client client.Client
@@ -35,8 +35,8 @@ type reconciler struct {
 
 var _ reconcile.Reconciler = &reconciler{}
 
-// Reconcile gathers the facts about a spread, corrects deletion costs, describes the facts, and writes what is new. Costs come first: they must
-// be right before the workload is scaled down.
+// Reconcile gathers the facts about a spread, corrects its pods, describes the facts, and writes what is new. The pods come first: their deletion
+// costs must be right before the workload is scaled down.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	spread := &v1alpha1.WorkloadSpread{}
 	if err := r.client.Get(ctx, request.NamespacedName, spread); err != nil {
@@ -53,7 +53,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := r.writeCosts(ctx, spread, facts); err != nil {
+	if err := r.correctPods(ctx, spread, podChanges(spread, facts)); err != nil {
 		return reconcile.Result{}, err
 	}
 	return r.publish(ctx, spread, describe(spread, facts), facts)

@@ -6,8 +6,19 @@ const (
 	// WorkloadSpread kind read it under this name.
 	MatchedAnnotation = "apps.kruise.io/matched-workloadspread"
 
-	// SubsetLabel carries the name of the subset for selectors and dashboards. Berth never reads it.
+	// SubsetLabel carries the name of the subset for selectors and dashboards. Berth never decides by it.
 	SubsetLabel = "berth.dev/subset"
+
+	// ConstraintsAnnotation notes on a pod what admission added to its tolerations and required node affinity, as JSON with the fields
+	// tolerations, terms and own. The scheduler tells by it which tolerations are the pod's own.
+	ConstraintsAnnotation = "berth.dev/constraints"
+
+	// AdmissionLabel on a namespace, with the value "disabled", keeps Berth's webhook away from the namespace's pods. Pods that name
+	// Berth's scheduler themselves are still placed by it.
+	AdmissionLabel = "berth.dev/admission"
+
+	// IgnoreExistingPodsAnnotation on a spread, set to "true", keeps the metadata patches of its subsets from pods that Berth did not bind.
+	IgnoreExistingPodsAnnotation = "workloadspread.kruise.io/ignore-patch-existing-pods-metadata"
 
 	// PodDeletionCostAnnotation is read by the ReplicaSet controller: of two pods it deletes the cheaper one first.
 	PodDeletionCostAnnotation = "controller.kubernetes.io/pod-deletion-cost"

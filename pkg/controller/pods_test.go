@@ -5,6 +5,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
@@ -30,6 +33,60 @@ func (f *fixture) costs(t *testing.T) map[string]string {
 func costing(p *corev1.Pod, cost string) *corev1.Pod {
 	p.Annotations[v1alpha1.PodDeletionCostAnnotation] = cost
 	return p
+}
+
+func TestAdoptedPodsGetTheMetadataOfTheirSubset(t *testing.T) {
+	const patched = byZone + "\n" // zones a and b by node
+	foreign := func(name string) *corev1.Pod {
+		p := pod(name, "r1", "")
+		p.Spec.NodeName = "n"
+		return p
+	}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"zone": "b"}}}
+	withPatch := func() *v1alpha1.WorkloadSpread {
+		spread := makeSpread(t, patched)
+		spread.Spec.Subsets[1].Patch = &runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{"arch":"arm"},"annotations":{"example.com/package":"p1"}}}`)}
+		return spread
+	}
+	read := func(f *fixture, name string) *corev1.Pod {
+		p := &corev1.Pod{}
+		if err := f.client.Get(t.Context(), types.NamespacedName{Namespace: "default", Name: name}, p); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	t.Run("once", func(t *testing.T) {
+		f := newFixture(t, withPatch(), deployment(1), replicaSet("r1"), foreign("p"), node.DeepCopy())
+		f.settle(t)
+		got := read(f, "p")
+		want := map[string]string{"pod-template-hash": "r1", "arch": "arm", v1alpha1.SubsetLabel: "b"}
+		if diff := cmp.Diff(want, got.Labels); diff != "" {
+			t.Errorf("labels (-want +got):\n%s", diff)
+		}
+		if got.Annotations["example.com/package"] != "p1" || got.Annotations[v1alpha1.MatchedAnnotation] != "" {
+			t.Errorf("annotations %v", got.Annotations)
+		}
+		f.settle(t)
+		if again := read(f, "p"); again.ResourceVersion != got.ResourceVersion {
+			t.Error("written twice")
+		}
+	})
+	t.Run("unless the spread says no", func(t *testing.T) {
+		spread := withPatch()
+		spread.Annotations = map[string]string{v1alpha1.IgnoreExistingPodsAnnotation: "true"}
+		f := newFixture(t, spread, deployment(1), replicaSet("r1"), foreign("p"), node.DeepCopy())
+		f.settle(t)
+		if got := read(f, "p"); got.Labels["arch"] != "" {
+			t.Errorf("labels %v", got.Labels)
+		}
+	})
+	t.Run("and pods that Berth bound are left as they are", func(t *testing.T) {
+		f := newFixture(t, withPatch(), deployment(1), replicaSet("r1"), pod("p", "r1", "b"), node.DeepCopy())
+		f.settle(t)
+		if got := read(f, "p"); got.Labels["arch"] != "" {
+			t.Errorf("labels %v", got.Labels)
+		}
+	})
 }
 
 func TestDeletionCosts(t *testing.T) {

@@ -1,0 +1,115 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strconv"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
+)
+
+// readCosts are the controllers that look at the deletion cost of their pods when they scale down. For others it is not worth a write.
+var readCosts = map[schema.GroupKind]bool{
+	replicaSetKind: true,
+	{Group: v1alpha1.GroupVersion.Group, Kind: "CloneSet"}: true,
+}
+
+// scalesByCost is true if the pod's controller reads its deletion cost.
+func scalesByCost(pod *corev1.Pod) bool {
+	owner := workload.ControllerOf(pod)
+	return owner != nil && readCosts[owner.Kind]
+}
+
+// concurrentWrites is how many pods of one spread are written at a time.
+const concurrentWrites = 8
+
+// podChange is what a pod should carry and does not.
+type podChange struct {
+	pod *subset.Pod
+	// cost is nil if the pod's is right.
+	cost *int32
+	// adoptedBy is the subset whose label, labels and annotations the pod has not got. Nil if it is not to get any.
+	adoptedBy *subset.Subset
+}
+
+// podChanges asks the model what is wrong with the pods of a spread.
+//
+// A pod of whose Binding nothing is known, or of a subset that is gone, belongs to the first subset that has its node. It is given what it
+// would have got with the Binding, once: its label says that it was. IgnoreExistingPodsAnnotation on the spread forbids that.
+func podChanges(spread *v1alpha1.WorkloadSpread, f *facts) []podChange {
+	if f.policy == nil || f.older != "" || f.podsUnknown || f.workload.problem != nil {
+		return nil // who is kept is not known
+	}
+	plan := f.policy.Plan(f.workload.replicas)
+	keepMetadata := spread.Annotations[v1alpha1.IgnoreExistingPodsAnnotation] == "true"
+	var changes []podChange
+	for _, want := range f.policy.Costs(&plan, f.pods, spread.Name) {
+		change := podChange{pod: want.Pod}
+		if f.scaledByCost[want.Pod.Owner] && (want.Pod.Cost == nil || *want.Pod.Cost != want.Cost) {
+			change.cost = ptr.To(want.Cost)
+		}
+		index, adopted := f.policy.SubsetOf(want.Pod, spread.Name)
+		if in := &f.policy.Subsets[max(index, 0)]; adopted && index != subset.None && !keepMetadata && f.labelled[want.Pod.UID] != in.Name {
+			change.adoptedBy = in
+		}
+		if change.cost != nil || change.adoptedBy != nil {
+			changes = append(changes, change)
+		}
+	}
+	return changes
+}
+
+// correctPods writes what is wrong. It goes by the cache, so that a pod may be written twice; that is the same write again.
+func (r *reconciler) correctPods(ctx context.Context, spread *v1alpha1.WorkloadSpread, changes []podChange) error {
+	if len(changes) == 0 {
+		return nil
+	}
+	var writes errgroup.Group
+	writes.SetLimit(concurrentWrites)
+	for _, change := range changes {
+		writes.Go(func() error { return r.correctPod(ctx, spread.Namespace, change) })
+	}
+	err := writes.Wait()
+	klog.FromContext(ctx).V(2).Info("Wrote deletion costs and metadata of pods", "spread", klog.KObj(spread), "pods", len(changes), "err", err)
+	return err
+}
+
+// correctPod relies on the UID in the patch, by which the API server refuses to write another pod of the same name.
+func (r *reconciler) correctPod(ctx context.Context, namespace string, change podChange) error {
+	want := metav1.ObjectMeta{UID: change.pod.UID, Labels: map[string]string{}, Annotations: map[string]string{}}
+	if in := change.adoptedBy; in != nil {
+		maps.Copy(want.Labels, in.Metadata.Labels)
+		maps.Copy(want.Annotations, in.Metadata.Annotations)
+		want.Labels[v1alpha1.SubsetLabel] = in.Name
+	}
+	if change.cost != nil {
+		want.Annotations[v1alpha1.PodDeletionCostAnnotation] = strconv.Itoa(int(*change.cost))
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": want.UID, "labels": want.Labels, "annotations": want.Annotations}})
+	if err != nil {
+		return fmt.Errorf("encoding the patch of pod %s: %w", change.pod.Name, err)
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: change.pod.Name}}
+	err = r.client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch))
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // it is gone, or another pod by now
+	}
+	if err != nil {
+		return fmt.Errorf("writing deletion cost and metadata of pod %s: %w", change.pod.Name, err)
+	}
+	return nil
+}
