@@ -31,6 +31,8 @@ type reconciler struct {
 	events events.EventRecorder
 	clock  clock.PassiveClock
 	pace   *pace
+	// measures are for the metrics.
+	measures *measures
 }
 
 var _ reconcile.Reconciler = &reconciler{}
@@ -42,6 +44,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err := r.client.Get(ctx, request.NamespacedName, spread); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.pace.forget(request.NamespacedName)
+			r.measures.forget(request.NamespacedName)
 			return reconcile.Result{}, nil
 		}
 		return reconcile.Result{}, fmt.Errorf("reading the spread: %w", err)
@@ -56,7 +59,9 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err := r.correctPods(ctx, spread, podChanges(spread, facts)); err != nil {
 		return reconcile.Result{}, err
 	}
-	return r.publish(ctx, spread, describe(spread, facts), facts)
+	status := describe(spread, facts)
+	r.measures.take(request.NamespacedName, status, facts)
+	return r.publish(ctx, spread, status, facts)
 }
 
 // publish writes the status if it is new. It is written with the resourceVersion of the spread that it describes: if that is not the latest,

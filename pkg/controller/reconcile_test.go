@@ -67,7 +67,7 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 	kinds := newKinds(c.RESTMapper(), c, f.clock)
 	f.reconciler = &reconciler{
 		client: c, live: c, family: &family{reader: c, kinds: kinds},
-		events: f.events, clock: f.clock, pace: newPace(writeInterval),
+		events: f.events, clock: f.clock, pace: newPace(writeInterval), measures: newMeasures(),
 	}
 	return f
 }

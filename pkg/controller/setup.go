@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -42,12 +43,16 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
 	kinds := newKinds(mgr.GetRESTMapper(), mgr.GetAPIReader(), opts.Clock)
 	family := &family{reader: mgr.GetCache(), kinds: kinds}
 	reconciler := &reconciler{
-		client: mgr.GetClient(),
-		live:   mgr.GetAPIReader(),
-		family: family,
-		events: mgr.GetEventRecorder("berth-controller"),
-		clock:  opts.Clock,
-		pace:   newPace(writeInterval),
+		client:   mgr.GetClient(),
+		live:     mgr.GetAPIReader(),
+		family:   family,
+		events:   mgr.GetEventRecorder("berth-controller"),
+		clock:    opts.Clock,
+		pace:     newPace(writeInterval),
+		measures: newMeasures(),
+	}
+	if err := metrics.Registry.Register(reconciler.measures); err != nil {
+		return fmt.Errorf("registering metrics: %w", err)
 	}
 	c, err := controller.New("workloadspread", mgr, controller.Options{
 		Reconciler:              reconciler,

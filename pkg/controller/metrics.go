@@ -1,0 +1,107 @@
+package controller
+
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// Metrics of spreads, on the controller's endpoint, as of their last status.
+var (
+	podsDesc = prometheus.NewDesc("berth_workloadspread_pods",
+		"Active pods bound in a subset.", []string{"namespace", "workloadspread", "subset"}, nil)
+	quotaDesc = prometheus.NewDesc("berth_workloadspread_quota",
+		"Pods that a subset may hold in one quota scope; -1 is no limit.", []string{"namespace", "workloadspread", "subset"}, nil)
+	stateDesc = prometheus.NewDesc("berth_workloadspread_pods_in_state",
+		"Pods of a spread by what may want attention: pending (no node yet), unplaced (in no subset), adopted (bound by others), surplus (above a quota).",
+		[]string{"namespace", "workloadspread", "state"}, nil)
+	readyDesc = prometheus.NewDesc("berth_workloadspread_ready",
+		"1 if the spread is valid, its workload exists and its rules are applied, and 0 if not.", []string{"namespace", "workloadspread"}, nil)
+	spreadsDesc = prometheus.NewDesc("berth_workloadspreads",
+		"All spreads, of which only the first thousand that were seen have metrics of their own.", nil, nil)
+)
+
+// mostMeasured bounds the spreads with metrics of their own, and with them the number of time series.
+const mostMeasured = 1000
+
+// measures are the numbers of every spread. It is safe for concurrent use.
+type measures struct {
+	mu       sync.Mutex
+	measured map[types.NamespacedName]measure
+	// others are spreads above the bound.
+	others map[types.NamespacedName]bool
+}
+
+type measure struct {
+	status v1alpha1.WorkloadSpreadStatus
+	// quota of each subset in the status. Nil if it is not known.
+	quota []int32
+}
+
+var _ prometheus.Collector = &measures{}
+
+func newMeasures() *measures {
+	return &measures{measured: map[types.NamespacedName]measure{}, others: map[types.NamespacedName]bool{}}
+}
+
+func (m *measures) take(spread types.NamespacedName, status v1alpha1.WorkloadSpreadStatus, f *facts) {
+	now := measure{status: status}
+	if f.policy != nil && f.workload.problem == nil {
+		now.quota = f.policy.Plan(f.workload.replicas).Quota
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, known := m.measured[spread]; !known && len(m.measured) >= mostMeasured {
+		m.others[spread] = true
+		return
+	}
+	delete(m.others, spread)
+	m.measured[spread] = now
+}
+
+func (m *measures) forget(spread types.NamespacedName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.measured, spread)
+	delete(m.others, spread)
+}
+
+// Describe implements prometheus.Collector.
+func (m *measures) Describe(ch chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{podsDesc, quotaDesc, stateDesc, readyDesc, spreadsDesc} {
+		ch <- desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *measures) Collect(ch chan<- prometheus.Metric) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
+	}
+	for spread, now := range m.measured {
+		for i := range now.status.SubsetStatuses {
+			in := &now.status.SubsetStatuses[i]
+			gauge(podsDesc, float64(in.Replicas), spread.Namespace, spread.Name, in.Name)
+			if now.quota != nil {
+				gauge(quotaDesc, float64(now.quota[i]), spread.Namespace, spread.Name, in.Name)
+			}
+		}
+		for state, pods := range map[string]int32{
+			"pending": now.status.PendingPods, "unplaced": now.status.UnplacedPods, "adopted": now.status.AdoptedPods, "surplus": now.status.SurplusPods,
+		} {
+			gauge(stateDesc, float64(pods), spread.Namespace, spread.Name, state)
+		}
+		ready := 0.0
+		if meta.IsStatusConditionTrue(now.status.Conditions, v1alpha1.ConditionReady) {
+			ready = 1
+		}
+		gauge(readyDesc, ready, spread.Namespace, spread.Name)
+	}
+	gauge(spreadsDesc, float64(len(m.measured)+len(m.others)))
+}
