@@ -2,6 +2,7 @@ package subset
 
 import (
 	"math/bits"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
@@ -29,6 +30,9 @@ type Candidate struct {
 	// Behind is how many other counted slots, in the subsets it holds, belong to pending pods that asked later. They give way to this
 	// one when a quota was lowered.
 	Behind int32
+	// Admitted is true for a pod that carries the patch of a subset. It may use that one only: Within, or none if Within is None.
+	Admitted bool
+	Within   int
 	// Closed are subsets that this pod is known to find no node in. Strategy Fixed pays no heed to them.
 	Closed Mask
 }
@@ -37,7 +41,7 @@ type Candidate struct {
 type Verdict struct {
 	// Subset the pod may use. None if the pod is let go without one, or refused.
 	Subset int
-	// Reason is ReasonAdmitted, ReasonUnplaced (let go), ReasonSubsetsFull or ReasonNoNodeFits (refused).
+	// Reason is ReasonAdmitted, ReasonUnplaced (let go), ReasonSubsetsFull, ReasonAdmittedSubsetFull or ReasonNoNodeFits (refused).
 	Reason v1alpha1.Reason
 }
 
@@ -51,6 +55,9 @@ func (v Verdict) Allowed() bool {
 //
 // It relies on kept counting every slot that is taken, promised or possibly taken; a slot missing there is a pod over quota.
 func (p *Policy) Admit(plan *Plan, kept Counts, pod Candidate) Verdict {
+	if pod.Admitted {
+		return p.admitWithin(plan, kept, pod)
+	}
 	full := true
 	for i, quota := range plan.Quota {
 		if !hasRoom(quota, kept.At(i), pod.Holds.Has(i), pod.Behind) {
@@ -68,6 +75,62 @@ func (p *Policy) Admit(plan *Plan, kept Counts, pod Candidate) Verdict {
 		return Verdict{Subset: None, Reason: v1alpha1.ReasonUnplaced}
 	}
 	return Verdict{Subset: None, Reason: v1alpha1.ReasonSubsetsFull}
+}
+
+// admitWithin is the answer to a pod that admission picked a subset for.
+func (p *Policy) admitWithin(plan *Plan, kept Counts, pod Candidate) Verdict {
+	switch {
+	case pod.Within == None:
+		return Verdict{Subset: None, Reason: v1alpha1.ReasonUnplaced}
+	case p.HasRoom(plan, kept, pod.Within, pod):
+		return Verdict{Subset: pod.Within, Reason: v1alpha1.ReasonAdmitted}
+	default:
+		return Verdict{Subset: None, Reason: v1alpha1.ReasonAdmittedSubsetFull}
+	}
+}
+
+// BindsEarly is true if admission picks the subset of a pod, so that it can apply the subset's patch.
+func (p *Policy) BindsEarly() bool {
+	return p.Binding == v1alpha1.EarlyBinding || p.Binding == v1alpha1.AutoBinding && p.PatchesSpec()
+}
+
+// AdmittedTo is the subset that admission picked for a pod, or None if it let the pod go; false if nothing was picked that still counts, so
+// that the pod may use any subset: for another spread, a subset that is gone, or before the spread was changed to bind late.
+func (p *Policy) AdmittedTo(admitted *Admitted, spread string) (index int, counts bool) {
+	if admitted == nil || admitted.Spread != spread || !p.BindsEarly() {
+		return None, false
+	}
+	if admitted.Subset == "" {
+		return None, true
+	}
+	index = p.Index(admitted.Subset)
+	return index, index != None
+}
+
+// Overbooked are the active pods that admission picked a subset for which has no room for them: they would wait for ever, and are to be
+// replaced while they are pending. The oldest keep their place.
+func (p *Policy) Overbooked(plan *Plan, pods []Pod, spread string) []*Pod {
+	kept := p.Count(pods, spread)
+	var waiting, overbooked []*Pod
+	for i := range pods {
+		if pods[i].Active && pods[i].NodeName == "" {
+			waiting = append(waiting, &pods[i])
+		}
+	}
+	slices.SortFunc(waiting, func(a, b *Pod) int { return keepBefore(a, b) })
+	for _, pod := range waiting {
+		index, counts := p.AdmittedTo(pod.Admitted, spread)
+		if !counts || index == None {
+			continue
+		}
+		scope := p.ScopeOf(pod.Revision)
+		if hasRoom(plan.Quota[index], kept.Kept(scope).At(index), false, 0) {
+			kept.Add(scope, index)
+		} else {
+			overbooked = append(overbooked, pod)
+		}
+	}
+	return overbooked
 }
 
 // HasRoom is true if the pod fits into the quota of this one subset.

@@ -26,6 +26,8 @@ type Pod struct {
 	Cost *int32
 	// Record of the pod's Binding. Nil if the pod is unbound, or was bound by somebody else.
 	Record *Record
+	// Admitted is what admission picked for the pod. Nil if it picked nothing.
+	Admitted *Admitted
 	// NodeName is empty until the pod is bound.
 	NodeName string
 	// Node the pod is bound to. Nil if the pod is unbound or the node is gone.
@@ -43,6 +45,15 @@ type Record struct {
 	Subset string
 }
 
+// Admitted is the choice of admission for an early-bound pod.
+type Admitted struct {
+	Spread string
+	// Subset is empty if every subset was full and the spread lets such pods go.
+	Subset string
+	// Pick is the pod's own, given to it by admission.
+	Pick string
+}
+
 // Observe reads what the model needs from a pod and its node, which may be nil.
 func Observe(pod *corev1.Pod, node *corev1.Node) Pod {
 	return Pod{
@@ -52,6 +63,7 @@ func Observe(pod *corev1.Pod, node *corev1.Node) Pod {
 		Owner:    ownerOf(pod),
 		Cost:     costOf(pod),
 		Record:   RecordOf(pod),
+		Admitted: AdmittedOf(pod),
 		NodeName: pod.Spec.NodeName,
 		Node:     node,
 		Active:   IsActive(pod),
@@ -99,6 +111,20 @@ func RecordOf(pod *corev1.Pod) *Record {
 		return nil
 	}
 	return &Record{Spread: matched.Name, Subset: matched.Subset}
+}
+
+// AdmittedOf is what admission picked for a pod, or nil. A pod that was copied from another may carry what was picked for that one; it also
+// carries the patch of that subset, and is held to its quota.
+func AdmittedOf(pod *corev1.Pod) *Admitted {
+	value, found := pod.Annotations[v1alpha1.AdmittedAnnotation]
+	if !found {
+		return nil
+	}
+	var admitted v1alpha1.AdmittedSubset
+	if err := json.Unmarshal([]byte(value), &admitted); err != nil {
+		return nil
+	}
+	return &Admitted{Spread: admitted.Name, Subset: admitted.Subset, Pick: admitted.Pick}
 }
 
 // IsActive is false for a pod that has given its slot back: it terminates, or it has ended.

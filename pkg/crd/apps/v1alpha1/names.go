@@ -6,6 +6,10 @@ const (
 	// WorkloadSpread kind read it under this name.
 	MatchedAnnotation = "apps.kruise.io/matched-workloadspread"
 
+	// AdmittedAnnotation says which subset admission picked for an early-bound pod, whose patch it carries since then, as JSON of
+	// AdmittedSubset.
+	AdmittedAnnotation = "berth.dev/admitted-subset"
+
 	// SubsetLabel carries the name of the subset for selectors and dashboards. Berth never decides by it.
 	SubsetLabel = "berth.dev/subset"
 
@@ -38,6 +42,16 @@ type MatchedSubset struct {
 	UID string `json:"uid,omitempty"`
 }
 
+// AdmittedSubset is the value of AdmittedAnnotation.
+type AdmittedSubset struct {
+	// Name of the WorkloadSpread, in the pod's namespace.
+	Name string `json:"name"`
+	// Subset is the name of the subset. Empty if every subset was full and the spread lets such pods go.
+	Subset string `json:"subset"`
+	// Pick tells the pod from others that admission has picked a subset for, before it has a name and a UID.
+	Pick string `json:"pick"`
+}
+
 // Reason says why a pod was or was not given a subset, in one word that every surface repeats: scheduler status, event,
 // condition, metric and command line.
 type Reason string
@@ -49,6 +63,8 @@ const (
 	ReasonSubsetsFull Reason = "SubsetsFull"
 	// ReasonNoNodeFits: no subset with quota left has a node for the pod.
 	ReasonNoNodeFits Reason = "NoNodeFits"
+	// ReasonAdmittedSubsetFull: admission picked a subset for the pod and others have filled it since. The pod is replaced.
+	ReasonAdmittedSubsetFull Reason = "AdmittedSubsetFull"
 	// ReasonUnplaced: every subset holds its quota and the spread lets the pod go anywhere.
 	ReasonUnplaced Reason = "Unplaced"
 	// ReasonOverQuota: the pod is above the quota of its subset.

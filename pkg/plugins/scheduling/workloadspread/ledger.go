@@ -249,7 +249,7 @@ func (r ruling) result() string {
 		return "unplaced"
 	case r.decision != nil:
 		return "chosen"
-	case r.reason == v1alpha1.ReasonSubsetsFull:
+	case r.reason == v1alpha1.ReasonSubsetsFull || r.reason == v1alpha1.ReasonAdmittedSubsetFull:
 		return "full"
 	case r.reason == v1alpha1.ReasonNoNodeFits:
 		return "exhausted"
@@ -294,7 +294,7 @@ func (l *ledger) rule(e *entry) ruling {
 	}
 	candidate := l.candidate(e)
 	var closed subset.Mask
-	if s.policy.Strategy == v1alpha1.AdaptiveScheduleStrategy {
+	if s.policy.Strategy == v1alpha1.AdaptiveScheduleStrategy && !candidate.Admitted {
 		closed = l.closed(e, candidate)
 	}
 	candidate.Closed = e.tried | closed
@@ -313,7 +313,11 @@ func (l *ledger) rule(e *entry) ruling {
 		if verdict.Reason == v1alpha1.ReasonNoNodeFits && e.tried&^closed != 0 {
 			l.tryAgainLater(e)
 		}
-		return ruling{reason: verdict.Reason, message: l.explain(e)}
+		message := l.explain(e)
+		if verdict.Reason == v1alpha1.ReasonAdmittedSubsetFull {
+			message = fmt.Sprintf("subset %q, whose patch the pod carries, has filled since; the pod is replaced. %s", s.policy.Subsets[candidate.Within].Name, message)
+		}
+		return ruling{reason: verdict.Reason, message: message}
 	}
 	if verdict.Subset != e.subset {
 		l.leave(e)
@@ -380,6 +384,7 @@ func (l *ledger) describeSubsets(e *entry, index int, why string) string {
 // candidate is the pod as the model sees it.
 func (l *ledger) candidate(e *entry) subset.Candidate {
 	c := subset.Candidate{Holds: e.holds()}
+	c.Within, c.Admitted = e.spread.policy.AdmittedTo(subset.AdmittedOf(e.pod), e.spread.key.Name)
 	if e.state != claimed || e.subset == subset.None {
 		return c
 	}
@@ -661,6 +666,9 @@ func (l *ledger) release(e *entry) {
 		return
 	}
 	l.leave(e)
+	if e.subset == subset.None {
+		return
+	}
 	l.setSlots(e, subset.None, e.uncertain)
 	l.wakeNext(e.spread, e.scope)
 }

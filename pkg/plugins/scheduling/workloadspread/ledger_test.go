@@ -682,3 +682,43 @@ func TestNoHistoryLosesOrInventsASlot(t *testing.T) {
 		})
 	}
 }
+
+const early = `subsets:
+- {name: a, maxReplicas: 1, patch: {spec: {priorityClassName: low}}}
+- {name: b, maxReplicas: 2}`
+
+// admitted is a pod for which admission picked a subset.
+func (w *world) admitted(name, in string) *corev1.Pod {
+	pod := w.podOf("rs-uid", name)
+	pod.Annotations = map[string]string{v1alpha1.AdmittedAnnotation: fmt.Sprintf(`{"name":"web","subset":%q,"pick":%q}`, in, name)}
+	w.pods[pod.UID] = pod
+	w.ledger.observe(pod)
+	return pod
+}
+
+func TestAnEarlyBoundPodUsesTheSubsetWhosePatchItCarriesOrNone(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, early)
+	first, second, third, other := w.admitted("first", "a"), w.admitted("second", "a"), w.admitted("third", "a"), w.admitted("other", "b")
+	w.expectChoice(first, "a")
+	w.expectChoice(other, "b") // although b comes later and nothing keeps it from a
+	for _, pod := range []*corev1.Pod{second, third} {
+		answer := w.ledger.choose(pod, nil)
+		if answer.reason != v1alpha1.ReasonAdmittedSubsetFull || !strings.Contains(answer.message, `subset "a", whose patch the pod carries, has filled since`) {
+			t.Fatalf("got %+v", answer)
+		}
+	}
+	w.expectAwake() // b has room, which helps neither
+	w.delete(first)
+	w.expectAwake("second")
+	w.expectChoice(second, "a")
+	w.expectKept("a=1 b=1")
+}
+
+func TestAPodWithoutAPickOfThisSpreadMayUseAnySubset(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, early)
+	w.expectChoice(w.pod("webhook-was-down"), "a")
+	w.expectChoice(w.admitted("renamed", "gone"), "b")
+	w.expectChoice(w.admitted("let-go", ""), "-")
+}

@@ -192,7 +192,8 @@ func (l *ledger) tryNext(e *entry) {
 	l.wake(e)
 }
 
+// isFixed is true for a pod that has no subset to go on to.
 func (l *ledger) isFixed(e *entry) bool {
 	step, _ := e.spread.policy.NoNode(0, true)
-	return step == subset.Stay
+	return step == subset.Stay || l.candidate(e).Admitted
 }

@@ -8,9 +8,11 @@ import (
 )
 
 // waitlist holds the pods of one quota scope that would take a slot in an earlier subset if one came free: by the subset they have claimed,
-// and last those that no subset had room for. Each line is served in the order of the pods' first cycles.
+// then those that no subset had room for, and then, by subset, early-bound pods that can use that subset only. Each line is served in
+// the order of the pods' first cycles.
 type waitlist struct {
-	lines []waitline
+	lines   []waitline
+	subsets int
 	// woken pods have not had their cycle yet.
 	woken int
 }
@@ -43,14 +45,19 @@ func (w *waitline) Pop() any {
 	return e
 }
 
-// after is the line of the oldest pod that waits behind a subset, or -1.
-func (w *waitlist) after(index int) int {
+// next is the line of the oldest pod that would take a slot of a subset, or -1: of those that stand behind the given one, and of those that
+// can use no other.
+func (w *waitlist) next(index, behind int) int {
 	oldest := -1
-	for line := index + 1; line < len(w.lines); line++ {
+	consider := func(line int) {
 		if len(w.lines[line]) > 0 && (oldest == -1 || w.lines[line][0].order < w.lines[oldest][0].order) {
 			oldest = line
 		}
 	}
+	for line := behind + 1; line <= w.subsets; line++ {
+		consider(line)
+	}
+	consider(w.subsets + 1 + index)
 	return oldest
 }
 
@@ -65,14 +72,16 @@ func (l *ledger) wait(e *entry) {
 		heap.Push(&s.exhausted.lines[0], e)
 		return
 	}
-	list := s.waiting[e.scope]
+	list, n := s.waiting[e.scope], len(s.policy.Subsets)
 	if list == nil {
-		list = &waitlist{lines: make([]waitline, len(s.policy.Subsets)+1)}
+		list = &waitlist{lines: make([]waitline, 2*n+1), subsets: n}
 		s.waiting[e.scope] = list
 	}
-	e.place.list, e.place.line = list, len(s.policy.Subsets)
+	e.place.list, e.place.line = list, n
 	if e.subset != subset.None {
 		e.place.line = e.subset
+	} else if pod := l.candidate(e); pod.Admitted && pod.Within != subset.None {
+		e.place.line = n + 1 + pod.Within
 	}
 	heap.Push(&list.lines[e.place.line], e)
 }
@@ -121,10 +130,10 @@ func (l *ledger) wakeNext(s *spread, scope string) {
 		slots += int(free)
 		behind := i
 		if s.policy.Strategy == v1alpha1.AdaptiveScheduleStrategy {
-			behind = len(list.lines) - 2
+			behind = list.subsets - 1
 		}
 		for list.woken < slots {
-			line := list.after(behind)
+			line := list.next(i, behind)
 			if line == -1 {
 				break
 			}
@@ -139,7 +148,7 @@ func (l *ledger) wakeBehind(s *spread, scope string, left subset.Mask) {
 	if list == nil || s.policy == nil || s.policy.Strategy != v1alpha1.AdaptiveScheduleStrategy {
 		return
 	}
-	if line := list.after(left.First()); line != -1 {
+	if line := list.next(left.First(), left.First()); line != -1 {
 		l.wake(list.lines[line][0])
 	}
 }
