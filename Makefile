@@ -4,6 +4,8 @@
 GO ?= go
 BIN := $(CURDIR)/bin
 SCENARIOS ?=
+BENCH_OUT ?= $(CURDIR)/.bench
+BENCH_FLAGS ?=
 
 export CGO_ENABLED ?= 1
 
@@ -79,7 +81,7 @@ test-unit: ## Run the tests that need no control plane.
 test-integration: tools build ## Run the tests on a real control plane; SCENARIOS=regexp picks scenarios.
 	$(GO) test -count=1 -timeout=20m -v $(if $(SCENARIOS),-run 'TestScenarios/$(SCENARIOS)') ./test/integration
 
-.PHONY: fuzz
+.PHONY: test-takeover
 test-takeover: tools build ## Kill the leading scheduler ten times in the middle of 2,000 pods.
 	$(GO) test -count=1 -timeout=30m -v ./test/integration -run TestTheNextLeader -takeovers=10
 
@@ -92,6 +94,11 @@ bench: tools build ## Measure the model, the plugin's share of a cycle, and a sa
 	$(GO) test -run='^$$' -bench=. -benchmem ./pkg/subset ./pkg/plugins/...
 	$(GO) run ./test/bench
 
+.PHONY: bench-scheduler
+bench-scheduler: tools build $(BIN)/benchstat ## Compare the scheduler with the stock one on 5,000 nodes and 10,000 pods (about an hour); BENCH_FLAGS, e.g. "-nodes 500 -pods 1000 -pairs 2".
+	$(GO) run ./test/bench/scheduler -out $(BENCH_OUT) $(BENCH_FLAGS)
+	$(BIN)/benchstat $(BENCH_OUT)/stock.txt $(BENCH_OUT)/berth.txt
+
 .PHONY: lint
 lint: $(BIN)/golangci-lint ## Run the linters.
 	$(BIN)/golangci-lint run ./...
@@ -102,4 +109,4 @@ verify: generate lint test ## Regenerate, lint, test, and require a clean tree.
 
 .PHONY: clean
 clean: ## Remove what was built.
-	rm -rf $(BIN) .sandbox
+	rm -rf $(BIN) .sandbox .bench

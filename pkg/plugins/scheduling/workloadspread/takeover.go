@@ -50,7 +50,9 @@ func (t *takeover) complete(ctx context.Context) error {
 	if t.since.IsZero() {
 		t.since = t.clock.Now()
 	}
-	if err := wait.PollUntilContextTimeout(ctx, syncPoll, syncPatience, true, func(context.Context) (bool, error) {
+	if t.listeners.hasSynced() {
+		// The usual case, of every cycle as long as there is no spread in the cluster.
+	} else if err := wait.PollUntilContextTimeout(ctx, syncPoll, syncPatience, true, func(context.Context) (bool, error) {
 		return t.listeners.hasSynced(), nil
 	}); err != nil {
 		return t.notSynced()

@@ -22,6 +22,7 @@ import (
 
 // newCache is the cache of a real scheduler, which needs its metrics.
 func newCache(tb testing.TB) cache.Cache {
+	tb.Helper()
 	metrics.Register()
 	return cache.New(tb.Context(), 0, nil)
 }

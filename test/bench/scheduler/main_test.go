@@ -1,0 +1,30 @@
+package main
+
+import (
+	"regexp"
+	"testing"
+)
+
+// TestTheBenchmarkRuns runs one small pair of every case, and asserts no speed: that every pod is bound, and where it must be, is part of
+// each run.
+func TestTheBenchmarkRuns(t *testing.T) {
+	const pods = 400
+	outcomes, err := run(t.Context(), options{nodes: 200, pods: pods, pairs: 1, freed: 100, cases: regexp.MustCompile("."), out: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(outcomes) != len(benchmarks) {
+		t.Fatalf("%d outcomes of %d cases", len(outcomes), len(benchmarks))
+	}
+	for _, o := range outcomes {
+		for _, s := range append(o.stock, o.berth...) {
+			bound := 0
+			for _, n := range s.pools {
+				bound += n
+			}
+			if bound != pods || s.podsPerSecond <= 0 || s.cpuPerPod <= 0 {
+				t.Errorf("%s: %+v", o.name, s)
+			}
+		}
+	}
+}

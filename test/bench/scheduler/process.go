@@ -1,0 +1,171 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-project/berth/manifests"
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/test/harness"
+)
+
+// side is one of the two schedulers.
+type side struct {
+	name, binary string
+	config       map[string]any
+}
+
+// sides are the schedulers, with the same client limits, which are far above what either reaches, and without leader election. Both serve the
+// same scheduler name, so that both get the same pods.
+func sides(kubeconfig string) (stock, berth side, err error) {
+	common := func(config map[string]any) map[string]any {
+		config["clientConnection"] = map[string]any{"kubeconfig": kubeconfig, "qps": 10000, "burst": 10000}
+		config["leaderElection"] = map[string]any{"leaderElect": false}
+		return config
+	}
+	config := map[string]any{}
+	if err := yaml.Unmarshal(manifests.SchedulerConfig, &config); err != nil {
+		return stock, berth, fmt.Errorf("reading the scheduler's configuration: %w", err)
+	}
+	berth = side{"berth", "berth-scheduler", common(config)}
+	stock = side{"stock", "kube-scheduler", common(map[string]any{
+		"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
+		"profiles": []any{map[string]any{"schedulerName": v1alpha1.SchedulerName}},
+	})}
+	return stock, berth, nil
+}
+
+// process is a scheduler that runs.
+type process struct {
+	cmd    *exec.Cmd
+	log    *os.File
+	url    string
+	client *http.Client
+	token  string
+}
+
+func (s side) start(ctx context.Context, dir, kubeconfig, token string) (*process, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	port := listener.Addr().(*net.TCPAddr).Port
+	if err := listener.Close(); err != nil {
+		return nil, err
+	}
+	text, err := yaml.Marshal(s.config)
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, s.name+".yaml")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		return nil, err
+	}
+	log, err := os.Create(filepath.Join(dir, s.name+".log"))
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(harness.Root(), "bin", s.binary), "--config="+path, "--bind-address=127.0.0.1",
+		fmt.Sprintf("--secure-port=%d", port), "--cert-dir="+filepath.Join(dir, s.name+"-certs"),
+		"--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+kubeconfig, "--v=1")
+	cmd.Stdout, cmd.Stderr = log, log
+
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 10 * time.Second
+	if err := cmd.Start(); err != nil {
+		return nil, errors.Join(err, log.Close())
+	}
+	return &process{cmd: cmd, log: log, url: fmt.Sprintf("https://127.0.0.1:%d", port), token: token,
+		client: &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}}, nil // it signs its own certificate
+}
+
+// stop ends the process and waits for it.
+func (p *process) stop() error {
+	p.client.CloseIdleConnections()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	err := p.cmd.Wait()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		err = nil // it ends with an error when it is told to
+	}
+	return errors.Join(err, p.log.Close())
+}
+
+// cpu is the processor time that the process has used, in user and system mode.
+func (p *process) cpu() (time.Duration, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, found := bytes.Cut(text, []byte(") "))
+	fields := strings.Fields(string(rest))
+	if !found || len(fields) < 13 {
+		return 0, fmt.Errorf("/proc stat of the scheduler: %q", text)
+	}
+	var ticks int64
+	for _, field := range fields[11:13] { // utime and stime, 14th and 15th of proc(5)
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * time.Second / 100, nil // USER_HZ is 100 on every Linux
+}
+
+// get reads a path of the scheduler's own endpoint.
+func (p *process) get(ctx context.Context, path string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Authorization", "Bearer "+p.token)
+	response, err := p.client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s of the scheduler: %s", path, response.Status)
+	}
+	return body, err
+}
+
+// metric adds up the samples of a metric whose labels match.
+func (p *process) metric(ctx context.Context, name string, labels *regexp.Regexp) (float64, error) {
+	body, err := p.get(ctx, "/metrics")
+	if err != nil {
+		return 0, err
+	}
+	sum := 0.0
+	for _, line := range strings.Split(string(body), "\n") {
+		if !strings.HasPrefix(line, name) || !labels.MatchString(line) {
+			continue
+		}
+		value, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
+		if err != nil {
+			return 0, fmt.Errorf("metric %s: %w", name, err)
+		}
+		sum += value
+	}
+	return sum, nil
+}
