@@ -277,7 +277,7 @@ func TestAnExhaustedPodIsWokenByRoomInAnySubset(t *testing.T) {
 	apply(t, ns, adaptiveSpread)
 	apply(t, ns, strings.Replace(deployment("web", 1, ""), "pause:3.10}", "pause:3.10, resources: {requests: {cpu: 500m}}}", 1))
 	waitFor(t, "the pod's own message", func(ctx context.Context) (string, error) {
-		return podMessage(ctx, ns, "NoNodeFits", "a: 0/1 nodes fit: 1 Insufficient cpu", "b: 0/1 nodes fit: 1 node(s) of subset")
+		return podMessage(ctx, ns, "NoNodeFits", "a: 0/1 nodes fit: 1 Insufficient cpu", "b: 0/1 nodes fit: 1 node(s) had untolerated taint(s)")
 	})
 	// Its last attempt was in b, whose filters know nothing of room in a.
 	started := time.Now()

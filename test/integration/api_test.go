@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -225,7 +226,9 @@ func podMessage(ctx context.Context, ns string, parts ...string) (missing string
 			if all {
 				return "", nil
 			}
-			missing = c.Message
+			if c.Type == "PodScheduled" {
+				missing = fmt.Sprintf("%s says %q", pods[i].Name, c.Message)
+			}
 		}
 	}
 	return missing, nil
