@@ -85,6 +85,10 @@ test-integration: tools build ## Run the tests on a real control plane; SCENARIO
 test-takeover: tools build ## Kill the leading scheduler ten times in the middle of 2,000 pods.
 	$(GO) test -count=1 -timeout=30m -v ./test/integration -run TestTheNextLeader -takeovers=10
 
+.PHONY: test-faults
+test-faults: tools build ## Spoil the scheduler's binds in every way, ten bursts with a seed each (about six minutes).
+	$(GO) test -count=1 -timeout=30m -v ./test/faults -rounds=10
+
 .PHONY: fuzz
 fuzz: ## Fuzz the compilation of spreads for a minute.
 	$(GO) test -run='^$$' -fuzz=FuzzCompile -fuzztime=60s ./pkg/subset

@@ -27,8 +27,8 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 )
 
-// grace is how long after a quota was lowered a bind by the old one is no violation.
-const grace = 2 * time.Second
+// defaultGrace is how long after a quota was lowered a bind by the old one is no violation.
+const defaultGrace = 2 * time.Second
 
 var watched = []schema.GroupVersionResource{
 	{Version: "v1", Resource: "pods"},
@@ -41,6 +41,9 @@ var watched = []schema.GroupVersionResource{
 
 // Checker records events until its context ends.
 type Checker struct {
+	// Grace is how long after a quota was lowered a bind by the old one is no violation: 2 s, unless binds are made to take longer.
+	Grace time.Duration
+
 	mu     sync.Mutex
 	events []event
 	errs   []string
@@ -55,7 +58,7 @@ type event struct {
 
 // Start lists and then watches everything in the cluster.
 func Start(ctx context.Context, client dynamic.Interface) (*Checker, error) {
-	c := &Checker{}
+	c := &Checker{Grace: defaultGrace}
 	for _, resource := range watched {
 		list, err := client.Resource(resource).List(ctx, metav1.ListOptions{})
 		if err != nil {
@@ -140,7 +143,7 @@ func (c *Checker) replay() (violations []string, binds int) {
 	violations = append(violations, c.errs...)
 	c.mu.Unlock()
 	sort.SliceStable(events, func(i, j int) bool { return events[i].revision < events[j].revision })
-	s := state{spreads: map[string]*spread{}, replicas: map[string]int64{}, pods: map[string]*pod{}}
+	s := state{spreads: map[string]*spread{}, replicas: map[string]int64{}, pods: map[string]*pod{}, grace: c.Grace}
 	for _, e := range events {
 		s.apply(e)
 	}
@@ -153,6 +156,7 @@ type state struct {
 	pods       map[string]*pod
 	violations []string
 	binds      int
+	grace      time.Duration
 }
 
 type spread struct {
@@ -241,8 +245,9 @@ func readSpread(object *unstructured.Unstructured) *spread {
 		return value
 	}
 	_, filtered, _ := unstructured.NestedSlice(object.Object, "spec", "targetFilter", "replicasPathList")
+	group, _, _ := strings.Cut(text("spec", "targetRef", "apiVersion"), "/")
 	s := &spread{
-		known:  !filtered && slices.Contains([]string{"Deployment", "ReplicaSet", "StatefulSet", "Job"}, text("spec", "targetRef", "kind")),
+		known:  !filtered && (group == "apps" || group == "batch") && slices.Contains([]string{"Deployment", "ReplicaSet", "StatefulSet", "Job"}, text("spec", "targetRef", "kind")),
 		target: text("spec", "targetRef", "kind") + " " + object.GetNamespace() + "/" + text("spec", "targetRef", "name"),
 		whole:  text("spec", "scheduleStrategy", "quotaScope") == "Workload",
 	}
@@ -278,7 +283,7 @@ func (s *state) requote(spread *spread, at time.Time) {
 }
 
 // quotaAt is the highest quota that was in force within the grace before a moment.
-func (sp *spread) quotaAt(subset string, at time.Time) int64 {
+func (sp *spread) quotaAt(subset string, at time.Time, grace time.Duration) int64 {
 	highest := int64(0)
 	for i, q := range sp.history {
 		ended := i+1 < len(sp.history) && sp.history[i+1].from.Before(at.Add(-grace))
@@ -320,7 +325,7 @@ func (s *state) applyPod(e event) {
 			kept++
 		}
 	}
-	if quota := spread.quotaAt(now.subset, e.seen); kept > quota {
+	if quota := spread.quotaAt(now.subset, e.seen, s.grace); kept > quota {
 		s.violations = append(s.violations, fmt.Sprintf("revision %d: pod %s/%s is number %d in subset %s of spread %s, whose quota is %d",
 			e.revision, e.object.GetNamespace(), e.object.GetName(), kept, now.subset, now.spread, quota))
 	}
