@@ -1,0 +1,632 @@
+package budget
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+)
+
+// budgetOf makes a budget over app=web with a rule such as "max 1", "max 30%" or "min 80%".
+func budgetOf(rule string) *v1alpha1.PodUnavailableBudget {
+	pub := &v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
+	pub.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+	kind, value, _ := strings.Cut(rule, " ")
+	amount := intstr.Parse(value)
+	if kind == "max" {
+		pub.Spec.MaxUnavailable = &amount
+	} else {
+		pub.Spec.MinAvailable = &amount
+	}
+	return pub
+}
+
+func compile(t *testing.T, pub *v1alpha1.PodUnavailableBudget) *Policy {
+	t.Helper()
+	p, errs := Compile(pub)
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	return p
+}
+
+// facts has pods p0, p1, … in the states, of one workload with the replicas.
+func facts(replicas int32, states ...State) Facts {
+	f := Facts{Workloads: []Workload{{Name: "Deployment web", Replicas: replicas}}}
+	for i, state := range states {
+		name := fmt.Sprintf("p%d", i)
+		f.Pods = append(f.Pods, Pod{Name: name, UID: types.UID(name), State: state})
+	}
+	return f
+}
+
+func times(n int, state State) []State { return slices.Repeat([]State{state}, n) }
+
+func request(pod string, operation v1alpha1.Operation) Request {
+	return Request{Name: pod, UID: types.UID(pod), Operation: operation}
+}
+
+func TestDesired(t *testing.T) {
+	tests := map[string]struct {
+		rule        string
+		total, want int32
+	}{
+		"maxUnavailable is taken off the replicas":              {"max 1", 10, 9},
+		"a percentage of maxUnavailable rounds up":              {"max 30%", 11, 7},
+		"a percentage of minAvailable rounds up":                {"min 81%", 20, 17},
+		"maxUnavailable 0 wants every pod":                      {"max 0", 5, 5},
+		"maxUnavailable above the replicas wants none":          {"max 7", 5, 0},
+		"maxUnavailable 100% wants none":                        {"max 100%", 5, 0},
+		"minAvailable is wanted as it is":                       {"min 3", 10, 3},
+		"minAvailable above the replicas wants all there are":   {"min 12", 10, 10},
+		"a workload without replicas wants none, by any count":  {"min 3", 0, 0},
+		"a workload without replicas wants none, by percentage": {"max 30%", 0, 0},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := compile(t, budgetOf(tc.rule)).Desired(tc.total); got != tc.want {
+				t.Errorf("got %d, want %d", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestTally(t *testing.T) {
+	all := facts(5, Available, Available, Doubtful, Unavailable, Pending, Gone, Exempt)
+	tests := map[string]struct {
+		rule   string
+		change func(*v1alpha1.PodUnavailableBudget, *Facts)
+		want   Tally
+	}{
+		"only pods that surely are available count": {rule: "max 4", want: Tally{Total: 5, Desired: 1, Available: 2, Allowed: 1}},
+		"a pod in the ledger is not available": {rule: "max 4", want: Tally{Total: 5, Desired: 1, Available: 1},
+			change: func(_ *v1alpha1.PodUnavailableBudget, f *Facts) { f.Ledger = []v1alpha1.LedgerEntry{{UID: "p0"}} }},
+		"an entry of another pod of the same name counts for nothing": {rule: "max 4", want: Tally{Total: 5, Desired: 1, Available: 2, Allowed: 1},
+			change: func(_ *v1alpha1.PodUnavailableBudget, f *Facts) {
+				f.Ledger = []v1alpha1.LedgerEntry{{UID: "old", Name: "p0"}}
+			}},
+		"a surge does not raise what is allowed above maxUnavailable": {rule: "max 1", want: Tally{Total: 1, Desired: 0, Available: 2, Allowed: 1},
+			change: func(_ *v1alpha1.PodUnavailableBudget, f *Facts) { f.Workloads[0].Replicas = 1 }},
+		"several workloads add up": {rule: "max 4", want: Tally{Total: 8, Desired: 4, Available: 2},
+			change: func(_ *v1alpha1.PodUnavailableBudget, f *Facts) {
+				f.Workloads = append(f.Workloads, Workload{Replicas: 3})
+			}},
+		"a workload that is gone asks for none": {rule: "max 4", want: Tally{Total: 0, Desired: 0, Available: 2, Allowed: 2},
+			change: func(_ *v1alpha1.PodUnavailableBudget, f *Facts) { f.Workloads[0] = Workload{Gone: true} }},
+		"pods of no workload count while they exist": {rule: "min 2", want: Tally{Total: 3, Desired: 2, Available: 2, Unmanaged: 3},
+			change: func(_ *v1alpha1.PodUnavailableBudget, f *Facts) {
+				f.Workloads = nil
+				for _, i := range []int{0, 1, 3, 5, 6} {
+					f.Pods[i].Unmanaged = true
+				}
+			}},
+		"the annotation takes the place of what workloads ask for": {rule: "max 4", want: Tally{Total: 6, Desired: 2, Available: 2},
+			change: func(b *v1alpha1.PodUnavailableBudget, _ *Facts) {
+				b.Annotations = map[string]string{v1alpha1.ProtectTotalReplicasAnnotation: "6"}
+			}},
+		"but not for a target that is gone": {rule: "max 4", want: Tally{Total: 0, Available: 2, Allowed: 2},
+			change: func(b *v1alpha1.PodUnavailableBudget, f *Facts) {
+				b.Annotations = map[string]string{v1alpha1.ProtectTotalReplicasAnnotation: "6"}
+				b.Spec.TargetReference = &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+				f.Workloads[0] = Workload{Gone: true}
+			}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			pub, f := budgetOf(tc.rule), all
+			f.Pods, f.Workloads = slices.Clone(f.Pods), slices.Clone(f.Workloads)
+			if tc.change != nil {
+				tc.change(pub, &f)
+			}
+			if diff := cmp.Diff(tc.want, compile(t, pub).Tally(f)); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestDecide(t *testing.T) {
+	tests := map[string]struct {
+		rule      string
+		ifHealthy bool
+		facts     Facts
+		request   Request
+		want      v1alpha1.Reason
+		refused   bool
+	}{
+		"a pod above the budget's need may go": {rule: "max 1", facts: facts(3, times(3, Available)...), want: v1alpha1.ReasonWithinBudget},
+		"a pod that is needed stays":           {rule: "max 1", facts: facts(3, Available, Available), want: v1alpha1.ReasonBudgetExhausted, refused: true},
+		"a pod that is not available may go":   {rule: "max 0", facts: facts(3, Unavailable, Available), want: v1alpha1.ReasonPodUnavailable},
+		"with IfHealthyBudget it stays while others are missing": {rule: "max 1", ifHealthy: true, facts: facts(3, Unavailable, Available),
+			want: v1alpha1.ReasonBudgetUnhealthy, refused: true},
+		"with IfHealthyBudget it may go once enough are there": {rule: "max 1", ifHealthy: true, facts: facts(3, Unavailable, Available, Available),
+			want: v1alpha1.ReasonPodUnavailable},
+		"with IfHealthyBudget a pod that never ran may go": {rule: "max 0", ifHealthy: true, facts: facts(3, Pending), want: v1alpha1.ReasonPodUnavailable},
+		"a pod that terminates may go":                     {rule: "max 0", ifHealthy: true, facts: facts(3, Gone), want: v1alpha1.ReasonPodUnavailable},
+		"a pod that may serve goes only if the rest suffice": {rule: "max 1", facts: facts(3, Doubtful, Available, Available),
+			want: v1alpha1.ReasonWithinBudget},
+		"and stays if it is needed":                       {rule: "max 1", facts: facts(3, Doubtful, Available), want: v1alpha1.ReasonBudgetExhausted, refused: true},
+		"an exempt pod is nobody's business":              {rule: "max 0", facts: facts(1, Exempt), want: v1alpha1.ReasonNotProtected},
+		"pods of a workload scaled to 0 may all go":       {rule: "max 0", facts: facts(0, Available), want: v1alpha1.ReasonNothingDesired},
+		"a workload that was scaled down gives pods up":   {rule: "max 1", facts: facts(1, Available, Available), want: v1alpha1.ReasonNothingDesired},
+		"a workload that was scaled up keeps what it has": {rule: "max 1", facts: facts(5, times(3, Available)...), want: v1alpha1.ReasonBudgetExhausted, refused: true},
+		"a pod that is not there any more may go":         {rule: "max 0", facts: facts(2, Available, Available), request: request("p9", v1alpha1.OperationDelete), want: v1alpha1.ReasonPodUnavailable},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			pub := budgetOf(tc.rule)
+			if tc.ifHealthy {
+				pub.Spec.UnhealthyPodPolicy = v1alpha1.IfHealthyBudget
+			}
+			if tc.request.Name == "" {
+				tc.request = request("p0", v1alpha1.OperationDelete)
+			}
+			d := compile(t, pub).Decide(tc.facts, []Request{tc.request}, metav1.Time{})
+			v := d.Verdicts[0]
+			if v.Reason != tc.want || v.Allowed == tc.refused {
+				t.Fatalf("got %+v, want %s", v, tc.want)
+			}
+			if recorded := len(d.Ledger) == 1; recorded != (v.Allowed && v.Reason != v1alpha1.ReasonNotProtected) || recorded != d.Changed {
+				t.Errorf("the ledger is %+v: what is let through is recorded, and nothing else", d.Ledger)
+			}
+			if tc.refused && !strings.Contains(v.Message, "PodUnavailableBudget web needs") {
+				t.Errorf("message %q does not name the budget and its numbers", v.Message)
+			}
+		})
+	}
+	t.Run("of a group, as many go as there is room for, and the first of them", func(t *testing.T) {
+		group := []Request{request("p1", v1alpha1.OperationDelete), request("p0", v1alpha1.OperationEvict), request("p2", v1alpha1.OperationUpdate)}
+		d := compile(t, budgetOf("max 2")).Decide(facts(5, times(5, Available)...), group, metav1.Time{})
+		if !d.Verdicts[0].Allowed || !d.Verdicts[1].Allowed || d.Verdicts[2].Allowed || d.Tally.Available != 3 || d.Tally.Allowed != 0 {
+			t.Errorf("%+v", d)
+		}
+	})
+	t.Run("operations that the annotation leaves out go unasked", func(t *testing.T) {
+		pub := budgetOf("max 0")
+		pub.Annotations = map[string]string{v1alpha1.ProtectOperationsAnnotation: "evict, RESIZE"}
+		p := compile(t, pub)
+		for operation, protected := range map[v1alpha1.Operation]bool{"DELETE": false, "EVICT": true, "UPDATE": false, "RESIZE": true, "LEAVE": false} {
+			d := p.Decide(facts(1, Available), []Request{request("p0", operation)}, metav1.Time{})
+			if d.Verdicts[0].Allowed == protected || d.Changed {
+				t.Errorf("%s: %+v", operation, d)
+			}
+		}
+	})
+}
+
+func TestRenewal(t *testing.T) {
+	p, f := compile(t, budgetOf("max 0")), facts(1, Available)
+	entry := v1alpha1.LedgerEntry{UID: "p0", Name: "p0", Operation: v1alpha1.OperationUpdate, Generation: 3}
+	tests := map[string]struct {
+		request Request
+		want    v1alpha1.LedgerEntry
+		changed bool
+	}{
+		"a fresh entry covers the same operation":         {Request{Operation: "UPDATE", Generation: 3, Fresh: true}, entry, false},
+		"an entry that may be old is renewed":             {Request{Operation: "UPDATE", Generation: 3}, v1alpha1.LedgerEntry{Operation: "UPDATE", Generation: 3, Renewals: 1}, true},
+		"a later update moves the entry on":               {Request{Operation: "UPDATE", Generation: 4, Fresh: true}, v1alpha1.LedgerEntry{Operation: "UPDATE", Generation: 4, Renewals: 1}, true},
+		"a deletion takes the place of an update":         {Request{Operation: "DELETE", Generation: 3, Fresh: true}, v1alpha1.LedgerEntry{Operation: "DELETE", Generation: 3, Renewals: 1}, true},
+		"an update never takes the place of more than it": {Request{Operation: "RESIZE", Generation: 2, Fresh: true}, entry, false},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			f := f
+			f.Ledger = []v1alpha1.LedgerEntry{entry}
+			tc.request.UID, tc.request.Name, tc.want.UID, tc.want.Name = "p0", "p0", "p0", "p0"
+			d := p.Decide(f, []Request{tc.request}, metav1.Time{})
+			if diff := cmp.Diff([]v1alpha1.LedgerEntry{tc.want}, d.Ledger); diff != "" || d.Changed != tc.changed || !d.Verdicts[0].Allowed {
+				t.Errorf("%+v (-want +got)\n%s", d.Verdicts, diff)
+			}
+		})
+	}
+}
+
+// pod makes a pod that is available.
+func pod(change ...func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "p0", UID: "p0", Generation: 2, Labels: map[string]string{"app": "web", v1alpha1.ProtectedLabel: "true"}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "web:1", ResizePolicy: []corev1.ContainerResizePolicy{
+			{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.NotRequired}, {ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer},
+		}}}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, ObservedGeneration: 2,
+			Conditions:        []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+			ContainerStatuses: []corev1.ContainerStatus{{Name: "main", Image: "docker.io/library/web:1"}}},
+	}
+	for _, c := range change {
+		c(p)
+	}
+	return p
+}
+
+func unready(p *corev1.Pod)    { p.Status.Conditions[0].Status = corev1.ConditionFalse }
+func pending(p *corev1.Pod)    { p.Status.Phase = corev1.PodPending }
+func exempt(p *corev1.Pod)     { p.Annotations = map[string]string{v1alpha1.NoProtectAnnotation: "true"} }
+func unlabelled(p *corev1.Pod) { delete(p.Labels, v1alpha1.ProtectedLabel) }
+func deleted(p *corev1.Pod)    { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }
+func image(i string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Spec.Containers[0].Image = i }
+}
+func memory(amount string) func(*corev1.Pod) { return requests(corev1.ResourceMemory, amount) }
+func requests(name corev1.ResourceName, amount string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{name: resource.MustParse(amount)}
+	}
+}
+
+func TestState(t *testing.T) {
+	tests := map[string]struct {
+		pod      *corev1.Pod
+		nodeGone bool
+		want     State
+	}{
+		"a ready, protected pod is available":                       {pod: pod(), want: Available},
+		"one that is not ready is not":                              {pod: pod(unready), want: Unavailable},
+		"one that never ran is pending":                             {pod: pod(unready, pending), want: Pending},
+		"one that terminates is gone":                               {pod: pod(deleted), want: Gone},
+		"one that has failed is gone":                               {pod: pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), want: Gone},
+		"one on a node that does not exist is gone":                 {pod: pod(), nodeGone: true, want: Gone},
+		"one that is taken out is exempt":                           {pod: pod(exempt), want: Exempt},
+		"one without the label is in doubt":                         {pod: pod(unlabelled), want: Doubtful},
+		"one whose spec the kubelet has not seen is in doubt":       {pod: pod(func(p *corev1.Pod) { p.Generation = 3 }), want: Doubtful},
+		"one that runs another tag than it should is in doubt":      {pod: pod(image("web:2")), want: Doubtful},
+		"an image that is reported by digest proves nothing":        {pod: pod(func(p *corev1.Pod) { p.Status.ContainerStatuses[0].Image = "sha256:abc" }), want: Available},
+		"a kubelet that reports no generation is taken at its word": {pod: pod(func(p *corev1.Pod) { p.Generation, p.Status.ObservedGeneration = 3, 0 }), want: Available},
+		"one that is to restart for its memory is in doubt": {pod: pod(memory("2Mi"), func(p *corev1.Pod) {
+			p.Status.ContainerStatuses[0].Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Mi")}}
+		}), want: Doubtful},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := Observe(tc.pod, tc.nodeGone).State; got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestChanges(t *testing.T) {
+	web := labels.SelectorFromSet(labels.Set{"app": "web"})
+	other := func(p *corev1.Pod) { p.Labels["app"] = "other" }
+	tests := map[string]struct {
+		after                     *corev1.Pod
+		restarts, resized, leaves bool
+	}{
+		"nothing":              {after: pod()},
+		"an image":             {after: pod(image("web:2")), restarts: true},
+		"a deadline":           {after: pod(func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = ptr.To[int64](1) }), restarts: true},
+		"memory":               {after: pod(memory("2Mi")), resized: true},
+		"cpu, in place":        {after: pod(requests(corev1.ResourceCPU, "2"))},
+		"a label":              {after: pod(other), leaves: true},
+		"another label":        {after: pod(func(p *corev1.Pod) { p.Labels["x"] = "y" })},
+		"the protection label": {after: pod(unlabelled), leaves: true},
+		"the exemption":        {after: pod(exempt), leaves: true},
+		"an init container": {after: pod(func(p *corev1.Pod) {
+			p.Spec.InitContainers = []corev1.Container{{Name: "new", Image: "x"}}
+		})},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			before := pod()
+			if got := Restarts(before, tc.after); got != tc.restarts {
+				t.Errorf("Restarts: %t", got)
+			}
+			if got := ResizeRestarts(before, tc.after); got != tc.resized {
+				t.Errorf("ResizeRestarts: %t", got)
+			}
+			if got := Leaves(before, tc.after, web); got != tc.leaves {
+				t.Errorf("Leaves: %t", got)
+			}
+		})
+	}
+}
+
+func TestSettled(t *testing.T) {
+	removal := v1alpha1.LedgerEntry{UID: "p0", Name: "p0", Operation: v1alpha1.OperationDelete}
+	update := v1alpha1.LedgerEntry{UID: "p0", Name: "p0", Operation: v1alpha1.OperationUpdate, Generation: 2}
+	tests := map[string]struct {
+		entry     v1alpha1.LedgerEntry
+		pod       *corev1.Pod
+		uncovered bool
+		want      bool
+	}{
+		"a deleted pod that is gone":                    {entry: removal, want: true},
+		"a deleted pod that terminates":                 {entry: removal, pod: pod(deleted), want: true},
+		"a deleted pod that lives is not":               {entry: removal, pod: pod()},
+		"a pod of the same name that is another":        {entry: removal, pod: pod(func(p *corev1.Pod) { p.UID = "new" }), want: true},
+		"a pod that has left":                           {entry: removal, pod: pod(), uncovered: true, want: true},
+		"an updated pod that runs the new spec":         {entry: update, pod: pod(), want: true},
+		"an updated pod that is not ready is not":       {entry: update, pod: pod(unready)},
+		"an update that has not happened is not":        {entry: update, pod: pod(func(p *corev1.Pod) { p.Generation, p.Status.ObservedGeneration = 1, 1 })},
+		"one whose container runs the old image is not": {entry: update, pod: pod(image("web:2"))},
+		"one that is being resized is not": {entry: update, pod: pod(func(p *corev1.Pod) {
+			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue})
+		})},
+		"one whose kubelet does not tell is not": {entry: update, pod: pod(func(p *corev1.Pod) { p.Status.ObservedGeneration = 0 })},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := Settled(&tc.entry, tc.pod, !tc.uncovered); got != tc.want {
+				t.Errorf("got %t, want %t", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestImagesAreTheSameHoweverTheyAreReported(t *testing.T) {
+	for reported, asked := range map[string]string{
+		"docker.io/library/web:1": "web:1", "docker.io/a/web:latest": "a/web", "quay.io/a/web:1": "quay.io/a/web:1", "localhost/web:latest": "localhost/web",
+		"docker.io/library/web@sha256:a": "web@sha256:a", "localhost:5000/web:1": "localhost:5000/web:1",
+	} {
+		if !sameImage(reported, asked) {
+			t.Errorf("%s is not %s", reported, asked)
+		}
+	}
+	for reported, asked := range map[string]string{"web:1": "web:2", "a/web:1": "b/web:1", "sha256:a": "web:1"} {
+		if sameImage(reported, asked) {
+			t.Errorf("%s is %s", reported, asked)
+		}
+	}
+}
+
+func TestCompile(t *testing.T) {
+	tests := map[string]struct {
+		change  func(*v1alpha1.PodUnavailableBudget)
+		errors  string
+		warning string
+	}{
+		"a budget": {change: func(*v1alpha1.PodUnavailableBudget) {}},
+		"targetRef takes precedence over selector": {warning: "spec.selector: not used",
+			change: func(b *v1alpha1.PodUnavailableBudget) {
+				b.Spec.TargetReference = &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+			}},
+		"maxUnavailable takes precedence over minAvailable": {warning: "spec.minAvailable: not used",
+			change: func(b *v1alpha1.PodUnavailableBudget) { b.Spec.MinAvailable = ptr.To(intstr.FromInt32(1)) }},
+		"maxUnavailable 0 is worth a warning": {warning: "never finish",
+			change: func(b *v1alpha1.PodUnavailableBudget) { b.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(0)) }},
+		"an unknown operation does not take the protection away": {warning: `"FLY" is not one of`,
+			change: func(b *v1alpha1.PodUnavailableBudget) {
+				b.Annotations = map[string]string{v1alpha1.ProtectOperationsAnnotation: "FLY"}
+			}},
+		"a number of replicas that is none is not used": {warning: "not a number of pods",
+			change: func(b *v1alpha1.PodUnavailableBudget) {
+				b.Annotations = map[string]string{v1alpha1.ProtectTotalReplicasAnnotation: "-1"}
+			}},
+		"a budget without subject": {errors: "selector or targetRef", change: func(b *v1alpha1.PodUnavailableBudget) { b.Spec.Selector = nil }},
+		"a budget without amount":  {errors: "maxUnavailable or minAvailable", change: func(b *v1alpha1.PodUnavailableBudget) { b.Spec.MaxUnavailable = nil }},
+		"a percentage above all":   {errors: "spec.maxUnavailable", change: func(b *v1alpha1.PodUnavailableBudget) { b.Spec.MaxUnavailable = ptr.To(intstr.FromString("101%")) }},
+		"a text":                   {errors: "spec.maxUnavailable", change: func(b *v1alpha1.PodUnavailableBudget) { b.Spec.MaxUnavailable = ptr.To(intstr.FromString("many")) }},
+		"a target without name and kind": {errors: "spec.targetRef.kind", change: func(b *v1alpha1.PodUnavailableBudget) {
+			b.Spec.TargetReference = &v1alpha1.TargetReference{APIVersion: "v1"}
+		}},
+		"a policy that there is none like": {errors: "spec.unhealthyPodPolicy", change: func(b *v1alpha1.PodUnavailableBudget) { b.Spec.UnhealthyPodPolicy = "Never" }},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			pub := budgetOf("max 1")
+			tc.change(pub)
+			p, errs := Compile(pub)
+			if tc.errors == "" && len(errs) > 0 || tc.errors != "" && !strings.Contains(errs.ToAggregate().Error(), tc.errors) {
+				t.Fatalf("errors %v, want %q", errs, tc.errors)
+			}
+			if p != nil && !strings.Contains(strings.Join(p.Warnings, "\n"), tc.warning) {
+				t.Errorf("warnings %q, want %q", p.Warnings, tc.warning)
+			}
+		})
+	}
+}
+
+func TestOverlaps(t *testing.T) {
+	tests := map[string]struct {
+		a, b string
+		want bool
+	}{
+		"the same label and value":                  {"app=web", "app=web", true},
+		"the same label, another value":             {"app=web", "app=db", false},
+		"no label in common cannot be judged":       {"app=web", "backend=true", false},
+		"a narrower selector":                       {"app=web", "app=web,tier=front", true},
+		"one label in common, another apart":        {"app=web,tier=front", "app=web,tier=back", false},
+		"a set and a value of it":                   {"app in (web,db)", "app=db", true},
+		"a set and a value outside":                 {"app in (web,db)", "app=x", false},
+		"what one excludes":                         {"app=web", "app!=web", false},
+		"two exclusions leave room":                 {"app!=web", "app!=db", true},
+		"existence and a value":                     {"app", "app=web", true},
+		"absence and a value":                       {"!app", "app=web", false},
+		"absence and an exclusion":                  {"!app", "app!=web", true},
+		"everything and anything":                   {"", "app=web", true},
+		"what contradicts itself picks nothing":     {"app=web,app=db", "app=web", false},
+		"what contradicts itself, against all pods": {"app=web,app=db", "", false},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			a, b := parse(t, tc.a), parse(t, tc.b)
+			if Overlaps(a, b) != tc.want || Overlaps(b, a) != tc.want {
+				t.Errorf("got %t and %t, want %t", Overlaps(a, b), Overlaps(b, a), tc.want)
+			}
+		})
+	}
+	if Overlaps(labels.Nothing(), labels.Everything()) {
+		t.Error("a selector of nothing overlaps with nothing")
+	}
+}
+
+func parse(t *testing.T, text string) labels.Selector {
+	t.Helper()
+	s, err := labels.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestSelectorsWithACommonLabelOverlapExactlyIfSomePodHasBoth tries all pods with values of a small world.
+func TestSelectorsWithACommonLabelOverlapExactlyIfSomePodHasBoth(t *testing.T) {
+	terms := []string{"a=1", "a=2", "a!=1", "a in (1,2)", "a notin (1,2)", "a", "!a", "b=1", "b!=1", "!b"}
+	var worlds []labels.Set
+	for _, a := range []string{"", "1", "2", "3"} {
+		for _, b := range []string{"", "1", "2"} {
+			set := labels.Set{}
+			if a != "" {
+				set["a"] = a
+			}
+			if b != "" {
+				set["b"] = b
+			}
+			worlds = append(worlds, set)
+		}
+	}
+	for range 2000 {
+		a, b := parse(t, "a,"+pick(terms)), parse(t, pick(terms)+","+pick(terms)+",a")
+		want := slices.ContainsFunc(worlds, func(s labels.Set) bool { return a.Matches(s) && b.Matches(s) })
+		if got := Overlaps(a, b); got != want {
+			t.Fatalf("%q and %q: got %t, want %t", a, b, got, want)
+		}
+	}
+}
+
+func pick(terms []string) string { return terms[rand.N(len(terms))] }
+
+var (
+	allStates     = []State{Available, Available, Available, Doubtful, Unavailable, Pending, Gone, Exempt}
+	allOperations = []v1alpha1.Operation{v1alpha1.OperationDelete, v1alpha1.OperationEvict, v1alpha1.OperationUpdate, v1alpha1.OperationResize, v1alpha1.OperationLeave}
+	allRules      = []string{"max 0", "max 1", "max 3", "max 30%", "max 100%", "min 0", "min 2", "min 8", "min 50%", "min 100%"}
+)
+
+// someRequests are up to twice as many as there are pods, so that some pods are asked about again.
+func someRequests(r *rand.Rand, pods int) []Request {
+	all := make([]Request, r.IntN(2*pods+1))
+	for i := range all {
+		all[i] = request(fmt.Sprintf("p%d", r.IntN(pods)), allOperations[r.IntN(len(allOperations))])
+		all[i].Fresh = r.IntN(2) == 0
+	}
+	return all
+}
+
+func someFacts(r *rand.Rand) Facts {
+	states := make([]State, 1+r.IntN(12))
+	for i := range states {
+		states[i] = allStates[r.IntN(len(allStates))]
+	}
+	return facts(r.Int32N(14), states...)
+}
+
+// checkDecision makes up a budget, pods and requests, and checks that after every approval enough pods are left, that the numbers are those of the
+// ledger, and that asking again changes no approval.
+func checkDecision(t *testing.T, seed uint64) {
+	t.Helper()
+	r := rand.New(rand.NewPCG(seed, 1))
+	f := someFacts(r)
+	p := compile(t, budgetOf(allRules[r.IntN(len(allRules))]))
+	before := p.Tally(f)
+	requests := someRequests(r, len(f.Pods))
+	lost := map[types.UID]bool{}
+	serving := map[types.UID]bool{}
+	for _, pod := range f.Pods {
+		serving[pod.UID] = pod.State == Available
+	}
+	d := p.Decide(f, requests, metav1.Time{})
+	for i, v := range d.Verdicts {
+		if !v.Allowed || v.Reason == v1alpha1.ReasonNotProtected {
+			continue
+		}
+		if !serving[requests[i].UID] || lost[requests[i].UID] {
+			continue
+		}
+		lost[requests[i].UID] = true
+		if left := before.Available - int32(len(lost)); left < before.Desired {
+			t.Fatalf("seed %d: after request %d of %+v, %d are left of %+v", seed, i, requests, left, before)
+		}
+	}
+	f.Ledger = d.Ledger
+	if diff := cmp.Diff(p.Tally(f), d.Tally); diff != "" {
+		t.Fatalf("seed %d: the tally is not that of the ledger (-ledger +decision)\n%s", seed, diff)
+	}
+	for i := range requests {
+		requests[i].Fresh = true
+	}
+	again := p.Decide(f, requests, metav1.Time{})
+	for i, v := range again.Verdicts {
+		if d.Verdicts[i].Allowed && !v.Allowed {
+			t.Fatalf("seed %d: request %d is let through once and refused the second time", seed, i)
+		}
+	}
+}
+
+func TestAfterEveryApprovalEnoughPodsAreLeft(t *testing.T) {
+	for seed := range uint64(20000) {
+		checkDecision(t, seed)
+	}
+}
+
+func TestTheOrderOfPodsAndOfTheLedgerDoesNotMatter(t *testing.T) {
+	for seed := range uint64(2000) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		f, p := someFacts(r), compile(t, budgetOf(allRules[r.IntN(len(allRules))]))
+		f.Ledger = p.Decide(f, someRequests(r, len(f.Pods)), metav1.Time{}).Ledger
+		requests := someRequests(r, len(f.Pods))
+		want := p.Decide(f, requests, metav1.Time{})
+		f.Pods, f.Ledger = slices.Clone(f.Pods), slices.Clone(f.Ledger)
+		r.Shuffle(len(f.Pods), func(i, j int) { f.Pods[i], f.Pods[j] = f.Pods[j], f.Pods[i] })
+		r.Shuffle(len(f.Ledger), func(i, j int) { f.Ledger[i], f.Ledger[j] = f.Ledger[j], f.Ledger[i] })
+		got := p.Decide(f, requests, metav1.Time{})
+		if diff := cmp.Diff(want.Verdicts, got.Verdicts); diff != "" || want.Tally != got.Tally {
+			t.Fatalf("seed %d (-want +got)\n%s", seed, diff)
+		}
+	}
+}
+
+func TestHowManyOfAGroupGoDoesNotDependOnItsOrder(t *testing.T) {
+	for seed := range uint64(2000) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		n := 1 + r.IntN(12)
+		f, p := facts(int32(n), times(n, Available)...), compile(t, budgetOf(allRules[r.IntN(len(allRules))]))
+		requests := someRequests(r, n)
+		gone := func() int { return len(p.Decide(f, requests, metav1.Time{}).Ledger) }
+		want := gone()
+		r.Shuffle(len(requests), func(i, j int) { requests[i], requests[j] = requests[j], requests[i] })
+		if got := gone(); got != want {
+			t.Fatalf("seed %d: %d and %d", seed, want, got)
+		}
+	}
+}
+
+func TestThePublishedMapsFollowTheLedger(t *testing.T) {
+	var status v1alpha1.PodUnavailableBudgetStatus
+	Publish(&status, 7, []v1alpha1.LedgerEntry{{UID: "a", Name: "a", Operation: "DELETE"}, {UID: "b", Name: "b", Operation: "RESIZE"}}, Tally{Total: 5, Desired: 4, Available: 3})
+	if keys := slices.Collect(maps.Keys(status.DisruptedPods)); !slices.Equal(keys, []string{"a"}) {
+		t.Errorf("disrupted %v", keys)
+	}
+	if keys := slices.Collect(maps.Keys(status.UnavailablePods)); !slices.Equal(keys, []string{"b"}) {
+		t.Errorf("unavailable %v", keys)
+	}
+	if status.ObservedGeneration != 7 || status.TotalReplicas != 5 || status.DesiredAvailable != 4 || status.CurrentAvailable != 3 {
+		t.Errorf("%+v", status)
+	}
+}
+
+func TestNewest(t *testing.T) {
+	if got := Newest("", "9", "10"); got != "10" {
+		t.Errorf("got %q", got)
+	}
+	if got := Newest("9", "x"); got != "" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func FuzzDecide(f *testing.F) {
+	f.Add(uint64(1))
+	f.Fuzz(func(t *testing.T, seed uint64) { checkDecision(t, seed) })
+}

@@ -1,0 +1,489 @@
+// Package census reads from the API server what pkg/budget judges by: the pods that a budget covers, and how many pods their workloads ask
+// for. It decides nothing. Begin reading at Census.Take.
+//
+// Workloads are read live, and so are pods unless the caller says how old they may be. What comes from a cache can only be old news about
+// nodes, and is made sure of before it counts.
+package census
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/budget"
+	"github.com/berth-project/berth/pkg/workload"
+)
+
+// Census reads for many budgets at the same time.
+type Census struct {
+	// Live reads from the API server.
+	Live client.Reader
+	// Scales reads the scale subresources of kinds that are not built in.
+	Scales client.SubResourceReader
+	// Nodes reads the metadata of nodes, possibly from a cache.
+	Nodes client.Reader
+
+	// hints are the owners that were found when a budget was counted last. They are read again, at the same time as the pods and not after them.
+	hints sync.Map
+}
+
+// Count is what there is at one moment.
+type Count struct {
+	// Facts have no ledger.
+	budget.Facts
+	// Pods of the budget as the API server has them, in the order of the facts.
+	Pods []*corev1.Pod
+	// Revision is the resourceVersion of the pods.
+	Revision string
+	// Selector picks the pods that may be the budget's: for a budget with a target that of the workload.
+	Selector labels.Selector
+	// TargetGone is true if the workload that the budget names does not exist or is being deleted.
+	TargetGone bool
+	// Unread are the kinds of workloads that do not tell replicas. Their pods count as unmanaged.
+	Unread []string
+	// Unwatched is true if what a workload asks for can change without an event that Berth watches.
+	Unwatched bool
+}
+
+// Covers is true if the pod is one of the budget's.
+func (c *Count) Covers(uid types.UID) bool {
+	return slices.ContainsFunc(c.Pods, func(pod *corev1.Pod) bool { return pod.UID == uid })
+}
+
+// Take counts the pods of a budget in a namespace. What it reads is not older than the call, except pods: if atLeast is not empty, they are of
+// any revision that is not older than that one. The API server answers from its own memory then, which it mostly has the latest in, and need
+// not ask its store what the latest is.
+func (c *Census) Take(ctx context.Context, namespace string, policy *budget.Policy, atLeast string) (*Count, error) {
+	o := &owners{census: c, namespace: namespace, found: map[types.UID]*owner{}}
+	name := types.NamespacedName{Namespace: namespace, Name: policy.Name}
+	if policy.Target != nil {
+		return c.takeOfTarget(ctx, o, name, policy, atLeast)
+	}
+	asksOwners := policy.Replicas == nil
+	count := &Count{Selector: policy.Selector}
+	var pods []*corev1.Pod
+	reading, readCtx := errgroup.WithContext(ctx)
+	reading.Go(func() (err error) {
+		pods, err = c.list(readCtx, count, namespace, atLeast)
+		return err
+	})
+	if asksOwners {
+		reading.Go(func() error { return o.loadHints(readCtx, name) })
+	}
+	if err := reading.Wait(); err != nil {
+		return nil, err
+	}
+	if !asksOwners {
+		return count, c.observe(ctx, count, pods, nil)
+	}
+	if err := o.load(ctx, pods); err != nil {
+		return nil, err
+	}
+	o.leaveHints(name, pods)
+	top := make([]*owner, len(pods))
+	for i, pod := range pods {
+		top[i] = o.top(pod)
+	}
+	seen := map[types.UID]bool{}
+	for _, owner := range top {
+		if owner == nil || seen[owner.uid] {
+			continue
+		}
+		seen[owner.uid] = true
+		count.add(owner)
+	}
+	return count, c.observe(ctx, count, pods, func(i int) bool { return top[i] == nil || top[i].unread })
+}
+
+func (c *Census) takeOfTarget(ctx context.Context, o *owners, name types.NamespacedName, policy *budget.Policy, atLeast string) (*Count, error) {
+	ref := policy.Target
+	var target *owner
+	reading, readCtx := errgroup.WithContext(ctx)
+	reading.Go(func() (err error) {
+		target, err = o.read(readCtx, schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind), ref.Name, "")
+		return err
+	})
+	reading.Go(func() error { return o.loadHints(readCtx, name) })
+	if err := reading.Wait(); err != nil {
+		return nil, err
+	}
+	count := &Count{Selector: target.selector, TargetGone: target.gone}
+	count.add(target)
+	if target.gone && target.uid == "" {
+		count.Selector = labels.Nothing()
+		return count, nil
+	}
+	all, err := c.list(ctx, count, o.namespace, atLeast)
+	if err != nil {
+		return nil, err
+	}
+	o.found[target.uid] = target
+	if err := o.load(ctx, all); err != nil {
+		return nil, err
+	}
+	o.leaveHints(name, all)
+	var pods []*corev1.Pod
+	for _, pod := range all {
+		if o.isUnder(pod, target.uid) {
+			pods = append(pods, pod)
+		}
+	}
+	return count, c.observe(ctx, count, pods, func(int) bool { return target.unread })
+}
+
+func (c *Count) add(o *owner) {
+	c.Unwatched = c.Unwatched || !o.watched
+	if o.unread {
+		if name := o.kind.String(); !slices.Contains(c.Unread, name) {
+			c.Unread = append(c.Unread, name)
+		}
+		return
+	}
+	c.Workloads = append(c.Workloads, budget.Workload{Name: o.kind.Kind + " " + o.name, Replicas: o.replicas, Gone: o.gone})
+}
+
+// list reads the pods that the selector picks. Without a resourceVersion the API server answers with what is committed.
+func (c *Census) list(ctx context.Context, count *Count, namespace, atLeast string) ([]*corev1.Pod, error) {
+	options := &client.ListOptions{Namespace: namespace, LabelSelector: count.Selector}
+	if atLeast != "" {
+		options.Raw = &metav1.ListOptions{ResourceVersion: atLeast, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan}
+	}
+	var list corev1.PodList
+	if err := c.Live.List(ctx, &list, options); err != nil {
+		return nil, fmt.Errorf("listing the pods of namespace %s: %w", namespace, err)
+	}
+	count.Revision = list.ResourceVersion
+	pods := make([]*corev1.Pod, len(list.Items))
+	for i := range list.Items {
+		pods[i] = &list.Items[i]
+	}
+	return pods, nil
+}
+
+func (c *Census) observe(ctx context.Context, count *Count, pods []*corev1.Pod, unmanaged func(int) bool) error {
+	gone := map[string]bool{}
+	count.Pods = pods
+	count.Facts.Pods = make([]budget.Pod, len(pods))
+	for i, pod := range pods {
+		node := pod.Spec.NodeName
+		if _, known := gone[node]; !known && node != "" {
+			missing, err := c.nodeMissing(ctx, node)
+			if err != nil {
+				return err
+			}
+			gone[node] = missing
+		}
+		count.Facts.Pods[i] = budget.Observe(pod, gone[node])
+		count.Facts.Pods[i].Unmanaged = unmanaged != nil && unmanaged(i)
+	}
+	return nil
+}
+
+// nodeMissing asks the API server before it says so: a cache may not know a new node yet, and a pod on a missing node is given away.
+func (c *Census) nodeMissing(ctx context.Context, name string) (bool, error) {
+	node := NewNode()
+	for _, reader := range []client.Reader{c.Nodes, c.Live} {
+		err := reader.Get(ctx, types.NamespacedName{Name: name}, node, client.UnsafeDisableDeepCopy)
+		if err == nil {
+			return false, nil
+		}
+		if !apierrors.IsNotFound(err) {
+			return false, fmt.Errorf("reading node %s: %w", name, err)
+		}
+	}
+	return true, nil
+}
+
+// NewNode is an empty node to read the metadata of one into.
+func NewNode() *metav1.PartialObjectMetadata {
+	node := &metav1.PartialObjectMetadata{}
+	node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
+	return node
+}
+
+// owner is an object above pods.
+type owner struct {
+	kind     schema.GroupKind
+	name     string
+	uid      types.UID
+	replicas int32
+	selector labels.Selector
+	// watched: Berth's controllers watch the kind.
+	watched bool
+	// gone: it does not exist, or is being deleted together with its pods.
+	gone bool
+	// unread: its kind does not tell replicas.
+	unread bool
+	parent *metav1.OwnerReference
+}
+
+// owners are read once for each census.
+type owners struct {
+	census    *Census
+	namespace string
+	found     map[types.UID]*owner
+}
+
+// load reads everything above the pods, one level after the other.
+func (o *owners) load(ctx context.Context, pods []*corev1.Pod) error {
+	next := map[types.UID]metav1.OwnerReference{}
+	want := func(ref *metav1.OwnerReference) {
+		if ref != nil && o.found[ref.UID] == nil {
+			next[ref.UID] = *ref
+		}
+	}
+	for _, pod := range pods {
+		want(metav1.GetControllerOfNoCopy(pod))
+	}
+	for _, owner := range o.found { // hints end where the owners ended then
+		want(owner.parent)
+	}
+	for level := 0; len(next) > 0 && level < workload.LongestOwnerChain; level++ {
+		read, err := o.readAll(ctx, slices.Collect(maps.Values(next)))
+		if err != nil {
+			return err
+		}
+		clear(next)
+		for _, owner := range read {
+			want(owner.parent)
+		}
+	}
+	return nil
+}
+
+// readAll reads owners at the same time.
+func (o *owners) readAll(ctx context.Context, refs []metav1.OwnerReference) ([]*owner, error) {
+	reading, readCtx := errgroup.WithContext(ctx)
+	read := make([]*owner, len(refs))
+	for i, ref := range refs {
+		reading.Go(func() (err error) {
+			read[i], err = o.read(readCtx, schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind), ref.Name, ref.UID)
+			return err
+		})
+	}
+	if err := reading.Wait(); err != nil {
+		return nil, err
+	}
+	for _, owner := range read {
+		o.found[owner.uid] = owner
+	}
+	return read, nil
+}
+
+// maxHints bounds what is read for nothing when the owners have changed.
+const maxHints = 8
+
+func (o *owners) loadHints(ctx context.Context, name types.NamespacedName) error {
+	hints, found := o.census.hints.Load(name)
+	if !found {
+		return nil
+	}
+	_, err := o.readAll(ctx, hints.([]metav1.OwnerReference))
+	return err
+}
+
+// leaveHints remembers the owners of pods that there are, and what is above them.
+func (o *owners) leaveHints(name types.NamespacedName, pods []*corev1.Pod) {
+	var hints []metav1.OwnerReference
+	seen := map[types.UID]bool{}
+	for _, pod := range pods {
+		for ref := metav1.GetControllerOfNoCopy(pod); ref != nil && !seen[ref.UID] && len(hints) < maxHints; {
+			seen[ref.UID] = true
+			hints = append(hints, *ref)
+			owner := o.found[ref.UID]
+			if owner == nil {
+				break
+			}
+			ref = owner.parent
+		}
+	}
+	if len(hints) == 0 {
+		o.census.hints.Delete(name)
+		return
+	}
+	o.census.hints.Store(name, hints)
+}
+
+// top is the owner that says how many pods there should be, or nil for a pod without one. Something that is gone takes all below it along.
+func (o *owners) top(pod *corev1.Pod) *owner {
+	var top *owner
+	ref := metav1.GetControllerOfNoCopy(pod)
+	for level := 0; ref != nil && level < workload.LongestOwnerChain; level++ {
+		next := o.found[ref.UID]
+		if next == nil {
+			break
+		}
+		if top != nil && next.unread {
+			break // what is above does not tell, and what is below does
+		}
+		top, ref = next, next.parent
+		if top.gone {
+			break
+		}
+	}
+	return top
+}
+
+func (o *owners) isUnder(pod *corev1.Pod, uid types.UID) bool {
+	ref := metav1.GetControllerOfNoCopy(pod)
+	for level := 0; ref != nil && level < workload.LongestOwnerChain; level++ {
+		if ref.UID == uid {
+			return true
+		}
+		next := o.found[ref.UID]
+		if next == nil {
+			return false
+		}
+		ref = next.parent
+	}
+	return false
+}
+
+// read reads an object. One whose UID is not the given one is gone; an empty UID takes any.
+func (o *owners) read(ctx context.Context, kind schema.GroupVersionKind, name string, uid types.UID) (*owner, error) {
+	result := &owner{kind: kind.GroupKind(), name: name, uid: uid, selector: labels.Everything(), watched: true}
+	object := typed(kind.GroupKind())
+	if object == nil {
+		result.watched = false
+		partial := &metav1.PartialObjectMetadata{}
+		partial.SetGroupVersionKind(kind)
+		object = partial
+	}
+	err := o.census.Live.Get(ctx, types.NamespacedName{Namespace: o.namespace, Name: name}, object)
+	switch {
+	case apierrors.IsNotFound(err):
+		result.gone = true
+		return result, nil
+	case meta.IsNoMatchError(err):
+		result.unread = true
+		return result, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading %s %s/%s: %w", kind.Kind, o.namespace, name, err)
+	}
+	if uid != "" && object.GetUID() != uid {
+		result.gone = true
+		return result, nil
+	}
+	result.uid = object.GetUID()
+	if isGoing(object) {
+		result.gone = true
+	}
+	result.parent = metav1.GetControllerOf(object)
+	if err := o.readReplicas(ctx, result, object); err != nil {
+		return nil, err
+	}
+	if result.gone {
+		result.replicas = 0
+	}
+	return result, nil
+}
+
+// isGoing is true for an object that is being deleted with what it owns. Pods that are to be left behind stay protected.
+func isGoing(object client.Object) bool {
+	return object.GetDeletionTimestamp() != nil && !slices.Contains(object.GetFinalizers(), metav1.FinalizerOrphanDependents)
+}
+
+func typed(kind schema.GroupKind) client.Object {
+	switch kind {
+	case schema.GroupKind{Group: appsv1.GroupName, Kind: "Deployment"}:
+		return &appsv1.Deployment{}
+	case schema.GroupKind{Group: appsv1.GroupName, Kind: "ReplicaSet"}:
+		return &appsv1.ReplicaSet{}
+	case schema.GroupKind{Group: appsv1.GroupName, Kind: "StatefulSet"}:
+		return &appsv1.StatefulSet{}
+	case schema.GroupKind{Group: appsv1.GroupName, Kind: "DaemonSet"}:
+		return &appsv1.DaemonSet{}
+	case schema.GroupKind{Group: batchv1.GroupName, Kind: "Job"}:
+		return &batchv1.Job{}
+	case schema.GroupKind{Kind: "ReplicationController"}:
+		return &corev1.ReplicationController{}
+	default:
+		return nil
+	}
+}
+
+func (o *owners) readReplicas(ctx context.Context, result *owner, object client.Object) error {
+	selector := func(s *metav1.LabelSelector) error {
+		if s == nil {
+			return nil
+		}
+		var err error
+		result.selector, err = metav1.LabelSelectorAsSelector(s)
+		return err
+	}
+	switch w := object.(type) {
+	case *appsv1.Deployment:
+		result.replicas = workload.OfDeployment(w)
+		return selector(w.Spec.Selector)
+	case *appsv1.ReplicaSet:
+		result.replicas = workload.OfReplicaSet(w)
+		return selector(w.Spec.Selector)
+	case *appsv1.StatefulSet:
+		result.replicas = workload.OfStatefulSet(w)
+		return selector(w.Spec.Selector)
+	case *appsv1.DaemonSet:
+		result.watched = false
+		result.replicas = w.Status.DesiredNumberScheduled
+		return selector(w.Spec.Selector)
+	case *batchv1.Job:
+		result.replicas = workload.OfJob(w)
+		if w.Spec.Completions != nil {
+			result.replicas = max(min(result.replicas, *w.Spec.Completions-w.Status.Succeeded), 0)
+		}
+		return selector(w.Spec.Selector)
+	case *corev1.ReplicationController:
+		result.watched = false
+		result.replicas = 1
+		if w.Spec.Replicas != nil {
+			result.replicas = *w.Spec.Replicas
+		}
+		result.selector = labels.SelectorFromSet(w.Spec.Selector)
+		return nil
+	default:
+		return o.readScale(ctx, result, object)
+	}
+}
+
+func (o *owners) readScale(ctx context.Context, result *owner, object client.Object) error {
+	named := &unstructured.Unstructured{}
+	named.SetGroupVersionKind(object.GetObjectKind().GroupVersionKind())
+	named.SetNamespace(o.namespace)
+	named.SetName(result.name)
+	scale := &unstructured.Unstructured{}
+	scale.SetGroupVersionKind(autoscalingv1.SchemeGroupVersion.WithKind("Scale"))
+	err := o.census.Scales.Get(ctx, named, scale)
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
+		result.unread = true
+		return nil
+	case err != nil:
+		return fmt.Errorf("reading the scale of %s %s/%s: %w", result.kind, o.namespace, result.name, err)
+	}
+	if result.replicas, err = workload.AtPaths(scale.Object, []string{"spec.replicas"}); err != nil {
+		result.replicas = 0 // a scale leaves 0 out
+	}
+	text, _, err := unstructured.NestedString(scale.Object, "status", "selector")
+	if err != nil || text == "" {
+		return err
+	}
+	if result.selector, err = labels.Parse(text); err != nil {
+		return fmt.Errorf("the scale of %s %s/%s has the selector %q: %w", result.kind, o.namespace, result.name, text, err)
+	}
+	return nil
+}

@@ -1,0 +1,202 @@
+package budget
+
+import (
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+)
+
+// Facts are what a budget is judged by, all read after the budget that holds the ledger.
+type Facts struct {
+	// Pods that the budget covers, in any order.
+	Pods []Pod
+	// Workloads that own the pods.
+	Workloads []Workload
+	// Ledger of the budget. The model does not change it.
+	Ledger []v1alpha1.LedgerEntry
+}
+
+// Workload is how many pods somebody asks for.
+type Workload struct {
+	// Name with kind, for messages.
+	Name string
+	// Replicas is 0 for a workload that is gone or being deleted: its pods are to go.
+	Replicas int32
+	// Gone is true for such a workload.
+	Gone bool
+}
+
+// Tally is a budget in numbers.
+type Tally struct {
+	// Total is how many pods there should be.
+	Total int32
+	// Desired is how many must be available.
+	Desired int32
+	// Available is how many are, those in the ledger left out.
+	Available int32
+	// Allowed is how many more may become unavailable, as it is reported.
+	Allowed int32
+	// Unmanaged is how many pods are in Total only because they exist.
+	Unmanaged int32
+}
+
+// Tally counts.
+func (p *Policy) Tally(f Facts) Tally {
+	var t Tally
+	recorded := make(map[types.UID]bool, len(f.Ledger))
+	for i := range f.Ledger {
+		recorded[f.Ledger[i].UID] = true
+	}
+	for i := range f.Workloads {
+		t.Total += f.Workloads[i].Replicas
+	}
+	for i := range f.Pods {
+		pod := &f.Pods[i]
+		if pod.Unmanaged && pod.State != Gone && pod.State != Exempt {
+			t.Unmanaged++
+		}
+		if pod.State == Available && !recorded[pod.UID] {
+			t.Available++
+		}
+	}
+	t.Total += t.Unmanaged
+	if p.Replicas != nil && !p.targetGone(f) {
+		t.Total, t.Unmanaged = *p.Replicas, 0
+	}
+	t.Desired = p.Desired(t.Total)
+	t.Allowed = p.allowed(t.Total, t.Available)
+	return t
+}
+
+// targetGone is true if the one workload that the budget names is gone.
+func (p *Policy) targetGone(f Facts) bool {
+	return p.Target != nil && len(f.Workloads) == 1 && f.Workloads[0].Gone
+}
+
+// Request is an operation on a pod that is about to happen.
+type Request struct {
+	Name      string
+	UID       types.UID
+	Operation v1alpha1.Operation
+	// Generation of the pod once the operation is done.
+	Generation int64
+	// Fresh is true if the pod's entry was written so lately that it outlives this request as well. Entries that are not fresh are renewed.
+	Fresh bool
+}
+
+// Verdict is the answer to a Request.
+type Verdict struct {
+	Allowed bool
+	Reason  v1alpha1.Reason
+	// Message names the budget and its numbers.
+	Message string
+	// Recorded is true if the verdict holds only once the ledger that came with it is written.
+	Recorded bool
+}
+
+// Decision is the answer to several requests that arrived together.
+type Decision struct {
+	// Verdicts in the order of the requests.
+	Verdicts []Verdict
+	// Ledger with everything that was allowed.
+	Ledger []v1alpha1.LedgerEntry
+	// Tally with the ledger counted.
+	Tally Tally
+	// Changed is true if the ledger has to be written before a verdict is given.
+	Changed bool
+}
+
+// Decide judges requests in their order, each with those before it counted. Of k requests for which there is room for n, the first n that need
+// room get it. Every operation that is let through is recorded, also one on a pod that is not available: it may become so before the
+// operation happens.
+//
+// It relies on the pods having been read after the ledger, and on the ledger being written only if the budget has not changed since.
+func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
+	states := make(map[types.UID]State, len(f.Pods))
+	for i := range f.Pods {
+		states[f.Pods[i].UID] = f.Pods[i].State
+	}
+	d := Decision{Ledger: slices.Clone(f.Ledger), Tally: p.Tally(f), Verdicts: make([]Verdict, len(requests))}
+	at := make(map[types.UID]int, len(f.Ledger)+len(requests))
+	for i := range d.Ledger {
+		at[d.Ledger[i].UID] = i
+	}
+	for i := range requests {
+		r := &requests[i]
+		state, found := states[r.UID]
+		if !p.Protects(r.Operation) || state == Exempt {
+			d.Verdicts[i] = Verdict{Allowed: true, Reason: v1alpha1.ReasonNotProtected}
+			continue
+		}
+		if index, recorded := at[r.UID]; recorded {
+			entry, renewed := renew(d.Ledger[index], r, now)
+			d.Ledger[index] = entry
+			d.Changed = d.Changed || renewed
+			d.Verdicts[i] = Verdict{Allowed: true, Reason: v1alpha1.ReasonApproved, Recorded: renewed}
+			continue
+		}
+		if !found {
+			state = Gone // it was deleted, or left the budget, since the request was made
+		}
+		verdict := p.judge(state, d.Tally)
+		if !verdict.Allowed {
+			verdict.Message = p.refusal(r, verdict.Reason, d.Tally, len(d.Ledger))
+			d.Verdicts[i] = verdict
+			continue
+		}
+		verdict.Recorded = true
+		d.Verdicts[i] = verdict
+		at[r.UID] = len(d.Ledger)
+		d.Ledger = append(d.Ledger, v1alpha1.LedgerEntry{UID: r.UID, Name: r.Name, Operation: r.Operation, Generation: r.Generation, Time: now})
+		d.Changed = true
+		if state == Available {
+			d.Tally.Available--
+			d.Tally.Allowed = p.allowed(d.Tally.Total, d.Tally.Available)
+		}
+	}
+	return d
+}
+
+// judge says whether a pod that is in no entry may become unavailable.
+func (p *Policy) judge(state State, t Tally) Verdict {
+	healthy := t.Available >= t.Desired
+	switch {
+	case state == Gone, state == Pending:
+		return Verdict{Allowed: true, Reason: v1alpha1.ReasonPodUnavailable}
+	case t.Desired == 0:
+		return Verdict{Allowed: true, Reason: v1alpha1.ReasonNothingDesired}
+	case state == Unavailable && (!p.ifHealthy || healthy):
+		return Verdict{Allowed: true, Reason: v1alpha1.ReasonPodUnavailable}
+	case state == Unavailable:
+		return Verdict{Reason: v1alpha1.ReasonBudgetUnhealthy}
+	case state == Doubtful && healthy, state == Available && t.Available-1 >= t.Desired:
+		return Verdict{Allowed: true, Reason: v1alpha1.ReasonWithinBudget}
+	default:
+		return Verdict{Reason: v1alpha1.ReasonBudgetExhausted}
+	}
+}
+
+var verbs = map[v1alpha1.Operation]string{
+	v1alpha1.OperationDelete: "deleted",
+	v1alpha1.OperationEvict:  "evicted",
+	v1alpha1.OperationUpdate: "restarted by an update",
+	v1alpha1.OperationResize: "restarted by a resize",
+	v1alpha1.OperationLeave:  "taken out of the budget",
+}
+
+func (p *Policy) refusal(r *Request, reason v1alpha1.Reason, t Tally, entries int) string {
+	why := "try again when more are available"
+	if reason == v1alpha1.ReasonBudgetUnhealthy {
+		why = "and pods that are not available are held until then"
+	}
+	underWay := ""
+	if entries > 0 {
+		underWay = fmt.Sprintf(", with %d operations under way", entries)
+	}
+	return fmt.Sprintf("pod %s cannot be %s now: PodUnavailableBudget %s needs %d available pods of %d and has %d%s; %s",
+		r.Name, verbs[r.Operation], p.Name, t.Desired, t.Total, t.Available, underWay, why)
+}

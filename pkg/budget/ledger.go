@@ -1,0 +1,249 @@
+package budget
+
+import (
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+)
+
+// renew gives an approval once more. The entry stays as it is if it covers the request and is fresh; otherwise it changes, and with it the
+// time at which it may expire.
+func renew(entry v1alpha1.LedgerEntry, r *Request, now metav1.Time) (_ v1alpha1.LedgerEntry, changed bool) {
+	operation := entry.Operation
+	if rank(r.Operation) > rank(operation) {
+		operation = r.Operation
+	}
+	generation := max(entry.Generation, r.Generation)
+	if r.Fresh && operation == entry.Operation && generation == entry.Generation {
+		return entry, false
+	}
+	entry.Operation, entry.Generation, entry.Time = operation, generation, now
+	entry.Renewals++
+	return entry, true
+}
+
+// rank of operations: what removes a pod outranks what only changes it, because a changed pod is proven available again and a deleted one is
+// not.
+func rank(operation v1alpha1.Operation) int {
+	switch operation {
+	case v1alpha1.OperationDelete, v1alpha1.OperationEvict:
+		return 2
+	case v1alpha1.OperationLeave:
+		return 1
+	default:
+		return 0
+	}
+}
+
+// Settled is true if there is proof of what became of an operation, so that its entry is not needed any more. Pod is what the API server has
+// under the entry's name at this moment, nil for nothing; covered says whether the budget covers that pod.
+//
+//   - The pod is gone, terminates, has ended, or another one has its name: no entry is needed, since it does not count.
+//   - The budget does not cover the pod any more: likewise.
+//   - A changed pod runs what its new spec says, and is ready.
+func Settled(entry *v1alpha1.LedgerEntry, pod *corev1.Pod, covered bool) bool {
+	if pod == nil || pod.UID != entry.UID || pod.DeletionTimestamp != nil || hasEnded(pod) || !covered || IsExempt(pod) {
+		return true
+	}
+	switch entry.Operation {
+	case v1alpha1.OperationUpdate, v1alpha1.OperationResize:
+		return pod.Generation >= entry.Generation && pod.Status.ObservedGeneration >= entry.Generation && runsItsSpec(pod) && IsReady(pod)
+	default:
+		return false
+	}
+}
+
+// MayExpire is true if an entry that is old enough for its request to have ended can go without proof: the operation did not happen, or
+// there is no telling any more. An entry stays while the kubelet has work to do on the pod's latest spec.
+func MayExpire(pod *corev1.Pod) bool {
+	return specObserved(pod) && !resizing(pod)
+}
+
+// runsItsSpec is true if every container runs the image and the resources that the spec says. A kubelet reports that it has observed a spec
+// before it restarts the containers.
+func runsItsSpec(pod *corev1.Pod) bool {
+	if resizing(pod) {
+		return false
+	}
+	return containersRun(pod.Spec.Containers, pod.Status.ContainerStatuses) &&
+		containersRun(restartableInit(pod.Spec.InitContainers), pod.Status.InitContainerStatuses)
+}
+
+// isOutdated is true if a container surely runs something else than the spec says, and will restart: another tag of the same image, or other
+// amounts of a resource whose change restarts it. What cannot be told counts as up to date, unlike in runsItsSpec: else pods whose runtime
+// reports images in a way of its own would never be available.
+func isOutdated(pod *corev1.Pod) bool {
+	if resizing(pod) && mayRestart(pod.Spec.Containers) {
+		return true
+	}
+	for i := range pod.Spec.Containers {
+		container := &pod.Spec.Containers[i]
+		status := statusOf(container.Name, pod.Status.ContainerStatuses)
+		if status == nil {
+			continue
+		}
+		if otherTag(status.Image, container.Image) {
+			return true
+		}
+		if status.Resources == nil {
+			continue
+		}
+		for _, policy := range container.ResizePolicy {
+			if policy.RestartPolicy == corev1.RestartContainer && amountDiffers(policy.ResourceName, status.Resources, &container.Resources) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func mayRestart(containers []corev1.Container) bool {
+	for i := range containers {
+		for _, policy := range containers[i].ResizePolicy {
+			if policy.RestartPolicy == corev1.RestartContainer {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// otherTag is true if both are the same image by name, and their tags differ.
+func otherTag(reported, asked string) bool {
+	a, b := full(reported), full(asked)
+	if strings.Contains(a, "@") || strings.Contains(b, "@") {
+		return false
+	}
+	return a != b && a[:strings.LastIndex(a, ":")] == b[:strings.LastIndex(b, ":")]
+}
+
+func restartableInit(containers []corev1.Container) []corev1.Container {
+	var kept []corev1.Container
+	for i := range containers {
+		if policy := containers[i].RestartPolicy; policy != nil && *policy == corev1.ContainerRestartPolicyAlways {
+			kept = append(kept, containers[i])
+		}
+	}
+	return kept
+}
+
+func containersRun(containers []corev1.Container, statuses []corev1.ContainerStatus) bool {
+	for i := range containers {
+		container := &containers[i]
+		status := statusOf(container.Name, statuses)
+		if status == nil || !sameImage(status.Image, container.Image) {
+			return false
+		}
+		if status.Resources != nil && !sameResources(status.Resources, &container.Resources) {
+			return false
+		}
+	}
+	return true
+}
+
+func statusOf(name string, statuses []corev1.ContainerStatus) *corev1.ContainerStatus {
+	for i := range statuses {
+		if statuses[i].Name == name {
+			return &statuses[i]
+		}
+	}
+	return nil
+}
+
+// sameImage is true if a runtime that reports the one may have been asked for the other: it fills in registry, repository and tag. Images that
+// are reported by digest alone are not recognised, and their entries expire.
+func sameImage(reported, asked string) bool {
+	return reported == asked || full(reported) == full(asked)
+}
+
+func full(image string) string {
+	first, rest, found := strings.Cut(image, "/")
+	switch {
+	case !found:
+		image = "docker.io/library/" + image
+	case !strings.ContainsAny(first, ".:") && first != "localhost":
+		image = "docker.io/" + image
+	case first == "index.docker.io":
+		image = "docker.io/" + rest
+	}
+	name := image[strings.LastIndex(image, "/")+1:]
+	if !strings.ContainsAny(name, ":@") {
+		image += ":latest"
+	}
+	return image
+}
+
+// sameResources compares what can be changed in place.
+func sameResources(a, b *corev1.ResourceRequirements) bool {
+	return sameAmounts(a.Requests, b.Requests) && sameAmounts(a.Limits, b.Limits)
+}
+
+func sameAmounts(a, b corev1.ResourceList) bool {
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		if !equality.Semantic.DeepEqual(a[name], b[name]) {
+			return false
+		}
+	}
+	return true
+}
+
+// resizing is true while a resize may still restart a container. One that the kubelet has found infeasible will not.
+func resizing(pod *corev1.Pod) bool {
+	for i := range pod.Status.Conditions {
+		c := &pod.Status.Conditions[i]
+		if c.Status != corev1.ConditionTrue {
+			continue
+		}
+		if c.Type == corev1.PodResizeInProgress || c.Type == corev1.PodResizePending && c.Reason != corev1.PodReasonInfeasible {
+			return true
+		}
+	}
+	return false
+}
+
+// Publish puts a ledger and its numbers into a status. The maps by name follow the ledger.
+func Publish(status *v1alpha1.PodUnavailableBudgetStatus, generation int64, ledger []v1alpha1.LedgerEntry, t Tally) {
+	status.ObservedGeneration = generation
+	status.TotalReplicas, status.DesiredAvailable = t.Total, t.Desired
+	status.CurrentAvailable, status.UnavailableAllowed = t.Available, t.Allowed
+	status.Ledger = ledger
+	status.DisruptedPods, status.UnavailablePods = nil, nil
+	put := func(pods *map[string]metav1.Time, entry *v1alpha1.LedgerEntry) {
+		if *pods == nil {
+			*pods = map[string]metav1.Time{}
+		}
+		(*pods)[entry.Name] = entry.Time
+	}
+	for i := range ledger {
+		if rank(ledger[i].Operation) > 0 {
+			put(&status.DisruptedPods, &ledger[i])
+		} else {
+			put(&status.UnavailablePods, &ledger[i])
+		}
+	}
+}
+
+// Newest is the latest of several resourceVersions of pods. It is empty, which asks for the latest there is, if one of them is not a number; empty
+// ones do not count.
+func Newest(revisions ...string) string {
+	var newest uint64
+	for _, revision := range revisions {
+		if revision == "" {
+			continue
+		}
+		n, err := strconv.ParseUint(revision, 10, 64)
+		if err != nil {
+			return ""
+		}
+		newest = max(newest, n)
+	}
+	if newest == 0 {
+		return ""
+	}
+	return strconv.FormatUint(newest, 10)
+}

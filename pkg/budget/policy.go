@@ -1,0 +1,215 @@
+package budget
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+)
+
+// Policy is a budget that cannot be wrong.
+type Policy struct {
+	// Name of the budget, for messages.
+	Name string
+	// Target names the workload whose pods are meant. Nil if Selector says which.
+	Target *v1alpha1.TargetReference
+	// Selector of the pods. Nothing if Target is given.
+	Selector labels.Selector
+	// Replicas takes the place of what workloads ask for. Nil if they are asked.
+	Replicas *int32
+	// Warnings are about what is legal and probably not meant.
+	Warnings []string
+
+	maxUnavailable *amount // nil: minAvailable counts
+	minAvailable   *amount
+	ifHealthy      bool
+	protected      []v1alpha1.Operation // nil: all
+}
+
+// amount is a count, or a percentage of the replicas.
+type amount struct {
+	value     int64
+	isPercent bool
+}
+
+// of rounds up: ceil(percentage × replicas / 100).
+func (a amount) of(total int32) int32 {
+	if !a.isPercent {
+		return int32(min(a.value, int64(maxReplicas)))
+	}
+	return int32((a.value*int64(total) + 99) / 100)
+}
+
+const maxReplicas = int32(1<<31 - 1)
+
+// Compile reads a budget. The policy is nil if there is an error.
+func Compile(pub *v1alpha1.PodUnavailableBudget) (*Policy, field.ErrorList) {
+	spec := field.NewPath("spec")
+	p := &Policy{Name: pub.Name, Selector: labels.Nothing(), ifHealthy: pub.Spec.UnhealthyPodPolicy == v1alpha1.IfHealthyBudget}
+	errs := p.compileSubject(&pub.Spec, spec)
+	errs = append(errs, p.compileAmounts(&pub.Spec, spec)...)
+	switch pub.Spec.UnhealthyPodPolicy {
+	case "", v1alpha1.AlwaysAllowUnhealthy, v1alpha1.IfHealthyBudget:
+	default:
+		errs = append(errs, field.NotSupported(spec.Child("unhealthyPodPolicy"), pub.Spec.UnhealthyPodPolicy,
+			[]v1alpha1.UnhealthyPodPolicy{v1alpha1.AlwaysAllowUnhealthy, v1alpha1.IfHealthyBudget}))
+	}
+	p.compileAnnotations(pub)
+	if len(errs) > 0 {
+		return nil, errs
+	}
+	return p, nil
+}
+
+func (p *Policy) compileSubject(spec *v1alpha1.PodUnavailableBudgetSpec, path *field.Path) field.ErrorList {
+	if ref := spec.TargetReference; ref != nil {
+		var errs field.ErrorList
+		target := path.Child("targetRef")
+		if _, err := schema.ParseGroupVersion(ref.APIVersion); err != nil || ref.APIVersion == "" {
+			errs = append(errs, field.Invalid(target.Child("apiVersion"), ref.APIVersion, "must be the group and version of the workload, for instance apps/v1"))
+		}
+		if ref.Kind == "" {
+			errs = append(errs, field.Required(target.Child("kind"), "must be the kind of the workload, for instance Deployment"))
+		}
+		if ref.Name == "" {
+			errs = append(errs, field.Required(target.Child("name"), "must be the name of the workload"))
+		}
+		if spec.Selector != nil {
+			p.warn("%s: not used, because targetRef takes precedence", path.Child("selector"))
+		}
+		p.Target = ref
+		return errs
+	}
+	if spec.Selector == nil {
+		return field.ErrorList{field.Required(path, "needs selector or targetRef to know which pods to protect")}
+	}
+	selector, err := metav1.LabelSelectorAsSelector(spec.Selector)
+	if err != nil {
+		return field.ErrorList{field.Invalid(path.Child("selector"), spec.Selector, err.Error())}
+	}
+	p.Selector = selector
+	return nil
+}
+
+func (p *Policy) compileAmounts(spec *v1alpha1.PodUnavailableBudgetSpec, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	read := func(value *intstr.IntOrString, name string) *amount {
+		if value == nil {
+			return nil
+		}
+		a, err := parseAmount(value)
+		if err != nil {
+			errs = append(errs, field.Invalid(path.Child(name), value.String(), err.Error()))
+			return nil
+		}
+		return &a
+	}
+	p.maxUnavailable = read(spec.MaxUnavailable, "maxUnavailable")
+	p.minAvailable = read(spec.MinAvailable, "minAvailable")
+	switch {
+	case spec.MaxUnavailable == nil && spec.MinAvailable == nil:
+		errs = append(errs, field.Required(path, "needs maxUnavailable or minAvailable"))
+	case spec.MaxUnavailable != nil && spec.MinAvailable != nil:
+		p.warn("%s: not used, because maxUnavailable takes precedence", path.Child("minAvailable"))
+		p.minAvailable = nil
+	}
+	switch {
+	case p.maxUnavailable != nil && p.maxUnavailable.value == 0:
+		p.warn("%s: with 0 no available pod may ever be deleted, evicted or restarted, so that node drains and rollouts never finish", path.Child("maxUnavailable"))
+	case p.minAvailable != nil && p.minAvailable.isPercent && p.minAvailable.value == 100:
+		p.warn("%s: with 100%% no available pod may ever be deleted, evicted or restarted unless there are more than replicas, so that node drains never finish", path.Child("minAvailable"))
+	}
+	return errs
+}
+
+func parseAmount(value *intstr.IntOrString) (amount, error) {
+	if value.Type == intstr.Int {
+		if value.IntVal < 0 {
+			return amount{}, fmt.Errorf("must not be negative")
+		}
+		return amount{value: int64(value.IntVal)}, nil
+	}
+	digits, isPercent := strings.CutSuffix(value.StrVal, "%")
+	n, err := strconv.ParseUint(digits, 10, 31)
+	if !isPercent || err != nil || n > 100 {
+		return amount{}, fmt.Errorf("must be a count or a percentage from 0%% to 100%%")
+	}
+	return amount{value: int64(n), isPercent: true}, nil
+}
+
+// compileAnnotations passes over what it cannot read, with a warning: annotations are not validated, and a typing error must not take the
+// protection away.
+func (p *Policy) compileAnnotations(pub *v1alpha1.PodUnavailableBudget) {
+	path := field.NewPath("metadata", "annotations")
+	if value, found := pub.Annotations[v1alpha1.ProtectTotalReplicasAnnotation]; found {
+		if n, err := strconv.ParseUint(value, 10, 31); err == nil {
+			replicas := int32(n)
+			p.Replicas = &replicas
+		} else {
+			p.warn("%s: %q is not used, because it is not a number of pods", path.Key(v1alpha1.ProtectTotalReplicasAnnotation), value)
+		}
+	}
+	value := pub.Annotations[v1alpha1.ProtectOperationsAnnotation]
+	if strings.TrimSpace(value) == "" {
+		return
+	}
+	protected := []v1alpha1.Operation{}
+	for name := range strings.SplitSeq(value, ",") {
+		operation := v1alpha1.Operation(strings.ToUpper(strings.TrimSpace(name)))
+		switch operation {
+		case v1alpha1.OperationDelete, v1alpha1.OperationEvict, v1alpha1.OperationUpdate, v1alpha1.OperationResize:
+			protected = append(protected, operation)
+		default:
+			p.warn("%s: %q is not one of DELETE, EVICT, UPDATE, RESIZE", path.Key(v1alpha1.ProtectOperationsAnnotation), strings.TrimSpace(name))
+		}
+	}
+	if len(protected) > 0 {
+		p.protected = protected
+	}
+}
+
+func (p *Policy) warn(format string, args ...any) {
+	p.Warnings = append(p.Warnings, fmt.Sprintf(format, args...))
+}
+
+// Protects is true if the budget has a say in the operation. Leaving the budget is protected where deleting or updating is, because it would
+// be the way around it.
+func (p *Policy) Protects(operation v1alpha1.Operation) bool {
+	if p.protected == nil {
+		return true
+	}
+	if operation == v1alpha1.OperationLeave {
+		return slices.Contains(p.protected, v1alpha1.OperationDelete) || slices.Contains(p.protected, v1alpha1.OperationUpdate)
+	}
+	return slices.Contains(p.protected, operation)
+}
+
+// Desired is how many pods must be available when there should be total of them. It is never more than total: a workload that was scaled
+// below minAvailable, or is gone, is let go.
+//
+//	maxUnavailable:  total − ceil(maxUnavailable of total), not below 0
+//	minAvailable:    ceil(minAvailable of total), not above total
+func (p *Policy) Desired(total int32) int32 {
+	if p.maxUnavailable != nil {
+		return max(total-min(p.maxUnavailable.of(total), total), 0)
+	}
+	return min(p.minAvailable.of(total), total)
+}
+
+// allowed is how many more pods may go when so many are available, as it is reported. It does not exceed maxUnavailable even when a surge
+// would carry more: the number is what a reader may count on.
+func (p *Policy) allowed(total, available int32) int32 {
+	n := max(available-p.Desired(total), 0)
+	if p.maxUnavailable != nil {
+		n = min(n, p.maxUnavailable.of(total))
+	}
+	return n
+}
