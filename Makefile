@@ -71,7 +71,7 @@ generate: $(BIN)/controller-gen ## Regenerate deepcopy functions and CRDs.
 test: tools build ## Run all tests: units and scenarios, then the same scenarios and the failure specs on a real control plane.
 	$(GO) vet ./...
 	$(GO) test ./cmd/... ./manifests/... ./pkg/...
-	$(GO) test -count=1 -timeout=20m ./test/...
+	$(GO) test -count=1 -timeout=20m $$($(GO) list ./test/... | grep -v /test/budget)
 
 .PHONY: test-unit
 test-unit: ## Run the tests that need no control plane.
@@ -84,6 +84,10 @@ test-integration: tools build ## Run the tests on a real control plane; SCENARIO
 .PHONY: test-takeover
 test-takeover: tools build ## Kill the leading scheduler ten times in the middle of 2,000 pods.
 	$(GO) test -count=1 -timeout=30m -v ./test/integration -run TestTheNextLeader -takeovers=10
+
+.PHONY: test-budget
+test-budget: tools build ## Storms of deletions, evictions and updates against three guards of one PodUnavailableBudget.
+	$(GO) test -count=1 -timeout=20m -v ./test/budget -storm=20s -clients=200 -long
 
 .PHONY: test-faults
 test-faults: tools build ## Spoil the scheduler's binds in every way, ten bursts with a seed each (about six minutes).

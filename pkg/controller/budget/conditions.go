@@ -1,0 +1,96 @@
+package budget
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	model "github.com/berth-project/berth/pkg/budget"
+	"github.com/berth-project/berth/pkg/budget/census"
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+)
+
+// describe is the status of a budget that can be used.
+func describe(pub *v1alpha1.PodUnavailableBudget, policy *model.Policy, count *census.Count, ledger []v1alpha1.LedgerEntry, t model.Tally, now metav1.Time) v1alpha1.PodUnavailableBudgetStatus {
+	status := *pub.Status.DeepCopy()
+	model.Publish(&status, pub.Generation, ledger, t)
+	for _, c := range []condition{disruptionAllowed(policy, t), enforcing(policy, count), replicasKnown(count, t)} {
+		c.set(&status.Conditions, pub.Generation, now)
+	}
+	return status
+}
+
+// invalid is the status of a budget that cannot be used. It protects nothing.
+func invalid(pub *v1alpha1.PodUnavailableBudget, err error, now metav1.Time) v1alpha1.PodUnavailableBudgetStatus {
+	status := *pub.Status.DeepCopy()
+	status.ObservedGeneration = pub.Generation
+	c := condition{v1alpha1.ConditionEnforcing, metav1.ConditionFalse, v1alpha1.ReasonInvalidBudget, "protects nothing until it is corrected: " + err.Error()}
+	c.set(&status.Conditions, pub.Generation, now)
+	return status
+}
+
+// condition is what a condition says, apart from when.
+type condition struct {
+	kind    string
+	status  metav1.ConditionStatus
+	reason  v1alpha1.Reason
+	message string
+}
+
+func (c condition) set(conditions *[]metav1.Condition, generation int64, now metav1.Time) {
+	meta.SetStatusCondition(conditions, metav1.Condition{
+		Type: c.kind, Status: c.status, Reason: string(c.reason), Message: c.message, ObservedGeneration: generation, LastTransitionTime: now,
+	})
+}
+
+func disruptionAllowed(policy *model.Policy, t model.Tally) condition {
+	switch {
+	case t.Desired == 0:
+		return condition{v1alpha1.ConditionDisruptionAllowed, metav1.ConditionTrue, v1alpha1.ReasonNothingDesired, "no pod has to be available"}
+	case t.Allowed > 0:
+		return condition{v1alpha1.ConditionDisruptionAllowed, metav1.ConditionTrue, v1alpha1.ReasonSufficientPods,
+			fmt.Sprintf("%d of %d desired pods are available", t.Available, t.Desired)}
+	case t.Desired >= t.Total:
+		return condition{v1alpha1.ConditionDisruptionAllowed, metav1.ConditionFalse, v1alpha1.ReasonNoneMayGo,
+			fmt.Sprintf("all %d pods have to be available, so that none may ever be deleted, evicted or restarted and node drains never finish", t.Total)}
+	default:
+		return condition{v1alpha1.ConditionDisruptionAllowed, metav1.ConditionFalse, v1alpha1.ReasonInsufficientPods,
+			fmt.Sprintf("%d of %d desired pods are available", t.Available, t.Desired)}
+	}
+}
+
+func enforcing(policy *model.Policy, count *census.Count) condition {
+	if count.TargetGone {
+		return condition{v1alpha1.ConditionEnforcing, metav1.ConditionFalse, v1alpha1.ReasonTargetNotFound,
+			fmt.Sprintf("there is no %s %s, or it is being deleted", policy.Target.Kind, policy.Target.Name)}
+	}
+	unprotected := 0
+	for _, pod := range count.Pods {
+		if needsProtection(pod) && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+			unprotected++
+		}
+	}
+	if unprotected > 0 {
+		return condition{v1alpha1.ConditionEnforcing, metav1.ConditionFalse, v1alpha1.ReasonPodsUnprotected,
+			fmt.Sprintf("%d pods lack the label %s", unprotected, v1alpha1.ProtectedLabel)}
+	}
+	return condition{v1alpha1.ConditionEnforcing, metav1.ConditionTrue, v1alpha1.ReasonAllPodsProtected, "every pod carries the protection label"}
+}
+
+func replicasKnown(count *census.Count, t model.Tally) condition {
+	if t.Unmanaged == 0 {
+		return condition{v1alpha1.ConditionReplicasKnown, metav1.ConditionTrue, v1alpha1.ReasonReplicasKnown, "it is known how many pods there should be"}
+	}
+	whose := "no controller"
+	if len(count.Unread) > 0 {
+		whose = "a controller that does not tell replicas (" + strings.Join(count.Unread, ", ") + ") or none"
+	}
+	return condition{v1alpha1.ConditionReplicasKnown, metav1.ConditionFalse, v1alpha1.ReasonReplicasUnknown,
+		fmt.Sprintf("%d pods have %s and count only while they exist; say with the annotation %s how many there should be",
+			t.Unmanaged, whose, v1alpha1.ProtectTotalReplicasAnnotation)}
+}
+
+func (r *reconciler) now() metav1.Time { return metav1.NewTime(r.clock.Now()) }

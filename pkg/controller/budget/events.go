@@ -1,0 +1,60 @@
+package budget
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/tools/events"
+
+	model "github.com/berth-project/berth/pkg/budget"
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+)
+
+// news is an event on a budget.
+type news struct {
+	eventType string
+	reason    v1alpha1.Reason
+	action    string
+	note      string
+}
+
+func (n news) send(recorder events.EventRecorder, pub *v1alpha1.PodUnavailableBudget) {
+	recorder.Eventf(pub, nil, n.eventType, string(n.reason), n.action, "%s", n.note)
+}
+
+// newsOf is what an event tells about a budget that had the status before and has another one now. Whether pods may go changes too often to be
+// news, except that none ever may.
+func newsOf(pub *v1alpha1.PodUnavailableBudget, before *v1alpha1.PodUnavailableBudgetStatus) []news {
+	var all []news
+	if is := meta.FindStatusCondition(pub.Status.Conditions, v1alpha1.ConditionEnforcing); is != nil {
+		was := meta.FindStatusCondition(before.Conditions, v1alpha1.ConditionEnforcing)
+		if (was == nil || was.Reason != is.Reason) && is.Reason != string(v1alpha1.ReasonPodsUnprotected) {
+			eventType := corev1.EventTypeNormal
+			if is.Status != "True" {
+				eventType = corev1.EventTypeWarning
+			}
+			all = append(all, news{eventType, v1alpha1.Reason(is.Reason), "ReportStatus", is.Message})
+		}
+	}
+	if is := meta.FindStatusCondition(pub.Status.Conditions, v1alpha1.ConditionDisruptionAllowed); is != nil && is.Reason == string(v1alpha1.ReasonNoneMayGo) {
+		was := meta.FindStatusCondition(before.Conditions, v1alpha1.ConditionDisruptionAllowed)
+		if was == nil || was.Reason != is.Reason {
+			all = append(all, news{corev1.EventTypeWarning, v1alpha1.ReasonNoneMayGo, "ReportStatus", is.Message})
+		}
+	}
+	if before.ObservedGeneration != pub.Generation {
+		if policy, errs := model.Compile(pub); len(errs) == 0 {
+			for _, warning := range policy.Warnings {
+				all = append(all, news{corev1.EventTypeWarning, v1alpha1.ReasonBudgetWarning, "CheckSpec", warning})
+			}
+		}
+	}
+	return all
+}
+
+func expired(pub *v1alpha1.PodUnavailableBudget, entry *v1alpha1.LedgerEntry, after time.Duration) news {
+	return news{corev1.EventTypeWarning, v1alpha1.ReasonApprovalExpired, "StrikeOut",
+		fmt.Sprintf("%s of pod %s was let through and has not happened within %s; the pod counts as available again", entry.Operation, entry.Name, after)}
+}

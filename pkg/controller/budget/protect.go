@@ -1,0 +1,99 @@
+package budget
+
+import (
+	"context"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	model "github.com/berth-project/berth/pkg/budget"
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+)
+
+// concurrentPatches is how many pods are labelled at a time.
+const concurrentPatches = 8
+
+// protect puts the protection label on pods that lack it.
+func (r *reconciler) protect(ctx context.Context, pods []*corev1.Pod) error {
+	patching, patchCtx := errgroup.WithContext(ctx)
+	patching.SetLimit(concurrentPatches)
+	for _, pod := range pods {
+		if !needsProtection(pod) {
+			continue
+		}
+		patching.Go(func() error {
+			patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q}}}`, v1alpha1.ProtectedLabel, v1alpha1.ProtectedValue)
+			return r.patch(patchCtx, pod, patch)
+		})
+	}
+	return patching.Wait()
+}
+
+func needsProtection(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp == nil && !model.IsProtected(pod) && !model.IsExempt(pod)
+}
+
+// unprotect takes the label off the pods of a namespace that are in no budget any more. It does so only if every budget there is has been
+// counted: a pod that has the label for nothing costs a question, and one that lacks it is open.
+func (r *reconciler) unprotect(ctx context.Context, namespace string) error {
+	var pods corev1.PodList
+	if err := r.cached.List(ctx, &pods, client.InNamespace(namespace), client.HasLabels{v1alpha1.ProtectedLabel}, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("listing the protected pods of namespace %s: %w", namespace, err)
+	}
+	if len(pods.Items) == 0 {
+		return nil
+	}
+	var pubs v1alpha1.PodUnavailableBudgetList
+	if err := r.live.List(ctx, &pubs, client.InNamespace(namespace)); err != nil {
+		return fmt.Errorf("listing the budgets of namespace %s: %w", namespace, err)
+	}
+	var known []extent
+	for i := range pubs.Items {
+		extent, found := r.extent.of(client.ObjectKeyFromObject(&pubs.Items[i]))
+		if !found || extent.generation != pubs.Items[i].Generation {
+			return nil // its own turn comes
+		}
+		known = append(known, extent)
+	}
+	patching, patchCtx := errgroup.WithContext(ctx)
+	patching.SetLimit(concurrentPatches)
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		if pod.DeletionTimestamp != nil || coveredBy(known, pod) {
+			continue
+		}
+		patching.Go(func() error {
+			// With the resourceVersion, for the pod may have changed into one that a budget covers.
+			patch := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q,"labels":{%q:null}}}`, pod.ResourceVersion, v1alpha1.ProtectedLabel)
+			return r.patch(patchCtx, pod, patch)
+		})
+	}
+	return patching.Wait()
+}
+
+func coveredBy(known []extent, pod *corev1.Pod) bool {
+	for _, extent := range known {
+		if extent.pods.Has(pod.UID) || extent.selector.Matches(labels.Set(pod.Labels)) {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *reconciler) patch(ctx context.Context, pod *corev1.Pod, patch []byte) error {
+	target := &corev1.Pod{}
+	target.Namespace, target.Name = pod.Namespace, pod.Name
+	err := r.writer.Patch(ctx, target, client.RawPatch(types.MergePatchType, patch))
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // gone, or changed, which an event tells
+	}
+	if err != nil {
+		return fmt.Errorf("labelling pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}

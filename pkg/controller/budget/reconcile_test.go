@@ -1,0 +1,215 @@
+package budget
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/berth-project/berth/pkg/budget/census"
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+)
+
+var web = types.NamespacedName{Namespace: "ns", Name: "web"}
+
+// bench is a reconciler over objects, and the clock it looks at.
+type bench struct {
+	*reconciler
+	client client.Client
+	clock  *clocktesting.FakePassiveClock
+}
+
+func newBench(t *testing.T, calls interceptor.Funcs, objects ...client.Object) *bench {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.PodUnavailableBudget{}).WithObjects(objects...).WithInterceptorFuncs(calls).Build()
+	b := &bench{client: c}
+	b.restart()
+	return b
+}
+
+// restart forgets what a process knows, and starts another whose clock is far behind.
+func (b *bench) restart() {
+	b.clock = clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
+	b.reconciler = &reconciler{
+		cached: b.client, live: b.client, writer: b.client, census: &census.Census{Live: b.client, Scales: b.client.SubResource("scale"), Nodes: b.client},
+		events: events.NewFakeRecorder(100), clock: b.clock, seen: newSightings(b.clock), expiry: 2 * time.Minute, extent: newExtents(),
+	}
+}
+
+func (b *bench) reconcile(t *testing.T) *v1alpha1.PodUnavailableBudget {
+	t.Helper()
+	if _, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: web}); err != nil {
+		t.Fatal(err)
+	}
+	pub := &v1alpha1.PodUnavailableBudget{}
+	if err := b.client.Get(t.Context(), web, pub); err != nil {
+		t.Fatal(err)
+	}
+	return pub
+}
+
+func budgetWith(ledger ...v1alpha1.LedgerEntry) *v1alpha1.PodUnavailableBudget {
+	return &v1alpha1.PodUnavailableBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "pub", Generation: 1},
+		Spec: v1alpha1.PodUnavailableBudgetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, MaxUnavailable: ptr.To(intstr.FromInt32(1)),
+		},
+		Status: v1alpha1.PodUnavailableBudgetStatus{Ledger: ledger},
+	}
+}
+
+func objects(pub *v1alpha1.PodUnavailableBudget, pods ...*corev1.Pod) []client.Object {
+	all := []client.Object{pub, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}},
+		&appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "rs"}, Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To(int32(len(pods)))}}}
+	for _, pod := range pods {
+		all = append(all, pod)
+	}
+	return all
+}
+
+func pod(name string, labels map[string]string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Labels: labels,
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: "rs", Controller: ptr.To(true)}}},
+		Spec:   corev1.PodSpec{NodeName: "node"},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+	}
+}
+
+func protected() map[string]string {
+	return map[string]string{"app": "web", v1alpha1.ProtectedLabel: v1alpha1.ProtectedValue}
+}
+
+func entry(pod string) v1alpha1.LedgerEntry {
+	return v1alpha1.LedgerEntry{UID: types.UID(pod), Name: pod, Operation: v1alpha1.OperationDelete, Time: metav1.NewTime(time.Unix(5, 0))}
+}
+
+func TestPodsThatWereThereBeforeTheBudgetAreProtected(t *testing.T) {
+	b := newBench(t, interceptor.Funcs{}, objects(budgetWith(), pod("a", map[string]string{"app": "web"}), pod("b", map[string]string{"app": "web"}))...)
+	if pub := b.reconcile(t); meta.IsStatusConditionTrue(pub.Status.Conditions, v1alpha1.ConditionEnforcing) || pub.Status.CurrentAvailable != 0 {
+		t.Errorf("%+v: it does not enforce yet, and counts no pod that could be deleted unasked", pub.Status)
+	}
+	pub := b.reconcile(t)
+	if !meta.IsStatusConditionTrue(pub.Status.Conditions, v1alpha1.ConditionEnforcing) || pub.Status.CurrentAvailable != 2 || pub.Status.UnavailableAllowed != 1 {
+		t.Errorf("%+v", pub.Status)
+	}
+}
+
+func TestAnEntryIsStruckOutByProofOnly(t *testing.T) {
+	terminating := pod("terminating", protected())
+	terminating.DeletionTimestamp, terminating.Finalizers = ptr.To(metav1.Now()), []string{"keep"}
+	relabelled := pod("relabelled", map[string]string{"app": "other"})
+	b := newBench(t, interceptor.Funcs{}, objects(
+		budgetWith(entry("alive"), entry("gone"), entry("terminating"), entry("relabelled")), pod("alive", protected()), terminating, relabelled)...)
+	pub := b.reconcile(t)
+	if len(pub.Status.Ledger) != 1 || pub.Status.Ledger[0].Name != "alive" {
+		t.Errorf("ledger %+v, want alive only", pub.Status.Ledger)
+	}
+}
+
+func TestAnEntryExpiresByTheControllersOwnClock(t *testing.T) {
+	b := newBench(t, interceptor.Funcs{}, objects(budgetWith(entry("a")), pod("a", protected()), pod("b", protected()))...)
+	left := func(after time.Duration) int {
+		t.Helper()
+		b.clock.SetTime(b.clock.Now().Add(after))
+		return len(b.reconcile(t).Status.Ledger)
+	}
+	if left(0) != 1 || left(119*time.Second) != 1 {
+		t.Fatal("the entry was gone before its time, whatever the time in it says")
+	}
+	b.restart()
+	if left(0) != 1 || left(119*time.Second) != 1 {
+		t.Fatal("a controller that has just started let an entry expire")
+	}
+	if left(time.Second) != 0 {
+		t.Error("the entry does not expire")
+	}
+}
+
+func TestARenewedEntryStartsAnew(t *testing.T) {
+	b := newBench(t, interceptor.Funcs{}, objects(budgetWith(entry("a")), pod("a", protected()), pod("b", protected()))...)
+	pub := b.reconcile(t)
+	b.clock.SetTime(b.clock.Now().Add(119 * time.Second))
+	pub.Status.Ledger[0].Renewals++
+	if err := b.client.Status().Update(t.Context(), pub); err != nil {
+		t.Fatal(err)
+	}
+	b.reconcile(t)
+	b.clock.SetTime(b.clock.Now().Add(119 * time.Second))
+	if n := len(b.reconcile(t).Status.Ledger); n != 1 {
+		t.Error("the renewed entry expired with the old one")
+	}
+}
+
+func TestAStatusThatIsNotOfTheLatestBudgetIsNotWritten(t *testing.T) {
+	var b *bench
+	approved := false
+	b = newBench(t, interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+		if !approved { // the webhook is faster
+			approved = true
+			pub := &v1alpha1.PodUnavailableBudget{}
+			if err := c.Get(ctx, web, pub); err != nil {
+				return err
+			}
+			pub.Status.Ledger = append(pub.Status.Ledger, entry("b"))
+			if err := c.SubResource(sub).Update(ctx, pub); err != nil {
+				return err
+			}
+		}
+		return c.SubResource(sub).Update(ctx, o, opts...)
+	}}, objects(budgetWith(entry("gone")), pod("a", protected()), pod("b", protected()))...)
+	if pub := b.reconcile(t); len(pub.Status.Ledger) != 2 {
+		t.Fatalf("ledger %+v, want what the webhook wrote", pub.Status.Ledger)
+	}
+	if pub := b.reconcile(t); len(pub.Status.Ledger) != 1 || pub.Status.Ledger[0].Name != "b" {
+		t.Errorf("ledger %+v, want b", pub.Status.Ledger)
+	}
+}
+
+func TestTheLabelIsTakenOffOncePodsAreInNoBudget(t *testing.T) {
+	b := newBench(t, interceptor.Funcs{}, objects(budgetWith(), pod("a", protected()))...)
+	pub := b.reconcile(t)
+	if err := b.client.Delete(t.Context(), pub); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: web}); err != nil {
+		t.Fatal(err)
+	}
+	a := &corev1.Pod{}
+	if err := b.client.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "a"}, a); err != nil {
+		t.Fatal(err)
+	}
+	if _, found := a.Labels[v1alpha1.ProtectedLabel]; found {
+		t.Error("it is still there")
+	}
+}
+
+func TestABudgetUnderWhichNothingMayEverGoSaysSo(t *testing.T) {
+	pub := budgetWith()
+	pub.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(0))
+	b := newBench(t, interceptor.Funcs{}, objects(pub, pod("a", protected()))...)
+	condition := meta.FindStatusCondition(b.reconcile(t).Status.Conditions, v1alpha1.ConditionDisruptionAllowed)
+	if condition == nil || condition.Reason != string(v1alpha1.ReasonNoneMayGo) {
+		t.Errorf("%+v", condition)
+	}
+}

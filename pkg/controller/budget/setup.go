@@ -1,0 +1,86 @@
+package budget
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/berth-project/berth/pkg/budget/census"
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+)
+
+// DefaultExpiry is how long a ledger entry without proof stays, if nothing else is said.
+const DefaultExpiry = 2 * time.Minute
+
+// Options say how long the controller waits, and what tests replace.
+type Options struct {
+	// Expiry is how long a ledger entry stays whose operation seems not to happen, DefaultExpiry if 0. It must exceed the time for which the
+	// API server may still be busy with a request that was let through; guard.ShortestExpiry says how long that is.
+	Expiry time.Duration
+	// Clock is the real one if nil. It must be monotonic.
+	Clock clock.PassiveClock
+	// Name of the controller, if several run in one process. Tests do that.
+	Name string
+}
+
+// concurrentReconciles is how many budgets are described at a time. Each is always in the hands of one worker.
+const concurrentReconciles = 4
+
+// Setup adds the status controller of PodUnavailableBudgets to the manager. The manager must have registered the types of
+// pkg/crd/policy/v1alpha1. The context is used until Setup returns.
+func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
+	if opts.Clock == nil {
+		opts.Clock = clock.RealClock{}
+	}
+	if opts.Expiry == 0 {
+		opts.Expiry = DefaultExpiry
+	}
+	if opts.Name == "" {
+		opts.Name = "podunavailablebudget"
+	}
+	if _, err := mgr.GetCache().GetInformer(ctx, census.NewNode()); err != nil {
+		return fmt.Errorf("watching nodes: %w", err)
+	}
+	r := &reconciler{
+		cached: mgr.GetCache(),
+		live:   mgr.GetAPIReader(),
+		writer: mgr.GetClient(),
+		census: &census.Census{Live: mgr.GetAPIReader(), Scales: mgr.GetClient().SubResource("scale"), Nodes: mgr.GetCache()},
+		events: mgr.GetEventRecorder("berth-controller"),
+		clock:  opts.Clock,
+		seen:   newSightings(opts.Clock),
+		expiry: opts.Expiry,
+		extent: newExtents(),
+	}
+	c, err := controller.New(opts.Name, mgr, controller.Options{Reconciler: r, MaxConcurrentReconciles: concurrentReconciles})
+	if err != nil {
+		return fmt.Errorf("making the controller: %w", err)
+	}
+	for _, w := range []struct {
+		object   client.Object
+		affected func(context.Context, client.Object) []string
+		matters  predicate.Predicate
+	}{
+		{&v1alpha1.PodUnavailableBudget{}, itself, predicate.Funcs{}},
+		{&corev1.Pod{}, r.ofPod, predicate.Funcs{}},
+		{&appsv1.Deployment{}, r.ofWorkload, predicate.GenerationChangedPredicate{}},
+		{&appsv1.ReplicaSet{}, r.ofWorkload, predicate.GenerationChangedPredicate{}},
+		{&appsv1.StatefulSet{}, r.ofWorkload, predicate.GenerationChangedPredicate{}},
+		{&batchv1.Job{}, r.ofWorkload, predicate.GenerationChangedPredicate{}},
+	} {
+		if err := c.Watch(source.Kind(mgr.GetCache(), w.object, delayed{w.affected}, w.matters)); err != nil {
+			return fmt.Errorf("watching %T: %w", w.object, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,71 @@
+package guard
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+)
+
+// freshness remembers which entries this process wrote lately, by its own monotonic clock. The controller lets an entry expire some time after
+// it has first seen it, so an entry that is renewed whenever it may be old outlives every request that relies on it, whatever the clocks say.
+type freshness struct {
+	clock clock.PassiveClock
+
+	mu      sync.Mutex
+	written map[key]writing
+	swept   time.Time
+}
+
+type key struct{ budget, pod types.UID }
+
+type writing struct {
+	entry v1alpha1.LedgerEntry
+	at    time.Time
+}
+
+func newFreshness(clock clock.PassiveClock) *freshness {
+	return &freshness{clock: clock, written: map[key]writing{}, swept: clock.Now()}
+}
+
+// wrote takes note of the entries that are in after and were not so in before.
+func (f *freshness) wrote(budget types.UID, before, after []v1alpha1.LedgerEntry) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := f.clock.Now()
+	for i := range after {
+		if i >= len(before) || before[i] != after[i] {
+			f.written[key{budget, after[i].UID}] = writing{after[i], now}
+		}
+	}
+	if now.Sub(f.swept) < freshFor {
+		return
+	}
+	f.swept = now
+	for k, w := range f.written {
+		if now.Sub(w.at) >= freshFor {
+			delete(f.written, k)
+		}
+	}
+}
+
+// has is true if the pod's entry in the ledger is one that this process wrote lately.
+func (f *freshness) has(budget types.UID, ledger []v1alpha1.LedgerEntry, pod types.UID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	w, found := f.written[key{budget, pod}]
+	if !found || f.clock.Since(w.at) >= freshFor {
+		return false
+	}
+	for i := range ledger {
+		e := &ledger[i]
+		if e.UID == pod {
+			// Times come back from the API server with less precision than they were written with.
+			return e.Operation == w.entry.Operation && e.Generation == w.entry.Generation && e.Renewals == w.entry.Renewals
+		}
+	}
+	return false
+}

@@ -1,0 +1,278 @@
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/budget"
+	"github.com/berth-project/berth/pkg/budget/census"
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+)
+
+// Guard decides.
+type Guard struct {
+	// live reads from the API server.
+	live client.Reader
+	// cached finds the budgets of a namespace. What it finds is read again before it counts.
+	cached client.Reader
+	clock  clock.PassiveClock
+	lines  *lines
+}
+
+// Request is an operation on a pod that somebody asks for.
+type Request struct {
+	// Pod as it is before the operation.
+	Pod *corev1.Pod
+	// After is the pod as it would be, for an update. Nil otherwise.
+	After *corev1.Pod
+	// Operation is DELETE, EVICT, UPDATE or RESIZE. An update that takes the pod out of a budget is LEAVE for that budget.
+	Operation v1alpha1.Operation
+	// Restarts is true if an update restarts a container.
+	Restarts bool
+	// DryRun has nothing written.
+	DryRun bool
+}
+
+// Decide says whether the operation may go on. Every budget of the pod must agree, and has it in its ledger if they all do; an error is no
+// answer. A pod under several budgets is tried on all of them before it is recorded in the first.
+func (g *Guard) Decide(ctx context.Context, request Request) (budget.Verdict, error) {
+	names, err := g.budgetsOf(ctx, request.Pod)
+	if err != nil {
+		return budget.Verdict{}, err
+	}
+	answer := budget.Verdict{Allowed: true, Reason: v1alpha1.ReasonNotProtected}
+	if len(names) > 1 && !request.DryRun {
+		trial := request
+		trial.DryRun = true
+		if verdict, err := g.decideAll(ctx, names, trial); err != nil || !verdict.Allowed {
+			return verdict, err
+		}
+	}
+	if len(names) > 0 {
+		if answer, err = g.decideAll(ctx, names, request); err != nil {
+			return budget.Verdict{}, err
+		}
+	}
+	if answer.Allowed {
+		return answer, nil
+	}
+	// Refusals are rare enough to ask once more whether the namespace is going, which no budget may stop.
+	terminating, err := g.isTerminating(ctx, request.Pod.Namespace)
+	if err != nil {
+		return budget.Verdict{}, err
+	}
+	if terminating {
+		return budget.Verdict{Allowed: true, Reason: v1alpha1.ReasonNamespaceTerminating}, nil
+	}
+	return answer, nil
+}
+
+func (g *Guard) decideAll(ctx context.Context, names []types.NamespacedName, request Request) (budget.Verdict, error) {
+	answer := budget.Verdict{Allowed: true, Reason: v1alpha1.ReasonNotProtected}
+	for _, name := range names {
+		verdict, err := g.lines.ask(ctx, name, request)
+		if err != nil {
+			return budget.Verdict{}, fmt.Errorf("asking PodUnavailableBudget %s: %w", name, err)
+		}
+		if !verdict.Allowed {
+			return verdict, nil
+		}
+		if verdict.Reason != v1alpha1.ReasonNotProtected {
+			answer = verdict
+		}
+	}
+	return answer, nil
+}
+
+// budgetsOf are the budgets that may cover the pod, by name, so that all processes ask them in the same order. Which of them do is known once
+// they are read live. A cache that does not know a budget yet must not open the door: a protected pod for which it knows none is looked up live.
+func (g *Guard) budgetsOf(ctx context.Context, pod *corev1.Pod) ([]types.NamespacedName, error) {
+	names, err := g.candidates(ctx, g.cached, pod)
+	if err != nil || len(names) > 0 || !budget.IsProtected(pod) {
+		return names, err
+	}
+	return g.candidates(ctx, g.live, pod)
+}
+
+func (g *Guard) candidates(ctx context.Context, reader client.Reader, pod *corev1.Pod) ([]types.NamespacedName, error) {
+	var pubs v1alpha1.PodUnavailableBudgetList
+	// Objects from a cache are shared and are only read.
+	if err := reader.List(ctx, &pubs, client.InNamespace(pod.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing the budgets of namespace %s: %w", pod.Namespace, err)
+	}
+	var names []types.NamespacedName
+	for i := range pubs.Items {
+		pub := &pubs.Items[i]
+		if mayCover(pub, pod) {
+			names = append(names, client.ObjectKeyFromObject(pub))
+		}
+	}
+	slices.SortFunc(names, func(a, b types.NamespacedName) int { return strings.Compare(a.Name, b.Name) })
+	return names, nil
+}
+
+// mayCover is true if the budget's selector picks the pod, or if its workload has to be asked.
+func mayCover(pub *v1alpha1.PodUnavailableBudget, pod *corev1.Pod) bool {
+	policy, errs := budget.Compile(pub)
+	if len(errs) > 0 {
+		return false // the controller says so in the budget's conditions
+	}
+	return policy.Target != nil || policy.Selector.Matches(labels.Set(pod.Labels))
+}
+
+func (g *Guard) isTerminating(ctx context.Context, name string) (bool, error) {
+	var namespace corev1.Namespace
+	if err := g.live.Get(ctx, types.NamespacedName{Name: name}, &namespace); err != nil {
+		if apierrors.IsNotFound(err) {
+			return true, nil
+		}
+		return false, fmt.Errorf("reading namespace %s: %w", name, err)
+	}
+	return namespace.DeletionTimestamp != nil, nil
+}
+
+// store is what a line needs of the API server.
+type store struct {
+	live   client.Reader
+	writer client.SubResourceWriter
+	census *census.Census
+	clock  clock.PassiveClock
+	// fresh remembers what this process wrote lately.
+	fresh *freshness
+	// last remembers, by the name of the budget, the snapshot of the last round.
+	last sync.Map
+}
+
+// errChanged is returned by decideOnce if the budget was written by somebody else in between.
+var errChanged = errors.New("the budget has changed meanwhile")
+
+// decideOnce is one round of the algorithm: the budget, its pods and workloads, then the model, then the ledger, or errChanged and nothing has
+// happened. After errChanged the next round is given the same snapshot, and what was counted need not be counted again at once.
+func (s *store) decideOnce(ctx context.Context, name types.NamespacedName, requests []Request, counted *snapshot) ([]budget.Verdict, error) {
+	verdicts := make([]budget.Verdict, len(requests))
+	for i := range verdicts {
+		verdicts[i] = budget.Verdict{Allowed: true, Reason: v1alpha1.ReasonNotProtected}
+	}
+	pub, err := s.read(ctx, name, requests, counted)
+	if apierrors.IsNotFound(err) || err == nil && pub.DeletionTimestamp != nil {
+		s.last.Delete(name)
+		return verdicts, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the budget: %w", err)
+	}
+	policy, errs := budget.Compile(pub)
+	if len(errs) > 0 {
+		return verdicts, nil
+	}
+	oldest := oldestPods(pub.Status.LedgerRevision, requests)
+	if !counted.serves(pub, oldest, s.clock.Now()) {
+		at := s.clock.Now()
+		count, err := s.census.Take(ctx, pub.Namespace, policy, oldest)
+		if err != nil {
+			return nil, err
+		}
+		*counted = newSnapshot(pub, policy, count, at)
+	}
+	s.remember(name, *counted)
+	count := counted.count
+	facts := count.Facts
+	facts.Ledger = pub.Status.Ledger
+
+	trial, binding := s.sort(pub, count, requests)
+	for _, index := range trial.index { // each by itself: what is tried takes nothing from the next
+		one := policy.Decide(facts, trial.take(index), s.now())
+		verdicts[index] = one.Verdicts[0]
+	}
+	decision := policy.Decide(facts, binding.requests, s.now())
+	for i, index := range binding.index {
+		verdicts[index] = decision.Verdicts[i]
+	}
+	if !decision.Changed {
+		return verdicts, nil
+	}
+	written := pub.DeepCopy()
+	budget.Publish(&written.Status, pub.Generation, decision.Ledger, decision.Tally)
+	switch err := s.writer.Update(ctx, written); {
+	case apierrors.IsConflict(err):
+		return nil, errChanged
+	case apierrors.IsNotFound(err): // deleted meanwhile, and nothing holds any more
+		for i := range verdicts {
+			verdicts[i] = budget.Verdict{Allowed: true, Reason: v1alpha1.ReasonNotProtected}
+		}
+		return verdicts, nil
+	case err != nil:
+		return nil, fmt.Errorf("writing the ledger: %w", err)
+	}
+	s.fresh.wrote(pub.UID, pub.Status.Ledger, decision.Ledger)
+	klog.FromContext(ctx).V(2).Info("Wrote ledger", "budget", klog.KObj(pub), "entries", len(decision.Ledger), "available", decision.Tally.Available, "desired", decision.Tally.Desired)
+	return verdicts, nil
+}
+
+// asked are requests of the model, each with its place among the requests of the round.
+type asked struct {
+	index    []int
+	requests []budget.Request
+}
+
+func (a *asked) add(index int, r budget.Request) {
+	a.index = append(a.index, index)
+	a.requests = append(a.requests, r)
+}
+
+func (a *asked) take(index int) []budget.Request {
+	at := slices.Index(a.index, index)
+	return a.requests[at : at+1]
+}
+
+// sort says what each request is to this budget. One that is nothing to it is left out.
+func (s *store) sort(pub *v1alpha1.PodUnavailableBudget, count *census.Count, requests []Request) (trial, binding asked) {
+	for i := range requests {
+		r := &requests[i]
+		operation := r.Operation
+		if r.After != nil {
+			switch {
+			case budget.Leaves(r.Pod, r.After, count.Selector):
+				operation = v1alpha1.OperationLeave
+			case !r.Restarts:
+				continue
+			}
+		}
+		// A pod that the selector picks and that is not the budget's now could become so before the operation happens.
+		if !count.Covers(r.Pod.UID) && !count.Selector.Matches(labels.Set(r.Pod.Labels)) {
+			continue
+		}
+		one := budget.Request{
+			Name: r.Pod.Name, UID: r.Pod.UID, Operation: operation, Generation: r.Pod.Generation,
+			Fresh: s.fresh.has(pub.UID, pub.Status.Ledger, r.Pod.UID),
+		}
+		if r.After != nil {
+			one.Generation = r.After.Generation
+		}
+		if r.DryRun {
+			trial.add(i, one)
+		} else {
+			binding.add(i, one)
+		}
+	}
+	return trial, binding
+}
+
+const (
+	// freshFor is how long an entry that this process wrote needs no renewal. It is over well before the entry may expire and the request
+	// that relies on it has ended; see ShortestExpiry.
+	freshFor = 20 * time.Second
+)

@@ -1,0 +1,263 @@
+package guard
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+)
+
+func scheme(t *testing.T) *runtime.Scheme {
+	t.Helper()
+	s := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(s), v1alpha1.AddToScheme(s)); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// cluster has so many available pods of a Deployment and a budget that lets one go.
+func cluster(t *testing.T, pods int, calls interceptor.Funcs) client.WithWatch {
+	t.Helper()
+	objects := []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}},
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}},
+		&appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "rs"}, Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To(int32(pods))}},
+		&v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "pub", Generation: 1}, Spec: v1alpha1.PodUnavailableBudgetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, MaxUnavailable: ptr.To(intstr.FromInt32(1)),
+		}},
+	}
+	for i := range pods {
+		objects = append(objects, pod(i))
+	}
+	return fake.NewClientBuilder().WithScheme(scheme(t)).WithStatusSubresource(&v1alpha1.PodUnavailableBudget{}).WithObjects(objects...).WithInterceptorFuncs(calls).Build()
+}
+
+func pod(i int) *corev1.Pod {
+	name := fmt.Sprintf("web-%d", i)
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Labels: map[string]string{"app": "web", v1alpha1.ProtectedLabel: "true"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: "rs", Controller: ptr.To(true)}}},
+		Spec:   corev1.PodSpec{NodeName: "node", Containers: []corev1.Container{{Name: "main", Image: "web:1"}}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+	}
+}
+
+func decide(t *testing.T, g *Guard, i int) (allowed bool, reason v1alpha1.Reason) {
+	t.Helper()
+	v, err := g.Decide(t.Context(), Request{Pod: pod(i), Operation: v1alpha1.OperationDelete})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v.Allowed, v.Reason
+}
+
+func TestManyRequestsShareFewWrites(t *testing.T) {
+	var writes, allowed atomic.Int32
+	c := cluster(t, 50, interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+		writes.Add(1)
+		time.Sleep(20 * time.Millisecond)
+		return c.SubResource(sub).Update(ctx, o, opts...)
+	}})
+	budget := &v1alpha1.PodUnavailableBudget{}
+	if err := c.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "web"}, budget); err != nil {
+		t.Fatal(err)
+	}
+	budget.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(20))
+	if err := c.Update(t.Context(), budget); err != nil {
+		t.Fatal(err)
+	}
+	g := New(c, c, c, Options{})
+	var clients sync.WaitGroup
+	for i := range 50 {
+		clients.Go(func() {
+			v, err := g.Decide(t.Context(), Request{Pod: pod(i), Operation: v1alpha1.OperationDelete})
+			if err != nil {
+				t.Error(err)
+			}
+			if v.Allowed {
+				allowed.Add(1)
+			}
+		})
+	}
+	clients.Wait()
+	if allowed.Load() != 20 || writes.Load() > 10 {
+		t.Errorf("%d let through with %d writes, want 20 with a few", allowed.Load(), writes.Load())
+	}
+}
+
+func TestTheSecondReviewOfARequestIsAnsweredWithoutAWrite(t *testing.T) {
+	var writes atomic.Int32
+	c := cluster(t, 3, interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+		writes.Add(1)
+		return c.SubResource(sub).Update(ctx, o, opts...)
+	}})
+	clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
+	g := New(c, c, c, Options{Clock: clock})
+	expect := func(i int, want v1alpha1.Reason, wantWrites int32) {
+		t.Helper()
+		if _, reason := decide(t, g, i); reason != want || writes.Load() != wantWrites {
+			t.Errorf("got %s with %d writes so far, want %s with %d", reason, writes.Load(), want, wantWrites)
+		}
+	}
+	expect(0, v1alpha1.ReasonWithinBudget, 1)
+	expect(0, v1alpha1.ReasonApproved, 1)
+	expect(1, v1alpha1.ReasonBudgetExhausted, 1)
+	clock.SetTime(time.Unix(1000, 0).Add(freshFor))
+	expect(0, v1alpha1.ReasonApproved, 2) // renewed, because the entry could expire before this request ends
+	other := New(c, c, c, Options{Clock: clocktesting.NewFakePassiveClock(time.Unix(1, 0))})
+	if _, reason := decide(t, other, 0); reason != v1alpha1.ReasonApproved || writes.Load() != 3 {
+		t.Errorf("another process got %s with %d writes, want it to renew", reason, writes.Load())
+	}
+}
+
+func TestABudgetThatNeverStandsStillIsAnsweredInTime(t *testing.T) {
+	c := cluster(t, 3, interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+		other := &v1alpha1.PodUnavailableBudget{}
+		if err := c.Get(ctx, client.ObjectKeyFromObject(o), other); err != nil {
+			return err
+		}
+		other.Labels = map[string]string{"now": fmt.Sprint(time.Now().UnixNano())}
+		if err := c.Update(ctx, other); err != nil {
+			return err
+		}
+		return c.SubResource(sub).Update(ctx, o, opts...)
+	}})
+	start := time.Now()
+	allowed, reason := decide(t, New(c, c, c, Options{Patience: 300 * time.Millisecond}), 0)
+	if allowed || reason != v1alpha1.ReasonContended || time.Since(start) > 3*time.Second {
+		t.Errorf("allowed %t, reason %s after %v", allowed, reason, time.Since(start))
+	}
+}
+
+func TestAFailureIsNoRefusal(t *testing.T) {
+	c := cluster(t, 3, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+		if _, ok := list.(*corev1.PodList); ok {
+			return errors.New("broken")
+		}
+		return c.List(ctx, list, opts...)
+	}})
+	if _, err := New(c, c, c, Options{}).Decide(t.Context(), Request{Pod: pod(0), Operation: v1alpha1.OperationDelete}); err == nil {
+		t.Error("got an answer")
+	}
+}
+
+func TestReviews(t *testing.T) {
+	raw := func(o any) runtime.RawExtension {
+		b, err := json.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return runtime.RawExtension{Raw: b}
+	}
+	with := func(change func(*corev1.Pod)) *corev1.Pod { p := pod(1); change(p); return p }
+	review := func(operation admissionv1.Operation, subresource string, before, after any) admissionv1.AdmissionRequest {
+		r := admissionv1.AdmissionRequest{UID: "1", Operation: operation, Namespace: "ns", SubResource: subresource, Resource: metav1.GroupVersionResource{Version: "v1", Resource: "pods"}}
+		if before != nil {
+			r.OldObject = raw(before)
+		}
+		if after != nil {
+			r.Object = raw(after)
+		}
+		return r
+	}
+	remove := review(admissionv1.Delete, "", pod(1), nil) // an item of a collection has no name
+	evict := func(change func(*policyv1.Eviction)) admissionv1.AdmissionRequest {
+		e := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "web-1", Namespace: "ns"}}
+		change(e)
+		r := review(admissionv1.Create, "eviction", nil, e)
+		r.Name = "web-1"
+		return r
+	}
+	by := func(user string, groups ...string) admissionv1.AdmissionRequest {
+		r := remove
+		r.UserInfo = authenticationv1.UserInfo{Username: user, Groups: groups}
+		return r
+	}
+	tests := map[string]struct {
+		request admissionv1.AdmissionRequest
+		refused bool
+	}{
+		"a deletion":                       {request: remove, refused: true},
+		"an eviction":                      {request: evict(func(*policyv1.Eviction) {}), refused: true},
+		"an eviction of another pod's UID": {request: evict(func(e *policyv1.Eviction) { e.DeleteOptions = metav1.NewPreconditionDeleteOptions("old") })},
+		"an eviction of no pod": {request: func() admissionv1.AdmissionRequest {
+			r := evict(func(*policyv1.Eviction) {})
+			r.Name = "none"
+			return r
+		}()},
+		"a new image":                         {request: review(admissionv1.Update, "", pod(1), with(func(p *corev1.Pod) { p.Spec.Containers[0].Image = "web:2" })), refused: true},
+		"an update of nothing that restarts":  {request: review(admissionv1.Update, "", pod(1), with(func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b"} }))},
+		"a resize in place":                   {request: review(admissionv1.Update, "resize", pod(1), pod(1))},
+		"a status":                            {request: review(admissionv1.Update, "status", pod(1), pod(1))},
+		"a pod that terminates":               {request: review(admissionv1.Delete, "", with(func(p *corev1.Pod) { p.DeletionTimestamp = ptr.To(metav1.Now()) }), nil)},
+		"a pod that has failed":               {request: review(admissionv1.Delete, "", with(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), nil)},
+		"a mirror pod":                        {request: review(admissionv1.Delete, "", with(func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }), nil)},
+		"a kubelet":                           {request: by("system:node:n", "system:nodes")},
+		"the namespace controller":            {request: by("system:serviceaccount:kube-system:namespace-controller")},
+		"the collector of pods without nodes": {request: by("system:serviceaccount:kube-system:pod-garbage-collector")},
+		"the ReplicaSet controller":           {request: by("system:serviceaccount:kube-system:replicaset-controller"), refused: true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := cluster(t, 3, interceptor.Funcs{})
+			g := New(c, c, c, Options{})
+			decide(t, g, 0) // takes what there is
+			h := &podHandler{guard: g, decoder: admission.NewDecoder(scheme(t)), live: c, clock: g.clock}
+			response := h.Handle(t.Context(), admission.Request{AdmissionRequest: tc.request})
+			if response.Allowed == tc.refused {
+				t.Fatalf("got %+v", response)
+			}
+			if !tc.refused {
+				return
+			}
+			if response.Result.Code != 429 || response.Result.Details.RetryAfterSeconds != 0 || response.Result.Details.Causes[0].Type != policyv1.DisruptionBudgetCause {
+				t.Errorf("got %+v, want a 429 that kubectl drain tries again on", response.Result)
+			}
+		})
+	}
+}
+
+func TestNamespacesThatTerminateAreNotHeldUp(t *testing.T) {
+	c := cluster(t, 3, interceptor.Funcs{})
+	g := New(c, c, c, Options{})
+	decide(t, g, 0)
+	if allowed, _ := decide(t, g, 1); allowed {
+		t.Fatal("the budget does not hold")
+	}
+	if err := c.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}); err != nil {
+		t.Fatal(err)
+	}
+	if allowed, reason := decide(t, g, 1); !allowed || reason != v1alpha1.ReasonNamespaceTerminating {
+		t.Errorf("allowed %t, reason %s", allowed, reason)
+	}
+}
+
+func TestADefaultExpiryOutlivesEveryRequest(t *testing.T) {
+	if shortest := ShortestExpiry(time.Minute); shortest >= 2*time.Minute {
+		t.Errorf("the shortest expiry is %v, which the default of 2m does not exceed", shortest)
+	}
+}

@@ -1,0 +1,164 @@
+package guard
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/berth-project/berth/pkg/budget"
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+)
+
+// podHandler answers for DELETE and UPDATE of pods, UPDATE of pods/resize, and CREATE of pods/eviction. What the API server is told not to ask
+// about is let through here too, so that a webhook configuration without conditions is slower and not stricter.
+type podHandler struct {
+	guard   *Guard
+	decoder admission.Decoder
+	// live reads the pods of evictions, whose reviews do not carry them.
+	live  client.Reader
+	clock clock.PassiveClock
+}
+
+var _ admission.Handler = &podHandler{}
+
+// Handle answers one review.
+func (h *podHandler) Handle(ctx context.Context, review admission.Request) admission.Response {
+	if isExemptUser(review.UserInfo.Username, review.UserInfo.Groups) {
+		return admission.Allowed("")
+	}
+	request, err := h.read(ctx, review)
+	if err != nil {
+		return admission.Errored(http.StatusInternalServerError, err)
+	}
+	if request == nil || isExemptPod(request.Pod) {
+		return admission.Allowed("")
+	}
+	start := h.clock.Now()
+	verdict, err := h.guard.Decide(ctx, *request)
+	decisionSeconds.Observe(h.clock.Since(start).Seconds())
+	logger := klog.FromContext(ctx)
+	switch {
+	case err != nil && ctx.Err() != nil: // nobody waits for it any more
+		return admission.Errored(http.StatusInternalServerError, err)
+	case err != nil:
+		decisions.WithLabelValues(string(request.Operation), "failed", "").Inc()
+		logger.Error(err, "No answer", "operation", request.Operation, "pod", klog.KObj(request.Pod))
+		return admission.Errored(http.StatusInternalServerError, err)
+	case verdict.Allowed:
+		decisions.WithLabelValues(string(request.Operation), "allowed", string(verdict.Reason)).Inc()
+		logger.V(2).Info("Let through", "operation", request.Operation, "pod", klog.KObj(request.Pod), "reason", verdict.Reason, "dryRun", request.DryRun)
+		return admission.Allowed(string(verdict.Reason))
+	default:
+		decisions.WithLabelValues(string(request.Operation), "refused", string(verdict.Reason)).Inc()
+		logger.V(2).Info("Refused", "operation", request.Operation, "pod", klog.KObj(request.Pod), "reason", verdict.Reason, "dryRun", request.DryRun)
+		return refused(verdict)
+	}
+}
+
+// read turns a review into a request. Nil is one that no budget has a say in.
+func (h *podHandler) read(ctx context.Context, review admission.Request) (*Request, error) {
+	dryRun := review.DryRun != nil && *review.DryRun
+	switch {
+	case review.Resource.Resource == "pods" && review.SubResource == "eviction" && review.Operation == admissionv1.Create:
+		return h.readEviction(ctx, review, dryRun)
+	case review.Resource.Resource != "pods":
+		return nil, nil
+	case review.SubResource == "" && review.Operation == admissionv1.Delete:
+		// The items of a collection come without a name, so only the old object says which pod it is.
+		pod := &corev1.Pod{}
+		if err := h.decoder.DecodeRaw(review.OldObject, pod); err != nil {
+			return nil, fmt.Errorf("decoding the pod to be deleted: %w", err)
+		}
+		return &Request{Pod: pod, Operation: v1alpha1.OperationDelete, DryRun: dryRun}, nil
+	case review.Operation == admissionv1.Update && (review.SubResource == "" || review.SubResource == "resize"):
+		before, after := &corev1.Pod{}, &corev1.Pod{}
+		if err := h.decoder.DecodeRaw(review.OldObject, before); err != nil {
+			return nil, fmt.Errorf("decoding the pod before the update: %w", err)
+		}
+		if err := h.decoder.DecodeRaw(review.Object, after); err != nil {
+			return nil, fmt.Errorf("decoding the pod after the update: %w", err)
+		}
+		request := &Request{Pod: before, After: after, DryRun: dryRun, Operation: v1alpha1.OperationUpdate, Restarts: budget.Restarts(before, after)}
+		if review.SubResource == "resize" {
+			request.Operation, request.Restarts = v1alpha1.OperationResize, budget.ResizeRestarts(before, after)
+		}
+		return request, nil
+	default:
+		return nil, nil
+	}
+}
+
+// readEviction reads the pod live. There are two ways to ask for a dry run; the API server merges the one in the object into its own decision
+// and does not write the one in the URL into the object.
+func (h *podHandler) readEviction(ctx context.Context, review admission.Request, dryRun bool) (*Request, error) {
+	eviction := &policyv1.Eviction{}
+	if err := h.decoder.DecodeRaw(review.Object, eviction); err != nil {
+		return nil, fmt.Errorf("decoding the eviction: %w", err)
+	}
+	options := eviction.DeleteOptions
+	name := review.Name
+	if name == "" {
+		name = eviction.Name
+	}
+	pod := &corev1.Pod{}
+	if err := h.live.Get(ctx, types.NamespacedName{Namespace: review.Namespace, Name: name}, pod); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil, nil // the API server says so itself
+		}
+		return nil, fmt.Errorf("reading pod %s/%s: %w", review.Namespace, name, err)
+	}
+	if options != nil {
+		if p := options.Preconditions; p != nil && p.UID != nil && *p.UID != pod.UID {
+			return nil, nil // the API server refuses it
+		}
+		dryRun = dryRun || len(options.DryRun) > 0
+	}
+	return &Request{Pod: pod, Operation: v1alpha1.OperationEvict, DryRun: dryRun}, nil
+}
+
+// isExemptUser is true for those who clean up after what has happened already, and for kubelets, to whom the pods belong.
+func isExemptUser(name string, groups []string) bool {
+	return slices.Contains(groups, "system:nodes") ||
+		name == "system:serviceaccount:kube-system:namespace-controller" ||
+		name == "system:serviceaccount:kube-system:pod-garbage-collector"
+}
+
+// isExemptPod is true for pods that terminate or have ended, and for those that a kubelet runs by itself.
+func isExemptPod(pod *corev1.Pod) bool {
+	_, isMirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
+	return isMirror || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// refused is what kubectl drain and other patient clients try again on: 429 with the cause that a PodDisruptionBudget gives. It has no
+// retryAfterSeconds, on which client libraries would try again by themselves and hold their callers up.
+func refused(verdict budget.Verdict) admission.Response {
+	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{
+		Allowed: false,
+		Result: &metav1.Status{
+			Status:  metav1.StatusFailure,
+			Code:    http.StatusTooManyRequests,
+			Reason:  metav1.StatusReasonTooManyRequests,
+			Message: verdict.Message,
+			Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{
+				Type:    policyv1.DisruptionBudgetCause,
+				Message: string(verdict.Reason) + ": " + verdict.Message,
+			}}},
+		},
+	}}
+}
+
+// DefaultPatience is how long a request waits for an answer. It is below the webhook's timeout of 10 seconds, so that the answer arrives.
+const DefaultPatience = 8 * time.Second

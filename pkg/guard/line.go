@@ -1,0 +1,161 @@
+package guard
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-project/berth/pkg/budget"
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+)
+
+const (
+	// maxGroup is how many requests are decided together at most.
+	maxGroup = 64
+	// firstBackoff and maxBackoff bound the wait after a conflict. The wait is random up to its bound, which doubles.
+	firstBackoff = 5 * time.Millisecond
+	maxBackoff   = 80 * time.Millisecond
+)
+
+// lines has one line of waiting requests for each budget, and at most one round of decisions going for each: what arrives during a round is
+// decided together in the next. So a request on an idle budget does not wait, and hundreds share a few writes.
+type lines struct {
+	store *store
+	// patience is how long a request waits for an answer before it is refused as Contended.
+	patience time.Duration
+
+	mu      sync.Mutex
+	waiting map[types.NamespacedName][]*ticket
+}
+
+// ticket is a request in line.
+type ticket struct {
+	ctx      context.Context
+	request  Request
+	deadline time.Time
+	answer   chan answer
+}
+
+type answer struct {
+	verdict budget.Verdict
+	err     error
+}
+
+func newLines(store *store, patience time.Duration) *lines {
+	return &lines{store: store, patience: patience, waiting: map[types.NamespacedName][]*ticket{}}
+}
+
+// ask waits for the budget's answer.
+func (l *lines) ask(ctx context.Context, name types.NamespacedName, request Request) (budget.Verdict, error) {
+	t := &ticket{ctx: ctx, request: request, deadline: l.store.clock.Now().Add(l.patience), answer: make(chan answer, 1)}
+	l.mu.Lock()
+	_, going := l.waiting[name]
+	l.waiting[name] = append(l.waiting[name], t)
+	l.mu.Unlock()
+	if !going {
+		// The round serves others too, so it does not end with the request that has begun it.
+		go l.serve(context.WithoutCancel(ctx), name)
+	}
+	select {
+	case a := <-t.answer:
+		return a.verdict, a.err
+	case <-ctx.Done():
+		return budget.Verdict{}, context.Cause(ctx)
+	}
+}
+
+// serve decides until nobody is in line. A budget has a key in waiting exactly as long as somebody serves it.
+func (l *lines) serve(ctx context.Context, name types.NamespacedName) {
+	backoff := firstBackoff
+	var group []*ticket
+	var counted snapshot
+	for {
+		group = l.next(name, group)
+		if len(group) == 0 {
+			return
+		}
+		requests := make([]Request, len(group))
+		last := group[0].deadline
+		for i, t := range group {
+			requests[i] = t.request
+			if t.deadline.After(last) {
+				last = t.deadline
+			}
+		}
+		// No read or write may go on for longer than somebody waits for it.
+		round, cancel := context.WithTimeout(ctx, last.Sub(l.store.clock.Now()))
+		verdicts, err := l.store.decideOnce(round, name, requests, &counted)
+		timedOut := round.Err() != nil
+		cancel()
+		if errors.Is(err, errChanged) {
+			conflicts.Inc()
+			wait(ctx, rand.N(backoff))
+			backoff = min(2*backoff, maxBackoff)
+			continue // with the same group, and who has come meanwhile
+		}
+		backoff, counted = firstBackoff, snapshot{}
+		for i, t := range group {
+			switch {
+			case err == nil:
+				t.answer <- answer{verdict: verdicts[i]}
+			case timedOut:
+				t.answer <- answer{verdict: contended(name)}
+			default:
+				t.answer <- answer{err: err}
+			}
+		}
+		group = nil
+	}
+}
+
+// next is the next group: the requests that have to be decided again and those at the head of the line. Who has waited too long is told so, and
+// who does not wait any more is forgotten. It is empty when the line ends.
+func (l *lines) next(name types.NamespacedName, again []*ticket) []*ticket {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.store.clock.Now()
+	var group []*ticket
+	take := func(tickets []*ticket) (rest []*ticket) {
+		for i, t := range tickets {
+			switch {
+			case len(group) == maxGroup:
+				return tickets[i:]
+			case t.ctx.Err() != nil:
+			case !now.Before(t.deadline):
+				t.answer <- answer{verdict: contended(name)}
+			default:
+				group = append(group, t)
+			}
+		}
+		return nil
+	}
+	take(again)
+	l.waiting[name] = take(l.waiting[name])
+	if len(group) == 0 {
+		delete(l.waiting, name)
+	}
+	return group
+}
+
+func contended(name types.NamespacedName) budget.Verdict {
+	return budget.Verdict{
+		Reason:  v1alpha1.ReasonContended,
+		Message: "PodUnavailableBudget " + name.Name + " is asked by too many at once, and there was no answer in time; try again",
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+func (s *store) now() metav1.Time { return metav1.NewTime(s.clock.Now()) }

@@ -1,0 +1,25 @@
+package guard
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+)
+
+// Metrics of the guard, on the controller's own endpoint. None has a label of pods or budgets, so that their number is fixed.
+var (
+	decisions = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "berth_budget_decisions_total",
+		Help: "Answers to operations on pods, by operation, decision (allowed, refused, failed) and reason.",
+	}, []string{"operation", "decision", "reason"})
+	decisionSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "berth_budget_decision_seconds",
+		Help:    "How long an answer took that asked at least one budget.",
+		Buckets: []float64{.001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10},
+	})
+	conflicts = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "berth_budget_conflicts_total",
+		Help: "Rounds of decisions that were started again because the budget had changed.",
+	})
+)
+
+func init() { metrics.Registry.MustRegister(decisions, decisionSeconds, conflicts) }

@@ -1,0 +1,75 @@
+package guard
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/berth-project/berth/pkg/budget/census"
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+)
+
+// Where the handlers are served, as manifests/budget says too.
+const (
+	// PodsPath is asked before operations on pods.
+	PodsPath = "/validate-budget-pods"
+	// BudgetsPath is asked about PodUnavailableBudgets.
+	BudgetsPath = "/validate-podunavailablebudget"
+)
+
+// Options are what tests replace.
+type Options struct {
+	// Clock is the real one if nil.
+	Clock clock.PassiveClock
+	// Patience is how long a request waits for an answer, DefaultPatience if 0. It must be below the timeoutSeconds of the webhook.
+	Patience time.Duration
+}
+
+// ShortestExpiry is the least time after which a ledger entry may expire, if the API server ends requests after requestTimeout: an entry that
+// was fresh when the last request was let through by it, and then waited out its webhook and its request, must be there still. A second
+// allows for the controller seeing an entry a little before its webhook knows that it was written.
+func ShortestExpiry(requestTimeout time.Duration) time.Duration {
+	const webhookTimeout = 10 * time.Second
+	return freshFor + webhookTimeout + requestTimeout + time.Second
+}
+
+// Setup registers the handlers and has the manager's cache watch what they look up. The manager must have registered the types of
+// pkg/crd/policy/v1alpha1. The context is used until Setup returns.
+func Setup(ctx context.Context, mgr ctrl.Manager, register func(path string, hook http.Handler), opts Options) error {
+	if _, err := mgr.GetCache().GetInformer(ctx, &v1alpha1.PodUnavailableBudget{}); err != nil {
+		return fmt.Errorf("watching PodUnavailableBudgets: %w", err)
+	}
+	if _, err := mgr.GetCache().GetInformer(ctx, census.NewNode()); err != nil {
+		return fmt.Errorf("watching nodes: %w", err)
+	}
+	g := New(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetCache(), opts)
+	register(PodsPath, &admission.Webhook{Handler: &podHandler{
+		guard: g, decoder: admission.NewDecoder(mgr.GetScheme()), live: mgr.GetAPIReader(), clock: g.clock,
+	}})
+	register(BudgetsPath, admission.WithValidator(mgr.GetScheme(), &budgetValidator{live: mgr.GetAPIReader()}))
+	return nil
+}
+
+// New makes a Guard that writes with the client, reads live, and looks budgets and nodes up in the cache.
+func New(writer client.Client, live, cached client.Reader, opts Options) *Guard {
+	if opts.Clock == nil {
+		opts.Clock = clock.RealClock{}
+	}
+	if opts.Patience == 0 {
+		opts.Patience = DefaultPatience
+	}
+	s := &store{
+		live:   live,
+		writer: writer.Status(),
+		census: &census.Census{Live: live, Scales: writer.SubResource("scale"), Nodes: cached},
+		clock:  opts.Clock,
+		fresh:  newFreshness(opts.Clock),
+	}
+	return &Guard{live: live, cached: cached, clock: opts.Clock, lines: newLines(s, opts.Patience)}
+}

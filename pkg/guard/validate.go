@@ -1,0 +1,93 @@
+package guard
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/berth-project/berth/pkg/budget"
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+)
+
+// budgetValidator answers for PodUnavailableBudgets.
+type budgetValidator struct {
+	live client.Reader
+}
+
+var _ admission.Validator[*v1alpha1.PodUnavailableBudget] = &budgetValidator{}
+
+// ValidateCreate judges a new budget.
+func (v *budgetValidator) ValidateCreate(ctx context.Context, pub *v1alpha1.PodUnavailableBudget) (admission.Warnings, error) {
+	return v.validate(ctx, pub)
+}
+
+// ValidateUpdate judges a changed budget. One that is as it was passes: rules that are newer than the budget must not keep anybody from
+// labelling it.
+func (v *budgetValidator) ValidateUpdate(ctx context.Context, old, pub *v1alpha1.PodUnavailableBudget) (admission.Warnings, error) {
+	if pub.DeletionTimestamp != nil || equality.Semantic.DeepEqual(old.Spec, pub.Spec) && equality.Semantic.DeepEqual(old.Annotations, pub.Annotations) {
+		return nil, nil
+	}
+	if equality.Semantic.DeepEqual(old.Spec.Selector, pub.Spec.Selector) && equality.Semantic.DeepEqual(old.Spec.TargetReference, pub.Spec.TargetReference) {
+		_, warnings, err := compile(pub) // it covers what it covered, so there is nobody new to get along with
+		return warnings, err
+	}
+	return v.validate(ctx, pub)
+}
+
+// ValidateDelete lets every budget go. The API server is not told to ask.
+func (v *budgetValidator) ValidateDelete(context.Context, *v1alpha1.PodUnavailableBudget) (admission.Warnings, error) {
+	return nil, nil
+}
+
+func (v *budgetValidator) validate(ctx context.Context, pub *v1alpha1.PodUnavailableBudget) (admission.Warnings, error) {
+	policy, warnings, err := compile(pub)
+	if err != nil {
+		return warnings, err
+	}
+	var others v1alpha1.PodUnavailableBudgetList
+	if err := v.live.List(ctx, &others, client.InNamespace(pub.Namespace)); err != nil {
+		return warnings, apierrors.NewInternalError(fmt.Errorf("listing the budgets of namespace %s: %w", pub.Namespace, err))
+	}
+	for i := range others.Items {
+		other := &others.Items[i]
+		if other.Name == pub.Name || other.DeletionTimestamp != nil {
+			continue
+		}
+		if path, clash := clashes(pub, policy, other); clash {
+			return warnings, apierrors.NewInvalid(v1alpha1.Kind.GroupKind(), pub.Name, field.ErrorList{field.Forbidden(path,
+				fmt.Sprintf("overlaps with PodUnavailableBudget %q, and a pod has one budget: tell them apart by the values of a label that both select by, or change that one", other.Name))})
+		}
+	}
+	return warnings, nil
+}
+
+func compile(pub *v1alpha1.PodUnavailableBudget) (*budget.Policy, admission.Warnings, error) {
+	policy, errs := budget.Compile(pub)
+	if len(errs) > 0 {
+		return nil, nil, apierrors.NewInvalid(v1alpha1.Kind.GroupKind(), pub.Name, errs)
+	}
+	return policy, policy.Warnings, nil
+}
+
+// clashes is true if two budgets cover the same pods: by the same workload, or by selectors that overlap. A workload and a selector are not
+// compared; a pod that has both needs both to agree.
+func clashes(pub *v1alpha1.PodUnavailableBudget, policy *budget.Policy, other *v1alpha1.PodUnavailableBudget) (*field.Path, bool) {
+	spec := field.NewPath("spec")
+	mine, theirs := pub.Spec.TargetReference, other.Spec.TargetReference
+	if mine != nil || theirs != nil {
+		return spec.Child("targetRef"), mine != nil && theirs != nil && mine.Name == theirs.Name && kindOf(mine) == kindOf(theirs)
+	}
+	selector, err := metav1.LabelSelectorAsSelector(other.Spec.Selector)
+	return spec.Child("selector"), err == nil && budget.Overlaps(policy.Selector, selector)
+}
+
+func kindOf(ref *v1alpha1.TargetReference) schema.GroupKind {
+	return schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind).GroupKind()
+}

@@ -1,0 +1,568 @@
+package budget
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/guard"
+	"github.com/berth-project/berth/test/harness"
+)
+
+// noReplacements keeps new pods from running until the test ends.
+func noReplacements(t *testing.T) {
+	t.Helper()
+	cordon := func(ctx context.Context, is bool) {
+		nodes, err := the.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		for i := range nodes.Items {
+			body := fmt.Sprintf(`{"spec":{"unschedulable":%t}}`, is)
+			if _, err := the.Client.CoreV1().Nodes().Patch(ctx, nodes.Items[i].Name, "application/merge-patch+json", []byte(body), metav1.PatchOptions{}); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	cordon(t.Context(), true)
+	t.Cleanup(func() { cordon(context.Background(), false) })
+}
+
+// otherWebhook puts a webhook of somebody else beside Berth's, for the namespace.
+func otherWebhook(t *testing.T, namespace string, answer func(*admissionv1.AdmissionRequest) bool) {
+	t.Helper()
+	otherAnswer.Store(&answer)
+	client := the.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	_, err := client.Create(t.Context(), &admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: namespace},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+			Name: "other.example.com", AdmissionReviewVersions: []string{"v1"}, ClientConfig: berth.clientConfig("/other"),
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": namespace}},
+			Rules: []admissionregistrationv1.RuleWithOperations{{
+				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Delete},
+				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
+			}},
+			SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone), TimeoutSeconds: ptr.To[int32](30),
+		}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := func() { _ = client.Delete(context.Background(), namespace, metav1.DeleteOptions{}) } // may have been deleted by the test
+	t.Cleanup(stop)
+	// The API server learns of it a moment later.
+	waitFor(t, "the other webhook to be asked", func(ctx context.Context) (string, error) {
+		var heard atomic.Bool
+		listen := func(*admissionv1.AdmissionRequest) bool { heard.Store(true); return false }
+		otherAnswer.Store(&listen)
+		defer otherAnswer.Store(&answer)
+		probe := pods(t, namespace)[0]
+		_ = the.Client.CoreV1().Pods(namespace).Delete(ctx, probe.Name, metav1.DeleteOptions{DryRun: dryRun}) // refused, once it is asked
+		if !heard.Load() {
+			return "it is not", nil
+		}
+		return "", nil
+	})
+}
+
+// withController has a controller with the expiry in place of the usual one.
+func withController(t *testing.T, expiry time.Duration) {
+	t.Helper()
+	berth.stopController()
+	if err := berth.startController(context.Background(), expiry); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		berth.stopController()
+		if err := berth.startController(context.Background(), 0); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestACollectionIsDeletedAsFarAsTheBudgetGoes(t *testing.T) {
+	namespace := web(t, 20, "maxUnavailable: 3")
+	watch(t, namespace, 17)
+	noReplacements(t)
+	before := map[string]bool{}
+	for _, pod := range pods(t, namespace) {
+		before[pod.Name] = true
+	}
+	for range 3 {
+		err := the.Client.CoreV1().Pods(namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "app=web", FieldSelector: "status.phase=Running"})
+		expectRefused(t, "deleting the collection", err)
+	}
+	left := 0
+	for _, pod := range pods(t, namespace) {
+		if before[pod.Name] {
+			left++
+		}
+	}
+	if left != 17 {
+		t.Errorf("%d of 20 pods are left, want 17", left)
+	}
+}
+
+func TestAnOperationThatIsReviewedTwiceIsRecordedOnce(t *testing.T) {
+	namespace := web(t, 5, "maxUnavailable: 1")
+	watch(t, namespace, 4)
+	noReplacements(t)
+	pod := pods(t, namespace)[0]
+	var reviews atomic.Int32
+	berth.set(func(i *installation) {
+		i.after = func(r *admissionv1.AdmissionRequest) { // the pod changes between the answer and the deletion
+			if r.Namespace == namespace && reviews.Add(1) <= 3 {
+				body := fmt.Sprintf(`{"status":{"message":"%d"}}`, reviews.Load())
+				if err := patch(context.Background(), &pod, body, "status"); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+	defer berth.set(func(i *installation) { i.after = nil })
+	berth.stopController() // nobody strikes anything out
+	defer withController(t, 0)
+	expectAllowed(t, "the deletion", remove(t.Context(), &pod))
+	if entries := ledger(t, namespace); len(entries) != 1 || entries[0].UID != pod.UID || reviews.Load() < 2 {
+		t.Errorf("%d reviews, ledger %+v; want several reviews and one entry", reviews.Load(), entries)
+	}
+}
+
+func TestWithoutAWebhookOnlyVoluntaryDisruptionOfProtectedPodsIsRefused(t *testing.T) {
+	guarded, other := web(t, 4, "maxUnavailable: 2"), namespace(t)
+	apply(t, other, fmt.Sprintf(deployment, 2))
+	waitFor(t, "the unprotected pods", func(context.Context) (string, error) {
+		if n := len(pods(t, other)); n < 2 {
+			return fmt.Sprint(n), nil
+		}
+		return "", nil
+	})
+	all := pods(t, guarded)
+	terminating := all[0]
+	expectAllowed(t, "a finalizer", patch(t.Context(), &terminating, `{"metadata":{"finalizers":["test/keep"]}}`))
+	expectAllowed(t, "deleting a pod", remove(t.Context(), &terminating))
+
+	berth.set(func(i *installation) { i.down = true })
+	defer berth.set(func(i *installation) { i.down = false })
+	if err := remove(t.Context(), &all[1]); err == nil || isRefused(err) {
+		t.Errorf("deleting a protected pod: got %v, want a failure", err)
+	}
+	unprotected := pods(t, other)[0]
+	expectAllowed(t, "deleting an unprotected pod", remove(t.Context(), &unprotected))
+	expectAllowed(t, "forcing a pod that terminates", the.Client.CoreV1().Pods(guarded).Delete(t.Context(), terminating.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
+	expectAllowed(t, "its finalizer", patch(t.Context(), &terminating, `{"metadata":{"finalizers":null}}`))
+	setReady(t.Context(), &all[1], false)
+	setReady(t.Context(), &all[1], true)
+
+	config := rest.CopyConfig(the.Sandbox.RESTConfig())
+	config.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + all[2].Spec.NodeName, Groups: []string{"system:nodes", "system:masters", "system:authenticated"}}
+	kubelet, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expectAllowed(t, "a kubelet", kubelet.CoreV1().Pods(guarded).Delete(t.Context(), all[2].Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
+
+	doomed, err := the.CreateNamespace(t.Context(), "budget-doomed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply(t, doomed, `{apiVersion: v1, kind: Pod, metadata: {name: bare, labels: {app: web, policy.berth.dev/protected: "true"}}, spec: {containers: [{name: main, image: web:1}]}}`)
+	expectAllowed(t, "deleting a namespace", the.Client.CoreV1().Namespaces().Delete(t.Context(), doomed, metav1.DeleteOptions{}))
+	waitFor(t, "the namespace to be gone", func(ctx context.Context) (string, error) {
+		if _, err := the.Client.CoreV1().Namespaces().Get(ctx, doomed, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return "it is there", err
+		}
+		return "", nil
+	})
+}
+
+func TestAWebhookWhoseCacheIsFrozenCountsRight(t *testing.T) {
+	namespace := web(t, 20, "maxUnavailable: 3")
+	watch(t, namespace, 17)
+	noReplacements(t)
+	knowsNothing := fake.NewClientBuilder().WithScheme(berth.scheme).Build()
+	writer := berth.client()
+	var allowed atomic.Int32
+	var servers sync.WaitGroup
+	all := pods(t, namespace)
+	for range 3 {
+		g := guard.New(writer, writer, knowsNothing, guard.Options{})
+		for i := range all {
+			servers.Go(func() {
+				verdict, err := g.Decide(t.Context(), guard.Request{Pod: &all[i], Operation: v1alpha1.OperationDelete})
+				if err != nil {
+					t.Error(err)
+				} else if verdict.Allowed && verdict.Reason == v1alpha1.ReasonWithinBudget {
+					allowed.Add(1)
+				}
+			})
+		}
+	}
+	servers.Wait()
+	if allowed.Load() != 3 {
+		t.Errorf("%d operations were let through, want 3", allowed.Load())
+	}
+	for i := range all { // and what was let through can be done, and nothing else
+		if err := remove(t.Context(), &all[i]); err != nil && !isRefused(err) {
+			t.Error(err)
+		}
+	}
+}
+
+func TestAnApprovalThatIsNotUsedExpires(t *testing.T) {
+	const expiry = 4 * time.Second
+	namespace := web(t, 5, "maxUnavailable: 1")
+	withController(t, expiry)
+	otherWebhook(t, namespace, func(*admissionv1.AdmissionRequest) bool { return false })
+	all := pods(t, namespace)
+	start := time.Now()
+	if err := remove(t.Context(), &all[0]); err == nil || isRefused(err) {
+		t.Fatalf("got %v, want the refusal of the other webhook", err)
+	}
+	waitFor(t, "the entry to expire", func(context.Context) (string, error) {
+		if n := len(ledger(t, namespace)); n > 0 {
+			return fmt.Sprintf("%d entries", n), nil
+		}
+		return "", nil
+	})
+	if took := time.Since(start); took < expiry-time.Second || took > expiry+3*time.Second {
+		t.Errorf("the entry was gone after %v, want %v", took, expiry)
+	}
+	inForce(t, namespace, 5)
+}
+
+func TestAnApprovalOutlivesADelayAndTheControllerThatSawIt(t *testing.T) {
+	delay, expiry := 3*time.Second, 5*time.Second
+	if *long {
+		delay, expiry = 25*time.Second, 40*time.Second // the other webhook may take 30s at most
+	}
+	namespace := web(t, 5, "maxUnavailable: 1")
+	withController(t, expiry)
+	w := watch(t, namespace, 4)
+	otherWebhook(t, namespace, func(r *admissionv1.AdmissionRequest) bool {
+		if r.DryRun == nil || !*r.DryRun {
+			time.Sleep(delay)
+		}
+		return true
+	})
+	all := pods(t, namespace)
+	var deletion sync.WaitGroup
+	deletion.Go(func() { expectAllowed(t, "the slow deletion", remove(context.Background(), &all[0])) })
+	waitFor(t, "the approval", func(context.Context) (string, error) {
+		if len(ledger(t, namespace)) == 0 {
+			return "none", nil
+		}
+		return "", nil
+	})
+	berth.stopController() // killed between approval and deletion
+	if err := berth.startController(context.Background(), expiry); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(delay - time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		expectRefused(t, "an eviction meanwhile", evict(t.Context(), &all[1]))
+	}
+	deletion.Wait()
+	waitFor(t, "the deletion to be seen", func(context.Context) (string, error) {
+		return map[bool]string{false: "it is not"}[w.seen() == 4], nil
+	})
+}
+
+func TestANewPodOfAnOldNameNeedsRoomOfItsOwn(t *testing.T) {
+	namespace := newNamespace(t)
+	set := strings.Replace(fmt.Sprintf(deployment, 3), "kind: Deployment", "kind: StatefulSet", 1)
+	apply(t, namespace, set+"---"+fmt.Sprintf(pub, "maxUnavailable: 1"))
+	inForce(t, namespace, 3)
+	watch(t, namespace, 2)
+	old, err := the.Client.CoreV1().Pods(namespace).Get(t.Context(), "web-0", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expectAllowed(t, "deleting web-0", remove(t.Context(), old))
+	expectRefused(t, "deleting web-1 meanwhile", remove(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-1", UID: podNamed(t, namespace, "web-1").UID}}))
+	waitFor(t, "the new web-0", func(ctx context.Context) (string, error) {
+		pod, err := the.Client.CoreV1().Pods(namespace).Get(ctx, "web-0", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) || err == nil && (pod.UID == old.UID || !isAvailable(pod) || pod.Labels[v1alpha1.ProtectedLabel] == "") {
+			return "it is not there", nil
+		}
+		return "", err
+	})
+	expectAllowed(t, "deleting web-1", remove(t.Context(), podNamed(t, namespace, "web-1")))
+	expectRefused(t, "deleting the new web-0", remove(t.Context(), podNamed(t, namespace, "web-0")))
+}
+
+func podNamed(t *testing.T, namespace, name string) *corev1.Pod {
+	t.Helper()
+	pod, err := the.Client.CoreV1().Pods(namespace).Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pod
+}
+
+func TestAPodThatBecomesReadyAfterItWasGivenAwayDoesNotCount(t *testing.T) {
+	namespace := web(t, 3, "maxUnavailable: 1")
+	all := pods(t, namespace)
+	setReady(t.Context(), &all[0], false)
+	inForce(t, namespace, 2)
+	watch(t, namespace, 2)
+	otherWebhook(t, namespace, func(r *admissionv1.AdmissionRequest) bool {
+		if r.DryRun == nil || !*r.DryRun {
+			time.Sleep(2 * time.Second)
+		}
+		return true
+	})
+	var deletion sync.WaitGroup
+	deletion.Go(func() { expectAllowed(t, "deleting the pod that is not ready", remove(context.Background(), &all[0])) })
+	waitFor(t, "the approval", func(context.Context) (string, error) {
+		if len(ledger(t, namespace)) == 0 {
+			return "none", nil
+		}
+		return "", nil
+	})
+	setReady(t.Context(), &all[0], true)
+	expectRefused(t, "evicting another", evict(t.Context(), &all[1]))
+	deletion.Wait()
+}
+
+func TestScalingAndDeletingTheWorkloadIsNotHeldUp(t *testing.T) {
+	namespace := web(t, 10, "maxUnavailable: 1")
+	scale := func(replicas int) {
+		body := fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)
+		if _, err := the.Client.AppsV1().Deployments(namespace).Patch(t.Context(), "web", "application/merge-patch+json", []byte(body), metav1.PatchOptions{}, "scale"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	scale(3)
+	inForce(t, namespace, 3)
+	scale(10)
+	inForce(t, namespace, 10)
+	expectAllowed(t, "deleting the workload", the.Client.AppsV1().Deployments(namespace).Delete(t.Context(), "web", metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}))
+	waitFor(t, "its pods to be gone", func(context.Context) (string, error) {
+		if n := len(pods(t, namespace)); n > 0 {
+			return fmt.Sprintf("%d pods are left", n), nil
+		}
+		return "", nil
+	})
+}
+
+func TestARolloutCompletesUnderABudget(t *testing.T) {
+	namespace := web(t, 8, "maxUnavailable: 25%")
+	watch(t, namespace, 6)
+	body := `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"web:9"}]}}}}`
+	if _, err := the.Client.AppsV1().Deployments(namespace).Patch(t.Context(), "web", "application/strategic-merge-patch+json", []byte(body), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the rollout", func(context.Context) (string, error) {
+		all := pods(t, namespace)
+		for _, pod := range all {
+			if pod.Spec.Containers[0].Image != "web:9" || !isAvailable(&pod) {
+				return pod.Name, nil
+			}
+		}
+		return map[bool]string{false: "not 8 pods"}[len(all) == 8], nil
+	})
+}
+
+func TestADryRunTakesNothing(t *testing.T) {
+	namespace := web(t, 3, "maxUnavailable: 1")
+	pod := pods(t, namespace)[0]
+	before, err := read(t.Context(), namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := the.Client.CoreV1().Pods(namespace)
+	expectAllowed(t, "dry-run of a deletion", client.Delete(t.Context(), pod.Name, metav1.DeleteOptions{DryRun: dryRun}))
+	eviction := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: namespace}, DeleteOptions: &metav1.DeleteOptions{DryRun: dryRun}}
+	expectAllowed(t, "dry-run in the eviction", client.EvictV1(t.Context(), eviction))
+	eviction.DeleteOptions = nil
+	expectAllowed(t, "dry-run in the URL", the.Client.CoreV1().RESTClient().Post().Namespace(namespace).Resource("pods").Name(pod.Name).SubResource("eviction").
+		Param("dryRun", metav1.DryRunAll).Body(eviction).Do(t.Context()).Error())
+	after, err := read(t.Context(), namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after.ResourceVersion != before.ResourceVersion {
+		t.Errorf("the budget was written: %+v", after.Status)
+	}
+	podNamed(t, namespace, pod.Name)
+	expectAllowed(t, "the deletion itself", remove(t.Context(), &pod))
+	expectRefused(t, "dry-run of another", client.Delete(t.Context(), pods(t, namespace)[0].Name, metav1.DeleteOptions{DryRun: dryRun}))
+}
+
+func TestADrainCompletesByItself(t *testing.T) {
+	namespace := web(t, 10, "maxUnavailable: 1")
+	apply(t, namespace, "{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {name: web}, spec: {maxUnavailable: 2, selector: {matchLabels: {app: web}}}}")
+	watch(t, namespace, 9)
+	node := pods(t, namespace)[0].Spec.NodeName
+	kubectl := func(args ...string) error {
+		command := exec.CommandContext(t.Context(), filepath.Join(harness.Root(), "bin", "kubectl"), append([]string{"--kubeconfig", the.Sandbox.Kubeconfig()}, args...)...)
+		output, err := command.CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, output)
+		}
+		return nil
+	}
+	defer func() { expectAllowed(t, "uncordon", kubectl("uncordon", node)) }()
+	expectAllowed(t, "drain", kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--pod-selector=app=web", "--timeout=80s"))
+	for _, pod := range pods(t, namespace) {
+		if pod.Spec.NodeName == node {
+			t.Errorf("pod %s is still on the node", pod.Name)
+		}
+	}
+}
+
+func TestATaintTakesNoMoreThanTheBudget(t *testing.T) {
+	namespace := web(t, 10, "maxUnavailable: 1")
+	watch(t, namespace, 9)
+	node := pods(t, namespace)[0].Spec.NodeName
+	taint := func(ctx context.Context, taints string) {
+		if _, err := the.Client.CoreV1().Nodes().Patch(ctx, node, "application/merge-patch+json", []byte(`{"spec":{"taints":`+taints+`}}`), metav1.PatchOptions{}); err != nil {
+			t.Error(err)
+		}
+	}
+	defer taint(context.Background(), "null")
+	taint(t.Context(), `[{"key":"test/go","effect":"NoExecute"}]`)
+	time.Sleep(3 * time.Second)
+}
+
+func TestOnlyUpdatesThatDisruptNeedRoom(t *testing.T) {
+	namespace := web(t, 4, "maxUnavailable: 0")
+	watch(t, namespace, 4)
+	pod := &pods(t, namespace)[0]
+	for what, err := range map[string]error{
+		"an image":                     patchImage(t.Context(), pod),
+		"a resize that restarts":       resize("memory", "32Mi")(t.Context(), pod),
+		"a deadline":                   patch(t.Context(), pod, `{"spec":{"activeDeadlineSeconds":5}}`),
+		"a label that the budget uses": patch(t.Context(), pod, `{"metadata":{"labels":{"app":"other"}}}`),
+		"leaving all budgets":          patch(t.Context(), pod, `{"metadata":{"annotations":{"pub.kruise.io/no-protect":"true"}}}`),
+		"a deletion":                   remove(t.Context(), pod),
+		"an eviction":                  evict(t.Context(), pod),
+	} {
+		expectRefused(t, what, err)
+	}
+	for what, err := range map[string]error{
+		"a resize in place":      resize("cpu", "20m")(t.Context(), pod),
+		"another label":          patch(t.Context(), pod, `{"metadata":{"labels":{"other":"x"}}}`),
+		"another annotation":     patch(t.Context(), pod, `{"metadata":{"annotations":{"other":"x"}}}`),
+		"an ephemeral container": patch(t.Context(), pod, `{"spec":{"ephemeralContainers":[{"name":"debug","image":"debug:1"}]}}`, "ephemeralcontainers"),
+	} {
+		expectAllowed(t, what, err)
+	}
+	for what, err := range map[string]error{
+		"stripping the protection label":     patch(t.Context(), pod, `{"metadata":{"labels":{"policy.berth.dev/protected":null}}}`),
+		"changing the protection label":      patch(t.Context(), pod, `{"metadata":{"labels":{"policy.berth.dev/protected":"no"}}}`),
+		"stripping it through the status":    patch(t.Context(), pod, `{"metadata":{"labels":{"policy.berth.dev/protected":null}}}`, "status"),
+		"a label of the selector the status": patch(t.Context(), pod, `{"metadata":{"labels":{"app":"other"}}}`, "status"),
+	} {
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("%s: got %v, want it to be forbidden", what, err)
+		}
+	}
+	if entries := ledger(t, namespace); len(entries) > 0 {
+		t.Errorf("ledger %+v", entries)
+	}
+}
+
+func TestPodsWithoutABudgetNeverReachTheWebhook(t *testing.T) {
+	namespace := newNamespace(t)
+	apply(t, namespace, fmt.Sprintf(deployment, 3))
+	waitFor(t, "pods", func(context.Context) (string, error) {
+		return map[bool]string{false: "too few"}[len(pods(t, namespace)) == 3], nil
+	})
+	before := berth.requests.Load()
+	for _, pod := range pods(t, namespace) {
+		expectAllowed(t, "an update", patchImage(t.Context(), &pod))
+		expectAllowed(t, "a deletion", remove(t.Context(), &pod))
+	}
+	if asked := berth.requests.Load() - before; asked > 0 {
+		t.Errorf("the webhook was asked %d times", asked)
+	}
+}
+
+func TestBudgetsThatOverlapAreRefused(t *testing.T) {
+	namespace := web(t, 1, "maxUnavailable: 1")
+	budget := func(name, rule string) error {
+		return the.ApplyYAML(t.Context(), namespace, "{apiVersion: policy.kruise.io/v1alpha1, kind: PodUnavailableBudget, metadata: {name: "+name+"}, spec: {"+rule+"}}")
+	}
+	for what, rule := range map[string]string{
+		"the same selector":  "selector: {matchLabels: {app: web}}, maxUnavailable: 1",
+		"a wider one":        "selector: {}, maxUnavailable: 1",
+		"no subject":         "maxUnavailable: 1",
+		"no amount":          "selector: {matchLabels: {app: x}}",
+		"a negative amount":  "selector: {matchLabels: {app: x}}, maxUnavailable: -1",
+		"more than all":      "selector: {matchLabels: {app: x}}, minAvailable: 101%",
+		"an unknown policy":  "selector: {matchLabels: {app: x}}, maxUnavailable: 1, unhealthyPodPolicy: Never",
+		"a broken selector":  "selector: {matchExpressions: [{key: app, operator: Near}]}, maxUnavailable: 1",
+		"a target of no kin": "targetRef: {apiVersion: apps/v1, name: web}, maxUnavailable: 1",
+	} {
+		if err := budget("other", rule); !apierrors.IsInvalid(err) {
+			t.Errorf("%s: got %v, want it to be invalid", what, err)
+		}
+	}
+	expectAllowed(t, "another value of the label", budget("db", "selector: {matchLabels: {app: db}}, maxUnavailable: 1"))
+	expectAllowed(t, "another label", budget("backend", "selector: {matchLabels: {backend: 'true'}}, maxUnavailable: 1"))
+	expectAllowed(t, "a target", budget("target", "targetRef: {apiVersion: apps/v1, kind: Deployment, name: x}, maxUnavailable: 1, minAvailable: 1"))
+}
+
+func TestABudgetWithATargetCoversThePodsOfThatWorkload(t *testing.T) {
+	namespace := newNamespace(t)
+	apply(t, namespace, fmt.Sprintf(deployment, 4)+"---\n"+
+		"{apiVersion: policy.kruise.io/v1alpha1, kind: PodUnavailableBudget, metadata: {name: web}, spec: {targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}, maxUnavailable: 1}}\n---\n"+
+		"{apiVersion: v1, kind: Pod, metadata: {name: stranger, labels: {app: stranger}}, spec: {containers: [{name: main, image: web:1}]}}")
+	inForce(t, namespace, 4)
+	watch(t, namespace, 3)
+	noReplacements(t)
+	var mine []corev1.Pod
+	for _, pod := range pods(t, namespace) {
+		if pod.Name != "stranger" {
+			mine = append(mine, pod)
+		}
+	}
+	expectAllowed(t, "a pod of somebody else", remove(t.Context(), podNamed(t, namespace, "stranger")))
+	expectAllowed(t, "the first", evict(t.Context(), &mine[0]))
+	expectRefused(t, "the second", remove(t.Context(), &mine[1]))
+	expectAllowed(t, "deleting the budget", berth.client().DeleteAllOf(t.Context(), &v1alpha1.PodUnavailableBudget{}, inNamespace(namespace)))
+	waitFor(t, "the label to be taken off", func(ctx context.Context) (string, error) {
+		pod, err := the.Client.CoreV1().Pods(namespace).Get(ctx, mine[1].Name, metav1.GetOptions{})
+		if err != nil {
+			return "", err
+		}
+		return map[bool]string{true: "it is there"}[pod.Labels[v1alpha1.ProtectedLabel] != ""], nil
+	})
+}
+
+func TestThePodsOfANodeThatIsGoneAreCollected(t *testing.T) {
+	if !*long {
+		t.Skip("takes a minute; run with -long")
+	}
+	namespace := web(t, 5, "maxUnavailable: 0")
+	node := pods(t, namespace)[0].Spec.NodeName
+	expectAllowed(t, "deleting the node", the.Client.CoreV1().Nodes().Delete(t.Context(), node, metav1.DeleteOptions{}))
+	waitFor(t, "its pods to be gone", func(context.Context) (string, error) {
+		for _, pod := range pods(t, namespace) {
+			if pod.Spec.NodeName == node {
+				return pod.Name, nil
+			}
+		}
+		return "", nil
+	})
+}

@@ -1,0 +1,218 @@
+package budget
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// storm has clients do the operations to pods of the namespace for a while, each to one that it picks at random.
+func storm(t *testing.T, namespace string, operations ...operation) (allowed, refused int64) {
+	t.Helper()
+	var done, no, failed atomic.Int64
+	ctx, cancel := context.WithTimeout(t.Context(), *duration)
+	defer cancel()
+	var mu sync.Mutex
+	var current []corev1.Pod
+	refresh := func() {
+		list, err := the.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=web", ResourceVersion: "0"})
+		if err == nil {
+			mu.Lock()
+			current = list.Items
+			mu.Unlock()
+		}
+	}
+	refresh()
+	var clients sync.WaitGroup
+	clients.Go(func() {
+		for ctx.Err() == nil {
+			time.Sleep(100 * time.Millisecond)
+			refresh()
+		}
+	})
+	for n := range *storms {
+		clients.Go(func() {
+			for ctx.Err() == nil {
+				mu.Lock()
+				pod := current[rand.N(len(current))]
+				mu.Unlock()
+				err := operations[(n+rand.N(len(operations)))%len(operations)](ctx, &pod)
+				switch {
+				case err == nil:
+					done.Add(1)
+				case isRefused(err):
+					no.Add(1)
+				case apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsInvalid(err), ctx.Err() != nil, strings.Contains(err.Error(), "context deadline"):
+				default:
+					if failed.Add(1) < 4 {
+						t.Errorf("an operation failed: %v", err)
+					}
+				}
+				time.Sleep(jitter(20 * time.Millisecond))
+			}
+		})
+	}
+	clients.Wait()
+	return done.Load(), no.Load()
+}
+
+func TestNoStormOfOperationsTakesMoreThanTheBudget(t *testing.T) {
+	tests := map[string]struct {
+		rule  string
+		floor int
+		none  bool
+	}{
+		"maxUnavailable 0":   {"maxUnavailable: 0", 20, true},
+		"maxUnavailable 1":   {"maxUnavailable: 1", 19, false},
+		"maxUnavailable 3":   {"maxUnavailable: 3", 17, false},
+		"maxUnavailable 30%": {"maxUnavailable: 30%", 14, false},
+		"minAvailable 18":    {"minAvailable: 18", 18, false},
+		"minAvailable 81%":   {"minAvailable: 81%", 17, false},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			namespace := web(t, 20, tc.rule)
+			w := watch(t, namespace, tc.floor)
+			berth.set(func(i *installation) { i.latencies = nil })
+			allowed, refused := storm(t, namespace, remove, evict, patchImage, resizeMemory)
+			berth.set(func(i *installation) {
+				slices.Sort(i.latencies)
+				if n := len(i.latencies); n > 0 {
+					t.Logf("%d let through, %d refused, lowest %d of %d; answers p50 %v p99 %v", allowed, refused, w.seen(), tc.floor, i.latencies[n/2], i.latencies[n*99/100])
+				}
+			})
+			if tc.none != (allowed == 0) || refused == 0 {
+				t.Errorf("%d let through, %d refused", allowed, refused)
+			}
+		})
+	}
+}
+
+func TestAConflictStormOnTheStatusCostsTimeAndNoPods(t *testing.T) {
+	namespace := web(t, 20, "maxUnavailable: 3")
+	watch(t, namespace, 17)
+	ctx, cancel := context.WithCancel(t.Context())
+	var writers sync.WaitGroup
+	defer writers.Wait()
+	defer cancel()
+	for range 20 {
+		writers.Go(func() {
+			c := berth.client()
+			for ctx.Err() == nil {
+				if b, err := read(ctx, namespace); err == nil {
+					b.Status.Conditions = append(b.Status.Conditions[:0:0], b.Status.Conditions...)
+					if len(b.Status.Conditions) > 0 {
+						b.Status.Conditions[0].Message = fmt.Sprint(rand.Int())
+					}
+					_ = c.Status().Update(ctx, b) // conflicts are the point
+				}
+				time.Sleep(jitter(20 * time.Millisecond))
+			}
+		})
+	}
+	allowed, refused := storm(t, namespace, remove, evict, patchImage)
+	t.Logf("%d let through, %d refused", allowed, refused)
+	if allowed == 0 {
+		t.Error("nothing got through")
+	}
+}
+
+func TestTheBudgetHoldsWhileItAndItsWorkloadChange(t *testing.T) {
+	namespace := web(t, 20, "maxUnavailable: 5")
+	w := watch(t, namespace, 15)
+	ctx, cancel := context.WithTimeout(t.Context(), *duration)
+	defer cancel()
+	var others sync.WaitGroup
+	others.Go(func() {
+		time.Sleep(*duration / 3)
+		apply(t, namespace, fmt.Sprintf(pub, "maxUnavailable: 1"))
+		// What was let through before may still be happening; it was within the budget then.
+		waitFor(t, "what was let through to be over", func(ctx context.Context) (string, error) {
+			b, err := read(ctx, namespace)
+			if err != nil || b.Status.CurrentAvailable >= 19 && b.Status.ObservedGeneration == b.Generation && len(b.Status.Ledger) <= 1 {
+				return "", err
+			}
+			return fmt.Sprintf("%d are available", b.Status.CurrentAvailable), nil
+		})
+		w.setFloor(19)
+	})
+	storm(t, namespace, remove, evict, patchImage)
+	others.Wait()
+	<-ctx.Done()
+}
+
+func TestTwoHundredDeletionsAreDecidedWithinTwoSeconds(t *testing.T) {
+	namespace := web(t, 200, "maxUnavailable: 20")
+	watch(t, namespace, 180)
+	all := pods(t, namespace)
+	var allowed, refused atomic.Int64
+	var clients sync.WaitGroup
+	start := time.Now()
+	for i := range all {
+		clients.Go(func() {
+			switch err := remove(t.Context(), &all[i]); {
+			case err == nil:
+				allowed.Add(1)
+			case isRefused(err):
+				refused.Add(1)
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	clients.Wait()
+	took := time.Since(start)
+	t.Logf("%d let through, %d refused in %v", allowed.Load(), refused.Load(), took)
+	if allowed.Load() < 20 || took > time.Duration(*slack)*2*time.Second {
+		t.Errorf("%d of at least 20 let through in %v, want at most 2s", allowed.Load(), took)
+	}
+}
+
+func TestAnAnswerTakesMilliseconds(t *testing.T) {
+	namespace := web(t, 50, "maxUnavailable: 50%")
+	noReplacements(t) // the machine is to do nothing else
+	operate := func(what string, operation operation) {
+		berth.set(func(i *installation) { i.latencies = nil })
+		for _, pod := range pods(t, namespace)[:10] {
+			if err := operation(t.Context(), &pod); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		berth.set(func(i *installation) {
+			slices.Sort(i.latencies)
+			n := len(i.latencies)
+			t.Logf("%s: p50 %v, p90 %v, max %v of %d", what, i.latencies[n/2], i.latencies[n*9/10], i.latencies[n-1], n)
+		})
+	}
+	operate("tried without writing", func(ctx context.Context, pod *corev1.Pod) error {
+		return the.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{DryRun: dryRun})
+	})
+	operate("let through", remove)
+	var writes []time.Duration
+	for range 10 {
+		b, err := read(t.Context(), namespace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Annotations = map[string]string{"test/now": time.Now().String()}
+		start := time.Now()
+		if err := berth.client().Update(t.Context(), b); err != nil && !apierrors.IsConflict(err) {
+			t.Fatal(err)
+		}
+		writes = append(writes, time.Since(start))
+		time.Sleep(100 * time.Millisecond)
+	}
+	slices.Sort(writes)
+	t.Logf("for comparison, one write of the budget: p50 %v", writes[5])
+}

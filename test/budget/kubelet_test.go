@@ -1,0 +1,242 @@
+package budget
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/retry"
+)
+
+// restartTime is how long a container takes to restart.
+const restartTime = 150 * time.Millisecond
+
+// runKubelet does what KWOK does not: it observes specs, and restarts containers whose image or resources have changed.
+func runKubelet(ctx context.Context) {
+	factory := informers.NewSharedInformerFactory(the.Client, 0)
+	var busy sync.Map
+	look := func(obj any) {
+		pod, ok := obj.(*corev1.Pod)
+		if !ok || pod.DeletionTimestamp != nil || pod.Spec.NodeName == "" || len(pod.Status.ContainerStatuses) == 0 || observed(pod) {
+			return
+		}
+		if _, going := busy.LoadOrStore(pod.UID, true); going {
+			return
+		}
+		go func() {
+			defer busy.Delete(pod.UID)
+			restart(ctx, pod)
+		}()
+	}
+	_, _ = factory.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{ // fails only once stopped
+		AddFunc: look, UpdateFunc: func(_, obj any) { look(obj) },
+	})
+	factory.Start(ctx.Done())
+	<-ctx.Done()
+}
+
+func observed(pod *corev1.Pod) bool {
+	return pod.Status.ObservedGeneration == pod.Generation && !mustRestart(pod)
+}
+
+// mustRestart is true if a container runs something else than the spec says.
+func mustRestart(pod *corev1.Pod) bool {
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		for j := range pod.Status.ContainerStatuses {
+			s := &pod.Status.ContainerStatuses[j]
+			if s.Name != c.Name {
+				continue
+			}
+			if s.Image != c.Image {
+				return true
+			}
+			for _, p := range c.ResizePolicy {
+				if s.Resources != nil && p.RestartPolicy == corev1.RestartContainer && !s.Resources.Requests[p.ResourceName].Equal(c.Resources.Requests[p.ResourceName]) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// restart goes the way of a kubelet: it reports the spec as observed before the container stops, then not ready, then the new container.
+func restart(ctx context.Context, pod *corev1.Pod) {
+	if mustRestart(pod) {
+		setStatus(ctx, pod, func(status *corev1.PodStatus, live *corev1.Pod) { status.ObservedGeneration = live.Generation })
+		setReady(ctx, pod, false)
+		select {
+		case <-time.After(restartTime):
+		case <-ctx.Done():
+			return
+		}
+	}
+	setStatus(ctx, pod, func(status *corev1.PodStatus, live *corev1.Pod) {
+		status.ObservedGeneration = live.Generation
+		for i := range live.Spec.Containers {
+			for j := range status.ContainerStatuses {
+				if status.ContainerStatuses[j].Name == live.Spec.Containers[i].Name {
+					status.ContainerStatuses[j].Image = live.Spec.Containers[i].Image
+					status.ContainerStatuses[j].Resources = live.Spec.Containers[i].Resources.DeepCopy()
+				}
+			}
+		}
+		if !heldUnready(live) {
+			ready(status, corev1.ConditionTrue)
+		}
+	})
+}
+
+// heldUnready is true for pods that a test keeps from being ready.
+func heldUnready(pod *corev1.Pod) bool { return pod.Annotations["test/unready"] != "" }
+
+func setReady(ctx context.Context, pod *corev1.Pod, is bool) {
+	value := corev1.ConditionFalse
+	if is {
+		value = corev1.ConditionTrue
+	}
+	setStatus(ctx, pod, func(status *corev1.PodStatus, _ *corev1.Pod) { ready(status, value) })
+}
+
+func ready(status *corev1.PodStatus, value corev1.ConditionStatus) {
+	for i := range status.Conditions {
+		if c := &status.Conditions[i]; c.Type == corev1.PodReady || c.Type == corev1.ContainersReady {
+			c.Status = value
+		}
+	}
+}
+
+func setStatus(ctx context.Context, pod *corev1.Pod, change func(*corev1.PodStatus, *corev1.Pod)) {
+	_ = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // a pod that is gone has no status
+		live, err := the.Client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+		if err != nil || live.UID != pod.UID {
+			return err
+		}
+		change(&live.Status, live)
+		_, err = the.Client.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, live, metav1.UpdateOptions{})
+		return err
+	})
+}
+
+// watcher looks at every revision of the pods of a namespace, and at nothing else. A pod is available if it is ready, does not terminate, is
+// in no one's exception, and runs what its spec says.
+type watcher struct {
+	mu         sync.Mutex
+	pods       map[types.UID]*corev1.Pod
+	floor      int
+	lowest     int
+	violations []string
+}
+
+func (w *watcher) available() int {
+	n := 0
+	for _, pod := range w.pods {
+		if isAvailable(pod) {
+			n++
+		}
+	}
+	return n
+}
+
+func isAvailable(pod *corev1.Pod) bool {
+	if pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning || pod.Annotations["pub.kruise.io/no-protect"] == "true" || mustRestart(pod) {
+		return false
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// watch begins to look, and at the end of the test reports every revision at which fewer pods than the floor were available.
+func watch(t *testing.T, namespace string, floor int) *watcher {
+	t.Helper()
+	w := &watcher{pods: map[types.UID]*corev1.Pod{}, floor: floor, lowest: 1 << 30}
+	options := metav1.ListOptions{LabelSelector: "app=web"}
+	list, err := the.Client.CoreV1().Pods(namespace).List(t.Context(), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range list.Items {
+		w.pods[list.Items[i].UID] = &list.Items[i]
+	}
+	w.check("the start")
+	options.ResourceVersion = list.ResourceVersion
+	ctx, cancel := context.WithCancel(context.Background())
+	events, err := the.Client.CoreV1().Pods(namespace).Watch(ctx, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for e := range events.ResultChan() {
+			pod, ok := e.Object.(*corev1.Pod)
+			if !ok {
+				continue
+			}
+			w.mu.Lock()
+			if e.Type == apiwatch.Deleted {
+				delete(w.pods, pod.UID)
+			} else {
+				w.pods[pod.UID] = pod
+			}
+			w.check(string(e.Type) + " " + pod.Name + " at revision " + pod.ResourceVersion)
+			w.mu.Unlock()
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for i, violation := range w.violations {
+			if i == 5 {
+				t.Errorf("and %d more", len(w.violations)-i)
+				break
+			}
+			t.Error(violation)
+		}
+	})
+	return w
+}
+
+func (w *watcher) check(when string) {
+	n := w.available()
+	w.lowest = min(w.lowest, n)
+	if n < w.floor {
+		missing := ""
+		for _, pod := range w.pods {
+			if !isAvailable(pod) {
+				missing += fmt.Sprintf("\n  %s revision %s generation %d observed %d protected %q terminating %t restarts %t", pod.Name, pod.ResourceVersion, pod.Generation,
+					pod.Status.ObservedGeneration, pod.Labels["policy.berth.dev/protected"], pod.DeletionTimestamp != nil, mustRestart(pod))
+			}
+		}
+		w.violations = append(w.violations, fmt.Sprintf("%d pods are available and %d must be: after %s; without %s", n, w.floor, when, missing))
+	}
+}
+
+// setFloor changes what is demanded from now on.
+func (w *watcher) setFloor(floor int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.floor = floor
+}
+
+// seen is the lowest number of available pods so far.
+func (w *watcher) seen() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lowest
+}

@@ -1,0 +1,92 @@
+// Package budget exercises PodUnavailableBudgets on a real control plane. Its watcher shares no code with the model.
+package budget
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/berth-project/berth/cmd/sandbox/product"
+	"github.com/berth-project/berth/pkg/sandbox"
+	"github.com/berth-project/berth/test/harness"
+)
+
+var (
+	// duration is how long each storm of the exactness run lasts.
+	duration = flag.Duration("storm", time.Second, "how long each storm of operations lasts")
+	// storms is how many clients storm.
+	storms = flag.Int("clients", 50, "how many clients operate at the same time")
+	// slack makes allowance for a machine, or a race detector, that is slow.
+	slack = flag.Int("slack", 1, "how many times longer than on an idle machine things may take")
+	// long has the cases run that wait for real timeouts.
+	long = flag.Bool("long", false, "run the cases that take minutes")
+)
+
+// the is the cluster that all tests share, and berth what of Berth runs in this process.
+var (
+	the   *harness.Cluster
+	berth *installation
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (code int, err error) {
+	logs := klog.NewKlogr()
+	if os.Getenv("BERTH_LOG") == "" {
+		logs = klog.LoggerWithName(logs, "berth")
+		klog.LogToStderr(false)
+		klog.SetOutput(nowhere{})
+	}
+	ctrl.SetLogger(logs)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	dir, err := os.MkdirTemp("", "berth-budget-")
+	if err != nil {
+		return 1, err
+	}
+	defer func() {
+		if code == 0 {
+			err = errors.Join(err, os.RemoveAll(dir))
+		}
+	}()
+	config := sandbox.Config{Name: "budget", Dir: dir, Without: []string{product.Controller}, Nodes: 5}
+	for _, name := range []string{"rbac.yaml", "protection.yaml"} {
+		content, err := os.ReadFile(filepath.Join(harness.Root(), "manifests", "budget", name))
+		if err != nil {
+			return 1, err
+		}
+		config.Manifests = append(config.Manifests, content)
+	}
+	if the, err = harness.Start(ctx, config, product.Options{}); err != nil {
+		return 1, err
+	}
+	defer the.Sandbox.Stop()
+	if berth, err = install(ctx, dir); err != nil {
+		return 1, err
+	}
+	go runKubelet(ctx)
+	code = m.Run()
+	cancel()
+	berth.stop()
+	return code, nil
+}
+
+type nowhere struct{}
+
+func (nowhere) Write(p []byte) (int, error) { return len(p), nil }
