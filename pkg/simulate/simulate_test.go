@@ -204,7 +204,7 @@ func TestWhatCannotBePlayedIsRefused(t *testing.T) {
 			"apply v2.yaml: the template of a StatefulSet changes, and its rollout cannot be simulated; use a Deployment",
 		},
 		"a spread that binds early": {
-			pools + strings.Replace(twoInA, "    maxReplicas", "    patch: {spec: {priority: 1}}\n    maxReplicas", 1) + web("v1", 4, "", "", "") + steps,
+			pools + strings.Replace(twoInA, "    maxReplicas", "    patch: {spec: {priorityClassName: low}}\n    maxReplicas", 1) + web("v1", 4, "", "", "") + steps,
 			"apply spread.yaml v1.yaml: the spread binds early, which cannot be simulated; use binding: Late, and patches of metadata only",
 		},
 		"replicas at a path": {

@@ -107,8 +107,21 @@ func (p *Policy) AdmittedTo(admitted *Admitted, spread string) (index int, count
 	return index, index != None
 }
 
-// Overbooked are the active pods that admission picked a subset for which has no room for them: they would wait for ever, and are to be
-// replaced while they are pending. The oldest keep their place.
+// PickEarly is the subset whose patch a pod is to carry. Where a late-bound pod would be refused, an early-bound one is given the first subset all
+// the same, and waits for it: it cannot be patched later.
+func (p *Policy) PickEarly(plan *Plan, kept Counts, closed Mask) Verdict {
+	verdict := p.Admit(plan, kept, Candidate{Closed: closed})
+	if verdict.Reason == v1alpha1.ReasonNoNodeFits {
+		verdict = p.Admit(plan, kept, Candidate{})
+	}
+	if !verdict.Allowed() {
+		verdict.Subset = 0
+	}
+	return verdict
+}
+
+// Overbooked are pending pods that admission picked a subset for which has no room for them, although a pod made in their place would have
+// another: they are to be replaced. The oldest keep their place.
 func (p *Policy) Overbooked(plan *Plan, pods []Pod, spread string) []*Pod {
 	kept := p.Count(pods, spread)
 	var waiting, overbooked []*Pod
@@ -130,7 +143,12 @@ func (p *Policy) Overbooked(plan *Plan, pods []Pod, spread string) []*Pod {
 			overbooked = append(overbooked, pod)
 		}
 	}
-	return overbooked
+	return slices.DeleteFunc(overbooked, func(pod *Pod) bool {
+		scope := p.ScopeOf(pod.Revision)
+		verdict := p.Admit(plan, kept.Kept(scope), Candidate{})
+		kept.Add(scope, verdict.Subset)
+		return !verdict.Allowed()
+	})
 }
 
 // HasRoom is true if the pod fits into the quota of this one subset.

@@ -2,103 +2,176 @@ package subset
 
 import (
 	"bytes"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"sort"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	apimachineryvalidation "k8s.io/apimachinery/pkg/api/validation"
-	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	strictjson "sigs.k8s.io/json"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
 
-// podPatch is a subset's patch, taken apart by who can apply it.
-type podPatch struct {
+// Patch is the strategic merge patch that a subset has for its pods, checked as far as that is possible without a pod. It is immutable and
+// safe for concurrent use. Nil is no patch, and changes nothing.
+//
+// It may change labels, annotations and the spec, and nothing that makes the pod another pod, takes it away from its workload or from Berth,
+// or is decided elsewhere. It is what kubectl and the API server know as a strategic merge patch, with these exceptions:
+//
+//   - Tolerations are added to the pod's, as those of a subset are. (In the API a pod's tolerations are one value, so that a patch would
+//     replace what the workload's template, other admission plugins and the subset itself have brought.) One that the pod has already gets
+//     the tolerationSeconds of the patch.
+//   - A request that equals its limit, because the API server has filled it in or somebody wants it so, follows a limit that the patch
+//     changes, unless the patch says what the request is. Otherwise a lower limit would be below the request.
+//   - What the API server has computed for the pod from a field that the patch changes (priority from priorityClassName, overhead from
+//     runtimeClassName) is cleared, so that it is computed again.
+//   - Where the pod has nothing that a directive could act on, $patch: delete does nothing, and $patch: replace sets.
+//
+// As everywhere, elements of a list that are new to the pod come before those that it has, unless $setElementOrder says otherwise: a sidecar
+// among initContainers starts first.
+//
+// A patch of nodeSelector or affinity is legal and narrows the nodes further: nodeSelector is merged key by key, and the terms of
+// requiredDuringSchedulingIgnoredDuringExecution are one value, which replaces the pod's own. The subset's term is required as well,
+// whatever the patch says, provided that it is added after the patch is applied.
+type Patch struct {
 	Metadata
-	// touchesMore is true for anything that cannot travel in a Binding: spec, and the removal of labels or annotations.
-	touchesMore bool
+
+	path        *field.Path
+	tree        map[string]any // without the tolerations
+	tolerations []any
+	// early are the paths of what no Binding can carry.
+	early []*field.Path
 }
+
+// podMeta tells the patch strategies of a pod's fields.
+var podMeta = strategicpatch.PatchMetaFromStruct{T: podType}
+
+const (
+	onlyThese    = "a patch may change metadata.labels, metadata.annotations and spec"
+	keepOthers   = "it would take away what others have set; name the keys to remove and set them to null"
+	ofController = "belongs to the workload's controller"
+)
 
 // reservedKeys are labels and annotations by which Kubernetes or Berth counts pods. A patch that set them would move a pod out of its
 // workload or into another quota.
 var reservedKeys = map[string]string{
-	"pod-template-hash":                "belongs to the ReplicaSet controller",
-	"controller-revision-hash":         "belongs to the workload's controller",
-	v1alpha1.PodDeletionCostAnnotation: "is computed from the subset",
-	v1alpha1.MatchedAnnotation:         "is Berth's own record",
-	v1alpha1.SubsetLabel:               "is Berth's own label",
+	"pod-template-hash":                        "belongs to the ReplicaSet controller",
+	"controller-revision-hash":                 ofController,
+	"rollouts-pod-template-hash":               ofController,
+	"statefulset.kubernetes.io/pod-name":       ofController,
+	"apps.kubernetes.io/pod-index":             ofController,
+	"batch.kubernetes.io/controller-uid":       ofController,
+	"controller-uid":                           ofController,
+	"batch.kubernetes.io/job-completion-index": ofController,
+	"apps.kruise.io/cloneset-instance-id":      ofController,
+	v1alpha1.PodDeletionCostAnnotation:         "is computed from the subset",
+	v1alpha1.MatchedAnnotation:                 "is Berth's own record",
+	v1alpha1.AdmittedAnnotation:                "is Berth's own record",
+	v1alpha1.ConstraintsAnnotation:             "is Berth's own record",
+	v1alpha1.SubsetLabel:                       "is Berth's own label",
 }
 
-// compilePatch checks that the extension is a strategic merge patch of a pod and splits it. Labels and annotations in a Binding are not
-// validated by the API server, and an invalid one would make every later update of the pod fail, so they are validated here. Nil, empty
-// and null change nothing.
-func compilePatch(extension *runtime.RawExtension, path *field.Path) (podPatch, field.ErrorList) {
+// reservedFields of a pod's spec are not for patches.
+var reservedFields = map[string]string{
+	"nodeName":            "the scheduler picks the node; use requiredNodeSelectorTerm of the subset",
+	"schedulerName":       "another scheduler knows nothing of the subset's quota",
+	"schedulingGates":     "a gate is for whoever removes it; a patch comes before anybody could",
+	"ephemeralContainers": "they can only be added to a pod that runs",
+	"priority":            "is computed from priorityClassName; patch that one",
+	"overhead":            "is computed from runtimeClassName; patch that one",
+	"serviceAccount":      "is an old name that serviceAccountName wins over; patch that one",
+}
+
+// CompilePatch checks that the extension is a strategic merge patch of a pod, or returns every error in it with its path below path. Nil,
+// empty and null are no patch, and so is an object that changes nothing. Labels and annotations in a Binding are not validated by the API
+// server, and an invalid one would make every later update of the pod fail, so they are validated here.
+func CompilePatch(extension *runtime.RawExtension, path *field.Path) (*Patch, field.ErrorList) {
 	if extension == nil {
-		return podPatch{}, nil
+		return nil, nil
 	}
 	raw := bytes.TrimSpace(extension.Raw)
 	if len(raw) == 0 || bytes.Equal(raw, []byte("null")) {
-		return podPatch{}, nil
+		return nil, nil
 	}
-	var tree map[string]any
-	if err := json.Unmarshal(raw, &tree); err != nil {
-		return podPatch{}, field.ErrorList{field.Invalid(path, field.OmitValueType{}, fmt.Sprintf("must be a strategic merge patch of a pod: %v", err))}
+	var value any
+	if err := json.Unmarshal(raw, &value); err != nil {
+		return nil, field.ErrorList{field.Invalid(path, field.OmitValueType{}, fmt.Sprintf("must be a strategic merge patch of a pod: %v", err))}
 	}
-	var patch podPatch
-	errs := unknownFields(tree, path)
+	tree, ok := value.(map[string]any)
+	if !ok {
+		return nil, field.ErrorList{field.Invalid(path, field.OmitValueType{}, "must be a strategic merge patch of a pod, which is an object")}
+	}
+	p := &Patch{path: path, tree: tree}
+	var errs field.ErrorList
 	for _, key := range sortedKeys(tree) {
-		switch key {
-		case "metadata":
-			metadata, ok := tree[key].(map[string]any)
-			if !ok {
-				errs = append(errs, field.Invalid(path.Child(key), field.OmitValueType{}, "must be an object"))
-				continue
-			}
-			errs = append(errs, patch.compileMetadata(metadata, path.Child(key))...)
-		case "spec":
-			patch.touchesMore = true
+		part, isObject := tree[key].(map[string]any)
+		switch {
+		case isDirective(key):
+			errs = append(errs, field.Forbidden(path.Child(key), keepOthers))
+		case key != "metadata" && key != "spec":
+			errs = append(errs, field.Forbidden(path.Child(key), onlyThese))
+		case !isObject:
+			errs = append(errs, field.Invalid(path.Child(key), field.OmitValueType{}, "must be an object"))
+		case key == "metadata":
+			errs = append(errs, p.compileMetadata(part, path.Child(key))...)
 		default:
-			errs = append(errs, field.Forbidden(path.Child(key), "a patch may change metadata.labels, metadata.annotations and spec"))
+			errs = append(errs, p.compileSpec(part, path.Child(key))...)
 		}
 	}
-	return patch, errs
+	if len(errs) > 0 {
+		return nil, errs
+	}
+	if len(p.early) == 0 && len(p.Labels) == 0 && len(p.Annotations) == 0 {
+		return nil, nil
+	}
+	return p, nil
 }
 
-func (p *podPatch) compileMetadata(metadata map[string]any, path *field.Path) field.ErrorList {
+func (p *Patch) compileMetadata(metadata map[string]any, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for _, key := range sortedKeys(metadata) {
 		keyPath := path.Child(key)
-		switch key {
-		case "labels":
-			values, removes, valueErrs := stringMap(metadata[key], keyPath)
-			p.Labels, p.touchesMore = values, p.touchesMore || removes
+		switch {
+		case isDirective(key):
+			errs = append(errs, field.Forbidden(keyPath, keepOthers))
+		case key == "labels":
+			values, valueErrs := p.stringMap(metadata[key], keyPath)
+			p.Labels = values
 			errs = append(errs, valueErrs...)
-			errs = append(errs, metav1validation.ValidateLabels(values, keyPath)...)
-		case "annotations":
-			values, removes, valueErrs := stringMap(metadata[key], keyPath)
-			p.Annotations, p.touchesMore = values, p.touchesMore || removes
+			errs = append(errs, validateLabels(values, keyPath)...)
+		case key == "annotations":
+			values, valueErrs := p.stringMap(metadata[key], keyPath)
+			p.Annotations = values
 			errs = append(errs, valueErrs...)
-			errs = append(errs, apimachineryvalidation.ValidateAnnotations(values, keyPath)...)
+			errs = append(errs, validateAnnotations(values, keyPath)...)
 		default:
-			errs = append(errs, field.Forbidden(keyPath, "a patch may change metadata.labels, metadata.annotations and spec"))
+			errs = append(errs, field.Forbidden(keyPath, onlyThese))
 		}
 	}
 	return errs
 }
 
-// stringMap reads labels or annotations from a patch. A null value removes the key.
-func stringMap(value any, path *field.Path) (values map[string]string, removes bool, errs field.ErrorList) {
+// stringMap reads labels or annotations. A null value removes the key.
+func (p *Patch) stringMap(value any, path *field.Path) (map[string]string, field.ErrorList) {
 	object, ok := value.(map[string]any)
 	if !ok {
-		return nil, false, field.ErrorList{field.Invalid(path, field.OmitValueType{}, "must be an object")}
+		return nil, field.ErrorList{field.Invalid(path, field.OmitValueType{}, "must be an object")}
 	}
-	values = make(map[string]string, len(object))
+	var errs field.ErrorList
+	values := make(map[string]string, len(object))
 	for _, key := range sortedKeys(object) {
+		if isDirective(key) {
+			errs = append(errs, field.Forbidden(path.Child(key), keepOthers))
+			continue
+		}
 		if why, reserved := reservedKeys[key]; reserved {
 			errs = append(errs, field.Forbidden(path.Key(key), why))
 			continue
@@ -107,55 +180,270 @@ func stringMap(value any, path *field.Path) (values map[string]string, removes b
 		case string:
 			values[key] = v
 		case nil:
-			removes = true
+			p.early = append(p.early, path.Key(key))
 		default:
-			errs = append(errs, field.Invalid(path.Key(key), v, "must be a string; put it in quotes"))
+			errs = append(errs, field.Invalid(path.Key(key), scalar(v), mustBeString(v)))
 		}
 	}
-	return values, removes, errs
+	return values, errs
 }
 
-// unknownFields lists the fields of a patch that no pod has, such as resources.limit for resources.limits. The API server would drop
-// them without a word. Directives of the patch itself ($patch and the like) are left aside.
-func unknownFields(tree map[string]any, path *field.Path) field.ErrorList {
-	plain, err := json.Marshal(withoutDirectives(tree))
-	if err != nil {
-		return field.ErrorList{field.InternalError(path, err)}
-	}
-	strict, err := strictjson.UnmarshalStrict(plain, &corev1.Pod{}, strictjson.DisallowUnknownFields)
-	if err != nil {
-		return field.ErrorList{field.Invalid(path, field.OmitValueType{}, fmt.Sprintf("must be a strategic merge patch of a pod: %v", err))}
-	}
+func validateLabels(values map[string]string, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	for _, e := range strict {
-		name := strings.TrimSuffix(strings.TrimPrefix(e.Error(), `unknown field "`), `"`)
-		errs = append(errs, field.Invalid(path.Child(name), field.OmitValueType{}, "unknown field; check its spelling"))
+	for _, key := range sortedKeys(values) {
+		for _, message := range content.IsLabelKey(key) {
+			errs = append(errs, field.Invalid(path, key, message))
+		}
+		for _, message := range content.IsLabelValue(values[key]) {
+			errs = append(errs, field.Invalid(path.Key(key), values[key], message))
+		}
 	}
 	return errs
 }
 
-func withoutDirectives(value any) any {
-	switch v := value.(type) {
-	case map[string]any:
-		plain := make(map[string]any, len(v))
-		for key, child := range v {
-			if !strings.HasPrefix(key, "$") {
-				plain[key] = withoutDirectives(child)
+func validateAnnotations(values map[string]string, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for _, key := range sortedKeys(values) {
+		for _, message := range content.IsLabelKey(strings.ToLower(key)) {
+			errs = append(errs, field.Invalid(path, key, message))
+		}
+	}
+	if err := apimachineryvalidation.ValidateAnnotationsSize(values); err != nil {
+		errs = append(errs, field.TooLong(path, field.OmitValueType{}, apimachineryvalidation.TotalAnnotationSizeLimitB))
+	}
+	return errs
+}
+
+func (p *Patch) compileSpec(spec map[string]any, path *field.Path) field.ErrorList {
+	if len(spec) == 0 {
+		return nil
+	}
+	p.early = append(p.early, path)
+	check := shapeCheck{}
+	patched := make(map[string]any, len(spec))
+	for _, key := range sortedKeys(spec) {
+		why, reserved := reservedFields[key]
+		switch {
+		case reserved:
+			check.errs = append(check.errs, field.Forbidden(path.Child(key), why))
+		case key == patchDirective || key == retainKeysDirective:
+			check.errs = append(check.errs, field.Forbidden(path.Child(key), "it would take away all of the spec that the patch does not name; name the fields to remove and set them to null"))
+		case key == "containers" && spec[key] == nil:
+			check.errs = append(check.errs, field.Forbidden(path.Child(key), "a pod has a container; name the one to remove and add $patch: delete to it"))
+		case key == "tolerations" && spec[key] == nil:
+			check.errs = append(check.errs, field.Forbidden(path.Child(key), "a patch adds tolerations and takes none away"))
+		default:
+			patched[key] = spec[key]
+		}
+	}
+	check.object(patched, podSpecType, path, merged)
+	if list, ok := patched["tolerations"].([]any); ok && len(check.errs) == 0 {
+		check.errs = append(check.errs, p.compileTolerations(list, path.Child("tolerations"))...)
+		delete(spec, "tolerations")
+	}
+	return check.errs
+}
+
+func (p *Patch) compileTolerations(list []any, path *field.Path) field.ErrorList {
+	p.tolerations = list
+	var pod corev1.PodSpec
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(map[string]any{"tolerations": list}, &pod); err != nil {
+		return field.ErrorList{field.Invalid(path, field.OmitValueType{}, err.Error())}
+	}
+	return validateTolerations(pod.Tolerations, path)
+}
+
+// Breaks are the labels that the patch sets or removes although a pod with them is not selected, whatever else it is labelled. The controller of
+// a workload that selects its pods so would let such a pod go and make another, without end.
+func (p *Patch) Breaks(selector labels.Selector) []string {
+	if p == nil {
+		return nil
+	}
+	patched := p.labelsOfTree()
+	requirements, _ := selector.Requirements()
+	broken := map[string]bool{}
+	for i := range requirements {
+		key := requirements[i].Key()
+		value, named := patched[key]
+		if !named {
+			continue
+		}
+		after := labels.Set{}
+		if text, ok := value.(string); ok {
+			after[key] = text
+		}
+		if !requirements[i].Matches(after) {
+			broken[key] = true
+		}
+	}
+	return sortedKeys(broken)
+}
+
+func (p *Patch) labelsOfTree() map[string]any {
+	metadata, _ := p.tree["metadata"].(map[string]any)
+	return child(metadata, "labels")
+}
+
+// Apply is a pod with the patch applied. The pod that is given stays as it is, and the result shares nothing with it. An error says why this
+// pod cannot be patched; the API server may find more that is wrong with the result.
+//
+// Applying the patch again changes nothing, if in each list that is merged by a key no two elements of the pod have the same.
+func (p *Patch) Apply(pod *corev1.Pod) (*corev1.Pod, error) {
+	if p == nil {
+		return pod.DeepCopy(), nil
+	}
+	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(pod)
+	if err != nil {
+		return nil, fmt.Errorf("reading the fields of the pod: %w", err)
+	}
+	if object, err = p.ApplyToObject(object); err != nil {
+		return nil, err
+	}
+	patched := &corev1.Pod{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object, patched); err != nil {
+		return nil, fmt.Errorf("reading the patched pod: %w", err)
+	}
+	return patched, nil
+}
+
+// ApplyToObject is Apply for a pod as JSON, of which fields that this version of Kubernetes does not know are kept. Integers must be int64, as
+// k8s.io/apimachinery/pkg/util/json decodes them.
+func (p *Patch) ApplyToObject(pod map[string]any) (map[string]any, error) {
+	before := runtime.DeepCopyJSON(pod)
+	if p == nil {
+		return before, nil
+	}
+	after, err := strategicpatch.StrategicMergeMapPatchUsingLookupPatchMeta(runtime.DeepCopyJSON(pod), settle(p.tree, before, podType), podMeta)
+	if err != nil {
+		return nil, fmt.Errorf("merging the patch into the pod: %w", err)
+	}
+	was, patch, is := child(before, "spec"), child(p.tree, "spec"), child(after, "spec")
+	if patch == nil && len(p.tolerations) == 0 {
+		return after, nil
+	}
+	if is == nil {
+		is = map[string]any{}
+		after["spec"] = is
+	}
+	if isEmptyList(is["containers"]) && !isEmptyList(was["containers"]) {
+		return nil, errors.New("merging the patch into the pod: it leaves no container")
+	}
+	addTolerations(is, p.tolerations)
+	followLimits(was, patch, is)
+	clearComputed(was, patch, is)
+	return after, nil
+}
+
+// addTolerations adds what the pod has not, and gives what it has the new tolerationSeconds.
+func addTolerations(spec map[string]any, added []any) {
+	list, _ := spec["tolerations"].([]any)
+	for _, item := range added {
+		toleration, ok := item.(map[string]any)
+		if !ok {
+			continue // compiled, it is an object
+		}
+		toleration = runtime.DeepCopyJSON(toleration)
+		known := false
+		for i := range list {
+			if own, ok := list[i].(map[string]any); ok && toleratesSame(own, toleration) {
+				list[i], known = toleration, true
 			}
 		}
-		return plain
-	case []any:
-		plain := make([]any, len(v))
-		for i := range v {
-			plain[i] = withoutDirectives(v[i])
+		if !known {
+			list = append(list, toleration)
 		}
-		return plain
-	default:
-		return value
+	}
+	if len(list) > 0 {
+		spec["tolerations"] = list
 	}
 }
 
-func sortedKeys(m map[string]any) []string {
+func toleratesSame(a, b map[string]any) bool {
+	operator := func(t map[string]any) string {
+		if text(t, "operator") == "" {
+			return string(corev1.TolerationOpEqual)
+		}
+		return text(t, "operator")
+	}
+	return operator(a) == operator(b) && text(a, "key") == text(b, "key") && text(a, "value") == text(b, "value") && text(a, "effect") == text(b, "effect")
+}
+
+// followLimits keeps requests equal to limits, in the pod as a whole and in each container that was there before.
+func followLimits(was, patch, is map[string]any) {
+	followLimit(child(was, "resources"), child(patch, "resources"), child(is, "resources"))
+	for _, name := range []string{"containers", "initContainers"} {
+		list, _ := is[name].([]any)
+		for _, item := range list {
+			container, _ := item.(map[string]any)
+			before, patched := elementOf(was[name], "name", container["name"]), elementOf(patch[name], "name", container["name"])
+			followLimit(child(before, "resources"), child(patched, "resources"), child(container, "resources"))
+		}
+	}
+}
+
+func followLimit(was, patch, is map[string]any) {
+	limits, requests := child(is, "limits"), child(is, "requests")
+	for key, limit := range limits {
+		_, said := child(patch, "requests")[key]
+		request, found := requests[key]
+		if found && !said && sameQuantity(request, child(was, "limits")[key]) && sameQuantity(request, child(was, "requests")[key]) {
+			requests[key] = limit
+		}
+	}
+}
+
+func sameQuantity(a, b any) bool {
+	if a == nil || b == nil {
+		return false
+	}
+	x, errX := resource.ParseQuantity(fmt.Sprint(a))
+	y, errY := resource.ParseQuantity(fmt.Sprint(b))
+	return errX == nil && errY == nil && x.Cmp(y) == 0
+}
+
+// clearComputed relies on the API server, which runs its own admission plugins again after a webhook has changed a pod. They refuse a pod that
+// brings what they compute if they compute something else.
+func clearComputed(was, patch, is map[string]any) {
+	if text(was, "priorityClassName") != text(is, "priorityClassName") {
+		delete(is, "priority")
+		if _, said := patch["preemptionPolicy"]; !said {
+			delete(is, "preemptionPolicy")
+		}
+	}
+	if text(was, "runtimeClassName") != text(is, "runtimeClassName") {
+		delete(is, "overhead")
+	}
+}
+
+func isEmptyList(value any) bool {
+	list, _ := value.([]any)
+	return len(list) == 0
+}
+
+// child is an object inside an object, or nil.
+func child(object map[string]any, name string) map[string]any {
+	value, _ := object[name].(map[string]any)
+	return value
+}
+
+// text is a string inside an object, or empty.
+func text(object map[string]any, name string) string {
+	value, _ := object[name].(string)
+	return value
+}
+
+// elementOf is the object in a list that has the key, or nil.
+func elementOf(list any, mergeKey string, key any) map[string]any {
+	items, _ := list.([]any)
+	for _, item := range items {
+		if object, ok := item.(map[string]any); ok && key != nil && object[mergeKey] == key {
+			return object
+		}
+	}
+	return nil
+}
+
+func sortedKeys[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m))
 	for key := range m {
 		keys = append(keys, key)

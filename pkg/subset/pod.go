@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
@@ -88,7 +87,8 @@ func costOf(pod *corev1.Pod) *int32 {
 	if err != nil {
 		return nil
 	}
-	return ptr.To(int32(cost))
+	value32 := int32(cost)
+	return &value32
 }
 
 // RevisionOf is the rollout revision a pod was made for, as its workload's controller labels it. Empty for workloads without revisions.

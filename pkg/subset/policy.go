@@ -36,6 +36,8 @@ type Policy struct {
 	Patience Patience
 	// Subsets in order of preference.
 	Subsets []Subset
+	// Constraints of a pod that may end in any of them.
+	Constraints Constraints
 	// Warnings are about what is legal and probably not meant, each with its path.
 	Warnings []string
 
@@ -105,7 +107,12 @@ type Subset struct {
 	Metadata Metadata
 	// PatchesSpec is true if the patch holds anything else, which only admission can apply.
 	PatchesSpec bool
+	// Constraints of a pod that is known to end in this subset.
+	Constraints Constraints
+	// Patch is the whole patch, for admission. Nil if there is none.
+	Patch *Patch
 
+	term        *corev1.NodeSelectorTerm
 	required    *nodeaffinity.NodeSelector
 	nodesKey    string
 	preferred   *nodeaffinity.PreferredSchedulingTerms
@@ -187,13 +194,18 @@ func Compile(spec *v1alpha1.WorkloadSpreadSpec, path *field.Path) (*Policy, fiel
 		policy.Subsets = append(policy.Subsets, subset)
 	}
 	errs = append(errs, validateLimitsTogether(policy.Subsets, subsetsPath)...)
+	errs = append(errs, validatePatchesTogether(policy)...)
 	if len(errs) > 0 {
 		return nil, errs
 	}
 	if policy.hasPercent {
 		policy.seats = newSeating(policy.Subsets)
 	}
-	policy.Warnings = warnings(policy, subsetsPath)
+	policy.Constraints = compileConstraints(spec, policy)
+	for i := range policy.Subsets {
+		policy.Subsets[i].Constraints = constraintsOf(&spec.Subsets[i])
+	}
+	policy.Warnings = warnings(policy, spec, path)
 	return policy, nil
 }
 
@@ -293,34 +305,109 @@ func compileSubset(spec *v1alpha1.Subset, path *field.Path) (Subset, field.Error
 
 	if term := spec.RequiredNodeSelectorTerm; term != nil {
 		termPath := path.Child("requiredNodeSelectorTerm")
-		if len(term.MatchExpressions) == 0 && len(term.MatchFields) == 0 {
+		if isEmpty(term) {
 			errs = append(errs, field.Required(termPath, "an empty term selects no node; leave it out to select every node"))
 		}
+		termErrs := validateTerm(term, termPath)
+		errs = append(errs, termErrs...)
 		required, err := nodeaffinity.NewNodeSelector(&corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{*term}})
-		if err != nil {
+		if err != nil && len(termErrs) == 0 {
 			// The parser's own path speaks of a selector with terms, of which a subset has one.
 			errs = append(errs, field.Invalid(termPath, field.OmitValueType{}, strings.ReplaceAll(err.Error(), "nodeSelectorTerms[0].", "")))
 		}
-		subset.required, subset.nodesKey = required, term.String()
+		subset.term, subset.required, subset.nodesKey = term, required, term.String()
 	}
 	preferredPath := path.Child("preferredNodeSelectorTerms")
+	var preferredErrs field.ErrorList
 	for i := range spec.PreferredNodeSelectorTerms {
-		if w := spec.PreferredNodeSelectorTerms[i].Weight; w < 1 || w > 100 {
+		preferred := &spec.PreferredNodeSelectorTerms[i]
+		if w := preferred.Weight; w < 1 || w > 100 {
 			errs = append(errs, field.Invalid(preferredPath.Index(i).Child("weight"), w, "must be in the range 1-100"))
 		}
+		preferredErrs = append(preferredErrs, validateTerm(&preferred.Preference, preferredPath.Index(i).Child("preference"))...)
 	}
+	errs = append(errs, preferredErrs...)
 	if len(spec.PreferredNodeSelectorTerms) > 0 {
 		preferred, err := nodeaffinity.NewPreferredSchedulingTerms(spec.PreferredNodeSelectorTerms, field.WithPath(preferredPath))
-		if err != nil {
+		if err != nil && len(preferredErrs) == 0 {
 			errs = append(errs, field.Invalid(preferredPath, field.OmitValueType{}, err.Error()))
 		}
 		subset.preferred = preferred
 	}
 	errs = append(errs, validateTolerations(spec.Tolerations, path.Child("tolerations"))...)
 
-	patch, patchErrs := compilePatch(spec.Patch, path.Child("patch"))
-	subset.Metadata, subset.PatchesSpec = patch.Metadata, patch.touchesMore
+	patch, patchErrs := CompilePatch(spec.Patch, path.Child("patch"))
+	if patch != nil {
+		subset.Patch, subset.Metadata, subset.PatchesSpec = patch, patch.Metadata, len(patch.early) > 0
+	}
 	return subset, append(errs, patchErrs...)
+}
+
+// validateTerm refuses what the API server refuses in a pod's node affinity, which the parser would let pass or call by another path.
+func validateTerm(term *corev1.NodeSelectorTerm, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for i := range term.MatchExpressions {
+		errs = append(errs, validateLabelRequirement(&term.MatchExpressions[i], path.Child("matchExpressions").Index(i))...)
+	}
+	for i := range term.MatchFields {
+		errs = append(errs, validateFieldRequirement(&term.MatchFields[i], path.Child("matchFields").Index(i))...)
+	}
+	return errs
+}
+
+func validateLabelRequirement(r *corev1.NodeSelectorRequirement, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for _, message := range content.IsLabelKey(r.Key) {
+		errs = append(errs, field.Invalid(path.Child("key"), r.Key, message))
+	}
+	valuesPath := path.Child("values")
+	switch r.Operator {
+	case corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn:
+		if len(r.Values) == 0 {
+			errs = append(errs, field.Required(valuesPath, "must be specified when operator is In or NotIn"))
+		}
+	case corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist:
+		if len(r.Values) > 0 {
+			errs = append(errs, field.Forbidden(valuesPath, "must be empty when operator is Exists or DoesNotExist"))
+		}
+	case corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt:
+		if len(r.Values) != 1 {
+			errs = append(errs, field.Required(valuesPath, "must be one integer when operator is Gt or Lt"))
+		} else if _, err := strconv.ParseInt(r.Values[0], 10, 64); err != nil {
+			errs = append(errs, field.Invalid(valuesPath.Index(0), r.Values[0], "must be an integer when operator is Gt or Lt"))
+		}
+	default:
+		errs = append(errs, field.NotSupported(path.Child("operator"), r.Operator, []corev1.NodeSelectorOperator{corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn,
+			corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist, corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt}))
+	}
+	for i, value := range r.Values {
+		for _, message := range content.IsLabelValue(value) {
+			errs = append(errs, field.Invalid(valuesPath.Index(i), value, message))
+		}
+	}
+	return errs
+}
+
+func validateFieldRequirement(r *corev1.NodeSelectorRequirement, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if r.Key != metav1.ObjectNameField {
+		errs = append(errs, field.NotSupported(path.Child("key"), r.Key, []string{metav1.ObjectNameField}))
+	}
+	switch r.Operator {
+	case corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn:
+		if len(r.Values) != 1 {
+			errs = append(errs, field.Required(path.Child("values"), "must be one name of a node"))
+		}
+	default:
+		errs = append(errs, field.NotSupported(path.Child("operator"), r.Operator,
+			[]corev1.NodeSelectorOperator{corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn}))
+	}
+	for i, value := range r.Values {
+		for _, message := range content.IsDNS1123Subdomain(value) {
+			errs = append(errs, field.Invalid(path.Child("values").Index(i), value, message))
+		}
+	}
+	return errs
 }
 
 func compileLimit(value *intstr.IntOrString, path *field.Path) (Limit, field.ErrorList) {
@@ -366,6 +453,29 @@ func validateLimitsTogether(subsets []Subset, path *field.Path) field.ErrorList 
 	return errs
 }
 
+// validatePatchesTogether: patches that the binding mode can apply, and that leave the pods to the spread.
+func validatePatchesTogether(policy *Policy) field.ErrorList {
+	var errs field.ErrorList
+	for i := range policy.Subsets {
+		patch := policy.Subsets[i].Patch
+		if patch == nil {
+			continue
+		}
+		if policy.Binding == v1alpha1.LateBinding {
+			for _, path := range patch.early {
+				errs = append(errs, field.Forbidden(path, "binding: Late sets labels and annotations, when the pod is bound, and this must be done before; set binding to Auto or Early"))
+			}
+		}
+		if policy.podSelector == nil {
+			continue
+		}
+		for _, key := range patch.Breaks(policy.podSelector) {
+			errs = append(errs, field.Forbidden(patch.path.Child("metadata", "labels").Key(key), "targetFilter.selector would not select the pod any more, so that nobody counts it"))
+		}
+	}
+	return errs
+}
+
 func validateTolerations(tolerations []corev1.Toleration, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i, t := range tolerations {
@@ -401,18 +511,6 @@ func validateTolerations(tolerations []corev1.Toleration, path *field.Path) fiel
 		}
 	}
 	return errs
-}
-
-// warnings are about subsets that no pod will reach.
-func warnings(policy *Policy, path *field.Path) []string {
-	var all []string
-	for i := 0; i < len(policy.Subsets)-1; i++ {
-		if policy.Strategy == v1alpha1.FixedScheduleStrategy && policy.Subsets[i].Limit.kind == unlimited {
-			all = append(all, fmt.Sprintf("%s: has no maxReplicas, so with type: Fixed no pod reaches the subsets after it", path.Index(i)))
-			break
-		}
-	}
-	return all
 }
 
 // UsesPercent is true if any quota depends on the workload's replicas.

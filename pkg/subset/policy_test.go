@@ -1,7 +1,6 @@
 package subset
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -65,13 +64,48 @@ func TestCompileRefuses(t *testing.T) {
 			spec: `subsets: [{name: a, maxReplicas: "60%"}, {name: b, maxReplicas: "30%"}]`,
 			want: []string{`spec.subsets: Invalid value: "90%": percentages of all subsets must add up to 100%`},
 		},
-		"a selector term that cannot match": {
-			spec: `subsets: [{name: a, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In}]}}, {name: b, requiredNodeSelectorTerm: {}}]`,
-			want: []string{"spec.subsets[0].requiredNodeSelectorTerm", "spec.subsets[1].requiredNodeSelectorTerm: Required"},
+		"a required term that selects no node": {
+			spec: `subsets: [{name: a, requiredNodeSelectorTerm: {}}]`,
+			want: []string{"spec.subsets[0].requiredNodeSelectorTerm: Required value: an empty term selects no node; leave it out to select every node"},
 		},
-		"preferences with a weight out of range": {
-			spec: `subsets: [{name: a, preferredNodeSelectorTerms: [{weight: 0, preference: {matchExpressions: [{key: zone, operator: Exists}]}}]}]`,
-			want: []string{"spec.subsets[0].preferredNodeSelectorTerms[0].weight"},
+		"labels of nodes that the API server would refuse in a pod's node affinity": {
+			spec: `subsets: [{name: a, requiredNodeSelectorTerm: {matchExpressions: [
+				{key: "not a key", operator: Exists}, {key: k, operator: In}, {key: k, operator: NotIn, values: []}, {key: k, operator: Exists, values: [v]},
+				{key: k, operator: DoesNotExist, values: [v]}, {key: k, operator: Gt, values: ["1", "2"]}, {key: k, operator: Lt, values: [few]},
+				{key: k, operator: Among, values: [v]}, {key: k, operator: In, values: [ok, "not a value"]}, {operator: Exists}]}}]`,
+			want: []string{
+				`matchExpressions[0].key: Invalid value: "not a key"`,
+				`matchExpressions[1].values: Required value: must be specified when operator is In or NotIn`,
+				`matchExpressions[2].values: Required value: must be specified when operator is In or NotIn`,
+				`matchExpressions[3].values: Forbidden: must be empty when operator is Exists or DoesNotExist`,
+				`matchExpressions[4].values: Forbidden: must be empty when operator is Exists or DoesNotExist`,
+				`matchExpressions[5].values: Required value: must be one integer when operator is Gt or Lt`,
+				`matchExpressions[6].values[0]: Invalid value: "few": must be an integer when operator is Gt or Lt`,
+				`matchExpressions[7].operator: Unsupported value: "Among"`,
+				`matchExpressions[8].values[1]: Invalid value: "not a value"`,
+				`matchExpressions[9].key: Invalid value: "": name part must be non-empty`,
+				`matchExpressions[9].key: Invalid value: "": name part must consist of`,
+			},
+		},
+		"fields of nodes that the API server would refuse in a pod's node affinity": {
+			spec: `subsets: [{name: a, requiredNodeSelectorTerm: {matchFields: [
+				{key: spec.unschedulable, operator: In, values: ["true"]}, {key: metadata.name, operator: In, values: [a, b]},
+				{key: metadata.name, operator: Exists}, {key: metadata.name, operator: NotIn, values: [Not_a_node]}]}}]`,
+			want: []string{
+				`matchFields[0].key: Unsupported value: "spec.unschedulable": supported values: "metadata.name"`,
+				`matchFields[1].values: Required value: must be one name of a node`,
+				`matchFields[2].operator: Unsupported value: "Exists": supported values: "In", "NotIn"`,
+				`matchFields[3].values[0]: Invalid value: "Not_a_node"`,
+			},
+		},
+		"preferences that the API server would refuse": {
+			spec: `subsets: [{name: a, preferredNodeSelectorTerms: [{weight: 0, preference: {matchExpressions: [{key: zone, operator: Exists}]}},
+				{weight: 101, preference: {matchExpressions: [{key: zone, operator: In}]}}]}]`,
+			want: []string{
+				"spec.subsets[0].preferredNodeSelectorTerms[0].weight: Invalid value: 0: must be in the range 1-100",
+				"spec.subsets[0].preferredNodeSelectorTerms[1].weight: Invalid value: 101: must be in the range 1-100",
+				"spec.subsets[0].preferredNodeSelectorTerms[1].preference.matchExpressions[0].values: Required value",
+			},
 		},
 		"tolerations that the API server would refuse on a pod": {
 			spec: `subsets: [{name: a, tolerations: [{operator: Equal}, {key: "not a key", operator: Exists}, {key: k, operator: Exists, value: v}, {key: k, operator: Near}, {key: k, effect: Never}, {key: k, tolerationSeconds: 5, effect: NoSchedule}]}]`,
@@ -84,18 +118,6 @@ func TestCompileRefuses(t *testing.T) {
 		"adaptive without type Adaptive, and negative times": {
 			spec: `{subsets: [{name: a}], scheduleStrategy: {adaptive: {rescheduleCriticalSeconds: -1, unschedulableLastSeconds: -1}}}`,
 			want: []string{"scheduleStrategy.adaptive: Forbidden", "adaptive.rescheduleCriticalSeconds", "adaptive.unschedulableLastSeconds"},
-		},
-		"a patch with a misspelt field": {
-			spec: `subsets: [{name: a, patch: {spec: {containers: [{name: main, resources: {limit: {cpu: "2"}}}]}}}]`,
-			want: []string{"spec.subsets[0].patch.spec.containers[0].resources.limit: Invalid value: unknown field"},
-		},
-		"a patch of what is not the spread's to change": {
-			spec: `subsets: [{name: a, patch: {metadata: {name: x, labels: {pod-template-hash: x}}, status: {phase: Running}}}]`,
-			want: []string{"patch.metadata.labels[pod-template-hash]: Forbidden", "patch.metadata.name: Forbidden", "patch.status: Forbidden"},
-		},
-		"labels and annotations that no pod may carry": {
-			spec: `subsets: [{name: a, patch: {metadata: {labels: {arch: "not a value!"}, annotations: {"not a key!": x}}}}]`,
-			want: []string{"patch.metadata.annotations: Invalid", "patch.metadata.labels: Invalid"},
 		},
 		"a replicas path with an empty segment, and a selector with an unknown operator": {
 			spec: `{subsets: [{name: a}], targetFilter: {replicasPathList: [spec..replicas], selector: {matchExpressions: [{key: role, operator: Near}]}}}`,
@@ -130,54 +152,6 @@ func TestCompileDefaults(t *testing.T) {
 	got := []string{string(policy.Strategy), string(policy.Scope), string(policy.WhenFull), string(policy.Binding)}
 	if diff := cmp.Diff([]string{"Fixed", "Revision", "Schedule", "Auto"}, got); diff != "" {
 		t.Errorf("defaults (-want +got):\n%s", diff)
-	}
-}
-
-func TestCompileSplitsThePatch(t *testing.T) {
-	tests := map[string]struct {
-		patch       string
-		want        Metadata
-		touchesSpec bool
-	}{
-		"labels and annotations travel in the Binding": {
-			patch: `{metadata: {labels: {arch: x86}, annotations: {eip: id1}}}`,
-			want:  Metadata{Labels: map[string]string{"arch": "x86"}, Annotations: map[string]string{"eip": "id1"}},
-		},
-		"a spec needs admission": {
-			patch:       `{metadata: {labels: {arch: x86}}, spec: {containers: [{name: main, env: [{name: A, value: b}]}]}}`,
-			want:        Metadata{Labels: map[string]string{"arch": "x86"}},
-			touchesSpec: true,
-		},
-		"removing a label needs admission": {
-			patch:       `{metadata: {labels: {arch: null}}}`,
-			want:        Metadata{Labels: map[string]string{}},
-			touchesSpec: true,
-		},
-		"directives of the patch itself are no unknown fields": {
-			patch:       `{spec: {$setElementOrder/containers: [{name: main}], containers: [{name: main, $patch: replace, image: x}]}}`,
-			touchesSpec: true,
-		},
-		"an empty patch changes nothing": {patch: `{}`},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			subset := compile(t, fmt.Sprintf(`subsets: [{name: a, patch: %s}]`, tc.patch)).Subsets[0]
-			if diff := cmp.Diff(tc.want, subset.Metadata); diff != "" {
-				t.Errorf("metadata (-want +got):\n%s", diff)
-			}
-			if subset.PatchesSpec != tc.touchesSpec {
-				t.Errorf("PatchesSpec = %t, want %t", subset.PatchesSpec, tc.touchesSpec)
-			}
-		})
-	}
-}
-
-func TestCompileWarnsOfSubsetsThatNoPodReaches(t *testing.T) {
-	if got := compile(t, `subsets: [{name: a}, {name: b}]`).Warnings; len(got) != 1 || !strings.HasPrefix(got[0], "spec.subsets[0]: has no maxReplicas") {
-		t.Errorf("warnings: %q", got)
-	}
-	if got := compile(t, `{subsets: [{name: a}, {name: b}], scheduleStrategy: {type: Adaptive}}`).Warnings; len(got) != 0 {
-		t.Errorf("warnings for Adaptive: %q", got)
 	}
 }
 

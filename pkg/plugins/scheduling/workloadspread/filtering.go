@@ -52,7 +52,7 @@ func (s *Spread) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 func (s *Spread) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
 // Filter keeps the pod inside its subset. It must not rely on a PreFilterResult, which nominated nodes bypass.
-func (s *Spread) Filter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, nodeInfo fwk.NodeInfo) *fwk.Status {
+func (s *Spread) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, nodeInfo fwk.NodeInfo) *fwk.Status {
 	d := decisionIn(state)
 	if d == nil || d.subset == subset.None {
 		return nil
@@ -61,7 +61,7 @@ func (s *Spread) Filter(_ context.Context, state fwk.CycleState, pod *corev1.Pod
 	switch {
 	case !d.holds(node):
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, d.outside)
-	case !in.Tolerates(node, pod.Spec.Tolerations):
+	case !in.Tolerates(node, d.own):
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) of subset %q had taints that neither it nor the pod tolerates", in.Name))
 	}
 	return nil

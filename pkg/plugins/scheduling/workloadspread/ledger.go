@@ -113,8 +113,9 @@ type entry struct {
 	woken bool
 	// held since its last cycle for news of its workload.
 	held bool
-	// shape of the pod, once it is needed; see memo.go.
+	// shape of the pod, once it is needed; see memo.go. own are the tolerations that it has not from admission.
 	shape string
+	own   []corev1.Toleration
 	// A pod of strategy Adaptive goes through its subsets in a round of cycles. tried are those in which it found no node, preempted those in
 	// which it found no victims either. again is true while the next cycle belongs to the same round, preempting while this cycle may
 	// preempt, and nominated while the pod waits for its victims to leave.
@@ -151,6 +152,8 @@ type decision struct {
 	members sets.Set[string]
 	// newest generation of a node in this cycle's snapshot.
 	newest int64
+	// own tolerations of the pod, which admission may have added to.
+	own []corev1.Toleration
 	// outside is what is said of nodes outside of the subset.
 	outside string
 }
@@ -326,7 +329,7 @@ func (l *ledger) rule(e *entry) ruling {
 	}
 	e.state = claimed
 	l.wait(e)
-	d := &decision{spread: s, policy: s.policy, subset: verdict.Subset, newest: l.tiers.newest}
+	d := &decision{spread: s, policy: s.policy, subset: verdict.Subset, newest: l.tiers.newest, own: e.own}
 	if d.subset != subset.None {
 		d.members, d.outside = l.tiers.of(&s.policy.Subsets[d.subset]), s.outside[d.subset]
 	}
@@ -545,7 +548,7 @@ func (l *ledger) observeLocked(pod *corev1.Pod) {
 	}
 	if e != nil && e.owner == workload.ControllerUID(pod) && e.spread.divides(pod) {
 		if pod.Spec.NodeName != "" || e.state < bound {
-			e.pod, e.shape = pod, ""
+			e.pod, e.shape, e.own = pod, "", subset.OwnTolerations(pod)
 		}
 		if pod.Spec.NodeName != "" && e.state != bound {
 			l.settle(e)
@@ -603,7 +606,7 @@ func (l *ledger) forget(uid types.UID) {
 // add makes the entry of a pod that the spread divides.
 func (l *ledger) add(pod *corev1.Pod, s *spread) *entry {
 	l.order++
-	e := &entry{pod: pod, owner: workload.ControllerUID(pod), spread: s, subset: subset.None, order: l.order}
+	e := &entry{pod: pod, own: subset.OwnTolerations(pod), owner: workload.ControllerUID(pod), spread: s, subset: subset.None, order: l.order}
 	if s.policy != nil {
 		e.scope = s.policy.ScopeOf(subset.RevisionOf(pod))
 	}

@@ -54,19 +54,21 @@ var nodeLocal = map[string]bool{
 	names.NodeAffinity: true, names.NodeName: true, Name: true,
 }
 
-// shapeOf is what the node-local filters read of a pod. Pods with equal shapes fit the same nodes as far as these filters go.
-func shapeOf(pod *corev1.Pod) string {
+// shapeOf is what the node-local filters read of a pod with tolerations of its own. Pods with equal shapes fit the same nodes as far as these filters go.
+func shapeOf(pod *corev1.Pod, own []corev1.Toleration) string {
 	shape := struct {
 		Requests    corev1.ResourceList
 		Ports       []corev1.ContainerPort
 		Selector    map[string]string
 		Affinity    *corev1.NodeAffinity
 		Tolerations []corev1.Toleration
+		Own         []corev1.Toleration
 		NodeName    string
 	}{
 		Requests:    resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{}),
 		Selector:    pod.Spec.NodeSelector,
 		Tolerations: pod.Spec.Tolerations,
+		Own:         own,
 		NodeName:    pod.Spec.NodeName,
 	}
 	if pod.Spec.Affinity != nil {
@@ -90,7 +92,7 @@ func shapeOf(pod *corev1.Pod) string {
 
 func (e *entry) shapeKey(index int) memoKey {
 	if e.shape == "" {
-		e.shape = shapeOf(e.pod)
+		e.shape = shapeOf(e.pod, e.own)
 	}
 	return memoKey{index, e.shape}
 }
@@ -143,7 +145,7 @@ func (l *ledger) look(e *entry, index int) sight {
 	case known && entry.generation != unproven:
 		members := l.tiers.of(in)
 		if l.tiers.changedSince(entry.generation, func(node fwk.NodeInfo) bool {
-			return (members == nil || members.Has(node.Node().Name)) && l.predicates.refusal(e.pod, in, node) == ""
+			return (members == nil || members.Has(node.Node().Name)) && l.predicates.refusal(e.pod, e.own, in, node) == ""
 		}) {
 			delete(s.memo, key)
 			return again
@@ -157,7 +159,7 @@ func (l *ledger) look(e *entry, index int) sight {
 	}
 	seen, refusals := 0, map[string]int{}
 	if node := l.tiers.one(in, entry.node, func(node fwk.NodeInfo) bool {
-		refusal := l.predicates.refusal(e.pod, in, node)
+		refusal := l.predicates.refusal(e.pod, e.own, in, node)
 		seen++
 		refusals[refusal]++
 		return refusal == ""
@@ -185,9 +187,9 @@ type predicates struct {
 }
 
 // refusal is why one of the node-local filters refuses the node, in the words of that filter. Empty if none does.
-func (p *predicates) refusal(pod *corev1.Pod, in *subset.Subset, info fwk.NodeInfo) string {
+func (p *predicates) refusal(pod *corev1.Pod, own []corev1.Toleration, in *subset.Subset, info fwk.NodeInfo) string {
 	node := info.Node()
-	if in.Fits(node, pod.Spec.Tolerations) != v1alpha1.ReasonAdmitted {
+	if in.Fits(node, own) != v1alpha1.ReasonAdmitted {
 		return untolerated
 	}
 	if _, found := corev1helpers.FindMatchingUntoleratedTaint(klog.Logger{}, node.Spec.Taints, pod.Spec.Tolerations, keepsAway, p.features.EnableTaintTolerationComparisonOperators); found {

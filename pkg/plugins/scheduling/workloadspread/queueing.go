@@ -38,12 +38,12 @@ func (s *Spread) isSchedulableAfterNodeChange(_ klog.Logger, pod *corev1.Pod, be
 	if s.ledger.mayRetry(pod, after, is) {
 		return fwk.Queue, nil
 	}
-	claimed := s.ledger.claimOf(pod)
+	claimed, own := s.ledger.claimOf(pod)
 	if claimed == nil {
 		return fwk.QueueSkip, nil
 	}
 	fits := func(node *corev1.Node) bool {
-		return claimed.Fits(node, pod.Spec.Tolerations) == v1alpha1.ReasonAdmitted
+		return claimed.Fits(node, own) == v1alpha1.ReasonAdmitted
 	}
 	if fits(is) && (was == nil || !fits(was)) {
 		return fwk.Queue, nil
@@ -83,7 +83,7 @@ func (l *ledger) mayRetry(pod *corev1.Pod, event any, node *corev1.Node) bool {
 		return false
 	}
 	for i := range e.spread.policy.Subsets {
-		if e.spread.policy.Subsets[i].Fits(node, pod.Spec.Tolerations) == v1alpha1.ReasonAdmitted {
+		if e.spread.policy.Subsets[i].Fits(node, e.own) == v1alpha1.ReasonAdmitted {
 			l.served[e.spread] = true
 			return true
 		}
@@ -91,15 +91,15 @@ func (l *ledger) mayRetry(pod *corev1.Pod, event any, node *corev1.Node) bool {
 	return false
 }
 
-// claimOf is the subset that a pod without a node looks for one in, or nil.
-func (l *ledger) claimOf(pod *corev1.Pod) *subset.Subset {
+// claimOf is the subset that a pod without a node looks for one in, or nil, and the tolerations of its own.
+func (l *ledger) claimOf(pod *corev1.Pod) (*subset.Subset, []corev1.Toleration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.entries[pod.UID]
 	if e == nil || e.subset == subset.None || e.state == bound {
-		return nil
+		return nil, nil
 	}
-	return &e.spread.policy.Subsets[e.subset]
+	return &e.spread.policy.Subsets[e.subset], e.own
 }
 
 // SignPod separates pods of different spreads and revisions: they may be in different subsets, so what was computed for one says nothing of

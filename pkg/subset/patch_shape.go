@@ -1,0 +1,416 @@
+package subset
+
+import (
+	stdjson "encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// Directives of strategic merge patches. Keys that begin with $ are fields of no object.
+const (
+	patchDirective         = "$patch"
+	retainKeysDirective    = "$retainKeys"
+	elementOrderDirective  = "$setElementOrder/"
+	deletePrimitivesPrefix = "$deleteFromPrimitiveList/"
+
+	deleteIt  = "delete"
+	replaceIt = "replace"
+)
+
+func isDirective(key string) bool {
+	return key == patchDirective || key == retainKeysDirective || strings.HasPrefix(key, elementOrderDirective) || strings.HasPrefix(key, deletePrimitivesPrefix)
+}
+
+var (
+	podType     = reflect.TypeFor[corev1.Pod]()
+	podSpecType = reflect.TypeFor[corev1.PodSpec]()
+	decodesJSON = reflect.TypeFor[stdjson.Unmarshaler]()
+)
+
+// jsonField is the field of a struct, or of one that is embedded in it, with this name in JSON. Unlike JSON decoders, and like the API server,
+// it goes by the case of letters.
+func jsonField(t reflect.Type, name string) (reflect.StructField, bool) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if tag == "" && f.Anonymous {
+			if inner, found := jsonField(f.Type, name); found {
+				return inner, true
+			}
+		}
+		if tag == name && name != "" {
+			return f, true
+		}
+	}
+	return reflect.StructField{}, false
+}
+
+// mergeKeyOf is the key by which elements of the field, a list, are merged. It is empty for a list that is one value, which a patch replaces
+// as a whole. A pod has no list of values, of which each is merged for itself.
+func mergeKeyOf(f reflect.StructField) string { return f.Tag.Get("patchMergeKey") }
+
+func element(t reflect.Type) reflect.Type {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return t
+}
+
+// shapeCheck compares a patch with the types of a pod and collects what does not fit. After it nothing but the pod itself can keep the patch
+// from being applied.
+type shapeCheck struct{ errs field.ErrorList }
+
+// manner is how a part of a patch gets into the pod.
+type manner bool
+
+const (
+	// merged: field by field, with directives.
+	merged manner = true
+	// replaced: as a whole.
+	replaced manner = false
+)
+
+func (c *shapeCheck) invalid(path *field.Path, value any, message string) {
+	c.errs = append(c.errs, field.Invalid(path, scalar(value), message))
+}
+
+// object checks the fields of a struct.
+func (c *shapeCheck) object(object map[string]any, t reflect.Type, path *field.Path, how manner) {
+	within := how
+	if object[patchDirective] == replaceIt {
+		within = replaced
+	}
+	for _, key := range sortedKeys(object) {
+		if strings.HasPrefix(key, "$") {
+			c.directive(object, key, t, path, how)
+			continue
+		}
+		f, found := jsonField(t, key)
+		if !found {
+			c.invalid(path.Child(key), nil, "unknown field; check its spelling")
+			continue
+		}
+		if object[key] != nil { // null removes the field
+			c.value(object[key], f.Type, mergeKeyOf(f), path.Child(key), within)
+		}
+	}
+}
+
+func (c *shapeCheck) value(value any, t reflect.Type, mergeKey string, path *field.Path, how manner) {
+	t = element(t)
+	if reflect.PointerTo(t).Implements(decodesJSON) {
+		c.leaf(value, t, path)
+		return
+	}
+	switch {
+	case t.Kind() == reflect.Struct || t.Kind() == reflect.Map:
+		object, ok := value.(map[string]any)
+		switch {
+		case !ok:
+			c.invalid(path, value, "must be an object")
+		case t.Kind() == reflect.Struct:
+			c.object(object, t, path, how)
+		default:
+			c.mapping(object, t, path, how)
+		}
+	case t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8:
+		list, ok := value.([]any)
+		switch {
+		case !ok:
+			c.invalid(path, value, "must be a list")
+		case mergeKey != "" && how == merged:
+			c.mergedList(list, element(t.Elem()), mergeKey, path)
+		default:
+			c.replacedList(list, t.Elem(), path)
+		}
+	default:
+		c.leaf(value, t, path)
+	}
+}
+
+// mapping checks a map, whose keys are anybody's.
+func (c *shapeCheck) mapping(object map[string]any, t reflect.Type, path *field.Path, how manner) {
+	for _, key := range sortedKeys(object) {
+		switch {
+		case isDirective(key):
+			c.directive(object, key, t, path, how)
+		case object[key] != nil:
+			c.value(object[key], t.Elem(), "", path.Key(key), replaced)
+		}
+	}
+}
+
+func (c *shapeCheck) replacedList(list []any, t reflect.Type, path *field.Path) {
+	for i := range list {
+		if list[i] == nil {
+			c.invalid(path.Index(i), nil, "must not be null; this list is replaced as a whole, so leave the element out")
+			continue
+		}
+		c.value(list[i], t, "", path.Index(i), replaced)
+	}
+}
+
+// mergedList checks a list of objects that is merged element by element.
+func (c *shapeCheck) mergedList(list []any, t reflect.Type, mergeKey string, path *field.Path) {
+	how := merged
+	for _, item := range list {
+		if object, ok := item.(map[string]any); ok && object[patchDirective] == replaceIt {
+			how = replaced
+		}
+	}
+	seen := map[string]bool{}
+	for i, item := range list {
+		at := path.Index(i)
+		object, ok := item.(map[string]any)
+		if !ok {
+			c.invalid(at, item, "must be an object")
+			continue
+		}
+		directive, directed := object[patchDirective]
+		if directed && directive == replaceIt {
+			if len(object) > 1 {
+				c.invalid(at.Child(patchDirective), directive, "must stand alone: {$patch: replace} is an element by itself, and replaces the whole list by the other elements")
+			}
+			continue
+		}
+		if directed && directive != deleteIt {
+			c.errs = append(c.errs, field.NotSupported(at.Child(patchDirective), fmt.Sprint(directive), []string{deleteIt, replaceIt}))
+			continue
+		}
+		rest := object
+		if directed {
+			rest = withoutKey(object, patchDirective)
+		}
+		c.object(rest, t, at, how)
+		key := object[mergeKey]
+		switch {
+		case key == nil:
+			c.errs = append(c.errs, field.Required(at.Child(mergeKey), "tells which element of the pod's list to patch"))
+		case directed:
+		case seen[fmt.Sprint(key)]:
+			c.errs = append(c.errs, field.Duplicate(at.Child(mergeKey), scalar(key)))
+		default:
+			seen[fmt.Sprint(key)] = true
+		}
+	}
+}
+
+// directive checks one that stands in an object of type t.
+func (c *shapeCheck) directive(object map[string]any, key string, t reflect.Type, path *field.Path, how manner) {
+	at := path.Child(key)
+	switch {
+	case how == replaced:
+		c.errs = append(c.errs, field.Forbidden(at, "has no meaning inside of a value that is replaced as a whole"))
+	case key == patchDirective:
+		if object[key] != deleteIt && object[key] != replaceIt {
+			c.errs = append(c.errs, field.NotSupported(at, fmt.Sprint(object[key]), []string{deleteIt, replaceIt}))
+		}
+	case key == retainKeysDirective:
+		c.retainKeys(object, at)
+	case strings.HasPrefix(key, elementOrderDirective):
+		c.elementOrder(object, strings.TrimPrefix(key, elementOrderDirective), t, at)
+	case strings.HasPrefix(key, deletePrimitivesPrefix):
+		c.errs = append(c.errs, field.Forbidden(at, "no list of a pod is merged value by value"))
+	default:
+		c.invalid(at, nil, "unknown directive; check its spelling")
+	}
+}
+
+// retainKeys checks the list of fields of which all others are removed.
+func (c *shapeCheck) retainKeys(object map[string]any, path *field.Path) {
+	list, ok := object[retainKeysDirective].([]any)
+	if !ok {
+		c.invalid(path, object[retainKeysDirective], "must be a list")
+		return
+	}
+	retained := map[string]bool{}
+	for i := range list {
+		name, ok := list[i].(string)
+		if !ok {
+			c.invalid(path.Index(i), list[i], "must be the name of a field")
+			continue
+		}
+		retained[name] = true
+	}
+	for _, key := range sortedKeys(object) {
+		if !isDirective(key) && object[key] != nil && !retained[key] {
+			c.invalid(path, nil, fmt.Sprintf("must name %s, which the patch sets", key))
+		}
+	}
+}
+
+// elementOrder checks a list of merge keys, which must have those of the patch in the order of the patch.
+func (c *shapeCheck) elementOrder(object map[string]any, name string, t reflect.Type, path *field.Path) {
+	var mergeKey string
+	if t.Kind() == reflect.Struct {
+		if f, found := jsonField(t, name); found {
+			mergeKey = mergeKeyOf(f)
+		}
+	}
+	if mergeKey == "" {
+		c.invalid(path, nil, "there is no list of this name that is merged by a key")
+		return
+	}
+	list, ok := object[elementOrderDirective+name].([]any)
+	if !ok {
+		c.invalid(path, object[elementOrderDirective+name], "must be a list")
+		return
+	}
+	var order []string
+	for i := range list {
+		item, _ := list[i].(map[string]any)
+		switch item[mergeKey].(type) {
+		case string, int64:
+			order = append(order, fmt.Sprint(item[mergeKey]))
+		default:
+			c.errs = append(c.errs, field.Required(path.Index(i).Child(mergeKey), "tells which element stands here"))
+		}
+	}
+	if len(order) != len(list) || len(order) == 0 {
+		return
+	}
+	patched, _ := object[name].([]any)
+	next := 0
+	for _, item := range patched {
+		object, _ := item.(map[string]any)
+		if _, directed := object[patchDirective]; directed {
+			continue
+		}
+		for next < len(order) && order[next] != fmt.Sprint(object[mergeKey]) {
+			next++
+		}
+		if next == len(order) {
+			c.invalid(path, nil, fmt.Sprintf("must have the elements of %s, in the same order; %v is missing or too late", name, object[mergeKey]))
+			return
+		}
+		next++
+	}
+}
+
+// leaf checks a value that holds no field of its own.
+func (c *shapeCheck) leaf(value any, t reflect.Type, path *field.Path) {
+	if reflect.PointerTo(t).Implements(decodesJSON) || t.Kind() == reflect.Slice || t.Kind() == reflect.Float64 {
+		content, err := stdjson.Marshal(value)
+		if err == nil {
+			err = stdjson.Unmarshal(content, reflect.New(t).Interface())
+		}
+		if err != nil {
+			c.invalid(path, value, err.Error())
+		}
+		return
+	}
+	switch t.Kind() {
+	case reflect.String:
+		if _, ok := value.(string); !ok {
+			c.invalid(path, value, mustBeString(value))
+		}
+	case reflect.Bool:
+		if _, ok := value.(bool); !ok {
+			c.invalid(path, value, "must be true or false")
+		}
+	default: // a pod has no other numbers
+		n, ok := value.(int64)
+		if !ok || reflect.Zero(t).OverflowInt(n) {
+			c.invalid(path, value, fmt.Sprintf("must be an integer of %d bits", t.Bits()))
+		}
+	}
+}
+
+func mustBeString(value any) string {
+	switch value.(type) {
+	case int64, float64, bool:
+		return "must be a string; put it in quotes"
+	default:
+		return "must be a string"
+	}
+}
+
+// scalar is a value as errors show it: objects, lists and null are left out.
+func scalar(value any) any {
+	switch value.(type) {
+	case string, int64, float64, bool:
+		return value
+	default:
+		return field.OmitValueType{}
+	}
+}
+
+func withoutKey(object map[string]any, key string) map[string]any {
+	rest := make(map[string]any, len(object))
+	for k, v := range object {
+		if k != key {
+			rest[k] = v
+		}
+	}
+	return rest
+}
+
+// settle is a copy of a part of a patch, of type t, in which the merge finds what it handles well. What is new to the pod it takes as it stands,
+// so that directives there are followed or left out here; and of an object that is to be deleted it would leave an empty one.
+func settle(patch, pod map[string]any, t reflect.Type) map[string]any {
+	settled := make(map[string]any, len(patch))
+	for key, value := range patch {
+		if isDirective(key) {
+			list, ordered := strings.CutPrefix(key, elementOrderDirective)
+			if items, _ := pod[list].([]any); pod != nil && (!ordered || len(items) > 0) {
+				settled[key] = runtime.DeepCopyJSONValue(value)
+			}
+			continue
+		}
+		var mergeKey string
+		var of reflect.Type
+		if t.Kind() == reflect.Struct {
+			if f, found := jsonField(t, key); found {
+				mergeKey, of = mergeKeyOf(f), element(f.Type)
+			}
+		}
+		object, isObject := value.(map[string]any)
+		list, isList := value.([]any)
+		switch {
+		case value == nil || isObject && object[patchDirective] == deleteIt:
+			if pod != nil {
+				settled[key] = nil
+			}
+		case isObject && of != nil:
+			settled[key] = settle(object, child(pod, key), of)
+		case isList && mergeKey != "":
+			settled[key] = settleList(list, pod[key], element(of.Elem()), mergeKey)
+		default:
+			settled[key] = runtime.DeepCopyJSONValue(value)
+		}
+	}
+	return settled
+}
+
+func settleList(patch []any, pod any, t reflect.Type, mergeKey string) []any {
+	deleted, replaces := map[any]bool{}, false
+	for _, item := range patch {
+		object, _ := item.(map[string]any)
+		switch object[patchDirective] {
+		case deleteIt:
+			deleted[object[mergeKey]] = true
+		case replaceIt:
+			replaces = true
+		}
+	}
+	settled := []any{}
+	for _, item := range patch {
+		object, _ := item.(map[string]any)
+		_, directed := object[patchDirective]
+		switch {
+		case directed && pod == nil:
+		case directed:
+			settled = append(settled, runtime.DeepCopyJSON(object))
+		case replaces || deleted[object[mergeKey]]:
+			settled = append(settled, settle(object, nil, t))
+		default:
+			settled = append(settled, settle(object, elementOf(pod, mergeKey, object[mergeKey]), t))
+		}
+	}
+	return settled
+}

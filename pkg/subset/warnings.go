@@ -1,0 +1,168 @@
+package subset
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// warnings are about what the spec alone shows.
+func warnings(policy *Policy, spec *v1alpha1.WorkloadSpreadSpec, path *field.Path) []string {
+	subsets := path.Child("subsets")
+	all := warnOfUnreached(policy, subsets)
+	all = append(all, warnOfSameNodes(policy, subsets)...)
+	for i := range spec.Subsets {
+		all = append(all, warnOfPreferences(&spec.Subsets[i], subsets.Index(i))...)
+	}
+	return append(all, warnOfAdaptive(policy, &spec.ScheduleStrategy, path.Child("scheduleStrategy"))...)
+}
+
+func warnOfUnreached(policy *Policy, path *field.Path) []string {
+	for i := 0; i < len(policy.Subsets)-1; i++ {
+		if policy.Strategy == v1alpha1.FixedScheduleStrategy && policy.Subsets[i].Limit.kind == unlimited {
+			return []string{fmt.Sprintf("%s: has no maxReplicas, so with type: Fixed no pod reaches the subsets after it", path.Index(i))}
+		}
+	}
+	return nil
+}
+
+// warnOfSameNodes leaves subsets without a term aside: where all of them take any node, the node is not what the subsets are about.
+func warnOfSameNodes(policy *Policy, path *field.Path) []string {
+	var all []string
+	for i := range policy.Subsets {
+		if j := policy.firstWithNodesOf(i); j != None {
+			all = append(all, fmt.Sprintf("%s: selects the same nodes as %s; pods there that Berth did not bind count in the first of the two",
+				path.Index(i).Child("requiredNodeSelectorTerm"), path.Index(j)))
+		}
+	}
+	return all
+}
+
+// firstWithNodesOf is the first subset before this one with a term that says the same, or None.
+func (p *Policy) firstWithNodesOf(subset int) int {
+	term := p.Subsets[subset].term
+	for i := range p.Subsets[:subset] {
+		if other := p.Subsets[i].term; term != nil && other != nil && implies(term, other) && implies(other, term) {
+			return i
+		}
+	}
+	return None
+}
+
+func warnOfPreferences(spec *v1alpha1.Subset, path *field.Path) []string {
+	var all []string
+	for i := range spec.PreferredNodeSelectorTerms {
+		preference := &spec.PreferredNodeSelectorTerms[i].Preference
+		at := path.Child("preferredNodeSelectorTerms").Index(i).Child("preference")
+		switch required := spec.RequiredNodeSelectorTerm; {
+		case isEmpty(preference):
+			all = append(all, fmt.Sprintf("%s: is empty and matches no node, so it has no effect", at))
+		case required != nil && implies(required, preference):
+			all = append(all, fmt.Sprintf("%s: every node of the subset matches it, as requiredNodeSelectorTerm says the same, so it has no effect", at))
+		}
+	}
+	return all
+}
+
+func warnOfAdaptive(policy *Policy, strategy *v1alpha1.ScheduleStrategy, path *field.Path) []string {
+	if policy.Strategy != v1alpha1.AdaptiveScheduleStrategy {
+		return nil
+	}
+	if len(policy.Subsets) == 1 {
+		return []string{fmt.Sprintf("%s: Adaptive goes on to the next subset, and there is one only, so it has no effect", path.Child("type"))}
+	}
+	adaptive, neverWaits := path.Child("adaptive"), policy.Patience.Wait == 0
+	var all []string
+	if neverWaits && !policy.Patience.Simulate {
+		all = append(all, fmt.Sprintf("%s: without rescheduleCriticalSeconds no pod goes on to the next subset, as with type: Fixed", adaptive.Child("disableSimulationSchedule")))
+	}
+	if neverWaits && strategy.Adaptive != nil && strategy.Adaptive.UnschedulableLastSeconds != nil {
+		all = append(all, fmt.Sprintf("%s: a subset is skipped after a wait of rescheduleCriticalSeconds, which is not set, so it has no effect", adaptive.Child("unschedulableLastSeconds")))
+	}
+	return all
+}
+
+// WarningsAt are about a workload with so many replicas; path is that of the spec.
+func (p *Policy) WarningsAt(replicas int32, path *field.Path) []string {
+	if !p.hasPercent || replicas <= 0 {
+		return nil
+	}
+	plan := p.Plan(replicas)
+	quotas, sum := make([]string, len(plan.Quota)), int64(0)
+	for i, quota := range plan.Quota {
+		quotas[i] = fmt.Sprintf("%s %s", p.Subsets[i].Name, FormatQuota(quota))
+		sum += int64(max(quota, 0))
+	}
+	if sum <= int64(replicas) {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s: of %d replicas the percentages, each rounded up, are %d pods (%s), so the last subsets hold fewer",
+		path.Child("subsets"), replicas, sum, strings.Join(quotas, ", "))}
+}
+
+// WarningsAmong are about a cluster with these nodes, of which names and labels are enough; path is that of the spec.
+func (p *Policy) WarningsAmong(nodes []*corev1.Node, path *field.Path) []string {
+	var all []string
+	for i := range p.Subsets {
+		s, at := &p.Subsets[i], path.Child("subsets").Index(i)
+		if s.required == nil {
+			continue
+		}
+		held := s.nodesOf(nodes)
+		if len(held) == 0 {
+			all = append(all, fmt.Sprintf("%s: no node matches now", at.Child("requiredNodeSelectorTerm")))
+			continue
+		}
+		if j, node := p.sharedNode(i, held); node != nil && p.firstWithNodesOf(i) == None {
+			all = append(all, fmt.Sprintf("%s: selects nodes that %s selects too, such as %s; pods there that Berth did not bind count in the first of the two",
+				at.Child("requiredNodeSelectorTerm"), path.Child("subsets").Index(j), node.Name))
+		}
+	}
+	return all
+}
+
+func (s *Subset) nodesOf(nodes []*corev1.Node) []*corev1.Node {
+	var held []*corev1.Node
+	for _, node := range nodes {
+		if s.Holds(node) {
+			held = append(held, node)
+		}
+	}
+	return held
+}
+
+// sharedNode is the first subset with a term before this one that holds one of the nodes too, and of those nodes the one whose name sorts
+// first, or nil.
+func (p *Policy) sharedNode(subset int, held []*corev1.Node) (int, *corev1.Node) {
+	for i := range p.Subsets[:subset] {
+		if p.Subsets[i].required == nil {
+			continue
+		}
+		var first *corev1.Node
+		for _, node := range p.Subsets[i].nodesOf(held) {
+			if first == nil || node.Name < first.Name {
+				first = node
+			}
+		}
+		if first != nil {
+			return i, first
+		}
+	}
+	return None, nil
+}
+
+// HasNodeFor is true if one of the nodes is the subset's and the pod's own nodeSelector and required node affinity select it.
+func (s *Subset) HasNodeFor(pod *corev1.Pod, nodes []*corev1.Node) bool {
+	affinity := nodeaffinity.GetRequiredNodeAffinity(pod)
+	for _, node := range s.nodesOf(nodes) {
+		if matches, err := affinity.Match(node); err == nil && matches {
+			return true
+		}
+	}
+	return false
+}

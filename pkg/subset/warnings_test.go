@@ -1,0 +1,151 @@
+package subset
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+func expectWarnings(t *testing.T, want, got []string) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("warnings (-want +got):\n%s", diff)
+	}
+}
+
+func TestWarningsOfASpec(t *testing.T) {
+	const (
+		poolA  = `requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}`
+		both   = `requiredNodeSelectorTerm: {matchExpressions: [{key: arch, operator: Exists}, {key: pool, operator: In, values: [a]}]}`
+		turned = `requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}, {key: arch, operator: Exists}]}`
+		same   = "; pods there that Berth did not bind count in the first of the two"
+	)
+	tests := map[string]struct {
+		spec string
+		want []string
+	}{
+		"subsets that no pod reaches, because one before them has no limit": {
+			`subsets: [{name: a, maxReplicas: 1}, {name: b}, {name: c}, {name: d}]`,
+			[]string{"spec.subsets[1]: has no maxReplicas, so with type: Fixed no pod reaches the subsets after it"},
+		},
+		"none of it with type Adaptive, where pods reach them when there is no node": {`{subsets: [{name: a}, {name: b}], scheduleStrategy: {type: Adaptive}}`, nil},
+		"subsets with the same nodes, by the words of their terms in any order": {
+			`subsets: [{name: a, maxReplicas: 1, ` + both + `}, {name: b, maxReplicas: 1, ` + poolA + `}, {name: c, ` + turned + `}]`,
+			[]string{"spec.subsets[2].requiredNodeSelectorTerm: selects the same nodes as spec.subsets[0]" + same},
+		},
+		"none of it for subsets that take any node": {`subsets: [{name: a, maxReplicas: 1}, {name: b, maxReplicas: 1}, {name: c}]`, nil},
+		"preferences without effect": {
+			`subsets: [{name: a, ` + both + `, preferredNodeSelectorTerms: [{weight: 1, preference: {}}, {weight: 1, preference: {matchExpressions: [{key: pool, operator: In, values: [a]}]}},
+				{weight: 1, preference: {matchExpressions: [{key: pool, operator: Exists}]}}]}]`,
+			[]string{
+				"spec.subsets[0].preferredNodeSelectorTerms[0].preference: is empty and matches no node, so it has no effect",
+				"spec.subsets[0].preferredNodeSelectorTerms[1].preference: every node of the subset matches it, as requiredNodeSelectorTerm says the same, so it has no effect",
+			},
+		},
+		"Adaptive with one subset": {
+			`{subsets: [{name: a}], scheduleStrategy: {type: Adaptive}}`,
+			[]string{"spec.scheduleStrategy.type: Adaptive goes on to the next subset, and there is one only, so it has no effect"},
+		},
+		"Adaptive that never goes on": {
+			`{subsets: [{name: a}, {name: b}], scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: true, rescheduleCriticalSeconds: 0}}}`,
+			[]string{"spec.scheduleStrategy.adaptive.disableSimulationSchedule: without rescheduleCriticalSeconds no pod goes on to the next subset, as with type: Fixed"},
+		},
+		"Adaptive that skips after a wait that there is not": {
+			`{subsets: [{name: a}, {name: b}], scheduleStrategy: {type: Adaptive, adaptive: {unschedulableLastSeconds: 60}}}`,
+			[]string{"spec.scheduleStrategy.adaptive.unschedulableLastSeconds: a subset is skipped after a wait of rescheduleCriticalSeconds, which is not set, so it has no effect"},
+		},
+		"nothing about Adaptive as the articles show it": {
+			`{subsets: [{name: a}, {name: b}], scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: false, rescheduleCriticalSeconds: 30}}}`, nil,
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) { expectWarnings(t, tc.want, compile(t, tc.spec).Warnings) })
+	}
+}
+
+func TestWarningsAtANumberOfReplicas(t *testing.T) {
+	const thirds = `subsets: [{name: a, maxReplicas: 33%}, {name: b, maxReplicas: 33%}, {name: c, maxReplicas: 34%}]`
+	const rest = `subsets: [{name: a, maxReplicas: 50%}, {name: b, maxReplicas: 40%}, {name: c}]`
+	tests := map[string]struct {
+		spec     string
+		replicas int32
+		want     []string
+	}{
+		"percentages that round up to more than there are": {
+			thirds, 10, []string{"spec.subsets: of 10 replicas the percentages, each rounded up, are 12 pods (a 4, b 4, c 4), so the last subsets hold fewer"},
+		},
+		"also if they leave nothing for a subset without one": {
+			rest, 1, []string{"spec.subsets: of 1 replicas the percentages, each rounded up, are 2 pods (a 1, b 1, c -), so the last subsets hold fewer"},
+		},
+		"not if they are exact":                {thirds, 100, nil},
+		"not if rounding up leaves some over":  {rest, 11, nil},
+		"not without replicas":                 {thirds, 0, nil},
+		"not for counts, which do not follow":  {`subsets: [{name: a, maxReplicas: 20}, {name: b, maxReplicas: 5}]`, 10, nil},
+		"not for so many that a sum overflows": {`subsets: [{name: a, maxReplicas: 100%}, {name: b}]`, 1<<31 - 1, nil},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			expectWarnings(t, tc.want, compile(t, tc.spec).WarningsAt(tc.replicas, field.NewPath("spec")))
+		})
+	}
+}
+
+func TestWarningsAmongNodes(t *testing.T) {
+	term := func(key, value string) string {
+		return `requiredNodeSelectorTerm: {matchExpressions: [{key: ` + key + `, operator: In, values: [` + value + `]}]}`
+	}
+	node := func(name string, labels map[string]string) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+	}
+	ssd, plain := map[string]string{"pool": "a", "disk": "ssd"}, map[string]string{"pool": "a"}
+	nodes := []*corev1.Node{node("n3", ssd), node("n2", ssd), node("n1", plain), node("n4", map[string]string{"pool": "b"})}
+	tests := map[string]struct {
+		spec string
+		want []string
+	}{
+		"every subset has nodes of its own": {`subsets: [{name: a, maxReplicas: 1, ` + term("pool", "a") + `}, {name: b, ` + term("pool", "b") + `}]`, nil},
+		"a subset that no node matches": {
+			`subsets: [{name: a, maxReplicas: 1, ` + term("pool", "a") + `}, {name: b, ` + term("pool", "c") + `}]`,
+			[]string{"spec.subsets[1].requiredNodeSelectorTerm: no node matches now"},
+		},
+		"subsets that share nodes": {
+			`subsets: [{name: a, maxReplicas: 1, ` + term("pool", "b") + `}, {name: b, maxReplicas: 1, ` + term("pool", "a") + `}, {name: c, ` + term("disk", "ssd") + `}]`,
+			[]string{"spec.subsets[2].requiredNodeSelectorTerm: selects nodes that spec.subsets[1] selects too, such as n2; pods there that Berth did not bind count in the first of the two"},
+		},
+		"what the terms alone show is not said twice": {`subsets: [{name: a, maxReplicas: 1, ` + term("pool", "a") + `}, {name: b, ` + term("pool", "a") + `}]`, nil},
+		"a subset that takes any node shares none":    {`subsets: [{name: a, maxReplicas: 1, ` + term("pool", "a") + `}, {name: b}]`, nil},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			expectWarnings(t, tc.want, compile(t, tc.spec).WarningsAmong(nodes, field.NewPath("spec")))
+		})
+	}
+}
+
+func TestASubsetHasANodeForAPod(t *testing.T) {
+	policy := compile(t, `subsets: [{name: a, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}]`)
+	nodes := []*corev1.Node{
+		{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"pool": "a", "arch": "x86"}}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "n2", Labels: map[string]string{"pool": "b", "arch": "arm"}}},
+	}
+	tests := map[string]struct {
+		pod  string
+		want bool
+	}{
+		"that requires nothing itself":                    {`{}`, true},
+		"that selects it":                                 {`{spec: {nodeSelector: {arch: x86}}}`, true},
+		"but not for one that selects another's nodes":    {`{spec: {nodeSelector: {arch: arm}}}`, false},
+		"and not for one that requires another's by term": {`{spec: {affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: arch, operator: In, values: [arm]}]}]}}}}}`, false},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := policy.Subsets[0].HasNodeFor(podOf(t, tc.pod), nodes); got != tc.want {
+				t.Errorf("got %t, want %t", got, tc.want)
+			}
+		})
+	}
+}
