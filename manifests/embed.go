@@ -6,7 +6,8 @@ import (
 	"io/fs"
 )
 
-//go:embed namespace.yaml workload-reader.yaml crd/*.yaml scheduler/rbac.yaml scheduler/flowschema.yaml controller/rbac.yaml policy/*.yaml webhook/*.yaml
+//go:embed namespace.yaml workload-reader.yaml crd/*.yaml scheduler/rbac.yaml scheduler/flowschema.yaml controller/rbac.yaml policy/*.yaml
+//go:embed webhook/rbac.yaml webhook/certificate.yaml
 var files embed.FS
 
 // SchedulerConfig is the configuration of the scheduler as it is deployed, without a client connection.
@@ -14,10 +15,18 @@ var files embed.FS
 //go:embed scheduler/scheduler-config.yaml
 var SchedulerConfig []byte
 
-// WebhookConfiguration has the API server ask Berth's webhook, at its Service. It is applied when the webhook runs, and not by Install.
-//
-//go:embed webhook/validatingwebhookconfiguration.yaml
-var WebhookConfiguration []byte
+// The webhook configurations have the API server ask Berth's webhook, at its Service. They are applied when the webhook runs, and not by
+// Install.
+var (
+	// ValidatingWebhook is about WorkloadSpreads.
+	//
+	//go:embed webhook/validatingwebhookconfiguration.yaml
+	ValidatingWebhook []byte
+	// MutatingWebhook is about pods.
+	//
+	//go:embed webhook/mutatingwebhookconfiguration.yaml
+	MutatingWebhook []byte
+)
 
 // CRDs are the custom resource definitions.
 func CRDs() [][]byte { return read("crd/*.yaml") }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/controller"
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/webhook"
 )
 
@@ -89,11 +90,15 @@ func run(ctx context.Context, f flags) error {
 	if err := mgr.AddReadyzCheck("ping", healthz.Ping); err != nil {
 		return err
 	}
-	if err := controller.Setup(ctx, mgr, controller.Options{}); err != nil {
+	owners, err := lineage.New(ctx, mgr, lineage.Options{})
+	if err != nil {
+		return err
+	}
+	if err := controller.Setup(ctx, mgr, owners, controller.Options{}); err != nil {
 		return err
 	}
 	if f.webhooks {
-		if err := webhook.Setup(ctx, mgr, f.webhook); err != nil {
+		if err := webhook.Setup(ctx, mgr, owners, f.webhook); err != nil {
 			return err
 		}
 	}

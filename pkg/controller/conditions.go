@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
-	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/lineage"
 )
 
 // condition is what a condition says, apart from when.
@@ -79,6 +79,20 @@ func targetNotFound(spread *v1alpha1.WorkloadSpread) condition {
 	return notReady(v1alpha1.ReasonTargetNotFound, "%s does not exist; create it or correct spec.targetRef", workloadName(spread))
 }
 
+// cannotWatch says why a kind of workload cannot be read at all.
+func cannotWatch(u *lineage.Unwatchable) condition {
+	switch u.Why {
+	case lineage.NotServed:
+		return kindNotFound(u.Kind)
+	case lineage.NotNamespaced:
+		return kindNotNamespaced(u.Kind)
+	case lineage.NotListed:
+		return notListed(u.Resource)
+	default:
+		return forbidden("list", u.Resource)
+	}
+}
+
 func kindNotFound(kind schema.GroupKind) condition {
 	return notReady(v1alpha1.ReasonTargetNotFound, "the API server has no kind %s in group %q; install it or correct spec.targetRef", kind.Kind, kind.Group)
 }
@@ -107,17 +121,10 @@ func noReplicasAtPaths(spread *v1alpha1.WorkloadSpread, err error) condition {
 		workloadName(spread), strings.ReplaceAll(err.Error(), "\n", "; "))
 }
 
-// specPatchNotApplied: the spread works, except for the parts of its patches that only admission can apply.
-func specPatchNotApplied(policy *subset.Policy) condition {
-	var names []string
-	for i := range policy.Subsets {
-		if policy.Subsets[i].PatchesSpec {
-			names = append(names, policy.Subsets[i].Name)
-		}
-	}
+// specPatchNotApplied: the spread works, except for pods whose spec should have been patched at admission and was not.
+func specPatchNotApplied(pods int) condition {
 	return notReady(v1alpha1.ReasonSpecPatchNotApplied,
-		"patches of spec are applied at admission, which is not installed; of the patch of %s only labels and annotations are set",
-		strings.Join(names, ", "))
+		"pods that run without the patch of their subset, because they were made when the webhook did not answer, or before the patch: %d; replace them to have it applied", pods)
 }
 
 func schedulable() condition {

@@ -77,11 +77,26 @@ func readiness(spread *v1alpha1.WorkloadSpread, f *facts) condition {
 		return spreadConflict(spread, f.older)
 	case f.workload.problem != nil:
 		return f.workload.problem.condition
-	case f.policy.PatchesSpec():
-		return specPatchNotApplied(f.policy)
-	default:
-		return spreadReady(spread)
 	}
+	if pods := withoutPatch(spread, f); pods > 0 {
+		return specPatchNotApplied(pods)
+	}
+	return spreadReady(spread)
+}
+
+// withoutPatch is how many active pods are in a subset that patches the spec, and were not given that patch at admission.
+func withoutPatch(spread *v1alpha1.WorkloadSpread, f *facts) (pods int) {
+	for i := range f.pods {
+		pod := &f.pods[i]
+		index, _ := f.policy.SubsetOf(pod, spread.Name)
+		if !pod.Active || index == subset.None || !f.policy.Subsets[index].PatchesSpec {
+			continue
+		}
+		if a := pod.Admitted; a == nil || a.Spread != spread.Name || a.Subset != f.policy.Subsets[index].Name {
+			pods++
+		}
+	}
+	return pods
 }
 
 // quotaKnown is false for a percentage of replicas that are not known.

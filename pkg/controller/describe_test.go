@@ -250,9 +250,16 @@ func TestDescribeReady(t *testing.T) {
 			},
 			wantStatus: metav1.ConditionFalse, wantReason: v1alpha1.ReasonTargetUnreadable, wantMessage: []string{"forbidden"},
 		},
-		"a patch of spec is not applied, and its subset is named": {
-			spec: patched, facts: func(*facts) {},
-			wantStatus: metav1.ConditionFalse, wantReason: v1alpha1.ReasonSpecPatchNotApplied, wantMessage: []string{"admission", "patch of b only"}, wantSummary: "a 1/1, b 0/-",
+		"a pod without the patch of its subset is counted": {
+			spec: patched, facts: func(f *facts) { f.pods[0].Record.Subset = "b" },
+			wantStatus: metav1.ConditionFalse, wantReason: v1alpha1.ReasonSpecPatchNotApplied, wantMessage: []string{"without the patch", ": 1;"}, wantSummary: "a 0/1, b 1/-",
+		},
+		"a pod that carries the patch of its subset is as it should be": {
+			spec: patched, facts: func(f *facts) {
+				f.pods[0].Record.Subset = "b"
+				f.pods[0].Admitted = &subset.Admitted{Spread: "web", Subset: "b", Pick: "p"}
+			},
+			wantStatus: metav1.ConditionTrue, wantReason: v1alpha1.ReasonSpreadReady, wantSummary: "a 0/1, b 1/-",
 		},
 	}
 	for name, tc := range tests {

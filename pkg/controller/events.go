@@ -47,6 +47,11 @@ func readinessChanged(ready *metav1.Condition) news {
 	return news{eventType, v1alpha1.Reason(ready.Reason), "ReportStatus", ready.Message}
 }
 
+func admittedSubsetFull(pod *corev1.Pod, subset string) news {
+	return news{corev1.EventTypeNormal, v1alpha1.ReasonAdmittedSubsetFull, "ReplacePod",
+		"pod " + pod.Name + " was replaced while it was pending: it carries the patch of subset " + subset + ", which others have filled since"}
+}
+
 func spreadWarning(warning string) news {
 	return news{corev1.EventTypeWarning, v1alpha1.ReasonSpreadWarning, "CheckSpec", warning}
 }

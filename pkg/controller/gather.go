@@ -30,7 +30,7 @@ func (r *reconciler) gather(ctx context.Context, spread *v1alpha1.WorkloadSpread
 		return f, nil
 	}
 	target := workload.TargetOf(spread)
-	winner, err := r.family.winner(ctx, spread.Namespace, target)
+	winner, err := r.family.Winner(ctx, spread.Namespace, target)
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +38,7 @@ func (r *reconciler) gather(ctx context.Context, spread *v1alpha1.WorkloadSpread
 		f.older = winner.Name
 		return f, nil
 	}
-	if err := r.family.kinds.watchSeen(ctx, spread.Namespace); err != nil {
+	if err := r.family.WatchSeen(ctx, spread.Namespace); err != nil {
 		return nil, err
 	}
 	object, problem, err := r.workloadOf(ctx, spread, target)
@@ -61,12 +61,23 @@ func (r *reconciler) gather(ctx context.Context, spread *v1alpha1.WorkloadSpread
 	return f, r.observe(ctx, f, pods)
 }
 
+// problem is a fact that the user can mend and that keeps a workload from being read.
+type problem struct {
+	condition condition
+	// silent: no event tells when it is mended.
+	silent bool
+}
+
 // workloadOf reads the workload from the cache: whole for built-in kinds, the metadata alone for others.
 func (r *reconciler) workloadOf(ctx context.Context, spread *v1alpha1.WorkloadSpread, target workload.Owner) (client.Object, *problem, error) {
-	if problem, err := r.family.kinds.watch(ctx, target.Kind); problem != nil || err != nil {
-		return nil, problem, err
+	unwatchable, err := r.family.Watch(ctx, target.Kind)
+	if err != nil {
+		return nil, nil, err
 	}
-	object, err := r.family.read(ctx, spread.Namespace, target)
+	if unwatchable != nil {
+		return nil, &problem{cannotWatch(unwatchable), true}, nil
+	}
+	object, err := r.family.Read(ctx, spread.Namespace, target)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -196,7 +207,7 @@ func (r *reconciler) node(ctx context.Context, name string) (*corev1.Node, error
 	}
 	metadata := &metav1.PartialObjectMetadata{}
 	metadata.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
-	err := r.family.reader.Get(ctx, types.NamespacedName{Name: name}, metadata)
+	err := r.family.Reader.Get(ctx, types.NamespacedName{Name: name}, metadata)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}

@@ -18,13 +18,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
 // readCosts are the controllers that look at the deletion cost of their pods when they scale down. For others it is not worth a write.
 var readCosts = map[schema.GroupKind]bool{
-	replicaSetKind: true,
+	lineage.ReplicaSet: true,
 	{Group: v1alpha1.GroupVersion.Group, Kind: "CloneSet"}: true,
 }
 
@@ -71,6 +72,40 @@ func podChanges(spread *v1alpha1.WorkloadSpread, f *facts) []podChange {
 		}
 	}
 	return changes
+}
+
+// overbooked are the pending pods for whose subset, which they carry the patch of, others have taken the last slot meanwhile.
+func overbooked(spread *v1alpha1.WorkloadSpread, f *facts) []*subset.Pod {
+	if f.policy == nil || f.older != "" || f.podsUnknown || f.workload.problem != nil || !f.policy.BindsEarly() {
+		return nil
+	}
+	plan := f.policy.Plan(f.workload.replicas)
+	return f.policy.Overbooked(&plan, f.pods, spread.Name)
+}
+
+// replacePods deletes pods that can never run where they were meant to, so that their workload makes others. Each is read again, and deleted only
+// as it was read: a pod that has got its node meanwhile is left alone.
+func (r *reconciler) replacePods(ctx context.Context, spread *v1alpha1.WorkloadSpread, pods []*subset.Pod) error {
+	for _, pod := range pods {
+		now := &corev1.Pod{}
+		err := r.live.Get(ctx, types.NamespacedName{Namespace: spread.Namespace, Name: pod.Name}, now)
+		if apierrors.IsNotFound(err) || err == nil && (now.UID != pod.UID || now.Spec.NodeName != "" || now.DeletionTimestamp != nil) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("reading pod %s to replace it: %w", pod.Name, err)
+		}
+		err = r.client.Delete(ctx, now, client.Preconditions{UID: &now.UID, ResourceVersion: &now.ResourceVersion})
+		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("replacing pod %s: %w", pod.Name, err)
+		}
+		admittedSubsetFull(now, pod.Admitted.Subset).send(r.events, spread)
+		klog.FromContext(ctx).V(2).Info("Replaced a pod that was pending for a full subset", "pod", klog.KObj(now), "subset", pod.Admitted.Subset)
+	}
+	return nil
 }
 
 // correctPods writes what is wrong. It goes by the cache, so that a pod may be written twice; that is the same write again.

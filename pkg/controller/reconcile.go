@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/lineage"
 )
 
 // writeInterval is the least time between two writes of one spread's status, for a burst that outlasts the batch window.
@@ -59,6 +60,9 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err := r.correctPods(ctx, spread, podChanges(spread, facts)); err != nil {
 		return reconcile.Result{}, err
 	}
+	if err := r.replacePods(ctx, spread, overbooked(spread, facts)); err != nil {
+		return reconcile.Result{}, err
+	}
 	status := describe(spread, facts)
 	r.measures.take(request.NamespacedName, status, facts)
 	return r.publish(ctx, spread, status, facts)
@@ -69,7 +73,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 func (r *reconciler) publish(ctx context.Context, spread *v1alpha1.WorkloadSpread, status v1alpha1.WorkloadSpreadStatus, f *facts) (reconcile.Result, error) {
 	done := reconcile.Result{}
 	if f.workload.problem != nil && f.workload.problem.silent {
-		done.RequeueAfter = retryInterval
+		done.RequeueAfter = lineage.RetryInterval
 	}
 	if equality.Semantic.DeepEqual(spread.Status, status) {
 		return done, nil

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -26,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/lineage"
 )
 
 // fixture is a reconciler on a fake API server.
@@ -48,7 +50,7 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 	}
 	f := &fixture{clock: clocktesting.NewFakePassiveClock(noon.Time), events: events.NewFakeRecorder(100)}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1alpha1.WorkloadSpread{}).
-		WithIndex(&v1alpha1.WorkloadSpread{}, targetField, targetKeyOf).
+		WithIndex(&v1alpha1.WorkloadSpread{}, lineage.TargetField, lineage.TargetKeyOf).
 		WithIndex(&corev1.Pod{}, controllerField, controllerUIDOf).
 		WithIndex(&corev1.Pod{}, nodeField, nodeNameOf).
 		WithIndex(&appsv1.Deployment{}, controllerField, controllerUIDOf).
@@ -64,9 +66,9 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 				return c.Status().Update(ctx, object, options...)
 			},
 		}).Build()
-	kinds := newKinds(c.RESTMapper(), c, f.clock)
+	owners := lineage.Over(c, lineage.NewKinds(c.RESTMapper(), c, f.clock), clock.RealClock{})
 	f.reconciler = &reconciler{
-		client: c, live: c, family: &family{reader: c, kinds: kinds},
+		client: c, live: c, family: &family{owners},
 		events: f.events, clock: f.clock, pace: newPace(writeInterval), measures: newMeasures(),
 	}
 	return f
@@ -224,7 +226,7 @@ func TestReconcile(t *testing.T) {
 		spread.Spec.TargetReference.APIVersion, spread.Spec.TargetReference.Kind = "example.com/v1", "Widget"
 		f := newFixture(t, spread)
 		result, err := f.reconcileWeb(t)
-		if err != nil || result.RequeueAfter != retryInterval {
+		if err != nil || result.RequeueAfter != lineage.RetryInterval {
 			t.Fatalf("got %+v, %v", result, err)
 		}
 		if ready := expectReason(t, f.status(t), v1alpha1.ReasonTargetNotFound); !strings.Contains(ready.Message, `no kind Widget in group "example.com"`) {

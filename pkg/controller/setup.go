@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
-	"github.com/berth-project/berth/pkg/workload"
+	"github.com/berth-project/berth/pkg/lineage"
 )
 
 // Options are what tests replace.
@@ -31,17 +31,16 @@ type Options struct {
 // concurrentReconciles is how many spreads are described at a time. Each is always in the hands of one worker.
 const concurrentReconciles = 4
 
-// Setup adds the status controller of WorkloadSpreads to the manager, whose cache must have been made with CacheOptions. The context is
-// used until Setup returns.
-func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
+// Setup adds the status controller of WorkloadSpreads to the manager, whose cache must have been made with CacheOptions. The lineage is of the
+// same manager. The context is used until Setup returns.
+func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts Options) error {
 	if opts.Clock == nil {
 		opts.Clock = clock.RealClock{}
 	}
 	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	kinds := newKinds(mgr.GetRESTMapper(), mgr.GetAPIReader(), opts.Clock)
-	family := &family{reader: mgr.GetCache(), kinds: kinds}
+	family := &family{owners}
 	reconciler := &reconciler{
 		client:   mgr.GetClient(),
 		live:     mgr.GetAPIReader(),
@@ -64,12 +63,13 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
 	watch := func(object client.Object, affected affectedSpreads, matters predicate.Predicate) error {
 		return c.Watch(source.Kind(mgr.GetCache(), object, delayed{affected}, matters))
 	}
-	kinds.start = func(ctx context.Context, object *metav1.PartialObjectMetadata) error {
+	// A replica that does not lead keeps the watch for when it does.
+	owners.OnStart(func(ctx context.Context, object *metav1.PartialObjectMetadata) error {
 		if err := mgr.GetFieldIndexer().IndexField(ctx, object, controllerField, controllerUIDOf); err != nil {
 			return err
 		}
 		return watch(object, family.ofWorkload(object.GroupVersionKind().GroupKind()), predicate.Funcs{})
-	}
+	})
 
 	node := &metav1.PartialObjectMetadata{}
 	node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
@@ -81,10 +81,10 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
 		{&v1alpha1.WorkloadSpread{}, family.ofSpread, spreadMatters},
 		{&corev1.Pod{}, family.ofPod, podMatters},
 		{node, family.ofNode, nodeMatters},
-		{&appsv1.Deployment{}, family.ofWorkload(deploymentKind), workloadMatters},
-		{&appsv1.ReplicaSet{}, family.ofWorkload(replicaSetKind), workloadMatters},
-		{&appsv1.StatefulSet{}, family.ofWorkload(statefulSetKind), workloadMatters},
-		{&batchv1.Job{}, family.ofWorkload(jobKind), workloadMatters},
+		{&appsv1.Deployment{}, family.ofWorkload(lineage.Deployment), workloadMatters},
+		{&appsv1.ReplicaSet{}, family.ofWorkload(lineage.ReplicaSet), workloadMatters},
+		{&appsv1.StatefulSet{}, family.ofWorkload(lineage.StatefulSet), workloadMatters},
+		{&batchv1.Job{}, family.ofWorkload(lineage.Job), workloadMatters},
 	} {
 		if err := watch(w.object, w.affected, w.matters); err != nil {
 			return fmt.Errorf("watching %T: %w", w.object, err)
@@ -122,7 +122,7 @@ func keepOfPod(obj any) (any, error) {
 	}
 	kept.ManagedFields = nil
 	kept.Annotations = nil
-	for _, key := range []string{v1alpha1.MatchedAnnotation, v1alpha1.PodDeletionCostAnnotation} {
+	for _, key := range []string{v1alpha1.MatchedAnnotation, v1alpha1.AdmittedAnnotation, v1alpha1.PodDeletionCostAnnotation} {
 		if value, found := pod.Annotations[key]; found {
 			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, value)
 		}
@@ -166,8 +166,6 @@ func keepOfWorkload(obj any) (any, error) {
 
 // Indexes of the cache.
 const (
-	// targetField of a spread is the workload it names, without the version.
-	targetField = "spec.targetRef"
 	// controllerField of any object is the UID of its controller.
 	controllerField = "metadata.controller"
 	// nodeField of a pod is the node it is bound to.
@@ -180,7 +178,6 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		field   string
 		extract client.IndexerFunc
 	}{
-		{&v1alpha1.WorkloadSpread{}, targetField, targetKeyOf},
 		{&corev1.Pod{}, controllerField, controllerUIDOf},
 		{&corev1.Pod{}, nodeField, nodeNameOf},
 		{&appsv1.Deployment{}, controllerField, controllerUIDOf},
@@ -193,14 +190,6 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		}
 	}
 	return nil
-}
-
-func targetKeyOf(obj client.Object) []string {
-	spread, ok := obj.(*v1alpha1.WorkloadSpread)
-	if !ok {
-		return nil
-	}
-	return []string{keyOf(workload.TargetOf(spread))}
 }
 
 func controllerUIDOf(obj client.Object) []string {

@@ -86,7 +86,7 @@ func (f *family) ofSpread(ctx context.Context, object client.Object) sets.Set[re
 func (f *family) ofNode(ctx context.Context, node client.Object) sets.Set[reconcile.Request] {
 	affected := sets.New[reconcile.Request]()
 	var pods corev1.PodList
-	if err := f.reader.List(ctx, &pods, client.MatchingFields{nodeField: node.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := f.Reader.List(ctx, &pods, client.MatchingFields{nodeField: node.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
 		klog.FromContext(ctx).Error(err, "Listing the pods of a node", "node", node.GetName())
 		return affected
 	}
@@ -101,44 +101,23 @@ func (f *family) ofNode(ctx context.Context, node client.Object) sets.Set[reconc
 }
 
 // affected are the spreads of the object itself, if it is given as an owner too, and of all owners above it. The object need not be in the
-// cache: it may just have been deleted.
+// cache: it may just have been deleted. If the kind of an owner is not watched yet, its objects are news once it is.
 func (f *family) affected(ctx context.Context, object client.Object, self ...workload.Owner) sets.Set[reconcile.Request] {
 	affected := sets.New[reconcile.Request]()
 	namespace := object.GetNamespace()
-	parent := workload.ControllerOf(object)
-	firstOfKind := parent != nil && f.kinds.see(namespace, parent.Kind)
-	spreads, err := f.spreadsIn(ctx, namespace, firstOfKind)
+	divided, err := f.HasSpreads(ctx, namespace)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Listing WorkloadSpreads", "namespace", namespace)
 		return affected
 	}
-	if firstOfKind {
-		// Whether the kind stands between any of them and its pods is only known once the kind is watched, which a reconcile starts.
-		for i := range spreads {
-			affected.Insert(requestFor(&spreads[i]))
-		}
-	}
-	if len(spreads) == 0 {
+	if !divided {
 		return affected
 	}
 	for _, o := range self {
 		f.addSpreadsOf(ctx, namespace, o, affected)
 	}
-	f.climb(ctx, namespace, parent, affected)
+	f.climb(ctx, namespace, workload.ControllerOf(object), affected)
 	return affected
-}
-
-// spreadsIn a namespace: all, or at most one, which is enough to know whether there is any.
-func (f *family) spreadsIn(ctx context.Context, namespace string, all bool) ([]v1alpha1.WorkloadSpread, error) {
-	options := []client.ListOption{client.InNamespace(namespace), client.UnsafeDisableDeepCopy}
-	if !all {
-		options = append(options, client.Limit(1))
-	}
-	var spreads v1alpha1.WorkloadSpreadList
-	if err := f.reader.List(ctx, &spreads, options...); err != nil {
-		return nil, err
-	}
-	return spreads.Items, nil
 }
 
 // climb adds the spreads that name an owner, its owner, and so on.
@@ -148,7 +127,7 @@ func (f *family) climb(ctx context.Context, namespace string, from *workload.Own
 			return
 		}
 		f.addSpreadsOf(ctx, namespace, *from, affected)
-		parent, err := f.parent(ctx, namespace, *from)
+		parent, _, err := f.Parent(ctx, namespace, *from)
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "Looking for the owner of a workload", "namespace", namespace)
 			return
@@ -158,7 +137,7 @@ func (f *family) climb(ctx context.Context, namespace string, from *workload.Own
 }
 
 func (f *family) addSpreadsOf(ctx context.Context, namespace string, o workload.Owner, affected sets.Set[reconcile.Request]) {
-	spreads, err := f.spreadsOf(ctx, namespace, o)
+	spreads, err := f.SpreadsNaming(ctx, namespace, o)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Listing WorkloadSpreads of a workload", "kind", o.Kind, "workload", klog.KRef(namespace, o.Name))
 		return

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/lineage"
 )
 
 func namesOf(requests sets.Set[reconcile.Request]) string {
@@ -51,15 +52,15 @@ func TestAffectedSpreads(t *testing.T) {
 		"a pod whose owner is not seen yet is news for nobody":         {f.family.ofPod, stranger, ""},
 		"a pod without owner is news for nobody":                       {f.family.ofPod, bare, ""},
 		"a pod in a namespace without spreads is news for nobody":      {f.family.ofPod, elsewhere, ""},
-		"a ReplicaSet is news for its own spread and those above":      {f.family.ofWorkload(replicaSetKind), replicaSet("r1"), "nearer second web"},
-		"a Deployment is news for its spreads":                         {f.family.ofWorkload(deploymentKind), deployment(3), "second web"},
-		"an object of another kind with the name of a workload is not": {f.family.ofWorkload(statefulSetKind), deployment(3), ""},
+		"a ReplicaSet is news for its own spread and those above":      {f.family.ofWorkload(lineage.ReplicaSet), replicaSet("r1"), "nearer second web"},
+		"a Deployment is news for its spreads":                         {f.family.ofWorkload(lineage.Deployment), deployment(3), "second web"},
+		"an object of another kind with the name of a workload is not": {f.family.ofWorkload(lineage.StatefulSet), deployment(3), ""},
 		"a spread is news for others of its workload":                  {f.family.ofSpread, second, "second web"},
 		"a spread is news for those above it, whose pods it takes":     {f.family.ofSpread, ofReplicaSet, "nearer second web"},
 		"a spread whose workload does not exist is news for itself":    {f.family.ofSpread, other, "other"},
 		"a node is news for the spreads of its pods":                   {f.family.ofNode, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "some-node"}}, "second web"},
 		"a node without pods is news for nobody":                       {f.family.ofNode, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "empty"}}, ""},
-		"a ReplicaSet that is gone is news for those above":            {f.family.ofWorkload(replicaSetKind), replicaSet("gone"), "second web"},
+		"a ReplicaSet that is gone is news for those above":            {f.family.ofWorkload(lineage.ReplicaSet), replicaSet("gone"), "second web"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -69,19 +70,6 @@ func TestAffectedSpreads(t *testing.T) {
 		})
 	}
 
-	t.Run("the first owner of a new kind is news for every spread of its namespace, and the second is not", func(t *testing.T) {
-		of := func(name string) *corev1.Pod {
-			p := pod(name, "r1", "")
-			setController(p, "example.com/v1", "Widget", "w", "w")
-			return p
-		}
-		if got := namesOf(f.family.ofPod(t.Context(), of("first"))); got != "nearer other second web" {
-			t.Errorf("got %q, want all", got)
-		}
-		if got := namesOf(f.family.ofPod(t.Context(), of("second"))); got != "" {
-			t.Errorf("got %q, want none", got)
-		}
-	})
 	t.Run("kinds of owners with no workload above them are not looked at", func(t *testing.T) {
 		p := pod("daemon", "r1", "")
 		setController(p, "apps/v1", "DaemonSet", "d", "d")

@@ -25,6 +25,8 @@ const (
 	Running State = "running"
 	// Crashing: it keeps ending before it is ready, and is started again every second.
 	Crashing State = "crashing"
+	// Halted: it was killed by Sandbox.Halt and waits to be resumed.
+	Halted State = "halted"
 	// Stopped: it has ended for good.
 	Stopped State = "stopped"
 )
@@ -70,7 +72,8 @@ type process struct {
 	exited    chan struct{} // closed when the current or last run is over
 	pid       int           // 0 when there is no process
 	restarts  int
-	shortRuns int // in a row, that ended before being ready
+	shortRuns int           // in a row, that ended before being ready
+	resumed   chan struct{} // nil unless halted; closed when it may run again
 	probeErr  error
 	failure   error
 }
@@ -136,9 +139,61 @@ func (p *process) stop() {
 	}
 }
 
+// halt kills the process and keeps it from being started again until resume is called.
+func (p *process) halt() (resume func(), err error) {
+	resumed := make(chan struct{})
+	p.mu.Lock()
+	if p.resumed != nil {
+		p.mu.Unlock()
+		return nil, fmt.Errorf("%s is halted already", p.title())
+	}
+	p.resumed = resumed
+	running := p.pid != 0
+	if !running { // it was about to be started again
+		p.state = Halted
+	}
+	p.mu.Unlock()
+	resume = func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.resumed == resumed {
+			p.resumed = nil
+			close(resumed)
+		}
+	}
+	if !running {
+		p.changed()
+		return resume, nil
+	}
+	if err := p.signal(syscall.SIGKILL); err != nil {
+		resume()
+		return nil, err
+	}
+	return resume, nil
+}
+
+// awaitResumption returns when the process is not halted, or stopped for good.
+func (p *process) awaitResumption() {
+	p.mu.Lock()
+	resumed := p.resumed
+	p.mu.Unlock()
+	if resumed == nil {
+		return
+	}
+	select {
+	case <-p.stopped:
+	case <-resumed:
+		p.mu.Lock()
+		p.state = Starting
+		p.mu.Unlock()
+		p.changed()
+	}
+}
+
 func (p *process) keepRunning() {
 	defer close(p.done)
 	for {
+		p.awaitResumption()
 		err := p.run()
 
 		p.mu.Lock()
@@ -168,6 +223,10 @@ func (p *process) nextRun(err error) (time.Duration, bool) {
 		return 0, false
 	}
 	p.restarts++
+	if p.resumed != nil {
+		p.state, p.shortRuns = Halted, 0
+		return 0, true
+	}
 	if wasReady {
 		p.state, p.shortRuns = Starting, 0
 		return restartDelay, true

@@ -249,6 +249,16 @@ func (s *Sandbox) Signal(component string, replica int, sig os.Signal) error {
 	return fmt.Errorf("signalling %s-%d: no such component", component, replica)
 }
 
+// Halt kills a replica with SIGKILL and keeps it down until the function that it returns is called, which may be more than once.
+func (s *Sandbox) Halt(component string, replica int) (resume func(), err error) {
+	for _, process := range s.processes() {
+		if process.name == component && process.replica == replica {
+			return process.halt()
+		}
+	}
+	return nil, fmt.Errorf("halting %s-%d: no such component", component, replica)
+}
+
 // launchAll starts all replicas of the parts at the same time and returns when they are ready.
 func (s *Sandbox) launchAll(ctx context.Context, parts []part) error {
 	launching, ctx := errgroup.WithContext(ctx)

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -23,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
-// Names in manifests/webhook.
+// Names in manifests/webhook. Both webhook configurations have the same.
 const (
 	namespace         = "berth-system"
 	secretName        = "berth-webhook-cert"
@@ -40,7 +39,7 @@ const (
 
 var secretKey = types.NamespacedName{Namespace: namespace, Name: secretName}
 
-// manageCertificates has the rotator make and renew the certificate in the Secret and write its authority into the webhook configuration,
+// manageCertificates has the rotator make and renew the certificate in the Secret and write its authority into the webhook configurations,
 // and each replica keep a copy of the certificate in dir. Every replica runs the rotator: an update conflict decides whose certificate it
 // is, and none has to wait for a leader before it can serve.
 func manageCertificates(mgr ctrl.Manager, dir string) error {
@@ -53,7 +52,7 @@ func manageCertificates(mgr ctrl.Manager, dir string) error {
 		CAOrganization: "berth",
 		DNSName:        fmt.Sprintf("%s.%s.svc", serviceName, namespace),
 		ExtraDNSNames:  []string{"localhost"}, // a sandbox has no Services
-		Webhooks:       []rotator.WebhookInfo{{Name: configurationName, Type: rotator.Validating}},
+		Webhooks:       []rotator.WebhookInfo{{Name: configurationName, Type: rotator.Validating}, {Name: configurationName, Type: rotator.Mutating}},
 		FieldOwner:     "berth-controller",
 		// Required, and not waited for: it looks at whole seconds. See certificates.trusted.
 		IsReady: make(chan struct{}),
@@ -73,6 +72,7 @@ func manageCertificates(mgr ctrl.Manager, dir string) error {
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Secret{}: secret,
 			&admissionregistrationv1.ValidatingWebhookConfiguration{}: byName(configurationName),
+			&admissionregistrationv1.MutatingWebhookConfiguration{}:   byName(configurationName),
 		},
 	})
 	if err != nil {
@@ -172,26 +172,40 @@ func replaceFile(path string, content []byte) error {
 	return os.Rename(next, path)
 }
 
-// trusted is nil once the API server has been told the authority of the certificate. Without a webhook configuration nobody asks, and there
-// is nothing to wait for.
+// trusted is nil once the API server has been told the authority of the certificate, for every webhook. Of a configuration that is not there
+// nobody asks, and there is nothing to wait for.
 func (c *certificates) trusted(ctx context.Context) error {
-	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
-	err := c.reader.Get(ctx, types.NamespacedName{Name: configurationName}, configuration)
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("reading the webhook configuration: %w", err)
+	told, err := c.toldAuthorities(ctx)
+	if err != nil || len(told) == 0 {
+		return err
 	}
 	secret := &corev1.Secret{}
 	if err := c.reader.Get(ctx, secretKey, secret); err != nil {
 		return fmt.Errorf("reading the webhook's certificate: %w", err)
 	}
-	for i := range configuration.Webhooks {
-		w := &configuration.Webhooks[i]
-		if len(w.ClientConfig.CABundle) == 0 || !bytes.Equal(w.ClientConfig.CABundle, secret.Data[caFile]) {
-			return fmt.Errorf("the API server does not know the authority of the certificate for webhook %s yet", w.Name)
+	for webhook, bundle := range told {
+		if len(bundle) == 0 || !bytes.Equal(bundle, secret.Data[caFile]) {
+			return fmt.Errorf("the API server does not know the authority of the certificate for webhook %s yet", webhook)
 		}
 	}
 	return nil
+}
+
+// toldAuthorities are the authorities that the API server has been told, by webhook.
+func (c *certificates) toldAuthorities(ctx context.Context) (map[string][]byte, error) {
+	told := map[string][]byte{}
+	key := types.NamespacedName{Name: configurationName}
+	validating, mutating := &admissionregistrationv1.ValidatingWebhookConfiguration{}, &admissionregistrationv1.MutatingWebhookConfiguration{}
+	for _, configuration := range []client.Object{validating, mutating} {
+		if err := c.reader.Get(ctx, key, configuration); client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("reading the webhook configuration: %w", err)
+		}
+	}
+	for i := range validating.Webhooks {
+		told[validating.Webhooks[i].Name] = validating.Webhooks[i].ClientConfig.CABundle
+	}
+	for i := range mutating.Webhooks {
+		told[mutating.Webhooks[i].Name] = mutating.Webhooks[i].ClientConfig.CABundle
+	}
+	return told, nil
 }

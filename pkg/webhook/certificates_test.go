@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -20,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/manifests"
+	"github.com/berth-project/berth/pkg/lineage"
 )
 
 func secret(data map[string][]byte) client.Object {
@@ -116,12 +118,21 @@ func TestReadyMeansThatTheAPIServerTrustsTheCertificate(t *testing.T) {
 			}},
 		}
 	}
+	mutating := func(bundle string) client.Object {
+		return &admissionregistrationv1.MutatingWebhookConfiguration{
+			ObjectMeta: metav1.ObjectMeta{Name: configurationName},
+			Webhooks: []admissionregistrationv1.MutatingWebhook{{
+				Name: "two.berth.dev", ClientConfig: admissionregistrationv1.WebhookClientConfig{CABundle: []byte(bundle)},
+			}},
+		}
+	}
 	made := secret(map[string][]byte{caFile: []byte("ours")})
 	tests := map[string]struct {
 		cache     []client.Object
 		wantError string
 	}{
-		"it has the authority":                             {cache: []client.Object{made, configuration("ours")}},
+		"it has the authority":                             {cache: []client.Object{made, configuration("ours"), mutating("ours")}},
+		"it has it for one webhook and not for another":    {cache: []client.Object{made, configuration("ours"), mutating("")}, wantError: "two.berth.dev"},
 		"it has no authority yet":                          {cache: []client.Object{made, configuration("")}, wantError: "one.berth.dev"},
 		"it has the authority of another certificate":      {cache: []client.Object{made, configuration("theirs")}, wantError: "one.berth.dev"},
 		"there is no authority yet":                        {cache: []client.Object{secret(nil), configuration("")}, wantError: "one.berth.dev"},
@@ -138,16 +149,39 @@ func TestReadyMeansThatTheAPIServerTrustsTheCertificate(t *testing.T) {
 	}
 }
 
-func TestTheManifestNamesWhatIsServed(t *testing.T) {
-	var configuration admissionregistrationv1.ValidatingWebhookConfiguration
-	if err := yaml.UnmarshalStrict(manifests.WebhookConfiguration, &configuration); err != nil {
+func TestTheManifestsNameWhatIsServed(t *testing.T) {
+	var validating admissionregistrationv1.ValidatingWebhookConfiguration
+	var mutating admissionregistrationv1.MutatingWebhookConfiguration
+	for content, into := range map[string]any{string(manifests.ValidatingWebhook): &validating, string(manifests.MutatingWebhook): &mutating} {
+		if err := yaml.UnmarshalStrict([]byte(content), into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if validating.Name != configurationName || len(validating.Webhooks) != 1 || mutating.Name != configurationName || len(mutating.Webhooks) != 1 {
+		t.Fatalf("got %s with %d webhooks and %s with %d", validating.Name, len(validating.Webhooks), mutating.Name, len(mutating.Webhooks))
+	}
+	for path, config := range map[string]admissionregistrationv1.WebhookClientConfig{
+		SpreadPath: validating.Webhooks[0].ClientConfig,
+		PodPath:    mutating.Webhooks[0].ClientConfig,
+	} {
+		service := config.Service
+		if service == nil || service.Namespace != namespace || service.Name != serviceName || service.Path == nil || *service.Path != path {
+			t.Errorf("got service %v, want %s", service, path)
+		}
+	}
+}
+
+func TestNoCreationOfAPodWaitsLongForTheWebhookOrFailsWithIt(t *testing.T) {
+	var configuration admissionregistrationv1.MutatingWebhookConfiguration
+	if err := yaml.UnmarshalStrict(manifests.MutatingWebhook, &configuration); err != nil {
 		t.Fatal(err)
 	}
-	if configuration.Name != configurationName || len(configuration.Webhooks) != 1 {
-		t.Fatalf("got %s with %d webhooks", configuration.Name, len(configuration.Webhooks))
-	}
-	service := configuration.Webhooks[0].ClientConfig.Service
-	if service == nil || service.Namespace != namespace || service.Name != serviceName || service.Path == nil || *service.Path != SpreadPath {
-		t.Errorf("got service %v", service)
+	for _, w := range configuration.Webhooks {
+		if *w.FailurePolicy != admissionregistrationv1.Ignore || *w.TimeoutSeconds != 2 || *w.SideEffects != admissionregistrationv1.SideEffectClassNone {
+			t.Errorf("webhook %s: failurePolicy %s, timeoutSeconds %d, sideEffects %s", w.Name, *w.FailurePolicy, *w.TimeoutSeconds, *w.SideEffects)
+		}
+		if timeout := time.Duration(*w.TimeoutSeconds) * time.Second; lineage.Patience*2 > timeout {
+			t.Errorf("webhook %s waits %s for an owner, of a timeout of %s", w.Name, lineage.Patience, timeout)
+		}
 	}
 }

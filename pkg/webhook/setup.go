@@ -7,8 +7,10 @@ import (
 	"path/filepath"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -16,10 +18,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/lineage"
 )
 
-// SpreadPath is where WorkloadSpreads are validated, as manifests/webhook says too.
-const SpreadPath = "/validate-workloadspread"
+// Where reviews are answered, as manifests/webhook says too.
+const (
+	// SpreadPath is for WorkloadSpreads.
+	SpreadPath = "/validate-workloadspread"
+	// PodPath is for pods that are being created.
+	PodPath = "/mutate-pod"
+)
 
 // CertificateSource says who brings the certificate.
 type CertificateSource string
@@ -44,8 +52,9 @@ type Options struct {
 }
 
 // Setup has the manager serve the webhooks, on every replica and not on the leader alone, as soon as there is a certificate. Until then, and
-// until the API server knows the authority of a managed certificate, the manager is not ready. The context is used until Setup returns.
-func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
+// until the API server knows the authority of a managed certificate, the manager is not ready. The lineage is of the same manager. The context
+// is used until Setup returns.
+func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts Options) error {
 	switch opts.Certificates {
 	case ManagedCertificates, "":
 		if err := manageCertificates(mgr, opts.CertDir); err != nil {
@@ -59,9 +68,14 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
 		return err
 	}
 	web := ctrlwebhook.NewServer(ctrlwebhook.Options{Host: opts.Host, Port: opts.Port, CertDir: opts.CertDir, CertName: certFile, KeyName: keyFile})
+	early := &earlyBinding{owners: owners, bookings: newBookings(clock.RealClock{})}
+	if _, err := owners.Handle(ctx, mgr, &corev1.Pod{}, early.bookings.seen, early.bookings.gone); err != nil {
+		return err
+	}
+	web.Register(PodPath, &podReviews{answer: (&podAdmission{owners: owners, early: early.review}).review, clock: clock.RealClock{}})
 	// A panic is answered as an error: that is the default.
 	web.Register(SpreadPath, admission.WithValidator(mgr.GetScheme(), &spreadValidator{reader: mgr.GetCache()}))
-	if err := mgr.Add(&server{web: web, certDir: opts.CertDir}); err != nil {
+	if err := mgr.Add(&server{web: web, certDir: opts.CertDir, synced: owners.HasSynced}); err != nil {
 		return fmt.Errorf("adding the webhook server: %w", err)
 	}
 	return mgr.AddReadyzCheck("webhook", web.StartedChecker())
@@ -82,10 +96,11 @@ func fillCache(ctx context.Context, mgr ctrl.Manager) error {
 }
 
 // server starts the webhooks later than the manager would: when the cache is full, which is when the manager starts what is no server of its
-// own, and when there is a certificate. Neither takes a lease.
+// own, when the lineage has taken that in, and when there is a certificate. None of it takes a lease.
 type server struct {
 	web     ctrlwebhook.Server
 	certDir string
+	synced  func() bool
 }
 
 var (
@@ -96,7 +111,7 @@ var (
 // NeedLeaderElection is false: every replica serves.
 func (s *server) NeedLeaderElection() bool { return false }
 
-// lookInterval is how often a certificate is looked for that is not there yet.
+// lookInterval is how often a certificate is looked for, and whether the lineage is ready.
 const lookInterval = 50 * time.Millisecond
 
 // Start serves until the context ends.
@@ -104,7 +119,7 @@ func (s *server) Start(ctx context.Context) error {
 	klog.FromContext(ctx).Info("Serving webhooks once there is a certificate", "dir", s.certDir)
 	err := wait.PollUntilContextCancel(ctx, lookInterval, true, func(context.Context) (bool, error) {
 		_, err := tls.LoadX509KeyPair(filepath.Join(s.certDir, certFile), filepath.Join(s.certDir, keyFile))
-		return err == nil, nil
+		return err == nil && s.synced(), nil
 	})
 	if err != nil {
 		return nil //nolint:nilerr // the manager stops; there was nothing to serve

@@ -3,22 +3,38 @@ package webhook
 import (
 	"context"
 	"fmt"
+	"slices"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
-// spreadValidator answers for WorkloadSpreads. It reads nothing but the cache.
+// targetTimeout bounds how long the API server is waited for, which has an answer of the webhook's own to wait for.
+const targetTimeout = 2 * time.Second
+
+// spreadValidator answers for WorkloadSpreads. It reads the cache, and once the workload itself: the cache holds no pod templates.
 type spreadValidator struct {
+	// reader is the cache.
 	reader client.Reader
+	// live reads from the API server. Nil reads nothing, and then patches are not tried on the workload's pods.
+	live client.Reader
 }
 
 var _ admission.Validator[*v1alpha1.WorkloadSpread] = &spreadValidator{}
@@ -68,22 +84,134 @@ func (v *spreadValidator) gather(ctx context.Context, spread *v1alpha1.WorkloadS
 	if err := v.reader.List(ctx, &spreads, client.InNamespace(spread.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return Known{}, fmt.Errorf("listing the spreads of namespace %s: %w", spread.Namespace, err)
 	}
-	missing, err := v.targetMissing(ctx, spread)
-	return Known{Spreads: spreads.Items, TargetMissing: missing}, err
+	target, err := v.target(ctx, spread)
+	if err != nil {
+		return Known{}, err
+	}
+	return Known{Spreads: spreads.Items, Target: target, Nodes: v.nodes(ctx, spread)}, nil
 }
 
-func (v *spreadValidator) targetMissing(ctx context.Context, spread *v1alpha1.WorkloadSpread) (bool, error) {
+// target asks the API server if the cache has not what is needed: never the template, and nothing of a kind that is not built in.
+func (v *spreadValidator) target(ctx context.Context, spread *v1alpha1.WorkloadSpread) (Target, error) {
 	newObject, watched := workloads[kindOfTarget(spread)]
-	if !watched {
-		return false, nil
+	if v.live != nil && (!watched || hasPatch(spread)) {
+		return v.liveTarget(ctx, spread), nil
 	}
-	key := types.NamespacedName{Namespace: spread.Namespace, Name: spread.Spec.TargetReference.Name}
-	err := v.reader.Get(ctx, key, newObject(), client.UnsafeDisableDeepCopy)
+	if !watched {
+		return Target{}, nil
+	}
+	object := newObject()
+	err := v.reader.Get(ctx, targetKey(spread), object, client.UnsafeDisableDeepCopy)
 	if apierrors.IsNotFound(err) {
-		return true, nil
+		return Target{Missing: true}, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("reading %s: %w", workloadName(spread), err)
+		return Target{}, fmt.Errorf("reading %s: %w", workloadName(spread), err)
 	}
-	return false, nil
+	return Target{Replicas: replicasOf(object, spread)}, nil
+}
+
+func targetKey(spread *v1alpha1.WorkloadSpread) types.NamespacedName {
+	return types.NamespacedName{Namespace: spread.Namespace, Name: spread.Spec.TargetReference.Name}
+}
+
+// liveTarget is told by one request. That it fails is no error: most of a spread can be judged without it.
+func (v *spreadValidator) liveTarget(ctx context.Context, spread *v1alpha1.WorkloadSpread) Target {
+	ctx, cancel := context.WithTimeout(ctx, targetTimeout)
+	defer cancel()
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(targetVersion(spread))
+	err := v.live.Get(ctx, targetKey(spread), object)
+	switch {
+	case meta.IsNoMatchError(err):
+		return Target{Unread: fmt.Sprintf("the API server has no kind %s in %s; install it or correct the target", object.GetKind(), object.GetAPIVersion())}
+	case apierrors.IsNotFound(err):
+		return Target{Missing: true}
+	case apierrors.IsForbidden(err):
+		return Target{Unread: fmt.Sprintf(`Berth may not get it; create a ClusterRole with get, list and watch on its resource and the label rbac.berth.dev/aggregate-to-workload-reader: "true" (%v)`, err)}
+	case err != nil:
+		return Target{Unread: err.Error()}
+	}
+	return targetOf(object, spread)
+}
+
+// targetVersion is the kind to ask for: built-in kinds in the version that is known, whatever the spread says.
+func targetVersion(spread *v1alpha1.WorkloadSpread) schema.GroupVersionKind {
+	if kind := kindOfTarget(spread); workloads[kind] != nil {
+		return kind.WithVersion("v1")
+	}
+	ref := spread.Spec.TargetReference
+	return schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)
+}
+
+// targetOf takes from a workload what most kinds have at the same places. What is not there, or is something else there, is left out.
+func targetOf(object *unstructured.Unstructured, spread *v1alpha1.WorkloadSpread) Target {
+	target := Target{Whole: true, Template: templateOf(object), Selector: selectorOf(object), Replicas: replicasOf(object, spread)}
+	if newObject := workloads[kindOfTarget(spread)]; newObject != nil {
+		typed := newObject()
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, typed); err == nil {
+			target.Replicas = replicasOf(typed, spread)
+		}
+	}
+	return target
+}
+
+// replicasOf is nil if the object does not tell them.
+func replicasOf(object runtime.Object, spread *v1alpha1.WorkloadSpread) *int32 {
+	replicas, err := workload.Replicas(object, spread.Spec.TargetFilter)
+	if err != nil {
+		return nil // the spread's status says why
+	}
+	return &replicas
+}
+
+// templateOf is spec.template with the volumes that the controller adds for spec.volumeClaimTemplates, or nil.
+func templateOf(object *unstructured.Unstructured) *corev1.PodTemplateSpec {
+	fields, _, _ := unstructured.NestedMap(object.Object, "spec", "template")
+	if _, found, _ := unstructured.NestedSlice(fields, "spec", "containers"); !found {
+		return nil
+	}
+	template := &corev1.PodTemplateSpec{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, template); err != nil {
+		return nil // a template of something else
+	}
+	claims, _, _ := unstructured.NestedSlice(object.Object, "spec", "volumeClaimTemplates")
+	for _, claim := range claims {
+		if fields, ok := claim.(map[string]any); ok {
+			template.Spec.Volumes = append(template.Spec.Volumes, claimVolume(&unstructured.Unstructured{Object: fields}))
+		}
+	}
+	return template
+}
+
+// selectorOf is spec.selector, if it is a label selector, or nil.
+func selectorOf(object *unstructured.Unstructured) labels.Selector {
+	fields, _, _ := unstructured.NestedMap(object.Object, "spec", "selector")
+	var selector metav1.LabelSelector
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &selector); err != nil {
+		return nil
+	}
+	parsed, err := metav1.LabelSelectorAsSelector(&selector)
+	if err != nil {
+		return nil
+	}
+	return parsed
+}
+
+// nodes are nil if no subset selects any, or if they cannot be read: they are for warnings only.
+func (v *spreadValidator) nodes(ctx context.Context, spread *v1alpha1.WorkloadSpread) []*corev1.Node {
+	if !slices.ContainsFunc(spread.Spec.Subsets, func(s v1alpha1.Subset) bool { return s.RequiredNodeSelectorTerm != nil }) {
+		return nil
+	}
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
+	if err := v.reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		klog.FromContext(ctx).Error(err, "Not comparing a spread with the nodes", "workloadspread", klog.KObj(spread))
+		return nil
+	}
+	nodes := make([]*corev1.Node, len(list.Items))
+	for i := range list.Items {
+		nodes[i] = &corev1.Node{ObjectMeta: list.Items[i].ObjectMeta}
+	}
+	return nodes
 }

@@ -11,12 +11,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admission/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
@@ -67,7 +72,7 @@ func TestARefusalCarriesEveryErrorAsACauseOfItsField(t *testing.T) {
 	}
 	want := []string{
 		"spec.subsets[0].tolerations[0].operator", "spec.subsets[0].patch.spec.containers[0].resources.limit",
-		"spec.subsets[1].patch.metadata.labels", "spec.targetRef",
+		"spec.subsets[1].patch.metadata.labels[lane]", "spec.targetRef",
 	}
 	if diff := cmp.Diff(want, fields); diff != "" {
 		t.Errorf("fields of the causes (-want +got):\n%s", diff)
@@ -106,6 +111,208 @@ func TestTheWorkloadIsLookedForInTheCache(t *testing.T) {
 			}
 		})
 	}
+}
+
+// askLive is ask with an API server that has other objects than the cache.
+func askLive(t *testing.T, cache, live client.Reader, spread *v1alpha1.WorkloadSpread) admission.Response {
+	t.Helper()
+	request := admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{UID: "review", Operation: admissionv1.Create, Object: raw(t, spread)}}
+	return admission.WithValidator(schemeOf(t), &spreadValidator{reader: cache, live: live}).Handle(t.Context(), request)
+}
+
+// apiServer counts its requests, and answers them with an error if it has one.
+type apiServer struct {
+	client.Reader
+	err error
+	// asked are the kinds that were asked for.
+	asked []string
+}
+
+func (a *apiServer) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	a.asked = append(a.asked, object.GetObjectKind().GroupVersionKind().String())
+	if a.err != nil {
+		return a.err
+	}
+	if _, bounded := ctx.Deadline(); !bounded {
+		return errors.New("a request without end")
+	}
+	return a.Reader.Get(ctx, key, object, options...)
+}
+
+// workloadOf is a workload of any kind, with fields in YAML.
+func workloadOf(t *testing.T, text string) client.Object {
+	t.Helper()
+	object := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(text), &object.Object); err != nil {
+		t.Fatal(err)
+	}
+	object.SetNamespace("shop")
+	object.SetName("web")
+	return object
+}
+
+const (
+	oneContainer  = `template: {metadata: {labels: {app: web}}, spec: {containers: [{name: main, image: x}]}}`
+	appSelector   = `selector: {matchLabels: {app: web}}`
+	aDeployment   = `{apiVersion: apps/v1, kind: Deployment, spec: {replicas: 3, ` + appSelector + `, ` + oneContainer + `}}`
+	aStatefulSet  = `{apiVersion: apps/v1, kind: StatefulSet, spec: {` + oneContainer + `, volumeClaimTemplates: [{metadata: {name: disk}}]}}`
+	aFleet        = `{apiVersion: example.com/v1, kind: Fleet, spec: {` + appSelector + `, ` + oneContainer + `, groups: [{size: 3}]}}`
+	aRollout      = `{apiVersion: argoproj.io/v1alpha1, kind: Rollout, spec: {workloadRef: {kind: Deployment, name: other}}}`
+	anotherSystem = `{apiVersion: example.com/v1, kind: Fleet, spec: {selector: web, template: {spec: {containers: [main]}}}}`
+)
+
+func targeting(apiVersion, kind string, patch string) func(*v1alpha1.WorkloadSpreadSpec) {
+	return func(spec *v1alpha1.WorkloadSpreadSpec) {
+		spec.TargetReference.APIVersion, spec.TargetReference.Kind = apiVersion, kind
+		if patch != "" {
+			spec.Subsets[0].Patch = &runtime.RawExtension{Raw: []byte(patch)}
+		}
+	}
+}
+
+func TestWhatTheAPIServerIsAskedFor(t *testing.T) {
+	const noImage, mountsDisk = `{"spec":{"containers":[{"name":"sidecar"}]}}`, `{"spec":{"containers":[{"name":"sidecar","image":"x","volumeMounts":[{"name":"disk","mountPath":"/d"}]}]}}`
+	const untried = ", so the patches were not tried on its pods"
+	groups := map[string]string{"Deployment": "apps/v1, Kind=Deployment", "StatefulSet": "apps/v1, Kind=StatefulSet", "Fleet": "example.com/v1, Kind=Fleet", "Rollout": "argoproj.io/v1alpha1, Kind=Rollout"}
+	tests := map[string]struct {
+		there        string // in the API server; nothing is in the cache
+		err          error
+		spread       func(*v1alpha1.WorkloadSpreadSpec)
+		wantAsked    bool
+		wantErrors   []string
+		wantWarnings []string
+	}{
+		"nothing for a spread without patches": {
+			there: aDeployment, spread: targeting("apps/v1", "Deployment", ""),
+			wantWarnings: []string{"spec.targetRef: there is no Deployment web yet, and the spread waits for it"},
+		},
+		"the workload of a spread with patches, which may not be in the cache yet": {
+			there: aDeployment, spread: targeting("apps/v1", "Deployment", noImage), wantAsked: true,
+			wantErrors: []string{"spec.subsets[0].patch.spec.containers[0]: Required value: at spec.containers[sidecar].image of the patched pod"},
+		},
+		"a built-in kind in the version that there is": {
+			there: aDeployment, spread: targeting("apps/v1beta9", "Deployment", `{"metadata":{"labels":{"app":"other"}}}`), wantAsked: true,
+			wantErrors: []string{"spec.subsets[0].patch.metadata.labels[app]: Forbidden: Deployment web selects its pods by this label"},
+		},
+		"a workload that is not there": {
+			spread: targeting("apps/v1", "Deployment", noImage), wantAsked: true,
+			wantWarnings: []string{"spec.targetRef: there is no Deployment web yet, and the spread waits for it" + untried},
+		},
+		"its replicas": {
+			there: aDeployment, wantAsked: true,
+			spread: func(spec *v1alpha1.WorkloadSpreadSpec) {
+				percentages(spec)
+				patchedBy(`{"spec":{"hostname":"x"}}`)(spec)
+			},
+			wantWarnings: []string{"spec.subsets: of 3 replicas the percentages"},
+		},
+		"the volumes that its controller adds": {there: aStatefulSet, spread: targeting("apps/v1", "StatefulSet", mountsDisk), wantAsked: true},
+		"a kind that is not built in": {
+			there: aFleet, spread: targeting("example.com/v1", "Fleet", noImage), wantAsked: true,
+			wantErrors: []string{"spec.subsets[0].patch.spec.containers[0]: Required value: at spec.containers[sidecar].image of the patched pod"},
+		},
+		"a kind that is not built in, also without patches": {
+			spread: targeting("example.com/v1", "Fleet", ""), wantAsked: true,
+			wantWarnings: []string{"spec.targetRef: there is no Fleet web yet, and the spread waits for it"},
+		},
+		"the replicas of a kind that is not built in, at their paths": {
+			there: aFleet, wantAsked: true,
+			spread: func(spec *v1alpha1.WorkloadSpreadSpec) {
+				percentages(spec)
+				targeting("example.com/v1", "Fleet", "")(spec)
+				spec.TargetFilter = &v1alpha1.TargetFilter{ReplicasPathList: []string{"spec.groups.0.size"}}
+			},
+			wantWarnings: []string{"spec.subsets: of 3 replicas the percentages"},
+		},
+		"a kind without a pod template": {
+			there: aRollout, spread: targeting("argoproj.io/v1alpha1", "Rollout", noImage), wantAsked: true,
+			wantWarnings: []string{"spec.targetRef: Rollout web has no pod template at spec.template" + untried},
+		},
+		"a kind whose template and selector are something else": {
+			there: anotherSystem, spread: targeting("example.com/v1", "Fleet", noImage), wantAsked: true,
+			wantWarnings: []string{"spec.targetRef: Fleet web has no pod template at spec.template" + untried},
+		},
+		"a kind that Berth may not read": {
+			spread: targeting("example.com/v1", "Fleet", noImage), wantAsked: true, err: apierrors.NewForbidden(schema.GroupResource{Group: "example.com", Resource: "fleets"}, "web", nil),
+			wantWarnings: []string{"spec.targetRef: Fleet web cannot be read" + untried + `: Berth may not get it; create a ClusterRole with get, list and watch on its resource and the label rbac.berth.dev/aggregate-to-workload-reader: "true"`},
+		},
+		"a kind that there is not": {
+			spread: targeting("example.com/v1", "Fleet", noImage), wantAsked: true, err: &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "example.com", Kind: "Fleet"}},
+			wantWarnings: []string{"spec.targetRef: Fleet web cannot be read" + untried + ": the API server has no kind Fleet in example.com/v1; install it or correct the target"},
+		},
+		"an API server that does not answer": {
+			spread: targeting("apps/v1", "Deployment", noImage), wantAsked: true, err: context.DeadlineExceeded,
+			wantWarnings: []string{"spec.targetRef: Deployment web cannot be read" + untried + ": context deadline exceeded"},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			builder := fake.NewClientBuilder().WithScheme(schemeOf(t))
+			if tc.there != "" {
+				builder.WithObjects(workloadOf(t, tc.there))
+			}
+			live := &apiServer{Reader: builder.Build(), err: tc.err}
+			spread := changed(spreadOf("web", "web", 1), tc.spread)
+			response := askLive(t, cacheOf(t), live, spread)
+			var refused []string
+			if response.Result != nil && response.Result.Details != nil {
+				for _, cause := range response.Result.Details.Causes {
+					refused = append(refused, cause.Field+": "+cause.Message)
+				}
+			}
+			expectEachToContain(t, "errors", tc.wantErrors, refused)
+			expectEachToContain(t, "warnings", tc.wantWarnings, response.Warnings)
+			var want []string
+			if tc.wantAsked {
+				want = []string{groups[spread.Spec.TargetReference.Kind]}
+			}
+			if diff := cmp.Diff(want, live.asked); diff != "" {
+				t.Errorf("asked for (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestNodesAreReadFromTheCacheIfASubsetSelectsAny(t *testing.T) {
+	node := func(name string, labels ...string) client.Object {
+		return labelled(name, labels...)
+	}
+	selects := changed(spreadOf("web", "web", 1), selecting("disk", "pool"))
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
+	tests := map[string]struct {
+		spread *v1alpha1.WorkloadSpread
+		cache  client.Reader
+		want   []string
+	}{
+		"those that are there are compared with": {selects, cacheOf(t, deployment, node("n1", "disk"), node("n2", "pool")), nil},
+		"those that are not there are missed": {
+			selects, cacheOf(t, deployment, node("n1", "disk")), []string{"spec.subsets[1].requiredNodeSelectorTerm: no node matches now"},
+		},
+		"those of two subsets are named": {
+			selects, cacheOf(t, deployment, node("n1", "disk", "pool")), []string{"spec.subsets[1].requiredNodeSelectorTerm: selects nodes that spec.subsets[0] selects too, such as n1"},
+		},
+		"a spread that selects none does not ask":            {spreadOf("web", "web", 1), noNodes{cacheOf(t, deployment)}, nil},
+		"if they cannot be read, nothing is said about them": {selects, noNodes{cacheOf(t, deployment)}, nil},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			response := ask(t, tc.cache, tc.spread, nil)
+			if !response.Allowed {
+				t.Errorf("refused: %v", response.Result)
+			}
+			expectEachToContain(t, "warnings", tc.want, response.Warnings)
+		})
+	}
+}
+
+// noNodes has no nodes, and a test that asks for them without need ends.
+type noNodes struct{ client.Reader }
+
+func (n noNodes) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	if _, isNodes := list.(*metav1.PartialObjectMetadataList); isNodes {
+		return errors.New("the cache has no nodes")
+	}
+	return n.Reader.List(ctx, list, options...)
 }
 
 // noCache answers every read with an error, or by a panic.

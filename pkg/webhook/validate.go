@@ -1,9 +1,12 @@
 package webhook
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -16,8 +19,26 @@ import (
 type Known struct {
 	// Spreads are those of the spread's namespace. It may be among them.
 	Spreads []v1alpha1.WorkloadSpread
-	// TargetMissing is true if the workload is known not to exist.
-	TargetMissing bool
+	// Target is the workload.
+	Target Target
+	// Nodes of the cluster, of which names and labels are enough. Nil if they are not known.
+	Nodes []*corev1.Node
+}
+
+// Target is what was read of a workload.
+type Target struct {
+	// Missing is true if the workload is known not to exist.
+	Missing bool
+	// Unread says why the workload could not be read, in the words of an error. Empty if it was, or nobody tried.
+	Unread string
+	// Replicas are nil if they are not known.
+	Replicas *int32
+	// Whole is true if all of the workload was read, so that it has no pod template if there is none here.
+	Whole bool
+	// Template of its pods, nil if none was read. Volumes that the workload's controller adds are among its own.
+	Template *corev1.PodTemplateSpec
+	// Selector of its pods, nil if none was read.
+	Selector labels.Selector
 }
 
 // ValidateSpread says what is wrong with a spread that is about to be created (old is nil) or to take the place of old, and what is worth a
@@ -27,23 +48,100 @@ func ValidateSpread(spread, old *v1alpha1.WorkloadSpread, known Known) (warnings
 	policy, errs := subset.Compile(&spread.Spec, spec)
 	if policy != nil {
 		warnings = slices.Clone(policy.Warnings)
+		if known.Target.Replicas != nil {
+			warnings = append(warnings, policy.WarningsAt(*known.Target.Replicas, spec)...)
+		}
+		if known.Nodes != nil {
+			warnings = append(warnings, policy.WarningsAmong(known.Nodes, spec)...)
+		}
 	}
+	patchWarnings, patchErrs := validatePatches(spread, old, policy, &known, spec.Child("subsets"))
+	targetWarnings, targetErrs := validateTarget(spread, old, &known, spec.Child("targetRef"))
+	return slices.Concat(warnings, patchWarnings, targetWarnings), slices.Concat(errs, patchErrs, targetErrs)
+}
 
-	target := spec.Child("targetRef")
+// validateTarget judges what only the cluster shows of the target.
+func validateTarget(spread, old *v1alpha1.WorkloadSpread, known *Known, path *field.Path) (warnings []string, errs field.ErrorList) {
 	if rival := rivalOf(spread, known.Spreads); rival != nil {
 		switch {
 		case old == nil:
-			errs = append(errs, field.Forbidden(target,
+			errs = append(errs, field.Forbidden(path,
 				fmt.Sprintf("WorkloadSpread %q already divides %s, and a workload has one spread: change or delete that one", rival.Name, workloadName(spread))))
 		case workload.Wins(rival, spread):
 			// The target cannot be changed, so this update is not what brought two spreads together, and it may be on the way out of it.
-			warnings = append(warnings, fmt.Sprintf("%s: without effect, because the older WorkloadSpread %q divides %s", target, rival.Name, workloadName(spread)))
+			warnings = append(warnings, fmt.Sprintf("%s: without effect, because the older WorkloadSpread %q divides %s", path, rival.Name, workloadName(spread)))
 		}
 	}
-	if known.TargetMissing {
-		warnings = append(warnings, fmt.Sprintf("%s: there is no %s yet, and the spread waits for it", target, workloadName(spread)))
+	const untried = "so the patches were not tried on its pods"
+	target, patched := &known.Target, hasPatch(spread)
+	switch {
+	case target.Missing && patched:
+		warnings = append(warnings, fmt.Sprintf("%s: there is no %s yet, and the spread waits for it, %s", path, workloadName(spread), untried))
+	case target.Missing:
+		warnings = append(warnings, fmt.Sprintf("%s: there is no %s yet, and the spread waits for it", path, workloadName(spread)))
+	case target.Unread != "" && patched:
+		warnings = append(warnings, fmt.Sprintf("%s: %s cannot be read, %s: %s", path, workloadName(spread), untried, target.Unread))
+	case target.Unread != "":
+		warnings = append(warnings, fmt.Sprintf("%s: %s cannot be read: %s", path, workloadName(spread), target.Unread))
+	case target.Whole && target.Template == nil && patched:
+		warnings = append(warnings, fmt.Sprintf("%s: %s has no pod template at spec.template, %s", path, workloadName(spread), untried))
 	}
 	return warnings, errs
+}
+
+// hasPatch is true if a subset has a patch, valid or not.
+func hasPatch(spread *v1alpha1.WorkloadSpread) bool {
+	return slices.ContainsFunc(spread.Spec.Subsets, func(s v1alpha1.Subset) bool { return s.Patch != nil && len(s.Patch.Raw) > 0 })
+}
+
+// validatePatches tries the patches on a pod of the workload. The policy is nil if the spec is invalid; patches that are not to blame are tried
+// all the same. What is wrong with a patch that is as it was is a warning: the workload has changed since, and that must not keep anybody from
+// changing something else.
+func validatePatches(spread, old *v1alpha1.WorkloadSpread, policy *subset.Policy, known *Known, path *field.Path) (warnings []string, errs field.ErrorList) {
+	for i := range spread.Spec.Subsets {
+		spec, at := &spread.Spec.Subsets[i], path.Index(i)
+		patch, _ := subset.CompilePatch(spec.Patch, at.Child("patch")) // subset.Compile reports the errors
+		if patch == nil {
+			continue
+		}
+		found := breaksSelector(patch, known.Target.Selector, workloadName(spread), at)
+		if known.Target.Template != nil {
+			pod, patched, tried := tryPatch(patch, known.Target.Template, spread.Namespace, at.Child("patch"))
+			found = append(found, tried...)
+			if policy != nil && patched != nil && policy.Subsets[i].HasNodeFor(pod, known.Nodes) && !policy.Subsets[i].HasNodeFor(patched, known.Nodes) {
+				warnings = append(warnings, fmt.Sprintf("%s: with its nodeSelector or affinity no node of the subset is left for the pods of %s now",
+					at.Child("patch", "spec"), workloadName(spread)))
+			}
+		}
+		if old != nil && samePatch(old, spec) {
+			for _, err := range found {
+				warnings = append(warnings, err.Error())
+			}
+			continue
+		}
+		errs = append(errs, found...)
+	}
+	return warnings, errs
+}
+
+// breaksSelector is about labels of a patch by which the workload would lose its pods.
+func breaksSelector(patch *subset.Patch, selector labels.Selector, workload string, path *field.Path) field.ErrorList {
+	if selector == nil {
+		return nil
+	}
+	var errs field.ErrorList
+	for _, key := range patch.Breaks(selector) {
+		errs = append(errs, field.Forbidden(path.Child("patch", "metadata", "labels").Key(key),
+			workload+" selects its pods by this label, and would let go of the patched ones and make others without end"))
+	}
+	return errs
+}
+
+// samePatch is true if the spread has a subset of the same name with the same patch.
+func samePatch(old *v1alpha1.WorkloadSpread, spec *v1alpha1.Subset) bool {
+	return slices.ContainsFunc(old.Spec.Subsets, func(before v1alpha1.Subset) bool {
+		return before.Name == spec.Name && before.Patch != nil && spec.Patch != nil && bytes.Equal(before.Patch.Raw, spec.Patch.Raw)
+	})
 }
 
 // rivalOf is the spread with the same workload that wins over all others but the spread itself, or nil.

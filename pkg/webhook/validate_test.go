@@ -49,6 +49,38 @@ func broken(spec *v1alpha1.WorkloadSpreadSpec) {
 	spec.Subsets[1].Patch = &runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{"lane":"not a label!"}}}`)}
 }
 
+// patchedBy gives the subsets patches, in order.
+func patchedBy(patches ...string) func(*v1alpha1.WorkloadSpreadSpec) {
+	return func(spec *v1alpha1.WorkloadSpreadSpec) {
+		for i := range patches {
+			spec.Subsets[i].Patch = &runtime.RawExtension{Raw: []byte(patches[i])}
+		}
+	}
+}
+
+func percentages(spec *v1alpha1.WorkloadSpreadSpec) {
+	spec.Subsets[0].MaxReplicas, spec.Subsets[1].MaxReplicas = ptr.To(intstr.FromString("50%")), ptr.To(intstr.FromString("50%"))
+}
+
+// selecting gives each subset the nodes with a label.
+func selecting(labels ...string) func(*v1alpha1.WorkloadSpreadSpec) {
+	return func(spec *v1alpha1.WorkloadSpreadSpec) {
+		for i := range labels {
+			spec.Subsets[i].RequiredNodeSelectorTerm = &corev1.NodeSelectorTerm{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: labels[i], Operator: corev1.NodeSelectorOpExists}},
+			}
+		}
+	}
+}
+
+func labelled(name string, labels ...string) *corev1.Node {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}}}
+	for _, label := range labels {
+		node.Labels[label] = ""
+	}
+	return node
+}
+
 func TestValidateSpread(t *testing.T) {
 	web := spreadOf("web", "web", 1)
 	older, oldest, younger := spreadOf("older", "web", 2), spreadOf("oldest", "web", 3), spreadOf("younger", "web", 0)
@@ -69,7 +101,7 @@ func TestValidateSpread(t *testing.T) {
 			wantErrors: []string{
 				"spec.subsets[0].tolerations[0].operator: Invalid value",
 				"spec.subsets[0].patch.spec.containers[0].resources.limit: Invalid value",
-				"spec.subsets[1].patch.metadata.labels: Invalid value",
+				"spec.subsets[1].patch.metadata.labels[lane]: Invalid value",
 			},
 		},
 		"the warnings of the model are passed on": {
@@ -77,9 +109,44 @@ func TestValidateSpread(t *testing.T) {
 			wantWarnings: []string{"spec.subsets[0]: has no maxReplicas"},
 		},
 		"a workload that is not there yet is a warning": {
-			spread: web, known: Known{TargetMissing: true},
+			spread: web, known: Known{Target: Target{Missing: true}},
 			wantWarnings: []string{"spec.targetRef: there is no Deployment web yet"},
 		},
+		"a workload that is not there yet leaves patches untried": {
+			spread: changed(web, patchedBy(`{}`, `{"spec":{"hostname":"x"}}`)), known: Known{Target: Target{Missing: true}},
+			wantWarnings: []string{"spec.targetRef: there is no Deployment web yet, and the spread waits for it, so the patches were not tried on its pods"},
+		},
+		"a workload that cannot be read is a warning": {
+			spread: web, known: Known{Target: Target{Unread: "it is away"}},
+			wantWarnings: []string{"spec.targetRef: Deployment web cannot be read: it is away"},
+		},
+		"a workload that cannot be read leaves patches untried": {
+			spread: changed(web, patchedBy(`{}`, `{"spec":{"hostname":"x"}}`)), known: Known{Target: Target{Unread: "it is away"}},
+			wantWarnings: []string{"spec.targetRef: Deployment web cannot be read, so the patches were not tried on its pods: it is away"},
+		},
+		"a workload without a template leaves patches untried": {
+			spread: changed(web, patchedBy(`{}`, `{"spec":{"hostname":"x"}}`)), known: Known{Target: Target{Whole: true}},
+			wantWarnings: []string{"spec.targetRef: Deployment web has no pod template at spec.template, so the patches were not tried on its pods"},
+		},
+		"a workload without a template is as good as any for a spread without patches": {spread: web, known: Known{Target: Target{Whole: true}}},
+		"percentages are counted at the replicas that there are": {
+			spread: changed(web, percentages), known: Known{Target: Target{Replicas: ptr.To[int32](3)}},
+			wantWarnings: []string{"spec.subsets: of 3 replicas the percentages, each rounded up, are 4 pods (a 2, b 2), so the last subsets hold fewer"},
+		},
+		"percentages of replicas that are not known are not counted": {spread: changed(web, percentages)},
+		"subsets are compared with the nodes that there are": {
+			spread: changed(web, selecting("disk", "pool")), known: Known{Nodes: []*corev1.Node{labelled("n1", "pool")}},
+			wantWarnings: []string{"spec.subsets[0].requiredNodeSelectorTerm: no node matches now"},
+		},
+		"subsets that share a node are a warning": {
+			spread: changed(web, selecting("disk", "pool")), known: Known{Nodes: []*corev1.Node{labelled("n1", "pool", "disk")}},
+			wantWarnings: []string{"spec.subsets[1].requiredNodeSelectorTerm: selects nodes that spec.subsets[0] selects too, such as n1"},
+		},
+		"with no node in the cluster there is none for the subsets": {
+			spread: changed(web, selecting("disk", "pool")), known: Known{Nodes: []*corev1.Node{}},
+			wantWarnings: []string{"spec.subsets[0].requiredNodeSelectorTerm: no node matches now", "spec.subsets[1].requiredNodeSelectorTerm: no node matches now"},
+		},
+		"nodes that are not known are not missed": {spread: changed(web, selecting("disk", "pool"))},
 		"a second spread for a workload is refused and told of the first": {
 			spread: web, known: Known{Spreads: spreads(older)},
 			wantErrors: []string{`spec.targetRef: Forbidden: WorkloadSpread "older" already divides Deployment web`},

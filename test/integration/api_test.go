@@ -10,14 +10,19 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/test/harness"
 )
 
@@ -100,6 +105,8 @@ func TestWhatTheSchemaRefuses(t *testing.T) {
 		"no subset":                            {target + "\n  subsets: []", "spec.subsets"},
 		"a spread without a target":            {"\n  subsets: [{name: a}]", "spec.targetRef"},
 		"a patch that is not an object":        {target + "\n  subsets: [{name: a, patch: [1]}]", "spec.subsets[0].patch"},
+		"a count beside a percentage":          {target + "\n  subsets: [{name: a, maxReplicas: 60%}, {name: b, maxReplicas: 5}]", "must be a count in every subset or a percentage in every subset"},
+		"two subsets of a name":                {target + "\n  subsets: [{name: a, maxReplicas: 1}, {name: a}]", "spec.subsets: Invalid value: subset names must be unique"},
 	}
 	ns := namespace(t)
 	for name, tc := range tests {
@@ -259,10 +266,10 @@ func TestTheWebhookRefusesWithAllErrorsWhatNoSchemaSees(t *testing.T) {
 		messages[cause.Field] = cause.Message
 	}
 	for path, part := range map[string]string{
-		"spec.subsets[0].tolerations[0].operator":                  "must be Exists when key is empty",
-		"spec.subsets[0].patch.spec.containers[0].resources.limit": "unknown field",
-		"spec.subsets[1].requiredNodeSelectorTerm":                 `"Among"`,
-		"spec.subsets[1].patch.metadata.labels":                    "not a label!",
+		"spec.subsets[0].tolerations[0].operator":                               "must be Exists when key is empty",
+		"spec.subsets[0].patch.spec.containers[0].resources.limit":              "unknown field",
+		"spec.subsets[1].requiredNodeSelectorTerm.matchExpressions[0].operator": `"Among"`,
+		"spec.subsets[1].patch.metadata.labels[lane]":                           "not a label!",
 	} {
 		if !strings.Contains(messages[path], part) {
 			t.Errorf("%s: got %q, want %q", path, messages[path], part)
@@ -304,6 +311,352 @@ func TestAWorkloadHasOneSpread(t *testing.T) {
 type warnings []string
 
 func (w *warnings) HandleWarningHeader(_ int, _ string, text string) { *w = append(*w, text) }
+
+// review is what the API server would say to a new spread: what it refuses, by path, and what it warns of. The spread does not stay.
+func review(t *testing.T, ns, spec string) (refused map[string]string, warned []string) {
+	t.Helper()
+	var got warnings
+	config := the.Sandbox.RESTConfig()
+	config.WarningHandler = &got
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spread := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(spreadHeader+spec), &spread.Object); err != nil {
+		t.Fatal(err)
+	}
+	_, err = client.Resource(v1alpha1.Resource).Namespace(ns).Create(t.Context(), spread, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	return causes(t, err), got
+}
+
+// causes are the messages of an answer by their fields. It has none for a nil error, and any error but a refusal ends the test.
+func causes(t *testing.T, err error) map[string]string {
+	t.Helper()
+	messages := map[string]string{}
+	var answer apierrors.APIStatus
+	if err == nil {
+		return messages
+	}
+	if !errors.As(err, &answer) || !apierrors.IsInvalid(err) {
+		t.Fatalf("got %v, want an answer that something is invalid", err)
+	}
+	for _, cause := range answer.Status().Details.Causes {
+		messages[cause.Field] = cause.Message
+	}
+	return messages
+}
+
+// patchedSpread divides the Deployment web, and patches the pods of its first subset. The patch is YAML of one line.
+func patchedSpread(patch string) string {
+	return `
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
+  subsets:
+  - {name: a, maxReplicas: 2, patch: ` + patch + `}
+  - {name: b}
+`
+}
+
+func TestAPatchThatIsNoneOfAPodIsRefused(t *testing.T) {
+	ns := namespace(t)
+	tests := map[string]struct {
+		patch string
+		want  map[string]string // beginnings of messages, by path below the patch
+	}{
+		"because it is another pod's name and namespace": {
+			`{metadata: {name: x, namespace: y, generateName: z, ownerReferences: []}}`,
+			map[string]string{
+				".metadata.name": "Forbidden: a patch may change metadata.labels, metadata.annotations and spec", ".metadata.namespace": "Forbidden",
+				".metadata.generateName": "Forbidden", ".metadata.ownerReferences": "Forbidden",
+			},
+		},
+		"because it adds fields that no pod has": {
+			`{spec: {container: [], containers: [{name: main, resources: {limit: {cpu: 1}}}]}, status: {}}`,
+			map[string]string{
+				".spec.container": "Invalid value: unknown field", ".spec.containers[0].resources.limit": "Invalid value: unknown field", ".status": "Forbidden: a patch may change",
+			},
+		},
+		"because it takes the pod away from Berth": {
+			`{spec: {nodeName: n, schedulerName: s, schedulingGates: [{name: example.com/g}]}}`,
+			map[string]string{
+				".spec.nodeName": "Forbidden: the scheduler picks the node", ".spec.schedulerName": "Forbidden: another scheduler knows nothing", ".spec.schedulingGates": "Forbidden: a gate is for whoever",
+			},
+		},
+		"because it cannot be merged": {
+			`{spec: {containers: [{image: x}], tolerations: {key: k}, hostNetwork: "yes", $patch: replace}}`,
+			map[string]string{
+				".spec.containers[0].name": "Required value: tells which element", ".spec.tolerations": "Invalid value: must be a list",
+				".spec.hostNetwork": `Invalid value: "yes": must be true or false`, ".spec.$patch": "Forbidden: it would take away all of the spec",
+			},
+		},
+		"because it moves pods out of their workload": {`{metadata: {labels: {pod-template-hash: x}}}`, map[string]string{".metadata.labels[pod-template-hash]": "Forbidden: belongs to the ReplicaSet controller"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			refused, _ := review(t, ns, patchedSpread(tc.patch))
+			for path, message := range tc.want {
+				if !strings.HasPrefix(refused["spec.subsets[0].patch"+path], message) {
+					t.Errorf("%s: got %q, want %q", path, refused["spec.subsets[0].patch"+path], message)
+				}
+			}
+			if len(refused) != len(tc.want) {
+				t.Errorf("got %d errors, want %d: %v", len(refused), len(tc.want), refused)
+			}
+		})
+	}
+	t.Run("because it is to be applied late", func(t *testing.T) {
+		refused, _ := review(t, ns, patchedSpread(`{metadata: {labels: {tier: front}}, spec: {hostname: h}}`)+"  scheduleStrategy: {binding: Late}\n")
+		if message := refused["spec.subsets[0].patch.spec"]; !strings.HasPrefix(message, "Forbidden: binding: Late sets labels and annotations") || len(refused) != 1 {
+			t.Errorf("got %v", refused)
+		}
+	})
+}
+
+const aTemplate = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 10
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web, lane: main}}
+    spec:
+      nodeSelector: {no-node: has-this}
+      volumes: [{name: data, emptyDir: {}}]
+      containers:
+      - name: main
+        image: registry.k8s.io/pause:3.10
+        resources: {limits: {cpu: "1", memory: 1Gi}}
+        env: [{name: SECRET, valueFrom: {secretKeyRef: {name: s, key: k}}}]
+        livenessProbe: {httpGet: {port: 80}}
+        volumeMounts: [{name: data, mountPath: /data}]
+`
+
+func TestPatchesAreTriedOnThePodsOfTheWorkload(t *testing.T) {
+	ns := namespace(t)
+	apply(t, ns, aTemplate)
+	tests := map[string]struct{ patch, path, place string }{
+		"what the proposal and the articles show passes, as the API server lets the pod pass": {
+			patch: `{metadata: {labels: {resource.cpu/arch: x86}, annotations: {eip: id1}}, spec: {containers: [{name: main, image: "app:arm", command: [run],
+    resources: {limits: {cpu: 500m, memory: 800Mi}}, env: [{name: AZ, value: zone-a}], readinessProbe: {exec: {command: [check]}}, volumeMounts: [{name: config, mountPath: /etc/app}]}],
+    initContainers: [{name: sidecar, image: "proxy:1", restartPolicy: Always}], volumes: [{name: config, configMap: {name: c}}], tolerations: [{key: arm, operator: Exists}]}}`,
+		},
+		"a limit below the request that the API server fills in passes": {patch: `{spec: {containers: [{name: main, resources: {limits: {cpu: 300m}}}]}}`},
+		"privileged containers pass":                                    {patch: `{spec: {containers: [{name: main, securityContext: {privileged: true}}]}}`},
+		"pods of another priority class pass":                           {patch: `{spec: {priorityClassName: system-node-critical}}`},
+		"a limit below the request that the patch sets is refused": {
+			`{spec: {containers: [{name: main, resources: {limits: {cpu: 300m}, requests: {cpu: 400m}}}]}}`, "spec.containers[0].resources.requests", "spec.containers[main].resources.requests",
+		},
+		"a container without an image is refused":             {`{spec: {containers: [{name: sidecar}]}}`, "spec.containers[0]", "spec.containers[sidecar].image"},
+		"a variable with a value and a source is refused":     {`{spec: {containers: [{name: main, env: [{name: SECRET, value: open}]}]}}`, "spec.containers[0].env[0]", "spec.containers[main].env[SECRET].valueFrom"},
+		"a probe of two handlers is refused":                  {`{spec: {containers: [{name: main, livenessProbe: {exec: {command: [x]}}}]}}`, "spec.containers[0].livenessProbe", "spec.containers[main].livenessProbe.httpGet"},
+		"a mount of a volume that is not there is refused":    {`{spec: {containers: [{name: main, volumeMounts: [{name: gone, mountPath: /gone}]}]}}`, "spec.containers[0].volumeMounts[0].name", "spec.containers[main].volumeMounts[/gone].name"},
+		"a volume that is removed under its mount is refused": {`{spec: {volumes: [{name: data, $patch: delete}]}}`, "spec", "spec.containers[main].volumeMounts[/data].name"},
+		"a restart policy that there is not is refused":       {`{spec: {restartPolicy: Sometimes}}`, "spec.restartPolicy", "spec.restartPolicy"},
+		"a host name that is none is refused":                 {`{spec: {hostname: Not_A_Name}}`, "spec.hostname", "spec.hostname"},
+		"a node selector that no node can match is refused":   {`{spec: {nodeSelector: {"not a key!": x}}}`, "spec.nodeSelector", "spec.nodeSelector"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			refused, warned := review(t, ns, patchedSpread(tc.patch))
+			if len(warned) > 0 {
+				t.Errorf("warnings %q", warned)
+			}
+			// The API server's own words have to be in ours, in their place.
+			want := map[string]string{}
+			for _, message := range wordsOn(t, ns, tc.patch) {
+				kind, detail, found := strings.Cut(message, ": ")
+				place := "at " + tc.place + " of the patched pod"
+				switch i := strings.LastIndex(detail, `": `); {
+				case !found:
+					message = kind + ": " + place
+				case i >= 0: // the value stands between the kind and the detail
+					message = kind + ": " + detail[:i+1] + ": " + place + ": " + detail[i+3:]
+				case strings.HasSuffix(detail, `"`):
+					message = kind + ": " + detail + ": " + place
+				default:
+					message = kind + ": " + place + ": " + detail
+				}
+				want["spec.subsets[0].patch."+tc.path] = message
+			}
+			if (tc.path != "") != (len(want) > 0) {
+				t.Errorf("the API server says to the patched pod: %v", want)
+			}
+			if diff := cmp.Diff(want, refused); diff != "" {
+				t.Errorf("refused (-in the words of the API server +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// wordsOn is what the API server has to say to a pod of the template that is patched where a webhook would do it.
+func wordsOn(t *testing.T, ns, patch string) []string {
+	t.Helper()
+	var deployment appsv1.Deployment
+	if err := yaml.Unmarshal([]byte(aTemplate), &deployment); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := yaml.YAMLToJSON([]byte(patch))
+	if err != nil {
+		t.Fatal(err)
+	}
+	compiled, errs := subset.CompilePatch(&runtime.RawExtension{Raw: raw}, nil)
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	pods, trial := the.Client.CoreV1().Pods(ns), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
+	pod := &corev1.Pod{ObjectMeta: deployment.Spec.Template.ObjectMeta, Spec: deployment.Spec.Template.Spec}
+	pod.Name = "trial"
+	if pod, err = pods.Create(t.Context(), pod, trial); err != nil {
+		t.Fatal(err)
+	}
+	patched, err := compiled.Apply(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	patched.ResourceVersion, patched.UID = "", ""
+	_, err = pods.Create(t.Context(), patched, trial)
+	var messages []string
+	for _, message := range causes(t, err) {
+		messages = append(messages, message)
+	}
+	return messages
+}
+
+func TestAPatchThatTakesPodsAwayFromTheirWorkloadIsRefused(t *testing.T) {
+	ns := namespace(t)
+	apply(t, ns, aTemplate)
+	const want = "Forbidden: Deployment web selects its pods by this label, and would let go of the patched ones and make others without end"
+	for name, patch := range map[string]string{
+		"when they are admitted": `{metadata: {labels: {app: null}}}`,
+		"when they are bound":    `{metadata: {labels: {app: other}}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			refused, _ := review(t, ns, patchedSpread(patch))
+			if diff := cmp.Diff(map[string]string{"spec.subsets[0].patch.metadata.labels[app]": want}, refused); diff != "" {
+				t.Errorf("refused (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAPatchThatDoesNotFitAnyMoreIsAWarning(t *testing.T) {
+	const mounts = `{spec: {containers: [{name: main, volumeMounts: [{name: data, mountPath: /more}]}]}}`
+	ns := namespace(t)
+	apply(t, ns, aTemplate)
+	apply(t, ns, spreadHeader+patchedSpread(mounts))
+	apply(t, ns, deployment("web", 0, ""))
+	if got := applyError(t, ns, strings.Replace(patchedSpread(mounts), "maxReplicas: 2", "maxReplicas: 3", 1)); got != "" {
+		t.Errorf("the quota cannot be changed: %s", got)
+	}
+	const path = "spec.subsets[0].patch.spec.containers[0].volumeMounts"
+	if got := applyError(t, ns, patchedSpread(strings.Replace(mounts, "/more", "/other", 1))); !strings.Contains(got, path) {
+		t.Errorf("another patch that does not fit either: got %q", got)
+	}
+}
+
+func TestAPatchWhoseTargetIsPendingWaitsUntried(t *testing.T) {
+	const patch = `{spec: {containers: [{name: sidecar}]}}`
+	const untried = ", so the patches were not tried on its pods"
+	ns := namespace(t)
+	fleets := &customKind{group: "fleets.example.com", plural: "fleets", kind: "Fleet", version: "v1", scale: scaleSubresource}
+	targeting := func(target string) string {
+		return strings.Replace(patchedSpread(patch), "{apiVersion: apps/v1, kind: Deployment, name: web}", target, 1)
+	}
+	const fleet, other = "{apiVersion: fleets.example.com/v1, kind: Fleet, name: web}", "{apiVersion: nobody.example.com/v1, kind: Convoy, name: web}"
+	expect := func(t *testing.T, spec, want string) {
+		t.Helper()
+		waitFor(t, "the warning: "+want, func(context.Context) (string, error) {
+			refused, warned := review(t, ns, spec)
+			if len(refused) == 0 && len(warned) == 1 && strings.Contains(warned[0], want) {
+				return "", nil
+			}
+			return fmt.Sprintf("refused %v, warned %q", refused, warned), nil
+		})
+	}
+	t.Run("for a workload that is not there", func(t *testing.T) {
+		expect(t, targeting("{apiVersion: apps/v1, kind: Deployment, name: later}"), "spec.targetRef: there is no Deployment later yet, and the spread waits for it"+untried)
+	})
+	t.Run("for a kind that is not there", func(t *testing.T) {
+		expect(t, targeting(other), "spec.targetRef: Convoy web cannot be read"+untried+": the API server has no kind Convoy in nobody.example.com/v1; install it or correct the target")
+	})
+	apply(t, ns, fleets.definition())
+	t.Run("for a kind that Berth may not read", func(t *testing.T) {
+		expect(t, targeting(fleet), "spec.targetRef: Fleet web cannot be read"+untried+": Berth may not get it; create a ClusterRole with get, list and watch")
+	})
+	apply(t, ns, fleets.reader())
+	t.Run("for one of a custom kind that is not there", func(t *testing.T) {
+		expect(t, targeting(fleet), "spec.targetRef: there is no Fleet web yet, and the spread waits for it"+untried)
+	})
+	apply(t, ns, `{apiVersion: fleets.example.com/v1, kind: Fleet, metadata: {name: web}, spec: {replicas: 1}}`)
+	t.Run("for one without a pod template", func(t *testing.T) {
+		expect(t, targeting(fleet), "spec.targetRef: Fleet web has no pod template at spec.template"+untried)
+	})
+	apply(t, ns, `{apiVersion: fleets.example.com/v1, kind: Fleet, metadata: {name: web}, spec: {replicas: 1, template: {spec: {containers: [{name: main, image: x}]}}}}`)
+	t.Run("until it is there, with a template", func(t *testing.T) {
+		refused, _ := review(t, ns, targeting(fleet))
+		if message := refused["spec.subsets[0].patch.spec.containers[0]"]; message != "Required value: at spec.containers[sidecar].image of the patched pod" {
+			t.Errorf("refused %v", refused)
+		}
+	})
+}
+
+func TestWarningsOfWhatTheClusterShows(t *testing.T) {
+	pools(t, "a", "b")
+	ns := namespace(t)
+	apply(t, ns, aTemplate)
+	const target = "\n  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}\n  subsets:\n"
+	nodes := func(key, operator, value string) string {
+		return "requiredNodeSelectorTerm: {matchExpressions: [{key: " + key + ", operator: " + operator + ", values: [" + value + "]}]}"
+	}
+	host := "kubernetes.io/hostname"
+	tests := map[string]struct {
+		spec string
+		want []string
+	}{
+		"subsets with nodes of their own": {
+			target + "  - {name: a, maxReplicas: 2, " + nodes("pool", "In", "a") + "}\n  - {name: b, " + nodes("pool", "In", "b") + "}\n", nil,
+		},
+		"a subset that no node matches": {
+			target + "  - {name: a, maxReplicas: 2, " + nodes("pool", "In", "a") + "}\n  - {name: b, " + nodes("pool", "In", "c") + "}\n",
+			[]string{"spec.subsets[1].requiredNodeSelectorTerm: no node matches now"},
+		},
+		"subsets that share a node": {
+			target + "  - {name: a, maxReplicas: 2, " + nodes("pool", "In", "a") + "}\n  - {name: b, " + nodes(host, "In", nodeIn(t, "a")) + "}\n",
+			[]string{"spec.subsets[1].requiredNodeSelectorTerm: selects nodes that spec.subsets[0] selects too, such as " + nodeIn(t, "a") + "; pods there that Berth did not bind count in the first of the two"},
+		},
+		"subsets with the same nodes": {
+			target + "  - {name: a, maxReplicas: 2, " + nodes("pool", "In", "a") + "}\n  - {name: b, " + nodes("pool", "In", "a") + "}\n",
+			[]string{"spec.subsets[1].requiredNodeSelectorTerm: selects the same nodes as spec.subsets[0]; pods there that Berth did not bind count in the first of the two"},
+		},
+		"a preference without effect": {
+			target + "  - {name: a, " + nodes("pool", "In", "a") + ", preferredNodeSelectorTerms: [{weight: 1, preference: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}]}\n",
+			[]string{"spec.subsets[0].preferredNodeSelectorTerms[0].preference: every node of the subset matches it, as requiredNodeSelectorTerm says the same, so it has no effect"},
+		},
+		"percentages above the replicas that there are": {
+			target + "  - {name: a, maxReplicas: 33%}\n  - {name: b, maxReplicas: 33%}\n  - {name: c, maxReplicas: 34%}\n",
+			[]string{"spec.subsets: of 10 replicas the percentages, each rounded up, are 12 pods (a 4, b 4, c 4), so the last subsets hold fewer"},
+		},
+		"Adaptive that never goes on": {
+			target + "  - {name: a}\n  - {name: b}\n  scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: true}}\n",
+			[]string{"spec.scheduleStrategy.adaptive.disableSimulationSchedule: without rescheduleCriticalSeconds no pod goes on to the next subset, as with type: Fixed"},
+		},
+		"binding early without a patch is nothing to warn of": {target + "  - {name: a, maxReplicas: 2}\n  - {name: b}\n  scheduleStrategy: {binding: Early}\n", nil},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			// The webhook's cache may be a moment behind.
+			waitFor(t, "the warnings", func(context.Context) (string, error) {
+				refused, warned := review(t, ns, tc.spec)
+				if len(refused) > 0 {
+					return "", fmt.Errorf("refused: %v", refused)
+				}
+				return cmp.Diff(tc.want, warned, cmpopts.EquateEmpty()), nil
+			})
+		})
+	}
+}
 
 func TestWarningsReachTheUser(t *testing.T) {
 	var got warnings

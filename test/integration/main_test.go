@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
+	"github.com/berth-project/berth/manifests"
 	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/test/checker"
 	"github.com/berth-project/berth/test/harness"
@@ -39,7 +42,11 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, keepLogsIf(code != 0, dir)) }()
-	if the, err = harness.Start(ctx, sandbox.Config{Name: "integration", Dir: dir, AuditLog: true}, product.Options{}); err != nil {
+	schedulerConfig, err := withSecondProfile(manifests.SchedulerConfig)
+	if err != nil {
+		return 1, err
+	}
+	if the, err = harness.Start(ctx, sandbox.Config{Name: "integration", Dir: dir, AuditLog: true}, product.Options{SchedulerConfig: schedulerConfig}); err != nil {
 		return 1, err
 	}
 	defer the.Sandbox.Stop()
@@ -49,6 +56,26 @@ func run(m *testing.M) (code int, err error) {
 	code = m.Run()
 	cancel() // ends the checker's watches before the API server
 	return code, nil
+}
+
+// secondProfile is the scheduler's name for pods that choose another profile than the one that is deployed.
+const secondProfile = "berth-scheduler-2"
+
+// withSecondProfile adds the first profile of a scheduler's configuration once more.
+func withSecondProfile(config []byte) ([]byte, error) {
+	var fields map[string]any
+	if err := yaml.Unmarshal(config, &fields); err != nil {
+		return nil, err
+	}
+	profiles, _ := fields["profiles"].([]any)
+	if len(profiles) != 1 {
+		return nil, fmt.Errorf("the scheduler's configuration has %d profiles", len(profiles))
+	}
+	first, _ := profiles[0].(map[string]any)
+	second := maps.Clone(first)
+	second["schedulerName"] = secondProfile
+	fields["profiles"] = append(profiles, second)
+	return yaml.Marshal(fields)
 }
 
 // keepLogsIf leaves the components' logs for whoever has to find out why, and nothing otherwise.

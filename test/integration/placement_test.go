@@ -175,7 +175,7 @@ func TestAllProfilesShareTheQuota(t *testing.T) {
 	pools(t, "a", "b")
 	ns := namespace(t)
 	apply(t, ns, spreadHeader+"\n  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}"+fmt.Sprintf(twoPools, "3")+"\n  scheduleStrategy: {quotaScope: Workload}")
-	apply(t, ns, strings.Replace(deployment("web", 4, ""), "schedulerName: berth-scheduler", "schedulerName: default-scheduler", 1))
+	apply(t, ns, strings.Replace(deployment("web", 4, ""), "schedulerName: berth-scheduler", "schedulerName: "+secondProfile, 1))
 	expectPlaces(t, ns, "a=3 b=1")
 	// The next revision names the other profile. Old and new pods are counted together, whoever schedules them.
 	apply(t, ns, strings.Replace(deployment("web", 4, ""), "spec:\n  replicas", "spec:\n  strategy: {rollingUpdate: {maxSurge: 0, maxUnavailable: 1}}\n  replicas", 1))

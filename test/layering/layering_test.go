@@ -22,10 +22,33 @@ var forbidden = map[string]map[string]string{
 		module + "pkg/workload":          "the model takes numbers",
 		module + "pkg/plugins":           "imports point from adapters to the model",
 	},
+	"pkg/budget": {
+		"k8s.io/client-go":               "the model has no client; move the reading to the adapter",
+		"k8s.io/kubernetes":              "the model is used by programs that are no scheduler",
+		"sigs.k8s.io/controller-runtime": "the model is used by programs that are no controller",
+		module + "pkg/guard":             "imports point from adapters to the model",
+		module + "pkg/controller":        "imports point from adapters to the model",
+	},
+	"pkg/guard/...": {
+		module + "pkg/plugins":    "adapters do not import each other",
+		module + "pkg/controller": "adapters do not import each other",
+		module + "pkg/webhook":    "adapters do not import each other",
+		module + "pkg/sandbox":    "only cmd and tests start a control plane",
+		"k8s.io/kubernetes":       "only the scheduler is built on k8s.io/kubernetes",
+		module + "cmd":            "nothing imports cmd",
+	},
 	"pkg/workload": {
 		"k8s.io/client-go":               "it takes objects that somebody else has read",
 		"k8s.io/kubernetes":              "it is used by programs that are no scheduler",
 		"sigs.k8s.io/controller-runtime": "it is used by programs that are no controller",
+	},
+	"pkg/lineage": {
+		module + "pkg/plugins":    "the adapters use it, and not the other way round",
+		module + "pkg/controller": "the adapters use it, and not the other way round",
+		module + "pkg/webhook":    "the adapters use it, and not the other way round",
+		module + "pkg/sandbox":    "only cmd and tests start a control plane",
+		"k8s.io/kubernetes":       "only the scheduler is built on k8s.io/kubernetes",
+		module + "cmd":            "nothing imports cmd",
 	},
 	"pkg/simulate": {
 		"k8s.io/client-go":               "the simulator runs the model on plain data",
@@ -49,8 +72,10 @@ var forbidden = map[string]map[string]string{
 		module + "pkg/plugins":    "adapters do not import each other",
 		module + "pkg/controller": "adapters do not import each other",
 		module + "pkg/sandbox":    "only cmd and tests start a control plane",
-		"k8s.io/kubernetes":       "only the scheduler is built on k8s.io/kubernetes",
-		module + "cmd":            "nothing imports cmd",
+		// It asks the API server's own validation of pods, and nothing else of k8s.io/kubernetes.
+		"k8s.io/kubernetes/pkg/scheduler":  "only the scheduler is built on the scheduler",
+		"k8s.io/kubernetes/pkg/controller": "only the control plane is built on its controllers",
+		module + "cmd":                     "nothing imports cmd",
 	},
 	"pkg/controller/...": {
 		module + "pkg/plugins": "adapters do not import each other",

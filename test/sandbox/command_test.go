@@ -15,7 +15,7 @@ import (
 )
 
 // withoutProduct leaves our own components out, which these tests do not need.
-const withoutProduct = "--without=scheduler,controller"
+const withoutProduct = "--without=scheduler,controller,kube-scheduler"
 
 func TestUpInTheBackgroundRunsUntilDown(t *testing.T) {
 	c := newCommand(t)
@@ -88,7 +88,7 @@ func TestUpShowsTheLogOfAComponentThatCannotStart(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(c.bin, "berth-scheduler"), []byte(broken), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	c.expect(1, "what is wrong with it", "up", "--detach", "--nodes=0", "--without=controller")
+	c.expect(1, "what is wrong with it", "up", "--detach", "--nodes=0", "--without=controller,kube-scheduler")
 	c.expect(1, "does not run", "status")
 	expectNoProcessIn(t, c.dir)
 }

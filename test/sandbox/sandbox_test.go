@@ -115,6 +115,29 @@ func TestSandbox(t *testing.T) {
 		expectReadyReplicas(t, client, "web", 8)
 	})
 
+	t.Run("a halted component stays down until it is resumed", func(t *testing.T) {
+		restarts := statusOf(t, s, schedulerName).Restarts
+		resume, err := s.Halt(schedulerName, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(resume)
+		if _, err := s.Halt(schedulerName, 0); err == nil {
+			t.Error("it was halted twice")
+		}
+		createDeployment(t, client, "waits", 1, nil)
+		waitFor(t, "the pod", func(ctx context.Context) (bool, error) {
+			pods, err := client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "app=waits"})
+			return err == nil && len(pods.Items) == 1, err
+		})
+		if now := statusOf(t, s, schedulerName); now.State != sandbox.Halted || now.PID != 0 || now.Restarts != restarts+1 {
+			t.Errorf("got %+v", now)
+		}
+		resume()
+		waitReady(t, s)
+		expectReadyReplicas(t, client, "waits", 1)
+	})
+
 	t.Run("a killed API server is back with its data", func(t *testing.T) {
 		if err := s.Signal(sandbox.APIServer, 0, syscall.SIGKILL); err != nil {
 			t.Fatal(err)

@@ -3,16 +3,13 @@
 package product
 
 import (
-	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/manifests"
@@ -23,6 +20,8 @@ import (
 const (
 	Scheduler  = "scheduler"
 	Controller = "controller"
+	// DefaultScheduler is the stock scheduler, for the pods that no spread divides, as in any cluster.
+	DefaultScheduler = "kube-scheduler"
 )
 
 const (
@@ -37,19 +36,16 @@ type Options struct {
 	// Replicas of components by name, one each by default. With more than one they elect a leader.
 	Replicas map[string]int
 	// SchedulerConfig is a KubeSchedulerConfiguration to use in place of the one that is deployed. Its client connection and
-	// whether to elect a leader are overwritten. Nil is the one that is deployed, with its first profile serving default-scheduler
-	// as well: a sandbox has no other scheduler.
+	// whether to elect a leader are overwritten. Nil is the one that is deployed.
 	SchedulerConfig []byte
 }
 
-// Compose returns the config with Berth's manifests before and its components after those that are there already.
+// Compose returns the config with Berth's manifests before and its components after those that are there already. A component
+// DefaultScheduler that is there stays.
 func Compose(config sandbox.Config, options Options) (sandbox.Config, error) {
 	schedulerConfig := options.SchedulerConfig
 	if schedulerConfig == nil {
-		var err error
-		if schedulerConfig, err = withDefaultScheduler(manifests.SchedulerConfig); err != nil {
-			return config, err
-		}
+		schedulerConfig = manifests.SchedulerConfig
 	}
 	if _, err := schedulerConfigFor(schedulerConfig, "", false); err != nil {
 		return config, err
@@ -65,9 +61,43 @@ func Compose(config sandbox.Config, options Options) (sandbox.Config, error) {
 		replicas[name] = count
 	}
 	config.Manifests = append(manifests.Install(), config.Manifests...)
-	config.Components = append(slices.Clone(config.Components),
-		scheduler(replicas[Scheduler], schedulerConfig), controller(replicas[Controller]))
+	config.Components = slices.Clone(config.Components)
+	if !slices.ContainsFunc(config.Components, func(c sandbox.Component) bool { return c.Name == DefaultScheduler }) {
+		config.Components = append(config.Components, defaultScheduler())
+	}
+	config.Components = append(config.Components, scheduler(replicas[Scheduler], schedulerConfig), controller(replicas[Controller]))
 	return config, nil
+}
+
+// defaultScheduler is kube-scheduler with its defaults, and the client limits that Berth's scheduler has.
+func defaultScheduler() sandbox.Component {
+	return sandbox.Component{
+		Name:     DefaultScheduler,
+		Binary:   "kube-scheduler",
+		Replicas: 1,
+		User:     "system:kube-scheduler",
+		Args: func(in sandbox.Instance) ([]string, error) {
+			return append(schedulerArgs(in),
+				"--kubeconfig="+in.Kubeconfig,
+				"--kube-api-qps=1000",
+				"--kube-api-burst=1000",
+				"--leader-elect=false",
+			), nil
+		},
+		Ready: func(in sandbox.Instance) string { return "https://" + in.Address(securePort) + "/readyz" },
+	}
+}
+
+// schedulerArgs are those that any scheduler needs to serve its endpoint in a sandbox.
+func schedulerArgs(in sandbox.Instance) []string {
+	return []string{
+		"--bind-address=127.0.0.1",
+		fmt.Sprintf("--secure-port=%d", in.Port(securePort)),
+		"--cert-dir=" + in.Dir,
+		"--authentication-kubeconfig=" + in.Kubeconfig,
+		"--authorization-kubeconfig=" + in.Kubeconfig,
+		"--v=2",
+	}
 }
 
 func scheduler(replicas int, config []byte) sandbox.Component {
@@ -86,15 +116,7 @@ func scheduler(replicas int, config []byte) sandbox.Component {
 			if err := os.WriteFile(path, content, 0o600); err != nil {
 				return nil, err
 			}
-			return []string{
-				"--config=" + path,
-				"--bind-address=127.0.0.1",
-				fmt.Sprintf("--secure-port=%d", in.Port(securePort)),
-				"--cert-dir=" + in.Dir,
-				"--authentication-kubeconfig=" + in.Kubeconfig,
-				"--authorization-kubeconfig=" + in.Kubeconfig,
-				"--v=2",
-			}, nil
+			return append(schedulerArgs(in), "--config="+path), nil
 		},
 		Ready: func(in sandbox.Instance) string { return "https://" + in.Address(securePort) + "/readyz" },
 	}
@@ -110,8 +132,8 @@ func controller(replicas int) sandbox.Component {
 		Args: func(in sandbox.Instance) ([]string, error) {
 			return []string{
 				"--kubeconfig=" + in.Kubeconfig,
+				"--metrics-bind-address=" + in.Address(metricsPort), // the first, which the status shows
 				"--health-probe-bind-address=" + in.Address(healthPort),
-				"--metrics-bind-address=" + in.Address(metricsPort),
 				fmt.Sprintf("--leader-elect=%t", replicas > 1),
 				"--webhook-host=127.0.0.1",
 				fmt.Sprintf("--webhook-port=%d", in.Port(webhookPort)),
@@ -122,26 +144,43 @@ func controller(replicas int) sandbox.Component {
 			if in.Replica > 0 {
 				return nil, nil // a sandbox has no Services, so that the API server can ask one replica only
 			}
-			configuration, err := webhookConfigurationAt(in.Port(webhookPort))
-			return [][]byte{configuration}, err
+			return webhookConfigurationsAt(in.Port(webhookPort))
 		},
 		Ready: func(in sandbox.Instance) string { return "http://" + in.Address(healthPort) + "/readyz" },
 	}
 }
 
-// webhookConfigurationAt returns the webhook configuration with a port of this machine in place of the Service.
-func webhookConfigurationAt(port int) ([]byte, error) {
-	var configuration admissionregistrationv1.ValidatingWebhookConfiguration
-	if err := yaml.UnmarshalStrict(manifests.WebhookConfiguration, &configuration); err != nil {
-		return nil, fmt.Errorf("reading the webhook configuration: %w", err)
+// webhookConfigurationsAt returns the webhook configurations with a port of this machine in place of the Service.
+func webhookConfigurationsAt(port int) ([][]byte, error) {
+	var validating admissionregistrationv1.ValidatingWebhookConfiguration
+	if err := yaml.UnmarshalStrict(manifests.ValidatingWebhook, &validating); err != nil {
+		return nil, fmt.Errorf("reading the validating webhook's configuration: %w", err)
 	}
-	for i := range configuration.Webhooks {
-		client := &configuration.Webhooks[i].ClientConfig
-		// By name, because the webhook's certificate is for names.
-		url := fmt.Sprintf("https://localhost:%d%s", port, *client.Service.Path)
-		*client = admissionregistrationv1.WebhookClientConfig{URL: &url}
+	var mutating admissionregistrationv1.MutatingWebhookConfiguration
+	if err := yaml.UnmarshalStrict(manifests.MutatingWebhook, &mutating); err != nil {
+		return nil, fmt.Errorf("reading the mutating webhook's configuration: %w", err)
 	}
-	return yaml.Marshal(configuration)
+	for i := range validating.Webhooks {
+		askAt(port, &validating.Webhooks[i].ClientConfig)
+	}
+	for i := range mutating.Webhooks {
+		askAt(port, &mutating.Webhooks[i].ClientConfig)
+	}
+	var contents [][]byte
+	for _, configuration := range []any{validating, mutating} {
+		content, err := yaml.Marshal(configuration)
+		if err != nil {
+			return nil, err
+		}
+		contents = append(contents, content)
+	}
+	return contents, nil
+}
+
+// askAt names the port's URL by name, because the webhook's certificate is for names.
+func askAt(port int, client *admissionregistrationv1.WebhookClientConfig) {
+	url := fmt.Sprintf("https://localhost:%d%s", port, *client.Service.Path)
+	*client = admissionregistrationv1.WebhookClientConfig{URL: &url}
 }
 
 const namespace = "berth-system"
@@ -150,26 +189,6 @@ func serviceAccount(name string) string { return "system:serviceaccount:" + name
 
 func serviceAccountGroups() []string {
 	return []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace}
-}
-
-// withDefaultScheduler adds the first profile once more for the pods that name no scheduler.
-func withDefaultScheduler(config []byte) ([]byte, error) {
-	var fields map[string]any
-	if err := yaml.Unmarshal(config, &fields); err != nil {
-		return nil, fmt.Errorf("scheduler config is not YAML: %w", err)
-	}
-	profiles, _ := fields["profiles"].([]any)
-	if len(profiles) == 0 {
-		return nil, errors.New("scheduler config has no profiles")
-	}
-	profile, ok := profiles[0].(map[string]any)
-	if !ok {
-		return nil, errors.New("scheduler config: profiles[0] is not an object")
-	}
-	profile = maps.Clone(profile)
-	profile["schedulerName"] = corev1.DefaultSchedulerName
-	fields["profiles"] = append(profiles, profile)
-	return yaml.Marshal(fields)
 }
 
 // schedulerConfigFor returns the KubeSchedulerConfiguration with what depends on where it runs.

@@ -45,6 +45,7 @@ func TestComponentsRunAsTheirServiceAccounts(t *testing.T) {
 		got = append(got, identity{component.Name, component.User, component.Replicas})
 	}
 	want := []identity{
+		{DefaultScheduler, "system:kube-scheduler", 1},
 		{Scheduler, "system:serviceaccount:berth-system:berth-scheduler", 2},
 		{Controller, "system:serviceaccount:berth-system:berth-controller", 1},
 	}
@@ -68,20 +69,39 @@ func TestWhatCannotBeComposedIsExplained(t *testing.T) {
 	}
 }
 
-func TestTheWebhookIsAskedOnThisMachine(t *testing.T) {
-	content, err := webhookConfigurationAt(12345)
+func TestAStockSchedulerOfTheCallersOwnStays(t *testing.T) {
+	own := sandbox.Component{Name: DefaultScheduler, Binary: "my-scheduler"}
+	config, err := Compose(sandbox.Config{Components: []sandbox.Component{own}}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	webhooks, _ := parse(t, string(content))["webhooks"].([]any)
-	if len(webhooks) == 0 {
-		t.Fatalf("no webhooks in\n%s", content)
+	var binaries []string
+	for _, component := range config.Components {
+		binaries = append(binaries, component.Binary)
 	}
-	for _, w := range webhooks {
-		want := map[string]any{"url": "https://localhost:12345/validate-workloadspread"}
-		if diff := cmp.Diff(want, w.(map[string]any)["clientConfig"]); diff != "" {
-			t.Errorf("clientConfig (-want +got):\n%s", diff)
+	if diff := cmp.Diff([]string{"my-scheduler", "berth-scheduler", "berth-controller"}, binaries); diff != "" {
+		t.Errorf("binaries (-want +got):\n%s", diff)
+	}
+}
+
+func TestTheWebhooksAreAskedOnThisMachine(t *testing.T) {
+	contents, err := webhookConfigurationsAt(12345)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []any
+	for _, content := range contents {
+		webhooks, _ := parse(t, string(content))["webhooks"].([]any)
+		for _, w := range webhooks {
+			got = append(got, w.(map[string]any)["clientConfig"])
 		}
+	}
+	want := []any{
+		map[string]any{"url": "https://localhost:12345/validate-workloadspread"},
+		map[string]any{"url": "https://localhost:12345/mutate-pod"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("clientConfigs (-want +got):\n%s", diff)
 	}
 }
 

@@ -36,7 +36,7 @@ type cluster struct {
 // startCluster starts etcd and the API server alone: whatever else ran would take time from the scheduler.
 func startCluster(ctx context.Context, dir string, nodes, podsPerNode int) (*cluster, error) {
 	base, err := harness.Start(ctx, sandbox.Config{Name: "bench-scheduler", Dir: dir,
-		Without: []string{sandbox.ControllerManager, sandbox.KWOK, product.Scheduler, product.Controller}}, product.Options{})
+		Without: []string{sandbox.ControllerManager, sandbox.KWOK, product.Scheduler, product.DefaultScheduler, product.Controller}}, product.Options{})
 	if err != nil {
 		return nil, err
 	}

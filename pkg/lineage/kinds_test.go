@@ -1,9 +1,8 @@
-package controller
+package lineage
 
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -12,8 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
 
 // answer is an API server that answers every list with the same error, or none.
@@ -25,7 +22,6 @@ type answer struct {
 func (a *answer) List(context.Context, client.ObjectList, ...client.ListOption) error { return a.err }
 
 func TestKinds(t *testing.T) {
-	widget := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Widget"}
 	region := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Region"}
 	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{widget.GroupVersion()})
 	mapper.Add(widget, meta.RESTScopeNamespace)
@@ -33,54 +29,54 @@ func TestKinds(t *testing.T) {
 	forbiddenList := apierrors.NewForbidden(schema.GroupResource{Group: "example.com", Resource: "widgets"}, "", errors.New("no"))
 
 	type fixture struct {
-		*kinds
+		*Kinds
 		server  *answer
 		clock   *clocktesting.FakePassiveClock
 		started []string
 	}
 	setup := func(err error) *fixture {
 		f := &fixture{server: &answer{err: err}, clock: clocktesting.NewFakePassiveClock(noon.Time)}
-		f.kinds = newKinds(mapper, f.server, f.clock)
-		f.start = func(_ context.Context, object *metav1.PartialObjectMetadata) error {
+		f.Kinds = NewKinds(mapper, f.server, f.clock)
+		f.OnStart(func(_ context.Context, object *metav1.PartialObjectMetadata) error {
 			f.started = append(f.started, object.GroupVersionKind().String())
 			return nil
-		}
+		})
 		return f
 	}
 
 	t.Run("a kind is started once and can be read from then on", func(t *testing.T) {
 		f := setup(nil)
-		if f.newObject(widget.GroupKind()) != nil {
+		if f.NewObject(widget.GroupKind()) != nil {
 			t.Error("readable before it is watched")
 		}
 		for range 2 {
-			if problem, err := f.watch(t.Context(), widget.GroupKind()); problem != nil || err != nil {
+			if problem, err := f.Watch(t.Context(), widget.GroupKind()); problem != nil || err != nil {
 				t.Fatalf("got %v, %v", problem, err)
 			}
 		}
-		if len(f.started) != 1 || f.newObject(widget.GroupKind()).GetObjectKind().GroupVersionKind() != widget {
-			t.Errorf("started %q, reads %v", f.started, f.newObject(widget.GroupKind()))
+		if len(f.started) != 1 || f.NewObject(widget.GroupKind()).GetObjectKind().GroupVersionKind() != widget {
+			t.Errorf("started %q, reads %v", f.started, f.NewObject(widget.GroupKind()))
 		}
 	})
 
 	problems := map[string]struct {
-		kind   schema.GroupKind
-		err    error
-		reason v1alpha1.Reason
-		says   string
+		kind schema.GroupKind
+		err  error
+		want WhyUnwatchable
 	}{
-		"a kind that may not be listed needs a role":    {widget.GroupKind(), forbiddenList, v1alpha1.ReasonTargetUnreadable, "ClusterRole"},
-		"a kind that the API server lacks is not found": {schema.GroupKind{Group: "example.com", Kind: "Gadget"}, nil, v1alpha1.ReasonTargetNotFound, "no kind Gadget"},
-		"a kind without namespaces cannot be divided":   {region.GroupKind(), nil, v1alpha1.ReasonTargetUnreadable, "not namespaced"},
+		"that may not be listed":    {widget.GroupKind(), forbiddenList, Forbidden},
+		"that cannot be listed":     {widget.GroupKind(), apierrors.NewMethodNotSupported(schema.GroupResource{Group: "example.com", Resource: "widgets"}, "list"), NotListed},
+		"that the API server lacks": {gadget.GroupKind(), nil, NotServed},
+		"without namespaces":        {region.GroupKind(), nil, NotNamespaced},
 	}
 	for name, tc := range problems {
-		t.Run(name, func(t *testing.T) {
+		t.Run("a kind "+name+" is not watched, and its objects end a chain", func(t *testing.T) {
 			f := setup(tc.err)
-			problem, err := f.watch(t.Context(), tc.kind)
-			if err != nil || problem == nil || problem.condition.reason != tc.reason || !strings.Contains(problem.condition.message, tc.says) || !problem.silent {
+			problem, err := f.Watch(t.Context(), tc.kind)
+			if err != nil || problem == nil || problem.Why != tc.want || problem.Kind != tc.kind {
 				t.Errorf("got %+v, %v", problem, err)
 			}
-			if len(f.started) > 0 || f.newObject(tc.kind) != nil {
+			if len(f.started) > 0 || f.NewObject(tc.kind) != nil || !f.isUnwatchable(tc.kind) {
 				t.Errorf("started %q", f.started)
 			}
 		})
@@ -89,26 +85,26 @@ func TestKinds(t *testing.T) {
 	t.Run("a kind that could not be watched is tried again after a while", func(t *testing.T) {
 		f := setup(forbiddenList)
 		f.see("default", widget.GroupKind())
-		if err := f.watchSeen(t.Context(), "default"); err != nil {
+		if err := f.WatchSeen(t.Context(), "default"); err != nil {
 			t.Fatal(err)
 		}
 		f.server.err = nil
-		if problem, _ := f.watch(t.Context(), widget.GroupKind()); problem == nil {
+		if problem, _ := f.Watch(t.Context(), widget.GroupKind()); problem == nil {
 			t.Error("tried again at once")
 		}
-		f.clock.SetTime(noon.Add(retryInterval))
-		if problem, err := f.watch(t.Context(), widget.GroupKind()); problem != nil || err != nil || len(f.started) != 1 {
+		f.clock.SetTime(noon.Add(RetryInterval))
+		if problem, err := f.Watch(t.Context(), widget.GroupKind()); problem != nil || err != nil || len(f.started) != 1 {
 			t.Errorf("got %v, %v, started %q", problem, err, f.started)
 		}
 	})
 
 	t.Run("a failure is an error and is tried again at once", func(t *testing.T) {
 		f := setup(apierrors.NewInternalError(errors.New("down")))
-		if _, err := f.watch(t.Context(), widget.GroupKind()); err == nil {
+		if _, err := f.Watch(t.Context(), widget.GroupKind()); err == nil {
 			t.Fatal("got no error")
 		}
 		f.server.err = nil
-		if problem, err := f.watch(t.Context(), widget.GroupKind()); problem != nil || err != nil {
+		if problem, err := f.Watch(t.Context(), widget.GroupKind()); problem != nil || err != nil {
 			t.Errorf("got %v, %v", problem, err)
 		}
 	})
@@ -117,12 +113,12 @@ func TestKinds(t *testing.T) {
 		f := setup(nil)
 		f.see("default", widget.GroupKind())
 		f.see("default", region.GroupKind())
-		if err := f.watchSeen(t.Context(), "default"); err != nil {
+		if err := f.WatchSeen(t.Context(), "default"); err != nil {
 			t.Fatal(err)
 		}
 		for namespace, want := range map[string]int{"default": len(builtIn) + 1, "elsewhere": len(builtIn)} {
 			got := 0
-			for range f.newLists(namespace) {
+			for range f.NewLists(namespace) {
 				got++
 			}
 			if got != want {

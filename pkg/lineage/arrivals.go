@@ -1,0 +1,73 @@
+package lineage
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+)
+
+// windowKept is how long an owner that did not arrive is remembered, so that its next pods do not wait again.
+const windowKept = time.Minute
+
+// arrivals lets requests wait for an owner to come into the cache.
+type arrivals struct {
+	clock clock.WithTicker
+	// open is the number of windows, so that the events of objects that nobody waits for cost next to nothing.
+	open atomic.Int64
+
+	mu      sync.Mutex
+	windows map[types.UID]*window
+}
+
+// window is the time in which pods wait for an owner.
+type window struct {
+	closes time.Time
+	// news is closed when the owner is seen, or there is another reason to look again.
+	news chan struct{}
+}
+
+// expect opens a window for the owner, or joins the one that is there. Nothing is left of one that is over.
+func (a *arrivals) expect(owner types.UID) (news <-chan struct{}, left time.Duration) {
+	now := a.clock.Now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	w := a.windows[owner]
+	if w == nil {
+		for uid, old := range a.windows {
+			if now.Sub(old.closes) > windowKept {
+				delete(a.windows, uid)
+			}
+		}
+		w = &window{closes: now.Add(Patience), news: make(chan struct{})}
+		a.windows[owner] = w
+		a.open.Store(int64(len(a.windows)))
+	}
+	return w.news, w.closes.Sub(now)
+}
+
+// seen ends the wait for an owner that is in the cache now.
+func (a *arrivals) seen(owner types.UID) {
+	if a.open.Load() == 0 {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if w := a.windows[owner]; w != nil {
+		close(w.news)
+		delete(a.windows, owner)
+		a.open.Store(int64(len(a.windows)))
+	}
+}
+
+// lookAgain has everybody who waits look again, because a kind can be read now, or is known not to be readable.
+func (a *arrivals) lookAgain() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, w := range a.windows {
+		close(w.news)
+		w.news = make(chan struct{})
+	}
+}

@@ -1,0 +1,299 @@
+package lineage
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/workload"
+)
+
+// Lineage reads owners and spreads from the cache. Objects that it returns are shared and must not be changed.
+type Lineage struct {
+	// Reader is the cache.
+	Reader client.Reader
+	*Kinds
+
+	policies policies
+	arrivals arrivals
+	// spreadsIn is nil if nobody tells of spreads.
+	spreadsIn *spreadsIn
+	// synced are true once what is in the cache has been told.
+	synced []cache.InformerSynced
+}
+
+// HasSynced is true once the lineage has taken in what was in the cache when the manager started. Until then it knows of too little.
+func (l *Lineage) HasSynced() bool {
+	for _, synced := range l.synced {
+		if !synced() {
+			return false
+		}
+	}
+	return true
+}
+
+// Options are what tests replace.
+type Options struct {
+	// Clock is the real one if nil.
+	Clock clock.WithTicker
+}
+
+// New has the manager's cache watch spreads and the owners of pods from the start, and other kinds when they turn up. The context is used
+// until New returns.
+func New(ctx context.Context, mgr ctrl.Manager, opts Options) (*Lineage, error) {
+	if opts.Clock == nil {
+		opts.Clock = clock.RealClock{}
+	}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.WorkloadSpread{}, TargetField, TargetKeyOf); err != nil {
+		return nil, fmt.Errorf("indexing spreads by their workloads: %w", err)
+	}
+	l := Over(mgr.GetCache(), NewKinds(mgr.GetRESTMapper(), mgr.GetAPIReader(), opts.Clock), opts.Clock)
+	l.spreadsIn = &spreadsIn{byNamespace: map[string]sets.Set[types.UID]{}}
+	l.OnStart(func(ctx context.Context, object *metav1.PartialObjectMetadata) error {
+		_, err := l.Handle(ctx, mgr, object, l.ownerSeen, nil)
+		return err
+	})
+	type told struct {
+		object     client.Object
+		seen, gone func(metav1.Object)
+	}
+	all := []told{{&v1alpha1.WorkloadSpread{}, l.spreadSeen, l.spreadGone}, {&corev1.Pod{}, l.seeOwnerOf, nil}}
+	for _, typed := range builtIn {
+		all = append(all, told{typed.newObject(), l.ownerSeen, nil})
+	}
+	for _, of := range all {
+		synced, err := l.Handle(ctx, mgr, of.object, of.seen, of.gone)
+		if err != nil {
+			return nil, err
+		}
+		l.synced = append(l.synced, synced)
+	}
+	return l, mgr.Add(l.Kinds)
+}
+
+// Over is a lineage of what the reader holds, told of nothing. Spreads are indexed by TargetField.
+func Over(reader client.Reader, kinds *Kinds, clock clock.WithTicker) *Lineage {
+	l := &Lineage{Reader: reader, Kinds: kinds, arrivals: arrivals{clock: clock, windows: map[types.UID]*window{}}}
+	kinds.changed = l.arrivals.lookAgain
+	return l
+}
+
+// Handle has functions called for the objects of a kind: seen for those that are there, new and changed, and gone for those that were deleted.
+func (l *Lineage) Handle(ctx context.Context, mgr ctrl.Manager, object client.Object, seen, gone func(metav1.Object)) (cache.InformerSynced, error) {
+	informer, err := mgr.GetCache().GetInformer(ctx, object)
+	if err != nil {
+		return nil, fmt.Errorf("watching %T: %w", object, err)
+	}
+	call := func(do func(metav1.Object), obj any) {
+		if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+			obj = tombstone.Obj
+		}
+		if object, ok := obj.(metav1.Object); ok && do != nil {
+			do(object)
+		}
+	}
+	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { call(seen, obj) },
+		UpdateFunc: func(_, obj any) { call(seen, obj) },
+		DeleteFunc: func(obj any) { call(gone, obj) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watching %T: %w", object, err)
+	}
+	return registration.HasSynced, nil
+}
+
+// ownerSeen takes in an object that may own pods, directly or through others, and is in the cache now.
+func (l *Lineage) ownerSeen(object metav1.Object) {
+	l.arrivals.seen(object.GetUID())
+	l.seeOwnerOf(object)
+}
+
+// seeOwnerOf has the kind of the object's owner watched, if somebody may want to know what is above it.
+func (l *Lineage) seeOwnerOf(object metav1.Object) {
+	if owner := workload.ControllerOf(object); owner != nil && l.see(object.GetNamespace(), owner.Kind) {
+		if divided, err := l.HasSpreads(context.Background(), object.GetNamespace()); err != nil || divided { //nolint:forbidigo // reads the cache
+			l.want(owner.Kind)
+		}
+	}
+}
+
+// spreadSeen prepares for the first pod of a spread, so that it need not wait for what is slow.
+func (l *Lineage) spreadSeen(object metav1.Object) {
+	spread, ok := object.(*v1alpha1.WorkloadSpread)
+	if !ok {
+		return
+	}
+	l.policies.of(spread)
+	if l.spreadsIn != nil {
+		l.spreadsIn.add(spread.Namespace, spread.UID)
+	}
+	l.want(workload.TargetOf(spread).Kind)
+	for _, kind := range l.seenIn(spread.Namespace) {
+		l.want(kind)
+	}
+}
+
+func (l *Lineage) spreadGone(object metav1.Object) {
+	l.policies.forget(object.GetUID())
+	if l.spreadsIn != nil {
+		l.spreadsIn.remove(object.GetNamespace(), object.GetUID())
+	}
+}
+
+// TargetField indexes spreads by the workloads that they name, without the version.
+const TargetField = "spec.targetRef"
+
+// TargetKeyOf is what TargetField holds of a spread.
+func TargetKeyOf(obj client.Object) []string {
+	spread, ok := obj.(*v1alpha1.WorkloadSpread)
+	if !ok {
+		return nil
+	}
+	return []string{keyOf(workload.TargetOf(spread))}
+}
+
+// keyOf names an owner inside its namespace.
+func keyOf(o workload.Owner) string { return o.Kind.Group + "/" + o.Kind.Kind + "/" + o.Name }
+
+// HasSpreads is true if there is any spread in the namespace. It is asked for every pod; a list of one, from the cache, would look at all of
+// them.
+func (l *Lineage) HasSpreads(ctx context.Context, namespace string) (bool, error) {
+	if l.spreadsIn != nil {
+		return l.spreadsIn.has(namespace), nil
+	}
+	var spreads v1alpha1.WorkloadSpreadList
+	err := l.Reader.List(ctx, &spreads, client.InNamespace(namespace), client.Limit(1), client.UnsafeDisableDeepCopy)
+	return len(spreads.Items) > 0, err
+}
+
+// SpreadsNaming are the spreads that name the workload.
+func (l *Lineage) SpreadsNaming(ctx context.Context, namespace string, o workload.Owner) ([]v1alpha1.WorkloadSpread, error) {
+	var spreads v1alpha1.WorkloadSpreadList
+	err := l.Reader.List(ctx, &spreads, client.InNamespace(namespace), client.MatchingFields{TargetField: keyOf(o)}, client.UnsafeDisableDeepCopy)
+	return spreads.Items, err
+}
+
+// Winner is the spread that divides the workload, or nil.
+func (l *Lineage) Winner(ctx context.Context, namespace string, o workload.Owner) (*v1alpha1.WorkloadSpread, error) {
+	spreads, err := l.SpreadsNaming(ctx, namespace, o)
+	if err != nil {
+		return nil, fmt.Errorf("listing the spreads of %s %s: %w", o.Kind.Kind, o.Name, err)
+	}
+	var winner *v1alpha1.WorkloadSpread
+	for i := range spreads {
+		if winner == nil || workload.Wins(&spreads[i], winner) {
+			winner = &spreads[i]
+		}
+	}
+	return winner, nil
+}
+
+// Read reads an owner. It is nil if the owner is not in the cache, or its kind is not watched.
+func (l *Lineage) Read(ctx context.Context, namespace string, o workload.Owner) (client.Object, error) {
+	object := l.NewObject(o.Kind)
+	if object == nil {
+		return nil, nil
+	}
+	err := l.Reader.Get(ctx, types.NamespacedName{Namespace: namespace, Name: o.Name}, object, client.UnsafeDisableDeepCopy)
+	if apierrors.IsNotFound(err) || err == nil && o.UID != "" && object.GetUID() != o.UID {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading %s %s: %w", o.Kind.Kind, o.Name, err)
+	}
+	return object, nil
+}
+
+// Parent is the controller of an owner, or nil if it has none. known is false if the owner is not in the cache although its kind is, or will
+// be, watched.
+func (l *Lineage) Parent(ctx context.Context, namespace string, of workload.Owner) (parent *workload.Owner, known bool, err error) {
+	if workload.EndsChain(of.Kind) || l.isUnwatchable(of.Kind) {
+		return nil, true, nil
+	}
+	object, err := l.Read(ctx, namespace, of)
+	if err != nil || object == nil {
+		return nil, false, err
+	}
+	return workload.ControllerOf(object), true, nil
+}
+
+// SpreadOf is the spread that divides a pod with this owner and these labels, or nil. The nearest owner with a spread that selects the pod
+// counts. missing is the owner at which the search ended because it is not in the cache; it may arrive there.
+func (l *Lineage) SpreadOf(ctx context.Context, namespace string, owner *workload.Owner, labels map[string]string) (_ *Spread, missing *workload.Owner, _ error) {
+	for range workload.LongestOwnerChain {
+		if owner == nil {
+			return nil, nil, nil
+		}
+		winner, err := l.Winner(ctx, namespace, *owner)
+		if err != nil {
+			return nil, nil, err
+		}
+		if winner != nil {
+			if s := l.policies.of(winner); s.Divides(labels) {
+				return s, nil, nil
+			}
+		}
+		parent, known, err := l.Parent(ctx, namespace, *owner)
+		if err != nil {
+			return nil, nil, err
+		}
+		if !known {
+			return nil, owner, nil
+		}
+		owner = parent
+	}
+	return nil, nil, nil
+}
+
+// Patience bounds how long AwaitSpreadOf waits for an owner.
+const Patience = 500 * time.Millisecond
+
+// AwaitSpreadOf is SpreadOf, and waits for an owner that is missing. A workload's controller makes the first pod a moment after their owner,
+// and watches keep no order among each other, so that the pod may be here first. Nothing tells an owner that is on its way from one that was
+// deleted; so the wait is bounded, and the first pod that waits for an owner opens one window of Patience for all pods of that owner. missing
+// is an owner for which the wait is over.
+func (l *Lineage) AwaitSpreadOf(ctx context.Context, namespace string, owner *workload.Owner, labels map[string]string) (_ *Spread, missing *workload.Owner, _ error) {
+	s, missing, err := l.SpreadOf(ctx, namespace, owner, labels)
+	if missing == nil || err != nil {
+		return s, nil, err
+	}
+	// Of several owners on the way, each may open a window.
+	until := l.arrivals.clock.Now().Add(Patience)
+	for {
+		l.want(missing.Kind)
+		arrived, closes := l.arrivals.expect(missing.UID)
+		left := min(until.Sub(l.arrivals.clock.Now()), closes)
+		if left <= 0 {
+			return nil, missing, nil
+		}
+		// It may have come in before it was expected, and then nothing announces it.
+		if s, missing, err = l.SpreadOf(ctx, namespace, owner, labels); missing == nil || err != nil {
+			return s, nil, err
+		}
+		timer := l.arrivals.clock.NewTimer(left)
+		select {
+		case <-arrived:
+		case <-timer.C():
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return nil, missing, nil
+		}
+		if s, missing, err = l.SpreadOf(ctx, namespace, owner, labels); missing == nil || err != nil {
+			return s, nil, err
+		}
+	}
+}

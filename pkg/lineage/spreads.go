@@ -1,0 +1,86 @@
+package lineage
+
+import (
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+// Spread is a WorkloadSpread with what its spec means. It never changes.
+type Spread struct {
+	Name string
+	// Policy is nil if the spec is invalid, and Invalid then says why.
+	Policy  *subset.Policy
+	Invalid field.ErrorList
+
+	generation int64
+}
+
+// Compile reads the spec of a spread.
+func Compile(spread *v1alpha1.WorkloadSpread) *Spread {
+	s := &Spread{Name: spread.Name, generation: spread.Generation}
+	s.Policy, s.Invalid = subset.Compile(&spread.Spec, field.NewPath("spec"))
+	return s
+}
+
+// Divides is true if the pod with these labels, which is below the spread's workload, is one that the spread divides. A spread that cannot be
+// used keeps all of them to itself: the scheduler holds them until it is corrected.
+func (s *Spread) Divides(labels map[string]string) bool {
+	return s.Policy == nil || s.Policy.Selects(labels)
+}
+
+// policies are compiled once for each generation of a spread. Reading one that is there takes no lock.
+type policies struct {
+	byUID sync.Map // of types.UID to *Spread
+}
+
+func (p *policies) of(spread *v1alpha1.WorkloadSpread) *Spread {
+	if known, found := p.byUID.Load(spread.UID); found {
+		if s, ok := known.(*Spread); ok && s.generation == spread.Generation {
+			return s
+		}
+	}
+	s := Compile(spread)
+	p.byUID.Store(spread.UID, s)
+	return s
+}
+
+func (p *policies) forget(uid types.UID) { p.byUID.Delete(uid) }
+
+// spreadsIn knows in which namespaces there are spreads. Asking takes no lock.
+type spreadsIn struct {
+	namespaces sync.Map // of string to nothing
+
+	mu          sync.Mutex
+	byNamespace map[string]sets.Set[types.UID]
+}
+
+func (s *spreadsIn) has(namespace string) bool {
+	_, has := s.namespaces.Load(namespace)
+	return has
+}
+
+func (s *spreadsIn) add(namespace string, uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byNamespace[namespace] == nil {
+		s.byNamespace[namespace] = sets.New[types.UID]()
+	}
+	s.byNamespace[namespace].Insert(uid)
+	s.namespaces.Store(namespace, nil)
+}
+
+func (s *spreadsIn) remove(namespace string, uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.byNamespace[namespace].Delete(uid)
+	if s.byNamespace[namespace].Len() == 0 {
+		delete(s.byNamespace, namespace)
+		s.namespaces.Delete(namespace)
+	}
+}

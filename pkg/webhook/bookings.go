@@ -1,0 +1,152 @@
+package webhook
+
+import (
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
+)
+
+// bookings count the pods of spreads that bind early, as this replica knows them: those in the cache, and those that it has picked a subset for
+// and that are not in the cache yet. With one replica that is exact; with several each may overlook what the others have picked a moment ago,
+// and the scheduler, which counts for all, does not bind what is too many. It is safe for concurrent use.
+type bookings struct {
+	clock clock.PassiveClock
+
+	mu sync.Mutex
+	// pods in the cache that count, by UID.
+	pods   map[types.UID]booking
+	counts map[booking]int32
+	// strangers are bound pods that carry no mark of a subset, by their controller: somebody else bound them.
+	strangers map[types.UID]map[types.UID]*corev1.Pod
+	// picks that no pod in the cache carries yet, by their own mark.
+	picks map[string]pick
+}
+
+// booking is what a pod counts for.
+type booking struct {
+	spread           types.NamespacedName
+	revision, subset string
+}
+
+type pick struct {
+	booking
+	until time.Time
+}
+
+// pickLasts is how long a pick counts without a pod. A pod whose creation failed after it was admitted never comes.
+const pickLasts = 10 * time.Second
+
+func newBookings(clock clock.PassiveClock) *bookings {
+	return &bookings{clock: clock, pods: map[types.UID]booking{}, counts: map[booking]int32{}, strangers: map[types.UID]map[types.UID]*corev1.Pod{}, picks: map[string]pick{}}
+}
+
+// seen takes in a pod that is in the cache.
+func (b *bookings) seen(object metav1.Object) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	now := booking{spread: types.NamespacedName{Namespace: pod.Namespace}, revision: subset.RevisionOf(pod)}
+	admitted, record := subset.AdmittedOf(pod), subset.RecordOf(pod)
+	switch {
+	case !subset.IsActive(pod):
+	case record != nil:
+		now.spread.Name, now.subset = record.Spread, record.Subset
+	case admitted != nil:
+		now.spread.Name, now.subset = admitted.Spread, admitted.Subset
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if admitted != nil {
+		delete(b.picks, admitted.Pick)
+	}
+	b.drop(pod)
+	owner := workload.ControllerUID(pod)
+	switch {
+	case now.subset != "":
+		b.pods[pod.UID] = now
+		b.counts[now]++
+	case subset.IsActive(pod) && pod.Spec.NodeName != "" && record == nil && admitted == nil && owner != "":
+		if b.strangers[owner] == nil {
+			b.strangers[owner] = map[types.UID]*corev1.Pod{}
+		}
+		b.strangers[owner][pod.UID] = pod
+	}
+}
+
+// gone takes in a pod that has left the cache.
+func (b *bookings) gone(object metav1.Object) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.drop(object)
+}
+
+func (b *bookings) drop(object metav1.Object) {
+	uid, owner := object.GetUID(), workload.ControllerUID(object)
+	if delete(b.strangers[owner], uid); len(b.strangers[owner]) == 0 {
+		delete(b.strangers, owner)
+	}
+	before, known := b.pods[uid]
+	if !known {
+		return
+	}
+	delete(b.pods, uid)
+	if b.counts[before]--; b.counts[before] == 0 {
+		delete(b.counts, before)
+	}
+}
+
+// strangersOf are the bound pods of a controller that carry no mark of a subset. They are shared and must not be changed.
+func (b *bookings) strangersOf(owner types.UID) []*corev1.Pod {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	pods := make([]*corev1.Pod, 0, len(b.strangers[owner]))
+	for _, pod := range b.strangers[owner] {
+		pods = append(pods, pod)
+	}
+	return pods
+}
+
+// book picks a subset and remembers the pick under its mark, unless it is a trial. adopted are pods that count besides those that carry the mark
+// of a subset.
+func (b *bookings) book(spread types.NamespacedName, policy *subset.Policy, plan *subset.Plan, adopted subset.Counts, closed subset.Mask,
+	revision, mark string, trial bool) subset.Verdict {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	verdict := policy.PickEarly(plan, b.kept(spread, policy, revision, adopted), closed)
+	if verdict.Subset != subset.None && !trial {
+		b.picks[mark] = pick{booking{spread, revision, policy.Subsets[verdict.Subset].Name}, b.clock.Now().Add(pickLasts)}
+	}
+	return verdict
+}
+
+// kept counts the scope of a revision.
+func (b *bookings) kept(spread types.NamespacedName, policy *subset.Policy, revision string, adopted subset.Counts) subset.Counts {
+	kept, now := make(subset.Counts, len(policy.Subsets)), b.clock.Now()
+	add := func(at booking, n int32) {
+		if i := policy.Index(at.subset); i != subset.None && at.spread == spread && policy.ScopeOf(at.revision) == policy.ScopeOf(revision) {
+			kept[i] += n
+		}
+	}
+	for at, n := range b.counts {
+		add(at, n)
+	}
+	for mark, p := range b.picks {
+		if now.After(p.until) {
+			delete(b.picks, mark)
+			continue
+		}
+		add(p.booking, 1)
+	}
+	for i := range kept {
+		kept[i] += adopted.At(i)
+	}
+	return kept
+}

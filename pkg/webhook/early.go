@@ -1,0 +1,170 @@
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"gomodules.xyz/jsonpatch/v2"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
+)
+
+// earlyBinding picks the subset of a pod at admission, when its spec can still be patched.
+type earlyBinding struct {
+	owners   *lineage.Lineage
+	bookings *bookings
+}
+
+// review gathers how full the subsets are, has the model pick one, and answers with the pod as that subset wants it.
+func (e *earlyBinding) review(ctx context.Context, request *podRequest, found *lineage.Spread) answer {
+	key := types.NamespacedName{Namespace: request.Namespace, Name: found.Name}
+	object := &v1alpha1.WorkloadSpread{}
+	if err := e.owners.Reader.Get(ctx, key, object, client.UnsafeDisableDeepCopy); err != nil {
+		return e.asItIs(ctx, key, fmt.Errorf("reading WorkloadSpread %s: %w", key.Name, err))
+	}
+	policy, revision := found.Policy, subset.RevisionOf(request.Object.pod())
+	replicas, err := e.replicas(ctx, object)
+	if err != nil {
+		return e.asItIs(ctx, key, err)
+	}
+	adopted, err := e.adopted(ctx, policy, key.Name, workload.ControllerUID(request.Object.pod()))
+	if err != nil {
+		return e.asItIs(ctx, key, err)
+	}
+	plan, mark := policy.Plan(replicas), string(uuid.NewUUID())
+	dryRun := request.DryRun != nil && *request.DryRun
+	verdict := e.bookings.book(key, policy, &plan, adopted, closedBy(object, policy, e.bookings.clock.Now()), revision, mark, dryRun)
+	admitted := v1alpha1.AdmittedSubset{Name: key.Name, Pick: mark}
+	if verdict.Subset != subset.None {
+		admitted.Subset = policy.Subsets[verdict.Subset].Name
+	}
+	patch, err := request.Object.patchFor(policy, verdict.Subset, admitted)
+	if err != nil {
+		return e.asItIs(ctx, key, fmt.Errorf("applying the patch of subset %s of WorkloadSpread %s: %w", admitted.Subset, key.Name, err))
+	}
+	klog.FromContext(ctx).V(4).Info("Picked a subset at admission", "workloadspread", klog.KRef(key.Namespace, key.Name), "subset", admitted.Subset, "reason", verdict.Reason)
+	return answer{outcome: picked, patch: patch}
+}
+
+func (e *earlyBinding) asItIs(ctx context.Context, key types.NamespacedName, err error) answer {
+	klog.FromContext(ctx).Error(err, "Admitting a pod of a spread as it is", "workloadspread", klog.KRef(key.Namespace, key.Name))
+	return answer{outcome: failed, warnings: []string{"Berth admits the pod without the patch of its subset: " + err.Error()}}
+}
+
+// replicas are those of the workload in the cache, and for kinds of which the cache holds no replicas those that the status has seen.
+func (e *earlyBinding) replicas(ctx context.Context, spread *v1alpha1.WorkloadSpread) (int32, error) {
+	object, err := e.owners.Read(ctx, spread.Namespace, workload.TargetOf(spread))
+	if err != nil || object == nil {
+		return spread.Status.ObservedReplicas, err
+	}
+	if replicas, err := workload.Replicas(object, spread.Spec.TargetFilter); err == nil {
+		return replicas, nil
+	}
+	return spread.Status.ObservedReplicas, nil
+}
+
+// adopted counts the pods of the same controller that somebody else bound, by the subset that has their node. Those of the workload's other
+// revisions, which count as well with quotaScope Workload, are left to the scheduler.
+func (e *earlyBinding) adopted(ctx context.Context, policy *subset.Policy, spread string, owner types.UID) (subset.Counts, error) {
+	counts := make(subset.Counts, len(policy.Subsets))
+	for _, pod := range e.bookings.strangersOf(owner) {
+		metadata := &metav1.PartialObjectMetadata{}
+		metadata.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
+		err := e.owners.Reader.Get(ctx, types.NamespacedName{Name: pod.Spec.NodeName}, metadata)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading node %s: %w", pod.Spec.NodeName, err)
+		}
+		observed := subset.Observe(pod, &corev1.Node{ObjectMeta: metadata.ObjectMeta})
+		if index, _ := policy.SubsetOf(&observed, spread); index != subset.None {
+			counts[index]++
+		}
+	}
+	return counts, nil
+}
+
+// closedBy are the subsets, with strategy Adaptive, that have had no node for a pod of late.
+func closedBy(spread *v1alpha1.WorkloadSpread, policy *subset.Policy, now time.Time) (closed subset.Mask) {
+	if policy.Strategy != v1alpha1.AdaptiveScheduleStrategy {
+		return 0
+	}
+	for i := range spread.Status.SubsetStatuses {
+		status := &spread.Status.SubsetStatuses[i]
+		c := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionSchedulable)
+		if index := policy.Index(status.Name); index != subset.None && c != nil && c.Status == metav1.ConditionFalse &&
+			now.Before(c.LastTransitionTime.Add(policy.Patience.Wait+policy.Patience.Skip)) && now.After(c.LastTransitionTime.Add(policy.Patience.Wait)) {
+			closed = closed.With(index)
+		}
+	}
+	return closed
+}
+
+// patchFor makes of the pod what the subset wants: its strategic merge patch, its term and tolerations, Berth's scheduler, and a note of the pick.
+// With subset.None it is the scheduler and the note alone.
+func (o *podObject) patchFor(policy *subset.Policy, index int, admitted v1alpha1.AdmittedSubset) ([]operation, error) {
+	var tree map[string]any
+	if err := json.Unmarshal(o.raw, &tree); err != nil {
+		return nil, err
+	}
+	var constraints subset.Constraints
+	if index != subset.None {
+		in := &policy.Subsets[index]
+		var err error
+		if tree, err = in.Patch.ApplyToObject(tree); err != nil {
+			return nil, err
+		}
+		constraints = in.Constraints
+	}
+	note, err := json.Marshal(admitted)
+	if err != nil {
+		return nil, err
+	}
+	metadata := child(tree, "metadata")
+	child(metadata, "annotations")[v1alpha1.AdmittedAnnotation] = string(note)
+	patched, err := json.Marshal(tree)
+	if err != nil {
+		return nil, err
+	}
+	differences, err := jsonpatch.CreatePatch(o.raw, patched)
+	if err != nil {
+		return nil, err
+	}
+	var patch []operation
+	for _, d := range differences {
+		patch = append(patch, operation{Op: d.Operation, Path: d.Path, Value: d.Value})
+	}
+	var after podObject
+	if err := json.Unmarshal(patched, &after); err != nil {
+		return nil, err
+	}
+	before := after.pod()
+	pod := *before
+	pod.Spec.SchedulerName = v1alpha1.SchedulerName
+	constraints.AddTo(&pod)
+	return append(patch, patchOf(before, &pod)...), nil
+}
+
+// child is the object at a key, made if it is not there.
+func child(of map[string]any, key string) map[string]any {
+	object, ok := of[key].(map[string]any)
+	if !ok {
+		object = map[string]any{}
+		of[key] = object
+	}
+	return object
+}

@@ -1,0 +1,134 @@
+package webhook
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	jsonpatchapply "github.com/evanphx/json-patch/v5"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+func compileEarly(t *testing.T, text string) *subset.Policy {
+	t.Helper()
+	var spec v1alpha1.WorkloadSpreadSpec
+	if err := yaml.UnmarshalStrict([]byte("targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}\n"+text), &spec); err != nil {
+		t.Fatal(err)
+	}
+	policy, errs := subset.Compile(&spec, field.NewPath("spec"))
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	return policy
+}
+
+const twoArchitectures = `subsets:
+- name: x86
+  maxReplicas: 2
+  requiredNodeSelectorTerm: {matchExpressions: [{key: arch, operator: In, values: [amd64]}]}
+- name: arm
+  requiredNodeSelectorTerm: {matchExpressions: [{key: arch, operator: In, values: [arm64]}]}
+  tolerations: [{key: arm, operator: Exists}]
+  patch: {metadata: {labels: {arch: arm}}, spec: {containers: [{name: main, resources: {limits: {cpu: 800m}}}]}}
+`
+
+func TestTheFirstPodsGoToTheFirstSubsetUntilItsQuotaIsBooked(t *testing.T) {
+	policy, clock := compileEarly(t, twoArchitectures), clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
+	b, spread := newBookings(clock), types.NamespacedName{Namespace: "ns", Name: "web"}
+	plan := policy.Plan(10)
+	book := func(mark string, trial bool) string {
+		verdict := b.book(spread, policy, &plan, nil, 0, "r1", mark, trial)
+		return policy.Subsets[verdict.Subset].Name
+	}
+	expect := func(got, want string) {
+		t.Helper()
+		if got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	pod := func(name, in, mark string) *corev1.Pod {
+		p := &corev1.Pod{}
+		p.Namespace, p.Name, p.UID = "ns", name, types.UID(name)
+		p.Labels = map[string]string{"pod-template-hash": "r1"}
+		p.Annotations = map[string]string{v1alpha1.AdmittedAnnotation: fmt.Sprintf(`{"name":"web","subset":%q,"pick":%q}`, in, mark)}
+		return p
+	}
+	expect(book("trial", true), "x86") // takes nothing
+	expect(book("one", false), "x86")
+	expect(book("two", false), "x86")
+	expect(book("three", false), "arm")
+	// The pods arrive, once and twice, and count once.
+	for range 2 {
+		b.seen(pod("p1", "x86", "one"))
+		b.seen(pod("p2", "x86", "two"))
+	}
+	expect(book("four", false), "arm")
+	b.gone(pod("p1", "x86", "one"))
+	expect(book("five", false), "x86")
+	// That one never comes, and after a while its place is free again.
+	expect(book("six", false), "arm")
+	clock.SetTime(clock.Now().Add(pickLasts + time.Second))
+	expect(book("seven", false), "x86")
+	// Pods that others bound count as well.
+	if verdict := b.book(spread, policy, &plan, subset.Counts{2, 0}, 0, "r1", "eight", true); verdict.Subset != 1 {
+		t.Errorf("got %+v", verdict)
+	}
+	// Another revision has quotas of its own.
+	if verdict := b.book(spread, policy, &plan, nil, 0, "r2", "nine", true); verdict.Subset != 0 {
+		t.Errorf("got %+v", verdict)
+	}
+}
+
+func TestAnEarlyBoundPodIsMadeAsItsSubsetWantsIt(t *testing.T) {
+	policy := compileEarly(t, twoArchitectures)
+	raw := []byte(`{"metadata":{"generateName":"web-","labels":{"app":"web"}},"spec":{"futureField":{"kept":true},"containers":[{"name":"main","image":"i","resources":{"limits":{"cpu":"1"}}}]}}`)
+	var object podObject
+	if err := json.Unmarshal(raw, &object); err != nil {
+		t.Fatal(err)
+	}
+	operations, err := object.patchFor(policy, 1, v1alpha1.AdmittedSubset{Name: "web", Subset: "arm", Pick: "m"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(operations)
+	if err != nil {
+		t.Fatal(err)
+	}
+	patch, err := jsonpatchapply.DecodePatch(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	patched, err := patch.Apply(raw)
+	if err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	var pod corev1.Pod
+	if err := json.Unmarshal(patched, &pod); err != nil {
+		t.Fatal(err)
+	}
+	if pod.Labels["arch"] != "arm" || pod.Labels["app"] != "web" || pod.Spec.SchedulerName != v1alpha1.SchedulerName ||
+		pod.Spec.Containers[0].Resources.Limits.Cpu().String() != "800m" || len(pod.Spec.Tolerations) != 1 ||
+		pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions[0].Values[0] != "arm64" {
+		t.Errorf("%s", patched)
+	}
+	if a := subset.AdmittedOf(&pod); a == nil || a.Subset != "arm" || a.Pick != "m" {
+		t.Errorf("noted %+v", a)
+	}
+	if own := subset.OwnTolerations(&pod); len(own) != 0 {
+		t.Errorf("own tolerations %v", own)
+	}
+	var tree struct {
+		Spec struct{ FutureField map[string]bool }
+	}
+	if err := json.Unmarshal(patched, &tree); err != nil || !tree.Spec.FutureField["kept"] {
+		t.Errorf("a field that is not known did not survive: %s", patched)
+	}
+}

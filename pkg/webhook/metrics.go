@@ -1,0 +1,42 @@
+package webhook
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+)
+
+// outcome of a review, as the metric names it.
+type outcome string
+
+const (
+	// constrained: the pod is one of a spread.
+	constrained outcome = "constrained"
+	// picked: a subset was picked for the pod, and its patch applied.
+	picked outcome = "picked"
+	// left as it is: no spread divides the pod.
+	left outcome = "left"
+	// ownerUnknown: whether a spread divides the pod could not be told in time, and it was admitted as it is.
+	ownerUnknown outcome = "owner_unknown"
+	// failed: an error or a panic; the API server admits the pod as it is.
+	failed outcome = "failed"
+)
+
+// Metrics of the webhook for pods, on the controller's endpoint.
+var (
+	podsReviewed = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "berth_webhook_pods_total",
+		Help: "Pods that the API server asked about, by what became of them: constrained (of a spread), picked (a subset was picked and its patch applied), left (of none), owner_unknown (admitted as it is, because it could not be told in time), failed (admitted as it is, because of an error).",
+	}, []string{"outcome"})
+	reviewSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "berth_webhook_pod_seconds",
+		Help:    "How long the answer about a pod took, waiting for an owner included.",
+		Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .05, .1, .5, 1, 2},
+	})
+)
+
+func init() {
+	metrics.Registry.MustRegister(podsReviewed, reviewSeconds)
+	for _, o := range []outcome{constrained, picked, left, ownerUnknown, failed} {
+		podsReviewed.WithLabelValues(string(o)) // shown before the first pod
+	}
+}

@@ -1,0 +1,95 @@
+package webhook
+
+import (
+	"context"
+	"fmt"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/workload"
+)
+
+// ancestry is what a pod's admission asks about its owners. It is answered from the cache.
+type ancestry interface {
+	HasSpreads(ctx context.Context, namespace string) (bool, error)
+	AwaitSpreadOf(ctx context.Context, namespace string, owner *workload.Owner, labels map[string]string) (*lineage.Spread, *workload.Owner, error)
+}
+
+// podAdmission makes the pods of a workload with a spread fit for it, and leaves all others as they are. It refuses nothing: a pod of which
+// something is unknown is admitted as it is.
+type podAdmission struct {
+	owners ancestry
+	early  func(context.Context, *podRequest, *lineage.Spread) answer
+}
+
+// review gathers whose pod it is, has the model add its constraints, and answers with the difference.
+func (a *podAdmission) review(ctx context.Context, request *podRequest) answer {
+	before := request.Object.pod()
+	if request.Operation != admissionv1.Create || !mayBeOurs(before) {
+		return answer{outcome: left}
+	}
+	spread, missing, err := a.spreadOf(ctx, request.Namespace, before)
+	switch {
+	case err != nil:
+		klog.FromContext(ctx).Error(err, "Admitting a pod as it is", "namespace", request.Namespace)
+		return answer{outcome: failed, warnings: []string{"Berth admits the pod as it is: " + err.Error()}}
+	case missing != nil:
+		klog.FromContext(ctx).Info("Admitting a pod as it is, because an owner is not known", "kind", missing.Kind, "owner", klog.KRef(request.Namespace, missing.Name))
+		return answer{outcome: ownerUnknown, warnings: []string{ownerIsUnknown(missing, before)}}
+	case spread == nil:
+		return answer{outcome: left}
+	}
+	if spread.Policy != nil && spread.Policy.BindsEarly() {
+		return a.early(ctx, request, spread)
+	}
+	after := *before
+	after.Spec.SchedulerName = v1alpha1.SchedulerName
+	var warnings []string
+	if spread.Policy == nil {
+		warnings = append(warnings, spreadIsInvalid(spread))
+	} else if addition := spread.Policy.Constraints.AddTo(&after); addition.TooMany {
+		warnings = append(warnings, tooManyConstraints(spread))
+	}
+	klog.FromContext(ctx).V(4).Info("Admitting a pod of a spread", "workloadspread", klog.KRef(request.Namespace, spread.Name))
+	return answer{outcome: constrained, patch: patchOf(before, &after), warnings: warnings}
+}
+
+// mayBeOurs is false for pods that no spread divides whatever spreads there are, and for those that have chosen another scheduler.
+func mayBeOurs(pod *corev1.Pod) bool {
+	switch pod.Spec.SchedulerName {
+	case "", corev1.DefaultSchedulerName, v1alpha1.SchedulerName:
+	default:
+		return false
+	}
+	owner := workload.ControllerOf(pod)
+	return owner != nil && !workload.EndsChain(owner.Kind)
+}
+
+func (a *podAdmission) spreadOf(ctx context.Context, namespace string, pod *corev1.Pod) (*lineage.Spread, *workload.Owner, error) {
+	if divided, err := a.owners.HasSpreads(ctx, namespace); err != nil || !divided {
+		return nil, nil, err
+	}
+	return a.owners.AwaitSpreadOf(ctx, namespace, workload.ControllerOf(pod), pod.Labels)
+}
+
+// Warnings reach whoever created the pod; for most pods that is the log of a controller.
+
+func ownerIsUnknown(missing *workload.Owner, pod *corev1.Pod) string {
+	placed := "placed by " + corev1.DefaultSchedulerName
+	if pod.Spec.SchedulerName == v1alpha1.SchedulerName {
+		placed = "held until it is"
+	}
+	return fmt.Sprintf("Berth: %s %s is not known yet; if a WorkloadSpread divides the pod, it is %s", missing.Kind.Kind, missing.Name, placed)
+}
+
+func spreadIsInvalid(spread *lineage.Spread) string {
+	return fmt.Sprintf("Berth: WorkloadSpread %s is invalid, and the pod is held until that is corrected; see its status", spread.Name)
+}
+
+func tooManyConstraints(spread *lineage.Spread) string {
+	return fmt.Sprintf("Berth: the pod's node affinity and that of the subsets of WorkloadSpread %s are too much for one pod; only the scheduler will know them", spread.Name)
+}

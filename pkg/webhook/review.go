@@ -1,0 +1,145 @@
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime/debug"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	admissionmetrics "sigs.k8s.io/controller-runtime/pkg/webhook/admission/metrics"
+)
+
+// maxReview bounds the body of a request: two objects of 3 MB and 1 MB more.
+const maxReview = 7 << 20
+
+// podReview is the part of an AdmissionReview of a pod that is read. Every pod of the cluster that has a controller comes through here, and
+// decoding is most of the work, so nothing else is decoded.
+type podReview struct {
+	metav1.TypeMeta `json:",inline"`
+	Request         *podRequest `json:"request"`
+}
+
+type podRequest struct {
+	UID       types.UID             `json:"uid"`
+	Operation admissionv1.Operation `json:"operation"`
+	Namespace string                `json:"namespace"`
+	DryRun    *bool                 `json:"dryRun"`
+	Object    podObject             `json:"object"`
+}
+
+type podObject struct {
+	podFields
+	// raw is the whole object, for those who have to change more of it.
+	raw []byte
+}
+
+// UnmarshalJSON implements json.Unmarshaler. The object keeps the bytes, which belong to the body of the request.
+func (o *podObject) UnmarshalJSON(raw []byte) error {
+	o.raw = raw
+	return json.Unmarshal(raw, &o.podFields)
+}
+
+type podFields struct {
+	Metadata struct {
+		Labels          map[string]string       `json:"labels"`
+		Annotations     map[string]string       `json:"annotations"`
+		OwnerReferences []metav1.OwnerReference `json:"ownerReferences"`
+	} `json:"metadata"`
+	Spec struct {
+		SchedulerName string              `json:"schedulerName"`
+		Tolerations   []corev1.Toleration `json:"tolerations"`
+		// Affinity to pods is not read. Whoever writes must leave it alone.
+		Affinity *struct {
+			NodeAffinity *corev1.NodeAffinity `json:"nodeAffinity"`
+		} `json:"affinity"`
+	} `json:"spec"`
+}
+
+// pod is the object with the fields that were read.
+func (o *podObject) pod() *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Labels: o.Metadata.Labels, Annotations: o.Metadata.Annotations, OwnerReferences: o.Metadata.OwnerReferences},
+		Spec:       corev1.PodSpec{SchedulerName: o.Spec.SchedulerName, Tolerations: o.Spec.Tolerations},
+	}
+	if o.Spec.Affinity != nil {
+		pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: o.Spec.Affinity.NodeAffinity}
+	}
+	return pod
+}
+
+// answer to a review: a pod is always admitted.
+type answer struct {
+	patch    []operation
+	warnings []string
+	outcome  outcome
+}
+
+// podReviews serves reviews of pods. What goes wrong is answered with an HTTP error and not with a refusal: the webhook's failurePolicy is
+// about calls that fail, and admits the pod, while a refusal, as controller-runtime makes of a panic, is final.
+type podReviews struct {
+	answer func(context.Context, *podRequest) answer
+	clock  clock.PassiveClock
+}
+
+var _ http.Handler = &podReviews{}
+
+// ServeHTTP answers one review.
+func (p *podReviews) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	started := p.clock.Now()
+	outcome := failed
+	defer func() {
+		if reason := recover(); reason != nil {
+			admissionmetrics.WebhookPanics.WithLabelValues().Inc()
+			klog.FromContext(request.Context()).Error(fmt.Errorf("panic: %v", reason), "Reviewing a pod", "stack", string(debug.Stack()))
+			http.Error(w, "panic, see the log of berth-controller", http.StatusInternalServerError)
+		}
+		podsReviewed.WithLabelValues(string(outcome)).Inc()
+		reviewSeconds.Observe(p.clock.Since(started).Seconds())
+	}()
+	body, err := io.ReadAll(http.MaxBytesReader(w, request.Body, maxReview))
+	if err != nil {
+		http.Error(w, fmt.Sprintf("reading the review: %v", err), http.StatusBadRequest)
+		return
+	}
+	var review podReview
+	if err := json.Unmarshal(body, &review); err != nil {
+		http.Error(w, fmt.Sprintf("decoding the review: %v", err), http.StatusBadRequest)
+		return
+	}
+	if review.Request == nil {
+		http.Error(w, "the review has no request", http.StatusBadRequest)
+		return
+	}
+	given := p.answer(request.Context(), review.Request)
+	response, err := encodeAnswer(&review, &given)
+	if err != nil {
+		http.Error(w, fmt.Sprintf("encoding the answer: %v", err), http.StatusInternalServerError)
+		return
+	}
+	outcome = given.outcome
+	w.Header().Set("Content-Type", "application/json")
+	if _, err := w.Write(response); err != nil {
+		klog.FromContext(request.Context()).V(2).Info("The API server does not wait for the answer", "err", err)
+	}
+}
+
+func encodeAnswer(review *podReview, given *answer) ([]byte, error) {
+	response := &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true, Warnings: given.warnings}
+	if len(given.patch) > 0 {
+		patch, err := json.Marshal(given.patch)
+		if err != nil {
+			return nil, err
+		}
+		response.Patch, response.PatchType = patch, ptr.To(admissionv1.PatchTypeJSONPatch)
+	}
+	return json.Marshal(&admissionv1.AdmissionReview{TypeMeta: review.TypeMeta, Response: response})
+}

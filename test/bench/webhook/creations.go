@@ -1,0 +1,329 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-project/berth/cmd/sandbox/product"
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/sandbox"
+	"github.com/berth-project/berth/test/harness"
+)
+
+const (
+	// workloads are the Deployments whose pods are created, in turn. There is a spread for each, and many more.
+	workloads = 20
+	// writers bound the requests that are under way, so that a stall shows as a rate that was missed.
+	writers = 64
+)
+
+// creations are pods that are created by the benchmark itself, as the ReplicaSet controller does, on an API server beside which nothing runs
+// but the controller, so that nobody schedules or runs them.
+type creations struct {
+	*harness.Cluster
+	fast   kubernetes.Interface
+	owners map[string][]metav1.OwnerReference // by namespace
+}
+
+// Namespaces that the webhook is asked about and that it is kept away from. In all else they are equal.
+const (
+	with    = "with"
+	without = "without"
+)
+
+func measureCreations(ctx context.Context, s settings) (err error) {
+	dir, err := os.MkdirTemp("", "berth-bench-webhook-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	cluster, err := harness.Start(ctx, sandbox.Config{Name: "bench-webhook", Dir: dir,
+		Without: []string{sandbox.ControllerManager, sandbox.KWOK, product.Scheduler, product.DefaultScheduler}}, product.Options{})
+	if err != nil {
+		return err
+	}
+	defer cluster.Sandbox.Stop()
+	c := &creations{Cluster: cluster, owners: map[string][]metav1.OwnerReference{}}
+	config := rest.CopyConfig(cluster.Sandbox.RESTConfig())
+	// As fast as the ReplicaSet controller's client: no limit, and protobuf.
+	config.QPS, config.ContentType, config.AcceptContentTypes = -1, "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf"
+	if c.fast, err = kubernetes.NewForConfig(config); err != nil {
+		return err
+	}
+	for _, namespace := range []string{with, without} {
+		if err := c.prepare(ctx, namespace); err != nil {
+			return err
+		}
+	}
+	before, err := readMemory(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	if err := c.createSpreads(ctx, s.spreads); err != nil {
+		return err
+	}
+	// Warms connections and caches, and gives the garbage collectors something to collect.
+	for _, namespace := range []string{with, without} {
+		if _, err := c.round(ctx, namespace, s.rate, 2); err != nil {
+			return err
+		}
+	}
+	after, err := readMemory(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\nMemory of the controller with %d spreads: RSS %.1f MiB, before %.1f; heap %.1f MiB, before %.1f\n",
+		s.spreads, mebi(after.rss), mebi(before.rss), mebi(after.heap), mebi(before.heap))
+
+	fmt.Printf("\n%d creations a second for %d s, with %d spreads in the cache; milliseconds\n", s.rate, s.seconds, s.spreads)
+	fmt.Printf("%-6s %-8s %8s %8s %8s %8s | %10s %10s %11s | %10s %10s | %9s %10s %6s %6s %7s\n", "round", "webhook", "rate", "p50", "p99", "max",
+		"call mean", "call <=5ms", "call <=25ms", "answer p50", "answer p99", "CPU berth", "API server", "etcd", "client", "foreign")
+	all := map[string][]time.Duration{}
+	var calls callTimes
+	for i := range s.rounds {
+		order := []string{with, without}
+		if i%2 == 1 {
+			order = []string{without, with}
+		}
+		for _, namespace := range order {
+			r, err := c.round(ctx, namespace, s.rate, s.seconds)
+			if err != nil {
+				return err
+			}
+			all[namespace] = append(all[namespace], r.took...)
+			if namespace == with {
+				calls = calls.plus(r.calls)
+			}
+			r.print(i+1, namespace)
+		}
+	}
+	for _, took := range all {
+		slices.Sort(took)
+	}
+	fmt.Printf("\nall rounds: p50 %.2f with, %.2f without: %.2f added; p99 %.2f with, %.2f without: %.2f added\n",
+		milliseconds(quantile(all[with], .5)), milliseconds(quantile(all[without], .5)), milliseconds(quantile(all[with], .5)-quantile(all[without], .5)),
+		milliseconds(quantile(all[with], .99)), milliseconds(quantile(all[without], .99)), milliseconds(quantile(all[with], .99)-quantile(all[without], .99)))
+	fmt.Printf("calls of the webhook, as the API server times them: %d, mean %.2f ms, %.2f %% within 5 ms, %.2f %% within 25 ms; as the webhook does: p50 %.2f ms, p99 %.2f ms\n",
+		int(calls.server.count), calls.server.mean()*1000, 100*calls.server.share(0.005), 100*calls.server.share(0.025), calls.own.quantile(.5)*1000, calls.own.quantile(.99)*1000)
+	return nil
+}
+
+func mebi(bytes float64) float64 { return bytes / (1 << 20) }
+
+// prepare makes a namespace with workloads. No controller manager makes its service account or replica sets.
+func (c *creations) prepare(ctx context.Context, name string) error {
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if name == without {
+		namespace.Labels = map[string]string{v1alpha1.AdmissionLabel: "disabled"}
+	}
+	if _, err := c.fast.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	if _, err := c.fast.CoreV1().ServiceAccounts(name).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	for i := range workloads {
+		labels := map[string]string{"app": workloadName(i)}
+		template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: podSpec()}
+		deployment, err := c.fast.AppsV1().Deployments(name).Create(ctx, &appsv1.Deployment{
+			ObjectMeta: metav1.ObjectMeta{Name: workloadName(i)},
+			Spec:       appsv1.DeploymentSpec{Replicas: ptr.To[int32](1000), Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: template},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+		replicaSet, err := c.fast.AppsV1().ReplicaSets(name).Create(ctx, &appsv1.ReplicaSet{
+			ObjectMeta: metav1.ObjectMeta{Name: workloadName(i) + "-1",
+				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(deployment, appsv1.SchemeGroupVersion.WithKind("Deployment"))}},
+			Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To[int32](1000), Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: template},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+		c.owners[name] = append(c.owners[name], *metav1.NewControllerRef(replicaSet, appsv1.SchemeGroupVersion.WithKind("ReplicaSet")))
+	}
+	return nil
+}
+
+func workloadName(i int) string { return fmt.Sprintf("web-%d", i) }
+
+// podSpec is of an ordinary size.
+func podSpec() corev1.PodSpec {
+	return corev1.PodSpec{Containers: []corev1.Container{{
+		Name: "main", Image: "registry.example.com/shop/web:v1.2.3", Command: []string{"/web", "--port=8080"},
+		Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}},
+		Env: []corev1.EnvVar{{Name: "REGION", Value: "eu-1"}, {Name: "POD", ValueFrom: &corev1.EnvVarSource{
+			FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}},
+		ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/ready", Port: intstr.FromString("http")}}},
+	}}}
+}
+
+// createSpreads makes those of the workloads in both namespaces, so that their status costs the same, and all others in the one that the
+// webhook is asked about.
+func (c *creations) createSpreads(ctx context.Context, n int) error {
+	creating, creatingCtx := errgroup.WithContext(ctx)
+	creating.SetLimit(8)
+	for i := range n {
+		namespaces := []string{with}
+		if i < workloads {
+			namespaces = append(namespaces, without)
+		}
+		for _, namespace := range namespaces {
+			creating.Go(func() error { return c.ApplyYAML(creatingCtx, namespace, spreadOver(workloadName(i))) })
+		}
+	}
+	if err := creating.Wait(); err != nil {
+		return err
+	}
+	// The last one has a status when the controller's cache, which is the webhook's, holds it.
+	return c.WaitFor(ctx, "the spreads to be known", func(ctx context.Context) (string, error) {
+		for i := range min(n, workloads) {
+			spread, err := c.Spread(ctx, with, workloadName(i))
+			if err != nil {
+				return "", err
+			}
+			if spread.Status.ObservedGeneration == 0 {
+				return spread.Name + " has no status", nil
+			}
+		}
+		spread, err := c.Spread(ctx, with, workloadName(n-1))
+		if err != nil || spread.Status.ObservedGeneration != 0 {
+			return "", err
+		}
+		return spread.Name + " has no status", nil
+	})
+}
+
+// spreadOver is a spread over three pools, of which two are tainted.
+func spreadOver(name string) string {
+	return fmt.Sprintf(`
+apiVersion: apps.kruise.io/v1alpha1
+kind: WorkloadSpread
+metadata: {name: %[1]s}
+spec:
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: %[1]s}
+  subsets:
+  - {name: reserved, maxReplicas: 100, requiredNodeSelectorTerm: {matchExpressions: [{key: topology.kubernetes.io/zone, operator: In, values: [zone-a]}]}}
+  - {name: spot, maxReplicas: 200, requiredNodeSelectorTerm: {matchExpressions: [{key: topology.kubernetes.io/zone, operator: In, values: [zone-b]}]}, tolerations: [{key: spot, operator: Exists}]}
+  - {name: elastic, requiredNodeSelectorTerm: {matchExpressions: [{key: topology.kubernetes.io/zone, operator: In, values: [zone-c]}]}, tolerations: [{key: elastic, operator: Exists}]}
+`, name)
+}
+
+// round is one run at a steady rate.
+type round struct {
+	took  []time.Duration // sorted
+	lasts time.Duration
+	calls callTimes
+	// cpu is what each component used, in seconds.
+	cpu map[string]float64
+}
+
+func (r *round) print(number int, namespace string) {
+	n := float64(len(r.took))
+	fmt.Printf("%-6d %-8s %8.0f %8.2f %8.2f %8.2f |", number, namespace, n/r.lasts.Seconds(),
+		milliseconds(quantile(r.took, .5)), milliseconds(quantile(r.took, .99)), milliseconds(quantile(r.took, 1)))
+	if namespace == without {
+		fmt.Printf(" %10s %10s %11s | %10s %10s |", "", "", "", "", "")
+	} else {
+		fmt.Printf(" %10.2f %9.2f%% %10.2f%% | %10.2f %10.2f |", r.calls.server.mean()*1000, 100*r.calls.server.share(.005), 100*r.calls.server.share(.025),
+			r.calls.own.quantile(.5)*1000, r.calls.own.quantile(.99)*1000)
+	}
+	// Milliseconds a pod, and of what is not ours, cores.
+	fmt.Printf(" %9.2f %10.2f %6.2f %6.2f %7.2f\n", r.cpu[product.Controller]/n*1000, r.cpu[sandbox.APIServer]/n*1000, r.cpu[sandbox.Etcd]/n*1000,
+		r.cpu[client]/n*1000, r.cpu[foreign]/r.lasts.Seconds())
+}
+
+// round creates pods of all workloads in turn, each at its moment, and deletes them afterwards.
+func (c *creations) round(ctx context.Context, namespace string, rate, seconds int) (*round, error) {
+	r := &round{}
+	callsBefore, cpuBefore, err := c.observe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var (
+		mu       sync.Mutex
+		creating errgroup.Group
+		started  = time.Now()
+	)
+	creating.SetLimit(writers)
+	for i := range rate * seconds {
+		due := started.Add(time.Duration(i) * time.Second / time.Duration(rate))
+		if wait := time.Until(due); wait > 0 {
+			select {
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			case <-time.After(wait):
+			}
+		}
+		creating.Go(func() error {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: workloadName(i%workloads) + "-1-", Labels: map[string]string{"app": workloadName(i % workloads)},
+				OwnerReferences: []metav1.OwnerReference{c.owners[namespace][i%workloads]}}, Spec: podSpec()}
+			sent := time.Now()
+			made, err := c.fast.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
+			took := time.Since(sent)
+			if err != nil {
+				return err
+			}
+			if constrained := made.Annotations[v1alpha1.ConstraintsAnnotation] != ""; constrained != (namespace == with) {
+				return fmt.Errorf("pod %s/%s: constrained is %t", namespace, made.Name, constrained)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			r.took = append(r.took, took)
+			return nil
+		})
+	}
+	if err := creating.Wait(); err != nil {
+		return nil, err
+	}
+	r.lasts = time.Since(started)
+	callsAfter, cpuAfter, err := c.observe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r.calls, r.cpu = callsAfter.minus(callsBefore), map[string]float64{}
+	for component, seconds := range cpuAfter {
+		r.cpu[component] = seconds - cpuBefore[component]
+	}
+	slices.Sort(r.took)
+	return r, c.clear(ctx, namespace)
+}
+
+func (c *creations) observe(ctx context.Context) (callTimes, map[string]float64, error) {
+	calls, err := readCalls(ctx, c.Cluster)
+	if err != nil {
+		return callTimes{}, nil, err
+	}
+	cpu, err := cpuSeconds(c.Cluster)
+	return calls, cpu, err
+}
+
+// clear deletes the pods and waits until the controller is at rest, so that the next round begins as this one did.
+func (c *creations) clear(ctx context.Context, namespace string) error {
+	now := metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}
+	if err := c.fast.CoreV1().Pods(namespace).DeleteCollection(ctx, now, metav1.ListOptions{}); err != nil && !apierrors.IsTimeout(err) {
+		return err
+	}
+	return c.WaitFor(ctx, "the pods to be gone", func(ctx context.Context) (string, error) {
+		list, err := c.fast.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{Limit: 1})
+		if err != nil || len(list.Items) == 0 {
+			return "", err
+		}
+		return "some are left", c.fast.CoreV1().Pods(namespace).DeleteCollection(ctx, now, metav1.ListOptions{})
+	})
+}

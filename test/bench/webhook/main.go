@@ -1,0 +1,87 @@
+// Command webhook measures what the webhook for pods costs, on a sandbox: how much later a pod is created because of it, at a steady rate of
+// creations and with many spreads in its cache; what that takes of the controller's CPU and memory; and how fast a Deployment grows with it
+// and without. The runs with and without take turns, because machines are noisy. It is `make bench-webhook`.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+type settings struct {
+	only    string
+	spreads int
+	// Of the creations.
+	rate    int
+	seconds int
+	rounds  int
+	// Of the Deployment.
+	nodes int
+	pods  int
+	pairs int
+}
+
+func main() {
+	var s settings
+	flag.StringVar(&s.only, "only", "", "creations or deployment, to measure one of the two")
+	flag.IntVar(&s.spreads, "spreads", 1000, "spreads in the webhook's cache")
+	flag.IntVar(&s.rate, "rate", 500, "creations a second")
+	flag.IntVar(&s.seconds, "seconds", 10, "length of a round of creations")
+	flag.IntVar(&s.rounds, "rounds", 3, "rounds with the webhook, and as many without")
+	flag.IntVar(&s.nodes, "nodes", 100, "nodes for the Deployment")
+	flag.IntVar(&s.pods, "pods", 3000, "pods of the Deployment")
+	flag.IntVar(&s.pairs, "pairs", 5, "measured pairs of Deployments, after one that is not counted")
+	flag.Parse()
+	rest.SetDefaultWarningHandler(rest.NoWarnings{}) // of the many spreads whose workloads do not exist
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, s)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench-webhook:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, s settings) error {
+	switch s.only {
+	case "creations":
+		return measureCreations(ctx, s)
+	case "deployment":
+		return measureDeployment(ctx, s)
+	case "":
+		return errors.Join(measureCreations(ctx, s), measureDeployment(ctx, s))
+	default:
+		return fmt.Errorf("-only %s: must be creations or deployment", s.only)
+	}
+}
+
+// quantile of sorted durations.
+func quantile(sorted []time.Duration, q float64) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
+}
+
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	if len(sorted) == 0 {
+		return 0
+	}
+	middle := len(sorted) / 2
+	if len(sorted)%2 == 1 {
+		return sorted[middle]
+	}
+	return (sorted[middle-1] + sorted[middle]) / 2
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/berth-project/berth/cmd/sandbox/product"
+	"github.com/berth-project/berth/test/harness"
+)
+
+// histogram is a Prometheus histogram, as bucket counts that are not cumulative.
+type histogram struct {
+	bounds []float64
+	counts []float64
+	count  float64
+	sum    float64
+}
+
+func (h histogram) minus(o histogram) histogram { return h.combine(o, -1) }
+func (h histogram) plus(o histogram) histogram  { return h.combine(o, 1) }
+
+func (h histogram) combine(o histogram, sign float64) histogram {
+	if h.count == 0 {
+		h = histogram{bounds: o.bounds, counts: make([]float64, len(o.counts))}
+	}
+	result := histogram{bounds: h.bounds, counts: slices.Clone(h.counts), count: h.count + sign*o.count, sum: h.sum + sign*o.sum}
+	for i := range o.counts {
+		result.counts[i] += sign * o.counts[i]
+	}
+	return result
+}
+
+func (h histogram) mean() float64 { return h.sum / h.count }
+
+// share of the observations that are not above a bound.
+func (h histogram) share(bound float64) float64 {
+	var within float64
+	for i, b := range h.bounds {
+		if b <= bound {
+			within += h.counts[i]
+		}
+	}
+	return within / h.count
+}
+
+// quantile, by a straight line inside of a bucket.
+func (h histogram) quantile(q float64) float64 {
+	rank, below, from := q*h.count, 0.0, 0.0
+	for i, bound := range h.bounds {
+		if below+h.counts[i] >= rank && h.counts[i] > 0 {
+			return from + (bound-from)*(rank-below)/h.counts[i]
+		}
+		below, from = below+h.counts[i], bound
+	}
+	return math.Inf(1)
+}
+
+// callTimes are how long calls of the webhook took, as the API server sees it, and as the webhook itself does.
+type callTimes struct{ server, own histogram }
+
+func (c callTimes) minus(o callTimes) callTimes {
+	return callTimes{c.server.minus(o.server), c.own.minus(o.own)}
+}
+
+func (c callTimes) plus(o callTimes) callTimes {
+	return callTimes{c.server.plus(o.server), c.own.plus(o.own)}
+}
+
+func readCalls(ctx context.Context, cluster *harness.Cluster) (callTimes, error) {
+	text, err := cluster.Client.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	if err != nil {
+		return callTimes{}, err
+	}
+	controller, err := controllerMetrics(ctx, cluster)
+	if err != nil {
+		return callTimes{}, err
+	}
+	return callTimes{
+		server: metrics(text).histogram("apiserver_admission_webhook_admission_duration_seconds", `name="pod.berth.dev"`),
+		own:    controller.histogram("berth_webhook_pod_seconds", ""),
+	}, nil
+}
+
+// metrics are the lines of a Prometheus endpoint.
+type metrics string
+
+// value of a metric without labels.
+func (m metrics) value(name string) float64 {
+	for line := range strings.Lines(string(m)) {
+		if text, found := strings.CutPrefix(line, name+" "); found {
+			value, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+			if err == nil {
+				return value
+			}
+		}
+	}
+	return math.NaN()
+}
+
+var bucket = regexp.MustCompile(`^le="([^"]+)"$`)
+
+// histogram adds up the series with the label, or all if it is empty.
+func (m metrics) histogram(name, label string) histogram {
+	cumulative := map[float64]float64{}
+	var all histogram
+	for line := range strings.Lines(string(m)) {
+		series, text, _ := strings.Cut(strings.TrimSpace(line), " ")
+		value, err := strconv.ParseFloat(text, 64)
+		kind, isOurs := strings.CutPrefix(series, name+"_")
+		if err != nil || !isOurs || !strings.Contains(series, label) {
+			continue
+		}
+		kind, labels, _ := strings.Cut(strings.TrimSuffix(kind, "}"), "{")
+		switch kind {
+		case "sum":
+			all.sum += value
+		case "count":
+			all.count += value
+		case "bucket":
+			for _, l := range strings.Split(labels, ",") {
+				if match := bucket.FindStringSubmatch(l); match != nil {
+					if bound, err := strconv.ParseFloat(match[1], 64); err == nil {
+						cumulative[bound] += value
+					}
+				}
+			}
+		}
+	}
+	all.bounds = slices.Sorted(maps.Keys(cumulative))
+	below := 0.0
+	for _, bound := range all.bounds {
+		all.counts = append(all.counts, cumulative[bound]-below)
+		below = cumulative[bound]
+	}
+	return all
+}
+
+// memory of the controller, in bytes.
+type memory struct{ rss, heap float64 }
+
+func readMemory(ctx context.Context, cluster *harness.Cluster) (memory, error) {
+	controller, err := controllerMetrics(ctx, cluster)
+	if err != nil {
+		return memory{}, err
+	}
+	rss, err := residentBytes(cluster)
+	// What was live at the last collection is half of what starts the next one.
+	return memory{rss: rss, heap: controller.value("go_memstats_next_gc_bytes") / 2}, err
+}
+
+// ticks is how many of the kernel's units of CPU time make a second, on every Linux of today.
+const ticks = 100
+
+// Names beside those of the components: this program, and whatever else the machine does, which should be little.
+const (
+	client  = "client"
+	foreign = "foreign"
+)
+
+// cpuSeconds is what each component, this program and all others have used so far.
+func cpuSeconds(cluster *harness.Cluster) (map[string]float64, error) {
+	processes := map[string]int{client: os.Getpid()}
+	for _, status := range cluster.Sandbox.Status() {
+		processes[status.Name] = status.PID
+	}
+	all := map[string]float64{}
+	ours := 0.0
+	for name, pid := range processes {
+		content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			return nil, err
+		}
+		// The name, in brackets, may hold spaces. User and system time are the 12th and 13th field after it.
+		all[name] = sum(strings.Fields(string(content[strings.LastIndexByte(string(content), ')')+1:]))[11:13]) / ticks
+		ours += all[name]
+	}
+	content, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return nil, err
+	}
+	// user nice system idle iowait irq softirq steal
+	fields := strings.Fields(string(content[:strings.IndexByte(string(content), '\n')]))[1:9]
+	all[foreign] = (sum(fields)-sum(fields[3:5]))/ticks - ours
+	return all, nil
+}
+
+func sum(fields []string) (sum float64) {
+	for _, field := range fields {
+		value, err := strconv.ParseFloat(field, 64)
+		if err != nil {
+			return math.NaN()
+		}
+		sum += value
+	}
+	return sum
+}
+
+// residentBytes is what the controller occupies, of which files that are mapped, as its program, are no part.
+func residentBytes(cluster *harness.Cluster) (float64, error) {
+	for _, status := range cluster.Sandbox.Status() {
+		if status.Name != product.Controller {
+			continue
+		}
+		content, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", status.PID))
+		if err != nil {
+			return 0, err
+		}
+		for _, line := range strings.Split(string(content), "\n") {
+			if rest, found := strings.CutPrefix(line, "RssAnon:"); found {
+				kibi, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
+				return kibi * 1024, err
+			}
+		}
+	}
+	return math.NaN(), nil
+}
+
+func controllerMetrics(ctx context.Context, cluster *harness.Cluster) (metrics, error) {
+	for _, status := range cluster.Sandbox.Status() {
+		if status.Name != product.Controller {
+			continue
+		}
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+status.Address+"/metrics", nil)
+		if err != nil {
+			return "", err
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return "", err
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		if err != nil {
+			return "", err
+		}
+		return metrics(text), nil
+	}
+	return "", fmt.Errorf("there is no %s", product.Controller)
+}

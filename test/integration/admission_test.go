@@ -1,0 +1,1011 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-project/berth/cmd/sandbox/product"
+	"github.com/berth-project/berth/manifests"
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/sandbox"
+	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/test/harness"
+)
+
+// unchanged is a Deployment, or another kind with replicas and a template, as it was before there was Berth: its template names no scheduler.
+func unchanged(apiVersion, kind, name string, replicas int, more string) string {
+	return fmt.Sprintf(`
+apiVersion: %[1]s
+kind: %[2]s
+metadata: {name: %[3]s}
+spec:
+  replicas: %[4]d
+  selector: {matchLabels: {app: %[3]s}}
+  template:
+    metadata: {labels: {app: %[3]s}}
+    spec:
+      containers: [{name: main, image: registry.k8s.io/pause:3.10}]
+%[5]s`, apiVersion, kind, name, replicas, more)
+}
+
+func spreadFor(name, apiVersion, kind, target, spec string) string {
+	return fmt.Sprintf(`
+apiVersion: apps.kruise.io/v1alpha1
+kind: WorkloadSpread
+metadata: {name: %s}
+spec:
+  targetRef: {apiVersion: %s, kind: %s, name: %s}
+%s`, name, apiVersion, kind, target, spec)
+}
+
+// expectPods waits until there are so many pods in the namespace, and returns them.
+func expectPods(t *testing.T, ns string, n int) []corev1.Pod {
+	t.Helper()
+	var pods []corev1.Pod
+	waitFor(t, fmt.Sprintf("%d pods", n), func(ctx context.Context) (missing string, err error) {
+		if pods, err = the.Pods(ctx, ns); err != nil || len(pods) == n {
+			return "", err
+		}
+		return fmt.Sprintf("%d pods", len(pods)), nil
+	})
+	return pods
+}
+
+// isConstrained is true for a pod that the webhook has seen.
+func isConstrained(pod *corev1.Pod) bool {
+	return pod.Spec.SchedulerName == v1alpha1.SchedulerName && pod.Annotations[v1alpha1.ConstraintsAnnotation] != ""
+}
+
+func expectConstrained(t *testing.T, pods []corev1.Pod) {
+	t.Helper()
+	for i := range pods {
+		if !isConstrained(&pods[i]) {
+			t.Errorf("pod %s was admitted as it was: scheduler %s", pods[i].Name, pods[i].Spec.SchedulerName)
+		}
+	}
+}
+
+func TestALateBoundPodAfterAdmission(t *testing.T) {
+	const (
+		notReady  = `{key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 300}`
+		unreached = `{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 300}`
+		spot      = `{key: spot, operator: Exists, effect: NoSchedule}`
+		either    = `affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [` +
+			`{matchExpressions: [{key: pool, operator: In, values: [a]}]}, {matchExpressions: [{key: pool, operator: In, values: [b]}]}]}}}`
+		pools = `
+  subsets:
+  - {name: a, maxReplicas: 2, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}
+  - {name: b, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}, tolerations: [` + spot + `]}
+`
+	)
+	tests := map[string]struct{ spread, template, want, own string }{
+		"it has Berth's scheduler, the tolerations of all subsets, and their terms as alternatives": {
+			spread: pools,
+			want:   either + "\ntolerations: [" + notReady + ", " + unreached + ", " + spot + "]",
+			own:    "[" + notReady + ", " + unreached + "]",
+		},
+		"what others have inserted before the webhook is asked is the pod's own": {
+			spread:   pools,
+			template: `      tolerations: [{key: x, operator: Exists}]`,
+			want:     either + "\ntolerations: [{key: x, operator: Exists}, " + notReady + ", " + unreached + ", " + spot + "]",
+			own:      "[{key: x, operator: Exists}, " + notReady + ", " + unreached + "]",
+		},
+		"a toleration that it has itself and a subset too is its own, and there once": {
+			spread:   pools,
+			template: `      tolerations: [` + spot + `]`,
+			want:     either + "\ntolerations: [" + spot + ", " + notReady + ", " + unreached + "]",
+			own:      "[" + spot + ", " + notReady + ", " + unreached + "]",
+		},
+		"its own required terms hold in every alternative": {
+			spread:   pools,
+			template: `      affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: arch, operator: Exists}]}]}}}`,
+			want: `affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [` +
+				`{matchExpressions: [{key: arch, operator: Exists}, {key: pool, operator: In, values: [a]}]}, {matchExpressions: [{key: arch, operator: Exists}, {key: pool, operator: In, values: [b]}]}]}}}` +
+				"\ntolerations: [" + notReady + ", " + unreached + ", " + spot + "]",
+			own: "[" + notReady + ", " + unreached + "]",
+		},
+		"one that may be let go to any node has no terms": {
+			spread: strings.Replace(pools, "name: b,", "name: b, maxReplicas: 1,", 1),
+			want:   "tolerations: [" + notReady + ", " + unreached + ", " + spot + "]",
+			own:    "[" + notReady + ", " + unreached + "]",
+		},
+	}
+	for rule, tc := range tests {
+		t.Run(rule, func(t *testing.T) {
+			ns := namespace(t)
+			apply(t, ns, spreadFor("web", "apps/v1", "Deployment", "web", tc.spread))
+			apply(t, ns, unchanged("apps/v1", "Deployment", "web", 1, tc.template))
+			pod := &expectPods(t, ns, 1)[0]
+			if pod.Spec.SchedulerName != v1alpha1.SchedulerName {
+				t.Errorf("scheduler %s", pod.Spec.SchedulerName)
+			}
+			var want corev1.PodSpec
+			if err := yaml.UnmarshalStrict([]byte(tc.want), &want); err != nil {
+				t.Fatal(err)
+			}
+			got := corev1.PodSpec{Affinity: pod.Spec.Affinity, Tolerations: pod.Spec.Tolerations}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("spec (-want +got):\n%s", diff)
+			}
+			var own []corev1.Toleration
+			if err := yaml.UnmarshalStrict([]byte(tc.own), &own); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(own, subset.OwnTolerations(pod)); diff != "" {
+				t.Errorf("own tolerations (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAPodUsesTheTolerationsOfItsSubsetAlone(t *testing.T) {
+	pools(t, "a", "b")
+	taint(t, nodeIn(t, "a"))
+	taint(t, nodeIn(t, "b"))
+	ns := namespace(t)
+	// Pool a is tainted by mistake: its subset does not tolerate that, and the tolerations of b are no reason to go there.
+	apply(t, ns, spreadFor("web", "apps/v1", "Deployment", "web", `
+  scheduleStrategy: {type: Adaptive}
+  subsets:
+  - {name: a, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}
+  - {name: b, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}, tolerations: [{key: spot, operator: Exists}]}
+`))
+	apply(t, ns, unchanged("apps/v1", "Deployment", "web", 3, ""))
+	expectPlaces(t, ns, "a=0 b=3")
+}
+
+func taint(t *testing.T, node string) {
+	t.Helper()
+	patch := []byte(`{"spec":{"taints":[{"key":"spot","effect":"NoSchedule"}]}}`)
+	if _, err := the.Client.CoreV1().Nodes().Patch(t.Context(), node, types.StrategicMergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPodsOfNoSpreadAreAdmittedAsTheyAre(t *testing.T) {
+	pools(t, "a")
+	ns := namespace(t)
+	apply(t, ns, spreadFor("web", "apps/v1", "Deployment", "web", "\n  subsets: [{name: a, tolerations: [{key: spot, operator: Exists}]}]\n  targetFilter: {selector: {matchLabels: {role: worker}}}"))
+	apply(t, ns, unchanged("apps/v1", "Deployment", "web", 1, ""))
+	apply(t, ns, unchanged("apps/v1", "Deployment", "other", 1, ""))
+	for _, pod := range expectPods(t, ns, 2) {
+		if pod.Spec.SchedulerName != corev1.DefaultSchedulerName || len(pod.Spec.Tolerations) != 2 || pod.Spec.Affinity != nil || pod.Annotations[v1alpha1.ConstraintsAnnotation] != "" {
+			t.Errorf("pod %s: scheduler %s, tolerations %v, affinity %v, annotations %v", pod.Name, pod.Spec.SchedulerName, pod.Spec.Tolerations, pod.Spec.Affinity, pod.Annotations)
+		}
+	}
+	waitFor(t, "the default scheduler to place them", func(ctx context.Context) (string, error) {
+		pods, err := the.Pods(ctx, ns)
+		if err != nil {
+			return "", err
+		}
+		for i := range pods {
+			if pods[i].Spec.NodeName == "" {
+				return pods[i].Name + " is pending", nil
+			}
+		}
+		return "", nil
+	})
+}
+
+var webhookCalls = regexp.MustCompile(`(?m)^apiserver_admission_webhook_request_total\{[^}]*name="pod\.berth\.dev"[^}]*\} (\S+)$`)
+
+// calls is how often the API server has asked about a pod.
+func calls(t *testing.T) float64 {
+	t.Helper()
+	text, err := the.Client.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sum float64
+	for _, match := range webhookCalls.FindAllStringSubmatch(string(text), -1) {
+		n, err := strconv.ParseFloat(match[1], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += n
+	}
+	return sum
+}
+
+func TestTheAPIServerDoesNotAskAboutPodsThatNoSpreadCanDivide(t *testing.T) {
+	pools(t, "a")
+	ns := namespace(t)
+	excluded := namespace(t)
+	label := []byte(fmt.Sprintf(`{"metadata":{"labels":{%q:"disabled"}}}`, v1alpha1.AdmissionLabel))
+	if _, err := the.Client.CoreV1().Namespaces().Patch(t.Context(), excluded, types.MergePatchType, label, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	ownedBy := func(apiVersion, kind string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: "owner", UID: "8f0b9a0e-0000-4000-8000-000000000000", Controller: ptr.To(true)}}
+		}
+	}
+	replicaSet := ownedBy("apps/v1", "ReplicaSet")
+	tests := map[string]struct {
+		namespace string
+		pod       func(*corev1.Pod)
+		want      float64
+	}{
+		"but it asks about a pod of a ReplicaSet": {ns, replicaSet, 1},
+		"of no controller":                        {ns, func(p *corev1.Pod) { ownedBy("apps/v1", "ReplicaSet")(p); p.OwnerReferences[0].Controller = nil }, 0},
+		"of no owner":                             {ns, func(*corev1.Pod) {}, 0},
+		"of a DaemonSet":                          {ns, ownedBy("apps/v1", "DaemonSet"), 0},
+		"of a ReplicationController":              {ns, ownedBy("v1", "ReplicationController"), 0},
+		"of the kubelet": {ns, func(p *corev1.Pod) {
+			p.Annotations, p.Spec.NodeName = map[string]string{corev1.MirrorPodAnnotationKey: "x"}, nodeIn(t, "a")
+		}, 0},
+		"of another scheduler":     {ns, func(p *corev1.Pod) { replicaSet(p); p.Spec.SchedulerName = "volcano" }, 0},
+		"of a system namespace":    {metav1.NamespaceSystem, replicaSet, 0},
+		"of Berth's own namespace": {"berth-system", replicaSet, 0},
+		"of an excluded namespace": {excluded, replicaSet, 0},
+	}
+	for rule, tc := range tests {
+		t.Run(rule, func(t *testing.T) {
+			before := calls(t)
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "registry.k8s.io/pause:3.10"}}}}
+			tc.pod(pod)
+			made, err := the.Client.CoreV1().Pods(tc.namespace).Create(t.Context(), pod, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				_ = the.Client.CoreV1().Pods(tc.namespace).Delete(context.Background(), made.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}) // it may be gone
+			})
+			if got := calls(t) - before; got != tc.want {
+				t.Errorf("the webhook was called %v times", got)
+			}
+		})
+	}
+}
+
+func TestAnExcludedNamespaceKeepsItsQuotas(t *testing.T) {
+	pools(t, "a", "b")
+	ns := namespace(t)
+	label := []byte(fmt.Sprintf(`{"metadata":{"labels":{%q:"disabled"}}}`, v1alpha1.AdmissionLabel))
+	if _, err := the.Client.CoreV1().Namespaces().Patch(t.Context(), ns, types.MergePatchType, label, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, ns, spreadFor("web", "apps/v1", "Deployment", "web", fmt.Sprintf(twoPools, "2")))
+	apply(t, ns, deployment("web", 3, ""))
+	expectPlaces(t, ns, "a=2 b=1")
+	for _, pod := range expectPods(t, ns, 3) {
+		if pod.Annotations[v1alpha1.ConstraintsAnnotation] != "" {
+			t.Errorf("pod %s was seen by the webhook", pod.Name)
+		}
+	}
+}
+
+func TestWorkloadsOfEveryBuiltInKindNeedNoChange(t *testing.T) {
+	pools(t, "a", "b")
+	job := `
+apiVersion: batch/v1
+kind: Job
+metadata: {name: web}
+spec:
+  parallelism: 3
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      restartPolicy: Never
+      containers: [{name: main, image: registry.k8s.io/pause:3.10}]
+`
+	for kind, tc := range map[string]struct{ apiVersion, manifest string }{
+		"Deployment":  {"apps/v1", unchanged("apps/v1", "Deployment", "web", 3, "")},
+		"ReplicaSet":  {"apps/v1", unchanged("apps/v1", "ReplicaSet", "web", 3, "")},
+		"StatefulSet": {"apps/v1", unchanged("apps/v1", "StatefulSet", "web", 3, "")},
+		"Job":         {"batch/v1", job},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			ns := namespace(t)
+			apply(t, ns, spreadFor("web", tc.apiVersion, kind, "web", fmt.Sprintf(twoPools, "2")))
+			apply(t, ns, tc.manifest)
+			expectPlaces(t, ns, "a=2 b=1")
+			expectConstrained(t, expectPods(t, ns, 3))
+		})
+	}
+}
+
+// Kinds that are not built in, in the shape of those that users have. The test is their controller.
+const customKinds = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: %[2]s.%[1]s}
+spec:
+  group: %[1]s
+  scope: Namespaced
+  names: {kind: %[3]s, plural: %[2]s, singular: %[4]s}
+  versions:
+  - name: %[5]s
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+    subresources: {status: {}%[6]s}
+`
+
+const scaleSubresource = `, scale: {specReplicasPath: .spec.replicas, statusReplicasPath: .status.replicas}`
+
+// customKind is a kind, and how its controller makes pods.
+type customKind struct {
+	group, plural, kind, version string
+	scale                        string
+	// throughReplicaSets: it owns ReplicaSets, which own the pods.
+	throughReplicaSets bool
+	// spec is the object's, with so many replicas.
+	spec func(replicas int64) map[string]any
+	// spread is what a spread says beside its subsets.
+	spread string
+}
+
+func (k *customKind) definition() string {
+	return fmt.Sprintf(customKinds, k.group, k.plural, k.kind, strings.ToLower(k.kind), k.version, k.scale)
+}
+
+// reader is the role by which Berth may read the kind.
+func (k *customKind) reader() string {
+	return fmt.Sprintf(`
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: %[2]s-reader, labels: {rbac.berth.dev/aggregate-to-workload-reader: "true"}}
+rules: [{apiGroups: [%[1]s], resources: [%[2]s], verbs: [get, list, watch]}]
+`, k.group, k.plural)
+}
+
+// set applies the object with so many replicas, and does what its controller would: it makes pods, or a ReplicaSet.
+func (k *customKind) set(t *testing.T, ns string, replicas int64) {
+	t.Helper()
+	object := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": k.group + "/" + k.version, "kind": k.kind, "metadata": map[string]any{"name": "web"}, "spec": k.spec(replicas)}}
+	waitFor(t, "the new kind", func(ctx context.Context) (string, error) {
+		if err := the.Apply(ctx, ns, object); err != nil {
+			return err.Error(), nil // served a moment after the definition is applied
+		}
+		return "", nil
+	})
+	object = get(t, ns, object)
+	owner := *metav1.NewControllerRef(object, object.GroupVersionKind())
+	template := corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web", "role": "worker"}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "registry.k8s.io/pause:3.10"}}},
+	}
+	if k.throughReplicaSets {
+		replicaSet := &appsv1.ReplicaSet{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "ReplicaSet"},
+			ObjectMeta: metav1.ObjectMeta{Name: "web-1", OwnerReferences: []metav1.OwnerReference{owner}},
+			Spec:       appsv1.ReplicaSetSpec{Replicas: ptr.To(int32(replicas)), Selector: &metav1.LabelSelector{MatchLabels: template.Labels}, Template: template},
+		}
+		content, err := harness.Unstructured(replicaSet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := the.Apply(t.Context(), ns, content); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	pods, err := the.Pods(t.Context(), ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range int(replicas) - len(pods) {
+		pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
+		pod.GenerateName, pod.OwnerReferences = "web-", []metav1.OwnerReference{owner}
+		if _, err := the.Client.CoreV1().Pods(ns).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestWorkloadsOfCustomKindsNeedNoChange(t *testing.T) {
+	pools(t, "a", "b")
+	plain := func(replicas int64) map[string]any { return map[string]any{"replicas": replicas} }
+	for rule, kind := range map[string]*customKind{
+		"an Argo Rollout, which owns ReplicaSets": {group: "argoproj.io", plural: "rollouts", kind: "Rollout", version: "v1alpha1",
+			scale: scaleSubresource, throughReplicaSets: true, spec: plain},
+		"a CloneSet, which owns pods": {group: "apps.kruise.io", plural: "clonesets", kind: "CloneSet", version: "v1alpha1", scale: scaleSubresource, spec: plain},
+		"an Advanced StatefulSet":     {group: "apps.kruise.io", plural: "statefulsets", kind: "StatefulSet", version: "v1beta1", scale: scaleSubresource, spec: plain},
+		"a kind without a scale subresource, by replicasPathList": {group: "training.example.com", plural: "trainings", kind: "Training", version: "v1",
+			spec: func(replicas int64) map[string]any {
+				return map[string]any{"replicaSpecs": map[string]any{"worker": map[string]any{"replicas": replicas}, "launcher": map[string]any{"replicas": int64(1)}}}
+			},
+			spread: "  targetFilter: {selector: {matchLabels: {role: worker}}, replicasPathList: [spec.replicaSpecs.worker.replicas]}\n"},
+	} {
+		t.Run(rule, func(t *testing.T) {
+			ns := namespace(t)
+			apply(t, ns, kind.definition())
+			apply(t, ns, kind.reader())
+			apply(t, ns, spreadFor("web", kind.group+"/"+kind.version, kind.kind, "web", kind.spread+fmt.Sprintf(twoPools, "40%")))
+			kind.set(t, ns, 5)
+			expectPlaces(t, ns, "a=2 b=3")
+			kind.set(t, ns, 10)
+			expectPlaces(t, ns, "a=4 b=6")
+			expectConstrained(t, expectPods(t, ns, 10))
+		})
+	}
+}
+
+// TestNoPodOfANewDeploymentIsMissed makes many Deployments at once. The first pods of each follow their ReplicaSet within milliseconds, and the
+// webhook's cache may know it later than the ReplicaSet's controller.
+func TestNoPodOfANewDeploymentIsMissed(t *testing.T) {
+	pools(t, "a", "b")
+	const deployments, replicas = 25, 4
+	ns := namespace(t)
+	for i := range deployments {
+		apply(t, ns, spreadFor(fmt.Sprintf("web-%d", i), "apps/v1", "Deployment", fmt.Sprintf("web-%d", i), fmt.Sprintf(twoPools, "1")))
+	}
+	expectKnown(t, ns)
+	unknown := reviewed(t, "owner_unknown")
+	var making sync.WaitGroup
+	for i := range deployments {
+		making.Go(func() {
+			if err := the.ApplyYAML(t.Context(), ns, unchanged("apps/v1", "Deployment", fmt.Sprintf("web-%d", i), replicas, "")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	making.Wait()
+	expectConstrained(t, expectPods(t, ns, deployments*replicas))
+	if got := reviewed(t, "owner_unknown") - unknown; got != 0 {
+		t.Errorf("the owners of %v pods were not known in time", got)
+	}
+}
+
+// expectKnown waits until the controller has written a status of every spread, so that its cache, which is the webhook's, holds them.
+func expectKnown(t *testing.T, ns string) {
+	t.Helper()
+	waitFor(t, "the spreads to be known", func(ctx context.Context) (string, error) {
+		list, err := the.Dynamic.Resource(v1alpha1.Resource).Namespace(ns).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return "", err
+		}
+		for i := range list.Items {
+			if observed, _, _ := unstructured.NestedInt64(list.Items[i].Object, "status", "observedGeneration"); observed == 0 {
+				return list.Items[i].GetName() + " has no status", nil
+			}
+		}
+		return "", nil
+	})
+}
+
+// reviewed is how many pods the webhook has answered about in this way.
+func reviewed(t *testing.T, outcome string) float64 {
+	t.Helper()
+	for _, status := range the.Sandbox.Status() {
+		if status.Name != product.Controller {
+			continue
+		}
+		response, err := http.Get("http://" + status.Address + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		match := regexp.MustCompile(`(?m)^berth_webhook_pods_total\{outcome="` + outcome + `"\} (\S+)$`).FindStringSubmatch(string(text))
+		if match == nil {
+			t.Fatalf("no count of pods %s in\n%s", outcome, text)
+		}
+		n, err := strconv.ParseFloat(match[1], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	t.Fatal("there is no controller")
+	return 0
+}
+
+// TestAdmissionAsksAndWritesNothing counts all that the controller has asked the API server for in a namespace, but for the status of the
+// spread, which is not about admission.
+func TestAdmissionAsksAndWritesNothing(t *testing.T) {
+	pools(t, "a", "b")
+	ns := namespace(t)
+	apply(t, ns, spreadFor("web", "apps/v1", "Deployment", "web", fmt.Sprintf(twoPools, "10")))
+	apply(t, ns, unchanged("apps/v1", "Deployment", "web", 50, ""))
+	expectPlaces(t, ns, "a=10 b=40")
+	expectConstrained(t, expectPods(t, ns, 50))
+	waitFor(t, "the status", func(ctx context.Context) (string, error) {
+		spread, err := the.Spread(ctx, ns, "web")
+		if err != nil || spread.Status.Summary == "a 10/10, b 40/-" {
+			return "", err
+		}
+		return spread.Status.Summary, nil
+	})
+	if diff := cmp.Diff(map[string]int{}, requests(t, "system:serviceaccount:berth-system:berth-controller", ns)); diff != "" {
+		t.Errorf("requests of the controller (-want +got):\n%s", diff)
+	}
+}
+
+// requests counts what a user has asked for in a namespace, reads included, by verb and resource, except for the status of spreads and events.
+func requests(t *testing.T, user, namespace string) map[string]int {
+	t.Helper()
+	content, err := os.ReadFile(the.Sandbox.AuditLog())
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := map[string]int{}
+	for _, line := range strings.Split(string(content), "\n") {
+		var entry struct {
+			Stage, Verb string
+			User        struct{ Username string }
+			ObjectRef   struct{ Resource, Subresource, Namespace string }
+		}
+		if json.Unmarshal([]byte(line), &entry) != nil {
+			continue // the last line may still be on its way
+		}
+		ref := entry.ObjectRef
+		ofStatus := ref.Resource == "events" || ref.Resource == "workloadspreads" && ref.Subresource == "status"
+		if entry.Stage == "ResponseComplete" && entry.User.Username == user && ref.Namespace == namespace && !ofStatus {
+			counts[fmt.Sprintf("%s %s/%s", entry.Verb, ref.Resource, ref.Subresource)]++
+		}
+	}
+	return counts
+}
+
+// TestWhileTheWebhookIsDown kills the controller, which serves the webhook, and keeps it down.
+func TestWhileTheWebhookIsDown(t *testing.T) {
+	pools(t, "a", "b")
+	ns := namespace(t)
+	for _, name := range []string{"named", "plain"} {
+		apply(t, ns, spreadFor(name, "apps/v1", "Deployment", name, fmt.Sprintf(twoPools, "2")))
+	}
+	expectKnown(t, ns)
+	resume, err := the.Sandbox.Halt(product.Controller, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back := func(ctx context.Context) error {
+		resume()
+		ctx, cancel := context.WithTimeout(ctx, harness.Patience)
+		defer cancel()
+		return the.Sandbox.WaitReady(ctx)
+	}
+	t.Cleanup(func() {
+		if err := back(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+
+	apply(t, ns, deployment("named", 5, ""))
+	apply(t, ns, unchanged("apps/v1", "Deployment", "plain", 4, ""))
+	byApp := func(ctx context.Context) (map[string][]corev1.Pod, error) {
+		pods, err := the.Pods(ctx, ns)
+		if err != nil {
+			return nil, err
+		}
+		all := map[string][]corev1.Pod{}
+		for i := range pods {
+			if pods[i].Spec.NodeName != "" {
+				all[pods[i].Labels["app"]] = append(all[pods[i].Labels["app"]], pods[i])
+			}
+		}
+		return all, nil
+	}
+	var bound map[string][]corev1.Pod
+	waitFor(t, "creations to go on, and all pods to be bound", func(ctx context.Context) (missing string, err error) {
+		if bound, err = byApp(ctx); err != nil || len(bound["named"]) == 5 && len(bound["plain"]) == 4 {
+			return "", err
+		}
+		return fmt.Sprintf("%d named, %d plain", len(bound["named"]), len(bound["plain"])), nil
+	})
+	t.Run("pods whose template names Berth's scheduler keep their quotas", func(t *testing.T) {
+		kept := map[string]int{}
+		for i := range bound["named"] {
+			kept[record(t, &bound["named"][i]).Subset]++
+		}
+		if diff := cmp.Diff(map[string]int{"a": 2, "b": 3}, kept); diff != "" {
+			t.Errorf("kept (-want +got):\n%s", diff)
+		}
+		expectNoViolation(t)
+	})
+	t.Run("the others are placed by the default scheduler", func(t *testing.T) {
+		for _, pod := range bound["plain"] {
+			if pod.Spec.SchedulerName != corev1.DefaultSchedulerName || pod.Annotations[v1alpha1.MatchedAnnotation] != "" {
+				t.Errorf("pod %s: scheduler %s, annotations %v", pod.Name, pod.Spec.SchedulerName, pod.Annotations)
+			}
+		}
+	})
+	if err := back(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("and are counted as adopted, which the status says", func(t *testing.T) {
+		inA := 0
+		for _, pod := range bound["plain"] {
+			if strings.HasSuffix(pod.Spec.NodeName, "-a") {
+				inA++
+			}
+		}
+		want := fmt.Sprintf("a %d/2, b %d/-", inA, 4-inA)
+		waitFor(t, "the status", func(ctx context.Context) (string, error) {
+			spread, err := the.Spread(ctx, ns, "plain")
+			if err != nil || spread.Status.AdoptedPods == 4 && spread.Status.Summary == want {
+				return "", err
+			}
+			return fmt.Sprintf("%d adopted, %s; want %s", spread.Status.AdoptedPods, spread.Status.Summary, want), nil
+		})
+	})
+	t.Run("new pods are admitted again as they should be", func(t *testing.T) {
+		scale(t, ns, "plain", 6)
+		expectConstrained(t, newPods(t, ns, "plain", 6, bound["plain"]))
+	})
+}
+
+// newPods waits until an app has so many pods, and returns those that are not among the old ones.
+func newPods(t *testing.T, ns, app string, n int, old []corev1.Pod) []corev1.Pod {
+	t.Helper()
+	known := map[types.UID]bool{}
+	for i := range old {
+		known[old[i].UID] = true
+	}
+	var fresh []corev1.Pod
+	waitFor(t, fmt.Sprintf("%d pods of %s", n, app), func(ctx context.Context) (string, error) {
+		list, err := the.Client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{LabelSelector: "app=" + app})
+		if err != nil || len(list.Items) != n {
+			return fmt.Sprint(len(list.Items)), err
+		}
+		fresh = nil
+		for _, pod := range list.Items {
+			if !known[pod.UID] {
+				fresh = append(fresh, pod)
+			}
+		}
+		return "", nil
+	})
+	return fresh
+}
+
+// otherWebhook has the API server ask a server of the test about the pods of a namespace, with a configuration of this name, in all else as
+// Berth's own is, until the test ends.
+func otherWebhook(t *testing.T, name, ns string, answer http.HandlerFunc) {
+	t.Helper()
+	server := httptest.NewTLSServer(answer)
+	t.Cleanup(server.Close)
+	var configuration admissionregistrationv1.MutatingWebhookConfiguration
+	if err := yaml.UnmarshalStrict(manifests.MutatingWebhook, &configuration); err != nil {
+		t.Fatal(err)
+	}
+	configuration.Name = name
+	w := &configuration.Webhooks[0]
+	w.Name = name + ".berth.dev"
+	w.ClientConfig = admissionregistrationv1.WebhookClientConfig{
+		URL:      ptr.To(server.URL),
+		CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
+	}
+	w.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: ns}}
+	configurations := the.Client.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	if _, err := configurations.Create(t.Context(), &configuration, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := configurations.Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestASlowWebhookHoldsNoCreationLongerThanItsTimeout(t *testing.T) {
+	pools(t, "a", "b")
+	ns := namespace(t)
+	apply(t, ns, spreadFor("web", "apps/v1", "Deployment", "web", fmt.Sprintf(twoPools, "1")))
+	asked := make(chan struct{}, 100)
+	otherWebhook(t, "slow", ns, func(_ http.ResponseWriter, request *http.Request) {
+		select {
+		case asked <- struct{}{}:
+		default: // enough
+		}
+		_, _ = io.Copy(io.Discard, request.Body) // so that the server sees the end of the connection
+		select {                                 // the API server will have given up long before
+		case <-request.Context().Done():
+		case <-time.After(10 * time.Second):
+		}
+	})
+	owner, err := the.Client.AppsV1().ReplicaSets(ns).Create(t.Context(), &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: "rs"}, Spec: appsv1.ReplicaSetSpec{
+		Replicas: ptr.To[int32](0), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "none"}},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "none"}}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "registry.k8s.io/pause:3.10"}}}},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var took time.Duration
+	waitFor(t, "the API server to know the webhook", func(ctx context.Context) (string, error) {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "held-", OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "registry.k8s.io/pause:3.10"}}}}
+		started := time.Now()
+		if _, err := the.Client.CoreV1().Pods(ns).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+			return "", err
+		}
+		took = time.Since(started)
+		if len(asked) == 0 {
+			return "it was not asked", nil
+		}
+		return "", nil
+	})
+	if took < 1900*time.Millisecond || took > 3500*time.Millisecond {
+		t.Errorf("the creation took %s, want the timeout of 2s", took)
+	}
+	t.Logf("held for %s", took)
+}
+
+// TestOthersMayChangeAPodAfterUs has a webhook that runs after Berth's replace the pod's affinity and add a toleration, as webhooks for
+// multi-tenancy do. Asked again, Berth's adds what is missing, and nothing twice.
+func TestOthersMayChangeAPodAfterUs(t *testing.T) {
+	ns := namespace(t)
+	otherWebhook(t, "zz-other", ns, func(w http.ResponseWriter, request *http.Request) {
+		var review admissionv1.AdmissionReview
+		if err := json.NewDecoder(request.Body).Decode(&review); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
+		var pod corev1.Pod
+		if err := json.Unmarshal(review.Request.Object.Raw, &pod); err == nil && pod.Labels["changed"] == "" {
+			review.Response.PatchType = ptr.To(admissionv1.PatchTypeJSONPatch)
+			review.Response.Patch = []byte(`[{"op":"add","path":"/metadata/labels/changed","value":"yes"},
+				{"op":"add","path":"/spec/tolerations/0","value":{"key":"tenant","operator":"Exists"}},
+				{"op":"add","path":"/spec/affinity","value":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"tenant","operator":"Exists"}]}]}}}}]`)
+		}
+		review.Request = nil
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(review) // the API server would say so
+	})
+	apply(t, ns, spreadFor("web", "apps/v1", "Deployment", "web", strings.Replace(fmt.Sprintf(twoPools, "1"), "{name: b,", "{name: b, tolerations: [{key: spot, operator: Exists}],", 1)))
+	apply(t, ns, unchanged("apps/v1", "Deployment", "web", 1, ""))
+	var pod corev1.Pod
+	waitFor(t, "a pod that the other webhook has changed", func(ctx context.Context) (string, error) {
+		pods, err := the.Pods(ctx, ns)
+		if err != nil {
+			return "", err
+		}
+		for i := range pods {
+			if pod = pods[i]; pod.Labels["changed"] != "" {
+				return "", nil
+			}
+			// It was made before the API server knew the webhook.
+			if err := the.Client.CoreV1().Pods(ns).Delete(ctx, pods[i].Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil {
+				return "", nil //nolint:nilerr // it is gone, and another follows
+			}
+		}
+		return fmt.Sprintf("%d pods that it did not change", len(pods)), nil
+	})
+	var keys []string
+	for _, toleration := range pod.Spec.Tolerations {
+		keys = append(keys, toleration.Key)
+	}
+	if diff := cmp.Diff([]string{"tenant", "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable", "spot"}, keys); diff != "" {
+		t.Errorf("tolerations (-want +got):\n%s", diff)
+	}
+	var terms [][]string
+	for _, term := range pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+		var requirements []string
+		for _, r := range term.MatchExpressions {
+			requirements = append(requirements, strings.TrimSpace(r.Key+" "+strings.Join(r.Values, " ")))
+		}
+		terms = append(terms, requirements)
+	}
+	if diff := cmp.Diff([][]string{{"tenant", "pool a"}, {"tenant", "pool b"}}, terms); diff != "" {
+		t.Errorf("required terms (-want +got):\n%s", diff)
+	}
+	if own := subset.OwnTolerations(&pod); len(own) != 3 {
+		t.Errorf("own tolerations %v", own)
+	}
+}
+
+// TestAReplicaThatDoesNotLeadKnowsCustomKinds: the webhook is served by every replica, and what starts the watch of a custom kind must not wait
+// until the replica leads.
+func TestAReplicaThatDoesNotLeadKnowsCustomKinds(t *testing.T) {
+	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "standby", Dir: t.TempDir(), Without: []string{product.Scheduler, product.DefaultScheduler}},
+		product.Options{Replicas: map[string]int{product.Controller: 2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Sandbox.Stop)
+	// The API server of a sandbox asks replica 0 only. Make the other one lead.
+	leader := func(ctx context.Context) (string, error) {
+		lease, err := cluster.Client.CoordinationV1().Leases("berth-system").Get(ctx, "berth-controller", getOptions)
+		if err != nil {
+			return "", err
+		}
+		return ptr.Deref(lease.Spec.HolderIdentity, ""), nil
+	}
+	var first string
+	if err := cluster.WaitFor(t.Context(), "a leader", func(ctx context.Context) (missing string, err error) {
+		if first, err = leader(ctx); err != nil || first == "" {
+			return "nobody leads", nil //nolint:nilerr // the lease is made a moment later
+		}
+		return "", nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if leadsController(t, cluster, 0) {
+		if err := cluster.Sandbox.Signal(product.Controller, 0, syscall.SIGTERM); err != nil { // gives the lease back
+			t.Fatal(err)
+		}
+		until := func(what string, isSo func(holder string) bool) {
+			t.Helper()
+			if err := cluster.WaitFor(t.Context(), what, func(ctx context.Context) (string, error) {
+				holder, err := leader(ctx)
+				if err != nil || isSo(holder) {
+					return "", err
+				}
+				return "the lease is held by " + holder, nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		until("the lease to be given back", func(holder string) bool { return holder != first })
+		resume, err := cluster.Sandbox.Halt(product.Controller, 0) // before it takes the lease again
+		if err != nil {
+			t.Fatal(err)
+		}
+		until("the other replica to lead", func(holder string) bool { return holder != "" && holder != first })
+		resume()
+		ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
+		defer cancel()
+		if err := cluster.Sandbox.WaitReady(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if leadsController(t, cluster, 0) {
+			t.Fatal("replica 0 leads again")
+		}
+	}
+
+	ns, err := cluster.CreateNamespace(t.Context(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kind := &customKind{group: "argoproj.io", plural: "rollouts", kind: "Rollout", version: "v1alpha1", scale: scaleSubresource}
+	fleet := &customKind{group: "argoproj.io", plural: "fleets", kind: "Fleet", version: "v1alpha1", scale: scaleSubresource}
+	if err := cluster.ApplyYAML(t.Context(), ns, kind.definition()+"---"+fleet.definition()+"---"+fleet.reader()); err != nil {
+		t.Fatal(err)
+	}
+	// A Fleet, which has the spread, owns a Rollout, which no spread names, and that a ReplicaSet with the pods.
+	if err := cluster.ApplyYAML(t.Context(), ns, spreadFor("web", "argoproj.io/v1alpha1", "Fleet", "web", fmt.Sprintf(twoPools, "1"))); err != nil {
+		t.Fatal(err)
+	}
+	make := func(kind string, owner *unstructured.Unstructured) *unstructured.Unstructured {
+		t.Helper()
+		object := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "argoproj.io/v1alpha1", "kind": kind, "metadata": map[string]any{"name": "web"}, "spec": map[string]any{"replicas": int64(3)}}}
+		if owner != nil {
+			object.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(owner, owner.GroupVersionKind())})
+		}
+		var made *unstructured.Unstructured
+		if err := cluster.WaitFor(t.Context(), "the new kind", func(ctx context.Context) (string, error) {
+			if err := cluster.Apply(ctx, ns, object); err != nil {
+				return err.Error(), nil // served a moment after the definition is applied
+			}
+			client, err := cluster.Resource(object, ns)
+			if err != nil {
+				return "", err
+			}
+			made, err = client.Get(ctx, "web", getOptions)
+			return "", err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return made
+	}
+	rollout := make("Rollout", make("Fleet", nil))
+	labels := map[string]string{"app": "web"}
+	_, err = cluster.Client.AppsV1().ReplicaSets(ns).Create(t.Context(), &appsv1.ReplicaSet{
+		ObjectMeta: metav1.ObjectMeta{Name: "web-1", OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(rollout, rollout.GroupVersionKind())}},
+		Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To[int32](3), Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "registry.k8s.io/pause:3.10"}}}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pods []corev1.Pod
+	if err := cluster.WaitFor(t.Context(), "three pods", func(ctx context.Context) (missing string, err error) {
+		if pods, err = cluster.Pods(ctx, ns); err != nil || len(pods) == 3 {
+			return "", err
+		}
+		return fmt.Sprint(len(pods)), nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	expectConstrained(t, pods)
+}
+
+// leadsController is true if the replica of the controller holds the lease.
+func leadsController(t *testing.T, cluster *harness.Cluster, replica int) bool {
+	t.Helper()
+	for _, status := range cluster.Sandbox.Status() {
+		if status.Name != product.Controller || status.Replica != replica {
+			continue
+		}
+		response, err := http.Get("http://" + status.Address + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return leads.Match(text)
+	}
+	t.Fatalf("no replica %d of the controller", replica)
+	return false
+}
+
+// TestCertificatesFromCertManager renders the manifests as somebody does who has cert-manager.
+func TestCertificatesFromCertManager(t *testing.T) {
+	dir := t.TempDir()
+	root, err := filepath.Rel(dir, filepath.Join(harness.Root(), "manifests"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kustomization := fmt.Sprintf("resources: [%[1]s/controller, %[1]s/webhook]\ncomponents: [%[1]s/webhook/cert-manager]\n", root)
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rendered, err := exec.CommandContext(t.Context(), filepath.Join(harness.Root(), "bin", "kubectl"), "kustomize", dir).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, rendered)
+	}
+	objects, err := harness.Documents(string(rendered))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds := map[string]int{}
+	for _, object := range objects {
+		kinds[object.GetKind()]++
+		switch object.GetKind() {
+		case "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration":
+			if got := object.GetAnnotations()["cert-manager.io/inject-ca-from"]; got != "berth-system/berth-webhook" {
+				t.Errorf("%s: its authority is injected from %q", object.GetKind(), got)
+			}
+		case "Deployment":
+			var d appsv1.Deployment
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &d); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff([]string{"--webhook-certs=provided"}, d.Spec.Template.Spec.Containers[0].Args); diff != "" {
+				t.Errorf("args (-want +got):\n%s", diff)
+			}
+			if volume := d.Spec.Template.Spec.Volumes[0]; volume.Secret == nil || volume.Secret.SecretName != "berth-webhook-cert" {
+				t.Errorf("volume %+v", volume)
+			}
+		case "ClusterRole", "Role":
+			rules, _, _ := unstructured.NestedSlice(object.Object, "rules")
+			if text := fmt.Sprint(rules); strings.Contains(text, "secrets") || strings.Contains(text, "webhookconfigurations") {
+				t.Errorf("%s %s: %s", object.GetKind(), object.GetName(), text)
+			}
+		}
+	}
+	want := map[string]int{"MutatingWebhookConfiguration": 1, "ValidatingWebhookConfiguration": 1, "Deployment": 1, "Issuer": 1, "Certificate": 1, "Service": 1}
+	if diff := cmp.Diff(want, kinds, cmpopts.IgnoreMapEntries(func(kind string, _ int) bool {
+		return strings.Contains(kind, "Role") || kind == "ServiceAccount"
+	})); diff != "" {
+		t.Errorf("kinds (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,118 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+const earlySpread = spreadHeader + `
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
+  subsets:
+  - name: x86
+    maxReplicas: 8
+    requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}
+  - name: arm
+    requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}
+    patch:
+      metadata: {labels: {sidecar-injection: "true"}}
+      spec:
+        containers: [{name: main, resources: {limits: {cpu: 800m}}, env: [{name: ARCH, value: arm64}]}]
+        initContainers: [{name: proxy, image: registry.k8s.io/pause:3.10, restartPolicy: Always}]
+`
+
+// plain is a Deployment that names no scheduler.
+func plain(name string, replicas int) string {
+	return fmt.Sprintf(`
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: %[1]s}
+spec:
+  replicas: %[2]d
+  selector: {matchLabels: {app: %[1]s}}
+  template:
+    metadata: {labels: {app: %[1]s}}
+    spec: {containers: [{name: main, image: registry.k8s.io/pause:3.10, resources: {limits: {cpu: "1"}}}]}
+`, name, replicas)
+}
+
+// expectPatched: the pods of arm, and no others, carry the patch.
+func expectPatched(t *testing.T, ns string) {
+	t.Helper()
+	pods, err := the.Pods(t.Context(), ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range pods {
+		pod := &pods[i]
+		if pod.DeletionTimestamp != nil {
+			continue
+		}
+		arm := pod.Labels[v1alpha1.SubsetLabel] == "arm"
+		limit, sidecars := pod.Spec.Containers[0].Resources.Limits[corev1.ResourceCPU], len(pod.Spec.InitContainers)
+		if (pod.Labels["sidecar-injection"] == "true") != arm || (limit.String() == "800m") != arm || (sidecars == 1) != arm || (len(pod.Spec.Containers[0].Env) == 1) != arm {
+			t.Errorf("pod %s of subset %q: labels %v, limit %s, %d sidecars", pod.Name, pod.Labels[v1alpha1.SubsetLabel], pod.Labels, limit.String(), sidecars)
+		}
+	}
+}
+
+func TestASubsetsPatchOfTheSpecIsAppliedAtAdmission(t *testing.T) {
+	pools(t, "a", "b")
+	ns := namespace(t)
+	apply(t, ns, earlySpread)
+	apply(t, ns, plain("web", 12))
+	expectPlaces(t, ns, "a=8 b=4")
+	expectPatched(t, ns)
+	expectCondition(t, ns, "web", "True", v1alpha1.ReasonSpreadReady)
+	// One replica counts exactly: no pod had to be replaced.
+	waitFor(t, "the checker to see all pods", func(context.Context) (string, error) {
+		if created := watcher.Created(ns, "web"); created != 12 {
+			return fmt.Sprintf("%d pods were created for 12 replicas", created), nil
+		}
+		return "", nil
+	})
+	scale(t, ns, "web", 20)
+	expectPlaces(t, ns, "a=8 b=12")
+	scale(t, ns, "web", 6)
+	expectPlaces(t, ns, "a=6 b=0")
+	scale(t, ns, "web", 10)
+	expectPlaces(t, ns, "a=8 b=2")
+	expectPatched(t, ns)
+	expectNoViolation(t)
+}
+
+func TestAPodPickedForASubsetThatHasNoSlotForItIsReplacedBeforeItRuns(t *testing.T) {
+	pools(t, "a", "b")
+	ns := namespace(t)
+	patchNode(t, nodeIn(t, "a"), `{"spec":{"unschedulable":true}}`)
+	apply(t, ns, earlySpread)
+	apply(t, ns, plain("web", 8))
+	waitFor(t, "all pods to be picked for x86", func(ctx context.Context) (string, error) {
+		pods, err := the.Pods(ctx, ns)
+		if err != nil {
+			return "", err
+		}
+		picked := 0
+		for i := range pods {
+			if strings.Contains(pods[i].Annotations[v1alpha1.AdmittedAnnotation], `"subset":"x86"`) {
+				picked++
+			}
+		}
+		if picked != 8 {
+			return fmt.Sprintf("%d of %d", picked, len(pods)), nil
+		}
+		return "", nil
+	})
+	// As if others had taken three of the slots meanwhile.
+	apply(t, ns, strings.Replace(earlySpread, "maxReplicas: 8", "maxReplicas: 5", 1))
+	expectPlaces(t, ns, "a=0 b=3")
+	patchNode(t, nodeIn(t, "a"), `{"spec":{"unschedulable":false}}`)
+	expectPlaces(t, ns, "a=5 b=3")
+	expectPatched(t, ns)
+	expectNoViolation(t)
+}
