@@ -19,9 +19,11 @@ type PodCost struct {
 //	kept, quotas are counts         100·(n−i), one less for those that are the workload's only pod on their node
 //	                               if others of the subset are not
 //	kept, quotas are percentages    1,000,000 − the pod's seat; see seating
-//	over quota                     −100·(i+1)
+//	over quota, counts             −100·(i+1)
 //	no subset                      −100·(n+1)
 //	older revision                 −100·(n+2)
+//
+// With percentages a pod over quota is one with a late seat. Its cost does not change when the replicas do: it may be read at any moment of that.
 //
 // A pod is of an older revision if its own controller has pods of a newer one, as a CloneSet does; the pods of a Deployment's revisions have
 // controllers of their own, and each is ranked by itself. Pods whose cost is right keep it, so that as few as possible have to be
@@ -56,7 +58,7 @@ func (p *Policy) Costs(plan *Plan, pods []Pod, spread string) []PodCost {
 		switch {
 		case pod.Revision != newest[pod.Owner].Revision:
 			costs = append(costs, PodCost{pod, -100 * int32(len(p.Subsets)+2)})
-		case overQuota[pod.UID]:
+		case overQuota[pod.UID] && !p.seats.has(in):
 			costs = append(costs, PodCost{pod, p.surplusCost(in)})
 		default:
 			key := group{pod.Owner, in}
@@ -202,9 +204,14 @@ func newSeating(subsets []Subset) seating {
 	return s
 }
 
+// has is true if the subset has a share.
+func (s *seating) has(subset int) bool {
+	return subset != None && subset < len(s.seats) && len(s.seats[subset]) > 0
+}
+
 // of is the seat of a pod; false if its subset has no share.
 func (s *seating) of(subset int, ordinal int32) (seat int32, seated bool) {
-	if subset == None || len(s.seats[subset]) == 0 {
+	if !s.has(subset) {
 		return 0, false
 	}
 	seats := s.seats[subset]

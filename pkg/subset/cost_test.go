@@ -85,6 +85,16 @@ func TestAPodThatEmptiesANodeGoesBeforeOthersOfItsSubset(t *testing.T) {
 	}
 }
 
+func TestCostsOfPercentagesDoNotChangeWithTheReplicas(t *testing.T) {
+	policy, pods := compile(t, oneOneThree), kept("rs", "1", "a", 20, "b", 20, "c", 60)
+	before := costsOf(policy, 100, pods)
+	for _, replicas := range []int32{99, 50, 7, 0, 200} {
+		if diff := cmp.Diff(before, costsOf(policy, replicas, pods)); diff != "" {
+			t.Errorf("%d replicas (-at 100 +now):\n%s", replicas, diff)
+		}
+	}
+}
+
 func TestRightCostsStay(t *testing.T) {
 	policy := compile(t, oneOneThree)
 	pods := kept("rs", "1", "a", 4, "b", 4, "c", 12)

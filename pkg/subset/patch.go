@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"sort"
 	"strings"
 
@@ -306,14 +307,13 @@ func (p *Patch) Apply(pod *corev1.Pod) (*corev1.Pod, error) {
 	return patched, nil
 }
 
-// ApplyToObject is Apply for a pod as JSON, of which fields that this version of Kubernetes does not know are kept. Integers must be int64, as
-// k8s.io/apimachinery/pkg/util/json decodes them.
+// ApplyToObject is Apply for a pod as any JSON decoder leaves it, of which fields that this version of Kubernetes does not know are kept.
 func (p *Patch) ApplyToObject(pod map[string]any) (map[string]any, error) {
-	before := runtime.DeepCopyJSON(pod)
+	before := copyOfObject(pod)
 	if p == nil {
 		return before, nil
 	}
-	after, err := strategicpatch.StrategicMergeMapPatchUsingLookupPatchMeta(runtime.DeepCopyJSON(pod), settle(p.tree, before, podType), podMeta)
+	after, err := strategicpatch.StrategicMergeMapPatchUsingLookupPatchMeta(copyOfObject(pod), settle(p.tree, before, podType), podMeta)
 	if err != nil {
 		return nil, fmt.Errorf("merging the patch into the pod: %w", err)
 	}
@@ -413,6 +413,34 @@ func clearComputed(was, patch, is map[string]any) {
 	if text(was, "runtimeClassName") != text(is, "runtimeClassName") {
 		delete(is, "overhead")
 	}
+}
+
+func copyOfObject(object map[string]any) map[string]any {
+	copied := make(map[string]any, len(object))
+	for key, value := range object {
+		copied[key] = copyOf(value)
+	}
+	return copied
+}
+
+// copyOf is a deep copy of JSON. Integers that a decoder has left as float64 become int64, as they are in patches: the merge tells elements of a
+// list by their keys, and to it a port 80 is not the same in both.
+func copyOf(value any) any {
+	switch v := value.(type) {
+	case map[string]any:
+		return copyOfObject(v)
+	case []any:
+		copied := make([]any, len(v))
+		for i := range v {
+			copied[i] = copyOf(v[i])
+		}
+		return copied
+	case float64:
+		if v == math.Trunc(v) && math.Abs(v) <= 1<<53 {
+			return int64(v)
+		}
+	}
+	return value
 }
 
 func isEmptyList(value any) bool {

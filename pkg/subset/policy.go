@@ -158,7 +158,7 @@ func (l Limit) IsPercent() bool { return l.kind == percent }
 
 // Compile turns a spec into a Policy, or returns every error in it with its path below path. It accepts exactly what the API server's
 // schema accepts, and in addition refuses what a schema cannot see: selectors that do not parse, tolerations that could never match,
-// and patches that are not patches of a pod.
+// and patches that are not patches of a pod, that the binding mode cannot apply, or that take the pod away from the spread.
 func Compile(spec *v1alpha1.WorkloadSpreadSpec, path *field.Path) (*Policy, field.ErrorList) {
 	var errs field.ErrorList
 	policy := &Policy{

@@ -2,6 +2,7 @@ package subset
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -107,62 +108,56 @@ func (p *Policy) WarningsAt(replicas int32, path *field.Path) []string {
 
 // WarningsAmong are about a cluster with these nodes, of which names and labels are enough; path is that of the spec.
 func (p *Policy) WarningsAmong(nodes []*corev1.Node, path *field.Path) []string {
+	held, shared := p.holders(nodes)
 	var all []string
 	for i := range p.Subsets {
-		s, at := &p.Subsets[i], path.Child("subsets").Index(i)
-		if s.required == nil {
-			continue
-		}
-		held := s.nodesOf(nodes)
-		if len(held) == 0 {
-			all = append(all, fmt.Sprintf("%s: no node matches now", at.Child("requiredNodeSelectorTerm")))
-			continue
-		}
-		if j, node := p.sharedNode(i, held); node != nil && p.firstWithNodesOf(i) == None {
+		at := path.Child("subsets").Index(i).Child("requiredNodeSelectorTerm")
+		switch {
+		case p.Subsets[i].required == nil:
+		case !held.Has(i):
+			all = append(all, fmt.Sprintf("%s: no node matches now", at))
+		case shared[i].node != nil && p.firstWithNodesOf(i) == None:
 			all = append(all, fmt.Sprintf("%s: selects nodes that %s selects too, such as %s; pods there that Berth did not bind count in the first of the two",
-				at.Child("requiredNodeSelectorTerm"), path.Child("subsets").Index(j), node.Name))
+				at, path.Child("subsets").Index(shared[i].with), shared[i].node.Name))
 		}
 	}
 	return all
 }
 
-func (s *Subset) nodesOf(nodes []*corev1.Node) []*corev1.Node {
-	var held []*corev1.Node
-	for _, node := range nodes {
-		if s.Holds(node) {
-			held = append(held, node)
-		}
-	}
-	return held
+// sharing is a node that a subset shares with an earlier one. The zero value shares none.
+type sharing struct {
+	with int
+	node *corev1.Node
 }
 
-// sharedNode is the first subset with a term before this one that holds one of the nodes too, and of those nodes the one whose name sorts
-// first, or nil.
-func (p *Policy) sharedNode(subset int, held []*corev1.Node) (int, *corev1.Node) {
-	for i := range p.Subsets[:subset] {
-		if p.Subsets[i].required == nil {
-			continue
-		}
-		var first *corev1.Node
-		for _, node := range p.Subsets[i].nodesOf(held) {
-			if first == nil || node.Name < first.Name {
-				first = node
+// holders are the subsets with a term that hold a node, and for each the first subset with a term before it that holds one of its nodes too,
+// with that node whose name sorts first.
+func (p *Policy) holders(nodes []*corev1.Node) (held Mask, shared []sharing) {
+	shared = make([]sharing, len(p.Subsets))
+	for _, node := range nodes {
+		var of Mask
+		for i := range p.Subsets {
+			if s := &p.Subsets[i]; s.required != nil && s.Holds(node) {
+				of = of.With(i)
 			}
 		}
-		if first != nil {
-			return i, first
+		held |= of
+		first := of.First()
+		for i := first + 1; i < len(p.Subsets); i++ {
+			known := &shared[i]
+			if of.Has(i) && (known.node == nil || first < known.with || first == known.with && node.Name < known.node.Name) {
+				*known = sharing{first, node}
+			}
 		}
 	}
-	return None, nil
+	return held, shared
 }
 
 // HasNodeFor is true if one of the nodes is the subset's and the pod's own nodeSelector and required node affinity select it.
 func (s *Subset) HasNodeFor(pod *corev1.Pod, nodes []*corev1.Node) bool {
 	affinity := nodeaffinity.GetRequiredNodeAffinity(pod)
-	for _, node := range s.nodesOf(nodes) {
-		if matches, err := affinity.Match(node); err == nil && matches {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(nodes, func(node *corev1.Node) bool {
+		matches, err := affinity.Match(node)
+		return err == nil && matches && s.Holds(node)
+	})
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/berth-project/berth/pkg/sandbox"
 )
@@ -31,12 +32,15 @@ func allocatable(cpu, memory, gpus string) corev1.ResourceList {
 // setAllocatable changes what a node offers.
 func setAllocatable(t *testing.T, node string, list corev1.ResourceList) {
 	t.Helper()
-	object, err := the.Client.CoreV1().Nodes().Get(t.Context(), node, getOptions)
-	if err != nil {
-		t.Fatal(err)
-	}
-	object.Status.Allocatable, object.Status.Capacity = list, list
-	if _, err := the.Client.CoreV1().Nodes().UpdateStatus(t.Context(), object, metav1.UpdateOptions{}); err != nil {
+	if err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		object, err := the.Client.CoreV1().Nodes().Get(t.Context(), node, getOptions)
+		if err != nil {
+			return err
+		}
+		object.Status.Allocatable, object.Status.Capacity = list, list
+		_, err = the.Client.CoreV1().Nodes().UpdateStatus(t.Context(), object, metav1.UpdateOptions{})
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 }

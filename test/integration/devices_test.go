@@ -3,13 +3,16 @@ package integration
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
-	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// deviceClass makes a class of devices that are told by their driver, which is the test's own. It goes with the test.
+// deviceClass makes a class of devices that are told by their driver, which is the test's own.
 func deviceClass(t *testing.T) string {
 	t.Helper()
 	name := nodeIn(t, "driver") + ".example.com"
@@ -19,11 +22,7 @@ kind: DeviceClass
 metadata: {name: %[1]s}
 spec: {selectors: [{cel: {expression: device.driver == "%[1]s"}}]}
 `, name))
-	t.Cleanup(func() {
-		if err := the.Client.ResourceV1().DeviceClasses().Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
-	})
+	deleteAfter(t, the.Client.ResourceV1().DeviceClasses().Delete, name)
 	return name
 }
 
@@ -44,21 +43,79 @@ spec:
   pool: {name: %[2]s, generation: 1, resourceSliceCount: 1}
   devices:%[3]s
 `, class, node, list))
-	t.Cleanup(func() {
-		if err := the.Client.ResourceV1().ResourceSlices().Delete(context.WithoutCancel(t.Context()), node+"-"+class, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
-	})
+	deleteAfter(t, the.Client.ResourceV1().ResourceSlices().Delete, node+"-"+class)
 }
 
-// withDevice is a Deployment each of whose pods claims a device.
-func withDevice(class string, replicas int) string {
+// claimTemplate is for claims of one device.
+func claimTemplate(class string) string {
 	return fmt.Sprintf(`
 apiVersion: resource.k8s.io/v1
 kind: ResourceClaimTemplate
 metadata: {name: device}
 spec: {spec: {devices: {requests: [{name: one, exactly: {deviceClassName: %s}}]}}}
----`, class) + deployment("web", replicas, "      resourceClaims: [{name: device, resourceClaimTemplateName: device}]\n")
+---`, class)
+}
+
+// withDevice is a Deployment each of whose pods claims a device of its own.
+func withDevice(class string, replicas int) string {
+	return claimTemplate(class) + deployment("web", replicas, "      resourceClaims: [{name: device, resourceClaimTemplateName: device}]\n")
+}
+
+// refuseBinds has the API server refuse every bind in the namespace, until the returned function is called.
+func refuseBinds(t *testing.T, ns string) (end func()) {
+	t.Helper()
+	name := "refuse-binds-" + ns
+	apply(t, "", fmt.Sprintf(`
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: %[1]s}
+spec:
+  matchConstraints:
+    namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: %[2]s}}
+    resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods/binding]}]
+  validations: [{expression: "false", reason: Forbidden, message: refused by the test}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: %[1]s}
+spec: {policyName: %[1]s, validationActions: [Deny]}
+`, name, ns))
+	policies := the.Client.AdmissionregistrationV1()
+	deleteAfter(t, policies.ValidatingAdmissionPolicies().Delete, name)
+	end = func() {
+		t.Helper()
+		if err := policies.ValidatingAdmissionPolicyBindings().Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(end)
+	waitFor(t, "binds to be refused", func(ctx context.Context) (string, error) {
+		binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "nobody"}, Target: corev1.ObjectReference{Kind: "Node", Name: "nowhere"}}
+		err := the.Client.CoreV1().Pods(ns).Bind(ctx, binding, metav1.CreateOptions{})
+		if apierrors.IsForbidden(err) {
+			return "", nil
+		}
+		return fmt.Sprint(err), nil
+	})
+	return end
+}
+
+// waitForClaim waits until the namespace's only claim is as it should be.
+func waitForClaim(t *testing.T, ns, what string, condition func(resourcev1.ResourceClaimStatus) bool) {
+	t.Helper()
+	waitFor(t, "the claim to be "+what, func(ctx context.Context) (string, error) {
+		list, err := the.Client.ResourceV1().ResourceClaims(ns).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return "", err
+		}
+		if len(list.Items) != 1 {
+			return fmt.Sprintf("%d claims", len(list.Items)), nil
+		}
+		if status := list.Items[0].Status; !condition(status) {
+			return fmt.Sprintf("%+v", status), nil
+		}
+		return "", nil
+	})
 }
 
 func TestAPodWhoseDeviceIsInTheNextSubsetGoesThere(t *testing.T) {
@@ -68,6 +125,7 @@ func TestAPodWhoseDeviceIsInTheNextSubsetGoesThere(t *testing.T) {
 	apply(t, ns, adaptiveSpread)
 	apply(t, ns, withDevice(class, 1))
 	expectSpilled(t, ns, 0, 1)
+	expectRefusal(t, ns, "1 cannot allocate all claims")
 	devices(t, class, a, 1)
 	scale(t, ns, "web", 2)
 	expectSpilled(t, ns, 1, 1)
@@ -77,12 +135,108 @@ func TestAPodWhoseDeviceIsInTheNextSubsetGoesThere(t *testing.T) {
 func TestAPodThatNoSubsetHasADeviceForIsWokenByOne(t *testing.T) {
 	a, _ := twoNodes(t)
 	class, ns := deviceClass(t), namespace(t)
+	before := counter(t.Context(), t, exhausted)
 	apply(t, ns, adaptiveSpread)
 	apply(t, ns, withDevice(class, 1))
 	waitFor(t, "the message", func(ctx context.Context) (string, error) {
-		return podMessage(ctx, ns, "a: 0/1 nodes fit: 1 cannot allocate all claims", "b: 0/1 nodes fit: 1 cannot allocate all claims")
+		return podMessage(ctx, ns, "NoNodeFits", "a: 0/1 nodes fit: 1 cannot allocate all claims", "b: 0/1 nodes fit: 1 cannot allocate all claims")
 	})
+	waitUntilTriesAreRare(t, before)
+	// Its last try was in b.
 	devices(t, class, a, 1)
-	expectBoundWithin(t, ns, 30*time.Second, 1, 0)
+	expectSoon(t, func() { expectSpilled(t, ns, 1, 0) })
 	expectNoDeletion(t, ns)
+}
+
+func TestAPodThatWaitsForADeviceIsWokenWhenOneIsGivenBack(t *testing.T) {
+	a, _ := twoNodes(t)
+	class, ns := deviceClass(t), namespace(t)
+	devices(t, class, a, 1)
+	apply(t, ns, claimTemplate(class)+`
+apiVersion: v1
+kind: Pod
+metadata: {name: blocker}
+spec:
+  schedulerName: berth-scheduler
+  terminationGracePeriodSeconds: 0
+  containers: [{name: main, image: registry.k8s.io/pause:3.10}]
+  resourceClaims: [{name: device, resourceClaimTemplateName: device}]
+`)
+	expectPlaces(t, ns, "a=1 b=0")
+	before := counter(t.Context(), t, exhausted)
+	apply(t, ns, adaptiveSpread)
+	apply(t, ns, withDevice(class, 1))
+	waitFor(t, "the message", func(ctx context.Context) (string, error) {
+		return podMessage(ctx, ns, "NoNodeFits", "a: 0/1 nodes fit: 1 cannot allocate all claims", "b: 0/1 nodes fit: 1 cannot allocate all claims")
+	})
+	waitUntilTriesAreRare(t, before)
+	// The device is not free yet when the pod is gone, but a moment later, when the claim that was made for it is.
+	removeBlocker(t, ns, a)
+	expectSoon(t, func() { expectSpilled(t, ns, 1, 0) })
+	expectNoDeletion(t, ns)
+}
+
+func TestPodsThatShareAClaimRunWhereItsDeviceIs(t *testing.T) {
+	a, b := twoNodes(t)
+	class, ns := deviceClass(t), namespace(t)
+	devices(t, class, b, 1)
+	apply(t, ns, adaptiveSpread)
+	apply(t, ns, fmt.Sprintf("{apiVersion: resource.k8s.io/v1, kind: ResourceClaim, metadata: {name: device}, spec: {devices: {requests: [{name: one, exactly: {deviceClassName: %s}}]}}}", class))
+	apply(t, ns, deployment("web", 2, "      resourceClaims: [{name: device, resourceClaimName: device}]\n"))
+	expectSpilled(t, ns, 0, 2)
+	devices(t, class, a, 1) // which is not the one that the claim has
+	scale(t, ns, "web", 3)
+	expectSpilled(t, ns, 0, 3)
+	expectNoDeletion(t, ns)
+}
+
+func TestARefusedBindLosesNoDevice(t *testing.T) {
+	a, b := twoNodes(t)
+	class, ns := deviceClass(t), namespace(t)
+	devices(t, class, a, 1)
+	devices(t, class, b, 1)
+	accept := refuseBinds(t, ns)
+	apply(t, ns, adaptiveSpread)
+	apply(t, ns, withDevice(class, 1))
+	waitForClaim(t, ns, "given back by the pod, and to keep its device", func(status resourcev1.ResourceClaimStatus) bool {
+		return status.Allocation != nil && status.Allocation.Devices.Results[0].Pool == a && len(status.ReservedFor) == 0
+	})
+	// The pod goes on to the next subset, and takes its claim along.
+	patchNode(t, a, `{"spec":{"unschedulable":true}}`)
+	accept()
+	expectSpilled(t, ns, 0, 1)
+	waitForClaim(t, ns, "for a device of the other node", func(status resourcev1.ResourceClaimStatus) bool {
+		return status.Allocation != nil && status.Allocation.Devices.Results[0].Pool == b && len(status.ReservedFor) == 1
+	})
+	// So the first device is free for the next pod.
+	patchNode(t, a, `{"spec":{"unschedulable":null}}`)
+	waitForTaint(t, a, false)
+	scale(t, ns, "web", 2)
+	expectSpilled(t, ns, 1, 1)
+	expectNoDeletion(t, ns)
+}
+
+func TestARefusedReservationLosesNoDevice(t *testing.T) {
+	const perNode = 10
+	const refused = `scheduler_framework_extension_point_duration_seconds_count{extension_point="Reserve",profile="berth-scheduler",status="Error"}`
+	a, b := twoNodes(t)
+	class, ns := deviceClass(t), namespace(t)
+	devices(t, class, a, perNode)
+	devices(t, class, b, perNode)
+	apply(t, ns, adaptiveSpread)
+	apply(t, ns, withDevice(class, 2*perNode))
+	before, edits := counter(t.Context(), t, refused), 0
+	waitFor(t, "a reservation to be refused", func(ctx context.Context) (string, error) {
+		for range 20 {
+			// The reservation of a pod whose cycle began before the edit is refused.
+			edits++
+			apply(t, ns, strings.Replace(adaptiveSpread, "name: a, req", fmt.Sprintf(`name: a, patch: {metadata: {annotations: {edit: "%d"}}}, req`, edits), 1))
+		}
+		if counter(ctx, t, refused) > before {
+			return "", nil
+		}
+		return "none is", the.Client.CoreV1().Pods(ns).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}) // for new ones to come
+	})
+	// There are as many pods as devices, so one device less would be one pod less.
+	expectSpilled(t, ns, perNode, perNode)
 }
