@@ -12,16 +12,21 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// deviceClass makes a class of devices that are told by their driver, which is the test's own.
-func deviceClass(t *testing.T) string {
+// deviceClass makes a class of devices that are told by their driver, which is the test's own, and by another expression if there is one.
+func deviceClass(t *testing.T, more ...string) string {
 	t.Helper()
 	name := nodeIn(t, "driver") + ".example.com"
+	selectors := ""
+	for _, expression := range append([]string{fmt.Sprintf("device.driver == %q", name)}, more...) {
+		selectors += fmt.Sprintf("\n  - {cel: {expression: %q}}", expression)
+	}
 	apply(t, "", fmt.Sprintf(`
 apiVersion: resource.k8s.io/v1
 kind: DeviceClass
-metadata: {name: %[1]s}
-spec: {selectors: [{cel: {expression: device.driver == "%[1]s"}}]}
-`, name))
+metadata: {name: %s}
+spec:
+  selectors:%s
+`, name, selectors))
 	deleteAfter(t, the.Client.ResourceV1().DeviceClasses().Delete, name)
 	return name
 }
@@ -122,10 +127,11 @@ func TestAPodWhoseDeviceIsInTheNextSubsetGoesThere(t *testing.T) {
 	a, b := twoNodes(t)
 	class, ns := deviceClass(t), namespace(t)
 	devices(t, class, b, 1)
+	expectRefusal := watchRefusals(t, ns)
 	apply(t, ns, adaptiveSpread)
 	apply(t, ns, withDevice(class, 1))
 	expectSpilled(t, ns, 0, 1)
-	expectRefusal(t, ns, "1 cannot allocate all claims")
+	expectRefusal("1 cannot allocate all claims")
 	devices(t, class, a, 1)
 	scale(t, ns, "web", 2)
 	expectSpilled(t, ns, 1, 1)
@@ -216,27 +222,34 @@ func TestARefusedBindLosesNoDevice(t *testing.T) {
 	expectNoDeletion(t, ns)
 }
 
+// slow is an expression that is true after a while, which is long enough to do something in the middle of a pod's cycle.
+var slow = func() string {
+	expression := "true"
+	for _, variable := range []string{"v", "w", "x", "y", "z"} {
+		expression = fmt.Sprintf("[0,1,2,3,4,5,6,7,8].all(%s, %s)", variable, expression)
+	}
+	return expression
+}()
+
 func TestARefusedReservationLosesNoDevice(t *testing.T) {
-	const perNode = 10
 	const refused = `scheduler_framework_extension_point_duration_seconds_count{extension_point="Reserve",profile="berth-scheduler",status="Error"}`
 	a, b := twoNodes(t)
-	class, ns := deviceClass(t), namespace(t)
-	devices(t, class, a, perNode)
-	devices(t, class, b, perNode)
+	class, ns := deviceClass(t, slow), namespace(t)
+	devices(t, class, a, 2)
+	devices(t, class, b, 2)
 	apply(t, ns, adaptiveSpread)
-	apply(t, ns, withDevice(class, 2*perNode))
+	apply(t, ns, withDevice(class, 4))
 	before, edits := counter(t.Context(), t, refused), 0
-	waitFor(t, "a reservation to be refused", func(ctx context.Context) (string, error) {
-		for range 20 {
-			// The reservation of a pod whose cycle began before the edit is refused.
-			edits++
-			apply(t, ns, strings.Replace(adaptiveSpread, "name: a, req", fmt.Sprintf(`name: a, patch: {metadata: {annotations: {edit: "%d"}}}, req`, edits), 1))
+	waitFor(t, "reservations to be refused", func(ctx context.Context) (string, error) {
+		// The reservation of a pod whose cycle began before the edit is refused.
+		edits++
+		apply(t, ns, strings.Replace(adaptiveSpread, "name: a, req", fmt.Sprintf(`name: a, patch: {metadata: {annotations: {edit: "%d"}}}, req`, edits), 1))
+		if found := counter(ctx, t, refused) - before; found < 4 {
+			return fmt.Sprintf("%d are, after %d edits", found, edits), nil
 		}
-		if counter(ctx, t, refused) > before {
-			return "", nil
-		}
-		return "none is", the.Client.CoreV1().Pods(ns).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}) // for new ones to come
+		return "", nil
 	})
 	// There are as many pods as devices, so one device less would be one pod less.
-	expectSpilled(t, ns, perNode, perNode)
+	expectSpilled(t, ns, 2, 2)
+	expectNoDeletion(t, ns)
 }

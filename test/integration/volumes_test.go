@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
 	"github.com/berth-project/berth/pkg/sandbox"
+	"github.com/berth-project/berth/test/harness"
 )
 
 // soon bounds how long a pod takes that an event wakes. Without one it would wait twice as long, see waitUntilTriesAreRare.
@@ -123,25 +124,40 @@ func csiVolume(t *testing.T, class string, limited ...string) {
 	}
 }
 
-// expectRefusal waits for the event that says why a pod has gone on from the first subset.
-func expectRefusal(t *testing.T, ns, reason string) {
+// watchRefusals watches what the namespace's pods are told while they have no node. The returned function waits until one of them has gone on
+// from the first subset for the reason. Events would not do: of those about one pod, the API keeps the text of the first.
+func watchRefusals(t *testing.T, ns string) (expect func(reason string)) {
 	t.Helper()
-	waitFor(t, "the event", func(ctx context.Context) (string, error) {
-		events, err := the.Client.EventsV1().Events(ns).List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return "", err
-		}
-		var notes []string
-		for i := range events.Items {
-			if note := events.Items[i].Note; events.Items[i].Reason == "FailedScheduling" {
-				if strings.Contains(note, reason) && strings.Contains(note, `no node in subset "a", going on to the next`) {
-					return "", nil
+	pods, err := the.Client.CoreV1().Pods(ns).Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pods.Stop)
+	return func(reason string) {
+		t.Helper()
+		timeout := time.After(harness.Patience)
+		var told []string
+		for {
+			select {
+			case event, open := <-pods.ResultChan():
+				pod, isPod := event.Object.(*corev1.Pod)
+				if !open || !isPod {
+					t.Fatalf("the watch has ended: %+v; the pods were told %q", event.Object, told)
 				}
-				notes = append(notes, note)
+				for _, c := range pod.Status.Conditions {
+					if c.Type != corev1.PodScheduled {
+						continue
+					}
+					if strings.Contains(c.Message, reason) && strings.HasSuffix(c.Message, `. no node in subset "a", going on to the next`) {
+						return
+					}
+					told = append(told, c.Message)
+				}
+			case <-timeout:
+				t.Fatalf("the pods were told %q, want %q", told, reason)
 			}
 		}
-		return fmt.Sprintf("%q", notes), nil
-	})
+	}
 }
 
 // counter reads one of the scheduler's counters, given with its labels. It is 0 until it is counted for the first time.
@@ -194,10 +210,11 @@ func TestAPodWhoseVolumeCanOnlyBeBoundInTheNextSubsetGoesThere(t *testing.T) {
 	a, b := twoNodes(t)
 	class, ns := storageClass(t), namespace(t)
 	volume(t, b+"-1", class, "", where(corev1.LabelHostname, b))
+	expectRefusal := watchRefusals(t, ns)
 	apply(t, ns, adaptiveSpread)
 	apply(t, ns, withVolume(class, 1))
 	expectSpilled(t, ns, 0, 1)
-	expectRefusal(t, ns, "1 node(s) didn't find available persistent volumes to bind")
+	expectRefusal("1 node(s) didn't find available persistent volumes to bind")
 	// No node has changed, so the next pod would be kept from the first subset if this refusal were remembered.
 	volume(t, a+"-1", class, "", where(corev1.LabelHostname, a))
 	scale(t, ns, "web", 2)
@@ -244,10 +261,11 @@ func TestAPodWhoseVolumeIsOutOfReachInTheFirstSubsetGoesToTheNext(t *testing.T) 
 			class, ns := storageClass(t), namespace(t)
 			tc.make(t, class, a)
 			boundClaim(t, ns, class, class)
+			expectRefusal := watchRefusals(t, ns)
 			apply(t, ns, adaptiveSpread)
 			apply(t, ns, withClaim(1))
 			expectSpilled(t, ns, 0, 1)
-			expectRefusal(t, ns, tc.reason)
+			expectRefusal(tc.reason)
 			tc.restore(t, a)
 			scale(t, ns, "web", 2)
 			expectSpilled(t, ns, 1, 1)

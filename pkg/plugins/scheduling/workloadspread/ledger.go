@@ -123,8 +123,9 @@ type entry struct {
 	again, preempting, nominated bool
 	// exhausted: the pod's last cycle found that no subset with quota has a node. wasExhausted: some cycle before did.
 	exhausted, wasExhausted bool
-	// retry is how long an exhausted pod last waited before it was tried without any event.
-	retry time.Duration
+	// retry is how long an exhausted pod waits before it is tried without any event, and retrying the clock for that.
+	retry    time.Duration
+	retrying clock.Timer
 	// since when the pod has looked for a node in a subset.
 	since map[int]time.Time
 	// patience is when the pod stops waiting for news of its workload. Zero before it began to wait.
@@ -417,7 +418,10 @@ func (l *ledger) patient(e *entry) bool {
 // changed there while the pod was in the middle of its round has no generation and no event that comes again.
 func (l *ledger) tryAgainLater(e *entry) {
 	e.retry = min(max(2*e.retry, firstRetry), lastRetry)
-	l.wakeAfter(e, e.retry)
+	if e.retrying != nil {
+		e.retrying.Stop() // it has been tried since
+	}
+	e.retrying = l.wakeAfter(e, e.retry)
 }
 
 const (
@@ -426,9 +430,9 @@ const (
 )
 
 // wakeAfter wakes a pod that has found no node by then.
-func (l *ledger) wakeAfter(e *entry, wait time.Duration) {
+func (l *ledger) wakeAfter(e *entry, wait time.Duration) clock.Timer {
 	uid := e.pod.UID
-	l.clock.AfterFunc(wait, func() {
+	return l.clock.AfterFunc(wait, func() {
 		l.locked(func() {
 			if e := l.entries[uid]; e != nil && e.state <= claimed {
 				l.wake(e)

@@ -1,10 +1,14 @@
 package workloadspread
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	schedutil "k8s.io/kubernetes/pkg/scheduler/util"
@@ -16,7 +20,7 @@ import (
 // EventsToRegister names the events after which a pod that the plugin rejected may find a node. Slots, spreads and workloads have no event
 // here: the ledger wakes exactly as many pods as there are slots, after it has counted, which a hint cannot do.
 func (s *Spread) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
-	return []fwk.ClusterEventWithHint{
+	events := []fwk.ClusterEventWithHint{
 		{
 			Event:          fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeAllocatable | fwk.UpdateNodeLabel | fwk.UpdateNodeTaint},
 			QueueingHintFn: s.isSchedulableAfterNodeChange,
@@ -26,7 +30,25 @@ func (s *Spread) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 			Event:          fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.Delete | fwk.UpdatePodScaleDown | fwk.UpdatePodToleration},
 			QueueingHintFn: s.isSchedulableAfterPodChange,
 		},
-	}, nil
+		{
+			Event:          fwk.ClusterEvent{Resource: fwk.VolumeAttachment, ActionType: fwk.Delete},
+			QueueingHintFn: s.isSchedulableAfterVolumeChange,
+		},
+	}
+	// So do the filters of volumes and devices, but a pod that has tried all of its subsets is refused in PreFilter, by this plugin alone.
+	for _, resource := range []fwk.EventResource{
+		fwk.PersistentVolume, fwk.PersistentVolumeClaim, fwk.StorageClass, fwk.CSINode, fwk.CSIDriver, fwk.CSIStorageCapacity,
+	} {
+		events = append(events, fwk.ClusterEventWithHint{
+			Event: fwk.ClusterEvent{Resource: resource, ActionType: fwk.Add | fwk.Update}, QueueingHintFn: s.isSchedulableAfterVolumeChange,
+		})
+	}
+	for _, resource := range []fwk.EventResource{fwk.ResourceSlice, fwk.ResourceClaim, fwk.DeviceClass} {
+		events = append(events, fwk.ClusterEventWithHint{
+			Event: fwk.ClusterEvent{Resource: resource, ActionType: fwk.Add | fwk.Update}, QueueingHintFn: s.isSchedulableAfterDeviceChange,
+		})
+	}
+	return events, nil
 }
 
 // isSchedulableAfterNodeChange: the node has become one that the pod's subset may use, or there is more room on it.
@@ -66,29 +88,80 @@ func (s *Spread) isSchedulableAfterPodChange(_ klog.Logger, pod *corev1.Pod, bef
 	return fwk.QueueSkip, nil
 }
 
+// isSchedulableAfterVolumeChange: the pod's volumes may be within reach of nodes from which they were not.
+func (s *Spread) isSchedulableAfterVolumeChange(_ klog.Logger, pod *corev1.Pod, before, after any) (fwk.QueueingHint, error) {
+	of, only := after.(*corev1.PersistentVolumeClaim)
+	uses := slices.ContainsFunc(pod.Spec.Volumes, func(volume corev1.Volume) bool {
+		switch {
+		case volume.PersistentVolumeClaim != nil:
+			return !only || of.Namespace == pod.Namespace && of.Name == volume.PersistentVolumeClaim.ClaimName
+		case volume.Ephemeral != nil:
+			return !only || metav1.IsControlledBy(of, pod)
+		default:
+			return false
+		}
+	})
+	if uses && s.ledger.mayRetryFilters(pod, cmp.Or(after, before)) {
+		return fwk.Queue, nil
+	}
+	return fwk.QueueSkip, nil
+}
+
+// isSchedulableAfterDeviceChange: there are more devices, or fewer that are taken, or the pod's own claim has changed.
+func (s *Spread) isSchedulableAfterDeviceChange(_ klog.Logger, pod *corev1.Pod, before, after any) (fwk.QueueingHint, error) {
+	if len(pod.Spec.ResourceClaims) == 0 {
+		return fwk.QueueSkip, nil
+	}
+	if claim, ok := after.(*resourcev1.ResourceClaim); ok && !claims(pod, claim) {
+		was, _ := before.(*resourcev1.ResourceClaim) // nil if the claim is new
+		if was == nil || was.Status.Allocation == nil || claim.Status.Allocation != nil {
+			return fwk.QueueSkip, nil
+		}
+	}
+	if s.ledger.mayRetryFilters(pod, after) {
+		return fwk.Queue, nil
+	}
+	return fwk.QueueSkip, nil
+}
+
+// claims is true if the claim is one of the pod's, by its own name or made for the pod.
+func claims(pod *corev1.Pod, claim *resourcev1.ResourceClaim) bool {
+	return metav1.IsControlledBy(claim, pod) || claim.Namespace == pod.Namespace &&
+		slices.ContainsFunc(pod.Spec.ResourceClaims, func(c corev1.PodResourceClaim) bool {
+			return c.ResourceClaimName != nil && *c.ResourceClaimName == claim.Name
+		})
+}
+
 // mayRetry is true for one exhausted pod of each spread for each event on a node that one of its subsets selects. If that pod finds room, the
 // next is woken. Nil is a node that is gone.
 func (l *ledger) mayRetry(pod *corev1.Pod, event any, node *corev1.Node) bool {
+	return node != nil && l.oneForEach(event, pod, func(e *entry) bool {
+		return slices.ContainsFunc(e.spread.policy.Subsets, func(in subset.Subset) bool { return in.Fits(node, e.own) == v1alpha1.ReasonAdmitted })
+	})
+}
+
+// mayRetryFilters is the same for an event that is on no node, and concerns pods that were refused by more than their nodes.
+func (l *ledger) mayRetryFilters(pod *corev1.Pod, event any) bool {
+	return l.oneForEach(event, pod, func(e *entry) bool { return e.tried != 0 })
+}
+
+func (l *ledger) oneForEach(event any, pod *corev1.Pod, concerns func(*entry) bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.entries[pod.UID]
-	if node == nil || e == nil || !e.exhausted || e.spread.policy == nil {
+	if e == nil || !e.exhausted || e.spread.policy == nil {
 		return false
 	}
 	if l.event != event {
 		l.event = event
 		clear(l.served)
 	}
-	if l.served[e.spread] {
+	if l.served[e.spread] || !concerns(e) {
 		return false
 	}
-	for i := range e.spread.policy.Subsets {
-		if e.spread.policy.Subsets[i].Fits(node, e.own) == v1alpha1.ReasonAdmitted {
-			l.served[e.spread] = true
-			return true
-		}
-	}
-	return false
+	l.served[e.spread] = true
+	e.retry = 0 // what comes in the middle of the round leaves no trace, so it is tried again soon
+	return true
 }
 
 // claimOf is the subset that a pod without a node looks for one in, or nil, and the tolerations of its own.

@@ -7,8 +7,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/utils/ptr"
@@ -314,4 +317,58 @@ func TestFixedPreemptsInItsSubset(t *testing.T) {
 	w.ledger.preempted(pod, false)
 	w.expectKept("a=1 b=0")
 	w.expectChoice(pod, "a")
+}
+
+func TestAnExhaustedPodIsWokenByTheVolumesAndDevicesThatConcernIt(t *testing.T) {
+	w := newWorld(t, 1)
+	w.spread(1, adaptive)
+	pod := w.podsNamed("p", 1)[0]
+	pod.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "device", ResourceClaimName: ptr.To("gpu")}}
+	for range 2 {
+		w.refuse(pod, memoEntry{generation: unproven, why: "1 cannot allocate all claims"})
+	}
+	if answer := w.ledger.choose(pod, nil); answer.reason != v1alpha1.ReasonNoNodeFits {
+		t.Fatalf("got %+v", answer)
+	}
+	volumeClaim := func(name string) any {
+		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: name}}
+	}
+	claim := func(name string, allocated bool) any {
+		c := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: name}}
+		if allocated {
+			c.Status.Allocation = &resourcev1.AllocationResult{}
+		}
+		return c
+	}
+	s := &Spread{core: &core{ledger: w.ledger}}
+	tests := map[string]struct {
+		hint          fwk.QueueingHintFn
+		before, after any
+		want          fwk.QueueingHint
+	}{
+		"a volume":                     {s.isSchedulableAfterVolumeChange, nil, &corev1.PersistentVolume{}, fwk.Queue},
+		"an attachment that is gone":   {s.isSchedulableAfterVolumeChange, &storagev1.VolumeAttachment{}, nil, fwk.Queue},
+		"its volume claim":             {s.isSchedulableAfterVolumeChange, nil, volumeClaim("data"), fwk.Queue},
+		"another's volume claim":       {s.isSchedulableAfterVolumeChange, nil, volumeClaim("other"), fwk.QueueSkip},
+		"devices":                      {s.isSchedulableAfterDeviceChange, nil, &resourcev1.ResourceSlice{}, fwk.Queue},
+		"its claim":                    {s.isSchedulableAfterDeviceChange, claim("gpu", false), claim("gpu", false), fwk.Queue},
+		"another's claim, given back":  {s.isSchedulableAfterDeviceChange, claim("other", true), claim("other", false), fwk.Queue},
+		"another's claim, still taken": {s.isSchedulableAfterDeviceChange, claim("other", true), claim("other", true), fwk.QueueSkip},
+		"another's claim, new":         {s.isSchedulableAfterDeviceChange, nil, claim("other", false), fwk.QueueSkip},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got, err := tc.hint(klog.Background(), pod, tc.before, tc.after); err != nil || got != tc.want {
+				t.Errorf("got %v and error %v, want %v", got, err, tc.want)
+			}
+		})
+	}
+	plain := pod.DeepCopy()
+	plain.Spec.Volumes, plain.Spec.ResourceClaims = nil, nil
+	for _, hint := range []fwk.QueueingHintFn{s.isSchedulableAfterVolumeChange, s.isSchedulableAfterDeviceChange} {
+		if got, err := hint(klog.Background(), plain, nil, &resourcev1.ResourceSlice{}); err != nil || got != fwk.QueueSkip {
+			t.Errorf("a pod without volumes and devices: got %v and error %v, want skip", got, err)
+		}
+	}
 }
