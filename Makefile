@@ -94,8 +94,12 @@ test-faults: tools build ## Spoil the scheduler's binds in every way, ten bursts
 	$(GO) test -count=1 -timeout=30m -v ./test/faults -rounds=10
 
 .PHONY: fuzz
-fuzz: ## Fuzz the compilation of spreads for a minute.
-	$(GO) test -run='^$$' -fuzz=FuzzCompile -fuzztime=60s ./pkg/subset
+fuzz: ## Fuzz what reads input of users, a minute each: spreads, patches, constraints, reviews, budgets.
+	$(GO) test -run='^$$' -fuzz='^FuzzCompile$$' -fuzztime=60s ./pkg/subset
+	$(GO) test -run='^$$' -fuzz='^FuzzApplyPatch$$' -fuzztime=60s ./pkg/subset
+	$(GO) test -run='^$$' -fuzz='^FuzzConstraints$$' -fuzztime=60s ./pkg/subset
+	$(GO) test -run='^$$' -fuzz='^FuzzReview$$' -fuzztime=60s ./pkg/webhook
+	$(GO) test -run='^$$' -fuzz='^FuzzDecide$$' -fuzztime=60s ./pkg/budget
 
 .PHONY: bench
 bench: tools build ## Measure the model, the plugin's share of a cycle, and a sandbox beside the stock scheduler.

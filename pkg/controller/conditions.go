@@ -121,6 +121,12 @@ func noReplicasAtPaths(spread *v1alpha1.WorkloadSpread, err error) condition {
 		workloadName(spread), strings.ReplaceAll(err.Error(), "\n", "; "))
 }
 
+// labelsNotApplied: the spread works, except for labels of its patches.
+func labelsNotApplied(spread *v1alpha1.WorkloadSpread, paths []string) condition {
+	return notReady(v1alpha1.ReasonLabelsNotApplied, "not set: %s; %s selects its pods by it and would let go of them; remove it from the patch",
+		strings.Join(paths, ", "), workloadName(spread))
+}
+
 // specPatchNotApplied: the spread works, except for pods whose spec should have been patched at admission and was not.
 func specPatchNotApplied(pods int) condition {
 	return notReady(v1alpha1.ReasonSpecPatchNotApplied,

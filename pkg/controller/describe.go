@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -36,6 +37,8 @@ type facts struct {
 // workloadFacts are what is known of the workload.
 type workloadFacts struct {
 	replicas int32
+	// selector of its pods, nil if it is not known.
+	selector labels.Selector
 	// problem is why the replicas are not known. Nil if they are.
 	problem *problem
 }
@@ -78,10 +81,24 @@ func readiness(spread *v1alpha1.WorkloadSpread, f *facts) condition {
 	case f.workload.problem != nil:
 		return f.workload.problem.condition
 	}
+	if broken := brokenLabels(f); len(broken) > 0 {
+		return labelsNotApplied(spread, broken)
+	}
 	if pods := withoutPatch(spread, f); pods > 0 {
 		return specPatchNotApplied(pods)
 	}
 	return spreadReady(spread)
+}
+
+// brokenLabels are the paths of labels by which the workload would lose its pods, so that they are not set.
+func brokenLabels(f *facts) (paths []string) {
+	for i := range f.policy.Subsets {
+		patch := f.policy.Subsets[i].Patch
+		for _, key := range patch.Breaks(f.workload.selector) {
+			paths = append(paths, field.NewPath("spec", "subsets").Index(i).Child("patch", "metadata", "labels").Key(key).String())
+		}
+	}
+	return paths
 }
 
 // withoutPatch is how many active pods are in a subset that patches the spec, and were not given that patch at admission.

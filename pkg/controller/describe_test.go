@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
@@ -249,6 +250,13 @@ func TestDescribeReady(t *testing.T) {
 				f.podsUnknown = true
 			},
 			wantStatus: metav1.ConditionFalse, wantReason: v1alpha1.ReasonTargetUnreadable, wantMessage: []string{"forbidden"},
+		},
+		"a label by which the workload would lose its pods is not set": {
+			spec: `subsets: [{name: a, patch: {metadata: {labels: {app: other}}}}]`, facts: func(f *facts) {
+				f.workload.selector = labels.SelectorFromSet(labels.Set{"app": "web"})
+			},
+			wantStatus: metav1.ConditionFalse, wantReason: v1alpha1.ReasonLabelsNotApplied,
+			wantMessage: []string{"spec.subsets[0].patch.metadata.labels[app]", "selects its pods by it"}, wantSummary: "a 1/-",
 		},
 		"a pod without the patch of its subset is counted": {
 			spec: patched, facts: func(f *facts) { f.pods[0].Record.Subset = "b" },

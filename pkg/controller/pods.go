@@ -43,8 +43,9 @@ type podChange struct {
 	pod *subset.Pod
 	// cost is nil if the pod's is right.
 	cost *int32
-	// adoptedBy is the subset whose label, labels and annotations the pod has not got. Nil if it is not to get any.
+	// adoptedBy is the subset whose label, and the metadata, that the pod has not got. Nil if it is not to get any.
 	adoptedBy *subset.Subset
+	metadata  subset.Metadata
 }
 
 // podChanges asks the model what is wrong with the pods of a spread.
@@ -65,7 +66,7 @@ func podChanges(spread *v1alpha1.WorkloadSpread, f *facts) []podChange {
 		}
 		index, adopted := f.policy.SubsetOf(want.Pod, spread.Name)
 		if in := &f.policy.Subsets[max(index, 0)]; adopted && index != subset.None && !keepMetadata && f.labelled[want.Pod.UID] != in.Name {
-			change.adoptedBy = in
+			change.adoptedBy, change.metadata = in, in.MetadataFor(f.workload.selector)
 		}
 		if change.cost != nil || change.adoptedBy != nil {
 			changes = append(changes, change)
@@ -127,8 +128,8 @@ func (r *reconciler) correctPods(ctx context.Context, spread *v1alpha1.WorkloadS
 func (r *reconciler) correctPod(ctx context.Context, namespace string, change podChange) error {
 	want := metav1.ObjectMeta{UID: change.pod.UID, Labels: map[string]string{}, Annotations: map[string]string{}}
 	if in := change.adoptedBy; in != nil {
-		maps.Copy(want.Labels, in.Metadata.Labels)
-		maps.Copy(want.Annotations, in.Metadata.Annotations)
+		maps.Copy(want.Labels, change.metadata.Labels)
+		maps.Copy(want.Annotations, change.metadata.Annotations)
 		want.Labels[v1alpha1.SubsetLabel] = in.Name
 	}
 	if change.cost != nil {

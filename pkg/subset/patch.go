@@ -256,8 +256,10 @@ func (p *Patch) compileTolerations(list []any, path *field.Path) field.ErrorList
 
 // Breaks are the labels that the patch sets or removes although a pod with them is not selected, whatever else it is labelled. The controller of
 // a workload that selects its pods so would let such a pod go and make another, without end.
+//
+// A nil patch and a nil selector break nothing.
 func (p *Patch) Breaks(selector labels.Selector) []string {
-	if p == nil {
+	if p == nil || selector == nil {
 		return nil
 	}
 	patched := p.labelsOfTree()

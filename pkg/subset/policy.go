@@ -2,6 +2,7 @@ package subset
 
 import (
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -123,6 +124,20 @@ type Subset struct {
 type Metadata struct {
 	Labels      map[string]string
 	Annotations map[string]string
+}
+
+// MetadataFor is what the subset sets on pods of a workload with this selector: the labels by which the workload would lose them, which see
+// Patch.Breaks, are left out.
+func (s *Subset) MetadataFor(selector labels.Selector) Metadata {
+	broken := s.Patch.Breaks(selector)
+	if len(broken) == 0 {
+		return s.Metadata
+	}
+	kept := Metadata{Labels: maps.Clone(s.Metadata.Labels), Annotations: s.Metadata.Annotations}
+	for _, key := range broken {
+		delete(kept.Labels, key)
+	}
+	return kept
 }
 
 // Limit is a subset's maxReplicas. The zero value is no limit.

@@ -21,22 +21,30 @@ type bookings struct {
 
 	mu sync.Mutex
 	// pods in the cache that count, by UID.
-	pods   map[types.UID]booking
-	counts map[booking]int32
+	pods    map[types.UID]booking
+	spreads map[types.NamespacedName]*account
 	// strangers are bound pods that carry no mark of a subset, by their controller: somebody else bound them.
 	strangers map[types.UID]map[types.UID]*corev1.Pod
+}
+
+// account of one spread. There is none for a spread without pods and picks.
+type account struct {
+	// counts of pods in the cache.
+	counts map[place]int32
 	// picks that no pod in the cache carries yet, by their own mark.
 	picks map[string]pick
 }
 
-// booking is what a pod counts for.
+// place is where a pod of a spread counts.
+type place struct{ revision, subset string }
+
 type booking struct {
-	spread           types.NamespacedName
-	revision, subset string
+	spread types.NamespacedName
+	place
 }
 
 type pick struct {
-	booking
+	place
 	until time.Time
 }
 
@@ -44,7 +52,23 @@ type pick struct {
 const pickLasts = 10 * time.Second
 
 func newBookings(clock clock.PassiveClock) *bookings {
-	return &bookings{clock: clock, pods: map[types.UID]booking{}, counts: map[booking]int32{}, strangers: map[types.UID]map[types.UID]*corev1.Pod{}, picks: map[string]pick{}}
+	return &bookings{clock: clock, pods: map[types.UID]booking{}, spreads: map[types.NamespacedName]*account{}, strangers: map[types.UID]map[types.UID]*corev1.Pod{}}
+}
+
+// accountOf makes the account if there is none.
+func (b *bookings) accountOf(spread types.NamespacedName) *account {
+	a := b.spreads[spread]
+	if a == nil {
+		a = &account{counts: map[place]int32{}, picks: map[string]pick{}}
+		b.spreads[spread] = a
+	}
+	return a
+}
+
+func (b *bookings) closeIfEmpty(spread types.NamespacedName) {
+	if a := b.spreads[spread]; a != nil && len(a.counts) == 0 && len(a.picks) == 0 {
+		delete(b.spreads, spread)
+	}
 }
 
 // seen takes in a pod that is in the cache.
@@ -53,7 +77,7 @@ func (b *bookings) seen(object metav1.Object) {
 	if !ok {
 		return
 	}
-	now := booking{spread: types.NamespacedName{Namespace: pod.Namespace}, revision: subset.RevisionOf(pod)}
+	now := booking{types.NamespacedName{Namespace: pod.Namespace}, place{revision: subset.RevisionOf(pod)}}
 	admitted, record := subset.AdmittedOf(pod), subset.RecordOf(pod)
 	switch {
 	case !subset.IsActive(pod):
@@ -65,14 +89,18 @@ func (b *bookings) seen(object metav1.Object) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if admitted != nil {
-		delete(b.picks, admitted.Pick)
+		picked := types.NamespacedName{Namespace: pod.Namespace, Name: admitted.Spread}
+		if a := b.spreads[picked]; a != nil {
+			delete(a.picks, admitted.Pick)
+			defer b.closeIfEmpty(picked)
+		}
 	}
 	b.drop(pod)
 	owner := workload.ControllerUID(pod)
 	switch {
 	case now.subset != "":
 		b.pods[pod.UID] = now
-		b.counts[now]++
+		b.accountOf(now.spread).counts[now.place]++
 	case subset.IsActive(pod) && pod.Spec.NodeName != "" && record == nil && admitted == nil && owner != "":
 		if b.strangers[owner] == nil {
 			b.strangers[owner] = map[types.UID]*corev1.Pod{}
@@ -98,8 +126,10 @@ func (b *bookings) drop(object metav1.Object) {
 		return
 	}
 	delete(b.pods, uid)
-	if b.counts[before]--; b.counts[before] == 0 {
-		delete(b.counts, before)
+	a := b.spreads[before.spread]
+	if a.counts[before.place]--; a.counts[before.place] == 0 {
+		delete(a.counts, before.place)
+		b.closeIfEmpty(before.spread)
 	}
 }
 
@@ -122,7 +152,7 @@ func (b *bookings) book(spread types.NamespacedName, policy *subset.Policy, plan
 	defer b.mu.Unlock()
 	verdict := policy.PickEarly(plan, b.kept(spread, policy, revision, adopted), closed)
 	if verdict.Subset != subset.None && !trial {
-		b.picks[mark] = pick{booking{spread, revision, policy.Subsets[verdict.Subset].Name}, b.clock.Now().Add(pickLasts)}
+		b.accountOf(spread).picks[mark] = pick{place{revision, policy.Subsets[verdict.Subset].Name}, b.clock.Now().Add(pickLasts)}
 	}
 	return verdict
 }
@@ -130,20 +160,23 @@ func (b *bookings) book(spread types.NamespacedName, policy *subset.Policy, plan
 // kept counts the scope of a revision.
 func (b *bookings) kept(spread types.NamespacedName, policy *subset.Policy, revision string, adopted subset.Counts) subset.Counts {
 	kept, now := make(subset.Counts, len(policy.Subsets)), b.clock.Now()
-	add := func(at booking, n int32) {
-		if i := policy.Index(at.subset); i != subset.None && at.spread == spread && policy.ScopeOf(at.revision) == policy.ScopeOf(revision) {
+	add := func(at place, n int32) {
+		if i := policy.Index(at.subset); i != subset.None && policy.ScopeOf(at.revision) == policy.ScopeOf(revision) {
 			kept[i] += n
 		}
 	}
-	for at, n := range b.counts {
-		add(at, n)
-	}
-	for mark, p := range b.picks {
-		if now.After(p.until) {
-			delete(b.picks, mark)
-			continue
+	if a := b.spreads[spread]; a != nil {
+		for at, n := range a.counts {
+			add(at, n)
 		}
-		add(p.booking, 1)
+		for mark, p := range a.picks {
+			if now.After(p.until) {
+				delete(a.picks, mark)
+				continue
+			}
+			add(p.place, 1)
+		}
+		b.closeIfEmpty(spread)
 	}
 	for i := range kept {
 		kept[i] += adopted.At(i)

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/klog/v2"
@@ -36,7 +37,7 @@ func (e *earlyBinding) review(ctx context.Context, request *podRequest, found *l
 		return e.asItIs(ctx, key, fmt.Errorf("reading WorkloadSpread %s: %w", key.Name, err))
 	}
 	policy, revision := found.Policy, subset.RevisionOf(request.Object.pod())
-	replicas, err := e.replicas(ctx, object)
+	target, err := e.owners.Read(ctx, key.Namespace, workload.TargetOf(object))
 	if err != nil {
 		return e.asItIs(ctx, key, err)
 	}
@@ -44,14 +45,14 @@ func (e *earlyBinding) review(ctx context.Context, request *podRequest, found *l
 	if err != nil {
 		return e.asItIs(ctx, key, err)
 	}
-	plan, mark := policy.Plan(replicas), string(uuid.NewUUID())
+	plan, mark := policy.Plan(replicasOrObserved(target, object)), string(uuid.NewUUID())
 	dryRun := request.DryRun != nil && *request.DryRun
 	verdict := e.bookings.book(key, policy, &plan, adopted, closedBy(object, policy, e.bookings.clock.Now()), revision, mark, dryRun)
 	admitted := v1alpha1.AdmittedSubset{Name: key.Name, Pick: mark}
 	if verdict.Subset != subset.None {
 		admitted.Subset = policy.Subsets[verdict.Subset].Name
 	}
-	patch, err := request.Object.patchFor(policy, verdict.Subset, admitted)
+	patch, err := request.Object.patchFor(policy, verdict.Subset, admitted, workload.Selector(target))
 	if err != nil {
 		return e.asItIs(ctx, key, fmt.Errorf("applying the patch of subset %s of WorkloadSpread %s: %w", admitted.Subset, key.Name, err))
 	}
@@ -64,16 +65,15 @@ func (e *earlyBinding) asItIs(ctx context.Context, key types.NamespacedName, err
 	return answer{outcome: failed, warnings: []string{"Berth admits the pod without the patch of its subset: " + err.Error()}}
 }
 
-// replicas are those of the workload in the cache, and for kinds of which the cache holds no replicas those that the status has seen.
-func (e *earlyBinding) replicas(ctx context.Context, spread *v1alpha1.WorkloadSpread) (int32, error) {
-	object, err := e.owners.Read(ctx, spread.Namespace, workload.TargetOf(spread))
-	if err != nil || object == nil {
-		return spread.Status.ObservedReplicas, err
+// replicasOrObserved are those of the workload in the cache, which is nil if it is not there, and for kinds of which the cache holds no replicas
+// those that the status has seen.
+func replicasOrObserved(target client.Object, spread *v1alpha1.WorkloadSpread) int32 {
+	if target != nil {
+		if replicas, err := workload.Replicas(target, spread.Spec.TargetFilter); err == nil {
+			return replicas
+		}
 	}
-	if replicas, err := workload.Replicas(object, spread.Spec.TargetFilter); err == nil {
-		return replicas, nil
-	}
-	return spread.Status.ObservedReplicas, nil
+	return spread.Status.ObservedReplicas
 }
 
 // adopted counts the pods of the same controller that somebody else bound, by the subset that has their node. Those of the workload's other
@@ -115,8 +115,9 @@ func closedBy(spread *v1alpha1.WorkloadSpread, policy *subset.Policy, now time.T
 }
 
 // patchFor makes of the pod what the subset wants: its strategic merge patch, its term and tolerations, Berth's scheduler, and a note of the pick.
-// With subset.None it is the scheduler and the note alone.
-func (o *podObject) patchFor(policy *subset.Policy, index int, admitted v1alpha1.AdmittedSubset) ([]operation, error) {
+// With subset.None it is the scheduler and the note alone. Labels by which the workload would lose the pod stay as they are; its selector is nil if
+// it is not known.
+func (o *podObject) patchFor(policy *subset.Policy, index int, admitted v1alpha1.AdmittedSubset, selector labels.Selector) ([]operation, error) {
 	var tree map[string]any
 	if err := json.Unmarshal(o.raw, &tree); err != nil {
 		return nil, err
@@ -125,8 +126,17 @@ func (o *podObject) patchFor(policy *subset.Policy, index int, admitted v1alpha1
 	if index != subset.None {
 		in := &policy.Subsets[index]
 		var err error
+		before := o.pod().Labels
 		if tree, err = in.Patch.ApplyToObject(tree); err != nil {
 			return nil, err
+		}
+		for _, key := range in.Patch.Breaks(selector) {
+			after := child(child(tree, "metadata"), "labels")
+			if value, had := before[key]; had {
+				after[key] = value
+			} else {
+				delete(after, key)
+			}
 		}
 		constraints = in.Constraints
 	}

@@ -3,11 +3,13 @@ package webhook
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 
 	jsonpatchapply "github.com/evanphx/json-patch/v5"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -94,10 +96,65 @@ func TestAnEarlyBoundPodIsMadeAsItsSubsetWantsIt(t *testing.T) {
 	if err := json.Unmarshal(raw, &object); err != nil {
 		t.Fatal(err)
 	}
-	operations, err := object.patchFor(policy, 1, v1alpha1.AdmittedSubset{Name: "web", Subset: "arm", Pick: "m"})
+	operations, err := object.patchFor(policy, 1, v1alpha1.AdmittedSubset{Name: "web", Subset: "arm", Pick: "m"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+	patched := applied(t, raw, operations)
+	pod := podIn(t, patched)
+	if pod.Labels["arch"] != "arm" || pod.Labels["app"] != "web" || pod.Spec.SchedulerName != v1alpha1.SchedulerName ||
+		pod.Spec.Containers[0].Resources.Limits.Cpu().String() != "800m" || len(pod.Spec.Tolerations) != 1 ||
+		pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions[0].Values[0] != "arm64" {
+		t.Errorf("%s", patched)
+	}
+	if a := subset.AdmittedOf(pod); a == nil || a.Subset != "arm" || a.Pick != "m" {
+		t.Errorf("noted %+v", a)
+	}
+	if own := subset.OwnTolerations(pod); len(own) != 0 {
+		t.Errorf("own tolerations %v", own)
+	}
+	var tree struct {
+		Spec struct{ FutureField map[string]bool }
+	}
+	if err := json.Unmarshal(patched, &tree); err != nil || !tree.Spec.FutureField["kept"] {
+		t.Errorf("a field that is not known did not survive: %s", patched)
+	}
+}
+
+func TestALabelByWhichTheWorkloadWouldLoseItsPodIsLeftAsItIs(t *testing.T) {
+	policy := compileEarly(t, `
+subsets: [{name: a, patch: {metadata: {labels: {app: other, tier: elastic}}, spec: {containers: [{name: main, env: [{name: A, value: b}]}]}}}]
+`)
+	raw := []byte(`{"metadata":{"generateName":"web-","labels":{"app":"web","tier":"base"}},"spec":{"containers":[{"name":"main","image":"i"}]}}`)
+	tests := map[string]struct {
+		selector labels.Selector
+		want     map[string]string
+	}{
+		"by which it selects":  {labels.SelectorFromSet(labels.Set{"app": "web"}), map[string]string{"app": "web", "tier": "elastic"}},
+		"by others":            {labels.SelectorFromSet(labels.Set{"x": "y"}), map[string]string{"app": "other", "tier": "elastic"}},
+		"that nobody knows of": {nil, map[string]string{"app": "other", "tier": "elastic"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var object podObject
+			if err := json.Unmarshal(raw, &object); err != nil {
+				t.Fatal(err)
+			}
+			operations, err := object.patchFor(policy, 0, v1alpha1.AdmittedSubset{Name: "web", Subset: "a", Pick: "m"}, tc.selector)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pod := podIn(t, applied(t, raw, operations))
+			if !maps.Equal(pod.Labels, tc.want) || len(pod.Spec.Containers[0].Env) != 1 {
+				t.Errorf("labels %v, want %v", pod.Labels, tc.want)
+			}
+		})
+	}
+}
+
+// applied is what the API server makes of an answer.
+func applied(t *testing.T, raw []byte, operations []operation) []byte {
+	t.Helper()
 	text, err := json.Marshal(operations)
 	if err != nil {
 		t.Fatal(err)
@@ -110,25 +167,14 @@ func TestAnEarlyBoundPodIsMadeAsItsSubsetWantsIt(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
-	var pod corev1.Pod
-	if err := json.Unmarshal(patched, &pod); err != nil {
+	return patched
+}
+
+func podIn(t *testing.T, text []byte) *corev1.Pod {
+	t.Helper()
+	pod := &corev1.Pod{}
+	if err := json.Unmarshal(text, pod); err != nil {
 		t.Fatal(err)
 	}
-	if pod.Labels["arch"] != "arm" || pod.Labels["app"] != "web" || pod.Spec.SchedulerName != v1alpha1.SchedulerName ||
-		pod.Spec.Containers[0].Resources.Limits.Cpu().String() != "800m" || len(pod.Spec.Tolerations) != 1 ||
-		pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions[0].Values[0] != "arm64" {
-		t.Errorf("%s", patched)
-	}
-	if a := subset.AdmittedOf(&pod); a == nil || a.Subset != "arm" || a.Pick != "m" {
-		t.Errorf("noted %+v", a)
-	}
-	if own := subset.OwnTolerations(&pod); len(own) != 0 {
-		t.Errorf("own tolerations %v", own)
-	}
-	var tree struct {
-		Spec struct{ FutureField map[string]bool }
-	}
-	if err := json.Unmarshal(patched, &tree); err != nil || !tree.Spec.FutureField["kept"] {
-		t.Errorf("a field that is not known did not survive: %s", patched)
-	}
+	return pod
 }

@@ -1,10 +1,10 @@
 package webhook
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"runtime/debug"
 
@@ -105,13 +105,14 @@ func (p *podReviews) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		podsReviewed.WithLabelValues(string(outcome)).Inc()
 		reviewSeconds.Observe(p.clock.Since(started).Seconds())
 	}()
-	body, err := io.ReadAll(http.MaxBytesReader(w, request.Body, maxReview))
-	if err != nil {
+	var body bytes.Buffer
+	body.Grow(int(min(max(request.ContentLength, 0), maxReview)) + bytes.MinRead) // to read it without growing again and again
+	if _, err := body.ReadFrom(http.MaxBytesReader(w, request.Body, maxReview)); err != nil {
 		http.Error(w, fmt.Sprintf("reading the review: %v", err), http.StatusBadRequest)
 		return
 	}
 	var review podReview
-	if err := json.Unmarshal(body, &review); err != nil {
+	if err := json.Unmarshal(body.Bytes(), &review); err != nil {
 		http.Error(w, fmt.Sprintf("decoding the review: %v", err), http.StatusBadRequest)
 		return
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -69,13 +70,14 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	}
 	web := ctrlwebhook.NewServer(ctrlwebhook.Options{Host: opts.Host, Port: opts.Port, CertDir: opts.CertDir, CertName: certFile, KeyName: keyFile})
 	early := &earlyBinding{owners: owners, bookings: newBookings(clock.RealClock{})}
-	if _, err := owners.Handle(ctx, mgr, &corev1.Pod{}, early.bookings.seen, early.bookings.gone); err != nil {
+	booked, err := owners.Handle(ctx, mgr, &corev1.Pod{}, early.bookings.seen, early.bookings.gone)
+	if err != nil {
 		return err
 	}
 	web.Register(PodPath, &podReviews{answer: (&podAdmission{owners: owners, early: early.review}).review, clock: clock.RealClock{}})
 	// A panic is answered as an error: that is the default.
 	web.Register(SpreadPath, admission.WithValidator(mgr.GetScheme(), &spreadValidator{reader: mgr.GetCache(), live: mgr.GetAPIReader()}))
-	if err := mgr.Add(&server{web: web, certDir: opts.CertDir, synced: owners.HasSynced}); err != nil {
+	if err := mgr.Add(&server{web: web, certDir: opts.CertDir, synced: func() bool { return owners.HasSynced() && booked() }}); err != nil {
 		return fmt.Errorf("adding the webhook server: %w", err)
 	}
 	return mgr.AddReadyzCheck("webhook", web.StartedChecker())
@@ -83,7 +85,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 
 // fillCache has the cache watch from the start what the webhooks read.
 func fillCache(ctx context.Context, mgr ctrl.Manager) error {
-	objects := []client.Object{&v1alpha1.WorkloadSpread{}}
+	node := &metav1.PartialObjectMetadata{}
+	node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
+	objects := []client.Object{&v1alpha1.WorkloadSpread{}, node}
 	for _, newObject := range workloads {
 		objects = append(objects, newObject())
 	}
@@ -96,7 +100,7 @@ func fillCache(ctx context.Context, mgr ctrl.Manager) error {
 }
 
 // server starts the webhooks later than the manager would: when the cache is full, which is when the manager starts what is no server of its
-// own, when the lineage has taken that in, and when there is a certificate. None of it takes a lease.
+// own, when lineage and bookings have taken that in, and when there is a certificate. None of it takes a lease.
 type server struct {
 	web     ctrlwebhook.Server
 	certDir string

@@ -126,9 +126,6 @@ func validatePatches(spread, old *v1alpha1.WorkloadSpread, policy *subset.Policy
 
 // breaksSelector is about labels of a patch by which the workload would lose its pods.
 func breaksSelector(patch *subset.Patch, selector labels.Selector, workload string, path *field.Path) field.ErrorList {
-	if selector == nil {
-		return nil
-	}
 	var errs field.ErrorList
 	for _, key := range patch.Breaks(selector) {
 		errs = append(errs, field.Forbidden(path.Child("patch", "metadata", "labels").Key(key),

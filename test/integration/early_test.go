@@ -116,3 +116,35 @@ func TestAPodPickedForASubsetThatHasNoSlotForItIsReplacedBeforeItRuns(t *testing
 	expectPatched(t, ns)
 	expectNoViolation(t)
 }
+
+func TestAPatchCannotTakePodsFromTheirWorkload(t *testing.T) {
+	for name, patch := range map[string]string{
+		"late":  `{metadata: {labels: {app: other, tier: elastic}}}`,
+		"early": `{metadata: {labels: {app: other, tier: elastic}}, spec: {terminationGracePeriodSeconds: 7}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			pools(t, "a", "b")
+			ns := namespace(t)
+			// There is no Deployment yet by whose selector the patch could be refused.
+			apply(t, ns, spreadFor("web", "apps/v1", "Deployment", "web", fmt.Sprintf("  subsets: [{name: a, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}, patch: %s}]", patch)))
+			apply(t, ns, plain("web", 3))
+			expectPlaces(t, ns, "a=3 b=0")
+			expectCondition(t, ns, "web", "False", v1alpha1.ReasonLabelsNotApplied)
+			pods, err := the.Pods(t.Context(), ns)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range pods {
+				if labels := pods[i].Labels; labels["app"] != "web" || labels["tier"] != "elastic" {
+					t.Errorf("pod %s has labels %v", pods[i].Name, labels)
+				}
+			}
+			waitFor(t, "the checker to see all pods", func(context.Context) (string, error) {
+				if created := watcher.Created(ns, "web"); created != 3 {
+					return fmt.Sprintf("%d pods were created for 3 replicas", created), nil
+				}
+				return "", nil
+			})
+		})
+	}
+}

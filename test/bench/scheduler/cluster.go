@@ -146,7 +146,8 @@ func (c *cluster) createPods(ctx context.Context, namespace string, samples []*c
 	creating.SetLimit(writers)
 	for i := range count {
 		creating.Go(func() error {
-			_, err := c.fast.CoreV1().Pods(namespace).Create(ctx, samples[i%len(samples)], metav1.CreateOptions{})
+			// The client writes into what it sends.
+			_, err := c.fast.CoreV1().Pods(namespace).Create(ctx, samples[i%len(samples)].DeepCopy(), metav1.CreateOptions{})
 			return err
 		})
 	}

@@ -87,6 +87,8 @@ const (
 	ReasonSpreadConflict Reason = "SpreadConflict"
 	// ReasonSpecPatchNotApplied: a subset patches the pod's spec, which only admission can do, before the pod exists.
 	ReasonSpecPatchNotApplied Reason = "SpecPatchNotApplied"
+	// ReasonLabelsNotApplied: a patch sets labels by which the workload would lose its pods, so that they are left out.
+	ReasonLabelsNotApplied Reason = "LabelsNotApplied"
 	// ReasonSpreadWarning: the spread is legal and probably not what was meant.
 	ReasonSpreadWarning Reason = "SpreadWarning"
 	// ReasonSufficient: nothing keeps pods from the subset.

@@ -76,10 +76,9 @@ func bindingOf(pod *corev1.Pod, nodeName string, d *decision) (*corev1.Binding, 
 		Target:     corev1.ObjectReference{Kind: "Node", Name: nodeName},
 	}
 	if d.subset != subset.None {
-		in := &d.policy.Subsets[d.subset]
-		maps.Copy(binding.Labels, in.Metadata.Labels)
-		maps.Copy(binding.Annotations, in.Metadata.Annotations)
-		binding.Labels[v1alpha1.SubsetLabel] = in.Name
+		maps.Copy(binding.Labels, d.metadata.Labels)
+		maps.Copy(binding.Annotations, d.metadata.Annotations)
+		binding.Labels[v1alpha1.SubsetLabel] = d.name()
 	}
 	binding.Annotations[v1alpha1.MatchedAnnotation] = string(record)
 	binding.Annotations[v1alpha1.PodDeletionCostAnnotation] = strconv.Itoa(int(d.policy.DeletionCost(d.subset, d.ordinal)))

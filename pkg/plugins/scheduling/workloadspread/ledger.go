@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
@@ -67,6 +68,8 @@ type workloads interface {
 	parent(namespace string, owner workload.Owner) (*workload.Owner, bool)
 	// replicas that the workload of a spread asks for; false if that is not known.
 	replicas(target workloadKey, spec *v1alpha1.WorkloadSpreadSpec) (int32, bool)
+	// selector of the workload's pods; nil if it is not known.
+	selector(target workloadKey) labels.Selector
 }
 
 type slotState uint8
@@ -149,6 +152,8 @@ type decision struct {
 	subset int
 	// ordinal of the pod in the subset, counted from 1, once its slot is reserved.
 	ordinal int32
+	// metadata that the bind sets.
+	metadata subset.Metadata
 	// members are the nodes of the subset in this cycle's snapshot, by name; nil if the subset selects every node.
 	members sets.Set[string]
 	// newest generation of a node in this cycle's snapshot.
@@ -332,7 +337,7 @@ func (l *ledger) rule(e *entry) ruling {
 	l.wait(e)
 	d := &decision{spread: s, policy: s.policy, subset: verdict.Subset, newest: l.tiers.newest, own: e.own}
 	if d.subset != subset.None {
-		d.members, d.outside = l.tiers.of(&s.policy.Subsets[d.subset]), s.outside[d.subset]
+		d.members, d.outside, d.metadata = l.tiers.of(&s.policy.Subsets[d.subset]), s.outside[d.subset], s.metadata[d.subset]
 	}
 	return ruling{decision: d}
 }

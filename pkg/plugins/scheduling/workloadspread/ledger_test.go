@@ -3,6 +3,7 @@ package workloadspread
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"sort"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	testingclock "k8s.io/utils/clock/testing"
@@ -31,6 +33,8 @@ type world struct {
 	pods     map[types.UID]*corev1.Pod
 	workload map[workloadKey]int32
 	parents  map[types.UID]*workload.Owner
+	// selects the workload's pods; nil if that is not known.
+	selects labels.Selector
 	// awake are the names of the pods woken since they were last asked for.
 	awake []string
 	// announced are the messages of the announcements since they were last asked for.
@@ -41,6 +45,8 @@ func (w *world) parent(_ string, owner workload.Owner) (*workload.Owner, bool) {
 	parent, seen := w.parents[owner.UID]
 	return parent, seen
 }
+
+func (w *world) selector(workloadKey) labels.Selector { return w.selects }
 
 func (w *world) replicas(target workloadKey, _ *v1alpha1.WorkloadSpreadSpec) (int32, bool) {
 	n, known := w.workload[target]
@@ -721,4 +727,18 @@ func TestAPodWithoutAPickOfThisSpreadMayUseAnySubset(t *testing.T) {
 	w.expectChoice(w.pod("webhook-was-down"), "a")
 	w.expectChoice(w.admitted("renamed", "gone"), "b")
 	w.expectChoice(w.admitted("let-go", ""), "-")
+}
+
+func TestABindSetsNoLabelByWhichTheWorkloadWouldLoseItsPod(t *testing.T) {
+	w := newWorld(t, 1)
+	w.selects = labels.SelectorFromSet(labels.Set{"app": "web"})
+	w.spread(1, `subsets: [{name: a, patch: {metadata: {labels: {app: other, tier: elastic}, annotations: {app: other}}}}]`)
+	pod := w.podsNamed("p", 1)[0]
+	binding, err := bindingOf(pod, "node-a", w.ledger.choose(pod, nil).decision)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := map[string]string{"tier": "elastic", v1alpha1.SubsetLabel: "a"}; !maps.Equal(binding.Labels, want) || binding.Annotations["app"] != "other" {
+		t.Errorf("labels %v and annotations %v, want labels %v", binding.Labels, binding.Annotations, want)
+	}
 }

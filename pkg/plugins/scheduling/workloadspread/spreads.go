@@ -46,6 +46,8 @@ type spread struct {
 	exhausted waitlist
 	// outside is for each subset what is said of nodes outside of it.
 	outside []string
+	// metadata is for each subset what a bind sets on its pods.
+	metadata []subset.Metadata
 	// memo of subsets without a node; see memo.go.
 	memo map[memoKey]memoEntry
 	// skipUntil is how long no pod waits in a subset, because one has waited there in vain.
@@ -222,8 +224,13 @@ func rename(e *entry, from, to *subset.Policy) (index int, uncertain subset.Mask
 	return index, uncertain
 }
 
-// replan reads the workload's replicas. It reports whether anything became different.
+// replan reads the workload's replicas, and the selector of its pods. It reports whether any quota became different.
 func (l *ledger) replan(s *spread) bool {
+	selector := l.workloads.selector(s.target)
+	s.metadata = make([]subset.Metadata, len(s.policy.Subsets))
+	for i := range s.metadata {
+		s.metadata[i] = s.policy.Subsets[i].MetadataFor(selector)
+	}
 	replicas, known := l.workloads.replicas(s.target, &s.object.Spec)
 	if s.plan.Quota != nil && s.replicasKnown == known && s.plan.Replicas == max(replicas, 0) {
 		return false

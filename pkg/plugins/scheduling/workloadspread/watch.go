@@ -234,6 +234,14 @@ func (c *cachedWorkloads) parent(namespace string, owner workload.Owner) (*workl
 	return workload.ControllerOf(object), true
 }
 
+func (c *cachedWorkloads) selector(target workloadKey) labels.Selector {
+	object, _ := c.builtIn(target)
+	if object, ok := object.(runtime.Object); ok {
+		return workload.Selector(object)
+	}
+	return nil
+}
+
 func (c *cachedWorkloads) replicas(target workloadKey, spec *v1alpha1.WorkloadSpreadSpec) (int32, bool) {
 	object, builtIn := c.builtIn(target)
 	if !builtIn || spec.TargetFilter != nil && len(spec.TargetFilter.ReplicasPathList) > 0 {
