@@ -1,4 +1,4 @@
-// Command scheduler is kube-scheduler with Berth's plugin registered, and with coscheduling and capacityscheduling, which are off unless
+// Command scheduler is kube-scheduler with Berth's plugins registered, and with coscheduling and capacityscheduling, which are off unless
 // a profile enables them.
 package main
 
@@ -17,8 +17,10 @@ import (
 )
 
 func main() {
+	var berth workloadspread.Family
 	os.Exit(cli.Run(app.NewSchedulerCommand(
-		app.WithPlugin(workloadspread.Name, workloadspread.NewFactory()),
+		app.WithPlugin(workloadspread.Name, berth.Spread),
+		app.WithPlugin(workloadspread.GateName, berth.Gate),
 		app.WithPlugin(coscheduling.Name, coscheduling.New),
 		app.WithPlugin(capacityscheduling.Name, capacityscheduling.New),
 	)))

@@ -2,11 +2,13 @@ package workloadspread
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -41,7 +43,9 @@ type ledger struct {
 	nodes              func(name string) *corev1.Node
 	predicates         predicates
 	activate           func(pods map[string]*corev1.Pod)
-	announce           func(announcement)
+	// gated is true if the gate is there to hold pods.
+	gated    func() bool
+	announce func(announcement)
 
 	mu      sync.Mutex
 	entries map[types.UID]*entry
@@ -116,6 +120,8 @@ type entry struct {
 	woken bool
 	// held since its last cycle for news of its workload.
 	held bool
+	// parked since its last cycle; see gate.go.
+	parked bool
 	// shape of the pod, once it is needed; see memo.go. own are the tolerations that it has not from admission.
 	shape string
 	own   []corev1.Toleration
@@ -180,6 +186,7 @@ func newLedger(c clock.WithDelayedExecution, observationTimeout time.Duration, w
 		pods:               p,
 		nodes:              nodes,
 		activate:           activate,
+		gated:              func() bool { return false },
 		announce:           announce,
 		entries:            map[types.UID]*entry{},
 		spreads:            newSpreadIndex(),
@@ -229,6 +236,7 @@ func (l *ledger) choose(pod *corev1.Pod, nodes []fwk.NodeInfo) (answer ruling) {
 			return
 		}
 		l.unwake(e)
+		e.parked = false
 		if !e.again {
 			e.tried, e.preempted = 0, 0
 		}
@@ -245,6 +253,7 @@ func (l *ledger) choose(pod *corev1.Pod, nodes []fwk.NodeInfo) (answer ruling) {
 			l.release(e)
 			e.state = waiting
 			l.wait(e)
+			l.park(e, answer.reason)
 			l.announceIfFirst(e, answer)
 		}
 	})
@@ -556,6 +565,9 @@ func (l *ledger) observeLocked(pod *corev1.Pod) {
 		return
 	}
 	if e != nil && e.owner == workload.ControllerUID(pod) && e.spread.divides(pod) {
+		if e.parked && (!equality.Semantic.DeepEqual(pod.Spec, e.pod.Spec) || !maps.Equal(pod.Labels, e.pod.Labels)) {
+			l.wake(e) // it is another pod by now
+		}
 		if pod.Spec.NodeName != "" || e.state < bound {
 			e.pod, e.shape, e.own = pod, "", subset.OwnTolerations(pod)
 		}

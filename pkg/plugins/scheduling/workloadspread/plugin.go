@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -13,7 +14,6 @@ import (
 	schedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
-	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/utils/clock"
 )
 
@@ -50,30 +50,49 @@ type core struct {
 	binds    *binds
 }
 
-// NewFactory makes the factory to register with a scheduler, as in app.WithPlugin(workloadspread.Name, workloadspread.NewFactory()). The
-// plugins it makes, one for each profile, share one ledger; a second scheduler in the same process needs a factory of its own.
-func NewFactory() frameworkruntime.PluginFactory {
-	var once sync.Once
-	var shared *core
-	var err error
-	return func(ctx context.Context, obj runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
-		args, argsErr := argsFrom(obj)
-		if argsErr != nil {
-			return nil, argsErr
-		}
-		once.Do(func() { shared, err = newCore(ctx, args, handle) })
-		if err != nil {
-			return nil, err
-		}
-		if *shared.args != *args {
-			return nil, fmt.Errorf("pluginConfig[%s].args: must be the same in all profiles, which share one ledger", Name)
-		}
-		preemption, err := defaultpreemption.New(ctx, defaultPreemptionArgs(), handle, shared.ledger.predicates.features)
-		if err != nil {
-			return nil, err
-		}
-		return &Spread{core: shared, handle: handle, preemption: preemption}, nil
+// Family are the plugins of one scheduler. Those of all its profiles share one ledger; a second scheduler in the same process needs a family of
+// its own. The zero value is ready, as in
+//
+//	var plugins workloadspread.Family
+//	app.NewSchedulerCommand(app.WithPlugin(workloadspread.Name, plugins.Spread), app.WithPlugin(workloadspread.GateName, plugins.Gate))
+type Family struct {
+	once sync.Once
+	err  error
+	core atomic.Pointer[core]
+	// gated is true once a profile enables the gate.
+	gated atomic.Bool
+}
+
+// Spread makes the plugin WorkloadSpread of one profile.
+func (f *Family) Spread(ctx context.Context, obj runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+	args, err := argsFrom(obj)
+	if err != nil {
+		return nil, err
 	}
+	f.once.Do(func() {
+		var c *core
+		if c, f.err = newCore(ctx, args, handle, f.gated.Load); f.err == nil {
+			f.core.Store(c)
+		}
+	})
+	if f.err != nil {
+		return nil, f.err
+	}
+	shared := f.core.Load()
+	if *shared.args != *args {
+		return nil, fmt.Errorf("pluginConfig[%s].args: must be the same in all profiles, which share one ledger", Name)
+	}
+	preemption, err := defaultpreemption.New(ctx, defaultPreemptionArgs(), handle, shared.ledger.predicates.features)
+	if err != nil {
+		return nil, err
+	}
+	return &Spread{core: shared, handle: handle, preemption: preemption}, nil
+}
+
+// Gate makes the plugin WorkloadSpreadGate of one profile.
+func (f *Family) Gate(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
+	f.gated.Store(true)
+	return &Gate{f}, nil
 }
 
 // defaultPreemptionArgs are those that a scheduler uses if its configuration says nothing of DefaultPreemption.
@@ -82,7 +101,7 @@ func defaultPreemptionArgs() *schedulerconfig.DefaultPreemptionArgs {
 }
 
 // newCore wires the ledger to the scheduler. It starts informers and waits for nothing.
-func newCore(ctx context.Context, args *Args, handle fwk.Handle) (*core, error) {
+func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func() bool) (*core, error) {
 	logger := klog.LoggerWithName(klog.FromContext(ctx), Name)
 	ctx = klog.NewContext(ctx, logger)
 	factory := handle.SharedInformerFactory()
@@ -106,6 +125,7 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle) (*core, error) 
 		func(pods map[string]*corev1.Pod) { handle.Activate(logger, pods) },
 		announceTo(handle))
 	l.predicates = predicates{features: feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate), dra: handle.SharedDRAManager()}
+	l.gated = gated
 	custom.changed, custom.seen, custom.retry = l.workloadChanged, l.ownerSeen, l.retryOrphans
 
 	listeners, err := watch(ctx, l, factory, spreads)

@@ -372,3 +372,46 @@ func TestAnExhaustedPodIsWokenByTheVolumesAndDevicesThatConcernIt(t *testing.T) 
 		}
 	}
 }
+
+func TestTheGateHoldsAPodFromWhenItIsToldToWaitUntilItIsWoken(t *testing.T) {
+	w := newWorld(t, 2)
+	w.ledger.gated = func() bool { return true }
+	w.spread(1, `subsets: [{name: a, maxReplicas: 1}]
+scheduleStrategy: {whenFull: Wait}`)
+	var plugins Family
+	plugins.core.Store(&core{ledger: w.ledger})
+	gate := &Gate{&plugins}
+	pods := w.podsNamed("p", 2)
+	expectHeld := func(when string, want bool) {
+		t.Helper()
+		if held := !gate.PreEnqueue(t.Context(), pods[1]).IsSuccess(); held != want {
+			t.Errorf("%s: held is %t, want %t", when, held, want)
+		}
+	}
+	w.expectChoice(pods[0], "a")
+	expectHeld("before its first cycle", false)
+	if answer := w.ledger.choose(pods[1], nil); answer.reason != v1alpha1.ReasonSubsetsFull {
+		t.Fatalf("got %+v", answer)
+	}
+	expectHeld("told to wait", true)
+	w.expectAwake("p1") // which makes the queue ask the gate
+	w.ledger.observe(pods[1].DeepCopy())
+	expectHeld("its status written", true)
+	w.ledger.gone(pods[0].UID)
+	w.expectAwake("p1")
+	expectHeld("woken", false)
+	w.expectChoice(pods[1], "a")
+
+	late := w.pod("late")
+	if answer := w.ledger.choose(late, nil); answer.reason != v1alpha1.ReasonSubsetsFull {
+		t.Fatalf("got %+v", answer)
+	}
+	w.expectAwake("late")
+	changed := late.DeepCopy()
+	changed.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	w.ledger.observe(changed)
+	w.expectAwake("late") // another pod, as it were
+	if !gate.PreEnqueue(t.Context(), changed).IsSuccess() {
+		t.Error("held although it has changed")
+	}
+}

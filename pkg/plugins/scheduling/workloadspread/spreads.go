@@ -189,7 +189,7 @@ func (l *ledger) compile(s *spread, object *v1alpha1.WorkloadSpread) {
 	for _, e := range s.members {
 		e.woken, e.place = false, waitplace{}
 		e.tried, e.preempted, e.again, e.preempting, e.nominated, e.exhausted, e.since = 0, 0, false, false, false, false, nil
-		e.wasExhausted = false
+		e.wasExhausted, e.parked = false, false
 		index, uncertain := rename(e, before, policy)
 		e.subset, e.uncertain, e.scope = subset.None, 0, ""
 		if policy == nil {

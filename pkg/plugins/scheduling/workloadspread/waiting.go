@@ -168,6 +168,7 @@ func (l *ledger) wake(e *entry) {
 		list.woken++
 	}
 	l.leave(e)
+	e.parked = false
 	wokenPods.Inc()
 	l.awake[string(e.pod.UID)] = e.pod
 }

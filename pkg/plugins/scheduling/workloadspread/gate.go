@@ -1,0 +1,56 @@
+package workloadspread
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// GateName of the plugin in scheduler configurations.
+const GateName = "WorkloadSpreadGate"
+
+// Gate keeps pods that wait for a slot out of the scheduling queue's way until the ledger wakes them.
+//
+// The queue looks at every unschedulable pod when any pod of the cluster ends, and asks the plugins that rejected it, which with thousands of
+// waiting pods takes longer than scheduling those that are woken. A pod that a gate holds is asked about the gate's events alone, and this gate,
+// a plugin of its own for that, has none. Only a pod that had its cycle and was told that there is no slot is held.
+type Gate struct{ family *Family }
+
+var (
+	_ fwk.PreEnqueuePlugin  = &Gate{}
+	_ fwk.EnqueueExtensions = &Gate{}
+)
+
+// Name of the plugin.
+func (g *Gate) Name() string { return GateName }
+
+// EventsToRegister is empty. A plugin that did not say so would be asked about all events.
+func (g *Gate) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) { return nil, nil }
+
+// PreEnqueue holds a pod that waits for a slot.
+func (g *Gate) PreEnqueue(_ context.Context, pod *corev1.Pod) *fwk.Status {
+	if c := g.family.core.Load(); c != nil && c.ledger.isParked(pod) {
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "waiting for a slot")
+	}
+	return nil
+}
+
+func (l *ledger) isParked(pod *corev1.Pod) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.entries[pod.UID]
+	return e != nil && e.parked
+}
+
+// park has the gate hold a pod that was told that there is no slot for it, from the end of its cycle until it is woken. It takes activating it:
+// that makes the queue ask the gate.
+func (l *ledger) park(e *entry, why v1alpha1.Reason) {
+	if !l.gated() || why != v1alpha1.ReasonSubsetsFull && why != v1alpha1.ReasonAdmittedSubsetFull {
+		return
+	}
+	e.parked = true
+	l.awake[string(e.pod.UID)] = e.pod
+}
