@@ -27,6 +27,8 @@ type facts struct {
 	scaledByCost map[types.UID]bool
 	// labelled is the subset that a pod's label names.
 	labelled map[types.UID]string
+	// terminating is until when a pod may take to end, of those that are being deleted.
+	terminating map[types.UID]metav1.Time
 	// podsUnknown: without the workload they could not be looked for.
 	podsUnknown bool
 	// unschedulable is how many of them the scheduler found no node for, by revision.
@@ -60,13 +62,14 @@ func describe(spread *v1alpha1.WorkloadSpread, f *facts) v1alpha1.WorkloadSpread
 	status.Summary = summary(f, &plan, tally.Total())
 	status.ObservedReplicas = plan.Replicas
 	countPods(&status, spread, f, &plan)
-	status.SubsetStatuses = subsetStatuses(spread, f, &plan, tally.Total(), waiting.Total(), spread.Status.SubsetStatuses)
+	deleting := deletions(spread, f)
+	status.SubsetStatuses = subsetStatuses(spread, f, &plan, tally.Total(), waiting.Total(), deleting[total], spread.Status.SubsetStatuses)
 	for _, revision := range revisions(f) {
 		if status.VersionedSubsetStatuses == nil {
 			status.VersionedSubsetStatuses = map[string][]v1alpha1.SubsetStatus{}
 		}
 		status.VersionedSubsetStatuses[revision] = subsetStatuses(spread, f, &plan, tally.Kept(revision), waiting.Kept(revision),
-			spread.Status.VersionedSubsetStatuses[revision])
+			deleting[revision], spread.Status.VersionedSubsetStatuses[revision])
 	}
 	return status
 }
@@ -174,9 +177,41 @@ func waitingFor(f *facts, plan *subset.Plan, tally *subset.Tally) *subset.Tally 
 	return waiting
 }
 
+const (
+	// total is no revision, but all of them together.
+	total = ""
+	// mostDeletions bounds how many names of pods a status holds for a subset, so that it does not outgrow what the API server stores.
+	mostDeletions = 500
+)
+
+// deletions are the pods on their way out, by revision and subset, with the time until which they may take. Nothing counts by them.
+func deletions(spread *v1alpha1.WorkloadSpread, f *facts) map[string]map[int]map[string]metav1.Time {
+	all := map[string]map[int]map[string]metav1.Time{}
+	for i := range f.pods {
+		pod := &f.pods[i]
+		until, going := f.terminating[pod.UID]
+		index, _ := f.policy.SubsetOf(pod, spread.Name)
+		if !going || index == subset.None {
+			continue
+		}
+		for _, revision := range slices.Compact([]string{total, pod.Revision}) {
+			if all[revision] == nil {
+				all[revision] = map[int]map[string]metav1.Time{}
+			}
+			if all[revision][index] == nil {
+				all[revision][index] = map[string]metav1.Time{}
+			}
+			if in := all[revision][index]; len(in) < mostDeletions {
+				in[pod.Name] = until
+			}
+		}
+	}
+	return all
+}
+
 // subsetStatuses has an entry for each subset, in order. Those that were there before say since when a condition has been as it is.
 func subsetStatuses(spread *v1alpha1.WorkloadSpread, f *facts, plan *subset.Plan, kept, waiting subset.Counts,
-	before []v1alpha1.SubsetStatus) []v1alpha1.SubsetStatus {
+	deleting map[int]map[string]metav1.Time, before []v1alpha1.SubsetStatus) []v1alpha1.SubsetStatus {
 	statuses := make([]v1alpha1.SubsetStatus, len(f.policy.Subsets))
 	for i := range statuses {
 		name := f.policy.Subsets[i].Name
@@ -184,6 +219,7 @@ func subsetStatuses(spread *v1alpha1.WorkloadSpread, f *facts, plan *subset.Plan
 			Name:            name,
 			Replicas:        kept.At(i),
 			MissingReplicas: subset.Free(plan.Quota[i], kept.At(i)),
+			DeletingPods:    deleting[i],
 		}
 		for j := range before {
 			if before[j].Name == name {

@@ -24,7 +24,7 @@ import (
 
 // gather reads the facts about a spread. An error means that they could not be read; a fact that the user has to mend is no error.
 func (r *reconciler) gather(ctx context.Context, spread *v1alpha1.WorkloadSpread) (*facts, error) {
-	f := &facts{now: metav1.NewTime(r.clock.Now()), unschedulable: map[string]int32{}, scaledByCost: map[types.UID]bool{}, labelled: map[types.UID]string{}}
+	f := &facts{now: metav1.NewTime(r.clock.Now()), unschedulable: map[string]int32{}, scaledByCost: map[types.UID]bool{}, labelled: map[types.UID]string{}, terminating: map[types.UID]metav1.Time{}}
 	f.policy, f.invalid = subset.Compile(&spread.Spec, field.NewPath("spec"))
 	if f.policy == nil {
 		return f, nil
@@ -190,6 +190,9 @@ func (r *reconciler) observe(ctx context.Context, f *facts, pods []corev1.Pod) e
 		f.pods = append(f.pods, observed)
 		if name, found := pod.Labels[v1alpha1.SubsetLabel]; found {
 			f.labelled[pod.UID] = name
+		}
+		if pod.DeletionTimestamp != nil {
+			f.terminating[pod.UID] = *pod.DeletionTimestamp
 		}
 		if scalesByCost(pod) {
 			f.scaledByCost[observed.Owner] = true

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/berth-project/berth/pkg/simulate"
+	"github.com/berth-project/berth/test/checker"
 )
 
 // TestScenarios plays every scenario on the control plane. The expected tables are those that the simulation is held to.
@@ -39,6 +40,16 @@ func TestScenarios(t *testing.T) {
 				t.Fatal(err)
 			}
 			expectNoViolation(t)
+			expectTrueStatus(t, play.Namespace)
 		})
 	}
+}
+
+// expectTrueStatus waits until the statuses of the namespace's spreads say what an independent recount says.
+func expectTrueStatus(t *testing.T, ns string) {
+	t.Helper()
+	waitFor(t, "statuses to be true", func(ctx context.Context) (string, error) {
+		differences, err := checker.Recount(ctx, the.Dynamic, ns)
+		return strings.Join(differences, "\n"), err
+	})
 }

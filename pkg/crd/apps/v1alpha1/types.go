@@ -323,12 +323,14 @@ type SubsetStatus struct {
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// CreatingPods are pods given to the subset at admission and not seen since. Normally empty.
+	// CreatingPods are pods given to the subset and not seen since. Always empty: a subset is given to a pod that is there, with its node, or
+	// is noted on a pod that is counted among the pending ones.
 	//
 	// +optional
 	CreatingPods map[string]metav1.Time `json:"creatingPods,omitempty"`
 
-	// DeletingPods are pods of the subset whose deletion was seen and not finished. Normally empty.
+	// DeletingPods are pods of the subset that are being deleted, by name, with the time until which they may take; 500 of them at most. They are
+	// not counted in replicas.
 	//
 	// +optional
 	DeletingPods map[string]metav1.Time `json:"deletingPods,omitempty"`

@@ -1,0 +1,241 @@
+package checker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+)
+
+// Recount counts the pods of every spread of a namespace anew, from what the API server shows now, and returns how the statuses differ from
+// that. Spreads whose workload is none of the built-in kinds, is gone, or is picked from by a target filter are left out.
+func Recount(ctx context.Context, client dynamic.Interface, namespace string) (differences []string, err error) {
+	objects := map[string][]unstructured.Unstructured{}
+	list := func(resource schema.GroupVersionResource, in string) error {
+		all, err := client.Resource(resource).Namespace(in).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return fmt.Errorf("listing %s: %w", resource.Resource, err)
+		}
+		objects[resource.Resource] = all.Items
+		return nil
+	}
+	for _, resource := range watched {
+		if err := list(resource, namespace); err != nil {
+			return nil, err
+		}
+	}
+	if err := list(schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, ""); err != nil {
+		return nil, err
+	}
+	r := recount{workloads: map[string]*unstructured.Unstructured{}, owners: map[string]string{}, nodes: map[string]*unstructured.Unstructured{}, pods: objects["pods"]}
+	for _, kind := range []string{"deployments", "replicasets", "statefulsets", "jobs"} {
+		for i := range objects[kind] {
+			object := &objects[kind][i]
+			r.workloads[object.GetKind()+" "+object.GetNamespace()+"/"+object.GetName()] = object
+			r.owners[string(object.GetUID())] = controllerOf(object)
+		}
+	}
+	for i := range objects["nodes"] {
+		r.nodes[objects["nodes"][i].GetName()] = &objects["nodes"][i]
+	}
+	for i := range objects["workloadspreads"] {
+		differences = append(differences, r.compare(&objects["workloadspreads"][i])...)
+	}
+	return differences, nil
+}
+
+type recount struct {
+	workloads map[string]*unstructured.Unstructured
+	// owners are the controllers of controllers, by UID.
+	owners map[string]string
+	nodes  map[string]*unstructured.Unstructured
+	pods   []unstructured.Unstructured
+}
+
+func controllerOf(object *unstructured.Unstructured) string {
+	if owner := metav1.GetControllerOf(object); owner != nil {
+		return string(owner.UID)
+	}
+	return ""
+}
+
+// isBelow is true if the object is owned by the workload, directly or through others.
+func (r *recount) isBelow(object *unstructured.Unstructured, workload string) bool {
+	for owner := controllerOf(object); owner != ""; owner = r.owners[owner] {
+		if owner == workload {
+			return true
+		}
+	}
+	return false
+}
+
+// place is where a pod is counted.
+type place struct{ scope, subset string }
+
+func (r *recount) compare(object *unstructured.Unstructured) (differences []string) {
+	spread := readSpread(object)
+	workload := r.workloads[spread.target]
+	_, filtered, _ := unstructured.NestedMap(object.Object, "spec", "targetFilter")
+	if !spread.known || filtered || workload == nil {
+		return nil
+	}
+	quotas := state{replicas: map[string]int64{spread.target: replicasOf(workload)}}
+	quotas.requote(spread, time.Time{})
+	quota := spread.history[0].quotas
+
+	kept, byPlace := map[string]int64{}, map[place]int64{}
+	terminating := map[string][]string{}
+	var pending, unplaced, adopted int64
+	for i := range r.pods {
+		p := &r.pods[i]
+		if !r.isBelow(p, string(workload.GetUID())) {
+			continue
+		}
+		active, node := readPod(p).active, nodeNameOf(p)
+		subset, recorded := r.subsetOf(p, object, node)
+		switch {
+		case !active:
+			if p.GetDeletionTimestamp() != nil && subset != "" {
+				terminating[subset] = append(terminating[subset], p.GetName())
+			}
+			continue
+		case node == "":
+			pending++
+			continue
+		case subset == "":
+			unplaced++
+		case !recorded:
+			adopted++
+		}
+		scope := readPod(p).scope
+		if spread.whole {
+			scope = ""
+		}
+		kept[subset]++
+		byPlace[place{scope, subset}]++
+	}
+	var surplus int64
+	for at, n := range byPlace {
+		if at.subset != "" {
+			surplus += max(0, n-quota[at.subset])
+		}
+	}
+	number := func(path ...string) int64 {
+		n, _, _ := unstructured.NestedInt64(object.Object, append([]string{"status"}, path...)...)
+		return n
+	}
+	differ := func(what string, is any, want any) {
+		if is != want {
+			differences = append(differences, fmt.Sprintf("%s/%s: status.%s is %v, and it is %v", object.GetNamespace(), object.GetName(), what, is, want))
+		}
+	}
+	differ("observedGeneration", number("observedGeneration"), object.GetGeneration())
+	differ("observedReplicas", number("observedReplicas"), quotas.replicas[spread.target])
+	differ("pendingPods", number("pendingPods"), pending)
+	differ("unplacedPods", number("unplacedPods"), unplaced)
+	differ("adoptedPods", number("adoptedPods"), adopted)
+	differ("surplusPods", number("surplusPods"), surplus)
+	statuses, _, _ := unstructured.NestedSlice(object.Object, "status", "subsetStatuses")
+	differ("subsetStatuses, their number,", len(statuses), len(spread.subsets))
+	for i, each := range statuses {
+		if i >= len(spread.subsets) {
+			break
+		}
+		status, name := each.(map[string]any), spread.subsets[i].name
+		missing := int64(-1)
+		if quota[name] != noLimit && spread.subsets[i].max != nil {
+			missing = max(0, quota[name]-kept[name])
+		}
+		replicas, _ := status["replicas"].(int64)
+		missingReplicas, _ := status["missingReplicas"].(int64)
+		deleting, _ := status["deletingPods"].(map[string]any)
+		named := make([]string, 0, len(deleting))
+		for pod := range deleting {
+			named = append(named, pod)
+		}
+		slices.Sort(named)
+		slices.Sort(terminating[name])
+		at := fmt.Sprintf("subsetStatuses[%d].", i)
+		differ(at+"name", status["name"], any(name))
+		differ(at+"replicas", replicas, kept[name])
+		differ(at+"missingReplicas", missingReplicas, missing)
+		differ(at+"deletingPods", strings.Join(named, " "), strings.Join(terminating[name], " "))
+	}
+	return differences
+}
+
+func nodeNameOf(pod *unstructured.Unstructured) string {
+	name, _, _ := unstructured.NestedString(pod.Object, "spec", "nodeName")
+	return name
+}
+
+// subsetOf is the subset that the record of the pod's Binding names, or else the first whose term selects its node. Empty for none.
+func (r *recount) subsetOf(pod, spread *unstructured.Unstructured, node string) (subset string, recorded bool) {
+	if node == "" {
+		return "", false
+	}
+	var record struct{ Name, Subset, UID string }
+	value := pod.GetAnnotations()["apps.kruise.io/matched-workloadspread"]
+	valid := json.Unmarshal([]byte(value), &record) == nil && record.UID == string(pod.GetUID()) && record.Name == spread.GetName()
+	if valid && record.Subset == "" {
+		return "", true
+	}
+	subsets, _, _ := unstructured.NestedSlice(spread.Object, "spec", "subsets")
+	for _, each := range subsets {
+		if name, _ := each.(map[string]any)["name"].(string); valid && name == record.Subset {
+			return name, true
+		}
+	}
+	if r.nodes[node] == nil {
+		return "", false
+	}
+	for _, each := range subsets {
+		fields := each.(map[string]any)
+		if term, _ := fields["requiredNodeSelectorTerm"].(map[string]any); selects(term, r.nodes[node]) {
+			name, _ := fields["name"].(string)
+			return name, false
+		}
+	}
+	return "", false
+}
+
+// selects evaluates a node selector term; a nil one selects every node.
+func selects(term map[string]any, node *unstructured.Unstructured) bool {
+	holds := func(key string, of map[string]string) bool {
+		requirements, _ := term[key].([]any)
+		for _, each := range requirements {
+			requirement := each.(map[string]any)
+			name, _ := requirement["key"].(string)
+			values, _, _ := unstructured.NestedStringSlice(requirement, "values")
+			value, there := of[name]
+			var ok bool
+			switch requirement["operator"] {
+			case "In":
+				ok = there && slices.Contains(values, value)
+			case "NotIn":
+				ok = !there || !slices.Contains(values, value)
+			case "Exists":
+				ok = there
+			case "DoesNotExist":
+				ok = !there
+			case "Gt", "Lt":
+				bound, bad := strconv.ParseInt(values[0], 10, 64)
+				n, none := strconv.ParseInt(value, 10, 64)
+				ok = bad == nil && none == nil && (requirement["operator"] == "Gt") == (n > bound) && n != bound
+			}
+			if !ok {
+				return false
+			}
+		}
+		return true
+	}
+	return holds("matchExpressions", node.GetLabels()) && holds("matchFields", map[string]string{"metadata.name": node.GetName()})
+}

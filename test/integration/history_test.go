@@ -1,0 +1,283 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-project/berth/cmd/sandbox/product"
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// A spread over pools a, with a limit, and b, with its strategy.
+func overPools(limit, strategy string) string {
+	return spreadFor("web", "apps/v1", "Deployment", "web", fmt.Sprintf("  scheduleStrategy: %s\n", strategy)+fmt.Sprintf(twoPools, limit))
+}
+
+// patchDeployment changes Deployment web, and says what its pods should be like in a merge patch.
+func patchDeployment(t *testing.T, ns, patch string) {
+	t.Helper()
+	if _, err := the.Client.AppsV1().Deployments(ns).Patch(t.Context(), "web", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// revision is the patch by which Deployment web gets another template.
+func revision(name string) string {
+	return fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{"example.com/revision":%q}}}}}`, name)
+}
+
+// expectRevision waits until all active pods are of a revision, and there are so many.
+func expectRevision(t *testing.T, ns, name string, n int) {
+	t.Helper()
+	waitFor(t, fmt.Sprintf("%d pods of revision %q", n, name), func(ctx context.Context) (string, error) {
+		pods, err := the.Pods(ctx, ns)
+		if err != nil {
+			return "", err
+		}
+		found := map[string]int{}
+		for i := range pods {
+			if pods[i].DeletionTimestamp == nil {
+				found[pods[i].Annotations["example.com/revision"]]++
+			}
+		}
+		if want := map[string]int{name: n}; !maps.Equal(found, want) {
+			return fmt.Sprint(found), nil
+		}
+		return "", nil
+	})
+}
+
+// TestARollOutEndsInTheLayoutItBeganWith: with quotas for each revision, whatever the way from one to the next.
+func TestARollOutEndsInTheLayoutItBeganWith(t *testing.T) {
+	for name, strategy := range map[string]string{
+		"more pods first":         `{"spec":{"strategy":{"rollingUpdate":{"maxSurge":3,"maxUnavailable":0}}}}`,
+		"fewer pods first":        `{"spec":{"strategy":{"rollingUpdate":{"maxSurge":0,"maxUnavailable":4}}}}`,
+		"all at once":             `{"spec":{"strategy":{"rollingUpdate":{"maxSurge":"100%","maxUnavailable":0}}}}`,
+		"none in between":         `{"spec":{"strategy":{"type":"Recreate","rollingUpdate":null}}}`,
+		"as is usual, by quarter": `{}`,
+	} {
+		for _, limit := range []string{"4", "40%"} {
+			t.Run(name+" "+limit, func(t *testing.T) {
+				pools(t, "a", "b")
+				ns := namespace(t)
+				apply(t, ns, overPools(limit, "{}"))
+				apply(t, ns, deployment("web", 10, ""))
+				expectPlaces(t, ns, "a=4 b=6")
+				patchDeployment(t, ns, strategy)
+				for _, next := range []string{"2", "3"} {
+					patchDeployment(t, ns, revision(next))
+					expectRevision(t, ns, next, 10)
+					expectPlaces(t, ns, "a=4 b=6")
+				}
+				expectTrueStatus(t, ns)
+				expectNoViolation(t)
+			})
+		}
+	}
+}
+
+func TestARollOutThatIsPausedAndTakenBack(t *testing.T) {
+	pools(t, "a", "b")
+	ns := namespace(t)
+	apply(t, ns, overPools("4", "{}"))
+	apply(t, ns, deployment("web", 10, ""))
+	expectPlaces(t, ns, "a=4 b=6")
+	// New pods do not become available, so the roll-out stops at 5 of them.
+	patchDeployment(t, ns, `{"spec":{"minReadySeconds":500,"strategy":{"rollingUpdate":{"maxSurge":5,"maxUnavailable":0}}}}`)
+	patchDeployment(t, ns, revision("2"))
+	expectPlaces(t, ns, "a=8 b=7") // of each revision 4 in a
+	patchDeployment(t, ns, `{"spec":{"paused":true}}`)
+	scale(t, ns, "web", 12) // both revisions grow, in proportion
+	waitFor(t, "12 replicas and 5 more", func(ctx context.Context) (string, error) {
+		pods, err := the.Pods(ctx, ns)
+		if err != nil || len(pods) == 17 {
+			return "", err
+		}
+		return fmt.Sprintf("%d pods", len(pods)), nil
+	})
+	expectPlaces(t, ns, "a=8 b=9")
+	expectTrueStatus(t, ns)
+	expectRevisions(t, ns, 2)
+	patchDeployment(t, ns, `{"spec":{"paused":false,"minReadySeconds":0,"template":{"metadata":{"annotations":null}}}}`) // kubectl rollout undo
+	expectRevision(t, ns, "", 12)
+	expectPlaces(t, ns, "a=4 b=8")
+	expectTrueStatus(t, ns)
+	expectRevisions(t, ns, 1)
+	expectNoViolation(t)
+}
+
+// expectRevisions: the status counts so many revisions, each by itself.
+func expectRevisions(t *testing.T, ns string, n int) {
+	t.Helper()
+	waitFor(t, fmt.Sprintf("%d revisions", n), func(ctx context.Context) (string, error) {
+		spread, err := the.Spread(ctx, ns, "web")
+		if err != nil {
+			return "", err
+		}
+		if found := len(spread.Status.VersionedSubsetStatuses); found != n {
+			return fmt.Sprintf("%d: %s", found, spread.Status.Summary), nil
+		}
+		return "", nil
+	})
+}
+
+// uids of the namespace's pods.
+func uids(t *testing.T, ns string) []types.UID {
+	t.Helper()
+	pods, err := the.Pods(t.Context(), ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make([]types.UID, len(pods))
+	for i := range pods {
+		all[i] = pods[i].UID
+	}
+	slices.Sort(all)
+	return all
+}
+
+// expectSummary waits until the spread's status says in one line that its pods are where they are.
+func expectSummary(t *testing.T, ns, want string) {
+	t.Helper()
+	waitFor(t, "summary "+want, func(ctx context.Context) (string, error) {
+		spread, err := the.Spread(ctx, ns, "web")
+		if err != nil || spread.Status.Summary == want && spread.Status.ObservedGeneration == spread.Generation {
+			return "", err
+		}
+		return spread.Status.Summary, nil
+	})
+}
+
+// TestAChangedSpreadLeavesItsPodsWhereTheyAre: they are counted anew, and given up in the new order when the workload shrinks.
+func TestAChangedSpreadLeavesItsPodsWhereTheyAre(t *testing.T) {
+	term := func(pool string) string {
+		return fmt.Sprintf("requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [%s]}]}", pool)
+	}
+	tests := map[string]struct {
+		subsets string
+		summary string
+		adopted int32
+		surplus int32
+		// five is where the pods are once five are left of ten.
+		five string
+	}{
+		"a quota lowered":       {"{name: a, maxReplicas: 2, " + term("a") + "}, {name: b, " + term("b") + "}", "a 4/2, b 6/-", 0, 2, "a=2 b=3"},
+		"a quota raised":        {"{name: a, maxReplicas: 9, " + term("a") + "}, {name: b, " + term("b") + "}", "a 4/9, b 6/-", 0, 0, "a=4 b=1"},
+		"the order turned":      {"{name: b, maxReplicas: 9, " + term("b") + "}, {name: a, " + term("a") + "}", "b 6/9, a 4/-", 0, 0, "a=0 b=5"},
+		"a subset renamed":      {"{name: first, maxReplicas: 4, " + term("a") + "}, {name: b, " + term("b") + "}", "first 4/4, b 6/-", 4, 0, "a=4 b=1"},
+		"a subset removed":      {"{name: b, " + term("b") + "}", "b 6/-", 0, 0, "a=0 b=5"},
+		"a subset put in front": {"{name: none, maxReplicas: 3, " + term("c") + "}, {name: a, maxReplicas: 4, " + term("a") + "}, {name: b, " + term("b") + "}", "none 0/3, a 4/4, b 6/-", 0, 0, "a=4 b=1"},
+		"counts to percentages": {"{name: a, maxReplicas: 40%, " + term("a") + "}, {name: b, " + term("b") + "}", "a 4/4, b 6/-", 0, 0, "a=2 b=3"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			pools(t, "a", "b")
+			ns := namespace(t)
+			apply(t, ns, overPools("4", "{}"))
+			apply(t, ns, deployment("web", 10, ""))
+			expectPlaces(t, ns, "a=4 b=6")
+			before := uids(t, ns)
+			apply(t, ns, spreadFor("web", "apps/v1", "Deployment", "web", "  subsets: ["+tc.subsets+"]"))
+			expectSummary(t, ns, tc.summary)
+			expectTrueStatus(t, ns)
+			if after := uids(t, ns); !slices.Equal(before, after) {
+				t.Errorf("pods %v have become %v", before, after)
+			}
+			spread, err := the.Spread(t.Context(), ns, "web")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s := spread.Status; s.AdoptedPods != tc.adopted || s.SurplusPods != tc.surplus {
+				t.Errorf("adopted %d and surplus %d, want %d and %d", s.AdoptedPods, s.SurplusPods, tc.adopted, tc.surplus)
+			}
+			scale(t, ns, "web", 5)
+			expectPlaces(t, ns, tc.five)
+			expectTrueStatus(t, ns)
+			expectNoViolation(t)
+		})
+	}
+}
+
+// TestAJobsRetriesTakeTheSlotsOfThePodsThatFailed: a pod that has failed holds none.
+func TestAJobsRetriesTakeTheSlotsOfThePodsThatFailed(t *testing.T) {
+	pools(t, "a", "b")
+	ns := namespace(t)
+	apply(t, ns, spreadFor("web", "batch/v1", "Job", "web", fmt.Sprintf(twoPools, "2")))
+	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: batchv1.JobSpec{
+		Parallelism: ptr.To[int32](5), Completions: ptr.To[int32](5), BackoffLimit: ptr.To[int32](100),
+		Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{SchedulerName: v1alpha1.SchedulerName, RestartPolicy: corev1.RestartPolicyNever,
+			Containers: []corev1.Container{{Name: "main", Image: "registry.k8s.io/pause:3.10"}}}},
+	}}
+	if _, err := the.Client.BatchV1().Jobs(ns).Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	expectPlaces(t, ns, "a=2 b=3")
+	pods, err := the.Pods(t.Context(), ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed := 0
+	for i := range pods {
+		if !strings.HasSuffix(pods[i].Spec.NodeName, "-a") {
+			continue
+		}
+		patch := []byte(`{"status":{"phase":"Failed"}}`)
+		if _, err := the.Client.CoreV1().Pods(ns).Patch(t.Context(), pods[i].Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+			t.Fatal(err)
+		}
+		failed++
+	}
+	waitFor(t, "the retries", func(ctx context.Context) (string, error) {
+		pods, err := the.Pods(ctx, ns)
+		if err != nil {
+			return "", err
+		}
+		active := map[string]int{}
+		for i := range pods {
+			if pods[i].Status.Phase != corev1.PodFailed && pods[i].DeletionTimestamp == nil {
+				active[pods[i].Labels[v1alpha1.SubsetLabel]]++
+			}
+		}
+		if want := map[string]int{"a": failed, "b": 3}; !maps.Equal(active, want) {
+			return fmt.Sprint(active), nil
+		}
+		return "", nil
+	})
+	expectTrueStatus(t, ns)
+	expectNoViolation(t)
+}
+
+// TestAControllerThatIsKilledInTheMiddleCountsRightAfterwards, and gives the pods the costs by which they go in order.
+func TestAControllerThatIsKilledInTheMiddleCountsRightAfterwards(t *testing.T) {
+	pools(t, "a", "b", "c")
+	ns := namespace(t)
+	apply(t, ns, oneOneThree)
+	apply(t, ns, deployment("web", 40, ""))
+	waitForRest(t, ns, 40)
+	for _, replicas := range []int{100, 30, 60} {
+		scale(t, ns, "web", replicas)
+		if err := the.Sandbox.Signal(product.Controller, 0, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		waitForRest(t, ns, replicas)
+		expectTrueStatus(t, ns)
+	}
+	scale(t, ns, "web", 25)
+	kept := waitForRest(t, ns, 25)
+	if want := map[string]int{"a": 5, "b": 5, "c": 15}; !maps.Equal(kept, want) {
+		t.Errorf("scaled down to %v, want %v", kept, want)
+	}
+	expectTrueStatus(t, ns)
+	expectNoViolation(t)
+}
