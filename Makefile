@@ -113,7 +113,11 @@ bench-scheduler: tools build $(BIN)/benchstat ## Compare the scheduler with the 
 
 .PHONY: bench-webhook
 bench-webhook: tools build ## Measure what admission costs: creations with and without it, a Deployment of 3,000, memory for 1,000 spreads.
-	$(GO) run ./test/bench/webhook $(BENCH_FLAGS)
+	$(GO) run ./test/bench/controller $(BENCH_FLAGS)
+
+.PHONY: bench-controller
+bench-controller: tools build ## Measure the status controller with 1,000 spreads of 30 pods: at rest, after a restart, one change at a time, in a burst.
+	$(GO) run ./test/bench/controller -only status $(BENCH_FLAGS)
 
 .PHONY: lint
 lint: $(BIN)/golangci-lint ## Run the linters.

@@ -40,11 +40,15 @@ type creations struct {
 	owners map[string][]metav1.OwnerReference // by namespace
 }
 
-// Namespaces that the webhook is asked about and that it is kept away from. In all else they are equal.
+// Namespaces that the webhook is asked about, and that it is kept away from. In the third, another webhook is asked that does nothing but
+// answer with a patch of the same size: what it adds, the API server takes for any webhook. In all else they are equal.
 const (
 	with    = "with"
 	without = "without"
+	stub    = "stub"
 )
+
+var namespaces = []string{with, without, stub}
 
 func measureCreations(ctx context.Context, s settings) (err error) {
 	dir, err := os.MkdirTemp("", "berth-bench-webhook-")
@@ -65,11 +69,16 @@ func measureCreations(ctx context.Context, s settings) (err error) {
 	if c.fast, err = kubernetes.NewForConfig(config); err != nil {
 		return err
 	}
-	for _, namespace := range []string{with, without} {
+	for _, namespace := range namespaces {
 		if err := c.prepare(ctx, namespace); err != nil {
 			return err
 		}
 	}
+	stopStub, err := c.serveStub(ctx)
+	if err != nil {
+		return err
+	}
+	defer stopStub()
 	before, err := readMemory(ctx, cluster)
 	if err != nil {
 		return err
@@ -78,7 +87,7 @@ func measureCreations(ctx context.Context, s settings) (err error) {
 		return err
 	}
 	// Warms connections and caches, and gives the garbage collectors something to collect.
-	for _, namespace := range []string{with, without} {
+	for _, namespace := range namespaces {
 		if _, err := c.round(ctx, namespace, s.rate, 2); err != nil {
 			return err
 		}
@@ -96,11 +105,8 @@ func measureCreations(ctx context.Context, s settings) (err error) {
 	all := map[string][]time.Duration{}
 	var calls callTimes
 	for i := range s.rounds {
-		order := []string{with, without}
-		if i%2 == 1 {
-			order = []string{without, with}
-		}
-		for _, namespace := range order {
+		for j := range namespaces {
+			namespace := namespaces[(i+j)%len(namespaces)]
 			r, err := c.round(ctx, namespace, s.rate, s.seconds)
 			if err != nil {
 				return err
@@ -115,9 +121,17 @@ func measureCreations(ctx context.Context, s settings) (err error) {
 	for _, took := range all {
 		slices.Sort(took)
 	}
-	fmt.Printf("\nall rounds: p50 %.2f with, %.2f without: %.2f added; p99 %.2f with, %.2f without: %.2f added\n",
-		milliseconds(quantile(all[with], .5)), milliseconds(quantile(all[without], .5)), milliseconds(quantile(all[with], .5)-quantile(all[without], .5)),
-		milliseconds(quantile(all[with], .99)), milliseconds(quantile(all[without], .99)), milliseconds(quantile(all[with], .99)-quantile(all[without], .99)))
+	fmt.Printf("\n%-24s", "all rounds")
+	for _, q := range []float64{.5, .9, .99} {
+		fmt.Printf(" %8s %8s", fmt.Sprintf("p%.0f", q*100), "added")
+	}
+	for _, namespace := range namespaces {
+		fmt.Printf("\n%-24s", map[string]string{with: "with the webhook", without: "without", stub: "with one that does nothing"}[namespace])
+		for _, q := range []float64{.5, .9, .99} {
+			fmt.Printf(" %8.2f %8.2f", milliseconds(quantile(all[namespace], q)), milliseconds(quantile(all[namespace], q)-quantile(all[without], q)))
+		}
+	}
+	fmt.Println()
 	fmt.Printf("calls of the webhook, as the API server times them: %d, mean %.2f ms, %.2f %% within 5 ms, %.2f %% within 25 ms; as the webhook does: p50 %.2f ms, p99 %.2f ms\n",
 		int(calls.server.count), calls.server.mean()*1000, 100*calls.server.share(0.005), 100*calls.server.share(0.025), calls.own.quantile(.5)*1000, calls.own.quantile(.99)*1000)
 	return nil
@@ -128,7 +142,7 @@ func mebi(bytes float64) float64 { return bytes / (1 << 20) }
 // prepare makes a namespace with workloads. No controller manager makes its service account or replica sets.
 func (c *creations) prepare(ctx context.Context, name string) error {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if name == without {
+	if name != with {
 		namespace.Labels = map[string]string{v1alpha1.AdmissionLabel: "disabled"}
 	}
 	if _, err := c.fast.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil {
@@ -173,17 +187,17 @@ func podSpec() corev1.PodSpec {
 	}}}
 }
 
-// createSpreads makes those of the workloads in both namespaces, so that their status costs the same, and all others in the one that the
+// createSpreads makes those of the workloads in all namespaces, so that their status costs the same, and all others in the one that the
 // webhook is asked about.
 func (c *creations) createSpreads(ctx context.Context, n int) error {
 	creating, creatingCtx := errgroup.WithContext(ctx)
 	creating.SetLimit(8)
 	for i := range n {
-		namespaces := []string{with}
-		if i < workloads {
-			namespaces = append(namespaces, without)
+		in := namespaces
+		if i >= workloads {
+			in = []string{with}
 		}
-		for _, namespace := range namespaces {
+		for _, namespace := range in {
 			creating.Go(func() error { return c.ApplyYAML(creatingCtx, namespace, spreadOver(workloadName(i))) })
 		}
 	}
@@ -237,7 +251,7 @@ func (r *round) print(number int, namespace string) {
 	n := float64(len(r.took))
 	fmt.Printf("%-6d %-8s %8.0f %8.2f %8.2f %8.2f |", number, namespace, n/r.lasts.Seconds(),
 		milliseconds(quantile(r.took, .5)), milliseconds(quantile(r.took, .99)), milliseconds(quantile(r.took, 1)))
-	if namespace == without {
+	if namespace != with {
 		fmt.Printf(" %10s %10s %11s | %10s %10s |", "", "", "", "", "")
 	} else {
 		fmt.Printf(" %10.2f %9.2f%% %10.2f%% | %10.2f %10.2f |", r.calls.server.mean()*1000, 100*r.calls.server.share(.005), 100*r.calls.server.share(.025),
@@ -279,8 +293,8 @@ func (c *creations) round(ctx context.Context, namespace string, rate, seconds i
 			if err != nil {
 				return err
 			}
-			if constrained := made.Annotations[v1alpha1.ConstraintsAnnotation] != ""; constrained != (namespace == with) {
-				return fmt.Errorf("pod %s/%s: constrained is %t", namespace, made.Name, constrained)
+			if changed := made.Annotations[v1alpha1.ConstraintsAnnotation] != ""; changed != (namespace != without) {
+				return fmt.Errorf("pod %s/%s was changed: %t", namespace, made.Name, changed)
 			}
 			mu.Lock()
 			defer mu.Unlock()

@@ -1,16 +1,20 @@
-// Command webhook measures what the webhook for pods costs, on a sandbox: how much later a pod is created because of it, at a steady rate of
-// creations and with many spreads in its cache; what that takes of the controller's CPU and memory; and how fast a Deployment grows with it
-// and without. The runs with and without take turns, because machines are noisy. It is `make bench-webhook`.
+// Command controller measures what berth-controller costs, on a sandbox.
+//
+// Of its webhook for pods (`make bench-webhook`): how much later a pod is created because of it, at a steady rate of creations and with many
+// spreads in its cache; what that takes of the controller's CPU and memory; and how fast a Deployment grows with it and without. The runs with
+// and without take turns, because machines are noisy.
+//
+// Of the statuses (`make bench-controller`): many spreads at rest, after a restart, and one in a burst.
 package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -32,13 +36,13 @@ type settings struct {
 
 func main() {
 	var s settings
-	flag.StringVar(&s.only, "only", "", "creations or deployment, to measure one of the two")
-	flag.IntVar(&s.spreads, "spreads", 1000, "spreads in the webhook's cache")
+	flag.StringVar(&s.only, "only", "creations,deployment", "what to measure, of creations, deployment and status")
+	flag.IntVar(&s.spreads, "spreads", 1000, "spreads in the controller's cache")
 	flag.IntVar(&s.rate, "rate", 500, "creations a second")
 	flag.IntVar(&s.seconds, "seconds", 10, "length of a round of creations")
 	flag.IntVar(&s.rounds, "rounds", 3, "rounds with the webhook, and as many without")
 	flag.IntVar(&s.nodes, "nodes", 100, "nodes for the Deployment")
-	flag.IntVar(&s.pods, "pods", 3000, "pods of the Deployment")
+	flag.IntVar(&s.pods, "pods", 3000, "pods of the Deployment, and binds of the burst")
 	flag.IntVar(&s.pairs, "pairs", 5, "measured pairs of Deployments, after one that is not counted")
 	flag.Parse()
 	rest.SetDefaultWarningHandler(rest.NoWarnings{}) // of the many spreads whose workloads do not exist
@@ -46,22 +50,23 @@ func main() {
 	err := run(ctx, s)
 	stop()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench-webhook:", err)
+		fmt.Fprintln(os.Stderr, "bench-controller:", err)
 		os.Exit(1)
 	}
 }
 
 func run(ctx context.Context, s settings) error {
-	switch s.only {
-	case "creations":
-		return measureCreations(ctx, s)
-	case "deployment":
-		return measureDeployment(ctx, s)
-	case "":
-		return errors.Join(measureCreations(ctx, s), measureDeployment(ctx, s))
-	default:
-		return fmt.Errorf("-only %s: must be creations or deployment", s.only)
+	measures := map[string]func(context.Context, settings) error{"creations": measureCreations, "deployment": measureDeployment, "status": measureStatus}
+	for _, name := range strings.Split(s.only, ",") {
+		measure := measures[name]
+		if measure == nil {
+			return fmt.Errorf("-only %s: must be of creations, deployment and status", s.only)
+		}
+		if err := measure(ctx, s); err != nil {
+			return fmt.Errorf("measuring %s: %w", name, err)
+		}
 	}
+	return nil
 }
 
 // quantile of sorted durations.
