@@ -46,9 +46,9 @@ func (l *ledger) isParked(pod *corev1.Pod) bool {
 }
 
 // park has the gate hold a pod that was told that there is no slot for it, from the end of its cycle until it is woken. It takes activating it:
-// that makes the queue ask the gate.
+// that makes the queue ask the gate. Without a gate the pod would have its next cycle at once, and again.
 func (l *ledger) park(e *entry, why v1alpha1.Reason) {
-	if !l.gated() || why != v1alpha1.ReasonSubsetsFull && why != v1alpha1.ReasonAdmittedSubsetFull {
+	if !l.gated(e.pod) || why != v1alpha1.ReasonSubsetsFull && why != v1alpha1.ReasonAdmittedSubsetFull {
 		return
 	}
 	e.parked = true

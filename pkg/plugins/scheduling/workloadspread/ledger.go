@@ -43,8 +43,8 @@ type ledger struct {
 	nodes              func(name string) *corev1.Node
 	predicates         predicates
 	activate           func(pods map[string]*corev1.Pod)
-	// gated is true if the gate is there to hold pods.
-	gated    func() bool
+	// gated is true if the gate is there to hold a pod.
+	gated    func(*corev1.Pod) bool
 	announce func(announcement)
 
 	mu      sync.Mutex
@@ -186,7 +186,7 @@ func newLedger(c clock.WithDelayedExecution, observationTimeout time.Duration, w
 		pods:               p,
 		nodes:              nodes,
 		activate:           activate,
-		gated:              func() bool { return false },
+		gated:              func(*corev1.Pod) bool { return false },
 		announce:           announce,
 		entries:            map[types.UID]*entry{},
 		spreads:            newSpreadIndex(),

@@ -59,8 +59,8 @@ type Family struct {
 	once sync.Once
 	err  error
 	core atomic.Pointer[core]
-	// gated is true once a profile enables the gate.
-	gated atomic.Bool
+	// gated are the names of the profiles that enable the gate.
+	gated sync.Map
 }
 
 // Spread makes the plugin WorkloadSpread of one profile.
@@ -71,7 +71,7 @@ func (f *Family) Spread(ctx context.Context, obj runtime.Object, handle fwk.Hand
 	}
 	f.once.Do(func() {
 		var c *core
-		if c, f.err = newCore(ctx, args, handle, f.gated.Load); f.err == nil {
+		if c, f.err = newCore(ctx, args, handle, f.isGated); f.err == nil {
 			f.core.Store(c)
 		}
 	})
@@ -90,9 +90,15 @@ func (f *Family) Spread(ctx context.Context, obj runtime.Object, handle fwk.Hand
 }
 
 // Gate makes the plugin WorkloadSpreadGate of one profile.
-func (f *Family) Gate(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
-	f.gated.Store(true)
+func (f *Family) Gate(_ context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+	f.gated.Store(handle.ProfileName(), nil)
 	return &Gate{f}, nil
+}
+
+// isGated is true if the profile that schedules the pod has a gate.
+func (f *Family) isGated(pod *corev1.Pod) bool {
+	_, gated := f.gated.Load(pod.Spec.SchedulerName)
+	return gated
 }
 
 // defaultPreemptionArgs are those that a scheduler uses if its configuration says nothing of DefaultPreemption.
@@ -101,7 +107,7 @@ func defaultPreemptionArgs() *schedulerconfig.DefaultPreemptionArgs {
 }
 
 // newCore wires the ledger to the scheduler. It starts informers and waits for nothing.
-func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func() bool) (*core, error) {
+func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*corev1.Pod) bool) (*core, error) {
 	logger := klog.LoggerWithName(klog.FromContext(ctx), Name)
 	ctx = klog.NewContext(ctx, logger)
 	factory := handle.SharedInformerFactory()

@@ -375,7 +375,7 @@ func TestAnExhaustedPodIsWokenByTheVolumesAndDevicesThatConcernIt(t *testing.T) 
 
 func TestTheGateHoldsAPodFromWhenItIsToldToWaitUntilItIsWoken(t *testing.T) {
 	w := newWorld(t, 2)
-	w.ledger.gated = func() bool { return true }
+	w.ledger.gated = func(*corev1.Pod) bool { return true }
 	w.spread(1, `subsets: [{name: a, maxReplicas: 1}]
 scheduleStrategy: {whenFull: Wait}`)
 	var plugins Family
