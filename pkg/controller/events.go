@@ -4,12 +4,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
 
-// news is an event on a spread.
+// news is an event on a spread or a pod.
 type news struct {
 	eventType string
 	reason    v1alpha1.Reason
@@ -20,8 +21,9 @@ type news struct {
 // maxNote is how many bytes of an event's note the API server takes.
 const maxNote = 1024
 
-func (n news) send(recorder events.EventRecorder, spread *v1alpha1.WorkloadSpread) {
-	recorder.Eventf(spread, nil, n.eventType, string(n.reason), n.action, "%s", atMost(maxNote, n.note))
+// send records the event on an object. Related is another that has a part in it, or nil.
+func (n news) send(recorder events.EventRecorder, regarding, related runtime.Object) {
+	recorder.Eventf(regarding, related, n.eventType, string(n.reason), n.action, "%s", atMost(maxNote, n.note))
 }
 
 // newsOf is what an event tells about a spread that had the status before and has another one now.

@@ -103,7 +103,9 @@ func (r *reconciler) replacePods(ctx context.Context, spread *v1alpha1.WorkloadS
 		if err != nil {
 			return fmt.Errorf("replacing pod %s: %w", pod.Name, err)
 		}
-		admittedSubsetFull(now, pod.Admitted.Subset).send(r.events, spread)
+		why := admittedSubsetFull(now, pod.Admitted.Subset)
+		why.send(r.events, spread, now)
+		why.send(r.events, now, spread)
 		klog.FromContext(ctx).V(2).Info("Replaced a pod that was pending for a full subset", "pod", klog.KObj(now), "subset", pod.Admitted.Subset)
 	}
 	return nil

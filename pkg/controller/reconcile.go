@@ -96,7 +96,7 @@ func (r *reconciler) publish(ctx context.Context, spread *v1alpha1.WorkloadSprea
 		warnings = f.policy.Warnings
 	}
 	for _, n := range newsOf(written, &spread.Status, warnings) {
-		n.send(r.events, written)
+		n.send(r.events, written, nil)
 	}
 	return done, nil
 }
