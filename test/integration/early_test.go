@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
@@ -111,6 +112,22 @@ func TestAPodPickedForASubsetThatHasNoSlotForItIsReplacedBeforeItRuns(t *testing
 	// As if others had taken three of the slots meanwhile.
 	apply(t, ns, strings.Replace(earlySpread, "maxReplicas: 8", "maxReplicas: 5", 1))
 	expectPlaces(t, ns, "a=0 b=3")
+	waitFor(t, "an event on each replaced pod", func(ctx context.Context) (string, error) {
+		events, err := the.Client.EventsV1().Events(ns).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return "", err
+		}
+		replaced := 0
+		for i := range events.Items {
+			if e := &events.Items[i]; e.Reason == string(v1alpha1.ReasonAdmittedSubsetFull) && e.Regarding.Kind == "Pod" {
+				replaced++
+			}
+		}
+		if replaced != 3 {
+			return fmt.Sprintf("%d, want 3", replaced), nil
+		}
+		return "", nil
+	})
 	patchNode(t, nodeIn(t, "a"), `{"spec":{"unschedulable":false}}`)
 	expectPlaces(t, ns, "a=5 b=3")
 	expectPatched(t, ns)

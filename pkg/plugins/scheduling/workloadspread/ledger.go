@@ -577,6 +577,9 @@ func (l *ledger) observeLocked(pod *corev1.Pod) {
 		return
 	}
 	l.forget(pod.UID)
+	if e != nil && pod.Spec.NodeName == "" {
+		l.awake[string(pod.UID)] = pod // whatever it was waiting for is not what it waits for now
+	}
 	s, missing := l.resolve(pod)
 	if missing != nil {
 		l.orphan(pod, missing.UID)

@@ -414,4 +414,17 @@ scheduleStrategy: {whenFull: Wait}`)
 	if !gate.PreEnqueue(t.Context(), changed).IsSuccess() {
 		t.Error("held although it has changed")
 	}
+
+	// Nobody divides it any more.
+	if answer := w.ledger.choose(changed, nil); answer.reason != v1alpha1.ReasonSubsetsFull {
+		t.Fatalf("got %+v", answer)
+	}
+	w.expectAwake("late")
+	free := changed.DeepCopy()
+	free.OwnerReferences = nil
+	w.ledger.observe(free)
+	w.expectAwake("late")
+	if !gate.PreEnqueue(t.Context(), free).IsSuccess() {
+		t.Error("held although no spread divides it")
+	}
 }
