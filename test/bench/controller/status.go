@@ -273,14 +273,15 @@ func (m *statuses) measureRestart(ctx context.Context, spreads int) error {
 	if err != nil {
 		return err
 	}
-	if err := m.Sandbox.Signal(product.Controller, 0, syscall.SIGTERM); err != nil { // it gives its lease back
+	before := m.controllerPID()
+	if err := m.Sandbox.Signal(product.Controller, 0, syscall.SIGTERM); err != nil {
 		return err
 	}
 	var first, last time.Time
 	if err := m.WaitFor(ctx, "all spreads to be looked at", func(ctx context.Context) (string, error) {
 		text, err := controllerMetrics(ctx, m.Cluster)
-		if err != nil {
-			return "", nil //nolint:nilerr // it is on its way
+		if now := m.controllerPID(); err != nil || now == 0 || now == before {
+			return "the next one is on its way", nil //nolint:nilerr // it does not answer yet
 		}
 		seen := 0.0
 		for line := range strings.Lines(string(text)) {
@@ -315,6 +316,16 @@ func (m *statuses) measureRestart(ctx context.Context, spreads int) error {
 	fmt.Printf("after a restart: all %d spreads looked at %.2f s after the first, with %.2f s of CPU since the start; spreads or pods written: %t\n",
 		spreads, last.Sub(first).Seconds(), used[product.Controller], now != revision)
 	return nil
+}
+
+// controllerPID is 0 while no controller runs.
+func (m *statuses) controllerPID() int {
+	for _, status := range m.Sandbox.Status() {
+		if status.Name == product.Controller {
+			return status.PID
+		}
+	}
+	return 0
 }
 
 // measureChanges has pods come and go one at a time, in spreads of different sizes.
