@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
@@ -18,8 +21,8 @@ const oneOneThree = spreadHeader + `
   - {name: c, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [c]}]}}
 `
 
-// waitForRest waits until the workload has so many active pods, all bound and each with a deletion cost that no other has, and returns how
-// many are in each subset.
+// waitForRest waits until the workload has so many active pods, all ready and each with a deletion cost that no other has, and returns how
+// many are in each subset. Whatever they cost, a ReplicaSet gives up pods that are not ready before those that are.
 func waitForRest(t *testing.T, ns string, replicas int) map[string]int {
 	t.Helper()
 	var kept map[string]int
@@ -35,7 +38,7 @@ func waitForRest(t *testing.T, ns string, replicas int) map[string]int {
 				continue
 			}
 			active++
-			if pods[i].Spec.NodeName == "" {
+			if !isReady(&pods[i]) {
 				continue
 			}
 			cost, err := strconv.Atoi(pods[i].Annotations[v1alpha1.PodDeletionCostAnnotation])
@@ -46,11 +49,17 @@ func waitForRest(t *testing.T, ns string, replicas int) map[string]int {
 			kept[pods[i].Labels[v1alpha1.SubsetLabel]]++
 		}
 		if active != replicas || len(costs) != replicas {
-			return fmt.Sprintf("%d active pods with %d costs: %v", active, len(costs), kept), nil
+			return fmt.Sprintf("%d active pods, %d costs of those that are ready: %v", active, len(costs), kept), nil
 		}
 		return "", nil
 	})
 	return kept
+}
+
+func isReady(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
 }
 
 func TestPercentagesKeepTheirProportionWhateverTheWorkloadIsScaledDownTo(t *testing.T) {
