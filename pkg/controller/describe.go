@@ -190,8 +190,11 @@ func deletions(spread *v1alpha1.WorkloadSpread, f *facts) map[string]map[int]map
 	for i := range f.pods {
 		pod := &f.pods[i]
 		until, going := f.terminating[pod.UID]
+		if !going {
+			continue
+		}
 		index, _ := f.policy.SubsetOf(pod, spread.Name)
-		if !going || index == subset.None {
+		if index == subset.None {
 			continue
 		}
 		for _, revision := range slices.Compact([]string{total, pod.Revision}) {

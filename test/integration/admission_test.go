@@ -897,21 +897,7 @@ func TestAReplicaThatDoesNotLeadKnowsCustomKinds(t *testing.T) {
 		if owner != nil {
 			object.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(owner, owner.GroupVersionKind())})
 		}
-		var made *unstructured.Unstructured
-		if err := cluster.WaitFor(t.Context(), "the new kind", func(ctx context.Context) (string, error) {
-			if err := cluster.Apply(ctx, ns, object); err != nil {
-				return err.Error(), nil // served a moment after the definition is applied
-			}
-			client, err := cluster.Resource(object, ns)
-			if err != nil {
-				return "", err
-			}
-			made, err = client.Get(ctx, "web", getOptions)
-			return "", err
-		}); err != nil {
-			t.Fatal(err)
-		}
-		return made
+		return applyOfNewKind(t, cluster, ns, object)
 	}
 	rollout := make("Rollout", make("Fleet", nil))
 	labels := map[string]string{"app": "web"}
@@ -933,6 +919,25 @@ func TestAReplicaThatDoesNotLeadKnowsCustomKinds(t *testing.T) {
 		t.Fatal(err)
 	}
 	expectConstrained(t, pods)
+}
+
+// applyOfNewKind applies an object of a kind that has just been defined, and returns it as it is stored.
+func applyOfNewKind(t *testing.T, cluster *harness.Cluster, ns string, object *unstructured.Unstructured) (stored *unstructured.Unstructured) {
+	t.Helper()
+	if err := cluster.WaitFor(t.Context(), "the new kind", func(ctx context.Context) (string, error) {
+		if err := cluster.Apply(ctx, ns, object); err != nil {
+			return err.Error(), nil // served a moment after the definition is applied
+		}
+		client, err := cluster.Resource(object, ns)
+		if err != nil {
+			return "", err
+		}
+		stored, err = client.Get(ctx, object.GetName(), getOptions)
+		return "", err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return stored
 }
 
 // leadsController is true if the replica of the controller holds the lease.

@@ -98,19 +98,7 @@ func TestReplicasThatPickAtTheSameTimeKeepToTheQuota(t *testing.T) {
 		t.Fatal(err)
 	}
 	object := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Fleet", "metadata": map[string]any{"name": "web"}, "spec": map[string]any{"replicas": int64(16)}}}
-	if err := cluster.WaitFor(t.Context(), "the new kind", func(ctx context.Context) (string, error) {
-		if err := cluster.Apply(ctx, ns, object); err != nil {
-			return err.Error(), nil // served a moment after the definition is applied
-		}
-		client, err := cluster.Resource(object, ns)
-		if err != nil {
-			return "", err
-		}
-		object, err = client.Get(ctx, "web", getOptions)
-		return "", err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	object = applyOfNewKind(t, cluster, ns, object)
 	askBothReplicas(t, cluster)
 
 	var mu sync.Mutex

@@ -17,7 +17,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
@@ -27,7 +26,7 @@ import (
 )
 
 const (
-	// small spreads have so many pods.
+	// smallSpread is how many pods each of the many spreads has.
 	smallSpread = 30
 	// steadySeconds is how long nothing happens.
 	steadySeconds = 30
@@ -57,9 +56,7 @@ func measureStatus(ctx context.Context, s settings) (err error) {
 	}
 	defer cluster.Sandbox.Stop()
 	m := &statuses{Cluster: cluster}
-	config := rest.CopyConfig(cluster.Sandbox.RESTConfig())
-	config.QPS, config.ContentType, config.AcceptContentTypes = -1, "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf"
-	if m.fast, err = kubernetes.NewForConfig(config); err != nil {
+	if m.fast, err = fastClient(cluster); err != nil {
 		return err
 	}
 	if m.namespace, err = m.CreateNamespace(ctx, "bench"); err != nil {

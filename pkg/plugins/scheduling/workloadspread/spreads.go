@@ -2,9 +2,11 @@ package workloadspread
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -184,6 +186,7 @@ func (l *ledger) compile(s *spread, object *v1alpha1.WorkloadSpread) {
 		for i := range s.outside {
 			s.outside[i] = fmt.Sprintf("node(s) outside of subset %q", policy.Subsets[i].Name)
 		}
+		s.metadata = make([]subset.Metadata, len(policy.Subsets))
 		l.replan(s)
 	}
 	for _, e := range s.members {
@@ -226,8 +229,10 @@ func rename(e *entry, from, to *subset.Policy) (index int, uncertain subset.Mask
 
 // replan reads the workload's replicas, and the selector of its pods. It reports whether any quota became different.
 func (l *ledger) replan(s *spread) bool {
-	selector := l.workloads.selector(s.target)
-	s.metadata = make([]subset.Metadata, len(s.policy.Subsets))
+	var selector labels.Selector // read only if a patch sets labels, for workloads have news often
+	if slices.ContainsFunc(s.policy.Subsets, func(in subset.Subset) bool { return len(in.Metadata.Labels) > 0 }) {
+		selector = l.workloads.selector(s.target)
+	}
 	for i := range s.metadata {
 		s.metadata[i] = s.policy.Subsets[i].MetadataFor(selector)
 	}
