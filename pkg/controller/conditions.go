@@ -128,7 +128,7 @@ func labelsNotApplied(spread *v1alpha1.WorkloadSpread, paths []string) condition
 }
 
 // specPatchNotApplied: the spread works, except for pods whose spec should have been patched at admission and was not.
-func specPatchNotApplied(pods int) condition {
+func specPatchNotApplied(pods int32) condition {
 	return notReady(v1alpha1.ReasonSpecPatchNotApplied,
 		"pods that run without the patch of their subset, because they were made when the webhook did not answer, or before the patch: %d; replace them to have it applied", pods)
 }

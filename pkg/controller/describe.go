@@ -1,12 +1,12 @@
 package controller
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
@@ -21,19 +21,16 @@ type facts struct {
 	// older is the name of the spread that divides the workload in place of this one. Empty if this one does.
 	older    string
 	workload workloadFacts
-	// pods of the workload that the spread divides.
-	pods []subset.Pod
-	// scaledByCost are the controllers of pods that look at deletion costs.
-	scaledByCost map[types.UID]bool
-	// labelled is the subset that a pod's label names.
-	labelled map[types.UID]string
-	// terminating is until when a pod may take to end, of those that are being deleted.
-	terminating map[types.UID]metav1.Time
+	// account of the pods of the workload that the spread divides, at the plan for its replicas. Nil without a policy.
+	*account
 	// podsUnknown: without the workload they could not be looked for.
 	podsUnknown bool
-	// unschedulable is how many of them the scheduler found no node for, by revision.
-	unschedulable map[string]int32
-	now           metav1.Time
+	now         metav1.Time
+}
+
+// knowsWhoIsKept is false if it is not known which pods the spread divides, or how many there are to be.
+func (f *facts) knowsWhoIsKept() bool {
+	return f.policy != nil && f.older == "" && !f.podsUnknown && f.workload.problem == nil
 }
 
 // workloadFacts are what is known of the workload.
@@ -55,20 +52,20 @@ func describe(spread *v1alpha1.WorkloadSpread, f *facts) v1alpha1.WorkloadSpread
 	if f.policy == nil || f.older != "" || f.podsUnknown {
 		return status // it divides no pods, or nobody knows how many
 	}
-	plan := f.policy.Plan(f.workload.replicas)
-	tally := f.policy.Count(f.pods, spread.Name)
-	waiting := waitingFor(f, &plan, tally)
+	plan, tally := f.roster.Plan(), f.roster.Tally()
+	waiting := waitingFor(f, plan, tally)
 
-	status.Summary = summary(f, &plan, tally.Total())
+	status.Summary = summary(f, plan, tally.Total())
 	status.ObservedReplicas = plan.Replicas
-	countPods(&status, spread, f, &plan)
-	deleting := deletions(spread, f)
-	status.SubsetStatuses = subsetStatuses(spread, f, &plan, tally.Total(), waiting.Total(), deleting[total], spread.Status.SubsetStatuses)
-	for _, revision := range revisions(f) {
+	status.PendingPods, status.UnplacedPods, status.AdoptedPods = f.pending, f.unplaced, f.adopted
+	status.SurplusPods = surplus(f, plan, tally)
+	deleting := deletions(f)
+	status.SubsetStatuses = subsetStatuses(spread, f, plan, tally.Total(), waiting.Total(), deleting[total], spread.Status.SubsetStatuses)
+	for _, revision := range countedRevisions(f) {
 		if status.VersionedSubsetStatuses == nil {
 			status.VersionedSubsetStatuses = map[string][]v1alpha1.SubsetStatus{}
 		}
-		status.VersionedSubsetStatuses[revision] = subsetStatuses(spread, f, &plan, tally.Kept(revision), waiting.Kept(revision),
+		status.VersionedSubsetStatuses[revision] = subsetStatuses(spread, f, plan, tally.Kept(revision), waiting.Kept(revision),
 			deleting[revision], spread.Status.VersionedSubsetStatuses[revision])
 	}
 	return status
@@ -87,8 +84,8 @@ func readiness(spread *v1alpha1.WorkloadSpread, f *facts) condition {
 	if broken := brokenLabels(f); len(broken) > 0 {
 		return labelsNotApplied(spread, broken)
 	}
-	if pods := withoutPatch(spread, f); pods > 0 {
-		return specPatchNotApplied(pods)
+	if f.withoutPatch > 0 {
+		return specPatchNotApplied(f.withoutPatch)
 	}
 	return spreadReady(spread)
 }
@@ -102,21 +99,6 @@ func brokenLabels(f *facts) (paths []string) {
 		}
 	}
 	return paths
-}
-
-// withoutPatch is how many active pods are in a subset that patches the spec, and were not given that patch at admission.
-func withoutPatch(spread *v1alpha1.WorkloadSpread, f *facts) (pods int) {
-	for i := range f.pods {
-		pod := &f.pods[i]
-		index, _ := f.policy.SubsetOf(pod, spread.Name)
-		if !pod.Active || index == subset.None || !f.policy.Subsets[index].PatchesSpec {
-			continue
-		}
-		if a := pod.Admitted; a == nil || a.Spread != spread.Name || a.Subset != f.policy.Subsets[index].Name {
-			pods++
-		}
-	}
-	return pods
 }
 
 // quotaKnown is false for a percentage of replicas that are not known.
@@ -137,27 +119,16 @@ func summary(f *facts, plan *subset.Plan, kept subset.Counts) string {
 	return strings.Join(parts, ", ")
 }
 
-func countPods(status *v1alpha1.WorkloadSpreadStatus, spread *v1alpha1.WorkloadSpread, f *facts, plan *subset.Plan) {
-	for i := range f.pods {
-		pod := &f.pods[i]
-		if !pod.Active {
-			continue
-		}
-		index, adopted := f.policy.SubsetOf(pod, spread.Name)
-		switch {
-		case pod.NodeName == "":
-			status.PendingPods++
-		case index == subset.None:
-			status.UnplacedPods++
-		case adopted:
-			status.AdoptedPods++
-		}
+// surplus is how many pods are above the quotas that are known.
+func surplus(f *facts, plan *subset.Plan, tally *subset.Tally) int32 {
+	if f.workload.problem != nil && f.policy.UsesPercent() {
+		return 0
 	}
-	for _, excess := range f.policy.Surplus(plan, f.pods, spread.Name) {
-		if excess.Reason == v1alpha1.ReasonOverQuota && quotaKnown(f, excess.Subset) {
-			status.SurplusPods++
-		}
+	var over int32
+	for _, scope := range tally.Scopes() {
+		over += f.policy.OverQuota(plan, tally.Kept(scope))
 	}
+	return over
 }
 
 // waitingFor counts unschedulable pods by the subset that they wait for. A late-bound pod has no subset before it has a node, but the
@@ -185,19 +156,15 @@ const (
 )
 
 // deletions are the pods on their way out, by revision and subset, with the time until which they may take. Nothing counts by them.
-func deletions(spread *v1alpha1.WorkloadSpread, f *facts) map[string]map[int]map[string]metav1.Time {
+func deletions(f *facts) map[string]map[int]map[string]metav1.Time {
 	all := map[string]map[int]map[string]metav1.Time{}
-	for i := range f.pods {
-		pod := &f.pods[i]
-		until, going := f.terminating[pod.UID]
-		if !going {
-			continue
-		}
-		index, _ := f.policy.SubsetOf(pod, spread.Name)
+	for _, name := range slices.Sorted(maps.Keys(f.terminating)) {
+		e := f.terminating[name]
+		index := e.Subset
 		if index == subset.None {
 			continue
 		}
-		for _, revision := range slices.Compact([]string{total, pod.Revision}) {
+		for _, revision := range slices.Compact([]string{total, e.Revision}) {
 			if all[revision] == nil {
 				all[revision] = map[int]map[string]metav1.Time{}
 			}
@@ -205,7 +172,7 @@ func deletions(spread *v1alpha1.WorkloadSpread, f *facts) map[string]map[int]map
 				all[revision][index] = map[string]metav1.Time{}
 			}
 			if in := all[revision][index]; len(in) < mostDeletions {
-				in[pod.Name] = until
+				in[name] = *e.until
 			}
 		}
 	}
@@ -238,17 +205,10 @@ func subsetStatuses(spread *v1alpha1.WorkloadSpread, f *facts, plan *subset.Plan
 	return statuses
 }
 
-// revisions that hold pods and are counted each by itself, in order. None for a workload without revisions.
-func revisions(f *facts) []string {
+// countedRevisions hold pods and are counted each by itself, in order. None for a workload without revisions.
+func countedRevisions(f *facts) []string {
 	if f.policy.Scope != v1alpha1.RevisionQuotaScope {
 		return nil
 	}
-	var all []string
-	for i := range f.pods {
-		if f.pods[i].Active && f.pods[i].Revision != "" {
-			all = append(all, f.pods[i].Revision)
-		}
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(f.revisions)), func(revision string) bool { return revision == "" })
 }

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -36,7 +37,7 @@ func observed(t *testing.T, line string) []subset.Pod {
 	var pods []subset.Pod
 	for i, word := range strings.Fields(line) {
 		word, revision, _ := strings.Cut(word, "@")
-		pod := subset.Pod{Name: line, UID: types.UID(rune('a' + i)), Revision: revision, Active: true, NodeName: "some-node",
+		pod := subset.Pod{Name: fmt.Sprint(i), UID: types.UID(rune('a' + i)), Revision: revision, Active: true, NodeName: "some-node",
 			Created: time.Unix(int64(i), 0)}
 		zone, adopted := strings.CutPrefix(word, "node:")
 		switch {
@@ -61,9 +62,22 @@ var noon = metav1.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 // factsOf are those of a workload with some replicas and pods.
 func factsOf(t *testing.T, spread *v1alpha1.WorkloadSpread, replicas int32, pods string) *facts {
 	t.Helper()
-	f := &facts{workload: workloadFacts{replicas: replicas}, pods: observed(t, pods), now: noon}
+	f := &facts{workload: workloadFacts{replicas: replicas}, now: noon}
 	f.policy, f.invalid = subset.Compile(&spread.Spec, field.NewPath("spec"))
+	if f.policy != nil {
+		f.account = accountOf(f.policy, replicas, observed(t, pods)...)
+	}
 	return f
+}
+
+func accountOf(policy *subset.Policy, replicas int32, pods ...subset.Pod) *account {
+	a := openAccount(basis{policy: policy, spread: "web"})
+	plan := policy.Plan(replicas)
+	a.roster.Replan(&plan)
+	for i := range pods {
+		a.put(pods[i], signs{})
+	}
+	return a
 }
 
 const (
@@ -233,7 +247,7 @@ func TestDescribeReady(t *testing.T) {
 		},
 		"a spread without its workload waits for it": {
 			spec: threeThenAny, facts: func(f *facts) {
-				f.pods, f.workload.problem = nil, &problem{condition: targetNotFound(&v1alpha1.WorkloadSpread{})}
+				f.account, f.workload.problem = accountOf(f.policy, 0), &problem{condition: targetNotFound(&v1alpha1.WorkloadSpread{})}
 			},
 			wantStatus: metav1.ConditionFalse, wantReason: v1alpha1.ReasonTargetNotFound, wantMessage: []string{"does not exist; create it or correct spec.targetRef"}, wantSummary: "a 0/3, b 0/-",
 		},
@@ -259,13 +273,15 @@ func TestDescribeReady(t *testing.T) {
 			wantMessage: []string{"spec.subsets[0].patch.metadata.labels[app]", "selects its pods by it"}, wantSummary: "a 1/-",
 		},
 		"a pod without the patch of its subset is counted": {
-			spec: patched, facts: func(f *facts) { f.pods[0].Record.Subset = "b" },
+			spec: patched, facts: func(f *facts) {
+				f.account = accountOf(f.policy, 1, subset.Pod{Name: "p", Active: true, NodeName: "n", Record: &subset.Record{Spread: "web", Subset: "b"}})
+			},
 			wantStatus: metav1.ConditionFalse, wantReason: v1alpha1.ReasonSpecPatchNotApplied, wantMessage: []string{"without the patch", ": 1;"}, wantSummary: "a 0/1, b 1/-",
 		},
 		"a pod that carries the patch of its subset is as it should be": {
 			spec: patched, facts: func(f *facts) {
-				f.pods[0].Record.Subset = "b"
-				f.pods[0].Admitted = &subset.Admitted{Spread: "web", Subset: "b", Pick: "p"}
+				f.account = accountOf(f.policy, 1, subset.Pod{Name: "p", Active: true, NodeName: "n", Record: &subset.Record{Spread: "web", Subset: "b"},
+					Admitted: &subset.Admitted{Spread: "web", Subset: "b", Pick: "p"}})
 			},
 			wantStatus: metav1.ConditionTrue, wantReason: v1alpha1.ReasonSpreadReady, wantSummary: "a 0/1, b 1/-",
 		},
@@ -334,7 +350,7 @@ func TestDescribeAgain(t *testing.T) {
 	t.Run("a subset that is gone from the spec is gone from the status", func(t *testing.T) {
 		got := again(t, func(s *v1alpha1.WorkloadSpread, f *facts) {
 			s.Spec.Subsets = s.Spec.Subsets[1:]
-			f.policy, f.invalid = subset.Compile(&s.Spec, field.NewPath("spec"))
+			*f = *factsOf(t, s, 4, "a a@r pending@r")
 		})
 		if len(got.SubsetStatuses) != 1 || got.SubsetStatuses[0].Name != "b" || len(got.VersionedSubsetStatuses["r"]) != 1 {
 			t.Errorf("got %+v, %+v", got.SubsetStatuses, got.VersionedSubsetStatuses)

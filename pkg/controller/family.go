@@ -57,12 +57,35 @@ func (f *family) podsBelow(ctx context.Context, namespace string, workload types
 				return nil, err
 			}
 			if winner != nil {
-				divided = append(divided[:len(divided):len(divided)], dividedBy(winner))
+				divided = append(divided[:len(divided):len(divided)], f.dividedBy(winner))
 			}
 			branches = append(branches, branch{uid: child.UID, divided: divided})
 		}
 	}
 	return pods, nil
+}
+
+// isBelow is true for the pods that podsBelow lists.
+func (f *family) isBelow(ctx context.Context, pod *corev1.Pod, workloadUID types.UID) (bool, error) {
+	owner := workload.ControllerOf(pod)
+	for range workload.LongestOwnerChain {
+		if owner == nil || owner.UID == workloadUID {
+			return owner != nil, nil
+		}
+		parent, known, err := f.Parent(ctx, pod.Namespace, *owner)
+		if err != nil || !known {
+			return false, err
+		}
+		nearer, err := f.Winner(ctx, pod.Namespace, *owner)
+		if err != nil {
+			return false, err
+		}
+		if nearer != nil && f.Compiled(nearer).Divides(pod.Labels) {
+			return false, nil
+		}
+		owner = parent
+	}
+	return false, nil
 }
 
 func (f *family) podsOwnedBy(ctx context.Context, namespace string, uid types.UID) ([]corev1.Pod, error) {
@@ -109,7 +132,7 @@ func anyOf(predicates []podPredicate, pod *corev1.Pod) bool {
 }
 
 // dividedBy are the pods below its workload that a spread divides.
-func dividedBy(spread *v1alpha1.WorkloadSpread) podPredicate {
-	compiled := lineage.Compile(spread)
+func (f *family) dividedBy(spread *v1alpha1.WorkloadSpread) podPredicate {
+	compiled := f.Compiled(spread)
 	return func(pod *corev1.Pod) bool { return compiled.Divides(pod.Labels) }
 }

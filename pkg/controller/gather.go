@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -14,21 +15,23 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
-	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
 // gather reads the facts about a spread. An error means that they could not be read; a fact that the user has to mend is no error.
 func (r *reconciler) gather(ctx context.Context, spread *v1alpha1.WorkloadSpread) (*facts, error) {
-	f := &facts{now: metav1.NewTime(r.clock.Now()), unschedulable: map[string]int32{}, scaledByCost: map[types.UID]bool{}, labelled: map[types.UID]string{}, terminating: map[types.UID]metav1.Time{}}
-	f.policy, f.invalid = subset.Compile(&spread.Spec, field.NewPath("spec"))
+	f := &facts{now: metav1.NewTime(r.clock.Now())}
+	compiled := r.family.Compiled(spread)
+	f.policy, f.invalid = compiled.Policy, compiled.Invalid
 	if f.policy == nil {
 		return f, nil
 	}
+	f.account = openAccount(basis{policy: f.policy, spread: spread.Name})
 	target := workload.TargetOf(spread)
 	winner, err := r.family.Winner(ctx, spread.Namespace, target)
 	if err != nil {
@@ -55,11 +58,86 @@ func (r *reconciler) gather(ctx context.Context, spread *v1alpha1.WorkloadSpread
 	if err != nil {
 		return nil, fmt.Errorf("reading the replicas of %s: %w", workloadName(spread), err)
 	}
-	pods, err := r.family.podsBelow(ctx, spread.Namespace, object.GetUID())
+	f.account, err = r.accountOf(ctx, spread, basis{f.policy, spread.Name, object.GetUID()})
 	if err != nil {
 		return nil, fmt.Errorf("finding the pods of %s: %w", workloadName(spread), err)
 	}
-	return f, r.observe(ctx, f, pods)
+	plan := f.policy.Plan(f.workload.replicas)
+	f.roster.Replan(&plan)
+	return f, nil
+}
+
+// recountInterval is how long an account is kept up before all pods are counted anew, as a check.
+const recountInterval = 10 * time.Minute
+
+// accountOf is the account of a spread's pods, up to date with the cache.
+func (r *reconciler) accountOf(ctx context.Context, spread *v1alpha1.WorkloadSpread, now basis) (*account, error) {
+	key := client.ObjectKeyFromObject(spread)
+	// First, for a change that comes later may already be in what is read, and one that is in it must not be missed.
+	change, known := r.changes.take(key), r.accounts.of(key)
+	reopen := known == nil || known.basis != now || change.everything
+	if !reopen {
+		for name := range change.pods {
+			if err := r.lookAgain(ctx, spread.Namespace, name, known); err != nil {
+				return nil, err
+			}
+		}
+		if r.clock.Now().Before(known.recount) {
+			return known, nil
+		}
+	}
+	counted := openAccount(now)
+	pods, err := r.family.podsBelow(ctx, spread.Namespace, now.workload)
+	if err != nil {
+		return nil, err
+	}
+	nodes := map[string]*corev1.Node{}
+	for i := range pods {
+		pod := &pods[i]
+		if !now.policy.Selects(pod.Labels) {
+			continue
+		}
+		node, read := nodes[pod.Spec.NodeName]
+		if !read {
+			if node, err = r.node(ctx, pod.Spec.NodeName); err != nil {
+				return nil, err
+			}
+			nodes[pod.Spec.NodeName] = node
+		}
+		counted.take(pod, node)
+	}
+	if !reopen && !known.agrees(counted) && !r.changes.any(key) {
+		r.measures.corrected()
+		klog.FromContext(ctx).Info("A recount came to other numbers than the account, and takes its place", "spread", klog.KObj(spread))
+	}
+	counted.recount = r.clock.Now().Add(wait.Jitter(recountInterval, 0.5))
+	r.accounts.keep(key, counted)
+	return counted, nil
+}
+
+// lookAgain brings one pod of an account up to date.
+func (r *reconciler) lookAgain(ctx context.Context, namespace, name string, in *account) error {
+	pod := &corev1.Pod{}
+	err := r.family.Reader.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, pod, client.UnsafeDisableDeepCopy)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("reading pod %s: %w", name, err)
+	}
+	belongs := false
+	if err == nil && in.policy.Selects(pod.Labels) {
+		if belongs, err = r.family.isBelow(ctx, pod, in.workload); err != nil {
+			return err
+		}
+	}
+	if !belongs {
+		in.drop(name)
+		return nil
+	}
+	node, err := r.node(ctx, pod.Spec.NodeName)
+	if err != nil {
+		return err
+	}
+	in.take(pod, node)
+	return nil
 }
 
 // problem is a fact that the user can mend and that keeps a workload from being read.
@@ -168,40 +246,6 @@ func (r *reconciler) unstructuredTarget(spread *v1alpha1.WorkloadSpread) (*unstr
 	object.SetNamespace(spread.Namespace)
 	object.SetName(target.Name)
 	return object, mapping, nil
-}
-
-// observe adds the pods that the spread selects, with their nodes.
-func (r *reconciler) observe(ctx context.Context, f *facts, pods []corev1.Pod) error {
-	nodes := map[string]*corev1.Node{}
-	for i := range pods {
-		pod := &pods[i]
-		if !f.policy.Selects(pod.Labels) {
-			continue
-		}
-		node, known := nodes[pod.Spec.NodeName]
-		if !known {
-			var err error
-			if node, err = r.node(ctx, pod.Spec.NodeName); err != nil {
-				return err
-			}
-			nodes[pod.Spec.NodeName] = node
-		}
-		observed := subset.Observe(pod, node)
-		f.pods = append(f.pods, observed)
-		if name, found := pod.Labels[v1alpha1.SubsetLabel]; found {
-			f.labelled[pod.UID] = name
-		}
-		if pod.DeletionTimestamp != nil {
-			f.terminating[pod.UID] = *pod.DeletionTimestamp
-		}
-		if scalesByCost(pod) {
-			f.scaledByCost[observed.Owner] = true
-		}
-		if observed.Active && isUnschedulable(pod) {
-			f.unschedulable[observed.Revision]++
-		}
-	}
-	return nil
 }
 
 // node holds the name and the labels of a node, by which subsets select it. It is nil for no name and for a node that does not exist.

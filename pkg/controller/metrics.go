@@ -23,6 +23,8 @@ var (
 		"1 if the spread is valid, its workload exists and its rules are applied, and 0 if not.", []string{"namespace", "workloadspread"}, nil)
 	spreadsDesc = prometheus.NewDesc("berth_workloadspreads",
 		"All spreads, of which only the first thousand that were seen have metrics of their own.", nil, nil)
+	correctionsDesc = prometheus.NewDesc("berth_workloadspread_recount_corrections_total",
+		"Recounts of a spread's pods that came to other numbers than were kept up from event to event. An event on its way at that moment can be the cause; many are a defect.", nil, nil)
 )
 
 // mostMeasured bounds the spreads with metrics of their own, and with them the number of time series.
@@ -33,7 +35,8 @@ type measures struct {
 	mu       sync.Mutex
 	measured map[types.NamespacedName]measure
 	// others are spreads above the bound.
-	others map[types.NamespacedName]bool
+	others      map[types.NamespacedName]bool
+	corrections int
 }
 
 type measure struct {
@@ -70,9 +73,16 @@ func (m *measures) forget(spread types.NamespacedName) {
 	delete(m.others, spread)
 }
 
+// corrected counts a recount that came to other numbers.
+func (m *measures) corrected() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.corrections++
+}
+
 // Describe implements prometheus.Collector.
 func (m *measures) Describe(ch chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{podsDesc, quotaDesc, stateDesc, readyDesc, spreadsDesc} {
+	for _, desc := range []*prometheus.Desc{podsDesc, quotaDesc, stateDesc, readyDesc, spreadsDesc, correctionsDesc} {
 		ch <- desc
 	}
 }
@@ -104,4 +114,5 @@ func (m *measures) Collect(ch chan<- prometheus.Metric) {
 		gauge(readyDesc, ready, spread.Namespace, spread.Name)
 	}
 	gauge(spreadsDesc, float64(len(m.measured)+len(m.others)))
+	ch <- prometheus.MustNewConstMetric(correctionsDesc, prometheus.CounterValue, float64(m.corrections))
 }

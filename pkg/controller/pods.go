@@ -53,35 +53,38 @@ type podChange struct {
 // A pod of whose Binding nothing is known, or of a subset that is gone, belongs to the first subset that has its node. It is given what it
 // would have got with the Binding, once: its label says that it was. IgnoreExistingPodsAnnotation on the spread forbids that.
 func podChanges(spread *v1alpha1.WorkloadSpread, f *facts) []podChange {
-	if f.policy == nil || f.older != "" || f.podsUnknown || f.workload.problem != nil {
-		return nil // who is kept is not known
+	if !f.knowsWhoIsKept() {
+		return nil
 	}
-	plan := f.policy.Plan(f.workload.replicas)
-	keepMetadata := spread.Annotations[v1alpha1.IgnoreExistingPodsAnnotation] == "true"
-	var changes []podChange
-	for _, want := range f.policy.Costs(&plan, f.pods, spread.Name) {
-		change := podChange{pod: want.Pod}
-		if f.scaledByCost[want.Pod.Owner] && (want.Pod.Cost == nil || *want.Pod.Cost != want.Cost) {
-			change.cost = ptr.To(want.Cost)
+	byPod := map[types.UID]*podChange{}
+	of := func(pod *subset.Pod) *podChange {
+		if byPod[pod.UID] == nil {
+			byPod[pod.UID] = &podChange{pod: pod}
 		}
-		index, adopted := f.policy.SubsetOf(want.Pod, spread.Name)
-		if in := &f.policy.Subsets[max(index, 0)]; adopted && index != subset.None && !keepMetadata && f.labelled[want.Pod.UID] != in.Name {
+		return byPod[pod.UID]
+	}
+	for _, want := range f.roster.WrongCosts() {
+		of(want.Pod).cost = ptr.To(want.Cost)
+	}
+	if spread.Annotations[v1alpha1.IgnoreExistingPodsAnnotation] != "true" {
+		for _, e := range f.unlabelled {
+			in, change := &f.policy.Subsets[e.Subset], of(&e.Pod)
 			change.adoptedBy, change.metadata = in, in.MetadataFor(f.workload.selector)
 		}
-		if change.cost != nil || change.adoptedBy != nil {
-			changes = append(changes, change)
-		}
+	}
+	changes := make([]podChange, 0, len(byPod))
+	for _, change := range byPod {
+		changes = append(changes, *change)
 	}
 	return changes
 }
 
 // overbooked are the pending pods for whose subset, which they carry the patch of, others have taken the last slot meanwhile.
-func overbooked(spread *v1alpha1.WorkloadSpread, f *facts) []*subset.Pod {
-	if f.policy == nil || f.older != "" || f.podsUnknown || f.workload.problem != nil || !f.policy.BindsEarly() {
+func overbooked(f *facts) []*subset.Pod {
+	if !f.knowsWhoIsKept() {
 		return nil
 	}
-	plan := f.policy.Plan(f.workload.replicas)
-	return f.policy.Overbooked(&plan, f.pods, spread.Name)
+	return f.roster.Overbooked()
 }
 
 // replacePods deletes pods that can never run where they were meant to, so that their workload makes others. Each is read again, and deleted only

@@ -121,9 +121,7 @@ func TestDeletionCosts(t *testing.T) {
 			t.Fatal(err)
 		}
 		spread.Spec.Subsets[0].MaxReplicas.IntVal = 1
-		if err := f.client.Update(t.Context(), spread); err != nil {
-			t.Fatal(err)
-		}
+		f.update(t, spread)
 		f.settle(t)
 		if diff := cmp.Diff(map[string]string{"p1": "200", "p2": "-100", "p3": "-100"}, f.costs(t)); diff != "" {
 			t.Errorf("at a quota of 1 (-want +got):\n%s", diff)

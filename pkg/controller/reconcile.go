@@ -32,20 +32,38 @@ type reconciler struct {
 	events events.EventRecorder
 	clock  clock.PassiveClock
 	pace   *pace
+	// accounts of the pods, and what has happened to them since.
+	accounts accounts
+	changes  *changes
 	// measures are for the metrics.
 	measures *measures
 }
 
 var _ reconcile.Reconciler = &reconciler{}
 
-// Reconcile gathers the facts about a spread, corrects its pods, describes the facts, and writes what is new. The pods come first: their deletion
-// costs must be right before the workload is scaled down.
+// Reconcile brings one spread up to date. If that fails half-way, what it has learned of its pods may be incomplete, and is given up.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	complete := false
+	defer func() {
+		if !complete { // also when it panics
+			r.accounts.close(request.NamespacedName)
+		}
+	}()
+	result, err := r.reconcile(ctx, request)
+	complete = err == nil
+	return result, err
+}
+
+// reconcile gathers the facts about a spread, corrects its pods, describes the facts, and writes what is new. The pods come first: their deletion
+// costs must be right before the workload is scaled down.
+func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	spread := &v1alpha1.WorkloadSpread{}
 	if err := r.client.Get(ctx, request.NamespacedName, spread); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.pace.forget(request.NamespacedName)
 			r.measures.forget(request.NamespacedName)
+			r.accounts.close(request.NamespacedName)
+			r.changes.take(request.NamespacedName)
 			return reconcile.Result{}, nil
 		}
 		return reconcile.Result{}, fmt.Errorf("reading the spread: %w", err)
@@ -60,7 +78,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err := r.correctPods(ctx, spread, podChanges(spread, facts)); err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := r.replacePods(ctx, spread, overbooked(spread, facts)); err != nil {
+	if err := r.replacePods(ctx, spread, overbooked(facts)); err != nil {
 		return reconcile.Result{}, err
 	}
 	status := describe(spread, facts)
@@ -72,8 +90,11 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 // the status is not either, and a newer one follows.
 func (r *reconciler) publish(ctx context.Context, spread *v1alpha1.WorkloadSpread, status v1alpha1.WorkloadSpreadStatus, f *facts) (reconcile.Result, error) {
 	done := reconcile.Result{}
-	if f.workload.problem != nil && f.workload.problem.silent {
+	switch {
+	case f.workload.problem != nil && f.workload.problem.silent:
 		done.RequeueAfter = lineage.RetryInterval
+	case f.account != nil && !f.account.recount.IsZero():
+		done.RequeueAfter = max(f.account.recount.Sub(f.now.Time), batchWindow)
 	}
 	if equality.Semantic.DeepEqual(spread.Status, status) {
 		return done, nil

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -18,12 +19,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
@@ -65,11 +68,22 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 				}
 				return c.Status().Update(ctx, object, options...)
 			},
+			Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+				before := &corev1.Pod{}
+				if err := c.Get(ctx, client.ObjectKeyFromObject(object), before); err != nil {
+					return err
+				}
+				if err := c.Patch(ctx, object, patch, options...); err != nil {
+					return err
+				}
+				f.tell(t, before, object)
+				return nil
+			},
 		}).Build()
 	owners := lineage.Over(c, lineage.NewKinds(c.RESTMapper(), c, f.clock), clock.RealClock{})
 	f.reconciler = &reconciler{
 		client: c, live: c, family: &family{owners},
-		events: f.events, clock: f.clock, pace: newPace(writeInterval), measures: newMeasures(),
+		events: f.events, clock: f.clock, pace: newPace(writeInterval), changes: &changes{}, measures: newMeasures(),
 	}
 	return f
 }
@@ -103,6 +117,57 @@ func (f *fixture) create(t *testing.T, object client.Object) {
 	t.Helper()
 	if err := f.client.Create(t.Context(), object); err != nil {
 		t.Fatal(err)
+	}
+	f.tell(t, nil, object)
+}
+
+// update replaces an object, which must be of the latest version.
+func (f *fixture) update(t *testing.T, object client.Object) {
+	t.Helper()
+	before, ok := object.DeepCopyObject().(client.Object)
+	if !ok {
+		t.Fatalf("%T is no object", object)
+	}
+	if err := f.client.Get(t.Context(), client.ObjectKeyFromObject(object), before); err != nil {
+		t.Fatal(err)
+	}
+	object.SetGeneration(before.GetGeneration() + 1)
+	if err := f.client.Update(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+	f.tell(t, before, object)
+}
+
+func (f *fixture) delete(t *testing.T, object client.Object) {
+	t.Helper()
+	if err := f.client.Delete(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+	f.tell(t, object, nil)
+}
+
+// tell has the watch of the object's kind hear of it.
+func (f *fixture) tell(t *testing.T, before, after client.Object) {
+	t.Helper()
+	var requests queue = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	defer requests.ShutDown()
+	for _, w := range f.family.watches() {
+		is := func(object client.Object) bool {
+			_, node := object.(*corev1.Node)
+			_, metadata := w.object.(*metav1.PartialObjectMetadata)
+			return node && metadata || reflect.TypeOf(object) == reflect.TypeOf(w.object)
+		}
+		handler := delayed{w, f.changes}
+		switch {
+		case before == nil && is(after):
+			handler.Create(t.Context(), event.CreateEvent{Object: after}, requests)
+		case after == nil && is(before):
+			handler.Delete(t.Context(), event.DeleteEvent{Object: before}, requests)
+		case before != nil && after != nil && is(after):
+			if update := (event.UpdateEvent{ObjectOld: before, ObjectNew: after}); w.matters.Update(update) {
+				handler.Update(t.Context(), update, requests)
+			}
+		}
 	}
 }
 
@@ -248,15 +313,13 @@ func TestReconcile(t *testing.T) {
 			t.Fatal(err)
 		}
 		spread.Spec = valid.Spec
-		if err := f.client.Update(t.Context(), spread); err != nil {
-			t.Fatal(err)
-		}
+		f.update(t, spread)
 		expectReason(t, f.settle(t), v1alpha1.ReasonSpreadReady)
 	})
 
 	t.Run("the younger of two spreads of one workload gives way and counts nothing", func(t *testing.T) {
 		older := makeSpread(t, threeThenAny)
-		older.Name, older.Spec.TargetReference.APIVersion = "first", "apps/v1beta1"
+		older.Name, older.UID, older.Spec.TargetReference.APIVersion = "first", "first", "apps/v1beta1"
 		younger := makeSpread(t, threeThenAny)
 		younger.CreationTimestamp = noon
 		f := newFixture(t, older, younger, deployment(1), replicaSet("r1"), pod("p1", "r1", "a"))
@@ -267,15 +330,13 @@ func TestReconcile(t *testing.T) {
 		if status.Summary != "" || status.SubsetStatuses != nil {
 			t.Errorf("summary %q, subsets %v", status.Summary, status.SubsetStatuses)
 		}
-		if err := f.client.Delete(t.Context(), older); err != nil {
-			t.Fatal(err)
-		}
+		f.delete(t, older)
 		expectReason(t, f.settle(t), v1alpha1.ReasonSpreadReady)
 	})
 
 	t.Run("pods that the spread of a nearer owner selects are its own", func(t *testing.T) {
 		nearer := makeSpread(t, threeThenAny+"\ntargetFilter: {selector: {matchLabels: {role: worker}}}")
-		nearer.Name, nearer.Spec.TargetReference.Kind, nearer.Spec.TargetReference.Name = "nearer", "ReplicaSet", "r1"
+		nearer.Name, nearer.UID, nearer.Spec.TargetReference.Kind, nearer.Spec.TargetReference.Name = "nearer", "nearer", "ReplicaSet", "r1"
 		worker := pod("p1", "r1", "a")
 		worker.Labels["role"] = "worker"
 		f := newFixture(t, makeSpread(t, threeThenAny), nearer, deployment(3), replicaSet("r1"), replicaSet("r2"),
@@ -370,11 +431,8 @@ func TestEvents(t *testing.T) {
 			if err := f.client.Get(t.Context(), types.NamespacedName{Namespace: "default", Name: "web"}, spread); err != nil {
 				t.Fatal(err)
 			}
-			spread.Generation++
 			spread.Spec.Subsets[1].Name = "c"
-			if err := f.client.Update(t.Context(), spread); err != nil {
-				t.Fatal(err)
-			}
+			f.update(t, spread)
 		}, []string{"Warning SpreadWarning spec.subsets[0]: has no maxReplicas, so with type: Fixed no pod reaches the subsets after it"}},
 	}
 	for _, step := range steps {

@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
@@ -48,6 +47,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 		events:   mgr.GetEventRecorder("berth-controller"),
 		clock:    opts.Clock,
 		pace:     newPace(writeInterval),
+		changes:  &changes{},
 		measures: newMeasures(),
 	}
 	if err := metrics.Registry.Register(reconciler.measures); err != nil {
@@ -60,34 +60,22 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	if err != nil {
 		return fmt.Errorf("making the controller: %w", err)
 	}
-	watch := func(object client.Object, affected affectedSpreads, matters predicate.Predicate) error {
-		return c.Watch(source.Kind(mgr.GetCache(), object, delayed{affected}, matters))
+	watch := func(w watch) error {
+		if err := c.Watch(source.Kind(mgr.GetCache(), w.object, delayed{w, reconciler.changes}, w.matters)); err != nil {
+			return fmt.Errorf("watching %T: %w", w.object, err)
+		}
+		return nil
 	}
 	// A replica that does not lead keeps the watch for when it does.
 	owners.OnStart(func(ctx context.Context, object *metav1.PartialObjectMetadata) error {
 		if err := mgr.GetFieldIndexer().IndexField(ctx, object, controllerField, controllerUIDOf); err != nil {
 			return err
 		}
-		return watch(object, family.ofWorkload(object.GroupVersionKind().GroupKind()), predicate.Funcs{})
+		return watch(family.watchOf(object))
 	})
-
-	node := &metav1.PartialObjectMetadata{}
-	node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
-	for _, w := range []struct {
-		object   client.Object
-		affected affectedSpreads
-		matters  predicate.Predicate
-	}{
-		{&v1alpha1.WorkloadSpread{}, family.ofSpread, spreadMatters},
-		{&corev1.Pod{}, family.ofPod, podMatters},
-		{node, family.ofNode, nodeMatters},
-		{&appsv1.Deployment{}, family.ofWorkload(lineage.Deployment), workloadMatters},
-		{&appsv1.ReplicaSet{}, family.ofWorkload(lineage.ReplicaSet), workloadMatters},
-		{&appsv1.StatefulSet{}, family.ofWorkload(lineage.StatefulSet), workloadMatters},
-		{&batchv1.Job{}, family.ofWorkload(lineage.Job), workloadMatters},
-	} {
-		if err := watch(w.object, w.affected, w.matters); err != nil {
-			return fmt.Errorf("watching %T: %w", w.object, err)
+	for _, w := range family.watches() {
+		if err := watch(w); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -31,30 +34,80 @@ type affectedSpreads func(context.Context, client.Object) sets.Set[reconcile.Req
 // batchWindow is how long news of a spread is collected before it is looked at, so that a burst of changes is one reconcile.
 const batchWindow = 200 * time.Millisecond
 
-// delayed queues the affected spreads at the end of the batch window that the first of the events opened.
-type delayed struct{ affected affectedSpreads }
+// watch is what the controller wants to know of the objects of a kind.
+type watch struct {
+	object   client.Object
+	affected affectedSpreads
+	matters  predicate.Predicate
+	// restructures is true for an update by which pods may belong to other spreads or subsets than before, as they may when the object comes or
+	// goes. Nil for pods: their news are of themselves.
+	restructures func(before, after client.Object) bool
+}
+
+// watches are those from the start.
+func (f *family) watches() []watch {
+	node := &metav1.PartialObjectMetadata{}
+	node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
+	ofWorkload := func(object client.Object, kind schema.GroupKind) watch {
+		return watch{object, f.ofWorkload(kind), workloadMatters, hasOtherOwner}
+	}
+	return []watch{
+		{&v1alpha1.WorkloadSpread{}, f.ofSpread, spreadMatters, specChanged},
+		{&corev1.Pod{}, f.ofPod, podMatters, nil},
+		{node, f.ofNode, nodeMatters, always},
+		ofWorkload(&appsv1.Deployment{}, lineage.Deployment),
+		ofWorkload(&appsv1.ReplicaSet{}, lineage.ReplicaSet),
+		ofWorkload(&appsv1.StatefulSet{}, lineage.StatefulSet),
+		ofWorkload(&batchv1.Job{}, lineage.Job),
+	}
+}
+
+// watchOf is for a kind of workloads that turned up later.
+func (f *family) watchOf(object *metav1.PartialObjectMetadata) watch {
+	return watch{object, f.ofWorkload(object.GroupVersionKind().GroupKind()), predicate.Funcs{}, hasOtherOwner}
+}
+
+// delayed queues the affected spreads at the end of the batch window that the first of the events opened, and notes what has changed for them.
+type delayed struct {
+	watch
+	changes *changes
+}
 
 var _ handler.EventHandler = delayed{}
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-func (d delayed) Create(ctx context.Context, e event.CreateEvent, q queue) { d.add(ctx, e.Object, q) }
-func (d delayed) Delete(ctx context.Context, e event.DeleteEvent, q queue) { d.add(ctx, e.Object, q) }
+func (d delayed) Create(ctx context.Context, e event.CreateEvent, q queue) {
+	d.add(ctx, e.Object, true, q)
+}
+func (d delayed) Delete(ctx context.Context, e event.DeleteEvent, q queue) {
+	d.add(ctx, e.Object, true, q)
+}
 func (d delayed) Generic(ctx context.Context, e event.GenericEvent, q queue) {
-	d.add(ctx, e.Object, q)
+	d.add(ctx, e.Object, true, q)
 }
 
 func (d delayed) Update(ctx context.Context, e event.UpdateEvent, q queue) {
-	d.add(ctx, e.ObjectNew, q)
-	if workload.ControllerUID(e.ObjectOld) != workload.ControllerUID(e.ObjectNew) {
-		d.add(ctx, e.ObjectOld, q)
+	structure := d.restructures != nil && d.restructures(e.ObjectOld, e.ObjectNew)
+	d.add(ctx, e.ObjectNew, structure, q)
+	if hasOtherOwner(e.ObjectOld, e.ObjectNew) {
+		d.add(ctx, e.ObjectOld, structure, q)
 	}
+}
+
+func hasOtherOwner(before, after client.Object) bool {
+	return before.GetUID() != after.GetUID() || workload.ControllerUID(before) != workload.ControllerUID(after)
 }
 
 // add relies on the queue keeping the earlier of two times for a request that it already holds; otherwise a steady stream of events would
 // put the reconcile off for ever.
-func (d delayed) add(ctx context.Context, object client.Object, q queue) {
+func (d delayed) add(ctx context.Context, object client.Object, structure bool, q queue) {
 	for request := range d.affected(ctx, object) {
+		if d.restructures == nil {
+			d.changes.ofPod(request.NamespacedName, object.GetName())
+		} else if structure {
+			d.changes.ofEverything(request.NamespacedName)
+		}
 		q.AddAfter(request, batchWindow)
 	}
 }
@@ -171,11 +224,17 @@ var podMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		!reflect.DeepEqual(subset.Observe(before, nil), subset.Observe(after, nil))
 }}
 
+// specChanged: what a spread says decides about pods, its status does not.
+func specChanged(before, after client.Object) bool {
+	return before.GetUID() != after.GetUID() || before.GetGeneration() != after.GetGeneration()
+}
+
+// always: of nodes only what decides about pods matters at all.
+func always(client.Object, client.Object) bool { return true }
+
 // workloadMatters: replicas are part of the spec, so the generation counts them.
 var workloadMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() ||
-		e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
-		workload.ControllerUID(e.ObjectOld) != workload.ControllerUID(e.ObjectNew)
+	return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() || hasOtherOwner(e.ObjectOld, e.ObjectNew)
 }}
 
 // nodeMatters: subsets select nodes by labels and name.

@@ -200,6 +200,9 @@ func (l *Lineage) Winner(ctx context.Context, namespace string, o workload.Owner
 	return winner, nil
 }
 
+// Compiled is what the spec of a spread means. It is compiled once for each generation.
+func (l *Lineage) Compiled(spread *v1alpha1.WorkloadSpread) *Spread { return l.policies.of(spread) }
+
 // Read reads an owner. It is nil if the owner is not in the cache, or its kind is not watched.
 func (l *Lineage) Read(ctx context.Context, namespace string, o workload.Owner) (client.Object, error) {
 	object := l.NewObject(o.Kind)

@@ -2,7 +2,6 @@ package subset
 
 import (
 	"math/bits"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
@@ -118,37 +117,6 @@ func (p *Policy) PickEarly(plan *Plan, kept Counts, closed Mask) Verdict {
 		verdict.Subset = 0
 	}
 	return verdict
-}
-
-// Overbooked are pending pods that admission picked a subset for which has no room for them, although a pod made in their place would have
-// another: they are to be replaced. The oldest keep their place.
-func (p *Policy) Overbooked(plan *Plan, pods []Pod, spread string) []*Pod {
-	kept := p.Count(pods, spread)
-	var waiting, overbooked []*Pod
-	for i := range pods {
-		if pods[i].Active && pods[i].NodeName == "" {
-			waiting = append(waiting, &pods[i])
-		}
-	}
-	slices.SortFunc(waiting, func(a, b *Pod) int { return keepBefore(a, b) })
-	for _, pod := range waiting {
-		index, counts := p.AdmittedTo(pod.Admitted, spread)
-		if !counts || index == None {
-			continue
-		}
-		scope := p.ScopeOf(pod.Revision)
-		if hasRoom(plan.Quota[index], kept.Kept(scope).At(index), false, 0) {
-			kept.Add(scope, index)
-		} else {
-			overbooked = append(overbooked, pod)
-		}
-	}
-	return slices.DeleteFunc(overbooked, func(pod *Pod) bool {
-		scope := p.ScopeOf(pod.Revision)
-		verdict := p.Admit(plan, kept.Kept(scope), Candidate{})
-		kept.Add(scope, verdict.Subset)
-		return !verdict.Allowed()
-	})
 }
 
 // HasRoom is true if the pod fits into the quota of this one subset.

@@ -28,117 +28,117 @@ type PodCost struct {
 // A pod is of an older revision if its own controller has pods of a newer one, as a CloneSet does; the pods of a Deployment's revisions have
 // controllers of their own, and each is ranked by itself. Pods whose cost is right keep it, so that as few as possible have to be
 // written. A pod that is not ready goes before all others of its controller, without any cost: that is the ReplicaSet controller's rule.
+func (r *Roster) Costs() []PodCost { return r.listCosts(costs.all) }
+
+// WrongCosts are those of Costs that their pods do not carry.
+func (r *Roster) WrongCosts() []PodCost { return r.listCosts(costs.wrong) }
+
+// Costs is Roster.Costs of these pods.
 func (p *Policy) Costs(plan *Plan, pods []Pod, spread string) []PodCost {
-	overQuota := map[types.UID]bool{}
-	for _, excess := range p.Surplus(plan, pods, spread) {
-		overQuota[excess.Pod.UID] = excess.Subset != None
-	}
-	type group struct {
-		owner  types.UID
-		subset int
-	}
-	var costs []PodCost
-	newest, onNode, kept := map[types.UID]*Pod{}, map[string]int{}, map[group][]*Pod{}
-	for i := range pods {
-		pod := &pods[i]
-		if !pod.Active || pod.NodeName == "" {
-			continue
-		}
-		onNode[pod.NodeName]++
-		if n := newest[pod.Owner]; n == nil || cmp.Or(n.Created.Compare(pod.Created), cmp.Compare(n.UID, pod.UID)) < 0 {
-			newest[pod.Owner] = pod
-		}
-	}
-	for i := range pods {
-		pod := &pods[i]
-		if !pod.Active || pod.NodeName == "" {
-			continue
-		}
-		in, _ := p.SubsetOf(pod, spread)
-		switch {
-		case pod.Revision != newest[pod.Owner].Revision:
-			costs = append(costs, PodCost{pod, -100 * int32(len(p.Subsets)+2)})
-		case overQuota[pod.UID] && !p.seats.has(in):
-			costs = append(costs, PodCost{pod, p.surplusCost(in)})
-		default:
-			key := group{pod.Owner, in}
-			kept[key] = append(kept[key], pod)
-		}
-	}
-	alone := func(pod *Pod) bool { return onNode[pod.NodeName] == 1 }
-	for key, here := range kept {
-		costs = append(costs, p.keptCosts(key.subset, here, alone)...)
-	}
-	slices.SortFunc(costs, func(a, b PodCost) int {
-		return cmp.Or(cmp.Compare(a.Pod.Name, b.Pod.Name), cmp.Compare(a.Pod.UID, b.Pod.UID))
-	})
-	return costs
+	return p.rosterOf(plan, pods, spread).Costs()
 }
 
-// keptCosts are the costs of the pods of one controller that are kept in a subset, or in none.
-func (p *Policy) keptCosts(subset int, pods []*Pod, alone func(*Pod) bool) []PodCost {
-	var costs []PodCost
-	if !p.hasPercent {
-		// If all are alone it makes no difference, and costs no write.
-		some := subset != None && slices.ContainsFunc(pods, func(pod *Pod) bool { return !alone(pod) })
-		for _, pod := range pods {
-			cost := p.DeletionCost(subset, 1)
-			if some && alone(pod) {
-				cost--
-			}
-			costs = append(costs, PodCost{pod, cost})
-		}
-		return costs
+func (r *Roster) listCosts(of func(costs) []PodCost) []PodCost {
+	var list []PodCost
+	for _, group := range r.costs {
+		list = append(list, of(group)...)
 	}
-	// The pods that empty a node have the last seats.
-	slices.SortFunc(pods, func(a, b *Pod) int {
-		if alone(a) != alone(b) {
-			if alone(a) {
-				return 1
-			}
-			return -1
-		}
-		return keepBefore(a, b)
+	slices.SortFunc(list, func(a, b PodCost) int {
+		return cmp.Or(cmp.Compare(a.Pod.Name, b.Pod.Name), cmp.Compare(a.Pod.UID, b.Pod.UID))
 	})
-	shared := slices.IndexFunc(pods, alone)
-	if shared == -1 {
-		shared = len(pods)
+	return list
+}
+
+// costGroup names the pods of one controller in one subset whose costs depend on each other.
+type costGroup struct {
+	owner  types.UID
+	subset int
+	class  costClass
+}
+
+type costClass int
+
+const (
+	withinQuota costClass = iota
+	aboveQuota
+	ofOlderRevision
+)
+
+// costs are those of a group, of pods that are alone on their nodes and of others.
+type costs interface {
+	add(m *Member, alone bool)
+	remove(m *Member, alone bool)
+	empty() bool
+	all() []PodCost
+	wrong() []PodCost
+}
+
+// assignCost has the pod's cost settled by the group that it belongs to now.
+func (r *Roster) assignCost(m *Member) {
+	if m.CostIgnored {
+		return
 	}
-	for first, half := range map[int][]*Pod{0: pods[:shared], shared: pods[shared:]} {
-		wanted := map[int32]bool{}
-		for i := range half {
-			wanted[p.DeletionCost(subset, int32(first+i+1))] = true
-		}
-		var others []*Pod
-		for _, pod := range half {
-			if pod.Cost != nil && wanted[*pod.Cost] {
-				delete(wanted, *pod.Cost)
-				costs = append(costs, PodCost{pod, *pod.Cost})
-			} else {
-				others = append(others, pod)
-			}
-		}
-		for i := range half {
-			if cost := p.DeletionCost(subset, int32(first+i+1)); wanted[cost] {
-				delete(wanted, cost)
-				costs = append(costs, PodCost{others[0], cost})
-				others = others[1:]
-			}
-		}
-		for _, pod := range others { // without a seat of their own all are equal
-			costs = append(costs, PodCost{pod, p.DeletionCost(subset, int32(len(pods)))})
-		}
+	m.group, m.aloneThen = r.groupOf(m), r.alone(m)
+	m.costs = r.costs[m.group]
+	if m.costs == nil {
+		m.costs = r.newCosts(m.group)
+		r.costs[m.group] = m.costs
 	}
-	return costs
+	m.costs.add(m, m.aloneThen)
+}
+
+// withdrawCost undoes assignCost.
+func (r *Roster) withdrawCost(m *Member) {
+	if m.costs == nil {
+		return
+	}
+	m.costs.remove(m, m.aloneThen)
+	if m.costs.empty() {
+		delete(r.costs, m.group)
+	}
+	m.costs = nil
+}
+
+// reassignCost moves the pod to the group that it belongs to now, if it has been in one.
+func (r *Roster) reassignCost(m *Member) {
+	if m.costs != nil && (m.group != r.groupOf(m) || m.aloneThen != r.alone(m)) {
+		r.withdrawCost(m)
+		r.assignCost(m)
+	}
+}
+
+func (r *Roster) groupOf(m *Member) costGroup {
+	switch {
+	case r.isOlder(m):
+		return costGroup{m.Owner, m.Subset, ofOlderRevision}
+	case m.overQuota && m.Subset != None && !r.policy.seats.has(m.Subset):
+		return costGroup{m.Owner, m.Subset, aboveQuota}
+	default:
+		return costGroup{m.Owner, m.Subset, withinQuota}
+	}
+}
+
+func (r *Roster) newCosts(of costGroup) costs {
+	p := r.policy
+	switch {
+	case of.class == ofOlderRevision:
+		return newBand(-100*int32(len(p.Subsets)+2), 0)
+	case of.class == aboveQuota:
+		return newBand(p.surplusCost(of.subset), 0)
+	case p.seats.has(of.subset):
+		return newRows(&p.seats, of.subset)
+	case of.subset == None:
+		return newBand(p.surplusCost(None), 0)
+	default:
+		return newBand(p.DeletionCost(of.subset, 1), 1)
+	}
 }
 
 // DeletionCost is the cost of a pod within quota, or without a subset, that is the ordinal-th of its subset to be kept, counted from 1. Only
 // percentages look at the ordinal.
 func (p *Policy) DeletionCost(subset int, ordinal int32) int32 {
-	if p.hasPercent {
-		if seat, seated := p.seats.of(subset, max(ordinal, 1)); seated {
-			return max(firstSeatCost-seat, 1)
-		}
+	if p.seats.has(subset) {
+		return p.seats.cost(subset, max(ordinal, 1))
 	}
 	if subset == None {
 		return p.surplusCost(None)
@@ -217,4 +217,21 @@ func (s *seating) of(subset int, ordinal int32) (seat int32, seated bool) {
 	seats := s.seats[subset]
 	round, place := (ordinal-1)/int32(len(seats)), (ordinal-1)%int32(len(seats))
 	return hundred*round + seats[place], true
+}
+
+// cost of the pod with this ordinal in a subset that has a share.
+func (s *seating) cost(subset int, ordinal int32) int32 {
+	seat, _ := s.of(subset, ordinal)
+	return max(firstSeatCost-seat, 1)
+}
+
+// ordinal is of the pod that has this cost in a subset that has a share; false if none has.
+func (s *seating) ordinal(subset int, cost *int32) (ordinal int32, found bool) {
+	if cost == nil || *cost < 1 || *cost >= firstSeatCost {
+		return 0, false
+	}
+	seat := firstSeatCost - *cost
+	round, seats := (seat-1)/hundred, s.seats[subset]
+	place, found := slices.BinarySearch(seats, (seat-1)%hundred+1)
+	return round*int32(len(seats)) + int32(place) + 1, found
 }

@@ -23,6 +23,8 @@ type Pod struct {
 	Owner types.UID
 	// Cost is the pod's deletion cost. Nil if it has none, or one that is not a number.
 	Cost *int32
+	// CostIgnored is true if the pod's controller does not look at deletion costs, so that it should not be given one.
+	CostIgnored bool
 	// Record of the pod's Binding. Nil if the pod is unbound, or was bound by somebody else.
 	Record *Record
 	// Admitted is what admission picked for the pod. Nil if it picked nothing.

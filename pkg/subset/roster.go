@@ -1,0 +1,377 @@
+package subset
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/google/btree"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// Roster is the pods of one spread at one plan. It knows what is wrong with them: who is above a quota, whose deletion cost is not right, who
+// waits for a slot that others have. Taking in a pod, losing one and asking cost as much as has changed or is wrong, and not more the more
+// pods there are. It is not safe for concurrent use.
+type Roster struct {
+	policy *Policy
+	spread string
+	plan   Plan
+
+	members map[types.UID]*Member
+	tally   *Tally
+	places  map[place]*ranking
+	onNode  map[string]map[types.UID]*Member
+	// ages are the bound pods of each controller, from old to young.
+	ages  map[types.UID]*btree.BTreeG[*Member]
+	costs map[costGroup]costs
+	// waiting are the pending pods that admission picked a subset for, and booked is their tally.
+	waiting map[types.UID]*Member
+	booked  *Tally
+}
+
+// Member is a pod of a roster. It belongs to the roster, which changes it with the next Put of the pod.
+type Member struct {
+	// Pod without its node, which is not needed any more.
+	Pod
+	// Subset the pod is bound in, or None. A pod that has ended was bound there.
+	Subset int
+	// Adopted is true if the pod is where it is by its node and not by a record of Berth's.
+	Adopted bool
+
+	// overQuota is true if its subset would be within quota without it, and with all pods that are kept rather than it.
+	overQuota bool
+	// The group that settles its deletion cost, and its half there. Nil if its cost does not matter.
+	costs     costs
+	group     costGroup
+	aloneThen bool
+}
+
+// place is one subset of one quota scope.
+type place struct {
+	scope  string
+	subset int
+}
+
+// degree of the trees: pods come by the dozen or by the thousand.
+const degree = 16
+
+// NewRoster is a roster without pods. It keeps the plan.
+func (p *Policy) NewRoster(plan *Plan, spread string) *Roster {
+	return &Roster{
+		policy: p, spread: spread, plan: *plan,
+		members: map[types.UID]*Member{}, tally: p.NewTally(), places: map[place]*ranking{}, onNode: map[string]map[types.UID]*Member{},
+		ages: map[types.UID]*btree.BTreeG[*Member]{}, costs: map[costGroup]costs{},
+		waiting: map[types.UID]*Member{}, booked: p.NewTally(),
+	}
+}
+
+// rosterOf is a roster of pods.
+func (p *Policy) rosterOf(plan *Plan, pods []Pod, spread string) *Roster {
+	r := p.NewRoster(plan, spread)
+	for i := range pods {
+		r.Put(pods[i])
+	}
+	return r
+}
+
+// Put takes in a pod, or what is new of it.
+func (r *Roster) Put(pod Pod) *Member {
+	m, known := r.members[pod.UID]
+	if known {
+		r.leave(m)
+		if ageChanges(&m.Pod, &pod) {
+			r.forgetAge(m)
+		}
+	} else {
+		m = &Member{}
+		r.members[pod.UID] = m
+	}
+	m.Pod, m.Node = pod, nil
+	m.Subset, m.Adopted = r.policy.SubsetOf(&pod, r.spread)
+	if holdsSlot(&pod) {
+		r.rememberAge(m)
+	}
+	r.enter(m)
+	return m
+}
+
+// Remove forgets a pod. One that is not known is no error.
+func (r *Roster) Remove(uid types.UID) {
+	if m, known := r.members[uid]; known {
+		r.leave(m)
+		r.forgetAge(m)
+		delete(r.members, uid)
+	}
+}
+
+// Replan has the roster go by another plan.
+func (r *Roster) Replan(plan *Plan) {
+	r.plan = *plan
+	for at, here := range r.places {
+		r.requota(here, r.quotaOf(at.subset))
+	}
+}
+
+// Plan the roster goes by.
+func (r *Roster) Plan() *Plan { return &r.plan }
+
+// Tally of the active bound pods. The caller must not change it, and it changes with the roster.
+func (r *Roster) Tally() *Tally { return r.tally }
+
+func holdsSlot(pod *Pod) bool { return pod.Active && pod.NodeName != "" }
+
+// enter counts a pod.
+func (r *Roster) enter(m *Member) {
+	if !m.Active {
+		return
+	}
+	scope := r.policy.ScopeOf(m.Revision)
+	if m.NodeName == "" {
+		if index, counts := r.policy.AdmittedTo(m.Admitted, r.spread); counts && index != None {
+			r.waiting[m.UID] = m
+			r.booked.Add(scope, index)
+		}
+		return
+	}
+	r.tally.Add(scope, m.Subset)
+	at := place{scope, m.Subset}
+	if r.places[at] == nil {
+		r.places[at] = newRanking(r.quotaOf(m.Subset))
+	}
+	r.places[at].kept.ReplaceOrInsert(m)
+	r.settle(r.places[at])
+	here := r.onNode[m.NodeName]
+	if here == nil {
+		here = map[types.UID]*Member{}
+		r.onNode[m.NodeName] = here
+	}
+	here[m.UID] = m
+	r.nodeShared(here)
+	r.assignCost(m)
+}
+
+// leave takes back what enter did, with the pod as it was then.
+func (r *Roster) leave(m *Member) {
+	if !m.Active {
+		return
+	}
+	scope := r.policy.ScopeOf(m.Revision)
+	if m.NodeName == "" {
+		if index, counts := r.policy.AdmittedTo(m.Admitted, r.spread); counts && index != None {
+			delete(r.waiting, m.UID)
+			r.booked.Remove(scope, index)
+		}
+		return
+	}
+	r.withdrawCost(m)
+	here := r.onNode[m.NodeName]
+	if delete(here, m.UID); len(here) == 0 {
+		delete(r.onNode, m.NodeName)
+	}
+	r.nodeShared(here)
+	r.tally.Remove(scope, m.Subset)
+	at := place{scope, m.Subset}
+	ranked := r.places[at]
+	ranked.remove(m)
+	if r.settle(ranked); ranked.empty() {
+		delete(r.places, at)
+	}
+}
+
+// nodeShared has the cost of the other pod corrected when a node gets its second pod, or loses all but one.
+func (r *Roster) nodeShared(here map[types.UID]*Member) {
+	if len(here) > 2 {
+		return
+	}
+	for _, m := range here {
+		r.reassignCost(m)
+	}
+}
+
+// alone is true for the workload's only pod on its node.
+func (r *Roster) alone(m *Member) bool { return len(r.onNode[m.NodeName]) == 1 }
+
+// ranking parts the pods of a place into those that are kept and those above the quota, each in the order of keepBefore.
+type ranking struct {
+	quota      int32
+	kept, over *btree.BTreeG[*Member]
+}
+
+func newRanking(quota int32) *ranking {
+	first := func(a, b *Member) bool { return keepBefore(&a.Pod, &b.Pod) < 0 }
+	return &ranking{quota: quota, kept: btree.NewG(degree, first), over: btree.NewG(degree, first)}
+}
+
+func (k *ranking) empty() bool { return k.kept.Len()+k.over.Len() == 0 }
+
+func (k *ranking) remove(m *Member) {
+	if m.overQuota {
+		k.over.Delete(m)
+	} else {
+		k.kept.Delete(m)
+	}
+	m.overQuota = false
+}
+
+// quotaOf is 0 for pods of no subset: the plan has no place for them.
+func (r *Roster) quotaOf(subset int) int32 {
+	if subset == None {
+		return 0
+	}
+	return r.plan.Quota[subset]
+}
+
+func (r *Roster) requota(k *ranking, quota int32) {
+	if k.quota != quota {
+		k.quota = quota
+		r.settle(k)
+	}
+}
+
+// settle moves pods over the line between kept and over until it is where the quota has it.
+func (r *Roster) settle(k *ranking) {
+	for k.quota != NoLimit && k.kept.Len() > int(k.quota) {
+		m, _ := k.kept.DeleteMax()
+		m.overQuota = true
+		k.over.ReplaceOrInsert(m)
+		r.reassignCost(m)
+	}
+	for k.over.Len() > 0 && (k.quota == NoLimit || k.kept.Len() < int(k.quota)) {
+		m, _ := k.over.DeleteMin()
+		m.overQuota = false
+		k.kept.ReplaceOrInsert(m)
+		r.reassignCost(m)
+	}
+}
+
+// ageChanges is true if the pod may not stay where it is in the ages.
+func ageChanges(before, after *Pod) bool {
+	return before.Owner != after.Owner || before.Revision != after.Revision || !before.Created.Equal(after.Created) || holdsSlot(before) != holdsSlot(after)
+}
+
+func (r *Roster) rememberAge(m *Member) {
+	ages := r.ages[m.Owner]
+	if ages == nil {
+		ages = btree.NewG(degree, func(a, b *Member) bool {
+			return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID)) < 0
+		})
+		r.ages[m.Owner] = ages
+	}
+	r.changeAges(ages, func() { ages.ReplaceOrInsert(m) })
+}
+
+func (r *Roster) forgetAge(m *Member) {
+	ages := r.ages[m.Owner]
+	if ages == nil || !holdsSlot(&m.Pod) {
+		return
+	}
+	r.changeAges(ages, func() { ages.Delete(m) })
+	if ages.Len() == 0 {
+		delete(r.ages, m.Owner)
+	}
+}
+
+// changeAges has the costs of a controller's pods corrected if its newest revision is another one after the change.
+func (r *Roster) changeAges(ages *btree.BTreeG[*Member], change func()) {
+	before, had := ages.Max()
+	change()
+	if after, has := ages.Max(); had && has && before.Revision != after.Revision {
+		ages.Ascend(func(m *Member) bool {
+			r.reassignCost(m)
+			return true
+		})
+	}
+}
+
+// isOlder is true for a pod whose controller has pods of a newer revision.
+func (r *Roster) isOlder(m *Member) bool {
+	newest, _ := r.ages[m.Owner].Max()
+	return newest.Revision != m.Revision
+}
+
+// Excess is a bound pod that the plan has no place for.
+type Excess struct {
+	Pod Pod
+	// Subset the pod is in, or None.
+	Subset int
+	// Reason is ReasonOverQuota or ReasonNoSubset.
+	Reason v1alpha1.Reason
+}
+
+// Surplus lists the active bound pods above the plan, the ones to give up first in front: pods of no subset, then those above the quota
+// of the last subset, and so on to the first. Inside a subset those are kept that are ready and old. Each quota scope is judged
+// by itself with the same plan.
+func (r *Roster) Surplus() []Excess {
+	var surplus []Excess
+	for at, here := range r.places {
+		reason := v1alpha1.ReasonOverQuota
+		if at.subset == None {
+			reason = v1alpha1.ReasonNoSubset
+		}
+		here.over.Ascend(func(m *Member) bool {
+			surplus = append(surplus, Excess{Pod: m.Pod, Subset: at.subset, Reason: reason})
+			return true
+		})
+	}
+	slices.SortFunc(surplus, func(a, b Excess) int {
+		return cmp.Or(cmp.Compare(r.policy.surplusCost(a.Subset), r.policy.surplusCost(b.Subset)), keepBefore(&b.Pod, &a.Pod))
+	})
+	return surplus
+}
+
+// Surplus is Roster.Surplus of these pods.
+func (p *Policy) Surplus(plan *Plan, pods []Pod, spread string) []Excess {
+	return p.rosterOf(plan, pods, spread).Surplus()
+}
+
+// Overbooked are pending pods that admission picked a subset for which has no room for them, although a pod made in their place would have
+// another: they are to be replaced. The oldest keep their place.
+func (r *Roster) Overbooked() []*Pod {
+	if !r.isOverbooked() {
+		return nil
+	}
+	waiting := make([]*Pod, 0, len(r.waiting))
+	for _, m := range r.waiting {
+		waiting = append(waiting, &m.Pod)
+	}
+	slices.SortFunc(waiting, keepBefore)
+	kept := r.tally.Clone()
+	var overbooked []*Pod
+	for _, pod := range waiting {
+		index, _ := r.policy.AdmittedTo(pod.Admitted, r.spread)
+		scope := r.policy.ScopeOf(pod.Revision)
+		if hasRoom(r.plan.Quota[index], kept.Kept(scope).At(index), false, 0) {
+			kept.Add(scope, index)
+		} else {
+			overbooked = append(overbooked, pod)
+		}
+	}
+	return slices.DeleteFunc(overbooked, func(pod *Pod) bool {
+		scope := r.policy.ScopeOf(pod.Revision)
+		verdict := r.policy.Admit(&r.plan, kept.Kept(scope), Candidate{})
+		kept.Add(scope, verdict.Subset)
+		return !verdict.Allowed()
+	})
+}
+
+// isOverbooked is true if there are overbooked pods, without saying which.
+func (r *Roster) isOverbooked() bool {
+	for _, scope := range r.booked.Scopes() {
+		booked, counts, over := r.booked.Kept(scope), slices.Clone(r.tally.Kept(scope)), false
+		if counts == nil {
+			counts = make(Counts, len(r.plan.Quota))
+		}
+		for i, quota := range r.plan.Quota {
+			waiting := booked.At(i)
+			if free := Free(quota, counts[i]); free != NoLimit && waiting > free {
+				waiting, over = free, true
+			}
+			counts[i] += waiting
+		}
+		if over && r.policy.Admit(&r.plan, counts, Candidate{}).Allowed() {
+			return true
+		}
+	}
+	return false
+}
