@@ -10,7 +10,7 @@ BENCH_FLAGS ?=
 export CGO_ENABLED ?= 1
 
 CONTROL_PLANE := $(BIN)/etcd $(BIN)/kube-apiserver $(BIN)/kube-controller-manager $(BIN)/kube-scheduler $(BIN)/kubectl
-PRODUCT := $(BIN)/berth-scheduler $(BIN)/berth-controller $(BIN)/berth-sandbox
+PRODUCT := $(BIN)/berth-scheduler $(BIN)/berth-controller $(BIN)/berth-sandbox $(BIN)/kubectl-berth
 
 .DEFAULT_GOAL := help
 
@@ -35,6 +35,7 @@ build: ## Build Berth's binaries into bin/.
 	$(GO) build -o $(BIN)/berth-scheduler ./cmd/scheduler
 	$(GO) build -o $(BIN)/berth-controller ./cmd/controller
 	$(GO) build -o $(BIN)/berth-sandbox ./cmd/sandbox
+	$(GO) build -o $(BIN)/kubectl-berth ./cmd/kubectl-berth
 
 .PHONY: tools
 tools: $(CONTROL_PLANE) $(BIN)/kwok ## Build the control plane and KWOK into bin/, if they are not there.

@@ -1,0 +1,19 @@
+// Command kubectl-berth is a plugin of kubectl: put it on the PATH, and "kubectl berth" says where the pods of a workload are and why.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/berth-project/berth/pkg/cli"
+)
+
+func main() {
+	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
+	if err := cli.NewCommand(streams).Execute(); err != nil {
+		fmt.Fprintln(streams.ErrOut, "kubectl berth:", cli.Advise(err))
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,82 @@
+// Package cli is "kubectl berth". Each command gathers objects from the cluster or from files, has pure functions make a report of them, and
+// prints the report as a table for people or as JSON and YAML for programs. Begin reading at NewCommand.
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// NewCommand is the whole program. Its errors are for Advise.
+func NewCommand(streams genericiooptions.IOStreams) *cobra.Command {
+	flags := genericclioptions.NewConfigFlags(true)
+	root := &cobra.Command{
+		Use:           "kubectl-berth",
+		Short:         "Where the pods of a workload run, how many of them run there, and why",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl berth"},
+	}
+	root.SetIn(streams.In)
+	root.SetOut(streams.Out)
+	root.SetErr(streams.ErrOut)
+	flags.AddFlags(root.PersistentFlags())
+	root.AddCommand(newStatus(flags, streams), newDrift(flags, streams), newConvert(streams))
+	return root
+}
+
+// cluster is how commands reach the API server.
+type cluster struct {
+	client.WithWatch
+	// namespace of the command line or of the context.
+	namespace string
+}
+
+func connect(flags *genericclioptions.ConfigFlags) (*cluster, error) {
+	config, err := flags.ToRESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	namespace, _, err := flags.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return nil, err
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("registering types: %w", err)
+		}
+	}
+	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, err
+	}
+	return &cluster{WithWatch: c, namespace: namespace}, nil
+}
+
+// spreadNames complete the name of a spread on the command line.
+func spreadNames(flags *genericclioptions.ConfigFlags) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		cluster, err := connect(flags)
+		if err != nil || len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var spreads v1alpha1.WorkloadSpreadList
+		if err := cluster.List(cmd.Context(), &spreads, client.InNamespace(cluster.namespace)); err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		names := make([]cobra.Completion, len(spreads.Items))
+		for i := range spreads.Items {
+			names[i] = spreads.Items[i].Name
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}

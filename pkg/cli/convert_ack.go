@@ -1,0 +1,174 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// resourcePolicy is an ACK ResourcePolicy, as its documentation has it:
+// https://www.alibabacloud.com/help/en/ack/ack-managed-and-ack-dedicated/user-guide/configure-priority-based-resource-scheduling
+type resourcePolicy struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		Selector             map[string]string                 `json:"selector"`
+		MatchExpressions     []metav1.LabelSelectorRequirement `json:"matchExpressions"`
+		ConsumerRef          map[string]any                    `json:"consumerRef"`
+		Strategy             string                            `json:"strategy"`
+		Units                []resourceUnit                    `json:"units"`
+		PreemptPolicy        string                            `json:"preemptPolicy"`
+		IgnorePreviousPod    bool                              `json:"ignorePreviousPod"`
+		IgnoreTerminatingPod *bool                             `json:"ignoreTerminatingPod"`
+		MatchLabelKeys       []string                          `json:"matchLabelKeys"`
+		WhenTryNextUnits     struct {
+			Policy  string           `json:"policy"`
+			Timeout *metav1.Duration `json:"timeout"`
+		} `json:"whenTryNextUnits"`
+	} `json:"spec"`
+	Status map[string]any `json:"status"`
+}
+
+type resourceUnit struct {
+	Resource       string            `json:"resource"`
+	NodeSelector   map[string]string `json:"nodeSelector"`
+	Max            *int32            `json:"max"`
+	MaxResources   map[string]any    `json:"maxResources"`
+	PodLabels      map[string]string `json:"podLabels"`
+	PodAnnotations map[string]string `json:"podAnnotations"`
+	SpotInstance   bool              `json:"spotInstance"`
+	ScaleInWeight  *int32            `json:"scaleInWeight"`
+}
+
+const (
+	// Virtual nodes of ACK carry this label, and a taint with the key below.
+	virtualNodeLabel, virtualNodeValue = "type", "virtual-kubelet"
+	virtualNodeTaint                   = "virtual-kubelet.io/provider"
+	// defaultTimeout of the policy TimeoutOrExceedMax.
+	defaultTimeout = 15 * time.Minute
+)
+
+func (c *conversion) fromResourcePolicy(document []byte) error {
+	var policy resourcePolicy
+	if err := c.decode(document, &policy); err != nil {
+		return err
+	}
+	spec, strategy := &policy.Spec, &c.spread.Spec.ScheduleStrategy
+	if len(spec.Units) == 0 {
+		return fmt.Errorf("spec.units: there is none, and so nothing to divide the pods over")
+	}
+	for i := range spec.Units {
+		c.addUnit(&spec.Units[i], i)
+	}
+	strategy.WhenFull = v1alpha1.WhenFullWait
+	c.note("spec.selector, matchExpressions: replaced by the target; all of its pods are divided")
+	strategy.QuotaScope = v1alpha1.WorkloadQuotaScope
+	switch {
+	case slices.Equal(spec.MatchLabelKeys, []string{"pod-template-hash"}):
+		strategy.QuotaScope = v1alpha1.RevisionQuotaScope
+	case len(spec.MatchLabelKeys) > 0:
+		c.note("spec.matchLabelKeys: no equal for %s; quotas count all pods of the workload", strings.Join(spec.MatchLabelKeys, ", "))
+	}
+	strategy.Type = v1alpha1.AdaptiveScheduleStrategy
+	switch next := spec.WhenTryNextUnits; next.Policy {
+	case "", "LackResourceOrExceedMax":
+	case "ExceedMax":
+		strategy.Type = v1alpha1.FixedScheduleStrategy
+	case "TimeoutOrExceedMax", "Timeout":
+		timeout := defaultTimeout
+		if next.Timeout != nil {
+			timeout = next.Timeout.Duration
+		}
+		strategy.Adaptive = &v1alpha1.AdaptiveStrategy{DisableSimulationSchedule: true, RescheduleCriticalSeconds: ptr.To(int32(timeout.Seconds()))}
+	default:
+		c.note("spec.whenTryNextUnits.policy: no equal for %s; pods go on when no node fits or the quota is full", next.Policy)
+	}
+	if spec.Strategy == "required" {
+		c.note("spec.strategy: required has no equal of its own; no pod leaves the subsets, because of whenFull: Wait")
+	}
+	if spec.PreemptPolicy == "BeforeNextUnit" {
+		c.note("spec.preemptPolicy: BeforeNextUnit has no equal; pods preempt after all subsets were tried, in order")
+	}
+	if spec.IgnorePreviousPod {
+		c.note("spec.ignorePreviousPod: no equal; pods that exist are adopted by the subset of their node and counted")
+	}
+	if spec.IgnoreTerminatingPod != nil && !*spec.IgnoreTerminatingPod {
+		c.note("spec.ignoreTerminatingPod: false has no equal; a terminating pod has given its slot back")
+	}
+	if len(spec.ConsumerRef) > 0 {
+		c.note("spec.consumerRef: no equal")
+	}
+	return nil
+}
+
+func (c *conversion) addUnit(unit *resourceUnit, index int) {
+	at := fmt.Sprintf("spec.units[%d]", index)
+	s := v1alpha1.Subset{Name: fmt.Sprintf("%s-%d", or(unit.Resource, "unit"), index+1)}
+	term := &corev1.NodeSelectorTerm{}
+	for _, key := range slices.Sorted(maps.Keys(unit.NodeSelector)) {
+		term.MatchExpressions = append(term.MatchExpressions, in(key, unit.NodeSelector[key]))
+	}
+	switch unit.Resource {
+	case "ecs", "":
+		term.MatchExpressions = append(term.MatchExpressions,
+			corev1.NodeSelectorRequirement{Key: virtualNodeLabel, Operator: corev1.NodeSelectorOpNotIn, Values: []string{virtualNodeValue}})
+	case "eci", "acs":
+		term.MatchExpressions = append(term.MatchExpressions, in(virtualNodeLabel, virtualNodeValue))
+		s.Tolerations = []corev1.Toleration{{Key: virtualNodeTaint, Operator: corev1.TolerationOpExists}}
+	case "elastic":
+		c.note("%s.resource: elastic is taken for the nodes that its nodeSelector names", at)
+	default:
+		c.note("%s.resource: %q is not known; the subset has the nodes that its nodeSelector names", at, unit.Resource)
+	}
+	if len(term.MatchExpressions) > 0 {
+		s.RequiredNodeSelectorTerm = term
+	}
+	if unit.Max != nil {
+		s.MaxReplicas = ptr.To(intstr.FromInt32(*unit.Max))
+	}
+	if len(unit.PodLabels)+len(unit.PodAnnotations) > 0 {
+		metadata := map[string]any{}
+		if len(unit.PodLabels) > 0 {
+			metadata["labels"] = unit.PodLabels
+		}
+		if len(unit.PodAnnotations) > 0 {
+			metadata["annotations"] = unit.PodAnnotations
+		}
+		raw, err := json.Marshal(map[string]any{"metadata": metadata})
+		if err != nil { // strings alone
+			panic(err)
+		}
+		s.Patch = &runtime.RawExtension{Raw: raw}
+	}
+	if unit.PodLabels["k8s.aliyun.com/resource-policy-wait-for-ecs-scaling"] == "true" {
+		c.note("%s.podLabels: waiting for the autoscaler is said with strategy Fixed, or with adaptive.rescheduleCriticalSeconds", at)
+	}
+	if len(unit.MaxResources) > 0 {
+		c.note("%s.maxResources: no equal; a quota counts pods", at)
+	}
+	if unit.SpotInstance {
+		c.note("%s.spotInstance: no equal; have the subset select nodes of spot instances", at)
+	}
+	if unit.ScaleInWeight != nil {
+		c.note("%s.scaleInWeight: no equal; scaling down takes the last subset first", at)
+	}
+	c.spread.Spec.Subsets = append(c.spread.Spec.Subsets, s)
+}
+
+func or(text, otherwise string) string {
+	if text == "" {
+		return otherwise
+	}
+	return text
+}

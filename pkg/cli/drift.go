@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// Drift is one place where pods are not as the spread has them.
+type Drift struct {
+	Namespace string `json:"namespace"`
+	Spread    string `json:"spread"`
+	// Subset is empty for pods of no subset.
+	Subset string `json:"subset,omitempty"`
+	// Pods that are there, and Planned of them.
+	Pods    int32 `json:"pods"`
+	Planned int32 `json:"planned"`
+	// What is the matter.
+	What string `json:"what"`
+	// Mends says what puts it right.
+	Mends string `json:"mends"`
+}
+
+// driftsIn compares a report with its plan. A subset that holds less than planned is named only if others hold its pods; else they are pending.
+func driftsIn(r *SpreadReport) []Drift {
+	var drifts []Drift
+	add := func(subset string, pods, planned int32, what, mends string) {
+		drifts = append(drifts, Drift{r.Namespace, r.Name, subset, pods, planned, what, mends})
+	}
+	for i := range r.Subsets {
+		in := &r.Subsets[i]
+		switch {
+		case in.Quota != nil && in.Pods > *in.Quota && r.Surplus > 0:
+			add(in.Name, in.Pods, in.Target, "above quota", "the descheduler's EnforceSubsetMaxReplicas, or scaling down")
+		case in.Pods < in.Target && r.podsAfter(i) > 0:
+			add(in.Name, in.Pods, in.Target, "its pods went to later subsets", "the descheduler's RebalanceToPreferredSubset, once there is room")
+		case !in.Schedulable:
+			add(in.Name, in.Pods, in.Target, "pods wait for a node", "a node that takes them; for early-bound pods the descheduler's EvictUnschedulableSubsetPods")
+		}
+	}
+	if r.Unplaced > 0 {
+		add("", r.Unplaced, 0, "in no subset", "the descheduler's EnforceSubsetMaxReplicas, or scaling down")
+	}
+	return drifts
+}
+
+// driftCommand is "kubectl berth drift".
+type driftCommand struct {
+	out           io.Writer
+	output        output
+	allNamespaces bool
+}
+
+func newDrift(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+	c := &driftCommand{out: streams.Out}
+	cmd := &cobra.Command{
+		Use:   "drift",
+		Short: "Where pods are not as their spreads have them, and what mends it",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cluster, err := connect(flags)
+			if err != nil {
+				return err
+			}
+			return c.run(cmd.Context(), cluster)
+		},
+	}
+	c.output.addTo(cmd.Flags())
+	cmd.Flags().BoolVarP(&c.allNamespaces, "all-namespaces", "A", false, "Spreads of all namespaces.")
+	return cmd
+}
+
+func (c *driftCommand) run(ctx context.Context, cluster *cluster) error {
+	options := []client.ListOption{client.InNamespace(cluster.namespace)}
+	if c.allNamespaces {
+		options = nil
+	}
+	var spreads v1alpha1.WorkloadSpreadList
+	if err := cluster.List(ctx, &spreads, options...); err != nil {
+		return err
+	}
+	drifts := []Drift{}
+	for i := range spreads.Items {
+		report := reportOn(&spreads.Items[i])
+		drifts = append(drifts, driftsIn(&report)...)
+	}
+	if done, err := c.output.structured(c.out, drifts); done {
+		return err
+	}
+	if len(drifts) == 0 {
+		_, err := fmt.Fprintf(c.out, "No drift in %s.\n", count(len(spreads.Items), "WorkloadSpread"))
+		return err
+	}
+	rows := [][]cell{{{text: "SPREAD"}, {text: "SUBSET"}, {text: "PODS"}, {text: "PLANNED"}, {text: "WHAT"}, {text: "MENDED BY"}}}
+	for _, d := range drifts {
+		name := d.Spread
+		if c.allNamespaces {
+			name = d.Namespace + "/" + d.Spread
+		}
+		rows = append(rows, []cell{{text: name}, {text: or(d.Subset, "-")}, {text: strconv.Itoa(int(d.Pods))}, {text: strconv.Itoa(int(d.Planned))}, {d.What, yellow}, {text: d.Mends}})
+	}
+	return printTable(c.out, paletteFor(c.out), rows)
+}
+
+// count is "1 thing" or "3 things".
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}

@@ -1,0 +1,209 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// statusCommand is "kubectl berth status".
+type statusCommand struct {
+	out           io.Writer
+	output        output
+	allNamespaces bool
+	watch         bool
+}
+
+func newStatus(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+	c := &statusCommand{out: streams.Out}
+	cmd := &cobra.Command{
+		Use:   "status [SPREAD]",
+		Short: "Where the pods of each spread are, what keeps others, and what happens next",
+		Example: `  kubectl berth status
+  kubectl berth status web --watch
+  kubectl berth status -A -o json`,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: spreadNames(flags),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cluster, err := connect(flags)
+			if err != nil {
+				return err
+			}
+			return c.run(cmd.Context(), cluster, args)
+		},
+	}
+	c.output.addTo(cmd.Flags())
+	cmd.Flags().BoolVarP(&c.allNamespaces, "all-namespaces", "A", false, "Spreads of all namespaces.")
+	cmd.Flags().BoolVarP(&c.watch, "watch", "w", false, "Print again whenever a status changes, until interrupted.")
+	return cmd
+}
+
+func (c *statusCommand) run(ctx context.Context, cluster *cluster, args []string) error {
+	if c.watch && (c.output == asJSON || c.output == asYAML) {
+		return errors.New("--watch prints tables; leave -o out, or watch the objects with kubectl get workloadspreads --watch -o json")
+	}
+	options := []client.ListOption{client.InNamespace(cluster.namespace)}
+	if c.allNamespaces {
+		options = nil
+	}
+	if len(args) == 1 {
+		if c.allNamespaces {
+			return errors.New("a name and --all-namespaces do not go together; name the namespace with -n")
+		}
+		options = append(options, client.MatchingFields{"metadata.name": args[0]})
+	}
+	version, err := c.print(ctx, cluster, options, args)
+	if err != nil || !c.watch {
+		return err
+	}
+	changes, err := cluster.Watch(ctx, &v1alpha1.WorkloadSpreadList{}, append(options, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: version}})...)
+	if err != nil {
+		return err
+	}
+	defer changes.Stop()
+	for {
+		select {
+		case _, open := <-changes.ResultChan():
+			if !open {
+				return errors.New("the API server ended the watch; start it again")
+			}
+			if _, err := c.print(ctx, cluster, options, nil); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// print lists the spreads and prints a report of each. It returns the version of the list.
+func (c *statusCommand) print(ctx context.Context, cluster *cluster, options []client.ListOption, names []string) (version string, err error) {
+	var spreads v1alpha1.WorkloadSpreadList
+	if err := cluster.List(ctx, &spreads, options...); err != nil {
+		return "", err
+	}
+	if len(names) == 1 && len(spreads.Items) == 0 {
+		return "", fmt.Errorf("there is no WorkloadSpread %q in namespace %q; kubectl berth status lists those that are, -A those of all namespaces", names[0], cluster.namespace)
+	}
+	reports := make([]SpreadReport, len(spreads.Items))
+	for i := range spreads.Items {
+		reports[i] = reportOn(&spreads.Items[i])
+	}
+	if done, err := c.output.structured(c.out, reports); done {
+		return spreads.ResourceVersion, err
+	}
+	if c.watch && isTerminal(c.out) {
+		fmt.Fprint(c.out, "\x1b[H\x1b[2J") // to the top of an empty screen
+	}
+	if len(reports) == 0 {
+		_, err = fmt.Fprintln(c.out, "No WorkloadSpreads found.")
+	}
+	for i := range reports {
+		if i > 0 {
+			fmt.Fprintln(c.out)
+		}
+		if err := c.printReport(&reports[i]); err != nil {
+			return "", err
+		}
+	}
+	return spreads.ResourceVersion, err
+}
+
+func (c *statusCommand) printReport(r *SpreadReport) error {
+	name := r.Name
+	if c.allNamespaces {
+		name = r.Namespace + "/" + r.Name
+	}
+	state := cell{"Ready", green}
+	if !r.Ready {
+		state = cell{string(r.Reason), red}
+		if r.Reason == "" {
+			state = cell{"Unknown", yellow}
+		}
+	}
+	p := paletteFor(c.out)
+	heading := []cell{{text: name}, {text: r.Target}, {text: r.Strategy}, {text: pods(r.Replicas, "asked for", "asked for")}, state}
+	if err := printTable(c.out, p, [][]cell{heading}); err != nil {
+		return err
+	}
+	if err := printTable(c.out, p, c.subsetRows(r)); err != nil {
+		return err
+	}
+	for _, of := range []struct {
+		n    int32
+		what string
+	}{{r.Pending, "pending"}, {r.Unplaced, "in no subset"}, {r.Adopted, "bound by others"}, {r.Surplus, "above quota"}} {
+		if of.n > 0 {
+			if _, err := fmt.Fprintf(c.out, "  %s\n", p.paint(yellow, pods(of.n, of.what, of.what))); err != nil {
+				return err
+			}
+		}
+	}
+	_, err := fmt.Fprintln(c.out, "  next: "+r.Next)
+	return err
+}
+
+func (c *statusCommand) subsetRows(r *SpreadReport) [][]cell {
+	if len(r.Subsets) == 0 {
+		return nil
+	}
+	head := []cell{{text: "  SUBSET"}, {text: "PODS"}, {text: "QUOTA"}, {text: "FILL"}, {text: "SCHEDULABLE"}}
+	if c.output == asWide {
+		head = append(head, cell{text: "PLANNED"}, cell{text: "MESSAGE"})
+	}
+	rows := [][]cell{head}
+	for _, s := range r.Subsets {
+		quota := "-"
+		if s.Quota != nil {
+			quota = strconv.Itoa(int(*s.Quota))
+		}
+		schedulable := cell{"yes", plain}
+		if !s.Schedulable {
+			schedulable = cell{"no", yellow}
+		}
+		row := []cell{{text: "  " + s.Name}, {text: strconv.Itoa(int(s.Pods))}, {text: quota}, bar(s), schedulable}
+		if c.output == asWide {
+			row = append(row, cell{text: strconv.Itoa(int(s.Target))}, cell{text: s.Message})
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// barWidth is a full quota.
+const barWidth = 20
+
+// bar shows how much of its quota a subset holds, or without one of what it is planned to hold.
+func bar(s SubsetReport) cell {
+	whole, of := s.Target, plain
+	if s.Quota != nil {
+		whole = *s.Quota
+	}
+	filled := barWidth
+	switch {
+	case s.Pods > whole:
+		of = red
+		if s.Quota == nil {
+			of = plain
+		}
+	case whole == 0:
+		filled = 0
+	default:
+		filled = int(s.Pods) * barWidth / int(whole)
+		if s.Pods == whole {
+			of = green
+		}
+	}
+	return cell{strings.Repeat("█", filled) + strings.Repeat("·", barWidth-filled), of}
+}

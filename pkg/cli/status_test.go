@@ -1,0 +1,212 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// spreadOf makes spread shop/web for Deployment web, with a spec and with a status whose spread is ready.
+func spreadOf(t *testing.T, spec, status string) *v1alpha1.WorkloadSpread {
+	t.Helper()
+	spread := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", Generation: 2}}
+	spread.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+	spread.Status.ObservedGeneration = 2
+	spread.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: string(v1alpha1.ReasonSpreadReady)}}
+	for text, into := range map[string]any{spec: &spread.Spec, status: &spread.Status} {
+		if err := yaml.UnmarshalStrict([]byte(text), into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return spread
+}
+
+const (
+	twoThenAny = `subsets: [{name: a, maxReplicas: 2}, {name: b}]`
+	adaptive   = "\nscheduleStrategy: {type: Adaptive}"
+	waiting    = `, conditions: [{type: Schedulable, status: "False", message: "pods that find no node: 1"}]`
+)
+
+func TestWhatHappensNext(t *testing.T) {
+	tests := map[string]struct{ spec, status, want string }{
+		"nothing":       {twoThenAny, `{observedReplicas: 3, subsetStatuses: [{name: a, replicas: 2}, {name: b, replicas: 1, missingReplicas: -1}]}`, "nothing: every pod is where it belongs"},
+		"an old status": {twoThenAny, `{observedGeneration: 1}`, "berth-controller has not looked"},
+		"an invalid spread": {`subsets: [{name: a, maxReplicas: -1}]`, `conditions: [{type: Ready, status: "False", reason: InvalidSpread, message: "maxReplicas is negative"}]`,
+			"no pod is placed until that is corrected: maxReplicas is negative"},
+		"a missing workload": {twoThenAny, `{conditions: [{type: Ready, status: "False", reason: TargetNotFound, message: "create it"}], subsetStatuses: [{name: a}, {name: b}]}`, "create it"},
+		"Fixed waits": {twoThenAny, `{observedReplicas: 3, pendingPods: 1, subsetStatuses: [{name: a, replicas: 1` + waiting + `}, {name: b, replicas: 1}]}`,
+			"1 pod waits for a node of a: with strategy Fixed none goes on to another subset"},
+		"Adaptive has tried all": {twoThenAny + adaptive, `{observedReplicas: 3, pendingPods: 2, subsetStatuses: [{name: a, replicas: 1` + waiting + `}, {name: b}]}`,
+			"2 pods are pending: no subset from a on has a node for them"},
+		"full": {"{subsets: [{name: a, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}", `{observedReplicas: 3, pendingPods: 2, subsetStatuses: [{name: a, replicas: 1}]}`,
+			"2 pods wait until a slot is free"},
+		"on the way": {twoThenAny, `{observedReplicas: 1, pendingPods: 1, subsetStatuses: [{name: a}, {name: b}]}`, "1 pod is on the way to a node"},
+		"surplus":    {twoThenAny, `{observedReplicas: 3, surplusPods: 1, subsetStatuses: [{name: a, replicas: 3}, {name: b}]}`, "1 pod is above quota"},
+		"unplaced":   {twoThenAny, `{observedReplicas: 2, unplacedPods: 1, subsetStatuses: [{name: a, replicas: 1}, {name: b}]}`, "1 pod runs in no subset"},
+		"spilled":    {twoThenAny + adaptive, `{observedReplicas: 3, subsetStatuses: [{name: a}, {name: b, replicas: 3}]}`, "2 pods of later subsets could be in a"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			report := reportOn(spreadOf(t, tc.spec, tc.status))
+			if !strings.HasPrefix(report.Next, tc.want) {
+				t.Errorf("next: %q, want %q", report.Next, tc.want)
+			}
+		})
+	}
+}
+
+func clusterOf(t *testing.T, objects ...client.Object) *cluster {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	byName := func(object client.Object) []string { return []string{object.GetName()} }
+	return &cluster{namespace: "shop", WithWatch: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+		WithStatusSubresource(&v1alpha1.WorkloadSpread{}).WithIndex(&v1alpha1.WorkloadSpread{}, "metadata.name", byName).Build()}
+}
+
+func TestStatusPrints(t *testing.T) {
+	spread := spreadOf(t, twoThenAny+adaptive, `{observedReplicas: 4, pendingPods: 1, subsetStatuses: [{name: a, replicas: 1`+waiting+`}, {name: b, replicas: 2, missingReplicas: -1}]}`)
+	print := func(c statusCommand, args ...string) (string, error) {
+		var out bytes.Buffer
+		c.out = &out
+		err := c.run(t.Context(), clusterOf(t, spread), args)
+		return out.String(), err
+	}
+	t.Run("a table", func(t *testing.T) {
+		got, err := print(statusCommand{output: asTable}, "web")
+		want := `web   Deployment/web   Adaptive   4 pods asked for   Ready
+  SUBSET   PODS   QUOTA   FILL                   SCHEDULABLE
+  a        1      2       ██████████··········   no
+  b        2      -       ████████████████████   yes
+  1 pod pending
+  next: 1 pod is pending: no subset from a on has a node for them; they are bound as soon as one has
+`
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("printed (-want +got):\n%s%v", diff, err)
+		}
+	})
+	t.Run("wide", func(t *testing.T) {
+		got, err := print(statusCommand{output: asWide, allNamespaces: true})
+		for _, part := range []string{"shop/web", "PLANNED", "pods that find no node: 1"} {
+			if err != nil || !strings.Contains(got, part) {
+				t.Errorf("%v, printed\n%swithout %q", err, got, part)
+			}
+		}
+	})
+	t.Run("for programs", func(t *testing.T) {
+		for _, format := range []output{asJSON, asYAML} {
+			got, err := print(statusCommand{output: format}, "web")
+			var reports []SpreadReport
+			if err := errors.Join(err, yaml.UnmarshalStrict([]byte(got), &reports)); err != nil || len(reports) != 1 || *reports[0].Subsets[0].Quota != 2 || reports[0].Subsets[1].Quota != nil {
+				t.Errorf("%s: %v, %+v", format, err, reports)
+			}
+		}
+	})
+	t.Run("an unknown name", func(t *testing.T) {
+		if _, err := print(statusCommand{output: asTable}, "wbe"); err == nil || !strings.Contains(err.Error(), `no WorkloadSpread "wbe" in namespace "shop"`) {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("again when it changes", func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		cluster := clusterOf(t, spread)
+		printed := make(chan string, 10)
+		c := statusCommand{output: asTable, watch: true, out: writer(func(text string) {
+			if strings.Contains(text, "next:") {
+				printed <- text
+			}
+		})}
+		ended := make(chan error)
+		go func() { ended <- c.run(ctx, cluster, nil) }()
+		if first := <-printed; !strings.Contains(first, "1 pod is pending") {
+			t.Errorf("first %q", first)
+		}
+		for done := false; !done; { // the watch begins some time after the first print
+			now := &v1alpha1.WorkloadSpread{}
+			if err := cluster.Get(t.Context(), client.ObjectKeyFromObject(spread), now); err != nil {
+				t.Fatal(err)
+			}
+			now.Status.PendingPods, now.Status.SubsetStatuses[0].Conditions = 0, nil
+			if now.Status.SubsetStatuses[0].Replicas++; now.Status.SubsetStatuses[0].Replicas > 2 {
+				now.Status.SubsetStatuses[0].Replicas = 1
+			}
+			if err := cluster.Status().Update(t.Context(), now); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case text := <-printed:
+				done = strings.Contains(text, "next:")
+			case err := <-ended:
+				t.Fatal(err)
+			default:
+			}
+		}
+		stop()
+		for {
+			select {
+			case <-printed:
+				continue
+			case err := <-ended:
+				if err != nil && !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+			}
+			return
+		}
+	})
+}
+
+// writer calls a function for each write.
+type writer func(string)
+
+func (w writer) Write(p []byte) (int, error) {
+	w(string(p))
+	return len(p), nil
+}
+
+func TestColorsAreNoPartOfTheWidth(t *testing.T) {
+	var out bytes.Buffer
+	if err := printTable(&out, palette(true), [][]cell{{{"long name", red}, {text: "x"}}, {{text: "y"}, {text: "z"}}}); err != nil {
+		t.Fatal(err)
+	}
+	if want := "\x1b[31mlong name\x1b[0m   x\ny           z\n"; out.String() != want {
+		t.Errorf("got %q, want %q", out.String(), want)
+	}
+	if paletteFor(&out) {
+		t.Error("a buffer is no terminal")
+	}
+}
+
+func TestAdvise(t *testing.T) {
+	resource := schema.GroupResource{Group: "apps.kruise.io", Resource: "workloadspreads"}
+	for err, want := range map[error]string{
+		&meta.NoKindMatchError{}:                                                             "install Berth's definitions",
+		apierrors.NewForbidden(resource, "", errors.New("no")):                               "ask for a role",
+		apierrors.NewUnauthorized("who"):                                                     "renew your credentials",
+		&url.Error{Op: "Get", URL: "https://10.0.0.1:6443/apis", Err: errors.New("refused")}: "no API server answers at https://10.0.0.1:6443 (refused)",
+		fmt.Errorf("anything else"):                                                          "anything else",
+	} {
+		if got := Advise(err); !strings.Contains(got, want) || strings.Contains(got, "\n") {
+			t.Errorf("%v: %q, want one line with %q", err, got, want)
+		}
+	}
+}

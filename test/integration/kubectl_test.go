@@ -1,0 +1,88 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/berth-project/berth/pkg/cli"
+	"github.com/berth-project/berth/test/harness"
+)
+
+// kubectl runs the sandbox's kubectl with the plugin on its PATH, as a user does, and returns what it prints.
+func kubectl(t *testing.T, args ...string) (stdout, stderr string, failed bool) {
+	t.Helper()
+	bin := filepath.Join(harness.Root(), "bin")
+	ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "kubectl"), args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+the.Sandbox.Kubeconfig(), "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"))
+	var out, log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &log
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return out.String(), log.String(), err != nil
+}
+
+func TestKubectlBerthStatus(t *testing.T) {
+	pools(t, "a", "b")
+	ns := namespace(t)
+	apply(t, ns, spreadHeader+`
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
+`+strings.Replace(twoPools, "%s", "1", 1))
+	apply(t, ns, deployment("web", 3, ""))
+	expectPlaces(t, ns, "a=1 b=2")
+
+	waitFor(t, "a status with all pods", func(context.Context) (string, error) {
+		out, log, failed := kubectl(t, "berth", "status", "-n", ns, "-o", "json")
+		var reports []cli.SpreadReport
+		if err := json.Unmarshal([]byte(out), &reports); err != nil || failed {
+			return "", errors.New(log + out)
+		}
+		if len(reports) != 1 || len(reports[0].Subsets) != 2 || reports[0].Subsets[1].Pods != 2 {
+			return out, nil
+		}
+		if r := reports[0]; !r.Ready || *r.Subsets[0].Quota != 1 || r.Subsets[1].Quota != nil || !strings.HasPrefix(r.Next, "nothing") {
+			t.Errorf("reported %s", out)
+		}
+		return "", nil
+	})
+	out, log, failed := kubectl(t, "berth", "status", "web", "-n", ns)
+	for _, part := range []string{"Deployment/web", "Ready", "SUBSET", "████████████████████", "next: nothing"} {
+		if failed || !strings.Contains(out, part) {
+			t.Errorf("printed\n%s%swithout %q", out, log, part)
+		}
+	}
+	if strings.Contains(out, "\x1b") {
+		t.Errorf("colors without a terminal: %q", out)
+	}
+}
+
+func TestKubectlBerthSaysWhatToDo(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args []string
+		want string
+	}{
+		"an unknown spread": {[]string{"berth", "status", "nobody"}, `there is no WorkloadSpread "nobody" in namespace "default"`},
+		"no permission":     {[]string{"berth", "status", "--as", "nobody"}, "ask for a role that allows it"},
+		"no cluster":        {[]string{"berth", "status", "--server", "https://127.0.0.1:1"}, "no API server answers at https://127.0.0.1:1"},
+		"no such context":   {[]string{"berth", "status", "--context", "elsewhere"}, "elsewhere"},
+		"a wrong format":    {[]string{"berth", "status", "-o", "xml"}, "must be one of table, wide, json, yaml"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, log, failed := kubectl(t, tc.args...)
+			if !failed || !strings.Contains(log, tc.want) || strings.Count(log, "\n") != 1 || out != "" {
+				t.Errorf("failed: %t, printed %q and %q, want one line with %q", failed, out, log, tc.want)
+			}
+		})
+	}
+}
