@@ -7,7 +7,7 @@ import (
 )
 
 //go:embed namespace.yaml workload-reader.yaml crd/*.yaml scheduler/rbac.yaml scheduler/flowschema.yaml controller/rbac.yaml policy/*.yaml
-//go:embed webhook/rbac.yaml webhook/certificate.yaml
+//go:embed webhook/rbac.yaml webhook/certificate.yaml budget/rbac.yaml budget/protection.yaml
 var files embed.FS
 
 // SchedulerConfig is the configuration of the scheduler as it is deployed, without a client connection.
@@ -26,6 +26,10 @@ var (
 	//
 	//go:embed webhook/mutatingwebhookconfiguration.yaml
 	MutatingWebhook []byte
+	// BudgetWebhook is about the pods of PodUnavailableBudgets, and about these.
+	//
+	//go:embed budget/validatingwebhookconfiguration.yaml
+	BudgetWebhook []byte
 )
 
 // CRDs are the custom resource definitions.
@@ -36,7 +40,7 @@ func CRDs() [][]byte { return read("crd/*.yaml") }
 func Install() [][]byte {
 	all := CRDs()
 	for _, pattern := range []string{"namespace.yaml", "workload-reader.yaml", "scheduler/rbac.yaml", "scheduler/flowschema.yaml", "controller/rbac.yaml", "policy/*.yaml",
-		"webhook/rbac.yaml", "webhook/certificate.yaml"} {
+		"webhook/rbac.yaml", "webhook/certificate.yaml", "budget/rbac.yaml", "budget/protection.yaml"} {
 		all = append(all, read(pattern)...)
 	}
 	return all

@@ -1,4 +1,5 @@
-// Command controller runs Berth's controllers, today the one that writes the status of WorkloadSpreads, and serves its admission webhooks.
+// Command controller runs Berth's controllers, which write the statuses of WorkloadSpreads and PodUnavailableBudgets, and serves its admission
+// webhooks.
 // With --leader-elect several replicas may run: all serve the webhooks and one runs the controllers.
 package main
 
@@ -6,7 +7,9 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"net/http"
 	"os"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -16,7 +19,10 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/berth-project/berth/pkg/controller"
+	budgetcontroller "github.com/berth-project/berth/pkg/controller/budget"
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/guard"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/webhook"
 )
@@ -34,7 +40,11 @@ type flags struct {
 	leaderElectionNamespace string
 	webhooks                bool
 	webhook                 webhook.Options
+	budgetExpiry            time.Duration
 }
+
+// requestTimeout is how long kube-apiserver works on a request, unless its --request-timeout says otherwise.
+const requestTimeout = time.Minute
 
 func main() {
 	var f flags
@@ -49,6 +59,9 @@ func main() {
 	flag.StringVar((*string)(&f.webhook.Certificates), "webhook-certs", string(webhook.ManagedCertificates),
 		"managed: make and renew the certificate in Secret berth-system/berth-webhook-cert, copy it into --cert-dir, and have the API server trust it; "+
 			"provided: somebody else, such as cert-manager, does.")
+	flag.DurationVar(&f.budgetExpiry, "budget-expiry", budgetcontroller.DefaultExpiry,
+		"How long a PodUnavailableBudget keeps counting an operation that was let through and does not happen. At least "+guard.ShortestExpiry(requestTimeout).String()+
+			", and longer by as much as the API server's --request-timeout exceeds a minute.")
 	klog.InitFlags(nil)
 	flag.Parse()
 	ctrl.SetLogger(klog.Background())
@@ -60,8 +73,11 @@ func main() {
 }
 
 func run(ctx context.Context, f flags) error {
+	if shortest := guard.ShortestExpiry(requestTimeout); f.budgetExpiry < shortest {
+		return fmt.Errorf("--budget-expiry is %s: must be at least %s, because a request that was let through may take so long to be carried out", f.budgetExpiry, shortest)
+	}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme, policyv1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return fmt.Errorf("registering types: %w", err)
 		}
@@ -97,8 +113,14 @@ func run(ctx context.Context, f flags) error {
 	if err := controller.Setup(ctx, mgr, owners, controller.Options{}); err != nil {
 		return err
 	}
+	if err := budgetcontroller.Setup(ctx, mgr, budgetcontroller.Options{Expiry: f.budgetExpiry}); err != nil {
+		return err
+	}
 	if f.webhooks {
-		if err := webhook.Setup(ctx, mgr, owners, f.webhook); err != nil {
+		budgets := func(register func(path string, hook http.Handler)) error {
+			return guard.Setup(ctx, mgr, register, guard.Options{})
+		}
+		if err := webhook.Setup(ctx, mgr, owners, f.webhook, budgets); err != nil {
 			return err
 		}
 	}

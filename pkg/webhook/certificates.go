@@ -22,12 +22,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
-// Names in manifests/webhook. Both webhook configurations have the same.
+// Names in manifests/webhook and manifests/budget. The validating and the mutating webhook configuration of each have the same.
 const (
-	namespace         = "berth-system"
-	secretName        = "berth-webhook-cert"
-	serviceName       = "berth-webhook"
-	configurationName = "berth-webhook"
+	namespace           = "berth-system"
+	secretName          = "berth-webhook-cert"
+	serviceName         = "berth-webhook"
+	configurationName   = "berth-webhook"
+	budgetConfiguration = "berth-budget"
 )
 
 // Files in the certificate directory and keys of the Secret.
@@ -43,6 +44,10 @@ var secretKey = types.NamespacedName{Namespace: namespace, Name: secretName}
 // and each replica keep a copy of the certificate in dir. Every replica runs the rotator: an update conflict decides whose certificate it
 // is, and none has to wait for a leader before it can serve.
 func manageCertificates(mgr ctrl.Manager, dir string) error {
+	var webhooks []rotator.WebhookInfo
+	for _, name := range []string{configurationName, budgetConfiguration} {
+		webhooks = append(webhooks, rotator.WebhookInfo{Name: name, Type: rotator.Validating}, rotator.WebhookInfo{Name: name, Type: rotator.Mutating})
+	}
 	err := rotator.AddRotator(mgr, &rotator.CertRotator{
 		SecretKey:      secretKey,
 		CertDir:        dir,
@@ -52,7 +57,7 @@ func manageCertificates(mgr ctrl.Manager, dir string) error {
 		CAOrganization: "berth",
 		DNSName:        fmt.Sprintf("%s.%s.svc", serviceName, namespace),
 		ExtraDNSNames:  []string{"localhost"}, // a sandbox has no Services
-		Webhooks:       []rotator.WebhookInfo{{Name: configurationName, Type: rotator.Validating}, {Name: configurationName, Type: rotator.Mutating}},
+		Webhooks:       webhooks,
 		FieldOwner:     "berth-controller",
 		// Required, and not waited for: it looks at whole seconds. See certificates.trusted.
 		IsReady: make(chan struct{}),
@@ -61,19 +66,14 @@ func manageCertificates(mgr ctrl.Manager, dir string) error {
 		return err
 	}
 	// The rotator keeps its own cache to itself.
-	byName := func(name string) cache.ByObject {
-		return cache.ByObject{Field: fields.OneTermEqualSelector("metadata.name", name)}
+	secret := cache.ByObject{
+		Field:      fields.OneTermEqualSelector("metadata.name", secretName),
+		Namespaces: map[string]cache.Config{namespace: {}},
 	}
-	secret := byName(secretName)
-	secret.Namespaces = map[string]cache.Config{namespace: {}}
 	certCache, err := cache.New(mgr.GetConfig(), cache.Options{
-		Scheme: mgr.GetScheme(),
-		Mapper: mgr.GetRESTMapper(),
-		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Secret{}: secret,
-			&admissionregistrationv1.ValidatingWebhookConfiguration{}: byName(configurationName),
-			&admissionregistrationv1.MutatingWebhookConfiguration{}:   byName(configurationName),
-		},
+		Scheme:   mgr.GetScheme(),
+		Mapper:   mgr.GetRESTMapper(),
+		ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: secret},
 	})
 	if err != nil {
 		return err
@@ -194,18 +194,20 @@ func (c *certificates) trusted(ctx context.Context) error {
 // toldAuthorities are the authorities that the API server has been told, by webhook.
 func (c *certificates) toldAuthorities(ctx context.Context) (map[string][]byte, error) {
 	told := map[string][]byte{}
-	key := types.NamespacedName{Name: configurationName}
-	validating, mutating := &admissionregistrationv1.ValidatingWebhookConfiguration{}, &admissionregistrationv1.MutatingWebhookConfiguration{}
-	for _, configuration := range []client.Object{validating, mutating} {
-		if err := c.reader.Get(ctx, key, configuration); client.IgnoreNotFound(err) != nil {
-			return nil, fmt.Errorf("reading the webhook configuration: %w", err)
+	for _, name := range []string{configurationName, budgetConfiguration} {
+		key := types.NamespacedName{Name: name}
+		validating, mutating := &admissionregistrationv1.ValidatingWebhookConfiguration{}, &admissionregistrationv1.MutatingWebhookConfiguration{}
+		for _, configuration := range []client.Object{validating, mutating} {
+			if err := c.reader.Get(ctx, key, configuration); client.IgnoreNotFound(err) != nil {
+				return nil, fmt.Errorf("reading webhook configuration %s: %w", name, err)
+			}
 		}
-	}
-	for i := range validating.Webhooks {
-		told[validating.Webhooks[i].Name] = validating.Webhooks[i].ClientConfig.CABundle
-	}
-	for i := range mutating.Webhooks {
-		told[mutating.Webhooks[i].Name] = mutating.Webhooks[i].ClientConfig.CABundle
+		for i := range validating.Webhooks {
+			told[validating.Webhooks[i].Name] = validating.Webhooks[i].ClientConfig.CABundle
+		}
+		for i := range mutating.Webhooks {
+			told[mutating.Webhooks[i].Name] = mutating.Webhooks[i].ClientConfig.CABundle
+		}
 	}
 	return told, nil
 }

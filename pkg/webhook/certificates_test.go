@@ -126,6 +126,14 @@ func TestReadyMeansThatTheAPIServerTrustsTheCertificate(t *testing.T) {
 			}},
 		}
 	}
+	ofBudgets := func(bundle string) client.Object {
+		return &admissionregistrationv1.ValidatingWebhookConfiguration{
+			ObjectMeta: metav1.ObjectMeta{Name: budgetConfiguration},
+			Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+				Name: "three.berth.dev", ClientConfig: admissionregistrationv1.WebhookClientConfig{CABundle: []byte(bundle)},
+			}},
+		}
+	}
 	made := secret(map[string][]byte{caFile: []byte("ours")})
 	tests := map[string]struct {
 		cache     []client.Object
@@ -134,6 +142,7 @@ func TestReadyMeansThatTheAPIServerTrustsTheCertificate(t *testing.T) {
 		"it has the authority":                             {cache: []client.Object{made, configuration("ours"), mutating("ours")}},
 		"it has it for one webhook and not for another":    {cache: []client.Object{made, configuration("ours"), mutating("")}, wantError: "two.berth.dev"},
 		"it has no authority yet":                          {cache: []client.Object{made, configuration("")}, wantError: "one.berth.dev"},
+		"it has it for spreads and not for budgets":        {cache: []client.Object{made, configuration("ours"), ofBudgets("")}, wantError: "three.berth.dev"},
 		"it has the authority of another certificate":      {cache: []client.Object{made, configuration("theirs")}, wantError: "one.berth.dev"},
 		"there is no authority yet":                        {cache: []client.Object{secret(nil), configuration("")}, wantError: "one.berth.dev"},
 		"there is no Secret":                               {cache: []client.Object{configuration("ours")}, wantError: secretName},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"net/http"
 	"path/filepath"
 	"time"
 
@@ -55,7 +56,10 @@ type Options struct {
 // Setup has the manager serve the webhooks, on every replica and not on the leader alone, as soon as there is a certificate. Until then, and
 // until the API server knows the authority of a managed certificate, the manager is not ready. The lineage is of the same manager. The context
 // is used until Setup returns.
-func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts Options) error {
+//
+// Others may register handlers of their own, which are served at the same port with the same certificate: each of more is called with a function
+// that does so.
+func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts Options, more ...func(register func(path string, hook http.Handler)) error) error {
 	switch opts.Certificates {
 	case ManagedCertificates, "":
 		if err := manageCertificates(mgr, opts.CertDir); err != nil {
@@ -77,6 +81,11 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	web.Register(PodPath, &podReviews{answer: (&podAdmission{owners: owners, early: early.review}).review, clock: clock.RealClock{}})
 	// A panic is answered as an error: that is the default.
 	web.Register(SpreadPath, admission.WithValidator(mgr.GetScheme(), &spreadValidator{reader: mgr.GetCache(), live: mgr.GetAPIReader()}))
+	for _, handlers := range more {
+		if err := handlers(web.Register); err != nil {
+			return err
+		}
+	}
 	if err := mgr.Add(&server{web: web, certDir: opts.CertDir, synced: func() bool { return owners.HasSynced() && booked() }}); err != nil {
 		return fmt.Errorf("adding the webhook server: %w", err)
 	}

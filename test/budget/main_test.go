@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -66,13 +65,6 @@ func run(m *testing.M) (code int, err error) {
 		}
 	}()
 	config := sandbox.Config{Name: "budget", Dir: dir, Without: []string{product.Controller}, Nodes: 5}
-	for _, name := range []string{"rbac.yaml", "protection.yaml"} {
-		content, err := os.ReadFile(filepath.Join(harness.Root(), "manifests", "budget", name))
-		if err != nil {
-			return 1, err
-		}
-		config.Manifests = append(config.Manifests, content)
-	}
 	if the, err = harness.Start(ctx, config, product.Options{}); err != nil {
 		return 1, err
 	}

@@ -969,7 +969,7 @@ func TestCertificatesFromCertManager(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kustomization := fmt.Sprintf("resources: [%[1]s/controller, %[1]s/webhook]\ncomponents: [%[1]s/webhook/cert-manager]\n", root)
+	kustomization := fmt.Sprintf("resources: [%[1]s/controller, %[1]s/webhook, %[1]s/budget]\ncomponents: [%[1]s/webhook/cert-manager]\n", root)
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -1007,7 +1007,8 @@ func TestCertificatesFromCertManager(t *testing.T) {
 			}
 		}
 	}
-	want := map[string]int{"MutatingWebhookConfiguration": 1, "ValidatingWebhookConfiguration": 1, "Deployment": 1, "Issuer": 1, "Certificate": 1, "Service": 1}
+	want := map[string]int{"MutatingWebhookConfiguration": 1, "ValidatingWebhookConfiguration": 2, "Deployment": 1, "Issuer": 1, "Certificate": 1, "Service": 1,
+		"ValidatingAdmissionPolicy": 1, "ValidatingAdmissionPolicyBinding": 1}
 	if diff := cmp.Diff(want, kinds, cmpopts.IgnoreMapEntries(func(kind string, _ int) bool {
 		return strings.Contains(kind, "Role") || kind == "ServiceAccount"
 	})); diff != "" {

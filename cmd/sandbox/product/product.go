@@ -152,23 +152,28 @@ func controller(replicas int) sandbox.Component {
 
 // webhookConfigurationsAt returns the webhook configurations with a port of this machine in place of the Service.
 func webhookConfigurationsAt(port int) ([][]byte, error) {
-	var validating admissionregistrationv1.ValidatingWebhookConfiguration
-	if err := yaml.UnmarshalStrict(manifests.ValidatingWebhook, &validating); err != nil {
-		return nil, fmt.Errorf("reading the validating webhook's configuration: %w", err)
-	}
+	var validating, budget admissionregistrationv1.ValidatingWebhookConfiguration
 	var mutating admissionregistrationv1.MutatingWebhookConfiguration
-	if err := yaml.UnmarshalStrict(manifests.MutatingWebhook, &mutating); err != nil {
-		return nil, fmt.Errorf("reading the mutating webhook's configuration: %w", err)
+	all := []struct {
+		content       []byte
+		configuration any
+	}{{manifests.ValidatingWebhook, &validating}, {manifests.MutatingWebhook, &mutating}, {manifests.BudgetWebhook, &budget}}
+	for _, one := range all {
+		if err := yaml.UnmarshalStrict(one.content, one.configuration); err != nil {
+			return nil, fmt.Errorf("reading a webhook configuration: %w", err)
+		}
 	}
-	for i := range validating.Webhooks {
-		askAt(port, &validating.Webhooks[i].ClientConfig)
+	for _, webhooks := range [][]admissionregistrationv1.ValidatingWebhook{validating.Webhooks, budget.Webhooks} {
+		for i := range webhooks {
+			askAt(port, &webhooks[i].ClientConfig)
+		}
 	}
 	for i := range mutating.Webhooks {
 		askAt(port, &mutating.Webhooks[i].ClientConfig)
 	}
 	var contents [][]byte
-	for _, configuration := range []any{validating, mutating} {
-		content, err := yaml.Marshal(configuration)
+	for _, one := range all {
+		content, err := yaml.Marshal(one.configuration)
 		if err != nil {
 			return nil, err
 		}
