@@ -630,3 +630,54 @@ func FuzzDecide(f *testing.F) {
 	f.Add(uint64(1))
 	f.Fuzz(func(t *testing.T, seed uint64) { checkDecision(t, seed) })
 }
+
+func TestForesee(t *testing.T) {
+	recorded := facts(3, times(3, Available)...)
+	recorded.Ledger = []v1alpha1.LedgerEntry{{UID: "p1", Name: "p1", Operation: v1alpha1.OperationDelete}}
+	tests := map[string]struct {
+		rule       string
+		facts      Facts
+		operations string // protected ones, empty for all
+		generation int64  // of the status; the budget has 3
+		want       []bool
+	}{
+		"as many go as there is room for, and no more":           {"max 2", facts(4, times(4, Available)...), "", 3, []bool{true, true, false, false}},
+		"without room nobody goes":                               {"max 0", facts(2, times(2, Available)...), "", 3, []bool{false, false}},
+		"pods that do not serve yet or any more go":              {"max 0", facts(3, Available, Pending, Gone), "", 3, []bool{false, true, true}},
+		"what the ledger holds goes, and has taken the room":     {"max 1", recorded, "", 3, []bool{false, true, false}},
+		"a status of another generation promises nothing":        {"max 2", facts(2, times(2, Available)...), "", 2, []bool{false, false}},
+		"a budget that does not protect from deletion is silent": {"max 0", facts(2, times(2, Available)...), "EVICT", 3, []bool{true, true}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			pub := budgetOf(tc.rule)
+			pub.Generation = 3
+			pub.Annotations = map[string]string{v1alpha1.ProtectOperationsAnnotation: tc.operations}
+			policy := compile(t, pub)
+			Publish(&pub.Status, tc.generation, tc.facts.Ledger, policy.Tally(tc.facts))
+			if diff := cmp.Diff(tc.want, policy.Foresee(pub, tc.facts.Pods)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestWhatIsForeseenFromAStatusThatIsTrueIsWhatIsDecided(t *testing.T) {
+	for seed := range uint64(2000) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		pub := budgetOf(pick([]string{"max 0", "max 1", "max 30%", "min 2", "min 81%"}))
+		policy, f := compile(t, pub), someFacts(r)
+		Publish(&pub.Status, pub.Generation, f.Ledger, policy.Tally(f))
+		requests := make([]Request, len(f.Pods))
+		for i := range f.Pods {
+			requests[i] = Request{Name: f.Pods[i].Name, UID: f.Pods[i].UID, Operation: v1alpha1.OperationDelete}
+		}
+		want := make([]bool, len(requests))
+		for i, verdict := range policy.Decide(f, requests, metav1.Time{}).Verdicts {
+			want[i] = verdict.Allowed
+		}
+		if diff := cmp.Diff(want, policy.Foresee(pub, f.Pods)); diff != "" {
+			t.Fatalf("seed %d (-want +got):\n%s", seed, diff)
+		}
+	}
+}
