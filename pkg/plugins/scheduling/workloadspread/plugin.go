@@ -25,6 +25,7 @@ type Spread struct {
 	*core
 	handle fwk.Handle
 	// preemption is asked last; see PostFilter. Profiles must therefore disable the plugin DefaultPreemption.
+	// It spares the pods of PodUnavailableBudgets.
 	preemption *defaultpreemption.DefaultPreemption
 }
 
@@ -48,6 +49,7 @@ type core struct {
 	ledger   *ledger
 	takeover *takeover
 	binds    *binds
+	budgets  *budgets
 }
 
 // Family are the plugins of one scheduler. Those of all its profiles share one ledger; a second scheduler in the same process needs a family of
@@ -86,6 +88,7 @@ func (f *Family) Spread(ctx context.Context, obj runtime.Object, handle fwk.Hand
 	if err != nil {
 		return nil, err
 	}
+	guardVictims(preemption, handle, shared.budgets)
 	return &Spread{core: shared, handle: handle, preemption: preemption}, nil
 }
 
@@ -115,6 +118,10 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*cor
 	if err != nil {
 		return nil, err
 	}
+	pubs, err := newBudgetInformer(handle.KubeConfig())
+	if err != nil {
+		return nil, err
+	}
 	custom, err := newCustomWorkloads(handle.KubeConfig(), handle.ClientSet())
 	if err != nil {
 		return nil, err
@@ -139,12 +146,21 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*cor
 		return nil, err
 	}
 	custom.run(ctx)
+	b := newBudgets(clock.RealClock{}, l.workloads.parent, func(pods map[string]*corev1.Pod) { handle.Activate(logger, pods) })
+	if _, err := pubs.AddEventHandler(b.events()); err != nil {
+		return nil, fmt.Errorf("registering an event handler: %w", err)
+	}
+	if _, err := factory.Core().V1().Pods().Informer().AddEventHandler(b.podEvents()); err != nil {
+		return nil, fmt.Errorf("registering an event handler: %w", err)
+	}
+	go b.run(ctx, handle.ClientSet().Discovery(), pubs)
 	exposeMetrics(l)
 	return &core{
 		args:     args,
 		ledger:   l,
 		takeover: &takeover{clock: clock.RealClock{}, bindTimeout: args.BindTimeout, client: handle.ClientSet(), ledger: l, listeners: listeners},
 		binds:    newBinds(ctx, handle.ClientSet(), l, args.BindTimeout),
+		budgets:  b,
 	}, nil
 }
 

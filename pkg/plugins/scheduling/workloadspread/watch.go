@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
@@ -22,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -81,23 +83,31 @@ func watch(ctx context.Context, l *ledger, factory informers.SharedInformerFacto
 	return w, nil
 }
 
-// newSpreadInformer watches WorkloadSpreads in all namespaces. The scheduler's own configuration speaks protobuf, which custom resources
-// do not.
 func newSpreadInformer(config *restclient.Config) (cache.SharedIndexInformer, error) {
+	return newInformer(config, v1alpha1.AddToScheme, v1alpha1.Resource, &v1alpha1.WorkloadSpread{})
+}
+
+func newBudgetInformer(config *restclient.Config) (cache.SharedIndexInformer, error) {
+	return newInformer(config, policyv1alpha1.AddToScheme, policyv1alpha1.Resource, &policyv1alpha1.PodUnavailableBudget{})
+}
+
+// newInformer watches custom resources in all namespaces. The scheduler's own configuration speaks protobuf, which they do not.
+func newInformer(config *restclient.Config, addToScheme func(*runtime.Scheme) error, resource schema.GroupVersionResource, object runtime.Object) (cache.SharedIndexInformer, error) {
 	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return nil, fmt.Errorf("registering WorkloadSpread: %w", err)
+	if err := addToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("registering %T: %w", object, err)
 	}
+	version := resource.GroupVersion()
 	config = jsonConfig(config)
-	config.GroupVersion = &v1alpha1.GroupVersion
+	config.GroupVersion = &version
 	config.APIPath = "/apis"
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	client, err := restclient.RESTClientFor(config)
 	if err != nil {
-		return nil, fmt.Errorf("making a client for WorkloadSpreads: %w", err)
+		return nil, fmt.Errorf("making a client for %s: %w", resource.Resource, err)
 	}
-	listWatch := cache.NewListWatchFromClient(client, v1alpha1.Resource.Resource, metav1.NamespaceAll, fields.Everything())
-	return cache.NewSharedIndexInformer(listWatch, &v1alpha1.WorkloadSpread{}, 0, cache.Indexers{}), nil
+	listWatch := cache.NewListWatchFromClient(client, resource.Resource, metav1.NamespaceAll, fields.Everything())
+	return cache.NewSharedIndexInformer(listWatch, object, 0, cache.Indexers{}), nil
 }
 
 func jsonConfig(config *restclient.Config) *restclient.Config {
