@@ -19,6 +19,8 @@ import (
 const (
 	// PodsPath is asked before operations on pods.
 	PodsPath = "/validate-budget-pods"
+	// EvictionsPath marks the evictions about which PodsPath is to be asked.
+	EvictionsPath = "/mutate-eviction"
 	// BudgetsPath is asked about PodUnavailableBudgets.
 	BudgetsPath = "/validate-podunavailablebudget"
 )
@@ -52,6 +54,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, register func(path string, hoo
 	register(PodsPath, &admission.Webhook{Handler: &podHandler{
 		guard: g, decoder: admission.NewDecoder(mgr.GetScheme()), live: mgr.GetAPIReader(), clock: g.clock,
 	}})
+	register(EvictionsPath, &admission.Webhook{Handler: &evictionMarker{guard: g, live: mgr.GetAPIReader()}})
 	register(BudgetsPath, admission.WithValidator(mgr.GetScheme(), &budgetValidator{live: mgr.GetAPIReader()}))
 	return nil
 }

@@ -1007,8 +1007,8 @@ func TestCertificatesFromCertManager(t *testing.T) {
 			}
 		}
 	}
-	want := map[string]int{"MutatingWebhookConfiguration": 1, "ValidatingWebhookConfiguration": 2, "Deployment": 1, "Issuer": 1, "Certificate": 1, "Service": 1,
-		"ValidatingAdmissionPolicy": 1, "ValidatingAdmissionPolicyBinding": 1}
+	want := map[string]int{"MutatingWebhookConfiguration": 2, "ValidatingWebhookConfiguration": 2, "Deployment": 1, "Issuer": 1, "Certificate": 1, "Service": 1,
+		"ValidatingAdmissionPolicy": 2, "ValidatingAdmissionPolicyBinding": 2}
 	if diff := cmp.Diff(want, kinds, cmpopts.IgnoreMapEntries(func(kind string, _ int) bool {
 		return strings.Contains(kind, "Role") || kind == "ServiceAccount"
 	})); diff != "" {

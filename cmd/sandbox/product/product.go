@@ -153,11 +153,11 @@ func controller(replicas int) sandbox.Component {
 // webhookConfigurationsAt returns the webhook configurations with a port of this machine in place of the Service.
 func webhookConfigurationsAt(port int) ([][]byte, error) {
 	var validating, budget admissionregistrationv1.ValidatingWebhookConfiguration
-	var mutating admissionregistrationv1.MutatingWebhookConfiguration
+	var mutating, eviction admissionregistrationv1.MutatingWebhookConfiguration
 	all := []struct {
 		content       []byte
 		configuration any
-	}{{manifests.ValidatingWebhook, &validating}, {manifests.MutatingWebhook, &mutating}, {manifests.BudgetWebhook, &budget}}
+	}{{manifests.ValidatingWebhook, &validating}, {manifests.MutatingWebhook, &mutating}, {manifests.BudgetWebhook, &budget}, {manifests.EvictionWebhook, &eviction}}
 	for _, one := range all {
 		if err := yaml.UnmarshalStrict(one.content, one.configuration); err != nil {
 			return nil, fmt.Errorf("reading a webhook configuration: %w", err)
@@ -168,8 +168,10 @@ func webhookConfigurationsAt(port int) ([][]byte, error) {
 			askAt(port, &webhooks[i].ClientConfig)
 		}
 	}
-	for i := range mutating.Webhooks {
-		askAt(port, &mutating.Webhooks[i].ClientConfig)
+	for _, webhooks := range [][]admissionregistrationv1.MutatingWebhook{mutating.Webhooks, eviction.Webhooks} {
+		for i := range webhooks {
+			askAt(port, &webhooks[i].ClientConfig)
+		}
 	}
 	var contents [][]byte
 	for _, one := range all {

@@ -102,6 +102,7 @@ func TestTheWebhooksAreAskedOnThisMachine(t *testing.T) {
 		map[string]any{"url": "https://localhost:12345/validate-budget-pods"},
 		map[string]any{"url": "https://localhost:12345/validate-budget-pods"},
 		map[string]any{"url": "https://localhost:12345/validate-podunavailablebudget"},
+		map[string]any{"url": "https://localhost:12345/mutate-eviction"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("clientConfigs (-want +got):\n%s", diff)
