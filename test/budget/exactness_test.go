@@ -19,8 +19,13 @@ import (
 // storm has clients do the operations to pods of the namespace for a while, each to one that it picks at random.
 func storm(t *testing.T, namespace string, operations ...operation) (allowed, refused int64) {
 	t.Helper()
+	return stormFor(t, *duration, namespace, operations...)
+}
+
+func stormFor(t *testing.T, duration time.Duration, namespace string, operations ...operation) (allowed, refused int64) {
+	t.Helper()
 	var done, no, failed atomic.Int64
-	ctx, cancel := context.WithTimeout(t.Context(), *duration)
+	ctx, cancel := context.WithTimeout(t.Context(), duration)
 	defer cancel()
 	var mu sync.Mutex
 	var current []corev1.Pod
@@ -66,6 +71,7 @@ func storm(t *testing.T, namespace string, operations ...operation) (allowed, re
 	return done.Load(), no.Load()
 }
 
+// TestNoStormOfOperationsTakesMoreThanTheBudget: cases 1 and 9. The clocks of the webhook servers are minutes apart, in all tests.
 func TestNoStormOfOperationsTakesMoreThanTheBudget(t *testing.T) {
 	tests := map[string]struct {
 		rule  string
@@ -98,6 +104,7 @@ func TestNoStormOfOperationsTakesMoreThanTheBudget(t *testing.T) {
 	}
 }
 
+// TestAConflictStormOnTheStatusCostsTimeAndNoPods: case 6.
 func TestAConflictStormOnTheStatusCostsTimeAndNoPods(t *testing.T) {
 	namespace := web(t, 20, "maxUnavailable: 3")
 	watch(t, namespace, 17)
@@ -127,6 +134,7 @@ func TestAConflictStormOnTheStatusCostsTimeAndNoPods(t *testing.T) {
 	}
 }
 
+// TestTheBudgetHoldsWhileItAndItsWorkloadChange: case 12, the budget itself.
 func TestTheBudgetHoldsWhileItAndItsWorkloadChange(t *testing.T) {
 	namespace := web(t, 20, "maxUnavailable: 5")
 	w := watch(t, namespace, 15)

@@ -5,13 +5,14 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,30 +32,30 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/yaml"
 
+	"github.com/berth-project/berth/manifests"
 	budgetcontroller "github.com/berth-project/berth/pkg/controller/budget"
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 	"github.com/berth-project/berth/pkg/guard"
-	"github.com/berth-project/berth/test/harness"
 )
 
-// installation is the budget part of Berth in this process: three webhook servers behind one address, as behind a Service, and one controller.
+// installation is the budget part of Berth in this process, on the manifests that are shipped: three webhook servers behind one address, as behind a
+// Service, and one controller. The tests get between them and the API server, which they cannot with processes of their own; those are tested in
+// test/integration.
 type installation struct {
 	scheme  *runtime.Scheme
 	config  *rest.Config
 	guards  []*http.ServeMux
-	webhook admissionregistrationv1.ValidatingWebhookConfiguration
 	address string
 	caPEM   []byte
 
-	turn     atomic.Int64
-	requests atomic.Int64
-	// pods are the names of the pods that the webhook was asked about.
+	turn atomic.Int64
+	// requests are those in which a decision about a pod was asked for.
+	requests  atomic.Int64
 	mu        sync.Mutex
-	asked     map[string]int
 	latencies []time.Duration
-	// before and after are called around an answer; nil does nothing.
-	before, after func(*admissionv1.AdmissionRequest)
-	down          bool
+	// after is called with every answer about a pod before the API server has it; nil does nothing.
+	after func(*admissionv1.AdmissionRequest, *admissionv1.AdmissionResponse)
+	down  bool
 
 	stopManagers   context.CancelFunc
 	stopController context.CancelFunc
@@ -77,8 +78,8 @@ type skewed struct {
 func (s skewed) Now() time.Time                  { return s.RealClock.Now().Add(s.by) }
 func (s skewed) Since(t time.Time) time.Duration { return s.Now().Sub(t) }
 
-func install(ctx context.Context, dir string) (*installation, error) {
-	i := &installation{scheme: runtime.NewScheme(), asked: map[string]int{}}
+func install(ctx context.Context) (*installation, error) {
+	i := &installation{scheme: runtime.NewScheme()}
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(i.scheme); err != nil {
 			return nil, err
@@ -113,7 +114,7 @@ func install(ctx context.Context, dir string) (*installation, error) {
 	if err := i.serve(); err != nil {
 		return nil, err
 	}
-	return i, i.configure(ctx, dir)
+	return i, i.configure(ctx)
 }
 
 func (i *installation) newManager() (ctrl.Manager, error) {
@@ -186,9 +187,10 @@ func (i *installation) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	i.mu.Lock()
-	before, after, down := i.before, i.after, i.down
-	i.asked[review.Request.Namespace+"/"+review.Request.Name]++
+	after, down := i.after, i.down
 	i.mu.Unlock()
+	next := i.guards[int(i.turn.Add(1))%len(i.guards)]
+	r.Body = io.NopCloser(bytes.NewReader(body))
 	switch {
 	case r.URL.Path == "/other": // a webhook of somebody else, that the tests command
 		i.other(w, &review)
@@ -196,20 +198,28 @@ func (i *installation) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case down:
 		http.Error(w, "down", http.StatusServiceUnavailable)
 		return
+	case r.URL.Path != guard.PodsPath:
+		next.ServeHTTP(w, r)
+		return
 	}
 	i.requests.Add(1)
-	if before != nil {
-		before(review.Request)
-	}
-	r.Body = io.NopCloser(bytes.NewReader(body))
 	start := time.Now()
-	i.guards[int(i.turn.Add(1))%len(i.guards)].ServeHTTP(w, r)
+	answer := httptest.NewRecorder()
+	next.ServeHTTP(answer, r)
 	i.mu.Lock()
 	i.latencies = append(i.latencies, time.Since(start))
 	i.mu.Unlock()
 	if after != nil {
-		after(review.Request)
+		var answered admissionv1.AdmissionReview
+		if err := json.Unmarshal(answer.Body.Bytes(), &answered); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		after(review.Request, answered.Response)
 	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(answer.Code)
+	_, _ = w.Write(answer.Body.Bytes()) // the API server may have gone
 }
 
 // otherAnswer is what the webhook of somebody else does: it waits, and may refuse.
@@ -226,20 +236,26 @@ func (i *installation) other(w http.ResponseWriter, review *admissionv1.Admissio
 	_ = json.NewEncoder(w).Encode(review) // the API server may have gone
 }
 
-// configure applies the webhook configuration that is shipped, with the address of this process in place of the Service.
-func (i *installation) configure(ctx context.Context, _ string) error {
-	content, err := os.ReadFile(filepath.Join(harness.Root(), "manifests", "budget", "validatingwebhookconfiguration.yaml"))
-	if err != nil {
+// configure applies the webhook configurations that are shipped, with the address of this process in place of the Service.
+func (i *installation) configure(ctx context.Context) error {
+	var validating admissionregistrationv1.ValidatingWebhookConfiguration
+	var mutating admissionregistrationv1.MutatingWebhookConfiguration
+	if err := errors.Join(yaml.UnmarshalStrict(manifests.BudgetWebhook, &validating), yaml.UnmarshalStrict(manifests.EvictionWebhook, &mutating)); err != nil {
 		return err
 	}
-	if err := yaml.UnmarshalStrict(content, &i.webhook); err != nil {
-		return err
-	}
-	for n := range i.webhook.Webhooks {
-		c := &i.webhook.Webhooks[n].ClientConfig
+	for n := range validating.Webhooks {
+		c := &validating.Webhooks[n].ClientConfig
 		*c = i.clientConfig(*c.Service.Path)
 	}
-	_, err = the.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(ctx, &i.webhook, metav1.CreateOptions{})
+	for n := range mutating.Webhooks {
+		c := &mutating.Webhooks[n].ClientConfig
+		*c = i.clientConfig(*c.Service.Path)
+	}
+	client := the.Client.AdmissionregistrationV1()
+	if _, err := client.ValidatingWebhookConfigurations().Create(ctx, &validating, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	_, err := client.MutatingWebhookConfigurations().Create(ctx, &mutating, metav1.CreateOptions{})
 	return err
 }
 

@@ -69,7 +69,7 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer the.Sandbox.Stop()
-	if berth, err = install(ctx, dir); err != nil {
+	if berth, err = install(ctx); err != nil {
 		return 1, err
 	}
 	go runKubelet(ctx)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
@@ -117,6 +119,20 @@ func waitFor(t *testing.T, what string, condition func(context.Context) (missing
 	t.Helper()
 	if err := the.WaitFor(t.Context(), what, condition); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// poll waits for longer than is usual.
+func poll(t *testing.T, patience time.Duration, what string, condition func(context.Context) (missing string, err error)) {
+	t.Helper()
+	var last string
+	err := wait.PollUntilContextTimeout(t.Context(), 200*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+		var err error
+		last, err = condition(ctx)
+		return last == "", err
+	})
+	if err != nil {
+		t.Fatalf("waiting for %s: %v: %s", what, err, last)
 	}
 }
 

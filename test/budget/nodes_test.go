@@ -1,0 +1,172 @@
+package budget
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-project/berth/pkg/sandbox"
+)
+
+// onBusiest are the pods on the node that has most of them.
+func onBusiest(t *testing.T, namespace string) (node string, there []corev1.Pod) {
+	t.Helper()
+	by := map[string][]corev1.Pod{}
+	for _, pod := range pods(t, namespace) {
+		by[pod.Spec.NodeName] = append(by[pod.Spec.NodeName], pod)
+	}
+	for name, some := range by {
+		if len(some) > len(there) {
+			node, there = name, some
+		}
+	}
+	return node, there
+}
+
+// taint replaces the taints of a node until the test ends.
+func taint(t *testing.T, node, taints string) {
+	t.Helper()
+	replace := func(ctx context.Context, taints string) {
+		if _, err := the.Client.CoreV1().Nodes().Patch(ctx, node, "application/merge-patch+json", []byte(`{"spec":{"taints":`+taints+`}}`), metav1.PatchOptions{}); err != nil {
+			t.Error(err)
+		}
+	}
+	replace(t.Context(), taints)
+	t.Cleanup(func() { replace(context.Background(), "null") })
+}
+
+// refusals counts the deletions in the namespace that controllers of Kubernetes, or its scheduler, ask for and are refused.
+func refusals(t *testing.T, namespace string) *atomic.Int64 {
+	t.Helper()
+	var refused atomic.Int64
+	berth.set(func(i *installation) {
+		i.after = func(r *admissionv1.AdmissionRequest, answer *admissionv1.AdmissionResponse) {
+			if r.Namespace == namespace && r.Operation == admissionv1.Delete && !answer.Allowed && (r.DryRun == nil || !*r.DryRun) &&
+				(strings.HasPrefix(r.UserInfo.Username, "system:serviceaccount:kube-system:") || r.UserInfo.Username == "system:kube-scheduler") {
+				refused.Add(1)
+			}
+		}
+	})
+	t.Cleanup(func() { berth.set(func(i *installation) { i.after = nil }) })
+	return &refused
+}
+
+// TestATaintTakesNoMoreThanTheBudget: case 17, a node that is ready. The controller tries five times within a moment and then leaves the pod alone
+// until the taint changes; see docs/operations.md. So the taint is changed until nobody is left.
+func TestATaintTakesNoMoreThanTheBudget(t *testing.T) {
+	namespace := web(t, 10, "maxUnavailable: 1")
+	watch(t, namespace, 9)
+	refused := refusals(t, namespace)
+	node, there := onBusiest(t, namespace)
+	left := func() (n int) {
+		for _, pod := range pods(t, namespace) {
+			if pod.Spec.NodeName == node {
+				n++
+			}
+		}
+		return n
+	}
+	rounds := 0
+	for n := len(there); n > 0; n = left() {
+		if rounds++; rounds > 2*len(there) {
+			t.Fatalf("%d of %d pods are left after %d rounds", n, len(there), rounds-1)
+		}
+		before := refused.Load()
+		taint(t, node, fmt.Sprintf(`[{"key":"test/go","value":"%d","effect":"NoExecute"}]`, rounds))
+		waitFor(t, "a pod to go and the others to be held", func(context.Context) (string, error) {
+			if left() < n && (n == 1 || refused.Load() > before) {
+				return "", nil
+			}
+			return fmt.Sprintf("%d of %d are left, %d were refused", left(), n, refused.Load()-before), nil
+		})
+		inForce(t, namespace, 10)
+	}
+	if len(there) < 2 || rounds < 2 {
+		t.Errorf("%d pods left the node in %d rounds: the budget had nothing to do", len(there), rounds)
+	}
+}
+
+// TestATaintTakesPodsThatDoNotServe: case 17, a node out of reach. Its pods are lost already.
+func TestATaintTakesPodsThatDoNotServe(t *testing.T) {
+	namespace := newNamespace(t)
+	template := strings.Replace(fmt.Sprintf(deployment, 10), "      containers:", "      tolerations: [{key: node.kubernetes.io/unreachable, effect: NoExecute, tolerationSeconds: 0}]\n      containers:", 1)
+	apply(t, namespace, template+"---"+fmt.Sprintf(pub, "maxUnavailable: 1"))
+	inForce(t, namespace, 10)
+	node, there := onBusiest(t, namespace)
+	if len(there) < 2 {
+		t.Fatalf("%d pods on the busiest node", len(there))
+	}
+	for i := range there {
+		setReady(t.Context(), &there[i], false)
+	}
+	inForce(t, namespace, 10-len(there))
+	watch(t, namespace, 10-len(there))
+	taint(t, node, `[{"key":"node.kubernetes.io/unreachable","effect":"NoExecute"}]`)
+	waitFor(t, "the pods of the node to go", func(context.Context) (string, error) {
+		for i := range there {
+			for _, pod := range pods(t, namespace) {
+				if pod.UID == there[i].UID {
+					return pod.Name, nil
+				}
+			}
+		}
+		return "", nil
+	})
+	inForce(t, namespace, 10)
+}
+
+// TestThePodsOfANodeThatIsGoneAreCollected: case 18. The collector of pods takes a minute to come; unless there is so much time, the test deletes
+// as that collector.
+func TestThePodsOfANodeThatIsGoneAreCollected(t *testing.T) {
+	namespace := web(t, 10, "maxUnavailable: 0")
+	node, lost := onBusiest(t, namespace)
+	expectAllowed(t, "deleting the node", the.Client.CoreV1().Nodes().Delete(t.Context(), node, metav1.DeleteOptions{}))
+	t.Cleanup(func() { // under another name: KWOK takes its time with one that it has seen
+		replacement := sandbox.NewNode("instead-of-"+namespace, "zone-a", nil, nil, nil)
+		if err := the.Sandbox.CreateNodes(context.Background(), []*corev1.Node{replacement}); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, pod := range pods(t, namespace) {
+		if pod.Spec.NodeName != node {
+			expectRefused(t, "a pod of another node", remove(t.Context(), &pod))
+			break
+		}
+	}
+	if !*long {
+		config := rest.CopyConfig(the.Sandbox.RESTConfig())
+		config.Impersonate = rest.ImpersonationConfig{
+			UserName: "system:serviceaccount:kube-system:pod-garbage-collector", Groups: []string{"system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"},
+		}
+		collector, err := kubernetes.NewForConfig(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		asked := berth.requests.Load()
+		for _, pod := range lost {
+			expectAllowed(t, "a pod of the lost node", collector.CoreV1().Pods(namespace).Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
+		}
+		if n := berth.requests.Load() - asked; n > 0 {
+			t.Errorf("the webhook was asked %d times about the collector", n)
+		}
+	}
+	poll(t, 3*time.Minute, "the pods of the node to be gone", func(context.Context) (string, error) {
+		for _, pod := range pods(t, namespace) {
+			if pod.Spec.NodeName == node {
+				return pod.Name, nil
+			}
+		}
+		return "", nil
+	})
+	inForce(t, namespace, 10)
+}

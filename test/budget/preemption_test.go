@@ -1,0 +1,187 @@
+package budget
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-project/berth/pkg/sandbox"
+)
+
+const (
+	// onPrio has pods run on the node of a test alone.
+	onPrio = `      nodeSelector: {prio: %q}
+      tolerations: [{key: prio, operator: Exists}]
+      containers:`
+	urgent = `
+apiVersion: scheduling.k8s.io/v1
+kind: PriorityClass
+metadata: {name: urgent}
+value: 1000
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: urgent, labels: {app: urgent}}
+spec:
+  schedulerName: %s
+  priorityClassName: urgent
+  nodeSelector: {prio: %q}
+  tolerations: [{key: prio, operator: Exists}]
+  containers: [{name: main, image: urgent:1, resources: {requests: {cpu: 500m}}}]
+`
+)
+
+// fullNode is a node of the test with two pods of the budget web on it, one of which a pod like urgent would have to preempt.
+func fullNode(t *testing.T, rule string) (namespace string) {
+	t.Helper()
+	namespace = newNamespace(t)
+	node := sandbox.NewNode("prio-"+namespace, "zone-a", map[string]string{"prio": namespace}, []corev1.Taint{{Key: "prio", Effect: corev1.TaintEffectNoSchedule}},
+		sandbox.Allocatable(resource.MustParse("1"), resource.MustParse("4Gi")))
+	if err := the.Sandbox.CreateNodes(t.Context(), []*corev1.Node{node}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := the.DeleteNodes(context.Background(), []*corev1.Node{node}); err != nil {
+			t.Error(err)
+		}
+	})
+	template := strings.Replace(fmt.Sprintf(deployment, 2), "      containers:", fmt.Sprintf(onPrio, namespace), 1)
+	apply(t, namespace, strings.Replace(template, "cpu: 10m", "cpu: 400m", 1)+"---"+fmt.Sprintf(pub, rule))
+	inForce(t, namespace, 2)
+	return namespace
+}
+
+// scheduled is what is said of the pod urgent: where it is, or why it is nowhere.
+func scheduled(ctx context.Context, t *testing.T, namespace string) (node, why string) {
+	t.Helper()
+	pod, err := the.Client.CoreV1().Pods(namespace).Get(ctx, "urgent", metav1.GetOptions{})
+	if err != nil {
+		return "", err.Error()
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled {
+			why = c.Message
+		}
+	}
+	return pod.Spec.NodeName, why
+}
+
+func expectPlaced(t *testing.T, namespace string) {
+	t.Helper()
+	waitFor(t, "the urgent pod to have a node", func(ctx context.Context) (string, error) {
+		if node, why := scheduled(ctx, t, namespace); node == "" {
+			return "it has none: " + why, nil
+		}
+		return "", nil
+	})
+}
+
+// marked are the pods of the budget that were told that they are being preempted, and are not.
+func marked(t *testing.T, namespace string) (names []string) {
+	t.Helper()
+	for _, pod := range pods(t, namespace) {
+		for _, c := range pod.Status.Conditions {
+			if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue {
+				names = append(names, pod.Name)
+			}
+		}
+	}
+	return names
+}
+
+// TestPreemptionSparesPodsWithoutRoomAndTakesThemWhenThereIsSome: case 16, Berth's scheduler.
+func TestPreemptionSparesPodsWithoutRoomAndTakesThemWhenThereIsSome(t *testing.T) {
+	namespace := fullNode(t, "minAvailable: 2")
+	w := watch(t, namespace, 2)
+	asked := berth.requests.Load()
+	apply(t, namespace, fmt.Sprintf(urgent, "berth-scheduler", namespace))
+	waitFor(t, "the urgent pod to be told whom it cannot have", func(ctx context.Context) (string, error) {
+		node, why := scheduled(ctx, t, namespace)
+		return map[bool]string{false: why}[node == "" && strings.Contains(why, "PodUnavailableBudget")], nil
+	})
+	if n := berth.requests.Load() - asked; n > 0 {
+		t.Errorf("the API server was asked %d times for what the budget's status says already", n)
+	}
+	if names := marked(t, namespace); len(names) > 0 {
+		t.Errorf("%v were told that they are being preempted", names)
+	}
+	w.setFloor(1)
+	apply(t, namespace, fmt.Sprintf(pub, "minAvailable: 1"))
+	expectPlaced(t, namespace)
+	if n := w.seen(); n != 1 {
+		t.Errorf("%d pods were left at the least, want 1", n)
+	}
+}
+
+// TestPreemptionTriesARefusedVictimOnlyOnce: case 16, Berth's scheduler, when the budget's status promises more than there is. Here another webhook
+// knows better.
+func TestPreemptionTriesARefusedVictimOnlyOnce(t *testing.T) {
+	namespace := fullNode(t, "minAvailable: 1")
+	watch(t, namespace, 1)
+	var attempts, real atomic.Int64
+	var yield atomic.Bool
+	otherWebhook(t, namespace, func(r *admissionv1.AdmissionRequest) bool {
+		if r.UserInfo.Username == "system:serviceaccount:berth-system:berth-scheduler" {
+			attempts.Add(1)
+			if r.DryRun == nil || !*r.DryRun {
+				real.Add(1)
+			}
+		}
+		return yield.Load()
+	})
+	apply(t, namespace, fmt.Sprintf(urgent, "berth-scheduler", namespace))
+	waitFor(t, "the urgent pod to give up on both", func(ctx context.Context) (string, error) {
+		node, why := scheduled(ctx, t, namespace)
+		return map[bool]string{false: why}[node == "" && strings.Contains(why, "2 pod(s) that a PodUnavailableBudget holds")], nil
+	})
+	if attempts.Load() > 2 || real.Load() > 0 {
+		t.Errorf("two victims were tried %d times, %d of them for good", attempts.Load(), real.Load())
+	}
+	if names := marked(t, namespace); len(names) > 0 {
+		t.Errorf("%v were told that they are being preempted", names)
+	}
+	yield.Store(true)
+	apply(t, namespace, fmt.Sprintf(pub, "minAvailable: 0")) // news of the budget
+	expectPlaced(t, namespace)
+}
+
+// TestTheDefaultSchedulerCannotPreemptWithoutRoom: case 16, a scheduler that knows nothing of budgets. It goes on with other pods meanwhile, and what it
+// has told its victim is taken back.
+func TestTheDefaultSchedulerCannotPreemptWithoutRoom(t *testing.T) {
+	namespace := fullNode(t, "minAvailable: 2")
+	w := watch(t, namespace, 2)
+	refused := refusals(t, namespace)
+	apply(t, namespace, fmt.Sprintf(urgent, "default-scheduler", namespace))
+	waitFor(t, "the preemption to be refused", func(ctx context.Context) (string, error) {
+		return map[bool]string{false: "it is not"}[refused.Load() > 0], nil
+	})
+	other := newNamespace(t)
+	apply(t, other, fmt.Sprintf(deployment, 3))
+	waitFor(t, "other pods to be scheduled meanwhile", func(context.Context) (string, error) {
+		n := 0
+		for _, pod := range pods(t, other) {
+			if pod.Spec.NodeName != "" {
+				n++
+			}
+		}
+		return map[bool]string{false: fmt.Sprint(n)}[n == 3], nil
+	})
+	if *long { // the API server's part is done by a controller that waits two minutes
+		expectAllowed(t, "deleting the urgent pod", remove(t.Context(), podNamed(t, namespace, "urgent")))
+		poll(t, 4*time.Minute, "what the victims were told to be taken back", func(context.Context) (string, error) {
+			return strings.Join(marked(t, namespace), " "), nil
+		})
+		return
+	}
+	w.setFloor(1)
+	apply(t, namespace, fmt.Sprintf(pub, "minAvailable: 1"))
+	expectPlaced(t, namespace)
+}
