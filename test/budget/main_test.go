@@ -1,4 +1,3 @@
-// Package budget exercises PodUnavailableBudgets on a real control plane. Its watcher shares no code with the model.
 package budget
 
 import (
@@ -25,8 +24,8 @@ var (
 	storms = flag.Int("clients", 50, "how many clients operate at the same time")
 	// slack makes allowance for a machine, or a race detector, that is slow.
 	slack = flag.Int("slack", 1, "how many times longer than on an idle machine things may take")
-	// long has the cases run that wait for real timeouts.
-	long = flag.Bool("long", false, "run the cases that take minutes")
+	// long has cases wait for the real timeouts of Kubernetes.
+	long = flag.Bool("long", false, "wait for the timeouts of Kubernetes, which takes minutes")
 )
 
 // the is the cluster that all tests share, and berth what of Berth runs in this process.

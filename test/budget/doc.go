@@ -1,0 +1,27 @@
+// Package budget exercises PodUnavailableBudgets on a real control plane. Its watcher shares no code with the model.
+//
+// Where the cases are:
+//
+//	 1  concurrent operations, several webhook servers    TestNoStormOfOperationsTakesMoreThanTheBudget, TestTwoHundredDeletionsAreDecidedWithinTwoSeconds
+//	 2  collections                                       TestACollectionIsDeletedAsFarAsTheBudgetGoes
+//	 3  one request that is reviewed twice                TestAnOperationThatIsReviewedTwiceIsRecordedOnce
+//	 4  deletions without grace, pods without a node      TestDeletionsWithoutGrace; without the webhook: case 5
+//	 5  no webhook, and the break-glass                   TestWithoutAWebhookOnlyVoluntaryDisruptionOfProtectedPodsIsRefused, test/integration
+//	 6  a storm of conflicts                              TestAConflictStormOnTheStatusCostsTimeAndNoPods
+//	 7  frozen caches, a controller that lags             TestAWebhookWhoseCacheIsFrozenCountsRight, TestAControllerThatLagsGivesNothingBack
+//	 8  a killed controller, a request of a minute        TestAnApprovalOutlivesADelayAndTheControllerThatSawIt
+//	 9  clocks minutes apart                              all: see skews; the controller's expiry goes by its own clock
+//	10  a name that is used again                         TestANewPodOfAnOldNameNeedsRoomOfItsOwn
+//	11  ready between answer and deletion                 TestAPodThatBecomesReadyAfterItWasGivenAwayDoesNotCount
+//	12  budget, replicas, owners and labels that change   TestTheBudgetHoldsWhileItAndItsWorkloadChange, TestScalingAndDeletingTheWorkloadIsNotHeldUp,
+//	                                                      TestOrphansAndPodsThatChangeHandsStayCounted
+//	13  dry runs                                          TestADryRunTakesNothing
+//	14  what is let through and does not happen           TestAnApprovalThatIsNotUsedExpires
+//	15  kubectl drain                                     TestADrainCompletesByItself; the binaries: test/integration
+//	16  preemption                                        TestPreemption…, TestTheDefaultSchedulerCannotPreemptWithoutRoom
+//	17  NoExecute taints                                  TestATaintTakesNoMoreThanTheBudget, TestATaintTakesPodsThatDoNotServe
+//	18  a node that is gone                               TestThePodsOfANodeThatIsGoneAreCollected
+//	19  updates that restart, and those that do not       TestOnlyUpdatesThatDisruptNeedRoom
+//
+// Without -long the cases that depend on timeouts of Kubernetes run with shorter ones.
+package budget
