@@ -7,7 +7,7 @@ import (
 )
 
 //go:embed namespace.yaml workload-reader.yaml crd/*.yaml scheduler/rbac.yaml scheduler/flowschema.yaml controller/rbac.yaml policy/*.yaml
-//go:embed webhook/rbac.yaml webhook/certificate.yaml budget/rbac.yaml budget/protection.yaml budget/eviction.yaml
+//go:embed webhook/rbac.yaml webhook/certificate.yaml budget/rbac.yaml budget/protection.yaml budget/eviction.yaml budget/flowschema.yaml
 var files embed.FS
 
 // SchedulerConfig is the configuration of the scheduler as it is deployed, without a client connection.
@@ -44,7 +44,7 @@ func CRDs() [][]byte { return read("crd/*.yaml") }
 func Install() [][]byte {
 	all := CRDs()
 	for _, pattern := range []string{"namespace.yaml", "workload-reader.yaml", "scheduler/rbac.yaml", "scheduler/flowschema.yaml", "controller/rbac.yaml", "policy/*.yaml",
-		"webhook/rbac.yaml", "webhook/certificate.yaml", "budget/rbac.yaml", "budget/protection.yaml", "budget/eviction.yaml"} {
+		"webhook/rbac.yaml", "webhook/certificate.yaml", "budget/rbac.yaml", "budget/protection.yaml", "budget/eviction.yaml", "budget/flowschema.yaml"} {
 		all = append(all, read(pattern)...)
 	}
 	return all
