@@ -74,7 +74,7 @@ func (v *victims) SelectVictimsOnNode(ctx context.Context, state fwk.CycleState,
 	}
 	chosen, violating, status := here.SelectVictimsOnNode(ctx, state, pod, node, pdbs)
 	if status.IsRejected() {
-		status = fwk.NewStatus(status.Code(), append(slices.Clone(status.Reasons()), fmt.Sprintf("%d pod(s) that a PodUnavailableBudget holds", len(spared)))...)
+		status = fwk.NewStatus(status.Code(), append(slices.Clone(status.Reasons()), "node(s) with pods that a PodUnavailableBudget holds")...)
 	}
 	return chosen, violating, status
 }
