@@ -198,6 +198,13 @@ func (b *budgets) forget(pod types.UID) {
 	delete(b.waiting, pod)
 }
 
+// areNone is true if there is no budget, as far as is known.
+func (b *budgets) areNone() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.known) == 0 && len(b.refused) == 0
+}
+
 // spare says which of the pods, given in the order in which a preemption would rather have them go, it must leave alone. The preemptor is woken
 // when there is more room for them.
 func (b *budgets) spare(preemptor *corev1.Pod, pods []*corev1.Pod) sets.Set[types.UID] {
@@ -206,6 +213,9 @@ func (b *budgets) spare(preemptor *corev1.Pod, pods []*corev1.Pod) sets.Set[type
 	spared, namespaces := sets.New[types.UID](), sets.New[string]()
 	covered := map[*knownBudget][]budget.Pod{}
 	for _, pod := range pods {
+		if !budget.IsProtected(pod) {
+			continue // nobody is asked about it, and no budget counts on it
+		}
 		if _, was := b.refused[pod.UID]; was {
 			spared.Insert(pod.UID)
 			namespaces.Insert(pod.Namespace)
@@ -251,7 +261,7 @@ func (b *budgets) covers(known *knownBudget, pod *corev1.Pod) bool {
 		}
 		next, seen := b.parent(pod.Namespace, *owner)
 		if !seen {
-			return budget.IsProtected(pod)
+			return true // some budget protects the pod, and it may be this one
 		}
 		owner = next
 	}

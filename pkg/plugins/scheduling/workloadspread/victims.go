@@ -9,6 +9,8 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
@@ -62,7 +64,10 @@ func mayDelete(ctx context.Context, handle fwk.Handle, pod *corev1.Pod) error {
 
 // SelectVictimsOnNode leaves those alone for whom there is no room. Of several of one budget it would rather have the least important go.
 func (v *victims) SelectVictimsOnNode(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo, pdbs []*policyv1.PodDisruptionBudget) ([]*corev1.Pod, int, *fwk.Status) {
-	spared := v.budgets.spare(pod, v.lesser(pod, node))
+	var spared sets.Set[types.UID]
+	if !v.budgets.areNone() {
+		spared = v.budgets.spare(pod, v.lesser(pod, node))
+	}
 	if len(spared) == 0 {
 		return v.DefaultPreemption.SelectVictimsOnNode(ctx, state, pod, node, pdbs)
 	}
