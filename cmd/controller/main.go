@@ -29,8 +29,8 @@ import (
 
 // The API server's priority and fairness does the limiting; these only bound a runaway.
 const (
-	clientQPS   = 200
-	clientBurst = 400
+	clientQPS   = 1000
+	clientBurst = 2000
 )
 
 type flags struct {
