@@ -47,6 +47,9 @@ func describe(spread *v1alpha1.WorkloadSpread, f *facts) v1alpha1.WorkloadSpread
 	status := v1alpha1.WorkloadSpreadStatus{
 		ObservedGeneration: spread.Generation,
 		Conditions:         slices.Clone(spread.Status.Conditions),
+		// Deschedulers write these, and nobody else does.
+		Moves:     spread.Status.Moves,
+		Misplaced: spread.Status.Misplaced,
 	}
 	readiness(spread, f).set(&status.Conditions, v1alpha1.ConditionReady, spread.Generation, f.now)
 	if f.policy == nil || f.older != "" || f.podsUnknown {

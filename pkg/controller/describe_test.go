@@ -383,3 +383,20 @@ func TestAtMost(t *testing.T) {
 		})
 	}
 }
+
+func TestWhatDeschedulersWroteStays(t *testing.T) {
+	spread := makeSpread(t, "subsets: [{name: a, maxReplicas: 2}, {name: b}]")
+	spread.Status.Moves = []v1alpha1.Move{{From: "a", To: "b", Round: 2, Time: noon}}
+	spread.Status.Misplaced = &v1alpha1.Misplaced{Pods: 3, Since: noon}
+	policy, _ := subset.Compile(&spread.Spec, field.NewPath("spec"))
+	for name, f := range map[string]*facts{
+		"of a valid spread":    {policy: policy, now: noon, account: accountOf(policy, 2, observed(t, "a b")...)},
+		"of one with conflict": {policy: policy, now: noon, older: "other"},
+		"of an invalid one":    {now: noon},
+	} {
+		status := describe(spread, f)
+		if diff := cmp.Diff(spread.Status.Moves, status.Moves) + cmp.Diff(spread.Status.Misplaced, status.Misplaced); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/moves"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -98,11 +99,12 @@ func (e *earlyBinding) adopted(ctx context.Context, policy *subset.Policy, sprea
 	return counts, nil
 }
 
-// closedBy are the subsets, with strategy Adaptive, that have had no node for a pod of late.
+// closedBy are the subsets, with strategy Adaptive, that have had no node for a pod of late, or that a descheduler has had pods leave.
 func closedBy(spread *v1alpha1.WorkloadSpread, policy *subset.Policy, now time.Time) (closed subset.Mask) {
 	if policy.Strategy != v1alpha1.AdaptiveScheduleStrategy {
 		return 0
 	}
+	closed = moves.ClosedBy(spread.Status.Moves, policy, now)
 	for i := range spread.Status.SubsetStatuses {
 		status := &spread.Status.SubsetStatuses[i]
 		c := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionSchedulable)

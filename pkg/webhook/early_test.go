@@ -9,6 +9,7 @@ import (
 
 	jsonpatchapply "github.com/evanphx/json-patch/v5"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -177,4 +178,15 @@ func podIn(t *testing.T, text []byte) *corev1.Pod {
 		t.Fatal(err)
 	}
 	return pod
+}
+
+func TestASubsetThatPodsHadToLeaveIsClosedForAWhile(t *testing.T) {
+	policy := compileEarly(t, twoArchitectures+"scheduleStrategy: {type: Adaptive, adaptive: {rescheduleCriticalSeconds: 30, unschedulableLastSeconds: 60}}\n")
+	left := time.Unix(1000, 0)
+	spread := &v1alpha1.WorkloadSpread{Status: v1alpha1.WorkloadSpreadStatus{Moves: []v1alpha1.Move{{From: "x86", To: "arm", Time: metav1.NewTime(left)}}}}
+	for after, want := range map[time.Duration]subset.Mask{0: 1, 59 * time.Second: 1, time.Minute: 0} {
+		if got := closedBy(spread, policy, left.Add(after)); got != want {
+			t.Errorf("after %s: closed %b, want %b", after, got, want)
+		}
+	}
 }

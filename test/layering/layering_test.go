@@ -29,6 +29,14 @@ var forbidden = map[string]map[string]string{
 		module + "pkg/guard":             "imports point from adapters to the model",
 		module + "pkg/controller":        "imports point from adapters to the model",
 	},
+	"pkg/moves": {
+		"k8s.io/client-go":               "the model has no client; move the reading to the adapter",
+		"k8s.io/kubernetes":              "the model is used by programs that are no scheduler",
+		"sigs.k8s.io/controller-runtime": "the model is used by programs that are no controller",
+		"sigs.k8s.io/descheduler":        "the model is used by programs that are no descheduler",
+		module + "pkg/plugins":           "imports point from adapters to the model",
+		module + "pkg/descheduler":       "imports point from adapters to the model",
+	},
 	"pkg/guard/...": {
 		module + "pkg/plugins":    "adapters do not import each other",
 		module + "pkg/controller": "adapters do not import each other",
@@ -61,12 +69,27 @@ var forbidden = map[string]map[string]string{
 		module + "manifests":  "the sandbox knows nothing of the product; pass it in",
 		module + "cmd":        "nothing imports cmd",
 	},
-	"pkg/plugins/...": {
+	"pkg/plugins/scheduling/...": {
 		module + "pkg/controller":        "adapters do not import each other",
 		module + "pkg/webhook":           "adapters do not import each other",
+		module + "pkg/descheduler":       "adapters do not import each other",
 		module + "pkg/sandbox":           "only cmd and tests start a control plane",
 		"sigs.k8s.io/controller-runtime": "a plugin reads the scheduler's own informers",
 		module + "cmd":                   "nothing imports cmd",
+	},
+	"pkg/plugins/descheduling/...": {
+		module + "pkg/controller":         "adapters do not import each other",
+		module + "pkg/webhook":            "adapters do not import each other",
+		module + "pkg/plugins/scheduling": "adapters do not import each other",
+		module + "pkg/sandbox":            "only cmd and tests start a control plane",
+		module + "cmd":                    "nothing imports cmd",
+	},
+	"pkg/descheduler/...": {
+		module + "pkg/controller": "adapters do not import each other",
+		module + "pkg/webhook":    "adapters do not import each other",
+		module + "pkg/plugins":    "strategies use it, and not the other way round",
+		module + "pkg/sandbox":    "only cmd and tests start a control plane",
+		module + "cmd":            "nothing imports cmd",
 	},
 	"pkg/webhook/...": {
 		module + "pkg/plugins":    "adapters do not import each other",

@@ -24,6 +24,9 @@ const (
 	// IgnoreExistingPodsAnnotation on a spread, set to "true", keeps the metadata patches of its subsets from pods that Berth did not bind.
 	IgnoreExistingPodsAnnotation = "workloadspread.kruise.io/ignore-patch-existing-pods-metadata"
 
+	// PausedAnnotation on a spread, set to "true", keeps deschedulers from evicting its pods by Berth's strategies.
+	PausedAnnotation = "berth.dev/paused"
+
 	// PodDeletionCostAnnotation is read by the ReplicaSet controller: of two pods it deletes the cheaper one first.
 	PodDeletionCostAnnotation = "controller.kubernetes.io/pod-deletion-cost"
 
@@ -97,6 +100,46 @@ const (
 	ReasonPodUnschedulable Reason = "PodUnschedulable"
 	// ReasonSpreadReady: the spread is valid and its workload was found.
 	ReasonSpreadReady Reason = "SpreadReady"
+)
+
+// Reasons for which a descheduler evicts a pod, besides ReasonOverQuota and ReasonNodeOutsideSubset.
+const (
+	// ReasonUnschedulableTooLong: no node of the subset, whose patch the pod carries, has taken it for rescheduleCriticalSeconds.
+	ReasonUnschedulableTooLong Reason = "UnschedulableTooLong"
+	// ReasonEarlierSubsetHasRoom: an earlier subset has quota and a node for a pod made in this one's place.
+	ReasonEarlierSubsetHasRoom Reason = "EarlierSubsetHasRoom"
+)
+
+// Reasons for which a descheduler leaves a pod where it is, although it should be elsewhere.
+const (
+	// ReasonPaused: PausedAnnotation is set on the spread.
+	ReasonPaused Reason = "Paused"
+	// ReasonRollingOut: the workload has pods of several revisions.
+	ReasonRollingOut Reason = "RollingOut"
+	// ReasonNotAtRest: the workload has more or fewer pods than it asks for, or some that are not ready.
+	ReasonNotAtRest Reason = "NotAtRest"
+	// ReasonSettling: it has not been so for long enough, and may be over soon.
+	ReasonSettling Reason = "Settling"
+	// ReasonCoolingDown: pods of the spread were moved a moment ago.
+	ReasonCoolingDown Reason = "CoolingDown"
+	// ReasonBackingOff: pods came back to where they were moved from, so that the next move waits longer.
+	ReasonBackingOff Reason = "BackingOff"
+	// ReasonTooYoung: the pod has not been where it is for long enough.
+	ReasonTooYoung Reason = "TooYoung"
+	// ReasonOppositeMove: pods of the spread were moved the other way in the same cycle.
+	ReasonOppositeMove Reason = "OppositeMove"
+	// ReasonNoRoom: no subset that the spread allows has a node for a pod made in this one's place.
+	ReasonNoRoom Reason = "NoRoom"
+	// ReasonRoomUnknown: whether there is a node cannot be told without the scheduler.
+	ReasonRoomUnknown Reason = "RoomUnknown"
+	// ReasonLimitReached: as many pods as allowed are moved in this cycle, or not available.
+	ReasonLimitReached Reason = "LimitReached"
+	// ReasonNotEvictable: the pod must not be evicted: nothing would make another in its place, or the filters of the profile keep it.
+	ReasonNotEvictable Reason = "NotEvictable"
+	// ReasonBudgetExhausted: a PodDisruptionBudget or PodUnavailableBudget has no room for the pod.
+	ReasonBudgetExhausted Reason = "BudgetExhausted"
+	// ReasonMovedByOther: another descheduler has moved pods of the spread since this one looked.
+	ReasonMovedByOther Reason = "MovedByOther"
 )
 
 const (

@@ -4,6 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
@@ -305,6 +306,88 @@ type WorkloadSpreadStatus struct {
 	//
 	// +optional
 	VersionedSubsetStatuses map[string][]SubsetStatus `json:"versionedSubsetStatuses,omitempty"`
+
+	// Moves are the evictions by which a descheduler had pods of the spread placed anew, by where from and where to. Deschedulers write it,
+	// before they evict, so that the next run knows, whatever becomes of this one. (Berth)
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=from
+	// +listMapKey=to
+	// +kubebuilder:validation:MaxItems=4225
+	Moves []Move `json:"moves,omitempty"`
+
+	// Misplaced says since when a descheduler has seen pods above their quota or outside of their subset. (Berth)
+	//
+	// +optional
+	Misplaced *Misplaced `json:"misplaced,omitempty"`
+}
+
+// Move is what a descheduler remembers of its evictions from one subset that were meant to end in another. A name is empty for no subset.
+type Move struct {
+	// From is the subset that the pods left.
+	//
+	// +required
+	From string `json:"from"`
+
+	// To is the subset that was shown to have room for the pods made in their place.
+	//
+	// +required
+	To string `json:"to"`
+
+	// Round counts the moves after each of which pods were back in From. It is 1 after the first move, and again after a long quiet time. The
+	// time to the next move doubles with every round.
+	//
+	// +optional
+	Round int32 `json:"round,omitempty"`
+
+	// Remaining is how many pods were left in From that could have gone as well. More of them mean that pods have come back.
+	//
+	// +optional
+	Remaining int32 `json:"remaining,omitempty"`
+
+	// Time of the last move.
+	//
+	// +optional
+	Time metav1.Time `json:"time,omitempty"`
+
+	// InFlight are pods that were to be evicted at once when this was written. They count as gone, for a while, even if they are not yet.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=uid
+	InFlight []PodInFlight `json:"inFlight,omitempty"`
+}
+
+// PodInFlight is a pod that is about to be evicted, or was.
+type PodInFlight struct {
+	// UID of the pod.
+	//
+	// +required
+	UID types.UID `json:"uid"`
+
+	// Name of the pod. For readers.
+	//
+	// +optional
+	Name string `json:"name,omitempty"`
+
+	// Time at which this was written.
+	//
+	// +required
+	Time metav1.Time `json:"time"`
+}
+
+// Misplaced is how long there have been pods above their quota or outside of their subset.
+type Misplaced struct {
+	// Pods is how many there were at Since, or fewer that there have been after it.
+	//
+	// +required
+	Pods int32 `json:"pods"`
+
+	// Since is when a descheduler first saw no fewer.
+	//
+	// +required
+	Since metav1.Time `json:"since"`
 }
 
 // SubsetStatus says how many pods a subset holds.

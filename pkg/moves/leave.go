@@ -1,0 +1,143 @@
+package moves
+
+import (
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+// LeaveLimits bound Leave.
+type LeaveLimits struct {
+	// Tolerance is added to the time that a pod waits, for clocks that differ.
+	Tolerance time.Duration
+	// AtMost pods leave a subset in one cycle: a count, or a percentage of those that wait, rounded up.
+	AtMost intstr.IntOrString
+	// Pace if pods come back.
+	Pace Pace
+}
+
+// Leave decides on pending pods that carry the patch of a subset which has had no node for them for the time that the spread allows, the longest
+// waiting first. Only pods of strategy Adaptive leave, and only if another subset has quota and, as far as can be told, a node.
+func Leave(f *Facts, limits LeaveLimits, cluster Cluster) Decision {
+	patience := f.Policy.Patience.Wait
+	if !f.Policy.BindsEarly() || f.Policy.Strategy != v1alpha1.AdaptiveScheduleStrategy || patience == 0 {
+		return Decision{}
+	}
+	present := f.present()
+	waiting := map[int][]*Pod{}
+	for _, pod := range present {
+		if in, counts := f.Policy.AdmittedTo(pod.Admitted, f.Name); counts && in != subset.None && pod.NodeName == "" && !pod.UnschedulableSince.IsZero() {
+			waiting[in] = append(waiting[in], pod)
+		}
+	}
+	d := Decision{candidates: map[int]int32{}, cameBack: map[pair]bool{}, pace: limits.Pace}
+	places := f.placesOf(present)
+	for from := range f.Policy.Subsets {
+		there := waiting[from]
+		d.candidates[from] = int32(len(there))
+		slices.SortFunc(there, func(a, b *Pod) int {
+			if c := a.UnschedulableSince.Compare(b.UnschedulableSince); c != 0 {
+				return c
+			}
+			return before(a, b)
+		})
+		left, most := 0, amount(limits.AtMost, int32(len(there)))
+		for _, pod := range there {
+			due := pod.UnschedulableSince.Add(patience + limits.Tolerance)
+			switch reason := cluster.Spares(pod); {
+			case !f.Now.After(due):
+				continue // it may still find a node
+			case f.Paused:
+				d.hold(pod, from, v1alpha1.ReasonPaused, time.Time{})
+			case f.Moved&Home != 0:
+				d.hold(pod, from, v1alpha1.ReasonOppositeMove, time.Time{})
+			case left >= int(most):
+				d.hold(pod, from, v1alpha1.ReasonLimitReached, time.Time{})
+			case reason != "":
+				d.hold(pod, from, reason, time.Time{})
+			default:
+				closed := ClosedBy(f.Moves, f.Policy, f.Now).With(from)
+				if d.try(f, cluster, places, there, Move{Pod: pod, From: from, Reason: v1alpha1.ReasonUnschedulableTooLong}, closed, RoomUnknown, nil) {
+					left++
+				}
+			}
+		}
+	}
+	return d
+}
+
+// amount is a count, or a percentage of total, rounded up. It is at least 1.
+func amount(value intstr.IntOrString, total int32) int32 {
+	n, err := intstr.GetScaledValueFromIntOrPercent(&value, int(total), true)
+	if err != nil {
+		return 1 // Validate of the strategies does not let it in
+	}
+	return max(int32(n), 1)
+}
+
+func (d *Decision) hold(pod *Pod, from int, reason v1alpha1.Reason, until time.Time) {
+	d.Held = append(d.Held, Held{Pod: pod, From: from, Reason: reason, Until: until})
+}
+
+// places are the slots that are taken.
+type places struct {
+	plan  subset.Plan
+	tally *subset.Tally
+}
+
+// placesOf counts the bound pods, and the pending ones that admission has picked a subset for.
+func (f *Facts) placesOf(present []*Pod) *places {
+	p := &places{plan: f.Policy.Plan(f.Replicas), tally: f.Policy.Count(observed(present), f.Name)}
+	for _, pod := range present {
+		if in, counts := f.Policy.AdmittedTo(pod.Admitted, f.Name); counts && in != subset.None && pod.NodeName == "" {
+			p.tally.Add(f.Policy.ScopeOf(pod.Revision), in)
+		}
+	}
+	return p
+}
+
+// try looks for the place of a pod made in this one's, as the scheduler will: the first subset with quota, and with strategy Adaptive a node. It
+// decides to move the pod if there is one that may be gone to, and otherwise holds it. enough is the least that must be known of the room: with
+// NoRoom the pod may go although it will wait.
+func (d *Decision) try(f *Facts, cluster Cluster, places *places, there []*Pod, move Move, closed subset.Mask, enough Room, may func(to int) bool) bool {
+	scope, pod := f.Policy.ScopeOf(move.Pod.Revision), move.Pod
+	places.tally.Remove(scope, move.From)
+	found := v1alpha1.ReasonNoRoom
+	var until time.Time
+	for tried := 0; tried <= len(f.Policy.Subsets); tried++ {
+		verdict := f.Policy.Admit(&places.plan, places.tally.Kept(scope), subset.Candidate{Closed: closed})
+		to := verdict.Subset
+		if !verdict.Allowed() && enough > NoRoom || may != nil && !may(to) {
+			break
+		}
+		move.To = to
+		way := pair{move.From, to}
+		wait, cameBack := f.notBefore(d.pace, way, there)
+		if f.Now.Before(wait) {
+			found, until = v1alpha1.ReasonBackingOff, wait
+			break
+		}
+		room := cluster.Room(pod, to)
+		if room >= enough {
+			cluster.Take(pod)
+			places.tally.Add(scope, to)
+			d.cameBack[way] = cameBack
+			d.Moves = append(d.Moves, move)
+			return true
+		}
+		if room == RoomUnknown {
+			found = v1alpha1.ReasonRoomUnknown
+		}
+		if to == subset.None || f.Policy.Strategy != v1alpha1.AdaptiveScheduleStrategy {
+			break
+		}
+		closed = closed.With(to)
+	}
+	places.tally.Add(scope, move.From)
+	d.hold(pod, move.From, found, until)
+	return false
+}

@@ -1,0 +1,859 @@
+package moves
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+var start = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// policy has subsets a, b, c, … with these quotas, -1 for no limit, on nodes with the label pool=a and so on.
+func policy(t testing.TB, strategy v1alpha1.ScheduleStrategy, quotas ...int) *subset.Policy {
+	t.Helper()
+	spec := &v1alpha1.WorkloadSpreadSpec{
+		TargetReference:  v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"},
+		ScheduleStrategy: strategy,
+	}
+	for i, quota := range quotas {
+		s := v1alpha1.Subset{Name: letter(i), RequiredNodeSelectorTerm: &corev1.NodeSelectorTerm{
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "pool", Operator: corev1.NodeSelectorOpIn, Values: []string{letter(i)}}}}}
+		if quota >= 0 {
+			s.MaxReplicas = ptr.To(intstr.FromInt(quota))
+		}
+		spec.Subsets = append(spec.Subsets, s)
+	}
+	p, errs := subset.Compile(spec, field.NewPath("spec"))
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	return p
+}
+
+func letter(i int) string { return string("abcdefgh"[i]) }
+
+var (
+	adaptive = v1alpha1.ScheduleStrategy{Type: v1alpha1.AdaptiveScheduleStrategy}
+	early    = v1alpha1.ScheduleStrategy{Type: v1alpha1.AdaptiveScheduleStrategy, Binding: v1alpha1.EarlyBinding,
+		Adaptive: &v1alpha1.AdaptiveStrategy{RescheduleCriticalSeconds: ptr.To[int32](30)}}
+)
+
+func node(pool string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-" + pool, Labels: map[string]string{"pool": pool}}}
+}
+
+// bound is a ready pod in a subset, created so long before the start.
+func bound(name, in string, age time.Duration) Pod {
+	return Pod{
+		Pod: subset.Pod{Name: name, UID: types.UID(name), Record: &subset.Record{Spread: "web", Subset: in}, NodeName: "node-" + in, Node: node(in),
+			Active: true, Ready: true, Created: start.Add(-age)},
+		BoundSince: start.Add(-age),
+	}
+}
+
+// waiting is a pending pod that admission picked a subset for.
+func waiting(name, in string, unschedulable time.Duration) Pod {
+	return Pod{
+		Pod: subset.Pod{Name: name, UID: types.UID(name), Admitted: &subset.Admitted{Spread: "web", Subset: in}, Active: true,
+			Created: start.Add(-unschedulable)},
+		UnschedulableSince: start.Add(-unschedulable),
+	}
+}
+
+// rooms is a cluster with so many places in each subset.
+type rooms struct {
+	places  map[int]int
+	unknown bool
+	kept    map[types.UID]v1alpha1.Reason
+	// spare is how many pods may go; nil for any number.
+	spare *int
+	asked int
+}
+
+func (r *rooms) Room(_ *Pod, in int) Room {
+	r.asked++
+	if r.places[in] > 0 {
+		r.places[in]--
+		return HasRoom
+	}
+	if r.unknown {
+		return RoomUnknown
+	}
+	return NoRoom
+}
+
+func (r *rooms) Spares(pod *Pod) v1alpha1.Reason {
+	if r.spare != nil && *r.spare <= 0 {
+		return v1alpha1.ReasonBudgetExhausted
+	}
+	return r.kept[pod.UID]
+}
+
+func (r *rooms) Take(*Pod) {
+	if r.spare != nil {
+		*r.spare--
+	}
+}
+
+func names(d Decision) (all []string) {
+	for _, m := range d.Moves {
+		all = append(all, fmt.Sprintf("%s %d>%d %s", m.Pod.Name, m.From, m.To, m.Reason))
+	}
+	return all
+}
+
+func reasons(d Decision) map[string]v1alpha1.Reason {
+	all := map[string]v1alpha1.Reason{}
+	for _, h := range d.Held {
+		name := "all"
+		if h.Pod != nil {
+			name = h.Pod.Name
+		}
+		all[name] = h.Reason
+	}
+	return all
+}
+
+var (
+	leaveLimits  = LeaveLimits{Tolerance: 5 * time.Second, AtMost: intstr.FromString("100%"), Pace: Pace{time.Minute, 30 * time.Minute}}
+	trimLimits   = TrimLimits{Settle: time.Minute, MaxUnavailable: intstr.FromString("10%"), Pace: Pace{time.Minute, 30 * time.Minute}}
+	returnLimits = ReturnLimits{Stable: 10 * time.Minute, Residence: 15 * time.Minute, Cooldown: time.Minute, AtMost: 1,
+		Pace: Pace{5 * time.Minute, 4 * time.Hour}}
+)
+
+func TestLeave(t *testing.T) {
+	at := func(seconds int) time.Duration { return time.Duration(seconds) * time.Second }
+	tests := map[string]struct {
+		strategy *v1alpha1.ScheduleStrategy
+		pods     []Pod
+		moves    []v1alpha1.Move
+		paused   bool
+		moved    Direction
+		cluster  rooms
+		limits   LeaveLimits
+		want     []string
+		wantHeld map[string]v1alpha1.Reason
+	}{
+		"a pod leaves when its time and the tolerance are over": {
+			pods:    []Pod{waiting("p", "a", at(36))},
+			cluster: rooms{places: map[int]int{1: 1}},
+			want:    []string{"p 0>1 UnschedulableTooLong"},
+		},
+		"a pod stays until the tolerance is over": {
+			pods:    []Pod{waiting("p", "a", at(35)), waiting("q", "a", at(30))},
+			cluster: rooms{places: map[int]int{1: 1}},
+		},
+		"a pod without room elsewhere stays": {
+			pods:     []Pod{waiting("p", "a", at(36))},
+			wantHeld: map[string]v1alpha1.Reason{"p": v1alpha1.ReasonNoRoom},
+		},
+		"a pod of which nobody can tell whether there is room leaves: it is of no use where it is": {
+			pods:    []Pod{waiting("p", "a", at(36))},
+			cluster: rooms{unknown: true},
+			want:    []string{"p 0>1 UnschedulableTooLong"},
+		},
+		"of two pods and one free place the one that has waited longest leaves": {
+			pods:     []Pod{waiting("p", "a", at(40)), waiting("q", "a", at(50))},
+			cluster:  rooms{places: map[int]int{1: 1}},
+			want:     []string{"q 0>1 UnschedulableTooLong"},
+			wantHeld: map[string]v1alpha1.Reason{"p": v1alpha1.ReasonNoRoom},
+		},
+		"a late-bound pod stays: the scheduler goes on by itself": {
+			strategy: &v1alpha1.ScheduleStrategy{Type: v1alpha1.AdaptiveScheduleStrategy,
+				Adaptive: &v1alpha1.AdaptiveStrategy{RescheduleCriticalSeconds: ptr.To[int32](30)}},
+			pods:    []Pod{waiting("p", "a", at(100))},
+			cluster: rooms{places: map[int]int{1: 1}},
+		},
+		"a pod of strategy Fixed stays": {
+			strategy: &v1alpha1.ScheduleStrategy{Binding: v1alpha1.EarlyBinding},
+			pods:     []Pod{waiting("p", "a", at(100))},
+			cluster:  rooms{places: map[int]int{1: 1}},
+		},
+		"without rescheduleCriticalSeconds nobody leaves": {
+			strategy: &v1alpha1.ScheduleStrategy{Type: v1alpha1.AdaptiveScheduleStrategy, Binding: v1alpha1.EarlyBinding},
+			pods:     []Pod{waiting("p", "a", at(100))},
+			cluster:  rooms{places: map[int]int{1: 1}},
+		},
+		"a pod that was not found unschedulable stays": {
+			pods: []Pod{{Pod: subset.Pod{Name: "p", UID: "p", Active: true, Created: start.Add(-time.Hour),
+				Admitted: &subset.Admitted{Spread: "web", Subset: "a"}}}},
+			cluster: rooms{places: map[int]int{1: 1}},
+		},
+		"a paused spread keeps its pods": {
+			pods: []Pod{waiting("p", "a", at(36))}, paused: true,
+			cluster:  rooms{places: map[int]int{1: 1}},
+			wantHeld: map[string]v1alpha1.Reason{"p": v1alpha1.ReasonPaused},
+		},
+		"nobody leaves in a cycle in which others returned": {
+			pods: []Pod{waiting("p", "a", at(36))}, moved: Home,
+			cluster:  rooms{places: map[int]int{1: 1}},
+			wantHeld: map[string]v1alpha1.Reason{"p": v1alpha1.ReasonOppositeMove},
+		},
+		"a pod goes on past a subset that others left of late": {
+			pods:    []Pod{waiting("p", "a", at(36))},
+			moves:   []v1alpha1.Move{{From: "b", To: "c", Time: metav1.NewTime(start.Add(-time.Minute))}},
+			cluster: rooms{places: map[int]int{1: 1, 2: 1}},
+			want:    []string{"p 0>2 UnschedulableTooLong"},
+		},
+		"pods that came back wait longer": {
+			pods:     []Pod{waiting("p", "a", at(36))},
+			moves:    []v1alpha1.Move{{From: "a", To: "b", Round: 2, Time: metav1.NewTime(start.Add(-time.Minute))}},
+			cluster:  rooms{places: map[int]int{1: 1}},
+			wantHeld: map[string]v1alpha1.Reason{"p": v1alpha1.ReasonBackingOff},
+		},
+		"pods that did not come back do not": {
+			pods:    []Pod{waiting("p", "a", at(36)), waiting("q", "a", at(36))},
+			moves:   []v1alpha1.Move{{From: "a", To: "b", Round: 2, Remaining: 2, Time: metav1.NewTime(start.Add(-20 * time.Second))}},
+			cluster: rooms{places: map[int]int{1: 9}},
+			want:    []string{"p 0>1 UnschedulableTooLong", "q 0>1 UnschedulableTooLong"},
+		},
+		"no more pods leave a subset in a cycle than allowed": {
+			pods:     []Pod{waiting("p", "a", at(40)), waiting("q", "a", at(41)), waiting("r", "a", at(42))},
+			cluster:  rooms{places: map[int]int{1: 9}},
+			limits:   LeaveLimits{AtMost: intstr.FromString("50%")},
+			want:     []string{"r 0>1 UnschedulableTooLong", "q 0>1 UnschedulableTooLong"},
+			wantHeld: map[string]v1alpha1.Reason{"p": v1alpha1.ReasonLimitReached},
+		},
+		"a pod that must not be evicted stays": {
+			pods:     []Pod{waiting("p", "a", at(36))},
+			cluster:  rooms{places: map[int]int{1: 1}, kept: map[types.UID]v1alpha1.Reason{"p": v1alpha1.ReasonNotEvictable}},
+			wantHeld: map[string]v1alpha1.Reason{"p": v1alpha1.ReasonNotEvictable},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if tc.strategy == nil {
+				tc.strategy = &early
+			}
+			if tc.limits == (LeaveLimits{}) {
+				tc.limits = leaveLimits
+			}
+			f := &Facts{Name: "web", Policy: policy(t, *tc.strategy, 5, 5, -1), Replicas: 5, Pods: tc.pods, Moves: tc.moves, Paused: tc.paused, Moved: tc.moved, Now: start}
+			check(t, Leave(f, tc.limits, &tc.cluster), tc.want, tc.wantHeld)
+		})
+	}
+}
+
+func check(t *testing.T, d Decision, want []string, wantHeld map[string]v1alpha1.Reason) {
+	t.Helper()
+	if wantHeld == nil {
+		wantHeld = map[string]v1alpha1.Reason{}
+	}
+	if diff := cmp.Diff(want, names(d)); diff != "" {
+		t.Errorf("moves (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(wantHeld, reasons(d)); diff != "" {
+		t.Errorf("held (-want +got):\n%s", diff)
+	}
+}
+
+// many are ready pods a0, a1, … in a subset, the first the oldest.
+func many(in string, n int, age time.Duration) (pods []Pod) {
+	for i := range n {
+		pods = append(pods, bound(fmt.Sprintf("%s%d", in, i), in, age+time.Duration(n-i)*time.Second))
+	}
+	return pods
+}
+
+func TestTrim(t *testing.T) {
+	settled := &v1alpha1.Misplaced{Pods: 99, Since: metav1.NewTime(start.Add(-time.Hour))}
+	relabelled := func(pod Pod, pool string) Pod {
+		pod.Node = node(pool)
+		return pod
+	}
+	tests := map[string]struct {
+		strategy  v1alpha1.ScheduleStrategy
+		quotas    []int
+		pods      []Pod
+		replicas  int32
+		moves     []v1alpha1.Move
+		misplaced *v1alpha1.Misplaced
+		cluster   rooms
+		limits    func(*TrimLimits)
+		want      []string
+		wantHeld  map[string]v1alpha1.Reason
+	}{
+		"the youngest pod above the quota goes, one for each that may be unavailable": {
+			quotas: []int{3, -1}, pods: many("a", 5, time.Hour), misplaced: settled,
+			cluster:  rooms{places: map[int]int{1: 9}},
+			want:     []string{"a4 0>1 OverQuota"},
+			wantHeld: map[string]v1alpha1.Reason{"a3": v1alpha1.ReasonLimitReached},
+		},
+		"nobody goes before it has settled": {
+			quotas: []int{3, -1}, pods: many("a", 5, time.Hour),
+			cluster:  rooms{places: map[int]int{1: 9}},
+			wantHeld: map[string]v1alpha1.Reason{"all": v1alpha1.ReasonSettling},
+		},
+		"nobody goes while another is not ready": {
+			quotas: []int{3, -1}, pods: many("a", 4, time.Hour), replicas: 5, misplaced: settled,
+			cluster:  rooms{places: map[int]int{1: 9}},
+			wantHeld: map[string]v1alpha1.Reason{"a3": v1alpha1.ReasonLimitReached},
+		},
+		"a pod that a budget needs stays": {
+			quotas: []int{3, -1}, pods: many("a", 5, time.Hour), misplaced: settled,
+			cluster:  rooms{places: map[int]int{1: 9}, spare: ptr.To(0)},
+			wantHeld: map[string]v1alpha1.Reason{"a3": v1alpha1.ReasonBudgetExhausted, "a4": v1alpha1.ReasonBudgetExhausted},
+		},
+		"nobody goes without room": {
+			quotas: []int{3, -1}, pods: many("a", 5, time.Hour), misplaced: settled,
+			wantHeld: map[string]v1alpha1.Reason{"a3": v1alpha1.ReasonNoRoom, "a4": v1alpha1.ReasonNoRoom},
+		},
+		"nobody goes where all subsets are full and pods would wait": {
+			strategy: v1alpha1.ScheduleStrategy{WhenFull: v1alpha1.WhenFullWait}, quotas: []int{3, 0}, pods: many("a", 5, time.Hour), misplaced: settled,
+			cluster:  rooms{places: map[int]int{subset.None: 9, 1: 9}},
+			wantHeld: map[string]v1alpha1.Reason{"a3": v1alpha1.ReasonNoRoom, "a4": v1alpha1.ReasonNoRoom},
+		},
+		"they go all the same if the quota counts for more than the pods": {
+			strategy: v1alpha1.ScheduleStrategy{WhenFull: v1alpha1.WhenFullWait}, quotas: []int{3, 0}, pods: many("a", 4, time.Hour), misplaced: settled,
+			limits: func(l *TrimLimits) { l.WithoutRoom = true },
+			want:   []string{"a3 0>-1 OverQuota"},
+		},
+		"a pod that no subset has a place for goes to any node if the spread lets it": {
+			quotas: []int{3, 0}, pods: many("a", 4, time.Hour), misplaced: settled,
+			cluster: rooms{places: map[int]int{subset.None: 1}},
+			want:    []string{"a3 0>-1 OverQuota"},
+		},
+		"a pod outside of its subset goes before one above the quota, and may stay in its subset": {
+			quotas: []int{3, -1}, pods: append(many("a", 3, time.Hour), relabelled(bound("x", "a", 2*time.Hour), "b")), misplaced: settled,
+			cluster: rooms{places: map[int]int{1: 1}},
+			want:    []string{"x 0>1 NodeOutsideSubset"},
+		},
+		"a pod outside of its subset comes back to another node of it": {
+			quotas: []int{3, -1}, pods: append(many("a", 2, time.Hour), relabelled(bound("x", "a", 2*time.Hour), "b")), misplaced: settled,
+			cluster: rooms{places: map[int]int{0: 1}},
+			want:    []string{"x 0>0 NodeOutsideSubset"},
+		},
+		"nobody goes during a rollout": {
+			quotas: []int{1, -1}, pods: func() []Pod {
+				pods := many("a", 3, time.Hour)
+				pods[0].Revision = "old"
+				return pods
+			}(), misplaced: settled,
+			cluster:  rooms{places: map[int]int{1: 9}},
+			wantHeld: map[string]v1alpha1.Reason{"all": v1alpha1.ReasonRollingOut},
+		},
+		"nobody goes while the workload gives pods up itself": {
+			quotas: []int{3, -1}, pods: many("a", 5, time.Hour), replicas: 3, misplaced: settled,
+			cluster:  rooms{places: map[int]int{1: 9}},
+			wantHeld: map[string]v1alpha1.Reason{"all": v1alpha1.ReasonNotAtRest},
+		},
+		"a pod in flight counts as gone, and as unavailable": {
+			quotas: []int{3, -1}, pods: many("a", 5, time.Hour), misplaced: settled,
+			moves:    []v1alpha1.Move{{From: "a", To: "b", Round: 1, Remaining: 1, Time: metav1.NewTime(start), InFlight: []v1alpha1.PodInFlight{{UID: "a4", Time: metav1.NewTime(start)}}}},
+			cluster:  rooms{places: map[int]int{1: 9}},
+			wantHeld: map[string]v1alpha1.Reason{"a3": v1alpha1.ReasonLimitReached},
+		},
+		"a pod that should have gone long ago is one like any other": {
+			quotas: []int{3, -1}, pods: many("a", 5, time.Hour), misplaced: settled,
+			moves: []v1alpha1.Move{{From: "a", To: "b", Round: 1, Remaining: 1, Time: metav1.NewTime(start.Add(-flightTime)),
+				InFlight: []v1alpha1.PodInFlight{{UID: "a4", Time: metav1.NewTime(start.Add(-flightTime))}}}},
+			cluster:  rooms{places: map[int]int{1: 9}},
+			want:     []string{"a4 0>1 OverQuota"},
+			wantHeld: map[string]v1alpha1.Reason{"a3": v1alpha1.ReasonLimitReached},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			limits := trimLimits
+			if tc.limits != nil {
+				tc.limits(&limits)
+			}
+			if tc.replicas == 0 {
+				tc.replicas = int32(len(tc.pods))
+			}
+			f := &Facts{Name: "web", Policy: policy(t, tc.strategy, tc.quotas...), Replicas: tc.replicas, Pods: tc.pods, Moves: tc.moves, Misplaced: tc.misplaced, Now: start}
+			check(t, Trim(f, limits, &tc.cluster), tc.want, tc.wantHeld)
+		})
+	}
+}
+
+func TestTrimRemembersSinceWhen(t *testing.T) {
+	p := policy(t, v1alpha1.ScheduleStrategy{}, 3, -1)
+	at := func(pods int, memory *v1alpha1.Misplaced, now time.Time) *v1alpha1.Misplaced {
+		return Trim(&Facts{Name: "web", Policy: p, Replicas: int32(pods), Pods: many("a", pods, time.Hour), Misplaced: memory, Now: now}, trimLimits, &rooms{}).Misplaced
+	}
+	first := at(5, nil, start)
+	if diff := cmp.Diff(&v1alpha1.Misplaced{Pods: 2, Since: metav1.NewTime(start)}, first); diff != "" {
+		t.Errorf("when they are first seen (-want +got):\n%s", diff)
+	}
+	if got := at(5, first, start.Add(time.Minute)); !got.Since.Equal(&first.Since) {
+		t.Errorf("the time began anew with as many: %v", got)
+	}
+	if got := at(4, first, start.Add(time.Minute)); !got.Since.Equal(&first.Since) || got.Pods != 1 {
+		t.Errorf("the time began anew with fewer: %v", got)
+	}
+	if got := at(6, first, start.Add(time.Minute)); got.Since.Equal(&first.Since) {
+		t.Errorf("the time goes on with more, of which some are new: %v", got)
+	}
+	if got := at(3, first, start.Add(time.Minute)); got != nil {
+		t.Errorf("it is remembered when it is over: %v", got)
+	}
+}
+
+func TestReturn(t *testing.T) {
+	hour := time.Hour
+	tests := map[string]struct {
+		strategy *v1alpha1.ScheduleStrategy
+		quotas   []int
+		pods     []Pod
+		replicas int32
+		moves    []v1alpha1.Move
+		since    []time.Time
+		moved    Direction
+		cluster  rooms
+		atMost   int32
+		want     []string
+		wantHeld map[string]v1alpha1.Reason
+	}{
+		"the oldest pod of the last subset comes home": {
+			quotas: []int{2, 2, -1}, pods: slices.Concat(many("b", 1, hour), many("c", 2, hour)),
+			cluster:  rooms{places: map[int]int{0: 9}},
+			want:     []string{"c0 2>0 EarlierSubsetHasRoom"},
+			wantHeld: map[string]v1alpha1.Reason{"b0": v1alpha1.ReasonLimitReached, "c1": v1alpha1.ReasonLimitReached},
+		},
+		"a pod of no subset comes first": {
+			quotas: []int{2, 2}, pods: append(many("b", 1, hour), func() Pod {
+				pod := bound("x", "b", hour)
+				pod.Record.Subset, pod.Node = "", node("elsewhere")
+				return pod
+			}()),
+			cluster:  rooms{places: map[int]int{0: 9}},
+			want:     []string{"x -1>0 EarlierSubsetHasRoom"},
+			wantHeld: map[string]v1alpha1.Reason{"b0": v1alpha1.ReasonLimitReached},
+		},
+		"twenty pods and one free place: one comes home": {
+			quotas: []int{-1, -1}, pods: many("b", 20, hour), atMost: 20,
+			cluster: rooms{places: map[int]int{0: 1}},
+			want:    []string{"b0 1>0 EarlierSubsetHasRoom"},
+			wantHeld: func() map[string]v1alpha1.Reason {
+				held := map[string]v1alpha1.Reason{}
+				for i := 1; i < 20; i++ {
+					held[fmt.Sprintf("b%d", i)] = v1alpha1.ReasonNoRoom
+				}
+				return held
+			}(),
+		},
+		"nobody comes home to a full subset": {
+			quotas: []int{1, -1}, pods: append(many("a", 1, hour), many("b", 3, hour)...),
+			cluster: rooms{places: map[int]int{0: 9}},
+		},
+		"no more come home than there are slots": {
+			quotas: []int{2, -1}, pods: append(many("a", 1, hour), many("b", 2, hour)...), atMost: 9,
+			cluster:  rooms{places: map[int]int{0: 9}},
+			want:     []string{"b0 1>0 EarlierSubsetHasRoom"},
+			wantHeld: map[string]v1alpha1.Reason{"b1": v1alpha1.ReasonNoRoom},
+		},
+		"nobody comes home where it cannot be told": {
+			quotas: []int{2, -1}, pods: many("b", 1, hour),
+			cluster:  rooms{unknown: true},
+			wantHeld: map[string]v1alpha1.Reason{"b0": v1alpha1.ReasonRoomUnknown},
+		},
+		"with Adaptive a pod comes to the first subset that has a node": {
+			quotas: []int{2, 2, -1}, pods: many("c", 1, hour),
+			cluster: rooms{places: map[int]int{1: 1}},
+			want:    []string{"c0 2>1 EarlierSubsetHasRoom"},
+		},
+		"with Fixed it would wait for the first subset, so it stays": {
+			strategy: &v1alpha1.ScheduleStrategy{}, quotas: []int{2, 2, -1}, pods: many("c", 1, hour),
+			cluster:  rooms{places: map[int]int{1: 1}},
+			wantHeld: map[string]v1alpha1.Reason{"c0": v1alpha1.ReasonNoRoom},
+		},
+		"a young pod stays": {
+			quotas: []int{2, -1}, pods: many("b", 1, time.Minute),
+			cluster:  rooms{places: map[int]int{0: 1}},
+			wantHeld: map[string]v1alpha1.Reason{"b0": v1alpha1.ReasonTooYoung},
+		},
+		"nobody returns to a subset in which pods waited a moment ago": {
+			quotas: []int{2, -1}, pods: many("b", 1, hour), since: []time.Time{start.Add(-time.Minute)},
+			cluster:  rooms{places: map[int]int{0: 1}},
+			wantHeld: map[string]v1alpha1.Reason{"b0": v1alpha1.ReasonSettling},
+		},
+		"nobody returns to a subset in which pods wait": {
+			quotas: []int{2, -1}, pods: many("b", 1, hour), since: []time.Time{{}},
+			cluster:  rooms{places: map[int]int{0: 1}},
+			wantHeld: map[string]v1alpha1.Reason{"b0": v1alpha1.ReasonSettling},
+		},
+		"nobody returns to a subset that others left a moment ago": {
+			quotas: []int{2, -1}, pods: many("b", 1, hour),
+			moves:    []v1alpha1.Move{{From: "a", To: "b", Round: 1, Time: metav1.NewTime(start.Add(-9 * time.Minute))}},
+			cluster:  rooms{places: map[int]int{0: 1}},
+			wantHeld: map[string]v1alpha1.Reason{"b0": v1alpha1.ReasonSettling},
+		},
+		"nobody returns in a cycle in which others left": {
+			quotas: []int{2, -1}, pods: many("b", 1, hour), moved: Away,
+			cluster:  rooms{places: map[int]int{0: 1}},
+			wantHeld: map[string]v1alpha1.Reason{"all": v1alpha1.ReasonOppositeMove},
+		},
+		"nobody returns while a pod is missing": {
+			quotas: []int{2, -1}, pods: many("b", 2, hour), replicas: 3,
+			cluster:  rooms{places: map[int]int{0: 1}},
+			wantHeld: map[string]v1alpha1.Reason{"all": v1alpha1.ReasonNotAtRest},
+		},
+		"nobody returns while a pod waits": {
+			quotas: []int{2, -1}, pods: append(many("b", 1, hour), waiting("w", "", time.Hour)),
+			cluster:  rooms{places: map[int]int{0: 1}},
+			wantHeld: map[string]v1alpha1.Reason{"all": v1alpha1.ReasonNotAtRest},
+		},
+		"nobody returns right after others": {
+			quotas: []int{2, -1}, pods: many("b", 2, hour),
+			moves:    []v1alpha1.Move{{From: "b", To: "a", Round: 1, Remaining: 2, Time: metav1.NewTime(start.Add(-30 * time.Second))}},
+			cluster:  rooms{places: map[int]int{0: 1}},
+			wantHeld: map[string]v1alpha1.Reason{"all": v1alpha1.ReasonCoolingDown},
+		},
+		"the next returns when the last has stayed": {
+			quotas: []int{2, -1}, pods: append(many("a", 1, time.Minute), many("b", 1, hour)...),
+			moves:   []v1alpha1.Move{{From: "b", To: "a", Round: 1, Remaining: 1, Time: metav1.NewTime(start.Add(-2 * time.Minute))}},
+			cluster: rooms{places: map[int]int{0: 1}},
+			want:    []string{"b0 1>0 EarlierSubsetHasRoom"},
+		},
+		"one that came back waits": {
+			quotas: []int{2, -1}, pods: many("b", 2, hour),
+			moves:    []v1alpha1.Move{{From: "b", To: "a", Round: 3, Remaining: 1, Time: metav1.NewTime(start.Add(-19 * time.Minute))}},
+			cluster:  rooms{places: map[int]int{0: 1}},
+			wantHeld: map[string]v1alpha1.Reason{"b0": v1alpha1.ReasonBackingOff, "b1": v1alpha1.ReasonBackingOff},
+		},
+		"and returns when its time is over": {
+			quotas: []int{2, -1}, pods: many("b", 2, hour),
+			moves:    []v1alpha1.Move{{From: "b", To: "a", Round: 3, Remaining: 1, Time: metav1.NewTime(start.Add(-20 * time.Minute))}},
+			cluster:  rooms{places: map[int]int{0: 1}},
+			want:     []string{"b0 1>0 EarlierSubsetHasRoom"},
+			wantHeld: map[string]v1alpha1.Reason{"b1": v1alpha1.ReasonLimitReached},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			limits := returnLimits
+			if tc.atMost != 0 {
+				limits.AtMost = tc.atMost
+			}
+			if tc.strategy == nil {
+				tc.strategy = &adaptive
+			}
+			if tc.replicas == 0 {
+				tc.replicas = int32(len(tc.pods))
+			}
+			f := &Facts{Name: "web", Policy: policy(t, *tc.strategy, tc.quotas...), Replicas: tc.replicas, Pods: tc.pods, Moves: tc.moves,
+				SchedulableSince: tc.since, Moved: tc.moved, Now: start}
+			check(t, Return(f, limits, &tc.cluster), tc.want, tc.wantHeld)
+		})
+	}
+}
+
+func TestRecordAndRetract(t *testing.T) {
+	p := policy(t, adaptive, 2, 2, -1)
+	before := []v1alpha1.Move{
+		{From: "b", To: "a", Round: 2, Remaining: 1, Time: metav1.NewTime(start.Add(-time.Hour))},
+		{From: "gone", To: "a", Round: 2, Time: metav1.NewTime(start.Add(-time.Hour))},
+		{From: "c", To: "b", Round: 2, Time: metav1.NewTime(start.Add(-3 * forgetAfter))},
+	}
+	f := &Facts{Name: "web", Policy: p, Replicas: 4, Pods: append(many("b", 2, time.Hour), many("c", 2, time.Hour)...), Moves: before, Now: start}
+	limits := returnLimits
+	limits.AtMost = 3
+	d := Return(f, limits, &rooms{places: map[int]int{0: 2, 1: 2}})
+	got := f.Record(&d)
+	want := []v1alpha1.Move{
+		{From: "b", To: "a", Round: 2, Remaining: 1, Time: metav1.NewTime(start.Add(-time.Hour))},
+		{From: "c", To: "a", Round: 1, Remaining: 0, Time: metav1.NewTime(start), InFlight: []v1alpha1.PodInFlight{
+			{UID: "c0", Name: "c0", Time: metav1.NewTime(start)}, {UID: "c1", Name: "c1", Time: metav1.NewTime(start)}}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Fatalf("the record (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]v1alpha1.Move{want[0], {From: "c", To: "a", Round: 1, Remaining: 1, Time: metav1.NewTime(start), InFlight: want[1].InFlight[1:]}},
+		f.Retract(got, d.Moves[:1])); diff != "" {
+		t.Errorf("with one that was refused (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(want[:1], f.Retract(got, d.Moves)); diff != "" {
+		t.Errorf("with all refused (-want +got):\n%s", diff)
+	}
+}
+
+func TestRoundsDoubleTheWait(t *testing.T) {
+	pace := Pace{Base: time.Minute, Longest: 10 * time.Minute}
+	for round, want := range map[int32]time.Duration{0: time.Minute, 1: time.Minute, 2: 2 * time.Minute, 4: 8 * time.Minute, 5: 10 * time.Minute, 1 << 30: 10 * time.Minute} {
+		if got := pace.wait(round); got != want {
+			t.Errorf("round %d waits %s, want %s", round, got, want)
+		}
+	}
+}
+
+func TestAdmissionClosesWhatPodsLeft(t *testing.T) {
+	p := policy(t, early, 5, 5, -1)
+	ago := func(d time.Duration) metav1.Time { return metav1.NewTime(start.Add(-d)) }
+	got := ClosedBy([]v1alpha1.Move{
+		{From: "a", To: "b", Time: ago(299 * time.Second)},
+		{From: "b", To: "c", Time: ago(300 * time.Second)},
+		{From: "c", To: "a", Time: ago(time.Second)},
+		{From: "", To: "a", Time: ago(time.Second)},
+		{From: "removed", To: "a", Time: ago(time.Second)},
+	}, p, start)
+	if want := subset.Mask(0).With(0); got != want {
+		t.Errorf("closed %b, want %b", got, want)
+	}
+}
+
+// random facts, in which pods, quotas, memory and room are anything.
+func random(t testing.TB, r *rand.Rand) *Facts {
+	t.Helper()
+	strategy := []v1alpha1.ScheduleStrategy{adaptive, early, {}, {WhenFull: v1alpha1.WhenFullWait}, {QuotaScope: v1alpha1.WorkloadQuotaScope}}[r.IntN(5)]
+	subsets := 1 + r.IntN(4)
+	quotas := make([]int, subsets)
+	for i := range quotas {
+		quotas[i] = r.IntN(6) - 1
+	}
+	f := &Facts{Name: "web", Policy: policy(t, strategy, quotas...), Now: start, Paused: r.IntN(8) == 0, Moved: Direction(r.IntN(4) * r.IntN(2))}
+	for i := range r.IntN(14) {
+		name, in, age := fmt.Sprintf("p%d", i), letter(r.IntN(subsets)), time.Duration(r.IntN(7200))*time.Second
+		pod := bound(name, in, age)
+		switch r.IntN(8) {
+		case 0:
+			pod = waiting(name, in, age)
+		case 1:
+			pod.Record.Subset, pod.Node = "", node("elsewhere")
+		case 2:
+			pod.Node = node(letter(r.IntN(subsets)))
+		case 3:
+			pod.Record = nil
+		case 4:
+			pod.Active = false
+		}
+		pod.Ready = pod.NodeName != "" && r.IntN(10) > 0
+		pod.Cost = ptr.To(int32(100 * r.IntN(3)))
+		f.Pods = append(f.Pods, pod)
+	}
+	f.Replicas = int32(len(f.Pods)) - int32(r.IntN(2)*r.IntN(3))
+	for range r.IntN(3) {
+		m := v1alpha1.Move{From: letter(r.IntN(subsets)), To: letter(r.IntN(subsets)), Round: 1 + int32(r.IntN(4)), Remaining: int32(r.IntN(5)),
+			Time: metav1.NewTime(start.Add(-time.Duration(r.IntN(3600)) * time.Second))}
+		if len(f.Pods) > 0 && r.IntN(2) == 0 {
+			m.InFlight = []v1alpha1.PodInFlight{{UID: f.Pods[r.IntN(len(f.Pods))].UID, Time: metav1.NewTime(start.Add(-time.Duration(r.IntN(180)) * time.Second))}}
+		}
+		if find(f.Moves, m.From, m.To) < 0 {
+			f.Moves = append(f.Moves, m)
+		}
+	}
+	if r.IntN(2) == 0 {
+		f.Misplaced = &v1alpha1.Misplaced{Pods: 20, Since: metav1.NewTime(start.Add(-time.Hour))}
+	}
+	return f
+}
+
+func randomRooms(r *rand.Rand) func() *rooms {
+	places, spare, seed := map[int]int{}, r.IntN(5), r.IntN(3) == 0
+	for i := -1; i < 4; i++ {
+		places[i] = r.IntN(4)
+	}
+	return func() *rooms {
+		own := map[int]int{}
+		for k, v := range places {
+			own[k] = v
+		}
+		return &rooms{places: own, spare: ptr.To(spare), unknown: seed}
+	}
+}
+
+func eachRandom(t *testing.T, do func(t *testing.T, seed uint64, r *rand.Rand, f *Facts, cluster func() *rooms)) {
+	t.Helper()
+	for seed := range uint64(3000) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		do(t, seed, r, random(t, r), randomRooms(r))
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}
+
+// strategies decide with generous limits, so that much is moved.
+func strategies() map[string]func(*Facts, Cluster) Decision {
+	leave, trim, home := leaveLimits, trimLimits, returnLimits
+	trim.MaxUnavailable = intstr.FromInt(4)
+	home.AtMost, home.Residence = 5, time.Minute
+	return map[string]func(*Facts, Cluster) Decision{
+		"leave":  func(f *Facts, c Cluster) Decision { return Leave(f, leave, c) },
+		"trim":   func(f *Facts, c Cluster) Decision { return Trim(f, trim, c) },
+		"return": func(f *Facts, c Cluster) Decision { return Return(f, home, c) },
+	}
+}
+
+func TestWhateverIsMovedMayBeMoved(t *testing.T) {
+	made := map[string]int{}
+	eachRandom(t, func(t *testing.T, _ uint64, _ *rand.Rand, f *Facts, cluster func() *rooms) {
+		gone := f.gone()
+		for name, decide := range strategies() {
+			c := cluster()
+			spare, room := *c.spare, 0
+			for _, n := range c.places {
+				room += n
+			}
+			d := decide(f, c)
+			made[name] += len(d.Moves)
+			seen := map[types.UID]bool{}
+			for _, m := range d.Moves {
+				switch {
+				case !m.Pod.Active, gone[m.Pod.UID], seen[m.Pod.UID]:
+					t.Errorf("%s moves pod %s, which is gone", name, m.Pod.Name)
+				case f.Paused:
+					t.Errorf("%s moves pods of a paused spread", name)
+				case name == "return" && (f.Moved&Away != 0 || !earlier(m.To, m.From)):
+					t.Errorf("return moves from %d to %d, after %b", m.From, m.To, f.Moved)
+				case name != "return" && f.Moved&Home != 0:
+					t.Errorf("%s moves after a return", name)
+				}
+				seen[m.Pod.UID] = true
+			}
+			if len(d.Moves) > spare {
+				t.Errorf("%s moves %d pods, and budgets spare %d", name, len(d.Moves), spare)
+			}
+			if name != "leave" && len(d.Moves) > room {
+				t.Errorf("%s moves %d pods into %d places", name, len(d.Moves), room)
+			}
+		}
+	})
+	for name, n := range made {
+		if n < 50 {
+			t.Errorf("%s moved %d pods in all: the random facts prove nothing", name, n)
+		}
+	}
+}
+
+func TestNoSubsetIsFilledAboveItsQuota(t *testing.T) {
+	eachRandom(t, func(t *testing.T, _ uint64, _ *rand.Rand, f *Facts, cluster func() *rooms) {
+		for name, decide := range strategies() {
+			d := decide(f, cluster())
+			places := f.placesOf(f.present())
+			over := map[string]map[int]bool{}
+			for _, m := range d.Moves {
+				scope := f.Policy.ScopeOf(m.Pod.Revision)
+				places.tally.Remove(scope, m.From)
+			}
+			for _, m := range d.Moves {
+				if m.To == subset.None {
+					continue
+				}
+				scope := f.Policy.ScopeOf(m.Pod.Revision)
+				places.tally.Add(scope, m.To)
+				if quota := places.plan.Quota[m.To]; quota != subset.NoLimit && places.tally.Kept(scope).At(m.To) > quota && !over[scope][m.To] {
+					t.Errorf("%s fills subset %d above %d", name, m.To, quota)
+				}
+			}
+		}
+	})
+}
+
+func TestTheOrderOfPodsDoesNotMatter(t *testing.T) {
+	eachRandom(t, func(t *testing.T, _ uint64, r *rand.Rand, f *Facts, cluster func() *rooms) {
+		shuffled := *f
+		shuffled.Pods = slices.Clone(f.Pods)
+		r.Shuffle(len(shuffled.Pods), func(i, j int) { shuffled.Pods[i], shuffled.Pods[j] = shuffled.Pods[j], shuffled.Pods[i] })
+		for name, decide := range strategies() {
+			if diff := cmp.Diff(names(decide(f, cluster())), names(decide(&shuffled, cluster()))); diff != "" {
+				t.Errorf("%s (-before +after shuffling):\n%s", name, diff)
+			}
+		}
+	})
+}
+
+// A second descheduler that reads what the first has recorded, and sees the same pods because nothing has happened yet, moves none of them again,
+// and no more in all than one would.
+func TestWhatIsRecordedIsNotMovedAgain(t *testing.T) {
+	eachRandom(t, func(t *testing.T, _ uint64, _ *rand.Rand, f *Facts, cluster func() *rooms) {
+		for name, decide := range strategies() {
+			c := cluster()
+			first := decide(f, c)
+			if len(first.Moves) == 0 {
+				continue
+			}
+			second := *f
+			second.Moves, second.Misplaced = f.Record(&first), first.Misplaced
+			for _, m := range decide(&second, c).Moves {
+				if slices.ContainsFunc(first.Moves, func(other Move) bool { return other.Pod.UID == m.Pod.UID }) {
+					t.Errorf("%s moves pod %s twice", name, m.Pod.Name)
+				}
+			}
+			if name == "return" && len(decide(&second, c).Moves) > 0 {
+				t.Error("a second descheduler returns pods at the same time")
+			}
+			if diff := cmp.Diff(f.Record(&Decision{}), f.Retract(second.Moves, first.Moves)); diff != "" {
+				t.Errorf("%s: refused moves leave a trace (-want +got):\n%s", name, diff)
+			}
+		}
+	})
+}
+
+func TestTheOrderOfCandidatesIsStrictAndWeak(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	var pods []Pod
+	for range 12 {
+		pods = append(pods, random(t, r).Pods...)
+	}
+	for i := range pods {
+		pods[i].UID = types.UID(fmt.Sprint(i))
+	}
+	for i := range pods {
+		for j := range pods {
+			a, b := &pods[i], &pods[j]
+			if ab, ba := before(a, b), before(b, a); i == j && ab != 0 || i != j && (ab == 0 || (ab < 0) == (ba < 0)) {
+				t.Fatalf("before(%d, %d) is %d, and the other way %d", i, j, ab, ba)
+			}
+			for k := range pods {
+				if before(a, b) < 0 && before(b, &pods[k]) < 0 && before(a, &pods[k]) >= 0 {
+					t.Fatalf("%d < %d < %d, and not %d < %d", i, j, k, i, k)
+				}
+			}
+		}
+	}
+}
+
+// The preferred subset takes pods and loses them again, at random, for a day, with a look every two minutes. However it does that, the number of
+// moves in any two hours is bounded by the rounds that fit into them.
+func TestAFlappingSubsetIsLeftAlone(t *testing.T) {
+	for seed := range uint64(50) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		limits := ReturnLimits{Cooldown: time.Minute, AtMost: 1, Pace: Pace{Base: 5 * time.Minute, Longest: 4 * time.Hour}}
+		f := &Facts{Name: "web", Policy: policy(t, adaptive, 5, -1), Replicas: 5, Pods: many("b", 5, time.Hour), Now: start}
+		var moved []time.Time
+		for cycle := range 720 {
+			f.Now = start.Add(time.Duration(cycle) * 2 * time.Minute)
+			if r.IntN(2) == 0 { // the preferred subset dies: its pods are made anew in the other one
+				for i := range f.Pods {
+					if f.Pods[i].Record.Subset == "a" {
+						f.Pods[i] = bound(fmt.Sprintf("%d-%d", cycle, i), "b", start.Sub(f.Now))
+					}
+				}
+			}
+			d := Return(f, limits, &rooms{places: map[int]int{0: 9}})
+			f.Moves = f.Record(&d)
+			for _, m := range d.Moves {
+				moved = append(moved, f.Now)
+				index := slices.IndexFunc(f.Pods, func(p Pod) bool { return p.UID == m.Pod.UID })
+				f.Pods[index] = bound(fmt.Sprintf("%d-home", cycle), "a", start.Sub(f.Now))
+			}
+		}
+		for i := range moved {
+			in := 0
+			for j := i; j < len(moved) && moved[j].Sub(moved[i]) < 2*time.Hour; j++ {
+				in++
+			}
+			// 5 + 10 + 20 + 40 minutes are waited for between rounds; in each round, up to 5 may go home before the next death.
+			if in > 5*5 {
+				t.Fatalf("seed %d: %d moves within two hours", seed, in)
+			}
+		}
+		if len(moved) < 3 || len(moved) > 60 {
+			t.Errorf("seed %d: %d moves in a day", seed, len(moved))
+		}
+	}
+}

@@ -1,0 +1,181 @@
+package moves
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+// Pace bounds how often pods are moved between the same two subsets. If pods came back to where the last move was from, the next one waits
+//
+//	min(Base · 2^(round−1), Longest)
+//
+// after it. If none did, the last move was good, and more may follow.
+type Pace struct {
+	// Base is the wait of the first round.
+	Base time.Duration
+	// Longest wait. After as long without a move the rounds begin anew.
+	Longest time.Duration
+}
+
+// wait of a round, counted from 1.
+func (p Pace) wait(round int32) time.Duration {
+	wait := p.Base
+	for ; round > 1 && wait < p.Longest; round-- {
+		wait *= 2
+	}
+	return min(wait, p.Longest)
+}
+
+// pair is where from and where to.
+type pair struct{ from, to int }
+
+// name of a subset in the status.
+func (f *Facts) name(index int) string {
+	if index == subset.None {
+		return ""
+	}
+	return f.Policy.Subsets[index].Name
+}
+
+func find(moves []v1alpha1.Move, from, to string) int {
+	return slices.IndexFunc(moves, func(m v1alpha1.Move) bool { return m.From == from && m.To == to })
+}
+
+// returned is true if pods have come back to a subset since the move: there are more of them than it left, or younger ones.
+func returned(m *v1alpha1.Move, there []*Pod) bool {
+	return int32(len(there)) > m.Remaining || slices.ContainsFunc(there, func(pod *Pod) bool { return pod.Created.After(m.Time.Time) })
+}
+
+// notBefore is when the pods that are there now may go the same way again. The second result is true if they have come back. Both are zero if none
+// went that way before.
+func (f *Facts) notBefore(pace Pace, way pair, there []*Pod) (time.Time, bool) {
+	at := find(f.Moves, f.name(way.from), f.name(way.to))
+	if at < 0 {
+		return time.Time{}, false
+	}
+	m := &f.Moves[at]
+	if !returned(m, there) {
+		return time.Time{}, false
+	}
+	return m.Time.Add(pace.wait(m.Round)), true
+}
+
+// last is when pods were last moved, for moves that match. Zero if there were none.
+func (f *Facts) last(match func(*v1alpha1.Move) bool) (last time.Time) {
+	for i := range f.Moves {
+		if m := &f.Moves[i]; match(m) && m.Time.After(last) {
+			last = m.Time.Time
+		}
+	}
+	return last
+}
+
+// Record is the memory of the spread with the decision in it, to be stored before anything is evicted. What is not needed any more is left out:
+// pods that are gone, subsets that are, and moves of long ago.
+func (f *Facts) Record(d *Decision) []v1alpha1.Move {
+	present := map[string]bool{"": true}
+	for i := range f.Policy.Subsets {
+		present[f.Policy.Subsets[i].Name] = true
+	}
+	var moves []v1alpha1.Move
+	for i := range f.Moves {
+		m := f.Moves[i].DeepCopy()
+		if present[m.From] && present[m.To] && f.Now.Sub(m.Time.Time) < forgetAfter {
+			f.settle(m)
+			moves = append(moves, *m)
+		}
+	}
+	now := metav1.NewTime(f.Now)
+	leaving := map[int]int32{}
+	for i := range d.Moves {
+		leaving[d.Moves[i].From]++
+	}
+	began := map[pair]bool{}
+	for i := range d.Moves {
+		move := &d.Moves[i]
+		way := pair{move.From, move.To}
+		at := find(moves, f.name(way.from), f.name(way.to))
+		if at < 0 {
+			at = len(moves)
+			moves = append(moves, v1alpha1.Move{From: f.name(way.from), To: f.name(way.to), Round: 1, Time: now})
+			began[way] = true
+		}
+		m := &moves[at]
+		if !began[way] {
+			began[way] = true
+			switch {
+			case f.Now.Sub(m.Time.Time) > d.pace.Longest:
+				m.Round = 1
+			case d.cameBack[way]:
+				m.Round++
+			}
+			m.Time = now
+		}
+		m.Remaining = max(d.candidates[way.from]-leaving[way.from], 0)
+		m.InFlight = append(m.InFlight, v1alpha1.PodInFlight{UID: move.Pod.UID, Name: move.Pod.Name, Time: now})
+	}
+	slices.SortFunc(moves, func(a, b v1alpha1.Move) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })
+	return moves
+}
+
+// forgetAfter is how long a move is remembered. It is longer than any pace, which Validate of the strategies holds.
+const forgetAfter = 48 * time.Hour
+
+// LongestPace is the longest wait that a pace may have.
+const LongestPace = 24 * time.Hour
+
+// settle takes pods off a move that are gone, or should be by now.
+func (f *Facts) settle(m *v1alpha1.Move) {
+	m.InFlight = slices.DeleteFunc(m.InFlight, func(in v1alpha1.PodInFlight) bool {
+		return !f.flies(&in) || !slices.ContainsFunc(f.Pods, func(pod Pod) bool { return pod.UID == in.UID && pod.Active })
+	})
+}
+
+// Retract takes pods off the memory that were not evicted after all. A way that none went is as it was before.
+func (f *Facts) Retract(recorded []v1alpha1.Move, failed []Move) []v1alpha1.Move {
+	before := f.Record(&Decision{})
+	var moves []v1alpha1.Move
+	for i := range recorded {
+		m := recorded[i].DeepCopy()
+		began := len(m.InFlight)
+		m.InFlight = slices.DeleteFunc(m.InFlight, func(in v1alpha1.PodInFlight) bool {
+			return slices.ContainsFunc(failed, func(move Move) bool { return move.Pod.UID == in.UID })
+		})
+		m.Remaining += int32(began - len(m.InFlight))
+		at := find(before, m.From, m.To)
+		wentNobody := began > len(m.InFlight) && !slices.ContainsFunc(m.InFlight, func(in v1alpha1.PodInFlight) bool {
+			return at < 0 || !slices.ContainsFunc(before[at].InFlight, func(was v1alpha1.PodInFlight) bool { return was.UID == in.UID })
+		})
+		switch {
+		case wentNobody && at < 0:
+			continue
+		case wentNobody:
+			m = &before[at]
+		}
+		moves = append(moves, *m)
+	}
+	return moves
+}
+
+// ClosedBy are the subsets that pods of strategy Adaptive had to leave of late, because no node there took them. Admission picks none of them.
+func ClosedBy(moves []v1alpha1.Move, policy *subset.Policy, now time.Time) (closed subset.Mask) {
+	if policy.Strategy != v1alpha1.AdaptiveScheduleStrategy {
+		return 0
+	}
+	for i := range moves {
+		from, to := policy.Index(moves[i].From), policy.Index(moves[i].To)
+		if from == subset.None || to != subset.None && to <= from {
+			continue
+		}
+		if now.Sub(moves[i].Time.Time) < policy.Patience.Skip {
+			closed = closed.With(from)
+		}
+	}
+	return closed
+}

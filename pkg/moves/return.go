@@ -1,0 +1,137 @@
+package moves
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+// ReturnLimits bound Return.
+type ReturnLimits struct {
+	// Stable is how long a subset must have been without a pod that waits in it, and without one that left it.
+	Stable time.Duration
+	// Residence is how long a pod must have been where it is.
+	Residence time.Duration
+	// Cooldown is the time between two cycles that move pods of a spread.
+	Cooldown time.Duration
+	// AtMost pods of a spread return in one cycle.
+	AtMost int32
+	// Pace if pods come back.
+	Pace Pace
+}
+
+// Return decides on pods of later subsets, or of none, that an earlier subset has quota and a node for: those of no subset first, then those of
+// the last, and of each the cheapest. A workload of which anything is missing or not ready keeps all of its pods: whatever it is busy with comes
+// first.
+func Return(f *Facts, limits ReturnLimits, cluster Cluster) Decision {
+	present := f.present()
+	places := f.placesOf(present)
+	candidates := f.awayFromHome(present, places)
+	if len(candidates) == 0 {
+		return Decision{}
+	}
+	lastMove := f.last(func(*v1alpha1.Move) bool { return true })
+	switch due := lastMove.Add(limits.Cooldown); {
+	case f.Paused:
+		return all(v1alpha1.ReasonPaused, time.Time{})
+	case f.Moved&Away != 0:
+		return all(v1alpha1.ReasonOppositeMove, time.Time{})
+	case isRollingOut(present):
+		return all(v1alpha1.ReasonRollingOut, time.Time{})
+	case int32(len(present)) != f.Replicas || ready(present) != f.Replicas:
+		return all(v1alpha1.ReasonNotAtRest, time.Time{})
+	case !lastMove.IsZero() && f.Now.Before(due):
+		return all(v1alpha1.ReasonCoolingDown, due)
+	}
+	d := Decision{candidates: map[int]int32{}, cameBack: map[pair]bool{}, pace: limits.Pace}
+	there := map[int][]*Pod{}
+	for _, c := range candidates {
+		there[c.From] = append(there[c.From], c.Pod)
+		d.candidates[c.From]++
+	}
+	unstable, stableAt := f.unstable(limits.Stable)
+	for _, move := range candidates {
+		reason := cluster.Spares(move.Pod)
+		switch due := move.Pod.BoundSince.Add(limits.Residence); {
+		case int32(len(d.Moves)) >= limits.AtMost:
+			d.hold(move.Pod, move.From, v1alpha1.ReasonLimitReached, time.Time{})
+		case f.Now.Before(due):
+			d.hold(move.Pod, move.From, v1alpha1.ReasonTooYoung, due)
+		case reason != "":
+			d.hold(move.Pod, move.From, reason, time.Time{})
+		default:
+			settles := false
+			moved := d.try(f, cluster, places, there[move.From], move, 0, HasRoom, func(to int) bool {
+				settles = to != subset.None && unstable.Has(to)
+				return earlier(to, move.From) && !settles
+			})
+			if !moved && settles {
+				last := &d.Held[len(d.Held)-1]
+				last.Reason, last.Until = v1alpha1.ReasonSettling, stableAt
+			}
+		}
+	}
+	return d
+}
+
+// awayFromHome are the bound pods for which an earlier subset has quota, in the order in which they return.
+func (f *Facts) awayFromHome(present []*Pod, places *places) []Move {
+	var moves []Move
+	for _, pod := range present {
+		if pod.NodeName == "" {
+			continue
+		}
+		from, _ := f.Policy.SubsetOf(&pod.Pod, f.Name)
+		for to := range f.Policy.Subsets {
+			if earlier(to, from) && f.Policy.HasRoom(&places.plan, places.tally.Kept(f.Policy.ScopeOf(pod.Revision)), to, subset.Candidate{}) {
+				moves = append(moves, Move{Pod: pod, From: from, Reason: v1alpha1.ReasonEarlierSubsetHasRoom})
+				break
+			}
+		}
+	}
+	slices.SortFunc(moves, func(a, b Move) int { return cmp.Or(cmp.Compare(f.rank(b.From), f.rank(a.From)), before(a.Pod, b.Pod)) })
+	return moves
+}
+
+// rank of a subset in order of preference; none comes after the last.
+func (f *Facts) rank(index int) int {
+	if index == subset.None {
+		return len(f.Policy.Subsets)
+	}
+	return index
+}
+
+// earlier is true if a pod is better off in the subset than in the other.
+func earlier(to, from int) bool { return to != subset.None && (from == subset.None || to < from) }
+
+// unstable are the subsets that pods waited in or left too lately, and when the last of them is stable as far as is known.
+func (f *Facts) unstable(stable time.Duration) (unstable subset.Mask, until time.Time) {
+	note := func(index int, due time.Time) {
+		if f.Now.Before(due) {
+			unstable = unstable.With(index)
+			if due.After(until) {
+				until = due
+			}
+		}
+	}
+	for i := range f.Policy.Subsets {
+		if i < len(f.SchedulableSince) {
+			if since := f.SchedulableSince[i]; since.IsZero() {
+				unstable = unstable.With(i)
+			} else {
+				note(i, since.Add(stable))
+			}
+		}
+		left := f.last(func(m *v1alpha1.Move) bool {
+			to := f.Policy.Index(m.To)
+			return m.From == f.Policy.Subsets[i].Name && to != i && !earlier(to, i)
+		})
+		if !left.IsZero() {
+			note(i, left.Add(max(stable, f.Policy.Patience.Skip)))
+		}
+	}
+	return unstable, until
+}

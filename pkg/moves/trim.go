@@ -1,0 +1,122 @@
+package moves
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+// TrimLimits bound Trim.
+type TrimLimits struct {
+	// Settle is how long pods must have been misplaced, so that what is over by then moves nobody.
+	Settle time.Duration
+	// MaxUnavailable is how many pods of the workload may be missing or not ready, those that are moved included: a count, or a percentage of the
+	// replicas, rounded up.
+	MaxUnavailable intstr.IntOrString
+	// DuringRollouts moves pods of a workload that has several revisions as well.
+	DuringRollouts bool
+	// WithoutRoom moves pods also if no place is known for those made in their place.
+	WithoutRoom bool
+	// Pace if pods come back.
+	Pace Pace
+}
+
+// Trim decides on bound pods that are misplaced: outside of their subset, because their node was relabelled; or above the quota of their subset,
+// because it was lowered or somebody else bound them, in the order in which the workload would give them up.
+func Trim(f *Facts, limits TrimLimits, cluster Cluster) Decision {
+	present := f.present()
+	places := f.placesOf(present)
+	misplaced := f.misplaced(present, &places.plan)
+	memory := f.remember(int32(len(misplaced)))
+	d := f.trim(limits, cluster, present, places, misplaced, memory)
+	d.Misplaced = memory
+	return d
+}
+
+func (f *Facts) trim(limits TrimLimits, cluster Cluster, present []*Pod, places *places, misplaced []Move, memory *v1alpha1.Misplaced) Decision {
+	if len(misplaced) == 0 {
+		return Decision{}
+	}
+	switch due := memory.Since.Add(limits.Settle); {
+	case f.Paused:
+		return all(v1alpha1.ReasonPaused, time.Time{})
+	case f.Moved&Home != 0:
+		return all(v1alpha1.ReasonOppositeMove, time.Time{})
+	case !limits.DuringRollouts && isRollingOut(present):
+		return all(v1alpha1.ReasonRollingOut, time.Time{})
+	case !limits.DuringRollouts && int32(len(present)) > f.Replicas:
+		return all(v1alpha1.ReasonNotAtRest, time.Time{}) // the workload gives some up itself
+	case f.Now.Before(due):
+		return all(v1alpha1.ReasonSettling, due)
+	}
+	d := Decision{candidates: map[int]int32{}, cameBack: map[pair]bool{}, pace: limits.Pace}
+	there := map[int][]*Pod{}
+	for i := range misplaced {
+		there[misplaced[i].From] = append(there[misplaced[i].From], misplaced[i].Pod)
+		d.candidates[misplaced[i].From]++
+	}
+	allowed := amount(limits.MaxUnavailable, f.Replicas) - max(f.Replicas-ready(present), 0)
+	enough := HasRoom
+	if limits.WithoutRoom {
+		enough = NoRoom
+	}
+	for _, move := range misplaced {
+		if reason := cluster.Spares(move.Pod); reason != "" {
+			d.hold(move.Pod, move.From, reason, time.Time{})
+			continue
+		}
+		if move.Pod.Ready && allowed <= 0 {
+			d.hold(move.Pod, move.From, v1alpha1.ReasonLimitReached, time.Time{})
+			continue
+		}
+		if d.try(f, cluster, places, there[move.From], move, 0, enough, nil) && move.Pod.Ready {
+			allowed--
+		}
+	}
+	return d
+}
+
+// misplaced are the pods to place anew, in order: those on nodes that are no longer their subset's, from the last subset on; then those above the
+// quota without them.
+func (f *Facts) misplaced(present []*Pod, plan *subset.Plan) []Move {
+	var moves []Move
+	var rest []*Pod
+	for _, pod := range present {
+		in, adopted := f.Policy.SubsetOf(&pod.Pod, f.Name)
+		if in != subset.None && !adopted && pod.Node != nil && !f.Policy.Subsets[in].Holds(pod.Node) {
+			moves = append(moves, Move{Pod: pod, From: in, Reason: v1alpha1.ReasonNodeOutsideSubset})
+			continue
+		}
+		rest = append(rest, pod)
+	}
+	slices.SortFunc(moves, func(a, b Move) int { return cmp.Or(cmp.Compare(b.From, a.From), before(a.Pod, b.Pod)) })
+	byUID := make(map[types.UID]*Pod, len(rest))
+	for _, pod := range rest {
+		byUID[pod.UID] = pod
+	}
+	for _, excess := range f.Policy.Surplus(plan, observed(rest), f.Name) {
+		if excess.Reason == v1alpha1.ReasonOverQuota {
+			moves = append(moves, Move{Pod: byUID[excess.Pod.UID], From: excess.Subset, Reason: excess.Reason})
+		}
+	}
+	return moves
+}
+
+// remember is since when so many pods have been misplaced: the time begins anew when there are more, because nobody knows which are the new ones.
+func (f *Facts) remember(pods int32) *v1alpha1.Misplaced {
+	switch {
+	case pods == 0:
+		return nil
+	case f.Misplaced == nil || pods > f.Misplaced.Pods:
+		return &v1alpha1.Misplaced{Pods: pods, Since: metav1.NewTime(f.Now)}
+	default:
+		return &v1alpha1.Misplaced{Pods: pods, Since: f.Misplaced.Since}
+	}
+}
