@@ -1,0 +1,152 @@
+package fit
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+// filters of a cluster that has nothing but nodes and pods.
+func filters(t *testing.T) *Filters {
+	t.Helper()
+	client := fake.NewClientset()
+	factory := informers.NewSharedInformerFactory(client, 0)
+	f, err := NewFilters(t.Context(), client, factory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	factory.Start(t.Context().Done())
+	for informer, synced := range factory.WaitForCacheSync(t.Context().Done()) {
+		if !synced {
+			t.Fatalf("%s has not synced", informer)
+		}
+	}
+	return f
+}
+
+func node(name, pool string) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"pool": pool, corev1.LabelHostname: name, corev1.LabelTopologyZone: "zone-" + pool}},
+		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"),
+			corev1.ResourceMemory: resource.MustParse("1Gi"), corev1.ResourcePods: resource.MustParse("10")}},
+	}
+}
+
+func pod(name, cpu, on string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Labels: map[string]string{"app": "web"}},
+		Spec: corev1.PodSpec{NodeName: on, Containers: []corev1.Container{{Name: "main",
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}}}},
+	}
+}
+
+func inPool(pool string) func(*corev1.Node) bool {
+	return func(n *corev1.Node) bool { return n.Labels["pool"] == pool }
+}
+
+func everywhere(*corev1.Node) bool { return true }
+
+func TestPlace(t *testing.T) {
+	f := filters(t)
+	antiAffine := func(p *corev1.Pod, topology string) *corev1.Pod {
+		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
+			{TopologyKey: topology, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}}}}
+		return p
+	}
+	tests := map[string]struct {
+		there   []*corev1.Pod
+		pod     *corev1.Pod
+		instead *corev1.Pod
+		may     func(*corev1.Node) bool
+		want    Verdict
+		wantOn  string
+	}{
+		"a pod fits on an empty node":                 {pod: pod("new", "1", ""), may: inPool("a"), wantOn: "a0"},
+		"a pod does not fit where others run":         {there: []*corev1.Pod{pod("x", "600m", "a0"), pod("y", "600m", "a1")}, pod: pod("new", "500m", ""), may: inPool("a"), want: DoesNotFit},
+		"a pod that is nominated holds its room":      {there: []*corev1.Pod{pod("x", "1", "a1"), nominated("y", "1", "a0")}, pod: pod("new", "1", ""), may: inPool("a"), want: DoesNotFit},
+		"a pod that has ended holds none":             {there: []*corev1.Pod{pod("x", "1", "a1"), ended("y", "1", "a0")}, pod: pod("new", "1", ""), may: inPool("a"), wantOn: "a0"},
+		"the node of the pod that goes does not help": {there: []*corev1.Pod{pod("x", "1", "a0"), pod("y", "1", "a1")}, instead: pod("x", "1", "a0"), pod: pod("new", "1", ""), may: inPool("a"), want: DoesNotFit},
+		"a taint keeps the pod away":                  {pod: pod("new", "1", ""), may: inPool("tainted"), want: DoesNotFit},
+		"a cordoned node takes no pod":                {pod: pod("new", "1", ""), may: inPool("cordoned"), want: DoesNotFit},
+		"anti-affinity counts": {there: []*corev1.Pod{antiAffine(pod("x", "100m", "a0"), corev1.LabelTopologyZone)},
+			pod: antiAffine(pod("new", "100m", ""), corev1.LabelTopologyZone), may: inPool("a"), want: DoesNotFit},
+		"anti-affinity to the pod that goes does not": {there: []*corev1.Pod{antiAffine(pod("x", "100m", "a0"), corev1.LabelTopologyZone)}, instead: antiAffine(pod("x", "100m", "a0"), corev1.LabelTopologyZone),
+			pod: antiAffine(pod("new", "100m", ""), corev1.LabelTopologyZone), may: inPool("a"), wantOn: "a1"},
+		"what needs devices is not known": {pod: func() *corev1.Pod {
+			p := pod("new", "1", "")
+			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu"}}
+			return p
+		}(), may: everywhere, want: Unknown},
+		"a claim that is missing is no room": {pod: func() *corev1.Pod {
+			p := pod("new", "1", "")
+			p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "missing"}}}}
+			return p
+		}(), may: everywhere, want: DoesNotFit},
+	}
+	cordoned, tainted := node("c0", "cordoned"), node("t0", "tainted")
+	cordoned.Spec.Unschedulable = true
+	tainted.Spec.Taints = []corev1.Taint{{Key: "spot", Effect: corev1.TaintEffectNoSchedule}}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			rooms, err := f.Take(tc.there, []*corev1.Node{node("a0", "a"), node("a1", "a"), cordoned, tainted})
+			if err != nil {
+				t.Fatal(err)
+			}
+			on, verdict, why := rooms.Place(t.Context(), tc.pod, tc.instead, tc.may)
+			if verdict != tc.want || on != tc.wantOn {
+				t.Errorf("got %d on %q (%v), want %d on %q", verdict, on, why, tc.want, tc.wantOn)
+			}
+		})
+	}
+}
+
+func nominated(name, cpu, to string) *corev1.Pod {
+	p := pod(name, cpu, "")
+	p.Status.NominatedNodeName = to
+	return p
+}
+
+func ended(name, cpu, on string) *corev1.Pod {
+	p := pod(name, cpu, on)
+	p.Status.Phase = corev1.PodSucceeded
+	return p
+}
+
+func TestAnswersAddUp(t *testing.T) {
+	f := filters(t)
+	var there []*corev1.Pod
+	for i := range 20 {
+		there = append(there, pod(fmt.Sprintf("old-%d", i), "400m", fmt.Sprintf("b%d", i/2)))
+	}
+	nodes := []*corev1.Node{node("a0", "a")}
+	for i := range 10 {
+		nodes = append(nodes, node(fmt.Sprintf("b%d", i), "b"))
+	}
+	rooms, err := f.Take(there, nodes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	placed := 0
+	for i, old := range there {
+		if _, verdict, _ := rooms.Place(t.Context(), pod(fmt.Sprintf("new-%d", i), "400m", ""), old, inPool("a")); verdict == Fits {
+			placed++
+		}
+	}
+	if placed != 2 {
+		t.Errorf("%d pods of 400m were placed on one node of 1 CPU, want 2", placed)
+	}
+	// b0 has lost the two that went home; each of the others still has no room for three.
+	if on, verdict, _ := rooms.Place(t.Context(), pod("third", "900m", ""), nil, inPool("b")); verdict != Fits || on != "b0" {
+		t.Errorf("the room of those that went: got %d on %q, want b0", verdict, on)
+	}
+	if _, verdict, _ := rooms.Place(t.Context(), pod("fourth", "400m", ""), nil, inPool("b")); verdict != DoesNotFit {
+		t.Errorf("a refused pod has left its node: got %d", verdict)
+	}
+}

@@ -1,0 +1,220 @@
+package guarded
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	policyv1beta1 "k8s.io/api/policy/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/descheduler/pkg/descheduler/evictions"
+	frameworktypes "sigs.k8s.io/descheduler/pkg/framework/types"
+)
+
+// server answers evictions.
+type server struct {
+	*httptest.Server
+	// code of the answer; 0 never answers. retryAfter in seconds.
+	code       int
+	retryAfter string
+	requests   atomic.Int32
+	last       policyv1.Eviction
+	paths      []string
+}
+
+func newServer(t *testing.T) *server {
+	t.Helper()
+	s := &server{code: http.StatusCreated}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.requests.Add(1)
+		s.paths = append(s.paths, r.Method+" "+r.URL.Path)
+		s.last = policyv1.Eviction{}
+		if err := json.NewDecoder(r.Body).Decode(&s.last); err != nil {
+			t.Error(err)
+		}
+		if s.code == 0 {
+			<-r.Context().Done()
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		if s.retryAfter != "" {
+			w.Header().Set("Retry-After", s.retryAfter)
+		}
+		w.WriteHeader(s.code)
+		status := metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Code: int32(s.code), Status: metav1.StatusFailure}
+		if s.code < 300 {
+			status.Status = metav1.StatusSuccess
+		}
+		_ = json.NewEncoder(w).Encode(status) // the client may have gone
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func clientOf(t *testing.T, s *server, options Options) *Client {
+	t.Helper()
+	if options.Timeout == 0 {
+		options.Timeout = 10 * time.Second
+	}
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: s.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return New(client, options)
+}
+
+// framework is the descheduler framework's handle, which sends an eviction by name through its client and makes a text of the error.
+type framework struct {
+	frameworktypes.Handle
+	client kubernetes.Interface
+}
+
+func (f framework) Evictor() frameworktypes.Evictor { return plainEvictor(f) }
+
+type plainEvictor framework
+
+func (plainEvictor) Filter(*corev1.Pod) bool            { return true }
+func (plainEvictor) PreEvictionFilter(*corev1.Pod) bool { return true }
+func (e plainEvictor) Evict(ctx context.Context, pod *corev1.Pod, _ evictions.EvictOptions) error {
+	if pod.Name == "limited" {
+		return evictions.NewEvictionTotalLimitError()
+	}
+	err := e.client.PolicyV1().Evictions(pod.Namespace).Evict(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}})
+	if err != nil {
+		return fmt.Errorf("error when evicting pod (ignoring): %v", err) //nolint:errorlint // as the framework does
+	}
+	return nil
+}
+
+func pod(node string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-0", UID: "uid-7", ResourceVersion: "42"}, Spec: corev1.PodSpec{NodeName: node}}
+}
+
+func evict(ctx context.Context, c *Client, pod *corev1.Pod) error {
+	return c.Handle(framework{client: c}).Evictor().Evict(ctx, pod, evictions.EvictOptions{})
+}
+
+func TestEvictionsMeanOnePod(t *testing.T) {
+	uid, rv := "uid-7", "42"
+	for name, tc := range map[string]struct {
+		node   string
+		dryRun bool
+		want   metav1.DeleteOptions
+	}{
+		"a running pod by its UID":                    {node: "n", want: metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(uid)}},
+		"a pending pod as it was":                     {want: metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: metav1.NewUIDPreconditions(uid).UID, ResourceVersion: &rv}}},
+		"in a dry run the API server is asked to try": {node: "n", dryRun: true, want: metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(uid), DryRun: []string{"All"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t)
+			if err := evict(t.Context(), clientOf(t, s, Options{DryRun: tc.dryRun}), pod(tc.node)); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(&tc.want, s.last.DeleteOptions); diff != "" {
+				t.Errorf("delete options (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff([]string{"POST /api/v1/namespaces/ns/pods/web-0/eviction"}, s.paths); diff != "" {
+				t.Errorf("requests (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestResultsKeepTheirType(t *testing.T) {
+	for code, want := range map[int]Result{
+		http.StatusCreated: Evicted, http.StatusTooManyRequests: Refused, http.StatusForbidden: Forbidden, http.StatusConflict: Changed,
+		http.StatusNotFound: Gone, http.StatusInternalServerError: Failed, http.StatusGatewayTimeout: Failed,
+	} {
+		s := newServer(t)
+		s.code = code
+		if got := ResultOf(evict(t.Context(), clientOf(t, s, Options{}), pod("n"))); got != want {
+			t.Errorf("%d is %s, want %s", code, got, want)
+		}
+	}
+	s := newServer(t)
+	limited := pod("n")
+	limited.Name = "limited"
+	var limit *evictions.EvictionTotalLimitError
+	if err := evict(t.Context(), clientOf(t, s, Options{}), limited); !errors.As(err, &limit) {
+		t.Errorf("the framework's limit became %v", err)
+	}
+}
+
+func TestAnEvictionIsSentOnceAndHasADeadline(t *testing.T) {
+	s := newServer(t)
+	s.code, s.retryAfter = http.StatusTooManyRequests, "10"
+	began := time.Now()
+	if got := ResultOf(evict(t.Context(), clientOf(t, s, Options{}), pod("n"))); got != Refused || s.requests.Load() != 1 || time.Since(began) > 5*time.Second {
+		t.Errorf("got %s after %d requests and %s", got, s.requests.Load(), time.Since(began))
+	}
+	s = newServer(t)
+	s.code = 0
+	began = time.Now()
+	if got := ResultOf(evict(t.Context(), clientOf(t, s, Options{Timeout: 50 * time.Millisecond}), pod("n"))); got != Failed || time.Since(began) > 5*time.Second {
+		t.Errorf("without an answer: got %s after %s", got, time.Since(began))
+	}
+}
+
+func TestAfterTooManyFailuresNoMoreAreSentInTheCycle(t *testing.T) {
+	s := newServer(t)
+	c := clientOf(t, s, Options{TripAfter: 3})
+	try := func(code int) Result {
+		s.code = code
+		return ResultOf(evict(t.Context(), c, pod("n")))
+	}
+	var got []Result
+	for _, code := range []int{500, 500, 429, 500, 500, 500, 201, 201} {
+		got = append(got, try(code))
+	}
+	if diff := cmp.Diff([]Result{Failed, Failed, Refused, Failed, Failed, Failed, Tripped, Tripped}, got); diff != "" {
+		t.Errorf("results (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(Tally{Attempted: 6}, c.Tally()); diff != "" {
+		t.Errorf("tally (-want +got):\n%s", diff)
+	}
+	c.BeginCycle()
+	if got := try(201); got != Evicted {
+		t.Errorf("in the next cycle: %s", got)
+	}
+	if diff := cmp.Diff(Tally{Attempted: 1, Succeeded: 1}, c.Tally()); diff != "" {
+		t.Errorf("tally of the next cycle (-want +got):\n%s", diff)
+	}
+}
+
+func TestNothingElseEndsAPod(t *testing.T) {
+	s := newServer(t)
+	c := clientOf(t, s, Options{})
+	ctx, eviction := t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-0"}}
+	for name, err := range map[string]error{
+		"delete":            c.CoreV1().Pods("ns").Delete(ctx, "web-0", metav1.DeleteOptions{}),
+		"delete collection": c.CoreV1().Pods("ns").DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}),
+		"unintended":        c.PolicyV1().Evictions("ns").Evict(ctx, eviction),
+		"through the pod":   c.CoreV1().Pods("ns").EvictV1(ctx, eviction),
+		"beta":              c.PolicyV1beta1().Evictions("ns").Evict(ctx, &policyv1beta1.Eviction{}),
+		"old":               c.CoreV1().Pods("ns").Evict(ctx, &policyv1beta1.Eviction{}),
+		"old beta":          c.CoreV1().Pods("ns").EvictV1beta1(ctx, &policyv1beta1.Eviction{}),
+	} {
+		if err == nil {
+			t.Errorf("%s: done", name)
+		}
+	}
+	if n := s.requests.Load(); n != 0 {
+		t.Errorf("%d requests were sent", n)
+	}
+	nameless := pod("n")
+	nameless.UID = ""
+	if got := ResultOf(evict(ctx, c, nameless)); got != Unintended {
+		t.Errorf("without a UID: %s", got)
+	}
+}

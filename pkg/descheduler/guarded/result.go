@@ -1,0 +1,76 @@
+package guarded
+
+import (
+	"errors"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// Result of an eviction.
+type Result string
+
+const (
+	// Evicted: the API server has accepted it, or would have in a dry run.
+	Evicted Result = "Evicted"
+	// Refused: a PodDisruptionBudget or PodUnavailableBudget has no room (429).
+	Refused Result = "Refused"
+	// Forbidden: the API server or a webhook of somebody else does not allow it (403).
+	Forbidden Result = "Forbidden"
+	// Changed: another pod has the name, or the pending pod was bound or changed since (409).
+	Changed Result = "Changed"
+	// Gone: there is no such pod (404).
+	Gone Result = "Gone"
+	// Failed: anything else, such as no answer in time.
+	Failed Result = "Failed"
+	// Tripped: it was not sent, because too many before it have failed in this cycle.
+	Tripped Result = "Tripped"
+	// Unintended: it was not sent, because no plugin has said which pod is meant.
+	Unintended Result = "Unintended"
+)
+
+// attempted is true for results of evictions of which something was wanted and that count as a success or a failure. A pod that has changed or is gone
+// needs no eviction any more.
+func (r Result) attempted() bool {
+	return r == Evicted || r == Refused || r == Forbidden || r == Failed
+}
+
+// Error is a result other than Evicted.
+type Error struct {
+	Result Result
+	Err    error
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("%s: %v", e.Result, e.Err) }
+
+// Unwrap is the answer of the API server.
+func (e *Error) Unwrap() error { return e.Err }
+
+// ResultOf is Evicted for nil, and what a guarded eviction ended with; Failed for an error of somebody else.
+func ResultOf(err error) Result {
+	if err == nil {
+		return Evicted
+	}
+	var typed *Error
+	if errors.As(err, &typed) {
+		return typed.Result
+	}
+	return Failed
+}
+
+func classify(err error) Result {
+	switch {
+	case err == nil:
+		return Evicted
+	case apierrors.IsTooManyRequests(err):
+		return Refused
+	case apierrors.IsForbidden(err):
+		return Forbidden
+	case apierrors.IsConflict(err):
+		return Changed
+	case apierrors.IsNotFound(err):
+		return Gone
+	default:
+		return Failed
+	}
+}
