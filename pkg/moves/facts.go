@@ -79,8 +79,9 @@ type Decision struct {
 	// Moves in the order in which to make them.
 	Moves []Move
 	Held  []Held
-	// Misplaced is what the status is to remember from now on. Only Trim decides it.
+	// Misplaced is what the status is to remember from now on, if Remembers is true. Only Trim decides that.
 	Misplaced *v1alpha1.Misplaced
+	Remembers bool
 	// candidates is how many pods could have been moved, by the subset they are in.
 	candidates map[int]int32
 	// cameBack are the subsets that pods have come back to since they were last moved from there, by where they were to go.

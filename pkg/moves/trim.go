@@ -36,7 +36,7 @@ func Trim(f *Facts, limits TrimLimits, cluster Cluster) Decision {
 	misplaced := f.misplaced(present, &places.plan)
 	memory := f.remember(int32(len(misplaced)))
 	d := f.trim(limits, cluster, present, places, misplaced, memory)
-	d.Misplaced = memory
+	d.Misplaced, d.Remembers = memory, true
 	return d
 }
 

@@ -1,0 +1,226 @@
+package cycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	podevictions "sigs.k8s.io/descheduler/pkg/descheduler/evictions"
+	frameworktypes "sigs.k8s.io/descheduler/pkg/framework/types"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/descheduler/guarded"
+	"github.com/berth-project/berth/pkg/moves"
+)
+
+// Strategy is a way to decide on the pods of a spread.
+type Strategy struct {
+	// Name of the plugin.
+	Name string
+	// Direction in which it moves pods.
+	Direction moves.Direction
+	// Decide is one of the decisions of package moves.
+	Decide func(*moves.Facts, moves.Cluster) moves.Decision
+	// Scope says which spreads it is about.
+	Scope Scope
+	// Stable is how long a node must have been ready to count as room. 0 takes any node that the filters take.
+	Stable time.Duration
+	// Schedulers are the names of schedulers whose pending pods it moves. Nil for those of all.
+	Schedulers []string
+	// Evictor is that of the plugin's handle. Its filters have a say in pods that run; what they look at does not apply to pods that do not.
+	Evictor frameworktypes.Evictor
+}
+
+// Scope selects spreads. The zero value selects all.
+type Scope struct {
+	// Include and Exclude are namespaces. Empty includes all.
+	Include, Exclude sets.Set[string]
+	// Spreads are selected by their labels. Nil selects all.
+	Spreads labels.Selector
+}
+
+func (s *Scope) has(object *v1alpha1.WorkloadSpread) bool {
+	return (s.Include.Len() == 0 || s.Include.Has(object.Namespace)) && !s.Exclude.Has(object.Namespace) &&
+		(s.Spreads == nil || s.Spreads.Matches(labels.Set(object.Labels)))
+}
+
+// admits is true if the strategy may evict the pod.
+func (s *Strategy) admits(pod *corev1.Pod) bool {
+	if pod.Spec.NodeName == "" {
+		return s.Schedulers == nil || slices.Contains(s.Schedulers, pod.Spec.SchedulerName)
+	}
+	return s.Evictor.Filter(pod)
+}
+
+// Run has a strategy decide on each spread in its scope, and does what it decides. The error joins what went wrong for single spreads.
+func (c *Cycle) Run(ctx context.Context, strategy Strategy) error {
+	var errs []error
+	for _, s := range c.spreads {
+		if ctx.Err() != nil {
+			return errors.Join(append(errs, ctx.Err())...)
+		}
+		if !strategy.Scope.has(s.object) {
+			continue
+		}
+		decision := strategy.Decide(&s.facts, &cluster{Cycle: c, ctx: ctx, spread: s, strategy: &strategy})
+		for _, held := range decision.Held {
+			c.noteHeld(&strategy, s, held)
+		}
+		if err := c.act(ctx, &strategy, s, &decision); err != nil {
+			errs = append(errs, fmt.Errorf("spread %s/%s: %w", s.object.Namespace, s.object.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Cycle) noteHeld(strategy *Strategy, s *spread, held moves.Held) {
+	line := Line{Strategy: strategy.Name, Namespace: s.object.Namespace, Spread: s.object.Name, From: s.name(held.From), Verdict: Kept, Reason: held.Reason}
+	if held.Pod != nil {
+		line.Pod = held.Pod.Name
+	}
+	if !held.Until.IsZero() {
+		line.Until = &held.Until
+	}
+	c.note(line)
+}
+
+func (c *Cycle) note(line Line) {
+	c.report.Lines = append(c.report.Lines, line)
+	decisions.WithLabelValues(line.Strategy, string(line.Verdict), string(line.Reason)).Inc()
+	if line.Result != "" {
+		evictions.WithLabelValues(line.Strategy, string(line.Result)).Inc()
+	}
+}
+
+// act writes what is about to be done, does it, and takes back what was refused.
+func (c *Cycle) act(ctx context.Context, strategy *Strategy, s *spread, decision *moves.Decision) error {
+	ahead := memory{moves: s.facts.Moves, misplaced: s.facts.Misplaced}
+	if decision.Remembers {
+		ahead.misplaced = decision.Misplaced
+	}
+	if len(decision.Moves) == 0 && equality.Semantic.DeepEqual(ahead.misplaced, s.facts.Misplaced) {
+		return nil
+	}
+	if len(decision.Moves) > 0 {
+		ahead.moves = s.facts.Record(decision)
+	}
+	if err := c.remember(ctx, s, ahead); err != nil {
+		for i := range decision.Moves {
+			c.note(Line{Strategy: strategy.Name, Namespace: s.object.Namespace, Spread: s.object.Name, Pod: decision.Moves[i].Pod.Name,
+				From: s.name(decision.Moves[i].From), Verdict: Kept, Reason: v1alpha1.ReasonMovedByOther})
+		}
+		if errors.Is(err, errOutdated) {
+			return nil // the other is on it
+		}
+		return err
+	}
+	failed := c.evictAll(ctx, strategy, s, decision)
+	if len(failed) < len(decision.Moves) {
+		s.facts.Moved |= strategy.Direction
+	}
+	if len(failed) > 0 {
+		ahead.moves = s.facts.Retract(ahead.moves, failed)
+		if err := c.remember(ctx, s, ahead); err != nil {
+			klog.FromContext(ctx).Error(err, "Pods that were not evicted count as if, for a while", "workloadspread", klog.KObj(s.object))
+		}
+	}
+	s.facts.Moves, s.facts.Misplaced = ahead.moves, ahead.misplaced
+	return nil
+}
+
+func (c *Cycle) evictAll(ctx context.Context, strategy *Strategy, s *spread, decision *moves.Decision) (failed []moves.Move) {
+	for i := range decision.Moves {
+		move := &decision.Moves[i]
+		pod := s.pods[move.Pod.UID]
+		err := strategy.Evictor.Evict(ctx, pod, podevictions.EvictOptions{StrategyName: strategy.Name, Reason: string(move.Reason)})
+		result := guarded.ResultOf(err)
+		from, to := s.name(move.From), s.name(move.To)
+		c.note(Line{Strategy: strategy.Name, Namespace: s.object.Namespace, Spread: s.object.Name, Pod: pod.Name, From: from, To: to,
+			Verdict: Moved, Reason: move.Reason, Result: result})
+		switch result {
+		case guarded.Evicted:
+			klog.FromContext(ctx).Info("Evicted a pod", "pod", klog.KObj(pod), "workloadspread", klog.KObj(s.object), "from", from, "to", to, "reason", move.Reason)
+			move.Pod.Active = false
+			if !c.world.options.DryRun {
+				c.tell(ctx, s, pod, from, to, move.Reason)
+			}
+			continue
+		case guarded.Refused:
+			c.budgets.close(ctx, pod)
+		}
+		klog.FromContext(ctx).Info("A pod was not evicted", "pod", klog.KObj(pod), "result", result, "err", err)
+		failed = append(failed, *move)
+	}
+	return failed
+}
+
+// memory is what the status of a spread holds for deschedulers.
+type memory struct {
+	moves     []v1alpha1.Move
+	misplaced *v1alpha1.Misplaced
+}
+
+var errOutdated = errors.New("the spread has changed since it was looked at")
+
+// remember writes the memory of a spread into its status, if nobody has changed the spread or its memory since it was read. The status controller
+// writes to the same object; what it changes does not matter.
+func (c *Cycle) remember(ctx context.Context, s *spread, m memory) error {
+	if c.world.options.DryRun {
+		return nil
+	}
+	const attempts = 5
+	for range attempts {
+		err := c.write(ctx, s.object, m)
+		switch {
+		case err == nil:
+			return nil
+		case apierrors.IsNotFound(err):
+			return errOutdated
+		case !apierrors.IsConflict(err):
+			return fmt.Errorf("writing what is about to be done: %w", err)
+		}
+		latest := &v1alpha1.WorkloadSpread{}
+		if err := c.get(ctx, client.ObjectKeyFromObject(s.object), latest); err != nil {
+			if apierrors.IsNotFound(err) {
+				return errOutdated
+			}
+			return fmt.Errorf("reading the spread again: %w", err)
+		}
+		if latest.UID != s.object.UID || latest.Generation != s.object.Generation || latest.Annotations[v1alpha1.PausedAnnotation] == "true" ||
+			!equality.Semantic.DeepEqual(latest.Status.Moves, s.object.Status.Moves) ||
+			!equality.Semantic.DeepEqual(latest.Status.Misplaced, s.object.Status.Misplaced) {
+			return errOutdated
+		}
+		s.object = latest
+	}
+	return errOutdated
+}
+
+func (c *Cycle) get(ctx context.Context, key client.ObjectKey, into *v1alpha1.WorkloadSpread) error {
+	ctx, cancel := context.WithTimeout(ctx, c.world.options.CallTimeout)
+	defer cancel()
+	return c.world.live.Get(ctx, key, into)
+}
+
+// write patches the status of the object, which is replaced by the answer.
+func (c *Cycle) write(ctx context.Context, object *v1alpha1.WorkloadSpread, m memory) error {
+	ctx, cancel := context.WithTimeout(ctx, c.world.options.CallTimeout)
+	defer cancel()
+	changed := object.DeepCopy()
+	changed.Status.Moves, changed.Status.Misplaced = m.moves, m.misplaced
+	patch := client.MergeFromWithOptions(object.DeepCopy(), client.MergeFromWithOptimisticLock{})
+	if err := c.world.live.Status().Patch(ctx, changed, patch, client.FieldOwner(reporter)); err != nil {
+		return err
+	}
+	*object = *changed
+	return nil
+}

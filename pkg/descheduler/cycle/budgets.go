@@ -1,0 +1,177 @@
+package cycle
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/berth-project/berth/pkg/budget"
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/workload"
+)
+
+// budgets are what PodDisruptionBudgets and PodUnavailableBudgets say that they allow, less what this cycle has taken. They only spare requests that
+// would be refused: whether a pod may go is decided by the API server and its webhook.
+type budgets struct {
+	inNamespace map[string][]*allowance
+	taken       map[types.UID]bool
+	// isBelow is true if the pod is owned by the workload, directly or through others.
+	isBelow func(pod *corev1.Pod, target workload.Owner) bool
+}
+
+// allowance is one budget.
+type allowance struct {
+	name     string
+	selector labels.Selector
+	// target takes the place of the selector. Nil if there is none.
+	target *workload.Owner
+	// left is how many pods that serve may go.
+	left int32
+	// free is true for a pod that may go whatever is left.
+	free func(*corev1.Pod) bool
+}
+
+func (c *Cycle) gatherBudgets(ctx context.Context) (*budgets, error) {
+	b := &budgets{inNamespace: map[string][]*allowance{}, taken: map[types.UID]bool{}, isBelow: func(pod *corev1.Pod, target workload.Owner) bool {
+		return c.isBelow(ctx, pod, target)
+	}}
+	var pdbs policyv1.PodDisruptionBudgetList
+	if err := c.world.live.List(ctx, &pdbs); err != nil {
+		return nil, fmt.Errorf("listing PodDisruptionBudgets: %w", err)
+	}
+	for i := range pdbs.Items {
+		b.addDisruptionBudget(&pdbs.Items[i])
+	}
+	var pubs v1alpha1.PodUnavailableBudgetList
+	if err := c.world.live.List(ctx, &pubs); err != nil {
+		return nil, fmt.Errorf("listing PodUnavailableBudgets: %w", err)
+	}
+	for i := range pubs.Items {
+		b.addUnavailableBudget(&pubs.Items[i])
+	}
+	return b, nil
+}
+
+func (b *budgets) add(namespace string, a *allowance) {
+	b.inNamespace[namespace] = append(b.inNamespace[namespace], a)
+}
+
+// addDisruptionBudget reads what the eviction API goes by. The status of a spec that was not observed allows nothing.
+func (b *budgets) addDisruptionBudget(pdb *policyv1.PodDisruptionBudget) {
+	selector, err := metav1.LabelSelectorAsSelector(pdb.Spec.Selector)
+	if err != nil {
+		return // the API server has validated it
+	}
+	a := &allowance{name: "PodDisruptionBudget " + pdb.Name, selector: selector, left: pdb.Status.DisruptionsAllowed}
+	if pdb.Status.ObservedGeneration < pdb.Generation {
+		a.left = 0
+	}
+	always := pdb.Spec.UnhealthyPodEvictionPolicy != nil && *pdb.Spec.UnhealthyPodEvictionPolicy == policyv1.AlwaysAllow
+	healthy := pdb.Status.DesiredHealthy > 0 && pdb.Status.CurrentHealthy >= pdb.Status.DesiredHealthy
+	a.free = func(pod *corev1.Pod) bool {
+		return pod.Status.Phase == corev1.PodPending || !budget.IsReady(pod) && (always || healthy)
+	}
+	b.add(pdb.Namespace, a)
+}
+
+// addUnavailableBudget reads what the budget's controller has counted. One that it has not counted yet allows nothing.
+func (b *budgets) addUnavailableBudget(pub *v1alpha1.PodUnavailableBudget) {
+	policy, errs := budget.Compile(pub)
+	if len(errs) > 0 || !policy.Protects(v1alpha1.OperationEvict) {
+		return
+	}
+	a := &allowance{name: "PodUnavailableBudget " + pub.Name, selector: policy.Selector, left: pub.Status.UnavailableAllowed}
+	if pub.Status.ObservedGeneration != pub.Generation {
+		a.left = 0
+	}
+	if policy.Target != nil {
+		gv, err := schema.ParseGroupVersion(policy.Target.APIVersion)
+		if err != nil {
+			return // Compile has reported it
+		}
+		a.target = &workload.Owner{Kind: schema.GroupKind{Group: gv.Group, Kind: policy.Target.Kind}, Name: policy.Target.Name}
+	}
+	healthy := pub.Status.CurrentAvailable >= pub.Status.DesiredAvailable
+	a.free = func(pod *corev1.Pod) bool {
+		switch budget.Observe(pod, false).State {
+		case budget.Available, budget.Doubtful:
+			return pub.Status.ObservedGeneration == pub.Generation && pub.Status.DesiredAvailable == 0
+		case budget.Unavailable:
+			return pub.Spec.UnhealthyPodPolicy != v1alpha1.IfHealthyBudget || healthy
+		default:
+			return true
+		}
+	}
+	b.add(pub.Namespace, a)
+}
+
+// of are the budgets that a pod would be taken from.
+func (b *budgets) of(pod *corev1.Pod) (all []*allowance) {
+	for _, a := range b.inNamespace[pod.Namespace] {
+		covers := a.selector.Matches(labels.Set(pod.Labels))
+		if a.target != nil {
+			covers = b.isBelow(pod, *a.target)
+		}
+		if covers && !a.free(pod) {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// spare is true if all budgets of the pod have room. A pod that was taken before is spared already.
+func (b *budgets) spare(pod *corev1.Pod) bool {
+	if b.taken[pod.UID] {
+		return true
+	}
+	for _, a := range b.of(pod) {
+		if a.left <= 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// take counts the pod as gone.
+func (b *budgets) take(pod *corev1.Pod) {
+	if b.taken[pod.UID] {
+		return
+	}
+	b.taken[pod.UID] = true
+	for _, a := range b.of(pod) {
+		a.left--
+	}
+}
+
+// close leaves the budgets of a pod alone for the rest of the cycle, because one of them has refused it.
+func (b *budgets) close(ctx context.Context, pod *corev1.Pod) {
+	for _, a := range b.of(pod) {
+		klog.FromContext(ctx).V(2).Info("Leaving the pods of a budget alone for the rest of the cycle", "budget", a.name, "namespace", pod.Namespace)
+		a.left = 0
+	}
+}
+
+func (c *Cycle) isBelow(ctx context.Context, pod *corev1.Pod, target workload.Owner) bool {
+	owner := workload.ControllerOf(pod)
+	for range workload.LongestOwnerChain {
+		if owner == nil {
+			return false
+		}
+		if owner.Kind == target.Kind && owner.Name == target.Name {
+			return true
+		}
+		parent, known, err := c.lineage.Parent(ctx, pod.Namespace, *owner)
+		if err != nil || !known {
+			return false
+		}
+		owner = parent
+	}
+	return false
+}

@@ -1,0 +1,63 @@
+package cycle
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+const reporter = "berth-descheduler"
+
+// tell writes an event about the move of a pod on its spread and one on the pod, at once: the process may end right after.
+func (c *Cycle) tell(ctx context.Context, s *spread, pod *corev1.Pod, from, to string, reason v1alpha1.Reason) {
+	onSpread := corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind.Kind, Namespace: s.object.Namespace, Name: s.object.Name, UID: s.object.UID,
+		ResourceVersion: s.object.ResourceVersion}
+	onPod := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
+	note := movedNote(pod.Name, from, to, reason)
+	c.send(ctx, onSpread, onPod, reason, note)
+	c.send(ctx, onPod, onSpread, reason, note)
+}
+
+func movedNote(pod, from, to string, reason v1alpha1.Reason) string {
+	where := "no subset"
+	if from != "" {
+		where = "subset " + from
+	}
+	room := "any node"
+	if to != "" {
+		room = "subset " + to
+	}
+	why := map[v1alpha1.Reason]string{
+		v1alpha1.ReasonUnschedulableTooLong: "no node of it has taken the pod for rescheduleCriticalSeconds",
+		v1alpha1.ReasonOverQuota:            "it holds more pods than its quota",
+		v1alpha1.ReasonNodeOutsideSubset:    "the pod's node is not one of it any more",
+		v1alpha1.ReasonEarlierSubsetHasRoom: "an earlier subset has quota and a node",
+	}[reason]
+	return fmt.Sprintf("pod %s was evicted from %s: %s; there is room for another on %s", pod, where, why, room)
+}
+
+func (c *Cycle) send(ctx context.Context, regarding, related corev1.ObjectReference, reason v1alpha1.Reason, note string) {
+	ctx, cancel := context.WithTimeout(ctx, c.world.options.CallTimeout)
+	defer cancel()
+	event := &eventsv1.Event{
+		ObjectMeta:          metav1.ObjectMeta{GenerateName: regarding.Name + ".", Namespace: regarding.Namespace},
+		EventTime:           metav1.NewMicroTime(c.world.options.Clock.Now()),
+		ReportingController: reporter,
+		ReportingInstance:   reporter,
+		Action:              "Evict",
+		Reason:              string(reason),
+		Regarding:           regarding,
+		Related:             &related,
+		Note:                note,
+		Type:                corev1.EventTypeNormal,
+	}
+	if _, err := c.world.typed.EventsV1().Events(regarding.Namespace).Create(ctx, event, metav1.CreateOptions{}); err != nil {
+		klog.FromContext(ctx).Error(err, "Writing an event", "regarding", regarding.Name)
+	}
+}

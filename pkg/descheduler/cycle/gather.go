@@ -1,0 +1,201 @@
+package cycle
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/descheduler/fit"
+	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/moves"
+	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
+)
+
+// Cycle is one look at the cluster, and what was done since. Strategies use it one after the other.
+type Cycle struct {
+	// Now is the time of all decisions of the cycle.
+	Now time.Time
+
+	world  *World
+	ctx    context.Context //nolint:containedctx // a cycle is a call that the framework cuts into pieces
+	once   sync.Once
+	err    error
+	report *Report
+
+	filters  *fit.Filters
+	rooms    *fit.Rooms
+	snapshot *snapshot
+	lineage  *lineage.Lineage
+	budgets  *budgets
+	spreads  []*spread
+}
+
+// spread is a WorkloadSpread that can be used, with its pods.
+type spread struct {
+	object *v1alpha1.WorkloadSpread
+	facts  moves.Facts
+	pods   map[types.UID]*corev1.Pod
+	// refused are shapes of pods for which a subset was found to have no room; see rooms.go.
+	refused map[string]bool
+}
+
+// gather takes the look.
+func (c *Cycle) gather(ctx context.Context) (err error) {
+	began := c.world.options.Clock.Now()
+	if c.snapshot, err = takeSnapshot(ctx, c.world.live); err != nil {
+		return err
+	}
+	c.lineage = newLineage(c.snapshot, c.world.live, c.world.options.Clock)
+	if c.budgets, err = c.gatherBudgets(ctx); err != nil {
+		return err
+	}
+	if c.filters != nil {
+		if c.rooms, err = c.filters.Take(c.snapshot.pods, c.snapshot.nodes); err != nil {
+			return err
+		}
+	}
+	byKey := map[types.NamespacedName]*spread{}
+	for i := range c.snapshot.spreads.Items {
+		object := &c.snapshot.spreads.Items[i]
+		s, why := c.prepare(ctx, object)
+		if why != "" {
+			klog.FromContext(ctx).V(2).Info("Passing over a spread", "workloadspread", klog.KObj(object), "reason", why)
+			continue
+		}
+		byKey[types.NamespacedName{Namespace: object.Namespace, Name: object.Name}] = s
+		c.spreads = append(c.spreads, s)
+	}
+	for _, pod := range c.snapshot.pods {
+		if s := c.spreadOf(ctx, byKey, pod); s != nil {
+			s.pods[pod.UID] = pod
+			s.facts.Pods = append(s.facts.Pods, c.observe(pod))
+		}
+	}
+	slices.SortFunc(c.spreads, func(a, b *spread) int {
+		return cmp.Or(cmp.Compare(a.object.Namespace, b.object.Namespace), cmp.Compare(a.object.Name, b.object.Name))
+	})
+	klog.FromContext(ctx).V(1).Info("Looked at the cluster", "spreads", len(c.spreads), "pods", len(c.snapshot.pods), "nodes", len(c.snapshot.nodes),
+		"took", c.world.options.Clock.Since(began))
+	return nil
+}
+
+// prepare is the spread without its pods, or why it is passed over. Its status says the same to its owner.
+func (c *Cycle) prepare(ctx context.Context, object *v1alpha1.WorkloadSpread) (*spread, v1alpha1.Reason) {
+	compiled := lineage.Compile(object)
+	if compiled.Policy == nil {
+		return nil, v1alpha1.ReasonInvalidSpread
+	}
+	target := workload.TargetOf(object)
+	if winner, err := c.lineage.Winner(ctx, object.Namespace, target); err != nil || winner.UID != object.UID {
+		return nil, v1alpha1.ReasonSpreadConflict
+	}
+	if _, err := c.lineage.Watch(ctx, target.Kind); err != nil {
+		return nil, v1alpha1.ReasonTargetUnreadable
+	}
+	workloadObject, err := c.lineage.Read(ctx, object.Namespace, target)
+	if err != nil {
+		return nil, v1alpha1.ReasonTargetUnreadable
+	}
+	if workloadObject == nil {
+		return nil, v1alpha1.ReasonTargetNotFound
+	}
+	replicas, err := c.replicas(ctx, object, workloadObject)
+	if err != nil {
+		return nil, v1alpha1.ReasonTargetUnreadable
+	}
+	return &spread{
+		object: object,
+		pods:   map[types.UID]*corev1.Pod{},
+		facts: moves.Facts{
+			Name:             object.Name,
+			Policy:           compiled.Policy,
+			Replicas:         replicas,
+			Paused:           object.Annotations[v1alpha1.PausedAnnotation] == "true",
+			Moves:            object.Status.Moves,
+			Misplaced:        object.Status.Misplaced,
+			SchedulableSince: schedulableSince(object, compiled.Policy),
+			Now:              c.Now,
+		},
+		refused: map[string]bool{},
+	}, ""
+}
+
+// schedulableSince is what the status says of each subset. One of which it says nothing is as old as the spread.
+func schedulableSince(object *v1alpha1.WorkloadSpread, policy *subset.Policy) []time.Time {
+	since := make([]time.Time, len(policy.Subsets))
+	for i := range since {
+		since[i] = object.CreationTimestamp.Time
+	}
+	for i := range object.Status.SubsetStatuses {
+		status := &object.Status.SubsetStatuses[i]
+		condition := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionSchedulable)
+		if index := policy.Index(status.Name); index != subset.None && condition != nil {
+			since[index] = time.Time{}
+			if condition.Status == metav1.ConditionTrue {
+				since[index] = condition.LastTransitionTime.Time
+			}
+		}
+	}
+	return since
+}
+
+// spreadOf is the spread that divides a pod, or nil.
+func (c *Cycle) spreadOf(ctx context.Context, byKey map[types.NamespacedName]*spread, pod *corev1.Pod) *spread {
+	if len(byKey) == 0 {
+		return nil
+	}
+	owner := workload.ControllerOf(pod)
+	for range workload.LongestOwnerChain {
+		found, missing, err := c.lineage.SpreadOf(ctx, pod.Namespace, owner, pod.Labels)
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "Passing over a pod", "pod", klog.KObj(pod))
+			return nil
+		}
+		if missing == nil {
+			if found == nil {
+				return nil
+			}
+			return byKey[types.NamespacedName{Namespace: pod.Namespace, Name: found.Name}]
+		}
+		if c.lineage.NewObject(missing.Kind) != nil {
+			return nil // the owner is gone, and its pods are going
+		}
+		if _, err := c.lineage.Watch(ctx, missing.Kind); err != nil {
+			klog.FromContext(ctx).Error(err, "Passing over a pod", "pod", klog.KObj(pod))
+			return nil
+		}
+	}
+	return nil
+}
+
+// observe reads what the model needs.
+func (c *Cycle) observe(pod *corev1.Pod) moves.Pod {
+	observed := moves.Pod{Pod: subset.Observe(pod, c.snapshot.nodeNamed[pod.Spec.NodeName])}
+	for i := range pod.Status.Conditions {
+		condition := &pod.Status.Conditions[i]
+		if condition.Type != corev1.PodScheduled {
+			continue
+		}
+		switch {
+		case pod.Spec.NodeName != "":
+			observed.BoundSince = condition.LastTransitionTime.Time
+		case condition.Status == corev1.ConditionFalse && condition.Reason == corev1.PodReasonUnschedulable &&
+			pod.Status.NominatedNodeName == "" && len(pod.Spec.SchedulingGates) == 0:
+			observed.UnschedulableSince = condition.LastTransitionTime.Time
+		}
+	}
+	if pod.Spec.NodeName != "" && observed.BoundSince.IsZero() {
+		observed.BoundSince = pod.CreationTimestamp.Time
+	}
+	return observed
+}

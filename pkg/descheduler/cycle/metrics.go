@@ -1,0 +1,35 @@
+package cycle
+
+import (
+	"sync"
+
+	"k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
+)
+
+var (
+	decisions = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: "berth_descheduler", Name: "decisions_total", StabilityLevel: metrics.ALPHA,
+		Help: "Decisions on pods that should be elsewhere, by strategy, verdict (Move, Keep) and reason.",
+	}, []string{"strategy", "verdict", "reason"})
+	evictions = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: "berth_descheduler", Name: "evictions_total", StabilityLevel: metrics.ALPHA,
+		Help: "Evictions of Berth's strategies, by strategy and result.",
+	}, []string{"strategy", "result"})
+	// CycleSeconds is how long cycles take.
+	CycleSeconds = metrics.NewHistogram(&metrics.HistogramOpts{
+		Subsystem: "berth_descheduler", Name: "cycle_duration_seconds", StabilityLevel: metrics.ALPHA,
+		Help: "How long a cycle takes, from its first request to its last.", Buckets: metrics.ExponentialBuckets(0.05, 2, 12),
+	})
+	// LastSuccess is when a cycle last ended well.
+	LastSuccess = metrics.NewGauge(&metrics.GaugeOpts{
+		Subsystem: "berth_descheduler", Name: "last_success_timestamp_seconds", StabilityLevel: metrics.ALPHA,
+		Help: "When a cycle last ended without an error.",
+	})
+
+	registerOnce sync.Once
+)
+
+func registerMetrics() {
+	registerOnce.Do(func() { legacyregistry.MustRegister(decisions, evictions, CycleSeconds, LastSuccess) })
+}

@@ -1,0 +1,77 @@
+package cycle
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/descheduler/guarded"
+)
+
+// Verdict on a pod.
+type Verdict string
+
+const (
+	// Moved pods were evicted, or would have been.
+	Moved Verdict = "Move"
+	// Kept pods should be elsewhere and stay.
+	Kept Verdict = "Keep"
+)
+
+// Line is one decision of a cycle.
+type Line struct {
+	Strategy  string `json:"strategy"`
+	Namespace string `json:"namespace"`
+	Spread    string `json:"spread"`
+	// Pod is empty if the line is about all pods of the spread.
+	Pod string `json:"pod,omitempty"`
+	// From and To are subsets. Empty for none.
+	From    string          `json:"from,omitempty"`
+	To      string          `json:"to,omitempty"`
+	Verdict Verdict         `json:"verdict"`
+	Reason  v1alpha1.Reason `json:"reason"`
+	// Until is when to look again. Nil if that is not known.
+	Until *time.Time `json:"until,omitempty"`
+	// Result of the eviction. Empty if there was none.
+	Result guarded.Result `json:"result,omitempty"`
+}
+
+// Report is what a cycle decided and did.
+type Report struct {
+	Lines []Line `json:"plan"`
+}
+
+// WriteTable writes the report for the eye.
+func (r *Report) WriteTable(out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(w, "STRATEGY\tNAMESPACE\tSPREAD\tPOD\tFROM\tTO\tVERDICT\tREASON\tUNTIL\tRESULT")
+	for i := range r.Lines {
+		l := &r.Lines[i]
+		until := "-"
+		if l.Until != nil {
+			until = l.Until.UTC().Format(time.RFC3339)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", l.Strategy, l.Namespace, l.Spread, orDash(l.Pod), orDash(l.From), orDash(l.To), l.Verdict, l.Reason, until, orDash(string(l.Result)))
+	}
+	return w.Flush()
+}
+
+func orDash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
+// WriteJSON writes the report for programs.
+func (r *Report) WriteJSON(out io.Writer) error {
+	encoder := json.NewEncoder(out)
+	encoder.SetIndent("", "  ")
+	if r.Lines == nil {
+		return encoder.Encode(Report{Lines: []Line{}})
+	}
+	return encoder.Encode(r)
+}

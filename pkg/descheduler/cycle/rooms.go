@@ -1,0 +1,167 @@
+package cycle
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/descheduler/fit"
+	"github.com/berth-project/berth/pkg/moves"
+	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
+)
+
+// cluster answers the model's questions about the pods of one spread, for one strategy.
+type cluster struct {
+	*Cycle
+	ctx context.Context //nolint:containedctx // the model has no context to pass on
+	*spread
+	strategy *Strategy
+}
+
+var _ moves.Cluster = &cluster{}
+
+// Room implements moves.Cluster.
+func (c *cluster) Room(pod *moves.Pod, in int) moves.Room {
+	if c.rooms == nil {
+		return moves.RoomUnknown
+	}
+	victim := c.pods[pod.UID]
+	replacement, err := c.replacement(victim, pod, in)
+	if err != nil {
+		klog.FromContext(c.ctx).V(4).Info("Cannot tell what would be made in place of a pod", "pod", klog.KObj(victim), "err", err)
+		return moves.RoomUnknown
+	}
+	shape := c.shape(victim, in)
+	if shape != "" && c.refused[shape] {
+		return moves.NoRoom
+	}
+	node, verdict, why := c.rooms.Place(c.ctx, replacement, victim, func(node *corev1.Node) bool {
+		return (in == subset.None || c.facts.Policy.Subsets[in].Holds(node)) && steady(node, c.Now, c.strategy.Stable)
+	})
+	klog.FromContext(c.ctx).V(4).Info("Looked for room", "pod", klog.KObj(victim), "subset", c.name(in), "node", node, "why", why)
+	switch verdict {
+	case fit.Fits:
+		return moves.HasRoom
+	case fit.Unknown:
+		return moves.RoomUnknown
+	default:
+		if shape != "" {
+			c.refused[shape] = true
+		}
+		return moves.NoRoom
+	}
+}
+
+func (s *spread) name(index int) string {
+	if index == subset.None {
+		return ""
+	}
+	return s.facts.Policy.Subsets[index].Name
+}
+
+// shape is equal for pods of which, once one was found to have no room in a subset, none has in this cycle: room only becomes less there. It is empty
+// if it may depend on the pod that goes: because its node is one of the subset's, or others look at it.
+func (c *cluster) shape(victim *corev1.Pod, in int) string {
+	affinity := victim.Spec.Affinity
+	if affinity != nil && (affinity.PodAffinity != nil || affinity.PodAntiAffinity != nil) || len(victim.Spec.TopologySpreadConstraints) > 0 {
+		return ""
+	}
+	for i := range victim.Spec.Volumes {
+		if volume := &victim.Spec.Volumes[i]; volume.PersistentVolumeClaim != nil || volume.Ephemeral != nil {
+			return ""
+		}
+	}
+	if node := c.snapshot.nodeNamed[victim.Spec.NodeName]; in == subset.None || node != nil && c.facts.Policy.Subsets[in].Holds(node) {
+		return ""
+	}
+	return fmt.Sprintf("%s %d %s %s", c.strategy.Name, in, workload.ControllerUID(victim), victim.Annotations[v1alpha1.ConstraintsAnnotation])
+}
+
+// steady is true for a node that has been ready, and there, for as long.
+func steady(node *corev1.Node, now time.Time, window time.Duration) bool {
+	if window == 0 {
+		return true
+	}
+	if now.Sub(node.CreationTimestamp.Time) < window {
+		return false
+	}
+	for i := range node.Status.Conditions {
+		if c := &node.Status.Conditions[i]; c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue && now.Sub(c.LastTransitionTime.Time) >= window
+		}
+	}
+	return false
+}
+
+// replacement is the pod that would be made in place of one that goes, as it would be in a subset: a copy of it without its node, or if the
+// subset's patch touches the spec one from its template, with what the subset wants. The error says why that is not known.
+func (c *cluster) replacement(victim *corev1.Pod, pod *moves.Pod, in int) (*corev1.Pod, error) {
+	policy := c.facts.Policy
+	made := victim.DeepCopy()
+	if _, admitted := policy.AdmittedTo(pod.Admitted, c.facts.Name); admitted || policy.BindsEarly() && in != subset.None && policy.Subsets[in].PatchesSpec {
+		template := c.snapshot.template(victim)
+		if template == nil {
+			return nil, fmt.Errorf("its template is not known")
+		}
+		made = &corev1.Pod{ObjectMeta: *template.ObjectMeta.DeepCopy(), Spec: *template.Spec.DeepCopy()}
+		made.Namespace, made.OwnerReferences = victim.Namespace, victim.OwnerReferences
+		if in != subset.None && policy.Subsets[in].Patch != nil {
+			patched, err := applied(policy.Subsets[in].Patch, made)
+			if err != nil {
+				return nil, err
+			}
+			made = patched
+		}
+	}
+	made.Name, made.UID, made.ResourceVersion = victim.Name+"-anew", victim.UID+"-anew", ""
+	made.Spec.NodeName, made.Status = "", corev1.PodStatus{}
+	made.CreationTimestamp, made.DeletionTimestamp = metav1.Time{}, nil
+	constraints := &policy.Constraints
+	if in != subset.None {
+		constraints = &policy.Subsets[in].Constraints
+	}
+	constraints.AddTo(made)
+	return made, nil
+}
+
+func applied(patch *subset.Patch, pod *corev1.Pod) (*corev1.Pod, error) {
+	content, err := json.Marshal(pod)
+	if err != nil {
+		return nil, err
+	}
+	var tree map[string]any
+	if err := json.Unmarshal(content, &tree); err != nil {
+		return nil, err
+	}
+	if tree, err = patch.ApplyToObject(tree); err != nil {
+		return nil, err
+	}
+	if content, err = json.Marshal(tree); err != nil {
+		return nil, err
+	}
+	patched := &corev1.Pod{}
+	return patched, json.Unmarshal(content, patched)
+}
+
+// Spares implements moves.Cluster.
+func (c *cluster) Spares(pod *moves.Pod) v1alpha1.Reason {
+	victim := c.pods[pod.UID]
+	switch {
+	case !Evictable(victim), !c.strategy.admits(victim):
+		return v1alpha1.ReasonNotEvictable
+	case !c.budgets.spare(victim):
+		return v1alpha1.ReasonBudgetExhausted
+	default:
+		return ""
+	}
+}
+
+// Take implements moves.Cluster.
+func (c *cluster) Take(pod *moves.Pod) { c.budgets.take(c.pods[pod.UID]) }

@@ -1,0 +1,186 @@
+package cycle
+
+import (
+	"context"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/workload"
+)
+
+// snapshot is what the API server had at the beginning of the cycle, by its own lists. Spreads are listed before everything else: what another
+// descheduler has done to the pods that are listed after them is either to be seen there, or has changed a spread, which is noticed when its status
+// is written. It implements client.Reader as far as a lineage reads. Owners of kinds that are not built in are read when they are asked for, once.
+type snapshot struct {
+	live client.Client
+
+	spreads   v1alpha1.WorkloadSpreadList
+	byTarget  map[string][]*v1alpha1.WorkloadSpread
+	pods      []*corev1.Pod
+	nodes     []*corev1.Node
+	nodeNamed map[string]*corev1.Node
+	owners    map[schema.GroupKind]map[types.NamespacedName]client.Object
+	others    map[string]*metav1.PartialObjectMetadata
+}
+
+var _ client.Reader = &snapshot{}
+
+func takeSnapshot(ctx context.Context, live client.Client) (*snapshot, error) {
+	s := &snapshot{live: live, byTarget: map[string][]*v1alpha1.WorkloadSpread{}, nodeNamed: map[string]*corev1.Node{},
+		owners: map[schema.GroupKind]map[types.NamespacedName]client.Object{}, others: map[string]*metav1.PartialObjectMetadata{}}
+	if err := live.List(ctx, &s.spreads); err != nil {
+		return nil, fmt.Errorf("listing spreads: %w", err)
+	}
+	for i := range s.spreads.Items {
+		spread := &s.spreads.Items[i]
+		for _, key := range lineage.TargetKeyOf(spread) {
+			s.byTarget[spread.Namespace+"/"+key] = append(s.byTarget[spread.Namespace+"/"+key], spread)
+		}
+	}
+	var pods corev1.PodList
+	var nodes corev1.NodeList
+	var deployments appsv1.DeploymentList
+	var replicaSets appsv1.ReplicaSetList
+	var statefulSets appsv1.StatefulSetList
+	var jobs batchv1.JobList
+	reading, readCtx := errgroup.WithContext(ctx)
+	for _, list := range []client.ObjectList{&pods, &nodes, &deployments, &replicaSets, &statefulSets, &jobs} {
+		reading.Go(func() error {
+			if err := live.List(readCtx, list); err != nil {
+				return fmt.Errorf("listing into %T: %w", list, err)
+			}
+			return nil
+		})
+	}
+	if err := reading.Wait(); err != nil {
+		return nil, err
+	}
+	for i := range pods.Items {
+		pods.Items[i].ManagedFields = nil
+		s.pods = append(s.pods, &pods.Items[i])
+	}
+	for i := range nodes.Items {
+		nodes.Items[i].ManagedFields = nil
+		s.nodes = append(s.nodes, &nodes.Items[i])
+		s.nodeNamed[nodes.Items[i].Name] = &nodes.Items[i]
+	}
+	keep(s, lineage.Deployment, deployments.Items)
+	keep(s, lineage.ReplicaSet, replicaSets.Items)
+	keep(s, lineage.StatefulSet, statefulSets.Items)
+	keep(s, lineage.Job, jobs.Items)
+	return s, nil
+}
+
+func keep[T any, P interface {
+	*T
+	client.Object
+}](s *snapshot, kind schema.GroupKind, items []T) {
+	s.owners[kind] = make(map[types.NamespacedName]client.Object, len(items))
+	for i := range items {
+		object := P(&items[i])
+		object.SetManagedFields(nil)
+		s.owners[kind][client.ObjectKeyFromObject(object)] = object
+	}
+}
+
+// Get implements client.Reader for the owners of pods.
+func (s *snapshot) Get(ctx context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	switch o := into.(type) {
+	case *appsv1.Deployment:
+		return get(s, lineage.Deployment, key, o)
+	case *appsv1.ReplicaSet:
+		return get(s, lineage.ReplicaSet, key, o)
+	case *appsv1.StatefulSet:
+		return get(s, lineage.StatefulSet, key, o)
+	case *batchv1.Job:
+		return get(s, lineage.Job, key, o)
+	case *metav1.PartialObjectMetadata:
+		return s.getOther(ctx, key, o)
+	default:
+		return fmt.Errorf("a %T is not in the snapshot", into)
+	}
+}
+
+func get[T any, P interface {
+	*T
+	client.Object
+}](s *snapshot, kind schema.GroupKind, key client.ObjectKey, into P) error {
+	object, found := s.owners[kind][key].(P)
+	if !found {
+		return apierrors.NewNotFound(schema.GroupResource{Group: kind.Group, Resource: kind.Kind}, key.Name)
+	}
+	*into = *object
+	return nil
+}
+
+func (s *snapshot) getOther(ctx context.Context, key client.ObjectKey, into *metav1.PartialObjectMetadata) error {
+	kind := into.GroupVersionKind().GroupKind()
+	id := kind.String() + "/" + key.String()
+	object, known := s.others[id]
+	if !known {
+		object = &metav1.PartialObjectMetadata{TypeMeta: into.TypeMeta}
+		err := s.live.Get(ctx, key, object)
+		switch {
+		case apierrors.IsNotFound(err):
+			object = nil
+		case err != nil:
+			return err
+		}
+		s.others[id] = object
+	}
+	if object == nil {
+		return apierrors.NewNotFound(schema.GroupResource{Group: kind.Group, Resource: kind.Kind}, key.Name)
+	}
+	*into = *object
+	return nil
+}
+
+// List implements client.Reader for the spreads of a workload.
+func (s *snapshot) List(_ context.Context, into client.ObjectList, opts ...client.ListOption) error {
+	list, ok := into.(*v1alpha1.WorkloadSpreadList)
+	if !ok {
+		return fmt.Errorf("a %T is not in the snapshot", into)
+	}
+	var options client.ListOptions
+	options.ApplyOptions(opts)
+	if options.FieldSelector == nil {
+		return fmt.Errorf("spreads are listed by %s", lineage.TargetField)
+	}
+	target, exact := options.FieldSelector.RequiresExactMatch(lineage.TargetField)
+	if !exact {
+		return fmt.Errorf("spreads are listed by %s, not by %s", lineage.TargetField, options.FieldSelector)
+	}
+	for _, spread := range s.byTarget[options.Namespace+"/"+target] {
+		list.Items = append(list.Items, *spread)
+	}
+	return nil
+}
+
+// template is what a pod was made from, as far as its controller is of a built-in kind. Nil if that is not known.
+func (s *snapshot) template(pod *corev1.Pod) *corev1.PodTemplateSpec {
+	owner := workload.ControllerOf(pod)
+	if owner == nil {
+		return nil
+	}
+	switch o := s.owners[owner.Kind][types.NamespacedName{Namespace: pod.Namespace, Name: owner.Name}].(type) {
+	case *appsv1.ReplicaSet:
+		return &o.Spec.Template
+	case *appsv1.StatefulSet:
+		return &o.Spec.Template
+	case *batchv1.Job:
+		return &o.Spec.Template
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,20 @@
+// Package descheduling lists Berth's descheduling plugins.
+package descheduling
+
+import (
+	"sigs.k8s.io/descheduler/pkg/framework/pluginregistry"
+
+	"github.com/berth-project/berth/pkg/descheduler/cycle"
+	"github.com/berth-project/berth/pkg/plugins/descheduling/enforcesubsetmaxreplicas"
+	"github.com/berth-project/berth/pkg/plugins/descheduling/evictunschedulablesubsetpods"
+	"github.com/berth-project/berth/pkg/plugins/descheduling/rebalancetopreferredsubset"
+	"github.com/berth-project/berth/pkg/plugins/descheduling/subsetevictor"
+)
+
+// Register makes all of them known.
+func Register(world *cycle.World, registry pluginregistry.Registry) {
+	evictunschedulablesubsetpods.Register(world, registry)
+	enforcesubsetmaxreplicas.Register(world, registry)
+	rebalancetopreferredsubset.Register(world, registry)
+	subsetevictor.Register(world, registry)
+}

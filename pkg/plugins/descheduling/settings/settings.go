@@ -1,0 +1,119 @@
+// Package settings are the parts that the Args of Berth's descheduling strategies have in common, with their defaults and what is refused. The
+// descheduler framework validates before it defaults, so that everything may be left out.
+package settings
+
+import (
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-project/berth/pkg/descheduler/cycle"
+	"github.com/berth-project/berth/pkg/moves"
+)
+
+// Scope says which spreads a strategy is about.
+//
+// +kubebuilder:object:generate=true
+type Scope struct {
+	// Namespaces of the spreads. Nil is all.
+	Namespaces *Namespaces `json:"namespaces,omitempty"`
+	// SpreadSelector selects spreads by their labels. Nil selects all.
+	SpreadSelector *metav1.LabelSelector `json:"spreadSelector,omitempty"`
+}
+
+// Namespaces are some of all. Only one of the two may be given.
+//
+// +kubebuilder:object:generate=true
+type Namespaces struct {
+	Include []string `json:"include,omitempty"`
+	Exclude []string `json:"exclude,omitempty"`
+}
+
+// Validate returns every error with its path.
+func (s *Scope) Validate() field.ErrorList {
+	var errs field.ErrorList
+	if n := s.Namespaces; n != nil && len(n.Include) > 0 && len(n.Exclude) > 0 {
+		errs = append(errs, field.Invalid(field.NewPath("namespaces"), field.OmitValueType{}, "only one of include and exclude may be given"))
+	}
+	if _, err := metav1.LabelSelectorAsSelector(s.SpreadSelector); err != nil {
+		errs = append(errs, field.Invalid(field.NewPath("spreadSelector"), field.OmitValueType{}, err.Error()))
+	}
+	return errs
+}
+
+// Compile is the scope for a cycle.
+func (s *Scope) Compile() (cycle.Scope, error) {
+	var scope cycle.Scope
+	if s.Namespaces != nil {
+		scope.Include, scope.Exclude = sets.New(s.Namespaces.Include...), sets.New(s.Namespaces.Exclude...)
+	}
+	if s.SpreadSelector == nil {
+		return scope, nil
+	}
+	selector, err := metav1.LabelSelectorAsSelector(s.SpreadSelector)
+	if err != nil {
+		return scope, fmt.Errorf("spreadSelector: %w", err)
+	}
+	scope.Spreads = selector
+	return scope, nil
+}
+
+// Backoff is how long the next move waits if the pods of the last one came back: Base after the first time, twice as long after every further
+// one, and Longest at most. After Longest without a move it begins anew.
+//
+// +kubebuilder:object:generate=true
+type Backoff struct {
+	Base    *metav1.Duration `json:"base,omitempty"`
+	Longest *metav1.Duration `json:"longest,omitempty"`
+}
+
+// Default sets what is left out.
+func (b *Backoff) Default(base, longest time.Duration) {
+	Default(&b.Base, base)
+	Default(&b.Longest, longest)
+}
+
+// Validate returns every error with its path.
+func (b *Backoff) Validate(path *field.Path) field.ErrorList {
+	errs := append(Between(path.Child("base"), b.Base, time.Second, moves.LongestPace), Between(path.Child("longest"), b.Longest, time.Second, moves.LongestPace)...)
+	if b.Base != nil && b.Longest != nil && b.Base.Duration > b.Longest.Duration {
+		errs = append(errs, field.Invalid(path.Child("longest"), b.Longest.Duration.String(), "must not be shorter than base"))
+	}
+	return errs
+}
+
+// Pace is the backoff for the model. It must have been defaulted.
+func (b *Backoff) Pace() moves.Pace {
+	return moves.Pace{Base: b.Base.Duration, Longest: b.Longest.Duration}
+}
+
+// Default sets a duration that is left out.
+func Default(value **metav1.Duration, def time.Duration) {
+	if *value == nil {
+		*value = &metav1.Duration{Duration: def}
+	}
+}
+
+// Between refuses a duration outside of the bounds. Nil is left to the defaults.
+func Between(path *field.Path, value *metav1.Duration, least, most time.Duration) field.ErrorList {
+	if value == nil || value.Duration >= least && value.Duration <= most {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(path, value.Duration.String(), fmt.Sprintf("must be between %s and %s", least, most))}
+}
+
+// Amount refuses what is neither a count nor a percentage above 0. Nil is left to the defaults.
+func Amount(path *field.Path, value *intstr.IntOrString) field.ErrorList {
+	if value == nil {
+		return nil
+	}
+	n, err := intstr.GetScaledValueFromIntOrPercent(value, 100, true)
+	if err != nil || n < 1 || value.Type == intstr.String && n > 100 {
+		return field.ErrorList{field.Invalid(path, value.String(), "must be a count above 0, or a percentage from 1% to 100%")}
+	}
+	return nil
+}

@@ -1,0 +1,46 @@
+package settings
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+)
+
+func duration(d time.Duration) *metav1.Duration { return &metav1.Duration{Duration: d} }
+
+func TestWhatIsRefused(t *testing.T) {
+	path := field.NewPath("x")
+	for name, tc := range map[string]struct {
+		errs field.ErrorList
+		want int
+	}{
+		"nothing given":                    {errs: append((&Scope{}).Validate(), (&Backoff{}).Validate(path)...)},
+		"include and exclude":              {errs: (&Scope{Namespaces: &Namespaces{Include: []string{"a"}, Exclude: []string{"b"}}}).Validate(), want: 1},
+		"a selector that does not parse":   {errs: (&Scope{SpreadSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"a b": ""}}}).Validate(), want: 1},
+		"a backoff that shrinks":           {errs: (&Backoff{Base: duration(time.Hour), Longest: duration(time.Minute)}).Validate(path), want: 1},
+		"a backoff beyond what is known":   {errs: (&Backoff{Base: duration(0), Longest: duration(25 * time.Hour)}).Validate(path), want: 2},
+		"a count":                          {errs: Amount(path, ptr.To(intstr.FromInt(3)))},
+		"a percentage":                     {errs: Amount(path, ptr.To(intstr.FromString("10%")))},
+		"no pods at all":                   {errs: Amount(path, ptr.To(intstr.FromInt(0))), want: 1},
+		"more than all":                    {errs: Amount(path, ptr.To(intstr.FromString("101%"))), want: 1},
+		"what is no amount":                {errs: Amount(path, ptr.To(intstr.FromString("ten"))), want: 1},
+		"a duration at its least and most": {errs: append(Between(path, duration(1), 1, 2), Between(path, duration(2), 1, 2)...)},
+		"a duration out of bounds":         {errs: append(Between(path, duration(0), 1, 2), Between(path, duration(3), 1, 2)...), want: 2},
+	} {
+		if len(tc.errs) != tc.want {
+			t.Errorf("%s: got %v, want %d errors", name, tc.errs, tc.want)
+		}
+	}
+}
+
+func TestDefaultsKeepWhatIsGiven(t *testing.T) {
+	b := Backoff{Base: duration(2 * time.Second)}
+	b.Default(time.Minute, time.Hour)
+	if got := b.Pace(); got.Base != 2*time.Second || got.Longest != time.Hour {
+		t.Errorf("got %+v", got)
+	}
+}
