@@ -1,0 +1,64 @@
+// Command descheduler is the descheduler of kubernetes-sigs with Berth's strategies: it evicts pods of WorkloadSpreads so that they are made anew in a
+// better subset. It runs one cycle and ends, or with --descheduling-interval one after the other. Exit codes: 0 done, 1 mistake in the
+// configuration or something could not be read, 2 every eviction that was attempted has failed.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"k8s.io/component-base/featuregate"
+	"k8s.io/component-base/logs"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	_ "k8s.io/component-base/logs/json/register"          // --logging-format=json
+	_ "k8s.io/component-base/metrics/prometheus/clientgo" // metrics of the API client
+
+	"github.com/berth-project/berth/pkg/descheduler"
+	"github.com/berth-project/berth/pkg/plugins/descheduling"
+)
+
+func main() {
+	os.Exit(run())
+}
+
+func run() int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	defer logs.FlushLogs()
+	options, err := descheduler.NewOptions(descheduling.Register)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "berth-descheduler:", err)
+		return descheduler.ExitBroken
+	}
+	options.Out = os.Stdout
+	gates, logging := featuregate.NewFeatureGate(), logsapi.NewLoggingConfiguration()
+	command := &cobra.Command{
+		Use:           "berth-descheduler",
+		Short:         "Evicts pods of WorkloadSpreads so that they are made anew in a better subset.",
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			logs.InitLogs()
+			if err := logsapi.ValidateAndApply(logging, gates); err != nil {
+				return err
+			}
+			return descheduler.Run(cmd.Context(), options)
+		},
+	}
+	if err := logsapi.AddFeatureGates(gates); err != nil {
+		fmt.Fprintln(os.Stderr, "berth-descheduler:", err)
+		return descheduler.ExitBroken
+	}
+	options.AddFlags(command.Flags())
+	logsapi.AddFlags(logging, command.Flags())
+	if err := command.ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "berth-descheduler:", err)
+		return descheduler.ExitCode(err)
+	}
+	return descheduler.ExitDone
+}

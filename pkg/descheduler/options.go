@@ -1,0 +1,98 @@
+package descheduler
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/descheduler/cmd/descheduler/app/options"
+	"sigs.k8s.io/descheduler/pkg/framework/pluginregistry"
+
+	"github.com/berth-project/berth/pkg/descheduler/cycle"
+)
+
+// Options of a descheduler.
+type Options struct {
+	// Server are the framework's own options.
+	Server *options.DeschedulerServer
+	// SyncTimeout is how long it may take until everything was read that a cycle begins with.
+	SyncTimeout time.Duration
+	// CycleTimeout is how long a cycle may take.
+	CycleTimeout time.Duration
+	// EvictionTimeout is how long one eviction may take.
+	EvictionTimeout time.Duration
+	// ServerDryRun sends every eviction for the API server to try, with all of its budgets and webhooks, and evicts nothing.
+	ServerDryRun bool
+	// Explain prints what every cycle decided: "table", "json", or nothing if it is empty.
+	Explain string
+
+	// Out is where Explain prints to.
+	Out io.Writer
+	// Clock is what strategies decide by. The real one if nil.
+	Clock clock.WithTicker
+	// Register makes Berth's plugins known.
+	Register func(*cycle.World, pluginregistry.Registry)
+}
+
+const (
+	defaultQPS   = 200
+	defaultBurst = 400
+
+	// tripAfter is how many evictions in a row may fail for another reason than a budget before the cycle sends no more.
+	tripAfter = 3
+
+	leaseName, leaseNamespace = "berth-descheduler", "berth-system"
+)
+
+// NewOptions are the defaults.
+func NewOptions(register func(*cycle.World, pluginregistry.Registry)) (*Options, error) {
+	server, err := options.NewDeschedulerServer()
+	if err != nil {
+		return nil, fmt.Errorf("making the framework's options: %w", err)
+	}
+	server.ClientConnection.QPS, server.ClientConnection.Burst = defaultQPS, defaultBurst
+	election := &server.LeaderElection
+	election.ResourceNamespace, election.ResourceName = leaseNamespace, leaseName
+	election.LeaseDuration, election.RenewDeadline, election.RetryPeriod =
+		metav1.Duration{Duration: 15 * time.Second}, metav1.Duration{Duration: 10 * time.Second}, metav1.Duration{Duration: 2 * time.Second}
+	return &Options{
+		Server:          server,
+		SyncTimeout:     time.Minute,
+		CycleTimeout:    100 * time.Second,
+		EvictionTimeout: 5 * time.Second,
+		Register:        register,
+	}, nil
+}
+
+// AddFlags adds those of the framework and Berth's.
+func (o *Options) AddFlags(flags *pflag.FlagSet) {
+	o.Server.AddFlags(flags)
+	flags.DurationVar(&o.SyncTimeout, "sync-timeout", o.SyncTimeout, "How long it may take until everything is read that a cycle begins with. Exit code 1 after that.")
+	flags.DurationVar(&o.CycleTimeout, "cycle-timeout", o.CycleTimeout, "How long a cycle may take. What it has not done by then is left to the next one.")
+	flags.DurationVar(&o.EvictionTimeout, "eviction-timeout", o.EvictionTimeout, "How long one eviction may take.")
+	flags.BoolVar(&o.ServerDryRun, "server-dry-run", o.ServerDryRun, "Send every eviction as a dry run, so that budgets and webhooks are asked and nothing is evicted. "+
+		"Unlike this, --dry-run sends nothing.")
+	flags.StringVar(&o.Explain, "explain", o.Explain, "Print what every cycle decided, as table or as json.")
+}
+
+// Validate returns the first mistake in the options.
+func (o *Options) Validate() error {
+	switch {
+	case o.Server.PolicyConfigFile == "":
+		return fmt.Errorf("--policy-config-file is required")
+	case o.Explain != "" && o.Explain != "table" && o.Explain != "json":
+		return fmt.Errorf("--explain=%s: want table or json", o.Explain)
+	case o.SyncTimeout <= 0 || o.CycleTimeout <= 0 || o.EvictionTimeout <= 0:
+		return fmt.Errorf("--sync-timeout, --cycle-timeout and --eviction-timeout must be above 0")
+	case o.ServerDryRun && o.Server.DryRun:
+		return fmt.Errorf("--dry-run sends nothing and --server-dry-run everything; only one can be done")
+	case o.Server.LeaderElection.LeaderElect && o.Server.DeschedulingInterval == 0:
+		return fmt.Errorf("--leader-elect is for a descheduler that runs again and again: set --descheduling-interval")
+	}
+	return nil
+}
+
+func (o *Options) isDryRun() bool { return o.ServerDryRun || o.Server.DryRun }

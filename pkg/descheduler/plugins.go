@@ -1,0 +1,114 @@
+package descheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/descheduler/pkg/framework/pluginregistry"
+	frameworktypes "sigs.k8s.io/descheduler/pkg/framework/types"
+
+	"github.com/berth-project/berth/pkg/descheduler/guarded"
+)
+
+// watch knows what has become of the plugins of a cycle, of which the framework says nothing to its caller.
+type watch struct {
+	mu     sync.Mutex
+	cancel context.CancelCauseFunc
+	ran    map[frameworktypes.Plugin]bool
+	errs   []error
+}
+
+// begin begins a cycle.
+func (w *watch) begin(cancel context.CancelCauseFunc) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cancel, w.ran, w.errs = cancel, map[frameworktypes.Plugin]bool{}, nil
+}
+
+// started is true once a plugin has run, so that everything it reads is there.
+func (w *watch) started() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.ran) > 0
+}
+
+// err joins what plugins returned.
+func (w *watch) err() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return errors.Join(w.errs...)
+}
+
+var errAgain = errors.New("the framework has begun the cycle anew, because it could not end it")
+
+// run runs a plugin, unless the cycle is over: the framework calls plugins also then, with informers that are empty. It runs each once.
+func (w *watch) run(ctx context.Context, plugin frameworktypes.Plugin, do func() *frameworktypes.Status) *frameworktypes.Status {
+	w.mu.Lock()
+	err := context.Cause(ctx)
+	if w.ran[plugin] && err == nil {
+		err = errAgain
+		w.cancel(err)
+	}
+	if err == nil {
+		w.ran[plugin] = true
+	}
+	w.mu.Unlock()
+	status := &frameworktypes.Status{Err: err}
+	if err == nil {
+		status = do()
+	}
+	if status != nil && status.Err != nil {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.errs = append(w.errs, fmt.Errorf("%s: %w", plugin.Name(), status.Err))
+	}
+	return status
+}
+
+// watched has every plugin of the registry built with guarded evictions, and reports how it runs.
+func watched(registry pluginregistry.Registry, guard *guarded.Client, w *watch) pluginregistry.Registry {
+	all := pluginregistry.NewRegistry()
+	for name, plugin := range registry {
+		build := plugin.PluginBuilder
+		plugin.PluginBuilder = func(ctx context.Context, args runtime.Object, handle frameworktypes.Handle) (frameworktypes.Plugin, error) {
+			built, err := build(ctx, args, guard.Handle(handle))
+			if err != nil {
+				return nil, err
+			}
+			switch p := built.(type) {
+			case frameworktypes.DeschedulePlugin:
+				return &descheduling{p, w}, nil
+			case frameworktypes.BalancePlugin:
+				return &balancing{p, w}, nil
+			default:
+				return built, nil
+			}
+		}
+		all[name] = plugin
+	}
+	return all
+}
+
+type descheduling struct {
+	frameworktypes.DeschedulePlugin
+	watch *watch
+}
+
+// Deschedule implements DeschedulePlugin.
+func (d *descheduling) Deschedule(ctx context.Context, nodes []*corev1.Node) *frameworktypes.Status {
+	return d.watch.run(ctx, d, func() *frameworktypes.Status { return d.DeschedulePlugin.Deschedule(ctx, nodes) })
+}
+
+type balancing struct {
+	frameworktypes.BalancePlugin
+	watch *watch
+}
+
+// Balance implements BalancePlugin.
+func (b *balancing) Balance(ctx context.Context, nodes []*corev1.Node) *frameworktypes.Status {
+	return b.watch.run(ctx, b, func() *frameworktypes.Status { return b.BalancePlugin.Balance(ctx, nodes) })
+}

@@ -1,0 +1,130 @@
+package descheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"sigs.k8s.io/descheduler/pkg/api"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+)
+
+// What a cycle reads. A list that is missing here is one that an informer would wait for until the sync timeout, without saying what it waits for.
+var (
+	// readByFramework is what the framework watches whatever is configured.
+	readByFramework = []schema.GroupVersionResource{
+		core("pods"), core("nodes"), core("namespaces"), core("persistentvolumeclaims"),
+		{Group: "scheduling.k8s.io", Version: "v1", Resource: "priorityclasses"},
+		{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"},
+	}
+	// readByBerth is what a cycle of Berth's plugins lists.
+	readByBerth = []schema.GroupVersionResource{
+		v1alpha1.Resource, policyv1alpha1.GroupVersion.WithResource("podunavailablebudgets"),
+		apps("deployments"), apps("replicasets"), apps("statefulsets"), {Group: "batch", Version: "v1", Resource: "jobs"},
+	}
+	// readByFilters is what the scheduler's filters watch in addition.
+	readByFilters = []schema.GroupVersionResource{
+		core("services"), core("replicationcontrollers"), core("persistentvolumes"),
+		storage("storageclasses"), storage("csinodes"), storage("csidrivers"), storage("csistoragecapacities"), storage("volumeattachments"),
+	}
+)
+
+func core(resource string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Version: "v1", Resource: resource}
+}
+
+func apps(resource string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource}
+}
+
+func storage(resource string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1", Resource: resource}
+}
+
+// enabledIn are the plugins that a policy enables.
+func enabledIn(policy *api.DeschedulerPolicy) sets.Set[string] {
+	enabled := sets.New[string]()
+	for i := range policy.Profiles {
+		p := &policy.Profiles[i].Plugins
+		for _, set := range []api.PluginSet{p.Deschedule, p.Balance, p.Filter, p.PreEvictionFilter} {
+			enabled.Insert(set.Enabled...)
+		}
+	}
+	return enabled
+}
+
+// required are the lists and the rights that a cycle of the policy cannot do without.
+type required struct {
+	lists  []schema.GroupVersionResource
+	rights []authorizationv1.ResourceAttributes
+}
+
+func requiredBy(policy *api.DeschedulerPolicy, berths sets.Set[string], dryRun bool) required {
+	r := required{lists: slices.Clone(readByFramework)}
+	if !dryRun {
+		r.rights = append(r.rights, authorizationv1.ResourceAttributes{Verb: "create", Version: "v1", Resource: "pods", Subresource: "eviction"})
+	}
+	if enabledIn(policy).Intersection(berths).Len() == 0 {
+		return r
+	}
+	r.lists = slices.Concat(r.lists, readByBerth, readByFilters)
+	if !dryRun {
+		r.rights = append(r.rights, authorizationv1.ResourceAttributes{Verb: "patch", Group: v1alpha1.GroupName, Version: "v1alpha1",
+			Resource: v1alpha1.Resource.Resource, Subresource: "status"})
+	}
+	return r
+}
+
+// look is how often an API server that does not answer is asked again.
+const look = 500 * time.Millisecond
+
+// check returns what is missing. It asks again while the API server does not answer; the context bounds it.
+func (r *required) check(ctx context.Context, lists metadata.Interface, client kubernetes.Interface) error {
+	var missing []error
+	err := wait.PollUntilContextCancel(ctx, look, true, func(ctx context.Context) (bool, error) {
+		missing = r.missing(ctx, lists, client)
+		return !slices.ContainsFunc(missing, mayPass), nil
+	})
+	if err != nil && len(missing) == 0 {
+		missing = append(missing, err)
+	}
+	return errors.Join(missing...)
+}
+
+// mayPass is true for an error that another attempt may not have.
+func mayPass(err error) bool {
+	return !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) && !apierrors.IsUnauthorized(err) && !errors.Is(err, errNotAllowed)
+}
+
+var errNotAllowed = errors.New("not allowed")
+
+func (r *required) missing(ctx context.Context, lists metadata.Interface, client kubernetes.Interface) (missing []error) {
+	for _, resource := range r.lists {
+		if _, err := lists.Resource(resource).List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
+			missing = append(missing, fmt.Errorf("listing %s: %w", resource.GroupResource(), err))
+			if mayPass(err) {
+				return missing // none of the others will fare better
+			}
+		}
+	}
+	for i := range r.rights {
+		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &r.rights[i]}}
+		answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+		if err == nil && !answer.Status.Allowed && answer.Status.EvaluationError == "" {
+			missing = append(missing, fmt.Errorf("%s %s/%s: %w", r.rights[i].Verb, r.rights[i].Resource, r.rights[i].Subresource, errNotAllowed))
+		}
+	}
+	return missing
+}

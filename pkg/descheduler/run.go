@@ -1,0 +1,232 @@
+package descheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	deschedulermetrics "sigs.k8s.io/descheduler/metrics"
+	"sigs.k8s.io/descheduler/pkg/api"
+	framework "sigs.k8s.io/descheduler/pkg/descheduler"
+	"sigs.k8s.io/descheduler/pkg/descheduler/client"
+	eutils "sigs.k8s.io/descheduler/pkg/descheduler/evictions/utils"
+	"sigs.k8s.io/descheduler/pkg/framework/pluginregistry"
+
+	"github.com/berth-project/berth/pkg/descheduler/cycle"
+	"github.com/berth-project/berth/pkg/descheduler/guarded"
+)
+
+// descheduler is one process's.
+type descheduler struct {
+	options *Options
+	config  *rest.Config
+	guard   *guarded.Client
+	world   *cycle.World
+	watch   *watch
+
+	policy        *api.DeschedulerPolicy
+	policyVersion string
+}
+
+// Run runs one cycle, or with a descheduling interval one after the other until the context ends. ExitCode says what the error means.
+//
+// The framework keeps its plugins in a variable of its package, so that only one Run may be under way in a process.
+func Run(ctx context.Context, options *Options) error {
+	if err := options.Validate(); err != nil {
+		return err
+	}
+	if err := options.Server.Apply(); err != nil {
+		return err
+	}
+	stopServing, err := serve(ctx, options)
+	if err != nil {
+		return err
+	}
+	defer stopServing()
+	d, err := prepare(ctx, options)
+	if err != nil {
+		return err
+	}
+	switch {
+	case options.Server.DeschedulingInterval == 0:
+		return d.runCycle(ctx)
+	case options.Server.LeaderElection.LeaderElect && !options.isDryRun():
+		return d.lead(ctx, d.runForever)
+	default:
+		d.runForever(ctx)
+		return nil
+	}
+}
+
+// prepare makes sure, before anything is watched, that everything can be.
+func prepare(ctx context.Context, options *Options) (*descheduler, error) {
+	server := options.Server
+	config, err := restConfig(server.ClientConnection.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("finding the API server: %w", err)
+	}
+	config.QPS, config.Burst = server.ClientConnection.QPS, int(server.ClientConnection.Burst)
+	config.UserAgent = "berth-descheduler"
+	typed := rest.CopyConfig(config)
+	typed.ContentType, typed.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
+	plain, err := kubernetes.NewForConfig(typed)
+	if err != nil {
+		return nil, fmt.Errorf("making a client: %w", err)
+	}
+	d := &descheduler{options: options, config: config, watch: &watch{}}
+	d.guard = guarded.New(plain, guarded.Options{Timeout: options.EvictionTimeout, DryRun: options.ServerDryRun, TripAfter: tripAfter})
+	server.Client, server.EventClient = d.guard, d.guard
+	if d.world, err = cycle.NewWorld(config, d.guard, cycle.Options{Clock: options.Clock, DryRun: options.isDryRun()}); err != nil {
+		return nil, err
+	}
+	syncCtx, cancel := context.WithTimeoutCause(ctx, options.SyncTimeout, fmt.Errorf("not everything could be read within %s", options.SyncTimeout))
+	defer cancel()
+	// Some calls of the framework take no context.
+	done := make(chan error, 1)
+	go func() { done <- d.load(syncCtx) }()
+	select {
+	case err = <-done:
+		if err != nil && syncCtx.Err() != nil {
+			err = errors.Join(context.Cause(syncCtx), err)
+		}
+	case <-syncCtx.Done():
+		err = context.Cause(syncCtx)
+		select {
+		case late := <-done: // it may say what was missing
+			err = errors.Join(err, late)
+		case <-time.After(time.Second):
+		}
+	}
+	return d, err
+}
+
+// load reads the policy and checks that it can be carried out.
+func (d *descheduler) load(ctx context.Context) error {
+	deschedulermetrics.Register()
+	registry := pluginregistry.NewRegistry()
+	d.options.Register(d.world, registry)
+	berths := sets.KeySet(registry)
+	framework.RegisterDefaultPlugins(registry)
+	pluginregistry.PluginRegistry = watched(registry, d.guard, d.watch)
+	// The framework sends fake pods of the whole cluster through one channel in a dry run.
+	apiwatch.DefaultChanSize = 100_000
+
+	var err error
+	if d.policy, err = framework.LoadPolicyConfig(d.options.Server.PolicyConfigFile, d.options.Server.Client, pluginregistry.PluginRegistry); err != nil {
+		return err
+	}
+	if unknown := enabledIn(d.policy).Difference(sets.KeySet(registry)); unknown.Len() > 0 {
+		return fmt.Errorf("the policy enables plugins that do not exist: %v", sets.List(unknown))
+	}
+	lists, err := metadata.NewForConfig(d.config)
+	if err != nil {
+		return fmt.Errorf("making a client: %w", err)
+	}
+	required := requiredBy(d.policy, berths, d.options.isDryRun())
+	if err := required.check(ctx, lists, d.options.Server.Client); err != nil {
+		return err
+	}
+	if d.policyVersion, err = eutils.SupportEviction(d.options.Server.Client); err != nil {
+		return fmt.Errorf("asking for the eviction API: %w", err)
+	}
+	if d.policyVersion == "" {
+		return errors.New("the API server has no evictions")
+	}
+	return d.connectMetrics()
+}
+
+// connectMetrics is for strategies of the framework that go by the use of nodes.
+func (d *descheduler) connectMetrics() error {
+	wanted := d.policy.MetricsCollector != nil && d.policy.MetricsCollector.Enabled //nolint:staticcheck // deprecated and still valid in policies
+	for i := range d.policy.MetricsProviders {
+		wanted = wanted || d.policy.MetricsProviders[i].Source == api.KubernetesMetrics
+	}
+	if !wanted {
+		return nil
+	}
+	metricsClient, err := client.CreateMetricsClient(d.options.Server.ClientConnection, "descheduler")
+	if err != nil {
+		return fmt.Errorf("making a client for metrics: %w", err)
+	}
+	d.options.Server.MetricsClient = metricsClient
+	return nil
+}
+
+func restConfig(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" {
+		return rest.InClusterConfig()
+	}
+	return clientcmd.BuildConfigFromFlags("", kubeconfig)
+}
+
+// runForever runs a cycle at every interval. A cycle that goes wrong is logged, and is in the metrics; the next one looks at everything anew.
+func (d *descheduler) runForever(ctx context.Context) {
+	ticker := time.NewTicker(d.options.Server.DeschedulingInterval)
+	defer ticker.Stop()
+	for {
+		if err := d.runCycle(ctx); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "The cycle went wrong")
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// runCycle has the framework run one cycle, as it does in a CronJob.
+func (d *descheduler) runCycle(ctx context.Context) error {
+	began := time.Now() //nolint:forbidigo // a metric
+	ctx, stop := context.WithTimeoutCause(ctx, d.options.CycleTimeout, fmt.Errorf("the cycle took longer than %s", d.options.CycleTimeout))
+	defer stop()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	d.watch.begin(cancel)
+	d.world.Begin(ctx)
+	tooLate := time.AfterFunc(d.options.SyncTimeout, func() {
+		if !d.watch.started() {
+			cancel(fmt.Errorf("not everything could be read within %s", d.options.SyncTimeout))
+		}
+	})
+	defer tooLate.Stop()
+
+	once := *d.options.Server
+	once.DeschedulingInterval = 0
+	err := framework.RunDeschedulerStrategies(ctx, &once, d.policy, d.policyVersion)
+	report := d.world.End()
+	err = errors.Join(err, d.watch.err(), context.Cause(ctx))
+	if explainErr := d.explain(report); err == nil {
+		err = explainErr
+	}
+	cycle.CycleSeconds.Observe(time.Since(began).Seconds())
+	tally := d.guard.Tally()
+	klog.FromContext(ctx).Info("Cycle done", "evictions", tally.Attempted, "succeeded", tally.Succeeded, "err", err)
+	if err == nil && tally.Attempted > 0 && tally.Succeeded == 0 {
+		err = errNothingEvicted
+	}
+	if err == nil {
+		cycle.LastSuccess.SetToCurrentTime()
+	}
+	return err
+}
+
+func (d *descheduler) explain(report *cycle.Report) error {
+	switch d.options.Explain {
+	case "table":
+		return report.WriteTable(d.options.Out)
+	case "json":
+		return report.WriteJSON(d.options.Out)
+	default:
+		return nil
+	}
+}
