@@ -10,7 +10,7 @@ BENCH_FLAGS ?=
 export CGO_ENABLED ?= 1
 
 CONTROL_PLANE := $(BIN)/etcd $(BIN)/kube-apiserver $(BIN)/kube-controller-manager $(BIN)/kube-scheduler $(BIN)/kubectl
-PRODUCT := $(BIN)/berth-scheduler $(BIN)/berth-controller $(BIN)/berth-sandbox $(BIN)/kubectl-berth
+PRODUCT := $(BIN)/berth-scheduler $(BIN)/berth-controller $(BIN)/berth-descheduler $(BIN)/berth-sandbox $(BIN)/kubectl-berth
 
 .DEFAULT_GOAL := help
 
@@ -34,6 +34,7 @@ sandbox: tools build ## Start a control plane with Berth on this machine, in the
 build: ## Build Berth's binaries into bin/.
 	$(GO) build -o $(BIN)/berth-scheduler ./cmd/scheduler
 	$(GO) build -o $(BIN)/berth-controller ./cmd/controller
+	$(GO) build -o $(BIN)/berth-descheduler ./cmd/descheduler
 	$(GO) build -o $(BIN)/berth-sandbox ./cmd/sandbox
 	$(GO) build -o $(BIN)/kubectl-berth ./cmd/kubectl-berth
 

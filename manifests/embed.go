@@ -8,6 +8,7 @@ import (
 
 //go:embed namespace.yaml workload-reader.yaml crd/*.yaml scheduler/rbac.yaml scheduler/flowschema.yaml controller/rbac.yaml policy/*.yaml
 //go:embed webhook/rbac.yaml webhook/certificate.yaml budget/rbac.yaml budget/protection.yaml budget/eviction.yaml budget/flowschema.yaml
+//go:embed descheduler/base/rbac.yaml
 var files embed.FS
 
 // SchedulerConfig is the configuration of the scheduler as it is deployed, without a client connection.
@@ -36,6 +37,11 @@ var (
 	EvictionWebhook []byte
 )
 
+// DeschedulerPolicy is the ConfigMap with the descheduler's policy as it is deployed.
+//
+//go:embed descheduler/base/policy.yaml
+var DeschedulerPolicy []byte
+
 // CRDs are the custom resource definitions.
 func CRDs() [][]byte { return read("crd/*.yaml") }
 
@@ -44,7 +50,8 @@ func CRDs() [][]byte { return read("crd/*.yaml") }
 func Install() [][]byte {
 	all := CRDs()
 	for _, pattern := range []string{"namespace.yaml", "workload-reader.yaml", "scheduler/rbac.yaml", "scheduler/flowschema.yaml", "controller/rbac.yaml", "policy/*.yaml",
-		"webhook/rbac.yaml", "webhook/certificate.yaml", "budget/rbac.yaml", "budget/protection.yaml", "budget/eviction.yaml", "budget/flowschema.yaml"} {
+		"webhook/rbac.yaml", "webhook/certificate.yaml", "budget/rbac.yaml", "budget/protection.yaml", "budget/eviction.yaml", "budget/flowschema.yaml",
+		"descheduler/base/rbac.yaml"} {
 		all = append(all, read(pattern)...)
 	}
 	return all

@@ -1,0 +1,41 @@
+package cycle
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/descheduler/guarded"
+)
+
+func TestReports(t *testing.T) {
+	until := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	r := &Report{Lines: []Line{
+		{Strategy: "RebalanceToPreferredSubset", Namespace: "ns", Spread: "web", Pod: "web-1", From: "b", To: "a", Verdict: Moved, Reason: v1alpha1.ReasonEarlierSubsetHasRoom, Result: guarded.Evicted},
+		{Strategy: "RebalanceToPreferredSubset", Namespace: "ns", Spread: "web", Verdict: Kept, Reason: v1alpha1.ReasonCoolingDown, Until: &until},
+	}}
+	var table, object, nothing strings.Builder
+	for _, err := range []error{r.WriteTable(&table), r.WriteJSON(&object), (&Report{}).WriteJSON(&nothing)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantTable := `STRATEGY                    NAMESPACE  SPREAD  POD    FROM  TO  VERDICT  REASON                UNTIL                 RESULT
+RebalanceToPreferredSubset  ns         web     web-1  b     a   Move     EarlierSubsetHasRoom  -                     Evicted
+RebalanceToPreferredSubset  ns         web     -      -     -   Keep     CoolingDown           2026-01-01T12:00:00Z  -
+`
+	if diff := cmp.Diff(wantTable, table.String()); diff != "" {
+		t.Errorf("table (-want +got):\n%s", diff)
+	}
+	for _, want := range []string{`"plan": [`, `"pod": "web-1"`, `"result": "Evicted"`, `"until": "2026-01-01T12:00:00Z"`} {
+		if !strings.Contains(object.String(), want) {
+			t.Errorf("JSON without %s:\n%s", want, object.String())
+		}
+	}
+	if diff := cmp.Diff("{\n  \"plan\": []\n}\n", nothing.String()); diff != "" {
+		t.Errorf("JSON of nothing (-want +got):\n%s", diff)
+	}
+}
