@@ -92,6 +92,10 @@ test-takeover: tools build ## Kill the leading scheduler ten times in the middle
 test-budget: tools build ## Storms of deletions, evictions and updates against three guards of one PodUnavailableBudget.
 	$(GO) test -count=1 -timeout=20m -v ./test/budget -storm=20s -clients=200 -long
 
+.PHONY: test-descheduler
+test-descheduler: tools build ## The descheduler on a real control plane, with 1,500 random pods to compare its filters with the scheduler on.
+	$(GO) test -count=1 -timeout=30m -v ./test/descheduler -parity-pods=1500
+
 .PHONY: test-faults
 test-faults: tools build ## Spoil the scheduler's binds in every way, ten bursts with a seed each (about six minutes).
 	$(GO) test -count=1 -timeout=30m -v ./test/faults -rounds=10
@@ -121,6 +125,10 @@ bench-webhook: tools build ## Measure what admission costs: creations with and w
 .PHONY: bench-controller
 bench-controller: tools build ## Measure the status controller with 1,000 spreads of 30 pods: at rest, after a restart, one change at a time, in a burst.
 	$(GO) run ./test/bench/controller -only status $(BENCH_FLAGS)
+
+.PHONY: bench-descheduler
+bench-descheduler: tools build ## Measure a cycle of the descheduler over 500 nodes, 5,000 pods and 200 spreads: time and memory.
+	$(GO) run ./test/bench/descheduler $(BENCH_FLAGS)
 
 .PHONY: lint
 lint: $(BIN)/golangci-lint ## Run the linters.

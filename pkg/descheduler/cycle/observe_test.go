@@ -1,0 +1,209 @@
+package cycle
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/moves"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+func condition(kind corev1.PodConditionType, status corev1.ConditionStatus, reason string) corev1.PodCondition {
+	return corev1.PodCondition{Type: kind, Status: status, Reason: reason, LastTransitionTime: metav1.NewTime(noon)}
+}
+
+// Case 20: since when a pod is unschedulable is what the scheduler says, not how old the pod is; gated and preempting pods are not.
+func TestSinceWhenAPodIsUnschedulable(t *testing.T) {
+	unschedulable := condition(corev1.PodScheduled, corev1.ConditionFalse, corev1.PodReasonUnschedulable)
+	for name, tc := range map[string]struct {
+		change func(*corev1.Pod)
+		want   time.Time
+	}{
+		"since the scheduler says so":    {func(*corev1.Pod) {}, noon},
+		"not before it was tried":        {func(p *corev1.Pod) { p.Status.Conditions = nil }, time.Time{}},
+		"not while it has gates":         {func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}} }, time.Time{}},
+		"not while others make way":      {func(p *corev1.Pod) { p.Status.NominatedNodeName = "n" }, time.Time{}},
+		"not if it failed for something": {func(p *corev1.Pod) { p.Status.Conditions[0].Reason = corev1.PodReasonSchedulerError }, time.Time{}},
+		"not once it has a node":         {func(p *corev1.Pod) { p.Spec.NodeName = "n" }, time.Time{}},
+	} {
+		pod := pending("p")
+		pod.CreationTimestamp = metav1.NewTime(noon.Add(-time.Hour))
+		pod.Status.Conditions = []corev1.PodCondition{unschedulable}
+		tc.change(pod)
+		c := &Cycle{snapshot: &snapshot{}}
+		if got := c.observe(pod).UnschedulableSince; !got.Equal(tc.want) {
+			t.Errorf("%s: got %s", name, got)
+		}
+	}
+}
+
+// Case 20: a pod of another scheduler is not ours to move while it is pending.
+func TestPendingPodsOfOtherSchedulersStay(t *testing.T) {
+	strategy := &Strategy{Schedulers: []string{v1alpha1.SchedulerName}}
+	pod := pending("p")
+	for name, want := range map[string]bool{v1alpha1.SchedulerName: true, corev1.DefaultSchedulerName: false} {
+		if pod.Spec.SchedulerName = name; strategy.admits(pod) != want {
+			t.Errorf("%s: got %t", name, !want)
+		}
+	}
+}
+
+func TestNodesMustBeSteady(t *testing.T) {
+	node := func(created, ready time.Duration, status corev1.ConditionStatus) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(noon.Add(-created))}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+			{Type: corev1.NodeReady, Status: status, LastTransitionTime: metav1.NewTime(noon.Add(-ready))}}}}
+	}
+	for name, tc := range map[string]struct {
+		node   *corev1.Node
+		window time.Duration
+		want   bool
+	}{
+		"ready for long":          {node(time.Hour, time.Hour, corev1.ConditionTrue), 10 * time.Minute, true},
+		"ready for a moment":      {node(time.Hour, time.Minute, corev1.ConditionTrue), 10 * time.Minute, false},
+		"there for a moment":      {node(time.Minute, time.Hour, corev1.ConditionTrue), 10 * time.Minute, false},
+		"not ready":               {node(time.Hour, time.Hour, corev1.ConditionFalse), 10 * time.Minute, false},
+		"without a word about it": {&corev1.Node{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(noon.Add(-time.Hour))}}, time.Minute, false},
+		"with no window":          {node(0, 0, corev1.ConditionFalse), 0, true},
+	} {
+		if got := steady(tc.node, noon, tc.window); got != tc.want {
+			t.Errorf("%s: got %t", name, got)
+		}
+	}
+}
+
+func compile(t *testing.T, text string) *subset.Policy {
+	t.Helper()
+	var spec v1alpha1.WorkloadSpreadSpec
+	if err := yaml.UnmarshalStrict([]byte("targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}\n"+text), &spec); err != nil {
+		t.Fatal(err)
+	}
+	policy, errs := subset.Compile(&spec, field.NewPath("spec"))
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	return policy
+}
+
+const pools = `subsets:
+- name: a
+  requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}
+  tolerations: [{key: a, operator: Exists}]
+- name: b
+  requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}
+  tolerations: [{key: b, operator: Exists}]
+`
+
+// What would be made in place of a pod is what admission and scheduler would make of it in the subset, not a copy of what this one is bound to.
+func TestTheReplacementIsForTheOtherSubset(t *testing.T) {
+	policy := compile(t, pools)
+	victim := podNamed("p", true)
+	victim.Spec.Tolerations = []corev1.Toleration{{Key: "own", Operator: corev1.TolerationOpExists}}
+	policy.Constraints.AddTo(victim)
+	c := &cluster{Cycle: &Cycle{snapshot: &snapshot{}}, spread: &spread{facts: moves.Facts{Name: "web", Policy: policy}}}
+	made, err := c.replacement(victim, &moves.Pod{Pod: subset.Observe(victim, nil)}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tolerates []string
+	for _, toleration := range made.Spec.Tolerations {
+		tolerates = append(tolerates, toleration.Key)
+	}
+	if got := strings.Join(tolerates, " "); got != "own a" {
+		t.Errorf("it tolerates %s, want its own and those of the subset", got)
+	}
+	terms := made.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	if len(terms) != 1 || terms[0].MatchExpressions[0].Values[0] != "a" {
+		t.Errorf("it requires %v", terms)
+	}
+	if made.Spec.NodeName != "" || made.UID == victim.UID || len(made.Status.Conditions) > 0 {
+		t.Errorf("it is the pod itself: %s on %s", made.UID, made.Spec.NodeName)
+	}
+	if victim.Spec.NodeName != "node" || len(victim.Spec.Tolerations) != 3 {
+		t.Errorf("the pod was changed: %v", victim.Spec)
+	}
+}
+
+func TestTheReplacementOfAnEarlyBoundPodHasThePatchOfTheOtherSubset(t *testing.T) {
+	policy := compile(t, strings.Replace(pools, "- name: b\n", "- name: b\n  patch: {spec: {containers: [{name: main, resources: {requests: {cpu: 700m}}}]}}\n", 1))
+	victim := pending("p")
+	victim.Annotations = map[string]string{v1alpha1.AdmittedAnnotation: `{"name":"web","subset":"a"}`}
+	victim.OwnerReferences[0].Name = "web-1"
+	s := &snapshot{owners: nil}
+	c := &cluster{Cycle: &Cycle{snapshot: s}, spread: &spread{facts: moves.Facts{Name: "web", Policy: policy}}}
+	observed := &moves.Pod{Pod: subset.Observe(victim, nil)}
+	if _, err := c.replacement(victim, observed, 1); err == nil {
+		t.Error("something is known of a pod without a template")
+	}
+	keepReplicaSet(s, &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-1", UID: "rs"}, Spec: appsv1.ReplicaSetSpec{
+		Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}}}}})
+	made, err := c.replacement(victim, observed, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cpu := made.Spec.Containers[0].Resources.Requests.Cpu().String(); cpu != "700m" {
+		t.Errorf("it asks for %s", cpu)
+	}
+}
+
+func keepReplicaSet(s *snapshot, rs *appsv1.ReplicaSet) {
+	s.owners = map[schema.GroupKind]map[types.NamespacedName]client.Object{}
+	keep(s, lineage.ReplicaSet, []appsv1.ReplicaSet{*rs})
+}
+
+func TestTheSnapshotAnswersALineage(t *testing.T) {
+	s := &snapshot{byTarget: map[string][]*v1alpha1.WorkloadSpread{}}
+	keepReplicaSet(s, &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-1", UID: "rs"}})
+	object := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"},
+		Spec: v1alpha1.WorkloadSpreadSpec{TargetReference: v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web-1"}}}
+	key := lineage.TargetKeyOf(object)[0]
+	s.byTarget["ns/"+key] = []*v1alpha1.WorkloadSpread{object}
+	var rs appsv1.ReplicaSet
+	if err := s.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "web-1"}, &rs); err != nil || rs.UID != "rs" {
+		t.Errorf("got %s, %v", rs.UID, err)
+	}
+	if err := s.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "other"}, &rs); client.IgnoreNotFound(err) != nil || err == nil {
+		t.Errorf("what is not there: %v", err)
+	}
+	for namespace, want := range map[string]int{"ns": 1, "elsewhere": 0} {
+		var list v1alpha1.WorkloadSpreadList
+		if err := s.List(t.Context(), &list, client.InNamespace(namespace), client.MatchingFields{lineage.TargetField: key}); err != nil || len(list.Items) != want {
+			t.Errorf("in %s: %d spreads, %v", namespace, len(list.Items), err)
+		}
+	}
+	if err := s.List(t.Context(), &corev1.PodList{}); err == nil {
+		t.Error("a list that is not there was answered")
+	}
+}
+
+func TestSinceWhenASubsetIsSchedulable(t *testing.T) {
+	policy := compile(t, pools)
+	object := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(noon.Add(-time.Hour))}}
+	say := func(status metav1.ConditionStatus) {
+		object.Status.SubsetStatuses = []v1alpha1.SubsetStatus{{Name: "b", Conditions: []metav1.Condition{
+			{Type: v1alpha1.ConditionSchedulable, Status: status, LastTransitionTime: metav1.NewTime(noon)}}}}
+	}
+	created := object.CreationTimestamp.Time
+	say(metav1.ConditionTrue)
+	if diff := cmp.Diff([]time.Time{created, noon}, schedulableSince(object, policy)); diff != "" {
+		t.Errorf("schedulable (-want +got):\n%s", diff)
+	}
+	say(metav1.ConditionFalse)
+	if diff := cmp.Diff([]time.Time{created, {}}, schedulableSince(object, policy)); diff != "" {
+		t.Errorf("not schedulable (-want +got):\n%s", diff)
+	}
+}

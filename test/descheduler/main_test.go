@@ -1,0 +1,157 @@
+// Package descheduler exercises the descheduler on a real control plane, with real ReplicaSets, the scheduler and the webhooks of Berth, and
+// PodUnavailableBudgets in force. Most runs are in this process, one after the other, each as new as that of a CronJob; where several must be under way
+// at the same time they are processes. Everything runs as the descheduler's service account.
+package descheduler
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/berth-project/berth/cmd/sandbox/product"
+	"github.com/berth-project/berth/pkg/sandbox"
+	"github.com/berth-project/berth/test/harness"
+)
+
+var (
+	// parityPods is how many random pods the filters are compared with the scheduler on.
+	parityPods = flag.Int("parity-pods", 150, "how many random pods to compare the scheduler's verdict on")
+	// simulated is how many minutes the flapping subset is watched for, by the clock of the descheduler.
+	simulated = flag.Int("simulated-minutes", 120, "how many minutes by the descheduler's clock a subset flaps")
+)
+
+// the is the cluster that all tests share, and dir a directory for files.
+var (
+	the *harness.Cluster
+	dir string
+)
+
+const (
+	serviceAccount = "system:serviceaccount:berth-system:berth-descheduler"
+	// powerless is a service account without any rights.
+	powerless = "system:serviceaccount:berth-system:powerless"
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (code int, err error) {
+	if os.Getenv("BERTH_LOG") == "" {
+		klog.LogToStderr(false)
+		klog.SetOutput(nowhere{})
+	}
+	ctrl.SetLogger(klog.NewKlogr())
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if dir, err = os.MkdirTemp("", "berth-descheduler-"); err != nil {
+		return 1, err
+	}
+	defer func() {
+		if code == 0 {
+			err = errors.Join(err, os.RemoveAll(dir))
+		} else {
+			fmt.Fprintln(os.Stderr, "the components' logs are in", filepath.Join(dir, "sandbox", "logs"))
+		}
+	}()
+	config := sandbox.Config{Name: "descheduler", Dir: filepath.Join(dir, "sandbox"), Nodes: 2}
+	for _, name := range []string{"rbac.yaml", "protection.yaml"} {
+		content, err := os.ReadFile(filepath.Join(harness.Root(), "manifests", "budget", name))
+		if err != nil {
+			return 1, err
+		}
+		config.Manifests = append(config.Manifests, content)
+	}
+	if the, err = harness.Start(ctx, config, product.Options{}); err != nil {
+		return 1, err
+	}
+	defer the.Sandbox.Stop()
+	stopBudgets, err := guardBudgets(ctx)
+	if err != nil {
+		return 1, err
+	}
+	code = m.Run()
+	cancel()
+	stopBudgets()
+	return code, nil
+}
+
+type nowhere struct{}
+
+func (nowhere) Write(p []byte) (int, error) { return len(p), nil }
+
+// kubeconfigAs is a kubeconfig of a user of the cluster.
+func kubeconfigAs(t *testing.T, user string) string {
+	t.Helper()
+	config := the.Sandbox.RESTConfig()
+	file := clientcmdapi.NewConfig()
+	file.Clusters["sandbox"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData, CertificateAuthority: config.CAFile}
+	file.AuthInfos["user"] = &clientcmdapi.AuthInfo{
+		ClientCertificateData: config.CertData, ClientCertificate: config.CertFile, ClientKeyData: config.KeyData, ClientKey: config.KeyFile, Token: config.BearerToken,
+		Impersonate: user, ImpersonateGroups: []string{"system:serviceaccounts", "system:serviceaccounts:berth-system", "system:authenticated"},
+	}
+	file.Contexts["sandbox"] = &clientcmdapi.Context{Cluster: "sandbox", AuthInfo: "user"}
+	file.CurrentContext = "sandbox"
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*file, path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// newNamespace makes a namespace for the test.
+func newNamespace(t *testing.T) string {
+	t.Helper()
+	name, err := the.CreateNamespace(t.Context(), "move")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx := context.Background()
+		if err := withoutBudgets(ctx, name); err != nil {
+			t.Error(err)
+		}
+		if err := the.DeleteNamespace(ctx, name); err != nil {
+			t.Error(err)
+		}
+	})
+	return name
+}
+
+// pool makes nodes with so much CPU in a pool of the test's own. Their names are used once.
+func pool(t *testing.T, ns, name string, cpus ...string) []*corev1.Node {
+	t.Helper()
+	var nodes []*corev1.Node
+	for i, cpu := range cpus {
+		nodeName := fmt.Sprintf("%s-%s-%d-%d", ns, name, i, len(made))
+		made[nodeName] = true
+		nodes = append(nodes, sandbox.NewNode(nodeName, "zone-"+name, map[string]string{"pool": ns + "-" + name}, nil, sandbox.Allocatable(quantity(cpu), quantity("64Gi"))))
+	}
+	t.Cleanup(func() {
+		if err := the.DeleteNodes(context.Background(), nodes); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := the.Sandbox.CreateNodes(t.Context(), nodes); err != nil {
+		t.Fatal(err)
+	}
+	return nodes
+}
+
+var made = map[string]bool{}

@@ -1,0 +1,233 @@
+package descheduler
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/descheduler/pkg/descheduler/evictions"
+	"sigs.k8s.io/descheduler/pkg/framework/pluginregistry"
+	frameworktypes "sigs.k8s.io/descheduler/pkg/framework/types"
+
+	"github.com/berth-project/berth/pkg/descheduler"
+	"github.com/berth-project/berth/pkg/descheduler/cycle"
+	"github.com/berth-project/berth/pkg/descheduler/guarded"
+	"github.com/berth-project/berth/pkg/plugins/descheduling"
+	"github.com/berth-project/berth/pkg/sandbox"
+)
+
+// beforeEviction has a function called between decision and eviction.
+func beforeEviction(do func(*corev1.Pod)) func(*descheduler.Options) {
+	return func(o *descheduler.Options) {
+		o.Register = func(world *cycle.World, registry pluginregistry.Registry) {
+			descheduling.Register(world, registry)
+			for name, plugin := range registry {
+				build := plugin.PluginBuilder
+				plugin.PluginBuilder = func(ctx context.Context, args runtime.Object, handle frameworktypes.Handle) (frameworktypes.Plugin, error) {
+					return build(ctx, args, delayedHandle{handle, do})
+				}
+				registry[name] = plugin
+			}
+		}
+	}
+}
+
+type delayedHandle struct {
+	frameworktypes.Handle
+	do func(*corev1.Pod)
+}
+
+func (h delayedHandle) Evictor() frameworktypes.Evictor {
+	return delayedEvictor{h.Handle.Evictor(), h.do}
+}
+
+type delayedEvictor struct {
+	frameworktypes.Evictor
+	do func(*corev1.Pod)
+}
+
+func (e delayedEvictor) Evict(ctx context.Context, pod *corev1.Pod, opts evictions.EvictOptions) error {
+	e.do(pod)
+	return e.Evictor.Evict(ctx, pod, opts)
+}
+
+// Case 21: a pending pod is bound between the decision and the eviction: it stays, and nothing is remembered of the move.
+func TestAPodThatIsBoundMeanwhileStays(t *testing.T) {
+	ns := newNamespace(t)
+	pool(t, ns, "b", "32")
+	apply(t, ns, spreadOf(ns, "ReplicaSet", "{type: Adaptive, adaptive: {rescheduleCriticalSeconds: 1}}", "a!patched=- b!patched=-")+"---"+workload("ReplicaSet", 1, "100m"))
+	waitFor(t, "an unschedulable pod", func(ctx context.Context) (string, error) {
+		pods, err := live(ctx, ns)
+		if err != nil || len(pods) == 1 && len(pods[0].Status.Conditions) > 0 {
+			return "", err
+		}
+		return layout(pods), nil
+	})
+	watch := watchDisruptions(t, ns, 0)
+	bound := false
+	moved, _ := mustDeschedule(t, policyOf(ns, unschedulable, ""), at(time.Now().Add(time.Minute)), beforeEviction(func(*corev1.Pod) {
+		pool(t, ns, "a", "32")
+		expectLayout(t, ns, "a=1")
+		bound = true
+	}))
+	if !bound || len(moved) != 1 || moved[0].Result != guarded.Changed {
+		t.Errorf("the pod was bound: %t, and its eviction: %+v", bound, moved)
+	}
+	expectLayout(t, ns, "a=1")
+	watch.expect(t, 0)
+	if moves := spreadStatus(t, ns).Moves; len(moves) != 0 {
+		t.Errorf("the status remembers %+v", moves)
+	}
+}
+
+// Case 21, the other half: a pod of a StatefulSet is made anew under the same name between the decision and the eviction: the new one stays.
+func TestAnotherPodOfTheSameNameStays(t *testing.T) {
+	ns := newNamespace(t)
+	pool(t, ns, "a", "32")
+	pool(t, ns, "b", "32")
+	apply(t, ns, spreadOf(ns, "StatefulSet", adaptive, "a=2 b=-")+"---"+strings.Replace(workload("StatefulSet", 2, "100m"), "  replicas:", "  serviceName: web\n  podManagementPolicy: Parallel\n  replicas:", 1))
+	expectLayout(t, ns, "a=2")
+	setQuota(t, ns, 1)
+	deleted := map[string]bool{}
+	moved, _ := mustDeschedule(t, policyOf(ns, enforce, ""), beforeEviction(func(pod *corev1.Pod) {
+		if err := the.Client.CoreV1().Pods(ns).Delete(t.Context(), pod.Name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+		deleted[pod.Name] = true
+		waitFor(t, "another pod of the name", func(ctx context.Context) (string, error) {
+			anew, err := the.Client.CoreV1().Pods(ns).Get(ctx, pod.Name, metav1.GetOptions{})
+			if err != nil || anew.UID == pod.UID {
+				return fmt.Sprint(err), nil
+			}
+			return "", nil
+		})
+	}))
+	if len(moved) != 1 || !deleted[moved[0].Pod] || moved[0].Result != guarded.Changed {
+		t.Fatalf("got %+v", moved)
+	}
+	anew, err := the.Client.CoreV1().Pods(ns).Get(t.Context(), moved[0].Pod, metav1.GetOptions{})
+	if err != nil || anew.DeletionTimestamp != nil {
+		t.Errorf("the new pod: %v, %v", anew.DeletionTimestamp, err)
+	}
+}
+
+// Case 29: two deschedulers and a Job that somebody starts by hand look at the same cluster at the same time. Whatever they do, no pod is moved that need
+// not be, and each only once.
+func TestSeveralDeschedulersAtOnce(t *testing.T) {
+	ns := newNamespace(t)
+	pool(t, ns, "a", "32")
+	pool(t, ns, "b", "32")
+	apply(t, ns, spreadOf(ns, "ReplicaSet", adaptive, "a=12 b=-")+"---"+workload("ReplicaSet", 12, "100m"))
+	expectLayout(t, ns, "a=12")
+	watch := watchDisruptions(t, ns, 0)
+	setQuota(t, ns, 3)
+	policy := policyOf(ns, enforce, "settleTime: 0s, maxUnavailable: 25%")
+	for round := 0; round < 20 && watch.count() < 9; round++ {
+		var running sync.WaitGroup
+		for i := range 3 {
+			cmd, output := process(t, serviceAccount, policy)
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			running.Go(func() {
+				if err := cmd.Wait(); err != nil {
+					t.Errorf("descheduler %d: %v\n%s", i, err, output)
+				}
+			})
+		}
+		running.Wait()
+		if t.Failed() {
+			return
+		}
+		atRest(t, ns, 12)
+	}
+	expectLayout(t, ns, "a=3 b=9")
+	watch.expect(t, 9)
+}
+
+// Case 29, the other half: the leader of two is killed in the middle of its work. The other goes on, and in the end each pod was moved once.
+func TestTheNextLeaderGoesOn(t *testing.T) {
+	ns := newNamespace(t)
+	pool(t, ns, "a", "32")
+	pool(t, ns, "b", "32")
+	apply(t, ns, spreadOf(ns, "ReplicaSet", adaptive, "a=12 b=-")+"---"+workload("ReplicaSet", 12, "100m"))
+	expectLayout(t, ns, "a=12")
+	watch := watchDisruptions(t, ns, 0)
+	policy := policyOf(ns, enforce, "settleTime: 0s, maxUnavailable: 1")
+	start := func() func() {
+		cmd, _ := process(t, serviceAccount, policy, "--descheduling-interval=500ms", "--leader-elect=true", "--leader-elect-lease-duration=3s",
+			"--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=200ms")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		var once sync.Once
+		kill := func() { once.Do(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }) }
+		t.Cleanup(kill)
+		return kill
+	}
+	killFirst := start()
+	waitFor(t, "the first to lead", func(ctx context.Context) (string, error) {
+		lease, err := the.Client.CoordinationV1().Leases("berth-system").Get(ctx, "berth-descheduler", metav1.GetOptions{})
+		if err != nil || lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" {
+			return fmt.Sprint(err), nil
+		}
+		return "", nil
+	})
+	killSecond := start()
+	setQuota(t, ns, 3)
+	waitFor(t, "some moves", func(context.Context) (string, error) {
+		if n := watch.count(); n < 3 {
+			return fmt.Sprintf("%d pods were moved", n), nil
+		}
+		return "", nil
+	})
+	killFirst()
+	expectLayout(t, ns, "a=3 b=9")
+	killSecond()
+	watch.expect(t, 9)
+}
+
+// Case 30: what is missing ends the run with exit code 1 within the sync timeout, and is named.
+func TestWhatIsMissingIsNamed(t *testing.T) {
+	ns := newNamespace(t)
+	try := func(t *testing.T, within time.Duration, user, policy string, args []string, want ...string) {
+		t.Helper()
+		cmd, output := process(t, user, policy, args...)
+		began := time.Now()
+		code := exitCode(t, cmd.Run())
+		if took := time.Since(began); code != descheduler.ExitBroken || took > within {
+			t.Errorf("exit code %d after %s\n%s", code, took, output)
+		}
+		for _, text := range want {
+			if !strings.Contains(output.String(), text) {
+				t.Errorf("%q is not in:\n%s", text, output)
+			}
+		}
+	}
+	t.Run("rights", func(t *testing.T) {
+		try(t, 20*time.Second, powerless, policyOf(ns, enforce, ""), []string{"--sync-timeout=20s"}, "pods is forbidden", "workloadspreads.apps.kruise.io is forbidden", "pods/eviction: not allowed")
+	})
+	t.Run("the API server", func(t *testing.T) {
+		try(t, 10*time.Second, serviceAccount, policyOf(ns, enforce, ""), []string{"--sync-timeout=3s", "--kubeconfig=" + kubeconfigOf(t, "https://127.0.0.1:1")}, "not everything could be read within 3s", "connection refused")
+	})
+	t.Run("a plugin of the policy", func(t *testing.T) {
+		try(t, 20*time.Second, serviceAccount, strings.ReplaceAll(policyOf(ns, enforce, ""), enforce, "EnforceEverything"), nil, "EnforceEverything")
+	})
+	t.Run("a field of the policy", func(t *testing.T) {
+		try(t, 20*time.Second, serviceAccount, policyOf(ns, enforce, "settle: 3s"), nil, `unknown field "settle"`)
+	})
+	t.Run("the custom resources", func(t *testing.T) {
+		bare, err := sandbox.Start(t.Context(), sandbox.Config{Name: "bare", Dir: t.TempDir(), BinDir: binDir(), Without: []string{sandbox.ControllerManager, sandbox.KWOK}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(bare.Stop)
+		try(t, 20*time.Second, serviceAccount, policyOf(ns, enforce, ""), []string{"--sync-timeout=20s", "--kubeconfig=" + bare.Kubeconfig()}, "listing workloadspreads.apps.kruise.io", "could not find the requested resource")
+	})
+}

@@ -1,0 +1,387 @@
+package descheduler
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/descheduler"
+	"github.com/berth-project/berth/pkg/descheduler/guarded"
+)
+
+const adaptive = "{type: Adaptive}"
+
+// Case 23: maxReplicas is lowered from 10 to 3 while a budget lets one pod at a time be unavailable: the layout converges step by step, the budget holds
+// at every revision, and exactly 7 pods are disrupted.
+func TestALoweredQuotaIsEnforcedUnderItsBudget(t *testing.T) {
+	ns := newNamespace(t)
+	pool(t, ns, "a", "32")
+	pool(t, ns, "b", "32")
+	apply(t, ns, spreadOf(ns, "ReplicaSet", adaptive, "a=10 b=-")+"---"+workload("ReplicaSet", 10, "100m")+`---
+apiVersion: policy.kruise.io/v1alpha1
+kind: PodUnavailableBudget
+metadata: {name: web}
+spec: {selector: {matchLabels: {app: web}}, maxUnavailable: 1}
+`)
+	expectLayout(t, ns, "a=10")
+	inForce(t, ns, 1)
+	watch := watchDisruptions(t, ns, 9)
+	setQuota(t, ns, 3)
+	policy := policyOf(ns, enforce, "settleTime: 0s, maxUnavailable: 100%")
+	before := 10
+	for range 40 {
+		moved, _ := mustDeschedule(t, policy)
+		if len(moved) > 1 {
+			t.Fatalf("one cycle moved %d pods under a budget of one", len(moved))
+		}
+		pods := atRest(t, ns, 10)
+		inForce(t, ns, 1)
+		in := strings.Count(fmt.Sprint(names(pods, "a")), "web-")
+		if in > before {
+			t.Fatalf("subset a went from %d pods to %d", before, in)
+		}
+		if before = in; in == 3 {
+			break
+		}
+	}
+	expectLayout(t, ns, "a=3 b=7")
+	if moved, _ := mustDeschedule(t, policy); len(moved) != 0 {
+		t.Errorf("%d more pods were moved", len(moved))
+	}
+	watch.expect(t, 7)
+	status := spreadStatus(t, ns)
+	if len(status.Moves) != 1 || status.Moves[0].From != "a" || status.Moves[0].To != "b" || status.Moves[0].Round != 1 || status.Misplaced != nil {
+		t.Errorf("the status remembers %+v, %+v", status.Moves, status.Misplaced)
+	}
+	for _, kind := range []string{"Pod", "WorkloadSpread"} {
+		events, err := the.Client.EventsV1().Events(ns).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=OverQuota"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for i := range events.Items {
+			if events.Items[i].Regarding.Kind == kind && events.Items[i].ReportingController == "berth-descheduler" {
+				n++
+			}
+		}
+		if n != 7 {
+			t.Errorf("%d events on %s, want 7", n, kind)
+		}
+	}
+}
+
+func names(pods []corev1.Pod, in string) (all []string) {
+	for i := range pods {
+		if pods[i].Labels[v1alpha1.SubsetLabel] == in {
+			all = append(all, pods[i].Name)
+		}
+	}
+	return all
+}
+
+// Case 27: the preferred subset gains room for one pod, and 20 could use it: exactly one is evicted, in every cycle in which there is new room.
+func TestOnePodComesHomeForOneFreePlace(t *testing.T) {
+	ns := newNamespace(t)
+	cordon(t, pool(t, ns, "a", "1"), true)
+	pool(t, ns, "b", "32")
+	apply(t, ns, spreadOf(ns, "ReplicaSet", adaptive, "a=- b=-")+"---"+workload("ReplicaSet", 20, "700m"))
+	expectLayout(t, ns, "b=20")
+	policy := policyOf(ns, rebalance, "stabilizationWindow: 0s, minResidence: 0s, cooldown: 0s, maxMovesPerSpread: 20")
+	if moved, kept := mustDeschedule(t, policy); len(moved) != 0 || kept[v1alpha1.ReasonNoRoom] != 20 {
+		t.Fatalf("with no room: moved %+v, kept %v", moved, kept)
+	}
+	for home := 1; home <= 3; home++ {
+		pool(t, ns, "a", "1")
+		moved, kept := mustDeschedule(t, policy)
+		if len(moved) != 1 || moved[0].Result != guarded.Evicted || kept[v1alpha1.ReasonNoRoom] != 20-home {
+			t.Fatalf("with room for one: moved %+v, kept %v", moved, kept)
+		}
+		expectLayout(t, ns, fmt.Sprintf("a=%d b=%d", home, 20-home))
+		if moved, _ := mustDeschedule(t, policy); len(moved) != 0 {
+			t.Fatalf("with the room taken: moved %+v", moved)
+		}
+	}
+}
+
+// Case 25: no subset has room: nothing is evicted in 30 cycles. Capacity appears, and the layout converges.
+func TestNothingIsEvictedWithoutRoom(t *testing.T) {
+	ns := newNamespace(t)
+	pool(t, ns, "a", "32")
+	apply(t, ns, spreadOf(ns, "ReplicaSet", "{type: Adaptive, whenFull: Wait}", "a=10 b=-")+"---"+workload("ReplicaSet", 10, "100m"))
+	expectLayout(t, ns, "a=10")
+	watch := watchDisruptions(t, ns, 0)
+	setQuota(t, ns, 3)
+	policy := policyOf(ns, enforce, "settleTime: 0s, maxUnavailable: 100%")
+	for i := range 30 {
+		if moved, _ := mustDeschedule(t, policy); len(moved) != 0 {
+			t.Fatalf("cycle %d moved %+v", i, moved)
+		}
+	}
+	watch.expect(t, 0)
+	pool(t, ns, "b", "32")
+	if moved, _ := mustDeschedule(t, policy); len(moved) != 7 {
+		t.Errorf("with room, %d pods were moved", len(moved))
+	}
+	expectLayout(t, ns, "a=3 b=7")
+	watch.expect(t, 7)
+}
+
+// Case 26: the preferred subset takes pods and dies every 3 minutes, for 2 hours by the descheduler's clock. Every cycle is a process of its own as far as
+// memory goes. How often pods are moved is bounded by the back-off, which is in the spread's status.
+func TestAFlappingSubsetIsLeftAlone(t *testing.T) {
+	ns := newNamespace(t)
+	nodes := pool(t, ns, "a", "32")
+	cordon(t, nodes, true)
+	pool(t, ns, "b", "32")
+	apply(t, ns, spreadOf(ns, "ReplicaSet", adaptive, "a=- b=-")+"---"+workload("ReplicaSet", 3, "100m"))
+	expectLayout(t, ns, "b=3")
+	cordon(t, nodes, false)
+	policy := policyOf(ns, rebalance, "stabilizationWindow: 0s, minResidence: 0s, cooldown: 1m, maxMovesPerSpread: 1, backoff: {base: 5m, longest: 4h}")
+	began := time.Now()
+	var moves []int
+	for minute := range *simulated {
+		if minute%3 == 0 && minute > 0 { // it dies, and is back when its pods are made anew
+			cordon(t, nodes, true)
+			for _, name := range names(atRest(t, ns, 3), "a") {
+				if err := the.Client.CoreV1().Pods(ns).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			expectLayout(t, ns, "b=3")
+			cordon(t, nodes, false)
+		}
+		if minute%2 != 0 {
+			continue
+		}
+		moved, _ := mustDeschedule(t, policy, at(began.Add(time.Duration(minute)*time.Minute)))
+		if len(moved) > 0 {
+			moves = append(moves, minute)
+			atRest(t, ns, 3)
+		}
+	}
+	t.Logf("moved at minutes %v", moves)
+	status := spreadStatus(t, ns)
+	// Waits of 5, 10, 20 and 40 minutes fit into two hours, and in each round two cycles come before the next death.
+	if len(moves) < 3 || len(moves) > 12 {
+		t.Errorf("%d pods were moved in %d minutes: %v", len(moves), *simulated, moves)
+	}
+	if *simulated >= 60 && (len(status.Moves) != 1 || status.Moves[0].Round < 3) {
+		t.Errorf("the status remembers %+v", status.Moves)
+	}
+}
+
+// Case 24: a node is relabelled and back within 30 seconds: nothing is evicted. Relabelled for good, its pods are.
+func TestARelabelledNodeIsGivenTimeToComeBack(t *testing.T) {
+	ns := newNamespace(t)
+	nodes := pool(t, ns, "a", "32")
+	pool(t, ns, "b", "32")
+	apply(t, ns, spreadOf(ns, "ReplicaSet", adaptive, "a=2 b=-")+"---"+workload("ReplicaSet", 2, "100m"))
+	expectLayout(t, ns, "a=2")
+	watch := watchDisruptions(t, ns, 0)
+	policy := policyOf(ns, enforce, "settleTime: 1m, maxUnavailable: 100%")
+	label := func(value string) {
+		patchNode(t, nodes[0].Name, fmt.Sprintf(`{"metadata":{"labels":{"pool":%q}}}`, value))
+	}
+	now := time.Now()
+	step := func(after time.Duration, wantMoves int, wantMemory bool) {
+		t.Helper()
+		moved, kept := mustDeschedule(t, policy, at(now.Add(after)))
+		if len(moved) != wantMoves || (spreadStatus(t, ns).Misplaced != nil) != wantMemory {
+			t.Fatalf("after %s: moved %+v, kept %v, remembers %+v", after, moved, kept, spreadStatus(t, ns).Misplaced)
+		}
+	}
+	step(0, 0, false)
+	label(ns + "-elsewhere")
+	step(10*time.Second, 0, true)
+	label(ns + "-a")
+	step(40*time.Second, 0, false)
+	label(ns + "-elsewhere")
+	step(90*time.Second, 0, true)
+	watch.expect(t, 0)
+	step(149*time.Second, 0, true)
+	step(150*time.Second, 2, true)
+	expectLayout(t, ns, "b=2")
+	step(151*time.Second, 0, false)
+	watch.expect(t, 2)
+}
+
+// Case 20 and 22: a pod that no node of its subset takes is seen although it has no node, leaves when it has been unschedulable for longer than the
+// spread allows, whatever its age, and is made anew in the next subset. That pods are young or pending, have local storage or no PodDisruptionBudget
+// keeps the framework's filter from evicting them, and not this strategy.
+func TestAnUnschedulablePodLeavesItsSubset(t *testing.T) {
+	ns := newNamespace(t)
+	pool(t, ns, "b", "32")
+	local := strings.Replace(workload("ReplicaSet", 2, "100m"), "containers:", "volumes: [{name: scratch, emptyDir: {}}]\n      containers:", 1)
+	apply(t, ns, spreadOf(ns, "ReplicaSet", "{type: Adaptive, adaptive: {rescheduleCriticalSeconds: 60}}", "a!patched=- b!patched=-")+"---"+local)
+	var since time.Time
+	waitFor(t, "two unschedulable pods", func(ctx context.Context) (string, error) {
+		pods, err := live(ctx, ns)
+		if err != nil {
+			return "", err
+		}
+		n := 0
+		for i := range pods {
+			for _, c := range pods[i].Status.Conditions {
+				if c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable {
+					n++
+					if c.LastTransitionTime.After(since) {
+						since = c.LastTransitionTime.Time
+					}
+				}
+			}
+		}
+		if n != 2 {
+			return fmt.Sprintf("%d are", n), nil
+		}
+		return "", nil
+	})
+	strict := strings.Replace(policyOf(ns, unschedulable, "skewTolerance: 5s"), "{name: DefaultEvictor, args: {}}",
+		"{name: DefaultEvictor, args: {minPodAge: 10h, podProtections: {extraEnabled: [PodsWithoutPDB]}}}", 1)
+	if moved, kept := mustDeschedule(t, strict, at(since.Add(64*time.Second))); len(moved)+len(kept) != 0 {
+		t.Fatalf("before its time: moved %+v, kept %v", moved, kept)
+	}
+	if moved, kept := mustDeschedule(t, strict, at(since.Add(65*time.Second))); len(moved)+len(kept) != 0 {
+		t.Fatalf("at its time: moved %+v, kept %v", moved, kept)
+	}
+	moved, _ := mustDeschedule(t, strict, at(since.Add(66*time.Second)))
+	if len(moved) != 2 || moved[0].Reason != v1alpha1.ReasonUnschedulableTooLong || moved[0].From != "a" || moved[0].To != "b" {
+		t.Fatalf("after its time: moved %+v", moved)
+	}
+	expectLayout(t, ns, "b=2")
+}
+
+// A paused spread keeps its pods, whatever there is to do.
+func TestAPausedSpreadIsLeftAlone(t *testing.T) {
+	ns := newNamespace(t)
+	pool(t, ns, "a", "32")
+	pool(t, ns, "b", "32")
+	apply(t, ns, spreadOf(ns, "ReplicaSet", adaptive, "a=2 b=-")+"---"+workload("ReplicaSet", 2, "100m"))
+	expectLayout(t, ns, "a=2")
+	setQuota(t, ns, 1)
+	patchSpread(t, ns, types.MergePatchType, `{"metadata":{"annotations":{"berth.dev/paused":"true"}}}`)
+	if moved, kept := mustDeschedule(t, policyOf(ns, enforce, "")); len(moved) != 0 || kept[v1alpha1.ReasonPaused] != 1 {
+		t.Errorf("moved %+v, kept %v", moved, kept)
+	}
+	patchSpread(t, ns, types.MergePatchType, `{"metadata":{"annotations":null}}`)
+	if moved, _ := mustDeschedule(t, policyOf(ns, enforce, "")); len(moved) != 1 {
+		t.Errorf("moved %+v when it was not paused any more", moved)
+	}
+}
+
+// Case 32: neither of the dry runs evicts, writes or tells anything. The client's asks nobody; the server's has budgets decide.
+func TestDryRunsChangeNothing(t *testing.T) {
+	ns := newNamespace(t)
+	pool(t, ns, "a", "32")
+	pool(t, ns, "b", "32")
+	apply(t, ns, spreadOf(ns, "ReplicaSet", adaptive, "a=5 b=-")+"---"+workload("ReplicaSet", 5, "100m"))
+	expectLayout(t, ns, "a=5")
+	setQuota(t, ns, 3)
+	watch := watchDisruptions(t, ns, 5)
+	clientDryRun := func(o *descheduler.Options) { o.Server.DryRun = true }
+	serverDryRun := func(o *descheduler.Options) { o.ServerDryRun = true }
+	for name, dryRun := range map[string]func(*descheduler.Options){"client": clientDryRun, "server": serverDryRun} {
+		moved, _ := mustDeschedule(t, policyOf(ns, enforce, "settleTime: 0s, maxUnavailable: 100%"), dryRun)
+		if len(moved) != 2 || moved[0].Result != guarded.Evicted {
+			t.Errorf("the dry run of the %s shows %+v", name, moved)
+		}
+	}
+	if status := spreadStatus(t, ns); status.Moves != nil || status.Misplaced != nil {
+		t.Errorf("a dry run has written %+v", status)
+	}
+	events, err := the.Client.EventsV1().Events(ns).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=OverQuota"})
+	if err != nil || len(events.Items) > 0 {
+		t.Errorf("a dry run has told %d events, %v", len(events.Items), err)
+	}
+
+	// A strategy of the framework's, without our filter, asks for every pod. The budget answers only where it is asked.
+	apply(t, ns, "apiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: web}\nspec: {maxUnavailable: 0, selector: {matchLabels: {app: web}}}\n")
+	stock := fmt.Sprintf(`
+apiVersion: descheduler/v1alpha2
+kind: DeschedulerPolicy
+profiles:
+- name: stock
+  pluginConfig:
+  - {name: DefaultEvictor, args: {}}
+  - {name: PodLifeTime, args: {maxPodLifeTimeSeconds: 1, namespaces: {include: [%s]}}}
+  plugins: {deschedule: {enabled: [PodLifeTime]}}
+`, ns)
+	waitFor(t, "the PodDisruptionBudget", func(ctx context.Context) (string, error) {
+		pdb, err := the.Client.PolicyV1().PodDisruptionBudgets(ns).Get(ctx, "web", metav1.GetOptions{})
+		if err != nil || pdb.Status.ObservedGeneration == pdb.Generation && pdb.Status.CurrentHealthy == 5 {
+			return "", err
+		}
+		return fmt.Sprint(pdb.Status), nil
+	})
+	if _, err := descheduleOnce(t, stock, clientDryRun); descheduler.ExitCode(err) != descheduler.ExitDone {
+		t.Errorf("the client's dry run: %v", err)
+	}
+	if _, err := descheduleOnce(t, stock, serverDryRun); descheduler.ExitCode(err) != descheduler.ExitNothingEvicted {
+		t.Errorf("the server's dry run under a budget without room: %v, want exit code 2", err)
+	}
+	watch.expect(t, 0)
+}
+
+// The filter keeps strategies of others from pods whose budget has no room: they are not even asked for.
+func TestOurFilterSparesOthersTheRefusal(t *testing.T) {
+	ns := newNamespace(t)
+	pool(t, ns, "a", "32")
+	apply(t, ns, spreadOf(ns, "ReplicaSet", adaptive, "a=-")+"---"+workload("ReplicaSet", 4, "100m")+`---
+apiVersion: policy.kruise.io/v1alpha1
+kind: PodUnavailableBudget
+metadata: {name: web}
+spec: {selector: {matchLabels: {app: web}}, maxUnavailable: 1}
+`)
+	expectLayout(t, ns, "a=4")
+	inForce(t, ns, 1)
+	watch := watchDisruptions(t, ns, 3)
+	policy := fmt.Sprintf(`
+apiVersion: descheduler/v1alpha2
+kind: DeschedulerPolicy
+profiles:
+- name: stock
+  pluginConfig:
+  - {name: DefaultEvictor, args: {}}
+  - {name: SubsetEvictor, args: {}}
+  - {name: PodLifeTime, args: {maxPodLifeTimeSeconds: 1, namespaces: {include: [%s]}}}
+  plugins:
+    filter: {enabled: [SubsetEvictor]}
+    preEvictionFilter: {enabled: [SubsetEvictor]}
+    deschedule: {enabled: [PodLifeTime]}
+`, ns)
+	waitFor(t, "the pods to be old enough", func(ctx context.Context) (string, error) {
+		pods, err := live(ctx, ns)
+		for i := range pods {
+			if time.Since(pods[i].CreationTimestamp.Time) < 3*time.Second {
+				return pods[i].Name + " is young", err
+			}
+		}
+		return "", err
+	})
+	if _, err := descheduleOnce(t, policy); err != nil {
+		t.Errorf("exit code %d: %v", descheduler.ExitCode(err), err)
+	}
+	atRest(t, ns, 4)
+	watch.expect(t, 1)
+}
+
+// Case 36: where only one node is ready the framework skips the cycle; nothing is done, and that is no error.
+func TestOneReadyNodeIsTooFew(t *testing.T) {
+	ns := newNamespace(t)
+	nodes := pool(t, ns, "a", "32")
+	pool(t, ns, "b", "32")
+	apply(t, ns, spreadOf(ns, "ReplicaSet", adaptive, "a=2 b=-")+"---"+workload("ReplicaSet", 2, "100m"))
+	expectLayout(t, ns, "a=2")
+	setQuota(t, ns, 1)
+	policy := policyOf(ns, enforce, "") + "nodeSelector: kubernetes.io/hostname=" + nodes[0].Name + "\n"
+	report, err := descheduleOnce(t, policy)
+	if err != nil || len(report.Lines) != 0 {
+		t.Errorf("got %+v, %v", report.Lines, err)
+	}
+}
