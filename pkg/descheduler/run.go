@@ -146,7 +146,7 @@ func (d *descheduler) load(ctx context.Context) error {
 
 // connectMetrics is for strategies of the framework that go by the use of nodes.
 func (d *descheduler) connectMetrics() error {
-	wanted := d.policy.MetricsCollector != nil && d.policy.MetricsCollector.Enabled //nolint:staticcheck // deprecated and still valid in policies
+	wanted := d.policy.MetricsCollector != nil && d.policy.MetricsCollector.Enabled // deprecated, and still valid in policies
 	for i := range d.policy.MetricsProviders {
 		wanted = wanted || d.policy.MetricsProviders[i].Source == api.KubernetesMetrics
 	}

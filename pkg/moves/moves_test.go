@@ -22,8 +22,8 @@ import (
 var start = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 // policy has subsets a, b, c, … with these quotas, -1 for no limit, on nodes with the label pool=a and so on.
-func policy(t testing.TB, strategy v1alpha1.ScheduleStrategy, quotas ...int) *subset.Policy {
-	t.Helper()
+func policy(tb testing.TB, strategy v1alpha1.ScheduleStrategy, quotas ...int) *subset.Policy {
+	tb.Helper()
 	spec := &v1alpha1.WorkloadSpreadSpec{
 		TargetReference:  v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"},
 		ScheduleStrategy: strategy,
@@ -38,7 +38,7 @@ func policy(t testing.TB, strategy v1alpha1.ScheduleStrategy, quotas ...int) *su
 	}
 	p, errs := subset.Compile(spec, field.NewPath("spec"))
 	if len(errs) > 0 {
-		t.Fatal(errs)
+		tb.Fatal(errs)
 	}
 	return p
 }
@@ -606,15 +606,15 @@ func TestAdmissionClosesWhatPodsLeft(t *testing.T) {
 }
 
 // random facts, in which pods, quotas, memory and room are anything.
-func random(t testing.TB, r *rand.Rand) *Facts {
-	t.Helper()
+func random(tb testing.TB, r *rand.Rand) *Facts {
+	tb.Helper()
 	strategy := []v1alpha1.ScheduleStrategy{adaptive, early, {}, {WhenFull: v1alpha1.WhenFullWait}, {QuotaScope: v1alpha1.WorkloadQuotaScope}}[r.IntN(5)]
 	subsets := 1 + r.IntN(4)
 	quotas := make([]int, subsets)
 	for i := range quotas {
 		quotas[i] = r.IntN(6) - 1
 	}
-	f := &Facts{Name: "web", Policy: policy(t, strategy, quotas...), Now: start, Paused: r.IntN(8) == 0, Moved: Direction(r.IntN(4) * r.IntN(2))}
+	f := &Facts{Name: "web", Policy: policy(tb, strategy, quotas...), Now: start, Paused: r.IntN(8) == 0, Moved: Direction(r.IntN(4) * r.IntN(2))}
 	for i := range r.IntN(14) {
 		name, in, age := fmt.Sprintf("p%d", i), letter(r.IntN(subsets)), time.Duration(r.IntN(7200))*time.Second
 		pod := bound(name, in, age)
@@ -691,6 +691,7 @@ func strategies() map[string]func(*Facts, Cluster) Decision {
 func TestWhateverIsMovedMayBeMoved(t *testing.T) {
 	made := map[string]int{}
 	eachRandom(t, func(t *testing.T, _ uint64, _ *rand.Rand, f *Facts, cluster func() *rooms) {
+		t.Helper()
 		gone := f.gone()
 		for name, decide := range strategies() {
 			c := cluster()
@@ -731,6 +732,7 @@ func TestWhateverIsMovedMayBeMoved(t *testing.T) {
 
 func TestNoSubsetIsFilledAboveItsQuota(t *testing.T) {
 	eachRandom(t, func(t *testing.T, _ uint64, _ *rand.Rand, f *Facts, cluster func() *rooms) {
+		t.Helper()
 		for name, decide := range strategies() {
 			d := decide(f, cluster())
 			places := f.placesOf(f.present())
@@ -755,6 +757,7 @@ func TestNoSubsetIsFilledAboveItsQuota(t *testing.T) {
 
 func TestTheOrderOfPodsDoesNotMatter(t *testing.T) {
 	eachRandom(t, func(t *testing.T, _ uint64, r *rand.Rand, f *Facts, cluster func() *rooms) {
+		t.Helper()
 		shuffled := *f
 		shuffled.Pods = slices.Clone(f.Pods)
 		r.Shuffle(len(shuffled.Pods), func(i, j int) { shuffled.Pods[i], shuffled.Pods[j] = shuffled.Pods[j], shuffled.Pods[i] })
@@ -770,6 +773,7 @@ func TestTheOrderOfPodsDoesNotMatter(t *testing.T) {
 // and no more in all than one would.
 func TestWhatIsRecordedIsNotMovedAgain(t *testing.T) {
 	eachRandom(t, func(t *testing.T, _ uint64, _ *rand.Rand, f *Facts, cluster func() *rooms) {
+		t.Helper()
 		for name, decide := range strategies() {
 			c := cluster()
 			first := decide(f, c)

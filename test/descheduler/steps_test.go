@@ -16,6 +16,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -158,14 +159,6 @@ func atRest(t *testing.T, ns string, replicas int) []corev1.Pod {
 		}
 		return "", nil
 	})
-	return all
-}
-
-func uids(pods []corev1.Pod) map[types.UID]bool {
-	all := map[types.UID]bool{}
-	for i := range pods {
-		all[pods[i].UID] = true
-	}
 	return all
 }
 
@@ -399,6 +392,27 @@ func spreadStatus(t *testing.T, ns string) v1alpha1.WorkloadSpreadStatus {
 		t.Fatal(err)
 	}
 	return spread.Status
+}
+
+// told waits until the spread's status says that no pod of it waits, which the controller writes a moment after it is so.
+func told(t *testing.T, ns string) {
+	t.Helper()
+	waitFor(t, "the status to say that no pod waits", func(ctx context.Context) (string, error) {
+		spread, err := the.Spread(ctx, ns, "web")
+		if err != nil {
+			return "", err
+		}
+		status := &spread.Status
+		if status.ObservedGeneration != spread.Generation || status.PendingPods > 0 || len(status.SubsetStatuses) != len(spread.Spec.Subsets) {
+			return fmt.Sprintf("%+v", status), nil
+		}
+		for i := range status.SubsetStatuses {
+			if !meta.IsStatusConditionTrue(status.SubsetStatuses[i].Conditions, v1alpha1.ConditionSchedulable) {
+				return status.SubsetStatuses[i].Name + " is not schedulable", nil
+			}
+		}
+		return "", nil
+	})
 }
 
 // inForce waits until a PodUnavailableBudget web allows so many.

@@ -93,6 +93,7 @@ func TestOnePodComesHomeForOneFreePlace(t *testing.T) {
 	pool(t, ns, "b", "32")
 	apply(t, ns, spreadOf(ns, "ReplicaSet", adaptive, "a=- b=-")+"---"+workload("ReplicaSet", 20, "700m"))
 	expectLayout(t, ns, "b=20")
+	told(t, ns)
 	policy := policyOf(ns, rebalance, "stabilizationWindow: 0s, minResidence: 0s, cooldown: 0s, maxMovesPerSpread: 20")
 	if moved, kept := mustDeschedule(t, policy); len(moved) != 0 || kept[v1alpha1.ReasonNoRoom] != 20 {
 		t.Fatalf("with no room: moved %+v, kept %v", moved, kept)
@@ -104,6 +105,7 @@ func TestOnePodComesHomeForOneFreePlace(t *testing.T) {
 			t.Fatalf("with room for one: moved %+v, kept %v", moved, kept)
 		}
 		expectLayout(t, ns, fmt.Sprintf("a=%d b=%d", home, 20-home))
+		told(t, ns)
 		if moved, _ := mustDeschedule(t, policy); len(moved) != 0 {
 			t.Fatalf("with the room taken: moved %+v", moved)
 		}
@@ -160,6 +162,7 @@ func TestAFlappingSubsetIsLeftAlone(t *testing.T) {
 		if minute%2 != 0 {
 			continue
 		}
+		told(t, ns)
 		moved, _ := mustDeschedule(t, policy, at(began.Add(time.Duration(minute)*time.Minute)))
 		if len(moved) > 0 {
 			moves = append(moves, minute)

@@ -27,7 +27,7 @@ type Cycle struct {
 	Now time.Time
 
 	world  *World
-	ctx    context.Context //nolint:containedctx // a cycle is a call that the framework cuts into pieces
+	ctx    context.Context // a cycle is a call that the framework cuts into pieces
 	once   sync.Once
 	err    error
 	report *Report

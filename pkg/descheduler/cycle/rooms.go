@@ -20,7 +20,7 @@ import (
 // cluster answers the model's questions about the pods of one spread, for one strategy.
 type cluster struct {
 	*Cycle
-	ctx context.Context //nolint:containedctx // the model has no context to pass on
+	ctx context.Context // the model has no context to pass on
 	*spread
 	strategy *Strategy
 }

@@ -16,7 +16,7 @@ func Validate(obj runtime.Object) error {
 	if !ok {
 		return fmt.Errorf("%s: want %T, got %T", Name, args, obj)
 	}
-	errs := args.Scope.Validate()
+	errs := args.Validate()
 	errs = append(errs, settings.Between(field.NewPath("settleTime"), args.SettleTime, 0, moves.LongestPace)...)
 	errs = append(errs, settings.Amount(field.NewPath("maxUnavailable"), args.MaxUnavailable)...)
 	if args.Backoff != nil {

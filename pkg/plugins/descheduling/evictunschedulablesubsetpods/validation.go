@@ -16,7 +16,7 @@ func Validate(obj runtime.Object) error {
 	if !ok {
 		return fmt.Errorf("%s: want %T, got %T", Name, args, obj)
 	}
-	errs := args.Scope.Validate()
+	errs := args.Validate()
 	for i, name := range args.SchedulerNames {
 		if name == "" {
 			errs = append(errs, field.Required(field.NewPath("schedulerNames").Index(i), "must be the name of a scheduler"))

@@ -42,7 +42,7 @@ func New(ctx context.Context, world *cycle.World, obj runtime.Object, handle fra
 	if !ok {
 		return nil, fmt.Errorf("%s: want %T, got %T", Name, args, obj)
 	}
-	scope, err := args.Scope.Compile()
+	scope, err := args.Compile()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", Name, err)
 	}
