@@ -10,6 +10,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
@@ -29,13 +30,14 @@ func NewCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)
 	flags.AddFlags(root.PersistentFlags())
-	root.AddCommand(newStatus(flags, streams), newDrift(flags, streams), newConvert(streams))
+	root.AddCommand(newStatus(flags, streams), newExplain(flags, streams), newDrift(flags, streams), newConvert(streams))
 	return root
 }
 
 // cluster is how commands reach the API server.
 type cluster struct {
 	client.WithWatch
+	config *rest.Config
 	// namespace of the command line or of the context.
 	namespace string
 }
@@ -59,7 +61,7 @@ func connect(flags *genericclioptions.ConfigFlags) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &cluster{WithWatch: c, namespace: namespace}, nil
+	return &cluster{WithWatch: c, config: config, namespace: namespace}, nil
 }
 
 // spreadNames complete the name of a spread on the command line.

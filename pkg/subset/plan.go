@@ -1,7 +1,10 @@
 package subset
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -73,4 +76,16 @@ func FormatQuota(quota int32) string {
 		return "-"
 	}
 	return strconv.Itoa(int(quota))
+}
+
+// FormatReasons prints reasons with their counts, the most frequent first: "38 Insufficient cpu, 2 untolerated taint".
+func FormatReasons(counts map[string]int) string {
+	reasons := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
+	})
+	parts := make([]string, len(reasons))
+	for i, reason := range reasons {
+		parts[i] = fmt.Sprintf("%d %s", counts[reason], reason)
+	}
+	return strings.Join(parts, ", ")
 }

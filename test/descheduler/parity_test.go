@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/berth-project/berth/pkg/descheduler/fit"
+	"github.com/berth-project/berth/pkg/fit"
 	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/test/harness"
 )

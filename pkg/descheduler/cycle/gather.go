@@ -14,9 +14,10 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
-	"github.com/berth-project/berth/pkg/descheduler/fit"
+	"github.com/berth-project/berth/pkg/fit"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/moves"
+	"github.com/berth-project/berth/pkg/snapshot"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -34,7 +35,7 @@ type Cycle struct {
 
 	filters  *fit.Filters
 	rooms    *fit.Rooms
-	snapshot *snapshot
+	snapshot *snapshot.Snapshot
 	lineage  *lineage.Lineage
 	budgets  *budgets
 	spreads  []*spread
@@ -52,21 +53,21 @@ type spread struct {
 // gather takes the look.
 func (c *Cycle) gather(ctx context.Context) (err error) {
 	began := c.world.options.Clock.Now()
-	if c.snapshot, err = takeSnapshot(ctx, c.world.live); err != nil {
+	if c.snapshot, err = snapshot.Take(ctx, c.world.live, c.world.options.Clock); err != nil {
 		return err
 	}
-	c.lineage = newLineage(c.snapshot, c.world.live, c.world.options.Clock)
+	c.lineage = c.snapshot.Lineage
 	if c.budgets, err = c.gatherBudgets(ctx); err != nil {
 		return err
 	}
 	if c.filters != nil {
-		if c.rooms, err = c.filters.Take(c.snapshot.pods, c.snapshot.nodes); err != nil {
+		if c.rooms, err = c.filters.Take(c.snapshot.Pods, c.snapshot.Nodes); err != nil {
 			return err
 		}
 	}
 	byKey := map[types.NamespacedName]*spread{}
-	for i := range c.snapshot.spreads.Items {
-		object := &c.snapshot.spreads.Items[i]
+	for i := range c.snapshot.Spreads {
+		object := &c.snapshot.Spreads[i]
 		s, why := c.prepare(ctx, object)
 		if why != "" {
 			klog.FromContext(ctx).V(2).Info("Passing over a spread", "workloadspread", klog.KObj(object), "reason", why)
@@ -75,7 +76,7 @@ func (c *Cycle) gather(ctx context.Context) (err error) {
 		byKey[types.NamespacedName{Namespace: object.Namespace, Name: object.Name}] = s
 		c.spreads = append(c.spreads, s)
 	}
-	for _, pod := range c.snapshot.pods {
+	for _, pod := range c.snapshot.Pods {
 		if s := c.spreadOf(ctx, byKey, pod); s != nil {
 			s.pods[pod.UID] = pod
 			s.facts.Pods = append(s.facts.Pods, c.observe(pod))
@@ -84,7 +85,7 @@ func (c *Cycle) gather(ctx context.Context) (err error) {
 	slices.SortFunc(c.spreads, func(a, b *spread) int {
 		return cmp.Or(cmp.Compare(a.object.Namespace, b.object.Namespace), cmp.Compare(a.object.Name, b.object.Name))
 	})
-	klog.FromContext(ctx).V(1).Info("Looked at the cluster", "spreads", len(c.spreads), "pods", len(c.snapshot.pods), "nodes", len(c.snapshot.nodes),
+	klog.FromContext(ctx).V(1).Info("Looked at the cluster", "spreads", len(c.spreads), "pods", len(c.snapshot.Pods), "nodes", len(c.snapshot.Nodes),
 		"took", c.world.options.Clock.Since(began))
 	return nil
 }
@@ -109,7 +110,7 @@ func (c *Cycle) prepare(ctx context.Context, object *v1alpha1.WorkloadSpread) (*
 	if workloadObject == nil {
 		return nil, v1alpha1.ReasonTargetNotFound
 	}
-	replicas, err := c.replicas(ctx, object, workloadObject)
+	replicas, err := c.snapshot.Replicas(ctx, object, workloadObject)
 	if err != nil {
 		return nil, v1alpha1.ReasonTargetUnreadable
 	}
@@ -154,33 +155,19 @@ func (c *Cycle) spreadOf(ctx context.Context, byKey map[types.NamespacedName]*sp
 	if len(byKey) == 0 {
 		return nil
 	}
-	owner := workload.ControllerOf(pod)
-	for range workload.LongestOwnerChain {
-		found, missing, err := c.lineage.SpreadOf(ctx, pod.Namespace, owner, pod.Labels)
-		if err != nil {
-			klog.FromContext(ctx).Error(err, "Passing over a pod", "pod", klog.KObj(pod))
-			return nil
-		}
-		if missing == nil {
-			if found == nil {
-				return nil
-			}
-			return byKey[types.NamespacedName{Namespace: pod.Namespace, Name: found.Name}]
-		}
-		if c.lineage.NewObject(missing.Kind) != nil {
-			return nil // the owner is gone, and its pods are going
-		}
-		if _, err := c.lineage.Watch(ctx, missing.Kind); err != nil {
-			klog.FromContext(ctx).Error(err, "Passing over a pod", "pod", klog.KObj(pod))
-			return nil
-		}
+	found, err := c.snapshot.SpreadOf(ctx, pod)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Passing over a pod", "pod", klog.KObj(pod))
 	}
-	return nil
+	if err != nil || found == nil {
+		return nil
+	}
+	return byKey[types.NamespacedName{Namespace: pod.Namespace, Name: found.Name}]
 }
 
 // observe reads what the model needs.
 func (c *Cycle) observe(pod *corev1.Pod) moves.Pod {
-	observed := moves.Pod{Pod: subset.Observe(pod, c.snapshot.nodeNamed[pod.Spec.NodeName])}
+	observed := moves.Pod{Pod: subset.Observe(pod, c.snapshot.Node(pod.Spec.NodeName))}
 	for i := range pod.Status.Conditions {
 		condition := &pod.Status.Conditions[i]
 		if condition.Type != corev1.PodScheduled {

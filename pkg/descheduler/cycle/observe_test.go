@@ -9,15 +9,17 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
-	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/moves"
+	"github.com/berth-project/berth/pkg/snapshot"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -45,7 +47,7 @@ func TestSinceWhenAPodIsUnschedulable(t *testing.T) {
 		pod.CreationTimestamp = metav1.NewTime(noon.Add(-time.Hour))
 		pod.Status.Conditions = []corev1.PodCondition{unschedulable}
 		tc.change(pod)
-		c := &Cycle{snapshot: &snapshot{}}
+		c := &Cycle{snapshot: looking(t)}
 		if got := c.observe(pod).UnschedulableSince; !got.Equal(tc.want) {
 			t.Errorf("%s: got %s", name, got)
 		}
@@ -114,7 +116,7 @@ func TestTheReplacementIsForTheOtherSubset(t *testing.T) {
 	victim := podNamed("p", true)
 	victim.Spec.Tolerations = []corev1.Toleration{{Key: "own", Operator: corev1.TolerationOpExists}}
 	policy.Constraints.AddTo(victim)
-	c := &cluster{Cycle: &Cycle{snapshot: &snapshot{}}, spread: &spread{facts: moves.Facts{Name: "web", Policy: policy}}}
+	c := &cluster{Cycle: &Cycle{snapshot: looking(t)}, spread: &spread{facts: moves.Facts{Name: "web", Policy: policy}}}
 	made, err := c.replacement(victim, &moves.Pod{Pod: subset.Observe(victim, nil)}, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -143,13 +145,12 @@ func TestTheReplacementOfAnEarlyBoundPodHasThePatchOfTheOtherSubset(t *testing.T
 	victim := pending("p")
 	victim.Annotations = map[string]string{v1alpha1.AdmittedAnnotation: `{"name":"web","subset":"a"}`}
 	victim.OwnerReferences[0].Name = "web-1"
-	s := &snapshot{owners: nil}
-	c := &cluster{Cycle: &Cycle{snapshot: s}, spread: &spread{facts: moves.Facts{Name: "web", Policy: policy}}}
+	c := &cluster{Cycle: &Cycle{snapshot: looking(t)}, spread: &spread{facts: moves.Facts{Name: "web", Policy: policy}}}
 	observed := &moves.Pod{Pod: subset.Observe(victim, nil)}
 	if _, err := c.replacement(victim, observed, 1); err == nil {
 		t.Error("something is known of a pod without a template")
 	}
-	keepReplicaSet(s, &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-1", UID: "rs"}, Spec: appsv1.ReplicaSetSpec{
+	c.snapshot = looking(t, &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-1", UID: "rs"}, Spec: appsv1.ReplicaSetSpec{
 		Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}}}}})
 	made, err := c.replacement(victim, observed, 1)
 	if err != nil {
@@ -160,34 +161,20 @@ func TestTheReplacementOfAnEarlyBoundPodHasThePatchOfTheOtherSubset(t *testing.T
 	}
 }
 
-func keepReplicaSet(s *snapshot, rs *appsv1.ReplicaSet) {
-	s.owners = map[schema.GroupKind]map[types.NamespacedName]client.Object{}
-	keep(s, lineage.ReplicaSet, []appsv1.ReplicaSet{*rs})
-}
-
-func TestTheSnapshotAnswersALineage(t *testing.T) {
-	s := &snapshot{byTarget: map[string][]*v1alpha1.WorkloadSpread{}}
-	keepReplicaSet(s, &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-1", UID: "rs"}})
-	object := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"},
-		Spec: v1alpha1.WorkloadSpreadSpec{TargetReference: v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web-1"}}}
-	key := lineage.TargetKeyOf(object)[0]
-	s.byTarget["ns/"+key] = []*v1alpha1.WorkloadSpread{object}
-	var rs appsv1.ReplicaSet
-	if err := s.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "web-1"}, &rs); err != nil || rs.UID != "rs" {
-		t.Errorf("got %s, %v", rs.UID, err)
-	}
-	if err := s.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "other"}, &rs); client.IgnoreNotFound(err) != nil || err == nil {
-		t.Errorf("what is not there: %v", err)
-	}
-	for namespace, want := range map[string]int{"ns": 1, "elsewhere": 0} {
-		var list v1alpha1.WorkloadSpreadList
-		if err := s.List(t.Context(), &list, client.InNamespace(namespace), client.MatchingFields{lineage.TargetField: key}); err != nil || len(list.Items) != want {
-			t.Errorf("in %s: %d spreads, %v", namespace, len(list.Items), err)
+// looking is a look at a cluster with these objects.
+func looking(t *testing.T, objects ...client.Object) *snapshot.Snapshot {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
 		}
 	}
-	if err := s.List(t.Context(), &corev1.PodList{}); err == nil {
-		t.Error("a list that is not there was answered")
+	taken, err := snapshot.Take(t.Context(), fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(), clocktesting.NewFakeClock(noon))
+	if err != nil {
+		t.Fatal(err)
 	}
+	return taken
 }
 
 func TestSinceWhenASubsetIsSchedulable(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
-	"github.com/berth-project/berth/pkg/descheduler/fit"
+	"github.com/berth-project/berth/pkg/fit"
 	"github.com/berth-project/berth/pkg/moves"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
@@ -78,7 +78,7 @@ func (c *cluster) shape(victim *corev1.Pod, in int) string {
 			return ""
 		}
 	}
-	if node := c.snapshot.nodeNamed[victim.Spec.NodeName]; in == subset.None || node != nil && c.facts.Policy.Subsets[in].Holds(node) {
+	if node := c.snapshot.Node(victim.Spec.NodeName); in == subset.None || node != nil && c.facts.Policy.Subsets[in].Holds(node) {
 		return ""
 	}
 	return fmt.Sprintf("%s %d %s %s", c.strategy.Name, in, workload.ControllerUID(victim), victim.Annotations[v1alpha1.ConstraintsAnnotation])
@@ -106,7 +106,7 @@ func (c *cluster) replacement(victim *corev1.Pod, pod *moves.Pod, in int) (*core
 	policy := c.facts.Policy
 	made := victim.DeepCopy()
 	if _, admitted := policy.AdmittedTo(pod.Admitted, c.facts.Name); admitted || policy.BindsEarly() && in != subset.None && policy.Subsets[in].PatchesSpec {
-		template := c.snapshot.template(victim)
+		template := c.snapshot.Template(victim)
 		if template == nil {
 			return nil, fmt.Errorf("its template is not known")
 		}

@@ -17,9 +17,8 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
-	"github.com/berth-project/berth/pkg/descheduler/fit"
 	"github.com/berth-project/berth/pkg/descheduler/guarded"
-	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/fit"
 )
 
 // Options of a World.
@@ -118,8 +117,4 @@ func (w *World) Cycle() (*Cycle, error) {
 	}
 	c.once.Do(func() { c.err = c.gather(c.ctx) })
 	return c, c.err
-}
-
-func newLineage(reader client.Reader, live client.Client, clock clock.WithTicker) *lineage.Lineage {
-	return lineage.Over(reader, lineage.NewKinds(live.RESTMapper(), live, clock), clock)
 }

@@ -3,8 +3,6 @@ package workloadspread
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -90,29 +88,11 @@ func verdict(nodes int, reasons map[string]int) string {
 	if nodes == 0 {
 		return "no node belongs to it"
 	}
-	return fmt.Sprintf("0/%d nodes fit%s", nodes, histogram(reasons))
-}
-
-// histogram prints reasons with their counts, the most frequent first: ": 38 Insufficient cpu, 2 untolerated taint".
-func histogram(reasons map[string]int) string {
-	if len(reasons) == 0 {
-		return ""
+	text := fmt.Sprintf("0/%d nodes fit", nodes)
+	if len(reasons) > 0 {
+		text += ": " + subset.FormatReasons(reasons)
 	}
-	keys := make([]string, 0, len(reasons))
-	for reason := range reasons {
-		keys = append(keys, reason)
-	}
-	slices.SortFunc(keys, func(a, b string) int {
-		if reasons[a] != reasons[b] {
-			return reasons[b] - reasons[a]
-		}
-		return strings.Compare(a, b)
-	})
-	parts := make([]string, len(keys))
-	for i, reason := range keys {
-		parts[i] = fmt.Sprintf("%d %s", reasons[reason], reason)
-	}
-	return ": " + strings.Join(parts, ", ")
+	return text
 }
 
 // outcome is what a pod does whose cycle found no node.

@@ -1,4 +1,5 @@
-package cycle
+// Package snapshot is a look at the cluster: what the API server had at one moment, by its own lists, for programs that look once and do not watch.
+package snapshot
 
 import (
 	"context"
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
@@ -19,31 +21,37 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// snapshot is what the API server had at the beginning of the cycle, by its own lists. Spreads are listed before everything else: what another
-// descheduler has done to the pods that are listed after them is either to be seen there, or has changed a spread, which is noticed when its status
-// is written. It implements client.Reader as far as a lineage reads. Owners of kinds that are not built in are read when they are asked for, once.
-type snapshot struct {
-	live client.Client
+// Snapshot is what the API server had at one moment. It implements client.Reader as far as a lineage reads. Owners of kinds that are not built in are
+// read when they are asked for, once. What it holds is shared and must not be changed. It is not safe for concurrent use.
+type Snapshot struct {
+	Spreads []v1alpha1.WorkloadSpread
+	Pods    []*corev1.Pod
+	Nodes   []*corev1.Node
+	// Lineage of what is in the snapshot.
+	Lineage *lineage.Lineage
 
-	spreads   v1alpha1.WorkloadSpreadList
+	live      client.Client
 	byTarget  map[string][]*v1alpha1.WorkloadSpread
-	pods      []*corev1.Pod
-	nodes     []*corev1.Node
 	nodeNamed map[string]*corev1.Node
 	owners    map[schema.GroupKind]map[types.NamespacedName]client.Object
 	others    map[string]*metav1.PartialObjectMetadata
 }
 
-var _ client.Reader = &snapshot{}
+var _ client.Reader = &Snapshot{}
 
-func takeSnapshot(ctx context.Context, live client.Client) (*snapshot, error) {
-	s := &snapshot{live: live, byTarget: map[string][]*v1alpha1.WorkloadSpread{}, nodeNamed: map[string]*corev1.Node{},
+// Take lists spreads, pods, nodes and the built-in owners of pods. Spreads are listed before everything else: what somebody does to the pods that are
+// listed after them is either to be seen there, or has changed a spread, which is noticed when its status is written.
+func Take(ctx context.Context, live client.Client, clock clock.WithTicker) (*Snapshot, error) {
+	s := &Snapshot{live: live, byTarget: map[string][]*v1alpha1.WorkloadSpread{}, nodeNamed: map[string]*corev1.Node{},
 		owners: map[schema.GroupKind]map[types.NamespacedName]client.Object{}, others: map[string]*metav1.PartialObjectMetadata{}}
-	if err := live.List(ctx, &s.spreads); err != nil {
+	s.Lineage = lineage.Over(s, lineage.NewKinds(live.RESTMapper(), live, clock), clock)
+	var spreads v1alpha1.WorkloadSpreadList
+	if err := live.List(ctx, &spreads); err != nil {
 		return nil, fmt.Errorf("listing spreads: %w", err)
 	}
-	for i := range s.spreads.Items {
-		spread := &s.spreads.Items[i]
+	s.Spreads = spreads.Items
+	for i := range s.Spreads {
+		spread := &s.Spreads[i]
 		for _, key := range lineage.TargetKeyOf(spread) {
 			s.byTarget[spread.Namespace+"/"+key] = append(s.byTarget[spread.Namespace+"/"+key], spread)
 		}
@@ -68,11 +76,11 @@ func takeSnapshot(ctx context.Context, live client.Client) (*snapshot, error) {
 	}
 	for i := range pods.Items {
 		pods.Items[i].ManagedFields = nil
-		s.pods = append(s.pods, &pods.Items[i])
+		s.Pods = append(s.Pods, &pods.Items[i])
 	}
 	for i := range nodes.Items {
 		nodes.Items[i].ManagedFields = nil
-		s.nodes = append(s.nodes, &nodes.Items[i])
+		s.Nodes = append(s.Nodes, &nodes.Items[i])
 		s.nodeNamed[nodes.Items[i].Name] = &nodes.Items[i]
 	}
 	keep(s, lineage.Deployment, deployments.Items)
@@ -85,7 +93,7 @@ func takeSnapshot(ctx context.Context, live client.Client) (*snapshot, error) {
 func keep[T any, P interface {
 	*T
 	client.Object
-}](s *snapshot, kind schema.GroupKind, items []T) {
+}](s *Snapshot, kind schema.GroupKind, items []T) {
 	s.owners[kind] = make(map[types.NamespacedName]client.Object, len(items))
 	for i := range items {
 		object := P(&items[i])
@@ -95,7 +103,7 @@ func keep[T any, P interface {
 }
 
 // Get implements client.Reader for the owners of pods.
-func (s *snapshot) Get(ctx context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+func (s *Snapshot) Get(ctx context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
 	switch o := into.(type) {
 	case *appsv1.Deployment:
 		return get(s, lineage.Deployment, key, o)
@@ -115,7 +123,7 @@ func (s *snapshot) Get(ctx context.Context, key client.ObjectKey, into client.Ob
 func get[T any, P interface {
 	*T
 	client.Object
-}](s *snapshot, kind schema.GroupKind, key client.ObjectKey, into P) error {
+}](s *Snapshot, kind schema.GroupKind, key client.ObjectKey, into P) error {
 	object, found := s.owners[kind][key].(P)
 	if !found {
 		return apierrors.NewNotFound(schema.GroupResource{Group: kind.Group, Resource: kind.Kind}, key.Name)
@@ -124,7 +132,7 @@ func get[T any, P interface {
 	return nil
 }
 
-func (s *snapshot) getOther(ctx context.Context, key client.ObjectKey, into *metav1.PartialObjectMetadata) error {
+func (s *Snapshot) getOther(ctx context.Context, key client.ObjectKey, into *metav1.PartialObjectMetadata) error {
 	kind := into.GroupVersionKind().GroupKind()
 	id := kind.String() + "/" + key.String()
 	object, known := s.others[id]
@@ -147,7 +155,7 @@ func (s *snapshot) getOther(ctx context.Context, key client.ObjectKey, into *met
 }
 
 // List implements client.Reader for the spreads of a workload.
-func (s *snapshot) List(_ context.Context, into client.ObjectList, opts ...client.ListOption) error {
+func (s *Snapshot) List(_ context.Context, into client.ObjectList, opts ...client.ListOption) error {
 	list, ok := into.(*v1alpha1.WorkloadSpreadList)
 	if !ok {
 		return fmt.Errorf("a %T is not in the snapshot", into)
@@ -167,8 +175,8 @@ func (s *snapshot) List(_ context.Context, into client.ObjectList, opts ...clien
 	return nil
 }
 
-// template is what a pod was made from, as far as its controller is of a built-in kind. Nil if that is not known.
-func (s *snapshot) template(pod *corev1.Pod) *corev1.PodTemplateSpec {
+// Template is what a pod was made from, as far as its controller is of a built-in kind. Nil if that is not known.
+func (s *Snapshot) Template(pod *corev1.Pod) *corev1.PodTemplateSpec {
 	owner := workload.ControllerOf(pod)
 	if owner == nil {
 		return nil
@@ -183,4 +191,31 @@ func (s *snapshot) template(pod *corev1.Pod) *corev1.PodTemplateSpec {
 	default:
 		return nil
 	}
+}
+
+// Node is nil if there is none of the name.
+func (s *Snapshot) Node(name string) *corev1.Node { return s.nodeNamed[name] }
+
+// Owner is an object of a built-in kind that can own pods. It is nil if there is none of the name; builtIn is false for other kinds.
+func (s *Snapshot) Owner(namespace string, o workload.Owner) (object client.Object, builtIn bool) {
+	all, builtIn := s.owners[o.Kind]
+	return all[types.NamespacedName{Namespace: namespace, Name: o.Name}], builtIn
+}
+
+// SpreadOf is the spread that divides a pod, or nil.
+func (s *Snapshot) SpreadOf(ctx context.Context, pod *corev1.Pod) (*lineage.Spread, error) {
+	owner := workload.ControllerOf(pod)
+	for range workload.LongestOwnerChain {
+		found, missing, err := s.Lineage.SpreadOf(ctx, pod.Namespace, owner, pod.Labels)
+		if missing == nil || err != nil {
+			return found, err
+		}
+		if s.Lineage.NewObject(missing.Kind) != nil {
+			return nil, nil // the owner is gone, and its pods are going
+		}
+		if _, err := s.Lineage.Watch(ctx, missing.Kind); err != nil {
+			return nil, err
+		}
+	}
+	return nil, nil
 }

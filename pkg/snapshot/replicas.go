@@ -1,4 +1,4 @@
-package cycle
+package snapshot
 
 import (
 	"context"
@@ -15,12 +15,12 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// replicas of a spread's workload: from the snapshot if it is of a built-in kind, and otherwise by one request.
-func (c *Cycle) replicas(ctx context.Context, spread *v1alpha1.WorkloadSpread, target client.Object) (int32, error) {
+// Replicas of a spread's workload, which is target: from the snapshot if it is of a built-in kind, and otherwise by one request.
+func (s *Snapshot) Replicas(ctx context.Context, spread *v1alpha1.WorkloadSpread, target client.Object) (int32, error) {
 	replicas, err := workload.Replicas(target, spread.Spec.TargetFilter)
 	filter := spread.Spec.TargetFilter
 	byPaths := filter != nil && len(filter.ReplicasPathList) > 0
-	if _, other := c.snapshot.owners[workload.TargetOf(spread).Kind]; other && byPaths || !byPaths && !errors.Is(err, workload.ErrNeedsScale) {
+	if _, other := s.Owner(spread.Namespace, workload.TargetOf(spread)); other && byPaths || !byPaths && !errors.Is(err, workload.ErrNeedsScale) {
 		return replicas, err
 	}
 	object := &unstructured.Unstructured{}
@@ -28,14 +28,14 @@ func (c *Cycle) replicas(ctx context.Context, spread *v1alpha1.WorkloadSpread, t
 	object.SetNamespace(spread.Namespace)
 	object.SetName(spread.Spec.TargetReference.Name)
 	if byPaths {
-		if err := c.world.live.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
+		if err := s.live.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
 			return 0, fmt.Errorf("reading the workload: %w", err)
 		}
 		return workload.Replicas(object, filter)
 	}
 	answer := &unstructured.Unstructured{}
 	answer.SetGroupVersionKind(autoscalingv1.SchemeGroupVersion.WithKind("Scale"))
-	if err := c.world.live.SubResource("scale").Get(ctx, object, answer); err != nil {
+	if err := s.live.SubResource("scale").Get(ctx, object, answer); err != nil {
 		return 0, fmt.Errorf("reading the workload's scale: %w", err)
 	}
 	scale := &autoscalingv1.Scale{}

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
@@ -91,4 +92,57 @@ func (r *Rooms) find(ctx context.Context, pod *corev1.Pod, may func(*corev1.Node
 		}
 	}
 	return "", verdict, why
+}
+
+// Survey is what the filters say of nodes, without a pod being placed.
+type Survey struct {
+	// Nodes that were asked about, and how many of them take the pod.
+	Nodes, Fit int
+	// Refused counts the reasons of the others, in the filters' words. A node can have several.
+	Refused map[string]int
+}
+
+// Survey asks about all nodes for which may is true. The pod instead, which may be nil, counts as gone.
+func (r *Rooms) Survey(ctx context.Context, pod, instead *corev1.Pod, may func(*corev1.Node) bool) (survey Survey, err error) {
+	picture, run, state := r.filters.picture, r.filters.framework, framework.NewCycleState()
+	if instead != nil && picture.remove(klog.FromContext(ctx), instead) {
+		defer func() {
+			if addErr := picture.add(instead); err == nil {
+				err = addErr
+			}
+		}()
+	}
+	survey.Refused = map[string]int{}
+	refuse := func(status *fwk.Status) {
+		for _, reason := range status.Reasons() {
+			survey.Refused[reason]++
+		}
+	}
+	result, before, _ := run.RunPreFilterPlugins(ctx, state, pod)
+	if before.Code() == fwk.Error {
+		return survey, before.AsError()
+	}
+	for _, node := range picture.nodes {
+		if !may(node.Node()) {
+			continue
+		}
+		survey.Nodes++
+		switch {
+		case !before.IsSuccess():
+			refuse(before)
+			continue
+		case !result.AllNodes() && !result.NodeNames.Has(node.Node().Name):
+			survey.Refused["node(s) didn't satisfy plugin(s) before filters"]++
+			continue
+		}
+		switch status := run.RunFilterPlugins(ctx, state, pod, node); {
+		case status.IsSuccess():
+			survey.Fit++
+		case status.Code() == fwk.Error:
+			return survey, status.AsError()
+		default:
+			refuse(status)
+		}
+	}
+	return survey, nil
 }

@@ -1,0 +1,281 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/fit"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+// PodReport says where a pod is, and why it is not in another subset.
+type PodReport struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Spread that divides the pod. Empty if none does.
+	Spread string `json:"spread,omitempty"`
+	// Node is empty if the pod has none.
+	Node string `json:"node,omitempty"`
+	// Subset that the pod is in. Empty if it is in none.
+	Subset string `json:"subset,omitempty"`
+	// Tiers are the subsets in the order in which they are tried, as they are now for a pod like this one.
+	Tiers []Tier `json:"tiers,omitempty"`
+	// Why it is where it is.
+	Why string `json:"why"`
+	// Scheduler is what the scheduler last said of the pod, if it found no node for it.
+	Scheduler string `json:"scheduler,omitempty"`
+}
+
+// Tier is one subset as it is for one pod.
+type Tier struct {
+	Subset string `json:"subset"`
+	// Kept is how many pods hold a slot in the pod's quota scope, this one included.
+	Kept int32 `json:"kept"`
+	// Quota is nil for no limit.
+	Quota *int32 `json:"quota,omitempty"`
+	// Nodes of the subset, and how many of them would take the pod now.
+	Nodes int `json:"nodes"`
+	Fit   int `json:"fit"`
+	// Refused counts the reasons of the other nodes.
+	Refused map[string]int `json:"refused,omitempty"`
+	// Verdict in a word: Holds, Full, NoNodeFits or Open.
+	Verdict string `json:"verdict"`
+}
+
+// Verdicts on a tier.
+const (
+	verdictHolds      = "Holds"
+	verdictFull       = "Full"
+	verdictNoNodeFits = string(v1alpha1.ReasonNoNodeFits)
+	verdictOpen       = "Open"
+)
+
+// explainPod makes the report of a pod.
+func explainPod(ctx context.Context, v *view, rooms *fit.Rooms, pod *corev1.Pod) (*PodReport, error) {
+	r := &PodReport{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Scheduler: lastWord(pod)}
+	divided, err := v.dividedBy(ctx, pod)
+	if err != nil {
+		return nil, err
+	}
+	if divided == nil {
+		r.Why = "no WorkloadSpread divides it: none names its workload, or its targetFilter leaves the pod out"
+		return r, nil
+	}
+	r.Spread = divided.spread.Name
+	policy := divided.policy
+	if policy == nil {
+		r.Why = fmt.Sprintf("WorkloadSpread %s is invalid, so that its pods are held: %s", r.Spread, divided.invalid)
+		return r, nil
+	}
+	observed := subset.Observe(pod, v.Node(pod.Spec.NodeName))
+	index, adopted := policy.SubsetOf(&observed, r.Spread)
+	plan := policy.Plan(divided.replicas)
+	kept := divided.tally.Kept(policy.ScopeOf(observed.Revision))
+	for i := range policy.Subsets {
+		tier, err := tierFor(ctx, rooms, policy, &plan, kept, pod, i)
+		if err != nil {
+			return nil, err
+		}
+		if i == index {
+			tier.Verdict = verdictHolds
+		}
+		r.Tiers = append(r.Tiers, *tier)
+	}
+	if index != subset.None {
+		r.Subset = policy.Subsets[index].Name
+	}
+	r.Why = why(r, policy, pod, &observed, index, adopted)
+	return r, nil
+}
+
+func tierFor(ctx context.Context, rooms *fit.Rooms, policy *subset.Policy, plan *subset.Plan, kept subset.Counts, pod *corev1.Pod, index int) (*Tier, error) {
+	in := &policy.Subsets[index]
+	tier := &Tier{Subset: in.Name, Kept: kept.At(index), Verdict: verdictOpen}
+	if quota := plan.Quota[index]; quota != subset.NoLimit {
+		tier.Quota = &quota
+	}
+	survey, err := rooms.Survey(ctx, madeFor(pod, in), pod, in.Holds)
+	if err != nil {
+		return nil, fmt.Errorf("asking the filters about subset %s: %w", in.Name, err)
+	}
+	tier.Nodes, tier.Fit, tier.Refused = survey.Nodes, survey.Fit, survey.Refused
+	switch {
+	case subset.Free(plan.Quota[index], tier.Kept) == 0:
+		tier.Verdict = verdictFull
+	case tier.Fit == 0:
+		tier.Verdict = verdictNoNodeFits
+	}
+	return tier, nil
+}
+
+// madeFor is a pod like this one, without a node, with what the subset adds to it.
+func madeFor(pod *corev1.Pod, in *subset.Subset) *corev1.Pod {
+	made := pod.DeepCopy()
+	made.Name, made.UID, made.Spec.NodeName, made.Status = pod.Name+"-like", types.UID(string(pod.UID)+"-like"), "", corev1.PodStatus{}
+	in.Constraints.AddTo(made)
+	return made
+}
+
+// lastWord is what the scheduler said of a pod that it found no node for.
+func lastWord(pod *corev1.Pod) string {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return c.Message
+		}
+	}
+	return ""
+}
+
+func why(r *PodReport, policy *subset.Policy, pod *corev1.Pod, observed *subset.Pod, index int, adopted bool) string {
+	switch {
+	case !observed.Active:
+		return "it has ended or is being deleted, and has given its slot back"
+	case pod.Spec.NodeName == "":
+		return whyPending(r, policy, pod)
+	case adopted && index == subset.None:
+		return "others bound it, to a node of no subset"
+	case adopted:
+		return fmt.Sprintf("others bound it, and %s is the first subset that its node belongs to", r.Subset)
+	case index == subset.None:
+		return "every subset held its quota when it was bound, and the spread lets such pods go anywhere (whenFull: Schedule)"
+	case index == 0:
+		return fmt.Sprintf("%s comes first, and had quota and a node for it", r.Subset)
+	}
+	earlier := make([]string, index)
+	for i := range earlier {
+		earlier[i] = r.Tiers[i].Subset
+	}
+	reason := "held their quotas"
+	if policy.Strategy == v1alpha1.AdaptiveScheduleStrategy {
+		reason = "held their quotas or had no node for it"
+	}
+	text := fmt.Sprintf("%s %s when it was bound", strings.Join(earlier, ", "), reason)
+	if open := slices.IndexFunc(r.Tiers[:index], func(t Tier) bool { return t.Verdict == verdictOpen }); open >= 0 {
+		text += fmt.Sprintf("; %s is open now, and the descheduler's RebalanceToPreferredSubset would bring it home", r.Tiers[open].Subset)
+	}
+	return text
+}
+
+func whyPending(r *PodReport, policy *subset.Policy, pod *corev1.Pod) string {
+	if len(pod.Spec.SchedulingGates) > 0 {
+		return fmt.Sprintf("it has the scheduling gate %s, which somebody else must remove", pod.Spec.SchedulingGates[0].Name)
+	}
+	if pod.Spec.SchedulerName != v1alpha1.SchedulerName {
+		return fmt.Sprintf("it asks for scheduler %s and not for Berth's; pods of a spread should name %s, as admission sees to", pod.Spec.SchedulerName, v1alpha1.SchedulerName)
+	}
+	for i := range r.Tiers {
+		switch t := &r.Tiers[i]; {
+		case t.Verdict == verdictOpen:
+			return fmt.Sprintf("%s has quota and a node for it; it should be bound in a moment", t.Subset)
+		case t.Verdict == verdictNoNodeFits && policy.Strategy != v1alpha1.AdaptiveScheduleStrategy:
+			return fmt.Sprintf("%s has quota and no node for it; with strategy Fixed it waits there", t.Subset)
+		}
+	}
+	if slices.ContainsFunc(r.Tiers, func(t Tier) bool { return t.Verdict == verdictNoNodeFits }) {
+		return "no subset with quota has a node for it"
+	}
+	return "every subset holds its quota, and the spread has such pods wait (whenFull: Wait)"
+}
+
+// explainCommand is "kubectl berth explain".
+type explainCommand struct {
+	out    io.Writer
+	output output
+}
+
+func newExplain(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+	c := &explainCommand{out: streams.Out}
+	cmd := &cobra.Command{
+		Use:     "explain pod/NAME",
+		Short:   "Why a pod is where it is, subset by subset, by the scheduler's own filters",
+		Example: "  kubectl berth explain pod/web-5d4f8-x2lkp",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cluster, err := connect(flags)
+			if err != nil {
+				return err
+			}
+			return c.run(cmd.Context(), cluster, args[0])
+		},
+	}
+	c.output.addTo(cmd.Flags())
+	return cmd
+}
+
+func (c *explainCommand) run(ctx context.Context, cluster *cluster, name string) error {
+	kind, name, found := strings.Cut(name, "/")
+	if !found || kind != "pod" && kind != "pods" && kind != "po" {
+		return fmt.Errorf("say which pod to explain as pod/NAME")
+	}
+	pod := &corev1.Pod{}
+	if err := cluster.Get(ctx, client.ObjectKey{Namespace: cluster.namespace, Name: name}, pod); err != nil {
+		return err
+	}
+	v, rooms, err := look(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	report, err := explainPod(ctx, v, rooms, pod)
+	if err != nil {
+		return err
+	}
+	if done, err := c.output.structured(c.out, report); done {
+		return err
+	}
+	return c.print(report)
+}
+
+func (c *explainCommand) print(r *PodReport) error {
+	p := paletteFor(c.out)
+	heading := []cell{{text: "pod/" + r.Name}, {text: or(r.Spread, "no spread")}, {text: "node " + or(r.Node, "-")}, {text: "subset " + or(r.Subset, "-")}}
+	if err := printTable(c.out, p, [][]cell{heading}); err != nil {
+		return err
+	}
+	if len(r.Tiers) > 0 {
+		rows := [][]cell{{{text: "  SUBSET"}, {text: "KEPT"}, {text: "QUOTA"}, {text: "NODES THAT FIT NOW"}, {text: "VERDICT"}}}
+		for _, t := range r.Tiers {
+			quota := "-"
+			if t.Quota != nil {
+				quota = strconv.Itoa(int(*t.Quota))
+			}
+			verdict := cell{t.Verdict, plain}
+			switch t.Verdict {
+			case verdictHolds:
+				verdict.color = green
+			case verdictFull, verdictNoNodeFits:
+				verdict.color = yellow
+			}
+			rows = append(rows, []cell{{text: "  " + t.Subset}, {text: strconv.Itoa(int(t.Kept))}, {text: quota}, {text: fitting(t)}, verdict})
+		}
+		if err := printTable(c.out, p, rows); err != nil {
+			return err
+		}
+	}
+	text := "  why: " + r.Why + "\n"
+	if r.Scheduler != "" {
+		text += "  the scheduler said: " + r.Scheduler + "\n"
+	}
+	_, err := io.WriteString(c.out, text)
+	return err
+}
+
+// fitting is "0/40: 38 Insufficient cpu, 2 untolerated taint".
+func fitting(t Tier) string {
+	text := fmt.Sprintf("%d/%d", t.Fit, t.Nodes)
+	if len(t.Refused) > 0 {
+		text += ": " + subset.FormatReasons(t.Refused)
+	}
+	return text
+}

@@ -1,0 +1,167 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/fit"
+	"github.com/berth-project/berth/pkg/snapshot"
+)
+
+// viewOf is a view of a cluster with these objects, and its filters.
+func viewOf(t *testing.T, objects ...client.Object) (*view, *fit.Rooms) {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	taken, err := snapshot.Take(t.Context(), ctrlfake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(), clocktesting.NewFakeClock(metav1.Now().Time))
+	if err != nil {
+		t.Fatal(err)
+	}
+	typed := fake.NewClientset()
+	factory := informers.NewSharedInformerFactory(typed, 0)
+	filters, err := fit.NewFilters(t.Context(), typed, factory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	factory.Start(t.Context().Done())
+	factory.WaitForCacheSync(t.Context().Done())
+	rooms, err := filters.Take(taken.Pods, taken.Nodes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &view{taken}, rooms
+}
+
+func node(name, pool string) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"pool": pool}},
+		Status:     corev1.NodeStatus{Allocatable: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourcePods: resource.MustParse("10")}},
+	}
+}
+
+// pod of ReplicaSet web-1, bound to a node in a subset; without a node if that is empty.
+func pod(name, cpu, on, in string) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name), Labels: map[string]string{"app": "web", "pod-template-hash": "1"}, Annotations: map[string]string{},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web-1", UID: "rs", Controller: ptr.To(true)}}},
+		Spec: corev1.PodSpec{NodeName: on, SchedulerName: v1alpha1.SchedulerName, Containers: []corev1.Container{{Name: "main",
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}}}},
+	}
+	if on != "" && in != "adopted" {
+		p.Annotations[v1alpha1.MatchedAnnotation] = fmt.Sprintf(`{"name":"web","subset":%q,"uid":%q}`, in, name)
+	}
+	return p
+}
+
+const byPool = `
+subsets:
+- {name: a, maxReplicas: 1, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}
+- {name: b, maxReplicas: 2, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}}
+`
+
+func TestExplain(t *testing.T) {
+	workloads := func() []client.Object {
+		deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "d"}, Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](3)}}
+		replicaSet := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1", UID: "rs",
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "d", Controller: ptr.To(true)}}}}
+		return []client.Object{deployment, replicaSet, node("node-a", "a"), node("node-b", "b"), node("node-c", "c")}
+	}
+	gated := pod("p", "1", "", "")
+	gated.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "quota"}}
+	others := pod("p", "1", "", "")
+	others.Spec.SchedulerName = corev1.DefaultSchedulerName
+	said := pod("p", "3", "", "")
+	said.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "no room at all"}}
+	stranger := pod("p", "1", "", "")
+	stranger.OwnerReferences = nil
+	tests := map[string]struct {
+		spec  string
+		there []client.Object
+		pod   *corev1.Pod
+		why   string
+		// tiers are verdicts with kept and fitting nodes.
+		tiers string
+	}{
+		"in the first subset":             {byPool, nil, pod("p", "1", "node-a", "a"), "a comes first", "a Holds 1 1/1; b Open 0 1/1"},
+		"in the second":                   {byPool, []client.Object{pod("x", "1", "node-a", "a")}, pod("p", "1", "node-b", "b"), "a held their quotas when it was bound", "a Full 1 1/1; b Holds 1 1/1"},
+		"Adaptive, and the first is open": {byPool + adaptive, nil, pod("p", "1", "node-b", "b"), "a held their quotas or had no node for it when it was bound; a is open now, and the descheduler's RebalanceToPreferredSubset would bring it home", "a Open 0 1/1; b Holds 1 1/1"},
+		"adopted":                         {byPool, nil, pod("p", "1", "node-b", "adopted"), "others bound it, and b is the first subset that its node belongs to", "a Open 0 1/1; b Holds 1 1/1"},
+		"of no subset":                    {byPool, nil, pod("p", "1", "node-c", "adopted"), "others bound it, to a node of no subset", "a Open 0 1/1; b Open 0 1/1"},
+		"let go":                          {byPool, nil, pod("p", "1", "node-c", ""), "every subset held its quota", "a Open 0 1/1; b Open 0 1/1"},
+		"Fixed waits":                     {byPool, nil, pod("p", "3", "", ""), "a has quota and no node for it; with strategy Fixed it waits there", "a NoNodeFits 0 0/1; b NoNodeFits 0 0/1"},
+		"Adaptive has tried all":          {byPool + adaptive, nil, said, "no subset with quota has a node for it", "a NoNodeFits 0 0/1; b NoNodeFits 0 0/1"},
+		"full": {strings.Replace(byPool, "maxReplicas: 2", "maxReplicas: 0", 1) + "scheduleStrategy: {whenFull: Wait}", []client.Object{pod("x", "1", "node-a", "a")}, pod("p", "1", "", ""),
+			"every subset holds its quota", "a Full 1 1/1; b Full 0 1/1"},
+		"on its way":                {byPool, nil, pod("p", "1", "", ""), "a has quota and a node for it", "a Open 0 1/1; b Open 0 1/1"},
+		"with a gate":               {byPool, nil, gated, "it has the scheduling gate quota", "a Open 0 1/1; b Open 0 1/1"},
+		"with another scheduler":    {byPool, nil, others, "it asks for scheduler default-scheduler", "a Open 0 1/1; b Open 0 1/1"},
+		"of nobody":                 {byPool, nil, stranger, "no WorkloadSpread divides it", ""},
+		"of a spread that is wrong": {"subsets: [{name: a, maxReplicas: -1}]", nil, pod("p", "1", "", ""), "WorkloadSpread web is invalid", ""},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			v, rooms := viewOf(t, append(append(workloads(), spreadOf(t, tc.spec, "{}"), tc.pod), tc.there...)...)
+			report, err := explainPod(t.Context(), v, rooms, tc.pod)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var tiers []string
+			for _, tier := range report.Tiers {
+				tiers = append(tiers, fmt.Sprintf("%s %s %d %d/%d", tier.Subset, tier.Verdict, tier.Kept, tier.Fit, tier.Nodes))
+			}
+			if !strings.HasPrefix(report.Why, tc.why) || strings.Join(tiers, "; ") != tc.tiers {
+				t.Errorf("why %q with %q, want %q with %q", report.Why, strings.Join(tiers, "; "), tc.why, tc.tiers)
+			}
+		})
+	}
+	t.Run("printed", func(t *testing.T) {
+		v, rooms := viewOf(t, append(workloads(), spreadOf(t, byPool+adaptive, "{}"), said)...)
+		report, err := explainPod(t.Context(), v, rooms, said)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		if err := (&explainCommand{out: &out, output: asTable}).print(report); err != nil {
+			t.Fatal(err)
+		}
+		want := `pod/p   web   node -   subset -
+  SUBSET   KEPT   QUOTA   NODES THAT FIT NOW        VERDICT
+  a        0      1       0/1: 1 Insufficient cpu   NoNodeFits
+  b        0      2       0/1: 1 Insufficient cpu   NoNodeFits
+  why: no subset with quota has a node for it
+  the scheduler said: no room at all
+`
+		if diff := cmp.Diff(want, out.String()); diff != "" {
+			t.Errorf("printed (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("a name that is none", func(t *testing.T) {
+		err := (&explainCommand{out: &bytes.Buffer{}}).run(context.Background(), nil, "web-1")
+		if err == nil || !strings.Contains(err.Error(), "pod/NAME") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
