@@ -223,7 +223,11 @@ func (c *explainCommand) run(ctx context.Context, cluster *cluster, name string)
 	if err := cluster.Get(ctx, client.ObjectKey{Namespace: cluster.namespace, Name: name}, pod); err != nil {
 		return err
 	}
-	v, rooms, err := look(ctx, cluster)
+	v, filters, err := look(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	rooms, err := filters.Take(v.Pods, v.Nodes)
 	if err != nil {
 		return err
 	}

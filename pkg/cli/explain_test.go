@@ -28,7 +28,7 @@ import (
 )
 
 // viewOf is a view of a cluster with these objects, and its filters.
-func viewOf(t *testing.T, objects ...client.Object) (*view, *fit.Rooms) {
+func viewOf(t *testing.T, objects ...client.Object) (*view, *fit.Filters) {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
@@ -48,11 +48,16 @@ func viewOf(t *testing.T, objects ...client.Object) (*view, *fit.Rooms) {
 	}
 	factory.Start(t.Context().Done())
 	factory.WaitForCacheSync(t.Context().Done())
-	rooms, err := filters.Take(taken.Pods, taken.Nodes)
+	return &view{taken}, filters
+}
+
+func roomsOf(t *testing.T, v *view, filters *fit.Filters) *fit.Rooms {
+	t.Helper()
+	rooms, err := filters.Take(v.Pods, v.Nodes)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &view{taken}, rooms
+	return rooms
 }
 
 func node(name, pool string) *corev1.Node {
@@ -123,8 +128,8 @@ func TestExplain(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			v, rooms := viewOf(t, append(append(workloads(), spreadOf(t, tc.spec, "{}"), tc.pod), tc.there...)...)
-			report, err := explainPod(t.Context(), v, rooms, tc.pod)
+			v, filters := viewOf(t, append(append(workloads(), spreadOf(t, tc.spec, "{}"), tc.pod), tc.there...)...)
+			report, err := explainPod(t.Context(), v, roomsOf(t, v, filters), tc.pod)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -138,8 +143,8 @@ func TestExplain(t *testing.T) {
 		})
 	}
 	t.Run("printed", func(t *testing.T) {
-		v, rooms := viewOf(t, append(workloads(), spreadOf(t, byPool+adaptive, "{}"), said)...)
-		report, err := explainPod(t.Context(), v, rooms, said)
+		v, filters := viewOf(t, append(workloads(), spreadOf(t, byPool+adaptive, "{}"), said)...)
+		report, err := explainPod(t.Context(), v, roomsOf(t, v, filters), said)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -31,14 +31,16 @@ type dividing struct {
 	policy   *subset.Policy
 	invalid  field.ErrorList
 	replicas int32
-	tally    *subset.Tally
+	// pods that it divides.
+	pods  []*corev1.Pod
+	tally *subset.Tally
 }
 
 // patience is how long a look at the cluster may take.
 const patience = 30 * time.Second
 
 // look takes a view, and the scheduler's filters of it. It lists all pods and nodes, as the filters need them.
-func look(ctx context.Context, cluster *cluster) (*view, *fit.Rooms, error) {
+func look(ctx context.Context, cluster *cluster) (*view, *fit.Filters, error) {
 	life := ctx
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not everything that the scheduler's filters read could be listed within %s; see that you may list nodes, pods, volumes and claims", patience))
 	defer cancel()
@@ -61,8 +63,7 @@ func look(ctx context.Context, cluster *cluster) (*view, *fit.Rooms, error) {
 			return nil, nil, fmt.Errorf("listing %s: %w", kind, context.Cause(ctx))
 		}
 	}
-	rooms, err := filters.Take(taken.Pods, taken.Nodes)
-	return &view{taken}, rooms, err
+	return &view{taken}, filters, nil
 }
 
 // dividedBy is the spread that divides a pod, with all of its pods counted. It is nil if none does.
@@ -104,6 +105,7 @@ func (v *view) divides(ctx context.Context, spread *v1alpha1.WorkloadSpread, com
 			return nil, err
 		}
 		if of != nil && of.Name == spread.Name {
+			d.pods = append(d.pods, pod)
 			pods = append(pods, subset.Observe(pod, v.Node(pod.Spec.NodeName)))
 		}
 	}

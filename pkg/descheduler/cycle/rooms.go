@@ -2,7 +2,6 @@ package cycle
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -113,7 +112,7 @@ func (c *cluster) replacement(victim *corev1.Pod, pod *moves.Pod, in int) (*core
 		made = &corev1.Pod{ObjectMeta: *template.ObjectMeta.DeepCopy(), Spec: *template.Spec.DeepCopy()}
 		made.Namespace, made.OwnerReferences = victim.Namespace, victim.OwnerReferences
 		if in != subset.None && policy.Subsets[in].Patch != nil {
-			patched, err := applied(policy.Subsets[in].Patch, made)
+			patched, err := policy.Subsets[in].Patch.Apply(made)
 			if err != nil {
 				return nil, err
 			}
@@ -129,25 +128,6 @@ func (c *cluster) replacement(victim *corev1.Pod, pod *moves.Pod, in int) (*core
 	}
 	constraints.AddTo(made)
 	return made, nil
-}
-
-func applied(patch *subset.Patch, pod *corev1.Pod) (*corev1.Pod, error) {
-	content, err := json.Marshal(pod)
-	if err != nil {
-		return nil, err
-	}
-	var tree map[string]any
-	if err := json.Unmarshal(content, &tree); err != nil {
-		return nil, err
-	}
-	if tree, err = patch.ApplyToObject(tree); err != nil {
-		return nil, err
-	}
-	if content, err = json.Marshal(tree); err != nil {
-		return nil, err
-	}
-	patched := &corev1.Pod{}
-	return patched, json.Unmarshal(content, patched)
 }
 
 // Spares implements moves.Cluster.

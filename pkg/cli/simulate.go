@@ -1,0 +1,419 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/fit"
+	"github.com/berth-project/berth/pkg/simulate"
+	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
+)
+
+// Simulation is where the pods of a spread would be at one number of replicas.
+type Simulation struct {
+	Replicas int32            `json:"replicas"`
+	Subsets  []SimulatedPlace `json:"subsets"`
+	// Unplaced is how many would run in no subset, and Waiting how many would find no node or no slot.
+	Unplaced int32 `json:"unplaced"`
+	Waiting  int32 `json:"waiting"`
+	// Why counts the reasons of the filters for those that find no node, of the last subset that was tried.
+	Why string `json:"why,omitempty"`
+	// Moves are pods that are where they may not stay: the descheduler would move them. Only of pods that are there now.
+	Moves []SimulatedMove `json:"moves,omitempty"`
+}
+
+// SimulatedPlace is one subset.
+type SimulatedPlace struct {
+	Name string `json:"name"`
+	// Now is how many pods are there, and Then how many would be.
+	Now  int32 `json:"now"`
+	Then int32 `json:"then"`
+	// Quota is nil for no limit.
+	Quota *int32 `json:"quota,omitempty"`
+}
+
+// SimulatedMove is one pod.
+type SimulatedMove struct {
+	Pod string `json:"pod"`
+	// From is empty for a pod of no subset.
+	From   string          `json:"from,omitempty"`
+	Reason v1alpha1.Reason `json:"reason"`
+}
+
+// planned is what the spread alone says: every subset has all the nodes that it needs.
+func planned(policy *subset.Policy, replicas int32) Simulation {
+	plan := policy.Plan(replicas)
+	s := Simulation{Replicas: replicas, Subsets: places(policy, &plan)}
+	for i := range s.Subsets {
+		s.Subsets[i].Then = plan.Target[i]
+	}
+	if s.Unplaced = plan.Unplaced; policy.WhenFull == v1alpha1.WhenFullWait {
+		s.Waiting, s.Unplaced = s.Unplaced, 0
+	}
+	return s
+}
+
+func places(policy *subset.Policy, plan *subset.Plan) []SimulatedPlace {
+	all := make([]SimulatedPlace, len(policy.Subsets))
+	for i := range all {
+		all[i].Name = policy.Subsets[i].Name
+		if quota := plan.Quota[i]; quota != subset.NoLimit {
+			all[i].Quota = &quota
+		}
+	}
+	return all
+}
+
+// onCluster is where the pods would be on the nodes of the cluster: those that are there stay, unless there are too many, and others are placed one
+// by one as the scheduler would.
+func onCluster(ctx context.Context, v *view, filters *fit.Filters, d *dividing, replicas int32) (*Simulation, error) {
+	var bound []subset.Pod
+	byUID := map[types.UID]*corev1.Pod{}
+	for _, pod := range d.pods {
+		if o := subset.Observe(pod, v.Node(pod.Spec.NodeName)); o.Active && o.NodeName != "" {
+			bound = append(bound, o)
+			byUID[o.UID] = pod
+		}
+	}
+	plan := d.policy.Plan(replicas)
+	s := &Simulation{Replicas: replicas, Subsets: places(d.policy, &plan)}
+	for i := range bound {
+		if in, _ := d.policy.SubsetOf(&bound[i], d.spread.Name); in != subset.None {
+			s.Subsets[in].Now++
+		}
+	}
+	kept := cheapestGone(d.policy, &plan, d.spread.Name, bound, replicas)
+	roster := d.policy.NewRoster(&plan, d.spread.Name)
+	total := make(subset.Counts, len(s.Subsets))
+	for i := range kept {
+		if in := roster.Put(kept[i]).Subset; in == subset.None {
+			s.Unplaced++
+		} else {
+			total[in]++
+		}
+	}
+	for _, excess := range roster.Surplus() {
+		move := SimulatedMove{Pod: excess.Pod.Name, Reason: excess.Reason}
+		if excess.Subset != subset.None {
+			move.From = s.Subsets[excess.Subset].Name
+		}
+		s.Moves = append(s.Moves, move)
+	}
+	running := slices.DeleteFunc(slices.Clone(v.Pods), func(pod *corev1.Pod) bool {
+		_, is := byUID[pod.UID]
+		return is && !slices.ContainsFunc(kept, func(k subset.Pod) bool { return k.UID == pod.UID })
+	})
+	rooms, err := filters.Take(running, v.Nodes)
+	if err != nil {
+		return nil, err
+	}
+	template, err := v.NewPod(ctx, d.spread)
+	if err != nil {
+		return nil, err
+	}
+	p := &placing{policy: d.policy, plan: &plan, kept: total, rooms: rooms, template: template, full: map[int]bool{}}
+	for n := int32(len(kept)); n < replicas; n++ {
+		if err := p.place(ctx, s, n); err != nil {
+			return nil, err
+		}
+	}
+	for i := range s.Subsets {
+		s.Subsets[i].Then = p.kept[i]
+	}
+	return s, nil
+}
+
+// cheapestGone are the pods that are left when the workload is scaled down to so many: those that cost less go first, as they do with the ReplicaSet
+// controller.
+func cheapestGone(policy *subset.Policy, plan *subset.Plan, spread string, pods []subset.Pod, replicas int32) []subset.Pod {
+	costs := policy.Costs(plan, pods, spread)
+	slices.SortFunc(costs, func(a, b subset.PodCost) int {
+		if a.Pod.Ready != b.Pod.Ready {
+			if a.Pod.Ready {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(cmp.Compare(b.Cost, a.Cost), a.Pod.Created.Compare(b.Pod.Created), cmp.Compare(a.Pod.Name, b.Pod.Name))
+	})
+	kept := make([]subset.Pod, 0, len(costs))
+	left := map[types.UID]bool{}
+	for _, c := range costs[:min(len(costs), int(replicas))] {
+		left[c.Pod.UID] = true
+	}
+	for i := range pods {
+		if left[pods[i].UID] {
+			kept = append(kept, pods[i])
+		}
+	}
+	return kept
+}
+
+// placing places new pods of one workload.
+type placing struct {
+	policy   *subset.Policy
+	plan     *subset.Plan
+	kept     subset.Counts
+	rooms    *fit.Rooms
+	template *corev1.Pod
+	// full are the subsets without a node for one more. Pods of one workload are alike, and room only becomes less.
+	full map[int]bool
+}
+
+func (p *placing) place(ctx context.Context, s *Simulation, ordinal int32) error {
+	var closed subset.Mask
+	for i := range p.full {
+		if p.policy.Strategy == v1alpha1.AdaptiveScheduleStrategy {
+			closed = closed.With(i)
+		}
+	}
+	for {
+		verdict := p.policy.Admit(p.plan, p.kept, subset.Candidate{Closed: closed})
+		switch {
+		case !verdict.Allowed(), verdict.Subset != subset.None && p.full[verdict.Subset]:
+			s.Waiting++
+			return nil
+		}
+		pod, may := p.template.DeepCopy(), func(*corev1.Node) bool { return true }
+		pod.Name, pod.UID = fmt.Sprintf("simulated-%d", ordinal), types.UID(fmt.Sprintf("simulated-%d", ordinal))
+		if verdict.Subset != subset.None {
+			in := &p.policy.Subsets[verdict.Subset]
+			may = in.Holds
+			if in.Patch != nil {
+				patched, err := in.Patch.Apply(pod)
+				if err != nil {
+					return fmt.Errorf("applying the patch of subset %s: %w", in.Name, err)
+				}
+				pod = patched
+			}
+			in.Constraints.AddTo(pod)
+		}
+		node, result, why := p.rooms.Place(ctx, pod, nil, may)
+		switch {
+		case result == fit.Unknown:
+			return fmt.Errorf("the filters cannot say where a pod would go: %w", why)
+		case node != "" && verdict.Subset == subset.None:
+			s.Unplaced++
+			return nil
+		case node != "":
+			p.kept[verdict.Subset]++
+			return nil
+		case verdict.Subset == subset.None:
+			s.Waiting++
+			return nil
+		}
+		p.full[verdict.Subset] = true
+		survey, err := p.rooms.Survey(ctx, pod, nil, may)
+		if err != nil {
+			return err
+		}
+		s.Why = p.policy.Subsets[verdict.Subset].Name + ": " + fitting(Tier{Fit: survey.Fit, Nodes: survey.Nodes, Refused: survey.Refused})
+		if p.policy.Strategy != v1alpha1.AdaptiveScheduleStrategy {
+			s.Waiting++
+			return nil
+		}
+		closed = closed.With(verdict.Subset)
+	}
+}
+
+// simulateCommand is "kubectl berth simulate".
+type simulateCommand struct {
+	out         io.Writer
+	output      output
+	file        string
+	replicas    int32
+	scale       []int32
+	fromCluster bool
+}
+
+func newSimulate(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+	c := &simulateCommand{out: streams.Out}
+	cmd := &cobra.Command{
+		Use:   "simulate -f FILE",
+		Short: "Where pods would be with a spread, before it is applied",
+		Long: `Where pods would be with a spread, before it is applied. Nothing is written to the cluster.
+
+With --from-cluster the pods are placed on the cluster's nodes, beside the pods that run there, by the scheduler's own
+filters. Without, the spread alone is asked, as if every subset had all the nodes that it needs. A scenario file
+(*.txtar) is played from its beginning to its end.`,
+		Example: `  kubectl berth simulate -f spread.yaml --scale 5,10,100
+  kubectl berth simulate -f spread.yaml --from-cluster --replicas 200
+  kubectl berth simulate -f test/scenarios/one-one-three.txtar`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.run(cmd.Context(), func() (*cluster, error) { return connect(flags) })
+		},
+	}
+	c.output.addTo(cmd.Flags())
+	cmd.Flags().StringVarP(&c.file, "filename", "f", "", "File with a WorkloadSpread, or a scenario.")
+	cmd.Flags().Int32Var(&c.replicas, "replicas", -1, "Replicas to simulate (default those that the workload has in the cluster).")
+	cmd.Flags().Int32SliceVar(&c.scale, "scale", nil, "Several numbers of replicas, each simulated from what is there now.")
+	cmd.Flags().BoolVar(&c.fromCluster, "from-cluster", false, "Place the pods on the nodes of the cluster.")
+	cmd.MarkFlagsMutuallyExclusive("replicas", "scale")
+	return cmd
+}
+
+func (c *simulateCommand) run(ctx context.Context, connect func() (*cluster, error)) error {
+	if c.file == "" {
+		return errors.New("say what to simulate with -f FILE")
+	}
+	content, err := os.ReadFile(c.file)
+	if err != nil {
+		return err
+	}
+	if strings.HasSuffix(c.file, ".txtar") {
+		return c.play(content)
+	}
+	spread := &v1alpha1.WorkloadSpread{}
+	if err := yaml.UnmarshalStrict(content, spread); err != nil {
+		return fmt.Errorf("%s: %w; the file must hold one WorkloadSpread", c.file, err)
+	}
+	if spread.Kind != "WorkloadSpread" {
+		return fmt.Errorf("%s: it holds a %s and must hold a WorkloadSpread", c.file, or(spread.Kind, "file without kind"))
+	}
+	policy, errs := subset.Compile(&spread.Spec, field.NewPath("spec"))
+	if len(errs) > 0 {
+		return fmt.Errorf("%s: %w", c.file, errs.ToAggregate())
+	}
+	sizes := c.scale
+	if c.replicas >= 0 {
+		sizes = []int32{c.replicas}
+	}
+	if !c.fromCluster {
+		if len(sizes) == 0 {
+			return errors.New("say for how many pods with --replicas or --scale, or read the cluster with --from-cluster")
+		}
+		simulations := make([]Simulation, len(sizes))
+		for i, size := range sizes {
+			simulations[i] = planned(policy, size)
+		}
+		return c.print(simulations)
+	}
+	cluster, err := connect()
+	if err != nil {
+		return err
+	}
+	simulations, err := fromCluster(ctx, cluster, spread, sizes)
+	if err != nil {
+		return err
+	}
+	return c.print(simulations)
+}
+
+// fromCluster simulates each size, or the present one if there are none.
+func fromCluster(ctx context.Context, cluster *cluster, spread *v1alpha1.WorkloadSpread, sizes []int32) ([]Simulation, error) {
+	spread.Namespace = or(spread.Namespace, cluster.namespace)
+	spread.UID, spread.Generation = "simulated", 1
+	v, filters, err := look(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	return simulateOn(ctx, v, filters, spread, sizes)
+}
+
+func simulateOn(ctx context.Context, v *view, filters *fit.Filters, spread *v1alpha1.WorkloadSpread, sizes []int32) ([]Simulation, error) {
+	v.Suppose(spread)
+	winner, err := v.Lineage.Winner(ctx, spread.Namespace, workload.TargetOf(spread))
+	if err != nil {
+		return nil, err
+	}
+	if winner != nil && winner.Name != spread.Name {
+		return nil, fmt.Errorf("WorkloadSpread %s divides %s/%s already; simulate a change of that one", winner.Name, spread.Spec.TargetReference.Kind, spread.Spec.TargetReference.Name)
+	}
+	d, err := v.divides(ctx, spread, v.Lineage.Compiled(spread))
+	if err != nil {
+		return nil, err
+	}
+	if len(sizes) == 0 {
+		sizes = []int32{d.replicas}
+	}
+	var simulations []Simulation
+	for _, size := range sizes {
+		s, err := onCluster(ctx, v, filters, d, size)
+		if err != nil {
+			return nil, err
+		}
+		simulations = append(simulations, *s)
+	}
+	return simulations, nil
+}
+
+// play plays a scenario.
+func (c *simulateCommand) play(content []byte) error {
+	scenario, err := simulate.Parse(c.file, content)
+	if err != nil {
+		return err
+	}
+	checkpoints, err := simulate.Run(scenario)
+	if err != nil {
+		return err
+	}
+	if done, err := c.output.structured(c.out, checkpoints); done {
+		return err
+	}
+	for _, checkpoint := range checkpoints {
+		if _, err := fmt.Fprintf(c.out, "%s:%d\n%s", c.file, checkpoint.Line, checkpoint.Got); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *simulateCommand) print(simulations []Simulation) error {
+	if done, err := c.output.structured(c.out, simulations); done {
+		return err
+	}
+	p := paletteFor(c.out)
+	for i := range simulations {
+		s := &simulations[i]
+		rows := [][]cell{{{text: fmt.Sprintf("%d replicas", s.Replicas)}, {text: "NOW"}, {text: "THEN"}, {text: "QUOTA"}}}
+		for _, in := range s.Subsets {
+			quota := "-"
+			if in.Quota != nil {
+				quota = strconv.Itoa(int(*in.Quota))
+			}
+			then := cell{strconv.Itoa(int(in.Then)), plain}
+			if in.Now != in.Then {
+				then.color = yellow
+			}
+			rows = append(rows, []cell{{text: "  " + in.Name}, {text: strconv.Itoa(int(in.Now))}, then, {text: quota}})
+		}
+		if err := printTable(c.out, p, rows); err != nil {
+			return err
+		}
+		var text strings.Builder
+		if s.Unplaced > 0 {
+			fmt.Fprintf(&text, "  %s in no subset\n", pods(s.Unplaced, "runs", "run"))
+		}
+		if s.Waiting > 0 {
+			fmt.Fprintf(&text, "  %s\n", p.paint(yellow, pods(s.Waiting, "waits", "wait")))
+		}
+		if s.Why != "" {
+			fmt.Fprintf(&text, "  no node: %s\n", s.Why)
+		}
+		for _, move := range s.Moves {
+			fmt.Fprintf(&text, "  %s: %s, %s\n", p.paint(yellow, "would be moved"), move.Pod, or(move.From, "in no subset"))
+		}
+		if _, err := io.WriteString(c.out, text.String()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
