@@ -63,6 +63,26 @@ var forbidden = map[string]map[string]string{
 		"k8s.io/kubernetes":              "the simulator runs the model on plain data",
 		"sigs.k8s.io/controller-runtime": "the simulator runs the model on plain data",
 	},
+	"pkg/snapshot": {
+		module + "pkg/plugins":     "programs use it, and not the other way round",
+		module + "pkg/controller":  "programs use it, and not the other way round",
+		module + "pkg/descheduler": "programs use it, and not the other way round",
+		module + "cmd":             "nothing imports cmd",
+		"k8s.io/kubernetes":        "it is used by programs that are no scheduler",
+	},
+	"pkg/fit": {
+		module + "pkg/crd":               "it runs the filters of kube-scheduler and knows nothing of the product",
+		module + "pkg/subset":            "it runs the filters of kube-scheduler and knows nothing of the product",
+		"sigs.k8s.io/controller-runtime": "it is used by programs that are no controller",
+	},
+	"pkg/cli": {
+		module + "pkg/plugins":     "a command reads what the components write",
+		module + "pkg/controller":  "a command reads what the components write",
+		module + "pkg/webhook":     "a command reads what the components write",
+		module + "pkg/descheduler": "a command reads what the components write",
+		module + "pkg/sandbox":     "only cmd and tests start a control plane",
+		module + "cmd":             "nothing imports cmd",
+	},
 	"pkg/sandbox": {
 		module + "pkg/crd":    "the sandbox knows nothing of the product; pass it in",
 		module + "pkg/subset": "the sandbox knows nothing of the product; pass it in",
