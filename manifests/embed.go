@@ -6,7 +6,7 @@ import (
 	"io/fs"
 )
 
-//go:embed namespace.yaml workload-reader.yaml crd/*.yaml scheduler/rbac.yaml scheduler/flowschema.yaml controller/rbac.yaml policy/*.yaml
+//go:embed namespace.yaml workload-reader.yaml crd/*_*.yaml scheduler/rbac.yaml scheduler/flowschema.yaml controller/rbac.yaml policy/record.yaml
 //go:embed webhook/rbac.yaml webhook/certificate.yaml budget/rbac.yaml budget/protection.yaml budget/eviction.yaml budget/flowschema.yaml
 //go:embed descheduler/base/rbac.yaml
 var files embed.FS
@@ -43,13 +43,13 @@ var (
 var DeschedulerPolicy []byte
 
 // CRDs are the custom resource definitions.
-func CRDs() [][]byte { return read("crd/*.yaml") }
+func CRDs() [][]byte { return read("crd/*_*.yaml") }
 
 // Install is everything that Berth needs before its components start, in the order in which to apply it: definitions, namespace, roles,
 // policies, and the Secret for the webhook's certificate.
 func Install() [][]byte {
 	all := CRDs()
-	for _, pattern := range []string{"namespace.yaml", "workload-reader.yaml", "scheduler/rbac.yaml", "scheduler/flowschema.yaml", "controller/rbac.yaml", "policy/*.yaml",
+	for _, pattern := range []string{"namespace.yaml", "workload-reader.yaml", "scheduler/rbac.yaml", "scheduler/flowschema.yaml", "controller/rbac.yaml", "policy/record.yaml",
 		"webhook/rbac.yaml", "webhook/certificate.yaml", "budget/rbac.yaml", "budget/protection.yaml", "budget/eviction.yaml", "budget/flowschema.yaml",
 		"descheduler/base/rbac.yaml"} {
 		all = append(all, read(pattern)...)

@@ -270,7 +270,11 @@ func TestTheAPIServerDoesNotAskAboutPodsThatNoSpreadCanDivide(t *testing.T) {
 	for rule, tc := range tests {
 		t.Run(rule, func(t *testing.T) {
 			before := calls(t)
-			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "registry.k8s.io/pause:3.10"}}}}
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-"}, Spec: corev1.PodSpec{
+				SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: ptr.To(true), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+				Containers: []corev1.Container{{Name: "main", Image: "registry.k8s.io/pause:3.10", SecurityContext: &corev1.SecurityContext{ // Berth's own namespace asks for it
+					AllowPrivilegeEscalation: ptr.To(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}}}},
+			}}
 			tc.pod(pod)
 			made, err := the.Client.CoreV1().Pods(tc.namespace).Create(t.Context(), pod, metav1.CreateOptions{})
 			if err != nil {
@@ -994,7 +998,7 @@ func TestCertificatesFromCertManager(t *testing.T) {
 			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &d); err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff([]string{"--webhook-certs=provided"}, d.Spec.Template.Spec.Containers[0].Args); diff != "" {
+			if diff := cmp.Diff([]string{"--webhook-certs=provided", "--metrics-bind-address=:8080"}, d.Spec.Template.Spec.Containers[0].Args); diff != "" {
 				t.Errorf("args (-want +got):\n%s", diff)
 			}
 			if volume := d.Spec.Template.Spec.Volumes[0]; volume.Secret == nil || volume.Secret.SecretName != "berth-webhook-cert" {
@@ -1008,7 +1012,7 @@ func TestCertificatesFromCertManager(t *testing.T) {
 		}
 	}
 	want := map[string]int{"MutatingWebhookConfiguration": 2, "ValidatingWebhookConfiguration": 2, "Deployment": 1, "Issuer": 1, "Certificate": 1, "Service": 1,
-		"ValidatingAdmissionPolicy": 2, "ValidatingAdmissionPolicyBinding": 2, "FlowSchema": 1, "PriorityLevelConfiguration": 1}
+		"ValidatingAdmissionPolicy": 2, "ValidatingAdmissionPolicyBinding": 2, "FlowSchema": 1, "PriorityLevelConfiguration": 1, "PodDisruptionBudget": 1}
 	if diff := cmp.Diff(want, kinds, cmpopts.IgnoreMapEntries(func(kind string, _ int) bool {
 		return strings.Contains(kind, "Role") || kind == "ServiceAccount"
 	})); diff != "" {
