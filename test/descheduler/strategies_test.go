@@ -110,6 +110,7 @@ func TestOnePodComesHomeForOneFreePlace(t *testing.T) {
 			t.Fatalf("with the room taken: moved %+v", moved)
 		}
 	}
+	expectQueriedMetrics(t)
 }
 
 // Case 25: no subset has room: nothing is evicted in 30 cycles. Capacity appears, and the layout converges.

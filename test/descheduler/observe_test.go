@@ -1,0 +1,35 @@
+package descheduler
+
+import (
+	"testing"
+
+	"k8s.io/component-base/metrics/legacyregistry"
+
+	"github.com/berth-project/berth/test/harness"
+)
+
+// expectQueriedMetrics fails the test if an alert or the dashboard asks the descheduler for a metric that it does not have after a cycle that
+// has moved some pods and kept others.
+func expectQueriedMetrics(t *testing.T) {
+	t.Helper()
+	names, err := harness.QueriedMetrics("berth_descheduler_")
+	if err != nil {
+		t.Fatal(err)
+	}
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := map[string]bool{}
+	for _, family := range families {
+		there[family.GetName()] = true
+	}
+	for _, name := range names {
+		if !there[name] {
+			t.Errorf("no metric %s", name)
+		}
+	}
+	if len(names) == 0 {
+		t.Error("no query asks for metrics of the descheduler")
+	}
+}

@@ -1,0 +1,97 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-project/berth/cmd/sandbox/product"
+	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/test/harness"
+)
+
+// controllerMetrics are those of the controller, which serves them without encryption.
+func controllerMetrics(ctx context.Context) (string, error) {
+	for _, status := range the.Sandbox.Status() {
+		if status.Name != product.Controller {
+			continue
+		}
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+status.Address+"/metrics", nil)
+		if err != nil {
+			return "", err
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return "", err
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		return string(text), err
+	}
+	return "", fmt.Errorf("there is no controller")
+}
+
+// TestAlertsAndDashboardAskForMetricsThatAreThere: once there was a pod, a spread and a refused eviction. Those of the descheduler are in
+// test/descheduler.
+func TestAlertsAndDashboardAskForMetricsThatAreThere(t *testing.T) {
+	pools(t, "a", "b")
+	ns := namespace(t)
+	t.Cleanup(func() {
+		if err := the.Dynamic.Resource(policyv1alpha1.Resource).Namespace(ns).DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	apply(t, ns, spreadHeader+"\n  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}"+fmt.Sprintf(twoPools, "2"))
+	apply(t, ns, `
+apiVersion: policy.kruise.io/v1alpha1
+kind: PodUnavailableBudget
+metadata: {name: web}
+spec: {selector: {matchLabels: {app: web}}, maxUnavailable: 0}`)
+	apply(t, ns, deployment("web", 2, ""))
+	expectPlaces(t, ns, "a=2 b=0")
+	expectEnforced(t, ns, "web", 2)
+	pods, err := the.Pods(t.Context(), ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eviction := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: pods[0].Name}}
+	if err := the.Client.PolicyV1().Evictions(ns).Evict(t.Context(), eviction); !apierrors.IsTooManyRequests(err) {
+		t.Fatalf("evicted against the budget: %v", err)
+	}
+
+	var wanted []string
+	for _, prefix := range []string{"scheduler_workloadspread_", "berth_workloadspread", "berth_webhook_", "berth_budget_"} {
+		names, err := harness.QueriedMetrics(prefix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(names) == 0 {
+			t.Errorf("no query asks for %s*", prefix)
+		}
+		wanted = append(wanted, names...)
+	}
+	waitFor(t, "the metrics", func(ctx context.Context) (string, error) {
+		ofScheduler, err := metricsOf(ctx, the, product.Scheduler, 0)
+		if err != nil {
+			return "", err
+		}
+		ofController, err := controllerMetrics(ctx)
+		if err != nil {
+			return "", err
+		}
+		var missing []string
+		for _, name := range wanted {
+			if !strings.Contains(ofScheduler+ofController, "\n# TYPE "+name+" ") {
+				missing = append(missing, name)
+			}
+		}
+		return strings.Join(missing, " "), nil
+	})
+}
