@@ -3,6 +3,7 @@ package budget
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -39,24 +40,25 @@ spec:
 `
 )
 
-// fullNode is a node of the test with two pods of the budget web on it, one of which a pod like urgent would have to preempt.
-func fullNode(t *testing.T, rule string) (namespace string) {
+// fullNode makes a node of the test with two pods of the budget web on it, one of which a pod like urgent would have to preempt.
+func fullNode(t *testing.T, rule string) (namespace, node string) {
 	t.Helper()
-	namespace = newNamespace(t)
-	node := sandbox.NewNode("prio-"+namespace, "zone-a", map[string]string{"prio": namespace}, []corev1.Taint{{Key: "prio", Effect: corev1.TaintEffectNoSchedule}},
+	name := fmt.Sprintf("prio-%x", rand.Uint64())
+	object := sandbox.NewNode(name, "zone-a", map[string]string{"prio": name}, []corev1.Taint{{Key: "prio", Effect: corev1.TaintEffectNoSchedule}},
 		sandbox.Allocatable(resource.MustParse("1"), resource.MustParse("4Gi")))
-	if err := the.Sandbox.CreateNodes(t.Context(), []*corev1.Node{node}); err != nil {
+	if err := the.Sandbox.CreateNodes(t.Context(), []*corev1.Node{object}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := the.DeleteNodes(context.Background(), []*corev1.Node{node}); err != nil {
+		if err := the.DeleteNodes(context.Background(), []*corev1.Node{object}); err != nil {
 			t.Error(err)
 		}
 	})
-	template := strings.Replace(fmt.Sprintf(deployment, 2), "      containers:", fmt.Sprintf(onPrio, namespace), 1)
+	namespace = newNamespace(t) // whose pods go before the node does
+	template := strings.Replace(fmt.Sprintf(deployment, 2), "      containers:", fmt.Sprintf(onPrio, name), 1)
 	apply(t, namespace, strings.Replace(template, "cpu: 10m", "cpu: 400m", 1)+"---"+fmt.Sprintf(pub, rule))
 	inForce(t, namespace, 2)
-	return namespace
+	return namespace, name
 }
 
 // scheduled is what is said of the pod urgent: where it is, or why it is nowhere.
@@ -77,7 +79,7 @@ func scheduled(ctx context.Context, t *testing.T, namespace string) (node, why s
 func expectPlaced(t *testing.T, namespace string) {
 	t.Helper()
 	waitFor(t, "the urgent pod to have a node", func(ctx context.Context) (string, error) {
-		if node, why := scheduled(ctx, t, namespace); node == "" {
+		if on, why := scheduled(ctx, t, namespace); on == "" {
 			return "it has none: " + why, nil
 		}
 		return "", nil
@@ -99,13 +101,13 @@ func marked(t *testing.T, namespace string) (names []string) {
 
 // TestPreemptionSparesPodsWithoutRoomAndTakesThemWhenThereIsSome: case 16, Berth's scheduler.
 func TestPreemptionSparesPodsWithoutRoomAndTakesThemWhenThereIsSome(t *testing.T) {
-	namespace := fullNode(t, "minAvailable: 2")
+	namespace, node := fullNode(t, "minAvailable: 2")
 	w := watch(t, namespace, 2)
 	asked := reviews(t, namespace, anyone)
-	apply(t, namespace, fmt.Sprintf(urgent, "berth-scheduler", namespace))
+	apply(t, namespace, fmt.Sprintf(urgent, "berth-scheduler", node))
 	waitFor(t, "the urgent pod to be told whom it cannot have", func(ctx context.Context) (string, error) {
-		node, why := scheduled(ctx, t, namespace)
-		return map[bool]string{false: why}[node == "" && strings.Contains(why, "PodUnavailableBudget")], nil
+		on, why := scheduled(ctx, t, namespace)
+		return map[bool]string{false: why}[on == "" && strings.Contains(why, "PodUnavailableBudget")], nil
 	})
 	if n := asked.Load(); n > 0 {
 		t.Errorf("the API server was asked %d times for what the budget's status says already", n)
@@ -124,7 +126,7 @@ func TestPreemptionSparesPodsWithoutRoomAndTakesThemWhenThereIsSome(t *testing.T
 // TestPreemptionTriesARefusedVictimOnlyOnce: case 16, Berth's scheduler, when the budget's status promises more than there is. Here another webhook
 // knows better.
 func TestPreemptionTriesARefusedVictimOnlyOnce(t *testing.T) {
-	namespace := fullNode(t, "minAvailable: 1")
+	namespace, node := fullNode(t, "minAvailable: 1")
 	watch(t, namespace, 1)
 	var attempts, real atomic.Int64
 	var yield atomic.Bool
@@ -137,10 +139,10 @@ func TestPreemptionTriesARefusedVictimOnlyOnce(t *testing.T) {
 		}
 		return yield.Load()
 	})
-	apply(t, namespace, fmt.Sprintf(urgent, "berth-scheduler", namespace))
+	apply(t, namespace, fmt.Sprintf(urgent, "berth-scheduler", node))
 	waitFor(t, "the urgent pod to give up on both", func(ctx context.Context) (string, error) {
-		node, why := scheduled(ctx, t, namespace)
-		return map[bool]string{false: why}[node == "" && strings.Contains(why, "PodUnavailableBudget")], nil
+		on, why := scheduled(ctx, t, namespace)
+		return map[bool]string{false: why}[on == "" && strings.Contains(why, "PodUnavailableBudget")], nil
 	})
 	if attempts.Load() > 2 || real.Load() > 0 {
 		t.Errorf("two victims were tried %d times, %d of them for good", attempts.Load(), real.Load())
@@ -156,10 +158,10 @@ func TestPreemptionTriesARefusedVictimOnlyOnce(t *testing.T) {
 // TestTheDefaultSchedulerCannotPreemptWithoutRoom: case 16, a scheduler that knows nothing of budgets. It goes on with other pods meanwhile, and what it
 // has told its victim is taken back.
 func TestTheDefaultSchedulerCannotPreemptWithoutRoom(t *testing.T) {
-	namespace := fullNode(t, "minAvailable: 2")
+	namespace, node := fullNode(t, "minAvailable: 2")
 	w := watch(t, namespace, 2)
 	refused := reviews(t, namespace, refusedToKubernetes)
-	apply(t, namespace, fmt.Sprintf(urgent, "default-scheduler", namespace))
+	apply(t, namespace, fmt.Sprintf(urgent, "default-scheduler", node))
 	waitFor(t, "the preemption to be refused", func(ctx context.Context) (string, error) {
 		return map[bool]string{false: "it is not"}[refused.Load() > 0], nil
 	})
