@@ -87,6 +87,7 @@ func run(ctx context.Context, f flags) error {
 		return fmt.Errorf("finding the API server: %w", err)
 	}
 	config.QPS, config.Burst = clientQPS, clientBurst
+	config.DisableCompression = true // it takes longer than it saves, and deletions wait for lists of pods
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme,
 		Cache:                         controller.CacheOptions(),

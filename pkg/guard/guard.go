@@ -25,7 +25,8 @@ import (
 // Guard decides.
 type Guard struct {
 	// live reads from the API server.
-	live client.Reader
+	live       client.Reader
+	namespaces *namespaces
 	// cached finds the budgets of a namespace. What it finds is read again before it counts.
 	cached client.Reader
 	clock  clock.PassiveClock
@@ -69,8 +70,8 @@ func (g *Guard) Decide(ctx context.Context, request Request) (budget.Verdict, er
 	if answer.Allowed {
 		return answer, nil
 	}
-	// Refusals are rare enough to ask once more whether the namespace is going, which no budget may stop.
-	terminating, err := g.isTerminating(ctx, request.Pod.Namespace)
+	// No budget may stop a namespace from going.
+	terminating, err := g.namespaces.isTerminating(ctx, request.Pod.Namespace)
 	if err != nil {
 		return budget.Verdict{}, err
 	}
@@ -131,17 +132,6 @@ func mayCover(pub *v1alpha1.PodUnavailableBudget, pod *corev1.Pod) bool {
 		return false // the controller says so in the budget's conditions
 	}
 	return policy.Target != nil || policy.Selector.Matches(labels.Set(pod.Labels))
-}
-
-func (g *Guard) isTerminating(ctx context.Context, name string) (bool, error) {
-	var namespace corev1.Namespace
-	if err := g.live.Get(ctx, types.NamespacedName{Name: name}, &namespace); err != nil {
-		if apierrors.IsNotFound(err) {
-			return true, nil
-		}
-		return false, fmt.Errorf("reading namespace %s: %w", name, err)
-	}
-	return namespace.DeletionTimestamp != nil, nil
 }
 
 // store is what a line needs of the API server.

@@ -189,8 +189,8 @@ func TestTwoHundredDeletionsAreDecidedWithinTwoSeconds(t *testing.T) {
 // TestAnAnswerTakesMilliseconds has one operation at a time, each when the one before is over. Limits are those for a machine that does nothing else; the
 // short form, which shares its machine, knows only that something is wrong.
 func TestAnAnswerTakesMilliseconds(t *testing.T) {
-	const operations = 60
-	namespace := web(t, 100, "maxUnavailable: 80%")
+	const operations = 40
+	namespace := web(t, 50, "maxUnavailable: 90%")
 	noReplacements(t)
 	limits := map[int]time.Duration{50: 5 * time.Millisecond, 99: 50 * time.Millisecond}
 	operate := func(what string, operation operation) {

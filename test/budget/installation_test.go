@@ -85,6 +85,7 @@ func install(ctx context.Context) (*installation, error) {
 	}
 	// As the service account, so that its roles are tested too.
 	i.config = rest.CopyConfig(the.Sandbox.RESTConfig())
+	i.config.DisableCompression = true // as the controller does
 	i.config.Impersonate = rest.ImpersonationConfig{
 		UserName: "system:serviceaccount:berth-system:berth-controller",
 		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:berth-system", "system:authenticated"},
