@@ -797,6 +797,7 @@ func TestWhatIsRecordedIsNotMovedAgain(t *testing.T) {
 	})
 }
 
+// Case 37.
 func TestTheOrderOfCandidatesIsStrictAndWeak(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var pods []Pod
@@ -821,7 +822,7 @@ func TestTheOrderOfCandidatesIsStrictAndWeak(t *testing.T) {
 	}
 }
 
-// The preferred subset takes pods and loses them again, at random, for a day, with a look every two minutes. However it does that, the number of
+// Case 26, in the model: the preferred subset takes pods and loses them again, at random, for a day, with a look every two minutes. However it does that, the number of
 // moves in any two hours is bounded by the rounds that fit into them.
 func TestAFlappingSubsetIsLeftAlone(t *testing.T) {
 	for seed := range uint64(50) {

@@ -129,6 +129,7 @@ func TestACycleTakesFromABudgetWhatItHas(t *testing.T) {
 	}
 }
 
+// Case 22: bare pods are never evicted; that a pod is young or has local storage is no reason of ours.
 func TestEvictable(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*corev1.Pod)

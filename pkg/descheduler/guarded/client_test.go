@@ -151,6 +151,7 @@ func TestResultsKeepTheirType(t *testing.T) {
 	}
 }
 
+// Case 31: an answer that asks to come back later, as a PodDisruptionBudget that is being processed gives it, does not hold the cycle up.
 func TestAnEvictionIsSentOnceAndHasADeadline(t *testing.T) {
 	s := newServer(t)
 	s.code, s.retryAfter = http.StatusTooManyRequests, "10"
@@ -166,6 +167,7 @@ func TestAnEvictionIsSentOnceAndHasADeadline(t *testing.T) {
 	}
 }
 
+// Case 34: when the API server or a webhook fails or does not answer, the rest of the cycle is left to the next one.
 func TestAfterTooManyFailuresNoMoreAreSentInTheCycle(t *testing.T) {
 	s := newServer(t)
 	c := clientOf(t, s, Options{TripAfter: 3})

@@ -1,7 +1,7 @@
 // Command descheduler measures one cycle of berth-descheduler, as a CronJob runs it, on a sandbox of many nodes, pods and spreads: from the start of
 // the process to its end, and the most memory that it held.
 //
-// Cases: "at rest" there is nothing to do; "without room" two fifths of all pods should come home and no node has room, so that every spread is proved
+// This is case 35 of the descheduler's tests. Its cases: "at rest" there is nothing to do; "without room" two fifths of all pods should come home and no node has room, so that every spread is proved
 // to have none; "moves" one pod of every spread is evicted, with the writes before and the events after.
 package main
 
