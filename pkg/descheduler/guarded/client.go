@@ -238,3 +238,9 @@ func (pods) EvictV1beta1(context.Context, *policyv1beta1.Eviction) error { retur
 
 // Evict implements PodInterface.
 func (pods) Evict(context.Context, *policyv1beta1.Eviction) error { return errBeta }
+
+// IsWatchListSemanticsUnSupported is what a clientset says of itself beyond its interface, and informers ask: fake ones cannot list by watching.
+func (c *Client) IsWatchListSemanticsUnSupported() bool {
+	says, ok := c.Interface.(interface{ IsWatchListSemanticsUnSupported() bool })
+	return ok && says.IsWatchListSemanticsUnSupported()
+}
