@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -281,12 +280,8 @@ func (m *statuses) measureRestart(ctx context.Context, spreads int) error {
 			return "the next one is on its way", nil //nolint:nilerr // it does not answer yet
 		}
 		seen := 0.0
-		for line := range strings.Lines(string(text)) {
-			if strings.HasPrefix(line, `controller_runtime_reconcile_total{controller="workloadspread",result="success"}`) {
-				if seen, err = strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' '):]), 64); err != nil {
-					return "", err
-				}
-			}
+		for _, result := range []string{"success", "requeue_after"} { // a spread whose pods were counted is looked at again after a while
+			seen += text.value(`controller_runtime_reconcile_total{controller="workloadspread",result="` + result + `"}`)
 		}
 		if first.IsZero() && seen > 0 {
 			first = time.Now()
