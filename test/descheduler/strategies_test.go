@@ -222,10 +222,10 @@ func TestARelabelledNodeIsGivenTimeToComeBack(t *testing.T) {
 func TestAnUnschedulablePodLeavesItsSubset(t *testing.T) {
 	ns := newNamespace(t)
 	pool(t, ns, "b", "32")
-	local := strings.Replace(workload("ReplicaSet", 2, "100m"), "containers:", "volumes: [{name: scratch, emptyDir: {}}]\n      containers:", 1)
+	local := strings.Replace(workload("ReplicaSet", 1, "100m"), "containers:", "volumes: [{name: scratch, emptyDir: {}}]\n      containers:", 1)
 	apply(t, ns, spreadOf(ns, "ReplicaSet", "{type: Adaptive, adaptive: {rescheduleCriticalSeconds: 60}}", "a!patched=- b!patched=-")+"---"+local)
 	var since time.Time
-	waitFor(t, "two unschedulable pods", func(ctx context.Context) (string, error) {
+	waitFor(t, "an unschedulable pod", func(ctx context.Context) (string, error) {
 		pods, err := live(ctx, ns)
 		if err != nil {
 			return "", err
@@ -241,7 +241,7 @@ func TestAnUnschedulablePodLeavesItsSubset(t *testing.T) {
 				}
 			}
 		}
-		if n != 2 {
+		if n != 1 {
 			return fmt.Sprintf("%d are", n), nil
 		}
 		return "", nil
@@ -255,10 +255,10 @@ func TestAnUnschedulablePodLeavesItsSubset(t *testing.T) {
 		t.Fatalf("at its time: moved %+v, kept %v", moved, kept)
 	}
 	moved, _ := mustDeschedule(t, strict, at(since.Add(66*time.Second)))
-	if len(moved) != 2 || moved[0].Reason != v1alpha1.ReasonUnschedulableTooLong || moved[0].From != "a" || moved[0].To != "b" {
+	if len(moved) != 1 || moved[0].Reason != v1alpha1.ReasonUnschedulableTooLong || moved[0].From != "a" || moved[0].To != "b" {
 		t.Fatalf("after its time: moved %+v", moved)
 	}
-	expectLayout(t, ns, "b=2")
+	expectLayout(t, ns, "b=1")
 }
 
 // A paused spread keeps its pods, whatever there is to do.
@@ -332,8 +332,9 @@ profiles:
 	watch.expect(t, 0)
 }
 
-// The filter keeps strategies of others from pods whose budget has no room: they are not even asked for.
-func TestOurFilterSparesOthersTheRefusal(t *testing.T) {
+// A strategy of the framework's, which knows of no PodUnavailableBudget, evicts what one allows in the same binary, and the filter keeps it from pods of
+// one that has no room: nothing is attempted.
+func TestStrategiesOfOthersKeepToBudgets(t *testing.T) {
 	ns := newNamespace(t)
 	pool(t, ns, "a", "32")
 	apply(t, ns, spreadOf(ns, "ReplicaSet", adaptive, "a=-")+"---"+workload("ReplicaSet", 4, "100m")+`---
@@ -372,6 +373,14 @@ profiles:
 		t.Errorf("exit code %d: %v", descheduler.ExitCode(err), err)
 	}
 	atRest(t, ns, 4)
+	watch.expect(t, 1)
+	if _, err := the.Dynamic.Resource(pubResource).Namespace(ns).Patch(t.Context(), "web", types.MergePatchType, []byte(`{"spec":{"maxUnavailable":0}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	inForce(t, ns, 0)
+	if _, err := descheduleOnce(t, policy); err != nil { // had it been attempted, the code would be 2
+		t.Errorf("exit code %d: %v", descheduler.ExitCode(err), err)
+	}
 	watch.expect(t, 1)
 }
 

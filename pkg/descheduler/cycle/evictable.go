@@ -21,6 +21,9 @@ func Evictable(pod *corev1.Pod) bool {
 	return pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
 }
 
+// Spares is true if the budgets of a pod have room for its eviction. It takes nothing.
+func (c *Cycle) Spares(pod *corev1.Pod) bool { return c.budgets.spare(pod) }
+
 // Spare is true if the budgets of a pod have room for its eviction, and counts it as evicted then. It is for plugins that evict by themselves.
 func (c *Cycle) Spare(pod *corev1.Pod) bool {
 	if !c.budgets.spare(pod) {

@@ -52,13 +52,21 @@ func New(world *cycle.World, obj runtime.Object) (*Plugin, error) {
 // Name of the plugin.
 func (p *Plugin) Name() string { return Name }
 
-// Filter is false for pods that must not be evicted.
-func (p *Plugin) Filter(pod *corev1.Pod) bool { return !p.looksAt(pod) || cycle.Evictable(pod) }
+// Filter is false for pods that must not be evicted, or whose budgets have no room now. It takes nothing: it is asked about many pods of which few are
+// evicted.
+func (p *Plugin) Filter(pod *corev1.Pod) bool {
+	return !p.looksAt(pod) || cycle.Evictable(pod) && p.within(pod, (*cycle.Cycle).Spares)
+}
 
-// PreEvictionFilter is called right before a pod is evicted. It is false if a budget has no room for it, and otherwise takes that room for the rest of
-// the cycle.
+// PreEvictionFilter is called by some strategies right before a pod is evicted. It is false if a budget has no room for it, and otherwise takes that
+// room for the rest of the cycle.
 func (p *Plugin) PreEvictionFilter(pod *corev1.Pod) bool {
-	if p.ignoreBudgets || !p.looksAt(pod) {
+	return !p.looksAt(pod) || p.within(pod, (*cycle.Cycle).Spare)
+}
+
+// within asks the cycle about the budgets of a pod.
+func (p *Plugin) within(pod *corev1.Pod, ask func(*cycle.Cycle, *corev1.Pod) bool) bool {
+	if p.ignoreBudgets {
 		return true
 	}
 	c, err := p.world.Cycle()
@@ -66,7 +74,7 @@ func (p *Plugin) PreEvictionFilter(pod *corev1.Pod) bool {
 		klog.Background().Error(err, "Keeping a pod, because budgets are not known", "pod", klog.KObj(pod))
 		return false
 	}
-	return c.Spare(pod)
+	return ask(c, pod)
 }
 
 func (p *Plugin) looksAt(pod *corev1.Pod) bool {
