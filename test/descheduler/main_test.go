@@ -57,6 +57,10 @@ func run(m *testing.M) (code int, err error) {
 		klog.LogToStderr(false)
 		klog.SetOutput(nowhere{})
 	}
+	var level klog.Level
+	if err := level.Set(os.Getenv("BERTH_LOG")); os.Getenv("BERTH_LOG") != "" && err != nil {
+		return 1, err
+	}
 	ctrl.SetLogger(klog.NewKlogr())
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

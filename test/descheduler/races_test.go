@@ -67,7 +67,7 @@ func TestAPodThatIsBoundMeanwhileStays(t *testing.T) {
 		if err != nil || len(pods) == 1 && len(pods[0].Status.Conditions) > 0 {
 			return "", err
 		}
-		return layout(pods), nil
+		return "they are " + layout(pods) + ".", nil
 	})
 	watch := watchDisruptions(t, ns, 0)
 	bound := false

@@ -138,7 +138,7 @@ func expectLayout(t *testing.T, ns, want string) {
 			}
 		}
 		if got := layout(pods); got != want {
-			return got, nil
+			return "it is " + got + ".", nil
 		}
 		return "", nil
 	})
@@ -155,7 +155,7 @@ func atRest(t *testing.T, ns string, replicas int) []corev1.Pod {
 		}
 		all = pods
 		if len(pods) != replicas || slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil || !isReady(&p) }) {
-			return layout(pods), nil
+			return "they are " + layout(pods) + ".", nil
 		}
 		return "", nil
 	})

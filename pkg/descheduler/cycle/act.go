@@ -71,6 +71,7 @@ func (c *Cycle) Run(ctx context.Context, strategy Strategy) error {
 		if !strategy.Scope.has(s.object) {
 			continue
 		}
+		klog.FromContext(ctx).V(4).Info("Deciding", "workloadspread", klog.KObj(s.object), "generation", s.object.Generation, "pods", len(s.facts.Pods), "replicas", s.facts.Replicas, "quota", s.facts.Policy.Plan(s.facts.Replicas).Quota, "moves", s.facts.Moves)
 		decision := strategy.Decide(&s.facts, &cluster{Cycle: c, ctx: ctx, spread: s, strategy: &strategy})
 		for _, held := range decision.Held {
 			c.noteHeld(&strategy, s, held)

@@ -46,7 +46,7 @@ func (c *Cycle) send(ctx context.Context, regarding, related corev1.ObjectRefere
 	ctx, cancel := context.WithTimeout(ctx, c.world.options.CallTimeout)
 	defer cancel()
 	event := &eventsv1.Event{
-		ObjectMeta:          metav1.ObjectMeta{GenerateName: regarding.Name + ".", Namespace: regarding.Namespace},
+		ObjectMeta:          metav1.ObjectMeta{GenerateName: regarding.Name + "-", Namespace: regarding.Namespace},
 		EventTime:           metav1.NewMicroTime(c.world.options.Clock.Now()),
 		ReportingController: reporter,
 		ReportingInstance:   reporter,
