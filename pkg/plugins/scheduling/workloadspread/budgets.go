@@ -9,12 +9,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -63,8 +63,13 @@ func newBudgets(clock clock.WithDelayedExecution, parent func(string, workload.O
 // servedInterval is how often the API server is asked whether it serves PodUnavailableBudgets, until it does.
 const servedInterval = 30 * time.Second
 
+// serverResources is what run asks of discovery.
+type serverResources interface {
+	ServerResourcesForGroupVersion(groupVersion string) (*metav1.APIResourceList, error)
+}
+
 // run watches PodUnavailableBudgets once the API server serves them. Without their definition there are none, and the scheduler does without.
-func (b *budgets) run(ctx context.Context, served discovery.ServerResourcesInterface, informer cache.SharedIndexInformer) {
+func (b *budgets) run(ctx context.Context, served serverResources, informer cache.SharedIndexInformer) {
 	logger := klog.FromContext(ctx)
 	err := wait.PollUntilContextCancel(ctx, servedInterval, true, func(context.Context) (bool, error) {
 		_, err := served.ServerResourcesForGroupVersion(policyv1alpha1.GroupVersion.String())

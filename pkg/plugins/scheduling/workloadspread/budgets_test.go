@@ -2,10 +2,13 @@ package workloadspread
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -16,9 +19,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
@@ -255,4 +260,51 @@ func TestTheLeastImportantOfABudgetGoFirst(t *testing.T) {
 	if want := []string{"low", "middle", "high"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
+}
+
+// discovery answers whether PodUnavailableBudgets are served.
+type discovery struct{ answers []error }
+
+func (d *discovery) ServerResourcesForGroupVersion(string) (*metav1.APIResourceList, error) {
+	err := d.answers[0]
+	d.answers = d.answers[1:]
+	return &metav1.APIResourceList{}, err
+}
+
+func TestBudgetsAreWatchedOnceTheyAreServed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		absent := apierrors.NewNotFound(schema.GroupResource{}, "")
+		served, lists := &discovery{[]error{absent, errors.New("the API server does not answer"), absent, nil}}, 0
+		informer := cache.NewSharedIndexInformer(&cache.ListWatch{
+			ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+				lists++
+				return &policyv1alpha1.PodUnavailableBudgetList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: []policyv1alpha1.PodUnavailableBudget{*pubWith(4, 4)}}, nil
+			},
+			WatchFuncWithContext: func(_ context.Context, options metav1.ListOptions) (apiwatch.Interface, error) {
+				if options.SendInitialEvents != nil {
+					return nil, apierrors.NewInvalid(schema.GroupKind{}, "", nil) // it is asked for a list then
+				}
+				return apiwatch.NewFake(), nil
+			},
+		}, &policyv1alpha1.PodUnavailableBudget{}, 0, cache.Indexers{})
+		s := newShore()
+		if _, err := informer.AddEventHandler(s.events()); err != nil {
+			t.Fatal(err)
+		}
+		var running sync.WaitGroup
+		running.Go(func() { s.run(ctx, served, informer) })
+		time.Sleep(3*servedInterval - time.Second)
+		synctest.Wait()
+		if lists > 0 || !s.areNone() {
+			t.Error("budgets are watched before they are served")
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if lists == 0 || s.areNone() {
+			t.Error("budgets are served and not watched")
+		}
+		cancel()
+		running.Wait()
+	})
 }
