@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/test/harness"
 )
 
 const deployment = `
@@ -88,7 +89,12 @@ func apply(t *testing.T, namespace, text string) {
 // inForce waits until the budget web counts so many available pods, all of them protected.
 func inForce(t *testing.T, namespace string, available int) {
 	t.Helper()
-	waitFor(t, fmt.Sprintf("%d protected pods", available), func(ctx context.Context) (string, error) {
+	inForceWithin(t, harness.Patience, namespace, available)
+}
+
+func inForceWithin(t *testing.T, patience time.Duration, namespace string, available int) {
+	t.Helper()
+	poll(t, patience, fmt.Sprintf("%d protected pods", available), func(ctx context.Context) (string, error) {
 		b, err := read(ctx, namespace)
 		if err != nil {
 			return "", err
@@ -126,7 +132,7 @@ func waitFor(t *testing.T, what string, condition func(context.Context) (missing
 func poll(t *testing.T, patience time.Duration, what string, condition func(context.Context) (missing string, err error)) {
 	t.Helper()
 	var last string
-	err := wait.PollUntilContextTimeout(t.Context(), 200*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
 		var err error
 		last, err = condition(ctx)
 		return last == "", err
