@@ -23,6 +23,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
@@ -49,6 +50,7 @@ func main() {
 	flag.IntVar(&s.spreads, "spreads", 200, "spreads, one for each workload")
 	flag.IntVar(&s.runs, "runs", 3, "runs of each case")
 	flag.Parse()
+	rest.SetDefaultWarningHandler(rest.NoWarnings{}) // of the spreads that are there before their workloads
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, s)
 	stop()
