@@ -323,6 +323,7 @@ profiles:
 		}
 		return fmt.Sprint(pdb.Status), nil
 	})
+	oldEnough(t, ns)
 	if _, err := descheduleOnce(t, stock, clientDryRun); descheduler.ExitCode(err) != descheduler.ExitDone {
 		t.Errorf("the client's dry run: %v", err)
 	}
@@ -330,6 +331,20 @@ profiles:
 		t.Errorf("the server's dry run under a budget without room: %v, want exit code 2", err)
 	}
 	watch.expect(t, 0)
+}
+
+// oldEnough waits until PodLifeTime with one second takes every pod.
+func oldEnough(t *testing.T, ns string) {
+	t.Helper()
+	waitFor(t, "the pods to be old enough", func(ctx context.Context) (string, error) {
+		pods, err := live(ctx, ns)
+		for i := range pods {
+			if time.Since(pods[i].CreationTimestamp.Time) < 3*time.Second {
+				return pods[i].Name + " is young", err
+			}
+		}
+		return "", err
+	})
 }
 
 // A strategy of the framework's, which knows of no PodUnavailableBudget, evicts what one allows in the same binary, and the filter keeps it from pods of
@@ -360,15 +375,7 @@ profiles:
     preEvictionFilter: {enabled: [SubsetEvictor]}
     deschedule: {enabled: [PodLifeTime]}
 `, ns)
-	waitFor(t, "the pods to be old enough", func(ctx context.Context) (string, error) {
-		pods, err := live(ctx, ns)
-		for i := range pods {
-			if time.Since(pods[i].CreationTimestamp.Time) < 3*time.Second {
-				return pods[i].Name + " is young", err
-			}
-		}
-		return "", err
-	})
+	oldEnough(t, ns)
 	if _, err := descheduleOnce(t, policy); err != nil {
 		t.Errorf("exit code %d: %v", descheduler.ExitCode(err), err)
 	}
