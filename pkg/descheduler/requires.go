@@ -94,8 +94,11 @@ const look = 500 * time.Millisecond
 func (r *required) check(ctx context.Context, lists metadata.Interface, client kubernetes.Interface) error {
 	var missing []error
 	err := wait.PollUntilContextCancel(ctx, look, true, func(ctx context.Context) (bool, error) {
-		missing = r.missing(ctx, lists, client)
-		return !slices.ContainsFunc(missing, mayPass), nil
+		now := r.missing(ctx, lists, client)
+		if missing == nil || !errors.Is(errors.Join(now...), context.DeadlineExceeded) { // the attempt that was cut off says less than those before it
+			missing = now
+		}
+		return !slices.ContainsFunc(now, mayPass), nil
 	})
 	if err != nil && len(missing) == 0 {
 		missing = append(missing, err)

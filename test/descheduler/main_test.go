@@ -13,12 +13,14 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
+	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/test/harness"
 )
@@ -75,25 +77,11 @@ func run(m *testing.M) (code int, err error) {
 		}
 	}()
 	config := sandbox.Config{Name: "descheduler", Dir: filepath.Join(dir, "sandbox"), Nodes: 2}
-	for _, name := range []string{"rbac.yaml", "protection.yaml"} {
-		content, err := os.ReadFile(filepath.Join(harness.Root(), "manifests", "budget", name))
-		if err != nil {
-			return 1, err
-		}
-		config.Manifests = append(config.Manifests, content)
-	}
 	if the, err = harness.Start(ctx, config, product.Options{}); err != nil {
 		return 1, err
 	}
 	defer the.Sandbox.Stop()
-	stopBudgets, err := guardBudgets(ctx)
-	if err != nil {
-		return 1, err
-	}
-	code = m.Run()
-	cancel()
-	stopBudgets()
-	return code, nil
+	return m.Run(), nil
 }
 
 type nowhere struct{}
@@ -117,6 +105,15 @@ func kubeconfigAs(t *testing.T, user string) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// withoutBudgets takes the protection from the pods of a namespace, so that they can be deleted.
+func withoutBudgets(ctx context.Context, ns string) error {
+	all := metav1.ListOptions{}
+	if err := the.Dynamic.Resource(policyv1alpha1.Resource).Namespace(ns).DeleteCollection(ctx, metav1.DeleteOptions{}, all); err != nil {
+		return err
+	}
+	return the.Client.PolicyV1().PodDisruptionBudgets(ns).DeleteCollection(ctx, metav1.DeleteOptions{}, all)
 }
 
 // newNamespace makes a namespace for the test.

@@ -25,6 +25,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 	"github.com/berth-project/berth/pkg/descheduler"
 	"github.com/berth-project/berth/pkg/descheduler/cycle"
 	"github.com/berth-project/berth/pkg/plugins/descheduling"
@@ -419,7 +420,7 @@ func told(t *testing.T, ns string) {
 func inForce(t *testing.T, ns string, allowed int64) {
 	t.Helper()
 	waitFor(t, "the budget", func(ctx context.Context) (string, error) {
-		object, err := the.Dynamic.Resource(pubResource).Namespace(ns).Get(ctx, "web", metav1.GetOptions{})
+		object, err := the.Dynamic.Resource(policyv1alpha1.Resource).Namespace(ns).Get(ctx, "web", metav1.GetOptions{})
 		if err != nil {
 			return "", err
 		}
