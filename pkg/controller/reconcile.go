@@ -93,8 +93,8 @@ func (r *reconciler) publish(ctx context.Context, spread *v1alpha1.WorkloadSprea
 	switch {
 	case f.workload.problem != nil && f.workload.problem.silent:
 		done.RequeueAfter = lineage.RetryInterval
-	case f.account != nil && !f.account.recount.IsZero():
-		done.RequeueAfter = max(f.account.recount.Sub(f.now.Time), batchWindow)
+	case f.account != nil && !f.recount.IsZero():
+		done.RequeueAfter = max(f.recount.Sub(f.now.Time), batchWindow)
 	}
 	if equality.Semantic.DeepEqual(spread.Status, status) {
 		return done, nil

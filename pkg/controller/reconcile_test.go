@@ -149,7 +149,7 @@ func (f *fixture) delete(t *testing.T, object client.Object) {
 // tell has the watch of the object's kind hear of it.
 func (f *fixture) tell(t *testing.T, before, after client.Object) {
 	t.Helper()
-	var requests queue = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	requests := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	defer requests.ShutDown()
 	for _, w := range f.family.watches() {
 		is := func(object client.Object) bool {
