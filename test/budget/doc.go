@@ -9,7 +9,7 @@
 //	 5  no webhook, and the break-glass                   TestWithoutAWebhookOnlyVoluntaryDisruptionOfProtectedPodsIsRefused, test/integration
 //	 6  a storm of conflicts                              TestAConflictStormOnTheStatusCostsTimeAndNoPods
 //	 7  frozen caches, a controller that lags             TestAWebhookWhoseCacheIsFrozenCountsRight, TestAControllerThatLagsGivesNothingBack
-//	 8  a killed controller, a request of a minute        TestAnApprovalOutlivesADelayAndTheControllerThatSawIt
+//	 8  a killed controller, the longest request          TestAnApprovalOutlivesADelayAndTheControllerThatSawIt
 //	 9  clocks minutes apart                              all: see skews; the controller's expiry goes by its own clock
 //	10  a name that is used again                         TestANewPodOfAnOldNameNeedsRoomOfItsOwn
 //	11  ready between answer and deletion                 TestAPodThatBecomesReadyAfterItWasGivenAwayDoesNotCount
