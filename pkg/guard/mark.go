@@ -61,17 +61,15 @@ func (m *evictionMarker) Handle(ctx context.Context, review admission.Request) a
 	return admission.PatchResponseFromRaw(review.Object.Raw, marked)
 }
 
-// mayBeCovered is true for a protected pod, and for one that a budget covers and that is not protected yet.
+// mayBeCovered is true for a protected pod, and for one that a budget covers and that is not protected yet. It is true as well for a pod that terminates
+// or is gone, since the policy may still see it as it was; podHandler lets it pass.
 func (m *evictionMarker) mayBeCovered(ctx context.Context, name types.NamespacedName) (bool, error) {
 	pod := &corev1.Pod{}
 	if err := m.live.Get(ctx, name, pod); err != nil {
 		if apierrors.IsNotFound(err) {
-			return false, nil // the API server says so itself
+			return true, nil
 		}
 		return false, fmt.Errorf("reading pod %s: %w", name, err)
-	}
-	if isExemptPod(pod) {
-		return false, nil
 	}
 	if budget.IsProtected(pod) {
 		return true, nil

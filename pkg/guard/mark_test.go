@@ -33,13 +33,13 @@ func TestEvictionsOfPodsThatABudgetMayCoverAreMarked(t *testing.T) {
 		down   bool
 		marked bool
 	}{
-		"a protected pod":                                {pod: "web-0", marked: true},
-		"labels of the eviction are kept":                {pod: "web-0", labels: map[string]string{"a": "b"}, marked: true},
-		"a pod of a budget that is not protected yet":    {pod: "web-0", change: unprotected, marked: true},
-		"a pod of no budget":                             {pod: "web-0", change: func(p *corev1.Pod) { unprotected(p); p.Labels["app"] = "other" }},
-		"a pod that has ended":                           {pod: "web-0", change: func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }},
-		"no pod":                                         {pod: "none"},
-		"a kubelet":                                      {pod: "web-0", user: authenticationv1.UserInfo{Groups: []string{"system:nodes"}}},
+		"a protected pod":                                            {pod: "web-0", marked: true},
+		"labels of the eviction are kept":                            {pod: "web-0", labels: map[string]string{"a": "b"}, marked: true},
+		"a pod of a budget that is not protected yet":                {pod: "web-0", change: unprotected, marked: true},
+		"a pod of no budget":                                         {pod: "web-0", change: func(p *corev1.Pod) { unprotected(p); p.Labels["app"] = "other" }},
+		"a pod that has ended, of which the policy may not know yet": {pod: "web-0", change: func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, marked: true},
+		"no pod, of which the policy may not know yet":               {pod: "none", marked: true},
+		"a kubelet": {pod: "web-0", user: authenticationv1.UserInfo{Groups: []string{"system:nodes"}}},
 		"what cannot be read is marked, to be asked for": {pod: "web-0", change: unprotected, down: true, marked: true},
 	}
 	for name, tc := range tests {

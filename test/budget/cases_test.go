@@ -634,7 +634,8 @@ func TestARolloutCompletesUnderABudget(t *testing.T) {
 // TestADryRunTakesNothing: case 13.
 func TestADryRunTakesNothing(t *testing.T) {
 	namespace := web(t, 3, "maxUnavailable: 1")
-	pod := pods(t, namespace)[0]
+	there := pods(t, namespace)
+	pod := there[0]
 	before, err := read(t.Context(), namespace)
 	if err != nil {
 		t.Fatal(err)
@@ -655,7 +656,7 @@ func TestADryRunTakesNothing(t *testing.T) {
 	}
 	podNamed(t, namespace, pod.Name)
 	expectAllowed(t, "the deletion itself", remove(t.Context(), &pod))
-	expectRefused(t, "dry-run of another", client.Delete(t.Context(), pods(t, namespace)[0].Name, metav1.DeleteOptions{DryRun: dryRun}))
+	expectRefused(t, "dry-run of another", client.Delete(t.Context(), there[1].Name, metav1.DeleteOptions{DryRun: dryRun}))
 }
 
 // TestADrainCompletesByItself: case 15, with a PodDisruptionBudget and a second budget over the same pods.
