@@ -32,10 +32,17 @@ type allowance struct {
 	selector labels.Selector
 	// target takes the place of the selector. Nil if there is none.
 	target *workload.Owner
-	// left is how many pods that serve may go.
-	left int32
-	// free is true for a pod that may go whatever is left.
-	free func(*corev1.Pod) bool
+	room   room
+}
+
+// room is what a budget has left.
+type room interface {
+	// has is true if the pod may go.
+	has(pod *corev1.Pod) bool
+	// take counts the pod as gone.
+	take(pod *corev1.Pod)
+	// refused takes in that the pod was not let go.
+	refused(pod *corev1.Pod)
 }
 
 func (c *Cycle) gatherBudgets(ctx context.Context) (*budgets, error) {
@@ -69,28 +76,47 @@ func (b *budgets) addDisruptionBudget(pdb *policyv1.PodDisruptionBudget) {
 	if err != nil {
 		return // the API server has validated it
 	}
-	a := &allowance{name: "PodDisruptionBudget " + pdb.Name, selector: selector, left: pdb.Status.DisruptionsAllowed}
+	r := &disruptions{left: pdb.Status.DisruptionsAllowed}
 	if pdb.Status.ObservedGeneration < pdb.Generation {
-		a.left = 0
+		r.left = 0
 	}
-	always := pdb.Spec.UnhealthyPodEvictionPolicy != nil && *pdb.Spec.UnhealthyPodEvictionPolicy == policyv1.AlwaysAllow
-	healthy := pdb.Status.DesiredHealthy > 0 && pdb.Status.CurrentHealthy >= pdb.Status.DesiredHealthy
-	a.free = func(pod *corev1.Pod) bool {
-		return pod.Status.Phase == corev1.PodPending || !budget.IsReady(pod) && (always || healthy)
-	}
-	b.add(pdb.Namespace, a)
+	r.unhealthyGo = pdb.Spec.UnhealthyPodEvictionPolicy != nil && *pdb.Spec.UnhealthyPodEvictionPolicy == policyv1.AlwaysAllow ||
+		pdb.Status.DesiredHealthy > 0 && pdb.Status.CurrentHealthy >= pdb.Status.DesiredHealthy
+	b.add(pdb.Namespace, &allowance{name: "PodDisruptionBudget " + pdb.Name, selector: selector, room: r})
 }
 
-// addUnavailableBudget reads what the budget's controller has counted. One that it has not counted yet allows nothing.
+// disruptions are the room of a PodDisruptionBudget.
+type disruptions struct {
+	left int32
+	// unhealthyGo: pods that are not ready may go whatever is left.
+	unhealthyGo bool
+}
+
+func (d *disruptions) isFree(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodPending || !budget.IsReady(pod) && d.unhealthyGo
+}
+
+func (d *disruptions) has(pod *corev1.Pod) bool { return d.left > 0 || d.isFree(pod) }
+
+func (d *disruptions) take(pod *corev1.Pod) {
+	if !d.isFree(pod) {
+		d.left--
+	}
+}
+
+func (d *disruptions) refused(pod *corev1.Pod) {
+	if !d.isFree(pod) {
+		d.left = 0
+	}
+}
+
+// addUnavailableBudget has the model foresee what the budget allows, by what its controller has counted.
 func (b *budgets) addUnavailableBudget(pub *v1alpha1.PodUnavailableBudget) {
 	policy, errs := budget.Compile(pub)
-	if len(errs) > 0 || !policy.Protects(v1alpha1.OperationEvict) {
-		return
+	if len(errs) > 0 {
+		return // it protects nothing
 	}
-	a := &allowance{name: "PodUnavailableBudget " + pub.Name, selector: policy.Selector, left: pub.Status.UnavailableAllowed}
-	if pub.Status.ObservedGeneration != pub.Generation {
-		a.left = 0
-	}
+	a := &allowance{name: "PodUnavailableBudget " + pub.Name, selector: policy.Selector, room: forecast{policy.Forecast(pub, v1alpha1.OperationEvict)}}
 	if policy.Target != nil {
 		gv, err := schema.ParseGroupVersion(policy.Target.APIVersion)
 		if err != nil {
@@ -98,28 +124,35 @@ func (b *budgets) addUnavailableBudget(pub *v1alpha1.PodUnavailableBudget) {
 		}
 		a.target = &workload.Owner{Kind: schema.GroupKind{Group: gv.Group, Kind: policy.Target.Kind}, Name: policy.Target.Name}
 	}
-	healthy := pub.Status.CurrentAvailable >= pub.Status.DesiredAvailable
-	a.free = func(pod *corev1.Pod) bool {
-		switch budget.Observe(pod, false).State {
-		case budget.Available, budget.Doubtful:
-			return pub.Status.ObservedGeneration == pub.Generation && pub.Status.DesiredAvailable == 0
-		case budget.Unavailable:
-			return pub.Spec.UnhealthyPodPolicy != v1alpha1.IfHealthyBudget || healthy
-		default:
-			return true
-		}
-	}
 	b.add(pub.Namespace, a)
 }
 
-// of are the budgets that a pod would be taken from.
+// forecast is the room of a PodUnavailableBudget.
+type forecast struct{ *budget.Forecast }
+
+func (f forecast) has(pod *corev1.Pod) bool {
+	observed := budget.Observe(pod, false)
+	return f.May(&observed)
+}
+
+func (f forecast) take(pod *corev1.Pod) {
+	observed := budget.Observe(pod, false)
+	f.Take(&observed)
+}
+
+func (f forecast) refused(pod *corev1.Pod) {
+	observed := budget.Observe(pod, false)
+	f.Refused(&observed)
+}
+
+// of are the budgets that cover a pod.
 func (b *budgets) of(pod *corev1.Pod) (all []*allowance) {
 	for _, a := range b.inNamespace[pod.Namespace] {
 		covers := a.selector.Matches(labels.Set(pod.Labels))
 		if a.target != nil {
 			covers = b.isBelow(pod, *a.target)
 		}
-		if covers && !a.free(pod) {
+		if covers {
 			all = append(all, a)
 		}
 	}
@@ -132,7 +165,7 @@ func (b *budgets) spare(pod *corev1.Pod) bool {
 		return true
 	}
 	for _, a := range b.of(pod) {
-		if a.left <= 0 {
+		if !a.room.has(pod) {
 			return false
 		}
 	}
@@ -146,7 +179,7 @@ func (b *budgets) take(pod *corev1.Pod) {
 	}
 	b.taken[pod.UID] = true
 	for _, a := range b.of(pod) {
-		a.left--
+		a.room.take(pod)
 	}
 }
 
@@ -154,7 +187,7 @@ func (b *budgets) take(pod *corev1.Pod) {
 func (b *budgets) close(ctx context.Context, pod *corev1.Pod) {
 	for _, a := range b.of(pod) {
 		klog.FromContext(ctx).V(2).Info("Leaving the pods of a budget alone for the rest of the cycle", "budget", a.name, "namespace", pod.Namespace)
-		a.left = 0
+		a.room.refused(pod)
 	}
 }
 

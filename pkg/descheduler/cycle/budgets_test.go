@@ -56,7 +56,7 @@ func disruptionBudget(allowed int32, change func(*policyv1.PodDisruptionBudget))
 func unavailableBudget(allowed int32, change func(*v1alpha1.PodUnavailableBudget)) *budgets {
 	pub := &v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", Generation: 2},
 		Spec:   v1alpha1.PodUnavailableBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, MaxUnavailable: ptr.To(intstr.FromInt(3))},
-		Status: v1alpha1.PodUnavailableBudgetStatus{UnavailableAllowed: allowed, ObservedGeneration: 2, DesiredAvailable: 3}}
+		Status: v1alpha1.PodUnavailableBudgetStatus{UnavailableAllowed: allowed, ObservedGeneration: 2, DesiredAvailable: 3, CurrentAvailable: 3 + allowed}}
 	if change != nil {
 		change(pub)
 	}
@@ -69,7 +69,7 @@ func TestBudgetsSpare(t *testing.T) {
 	other := podNamed("other", true)
 	other.Namespace = "elsewhere"
 	unlabelled := podNamed("unlabelled", true)
-	unlabelled.Labels = nil
+	delete(unlabelled.Labels, "app")
 	exempt := podNamed("exempt", true)
 	exempt.Annotations = map[string]string{v1alpha1.NoProtectAnnotation: "true"}
 	for name, tc := range map[string]struct {
@@ -88,12 +88,14 @@ func TestBudgetsSpare(t *testing.T) {
 		"an unready pod where that is allowed": {disruptionBudget(0, func(b *policyv1.PodDisruptionBudget) {
 			b.Spec.UnhealthyPodEvictionPolicy = ptr.To(policyv1.AlwaysAllow)
 		}), podNamed("p", false), true},
-		"a pod while a PUB has room":                       {unavailableBudget(1, nil), podNamed("p", true), true},
-		"none once it has none":                            {unavailableBudget(0, nil), podNamed("p", true), false},
-		"an unavailable pod of a PUB":                      {unavailableBudget(0, nil), podNamed("p", false), true},
-		"no unavailable pod of an unhealthy one, if asked": {unavailableBudget(0, func(b *v1alpha1.PodUnavailableBudget) { b.Spec.UnhealthyPodPolicy = v1alpha1.IfHealthyBudget }), podNamed("p", false), false},
-		"a pod that is in no PUB":                          {unavailableBudget(0, nil), exempt, true},
-		"no pod by a PUB that was not observed":            {unavailableBudget(5, func(b *v1alpha1.PodUnavailableBudget) { b.Generation++ }), podNamed("p", true), false},
+		"a pod while a PUB has room":  {unavailableBudget(1, nil), podNamed("p", true), true},
+		"none once it has none":       {unavailableBudget(0, nil), podNamed("p", true), false},
+		"an unavailable pod of a PUB": {unavailableBudget(0, nil), podNamed("p", false), true},
+		"no unavailable pod of an unhealthy one, if asked": {unavailableBudget(0, func(b *v1alpha1.PodUnavailableBudget) {
+			b.Spec.UnhealthyPodPolicy, b.Status.CurrentAvailable = v1alpha1.IfHealthyBudget, 2
+		}), podNamed("p", false), false},
+		"a pod that is in no PUB":               {unavailableBudget(0, nil), exempt, true},
+		"no pod by a PUB that was not observed": {unavailableBudget(5, func(b *v1alpha1.PodUnavailableBudget) { b.Generation++ }), podNamed("p", true), false},
 		"a pod by a PUB that protects from other things": {unavailableBudget(0, func(b *v1alpha1.PodUnavailableBudget) {
 			b.Annotations = map[string]string{v1alpha1.ProtectOperationsAnnotation: "DELETE"}
 		}), podNamed("p", true), true},
