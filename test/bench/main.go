@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
 	"slices"
@@ -78,6 +79,7 @@ func run(ctx context.Context, adaptive bool, pods, pairs int) (err error) {
 		}
 	}
 	var spreads, stocks, ratios []float64
+	used := map[*workload][]harness.CPU{}
 	fmt.Printf("\n%d pods on %d nodes, seconds until all run\n%-6s %8s %8s %8s\n", pods, nodes, "pair", "spread", "stock", "ratio")
 	for i := range pairs {
 		order := []*workload{spread, stock}
@@ -86,15 +88,29 @@ func run(ctx context.Context, adaptive bool, pods, pairs int) (err error) {
 		}
 		took := map[*workload]float64{}
 		for _, w := range order {
-			if took[w], err = w.measure(ctx); err != nil {
+			r, err := w.measure(ctx)
+			if err != nil {
 				return err
 			}
+			took[w], used[w] = r.seconds, append(used[w], r.cpu)
 		}
 		spreads, stocks, ratios = append(spreads, took[spread]), append(stocks, took[stock]), append(ratios, took[spread]/took[stock])
 		fmt.Printf("%-6d %8.2f %8.2f %8.2f\n", i+1, took[spread], took[stock], took[spread]/took[stock])
 	}
 	fmt.Printf("%-6s %8.2f %8.2f %8.2f\n", "median", median(spreads), median(stocks), median(ratios))
+	fmt.Printf("\nseconds of CPU meanwhile, medians\n%-28s %8s %8s\n", "", "spread", "stock")
+	for _, component := range slices.Sorted(maps.Keys(used[spread][0])) {
+		fmt.Printf("%-28s %8.2f %8.2f\n", component, median(secondsOf(component, used[spread])), median(secondsOf(component, used[stock])))
+	}
 	return nil
+}
+
+func secondsOf(component string, runs []harness.CPU) []float64 {
+	seconds := make([]float64, len(runs))
+	for i, run := range runs {
+		seconds[i] = run[component].Seconds()
+	}
+	return seconds
 }
 
 func median(values []float64) float64 {
@@ -169,22 +185,37 @@ spec:
 `+w.more)
 }
 
-// measure returns the seconds from scaling up until all pods run, and then scales down and waits until they are gone.
-func (w *workload) measure(ctx context.Context) (seconds float64, err error) {
+// result of a run: the seconds from scaling up until all pods run, and the CPU that was used meanwhile.
+type result struct {
+	seconds float64
+	cpu     harness.CPU
+}
+
+// measure scales up until all pods run, and then down and waits until they are gone, which does not count.
+func (w *workload) measure(ctx context.Context) (r result, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	before, err := w.cluster.CPU()
+	if err != nil {
+		return r, err
+	}
 	started := time.Now()
 	if err := w.scale(ctx, w.pods); err != nil {
-		return 0, err
+		return r, err
 	}
 	if err := w.waitForRunning(ctx, w.pods); err != nil {
-		return 0, err
+		return r, err
 	}
-	seconds = time.Since(started).Seconds()
+	r.seconds = time.Since(started).Seconds()
+	after, err := w.cluster.CPU()
+	if err != nil {
+		return r, err
+	}
+	r.cpu = after.Since(before)
 	if err := w.scale(ctx, 0); err != nil {
-		return 0, err
+		return r, err
 	}
-	return seconds, w.waitForRunning(ctx, 0)
+	return r, w.waitForRunning(ctx, 0)
 }
 
 func (w *workload) scale(ctx context.Context, replicas int) error {

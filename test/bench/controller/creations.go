@@ -247,8 +247,8 @@ type round struct {
 	took  []time.Duration // sorted
 	lasts time.Duration
 	calls callTimes
-	// cpu is what each component used, in seconds.
-	cpu map[string]float64
+	// cpu is what each component used.
+	cpu harness.CPU
 }
 
 func (r *round) print(number int, namespace string) {
@@ -262,8 +262,9 @@ func (r *round) print(number int, namespace string) {
 			r.calls.own.quantile(.5)*1000, r.calls.own.quantile(.99)*1000)
 	}
 	// Milliseconds a pod, and of what is not ours, cores.
-	fmt.Printf(" %9.2f %10.2f %6.2f %6.2f %7.2f\n", r.cpu[product.Controller]/n*1000, r.cpu[sandbox.APIServer]/n*1000, r.cpu[sandbox.Etcd]/n*1000,
-		r.cpu[client]/n*1000, r.cpu[foreign]/r.lasts.Seconds())
+	perPod := func(component string) float64 { return milliseconds(r.cpu[component]) / n }
+	fmt.Printf(" %9.2f %10.2f %6.2f %6.2f %7.2f\n", perPod(product.Controller), perPod(sandbox.APIServer), perPod(sandbox.Etcd), perPod(harness.ThisProcess),
+		r.cpu[harness.OtherProcesses].Seconds()/r.lasts.Seconds())
 }
 
 // round creates pods of all workloads in turn, each at its moment, and deletes them afterwards.
@@ -314,20 +315,17 @@ func (c *creations) round(ctx context.Context, namespace string, rate, seconds i
 	if err != nil {
 		return nil, err
 	}
-	r.calls, r.cpu = callsAfter.minus(callsBefore), map[string]float64{}
-	for component, seconds := range cpuAfter {
-		r.cpu[component] = seconds - cpuBefore[component]
-	}
+	r.calls, r.cpu = callsAfter.minus(callsBefore), cpuAfter.Since(cpuBefore)
 	slices.Sort(r.took)
 	return r, c.clear(ctx, namespace)
 }
 
-func (c *creations) observe(ctx context.Context) (callTimes, map[string]float64, error) {
+func (c *creations) observe(ctx context.Context) (callTimes, harness.CPU, error) {
 	calls, err := readCalls(ctx, c.Cluster)
 	if err != nil {
 		return callTimes{}, nil, err
 	}
-	cpu, err := cpuSeconds(c.Cluster)
+	cpu, err := c.CPU()
 	return calls, cpu, err
 }
 

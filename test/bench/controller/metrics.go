@@ -157,53 +157,6 @@ func readMemory(ctx context.Context, cluster *harness.Cluster) (memory, error) {
 	return memory{rss: rss, heap: controller.value("go_memstats_next_gc_bytes") / 2}, err
 }
 
-// ticks is how many of the kernel's units of CPU time make a second, on every Linux of today.
-const ticks = 100
-
-// Names beside those of the components: this program, and whatever else the machine does, which should be little.
-const (
-	client  = "client"
-	foreign = "foreign"
-)
-
-// cpuSeconds is what each component, this program and all others have used so far.
-func cpuSeconds(cluster *harness.Cluster) (map[string]float64, error) {
-	processes := map[string]int{client: os.Getpid()}
-	for _, status := range cluster.Sandbox.Status() {
-		processes[status.Name] = status.PID
-	}
-	all := map[string]float64{}
-	ours := 0.0
-	for name, pid := range processes {
-		content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil {
-			return nil, err
-		}
-		// The name, in brackets, may hold spaces. User and system time are the 12th and 13th field after it.
-		all[name] = sum(strings.Fields(string(content[strings.LastIndexByte(string(content), ')')+1:]))[11:13]) / ticks
-		ours += all[name]
-	}
-	content, err := os.ReadFile("/proc/stat")
-	if err != nil {
-		return nil, err
-	}
-	// user nice system idle iowait irq softirq steal
-	fields := strings.Fields(string(content[:strings.IndexByte(string(content), '\n')]))[1:9]
-	all[foreign] = (sum(fields)-sum(fields[3:5]))/ticks - ours
-	return all, nil
-}
-
-func sum(fields []string) (sum float64) {
-	for _, field := range fields {
-		value, err := strconv.ParseFloat(field, 64)
-		if err != nil {
-			return math.NaN()
-		}
-		sum += value
-	}
-	return sum
-}
-
 // residentBytes is what the controller occupies, of which files that are mapped, as its program, are no part.
 func residentBytes(cluster *harness.Cluster) (float64, error) {
 	for _, status := range cluster.Sandbox.Status() {

@@ -209,9 +209,9 @@ func (m *statuses) revision(ctx context.Context) (sum int64, err error) {
 
 // quiet waits until the controller has used next to no CPU for a while.
 func (m *statuses) quiet(ctx context.Context) error {
-	last := -1.0
+	var last time.Duration
 	return m.WaitFor(ctx, "the controller to come to rest", func(ctx context.Context) (string, error) {
-		used, err := cpuSeconds(m.Cluster)
+		used, err := m.CPU()
 		if err != nil {
 			return "", err
 		}
@@ -222,8 +222,8 @@ func (m *statuses) quiet(ctx context.Context) error {
 		}
 		before := last
 		last = used[product.Controller]
-		if last-before > 0.05 {
-			return fmt.Sprintf("it has used %.2f s of CPU in a second", last-before), nil
+		if last-before > 50*time.Millisecond {
+			return fmt.Sprintf("it has used %v of CPU in a second", last-before), nil
 		}
 		return "", nil
 	})
@@ -237,7 +237,7 @@ func (m *statuses) measureSteady(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	before, err := cpuSeconds(m.Cluster)
+	before, err := m.CPU()
 	if err != nil {
 		return err
 	}
@@ -246,7 +246,7 @@ func (m *statuses) measureSteady(ctx context.Context) error {
 		return ctx.Err()
 	case <-time.After(steadySeconds * time.Second):
 	}
-	after, err := cpuSeconds(m.Cluster)
+	after, err := m.CPU()
 	if err != nil {
 		return err
 	}
@@ -259,7 +259,7 @@ func (m *statuses) measureSteady(ctx context.Context) error {
 		return err
 	}
 	fmt.Printf("at rest for %d s: %.2f %% of a core; spreads or pods written: %t; RSS %.0f MiB, heap %.0f MiB\n",
-		steadySeconds, 100*(after[product.Controller]-before[product.Controller])/steadySeconds, now != revision, mebi(memory.rss), mebi(memory.heap))
+		steadySeconds, 100*(after[product.Controller]-before[product.Controller]).Seconds()/steadySeconds, now != revision, mebi(memory.rss), mebi(memory.heap))
 	return nil
 }
 
@@ -294,7 +294,7 @@ func (m *statuses) measureRestart(ctx context.Context, spreads int) error {
 	}); err != nil {
 		return err
 	}
-	used, err := cpuSeconds(m.Cluster)
+	used, err := m.CPU()
 	if err != nil {
 		return err
 	}
@@ -306,7 +306,7 @@ func (m *statuses) measureRestart(ctx context.Context, spreads int) error {
 		return err
 	}
 	fmt.Printf("after a restart: all %d spreads looked at %.2f s after the first, with %.2f s of CPU since the start; spreads or pods written: %t\n",
-		spreads, last.Sub(first).Seconds(), used[product.Controller], now != revision)
+		spreads, last.Sub(first).Seconds(), used[product.Controller].Seconds(), now != revision)
 	return nil
 }
 
@@ -340,7 +340,7 @@ func (m *statuses) measureChanges(ctx context.Context) error {
 		if err := errors.Join(m.waitForStatus(ctx, name, size), m.quiet(ctx)); err != nil {
 			return err
 		}
-		before, err := cpuSeconds(m.Cluster)
+		before, err := m.CPU()
 		if err != nil {
 			return err
 		}
@@ -359,12 +359,12 @@ func (m *statuses) measureChanges(ctx context.Context) error {
 		if err := errors.Join(m.waitForStatus(ctx, name, size+changesASecond*changeSeconds), m.quiet(ctx)); err != nil {
 			return err
 		}
-		after, err := cpuSeconds(m.Cluster)
+		after, err := m.CPU()
 		if err != nil {
 			return err
 		}
 		// A change is a creation and a bind.
-		fmt.Printf("%8d %24.2f\n", size, (after[product.Controller]-before[product.Controller])*1000/(2*changesASecond*changeSeconds))
+		fmt.Printf("%8d %24.2f\n", size, (after[product.Controller]-before[product.Controller]).Seconds()*1000/(2*changesASecond*changeSeconds))
 	}
 	return nil
 }

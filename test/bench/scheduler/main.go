@@ -23,6 +23,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-project/berth/test/harness"
 )
 
 // runLimit bounds one run.
@@ -238,12 +240,12 @@ func (r *runner) cpuWhile(ctx context.Context, p *process, binds *binds) (before
 	if err := binds.wait(ctx, 1); err != nil {
 		return 0, 0, err
 	}
-	if before, err = p.cpu(); err != nil {
+	if before, err = harness.ProcessCPU(p.cmd.Process.Pid); err != nil {
 		return 0, 0, err
 	}
 	if err := binds.wait(ctx, r.pods); err != nil {
 		return 0, 0, err
 	}
-	after, err = p.cpu()
+	after, err = harness.ProcessCPU(p.cmd.Process.Pid)
 	return before, after, err
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -107,28 +106,6 @@ func (p *process) stop() error {
 		err = nil // it ends with an error when it is told to
 	}
 	return errors.Join(err, p.log.Close())
-}
-
-// cpu is the processor time that the process has used, in user and system mode.
-func (p *process) cpu() (time.Duration, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
-	if err != nil {
-		return 0, err
-	}
-	_, rest, found := bytes.Cut(text, []byte(") "))
-	fields := strings.Fields(string(rest))
-	if !found || len(fields) < 13 {
-		return 0, fmt.Errorf("/proc stat of the scheduler: %q", text)
-	}
-	var ticks int64
-	for _, field := range fields[11:13] { // utime and stime, 14th and 15th of proc(5)
-		n, err := strconv.ParseInt(field, 10, 64)
-		if err != nil {
-			return 0, err
-		}
-		ticks += n
-	}
-	return time.Duration(ticks) * time.Second / 100, nil // USER_HZ is 100 on every Linux
 }
 
 // get reads a path of the scheduler's own endpoint.
