@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/report"
 )
 
 // Drift is one place where pods are not as the spread has them.
@@ -30,7 +31,7 @@ type Drift struct {
 }
 
 // driftsIn compares a report with its plan. A subset that holds less than planned is named only if others hold its pods; else they are pending.
-func driftsIn(r *SpreadReport) []Drift {
+func driftsIn(r *report.Spread) []Drift {
 	var drifts []Drift
 	add := func(subset string, pods, planned int32, what, mends string) {
 		drifts = append(drifts, Drift{r.Namespace, r.Name, subset, pods, planned, what, mends})
@@ -40,7 +41,7 @@ func driftsIn(r *SpreadReport) []Drift {
 		switch {
 		case in.Quota != nil && in.Pods > *in.Quota && r.Surplus > 0:
 			add(in.Name, in.Pods, in.Target, "above quota", "the descheduler's EnforceSubsetMaxReplicas, or scaling down")
-		case in.Pods < in.Target && r.podsAfter(i) > 0:
+		case in.Pods < in.Target && r.PodsAfter(i) > 0:
 			add(in.Name, in.Pods, in.Target, "its pods went to later subsets", "the descheduler's RebalanceToPreferredSubset, once there is room")
 		case !in.Schedulable:
 			add(in.Name, in.Pods, in.Target, "pods wait for a node", "a node that takes them; for early-bound pods the descheduler's EvictUnschedulableSubsetPods")
@@ -89,8 +90,8 @@ func (c *driftCommand) run(ctx context.Context, cluster *cluster) error {
 	}
 	drifts := []Drift{}
 	for i := range spreads.Items {
-		report := reportOn(&spreads.Items[i])
-		drifts = append(drifts, driftsIn(&report)...)
+		found := report.Of(&spreads.Items[i])
+		drifts = append(drifts, driftsIn(&found)...)
 	}
 	if done, err := c.output.structured(c.out, drifts); done {
 		return err

@@ -21,6 +21,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/fit"
+	"github.com/berth-project/berth/pkg/report"
 	"github.com/berth-project/berth/pkg/simulate"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
@@ -400,10 +401,10 @@ func (c *simulateCommand) print(simulations []Simulation) error {
 		}
 		var text strings.Builder
 		if s.Unplaced > 0 {
-			fmt.Fprintf(&text, "  %s in no subset\n", pods(s.Unplaced, "runs", "run"))
+			fmt.Fprintf(&text, "  %s in no subset\n", report.Pods(s.Unplaced, "runs", "run"))
 		}
 		if s.Waiting > 0 {
-			fmt.Fprintf(&text, "  %s\n", p.paint(yellow, pods(s.Waiting, "waits", "wait")))
+			fmt.Fprintf(&text, "  %s\n", p.paint(yellow, report.Pods(s.Waiting, "waits", "wait")))
 		}
 		if s.Why != "" {
 			fmt.Fprintf(&text, "  no node: %s\n", s.Why)

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/report"
 )
 
 // statusCommand is "kubectl berth status".
@@ -96,9 +97,9 @@ func (c *statusCommand) print(ctx context.Context, cluster *cluster, options []c
 	if len(names) == 1 && len(spreads.Items) == 0 {
 		return "", fmt.Errorf("there is no WorkloadSpread %q in namespace %q; kubectl berth status lists those that are, -A those of all namespaces", names[0], cluster.namespace)
 	}
-	reports := make([]SpreadReport, len(spreads.Items))
+	reports := make([]report.Spread, len(spreads.Items))
 	for i := range spreads.Items {
-		reports[i] = reportOn(&spreads.Items[i])
+		reports[i] = report.Of(&spreads.Items[i])
 	}
 	if done, err := c.output.structured(c.out, reports); done {
 		return spreads.ResourceVersion, err
@@ -120,7 +121,7 @@ func (c *statusCommand) print(ctx context.Context, cluster *cluster, options []c
 	return spreads.ResourceVersion, err
 }
 
-func (c *statusCommand) printReport(r *SpreadReport) error {
+func (c *statusCommand) printReport(r *report.Spread) error {
 	name := r.Name
 	if c.allNamespaces {
 		name = r.Namespace + "/" + r.Name
@@ -133,7 +134,7 @@ func (c *statusCommand) printReport(r *SpreadReport) error {
 		}
 	}
 	p := paletteFor(c.out)
-	heading := []cell{{text: name}, {text: r.Target}, {text: r.Strategy}, {text: pods(r.Replicas, "asked for", "asked for")}, state}
+	heading := []cell{{text: name}, {text: r.Target}, {text: r.Strategy}, {text: report.Pods(r.Replicas, "asked for", "asked for")}, state}
 	if err := printTable(c.out, p, [][]cell{heading}); err != nil {
 		return err
 	}
@@ -145,7 +146,7 @@ func (c *statusCommand) printReport(r *SpreadReport) error {
 		what string
 	}{{r.Pending, "pending"}, {r.Unplaced, "in no subset"}, {r.Adopted, "bound by others"}, {r.Surplus, "above quota"}} {
 		if of.n > 0 {
-			if _, err := fmt.Fprintf(c.out, "  %s\n", p.paint(yellow, pods(of.n, of.what, of.what))); err != nil {
+			if _, err := fmt.Fprintf(c.out, "  %s\n", p.paint(yellow, report.Pods(of.n, of.what, of.what))); err != nil {
 				return err
 			}
 		}
@@ -154,7 +155,7 @@ func (c *statusCommand) printReport(r *SpreadReport) error {
 	return err
 }
 
-func (c *statusCommand) subsetRows(r *SpreadReport) [][]cell {
+func (c *statusCommand) subsetRows(r *report.Spread) [][]cell {
 	if len(r.Subsets) == 0 {
 		return nil
 	}
@@ -185,7 +186,7 @@ func (c *statusCommand) subsetRows(r *SpreadReport) [][]cell {
 const barWidth = 20
 
 // bar shows how much of its quota a subset holds, or without one of what it is planned to hold.
-func bar(s SubsetReport) cell {
+func bar(s report.Subset) cell {
 	whole, of := s.Target, plain
 	if s.Quota != nil {
 		whole = *s.Quota

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/report"
 )
 
 // spreadOf makes spread shop/web for Deployment web, with a spec and with a status whose spread is ready.
@@ -63,9 +64,9 @@ func TestWhatHappensNext(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			report := reportOn(spreadOf(t, tc.spec, tc.status))
-			if !strings.HasPrefix(report.Next, tc.want) {
-				t.Errorf("next: %q, want %q", report.Next, tc.want)
+			got := report.Of(spreadOf(t, tc.spec, tc.status))
+			if !strings.HasPrefix(got.Next, tc.want) {
+				t.Errorf("next: %q, want %q", got.Next, tc.want)
 			}
 		})
 	}
@@ -114,7 +115,7 @@ func TestStatusPrints(t *testing.T) {
 	t.Run("for programs", func(t *testing.T) {
 		for _, format := range []output{asJSON, asYAML} {
 			got, err := print(statusCommand{output: format}, "web")
-			var reports []SpreadReport
+			var reports []report.Spread
 			if err := errors.Join(err, yaml.UnmarshalStrict([]byte(got), &reports)); err != nil || len(reports) != 1 || *reports[0].Subsets[0].Quota != 2 || reports[0].Subsets[1].Quota != nil {
 				t.Errorf("%s: %v, %+v", format, err, reports)
 			}

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berth-project/berth/pkg/cli"
+	"github.com/berth-project/berth/pkg/report"
 	"github.com/berth-project/berth/test/harness"
 )
 
@@ -44,7 +44,7 @@ func TestKubectlBerthStatus(t *testing.T) {
 
 	waitFor(t, "a status with all pods", func(context.Context) (string, error) {
 		out, log, failed := kubectl(t, "berth", "status", "-n", ns, "-o", "json")
-		var reports []cli.SpreadReport
+		var reports []report.Spread
 		if err := json.Unmarshal([]byte(out), &reports); err != nil || failed {
 			return "", errors.New(log + out)
 		}

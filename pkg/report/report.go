@@ -1,4 +1,6 @@
-package cli
+// Package report says what the status of a spread means to a person: where its pods are, what keeps others, and what happens next. The command line
+// and the page show the same report. It takes a WorkloadSpread and returns plain data; begin reading at Of.
+package report
 
 import (
 	"fmt"
@@ -11,8 +13,8 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// SpreadReport says where the pods of a spread are and what happens next.
-type SpreadReport struct {
+// Spread says where the pods of a spread are and what happens next.
+type Spread struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	// Target is the workload as "Deployment/web".
@@ -29,13 +31,13 @@ type SpreadReport struct {
 	Adopted  int32 `json:"adopted"`
 	Surplus  int32 `json:"surplus"`
 	// Subsets in order. Empty if the spread divides no pods.
-	Subsets []SubsetReport `json:"subsets,omitempty"`
+	Subsets []Subset `json:"subsets,omitempty"`
 	// Next is what the system does, or waits for.
 	Next string `json:"next"`
 }
 
-// SubsetReport is one subset.
-type SubsetReport struct {
+// Subset is one subset.
+type Subset struct {
 	Name string `json:"name"`
 	// Pods that are bound in the subset, of all revisions.
 	Pods int32 `json:"pods"`
@@ -49,10 +51,10 @@ type SubsetReport struct {
 	Message string `json:"message,omitempty"`
 }
 
-// reportOn reads the status of a spread.
-func reportOn(spread *v1alpha1.WorkloadSpread) SpreadReport {
+// Of reads the status of a spread.
+func Of(spread *v1alpha1.WorkloadSpread) Spread {
 	status := &spread.Status
-	r := SpreadReport{
+	r := Spread{
 		Namespace: spread.Namespace, Name: spread.Name,
 		Target:   spread.Spec.TargetReference.Kind + "/" + spread.Spec.TargetReference.Name,
 		Strategy: string(spread.Spec.ScheduleStrategy.Type),
@@ -72,7 +74,7 @@ func reportOn(spread *v1alpha1.WorkloadSpread) SpreadReport {
 	plan := policy.Plan(status.ObservedReplicas)
 	for i := range status.SubsetStatuses {
 		is := &status.SubsetStatuses[i]
-		of := SubsetReport{Name: is.Name, Pods: is.Replicas, Target: plan.Target[i], Schedulable: true}
+		of := Subset{Name: is.Name, Pods: is.Replicas, Target: plan.Target[i], Schedulable: true}
 		if quota := plan.Quota[i]; quota != subset.NoLimit {
 			of.Quota = &quota
 		}
@@ -86,40 +88,40 @@ func reportOn(spread *v1alpha1.WorkloadSpread) SpreadReport {
 }
 
 // nextStep is the first thing that the system does or waits for, in the order in which a person would want to know.
-func nextStep(r *SpreadReport, policy *subset.Policy) string {
+func nextStep(r *Spread, policy *subset.Policy) string {
 	if !r.Ready {
 		return r.Message
 	}
 	for i := range r.Subsets {
 		if in := &r.Subsets[i]; !in.Schedulable {
 			if policy.Strategy == v1alpha1.AdaptiveScheduleStrategy {
-				return fmt.Sprintf("%s: no subset from %s on has a node for them; they are bound as soon as one has", pods(r.Pending, "is pending", "are pending"), in.Name)
+				return fmt.Sprintf("%s: no subset from %s on has a node for them; they are bound as soon as one has", Pods(r.Pending, "is pending", "are pending"), in.Name)
 			}
-			return fmt.Sprintf("%s for a node of %s: with strategy Fixed none goes on to another subset", pods(r.Pending, "waits", "wait"), in.Name)
+			return fmt.Sprintf("%s for a node of %s: with strategy Fixed none goes on to another subset", Pods(r.Pending, "waits", "wait"), in.Name)
 		}
 	}
 	switch {
 	case r.Pending > 0 && r.full() && policy.WhenFull == v1alpha1.WhenFullWait:
-		return pods(r.Pending, "waits", "wait") + " until a slot is free: every subset holds its quota (whenFull: Wait)"
+		return Pods(r.Pending, "waits", "wait") + " until a slot is free: every subset holds its quota (whenFull: Wait)"
 	case r.Pending > 0:
-		return pods(r.Pending, "is", "are") + " on the way to a node"
+		return Pods(r.Pending, "is", "are") + " on the way to a node"
 	case r.Surplus > 0:
-		return pods(r.Surplus, "is", "are") + " above quota: given up first when the workload is scaled down, or moved by the descheduler's EnforceSubsetMaxReplicas"
+		return Pods(r.Surplus, "is", "are") + " above quota: given up first when the workload is scaled down, or moved by the descheduler's EnforceSubsetMaxReplicas"
 	case r.Unplaced > 0:
-		return pods(r.Unplaced, "runs", "run") + " in no subset: given up first when the workload is scaled down"
+		return Pods(r.Unplaced, "runs", "run") + " in no subset: given up first when the workload is scaled down"
 	}
 	for i := range r.Subsets {
 		in := &r.Subsets[i]
-		if later := r.podsAfter(i); in.Pods < in.Target && later > 0 {
+		if later := r.PodsAfter(i); in.Pods < in.Target && later > 0 {
 			return fmt.Sprintf("%s of later subsets could be in %s: moved by the descheduler's RebalanceToPreferredSubset when it has room",
-				pods(min(in.Target-in.Pods, later), "", ""), in.Name)
+				Pods(min(in.Target-in.Pods, later), "", ""), in.Name)
 		}
 	}
 	return "nothing: every pod is where it belongs"
 }
 
 // full is true if no subset has room.
-func (r *SpreadReport) full() bool {
+func (r *Spread) full() bool {
 	for i := range r.Subsets {
 		if r.Subsets[i].Quota == nil || r.Subsets[i].Pods < *r.Subsets[i].Quota {
 			return false
@@ -128,15 +130,16 @@ func (r *SpreadReport) full() bool {
 	return true
 }
 
-func (r *SpreadReport) podsAfter(subset int) (n int32) {
+// PodsAfter is how many pods later subsets hold above what they should.
+func (r *Spread) PodsAfter(subset int) (n int32) {
 	for _, later := range r.Subsets[subset+1:] {
 		n += max(later.Pods-later.Target, 0)
 	}
 	return n
 }
 
-// pods is "1 pod waits" or "3 pods wait".
-func pods(n int32, one, more string) string {
+// Pods is "1 pod waits" or "3 pods wait".
+func Pods(n int32, one, more string) string {
 	if n == 1 {
 		return strings.TrimSpace("1 pod " + one)
 	}
