@@ -30,7 +30,7 @@ func NewCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)
 	flags.AddFlags(root.PersistentFlags())
-	root.AddCommand(newStatus(flags, streams), newExplain(flags, streams), newSimulate(flags, streams), newDrift(flags, streams), newConvert(streams))
+	root.AddCommand(newStatus(flags, streams), newExplain(flags, streams), newSimulate(flags, streams), newDrift(flags, streams), newConvert(streams), newUI(flags, streams))
 	return root
 }
 

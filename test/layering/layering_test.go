@@ -83,6 +83,21 @@ var forbidden = map[string]map[string]string{
 		module + "pkg/sandbox":     "only cmd and tests start a control plane",
 		module + "cmd":             "nothing imports cmd",
 	},
+	"pkg/report": {
+		"k8s.io/client-go":               "it takes an object that somebody else has read",
+		"k8s.io/kubernetes":              "it is used by programs that are no scheduler",
+		"sigs.k8s.io/controller-runtime": "it is used by programs that are no controller",
+	},
+	"pkg/ui": {
+		module + "pkg/plugins":     "the page reads what the components write",
+		module + "pkg/controller":  "the page reads what the components write",
+		module + "pkg/webhook":     "the page reads what the components write",
+		module + "pkg/descheduler": "the page reads what the components write",
+		module + "pkg/cli":         "the command serves the page, and not the other way round",
+		module + "pkg/sandbox":     "only cmd and tests start a control plane",
+		module + "cmd":             "nothing imports cmd",
+		"k8s.io/kubernetes":        "it asks no filter",
+	},
 	"pkg/sandbox": {
 		module + "pkg/crd":    "the sandbox knows nothing of the product; pass it in",
 		module + "pkg/subset": "the sandbox knows nothing of the product; pass it in",

@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/berth-project/berth/pkg/ui"
+)
+
+// uiCommand is "kubectl berth ui".
+type uiCommand struct {
+	out, errOut   io.Writer
+	address       string
+	port          uint16
+	allNamespaces bool
+}
+
+func newUI(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+	c := &uiCommand{out: streams.Out, errOut: streams.ErrOut}
+	cmd := &cobra.Command{
+		Use:   "ui",
+		Short: "Serve a page that shows nodes, pods and spreads live",
+		Example: `  kubectl berth ui
+  kubectl berth ui -A --port 8900`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			ctrl.SetLogger(logr.Discard()) // what goes wrong is told on the page
+			return c.run(ctx, flags)
+		},
+	}
+	cmd.Flags().StringVar(&c.address, "address", "127.0.0.1", "Address to listen on. Whoever reaches it sees what you may see of pods, nodes and spreads.")
+	cmd.Flags().Uint16Var(&c.port, "port", 0, "Port to listen on; 0 is any that is free.")
+	cmd.Flags().BoolVarP(&c.allNamespaces, "all-namespaces", "A", false, "Pods and spreads of all namespaces.")
+	return cmd
+}
+
+func (c *uiCommand) run(ctx context.Context, flags *genericclioptions.ConfigFlags) error {
+	config, err := flags.ToRESTConfig()
+	if err != nil {
+		return err
+	}
+	title, err := c.title(flags, config.Host)
+	if err != nil {
+		return err
+	}
+	page, err := ui.Open(ctx, config, ui.Options{Title: title})
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil // interrupted before it began
+		}
+		return err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(c.address, strconv.Itoa(int(c.port))))
+	if err != nil {
+		return fmt.Errorf("%w; use another --address or --port", err)
+	}
+	if address, ok := listener.Addr().(*net.TCPAddr); ok && !address.IP.IsLoopback() {
+		fmt.Fprintf(c.errOut, "Anyone who reaches %s sees what this page shows.\n", listener.Addr())
+	}
+	what := "namespace " + title.Namespace
+	if title.Namespace == "" {
+		what = "all namespaces"
+	}
+	fmt.Fprintf(c.out, "%s of %s at %s\nPress Ctrl-C to end it.\n", what, title.Cluster, ui.URL(listener))
+	return page.Serve(ctx, listener, c.address)
+}
+
+// title names the cluster by its context, or by its address where there is none.
+func (c *uiCommand) title(flags *genericclioptions.ConfigFlags, host string) (ui.Title, error) {
+	loader := flags.ToRawKubeConfigLoader()
+	title := ui.Title{Cluster: host}
+	raw, err := loader.RawConfig()
+	if err != nil {
+		return title, err
+	}
+	if raw.CurrentContext != "" {
+		title.Cluster = raw.CurrentContext
+	}
+	if *flags.Context != "" {
+		title.Cluster = *flags.Context
+	}
+	if c.allNamespaces {
+		return title, nil
+	}
+	title.Namespace, _, err = loader.Namespace()
+	return title, err
+}

@@ -1,0 +1,460 @@
+package ui
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/report"
+	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
+)
+
+// News is what is new on the page. A page that shows nothing yet is told everything.
+type News struct {
+	// Keys are the labels by which nodes can be grouped, the best first. Nil if they are as before.
+	Keys    []Key    `json:"keys,omitempty"`
+	Nodes   []Node   `json:"nodes,omitempty"`
+	Pods    []Pod    `json:"pods,omitempty"`
+	Spreads []Spread `json:"spreads,omitempty"`
+	// Gone are names of nodes, UIDs of pods and keys of spreads.
+	Gone *Gone `json:"gone,omitempty"`
+}
+
+// Gone is what is not on the page any more.
+type Gone struct {
+	Nodes   []string    `json:"nodes,omitempty"`
+	Pods    []types.UID `json:"pods,omitempty"`
+	Spreads []string    `json:"spreads,omitempty"`
+}
+
+// Key is a label by which nodes can be grouped.
+type Key struct {
+	Label string `json:"label"`
+	// Values that subsets select, those of earlier subsets first. Where spreads differ, the mean counts.
+	Values []string `json:"values,omitempty"`
+}
+
+// Node as the page shows it.
+type Node struct {
+	Name string `json:"name"`
+	// In are the node's values of the labels by which nodes can be grouped.
+	In map[string]string `json:"in,omitempty"`
+	// State is empty for a node that takes pods.
+	State string `json:"state,omitempty"`
+}
+
+// Pod as the page shows it.
+type Pod struct {
+	UID       types.UID `json:"uid"`
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	// Node is empty for a pod that waits for one.
+	Node string `json:"node,omitempty"`
+	// Spread is the key of the spread that divides the pod. Empty if none does.
+	Spread string `json:"spread,omitempty"`
+	// Subset of the pod, or the one that admission picked for it. Empty if it has none.
+	Subset string `json:"subset,omitempty"`
+	// Adopted is true if the subset is told by the node, because somebody else bound the pod.
+	Adopted bool  `json:"adopted,omitempty"`
+	Phase   Phase `json:"phase"`
+	// Why the pod waits, in the words of its scheduler.
+	Why string `json:"why,omitempty"`
+}
+
+// Phase of a pod's life, as far as it matters here.
+type Phase string
+
+const (
+	Pending  Phase = "pending"  // has no node
+	Starting Phase = "starting" // has a node and is not ready
+	Ready    Phase = "ready"
+	Leaving  Phase = "leaving" // is being deleted
+	Ended    Phase = "ended"   // has succeeded or failed
+)
+
+// Spread as the page shows it.
+type Spread struct {
+	// Key is namespace/name.
+	Key string `json:"key"`
+	// Order are the names of its subsets. The report has none while nobody has looked at the spread.
+	Order []string `json:"order"`
+	report.Spread
+}
+
+// family knows which spread divides a pod.
+type family interface {
+	SpreadOf(ctx context.Context, namespace string, owner *workload.Owner, labels map[string]string) (_ *lineage.Spread, missing *workload.Owner, _ error)
+}
+
+var _ family = &lineage.Lineage{}
+
+// board holds the objects of the cluster and what the page shows of them. Objects are put on it at any rate; those that are stale are looked at when
+// news are asked for. It is not safe for concurrent use.
+type board struct {
+	family family
+
+	nodes   map[string]*corev1.Node
+	pods    map[types.NamespacedName]*corev1.Pod
+	spreads map[types.NamespacedName]*v1alpha1.WorkloadSpread
+	// podsOn are the pods of a node.
+	podsOn map[string]sets.Set[types.NamespacedName]
+	// awaited are pods by the owner that is not known yet.
+	awaited map[types.UID]sets.Set[types.NamespacedName]
+
+	staleNodes   sets.Set[string]
+	stalePods    sets.Set[types.NamespacedName]
+	staleSpreads sets.Set[types.NamespacedName]
+	staleKeys    bool
+
+	// What the page shows.
+	keys         []Key
+	shownNodes   map[string]Node
+	shownPods    map[types.NamespacedName]Pod
+	shownSpreads map[types.NamespacedName]Spread
+}
+
+func newBoard(family family) *board {
+	return &board{
+		family: family,
+		nodes:  map[string]*corev1.Node{}, pods: map[types.NamespacedName]*corev1.Pod{}, spreads: map[types.NamespacedName]*v1alpha1.WorkloadSpread{},
+		podsOn: map[string]sets.Set[types.NamespacedName]{}, awaited: map[types.UID]sets.Set[types.NamespacedName]{},
+		staleNodes: sets.New[string](), stalePods: sets.New[types.NamespacedName](), staleSpreads: sets.New[types.NamespacedName](),
+		shownNodes: map[string]Node{}, shownPods: map[types.NamespacedName]Pod{}, shownSpreads: map[types.NamespacedName]Spread{},
+	}
+}
+
+func keyOf(object metav1.Object) types.NamespacedName {
+	return types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}
+}
+
+func (b *board) putNode(node *corev1.Node) {
+	before := b.nodes[node.Name]
+	b.nodes[node.Name] = node
+	b.staleNodes.Insert(node.Name)
+	if before == nil || !maps.Equal(before.Labels, node.Labels) {
+		b.staleKeys = true
+		maps.Copy(b.stalePods, b.podsOn[node.Name])
+	}
+}
+
+func (b *board) dropNode(name string) {
+	delete(b.nodes, name)
+	b.staleNodes.Insert(name)
+	b.staleKeys = true
+	maps.Copy(b.stalePods, b.podsOn[name])
+}
+
+func (b *board) putPod(pod *corev1.Pod) {
+	key := keyOf(pod)
+	b.leaveNode(key)
+	b.pods[key] = pod
+	if node := pod.Spec.NodeName; node != "" {
+		if b.podsOn[node] == nil {
+			b.podsOn[node] = sets.New[types.NamespacedName]()
+		}
+		b.podsOn[node].Insert(key)
+	}
+	b.stalePods.Insert(key)
+}
+
+func (b *board) dropPod(key types.NamespacedName) {
+	b.leaveNode(key)
+	delete(b.pods, key)
+	b.stalePods.Insert(key)
+	for owner, waiting := range b.awaited { // few at any time
+		if waiting.Delete(key); waiting.Len() == 0 {
+			delete(b.awaited, owner)
+		}
+	}
+}
+
+func (b *board) leaveNode(key types.NamespacedName) {
+	before := b.pods[key]
+	if before == nil || before.Spec.NodeName == "" {
+		return
+	}
+	on := b.podsOn[before.Spec.NodeName]
+	if on.Delete(key); on.Len() == 0 {
+		delete(b.podsOn, before.Spec.NodeName)
+	}
+}
+
+func (b *board) putSpread(spread *v1alpha1.WorkloadSpread) {
+	key := keyOf(spread)
+	before := b.spreads[key]
+	b.spreads[key] = spread
+	b.staleSpreads.Insert(key)
+	if before == nil || before.UID != spread.UID || before.Generation != spread.Generation {
+		b.dividesAnew(key.Namespace)
+	}
+}
+
+func (b *board) dropSpread(key types.NamespacedName) {
+	delete(b.spreads, key)
+	b.staleSpreads.Insert(key)
+	b.dividesAnew(key.Namespace)
+}
+
+// dividesAnew is called when pods of the namespace may be of other spreads and subsets than before.
+func (b *board) dividesAnew(namespace string) {
+	b.staleKeys = true
+	for key := range b.pods {
+		if key.Namespace == namespace {
+			b.stalePods.Insert(key)
+		}
+	}
+}
+
+// seeOwner takes in that an owner of pods is known from now on.
+func (b *board) seeOwner(uid types.UID) {
+	maps.Copy(b.stalePods, b.awaited[uid])
+	delete(b.awaited, uid)
+}
+
+// isStale is true if there may be news.
+func (b *board) isStale() bool {
+	return b.staleKeys || len(b.staleNodes) > 0 || len(b.stalePods) > 0 || len(b.staleSpreads) > 0
+}
+
+// news is what is new since the last call. It is nil if the page is to look the same. The error is about reading the cache, and then the same is stale
+// as before.
+func (b *board) news(ctx context.Context) (*News, error) {
+	fresh := map[types.NamespacedName]Pod{}
+	for key := range b.stalePods {
+		if pod := b.pods[key]; pod != nil {
+			shown, err := b.lookAtPod(ctx, pod)
+			if err != nil {
+				return nil, err
+			}
+			fresh[key] = shown
+		}
+	}
+	n, gone := &News{}, &Gone{}
+	if b.staleKeys {
+		if keys := b.groupKeys(); !slices.EqualFunc(keys, b.keys, sameKey) {
+			b.keys, n.Keys = keys, keys
+			for name := range b.nodes {
+				b.staleNodes.Insert(name)
+			}
+		}
+	}
+	for name := range b.staleNodes {
+		before, known := b.shownNodes[name]
+		node := b.nodes[name]
+		if node == nil {
+			if known {
+				gone.Nodes = append(gone.Nodes, name)
+				delete(b.shownNodes, name)
+			}
+			continue
+		}
+		if shown := b.lookAtNode(node); !known || before.State != shown.State || !maps.Equal(before.In, shown.In) {
+			b.shownNodes[name] = shown
+			n.Nodes = append(n.Nodes, shown)
+		}
+	}
+	for key := range b.stalePods {
+		before, known := b.shownPods[key]
+		shown, exists := fresh[key]
+		if known && (!exists || before.UID != shown.UID) {
+			gone.Pods = append(gone.Pods, before.UID)
+			delete(b.shownPods, key)
+		}
+		if exists && before != shown {
+			b.shownPods[key] = shown
+			n.Pods = append(n.Pods, shown)
+		}
+	}
+	for key := range b.staleSpreads {
+		spread := b.spreads[key]
+		if spread == nil {
+			if _, known := b.shownSpreads[key]; known {
+				gone.Spreads = append(gone.Spreads, key.String())
+				delete(b.shownSpreads, key)
+			}
+			continue
+		}
+		shown := lookAtSpread(spread)
+		b.shownSpreads[key] = shown
+		n.Spreads = append(n.Spreads, shown)
+	}
+	clear(b.staleNodes)
+	clear(b.stalePods)
+	clear(b.staleSpreads)
+	b.staleKeys = false
+	if len(gone.Nodes)+len(gone.Pods)+len(gone.Spreads) > 0 {
+		n.Gone = gone
+	}
+	if n.Keys == nil && n.Gone == nil && len(n.Nodes)+len(n.Pods)+len(n.Spreads) == 0 {
+		return nil, nil
+	}
+	return n, nil
+}
+
+// everything is what the page shows.
+func (b *board) everything() *News {
+	return &News{
+		Keys:    b.keys,
+		Nodes:   slices.Collect(maps.Values(b.shownNodes)),
+		Pods:    slices.Collect(maps.Values(b.shownPods)),
+		Spreads: slices.Collect(maps.Values(b.shownSpreads)),
+	}
+}
+
+func (b *board) lookAtNode(node *corev1.Node) Node {
+	shown := Node{Name: node.Name, In: map[string]string{}}
+	for _, key := range b.keys {
+		if value, found := node.Labels[key.Label]; found {
+			shown.In[key.Label] = value
+		}
+	}
+	ready := slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+	switch {
+	case !ready:
+		shown.State = "not ready"
+	case node.Spec.Unschedulable:
+		shown.State = "cordoned"
+	}
+	return shown
+}
+
+func (b *board) lookAtPod(ctx context.Context, pod *corev1.Pod) (Pod, error) {
+	shown := Pod{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName}
+	shown.Phase, shown.Why = phaseOf(pod)
+	spread, missing, err := b.family.SpreadOf(ctx, pod.Namespace, workload.ControllerOf(pod), pod.Labels)
+	if err != nil {
+		return Pod{}, err
+	}
+	if missing != nil {
+		if b.awaited[missing.UID] == nil {
+			b.awaited[missing.UID] = sets.New[types.NamespacedName]()
+		}
+		b.awaited[missing.UID].Insert(keyOf(pod))
+	}
+	if spread == nil {
+		return shown, nil
+	}
+	shown.Spread = types.NamespacedName{Namespace: pod.Namespace, Name: spread.Name}.String()
+	if spread.Policy == nil {
+		return shown, nil
+	}
+	observed := subset.Observe(pod, b.nodes[pod.Spec.NodeName])
+	switch index, adopted := spread.Policy.SubsetOf(&observed, spread.Name); {
+	case index != subset.None:
+		shown.Subset, shown.Adopted = spread.Policy.Subsets[index].Name, adopted
+	case shown.Node == "":
+		if picked, _ := spread.Policy.AdmittedTo(observed.Admitted, spread.Name); picked != subset.None {
+			shown.Subset = spread.Policy.Subsets[picked].Name
+		}
+	}
+	return shown, nil
+}
+
+// phaseOf a pod, and for one without a node why it waits.
+func phaseOf(pod *corev1.Pod) (phase Phase, why string) {
+	switch {
+	case pod.DeletionTimestamp != nil:
+		return Leaving, ""
+	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
+		return Ended, ""
+	case pod.Spec.NodeName == "":
+		for i := range pod.Status.Conditions {
+			if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Message != "" {
+				return Pending, c.Message
+			}
+		}
+		return Pending, "its scheduler has said nothing yet"
+	}
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+			return Ready, ""
+		}
+	}
+	return Starting, ""
+}
+
+func lookAtSpread(spread *v1alpha1.WorkloadSpread) Spread {
+	shown := Spread{Key: keyOf(spread).String(), Spread: report.Of(spread), Order: make([]string, len(spread.Spec.Subsets))}
+	for i := range spread.Spec.Subsets {
+		shown.Order[i] = spread.Spec.Subsets[i].Name
+	}
+	return shown
+}
+
+// groupKeys are the labels by which subsets select their nodes, and the zone. First comes the one that most subsets select by and any node has; then the
+// others in the order of the alphabet.
+func (b *board) groupKeys() []Key {
+	selecting := map[string]int{corev1.LabelTopologyZone: 0}
+	// places that subsets which select a value of a label have in the orders of their spreads.
+	places := map[string]map[string][]int{}
+	for _, spread := range b.spreads {
+		for i := range spread.Spec.Subsets {
+			term := spread.Spec.Subsets[i].RequiredNodeSelectorTerm
+			if term == nil {
+				continue
+			}
+			for _, requirement := range term.MatchExpressions {
+				selecting[requirement.Key]++
+				if requirement.Operator != corev1.NodeSelectorOpIn {
+					continue
+				}
+				if places[requirement.Key] == nil {
+					places[requirement.Key] = map[string][]int{}
+				}
+				for _, value := range requirement.Values {
+					places[requirement.Key][value] = append(places[requirement.Key][value], i)
+				}
+			}
+		}
+	}
+	delete(selecting, corev1.LabelHostname) // a group for each node is none
+	labels := slices.Sorted(maps.Keys(selecting))
+	best := -1
+	for i, label := range labels {
+		if b.anyNodeHas(label) && (best < 0 || selecting[label] > selecting[labels[best]]) {
+			best = i
+		}
+	}
+	if best > 0 {
+		first := labels[best]
+		labels = slices.Insert(slices.Delete(labels, best, best+1), 0, first)
+	}
+	keys := make([]Key, len(labels))
+	for i, label := range labels {
+		of := places[label]
+		keys[i] = Key{Label: label, Values: slices.SortedFunc(maps.Keys(of), func(a, b string) int {
+			return cmp.Or(cmp.Compare(mean(of[a]), mean(of[b])), cmp.Compare(a, b))
+		})}
+	}
+	return keys
+}
+
+func mean(numbers []int) float64 {
+	sum := 0
+	for _, n := range numbers {
+		sum += n
+	}
+	return float64(sum) / float64(len(numbers))
+}
+
+func sameKey(a, b Key) bool { return a.Label == b.Label && slices.Equal(a.Values, b.Values) }
+
+func (b *board) anyNodeHas(label string) bool {
+	for _, node := range b.nodes {
+		if _, found := node.Labels[label]; found {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,367 @@
+package ui
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/lineage"
+)
+
+var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// fixture is a board over a cache to which the test adds owners and spreads.
+type fixture struct {
+	*board
+	client client.Client
+}
+
+func newFixture(t *testing.T, objects ...client.Object) *fixture {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithIndex(&v1alpha1.WorkloadSpread{}, lineage.TargetField, lineage.TargetKeyOf).Build()
+	clock := clocktesting.NewFakeClock(noon)
+	f := &fixture{client: c, board: newBoard(lineage.Over(c, lineage.NewKinds(meta.NewDefaultRESTMapper([]schema.GroupVersion{}), c, clock), clock))}
+	for _, object := range objects {
+		f.add(t, object)
+	}
+	return f
+}
+
+// add puts an object into the cache and on the board, as its informer does.
+func (f *fixture) add(t *testing.T, object client.Object) {
+	t.Helper()
+	switch o := object.(type) {
+	case *corev1.Node:
+		f.putNode(o)
+	case *corev1.Pod:
+		f.putPod(o)
+	case *v1alpha1.WorkloadSpread:
+		f.create(t, o)
+		f.putSpread(o)
+	default:
+		f.create(t, o)
+		f.seeOwner(o.GetUID())
+	}
+}
+
+func (f *fixture) create(t *testing.T, object client.Object) {
+	t.Helper()
+	copied, ok := object.DeepCopyObject().(client.Object)
+	if !ok {
+		t.Fatalf("%T is no object", object)
+	}
+	if err := f.client.Create(t.Context(), copied); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// expectNews fails the test if the news are not these, one word for each thing: pods as "name=spread/subset:phase", nodes as "name@group", spreads by their
+// keys, what is gone with a minus.
+func (f *fixture) expectNews(t *testing.T, want ...string) {
+	t.Helper()
+	news, err := f.news(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, words(news)); diff != "" {
+		t.Errorf("news (-want +got):\n%s", diff)
+	}
+}
+
+func words(news *News) (words []string) {
+	if news == nil {
+		return nil
+	}
+	for _, n := range news.Nodes {
+		var groups []string
+		for _, group := range n.In {
+			groups = append(groups, group)
+		}
+		words = append(words, n.Name+"@"+strings.Join(groups, ",")+n.State)
+	}
+	for _, p := range news.Pods {
+		word := p.Name
+		if p.Spread != "" {
+			word += "=" + strings.TrimPrefix(p.Spread, "shop/") + "/" + p.Subset
+		}
+		if p.Adopted {
+			word += ":adopted"
+		}
+		words = append(words, word+":"+string(p.Phase))
+	}
+	for _, s := range news.Spreads {
+		words = append(words, s.Key)
+	}
+	if gone := news.Gone; gone != nil {
+		for _, name := range gone.Nodes {
+			words = append(words, "-"+name)
+		}
+		for _, uid := range gone.Pods {
+			words = append(words, "-"+string(uid))
+		}
+		for _, key := range gone.Spreads {
+			words = append(words, "-"+key)
+		}
+	}
+	slices.Sort(words)
+	return words
+}
+
+func node(name, pool string) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"pool": pool, "secret": "s3cret"}}}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	return n
+}
+
+// spread divides Deployment web over subsets named as the values of the label "pool" that they select.
+func spread(subsets ...string) *v1alpha1.WorkloadSpread {
+	s := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-spread", UID: "web-spread", Generation: 1}}
+	s.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+	for _, name := range subsets {
+		s.Spec.Subsets = append(s.Spec.Subsets, v1alpha1.Subset{Name: name, RequiredNodeSelectorTerm: &corev1.NodeSelectorTerm{
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "pool", Operator: corev1.NodeSelectorOpIn, Values: []string{name}}}}})
+	}
+	return s
+}
+
+func owned[T client.Object](object T, kind, name string) T {
+	object.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: name, UID: types.UID(name), Controller: ptr.To(true)}})
+	return object
+}
+
+func deployment() *appsv1.Deployment {
+	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "web"}}
+}
+
+func replicaSet() *appsv1.ReplicaSet {
+	return owned(&appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1", UID: "web-1"}}, "Deployment", "web")
+}
+
+// pod of Deployment web. Without a node it is pending; with a subset it carries a record.
+func pod(name, node, subset string) *corev1.Pod {
+	p := owned(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID("uid-" + name)}}, "ReplicaSet", "web-1")
+	p.Spec.NodeName = node
+	if node != "" {
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	}
+	if subset != "" {
+		p.Annotations = map[string]string{v1alpha1.MatchedAnnotation: fmt.Sprintf(`{"name": "web-spread", "subset": %q, "uid": %q}`, subset, p.UID)}
+	}
+	return p
+}
+
+func TestThePageShowsEachPodWhereItIs(t *testing.T) {
+	f := newFixture(t, deployment(), replicaSet(), spread("own", "cloud"), node("n1", "own"), node("n2", "cloud"))
+	leaving := pod("leaving", "n1", "own")
+	leaving.DeletionTimestamp = ptr.To(metav1.NewTime(noon))
+	ended := pod("ended", "n1", "own")
+	ended.Status.Phase = corev1.PodSucceeded
+	starting := pod("starting", "n2", "cloud")
+	starting.Status.Conditions = nil
+	other := pod("other", "n2", "")
+	other.OwnerReferences = nil
+	for _, p := range []*corev1.Pod{pod("placed", "n1", "own"), pod("adopted", "n2", ""), pod("unplaced", "gone", ""), pod("pending", "", ""), leaving, ended, starting, other} {
+		f.add(t, p)
+	}
+	f.expectNews(t,
+		"adopted=web-spread/cloud:adopted:ready", "ended=web-spread/own:ended", "leaving=web-spread/own:leaving", "n1@own", "n2@cloud", "other:ready",
+		"pending=web-spread/:pending", "placed=web-spread/own:ready", "shop/web-spread", "starting=web-spread/cloud:starting", "unplaced=web-spread/:ready")
+	f.expectNews(t)
+}
+
+func TestNewsAreWhatLooksDifferent(t *testing.T) {
+	f := newFixture(t, deployment(), replicaSet(), spread("own", "cloud"), node("n1", "own"), pod("a", "", ""))
+	f.expectNews(t, "a=web-spread/:pending", "n1@own", "shop/web-spread")
+
+	f.add(t, pod("a", "n1", "own"))
+	f.expectNews(t, "a=web-spread/own:ready")
+
+	again := pod("a", "n1", "own")
+	again.ResourceVersion = "2"
+	f.add(t, again)
+	heartbeat := node("n1", "own")
+	heartbeat.ResourceVersion = "2"
+	f.add(t, heartbeat)
+	f.expectNews(t)
+
+	cordoned := node("n1", "own")
+	cordoned.Spec.Unschedulable = true
+	f.add(t, cordoned)
+	f.expectNews(t, "n1@owncordoned")
+
+	another := pod("a", "", "") // of the same name, made after the first was gone
+	another.UID = "another"
+	f.add(t, another)
+	f.expectNews(t, "-uid-a", "a=web-spread/:pending")
+
+	f.dropPod(types.NamespacedName{Namespace: "shop", Name: "a"})
+	f.dropNode("n1")
+	f.expectNews(t, "-another", "-n1")
+}
+
+func TestAPodThatCameAndWentBetweenTwoLooksIsNoNews(t *testing.T) {
+	f := newFixture(t)
+	f.add(t, pod("a", "", ""))
+	f.dropPod(types.NamespacedName{Namespace: "shop", Name: "a"})
+	f.expectNews(t)
+}
+
+func TestAPodIsOfASpreadAsSoonAsItsOwnersAreKnown(t *testing.T) {
+	f := newFixture(t, spread("own"), pod("a", "", ""))
+	f.expectNews(t, "a:pending", "shop/web-spread")
+	f.add(t, replicaSet())
+	f.expectNews(t, "a=web-spread/:pending") // its Deployment is named by the spread, and need not be known itself
+}
+
+func TestAChangedSpreadDividesItsPodsAnew(t *testing.T) {
+	f := newFixture(t, deployment(), replicaSet(), node("n1", "own"), pod("a", "n1", "own"))
+	f.expectNews(t, "a:ready", "n1@")
+
+	f.add(t, spread("own"))
+	f.expectNews(t, "a=web-spread/own:ready", "n1@own", "shop/web-spread")
+
+	changed := spread("elsewhere")
+	changed.Generation = 2
+	stored := changed.DeepCopy()
+	stored.ResourceVersion = "1"
+	if err := f.client.Update(t.Context(), stored); err != nil {
+		t.Fatal(err)
+	}
+	f.putSpread(changed)
+	f.expectNews(t, "a=web-spread/:ready", "shop/web-spread")
+
+	if err := f.client.Delete(t.Context(), changed); err != nil {
+		t.Fatal(err)
+	}
+	f.dropSpread(types.NamespacedName{Namespace: "shop", Name: "web-spread"})
+	f.expectNews(t, "-shop/web-spread", "a:ready", "n1@")
+}
+
+func TestNodesAreGroupedByWhatMostSubsetsSelect(t *testing.T) {
+	f := newFixture(t, node("n1", "own"))
+	for _, tc := range []struct {
+		change func()
+		want   []string
+	}{
+		{func() {}, []string{corev1.LabelTopologyZone}},
+		{func() { f.add(t, spread("own", "cloud")) }, []string{"pool own cloud", corev1.LabelTopologyZone}},
+		{func() { f.dropNode("n1") }, []string{"pool own cloud", corev1.LabelTopologyZone}}, // no node has any of them
+		{func() {
+			zoned := node("n2", "")
+			zoned.Labels = map[string]string{corev1.LabelTopologyZone: "a"}
+			f.add(t, zoned)
+		}, []string{corev1.LabelTopologyZone, "pool own cloud"}},
+	} {
+		tc.change()
+		if _, err := f.news(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, key := range f.keys {
+			got = append(got, strings.Join(append([]string{key.Label}, key.Values...), " "))
+		}
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("keys and the values that subsets select, in their order (-want +got):\n%s", diff)
+		}
+	}
+}
+
+func TestWhyAPodWaitsIsWhatItsSchedulerSaid(t *testing.T) {
+	p := pod("a", "", "")
+	if _, why := phaseOf(p); why != "its scheduler has said nothing yet" {
+		t.Errorf("before it was tried: %q", why)
+	}
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "every subset is full"}}
+	if _, why := phaseOf(p); why != "every subset is full" {
+		t.Errorf("after it was tried: %q", why)
+	}
+}
+
+// TestNewsAddUpToEverything changes a board at random, takes the news at random times, and puts them together as a browser does.
+func TestNewsAddUpToEverything(t *testing.T) {
+	for seed := range uint64(20) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		f := newFixture(t, deployment(), replicaSet(), spread("own", "cloud"))
+		nodes, pods := map[string]Node{}, map[types.UID]Pod{}
+		for step := range 300 {
+			name, on := fmt.Sprint("p", random.IntN(20)), fmt.Sprint("n", random.IntN(5))
+			switch random.IntN(6) {
+			case 0:
+				f.add(t, node(on, []string{"own", "cloud"}[random.IntN(2)]))
+			case 1:
+				f.dropNode(on)
+			case 2:
+				f.dropPod(types.NamespacedName{Namespace: "shop", Name: name})
+			default:
+				p := pod(name, []string{"", on}[random.IntN(2)], []string{"", "own", "cloud"}[random.IntN(3)])
+				p.UID += types.UID(fmt.Sprint(random.IntN(2)))
+				f.add(t, p)
+			}
+			if random.IntN(4) > 0 && step < 299 {
+				continue
+			}
+			news, err := f.news(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if news == nil {
+				continue
+			}
+			if news.Gone != nil {
+				for _, name := range news.Gone.Nodes {
+					delete(nodes, name)
+				}
+				for _, uid := range news.Gone.Pods {
+					delete(pods, uid)
+				}
+			}
+			for _, n := range news.Nodes {
+				nodes[n.Name] = n
+			}
+			for _, p := range news.Pods {
+				pods[p.UID] = p
+			}
+		}
+		all := f.everything()
+		wantNodes, wantPods := map[string]Node{}, map[types.UID]Pod{}
+		for _, n := range all.Nodes {
+			wantNodes[n.Name] = n
+		}
+		for _, p := range all.Pods {
+			wantPods[p.UID] = p
+		}
+		if diff := cmp.Diff(wantNodes, nodes); diff != "" {
+			t.Fatalf("seed %d: nodes (-everything +news):\n%s", seed, diff)
+		}
+		if diff := cmp.Diff(wantPods, pods); diff != "" {
+			t.Fatalf("seed %d: pods (-everything +news):\n%s", seed, diff)
+		}
+		if len(all.Pods) != len(f.pods) || len(all.Nodes) != len(f.nodes) {
+			t.Fatalf("seed %d: the page shows %d pods and %d nodes, there are %d and %d", seed, len(all.Pods), len(all.Nodes), len(f.pods), len(f.nodes))
+		}
+	}
+}

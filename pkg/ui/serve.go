@@ -1,0 +1,228 @@
+package ui
+
+import (
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+const (
+	// beatInterval is how often a browser is told that all is well. It takes a page for stale that it has not heard of for two beats and a half.
+	beatInterval = 5 * time.Second
+	// writePatience is how long a browser may take to read what is written. One that takes longer is cut off, and comes back by itself.
+	writePatience = 30 * time.Second
+	// headerPatience bounds how long a request may take to arrive.
+	headerPatience = 10 * time.Second
+)
+
+//go:embed page
+var files embed.FS
+
+// policies of the browser: nothing comes from elsewhere, and nobody puts the page into a frame.
+var securityHeaders = map[string]string{
+	"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; " +
+		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+	"X-Content-Type-Options":       "nosniff",
+	"Referrer-Policy":              "no-referrer",
+	"Cross-Origin-Resource-Policy": "same-origin",
+	"Cross-Origin-Opener-Policy":   "same-origin",
+}
+
+// beat tells a browser that the server is there.
+type beat struct {
+	// Trouble is why what the page shows may be old. Empty if it is not.
+	Trouble string `json:"trouble"`
+}
+
+// Handler serves the page to those who ask for it by an IP address, as localhost, or by one of the names. A page of somebody else whose name was
+// made to point here (DNS rebinding) asks by that name and gets nothing.
+func (p *Page) Handler(names ...string) http.Handler {
+	mux := http.NewServeMux()
+	for path, file := range map[string]struct{ name, kind string }{
+		"/{$}":      {"index.html", "text/html; charset=utf-8"},
+		"/page.js":  {"page.js", "text/javascript; charset=utf-8"},
+		"/page.css": {"page.css", "text/css; charset=utf-8"},
+	} {
+		content, err := files.ReadFile("page/" + file.name)
+		if err != nil {
+			panic(err) // it is compiled in
+		}
+		mux.HandleFunc("GET "+path, serveFile(content, file.kind))
+	}
+	mux.HandleFunc("GET /events", p.serveEvents)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for name, value := range securityHeaders {
+			w.Header().Set(name, value)
+		}
+		switch {
+		case !mayAsk(r.Host, names):
+			http.Error(w, fmt.Sprintf("this page is not served as %q; use the address that was printed", r.Host), http.StatusMisdirectedRequest)
+		case r.Method != http.MethodGet && r.Method != http.MethodHead:
+			w.Header().Set("Allow", "GET, HEAD")
+			http.Error(w, "this page only shows", http.StatusMethodNotAllowed)
+		default:
+			mux.ServeHTTP(w, r)
+		}
+	})
+}
+
+// mayAsk is true for a host that no name server can have pointed here.
+func mayAsk(host string, names []string) bool {
+	name := host
+	if split, _, err := net.SplitHostPort(host); err == nil {
+		name = split
+	}
+	name = strings.TrimSuffix(strings.ToLower(strings.Trim(name, "[]")), ".")
+	if _, err := netip.ParseAddr(name); err == nil {
+		return true
+	}
+	if name == "localhost" || strings.HasSuffix(name, ".localhost") {
+		return true
+	}
+	for _, known := range names {
+		if name == strings.ToLower(known) {
+			return true
+		}
+	}
+	return false
+}
+
+func serveFile(content []byte, kind string) http.HandlerFunc {
+	hash := sha256.Sum256(content)
+	tag := `"` + hex.EncodeToString(hash[:8]) + `"`
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-cache") // another version of the server may be asked next
+		w.Header().Set("ETag", tag)
+		if r.Header.Get("If-None-Match") == tag {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+		w.Header().Set("Content-Type", kind)
+		_, _ = w.Write(content) // whoever asked may be gone
+	}
+}
+
+// serveEvents tells one browser what is new until it or the page goes.
+func (p *Page) serveEvents(w http.ResponseWriter, r *http.Request) {
+	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
+		http.Error(w, "only the page itself reads this", http.StatusForbidden)
+		return
+	}
+	if r.Method == http.MethodHead {
+		return
+	}
+	reader, err := p.stream.join()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	defer p.stream.leave(reader)
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Accel-Buffering", "no") // for a proxy in between
+	if err := p.writeEvents(r.Context(), w, reader); err != nil && r.Context().Err() == nil {
+		klog.FromContext(r.Context()).V(2).Info("Cut a browser off", "browser", r.RemoteAddr, "reason", err)
+	}
+}
+
+func (p *Page) writeEvents(ctx context.Context, w http.ResponseWriter, reader *reader) error {
+	control := http.NewResponseController(w)
+	write := func(frames ...frame) error {
+		for _, f := range frames {
+			if err := control.SetWriteDeadline(p.clock.Now().Add(writePatience)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+				return err
+			}
+			if _, err := w.Write(f); err != nil {
+				return err
+			}
+		}
+		return control.Flush()
+	}
+	if err := write(frame("retry: 1000\n\n")); err != nil { // a browser that is cut off comes back after a second
+		return err
+	}
+	if err := p.writeBeat(write); err != nil {
+		return err
+	}
+	ticker := p.clock.NewTicker(beatInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-reader.wake:
+			frames, err := p.stream.take(reader)
+			if err != nil {
+				return err
+			}
+			if err := write(frames...); err != nil {
+				return err
+			}
+		case <-ticker.C():
+			if err := p.writeBeat(write); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (p *Page) writeBeat(write func(...frame) error) error {
+	f, err := encode("beat", beat{p.following.trouble()})
+	if err != nil {
+		return err
+	}
+	return write(f)
+}
+
+// Serve serves the page on a listener until the context ends, and then returns nil; or until the cluster cannot be watched any more. Names are those of
+// Handler. It closes the listener.
+func (p *Page) Serve(ctx context.Context, listener net.Listener, names ...string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	server := &http.Server{
+		Handler:           p.Handler(names...),
+		ReadHeaderTimeout: headerPatience,
+		MaxHeaderBytes:    16 << 10,
+		BaseContext:       func(net.Listener) context.Context { return ctx }, // so that streams end with it
+	}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	select {
+	case err := <-served:
+		if ctx.Err() != nil {
+			return nil
+		}
+		return fmt.Errorf("serving the page: %w", err)
+	case <-p.ended:
+		_ = server.Close()
+		<-served
+		if ctx.Err() != nil {
+			return nil
+		}
+		return p.endedBy
+	}
+}
+
+// URL of the page on a listener. Where that listens on all addresses, it is the one of this machine.
+func URL(listener net.Listener) string {
+	address, ok := listener.Addr().(*net.TCPAddr)
+	if !ok {
+		return "http://" + listener.Addr().String() + "/"
+	}
+	host := address.IP.String()
+	if address.IP.IsUnspecified() {
+		host = "localhost"
+	}
+	return "http://" + net.JoinHostPort(host, fmt.Sprint(address.Port)) + "/"
+}

@@ -1,0 +1,288 @@
+package ui
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	clocktesting "k8s.io/utils/clock/testing"
+)
+
+// newPage is a page over the board of a test.
+func newPage(t *testing.T, f *fixture) (*Page, *clocktesting.FakeClock) {
+	t.Helper()
+	clock := clocktesting.NewFakeClock(time.Now()) // by which connections have their deadlines
+	return &Page{clock: clock, stream: newStream(f.board, Title{Cluster: "test"}, clock), following: newFollowing(clock), ended: make(chan struct{})}, clock
+}
+
+func TestWhoMayAskForThePage(t *testing.T) {
+	page, _ := newPage(t, newFixture(t))
+	handler := page.Handler("berth.example.com")
+	for name, tc := range map[string]struct {
+		method, host, path string
+		header             map[string]string
+		want               int
+	}{
+		"by address":                    {host: "127.0.0.1:8900", want: http.StatusOK},
+		"by address, without a port":    {host: "127.0.0.1", want: http.StatusOK},
+		"by an address of six":          {host: "[::1]:8900", want: http.StatusOK},
+		"as localhost":                  {host: "LOCALHOST:1", want: http.StatusOK},
+		"below localhost":               {host: "berth.localhost:1", want: http.StatusOK},
+		"by its own name":               {host: "berth.example.com:8900", want: http.StatusOK},
+		"by a name that was rebound":    {host: "evil.example.com:8900", want: http.StatusMisdirectedRequest},
+		"by a name like its own":        {host: "berth.example.com.evil.example", want: http.StatusMisdirectedRequest},
+		"events by such a name":         {host: "evil.example.com", path: "/events", want: http.StatusMisdirectedRequest},
+		"by no name":                    {host: "", want: http.StatusMisdirectedRequest},
+		"to write":                      {host: "localhost", method: http.MethodPost, want: http.StatusMethodNotAllowed},
+		"to delete":                     {host: "localhost", method: http.MethodDelete, path: "/events", want: http.StatusMethodNotAllowed},
+		"for its head":                  {host: "localhost", method: http.MethodHead, want: http.StatusOK},
+		"for something else":            {host: "localhost", path: "/metrics", want: http.StatusNotFound},
+		"for a file beside it":          {host: "localhost", path: "/page/index.html", want: http.StatusNotFound},
+		"events from another page":      {host: "localhost", path: "/events", header: map[string]string{"Sec-Fetch-Site": "cross-site"}, want: http.StatusForbidden},
+		"events from a page next to it": {host: "localhost", path: "/events", header: map[string]string{"Sec-Fetch-Site": "same-site"}, want: http.StatusForbidden},
+	} {
+		t.Run(name, func(t *testing.T) {
+			method, path := tc.method, tc.path
+			if method == "" {
+				method = http.MethodGet
+			}
+			if path == "" {
+				path = "/"
+			}
+			request := httptest.NewRequestWithContext(t.Context(), method, path, nil)
+			request.Host = tc.host
+			for key, value := range tc.header {
+				request.Header.Set(key, value)
+			}
+			answer := httptest.NewRecorder()
+			handler.ServeHTTP(answer, request)
+			if answer.Code != tc.want {
+				t.Errorf("%d %s, want %d", answer.Code, answer.Body, tc.want)
+			}
+			if policy := answer.Header().Get("Content-Security-Policy"); !strings.Contains(policy, "default-src 'none'") || strings.Contains(policy, "unsafe") {
+				t.Errorf("policy %q", policy)
+			}
+		})
+	}
+}
+
+func TestThePageFetchesNothingFromElsewhere(t *testing.T) {
+	page, _ := newPage(t, newFixture(t))
+	server := httptest.NewServer(page.Handler())
+	defer server.Close()
+	for path, kind := range map[string]string{"/": "text/html", "/page.js": "text/javascript", "/page.css": "text/css"} {
+		answer, body := get(t, server.URL+path, "")
+		if !strings.HasPrefix(answer.Header.Get("Content-Type"), kind) {
+			t.Errorf("%s is %q", path, answer.Header.Get("Content-Type"))
+		}
+		body = strings.ReplaceAll(body, "http://www.w3.org/2000/svg", "") // a name, not an address
+		for _, foreign := range []string{"http:", "https:", "url(", "@import", "import ", "fetch(", "innerHTML"} {
+			if strings.Contains(body, foreign) {
+				t.Errorf("%s has %s", path, foreign)
+			}
+		}
+		if unchanged, _ := get(t, server.URL+path, answer.Header.Get("ETag")); unchanged.StatusCode != http.StatusNotModified {
+			t.Errorf("%s asked for again: %s", path, unchanged.Status)
+		}
+	}
+}
+
+func get(t *testing.T, url, tag string) (*http.Response, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tag != "" {
+		request.Header.Set("If-None-Match", tag)
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer, string(body)
+}
+
+// listen opens the stream of events. next is the next event that is no beat, and beat the next beat.
+func listen(t *testing.T, url string) (next, beat func() string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/events", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { answer.Body.Close() })
+	if kind := answer.Header.Get("Content-Type"); kind != "text/event-stream" {
+		t.Fatalf("%s, %s", answer.Status, kind)
+	}
+	lines := bufio.NewReader(answer.Body)
+	read := func(beats bool) string {
+		for {
+			line, err := lines.ReadString('\n')
+			if err != nil {
+				t.Fatal(err)
+			}
+			event, found := strings.CutPrefix(strings.TrimSpace(line), "event: ")
+			if !found || (event == "beat") != beats {
+				continue
+			}
+			data, err := lines.ReadString('\n')
+			if err != nil {
+				t.Fatal(err)
+			}
+			return event + " " + strings.TrimSpace(strings.TrimPrefix(data, "data: "))
+		}
+	}
+	return func() string { return read(false) }, func() string { return read(true) }
+}
+
+func TestABrowserIsToldOverTheWire(t *testing.T) {
+	f := newFixture(t, deployment(), replicaSet(), spread("own"), node("n1", "own"))
+	page, clock := newPage(t, f)
+	if err := page.stream.tell(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(page.Handler())
+	t.Cleanup(server.Close) // after the browser has left, for which it waits
+	next, beat := listen(t, server.URL)
+	if got, want := beat(), `beat {"trouble":""}`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	first := next()
+	for _, part := range []string{`snapshot {"cluster":"test","namespace":""`, `"keys":[{"label":"pool","values":["own"]},{"label":"topology.kubernetes.io/zone"}]`, `{"name":"n1","in":{"pool":"own"}}`, `"key":"shop/web-spread","order":["own"]`} {
+		if !strings.Contains(first, part) {
+			t.Errorf("%s is not in %s", part, first)
+		}
+	}
+	if strings.Contains(first, "s3cret") {
+		t.Errorf("a label that nothing groups by is told: %s", first)
+	}
+	page.stream.tellPod(t, pod("a", "n1", "own"))
+	if got, want := next(), `news {"pods":[{"uid":"uid-a","namespace":"shop","name":"a","node":"n1","spread":"shop/web-spread","subset":"own","phase":"ready"}]}`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	page.following.setSilent("the API server does not answer")
+	clock.Step(beatInterval)
+	if got, want := beat(), `beat {"trouble":"the API server does not answer"}`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestABrowserThatLeavesIsForgotten(t *testing.T) {
+	page, _ := newPage(t, newFixture(t))
+	server := httptest.NewServer(page.Handler())
+	defer server.Close()
+	ctx, leave := context.WithCancel(t.Context())
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/events", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	leave()
+	server.Close() // waits for what is being served
+	if n := len(page.stream.readers); n != 0 {
+		t.Errorf("%d readers are left", n)
+	}
+}
+
+func TestServeEndsWithItsContextAndWithItsCluster(t *testing.T) {
+	open := func() (*Page, net.Listener) {
+		page, _ := newPage(t, newFixture(t))
+		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return page, listener
+	}
+	page, listener := open()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- page.Serve(ctx, listener) }()
+	next, _ := listen(t, strings.TrimSuffix(URL(listener), "/"))
+	next() // a stream is open
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("after its context: %v", err)
+	}
+
+	page, listener = open()
+	page.endedBy = errors.New("the cluster is gone")
+	close(page.ended)
+	if err := page.Serve(t.Context(), listener); !errors.Is(err, page.endedBy) {
+		t.Errorf("after its cluster: %v", err)
+	}
+}
+
+func TestTroubleIsToldWhileAWatchIsAway(t *testing.T) {
+	clock := clocktesting.NewFakeClock(noon)
+	f := newFollowing(clock)
+	var code int
+	var fails error
+	transport := f.watch(roundTripper(func(*http.Request) (*http.Response, error) {
+		if fails != nil {
+			return nil, fails
+		}
+		return &http.Response{StatusCode: code, Body: io.NopCloser(strings.NewReader("news"))}, nil
+	}))
+	watch := func(query string) *http.Response {
+		response, err := transport.RoundTrip(httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://cluster/api/v1/pods"+query, nil))
+		if err != nil {
+			return nil
+		}
+		return response
+	}
+	expectTrouble := func(when, want string) {
+		t.Helper()
+		if got := f.trouble(); got != want {
+			t.Errorf("%s: %q, want %q", when, got, want)
+		}
+	}
+	code = http.StatusOK
+	watch("?limit=1").Body.Close()
+	expectTrouble("a list is no watch", "")
+	first := watch("?watch=true")
+	clock.Step(time.Hour)
+	expectTrouble("while it watches", "")
+	if _, err := io.ReadAll(first.Body); err != nil {
+		t.Fatal(err)
+	}
+	first.Body.Close()
+	clock.Step(gapPatience - time.Second)
+	expectTrouble("a moment after it ended", "")
+	second := watch("?watch=true")
+	clock.Step(time.Hour)
+	expectTrouble("when it watches again", "")
+	second.Body.Close()
+	clock.Step(gapPatience)
+	expectTrouble("when it does not", "pods are not being watched")
+	code = http.StatusForbidden
+	watch("?watch=true").Body.Close()
+	expectTrouble("when it may not", "pods cannot be watched: forbidden")
+	fails = errors.New("connection refused")
+	watch("?watch=true")
+	f.setSilent("the API server does not answer")
+	expectTrouble("when nobody is there", "the API server does not answer")
+	fails, code = nil, http.StatusOK
+	f.setSilent("")
+	watch("?watch=true")
+	expectTrouble("when all is well again", "")
+}

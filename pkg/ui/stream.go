@@ -1,0 +1,183 @@
+package ui
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+)
+
+const (
+	// batchInterval is how long news are gathered before browsers are told. An eye takes no more pictures than that.
+	batchInterval = 100 * time.Millisecond
+	// longestQueue is how many batches wait for a browser that does not read them. One that is further behind is told everything anew.
+	longestQueue = 16
+	// mostReaders bounds the browsers, each of which costs memory and a connection.
+	mostReaders = 50
+)
+
+var errTooManyReaders = errors.New("too many browsers show this page")
+
+// frame is an event as it goes over the wire (https://html.spec.whatwg.org/multipage/server-sent-events.html).
+type frame []byte
+
+func encode(event string, content any) (frame, error) {
+	encoded, err := json.Marshal(content) // on one line
+	if err != nil {
+		return nil, fmt.Errorf("encoding %s: %w", event, err)
+	}
+	var f bytes.Buffer
+	fmt.Fprintf(&f, "event: %s\ndata: %s\n\n", event, encoded)
+	return f.Bytes(), nil
+}
+
+// stream tells browsers what is on the board. What waits for a browser is bounded, whatever the browser does, and no browser holds up another or the board.
+type stream struct {
+	clock clock.WithTicker
+	// title is what a snapshot says besides the news.
+	title Title
+
+	mu      sync.Mutex
+	board   *board
+	readers map[*reader]struct{}
+	// whole is the snapshot of the board, encoded. Nil if the board has changed since.
+	whole frame
+	// stale is readable when there may be news.
+	stale chan struct{}
+}
+
+// Title says which cluster a page shows.
+type Title struct {
+	// Cluster as the user knows it: the name of a context, or an address.
+	Cluster string `json:"cluster"`
+	// Namespace whose pods and spreads are shown. Empty for all.
+	Namespace string `json:"namespace"`
+}
+
+// snapshot is all that a page shows. It takes the place of what the page has.
+type snapshot struct {
+	Title
+	*News
+}
+
+// reader is one browser.
+type reader struct {
+	// wake is readable when there is something for the reader.
+	wake chan struct{}
+	// queue holds what it has not taken, oldest first. It is empty while the reader is behind, which is to be told everything.
+	queue  []frame
+	behind bool
+}
+
+func newStream(board *board, title Title, clock clock.WithTicker) *stream {
+	return &stream{clock: clock, title: title, board: board, readers: map[*reader]struct{}{}, stale: make(chan struct{}, 1)}
+}
+
+// change puts something on the board.
+func (s *stream) change(do func(*board)) {
+	s.mu.Lock()
+	do(s.board)
+	isStale := s.board.isStale()
+	s.mu.Unlock()
+	if isStale {
+		signal(s.stale)
+	}
+}
+
+// run tells news until the context ends.
+func (s *stream) run(ctx context.Context) {
+	for {
+		select {
+		case <-s.stale:
+		case <-ctx.Done():
+			return
+		}
+		if err := s.tell(ctx); err != nil {
+			klog.FromContext(ctx).Error(err, "The page is not up to date, trying again")
+			signal(s.stale)
+		}
+		select {
+		case <-s.clock.After(batchInterval):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// tell takes the news from the board and puts them into every reader's queue.
+func (s *stream) tell(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	news, err := s.board.news(ctx)
+	if err != nil || news == nil {
+		return err
+	}
+	s.whole = nil
+	if len(s.readers) == 0 {
+		return nil
+	}
+	f, err := encode("news", news)
+	for r := range s.readers {
+		switch {
+		case err != nil || len(r.queue) == longestQueue:
+			r.queue, r.behind = nil, true
+		case !r.behind:
+			r.queue = append(r.queue, f)
+		}
+		signal(r.wake)
+	}
+	return err
+}
+
+// join makes a reader, for which everything is new. Leave it when it is done.
+func (s *stream) join() (*reader, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.readers) == mostReaders {
+		return nil, errTooManyReaders
+	}
+	r := &reader{wake: make(chan struct{}, 1), behind: true}
+	s.readers[r] = struct{}{}
+	signal(r.wake)
+	return r, nil
+}
+
+func (s *stream) leave(r *reader) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.readers, r)
+}
+
+// take is what a reader has not been told, in the order in which it is to be told.
+func (s *stream) take(r *reader) ([]frame, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !r.behind {
+		queue := r.queue
+		r.queue = nil
+		return queue, nil
+	}
+	if s.whole == nil {
+		whole, err := encode("snapshot", snapshot{s.title, s.board.everything()})
+		if err != nil {
+			return nil, err
+		}
+		s.whole = whole
+	}
+	r.behind = false
+	return []frame{s.whole}, nil
+}
+
+// signal never waits: one signal stands for many.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
