@@ -25,6 +25,8 @@ type state struct {
 	// Ready is false until everything was ready once.
 	Ready      bool
 	Components []componentState
+	// Page is the URL of the page. Empty if none is served.
+	Page string
 }
 
 type componentState struct {
@@ -124,6 +126,8 @@ func checkNotRunning(name string) error {
 type record struct {
 	name string
 	lock *os.File
+	// page is the URL of the page, if one is served.
+	page string
 }
 
 // takeRecord makes this process the one that runs the sandbox of that name.
@@ -152,7 +156,7 @@ func takeRecord(name string) (*record, error) {
 
 // write records what the components are doing.
 func (r *record) write(s *sandbox.Sandbox) error {
-	current := state{Supervisor: processOf(os.Getpid()), Ready: true}
+	current := state{Supervisor: processOf(os.Getpid()), Ready: true, Page: r.page}
 	for _, status := range s.Status() {
 		current.Components = append(current.Components, componentState{ComponentStatus: status, Process: processOf(status.PID)})
 	}

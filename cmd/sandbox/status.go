@@ -36,6 +36,9 @@ func statusCommand() *cobra.Command {
 			if err := table.Flush(); err != nil {
 				return err
 			}
+			if current.Page != "" {
+				fmt.Fprintf(command.OutOrStdout(), "\nsee it at %s\n", current.Page)
+			}
 			for _, component := range current.Components {
 				if component.State == sandbox.Crashing {
 					fmt.Fprintf(command.OutOrStdout(), "\n%s-%d keeps ending, see %s:\n%s\n",

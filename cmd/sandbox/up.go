@@ -30,6 +30,7 @@ type upFlags struct {
 	without         []string
 	replicas        map[string]int
 	schedulerConfig string
+	page            string
 }
 
 func upCommand() *cobra.Command {
@@ -46,11 +47,11 @@ func upCommand() *cobra.Command {
 			out := command.OutOrStdout()
 			switch {
 			case flags.supervise:
-				return supervise(command.Context(), config)
+				return supervise(command.Context(), config, flags.page)
 			case flags.detach:
 				return detach(command.Context(), out, config)
 			default:
-				return run(command.Context(), out, config, func() {
+				return run(command.Context(), out, config, flags.page, func() {
 					fmt.Fprintf(out, "press Ctrl-C to stop it\n")
 				})
 			}
@@ -70,6 +71,7 @@ func upCommand() *cobra.Command {
 	set.StringToIntVar(&flags.replicas, "replicas", nil, "replicas of components, for instance scheduler=2")
 	set.StringVar(&flags.schedulerConfig, "scheduler-config", "",
 		"KubeSchedulerConfiguration for the scheduler (default the one in manifests/scheduler)")
+	set.StringVar(&flags.page, "page", "127.0.0.1:0", "address of the page that shows the sandbox live, with port 0 for any that is free, or "+noPage)
 	set.BoolVar(&flags.supervise, superviseFlag, false, "be the process that --detach leaves in the background")
 	if err := set.MarkHidden(superviseFlag); err != nil {
 		panic(err) // the flag is defined one line above
@@ -149,13 +151,20 @@ func fileExists(path string) bool {
 	return err == nil
 }
 
-// run starts the sandbox, keeps its state file current, and stops it when the context ends. It calls ready once.
-func run(ctx context.Context, out io.Writer, config sandbox.Config, ready func()) error {
+// run starts the sandbox, serves its page, keeps its state file current, and stops it when the context ends. It calls ready once.
+func run(ctx context.Context, out io.Writer, config sandbox.Config, pageAddress string, ready func()) error {
 	record, err := takeRecord(config.Name)
 	if err != nil {
 		return err
 	}
 	defer record.release()
+	listener, err := listenForPage(ctx, pageAddress)
+	if err != nil {
+		return err
+	}
+	if listener != nil {
+		defer listener.Close()
+	}
 
 	config.Progress = out
 	s, err := sandbox.Start(ctx, config)
@@ -168,6 +177,12 @@ func run(ctx context.Context, out io.Writer, config sandbox.Config, ready func()
 	defer s.Stop()
 	if err := record.write(s); err != nil {
 		return fmt.Errorf("writing the state file: %w", err)
+	}
+	if listener != nil {
+		if record.page, err = servePage(ctx, out, listener, config.Name, s); err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "see it at %s\n", record.page)
 	}
 	fmt.Fprintf(out, "sandbox %q is up, use it with:\n  %s --kubeconfig %s get nodes\n",
 		config.Name, shortPath(filepath.Join(config.BinDir, "kubectl")), shortPath(s.Kubeconfig()))

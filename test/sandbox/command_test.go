@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,13 +20,23 @@ const withoutProduct = "--without=scheduler,controller,kube-scheduler"
 
 func TestUpInTheBackgroundRunsUntilDown(t *testing.T) {
 	c := newCommand(t)
-	c.expect(0, "is up", "up", "--detach", "--nodes=3", "--zones=east,west", withoutProduct)
+	up := c.expect(0, "is up", "up", "--detach", "--nodes=3", "--zones=east,west", withoutProduct)
+	_, page, found := strings.Cut(up, "see it at ")
+	page, _, _ = strings.Cut(page, "\n")
+	if answer, err := http.Get(page); !found || err != nil {
+		t.Errorf("the page at %q: %v", page, err)
+	} else if answer.Body.Close(); answer.StatusCode != http.StatusOK {
+		t.Errorf("the page at %s: %s", page, answer.Status)
+	}
 
 	status := c.expect(0, "NAME", "status")
 	for _, component := range []string{"etcd-0", "kube-apiserver-0", "kube-controller-manager-0", "kwok-0"} {
 		if !strings.Contains(status, component) {
 			t.Errorf("the status lacks %s:\n%s", component, status)
 		}
+	}
+	if !strings.Contains(status, "see it at "+page) {
+		t.Errorf("the status lacks the page:\n%s", status)
 	}
 	if got := strings.Count(status, "running"); got != 4 {
 		t.Errorf("%d components are running, want 4:\n%s", got, status)
@@ -45,6 +56,10 @@ func TestUpInTheBackgroundRunsUntilDown(t *testing.T) {
 
 	c.expect(0, "is stopped", "down")
 	expectNoProcessIn(t, c.dir)
+	if answer, err := http.Get(page); err == nil {
+		answer.Body.Close()
+		t.Errorf("%s is still there", page)
+	}
 	c.expect(0, "does not run", "down")
 	c.expect(1, "does not run", "status")
 }
@@ -135,6 +150,7 @@ func TestBadFlagsAreExplainedInOneLine(t *testing.T) {
 		"--kubeconfig=" + foreign:     "remove it or choose another path",
 		"--bin-dir=" + t.TempDir():    "make tools",
 		"--no-such-flag":              "--help",
+		"--page=nowhere":              "--page nowhere",
 		"--scheduler-config=.sandbox": "--scheduler-config",
 	} {
 		t.Run(flag, func(t *testing.T) {

@@ -60,7 +60,7 @@ func Compose(config sandbox.Config, options Options) (sandbox.Config, error) {
 		}
 		replicas[name] = count
 	}
-	config.Manifests = append(manifests.Install(), config.Manifests...)
+	config.Manifests = slices.Concat(manifests.Install(), [][]byte{pageManifest}, config.Manifests)
 	config.Components = slices.Clone(config.Components)
 	if !slices.ContainsFunc(config.Components, func(c sandbox.Component) bool { return c.Name == DefaultScheduler }) {
 		config.Components = append(config.Components, defaultScheduler())

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+
+	"github.com/go-logr/logr"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/berth-project/berth/cmd/sandbox/product"
+	"github.com/berth-project/berth/pkg/sandbox"
+	"github.com/berth-project/berth/pkg/ui"
+)
+
+// noPage is the address of a page that is not served.
+const noPage = "none"
+
+// listenForPage takes the address before anything is started, so that one that cannot be had costs no time. It is nil without a page.
+func listenForPage(ctx context.Context, address string) (net.Listener, error) {
+	if address == noPage {
+		return nil, nil
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("--page %s: %w", address, err)
+	}
+	return listener, nil
+}
+
+// servePage serves the page of a sandbox until the context ends, and returns its URL once it can be asked for.
+func servePage(ctx context.Context, out io.Writer, listener net.Listener, name string, s *sandbox.Sandbox) (url string, err error) {
+	ctrl.SetLogger(logr.Discard()) // what goes wrong is told on the page
+	page, err := ui.Open(ctx, product.PageConfig(s.RESTConfig()), ui.Options{Title: ui.Title{Cluster: "sandbox " + name}})
+	if err != nil {
+		return "", fmt.Errorf("opening the page: %w", err)
+	}
+	host, _, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		return "", err
+	}
+	go func() {
+		if err := page.Serve(ctx, listener, host); err != nil {
+			fmt.Fprintf(out, "the page of sandbox %q has ended: %v\n", name, err)
+		}
+	}()
+	return ui.URL(listener), nil
+}
