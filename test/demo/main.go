@@ -1,11 +1,13 @@
 // Command demo plays the two best-known cases of WorkloadSpread on a sandbox, step by step, and compares every layout with the expected
-// one. It ends with "demo: ok", or says what differed and exits with 1.
+// one. A page shows it while it plays. It ends with "demo: ok", or says what differed and exits with 1.
 package main
 
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -13,18 +15,34 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/go-logr/logr"
+	ctrl "sigs.k8s.io/controller-runtime"
+
 	"github.com/berth-project/berth/cmd/sandbox/product"
 	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/pkg/simulate"
+	"github.com/berth-project/berth/pkg/ui"
 	"github.com/berth-project/berth/test/harness"
 )
 
 // cases of the demo, from test/scenarios.
 var cases = []string{"normal-then-elastic", "one-one-three"}
 
+// flags give people time to look at the page.
+type flags struct {
+	// pause after each step. None by default.
+	pause time.Duration
+	// stay until interrupted, with the last case in place.
+	stay bool
+}
+
 func main() {
+	var f flags
+	flag.DurationVar(&f.pause, "pause", 0, "how long to wait after each step, to look at the page")
+	flag.BoolVar(&f.stay, "stay", false, "leave the last case in place until interrupted")
+	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx)
+	err := run(ctx, f)
 	stop()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "\ndemo: failed: %v\n", err)
@@ -33,7 +51,7 @@ func main() {
 	fmt.Println("demo: ok")
 }
 
-func run(ctx context.Context) (err error) {
+func run(ctx context.Context, f flags) (err error) {
 	dir, err := os.MkdirTemp("", "berth-demo-")
 	if err != nil {
 		return err
@@ -44,15 +62,37 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer cluster.Sandbox.Stop()
-	for _, name := range cases {
-		if err := play(ctx, cluster, name); err != nil {
+	servePage(ctx, cluster.Sandbox)
+	for i, name := range cases {
+		if err := play(ctx, cluster, name, f.pause, f.stay && i == len(cases)-1); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func play(ctx context.Context, cluster *harness.Cluster, name string) error {
+// servePage serves the page until the context ends, or says why it cannot: the demo goes on without it.
+func servePage(ctx context.Context, s *sandbox.Sandbox) {
+	ctrl.SetLogger(logr.Discard()) // what goes wrong is told on the page
+	page, err := ui.Open(ctx, product.PageConfig(s.RESTConfig()), ui.Options{Title: ui.Title{Cluster: "the demo"}})
+	if err != nil {
+		fmt.Printf("there is no page to see it on: %v\n", err)
+		return
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		fmt.Printf("there is no page to see it on: %v\n", err)
+		return
+	}
+	fmt.Printf("see it at %s\n", ui.URL(listener))
+	go func() {
+		if err := page.Serve(ctx, listener); err != nil {
+			fmt.Printf("the page has ended: %v\n", err)
+		}
+	}()
+}
+
+func play(ctx context.Context, cluster *harness.Cluster, name string, pause time.Duration, stay bool) error {
 	file := filepath.Join(harness.Root(), "test", "scenarios", name+".txtar")
 	content, err := os.ReadFile(file)
 	if err != nil {
@@ -67,9 +107,32 @@ func play(ctx context.Context, cluster *harness.Cluster, name string) error {
 	if err != nil {
 		return err
 	}
-	p.Stepping = func(text string) { fmt.Printf("$ %s\n", text) }
+	first := true
+	p.Stepping = func(text string) {
+		if !first {
+			wait(ctx, time.After(pause))
+		}
+		first = false
+		fmt.Printf("$ %s\n", text)
+	}
 	p.Watching = newProgress().show
-	return errors.Join(p.Run(ctx), p.End(context.WithoutCancel(ctx)))
+	err = p.Run(ctx)
+	if err == nil {
+		wait(ctx, time.After(pause))
+	}
+	if err == nil && stay {
+		fmt.Println("press Ctrl-C to end it")
+		wait(ctx, nil)
+	}
+	return errors.Join(err, p.End(context.WithoutCancel(ctx)))
+}
+
+// wait until then, or until the context ends; a nil channel is never.
+func wait(ctx context.Context, then <-chan time.Time) {
+	select {
+	case <-then:
+	case <-ctx.Done():
+	}
 }
 
 // progress prints one line while a layout comes about, and the table of expected and actual pods when it is there or has not come.
