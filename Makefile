@@ -6,6 +6,7 @@ BIN := $(CURDIR)/bin
 SCENARIOS ?=
 BENCH_OUT ?= $(CURDIR)/.bench
 BENCH_FLAGS ?=
+DEMO_FLAGS ?=
 
 export CGO_ENABLED ?= 1
 
@@ -21,8 +22,8 @@ help: ## List the targets.
 ##@ Run
 
 .PHONY: demo
-demo: tools build ## Play two cases on a sandbox, step by step, and check every layout.
-	$(GO) run ./test/demo
+demo: tools build ## Play two cases on a sandbox, step by step, and check every layout; DEMO_FLAGS="-pause 5s -stay" gives time to look at the page.
+	$(GO) run ./test/demo $(DEMO_FLAGS)
 
 .PHONY: sandbox
 sandbox: tools build ## Start a control plane with Berth on this machine, in the foreground.
@@ -70,11 +71,19 @@ generate: $(BIN)/controller-gen ## Regenerate deepcopy functions and CRDs.
 ##@ Test
 
 .PHONY: test
-test: tools build ## Run all tests: units and scenarios, then the same scenarios and the failure specs on a real control plane.
+test: tools build browser ## Run all tests: units and scenarios, then the same scenarios and the failure specs on a real control plane.
 	$(GO) vet ./...
 	$(GO) test ./cmd/... ./manifests/... ./pkg/...
 	$(GO) test -count=1 -timeout=20m $$($(GO) list ./test/... | grep -v /test/budget)
 	$(GO) test -count=1 -timeout=10m ./test/budget -slack=4 # by itself, because it measures how long answers take
+
+.PHONY: browser
+browser: ## See that there is a browser for the tests of the page: one on the PATH, or else the Debian package chromium.
+	hack/browser.sh
+
+.PHONY: test-ui
+test-ui: tools build browser ## Look at the page with a browser, on a real control plane.
+	$(GO) test -count=1 -v ./test/ui
 
 .PHONY: test-unit
 test-unit: ## Run the tests that need no control plane.
