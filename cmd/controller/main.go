@@ -40,6 +40,7 @@ type flags struct {
 	leaderElectionNamespace string
 	webhooks                bool
 	webhook                 webhook.Options
+	budgets                 bool
 	budgetExpiry            time.Duration
 }
 
@@ -59,6 +60,7 @@ func main() {
 	flag.StringVar((*string)(&f.webhook.Certificates), "webhook-certs", string(webhook.ManagedCertificates),
 		"managed: make and renew the certificate in Secret berth-system/berth-webhook-cert, copy it into --cert-dir, and have the API server trust it; "+
 			"provided: somebody else, such as cert-manager, does.")
+	flag.BoolVar(&f.budgets, "budgets", true, "Keep PodUnavailableBudgets. With false nothing of manifests/budget is needed, and must not be there.")
 	flag.DurationVar(&f.budgetExpiry, "budget-expiry", budgetcontroller.DefaultExpiry,
 		"How long a PodUnavailableBudget keeps counting an operation that was let through and does not happen. At least "+guard.ShortestExpiry(requestTimeout).String()+
 			", and longer by as much as the API server's --request-timeout exceeds a minute.")
@@ -114,14 +116,17 @@ func run(ctx context.Context, f flags) error {
 	if err := controller.Setup(ctx, mgr, owners, controller.Options{}); err != nil {
 		return err
 	}
-	if err := budgetcontroller.Setup(ctx, mgr, budgetcontroller.Options{Expiry: f.budgetExpiry}); err != nil {
-		return err
+	var more []func(register func(path string, hook http.Handler)) error
+	if f.budgets {
+		if err := budgetcontroller.Setup(ctx, mgr, budgetcontroller.Options{Expiry: f.budgetExpiry}); err != nil {
+			return err
+		}
+		more = append(more, func(register func(path string, hook http.Handler)) error {
+			return guard.Setup(ctx, mgr, register, guard.Options{})
+		})
 	}
 	if f.webhooks {
-		budgets := func(register func(path string, hook http.Handler)) error {
-			return guard.Setup(ctx, mgr, register, guard.Options{})
-		}
-		if err := webhook.Setup(ctx, mgr, owners, f.webhook, budgets); err != nil {
+		if err := webhook.Setup(ctx, mgr, owners, f.webhook, more...); err != nil {
 			return err
 		}
 	}
