@@ -68,8 +68,13 @@ type Config struct {
 	// Without names components, also of the control plane, that are not started.
 	Without []string
 
+	// ServiceProxy is the Unix socket of an HTTP proxy through which the API server reaches Services, for instance those of webhooks: it asks
+	// to be connected to a Service's cluster IP and port. Empty: there is nobody at any Service.
+	ServiceProxy string
 	// AuditLog has the API server record every request (metadata only) in the file that Sandbox.AuditLog names.
 	AuditLog bool
+	// AuditLogPath is that file. Defaults to Dir/audit.log.
+	AuditLogPath string
 	// Progress receives one line per step. Nil: nobody is told.
 	Progress io.Writer
 }
@@ -177,6 +182,9 @@ func (c Config) complete() (Config, error) {
 	var err error
 	if c.Dir, err = filepath.Abs(orDefault(c.Dir, filepath.Join(".sandbox", c.Name))); err != nil {
 		problem("dir: %w", err)
+	}
+	if c.AuditLogPath, err = filepath.Abs(orDefault(c.AuditLogPath, filepath.Join(c.Dir, "audit.log"))); err != nil {
+		problem("audit log: %w", err)
 	}
 	if c.BinDir, err = filepath.Abs(orDefault(c.BinDir, DefaultBinDir)); err != nil {
 		problem("bin dir: %w", err)

@@ -84,6 +84,14 @@ func dialUnixIn(ctx context.Context, dir, name string) (net.Conn, error) {
 //go:embed audit-policy.yaml
 var auditPolicy []byte
 
+// egressSelector sends what the API server wants of Services through a proxy.
+const egressSelector = `apiVersion: apiserver.k8s.io/v1beta1
+kind: EgressSelectorConfiguration
+egressSelections:
+- name: cluster
+  connection: {proxyProtocol: HTTPConnect, transport: {uds: {udsName: %q}}}
+`
+
 func (s *Sandbox) apiServer() part {
 	return part{
 		workDir: s.instanceDir(Etcd, 0), // where etcd's socket is
@@ -110,6 +118,13 @@ func (s *Sandbox) apiServer() part {
 				"--allow-privileged=true",
 				"--max-requests-inflight=3000",
 				"--max-mutating-requests-inflight=1500",
+			}
+			if s.config.ServiceProxy != "" {
+				egress := filepath.Join(in.Dir, "egress.yaml")
+				if err := os.WriteFile(egress, fmt.Appendf(nil, egressSelector, s.config.ServiceProxy), 0o600); err != nil {
+					return nil, err
+				}
+				args = append(args, "--egress-selector-config-file="+egress)
 			}
 			if s.config.AuditLog {
 				policy := filepath.Join(in.Dir, "audit-policy.yaml")

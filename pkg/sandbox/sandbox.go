@@ -195,7 +195,7 @@ func (s *Sandbox) RESTConfig() *rest.Config {
 func (s *Sandbox) Kubeconfig() string { return s.config.Kubeconfig }
 
 // AuditLog is the path of the API server's audit log, which exists if Config.AuditLog is set: one JSON event per line.
-func (s *Sandbox) AuditLog() string { return filepath.Join(s.config.Dir, "audit.log") }
+func (s *Sandbox) AuditLog() string { return s.config.AuditLogPath }
 
 // Dir is where the sandbox keeps its files.
 func (s *Sandbox) Dir() string { return s.config.Dir }

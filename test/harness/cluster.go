@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -56,10 +57,22 @@ type Cluster struct {
 	mapper  *restmapper.DeferredDiscoveryRESTMapper
 }
 
+// AuditDir names the environment variable with a directory where the audit logs of sandboxes are to be kept, each in a file of its own; see
+// make test-rights.
+const AuditDir = "BERTH_AUDIT_DIR"
+
+// Audited is the config with an audit log in AuditDir, if there is one.
+func Audited(config sandbox.Config) sandbox.Config {
+	if dir := os.Getenv(AuditDir); dir != "" {
+		config.AuditLog, config.AuditLogPath = true, filepath.Join(dir, fmt.Sprintf("%s-%d.log", config.Name, time.Now().UnixNano()))
+	}
+	return config
+}
+
 // Start starts a sandbox with Berth on it, from the binaries in bin. The caller stops it.
 func Start(ctx context.Context, config sandbox.Config, options product.Options) (*Cluster, error) {
 	config.BinDir = filepath.Join(Root(), "bin")
-	config, err := product.Compose(config, options)
+	config, err := product.Compose(Audited(config), options)
 	if err != nil {
 		return nil, err
 	}
