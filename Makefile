@@ -7,6 +7,7 @@ SCENARIOS ?=
 BENCH_OUT ?= $(CURDIR)/.bench
 BENCH_FLAGS ?=
 DEMO_FLAGS ?=
+AUDIT_DIR ?= $(CURDIR)/.audit
 
 export CGO_ENABLED ?= 1
 
@@ -63,15 +64,34 @@ $(BIN)/benchstat: hack/tools/codegen/go.mod
 $(BIN)/golangci-lint: hack/tools/lint/go.mod
 	cd hack/tools/lint && $(GO) build -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
+# Without a cluster Helm takes a Kubernetes version for granted that its own build sets in this way.
+HELM_KUBERNETES := $(foreach package,lint/rules chartutil,-X helm.sh/helm/v3/pkg/$(package).k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/$(package).k8sVersionMinor=35)
+
+$(BIN)/helm: hack/tools/helm/go.mod
+	cd hack/tools/helm && $(GO) build -ldflags "$(HELM_KUBERNETES)" -o $@ helm.sh/helm/v3/cmd/helm
+
+# What the chart shares with manifests/ is copied: a chart can only read its own files.
+CHART_SHARES := base/namespace.yaml base/workload-reader.yaml policy/record.yaml scheduler/rbac.yaml scheduler/flowschema.yaml scheduler/scheduler-config.yaml \
+	controller/rbac.yaml $(addprefix webhook/,service.yaml certificate.yaml rbac.yaml mutatingwebhookconfiguration.yaml validatingwebhookconfiguration.yaml \
+	cert-manager/certificate.yaml) $(addprefix budget/,rbac.yaml flowschema.yaml protection.yaml eviction.yaml mutatingwebhookconfiguration.yaml \
+	validatingwebhookconfiguration.yaml) descheduler/base/rbac.yaml descheduler/base/policy.yaml $(addprefix observe/,podmonitor.yaml token.yaml rules.yaml dashboard.json)
+
+.PHONY: chart
+chart: ## Copy into charts/berth what it shares with manifests/.
+	rm -rf charts/berth/crds charts/berth/files
+	mkdir -p charts/berth/crds && cp manifests/crd/*_*.yaml charts/berth/crds/
+	for file in $(CHART_SHARES); do mkdir -p charts/berth/files/$$(dirname $$file) && cp manifests/$$file charts/berth/files/$$file || exit 1; done
+
 .PHONY: generate
 generate: $(BIN)/controller-gen ## Regenerate deepcopy functions and CRDs.
 	$(BIN)/controller-gen object:headerFile=hack/boilerplate.go.txt paths=./pkg/crd/... paths=./pkg/plugins/...
 	$(BIN)/controller-gen crd:maxDescLen=200 paths=./pkg/crd/... output:crd:dir=manifests/crd
+	$(MAKE) --no-print-directory chart
 
 ##@ Test
 
 .PHONY: test
-test: tools build ## Run all tests: units and scenarios, then the same scenarios and the failure specs on a real control plane.
+test: tools build $(BIN)/helm ## Run all tests: units and scenarios, then the same scenarios and the failure specs on a real control plane.
 	$(GO) vet ./...
 	$(GO) test ./cmd/... ./manifests/... ./pkg/...
 	$(GO) test -count=1 -timeout=20m $$($(GO) list ./test/... | grep -v -e /test/budget -e /test/ui)
@@ -109,6 +129,13 @@ test-descheduler: tools build ## The descheduler on a real control plane, with 1
 .PHONY: test-faults
 test-faults: tools build ## Spoil the scheduler's binds in every way, ten bursts with a seed each (about six minutes).
 	$(GO) test -count=1 -timeout=30m -v ./test/faults -rounds=10
+
+.PHONY: test-rights
+test-rights: tools build $(BIN)/helm ## Find out from audit logs which rights of Berth's roles the tests use, and write it into test/install/rights.txt (about 20 minutes).
+	rm -rf $(AUDIT_DIR) && mkdir -p $(AUDIT_DIR)
+	BERTH_AUDIT_DIR=$(AUDIT_DIR) $(GO) test -count=1 -timeout=20m $(addprefix ./test/,install integration descheduler faults) -skip TestEveryRightHasAUse
+	BERTH_AUDIT_DIR=$(AUDIT_DIR) $(GO) test -count=1 -timeout=10m ./test/budget -slack=4
+	$(GO) test -count=1 ./test/install -run TestEveryRightHasAUse -audit-logs=$(AUDIT_DIR) -update
 
 .PHONY: fuzz
 fuzz: ## Fuzz what reads input of users, a minute each: spreads, patches, constraints, reviews, budgets.

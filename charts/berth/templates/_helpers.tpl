@@ -1,0 +1,111 @@
+{{/* What several templates need. Objects that no value changes are in files/, as they stand in manifests/. */}}
+
+{{/* The image of a component. Argument: dict "root" $ "component" its name. */}}
+{{- define "berth.image" -}}
+{{- with (index .root.Values .component).image -}}
+{{ . }}
+{{- else -}}
+{{ .root.Values.image.registry }}/berth-{{ .component }}{{ with .root.Values.image.tag }}:{{ . }}{{ end }}
+{{- end -}}
+{{- end }}
+
+{{- define "berth.labels" -}}
+{app.kubernetes.io/name: berth, app.kubernetes.io/component: {{ . }}}
+{{- end }}
+
+{{/* What the metadata and the spec of every pod begin with. Argument as above. */}}
+{{- define "berth.podMetadata" -}}
+labels: {{ include "berth.labels" .component }}
+{{- with (index .root.Values .component).podAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "berth.podSpec" -}}
+{{- $values := index .root.Values .component -}}
+serviceAccountName: berth-{{ .component }}
+{{- with $values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+securityContext: {runAsNonRoot: true, runAsUser: 65532, seccompProfile: {type: RuntimeDefault}}
+{{- with .root.Values.image.pullSecrets }}
+imagePullSecrets:
+{{- range . }}
+- name: {{ . }}
+{{- end }}
+{{- end }}
+{{- with $values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.tolerations }}
+tolerations:
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Each constraint is about the component's own pods, unless it says otherwise. Argument as above. */}}
+{{- define "berth.topologySpreadConstraints" -}}
+{{- $own := dict "labelSelector" (dict "matchLabels" (include "berth.labels" .component | fromYaml)) -}}
+{{- with (index .root.Values .component).topologySpreadConstraints }}
+topologySpreadConstraints:
+{{- range . }}
+- {{ if hasKey . "labelSelector" }}{{ toYaml . | nindent 2 | trim }}{{ else }}{{ merge (dict) . $own | toYaml | nindent 2 | trim }}{{ end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* What every container has. Argument as above. */}}
+{{- define "berth.container" -}}
+name: {{ .component }}
+image: {{ include "berth.image" . }}
+{{- with .root.Values.image.pullPolicy }}
+imagePullPolicy: {{ . }}
+{{- end }}
+{{- with (index .root.Values .component).resources }}
+resources:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
+{{- end }}
+
+{{/* The PodDisruptionBudget of a component, if there is to be one. Argument as above. */}}
+{{- define "berth.podDisruptionBudget" -}}
+{{- with (index .root.Values .component).podDisruptionBudget }}
+{{- if .enabled }}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: berth-{{ $.component }}
+  namespace: berth-system
+spec:
+  maxUnavailable: {{ .maxUnavailable }}
+  selector:
+    matchLabels: {{ include "berth.labels" $.component }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* "true" if the controller is to serve webhooks. */}}
+{{- define "berth.webhooks" -}}
+{{- if or .Values.admission.enabled .Values.budgets.enabled }}true{{ end -}}
+{{- end }}
+
+{{/* A file with a webhook configuration or a policy, kept away from other namespaces than the file says. Berth's own is always left alone.
+     Argument: dict "root" $ "file" path "shipped" the namespaces in the file "excluded" those that are to be left alone. */}}
+{{- define "berth.excluding" -}}
+{{- $excluded := append (without .excluded "berth-system") "berth-system" -}}
+{{- $text := .root.Files.Get .file | replace (printf "[%s, berth-system]" (join ", " .shipped)) (printf "[%s]" (join ", " $excluded)) -}}
+{{- if eq .root.Values.certificates.source "cert-manager" }}
+{{- range list "webhook" "budget" }}
+{{- $text = replace (printf "WebhookConfiguration\nmetadata:\n  name: berth-%s\n" .) (printf "WebhookConfiguration\nmetadata:\n  name: berth-%s\n  annotations: {cert-manager.io/inject-ca-from: berth-system/berth-webhook}\n" .) $text }}
+{{- end }}
+{{- end }}
+{{- $text }}
+{{- end }}
