@@ -64,11 +64,8 @@ $(BIN)/benchstat: hack/tools/codegen/go.mod
 $(BIN)/golangci-lint: hack/tools/lint/go.mod
 	cd hack/tools/lint && $(GO) build -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
-# Without a cluster Helm takes a Kubernetes version for granted that its own build sets in this way.
-HELM_KUBERNETES := $(foreach package,lint/rules chartutil,-X helm.sh/helm/v3/pkg/$(package).k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/$(package).k8sVersionMinor=35)
-
 $(BIN)/helm: hack/tools/helm/go.mod
-	cd hack/tools/helm && $(GO) build -ldflags "$(HELM_KUBERNETES)" -o $@ helm.sh/helm/v3/cmd/helm
+	cd hack/tools/helm && $(GO) build -o $@ helm.sh/helm/v3/cmd/helm
 
 # What the chart shares with manifests/ is copied: a chart can only read its own files.
 CHART_SHARES := base/namespace.yaml base/workload-reader.yaml policy/record.yaml scheduler/rbac.yaml scheduler/flowschema.yaml scheduler/scheduler-config.yaml \

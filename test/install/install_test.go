@@ -1,18 +1,26 @@
-// Package install applies the manifests to a control plane that knows nothing of Berth, as a person does who installs it.
+// Package install installs Berth on a control plane that knows nothing of it, as a person does who reads docs/install.md, and runs each component as its
+// pod says, with the token of its service account. It also holds that the chart and manifests/ are the same.
 package install
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
@@ -21,15 +29,23 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// cluster is a control plane without Berth, with a kubectl for it.
+// look is how often a condition is looked at.
+const look = 100 * time.Millisecond
+
+// cluster is a control plane without Berth, and a client with all rights.
 type cluster struct {
 	*sandbox.Sandbox
 	client kubernetes.Interface
 }
 
-func start(t *testing.T) *cluster {
+// start starts a control plane with three nodes in three zones, and what runs pods of berth-system there.
+func start(t *testing.T) (*cluster, *kubelet) {
 	t.Helper()
-	config := sandbox.Config{Name: "install", Dir: filepath.Join(t.TempDir(), "sandbox"), BinDir: filepath.Join(harness.Root(), "bin"), Nodes: 3}
+	network := newServiceNetwork(t)
+	config := sandbox.Config{
+		Name: "install", Dir: filepath.Join(t.TempDir(), "sandbox"), BinDir: filepath.Join(harness.Root(), "bin"), Nodes: 3, AuditLog: true,
+		ServiceProxy: network.socket,
+	}
 	config.Components = []sandbox.Component{{
 		Name: "kube-scheduler", Binary: "kube-scheduler", Replicas: 1, User: "system:kube-scheduler",
 		Args: func(in sandbox.Instance) ([]string, error) {
@@ -38,7 +54,7 @@ func start(t *testing.T) *cluster {
 		},
 		Ready: func(in sandbox.Instance) string { return "https://" + in.Address("secure") + "/readyz" },
 	}}
-	s, err := sandbox.Start(t.Context(), config)
+	s, err := sandbox.Start(t.Context(), harness.Audited(config))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,42 +63,85 @@ func start(t *testing.T) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &cluster{s, client}
+	c := &cluster{s, client}
+	k := startKubelet(t, c)
+	network.connect(k)
+	return c, k
+}
+
+// run runs a command of a person who sits in the root of the repository.
+func (c *cluster) run(t *testing.T, stdin, name string, args ...string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(harness.Root(), "bin", name), args...)
+	cmd.Dir, cmd.Env = harness.Root(), append(os.Environ(), "KUBECONFIG="+c.Kubeconfig())
+	cmd.Stdin = strings.NewReader(stdin)
+	output, err := cmd.CombinedOutput()
+	return string(output), err
 }
 
 func (c *cluster) kubectl(t *testing.T, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(harness.Root(), "bin", "kubectl"), args...)
-	cmd.Dir, cmd.Env = harness.Root(), append(os.Environ(), "KUBECONFIG="+c.Kubeconfig())
-	output, err := cmd.CombinedOutput()
+	output, err := c.run(t, "", "kubectl", args...)
 	if err != nil {
 		t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, output)
 	}
-	return string(output)
+	return output
 }
 
-// deployments waits until those of Berth have all of their pods, which the kubelets of the nodes only pretend to run.
-func (c *cluster) deployments(t *testing.T, want ...string) {
+func (c *cluster) helm(t *testing.T, args ...string) string {
 	t.Helper()
-	var missing error
-	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, harness.Patience, true, func(ctx context.Context) (bool, error) {
-		missing = nil
-		for _, name := range want {
-			d, err := c.client.AppsV1().Deployments("berth-system").Get(ctx, name, metav1.GetOptions{})
-			switch {
-			case err != nil:
-				missing = errors.Join(missing, err)
-			case d.Status.ReadyReplicas != *d.Spec.Replicas:
-				missing = errors.Join(missing, fmt.Errorf("%s: %d of %d pods: %s", name, d.Status.ReadyReplicas, *d.Spec.Replicas, failureOf(d)))
-			}
-		}
-		return missing == nil, nil
+	output, err := c.run(t, "", "helm", args...)
+	if err != nil {
+		t.Fatalf("helm %s: %v\n%s", strings.Join(args, " "), err, output)
+	}
+	return output
+}
+
+func (c *cluster) apply(t *testing.T, namespace, manifest string) {
+	t.Helper()
+	if output, err := c.run(t, manifest, "kubectl", "apply", "-n", namespace, "-f", "-"); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+}
+
+// waitFor waits until nothing is missing any more.
+func waitFor(t *testing.T, what string, condition func(context.Context) (missing string, err error)) {
+	t.Helper()
+	var last string
+	err := wait.PollUntilContextTimeout(t.Context(), look, harness.Patience, true, func(ctx context.Context) (bool, error) {
+		missing, err := condition(ctx)
+		last = missing
+		return err == nil && missing == "", err
 	})
 	if err != nil {
-		t.Fatal(missing)
+		t.Fatalf("waiting for %s: %v\n%s", what, err, last)
 	}
+}
+
+// expectRunning waits until Deployments of berth-system have all of their pods, and the processes of these answer their probes.
+func expectRunning(t *testing.T, k *kubelet, components ...string) {
+	t.Helper()
+	waitFor(t, "pods of "+strings.Join(components, " and "), func(ctx context.Context) (string, error) {
+		var missing []string
+		for _, component := range components {
+			d, err := k.client.AppsV1().Deployments(berthSystem).Get(ctx, "berth-"+component, metav1.GetOptions{})
+			if err != nil {
+				return "", err
+			}
+			running := slices.DeleteFunc(k.of(component), func(p *process) bool { return !p.running() })
+			if d.Status.ReadyReplicas != *d.Spec.Replicas || len(running) != int(*d.Spec.Replicas) {
+				missing = append(missing, fmt.Sprintf("%s: %d of %d pods, %d processes: %s", d.Name, d.Status.ReadyReplicas, *d.Spec.Replicas, len(running), failureOf(d)))
+			}
+			for _, p := range running {
+				if err := p.answersProbes(ctx); err != nil {
+					missing = append(missing, err.Error())
+				}
+			}
+		}
+		return strings.Join(missing, "\n"), nil
+	})
 }
 
 // failureOf is why a Deployment can make no pods, for instance because the namespace's security level forbids them.
@@ -95,42 +154,370 @@ func failureOf(d *appsv1.Deployment) string {
 	return ""
 }
 
-// generations are counted up with every change of a Deployment.
-func (c *cluster) generations(t *testing.T) string {
+// answersProbes asks what a kubelet would ask.
+func (p *process) answersProbes(ctx context.Context) error {
+	container := &p.pod.Spec.Containers[0]
+	var errs []error
+	for _, probe := range []*corev1.Probe{container.ReadinessProbe, container.LivenessProbe} {
+		if probe == nil {
+			continue
+		}
+		url, err := p.url(probe.HTTPGet.Scheme, probe.HTTPGet.Port.StrVal, probe.HTTPGet.Path)
+		if err == nil {
+			_, err = get(ctx, url, "")
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// anyCertificate is a client like a kubelet or Prometheus, which know no authority for the certificates of pods.
+var anyCertificate = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+	DisableKeepAlives: true,
+	TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // on loopback
+}}
+
+// get returns the body of an answer 200, and an error for any other.
+func get(ctx context.Context, url, token string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	response, err := anyCertificate.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return "", err
+	}
+	if response.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("%s answers %s: %s", url, response.Status, bytes.TrimSpace(body))
+	}
+	return string(body), nil
+}
+
+// expectZones waits until the pods of the example are in the zones that its spread wants.
+func (c *cluster) expectZones(t *testing.T, want string) {
 	t.Helper()
-	deployments, err := c.client.AppsV1().Deployments("berth-system").List(t.Context(), metav1.ListOptions{})
+	waitFor(t, "pods in "+want, func(ctx context.Context) (string, error) {
+		pods, err := c.client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
+		if err != nil {
+			return "", err
+		}
+		count := map[string]int{}
+		for _, pod := range pods.Items {
+			if pod.Spec.NodeName == "" {
+				count["-"]++
+				continue
+			}
+			node, err := c.client.CoreV1().Nodes().Get(ctx, pod.Spec.NodeName, metav1.GetOptions{})
+			if err != nil {
+				return "", err
+			}
+			count[node.Labels[corev1.LabelTopologyZone]]++
+		}
+		if got := fmt.Sprintf("%v", count); got != "map["+want+"]" {
+			return got, nil
+		}
+		return "", nil
+	})
+}
+
+const example = "docs/examples/one-one-three.yaml"
+
+const budget = `
+apiVersion: policy.kruise.io/v1alpha1
+kind: PodUnavailableBudget
+metadata: {name: web}
+spec: {selector: {matchLabels: {app: web}}, maxUnavailable: 1}`
+
+// expectABudgetHolds deletes one pod more than the budget lets go.
+func (c *cluster) expectABudgetHolds(t *testing.T) {
+	t.Helper()
+	c.apply(t, "default", budget)
+	c.kubectl(t, "wait", "--for=condition=Enforcing", "--timeout=60s", "podunavailablebudget/web")
+	// Those of a Deployment come back at once. Pods without a node do not become available.
+	c.kubectl(t, "cordon", "-l", "topology.kubernetes.io/zone")
+	defer c.kubectl(t, "uncordon", "-l", "topology.kubernetes.io/zone")
+	pods := strings.Fields(c.kubectl(t, "get", "pods", "-l", "app=web", "-o", "name"))
+	c.kubectl(t, "delete", "--wait=false", pods[0])
+	output, err := c.run(t, "", "kubectl", "delete", "--wait=false", pods[1])
+	if err == nil || !strings.Contains(output, "PodUnavailableBudget web needs 9 available pods of 10 and has 9") {
+		t.Errorf("the second pod's deletion: %v, %s", err, output)
+	}
+	node := c.kubectl(t, "get", pods[1], "-o", "jsonpath={.spec.nodeName}")
+	output, err = c.run(t, "", "kubectl", "drain", node, "--ignore-daemonsets", "--timeout=1s", "--pod-selector=app=web")
+	if err == nil || !strings.Contains(output, "PodUnavailableBudget web needs 9") {
+		t.Errorf("a drain: %v, %s", err, output)
+	}
+}
+
+// runDescheduler runs what the CronJob would run, now.
+func runDescheduler(t *testing.T, k *kubelet) {
+	t.Helper()
+	k.kubectl(t, "-n", berthSystem, "create", "job", "--from=cronjob/berth-descheduler", "by-hand")
+	var ran *process
+	waitFor(t, "the descheduler to have run", func(context.Context) (string, error) {
+		for _, p := range k.of("descheduler") {
+			if p.pod.Labels["job-name"] == "by-hand" {
+				ran = p
+			}
+		}
+		switch {
+		case ran == nil:
+			return "there is no pod", nil
+		case ran.running():
+			return tail(ran.logPath), nil
+		}
+		return "", nil
+	})
+	if ran.err != nil {
+		t.Errorf("the descheduler: %v\n%s", ran.err, tail(ran.logPath))
+	}
+}
+
+// expectMetrics asks components for a metric as the PodMonitor of manifests/observe has Prometheus ask.
+func expectMetrics(t *testing.T, k *kubelet, component, port string, scheme corev1.URIScheme, token, metric string) {
+	t.Helper()
+	waitFor(t, metric, func(ctx context.Context) (string, error) {
+		var missing []string
+		for _, p := range k.of(component) {
+			url, err := p.url(scheme, port, "/metrics")
+			if err != nil {
+				return "", err
+			}
+			text, err := get(ctx, url, token)
+			if err != nil {
+				missing = append(missing, err.Error())
+			} else if !strings.Contains(text, "\n# TYPE "+metric+" ") {
+				missing = append(missing, p.pod.Name+" does not have it")
+			}
+		}
+		if len(missing) < len(k.of(component)) { // the leader has all
+			return "", nil
+		}
+		return strings.Join(missing, "\n"), nil
+	})
+}
+
+// metricsToken is the one that manifests/observe has for Prometheus.
+func (c *cluster) metricsToken(t *testing.T) string {
+	t.Helper()
+	c.kubectl(t, "apply", "-f", "manifests/observe/token.yaml")
+	var token string
+	waitFor(t, "the token for metrics", func(ctx context.Context) (string, error) {
+		secret, err := c.client.CoreV1().Secrets(berthSystem).Get(ctx, "berth-metrics-reader", metav1.GetOptions{})
+		if err != nil {
+			return "", err
+		}
+		if token = string(secret.Data["token"]); token == "" {
+			return "it is empty", nil
+		}
+		return "", nil
+	})
+	return token
+}
+
+// versions are the resourceVersions of the objects that a kustomization makes.
+func (c *cluster) versions(t *testing.T) map[string]string {
+	t.Helper()
+	rendered := c.kubectl(t, "kustomize", "manifests")
+	output, err := c.run(t, rendered, "kubectl", "get", "-f", "-", "-o",
+		`jsonpath={range .items[*]}{.kind}/{.metadata.name}{"\t"}{.metadata.resourceVersion}{"\n"}{end}`)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	all := map[string]string{}
+	for line := range strings.Lines(output) {
+		name, version, _ := strings.Cut(strings.TrimSpace(line), "\t")
+		all[name] = version
+	}
+	return all
+}
+
+// expectNoLitter fails if a process has written into its working directory, which is read-only in a container.
+func expectNoLitter(t *testing.T, k *kubelet) {
+	t.Helper()
+	for _, component := range []string{"scheduler", "controller", "descheduler"} {
+		for _, p := range k.of(component) {
+			entries, err := os.ReadDir(p.work)
+			if err != nil {
+				t.Error(err)
+			}
+			for _, entry := range entries {
+				t.Errorf("%s has written %s, which it cannot with a root that is read-only", p.pod.Name, entry.Name())
+			}
+		}
+	}
+}
+
+// expectGone waits until nothing of Berth is left but its definitions, and checks that pods have stayed and can be deleted.
+func (c *cluster) expectGone(t *testing.T, before []string) {
+	t.Helper()
+	waitFor(t, "namespace berth-system to be gone", func(ctx context.Context) (string, error) {
+		ns, err := c.client.CoreV1().Namespaces().Get(ctx, berthSystem, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return "", nil
+		}
+		return fmt.Sprintf("%+v", ns.Status), err
+	})
+	left := c.kubectl(t, "get", "-o", "name",
+		"mutatingwebhookconfigurations,validatingwebhookconfigurations,validatingadmissionpolicies,validatingadmissionpolicybindings,clusterroles,clusterrolebindings,flowschemas,prioritylevelconfigurations")
+	for line := range strings.Lines(left) {
+		if strings.Contains(line, "berth") && !strings.Contains(line, "berth-metrics-reader") {
+			t.Errorf("%s is left", strings.TrimSpace(line))
+		}
+	}
+	after := c.webPods(t)
+	if !slices.Equal(before, after) {
+		t.Errorf("pods before: %v, after: %v", before, after)
+	}
+	c.kubectl(t, "delete", "--timeout=60s", "pod", after[0])
+}
+
+// webPods are the pods of the example that have a node.
+func (c *cluster) webPods(t *testing.T) []string {
+	t.Helper()
+	pods, err := c.client.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{LabelSelector: "app=web"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all []string
-	for i := range deployments.Items {
-		all = append(all, fmt.Sprintf("%s at %d", deployments.Items[i].Name, deployments.Items[i].Generation))
-	}
-	return strings.Join(all, ", ")
-}
-
-func TestTheManifestsInstall(t *testing.T) {
-	c := start(t)
-	first := c.kubectl(t, "apply", "-k", "manifests")
-	for _, object := range []string{
-		"customresourcedefinition.apiextensions.k8s.io/workloadspreads.apps.kruise.io", "customresourcedefinition.apiextensions.k8s.io/podunavailablebudgets.policy.kruise.io",
-		"deployment.apps/berth-scheduler", "deployment.apps/berth-controller", "cronjob.batch/berth-descheduler",
-		"mutatingwebhookconfiguration.admissionregistration.k8s.io/berth-webhook", "validatingwebhookconfiguration.admissionregistration.k8s.io/berth-budget",
-	} {
-		if !strings.Contains(first, object+" created") {
-			t.Errorf("%s was not created:\n%s", object, first)
+	var names []string
+	for _, pod := range pods.Items {
+		if pod.Spec.NodeName != "" {
+			names = append(names, pod.Name)
 		}
 	}
-	c.deployments(t, "berth-scheduler", "berth-controller")
+	slices.Sort(names)
+	return names
+}
 
-	before := c.generations(t)
-	if again := c.kubectl(t, "apply", "-k", "manifests"); strings.Contains(again, " created") {
-		t.Errorf("applied again, with other names:\n%s", again)
-	}
-	if after := c.generations(t); before != after {
-		t.Errorf("applied again, the Deployments were changed: %s, and then %s", before, after)
-	}
-	for _, mode := range []string{"deployment", "job"} {
+func TestInstallWithKustomize(t *testing.T) {
+	c, k := start(t)
+	c.kubectl(t, "apply", "-k", "manifests")
+	expectRunning(t, k, "scheduler", "controller")
+	for _, mode := range []string{"deployment", "job"} { // the one runs in TestInstallWithHelm, and the other as the CronJob does
 		c.kubectl(t, "apply", "--dry-run=server", "-k", "manifests/descheduler/"+mode)
+	}
+
+	c.kubectl(t, "apply", "-f", example)
+	c.kubectl(t, "rollout", "status", "deployment/web", "--timeout=60s")
+	c.expectZones(t, "zone-a:2 zone-b:2 zone-c:6")
+	c.kubectl(t, "wait", "--for=condition=Ready", "--timeout=60s", "workloadspread/web")
+	c.expectABudgetHolds(t)
+	c.kubectl(t, "rollout", "status", "deployment/web", "--timeout=60s")
+	c.expectZones(t, "zone-a:2 zone-b:2 zone-c:6")
+	runDescheduler(t, k)
+
+	token := c.metricsToken(t)
+	expectMetrics(t, k, "scheduler", "secure", corev1.URISchemeHTTPS, token, "scheduler_workloadspread_slots")
+	expectMetrics(t, k, "controller", "metrics", corev1.URISchemeHTTP, "", "berth_budget_decisions_total")
+	for _, p := range k.of("scheduler") {
+		if url, err := p.url(corev1.URISchemeHTTPS, "secure", "/metrics"); err != nil {
+			t.Error(err)
+		} else if _, err := get(t.Context(), url, ""); err == nil {
+			t.Errorf("%s shows its metrics to somebody without a token", p.pod.Name)
+		}
+	}
+	expectNoLitter(t, k)
+
+	before := c.versions(t)
+	again := c.kubectl(t, "apply", "-k", "manifests")
+	for name, version := range c.versions(t) {
+		if version != before[name] {
+			t.Errorf("applied again, %s has changed", name)
+		}
+	}
+	if t.Failed() {
+		t.Log(again)
+	}
+	expectNothingForbidden(t, c.AuditLog())
+
+	pods := c.webPods(t)
+	c.kubectl(t, "delete", "-k", "manifests", "--timeout=80s")
+	c.expectGone(t, pods)
+	for _, component := range []string{"scheduler", "controller"} {
+		for _, p := range k.of(component) {
+			if p.running() {
+				t.Errorf("%s still runs", p.pod.Name)
+			}
+		}
+	}
+	if output, err := c.run(t, "", "kubectl", "get", "workloadspreads", "-A"); err == nil {
+		t.Errorf("there are still WorkloadSpreads: %s", output)
+	}
+}
+
+// TestInstallWithHelm with what is not the default, which TestTheChartIsTheManifests compares.
+func TestInstallWithHelm(t *testing.T) {
+	c, k := start(t)
+	values := []string{"--set", "descheduler.mode=deployment,descheduler.interval=2s,budgets.enabled=false", "--set", "admission.excludedNamespaces={kube-system,left-alone}"}
+	c.helm(t, append([]string{"install", "berth", "charts/berth", "--namespace", "kube-system", "--wait", "--timeout", "80s"}, values...)...)
+	expectRunning(t, k, "scheduler", "controller", "descheduler")
+	c.kubectl(t, "apply", "-f", example)
+	c.kubectl(t, "rollout", "status", "deployment/web", "--timeout=60s")
+	c.expectZones(t, "zone-a:2 zone-b:2 zone-c:6")
+	expectMetrics(t, k, "descheduler", "secure", corev1.URISchemeHTTPS, "", "berth_descheduler_last_success_timestamp_seconds")
+	c.expectAdmissionOnlyWhereItIsAsked(t)
+	expectNoLitter(t, k)
+
+	bundles := func() string {
+		return c.kubectl(t, "get", "mutatingwebhookconfiguration,validatingwebhookconfiguration", "-o", "jsonpath={.items[*].webhooks[*].clientConfig.caBundle}")
+	}
+	generations := func() string {
+		return c.kubectl(t, "-n", berthSystem, "get", "deployments", "-o", "jsonpath={.items[*].metadata.generation}")
+	}
+	bundlesBefore, generationsBefore := bundles(), generations()
+	if bundlesBefore == "" {
+		t.Error("no webhook has an authority")
+	}
+	c.helm(t, append([]string{"upgrade", "berth", "charts/berth", "--namespace", "kube-system", "--wait", "--timeout", "80s"}, values...)...)
+	if bundles() != bundlesBefore {
+		t.Error("an upgrade has changed the webhooks' authority")
+	}
+	if after := generations(); after != generationsBefore {
+		t.Errorf("an upgrade to the same has changed Deployments: %s, then %s", generationsBefore, after)
+	}
+	expectNothingForbidden(t, c.AuditLog())
+
+	pods := c.webPods(t)
+	c.helm(t, "uninstall", "berth", "--namespace", "kube-system", "--wait", "--timeout", "80s")
+	c.expectGone(t, pods)
+	if got := c.kubectl(t, "get", "workloadspreads", "-o", "name"); !strings.Contains(got, "/web") {
+		t.Errorf("Helm leaves definitions alone, but the spread is gone: %q", got)
+	}
+}
+
+// expectAdmissionOnlyWhereItIsAsked makes a ReplicaSet with a spread in a namespace that is excluded and in one that is not.
+func (c *cluster) expectAdmissionOnlyWhereItIsAsked(t *testing.T) {
+	t.Helper()
+	const workload = `
+apiVersion: apps.kruise.io/v1alpha1
+kind: WorkloadSpread
+metadata: {name: asked}
+spec:
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: asked}
+  subsets: [{name: all}]
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: asked}
+spec:
+  selector: {matchLabels: {app: asked}}
+  template:
+    metadata: {labels: {app: asked}}
+    spec: {containers: [{name: main, image: "registry.k8s.io/pause:3.10"}]}`
+	for namespace, want := range map[string]string{"left-alone": "default-scheduler", "asked": "berth-scheduler"} {
+		c.kubectl(t, "create", "namespace", namespace)
+		c.apply(t, namespace, workload)
+		c.kubectl(t, "-n", namespace, "rollout", "status", "deployment/asked", "--timeout=60s")
+		if got := c.kubectl(t, "-n", namespace, "get", "pods", "-o", "jsonpath={.items[*].spec.schedulerName}"); got != want {
+			t.Errorf("namespace %s: scheduler %q, want %q", namespace, got, want)
+		}
 	}
 }

@@ -1,0 +1,310 @@
+package install
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/berth-project/berth/test/harness"
+)
+
+// command runs a program of bin in the root of the repository and returns what it prints.
+func command(t *testing.T, name string, args ...string) (stdout string, err error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(harness.Root(), "bin", name), args...)
+	cmd.Dir = harness.Root()
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%s %s: %w\n%s%s", name, strings.Join(args, " "), err, out.String(), errs.String())
+	}
+	return out.String(), nil
+}
+
+func kustomized(t *testing.T, dir string) []*unstructured.Unstructured {
+	t.Helper()
+	return parsed(t, "kubectl", "kustomize", dir)
+}
+
+// templated is the chart with these values, and with its definitions.
+func templated(t *testing.T, values ...string) []*unstructured.Unstructured {
+	t.Helper()
+	args := []string{"template", "berth", "charts/berth", "--include-crds"}
+	for _, value := range values {
+		args = append(args, "--set", value)
+	}
+	return parsed(t, "helm", args...)
+}
+
+func parsed(t *testing.T, name string, args ...string) []*unstructured.Unstructured {
+	t.Helper()
+	text, err := command(t, name, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := harness.Documents(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects
+}
+
+// byName are objects by what nothing else in a cluster has.
+func byName(t *testing.T, objects []*unstructured.Unstructured) map[string]map[string]any {
+	t.Helper()
+	all := map[string]map[string]any{}
+	for _, object := range objects {
+		name := fmt.Sprintf("%s %s %s/%s", object.GetAPIVersion(), object.GetKind(), object.GetNamespace(), object.GetName())
+		if all[name] != nil {
+			t.Errorf("%s is there twice", name)
+		}
+		all[name] = object.Object
+	}
+	return all
+}
+
+// expectSame compares two sets of objects.
+func expectSame(t *testing.T, manifests, chart []*unstructured.Unstructured) {
+	t.Helper()
+	want, got := byName(t, manifests), byName(t, chart)
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(got))); diff != "" {
+		t.Errorf("objects (-manifests +chart):\n%s", diff)
+	}
+	for name, object := range want {
+		if other, ok := got[name]; ok {
+			if diff := cmp.Diff(object, other); diff != "" {
+				t.Errorf("%s (-manifests +chart):\n%s", name, diff)
+			}
+		}
+	}
+}
+
+// kustomization is one of all of Berth with other parts than manifests/kustomization.yaml names.
+func kustomization(t *testing.T, text string) []*unstructured.Unstructured {
+	t.Helper()
+	dir := t.TempDir()
+	// Kustomize wants relative paths.
+	root, err := filepath.Rel(dir, filepath.Join(harness.Root(), "manifests"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n" + strings.ReplaceAll(text, "manifests", root)
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return kustomized(t, dir)
+}
+
+func TestTheChartIsTheManifests(t *testing.T) {
+	t.Run("with all defaults", func(t *testing.T) { expectSame(t, kustomized(t, "manifests"), templated(t)) })
+	const parts = "resources: [manifests/base, manifests/crd, manifests/policy, manifests/scheduler, manifests/controller, manifests/webhook, manifests/budget, " +
+		"manifests/network, manifests/descheduler/%s]"
+	for name, tc := range map[string]struct{ kustomization, value string }{
+		"with the descheduler as a Deployment":   {fmt.Sprintf(parts, "deployment"), "descheduler.mode=deployment"},
+		"with the descheduler as a Job":          {fmt.Sprintf(parts, "job"), "descheduler.mode=job"},
+		"with certificates of cert-manager":      {"resources: [manifests]\ncomponents: [manifests/webhook/cert-manager]", "certificates.source=cert-manager"},
+		"with metrics, alerts and the dashboard": {"resources: [manifests, manifests/observe]", "observe.podMonitor=true,observe.rules=true,observe.dashboard=true"},
+		"with images from elsewhere": {"resources: [manifests]\nimages:\n" +
+			"- {name: ghcr.io/berth-project/berth-scheduler, newName: registry.example.com/berth-scheduler, newTag: v1}\n" +
+			"- {name: ghcr.io/berth-project/berth-controller, newName: registry.example.com/berth-controller, newTag: v1}\n" +
+			"- {name: ghcr.io/berth-project/berth-descheduler, newName: registry.example.com/berth-descheduler, newTag: v1}\n",
+			"image.registry=registry.example.com,image.tag=v1"},
+	} {
+		t.Run(name, func(t *testing.T) { expectSame(t, kustomization(t, tc.kustomization), templated(t, tc.value)) })
+	}
+	t.Run("without a part", func(t *testing.T) {
+		all := byName(t, templated(t))
+		for part, values := range map[string]string{
+			"scheduler": "scheduler.enabled=false", "budget": "budgets.enabled=false", "descheduler/cronjob": "descheduler.mode=none", "network": "networkPolicy.enabled=false",
+		} {
+			left := byName(t, templated(t, values))
+			for name := range byName(t, kustomized(t, "manifests/"+part)) {
+				if left[name] != nil {
+					t.Errorf("%s: %s is left", values, name)
+				}
+				delete(all, name)
+			}
+		}
+	})
+}
+
+func TestTheChartHasNothingToComplainAbout(t *testing.T) {
+	output, err := command(t, "helm", "lint", "--strict", "charts/berth")
+	if err != nil {
+		t.Error(err)
+	}
+	if strings.Contains(output, "WARNING") || strings.Contains(output, "ERROR") {
+		t.Error(output)
+	}
+}
+
+func TestWrongValuesAreRefused(t *testing.T) {
+	for value, want := range map[string]string{
+		"replicas=3":                                           "additional properties 'replicas' not allowed",
+		"scheduler.replica=3":                                  "at '/scheduler': additional properties 'replica' not allowed",
+		"scheduler.replicas=three":                             "at '/scheduler/replicas': got string, want integer",
+		"controller.replicas=-1":                               "at '/controller/replicas': minimum: got -1, want 0",
+		"certificates.source=letsencrypt":                      "at '/certificates/source': value must be one of 'managed', 'cert-manager'",
+		"descheduler.mode=daemon":                              "at '/descheduler/mode': value must be one of 'cronjob', 'job', 'deployment', 'none'",
+		"descheduler.interval=often":                           "at '/descheduler/interval'",
+		"image.pullPolicy=Sometimes":                           "at '/image/pullPolicy'",
+		"admission.excludedNamespaces={Kube_System}":           "at '/admission/excludedNamespaces/0'",
+		"networkPolicy.metricsFrom[0].namespace=monitoring":    "at '/networkPolicy/metricsFrom/0': additional properties 'namespace' not allowed",
+		"controller.podDisruptionBudget.maxUnavailable=most":   "at '/controller/podDisruptionBudget/maxUnavailable'",
+		"scheduler.topologySpreadConstraints[0].topologyKey=a": "at '/scheduler/topologySpreadConstraints/0': missing properties",
+		"scheduler.resources.request.cpu=1":                    "at '/scheduler/resources': additional properties 'request' not allowed",
+	} {
+		t.Run(value, func(t *testing.T) {
+			if _, err := command(t, "helm", "template", "berth", "charts/berth", "--set", value); err == nil {
+				t.Error("it was taken")
+			} else if !strings.Contains(err.Error(), want) {
+				t.Errorf("%v\nwant: %s", err, want)
+			}
+		})
+	}
+}
+
+func TestValuesReachTheirObjects(t *testing.T) {
+	find := func(t *testing.T, objects []*unstructured.Unstructured, kind, name string) *unstructured.Unstructured {
+		t.Helper()
+		for _, object := range objects {
+			if object.GetKind() == kind && object.GetName() == name {
+				return object
+			}
+		}
+		t.Fatalf("there is no %s %s", kind, name)
+		return nil
+	}
+	podSpec := []string{"spec", "template", "spec"}
+	for name, tc := range map[string]struct {
+		values     string
+		kind, name string
+		path       []string
+		want       any
+	}{
+		"replicas":                {"controller.replicas=3", "Deployment", "berth-controller", []string{"spec", "replicas"}, int64(3)},
+		"pull secrets":            {"image.pullSecrets={mine}", "Deployment", "berth-scheduler", append(podSpec, "imagePullSecrets"), []any{map[string]any{"name": "mine"}}},
+		"priority class":          {"scheduler.priorityClassName=urgent", "Deployment", "berth-scheduler", append(podSpec, "priorityClassName"), "urgent"},
+		"node selector":           {"controller.nodeSelector.pool=infra", "Deployment", "berth-controller", append(podSpec, "nodeSelector"), map[string]any{"pool": "infra"}},
+		"tolerations":             {"controller.tolerations[0].operator=Exists", "Deployment", "berth-controller", append(podSpec, "tolerations"), []any{map[string]any{"operator": "Exists"}}},
+		"affinity":                {"scheduler.affinity.nodeAffinity.x=y", "Deployment", "berth-scheduler", append(podSpec, "affinity"), map[string]any{"nodeAffinity": map[string]any{"x": "y"}}},
+		"a spread of one's own":   {"scheduler.topologySpreadConstraints[0].maxSkew=2,scheduler.topologySpreadConstraints[0].topologyKey=zone,scheduler.topologySpreadConstraints[0].whenUnsatisfiable=DoNotSchedule,scheduler.topologySpreadConstraints[0].labelSelector.matchLabels.a=b", "Deployment", "berth-scheduler", append(podSpec, "topologySpreadConstraints"), []any{map[string]any{"maxSkew": int64(2), "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": map[string]any{"matchLabels": map[string]any{"a": "b"}}}}},
+		"annotations":             {"controller.podAnnotations.a=b", "Deployment", "berth-controller", []string{"spec", "template", "metadata", "annotations"}, map[string]any{"a": "b"}},
+		"disruption budget":       {"scheduler.podDisruptionBudget.maxUnavailable=50%", "PodDisruptionBudget", "berth-scheduler", []string{"spec", "maxUnavailable"}, "50%"},
+		"schedule":                {"descheduler.schedule=@hourly", "CronJob", "berth-descheduler", []string{"spec", "schedule"}, "@hourly"},
+		"policy":                  {"descheduler.policy=mine", "ConfigMap", "berth-descheduler-policy", []string{"data"}, map[string]any{"policy.yaml": "mine"}},
+		"what may be called":      {"networkPolicy.egress[0].ports[0].port=6443", "NetworkPolicy", "berth-scheduler", []string{"spec", "policyTypes"}, []any{"Ingress", "Egress"}},
+		"who may ask for metrics": {"networkPolicy.metricsFrom[0].podSelector.matchLabels.app=prometheus", "NetworkPolicy", "berth-scheduler", []string{"spec", "ingress"}, []any{map[string]any{"from": []any{map[string]any{"podSelector": map[string]any{"matchLabels": map[string]any{"app": "prometheus"}}}}, "ports": []any{map[string]any{"port": int64(10259), "protocol": "TCP"}}}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			object := find(t, templated(t, tc.values), tc.kind, tc.name)
+			got, _, err := unstructured.NestedFieldNoCopy(object.Object, tc.path...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("%v (-want +got):\n%s", tc.path, diff)
+			}
+		})
+	}
+	container := func(t *testing.T, objects []*unstructured.Unstructured, name string) map[string]any {
+		t.Helper()
+		containers, _, err := unstructured.NestedSlice(find(t, objects, "Deployment", name).Object, append(podSpec, "containers")...)
+		if err != nil || len(containers) != 1 {
+			t.Fatalf("containers %v: %v", containers, err)
+		}
+		return containers[0].(map[string]any)
+	}
+	t.Run("image, pull policy, resources and arguments of a component", func(t *testing.T) {
+		got := container(t, templated(t, "image.pullPolicy=Always", "controller.image=mine/controller@sha256:1", "controller.extraArgs={--v=4}", "controller.resources.limits.memory=1Gi"), "berth-controller")
+		for field, want := range map[string]any{
+			"image": "mine/controller@sha256:1", "imagePullPolicy": "Always", "args": []any{"--webhook-certs=managed", "--metrics-bind-address=:8080", "--v=4"},
+			"resources": map[string]any{"requests": map[string]any{"cpu": "100m", "memory": "128Mi"}, "limits": map[string]any{"memory": "1Gi"}},
+		} {
+			if diff := cmp.Diff(want, got[field]); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", field, diff)
+			}
+		}
+	})
+	t.Run("a controller without webhooks", func(t *testing.T) {
+		objects := templated(t, "admission.enabled=false", "budgets.enabled=false")
+		for _, object := range objects {
+			if kind := object.GetKind(); strings.HasSuffix(kind, "WebhookConfiguration") || kind == "Service" || kind == "Secret" {
+				t.Errorf("%s %s is left", kind, object.GetName())
+			}
+		}
+		if diff := cmp.Diff([]any{"--webhooks=false", "--metrics-bind-address=:8080", "--budgets=false"}, container(t, objects, "berth-controller")["args"]); diff != "" {
+			t.Errorf("args (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("a configuration of the scheduler has a name of its own", func(t *testing.T) {
+		objects := templated(t, "scheduler.config=mine")
+		var name string
+		for _, object := range objects {
+			if object.GetKind() == "ConfigMap" && strings.HasPrefix(object.GetName(), "berth-scheduler-config-") {
+				name = object.GetName()
+			}
+		}
+		volumes, _, err := unstructured.NestedSlice(find(t, objects, "Deployment", "berth-scheduler").Object, append(podSpec, "volumes")...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []any{map[string]any{"name": "config", "configMap": map[string]any{"name": name}}}
+		if diff := cmp.Diff(want, volumes); diff != "" {
+			t.Errorf("volumes (-want +got):\n%s", diff)
+		}
+		if shipped := byName(t, templated(t)); shipped["v1 ConfigMap berth-system/"+name] != nil {
+			t.Errorf("%s is also the name of the configuration that is shipped", name)
+		}
+	})
+	t.Run("namespaces that are left alone", func(t *testing.T) {
+		objects := templated(t, "admission.excludedNamespaces={infra}", "budgets.excludedNamespaces={kube-system,data}")
+		for _, configuration := range []struct {
+			kind, name string
+			want       []any
+		}{
+			{"MutatingWebhookConfiguration", "berth-webhook", []any{"infra", "berth-system"}},
+			{"MutatingWebhookConfiguration", "berth-budget", []any{"kube-system", "data", "berth-system"}},
+			{"ValidatingWebhookConfiguration", "berth-budget", []any{"kube-system", "data", "berth-system"}},
+			{"ValidatingAdmissionPolicy", "berth-eviction", []any{"kube-system", "data", "berth-system"}},
+		} {
+			object := find(t, objects, configuration.kind, configuration.name)
+			lists := excludedNamespaces(object.Object)
+			if len(lists) == 0 {
+				t.Errorf("%s %s excludes no namespace", configuration.kind, configuration.name)
+			}
+			for _, got := range lists {
+				if diff := cmp.Diff(configuration.want, got); diff != "" {
+					t.Errorf("%s %s (-want +got):\n%s", configuration.kind, configuration.name, diff)
+				}
+			}
+		}
+	})
+}
+
+// excludedNamespaces are the lists of names that a selector anywhere in the object wants namespaces not to have.
+func excludedNamespaces(value any) (lists [][]any) {
+	switch value := value.(type) {
+	case map[string]any:
+		if names, ok := value["values"].([]any); ok && value["key"] == "kubernetes.io/metadata.name" {
+			return [][]any{names}
+		}
+		for _, field := range value {
+			lists = append(lists, excludedNamespaces(field)...)
+		}
+	case []any:
+		for _, item := range value {
+			lists = append(lists, excludedNamespaces(item)...)
+		}
+	}
+	return lists
+}

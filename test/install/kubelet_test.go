@@ -1,0 +1,421 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-project/berth/test/harness"
+)
+
+const berthSystem = "berth-system"
+
+// kubelet runs the pods of berth-system, which the nodes only pretend to run: one process for each, with the arguments, the volumes and the
+// service account's token that its pod says. What a process cannot have as in a container is replaced in onThisMachine, and nothing else.
+type kubelet struct {
+	*cluster
+	dir string
+
+	mu   sync.Mutex
+	pods map[types.UID]*process
+	// count of pods so far, of which each has an address on loopback of its own, so that all can listen on the ports that they listen on in a cluster.
+	count int
+}
+
+// process is the container of a pod.
+type process struct {
+	pod     *corev1.Pod
+	address string
+	// work is the working directory, which in an image is the root, and read-only.
+	work    string
+	logPath string
+	stop    context.CancelFunc
+	exited  chan struct{}
+	// err is how it ended. Read it after exited.
+	err error
+}
+
+// startKubelet runs what is there and what comes until the test ends.
+func startKubelet(t *testing.T, c *cluster) *kubelet {
+	t.Helper()
+	k := &kubelet{cluster: c, dir: t.TempDir(), pods: map[types.UID]*process{}}
+	ctx, cancel := context.WithCancel(context.Background())
+	source := cache.NewListWatchFromClient(c.client.CoreV1().RESTClient(), "pods", berthSystem, fields.Everything())
+	consider := func(object any) {
+		if err := k.consider(ctx, object.(*corev1.Pod)); err != nil && ctx.Err() == nil {
+			t.Error(err)
+		}
+	}
+	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: source,
+		ObjectType:    &corev1.Pod{},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    consider,
+			UpdateFunc: func(_, object any) { consider(object) },
+			DeleteFunc: func(object any) {
+				if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+					object = gone.Obj
+				}
+				k.kill(object.(*corev1.Pod).UID)
+			},
+		},
+	})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		controller.RunWithContext(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+		k.mu.Lock()
+		running := maps.Clone(k.pods)
+		k.mu.Unlock()
+		for uid := range running {
+			k.kill(uid)
+		}
+		if !t.Failed() {
+			return
+		}
+		for _, p := range running {
+			t.Logf("log of %s:\n%s", p.pod.Name, tail(p.logPath))
+		}
+	})
+	return k
+}
+
+// consider starts a pod that has been given a node, once, and stops one that is being deleted.
+func (k *kubelet) consider(ctx context.Context, pod *corev1.Pod) error {
+	if pod.DeletionTimestamp != nil {
+		k.kill(pod.UID)
+		return nil
+	}
+	k.mu.Lock()
+	_, known := k.pods[pod.UID]
+	k.mu.Unlock()
+	if known || pod.Spec.NodeName == "" {
+		return nil
+	}
+	p, err := k.start(ctx, pod)
+	if err != nil {
+		return fmt.Errorf("starting %s: %w", pod.Name, err)
+	}
+	k.mu.Lock()
+	k.pods[pod.UID] = p
+	k.mu.Unlock()
+	return nil
+}
+
+func (k *kubelet) kill(uid types.UID) {
+	k.mu.Lock()
+	p := k.pods[uid]
+	k.mu.Unlock()
+	if p != nil {
+		p.stop()
+		<-p.exited
+	}
+}
+
+// start runs the pod's only container.
+func (k *kubelet) start(ctx context.Context, pod *corev1.Pod) (*process, error) {
+	k.count++
+	dir := filepath.Join(k.dir, string(pod.UID))
+	p := &process{
+		pod: pod, logPath: filepath.Join(dir, "log"), work: filepath.Join(dir, "root"), exited: make(chan struct{}),
+		address: fmt.Sprintf("127.%d.%d.%d", 64+os.Getpid()%128, 1+k.count/250, 1+k.count%250),
+	}
+	if err := os.MkdirAll(p.work, 0o700); err != nil {
+		return nil, err
+	}
+	if len(pod.Spec.Containers) != 1 || len(pod.Spec.InitContainers) != 0 {
+		return nil, fmt.Errorf("%d containers and %d init containers: want one container", len(pod.Spec.Containers), len(pod.Spec.InitContainers))
+	}
+	container := &pod.Spec.Containers[0]
+	if len(container.Command) != 0 || len(container.Env) != 0 {
+		return nil, fmt.Errorf("it has a command %v and an environment %v, which nobody here gives to it", container.Command, container.Env)
+	}
+	mounts := map[string]string{} // directories here by their path in the container
+	for _, mount := range container.VolumeMounts {
+		for i := range pod.Spec.Volumes {
+			if pod.Spec.Volumes[i].Name == mount.Name {
+				mounts[mount.MountPath] = filepath.Join(dir, "volumes", mount.Name)
+				if err := k.fill(ctx, pod, &pod.Spec.Volumes[i], mounts[mount.MountPath]); err != nil {
+					return nil, fmt.Errorf("volume %s: %w", mount.Name, err)
+				}
+			}
+		}
+	}
+	kubeconfig, err := k.kubeconfigFrom(mounts[serviceAccountMount], filepath.Join(dir, "kubeconfig"))
+	if err != nil {
+		return nil, err
+	}
+	binary := imageName(container.Image)
+	args, err := onThisMachine(binary, container.Args, mounts, p.address, kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	log, err := os.Create(p.logPath)
+	if err != nil {
+		return nil, err
+	}
+	running, stop := context.WithCancel(context.Background())
+	p.stop = stop
+	cmd := exec.CommandContext(running, filepath.Join(harness.Root(), "bin", binary), args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = p.work, log, log, []string{"TZ=UTC"}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 10 * time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	started := make(chan error)
+	go func() {
+		// The kernel sends the death signal when the thread ends that started the process.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer close(p.exited)
+		defer log.Close()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			p.err = cmd.Wait()
+		}
+	}()
+	return p, <-started
+}
+
+// serviceAccountMount is where a container finds its token.
+const serviceAccountMount = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+// imageName is the last part of an image's name, without tag and digest.
+func imageName(image string) string {
+	name, _, _ := strings.Cut(path.Base(image), "@")
+	name, _, _ = strings.Cut(name, ":")
+	return name
+}
+
+// onThisMachine are the arguments of a container with what cannot hold here replaced:
+//   - paths of volumes are directories of the test; that is also true of the certificates' directory, which is an argument only because it is not
+//     the default any more;
+//   - all addresses are the pod's own on loopback, with the ports that they have in a container;
+//   - the API server and the token come from a kubeconfig, because a process cannot have files under /var/run/secrets of its own. The scheduler
+//     reads it where its configuration says so.
+func onThisMachine(binary string, args []string, mounts map[string]string, address, kubeconfig string) ([]string, error) {
+	var here []string
+	for _, arg := range args {
+		flag, value, _ := strings.Cut(arg, "=")
+		for mount, dir := range mounts {
+			if strings.HasPrefix(value, mount+"/") {
+				value = dir + strings.TrimPrefix(value, mount)
+			}
+		}
+		if strings.HasPrefix(value, ":") {
+			value = address + value
+		}
+		here = append(here, flag+"="+value)
+	}
+	switch binary {
+	case "berth-scheduler":
+		if err := editYAML(filepath.Join(mounts["/etc/berth"], "scheduler-config.yaml"), func(config map[string]any) {
+			connection, _ := config["clientConnection"].(map[string]any)
+			config["clientConnection"] = merged(connection, map[string]any{"kubeconfig": kubeconfig})
+		}); err != nil {
+			return nil, err
+		}
+		return append(here, "--bind-address="+address, "--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+kubeconfig), nil
+	case "berth-controller":
+		here = append(here, "--kubeconfig="+kubeconfig, "--health-probe-bind-address="+net.JoinHostPort(address, "8081"), "--webhook-host="+address)
+		const certificates = "/run/berth/webhook-certs" // the default of --cert-dir
+		for mount, dir := range mounts {
+			if mount == certificates || strings.HasPrefix(certificates, mount+"/") {
+				here = append(here, "--cert-dir="+dir+strings.TrimPrefix(certificates, mount))
+			}
+		}
+		return here, nil
+	case "berth-descheduler":
+		return append(here, "--kubeconfig="+kubeconfig, "--bind-address="+address), nil
+	}
+	return nil, fmt.Errorf("image %s is none of Berth's", binary)
+}
+
+func merged(maps ...map[string]any) map[string]any {
+	all := map[string]any{}
+	for _, one := range maps {
+		for key, value := range one {
+			all[key] = value
+		}
+	}
+	return all
+}
+
+func editYAML(path string, edit func(map[string]any)) error {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var fields map[string]any
+	if err := yaml.Unmarshal(content, &fields); err != nil {
+		return err
+	}
+	edit(fields)
+	if content, err = yaml.Marshal(fields); err != nil {
+		return err
+	}
+	return os.WriteFile(path, content, 0o600)
+}
+
+// fill makes a directory with what is in the volume.
+func (k *kubelet) fill(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume, dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	write := func(name string, content []byte) error { return os.WriteFile(filepath.Join(dir, name), content, 0o600) }
+	configMap := func(name string) error {
+		object, err := k.client.CoreV1().ConfigMaps(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for key, value := range object.Data {
+			err = errors.Join(err, write(key, []byte(value)))
+		}
+		return err
+	}
+	switch {
+	case volume.EmptyDir != nil:
+		return nil
+	case volume.ConfigMap != nil:
+		return configMap(volume.ConfigMap.Name)
+	case volume.Secret != nil:
+		object, err := k.client.CoreV1().Secrets(pod.Namespace).Get(ctx, volume.Secret.SecretName, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for key, value := range object.Data {
+			err = errors.Join(err, write(key, value))
+		}
+		return err
+	case volume.Projected != nil:
+		for _, source := range volume.Projected.Sources {
+			switch {
+			case source.ServiceAccountToken != nil:
+				token, err := k.token(ctx, pod, source.ServiceAccountToken)
+				if err != nil {
+					return err
+				}
+				if err := write(source.ServiceAccountToken.Path, []byte(token)); err != nil {
+					return err
+				}
+			case source.ConfigMap != nil:
+				if err := configMap(source.ConfigMap.Name); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	return fmt.Errorf("of a kind that is not known here: %+v", volume.VolumeSource)
+}
+
+// token is one of the pod's service account, bound to the pod as a kubelet has it.
+func (k *kubelet) token(ctx context.Context, pod *corev1.Pod, of *corev1.ServiceAccountTokenProjection) (string, error) {
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		ExpirationSeconds: of.ExpirationSeconds,
+		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
+	}}
+	if of.Audience != "" {
+		request.Spec.Audiences = []string{of.Audience}
+	}
+	granted, err := k.client.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(ctx, pod.Spec.ServiceAccountName, request, metav1.CreateOptions{})
+	if err != nil {
+		return "", fmt.Errorf("token of %s: %w", pod.Spec.ServiceAccountName, err)
+	}
+	return granted.Status.Token, nil
+}
+
+// kubeconfigFrom writes a kubeconfig with the token and the authority that are in the directory, and nothing else.
+func (k *kubelet) kubeconfigFrom(dir, path string) (string, error) {
+	token, err := os.ReadFile(filepath.Join(dir, "token"))
+	if err != nil {
+		return "", err
+	}
+	config := clientcmdapi.NewConfig()
+	config.Clusters["cluster"] = &clientcmdapi.Cluster{Server: k.RESTConfig().Host, CertificateAuthority: filepath.Join(dir, "ca.crt")}
+	config.AuthInfos["pod"] = &clientcmdapi.AuthInfo{Token: string(token)}
+	config.Contexts["pod"] = &clientcmdapi.Context{Cluster: "cluster", AuthInfo: "pod"}
+	config.CurrentContext = "pod"
+	return path, clientcmd.WriteToFile(*config, path)
+}
+
+// of are the processes of a component that have not been stopped.
+func (k *kubelet) of(component string) []*process {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var all []*process
+	for _, p := range k.pods {
+		if p.pod.Labels["app.kubernetes.io/component"] == component {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// named is the process of a pod, or nil.
+func (k *kubelet) named(name string) *process {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, p := range k.pods {
+		if p.pod.Name == name && p.running() {
+			return p
+		}
+	}
+	return nil
+}
+
+func (p *process) running() bool {
+	select {
+	case <-p.exited:
+		return false
+	default:
+		return true
+	}
+}
+
+// url is where the pod answers what a probe asks, or what is at another path of one of its named ports.
+func (p *process) url(scheme corev1.URIScheme, port, path string) (string, error) {
+	for _, declared := range p.pod.Spec.Containers[0].Ports {
+		if declared.Name == port {
+			if scheme == "" {
+				scheme = corev1.URISchemeHTTP
+			}
+			return fmt.Sprintf("%s://%s:%d%s", strings.ToLower(string(scheme)), p.address, declared.ContainerPort, path), nil
+		}
+	}
+	return "", fmt.Errorf("%s has no port named %q", p.pod.Name, port)
+}
+
+func tail(path string) string {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	return string(content[max(0, len(content)-6000):])
+}

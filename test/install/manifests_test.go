@@ -1,0 +1,258 @@
+package install
+
+import (
+	"bufio"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/berth-project/berth/test/harness"
+)
+
+// as converts an object to its type.
+func as[T any](t *testing.T, object *unstructured.Unstructured) *T {
+	t.Helper()
+	var typed T
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, &typed, true); err != nil {
+		t.Fatalf("%s %s: %v", object.GetKind(), object.GetName(), err)
+	}
+	return &typed
+}
+
+// podTemplates are those of all components, in all modes, by where they are from.
+func podTemplates(t *testing.T) map[string]corev1.PodTemplateSpec {
+	t.Helper()
+	all := map[string]corev1.PodTemplateSpec{}
+	for _, dir := range []string{"manifests", "manifests/descheduler/deployment", "manifests/descheduler/job"} {
+		for _, object := range kustomized(t, dir) {
+			name := fmt.Sprintf("%s %s", object.GetKind(), object.GetName())
+			switch object.GetKind() {
+			case "Deployment":
+				all[name] = as[appsv1.Deployment](t, object).Spec.Template
+			case "CronJob":
+				all[name] = as[batchv1.CronJob](t, object).Spec.JobTemplate.Spec.Template
+			case "Job":
+				all[name] = as[batchv1.Job](t, object).Spec.Template
+			}
+		}
+	}
+	if len(all) != 5 {
+		t.Fatalf("%d pod templates: %v", len(all), slices.Sorted(maps.Keys(all)))
+	}
+	return all
+}
+
+// containerPorts are those of the pods that the selector is about, in all modes, by name.
+func containerPorts(t *testing.T, selector metav1.LabelSelector) map[string]int32 {
+	t.Helper()
+	matcher, err := metav1.LabelSelectorAsSelector(&selector)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ports := map[string]int32{}
+	for _, template := range podTemplates(t) {
+		if matcher.Matches(labels.Set(template.Labels)) {
+			for _, port := range template.Spec.Containers[0].Ports {
+				ports[port.Name] = port.ContainerPort
+			}
+		}
+	}
+	return ports
+}
+
+func TestPodsHaveAsFewPowersAsTheyNeed(t *testing.T) {
+	for name, template := range podTemplates(t) {
+		t.Run(name, func(t *testing.T) {
+			spec := template.Spec
+			if s := spec.SecurityContext; s == nil || s.RunAsNonRoot == nil || !*s.RunAsNonRoot || s.SeccompProfile == nil || s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+				t.Errorf("the pod's security context is %+v", s)
+			}
+			if len(spec.Containers) != 1 {
+				t.Fatalf("%d containers", len(spec.Containers))
+			}
+			container := spec.Containers[0]
+			s := container.SecurityContext
+			if s == nil || s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem || s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation ||
+				s.Capabilities == nil || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) || len(s.Capabilities.Add) != 0 {
+				t.Errorf("the container's security context is %+v", s)
+			}
+			if container.Resources.Requests.Cpu().IsZero() || container.Resources.Requests.Memory().IsZero() {
+				t.Errorf("it requests %v", container.Resources.Requests)
+			}
+			if spec.PriorityClassName == "" {
+				t.Error("it has no priority class")
+			}
+			ports := map[string]bool{}
+			for _, port := range container.Ports {
+				ports[port.Name] = true
+			}
+			for _, probe := range []*corev1.Probe{container.LivenessProbe, container.ReadinessProbe} {
+				if probe != nil && !ports[probe.HTTPGet.Port.StrVal] {
+					t.Errorf("a probe asks at port %q, which the container does not have", probe.HTTPGet.Port.StrVal)
+				}
+			}
+		})
+	}
+}
+
+// TestTheNetworkPoliciesLetThrough those that have to come, and nobody else. The API server is no pod that a selector could find, and may have any address.
+func TestTheNetworkPoliciesLetThrough(t *testing.T) {
+	type rule struct {
+		From  string
+		Ports []int32
+	}
+	anyone, anyPod := "anyone", "any pod"
+	want := map[string][]rule{
+		"berth-scheduler":   {{anyPod, []int32{10259}}},
+		"berth-controller":  {{anyone, []int32{9443}}, {anyPod, []int32{8080}}},
+		"berth-descheduler": {{anyPod, []int32{10258}}},
+	}
+	got := map[string][]rule{}
+	for _, object := range kustomized(t, "manifests/network") {
+		policy := as[networkingv1.NetworkPolicy](t, object)
+		if !slices.Equal(policy.Spec.PolicyTypes, []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}) {
+			t.Errorf("%s is also about what pods call: %v", policy.Name, policy.Spec.PolicyTypes)
+		}
+		ports := slices.Collect(maps.Values(containerPorts(t, policy.Spec.PodSelector)))
+		for _, ingress := range policy.Spec.Ingress {
+			r := rule{From: fmt.Sprintf("%+v", ingress.From)}
+			if len(ingress.From) == 0 {
+				r.From = anyone
+			} else if len(ingress.From) == 1 && cmp.Equal(ingress.From[0], networkingv1.NetworkPolicyPeer{NamespaceSelector: &metav1.LabelSelector{}}) {
+				r.From = anyPod
+			}
+			for _, port := range ingress.Ports {
+				r.Ports = append(r.Ports, port.Port.IntVal)
+				if !slices.Contains(ports, port.Port.IntVal) {
+					t.Errorf("%s is about port %v, which its pods do not have: %v", policy.Name, port.Port, ports)
+				}
+			}
+			got[policy.Name] = append(got[policy.Name], r)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("who may call (-want +got):\n%s", diff)
+	}
+}
+
+func TestTheServiceAndThePodMonitorAskAtPortsThatAreThere(t *testing.T) {
+	for _, object := range kustomized(t, "manifests/webhook") {
+		if object.GetKind() != "Service" {
+			continue
+		}
+		service := as[corev1.Service](t, object)
+		ports := containerPorts(t, metav1.LabelSelector{MatchLabels: service.Spec.Selector})
+		if got := service.Spec.Ports[0].TargetPort; got != intstr.FromInt32(ports["webhook"]) {
+			t.Errorf("the Service's target port is %s, and the pods' is %d", got.String(), ports["webhook"])
+		}
+	}
+	all := containerPorts(t, metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": "berth"}})
+	for _, object := range kustomized(t, "manifests/observe") {
+		if object.GetKind() != "PodMonitor" {
+			continue
+		}
+		endpoints, _, err := unstructured.NestedSlice(object.Object, "spec", "podMetricsEndpoints")
+		if err != nil || len(endpoints) == 0 {
+			t.Errorf("endpoints %v: %v", endpoints, err)
+		}
+		for _, endpoint := range endpoints {
+			if name := endpoint.(map[string]any)["port"].(string); all[name] == 0 {
+				t.Errorf("metrics are asked for at port %q, which no pod has", name)
+			}
+		}
+	}
+}
+
+// stage is one of the Dockerfile.
+type stage struct {
+	From       string
+	Copies     []string
+	User       string
+	Entrypoint string
+}
+
+var instruction = regexp.MustCompile(`^([A-Z]+)\s+(.*)$`)
+
+func dockerfile(t *testing.T) map[string]*stage {
+	t.Helper()
+	file, err := os.Open(filepath.Join(harness.Root(), "build", "Dockerfile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	stages := map[string]*stage{}
+	var current *stage
+	lines := bufio.NewScanner(file)
+	for lines.Scan() {
+		found := instruction.FindStringSubmatch(lines.Text())
+		if found == nil {
+			continue
+		}
+		switch rest := found[2]; found[1] {
+		case "FROM":
+			from, name, ok := strings.Cut(rest, " AS ")
+			if !ok {
+				t.Fatalf("stage %q has no name", rest)
+			}
+			current = &stage{From: from}
+			stages[name] = current
+		case "COPY":
+			current.Copies = append(current.Copies, rest)
+		case "USER":
+			current.User = rest
+		case "ENTRYPOINT":
+			current.Entrypoint = rest
+		}
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return stages
+}
+
+// TestEveryImageHasATarget in the Dockerfile, which begins with an empty file system, is not root, and runs the binary that is called as the image.
+func TestEveryImageHasATarget(t *testing.T) {
+	stages := dockerfile(t)
+	base := stages["base"]
+	if base == nil || base.From != "scratch" || base.User != "65532:65532" {
+		t.Errorf("the base is %+v", base)
+	}
+	images := map[string]bool{}
+	for name, template := range podTemplates(t) {
+		image := imageName(template.Spec.Containers[0].Image)
+		images[image] = true
+		if user := template.Spec.SecurityContext.RunAsUser; user == nil || base == nil || fmt.Sprintf("%d:%d", *user, *user) != base.User {
+			t.Errorf("%s runs as user %v", name, user)
+		}
+	}
+	for image := range images {
+		want := &stage{From: "base", Copies: []string{"--from=build /out/" + image + " /"}, Entrypoint: `["/` + image + `"]`}
+		if diff := cmp.Diff(want, stages[image]); diff != "" {
+			t.Errorf("target %s (-want +got):\n%s", image, diff)
+		}
+		if _, err := os.Stat(filepath.Join(harness.Root(), "cmd", strings.TrimPrefix(image, "berth-"), "main.go")); err != nil {
+			t.Error(err)
+		}
+	}
+	for name := range stages {
+		if name != "build" && name != "base" && !images[name] {
+			t.Errorf("no manifest has image %s", name)
+		}
+	}
+}
