@@ -174,4 +174,4 @@ verify: generate lint test ## Regenerate, lint, test, and require a clean tree.
 
 .PHONY: clean
 clean: ## Remove what was built.
-	rm -rf $(BIN) .sandbox .bench
+	rm -rf $(BIN) .sandbox .bench $(AUDIT_DIR)

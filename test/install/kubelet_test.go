@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -290,9 +291,12 @@ func (k *kubelet) fill(ctx context.Context, pod *corev1.Pod, volume *corev1.Volu
 	}
 	write := func(name string, content []byte) error { return os.WriteFile(filepath.Join(dir, name), content, 0o600) }
 	configMap := func(name string) error {
-		object, err := k.client.CoreV1().ConfigMaps(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
+		// A namespace's kube-root-ca.crt comes a moment after it.
+		object, err := untilFound(ctx, func(ctx context.Context) (*corev1.ConfigMap, error) {
+			return k.client.CoreV1().ConfigMaps(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
+		})
 		if err != nil {
-			return err
+			return fmt.Errorf("ConfigMap %s: %w", name, err)
 		}
 		for key, value := range object.Data {
 			err = errors.Join(err, write(key, []byte(value)))
@@ -305,9 +309,11 @@ func (k *kubelet) fill(ctx context.Context, pod *corev1.Pod, volume *corev1.Volu
 	case volume.ConfigMap != nil:
 		return configMap(volume.ConfigMap.Name)
 	case volume.Secret != nil:
-		object, err := k.client.CoreV1().Secrets(pod.Namespace).Get(ctx, volume.Secret.SecretName, metav1.GetOptions{})
+		object, err := untilFound(ctx, func(ctx context.Context) (*corev1.Secret, error) {
+			return k.client.CoreV1().Secrets(pod.Namespace).Get(ctx, volume.Secret.SecretName, metav1.GetOptions{})
+		})
 		if err != nil {
-			return err
+			return fmt.Errorf("Secret %s: %w", volume.Secret.SecretName, err)
 		}
 		for key, value := range object.Data {
 			err = errors.Join(err, write(key, value))
@@ -333,6 +339,15 @@ func (k *kubelet) fill(ctx context.Context, pod *corev1.Pod, volume *corev1.Volu
 		return nil
 	}
 	return fmt.Errorf("of a kind that is not known here: %+v", volume.VolumeSource)
+}
+
+// untilFound gets an object that may not be there yet.
+func untilFound[T any](ctx context.Context, get func(context.Context) (T, error)) (object T, err error) {
+	waited := wait.PollUntilContextTimeout(ctx, look, harness.Patience, true, func(ctx context.Context) (bool, error) {
+		object, err = get(ctx)
+		return !apierrors.IsNotFound(err), nil
+	})
+	return object, errors.Join(waited, err)
 }
 
 // token is one of the pod's service account, bound to the pod as a kubelet has it.

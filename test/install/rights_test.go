@@ -14,7 +14,11 @@ import (
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/berth-project/berth/manifests"
+	"github.com/berth-project/berth/test/harness"
 )
 
 var (
@@ -168,6 +172,25 @@ func grantedRights(t *testing.T) map[right]bool {
 		}
 	}
 	return granted
+}
+
+// TestSandboxesHaveTheRolesThatAreInstalled, and no others: all tests on a sandbox run with the users and groups of service accounts, so that what these may do
+// is up to the roles. That components run as them is tested in cmd/sandbox/product.
+func TestSandboxesHaveTheRolesThatAreInstalled(t *testing.T) {
+	roles := func(objects []*unstructured.Unstructured) []*unstructured.Unstructured {
+		return slices.DeleteFunc(objects, func(object *unstructured.Unstructured) bool {
+			return object.GroupVersionKind().Group != rbacv1.GroupName
+		})
+	}
+	var ofSandbox []*unstructured.Unstructured
+	for _, manifest := range manifests.Install() {
+		objects, err := harness.Documents(string(manifest))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ofSandbox = append(ofSandbox, objects...)
+	}
+	expectSame(t, roles(kustomized(t, "manifests")), roles(ofSandbox))
 }
 
 // entry is a line of the table.
