@@ -14,7 +14,9 @@ import (
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/berth-project/berth/manifests"
@@ -40,12 +42,14 @@ type right struct {
 
 func (r right) String() string { return fmt.Sprintf("%-18s %-7s %s", r.component, r.verb, r.resource) }
 
-// covers says whether the right is needed for what was done.
+// covers says whether the right is needed for what was done. To get, list and watch is one thing: a cache does whichever of it the API server can, and none
+// shows more than the others.
 func (r right) covers(done right) bool {
-	if r.component != done.component || r.verb != done.verb {
+	reading := slices.Contains([]string{"get", "list", "watch"}, r.verb) && (done.verb == "list" || done.verb == "watch")
+	if r.component != done.component || r.verb != done.verb && !reading {
 		return false
 	}
-	if subresource, any := strings.CutPrefix(r.resource, "*/*/"); any {
+	if subresource, everywhere := strings.CutPrefix(r.resource, "*/*/"); everywhere {
 		return strings.HasSuffix(done.resource, "/"+subresource)
 	}
 	return r.resource == done.resource
@@ -137,6 +141,8 @@ func grantedRights(t *testing.T) map[right]bool {
 	rules := map[string][]rbacv1.PolicyRule{}
 	type binding struct{ role, component string }
 	var bindings []binding
+	aggregated := map[string][]metav1.LabelSelector{}
+	var clusterRoles []rbacv1.ClusterRole
 	for _, object := range kustomized(t, "manifests") {
 		name := object.GetKind() + "/" + object.GetName()
 		switch object.GetKind() {
@@ -146,6 +152,10 @@ func grantedRights(t *testing.T) map[right]bool {
 				t.Fatal(err)
 			}
 			rules[name] = role.Rules
+			if role.AggregationRule != nil {
+				aggregated[name] = role.AggregationRule.ClusterRoleSelectors
+			}
+			clusterRoles = append(clusterRoles, role)
 		case "RoleBinding", "ClusterRoleBinding":
 			var bound rbacv1.ClusterRoleBinding
 			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &bound); err != nil {
@@ -156,6 +166,19 @@ func grantedRights(t *testing.T) map[right]bool {
 					t.Errorf("%s is for %+v", name, subject)
 				}
 				bindings = append(bindings, binding{bound.RoleRef.Kind + "/" + bound.RoleRef.Name, subject.Name})
+			}
+		}
+	}
+	for name, selectors := range aggregated {
+		for i := range selectors {
+			selector, err := metav1.LabelSelectorAsSelector(&selectors[i])
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, role := range clusterRoles {
+				if selector.Matches(labels.Set(role.Labels)) {
+					rules[name] = append(rules[name], role.Rules...)
+				}
 			}
 		}
 	}
