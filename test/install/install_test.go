@@ -398,6 +398,7 @@ func (c *cluster) webPods(t *testing.T) []string {
 }
 
 func TestInstallWithKustomize(t *testing.T) {
+	t.Parallel()
 	c, k := start(t)
 	c.kubectl(t, "apply", "-k", "manifests")
 	expectRunning(t, k, "scheduler", "controller")
@@ -455,6 +456,7 @@ func TestInstallWithKustomize(t *testing.T) {
 
 // TestInstallWithHelm with what is not the default, which TestTheChartIsTheManifests compares.
 func TestInstallWithHelm(t *testing.T) {
+	t.Parallel()
 	c, k := start(t)
 	values := []string{"--set", "descheduler.mode=deployment,descheduler.interval=2s,budgets.enabled=false", "--set", "admission.excludedNamespaces={kube-system,left-alone}"}
 	c.helm(t, append([]string{"install", "berth", "charts/berth", "--namespace", "kube-system", "--wait", "--timeout", "80s"}, values...)...)

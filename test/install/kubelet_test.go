@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -42,8 +43,14 @@ type kubelet struct {
 
 	mu   sync.Mutex
 	pods map[types.UID]*process
-	// count of pods so far, of which each has an address on loopback of its own, so that all can listen on the ports that they listen on in a cluster.
-	count int
+}
+
+// containers counts those that were started. Each has an address on loopback of its own, so that all can listen on the ports that they listen on in a cluster.
+var containers atomic.Int64
+
+func newAddress() string {
+	n := containers.Add(1)
+	return fmt.Sprintf("127.%d.%d.%d", 64+os.Getpid()%128, 1+n/250, 1+n%250)
 }
 
 // process is the container of a pod.
@@ -142,11 +149,10 @@ func (k *kubelet) kill(uid types.UID) {
 
 // start runs the pod's only container.
 func (k *kubelet) start(ctx context.Context, pod *corev1.Pod) (*process, error) {
-	k.count++
 	dir := filepath.Join(k.dir, string(pod.UID))
 	p := &process{
 		pod: pod, logPath: filepath.Join(dir, "log"), work: filepath.Join(dir, "root"), exited: make(chan struct{}),
-		address: fmt.Sprintf("127.%d.%d.%d", 64+os.Getpid()%128, 1+k.count/250, 1+k.count%250),
+		address: newAddress(),
 	}
 	if err := os.MkdirAll(p.work, 0o700); err != nil {
 		return nil, err

@@ -223,7 +223,7 @@ type entry struct {
 	why string
 }
 
-var entryLine = regexp.MustCompile(`^(\S+)\s+(\S+)\s+(\S+)\s+(.*)$`)
+var entryLine = regexp.MustCompile(`^(\S+)\s+(\S+)\s+(\S+)\s*(.*)$`)
 
 func readRightsTable(t *testing.T) (header []string, entries []entry) {
 	t.Helper()
