@@ -81,20 +81,29 @@ func (c *cluster) run(t *testing.T, stdin, name string, args ...string) (string,
 	return string(output), err
 }
 
+// documented runs a command that docs/install.md shows, with arguments of the test's own after it.
+func (c *cluster) documented(t *testing.T, line string, more ...string) string {
+	t.Helper()
+	guide, err := os.ReadFile(filepath.Join(harness.Root(), "docs", "install.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(guide), line) {
+		t.Errorf("docs/install.md does not say %q", line)
+	}
+	words := append(strings.Fields(line), more...)
+	output, err := c.run(t, "", words[0], words[1:]...)
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", strings.Join(words, " "), err, output)
+	}
+	return output
+}
+
 func (c *cluster) kubectl(t *testing.T, args ...string) string {
 	t.Helper()
 	output, err := c.run(t, "", "kubectl", args...)
 	if err != nil {
 		t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, output)
-	}
-	return output
-}
-
-func (c *cluster) helm(t *testing.T, args ...string) string {
-	t.Helper()
-	output, err := c.run(t, "", "helm", args...)
-	if err != nil {
-		t.Fatalf("helm %s: %v\n%s", strings.Join(args, " "), err, output)
 	}
 	return output
 }
@@ -400,7 +409,7 @@ func (c *cluster) webPods(t *testing.T) []string {
 func TestInstallWithKustomize(t *testing.T) {
 	t.Parallel()
 	c, k := start(t)
-	c.kubectl(t, "apply", "-k", "manifests")
+	c.documented(t, "kubectl apply -k manifests")
 	expectRunning(t, k, "scheduler", "controller")
 	for _, mode := range []string{"deployment", "job"} { // the one runs in TestInstallWithHelm, and the other as the CronJob does
 		c.kubectl(t, "apply", "--dry-run=server", "-k", "manifests/descheduler/"+mode)
@@ -428,7 +437,7 @@ func TestInstallWithKustomize(t *testing.T) {
 	expectNoLitter(t, k)
 
 	before := c.versions(t)
-	again := c.kubectl(t, "apply", "-k", "manifests")
+	again := c.documented(t, "kubectl apply -k manifests")
 	for name, version := range c.versions(t) {
 		if version != before[name] {
 			t.Errorf("applied again, %s has changed", name)
@@ -440,7 +449,7 @@ func TestInstallWithKustomize(t *testing.T) {
 	expectNothingForbidden(t, c.AuditLog())
 
 	pods := c.webPods(t)
-	c.kubectl(t, "delete", "-k", "manifests", "--timeout=80s")
+	c.documented(t, "kubectl delete -k manifests", "--timeout=80s")
 	c.expectGone(t, pods)
 	for _, component := range []string{"scheduler", "controller"} {
 		for _, p := range k.of(component) {
@@ -458,8 +467,8 @@ func TestInstallWithKustomize(t *testing.T) {
 func TestInstallWithHelm(t *testing.T) {
 	t.Parallel()
 	c, k := start(t)
-	values := []string{"--set", "descheduler.mode=deployment,descheduler.interval=2s,budgets.enabled=false", "--set", "admission.excludedNamespaces={kube-system,left-alone}"}
-	c.helm(t, append([]string{"install", "berth", "charts/berth", "--namespace", "kube-system", "--wait", "--timeout", "80s"}, values...)...)
+	c.documented(t, "helm install berth charts/berth --namespace kube-system", "--wait", "--timeout", "80s",
+		"--set", "descheduler.mode=deployment,descheduler.interval=2s,budgets.enabled=false", "--set", "admission.excludedNamespaces={kube-system,left-alone}")
 	expectRunning(t, k, "scheduler", "controller", "descheduler")
 	c.kubectl(t, "apply", "-f", example)
 	c.kubectl(t, "rollout", "status", "deployment/web", "--timeout=60s")
@@ -478,9 +487,9 @@ func TestInstallWithHelm(t *testing.T) {
 	if bundlesBefore == "" {
 		t.Error("no webhook has an authority")
 	}
-	c.kubectl(t, "apply", "--server-side", "--force-conflicts", "-f", "charts/berth/crds")
-	c.helm(t, "upgrade", "berth", "charts/berth", "--namespace", "kube-system", "--reset-then-reuse-values", "--wait", "--timeout", "80s")
-	c.helm(t, "rollback", "berth", "--namespace", "kube-system", "--wait", "--timeout", "80s")
+	c.documented(t, "kubectl apply --server-side --force-conflicts -f charts/berth/crds")
+	c.documented(t, "helm upgrade berth charts/berth --namespace kube-system --reset-then-reuse-values", "--wait", "--timeout", "80s")
+	c.documented(t, "helm rollback berth --namespace kube-system", "--wait", "--timeout", "80s")
 	if bundles() != bundlesBefore {
 		t.Error("an upgrade or its rollback has changed the webhooks' authority")
 	}
@@ -490,7 +499,7 @@ func TestInstallWithHelm(t *testing.T) {
 	expectNothingForbidden(t, c.AuditLog())
 
 	pods := c.webPods(t)
-	c.helm(t, "uninstall", "berth", "--namespace", "kube-system", "--wait", "--timeout", "80s")
+	c.documented(t, "helm uninstall berth --namespace kube-system", "--wait", "--timeout", "80s")
 	c.expectGone(t, pods)
 	if got := c.kubectl(t, "get", "workloadspreads", "-o", "name"); !strings.Contains(got, "/web") {
 		t.Errorf("Helm leaves definitions alone, but the spread is gone: %q", got)
