@@ -58,6 +58,17 @@ $(BIN)/kwok: hack/tools/kwok/go.mod
 $(BIN)/controller-gen: hack/tools/codegen/go.mod
 	cd hack/tools/codegen && $(GO) build -o $@ sigs.k8s.io/controller-tools/cmd/controller-gen
 
+$(BIN)/crd-ref-docs: hack/tools/apiref/go.mod
+	cd hack/tools/apiref && $(GO) build -o $@ github.com/elastic/crd-ref-docs
+
+CRD_REF_DOCS = $(BIN)/crd-ref-docs --log-level=ERROR --renderer=markdown --config=hack/tools/apiref/config.yaml --templates-dir=hack/tools/apiref/templates
+
+.PHONY: api-reference
+api-reference: $(BIN)/crd-ref-docs ## Write docs/api from the types.
+	$(CRD_REF_DOCS) --source-path=./pkg/crd/apps --output-path=docs/api/workloadspread.md
+	$(CRD_REF_DOCS) --source-path=./pkg/crd/policy --output-path=docs/api/podunavailablebudget.md
+	cd hack/tools/apiref && $(GO) run ./arguments $(CURDIR) > $(CURDIR)/docs/api/arguments.md
+
 $(BIN)/benchstat: hack/tools/codegen/go.mod
 	cd hack/tools/codegen && $(GO) build -o $@ golang.org/x/perf/cmd/benchstat
 
@@ -80,7 +91,7 @@ chart: ## Copy into charts/berth what it shares with manifests/.
 	for file in $(CHART_SHARES); do mkdir -p charts/berth/files/$$(dirname $$file) && cp manifests/$$file charts/berth/files/$$file || exit 1; done
 
 .PHONY: generate
-generate: $(BIN)/controller-gen ## Regenerate deepcopy functions and CRDs.
+generate: $(BIN)/controller-gen api-reference ## Regenerate deepcopy functions, CRDs and docs/api.
 	$(BIN)/controller-gen object:headerFile=hack/boilerplate.go.txt paths=./pkg/crd/... paths=./pkg/plugins/...
 	$(BIN)/controller-gen crd:maxDescLen=200 paths=./pkg/crd/... output:crd:dir=manifests/crd
 	$(MAKE) --no-print-directory chart

@@ -1,0 +1,5 @@
+{{- define "gvList" -}}
+{{- range . -}}
+{{ template "gvDetails" . }}
+{{- end -}}
+{{- end -}}

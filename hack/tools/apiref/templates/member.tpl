@@ -1,0 +1,3 @@
+{{- define "type_members" -}}
+{{ markdownRenderFieldDoc .Doc | replace "<br />" " " | trim }}{{ if .Default }} Default: `{{ .Default }}`.{{ end }}
+{{- end -}}

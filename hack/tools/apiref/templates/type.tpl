@@ -1,0 +1,27 @@
+{{- define "type" -}}
+{{- $type := . -}}
+{{- if markdownShouldRenderType $type }}
+## {{ $type.Name }}
+
+{{ $type.Doc | trim }}
+{{ if $type.References }}
+In: {{ range $i, $ref := $type.SortedReferences }}{{ if $i }}, {{ end }}{{ markdownRenderTypeLink $ref }}{{ end }}.
+{{ end }}
+{{- if $type.Members }}
+| field | type | |
+|---|---|---|
+{{ range $type.Members -}}
+{{ if ne .Name "metadata" -}}
+| `{{ .Name }}` | {{ regexReplaceAll "\\[(IntOrString|RawExtension|UID)\\]\\([^)]*\\)" (markdownRenderType .Type) "$1" }} | {{ template "type_members" . }} |
+{{ end -}}
+{{ end -}}
+{{ end -}}
+{{- if $type.EnumValues }}
+| value | |
+|---|---|
+{{ range $type.EnumValues -}}
+| `{{ .Name }}` | {{ markdownRenderFieldDoc .Doc | replace "<br />" " " | trim }} |
+{{ end -}}
+{{ end -}}
+{{- end -}}
+{{- end -}}
