@@ -1,0 +1,97 @@
+package documents
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
+
+const ellipsis = "…"
+
+// generated are the characters that Kubernetes makes names of.
+const generated = "[bcdfghjklmnpqrstvwxz2456789]"
+
+var ignored = []struct {
+	what *regexp.Regexp
+	with string
+}{
+	// Names first: a part of one may look like an age.
+	{regexp.MustCompile(`-` + generated + `{7,10}-` + generated + `{5}\b`), "-<generated>"},
+	{regexp.MustCompile(`-` + generated + `{5}\b`), "-<generated>"},
+	{regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)`), "<time>"},
+	// An age or a duration. Of minutes alone at most two digits, so that 500m of CPU is none.
+	{regexp.MustCompile(`\b(\d+d)?(\d+h)?(\d+m)?\d+(\.\d+)?(ms|s)\b|\b\d+h\d*m?\b|\b\d+d\d*h?\b|\b\d{1,2}m\b`), "<age>"},
+	{regexp.MustCompile(`\b(127\.0\.0\.1|localhost):\d+`), "<address>"},
+	{regexp.MustCompile(`[ \t]+`), " "},
+}
+
+// normalise makes equal what may differ from run to run.
+func normalise(line string) string {
+	for _, ignore := range ignored {
+		line = ignore.what.ReplaceAllString(line, ignore.with)
+	}
+	return strings.TrimSpace(line)
+}
+
+// matches says whether a command printed what the document shows.
+func matches(shown, printed []string) bool {
+	if len(shown) == 0 {
+		return true
+	}
+	return matchLines(normaliseAll(shown), normaliseAll(printed))
+}
+
+func normaliseAll(lines []string) []string {
+	all := make([]string, 0, len(lines))
+	for _, line := range lines {
+		all = append(all, normalise(line))
+	}
+	for len(all) > 0 && all[len(all)-1] == "" {
+		all = all[:len(all)-1]
+	}
+	return all
+}
+
+func matchLines(shown, printed []string) bool {
+	switch {
+	case len(shown) == 0:
+		return len(printed) == 0
+	case shown[0] == ellipsis:
+		return matchLines(shown[1:], printed) || len(printed) > 0 && matchLines(shown, printed[1:])
+	case len(printed) == 0:
+		return false
+	default:
+		return matchLine(shown[0], printed[0]) && matchLines(shown[1:], printed[1:])
+	}
+}
+
+func matchLine(shown, printed string) bool {
+	if !strings.Contains(shown, ellipsis) {
+		return shown == printed
+	}
+	parts := strings.Split(shown, ellipsis)
+	for i := range parts {
+		parts[i] = regexp.QuoteMeta(parts[i])
+	}
+	return regexp.MustCompile("^" + strings.Join(parts, ".*") + "$").MatchString(printed)
+}
+
+// fails says whether the document shows that the command is refused.
+func fails(shown []string) bool {
+	return slices.ContainsFunc(shown, func(line string) bool {
+		for _, prefix := range []string{"error:", "error when ", "Error from server", "The WorkloadSpread "} {
+			if strings.HasPrefix(line, prefix) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// reading matches commands that change nothing, so that they can be repeated until they print what is shown.
+var reading = regexp.MustCompile(`^(bin/)?(kubectl (-n \S+ )?(get|describe|top|logs|auth can-i|berth (status|explain|simulate|drift))|berth-sandbox status|curl)\b`)
+
+// reads says whether a command changes nothing.
+func reads(text string) bool {
+	return reading.MatchString(text) && !strings.Contains(text, "&")
+}
