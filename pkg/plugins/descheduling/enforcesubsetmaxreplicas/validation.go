@@ -1,29 +1,16 @@
 package enforcesubsetmaxreplicas
 
 import (
-	"fmt"
-
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/berth-project/berth/pkg/moves"
 	"github.com/berth-project/berth/pkg/plugins/descheduling/settings"
 )
 
-// Validate returns every error in Args. It is called before SetDefaults.
-func Validate(obj runtime.Object) error {
-	args, ok := obj.(*Args)
-	if !ok {
-		return fmt.Errorf("%s: want %T, got %T", Name, args, obj)
-	}
-	errs := args.Validate()
-	errs = append(errs, settings.Between(field.NewPath("settleTime"), args.SettleTime, 0, moves.LongestPace)...)
-	errs = append(errs, settings.Amount(field.NewPath("maxUnavailable"), args.MaxUnavailable)...)
-	if args.Backoff != nil {
-		errs = append(errs, args.Backoff.Validate(field.NewPath("backoff"))...)
-	}
-	if err := errs.ToAggregate(); err != nil {
-		return fmt.Errorf("%s: %w", Name, err)
-	}
-	return nil
+// Validate implements strategy.Args.
+func (a *Args) Validate() field.ErrorList {
+	errs := a.Scope.Validate()
+	errs = append(errs, settings.Between(field.NewPath("settleTime"), a.SettleTime, 0, moves.LongestPace)...)
+	errs = append(errs, settings.Amount(field.NewPath("maxUnavailable"), a.MaxUnavailable)...)
+	return append(errs, a.Backoff.Validate(field.NewPath("backoff"))...)
 }

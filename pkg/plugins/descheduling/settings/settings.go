@@ -71,14 +71,20 @@ type Backoff struct {
 	Longest *metav1.Duration `json:"longest,omitempty"`
 }
 
-// Default sets what is left out.
-func (b *Backoff) Default(base, longest time.Duration) {
-	Default(&b.Base, base)
-	Default(&b.Longest, longest)
+// DefaultBackoff sets what is left out.
+func DefaultBackoff(b **Backoff, base, longest time.Duration) {
+	if *b == nil {
+		*b = &Backoff{}
+	}
+	Default(&(*b).Base, base)
+	Default(&(*b).Longest, longest)
 }
 
-// Validate returns every error with its path.
+// Validate returns every error with its path. Nil is left to the defaults.
 func (b *Backoff) Validate(path *field.Path) field.ErrorList {
+	if b == nil {
+		return nil
+	}
 	errs := append(Between(path.Child("base"), b.Base, time.Second, moves.LongestPace), Between(path.Child("longest"), b.Longest, time.Second, moves.LongestPace)...)
 	if b.Base != nil && b.Longest != nil && b.Base.Duration > b.Longest.Duration {
 		errs = append(errs, field.Invalid(path.Child("longest"), b.Longest.Duration.String(), "must not be shorter than base"))

@@ -38,8 +38,8 @@ func TestWhatIsRefused(t *testing.T) {
 }
 
 func TestDefaultsKeepWhatIsGiven(t *testing.T) {
-	b := Backoff{Base: duration(2 * time.Second)}
-	b.Default(time.Minute, time.Hour)
+	b := &Backoff{Base: duration(2 * time.Second)}
+	DefaultBackoff(&b, time.Minute, time.Hour)
 	if got := b.Pace(); got.Base != 2*time.Second || got.Longest != time.Hour {
 		t.Errorf("got %+v", got)
 	}

@@ -21,9 +21,18 @@ const Name = "SubsetEvictor"
 
 // Plugin is the filter.
 type Plugin struct {
-	world            *cycle.World
+	// budgets of the cycle that is under way.
+	budgets          func() (budgets, error)
 	include, exclude sets.Set[string]
 	ignoreBudgets    bool
+}
+
+// budgets are those of one cycle.
+type budgets interface {
+	// Spares is true if there is room for the eviction of a pod.
+	Spares(pod *corev1.Pod) bool
+	// Spare takes that room.
+	Spare(pod *corev1.Pod) bool
 }
 
 var _ frameworktypes.EvictorPlugin = &Plugin{}
@@ -31,18 +40,18 @@ var _ frameworktypes.EvictorPlugin = &Plugin{}
 // Register makes the filter known, on the world that it is to share with strategies.
 func Register(world *cycle.World, registry pluginregistry.Registry) {
 	build := func(_ context.Context, args runtime.Object, _ frameworktypes.Handle) (frameworktypes.Plugin, error) {
-		return New(world, args)
+		return newPlugin(args, func() (budgets, error) { return world.Cycle() })
 	}
 	pluginregistry.Register(Name, build, &Plugin{}, &Args{}, Validate, SetDefaults, registry)
 }
 
-// New makes the filter from Args that were defaulted.
-func New(world *cycle.World, obj runtime.Object) (*Plugin, error) {
+// newPlugin makes the filter from Args that were defaulted.
+func newPlugin(obj runtime.Object, current func() (budgets, error)) (*Plugin, error) {
 	args, ok := obj.(*Args)
 	if !ok {
 		return nil, fmt.Errorf("%s: want %T, got %T", Name, args, obj)
 	}
-	p := &Plugin{world: world, ignoreBudgets: args.IgnoreBudgets}
+	p := &Plugin{budgets: current, ignoreBudgets: args.IgnoreBudgets}
 	if args.Namespaces != nil {
 		p.include, p.exclude = sets.New(args.Namespaces.Include...), sets.New(args.Namespaces.Exclude...)
 	}
@@ -55,26 +64,26 @@ func (p *Plugin) Name() string { return Name }
 // Filter is false for pods that must not be evicted, or whose budgets have no room now. It takes nothing: it is asked about many pods of which few are
 // evicted.
 func (p *Plugin) Filter(pod *corev1.Pod) bool {
-	return !p.looksAt(pod) || cycle.Evictable(pod) && p.within(pod, (*cycle.Cycle).Spares)
+	return !p.looksAt(pod) || cycle.Evictable(pod) && p.within(pod, budgets.Spares)
 }
 
 // PreEvictionFilter is called by some strategies right before a pod is evicted. It is false if a budget has no room for it, and otherwise takes that
 // room for the rest of the cycle.
 func (p *Plugin) PreEvictionFilter(pod *corev1.Pod) bool {
-	return !p.looksAt(pod) || p.within(pod, (*cycle.Cycle).Spare)
+	return !p.looksAt(pod) || p.within(pod, budgets.Spare)
 }
 
-// within asks the cycle about the budgets of a pod.
-func (p *Plugin) within(pod *corev1.Pod, ask func(*cycle.Cycle, *corev1.Pod) bool) bool {
+// within asks about the budgets of a pod.
+func (p *Plugin) within(pod *corev1.Pod, ask func(budgets, *corev1.Pod) bool) bool {
 	if p.ignoreBudgets {
 		return true
 	}
-	c, err := p.world.Cycle()
+	current, err := p.budgets()
 	if err != nil {
 		klog.Background().Error(err, "Keeping a pod, because budgets are not known", "pod", klog.KObj(pod))
 		return false
 	}
-	return ask(c, pod)
+	return ask(current, pod)
 }
 
 func (p *Plugin) looksAt(pod *corev1.Pod) bool {
