@@ -1,43 +1,25 @@
 package enforcesubsetmaxreplicas
 
 import (
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/moves"
 	"github.com/berth-project/berth/pkg/testkit"
 )
 
-func read(t *testing.T, text string) *Args {
-	t.Helper()
-	args := &Args{}
-	if err := yaml.UnmarshalStrict([]byte(text), args); err != nil {
-		t.Fatal(err)
-	}
-	return args
-}
-
 func TestDefaults(t *testing.T) {
-	for given, want := range map[string]string{
+	testkit.ExpectDefaults[Args](t, map[string]string{
 		"{}": "{settleTime: 1m, maxUnavailable: 10%, backoff: {base: 1m, longest: 30m}}",
 		"{settleTime: 0s, maxUnavailable: 3, duringRollouts: true, withoutRoom: true, backoff: {longest: 2h}}": "{settleTime: 0s, maxUnavailable: 3, duringRollouts: true, withoutRoom: true, backoff: {base: 1m, longest: 2h}}",
-	} {
-		got := read(t, given)
-		got.Default()
-		if diff := cmp.Diff(read(t, want), got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", given, diff)
-		}
-	}
+	})
 }
 
 func TestWhatIsRefused(t *testing.T) {
-	for given, want := range map[string][]string{
+	testkit.ExpectRefused[Args](t, map[string][]string{
 		"{}": nil,
 		"{settleTime: 24h, maxUnavailable: 100%, backoff: {base: 1s, longest: 24h}}": nil,
 		"{settleTime: -1s}":      {"settleTime"},
@@ -46,15 +28,7 @@ func TestWhatIsRefused(t *testing.T) {
 		"{maxUnavailable: 101%}": {"maxUnavailable"},
 		"{backoff: {base: 2h, longest: 1h}, settleTime: 25h}":                                 {"settleTime", "backoff.longest"},
 		"{namespaces: {include: [a], exclude: [b]}, spreadSelector: {matchLabels: {a b: c}}}": {"namespaces", "spreadSelector"},
-	} {
-		var got []string
-		for _, err := range read(t, given).Validate() {
-			got = append(got, err.Field)
-		}
-		if strings.Join(got, " ") != strings.Join(want, " ") {
-			t.Errorf("%s: got errors at %v, want %v", given, got, want)
-		}
-	}
+	})
 }
 
 // Two of ten pods are above the quota of subset a.
@@ -84,7 +58,7 @@ func TestWhatItDecides(t *testing.T) {
 	policy := testkit.Policy(t, "{scheduleStrategy: {type: Adaptive}, subsets: [{name: a, maxReplicas: 1}, {name: b}]}")
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			args := read(t, tc.args)
+			args := testkit.ReadArgs[Args](t, tc.args)
 			args.Default()
 			strategy := args.Strategy()
 			f := testkit.FactsOf(policy, testkit.Running("a", 3, time.Hour), testkit.Running("b", 7, time.Hour))

@@ -1,41 +1,24 @@
 package evictunschedulablesubsetpods
 
 import (
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/moves"
 	"github.com/berth-project/berth/pkg/testkit"
 )
 
-func read(t *testing.T, text string) *Args {
-	t.Helper()
-	args := &Args{}
-	if err := yaml.UnmarshalStrict([]byte(text), args); err != nil {
-		t.Fatal(err)
-	}
-	return args
-}
-
 func TestDefaults(t *testing.T) {
-	for given, want := range map[string]string{
+	testkit.ExpectDefaults[Args](t, map[string]string{
 		"{}": "{schedulerNames: [berth-scheduler], skewTolerance: 5s, maxPerSubset: 100%, backoff: {base: 1m, longest: 30m}}",
 		"{schedulerNames: [other], skewTolerance: 0s, maxPerSubset: 2, backoff: {base: 2m}}": "{schedulerNames: [other], skewTolerance: 0s, maxPerSubset: 2, backoff: {base: 2m, longest: 30m}}",
-	} {
-		got := read(t, given)
-		got.Default()
-		if diff := cmp.Diff(read(t, want), got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", given, diff)
-		}
-	}
+	})
 }
 
 func TestWhatIsRefused(t *testing.T) {
-	for given, want := range map[string][]string{
+	testkit.ExpectRefused[Args](t, map[string][]string{
 		"{}": nil,
 		"{schedulerNames: [a, b], skewTolerance: 10m, maxPerSubset: 1%}": nil,
 		`{schedulerNames: [a, ""]}`:                                      {"schedulerNames[1]"},
@@ -44,15 +27,7 @@ func TestWhatIsRefused(t *testing.T) {
 		"{maxPerSubset: some}":                                           {"maxPerSubset"},
 		"{maxPerSubset: 0, backoff: {base: 1ms}}":                        {"maxPerSubset", "backoff.base"},
 		"{namespaces: {include: [a], exclude: [b]}}":                     {"namespaces"},
-	} {
-		var got []string
-		for _, err := range read(t, given).Validate() {
-			got = append(got, err.Field)
-		}
-		if strings.Join(got, " ") != strings.Join(want, " ") {
-			t.Errorf("%s: got errors at %v, want %v", given, got, want)
-		}
-	}
+	})
 }
 
 // Three pods wait in subset a, which the spread allows for 30 seconds.
@@ -78,7 +53,7 @@ func TestWhatItDecides(t *testing.T) {
 	late := testkit.Policy(t, "{scheduleStrategy: {type: Adaptive, binding: Late, adaptive: {rescheduleCriticalSeconds: 30}}, subsets: [{name: a, maxReplicas: 3}, {name: b}]}")
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			args := read(t, tc.args)
+			args := testkit.ReadArgs[Args](t, tc.args)
 			args.Default()
 			strategy, policy := args.Strategy(), early
 			if tc.late {
@@ -99,7 +74,7 @@ func TestWhatItDecides(t *testing.T) {
 }
 
 func TestWhosePodsItMoves(t *testing.T) {
-	args := read(t, "{schedulerNames: [mine, yours]}")
+	args := testkit.ReadArgs[Args](t, "{schedulerNames: [mine, yours]}")
 	args.Default()
 	if diff := cmp.Diff([]string{"mine", "yours"}, args.Strategy().Schedulers); diff != "" {
 		t.Errorf("schedulers (-want +got):\n%s", diff)

@@ -1,56 +1,29 @@
 package rebalancetopreferredsubset
 
 import (
-	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
-	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/moves"
 	"github.com/berth-project/berth/pkg/testkit"
 )
 
-func read(t *testing.T, text string) *Args {
-	t.Helper()
-	args := &Args{}
-	if err := yaml.UnmarshalStrict([]byte(text), args); err != nil {
-		t.Fatal(err)
-	}
-	return args
-}
-
 func TestDefaults(t *testing.T) {
-	for given, want := range map[string]string{
+	testkit.ExpectDefaults[Args](t, map[string]string{
 		"{}": "{stabilizationWindow: 10m, minResidence: 15m, cooldown: 5m, maxMovesPerSpread: 1, backoff: {base: 5m, longest: 4h}}",
 		"{stabilizationWindow: 0s, minResidence: 0s, cooldown: 0s, maxMovesPerSpread: 7, backoff: {base: 1s, longest: 1s}}": "{stabilizationWindow: 0s, minResidence: 0s, cooldown: 0s, maxMovesPerSpread: 7, backoff: {base: 1s, longest: 1s}}",
-	} {
-		got := read(t, given)
-		got.Default()
-		if diff := cmp.Diff(read(t, want), got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", given, diff)
-		}
-	}
+	})
 }
 
 func TestWhatIsRefused(t *testing.T) {
-	for given, want := range map[string][]string{
+	testkit.ExpectRefused[Args](t, map[string][]string{
 		"{}": nil,
 		"{stabilizationWindow: 24h, minResidence: 24h, cooldown: 24h, maxMovesPerSpread: 1}": nil,
 		"{stabilizationWindow: 25h, minResidence: -1s, cooldown: 25h}":                       {"stabilizationWindow", "minResidence", "cooldown"},
 		"{maxMovesPerSpread: 0}":              {"maxMovesPerSpread"},
 		"{backoff: {base: 0s, longest: 25h}}": {"backoff.base", "backoff.longest"},
 		"{spreadSelector: {matchExpressions: [{key: a, operator: Maybe}]}, maxMovesPerSpread: -1}": {"spreadSelector", "maxMovesPerSpread"},
-	} {
-		var got []string
-		for _, err := range read(t, given).Validate() {
-			got = append(got, err.Field)
-		}
-		if strings.Join(got, " ") != strings.Join(want, " ") {
-			t.Errorf("%s: got errors at %v, want %v", given, got, want)
-		}
-	}
+	})
 }
 
 // Two pods of subset b could be in a, which has quota and room for them.
@@ -81,7 +54,7 @@ func TestWhatItDecides(t *testing.T) {
 	policy := testkit.Policy(t, "{scheduleStrategy: {type: Adaptive}, subsets: [{name: a, maxReplicas: 5}, {name: b}]}")
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			args := read(t, tc.args)
+			args := testkit.ReadArgs[Args](t, tc.args)
 			args.Default()
 			strategy := args.Strategy()
 			for _, duration := range []*time.Duration{&tc.age, &tc.stable} {
@@ -106,7 +79,7 @@ func TestWhatItDecides(t *testing.T) {
 
 // A node counts as room only if it has been ready for the same window.
 func TestNodesMustBeStableToo(t *testing.T) {
-	args := read(t, "{stabilizationWindow: 3m}")
+	args := testkit.ReadArgs[Args](t, "{stabilizationWindow: 3m}")
 	args.Default()
 	if got := args.Strategy().Stable; got != 3*time.Minute {
 		t.Errorf("nodes must have been ready for %s", got)

@@ -8,7 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/yaml"
+
+	"github.com/berth-project/berth/pkg/testkit"
 )
 
 // room is a budget for all pods that lets so many go.
@@ -25,10 +26,7 @@ func (r *room) Spare(pod *corev1.Pod) bool {
 
 func filter(t *testing.T, args string, current func() (budgets, error)) *Plugin {
 	t.Helper()
-	given := &Args{}
-	if err := yaml.UnmarshalStrict([]byte(args), given); err != nil {
-		t.Fatal(err)
-	}
+	given := testkit.ReadArgs[Args](t, args)
 	if err := Validate(given); err != nil {
 		t.Fatal(err)
 	}
@@ -111,11 +109,7 @@ func TestWhatIsRefused(t *testing.T) {
 	if err := Validate(&Args{}); err != nil {
 		t.Errorf("nothing given: %v", err)
 	}
-	both := &Args{}
-	if err := yaml.UnmarshalStrict([]byte("{namespaces: {include: [a], exclude: [b]}}"), both); err != nil {
-		t.Fatal(err)
-	}
-	if err := Validate(both); err == nil || !strings.Contains(err.Error(), "namespaces") {
+	if err := Validate(testkit.ReadArgs[Args](t, "{namespaces: {include: [a], exclude: [b]}}")); err == nil || !strings.Contains(err.Error(), "namespaces") {
 		t.Errorf("include and exclude: got %v", err)
 	}
 	if err := Validate(pod(nil)); err == nil {
