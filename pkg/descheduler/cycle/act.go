@@ -86,7 +86,7 @@ func (c *Cycle) Run(ctx context.Context, strategy Strategy) error {
 func (c *Cycle) noteHeld(strategy *Strategy, s *spread, held moves.Held) {
 	line := Line{Strategy: strategy.Name, Namespace: s.object.Namespace, Spread: s.object.Name, From: s.name(held.From), Verdict: Kept, Reason: held.Reason}
 	if held.Pod != nil {
-		line.Pod = held.Pod.Name
+		line.Pod, line.Node = held.Pod.Name, held.Pod.NodeName
 	}
 	if !held.Until.IsZero() {
 		line.Until = &held.Until
@@ -117,7 +117,7 @@ func (c *Cycle) act(ctx context.Context, strategy *Strategy, s *spread, decision
 	if err := c.remember(ctx, s, ahead); err != nil {
 		for i := range decision.Moves {
 			c.note(Line{Strategy: strategy.Name, Namespace: s.object.Namespace, Spread: s.object.Name, Pod: decision.Moves[i].Pod.Name,
-				From: s.name(decision.Moves[i].From), Verdict: Kept, Reason: v1alpha1.ReasonMovedByOther})
+				Node: decision.Moves[i].Pod.NodeName, From: s.name(decision.Moves[i].From), Verdict: Kept, Reason: v1alpha1.ReasonMovedByOther})
 		}
 		if errors.Is(err, errOutdated) {
 			return nil // the other is on it
@@ -145,7 +145,7 @@ func (c *Cycle) evictAll(ctx context.Context, strategy *Strategy, s *spread, dec
 		err := strategy.Evictor.Evict(ctx, pod, podevictions.EvictOptions{StrategyName: strategy.Name, Reason: string(move.Reason)})
 		result := guarded.ResultOf(err)
 		from, to := s.name(move.From), s.name(move.To)
-		c.note(Line{Strategy: strategy.Name, Namespace: s.object.Namespace, Spread: s.object.Name, Pod: pod.Name, From: from, To: to,
+		c.note(Line{Strategy: strategy.Name, Namespace: s.object.Namespace, Spread: s.object.Name, Pod: pod.Name, Node: pod.Spec.NodeName, From: from, To: to,
 			Verdict: Moved, Reason: move.Reason, Result: result})
 		switch result {
 		case guarded.Evicted:
@@ -154,6 +154,10 @@ func (c *Cycle) evictAll(ctx context.Context, strategy *Strategy, s *spread, dec
 			if !c.world.options.DryRun {
 				c.tell(ctx, s, pod, from, to, move.Reason)
 			}
+			continue
+		case guarded.Unanswered: // it counts as gone, as if the process had ended here
+			klog.FromContext(ctx).Error(err, "Nothing is known of the eviction of a pod", "pod", klog.KObj(pod))
+			move.Pod.Active = false
 			continue
 		case guarded.Refused:
 			c.budgets.close(ctx, pod)

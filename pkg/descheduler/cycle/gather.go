@@ -178,7 +178,9 @@ func (c *Cycle) observe(pod *corev1.Pod) moves.Pod {
 			observed.BoundSince = condition.LastTransitionTime.Time
 		case condition.Status == corev1.ConditionFalse && condition.Reason == corev1.PodReasonUnschedulable &&
 			pod.Status.NominatedNodeName == "" && len(pod.Spec.SchedulingGates) == 0:
-			observed.UnschedulableSince = condition.LastTransitionTime.Time
+			if observed.UnschedulableSince = condition.LastTransitionTime.Time; observed.UnschedulableSince.IsZero() {
+				observed.UnschedulableSince = pod.CreationTimestamp.Time // it had gates, and nobody notes when they went
+			}
 		}
 	}
 	if pod.Spec.NodeName != "" && observed.BoundSince.IsZero() {

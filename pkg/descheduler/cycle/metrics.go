@@ -26,10 +26,15 @@ var (
 		Subsystem: "berth_descheduler", Name: "last_success_timestamp_seconds", StabilityLevel: metrics.ALPHA,
 		Help: "When a cycle last ended without an error.",
 	})
+	// ClockOffset is by how much the API server's clock is ahead of this machine's.
+	ClockOffset = metrics.NewGauge(&metrics.GaugeOpts{
+		Subsystem: "berth_descheduler", Name: "clock_offset_seconds", StabilityLevel: metrics.ALPHA,
+		Help: "By how much the API server's clock, which strategies decide by, is ahead of this machine's. 0 if no difference is to be seen.",
+	})
 
 	registerOnce sync.Once
 )
 
 func registerMetrics() {
-	registerOnce.Do(func() { legacyregistry.MustRegister(decisions, evictions, CycleSeconds, LastSuccess) })
+	registerOnce.Do(func() { legacyregistry.MustRegister(decisions, evictions, CycleSeconds, LastSuccess, ClockOffset) })
 }

@@ -10,17 +10,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/moves"
 	"github.com/berth-project/berth/pkg/snapshot"
 	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/testkit"
 )
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -36,12 +35,13 @@ func TestSinceWhenAPodIsUnschedulable(t *testing.T) {
 		change func(*corev1.Pod)
 		want   time.Time
 	}{
-		"since the scheduler says so":    {func(*corev1.Pod) {}, noon},
-		"not before it was tried":        {func(p *corev1.Pod) { p.Status.Conditions = nil }, time.Time{}},
-		"not while it has gates":         {func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}} }, time.Time{}},
-		"not while others make way":      {func(p *corev1.Pod) { p.Status.NominatedNodeName = "n" }, time.Time{}},
-		"not if it failed for something": {func(p *corev1.Pod) { p.Status.Conditions[0].Reason = corev1.PodReasonSchedulerError }, time.Time{}},
-		"not once it has a node":         {func(p *corev1.Pod) { p.Spec.NodeName = "n" }, time.Time{}},
+		"since the scheduler says so":                                      {func(*corev1.Pod) {}, noon},
+		"since it was made, if its gates were removed, which nobody notes": {func(p *corev1.Pod) { p.Status.Conditions[0].LastTransitionTime = metav1.Time{} }, noon.Add(-time.Hour)},
+		"not before it was tried":                                          {func(p *corev1.Pod) { p.Status.Conditions = nil }, time.Time{}},
+		"not while it has gates":                                           {func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}} }, time.Time{}},
+		"not while others make way":                                        {func(p *corev1.Pod) { p.Status.NominatedNodeName = "n" }, time.Time{}},
+		"not if it failed for something":                                   {func(p *corev1.Pod) { p.Status.Conditions[0].Reason = corev1.PodReasonSchedulerError }, time.Time{}},
+		"not once it has a node":                                           {func(p *corev1.Pod) { p.Spec.NodeName = "n" }, time.Time{}},
 	} {
 		pod := pending("p")
 		pod.CreationTimestamp = metav1.NewTime(noon.Add(-time.Hour))
@@ -88,19 +88,6 @@ func TestNodesMustBeSteady(t *testing.T) {
 	}
 }
 
-func compile(t *testing.T, text string) *subset.Policy {
-	t.Helper()
-	var spec v1alpha1.WorkloadSpreadSpec
-	if err := yaml.UnmarshalStrict([]byte("targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}\n"+text), &spec); err != nil {
-		t.Fatal(err)
-	}
-	policy, errs := subset.Compile(&spec, field.NewPath("spec"))
-	if len(errs) > 0 {
-		t.Fatal(errs)
-	}
-	return policy
-}
-
 const pools = `subsets:
 - name: a
   requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}
@@ -112,7 +99,7 @@ const pools = `subsets:
 
 // What would be made in place of a pod is what admission and scheduler would make of it in the subset, not a copy of what this one is bound to.
 func TestTheReplacementIsForTheOtherSubset(t *testing.T) {
-	policy := compile(t, pools)
+	policy := testkit.Policy(t, pools)
 	victim := podNamed("p", true)
 	victim.Spec.Tolerations = []corev1.Toleration{{Key: "own", Operator: corev1.TolerationOpExists}}
 	policy.Constraints.AddTo(victim)
@@ -141,7 +128,7 @@ func TestTheReplacementIsForTheOtherSubset(t *testing.T) {
 }
 
 func TestTheReplacementOfAnEarlyBoundPodHasThePatchOfTheOtherSubset(t *testing.T) {
-	policy := compile(t, strings.Replace(pools, "- name: b\n", "- name: b\n  patch: {spec: {containers: [{name: main, resources: {requests: {cpu: 700m}}}]}}\n", 1))
+	policy := testkit.Policy(t, strings.Replace(pools, "- name: b\n", "- name: b\n  patch: {spec: {containers: [{name: main, resources: {requests: {cpu: 700m}}}]}}\n", 1))
 	victim := pending("p")
 	victim.Annotations = map[string]string{v1alpha1.AdmittedAnnotation: `{"name":"web","subset":"a"}`}
 	victim.OwnerReferences[0].Name = "web-1"
@@ -178,7 +165,7 @@ func looking(t *testing.T, objects ...client.Object) *snapshot.Snapshot {
 }
 
 func TestSinceWhenASubsetIsSchedulable(t *testing.T) {
-	policy := compile(t, pools)
+	policy := testkit.Policy(t, pools)
 	object := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(noon.Add(-time.Hour))}}
 	say := func(status metav1.ConditionStatus) {
 		object.Status.SubsetStatuses = []v1alpha1.SubsetStatus{{Name: "b", Conditions: []metav1.Condition{

@@ -28,6 +28,8 @@ type Line struct {
 	Spread    string `json:"spread"`
 	// Pod is empty if the line is about all pods of the spread.
 	Pod string `json:"pod,omitempty"`
+	// Node that the pod is on. Empty if it has none.
+	Node string `json:"node,omitempty"`
 	// From and To are subsets. Empty for none.
 	From    string          `json:"from,omitempty"`
 	To      string          `json:"to,omitempty"`
@@ -46,15 +48,30 @@ type Report struct {
 
 // WriteTable writes the report for the eye.
 func (r *Report) WriteTable(out io.Writer) error {
+	return r.write(out, func(*Line) string { return "" })
+}
+
+// WriteWide writes the report for the eye, with the node that each pod is on.
+func (r *Report) WriteWide(out io.Writer) error {
+	return r.write(out, func(l *Line) string {
+		if l == nil {
+			return "\tNODE"
+		}
+		return "\t" + orDash(l.Node)
+	})
+}
+
+// write writes the table. more is what to append to a line, or to the heading for nil.
+func (r *Report) write(out io.Writer, more func(*Line) string) error {
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(w, "STRATEGY\tNAMESPACE\tSPREAD\tPOD\tFROM\tTO\tVERDICT\tREASON\tUNTIL\tRESULT")
+	fmt.Fprintln(w, "STRATEGY\tNAMESPACE\tSPREAD\tPOD\tFROM\tTO\tVERDICT\tREASON\tUNTIL\tRESULT"+more(nil))
 	for i := range r.Lines {
 		l := &r.Lines[i]
 		until := "-"
 		if l.Until != nil {
 			until = l.Until.UTC().Format(time.RFC3339)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", l.Strategy, l.Namespace, l.Spread, orDash(l.Pod), orDash(l.From), orDash(l.To), l.Verdict, l.Reason, until, orDash(string(l.Result)))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s%s\n", l.Strategy, l.Namespace, l.Spread, orDash(l.Pod), orDash(l.From), orDash(l.To), l.Verdict, l.Reason, until, orDash(string(l.Result)), more(l))
 	}
 	return w.Flush()
 }

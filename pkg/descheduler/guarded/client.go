@@ -27,13 +27,13 @@ type Options struct {
 	Timeout time.Duration
 	// DryRun asks the API server, its budgets and its webhooks, and has nothing evicted.
 	DryRun bool
-	// TripAfter is how many evictions in a row may fail before no more are sent in the cycle. 0 is any number.
+	// TripAfter is how many evictions in a row may fail or be left unanswered before no more are sent in the cycle. 0 is any number.
 	TripAfter int
 }
 
 // Tally of the evictions of a cycle.
 type Tally struct {
-	// Attempted are those that ended as Evicted, Refused, Forbidden or Failed.
+	// Attempted are those that ended as Evicted, Refused, Forbidden, Failed or Unanswered.
 	Attempted int
 	// Succeeded are those that ended as Evicted.
 	Succeeded int
@@ -114,11 +114,11 @@ func (c *Client) evict(ctx context.Context, eviction *policyv1.Eviction) error {
 	if result.attempted() {
 		c.tally.Attempted++
 	}
-	switch result {
-	case Evicted:
+	switch {
+	case result == Evicted:
 		c.tally.Succeeded++
 		c.failing = 0
-	case Failed:
+	case result.broken():
 		c.failing++
 	default:
 		c.failing = 0

@@ -134,7 +134,7 @@ func TestEvictionsMeanOnePod(t *testing.T) {
 func TestResultsKeepTheirType(t *testing.T) {
 	for code, want := range map[int]Result{
 		http.StatusCreated: Evicted, http.StatusTooManyRequests: Refused, http.StatusForbidden: Forbidden, http.StatusConflict: Changed,
-		http.StatusNotFound: Gone, http.StatusInternalServerError: Failed, http.StatusGatewayTimeout: Failed,
+		http.StatusNotFound: Gone, http.StatusInternalServerError: Failed, http.StatusServiceUnavailable: Failed, http.StatusGatewayTimeout: Unanswered,
 	} {
 		s := newServer(t)
 		s.code = code
@@ -162,7 +162,7 @@ func TestAnEvictionIsSentOnceAndHasADeadline(t *testing.T) {
 	s = newServer(t)
 	s.code = 0
 	began = time.Now()
-	if got := ResultOf(evict(t.Context(), clientOf(t, s, Options{Timeout: 50 * time.Millisecond}), pod("n"))); got != Failed || time.Since(began) > 5*time.Second {
+	if got := ResultOf(evict(t.Context(), clientOf(t, s, Options{Timeout: 50 * time.Millisecond}), pod("n"))); got != Unanswered || time.Since(began) > 5*time.Second {
 		t.Errorf("without an answer: got %s after %s", got, time.Since(began))
 	}
 }
@@ -176,10 +176,10 @@ func TestAfterTooManyFailuresNoMoreAreSentInTheCycle(t *testing.T) {
 		return ResultOf(evict(t.Context(), c, pod("n")))
 	}
 	var got []Result
-	for _, code := range []int{500, 500, 429, 500, 500, 500, 201, 201} {
+	for _, code := range []int{500, 500, 429, 500, 504, 500, 201, 201} {
 		got = append(got, try(code))
 	}
-	if diff := cmp.Diff([]Result{Failed, Failed, Refused, Failed, Failed, Failed, Tripped, Tripped}, got); diff != "" {
+	if diff := cmp.Diff([]Result{Failed, Failed, Refused, Failed, Unanswered, Failed, Tripped, Tripped}, got); diff != "" {
 		t.Errorf("results (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(Tally{Attempted: 6}, c.Tally()); diff != "" {

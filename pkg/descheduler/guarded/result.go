@@ -21,8 +21,10 @@ const (
 	Changed Result = "Changed"
 	// Gone: there is no such pod (404).
 	Gone Result = "Gone"
-	// Failed: anything else, such as no answer in time.
+	// Failed: the API server or a webhook has answered with an error, and has not evicted the pod.
 	Failed Result = "Failed"
+	// Unanswered: there was no answer, or none in time. The pod may be gone.
+	Unanswered Result = "Unanswered"
 	// Tripped: it was not sent, because too many before it have failed in this cycle.
 	Tripped Result = "Tripped"
 	// Unintended: it was not sent, because no plugin has said which pod is meant.
@@ -32,8 +34,11 @@ const (
 // attempted is true for results of evictions of which something was wanted and that count as a success or a failure. A pod that has changed or is gone
 // needs no eviction any more.
 func (r Result) attempted() bool {
-	return r == Evicted || r == Refused || r == Forbidden || r == Failed
+	return r == Evicted || r == Refused || r == Forbidden || r.broken()
 }
+
+// broken is true for results that say something of the API server and nothing of the pod.
+func (r Result) broken() bool { return r == Failed || r == Unanswered }
 
 // Error is a result other than Evicted.
 type Error struct {
@@ -70,7 +75,10 @@ func classify(err error) Result {
 		return Changed
 	case apierrors.IsNotFound(err):
 		return Gone
-	default:
-		return Failed
 	}
+	var answer apierrors.APIStatus
+	if !errors.As(err, &answer) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) {
+		return Unanswered
+	}
+	return Failed
 }
