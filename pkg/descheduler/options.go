@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/descheduler/cmd/descheduler/app/options"
 	"sigs.k8s.io/descheduler/pkg/framework/pluginregistry"
@@ -29,9 +30,11 @@ type Options struct {
 	// Explain prints what every cycle decided: "table", "json", or nothing if it is empty.
 	Explain string
 
+	// Config reaches the API server. Nil is what the framework's options say.
+	Config *rest.Config
 	// Out is where Explain prints to.
 	Out io.Writer
-	// Clock is what strategies decide by. The real one if nil.
+	// Clock is what strategies decide by. The API server's if nil.
 	Clock clock.WithTicker
 	// Register makes Berth's plugins known.
 	Register func(*cycle.World, pluginregistry.Registry)

@@ -14,10 +14,10 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
+	metricsclient "k8s.io/metrics/pkg/client/clientset/versioned"
 	deschedulermetrics "sigs.k8s.io/descheduler/metrics"
 	"sigs.k8s.io/descheduler/pkg/api"
 	framework "sigs.k8s.io/descheduler/pkg/descheduler"
-	"sigs.k8s.io/descheduler/pkg/descheduler/client"
 	eutils "sigs.k8s.io/descheduler/pkg/descheduler/evictions/utils"
 	"sigs.k8s.io/descheduler/pkg/framework/pluginregistry"
 
@@ -32,6 +32,8 @@ type descheduler struct {
 	guard   *guarded.Client
 	world   *cycle.World
 	watch   *watch
+	// clock is nil if the options have one.
+	clock *serverClock
 
 	policy        *api.DeschedulerPolicy
 	policyVersion string
@@ -58,7 +60,7 @@ func Run(ctx context.Context, options *Options) error {
 	}
 	switch {
 	case options.Server.DeschedulingInterval == 0:
-		return d.runCycle(ctx)
+		return d.runOnce(ctx)
 	case options.Server.LeaderElection.LeaderElect && !options.isDryRun():
 		return d.lead(ctx, d.runForever)
 	default:
@@ -67,15 +69,42 @@ func Run(ctx context.Context, options *Options) error {
 	}
 }
 
+// Plan runs one cycle as a dry run and returns what it decided, whatever the API server says to its evictions. Like Run it may be under way only once
+// in a process.
+func Plan(ctx context.Context, options *Options) (*cycle.Report, error) {
+	if !options.isDryRun() {
+		return nil, errors.New("a plan is a dry run")
+	}
+	options.Server.SecureServing.BindPort = 0
+	if err := options.Validate(); err != nil {
+		return nil, err
+	}
+	if err := options.Server.Apply(); err != nil {
+		return nil, err
+	}
+	d, err := prepare(ctx, options)
+	if err != nil {
+		return nil, err
+	}
+	report, err := d.runCycle(ctx)
+	switch {
+	case err != nil && !errors.Is(err, errNothingEvicted):
+		return nil, err
+	case !d.watch.started():
+		return nil, errTooFewNodes
+	}
+	return report, nil
+}
+
+var errTooFewNodes = errors.New("there is no plan, because fewer than two nodes that match nodeSelector of the descheduler's policy are ready")
+
 // prepare makes sure, before anything is watched, that everything can be.
 func prepare(ctx context.Context, options *Options) (*descheduler, error) {
 	server := options.Server
-	config, err := restConfig(server.ClientConnection.Kubeconfig)
+	config, err := options.config()
 	if err != nil {
 		return nil, fmt.Errorf("finding the API server: %w", err)
 	}
-	config.QPS, config.Burst = server.ClientConnection.QPS, int(server.ClientConnection.Burst)
-	config.UserAgent = "berth-descheduler"
 	typed := rest.CopyConfig(config)
 	typed.ContentType, typed.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
 	plain, err := kubernetes.NewForConfig(typed)
@@ -85,7 +114,14 @@ func prepare(ctx context.Context, options *Options) (*descheduler, error) {
 	d := &descheduler{options: options, config: config, watch: &watch{}}
 	d.guard = guarded.New(plain, guarded.Options{Timeout: options.EvictionTimeout, DryRun: options.ServerDryRun, TripAfter: tripAfter})
 	server.Client, server.EventClient = d.guard, d.guard
-	if d.world, err = cycle.NewWorld(config, d.guard, cycle.Options{Clock: options.Clock, DryRun: options.isDryRun()}); err != nil {
+	decideBy := options.Clock
+	if decideBy == nil {
+		if d.clock, err = newServerClock(config); err != nil {
+			return nil, fmt.Errorf("making a client: %w", err)
+		}
+		decideBy = d.clock
+	}
+	if d.world, err = cycle.NewWorld(config, d.guard, cycle.Options{Clock: decideBy, DryRun: options.isDryRun()}); err != nil {
 		return nil, err
 	}
 	syncCtx, cancel := context.WithTimeoutCause(ctx, options.SyncTimeout, fmt.Errorf("not everything could be read within %s", options.SyncTimeout))
@@ -153,7 +189,7 @@ func (d *descheduler) connectMetrics() error {
 	if !wanted {
 		return nil
 	}
-	metricsClient, err := client.CreateMetricsClient(d.options.Server.ClientConnection, "descheduler")
+	metricsClient, err := metricsclient.NewForConfig(d.config)
 	if err != nil {
 		return fmt.Errorf("making a client for metrics: %w", err)
 	}
@@ -161,11 +197,25 @@ func (d *descheduler) connectMetrics() error {
 	return nil
 }
 
-func restConfig(kubeconfig string) (*rest.Config, error) {
-	if kubeconfig == "" {
-		return rest.InClusterConfig()
+// config reaches the API server with the limits of the options.
+func (o *Options) config() (config *rest.Config, err error) {
+	connection := &o.Server.ClientConnection
+	switch {
+	case o.Config != nil:
+		config = rest.CopyConfig(o.Config)
+	case connection.Kubeconfig == "":
+		config, err = rest.InClusterConfig()
+	default:
+		config, err = clientcmd.BuildConfigFromFlags("", connection.Kubeconfig)
 	}
-	return clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	config.QPS, config.Burst = connection.QPS, int(connection.Burst)
+	if config.UserAgent == "" {
+		config.UserAgent = "berth-descheduler"
+	}
+	return config, nil
 }
 
 // runForever runs a cycle at every interval. A cycle that goes wrong is logged, and is in the metrics; the next one looks at everything anew.
@@ -173,7 +223,7 @@ func (d *descheduler) runForever(ctx context.Context) {
 	ticker := time.NewTicker(d.options.Server.DeschedulingInterval)
 	defer ticker.Stop()
 	for {
-		if err := d.runCycle(ctx); err != nil && ctx.Err() == nil {
+		if err := d.runOnce(ctx); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "The cycle went wrong")
 		}
 		select {
@@ -184,14 +234,26 @@ func (d *descheduler) runForever(ctx context.Context) {
 	}
 }
 
+// runOnce runs a cycle and prints what it decided, if that is asked for.
+func (d *descheduler) runOnce(ctx context.Context) error {
+	report, err := d.runCycle(ctx)
+	if explainErr := d.explain(report); err == nil {
+		err = explainErr
+	}
+	return err
+}
+
 // runCycle has the framework run one cycle, as it does in a CronJob.
-func (d *descheduler) runCycle(ctx context.Context) error {
+func (d *descheduler) runCycle(ctx context.Context) (*cycle.Report, error) {
 	began := time.Now() //nolint:forbidigo // a metric
 	ctx, stop := context.WithTimeoutCause(ctx, d.options.CycleTimeout, fmt.Errorf("the cycle took longer than %s", d.options.CycleTimeout))
 	defer stop()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	d.watch.begin(cancel)
+	if d.clock != nil {
+		d.clock.align(ctx, d.options.EvictionTimeout)
+	}
 	d.world.Begin(ctx)
 	tooLate := time.AfterFunc(d.options.SyncTimeout, func() {
 		if !d.watch.started() {
@@ -205,9 +267,6 @@ func (d *descheduler) runCycle(ctx context.Context) error {
 	err := framework.RunDeschedulerStrategies(ctx, &once, d.policy, d.policyVersion)
 	report := d.world.End()
 	err = errors.Join(err, d.watch.err(), context.Cause(ctx))
-	if explainErr := d.explain(report); err == nil {
-		err = explainErr
-	}
 	cycle.CycleSeconds.Observe(time.Since(began).Seconds())
 	tally := d.guard.Tally()
 	klog.FromContext(ctx).Info("Cycle done", "evictions", tally.Attempted, "succeeded", tally.Succeeded, "err", err)
@@ -217,7 +276,7 @@ func (d *descheduler) runCycle(ctx context.Context) error {
 	if err == nil {
 		cycle.LastSuccess.SetToCurrentTime()
 	}
-	return err
+	return report, err
 }
 
 func (d *descheduler) explain(report *cycle.Report) error {

@@ -1,0 +1,112 @@
+package descheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-project/berth/pkg/descheduler/cycle"
+)
+
+// serverClock is the API server's clock, as far as its answers tell. Since when a pod waits or a node is ready was written by the API server and
+// by what runs beside it; the machine that the descheduler runs on may be minutes off.
+type serverClock struct {
+	clock.RealClock
+	client *http.Client
+	url    string
+
+	mu     sync.Mutex
+	offset time.Duration
+}
+
+var _ clock.WithTicker = &serverClock{}
+
+func newServerClock(config *rest.Config) (*serverClock, error) {
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	server, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return nil, err
+	}
+	return &serverClock{client: client, url: strings.TrimSuffix(server.String(), "/") + "/version"}, nil
+}
+
+// Now implements clock.PassiveClock.
+func (c *serverClock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.RealClock.Now().Add(c.offset)
+}
+
+// Since implements clock.PassiveClock.
+func (c *serverClock) Since(since time.Time) time.Duration { return c.Now().Sub(since) }
+
+// align asks the API server for the time. Without an answer in time, or if it does not tell, the clock stays as it is.
+func (c *serverClock) align(ctx context.Context, timeout time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	offset, err := c.ask(ctx)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Deciding by a clock that could not be compared with the API server's")
+		return
+	}
+	if offset != 0 {
+		klog.FromContext(ctx).Info("The API server's clock differs, and is the one that counts", "ahead", offset)
+	}
+	cycle.ClockOffset.Set(offset.Seconds())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.offset = offset
+}
+
+// ask returns by how much the API server's clock is ahead of this one.
+func (c *serverClock) ask(ctx context.Context) (time.Duration, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url, nil)
+	if err != nil {
+		return 0, err
+	}
+	asked := c.RealClock.Now()
+	response, err := c.client.Do(request)
+	if err != nil {
+		return 0, err
+	}
+	answered := c.RealClock.Now()
+	if err := response.Body.Close(); err != nil {
+		return 0, err
+	}
+	date := response.Header.Get("Date") // also of an answer that says no
+	if date == "" {
+		return 0, errors.New("the API server, or a proxy before it, does not say what time it is")
+	}
+	shown, err := http.ParseTime(date)
+	if err != nil {
+		return 0, fmt.Errorf("reading the date of an answer: %w", err)
+	}
+	return offsetOf(asked, answered, shown), nil
+}
+
+// offsetOf is the least difference that explains an answer. At some time between asked and answered the other clock was somewhere in the second
+// that begins with shown, so that it is ahead by
+//
+//	shown − answered  to  shown + 1s − asked
+func offsetOf(asked, answered, shown time.Time) time.Duration {
+	least, most := shown.Sub(answered), shown.Add(time.Second).Sub(asked)
+	switch {
+	case least > 0:
+		return least
+	case most < 0:
+		return most
+	default:
+		return 0
+	}
+}
