@@ -8,11 +8,12 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/berth-project/berth/pkg/cli"
+	"github.com/berth-project/berth/pkg/plugins/descheduling"
 )
 
 func main() {
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
-	if err := cli.NewCommand(streams).Execute(); err != nil {
+	if err := cli.NewCommand(streams, descheduling.Register).Execute(); err != nil {
 		fmt.Fprintln(streams.ErrOut, "kubectl berth:", cli.Advise(err))
 		os.Exit(1)
 	}

@@ -30,6 +30,10 @@ func Advise(err error) string {
 	}
 }
 
+func noSuchSpread(name, namespace string) error {
+	return fmt.Errorf("there is no WorkloadSpread %q in namespace %q; kubectl berth status lists those that are, -A those of all namespaces", name, namespace)
+}
+
 func hostOf(address string) string {
 	parsed, err := url.Parse(address)
 	if err != nil {

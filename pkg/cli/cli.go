@@ -12,12 +12,17 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/descheduler/pkg/framework/pluginregistry"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/descheduler/cycle"
 )
 
+// Strategies makes those of the descheduler known, as cmd/descheduler has them.
+type Strategies = func(*cycle.World, pluginregistry.Registry)
+
 // NewCommand is the whole program. Its errors are for Advise.
-func NewCommand(streams genericiooptions.IOStreams) *cobra.Command {
+func NewCommand(streams genericiooptions.IOStreams, strategies Strategies) *cobra.Command {
 	flags := genericclioptions.NewConfigFlags(true)
 	root := &cobra.Command{
 		Use:           "kubectl-berth",
@@ -30,7 +35,7 @@ func NewCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)
 	flags.AddFlags(root.PersistentFlags())
-	root.AddCommand(newStatus(flags, streams), newExplain(flags, streams), newSimulate(flags, streams), newDrift(flags, streams), newConvert(streams), newUI(flags, streams))
+	root.AddCommand(newStatus(flags, streams), newExplain(flags, streams), newSimulate(flags, streams), newDrift(flags, streams), newRebalance(flags, streams, strategies), newConvert(streams), newUI(flags, streams))
 	return root
 }
 

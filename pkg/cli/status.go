@@ -95,7 +95,7 @@ func (c *statusCommand) print(ctx context.Context, cluster *cluster, options []c
 		return "", err
 	}
 	if len(names) == 1 && len(spreads.Items) == 0 {
-		return "", fmt.Errorf("there is no WorkloadSpread %q in namespace %q; kubectl berth status lists those that are, -A those of all namespaces", names[0], cluster.namespace)
+		return "", noSuchSpread(names[0], cluster.namespace)
 	}
 	reports := make([]report.Spread, len(spreads.Items))
 	for i := range spreads.Items {

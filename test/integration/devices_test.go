@@ -69,7 +69,16 @@ func withDevice(class string, replicas int) string {
 // refuseBinds has the API server refuse every bind in the namespace, until the returned function is called.
 func refuseBinds(t *testing.T, ns string) (end func()) {
 	t.Helper()
-	name := "refuse-binds-" + ns
+	return refuse(t, ns, "binding", func(ctx context.Context) error {
+		binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "nobody"}, Target: corev1.ObjectReference{Kind: "Node", Name: "nowhere"}}
+		return the.Client.CoreV1().Pods(ns).Bind(ctx, binding, metav1.CreateOptions{})
+	})
+}
+
+// refuse has the API server refuse the creation of a subresource of pods in the namespace, which try tries, until the returned function is called.
+func refuse(t *testing.T, ns, subresource string, try func(context.Context) error) (end func()) {
+	t.Helper()
+	name := "refuse-" + subresource + "-" + ns
 	apply(t, "", fmt.Sprintf(`
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -77,14 +86,14 @@ metadata: {name: %[1]s}
 spec:
   matchConstraints:
     namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: %[2]s}}
-    resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods/binding]}]
+    resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods/%[3]s]}]
   validations: [{expression: "false", reason: Forbidden, message: refused by the test}]
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
 metadata: {name: %[1]s}
 spec: {policyName: %[1]s, validationActions: [Deny]}
-`, name, ns))
+`, name, ns, subresource))
 	policies := the.Client.AdmissionregistrationV1()
 	deleteAfter(t, policies.ValidatingAdmissionPolicies().Delete, name)
 	end = func() {
@@ -94,9 +103,8 @@ spec: {policyName: %[1]s, validationActions: [Deny]}
 		}
 	}
 	t.Cleanup(end)
-	waitFor(t, "binds to be refused", func(ctx context.Context) (string, error) {
-		binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "nobody"}, Target: corev1.ObjectReference{Kind: "Node", Name: "nowhere"}}
-		err := the.Client.CoreV1().Pods(ns).Bind(ctx, binding, metav1.CreateOptions{})
+	waitFor(t, "it to be refused", func(ctx context.Context) (string, error) {
+		err := try(ctx)
 		if apierrors.IsForbidden(err) {
 			return "", nil
 		}

@@ -1,0 +1,201 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-project/berth/manifests"
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/descheduler"
+	"github.com/berth-project/berth/pkg/descheduler/cycle"
+)
+
+// rebalanceCommand is "kubectl berth rebalance". It shows what the descheduler would do, and does nothing.
+type rebalanceCommand struct {
+	streams       genericiooptions.IOStreams
+	output        output
+	allNamespaces bool
+	dryRun        bool
+	policyFile    string
+	strategies    Strategies
+	// notes are what the reader of the plan should know beside it.
+	notes []string
+}
+
+// errNotDryRun is the answer to those who want pods moved.
+var errNotDryRun = errors.New("pods are moved by the descheduler, not by this command; see what it would do with --dry-run, and have it done now with " +
+	"kubectl -n berth-system create job --from=cronjob/berth-descheduler berth-descheduler-now")
+
+func newRebalance(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams, strategies Strategies) *cobra.Command {
+	c := &rebalanceCommand{streams: streams, strategies: strategies}
+	cmd := &cobra.Command{
+		Use:   "rebalance [SPREAD] --dry-run",
+		Short: "Which pods the descheduler would move now, which it would keep, and why",
+		Example: `  kubectl berth rebalance --dry-run
+  kubectl berth rebalance web --dry-run -o json
+  kubectl berth rebalance -A --dry-run --policy-config-file=policy.yaml`,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: spreadNames(flags),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !c.dryRun {
+				return errNotDryRun
+			}
+			klog.LogToStderr(false) // the descheduler's framework logs what it does, and the plan says it
+			klog.SetOutput(io.Discard)
+			cluster, err := connect(flags)
+			if err != nil {
+				return err
+			}
+			return c.run(cmd.Context(), cluster, args)
+		},
+	}
+	c.output.addTo(cmd.Flags())
+	cmd.Flags().BoolVarP(&c.allNamespaces, "all-namespaces", "A", false, "Spreads of all namespaces.")
+	cmd.Flags().BoolVar(&c.dryRun, "dry-run", false, "Required. Evictions are sent for the API server to try, with its budgets and webhooks, if you may evict pods. Nothing is evicted or written.")
+	cmd.Flags().StringVar(&c.policyFile, "policy-config-file", "", "The descheduler's policy. By default the one in the cluster, or else the one that is deployed with Berth.")
+	return cmd
+}
+
+func (c *rebalanceCommand) run(ctx context.Context, cluster *cluster, names []string) error {
+	if err := c.expectSpreads(ctx, cluster, names); err != nil {
+		return err
+	}
+	policyFile, remove, err := c.policy(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	defer remove()
+	options, err := descheduler.NewOptions(c.strategies)
+	if err != nil {
+		return err
+	}
+	options.Config, options.Server.PolicyConfigFile = cluster.config, policyFile
+	if options.ServerDryRun, err = c.mayEvict(ctx, cluster); err != nil {
+		return err
+	}
+	options.Server.DryRun = !options.ServerDryRun
+	plan, err := descheduler.Plan(ctx, options)
+	if err != nil {
+		return firstOf(err)
+	}
+	plan.Lines = slices.DeleteFunc(plan.Lines, func(line cycle.Line) bool {
+		return !c.allNamespaces && line.Namespace != cluster.namespace || len(names) > 0 && line.Spread != names[0]
+	})
+	for _, note := range c.notes {
+		fmt.Fprintln(c.streams.ErrOut, "note: "+note)
+	}
+	return c.print(plan)
+}
+
+// expectSpreads refuses a name that no spread has, and a cluster that has no such kind.
+func (c *rebalanceCommand) expectSpreads(ctx context.Context, cluster *cluster, names []string) error {
+	if len(names) == 0 {
+		return cluster.List(ctx, &v1alpha1.WorkloadSpreadList{}, client.Limit(1))
+	}
+	if c.allNamespaces {
+		return errors.New("a name and --all-namespaces do not go together; name the namespace with -n")
+	}
+	err := cluster.Get(ctx, client.ObjectKey{Namespace: cluster.namespace, Name: names[0]}, &v1alpha1.WorkloadSpread{})
+	if apierrors.IsNotFound(err) {
+		return noSuchSpread(names[0], cluster.namespace)
+	}
+	return err
+}
+
+// firstOf is the first of several errors, with how many more there are.
+func firstOf(err error) error {
+	var several interface{ Unwrap() []error }
+	if !errors.As(err, &several) || len(several.Unwrap()) < 2 {
+		return err
+	}
+	all := several.Unwrap()
+	return fmt.Errorf("%w (and %s)", all[0], count(len(all)-1, "more error"))
+}
+
+// policy is the file with the descheduler's policy, and what to call when it has been read.
+func (c *rebalanceCommand) policy(ctx context.Context, cluster *cluster) (path string, remove func(), _ error) {
+	if c.policyFile != "" {
+		return c.policyFile, func() {}, nil
+	}
+	var deployed, current corev1.ConfigMap
+	if err := yaml.UnmarshalStrict(manifests.DeschedulerPolicy, &deployed); err != nil {
+		return "", nil, fmt.Errorf("reading the policy that is deployed with Berth: %w", err)
+	}
+	err := cluster.Get(ctx, client.ObjectKeyFromObject(&deployed), &current)
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
+		c.note("by the policy that is deployed with Berth, because the cluster's cannot be read: %v", err)
+		current = deployed
+	case err != nil:
+		return "", nil, err
+	}
+	const key = "policy.yaml"
+	text, found := current.Data[key]
+	if !found {
+		return "", nil, fmt.Errorf("ConfigMap %s/%s has no %s; give a policy with --policy-config-file", current.Namespace, current.Name, key)
+	}
+	dir, err := os.MkdirTemp("", "berth-policy-")
+	if err != nil {
+		return "", nil, err
+	}
+	remove = func() { _ = os.RemoveAll(dir) } // it is in the system's directory for that
+	if path = filepath.Join(dir, key); os.WriteFile(path, []byte(text), 0o600) != nil {
+		remove()
+		return "", nil, fmt.Errorf("writing %s: no space or no permission", path)
+	}
+	return path, remove, nil
+}
+
+// mayEvict is true if evictions can be sent for the API server to try.
+func (c *rebalanceCommand) mayEvict(ctx context.Context, cluster *cluster) (bool, error) {
+	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
+		Verb: "create", Version: "v1", Resource: "pods", Subresource: "eviction"}}}
+	where := "in all namespaces"
+	if !c.allNamespaces {
+		review.Spec.ResourceAttributes.Namespace, where = cluster.namespace, "in namespace "+cluster.namespace
+	}
+	if err := cluster.Create(ctx, review); err != nil {
+		return false, fmt.Errorf("asking what you may do: %w", err)
+	}
+	if !review.Status.Allowed {
+		c.note("budgets are not asked, only their status is read, because you may not evict pods %s", where)
+	}
+	return review.Status.Allowed, nil
+}
+
+func (c *rebalanceCommand) note(format string, args ...any) {
+	c.notes = append(c.notes, fmt.Sprintf(format, args...))
+}
+
+func (c *rebalanceCommand) print(plan *cycle.Report) error {
+	if plan.Lines == nil {
+		plan.Lines = []cycle.Line{}
+	}
+	if done, err := c.output.structured(c.streams.Out, plan); done {
+		return err
+	}
+	switch {
+	case len(plan.Lines) == 0:
+		_, err := io.WriteString(c.streams.Out, "Nothing to move: every pod is where the descheduler would have it.\n")
+		return err
+	case c.output == asWide:
+		return plan.WriteWide(c.streams.Out)
+	default:
+		return plan.WriteTable(c.streams.Out)
+	}
+}
