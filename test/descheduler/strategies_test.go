@@ -307,16 +307,7 @@ func TestDryRunsChangeNothing(t *testing.T) {
 
 	// A strategy of the framework's, without our filter, asks for every pod. The budget answers only where it is asked.
 	apply(t, ns, "apiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: web}\nspec: {maxUnavailable: 0, selector: {matchLabels: {app: web}}}\n")
-	stock := fmt.Sprintf(`
-apiVersion: descheduler/v1alpha2
-kind: DeschedulerPolicy
-profiles:
-- name: stock
-  pluginConfig:
-  - {name: DefaultEvictor, args: {}}
-  - {name: PodLifeTime, args: {maxPodLifeTimeSeconds: 1, namespaces: {include: [%s]}}}
-  plugins: {deschedule: {enabled: [PodLifeTime]}}
-`, ns)
+	stock := lifeTime(ns, "")
 	waitFor(t, "the PodDisruptionBudget", func(ctx context.Context) (string, error) {
 		pdb, err := the.Client.PolicyV1().PodDisruptionBudgets(ns).Get(ctx, "web", metav1.GetOptions{})
 		if err != nil || pdb.Status.ObservedGeneration == pdb.Generation && pdb.Status.CurrentHealthy == 5 {
@@ -332,6 +323,58 @@ profiles:
 		t.Errorf("the server's dry run under a budget without room: %v, want exit code 2", err)
 	}
 	watch.expect(t, 0)
+}
+
+// Case 32: PodUnavailableBudgets are asked by the server's dry run as well, and nothing is taken from them.
+func TestAServerDryRunAsksPodUnavailableBudgets(t *testing.T) {
+	ns := newNamespace(t)
+	pool(t, ns, "a", "32")
+	apply(t, ns, spreadOf(ns, "ReplicaSet", adaptive, "a=-")+"---"+workload("ReplicaSet", 3, "100m")+`---
+apiVersion: policy.kruise.io/v1alpha1
+kind: PodUnavailableBudget
+metadata: {name: web}
+spec: {selector: {matchLabels: {app: web}}, maxUnavailable: 1}
+`)
+	expectLayout(t, ns, "a=3")
+	inForce(t, ns, 1)
+	oldEnough(t, ns)
+	watch := watchDisruptions(t, ns, 3)
+	stock := lifeTime(ns, "")
+	serverDryRun := func(o *descheduler.Options) { o.ServerDryRun = true }
+	if _, err := descheduleOnce(t, stock, serverDryRun); err != nil {
+		t.Errorf("with room for one: %v", err)
+	}
+	budgets := the.Dynamic.Resource(policyv1alpha1.Resource).Namespace(ns)
+	object, err := budgets.Get(t.Context(), "web", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, _ := object.Object["status"].(map[string]any); status["unavailableAllowed"] != int64(1) || status["ledger"] != nil {
+		t.Errorf("the dry run has taken from the budget: %v", status)
+	}
+	if _, err := budgets.Patch(t.Context(), "web", types.MergePatchType, []byte(`{"spec":{"maxUnavailable":0}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	inForce(t, ns, 0)
+	if _, err := descheduleOnce(t, stock, serverDryRun); descheduler.ExitCode(err) != descheduler.ExitNothingEvicted {
+		t.Errorf("without room: %v, want exit code 2", err)
+	}
+	watch.expect(t, 0)
+}
+
+// lifeTime is a policy of the framework's strategy PodLifeTime for all pods of the namespace that are more than a second old, with more for its plugins.
+func lifeTime(ns, more string) string {
+	return fmt.Sprintf(`
+apiVersion: descheduler/v1alpha2
+kind: DeschedulerPolicy
+profiles:
+- name: stock
+  pluginConfig:
+  - {name: DefaultEvictor, args: {}}
+  - {name: SubsetEvictor, args: {}}
+  - {name: PodLifeTime, args: {maxPodLifeTimeSeconds: 1, namespaces: {include: [%s]}}}
+  plugins: {%sdeschedule: {enabled: [PodLifeTime]}}
+`, ns, more)
 }
 
 // oldEnough waits until PodLifeTime with one second takes every pod.
@@ -362,20 +405,7 @@ spec: {selector: {matchLabels: {app: web}}, maxUnavailable: 1}
 	expectLayout(t, ns, "a=4")
 	inForce(t, ns, 1)
 	watch := watchDisruptions(t, ns, 3)
-	policy := fmt.Sprintf(`
-apiVersion: descheduler/v1alpha2
-kind: DeschedulerPolicy
-profiles:
-- name: stock
-  pluginConfig:
-  - {name: DefaultEvictor, args: {}}
-  - {name: SubsetEvictor, args: {}}
-  - {name: PodLifeTime, args: {maxPodLifeTimeSeconds: 1, namespaces: {include: [%s]}}}
-  plugins:
-    filter: {enabled: [SubsetEvictor]}
-    preEvictionFilter: {enabled: [SubsetEvictor]}
-    deschedule: {enabled: [PodLifeTime]}
-`, ns)
+	policy := lifeTime(ns, "filter: {enabled: [SubsetEvictor]}, preEvictionFilter: {enabled: [SubsetEvictor]}, ")
 	oldEnough(t, ns)
 	if _, err := descheduleOnce(t, policy); err != nil {
 		t.Errorf("exit code %d: %v", descheduler.ExitCode(err), err)

@@ -156,7 +156,7 @@ func (c *Cycle) evictAll(ctx context.Context, strategy *Strategy, s *spread, dec
 			}
 			continue
 		case guarded.Unanswered: // it counts as gone, as if the process had ended here
-			klog.FromContext(ctx).Error(err, "Nothing is known of the eviction of a pod", "pod", klog.KObj(pod))
+			klog.FromContext(ctx).Info("Nothing is known of the eviction of a pod, which counts as gone for a while", "pod", klog.KObj(pod), "err", err)
 			move.Pod.Active = false
 			continue
 		case guarded.Refused:

@@ -134,10 +134,12 @@ func (c *cluster) replacement(victim *corev1.Pod, pod *moves.Pod, in int) (*core
 func (c *cluster) Spares(pod *moves.Pod) v1alpha1.Reason {
 	victim := c.pods[pod.UID]
 	switch {
-	case !Evictable(victim), !c.strategy.admits(victim):
+	case !Evictable(victim):
 		return v1alpha1.ReasonNotEvictable
-	case !c.budgets.spare(victim):
+	case !c.budgets.spare(victim): // before the filters, one of which may look at budgets and does not say so
 		return v1alpha1.ReasonBudgetExhausted
+	case !c.strategy.admits(victim):
+		return v1alpha1.ReasonNotEvictable
 	default:
 		return ""
 	}

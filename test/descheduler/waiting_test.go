@@ -1,0 +1,301 @@
+package descheduler
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-project/berth/cmd/sandbox/product"
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/descheduler"
+)
+
+// early has pods pick one of two subsets at admission, and leave it when no node of it has taken them for a minute.
+func early(ns string) string {
+	return spreadOf(ns, "ReplicaSet", "{type: Adaptive, adaptive: {rescheduleCriticalSeconds: 60}}", "a!patched=- b!patched=-") + "---"
+}
+
+// unschedulablePod is the only pod of the namespace for which the scheduler has found no node.
+func unschedulablePod(ctx context.Context, ns string) (pod corev1.Pod, missing string, err error) {
+	pods, err := live(ctx, ns)
+	if err != nil {
+		return pod, "", err
+	}
+	pods = slices.DeleteFunc(pods, func(p corev1.Pod) bool { return scheduled(&p).Reason != corev1.PodReasonUnschedulable })
+	if len(pods) != 1 {
+		return pod, fmt.Sprintf("%d are", len(pods)), nil
+	}
+	return pods[0], "", nil
+}
+
+// scheduled is the condition of a pod that says whether it has a node. It is empty if there is none.
+func scheduled(pod *corev1.Pod) corev1.PodCondition {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled {
+			return c
+		}
+	}
+	return corev1.PodCondition{}
+}
+
+func waitForUnschedulable(t *testing.T, ns string) (pod corev1.Pod) {
+	t.Helper()
+	waitFor(t, "an unschedulable pod", func(ctx context.Context) (missing string, err error) {
+		pod, missing, err = unschedulablePod(ctx, ns)
+		return missing, err
+	})
+	return pod
+}
+
+// expectNothing fails the test if a cycle has something to say about a pod of the namespace.
+func expectNothing(t *testing.T, what, policy string, now time.Time) {
+	t.Helper()
+	if moved, kept := mustDeschedule(t, policy, at(now)); len(moved)+len(kept) != 0 {
+		t.Errorf("%s: moved %+v, kept %v", what, moved, kept)
+	}
+}
+
+// Case 20: what counts is since when the scheduler finds no node for a pod, and not how old the pod is, to the second.
+func TestOnlyTheTimeWithoutANodeCounts(t *testing.T) {
+	ns := newNamespace(t)
+	pool(t, ns, "b", "32")
+	resume, err := the.Sandbox.Halt(product.Scheduler, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(resume)
+	apply(t, ns, early(ns)+workload("ReplicaSet", 1, "100m"))
+	waitFor(t, "a pod that is three seconds old", func(ctx context.Context) (string, error) {
+		pods, err := live(ctx, ns)
+		if err != nil || len(pods) == 1 && time.Since(pods[0].CreationTimestamp.Time) > 3*time.Second {
+			return "", err
+		}
+		return fmt.Sprintf("there are %d", len(pods)), nil
+	})
+	resume()
+	pod := waitForUnschedulable(t, ns)
+	since := scheduled(&pod).LastTransitionTime.Time
+	if !since.After(pod.CreationTimestamp.Add(2 * time.Second)) {
+		t.Fatalf("the pod of %s is unschedulable since %s", pod.CreationTimestamp, since)
+	}
+	policy := policyOf(ns, unschedulable, "skewTolerance: 0s")
+	for _, after := range []time.Duration{59 * time.Second, time.Minute} {
+		expectNothing(t, after.String(), policy, since.Add(after))
+	}
+	if moved, _ := mustDeschedule(t, policy, at(since.Add(61*time.Second))); len(moved) != 1 || moved[0].To != "b" {
+		t.Errorf("a minute and a second after: moved %+v", moved)
+	}
+	expectLayout(t, ns, "b=1")
+}
+
+// Case 20: a pod with scheduling gates waits for somebody else. When they are gone the scheduler says that it finds no node, and not since when, so that
+// the pod counts from its creation.
+func TestAGatedPodStaysUntilItsGatesAreGone(t *testing.T) {
+	ns := newNamespace(t)
+	pool(t, ns, "b", "32")
+	gated := strings.Replace(workload("ReplicaSet", 1, "100m"), "containers:", "schedulingGates: [{name: test.berth.dev/gate}]\n      containers:", 1)
+	apply(t, ns, early(ns)+gated)
+	var name string
+	waitFor(t, "a gated pod", func(ctx context.Context) (string, error) {
+		pods, err := live(ctx, ns)
+		if err != nil || len(pods) == 1 && scheduled(&pods[0]).Reason == corev1.PodReasonSchedulingGated {
+			name = pods[0].Name
+			return "", err
+		}
+		return fmt.Sprintf("there are %d", len(pods)), nil
+	})
+	policy := policyOf(ns, unschedulable, "skewTolerance: 0s")
+	expectNothing(t, "gated for an hour", policy, time.Now().Add(time.Hour))
+	if _, err := the.Client.CoreV1().Pods(ns).Patch(t.Context(), name, types.JSONPatchType, []byte(`[{"op":"remove","path":"/spec/schedulingGates"}]`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	pod := waitForUnschedulable(t, ns)
+	since := scheduled(&pod).LastTransitionTime.Time
+	if since.IsZero() {
+		since = pod.CreationTimestamp.Time
+	}
+	expectNothing(t, "a minute after", policy, since.Add(time.Minute))
+	if moved, _ := mustDeschedule(t, policy, at(since.Add(61*time.Second))); len(moved) != 1 || moved[0].Pod != name {
+		t.Errorf("a minute and a second after: moved %+v", moved)
+	}
+}
+
+// Case 20: a pod for which others are preempted has a node as soon as they are gone.
+func TestAPodThatPreemptsStays(t *testing.T) {
+	ns := newNamespace(t)
+	nodes := pool(t, ns, "a", "1")
+	pool(t, ns, "b", "32")
+	apply(t, "", fmt.Sprintf("{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: %s}, value: 1000}", ns))
+	t.Cleanup(func() {
+		if err := the.Client.SchedulingV1().PriorityClasses().Delete(context.WithoutCancel(t.Context()), ns, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	apply(t, ns, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: blocker, finalizers: [test.berth.dev/slow]}
+spec:
+  nodeName: %s
+  terminationGracePeriodSeconds: 0
+  containers: [{name: main, image: registry.k8s.io/pause:3.10, resources: {requests: {cpu: 700m}}}]
+`, nodes[0].Name))
+	release := func() {
+		if _, err := the.Client.CoreV1().Pods(ns).Patch(context.WithoutCancel(t.Context()), "blocker", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+			t.Error(err)
+		}
+	}
+	released := false
+	t.Cleanup(func() {
+		if !released {
+			release()
+		}
+	})
+	expectLayout(t, ns, "none=1")
+	apply(t, ns, early(ns)+strings.Replace(workload("ReplicaSet", 1, "700m"), "containers:", "priorityClassName: "+ns+"\n      containers:", 1))
+	waitFor(t, "a pod that others make way for", func(ctx context.Context) (string, error) {
+		pod, missing, err := unschedulablePod(ctx, ns)
+		if err == nil && missing == "" && pod.Status.NominatedNodeName == "" {
+			missing = pod.Name + " is not nominated: " + scheduled(&pod).Message
+		}
+		return missing, err
+	})
+	expectNothing(t, "while the other is on its way out", policyOf(ns, unschedulable, "skewTolerance: 0s"), time.Now().Add(time.Hour))
+	release()
+	released = true
+	expectLayout(t, ns, "a=1")
+}
+
+// Case 20: pending pods of schedulers that the strategy is not told of stay: admission gives them no subset, and the strategy passes over them also if it
+// has.
+func TestPendingPodsOfOtherSchedulersStay(t *testing.T) {
+	ns := newNamespace(t)
+	pool(t, ns, "b", "32")
+	apply(t, ns, early(ns)+strings.Replace(workload("ReplicaSet", 1, "100m"), "containers:", "schedulerName: somebody-else\n      containers:", 1))
+	var name string
+	waitFor(t, "a pod", func(ctx context.Context) (string, error) {
+		pods, err := live(ctx, ns)
+		if err != nil || len(pods) != 1 {
+			return fmt.Sprintf("there are %d", len(pods)), err
+		}
+		name = pods[0].Name
+		return "", nil
+	})
+	// This is what the other scheduler says.
+	said := fmt.Sprintf(`{"status":{"conditions":[{"type":"PodScheduled","status":"False","reason":"Unschedulable","lastTransitionTime":%q}]}}`, time.Now().UTC().Format(time.RFC3339))
+	if _, err := the.Client.CoreV1().Pods(ns).Patch(t.Context(), name, types.StrategicMergePatchType, []byte(said), metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	expectNothing(t, "a pod of another scheduler", policyOf(ns, unschedulable, "skewTolerance: 0s"), time.Now().Add(time.Hour))
+
+	ours := newNamespace(t)
+	pool(t, ours, "b", "32")
+	apply(t, ours, early(ours)+workload("ReplicaSet", 1, "100m"))
+	waitForUnschedulable(t, ours)
+	moved, kept := mustDeschedule(t, policyOf(ours, unschedulable, "skewTolerance: 0s, schedulerNames: [somebody-else]"), at(time.Now().Add(time.Hour)))
+	if len(moved) != 0 || kept[v1alpha1.ReasonNotEvictable] != 1 {
+		t.Errorf("a pod of ours, for others: moved %+v, kept %v", moved, kept)
+	}
+}
+
+// Case 22: a pod that nothing would make anew is never evicted, not even if it asks to be, which has the framework's own filter let it pass.
+func TestBarePodsAreNeverEvicted(t *testing.T) {
+	ns := newNamespace(t)
+	nodes := pool(t, ns, "a", "32")
+	apply(t, ns, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: bare, annotations: {descheduler.alpha.kubernetes.io/evict: ""}}
+spec:
+  nodeName: %s
+  terminationGracePeriodSeconds: 0
+  containers: [{name: main, image: registry.k8s.io/pause:3.10}]
+`, nodes[0].Name))
+	expectLayout(t, ns, "none=1")
+	oldEnough(t, ns)
+	watch := watchDisruptions(t, ns, 1)
+	// Had an eviction been sent while they are refused, the exit code would be 2.
+	mend := breakEvictions(t, ns, "127.0.0.1:1", "bare")
+	if _, err := descheduleOnce(t, lifeTime(ns, "filter: {enabled: [SubsetEvictor]}, ")); err != nil {
+		t.Errorf("with Berth's filter: %v", err)
+	}
+	if _, err := descheduleOnce(t, lifeTime(ns, "")); descheduler.ExitCode(err) != descheduler.ExitNothingEvicted {
+		t.Errorf("without Berth's filter the framework's lets it pass: %v", err)
+	}
+	mend()
+	watch.expect(t, 0)
+}
+
+// Case 37: pods go in one order, whatever the order in which the API server lists them: those that are not ready, then the youngest, then by name.
+func TestPodsGoInOneOrder(t *testing.T) {
+	ns := newNamespace(t)
+	pool(t, ns, "a", "32")
+	pool(t, ns, "b", "32")
+	apply(t, ns, spreadOf(ns, "ReplicaSet", adaptive, "a=9 b=-")+"---"+workload("ReplicaSet", 3, "100m"))
+	for replicas := 3; replicas <= 9; replicas += 3 {
+		if _, err := the.Client.AppsV1().ReplicaSets(ns).Patch(t.Context(), "web", types.MergePatchType, []byte(fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		pods := atRest(t, ns, replicas)
+		waitFor(t, "a second to pass", func(context.Context) (string, error) {
+			if slices.ContainsFunc(pods, func(p corev1.Pod) bool { return time.Since(p.CreationTimestamp.Time) < 2*time.Second }) {
+				return "some pods are of this second", nil
+			}
+			return "", nil
+		})
+	}
+	expectLayout(t, ns, "a=9")
+	oldest := slices.MinFunc(atRest(t, ns, 9), func(a, b corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+	unready := `{"status":{"conditions":[{"type":"Ready","status":"False","reason":"Test"}]}}`
+	if _, err := the.Client.CoreV1().Pods(ns).Patch(t.Context(), oldest.Name, types.StrategicMergePatchType, []byte(unready), metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	setQuota(t, ns, 3)
+	pods, err := live(t.Context(), ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(pods, func(a, b corev1.Pod) int {
+		byReady := 0
+		if isReady(&a) != isReady(&b) {
+			byReady = 1
+			if isReady(&b) {
+				byReady = -1
+			}
+		}
+		return cmp.Or(byReady, b.CreationTimestamp.Compare(a.CreationTimestamp.Time))
+	})
+	dryRun := func(o *descheduler.Options) { o.ServerDryRun = true }
+	var first []string
+	for range 5 {
+		moved, _ := mustDeschedule(t, policyOf(ns, enforce, "settleTime: 0s, maxUnavailable: 100%"), dryRun)
+		var names []string
+		for _, line := range moved {
+			names = append(names, line.Pod)
+		}
+		if first == nil {
+			first = names
+		}
+		if !slices.Equal(names, first) {
+			t.Errorf("the order is %v, and was %v", names, first)
+		}
+	}
+	if len(first) != 6 || first[0] != oldest.Name {
+		t.Fatalf("the order is %v, and %s is not ready", first, oldest.Name)
+	}
+	// Pods of the same second may go in any order that is always the same.
+	for i, name := range first[1:] {
+		at := slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Name == name })
+		if want := pods[i+1].CreationTimestamp; !pods[at].CreationTimestamp.Equal(&want) {
+			t.Errorf("%s, of %s, goes as number %d; want one of %s", name, pods[at].CreationTimestamp, i+1, want)
+		}
+	}
+}
