@@ -154,9 +154,10 @@ func (c *rebalanceCommand) policy(ctx context.Context, cluster *cluster) (path s
 		return "", nil, err
 	}
 	remove = func() { _ = os.RemoveAll(dir) } // it is in the system's directory for that
-	if path = filepath.Join(dir, key); os.WriteFile(path, []byte(text), 0o600) != nil {
+	path = filepath.Join(dir, key)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		remove()
-		return "", nil, fmt.Errorf("writing %s: no space or no permission", path)
+		return "", nil, err
 	}
 	return path, remove, nil
 }

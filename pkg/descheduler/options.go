@@ -41,8 +41,9 @@ type Options struct {
 }
 
 const (
-	defaultQPS   = 200
-	defaultBurst = 400
+	// The API server's own priority and fairness is the limit that counts.
+	defaultQPS   = 1000
+	defaultBurst = 1000
 
 	// tripAfter is how many evictions in a row may fail for another reason than a budget before the cycle sends no more.
 	tripAfter = 3

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -113,20 +114,34 @@ func mayPass(err error) bool {
 
 var errNotAllowed = errors.New("not allowed")
 
+// missing asks for everything at the same time.
 func (r *required) missing(ctx context.Context, lists metadata.Interface, client kubernetes.Interface) (missing []error) {
-	for _, resource := range r.lists {
-		if _, err := lists.Resource(resource).List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
-			missing = append(missing, fmt.Errorf("listing %s: %w", resource.GroupResource(), err))
-			if mayPass(err) {
-				return missing // none of the others will fare better
+	errs := make([]error, len(r.lists)+len(r.rights))
+	var asking sync.WaitGroup
+	for i, resource := range r.lists {
+		asking.Go(func() {
+			if _, err := lists.Resource(resource).List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
+				errs[i] = fmt.Errorf("listing %s: %w", resource.GroupResource(), err)
 			}
-		}
+		})
 	}
 	for i := range r.rights {
-		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &r.rights[i]}}
-		answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
-		if err == nil && !answer.Status.Allowed && answer.Status.EvaluationError == "" {
-			missing = append(missing, fmt.Errorf("%s %s/%s: %w", r.rights[i].Verb, r.rights[i].Resource, r.rights[i].Subresource, errNotAllowed))
+		asking.Go(func() {
+			right := &r.rights[i]
+			review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: right}}
+			answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+			if err == nil && !answer.Status.Allowed && answer.Status.EvaluationError == "" {
+				errs[len(r.lists)+i] = fmt.Errorf("%s %s/%s: %w", right.Verb, right.Resource, right.Subresource, errNotAllowed)
+			}
+		})
+	}
+	asking.Wait()
+	for _, err := range errs {
+		if err == nil {
+			continue
+		}
+		if missing = append(missing, err); mayPass(err) {
+			break // the others will not say more
 		}
 	}
 	return missing

@@ -7,21 +7,24 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/klog/v2"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
 
 const reporter = "berth-descheduler"
 
-// tell writes an event about the move of a pod on its spread and one on the pod, at once: the process may end right after.
-func (c *Cycle) tell(ctx context.Context, s *spread, pod *corev1.Pod, from, to string, reason v1alpha1.Reason) {
+// mostEvents are written at the same time.
+const mostEvents = 8
+
+// tell has an event about the move of a pod written on its spread and one on the pod, while the cycle goes on, and beyond the strategy. World.End
+// waits for them: the process may end right after.
+func (c *Cycle) tell(s *spread, pod *corev1.Pod, from, to string, reason v1alpha1.Reason) {
 	onSpread := corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind.Kind, Namespace: s.object.Namespace, Name: s.object.Name, UID: s.object.UID,
 		ResourceVersion: s.object.ResourceVersion}
 	onPod := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
 	note := movedNote(pod.Name, from, to, reason)
-	c.send(ctx, onSpread, onPod, reason, note)
-	c.send(ctx, onPod, onSpread, reason, note)
+	c.telling.Go(func() error { return c.send(c.ctx, onSpread, onPod, reason, note) })
+	c.telling.Go(func() error { return c.send(c.ctx, onPod, onSpread, reason, note) })
 }
 
 func movedNote(pod, from, to string, reason v1alpha1.Reason) string {
@@ -42,7 +45,7 @@ func movedNote(pod, from, to string, reason v1alpha1.Reason) string {
 	return fmt.Sprintf("pod %s was evicted from %s: %s; there is room for another on %s", pod, where, why, room)
 }
 
-func (c *Cycle) send(ctx context.Context, regarding, related corev1.ObjectReference, reason v1alpha1.Reason, note string) {
+func (c *Cycle) send(ctx context.Context, regarding, related corev1.ObjectReference, reason v1alpha1.Reason, note string) error {
 	ctx, cancel := context.WithTimeout(ctx, c.world.options.CallTimeout)
 	defer cancel()
 	event := &eventsv1.Event{
@@ -58,6 +61,7 @@ func (c *Cycle) send(ctx context.Context, regarding, related corev1.ObjectRefere
 		Type:                corev1.EventTypeNormal,
 	}
 	if _, err := c.world.typed.EventsV1().Events(regarding.Namespace).Create(ctx, event, metav1.CreateOptions{}); err != nil {
-		klog.FromContext(ctx).Error(err, "Writing an event", "regarding", regarding.Name)
+		return fmt.Errorf("writing an event on %s %s/%s: %w", regarding.Kind, regarding.Namespace, regarding.Name, err)
 	}
+	return nil
 }

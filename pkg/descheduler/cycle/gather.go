@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,6 +40,8 @@ type Cycle struct {
 	lineage  *lineage.Lineage
 	budgets  *budgets
 	spreads  []*spread
+	// telling writes events. It returns the first that could not be written.
+	telling errgroup.Group
 }
 
 // spread is a WorkloadSpread that can be used, with its pods.

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	frameworktypes "sigs.k8s.io/descheduler/pkg/framework/types"
@@ -72,9 +73,10 @@ func (w *World) Begin(ctx context.Context) {
 	defer w.mu.Unlock()
 	w.guard.BeginCycle()
 	w.current = &Cycle{world: w, ctx: ctx, Now: w.options.Clock.Now(), report: &Report{}}
+	w.current.telling.SetLimit(mostEvents)
 }
 
-// End ends the cycle and returns what it decided.
+// End ends the cycle, once its events are written, and returns what it decided.
 func (w *World) End() *Report {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -82,6 +84,9 @@ func (w *World) End() *Report {
 	w.current = nil
 	if c == nil {
 		return &Report{}
+	}
+	if err := c.telling.Wait(); err != nil {
+		klog.FromContext(c.ctx).Error(err, "Some of what was done has no event")
 	}
 	if c.filters != nil {
 		_ = c.filters.Close() // its plugins hold nothing
