@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/descheduler/pkg/api"
 	framework "sigs.k8s.io/descheduler/pkg/descheduler"
 	eutils "sigs.k8s.io/descheduler/pkg/descheduler/evictions/utils"
+	"sigs.k8s.io/descheduler/pkg/features"
 	"sigs.k8s.io/descheduler/pkg/framework/pluginregistry"
 
 	"github.com/berth-project/berth/pkg/descheduler/cycle"
@@ -160,6 +161,9 @@ func (d *descheduler) load(ctx context.Context) error {
 	if d.policy, err = framework.LoadPolicyConfig(d.options.Server.PolicyConfigFile, d.options.Server.Client, pluginregistry.PluginRegistry); err != nil {
 		return err
 	}
+	if d.sendsAhead() {
+		d.guard.SendAhead(guarded.Ahead{GracePeriodSeconds: d.policy.GracePeriodSeconds})
+	}
 	if unknown := enabledIn(d.policy).Difference(sets.KeySet(registry)); unknown.Len() > 0 {
 		return fmt.Errorf("the policy enables plugins that do not exist: %v", sets.List(unknown))
 	}
@@ -178,6 +182,13 @@ func (d *descheduler) load(ctx context.Context) error {
 		return errors.New("the API server has no evictions")
 	}
 	return d.connectMetrics()
+}
+
+// sendsAhead is true if the framework would send every eviction that it is told of.
+func (d *descheduler) sendsAhead() bool {
+	p, server := d.policy, d.options.Server
+	return !server.DryRun && !server.DefaultFeatureGates.Enabled(features.EvictionsInBackground) &&
+		p.MaxNoOfPodsToEvictPerNode == nil && p.MaxNoOfPodsToEvictPerNamespace == nil && p.MaxNoOfPodsToEvictTotal == nil
 }
 
 // connectMetrics is for strategies of the framework that go by the use of nodes.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -61,12 +62,16 @@ func (s *Strategy) admits(pod *corev1.Pod) bool {
 	return s.Evictor.Filter(pod)
 }
 
-// Run has a strategy decide on each spread in its scope, and does what it decides. The error joins what went wrong for single spreads.
+// mostAtOnce is for how many spreads pods are evicted at the same time. An eviction waits for the API server far longer than anybody computes.
+const mostAtOnce = 16
+
+// Run has a strategy decide on each spread in its scope, one after the other, and then does what it decided for several at a time. The error joins what
+// went wrong for single spreads.
 func (c *Cycle) Run(ctx context.Context, strategy Strategy) error {
-	var errs []error
-	for _, s := range c.spreads {
+	decided := make([]*moves.Decision, len(c.spreads)) // nil where there is nothing to do
+	for i, s := range c.spreads {
 		if ctx.Err() != nil {
-			return errors.Join(append(errs, ctx.Err())...)
+			return ctx.Err()
 		}
 		if !strategy.Scope.has(s.object) {
 			continue
@@ -74,16 +79,32 @@ func (c *Cycle) Run(ctx context.Context, strategy Strategy) error {
 		klog.FromContext(ctx).V(4).Info("Deciding", "workloadspread", klog.KObj(s.object), "generation", s.object.Generation, "pods", len(s.facts.Pods), "replicas", s.facts.Replicas, "quota", s.facts.Policy.Plan(s.facts.Replicas).Quota, "moves", s.facts.Moves)
 		decision := strategy.Decide(&s.facts, &cluster{Cycle: c, ctx: ctx, spread: s, strategy: &strategy})
 		for _, held := range decision.Held {
-			c.noteHeld(&strategy, s, held)
+			s.noteHeld(&strategy, held)
 		}
-		if err := c.act(ctx, &strategy, s, &decision); err != nil {
-			errs = append(errs, fmt.Errorf("spread %s/%s: %w", s.object.Namespace, s.object.Name, err))
+		decided[i] = &decision
+	}
+	errs := make([]error, len(c.spreads))
+	var acting errgroup.Group
+	acting.SetLimit(mostAtOnce)
+	for i, s := range c.spreads {
+		if decided[i] == nil {
+			continue
 		}
+		acting.Go(func() error {
+			if err := c.act(ctx, &strategy, s, decided[i]); err != nil {
+				errs[i] = fmt.Errorf("spread %s/%s: %w", s.object.Namespace, s.object.Name, err)
+			}
+			return nil
+		})
+	}
+	_ = acting.Wait() // the errors are in errs
+	for _, s := range c.spreads {
+		c.report.take(s)
 	}
 	return errors.Join(errs...)
 }
 
-func (c *Cycle) noteHeld(strategy *Strategy, s *spread, held moves.Held) {
+func (s *spread) noteHeld(strategy *Strategy, held moves.Held) {
 	line := Line{Strategy: strategy.Name, Namespace: s.object.Namespace, Spread: s.object.Name, From: s.name(held.From), Verdict: Kept, Reason: held.Reason}
 	if held.Pod != nil {
 		line.Pod, line.Node = held.Pod.Name, held.Pod.NodeName
@@ -91,15 +112,22 @@ func (c *Cycle) noteHeld(strategy *Strategy, s *spread, held moves.Held) {
 	if !held.Until.IsZero() {
 		line.Until = &held.Until
 	}
-	c.note(line)
+	s.note(line)
 }
 
-func (c *Cycle) note(line Line) {
-	c.report.Lines = append(c.report.Lines, line)
-	decisions.WithLabelValues(line.Strategy, string(line.Verdict), string(line.Reason)).Inc()
-	if line.Result != "" {
-		evictions.WithLabelValues(line.Strategy, string(line.Result)).Inc()
+func (s *spread) note(line Line) { s.lines = append(s.lines, line) }
+
+// take moves the lines of a spread to the report, and counts them.
+func (r *Report) take(s *spread) {
+	for i := range s.lines {
+		line := &s.lines[i]
+		decisions.WithLabelValues(line.Strategy, string(line.Verdict), string(line.Reason)).Inc()
+		if line.Result != "" {
+			evictions.WithLabelValues(line.Strategy, string(line.Result)).Inc()
+		}
 	}
+	r.Lines = append(r.Lines, s.lines...)
+	s.lines = nil
 }
 
 // act writes what is about to be done, does it, and takes back what was refused.
@@ -116,7 +144,7 @@ func (c *Cycle) act(ctx context.Context, strategy *Strategy, s *spread, decision
 	}
 	if err := c.remember(ctx, s, ahead); err != nil {
 		for i := range decision.Moves {
-			c.note(Line{Strategy: strategy.Name, Namespace: s.object.Namespace, Spread: s.object.Name, Pod: decision.Moves[i].Pod.Name,
+			s.note(Line{Strategy: strategy.Name, Namespace: s.object.Namespace, Spread: s.object.Name, Pod: decision.Moves[i].Pod.Name,
 				Node: decision.Moves[i].Pod.NodeName, From: s.name(decision.Moves[i].From), Verdict: Kept, Reason: v1alpha1.ReasonMovedByOther})
 		}
 		if errors.Is(err, errOutdated) {
@@ -145,7 +173,7 @@ func (c *Cycle) evictAll(ctx context.Context, strategy *Strategy, s *spread, dec
 		err := strategy.Evictor.Evict(ctx, pod, podevictions.EvictOptions{StrategyName: strategy.Name, Reason: string(move.Reason)})
 		result := guarded.ResultOf(err)
 		from, to := s.name(move.From), s.name(move.To)
-		c.note(Line{Strategy: strategy.Name, Namespace: s.object.Namespace, Spread: s.object.Name, Pod: pod.Name, Node: pod.Spec.NodeName, From: from, To: to,
+		s.note(Line{Strategy: strategy.Name, Namespace: s.object.Namespace, Spread: s.object.Name, Pod: pod.Name, Node: pod.Spec.NodeName, From: from, To: to,
 			Verdict: Moved, Reason: move.Reason, Result: result})
 		switch result {
 		case guarded.Evicted:

@@ -3,6 +3,7 @@ package cycle
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -20,6 +21,7 @@ import (
 // budgets are what PodDisruptionBudgets and PodUnavailableBudgets say that they allow, less what this cycle has taken. They only spare requests that
 // would be refused: whether a pod may go is decided by the API server and its webhook.
 type budgets struct {
+	mu          sync.Mutex // of close, which several spreads may call at the same time while nobody decides
 	inNamespace map[string][]*allowance
 	taken       map[types.UID]bool
 	// isBelow is true if the pod is owned by the workload, directly or through others.
@@ -185,6 +187,8 @@ func (b *budgets) take(pod *corev1.Pod) {
 
 // close leaves the budgets of a pod alone for the rest of the cycle, because one of them has refused it.
 func (b *budgets) close(ctx context.Context, pod *corev1.Pod) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	for _, a := range b.of(pod) {
 		klog.FromContext(ctx).V(2).Info("Leaving the pods of a budget alone for the rest of the cycle", "budget", a.name, "namespace", pod.Namespace)
 		a.room.refused(pod)

@@ -51,6 +51,8 @@ type spread struct {
 	pods   map[types.UID]*corev1.Pod
 	// refused are shapes of pods for which a subset was found to have no room; see rooms.go.
 	refused map[string]bool
+	// lines are what was decided about the spread and is not in the report yet.
+	lines []Line
 }
 
 // gather takes the look.

@@ -48,6 +48,7 @@ type Client struct {
 	intents map[types.NamespacedName]*intent
 	tally   Tally
 	failing int
+	ahead   *Ahead
 }
 
 var _ kubernetes.Interface = &Client{}
@@ -92,18 +93,28 @@ func (c *Client) intend(pod *corev1.Pod) *intent {
 	return i
 }
 
-// evict sends an eviction with the preconditions of its intent, and notes the result.
+// evict carries an eviction out, unless it was sent ahead, and returns the result.
 func (c *Client) evict(ctx context.Context, eviction *policyv1.Eviction) error {
 	key := types.NamespacedName{Namespace: eviction.Namespace, Name: eviction.Name}
 	c.mu.Lock()
 	meant, intended := c.intents[key]
 	delete(c.intents, key)
-	tripped := c.options.TripAfter > 0 && c.failing >= c.options.TripAfter
 	c.mu.Unlock()
 	switch {
 	case !intended:
 		return &Error{Unintended, fmt.Errorf("eviction of %s without a pod that is meant", key)}
-	case tripped:
+	case meant.done:
+		return meant.err
+	}
+	return c.carryOut(ctx, eviction, meant)
+}
+
+// carryOut sends an eviction with the preconditions of its intent, unless too many have failed, and notes the result in the intent.
+func (c *Client) carryOut(ctx context.Context, eviction *policyv1.Eviction, meant *intent) error {
+	c.mu.Lock()
+	tripped := c.options.TripAfter > 0 && c.failing >= c.options.TripAfter
+	c.mu.Unlock()
+	if tripped {
 		meant.err, meant.done = &Error{Tripped, fmt.Errorf("%d evictions in a row have failed", c.options.TripAfter)}, true
 		return meant.err
 	}

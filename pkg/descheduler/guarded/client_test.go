@@ -151,6 +151,31 @@ func TestResultsKeepTheirType(t *testing.T) {
 	}
 }
 
+// Evictions that are sent ahead are under way at the same time, and each is sent once, by its own description; the framework hears the result.
+func TestEvictionsCanBeSentAhead(t *testing.T) {
+	s := newServer(t)
+	c := clientOf(t, s, Options{})
+	grace := int64(7)
+	c.SendAhead(Ahead{GracePeriodSeconds: &grace})
+	if err := evict(t.Context(), c, pod("n")); err != nil {
+		t.Fatal(err)
+	}
+	want := metav1.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: metav1.NewUIDPreconditions("uid-7")}
+	if diff := cmp.Diff(&want, s.last.DeleteOptions); diff != "" || s.requests.Load() != 1 {
+		t.Errorf("%d requests; delete options (-want +got):\n%s", s.requests.Load(), diff)
+	}
+	s.code = http.StatusTooManyRequests
+	if got := ResultOf(evict(t.Context(), c, pod("n"))); got != Refused || s.requests.Load() != 2 {
+		t.Errorf("refused: got %s after %d requests", got, s.requests.Load())
+	}
+	if diff := cmp.Diff(Tally{Attempted: 2, Succeeded: 1}, c.Tally()); diff != "" {
+		t.Errorf("tally (-want +got):\n%s", diff)
+	}
+	if err := c.PolicyV1().Evictions("ns").Evict(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-0"}}); ResultOf(err) != Unintended {
+		t.Errorf("an eviction that nobody means: %v", err)
+	}
+}
+
 // Case 31: an answer that asks to come back later, as a PodDisruptionBudget that is being processed gives it, does not hold the cycle up.
 func TestAnEvictionIsSentOnceAndHasADeadline(t *testing.T) {
 	s := newServer(t)

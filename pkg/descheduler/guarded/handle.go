@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/descheduler/pkg/descheduler/evictions"
 	frameworktypes "sigs.k8s.io/descheduler/pkg/framework/types"
 )
@@ -13,6 +15,35 @@ import (
 // those of others as well.
 func (c *Client) Handle(handle frameworktypes.Handle) frameworktypes.Handle {
 	return guardedHandle{handle, c}
+}
+
+// Ahead says what evictions are like that are sent before the framework is told of them. The framework sends one at a time, and each waits for up to a
+// tenth of a second in the API server, which must be sure that it knows all PodDisruptionBudgets. The framework then hears the result, and counts it.
+type Ahead struct {
+	// GracePeriodSeconds of the pods. Nil leaves it to them.
+	GracePeriodSeconds *int64
+}
+
+// SendAhead has evictions sent so from now on. It must not be called if the framework has limits, which it would look at before, or evicts elsewhere.
+func (c *Client) SendAhead(ahead Ahead) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ahead = &ahead
+}
+
+// sendAhead sends the eviction of a pod, if evictions are sent ahead.
+func (c *Client) sendAhead(ctx context.Context, pod *corev1.Pod, meant *intent, opts evictions.EvictOptions) {
+	c.mu.Lock()
+	ahead := c.ahead
+	c.mu.Unlock()
+	if ahead == nil {
+		return
+	}
+	eviction := &policyv1.Eviction{
+		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, Annotations: map[string]string{"reason": opts.StrategyName + ": " + opts.Reason}},
+		DeleteOptions: &metav1.DeleteOptions{GracePeriodSeconds: ahead.GracePeriodSeconds},
+	}
+	_ = c.carryOut(ctx, eviction, meant) // it is in meant
 }
 
 type guardedHandle struct {
@@ -37,6 +68,7 @@ func (e evictor) Evict(ctx context.Context, pod *corev1.Pod, opts evictions.Evic
 		return &Error{Unintended, fmt.Errorf("pod %s/%s has no UID", pod.Namespace, pod.Name)}
 	}
 	meant := e.client.intend(pod)
+	e.client.sendAhead(ctx, pod, meant, opts)
 	err := e.Evictor.Evict(ctx, pod, opts)
 	e.client.mu.Lock()
 	defer e.client.mu.Unlock()
