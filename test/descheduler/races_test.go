@@ -11,10 +11,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/descheduler/pkg/descheduler/evictions"
 	"sigs.k8s.io/descheduler/pkg/framework/pluginregistry"
 	frameworktypes "sigs.k8s.io/descheduler/pkg/framework/types"
 
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/descheduler"
 	"github.com/berth-project/berth/pkg/descheduler/cycle"
 	"github.com/berth-project/berth/pkg/descheduler/guarded"
@@ -240,4 +242,54 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 		t.Cleanup(bare.Stop)
 		try(t, 20*time.Second, serviceAccount, policyOf(ns, enforce, ""), []string{"--sync-timeout=20s", "--kubeconfig=" + bare.Kubeconfig()}, "listing workloadspreads.apps.kruise.io", "could not find the requested resource")
 	})
+}
+
+// Pods of several spreads are evicted at the same time in one cycle. A budget that covers all of them is taken from while it is decided, so that no more are
+// even tried than it allows.
+func TestSeveralSpreadsShareABudget(t *testing.T) {
+	const spreads = 6
+	ns := newNamespace(t)
+	pool(t, ns, "a", "32")
+	pool(t, ns, "b", "32")
+	named := func(i int) string { return fmt.Sprintf("web-%d", i) }
+	for i := range spreads {
+		apply(t, ns, strings.ReplaceAll(spreadOf(ns, "ReplicaSet", adaptive, "a=3 b=-")+"---"+workload("ReplicaSet", 3, "100m"), "web", named(i)))
+	}
+	expectLayout(t, ns, "a=18")
+	apply(t, ns, "{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {name: all}, spec: {maxUnavailable: 4, selector: {}}}")
+	settled := func() {
+		t.Helper()
+		waitFor(t, "the budget to have room for four", func(ctx context.Context) (string, error) {
+			pdb, err := the.Client.PolicyV1().PodDisruptionBudgets(ns).Get(ctx, "all", metav1.GetOptions{})
+			if err != nil || pdb.Status.ObservedGeneration == pdb.Generation && pdb.Status.DisruptionsAllowed == 4 && len(pdb.Status.DisruptedPods) == 0 {
+				return "", err
+			}
+			return fmt.Sprint(pdb.Status), nil
+		})
+	}
+	settled()
+	watch := watchDisruptions(t, ns, 14)
+	for i := range spreads {
+		if _, err := the.Dynamic.Resource(v1alpha1.Resource).Namespace(ns).Patch(t.Context(), named(i), types.JSONPatchType, []byte(`[{"op":"replace","path":"/spec/subsets/0/maxReplicas","value":1}]`), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for round := 1; round <= 3; round++ {
+		moved, kept := mustDeschedule(t, policyOf(ns, enforce, "settleTime: 0s, maxUnavailable: 100%"))
+		if len(moved) != 4 || kept[v1alpha1.ReasonBudgetExhausted] != 12-4*round {
+			t.Fatalf("round %d: moved %+v, kept %v", round, moved, kept)
+		}
+		for i := range moved {
+			if moved[i].Result != guarded.Evicted {
+				t.Errorf("round %d: %+v", round, moved[i])
+			}
+			if i > 0 && moved[i].Spread < moved[i-1].Spread {
+				t.Errorf("round %d: the plan is out of order: %+v", round, moved)
+			}
+		}
+		atRest(t, ns, 18)
+		settled()
+	}
+	expectLayout(t, ns, "a=6 b=12")
+	watch.expect(t, 12)
 }
