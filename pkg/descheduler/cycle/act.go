@@ -68,6 +68,11 @@ const mostAtOnce = 16
 // Run has a strategy decide on each spread in its scope, one after the other, and then does what it decided for several at a time. The error joins what
 // went wrong for single spreads.
 func (c *Cycle) Run(ctx context.Context, strategy Strategy) error {
+	defer func() {
+		for _, s := range c.spreads {
+			c.report.take(s)
+		}
+	}()
 	decided := make([]*moves.Decision, len(c.spreads)) // nil where there is nothing to do
 	for i, s := range c.spreads {
 		if ctx.Err() != nil {
@@ -98,9 +103,6 @@ func (c *Cycle) Run(ctx context.Context, strategy Strategy) error {
 		})
 	}
 	_ = acting.Wait() // the errors are in errs
-	for _, s := range c.spreads {
-		c.report.take(s)
-	}
 	return errors.Join(errs...)
 }
 
