@@ -23,7 +23,7 @@ package enforcesubsetmaxreplicas
 import (
 	"github.com/berth-project/berth/pkg/plugins/descheduling/settings"
 	"k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	runtime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
