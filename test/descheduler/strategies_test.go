@@ -425,6 +425,30 @@ spec: {selector: {matchLabels: {app: web}}, maxUnavailable: 1}
 	watch.expect(t, disrupted)
 }
 
+// With the filter, as it is deployed, pausing a spread stops strategies of the framework too.
+func TestStrategiesOfOthersLeavePausedSpreadsAlone(t *testing.T) {
+	ns := newNamespace(t)
+	pool(t, ns, "a", "32")
+	apply(t, ns, spreadOf(ns, "ReplicaSet", adaptive, "a=-")+"---"+workload("ReplicaSet", 2, "100m"))
+	expectLayout(t, ns, "a=2")
+	watch := watchDisruptions(t, ns, 0)
+	policy := lifeTime(ns, "filter: {enabled: [SubsetEvictor]}, ")
+	oldEnough(t, ns)
+	patchSpread(t, ns, types.MergePatchType, `{"metadata":{"annotations":{"berth.dev/paused":"true"}}}`)
+	if _, err := descheduleOnce(t, policy); err != nil {
+		t.Error(err)
+	}
+	watch.expect(t, 0)
+	patchSpread(t, ns, types.MergePatchType, `{"metadata":{"annotations":null}}`)
+	if _, err := descheduleOnce(t, policy); err != nil {
+		t.Error(err)
+	}
+	atRest(t, ns, 2)
+	if watch.count() == 0 {
+		t.Error("nothing was evicted after the pause")
+	}
+}
+
 // Case 36: where only one node is ready the framework skips the cycle; nothing is done, and that is no error.
 func TestOneReadyNodeIsTooFew(t *testing.T) {
 	ns := newNamespace(t)

@@ -95,6 +95,11 @@ func (c *Cycle) gather(ctx context.Context) (err error) {
 	return nil
 }
 
+// IsPaused is true for a pod of a spread whose pods are not to be moved.
+func (c *Cycle) IsPaused(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(c.spreads, func(s *spread) bool { return s.facts.Paused && s.pods[pod.UID] != nil })
+}
+
 // prepare is the spread without its pods, or why it is passed over. Its status says the same to its owner.
 func (c *Cycle) prepare(ctx context.Context, object *v1alpha1.WorkloadSpread) (*spread, v1alpha1.Reason) {
 	compiled := lineage.Compile(object)

@@ -21,14 +21,16 @@ const Name = "SubsetEvictor"
 
 // Plugin is the filter.
 type Plugin struct {
-	// budgets of the cycle that is under way.
-	budgets          func() (budgets, error)
+	// look of the cycle that is under way.
+	look             func() (look, error)
 	include, exclude sets.Set[string]
 	ignoreBudgets    bool
 }
 
-// budgets are those of one cycle.
-type budgets interface {
+// look is what a cycle knows of pods.
+type look interface {
+	// IsPaused is true for a pod of a spread whose pods are not to be moved.
+	IsPaused(pod *corev1.Pod) bool
 	// Spares is true if there is room for the eviction of a pod.
 	Spares(pod *corev1.Pod) bool
 	// Spare takes that room.
@@ -40,18 +42,18 @@ var _ frameworktypes.EvictorPlugin = &Plugin{}
 // Register makes the filter known, on the world that it is to share with strategies.
 func Register(world *cycle.World, registry pluginregistry.Registry) {
 	build := func(_ context.Context, args runtime.Object, _ frameworktypes.Handle) (frameworktypes.Plugin, error) {
-		return newPlugin(args, func() (budgets, error) { return world.Cycle() })
+		return newPlugin(args, func() (look, error) { return world.Cycle() })
 	}
 	pluginregistry.Register(Name, build, &Plugin{}, &Args{}, Validate, SetDefaults, registry)
 }
 
 // newPlugin makes the filter from Args that were defaulted.
-func newPlugin(obj runtime.Object, current func() (budgets, error)) (*Plugin, error) {
+func newPlugin(obj runtime.Object, current func() (look, error)) (*Plugin, error) {
 	args, ok := obj.(*Args)
 	if !ok {
 		return nil, fmt.Errorf("%s: want %T, got %T", Name, args, obj)
 	}
-	p := &Plugin{budgets: current, ignoreBudgets: args.IgnoreBudgets}
+	p := &Plugin{look: current, ignoreBudgets: args.IgnoreBudgets}
 	if args.Namespaces != nil {
 		p.include, p.exclude = sets.New(args.Namespaces.Include...), sets.New(args.Namespaces.Exclude...)
 	}
@@ -61,29 +63,26 @@ func newPlugin(obj runtime.Object, current func() (budgets, error)) (*Plugin, er
 // Name of the plugin.
 func (p *Plugin) Name() string { return Name }
 
-// Filter is false for pods that must not be evicted, or whose budgets have no room now. It takes nothing: it is asked about many pods of which few are
-// evicted.
+// Filter is false for pods that must not be evicted, whose spread is paused, or whose budgets have no room now. It takes nothing: it is asked about
+// many pods of which few are evicted.
 func (p *Plugin) Filter(pod *corev1.Pod) bool {
-	return !p.looksAt(pod) || cycle.Evictable(pod) && p.within(pod, budgets.Spares)
+	return !p.looksAt(pod) || cycle.Evictable(pod) && p.passes(pod, look.Spares)
 }
 
-// PreEvictionFilter is called by some strategies right before a pod is evicted. It is false if a budget has no room for it, and otherwise takes that
-// room for the rest of the cycle.
+// PreEvictionFilter is called by some strategies right before a pod is evicted. It is false if its spread is paused or a budget has no room for it, and
+// otherwise takes that room for the rest of the cycle.
 func (p *Plugin) PreEvictionFilter(pod *corev1.Pod) bool {
-	return !p.looksAt(pod) || p.within(pod, budgets.Spare)
+	return !p.looksAt(pod) || p.passes(pod, look.Spare)
 }
 
-// within asks about the budgets of a pod.
-func (p *Plugin) within(pod *corev1.Pod, ask func(budgets, *corev1.Pod) bool) bool {
-	if p.ignoreBudgets {
-		return true
-	}
-	current, err := p.budgets()
+// passes asks about the spread of a pod, and in the given way about its budgets.
+func (p *Plugin) passes(pod *corev1.Pod, budgets func(look, *corev1.Pod) bool) bool {
+	current, err := p.look()
 	if err != nil {
-		klog.Background().Error(err, "Keeping a pod, because budgets are not known", "pod", klog.KObj(pod))
+		klog.Background().Error(err, "Keeping a pod, because spreads and budgets are not known", "pod", klog.KObj(pod))
 		return false
 	}
-	return ask(current, pod)
+	return !current.IsPaused(pod) && (p.ignoreBudgets || budgets(current, pod))
 }
 
 func (p *Plugin) looksAt(pod *corev1.Pod) bool {

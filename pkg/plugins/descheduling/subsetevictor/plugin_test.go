@@ -12,8 +12,10 @@ import (
 	"github.com/berth-project/berth/pkg/testkit"
 )
 
-// room is a budget for all pods that lets so many go.
+// room is a budget for all pods that lets so many go. The pods of the spread "paused" are not to be moved.
 type room struct{ left int }
+
+func (r *room) IsPaused(pod *corev1.Pod) bool { return pod.Labels["app"] == "paused" }
 
 func (r *room) Spares(*corev1.Pod) bool { return r.left > 0 }
 func (r *room) Spare(pod *corev1.Pod) bool {
@@ -24,7 +26,7 @@ func (r *room) Spare(pod *corev1.Pod) bool {
 	return true
 }
 
-func filter(t *testing.T, args string, current func() (budgets, error)) *Plugin {
+func filter(t *testing.T, args string, current func() (look, error)) *Plugin {
 	t.Helper()
 	given := testkit.ReadArgs[Args](t, args)
 	if err := Validate(given); err != nil {
@@ -49,6 +51,7 @@ func pod(change func(*corev1.Pod)) *corev1.Pod {
 }
 
 func TestWhatItKeeps(t *testing.T) {
+	ofPaused := func(p *corev1.Pod) { p.Labels = map[string]string{"app": "paused"} }
 	bare := func(p *corev1.Pod) { p.OwnerReferences = nil }
 	tests := map[string]struct {
 		args   string
@@ -66,11 +69,13 @@ func TestWhatItKeeps(t *testing.T) {
 		"a pod that asks to stay is kept": {args: "{}", left: 1, change: func(p *corev1.Pod) {
 			p.Annotations = map[string]string{"descheduler.alpha.kubernetes.io/prefer-no-eviction": "true"}
 		}},
-		"a pod of a DaemonSet is kept": {args: "{}", left: 1, change: func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "DaemonSet" }},
+		"a pod of a paused spread is kept":  {args: "{}", left: 1, change: ofPaused},
+		"also if budgets are to be ignored": {args: "{ignoreBudgets: true}", change: ofPaused},
+		"a pod of a DaemonSet is kept":      {args: "{}", left: 1, change: func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "DaemonSet" }},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			p := filter(t, tc.args, func() (budgets, error) { return &room{tc.left}, nil })
+			p := filter(t, tc.args, func() (look, error) { return &room{tc.left}, nil })
 			if got := p.Filter(pod(tc.change)); got != tc.want {
 				t.Errorf("Filter: got %t", got)
 			}
@@ -80,7 +85,7 @@ func TestWhatItKeeps(t *testing.T) {
 
 func TestOnlyPreEvictionFilterTakesRoom(t *testing.T) {
 	budget := &room{1}
-	p := filter(t, "{}", func() (budgets, error) { return budget, nil })
+	p := filter(t, "{}", func() (look, error) { return budget, nil })
 	for range 3 {
 		if !p.Filter(pod(nil)) {
 			t.Fatal("Filter has taken room")
@@ -92,14 +97,14 @@ func TestOnlyPreEvictionFilterTakesRoom(t *testing.T) {
 	if p.PreEvictionFilter(pod(nil)) || p.Filter(pod(nil)) {
 		t.Error("a second pod passes a budget for one")
 	}
-	elsewhere := filter(t, "{namespaces: {exclude: [shop]}}", func() (budgets, error) { return budget, nil })
+	elsewhere := filter(t, "{namespaces: {exclude: [shop]}}", func() (look, error) { return budget, nil })
 	if !elsewhere.PreEvictionFilter(pod(nil)) {
 		t.Error("a pod of a namespace that is excluded is kept")
 	}
 }
 
 func TestPodsStayWhileBudgetsAreNotKnown(t *testing.T) {
-	p := filter(t, "{}", func() (budgets, error) { return nil, errors.New("no answer") })
+	p := filter(t, "{}", func() (look, error) { return nil, errors.New("no answer") })
 	if p.Filter(pod(nil)) || p.PreEvictionFilter(pod(nil)) {
 		t.Error("a pod passes")
 	}
