@@ -39,6 +39,7 @@ build: ## Build Berth's binaries into bin/.
 	$(GO) build -o $(BIN)/berth-descheduler ./cmd/descheduler
 	$(GO) build -o $(BIN)/berth-sandbox ./cmd/sandbox
 	$(GO) build -o $(BIN)/kubectl-berth ./cmd/kubectl-berth
+	cp cmd/kubectl-berth/kubectl_complete-berth $(BIN)/
 
 .PHONY: tools
 tools: $(CONTROL_PLANE) $(BIN)/kwok ## Build the control plane and KWOK into bin/, if they are not there.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -71,18 +73,33 @@ func connect(flags *genericclioptions.ConfigFlags) (*cluster, error) {
 
 // spreadNames complete the name of a spread on the command line.
 func spreadNames(flags *genericclioptions.ConfigFlags) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return namesOf(flags, "", func() client.ObjectList { return &v1alpha1.WorkloadSpreadList{} })
+}
+
+// podNames complete pod/NAME on the command line.
+func podNames(flags *genericclioptions.ConfigFlags) cobra.CompletionFunc {
+	return namesOf(flags, "pod/", func() client.ObjectList { return &corev1.PodList{} })
+}
+
+// namesOf complete one name of the namespace, with a prefix. Without an answer of the API server there is nothing to choose from.
+func namesOf(flags *genericclioptions.ConfigFlags, prefix string, newList func() client.ObjectList) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		list := newList()
 		cluster, err := connect(flags)
-		if err != nil || len(args) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+		if err == nil {
+			err = cluster.List(cmd.Context(), list, client.InNamespace(cluster.namespace))
 		}
-		var spreads v1alpha1.WorkloadSpreadList
-		if err := cluster.List(cmd.Context(), &spreads, client.InNamespace(cluster.namespace)); err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+		if err == nil {
+			err = meta.EachListItem(list, func(item runtime.Object) error {
+				names = append(names, prefix+item.(client.Object).GetName())
+				return nil
+			})
 		}
-		names := make([]cobra.Completion, len(spreads.Items))
-		for i := range spreads.Items {
-			names[i] = spreads.Items[i].Name
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}

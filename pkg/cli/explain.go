@@ -198,10 +198,11 @@ type explainCommand struct {
 func newExplain(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
 	c := &explainCommand{out: streams.Out}
 	cmd := &cobra.Command{
-		Use:     "explain pod/NAME",
-		Short:   "Why a pod is where it is, subset by subset, by the scheduler's own filters",
-		Example: "  kubectl berth explain pod/web-5d4f8-x2lkp",
-		Args:    cobra.ExactArgs(1),
+		Use:               "explain pod/NAME",
+		Short:             "Why a pod is where it is, subset by subset, by the scheduler's own filters",
+		Example:           "  kubectl berth explain pod/web-5d4f8-x2lkp",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: podNames(flags),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cluster, err := connect(flags)
 			if err != nil {

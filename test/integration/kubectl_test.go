@@ -65,6 +65,11 @@ func TestKubectlBerthStatus(t *testing.T) {
 	if strings.Contains(out, "\x1b") {
 		t.Errorf("colors without a terminal: %q", out)
 	}
+	for command, first := range map[string]string{"status": "web\n", "explain": "pod/web-"} {
+		if out, log, failed := kubectl(t, "__complete", "berth", command, "-n", ns, ""); failed || !strings.HasPrefix(out, first) {
+			t.Errorf("kubectl's completion of %s: %s%s", command, out, log)
+		}
+	}
 }
 
 func TestKubectlBerthSaysWhatToDo(t *testing.T) {
