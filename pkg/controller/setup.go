@@ -19,6 +19,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 // Options are what tests replace.
@@ -90,10 +91,10 @@ func CacheOptions() cache.Options {
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}:         {Transform: keepOfPod, UnsafeDisableDeepCopy: shared},
 			&corev1.Node{}:        {Transform: keepOfNode, UnsafeDisableDeepCopy: shared},
-			&appsv1.Deployment{}:  {Transform: keepOfWorkload, UnsafeDisableDeepCopy: shared},
-			&appsv1.ReplicaSet{}:  {Transform: keepOfWorkload, UnsafeDisableDeepCopy: shared},
-			&appsv1.StatefulSet{}: {Transform: keepOfWorkload, UnsafeDisableDeepCopy: shared},
-			&batchv1.Job{}:        {Transform: keepOfWorkload, UnsafeDisableDeepCopy: shared},
+			&appsv1.Deployment{}:  {Transform: workload.Keep, UnsafeDisableDeepCopy: shared},
+			&appsv1.ReplicaSet{}:  {Transform: workload.Keep, UnsafeDisableDeepCopy: shared},
+			&appsv1.StatefulSet{}: {Transform: workload.Keep, UnsafeDisableDeepCopy: shared},
+			&batchv1.Job{}:        {Transform: workload.Keep, UnsafeDisableDeepCopy: shared},
 		},
 	}
 }
@@ -127,27 +128,6 @@ func keepOfPod(obj any) (any, error) {
 func keepOfNode(obj any) (any, error) {
 	if node, ok := obj.(*metav1.PartialObjectMetadata); ok {
 		node.ManagedFields, node.Annotations = nil, nil
-	}
-	return obj, nil
-}
-
-// keepOfWorkload drops the pod template, by far the largest part, and the annotations, of which one often repeats it.
-func keepOfWorkload(obj any) (any, error) {
-	switch w := obj.(type) {
-	case *appsv1.Deployment:
-		w.Spec.Template, w.Status = corev1.PodTemplateSpec{}, appsv1.DeploymentStatus{}
-	case *appsv1.ReplicaSet:
-		w.Spec.Template, w.Status = corev1.PodTemplateSpec{}, appsv1.ReplicaSetStatus{}
-	case *appsv1.StatefulSet:
-		w.Spec.Template, w.Spec.VolumeClaimTemplates, w.Status = corev1.PodTemplateSpec{}, nil, appsv1.StatefulSetStatus{}
-	case *batchv1.Job:
-		w.Spec.Template, w.Status = corev1.PodTemplateSpec{}, batchv1.JobStatus{}
-	default:
-		return obj, nil
-	}
-	if object, ok := obj.(metav1.Object); ok {
-		object.SetManagedFields(nil)
-		object.SetAnnotations(nil)
 	}
 	return obj, nil
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 func namesOf(requests sets.Set[reconcile.Request]) string {
@@ -184,7 +185,7 @@ func TestCacheKeeps(t *testing.T) {
 		rs.Annotations = map[string]string{"kubectl.kubernetes.io/last-applied-configuration": "long"}
 		rs.Spec.Template.Spec.Containers = []corev1.Container{{Name: "c"}}
 		rs.Status.ReadyReplicas = 3
-		got, err := keepOfWorkload(rs)
+		got, err := workload.Keep(rs)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 // patience bounds how long the first look at the cluster may take.
@@ -195,7 +196,7 @@ func cacheOptions(namespace string) cache.Options {
 		DefaultWatchErrorHandler: func(context.Context, *toolscache.Reflector, error) {},
 	}
 	for _, object := range workloads() {
-		options.ByObject[object] = cache.ByObject{Transform: keepOfWorkload}
+		options.ByObject[object] = cache.ByObject{Transform: workload.Keep}
 	}
 	if namespace != "" {
 		options.DefaultNamespaces = map[string]cache.Config{namespace: {}}
@@ -234,25 +235,4 @@ func keepOfNode(obj any) (any, error) {
 	}
 	kept.ManagedFields, kept.Annotations = nil, nil
 	return kept, nil
-}
-
-// keepOfWorkload drops what only whoever makes pods needs.
-func keepOfWorkload(obj any) (any, error) {
-	switch w := obj.(type) {
-	case *appsv1.Deployment:
-		w.Spec.Template, w.Status = corev1.PodTemplateSpec{}, appsv1.DeploymentStatus{}
-	case *appsv1.ReplicaSet:
-		w.Spec.Template, w.Status = corev1.PodTemplateSpec{}, appsv1.ReplicaSetStatus{}
-	case *appsv1.StatefulSet:
-		w.Spec.Template, w.Spec.VolumeClaimTemplates, w.Status = corev1.PodTemplateSpec{}, nil, appsv1.StatefulSetStatus{}
-	case *batchv1.Job:
-		w.Spec.Template, w.Status = corev1.PodTemplateSpec{}, batchv1.JobStatus{}
-	default:
-		return obj, nil
-	}
-	if object, ok := obj.(metav1.Object); ok {
-		object.SetManagedFields(nil)
-		object.SetAnnotations(nil)
-	}
-	return obj, nil
 }

@@ -1,11 +1,17 @@
 package harness
 
 import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/berth-project/berth/cmd/sandbox/product"
 )
 
 var (
@@ -35,4 +41,25 @@ func QueriedMetrics(prefix string) ([]string, error) {
 	}
 	slices.Sort(names)
 	return slices.Compact(names), nil
+}
+
+// ControllerMetrics are those of the controller, which serves them without encryption.
+func (c *Cluster) ControllerMetrics(ctx context.Context) (string, error) {
+	for _, status := range c.Sandbox.Status() {
+		if status.Name != product.Controller {
+			continue
+		}
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+status.Address+"/metrics", nil)
+		if err != nil {
+			return "", err
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return "", err
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		return string(text), err
+	}
+	return "", fmt.Errorf("there is no %s", product.Controller)
 }

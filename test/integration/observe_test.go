@@ -3,8 +3,6 @@ package integration
 import (
 	"context"
 	"fmt"
-	"io"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -16,27 +14,6 @@ import (
 	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 	"github.com/berth-project/berth/test/harness"
 )
-
-// controllerMetrics are those of the controller, which serves them without encryption.
-func controllerMetrics(ctx context.Context) (string, error) {
-	for _, status := range the.Sandbox.Status() {
-		if status.Name != product.Controller {
-			continue
-		}
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+status.Address+"/metrics", nil)
-		if err != nil {
-			return "", err
-		}
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			return "", err
-		}
-		defer response.Body.Close()
-		text, err := io.ReadAll(response.Body)
-		return string(text), err
-	}
-	return "", fmt.Errorf("there is no controller")
-}
 
 // TestAlertsAndDashboardAskForMetricsThatAreThere: once there was a pod, a spread and a refused eviction. Those of the descheduler are in
 // test/descheduler.
@@ -82,7 +59,7 @@ spec: {selector: {matchLabels: {app: web}}, maxUnavailable: 0}`)
 		if err != nil {
 			return "", err
 		}
-		ofController, err := controllerMetrics(ctx)
+		ofController, err := the.ControllerMetrics(ctx)
 		if err != nil {
 			return "", err
 		}

@@ -3,10 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"math"
-	"net/http"
 	"os"
 	"regexp"
 	"slices"
@@ -178,24 +176,6 @@ func residentBytes(cluster *harness.Cluster) (float64, error) {
 }
 
 func controllerMetrics(ctx context.Context, cluster *harness.Cluster) (metrics, error) {
-	for _, status := range cluster.Sandbox.Status() {
-		if status.Name != product.Controller {
-			continue
-		}
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+status.Address+"/metrics", nil)
-		if err != nil {
-			return "", err
-		}
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			return "", err
-		}
-		defer response.Body.Close()
-		text, err := io.ReadAll(response.Body)
-		if err != nil {
-			return "", err
-		}
-		return metrics(text), nil
-	}
-	return "", fmt.Errorf("there is no %s", product.Controller)
+	text, err := cluster.ControllerMetrics(ctx)
+	return metrics(text), err
 }
