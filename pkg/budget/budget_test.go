@@ -338,16 +338,13 @@ func TestSettled(t *testing.T) {
 	removal := v1alpha1.LedgerEntry{UID: "p0", Name: "p0", Operation: v1alpha1.OperationDelete}
 	update := v1alpha1.LedgerEntry{UID: "p0", Name: "p0", Operation: v1alpha1.OperationUpdate, Generation: 2}
 	tests := map[string]struct {
-		entry     v1alpha1.LedgerEntry
-		pod       *corev1.Pod
-		uncovered bool
-		want      bool
+		entry v1alpha1.LedgerEntry
+		pod   *corev1.Pod
+		want  bool
 	}{
-		"a deleted pod that is gone":                    {entry: removal, want: true},
+		"a deleted pod that is gone, or has left":       {entry: removal, want: true},
 		"a deleted pod that terminates":                 {entry: removal, pod: pod(deleted), want: true},
 		"a deleted pod that lives is not":               {entry: removal, pod: pod()},
-		"a pod of the same name that is another":        {entry: removal, pod: pod(func(p *corev1.Pod) { p.UID = "new" }), want: true},
-		"a pod that has left":                           {entry: removal, pod: pod(), uncovered: true, want: true},
 		"an updated pod that runs the new spec":         {entry: update, pod: pod(), want: true},
 		"an updated pod that is not ready is not":       {entry: update, pod: pod(unready)},
 		"an update that has not happened is not":        {entry: update, pod: pod(func(p *corev1.Pod) { p.Generation, p.Status.ObservedGeneration = 1, 1 })},
@@ -359,7 +356,7 @@ func TestSettled(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := Settled(&tc.entry, tc.pod, !tc.uncovered); got != tc.want {
+			if got := Settled(&tc.entry, tc.pod); got != tc.want {
 				t.Errorf("got %t, want %t", got, tc.want)
 			}
 		})

@@ -40,14 +40,14 @@ func rank(operation v1alpha1.Operation) int {
 	}
 }
 
-// Settled is true if there is proof of what became of an operation, so that its entry is not needed any more. Pod is what the API server has
-// under the entry's name at this moment, nil for nothing; covered says whether the budget covers that pod.
+// Settled is true if there is proof of what became of an operation, so that its entry is not needed any more. Pod is the entry's, as it was read
+// after the ledger; nil if it does not exist, or is not one that the budget covers.
 //
-//   - The pod is gone, terminates, has ended, or another one has its name: no entry is needed, since it does not count.
+//   - The pod is gone, terminates or has ended: no entry is needed, since it does not count.
 //   - The budget does not cover the pod any more: likewise.
 //   - A changed pod runs what its new spec says, and is ready.
-func Settled(entry *v1alpha1.LedgerEntry, pod *corev1.Pod, covered bool) bool {
-	if pod == nil || pod.UID != entry.UID || pod.DeletionTimestamp != nil || hasEnded(pod) || !covered || IsExempt(pod) {
+func Settled(entry *v1alpha1.LedgerEntry, pod *corev1.Pod) bool {
+	if pod == nil || pod.DeletionTimestamp != nil || hasEnded(pod) || IsExempt(pod) {
 		return true
 	}
 	switch entry.Operation {

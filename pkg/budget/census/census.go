@@ -49,6 +49,9 @@ type Count struct {
 	budget.Facts
 	// Pods of the budget as the API server has them, in the order of the facts.
 	Pods []*corev1.Pod
+	// Listed are all pods that the selector picks, also those of other workloads if the budget names one. Nil if the workload that the budget names
+	// does not exist, so that nobody knows the selector.
+	Listed []*corev1.Pod
 	// Revision is the resourceVersion of the pods.
 	Revision string
 	// Selector picks the pods that may be the budget's: for a budget with a target that of the workload.
@@ -168,11 +171,11 @@ func (c *Census) list(ctx context.Context, count *Count, namespace, atLeast stri
 	if err := c.Live.List(ctx, &list, options); err != nil {
 		return nil, fmt.Errorf("listing the pods of namespace %s: %w", namespace, err)
 	}
-	count.Revision = list.ResourceVersion
 	pods := make([]*corev1.Pod, len(list.Items))
 	for i := range list.Items {
 		pods[i] = &list.Items[i]
 	}
+	count.Listed, count.Revision = pods, list.ResourceVersion
 	return pods, nil
 }
 

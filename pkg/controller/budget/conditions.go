@@ -13,9 +13,16 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// describe is the status of a budget that can be used.
-func describe(pub *v1alpha1.PodUnavailableBudget, policy *model.Policy, count *census.Count, ledger []v1alpha1.LedgerEntry, t model.Tally, now metav1.Time) v1alpha1.PodUnavailableBudgetStatus {
+// describe is the status of a budget that can be used, with the entries of its ledger that are still needed.
+func describe(pub *v1alpha1.PodUnavailableBudget, policy *model.Policy, count *census.Count, ledger []v1alpha1.LedgerEntry, now metav1.Time) v1alpha1.PodUnavailableBudgetStatus {
+	facts := count.Facts
+	facts.Ledger = ledger
+	t := policy.Tally(facts)
 	status := *pub.Status.DeepCopy()
+	if len(ledger) < len(pub.Status.Ledger) {
+		// Who judges without these entries must see the pods as they were when it was proven what became of them, or later.
+		status.LedgerRevision = model.Newest(pub.Status.LedgerRevision, count.Revision)
+	}
 	model.Publish(&status, pub.Generation, ledger, t)
 	for _, c := range []condition{disruptionAllowed(policy, t), enforcing(policy, count), replicasKnown(count, t)} {
 		c.set(&status.Conditions, pub.Generation, now)

@@ -54,7 +54,7 @@ func newsOf(pub *v1alpha1.PodUnavailableBudget, before *v1alpha1.PodUnavailableB
 	return all
 }
 
-func expired(pub *v1alpha1.PodUnavailableBudget, entry *v1alpha1.LedgerEntry, after time.Duration) news {
+func approvalExpired(entry *v1alpha1.LedgerEntry, after time.Duration) news {
 	return news{corev1.EventTypeWarning, v1alpha1.ReasonApprovalExpired, "StrikeOut",
 		fmt.Sprintf("%s of pod %s was let through and has not happened within %s; the pod counts as available again", entry.Operation, entry.Name, after)}
 }

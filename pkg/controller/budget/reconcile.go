@@ -3,12 +3,12 @@ package budget
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
@@ -57,7 +57,11 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	policy, errs := model.Compile(pub)
 	if len(errs) > 0 {
-		return r.publish(ctx, pub, invalid(pub, errs.ToAggregate(), r.now()), reconcile.Result{})
+		err := r.publish(ctx, pub, invalid(pub, errs.ToAggregate(), r.now()))
+		if apierrors.IsConflict(err) {
+			return reconcile.Result{RequeueAfter: batchWindow}, nil
+		}
+		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	count, err := r.census.Take(ctx, pub.Namespace, policy, "")
 	if err != nil {
@@ -72,90 +76,116 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 			return reconcile.Result{}, err
 		}
 	}
-	ledger, next, err := r.strikeOut(ctx, pub, count)
-	if err != nil {
-		return reconcile.Result{}, err
-	}
+	over, next := r.settle(pub, count)
 	done := reconcile.Result{RequeueAfter: next}
 	if (count.Unwatched || count.TargetGone) && (next == 0 || next > lookInterval) {
 		done.RequeueAfter = lookInterval
 	}
-	facts := count.Facts
-	facts.Ledger = ledger
-	status := describe(pub, policy, count, ledger, policy.Tally(facts), r.now())
-	if len(ledger) < len(pub.Status.Ledger) {
-		// Who judges without these entries must see the pods as they were when it was proven what became of them, or later.
-		status.LedgerRevision = model.Newest(pub.Status.LedgerRevision, count.Revision)
+	for attempt := 1; ; attempt++ {
+		ledger, gone := over.strikeOut(pub.Status.Ledger)
+		err := r.publish(ctx, pub, describe(pub, policy, count, ledger, r.now()))
+		if err == nil {
+			r.report(ctx, pub, gone)
+			return done, nil
+		}
+		if !apierrors.IsConflict(err) {
+			return reconcile.Result{}, client.IgnoreNotFound(err)
+		}
+		// The webhook was faster. What is known of the pods, and by them of entries that are still as they were, is as true as it was.
+		latest := &v1alpha1.PodUnavailableBudget{}
+		if err := r.live.Get(ctx, request.NamespacedName, latest); err != nil {
+			return reconcile.Result{}, client.IgnoreNotFound(err)
+		}
+		if attempt == maxAttempts || !isSameBudget(pub, latest) {
+			return reconcile.Result{RequeueAfter: batchWindow}, nil
+		}
+		pub = latest
 	}
-	return r.publish(ctx, pub, status, done)
 }
 
-// strikeOut returns the ledger without the entries of which it is proven what became of them, and those that expire; and when the next one may
-// expire, 0 if none can. That a pod is missing in the count proves nothing: the pod is read.
-func (r *reconciler) strikeOut(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, count *census.Count) (kept []v1alpha1.LedgerEntry, next time.Duration, err error) {
-	counted := make(map[types.UID]*corev1.Pod, len(count.Pods))
-	for _, pod := range count.Pods {
-		counted[pod.UID] = pod
+// maxAttempts is how often a status is written for the pods that were read once.
+const maxAttempts = 3
+
+// isSameBudget is true if only the status may differ.
+func isSameBudget(a, b *v1alpha1.PodUnavailableBudget) bool {
+	return a.UID == b.UID && a.Generation == b.Generation && b.DeletionTimestamp == nil && maps.Equal(a.Annotations, b.Annotations)
+}
+
+// settle finds the entries of which it is proven what became of them, and those that expire; and when the next one may expire, 0 if none can. The
+// proof are the pods, all of which were read after the ledger: one that is not among them is gone, or not the budget's any more. If none could be
+// read, because nobody knows any more which they are, nothing is proven.
+func (r *reconciler) settle(pub *v1alpha1.PodUnavailableBudget, count *census.Count) (over settled, next time.Duration) {
+	listed := make(map[types.UID]*corev1.Pod, len(count.Listed))
+	for _, pod := range count.Listed {
+		listed[pod.UID] = pod
 	}
+	over = settled{}
 	ages := r.seen.ages(pub)
 	for i := range pub.Status.Ledger {
 		entry := &pub.Status.Ledger[i]
-		pod, covered := counted[entry.UID]
-		if !covered {
-			if pod, err = r.readPod(ctx, pub.Namespace, entry.Name); err != nil {
-				return nil, 0, err
-			}
-			covered = pod != nil && count.Selector.Matches(labels.Set(pod.Labels))
-		}
-		if model.Settled(entry, pod, covered) {
-			continue
-		}
+		pod := listed[entry.UID]
 		left := r.expiry - ages[i]
-		if left <= 0 && model.MayExpire(pod) {
-			expired(pub, entry, r.expiry).send(r.events, pub)
-			klog.FromContext(ctx).Info("Approval expired", "budget", klog.KObj(pub), "pod", entry.Name, "operation", entry.Operation)
-			continue
-		}
-		kept = append(kept, *entry)
-		left = max(left, time.Second)
-		if next == 0 || left < next {
-			next = left
+		switch {
+		case count.Listed != nil && model.Settled(entry, pod):
+			over[sightingOf(entry)] = proven
+		case left <= 0 && (pod == nil || model.MayExpire(pod)):
+			over[sightingOf(entry)] = expired
+		default:
+			left = max(left, time.Second)
+			if next == 0 || left < next {
+				next = left
+			}
 		}
 	}
-	return kept, next, nil
+	return over, next
 }
 
-// readPod is nil if there is no pod of the name.
-func (r *reconciler) readPod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
-	pod := &corev1.Pod{}
-	err := r.live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, pod)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
+// settled are the entries of a ledger that are not needed any more, as they were when that was found out.
+type settled map[sighting]fate
+
+type fate int
+
+const (
+	proven fate = iota + 1
+	expired
+)
+
+// strikeOut parts the entries that are needed, and those that have expired, from the others. An entry that was renewed meanwhile is needed.
+func (s settled) strikeOut(ledger []v1alpha1.LedgerEntry) (needed, gone []v1alpha1.LedgerEntry) {
+	for i := range ledger {
+		switch s[sightingOf(&ledger[i])] {
+		case proven:
+		case expired:
+			gone = append(gone, ledger[i])
+		default:
+			needed = append(needed, ledger[i])
+		}
 	}
-	if err != nil {
-		return nil, fmt.Errorf("reading pod %s/%s: %w", namespace, name, err)
+	return needed, gone
+}
+
+// report says which entries have expired.
+func (r *reconciler) report(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, gone []v1alpha1.LedgerEntry) {
+	for i := range gone {
+		entry := &gone[i]
+		approvalExpired(entry, r.expiry).send(r.events, pub)
+		klog.FromContext(ctx).Info("Approval expired", "budget", klog.KObj(pub), "pod", entry.Name, "operation", entry.Operation)
 	}
-	return pod, nil
 }
 
 // publish writes the status if it is new, with the resourceVersion of the budget that it was computed from: if that is not the latest, the
-// status is not either, and is computed anew.
-func (r *reconciler) publish(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, status v1alpha1.PodUnavailableBudgetStatus, done reconcile.Result) (reconcile.Result, error) {
+// status is not either.
+func (r *reconciler) publish(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, status v1alpha1.PodUnavailableBudgetStatus) error {
 	if equality.Semantic.DeepEqual(pub.Status, status) {
-		return done, nil
+		return nil
 	}
 	written := pub.DeepCopy()
 	written.Status = status
-	switch err := r.writer.Status().Update(ctx, written); {
-	case apierrors.IsConflict(err):
-		return reconcile.Result{RequeueAfter: batchWindow}, nil
-	case apierrors.IsNotFound(err):
-		return reconcile.Result{}, nil // deleted meanwhile
-	case err != nil:
-		return reconcile.Result{}, fmt.Errorf("writing the status: %w", err)
+	if err := r.writer.Status().Update(ctx, written); err != nil {
+		return fmt.Errorf("writing the status: %w", err)
 	}
 	for _, n := range newsOf(written, &pub.Status) {
 		n.send(r.events, written)
 	}
-	return done, nil
+	return nil
 }

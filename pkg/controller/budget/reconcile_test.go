@@ -3,6 +3,7 @@ package budget
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -119,8 +120,10 @@ func TestAnEntryIsStruckOutByProofOnly(t *testing.T) {
 	terminating := pod("terminating", protected())
 	terminating.DeletionTimestamp, terminating.Finalizers = ptr.To(metav1.Now()), []string{"keep"}
 	relabelled := pod("relabelled", map[string]string{"app": "other"})
+	another := entry("alive")
+	another.UID = "one that had the name before"
 	b := newBench(t, interceptor.Funcs{}, objects(
-		budgetWith(entry("alive"), entry("gone"), entry("terminating"), entry("relabelled")), pod("alive", protected()), terminating, relabelled)...)
+		budgetWith(entry("alive"), entry("gone"), entry("terminating"), entry("relabelled"), another), pod("alive", protected()), terminating, relabelled)...)
 	pub := b.reconcile(t)
 	if len(pub.Status.Ledger) != 1 || pub.Status.Ledger[0].Name != "alive" {
 		t.Errorf("ledger %+v, want alive only", pub.Status.Ledger)
@@ -161,28 +164,64 @@ func TestARenewedEntryStartsAnew(t *testing.T) {
 	}
 }
 
-func TestAStatusThatIsNotOfTheLatestBudgetIsNotWritten(t *testing.T) {
-	var b *bench
-	approved := false
-	b = newBench(t, interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
-		if !approved { // the webhook is faster
-			approved = true
+// beforeWriting returns calls that have the budget changed by somebody else before it is written the first time.
+func beforeWriting(change func(context.Context, client.Client, *v1alpha1.PodUnavailableBudget) error) interceptor.Funcs {
+	changed := false
+	return interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+		if !changed {
+			changed = true
 			pub := &v1alpha1.PodUnavailableBudget{}
-			if err := c.Get(ctx, web, pub); err != nil {
-				return err
-			}
-			pub.Status.Ledger = append(pub.Status.Ledger, entry("b"))
-			if err := c.SubResource(sub).Update(ctx, pub); err != nil {
+			if err := errors.Join(c.Get(ctx, web, pub), change(ctx, c, pub)); err != nil {
 				return err
 			}
 		}
 		return c.SubResource(sub).Update(ctx, o, opts...)
-	}}, objects(budgetWith(entry("gone")), pod("a", protected()), pod("b", protected()))...)
-	if pub := b.reconcile(t); len(pub.Status.Ledger) != 2 {
-		t.Fatalf("ledger %+v, want what the webhook wrote", pub.Status.Ledger)
+	}}
+}
+
+func TestAnEntryThatIsWrittenMeanwhileStays(t *testing.T) {
+	b := newBench(t, beforeWriting(func(ctx context.Context, c client.Client, pub *v1alpha1.PodUnavailableBudget) error {
+		pub.Status.Ledger[1].Renewals++
+		pub.Status.Ledger = append(pub.Status.Ledger, entry("b"), entry("also gone"))
+		return c.SubResource("status").Update(ctx, pub)
+	}), objects(budgetWith(entry("gone"), entry("gone and asked for again")), pod("a", protected()), pod("b", protected()))...)
+	pub := b.reconcile(t)
+	var left []string
+	for _, entry := range pub.Status.Ledger {
+		left = append(left, entry.Name)
+	}
+	if !slices.Equal(left, []string{"gone and asked for again", "b", "also gone"}) || pub.Status.CurrentAvailable != 1 {
+		t.Errorf("%d are available, ledger %q: want what was proven to be struck out, and nothing that was written since", pub.Status.CurrentAvailable, left)
 	}
 	if pub := b.reconcile(t); len(pub.Status.Ledger) != 1 || pub.Status.Ledger[0].Name != "b" {
 		t.Errorf("ledger %+v, want b", pub.Status.Ledger)
+	}
+}
+
+func TestABudgetWhoseSpecChangesMeanwhileIsCountedAnew(t *testing.T) {
+	b := newBench(t, beforeWriting(func(ctx context.Context, c client.Client, pub *v1alpha1.PodUnavailableBudget) error {
+		pub.Generation++
+		pub.Spec.Selector.MatchLabels["app"] = "other"
+		return c.Update(ctx, pub)
+	}), objects(budgetWith(entry("gone")), pod("a", protected()))...)
+	if pub := b.reconcile(t); len(pub.Status.Ledger) != 1 || pub.Status.ObservedGeneration != 0 {
+		t.Fatalf("%+v was written for another spec than was read", pub.Status)
+	}
+	if pub := b.reconcile(t); len(pub.Status.Ledger) != 0 || pub.Status.ObservedGeneration != 2 || pub.Status.CurrentAvailable != 0 {
+		t.Errorf("%+v", pub.Status)
+	}
+}
+
+func TestEntriesOfAWorkloadThatIsGoneExpire(t *testing.T) {
+	pub := budgetWith(entry("a"))
+	pub.Spec.TargetReference = &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "gone"}
+	b := newBench(t, interceptor.Funcs{}, objects(pub, pod("a", protected()))...)
+	if n := len(b.reconcile(t).Status.Ledger); n != 1 {
+		t.Fatal("nobody knows which pods there are, and the entry was struck out")
+	}
+	b.clock.SetTime(b.clock.Now().Add(2 * time.Minute))
+	if n := len(b.reconcile(t).Status.Ledger); n != 0 {
+		t.Error("the entry does not expire")
 	}
 }
 

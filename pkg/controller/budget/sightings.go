@@ -29,6 +29,10 @@ type sighting struct {
 	unix       int64
 }
 
+func sightingOf(e *v1alpha1.LedgerEntry) sighting {
+	return sighting{e.UID, e.Operation, e.Generation, e.Renewals, e.Time.Unix()}
+}
+
 func newSightings(clock clock.PassiveClock) *sightings {
 	return &sightings{clock: clock, first: map[types.UID]map[sighting]time.Time{}}
 }
@@ -41,8 +45,7 @@ func (s *sightings) ages(pub *v1alpha1.PodUnavailableBudget) []time.Duration {
 	after := make(map[sighting]time.Time, len(pub.Status.Ledger))
 	ages := make([]time.Duration, len(pub.Status.Ledger))
 	for i := range pub.Status.Ledger {
-		e := &pub.Status.Ledger[i]
-		key := sighting{e.UID, e.Operation, e.Generation, e.Renewals, e.Time.Unix()}
+		key := sightingOf(&pub.Status.Ledger[i])
 		first, found := before[key]
 		if !found {
 			first = now
