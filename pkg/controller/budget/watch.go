@@ -19,9 +19,9 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// batchWindow is how long events are gathered before a budget is described: long enough for a burst to be one write, and short enough for a
-// new pod to be protected before it serves.
-const batchWindow = 50 * time.Millisecond
+// batchWindow is how long events are gathered before a budget is described: long enough for a burst to be one write that seldom stands in the
+// way of the webhook's, and short enough for a new pod to be protected before it serves.
+const batchWindow = 200 * time.Millisecond
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
