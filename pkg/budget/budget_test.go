@@ -267,6 +267,12 @@ func requests(name corev1.ResourceName, amount string) func(*corev1.Pod) {
 	}
 }
 
+func deadline(restart corev1.RestartPolicy) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.RestartPolicy, p.Spec.ActiveDeadlineSeconds = restart, ptr.To[int64](600)
+	}
+}
+
 func TestState(t *testing.T) {
 	tests := map[string]struct {
 		pod      *corev1.Pod
@@ -282,8 +288,10 @@ func TestState(t *testing.T) {
 		"one that is taken out is exempt":                           {pod: pod(exempt), want: Exempt},
 		"one without the label is in doubt":                         {pod: pod(unlabelled), want: Doubtful},
 		"one whose spec the kubelet has not seen is in doubt":       {pod: pod(func(p *corev1.Pod) { p.Generation = 3 }), want: Doubtful},
-		"one that runs another tag than it should is in doubt":      {pod: pod(image("web:2")), want: Doubtful},
+		"an image that is reported by another tag proves nothing":   {pod: pod(image("web:2")), want: Available},
 		"an image that is reported by digest proves nothing":        {pod: pod(func(p *corev1.Pod) { p.Status.ContainerStatuses[0].Image = "sha256:abc" }), want: Available},
+		"one that a deadline will end is in doubt":                  {pod: pod(deadline(corev1.RestartPolicyAlways)), want: Doubtful},
+		"one that is to end anyway may have a deadline":             {pod: pod(deadline(corev1.RestartPolicyNever)), want: Available},
 		"a kubelet that reports no generation is taken at its word": {pod: pod(func(p *corev1.Pod) { p.Generation, p.Status.ObservedGeneration = 3, 0 }), want: Available},
 		"one that is to restart for its memory is in doubt": {pod: pod(memory("2Mi"), func(p *corev1.Pod) {
 			p.Status.ContainerStatuses[0].Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Mi")}}
@@ -342,9 +350,11 @@ func TestSettled(t *testing.T) {
 		pod   *corev1.Pod
 		want  bool
 	}{
-		"a deleted pod that is gone, or has left":       {entry: removal, want: true},
+		"a deleted pod that is gone":                    {entry: removal, want: true},
 		"a deleted pod that terminates":                 {entry: removal, pod: pod(deleted), want: true},
 		"a deleted pod that lives is not":               {entry: removal, pod: pod()},
+		"one that was exempted meanwhile is not":        {entry: removal, pod: pod(exempt)},
+		"one that is to leave is not":                   {entry: v1alpha1.LedgerEntry{UID: "p0", Name: "p0", Operation: v1alpha1.OperationLeave}, pod: pod()},
 		"an updated pod that runs the new spec":         {entry: update, pod: pod(), want: true},
 		"an updated pod that is not ready is not":       {entry: update, pod: pod(unready)},
 		"an update that has not happened is not":        {entry: update, pod: pod(func(p *corev1.Pod) { p.Generation, p.Status.ObservedGeneration = 1, 1 })},

@@ -40,14 +40,16 @@ func rank(operation v1alpha1.Operation) int {
 	}
 }
 
-// Settled is true if there is proof of what became of an operation, so that its entry is not needed any more. Pod is the entry's, as it was read
-// after the ledger; nil if it does not exist, or is not one that the budget covers.
+// Settled is true if there is proof of what became of an operation, so that its entry is not needed any more. Pod is the one of the entry; nil if
+// it does not exist any more.
 //
-//   - The pod is gone, terminates or has ended: no entry is needed, since it does not count.
-//   - The budget does not cover the pod any more: likewise.
-//   - A changed pod runs what its new spec says, and is ready.
+//   - A pod that is gone, terminates or has ended needs no entry, since it does not count.
+//   - A changed pod that runs what its new spec says, and is ready, has the change behind it.
+//
+// That the budget does not cover a pod that lives, or the pod is exempt, proves nothing: it may come back before the operation happens. Its entry
+// takes no room meanwhile.
 func Settled(entry *v1alpha1.LedgerEntry, pod *corev1.Pod) bool {
-	if pod == nil || pod.DeletionTimestamp != nil || hasEnded(pod) || IsExempt(pod) {
+	if pod == nil || pod.DeletionTimestamp != nil || hasEnded(pod) {
 		return true
 	}
 	switch entry.Operation {
@@ -74,9 +76,8 @@ func runsItsSpec(pod *corev1.Pod) bool {
 		containersRun(restartableInit(pod.Spec.InitContainers), pod.Status.InitContainerStatuses)
 }
 
-// isOutdated is true if a container surely runs something else than the spec says, and will restart: another tag of the same image, or other
-// amounts of a resource whose change restarts it. What cannot be told counts as up to date, unlike in runsItsSpec: else pods whose runtime
-// reports images in a way of its own would never be available.
+// isOutdated is true if a container will surely restart, because the resources that it runs with are not those of the spec. Nothing is told by its
+// image: a runtime reports any one of the names that the image has on the node.
 func isOutdated(pod *corev1.Pod) bool {
 	if resizing(pod) && mayRestart(pod.Spec.Containers) {
 		return true
@@ -84,13 +85,7 @@ func isOutdated(pod *corev1.Pod) bool {
 	for i := range pod.Spec.Containers {
 		container := &pod.Spec.Containers[i]
 		status := statusOf(container.Name, pod.Status.ContainerStatuses)
-		if status == nil {
-			continue
-		}
-		if otherTag(status.Image, container.Image) {
-			return true
-		}
-		if status.Resources == nil {
+		if status == nil || status.Resources == nil {
 			continue
 		}
 		for _, policy := range container.ResizePolicy {
@@ -111,15 +106,6 @@ func mayRestart(containers []corev1.Container) bool {
 		}
 	}
 	return false
-}
-
-// otherTag is true if both are the same image by name, and their tags differ.
-func otherTag(reported, asked string) bool {
-	a, b := full(reported), full(asked)
-	if strings.Contains(a, "@") || strings.Contains(b, "@") {
-		return false
-	}
-	return a != b && a[:strings.LastIndex(a, ":")] == b[:strings.LastIndex(b, ":")]
 }
 
 func restartableInit(containers []corev1.Container) []corev1.Container {
@@ -156,7 +142,7 @@ func statusOf(name string, statuses []corev1.ContainerStatus) *corev1.ContainerS
 }
 
 // sameImage is true if a runtime that reports the one may have been asked for the other: it fills in registry, repository and tag. Images that
-// are reported by digest alone are not recognised, and their entries expire.
+// are reported by digest or by another of their names are not recognised, and their entries expire.
 func sameImage(reported, asked string) bool {
 	return reported == asked || full(reported) == full(asked)
 }

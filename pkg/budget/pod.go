@@ -14,8 +14,8 @@ type State string
 const (
 	// Available pods serve, and nothing can make them unavailable unasked.
 	Available State = "available"
-	// Doubtful pods may serve, and are not counted: their containers are yet to restart for the latest spec, or they lack the protection label
-	// and could be deleted unasked.
+	// Doubtful pods may serve, and are not counted: their containers are yet to restart for the latest spec, a deadline will end them, or they
+	// lack the protection label and could be deleted unasked.
 	Doubtful State = "doubtful"
 	// Unavailable pods do not serve.
 	Unavailable State = "unavailable"
@@ -52,11 +52,16 @@ func stateOf(pod *corev1.Pod, nodeGone bool) State {
 			return Pending
 		}
 		return Unavailable
-	case !IsProtected(pod), !specObserved(pod), isOutdated(pod):
+	case !IsProtected(pod), !specObserved(pod), isOutdated(pod), endsBySchedule(pod):
 		return Doubtful
 	default:
 		return Available
 	}
+}
+
+// endsBySchedule is true for a pod that is to serve for good and has got a deadline. Templates of such pods have none.
+func endsBySchedule(pod *corev1.Pod) bool {
+	return pod.Spec.ActiveDeadlineSeconds != nil && pod.Spec.RestartPolicy == corev1.RestartPolicyAlways
 }
 
 func hasEnded(pod *corev1.Pod) bool {

@@ -49,8 +49,7 @@ type Count struct {
 	budget.Facts
 	// Pods of the budget as the API server has them, in the order of the facts.
 	Pods []*corev1.Pod
-	// Listed are all pods that the selector picks, also those of other workloads if the budget names one. Nil if the workload that the budget names
-	// does not exist, so that nobody knows the selector.
+	// Listed are all pods that the selector picks, also those of other workloads if the budget names one.
 	Listed []*corev1.Pod
 	// Revision is the resourceVersion of the pods.
 	Revision string

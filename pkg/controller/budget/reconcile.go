@@ -63,6 +63,10 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
+	gone, err := r.gone(ctx, pub)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
 	count, err := r.census.Take(ctx, pub.Namespace, policy, "")
 	if err != nil {
 		return reconcile.Result{}, err
@@ -76,7 +80,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 			return reconcile.Result{}, err
 		}
 	}
-	over, next := r.settle(pub, count)
+	over, next := r.settle(pub, count, gone)
 	done := reconcile.Result{RequeueAfter: next}
 	if (count.Unwatched || count.TargetGone) && (next == 0 || next > lookInterval) {
 		done.RequeueAfter = lookInterval
@@ -111,10 +115,31 @@ func isSameBudget(a, b *v1alpha1.PodUnavailableBudget) bool {
 	return a.UID == b.UID && a.Generation == b.Generation && b.DeletionTimestamp == nil && maps.Equal(a.Annotations, b.Annotations)
 }
 
-// settle finds the entries of which it is proven what became of them, and those that expire; and when the next one may expire, 0 if none can. The
-// proof are the pods, all of which were read after the ledger: one that is not among them is gone, or not the budget's any more. If none could be
-// read, because nobody knows any more which they are, nothing is proven.
-func (r *reconciler) settle(pub *v1alpha1.PodUnavailableBudget, count *census.Count) (over settled, next time.Duration) {
+// gone are the pods of the ledger that do not exist any more. It is found out before the pods of the budget are read, so that none of these is among
+// those of any later revision. What the cache still has is not asked about: an event comes when it is gone.
+func (r *reconciler) gone(ctx context.Context, pub *v1alpha1.PodUnavailableBudget) (map[types.UID]bool, error) {
+	gone := map[types.UID]bool{}
+	for i := range pub.Status.Ledger {
+		entry := &pub.Status.Ledger[i]
+		name := types.NamespacedName{Namespace: pub.Namespace, Name: entry.Name}
+		for _, reader := range []client.Reader{r.cached, r.live} {
+			pod := &corev1.Pod{}
+			err := reader.Get(ctx, name, pod)
+			if err != nil && !apierrors.IsNotFound(err) {
+				return nil, fmt.Errorf("reading pod %s: %w", name, err)
+			}
+			gone[entry.UID] = err != nil || pod.UID != entry.UID
+			if !gone[entry.UID] {
+				break
+			}
+		}
+	}
+	return gone, nil
+}
+
+// settle finds the entries of which it is proven what became of them, and those that expire; and when the next one may expire, 0 if none can. All
+// proof is older than the pods that were counted, or is one of them.
+func (r *reconciler) settle(pub *v1alpha1.PodUnavailableBudget, count *census.Count, gone map[types.UID]bool) (over settled, next time.Duration) {
 	listed := make(map[types.UID]*corev1.Pod, len(count.Listed))
 	for _, pod := range count.Listed {
 		listed[pod.UID] = pod
@@ -126,7 +151,7 @@ func (r *reconciler) settle(pub *v1alpha1.PodUnavailableBudget, count *census.Co
 		pod := listed[entry.UID]
 		left := r.expiry - ages[i]
 		switch {
-		case count.Listed != nil && model.Settled(entry, pod):
+		case pod != nil && model.Settled(entry, pod), gone[entry.UID]:
 			over[sightingOf(entry)] = proven
 		case left <= 0 && (pod == nil || model.MayExpire(pod)):
 			over[sightingOf(entry)] = expired
