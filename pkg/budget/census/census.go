@@ -125,9 +125,13 @@ func (c *Census) takeOfTarget(ctx context.Context, o *owners, name types.Namespa
 	if err := reading.Wait(); err != nil {
 		return nil, err
 	}
+	if target.uid == "" { // there is no such object, or no such kind
+		target.gone, target.unread = true, false
+	}
+	target.parent = nil // whoever owns the workload does not matter
 	count := &Count{Selector: target.selector, TargetGone: target.gone}
 	count.add(target)
-	if target.gone && target.uid == "" {
+	if target.uid == "" {
 		count.Selector = labels.Nothing()
 		return count, nil
 	}
@@ -372,7 +376,8 @@ func (o *owners) read(ctx context.Context, kind schema.GroupVersionKind, name st
 	case apierrors.IsNotFound(err):
 		result.gone = true
 		return result, nil
-	case meta.IsNoMatchError(err):
+	case meta.IsNoMatchError(err), uid != "" && apierrors.IsForbidden(err):
+		// What is below it tells. Only who names it as the target must be told that Berth may not read it.
 		result.unread = true
 		return result, nil
 	case err != nil:
@@ -471,7 +476,7 @@ func (o *owners) readScale(ctx context.Context, result *owner, object client.Obj
 	scale.SetGroupVersionKind(autoscalingv1.SchemeGroupVersion.WithKind("Scale"))
 	err := o.census.Scales.Get(ctx, named, scale)
 	switch {
-	case apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
+	case apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err), apierrors.IsForbidden(err):
 		result.unread = true
 		return nil
 	case err != nil:

@@ -1,0 +1,118 @@
+package census
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/berth-project/berth/pkg/budget"
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+)
+
+func ownedBy(apiVersion, kind, name string, uid types.UID) []metav1.OwnerReference {
+	return []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: name, UID: uid, Controller: ptr.To(true)}}
+}
+
+// operated is a census of a Deployment of 3 that an object of somebody's kind owns, with two pods. Reading that object fails.
+func operated(t *testing.T, failure error) *Census {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	of := func(name string, owners []metav1.OwnerReference) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), OwnerReferences: owners, Labels: map[string]string{"app": "web"}}
+	}
+	selector := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
+		&appsv1.Deployment{ObjectMeta: of("web", ownedBy("example.com/v1", "Site", "site", "site")), Spec: appsv1.DeploymentSpec{Replicas: ptr.To(int32(3)), Selector: selector}},
+		&appsv1.ReplicaSet{ObjectMeta: of("rs", ownedBy("apps/v1", "Deployment", "web", "web")), Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To(int32(3)), Selector: selector}},
+		&corev1.Pod{ObjectMeta: of("a", ownedBy("apps/v1", "ReplicaSet", "rs", "rs"))},
+		&corev1.Pod{ObjectMeta: of("b", ownedBy("apps/v1", "ReplicaSet", "rs", "rs"))},
+	).WithInterceptorFuncs(interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		if o.GetObjectKind().GroupVersionKind().Group == "example.com" {
+			return failure
+		}
+		return c.Get(ctx, key, o, opts...)
+	}}).Build()
+	return &Census{Live: c, Scales: c.SubResource("scale"), Nodes: c}
+}
+
+var (
+	forbidden = apierrors.NewForbidden(schema.GroupResource{Group: "example.com", Resource: "sites"}, "site", errors.New("no rule"))
+	noSuch    = &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "example.com", Kind: "Site"}}
+)
+
+func compiled(t *testing.T, spec v1alpha1.PodUnavailableBudgetSpec) *budget.Policy {
+	t.Helper()
+	spec.MaxUnavailable = ptr.To(intstr.FromInt32(1))
+	policy, errs := budget.Compile(&v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}, Spec: spec})
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	return policy
+}
+
+func TestAnOwnerThatCannotBeReadLeavesTheOneBelowIt(t *testing.T) {
+	specs := map[string]v1alpha1.PodUnavailableBudgetSpec{
+		"selector":  {Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}},
+		"targetRef": {TargetReference: &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}},
+	}
+	for name, spec := range specs {
+		for _, failure := range []error{forbidden, noSuch} {
+			t.Run(name, func(t *testing.T) {
+				count, err := operated(t, failure).Take(t.Context(), "ns", compiled(t, spec), "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(count.Pods) != 2 || len(count.Workloads) != 1 || count.Workloads[0].Replicas != 3 {
+					t.Errorf("%d pods of %+v, want 2 of the Deployment's 3", len(count.Pods), count.Workloads)
+				}
+			})
+		}
+	}
+}
+
+func TestATarget(t *testing.T) {
+	tests := map[string]struct {
+		target v1alpha1.TargetReference
+		err    error
+		gone   bool
+	}{
+		"that does not exist":         {target: v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "none"}, gone: true},
+		"of a kind that is not there": {target: v1alpha1.TargetReference{APIVersion: "example.com/v1", Kind: "Site", Name: "site"}, err: noSuch, gone: true},
+		"that Berth may not read":     {target: v1alpha1.TargetReference{APIVersion: "example.com/v1", Kind: "Site", Name: "site"}, err: forbidden},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			count, err := operated(t, tc.err).Take(t.Context(), "ns", compiled(t, v1alpha1.PodUnavailableBudgetSpec{TargetReference: &tc.target}), "")
+			if !tc.gone {
+				if !apierrors.IsForbidden(err) {
+					t.Errorf("got %v, want it to be forbidden", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !count.TargetGone || len(count.Pods) != 0 || len(count.Unread) != 0 {
+				t.Errorf("%+v, want nothing but that the target is gone", count)
+			}
+		})
+	}
+}
