@@ -159,6 +159,7 @@ func (s *store) decideOnce(ctx context.Context, name types.NamespacedName, reque
 	pub, err := s.read(ctx, name, requests, counted)
 	if apierrors.IsNotFound(err) || err == nil && pub.DeletionTimestamp != nil {
 		s.last.Delete(name)
+		s.census.Forget(name)
 		return verdicts, nil
 	}
 	if err != nil {

@@ -164,6 +164,9 @@ func (c *Count) add(o *owner) {
 	c.Workloads = append(c.Workloads, budget.Workload{Name: o.kind.Kind + " " + o.name, Replicas: o.replicas, Gone: o.gone})
 }
 
+// Forget is told that a budget does not exist any more.
+func (c *Census) Forget(name types.NamespacedName) { c.hints.Delete(name) }
+
 // list reads the pods that the selector picks. Without a resourceVersion the API server answers with what is committed.
 func (c *Census) list(ctx context.Context, count *Count, namespace, atLeast string) ([]*corev1.Pod, error) {
 	options := &client.ListOptions{Namespace: namespace, LabelSelector: count.Selector}

@@ -30,11 +30,11 @@ func describe(pub *v1alpha1.PodUnavailableBudget, policy *model.Policy, count *c
 	return status
 }
 
-// invalid is the status of a budget that cannot be used. It protects nothing.
-func invalid(pub *v1alpha1.PodUnavailableBudget, err error, now metav1.Time) v1alpha1.PodUnavailableBudgetStatus {
+// unusable is the status of a budget that cannot be enforced as it is.
+func unusable(pub *v1alpha1.PodUnavailableBudget, reason v1alpha1.Reason, message string, now metav1.Time) v1alpha1.PodUnavailableBudgetStatus {
 	status := *pub.Status.DeepCopy()
 	status.ObservedGeneration = pub.Generation
-	c := condition{v1alpha1.ConditionEnforcing, metav1.ConditionFalse, v1alpha1.ReasonInvalidBudget, "protects nothing until it is corrected: " + err.Error()}
+	c := condition{v1alpha1.ConditionEnforcing, metav1.ConditionFalse, reason, message}
 	c.set(&status.Conditions, pub.Generation, now)
 	return status
 }

@@ -18,9 +18,9 @@ import (
 // concurrentPatches is how many pods are labelled at a time.
 const concurrentPatches = 8
 
-// protect puts the protection label on pods that lack it.
+// protect puts the protection label on pods that lack it. One that refuses it does not keep the others from it.
 func (r *reconciler) protect(ctx context.Context, pods []*corev1.Pod) error {
-	patching, patchCtx := errgroup.WithContext(ctx)
+	var patching errgroup.Group
 	patching.SetLimit(concurrentPatches)
 	for _, pod := range pods {
 		if !needsProtection(pod) {
@@ -28,7 +28,7 @@ func (r *reconciler) protect(ctx context.Context, pods []*corev1.Pod) error {
 		}
 		patching.Go(func() error {
 			patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q}}}`, v1alpha1.ProtectedLabel, v1alpha1.ProtectedValue)
-			return r.patch(patchCtx, pod, patch)
+			return r.patch(ctx, pod, patch)
 		})
 	}
 	return patching.Wait()
@@ -56,11 +56,11 @@ func (r *reconciler) unprotect(ctx context.Context, namespace string) error {
 	for i := range pubs.Items {
 		extent, found := r.extent.of(client.ObjectKeyFromObject(&pubs.Items[i]))
 		if !found || extent.generation != pubs.Items[i].Generation {
-			return nil // its own turn comes
+			return nil // its own turn comes, and with it this one
 		}
 		known = append(known, extent)
 	}
-	patching, patchCtx := errgroup.WithContext(ctx)
+	var patching errgroup.Group
 	patching.SetLimit(concurrentPatches)
 	for i := range pods.Items {
 		pod := &pods.Items[i]
@@ -70,7 +70,7 @@ func (r *reconciler) unprotect(ctx context.Context, namespace string) error {
 		patching.Go(func() error {
 			// With the resourceVersion, for the pod may have changed into one that a budget covers.
 			patch := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q,"labels":{%q:null}}}`, pod.ResourceVersion, v1alpha1.ProtectedLabel)
-			return r.patch(patchCtx, pod, patch)
+			return r.patch(ctx, pod, patch)
 		})
 	}
 	return patching.Wait()

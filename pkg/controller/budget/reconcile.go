@@ -2,6 +2,7 @@ package budget
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"time"
@@ -40,71 +41,92 @@ type reconciler struct {
 
 var _ reconcile.Reconciler = &reconciler{}
 
-// Reconcile reads the budget, and after it what it covers, protects new pods, strikes out what is proven, and writes what is new.
+// Reconcile reads the budget, and after it what it covers, protects new pods, strikes out what is proven, and writes what is new. A request without
+// a name is about the pods of a namespace that are in no budget.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	if request.Name == "" {
+		return reconcile.Result{}, r.unprotect(ctx, request.Namespace)
+	}
 	pub := &v1alpha1.PodUnavailableBudget{}
 	err := r.live.Get(ctx, request.NamespacedName, pub)
 	if apierrors.IsNotFound(err) {
 		r.extent.forget(request.NamespacedName)
+		r.seen.forget(request.NamespacedName)
+		r.census.Forget(request.NamespacedName)
 		return reconcile.Result{}, r.unprotect(ctx, request.Namespace)
 	}
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("reading the budget: %w", err)
 	}
 	if pub.DeletionTimestamp != nil {
-		r.seen.forget(pub.UID)
 		return reconcile.Result{}, nil
 	}
 	policy, errs := model.Compile(pub)
 	if len(errs) > 0 {
-		err := r.publish(ctx, pub, invalid(pub, errs.ToAggregate(), r.now()))
-		if apierrors.IsConflict(err) {
-			return reconcile.Result{RequeueAfter: batchWindow}, nil
-		}
-		return reconcile.Result{}, client.IgnoreNotFound(err)
+		return outcome(r.publish(ctx, pub, unusable(pub, v1alpha1.ReasonInvalidBudget, "protects nothing until it is corrected: "+errs.ToAggregate().Error(), r.now())))
 	}
 	gone, err := r.gone(ctx, pub)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	count, err := r.census.Take(ctx, pub.Namespace, policy, "")
+	if apierrors.IsForbidden(err) { // by a right that is missing, of which no event tells when it is there
+		status := unusable(pub, v1alpha1.ReasonReadFailed, "no further pod is protected until it can be read what there is: "+err.Error(), r.now())
+		return reconcile.Result{}, errors.Join(err, r.publish(ctx, pub, status))
+	}
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	r.extent.set(request.NamespacedName, pub.Generation, count)
-	if err := r.protect(ctx, count.Pods); err != nil {
-		return reconcile.Result{}, err
-	}
-	if pub.Status.ObservedGeneration != pub.Generation || len(pub.Status.Conditions) == 0 {
-		if err := r.unprotect(ctx, request.Namespace); err != nil {
-			return reconcile.Result{}, err
-		}
+	// A label that cannot be written is reported, and keeps nothing else from being done.
+	isNew := r.extent.set(request.NamespacedName, pub.Generation, count)
+	failed := r.protect(ctx, count.Pods)
+	if isNew {
+		failed = errors.Join(failed, r.unprotect(ctx, request.Namespace))
 	}
 	over, next := r.settle(pub, count, gone)
-	done := reconcile.Result{RequeueAfter: next}
-	if (count.Unwatched || count.TargetGone) && (next == 0 || next > lookInterval) {
-		done.RequeueAfter = lookInterval
+	if err := errors.Join(failed, r.conclude(ctx, pub, policy, count, over)); err != nil {
+		return outcome(err)
 	}
-	for attempt := 1; ; attempt++ {
+	if (count.Unwatched || count.TargetGone) && (next == 0 || next > lookInterval) {
+		next = lookInterval
+	}
+	return reconcile.Result{RequeueAfter: next}, nil
+}
+
+// outcome has a budget that was written by somebody else looked at again soon, and forgets about one that was deleted meanwhile.
+func outcome(err error) (reconcile.Result, error) {
+	if errors.Is(err, errChanged) || apierrors.IsConflict(err) {
+		return reconcile.Result{RequeueAfter: batchWindow}, nil
+	}
+	return reconcile.Result{}, client.IgnoreNotFound(err)
+}
+
+// errChanged is returned by conclude if what was read is not good enough any more for the budget that there is.
+var errChanged = errors.New("the budget has changed meanwhile")
+
+// conclude writes the status, and its news, for the pods that were read. If the webhook was faster it writes it for the budget as it is then: what is
+// known of the pods, and by them of entries that are still as they were, is as true as it was.
+func (r *reconciler) conclude(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, policy *model.Policy, count *census.Count, over settled) error {
+	for range maxAttempts {
 		ledger, gone := over.strikeOut(pub.Status.Ledger)
 		err := r.publish(ctx, pub, describe(pub, policy, count, ledger, r.now()))
 		if err == nil {
 			r.report(ctx, pub, gone)
-			return done, nil
+			return nil
 		}
 		if !apierrors.IsConflict(err) {
-			return reconcile.Result{}, client.IgnoreNotFound(err)
+			return err
 		}
-		// The webhook was faster. What is known of the pods, and by them of entries that are still as they were, is as true as it was.
 		latest := &v1alpha1.PodUnavailableBudget{}
-		if err := r.live.Get(ctx, request.NamespacedName, latest); err != nil {
-			return reconcile.Result{}, client.IgnoreNotFound(err)
+		if err := r.live.Get(ctx, client.ObjectKeyFromObject(pub), latest); err != nil {
+			return fmt.Errorf("reading the budget again: %w", err)
 		}
-		if attempt == maxAttempts || !isSameBudget(pub, latest) {
-			return reconcile.Result{RequeueAfter: batchWindow}, nil
+		if !isSameBudget(pub, latest) {
+			break
 		}
 		pub = latest
 	}
+	return errChanged
 }
 
 // maxAttempts is how often a status is written for the pods that were read once.

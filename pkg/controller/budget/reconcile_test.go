@@ -9,6 +9,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -23,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	model "github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/budget/census"
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
@@ -230,8 +232,17 @@ func TestEntriesOfAWorkloadThatIsGoneExpire(t *testing.T) {
 	}
 }
 
+func isLabelled(t *testing.T, b *bench, name string) bool {
+	t.Helper()
+	pod := &corev1.Pod{}
+	if err := b.client.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: name}, pod); err != nil {
+		t.Fatal(err)
+	}
+	return model.IsProtected(pod)
+}
+
 func TestTheLabelIsTakenOffOncePodsAreInNoBudget(t *testing.T) {
-	b := newBench(t, interceptor.Funcs{}, objects(budgetWith(), pod("a", protected()))...)
+	b := newBench(t, interceptor.Funcs{}, objects(budgetWith(entry("a")), pod("a", protected()))...)
 	pub := b.reconcile(t)
 	if err := b.client.Delete(t.Context(), pub); err != nil {
 		t.Fatal(err)
@@ -239,12 +250,78 @@ func TestTheLabelIsTakenOffOncePodsAreInNoBudget(t *testing.T) {
 	if _, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: web}); err != nil {
 		t.Fatal(err)
 	}
-	a := &corev1.Pod{}
-	if err := b.client.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "a"}, a); err != nil {
+	if isLabelled(t, b, "a") {
+		t.Error("it is still there")
+	}
+	if len(b.seen.first) > 0 {
+		t.Errorf("%v is remembered of a budget that is gone", b.seen.first)
+	}
+}
+
+func TestTheLabelIsTakenOffOfPodsWhoseBudgetWasDeletedWhileNobodyLooked(t *testing.T) {
+	left := pod("left", map[string]string{"app": "gone", v1alpha1.ProtectedLabel: v1alpha1.ProtectedValue})
+	objects := objects(budgetWith(), pod("a", protected()), left)
+	t.Run("the only one", func(t *testing.T) {
+		b := newBench(t, interceptor.Funcs{}, objects[1:]...)
+		names := b.ofPod(t.Context(), left)
+		if !slices.Equal(names, []string{""}) {
+			t.Fatalf("got %q, want the namespace to be looked through", names)
+		}
+		if _, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "ns"}}); err != nil {
+			t.Fatal(err)
+		}
+		if isLabelled(t, b, "left") {
+			t.Error("it is still there")
+		}
+	})
+	t.Run("one of several", func(t *testing.T) {
+		b := newBench(t, interceptor.Funcs{}, objects...)
+		b.reconcile(t)
+		b.restart()
+		b.reconcile(t)
+		if isLabelled(t, b, "left") || !isLabelled(t, b, "a") {
+			t.Error("the label is to be on the pods of the budget, and on no others")
+		}
+	})
+}
+
+func TestAPodThatCannotBeLabelledHoldsNothingElseUp(t *testing.T) {
+	b := newBench(t, interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+		if o.GetName() == "refused" {
+			return errors.New("refused by somebody's policy")
+		}
+		return c.Patch(ctx, o, patch, opts...)
+	}}, objects(budgetWith(entry("gone")), pod("refused", map[string]string{"app": "web"}), pod("a", map[string]string{"app": "web"}))...)
+	if _, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: web}); err == nil {
+		t.Error("nobody is told, and nothing is tried again")
+	}
+	pub := &v1alpha1.PodUnavailableBudget{}
+	if err := b.client.Get(t.Context(), web, pub); err != nil {
 		t.Fatal(err)
 	}
-	if _, found := a.Labels[v1alpha1.ProtectedLabel]; found {
-		t.Error("it is still there")
+	expectLedger(t, pub)
+	if meta.IsStatusConditionTrue(pub.Status.Conditions, v1alpha1.ConditionEnforcing) || !isLabelled(t, b, "a") {
+		t.Errorf("%+v: the other pod is to be protected, and the status is to say that one is not", pub.Status.Conditions)
+	}
+}
+
+func TestABudgetOfWhatBerthMayNotReadSaysSo(t *testing.T) {
+	pub := budgetWith()
+	pub.Spec.TargetReference = &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+	b := newBench(t, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		if _, is := o.(*appsv1.Deployment); is {
+			return apierrors.NewForbidden(appsv1.Resource("deployments"), key.Name, errors.New("no rule"))
+		}
+		return c.Get(ctx, key, o, opts...)
+	}}, objects(pub, pod("a", protected()))...)
+	if _, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: web}); !apierrors.IsForbidden(err) {
+		t.Errorf("got %v, want it to be tried again", err)
+	}
+	if err := b.client.Get(t.Context(), web, pub); err != nil {
+		t.Fatal(err)
+	}
+	if c := meta.FindStatusCondition(pub.Status.Conditions, v1alpha1.ConditionEnforcing); c == nil || c.Reason != string(v1alpha1.ReasonReadFailed) {
+		t.Errorf("%+v", c)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
@@ -17,7 +18,13 @@ type sightings struct {
 	clock clock.PassiveClock
 
 	mu    sync.Mutex
-	first map[types.UID]map[sighting]time.Time // by budget
+	first map[types.NamespacedName]seenLedger
+}
+
+// seenLedger is what was seen of the ledger of one budget, and not of another that had the name before.
+type seenLedger struct {
+	budget types.UID
+	first  map[sighting]time.Time
 }
 
 // sighting is an entry as it was written: a renewed one is another.
@@ -34,31 +41,35 @@ func sightingOf(e *v1alpha1.LedgerEntry) sighting {
 }
 
 func newSightings(clock clock.PassiveClock) *sightings {
-	return &sightings{clock: clock, first: map[types.UID]map[sighting]time.Time{}}
+	return &sightings{clock: clock, first: map[types.NamespacedName]seenLedger{}}
 }
 
 // ages is how long each entry of the budget's ledger has been known. Entries that are not in the ledger are forgotten.
 func (s *sightings) ages(pub *v1alpha1.PodUnavailableBudget) []time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now, before := s.clock.Now(), s.first[pub.UID]
+	name := client.ObjectKeyFromObject(pub)
+	now, before := s.clock.Now(), s.first[name]
+	if before.budget != pub.UID {
+		before = seenLedger{}
+	}
 	after := make(map[sighting]time.Time, len(pub.Status.Ledger))
 	ages := make([]time.Duration, len(pub.Status.Ledger))
 	for i := range pub.Status.Ledger {
 		key := sightingOf(&pub.Status.Ledger[i])
-		first, found := before[key]
+		first, found := before.first[key]
 		if !found {
 			first = now
 		}
 		after[key] = first
 		ages[i] = now.Sub(first)
 	}
-	s.first[pub.UID] = after
+	s.first[name] = seenLedger{pub.UID, after}
 	return ages
 }
 
-func (s *sightings) forget(budget types.UID) {
+func (s *sightings) forget(name types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.first, budget)
+	delete(s.first, name)
 }

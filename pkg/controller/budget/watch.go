@@ -59,12 +59,17 @@ func (d delayed) Generic(context.Context, event.GenericEvent, queue) {}
 
 func itself(_ context.Context, object client.Object) []string { return []string{object.GetName()} }
 
-// ofPod are the budgets whose numbers a pod may change.
+// ofPod are the budgets whose numbers a pod may change. A pod that is protected and in none, because its budget was deleted while nobody looked,
+// has the namespace looked through.
 func (r *reconciler) ofPod(ctx context.Context, pod client.Object) []string {
-	return r.budgetsOf(ctx, pod.GetNamespace(), func(name types.NamespacedName) bool {
+	names := r.budgetsOf(ctx, pod.GetNamespace(), func(name types.NamespacedName) bool {
 		extent, known := r.extent.of(name)
 		return !known || extent.selector.Matches(labels.Set(pod.GetLabels())) || extent.pods.Has(pod.GetUID())
 	})
+	if _, protected := pod.GetLabels()[v1alpha1.ProtectedLabel]; protected && len(names) == 0 {
+		return []string{""}
+	}
+	return names
 }
 
 // ofWorkload are all budgets of the namespace: which of them have pods of the workload would take longer to find out than to count anew.
@@ -108,14 +113,17 @@ func (e *extents) of(name types.NamespacedName) (extent, bool) {
 	return known, found
 }
 
-func (e *extents) set(name types.NamespacedName, generation int64, count *census.Count) {
+// set is true if nothing was known of the budget as it is now.
+func (e *extents) set(name types.NamespacedName, generation int64, count *census.Count) (isNew bool) {
 	pods := sets.New[types.UID]()
 	for _, pod := range count.Pods {
 		pods.Insert(pod.UID)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	before, known := e.known[name]
 	e.known[name] = extent{generation, count.Selector, pods}
+	return !known || before.generation != generation
 }
 
 func (e *extents) forget(name types.NamespacedName) {
