@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -24,8 +23,7 @@ import (
 
 // Guard decides.
 type Guard struct {
-	// live reads from the API server.
-	live       client.Reader
+	registry   *registry
 	namespaces *namespaces
 	// cached finds the budgets of a namespace. What it finds is read again before it counts.
 	cached client.Reader
@@ -48,27 +46,26 @@ type Request struct {
 }
 
 // Decide says whether the operation may go on. Every budget of the pod must agree, and has it in its ledger if they all do; an error is no
-// answer. A pod under several budgets is tried on all of them before it is recorded in the first.
+// answer.
+//
+// The budgets that the cache has are asked at once. A cache that does not know one yet must not open the door, so that those of the namespace are read
+// meanwhile, and any that the cache did not have is asked after the others.
 func (g *Guard) Decide(ctx context.Context, request Request) (budget.Verdict, error) {
-	names, err := g.budgetsOf(ctx, request.Pod)
+	cached, err := g.cachedBudgets(ctx, request.Pod)
 	if err != nil {
 		return budget.Verdict{}, err
 	}
-	answer := budget.Verdict{Allowed: true, Reason: v1alpha1.ReasonNotProtected}
-	if len(names) > 1 && !request.DryRun {
-		trial := request
-		trial.DryRun = true
-		if verdict, err := g.decideAll(ctx, names, trial); err != nil || !verdict.Allowed {
-			return verdict, err
-		}
+	protected := budget.IsProtected(request.Pod)
+	var reading *reading
+	if protected {
+		reading = g.registry.ask(request.Pod.Namespace)
 	}
-	if len(names) > 0 {
-		if answer, err = g.decideAll(ctx, names, request); err != nil {
-			return budget.Verdict{}, err
-		}
+	answer, err := g.decideAll(ctx, cached, request)
+	if err == nil && answer.Allowed && protected {
+		answer, err = g.decideMissing(ctx, reading, cached, request, answer)
 	}
-	if answer.Allowed {
-		return answer, nil
+	if err != nil || answer.Allowed {
+		return answer, err
 	}
 	// No budget may stop a namespace from going.
 	terminating, err := g.namespaces.isTerminating(ctx, request.Pod.Namespace)
@@ -81,7 +78,36 @@ func (g *Guard) Decide(ctx context.Context, request Request) (budget.Verdict, er
 	return answer, nil
 }
 
+// decideMissing asks the budgets that were read and that nobody has asked yet.
+func (g *Guard) decideMissing(ctx context.Context, reading *reading, asked []types.NamespacedName, request Request, answer budget.Verdict) (budget.Verdict, error) {
+	all, err := reading.covering(ctx, request.Pod)
+	if err != nil {
+		return budget.Verdict{}, err
+	}
+	missing := slices.DeleteFunc(all, func(name types.NamespacedName) bool { return slices.Contains(asked, name) })
+	if len(missing) == 0 {
+		return answer, nil
+	}
+	verdict, err := g.decideAll(ctx, missing, request)
+	if err != nil || !verdict.Allowed || verdict.Reason != v1alpha1.ReasonNotProtected {
+		return verdict, err
+	}
+	return answer, nil
+}
+
+// decideAll asks one budget after the other. Several are tried before the first of them records anything.
 func (g *Guard) decideAll(ctx context.Context, names []types.NamespacedName, request Request) (budget.Verdict, error) {
+	if len(names) > 1 && !request.DryRun {
+		trial := request
+		trial.DryRun = true
+		if verdict, err := g.decideEach(ctx, names, trial); err != nil || !verdict.Allowed {
+			return verdict, err
+		}
+	}
+	return g.decideEach(ctx, names, request)
+}
+
+func (g *Guard) decideEach(ctx context.Context, names []types.NamespacedName, request Request) (budget.Verdict, error) {
 	answer := budget.Verdict{Allowed: true, Reason: v1alpha1.ReasonNotProtected}
 	for _, name := range names {
 		verdict, err := g.lines.ask(ctx, name, request)
@@ -98,40 +124,14 @@ func (g *Guard) decideAll(ctx context.Context, names []types.NamespacedName, req
 	return answer, nil
 }
 
-// budgetsOf are the budgets that may cover the pod, by name, so that all processes ask them in the same order. Which of them do is known once
-// they are read live. A cache that does not know a budget yet must not open the door: a protected pod for which it knows none is looked up live.
-func (g *Guard) budgetsOf(ctx context.Context, pod *corev1.Pod) ([]types.NamespacedName, error) {
-	names, err := g.candidates(ctx, g.cached, pod)
-	if err != nil || len(names) > 0 || !budget.IsProtected(pod) {
-		return names, err
-	}
-	return g.candidates(ctx, g.live, pod)
-}
-
-func (g *Guard) candidates(ctx context.Context, reader client.Reader, pod *corev1.Pod) ([]types.NamespacedName, error) {
+// cachedBudgets are the budgets that may cover the pod, as far as the cache has them.
+func (g *Guard) cachedBudgets(ctx context.Context, pod *corev1.Pod) ([]types.NamespacedName, error) {
 	var pubs v1alpha1.PodUnavailableBudgetList
 	// Objects from a cache are shared and are only read.
-	if err := reader.List(ctx, &pubs, client.InNamespace(pod.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+	if err := g.cached.List(ctx, &pubs, client.InNamespace(pod.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing the budgets of namespace %s: %w", pod.Namespace, err)
 	}
-	var names []types.NamespacedName
-	for i := range pubs.Items {
-		pub := &pubs.Items[i]
-		if mayCover(pub, pod) {
-			names = append(names, client.ObjectKeyFromObject(pub))
-		}
-	}
-	slices.SortFunc(names, func(a, b types.NamespacedName) int { return strings.Compare(a.Name, b.Name) })
-	return names, nil
-}
-
-// mayCover is true if the budget's selector picks the pod, or if its workload has to be asked.
-func mayCover(pub *v1alpha1.PodUnavailableBudget, pod *corev1.Pod) bool {
-	policy, errs := budget.Compile(pub)
-	if len(errs) > 0 {
-		return false // the controller says so in the budget's conditions
-	}
-	return policy.Target != nil || policy.Selector.Matches(labels.Set(pod.Labels))
+	return covering(&pubs, pod), nil
 }
 
 // store is what a line needs of the API server.

@@ -185,11 +185,9 @@ func TestReviews(t *testing.T) {
 		return r
 	}
 	remove := review(admissionv1.Delete, "", pod(1), nil) // an item of a collection has no name
-	evict := func(change func(*policyv1.Eviction)) admissionv1.AdmissionRequest {
-		e := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "web-1", Namespace: "ns"}}
-		change(e)
-		r := review(admissionv1.Create, "eviction", nil, e)
-		r.Name = "web-1"
+	evict := func(name string, options *metav1.DeleteOptions) admissionv1.AdmissionRequest {
+		r := review(admissionv1.Create, "eviction", nil, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", Labels: map[string]string{v1alpha1.ProtectedLabel: ""}}, DeleteOptions: options})
+		r.Name = name
 		return r
 	}
 	by := func(user string, groups ...string) admissionv1.AdmissionRequest {
@@ -199,27 +197,25 @@ func TestReviews(t *testing.T) {
 	}
 	tests := map[string]struct {
 		request admissionv1.AdmissionRequest
-		refused bool
+		code    int32 // 0 if it is let through
 	}{
-		"a deletion":                       {request: remove, refused: true},
-		"an eviction":                      {request: evict(func(*policyv1.Eviction) {}), refused: true},
-		"an eviction of another pod's UID": {request: evict(func(e *policyv1.Eviction) { e.DeleteOptions = metav1.NewPreconditionDeleteOptions("old") })},
-		"an eviction of no pod": {request: func() admissionv1.AdmissionRequest {
-			r := evict(func(*policyv1.Eviction) {})
-			r.Name = "none"
-			return r
-		}()},
-		"a new image":                         {request: review(admissionv1.Update, "", pod(1), with(func(p *corev1.Pod) { p.Spec.Containers[0].Image = "web:2" })), refused: true},
-		"an update of nothing that restarts":  {request: review(admissionv1.Update, "", pod(1), with(func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b"} }))},
-		"a resize in place":                   {request: review(admissionv1.Update, "resize", pod(1), pod(1))},
-		"a status":                            {request: review(admissionv1.Update, "status", pod(1), pod(1))},
-		"a pod that terminates":               {request: review(admissionv1.Delete, "", with(func(p *corev1.Pod) { p.DeletionTimestamp = ptr.To(metav1.Now()) }), nil)},
-		"a pod that has failed":               {request: review(admissionv1.Delete, "", with(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), nil)},
-		"a mirror pod":                        {request: review(admissionv1.Delete, "", with(func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }), nil)},
-		"a kubelet":                           {request: by("system:node:n", "system:nodes")},
-		"the namespace controller":            {request: by("system:serviceaccount:kube-system:namespace-controller")},
-		"the collector of pods without nodes": {request: by("system:serviceaccount:kube-system:pod-garbage-collector")},
-		"the ReplicaSet controller":           {request: by("system:serviceaccount:kube-system:replicaset-controller"), refused: true},
+		"a deletion":                            {request: remove, code: 429},
+		"an eviction":                           {request: evict("web-1", metav1.NewPreconditionDeleteOptions("web-1")), code: 429},
+		"an eviction of another pod's UID":      {request: evict("web-1", metav1.NewPreconditionDeleteOptions("old"))},
+		"an eviction that may be of any pod":    {request: evict("web-0", nil), code: 429}, // although this one is let through
+		"an eviction of a pod that is gone":     {request: evict("none", metav1.NewPreconditionDeleteOptions("old"))},
+		"an eviction of what may come any time": {request: evict("none", nil), code: 404},
+		"a new image":                           {request: review(admissionv1.Update, "", pod(1), with(func(p *corev1.Pod) { p.Spec.Containers[0].Image = "web:2" })), code: 429},
+		"an update of nothing that restarts":    {request: review(admissionv1.Update, "", pod(1), with(func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b"} }))},
+		"a resize in place":                     {request: review(admissionv1.Update, "resize", pod(1), pod(1))},
+		"a status":                              {request: review(admissionv1.Update, "status", pod(1), pod(1))},
+		"a pod that terminates":                 {request: review(admissionv1.Delete, "", with(func(p *corev1.Pod) { p.DeletionTimestamp = ptr.To(metav1.Now()) }), nil)},
+		"a pod that has failed":                 {request: review(admissionv1.Delete, "", with(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), nil)},
+		"a mirror pod":                          {request: review(admissionv1.Delete, "", with(func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }), nil)},
+		"a kubelet":                             {request: by("system:node:n", "system:nodes")},
+		"the namespace controller":              {request: by("system:serviceaccount:kube-system:namespace-controller")},
+		"the collector of pods without nodes":   {request: by("system:serviceaccount:kube-system:pod-garbage-collector")},
+		"the ReplicaSet controller":             {request: by("system:serviceaccount:kube-system:replicaset-controller"), code: 429},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -228,13 +224,13 @@ func TestReviews(t *testing.T) {
 			decide(t, g, 0) // takes what there is
 			h := &podHandler{guard: g, decoder: admission.NewDecoder(scheme(t)), live: c, clock: g.clock}
 			response := h.Handle(t.Context(), admission.Request{AdmissionRequest: tc.request})
-			if response.Allowed == tc.refused {
-				t.Fatalf("got %+v", response)
+			if response.Allowed != (tc.code == 0) || !response.Allowed && response.Result.Code != tc.code {
+				t.Fatalf("got %+v, want %d", response, tc.code)
 			}
-			if !tc.refused {
+			if tc.code != 429 {
 				return
 			}
-			if response.Result.Code != 429 || response.Result.Details.RetryAfterSeconds != 0 || response.Result.Details.Causes[0].Type != policyv1.DisruptionBudgetCause {
+			if response.Result.Details.RetryAfterSeconds != 0 || response.Result.Details.Causes[0].Type != policyv1.DisruptionBudgetCause {
 				t.Errorf("got %+v, want a 429 that kubectl drain tries again on", response.Result)
 			}
 		})
@@ -286,5 +282,71 @@ func TestManyRefusalsReadTheNamespaceOnce(t *testing.T) {
 func TestADefaultExpiryOutlivesEveryRequest(t *testing.T) {
 	if shortest := ShortestExpiry(time.Minute); shortest >= 2*time.Minute {
 		t.Errorf("the shortest expiry is %v, which the default of 2m does not exceed", shortest)
+	}
+}
+
+// TestABudgetThatTheCacheDoesNotKnowIsAsked has a cache that knows a budget of the namespace, and not the one that has no room.
+func TestABudgetThatTheCacheDoesNotKnowIsAsked(t *testing.T) {
+	other := &v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "other", UID: "other", Generation: 1}}
+	for name, change := range map[string]func(*v1alpha1.PodUnavailableBudgetSpec){
+		"of other pods": func(s *v1alpha1.PodUnavailableBudgetSpec) {
+			s.TargetReference = &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "none"}
+		},
+		"of the same pods": func(s *v1alpha1.PodUnavailableBudgetSpec) {
+			s.TargetReference = &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web"}
+		},
+		"of no pods": func(s *v1alpha1.PodUnavailableBudgetSpec) {
+			s.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "none"}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := cluster(t, 3, interceptor.Funcs{})
+			known := other.DeepCopy()
+			known.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(3))
+			change(&known.Spec)
+			if err := c.Create(t.Context(), known); err != nil {
+				t.Fatal(err)
+			}
+			g := New(c, c, fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(known, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}).Build(), Options{})
+			if allowed, reason := decide(t, g, 0); !allowed || reason != v1alpha1.ReasonWithinBudget {
+				t.Fatalf("the first: allowed %t, reason %s", allowed, reason)
+			}
+			if allowed, reason := decide(t, g, 1); allowed || reason != v1alpha1.ReasonBudgetExhausted {
+				t.Errorf("the second: allowed %t, reason %s", allowed, reason)
+			}
+		})
+	}
+}
+
+func TestManyRequestsShareReadingsThatBeginAfterThem(t *testing.T) {
+	var began atomic.Int32
+	proceed := make(chan struct{})
+	c := cluster(t, 1, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+		if _, is := list.(*v1alpha1.PodUnavailableBudgetList); is {
+			began.Add(1)
+			<-proceed
+		}
+		return c.List(ctx, list, opts...)
+	}})
+	r := newRegistry(c)
+	first := r.ask("ns")
+	var later []*reading
+	for range 100 {
+		later = append(later, r.ask("ns"))
+	}
+	elsewhere := r.ask("elsewhere")
+	close(proceed)
+	<-elsewhere.done
+	for _, reading := range append(later, first) {
+		if names, err := reading.covering(t.Context(), pod(0)); err != nil || len(names) != 1 {
+			t.Fatalf("got %v, %v", names, err)
+		}
+	}
+	if n := began.Load(); elsewhere == first || later[0] == first || later[0] != later[99] || n != 3 {
+		t.Errorf("%d readings, want one that went on, one for all who came meanwhile, and one of another namespace", n)
+	}
+	<-r.ask("ns").done // it reads again for who asks later
+	if n := began.Load(); n != 4 {
+		t.Errorf("%d readings, want 4", n)
 	}
 }

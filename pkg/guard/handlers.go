@@ -2,6 +2,7 @@ package guard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -40,10 +41,14 @@ func (h *podHandler) Handle(ctx context.Context, review admission.Request) admis
 		return admission.Allowed("")
 	}
 	request, err := h.read(ctx, review)
-	if err != nil {
-		return admission.Errored(http.StatusInternalServerError, err)
-	}
-	if request == nil || isExemptPod(request.Pod) {
+	switch {
+	case errors.Is(err, errUntied):
+		return refused(budget.Verdict{Reason: v1alpha1.ReasonPodUnknown, Message: "pod " + review.Name + " " + err.Error()})
+	case apierrors.IsNotFound(err):
+		return missing(err)
+	case err != nil:
+		return failed(ctx, review, err)
+	case request == nil || isExemptPod(request.Pod):
 		return admission.Allowed("")
 	}
 	start := h.clock.Now()
@@ -51,12 +56,8 @@ func (h *podHandler) Handle(ctx context.Context, review admission.Request) admis
 	decisionSeconds.Observe(h.clock.Since(start).Seconds())
 	logger := klog.FromContext(ctx)
 	switch {
-	case err != nil && ctx.Err() != nil: // nobody waits for it any more
-		return admission.Errored(http.StatusInternalServerError, err)
 	case err != nil:
-		decisions.WithLabelValues(string(request.Operation), "failed", "").Inc()
-		logger.Error(err, "No answer", "operation", request.Operation, "pod", klog.KObj(request.Pod))
-		return admission.Errored(http.StatusInternalServerError, err)
+		return failed(ctx, review, err)
 	case verdict.Allowed:
 		decisions.WithLabelValues(string(request.Operation), "allowed", string(verdict.Reason)).Inc()
 		logger.V(2).Info("Let through", "operation", request.Operation, "pod", klog.KObj(request.Pod), "reason", verdict.Reason, "dryRun", request.DryRun)
@@ -68,7 +69,29 @@ func (h *podHandler) Handle(ctx context.Context, review admission.Request) admis
 	}
 }
 
-// read turns a review into a request. Nil is one that no budget has a say in.
+// failed is no answer, on which the API server refuses. One that nobody waits for any more is not counted.
+func failed(ctx context.Context, review admission.Request, err error) admission.Response {
+	if ctx.Err() == nil {
+		decisions.WithLabelValues(string(operationOf(review)), "failed", "").Inc()
+		klog.FromContext(ctx).Error(err, "No answer", "operation", operationOf(review), "pod", klog.KRef(review.Namespace, review.Name))
+	}
+	return admission.Errored(http.StatusInternalServerError, err)
+}
+
+func operationOf(review admission.Request) v1alpha1.Operation {
+	switch {
+	case review.SubResource == "eviction":
+		return v1alpha1.OperationEvict
+	case review.SubResource == "resize":
+		return v1alpha1.OperationResize
+	case review.Operation == admissionv1.Delete:
+		return v1alpha1.OperationDelete
+	default:
+		return v1alpha1.OperationUpdate
+	}
+}
+
+// read turns a review into a request. Nil is one that no budget has a say in. Of pods that do not exist it returns a NotFound.
 func (h *podHandler) read(ctx context.Context, review admission.Request) (*Request, error) {
 	dryRun := review.DryRun != nil && *review.DryRun
 	switch {
@@ -101,30 +124,42 @@ func (h *podHandler) read(ctx context.Context, review admission.Request) (*Reque
 	}
 }
 
+// errUntied is returned for an eviction of which nobody knows which pod it will take.
+var errUntied = errors.New("could not be read while its eviction was marked, so that another pod of its name might be taken; try again")
+
 // readEviction reads the pod live. There are two ways to ask for a dry run; the API server merges the one in the object into its own decision
 // and does not write the one in the URL into the object.
+//
+// The API server looks for the pod by its name after it has asked, possibly long after. What is let through must be tied to the pod that is judged, by
+// the UID that evictionMarker has put into the eviction.
 func (h *podHandler) readEviction(ctx context.Context, review admission.Request, dryRun bool) (*Request, error) {
 	eviction := &policyv1.Eviction{}
 	if err := h.decoder.DecodeRaw(review.Object, eviction); err != nil {
 		return nil, fmt.Errorf("decoding the eviction: %w", err)
 	}
-	options := eviction.DeleteOptions
 	name := review.Name
 	if name == "" {
 		name = eviction.Name
 	}
+	var uid *types.UID
+	if options := eviction.DeleteOptions; options != nil {
+		dryRun = dryRun || len(options.DryRun) > 0
+		if options.Preconditions != nil {
+			uid = options.Preconditions.UID
+		}
+	}
 	pod := &corev1.Pod{}
 	if err := h.live.Get(ctx, types.NamespacedName{Namespace: review.Namespace, Name: name}, pod); err != nil {
-		if apierrors.IsNotFound(err) {
+		if apierrors.IsNotFound(err) && uid != nil {
 			return nil, nil // the API server says so itself
 		}
 		return nil, fmt.Errorf("reading pod %s/%s: %w", review.Namespace, name, err)
 	}
-	if options != nil {
-		if p := options.Preconditions; p != nil && p.UID != nil && *p.UID != pod.UID {
-			return nil, nil // the API server refuses it
-		}
-		dryRun = dryRun || len(options.DryRun) > 0
+	if uid != nil && *uid != pod.UID {
+		return nil, nil // the API server refuses it
+	}
+	if _, marked := eviction.Labels[v1alpha1.ProtectedLabel]; marked && uid == nil {
+		return nil, errUntied
 	}
 	return &Request{Pod: pod, Operation: v1alpha1.OperationEvict, DryRun: dryRun}, nil
 }
@@ -158,6 +193,13 @@ func refused(verdict budget.Verdict) admission.Response {
 			}}},
 		},
 	}}
+}
+
+// missing is what the API server says of a pod that does not exist.
+func missing(err error) admission.Response {
+	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Result: &metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: err.Error(),
+	}}}
 }
 
 // DefaultPatience is how long a request waits for an answer. It is below the webhook's timeout of 10 seconds, so that the answer arrives.

@@ -18,12 +18,14 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// evictionMarker labels evictions of pods that a budget may cover with the protection label of the pods.
+// evictionMarker labels evictions of pods that a budget may cover with the protection label of the pods, and ties them to the pod by its UID.
 //
 // An Eviction says nothing of its pod but the name, so the API server cannot tell by it whether to ask podHandler, and must not ask about all of
 // them: while nobody answers, no pod of the cluster could be evicted. It asks about those that carry the mark. While nobody marks, the policy
 // berth-eviction, which the API server judges by itself, refuses evictions of protected pods without one. Who puts the mark on an Eviction of his
 // own is asked about, so that nothing is gained by it.
+//
+// The UID is for an eviction that is let through and happens late: a StatefulSet may have another pod of the name by then, in nobody's ledger.
 type evictionMarker struct {
 	guard *Guard
 	live  client.Reader
@@ -40,13 +42,17 @@ func (m *evictionMarker) Handle(ctx context.Context, review admission.Request) a
 	if err := json.Unmarshal(review.Object.Raw, eviction); err != nil {
 		return admission.Errored(http.StatusBadRequest, fmt.Errorf("decoding the eviction: %w", err))
 	}
-	covered, err := m.mayBeCovered(ctx, types.NamespacedName{Namespace: review.Namespace, Name: review.Name})
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "Marking an eviction to be on the safe side", "pod", klog.KRef(review.Namespace, review.Name))
-		covered = true
-	}
-	if !covered {
+	pod, err := m.covered(ctx, types.NamespacedName{Namespace: review.Namespace, Name: review.Name})
+	if err == nil && pod == nil {
 		return admission.Allowed("")
+	}
+	if err != nil && !apierrors.IsNotFound(err) { // the policy may still see a pod that is gone
+		klog.FromContext(ctx).Error(err, "Marking an eviction to be on the safe side", "pod", klog.KRef(review.Namespace, review.Name))
+	}
+	if pod != nil {
+		if err := tie(eviction, pod.UID); err != nil {
+			return admission.Errored(http.StatusBadRequest, fmt.Errorf("the eviction's deleteOptions: %w", err))
+		}
 	}
 	marks := eviction.GetLabels()
 	if marks == nil {
@@ -61,19 +67,32 @@ func (m *evictionMarker) Handle(ctx context.Context, review admission.Request) a
 	return admission.PatchResponseFromRaw(review.Object.Raw, marked)
 }
 
-// mayBeCovered is true for a protected pod, and for one that a budget covers and that is not protected yet. It is true as well for a pod that terminates
-// or is gone, since the policy may still see it as it was; podHandler lets it pass.
-func (m *evictionMarker) mayBeCovered(ctx context.Context, name types.NamespacedName) (bool, error) {
+// tie has the API server evict the pod of the UID and no other. A UID that the client gives stays.
+func tie(eviction *unstructured.Unstructured, uid types.UID) error {
+	path := []string{"deleteOptions", "preconditions", "uid"}
+	for depth := 1; depth <= len(path); depth++ {
+		if value, found, _ := unstructured.NestedFieldNoCopy(eviction.Object, path[:depth]...); found && value == nil {
+			unstructured.RemoveNestedField(eviction.Object, path[:depth]...)
+		}
+	}
+	if _, given, err := unstructured.NestedString(eviction.Object, path...); given || err != nil {
+		return err
+	}
+	return unstructured.SetNestedField(eviction.Object, string(uid), path...)
+}
+
+// covered is the pod if it is protected, or if a budget covers it that has not protected it yet; nil if neither. It is the pod as well if it terminates,
+// since the policy may still see it as it was; podHandler lets it pass.
+func (m *evictionMarker) covered(ctx context.Context, name types.NamespacedName) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	if err := m.live.Get(ctx, name, pod); err != nil {
-		if apierrors.IsNotFound(err) {
-			return true, nil
-		}
-		return false, fmt.Errorf("reading pod %s: %w", name, err)
+		return nil, fmt.Errorf("reading pod %s: %w", name, err)
 	}
 	if budget.IsProtected(pod) {
-		return true, nil
+		return pod, nil
 	}
-	names, err := m.guard.candidates(ctx, m.guard.cached, pod)
-	return len(names) > 0, err
+	if names, err := m.guard.cachedBudgets(ctx, pod); err != nil || len(names) > 0 {
+		return pod, err
+	}
+	return nil, nil
 }

@@ -5,14 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
+	jsonpatch "github.com/evanphx/json-patch/v5"
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -25,22 +25,28 @@ import (
 
 func TestEvictionsOfPodsThatABudgetMayCoverAreMarked(t *testing.T) {
 	unprotected := func(p *corev1.Pod) { delete(p.Labels, v1alpha1.ProtectedLabel) }
+	const mark = `"labels":{"policy.berth.dev/protected":"true"}`
+	tied := func(uid string) string { return `"deleteOptions":{"preconditions":{"uid":"` + uid + `"}}` }
 	tests := map[string]struct {
 		change func(*corev1.Pod)
 		pod    string
-		labels map[string]string
+		more   string // in the eviction
 		user   authenticationv1.UserInfo
 		down   bool
-		marked bool
+		want   []string // in the eviction afterwards; nil if it stays as it is
 	}{
-		"a protected pod":                                            {pod: "web-0", marked: true},
-		"labels of the eviction are kept":                            {pod: "web-0", labels: map[string]string{"a": "b"}, marked: true},
-		"a pod of a budget that is not protected yet":                {pod: "web-0", change: unprotected, marked: true},
+		"a protected pod":                                            {pod: "web-0", want: []string{mark, tied("web-0")}},
+		"labels of the eviction are kept":                            {pod: "web-0", more: `,"metadata":{"labels":{"a":"b"}}`, want: []string{`"a":"b","policy.berth.dev/protected":"true"`, tied("web-0")}},
+		"options of the eviction are kept":                           {pod: "web-0", more: `,"deleteOptions":{"gracePeriodSeconds":1,"preconditions":null}`, want: []string{mark, `"gracePeriodSeconds":1`, `"preconditions":{"uid":"web-0"}`}},
+		"no options are no options":                                  {pod: "web-0", more: `,"deleteOptions":null`, want: []string{mark, tied("web-0")}},
+		"a UID that the client gives stays":                          {pod: "web-0", more: `,"deleteOptions":{"preconditions":{"uid":"old"}}`, want: []string{mark, tied("old")}},
+		"a mark that the client gives":                               {pod: "web-0", more: `,"metadata":{"labels":{"policy.berth.dev/protected":"true"}}`, want: []string{mark, tied("web-0")}},
+		"a pod of a budget that is not protected yet":                {pod: "web-0", change: unprotected, want: []string{mark, tied("web-0")}},
 		"a pod of no budget":                                         {pod: "web-0", change: func(p *corev1.Pod) { unprotected(p); p.Labels["app"] = "other" }},
-		"a pod that has ended, of which the policy may not know yet": {pod: "web-0", change: func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, marked: true},
-		"no pod, of which the policy may not know yet":               {pod: "none", marked: true},
+		"a pod that has ended, of which the policy may not know yet": {pod: "web-0", change: func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, want: []string{mark, tied("web-0")}},
+		"no pod, of which the policy may not know yet":               {pod: "none", want: []string{mark}},
 		"a kubelet": {pod: "web-0", user: authenticationv1.UserInfo{Groups: []string{"system:nodes"}}},
-		"what cannot be read is marked, to be asked for": {pod: "web-0", change: unprotected, down: true, marked: true},
+		"what cannot be read is marked, to be asked for": {pod: "web-0", change: unprotected, down: true, want: []string{mark}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -54,27 +60,36 @@ func TestEvictionsOfPodsThatABudgetMayCoverAreMarked(t *testing.T) {
 				}
 				return err
 			}})
-			raw, err := json.Marshal(&policyv1.Eviction{TypeMeta: metav1.TypeMeta{APIVersion: "policy/v1", Kind: "Eviction"}, ObjectMeta: metav1.ObjectMeta{Name: tc.pod, Namespace: "ns", Labels: tc.labels}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			raw := []byte(`{"apiVersion":"policy/v1","kind":"Eviction"` + tc.more + `}`)
 			m := &evictionMarker{guard: New(c, c, c, Options{}), live: c}
 			response := m.Handle(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
 				Namespace: "ns", Name: tc.pod, UserInfo: tc.user, Operation: admissionv1.Create, SubResource: "eviction", Object: runtime.RawExtension{Raw: raw},
 			}})
-			if !response.Allowed || tc.marked != (len(response.Patches) == 1) {
+			if !response.Allowed {
 				t.Fatalf("got %+v", response)
 			}
-			if !tc.marked {
+			if tc.want == nil {
+				if len(response.Patches) > 0 {
+					t.Errorf("got %+v, want it to stay as it is", response.Patches)
+				}
 				return
 			}
-			patch := response.Patches[0]
-			want := "/metadata/labels/policy.berth.dev~1protected"
-			if tc.labels == nil {
-				want = "/metadata/labels"
+			operations, err := json.Marshal(response.Patches)
+			if err != nil {
+				t.Fatal(err)
 			}
-			if patch.Operation != "add" || patch.Path != want {
-				t.Errorf("got %+v, want %s to be added", patch, want)
+			patch, err := jsonpatch.DecodePatch(operations)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := patch.Apply(raw)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(string(got), want) {
+					t.Errorf("got %s, want %s in it", got, want)
+				}
 			}
 		})
 	}

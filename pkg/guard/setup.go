@@ -74,5 +74,5 @@ func New(writer client.Client, live, cached client.Reader, opts Options) *Guard 
 		clock:  opts.Clock,
 		fresh:  newFreshness(opts.Clock),
 	}
-	return &Guard{live: live, namespaces: newNamespaces(live, opts.Clock), cached: cached, clock: opts.Clock, lines: newLines(s, opts.Patience)}
+	return &Guard{registry: newRegistry(live), namespaces: newNamespaces(live, opts.Clock), cached: cached, clock: opts.Clock, lines: newLines(s, opts.Patience)}
 }

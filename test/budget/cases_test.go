@@ -169,6 +169,18 @@ func TestWithoutAWebhookOnlyVoluntaryDisruptionOfProtectedPodsIsRefused(t *testi
 			all = append(all, pod)
 		}
 	}
+	apply(t, guarded, `{apiVersion: v1, kind: Pod, metadata: {name: ended, labels: {app: web}}, spec: {restartPolicy: Never, containers: [{name: main, image: web:1}]}}`)
+	ended := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: guarded, Name: "ended"}}
+	waitFor(t, "a protected pod to run and end", func(ctx context.Context) (_ string, err error) {
+		ended, err = the.Client.CoreV1().Pods(guarded).Get(ctx, ended.Name, metav1.GetOptions{})
+		if err != nil || ended.Labels[v1alpha1.ProtectedLabel] == "" || ended.Status.Phase == corev1.PodPending {
+			return "it is not protected, or does not run", err
+		}
+		if ended.Status.Phase != corev1.PodFailed {
+			return "it has not ended", patch(ctx, ended, `{"status":{"phase":"Failed"}}`, "status")
+		}
+		return "", nil
+	})
 	terminating := all[0]
 	expectAllowed(t, "a finalizer", patch(t.Context(), &terminating, `{"metadata":{"finalizers":["test/keep"]}}`))
 	expectAllowed(t, "deleting a pod", remove(t.Context(), &terminating))
@@ -191,6 +203,10 @@ func TestWithoutAWebhookOnlyVoluntaryDisruptionOfProtectedPodsIsRefused(t *testi
 	expectAllowed(t, "evicting a pod of a namespace without budgets", evict(t.Context(), &unprotected[0]))
 	expectAllowed(t, "evicting a pod of no budget", evict(t.Context(), podNamed(t, guarded, "beside")))
 	expectAllowed(t, "evicting a pod that terminates", evict(t.Context(), &terminating))
+	expectAllowed(t, "evicting a pod that has ended", the.Client.CoreV1().Pods(guarded).EvictV1(t.Context(), &policyv1.Eviction{
+		ObjectMeta: metav1.ObjectMeta{Name: ended.Name, Namespace: guarded}, DeleteOptions: &metav1.DeleteOptions{DryRun: dryRun},
+	}))
+	expectAllowed(t, "deleting a pod that has ended", remove(t.Context(), ended))
 	expectAllowed(t, "deleting an unprotected pod", remove(t.Context(), &unprotected[1]))
 	expectAllowed(t, "forcing a pod that terminates", the.Client.CoreV1().Pods(guarded).Delete(t.Context(), terminating.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
 	expectAllowed(t, "its finalizer", patch(t.Context(), &terminating, `{"metadata":{"finalizers":null}}`))
@@ -459,15 +475,55 @@ func TestANewPodOfAnOldNameNeedsRoomOfItsOwn(t *testing.T) {
 	}
 	expectAllowed(t, "deleting web-0", remove(t.Context(), old))
 	expectRefused(t, "deleting web-1 meanwhile", remove(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-1", UID: podNamed(t, namespace, "web-1").UID}}))
-	waitFor(t, "the new web-0", func(ctx context.Context) (string, error) {
-		pod, err := the.Client.CoreV1().Pods(namespace).Get(ctx, "web-0", metav1.GetOptions{})
+	waitFor(t, "the new web-0", isReplaced(old))
+	expectAllowed(t, "deleting web-1", remove(t.Context(), podNamed(t, namespace, "web-1")))
+	expectRefused(t, "deleting the new web-0", remove(t.Context(), podNamed(t, namespace, "web-0")))
+}
+
+// isReplaced waits for another pod of the name that serves and is protected.
+func isReplaced(old *corev1.Pod) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		pod, err := the.Client.CoreV1().Pods(old.Namespace).Get(ctx, old.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) || err == nil && (pod.UID == old.UID || !isAvailable(pod) || pod.Labels[v1alpha1.ProtectedLabel] == "") {
 			return "it is not there", nil
 		}
 		return "", err
+	}
+}
+
+// TestAnEvictionTakesThePodThatWasJudged: case 10, for an eviction that happens so late that another pod has the name. The API server finds the pod by
+// its name, and clients such as kubectl drain do not say which one they mean.
+func TestAnEvictionTakesThePodThatWasJudged(t *testing.T) {
+	namespace := newNamespace(t)
+	set := strings.Replace(fmt.Sprintf(deployment, 3), "kind: Deployment", "kind: StatefulSet", 1)
+	apply(t, namespace, set+"---"+fmt.Sprintf(pub, "maxUnavailable: 1"))
+	inForce(t, namespace, 3)
+	watch(t, namespace, 2)
+	old := podNamed(t, namespace, "web-0")
+	var late atomic.Bool
+	berth.set(func(i *installation) {
+		i.after = func(r *admissionv1.AdmissionRequest, answer *admissionv1.AdmissionResponse) {
+			if r.Namespace != namespace || r.SubResource != "eviction" || !answer.Allowed || late.Swap(true) {
+				return
+			}
+			expectAllowed(t, "deleting the pod that may go", the.Client.CoreV1().Pods(namespace).Delete(t.Context(), old.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
+			if err := the.WaitFor(t.Context(), "the new web-0", isReplaced(old)); err != nil {
+				t.Error(err)
+			}
+		}
 	})
-	expectAllowed(t, "deleting web-1", remove(t.Context(), podNamed(t, namespace, "web-1")))
-	expectRefused(t, "deleting the new web-0", remove(t.Context(), podNamed(t, namespace, "web-0")))
+	defer berth.set(func(i *installation) { i.after = nil })
+	err := the.Client.CoreV1().Pods(namespace).EvictV1(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: old.Name}})
+	if !late.Load() || !apierrors.IsConflict(err) {
+		t.Errorf("got %v, want a conflict", err)
+	}
+	if pod := podNamed(t, namespace, old.Name); pod.UID == old.UID || pod.DeletionTimestamp != nil {
+		t.Error("the eviction took the pod that came later")
+	}
+	gone := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-9"}}
+	if err := the.Client.CoreV1().Pods(namespace).EvictV1(t.Context(), gone); !apierrors.IsNotFound(err) {
+		t.Errorf("evicting a pod that does not exist: got %v", err)
+	}
 }
 
 func podNamed(t *testing.T, namespace, name string) *corev1.Pod {

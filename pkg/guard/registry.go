@@ -1,0 +1,112 @@
+package guard
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/budget"
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+)
+
+// registry reads which budgets a namespace has. All who ask while a reading goes on share the next one, so that hundreds cost a few, and nobody is
+// answered by one that began before he asked.
+type registry struct {
+	live client.Reader
+
+	mu sync.Mutex
+	// readings has a key for each namespace that is being read: what those wait for who have asked since it began, nil if nobody has.
+	readings map[string]*reading
+}
+
+// reading is the budgets of a namespace, once done is closed.
+type reading struct {
+	done    chan struct{}
+	budgets v1alpha1.PodUnavailableBudgetList
+	err     error
+}
+
+func newRegistry(live client.Reader) *registry {
+	return &registry{live: live, readings: map[string]*reading{}}
+}
+
+// ask begins to read, or joins a reading that begins later.
+func (r *registry) ask(namespace string) *reading {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	next, going := r.readings[namespace]
+	if next == nil {
+		next = &reading{done: make(chan struct{})}
+	}
+	if going {
+		r.readings[namespace] = next
+		return next
+	}
+	r.readings[namespace] = nil
+	go r.serve(namespace, next)
+	return next
+}
+
+// serve reads until nobody has asked since the last time. What it reads is for all who wait, so it does not end with any one of their requests.
+func (r *registry) serve(namespace string, next *reading) {
+	for next != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), readPatience)
+		if err := r.live.List(ctx, &next.budgets, client.InNamespace(namespace)); err != nil {
+			next.err = fmt.Errorf("listing the budgets of namespace %s: %w", namespace, err)
+		}
+		cancel()
+		close(next.done)
+		next = r.next(namespace)
+	}
+}
+
+func (r *registry) next(namespace string) *reading {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	next := r.readings[namespace]
+	if next == nil {
+		delete(r.readings, namespace)
+	} else {
+		r.readings[namespace] = nil
+	}
+	return next
+}
+
+// readPatience is how long a reading may take. Those who wait for it have given up by then.
+const readPatience = DefaultPatience + 2*time.Second
+
+// covering waits for the names of the budgets that may cover the pod.
+func (r *reading) covering(ctx context.Context, pod *corev1.Pod) ([]types.NamespacedName, error) {
+	select {
+	case <-r.done:
+		return covering(&r.budgets, pod), r.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// covering are the budgets that may cover the pod, by name, so that all processes ask them in the same order. Which of them do is known once they
+// and their workloads are read.
+func covering(pubs *v1alpha1.PodUnavailableBudgetList, pod *corev1.Pod) []types.NamespacedName {
+	var names []types.NamespacedName
+	for i := range pubs.Items {
+		pub := &pubs.Items[i]
+		policy, errs := budget.Compile(pub)
+		if len(errs) > 0 {
+			continue // the controller says so in the budget's conditions
+		}
+		if policy.Target != nil || policy.Selector.Matches(labels.Set(pod.Labels)) {
+			names = append(names, client.ObjectKeyFromObject(pub))
+		}
+	}
+	slices.SortFunc(names, func(a, b types.NamespacedName) int { return strings.Compare(a.Name, b.Name) })
+	return names
+}
