@@ -89,12 +89,7 @@ func apply(t *testing.T, namespace, text string) {
 // inForce waits until the budget web counts so many available pods, all of them protected.
 func inForce(t *testing.T, namespace string, available int) {
 	t.Helper()
-	inForceWithin(t, harness.Patience, namespace, available)
-}
-
-func inForceWithin(t *testing.T, patience time.Duration, namespace string, available int) {
-	t.Helper()
-	poll(t, patience, fmt.Sprintf("%d protected pods", available), func(ctx context.Context) (string, error) {
+	poll(t, harness.Patience, fmt.Sprintf("%d protected pods", available), func(ctx context.Context) (string, error) {
 		b, err := read(ctx, namespace)
 		if err != nil {
 			return "", err
