@@ -72,7 +72,7 @@ func (h *podHandler) Handle(ctx context.Context, review admission.Request) admis
 // failed is no answer, on which the API server refuses. One that nobody waits for any more is not counted.
 func failed(ctx context.Context, review admission.Request, err error) admission.Response {
 	if ctx.Err() == nil {
-		decisions.WithLabelValues(string(operationOf(review)), "failed", "").Inc()
+		decisions.WithLabelValues(string(operationOf(review)), decisionFailed, "").Inc()
 		klog.FromContext(ctx).Error(err, "No answer", "operation", operationOf(review), "pod", klog.KRef(review.Namespace, review.Name))
 	}
 	return admission.Errored(http.StatusInternalServerError, err)

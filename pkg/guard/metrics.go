@@ -3,6 +3,8 @@ package guard
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
 // Metrics of the guard, on the controller's own endpoint. None has a label of pods or budgets, so that their number is fixed.
@@ -22,4 +24,12 @@ var (
 	})
 )
 
-func init() { metrics.Registry.MustRegister(decisions, decisionSeconds, conflicts) }
+func init() {
+	metrics.Registry.MustRegister(decisions, decisionSeconds, conflicts)
+	// A rate knows the first failure only if there was a 0 before it.
+	for _, operation := range []v1alpha1.Operation{v1alpha1.OperationDelete, v1alpha1.OperationEvict, v1alpha1.OperationUpdate, v1alpha1.OperationResize} {
+		decisions.WithLabelValues(string(operation), decisionFailed, "")
+	}
+}
+
+const decisionFailed = "failed"
