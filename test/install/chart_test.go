@@ -175,6 +175,12 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"controller.podDisruptionBudget.maxUnavailable=most":   "at '/controller/podDisruptionBudget/maxUnavailable'",
 		"scheduler.topologySpreadConstraints[0].topologyKey=a": "at '/scheduler/topologySpreadConstraints/0': missing properties",
 		"scheduler.resources.request.cpu=1":                    "at '/scheduler/resources': additional properties 'request' not allowed",
+		// Kubernetes fills in that of the cluster's own scheduler.
+		"scheduler.config=profiles: []": `scheduler.config: leaderElection is {"leaderElect":true,"resourceName":"kube-scheduler","resourceNamespace":"kube-system"}`,
+		`scheduler.config=leaderElection: {resourceNamespace: berth-system\, resourceName: kube-scheduler}`:                       `"resourceName":"kube-scheduler"`,
+		`scheduler.config=leaderElection: {resourceName: berth-scheduler}`:                                                        `"resourceNamespace":"kube-system"`,
+		`scheduler.config=leaderElection: {leaderElect: false\, resourceNamespace: berth-system\, resourceName: berth-scheduler}`: `"leaderElect":false`,
+		"scheduler.config=mine": "scheduler.config: error unmarshaling JSON",
 	} {
 		t.Run(value, func(t *testing.T) {
 			if _, err := command(t, "helm", "template", "berth", "charts/berth", "--set", value); err == nil {
@@ -260,7 +266,7 @@ func TestValuesReachTheirObjects(t *testing.T) {
 		}
 	})
 	t.Run("a configuration of the scheduler has a name of its own", func(t *testing.T) {
-		objects := templated(t, "scheduler.config=mine")
+		objects := templated(t, `scheduler.config=leaderElection: {resourceNamespace: berth-system\, resourceName: berth-scheduler}`)
 		var name string
 		for _, object := range objects {
 			if object.GetKind() == "ConfigMap" && strings.HasPrefix(object.GetName(), "berth-scheduler-config-") {
