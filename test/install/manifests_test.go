@@ -177,8 +177,8 @@ func TestTheServiceAndThePodMonitorAskAtPortsThatAreThere(t *testing.T) {
 			if all[name] == 0 {
 				t.Errorf("metrics are asked for at port %q, which no pod has", name)
 			}
-			if honors, _ := endpoint["honorLabels"].(bool); name == "metrics" && !honors {
-				t.Error("the namespace of a spread is lost to that of the controller's pod")
+			if honors, _ := endpoint["honorLabels"].(bool); !honors {
+				t.Errorf("the namespaces of spreads and pods are lost to that of the pod with port %q", name)
 			}
 		}
 	}
