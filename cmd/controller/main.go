@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"net/http"
@@ -53,7 +54,7 @@ func main() {
 	flag.StringVar(&f.healthAddress, "health-probe-bind-address", ":8081", "Address that serves /healthz and /readyz; 0 serves none.")
 	flag.BoolVar(&f.leaderElect, "leader-elect", true, "Run controllers only while holding the lease berth-controller, so that several replicas can run.")
 	flag.StringVar(&f.leaderElectionNamespace, "leader-election-namespace", "berth-system", "Namespace of the lease.")
-	flag.BoolVar(&f.webhooks, "webhooks", true, "Serve the admission webhooks.")
+	flag.BoolVar(&f.webhooks, "webhooks", true, "Serve the admission webhooks. With false --budgets must be false too.")
 	flag.StringVar(&f.webhook.Host, "webhook-host", "", "Address that serves the webhooks (default all addresses).")
 	flag.IntVar(&f.webhook.Port, "webhook-port", 9443, "Port that serves the webhooks.")
 	flag.StringVar(&f.webhook.CertDir, "cert-dir", "/run/berth/webhook-certs", "Directory of the webhooks' tls.crt and tls.key.")
@@ -75,6 +76,9 @@ func main() {
 }
 
 func run(ctx context.Context, f flags) error {
+	if f.budgets && !f.webhooks {
+		return errors.New("--webhooks=false needs --budgets=false: without the webhooks nobody answers for a protected pod, and it could not be deleted")
+	}
 	if shortest := guard.ShortestExpiry(requestTimeout); f.budgetExpiry < shortest {
 		return fmt.Errorf("--budget-expiry is %s: must be at least %s, because a request that was let through may take so long to be carried out", f.budgetExpiry, shortest)
 	}

@@ -16,7 +16,7 @@ func Advise(err error) string {
 	var unreachable *url.Error
 	switch {
 	case errors.As(err, &noMatch), meta.IsNoMatchError(err):
-		return "the cluster has no WorkloadSpreads; install Berth's definitions with kubectl apply -f manifests/crd"
+		return "the cluster has no WorkloadSpreads; install Berth's definitions with kubectl apply -k manifests/crd"
 	case clientcmd.IsEmptyConfig(err):
 		return "no cluster is configured; set KUBECONFIG or use --kubeconfig or --server"
 	case apierrors.IsForbidden(err):

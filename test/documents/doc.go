@@ -1,5 +1,5 @@
-// Package documents runs the documents: every command that README, the tutorials and the operations guide show, on a sandbox that these very
-// commands start, and compares what it prints with what the document says that it prints. It also holds that links and paths exist.
+// Package documents runs the documents: every command that README, the tutorials and the guides to operations, migration and kubectl berth show, on a sandbox
+// that these very commands start, and compares what it prints with what the document says that it prints. It also holds that links and paths exist.
 //
 // How a document is written, so that it can be run:
 //

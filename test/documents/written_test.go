@@ -11,9 +11,10 @@ import (
 
 // notRun are the blocks of commands that are not run, and why, by document. Whoever adds one should find no other way.
 var notRun = map[string][]string{
-	"README.md":          {"needs Docker and a registry", "installs into your cluster; test/install does so on a plain control plane"},
-	"docs/migration.md":  {"needs OpenKruise", "replaces the definitions of the cluster", "deletes the definitions of the cluster"},
-	"docs/operations.md": {"needs Berth in pods"},
+	"README.md":             {"needs Docker and a registry", "installs into your cluster; test/install does so on a plain control plane"},
+	"docs/migration.md":     {"needs OpenKruise", "replaces the definitions of the cluster", "deletes the definitions of the cluster"},
+	"docs/operations.md":    {"needs Berth in pods"},
+	"docs/kubectl-berth.md": {"runs until it is ended; test/ui does so"},
 }
 
 // played are the documents whose commands run.
@@ -23,7 +24,7 @@ func played(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return append(tutorials, path("README.md"), path("docs", "operations.md"), path("docs", "migration.md"))
+	return append(tutorials, path("README.md"), path("docs", "operations.md"), path("docs", "migration.md"), path("docs", "kubectl-berth.md"))
 }
 
 func TestCommandsThatDoNotRunSayWhy(t *testing.T) {

@@ -175,6 +175,12 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"controller.podDisruptionBudget.maxUnavailable=most":   "at '/controller/podDisruptionBudget/maxUnavailable'",
 		"scheduler.topologySpreadConstraints[0].topologyKey=a": "at '/scheduler/topologySpreadConstraints/0': missing properties",
 		"scheduler.resources.request.cpu=1":                    "at '/scheduler/resources': additional properties 'request' not allowed",
+		// Kubernetes fills in that of the cluster's own scheduler.
+		"scheduler.config=profiles: []": `scheduler.config: leaderElection is {"leaderElect":true,"resourceName":"kube-scheduler","resourceNamespace":"kube-system"}`,
+		`scheduler.config=leaderElection: {resourceNamespace: berth-system\, resourceName: kube-scheduler}`:                       `"resourceName":"kube-scheduler"`,
+		`scheduler.config=leaderElection: {resourceName: berth-scheduler}`:                                                        `"resourceNamespace":"kube-system"`,
+		`scheduler.config=leaderElection: {leaderElect: false\, resourceNamespace: berth-system\, resourceName: berth-scheduler}`: `"leaderElect":false`,
+		"scheduler.config=mine": "scheduler.config: error unmarshaling JSON",
 	} {
 		t.Run(value, func(t *testing.T) {
 			if _, err := command(t, "helm", "template", "berth", "charts/berth", "--set", value); err == nil {
@@ -204,19 +210,21 @@ func TestValuesReachTheirObjects(t *testing.T) {
 		path       []string
 		want       any
 	}{
-		"replicas":                {"controller.replicas=3", "Deployment", "berth-controller", []string{"spec", "replicas"}, int64(3)},
-		"pull secrets":            {"image.pullSecrets={mine}", "Deployment", "berth-scheduler", append(podSpec, "imagePullSecrets"), []any{map[string]any{"name": "mine"}}},
-		"priority class":          {"scheduler.priorityClassName=urgent", "Deployment", "berth-scheduler", append(podSpec, "priorityClassName"), "urgent"},
-		"node selector":           {"controller.nodeSelector.pool=infra", "Deployment", "berth-controller", append(podSpec, "nodeSelector"), map[string]any{"pool": "infra"}},
-		"tolerations":             {"controller.tolerations[0].operator=Exists", "Deployment", "berth-controller", append(podSpec, "tolerations"), []any{map[string]any{"operator": "Exists"}}},
-		"affinity":                {"scheduler.affinity.nodeAffinity.x=y", "Deployment", "berth-scheduler", append(podSpec, "affinity"), map[string]any{"nodeAffinity": map[string]any{"x": "y"}}},
-		"a spread of one's own":   {"scheduler.topologySpreadConstraints[0].maxSkew=2,scheduler.topologySpreadConstraints[0].topologyKey=zone,scheduler.topologySpreadConstraints[0].whenUnsatisfiable=DoNotSchedule,scheduler.topologySpreadConstraints[0].labelSelector.matchLabels.a=b", "Deployment", "berth-scheduler", append(podSpec, "topologySpreadConstraints"), []any{map[string]any{"maxSkew": int64(2), "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": map[string]any{"matchLabels": map[string]any{"a": "b"}}}}},
-		"annotations":             {"controller.podAnnotations.a=b", "Deployment", "berth-controller", []string{"spec", "template", "metadata", "annotations"}, map[string]any{"a": "b"}},
-		"disruption budget":       {"scheduler.podDisruptionBudget.maxUnavailable=50%", "PodDisruptionBudget", "berth-scheduler", []string{"spec", "maxUnavailable"}, "50%"},
-		"schedule":                {"descheduler.schedule=@hourly", "CronJob", "berth-descheduler", []string{"spec", "schedule"}, "@hourly"},
-		"policy":                  {"descheduler.policy=mine", "ConfigMap", "berth-descheduler-policy", []string{"data"}, map[string]any{"policy.yaml": "mine"}},
-		"what may be called":      {"networkPolicy.egress[0].ports[0].port=6443", "NetworkPolicy", "berth-scheduler", []string{"spec", "policyTypes"}, []any{"Ingress", "Egress"}},
-		"who may ask for metrics": {"networkPolicy.metricsFrom[0].podSelector.matchLabels.app=prometheus", "NetworkPolicy", "berth-scheduler", []string{"spec", "ingress"}, []any{map[string]any{"from": []any{map[string]any{"podSelector": map[string]any{"matchLabels": map[string]any{"app": "prometheus"}}}}, "ports": []any{map[string]any{"port": int64(10259), "protocol": "TCP"}}}}},
+		"replicas":                 {"controller.replicas=3", "Deployment", "berth-controller", []string{"spec", "replicas"}, int64(3)},
+		"pull secrets":             {"image.pullSecrets={mine}", "Deployment", "berth-scheduler", append(podSpec, "imagePullSecrets"), []any{map[string]any{"name": "mine"}}},
+		"priority class":           {"scheduler.priorityClassName=urgent", "Deployment", "berth-scheduler", append(podSpec, "priorityClassName"), "urgent"},
+		"node selector":            {"controller.nodeSelector.pool=infra", "Deployment", "berth-controller", append(podSpec, "nodeSelector"), map[string]any{"pool": "infra"}},
+		"tolerations":              {"controller.tolerations[0].operator=Exists", "Deployment", "berth-controller", append(podSpec, "tolerations"), []any{map[string]any{"operator": "Exists"}}},
+		"affinity":                 {"scheduler.affinity.nodeAffinity.x=y", "Deployment", "berth-scheduler", append(podSpec, "affinity"), map[string]any{"nodeAffinity": map[string]any{"x": "y"}}},
+		"a spread of one's own":    {"scheduler.topologySpreadConstraints[0].maxSkew=2,scheduler.topologySpreadConstraints[0].topologyKey=zone,scheduler.topologySpreadConstraints[0].whenUnsatisfiable=DoNotSchedule,scheduler.topologySpreadConstraints[0].labelSelector.matchLabels.a=b", "Deployment", "berth-scheduler", append(podSpec, "topologySpreadConstraints"), []any{map[string]any{"maxSkew": int64(2), "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": map[string]any{"matchLabels": map[string]any{"a": "b"}}}}},
+		"annotations":              {"controller.podAnnotations.a=b", "Deployment", "berth-controller", []string{"spec", "template", "metadata", "annotations"}, map[string]any{"a": "b"}},
+		"disruption budget":        {"scheduler.podDisruptionBudget.maxUnavailable=50%", "PodDisruptionBudget", "berth-scheduler", []string{"spec", "maxUnavailable"}, "50%"},
+		"schedule":                 {"descheduler.schedule=@hourly", "CronJob", "berth-descheduler", []string{"spec", "schedule"}, "@hourly"},
+		"policy":                   {"descheduler.policy=mine", "ConfigMap", "berth-descheduler-policy", []string{"data"}, map[string]any{"policy.yaml": "mine"}},
+		"labels of the PodMonitor": {"observe.podMonitor=true,observe.labels.release=mine", "PodMonitor", "berth", []string{"metadata", "labels"}, map[string]any{"release": "mine"}},
+		"labels of the alerts":     {"observe.rules=true,observe.labels.release=mine", "PrometheusRule", "berth", []string{"metadata", "labels"}, map[string]any{"release": "mine"}},
+		"what may be called":       {"networkPolicy.egress[0].ports[0].port=6443", "NetworkPolicy", "berth-scheduler", []string{"spec", "policyTypes"}, []any{"Ingress", "Egress"}},
+		"who may ask for metrics":  {"networkPolicy.metricsFrom[0].podSelector.matchLabels.app=prometheus", "NetworkPolicy", "berth-scheduler", []string{"spec", "ingress"}, []any{map[string]any{"from": []any{map[string]any{"podSelector": map[string]any{"matchLabels": map[string]any{"app": "prometheus"}}}}, "ports": []any{map[string]any{"port": int64(10259), "protocol": "TCP"}}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			object := find(t, templated(t, tc.values), tc.kind, tc.name)
@@ -260,7 +268,7 @@ func TestValuesReachTheirObjects(t *testing.T) {
 		}
 	})
 	t.Run("a configuration of the scheduler has a name of its own", func(t *testing.T) {
-		objects := templated(t, "scheduler.config=mine")
+		objects := templated(t, `scheduler.config=leaderElection: {resourceNamespace: berth-system\, resourceName: berth-scheduler}`)
 		var name string
 		for _, object := range objects {
 			if object.GetKind() == "ConfigMap" && strings.HasPrefix(object.GetName(), "berth-scheduler-config-") {

@@ -36,7 +36,12 @@ const look = 100 * time.Millisecond
 type cluster struct {
 	*sandbox.Sandbox
 	client kubernetes.Interface
+	// dir is where commands are run: the root of the repository, unless it was changed by in.
+	dir string
 }
+
+// in is the same cluster for somebody who is in another directory.
+func (c *cluster) in(dir string) *cluster { return &cluster{c.Sandbox, c.client, dir} }
 
 // start starts a control plane with three nodes in three zones, and what runs pods of berth-system there.
 func start(t *testing.T) (*cluster, *kubelet) {
@@ -63,32 +68,65 @@ func start(t *testing.T) (*cluster, *kubelet) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{s, client}
+	c := &cluster{s, client, harness.Root()}
 	k := startKubelet(t, c)
 	network.connect(k)
 	return c, k
 }
 
-// run runs a command of a person who sits in the root of the repository.
+// run runs a program of bin.
 func (c *cluster) run(t *testing.T, stdin, name string, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(harness.Root(), "bin", name), args...)
-	cmd.Dir, cmd.Env = harness.Root(), append(os.Environ(), "KUBECONFIG="+c.Kubeconfig())
+	cmd.Dir, cmd.Env = c.dir, append(os.Environ(), "KUBECONFIG="+c.Kubeconfig())
 	cmd.Stdin = strings.NewReader(stdin)
 	output, err := cmd.CombinedOutput()
 	return string(output), err
 }
 
-// documented runs a command that docs/install.md shows, with arguments of the test's own after it.
-func (c *cluster) documented(t *testing.T, line string, more ...string) string {
+func guide(t *testing.T) string {
 	t.Helper()
-	guide, err := os.ReadFile(filepath.Join(harness.Root(), "docs", "install.md"))
+	text, err := os.ReadFile(filepath.Join(harness.Root(), "docs", "install.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(guide), line) {
+	return string(text)
+}
+
+// kustomizationOf writes the one that docs/install.md shows, with a version of the images, into a directory beside a checkout of Berth.
+func kustomizationOf(t *testing.T, dir, version string) {
+	t.Helper()
+	_, text, _ := strings.Cut(guide(t), "```yaml\napiVersion: kustomize.config.k8s.io")
+	text, _, shown := strings.Cut(text, "```")
+	if !shown || strings.Count(text, "newTag: v1}") != 3 {
+		t.Fatalf("docs/install.md shows no kustomization with versions: %s", text)
+	}
+	text = "apiVersion: kustomize.config.k8s.io" + strings.ReplaceAll(text, "newTag: v1}", "newTag: "+version+"}")
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// expectVersion wants every component to have its image of this version.
+func (c *cluster) expectVersion(t *testing.T, version string) {
+	t.Helper()
+	images := strings.Fields(c.kubectl(t, "-n", berthSystem, "get", "deployments,cronjobs", "-o", "jsonpath={..containers[*].image}"))
+	var want []string
+	for _, component := range []string{"controller", "descheduler", "scheduler"} {
+		want = append(want, "registry.example.com/berth-"+component+":"+version)
+	}
+	slices.Sort(images)
+	if !slices.Equal(images, want) {
+		t.Errorf("images %v, want %v", images, want)
+	}
+}
+
+// documented runs a command that docs/install.md shows, with arguments of the test's own after it.
+func (c *cluster) documented(t *testing.T, line string, more ...string) string {
+	t.Helper()
+	if !strings.Contains(guide(t), line) {
 		t.Errorf("docs/install.md does not say %q", line)
 	}
 	words := append(strings.Fields(line), more...)
@@ -365,7 +403,25 @@ func expectNoLitter(t *testing.T, k *kubelet) {
 	}
 }
 
-// expectGone waits until nothing of Berth is left but its definitions, and checks that pods have stayed and can be deleted.
+// leavePending takes Berth's scheduler out of the example's template, as is to be done before Berth is removed, has a pod wait that was given it by admission,
+// and returns the others.
+func (c *cluster) leavePending(t *testing.T) (others []string) {
+	t.Helper()
+	c.kubectl(t, "patch", "deployment/web", "--type=json", "-p", `[{"op": "remove", "path": "/spec/template/spec/schedulerName"}]`)
+	c.kubectl(t, "rollout", "status", "deployment/web", "--timeout=60s")
+	c.kubectl(t, "cordon", "-l", "topology.kubernetes.io/zone")
+	c.kubectl(t, "scale", "deployment/web", "--replicas=11")
+	waitFor(t, "a pod without a node", func(context.Context) (string, error) {
+		if pending := c.kubectl(t, "get", "pods", "-o", "name", "--field-selector=spec.schedulerName=berth-scheduler,spec.nodeName="); len(strings.Fields(pending)) != 1 {
+			return pending, nil
+		}
+		return "", nil
+	})
+	return c.webPods(t)
+}
+
+// expectGone waits until nothing of Berth is left but its definitions, and checks that pods have stayed, can be deleted, and are not left to wait for a
+// scheduler that does not come.
 func (c *cluster) expectGone(t *testing.T, before []string) {
 	t.Helper()
 	waitFor(t, "namespace berth-system to be gone", func(ctx context.Context) (string, error) {
@@ -386,6 +442,9 @@ func (c *cluster) expectGone(t *testing.T, before []string) {
 	if !slices.Equal(before, after) {
 		t.Errorf("pods before: %v, after: %v", before, after)
 	}
+	c.documented(t, "kubectl delete pods -A --field-selector spec.schedulerName=berth-scheduler,spec.nodeName=", "--timeout=60s")
+	c.kubectl(t, "uncordon", "-l", "topology.kubernetes.io/zone")
+	c.kubectl(t, "rollout", "status", "deployment/web", "--timeout=60s")
 	c.kubectl(t, "delete", "--timeout=60s", "pod", after[0])
 }
 
@@ -409,8 +468,14 @@ func (c *cluster) webPods(t *testing.T) []string {
 func TestInstallWithKustomize(t *testing.T) {
 	t.Parallel()
 	c, k := start(t)
-	c.documented(t, "kubectl apply -k manifests")
+	dir := t.TempDir()
+	if err := os.Symlink(harness.Root(), filepath.Join(dir, "berth")); err != nil {
+		t.Fatal(err)
+	}
+	kustomizationOf(t, dir, "v1")
+	c.in(dir).documented(t, "kubectl apply -k .")
 	expectRunning(t, k, "scheduler", "controller")
+	c.expectVersion(t, "v1")
 	for _, mode := range []string{"deployment", "job"} { // the one runs in TestInstallWithHelm, and the other as the CronJob does
 		c.kubectl(t, "apply", "--dry-run=server", "-k", "manifests/descheduler/"+mode)
 	}
@@ -437,7 +502,7 @@ func TestInstallWithKustomize(t *testing.T) {
 	expectNoLitter(t, k)
 
 	before := c.versions(t)
-	again := c.documented(t, "kubectl apply -k manifests")
+	again := c.in(dir).documented(t, "kubectl apply -k .")
 	for name, version := range c.versions(t) {
 		if version != before[name] {
 			t.Errorf("applied again, %s has changed", name)
@@ -446,10 +511,14 @@ func TestInstallWithKustomize(t *testing.T) {
 	if t.Failed() {
 		t.Log(again)
 	}
+	kustomizationOf(t, dir, "v2")
+	c.in(dir).documented(t, "kubectl apply -k .")
+	expectRunning(t, k, "scheduler", "controller")
+	c.expectVersion(t, "v2")
 	expectNothingForbidden(t, c.AuditLog())
 
-	pods := c.webPods(t)
-	c.documented(t, "kubectl delete -k manifests", "--timeout=80s")
+	pods := c.leavePending(t)
+	c.in(dir).documented(t, "kubectl delete -k .", "--timeout=80s")
 	c.expectGone(t, pods)
 	for _, component := range []string{"scheduler", "controller"} {
 		for _, p := range k.of(component) {
@@ -467,7 +536,7 @@ func TestInstallWithKustomize(t *testing.T) {
 func TestInstallWithHelm(t *testing.T) {
 	t.Parallel()
 	c, k := start(t)
-	c.documented(t, "helm install berth charts/berth --namespace kube-system", "--wait", "--timeout", "80s",
+	c.documented(t, "helm install berth charts/berth --namespace kube-system --set image.registry=registry.example.com,image.tag=v1", "--wait", "--timeout", "80s",
 		"--set", "descheduler.mode=deployment,descheduler.interval=2s,budgets.enabled=false", "--set", "admission.excludedNamespaces={kube-system,left-alone}")
 	expectRunning(t, k, "scheduler", "controller", "descheduler")
 	c.kubectl(t, "apply", "-f", example)
@@ -496,9 +565,14 @@ func TestInstallWithHelm(t *testing.T) {
 	if after := generations(); after != generationsBefore {
 		t.Errorf("an upgrade to the same, or its rollback, has changed Deployments: %s, then %s", generationsBefore, after)
 	}
+	c.expectVersion(t, "v1")
+	c.documented(t, "helm upgrade berth charts/berth --namespace kube-system --reset-then-reuse-values --set image.tag=v2", "--wait", "--timeout", "80s")
+	c.expectVersion(t, "v2")
+	c.documented(t, "helm rollback berth --namespace kube-system", "--wait", "--timeout", "80s")
+	c.expectVersion(t, "v1")
 	expectNothingForbidden(t, c.AuditLog())
 
-	pods := c.webPods(t)
+	pods := c.leavePending(t)
 	c.documented(t, "helm uninstall berth --namespace kube-system", "--wait", "--timeout", "80s")
 	c.expectGone(t, pods)
 	if got := c.kubectl(t, "get", "workloadspreads", "-o", "name"); !strings.Contains(got, "/web") {

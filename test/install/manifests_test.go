@@ -172,8 +172,13 @@ func TestTheServiceAndThePodMonitorAskAtPortsThatAreThere(t *testing.T) {
 			t.Errorf("endpoints %v: %v", endpoints, err)
 		}
 		for _, endpoint := range endpoints {
-			if name := endpoint.(map[string]any)["port"].(string); all[name] == 0 {
+			endpoint := endpoint.(map[string]any)
+			name := endpoint["port"].(string)
+			if all[name] == 0 {
 				t.Errorf("metrics are asked for at port %q, which no pod has", name)
+			}
+			if honors, _ := endpoint["honorLabels"].(bool); !honors {
+				t.Errorf("the namespaces of spreads and pods are lost to that of the pod with port %q", name)
 			}
 		}
 	}

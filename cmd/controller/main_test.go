@@ -1,0 +1,30 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	budgetcontroller "github.com/berth-project/berth/pkg/controller/budget"
+)
+
+func TestFlagsThatCannotBeKeptTogetherAreRefused(t *testing.T) {
+	for name, tc := range map[string]struct {
+		flags flags
+		want  string
+	}{
+		"budgets without the webhooks that hold them": {
+			flags{webhooks: false, budgets: true, budgetExpiry: budgetcontroller.DefaultExpiry},
+			"--webhooks=false needs --budgets=false",
+		},
+		"approvals that end before their requests": {
+			flags{webhooks: true, budgets: true, budgetExpiry: requestTimeout},
+			"--budget-expiry is 1m0s: must be at least",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := run(t.Context(), tc.flags); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
