@@ -289,6 +289,8 @@ func TestState(t *testing.T) {
 		"one without the label is in doubt":                         {pod: pod(unlabelled), want: Doubtful},
 		"one whose spec the kubelet has not seen is in doubt":       {pod: pod(func(p *corev1.Pod) { p.Generation = 3 }), want: Doubtful},
 		"an image that is reported by another tag proves nothing":   {pod: pod(image("web:2")), want: Available},
+		"but for a changed spec of which the kubelet tells nothing": {pod: pod(image("web:2"), func(p *corev1.Pod) { p.Generation, p.Status.ObservedGeneration = 2, 0 }), want: Doubtful},
+		"nor for a pod that was never changed":                      {pod: pod(image("web:2"), func(p *corev1.Pod) { p.Generation, p.Status.ObservedGeneration = 1, 0 }), want: Available},
 		"an image that is reported by digest proves nothing":        {pod: pod(func(p *corev1.Pod) { p.Status.ContainerStatuses[0].Image = "sha256:abc" }), want: Available},
 		"one that a deadline will end is in doubt":                  {pod: pod(deadline(corev1.RestartPolicyAlways)), want: Doubtful},
 		"one that is to end anyway may have a deadline":             {pod: pod(deadline(corev1.RestartPolicyNever)), want: Available},

@@ -76,16 +76,24 @@ func runsItsSpec(pod *corev1.Pod) bool {
 		containersRun(restartableInit(pod.Spec.InitContainers), pod.Status.InitContainerStatuses)
 }
 
-// isOutdated is true if a container will surely restart, because the resources that it runs with are not those of the spec. Nothing is told by its
-// image: a runtime reports any one of the names that the image has on the node.
+// isOutdated is true if a container will restart, because the resources that it runs with are not those of the spec. Its image tells less: a
+// runtime reports any one of the names that the image has on the node. So another tag counts only if the spec has changed since the pod was
+// made and the kubelet does not say which spec it has seen.
 func isOutdated(pod *corev1.Pod) bool {
 	if resizing(pod) && mayRestart(pod.Spec.Containers) {
 		return true
 	}
+	imageTells := pod.Status.ObservedGeneration == 0 && pod.Generation > 1
 	for i := range pod.Spec.Containers {
 		container := &pod.Spec.Containers[i]
 		status := statusOf(container.Name, pod.Status.ContainerStatuses)
-		if status == nil || status.Resources == nil {
+		if status == nil {
+			continue
+		}
+		if imageTells && otherTag(status.Image, container.Image) {
+			return true
+		}
+		if status.Resources == nil {
 			continue
 		}
 		for _, policy := range container.ResizePolicy {
@@ -106,6 +114,15 @@ func mayRestart(containers []corev1.Container) bool {
 		}
 	}
 	return false
+}
+
+// otherTag is true if both are the same image by name, and their tags differ.
+func otherTag(reported, asked string) bool {
+	a, b := full(reported), full(asked)
+	if strings.Contains(a, "@") || strings.Contains(b, "@") {
+		return false
+	}
+	return a != b && a[:strings.LastIndex(a, ":")] == b[:strings.LastIndex(b, ":")]
 }
 
 func restartableInit(containers []corev1.Container) []corev1.Container {
