@@ -143,6 +143,8 @@ const (
 	ReasonNotEvictable Reason = "NotEvictable"
 	// ReasonBudgetExhausted: a PodDisruptionBudget or PodUnavailableBudget has no room for the pod.
 	ReasonBudgetExhausted Reason = "BudgetExhausted"
+	// ReasonSeveralBudgets: more than one PodDisruptionBudget covers the pod, so that the API server cannot evict it.
+	ReasonSeveralBudgets Reason = "SeveralBudgets"
 	// ReasonMovedByOther: another descheduler has moved pods of the spread since this one looked.
 	ReasonMovedByOther Reason = "MovedByOther"
 )
