@@ -566,13 +566,13 @@ func TestRecordAndRetract(t *testing.T) {
 	got := f.Record(&d)
 	want := []v1alpha1.Move{
 		{From: "b", To: "a", Round: 2, Remaining: 1, Time: metav1.NewTime(start.Add(-time.Hour))},
-		{From: "c", To: "a", Round: 1, Remaining: 0, Time: metav1.NewTime(start), InFlight: []v1alpha1.PodInFlight{
+		{From: "c", To: "a", Reason: string(v1alpha1.ReasonEarlierSubsetHasRoom), Round: 1, Remaining: 0, Time: metav1.NewTime(start), InFlight: []v1alpha1.PodInFlight{
 			{UID: "c0", Name: "c0", Time: metav1.NewTime(start)}, {UID: "c1", Name: "c1", Time: metav1.NewTime(start)}}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Fatalf("the record (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]v1alpha1.Move{want[0], {From: "c", To: "a", Round: 1, Remaining: 1, Time: metav1.NewTime(start), InFlight: want[1].InFlight[1:]}},
+	if diff := cmp.Diff([]v1alpha1.Move{want[0], {From: "c", To: "a", Reason: string(v1alpha1.ReasonEarlierSubsetHasRoom), Round: 1, Remaining: 1, Time: metav1.NewTime(start), InFlight: want[1].InFlight[1:]}},
 		f.Retract(got, d.Moves[:1])); diff != "" {
 		t.Errorf("with one that was refused (-want +got):\n%s", diff)
 	}
@@ -594,14 +594,40 @@ func TestAdmissionClosesWhatPodsLeft(t *testing.T) {
 	p := policy(t, early, 5, 5, -1)
 	ago := func(d time.Duration) metav1.Time { return metav1.NewTime(start.Add(-d)) }
 	got := ClosedBy([]v1alpha1.Move{
-		{From: "a", To: "b", Time: ago(299 * time.Second)},
-		{From: "b", To: "c", Time: ago(300 * time.Second)},
-		{From: "c", To: "a", Time: ago(time.Second)},
+		{From: "a", To: "b", Reason: string(v1alpha1.ReasonUnschedulableTooLong), Time: ago(299 * time.Second)},
+		{From: "b", To: "c", Reason: string(v1alpha1.ReasonUnschedulableTooLong), Time: ago(300 * time.Second)},
+		{From: "c", To: "a", Reason: string(v1alpha1.ReasonUnschedulableTooLong), Time: ago(time.Second)},
 		{From: "", To: "a", Time: ago(time.Second)},
 		{From: "removed", To: "a", Time: ago(time.Second)},
 	}, p, start)
 	if want := subset.Mask(0).With(0); got != want {
 		t.Errorf("closed %b, want %b", got, want)
+	}
+	for reason, want := range map[v1alpha1.Reason]bool{v1alpha1.ReasonUnschedulableTooLong: true, v1alpha1.ReasonOverQuota: false,
+		v1alpha1.ReasonNodeOutsideSubset: false, "": true} {
+		if closed := ClosedBy([]v1alpha1.Move{{From: "b", To: "c", Reason: string(reason), Time: ago(time.Second)}}, p, start); closed.Has(1) != want {
+			t.Errorf("after moves with reason %q: closed %b", reason, closed)
+		}
+	}
+}
+
+// Of a subset that is above its quota nobody knows that it has no nodes, so that others may go there.
+func TestASubsetIsNotClosedBecauseItWasAboveItsQuota(t *testing.T) {
+	p := policy(t, early, 2, 5, -1)
+	f := &Facts{Name: "web", Policy: p, Replicas: 3, Pods: many("a", 3, time.Hour), Misplaced: &v1alpha1.Misplaced{Pods: 9}, Now: start}
+	trim := trimLimits
+	trim.MaxUnavailable = intstr.FromInt(3)
+	d := Trim(f, trim, &rooms{places: map[int]int{1: 1}})
+	check(t, d, []string{"a2 0>1 OverQuota"}, nil)
+	if closed := ClosedBy(f.Record(&d), p, start); closed != 0 {
+		t.Errorf("closed %b", closed)
+	}
+	f.Pods = []Pod{waiting("w", "b", time.Minute)}
+	f.Moves = f.Record(&d)
+	d = Leave(f, leaveLimits, &rooms{places: map[int]int{0: 1}})
+	check(t, d, []string{"w 1>0 UnschedulableTooLong"}, nil)
+	if closed := ClosedBy(f.Record(&d), p, start); closed != 0 { // they went to an earlier one
+		t.Errorf("closed %b", closed)
 	}
 }
 

@@ -117,6 +117,7 @@ func (f *Facts) Record(d *Decision) []v1alpha1.Move {
 			}
 			m.Time = now
 		}
+		m.Reason = string(move.Reason)
 		m.Remaining = max(d.candidates[way.from]-leaving[way.from], 0)
 		m.InFlight = append(m.InFlight, v1alpha1.PodInFlight{UID: move.Pod.UID, Name: move.Pod.Name, Time: now})
 	}
@@ -169,8 +170,8 @@ func ClosedBy(moves []v1alpha1.Move, policy *subset.Policy, now time.Time) (clos
 		return 0
 	}
 	for i := range moves {
-		from, to := policy.Index(moves[i].From), policy.Index(moves[i].To)
-		if from == subset.None || to != subset.None && to <= from {
+		from, to, reason := policy.Index(moves[i].From), policy.Index(moves[i].To), moves[i].Reason
+		if from == subset.None || to != subset.None && to <= from || reason != string(v1alpha1.ReasonUnschedulableTooLong) && reason != "" {
 			continue
 		}
 		if now.Sub(moves[i].Time.Time) < policy.Patience.Skip {

@@ -137,7 +137,8 @@ func (e *earlyBinding) adopted(ctx context.Context, policy *subset.Policy, sprea
 	return counts, nil
 }
 
-// closedBy are the subsets, with strategy Adaptive, that have had no node for a pod of late, or that a descheduler has had pods leave.
+// closedBy are the subsets, with strategy Adaptive, that have had no node for a pod of late: their condition says so, or a descheduler has had pods
+// leave them for it.
 func closedBy(spread *v1alpha1.WorkloadSpread, policy *subset.Policy, now time.Time) (closed subset.Mask) {
 	if policy.Strategy != v1alpha1.AdaptiveScheduleStrategy {
 		return 0

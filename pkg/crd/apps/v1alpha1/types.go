@@ -335,6 +335,12 @@ type Move struct {
 	// +required
 	To string `json:"to"`
 
+	// Reason of the last move: UnschedulableTooLong, OverQuota, NodeOutsideSubset or EarlierSubsetHasRoom. A subset that pods have left because no
+	// node took them for too long is passed over at admission for a while; one that they have left for no reason that is known is as well.
+	//
+	// +optional
+	Reason string `json:"reason,omitempty"`
+
 	// Round counts the moves after each of which pods were back in From. It is 1 after the first move, and again after a long quiet time. The
 	// time to the next move doubles with every round.
 	//
