@@ -552,6 +552,28 @@ func TestReturn(t *testing.T) {
 	}
 }
 
+func TestAMoveSaysWhatRoomWasFound(t *testing.T) {
+	withoutRoom := trimLimits
+	withoutRoom.WithoutRoom = true
+	surplus := &Facts{Name: "web", Policy: policy(t, adaptive, 3, -1), Replicas: 4, Pods: many("a", 4, time.Hour), Misplaced: &v1alpha1.Misplaced{Pods: 9}, Now: start}
+	full := &Facts{Name: "web", Policy: policy(t, v1alpha1.ScheduleStrategy{WhenFull: v1alpha1.WhenFullWait}, 3, 0), Replicas: 4, Pods: many("a", 4, time.Hour),
+		Misplaced: &v1alpha1.Misplaced{Pods: 9}, Now: start}
+	stuck := &Facts{Name: "web", Policy: policy(t, early, 5, -1), Replicas: 1, Pods: []Pod{waiting("p", "a", time.Minute)}, Now: start}
+	for name, tc := range map[string]struct {
+		decision Decision
+		want     Room
+	}{
+		"room":              {Trim(surplus, withoutRoom, &rooms{places: map[int]int{1: 1}}), HasRoom},
+		"none":              {Trim(surplus, withoutRoom, &rooms{}), NoRoom},
+		"nodes, no quota":   {Trim(full, withoutRoom, &rooms{places: map[int]int{subset.None: 1}}), NoRoom},
+		"nobody could tell": {Leave(stuck, leaveLimits, &rooms{unknown: true}), RoomUnknown},
+	} {
+		if d := tc.decision; len(d.Moves) != 1 || d.Moves[0].Room != tc.want {
+			t.Errorf("%s: got %+v", name, d.Moves)
+		}
+	}
+}
+
 func TestRecordAndRetract(t *testing.T) {
 	p := policy(t, adaptive, 2, 2, -1)
 	before := []v1alpha1.Move{

@@ -182,7 +182,7 @@ func (c *Cycle) evictAll(ctx context.Context, strategy *Strategy, s *spread, dec
 			klog.FromContext(ctx).Info("Evicted a pod", "pod", klog.KObj(pod), "workloadspread", klog.KObj(s.object), "from", from, "to", to, "reason", move.Reason)
 			move.Pod.Active = false
 			if !c.world.options.DryRun {
-				c.tell(s, pod, from, to, move.Reason)
+				c.tell(s, pod, move)
 			}
 			continue
 		case guarded.Unanswered: // it counts as gone, as if the process had ended here

@@ -330,7 +330,7 @@ type Move struct {
 	// +required
 	From string `json:"from"`
 
-	// To is the subset that was shown to have room for the pods made in their place.
+	// To is the subset that the pods made in their place were to go to.
 	//
 	// +required
 	To string `json:"to"`
