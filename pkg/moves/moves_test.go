@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -603,6 +604,20 @@ func TestRecordAndRetract(t *testing.T) {
 	}
 }
 
+// Of two pods that were to leave a subset on different ways, one is refused by a budget. It did not come back: it never left.
+func TestARefusedPodDoesNotCountAsComeBackOnAnotherWay(t *testing.T) {
+	f := &Facts{Name: "web", Policy: policy(t, adaptive, 1, 1, -1), Replicas: 2, Pods: many("c", 2, time.Hour), Now: start}
+	limits := returnLimits
+	limits.AtMost = 2
+	d := Return(f, limits, &rooms{places: map[int]int{0: 1, 1: 1}})
+	check(t, d, []string{"c0 2>0 EarlierSubsetHasRoom", "c1 2>1 EarlierSubsetHasRoom"}, nil)
+	f.Moves = f.Retract(f.Record(&d), d.Moves[1:])
+	f.Pods, f.Now = append(many("c", 2, time.Hour)[1:], bound("a0", "a", 0)), start.Add(2*time.Minute)
+	if len(f.Moves) != 1 || f.Moves[0].To != "a" || returned(&f.Moves[0], f.present()[:1]) {
+		t.Errorf("the way that one went is remembered as %+v", f.Moves)
+	}
+}
+
 func TestRoundsDoubleTheWait(t *testing.T) {
 	pace := Pace{Base: time.Minute, Longest: 10 * time.Minute}
 	for round, want := range map[int32]time.Duration{0: time.Minute, 1: time.Minute, 2: 2 * time.Minute, 4: 8 * time.Minute, 5: 10 * time.Minute, 1 << 30: 10 * time.Minute} {
@@ -820,9 +835,10 @@ func TestTheOrderOfPodsDoesNotMatter(t *testing.T) {
 // A second descheduler that reads what the first has recorded, and sees the same pods because nothing has happened yet, moves none of them again,
 // and no more in all than one would.
 func TestWhatIsRecordedIsNotMovedAgain(t *testing.T) {
-	eachRandom(t, func(t *testing.T, _ uint64, _ *rand.Rand, f *Facts, cluster func() *rooms) {
+	eachRandom(t, func(t *testing.T, seed uint64, _ *rand.Rand, f *Facts, cluster func() *rooms) {
 		t.Helper()
 		for name, decide := range strategies() {
+			r := rand.New(rand.NewPCG(seed, 11)) // strategies come in any order
 			c := cluster()
 			first := decide(f, c)
 			if len(first.Moves) == 0 {
@@ -840,6 +856,20 @@ func TestWhatIsRecordedIsNotMovedAgain(t *testing.T) {
 			}
 			if diff := cmp.Diff(f.Record(&Decision{}), f.Retract(second.Moves, first.Moves)); diff != "" {
 				t.Errorf("%s: refused moves leave a trace (-want +got):\n%s", name, diff)
+			}
+			// A budget refuses some of them.
+			went, failed := first, []Move(nil)
+			went.Moves = nil
+			for _, m := range first.Moves {
+				if r.IntN(2) == 0 {
+					failed = append(failed, m)
+				} else {
+					went.Moves = append(went.Moves, m)
+				}
+			}
+			reasonOfThoseThatWent := cmpopts.IgnoreFields(v1alpha1.Move{}, "Reason") // one word for several moves
+			if diff := cmp.Diff(f.Record(&went), f.Retract(second.Moves, failed), reasonOfThoseThatWent, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("%s: it is not as if %d refused moves had not been decided (-want +got):\n%s", name, len(failed), diff)
 			}
 		}
 	})
