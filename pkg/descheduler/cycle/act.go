@@ -21,6 +21,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/descheduler/guarded"
 	"github.com/berth-project/berth/pkg/moves"
+	"github.com/berth-project/berth/pkg/subset"
 )
 
 // Strategy is a way to decide on the pods of a spread.
@@ -73,6 +74,12 @@ func (c *Cycle) Run(ctx context.Context, strategy Strategy) error {
 			c.report.take(s)
 		}
 	}()
+	for _, s := range c.unread {
+		if strategy.Scope.has(s.object) {
+			s.noteHeld(&strategy, moves.Held{From: subset.None, Reason: v1alpha1.ReasonTargetUnreadable})
+			c.report.take(s)
+		}
+	}
 	decided := make([]*moves.Decision, len(c.spreads)) // nil where there is nothing to do
 	for i, s := range c.spreads {
 		if ctx.Err() != nil {
@@ -119,7 +126,7 @@ func (s *spread) noteHeld(strategy *Strategy, held moves.Held) {
 
 func (s *spread) note(line Line) { s.lines = append(s.lines, line) }
 
-// take moves the lines of a spread to the report, and counts them.
+// take moves the lines of a spread to the report, and counts them. What could not be read of it is reported once.
 func (r *Report) take(s *spread) {
 	for i := range s.lines {
 		line := &s.lines[i]
@@ -129,7 +136,10 @@ func (r *Report) take(s *spread) {
 		}
 	}
 	r.Lines = append(r.Lines, s.lines...)
-	s.lines = nil
+	if s.err != nil {
+		r.Unread = errors.Join(r.Unread, fmt.Errorf("spread %s/%s: %w", s.object.Namespace, s.object.Name, s.err))
+	}
+	s.lines, s.err = nil, nil
 }
 
 // act writes what is about to be done, does it, and takes back what was refused.
