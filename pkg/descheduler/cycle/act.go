@@ -155,14 +155,14 @@ func (c *Cycle) act(ctx context.Context, strategy *Strategy, s *spread, decision
 		ahead.moves = s.facts.Record(decision)
 	}
 	if err := c.remember(ctx, s, ahead); err != nil {
+		var since outdatedError
+		if !errors.As(err, &since) {
+			return err
+		}
 		for i := range decision.Moves {
-			s.note(Line{Strategy: strategy.Name, Namespace: s.object.Namespace, Spread: s.object.Name, Pod: decision.Moves[i].Pod.Name,
-				Node: decision.Moves[i].Pod.NodeName, From: s.name(decision.Moves[i].From), Verdict: Kept, Reason: v1alpha1.ReasonMovedByOther})
+			s.noteHeld(strategy, moves.Held{Pod: decision.Moves[i].Pod, From: decision.Moves[i].From, Reason: since.reason})
 		}
-		if errors.Is(err, errOutdated) {
-			return nil // the other is on it
-		}
-		return err
+		return nil // the next cycle decides anew
 	}
 	failed := c.evictAll(ctx, strategy, s, decision)
 	if len(failed) < len(decision.Moves) {
@@ -214,7 +214,12 @@ type memory struct {
 	misplaced *v1alpha1.Misplaced
 }
 
-var errOutdated = errors.New("the spread has changed since it was looked at")
+// outdatedError says what has changed of a spread since it was looked at.
+type outdatedError struct{ reason v1alpha1.Reason }
+
+func (e outdatedError) Error() string {
+	return fmt.Sprintf("the spread has changed since it was looked at: %s", e.reason)
+}
 
 // remember writes the memory of a spread into its status, if nobody has changed the spread or its memory since it was read. The status controller
 // writes to the same object; what it changes does not matter.
@@ -229,25 +234,28 @@ func (c *Cycle) remember(ctx context.Context, s *spread, m memory) error {
 		case err == nil:
 			return nil
 		case apierrors.IsNotFound(err):
-			return errOutdated
+			return outdatedError{v1alpha1.ReasonSpreadChanged}
 		case !apierrors.IsConflict(err):
 			return fmt.Errorf("writing what is about to be done: %w", err)
 		}
 		latest := &v1alpha1.WorkloadSpread{}
 		if err := c.get(ctx, client.ObjectKeyFromObject(s.object), latest); err != nil {
 			if apierrors.IsNotFound(err) {
-				return errOutdated
+				return outdatedError{v1alpha1.ReasonSpreadChanged}
 			}
 			return fmt.Errorf("reading the spread again: %w", err)
 		}
-		if latest.UID != s.object.UID || latest.Generation != s.object.Generation || latest.Annotations[v1alpha1.PausedAnnotation] == "true" ||
-			!equality.Semantic.DeepEqual(latest.Status.Moves, s.object.Status.Moves) ||
-			!equality.Semantic.DeepEqual(latest.Status.Misplaced, s.object.Status.Misplaced) {
-			return errOutdated
+		switch {
+		case latest.UID != s.object.UID || latest.Generation != s.object.Generation:
+			return outdatedError{v1alpha1.ReasonSpreadChanged}
+		case latest.Annotations[v1alpha1.PausedAnnotation] == "true":
+			return outdatedError{v1alpha1.ReasonPaused}
+		case !equality.Semantic.DeepEqual(latest.Status.Moves, s.object.Status.Moves) || !equality.Semantic.DeepEqual(latest.Status.Misplaced, s.object.Status.Misplaced):
+			return outdatedError{v1alpha1.ReasonMovedByOther}
 		}
 		s.object = latest
 	}
-	return errOutdated
+	return outdatedError{v1alpha1.ReasonSpreadChanged}
 }
 
 func (c *Cycle) get(ctx context.Context, key client.ObjectKey, into *v1alpha1.WorkloadSpread) error {

@@ -147,6 +147,8 @@ const (
 	ReasonSeveralBudgets Reason = "SeveralBudgets"
 	// ReasonMovedByOther: another descheduler has moved pods of the spread since this one looked.
 	ReasonMovedByOther Reason = "MovedByOther"
+	// ReasonSpreadChanged: the spread was changed or deleted while it was decided on.
+	ReasonSpreadChanged Reason = "SpreadChanged"
 )
 
 const (
