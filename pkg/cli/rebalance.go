@@ -93,6 +93,9 @@ func (c *rebalanceCommand) run(ctx context.Context, cluster *cluster, names []st
 	if err != nil {
 		return firstOf(err)
 	}
+	if plan.Unread != nil {
+		c.note("not everything could be read: %v", firstOf(plan.Unread))
+	}
 	plan.Lines = slices.DeleteFunc(plan.Lines, func(line cycle.Line) bool {
 		return !c.allNamespaces && line.Namespace != cluster.namespace || len(names) > 0 && line.Spread != names[0]
 	})

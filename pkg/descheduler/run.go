@@ -70,8 +70,8 @@ func Run(ctx context.Context, options *Options) error {
 	}
 }
 
-// Plan runs one cycle as a dry run and returns what it decided, whatever the API server says to its evictions. Like Run it may be under way only once
-// in a process.
+// Plan runs one cycle as a dry run and returns what it decided, whatever the API server says to its evictions, and whatever it could not read of single
+// spreads: the report has lines for that. Like Run it may be under way only once in a process.
 func Plan(ctx context.Context, options *Options) (*cycle.Report, error) {
 	if !options.isDryRun() {
 		return nil, errors.New("a plan is a dry run")
@@ -248,13 +248,14 @@ func (d *descheduler) runForever(ctx context.Context) {
 // runOnce runs a cycle and prints what it decided, if that is asked for.
 func (d *descheduler) runOnce(ctx context.Context) error {
 	report, err := d.runCycle(ctx)
+	err = errors.Join(err, report.Unread)
 	if explainErr := d.explain(report); err == nil {
 		err = explainErr
 	}
 	return err
 }
 
-// runCycle has the framework run one cycle, as it does in a CronJob.
+// runCycle has the framework run one cycle, as it does in a CronJob. What could not be read of single spreads is in the report alone.
 func (d *descheduler) runCycle(ctx context.Context) (*cycle.Report, error) {
 	began := time.Now() //nolint:forbidigo // a metric
 	ctx, stop := context.WithTimeoutCause(ctx, d.options.CycleTimeout, fmt.Errorf("the cycle took longer than %s", d.options.CycleTimeout))
@@ -280,11 +281,12 @@ func (d *descheduler) runCycle(ctx context.Context) (*cycle.Report, error) {
 	err = errors.Join(err, d.watch.err(), context.Cause(ctx))
 	cycle.CycleSeconds.Observe(time.Since(began).Seconds())
 	tally := d.guard.Tally()
-	klog.FromContext(ctx).Info("Cycle done", "evictions", tally.Attempted, "succeeded", tally.Succeeded, "err", err)
-	if err == nil && tally.Attempted > 0 && tally.Succeeded == 0 {
-		err = errNothingEvicted
+	klog.FromContext(ctx).Info("Cycle done", "evictions", tally.Attempted, "succeeded", tally.Succeeded, "err", errors.Join(err, report.Unread))
+	read := err == nil && report.Unread == nil
+	if read && tally.Attempted > 0 && tally.Succeeded == 0 {
+		return report, errNothingEvicted
 	}
-	if err == nil {
+	if read {
 		cycle.LastSuccess.SetToCurrentTime()
 	}
 	return report, err

@@ -58,9 +58,11 @@ type Pod struct {
 // Move is one eviction.
 type Move struct {
 	Pod *Pod
-	// From is the subset that the pod is in, and To the one that has room for a pod made in its place; each subset.None for none.
+	// From is the subset that the pod is in, and To the one that a pod made in its place will go to; each subset.None for none.
 	From, To int
-	Reason   v1alpha1.Reason
+	// Room is what was found there. Without HasRoom the pod is moved all the same, and the one made in its place may have to wait.
+	Room   Room
+	Reason v1alpha1.Reason
 }
 
 // Held is a pod that should be elsewhere and stays.

@@ -123,6 +123,9 @@ func (d *Decision) try(f *Facts, cluster Cluster, places *places, there []*Pod, 
 		}
 		room := cluster.Room(pod, to)
 		if room >= enough {
+			if move.Room = room; !verdict.Allowed() {
+				move.Room = NoRoom // whatever nodes there are, it waits for quota
+			}
 			cluster.Take(pod)
 			places.tally.Add(scope, to)
 			d.cameBack[way] = cameBack

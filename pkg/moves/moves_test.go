@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -552,6 +553,28 @@ func TestReturn(t *testing.T) {
 	}
 }
 
+func TestAMoveSaysWhatRoomWasFound(t *testing.T) {
+	withoutRoom := trimLimits
+	withoutRoom.WithoutRoom = true
+	surplus := &Facts{Name: "web", Policy: policy(t, adaptive, 3, -1), Replicas: 4, Pods: many("a", 4, time.Hour), Misplaced: &v1alpha1.Misplaced{Pods: 9}, Now: start}
+	full := &Facts{Name: "web", Policy: policy(t, v1alpha1.ScheduleStrategy{WhenFull: v1alpha1.WhenFullWait}, 3, 0), Replicas: 4, Pods: many("a", 4, time.Hour),
+		Misplaced: &v1alpha1.Misplaced{Pods: 9}, Now: start}
+	stuck := &Facts{Name: "web", Policy: policy(t, early, 5, -1), Replicas: 1, Pods: []Pod{waiting("p", "a", time.Minute)}, Now: start}
+	for name, tc := range map[string]struct {
+		decision Decision
+		want     Room
+	}{
+		"room":              {Trim(surplus, withoutRoom, &rooms{places: map[int]int{1: 1}}), HasRoom},
+		"none":              {Trim(surplus, withoutRoom, &rooms{}), NoRoom},
+		"nodes, no quota":   {Trim(full, withoutRoom, &rooms{places: map[int]int{subset.None: 1}}), NoRoom},
+		"nobody could tell": {Leave(stuck, leaveLimits, &rooms{unknown: true}), RoomUnknown},
+	} {
+		if d := tc.decision; len(d.Moves) != 1 || d.Moves[0].Room != tc.want {
+			t.Errorf("%s: got %+v", name, d.Moves)
+		}
+	}
+}
+
 func TestRecordAndRetract(t *testing.T) {
 	p := policy(t, adaptive, 2, 2, -1)
 	before := []v1alpha1.Move{
@@ -566,18 +589,32 @@ func TestRecordAndRetract(t *testing.T) {
 	got := f.Record(&d)
 	want := []v1alpha1.Move{
 		{From: "b", To: "a", Round: 2, Remaining: 1, Time: metav1.NewTime(start.Add(-time.Hour))},
-		{From: "c", To: "a", Round: 1, Remaining: 0, Time: metav1.NewTime(start), InFlight: []v1alpha1.PodInFlight{
+		{From: "c", To: "a", Reason: string(v1alpha1.ReasonEarlierSubsetHasRoom), Round: 1, Remaining: 0, Time: metav1.NewTime(start), InFlight: []v1alpha1.PodInFlight{
 			{UID: "c0", Name: "c0", Time: metav1.NewTime(start)}, {UID: "c1", Name: "c1", Time: metav1.NewTime(start)}}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Fatalf("the record (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]v1alpha1.Move{want[0], {From: "c", To: "a", Round: 1, Remaining: 1, Time: metav1.NewTime(start), InFlight: want[1].InFlight[1:]}},
+	if diff := cmp.Diff([]v1alpha1.Move{want[0], {From: "c", To: "a", Reason: string(v1alpha1.ReasonEarlierSubsetHasRoom), Round: 1, Remaining: 1, Time: metav1.NewTime(start), InFlight: want[1].InFlight[1:]}},
 		f.Retract(got, d.Moves[:1])); diff != "" {
 		t.Errorf("with one that was refused (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(want[:1], f.Retract(got, d.Moves)); diff != "" {
 		t.Errorf("with all refused (-want +got):\n%s", diff)
+	}
+}
+
+// Of two pods that were to leave a subset on different ways, one is refused by a budget. It did not come back: it never left.
+func TestARefusedPodDoesNotCountAsComeBackOnAnotherWay(t *testing.T) {
+	f := &Facts{Name: "web", Policy: policy(t, adaptive, 1, 1, -1), Replicas: 2, Pods: many("c", 2, time.Hour), Now: start}
+	limits := returnLimits
+	limits.AtMost = 2
+	d := Return(f, limits, &rooms{places: map[int]int{0: 1, 1: 1}})
+	check(t, d, []string{"c0 2>0 EarlierSubsetHasRoom", "c1 2>1 EarlierSubsetHasRoom"}, nil)
+	f.Moves = f.Retract(f.Record(&d), d.Moves[1:])
+	f.Pods, f.Now = append(many("c", 2, time.Hour)[1:], bound("a0", "a", 0)), start.Add(2*time.Minute)
+	if len(f.Moves) != 1 || f.Moves[0].To != "a" || returned(&f.Moves[0], f.present()[:1]) {
+		t.Errorf("the way that one went is remembered as %+v", f.Moves)
 	}
 }
 
@@ -594,14 +631,40 @@ func TestAdmissionClosesWhatPodsLeft(t *testing.T) {
 	p := policy(t, early, 5, 5, -1)
 	ago := func(d time.Duration) metav1.Time { return metav1.NewTime(start.Add(-d)) }
 	got := ClosedBy([]v1alpha1.Move{
-		{From: "a", To: "b", Time: ago(299 * time.Second)},
-		{From: "b", To: "c", Time: ago(300 * time.Second)},
-		{From: "c", To: "a", Time: ago(time.Second)},
+		{From: "a", To: "b", Reason: string(v1alpha1.ReasonUnschedulableTooLong), Time: ago(299 * time.Second)},
+		{From: "b", To: "c", Reason: string(v1alpha1.ReasonUnschedulableTooLong), Time: ago(300 * time.Second)},
+		{From: "c", To: "a", Reason: string(v1alpha1.ReasonUnschedulableTooLong), Time: ago(time.Second)},
 		{From: "", To: "a", Time: ago(time.Second)},
 		{From: "removed", To: "a", Time: ago(time.Second)},
 	}, p, start)
 	if want := subset.Mask(0).With(0); got != want {
 		t.Errorf("closed %b, want %b", got, want)
+	}
+	for reason, want := range map[v1alpha1.Reason]bool{v1alpha1.ReasonUnschedulableTooLong: true, v1alpha1.ReasonOverQuota: false,
+		v1alpha1.ReasonNodeOutsideSubset: false, "": true} {
+		if closed := ClosedBy([]v1alpha1.Move{{From: "b", To: "c", Reason: string(reason), Time: ago(time.Second)}}, p, start); closed.Has(1) != want {
+			t.Errorf("after moves with reason %q: closed %b", reason, closed)
+		}
+	}
+}
+
+// Of a subset that is above its quota nobody knows that it has no nodes, so that others may go there.
+func TestASubsetIsNotClosedBecauseItWasAboveItsQuota(t *testing.T) {
+	p := policy(t, early, 2, 5, -1)
+	f := &Facts{Name: "web", Policy: p, Replicas: 3, Pods: many("a", 3, time.Hour), Misplaced: &v1alpha1.Misplaced{Pods: 9}, Now: start}
+	trim := trimLimits
+	trim.MaxUnavailable = intstr.FromInt(3)
+	d := Trim(f, trim, &rooms{places: map[int]int{1: 1}})
+	check(t, d, []string{"a2 0>1 OverQuota"}, nil)
+	if closed := ClosedBy(f.Record(&d), p, start); closed != 0 {
+		t.Errorf("closed %b", closed)
+	}
+	f.Pods = []Pod{waiting("w", "b", time.Minute)}
+	f.Moves = f.Record(&d)
+	d = Leave(f, leaveLimits, &rooms{places: map[int]int{0: 1}})
+	check(t, d, []string{"w 1>0 UnschedulableTooLong"}, nil)
+	if closed := ClosedBy(f.Record(&d), p, start); closed != 0 { // they went to an earlier one
+		t.Errorf("closed %b", closed)
 	}
 }
 
@@ -772,9 +835,10 @@ func TestTheOrderOfPodsDoesNotMatter(t *testing.T) {
 // A second descheduler that reads what the first has recorded, and sees the same pods because nothing has happened yet, moves none of them again,
 // and no more in all than one would.
 func TestWhatIsRecordedIsNotMovedAgain(t *testing.T) {
-	eachRandom(t, func(t *testing.T, _ uint64, _ *rand.Rand, f *Facts, cluster func() *rooms) {
+	eachRandom(t, func(t *testing.T, seed uint64, _ *rand.Rand, f *Facts, cluster func() *rooms) {
 		t.Helper()
 		for name, decide := range strategies() {
+			r := rand.New(rand.NewPCG(seed, 11)) // strategies come in any order
 			c := cluster()
 			first := decide(f, c)
 			if len(first.Moves) == 0 {
@@ -792,6 +856,20 @@ func TestWhatIsRecordedIsNotMovedAgain(t *testing.T) {
 			}
 			if diff := cmp.Diff(f.Record(&Decision{}), f.Retract(second.Moves, first.Moves)); diff != "" {
 				t.Errorf("%s: refused moves leave a trace (-want +got):\n%s", name, diff)
+			}
+			// A budget refuses some of them.
+			went, failed := first, []Move(nil)
+			went.Moves = nil
+			for _, m := range first.Moves {
+				if r.IntN(2) == 0 {
+					failed = append(failed, m)
+				} else {
+					went.Moves = append(went.Moves, m)
+				}
+			}
+			reasonOfThoseThatWent := cmpopts.IgnoreFields(v1alpha1.Move{}, "Reason") // one word for several moves
+			if diff := cmp.Diff(f.Record(&went), f.Retract(second.Moves, failed), reasonOfThoseThatWent, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("%s: it is not as if %d refused moves had not been decided (-want +got):\n%s", name, len(failed), diff)
 			}
 		}
 	})

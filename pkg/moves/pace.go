@@ -117,6 +117,7 @@ func (f *Facts) Record(d *Decision) []v1alpha1.Move {
 			}
 			m.Time = now
 		}
+		m.Reason = string(move.Reason)
 		m.Remaining = max(d.candidates[way.from]-leaving[way.from], 0)
 		m.InFlight = append(m.InFlight, v1alpha1.PodInFlight{UID: move.Pod.UID, Name: move.Pod.Name, Time: now})
 	}
@@ -137,22 +138,30 @@ func (f *Facts) settle(m *v1alpha1.Move) {
 	})
 }
 
-// Retract takes pods off the memory that were not evicted after all. A way that none went is as it was before.
+// Retract takes pods off the memory that were not evicted after all: it is as if the decision had been without them. A way that none went is as it
+// was before, and on every other from the same subset more pods remain there.
 func (f *Facts) Retract(recorded []v1alpha1.Move, failed []Move) []v1alpha1.Move {
 	before := f.Record(&Decision{})
+	stayed := map[string]int32{}
+	for i := range failed {
+		stayed[f.name(failed[i].From)]++
+	}
 	var moves []v1alpha1.Move
 	for i := range recorded {
 		m := recorded[i].DeepCopy()
-		began := len(m.InFlight)
+		at := find(before, m.From, m.To)
+		decided := func(in v1alpha1.PodInFlight) bool {
+			return at < 0 || !slices.ContainsFunc(before[at].InFlight, func(was v1alpha1.PodInFlight) bool { return was.UID == in.UID })
+		}
+		if !slices.ContainsFunc(m.InFlight, decided) {
+			moves = append(moves, *m) // the decision was not about it
+			continue
+		}
 		m.InFlight = slices.DeleteFunc(m.InFlight, func(in v1alpha1.PodInFlight) bool {
 			return slices.ContainsFunc(failed, func(move Move) bool { return move.Pod.UID == in.UID })
 		})
-		m.Remaining += int32(began - len(m.InFlight))
-		at := find(before, m.From, m.To)
-		wentNobody := began > len(m.InFlight) && !slices.ContainsFunc(m.InFlight, func(in v1alpha1.PodInFlight) bool {
-			return at < 0 || !slices.ContainsFunc(before[at].InFlight, func(was v1alpha1.PodInFlight) bool { return was.UID == in.UID })
-		})
-		switch {
+		m.Remaining += stayed[m.From]
+		switch wentNobody := !slices.ContainsFunc(m.InFlight, decided); {
 		case wentNobody && at < 0:
 			continue
 		case wentNobody:
@@ -169,8 +178,8 @@ func ClosedBy(moves []v1alpha1.Move, policy *subset.Policy, now time.Time) (clos
 		return 0
 	}
 	for i := range moves {
-		from, to := policy.Index(moves[i].From), policy.Index(moves[i].To)
-		if from == subset.None || to != subset.None && to <= from {
+		from, to, reason := policy.Index(moves[i].From), policy.Index(moves[i].To), moves[i].Reason
+		if from == subset.None || to != subset.None && to <= from || reason != string(v1alpha1.ReasonUnschedulableTooLong) && reason != "" {
 			continue
 		}
 		if now.Sub(moves[i].Time.Time) < policy.Patience.Skip {

@@ -152,9 +152,22 @@ func (b *bookings) book(spread types.NamespacedName, policy *subset.Policy, plan
 	defer b.mu.Unlock()
 	verdict := policy.PickEarly(plan, b.kept(spread, policy, revision, adopted), closed)
 	if verdict.Subset != subset.None && !trial {
-		b.accountOf(spread).picks[mark] = pick{place{revision, policy.Subsets[verdict.Subset].Name}, b.clock.Now().Add(pickLasts)}
+		b.note(spread, place{revision, policy.Subsets[verdict.Subset].Name}, mark)
 	}
 	return verdict
+}
+
+// keep remembers a pick that was made before, maybe by another replica. It counts once however often it is kept. Whether there is room is not asked:
+// the pod carries the patch of the subset, and a second patch would not take back the first. If others have filled the subset meanwhile, the
+// scheduler does not bind the pod, and it is replaced.
+func (b *bookings) keep(spread types.NamespacedName, at place, mark string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.note(spread, at, mark)
+}
+
+func (b *bookings) note(spread types.NamespacedName, at place, mark string) {
+	b.accountOf(spread).picks[mark] = pick{at, b.clock.Now().Add(pickLasts)}
 }
 
 // kept counts the scope of a revision.

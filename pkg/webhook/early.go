@@ -30,36 +30,74 @@ type earlyBinding struct {
 	bookings *bookings
 }
 
-// review gathers how full the subsets are, has the model pick one, and answers with the pod as that subset wants it.
+// requestLasts is longer than the API server works on one request.
+const requestLasts = time.Minute
+
+// review picks a subset, unless it has done so for the same pod before, and answers with the pod as that subset wants it.
 func (e *earlyBinding) review(ctx context.Context, request *podRequest, found *lineage.Spread) answer {
 	key := types.NamespacedName{Namespace: request.Namespace, Name: found.Name}
 	object := &v1alpha1.WorkloadSpread{}
 	if err := e.owners.Reader.Get(ctx, key, object, client.UnsafeDisableDeepCopy); err != nil {
 		return e.asItIs(ctx, key, fmt.Errorf("reading WorkloadSpread %s: %w", key.Name, err))
 	}
-	policy, revision := found.Policy, subset.RevisionOf(request.Object.pod())
 	target, err := e.owners.Read(ctx, key.Namespace, workload.TargetOf(object))
 	if err != nil {
 		return e.asItIs(ctx, key, err)
 	}
-	adopted, err := e.adopted(ctx, policy, key.Name, workload.ControllerUID(request.Object.pod()))
-	if err != nil {
-		return e.asItIs(ctx, key, err)
+	policy := found.Policy
+	admitted, in := e.pickedBefore(ctx, request, policy, key)
+	if in == subset.None {
+		if admitted, in, err = e.pick(ctx, request, policy, object, target); err != nil {
+			return e.asItIs(ctx, key, err)
+		}
 	}
-	plan, mark := policy.Plan(replicasOrObserved(target, object)), string(uuid.NewUUID())
-	dryRun := request.DryRun != nil && *request.DryRun
-	verdict := e.bookings.book(key, policy, &plan, adopted, closedBy(object, policy, e.bookings.clock.Now()), revision, mark, dryRun)
-	admitted := v1alpha1.AdmittedSubset{Name: key.Name, Pick: mark}
-	if verdict.Subset != subset.None {
-		admitted.Subset = policy.Subsets[verdict.Subset].Name
-	}
-	patch, err := request.Object.patchFor(policy, verdict.Subset, admitted, workload.Selector(target))
+	patch, err := request.Object.patchFor(policy, in, admitted, workload.Selector(target))
 	if err != nil {
 		return e.asItIs(ctx, key, fmt.Errorf("applying the patch of subset %s of WorkloadSpread %s: %w", admitted.Subset, key.Name, err))
 	}
-	klog.FromContext(ctx).V(4).Info("Picked a subset at admission", "workloadspread", klog.KRef(key.Namespace, key.Name), "subset", admitted.Subset, "reason", verdict.Reason)
 	return answer{outcome: picked, patch: patch}
 }
+
+// pickedBefore is the pick that an earlier review has left on the pod, whose patch the pod carries since then: the API server asks again if others have
+// changed the pod, or its own plugins have because of the patch. It is subset.None if there is none of this spread, or only one that is too old to be
+// of the same request: then the pod was made from a copy of another.
+func (e *earlyBinding) pickedBefore(ctx context.Context, request *podRequest, policy *subset.Policy, spread types.NamespacedName) (v1alpha1.AdmittedSubset, int) {
+	var admitted v1alpha1.AdmittedSubset
+	note, noted := request.Object.Metadata.Annotations[v1alpha1.AdmittedAnnotation]
+	if !noted || json.Unmarshal([]byte(note), &admitted) != nil || admitted.Name != spread.Name || admitted.Pick == "" {
+		return admitted, subset.None
+	}
+	in, now := policy.Index(admitted.Subset), e.bookings.clock.Now()
+	if in == subset.None || now.Sub(admitted.Time.Time).Abs() > requestLasts { // the clock of another replica may be ahead
+		return admitted, subset.None
+	}
+	klog.FromContext(ctx).V(4).Info("Keeping to the subset picked before", "workloadspread", klog.KRef(spread.Namespace, spread.Name), "subset", admitted.Subset)
+	if !request.isTrial() {
+		e.bookings.keep(spread, place{subset.RevisionOf(request.Object.pod()), admitted.Subset}, admitted.Pick)
+	}
+	return admitted, in
+}
+
+// pick gathers how full the subsets are, has the model pick one, and books it.
+func (e *earlyBinding) pick(ctx context.Context, request *podRequest, policy *subset.Policy, spread *v1alpha1.WorkloadSpread, target client.Object) (
+	v1alpha1.AdmittedSubset, int, error) {
+	pod, now := request.Object.pod(), e.bookings.clock.Now()
+	admitted := v1alpha1.AdmittedSubset{Name: spread.Name, Pick: string(uuid.NewUUID()), Time: metav1.NewTime(now)}
+	adopted, err := e.adopted(ctx, policy, spread.Name, workload.ControllerUID(pod))
+	if err != nil {
+		return admitted, subset.None, err
+	}
+	plan := policy.Plan(replicasOrObserved(target, spread))
+	verdict := e.bookings.book(client.ObjectKeyFromObject(spread), policy, &plan, adopted, closedBy(spread, policy, now), subset.RevisionOf(pod), admitted.Pick, request.isTrial())
+	if verdict.Subset != subset.None {
+		admitted.Subset = policy.Subsets[verdict.Subset].Name
+	}
+	klog.FromContext(ctx).V(4).Info("Picked a subset at admission", "workloadspread", klog.KObj(spread), "subset", admitted.Subset, "reason", verdict.Reason)
+	return admitted, verdict.Subset, nil
+}
+
+// isTrial is true if nothing comes of the request.
+func (r *podRequest) isTrial() bool { return r.DryRun != nil && *r.DryRun }
 
 func (e *earlyBinding) asItIs(ctx context.Context, key types.NamespacedName, err error) answer {
 	klog.FromContext(ctx).Error(err, "Admitting a pod of a spread as it is", "workloadspread", klog.KRef(key.Namespace, key.Name))
@@ -99,7 +137,8 @@ func (e *earlyBinding) adopted(ctx context.Context, policy *subset.Policy, sprea
 	return counts, nil
 }
 
-// closedBy are the subsets, with strategy Adaptive, that have had no node for a pod of late, or that a descheduler has had pods leave.
+// closedBy are the subsets, with strategy Adaptive, that have had no node for a pod of late: their condition says so, or a descheduler has had pods
+// leave them for it.
 func closedBy(spread *v1alpha1.WorkloadSpread, policy *subset.Policy, now time.Time) (closed subset.Mask) {
 	if policy.Strategy != v1alpha1.AdaptiveScheduleStrategy {
 		return 0

@@ -4,16 +4,22 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	jsonpatchapply "github.com/evanphx/json-patch/v5"
+	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
@@ -119,6 +125,116 @@ func TestAnEarlyBoundPodIsMadeAsItsSubsetWantsIt(t *testing.T) {
 	}
 	if err := json.Unmarshal(patched, &tree); err != nil || !tree.Spec.FutureField["kept"] {
 		t.Errorf("a field that is not known did not survive: %s", patched)
+	}
+}
+
+// onePlaceEach are subsets of which each leaves its mark on the pod's containers.
+const onePlaceEach = `
+subsets:
+- {name: a, maxReplicas: 1, patch: {spec: {containers: [{name: main, env: [{name: A, value: x}]}, {name: sidecar, image: i}]}}}
+- {name: b, maxReplicas: 1, patch: {spec: {containers: [{name: main, env: [{name: B, value: x}]}]}}}
+- {name: c}`
+
+// earlyReplica is one replica of the webhook, with bookings of its own.
+func earlyReplica(t *testing.T, clock clock.PassiveClock, objects []client.Object) http.Handler {
+	t.Helper()
+	owners := ownersIn(t, objects...)
+	early := &earlyBinding{owners: owners, bookings: newBookings(clock)}
+	return &podReviews{answer: (&podAdmission{owners: owners, early: early.review}).review, clock: clock}
+}
+
+// patchedAs is the subset picked for a pod, with the marks of subsets on its containers: "a: A".
+func patchedAs(t *testing.T, pod *corev1.Pod) string {
+	t.Helper()
+	admitted := subset.AdmittedOf(pod)
+	if admitted == nil {
+		t.Fatalf("nothing was picked: %v", pod.Annotations)
+	}
+	text := admitted.Subset + ":"
+	for _, container := range pod.Spec.Containers {
+		for _, env := range container.Env {
+			text += " " + env.Name
+		}
+	}
+	return text
+}
+
+func TestAnEarlyBoundPodIsPickedForOnceHoweverOftenItIsReviewed(t *testing.T) {
+	objects, clock := webObjects(t, onePlaceEach), clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
+	replica, other := earlyReplica(t, clock, objects), earlyReplica(t, clock, objects)
+	fresh := func() *corev1.Pod { return webPod(t, `{containers: [{name: main, image: i}]}`) }
+	expect := func(what string, pod *corev1.Pod, want string) {
+		t.Helper()
+		if got := patchedAs(t, pod); got != want {
+			t.Errorf("%s: got %q, want %q", what, got, want)
+		}
+	}
+	trial := func(r *admissionv1.AdmissionRequest) { r.DryRun = ptr.To(true) }
+
+	first, _ := send(t, replica, fresh())
+	expect("the first review", first, "a: A")
+	changed := first.DeepCopy()
+	changed.Spec.Containers[1].VolumeMounts = []corev1.VolumeMount{{Name: "token", MountPath: "/token"}}
+	for _, again := range []http.Handler{replica, replica, other} {
+		admitted, response := send(t, again, changed)
+		expect("the same pod again", admitted, "a: A")
+		if response.Patch != nil {
+			t.Errorf("asked again, it answers %s", response.Patch)
+		}
+	}
+	// It is booked, once, by both.
+	tried, _ := send(t, other, fresh(), trial)
+	expect("a trial", tried, "b: B")
+	second, _ := send(t, replica, fresh())
+	expect("the second pod", second, "b: B")
+	third, _ := send(t, replica, fresh())
+	expect("the third pod", third, "c:")
+	// The other has filled b meanwhile and does not know the second pod, which has the patch already.
+	elsewhere, _ := send(t, other, fresh())
+	expect("a pod of the other replica", elsewhere, "b: B")
+	second, _ = send(t, other, second)
+	expect("the second pod again, elsewhere", second, "b: B")
+	// A trial takes nothing, also not the second time.
+	clock.SetTime(clock.Now().Add(pickLasts + time.Second))
+	send(t, replica, changed, trial)
+	late, _ := send(t, replica, fresh())
+	expect("a pod after all picks have expired", late, "a: A")
+}
+
+func TestAPickThatWasCopiedFromAnotherPodCountsForNothing(t *testing.T) {
+	clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
+	replica := earlyReplica(t, clock, webObjects(t, onePlaceEach))
+	fresh := webPod(t, `{containers: [{name: main, image: i}]}`)
+	original, _ := send(t, replica, fresh)
+	before := original.Annotations[v1alpha1.AdmittedAnnotation]
+	for name, tc := range map[string]struct {
+		value string
+		after time.Duration
+		want  string
+	}{
+		"within a request":                        {before, time.Minute, "a"},
+		"by a replica whose clock is behind":      {before, -time.Minute, "a"},
+		"longer after than any request takes":     {before, time.Minute + time.Second, "b"},
+		"of another spread":                       {strings.Replace(before, `"web"`, `"other"`, 1), 0, "b"},
+		"of a subset that is gone":                {strings.Replace(before, `"a"`, `"gone"`, 1), 0, "b"},
+		"of no subset, because all were full":     {strings.Replace(before, `"a"`, `""`, 1), 0, "b"},
+		"without a time, as before there was one": {`{"name":"web","subset":"a","pick":"p"}`, 0, "b"},
+		"that nobody can read":                    {`{`, 0, "b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := clocktesting.NewFakePassiveClock(time.Unix(1000, 0).Add(tc.after))
+			replica := earlyReplica(t, now, webObjects(t, onePlaceEach))
+			if first, _ := send(t, replica, fresh); subset.AdmittedOf(first).Subset != "a" {
+				t.Fatal("a was full")
+			}
+			copied := original.DeepCopy()
+			copied.Annotations[v1alpha1.AdmittedAnnotation] = tc.value
+			admitted, _ := send(t, replica, copied)
+			got := subset.AdmittedOf(admitted)
+			if got.Subset != tc.want || (got.Pick == subset.AdmittedOf(original).Pick) != (tc.want == "a") {
+				t.Errorf("got %+v, want subset %s", got, tc.want)
+			}
+		})
 	}
 }
 

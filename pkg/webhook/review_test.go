@@ -34,6 +34,11 @@ import (
 // serve is the webhook for pods over a cache of objects.
 func serve(tb testing.TB, objects ...client.Object) http.Handler {
 	tb.Helper()
+	return &podReviews{answer: (&podAdmission{owners: ownersIn(tb, objects...)}).review, clock: clock.RealClock{}}
+}
+
+func ownersIn(tb testing.TB, objects ...client.Object) *lineage.Lineage {
+	tb.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
@@ -41,8 +46,7 @@ func serve(tb testing.TB, objects ...client.Object) http.Handler {
 		}
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(&v1alpha1.WorkloadSpread{}, lineage.TargetField, lineage.TargetKeyOf).Build()
-	owners := lineage.Over(c, lineage.NewKinds(c.RESTMapper(), c, clock.RealClock{}), clock.RealClock{})
-	return &podReviews{answer: (&podAdmission{owners: owners}).review, clock: clock.RealClock{}}
+	return lineage.Over(c, lineage.NewKinds(c.RESTMapper(), c, clock.RealClock{}), clock.RealClock{})
 }
 
 // send reviews the creation of a pod and returns the pod as it is admitted, with the answer.

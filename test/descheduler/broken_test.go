@@ -94,6 +94,55 @@ spec: {maxUnavailable: 1, selector: {matchLabels: {app: web}}}
 	watch.expect(t, 0)
 }
 
+// A spread of which something cannot be read is reported, and the others are dealt with.
+func TestASpreadThatCannotBeReadStopsNoOther(t *testing.T) {
+	ns := newNamespace(t)
+	pool(t, ns, "a", "32")
+	pool(t, ns, "b", "32")
+	unreadable := strings.NewReplacer("name: web}", "name: unreadable}", "subsets:", "targetFilter: {replicasPathList: [spec.nothing]}\n  subsets:")
+	apply(t, ns, spreadOf(ns, "ReplicaSet", adaptive, "a=3 b=-")+"---"+workload("ReplicaSet", 3, "100m")+"---"+
+		unreadable.Replace(spreadOf(ns, "Deployment", adaptive, "a=3 b=-"))+"---"+unreadable.Replace(workload("Deployment", 0, "100m")))
+	expectLayout(t, ns, "a=3")
+	setQuota(t, ns, 2)
+	report, err := descheduleOnce(t, policyOf(ns, enforce, ""))
+	if descheduler.ExitCode(err) != descheduler.ExitBroken || !strings.Contains(fmt.Sprint(err), ns+"/unreadable") {
+		t.Errorf("exit code %d: %v", descheduler.ExitCode(err), err)
+	}
+	var got []string
+	for _, line := range report.Lines {
+		got = append(got, fmt.Sprintf("%s: %s %s", line.Spread, line.Verdict, line.Reason))
+	}
+	if want := "[unreadable: Keep TargetUnreadable web: Move OverQuota]"; fmt.Sprint(got) != want {
+		t.Errorf("got %v, want %s", got, want)
+	}
+	expectLayout(t, ns, "a=2 b=1")
+}
+
+// The API server fails the eviction of a pod of two PodDisruptionBudgets as if it were broken. It is not tried, so that the cycle does not give up.
+func TestAPodOfSeveralDisruptionBudgetsIsNotTried(t *testing.T) {
+	ns := newNamespace(t)
+	pool(t, ns, "a", "32")
+	pool(t, ns, "b", "32")
+	text := spreadOf(ns, "ReplicaSet", adaptive, "a=5 b=-") + "---" + workload("ReplicaSet", 5, "100m")
+	for _, name := range []string{"one", "two"} {
+		text += "---\napiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: " + name + "}\nspec: {maxUnavailable: 5, selector: {matchLabels: {app: web}}}\n"
+	}
+	apply(t, ns, text)
+	expectLayout(t, ns, "a=5")
+	pods := atRest(t, ns, 5)
+	waitFor(t, "the API server to fail", func(ctx context.Context) (string, error) {
+		if err := tryToEvict(ctx, ns, pods[0].Name); !strings.Contains(fmt.Sprint(err), "more than one PodDisruptionBudget") {
+			return fmt.Sprint(err), nil
+		}
+		return "", nil
+	})
+	setQuota(t, ns, 1)
+	moved, kept := mustDeschedule(t, policyOf(ns, enforce, "settleTime: 0s, maxUnavailable: 100%"))
+	if len(moved) != 0 || kept[v1alpha1.ReasonSeveralBudgets] != 4 {
+		t.Errorf("moved %+v, kept %v", moved, kept)
+	}
+}
+
 // breakEvictions has the API server ask a webhook at the address for every eviction in the namespace, and fail it without an answer. The function it
 // returns ends that.
 func breakEvictions(t *testing.T, ns, address, pod string) (mend func()) {

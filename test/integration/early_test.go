@@ -87,6 +87,49 @@ func TestASubsetsPatchOfTheSpecIsAppliedAtAdmission(t *testing.T) {
 	expectNoViolation(t)
 }
 
+// The API server mounts the service account's token into the containers that the patches add, and for that it asks the webhook again.
+func TestAPodWhosePatchAddsAContainerIsPickedForOnce(t *testing.T) {
+	pools(t, "a", "b")
+	ns := namespace(t)
+	apply(t, ns, spreadHeader+`
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
+  subsets:
+  - name: a
+    maxReplicas: 2
+    requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}
+    patch: {spec: {containers: [{name: of-a, image: registry.k8s.io/pause:3.10}]}}
+  - name: b
+    requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}
+    patch: {spec: {containers: [{name: of-b, image: registry.k8s.io/pause:3.10}]}}
+`)
+	apply(t, ns, plain("web", 4))
+	expectPlaces(t, ns, "a=2 b=2")
+	pods, err := the.Pods(t.Context(), ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range pods {
+		pod := &pods[i]
+		var names []string
+		for j := range pod.Spec.Containers {
+			names = append(names, pod.Spec.Containers[j].Name)
+			if mounts := pod.Spec.Containers[j].VolumeMounts; len(mounts) != 1 {
+				t.Errorf("container %s of pod %s mounts %v, and not the token alone", names[j], pod.Name, mounts)
+			}
+		}
+		if want := "[of-" + pod.Labels[v1alpha1.SubsetLabel] + " main]"; fmt.Sprint(names) != want {
+			t.Errorf("pod %s has containers %v, want %s", pod.Name, names, want)
+		}
+	}
+	waitFor(t, "the checker to see all pods", func(context.Context) (string, error) {
+		if created := watcher.Created(ns, "web"); created != 4 {
+			return fmt.Sprintf("%d pods were created for 4 replicas", created), nil
+		}
+		return "", nil
+	})
+	expectNoViolation(t)
+}
+
 func TestAPodPickedForASubsetThatHasNoSlotForItIsReplacedBeforeItRuns(t *testing.T) {
 	pools(t, "a", "b")
 	ns := namespace(t)

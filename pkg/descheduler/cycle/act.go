@@ -21,6 +21,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/descheduler/guarded"
 	"github.com/berth-project/berth/pkg/moves"
+	"github.com/berth-project/berth/pkg/subset"
 )
 
 // Strategy is a way to decide on the pods of a spread.
@@ -73,6 +74,12 @@ func (c *Cycle) Run(ctx context.Context, strategy Strategy) error {
 			c.report.take(s)
 		}
 	}()
+	for _, s := range c.unread {
+		if strategy.Scope.has(s.object) {
+			s.noteHeld(&strategy, moves.Held{From: subset.None, Reason: v1alpha1.ReasonTargetUnreadable})
+			c.report.take(s)
+		}
+	}
 	decided := make([]*moves.Decision, len(c.spreads)) // nil where there is nothing to do
 	for i, s := range c.spreads {
 		if ctx.Err() != nil {
@@ -119,7 +126,7 @@ func (s *spread) noteHeld(strategy *Strategy, held moves.Held) {
 
 func (s *spread) note(line Line) { s.lines = append(s.lines, line) }
 
-// take moves the lines of a spread to the report, and counts them.
+// take moves the lines of a spread to the report, and counts them. What could not be read of it is reported once.
 func (r *Report) take(s *spread) {
 	for i := range s.lines {
 		line := &s.lines[i]
@@ -129,7 +136,10 @@ func (r *Report) take(s *spread) {
 		}
 	}
 	r.Lines = append(r.Lines, s.lines...)
-	s.lines = nil
+	if s.err != nil {
+		r.Unread = errors.Join(r.Unread, fmt.Errorf("spread %s/%s: %w", s.object.Namespace, s.object.Name, s.err))
+	}
+	s.lines, s.err = nil, nil
 }
 
 // act writes what is about to be done, does it, and takes back what was refused.
@@ -145,14 +155,14 @@ func (c *Cycle) act(ctx context.Context, strategy *Strategy, s *spread, decision
 		ahead.moves = s.facts.Record(decision)
 	}
 	if err := c.remember(ctx, s, ahead); err != nil {
+		var since outdatedError
+		if !errors.As(err, &since) {
+			return err
+		}
 		for i := range decision.Moves {
-			s.note(Line{Strategy: strategy.Name, Namespace: s.object.Namespace, Spread: s.object.Name, Pod: decision.Moves[i].Pod.Name,
-				Node: decision.Moves[i].Pod.NodeName, From: s.name(decision.Moves[i].From), Verdict: Kept, Reason: v1alpha1.ReasonMovedByOther})
+			s.noteHeld(strategy, moves.Held{Pod: decision.Moves[i].Pod, From: decision.Moves[i].From, Reason: since.reason})
 		}
-		if errors.Is(err, errOutdated) {
-			return nil // the other is on it
-		}
-		return err
+		return nil // the next cycle decides anew
 	}
 	failed := c.evictAll(ctx, strategy, s, decision)
 	if len(failed) < len(decision.Moves) {
@@ -182,7 +192,7 @@ func (c *Cycle) evictAll(ctx context.Context, strategy *Strategy, s *spread, dec
 			klog.FromContext(ctx).Info("Evicted a pod", "pod", klog.KObj(pod), "workloadspread", klog.KObj(s.object), "from", from, "to", to, "reason", move.Reason)
 			move.Pod.Active = false
 			if !c.world.options.DryRun {
-				c.tell(s, pod, from, to, move.Reason)
+				c.tell(s, pod, move)
 			}
 			continue
 		case guarded.Unanswered: // it counts as gone, as if the process had ended here
@@ -204,7 +214,12 @@ type memory struct {
 	misplaced *v1alpha1.Misplaced
 }
 
-var errOutdated = errors.New("the spread has changed since it was looked at")
+// outdatedError says what has changed of a spread since it was looked at.
+type outdatedError struct{ reason v1alpha1.Reason }
+
+func (e outdatedError) Error() string {
+	return fmt.Sprintf("the spread has changed since it was looked at: %s", e.reason)
+}
 
 // remember writes the memory of a spread into its status, if nobody has changed the spread or its memory since it was read. The status controller
 // writes to the same object; what it changes does not matter.
@@ -219,25 +234,28 @@ func (c *Cycle) remember(ctx context.Context, s *spread, m memory) error {
 		case err == nil:
 			return nil
 		case apierrors.IsNotFound(err):
-			return errOutdated
+			return outdatedError{v1alpha1.ReasonSpreadChanged}
 		case !apierrors.IsConflict(err):
 			return fmt.Errorf("writing what is about to be done: %w", err)
 		}
 		latest := &v1alpha1.WorkloadSpread{}
 		if err := c.get(ctx, client.ObjectKeyFromObject(s.object), latest); err != nil {
 			if apierrors.IsNotFound(err) {
-				return errOutdated
+				return outdatedError{v1alpha1.ReasonSpreadChanged}
 			}
 			return fmt.Errorf("reading the spread again: %w", err)
 		}
-		if latest.UID != s.object.UID || latest.Generation != s.object.Generation || latest.Annotations[v1alpha1.PausedAnnotation] == "true" ||
-			!equality.Semantic.DeepEqual(latest.Status.Moves, s.object.Status.Moves) ||
-			!equality.Semantic.DeepEqual(latest.Status.Misplaced, s.object.Status.Misplaced) {
-			return errOutdated
+		switch {
+		case latest.UID != s.object.UID || latest.Generation != s.object.Generation:
+			return outdatedError{v1alpha1.ReasonSpreadChanged}
+		case latest.Annotations[v1alpha1.PausedAnnotation] == "true":
+			return outdatedError{v1alpha1.ReasonPaused}
+		case !equality.Semantic.DeepEqual(latest.Status.Moves, s.object.Status.Moves) || !equality.Semantic.DeepEqual(latest.Status.Misplaced, s.object.Status.Misplaced):
+			return outdatedError{v1alpha1.ReasonMovedByOther}
 		}
 		s.object = latest
 	}
-	return errOutdated
+	return outdatedError{v1alpha1.ReasonSpreadChanged}
 }
 
 func (c *Cycle) get(ctx context.Context, key client.ObjectKey, into *v1alpha1.WorkloadSpread) error {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/berth-project/berth/pkg/budget"
+	appsv1alpha1 "github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -161,17 +162,24 @@ func (b *budgets) of(pod *corev1.Pod) (all []*allowance) {
 	return all
 }
 
-// spare is true if all budgets of the pod have room. A pod that was taken before is spared already.
-func (b *budgets) spare(pod *corev1.Pod) bool {
+// spare is empty if all budgets of the pod have room, and otherwise why it stays. A pod that was taken before is spared already.
+func (b *budgets) spare(pod *corev1.Pod) appsv1alpha1.Reason {
 	if b.taken[pod.UID] {
-		return true
+		return ""
 	}
+	kept, pdbs := appsv1alpha1.Reason(""), 0
 	for _, a := range b.of(pod) {
 		if !a.room.has(pod) {
-			return false
+			kept = appsv1alpha1.ReasonBudgetExhausted
+		}
+		if _, isPDB := a.room.(*disruptions); isPDB {
+			pdbs++
 		}
 	}
-	return true
+	if pdbs > 1 && pod.Status.Phase != corev1.PodPending { // of a pending pod the API server asks no PodDisruptionBudget
+		return appsv1alpha1.ReasonSeveralBudgets
+	}
+	return kept
 }
 
 // take counts the pod as gone.

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
+	appsv1alpha1 "github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -77,6 +78,9 @@ func TestBudgetsSpare(t *testing.T) {
 		pod     *corev1.Pod
 		want    bool
 	}{
+		"a pending pod of two PDBs":             {twice(disruptionBudget(1, nil)), pending("p"), true},
+		"a pod of a PDB beside a PUB":           {both(disruptionBudget(1, nil), unavailableBudget(1, nil)), podNamed("p", true), true},
+		"no pod if the PUB has no room":         {both(disruptionBudget(1, nil), unavailableBudget(0, nil)), podNamed("p", true), false},
 		"a pod while a PDB has room":            {disruptionBudget(1, nil), podNamed("p", true), true},
 		"no pod once it has none":               {disruptionBudget(0, nil), podNamed("p", true), false},
 		"a pending pod always":                  {disruptionBudget(0, nil), pending("p"), true},
@@ -106,27 +110,44 @@ func TestBudgetsSpare(t *testing.T) {
 			b.Spec.TargetReference = &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "other"}
 		}), podNamed("p", true), true},
 	} {
-		if got := tc.budgets.spare(tc.pod); got != tc.want {
-			t.Errorf("%s: got %t", name, got)
+		if got := tc.budgets.spare(tc.pod); (got == "") != tc.want {
+			t.Errorf("%s: got %q", name, got)
 		}
 	}
 }
+
+// The API server fails such an eviction with 500, as if it were broken, whatever room the budgets have.
+func TestAPodOfSeveralPDBsIsNotEvicted(t *testing.T) {
+	for allowed, pod := range map[int32]*corev1.Pod{0: podNamed("p", true), 1: podNamed("p", true), 2: podNamed("unready", false)} {
+		if got := twice(disruptionBudget(allowed, nil)).spare(pod); got != appsv1alpha1.ReasonSeveralBudgets {
+			t.Errorf("pod %s, with room for %d: got %q", pod.Name, allowed, got)
+		}
+	}
+}
+
+// both are the budgets of two.
+func both(one, other *budgets) *budgets {
+	one.inNamespace["ns"] = append(one.inNamespace["ns"], other.inNamespace["ns"]...)
+	return one
+}
+
+func twice(one *budgets) *budgets { return both(one, one) }
 
 func TestACycleTakesFromABudgetWhatItHas(t *testing.T) {
 	b := unavailableBudget(2, nil)
 	first, second, third := podNamed("1", true), podNamed("2", true), podNamed("3", true)
 	b.take(first)
 	b.take(first)
-	if !b.spare(first) || !b.spare(second) {
+	if b.spare(first) != "" || b.spare(second) != "" {
 		t.Error("one pod was counted twice")
 	}
 	b.take(second)
-	if b.spare(third) {
+	if b.spare(third) == "" {
 		t.Error("three pods were taken from a budget of two")
 	}
 	b = unavailableBudget(2, nil)
 	b.close(t.Context(), first)
-	if b.spare(second) {
+	if b.spare(second) == "" {
 		t.Error("a budget that has refused a pod is asked again")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/moves"
 )
 
 const reporter = "berth-descheduler"
@@ -18,31 +19,35 @@ const mostEvents = 8
 
 // tell has an event about the move of a pod written on its spread and one on the pod, while the cycle goes on, and beyond the strategy. World.End
 // waits for them: the process may end right after.
-func (c *Cycle) tell(s *spread, pod *corev1.Pod, from, to string, reason v1alpha1.Reason) {
+func (c *Cycle) tell(s *spread, pod *corev1.Pod, move *moves.Move) {
 	onSpread := corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind.Kind, Namespace: s.object.Namespace, Name: s.object.Name, UID: s.object.UID,
 		ResourceVersion: s.object.ResourceVersion}
 	onPod := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
-	note := movedNote(pod.Name, from, to, reason)
-	c.telling.Go(func() error { return c.send(c.ctx, onSpread, onPod, reason, note) })
-	c.telling.Go(func() error { return c.send(c.ctx, onPod, onSpread, reason, note) })
+	note := movedNote(pod.Name, s.name(move.From), s.name(move.To), move)
+	c.telling.Go(func() error { return c.send(c.ctx, onSpread, onPod, move.Reason, note) })
+	c.telling.Go(func() error { return c.send(c.ctx, onPod, onSpread, move.Reason, note) })
 }
 
-func movedNote(pod, from, to string, reason v1alpha1.Reason) string {
+func movedNote(pod, from, to string, move *moves.Move) string {
 	where := "no subset"
 	if from != "" {
 		where = "subset " + from
-	}
-	room := "any node"
-	if to != "" {
-		room = "subset " + to
 	}
 	why := map[v1alpha1.Reason]string{
 		v1alpha1.ReasonUnschedulableTooLong: "no node of it has taken the pod for rescheduleCriticalSeconds",
 		v1alpha1.ReasonOverQuota:            "it holds more pods than its quota",
 		v1alpha1.ReasonNodeOutsideSubset:    "the pod's node is not one of it any more",
 		v1alpha1.ReasonEarlierSubsetHasRoom: "an earlier subset has quota and a node",
-	}[reason]
-	return fmt.Sprintf("pod %s was evicted from %s: %s; there is room for another on %s", pod, where, why, room)
+	}[move.Reason]
+	note := fmt.Sprintf("pod %s was evicted from %s: %s", pod, where, why)
+	switch {
+	case move.Room != moves.HasRoom:
+		return note
+	case to == "":
+		return note + "; there is room for another on any node"
+	default:
+		return note + "; there is room for another on subset " + to
+	}
 }
 
 func (c *Cycle) send(ctx context.Context, regarding, related corev1.ObjectReference, reason v1alpha1.Reason, note string) error {

@@ -3,12 +3,14 @@ package cycle
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -40,6 +42,8 @@ type Cycle struct {
 	lineage  *lineage.Lineage
 	budgets  *budgets
 	spreads  []*spread
+	// unread are spreads of which something could not be read. They have no facts.
+	unread []*spread
 	// telling writes events. It returns the first that could not be written.
 	telling errgroup.Group
 }
@@ -53,6 +57,8 @@ type spread struct {
 	refused map[string]bool
 	// lines are what was decided about the spread and is not in the report yet.
 	lines []Line
+	// err is why something of the spread could not be read, until it is in the report. Nil if its status says so to its owner.
+	err error
 }
 
 // gather takes the look.
@@ -73,9 +79,12 @@ func (c *Cycle) gather(ctx context.Context) (err error) {
 	byKey := map[types.NamespacedName]*spread{}
 	for i := range c.snapshot.Spreads {
 		object := &c.snapshot.Spreads[i]
-		s, why := c.prepare(ctx, object)
+		s, why, err := c.prepare(ctx, object)
 		if why != "" {
 			klog.FromContext(ctx).V(2).Info("Passing over a spread", "workloadspread", klog.KObj(object), "reason", why)
+			if why == v1alpha1.ReasonTargetUnreadable {
+				c.unread = append(c.unread, &spread{object: object, err: err})
+			}
 			continue
 		}
 		byKey[types.NamespacedName{Namespace: object.Namespace, Name: object.Name}] = s
@@ -87,9 +96,11 @@ func (c *Cycle) gather(ctx context.Context) (err error) {
 			s.facts.Pods = append(s.facts.Pods, c.observe(pod))
 		}
 	}
-	slices.SortFunc(c.spreads, func(a, b *spread) int {
-		return cmp.Or(cmp.Compare(a.object.Namespace, b.object.Namespace), cmp.Compare(a.object.Name, b.object.Name))
-	})
+	for _, spreads := range [][]*spread{c.spreads, c.unread} {
+		slices.SortFunc(spreads, func(a, b *spread) int {
+			return cmp.Or(cmp.Compare(a.object.Namespace, b.object.Namespace), cmp.Compare(a.object.Name, b.object.Name))
+		})
+	}
 	klog.FromContext(ctx).V(1).Info("Looked at the cluster", "spreads", len(c.spreads), "pods", len(c.snapshot.Pods), "nodes", len(c.snapshot.Nodes),
 		"took", c.world.options.Clock.Since(began))
 	return nil
@@ -100,29 +111,42 @@ func (c *Cycle) IsPaused(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(c.spreads, func(s *spread) bool { return s.facts.Paused && s.pods[pod.UID] != nil })
 }
 
-// prepare is the spread without its pods, or why it is passed over. Its status says the same to its owner.
-func (c *Cycle) prepare(ctx context.Context, object *v1alpha1.WorkloadSpread) (*spread, v1alpha1.Reason) {
+// prepare is the spread without its pods, or why it is passed over. Without an error its status says the same to its owner.
+func (c *Cycle) prepare(ctx context.Context, object *v1alpha1.WorkloadSpread) (*spread, v1alpha1.Reason, error) {
 	compiled := lineage.Compile(object)
 	if compiled.Policy == nil {
-		return nil, v1alpha1.ReasonInvalidSpread
+		return nil, v1alpha1.ReasonInvalidSpread, nil
 	}
 	target := workload.TargetOf(object)
-	if winner, err := c.lineage.Winner(ctx, object.Namespace, target); err != nil || winner.UID != object.UID {
-		return nil, v1alpha1.ReasonSpreadConflict
+	winner, err := c.lineage.Winner(ctx, object.Namespace, target)
+	if err != nil {
+		return nil, v1alpha1.ReasonTargetUnreadable, err
 	}
-	if _, err := c.lineage.Watch(ctx, target.Kind); err != nil {
-		return nil, v1alpha1.ReasonTargetUnreadable
+	if winner.UID != object.UID {
+		return nil, v1alpha1.ReasonSpreadConflict, nil
+	}
+	unwatchable, err := c.lineage.Watch(ctx, target.Kind)
+	switch {
+	case err != nil:
+		return nil, v1alpha1.ReasonTargetUnreadable, err
+	case unwatchable != nil && unwatchable.Why == lineage.NotServed:
+		return nil, v1alpha1.ReasonTargetNotFound, nil
+	case unwatchable != nil:
+		return nil, v1alpha1.ReasonTargetUnreadable, nil
 	}
 	workloadObject, err := c.lineage.Read(ctx, object.Namespace, target)
 	if err != nil {
-		return nil, v1alpha1.ReasonTargetUnreadable
+		return nil, v1alpha1.ReasonTargetUnreadable, err
 	}
 	if workloadObject == nil {
-		return nil, v1alpha1.ReasonTargetNotFound
+		return nil, v1alpha1.ReasonTargetNotFound, nil
 	}
 	replicas, err := c.snapshot.Replicas(ctx, object, workloadObject)
-	if err != nil {
-		return nil, v1alpha1.ReasonTargetUnreadable
+	switch {
+	case apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err): // it has no scale subresource
+		return nil, v1alpha1.ReasonTargetUnreadable, nil
+	case err != nil:
+		return nil, v1alpha1.ReasonTargetUnreadable, fmt.Errorf("replicas of %s %s: %w", target.Kind.Kind, target.Name, err)
 	}
 	return &spread{
 		object: object,
@@ -138,7 +162,7 @@ func (c *Cycle) prepare(ctx context.Context, object *v1alpha1.WorkloadSpread) (*
 			Now:              c.Now,
 		},
 		refused: map[string]bool{},
-	}, ""
+	}, "", nil
 }
 
 // schedulableSince is what the status says of each subset. One of which it says nothing is as old as the spread.
@@ -168,6 +192,9 @@ func (c *Cycle) spreadOf(ctx context.Context, byKey map[types.NamespacedName]*sp
 	found, err := c.snapshot.SpreadOf(ctx, pod)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Passing over a pod", "pod", klog.KObj(pod))
+		if c.report.Unread == nil { // one may stand for many
+			c.report.Unread = fmt.Errorf("finding the spread of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		}
 	}
 	if err != nil || found == nil {
 		return nil

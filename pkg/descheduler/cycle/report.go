@@ -44,6 +44,9 @@ type Line struct {
 // Report is what a cycle decided and did.
 type Report struct {
 	Lines []Line `json:"plan"`
+	// Unread joins what could not be read of spreads that strategies are about, so that nothing was decided on them, which lines say as well, and of
+	// owners of pods.
+	Unread error `json:"-"`
 }
 
 // WriteTable writes the report for the eye.

@@ -133,11 +133,12 @@ func (c *cluster) replacement(victim *corev1.Pod, pod *moves.Pod, in int) (*core
 // Spares implements moves.Cluster.
 func (c *cluster) Spares(pod *moves.Pod) v1alpha1.Reason {
 	victim := c.pods[pod.UID]
+	reason := c.budgets.spare(victim)
 	switch {
 	case !Evictable(victim):
 		return v1alpha1.ReasonNotEvictable
-	case !c.budgets.spare(victim): // before the filters, one of which may look at budgets and does not say so
-		return v1alpha1.ReasonBudgetExhausted
+	case reason != "": // before the filters, one of which may look at budgets and does not say so
+		return reason
 	case !c.strategy.admits(victim):
 		return v1alpha1.ReasonNotEvictable
 	default:

@@ -28,6 +28,8 @@ type server struct {
 	// code of the answer; 0 never answers. retryAfter in seconds.
 	code       int
 	retryAfter string
+	// overloaded answers without the cause that budgets give to a 429.
+	overloaded bool
 	requests   atomic.Int32
 	last       policyv1.Eviction
 	paths      []string
@@ -53,8 +55,12 @@ func newServer(t *testing.T) *server {
 		}
 		w.WriteHeader(s.code)
 		status := metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Code: int32(s.code), Status: metav1.StatusFailure}
-		if s.code < 300 {
+		switch {
+		case s.code < 300:
 			status.Status = metav1.StatusSuccess
+		case s.code == http.StatusTooManyRequests && !s.overloaded:
+			status.Reason = metav1.StatusReasonTooManyRequests
+			status.Details = &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: policyv1.DisruptionBudgetCause}}}
 		}
 		_ = json.NewEncoder(w).Encode(status) // the client may have gone
 	}))
@@ -143,6 +149,11 @@ func TestResultsKeepTheirType(t *testing.T) {
 		}
 	}
 	s := newServer(t)
+	s.code, s.retryAfter, s.overloaded = http.StatusTooManyRequests, "1", true
+	if got := ResultOf(evict(t.Context(), clientOf(t, s, Options{}), pod("n"))); got != Failed || s.requests.Load() != 1 {
+		t.Errorf("an API server with too much to do is %s after %d requests", got, s.requests.Load())
+	}
+	s = newServer(t)
 	limited := pod("n")
 	limited.Name = "limited"
 	var limit *evictions.EvictionTotalLimitError

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
@@ -13,7 +14,7 @@ type Result string
 const (
 	// Evicted: the API server has accepted it, or would have in a dry run.
 	Evicted Result = "Evicted"
-	// Refused: a PodDisruptionBudget or PodUnavailableBudget has no room (429).
+	// Refused: a PodDisruptionBudget or PodUnavailableBudget has no room (429 with their cause).
 	Refused Result = "Refused"
 	// Forbidden: the API server or a webhook of somebody else does not allow it (403).
 	Forbidden Result = "Forbidden"
@@ -21,7 +22,7 @@ const (
 	Changed Result = "Changed"
 	// Gone: there is no such pod (404).
 	Gone Result = "Gone"
-	// Failed: the API server or a webhook has answered with an error, and has not evicted the pod.
+	// Failed: the API server or a webhook has answered with an error, and has not evicted the pod. So it is if it has too much to do (429 alone).
 	Failed Result = "Failed"
 	// Unanswered: there was no answer, or none in time. The pod may be gone.
 	Unanswered Result = "Unanswered"
@@ -67,7 +68,7 @@ func classify(err error) Result {
 	switch {
 	case err == nil:
 		return Evicted
-	case apierrors.IsTooManyRequests(err):
+	case apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause):
 		return Refused
 	case apierrors.IsForbidden(err):
 		return Forbidden

@@ -1,5 +1,7 @@
 package v1alpha1
 
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 const (
 	// MatchedAnnotation records on a bound pod which spread and subset it was bound for, as JSON of MatchedSubset.
 	// Berth writes it in the Binding, so it appears together with spec.nodeName or not at all. Clients of the
@@ -53,6 +55,9 @@ type AdmittedSubset struct {
 	Subset string `json:"subset"`
 	// Pick tells the pod from others that admission has picked a subset for, before it has a name and a UID.
 	Pick string `json:"pick"`
+	// Time of the pick. Admission is asked again for a pod that others change after it, and keeps to its pick. A pick of long before was copied
+	// from another pod, and another is made.
+	Time metav1.Time `json:"time,omitempty"`
 }
 
 // Reason says why a pod was or was not given a subset, in one word that every surface repeats: scheduler status, event,
@@ -138,8 +143,12 @@ const (
 	ReasonNotEvictable Reason = "NotEvictable"
 	// ReasonBudgetExhausted: a PodDisruptionBudget or PodUnavailableBudget has no room for the pod.
 	ReasonBudgetExhausted Reason = "BudgetExhausted"
+	// ReasonSeveralBudgets: more than one PodDisruptionBudget covers the pod, so that the API server cannot evict it.
+	ReasonSeveralBudgets Reason = "SeveralBudgets"
 	// ReasonMovedByOther: another descheduler has moved pods of the spread since this one looked.
 	ReasonMovedByOther Reason = "MovedByOther"
+	// ReasonSpreadChanged: the spread was changed or deleted while it was decided on.
+	ReasonSpreadChanged Reason = "SpreadChanged"
 )
 
 const (

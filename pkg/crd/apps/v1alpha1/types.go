@@ -330,10 +330,16 @@ type Move struct {
 	// +required
 	From string `json:"from"`
 
-	// To is the subset that was shown to have room for the pods made in their place.
+	// To is the subset that the pods made in their place were to go to.
 	//
 	// +required
 	To string `json:"to"`
+
+	// Reason of the last move: UnschedulableTooLong, OverQuota, NodeOutsideSubset or EarlierSubsetHasRoom. A subset that pods have left because no
+	// node took them for too long is passed over at admission for a while; one that they have left for no reason that is known is as well.
+	//
+	// +optional
+	Reason string `json:"reason,omitempty"`
 
 	// Round counts the moves after each of which pods were back in From. It is 1 after the first move, and again after a long quiet time. The
 	// time to the next move doubles with every round.
