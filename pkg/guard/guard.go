@@ -48,8 +48,8 @@ type Request struct {
 // Decide says whether the operation may go on. Every budget of the pod must agree, and has it in its ledger if they all do; an error is no
 // answer.
 //
-// The budgets that the cache has are asked at once. A cache that does not know one yet must not open the door, so that those of the namespace are read
-// meanwhile, and any that the cache did not have is asked after the others.
+// The budgets that the cache has are asked at once. A cache that does not know one yet must not open the door, so that the API server is asked meanwhile
+// which the namespace has, and any that the cache did not have is asked after the others.
 func (g *Guard) Decide(ctx context.Context, request Request) (budget.Verdict, error) {
 	cached, err := g.cachedBudgets(ctx, request.Pod)
 	if err != nil {
