@@ -316,8 +316,10 @@ func (l *ledger) rule(e *entry) ruling {
 		closed = l.closed(e, candidate)
 	}
 	candidate.Closed = e.tried | closed
-	if e.nominated && e.subset != subset.None {
-		candidate.Closed = ^subset.Mask(0).With(e.subset)
+	e.nominated = e.nominated && e.subset != subset.None && s.policy.HasRoom(&s.plan, s.tally.Kept(e.scope), e.subset, candidate)
+	if e.nominated {
+		// Until its victims have left it stays, and asks DefaultPreemption whether they have.
+		candidate.Closed, e.preempting = ^subset.Mask(0).With(e.subset), true
 	}
 	verdict := s.policy.Admit(&s.plan, s.tally.Kept(e.scope), candidate)
 	if verdict.Reason == v1alpha1.ReasonNoNodeFits && l.mayPreempt(e.pod) {

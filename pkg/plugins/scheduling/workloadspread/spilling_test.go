@@ -302,9 +302,61 @@ func TestANominatedPodKeepsItsClaim(t *testing.T) {
 	sibling := w.pod("sibling")
 	w.expectChoice(sibling, "b")
 	w.schedule(sibling)
+	// An event has it tried again while they are still leaving. It asks whether they are, and neither goes on nor preempts elsewhere.
+	w.awake = nil
+	for range 2 {
+		if got := w.refuse(pod, unfit); got != preempt {
+			t.Fatalf("got outcome %d while its victims leave, want to ask DefaultPreemption", got)
+		}
+		w.ledger.preempted(pod, true)
+		w.expectKept("a=1 b=1")
+	}
+	w.expectAwake()
 	w.expectChoice(pod, "a") // its victims have left
 	w.schedule(pod)
 	w.expectKept("a=1 b=1")
+}
+
+func TestANominatedPodWhosePreemptionWasInVainGoesOn(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, adaptive)
+	pod := w.podOf("rs-uid", "p")
+	pod.Spec.Priority = ptr.To[int32](10)
+	w.pods[pod.UID] = pod
+	w.ledger.observe(pod)
+	unfit := memoEntry{generation: unproven}
+	for range 3 {
+		w.refuse(pod, unfit)
+	}
+	w.ledger.preempted(pod, true)
+	// Its victims have left, somebody else is on their node, and there are no other victims.
+	if got := w.refuse(pod, unfit); got != preempt {
+		t.Fatalf("got outcome %d, want to preempt", got)
+	}
+	w.awake = nil
+	w.ledger.preempted(pod, false)
+	w.expectKept("a=0 b=0")
+	w.expectAwake("p")
+	w.expectChoice(pod, "b")
+}
+
+func TestANominatedPodWhoseSlotIsTakenAwayBeginsAnew(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, `{subsets: [{name: a, maxReplicas: "50%"}, {name: b}], scheduleStrategy: {type: Adaptive}}`)
+	w.expectChoice(w.pod("older"), "a")
+	pod := w.podOf("rs-uid", "p")
+	pod.Spec.Priority = ptr.To[int32](10)
+	w.pods[pod.UID] = pod
+	w.ledger.observe(pod)
+	for range 3 {
+		w.refuse(pod, memoEntry{generation: unproven})
+	}
+	w.ledger.preempted(pod, true)
+	w.workload[deploymentKey] = 2 // which leaves one slot in a
+	w.ledger.workloadChanged(deploymentKey)
+	if got := w.refuse(pod, memoEntry{generation: unproven}); got != goOn {
+		t.Errorf("got outcome %d in b, where it has looked for no node yet, want to go on", got)
+	}
 }
 
 func TestFixedPreemptsInItsSubset(t *testing.T) {
