@@ -116,8 +116,9 @@ type entry struct {
 	record *subset.Record
 	// order of the pod's first cycle: the earlier pod is served first.
 	order uint64
-	// woken since its last cycle. Until it has had its next, a free slot is meant for it.
-	woken bool
+	// woken since its last cycle. Until it has had its next, a free slot is meant for it: of the subset wokenFor, or of any if that is subset.None.
+	woken    bool
+	wokenFor int
 	// held since its last cycle for news of its workload.
 	held bool
 	// parked since its last cycle; see gate.go.
@@ -235,6 +236,7 @@ func (l *ledger) choose(pod *corev1.Pod, nodes []fwk.NodeInfo) (answer ruling) {
 			answer = ruling{reason: v1alpha1.ReasonWorkloadNotObserved, message: "the pod is being bound already"}
 			return
 		}
+		wasWoken := e.woken
 		l.unwake(e)
 		e.parked = false
 		if !e.again {
@@ -255,6 +257,9 @@ func (l *ledger) choose(pod *corev1.Pod, nodes []fwk.NodeInfo) (answer ruling) {
 			l.wait(e)
 			l.park(e, answer.reason)
 			l.announceIfFirst(e, answer)
+		}
+		if wasWoken && !e.held {
+			l.wakeNext(e.spread, e.scope) // if the slot it was woken for is still free, it was of no use to the pod
 		}
 	})
 	return answer

@@ -721,6 +721,67 @@ func TestAnEarlyBoundPodUsesTheSubsetWhosePatchItCarriesOrNone(t *testing.T) {
 	w.expectKept("a=1 b=1")
 }
 
+func TestASlotThatComesFreeWakesAnEarlyBoundPodThatCanUseIt(t *testing.T) {
+	const earlyWait = `{subsets: [{name: a, maxReplicas: 1, patch: {spec: {priorityClassName: low}}}, {name: b, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`
+	t.Run("and not one that has its claim or needs none", func(t *testing.T) {
+		w := newWorld(t, 9)
+		w.spread(1, earlyWait)
+		letGo, inB, inA, waits := w.admitted("let-go", ""), w.admitted("in-b", "b"), w.admitted("in-a", "a"), w.admitted("waits", "a")
+		w.expectChoice(letGo, "-")
+		w.expectChoice(inB, "b")
+		w.expectChoice(inA, "a")
+		w.expectChoice(waits, "AdmittedSubsetFull")
+		w.delete(inA)
+		w.expectAwake("waits")
+		w.expectChoice(waits, "a")
+	})
+	t.Run("also while another was woken for another subset", func(t *testing.T) {
+		w := newWorld(t, 9)
+		w.spread(1, earlyWait)
+		inA, inB := w.admitted("in-a", "a"), w.admitted("in-b", "b")
+		b1, b2, a1 := w.admitted("b1", "b"), w.admitted("b2", "b"), w.admitted("a1", "a")
+		for _, pod := range []*corev1.Pod{inA, inB, b1, b2, a1} {
+			w.choose(pod)
+		}
+		w.delete(inB)
+		w.expectAwake("b1")
+		w.delete(inA)
+		w.expectAwake("a1")
+		w.expectChoice(a1, "a")
+		w.expectChoice(b1, "b")
+		w.expectAwake()
+	})
+	t.Run("and none of a full subset because another has room", func(t *testing.T) {
+		w := newWorld(t, 9)
+		w.spread(1, earlyWait)
+		inA, inB, b1 := w.admitted("in-a", "a"), w.admitted("in-b", "b"), w.admitted("b1", "b")
+		for _, pod := range []*corev1.Pod{inA, inB, b1} {
+			w.choose(pod)
+		}
+		w.delete(inA)
+		w.expectAwake()
+	})
+}
+
+func TestAWokenPodThatTakesNoSlotPassesItOn(t *testing.T) {
+	w := newWorld(t, 9)
+	w.spread(1, `{subsets: [{name: a, maxReplicas: 1}, {name: b, maxReplicas: 1}, {name: c, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`)
+	inA, inB, inC, waits := w.pod("in-a"), w.pod("in-b"), w.pod("in-c"), w.pod("waits")
+	w.expectChoice(inA, "a")
+	w.expectChoice(inB, "b")
+	w.expectChoice(inC, "c")
+	w.expectChoice(waits, "SubsetsFull")
+	w.seeBound(inC, "node-a", "c")
+	w.delete(inA)
+	w.expectAwake("in-b")
+	w.expectChoice(w.pod("quick"), "a") // before the pod that was woken for it
+	w.delete(inC)
+	w.awake = nil
+	w.expectChoice(inB, "b")
+	w.expectAwake("waits")
+	w.expectChoice(waits, "c")
+}
+
 func TestAPodWithoutAPickOfThisSpreadMayUseAnySubset(t *testing.T) {
 	w := newWorld(t, 4)
 	w.spread(1, early)

@@ -117,6 +117,30 @@ func TestAnExhaustedPodSaysWhyAndWaitsForANode(t *testing.T) {
 	}
 }
 
+func TestAWokenPodThatFindsNoNodePassesItsSlotOn(t *testing.T) {
+	w := newWorld(t, 3)
+	w.spread(1, `{subsets: [{name: a, maxReplicas: 1}], scheduleStrategy: {type: Adaptive, whenFull: Wait}}`)
+	nodes := []fwk.NodeInfo{nodeInfo("a", "4")}
+	first, big, small := w.pod("first"), w.podsNamed("big", 2), requesting(w.pod("small"), "1")
+	requesting(big[0], "8")
+	requesting(big[1], "8")
+	w.expectChoice(first, "a")
+	for _, pod := range append(slices.Clone(big), small) {
+		w.expectChoice(pod, "SubsetsFull")
+	}
+	w.delete(first)
+	w.awake = nil
+	for _, pod := range big {
+		if answer := w.ledger.choose(pod, nodes); answer.reason != v1alpha1.ReasonNoNodeFits {
+			t.Fatalf("got %+v", answer)
+		}
+	}
+	w.expectAwake("small")
+	if answer := w.ledger.choose(small, nodes); answer.decision == nil || answer.name() != "a" {
+		t.Errorf("got %+v, want subset a", answer)
+	}
+}
+
 func TestASubsetWithoutNodesCostsNoCycle(t *testing.T) {
 	w := newWorld(t, 1)
 	w.spread(1, adaptive)

@@ -13,8 +13,9 @@ import (
 type waitlist struct {
 	lines   []waitline
 	subsets int
-	// woken pods have not had their cycle yet.
-	woken int
+	// woken pods have not had their cycle yet. wokenFor are, by subset, those of them that can use that subset only.
+	woken    int
+	wokenFor []int
 }
 
 // waitplace is where an entry stands in a waitlist.
@@ -61,7 +62,8 @@ func (w *waitlist) next(index, behind int) int {
 	return oldest
 }
 
-// wait puts a claimed or waiting pod into the line of its scope. It does nothing for one that stands there.
+// wait puts a claimed or waiting pod into the line of its scope. It does nothing for one that stands there, and for an early-bound pod that has
+// its claim or was let go: no other slot is of use to it.
 func (l *ledger) wait(e *entry) {
 	s := e.spread
 	if e.place.list != nil || s.policy == nil {
@@ -72,17 +74,22 @@ func (l *ledger) wait(e *entry) {
 		heap.Push(&s.exhausted.lines[0], e)
 		return
 	}
-	list, n := s.waiting[e.scope], len(s.policy.Subsets)
+	n := len(s.policy.Subsets)
+	line := n
+	if within, early := s.policy.AdmittedTo(subset.AdmittedOf(e.pod), s.key.Name); early {
+		if e.subset != subset.None || within == subset.None {
+			return
+		}
+		line = n + 1 + within
+	} else if e.subset != subset.None {
+		line = e.subset
+	}
+	list := s.waiting[e.scope]
 	if list == nil {
-		list = &waitlist{lines: make([]waitline, 2*n+1), subsets: n}
+		list = &waitlist{lines: make([]waitline, 2*n+1), subsets: n, wokenFor: make([]int, n)}
 		s.waiting[e.scope] = list
 	}
-	e.place.list, e.place.line = list, n
-	if e.subset != subset.None {
-		e.place.line = e.subset
-	} else if pod := l.candidate(e); pod.Admitted && pod.Within != subset.None {
-		e.place.line = n + 1 + pod.Within
-	}
+	e.place.list, e.place.line = list, line
 	heap.Push(&list.lines[e.place.line], e)
 }
 
@@ -121,18 +128,25 @@ func (l *ledger) wakeNext(s *spread, scope string) {
 	if list == nil || s.policy == nil {
 		return
 	}
-	kept, slots := s.tally.Kept(scope), 0
+	kept := s.tally.Kept(scope)
+	// Those who were woken for any subset take the first slots there are.
+	anywhere := list.woken
+	for _, n := range list.wokenFor {
+		anywhere -= n
+	}
 	for i, quota := range s.plan.Quota {
 		free := subset.Free(quota, kept.At(i))
 		if free == subset.NoLimit {
 			continue
 		}
-		slots += int(free)
+		slots := max(int(free)-list.wokenFor[i], 0)
+		taken := min(slots, anywhere)
+		anywhere -= taken
 		behind := i
 		if s.policy.Strategy == v1alpha1.AdaptiveScheduleStrategy {
 			behind = list.subsets - 1
 		}
-		for list.woken < slots {
+		for range slots - taken {
 			line := list.next(i, behind)
 			if line == -1 {
 				break
@@ -164,8 +178,12 @@ func (l *ledger) wakeExhausted(s *spread) {
 func (l *ledger) wake(e *entry) {
 	list := e.spread.waiting[e.scope]
 	if list != nil && !e.woken {
-		e.woken = true
+		e.woken, e.wokenFor = true, subset.None
 		list.woken++
+		if e.place.list == list && e.place.line > list.subsets {
+			e.wokenFor = e.place.line - list.subsets - 1
+			list.wokenFor[e.wokenFor]++
+		}
 	}
 	l.leave(e)
 	e.parked = false
@@ -181,6 +199,9 @@ func (l *ledger) unwake(e *entry) {
 	e.woken = false
 	if list := e.spread.waiting[e.scope]; list != nil {
 		list.woken--
+		if e.wokenFor != subset.None {
+			list.wokenFor[e.wokenFor]--
+		}
 		l.forgetIfEmpty(e.spread, e.scope)
 	}
 }
