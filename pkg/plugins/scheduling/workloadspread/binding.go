@@ -168,7 +168,7 @@ func (b *binds) settle(ctx context.Context, key podKey) error {
 	case err != nil:
 		return fmt.Errorf("reading pod %s/%s after an uncertain bind: %w", key.namespace, key.name, err)
 	default:
-		b.ledger.observe(pod)
+		b.ledger.observeKnown(pod)
 		b.ledger.bindSettled(pod.UID, readAt)
 	}
 	return nil

@@ -55,8 +55,10 @@ type ledger struct {
 	orphans map[types.UID]map[types.UID]*corev1.Pod
 	// unclassified are bound pods without a record whose node has not been seen yet.
 	unclassified map[types.UID]*entry
-	order        uint64
-	awake        map[string]*corev1.Pod
+	// ended are the pods whose end was reported since a list began that may show them as they were before; nil while none is read.
+	ended sets.Set[types.UID]
+	order uint64
+	awake map[string]*corev1.Pod
 	// announcements to be made after the mutex is released.
 	announcements []announcement
 	// lowest priority of any pod ever seen. A pod that is not above it need not try to preempt.
@@ -564,11 +566,43 @@ func (l *ledger) observe(pod *corev1.Pod) {
 	l.locked(func() { l.observeLocked(pod) })
 }
 
+// observeKnown takes in a pod that was read by itself. If its end has been reported meanwhile, no event comes any more that would free a slot.
+func (l *ledger) observeKnown(pod *corev1.Pod) {
+	l.locked(func() {
+		if l.entries[pod.UID] != nil {
+			l.observeLocked(pod)
+		}
+	})
+}
+
+// observeListed takes in a pod from a list that was begun after startList. The same holds for it as for observeKnown, but the list may know of
+// pods that no event has told of yet.
+func (l *ledger) observeListed(pod *corev1.Pod) {
+	l.locked(func() {
+		if !l.ended.Has(pod.UID) {
+			l.observeLocked(pod)
+		}
+	})
+}
+
+// startList has the ledger remember who ends, until endList.
+func (l *ledger) startList() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended = sets.New[types.UID]()
+}
+
+func (l *ledger) endList() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended = nil
+}
+
 func (l *ledger) observeLocked(pod *corev1.Pod) {
 	l.lowest = min(l.lowest, corev1helpers.PodPriority(pod))
 	e := l.entries[pod.UID]
 	if !subset.IsActive(pod) {
-		l.forget(pod.UID)
+		l.end(pod.UID)
 		return
 	}
 	if e != nil && e.owner == workload.ControllerUID(pod) && e.spread.divides(pod) {
@@ -602,7 +636,15 @@ func (l *ledger) observeLocked(pod *corev1.Pod) {
 
 // gone takes in that a pod was deleted, or has ended.
 func (l *ledger) gone(uid types.UID) {
-	l.locked(func() { l.forget(uid) })
+	l.locked(func() { l.end(uid) })
+}
+
+// end forgets a pod for good.
+func (l *ledger) end(uid types.UID) {
+	if l.ended != nil {
+		l.ended.Insert(uid)
+	}
+	l.forget(uid)
 }
 
 // forget gives all slots of a pod back.

@@ -14,8 +14,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/clock"
 	testingclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/yaml"
 
@@ -127,6 +132,12 @@ func onNode(pod *corev1.Pod, node, in string) *corev1.Pod {
 		bound.Annotations = map[string]string{v1alpha1.MatchedAnnotation: string(record)}
 	}
 	return bound
+}
+
+func terminating(pod *corev1.Pod) *corev1.Pod {
+	ending := pod.DeepCopy()
+	ending.DeletionTimestamp = &metav1.Time{Time: time.Unix(1000, 0)}
+	return ending
 }
 
 // seeBound shows the ledger a bound pod.
@@ -425,6 +436,62 @@ func TestAfterARestartTheBoundPodsAreCountedByTheirRecords(t *testing.T) {
 	w.expectChoice(w.pod("next"), "b")
 }
 
+func TestAPodThatEndsWhileItIsBeingReadHoldsNoSlot(t *testing.T) {
+	// Both reads show the pod as it was before its end was reported, and no event of it will come any more.
+	tests := map[string]struct {
+		verb string
+		read func(*testing.T, *world, kubernetes.Interface, *corev1.Pod)
+	}{
+		"by the list of a take-over": {"list", func(t *testing.T, w *world, client kubernetes.Interface, _ *corev1.Pod) {
+			t.Helper()
+			takeover := &takeover{clock: clock.RealClock{}, client: client, ledger: w.ledger, listeners: &listeners{}}
+			if err := takeover.complete(t.Context()); err != nil || !takeover.done {
+				t.Fatalf("take-over done is %t, error %v", takeover.done, err)
+			}
+			if w.ledger.ended != nil {
+				t.Error("the ledger still remembers who has ended")
+			}
+		}},
+		"to settle its bind": {"get", func(t *testing.T, w *world, client kubernetes.Interface, pod *corev1.Pod) {
+			t.Helper()
+			binds := &binds{client: client, ledger: w.ledger}
+			if err := binds.settle(t.Context(), podKey{pod.Namespace, pod.Name, pod.UID}); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	}
+	ends := map[string]func(*world, *corev1.Pod){
+		"deleted":     func(w *world, pod *corev1.Pod) { w.delete(pod) },
+		"terminating": func(w *world, pod *corev1.Pod) { w.ledger.observe(terminating(pod)) },
+	}
+	for name, tc := range tests {
+		for how, end := range ends {
+			t.Run(name+", "+how, func(t *testing.T) {
+				w := newWorld(t, 4)
+				w.spread(1, twoThenAny)
+				ended, stays := w.pod("ended"), onNode(w.podOf("rs-uid", "stays"), "node-b", "b")
+				w.schedule(ended)
+				before := onNode(ended, "node-a", "a")
+				client := fake.NewClientset()
+				client.PrependReactor(tc.verb, "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+					w.seeBound(ended, "node-a", "a")
+					end(w, before)
+					if tc.verb == "get" {
+						return true, before, nil
+					}
+					return true, &corev1.PodList{Items: []corev1.Pod{*before, *stays}}, nil
+				})
+				tc.read(t, w, client, ended)
+				if tc.verb == "get" {
+					w.expectKept("a=0 b=0")
+				} else {
+					w.expectKept("a=0 b=1")
+				}
+			})
+		}
+	}
+}
+
 func TestRelabellingANodeMovesNobody(t *testing.T) {
 	w := newWorld(t, 4)
 	w.spread(1, twoThenAny)
@@ -443,9 +510,7 @@ func TestTerminatingPodsFreeTheirSlot(t *testing.T) {
 	pod := w.pod("p")
 	w.schedule(pod)
 	w.seeBound(pod, "node-a", "a")
-	terminating := onNode(pod, "node-a", "a")
-	terminating.DeletionTimestamp = &metav1.Time{Time: w.clock.Now()}
-	w.ledger.observe(terminating)
+	w.ledger.observe(terminating(onNode(pod, "node-a", "a")))
 	w.expectKept("a=0 b=0")
 }
 
