@@ -63,9 +63,9 @@ type ledger struct {
 	announcements []announcement
 	// lowest priority of any pod ever seen. A pod that is not above it need not try to preempt.
 	lowest int32
-	// event that the hints are being asked about, and the spreads for which it has woken a pod.
+	// event that the hints are being asked about, and the lines of exhausted pods of which it has woken one.
 	event  any
-	served map[*spread]bool
+	served map[*waitlist]bool
 }
 
 // workloads tells of the objects above a pod. Implementations must not call back into the ledger.
@@ -121,6 +121,8 @@ type entry struct {
 	// woken since its last cycle. Until it has had its next, a free slot is meant for it: of the subset wokenFor, or of any if that is subset.None.
 	woken    bool
 	wokenFor int
+	// fresh: the slot was given to the pod in this cycle, so nobody else has found it taken.
+	fresh bool
 	// held since its last cycle for news of its workload.
 	held bool
 	// parked since its last cycle; see gate.go.
@@ -197,7 +199,7 @@ func newLedger(c clock.WithDelayedExecution, observationTimeout time.Duration, w
 		orphans:            map[types.UID]map[types.UID]*corev1.Pod{},
 		unclassified:       map[types.UID]*entry{},
 		awake:              map[string]*corev1.Pod{},
-		served:             map[*spread]bool{},
+		served:             map[*waitlist]bool{},
 	}
 }
 
@@ -240,7 +242,7 @@ func (l *ledger) choose(pod *corev1.Pod, nodes []fwk.NodeInfo) (answer ruling) {
 		}
 		wasWoken := e.woken
 		l.unwake(e)
-		e.parked = false
+		e.parked, e.exhausted, e.fresh = false, false, false
 		if !e.again {
 			e.tried, e.preempted = 0, 0
 		}
@@ -348,8 +350,10 @@ func (l *ledger) rule(e *entry) ruling {
 	}
 	if verdict.Subset != e.subset {
 		l.leave(e)
-		l.setSlots(e, verdict.Subset, e.uncertain)
+		freed := l.setSlots(e, verdict.Subset, e.uncertain)
+		e.fresh = true
 		l.wakeNext(s, e.scope)
+		l.wakeExhausted(s, e.scope, freed)
 	}
 	e.state = claimed
 	l.wait(e)
@@ -478,7 +482,7 @@ func (l *ledger) reserve(pod *corev1.Pod, d *decision) (ok bool) {
 		d.ordinal = e.spread.tally.Kept(e.scope).At(d.subset)
 		l.leave(e)
 		if e.wasExhausted {
-			l.wakeExhausted(e.spread) // where this pod found room there may be more
+			l.wakeLike(e) // where this pod found room there may be more
 		}
 		e.wasExhausted, e.preempting, e.nominated = false, false, false
 		e.spread.announced = e.spread.announced && !e.spread.nobodyWaits()
@@ -556,8 +560,9 @@ func (l *ledger) bindSettled(uid types.UID, readAt time.Time) {
 		if e == nil || e.state == bound || e.uncertain == 0 || readAt.Before(e.doubtUntil) {
 			return
 		}
-		l.setSlots(e, e.subset, 0)
+		freed := l.setSlots(e, e.subset, 0)
 		l.wakeNext(e.spread, e.scope)
+		l.wakeExhausted(e.spread, e.scope, freed)
 	})
 }
 
@@ -666,13 +671,16 @@ func (l *ledger) forget(uid types.UID) {
 		delete(s.live, e.owner)
 	}
 	l.unwake(e)
+	turn := e.wasExhausted && e.place.list == nil
 	l.leave(e)
-	left := e.holds()
-	l.setSlots(e, subset.None, 0)
+	left := l.setSlots(e, subset.None, 0)
 	l.wakeNext(s, e.scope)
 	if left != 0 {
 		l.wakeBehind(s, e.scope, left)
-		l.wakeExhausted(s)
+	}
+	l.wakeExhausted(s, e.scope, left)
+	if turn {
+		l.wakeLike(e)
 	}
 }
 
@@ -700,8 +708,9 @@ func (l *ledger) settle(e *entry) {
 	if s.policy == nil {
 		return
 	}
-	l.setSlots(e, l.classify(e), 0)
+	freed := l.setSlots(e, l.classify(e), 0)
 	l.wakeNext(s, e.scope)
+	l.wakeExhausted(s, e.scope, freed)
 }
 
 // classify is the subset of a bound pod by the record that was first seen on it.
@@ -717,13 +726,13 @@ func (l *ledger) classify(e *entry) int {
 	return index
 }
 
-// setSlots is the only place where the tally changes.
-func (l *ledger) setSlots(e *entry, index int, uncertain subset.Mask) {
+// setSlots is the only place where the tally changes. It returns the subsets in which the pod holds a slot no longer.
+func (l *ledger) setSlots(e *entry, index int, uncertain subset.Mask) (freed subset.Mask) {
 	before := e.holds()
 	e.subset, e.uncertain = index, uncertain
 	after := e.holds()
 	if before == after {
-		return
+		return 0
 	}
 	for i := range e.spread.policy.Subsets {
 		switch had, has := before.Has(i), after.Has(i); {
@@ -733,6 +742,7 @@ func (l *ledger) setSlots(e *entry, index int, uncertain subset.Mask) {
 			e.spread.tally.Remove(e.scope, i)
 		}
 	}
+	return before &^ after
 }
 
 // release gives up the slot of a claim, and keeps those of uncertain binds.
@@ -745,6 +755,9 @@ func (l *ledger) release(e *entry) {
 	if e.subset == subset.None {
 		return
 	}
-	l.setSlots(e, subset.None, e.uncertain)
+	freed := l.setSlots(e, subset.None, e.uncertain)
 	l.wakeNext(e.spread, e.scope)
+	if !e.fresh {
+		l.wakeExhausted(e.spread, e.scope, freed)
+	}
 }

@@ -3,6 +3,7 @@ package workloadspread
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -115,6 +116,115 @@ func TestAnExhaustedPodSaysWhyAndWaitsForANode(t *testing.T) {
 	if len(w.announced) != 2 {
 		t.Errorf("announced %q, want two", w.announced)
 	}
+}
+
+// exhaust has a pod find no node in any subset with quota, one subset after the other.
+func (w *world) exhaust(pod *corev1.Pod, subsets ...string) {
+	w.t.Helper()
+	for _, name := range subsets {
+		answer := w.ledger.choose(pod, nil)
+		if answer.decision == nil || answer.name() != name {
+			w.t.Fatalf("%s: got %+v, want subset %s", pod.Name, answer, name)
+		}
+		if got := w.ledger.noNode(pod, answer.decision, memoEntry{generation: unproven, why: "volume"}); got != goOn {
+			w.t.Fatalf("%s in %s: got outcome %d, want to go on", pod.Name, name, got)
+		}
+	}
+	w.expectChoice(pod, "NoNodeFits")
+}
+
+func TestOneExhaustedPodOfEachKindIsTriedForAnEvent(t *testing.T) {
+	w := newWorld(t, 9)
+	w.spread(1, adaptive)
+	big, small := w.podsNamed("big", 3), w.podsNamed("small", 3)
+	for i := range big {
+		requesting(big[i], "8")
+		requesting(small[i], "1")
+		w.exhaust(big[i], "a", "b")
+		w.exhaust(small[i], "a", "b")
+	}
+	w.awake = nil
+	event := &corev1.Pod{}
+	for i, want := range []bool{true, false, false} {
+		for _, pod := range []*corev1.Pod{big[i], small[i]} {
+			if got := w.ledger.mayRetry(pod, event, w.nodes["node-a"]); got != want {
+				t.Errorf("%s may retry: %t, want %t", pod.Name, got, want)
+			}
+		}
+	}
+	// The big one finds no room, and the small one leaves some for others like it.
+	w.exhaust(big[0], "a", "b")
+	w.awake = nil
+	w.expectChoice(small[0], "a")
+	w.schedule(small[0])
+	w.expectAwake("small1")
+	// One that is on its way and does not arrive leaves its turn to the next. One that waits in line has none to leave.
+	w.delete(small[1])
+	w.expectAwake("small2")
+	w.delete(big[1])
+	w.expectAwake()
+	if !w.ledger.mayRetry(big[2], &corev1.Pod{}, w.nodes["node-a"]) {
+		t.Error("want a pod for another event")
+	}
+	w.delete(big[2])
+	w.expectAwake("big0")
+}
+
+func TestAnExhaustedPodIsWokenByASlotThatOthersGiveUp(t *testing.T) {
+	const oneInTwo = `{subsets: [{name: a, maxReplicas: 1}, {name: b, maxReplicas: 1}, {name: c}], scheduleStrategy: {type: Adaptive}}`
+	t.Run("because they move to an earlier subset", func(t *testing.T) {
+		w := newWorld(t, 9)
+		w.spread(1, oneInTwo)
+		first, inB, pod := w.pod("first"), w.pod("in-b"), w.pod("p")
+		w.expectChoice(first, "a")
+		w.expectChoice(inB, "b")
+		w.exhaust(pod, "c")
+		w.delete(first)
+		w.exhaust(pod, "a", "c")
+		w.awake = nil
+		w.expectChoice(inB, "a")
+		w.expectAwake("p")
+		w.expectChoice(pod, "b")
+	})
+	t.Run("because they have waited long enough", func(t *testing.T) {
+		w := newWorld(t, 9)
+		w.spread(1, strings.Replace(patient, "{name: a}", "{name: a, maxReplicas: 1}", 1))
+		inA, pod := w.pod("in-a"), w.pod("p")
+		for _, waits := range []*corev1.Pod{inA, pod} {
+			if got := w.refuse(waits, memoEntry{generation: unproven}); got != stay {
+				t.Fatalf("got outcome %d, want to stay", got)
+			}
+		}
+		w.clock.Step(30 * time.Second)
+		w.exhaust(pod, "b")
+		w.awake = nil
+		if got := w.refuse(inA, memoEntry{generation: unproven}); got != goOn {
+			t.Fatalf("got outcome %d, want to go on", got)
+		}
+		w.expectAwake("in-a", "p")
+	})
+	t.Run("because their bind did not happen after all", func(t *testing.T) {
+		w := newWorld(t, 9)
+		w.spread(1, oneInTwo)
+		inA, inB, pod := w.pod("in-a"), w.pod("in-b"), w.pod("p")
+		w.schedule(inA)
+		w.expectChoice(inB, "b")
+		w.ledger.bindUncertain(inA.UID, firstRetry/2)
+		w.exhaust(pod, "c")
+		w.clock.Step(firstRetry / 2)
+		w.awake = nil
+		w.ledger.bindSettled(inA.UID, w.clock.Now())
+		w.expectAwake("in-a", "p")
+	})
+	t.Run("and not by one that was taken in the same cycle, or exhausted pods would wake each other for ever", func(t *testing.T) {
+		w := newWorld(t, 9)
+		w.spread(1, oneInTwo)
+		for _, pod := range w.podsNamed("p", 2) {
+			w.exhaust(pod, "a", "b", "c")
+			w.awake = slices.DeleteFunc(w.awake, func(name string) bool { return name == pod.Name })
+			w.expectAwake()
+		}
+	})
 }
 
 func TestAWokenPodThatFindsNoNodePassesItsSlotOn(t *testing.T) {

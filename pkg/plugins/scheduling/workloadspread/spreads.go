@@ -44,8 +44,8 @@ type spread struct {
 	live    map[types.UID]int32
 	members map[types.UID]*entry
 	waiting map[string]*waitlist
-	// exhausted are pods of strategy Adaptive for which no subset with quota has a node, in the order of their first cycles.
-	exhausted waitlist
+	// exhausted are pods of strategy Adaptive for which no subset with quota has a node: one line for each kind, none of them empty.
+	exhausted map[kind]*waitlist
 	// outside is for each subset what is said of nodes outside of it.
 	outside []string
 	// metadata is for each subset what a bind sets on its pods.
@@ -176,7 +176,7 @@ func (l *ledger) compile(s *spread, object *v1alpha1.WorkloadSpread) {
 	policy, errs := subset.Compile(&object.Spec, field.NewPath("spec"))
 	s.object, s.policy, s.invalid, s.tally, s.plan = object, policy, "", nil, subset.Plan{}
 	s.announced = false
-	s.waiting, s.exhausted = map[string]*waitlist{}, waitlist{lines: make([]waitline, 1)}
+	s.waiting, s.exhausted = map[string]*waitlist{}, map[kind]*waitlist{}
 	s.memo, s.skipUntil = map[memoKey]memoEntry{}, make([]time.Time, len(object.Spec.Subsets))
 	if len(errs) > 0 {
 		s.invalid = errs.ToAggregate().Error()
@@ -259,7 +259,9 @@ func (l *ledger) workloadChanged(target workloadKey) {
 			for scope := range s.waiting {
 				l.wakeNext(s, scope)
 			}
-			l.wakeExhausted(s)
+			for _, list := range s.exhausted {
+				l.wake(list.lines[0][0])
+			}
 		}
 	})
 }

@@ -16,6 +16,9 @@ type waitlist struct {
 	// woken pods have not had their cycle yet. wokenFor are, by subset, those of them that can use that subset only.
 	woken    int
 	wokenFor []int
+	// exhausted: it has one line, of exhausted pods of the kind.
+	exhausted bool
+	kind      kind
 }
 
 // waitplace is where an entry stands in a waitlist.
@@ -70,8 +73,14 @@ func (l *ledger) wait(e *entry) {
 		return
 	}
 	if e.exhausted {
-		e.place.list, e.place.line = &s.exhausted, 0
-		heap.Push(&s.exhausted.lines[0], e)
+		kind := e.kind()
+		list := s.exhausted[kind]
+		if list == nil {
+			list = &waitlist{lines: make([]waitline, 1), exhausted: true, kind: kind}
+			s.exhausted[kind] = list
+		}
+		e.place.list = list
+		heap.Push(&list.lines[0], e)
 		return
 	}
 	n := len(s.policy.Subsets)
@@ -101,7 +110,11 @@ func (l *ledger) leave(e *entry) {
 	}
 	heap.Remove(&list.lines[e.place.line], e.place.pos)
 	e.place = waitplace{}
-	l.forgetIfEmpty(e.spread, e.scope)
+	if !list.exhausted {
+		l.forgetIfEmpty(e.spread, e.scope)
+	} else if len(list.lines[0]) == 0 {
+		delete(e.spread.exhausted, list.kind)
+	}
 }
 
 // forgetIfEmpty drops the waitlist of a scope in which nobody waits, so that old revisions leave nothing behind.
@@ -167,10 +180,23 @@ func (l *ledger) wakeBehind(s *spread, scope string, left subset.Mask) {
 	}
 }
 
-// wakeExhausted wakes the pod that has waited longest for a node to become free. If it finds one, the next is woken.
-func (l *ledger) wakeExhausted(s *spread) {
-	if line := s.exhausted.lines[0]; len(line) > 0 {
-		l.wake(line[0])
+// wakeExhausted wakes exhausted pods of a scope after slots came free that they may have found taken: of each kind the one that has waited
+// longest. If it finds a node, the next like it is woken.
+func (l *ledger) wakeExhausted(s *spread, scope string, freed subset.Mask) {
+	if freed == 0 {
+		return
+	}
+	for kind, list := range s.exhausted {
+		if kind.scope == scope {
+			l.wake(list.lines[0][0])
+		}
+	}
+}
+
+// wakeLike wakes the exhausted pod of the entry's kind that has waited longest.
+func (l *ledger) wakeLike(e *entry) {
+	if list := e.spread.exhausted[e.kind()]; list != nil {
+		l.wake(list.lines[0][0])
 	}
 }
 
