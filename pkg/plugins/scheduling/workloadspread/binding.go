@@ -48,7 +48,7 @@ func (s *Spread) Bind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod
 		return fwk.AsStatus(err)
 	}
 	if !s.ledger.startBind(pod.UID) {
-		return fwk.AsStatus(errors.New("the pod was deleted while it was being scheduled"))
+		return fwk.AsStatus(errors.New("the pod was deleted, or its WorkloadSpread changed, while it was being scheduled"))
 	}
 	switch err := s.send(ctx, binding); {
 	case err == nil:
@@ -169,7 +169,9 @@ func (b *binds) settle(ctx context.Context, key podKey) error {
 		return fmt.Errorf("reading pod %s/%s after an uncertain bind: %w", key.namespace, key.name, err)
 	default:
 		b.ledger.observeKnown(pod)
-		b.ledger.bindSettled(pod.UID, readAt)
+		if pod.Spec.NodeName == "" {
+			b.ledger.bindSettled(pod.UID, readAt)
+		}
 	}
 	return nil
 }

@@ -55,6 +55,8 @@ type ledger struct {
 	orphans map[types.UID]map[types.UID]*corev1.Pod
 	// unclassified are bound pods without a record whose node has not been seen yet.
 	unclassified map[types.UID]*entry
+	// promises are the slots of pods without an entry, or with one of a spread that is invalid, that their binds may yet take.
+	promises map[types.UID]*promise
 	// ended are the pods whose end was reported since a list began that may show them as they were before; nil while none is read.
 	ended sets.Set[types.UID]
 	order uint64
@@ -198,6 +200,7 @@ func newLedger(c clock.WithDelayedExecution, observationTimeout time.Duration, w
 		tiers:              newTiers(),
 		orphans:            map[types.UID]map[types.UID]*corev1.Pod{},
 		unclassified:       map[types.UID]*entry{},
+		promises:           map[types.UID]*promise{},
 		awake:              map[string]*corev1.Pod{},
 		served:             map[*waitlist]bool{},
 	}
@@ -515,6 +518,7 @@ func (l *ledger) startBind(uid types.UID) (ok bool) {
 // bindRefused is called when the API server certainly did not bind the pod. The pod keeps its claim.
 func (l *ledger) bindRefused(uid types.UID) {
 	l.locked(func() {
+		l.promiseRefused(uid)
 		if e := l.entries[uid]; e != nil && e.state == binding {
 			e.state = claimed
 			l.wait(e)
@@ -526,6 +530,9 @@ func (l *ledger) bindRefused(uid types.UID) {
 // observe shows the pod on a node or gone, or bindSettled says that it did not happen.
 func (l *ledger) bindUncertain(uid types.UID, doubt time.Duration) {
 	l.locked(func() {
+		uncertainBinds.Inc()
+		doubtUntil := l.clock.Now().Add(doubt)
+		l.promiseUncertain(uid, doubtUntil)
 		e := l.entries[uid]
 		if e == nil || e.state != binding {
 			return
@@ -535,8 +542,7 @@ func (l *ledger) bindUncertain(uid types.UID, doubt time.Duration) {
 			uncertain = uncertain.With(e.subset)
 		}
 		e.state = waiting
-		e.doubtUntil = l.clock.Now().Add(doubt)
-		uncertainBinds.Inc()
+		e.doubtUntil = doubtUntil
 		l.setSlots(e, subset.None, uncertain)
 		l.wait(e)
 	})
@@ -546,16 +552,21 @@ func (l *ledger) bindUncertain(uid types.UID, doubt time.Duration) {
 func (l *ledger) doubt(uid types.UID) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	var until time.Time
 	if e := l.entries[uid]; e != nil {
-		return e.doubtUntil.Sub(l.clock.Now())
+		until = e.doubtUntil
 	}
-	return 0
+	if p := l.promises[uid]; p != nil && p.doubtUntil.After(until) {
+		until = p.doubtUntil
+	}
+	return until.Sub(l.clock.Now())
 }
 
 // bindSettled is called when a pod was read from the API server without a node. Uncertain binds did not happen if they were past all
 // doubt when the read began.
 func (l *ledger) bindSettled(uid types.UID, readAt time.Time) {
 	l.locked(func() {
+		l.promiseSettled(uid, readAt)
 		e := l.entries[uid]
 		if e == nil || e.state == bound || e.uncertain == 0 || readAt.Before(e.doubtUntil) {
 			return
@@ -623,6 +634,9 @@ func (l *ledger) observeLocked(pod *corev1.Pod) {
 		return
 	}
 	l.forget(pod.UID)
+	if pod.Spec.NodeName != "" {
+		delete(l.promises, pod.UID) // what its binds could become is known
+	}
 	if e != nil && pod.Spec.NodeName == "" {
 		l.awake[string(pod.UID)] = pod // whatever it was waiting for is not what it waits for now
 	}
@@ -650,9 +664,10 @@ func (l *ledger) end(uid types.UID) {
 		l.ended.Insert(uid)
 	}
 	l.forget(uid)
+	delete(l.promises, uid)
 }
 
-// forget gives all slots of a pod back.
+// forget gives all slots of a pod back. Those that its binds may yet take are promised, in case its spread comes again.
 func (l *ledger) forget(uid types.UID) {
 	for owner, pods := range l.orphans {
 		if delete(pods, uid); len(pods) == 0 {
@@ -666,6 +681,9 @@ func (l *ledger) forget(uid types.UID) {
 	delete(l.entries, uid)
 	delete(l.unclassified, uid)
 	s := e.spread
+	if s.policy != nil {
+		l.promise(e, s.policy)
+	}
 	delete(s.members, uid)
 	if s.live[e.owner]--; s.live[e.owner] <= 0 {
 		delete(s.live, e.owner)
@@ -694,6 +712,7 @@ func (l *ledger) add(pod *corev1.Pod, s *spread) *entry {
 	l.entries[pod.UID] = e
 	s.members[pod.UID] = e
 	s.live[e.owner]++
+	l.redeem(e)
 	return e
 }
 
@@ -703,6 +722,7 @@ func (l *ledger) settle(e *entry) {
 	l.unwake(e)
 	l.leave(e)
 	e.state, e.held = bound, false
+	delete(l.promises, e.pod.UID)
 	e.record = subset.RecordOf(e.pod)
 	s := e.spread
 	if s.policy == nil {

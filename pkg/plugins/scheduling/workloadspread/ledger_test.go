@@ -2,6 +2,7 @@ package workloadspread
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -28,6 +29,8 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
+
+var histories = flag.Uint("histories", 300, "how many random histories of a ledger to run")
 
 // world is what the ledger sees of the cluster, under the test's control.
 type world struct {
@@ -313,6 +316,117 @@ func TestAnUncertainBindKeepsItsSlot(t *testing.T) {
 		w.ledger.bindUncertain(pod.UID, doubt)
 		w.ledger.bindSettled(pod.UID, w.clock.Now().Add(1))
 		w.expectKept("a=1 b=0")
+	})
+}
+
+func TestABindThatMayYetHappenKeepsItsSlotWhateverBecomesOfTheSpread(t *testing.T) {
+	const doubt = 10 * time.Second
+	key := types.NamespacedName{Namespace: "ns", Name: "web"}
+	// What happens to the spread, in two halves: between them it cannot be used.
+	changes := map[string]struct{ begin, end func(*world) }{
+		"it is deleted and created again": {
+			func(w *world) { w.ledger.spreadGone(key) },
+			func(w *world) { w.spread(1, twoAndOneWait) },
+		},
+		"it is invalid for a while": {
+			func(w *world) { w.spread(2, `subsets: [{name: a, maxReplicas: -1}]`) },
+			func(w *world) { w.spread(3, twoAndOneWait) },
+		},
+		"it is invalid, deleted and created again": {
+			func(w *world) { w.spread(2, `subsets: [{name: a, maxReplicas: -1}]`); w.ledger.spreadGone(key) },
+			func(w *world) { w.spread(1, twoAndOneWait) },
+		},
+	}
+	settled := func(w *world, pod *corev1.Pod) {
+		w.clock.Step(doubt)
+		w.ledger.bindSettled(pod.UID, w.clock.Now())
+	}
+	// What happens to the bind, which was sent before: ahead of the first half, between the halves, and afterwards.
+	tests := map[string]struct {
+		before, between, after func(*world, *corev1.Pod)
+		want, wantAfter        string
+	}{
+		"sent, and it happens": {
+			after: func(w *world, pod *corev1.Pod) { w.seeBound(pod, "node-a", "a") },
+			want:  "a=1 b=0", wantAfter: "a=1 b=0",
+		},
+		"sent, and it is refused": {
+			after: func(w *world, pod *corev1.Pod) { w.ledger.bindRefused(pod.UID) },
+			want:  "a=1 b=0", wantAfter: "a=1 b=0", // by its claim
+		},
+		"sent, and the pod ends": {
+			after: func(w *world, pod *corev1.Pod) { w.delete(pod) },
+			want:  "a=1 b=0", wantAfter: "a=0 b=0",
+		},
+		"it happens between": {
+			between: func(w *world, pod *corev1.Pod) { w.seeBound(pod, "node-a", "a") },
+			after:   func(w *world, pod *corev1.Pod) { w.delete(pod) },
+			want:    "a=1 b=0", wantAfter: "a=0 b=0",
+		},
+		"it is refused between": {
+			between: func(w *world, pod *corev1.Pod) { w.ledger.bindRefused(pod.UID) },
+			want:    "a=0 b=0", wantAfter: "a=0 b=0",
+		},
+		"the pod ends between": {
+			between: func(w *world, pod *corev1.Pod) { w.delete(pod) },
+			want:    "a=0 b=0", wantAfter: "a=0 b=0",
+		},
+		"it becomes uncertain between": {
+			between: func(w *world, pod *corev1.Pod) { w.ledger.bindUncertain(pod.UID, doubt) },
+			after:   settled, want: "a=1 b=0", wantAfter: "a=0 b=0",
+		},
+		"it was uncertain": {
+			before: func(w *world, pod *corev1.Pod) { w.ledger.bindUncertain(pod.UID, doubt) },
+			after:  settled, want: "a=1 b=0", wantAfter: "a=0 b=0",
+		},
+		"it was uncertain, and is read too early": {
+			before:  func(w *world, pod *corev1.Pod) { w.ledger.bindUncertain(pod.UID, doubt) },
+			between: func(w *world, pod *corev1.Pod) { w.ledger.bindSettled(pod.UID, w.clock.Now()) },
+			want:    "a=1 b=0", wantAfter: "a=1 b=0",
+		},
+		"it was uncertain, and is settled between": {
+			before:  func(w *world, pod *corev1.Pod) { w.ledger.bindUncertain(pod.UID, doubt) },
+			between: settled, want: "a=0 b=0", wantAfter: "a=0 b=0",
+		},
+	}
+	for how, change := range changes {
+		for name, tc := range tests {
+			t.Run(name+", and "+how, func(t *testing.T) {
+				w := newWorld(t, 4)
+				w.spread(1, twoAndOneWait)
+				pod := w.pod("p")
+				w.schedule(pod)
+				run := func(f func(*world, *corev1.Pod)) {
+					if f != nil {
+						f(w, pod)
+					}
+				}
+				run(tc.before)
+				change.begin(w)
+				run(tc.between)
+				change.end(w)
+				w.expectKept(tc.want)
+				run(tc.after)
+				w.expectKept(tc.wantAfter)
+				if len(w.ledger.promises) > 0 {
+					t.Errorf("promises are left: %v", w.ledger.promises)
+				}
+			})
+		}
+	}
+	t.Run("but one that is not sent yet is not sent", func(t *testing.T) {
+		for how, change := range changes {
+			w := newWorld(t, 4)
+			w.spread(1, twoAndOneWait)
+			pod := w.pod("p")
+			if !w.ledger.reserve(pod, w.ledger.choose(pod, nil).decision) {
+				t.Fatal("reserve")
+			}
+			change.begin(w)
+			if w.ledger.startBind(pod.UID) {
+				t.Errorf("%s: the bind is sent, and holds no slot", how)
+			}
+		}
 	})
 }
 
@@ -683,17 +797,29 @@ func TestTargetFilterLeavesOtherPodsAlone(t *testing.T) {
 	w.expectChoice(worker, "a")
 }
 
-// TestNoHistoryLosesOrInventsASlot runs random histories of everything that can happen to pods, twice, late or not at all, and compares
-// the tally with a recount that knows nothing of it.
+// TestNoHistoryLosesOrInventsASlot runs random histories of everything that can happen to pods and their spread, twice, late or not at all. It
+// compares the tally with a recount that knows nothing of it, and with the binds that the API server may have done or may yet do.
 func TestNoHistoryLosesOrInventsASlot(t *testing.T) {
-	for seed := range uint64(300) {
+	const spec = `{subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 3}, {name: c, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`
+	const doubt = time.Second
+	key := types.NamespacedName{Namespace: "ns", Name: "web"}
+	names, quota := []string{"a", "b", "c"}, []int32{2, 3, 1}
+	for seed := range uint64(*histories) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 2))
 			w := newWorld(t, 10)
-			w.spread(1, `{subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 3}, {name: c, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`)
-			quota := []int32{2, 3, 1}
+			generation := int64(1)
+			w.spread(generation, spec)
 			var pods []*corev1.Pod
 			decided := map[types.UID]*decision{}
+			// Each pod's binds by subset: the one without an outcome so far, those without an answer, and the one that has happened.
+			sent, doubted, happened := map[types.UID]string{}, map[types.UID]map[string]bool{}, map[types.UID]string{}
+			mayBeIn := func(pod *corev1.Pod, name string) bool {
+				if in, isBound := happened[pod.UID]; isBound {
+					return in == name
+				}
+				return sent[pod.UID] == name || doubted[pod.UID][name]
+			}
 			for step := range 120 {
 				if len(pods) < 12 && (len(pods) == 0 || r.IntN(4) == 0) {
 					pods = append(pods, w.pod(fmt.Sprintf("p%d", step)))
@@ -701,8 +827,8 @@ func TestNoHistoryLosesOrInventsASlot(t *testing.T) {
 				}
 				i := r.IntN(len(pods))
 				pod := pods[i]
-				e := w.ledger.entries[pod.UID]
-				switch r.IntN(9) {
+				_, isBound := happened[pod.UID]
+				switch r.IntN(10) {
 				case 0, 1:
 					if d := w.ledger.choose(pod, nil).decision; d != nil && w.ledger.reserve(pod, d) {
 						decided[pod.UID] = d
@@ -710,25 +836,54 @@ func TestNoHistoryLosesOrInventsASlot(t *testing.T) {
 				case 2:
 					w.ledger.unreserve(pod.UID)
 				case 3:
-					w.ledger.startBind(pod.UID)
+					if w.ledger.startBind(pod.UID) {
+						sent[pod.UID] = decided[pod.UID].name()
+					}
 				case 4:
 					w.ledger.bindRefused(pod.UID)
+					delete(sent, pod.UID)
 				case 5:
-					w.ledger.bindUncertain(pod.UID, time.Second)
+					w.ledger.bindUncertain(pod.UID, doubt)
+					if in, out := sent[pod.UID]; out {
+						delete(sent, pod.UID)
+						if doubted[pod.UID] == nil {
+							doubted[pod.UID] = map[string]bool{}
+						}
+						doubted[pod.UID][in] = true
+					}
 				case 6:
-					w.clock.Step(time.Second)
-					w.ledger.bindSettled(pod.UID, w.clock.Now())
+					w.clock.Step(doubt)
+					if !isBound {
+						w.ledger.bindSettled(pod.UID, w.clock.Now())
+						delete(doubted, pod.UID)
+					}
 				case 7:
-					if e != nil && (e.state == binding || e.uncertain != 0) && decided[pod.UID] != nil && e.state != bound {
-						in := decided[pod.UID].name()
-						w.seeBound(pod, "node-a", in)
+					for _, in := range names {
+						if !isBound && mayBeIn(pod, in) {
+							w.seeBound(pod, "node-a", in)
+							happened[pod.UID] = in
+							break
+						}
 					}
 				case 8:
 					w.delete(pod)
 					pods = append(pods[:i], pods[i+1:]...)
+				case 9:
+					generation++
+					switch s := w.ledger.spreads.byName[key]; {
+					case s == nil || s.policy == nil || r.IntN(3) == 0:
+						w.spread(generation, spec)
+					case r.IntN(2) == 0:
+						w.ledger.spreadGone(key)
+					default:
+						w.spread(generation, `subsets: [{name: a, maxReplicas: -1}]`)
+					}
 				}
-				s := w.ledger.spreads.byName[types.NamespacedName{Namespace: "ns", Name: "web"}]
-				counted := make([]int32, 3)
+				s := w.ledger.spreads.byName[key]
+				if s == nil || s.policy == nil {
+					continue
+				}
+				counted := make([]int32, len(names))
 				for _, e := range w.ledger.entries {
 					for i := range counted {
 						if e.holds().Has(i) {
@@ -740,15 +895,21 @@ func TestNoHistoryLosesOrInventsASlot(t *testing.T) {
 					if got := s.tally.Kept("v1").At(i); got != counted[i] || got > quota[i] {
 						t.Fatalf("step %d: subset %d tallies %d, holds %d, quota %d", step, i, got, counted[i], quota[i])
 					}
+					for _, pod := range pods {
+						if e := w.ledger.entries[pod.UID]; mayBeIn(pod, names[i]) && (e == nil || !e.holds().Has(i)) {
+							t.Fatalf("step %d: %s may be in %s, and its slot is free", step, pod.Name, names[i])
+						}
+					}
 				}
 			}
+			w.spread(generation+1, spec)
 			for _, pod := range pods {
 				w.delete(pod)
 			}
-			s := w.ledger.spreads.byName[types.NamespacedName{Namespace: "ns", Name: "web"}]
-			if len(w.ledger.entries) != 0 || len(s.members) != 0 || len(s.live) != 0 || len(s.waiting) != 0 || len(s.tally.Scopes()) != 0 {
-				t.Errorf("something is left of pods that are gone: %d entries, %d members, %v live, %d waitlists, scopes %v",
-					len(w.ledger.entries), len(s.members), s.live, len(s.waiting), s.tally.Scopes())
+			s := w.ledger.spreads.byName[key]
+			if len(w.ledger.entries) != 0 || len(s.members) != 0 || len(s.live) != 0 || !s.nobodyWaits() || len(s.tally.Scopes()) != 0 || len(w.ledger.promises) != 0 {
+				t.Errorf("something is left of pods that are gone: %d entries, %d members, %v live, %d waitlists, scopes %v, promises %v",
+					len(w.ledger.entries), len(s.members), s.live, len(s.waiting), s.tally.Scopes(), w.ledger.promises)
 			}
 		})
 	}

@@ -170,7 +170,8 @@ func (l *ledger) dropSpread(s *spread) {
 	}
 }
 
-// compile replaces the policy of a spread and counts its pods anew. Slots keep the name of their subset, not its place in the list.
+// compile replaces the policy of a spread and counts its pods anew. Slots keep the name of their subset, not its place in the list. While a policy
+// is invalid there are none, but those that binds may take are promised.
 func (l *ledger) compile(s *spread, object *v1alpha1.WorkloadSpread) {
 	before := s.policy
 	policy, errs := subset.Compile(&object.Spec, field.NewPath("spec"))
@@ -194,15 +195,22 @@ func (l *ledger) compile(s *spread, object *v1alpha1.WorkloadSpread) {
 		e.tried, e.preempted, e.again, e.preempting, e.nominated, e.exhausted, e.since = 0, 0, false, false, false, false, nil
 		e.wasExhausted, e.parked = false, false
 		index, uncertain := rename(e, before, policy)
-		e.subset, e.uncertain, e.scope = subset.None, 0, ""
 		if policy == nil {
+			if before != nil {
+				l.promise(e, before)
+			}
+			if e.state == reserved {
+				e.state = claimed // no bind is sent that holds no slot
+			}
+			e.subset, e.uncertain, e.scope = subset.None, 0, ""
 			continue
 		}
-		e.scope = policy.ScopeOf(subset.RevisionOf(e.pod))
+		e.subset, e.uncertain, e.scope = subset.None, 0, policy.ScopeOf(subset.RevisionOf(e.pod))
 		if e.state == bound {
 			index, uncertain = l.classify(e), 0
 		}
 		l.setSlots(e, index, uncertain)
+		l.redeem(e)
 	}
 }
 
