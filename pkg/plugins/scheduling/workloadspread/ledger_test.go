@@ -798,9 +798,10 @@ func TestTargetFilterLeavesOtherPodsAlone(t *testing.T) {
 }
 
 // TestNoHistoryLosesOrInventsASlot runs random histories of everything that can happen to pods and their spread, twice, late or not at all. It
-// compares the tally with a recount that knows nothing of it, and with the binds that the API server may have done or may yet do.
+// compares the tally with a recount that knows nothing of it, and with the binds that the API server may have done or may yet do. No slot is left
+// free that a pod waits for.
 func TestNoHistoryLosesOrInventsASlot(t *testing.T) {
-	const spec = `{subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 3}, {name: c, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`
+	const late = `{subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 3}, {name: c, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`
 	const doubt = time.Second
 	key := types.NamespacedName{Namespace: "ns", Name: "web"}
 	names, quota := []string{"a", "b", "c"}, []int32{2, 3, 1}
@@ -808,10 +809,15 @@ func TestNoHistoryLosesOrInventsASlot(t *testing.T) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 2))
 			w := newWorld(t, 10)
+			spec, picks := late, []string{"any"}
+			if seed%2 == 1 {
+				spec, picks = strings.Replace(late, "{whenFull", "{binding: Early, whenFull", 1), []string{"any", "", "a", "b", "c", "c"}
+			}
 			generation := int64(1)
 			w.spread(generation, spec)
 			var pods []*corev1.Pod
 			decided := map[types.UID]*decision{}
+			told := map[types.UID]bool{} // that there is no slot, in their last cycle
 			// Each pod's binds by subset: the one without an outcome so far, those without an answer, and the one that has happened.
 			sent, doubted, happened := map[types.UID]string{}, map[types.UID]map[string]bool{}, map[types.UID]string{}
 			mayBeIn := func(pod *corev1.Pod, name string) bool {
@@ -820,29 +826,30 @@ func TestNoHistoryLosesOrInventsASlot(t *testing.T) {
 				}
 				return sent[pod.UID] == name || doubted[pod.UID][name]
 			}
-			for step := range 120 {
-				if len(pods) < 12 && (len(pods) == 0 || r.IntN(4) == 0) {
-					pods = append(pods, w.pod(fmt.Sprintf("p%d", step)))
+			for step := range 200 {
+				if len(pods) < 16 && (len(pods) == 0 || r.IntN(4) == 0) {
+					name, pick := fmt.Sprintf("p%d", step), picks[r.IntN(len(picks))]
+					if pick == "any" {
+						pods = append(pods, w.pod(name))
+					} else {
+						pods = append(pods, w.admitted(name, pick))
+					}
 					continue
 				}
 				i := r.IntN(len(pods))
 				pod := pods[i]
 				_, isBound := happened[pod.UID]
-				switch r.IntN(10) {
-				case 0, 1:
-					if d := w.ledger.choose(pod, nil).decision; d != nil && w.ledger.reserve(pod, d) {
-						decided[pod.UID] = d
-					}
-				case 2:
+				switch r.IntN(16) {
+				case 0:
 					w.ledger.unreserve(pod.UID)
-				case 3:
+				case 1:
 					if w.ledger.startBind(pod.UID) {
 						sent[pod.UID] = decided[pod.UID].name()
 					}
-				case 4:
+				case 2:
 					w.ledger.bindRefused(pod.UID)
 					delete(sent, pod.UID)
-				case 5:
+				case 3:
 					w.ledger.bindUncertain(pod.UID, doubt)
 					if in, out := sent[pod.UID]; out {
 						delete(sent, pod.UID)
@@ -851,13 +858,13 @@ func TestNoHistoryLosesOrInventsASlot(t *testing.T) {
 						}
 						doubted[pod.UID][in] = true
 					}
-				case 6:
+				case 4:
 					w.clock.Step(doubt)
 					if !isBound {
 						w.ledger.bindSettled(pod.UID, w.clock.Now())
 						delete(doubted, pod.UID)
 					}
-				case 7:
+				case 5:
 					for _, in := range names {
 						if !isBound && mayBeIn(pod, in) {
 							w.seeBound(pod, "node-a", in)
@@ -865,18 +872,25 @@ func TestNoHistoryLosesOrInventsASlot(t *testing.T) {
 							break
 						}
 					}
-				case 8:
+				case 6:
 					w.delete(pod)
 					pods = append(pods[:i], pods[i+1:]...)
-				case 9:
+				case 7:
 					generation++
 					switch s := w.ledger.spreads.byName[key]; {
-					case s == nil || s.policy == nil || r.IntN(3) == 0:
+					case s == nil || s.policy == nil:
 						w.spread(generation, spec)
+					case r.IntN(20) > 0: // or nobody would ever wait
 					case r.IntN(2) == 0:
 						w.ledger.spreadGone(key)
 					default:
 						w.spread(generation, `subsets: [{name: a, maxReplicas: -1}]`)
+					}
+				default:
+					answer := w.ledger.choose(pod, nil)
+					told[pod.UID] = answer.reason == v1alpha1.ReasonSubsetsFull || answer.reason == v1alpha1.ReasonAdmittedSubsetFull
+					if d := answer.decision; d != nil && w.ledger.reserve(pod, d) {
+						decided[pod.UID] = d
 					}
 				}
 				s := w.ledger.spreads.byName[key]
@@ -899,6 +913,22 @@ func TestNoHistoryLosesOrInventsASlot(t *testing.T) {
 						if e := w.ledger.entries[pod.UID]; mayBeIn(pod, names[i]) && (e == nil || !e.holds().Has(i)) {
 							t.Fatalf("step %d: %s may be in %s, and its slot is free", step, pod.Name, names[i])
 						}
+					}
+				}
+				for _, pod := range pods {
+					e := w.ledger.entries[pod.UID]
+					if !told[pod.UID] || e.place.list == nil {
+						continue
+					}
+					candidate, free, onTheirWay := w.ledger.candidate(e), 0, e.place.list.woken
+					for i, n := range e.place.list.wokenFor {
+						onTheirWay -= n
+						if !candidate.Admitted || candidate.Within == i {
+							free += max(int(quota[i]-counted[i])-n, 0)
+						}
+					}
+					if free > onTheirWay {
+						t.Fatalf("step %d: %s waits for %d slots to which %d others are on their way", step, pod.Name, free, onTheirWay)
 					}
 				}
 			}
