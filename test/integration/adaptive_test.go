@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -301,5 +302,59 @@ func TestPreemptionComesAfterSpilling(t *testing.T) {
 	expectSpilled(t, ns, 0, 1) // b has room, so nobody dies in a
 	scale(t, ns, "web", 2)
 	expectSpilled(t, ns, 1, 1) // now there is none, and the first subset's victim goes
+	expectNoDeletion(t, ns)
+}
+
+func TestAPodWhoseVictimsTakeTheirTimeTakesNoneInTheNextSubset(t *testing.T) {
+	nodes(t, sandbox.NewNode("slow-a", "zone-a", map[string]string{"pool": "a"}, nil, allocatable("1", "4Gi", "0")),
+		sandbox.NewNode("slow-b", "zone-b", map[string]string{"pool": "b"}, nil, allocatable("1", "4Gi", "0")))
+	ns := namespace(t)
+	apply(t, ns, "{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: high}, value: 1000}")
+	for _, node := range []string{"slow-a", "slow-b"} {
+		apply(t, ns, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: victim-%s, finalizers: [test.berth.dev/slow]}
+spec:
+  nodeName: %[1]s
+  terminationGracePeriodSeconds: 0
+  containers: [{name: main, image: registry.k8s.io/pause:3.10, resources: {requests: {cpu: 800m}}}]
+`, node))
+	}
+	release := func() {
+		for _, node := range []string{"slow-a", "slow-b"} {
+			if _, err := the.Client.CoreV1().Pods(ns).Patch(context.WithoutCancel(t.Context()), "victim-"+node, types.MergePatchType,
+				[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
+				t.Error(err)
+			}
+		}
+	}
+	t.Cleanup(release)
+	blocker(t, ns, "slow-b", "app: blocker", "") // its end has the pod tried again
+	apply(t, ns, adaptiveSpread)
+	apply(t, ns, strings.Replace(deployment("web", 1, "      priorityClassName: high\n"), "pause:3.10}", "pause:3.10, resources: {requests: {cpu: 800m}}}", 1))
+	waitFor(t, "a victim in the first subset", func(ctx context.Context) (string, error) {
+		victim, err := the.Client.CoreV1().Pods(ns).Get(ctx, "victim-slow-a", getOptions)
+		if err != nil || victim.DeletionTimestamp != nil {
+			return "", err
+		}
+		return "it stays", nil
+	})
+	removeBlocker(t, ns, "slow-b")
+	waitFor(t, "the pod to be tried again", func(ctx context.Context) (string, error) {
+		return podMessage(ctx, ns, "a terminating pod on the nominated node")
+	})
+	expectUntouched := func(name string) {
+		t.Helper()
+		if pod, err := the.Client.CoreV1().Pods(ns).Get(t.Context(), name, getOptions); err != nil || pod.DeletionTimestamp != nil {
+			t.Errorf("%s was to be left alone: deleted at %v, error %v", name, pod.DeletionTimestamp, err)
+		}
+	}
+	expectUntouched("victim-slow-b")
+	if _, err := the.Client.CoreV1().Pods(ns).Patch(t.Context(), "victim-slow-a", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	expectSpilled(t, ns, 1, 0)
+	expectUntouched("victim-slow-b")
 	expectNoDeletion(t, ns)
 }

@@ -48,7 +48,7 @@ func (s *Spread) Bind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod
 		return fwk.AsStatus(err)
 	}
 	if !s.ledger.startBind(pod.UID) {
-		return fwk.AsStatus(errors.New("the pod was deleted while it was being scheduled"))
+		return fwk.AsStatus(errors.New("the pod was deleted, or its WorkloadSpread changed, while it was being scheduled"))
 	}
 	switch err := s.send(ctx, binding); {
 	case err == nil:
@@ -168,8 +168,10 @@ func (b *binds) settle(ctx context.Context, key podKey) error {
 	case err != nil:
 		return fmt.Errorf("reading pod %s/%s after an uncertain bind: %w", key.namespace, key.name, err)
 	default:
-		b.ledger.observe(pod)
-		b.ledger.bindSettled(pod.UID, readAt)
+		b.ledger.observeKnown(pod)
+		if pod.Spec.NodeName == "" {
+			b.ledger.bindSettled(pod.UID, readAt)
+		}
 	}
 	return nil
 }

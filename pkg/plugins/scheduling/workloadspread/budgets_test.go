@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -275,10 +276,11 @@ func TestBudgetsAreWatchedOnceTheyAreServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		absent := apierrors.NewNotFound(schema.GroupResource{}, "")
-		served, lists := &discovery{[]error{absent, errors.New("the API server does not answer"), absent, nil}}, 0
+		served := &discovery{[]error{absent, errors.New("the API server does not answer"), absent, nil}}
+		var lists atomic.Int32
 		informer := cache.NewSharedIndexInformer(&cache.ListWatch{
 			ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
-				lists++
+				lists.Add(1)
 				return &policyv1alpha1.PodUnavailableBudgetList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: []policyv1alpha1.PodUnavailableBudget{*pubWith(4, 4)}}, nil
 			},
 			WatchFuncWithContext: func(_ context.Context, options metav1.ListOptions) (apiwatch.Interface, error) {
@@ -296,12 +298,12 @@ func TestBudgetsAreWatchedOnceTheyAreServed(t *testing.T) {
 		running.Go(func() { s.run(ctx, served, informer) })
 		time.Sleep(3*servedInterval - time.Second)
 		synctest.Wait()
-		if lists > 0 || !s.areNone() {
+		if lists.Load() > 0 || !s.areNone() {
 			t.Error("budgets are watched before they are served")
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if lists == 0 || s.areNone() {
+		if lists.Load() == 0 || s.areNone() {
 			t.Error("budgets are served and not watched")
 		}
 		cancel()

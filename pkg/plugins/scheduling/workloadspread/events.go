@@ -37,5 +37,5 @@ func (l *ledger) announceIfFirst(e *entry, answer ruling) {
 
 // nobodyWaits is true if no pod of the spread waits for a slot or a node.
 func (s *spread) nobodyWaits() bool {
-	return len(s.waiting) == 0 && len(s.exhausted.lines[0]) == 0
+	return len(s.waiting) == 0 && len(s.exhausted) == 0
 }

@@ -55,15 +55,19 @@ type ledger struct {
 	orphans map[types.UID]map[types.UID]*corev1.Pod
 	// unclassified are bound pods without a record whose node has not been seen yet.
 	unclassified map[types.UID]*entry
-	order        uint64
-	awake        map[string]*corev1.Pod
+	// promises are the slots of pods without an entry, or with one of a spread that is invalid, that their binds may yet take.
+	promises map[types.UID]*promise
+	// ended are the pods whose end was reported since a list began that may show them as they were before; nil while none is read.
+	ended sets.Set[types.UID]
+	order uint64
+	awake map[string]*corev1.Pod
 	// announcements to be made after the mutex is released.
 	announcements []announcement
 	// lowest priority of any pod ever seen. A pod that is not above it need not try to preempt.
 	lowest int32
-	// event that the hints are being asked about, and the spreads for which it has woken a pod.
+	// event that the hints are being asked about, and the lines of exhausted pods of which it has woken one.
 	event  any
-	served map[*spread]bool
+	served map[*waitlist]bool
 }
 
 // workloads tells of the objects above a pod. Implementations must not call back into the ledger.
@@ -116,8 +120,11 @@ type entry struct {
 	record *subset.Record
 	// order of the pod's first cycle: the earlier pod is served first.
 	order uint64
-	// woken since its last cycle. Until it has had its next, a free slot is meant for it.
-	woken bool
+	// woken since its last cycle. Until it has had its next, a free slot is meant for it: of the subset wokenFor, or of any if that is subset.None.
+	woken    bool
+	wokenFor int
+	// fresh: the slot was given to the pod in this cycle, so nobody else has found it taken.
+	fresh bool
 	// held since its last cycle for news of its workload.
 	held bool
 	// parked since its last cycle; see gate.go.
@@ -193,8 +200,9 @@ func newLedger(c clock.WithDelayedExecution, observationTimeout time.Duration, w
 		tiers:              newTiers(),
 		orphans:            map[types.UID]map[types.UID]*corev1.Pod{},
 		unclassified:       map[types.UID]*entry{},
+		promises:           map[types.UID]*promise{},
 		awake:              map[string]*corev1.Pod{},
-		served:             map[*spread]bool{},
+		served:             map[*waitlist]bool{},
 	}
 }
 
@@ -235,8 +243,9 @@ func (l *ledger) choose(pod *corev1.Pod, nodes []fwk.NodeInfo) (answer ruling) {
 			answer = ruling{reason: v1alpha1.ReasonWorkloadNotObserved, message: "the pod is being bound already"}
 			return
 		}
+		wasWoken := e.woken
 		l.unwake(e)
-		e.parked = false
+		e.parked, e.exhausted, e.fresh = false, false, false
 		if !e.again {
 			e.tried, e.preempted = 0, 0
 		}
@@ -255,6 +264,9 @@ func (l *ledger) choose(pod *corev1.Pod, nodes []fwk.NodeInfo) (answer ruling) {
 			l.wait(e)
 			l.park(e, answer.reason)
 			l.announceIfFirst(e, answer)
+		}
+		if wasWoken && !e.held {
+			l.wakeNext(e.spread, e.scope) // if the slot it was woken for is still free, it was of no use to the pod
 		}
 	})
 	return answer
@@ -316,8 +328,10 @@ func (l *ledger) rule(e *entry) ruling {
 		closed = l.closed(e, candidate)
 	}
 	candidate.Closed = e.tried | closed
-	if e.nominated && e.subset != subset.None {
-		candidate.Closed = ^subset.Mask(0).With(e.subset)
+	e.nominated = e.nominated && e.subset != subset.None && s.policy.HasRoom(&s.plan, s.tally.Kept(e.scope), e.subset, candidate)
+	if e.nominated {
+		// Until its victims have left it stays, and asks DefaultPreemption whether they have.
+		candidate.Closed, e.preempting = ^subset.Mask(0).With(e.subset), true
 	}
 	verdict := s.policy.Admit(&s.plan, s.tally.Kept(e.scope), candidate)
 	if verdict.Reason == v1alpha1.ReasonNoNodeFits && l.mayPreempt(e.pod) {
@@ -339,8 +353,10 @@ func (l *ledger) rule(e *entry) ruling {
 	}
 	if verdict.Subset != e.subset {
 		l.leave(e)
-		l.setSlots(e, verdict.Subset, e.uncertain)
+		freed := l.setSlots(e, verdict.Subset, e.uncertain)
+		e.fresh = true
 		l.wakeNext(s, e.scope)
+		l.wakeExhausted(s, e.scope, freed)
 	}
 	e.state = claimed
 	l.wait(e)
@@ -469,7 +485,7 @@ func (l *ledger) reserve(pod *corev1.Pod, d *decision) (ok bool) {
 		d.ordinal = e.spread.tally.Kept(e.scope).At(d.subset)
 		l.leave(e)
 		if e.wasExhausted {
-			l.wakeExhausted(e.spread) // where this pod found room there may be more
+			l.wakeLike(e) // where this pod found room there may be more
 		}
 		e.wasExhausted, e.preempting, e.nominated = false, false, false
 		e.spread.announced = e.spread.announced && !e.spread.nobodyWaits()
@@ -502,6 +518,7 @@ func (l *ledger) startBind(uid types.UID) (ok bool) {
 // bindRefused is called when the API server certainly did not bind the pod. The pod keeps its claim.
 func (l *ledger) bindRefused(uid types.UID) {
 	l.locked(func() {
+		l.promiseRefused(uid)
 		if e := l.entries[uid]; e != nil && e.state == binding {
 			e.state = claimed
 			l.wait(e)
@@ -513,6 +530,9 @@ func (l *ledger) bindRefused(uid types.UID) {
 // observe shows the pod on a node or gone, or bindSettled says that it did not happen.
 func (l *ledger) bindUncertain(uid types.UID, doubt time.Duration) {
 	l.locked(func() {
+		uncertainBinds.Inc()
+		doubtUntil := l.clock.Now().Add(doubt)
+		l.promiseUncertain(uid, doubtUntil)
 		e := l.entries[uid]
 		if e == nil || e.state != binding {
 			return
@@ -522,8 +542,7 @@ func (l *ledger) bindUncertain(uid types.UID, doubt time.Duration) {
 			uncertain = uncertain.With(e.subset)
 		}
 		e.state = waiting
-		e.doubtUntil = l.clock.Now().Add(doubt)
-		uncertainBinds.Inc()
+		e.doubtUntil = doubtUntil
 		l.setSlots(e, subset.None, uncertain)
 		l.wait(e)
 	})
@@ -533,22 +552,28 @@ func (l *ledger) bindUncertain(uid types.UID, doubt time.Duration) {
 func (l *ledger) doubt(uid types.UID) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	var until time.Time
 	if e := l.entries[uid]; e != nil {
-		return e.doubtUntil.Sub(l.clock.Now())
+		until = e.doubtUntil
 	}
-	return 0
+	if p := l.promises[uid]; p != nil && p.doubtUntil.After(until) {
+		until = p.doubtUntil
+	}
+	return until.Sub(l.clock.Now())
 }
 
 // bindSettled is called when a pod was read from the API server without a node. Uncertain binds did not happen if they were past all
 // doubt when the read began.
 func (l *ledger) bindSettled(uid types.UID, readAt time.Time) {
 	l.locked(func() {
+		l.promiseSettled(uid, readAt)
 		e := l.entries[uid]
 		if e == nil || e.state == bound || e.uncertain == 0 || readAt.Before(e.doubtUntil) {
 			return
 		}
-		l.setSlots(e, e.subset, 0)
+		freed := l.setSlots(e, e.subset, 0)
 		l.wakeNext(e.spread, e.scope)
+		l.wakeExhausted(e.spread, e.scope, freed)
 	})
 }
 
@@ -557,11 +582,43 @@ func (l *ledger) observe(pod *corev1.Pod) {
 	l.locked(func() { l.observeLocked(pod) })
 }
 
+// observeKnown takes in a pod that was read by itself. If its end has been reported meanwhile, no event comes any more that would free a slot.
+func (l *ledger) observeKnown(pod *corev1.Pod) {
+	l.locked(func() {
+		if l.entries[pod.UID] != nil {
+			l.observeLocked(pod)
+		}
+	})
+}
+
+// observeListed takes in a pod from a list that was begun after startList. The same holds for it as for observeKnown, but the list may know of
+// pods that no event has told of yet.
+func (l *ledger) observeListed(pod *corev1.Pod) {
+	l.locked(func() {
+		if !l.ended.Has(pod.UID) {
+			l.observeLocked(pod)
+		}
+	})
+}
+
+// startList has the ledger remember who ends, until endList.
+func (l *ledger) startList() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended = sets.New[types.UID]()
+}
+
+func (l *ledger) endList() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended = nil
+}
+
 func (l *ledger) observeLocked(pod *corev1.Pod) {
 	l.lowest = min(l.lowest, corev1helpers.PodPriority(pod))
 	e := l.entries[pod.UID]
 	if !subset.IsActive(pod) {
-		l.forget(pod.UID)
+		l.end(pod.UID)
 		return
 	}
 	if e != nil && e.owner == workload.ControllerUID(pod) && e.spread.divides(pod) {
@@ -577,6 +634,9 @@ func (l *ledger) observeLocked(pod *corev1.Pod) {
 		return
 	}
 	l.forget(pod.UID)
+	if pod.Spec.NodeName != "" {
+		delete(l.promises, pod.UID) // what its binds could become is known
+	}
 	if e != nil && pod.Spec.NodeName == "" {
 		l.awake[string(pod.UID)] = pod // whatever it was waiting for is not what it waits for now
 	}
@@ -595,10 +655,19 @@ func (l *ledger) observeLocked(pod *corev1.Pod) {
 
 // gone takes in that a pod was deleted, or has ended.
 func (l *ledger) gone(uid types.UID) {
-	l.locked(func() { l.forget(uid) })
+	l.locked(func() { l.end(uid) })
 }
 
-// forget gives all slots of a pod back.
+// end forgets a pod for good.
+func (l *ledger) end(uid types.UID) {
+	if l.ended != nil {
+		l.ended.Insert(uid)
+	}
+	l.forget(uid)
+	delete(l.promises, uid)
+}
+
+// forget gives all slots of a pod back. Those that its binds may yet take are promised, in case its spread comes again.
 func (l *ledger) forget(uid types.UID) {
 	for owner, pods := range l.orphans {
 		if delete(pods, uid); len(pods) == 0 {
@@ -612,18 +681,24 @@ func (l *ledger) forget(uid types.UID) {
 	delete(l.entries, uid)
 	delete(l.unclassified, uid)
 	s := e.spread
+	if s.policy != nil {
+		l.promise(e, s.policy)
+	}
 	delete(s.members, uid)
 	if s.live[e.owner]--; s.live[e.owner] <= 0 {
 		delete(s.live, e.owner)
 	}
 	l.unwake(e)
+	turn := e.wasExhausted && e.place.list == nil
 	l.leave(e)
-	left := e.holds()
-	l.setSlots(e, subset.None, 0)
+	left := l.setSlots(e, subset.None, 0)
 	l.wakeNext(s, e.scope)
 	if left != 0 {
 		l.wakeBehind(s, e.scope, left)
-		l.wakeExhausted(s)
+	}
+	l.wakeExhausted(s, e.scope, left)
+	if turn {
+		l.wakeLike(e)
 	}
 }
 
@@ -637,6 +712,7 @@ func (l *ledger) add(pod *corev1.Pod, s *spread) *entry {
 	l.entries[pod.UID] = e
 	s.members[pod.UID] = e
 	s.live[e.owner]++
+	l.redeem(e)
 	return e
 }
 
@@ -646,13 +722,15 @@ func (l *ledger) settle(e *entry) {
 	l.unwake(e)
 	l.leave(e)
 	e.state, e.held = bound, false
+	delete(l.promises, e.pod.UID)
 	e.record = subset.RecordOf(e.pod)
 	s := e.spread
 	if s.policy == nil {
 		return
 	}
-	l.setSlots(e, l.classify(e), 0)
+	freed := l.setSlots(e, l.classify(e), 0)
 	l.wakeNext(s, e.scope)
+	l.wakeExhausted(s, e.scope, freed)
 }
 
 // classify is the subset of a bound pod by the record that was first seen on it.
@@ -668,13 +746,13 @@ func (l *ledger) classify(e *entry) int {
 	return index
 }
 
-// setSlots is the only place where the tally changes.
-func (l *ledger) setSlots(e *entry, index int, uncertain subset.Mask) {
+// setSlots is the only place where the tally changes. It returns the subsets in which the pod holds a slot no longer.
+func (l *ledger) setSlots(e *entry, index int, uncertain subset.Mask) (freed subset.Mask) {
 	before := e.holds()
 	e.subset, e.uncertain = index, uncertain
 	after := e.holds()
 	if before == after {
-		return
+		return 0
 	}
 	for i := range e.spread.policy.Subsets {
 		switch had, has := before.Has(i), after.Has(i); {
@@ -684,6 +762,7 @@ func (l *ledger) setSlots(e *entry, index int, uncertain subset.Mask) {
 			e.spread.tally.Remove(e.scope, i)
 		}
 	}
+	return before &^ after
 }
 
 // release gives up the slot of a claim, and keeps those of uncertain binds.
@@ -696,6 +775,9 @@ func (l *ledger) release(e *entry) {
 	if e.subset == subset.None {
 		return
 	}
-	l.setSlots(e, subset.None, e.uncertain)
+	freed := l.setSlots(e, subset.None, e.uncertain)
 	l.wakeNext(e.spread, e.scope)
+	if !e.fresh {
+		l.wakeExhausted(e.spread, e.scope, freed)
+	}
 }

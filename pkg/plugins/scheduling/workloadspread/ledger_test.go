@@ -2,6 +2,7 @@ package workloadspread
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -14,8 +15,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/clock"
 	testingclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/yaml"
 
@@ -23,6 +29,8 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
+
+var histories = flag.Uint("histories", 300, "how many random histories of a ledger to run")
 
 // world is what the ledger sees of the cluster, under the test's control.
 type world struct {
@@ -127,6 +135,12 @@ func onNode(pod *corev1.Pod, node, in string) *corev1.Pod {
 		bound.Annotations = map[string]string{v1alpha1.MatchedAnnotation: string(record)}
 	}
 	return bound
+}
+
+func terminating(pod *corev1.Pod) *corev1.Pod {
+	ending := pod.DeepCopy()
+	ending.DeletionTimestamp = &metav1.Time{Time: time.Unix(1000, 0)}
+	return ending
 }
 
 // seeBound shows the ledger a bound pod.
@@ -305,6 +319,117 @@ func TestAnUncertainBindKeepsItsSlot(t *testing.T) {
 	})
 }
 
+func TestABindThatMayYetHappenKeepsItsSlotWhateverBecomesOfTheSpread(t *testing.T) {
+	const doubt = 10 * time.Second
+	key := types.NamespacedName{Namespace: "ns", Name: "web"}
+	// What happens to the spread, in two halves: between them it cannot be used.
+	changes := map[string]struct{ begin, end func(*world) }{
+		"it is deleted and created again": {
+			func(w *world) { w.ledger.spreadGone(key) },
+			func(w *world) { w.spread(1, twoAndOneWait) },
+		},
+		"it is invalid for a while": {
+			func(w *world) { w.spread(2, `subsets: [{name: a, maxReplicas: -1}]`) },
+			func(w *world) { w.spread(3, twoAndOneWait) },
+		},
+		"it is invalid, deleted and created again": {
+			func(w *world) { w.spread(2, `subsets: [{name: a, maxReplicas: -1}]`); w.ledger.spreadGone(key) },
+			func(w *world) { w.spread(1, twoAndOneWait) },
+		},
+	}
+	settled := func(w *world, pod *corev1.Pod) {
+		w.clock.Step(doubt)
+		w.ledger.bindSettled(pod.UID, w.clock.Now())
+	}
+	// What happens to the bind, which was sent before: ahead of the first half, between the halves, and afterwards.
+	tests := map[string]struct {
+		before, between, after func(*world, *corev1.Pod)
+		want, wantAfter        string
+	}{
+		"sent, and it happens": {
+			after: func(w *world, pod *corev1.Pod) { w.seeBound(pod, "node-a", "a") },
+			want:  "a=1 b=0", wantAfter: "a=1 b=0",
+		},
+		"sent, and it is refused": {
+			after: func(w *world, pod *corev1.Pod) { w.ledger.bindRefused(pod.UID) },
+			want:  "a=1 b=0", wantAfter: "a=1 b=0", // by its claim
+		},
+		"sent, and the pod ends": {
+			after: func(w *world, pod *corev1.Pod) { w.delete(pod) },
+			want:  "a=1 b=0", wantAfter: "a=0 b=0",
+		},
+		"it happens between": {
+			between: func(w *world, pod *corev1.Pod) { w.seeBound(pod, "node-a", "a") },
+			after:   func(w *world, pod *corev1.Pod) { w.delete(pod) },
+			want:    "a=1 b=0", wantAfter: "a=0 b=0",
+		},
+		"it is refused between": {
+			between: func(w *world, pod *corev1.Pod) { w.ledger.bindRefused(pod.UID) },
+			want:    "a=0 b=0", wantAfter: "a=0 b=0",
+		},
+		"the pod ends between": {
+			between: func(w *world, pod *corev1.Pod) { w.delete(pod) },
+			want:    "a=0 b=0", wantAfter: "a=0 b=0",
+		},
+		"it becomes uncertain between": {
+			between: func(w *world, pod *corev1.Pod) { w.ledger.bindUncertain(pod.UID, doubt) },
+			after:   settled, want: "a=1 b=0", wantAfter: "a=0 b=0",
+		},
+		"it was uncertain": {
+			before: func(w *world, pod *corev1.Pod) { w.ledger.bindUncertain(pod.UID, doubt) },
+			after:  settled, want: "a=1 b=0", wantAfter: "a=0 b=0",
+		},
+		"it was uncertain, and is read too early": {
+			before:  func(w *world, pod *corev1.Pod) { w.ledger.bindUncertain(pod.UID, doubt) },
+			between: func(w *world, pod *corev1.Pod) { w.ledger.bindSettled(pod.UID, w.clock.Now()) },
+			want:    "a=1 b=0", wantAfter: "a=1 b=0",
+		},
+		"it was uncertain, and is settled between": {
+			before:  func(w *world, pod *corev1.Pod) { w.ledger.bindUncertain(pod.UID, doubt) },
+			between: settled, want: "a=0 b=0", wantAfter: "a=0 b=0",
+		},
+	}
+	for how, change := range changes {
+		for name, tc := range tests {
+			t.Run(name+", and "+how, func(t *testing.T) {
+				w := newWorld(t, 4)
+				w.spread(1, twoAndOneWait)
+				pod := w.pod("p")
+				w.schedule(pod)
+				run := func(f func(*world, *corev1.Pod)) {
+					if f != nil {
+						f(w, pod)
+					}
+				}
+				run(tc.before)
+				change.begin(w)
+				run(tc.between)
+				change.end(w)
+				w.expectKept(tc.want)
+				run(tc.after)
+				w.expectKept(tc.wantAfter)
+				if len(w.ledger.promises) > 0 {
+					t.Errorf("promises are left: %v", w.ledger.promises)
+				}
+			})
+		}
+	}
+	t.Run("but one that is not sent yet is not sent", func(t *testing.T) {
+		for how, change := range changes {
+			w := newWorld(t, 4)
+			w.spread(1, twoAndOneWait)
+			pod := w.pod("p")
+			if !w.ledger.reserve(pod, w.ledger.choose(pod, nil).decision) {
+				t.Fatal("reserve")
+			}
+			change.begin(w)
+			if w.ledger.startBind(pod.UID) {
+				t.Errorf("%s: the bind is sent, and holds no slot", how)
+			}
+		}
+	})
+}
+
 func TestFullSubsetsHoldPodsAndWakeAsManyAsThereAreSlots(t *testing.T) {
 	w := newWorld(t, 10)
 	w.spread(1, twoAndOneWait)
@@ -425,6 +550,62 @@ func TestAfterARestartTheBoundPodsAreCountedByTheirRecords(t *testing.T) {
 	w.expectChoice(w.pod("next"), "b")
 }
 
+func TestAPodThatEndsWhileItIsBeingReadHoldsNoSlot(t *testing.T) {
+	// Both reads show the pod as it was before its end was reported, and no event of it will come any more.
+	tests := map[string]struct {
+		verb string
+		read func(*testing.T, *world, kubernetes.Interface, *corev1.Pod)
+	}{
+		"by the list of a take-over": {"list", func(t *testing.T, w *world, client kubernetes.Interface, _ *corev1.Pod) {
+			t.Helper()
+			takeover := &takeover{clock: clock.RealClock{}, client: client, ledger: w.ledger, listeners: &listeners{}}
+			if err := takeover.complete(t.Context()); err != nil || !takeover.done {
+				t.Fatalf("take-over done is %t, error %v", takeover.done, err)
+			}
+			if w.ledger.ended != nil {
+				t.Error("the ledger still remembers who has ended")
+			}
+		}},
+		"to settle its bind": {"get", func(t *testing.T, w *world, client kubernetes.Interface, pod *corev1.Pod) {
+			t.Helper()
+			binds := &binds{client: client, ledger: w.ledger}
+			if err := binds.settle(t.Context(), podKey{pod.Namespace, pod.Name, pod.UID}); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	}
+	ends := map[string]func(*world, *corev1.Pod){
+		"deleted":     func(w *world, pod *corev1.Pod) { w.delete(pod) },
+		"terminating": func(w *world, pod *corev1.Pod) { w.ledger.observe(terminating(pod)) },
+	}
+	for name, tc := range tests {
+		for how, end := range ends {
+			t.Run(name+", "+how, func(t *testing.T) {
+				w := newWorld(t, 4)
+				w.spread(1, twoThenAny)
+				ended, stays := w.pod("ended"), onNode(w.podOf("rs-uid", "stays"), "node-b", "b")
+				w.schedule(ended)
+				before := onNode(ended, "node-a", "a")
+				client := fake.NewClientset()
+				client.PrependReactor(tc.verb, "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+					w.seeBound(ended, "node-a", "a")
+					end(w, before)
+					if tc.verb == "get" {
+						return true, before, nil
+					}
+					return true, &corev1.PodList{Items: []corev1.Pod{*before, *stays}}, nil
+				})
+				tc.read(t, w, client, ended)
+				if tc.verb == "get" {
+					w.expectKept("a=0 b=0")
+				} else {
+					w.expectKept("a=0 b=1")
+				}
+			})
+		}
+	}
+}
+
 func TestRelabellingANodeMovesNobody(t *testing.T) {
 	w := newWorld(t, 4)
 	w.spread(1, twoThenAny)
@@ -443,9 +624,7 @@ func TestTerminatingPodsFreeTheirSlot(t *testing.T) {
 	pod := w.pod("p")
 	w.schedule(pod)
 	w.seeBound(pod, "node-a", "a")
-	terminating := onNode(pod, "node-a", "a")
-	terminating.DeletionTimestamp = &metav1.Time{Time: w.clock.Now()}
-	w.ledger.observe(terminating)
+	w.ledger.observe(terminating(onNode(pod, "node-a", "a")))
 	w.expectKept("a=0 b=0")
 }
 
@@ -618,52 +797,107 @@ func TestTargetFilterLeavesOtherPodsAlone(t *testing.T) {
 	w.expectChoice(worker, "a")
 }
 
-// TestNoHistoryLosesOrInventsASlot runs random histories of everything that can happen to pods, twice, late or not at all, and compares
-// the tally with a recount that knows nothing of it.
+// TestNoHistoryLosesOrInventsASlot runs random histories of everything that can happen to pods and their spread, twice, late or not at all. It
+// compares the tally with a recount that knows nothing of it, and with the binds that the API server may have done or may yet do. No slot is left
+// free that a pod waits for.
 func TestNoHistoryLosesOrInventsASlot(t *testing.T) {
-	for seed := range uint64(300) {
+	const late = `{subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 3}, {name: c, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`
+	const doubt = time.Second
+	key := types.NamespacedName{Namespace: "ns", Name: "web"}
+	names, quota := []string{"a", "b", "c"}, []int32{2, 3, 1}
+	for seed := range uint64(*histories) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 2))
 			w := newWorld(t, 10)
-			w.spread(1, `{subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 3}, {name: c, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`)
-			quota := []int32{2, 3, 1}
+			spec, picks := late, []string{"any"}
+			if seed%2 == 1 {
+				spec, picks = strings.Replace(late, "{whenFull", "{binding: Early, whenFull", 1), []string{"any", "", "a", "b", "c", "c"}
+			}
+			generation := int64(1)
+			w.spread(generation, spec)
 			var pods []*corev1.Pod
 			decided := map[types.UID]*decision{}
-			for step := range 120 {
-				if len(pods) < 12 && (len(pods) == 0 || r.IntN(4) == 0) {
-					pods = append(pods, w.pod(fmt.Sprintf("p%d", step)))
+			told := map[types.UID]bool{} // that there is no slot, in their last cycle
+			// Each pod's binds by subset: the one without an outcome so far, those without an answer, and the one that has happened.
+			sent, doubted, happened := map[types.UID]string{}, map[types.UID]map[string]bool{}, map[types.UID]string{}
+			mayBeIn := func(pod *corev1.Pod, name string) bool {
+				if in, isBound := happened[pod.UID]; isBound {
+					return in == name
+				}
+				return sent[pod.UID] == name || doubted[pod.UID][name]
+			}
+			for step := range 200 {
+				if len(pods) < 16 && (len(pods) == 0 || r.IntN(4) == 0) {
+					name, pick := fmt.Sprintf("p%d", step), picks[r.IntN(len(picks))]
+					if pick == "any" {
+						pods = append(pods, w.pod(name))
+					} else {
+						pods = append(pods, w.admitted(name, pick))
+					}
 					continue
 				}
 				i := r.IntN(len(pods))
 				pod := pods[i]
-				e := w.ledger.entries[pod.UID]
-				switch r.IntN(9) {
-				case 0, 1:
-					if d := w.ledger.choose(pod, nil).decision; d != nil && w.ledger.reserve(pod, d) {
-						decided[pod.UID] = d
+				_, isBound := happened[pod.UID]
+				switch r.IntN(16) {
+				case 0:
+					w.ledger.unreserve(pod.UID)
+				case 1:
+					if w.ledger.startBind(pod.UID) {
+						sent[pod.UID] = decided[pod.UID].name()
 					}
 				case 2:
-					w.ledger.unreserve(pod.UID)
-				case 3:
-					w.ledger.startBind(pod.UID)
-				case 4:
 					w.ledger.bindRefused(pod.UID)
-				case 5:
-					w.ledger.bindUncertain(pod.UID, time.Second)
-				case 6:
-					w.clock.Step(time.Second)
-					w.ledger.bindSettled(pod.UID, w.clock.Now())
-				case 7:
-					if e != nil && (e.state == binding || e.uncertain != 0) && decided[pod.UID] != nil && e.state != bound {
-						in := decided[pod.UID].name()
-						w.seeBound(pod, "node-a", in)
+					delete(sent, pod.UID)
+				case 3:
+					w.ledger.bindUncertain(pod.UID, doubt)
+					if in, out := sent[pod.UID]; out {
+						delete(sent, pod.UID)
+						if doubted[pod.UID] == nil {
+							doubted[pod.UID] = map[string]bool{}
+						}
+						doubted[pod.UID][in] = true
 					}
-				case 8:
+				case 4:
+					w.clock.Step(doubt)
+					if !isBound {
+						w.ledger.bindSettled(pod.UID, w.clock.Now())
+						delete(doubted, pod.UID)
+					}
+				case 5:
+					for _, in := range names {
+						if !isBound && mayBeIn(pod, in) {
+							w.seeBound(pod, "node-a", in)
+							happened[pod.UID] = in
+							break
+						}
+					}
+				case 6:
 					w.delete(pod)
 					pods = append(pods[:i], pods[i+1:]...)
+				case 7:
+					generation++
+					switch s := w.ledger.spreads.byName[key]; {
+					case s == nil || s.policy == nil:
+						w.spread(generation, spec)
+					case r.IntN(20) > 0: // or nobody would ever wait
+					case r.IntN(2) == 0:
+						w.ledger.spreadGone(key)
+					default:
+						w.spread(generation, `subsets: [{name: a, maxReplicas: -1}]`)
+					}
+				default:
+					answer := w.ledger.choose(pod, nil)
+					told[pod.UID] = answer.reason == v1alpha1.ReasonSubsetsFull || answer.reason == v1alpha1.ReasonAdmittedSubsetFull
+					if d := answer.decision; d != nil && w.ledger.reserve(pod, d) {
+						decided[pod.UID] = d
+					}
 				}
-				s := w.ledger.spreads.byName[types.NamespacedName{Namespace: "ns", Name: "web"}]
-				counted := make([]int32, 3)
+				s := w.ledger.spreads.byName[key]
+				if s == nil || s.policy == nil {
+					continue
+				}
+				counted := make([]int32, len(names))
 				for _, e := range w.ledger.entries {
 					for i := range counted {
 						if e.holds().Has(i) {
@@ -675,15 +909,37 @@ func TestNoHistoryLosesOrInventsASlot(t *testing.T) {
 					if got := s.tally.Kept("v1").At(i); got != counted[i] || got > quota[i] {
 						t.Fatalf("step %d: subset %d tallies %d, holds %d, quota %d", step, i, got, counted[i], quota[i])
 					}
+					for _, pod := range pods {
+						if e := w.ledger.entries[pod.UID]; mayBeIn(pod, names[i]) && (e == nil || !e.holds().Has(i)) {
+							t.Fatalf("step %d: %s may be in %s, and its slot is free", step, pod.Name, names[i])
+						}
+					}
+				}
+				for _, pod := range pods {
+					e := w.ledger.entries[pod.UID]
+					if !told[pod.UID] || e.place.list == nil {
+						continue
+					}
+					candidate, free, onTheirWay := w.ledger.candidate(e), 0, e.place.list.woken
+					for i, n := range e.place.list.wokenFor {
+						onTheirWay -= n
+						if !candidate.Admitted || candidate.Within == i {
+							free += max(int(quota[i]-counted[i])-n, 0)
+						}
+					}
+					if free > onTheirWay {
+						t.Fatalf("step %d: %s waits for %d slots to which %d others are on their way", step, pod.Name, free, onTheirWay)
+					}
 				}
 			}
+			w.spread(generation+1, spec)
 			for _, pod := range pods {
 				w.delete(pod)
 			}
-			s := w.ledger.spreads.byName[types.NamespacedName{Namespace: "ns", Name: "web"}]
-			if len(w.ledger.entries) != 0 || len(s.members) != 0 || len(s.live) != 0 || len(s.waiting) != 0 || len(s.tally.Scopes()) != 0 {
-				t.Errorf("something is left of pods that are gone: %d entries, %d members, %v live, %d waitlists, scopes %v",
-					len(w.ledger.entries), len(s.members), s.live, len(s.waiting), s.tally.Scopes())
+			s := w.ledger.spreads.byName[key]
+			if len(w.ledger.entries) != 0 || len(s.members) != 0 || len(s.live) != 0 || !s.nobodyWaits() || len(s.tally.Scopes()) != 0 || len(w.ledger.promises) != 0 {
+				t.Errorf("something is left of pods that are gone: %d entries, %d members, %v live, %d waitlists, scopes %v, promises %v",
+					len(w.ledger.entries), len(s.members), s.live, len(s.waiting), s.tally.Scopes(), w.ledger.promises)
 			}
 		})
 	}
@@ -719,6 +975,67 @@ func TestAnEarlyBoundPodUsesTheSubsetWhosePatchItCarriesOrNone(t *testing.T) {
 	w.expectAwake("second")
 	w.expectChoice(second, "a")
 	w.expectKept("a=1 b=1")
+}
+
+func TestASlotThatComesFreeWakesAnEarlyBoundPodThatCanUseIt(t *testing.T) {
+	const earlyWait = `{subsets: [{name: a, maxReplicas: 1, patch: {spec: {priorityClassName: low}}}, {name: b, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`
+	t.Run("and not one that has its claim or needs none", func(t *testing.T) {
+		w := newWorld(t, 9)
+		w.spread(1, earlyWait)
+		letGo, inB, inA, waits := w.admitted("let-go", ""), w.admitted("in-b", "b"), w.admitted("in-a", "a"), w.admitted("waits", "a")
+		w.expectChoice(letGo, "-")
+		w.expectChoice(inB, "b")
+		w.expectChoice(inA, "a")
+		w.expectChoice(waits, "AdmittedSubsetFull")
+		w.delete(inA)
+		w.expectAwake("waits")
+		w.expectChoice(waits, "a")
+	})
+	t.Run("also while another was woken for another subset", func(t *testing.T) {
+		w := newWorld(t, 9)
+		w.spread(1, earlyWait)
+		inA, inB := w.admitted("in-a", "a"), w.admitted("in-b", "b")
+		b1, b2, a1 := w.admitted("b1", "b"), w.admitted("b2", "b"), w.admitted("a1", "a")
+		for _, pod := range []*corev1.Pod{inA, inB, b1, b2, a1} {
+			w.choose(pod)
+		}
+		w.delete(inB)
+		w.expectAwake("b1")
+		w.delete(inA)
+		w.expectAwake("a1")
+		w.expectChoice(a1, "a")
+		w.expectChoice(b1, "b")
+		w.expectAwake()
+	})
+	t.Run("and none of a full subset because another has room", func(t *testing.T) {
+		w := newWorld(t, 9)
+		w.spread(1, earlyWait)
+		inA, inB, b1 := w.admitted("in-a", "a"), w.admitted("in-b", "b"), w.admitted("b1", "b")
+		for _, pod := range []*corev1.Pod{inA, inB, b1} {
+			w.choose(pod)
+		}
+		w.delete(inA)
+		w.expectAwake()
+	})
+}
+
+func TestAWokenPodThatTakesNoSlotPassesItOn(t *testing.T) {
+	w := newWorld(t, 9)
+	w.spread(1, `{subsets: [{name: a, maxReplicas: 1}, {name: b, maxReplicas: 1}, {name: c, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`)
+	inA, inB, inC, waits := w.pod("in-a"), w.pod("in-b"), w.pod("in-c"), w.pod("waits")
+	w.expectChoice(inA, "a")
+	w.expectChoice(inB, "b")
+	w.expectChoice(inC, "c")
+	w.expectChoice(waits, "SubsetsFull")
+	w.seeBound(inC, "node-a", "c")
+	w.delete(inA)
+	w.expectAwake("in-b")
+	w.expectChoice(w.pod("quick"), "a") // before the pod that was woken for it
+	w.delete(inC)
+	w.awake = nil
+	w.expectChoice(inB, "b")
+	w.expectAwake("waits")
+	w.expectChoice(waits, "c")
 }
 
 func TestAPodWithoutAPickOfThisSpreadMayUseAnySubset(t *testing.T) {

@@ -97,6 +97,11 @@ func (e *entry) shapeKey(index int) memoKey {
 	return memoKey{index, e.shape}
 }
 
+// kind is what exhausted pods have in common of which one finds room where another does, as far as the node-local filters go.
+type kind struct{ scope, shape string }
+
+func (e *entry) kind() kind { return kind{e.scope, e.shapeKey(subset.None).shape} }
+
 // closed are subsets with quota in which there is no node for the pod. It looks at them in their order and no further than the first that may
 // have one. Such a subset counts as not tried if it had none when the pod tried it in this round.
 func (l *ledger) closed(e *entry, pod subset.Candidate) (closed subset.Mask) {

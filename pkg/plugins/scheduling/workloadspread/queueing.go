@@ -132,8 +132,8 @@ func claims(pod *corev1.Pod, claim *resourcev1.ResourceClaim) bool {
 		})
 }
 
-// mayRetry is true for one exhausted pod of each spread for each event on a node that one of its subsets selects. If that pod finds room, the
-// next is woken. Nil is a node that is gone.
+// mayRetry is true for one exhausted pod of each kind for each event on a node that one of its spread's subsets selects. If that pod finds room,
+// the next is woken. Nil is a node that is gone.
 func (l *ledger) mayRetry(pod *corev1.Pod, event any, node *corev1.Node) bool {
 	return node != nil && l.oneForEach(event, pod, func(e *entry) bool {
 		return slices.ContainsFunc(e.spread.policy.Subsets, func(in subset.Subset) bool { return in.Fits(node, e.own) == v1alpha1.ReasonAdmitted })
@@ -156,10 +156,14 @@ func (l *ledger) oneForEach(event any, pod *corev1.Pod, concerns func(*entry) bo
 		l.event = event
 		clear(l.served)
 	}
-	if l.served[e.spread] || !concerns(e) {
+	list := e.place.list // nil if it is to be tried anyway
+	if l.served[list] || !concerns(e) {
 		return false
 	}
-	l.served[e.spread] = true
+	if list != nil {
+		l.served[list] = true
+		l.leave(e) // until its cycle, like one that is woken
+	}
 	e.retry = 0 // what comes in the middle of the round leaves no trace, so it is tried again soon
 	return true
 }

@@ -34,6 +34,9 @@ func (s *Spread) PostFilter(ctx context.Context, state fwk.CycleState, pod *core
 	default:
 		result, status := s.preemption.PostFilter(ctx, state, pod, statuses)
 		nominated := status.IsSuccess() && result != nil && result.NominatingInfo != nil && result.NominatedNodeName != ""
+		if result == nil && status.Code() == fwk.Unschedulable {
+			nominated = s.waitsForVictims(ctx, pod, statuses)
+		}
 		s.ledger.preempted(pod, nominated)
 		if status.IsRejected() {
 			reasons := append([]string{s.ledger.explainIn(pod, d.subset, verdict.why)}, status.Reasons()...)
@@ -41,6 +44,17 @@ func (s *Spread) PostFilter(ctx context.Context, state fwk.CycleState, pod *core
 		}
 		return result, status
 	}
+}
+
+// waitsForVictims is true if the pod is nominated to a node that victims of a preemption are still leaving. DefaultPreemption, which looks at the
+// same pod, answers that like a refusal.
+func (s *Spread) waitsForVictims(ctx context.Context, pod *corev1.Pod, statuses fwk.NodeToStatusReader) bool {
+	latest, err := s.preemption.Evaluator.PodLister.Pods(pod.Namespace).Get(pod.Name)
+	if err != nil {
+		return false // it is gone
+	}
+	may, _ := s.preemption.PodEligibleToPreemptOthers(ctx, latest, statuses.Get(latest.Status.NominatedNodeName))
+	return !may
 }
 
 // PreEnqueue holds a pod while the API calls of its preemption are under way.
@@ -146,8 +160,8 @@ func (l *ledger) noNode(pod *corev1.Pod, d *decision, verdict memoEntry) (next o
 	return next
 }
 
-// preempted takes in how the preemption of this cycle went. A pod that was nominated keeps its claim while its victims leave, or a
-// sibling would take the slot.
+// preempted takes in how the preemption of this cycle went. A pod that is nominated, by this one or one before, keeps its claim while its victims
+// leave, or a sibling would take the slot and the pod would take victims in another subset as well.
 func (l *ledger) preempted(pod *corev1.Pod, nominated bool) {
 	l.locked(func() {
 		e := l.entries[pod.UID]
@@ -157,7 +171,7 @@ func (l *ledger) preempted(pod *corev1.Pod, nominated bool) {
 		e.preempting = false
 		e.nominated = nominated
 		if !nominated {
-			e.preempted = e.preempted.With(e.subset)
+			e.tried, e.preempted = e.tried.With(e.subset), e.preempted.With(e.subset)
 			l.tryNext(e)
 		}
 	})

@@ -3,6 +3,7 @@ package workloadspread
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -114,6 +115,139 @@ func TestAnExhaustedPodSaysWhyAndWaitsForANode(t *testing.T) {
 	w.choose(late)
 	if len(w.announced) != 2 {
 		t.Errorf("announced %q, want two", w.announced)
+	}
+}
+
+// exhaust has a pod find no node in any subset with quota, one subset after the other.
+func (w *world) exhaust(pod *corev1.Pod, subsets ...string) {
+	w.t.Helper()
+	for _, name := range subsets {
+		answer := w.ledger.choose(pod, nil)
+		if answer.decision == nil || answer.name() != name {
+			w.t.Fatalf("%s: got %+v, want subset %s", pod.Name, answer, name)
+		}
+		if got := w.ledger.noNode(pod, answer.decision, memoEntry{generation: unproven, why: "volume"}); got != goOn {
+			w.t.Fatalf("%s in %s: got outcome %d, want to go on", pod.Name, name, got)
+		}
+	}
+	w.expectChoice(pod, "NoNodeFits")
+}
+
+func TestOneExhaustedPodOfEachKindIsTriedForAnEvent(t *testing.T) {
+	w := newWorld(t, 9)
+	w.spread(1, adaptive)
+	big, small := w.podsNamed("big", 3), w.podsNamed("small", 3)
+	for i := range big {
+		requesting(big[i], "8")
+		requesting(small[i], "1")
+		w.exhaust(big[i], "a", "b")
+		w.exhaust(small[i], "a", "b")
+	}
+	w.awake = nil
+	event := &corev1.Pod{}
+	for i, want := range []bool{true, false, false} {
+		for _, pod := range []*corev1.Pod{big[i], small[i]} {
+			if got := w.ledger.mayRetry(pod, event, w.nodes["node-a"]); got != want {
+				t.Errorf("%s may retry: %t, want %t", pod.Name, got, want)
+			}
+		}
+	}
+	// The big one finds no room, and the small one leaves some for others like it.
+	w.exhaust(big[0], "a", "b")
+	w.awake = nil
+	w.expectChoice(small[0], "a")
+	w.schedule(small[0])
+	w.expectAwake("small1")
+	// One that is on its way and does not arrive leaves its turn to the next. One that waits in line has none to leave.
+	w.delete(small[1])
+	w.expectAwake("small2")
+	w.delete(big[1])
+	w.expectAwake()
+	if !w.ledger.mayRetry(big[2], &corev1.Pod{}, w.nodes["node-a"]) {
+		t.Error("want a pod for another event")
+	}
+	w.delete(big[2])
+	w.expectAwake("big0")
+}
+
+func TestAnExhaustedPodIsWokenByASlotThatOthersGiveUp(t *testing.T) {
+	const oneInTwo = `{subsets: [{name: a, maxReplicas: 1}, {name: b, maxReplicas: 1}, {name: c}], scheduleStrategy: {type: Adaptive}}`
+	t.Run("because they move to an earlier subset", func(t *testing.T) {
+		w := newWorld(t, 9)
+		w.spread(1, oneInTwo)
+		first, inB, pod := w.pod("first"), w.pod("in-b"), w.pod("p")
+		w.expectChoice(first, "a")
+		w.expectChoice(inB, "b")
+		w.exhaust(pod, "c")
+		w.delete(first)
+		w.exhaust(pod, "a", "c")
+		w.awake = nil
+		w.expectChoice(inB, "a")
+		w.expectAwake("p")
+		w.expectChoice(pod, "b")
+	})
+	t.Run("because they have waited long enough", func(t *testing.T) {
+		w := newWorld(t, 9)
+		w.spread(1, strings.Replace(patient, "{name: a}", "{name: a, maxReplicas: 1}", 1))
+		inA, pod := w.pod("in-a"), w.pod("p")
+		for _, waits := range []*corev1.Pod{inA, pod} {
+			if got := w.refuse(waits, memoEntry{generation: unproven}); got != stay {
+				t.Fatalf("got outcome %d, want to stay", got)
+			}
+		}
+		w.clock.Step(30 * time.Second)
+		w.exhaust(pod, "b")
+		w.awake = nil
+		if got := w.refuse(inA, memoEntry{generation: unproven}); got != goOn {
+			t.Fatalf("got outcome %d, want to go on", got)
+		}
+		w.expectAwake("in-a", "p")
+	})
+	t.Run("because their bind did not happen after all", func(t *testing.T) {
+		w := newWorld(t, 9)
+		w.spread(1, oneInTwo)
+		inA, inB, pod := w.pod("in-a"), w.pod("in-b"), w.pod("p")
+		w.schedule(inA)
+		w.expectChoice(inB, "b")
+		w.ledger.bindUncertain(inA.UID, firstRetry/2)
+		w.exhaust(pod, "c")
+		w.clock.Step(firstRetry / 2)
+		w.awake = nil
+		w.ledger.bindSettled(inA.UID, w.clock.Now())
+		w.expectAwake("in-a", "p")
+	})
+	t.Run("and not by one that was taken in the same cycle, or exhausted pods would wake each other for ever", func(t *testing.T) {
+		w := newWorld(t, 9)
+		w.spread(1, oneInTwo)
+		for _, pod := range w.podsNamed("p", 2) {
+			w.exhaust(pod, "a", "b", "c")
+			w.awake = slices.DeleteFunc(w.awake, func(name string) bool { return name == pod.Name })
+			w.expectAwake()
+		}
+	})
+}
+
+func TestAWokenPodThatFindsNoNodePassesItsSlotOn(t *testing.T) {
+	w := newWorld(t, 3)
+	w.spread(1, `{subsets: [{name: a, maxReplicas: 1}], scheduleStrategy: {type: Adaptive, whenFull: Wait}}`)
+	nodes := []fwk.NodeInfo{nodeInfo("a", "4")}
+	first, big, small := w.pod("first"), w.podsNamed("big", 2), requesting(w.pod("small"), "1")
+	requesting(big[0], "8")
+	requesting(big[1], "8")
+	w.expectChoice(first, "a")
+	for _, pod := range append(slices.Clone(big), small) {
+		w.expectChoice(pod, "SubsetsFull")
+	}
+	w.delete(first)
+	w.awake = nil
+	for _, pod := range big {
+		if answer := w.ledger.choose(pod, nodes); answer.reason != v1alpha1.ReasonNoNodeFits {
+			t.Fatalf("got %+v", answer)
+		}
+	}
+	w.expectAwake("small")
+	if answer := w.ledger.choose(small, nodes); answer.decision == nil || answer.name() != "a" {
+		t.Errorf("got %+v, want subset a", answer)
 	}
 }
 
@@ -302,9 +436,61 @@ func TestANominatedPodKeepsItsClaim(t *testing.T) {
 	sibling := w.pod("sibling")
 	w.expectChoice(sibling, "b")
 	w.schedule(sibling)
+	// An event has it tried again while they are still leaving. It asks whether they are, and neither goes on nor preempts elsewhere.
+	w.awake = nil
+	for range 2 {
+		if got := w.refuse(pod, unfit); got != preempt {
+			t.Fatalf("got outcome %d while its victims leave, want to ask DefaultPreemption", got)
+		}
+		w.ledger.preempted(pod, true)
+		w.expectKept("a=1 b=1")
+	}
+	w.expectAwake()
 	w.expectChoice(pod, "a") // its victims have left
 	w.schedule(pod)
 	w.expectKept("a=1 b=1")
+}
+
+func TestANominatedPodWhosePreemptionWasInVainGoesOn(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, adaptive)
+	pod := w.podOf("rs-uid", "p")
+	pod.Spec.Priority = ptr.To[int32](10)
+	w.pods[pod.UID] = pod
+	w.ledger.observe(pod)
+	unfit := memoEntry{generation: unproven}
+	for range 3 {
+		w.refuse(pod, unfit)
+	}
+	w.ledger.preempted(pod, true)
+	// Its victims have left, somebody else is on their node, and there are no other victims.
+	if got := w.refuse(pod, unfit); got != preempt {
+		t.Fatalf("got outcome %d, want to preempt", got)
+	}
+	w.awake = nil
+	w.ledger.preempted(pod, false)
+	w.expectKept("a=0 b=0")
+	w.expectAwake("p")
+	w.expectChoice(pod, "b")
+}
+
+func TestANominatedPodWhoseSlotIsTakenAwayBeginsAnew(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, `{subsets: [{name: a, maxReplicas: "50%"}, {name: b}], scheduleStrategy: {type: Adaptive}}`)
+	w.expectChoice(w.pod("older"), "a")
+	pod := w.podOf("rs-uid", "p")
+	pod.Spec.Priority = ptr.To[int32](10)
+	w.pods[pod.UID] = pod
+	w.ledger.observe(pod)
+	for range 3 {
+		w.refuse(pod, memoEntry{generation: unproven})
+	}
+	w.ledger.preempted(pod, true)
+	w.workload[deploymentKey] = 2 // which leaves one slot in a
+	w.ledger.workloadChanged(deploymentKey)
+	if got := w.refuse(pod, memoEntry{generation: unproven}); got != goOn {
+		t.Errorf("got outcome %d in b, where it has looked for no node yet, want to go on", got)
+	}
 }
 
 func TestFixedPreemptsInItsSubset(t *testing.T) {

@@ -44,8 +44,8 @@ type spread struct {
 	live    map[types.UID]int32
 	members map[types.UID]*entry
 	waiting map[string]*waitlist
-	// exhausted are pods of strategy Adaptive for which no subset with quota has a node, in the order of their first cycles.
-	exhausted waitlist
+	// exhausted are pods of strategy Adaptive for which no subset with quota has a node: one line for each kind, none of them empty.
+	exhausted map[kind]*waitlist
 	// outside is for each subset what is said of nodes outside of it.
 	outside []string
 	// metadata is for each subset what a bind sets on its pods.
@@ -170,13 +170,14 @@ func (l *ledger) dropSpread(s *spread) {
 	}
 }
 
-// compile replaces the policy of a spread and counts its pods anew. Slots keep the name of their subset, not its place in the list.
+// compile replaces the policy of a spread and counts its pods anew. Slots keep the name of their subset, not its place in the list. While a policy
+// is invalid there are none, but those that binds may take are promised.
 func (l *ledger) compile(s *spread, object *v1alpha1.WorkloadSpread) {
 	before := s.policy
 	policy, errs := subset.Compile(&object.Spec, field.NewPath("spec"))
 	s.object, s.policy, s.invalid, s.tally, s.plan = object, policy, "", nil, subset.Plan{}
 	s.announced = false
-	s.waiting, s.exhausted = map[string]*waitlist{}, waitlist{lines: make([]waitline, 1)}
+	s.waiting, s.exhausted = map[string]*waitlist{}, map[kind]*waitlist{}
 	s.memo, s.skipUntil = map[memoKey]memoEntry{}, make([]time.Time, len(object.Spec.Subsets))
 	if len(errs) > 0 {
 		s.invalid = errs.ToAggregate().Error()
@@ -194,15 +195,22 @@ func (l *ledger) compile(s *spread, object *v1alpha1.WorkloadSpread) {
 		e.tried, e.preempted, e.again, e.preempting, e.nominated, e.exhausted, e.since = 0, 0, false, false, false, false, nil
 		e.wasExhausted, e.parked = false, false
 		index, uncertain := rename(e, before, policy)
-		e.subset, e.uncertain, e.scope = subset.None, 0, ""
 		if policy == nil {
+			if before != nil {
+				l.promise(e, before)
+			}
+			if e.state == reserved {
+				e.state = claimed // no bind is sent that holds no slot
+			}
+			e.subset, e.uncertain, e.scope = subset.None, 0, ""
 			continue
 		}
-		e.scope = policy.ScopeOf(subset.RevisionOf(e.pod))
+		e.subset, e.uncertain, e.scope = subset.None, 0, policy.ScopeOf(subset.RevisionOf(e.pod))
 		if e.state == bound {
 			index, uncertain = l.classify(e), 0
 		}
 		l.setSlots(e, index, uncertain)
+		l.redeem(e)
 	}
 }
 
@@ -259,7 +267,9 @@ func (l *ledger) workloadChanged(target workloadKey) {
 			for scope := range s.waiting {
 				l.wakeNext(s, scope)
 			}
-			l.wakeExhausted(s)
+			for _, list := range s.exhausted {
+				l.wake(list.lines[0][0])
+			}
 		}
 	})
 }

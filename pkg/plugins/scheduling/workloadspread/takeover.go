@@ -66,6 +66,8 @@ func (t *takeover) complete(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	t.ledger.startList()
+	defer t.ledger.endList()
 	found := 0
 	for _, namespace := range namespaces {
 		n, err := t.readBound(ctx, namespace)
@@ -95,7 +97,7 @@ func (t *takeover) readBound(ctx context.Context, namespace string) (found int, 
 	options := metav1.ListOptions{FieldSelector: "spec.nodeName!=,status.phase!=" + string(corev1.PodSucceeded) + ",status.phase!=" + string(corev1.PodFailed)}
 	err = pages.EachListItem(ctx, options, func(obj runtime.Object) error {
 		found++
-		t.ledger.observe(obj.(*corev1.Pod))
+		t.ledger.observeListed(obj.(*corev1.Pod))
 		return nil
 	})
 	return found, err

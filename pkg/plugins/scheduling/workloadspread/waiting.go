@@ -13,8 +13,12 @@ import (
 type waitlist struct {
 	lines   []waitline
 	subsets int
-	// woken pods have not had their cycle yet.
-	woken int
+	// woken pods have not had their cycle yet. wokenFor are, by subset, those of them that can use that subset only.
+	woken    int
+	wokenFor []int
+	// exhausted: it has one line, of exhausted pods of the kind.
+	exhausted bool
+	kind      kind
 }
 
 // waitplace is where an entry stands in a waitlist.
@@ -61,28 +65,40 @@ func (w *waitlist) next(index, behind int) int {
 	return oldest
 }
 
-// wait puts a claimed or waiting pod into the line of its scope. It does nothing for one that stands there.
+// wait puts a claimed or waiting pod into the line of its scope. It does nothing for one that stands there, and for an early-bound pod that has
+// its claim or was let go: no other slot is of use to it.
 func (l *ledger) wait(e *entry) {
 	s := e.spread
 	if e.place.list != nil || s.policy == nil {
 		return
 	}
 	if e.exhausted {
-		e.place.list, e.place.line = &s.exhausted, 0
-		heap.Push(&s.exhausted.lines[0], e)
+		kind := e.kind()
+		list := s.exhausted[kind]
+		if list == nil {
+			list = &waitlist{lines: make([]waitline, 1), exhausted: true, kind: kind}
+			s.exhausted[kind] = list
+		}
+		e.place.list = list
+		heap.Push(&list.lines[0], e)
 		return
 	}
-	list, n := s.waiting[e.scope], len(s.policy.Subsets)
+	n := len(s.policy.Subsets)
+	line := n
+	if within, early := s.policy.AdmittedTo(subset.AdmittedOf(e.pod), s.key.Name); early {
+		if e.subset != subset.None || within == subset.None {
+			return
+		}
+		line = n + 1 + within
+	} else if e.subset != subset.None {
+		line = e.subset
+	}
+	list := s.waiting[e.scope]
 	if list == nil {
-		list = &waitlist{lines: make([]waitline, 2*n+1), subsets: n}
+		list = &waitlist{lines: make([]waitline, 2*n+1), subsets: n, wokenFor: make([]int, n)}
 		s.waiting[e.scope] = list
 	}
-	e.place.list, e.place.line = list, n
-	if e.subset != subset.None {
-		e.place.line = e.subset
-	} else if pod := l.candidate(e); pod.Admitted && pod.Within != subset.None {
-		e.place.line = n + 1 + pod.Within
-	}
+	e.place.list, e.place.line = list, line
 	heap.Push(&list.lines[e.place.line], e)
 }
 
@@ -94,7 +110,11 @@ func (l *ledger) leave(e *entry) {
 	}
 	heap.Remove(&list.lines[e.place.line], e.place.pos)
 	e.place = waitplace{}
-	l.forgetIfEmpty(e.spread, e.scope)
+	if !list.exhausted {
+		l.forgetIfEmpty(e.spread, e.scope)
+	} else if len(list.lines[0]) == 0 {
+		delete(e.spread.exhausted, list.kind)
+	}
 }
 
 // forgetIfEmpty drops the waitlist of a scope in which nobody waits, so that old revisions leave nothing behind.
@@ -121,18 +141,25 @@ func (l *ledger) wakeNext(s *spread, scope string) {
 	if list == nil || s.policy == nil {
 		return
 	}
-	kept, slots := s.tally.Kept(scope), 0
+	kept := s.tally.Kept(scope)
+	// Those who were woken for any subset take the first slots there are.
+	anywhere := list.woken
+	for _, n := range list.wokenFor {
+		anywhere -= n
+	}
 	for i, quota := range s.plan.Quota {
 		free := subset.Free(quota, kept.At(i))
 		if free == subset.NoLimit {
 			continue
 		}
-		slots += int(free)
+		slots := max(int(free)-list.wokenFor[i], 0)
+		taken := min(slots, anywhere)
+		anywhere -= taken
 		behind := i
 		if s.policy.Strategy == v1alpha1.AdaptiveScheduleStrategy {
 			behind = list.subsets - 1
 		}
-		for list.woken < slots {
+		for range slots - taken {
 			line := list.next(i, behind)
 			if line == -1 {
 				break
@@ -153,10 +180,23 @@ func (l *ledger) wakeBehind(s *spread, scope string, left subset.Mask) {
 	}
 }
 
-// wakeExhausted wakes the pod that has waited longest for a node to become free. If it finds one, the next is woken.
-func (l *ledger) wakeExhausted(s *spread) {
-	if line := s.exhausted.lines[0]; len(line) > 0 {
-		l.wake(line[0])
+// wakeExhausted wakes exhausted pods of a scope after slots came free that they may have found taken: of each kind the one that has waited
+// longest. If it finds a node, the next like it is woken.
+func (l *ledger) wakeExhausted(s *spread, scope string, freed subset.Mask) {
+	if freed == 0 {
+		return
+	}
+	for kind, list := range s.exhausted {
+		if kind.scope == scope {
+			l.wake(list.lines[0][0])
+		}
+	}
+}
+
+// wakeLike wakes the exhausted pod of the entry's kind that has waited longest.
+func (l *ledger) wakeLike(e *entry) {
+	if list := e.spread.exhausted[e.kind()]; list != nil {
+		l.wake(list.lines[0][0])
 	}
 }
 
@@ -164,8 +204,12 @@ func (l *ledger) wakeExhausted(s *spread) {
 func (l *ledger) wake(e *entry) {
 	list := e.spread.waiting[e.scope]
 	if list != nil && !e.woken {
-		e.woken = true
+		e.woken, e.wokenFor = true, subset.None
 		list.woken++
+		if e.place.list == list && e.place.line > list.subsets {
+			e.wokenFor = e.place.line - list.subsets - 1
+			list.wokenFor[e.wokenFor]++
+		}
 	}
 	l.leave(e)
 	e.parked = false
@@ -181,6 +225,9 @@ func (l *ledger) unwake(e *entry) {
 	e.woken = false
 	if list := e.spread.waiting[e.scope]; list != nil {
 		list.woken--
+		if e.wokenFor != subset.None {
+			list.wokenFor[e.wokenFor]--
+		}
 		l.forgetIfEmpty(e.spread, e.scope)
 	}
 }
