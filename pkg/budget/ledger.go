@@ -76,14 +76,15 @@ func runsItsSpec(pod *corev1.Pod) bool {
 		containersRun(restartableInit(pod.Spec.InitContainers), pod.Status.InitContainerStatuses)
 }
 
-// isOutdated is true if a container will restart, because the resources that it runs with are not those of the spec. Its image tells less: a
-// runtime reports any one of the names that the image has on the node. So another tag counts only if the spec has changed since the pod was
-// made and the kubelet does not say which spec it has seen.
+// isOutdated is true if a container will restart, because it does not run with what the spec says. Its image tells that only if the spec has changed
+// since the pod was made: a runtime reports any one of the names that an image has on the node, so that the tag of a pod that nobody has
+// changed may be another one for good. A kubelet may have seen the spec and not have stopped the container yet; a pod that is in the ledger is
+// not counted then anyway, and one that was changed before it was protected is in none.
 func isOutdated(pod *corev1.Pod) bool {
 	if resizing(pod) && mayRestart(pod.Spec.Containers) {
 		return true
 	}
-	imageTells := pod.Status.ObservedGeneration == 0 && pod.Generation > 1
+	imageTells := pod.Generation > 1
 	for i := range pod.Spec.Containers {
 		container := &pod.Spec.Containers[i]
 		status := statusOf(container.Name, pod.Status.ContainerStatuses)
