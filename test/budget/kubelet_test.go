@@ -69,10 +69,11 @@ func mustRestart(pod *corev1.Pod) bool {
 	return false
 }
 
-// restart goes the way of a kubelet: it reports the spec as observed before the container stops, then not ready, then the new container.
+// restart goes the way of a kubelet: it reports the spec that it acts on, which may not be the latest, before the container stops, then not ready, then
+// the new container.
 func restart(ctx context.Context, pod *corev1.Pod) {
 	if mustRestart(pod) {
-		setStatus(ctx, pod, func(status *corev1.PodStatus, live *corev1.Pod) { status.ObservedGeneration = live.Generation })
+		setStatus(ctx, pod, func(status *corev1.PodStatus, _ *corev1.Pod) { status.ObservedGeneration = pod.Generation })
 		setReady(ctx, pod, false)
 		select {
 		case <-time.After(restartTime):
