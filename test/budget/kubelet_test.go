@@ -70,8 +70,12 @@ func mustRestart(pod *corev1.Pod) bool {
 }
 
 // restart goes the way of a kubelet: it reports the spec that it acts on, which may not be the latest, before the container stops, then not ready, then
-// the new container.
-func restart(ctx context.Context, pod *corev1.Pod) {
+// the new container. An event may tell of what has been done already, so that the pod is read.
+func restart(ctx context.Context, seen *corev1.Pod) {
+	pod, err := the.Client.CoreV1().Pods(seen.Namespace).Get(ctx, seen.Name, metav1.GetOptions{})
+	if err != nil || pod.UID != seen.UID || observed(pod) {
+		return // gone, or done; or the next event has it tried again
+	}
 	if mustRestart(pod) {
 		setStatus(ctx, pod, func(status *corev1.PodStatus, _ *corev1.Pod) { status.ObservedGeneration = pod.Generation })
 		setReady(ctx, pod, false)
