@@ -361,6 +361,7 @@ func TestSettled(t *testing.T) {
 		"an updated pod that is not ready is not":       {entry: update, pod: pod(unready)},
 		"an update that has not happened is not":        {entry: update, pod: pod(func(p *corev1.Pod) { p.Generation, p.Status.ObservedGeneration = 1, 1 })},
 		"one whose container runs the old image is not": {entry: update, pod: pod(image("web:2"))},
+		"one that was changed back meanwhile is not":    {entry: update, pod: pod(func(p *corev1.Pod) { p.Generation = 3 })},
 		"one that is being resized is not": {entry: update, pod: pod(func(p *corev1.Pod) {
 			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue})
 		})},

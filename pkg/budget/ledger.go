@@ -54,7 +54,8 @@ func Settled(entry *v1alpha1.LedgerEntry, pod *corev1.Pod) bool {
 	}
 	switch entry.Operation {
 	case v1alpha1.OperationUpdate, v1alpha1.OperationResize:
-		return pod.Generation >= entry.Generation && pod.Status.ObservedGeneration >= entry.Generation && runsItsSpec(pod) && IsReady(pod)
+		// A pod that was changed back looks as if it had the change behind it, until its kubelet acts on the change.
+		return pod.Generation >= entry.Generation && pod.Status.ObservedGeneration >= pod.Generation && runsItsSpec(pod) && IsReady(pod)
 	default:
 		return false
 	}
