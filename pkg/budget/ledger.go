@@ -62,9 +62,10 @@ func Settled(entry *v1alpha1.LedgerEntry, pod *corev1.Pod) bool {
 }
 
 // MayExpire is true if an entry that is old enough for its request to have ended can go without proof: the operation did not happen, or
-// there is no telling any more. An entry stays while the kubelet has work to do on the pod's latest spec.
+// there is no telling any more. An entry stays while the kubelet has work to do on the pod's latest spec. Pod is nil if the budget's selector does
+// not pick it.
 func MayExpire(pod *corev1.Pod) bool {
-	return specObserved(pod) && !resizing(pod)
+	return pod == nil || specObserved(pod) && !resizing(pod)
 }
 
 // runsItsSpec is true if every container runs the image and the resources that the spec says. A kubelet reports that it has observed a spec

@@ -58,7 +58,7 @@ func (g *Guard) Decide(ctx context.Context, request Request) (budget.Verdict, er
 	protected := budget.IsProtected(request.Pod)
 	var reading *reading
 	if protected {
-		reading = g.registry.ask(request.Pod.Namespace)
+		reading = g.registry.ask(ctx, request.Pod.Namespace)
 	}
 	answer, err := g.decideAll(ctx, cached, request)
 	if err == nil && answer.Allowed && protected {

@@ -329,12 +329,12 @@ func TestManyRequestsShareReadingsThatBeginAfterThem(t *testing.T) {
 		return c.List(ctx, list, opts...)
 	}})
 	r := newRegistry(c)
-	first := r.ask("ns")
+	first := r.ask(t.Context(), "ns")
 	var later []*reading
 	for range 100 {
-		later = append(later, r.ask("ns"))
+		later = append(later, r.ask(t.Context(), "ns"))
 	}
-	elsewhere := r.ask("elsewhere")
+	elsewhere := r.ask(t.Context(), "elsewhere")
 	close(proceed)
 	<-elsewhere.done
 	for _, reading := range append(later, first) {
@@ -345,7 +345,7 @@ func TestManyRequestsShareReadingsThatBeginAfterThem(t *testing.T) {
 	if n := began.Load(); elsewhere == first || later[0] == first || later[0] != later[99] || n != 3 {
 		t.Errorf("%d readings, want one that went on, one for all who came meanwhile, and one of another namespace", n)
 	}
-	<-r.ask("ns").done // it reads again for who asks later
+	<-r.ask(t.Context(), "ns").done // it reads again for who asks later
 	if n := began.Load(); n != 4 {
 		t.Errorf("%d readings, want 4", n)
 	}

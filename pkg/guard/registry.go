@@ -43,7 +43,7 @@ func newRegistry(live client.Reader) *registry {
 }
 
 // ask begins to read, or joins a reading that begins later.
-func (r *registry) ask(namespace string) *reading {
+func (r *registry) ask(ctx context.Context, namespace string) *reading {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	next, going := r.readings[namespace]
@@ -55,16 +55,16 @@ func (r *registry) ask(namespace string) *reading {
 		return next
 	}
 	r.readings[namespace] = nil
-	go r.serve(namespace, next)
+	go r.serve(context.WithoutCancel(ctx), namespace, next)
 	return next
 }
 
-// serve reads until nobody has asked since the last time. What it reads is for all who wait, so it does not end with any one of their requests.
-func (r *registry) serve(namespace string, next *reading) {
+// serve reads until nobody has asked since the last time. What it reads is for all who wait, so it does not end with the request that has begun it.
+func (r *registry) serve(ctx context.Context, namespace string, next *reading) {
 	for next != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), readPatience)
+		readCtx, cancel := context.WithTimeout(ctx, readPatience)
 		fromMemory := &client.ListOptions{Namespace: namespace, Raw: &metav1.ListOptions{ResourceVersion: "0"}}
-		if err := r.live.List(ctx, &next.budgets, fromMemory); err != nil {
+		if err := r.live.List(readCtx, &next.budgets, fromMemory); err != nil {
 			next.err = fmt.Errorf("listing the budgets of namespace %s: %w", namespace, err)
 		}
 		cancel()

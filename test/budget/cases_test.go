@@ -656,7 +656,7 @@ func TestAControllerThatLagsGivesNothingBack(t *testing.T) {
 	namespace := web(t, 20, "maxUnavailable: 3")
 	watch(t, namespace, 17)
 	berth.stopController()
-	allowed, refused := stormFor(t, lag, namespace, patient(t, remove), patient(t, evict))
+	allowed, refused := stormFor(t, lag, namespace, patient(t.Context(), remove), patient(t.Context(), evict))
 	if refused == 0 {
 		t.Errorf("%d let through, none refused", allowed)
 	}

@@ -154,15 +154,15 @@ func TestTheBudgetHoldsWhileItAndItsWorkloadChange(t *testing.T) {
 		})
 		w.setFloor(19)
 	})
-	storm(t, namespace, patient(t, remove), patient(t, evict), patient(t, patchImage))
+	storm(t, namespace, patient(t.Context(), remove), patient(t.Context(), evict), patient(t.Context(), patchImage))
 	others.Wait()
 	<-ctx.Done()
 }
 
 // patient has an operation end, although the storm is over. Of one that is broken off it may be that only the approval happens, which then takes
 // room until it expires.
-func patient(t *testing.T, operate operation) operation {
-	return func(_ context.Context, pod *corev1.Pod) error { return operate(t.Context(), pod) }
+func patient(ctx context.Context, operate operation) operation {
+	return func(_ context.Context, pod *corev1.Pod) error { return operate(ctx, pod) }
 }
 
 func TestTwoHundredDeletionsAreDecidedWithinTwoSeconds(t *testing.T) {

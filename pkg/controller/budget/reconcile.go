@@ -170,12 +170,12 @@ func (r *reconciler) settle(pub *v1alpha1.PodUnavailableBudget, count *census.Co
 	ages := r.seen.ages(pub)
 	for i := range pub.Status.Ledger {
 		entry := &pub.Status.Ledger[i]
-		pod := listed[entry.UID]
+		pod, found := listed[entry.UID]
 		left := r.expiry - ages[i]
 		switch {
-		case pod != nil && model.Settled(entry, pod), gone[entry.UID]:
+		case (found || gone[entry.UID]) && model.Settled(entry, pod):
 			over[sightingOf(entry)] = proven
-		case left <= 0 && (pod == nil || model.MayExpire(pod)):
+		case left <= 0 && model.MayExpire(pod):
 			over[sightingOf(entry)] = expired
 		default:
 			left = max(left, time.Second)
