@@ -22,10 +22,10 @@ type arrivals struct {
 	windows map[types.UID]*window
 }
 
-// window is the time in which pods wait for an owner.
+// window is the time in which pods wait for an owner, or for a spread.
 type window struct {
 	closes time.Time
-	// news is closed when the owner is seen, or there is another reason to look again.
+	// news is closed when it is seen, or there is another reason to look again.
 	news chan struct{}
 }
 

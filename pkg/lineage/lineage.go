@@ -25,8 +25,9 @@ type Lineage struct {
 	Reader client.Reader
 	*Kinds
 
-	policies policies
-	arrivals arrivals
+	policies  policies
+	arrivals  arrivals
+	announced announcements
 	// spreadsIn is nil if nobody tells of spreads.
 	spreadsIn *spreadsIn
 	// synced are true once what is in the cache has been told.
@@ -84,7 +85,12 @@ func New(ctx context.Context, mgr ctrl.Manager, opts Options) (*Lineage, error) 
 
 // Over is a lineage of what the reader holds, told of nothing. Spreads are indexed by TargetField.
 func Over(reader client.Reader, kinds *Kinds, clock clock.WithTicker) *Lineage {
-	l := &Lineage{Reader: reader, Kinds: kinds, arrivals: arrivals{clock: clock, windows: map[types.UID]*window{}}}
+	l := &Lineage{
+		Reader:    reader,
+		Kinds:     kinds,
+		arrivals:  arrivals{clock: clock, windows: map[types.UID]*window{}},
+		announced: announcements{clock: clock, byNamespace: map[string]map[types.UID]*window{}},
+	}
 	kinds.changed = l.arrivals.lookAgain
 	return l
 }
@@ -143,6 +149,7 @@ func (l *Lineage) spreadSeen(object metav1.Object) {
 	for _, kind := range l.seenIn(spread.Namespace) {
 		l.want(kind)
 	}
+	l.announced.seen(spread.Namespace, spread.UID)
 }
 
 func (l *Lineage) spreadGone(object metav1.Object) {
@@ -150,6 +157,7 @@ func (l *Lineage) spreadGone(object metav1.Object) {
 	if l.spreadsIn != nil {
 		l.spreadsIn.remove(object.GetNamespace(), object.GetUID())
 	}
+	l.announced.seen(object.GetNamespace(), object.GetUID())
 }
 
 // TargetField indexes spreads by the workloads that they name, without the version.

@@ -241,12 +241,18 @@ type result struct {
 // ask asks for the spread of a pod of ReplicaSet r1 in the background, and returns when it waits on the clock or has an answer.
 func (f *fixture) ask(ctx context.Context, t *testing.T, owner *workload.Owner) <-chan result {
 	t.Helper()
+	return f.background(t, func() result {
+		s, missing, err := f.AwaitSpreadOf(ctx, "shop", owner, nil)
+		return result{nameOf(s), uidOf(missing), err}
+	})
+}
+
+// background returns when what it runs waits on the clock or has an answer.
+func (f *fixture) background(t *testing.T, run func() result) <-chan result {
+	t.Helper()
 	answers := make(chan result, 1)
 	waiting := f.timers()
-	go func() {
-		s, missing, err := f.AwaitSpreadOf(ctx, "shop", owner, nil)
-		answers <- result{nameOf(s), uidOf(missing), err}
-	}()
+	go func() { answers <- run() }()
 	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, 10*time.Second, true, func(context.Context) (bool, error) {
 		return f.timers() > waiting || len(answers) > 0, nil
 	})
@@ -423,5 +429,80 @@ func TestKindsAreWatchedWhereThereAreSpreads(t *testing.T) {
 		if got := started(); got != "Widget" {
 			t.Errorf("started %q", got)
 		}
+	})
+}
+
+func TestPodsWaitForAnAnnouncedSpread(t *testing.T) {
+	await := func(ctx context.Context, t *testing.T, f *fixture) <-chan result {
+		t.Helper()
+		return f.background(t, func() result { f.AwaitAnnounced(ctx, "shop"); return result{} })
+	}
+	announced := func(t *testing.T) *fixture {
+		t.Helper()
+		f := newFixture(t)
+		f.Announce("shop", "s")
+		return f
+	}
+	s, other := spread("s", "Deployment", "web"), spread("other", "Deployment", "api")
+	s.UID, other.UID = "s", "other"
+	left := func(t *testing.T, f *fixture, want int64) {
+		t.Helper()
+		if got := f.announced.namespaces.Load(); got != want || len(f.announced.byNamespace) != int(want) {
+			t.Errorf("%d and %d namespaces expect spreads, want %d", got, len(f.announced.byNamespace), want)
+		}
+	}
+
+	t.Run("until it is known", func(t *testing.T) {
+		f := announced(t)
+		first, second := await(t.Context(), t, f), await(t.Context(), t, f)
+		f.spreadSeen(other)
+		if len(first)+len(second) != 0 {
+			t.Error("another spread ended the wait")
+		}
+		f.spreadSeen(s)
+		expect(t, first, result{})
+		expect(t, second, result{})
+		left(t, f, 0)
+	})
+	t.Run("until all of them are", func(t *testing.T) {
+		f := announced(t)
+		f.Announce("shop", "other")
+		answers := await(t.Context(), t, f)
+		f.spreadSeen(s)
+		f.spreadSeen(other)
+		expect(t, answers, result{})
+		left(t, f, 0)
+	})
+	t.Run("until it is gone", func(t *testing.T) {
+		f := announced(t)
+		answers := await(t.Context(), t, f)
+		f.spreadGone(s)
+		expect(t, answers, result{})
+		left(t, f, 0)
+	})
+	t.Run("not for ever", func(t *testing.T) {
+		f := announced(t)
+		answers := await(t.Context(), t, f)
+		f.clock.Step(Patience)
+		expect(t, answers, result{})
+	})
+	t.Run("not longer than the request", func(t *testing.T) {
+		f := announced(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		answers := await(ctx, t, f)
+		cancel()
+		expect(t, answers, result{})
+	})
+	t.Run("not for one that did not come", func(t *testing.T) {
+		f := announced(t)
+		f.clock.Step(announcementKept)
+		expect(t, await(t.Context(), t, f), result{})
+		left(t, f, 0)
+	})
+	t.Run("not in other namespaces", func(t *testing.T) {
+		f := newFixture(t)
+		f.Announce("bank", "s")
+		expect(t, await(t.Context(), t, f), result{})
+		left(t, f, 1)
 	})
 }

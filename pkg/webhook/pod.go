@@ -15,6 +15,7 @@ import (
 
 // ancestry is what a pod's admission asks about its owners. It is answered from the cache.
 type ancestry interface {
+	AwaitAnnounced(ctx context.Context, namespace string)
 	HasSpreads(ctx context.Context, namespace string) (bool, error)
 	AwaitSpreadOf(ctx context.Context, namespace string, owner *workload.Owner, labels map[string]string) (*lineage.Spread, *workload.Owner, error)
 }
@@ -70,6 +71,7 @@ func mayBeOurs(pod *corev1.Pod) bool {
 }
 
 func (a *podAdmission) spreadOf(ctx context.Context, namespace string, pod *corev1.Pod) (*lineage.Spread, *workload.Owner, error) {
+	a.owners.AwaitAnnounced(ctx, namespace)
 	if divided, err := a.owners.HasSpreads(ctx, namespace); err != nil || !divided {
 		return nil, nil, err
 	}

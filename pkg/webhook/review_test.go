@@ -234,6 +234,8 @@ type unknowing struct {
 	panics  bool
 }
 
+func (u unknowing) AwaitAnnounced(context.Context, string) {}
+
 func (u unknowing) HasSpreads(context.Context, string) (bool, error) { return true, nil }
 
 func (u unknowing) AwaitSpreadOf(context.Context, string, *workload.Owner, map[string]string) (*lineage.Spread, *workload.Owner, error) {
@@ -414,5 +416,27 @@ func BenchmarkReview(b *testing.B) {
 		if recorder := post(handler, body); recorder.Code != http.StatusOK {
 			b.Fatal(recorder.Body)
 		}
+	}
+}
+
+// late is told of its spreads while a pod waits for them.
+type late struct {
+	*lineage.Lineage
+	arrived bool
+}
+
+func (l *late) AwaitAnnounced(context.Context, string) { l.arrived = true }
+
+func (l *late) HasSpreads(ctx context.Context, namespace string) (bool, error) {
+	if !l.arrived {
+		return false, nil
+	}
+	return l.Lineage.HasSpreads(ctx, namespace)
+}
+
+func TestAPodWaitsForASpreadThatIsAnnounced(t *testing.T) {
+	handler := &podReviews{answer: (&podAdmission{owners: &late{Lineage: ownersIn(t, webObjects(t, twoPools)...)}}).review, clock: clock.RealClock{}}
+	if admitted, _ := send(t, handler, webPod(t, "")); admitted.Spec.SchedulerName != v1alpha1.SchedulerName {
+		t.Errorf("the pod goes to %s", admitted.Spec.SchedulerName)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -35,6 +36,8 @@ type spreadValidator struct {
 	reader client.Reader
 	// live reads from the API server. Nil reads nothing, and then patches are not tried on the workload's pods.
 	live client.Reader
+	// announce is told of spreads that are about to be stored. Nil is nobody.
+	announce func(namespace string, spread types.UID)
 }
 
 var _ admission.Validator[*v1alpha1.WorkloadSpread] = &spreadValidator{}
@@ -49,7 +52,22 @@ var workloads = map[schema.GroupKind]func() client.Object{
 
 // ValidateCreate judges a new spread.
 func (v *spreadValidator) ValidateCreate(ctx context.Context, spread *v1alpha1.WorkloadSpread) (admission.Warnings, error) {
-	return v.validate(ctx, spread, nil)
+	warnings, err := v.validate(ctx, spread, nil)
+	if err == nil {
+		v.tellOf(ctx, spread)
+	}
+	return warnings, err
+}
+
+// tellOf announces the spread unless it will not be stored, as far as that is known.
+func (v *spreadValidator) tellOf(ctx context.Context, spread *v1alpha1.WorkloadSpread) {
+	request, err := admission.RequestFromContext(ctx)
+	if v.announce == nil || err != nil || ptr.Deref(request.DryRun, false) || spread.UID == "" {
+		return
+	}
+	if err := v.reader.Get(ctx, client.ObjectKeyFromObject(spread), &v1alpha1.WorkloadSpread{}); apierrors.IsNotFound(err) {
+		v.announce(spread.Namespace, spread.UID)
+	}
 }
 
 // ValidateUpdate judges a changed spread. One that is as it was, or is being deleted, passes whatever it says and whatever can be read:

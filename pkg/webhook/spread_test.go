@@ -17,7 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -374,6 +376,44 @@ func TestAFailureIsAnErrorAndNoVerdict(t *testing.T) {
 			}
 			if response.UID != "review" {
 				t.Errorf("the answer is to review %q", response.UID)
+			}
+		})
+	}
+}
+
+func TestASpreadIsAnnouncedIfItWillBeStored(t *testing.T) {
+	known := spreadOf("known", "api", 1)
+	tests := map[string]struct {
+		spread, old *v1alpha1.WorkloadSpread
+		change      func(*admissionv1.AdmissionRequest)
+		want        []types.UID
+	}{
+		"a new one":           {spread: spreadOf("web", "web", 1), want: []types.UID{"new"}},
+		"not a changed one":   {spread: changed(spreadOf("web", "web", 1), func(spec *v1alpha1.WorkloadSpreadSpec) { spec.Subsets[0].Name = "z" }), old: spreadOf("web", "web", 1)},
+		"not an invalid one":  {spread: changed(spreadOf("web", "web", 1), broken)},
+		"not a dry run":       {spread: spreadOf("web", "web", 1), change: func(r *admissionv1.AdmissionRequest) { r.DryRun = ptr.To(true) }},
+		"not if there is one": {spread: spreadOf("known", "web", 1)},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var told []types.UID
+			announce := func(namespace string, uid types.UID) {
+				if namespace != tc.spread.Namespace {
+					t.Errorf("told of namespace %q", namespace)
+				}
+				told = append(told, uid)
+			}
+			tc.spread.UID = "new"
+			request := admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{UID: "review", Operation: admissionv1.Create, Object: raw(t, tc.spread)}}
+			if tc.old != nil {
+				request.Operation, request.OldObject = admissionv1.Update, raw(t, tc.old)
+			}
+			if tc.change != nil {
+				tc.change(&request.AdmissionRequest)
+			}
+			admission.WithValidator(schemeOf(t), &spreadValidator{reader: cacheOf(t, known), announce: announce}).Handle(t.Context(), request)
+			if diff := cmp.Diff(tc.want, told); diff != "" {
+				t.Errorf("announced, -want +got:\n%s", diff)
 			}
 		})
 	}
