@@ -126,6 +126,14 @@ func OwnTolerations(pod *corev1.Pod) []corev1.Toleration {
 	return own
 }
 
+// WasAdmitted is true if admission has noted on the pod that a spread divides it. That it has not does not mean that none does: not every spread has
+// something to note, and the webhook may have been down.
+func WasAdmitted(pod *corev1.Pod) bool {
+	_, constrained := pod.Annotations[v1alpha1.ConstraintsAnnotation]
+	_, early := pod.Annotations[v1alpha1.AdmittedAnnotation]
+	return constrained || early
+}
+
 // recordOf is what is noted on the pod. What cannot be read was not written by Berth, and then all of the pod is its own.
 func recordOf(pod *corev1.Pod) *record {
 	value, found := pod.Annotations[v1alpha1.ConstraintsAnnotation]

@@ -53,6 +53,8 @@ type ledger struct {
 	tiers   tiers
 	// orphans are pods whose owner has not been seen yet, by the owner's UID. Those without a node are held.
 	orphans map[types.UID]map[types.UID]*corev1.Pod
+	// strays are pods that admission found a spread for which has not been seen, and when they stop waiting for it.
+	strays map[types.UID]time.Time
 	// unclassified are bound pods without a record whose node has not been seen yet.
 	unclassified map[types.UID]*entry
 	// promises are the slots of pods without an entry, or with one of a spread that is invalid, that their binds may yet take.
@@ -199,6 +201,7 @@ func newLedger(c clock.WithDelayedExecution, observationTimeout time.Duration, w
 		spreads:            newSpreadIndex(),
 		tiers:              newTiers(),
 		orphans:            map[types.UID]map[types.UID]*corev1.Pod{},
+		strays:             map[types.UID]time.Time{},
 		unclassified:       map[types.UID]*entry{},
 		promises:           map[types.UID]*promise{},
 		awake:              map[string]*corev1.Pod{},
@@ -302,6 +305,9 @@ func (l *ledger) enter(pod *corev1.Pod) (*entry, *ruling) {
 		l.orphan(pod, missing.UID)
 		return nil, &ruling{reason: v1alpha1.ReasonWorkloadNotObserved, message: fmt.Sprintf(
 			"waiting to see %s %q, which owns the pod; if it is gone, delete the pod", missing.Kind.Kind, missing.Name)}
+	}
+	if s == nil && l.awaitsSpread(pod) {
+		return nil, &ruling{reason: v1alpha1.ReasonWorkloadNotObserved, message: "waiting to see the WorkloadSpread that was there when the pod was created"}
 	}
 	if s == nil {
 		return nil, nil
@@ -665,6 +671,7 @@ func (l *ledger) end(uid types.UID) {
 	}
 	l.forget(uid)
 	delete(l.promises, uid)
+	delete(l.strays, uid)
 }
 
 // forget gives all slots of a pod back. Those that its binds may yet take are promised, in case its spread comes again.

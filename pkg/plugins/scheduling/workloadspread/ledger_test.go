@@ -644,6 +644,53 @@ func TestPodsAreHeldUntilTheirOwnerIsSeen(t *testing.T) {
 	}
 }
 
+func TestAnAdmittedPodWaitsForItsSpread(t *testing.T) {
+	admitted := func(w *world, annotation string) *corev1.Pod {
+		pod := w.podOf("rs-uid", "p")
+		pod.Annotations = map[string]string{annotation: "{}"}
+		w.pods[pod.UID] = pod
+		w.ledger.observe(pod)
+		w.expectChoice(pod, "WorkloadNotObserved")
+		w.expectAwake()
+		return pod
+	}
+	for _, annotation := range []string{v1alpha1.ConstraintsAnnotation, v1alpha1.AdmittedAnnotation} {
+		t.Run(annotation+": until it is seen", func(t *testing.T) {
+			w := newWorld(t, 4)
+			pod := admitted(w, annotation)
+			w.spread(1, twoThenAny)
+			w.expectAwake("p")
+			w.expectChoice(pod, "a")
+			w.clock.Step(2 * time.Second)
+			w.expectAwake()
+		})
+	}
+	t.Run("not for ever", func(t *testing.T) {
+		w := newWorld(t, 4)
+		pod := admitted(w, v1alpha1.ConstraintsAnnotation)
+		w.clock.Step(2*time.Second - 1)
+		w.expectAwake()
+		w.expectChoice(pod, "WorkloadNotObserved")
+		w.clock.Step(1)
+		w.expectAwake("p")
+		w.expectChoice(pod, "no spread")
+	})
+	t.Run("not after its end", func(t *testing.T) {
+		w := newWorld(t, 4)
+		pod := admitted(w, v1alpha1.ConstraintsAnnotation)
+		w.ledger.gone(pod.UID)
+		w.clock.Step(2 * time.Second)
+		w.expectAwake()
+		if len(w.ledger.strays) != 0 {
+			t.Errorf("strays left: %v", w.ledger.strays)
+		}
+	})
+	t.Run("and others do not wait", func(t *testing.T) {
+		w := newWorld(t, 4)
+		w.expectChoice(w.pod("p"), "no spread")
+	})
+}
+
 func TestAPodThatWasDeletedInTheQueueTakesNothing(t *testing.T) {
 	w := newWorld(t, 4)
 	w.spread(1, twoThenAny)

@@ -4,6 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -52,6 +53,29 @@ func (l *ledger) ownerSeen(uid types.UID) {
 			}
 		}
 	})
+}
+
+// awaitsSpread is true while a pod that no spread divides should wait for one: admission had found one, and it may be that the watch of spreads is behind
+// that of pods. It may be gone as well, which nothing tells; so the wait is bounded. The pod is woken when a spread is seen in its namespace, or when
+// the wait is over.
+func (l *ledger) awaitsSpread(pod *corev1.Pod) bool {
+	if !subset.WasAdmitted(pod) {
+		return false
+	}
+	now := l.clock.Now()
+	until, waits := l.strays[pod.UID]
+	if !waits {
+		until = now.Add(l.observationTimeout)
+		l.strays[pod.UID] = until
+		l.clock.AfterFunc(l.observationTimeout, func() {
+			l.locked(func() {
+				if _, waits := l.strays[pod.UID]; waits && l.entries[pod.UID] == nil {
+					l.awake[string(pod.UID)] = pod
+				}
+			})
+		})
+	}
+	return now.Before(until)
 }
 
 // nodeSeen counts the pods whose node was not known when they were first seen on it.
