@@ -61,7 +61,7 @@ type installation struct {
 	done           sync.WaitGroup
 	server         *http.Server
 	clientOnce     sync.Once
-	anyClient      client.Client
+	anyClient      client.WithWatch
 }
 
 // skews are how wrong the clocks of the three webhook servers are.
@@ -270,10 +270,10 @@ func (i *installation) set(change func(*installation)) {
 }
 
 // client has all rights.
-func (i *installation) client() client.Client {
+func (i *installation) client() client.WithWatch {
 	i.clientOnce.Do(func() {
 		var err error
-		if i.anyClient, err = client.New(the.Sandbox.RESTConfig(), client.Options{Scheme: i.scheme}); err != nil {
+		if i.anyClient, err = client.NewWithWatch(the.Sandbox.RESTConfig(), client.Options{Scheme: i.scheme}); err != nil {
 			panic(err) // the cluster was reached before
 		}
 	})

@@ -3,6 +3,7 @@ package budget
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +15,9 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
 // restartTime is how long a container takes to restart.
@@ -140,6 +144,46 @@ type watcher struct {
 	floor      int
 	lowest     int
 	violations []string
+	// history of pods and budgets up to the first violation, the newest at the end, for whoever has to find out why.
+	history []string
+}
+
+// told is how much of the history a violation comes with.
+const told = 120
+
+// tell adds to the history.
+func (w *watcher) tell(line string) {
+	if len(w.violations) > 0 {
+		return
+	}
+	if len(w.history) > 10*told {
+		w.history = append(w.history[:0], w.history[len(w.history)-told:]...)
+	}
+	w.history = append(w.history, line)
+}
+
+func describe(pod *corev1.Pod) string {
+	runs := "nothing"
+	for _, status := range pod.Status.ContainerStatuses {
+		runs = status.Image
+		if status.Resources != nil {
+			runs += " " + status.Resources.Requests.Memory().String()
+		}
+	}
+	spec := &pod.Spec.Containers[0]
+	return fmt.Sprintf("%s at revision %s: available %t, generation %d, observed %d, protected %q, terminates %t, %s, asks for %s %s, runs %s", pod.Name,
+		pod.ResourceVersion, isAvailable(pod), pod.Generation, pod.Status.ObservedGeneration, pod.Labels["policy.berth.dev/protected"], pod.DeletionTimestamp != nil,
+		pod.Status.Phase, spec.Image, spec.Resources.Requests.Memory(), runs)
+}
+
+func describeBudget(b *v1alpha1.PodUnavailableBudget) string {
+	line := fmt.Sprintf("budget at revision %s: %d of %d, at least %d, pods of %s; under way", b.ResourceVersion, b.Status.CurrentAvailable, b.Status.TotalReplicas,
+		b.Status.DesiredAvailable, b.Status.LedgerRevision)
+	for i := range b.Status.Ledger {
+		e := &b.Status.Ledger[i]
+		line += fmt.Sprintf(" %s %s %d", e.Operation, e.Name, e.Generation)
+	}
+	return line
 }
 
 func (w *watcher) available() int {
@@ -183,15 +227,28 @@ func watch(t *testing.T, namespace string, floor int) *watcher {
 	if err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	budgets, err := berth.client().Watch(ctx, &v1alpha1.PodUnavailableBudgetList{}, client.InNamespace(namespace))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for e := range budgets.ResultChan() {
+			if b, ok := e.Object.(*v1alpha1.PodUnavailableBudget); ok {
+				w.mu.Lock()
+				w.tell(describeBudget(b))
+				w.mu.Unlock()
+			}
+		}
+	})
+	watching.Go(func() {
 		for e := range events.ResultChan() {
 			pod, ok := e.Object.(*corev1.Pod)
 			if !ok {
 				continue
 			}
 			w.mu.Lock()
+			w.tell(string(e.Type) + " " + describe(pod))
 			if e.Type == apiwatch.Deleted {
 				delete(w.pods, pod.UID)
 			} else {
@@ -200,10 +257,10 @@ func watch(t *testing.T, namespace string, floor int) *watcher {
 			w.check(string(e.Type) + " " + pod.Name + " at revision " + pod.ResourceVersion)
 			w.mu.Unlock()
 		}
-	}()
+	})
 	t.Cleanup(func() {
 		cancel()
-		<-done
+		watching.Wait()
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		for i, violation := range w.violations {
@@ -212,6 +269,9 @@ func watch(t *testing.T, namespace string, floor int) *watcher {
 				break
 			}
 			t.Error(violation)
+		}
+		if len(w.violations) > 0 {
+			t.Logf("before the first of them:\n%s", strings.Join(w.history[max(0, len(w.history)-told):], "\n"))
 		}
 	})
 	return w
@@ -224,8 +284,7 @@ func (w *watcher) check(when string) {
 		missing := ""
 		for _, pod := range w.pods {
 			if !isAvailable(pod) {
-				missing += fmt.Sprintf("\n  %s revision %s generation %d observed %d protected %q terminating %t restarts %t", pod.Name, pod.ResourceVersion, pod.Generation,
-					pod.Status.ObservedGeneration, pod.Labels["policy.berth.dev/protected"], pod.DeletionTimestamp != nil, mustRestart(pod))
+				missing += "\n  " + describe(pod)
 			}
 		}
 		w.violations = append(w.violations, fmt.Sprintf("%d pods are available and %d must be: after %s; without %s", n, w.floor, when, missing))
