@@ -179,7 +179,7 @@ func TestTutorials(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files = append(files, path("docs", "migration.md"), path("docs", "operations.md"), path("docs", "kubectl-berth.md"))
+	files = append(files, path("docs", "migration.md"), path("docs", "operations.md"), path("docs", "kubectl-berth.md"), path("docs", "descheduler.md"))
 	for _, file := range files {
 		if file == index {
 			continue

@@ -96,6 +96,7 @@ func TestOnlyCommandsThatReadAreRepeated(t *testing.T) {
 		"kubectl rollout status deployment/web":   false,
 		"kubectl berth convert -f x":              false,
 		"berth-descheduler --explain=table":       false,
+		"berth-descheduler --x=y --dry-run":       true,
 		"kubectl annotate $(kubectl get pods) a=": false,
 	} {
 		if got := reads(text); got != want {

@@ -24,7 +24,7 @@ func played(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return append(tutorials, path("README.md"), path("docs", "operations.md"), path("docs", "migration.md"), path("docs", "kubectl-berth.md"))
+	return append(tutorials, path("README.md"), path("docs", "operations.md"), path("docs", "migration.md"), path("docs", "kubectl-berth.md"), path("docs", "descheduler.md"))
 }
 
 func TestCommandsThatDoNotRunSayWhy(t *testing.T) {
