@@ -3,8 +3,10 @@ package controller
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sync/errgroup"
@@ -146,11 +148,24 @@ func (r *reconciler) correctPod(ctx context.Context, namespace string, change po
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: change.pod.Name}}
 	err = r.client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch))
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // it is gone, or another pod by now
+	if isOfAnotherPod(err) {
+		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("writing deletion cost and metadata of pod %s: %w", change.pod.Name, err)
 	}
 	return nil
+}
+
+// isOfAnotherPod is true for what the API server says of a patch for a pod that is gone, or has made room for another of its name: that one's UID cannot
+// be changed.
+func isOfAnotherPod(err error) bool {
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return true
+	}
+	var status apierrors.APIStatus
+	if !apierrors.IsInvalid(err) || !errors.As(err, &status) || status.Status().Details == nil {
+		return false
+	}
+	return slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
 }

@@ -1,13 +1,17 @@
 package controller
 
 import (
+	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
@@ -145,4 +149,29 @@ func TestDeletionCosts(t *testing.T) {
 			t.Errorf("cost %s", got)
 		}
 	})
+}
+
+func TestAPatchOfAnotherPodIsNoFailure(t *testing.T) {
+	pods := corev1.Resource("pods")
+	invalid := func(at *field.Path) error {
+		return fmt.Errorf("patching: %w", apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), "web-0", field.ErrorList{field.Invalid(at, "x", "it is immutable")}))
+	}
+	for name, tc := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"none":            {nil, false},
+		"it is gone":      {apierrors.NewNotFound(pods, "web-0"), true},
+		"it has changed":  {apierrors.NewConflict(pods, "web-0", errors.New("changed")), true},
+		"another UID":     {invalid(field.NewPath("metadata", "uid")), true},
+		"another mistake": {invalid(field.NewPath("metadata", "labels")), false},
+		"no permission":   {apierrors.NewForbidden(pods, "web-0", errors.New("no")), false},
+		"no API server":   {errors.New("connection refused"), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := isOfAnotherPod(tc.err); got != tc.want {
+				t.Errorf("got %t", got)
+			}
+		})
+	}
 }
