@@ -49,13 +49,23 @@ type announcements struct {
 }
 
 func (a *announcements) add(namespace string, spread types.UID) {
+	now := a.clock.Now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	for namespace, spreads := range a.byNamespace {
+		for spread, w := range spreads {
+			if !now.Before(w.closes) {
+				a.drop(namespace, spread)
+			}
+		}
+	}
 	if a.byNamespace[namespace] == nil {
 		a.byNamespace[namespace] = map[types.UID]*window{}
 		a.namespaces.Add(1)
 	}
-	a.byNamespace[namespace][spread] = &window{closes: a.clock.Now().Add(announcementKept), news: make(chan struct{})}
+	if a.byNamespace[namespace][spread] == nil {
+		a.byNamespace[namespace][spread] = &window{closes: now.Add(announcementKept), news: make(chan struct{})}
+	}
 }
 
 // seen ends the wait for a spread that is known now, or gone already.

@@ -499,6 +499,22 @@ func TestPodsWaitForAnAnnouncedSpread(t *testing.T) {
 		expect(t, await(t.Context(), t, f), result{})
 		left(t, f, 0)
 	})
+	t.Run("of those that did not come none is kept", func(t *testing.T) {
+		f := announced(t)
+		for _, namespace := range []string{"bank", "shop", "bank"} {
+			f.clock.Step(announcementKept)
+			f.Announce(namespace, types.UID(f.clock.Now().String()))
+			left(t, f, 1)
+		}
+	})
+	t.Run("one that is announced twice is one", func(t *testing.T) {
+		f := announced(t)
+		answers := await(t.Context(), t, f)
+		f.Announce("shop", "s")
+		f.spreadSeen(s)
+		expect(t, answers, result{})
+		left(t, f, 0)
+	})
 	t.Run("not in other namespaces", func(t *testing.T) {
 		f := newFixture(t)
 		f.Announce("bank", "s")
