@@ -267,6 +267,23 @@ func requests(name corev1.ResourceName, amount string) func(*corev1.Pod) {
 	}
 }
 
+func neverChanged(p *corev1.Pod) { p.Generation, p.Status.ObservedGeneration = 1, 1 }
+
+func deferred(p *corev1.Pod) {
+	p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: corev1.PodReasonDeferred})
+}
+
+func beingResized(p *corev1.Pod) {
+	p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue})
+}
+
+func sidecar(asked, runs string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.InitContainers = []corev1.Container{{Name: "side", Image: asked, RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways)}}
+		p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "side", Image: runs}}
+	}
+}
+
 func deadline(restart corev1.RestartPolicy) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Spec.RestartPolicy, p.Spec.ActiveDeadlineSeconds = restart, ptr.To[int64](600)
@@ -290,14 +307,21 @@ func TestState(t *testing.T) {
 		"one whose spec the kubelet has not seen is in doubt":       {pod: pod(func(p *corev1.Pod) { p.Generation = 3 }), want: Doubtful},
 		"one that was changed and runs another tag is in doubt":     {pod: pod(image("web:2")), want: Doubtful},
 		"also if the kubelet does not tell what it has seen":        {pod: pod(image("web:2"), func(p *corev1.Pod) { p.Status.ObservedGeneration = 0 }), want: Doubtful},
-		"one that was never changed runs what it should":            {pod: pod(image("web:2"), func(p *corev1.Pod) { p.Generation, p.Status.ObservedGeneration = 1, 1 }), want: Available},
+		"one that was never changed runs what it should":            {pod: pod(image("web:2"), neverChanged), want: Available},
 		"an image that is reported by digest proves nothing":        {pod: pod(func(p *corev1.Pod) { p.Status.ContainerStatuses[0].Image = "sha256:abc" }), want: Available},
 		"one that a deadline will end is in doubt":                  {pod: pod(deadline(corev1.RestartPolicyAlways)), want: Doubtful},
-		"one that is to end anyway may have a deadline":             {pod: pod(deadline(corev1.RestartPolicyNever)), want: Available},
+		"one that is to end anyway may be made with a deadline":     {pod: pod(deadline(corev1.RestartPolicyNever), neverChanged), want: Available},
+		"one that is to end anyway may have got an earlier one":     {pod: pod(deadline(corev1.RestartPolicyNever)), want: Doubtful},
+		"a sidecar that runs another tag is a container":            {pod: pod(sidecar("side:2", "side:1")), want: Doubtful},
+		"a sidecar that runs what it should is one too":             {pod: pod(sidecar("side:1", "side:1")), want: Available},
 		"a kubelet that reports no generation is taken at its word": {pod: pod(func(p *corev1.Pod) { p.Generation, p.Status.ObservedGeneration = 3, 0 }), want: Available},
 		"one that is to restart for its memory is in doubt": {pod: pod(memory("2Mi"), func(p *corev1.Pod) {
 			p.Status.ContainerStatuses[0].Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Mi")}}
 		}), want: Doubtful},
+		"one whose resize waits for room and takes no restart is available": {pod: pod(requests(corev1.ResourceCPU, "2"), deferred, func(p *corev1.Pod) {
+			p.Status.ContainerStatuses[0].Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}
+		}), want: Available},
+		"one whose resources are not reported may restart": {pod: pod(requests(corev1.ResourceCPU, "2"), deferred), want: Doubtful},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -362,15 +386,45 @@ func TestSettled(t *testing.T) {
 		"an update that has not happened is not":        {entry: update, pod: pod(func(p *corev1.Pod) { p.Generation, p.Status.ObservedGeneration = 1, 1 })},
 		"one whose container runs the old image is not": {entry: update, pod: pod(image("web:2"))},
 		"one that was changed back meanwhile is not":    {entry: update, pod: pod(func(p *corev1.Pod) { p.Generation = 3 })},
-		"one that is being resized is not": {entry: update, pod: pod(func(p *corev1.Pod) {
-			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue})
-		})},
-		"one whose kubelet does not tell is not": {entry: update, pod: pod(func(p *corev1.Pod) { p.Status.ObservedGeneration = 0 })},
+		"one that is being resized is not":              {entry: update, pod: pod(beingResized)},
+		"one whose kubelet does not tell is not":        {entry: update, pod: pod(func(p *corev1.Pod) { p.Status.ObservedGeneration = 0 })},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			if got := Settled(&tc.entry, tc.pod); got != tc.want {
 				t.Errorf("got %t, want %t", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestWhatMayExpireAndWhetherItHappened(t *testing.T) {
+	unseen := func(p *corev1.Pod) { p.Generation = 3 }
+	tests := map[string]struct {
+		operation           v1alpha1.Operation
+		pod                 *corev1.Pod
+		mayExpire, happened bool
+	}{
+		"a deletion": {v1alpha1.OperationDelete, pod(), true, false},
+		"a deletion of a pod that the kubelet is busy with": {v1alpha1.OperationEvict, pod(unseen, beingResized), true, false},
+		"a change that was seen":                            {v1alpha1.OperationUpdate, pod(image("web:2")), true, true},
+		"a change that did not happen":                      {v1alpha1.OperationUpdate, pod(neverChanged), true, false},
+		"a change that the kubelet has not seen":            {v1alpha1.OperationUpdate, pod(unseen), false, true},
+		"a change of a pod that left":                       {v1alpha1.OperationUpdate, nil, true, false},
+		"a resize that is going on":                         {v1alpha1.OperationResize, pod(beingResized), false, true},
+		"a resize that waits for room, perhaps for ever":    {v1alpha1.OperationResize, pod(deferred), true, true},
+		"leaving, and the pod is not the budget's any more": {v1alpha1.OperationLeave, nil, true, true},
+		"leaving, and the pod is exempt":                    {v1alpha1.OperationLeave, pod(exempt), true, true},
+		"leaving, and the pod is still there as it was":     {v1alpha1.OperationLeave, pod(), true, false},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			entry := &v1alpha1.LedgerEntry{UID: "p0", Name: "p0", Operation: tc.operation, Generation: 2}
+			if got := MayExpire(entry, tc.pod); got != tc.mayExpire {
+				t.Errorf("MayExpire: %t", got)
+			}
+			if got := Happened(entry, tc.pod); got != tc.happened {
+				t.Errorf("Happened: %t", got)
 			}
 		})
 	}

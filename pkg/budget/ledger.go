@@ -1,6 +1,7 @@
 package budget
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -62,10 +63,28 @@ func Settled(entry *v1alpha1.LedgerEntry, pod *corev1.Pod) bool {
 }
 
 // MayExpire is true if an entry that is old enough for its request to have ended can go without proof: the operation did not happen, or
-// there is no telling any more. An entry stays while the kubelet has work to do on the pod's latest spec. Pod is nil if the budget's selector does
-// not pick it.
-func MayExpire(pod *corev1.Pod) bool {
-	return pod == nil || specObserved(pod) && !resizing(pod)
+// there is no telling any more. That of a change stays while the kubelet has work to do on the pod's latest spec; a resize that waits for room on the
+// node may wait for ever, and its pod is in doubt without an entry too. Pod is nil if the budget's selector does not pick it.
+func MayExpire(entry *v1alpha1.LedgerEntry, pod *corev1.Pod) bool {
+	switch entry.Operation {
+	case v1alpha1.OperationUpdate, v1alpha1.OperationResize:
+		return pod == nil || specObserved(pod) && !conditionIs(pod, corev1.PodResizeInProgress)
+	default:
+		return true
+	}
+}
+
+// Happened is true if the pod is seen to be as the operation was to make it, which by itself proves nothing about what comes of it. Pod is nil if the
+// budget's selector does not pick it.
+func Happened(entry *v1alpha1.LedgerEntry, pod *corev1.Pod) bool {
+	switch entry.Operation {
+	case v1alpha1.OperationUpdate, v1alpha1.OperationResize:
+		return pod != nil && pod.Generation >= entry.Generation
+	case v1alpha1.OperationLeave:
+		return pod == nil || IsExempt(pod)
+	default:
+		return false
+	}
 }
 
 // runsItsSpec is true if every container runs the image and the resources that the spec says. A kubelet reports that it has observed a spec
@@ -82,41 +101,30 @@ func runsItsSpec(pod *corev1.Pod) bool {
 // since the pod was made: a runtime reports any one of the names that an image has on the node, so that the tag of a pod that nobody has
 // changed may be another one for good. A kubelet may have seen the spec and not have stopped the container yet; a pod that is in the ledger is
 // not counted then anyway, and one that was changed before it was protected is in none.
+//
+// A resize tells by what is reported of the container's resources. Where nothing is, any resize that is under way counts.
 func isOutdated(pod *corev1.Pod) bool {
-	if resizing(pod) && mayRestart(pod.Spec.Containers) {
-		return true
-	}
 	imageTells := pod.Generation > 1
-	for i := range pod.Spec.Containers {
-		container := &pod.Spec.Containers[i]
-		status := statusOf(container.Name, pod.Status.ContainerStatuses)
-		if status == nil {
-			continue
-		}
-		if imageTells && otherTag(status.Image, container.Image) {
-			return true
-		}
-		if status.Resources == nil {
-			continue
-		}
-		for _, policy := range container.ResizePolicy {
-			if policy.RestartPolicy == corev1.RestartContainer && amountDiffers(policy.ResourceName, status.Resources, &container.Resources) {
+	resizing := resizing(pod)
+	outdated := func(containers []corev1.Container, statuses []corev1.ContainerStatus) bool {
+		return slices.ContainsFunc(containers, func(container corev1.Container) bool {
+			status := statusOf(container.Name, statuses)
+			if status != nil && imageTells && otherTag(status.Image, container.Image) {
 				return true
 			}
-		}
+			return slices.ContainsFunc(container.ResizePolicy, func(policy corev1.ContainerResizePolicy) bool {
+				if policy.RestartPolicy != corev1.RestartContainer {
+					return false
+				}
+				if status == nil || status.Resources == nil {
+					return resizing
+				}
+				return amountDiffers(policy.ResourceName, status.Resources, &container.Resources)
+			})
+		})
 	}
-	return false
-}
-
-func mayRestart(containers []corev1.Container) bool {
-	for i := range containers {
-		for _, policy := range containers[i].ResizePolicy {
-			if policy.RestartPolicy == corev1.RestartContainer {
-				return true
-			}
-		}
-	}
-	return false
+	return outdated(pod.Spec.Containers, pod.Status.ContainerStatuses) ||
+		outdated(restartableInit(pod.Spec.InitContainers), pod.Status.InitContainerStatuses)
 }
 
 // otherTag is true if both are the same image by name, and their tags differ.
@@ -210,6 +218,10 @@ func resizing(pod *corev1.Pod) bool {
 		}
 	}
 	return false
+}
+
+func conditionIs(pod *corev1.Pod, kind corev1.PodConditionType) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind && c.Status == corev1.ConditionTrue })
 }
 
 // Publish puts a ledger and its numbers into a status. The maps by name follow the ledger.

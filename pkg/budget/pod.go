@@ -59,9 +59,10 @@ func stateOf(pod *corev1.Pod, nodeGone bool) State {
 	}
 }
 
-// endsBySchedule is true for a pod that is to serve for good and has got a deadline. Templates of such pods have none.
+// endsBySchedule is true for a pod that has got a deadline since it was made, or is to serve for good and has one: templates of such pods have none. One
+// that is to end by itself may have been made with a deadline; whether it is that one is not to be seen once its spec has changed.
 func endsBySchedule(pod *corev1.Pod) bool {
-	return pod.Spec.ActiveDeadlineSeconds != nil && pod.Spec.RestartPolicy == corev1.RestartPolicyAlways
+	return pod.Spec.ActiveDeadlineSeconds != nil && (pod.Spec.RestartPolicy == corev1.RestartPolicyAlways || pod.Generation > 1)
 }
 
 func hasEnded(pod *corev1.Pod) bool {

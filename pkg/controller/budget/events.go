@@ -54,7 +54,11 @@ func newsOf(pub *v1alpha1.PodUnavailableBudget, before *v1alpha1.PodUnavailableB
 	return all
 }
 
-func approvalExpired(entry *v1alpha1.LedgerEntry, after time.Duration) news {
+func approvalLapsed(entry *lapsed, after time.Duration) news {
+	if entry.fate == unproven {
+		return news{corev1.EventTypeNormal, v1alpha1.ReasonApprovalExpired, "StrikeOut",
+			fmt.Sprintf("%s of pod %s has happened, and nothing proved within %s that it is over; the pod counts by its status again", entry.Operation, entry.Name, after)}
+	}
 	return news{corev1.EventTypeWarning, v1alpha1.ReasonApprovalExpired, "StrikeOut",
 		fmt.Sprintf("%s of pod %s was let through and has not happened within %s; the pod counts as available again", entry.Operation, entry.Name, after)}
 }

@@ -25,6 +25,9 @@ import (
 // lookInterval is how long it takes to see something that no event tells, such as the scale of a custom kind.
 const lookInterval = 30 * time.Second
 
+// labelRetry is when a label that could not be written is tried again. Everything else goes on meanwhile.
+const labelRetry = 5 * time.Second
+
 // reconciler writes the status of one budget, and the labels of its pods, at a time.
 type reconciler struct {
 	cached client.Reader
@@ -84,13 +87,25 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		failed = errors.Join(failed, r.unprotect(ctx, request.Namespace))
 	}
 	over, next := r.settle(pub, count, gone)
-	if err := errors.Join(failed, r.conclude(ctx, pub, policy, count, over)); err != nil {
-		return outcome(err)
+	if err := r.conclude(ctx, pub, policy, count, over); err != nil {
+		return outcome(errors.Join(failed, err))
 	}
-	if (count.Unwatched || count.TargetGone) && (next == 0 || next > lookInterval) {
-		next = lookInterval
+	if failed != nil {
+		klog.FromContext(ctx).Error(failed, "Trying again to write labels", "budget", klog.KObj(pub))
+		next = sooner(next, labelRetry)
+	}
+	if count.Unwatched || count.TargetGone {
+		next = sooner(next, lookInterval)
 	}
 	return reconcile.Result{RequeueAfter: next}, nil
+}
+
+// sooner is the earlier of two times to look again, of which 0 is never.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 {
+		return b
+	}
+	return min(a, b)
 }
 
 // outcome has a budget that was written by somebody else looked at again soon, and forgets about one that was deleted meanwhile.
@@ -108,10 +123,10 @@ var errChanged = errors.New("the budget has changed meanwhile")
 // known of the pods, and by them of entries that are still as they were, is as true as it was.
 func (r *reconciler) conclude(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, policy *model.Policy, count *census.Count, over settled) error {
 	for range maxAttempts {
-		ledger, gone := over.strikeOut(pub.Status.Ledger)
+		ledger, told := over.strikeOut(pub.Status.Ledger)
 		err := r.publish(ctx, pub, describe(pub, policy, count, ledger, r.now()))
 		if err == nil {
-			r.report(ctx, pub, gone)
+			r.report(ctx, pub, told)
 			return nil
 		}
 		if !apierrors.IsConflict(err) {
@@ -171,17 +186,14 @@ func (r *reconciler) settle(pub *v1alpha1.PodUnavailableBudget, count *census.Co
 	for i := range pub.Status.Ledger {
 		entry := &pub.Status.Ledger[i]
 		pod, found := listed[entry.UID]
-		left := r.expiry - ages[i]
+		remaining := r.expiry - ages[i]
 		switch {
 		case (found || gone[entry.UID]) && model.Settled(entry, pod):
 			over[sightingOf(entry)] = proven
-		case left <= 0 && model.MayExpire(pod):
-			over[sightingOf(entry)] = expired
+		case remaining <= 0 && model.MayExpire(entry, pod):
+			over[sightingOf(entry)] = fateOf(entry, pod)
 		default:
-			left = max(left, time.Second)
-			if next == 0 || left < next {
-				next = left
-			}
+			next = sooner(next, max(remaining, time.Second))
 		}
 	}
 	return over, next
@@ -194,29 +206,53 @@ type fate int
 
 const (
 	proven fate = iota + 1
+	// left: the pod is none of the budget's.
+	left
+	// unproven: it has happened, and nothing shows that it is over.
+	unproven
+	// expired: it has not happened.
 	expired
 )
 
-// strikeOut parts the entries that are needed, and those that have expired, from the others. An entry that was renewed meanwhile is needed.
-func (s settled) strikeOut(ledger []v1alpha1.LedgerEntry) (needed, gone []v1alpha1.LedgerEntry) {
+// fateOf an entry that expires.
+func fateOf(entry *v1alpha1.LedgerEntry, pod *corev1.Pod) fate {
+	switch {
+	case !model.Happened(entry, pod):
+		return expired
+	case entry.Operation == v1alpha1.OperationLeave:
+		return left
+	default:
+		return unproven
+	}
+}
+
+// strikeOut parts the entries that are needed, and those of which there is something to tell, from the others. An entry that was renewed meanwhile is
+// needed.
+func (s settled) strikeOut(ledger []v1alpha1.LedgerEntry) (needed []v1alpha1.LedgerEntry, told []lapsed) {
 	for i := range ledger {
-		switch s[sightingOf(&ledger[i])] {
-		case proven:
-		case expired:
-			gone = append(gone, ledger[i])
+		switch fate := s[sightingOf(&ledger[i])]; fate {
+		case proven, left:
+		case unproven, expired:
+			told = append(told, lapsed{ledger[i], fate})
 		default:
 			needed = append(needed, ledger[i])
 		}
 	}
-	return needed, gone
+	return needed, told
 }
 
-// report says which entries have expired.
-func (r *reconciler) report(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, gone []v1alpha1.LedgerEntry) {
-	for i := range gone {
-		entry := &gone[i]
-		approvalExpired(entry, r.expiry).send(r.events, pub)
-		klog.FromContext(ctx).Info("Approval expired", "budget", klog.KObj(pub), "pod", entry.Name, "operation", entry.Operation)
+// lapsed is an entry that was struck out without proof.
+type lapsed struct {
+	v1alpha1.LedgerEntry
+	fate fate
+}
+
+// report says which entries were struck out without proof.
+func (r *reconciler) report(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, all []lapsed) {
+	for i := range all {
+		entry := &all[i]
+		approvalLapsed(entry, r.expiry).send(r.events, pub)
+		klog.FromContext(ctx).Info("Approval expired", "budget", klog.KObj(pub), "pod", entry.Name, "operation", entry.Operation, "happened", entry.fate == unproven)
 	}
 }
 

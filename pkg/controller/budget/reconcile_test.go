@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -99,6 +101,16 @@ func pod(name string, labels map[string]string) *corev1.Pod {
 	}
 }
 
+// told are the events so far.
+func (b *bench) told() []string {
+	var all []string
+	recorder, _ := b.events.(*events.FakeRecorder) // it has no other
+	for len(recorder.Events) > 0 {
+		all = append(all, <-recorder.Events)
+	}
+	return all
+}
+
 func protected() map[string]string {
 	return map[string]string{"app": "web", v1alpha1.ProtectedLabel: v1alpha1.ProtectedValue}
 }
@@ -158,6 +170,47 @@ func TestAnEntryExpiresByTheControllersOwnClock(t *testing.T) {
 	}
 	if left(time.Second) != 0 {
 		t.Error("the entry does not expire")
+	}
+}
+
+func TestWhatIsToldOfEntriesThatExpire(t *testing.T) {
+	changed := func(name string, operation v1alpha1.Operation) v1alpha1.LedgerEntry {
+		e := entry(name)
+		e.Operation, e.Generation = operation, 2
+		return e
+	}
+	digest := pod("digest", protected())
+	digest.Generation, digest.Status.ObservedGeneration = 2, 2
+	digest.Spec.Containers = []corev1.Container{{Name: "main", Image: "web@sha256:b"}}
+	digest.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", Image: "sha256:c"}}
+	as := func(name string) *corev1.Pod {
+		p := pod(name, protected())
+		p.Generation = 1
+		return p
+	}
+	exempt := as("exempt")
+	exempt.Annotations = map[string]string{v1alpha1.NoProtectAnnotation: "true"}
+	all := objects(budgetWith(entry("deleted"), changed("updated", v1alpha1.OperationUpdate), changed("digest", v1alpha1.OperationUpdate),
+		changed("left", v1alpha1.OperationLeave), changed("exempt", v1alpha1.OperationLeave), changed("stayed", v1alpha1.OperationLeave)),
+		as("deleted"), as("updated"), digest, pod("left", map[string]string{"app": "other"}), exempt, as("stayed"))
+	b := newBench(t, interceptor.Funcs{}, all...)
+	b.reconcile(t)
+	b.clock.SetTime(b.clock.Now().Add(2 * time.Minute))
+	expectLedger(t, b.reconcile(t))
+	var got []string
+	for _, e := range b.told() {
+		if strings.Contains(e, string(v1alpha1.ReasonApprovalExpired)) {
+			got = append(got, e)
+		}
+	}
+	want := []string{
+		"Warning ApprovalExpired DELETE of pod deleted was let through and has not happened within 2m0s; the pod counts as available again",
+		"Warning ApprovalExpired UPDATE of pod updated was let through and has not happened within 2m0s; the pod counts as available again",
+		"Normal ApprovalExpired UPDATE of pod digest has happened, and nothing proved within 2m0s that it is over; the pod counts by its status again",
+		"Warning ApprovalExpired LEAVE of pod stayed was let through and has not happened within 2m0s; the pod counts as available again",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 
@@ -292,8 +345,9 @@ func TestAPodThatCannotBeLabelledHoldsNothingElseUp(t *testing.T) {
 		}
 		return c.Patch(ctx, o, patch, opts...)
 	}}, objects(budgetWith(entry("gone")), pod("refused", map[string]string{"app": "web"}), pod("a", map[string]string{"app": "web"}))...)
-	if _, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: web}); err == nil {
-		t.Error("nobody is told, and nothing is tried again")
+	result, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: web})
+	if err != nil || result.RequeueAfter != labelRetry {
+		t.Errorf("got %+v, %v, want it to be tried again after %s", result, err, labelRetry)
 	}
 	pub := &v1alpha1.PodUnavailableBudget{}
 	if err := b.client.Get(t.Context(), web, pub); err != nil {

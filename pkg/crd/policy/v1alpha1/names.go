@@ -81,7 +81,7 @@ const (
 	ReasonReplicasKnown Reason = "ReplicasKnown"
 	// ReasonBudgetWarning: the budget is legal and probably not what was meant.
 	ReasonBudgetWarning Reason = "BudgetWarning"
-	// ReasonApprovalExpired: an operation was let through and did not happen.
+	// ReasonApprovalExpired: an operation was let through and did not happen, or it could not be proven that it is over.
 	ReasonApprovalExpired Reason = "ApprovalExpired"
 	// ReasonReadFailed: the pods or workloads of the budget cannot be read.
 	ReasonReadFailed Reason = "ReadFailed"
