@@ -627,6 +627,45 @@ func TestRoundsDoubleTheWait(t *testing.T) {
 	}
 }
 
+// Every pod that comes home is made anew in the later subset at once. The descheduler looks every two minutes and a second, so that each wait is over
+// for a while when it does.
+func TestPodsThatAlwaysComeBackWaitTheLongestFromThenOn(t *testing.T) {
+	const look = 2*time.Minute + time.Second
+	limits := ReturnLimits{AtMost: 1, Pace: Pace{Base: 5 * time.Minute, Longest: time.Hour}}
+	f := &Facts{Name: "web", Policy: policy(t, adaptive, 5, -1), Replicas: 5, Pods: many("b", 5, time.Hour)}
+	var waits []time.Duration
+	for cycle := range 720 {
+		f.Now = start.Add(time.Duration(cycle) * look)
+		d := Return(f, limits, &rooms{places: map[int]int{0: 9}})
+		if len(d.Moves) > 0 && cycle > 0 {
+			waits = append(waits, f.Now.Sub(f.Moves[0].Time.Time).Truncate(5*time.Minute))
+		}
+		f.Moves = f.Record(&d)
+		for _, m := range d.Moves {
+			*m.Pod = bound(fmt.Sprint("again-", cycle), "b", start.Sub(f.Now))
+		}
+	}
+	want := []time.Duration{5 * time.Minute, 10 * time.Minute, 20 * time.Minute, 40 * time.Minute}
+	for len(want) < len(waits) {
+		want = append(want, time.Hour)
+	}
+	if diff := cmp.Diff(want, waits); diff != "" || len(waits) < 20 {
+		t.Errorf("time between moves (-want +got):\n%s", diff)
+	}
+}
+
+func TestRoundsBeginAnewAfterAQuietTime(t *testing.T) {
+	pace := Pace{Base: time.Minute, Longest: time.Hour}
+	for ago, want := range map[time.Duration]int32{time.Hour + time.Second: 8, 2 * time.Hour: 8, 2*time.Hour + time.Second: 1} {
+		f := &Facts{Name: "web", Policy: policy(t, adaptive, 5, -1), Replicas: 2, Pods: many("b", 2, 5*time.Hour), Now: start,
+			Moves: []v1alpha1.Move{{From: "b", To: "a", Round: 7, Remaining: 1, Time: metav1.NewTime(start.Add(-ago))}}}
+		d := Return(f, ReturnLimits{AtMost: 1, Pace: pace}, &rooms{places: map[int]int{0: 1}})
+		if got := f.Record(&d); len(d.Moves) != 1 || got[0].Round != want {
+			t.Errorf("%s after the last: %v, and then %+v; want round %d", ago, names(d), got, want)
+		}
+	}
+}
+
 func TestAdmissionClosesWhatPodsLeft(t *testing.T) {
 	p := policy(t, early, 5, 5, -1)
 	ago := func(d time.Duration) metav1.Time { return metav1.NewTime(start.Add(-d)) }
@@ -900,16 +939,17 @@ func TestTheOrderOfCandidatesIsStrictAndWeak(t *testing.T) {
 	}
 }
 
-// Case 26, in the model: the preferred subset takes pods and loses them again, at random, for a day, with a look every two minutes. However it does that, the number of
+// Case 26, in the model: the preferred subset takes pods and loses them again, at random, for a day, with a look every two minutes and a second, so that no wait is over just then. However it does that, the number of
 // moves in any two hours is bounded by the rounds that fit into them.
 func TestAFlappingSubsetIsLeftAlone(t *testing.T) {
+	const look = 2*time.Minute + time.Second
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		limits := ReturnLimits{Cooldown: time.Minute, AtMost: 1, Pace: Pace{Base: 5 * time.Minute, Longest: 4 * time.Hour}}
 		f := &Facts{Name: "web", Policy: policy(t, adaptive, 5, -1), Replicas: 5, Pods: many("b", 5, time.Hour), Now: start}
 		var moved []time.Time
 		for cycle := range 720 {
-			f.Now = start.Add(time.Duration(cycle) * 2 * time.Minute)
+			f.Now = start.Add(time.Duration(cycle) * look)
 			if r.IntN(2) == 0 { // the preferred subset dies: its pods are made anew in the other one
 				for i := range f.Pods {
 					if f.Pods[i].Record.Subset == "a" {

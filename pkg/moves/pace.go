@@ -19,9 +19,13 @@ import (
 type Pace struct {
 	// Base is the wait of the first round.
 	Base time.Duration
-	// Longest wait. After as long without a move the rounds begin anew.
+	// Longest wait. After twice as long without a move the rounds begin anew.
 	Longest time.Duration
 }
+
+// quietWaits is how many of the longest waits nobody must have gone a way before its rounds begin anew. One is not enough: pods that come back every
+// time go again when it is over, or a little later, for whoever decides looks only now and then.
+const quietWaits = 2
 
 // wait of a round, counted from 1.
 func (p Pace) wait(round int32) time.Duration {
@@ -110,7 +114,7 @@ func (f *Facts) Record(d *Decision) []v1alpha1.Move {
 		if !began[way] {
 			began[way] = true
 			switch {
-			case f.Now.Sub(m.Time.Time) > d.pace.Longest:
+			case f.Now.Sub(m.Time.Time) > quietWaits*d.pace.Longest:
 				m.Round = 1
 			case d.cameBack[way]:
 				m.Round++
@@ -125,11 +129,11 @@ func (f *Facts) Record(d *Decision) []v1alpha1.Move {
 	return moves
 }
 
-// forgetAfter is how long a move is remembered. It is longer than any pace, which Validate of the strategies holds.
-const forgetAfter = 48 * time.Hour
-
-// LongestPace is the longest wait that a pace may have.
+// LongestPace is the longest wait that a pace may have, which Validate of the strategies holds.
 const LongestPace = 24 * time.Hour
+
+// forgetAfter is how long a move is remembered: the quiet time of the longest pace.
+const forgetAfter = quietWaits * LongestPace
 
 // settle takes pods off a move that are gone, or should be by now.
 func (f *Facts) settle(m *v1alpha1.Move) {

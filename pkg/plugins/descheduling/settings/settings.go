@@ -63,7 +63,7 @@ func (s *Scope) Compile() (cycle.Scope, error) {
 }
 
 // Backoff is how long the next move waits if the pods of the last one came back: Base after the first time, twice as long after every further
-// one, and Longest at most. After Longest without a move it begins anew.
+// one, and Longest at most. After twice Longest without a move it begins anew.
 //
 // +kubebuilder:object:generate=true
 type Backoff struct {
