@@ -26,6 +26,8 @@ type Facts struct {
 	// Moves and Misplaced are what the status of the spread remembers of earlier cycles. They are not changed.
 	Moves     []v1alpha1.Move
 	Misplaced *v1alpha1.Misplaced
+	// Subsets are what the status says of each subset, by name. Admission goes by it.
+	Subsets []v1alpha1.SubsetStatus
 	// SchedulableSince is since when no pod has waited in each subset for a node; zero if one does. A subset that it does not reach counts as
 	// schedulable since ever.
 	SchedulableSince []time.Time

@@ -60,7 +60,7 @@ func Leave(f *Facts, limits LeaveLimits, cluster Cluster) Decision {
 			case reason != "":
 				d.hold(pod, from, reason, time.Time{})
 			default:
-				closed := ClosedBy(f.Moves, f.Policy, f.Now).With(from)
+				closed := f.closed().With(from)
 				if d.try(f, cluster, places, there, Move{Pod: pod, From: from, Reason: v1alpha1.ReasonUnschedulableTooLong}, closed, RoomUnknown, nil) {
 					left++
 				}

@@ -141,6 +141,7 @@ func TestLeave(t *testing.T) {
 		strategy *v1alpha1.ScheduleStrategy
 		pods     []Pod
 		moves    []v1alpha1.Move
+		subsets  []v1alpha1.SubsetStatus
 		paused   bool
 		moved    Direction
 		cluster  rooms
@@ -209,6 +210,12 @@ func TestLeave(t *testing.T) {
 			cluster: rooms{places: map[int]int{1: 1, 2: 1}},
 			want:    []string{"p 0>2 UnschedulableTooLong"},
 		},
+		"a pod goes on past a subset that admission passes over because others wait in it": {
+			pods:    []Pod{waiting("p", "a", at(36))},
+			subsets: waitedIn("b", time.Minute),
+			cluster: rooms{places: map[int]int{1: 1, 2: 1}},
+			want:    []string{"p 0>2 UnschedulableTooLong"},
+		},
 		"pods that came back wait longer": {
 			pods:     []Pod{waiting("p", "a", at(36))},
 			moves:    []v1alpha1.Move{{From: "a", To: "b", Round: 2, Time: metav1.NewTime(start.Add(-time.Minute))}},
@@ -242,7 +249,7 @@ func TestLeave(t *testing.T) {
 			if tc.limits == (LeaveLimits{}) {
 				tc.limits = leaveLimits
 			}
-			f := &Facts{Name: "web", Policy: policy(t, *tc.strategy, 5, 5, -1), Replicas: 5, Pods: tc.pods, Moves: tc.moves, Paused: tc.paused, Moved: tc.moved, Now: start}
+			f := &Facts{Name: "web", Policy: policy(t, *tc.strategy, 5, 5, -1), Replicas: 5, Pods: tc.pods, Moves: tc.moves, Subsets: tc.subsets, Paused: tc.paused, Moved: tc.moved, Now: start}
 			check(t, Leave(f, tc.limits, &tc.cluster), tc.want, tc.wantHeld)
 		})
 	}
@@ -675,15 +682,38 @@ func TestAdmissionClosesWhatPodsLeft(t *testing.T) {
 		{From: "c", To: "a", Reason: string(v1alpha1.ReasonUnschedulableTooLong), Time: ago(time.Second)},
 		{From: "", To: "a", Time: ago(time.Second)},
 		{From: "removed", To: "a", Time: ago(time.Second)},
-	}, p, start)
+	}, nil, p, start)
 	if want := subset.Mask(0).With(0); got != want {
 		t.Errorf("closed %b, want %b", got, want)
 	}
 	for reason, want := range map[v1alpha1.Reason]bool{v1alpha1.ReasonUnschedulableTooLong: true, v1alpha1.ReasonOverQuota: false,
 		v1alpha1.ReasonNodeOutsideSubset: false, "": true} {
-		if closed := ClosedBy([]v1alpha1.Move{{From: "b", To: "c", Reason: string(reason), Time: ago(time.Second)}}, p, start); closed.Has(1) != want {
+		if closed := ClosedBy([]v1alpha1.Move{{From: "b", To: "c", Reason: string(reason), Time: ago(time.Second)}}, nil, p, start); closed.Has(1) != want {
 			t.Errorf("after moves with reason %q: closed %b", reason, closed)
 		}
+	}
+}
+
+// waitedIn is what the status says of a subset in which pods have waited for so long.
+func waitedIn(name string, ago time.Duration) []v1alpha1.SubsetStatus {
+	return []v1alpha1.SubsetStatus{{Name: name, Conditions: []metav1.Condition{
+		{Type: v1alpha1.ConditionSchedulable, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(start.Add(-ago))}}}}
+}
+
+func TestAdmissionClosesWherePodsWait(t *testing.T) {
+	for ago, want := range map[time.Duration]bool{30 * time.Second: false, 31 * time.Second: true, 329 * time.Second: true, 330 * time.Second: false} {
+		for _, strategy := range []v1alpha1.ScheduleStrategy{early, {Binding: v1alpha1.EarlyBinding}} {
+			p := policy(t, strategy, 5, 5, -1)
+			want := want && p.Strategy == v1alpha1.AdaptiveScheduleStrategy
+			if closed := ClosedBy(nil, waitedIn("b", ago), p, start); closed.Has(1) != want || closed.Has(0) {
+				t.Errorf("strategy %s, for %s: closed %b", p.Strategy, ago, closed)
+			}
+		}
+	}
+	open := waitedIn("b", time.Minute)
+	open[0].Conditions[0].Status = metav1.ConditionTrue
+	if closed := ClosedBy(nil, append(open, waitedIn("removed", time.Minute)...), policy(t, early, 5, 5, -1), start); closed != 0 {
+		t.Errorf("closed %b", closed)
 	}
 }
 
@@ -695,14 +725,14 @@ func TestASubsetIsNotClosedBecauseItWasAboveItsQuota(t *testing.T) {
 	trim.MaxUnavailable = intstr.FromInt(3)
 	d := Trim(f, trim, &rooms{places: map[int]int{1: 1}})
 	check(t, d, []string{"a2 0>1 OverQuota"}, nil)
-	if closed := ClosedBy(f.Record(&d), p, start); closed != 0 {
+	if closed := ClosedBy(f.Record(&d), nil, p, start); closed != 0 {
 		t.Errorf("closed %b", closed)
 	}
 	f.Pods = []Pod{waiting("w", "b", time.Minute)}
 	f.Moves = f.Record(&d)
 	d = Leave(f, leaveLimits, &rooms{places: map[int]int{0: 1}})
 	check(t, d, []string{"w 1>0 UnschedulableTooLong"}, nil)
-	if closed := ClosedBy(f.Record(&d), p, start); closed != 0 { // they went to an earlier one
+	if closed := ClosedBy(f.Record(&d), nil, p, start); closed != 0 { // they went to an earlier one
 		t.Errorf("closed %b", closed)
 	}
 }

@@ -175,20 +175,3 @@ func (f *Facts) Retract(recorded []v1alpha1.Move, failed []Move) []v1alpha1.Move
 	}
 	return moves
 }
-
-// ClosedBy are the subsets that pods of strategy Adaptive had to leave of late, because no node there took them. Admission picks none of them.
-func ClosedBy(moves []v1alpha1.Move, policy *subset.Policy, now time.Time) (closed subset.Mask) {
-	if policy.Strategy != v1alpha1.AdaptiveScheduleStrategy {
-		return 0
-	}
-	for i := range moves {
-		from, to, reason := policy.Index(moves[i].From), policy.Index(moves[i].To), moves[i].Reason
-		if from == subset.None || to != subset.None && to <= from || reason != string(v1alpha1.ReasonUnschedulableTooLong) && reason != "" {
-			continue
-		}
-		if now.Sub(moves[i].Time.Time) < policy.Patience.Skip {
-			closed = closed.With(from)
-		}
-	}
-	return closed
-}

@@ -9,7 +9,6 @@ import (
 	"gomodules.xyz/jsonpatch/v2"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -88,7 +87,8 @@ func (e *earlyBinding) pick(ctx context.Context, request *podRequest, policy *su
 		return admitted, subset.None, err
 	}
 	plan := policy.Plan(replicasOrObserved(target, spread))
-	verdict := e.bookings.book(client.ObjectKeyFromObject(spread), policy, &plan, adopted, closedBy(spread, policy, now), subset.RevisionOf(pod), admitted.Pick, request.isTrial())
+	closed := moves.ClosedBy(spread.Status.Moves, spread.Status.SubsetStatuses, policy, now)
+	verdict := e.bookings.book(client.ObjectKeyFromObject(spread), policy, &plan, adopted, closed, subset.RevisionOf(pod), admitted.Pick, request.isTrial())
 	if verdict.Subset != subset.None {
 		admitted.Subset = policy.Subsets[verdict.Subset].Name
 	}
@@ -135,24 +135,6 @@ func (e *earlyBinding) adopted(ctx context.Context, policy *subset.Policy, sprea
 		}
 	}
 	return counts, nil
-}
-
-// closedBy are the subsets, with strategy Adaptive, that have had no node for a pod of late: their condition says so, or a descheduler has had pods
-// leave them for it.
-func closedBy(spread *v1alpha1.WorkloadSpread, policy *subset.Policy, now time.Time) (closed subset.Mask) {
-	if policy.Strategy != v1alpha1.AdaptiveScheduleStrategy {
-		return 0
-	}
-	closed = moves.ClosedBy(spread.Status.Moves, policy, now)
-	for i := range spread.Status.SubsetStatuses {
-		status := &spread.Status.SubsetStatuses[i]
-		c := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionSchedulable)
-		if index := policy.Index(status.Name); index != subset.None && c != nil && c.Status == metav1.ConditionFalse &&
-			now.Before(c.LastTransitionTime.Add(policy.Patience.Wait+policy.Patience.Skip)) && now.After(c.LastTransitionTime.Add(policy.Patience.Wait)) {
-			closed = closed.With(index)
-		}
-	}
-	return closed
 }
 
 // patchFor makes of the pod what the subset wants: its strategic merge patch, its term and tolerations, Berth's scheduler, and a note of the pick.

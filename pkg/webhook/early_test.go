@@ -296,13 +296,27 @@ func podIn(t *testing.T, text []byte) *corev1.Pod {
 	return pod
 }
 
-func TestASubsetThatPodsHadToLeaveIsClosedForAWhile(t *testing.T) {
-	policy := compileEarly(t, twoArchitectures+"scheduleStrategy: {type: Adaptive, adaptive: {rescheduleCriticalSeconds: 30, unschedulableLastSeconds: 60}}\n")
-	left := time.Unix(1000, 0)
-	spread := &v1alpha1.WorkloadSpread{Status: v1alpha1.WorkloadSpreadStatus{Moves: []v1alpha1.Move{{From: "x86", To: "arm", Time: metav1.NewTime(left)}}}}
-	for after, want := range map[time.Duration]subset.Mask{0: 1, 59 * time.Second: 1, time.Minute: 0} {
-		if got := closedBy(spread, policy, left.Add(after)); got != want {
-			t.Errorf("after %s: closed %b, want %b", after, got, want)
+func TestAdmissionPassesOverASubsetThatHadNoNodeOfLate(t *testing.T) {
+	const adaptively = onePlaceEach + "\nscheduleStrategy: {type: Adaptive, adaptive: {rescheduleCriticalSeconds: 30, unschedulableLastSeconds: 60}}"
+	since := time.Unix(1000, 0)
+	left := v1alpha1.WorkloadSpreadStatus{Moves: []v1alpha1.Move{{From: "a", To: "b", Time: metav1.NewTime(since)}}}
+	waited := v1alpha1.WorkloadSpreadStatus{SubsetStatuses: []v1alpha1.SubsetStatus{{Name: "a",
+		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionSchedulable, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(since)}}}}}
+	for name, tc := range map[string]struct {
+		status v1alpha1.WorkloadSpreadStatus
+		after  time.Duration
+		want   string
+	}{
+		"pods had to leave it":            {left, time.Second, "b: B"},
+		"pods had to leave it, long ago":  {left, time.Minute, "a: A"},
+		"pods wait in it":                 {waited, 31 * time.Second, "b: B"},
+		"pods wait in it, since just now": {waited, 30 * time.Second, "a: A"},
+	} {
+		objects := webObjects(t, adaptively)
+		objects[0].(*v1alpha1.WorkloadSpread).Status = tc.status
+		pod, _ := send(t, earlyReplica(t, clocktesting.NewFakePassiveClock(since.Add(tc.after)), objects), webPod(t, `{containers: [{name: main, image: i}]}`))
+		if got := patchedAs(t, pod); got != tc.want {
+			t.Errorf("%s: got %q, want %q", name, got, tc.want)
 		}
 	}
 }

@@ -158,6 +158,7 @@ func (c *Cycle) prepare(ctx context.Context, object *v1alpha1.WorkloadSpread) (*
 			Paused:           object.Annotations[v1alpha1.PausedAnnotation] == "true",
 			Moves:            object.Status.Moves,
 			Misplaced:        object.Status.Misplaced,
+			Subsets:          object.Status.SubsetStatuses,
 			SchedulableSince: schedulableSince(object, compiled.Policy),
 			Now:              c.Now,
 		},

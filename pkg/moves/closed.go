@@ -1,0 +1,46 @@
+package moves
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+// ClosedBy are the subsets, with strategy Adaptive, that have had no node for a pod of late: pods had to leave them for it, or wait in them and their
+// condition says so. Admission passes over them.
+func ClosedBy(moves []v1alpha1.Move, statuses []v1alpha1.SubsetStatus, policy *subset.Policy, now time.Time) (closed subset.Mask) {
+	if policy.Strategy != v1alpha1.AdaptiveScheduleStrategy {
+		return 0
+	}
+	for i := range moves {
+		if from := policy.Index(moves[i].From); closes(&moves[i], policy, now) {
+			closed = closed.With(from)
+		}
+	}
+	for i := range statuses {
+		index, c := policy.Index(statuses[i].Name), meta.FindStatusCondition(statuses[i].Conditions, v1alpha1.ConditionSchedulable)
+		if index == subset.None || c == nil || c.Status != metav1.ConditionFalse {
+			continue
+		}
+		if since := c.LastTransitionTime.Add(policy.Patience.Wait); now.After(since) && now.Before(since.Add(policy.Patience.Skip)) {
+			closed = closed.With(index)
+		}
+	}
+	return closed
+}
+
+// closes is true for a move of late that pods have left its first subset by, because no node there took them.
+func closes(m *v1alpha1.Move, policy *subset.Policy, now time.Time) bool {
+	from, to := policy.Index(m.From), policy.Index(m.To)
+	if from == subset.None || to != subset.None && to <= from || m.Reason != string(v1alpha1.ReasonUnschedulableTooLong) && m.Reason != "" {
+		return false
+	}
+	return now.Sub(m.Time.Time) < policy.Patience.Skip
+}
+
+// closed are the subsets that admission passes over now.
+func (f *Facts) closed() subset.Mask { return ClosedBy(f.Moves, f.Subsets, f.Policy, f.Now) }
