@@ -60,7 +60,8 @@ type Pod struct {
 // Move is one eviction.
 type Move struct {
 	Pod *Pod
-	// From is the subset that the pod is in, and To the one that a pod made in its place will go to; each subset.None for none.
+	// From is the subset that the pod is in, and To the one that a pod made in its place will go to, which admission decides if the spread binds early;
+	// each subset.None for none.
 	From, To int
 	// Room is what was found there. Without HasRoom the pod is moved all the same, and the one made in its place may have to wait.
 	Room   Room

@@ -21,7 +21,8 @@ type LeaveLimits struct {
 }
 
 // Leave decides on pending pods that carry the patch of a subset which has had no node for them for the time that the spread allows, the longest
-// waiting first. Only pods of strategy Adaptive leave, and only if another subset has quota and, as far as can be told, a node.
+// waiting first. Only pods of strategy Adaptive leave, and only if another subset has quota and, as far as can be told, a node. Admission may send
+// those made in their place to a subset before that one; then they leave it in turn.
 func Leave(f *Facts, limits LeaveLimits, cluster Cluster) Decision {
 	patience := f.Policy.Patience.Wait
 	if !f.Policy.BindsEarly() || f.Policy.Strategy != v1alpha1.AdaptiveScheduleStrategy || patience == 0 {
@@ -100,34 +101,49 @@ func (f *Facts) placesOf(present []*Pod) *places {
 	return p
 }
 
-// try looks for the place of a pod made in this one's, as the scheduler will: the first subset with quota, and with strategy Adaptive a node. It
-// decides to move the pod if there is one that may be gone to, and otherwise holds it. enough is the least that must be known of the room: with
-// NoRoom the pod may go although it will wait.
+// sent is true if admission has the last word on a pod made in this one's place. It knows of no nodes, so that the pod waits where none takes it. For
+// a pod that runs that is worse than to stay, and for one that waits it is not: from there the next one goes on.
+func (f *Facts) sent(pod *Pod) bool { return f.Policy.BindsEarly() && pod.NodeName != "" }
+
+// next is where a pod made in this one's place is to go.
+func (f *Facts) next(places *places, pod *Pod, closed subset.Mask) subset.Verdict {
+	kept := places.tally.Kept(f.Policy.ScopeOf(pod.Revision))
+	if f.sent(pod) {
+		return f.Policy.PickEarly(&places.plan, kept, closed)
+	}
+	return f.Policy.Admit(&places.plan, kept, subset.Candidate{Closed: closed})
+}
+
+// try looks for the place of a pod made in this one's: the first subset with quota that is not closed, and with strategy Adaptive, unless admission
+// sends it, a node. It decides to move the pod if there is one that may be gone to, and otherwise holds it. enough is the least that must be known of
+// the room: with NoRoom the pod may go although it will wait.
 func (d *Decision) try(f *Facts, cluster Cluster, places *places, there []*Pod, move Move, closed subset.Mask, enough Room, may func(to int) bool) bool {
 	scope, pod := f.Policy.ScopeOf(move.Pod.Revision), move.Pod
 	places.tally.Remove(scope, move.From)
 	found := v1alpha1.ReasonNoRoom
 	var until time.Time
 	for tried := 0; tried <= len(f.Policy.Subsets); tried++ {
-		verdict := f.Policy.Admit(&places.plan, places.tally.Kept(scope), subset.Candidate{Closed: closed})
-		to := verdict.Subset
-		if !verdict.Allowed() && enough > NoRoom || may != nil && !may(to) {
+		verdict := f.next(places, pod, closed)
+		in := verdict.Subset
+		if !verdict.Allowed() && enough > NoRoom || may != nil && !may(in) {
 			break
 		}
-		move.To = to
-		way := pair{move.From, to}
+		if tried == 0 || !f.Policy.BindsEarly() {
+			move.To = in // later ones are where an early-bound pod comes in the end
+		}
+		way := pair{move.From, move.To}
 		wait, cameBack := f.notBefore(d.pace, way, there)
 		if f.Now.Before(wait) {
 			found, until = v1alpha1.ReasonBackingOff, wait
 			break
 		}
-		room := cluster.Room(pod, to)
+		room := cluster.Room(pod, in)
 		if room >= enough {
-			if move.Room = room; !verdict.Allowed() {
-				move.Room = NoRoom // whatever nodes there are, it waits for quota
+			if move.Room = room; !verdict.Allowed() || in != move.To {
+				move.Room = NoRoom // whatever nodes there are, it waits first
 			}
 			cluster.Take(pod)
-			places.tally.Add(scope, to)
+			places.tally.Add(scope, move.To)
 			d.cameBack[way] = cameBack
 			d.Moves = append(d.Moves, move)
 			return true
@@ -135,10 +151,10 @@ func (d *Decision) try(f *Facts, cluster Cluster, places *places, there []*Pod, 
 		if room == RoomUnknown {
 			found = v1alpha1.ReasonRoomUnknown
 		}
-		if to == subset.None || f.Policy.Strategy != v1alpha1.AdaptiveScheduleStrategy {
+		if in == subset.None || f.Policy.Strategy != v1alpha1.AdaptiveScheduleStrategy || f.sent(pod) {
 			break
 		}
-		closed = closed.With(to)
+		closed = closed.With(in)
 	}
 	places.tally.Add(scope, move.From)
 	d.hold(pod, move.From, found, until)

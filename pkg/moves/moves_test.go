@@ -737,6 +737,105 @@ func TestASubsetIsNotClosedBecauseItWasAboveItsQuota(t *testing.T) {
 	}
 }
 
+// A pod whose node was relabelled goes past a subset that others left for want of a node. Admission goes past it for the next ones, too.
+func TestASubsetStaysClosedIfOthersGoTheSameWay(t *testing.T) {
+	p := policy(t, early, 5, -1)
+	x := bound("x", "a", time.Hour)
+	x.Node = node("z")
+	f := &Facts{Name: "web", Policy: p, Replicas: 1, Pods: []Pod{x}, Misplaced: &v1alpha1.Misplaced{Pods: 9}, Now: start,
+		Moves: []v1alpha1.Move{{From: "a", To: "b", Reason: string(v1alpha1.ReasonUnschedulableTooLong), Round: 1, Remaining: 1, Time: metav1.NewTime(start.Add(-time.Minute))}}}
+	d := Trim(f, trimLimits, &rooms{places: map[int]int{1: 1}})
+	check(t, d, []string{"x 0>1 NodeOutsideSubset"}, nil)
+	if closed := ClosedBy(f.Record(&d), nil, p, start); !closed.Has(0) {
+		t.Errorf("closed %b", closed)
+	}
+}
+
+// sentTo is where admission sends the pods made in place of those that are moved.
+func sentTo(f *Facts, d *Decision) (to []int) {
+	f.Pods, f.Moves = slices.Clone(f.Pods), f.Record(d)
+	present := f.present() // those that are moved are in flight
+	places := f.placesOf(present)
+	for range d.Moves {
+		in := f.Policy.PickEarly(&places.plan, places.tally.Kept(""), f.closed()).Subset
+		places.tally.Add("", in)
+		to = append(to, in)
+	}
+	slices.Sort(to)
+	return to
+}
+
+func TestEarlyBoundPodsAreMovedToWhereAdmissionSendsThem(t *testing.T) {
+	settled := &v1alpha1.Misplaced{Pods: 99, Since: metav1.NewTime(start.Add(-time.Hour))}
+	relabelled := bound("x", "a", time.Hour)
+	relabelled.Node = node("z")
+	trim := func(f *Facts, c Cluster) Decision { return Trim(f, trimLimits, c) }
+	withoutRoom := func(f *Facts, c Cluster) Decision {
+		limits := trimLimits
+		limits.WithoutRoom = true
+		return Trim(f, limits, c)
+	}
+	full := early
+	full.WhenFull = v1alpha1.WhenFullWait
+	tests := map[string]struct {
+		decide   func(*Facts, Cluster) Decision
+		strategy v1alpha1.ScheduleStrategy
+		quotas   []int
+		pods     []Pod
+		subsets  []v1alpha1.SubsetStatus
+		room     int
+		want     []string
+		wantHeld map[string]v1alpha1.Reason
+	}{
+		"a running pod of a relabelled node stays if only a later subset has room": {
+			decide: trim, strategy: early, quotas: []int{5, -1}, pods: append(many("a", 4, time.Hour), relabelled), room: 1,
+			wantHeld: map[string]v1alpha1.Reason{"x": v1alpha1.ReasonNoRoom},
+		},
+		"it goes there if admission passes over the subset before": {
+			decide: trim, strategy: early, quotas: []int{5, -1}, pods: append(many("a", 4, time.Hour), relabelled), room: 1, subsets: waitedIn("a", time.Minute),
+			want: []string{"x 0>1 NodeOutsideSubset"},
+		},
+		"it goes to a closed subset if no other has quota": {
+			decide: trim, strategy: early, quotas: []int{5}, pods: append(many("a", 4, time.Hour), relabelled), room: 0, subsets: waitedIn("a", time.Minute),
+			want: []string{"x 0>0 NodeOutsideSubset"},
+		},
+		"a running pod above the quota stays if only a later subset has room": {
+			decide: trim, strategy: early, quotas: []int{2, 2, -1}, pods: many("a", 3, time.Hour), room: 2,
+			wantHeld: map[string]v1alpha1.Reason{"a2": v1alpha1.ReasonNoRoom},
+		},
+		"it goes to the subset after its own all the same if the quota counts for more than the pods": {
+			decide: withoutRoom, strategy: early, quotas: []int{2, 2, -1}, pods: many("a", 3, time.Hour), room: 2,
+			want: []string{"a2 0>1 OverQuota"},
+		},
+		"or to the first one, where it waits, if all are full": {
+			decide: withoutRoom, strategy: full, quotas: []int{2, 0}, pods: many("a", 3, time.Hour), room: 1,
+			want: []string{"a2 0>0 OverQuota"},
+		},
+		"a running pod comes home to the first subset with quota only": {
+			decide:   func(f *Facts, c Cluster) Decision { return Return(f, returnLimits, c) },
+			strategy: early, quotas: []int{2, 2, -1}, pods: many("c", 1, time.Hour), room: 1,
+			wantHeld: map[string]v1alpha1.Reason{"c0": v1alpha1.ReasonNoRoom},
+		},
+		"a pod that waits leaves for the next subset with quota, though only one after that has room": {
+			decide:   func(f *Facts, c Cluster) Decision { return Leave(f, leaveLimits, c) },
+			strategy: early, quotas: []int{2, 2, -1}, pods: []Pod{waiting("p", "a", time.Minute)}, room: 2,
+			want: []string{"p 0>1 UnschedulableTooLong"},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			f := &Facts{Name: "web", Policy: policy(t, tc.strategy, tc.quotas...), Replicas: int32(len(tc.pods)), Pods: tc.pods, Subsets: tc.subsets, Misplaced: settled, Now: start}
+			d := tc.decide(f, &rooms{places: map[int]int{tc.room: 1}})
+			check(t, d, tc.want, tc.wantHeld)
+			for i, to := range sentTo(f, &d) {
+				if d.Moves[i].To != to {
+					t.Errorf("moves %v, and admission picks %d", names(d), to)
+				}
+			}
+		})
+	}
+}
+
 // random facts, in which pods, quotas, memory and room are anything.
 func random(tb testing.TB, r *rand.Rand) *Facts {
 	tb.Helper()
@@ -775,6 +874,15 @@ func random(tb testing.TB, r *rand.Rand) *Facts {
 		}
 		if find(f.Moves, m.From, m.To) < 0 {
 			f.Moves = append(f.Moves, m)
+		}
+	}
+	if r.IntN(3) == 0 {
+		waits := r.IntN(subsets)
+		f.Subsets, f.SchedulableSince = waitedIn(letter(waits), time.Duration(r.IntN(600))*time.Second), make([]time.Time, subsets)
+		for i := range f.SchedulableSince {
+			if i != waits {
+				f.SchedulableSince[i] = start.Add(-time.Hour)
+			}
 		}
 	}
 	if r.IntN(2) == 0 {
@@ -885,6 +993,40 @@ func TestNoSubsetIsFilledAboveItsQuota(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestRunningEarlyBoundPodsFindTheRoomThatTheyWereMovedFor(t *testing.T) {
+	made := 0
+	eachRandom(t, func(t *testing.T, _ uint64, _ *rand.Rand, f *Facts, cluster func() *rooms) {
+		t.Helper()
+		f.Policy = policy(t, early, quotasOf(f.Policy)...)
+		for name, decide := range strategies() {
+			d, after := decide(f, cluster()), *f
+			if name == "leave" || len(d.Moves) == 0 {
+				continue
+			}
+			made += len(d.Moves)
+			var to []int
+			for _, m := range d.Moves {
+				to = append(to, m.To)
+			}
+			slices.Sort(to)
+			if diff := cmp.Diff(to, sentTo(&after, &d)); diff != "" {
+				t.Errorf("%s moves %v, and admission sends them elsewhere (-moved +sent):\n%s", name, names(d), diff)
+			}
+		}
+	})
+	if made < 50 {
+		t.Errorf("moved %d pods in all: the random facts prove nothing", made)
+	}
+}
+
+func quotasOf(p *subset.Policy) (quotas []int) {
+	plan := p.Plan(0) // they are counts
+	for _, quota := range plan.Quota {
+		quotas = append(quotas, int(quota))
+	}
+	return quotas
 }
 
 func TestTheOrderOfPodsDoesNotMatter(t *testing.T) {

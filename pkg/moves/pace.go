@@ -100,7 +100,7 @@ func (f *Facts) Record(d *Decision) []v1alpha1.Move {
 	for i := range d.Moves {
 		leaving[d.Moves[i].From]++
 	}
-	began := map[pair]bool{}
+	began, closed := map[pair]bool{}, map[pair]bool{}
 	for i := range d.Moves {
 		move := &d.Moves[i]
 		way := pair{move.From, move.To}
@@ -112,7 +112,7 @@ func (f *Facts) Record(d *Decision) []v1alpha1.Move {
 		}
 		m := &moves[at]
 		if !began[way] {
-			began[way] = true
+			began[way], closed[way] = true, closes(m, f.Policy, f.Now)
 			switch {
 			case f.Now.Sub(m.Time.Time) > quietWaits*d.pace.Longest:
 				m.Round = 1
@@ -121,7 +121,9 @@ func (f *Facts) Record(d *Decision) []v1alpha1.Move {
 			}
 			m.Time = now
 		}
-		m.Reason = string(move.Reason)
+		if !closed[way] { // else whoever follows for another reason may do so because the subset is closed, and must not open it
+			m.Reason = string(move.Reason)
+		}
 		m.Remaining = max(d.candidates[way.from]-leaving[way.from], 0)
 		m.InFlight = append(m.InFlight, v1alpha1.PodInFlight{UID: move.Pod.UID, Name: move.Pod.Name, Time: now})
 	}

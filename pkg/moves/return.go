@@ -64,6 +64,7 @@ func Return(f *Facts, limits ReturnLimits, cluster Cluster) Decision {
 			d.hold(move.Pod, move.From, reason, time.Time{})
 		default:
 			settles := false
+			// Where admission would pass over a closed subset nobody goes past it, for it is unstable as well, and preferred again soon.
 			moved := d.try(f, cluster, places, there[move.From], move, 0, HasRoom, func(to int) bool {
 				settles = to != subset.None && unstable.Has(to)
 				return earlier(to, move.From) && !settles

@@ -67,6 +67,10 @@ func (f *Facts) trim(limits TrimLimits, cluster Cluster, present []*Pod, places 
 	if limits.WithoutRoom {
 		enough = NoRoom
 	}
+	var closed subset.Mask // to admission; the scheduler takes pods that fit in any subset
+	if f.Policy.BindsEarly() {
+		closed = f.closed()
+	}
 	for _, move := range misplaced {
 		if reason := cluster.Spares(move.Pod); reason != "" {
 			d.hold(move.Pod, move.From, reason, time.Time{})
@@ -76,7 +80,7 @@ func (f *Facts) trim(limits TrimLimits, cluster Cluster, present []*Pod, places 
 			d.hold(move.Pod, move.From, v1alpha1.ReasonLimitReached, time.Time{})
 			continue
 		}
-		if d.try(f, cluster, places, there[move.From], move, 0, enough, nil) && move.Pod.Ready {
+		if d.try(f, cluster, places, there[move.From], move, closed, enough, nil) && move.Pod.Ready {
 			allowed--
 		}
 	}

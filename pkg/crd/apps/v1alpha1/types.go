@@ -336,7 +336,8 @@ type Move struct {
 	To string `json:"to"`
 
 	// Reason of the last move: UnschedulableTooLong, OverQuota, NodeOutsideSubset or EarlierSubsetHasRoom. A subset that pods have left because no
-	// node took them for too long is passed over at admission for a while; one that they have left for no reason that is known is as well.
+	// node took them for too long is passed over at admission for a while; one that they have left for no reason that is known is as well. For that
+	// while the reason stays, whatever others follow for.
 	//
 	// +optional
 	Reason string `json:"reason,omitempty"`
