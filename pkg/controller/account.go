@@ -22,8 +22,10 @@ type account struct {
 
 	// Active pods: without a node; in no subset; adopted by a subset; in a subset whose patch of the spec they were not given at admission.
 	pending, unplaced, adopted, withoutPatch int32
-	// active pods of each revision, and those of them that the scheduler found no node for.
-	revisions, unschedulable map[string]int32
+	// active pods of each revision.
+	revisions map[string]int32
+	// unschedulable are those that the scheduler found no node for, by what they wait for.
+	unschedulable map[waiter]int32
 	// terminating pods, and those that were adopted by a subset and do not carry its label, by name.
 	terminating, unlabelled map[string]*entry
 	// recount is when all pods are to be counted anew.
@@ -35,6 +37,12 @@ type basis struct {
 	policy   *subset.Policy
 	spread   string
 	workload types.UID
+}
+
+// waiter is what a pending pod asks for: a slot and a node in the subset that admission picked for it, or in any. Pods of which it is equal wait alike.
+type waiter struct {
+	revision string
+	asks     subset.Candidate
 }
 
 // entry is one pod of an account.
@@ -57,7 +65,7 @@ func openAccount(of basis) *account {
 	plan := of.policy.Plan(0)
 	return &account{
 		basis: of, roster: of.policy.NewRoster(&plan, of.spread), pods: map[string]*entry{},
-		revisions: map[string]int32{}, unschedulable: map[string]int32{}, terminating: map[string]*entry{}, unlabelled: map[string]*entry{},
+		revisions: map[string]int32{}, unschedulable: map[waiter]int32{}, terminating: map[string]*entry{}, unlabelled: map[string]*entry{},
 	}
 }
 
@@ -106,7 +114,7 @@ func (a *account) count(e *entry, by int32) {
 	case e.NodeName == "":
 		a.pending += by
 		if e.unschedulable {
-			tally(a.unschedulable, e.Revision, by)
+			tally(a.unschedulable, a.waiterOf(e), by)
 		}
 	case in == subset.None:
 		a.unplaced += by
@@ -123,6 +131,14 @@ func (a *account) count(e *entry, by int32) {
 	}
 }
 
+func (a *account) waiterOf(e *entry) waiter {
+	within, admitted := a.policy.AdmittedTo(e.Admitted, a.spread)
+	if !admitted {
+		return waiter{revision: e.Revision}
+	}
+	return waiter{e.Revision, subset.Candidate{Admitted: true, Within: within}}
+}
+
 func keep(in map[string]*entry, e *entry, by int32) {
 	if by > 0 {
 		in[e.Name] = e
@@ -131,7 +147,7 @@ func keep(in map[string]*entry, e *entry, by int32) {
 	}
 }
 
-func tally(counts map[string]int32, key string, by int32) {
+func tally[K comparable](counts map[K]int32, key K, by int32) {
 	if counts[key] += by; counts[key] == 0 {
 		delete(counts, key)
 	}

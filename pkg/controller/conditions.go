@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/subset"
 )
 
 // condition is what a condition says, apart from when.
@@ -137,7 +138,10 @@ func schedulable() condition {
 	return condition{metav1.ConditionTrue, v1alpha1.ReasonSufficient, "no pod waits for a node of the subset"}
 }
 
-func unschedulable(pods int32) condition {
-	return condition{metav1.ConditionFalse, v1alpha1.ReasonPodUnschedulable,
-		fmt.Sprintf("pods that find no node: %d; this is the first subset with quota left for them", pods)}
+func unschedulable(pods int32, policy *subset.Policy) condition {
+	why := "this is the first subset with quota left for them"
+	if policy.BindsEarly() { // the webhook may not have answered
+		why = "admission picked this subset for them, or it is the first with quota left"
+	}
+	return condition{metav1.ConditionFalse, v1alpha1.ReasonPodUnschedulable, fmt.Sprintf("pods that find no node: %d; %s", pods, why)}
 }

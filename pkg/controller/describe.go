@@ -134,16 +134,17 @@ func surplus(f *facts, plan *subset.Plan, tally *subset.Tally) int32 {
 	return over
 }
 
-// waitingFor counts unschedulable pods by the subset that they wait for. A late-bound pod has no subset before it has a node, but the
-// first subset with quota left is one that has no node for it: if it had, the scheduler would have taken it.
+// waitingFor counts unschedulable pods by the subset in which they wait for a node. An early-bound pod can use the one only that admission picked for
+// it. A late-bound pod has no subset before it has a node, but the first subset with quota left is one that has no node for it: if it had, the scheduler
+// would have taken it. A pod that waits for a slot is in none.
 func waitingFor(f *facts, plan *subset.Plan, tally *subset.Tally) *subset.Tally {
 	waiting := f.policy.NewTally()
 	if f.workload.problem != nil && f.policy.UsesPercent() {
 		return waiting // the scheduler holds them until the replicas are known
 	}
-	for revision, pods := range f.unschedulable {
-		scope := f.policy.ScopeOf(revision)
-		verdict := f.policy.Admit(plan, tally.Kept(scope), subset.Candidate{})
+	for waiter, pods := range f.unschedulable {
+		scope := f.policy.ScopeOf(waiter.revision)
+		verdict := f.policy.Admit(plan, tally.Kept(scope), waiter.asks)
 		for range pods {
 			waiting.Add(scope, verdict.Subset)
 		}
@@ -201,7 +202,7 @@ func subsetStatuses(spread *v1alpha1.WorkloadSpread, f *facts, plan *subset.Plan
 		}
 		verdict := schedulable()
 		if pods := waiting.At(i); pods > 0 {
-			verdict = unschedulable(pods)
+			verdict = unschedulable(pods, f.policy)
 		}
 		verdict.set(&statuses[i].Conditions, v1alpha1.ConditionSchedulable, spread.Generation, f.now)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -135,7 +136,7 @@ func TestDescribeCounts(t *testing.T) {
 		spec          string
 		replicas      int32
 		pods          string
-		unschedulable map[string]int32
+		unschedulable map[waiter]int32
 		want          counts
 	}{
 		"the summary is kept/max of each subset in order": {
@@ -188,19 +189,19 @@ func TestDescribeCounts(t *testing.T) {
 			want: counts{Summary: "a 4/3, b 0/-", Surplus: 1, Missing: []int32{0, -1}},
 		},
 		"a pod that finds no node makes the first subset with quota unschedulable": {
-			spec: threeThenAny, replicas: 4, pods: "a a pending pending", unschedulable: map[string]int32{"": 2},
+			spec: threeThenAny, replicas: 4, pods: "a a pending pending", unschedulable: map[waiter]int32{{}: 2},
 			want: counts{Summary: "a 2/3, b 0/-", Pending: 2, Missing: []int32{1, -1}, Unschedulable: "a"},
 		},
 		"a full subset is not unschedulable": {
-			spec: threeThenAny, replicas: 4, pods: "a a a pending", unschedulable: map[string]int32{"": 1},
+			spec: threeThenAny, replicas: 4, pods: "a a a pending", unschedulable: map[waiter]int32{{}: 1},
 			want: counts{Summary: "a 3/3, b 0/-", Pending: 1, Missing: []int32{0, -1}, Unschedulable: "b"},
 		},
 		"with every subset full no subset is unschedulable": {
-			spec: `{subsets: [{name: a, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`, replicas: 2, pods: "a pending", unschedulable: map[string]int32{"": 1},
+			spec: `{subsets: [{name: a, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`, replicas: 2, pods: "a pending", unschedulable: map[waiter]int32{{}: 1},
 			want: counts{Summary: "a 1/1", Pending: 1, Missing: []int32{0}},
 		},
 		"a pod of one revision that finds no node makes the subset unschedulable in that revision only": {
-			spec: threeThenAny, replicas: 3, pods: "a@old a@old a@old pending@new", unschedulable: map[string]int32{"new": 1},
+			spec: threeThenAny, replicas: 3, pods: "a@old a@old a@old pending@new", unschedulable: map[waiter]int32{{revision: "new"}: 1},
 			want: counts{Summary: "a 3/3, b 0/-", Pending: 1, Missing: []int32{0, -1}, Unschedulable: "a", UnschedulableRevision: "new",
 				Revisions: map[string]string{"old": "a 3 missing 0, b 0 missing -", "new": "a 0 missing 3, b 0 missing -"}},
 		},
@@ -216,6 +217,62 @@ func TestDescribeCounts(t *testing.T) {
 			}
 			if status.ObservedReplicas != tc.replicas || status.ObservedGeneration != spread.Generation {
 				t.Errorf("observed replicas %d, generation %d; want %d, %d", status.ObservedReplicas, status.ObservedGeneration, tc.replicas, spread.Generation)
+			}
+		})
+	}
+}
+
+func TestDescribeWhereEarlyBoundPodsWait(t *testing.T) {
+	const early = `{scheduleStrategy: {type: Adaptive, binding: %s}, subsets: [{name: a, maxReplicas: 3}, {name: b, maxReplicas: 2}, {name: c}]}`
+	tests := map[string]struct {
+		binding v1alpha1.BindingMode
+		bound   string
+		// picked are the subsets that admission picked for pods that find no node, "-" if it let the pod go, "?" if it did not answer.
+		picked string
+		want   map[string]int32
+	}{
+		"a pod waits in the subset that admission picked for it": {picked: "b b", want: map[string]int32{"b": 2}},
+		"pods wait in several": {picked: "a b b c", want: map[string]int32{"a": 1, "b": 2, "c": 1}},
+		"a pod whose subset is full waits for a slot and not for a node":     {bound: "b b", picked: "b"},
+		"a pod that admission let go waits in none":                          {picked: "-"},
+		"a pod for which admission picked none waits in the first":           {picked: "?", want: map[string]int32{"a": 1}},
+		"so does one that was picked for before the spread was to bind late": {binding: "Late", picked: "b", want: map[string]int32{"a": 1}},
+		"so does one whose subset is gone from the spread":                   {picked: "gone", want: map[string]int32{"a": 1}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if tc.binding == "" {
+				tc.binding = v1alpha1.EarlyBinding
+			}
+			spread := makeSpread(t, fmt.Sprintf(early, tc.binding))
+			f := factsOf(t, spread, 9, tc.bound)
+			for i, in := range strings.Fields(tc.picked) {
+				pod := subset.Pod{Name: fmt.Sprint("waits-", i), UID: types.UID(fmt.Sprint("waits-", i)), Active: true, Created: time.Unix(int64(i), 0)}
+				if in != "?" {
+					pod.Admitted = &subset.Admitted{Spread: "web", Subset: strings.Trim(in, "-"), Pick: pod.Name}
+				}
+				f.account.put(pod, signs{unschedulable: true})
+			}
+			status := describe(spread, f)
+			got := map[string]int32{}
+			for _, in := range status.SubsetStatuses {
+				c, pods := meta.FindStatusCondition(in.Conditions, v1alpha1.ConditionSchedulable), int32(0)
+				if c.Status == metav1.ConditionTrue {
+					continue
+				}
+				if _, err := fmt.Sscanf(c.Message, "pods that find no node: %d;", &pods); err != nil {
+					t.Errorf("message %q: %v", c.Message, err)
+				}
+				got[in.Name] = pods
+			}
+			if diff := cmp.Diff(tc.want, got, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("pods that wait for a node (-want +got):\n%s", diff)
+			}
+			for name := range f.account.pods {
+				f.account.drop(name)
+			}
+			if len(f.account.unschedulable) > 0 {
+				t.Errorf("without pods there are left %v", f.account.unschedulable)
 			}
 		})
 	}
@@ -254,7 +311,7 @@ func TestDescribeReady(t *testing.T) {
 		"a percentage of replicas that cannot be read is not known": {
 			spec: `subsets: [{name: a, maxReplicas: "50%"}, {name: b}]`, facts: func(f *facts) {
 				f.workload = workloadFacts{problem: &problem{condition: noScale(&v1alpha1.WorkloadSpread{})}}
-				f.unschedulable = map[string]int32{"": 1}
+				f.unschedulable = map[waiter]int32{{}: 1}
 			},
 			wantStatus: metav1.ConditionFalse, wantReason: v1alpha1.ReasonTargetUnreadable, wantMessage: []string{"no scale subresource", "replicasPathList"}, wantSummary: "a 1/?, b 0/-",
 		},
@@ -331,13 +388,16 @@ func TestDescribeAgain(t *testing.T) {
 	})
 	t.Run("the status that the spread has is not changed in place", func(t *testing.T) {
 		before := spread.Status.DeepCopy()
-		again(t, func(s *v1alpha1.WorkloadSpread, f *facts) { s.Generation++; f.unschedulable = map[string]int32{"r": 1} })
+		again(t, func(s *v1alpha1.WorkloadSpread, f *facts) {
+			s.Generation++
+			f.unschedulable = map[waiter]int32{{revision: "r"}: 1}
+		})
 		if diff := cmp.Diff(before, &spread.Status); diff != "" {
 			t.Errorf("status (-before +after):\n%s", diff)
 		}
 	})
 	t.Run("a condition that turns says when", func(t *testing.T) {
-		got := again(t, func(_ *v1alpha1.WorkloadSpread, f *facts) { f.unschedulable = map[string]int32{"r": 1} })
+		got := again(t, func(_ *v1alpha1.WorkloadSpread, f *facts) { f.unschedulable = map[waiter]int32{{revision: "r"}: 1} })
 		a := meta.FindStatusCondition(got.SubsetStatuses[0].Conditions, v1alpha1.ConditionSchedulable)
 		b := meta.FindStatusCondition(got.SubsetStatuses[1].Conditions, v1alpha1.ConditionSchedulable)
 		if want := noon.Add(later); a.Status != metav1.ConditionFalse || !a.LastTransitionTime.Time.Equal(want) {
