@@ -76,7 +76,8 @@ type ledger struct {
 type workloads interface {
 	// parent is the controller of the object, nil if it has none; false if the object has not been seen.
 	parent(namespace string, owner workload.Owner) (*workload.Owner, bool)
-	// replicas that the workload of a spread asks for; false if that is not known.
+	// replicas that the workload of a spread asks for; false if that is not known. For each workload they are remembered as the last spec had them
+	// read, so only the spread that divides the workload may ask.
 	replicas(target workloadKey, spec *v1alpha1.WorkloadSpreadSpec) (int32, bool)
 	// selector of the workload's pods; nil if it is not known.
 	selector(target workloadKey) labels.Selector

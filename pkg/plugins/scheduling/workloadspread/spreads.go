@@ -35,7 +35,7 @@ type spread struct {
 	policy  *subset.Policy
 	invalid string
 
-	// plan for the workload's replicas. Made for 0 replicas as long as they are not known.
+	// plan for the workload's replicas. Made for 0 replicas as long as they are not known, or the spread is shadowed.
 	plan          subset.Plan
 	replicasKnown bool
 	// tally of the slots that are claimed, reserved, being bound, uncertain and bound.
@@ -164,6 +164,9 @@ func (l *ledger) spreadGone(key types.NamespacedName) {
 
 func (l *ledger) dropSpread(s *spread) {
 	l.spreads.remove(s)
+	if next := l.spreads.of(s.target); next != nil && next.policy != nil {
+		l.replan(next) // it may have been shadowed
+	}
 	l.wakeAll(s)
 	for uid := range s.members {
 		l.forget(uid)
@@ -235,7 +238,8 @@ func rename(e *entry, from, to *subset.Policy) (index int, uncertain subset.Mask
 	return index, uncertain
 }
 
-// replan reads the workload's replicas, and the selector of its pods. It reports whether any quota became different.
+// replan reads the workload's replicas, and the selector of its pods. It reports whether any quota became different. A shadowed spread divides
+// nothing and does not ask: if it named other paths, it and the older spread would have the replicas read in turns for ever.
 func (l *ledger) replan(s *spread) bool {
 	var selector labels.Selector // read only if a patch sets labels, for workloads have news often
 	if slices.ContainsFunc(s.policy.Subsets, func(in subset.Subset) bool { return len(in.Metadata.Labels) > 0 }) {
@@ -244,7 +248,11 @@ func (l *ledger) replan(s *spread) bool {
 	for i := range s.metadata {
 		s.metadata[i] = s.policy.Subsets[i].MetadataFor(selector)
 	}
-	replicas, known := l.workloads.replicas(s.target, &s.object.Spec)
+	var replicas int32
+	var known bool
+	if !s.shadowed {
+		replicas, known = l.workloads.replicas(s.target, &s.object.Spec)
+	}
 	if s.plan.Quota != nil && s.replicasKnown == known && s.plan.Replicas == max(replicas, 0) {
 		return false
 	}

@@ -1,0 +1,221 @@
+package workloadspread
+
+import (
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	metadatafake "k8s.io/client-go/metadata/fake"
+	restclient "k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// training is a world in which spreads name the TFJob "job", with 2 replicas at spec.ps and 8 at spec.worker.
+type training struct {
+	*world
+	custom   *customWorkloads
+	metadata metadatafake.MetadataClient
+	// reads of the job so far, and what the next ones wait for.
+	reads atomic.Int32
+	hold  chan struct{}
+}
+
+var (
+	jobKind = schema.GroupKind{Group: "kubeflow.org", Kind: "TFJob"}
+	jobKey  = workloadKey{"ns", "kubeflow.org", "TFJob", "job"}
+)
+
+// newTraining must be called in a bubble of synctest.
+func newTraining(t *testing.T) *training {
+	t.Helper()
+	j := &training{world: newWorld(t, 0)}
+	client := fake.NewClientset()
+	for _, version := range []string{"kubeflow.org/v1", "kubeflow.org/v2"} {
+		client.Resources = append(client.Resources, &metav1.APIResourceList{GroupVersion: version,
+			APIResources: []metav1.APIResource{{Name: "tfjobs", Kind: "TFJob", Namespaced: true}}})
+	}
+	client.Resources = append(client.Resources, &metav1.APIResourceList{GroupVersion: "apps/v1",
+		APIResources: []metav1.APIResource{{Name: "deployments", Kind: "Deployment", Namespaced: true}}})
+	var err error
+	if j.custom, err = newCustomWorkloads(&restclient.Config{}, client); err != nil {
+		t.Fatal(err)
+	}
+	reader := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())
+	reader.PrependReactor("get", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		reads := j.reads.Add(1)
+		object := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"ps": int64(2), "worker": int64(8)}}}
+		if j.hold != nil {
+			<-j.hold
+		}
+		if reads > 100 {
+			return true, nil, errors.New("too many reads") // which ends a loop
+		}
+		return true, object, nil
+	})
+	scheme := metadatafake.NewTestScheme()
+	if err := metav1.AddMetaToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	watched := metadatafake.NewSimpleMetadataClient(scheme, j.object())
+	j.custom.dynamic, j.custom.metadata = reader, watched
+	j.metadata = watched.Resource(schema.GroupVersionResource{Group: "kubeflow.org", Version: "v1", Resource: "tfjobs"}).Namespace("ns").(metadatafake.MetadataClient)
+	j.ledger.workloads = newCachedWorkloads(informers.NewSharedInformerFactory(client, 0), j.custom)
+	j.custom.changed, j.custom.seen, j.custom.retry = j.ledger.workloadChanged, j.ledger.ownerSeen, j.ledger.retryOrphans
+	j.custom.run(t.Context())
+	return j
+}
+
+func (j *training) object() *metav1.PartialObjectMetadata {
+	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "kubeflow.org/v1", Kind: "TFJob"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job", UID: "job-uid"}}
+}
+
+// touch has the watch tell of a change.
+func (j *training) touch(label string) {
+	j.t.Helper()
+	object := j.object()
+	object.Labels = map[string]string{"changed": label}
+	if _, err := j.metadata.UpdateFake(object, metav1.UpdateOptions{}); err != nil {
+		j.t.Fatal(err)
+	}
+	synctest.Wait()
+}
+
+// spread creates or changes a spread for half of the replicas at a path. Spreads are of different ages: "older" comes before "younger".
+func (j *training) spread(name string, generation int64, target, path string) {
+	j.t.Helper()
+	object := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Generation: generation}}
+	object.CreationTimestamp = map[string]metav1.Time{"older": metav1.Unix(1, 0), "younger": metav1.Unix(2, 0)}[name]
+	version, kind, _ := strings.Cut(target, " ")
+	object.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: version, Kind: kind, Name: "job"}
+	if path != "" {
+		object.Spec.TargetFilter = &v1alpha1.TargetFilter{ReplicasPathList: []string{path}}
+	}
+	if err := yaml.UnmarshalStrict([]byte(halves), &object.Spec); err != nil {
+		j.t.Fatalf("parsing the spec: %v", err)
+	}
+	j.ledger.spreadChanged(object)
+}
+
+func (j *training) spreadGone(name string) {
+	j.ledger.spreadGone(types.NamespacedName{Namespace: "ns", Name: name})
+}
+
+// worker makes a pending pod of the job.
+func (j *training) worker(name string) *corev1.Pod {
+	pod := j.podOf("job-uid", name)
+	pod.OwnerReferences[0].APIVersion, pod.OwnerReferences[0].Kind, pod.OwnerReferences[0].Name = "kubeflow.org/v1", "TFJob", "job"
+	j.pods[pod.UID] = pod
+	j.ledger.observe(pod)
+	return pod
+}
+
+// expectReplicas compares those that the job's pods are divided by, once nothing is under way any more; -1 if they are not known.
+func (j *training) expectReplicas(want int32) {
+	j.t.Helper()
+	synctest.Wait()
+	j.ledger.mu.Lock()
+	defer j.ledger.mu.Unlock()
+	s, got := j.ledger.spreads.of(jobKey), int32(-1)
+	if s.replicasKnown {
+		got = s.plan.Replicas
+	}
+	if got != want {
+		j.t.Errorf("spread %q has %d replicas, want %d", s.key.Name, got, want)
+	}
+}
+
+// expectReads compares the reads since they were last asked for.
+func (j *training) expectReads(least, most int32) {
+	j.t.Helper()
+	synctest.Wait()
+	if got := j.reads.Swap(0); got < least || got > most {
+		j.t.Errorf("%d reads, want %d to %d", got, least, most)
+	}
+}
+
+func TestOfTwoSpreadsForACustomWorkloadTheOlderHasItsReplicasRead(t *testing.T) {
+	const v1, v2 = "kubeflow.org/v1 TFJob", "kubeflow.org/v2 TFJob"
+	older := func(j *training) { j.spread("older", 1, v1, "spec.ps") }
+	tests := map[string]struct {
+		younger func(*training)
+		want    int32 // once the older is gone
+	}{
+		"the same paths":  {func(j *training) { j.spread("younger", 1, v1, "spec.ps") }, 2},
+		"other paths":     {func(j *training) { j.spread("younger", 1, v1, "spec.worker") }, 8},
+		"another version": {func(j *training) { j.spread("younger", 1, v2, "spec.ps") }, 2},
+	}
+	for name, tc := range tests {
+		for order, creations := range map[string][]func(*training){
+			"the older is seen first":   {older, tc.younger},
+			"the younger is seen first": {tc.younger, older},
+		} {
+			t.Run(name+", and "+order, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					j := newTraining(t)
+					for _, create := range creations {
+						create(j)
+						synctest.Wait()
+					}
+					j.expectReplicas(2)
+					j.expectReads(1, 4)
+					j.touch("once")
+					j.expectReads(1, 1)
+					time.Sleep(time.Hour)
+					j.expectReads(0, 0)
+
+					j.spreadGone("older")
+					pod := j.worker("p")
+					j.expectReplicas(tc.want)
+					j.expectReads(0, 1)
+					j.expectChoice(pod, "a")
+				})
+			})
+		}
+	}
+}
+
+func TestASpreadThatTakesOverFromAnOlderOneHasItsPlan(t *testing.T) {
+	for name, end := range map[string]func(*training){
+		"the older is deleted":             func(j *training) { j.spreadGone("older") },
+		"the older names another workload": func(j *training) { j.spread("older", 2, "kubeflow.org/v1 PyTorchJob", "spec.ps") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				j := newTraining(t)
+				j.spread("older", 1, "kubeflow.org/v1 TFJob", "spec.ps")
+				j.spread("younger", 1, "kubeflow.org/v1 TFJob", "spec.worker")
+				pods := []*corev1.Pod{j.worker("p0"), j.worker("p1")}
+				j.expectReplicas(2)
+				j.expectChoice(pods[0], "a")
+				j.expectChoice(pods[1], "b")
+				j.hold = make(chan struct{})
+				j.awake = nil
+				end(j)
+				j.expectAwake("p0", "p1")
+				j.expectReplicas(-1)
+				j.expectChoice(pods[0], "WorkloadNotObserved")
+				close(j.hold)
+				j.expectReplicas(8)
+				j.expectAwake("p0")
+				j.expectChoice(pods[0], "a")
+				j.expectChoice(pods[1], "a")
+			})
+		})
+	}
+}
