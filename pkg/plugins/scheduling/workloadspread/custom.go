@@ -47,7 +47,7 @@ type customWorkloads struct {
 
 	mu    sync.Mutex
 	kinds map[schema.GroupKind]*customKind
-	// targets are the workloads that spreads have named since the process started.
+	// targets are the workloads that spreads name, until forget.
 	targets map[workloadKey]*customTarget
 }
 
@@ -61,7 +61,8 @@ type customKind struct {
 }
 
 type customTarget struct {
-	// version and paths of the spread that names it, by which its replicas are read.
+	// version and paths of the spread that names it, by which its replicas are read. They never change: a spec with others gets another target,
+	// so that a late answer is not taken for it.
 	version  string
 	paths    []string
 	replicas int32
@@ -161,6 +162,13 @@ func (c *customWorkloads) replicas(key workloadKey, spec *v1alpha1.WorkloadSprea
 	return target.replicas, target.known
 }
 
+// forget implements workloads.
+func (c *customWorkloads) forget(key workloadKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.targets, key)
+}
+
 // want has a kind watched from now on.
 func (c *customWorkloads) want(gk schema.GroupKind) *customKind {
 	kind := c.kinds[gk]
@@ -241,14 +249,14 @@ func (c *customWorkloads) requeueTargets(gk schema.GroupKind) {
 	}
 }
 
-// readTarget reads the replicas of a workload.
+// readTarget reads the replicas of a workload, if it is still a target.
 func (c *customWorkloads) readTarget(ctx context.Context, key workloadKey) error {
 	c.mu.Lock()
 	watched := c.kinds[schema.GroupKind{Group: key.group, Kind: key.kind}].lister != nil
-	target := *c.targets[key]
+	target := c.targets[key]
 	c.mu.Unlock()
-	if !watched {
-		return nil // watchKind will queue it again
+	if target == nil || !watched {
+		return nil // no spread names it any more, or watchKind will queue it again
 	}
 	gk := schema.GroupKind{Group: key.group, Kind: key.kind}
 	mapping, err := c.mapper.RESTMapping(gk, target.version)
@@ -263,11 +271,14 @@ func (c *customWorkloads) readTarget(ctx context.Context, key workloadKey) error
 		return fmt.Errorf("reading the replicas of %s in namespace %s: %w", key, key.namespace, err)
 	}
 	c.mu.Lock()
-	if now := c.targets[key]; now.version == target.version && slices.Equal(now.paths, target.paths) {
-		now.replicas, now.known = replicas, err == nil
+	current := c.targets[key] == target
+	if current {
+		target.replicas, target.known = replicas, err == nil
 	}
 	c.mu.Unlock()
-	c.changed(key)
+	if current { // else it was forgotten meanwhile, or replaced by a target that is in the queue
+		c.changed(key)
+	}
 	return nil
 }
 

@@ -30,9 +30,10 @@ type training struct {
 	*world
 	custom   *customWorkloads
 	metadata metadatafake.MetadataClient
-	// reads of the job so far, and what the next ones wait for.
+	// reads of the job so far, and what the next ones wait for and fail with.
 	reads atomic.Int32
 	hold  chan struct{}
+	fails atomic.Pointer[error]
 }
 
 var (
@@ -61,6 +62,9 @@ func newTraining(t *testing.T) *training {
 		object := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"ps": int64(2), "worker": int64(8)}}}
 		if j.hold != nil {
 			<-j.hold
+		}
+		if err := j.fails.Load(); err != nil {
+			return true, nil, *err
 		}
 		if reads > 100 {
 			return true, nil, errors.New("too many reads") // which ends a loop
@@ -149,6 +153,17 @@ func (j *training) expectReads(least, most int32) {
 	}
 }
 
+// expectTargets compares how many workloads are remembered.
+func (j *training) expectTargets(want int) {
+	j.t.Helper()
+	synctest.Wait()
+	j.custom.mu.Lock()
+	defer j.custom.mu.Unlock()
+	if got := len(j.custom.targets); got != want {
+		j.t.Errorf("%d workloads are remembered, want %d", got, want)
+	}
+}
+
 func TestOfTwoSpreadsForACustomWorkloadTheOlderHasItsReplicasRead(t *testing.T) {
 	const v1, v2 = "kubeflow.org/v1 TFJob", "kubeflow.org/v2 TFJob"
 	older := func(j *training) { j.spread("older", 1, v1, "spec.ps") }
@@ -184,6 +199,8 @@ func TestOfTwoSpreadsForACustomWorkloadTheOlderHasItsReplicasRead(t *testing.T) 
 					j.expectReplicas(tc.want)
 					j.expectReads(0, 1)
 					j.expectChoice(pod, "a")
+					j.spreadGone("younger")
+					j.expectTargets(0)
 				})
 			})
 		}
@@ -218,4 +235,119 @@ func TestASpreadThatTakesOverFromAnOlderOneHasItsPlan(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestAnAnswerThatComesLateIsNotTakenForOtherPaths(t *testing.T) {
+	for name, change := range map[string]func(*training){
+		"the paths are edited": func(j *training) { j.spread("older", 2, "kubeflow.org/v1 TFJob", "spec.worker") },
+		"the spread is replaced": func(j *training) {
+			j.spreadGone("older")
+			j.spread("older", 2, "kubeflow.org/v1 TFJob", "spec.worker")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				j := newTraining(t)
+				j.hold = make(chan struct{})
+				j.spread("older", 1, "kubeflow.org/v1 TFJob", "spec.ps")
+				j.expectReads(1, 1)
+				change(j)
+				j.hold <- struct{}{}
+				j.expectReads(1, 1) // this one waits
+				j.expectReplicas(-1)
+				close(j.hold)
+				j.expectReplicas(8)
+			})
+		})
+	}
+	t.Run("nor for a spread that is gone", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			j := newTraining(t)
+			j.hold = make(chan struct{})
+			j.spread("older", 1, "kubeflow.org/v1 TFJob", "spec.ps")
+			synctest.Wait()
+			j.spreadGone("older")
+			close(j.hold)
+			j.expectTargets(0)
+			j.touch("once")
+			j.expectReads(1, 1)
+		})
+	})
+}
+
+func TestAReadThatFailsIsRepeatedAtLongerAndLongerIntervals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newTraining(t)
+		err := errors.New("the API server does not answer")
+		j.fails.Store(&err)
+		j.spread("older", 1, "kubeflow.org/v1 TFJob", "spec.ps")
+		time.Sleep(time.Minute)
+		j.expectReads(8, 20)
+		j.expectReplicas(-1)
+		time.Sleep(time.Minute)
+		j.expectReads(2, 4)
+		j.fails.Store(nil)
+		time.Sleep(time.Minute)
+		j.expectReplicas(2)
+		j.expectReads(1, 2)
+	})
+	t.Run("until nobody asks any more", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			j := newTraining(t)
+			err := errors.New("the API server does not answer")
+			j.fails.Store(&err)
+			j.spread("older", 1, "kubeflow.org/v1 TFJob", "spec.ps")
+			time.Sleep(time.Minute)
+			j.spreadGone("older")
+			j.expectTargets(0)
+			j.reads.Store(0)
+			time.Sleep(time.Hour)
+			j.expectReads(0, 0)
+			if n := j.custom.targetQueue.NumRequeues(jobKey); n != 0 {
+				t.Errorf("%d failures are remembered", n)
+			}
+		})
+	})
+}
+
+func TestAWorkloadIsRememberedAsLongAsASpreadAsksForIt(t *testing.T) {
+	for name, end := range map[string]func(*training){
+		"until the spread is deleted":                        func(j *training) { j.spreadGone("older") },
+		"until the spread names a workload of the scheduler": func(j *training) { j.spread("older", 2, "apps/v1 Deployment", "") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				j := newTraining(t)
+				j.spread("older", 1, "kubeflow.org/v1 TFJob", "spec.ps")
+				j.expectTargets(1)
+				end(j)
+				j.expectTargets(0)
+				j.reads.Store(0)
+				j.touch("once")
+				j.expectReads(0, 0)
+			})
+		})
+	}
+	t.Run("until the spread gives no paths any more", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			j := newTraining(t)
+			j.spread("older", 1, "apps/v1 Deployment", "spec.worker")
+			j.expectTargets(1)
+			j.spread("older", 2, "apps/v1 Deployment", "")
+			j.expectTargets(0)
+		})
+	})
+	t.Run("not until a younger spread for it is gone", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			j := newTraining(t)
+			j.spread("older", 1, "kubeflow.org/v1 TFJob", "spec.ps")
+			j.spread("younger", 1, "kubeflow.org/v1 TFJob", "spec.worker")
+			j.expectReplicas(2)
+			j.reads.Store(0)
+			j.spreadGone("younger")
+			j.expectReplicas(2)
+			j.expectReads(0, 0)
+			j.expectTargets(1)
+		})
+	})
 }

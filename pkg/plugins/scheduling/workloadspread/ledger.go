@@ -79,6 +79,8 @@ type workloads interface {
 	// replicas that the workload of a spread asks for; false if that is not known. For each workload they are remembered as the last spec had them
 	// read, so only the spread that divides the workload may ask.
 	replicas(target workloadKey, spec *v1alpha1.WorkloadSpreadSpec) (int32, bool)
+	// forget is called when no spread names the workload any more.
+	forget(target workloadKey)
 	// selector of the workload's pods; nil if it is not known.
 	selector(target workloadKey) labels.Selector
 }

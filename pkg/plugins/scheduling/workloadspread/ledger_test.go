@@ -61,6 +61,8 @@ func (w *world) replicas(target workloadKey, _ *v1alpha1.WorkloadSpreadSpec) (in
 	return n, known
 }
 
+func (w *world) forget(workloadKey) {}
+
 func (w *world) cached(pod *corev1.Pod) bool { return w.pods[pod.UID] != nil }
 
 func (w *world) inNamespace(string) []*corev1.Pod {

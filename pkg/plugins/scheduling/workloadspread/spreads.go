@@ -164,7 +164,9 @@ func (l *ledger) spreadGone(key types.NamespacedName) {
 
 func (l *ledger) dropSpread(s *spread) {
 	l.spreads.remove(s)
-	if next := l.spreads.of(s.target); next != nil && next.policy != nil {
+	if next := l.spreads.of(s.target); next == nil {
+		l.workloads.forget(s.target)
+	} else if next.policy != nil {
 		l.replan(next) // it may have been shadowed
 	}
 	l.wakeAll(s)

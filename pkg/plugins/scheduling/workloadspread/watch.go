@@ -244,6 +244,8 @@ func (c *cachedWorkloads) parent(namespace string, owner workload.Owner) (*workl
 	return workload.ControllerOf(object), true
 }
 
+func (c *cachedWorkloads) forget(target workloadKey) { c.custom.forget(target) }
+
 func (c *cachedWorkloads) selector(target workloadKey) labels.Selector {
 	object, _ := c.builtIn(target)
 	if object, ok := object.(runtime.Object); ok {
@@ -257,6 +259,7 @@ func (c *cachedWorkloads) replicas(target workloadKey, spec *v1alpha1.WorkloadSp
 	if !builtIn || spec.TargetFilter != nil && len(spec.TargetFilter.ReplicasPathList) > 0 {
 		return c.custom.replicas(target, spec)
 	}
+	c.custom.forget(target) // the spec may have given paths before
 	switch w := object.(type) {
 	case *appsv1.Deployment:
 		return workload.OfDeployment(w), true
