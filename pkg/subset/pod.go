@@ -158,13 +158,8 @@ func (p *Policy) SubsetOf(pod *Pod, spread string) (index int, adopted bool) {
 	if pod.NodeName == "" {
 		return None, false
 	}
-	if r := pod.Record; r != nil && r.Spread == spread {
-		if r.Subset == "" {
-			return None, false
-		}
-		if i := p.Index(r.Subset); i != None {
-			return i, false
-		}
+	if i, counts := p.RecordedIn(pod.Record, spread); counts {
+		return i, false
 	}
 	if pod.Node == nil {
 		return None, true
@@ -175,6 +170,19 @@ func (p *Policy) SubsetOf(pod *Pod, spread string) (index int, adopted bool) {
 		}
 	}
 	return None, true
+}
+
+// RecordedIn is the subset that a record names, or None if it let the pod go; false if the record counts for nothing, so that the pod's node
+// decides: there is none, or it is for another spread, or for a subset that is gone.
+func (p *Policy) RecordedIn(record *Record, spread string) (index int, counts bool) {
+	if record == nil || record.Spread != spread {
+		return None, false
+	}
+	if record.Subset == "" {
+		return None, true
+	}
+	index = p.Index(record.Subset)
+	return index, index != None
 }
 
 // keepBefore orders pods of one subset by which of them is kept first: ready before not ready, then older before younger. Name and UID

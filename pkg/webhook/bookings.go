@@ -16,31 +16,49 @@ import (
 // bookings count the pods of spreads that bind early, as this replica knows them: those in the cache, and those that it has picked a subset for
 // and that are not in the cache yet. With one replica that is exact; with several each may overlook what the others have picked a moment ago,
 // and the scheduler, which counts for all, does not bind what is too many. It is safe for concurrent use.
+//
+// Which subset a pod counts in is for the model to say, by the policy of the moment. The pods are kept in crowds, for each of which it is asked once.
 type bookings struct {
 	clock clock.PassiveClock
 
 	mu sync.Mutex
-	// pods in the cache that count, by UID.
-	pods    map[types.UID]booking
+	// crowds of the pods in the cache that count, or may, by UID.
+	crowds  map[types.UID]*crowd
 	spreads map[types.NamespacedName]*account
-	// strangers are bound pods that carry no mark of a subset, by their controller: somebody else bound them.
-	strangers map[types.UID]map[types.UID]*corev1.Pod
+	// controllers of these pods, by namespace and UID.
+	controllers map[string]map[types.UID]crowds
 }
 
 // account of one spread. There is none for a spread without pods and picks.
 type account struct {
-	// counts of pods in the cache.
-	counts map[place]int32
+	// crowds whose pods name the spread.
+	crowds crowds
 	// picks that no pod in the cache carries yet, by their own mark.
 	picks map[string]pick
 }
 
-// place is where a pod of a spread counts.
-type place struct{ revision, subset string }
+type crowds map[likeness]*crowd
 
-type booking struct {
+// crowd is the pods that are alike in what says where they count, except in their nodes and labels. There is none without pods.
+type crowd struct {
+	likeness
+	// pods by UID. They are those of the cache, shared with it, and must not be changed.
+	pods map[types.UID]*corev1.Pod
+}
+
+// likeness is what the pods of a crowd have in common.
+type likeness struct {
+	controller types.UID
+	// spread that they name. Without a name they name none, and are bound: somebody else bound them.
 	spread types.NamespacedName
 	place
+}
+
+// place is where a pod of a spread says that it counts.
+type place struct {
+	revision, subset string
+	// bound: its record says so. If not, it is what admission has picked.
+	bound bool
 }
 
 type pick struct {
@@ -52,21 +70,21 @@ type pick struct {
 const pickLasts = 10 * time.Second
 
 func newBookings(clock clock.PassiveClock) *bookings {
-	return &bookings{clock: clock, pods: map[types.UID]booking{}, spreads: map[types.NamespacedName]*account{}, strangers: map[types.UID]map[types.UID]*corev1.Pod{}}
+	return &bookings{clock: clock, crowds: map[types.UID]*crowd{}, spreads: map[types.NamespacedName]*account{}, controllers: map[string]map[types.UID]crowds{}}
 }
 
 // accountOf makes the account if there is none.
 func (b *bookings) accountOf(spread types.NamespacedName) *account {
 	a := b.spreads[spread]
 	if a == nil {
-		a = &account{counts: map[place]int32{}, picks: map[string]pick{}}
+		a = &account{crowds: crowds{}, picks: map[string]pick{}}
 		b.spreads[spread] = a
 	}
 	return a
 }
 
 func (b *bookings) closeIfEmpty(spread types.NamespacedName) {
-	if a := b.spreads[spread]; a != nil && len(a.counts) == 0 && len(a.picks) == 0 {
+	if a := b.spreads[spread]; a != nil && len(a.crowds) == 0 && len(a.picks) == 0 {
 		delete(b.spreads, spread)
 	}
 }
@@ -77,15 +95,8 @@ func (b *bookings) seen(object metav1.Object) {
 	if !ok {
 		return
 	}
-	now := booking{types.NamespacedName{Namespace: pod.Namespace}, place{revision: subset.RevisionOf(pod)}}
-	admitted, record := subset.AdmittedOf(pod), subset.RecordOf(pod)
-	switch {
-	case !subset.IsActive(pod):
-	case record != nil:
-		now.spread.Name, now.subset = record.Spread, record.Subset
-	case admitted != nil:
-		now.spread.Name, now.subset = admitted.Spread, admitted.Subset
-	}
+	admitted := subset.AdmittedOf(pod)
+	now, counts := likenessOf(pod, admitted)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if admitted != nil {
@@ -95,64 +106,178 @@ func (b *bookings) seen(object metav1.Object) {
 			defer b.closeIfEmpty(picked)
 		}
 	}
-	b.drop(pod)
-	owner := workload.ControllerUID(pod)
-	switch {
-	case now.subset != "":
-		b.pods[pod.UID] = now
-		b.accountOf(now.spread).counts[now.place]++
-	case subset.IsActive(pod) && pod.Spec.NodeName != "" && record == nil && admitted == nil && owner != "":
-		if b.strangers[owner] == nil {
-			b.strangers[owner] = map[types.UID]*corev1.Pod{}
-		}
-		b.strangers[owner][pod.UID] = pod
+	if before := b.crowds[pod.UID]; counts && before != nil && before.likeness == now {
+		before.pods[pod.UID] = pod
+		return
 	}
+	b.drop(pod.UID)
+	if counts {
+		b.add(pod, now)
+	}
+}
+
+// likenessOf is false for a pod that counts nowhere: it has given its slot back, no spread can divide it, or it is pending and nothing was picked
+// for it.
+func likenessOf(pod *corev1.Pod, admitted *subset.Admitted) (likeness, bool) {
+	owner := workload.ControllerOf(pod)
+	if !subset.IsActive(pod) || owner == nil || workload.EndsChain(owner.Kind) {
+		return likeness{}, false
+	}
+	of := likeness{controller: owner.UID, spread: types.NamespacedName{Namespace: pod.Namespace}, place: place{revision: subset.RevisionOf(pod)}}
+	if of.bound = pod.Spec.NodeName != ""; of.bound {
+		if record := subset.RecordOf(pod); record != nil {
+			of.spread.Name, of.subset = record.Spread, record.Subset
+		}
+		return of, true
+	}
+	if admitted == nil {
+		return of, false
+	}
+	of.spread.Name, of.subset = admitted.Spread, admitted.Subset
+	return of, true
 }
 
 // gone takes in a pod that has left the cache.
 func (b *bookings) gone(object metav1.Object) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.drop(object)
+	b.drop(object.GetUID())
 }
 
-func (b *bookings) drop(object metav1.Object) {
-	uid, owner := object.GetUID(), workload.ControllerUID(object)
-	if delete(b.strangers[owner], uid); len(b.strangers[owner]) == 0 {
-		delete(b.strangers, owner)
+func (b *bookings) add(pod *corev1.Pod, of likeness) {
+	inNamespace := b.controllers[pod.Namespace]
+	if inNamespace == nil {
+		inNamespace = map[types.UID]crowds{}
+		b.controllers[pod.Namespace] = inNamespace
 	}
-	before, known := b.pods[uid]
-	if !known {
+	ofController := inNamespace[of.controller]
+	if ofController == nil {
+		ofController = crowds{}
+		inNamespace[of.controller] = ofController
+	}
+	in := ofController[of]
+	if in == nil {
+		in = &crowd{likeness: of, pods: map[types.UID]*corev1.Pod{}}
+		ofController[of] = in
+		if of.spread.Name != "" {
+			b.accountOf(of.spread).crowds[of] = in
+		}
+	}
+	in.pods[pod.UID] = pod
+	b.crowds[pod.UID] = in
+}
+
+// drop forgets a pod, by what was known of it: its controller and its marks may be others by now. One that is not known is no error.
+func (b *bookings) drop(uid types.UID) {
+	in := b.crowds[uid]
+	if in == nil {
 		return
 	}
-	delete(b.pods, uid)
-	a := b.spreads[before.spread]
-	if a.counts[before.place]--; a.counts[before.place] == 0 {
-		delete(a.counts, before.place)
-		b.closeIfEmpty(before.spread)
+	delete(b.crowds, uid)
+	if delete(in.pods, uid); len(in.pods) > 0 {
+		return
+	}
+	if a := b.spreads[in.spread]; a != nil {
+		delete(a.crowds, in.likeness)
+		b.closeIfEmpty(in.spread)
+	}
+	inNamespace := b.controllers[in.spread.Namespace]
+	if delete(inNamespace[in.controller], in.likeness); len(inNamespace[in.controller]) > 0 {
+		return
+	}
+	if delete(inNamespace, in.controller); len(inNamespace) == 0 {
+		delete(b.controllers, in.spread.Namespace)
 	}
 }
 
-// strangersOf are the bound pods of a controller that carry no mark of a subset. They are shared and must not be changed.
-func (b *bookings) strangersOf(owner types.UID) []*corev1.Pod {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	pods := make([]*corev1.Pod, 0, len(b.strangers[owner]))
-	for _, pod := range b.strangers[owner] {
-		pods = append(pods, pod)
-	}
-	return pods
+// scope is one quota scope of a spread.
+type scope struct {
+	spread types.NamespacedName
+	policy *subset.Policy
+	// name is what Policy.ScopeOf says.
+	name string
 }
 
-// book picks a subset and remembers the pick under its mark, unless it is a trial. adopted are pods that count besides those that carry the mark
-// of a subset.
-func (b *bookings) book(spread types.NamespacedName, policy *subset.Policy, plan *subset.Plan, adopted subset.Counts, closed subset.Mask,
-	revision, mark string, trial bool) subset.Verdict {
+func scopeOf(spread types.NamespacedName, policy *subset.Policy, revision string) scope {
+	return scope{spread, policy, policy.ScopeOf(revision)}
+}
+
+// subsetOf is where pods count that name a spread and a place, or None if they count nowhere in this scope. It is false if they are bound and what
+// they name counts for nothing: their nodes decide.
+func (s *scope) subsetOf(spread string, at place) (index int, told bool) {
+	switch {
+	case s.policy.ScopeOf(at.revision) != s.name:
+		return subset.None, true
+	case at.bound:
+		return s.policy.RecordedIn(&subset.Record{Spread: spread, Subset: at.subset}, s.spread.Name)
+	default:
+		index, _ = s.policy.AdmittedTo(&subset.Admitted{Spread: spread, Subset: at.subset}, s.spread.Name)
+		return index, true
+	}
+}
+
+// adopts is true for pods whose nodes say where they count, if the spread divides them.
+func (s *scope) adopts(pods *crowd) bool {
+	_, told := s.subsetOf(pods.spread.Name, pods.place)
+	return !told
+}
+
+// adoptable are one pod of each controller in the namespace that has pods whose nodes say where they count, should the spread divide them.
+// They must not be changed.
+func (b *bookings) adoptable(in *scope) []*corev1.Pod {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	verdict := policy.PickEarly(plan, b.kept(spread, policy, revision, adopted), closed)
+	var each []*corev1.Pod
+	for _, ofController := range b.controllers[in.spread.Namespace] {
+		if pod := ofController.adoptable(in); pod != nil {
+			each = append(each, pod)
+		}
+	}
+	return each
+}
+
+func (c crowds) adoptable(in *scope) *corev1.Pod {
+	for _, crowd := range c {
+		if !in.adopts(crowd) {
+			continue
+		}
+		for _, pod := range crowd.pods {
+			if in.policy.Selects(pod.Labels) {
+				return pod
+			}
+		}
+	}
+	return nil
+}
+
+// adoptedOn is how many such pods these controllers have on each node.
+func (b *bookings) adoptedOn(in *scope, controllers []types.UID) map[string]int32 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	on := map[string]int32{}
+	for _, controller := range controllers {
+		for _, crowd := range b.controllers[in.spread.Namespace][controller] {
+			if !in.adopts(crowd) {
+				continue
+			}
+			for _, pod := range crowd.pods {
+				if in.policy.Selects(pod.Labels) {
+					on[pod.Spec.NodeName]++
+				}
+			}
+		}
+	}
+	return on
+}
+
+// book picks a subset and remembers the pick under its mark, unless it is a trial. adopted are pods that count besides those that say themselves
+// where they do.
+func (b *bookings) book(in *scope, plan *subset.Plan, adopted subset.Counts, closed subset.Mask, revision, mark string, trial bool) subset.Verdict {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	verdict := in.policy.PickEarly(plan, b.kept(in, adopted), closed)
 	if verdict.Subset != subset.None && !trial {
-		b.note(spread, place{revision, policy.Subsets[verdict.Subset].Name}, mark)
+		b.note(in.spread, place{revision: revision, subset: in.policy.Subsets[verdict.Subset].Name}, mark)
 	}
 	return verdict
 }
@@ -170,17 +295,17 @@ func (b *bookings) note(spread types.NamespacedName, at place, mark string) {
 	b.accountOf(spread).picks[mark] = pick{at, b.clock.Now().Add(pickLasts)}
 }
 
-// kept counts the scope of a revision.
-func (b *bookings) kept(spread types.NamespacedName, policy *subset.Policy, revision string, adopted subset.Counts) subset.Counts {
-	kept, now := make(subset.Counts, len(policy.Subsets)), b.clock.Now()
-	add := func(at place, n int32) {
-		if i := policy.Index(at.subset); i != subset.None && policy.ScopeOf(at.revision) == policy.ScopeOf(revision) {
-			kept[i] += n
+// kept counts a scope.
+func (b *bookings) kept(in *scope, adopted subset.Counts) subset.Counts {
+	kept, now := make(subset.Counts, len(in.policy.Subsets)), b.clock.Now()
+	add := func(at place, pods int) {
+		if i, _ := in.subsetOf(in.spread.Name, at); i != subset.None {
+			kept[i] += int32(pods)
 		}
 	}
-	if a := b.spreads[spread]; a != nil {
-		for at, n := range a.counts {
-			add(at, n)
+	if a := b.spreads[in.spread]; a != nil {
+		for _, crowd := range a.crowds {
+			add(crowd.place, len(crowd.pods))
 		}
 		for mark, p := range a.picks {
 			if now.After(p.until) {
@@ -189,7 +314,7 @@ func (b *bookings) kept(spread types.NamespacedName, policy *subset.Policy, revi
 			}
 			add(p.place, 1)
 		}
-		b.closeIfEmpty(spread)
+		b.closeIfEmpty(in.spread)
 	}
 	for i := range kept {
 		kept[i] += adopted.At(i)

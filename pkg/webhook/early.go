@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"sync"
 	"time"
 
 	"gomodules.xyz/jsonpatch/v2"
@@ -27,6 +29,7 @@ import (
 type earlyBinding struct {
 	owners   *lineage.Lineage
 	bookings *bookings
+	kin      kin
 }
 
 // requestLasts is longer than the API server works on one request.
@@ -72,7 +75,7 @@ func (e *earlyBinding) pickedBefore(ctx context.Context, request *podRequest, po
 	}
 	klog.FromContext(ctx).V(4).Info("Keeping to the subset picked before", "workloadspread", klog.KRef(spread.Namespace, spread.Name), "subset", admitted.Subset)
 	if !request.isTrial() {
-		e.bookings.keep(spread, place{subset.RevisionOf(request.Object.pod()), admitted.Subset}, admitted.Pick)
+		e.bookings.keep(spread, place{revision: subset.RevisionOf(request.Object.pod()), subset: admitted.Subset}, admitted.Pick)
 	}
 	return admitted, in
 }
@@ -82,13 +85,15 @@ func (e *earlyBinding) pick(ctx context.Context, request *podRequest, policy *su
 	v1alpha1.AdmittedSubset, int, error) {
 	pod, now := request.Object.pod(), e.bookings.clock.Now()
 	admitted := v1alpha1.AdmittedSubset{Name: spread.Name, Pick: string(uuid.NewUUID()), Time: metav1.NewTime(now)}
-	adopted, err := e.adopted(ctx, policy, spread.Name, workload.ControllerUID(pod))
+	revision := subset.RevisionOf(pod)
+	in := scopeOf(client.ObjectKeyFromObject(spread), policy, revision)
+	adopted, err := e.adopted(ctx, &in, workload.ControllerUID(pod))
 	if err != nil {
 		return admitted, subset.None, err
 	}
 	plan := policy.Plan(replicasOrObserved(target, spread))
 	closed := moves.ClosedBy(spread.Status.Moves, spread.Status.SubsetStatuses, policy, now)
-	verdict := e.bookings.book(client.ObjectKeyFromObject(spread), policy, &plan, adopted, closed, subset.RevisionOf(pod), admitted.Pick, request.isTrial())
+	verdict := e.bookings.book(&in, &plan, adopted, closed, revision, admitted.Pick, request.isTrial())
 	if verdict.Subset != subset.None {
 		admitted.Subset = policy.Subsets[verdict.Subset].Name
 	}
@@ -115,26 +120,90 @@ func replicasOrObserved(target client.Object, spread *v1alpha1.WorkloadSpread) i
 	return spread.Status.ObservedReplicas
 }
 
-// adopted counts the pods of the same controller that somebody else bound, by the subset that has their node. Those of the workload's other
-// revisions, which count as well with quotaScope Workload, are left to the scheduler.
-func (e *earlyBinding) adopted(ctx context.Context, policy *subset.Policy, spread string, owner types.UID) (subset.Counts, error) {
-	counts := make(subset.Counts, len(policy.Subsets))
-	for _, pod := range e.bookings.strangersOf(owner) {
+// adopted counts the bound pods that do not say themselves where they count, by the subset that has their node: those of this controller, and of others
+// whose pods the spread divides and that share the quota.
+func (e *earlyBinding) adopted(ctx context.Context, in *scope, controller types.UID) (subset.Counts, error) {
+	others, err := e.kin.of(in, e.bookings.clock.Now(), func() ([]types.UID, error) { return e.divided(ctx, in) })
+	if err != nil {
+		return nil, err
+	}
+	controllers := []types.UID{controller}
+	for _, other := range others {
+		if other != controller {
+			controllers = append(controllers, other)
+		}
+	}
+	counts := make(subset.Counts, len(in.policy.Subsets))
+	for name, pods := range e.bookings.adoptedOn(in, controllers) {
 		metadata := &metav1.PartialObjectMetadata{}
 		metadata.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
-		err := e.owners.Reader.Get(ctx, types.NamespacedName{Name: pod.Spec.NodeName}, metadata)
+		err := e.owners.Reader.Get(ctx, types.NamespacedName{Name: name}, metadata)
 		if apierrors.IsNotFound(err) {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("reading node %s: %w", pod.Spec.NodeName, err)
+			return nil, fmt.Errorf("reading node %s: %w", name, err)
 		}
-		observed := subset.Observe(pod, &corev1.Node{ObjectMeta: metadata.ObjectMeta})
-		if index, _ := policy.SubsetOf(&observed, spread); index != subset.None {
-			counts[index]++
+		adopted := subset.Pod{NodeName: name, Node: &corev1.Node{ObjectMeta: metadata.ObjectMeta}}
+		if index, _ := in.policy.SubsetOf(&adopted, in.spread.Name); index != subset.None {
+			counts[index] += pods
 		}
 	}
 	return counts, nil
+}
+
+// divided are the controllers that have pods to adopt in this scope, and whose pods the spread divides.
+func (e *earlyBinding) divided(ctx context.Context, in *scope) ([]types.UID, error) {
+	var divided []types.UID
+	for _, pod := range e.bookings.adoptable(in) {
+		owner := workload.ControllerOf(pod)
+		spread, _, err := e.owners.SpreadOf(ctx, in.spread.Namespace, owner, pod.Labels)
+		if err != nil {
+			return nil, err
+		}
+		if spread != nil && spread.Name == in.spread.Name {
+			divided = append(divided, owner.UID)
+		}
+	}
+	return divided, nil
+}
+
+// kin remembers for a moment which controllers have pods to adopt in a scope. Who owns whom seldom changes, and to find out is to walk up from every such
+// controller in the namespace, which is too much for each pod. It is safe for concurrent use. The zero value is ready.
+type kin struct {
+	mu      sync.Mutex
+	inScope map[scope]controllers
+}
+
+type controllers struct {
+	uids  []types.UID
+	until time.Time
+}
+
+// kinLasts is how long a controller may be overlooked that is new, or has come to another workload: a pod that was picked for too full a subset meanwhile
+// is replaced.
+const kinLasts = time.Second
+
+// of are those that are remembered, or found. They are shared and must not be changed.
+func (k *kin) of(in *scope, now time.Time, find func() ([]types.UID, error)) ([]types.UID, error) {
+	k.mu.Lock()
+	known, found := k.inScope[*in]
+	k.mu.Unlock()
+	if found && now.Before(known.until) {
+		return known.uids, nil
+	}
+	uids, err := find()
+	if err != nil {
+		return nil, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.inScope == nil {
+		k.inScope = map[scope]controllers{}
+	}
+	maps.DeleteFunc(k.inScope, func(_ scope, old controllers) bool { return !now.Before(old.until) })
+	k.inScope[*in] = controllers{uids, now.Add(kinLasts)}
+	return uids, nil
 }
 
 // patchFor makes of the pod what the subset wants: its strategic merge patch, its term and tolerations, Berth's scheduler, and a note of the pick.

@@ -26,15 +26,15 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-func compileEarly(t *testing.T, text string) *subset.Policy {
-	t.Helper()
+func compileEarly(tb testing.TB, text string) *subset.Policy {
+	tb.Helper()
 	var spec v1alpha1.WorkloadSpreadSpec
 	if err := yaml.UnmarshalStrict([]byte("targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}\n"+text), &spec); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	policy, errs := subset.Compile(&spec, field.NewPath("spec"))
 	if len(errs) > 0 {
-		t.Fatal(errs)
+		tb.Fatal(errs)
 	}
 	return policy
 }
@@ -53,10 +53,12 @@ func TestTheFirstPodsGoToTheFirstSubsetUntilItsQuotaIsBooked(t *testing.T) {
 	policy, clock := compileEarly(t, twoArchitectures), clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
 	b, spread := newBookings(clock), types.NamespacedName{Namespace: "ns", Name: "web"}
 	plan := policy.Plan(10)
-	book := func(mark string, trial bool) string {
-		verdict := b.book(spread, policy, &plan, nil, 0, "r1", mark, trial)
+	bookIn := func(revision string, adopted subset.Counts, mark string, trial bool) string {
+		in := scopeOf(spread, policy, revision)
+		verdict := b.book(&in, &plan, adopted, 0, revision, mark, trial)
 		return policy.Subsets[verdict.Subset].Name
 	}
+	book := func(mark string, trial bool) string { return bookIn("r1", nil, mark, trial) }
 	expect := func(got, want string) {
 		t.Helper()
 		if got != want {
@@ -68,6 +70,7 @@ func TestTheFirstPodsGoToTheFirstSubsetUntilItsQuotaIsBooked(t *testing.T) {
 		p.Namespace, p.Name, p.UID = "ns", name, types.UID(name)
 		p.Labels = map[string]string{"pod-template-hash": "r1"}
 		p.Annotations = map[string]string{v1alpha1.AdmittedAnnotation: fmt.Sprintf(`{"name":"web","subset":%q,"pick":%q}`, in, mark)}
+		p.OwnerReferences = controlledBy("web-1")
 		return p
 	}
 	expect(book("trial", true), "x86") // takes nothing
@@ -87,13 +90,9 @@ func TestTheFirstPodsGoToTheFirstSubsetUntilItsQuotaIsBooked(t *testing.T) {
 	clock.SetTime(clock.Now().Add(pickLasts + time.Second))
 	expect(book("seven", false), "x86")
 	// Pods that others bound count as well.
-	if verdict := b.book(spread, policy, &plan, subset.Counts{2, 0}, 0, "r1", "eight", true); verdict.Subset != 1 {
-		t.Errorf("got %+v", verdict)
-	}
+	expect(bookIn("r1", subset.Counts{2, 0}, "eight", true), "arm")
 	// Another revision has quotas of its own.
-	if verdict := b.book(spread, policy, &plan, nil, 0, "r2", "nine", true); verdict.Subset != 0 {
-		t.Errorf("got %+v", verdict)
-	}
+	expect(bookIn("r2", nil, "nine", true), "x86")
 }
 
 func TestAnEarlyBoundPodIsMadeAsItsSubsetWantsIt(t *testing.T) {

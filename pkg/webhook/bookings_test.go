@@ -1,0 +1,341 @@
+package webhook
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+func controlledBy(replicaSet string) []metav1.OwnerReference {
+	return []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: replicaSet, UID: types.UID(replicaSet), Controller: ptr.To(true)}}
+}
+
+// boundPod is a pod of a ReplicaSet, on a node of pool a.
+func boundPod(name, replicaSet, revision string) *corev1.Pod {
+	p := &corev1.Pod{}
+	p.Namespace, p.Name, p.UID = "shop", name, types.UID(name)
+	p.Labels = map[string]string{"app": "web", "pod-template-hash": revision}
+	p.Annotations = map[string]string{}
+	p.OwnerReferences = controlledBy(replicaSet)
+	p.Spec.NodeName = "node-a"
+	p.Status.Phase = corev1.PodRunning
+	return p
+}
+
+// recorded has the pod carry what Berth leaves on one that it has bound.
+func recorded(p *corev1.Pod, spread, in string) *corev1.Pod {
+	p.Annotations[v1alpha1.MatchedAnnotation] = fmt.Sprintf(`{"name":%q,"subset":%q,"uid":%q}`, spread, in, p.UID)
+	return admittedTo(p, spread, in)
+}
+
+func admittedTo(p *corev1.Pod, spread, in string) *corev1.Pod {
+	p.Annotations[v1alpha1.AdmittedAnnotation] = fmt.Sprintf(`{"name":%q,"subset":%q,"pick":%q}`, spread, in, p.UID)
+	return p
+}
+
+func nodeOf(pool string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-" + pool, Labels: map[string]string{"pool": pool}}}
+}
+
+func replicaSetOf(deployment, name string) *appsv1.ReplicaSet {
+	return &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name), OwnerReferences: []metav1.OwnerReference{
+		{APIVersion: "apps/v1", Kind: "Deployment", Name: deployment, UID: types.UID(deployment), Controller: ptr.To(true)}}}}
+}
+
+// earlyPools has room for more of the spread's strategy and of its spec.
+const earlyPools = `
+scheduleStrategy: {binding: Early%s}
+subsets:
+- {name: a, maxReplicas: 3, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}
+- {name: b, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}}
+%s`
+
+// Three pods are on nodes of a, which takes three, or are not counted there. A fourth is admitted, and should the controller find that a has no room
+// for it, it is replaced and the next one is admitted.
+func TestAPodIsPickedForWhereTheControllerWillNotReplaceIt(t *testing.T) {
+	const workloadScope = ", quotaScope: Workload"
+	for name, tc := range map[string]struct {
+		strategy, spec string
+		pod            func(name string) *corev1.Pod
+		// elsewhere: the pods are no concern of the spread, and are not on its roster.
+		elsewhere bool
+		want      string
+	}{
+		"records of this spread count": {pod: func(n string) *corev1.Pod {
+			return recorded(boundPod(n, "web-1", "r1"), "web", "a")
+		}, want: "b"},
+		"records of this spread count where the node is of another subset": {pod: func(n string) *corev1.Pod {
+			return recorded(boundPod(n, "web-1", "r1"), "web", "b")
+		}, want: "a"},
+		"pods that somebody else bound count by their nodes": {pod: func(n string) *corev1.Pod {
+			return boundPod(n, "web-1", "r1")
+		}, want: "b"},
+		"so do those that were picked for, whatever was picked": {pod: func(n string) *corev1.Pod {
+			return admittedTo(boundPod(n, "web-1", "r1"), "web", "b")
+		}, want: "b"},
+		"records of another spread, which is gone, leave the pods to their nodes": {pod: func(n string) *corev1.Pod {
+			return recorded(boundPod(n, "web-1", "r1"), "web-before", "b")
+		}, want: "b"},
+		"so do those of another spread that let them go": {pod: func(n string) *corev1.Pod {
+			return recorded(boundPod(n, "web-1", "r1"), "web-before", "")
+		}, want: "b"},
+		"so do those of a subset that was renamed": {pod: func(n string) *corev1.Pod {
+			return recorded(boundPod(n, "web-1", "r1"), "web", "a-before")
+		}, want: "b"},
+		"pods that were let go count nowhere": {pod: func(n string) *corev1.Pod {
+			return recorded(boundPod(n, "web-1", "r1"), "web", "")
+		}, want: "a"},
+		"pods of another ReplicaSet count with scope Workload": {strategy: workloadScope, pod: func(n string) *corev1.Pod {
+			return boundPod(n, "web-0", "r0")
+		}, want: "b"},
+		"so do their records of another spread": {strategy: workloadScope, pod: func(n string) *corev1.Pod {
+			return recorded(boundPod(n, "web-0", "r0"), "web-before", "a")
+		}, want: "b"},
+		"pods of another revision do not count": {pod: func(n string) *corev1.Pod {
+			return boundPod(n, "web-0", "r0")
+		}, want: "a"},
+		"also those of the same controller": {pod: func(n string) *corev1.Pod {
+			return boundPod(n, "web-1", "r0")
+		}, want: "a"},
+		"pods of the same revision and another controller count": {pod: func(n string) *corev1.Pod {
+			return boundPod(n, "web-0", "r1")
+		}, want: "b"},
+		"pods of another workload do not count": {strategy: workloadScope, elsewhere: true, pod: func(n string) *corev1.Pod {
+			return boundPod(n, "other-1", "r1")
+		}, want: "a"},
+		"pods that the spread does not select do not count": {spec: "targetFilter: {selector: {matchLabels: {app: web}}}", elsewhere: true, pod: func(n string) *corev1.Pod {
+			p := boundPod(n, "web-1", "r1")
+			p.Labels["app"] = "debug"
+			return p
+		}, want: "a"},
+		"pods without a controller do not count": {elsewhere: true, pod: func(n string) *corev1.Pod {
+			p := recorded(boundPod(n, "web-1", "r1"), "web", "a")
+			p.OwnerReferences = nil
+			return p
+		}, want: "a"},
+		"pods on a node that is gone count nowhere": {pod: func(n string) *corev1.Pod {
+			p := boundPod(n, "web-1", "r1")
+			p.Spec.NodeName = "gone"
+			return p
+		}, want: "a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := fmt.Sprintf(earlyPools, tc.strategy, tc.spec)
+			objects := append(webObjects(t, text), replicaSetOf("web", "web-0"), replicaSetOf("other", "other-1"), nodeOf("a"))
+			clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
+			early := &earlyBinding{owners: ownersIn(t, objects...), bookings: newBookings(clock)}
+			handler := &podReviews{answer: (&podAdmission{owners: early.owners, early: early.review}).review, clock: clock}
+			policy := compileEarly(t, text)
+			plan := policy.Plan(4)
+			roster := policy.NewRoster(&plan, "web")
+			for i := range 3 {
+				pod := tc.pod(fmt.Sprint("old-", i))
+				early.bookings.seen(pod)
+				if node := nodeOf("a"); !tc.elsewhere {
+					if pod.Spec.NodeName != node.Name {
+						node = nil
+					}
+					roster.Put(subset.Observe(pod, node))
+				}
+			}
+			fresh := webPod(t, `{containers: [{name: main, image: i}]}`)
+			fresh.Labels["pod-template-hash"] = "r1"
+			admitted, _ := send(t, handler, fresh)
+			if got := subset.AdmittedOf(admitted).Subset; got != tc.want {
+				t.Errorf("picked %s, want %s", got, tc.want)
+			}
+			admitted.Name, admitted.UID = "new", "new"
+			roster.Put(subset.Observe(admitted, nil))
+			for _, pod := range roster.Overbooked() {
+				t.Errorf("the controller replaces pod %s", pod.Name)
+			}
+		})
+	}
+}
+
+func TestWhichControllersThereAreIsFoundOutAnewAfterAMoment(t *testing.T) {
+	text := fmt.Sprintf(earlyPools, ", quotaScope: Workload", "")
+	clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
+	early := &earlyBinding{owners: ownersIn(t, append(webObjects(t, text), replicaSetOf("web", "web-0"), nodeOf("a"))...), bookings: newBookings(clock)}
+	spread, policy := types.NamespacedName{Namespace: "shop", Name: "web"}, compileEarly(t, text)
+	adopted := func(policy *subset.Policy) int32 {
+		t.Helper()
+		in := scopeOf(spread, policy, "r1")
+		counts, err := early.adopted(t.Context(), &in, "web-1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return counts.At(0)
+	}
+	adopted(policy)
+	early.bookings.seen(boundPod("old", "web-0", "r0"))
+	early.bookings.seen(boundPod("own", "web-1", "r1"))
+	if n := adopted(policy); n != 1 {
+		t.Errorf("counts %d, want the pod of its own controller", n)
+	}
+	if n := adopted(compileEarly(t, text)); n != 2 {
+		t.Errorf("after a change of the spread it counts %d", n)
+	}
+	clock.SetTime(clock.Now().Add(kinLasts))
+	if n := adopted(policy); n != 2 {
+		t.Errorf("after a while it counts %d", n)
+	}
+	if n := len(early.kin.inScope); n != 1 {
+		t.Errorf("it remembers %d scopes, of which one is asked for", n)
+	}
+}
+
+func TestAPodThatItsControllerReleasedCountsNoMore(t *testing.T) {
+	for name, tc := range map[string]func(*corev1.Pod) *corev1.Pod{
+		"that somebody else bound": func(p *corev1.Pod) *corev1.Pod { return p },
+		"that Berth bound":         func(p *corev1.Pod) *corev1.Pod { return recorded(p, "web", "a") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			policy := compileEarly(t, fmt.Sprintf(earlyPools, "", ""))
+			in := scopeOf(types.NamespacedName{Namespace: "shop", Name: "web"}, policy, "r1")
+			b := newBookings(clocktesting.NewFakePassiveClock(time.Unix(1000, 0)))
+			count := func() int32 {
+				return b.kept(&in, nil).At(0) + b.adoptedOn(&in, []types.UID{"web-1"})["node-a"]
+			}
+			pod := tc(boundPod("p", "web-1", "r1"))
+			b.seen(pod)
+			if n := count(); n != 1 {
+				t.Fatalf("counts %d times", n)
+			}
+			released := pod.DeepCopy()
+			released.Labels["app"], released.OwnerReferences = "debug", nil
+			b.seen(released)
+			if n := count(); n != 0 {
+				t.Errorf("counts %d times", n)
+			}
+			b.gone(released)
+			expectNothingKept(t, b)
+		})
+	}
+}
+
+func expectNothingKept(t *testing.T, b *bookings) {
+	t.Helper()
+	if len(b.crowds)+len(b.spreads)+len(b.controllers) > 0 {
+		t.Errorf("there are no pods, and it keeps %d of them, %v and %v", len(b.crowds), b.spreads, b.controllers)
+	}
+}
+
+// randomBooking is a pod in one of the states in which the bookings may see it.
+func randomBooking(r *rand.Rand, name string) *corev1.Pod {
+	one := func(of ...string) string { return of[r.IntN(len(of))] }
+	p := boundPod(name, one("web-0", "web-1", "web-1", "other-1"), one("r0", "r1", "r1"))
+	p.Labels["app"] = one("web", "web", "web", "debug")
+	p.Spec.NodeName = one("node-a", "node-b", "node-z", "gone", "")
+	// Others that name this spread are not on its roster, and are counted here.
+	spreads, subsets := []string{"web", "web", "before"}, []string{"a", "b", "renamed", ""}
+	if p.Labels["app"] != "web" || p.OwnerReferences[0].Name == "other-1" {
+		spreads = []string{"before"}
+	}
+	switch r.IntN(4) {
+	case 0:
+		admittedTo(p, one(spreads...), one(subsets...))
+	case 1, 2:
+		recorded(p, one(spreads...), one(subsets...))
+	}
+	switch r.IntN(8) {
+	case 0:
+		p.Status.Phase = corev1.PodSucceeded
+	case 1:
+		p.OwnerReferences = nil
+	}
+	return p
+}
+
+func TestAdmissionCountsAsTheModelDoes(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		text := fmt.Sprintf(earlyPools, []string{"", ", quotaScope: Workload"}[seed%2], "targetFilter: {selector: {matchLabels: {app: web}}}")
+		nodes := map[string]*corev1.Node{}
+		objects := append(webObjects(t, text), replicaSetOf("web", "web-0"), replicaSetOf("other", "other-1"))
+		for _, pool := range []string{"a", "b", "z"} {
+			nodes["node-"+pool] = nodeOf(pool)
+			objects = append(objects, client.Object(nodeOf(pool)))
+		}
+		early := &earlyBinding{owners: ownersIn(t, objects...), bookings: newBookings(clocktesting.NewFakePassiveClock(time.Unix(1000, 0)))}
+		policy := compileEarly(t, text)
+		last := map[string]*corev1.Pod{}
+		for range 60 {
+			name := fmt.Sprint("p", r.IntN(20))
+			if known := last[name]; known != nil && r.IntN(5) == 0 {
+				early.bookings.gone(known)
+				delete(last, name)
+				continue
+			}
+			last[name] = randomBooking(r, name)
+			early.bookings.seen(last[name])
+		}
+		var bound []subset.Pod
+		want := make(subset.Counts, len(policy.Subsets))
+		in := scopeOf(types.NamespacedName{Namespace: "shop", Name: "web"}, policy, "r1")
+		for _, pod := range last {
+			if !policy.Selects(pod.Labels) || len(pod.OwnerReferences) == 0 || pod.OwnerReferences[0].Name == "other-1" {
+				continue
+			}
+			observed := subset.Observe(pod, nodes[pod.Spec.NodeName])
+			bound = append(bound, observed)
+			index, _ := policy.AdmittedTo(observed.Admitted, "web")
+			if observed.Active && observed.NodeName == "" && index != subset.None && policy.ScopeOf(observed.Revision) == in.name {
+				want[index]++
+			}
+		}
+		for i := range want {
+			want[i] += policy.Count(bound, "web").Kept(in.name).At(i)
+		}
+		adopted, err := early.adopted(t.Context(), &in, "web-1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, early.bookings.kept(&in, adopted)); diff != "" {
+			t.Fatalf("seed %d: counts (-model +admission):\n%s", seed, diff)
+		}
+		for _, pod := range last {
+			early.bookings.gone(pod)
+		}
+		expectNothingKept(t, early.bookings)
+	}
+}
+
+// BenchmarkPick is what a pick costs without what it reads from the cache.
+func BenchmarkPick(b *testing.B) {
+	for name, mark := range map[string]func(*corev1.Pod) *corev1.Pod{
+		"3000 pods of this spread":      func(p *corev1.Pod) *corev1.Pod { return recorded(p, "web", "a") },
+		"3000 pods that others bound":   func(p *corev1.Pod) *corev1.Pod { return p },
+		"3000 pods of a renamed subset": func(p *corev1.Pod) *corev1.Pod { return recorded(p, "web", "before") },
+	} {
+		b.Run(name, func(b *testing.B) {
+			policy := compileEarly(b, fmt.Sprintf(earlyPools, "", ""))
+			all := newBookings(clocktesting.NewFakePassiveClock(time.Unix(1000, 0)))
+			for i := range 3000 {
+				pod := boundPod(fmt.Sprint("p", i), "web-1", "r1")
+				pod.Spec.NodeName = fmt.Sprint("n", i%300)
+				all.seen(mark(pod))
+			}
+			plan := policy.Plan(3000)
+			in := scopeOf(types.NamespacedName{Namespace: "shop", Name: "web"}, policy, "r1")
+			b.ReportAllocs()
+			for b.Loop() {
+				all.adoptedOn(&in, []types.UID{"web-1"})
+				all.book(&in, &plan, nil, 0, "r1", "mark", false)
+			}
+		})
+	}
+}
