@@ -35,6 +35,8 @@ type account struct {
 	crowds crowds
 	// picks that no pod in the cache carries yet, by their own mark.
 	picks map[string]pick
+	// lag of the replicas, if news of them come late.
+	lag lag
 }
 
 type crowds map[likeness]*crowd
@@ -250,37 +252,104 @@ func (c crowds) adoptable(in *scope) *corev1.Pod {
 	return nil
 }
 
-// adoptedOn is how many such pods these controllers have on each node.
-func (b *bookings) adoptedOn(in *scope, controllers []types.UID) map[string]int32 {
+// adoptedOn is how many such pods these controllers have on each node, and how many of them are of a revision.
+func (b *bookings) adoptedOn(in *scope, controllers []types.UID, revision string) (on map[string]int32, ofRevision int32) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	on := map[string]int32{}
+	on = map[string]int32{}
 	for _, controller := range controllers {
 		for _, crowd := range b.controllers[in.spread.Namespace][controller] {
 			if !in.adopts(crowd) {
 				continue
 			}
 			for _, pod := range crowd.pods {
-				if in.policy.Selects(pod.Labels) {
-					on[pod.Spec.NodeName]++
+				if !in.policy.Selects(pod.Labels) {
+					continue
+				}
+				if on[pod.Spec.NodeName]++; crowd.revision == revision {
+					ofRevision++
 				}
 			}
 		}
 	}
-	return on
+	return on, ofRevision
 }
 
-// book picks a subset and remembers the pick under its mark, unless it is a trial. adopted are pods that count besides those that say themselves
-// where they do.
-func (b *bookings) book(in *scope, plan *subset.Plan, adopted subset.Counts, closed subset.Mask, revision, mark string, trial bool) subset.Verdict {
+// candidate is a pod that asks for a subset.
+type candidate struct {
+	revision string
+	// mark of its own, for the pick.
+	mark string
+	// trial: nothing comes of the request.
+	trial bool
+	// adopted pods count besides those that say themselves where they do. Of its own revision are adoptedAlike of them.
+	adopted      subset.Counts
+	adoptedAlike int32
+	closed       subset.Mask
+	// replicas of the workload. With mayLag they may be news of a while ago.
+	replicas int32
+	mayLag   bool
+}
+
+// book picks a subset and remembers the pick under its mark, unless it is a trial.
+func (b *bookings) book(in *scope, pod *candidate) subset.Verdict {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	verdict := in.policy.PickEarly(plan, b.kept(in, adopted), closed)
-	if verdict.Subset != subset.None && !trial {
-		b.note(in.spread, place{revision: revision, subset: in.policy.Subsets[verdict.Subset].Name}, mark)
+	kept, alike := b.kept(in, pod.revision)
+	for i := range kept {
+		kept[i] += pod.adopted.At(i)
+	}
+	plan := b.plan(in, pod, alike+pod.adoptedAlike+1)
+	verdict := in.policy.PickEarly(&plan, kept, pod.closed)
+	if !pod.trial {
+		picked := place{revision: pod.revision}
+		if verdict.Subset != subset.None {
+			picked.subset = in.policy.Subsets[verdict.Subset].Name
+		}
+		b.note(in.spread, picked, pod.mark)
 	}
 	return verdict
 }
+
+// plan is made for the replicas that are known, or, while these may lag behind, for as many as there are pods of the candidate's revision with it.
+func (b *bookings) plan(in *scope, pod *candidate, alike int32) subset.Plan {
+	plan := in.policy.Plan(pod.replicas)
+	if !pod.mayLag || !in.policy.LagsBehind(&plan, alike) {
+		return plan
+	}
+	var now lag
+	if a := b.spreads[in.spread]; a != nil {
+		now = a.lag
+	}
+	now.meet(pod.replicas, b.clock.Now())
+	if !pod.trial {
+		b.accountOf(in.spread).lag = now
+	}
+	if now.isOver() {
+		return plan
+	}
+	return in.policy.Plan(alike)
+}
+
+// lag is the time in which more pods are made than there are replicas by the last news. The next news end it. If none come, the number is true and the
+// workload has more pods than it asks for: quotas of a greater number than the scheduler and the controller go by would have pods replaced for ever.
+type lag struct {
+	replicas    int32
+	since, last time.Time
+}
+
+// lagLasts is how long news of the replicas are awaited. The status controller needs 200 ms to a second or two for them.
+const lagLasts = 5 * time.Second
+
+// meet takes in that a pod has come that is too many. After a while without any it is another lag.
+func (l *lag) meet(replicas int32, now time.Time) {
+	if l.replicas != replicas || now.Sub(l.last) > lagLasts {
+		l.since = now
+	}
+	l.replicas, l.last = replicas, now
+}
+
+func (l *lag) isOver() bool { return l.last.Sub(l.since) > lagLasts }
 
 // keep remembers a pick that was made before, maybe by another replica. It counts once however often it is kept. Whether there is room is not asked:
 // the pod carries the patch of the subset, and a second patch would not take back the first. If others have filled the subset meanwhile, the
@@ -295,12 +364,17 @@ func (b *bookings) note(spread types.NamespacedName, at place, mark string) {
 	b.accountOf(spread).picks[mark] = pick{at, b.clock.Now().Add(pickLasts)}
 }
 
-// kept counts a scope.
-func (b *bookings) kept(in *scope, adopted subset.Counts) subset.Counts {
-	kept, now := make(subset.Counts, len(in.policy.Subsets)), b.clock.Now()
+// kept counts the pods of a scope that say themselves where they count, and those of a revision, also if they have no subset.
+func (b *bookings) kept(in *scope, revision string) (kept subset.Counts, ofRevision int32) {
+	now := b.clock.Now()
+	kept = make(subset.Counts, len(in.policy.Subsets))
 	add := func(at place, pods int) {
-		if i, _ := in.subsetOf(in.spread.Name, at); i != subset.None {
-			kept[i] += int32(pods)
+		index, told := in.subsetOf(in.spread.Name, at)
+		if index != subset.None {
+			kept[index] += int32(pods)
+		}
+		if told && at.revision == revision {
+			ofRevision += int32(pods)
 		}
 	}
 	if a := b.spreads[in.spread]; a != nil {
@@ -316,8 +390,5 @@ func (b *bookings) kept(in *scope, adopted subset.Counts) subset.Counts {
 		}
 		b.closeIfEmpty(in.spread)
 	}
-	for i := range kept {
-		kept[i] += adopted.At(i)
-	}
-	return kept
+	return kept, ofRevision
 }

@@ -174,7 +174,7 @@ func TestWhichControllersThereAreIsFoundOutAnewAfterAMoment(t *testing.T) {
 	adopted := func(policy *subset.Policy) int32 {
 		t.Helper()
 		in := scopeOf(spread, policy, "r1")
-		counts, err := early.adopted(t.Context(), &in, "web-1")
+		counts, _, err := early.adopted(t.Context(), &in, "web-1", "r1")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -208,7 +208,9 @@ func TestAPodThatItsControllerReleasedCountsNoMore(t *testing.T) {
 			in := scopeOf(types.NamespacedName{Namespace: "shop", Name: "web"}, policy, "r1")
 			b := newBookings(clocktesting.NewFakePassiveClock(time.Unix(1000, 0)))
 			count := func() int32 {
-				return b.kept(&in, nil).At(0) + b.adoptedOn(&in, []types.UID{"web-1"})["node-a"]
+				kept, _ := b.kept(&in, "r1")
+				on, _ := b.adoptedOn(&in, []types.UID{"web-1"}, "r1")
+				return kept.At(0) + on["node-a"]
 			}
 			pod := tc(boundPod("p", "web-1", "r1"))
 			b.seen(pod)
@@ -284,7 +286,7 @@ func TestAdmissionCountsAsTheModelDoes(t *testing.T) {
 			early.bookings.seen(last[name])
 		}
 		var bound []subset.Pod
-		want := make(subset.Counts, len(policy.Subsets))
+		want, wantAlike := make(subset.Counts, len(policy.Subsets)), int32(0)
 		in := scopeOf(types.NamespacedName{Namespace: "shop", Name: "web"}, policy, "r1")
 		for _, pod := range last {
 			if !policy.Selects(pod.Labels) || len(pod.OwnerReferences) == 0 || pod.OwnerReferences[0].Name == "other-1" {
@@ -293,6 +295,10 @@ func TestAdmissionCountsAsTheModelDoes(t *testing.T) {
 			observed := subset.Observe(pod, nodes[pod.Spec.NodeName])
 			bound = append(bound, observed)
 			index, _ := policy.AdmittedTo(observed.Admitted, "web")
+			admitted := observed.Admitted != nil && observed.Admitted.Spread == "web"
+			if observed.Active && observed.Revision == "r1" && (observed.NodeName != "" || admitted) {
+				wantAlike++
+			}
 			if observed.Active && observed.NodeName == "" && index != subset.None && policy.ScopeOf(observed.Revision) == in.name {
 				want[index]++
 			}
@@ -300,17 +306,127 @@ func TestAdmissionCountsAsTheModelDoes(t *testing.T) {
 		for i := range want {
 			want[i] += policy.Count(bound, "web").Kept(in.name).At(i)
 		}
-		adopted, err := early.adopted(t.Context(), &in, "web-1")
+		adopted, adoptedAlike, err := early.adopted(t.Context(), &in, "web-1", "r1")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(want, early.bookings.kept(&in, adopted)); diff != "" {
+		got, alike := early.bookings.kept(&in, "r1")
+		for i := range got {
+			got[i] += adopted.At(i)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
 			t.Fatalf("seed %d: counts (-model +admission):\n%s", seed, diff)
+		}
+		if alike+adoptedAlike != wantAlike {
+			t.Fatalf("seed %d: counts %d and %d pods of the revision, want %d", seed, alike, adoptedAlike, wantAlike)
 		}
 		for _, pod := range last {
 			early.bookings.gone(pod)
 		}
 		expectNothingKept(t, early.bookings)
+	}
+}
+
+const earlyPercentages = `
+scheduleStrategy: {binding: Early}
+subsets:
+- {name: a, maxReplicas: "30%", requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}
+- {name: b, maxReplicas: "70%", requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}}`
+
+func TestPercentagesAreOfThePodsThereAreUntilTheReplicasAreKnown(t *testing.T) {
+	clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
+	b, policy := newBookings(clock), compileEarly(t, earlyPercentages)
+	in := scopeOf(types.NamespacedName{Namespace: "shop", Name: "web"}, policy, "r1")
+	made := 0
+	// create has pods made, some of which are not in the cache yet, and says where they were picked for: "a 3, b 7, none 0".
+	create := func(pods int, ask candidate) string {
+		t.Helper()
+		in, counts := in, map[int]int{}
+		in.name, ask.mayLag = policy.ScopeOf(ask.revision), true
+		for range pods {
+			made++
+			pod := boundPod(fmt.Sprint("p", made), "web-1", ask.revision)
+			ask.mark, pod.Spec.NodeName = pod.Name, ""
+			index := b.book(&in, &ask).Subset
+			if counts[index]++; made%3 > 0 && !ask.trial {
+				picked := ""
+				if index != subset.None {
+					picked = policy.Subsets[index].Name
+				}
+				b.seen(admittedTo(pod, "web", picked))
+			}
+		}
+		return fmt.Sprintf("a %d, b %d, none %d", counts[0], counts[1], counts[subset.None])
+	}
+	expect := func(got, want string) {
+		t.Helper()
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	expect(create(1, candidate{revision: "r1", trial: true}), "a 1, b 0, none 0")
+	expect(create(10, candidate{revision: "r1"}), "a 3, b 7, none 0")
+	// It is scaled up to 20. The status says 10 by now, and of a rollout with one of a new revision it is right.
+	expect(create(3, candidate{revision: "r2", replicas: 10}), "a 3, b 0, none 0")
+	expect(create(10, candidate{revision: "r1", replicas: 10}), "a 3, b 7, none 0")
+	// Pods that were adopted are pods that there are.
+	expect(create(1, candidate{revision: "r3", replicas: 10, adopted: subset.Counts{3, 7}, adoptedAlike: 10}), "a 1, b 0, none 0")
+	// It says 20, and that is so: pods that are too many are replaced until nothing else can be expected, and then let go.
+	expect(create(1, candidate{revision: "r1", replicas: 20}), "a 1, b 0, none 0")
+	clock.SetTime(clock.Now().Add(lagLasts))
+	expect(create(1, candidate{revision: "r1", replicas: 20}), "a 0, b 1, none 0")
+	clock.SetTime(clock.Now().Add(time.Second))
+	expect(create(1, candidate{revision: "r1", replicas: 20}), "a 0, b 0, none 1")
+	// Other news, which may be old as well.
+	expect(create(1, candidate{revision: "r1", replicas: 21}), "a 1, b 0, none 0")
+}
+
+func TestALagIsOverAfterAWhileAndBeginsAnewAfterQuiet(t *testing.T) {
+	var l lag
+	now := time.Unix(1000, 0)
+	for i, step := range []struct {
+		after    time.Duration
+		replicas int32
+		isOver   bool
+	}{{0, 10, false}, {lagLasts, 10, false}, {time.Second, 10, true}, {lagLasts, 10, true}, {lagLasts + 1, 10, false}, {lagLasts, 10, false}, {1, 10, true}, {1, 20, false}} {
+		now = now.Add(step.after)
+		if l.meet(step.replicas, now); l.isOver() != step.isOver {
+			t.Errorf("step %d: over is %t", i, l.isOver())
+		}
+	}
+}
+
+func TestTheReplicasOfAKindThatIsNotInTheCacheMayLag(t *testing.T) {
+	objects := webObjects(t, earlyPercentages)
+	spread, deployment := objects[0].(*v1alpha1.WorkloadSpread), objects[2].(*appsv1.Deployment)
+	spread.Status.ObservedReplicas, deployment.Spec.Replicas = 4, ptr.To[int32](8)
+	metadata := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "apps.kruise.io/v1alpha1", Kind: "CloneSet"}}
+	for name, tc := range map[string]struct {
+		target client.Object
+		want   int32
+		lags   bool
+	}{
+		"a Deployment":                        {deployment, 8, false},
+		"a workload that is not in the cache": {nil, 4, true},
+		"a kind that is not built in":         {metadata, 4, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got, lags := replicasOrObserved(tc.target, spread); got != tc.want || lags != tc.lags {
+				t.Errorf("got %d, %t; want %d, %t", got, lags, tc.want, tc.lags)
+			}
+		})
+	}
+	spread.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: "apps.kruise.io/v1alpha1", Kind: "CloneSet", Name: "web"}
+	spread.Status.ObservedReplicas = 0 // they come in one file, and the status has not seen the workload
+	handler, picked := earlyReplica(t, clocktesting.NewFakePassiveClock(time.Unix(1000, 0)), objects), map[string]int{}
+	for range 10 {
+		pod := webPod(t, `{containers: [{name: main, image: i}]}`)
+		pod.OwnerReferences[0].APIVersion, pod.OwnerReferences[0].Kind, pod.OwnerReferences[0].Name = "apps.kruise.io/v1alpha1", "CloneSet", "web"
+		admitted, _ := send(t, handler, pod)
+		picked[subset.AdmittedOf(admitted).Subset]++
+	}
+	if diff := cmp.Diff(map[string]int{"a": 3, "b": 7}, picked); diff != "" {
+		t.Errorf("picked (-want +got):\n%s", diff)
 	}
 }
 
@@ -329,12 +445,11 @@ func BenchmarkPick(b *testing.B) {
 				pod.Spec.NodeName = fmt.Sprint("n", i%300)
 				all.seen(mark(pod))
 			}
-			plan := policy.Plan(3000)
 			in := scopeOf(types.NamespacedName{Namespace: "shop", Name: "web"}, policy, "r1")
 			b.ReportAllocs()
 			for b.Loop() {
-				all.adoptedOn(&in, []types.UID{"web-1"})
-				all.book(&in, &plan, nil, 0, "r1", "mark", false)
+				all.adoptedOn(&in, []types.UID{"web-1"}, "r1")
+				all.book(&in, &candidate{revision: "r1", mark: "mark", replicas: 3000})
 			}
 		})
 	}

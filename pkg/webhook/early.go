@@ -85,15 +85,15 @@ func (e *earlyBinding) pick(ctx context.Context, request *podRequest, policy *su
 	v1alpha1.AdmittedSubset, int, error) {
 	pod, now := request.Object.pod(), e.bookings.clock.Now()
 	admitted := v1alpha1.AdmittedSubset{Name: spread.Name, Pick: string(uuid.NewUUID()), Time: metav1.NewTime(now)}
-	revision := subset.RevisionOf(pod)
-	in := scopeOf(client.ObjectKeyFromObject(spread), policy, revision)
-	adopted, err := e.adopted(ctx, &in, workload.ControllerUID(pod))
-	if err != nil {
+	closed := moves.ClosedBy(spread.Status.Moves, spread.Status.SubsetStatuses, policy, now)
+	asking := candidate{revision: subset.RevisionOf(pod), mark: admitted.Pick, trial: request.isTrial(), closed: closed}
+	asking.replicas, asking.mayLag = replicasOrObserved(target, spread)
+	in := scopeOf(client.ObjectKeyFromObject(spread), policy, asking.revision)
+	var err error
+	if asking.adopted, asking.adoptedAlike, err = e.adopted(ctx, &in, workload.ControllerUID(pod), asking.revision); err != nil {
 		return admitted, subset.None, err
 	}
-	plan := policy.Plan(replicasOrObserved(target, spread))
-	closed := moves.ClosedBy(spread.Status.Moves, spread.Status.SubsetStatuses, policy, now)
-	verdict := e.bookings.book(&in, &plan, adopted, closed, revision, admitted.Pick, request.isTrial())
+	verdict := e.bookings.book(&in, &asking)
 	if verdict.Subset != subset.None {
 		admitted.Subset = policy.Subsets[verdict.Subset].Name
 	}
@@ -110,22 +110,22 @@ func (e *earlyBinding) asItIs(ctx context.Context, key types.NamespacedName, err
 }
 
 // replicasOrObserved are those of the workload in the cache, which is nil if it is not there, and for kinds of which the cache holds no replicas
-// those that the status has seen.
-func replicasOrObserved(target client.Object, spread *v1alpha1.WorkloadSpread) int32 {
+// those that the status has seen. They come later than the pods that are made for them.
+func replicasOrObserved(target client.Object, spread *v1alpha1.WorkloadSpread) (replicas int32, mayLag bool) {
 	if target != nil {
 		if replicas, err := workload.Replicas(target, spread.Spec.TargetFilter); err == nil {
-			return replicas
+			return replicas, false
 		}
 	}
-	return spread.Status.ObservedReplicas
+	return spread.Status.ObservedReplicas, true
 }
 
 // adopted counts the bound pods that do not say themselves where they count, by the subset that has their node: those of this controller, and of others
-// whose pods the spread divides and that share the quota.
-func (e *earlyBinding) adopted(ctx context.Context, in *scope, controller types.UID) (subset.Counts, error) {
+// whose pods the spread divides and that share the quota. ofRevision is how many of them are of a revision, in a subset or not.
+func (e *earlyBinding) adopted(ctx context.Context, in *scope, controller types.UID, revision string) (counts subset.Counts, ofRevision int32, _ error) {
 	others, err := e.kin.of(in, e.bookings.clock.Now(), func() ([]types.UID, error) { return e.divided(ctx, in) })
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	controllers := []types.UID{controller}
 	for _, other := range others {
@@ -133,8 +133,9 @@ func (e *earlyBinding) adopted(ctx context.Context, in *scope, controller types.
 			controllers = append(controllers, other)
 		}
 	}
-	counts := make(subset.Counts, len(in.policy.Subsets))
-	for name, pods := range e.bookings.adoptedOn(in, controllers) {
+	counts = make(subset.Counts, len(in.policy.Subsets))
+	on, ofRevision := e.bookings.adoptedOn(in, controllers, revision)
+	for name, pods := range on {
 		metadata := &metav1.PartialObjectMetadata{}
 		metadata.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
 		err := e.owners.Reader.Get(ctx, types.NamespacedName{Name: name}, metadata)
@@ -142,14 +143,14 @@ func (e *earlyBinding) adopted(ctx context.Context, in *scope, controller types.
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("reading node %s: %w", name, err)
+			return nil, 0, fmt.Errorf("reading node %s: %w", name, err)
 		}
 		adopted := subset.Pod{NodeName: name, Node: &corev1.Node{ObjectMeta: metadata.ObjectMeta}}
 		if index, _ := in.policy.SubsetOf(&adopted, in.spread.Name); index != subset.None {
 			counts[index] += pods
 		}
 	}
-	return counts, nil
+	return counts, ofRevision, nil
 }
 
 // divided are the controllers that have pods to adopt in this scope, and whose pods the spread divides.

@@ -52,10 +52,9 @@ const twoArchitectures = `subsets:
 func TestTheFirstPodsGoToTheFirstSubsetUntilItsQuotaIsBooked(t *testing.T) {
 	policy, clock := compileEarly(t, twoArchitectures), clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
 	b, spread := newBookings(clock), types.NamespacedName{Namespace: "ns", Name: "web"}
-	plan := policy.Plan(10)
 	bookIn := func(revision string, adopted subset.Counts, mark string, trial bool) string {
 		in := scopeOf(spread, policy, revision)
-		verdict := b.book(&in, &plan, adopted, 0, revision, mark, trial)
+		verdict := b.book(&in, &candidate{revision: revision, mark: mark, trial: trial, adopted: adopted, replicas: 10})
 		return policy.Subsets[verdict.Subset].Name
 	}
 	book := func(mark string, trial bool) string { return bookIn("r1", nil, mark, trial) }
