@@ -88,9 +88,9 @@ func (p *pass) schedule(pod *corev1.Pod) bool {
 		return true
 	}
 	ledger := p.ledgers[s]
-	candidate := subset.Candidate{Behind: p.behind(pod, s)}
+	candidate := subset.Candidate{}
 	if held := p.held(pod, s); held != subset.None {
-		candidate.Holds = candidate.Holds.With(held)
+		candidate.Holds, candidate.Claim, candidate.Behind = candidate.Holds.With(held), held, p.behind(pod, s, held)
 	}
 	for {
 		verdict := s.policy.Admit(&ledger.plan, ledger.tally.Kept(s.scopeOf(pod)), candidate)
@@ -128,11 +128,7 @@ func (c *cluster) held(pod *corev1.Pod, s *spread) int {
 }
 
 // behind counts the claims of younger pods next to the one that the pod holds.
-func (p *pass) behind(pod *corev1.Pod, s *spread) int32 {
-	held := p.held(pod, s)
-	if held == subset.None {
-		return 0
-	}
+func (p *pass) behind(pod *corev1.Pod, s *spread, held int) int32 {
 	var count int32
 	younger := false
 	for _, other := range p.pods {

@@ -26,14 +26,27 @@ func (m Mask) First() int { return bits.TrailingZeros64(uint64(m)) }
 type Candidate struct {
 	// Holds are the subsets in which the pod itself holds a counted slot. Its own slot never stands in its way.
 	Holds Mask
-	// Behind is how many other counted slots, in the subsets it holds, belong to pending pods that asked later. They give way to this
-	// one when a quota was lowered.
+	// Behind is how many other counted slots of Claim, one of the subsets it holds, belong to pending pods that asked later. They give way
+	// to this one when a quota was lowered.
 	Behind int32
+	Claim  int
 	// Admitted is true for a pod that carries the patch of a subset. It may use that one only: Within, or none if Within is None.
 	Admitted bool
 	Within   int
 	// Closed are subsets that this pod is known to find no node in. Strategy Fixed pays no heed to them.
 	Closed Mask
+}
+
+// outOfTheWay is how many counted slots of a subset do not stand in the pod's way: its own, and those that give way to it.
+func (c *Candidate) outOfTheWay(subset int) int32 {
+	switch {
+	case !c.Holds.Has(subset):
+		return 0
+	case subset == c.Claim:
+		return 1 + c.Behind
+	default:
+		return 1
+	}
 }
 
 // Verdict is the answer to a Candidate.
@@ -59,7 +72,7 @@ func (p *Policy) Admit(plan *Plan, kept Counts, pod Candidate) Verdict {
 	}
 	full := true
 	for i, quota := range plan.Quota {
-		if !hasRoom(quota, kept.At(i), pod.Holds.Has(i), pod.Behind) {
+		if !hasRoom(quota, kept.At(i)-pod.outOfTheWay(i)) {
 			continue
 		}
 		full = false
@@ -121,18 +134,10 @@ func (p *Policy) PickEarly(plan *Plan, kept Counts, closed Mask) Verdict {
 
 // HasRoom is true if the pod fits into the quota of this one subset.
 func (p *Policy) HasRoom(plan *Plan, kept Counts, subset int, pod Candidate) bool {
-	return hasRoom(plan.Quota[subset], kept.At(subset), pod.Holds.Has(subset), pod.Behind)
+	return hasRoom(plan.Quota[subset], kept.At(subset)-pod.outOfTheWay(subset))
 }
 
-func hasRoom(quota, kept int32, holds bool, behind int32) bool {
-	if quota == NoLimit {
-		return true
-	}
-	if holds {
-		kept -= 1 + behind
-	}
-	return kept < quota
-}
+func hasRoom(quota, kept int32) bool { return quota == NoLimit || kept < quota }
 
 // Free is how many more pods the subset takes; NoLimit if any number.
 func Free(quota, kept int32) int32 {

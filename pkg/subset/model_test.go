@@ -81,6 +81,7 @@ func TestAdmit(t *testing.T) {
 		"a pod moves to an earlier subset that has room":            {twoAndTwo, Counts{1, 2}, Candidate{Holds: Mask(0).With(1)}, Verdict{0, v1alpha1.ReasonAdmitted}},
 		"a lowered quota is kept by those who asked first":          {twoAndTwo, Counts{5, 0}, Candidate{Holds: Mask(0).With(0), Behind: 3}, Verdict{0, v1alpha1.ReasonAdmitted}},
 		"a lowered quota sends those on who asked last":             {twoAndTwo, Counts{5, 0}, Candidate{Holds: Mask(0).With(0), Behind: 2}, Verdict{1, v1alpha1.ReasonAdmitted}},
+		"claims give way in the subset that they are in, no other":  {twoAndTwo, Counts{3, 5}, Candidate{Holds: Mask(0).With(0).With(1), Claim: 1, Behind: 3}, Verdict{1, v1alpha1.ReasonAdmitted}},
 		"with every subset full the pod is let go":                  {twoAndTwo, Counts{2, 2}, Candidate{}, Verdict{None, v1alpha1.ReasonUnplaced}},
 		"with every subset full the pod is held if the spread says": {twoAndTwo + wait, Counts{2, 2}, Candidate{}, Verdict{None, v1alpha1.ReasonSubsetsFull}},
 		"a subset that is closed to the pod is passed over":         {twoThenAny + adaptive, Counts{0, 0}, Candidate{Closed: Mask(0).With(0)}, Verdict{1, v1alpha1.ReasonAdmitted}},

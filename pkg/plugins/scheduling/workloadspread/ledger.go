@@ -434,9 +434,11 @@ func (l *ledger) candidate(e *entry) subset.Candidate {
 	if quota := e.spread.plan.Quota[e.subset]; quota == subset.NoLimit || e.spread.tally.Kept(e.scope).At(e.subset) <= quota {
 		return c
 	}
-	// The quota was lowered below what is claimed. Those who asked first keep their claim.
+	// The quota was lowered below what is claimed. Those who asked first keep their claim. A slot that an uncertain bind may have taken as well
+	// stays taken when its pod gives the claim up.
+	c.Claim = e.subset
 	for _, other := range e.spread.members {
-		if other.scope == e.scope && other.subset == e.subset && other.state == claimed && other.order > e.order {
+		if other.scope == e.scope && other.subset == e.subset && other.state == claimed && !other.uncertain.Has(e.subset) && other.order > e.order {
 			c.Behind++
 		}
 	}

@@ -487,6 +487,43 @@ func TestALoweredQuotaMovesTheClaimsThatAskedLast(t *testing.T) {
 	w.expectKept("a=2 b=2")
 }
 
+func TestALoweredQuotaCountsOnNoSlotThatAnUncertainBindMayHaveTaken(t *testing.T) {
+	const doubt = 10 * time.Second
+	t.Run("by a pod that claims the subset again", func(t *testing.T) {
+		w := newWorld(t, 4)
+		w.spread(1, twoAndOneWait)
+		first, second := w.pod("first"), w.pod("second")
+		w.expectChoice(first, "a")
+		w.schedule(second)
+		w.ledger.bindUncertain(second.UID, doubt)
+		w.expectChoice(second, "a")
+		w.spread(2, `{subsets: [{name: a, maxReplicas: 1}, {name: b, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`)
+		w.expectChoice(first, "b") // although it asked first
+		w.expectChoice(second, "a")
+		w.seeBound(second, "node-a", "a") // its first bind has happened
+		w.expectKept("a=1 b=1")
+	})
+	t.Run("in another subset than the one that is claimed", func(t *testing.T) {
+		w := newWorld(t, 9)
+		w.spread(1, `{subsets: [{name: a, maxReplicas: 3}, {name: b, maxReplicas: 9}], scheduleStrategy: {whenFull: Wait}}`)
+		pod := w.pod("p")
+		w.schedule(pod)
+		w.ledger.bindUncertain(pod.UID, doubt)
+		for _, other := range w.podsNamed("bound", 2) {
+			w.schedule(other)
+			w.seeBound(other, "node-a", "a")
+		}
+		w.spread(2, `{subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 9}], scheduleStrategy: {whenFull: Wait}}`)
+		w.expectChoice(pod, "b")
+		for _, later := range w.podsNamed("later", 3) {
+			w.expectChoice(later, "b")
+		}
+		w.spread(3, `{subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`)
+		w.expectChoice(pod, "b") // those behind it in b make no room in a, which others fill
+		w.expectKept("a=3 b=4")
+	})
+}
+
 func TestAReservationDoesNotOutliveItsPolicy(t *testing.T) {
 	w := newWorld(t, 4)
 	w.spread(1, twoThenAny)
