@@ -57,7 +57,7 @@ type ledger struct {
 	strays map[types.UID]time.Time
 	// unclassified are bound pods without a record whose node has not been seen yet.
 	unclassified map[types.UID]*entry
-	// promises are the slots of pods without an entry, or with one of a spread that is invalid, that their binds may yet take.
+	// promises are slots that binds may yet take and no entry holds: the pod has none, or one of a spread that is invalid or lacks the subset.
 	promises map[types.UID]*promise
 	// ended are the pods whose end was reported since a list began that may show them as they were before; nil while none is read.
 	ended sets.Set[types.UID]

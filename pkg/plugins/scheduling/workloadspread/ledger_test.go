@@ -324,7 +324,8 @@ func TestAnUncertainBindKeepsItsSlot(t *testing.T) {
 func TestABindThatMayYetHappenKeepsItsSlotWhateverBecomesOfTheSpread(t *testing.T) {
 	const doubt = 10 * time.Second
 	key := types.NamespacedName{Namespace: "ns", Name: "web"}
-	// What happens to the spread, in two halves: between them it cannot be used.
+	const withoutA = `{subsets: [{name: c, maxReplicas: 1}, {name: b, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`
+	// What happens to the spread, in two halves: between them it cannot be used, or not for the bind.
 	changes := map[string]struct{ begin, end func(*world) }{
 		"it is deleted and created again": {
 			func(w *world) { w.ledger.spreadGone(key) },
@@ -336,6 +337,22 @@ func TestABindThatMayYetHappenKeepsItsSlotWhateverBecomesOfTheSpread(t *testing.
 		},
 		"it is invalid, deleted and created again": {
 			func(w *world) { w.spread(2, `subsets: [{name: a, maxReplicas: -1}]`); w.ledger.spreadGone(key) },
+			func(w *world) { w.spread(1, twoAndOneWait) },
+		},
+		"it has another subset in its place for a while": {
+			func(w *world) { w.spread(2, withoutA) },
+			func(w *world) { w.spread(3, twoAndOneWait) },
+		},
+		"it has another subset in its place, is edited again, is invalid and corrected": {
+			func(w *world) {
+				w.spread(2, withoutA)
+				w.spread(3, `subsets: [{name: b, maxReplicas: 3}]`)
+				w.spread(4, `subsets: [{name: a, maxReplicas: -1}]`)
+			},
+			func(w *world) { w.spread(5, twoAndOneWait) },
+		},
+		"it has another subset in its place, is deleted and created again": {
+			func(w *world) { w.spread(2, withoutA); w.ledger.spreadGone(key) },
 			func(w *world) { w.spread(1, twoAndOneWait) },
 		},
 	}
@@ -416,6 +433,31 @@ func TestABindThatMayYetHappenKeepsItsSlotWhateverBecomesOfTheSpread(t *testing.
 			})
 		}
 	}
+	t.Run("next to that of another bind to a subset that is still there", func(t *testing.T) {
+		w := newWorld(t, 4)
+		w.spread(1, twoAndOneWait)
+		pod := w.pod("p")
+		w.schedule(pod)
+		w.ledger.bindUncertain(pod.UID, doubt)
+		w.clock.Step(doubt / 2)
+		w.spread(2, `{subsets: [{name: b, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`)
+		w.schedule(pod)
+		w.spread(3, twoAndOneWait)
+		w.expectKept("a=1 b=1")
+		w.spread(4, `{subsets: [{name: b, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`)
+		w.ledger.bindUncertain(pod.UID, doubt)
+		w.expectKept("b=1")
+		w.clock.Step(doubt / 2)
+		w.ledger.bindSettled(pod.UID, w.clock.Now()) // the doubt of b goes on
+		w.spread(5, twoAndOneWait)
+		w.expectKept("a=0 b=1")
+		w.clock.Step(doubt / 2)
+		w.ledger.bindSettled(pod.UID, w.clock.Now())
+		w.expectKept("a=0 b=0")
+		if len(w.ledger.promises) > 0 {
+			t.Errorf("promises are left: %v", w.ledger.promises)
+		}
+	})
 	t.Run("but one that is not sent yet is not sent", func(t *testing.T) {
 		for how, change := range changes {
 			w := newWorld(t, 4)
@@ -899,6 +941,7 @@ func TestNoHistoryLosesOrInventsASlot(t *testing.T) {
 			if seed%2 == 1 {
 				spec, picks = strings.Replace(late, "{whenFull", "{binding: Early, whenFull", 1), []string{"any", "", "a", "b", "c", "c"}
 			}
+			withoutA := strings.Replace(spec, "{name: a, maxReplicas: 2}, ", "", 1)
 			generation := int64(1)
 			w.spread(generation, spec)
 			var pods []*corev1.Pod
@@ -964,11 +1007,13 @@ func TestNoHistoryLosesOrInventsASlot(t *testing.T) {
 				case 7:
 					generation++
 					switch s := w.ledger.spreads.byName[key]; {
-					case s == nil || s.policy == nil:
-						w.spread(generation, spec)
+					case s == nil || s.policy == nil || len(s.policy.Subsets) < len(names):
+						w.spread(generation, []string{spec, spec, withoutA}[r.IntN(3)])
 					case r.IntN(20) > 0: // or nobody would ever wait
-					case r.IntN(2) == 0:
+					case r.IntN(3) == 0:
 						w.ledger.spreadGone(key)
+					case r.IntN(2) == 0:
+						w.spread(generation, withoutA)
 					default:
 						w.spread(generation, `subsets: [{name: a, maxReplicas: -1}]`)
 					}
@@ -980,7 +1025,7 @@ func TestNoHistoryLosesOrInventsASlot(t *testing.T) {
 					}
 				}
 				s := w.ledger.spreads.byName[key]
-				if s == nil || s.policy == nil {
+				if s == nil || s.policy == nil || len(s.policy.Subsets) < len(names) {
 					continue
 				}
 				counted := make([]int32, len(names))

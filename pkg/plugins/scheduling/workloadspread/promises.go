@@ -10,8 +10,8 @@ import (
 )
 
 // promise is what the binds of a pod may yet make true, in the words that their records have for it. It is kept while the pod has no entry that
-// could hold the slots, because its spread was deleted or is invalid: records name their spread, and one of the same name that comes later
-// finds the slots taken. It ends with an entry of that spread, the outcome of the binds, or the pod.
+// could hold the slots, because its spread was deleted, is invalid, or has no subset of such a name: records name their spread and their subset,
+// and ones of the same names that come later find the slots taken. It ends with an entry that holds them, the outcome of the binds, or the pod.
 type promise struct {
 	spread types.NamespacedName
 	// sent is the subset of a bind without an outcome yet. Empty if there is none.
@@ -21,12 +21,18 @@ type promise struct {
 	doubtUntil time.Time
 }
 
-// promise remembers the slots of an entry, which the policy gave it, that its binds may take.
+// promise remembers the slots of an entry, which the policy gave it, that its binds may take: next to those that the policy had no subset for.
 func (l *ledger) promise(e *entry, policy *subset.Policy) {
 	if e.state != binding && e.uncertain == 0 {
 		return
 	}
-	p := &promise{spread: e.spread.key, doubtUntil: e.doubtUntil}
+	p := l.promises[e.pod.UID]
+	if p == nil || p.spread != e.spread.key {
+		p = &promise{spread: e.spread.key}
+	}
+	if e.doubtUntil.After(p.doubtUntil) {
+		p.doubtUntil = e.doubtUntil
+	}
 	for i := range policy.Subsets {
 		name := policy.Subsets[i].Name
 		if e.state == binding && e.subset == i {
@@ -48,24 +54,30 @@ func (l *ledger) keepPromise(uid types.UID, p *promise) {
 	}
 }
 
-// redeem gives an entry the slots that were promised to its pod under a spread of this name.
+// redeem gives an entry the slots that were promised to its pod under a spread of this name. Those that the policy has no subset for stay promised.
 func (l *ledger) redeem(e *entry) {
 	p, policy := l.promises[e.pod.UID], e.spread.policy
 	if p == nil || policy == nil || p.spread != e.spread.key {
 		return
 	}
-	delete(l.promises, e.pod.UID)
-	index := subset.None
+	index, uncertain := e.subset, e.uncertain
 	if p.sent != "" {
-		e.state, index = binding, policy.Index(p.sent)
-	}
-	var uncertain subset.Mask
-	for i := range policy.Subsets {
-		if slices.Contains(p.uncertain, policy.Subsets[i].Name) {
-			uncertain = uncertain.With(i)
+		e.state = binding
+		if index = policy.Index(p.sent); index != subset.None {
+			p.sent = ""
 		}
 	}
-	e.doubtUntil = p.doubtUntil
+	p.uncertain = slices.DeleteFunc(p.uncertain, func(name string) bool {
+		i := policy.Index(name)
+		if i != subset.None {
+			uncertain = uncertain.With(i)
+		}
+		return i != subset.None
+	})
+	if p.doubtUntil.After(e.doubtUntil) {
+		e.doubtUntil = p.doubtUntil
+	}
+	l.keepPromise(e.pod.UID, p)
 	l.setSlots(e, index, uncertain)
 }
 

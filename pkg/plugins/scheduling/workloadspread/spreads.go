@@ -175,8 +175,8 @@ func (l *ledger) dropSpread(s *spread) {
 	}
 }
 
-// compile replaces the policy of a spread and counts its pods anew. Slots keep the name of their subset, not its place in the list. While a policy
-// is invalid there are none, but those that binds may take are promised.
+// compile replaces the policy of a spread and counts its pods anew. Slots keep the name of their subset, not its place in the list. There are
+// none while a policy is invalid, and none of a subset that it lacks; those that binds may yet take are promised then.
 func (l *ledger) compile(s *spread, object *v1alpha1.WorkloadSpread) {
 	before := s.policy
 	policy, errs := subset.Compile(&object.Spec, field.NewPath("spec"))
@@ -199,45 +199,32 @@ func (l *ledger) compile(s *spread, object *v1alpha1.WorkloadSpread) {
 		e.woken, e.place = false, waitplace{}
 		e.tried, e.preempted, e.again, e.preempting, e.nominated, e.exhausted, e.since = 0, 0, false, false, false, false, nil
 		e.wasExhausted, e.parked = false, false
-		index, uncertain := rename(e, before, policy)
+		if before != nil {
+			l.promise(e, before)
+		}
+		index := rename(e.subset, before, policy)
+		if e.state == reserved && index == subset.None {
+			e.state = claimed // no bind is sent that holds no slot; whether the pod may go without one is for the new policy to say
+		}
+		e.subset, e.uncertain, e.scope = subset.None, 0, ""
 		if policy == nil {
-			if before != nil {
-				l.promise(e, before)
-			}
-			if e.state == reserved {
-				e.state = claimed // no bind is sent that holds no slot
-			}
-			e.subset, e.uncertain, e.scope = subset.None, 0, ""
 			continue
 		}
-		e.subset, e.uncertain, e.scope = subset.None, 0, policy.ScopeOf(subset.RevisionOf(e.pod))
+		e.scope = policy.ScopeOf(subset.RevisionOf(e.pod))
 		if e.state == bound {
-			index, uncertain = l.classify(e), 0
+			index = l.classify(e)
 		}
-		l.setSlots(e, index, uncertain)
+		l.setSlots(e, index, 0)
 		l.redeem(e)
 	}
 }
 
-// rename translates the slots of an entry from one policy to another by the names of the subsets.
-func rename(e *entry, from, to *subset.Policy) (index int, uncertain subset.Mask) {
-	if from == nil || to == nil {
-		return subset.None, 0
+// rename is the subset of one policy that has the name of a subset of another, or subset.None.
+func rename(index int, from, to *subset.Policy) int {
+	if index == subset.None || from == nil || to == nil {
+		return subset.None
 	}
-	index = subset.None
-	for i := range from.Subsets {
-		j := to.Index(from.Subsets[i].Name)
-		if j == subset.None {
-			continue
-		}
-		if e.subset == i {
-			index = j
-		}
-		if e.uncertain.Has(i) {
-			uncertain = uncertain.With(j)
-		}
-	}
-	return index, uncertain
+	return to.Index(from.Subsets[index].Name)
 }
 
 // replan reads the workload's replicas, and the selector of its pods. It reports whether any quota became different. A shadowed spread divides
