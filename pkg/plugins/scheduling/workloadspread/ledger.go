@@ -59,6 +59,8 @@ type ledger struct {
 	unclassified map[types.UID]*entry
 	// promises are slots that binds may yet take and no entry holds: the pod has none, or one of a spread that is invalid or lacks the subset.
 	promises map[types.UID]*promise
+	// ahead are pods that a read has shown on their nodes, and no event yet. The cache may still have them without.
+	ahead map[types.UID]*corev1.Pod
 	// ended are the pods whose end was reported since a list began that may show them as they were before; nil while none is read.
 	ended sets.Set[types.UID]
 	order uint64
@@ -207,6 +209,7 @@ func newLedger(c clock.WithDelayedExecution, observationTimeout time.Duration, w
 		strays:             map[types.UID]time.Time{},
 		unclassified:       map[types.UID]*entry{},
 		promises:           map[types.UID]*promise{},
+		ahead:              map[types.UID]*corev1.Pod{},
 		awake:              map[string]*corev1.Pod{},
 		served:             map[*waitlist]bool{},
 	}
@@ -588,16 +591,21 @@ func (l *ledger) bindSettled(uid types.UID, readAt time.Time) {
 	})
 }
 
-// observe takes in a pod as the API server has it: from an informer or a list, possibly older than what is known.
+// observe takes in a pod as an event shows it, possibly older than what is known.
 func (l *ledger) observe(pod *corev1.Pod) {
-	l.locked(func() { l.observeLocked(pod) })
+	l.locked(func() {
+		if pod.Spec.NodeName != "" {
+			delete(l.ahead, pod.UID)
+		}
+		l.observeLocked(pod)
+	})
 }
 
 // observeKnown takes in a pod that was read by itself. If its end has been reported meanwhile, no event comes any more that would free a slot.
 func (l *ledger) observeKnown(pod *corev1.Pod) {
 	l.locked(func() {
 		if l.entries[pod.UID] != nil {
-			l.observeLocked(pod)
+			l.observeRead(pod)
 		}
 	})
 }
@@ -607,9 +615,20 @@ func (l *ledger) observeKnown(pod *corev1.Pod) {
 func (l *ledger) observeListed(pod *corev1.Pod) {
 	l.locked(func() {
 		if !l.ended.Has(pod.UID) {
-			l.observeLocked(pod)
+			l.observeRead(pod)
 		}
 	})
+}
+
+// observeRead takes in a pod that was read. If that is the first to show it on its node, it is remembered until an event does, because the entry,
+// which goes with its spread, could not be made again from the cache.
+func (l *ledger) observeRead(pod *corev1.Pod) {
+	e := l.entries[pod.UID]
+	known := e != nil && e.state == bound
+	l.observeLocked(pod)
+	if e = l.entries[pod.UID]; e != nil && e.state == bound && !known {
+		l.ahead[pod.UID] = e.pod
+	}
 }
 
 // startList has the ledger remember who ends, until endList.
@@ -631,6 +650,9 @@ func (l *ledger) observeLocked(pod *corev1.Pod) {
 	if !subset.IsActive(pod) {
 		l.end(pod.UID)
 		return
+	}
+	if shown := l.ahead[pod.UID]; shown != nil && pod.Spec.NodeName == "" {
+		pod = shown
 	}
 	if e != nil && e.owner == workload.ControllerUID(pod) && e.spread.divides(pod) {
 		if e.parked && (!equality.Semantic.DeepEqual(pod.Spec, e.pod.Spec) || !maps.Equal(pod.Labels, e.pod.Labels)) {
@@ -676,6 +698,7 @@ func (l *ledger) end(uid types.UID) {
 	}
 	l.forget(uid)
 	delete(l.promises, uid)
+	delete(l.ahead, uid)
 	delete(l.strays, uid)
 }
 

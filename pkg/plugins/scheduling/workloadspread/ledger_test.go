@@ -407,6 +407,20 @@ func TestABindThatMayYetHappenKeepsItsSlotWhateverBecomesOfTheSpread(t *testing.
 			before:  func(w *world, pod *corev1.Pod) { w.ledger.bindUncertain(pod.UID, doubt) },
 			between: settled, want: "a=0 b=0", wantAfter: "a=0 b=0",
 		},
+		"it was uncertain, and a read has shown that it happened": {
+			before: func(w *world, pod *corev1.Pod) {
+				w.ledger.bindUncertain(pod.UID, doubt)
+				w.ledger.observeKnown(onNode(pod, "node-a", "a"))
+			},
+			after: func(w *world, pod *corev1.Pod) { w.seeBound(pod, "node-a", "a") },
+			want:  "a=1 b=0", wantAfter: "a=1 b=0",
+		},
+		"it was uncertain, and a read shows between that it happened": {
+			before:  func(w *world, pod *corev1.Pod) { w.ledger.bindUncertain(pod.UID, doubt) },
+			between: func(w *world, pod *corev1.Pod) { w.ledger.observeKnown(onNode(pod, "node-a", "a")) },
+			after:   func(w *world, pod *corev1.Pod) { w.delete(pod) },
+			want:    "a=1 b=0", wantAfter: "a=0 b=0",
+		},
 	}
 	for how, change := range changes {
 		for name, tc := range tests {
@@ -427,8 +441,8 @@ func TestABindThatMayYetHappenKeepsItsSlotWhateverBecomesOfTheSpread(t *testing.
 				w.expectKept(tc.want)
 				run(tc.after)
 				w.expectKept(tc.wantAfter)
-				if len(w.ledger.promises) > 0 {
-					t.Errorf("promises are left: %v", w.ledger.promises)
+				if len(w.ledger.promises) > 0 || len(w.ledger.ahead) > 0 {
+					t.Errorf("promises are left: %v, and read pods: %v", w.ledger.promises, w.ledger.ahead)
 				}
 			})
 		}
@@ -685,6 +699,46 @@ func TestAPodThatEndsWhileItIsBeingReadHoldsNoSlot(t *testing.T) {
 			})
 		}
 	}
+}
+
+func TestAPodThatAReadHasShownOnItsNodeIsThereWhateverTheCacheHas(t *testing.T) {
+	for name, in := range map[string]string{"bound by Berth": "a", "bound by somebody else": "-"} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 4)
+			w.spread(1, twoThenAny)
+			pod := w.pod("p")
+			w.ledger.observeListed(onNode(pod, "node-a", in))
+			w.expectKept("a=1 b=0")
+			w.ledger.spreadGone(types.NamespacedName{Namespace: "ns", Name: "web"})
+			w.ledger.observe(pod) // an event of before the bind
+			w.spread(1, twoThenAny)
+			w.expectKept("a=1 b=0")
+			w.ledger.observe(pod)
+			w.expectKept("a=1 b=0")
+			w.seeBound(pod, "node-a", in)
+			if len(w.ledger.ahead) > 0 {
+				t.Errorf("read pods are left: %v", w.ledger.ahead)
+			}
+			w.expectKept("a=1 b=0")
+			w.ledger.observeListed(onNode(pod, "node-a", in)) // later than the event
+			if len(w.ledger.ahead) > 0 {
+				t.Errorf("read pods are left: %v", w.ledger.ahead)
+			}
+		})
+	}
+	t.Run("until its end", func(t *testing.T) {
+		w := newWorld(t, 4)
+		w.spread(1, twoThenAny)
+		pod := w.pod("p")
+		w.ledger.observeListed(onNode(pod, "node-a", "a"))
+		w.ledger.spreadGone(types.NamespacedName{Namespace: "ns", Name: "web"})
+		w.ledger.observe(terminating(pod)) // as the cache has it, without a node
+		w.spread(1, twoThenAny)
+		w.expectKept("a=0 b=0")
+		if len(w.ledger.ahead) > 0 {
+			t.Errorf("read pods are left: %v", w.ledger.ahead)
+		}
+	})
 }
 
 func TestRelabellingANodeMovesNobody(t *testing.T) {
@@ -994,9 +1048,21 @@ func TestNoHistoryLosesOrInventsASlot(t *testing.T) {
 						delete(doubted, pod.UID)
 					}
 				case 5:
-					for _, in := range names {
-						if !isBound && mayBeIn(pod, in) {
-							w.seeBound(pod, "node-a", in)
+					switch late := r.IntN(2) == 0; {
+					case isBound && late && w.pods[pod.UID].Spec.NodeName == "":
+						w.ledger.observe(pod)
+					case isBound:
+						w.seeBound(pod, "node-a", happened[pod.UID])
+					default:
+						for _, in := range names {
+							if !mayBeIn(pod, in) {
+								continue
+							}
+							if late && w.ledger.entries[pod.UID] != nil {
+								w.ledger.observeKnown(onNode(pod, "node-a", in)) // by a read, ahead of the event
+							} else {
+								w.seeBound(pod, "node-a", in)
+							}
 							happened[pod.UID] = in
 							break
 						}
@@ -1068,9 +1134,9 @@ func TestNoHistoryLosesOrInventsASlot(t *testing.T) {
 				w.delete(pod)
 			}
 			s := w.ledger.spreads.byName[key]
-			if len(w.ledger.entries) != 0 || len(s.members) != 0 || len(s.live) != 0 || !s.nobodyWaits() || len(s.tally.Scopes()) != 0 || len(w.ledger.promises) != 0 {
-				t.Errorf("something is left of pods that are gone: %d entries, %d members, %v live, %d waitlists, scopes %v, promises %v",
-					len(w.ledger.entries), len(s.members), s.live, len(s.waiting), s.tally.Scopes(), w.ledger.promises)
+			if len(w.ledger.entries) != 0 || len(s.members) != 0 || len(s.live) != 0 || !s.nobodyWaits() || len(s.tally.Scopes()) != 0 || len(w.ledger.promises)+len(w.ledger.ahead) != 0 {
+				t.Errorf("something is left of pods that are gone: %d entries, %d members, %v live, %d waitlists, scopes %v, promises %v, read pods %v",
+					len(w.ledger.entries), len(s.members), s.live, len(s.waiting), s.tally.Scopes(), w.ledger.promises, w.ledger.ahead)
 			}
 		})
 	}
