@@ -666,14 +666,15 @@ func (l *ledger) observeLocked(pod *corev1.Pod) {
 		}
 		return
 	}
-	l.forget(pod.UID)
+	wasOrphan := l.forget(pod.UID)
 	if pod.Spec.NodeName != "" {
 		delete(l.promises, pod.UID) // what its binds could become is known
 	}
-	if e != nil && pod.Spec.NodeName == "" {
+	s, missing := l.resolve(pod)
+	_, isStray := l.strays[pod.UID]
+	if pod.Spec.NodeName == "" && (e != nil || wasOrphan && missing == nil || isStray && s != nil) {
 		l.awake[string(pod.UID)] = pod // whatever it was waiting for is not what it waits for now
 	}
-	s, missing := l.resolve(pod)
 	if missing != nil {
 		l.orphan(pod, missing.UID)
 		return
@@ -702,16 +703,21 @@ func (l *ledger) end(uid types.UID) {
 	delete(l.strays, uid)
 }
 
-// forget gives all slots of a pod back. Those that its binds may yet take are promised, in case its spread comes again.
-func (l *ledger) forget(uid types.UID) {
+// forget gives all slots of a pod back. Those that its binds may yet take are promised, in case its spread comes again. True if the pod was
+// waiting for its owner.
+func (l *ledger) forget(uid types.UID) (wasOrphan bool) {
 	for owner, pods := range l.orphans {
+		if pods[uid] == nil {
+			continue
+		}
+		wasOrphan = true
 		if delete(pods, uid); len(pods) == 0 {
 			delete(l.orphans, owner)
 		}
 	}
 	e := l.entries[uid]
 	if e == nil {
-		return
+		return wasOrphan
 	}
 	delete(l.entries, uid)
 	delete(l.unclassified, uid)
@@ -735,6 +741,7 @@ func (l *ledger) forget(uid types.UID) {
 	if turn {
 		l.wakeLike(e)
 	}
+	return wasOrphan
 }
 
 // add makes the entry of a pod that the spread divides.

@@ -779,6 +779,42 @@ func TestPodsAreHeldUntilTheirOwnerIsSeen(t *testing.T) {
 	}
 }
 
+func TestAHeldPodIsWokenByWhateverEndsItsWait(t *testing.T) {
+	withoutOwner := func(t *testing.T) (w *world, pod *corev1.Pod, cacheOwner func()) {
+		t.Helper()
+		w = newWorld(t, 4)
+		w.spread(1, twoThenAny)
+		parent := w.parents["rs-uid"]
+		delete(w.parents, "rs-uid")
+		pod = w.pod("p")
+		w.expectChoice(pod, "WorkloadNotObserved")
+		w.ledger.observe(pod.DeepCopy()) // the condition that the scheduler has written
+		w.expectAwake()
+		return w, pod, func() { w.parents["rs-uid"] = parent }
+	}
+	t.Run("news of the pod, if its owner is in the cache and has not been reported", func(t *testing.T) {
+		w, pod, cacheOwner := withoutOwner(t)
+		cacheOwner()
+		w.ledger.observe(pod.DeepCopy())
+		w.expectAwake("p")
+		w.ledger.ownerSeen("rs-uid")
+		w.ledger.observe(pod.DeepCopy())
+		w.expectAwake()
+	})
+	t.Run("the end of the last spread of its namespace", func(t *testing.T) {
+		w, pod, _ := withoutOwner(t)
+		w.ledger.spreadGone(types.NamespacedName{Namespace: "ns", Name: "web"})
+		w.expectAwake("p")
+		w.expectChoice(pod, "no spread")
+	})
+	t.Run("and not by its bind", func(t *testing.T) {
+		w, pod, cacheOwner := withoutOwner(t)
+		cacheOwner()
+		w.seeBound(pod, "node-a", "-")
+		w.expectAwake()
+	})
+}
+
 func TestAnAdmittedPodWaitsForItsSpread(t *testing.T) {
 	admitted := func(w *world, annotation string) *corev1.Pod {
 		pod := w.podOf("rs-uid", "p")
@@ -819,6 +855,21 @@ func TestAnAdmittedPodWaitsForItsSpread(t *testing.T) {
 		if len(w.ledger.strays) != 0 {
 			t.Errorf("strays left: %v", w.ledger.strays)
 		}
+	})
+	t.Run("until it is changed so that a spread divides it", func(t *testing.T) {
+		w := newWorld(t, 4)
+		w.spread(1, `{subsets: [{name: a}], targetFilter: {selector: {matchLabels: {role: worker}}}}`)
+		pod := admitted(w, v1alpha1.ConstraintsAnnotation)
+		w.ledger.observe(pod.DeepCopy()) // the condition that the scheduler has written
+		w.expectAwake()
+		pod = pod.DeepCopy()
+		pod.Labels["role"] = "worker"
+		w.pods[pod.UID] = pod
+		w.ledger.observe(pod)
+		w.expectAwake("p")
+		w.expectChoice(pod, "a")
+		w.clock.Step(2 * time.Second)
+		w.expectAwake()
 	})
 	t.Run("and others do not wait", func(t *testing.T) {
 		w := newWorld(t, 4)

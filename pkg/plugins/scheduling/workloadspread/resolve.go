@@ -56,8 +56,7 @@ func (l *ledger) ownerSeen(uid types.UID) {
 }
 
 // awaitsSpread is true while a pod that no spread divides should wait for one: admission had found one, and it may be that the watch of spreads is behind
-// that of pods. It may be gone as well, which nothing tells; so the wait is bounded. The pod is woken when a spread is seen in its namespace, or when
-// the wait is over.
+// that of pods. It may be gone as well, which nothing tells; so the wait is bounded. The pod is woken when a spread divides it, or when the wait is over.
 func (l *ledger) awaitsSpread(pod *corev1.Pod) bool {
 	if !subset.WasAdmitted(pod) {
 		return false
