@@ -127,7 +127,8 @@ type entry struct {
 	record *subset.Record
 	// order of the pod's first cycle: the earlier pod is served first.
 	order uint64
-	// woken since its last cycle. Until it has had its next, a free slot is meant for it: of the subset wokenFor, or of any if that is subset.None.
+	// woken since its last cycle began. Until it has had its next, or a node, a free slot is meant for it: of the subset wokenFor, or of any if that is
+	// subset.None.
 	woken    bool
 	wokenFor int
 	// fresh: the slot was given to the pod in this cycle, so nobody else has found it taken.
@@ -497,7 +498,12 @@ func (l *ledger) reserve(pod *corev1.Pod, d *decision) (ok bool) {
 		}
 		e.state = reserved
 		d.ordinal = e.spread.tally.Kept(e.scope).At(d.subset)
+		wasWoken := e.woken
+		l.unwake(e)
 		l.leave(e)
+		if wasWoken {
+			l.wakeNext(e.spread, e.scope) // it was woken in the middle of this cycle, and takes no other slot than it has
+		}
 		if e.wasExhausted {
 			l.wakeLike(e) // where this pod found room there may be more
 		}

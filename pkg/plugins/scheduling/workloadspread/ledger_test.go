@@ -1286,6 +1286,29 @@ func TestAWokenPodThatTakesNoSlotPassesItOn(t *testing.T) {
 	w.expectChoice(waits, "c")
 }
 
+func TestAPodThatIsWokenWhileItFindsANodePassesItsSlotOn(t *testing.T) {
+	w := newWorld(t, 9)
+	w.spread(1, `{subsets: [{name: a, maxReplicas: 1}, {name: b, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`)
+	inA, inB, waits, last := w.pod("in-a"), w.pod("in-b"), w.pod("waits"), w.pod("last")
+	w.schedule(inA)
+	w.seeBound(inA, "node-a", "a")
+	d := w.ledger.choose(inB, nil).decision
+	w.expectChoice(waits, "SubsetsFull")
+	w.expectChoice(last, "SubsetsFull")
+	w.delete(inA)
+	w.expectAwake("in-b") // in the middle of its cycle
+	if !w.ledger.reserve(inB, d) {
+		t.Fatal("reserve")
+	}
+	w.expectAwake("waits") // which need not wait until in-b is through Permit and PreBind
+	w.expectKept("a=0 b=1")
+	w.ledger.unreserve(inB.UID)
+	w.expectChoice(inB, "a") // before the pod that was woken for it, to which it leaves its own
+	w.expectAwake()
+	w.expectChoice(waits, "b")
+	w.expectAwake()
+}
+
 func TestAPodWithoutAPickOfThisSpreadMayUseAnySubset(t *testing.T) {
 	w := newWorld(t, 4)
 	w.spread(1, early)

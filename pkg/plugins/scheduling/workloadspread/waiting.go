@@ -13,7 +13,7 @@ import (
 type waitlist struct {
 	lines   []waitline
 	subsets int
-	// woken pods have not had their cycle yet. wokenFor are, by subset, those of them that can use that subset only.
+	// woken pods have neither had their cycle yet nor found a node. wokenFor are, by subset, those of them that can use that subset only.
 	woken    int
 	wokenFor []int
 	// exhausted: it has one line, of exhausted pods of the kind.
@@ -217,7 +217,7 @@ func (l *ledger) wake(e *entry) {
 	l.awake[string(e.pod.UID)] = e.pod
 }
 
-// unwake notes that a woken pod has its cycle, or will have none.
+// unwake notes that a woken pod has its cycle, or needs none.
 func (l *ledger) unwake(e *entry) {
 	if !e.woken {
 		return
