@@ -16,13 +16,19 @@ const stateKey = fwk.StateKey("PreFilter" + Name)
 // Clone implements fwk.StateData. Clones are made before Reserve, to try out preemptions, and only read.
 func (d *decision) Clone() fwk.StateData { return d }
 
-// decisionIn is the decision of this cycle, nil if no spread divides the pod.
+// decisionIn is the decision of this cycle, nil if there is none: no spread divides the pod, or PreFilter has refused it.
 func decisionIn(state fwk.CycleState) *decision {
 	data, err := state.Read(stateKey)
 	if err != nil {
 		return nil // PreFilter skipped the pod
 	}
 	return data.(*decision)
+}
+
+// wasRuled is true if the ledger has ruled on the pod in this cycle. It has not if another plugin's PreFilter refused the pod before.
+func wasRuled(state fwk.CycleState) bool {
+	_, err := state.Read(stateKey)
+	return err == nil
 }
 
 // PreFilter gives the pod its subset for this cycle, or holds it. If the subset has no more than half of the nodes, it names them, so that the
@@ -41,6 +47,7 @@ func (s *Spread) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 		}
 		return nil, nil
 	case answer.reason != "":
+		state.Write(stateKey, (*decision)(nil)) // see wasRuled
 		// Removing other pods from a node gives this one neither a slot nor an owner.
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("%s: %s", answer.reason, answer.message))
 	default:

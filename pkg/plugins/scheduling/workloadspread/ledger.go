@@ -127,10 +127,12 @@ type entry struct {
 	record *subset.Record
 	// order of the pod's first cycle: the earlier pod is served first.
 	order uint64
-	// woken since its last cycle began. Until it has had its next, or a node, a free slot is meant for it: of the subset wokenFor, or of any if that is
-	// subset.None.
+	// woken since its last cycle began. Until it has had its next, or a node, or passes it on, a free slot is meant for it: of the subset wokenFor, or
+	// of any if that is subset.None.
 	woken    bool
 	wokenFor int
+	// overdue: it was on its way to a cycle already when overdue pods were last looked for.
+	overdue bool
 	// fresh: the slot was given to the pod in this cycle, so nobody else has found it taken.
 	fresh bool
 	// held since its last cycle for news of its workload.

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/utils/clock"
 	testingclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/yaml"
@@ -1073,7 +1074,7 @@ func TestNoHistoryLosesOrInventsASlot(t *testing.T) {
 				i := r.IntN(len(pods))
 				pod := pods[i]
 				_, isBound := happened[pod.UID]
-				switch r.IntN(16) {
+				switch r.IntN(18) {
 				case 0:
 					w.ledger.unreserve(pod.UID)
 				case 1:
@@ -1134,6 +1135,10 @@ func TestNoHistoryLosesOrInventsASlot(t *testing.T) {
 					default:
 						w.spread(generation, `subsets: [{name: a, maxReplicas: -1}]`)
 					}
+				case 8:
+					w.ledger.passOn(pod)
+				case 9:
+					w.ledger.passOnOverdue()
 				default:
 					answer := w.ledger.choose(pod, nil)
 					told[pod.UID] = answer.reason == v1alpha1.ReasonSubsetsFull || answer.reason == v1alpha1.ReasonAdmittedSubsetFull
@@ -1307,6 +1312,88 @@ func TestAPodThatIsWokenWhileItFindsANodePassesItsSlotOn(t *testing.T) {
 	w.expectAwake()
 	w.expectChoice(waits, "b")
 	w.expectAwake()
+}
+
+func TestAWokenPodThatIsKeptFromAskingPassesItsSlotOn(t *testing.T) {
+	// p2 and p3 wait, and a slot comes free.
+	woken := func(t *testing.T) (*world, []*corev1.Pod) {
+		t.Helper()
+		w := newWorld(t, 9)
+		w.ledger.gated = func(*corev1.Pod) bool { return true }
+		w.spread(1, `{subsets: [{name: a, maxReplicas: 2}], scheduleStrategy: {whenFull: Wait}}`)
+		pods := w.podsNamed("p", 5)
+		for i, want := range []string{"a", "a", "SubsetsFull", "SubsetsFull", "SubsetsFull"} {
+			w.expectChoice(pods[i], want)
+		}
+		w.awake = nil
+		w.delete(pods[0])
+		w.expectAwake("p2")
+		return w, pods
+	}
+	t.Run("when another plugin has refused it", func(t *testing.T) {
+		w, pods := woken(t)
+		w.ledger.passOn(pods[2])
+		w.expectAwake("p3")
+		w.ledger.passOn(pods[2]) // once
+		w.expectAwake()
+		w.expectKept("a=1")
+		// It is not offered the next slot as long as it does not ask, and may ask whenever it is tried.
+		w.delete(pods[1])
+		w.expectAwake("p4")
+		w.expectChoice(pods[2], "a")
+		w.expectChoice(pods[3], "a")
+		w.expectChoice(pods[4], "SubsetsFull")
+		w.expectKept("a=2")
+	})
+	t.Run("when it has had no cycle for a while", func(t *testing.T) {
+		w, pods := woken(t)
+		w.ledger.passOnOverdue()
+		w.expectAwake()
+		w.ledger.passOnOverdue()
+		w.expectAwake("p3")
+		w.expectChoice(pods[3], "a")
+		for range 3 {
+			w.ledger.passOnOverdue()
+		}
+		w.expectAwake()
+	})
+	t.Run("but not when it was woken anew meanwhile", func(t *testing.T) {
+		w, pods := woken(t)
+		w.ledger.passOnOverdue()
+		quick := w.pod("quick")
+		w.expectChoice(quick, "a")
+		w.expectChoice(pods[2], "SubsetsFull")
+		w.awake = nil
+		w.delete(quick)
+		w.expectAwake("p2")
+		w.ledger.passOnOverdue()
+		w.expectAwake()
+	})
+	t.Run("and one that waits in line has none to pass on", func(t *testing.T) {
+		w, pods := woken(t)
+		w.ledger.passOn(pods[3])
+		w.expectAwake()
+		w.expectChoice(pods[2], "a")
+		w.delete(pods[1])
+		w.expectAwake("p3")
+	})
+}
+
+func TestPreFilterTellsPostFilterWhichPodsHaveAsked(t *testing.T) {
+	w := newWorld(t, 9)
+	w.spread(1, `{subsets: [{name: a, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`)
+	s := &Spread{core: &core{ledger: w.ledger, takeover: &takeover{done: true}}}
+	pods := w.podsNamed("p", 2)
+	for i, chosen := range []bool{true, false} {
+		state := framework.NewCycleState()
+		if wasRuled(state) {
+			t.Errorf("%s: ruled on before it has asked", pods[i].Name)
+		}
+		s.PreFilter(t.Context(), state, pods[i], nil)
+		if d := decisionIn(state); !wasRuled(state) || (d != nil) != chosen {
+			t.Errorf("%s: ruled on is %t, with decision %v; want a decision: %t", pods[i].Name, wasRuled(state), d, chosen)
+		}
+	}
 }
 
 func TestAPodWithoutAPickOfThisSpreadMayUseAnySubset(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -154,6 +155,7 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*cor
 		return nil, fmt.Errorf("registering an event handler: %w", err)
 	}
 	go b.run(ctx, handle.ClientSet().Discovery(), pubs)
+	go wait.UntilWithContext(ctx, func(context.Context) { l.passOnOverdue() }, overdueAfter)
 	exposeMetrics(l)
 	return &core{
 		args:     args,

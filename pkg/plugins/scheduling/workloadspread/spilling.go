@@ -13,9 +13,13 @@ import (
 
 // PostFilter runs when no node of the pod's subset fits. A pod of strategy Adaptive goes on to the next subset, in a cycle of its own that
 // follows at once; when it has tried all of them it may preempt, in the order of the subsets. A pod of strategy Fixed, and one without a
-// spread, preempts where it is, as DefaultPreemption does it.
+// spread, preempts where it is, as DefaultPreemption does it. One that another plugin refused before it could ask for a subset passes on what it was
+// woken for.
 func (s *Spread) PostFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	d := decisionIn(state)
+	if !wasRuled(state) {
+		s.ledger.passOn(pod)
+	}
 	if d == nil || d.subset == subset.None {
 		return s.preemption.PostFilter(ctx, state, pod, statuses)
 	}

@@ -251,6 +251,57 @@ func TestAWokenPodThatFindsNoNodePassesItsSlotOn(t *testing.T) {
 	}
 }
 
+func TestAnExhaustedPodThatIsKeptFromAskingPassesItsTurnOn(t *testing.T) {
+	for name, end := range map[string]func(*world, *corev1.Pod){
+		"because another plugin has refused it": func(w *world, pod *corev1.Pod) { w.ledger.passOn(pod) },
+		"because it has had no cycle for a while": func(w *world, _ *corev1.Pod) {
+			w.ledger.passOnOverdue()
+			w.ledger.passOnOverdue()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 9)
+			w.spread(1, adaptive)
+			pods := w.podsNamed("p", 3)
+			for _, pod := range pods {
+				w.exhaust(pod, "a", "b")
+			}
+			w.awake = nil
+			if !w.ledger.mayRetry(pods[0], &corev1.Pod{}, w.nodes["node-a"]) {
+				t.Fatal("want a pod for an event")
+			}
+			end(w, pods[0])
+			w.expectAwake("p1")
+			w.ledger.passOn(pods[0]) // once
+			w.expectAwake()
+			w.expectChoice(pods[1], "a")
+			w.expectChoice(pods[0], "a")
+		})
+	}
+}
+
+func TestAnAdaptivePodThatIsKeptFromItsNextSubsetHoldsNothing(t *testing.T) {
+	w := newWorld(t, 9)
+	w.spread(1, `{subsets: [{name: a, maxReplicas: 1}, {name: b, maxReplicas: 1}], scheduleStrategy: {type: Adaptive, whenFull: Wait}}`)
+	inA, between, waits, last := w.pod("in-a"), w.pod("between"), w.pod("waits"), w.pod("last")
+	w.schedule(inA)
+	w.expectChoice(between, "b")
+	w.expectChoice(waits, "SubsetsFull")
+	w.expectChoice(last, "SubsetsFull")
+	if got := w.refuse(between, memoEntry{generation: unproven}); got != goOn {
+		t.Fatalf("got outcome %d, want to go on", got)
+	}
+	w.expectAwake("between", "waits")
+	w.ledger.passOn(between)
+	w.expectAwake()
+	w.delete(inA)
+	w.expectAwake("last")
+	w.expectChoice(waits, "a")
+	w.expectChoice(last, "b")
+	w.delete(last)
+	w.expectChoice(between, "b") // its next cycle is the first of a round
+}
+
 func TestASubsetWithoutNodesCostsNoCycle(t *testing.T) {
 	w := newWorld(t, 1)
 	w.spread(1, adaptive)

@@ -2,6 +2,9 @@ package workloadspread
 
 import (
 	"container/heap"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/subset"
@@ -13,7 +16,8 @@ import (
 type waitlist struct {
 	lines   []waitline
 	subsets int
-	// woken pods have neither had their cycle yet nor found a node. wokenFor are, by subset, those of them that can use that subset only.
+	// woken pods have neither had their cycle yet, nor found a node, nor passed on what they were woken for. wokenFor are, by subset, those of
+	// them that can use that subset only.
 	woken    int
 	wokenFor []int
 	// exhausted: it has one line, of exhausted pods of the kind.
@@ -217,8 +221,68 @@ func (l *ledger) wake(e *entry) {
 	l.awake[string(e.pod.UID)] = e.pod
 }
 
-// unwake notes that a woken pod has its cycle, or needs none.
+// overdueAfter is how long a pod may be on its way to a cycle: so long at least, and at most twice as long.
+const overdueAfter = 30 * time.Second
+
+// passOnOverdue has all pods pass on what they were woken for that have not had their cycle since it was called before. Not every pod that is woken
+// has one: another plugin's PreEnqueue may hold it. And if another plugin's PreFilter refuses it, this plugin's PostFilter need not be called: that
+// of DynamicResources comes before and fails if its own PreFilter was not called, and then no other is. It is called every overdueAfter.
+func (l *ledger) passOnOverdue() {
+	l.locked(func() {
+		for _, s := range l.spreads.byName {
+			if s.nobodyWaits() {
+				continue
+			}
+			for _, e := range s.members {
+				switch {
+				case !e.isOnItsWay():
+				case e.overdue:
+					l.passOnLocked(e)
+				default:
+					e.overdue = true
+				}
+			}
+		}
+	})
+}
+
+// passOn takes in that a cycle of the pod has ended before it asked for a subset, because another plugin refused it.
+func (l *ledger) passOn(pod *corev1.Pod) {
+	l.locked(func() {
+		if e := l.entries[pod.UID]; e != nil && e.isOnItsWay() {
+			l.passOnLocked(e)
+		}
+	})
+}
+
+// isOnItsWay is true if a slot is meant for the pod in its next cycle, or it is to look for a node for others of its kind as well.
+func (e *entry) isOnItsWay() bool {
+	return e.woken || e.triesForOthers()
+}
+
+// triesForOthers is true for an exhausted pod that has left its line to be tried.
+func (e *entry) triesForOthers() bool {
+	return e.exhausted && e.state == waiting && e.place.list == nil
+}
+
+// passOnLocked gives the turn of a pod to the next. It does not stand in line again before it has asked for a subset, or it would be woken first for
+// the next slot as well. What keeps it from that wakes it when it ends.
+func (l *ledger) passOnLocked(e *entry) {
+	triesForOthers := e.triesForOthers()
+	wasWoken := e.woken
+	l.unwake(e)
+	e.exhausted, e.again = false, false
+	if wasWoken {
+		l.wakeNext(e.spread, e.scope)
+	}
+	if triesForOthers {
+		l.wakeLike(e)
+	}
+}
+
+// unwake notes that a woken pod has its cycle, or that no slot is meant for it any more.
 func (l *ledger) unwake(e *entry) {
+	e.overdue = false
 	if !e.woken {
 		return
 	}
