@@ -509,6 +509,7 @@ func (l *ledger) reserve(pod *corev1.Pod, d *decision) (ok bool) {
 		if e.wasExhausted {
 			l.wakeLike(e) // where this pod found room there may be more
 		}
+		l.wakeUnplaced(e.spread, e.scope, e.holds())
 		e.wasExhausted, e.preempting, e.nominated = false, false, false
 		e.spread.announced = e.spread.announced && !e.spread.nobodyWaits()
 		subsetAttempts.WithLabelValues("reserved").Inc()
@@ -778,9 +779,11 @@ func (l *ledger) settle(e *entry) {
 	if s.policy == nil {
 		return
 	}
+	before := e.holds()
 	freed := l.setSlots(e, l.classify(e), 0)
 	l.wakeNext(s, e.scope)
 	l.wakeExhausted(s, e.scope, freed)
+	l.wakeUnplaced(s, e.scope, e.holds()&^before)
 }
 
 // classify is the subset of a bound pod by the record that was first seen on it.

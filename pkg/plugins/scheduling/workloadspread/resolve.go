@@ -83,6 +83,7 @@ func (l *ledger) nodeSeen(name string) {
 		for _, e := range l.unclassified {
 			if e.pod.Spec.NodeName == name && e.spread.policy != nil {
 				l.setSlots(e, l.classify(e), 0)
+				l.wakeUnplaced(e.spread, e.scope, e.holds())
 			}
 		}
 	})

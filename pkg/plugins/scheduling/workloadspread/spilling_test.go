@@ -251,6 +251,64 @@ func TestAWokenPodThatFindsNoNodePassesItsSlotOn(t *testing.T) {
 	}
 }
 
+func TestAnExhaustedPodIsLetGoWhenTheLastSlotIsTaken(t *testing.T) {
+	const oneSlot = `{subsets: [{name: a, maxReplicas: 1, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}], scheduleStrategy: {type: Adaptive}}`
+	// No node of a takes the big pods.
+	exhausted := func(t *testing.T, spec string) (*world, []*corev1.Pod) {
+		t.Helper()
+		w := newWorld(t, 9)
+		w.spread(1, spec)
+		big := w.podsNamed("big", 2)
+		for _, pod := range big {
+			if got := w.ledger.choose(requesting(pod, "8"), []fwk.NodeInfo{nodeInfo("a", "2")}); got.reason != v1alpha1.ReasonNoNodeFits {
+				t.Fatalf("got %+v", got)
+			}
+		}
+		return w, big
+	}
+	t.Run("by a pod that has found a node", func(t *testing.T) {
+		w, big := exhausted(t, oneSlot)
+		small := w.pod("small")
+		d := w.ledger.choose(small, nil).decision
+		w.expectAwake() // it may find no node
+		w.ledger.reserve(small, d)
+		w.expectAwake("big0")
+		w.ledger.startBind(small.UID)
+		w.seeBound(small, "node-a", "a")
+		w.expectAwake()
+		w.expectChoice(big[0], "-")
+		w.expectAwake()
+		w.schedule(big[0])
+		w.expectAwake("big1") // where one found a node
+		w.expectKept("a=1")
+	})
+	t.Run("by a pod that somebody else has bound", func(t *testing.T) {
+		w, big := exhausted(t, oneSlot)
+		w.seeBound(w.podOf("rs-uid", "adopted"), "node-a", "-")
+		w.expectAwake("big0")
+		w.expectChoice(big[0], "-")
+	})
+	t.Run("by one whose node is seen late", func(t *testing.T) {
+		w, big := exhausted(t, oneSlot)
+		w.seeBound(w.podOf("rs-uid", "adopted"), "node-new", "-")
+		w.expectAwake()
+		w.nodes["node-new"] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-new", Labels: map[string]string{"zone": "a"}}}
+		w.ledger.nodeSeen("node-new")
+		w.expectAwake("big0")
+		w.expectChoice(big[0], "-")
+	})
+	t.Run("but not while another subset has room", func(t *testing.T) {
+		w, _ := exhausted(t, strings.Replace(oneSlot, "}], sch", "}, {name: b, maxReplicas: 1, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}], sch", 1))
+		w.schedule(requesting(w.pod("small"), "1"))
+		w.expectAwake()
+	})
+	t.Run("nor where pods wait when all subsets are full", func(t *testing.T) {
+		w, _ := exhausted(t, strings.Replace(oneSlot, "{type: Adaptive}", "{type: Adaptive, whenFull: Wait}", 1))
+		w.schedule(requesting(w.pod("small"), "1"))
+		w.expectAwake()
+	})
+}
+
 func TestAnExhaustedPodThatIsKeptFromAskingPassesItsTurnOn(t *testing.T) {
 	for name, end := range map[string]func(*world, *corev1.Pod){
 		"because another plugin has refused it": func(w *world, pod *corev1.Pod) { w.ledger.passOn(pod) },

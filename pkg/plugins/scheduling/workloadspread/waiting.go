@@ -187,9 +187,24 @@ func (l *ledger) wakeBehind(s *spread, scope string, left subset.Mask) {
 // wakeExhausted wakes exhausted pods of a scope after slots came free that they may have found taken: of each kind the one that has waited
 // longest. If it finds a node, the next like it is woken.
 func (l *ledger) wakeExhausted(s *spread, scope string, freed subset.Mask) {
-	if freed == 0 {
+	if freed != 0 {
+		l.wakeOfEachKind(s, scope)
+	}
+}
+
+// wakeUnplaced wakes exhausted pods of a scope after slots were taken for good, if they were the last and pods are let go then. Claims do not
+// count: who holds one may find no node either.
+func (l *ledger) wakeUnplaced(s *spread, scope string, taken subset.Mask) {
+	if taken == 0 || len(s.exhausted) == 0 {
 		return
 	}
+	if s.policy.Admit(&s.plan, s.tally.Kept(scope), subset.Candidate{}).Reason == v1alpha1.ReasonUnplaced {
+		l.wakeOfEachKind(s, scope)
+	}
+}
+
+// wakeOfEachKind wakes of each kind of exhausted pods of a scope the one that has waited longest.
+func (l *ledger) wakeOfEachKind(s *spread, scope string) {
 	for kind, list := range s.exhausted {
 		if kind.scope == scope {
 			l.wake(list.lines[0][0])
