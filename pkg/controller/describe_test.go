@@ -251,7 +251,7 @@ func TestDescribeWhereEarlyBoundPodsWait(t *testing.T) {
 				if in != "?" {
 					pod.Admitted = &subset.Admitted{Spread: "web", Subset: strings.Trim(in, "-"), Pick: pod.Name}
 				}
-				f.account.put(pod, signs{unschedulable: true})
+				f.put(pod, signs{unschedulable: true})
 			}
 			status := describe(spread, f)
 			got := map[string]int32{}
@@ -268,11 +268,11 @@ func TestDescribeWhereEarlyBoundPodsWait(t *testing.T) {
 			if diff := cmp.Diff(tc.want, got, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("pods that wait for a node (-want +got):\n%s", diff)
 			}
-			for name := range f.account.pods {
-				f.account.drop(name)
+			for name := range f.pods {
+				f.drop(name)
 			}
-			if len(f.account.unschedulable) > 0 {
-				t.Errorf("without pods there are left %v", f.account.unschedulable)
+			if len(f.unschedulable) > 0 {
+				t.Errorf("without pods there are left %v", f.unschedulable)
 			}
 		})
 	}

@@ -36,10 +36,7 @@ type training struct {
 	fails atomic.Pointer[error]
 }
 
-var (
-	jobKind = schema.GroupKind{Group: "kubeflow.org", Kind: "TFJob"}
-	jobKey  = workloadKey{"ns", "kubeflow.org", "TFJob", "job"}
-)
+var jobKey = workloadKey{"ns", "kubeflow.org", "TFJob", "job"}
 
 // newTraining must be called in a bubble of synctest.
 func newTraining(t *testing.T) *training {
