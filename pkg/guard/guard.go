@@ -23,7 +23,9 @@ import (
 
 // Guard decides.
 type Guard struct {
-	registry   *registry
+	// remembered and committed are the budgets of a namespace as the API server remembers them, and as they are.
+	remembered *registry
+	committed  *registry
 	namespaces *namespaces
 	// cached finds the budgets of a namespace. What it finds is read again before it counts.
 	cached client.Reader
@@ -49,23 +51,30 @@ type Request struct {
 // answer.
 //
 // The budgets that the cache has are asked at once. A cache that does not know one yet must not open the door, so that the API server is asked meanwhile
-// which the namespace has, and any that the cache did not have is asked after the others.
+// which the namespace has, and any that the cache did not have is asked after the others. It answers from its memory, which is behind if it is cut off
+// from its store, so that a protected pod that is in none of these budgets has it look there. A second budget of a pod that has one is missed meanwhile.
 func (g *Guard) Decide(ctx context.Context, request Request) (budget.Verdict, error) {
-	cached, err := g.cachedBudgets(ctx, request.Pod)
+	asked, err := g.cachedBudgets(ctx, request.Pod)
 	if err != nil {
 		return budget.Verdict{}, err
 	}
 	protected := budget.IsProtected(request.Pod)
-	var reading *reading
+	var remembered *reading
 	if protected {
-		reading = g.registry.ask(ctx, request.Pod.Namespace)
+		remembered = g.remembered.ask(ctx, request.Pod.Namespace)
 	}
-	answer, err := g.decideAll(ctx, cached, request)
+	answer, err := g.decideAll(ctx, asked, request)
 	if err == nil && answer.Allowed && protected {
-		answer, err = g.decideMissing(ctx, reading, cached, request, answer)
+		answer, asked, err = g.decideMissing(ctx, remembered, asked, request, answer)
 	}
-	if err != nil || answer.Allowed {
-		return answer, err
+	if err == nil && answer.Allowed && protected && !answer.covers {
+		answer, _, err = g.decideMissing(ctx, g.committed.ask(ctx, request.Pod.Namespace), asked, request, answer)
+	}
+	if err != nil {
+		return budget.Verdict{}, err
+	}
+	if answer.Allowed {
+		return answer.Verdict, nil
 	}
 	// No budget may stop a namespace from going.
 	terminating, err := g.namespaces.isTerminating(ctx, request.Pod.Namespace)
@@ -75,53 +84,65 @@ func (g *Guard) Decide(ctx context.Context, request Request) (budget.Verdict, er
 	if terminating {
 		return budget.Verdict{Allowed: true, Reason: v1alpha1.ReasonNamespaceTerminating}, nil
 	}
-	return answer, nil
+	return answer.Verdict, nil
 }
 
-// decideMissing asks the budgets that were read and that nobody has asked yet.
-func (g *Guard) decideMissing(ctx context.Context, reading *reading, asked []types.NamespacedName, request Request, answer budget.Verdict) (budget.Verdict, error) {
-	all, err := reading.covering(ctx, request.Pod)
+// decideMissing asks the budgets that were read and that nobody has asked yet. It returns all that have been asked then.
+func (g *Guard) decideMissing(ctx context.Context, reading *reading, asked []types.NamespacedName, request Request, answer verdict) (verdict, []types.NamespacedName, error) {
+	missing, err := reading.covering(ctx, request.Pod)
 	if err != nil {
-		return budget.Verdict{}, err
+		return verdict{}, nil, err
 	}
-	missing := slices.DeleteFunc(all, func(name types.NamespacedName) bool { return slices.Contains(asked, name) })
+	missing = slices.DeleteFunc(missing, func(name types.NamespacedName) bool { return slices.Contains(asked, name) })
 	if len(missing) == 0 {
-		return answer, nil
+		return answer, asked, nil
 	}
-	verdict, err := g.decideAll(ctx, missing, request)
-	if err != nil || !verdict.Allowed || verdict.Reason != v1alpha1.ReasonNotProtected {
-		return verdict, err
+	more, err := g.decideAll(ctx, missing, request)
+	if err != nil {
+		return verdict{}, nil, err
 	}
-	return answer, nil
+	return answer.and(more), slices.Concat(asked, missing), nil
 }
 
 // decideAll asks one budget after the other. Several are tried before the first of them records anything.
-func (g *Guard) decideAll(ctx context.Context, names []types.NamespacedName, request Request) (budget.Verdict, error) {
+func (g *Guard) decideAll(ctx context.Context, names []types.NamespacedName, request Request) (verdict, error) {
 	if len(names) > 1 && !request.DryRun {
 		trial := request
 		trial.DryRun = true
-		if verdict, err := g.decideEach(ctx, names, trial); err != nil || !verdict.Allowed {
-			return verdict, err
+		if answer, err := g.decideEach(ctx, names, trial); err != nil || !answer.Allowed {
+			return answer, err
 		}
 	}
 	return g.decideEach(ctx, names, request)
 }
 
-func (g *Guard) decideEach(ctx context.Context, names []types.NamespacedName, request Request) (budget.Verdict, error) {
-	answer := budget.Verdict{Allowed: true, Reason: v1alpha1.ReasonNotProtected}
+func (g *Guard) decideEach(ctx context.Context, names []types.NamespacedName, request Request) (verdict, error) {
+	answer := notProtected()
 	for _, name := range names {
-		verdict, err := g.lines.ask(ctx, name, request)
+		one, err := g.lines.ask(ctx, name, request)
 		if err != nil {
-			return budget.Verdict{}, fmt.Errorf("asking PodUnavailableBudget %s: %w", name, err)
+			return verdict{}, fmt.Errorf("asking PodUnavailableBudget %s: %w", name, err)
 		}
-		if !verdict.Allowed {
-			return verdict, nil
-		}
-		if verdict.Reason != v1alpha1.ReasonNotProtected {
-			answer = verdict
+		if answer = answer.and(one); !answer.Allowed {
+			return answer, nil
 		}
 	}
 	return answer, nil
+}
+
+// notProtected is what a budget says to what is nothing to it.
+func notProtected() verdict {
+	return verdict{Verdict: budget.Verdict{Allowed: true, Reason: v1alpha1.ReasonNotProtected}}
+}
+
+// and is the verdict of those who have let something through, and of one more.
+func (v verdict) and(next verdict) verdict {
+	covers := v.covers || next.covers
+	if !next.Allowed || next.Reason != v1alpha1.ReasonNotProtected {
+		v = next
+	}
+	v.covers = covers
+	return v
 }
 
 // cachedBudgets are the budgets that may cover the pod, as far as the cache has them.
@@ -151,10 +172,10 @@ var errChanged = errors.New("the budget has changed meanwhile")
 
 // decideOnce is one round of the algorithm: the budget, its pods and workloads, then the model, then the ledger, or errChanged and nothing has
 // happened. After errChanged the next round is given the same snapshot, and what was counted need not be counted again at once.
-func (s *store) decideOnce(ctx context.Context, name types.NamespacedName, requests []Request, counted *snapshot) ([]budget.Verdict, error) {
-	verdicts := make([]budget.Verdict, len(requests))
+func (s *store) decideOnce(ctx context.Context, name types.NamespacedName, requests []Request, counted *snapshot) ([]verdict, error) {
+	verdicts := make([]verdict, len(requests))
 	for i := range verdicts {
-		verdicts[i] = budget.Verdict{Allowed: true, Reason: v1alpha1.ReasonNotProtected}
+		verdicts[i] = notProtected()
 	}
 	pub, err := s.read(ctx, name, requests, counted)
 	if apierrors.IsNotFound(err) || err == nil && pub.DeletionTimestamp != nil {
@@ -183,14 +204,17 @@ func (s *store) decideOnce(ctx context.Context, name types.NamespacedName, reque
 	facts := count.Facts
 	facts.Ledger = pub.Status.Ledger
 
+	for i := range verdicts {
+		verdicts[i].covers = count.Covers(requests[i].Pod.UID) || policy.Target == nil && isPicked(requests[i].Pod, count)
+	}
 	trial, binding := s.sort(pub, count, requests)
 	for _, index := range trial.index { // each by itself: what is tried takes nothing from the next
 		one := policy.Decide(facts, trial.take(index), s.now())
-		verdicts[index] = one.Verdicts[0]
+		verdicts[index].Verdict = one.Verdicts[0]
 	}
 	decision := policy.Decide(facts, binding.requests, s.now())
 	for i, index := range binding.index {
-		verdicts[index] = decision.Verdicts[i]
+		verdicts[index].Verdict = decision.Verdicts[i]
 	}
 	if !decision.Changed {
 		return verdicts, nil
@@ -202,7 +226,7 @@ func (s *store) decideOnce(ctx context.Context, name types.NamespacedName, reque
 		return nil, errChanged
 	case apierrors.IsNotFound(err): // deleted meanwhile, and nothing holds any more
 		for i := range verdicts {
-			verdicts[i] = budget.Verdict{Allowed: true, Reason: v1alpha1.ReasonNotProtected}
+			verdicts[i] = notProtected()
 		}
 		return verdicts, nil
 	case err != nil:
@@ -229,6 +253,10 @@ func (a *asked) take(index int) []budget.Request {
 	return a.requests[at : at+1]
 }
 
+func isPicked(pod *corev1.Pod, count *census.Count) bool {
+	return count.Selector.Matches(labels.Set(pod.Labels))
+}
+
 // sort says what each request is to this budget. One that is nothing to it is left out.
 func (s *store) sort(pub *v1alpha1.PodUnavailableBudget, count *census.Count, requests []Request) (trial, binding asked) {
 	for i := range requests {
@@ -243,7 +271,7 @@ func (s *store) sort(pub *v1alpha1.PodUnavailableBudget, count *census.Count, re
 			}
 		}
 		// A pod that the selector picks and that is not the budget's now could become so before the operation happens.
-		if !count.Covers(r.Pod.UID) && !count.Selector.Matches(labels.Set(r.Pod.Labels)) {
+		if !count.Covers(r.Pod.UID) && !isPicked(r.Pod, count) {
 			continue
 		}
 		one := budget.Request{

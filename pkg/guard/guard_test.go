@@ -318,6 +318,103 @@ func TestABudgetThatTheCacheDoesNotKnowIsAsked(t *testing.T) {
 	}
 }
 
+// behind is an API server whose memory of budgets has only the given ones. How often it was asked for what is committed is counted.
+func behind(committed *atomic.Int32, remembered ...v1alpha1.PodUnavailableBudget) interceptor.Funcs {
+	return interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+		if budgets, is := list.(*v1alpha1.PodUnavailableBudgetList); is {
+			var options client.ListOptions
+			options.ApplyOptions(opts)
+			if options.Raw != nil && options.Raw.ResourceVersion == fromMemory {
+				budgets.Items = remembered
+				return nil
+			}
+			committed.Add(1)
+		}
+		return c.List(ctx, list, opts...)
+	}}
+}
+
+// TestABudgetThatTheAPIServerDoesNotRememberIsAsked has an API server that is cut off from its store, and a cache that is filled by it.
+func TestABudgetThatTheAPIServerDoesNotRememberIsAsked(t *testing.T) {
+	of := func(name string, change func(*v1alpha1.PodUnavailableBudgetSpec)) v1alpha1.PodUnavailableBudget {
+		pub := v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Generation: 1}}
+		pub.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(3))
+		change(&pub.Spec)
+		return pub
+	}
+	targeting := func(s *v1alpha1.PodUnavailableBudgetSpec) {
+		s.TargetReference = &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "none"}
+	}
+	selecting := func(app string) func(*v1alpha1.PodUnavailableBudgetSpec) {
+		return func(s *v1alpha1.PodUnavailableBudgetSpec) {
+			s.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}
+		}
+	}
+	for name, remembered := range map[string][]v1alpha1.PodUnavailableBudget{
+		"because it remembers none":                        nil,
+		"and it remembers one of other pods":               {of("other", targeting)},
+		"as it is":                                         {of("web", selecting("none"))},
+		"and it remembers one that has been deleted since": {of("deleted", selecting("web"))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var committed atomic.Int32
+			c := cluster(t, 3, behind(&committed, remembered...))
+			cache := fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}})
+			for i := range remembered {
+				cache = cache.WithObjects(&remembered[i])
+			}
+			g := New(c, c, cache.Build(), Options{})
+			if allowed, reason := decide(t, g, 0); !allowed || reason != v1alpha1.ReasonWithinBudget {
+				t.Fatalf("the first: allowed %t, reason %s", allowed, reason)
+			}
+			if allowed, reason := decide(t, g, 1); allowed || reason != v1alpha1.ReasonBudgetExhausted {
+				t.Errorf("the second: allowed %t, reason %s", allowed, reason)
+			}
+		})
+	}
+}
+
+func TestAPodThatHasABudgetNeedsNoCommittedOnes(t *testing.T) {
+	tests := map[string]struct {
+		spec    func(*v1alpha1.PodUnavailableBudget)
+		request Request
+		want    v1alpha1.Reason
+	}{
+		"for its deletion": {want: v1alpha1.ReasonWithinBudget},
+		"for an operation that is not guarded": {spec: func(b *v1alpha1.PodUnavailableBudget) {
+			b.Annotations = map[string]string{v1alpha1.ProtectOperationsAnnotation: "EVICT"}
+		}, want: v1alpha1.ReasonNotProtected},
+		"for an update that is nothing to it": {request: Request{After: pod(0), Operation: v1alpha1.OperationUpdate}, want: v1alpha1.ReasonNotProtected},
+		"that names its workload": {spec: func(b *v1alpha1.PodUnavailableBudget) {
+			b.Spec.TargetReference = &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web"}
+		}, request: Request{After: pod(0), Operation: v1alpha1.OperationUpdate}, want: v1alpha1.ReasonNotProtected},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var committed atomic.Int32
+			c := cluster(t, 3, behind(&committed))
+			pub := &v1alpha1.PodUnavailableBudget{}
+			if err := c.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "web"}, pub); err != nil {
+				t.Fatal(err)
+			}
+			if tc.spec != nil {
+				tc.spec(pub)
+				if err := c.Update(t.Context(), pub); err != nil {
+					t.Fatal(err)
+				}
+			}
+			g := New(c, c, fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(pub.DeepCopy(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}).Build(), Options{})
+			tc.request.Pod = pod(0)
+			if tc.request.Operation == "" {
+				tc.request.Operation = v1alpha1.OperationDelete
+			}
+			if v, err := g.Decide(t.Context(), tc.request); err != nil || !v.Allowed || v.Reason != tc.want || committed.Load() != 0 {
+				t.Errorf("%+v, %v after %d lists of what is committed, want %s after none", v, err, committed.Load(), tc.want)
+			}
+		})
+	}
+}
+
 func TestManyRequestsShareReadingsThatBeginAfterThem(t *testing.T) {
 	var began atomic.Int32
 	proceed := make(chan struct{})
@@ -328,7 +425,7 @@ func TestManyRequestsShareReadingsThatBeginAfterThem(t *testing.T) {
 		}
 		return c.List(ctx, list, opts...)
 	}})
-	r := newRegistry(c)
+	r := newRegistry(c, fromMemory)
 	first := r.ask(t.Context(), "ns")
 	var later []*reading
 	for range 100 {

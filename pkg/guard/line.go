@@ -42,8 +42,15 @@ type ticket struct {
 }
 
 type answer struct {
-	verdict budget.Verdict
+	verdict verdict
 	err     error
+}
+
+// verdict is what a budget says.
+type verdict struct {
+	budget.Verdict
+	// covers is true if the pod is one of the budget's, whatever it says to the operation.
+	covers bool
 }
 
 func newLines(store *store, patience time.Duration) *lines {
@@ -51,7 +58,7 @@ func newLines(store *store, patience time.Duration) *lines {
 }
 
 // ask waits for the budget's answer.
-func (l *lines) ask(ctx context.Context, name types.NamespacedName, request Request) (budget.Verdict, error) {
+func (l *lines) ask(ctx context.Context, name types.NamespacedName, request Request) (verdict, error) {
 	t := &ticket{ctx: ctx, request: request, deadline: l.store.clock.Now().Add(l.patience), answer: make(chan answer, 1)}
 	l.mu.Lock()
 	_, going := l.waiting[name]
@@ -65,7 +72,7 @@ func (l *lines) ask(ctx context.Context, name types.NamespacedName, request Requ
 	case a := <-t.answer:
 		return a.verdict, a.err
 	case <-ctx.Done():
-		return budget.Verdict{}, context.Cause(ctx)
+		return verdict{}, context.Cause(ctx)
 	}
 }
 
@@ -142,11 +149,11 @@ func (l *lines) next(name types.NamespacedName, again []*ticket) []*ticket {
 	return group
 }
 
-func contended(name types.NamespacedName) budget.Verdict {
-	return budget.Verdict{
+func contended(name types.NamespacedName) verdict {
+	return verdict{Verdict: budget.Verdict{
 		Reason:  v1alpha1.ReasonContended,
 		Message: "PodUnavailableBudget " + name.Name + " is asked by too many at once, and there was no answer in time; try again",
-	}
+	}}
 }
 
 func wait(ctx context.Context, d time.Duration) {

@@ -20,11 +20,10 @@ import (
 
 // registry reads which budgets a namespace has. All who ask while a reading goes on share the next one, so that hundreds cost a few, and nobody is
 // answered by one that began before he asked.
-//
-// The API server answers from its own memory, which a new budget reaches within milliseconds, well before its status says Enforcing. Asking for what
-// is committed would have it wait for its store, a tenth of a second on end.
 type registry struct {
 	live client.Reader
+	// revision is what is asked for, as in metav1.ListOptions.
+	revision string
 
 	mu sync.Mutex
 	// readings has a key for each namespace that is being read: what those wait for who have asked since it began, nil if nobody has.
@@ -38,8 +37,16 @@ type reading struct {
 	err     error
 }
 
-func newRegistry(live client.Reader) *registry {
-	return &registry{live: live, readings: map[string]*reading{}}
+const (
+	// fromMemory has the API server answer from its own memory, which a new budget reaches within milliseconds, well before its status says Enforcing,
+	// unless that API server is cut off from its store.
+	fromMemory = "0"
+	// committed has the API server make sure of what is in its store. That may take a tenth of a second.
+	committed = ""
+)
+
+func newRegistry(live client.Reader, revision string) *registry {
+	return &registry{live: live, revision: revision, readings: map[string]*reading{}}
 }
 
 // ask begins to read, or joins a reading that begins later.
@@ -63,8 +70,8 @@ func (r *registry) ask(ctx context.Context, namespace string) *reading {
 func (r *registry) serve(ctx context.Context, namespace string, next *reading) {
 	for next != nil {
 		readCtx, cancel := context.WithTimeout(ctx, readPatience)
-		fromMemory := &client.ListOptions{Namespace: namespace, Raw: &metav1.ListOptions{ResourceVersion: "0"}}
-		if err := r.live.List(readCtx, &next.budgets, fromMemory); err != nil {
+		options := &client.ListOptions{Namespace: namespace, Raw: &metav1.ListOptions{ResourceVersion: r.revision}}
+		if err := r.live.List(readCtx, &next.budgets, options); err != nil {
 			next.err = fmt.Errorf("listing the budgets of namespace %s: %w", namespace, err)
 		}
 		cancel()

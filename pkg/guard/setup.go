@@ -74,5 +74,8 @@ func New(writer client.Client, live, cached client.Reader, opts Options) *Guard 
 		clock:  opts.Clock,
 		fresh:  newFreshness(opts.Clock),
 	}
-	return &Guard{registry: newRegistry(live), namespaces: newNamespaces(live, opts.Clock), cached: cached, clock: opts.Clock, lines: newLines(s, opts.Patience)}
+	return &Guard{
+		remembered: newRegistry(live, fromMemory), committed: newRegistry(live, committed),
+		namespaces: newNamespaces(live, opts.Clock), cached: cached, clock: opts.Clock, lines: newLines(s, opts.Patience),
+	}
 }
