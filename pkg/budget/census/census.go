@@ -51,7 +51,7 @@ type Count struct {
 	Pods []*corev1.Pod
 	// Listed are all pods that the selector picks, also those of other workloads if the budget names one.
 	Listed []*corev1.Pod
-	// Revision is the resourceVersion of the pods.
+	// Revision is the resourceVersion of the pods, also if there are none.
 	Revision string
 	// Selector picks the pods that may be the budget's: for a budget with a target that of the workload.
 	Selector labels.Selector
@@ -133,7 +133,7 @@ func (c *Census) takeOfTarget(ctx context.Context, o *owners, name types.Namespa
 	count.add(target)
 	if target.uid == "" {
 		count.Selector = labels.Nothing()
-		return count, nil
+		return count, c.date(ctx, count, o.namespace, atLeast)
 	}
 	all, err := c.list(ctx, count, o.namespace, atLeast)
 	if err != nil {
@@ -167,12 +167,10 @@ func (c *Count) add(o *owner) {
 // Forget is told that a budget does not exist any more.
 func (c *Census) Forget(name types.NamespacedName) { c.hints.Delete(name) }
 
-// list reads the pods that the selector picks. Without a resourceVersion the API server answers with what is committed.
+// list reads the pods that the selector picks.
 func (c *Census) list(ctx context.Context, count *Count, namespace, atLeast string) ([]*corev1.Pod, error) {
-	options := &client.ListOptions{Namespace: namespace, LabelSelector: count.Selector}
-	if atLeast != "" {
-		options.Raw = &metav1.ListOptions{ResourceVersion: atLeast, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan}
-	}
+	options := notOlderThan(atLeast, namespace)
+	options.LabelSelector = count.Selector
 	var list corev1.PodList
 	if err := c.Live.List(ctx, &list, options); err != nil {
 		return nil, fmt.Errorf("listing the pods of namespace %s: %w", namespace, err)
@@ -183,6 +181,28 @@ func (c *Census) list(ctx context.Context, count *Count, namespace, atLeast stri
 	}
 	count.Listed, count.Revision = pods, list.ResourceVersion
 	return pods, nil
+}
+
+// date finds the revision at which a budget has no pods. Whoever strikes out of its ledger needs it, lest pods of before are counted once there are
+// some again. A selector that picks nothing cannot be asked for: in a query it is empty, and picks everything.
+func (c *Census) date(ctx context.Context, count *Count, namespace, atLeast string) error {
+	options := notOlderThan(atLeast, namespace)
+	options.Limit = 1
+	var list corev1.PodList
+	if err := c.Live.List(ctx, &list, options); err != nil {
+		return fmt.Errorf("asking for the revision of the pods of namespace %s: %w", namespace, err)
+	}
+	count.Revision = list.ResourceVersion
+	return nil
+}
+
+// notOlderThan asks for a revision. Without one the API server answers with what is committed.
+func notOlderThan(atLeast, namespace string) *client.ListOptions {
+	options := &client.ListOptions{Namespace: namespace}
+	if atLeast != "" {
+		options.Raw = &metav1.ListOptions{ResourceVersion: atLeast, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan}
+	}
+	return options
 }
 
 func (c *Census) observe(ctx context.Context, count *Count, pods []*corev1.Pod, unmanaged func(int) bool) error {

@@ -285,6 +285,28 @@ func TestEntriesOfAWorkloadThatIsGoneExpire(t *testing.T) {
 	}
 }
 
+func TestALedgerThatIsCleanedSaysByWhichPods(t *testing.T) {
+	for kind, there := range map[string]string{"ReplicaSet": "a target that exists", "Deployment": "a target that is gone"} {
+		t.Run(there, func(t *testing.T) {
+			pub := budgetWith(entry("deleted"))
+			pub.Status.LedgerRevision = "5"
+			pub.Spec.TargetReference = &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: kind, Name: "web"}
+			b := newBench(t, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+				err := c.List(ctx, list, opts...)
+				if _, is := list.(*corev1.PodList); is {
+					list.SetResourceVersion("77")
+				}
+				return err
+			}}, objects(pub, pod("a", protected()))...)
+			got := b.reconcile(t)
+			expectLedger(t, got)
+			if got.Status.LedgerRevision != "77" {
+				t.Errorf("ledgerRevision %q, want that of the pods", got.Status.LedgerRevision)
+			}
+		})
+	}
+}
+
 func isLabelled(t *testing.T, b *bench, name string) bool {
 	t.Helper()
 	pod := &corev1.Pod{}
