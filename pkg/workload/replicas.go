@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -64,12 +65,37 @@ func OfReplicaSet(r *appsv1.ReplicaSet) int32 { return orOne(r.Spec.Replicas) }
 // OfStatefulSet is spec.replicas; nil means 1.
 func OfStatefulSet(s *appsv1.StatefulSet) int32 { return orOne(s.Spec.Replicas) }
 
-// OfJob is how many pods a Job runs at a time: spec.parallelism, nil meaning 1, and not more than spec.completions if that is set.
+// OfJob is how many pods a Job runs at a time when it runs: spec.parallelism, nil meaning 1, and not more than spec.completions if that is set.
 func OfJob(j *batchv1.Job) int32 {
 	if j.Spec.Completions == nil {
 		return orOne(j.Spec.Parallelism)
 	}
 	return min(orOne(j.Spec.Parallelism), *j.Spec.Completions)
+}
+
+// OfJobNow is how many pods a Job asks for as it stands: none if it is suspended or ends, for then its pods are deleted and nobody makes new ones, and
+// no more than it has yet to complete. A Job that ends says so in a condition only once all pods are deleted; that it has failed too often shows before.
+func OfJobNow(j *batchv1.Job) int32 {
+	switch {
+	case j.Spec.Suspend != nil && *j.Spec.Suspend, ends(j):
+		return 0
+	case j.Spec.Completions != nil:
+		return max(min(OfJob(j), *j.Spec.Completions-j.Status.Succeeded), 0)
+	default:
+		return OfJob(j)
+	}
+}
+
+func ends(j *batchv1.Job) bool {
+	for i := range j.Status.Conditions {
+		switch c := &j.Status.Conditions[i]; c.Type {
+		case batchv1.JobFailureTarget, batchv1.JobSuccessCriteriaMet, batchv1.JobFailed, batchv1.JobComplete:
+			if c.Status == corev1.ConditionTrue {
+				return true
+			}
+		}
+	}
+	return j.Spec.BackoffLimit != nil && j.Status.Failed > *j.Spec.BackoffLimit
 }
 
 // OfScale is what a scale subresource says. There nil is 0, unlike in the workloads themselves.

@@ -9,6 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
@@ -61,6 +62,41 @@ func TestReplicas(t *testing.T) {
 			t.Errorf("got %d, want 0", got)
 		}
 	})
+}
+
+func TestOfJobNow(t *testing.T) {
+	condition := func(kind batchv1.JobConditionType, status corev1.ConditionStatus) func(*batchv1.Job) {
+		return func(j *batchv1.Job) { j.Status.Conditions = []batchv1.JobCondition{{Type: kind, Status: status}} }
+	}
+	tests := map[string]struct {
+		change func(*batchv1.Job)
+		want   int32
+	}{
+		"a Job asks for its parallelism":                  {change: func(*batchv1.Job) {}, want: 3},
+		"a Job asks for no more than is left to complete": {change: func(j *batchv1.Job) { j.Spec.Completions, j.Status.Succeeded = ptr.To[int32](10), 8 }, want: 2},
+		"a Job that has completed more asks for none":     {change: func(j *batchv1.Job) { j.Spec.Completions, j.Status.Succeeded = ptr.To[int32](10), 11 }, want: 0},
+		"a suspended Job asks for none":                   {change: func(j *batchv1.Job) { j.Spec.Suspend = ptr.To(true) }, want: 0},
+		"a resumed Job asks again": {change: func(j *batchv1.Job) {
+			j.Spec.Suspend = ptr.To(false)
+			condition(batchv1.JobSuspended, corev1.ConditionTrue)(j)
+		}, want: 3},
+		"a Job that is about to fail asks for none":             {change: condition(batchv1.JobFailureTarget, corev1.ConditionTrue), want: 0},
+		"a Job that has failed asks for none":                   {change: condition(batchv1.JobFailed, corev1.ConditionTrue), want: 0},
+		"a Job that is about to succeed asks for none":          {change: condition(batchv1.JobSuccessCriteriaMet, corev1.ConditionTrue), want: 0},
+		"a Job that is complete asks for none":                  {change: condition(batchv1.JobComplete, corev1.ConditionTrue), want: 0},
+		"a condition that is not true ends nothing":             {change: condition(batchv1.JobFailed, corev1.ConditionFalse), want: 3},
+		"a Job whose pods failed more often than they may ends": {change: func(j *batchv1.Job) { j.Spec.BackoffLimit, j.Status.Failed = ptr.To[int32](2), 3 }, want: 0},
+		"and as often as they may does not end":                 {change: func(j *batchv1.Job) { j.Spec.BackoffLimit, j.Status.Failed = ptr.To[int32](2), 2 }, want: 3},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			job := &batchv1.Job{Spec: batchv1.JobSpec{Parallelism: ptr.To[int32](3)}}
+			tc.change(job)
+			if got := OfJobNow(job); got != tc.want {
+				t.Errorf("got %d, want %d", got, tc.want)
+			}
+		})
+	}
 }
 
 func TestAtPaths(t *testing.T) {

@@ -472,10 +472,7 @@ func (o *owners) readReplicas(ctx context.Context, result *owner, object client.
 		result.replicas = w.Status.DesiredNumberScheduled
 		return selector(w.Spec.Selector)
 	case *batchv1.Job:
-		result.replicas = workload.OfJob(w)
-		if w.Spec.Completions != nil {
-			result.replicas = max(min(result.replicas, *w.Spec.Completions-w.Status.Succeeded), 0)
-		}
+		result.replicas = workload.OfJobNow(w)
 		return selector(w.Spec.Selector)
 	case *corev1.ReplicationController:
 		result.watched = false

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -28,29 +29,39 @@ func ownedBy(apiVersion, kind, name string, uid types.UID) []metav1.OwnerReferen
 	return []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: name, UID: uid, Controller: ptr.To(true)}}
 }
 
-// operated is a census of a Deployment of 3 that an object of somebody's kind owns, with two pods. Reading that object fails.
-func operated(t *testing.T, failure error) *Census {
+func of(name string, owners []metav1.OwnerReference) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), OwnerReferences: owners, Labels: map[string]string{"app": "web"}}
+}
+
+func bySelector() v1alpha1.PodUnavailableBudgetSpec {
+	return v1alpha1.PodUnavailableBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}
+}
+
+func censusOf(t *testing.T, calls interceptor.Funcs, objects ...client.Object) *Census {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	of := func(name string, owners []metav1.OwnerReference) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), OwnerReferences: owners, Labels: map[string]string{"app": "web"}}
-	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(calls).Build()
+	return &Census{Live: c, Scales: c.SubResource("scale"), Nodes: c}
+}
+
+// operated is a census of a Deployment of 3 that an object of somebody's kind owns, with two pods. Reading that object fails.
+func operated(t *testing.T, failure error) *Census {
+	t.Helper()
 	selector := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
-	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
-		&appsv1.Deployment{ObjectMeta: of("web", ownedBy("example.com/v1", "Site", "site", "site")), Spec: appsv1.DeploymentSpec{Replicas: ptr.To(int32(3)), Selector: selector}},
-		&appsv1.ReplicaSet{ObjectMeta: of("rs", ownedBy("apps/v1", "Deployment", "web", "web")), Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To(int32(3)), Selector: selector}},
-		&corev1.Pod{ObjectMeta: of("a", ownedBy("apps/v1", "ReplicaSet", "rs", "rs"))},
-		&corev1.Pod{ObjectMeta: of("b", ownedBy("apps/v1", "ReplicaSet", "rs", "rs"))},
-	).WithInterceptorFuncs(interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	return censusOf(t, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 		if o.GetObjectKind().GroupVersionKind().Group == "example.com" {
 			return failure
 		}
 		return c.Get(ctx, key, o, opts...)
-	}}).Build()
-	return &Census{Live: c, Scales: c.SubResource("scale"), Nodes: c}
+	}},
+		&appsv1.Deployment{ObjectMeta: of("web", ownedBy("example.com/v1", "Site", "site", "site")), Spec: appsv1.DeploymentSpec{Replicas: ptr.To(int32(3)), Selector: selector}},
+		&appsv1.ReplicaSet{ObjectMeta: of("rs", ownedBy("apps/v1", "Deployment", "web", "web")), Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To(int32(3)), Selector: selector}},
+		&corev1.Pod{ObjectMeta: of("a", ownedBy("apps/v1", "ReplicaSet", "rs", "rs"))},
+		&corev1.Pod{ObjectMeta: of("b", ownedBy("apps/v1", "ReplicaSet", "rs", "rs"))},
+	)
 }
 
 var (
@@ -70,7 +81,7 @@ func compiled(t *testing.T, spec v1alpha1.PodUnavailableBudgetSpec) *budget.Poli
 
 func TestAnOwnerThatCannotBeReadLeavesTheOneBelowIt(t *testing.T) {
 	specs := map[string]v1alpha1.PodUnavailableBudgetSpec{
-		"selector":  {Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}},
+		"selector":  bySelector(),
 		"targetRef": {TargetReference: &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}},
 	}
 	for name, spec := range specs {
@@ -112,6 +123,27 @@ func TestATarget(t *testing.T) {
 			}
 			if !count.TargetGone || len(count.Pods) != 0 || len(count.Unread) != 0 {
 				t.Errorf("%+v, want nothing but that the target is gone", count)
+			}
+		})
+	}
+}
+
+func TestAJobThatIsSuspendedOrEndsNeedsNoPods(t *testing.T) {
+	for name, job := range map[string]*batchv1.Job{
+		"suspended": {Spec: batchv1.JobSpec{Suspend: ptr.To(true)}},
+		"ending":    {Status: batchv1.JobStatus{Conditions: []batchv1.JobCondition{{Type: batchv1.JobFailureTarget, Status: corev1.ConditionTrue}}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job.ObjectMeta, job.Spec.Parallelism = of("job", nil), ptr.To(int32(3))
+			policy := compiled(t, bySelector())
+			count, err := censusOf(t, interceptor.Funcs{}, job,
+				&corev1.Pod{ObjectMeta: of("a", ownedBy("batch/v1", "Job", "job", "job"))},
+				&corev1.Pod{ObjectMeta: of("b", ownedBy("batch/v1", "Job", "job", "job"))}).Take(t.Context(), "ns", policy, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tally := policy.Tally(count.Facts); len(count.Pods) != 2 || tally.Total != 0 || tally.Desired != 0 {
+				t.Errorf("%+v, want none of them to be held", tally)
 			}
 		})
 	}
