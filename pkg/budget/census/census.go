@@ -71,31 +71,54 @@ func (c *Count) Covers(uid types.UID) bool {
 // Take counts the pods of a budget in a namespace. What it reads is not older than the call, except pods: if atLeast is not empty, they are of
 // any revision that is not older than that one. The API server answers from its own memory then, which it mostly has the latest in, and need
 // not ask its store what the latest is.
+//
+// An owner that is gone takes all below it along, unless it has left them behind: it is taken off them first, and goes then. So it only counts as gone
+// if what names it was read after it was. If not, everything is read again, as it is committed.
 func (c *Census) Take(ctx context.Context, namespace string, policy *budget.Policy, atLeast string) (*Count, error) {
-	o := &owners{census: c, namespace: namespace, found: map[types.UID]*owner{}}
-	name := types.NamespacedName{Namespace: namespace, Name: policy.Name}
+	before := map[types.UID]bool{}
+	for {
+		o := &owners{census: c, namespace: namespace, found: map[types.UID]*owner{}}
+		count, gone, err := c.take(ctx, o, policy, atLeast)
+		if err != nil {
+			return nil, err
+		}
+		news := false
+		for _, uid := range gone {
+			news = news || !before[uid]
+			before[uid] = true
+		}
+		if !news {
+			return count, nil
+		}
+		atLeast = ""
+	}
+}
+
+// take reads everything once. It returns the owners of pods of the budget, or of pods that might be, that are gone.
+func (c *Census) take(ctx context.Context, o *owners, policy *budget.Policy, atLeast string) (count *Count, gone []types.UID, err error) {
+	name := types.NamespacedName{Namespace: o.namespace, Name: policy.Name}
 	if policy.Target != nil {
 		return c.takeOfTarget(ctx, o, name, policy, atLeast)
 	}
 	asksOwners := policy.Replicas == nil
-	count := &Count{Selector: policy.Selector}
+	count = &Count{Selector: policy.Selector}
 	var pods []*corev1.Pod
 	reading, readCtx := errgroup.WithContext(ctx)
 	reading.Go(func() (err error) {
-		pods, err = c.list(readCtx, count, namespace, atLeast)
+		pods, err = c.list(readCtx, count, o.namespace, atLeast)
 		return err
 	})
 	if asksOwners {
 		reading.Go(func() error { return o.loadHints(readCtx, name) })
 	}
 	if err := reading.Wait(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if !asksOwners {
-		return count, c.observe(ctx, count, pods, nil)
+		return count, nil, c.observe(ctx, count, pods, nil)
 	}
 	if err := o.load(ctx, pods); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	o.leaveHints(name, pods)
 	top := make([]*owner, len(pods))
@@ -109,11 +132,14 @@ func (c *Census) Take(ctx context.Context, namespace string, policy *budget.Poli
 		}
 		seen[owner.uid] = true
 		count.add(owner)
+		if owner.gone {
+			gone = append(gone, owner.uid)
+		}
 	}
-	return count, c.observe(ctx, count, pods, func(i int) bool { return top[i] == nil || top[i].unread })
+	return count, gone, c.observe(ctx, count, pods, func(i int) bool { return top[i] == nil || top[i].unread })
 }
 
-func (c *Census) takeOfTarget(ctx context.Context, o *owners, name types.NamespacedName, policy *budget.Policy, atLeast string) (*Count, error) {
+func (c *Census) takeOfTarget(ctx context.Context, o *owners, name types.NamespacedName, policy *budget.Policy, atLeast string) (count *Count, gone []types.UID, err error) {
 	ref := policy.Target
 	var target *owner
 	reading, readCtx := errgroup.WithContext(ctx)
@@ -123,34 +149,36 @@ func (c *Census) takeOfTarget(ctx context.Context, o *owners, name types.Namespa
 	})
 	reading.Go(func() error { return o.loadHints(readCtx, name) })
 	if err := reading.Wait(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if target.uid == "" { // there is no such object, or no such kind
 		target.gone, target.unread = true, false
 	}
 	target.parent = nil // whoever owns the workload does not matter
-	count := &Count{Selector: target.selector, TargetGone: target.gone}
+	count = &Count{Selector: target.selector, TargetGone: target.gone}
 	count.add(target)
 	if target.uid == "" {
 		count.Selector = labels.Nothing()
-		return count, c.date(ctx, count, o.namespace, atLeast)
+		return count, nil, c.date(ctx, count, o.namespace, atLeast)
 	}
 	all, err := c.list(ctx, count, o.namespace, atLeast)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	o.found[target.uid] = target
 	if err := o.load(ctx, all); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	o.leaveHints(name, all)
 	var pods []*corev1.Pod
 	for _, pod := range all {
 		if o.isUnder(pod, target.uid) {
 			pods = append(pods, pod)
+		} else if top := o.top(pod); top != nil && top.gone { // the target may have adopted what it has left behind
+			gone = append(gone, top.uid)
 		}
 	}
-	return count, c.observe(ctx, count, pods, func(int) bool { return target.unread })
+	return count, gone, c.observe(ctx, count, pods, func(int) bool { return target.unread })
 }
 
 func (c *Count) add(o *owner) {

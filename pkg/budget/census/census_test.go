@@ -3,6 +3,7 @@ package census
 import (
 	"context"
 	"errors"
+	"reflect"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -144,6 +145,92 @@ func TestAJobThatIsSuspendedOrEndsNeedsNoPods(t *testing.T) {
 			}
 			if tally := policy.Tally(count.Facts); len(count.Pods) != 2 || tally.Total != 0 || tally.Desired != 0 {
 				t.Errorf("%+v, want none of them to be held", tally)
+			}
+		})
+	}
+}
+
+func TestWhatAnOwnerLeavesBehindStaysProtected(t *testing.T) {
+	selector := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+	deployment := &appsv1.Deployment{ObjectMeta: of("web", nil), Spec: appsv1.DeploymentSpec{Replicas: ptr.To(int32(2)), Selector: selector}}
+	replicaSet := func(name string, owners []metav1.OwnerReference) *appsv1.ReplicaSet {
+		return &appsv1.ReplicaSet{ObjectMeta: of(name, owners), Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To(int32(2)), Selector: selector}}
+	}
+	ofDeployment, ofReplicaSet, ofNext := ownedBy("apps/v1", "Deployment", "web", "web"), ownedBy("apps/v1", "ReplicaSet", "rs", "rs"), ownedBy("apps/v1", "ReplicaSet", "next", "next")
+	byTarget := v1alpha1.PodUnavailableBudgetSpec{TargetReference: &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
+	tests := map[string]struct {
+		spec    v1alpha1.PodUnavailableBudgetSpec
+		objects []client.Object
+		pods    []metav1.OwnerReference
+		// when the owner is read for the first time, its children are given to another, or to nobody, and then it goes.
+		goes     client.Object
+		children []client.Object
+		to       []metav1.OwnerReference
+		lists    int // of pods
+		total    int32
+		covered  int
+	}{
+		"a ReplicaSet of a Deployment": {
+			spec: bySelector(), objects: []client.Object{deployment, replicaSet("rs", ofDeployment)}, pods: ofReplicaSet,
+			goes: deployment, children: []client.Object{replicaSet("rs", nil)}, lists: 2, total: 2, covered: 2,
+		},
+		"pods of a ReplicaSet": {
+			spec: bySelector(), objects: []client.Object{replicaSet("rs", nil)}, pods: ofReplicaSet,
+			goes: replicaSet("rs", nil), children: []client.Object{&corev1.Pod{ObjectMeta: of("a", nil)}, &corev1.Pod{ObjectMeta: of("b", nil)}}, lists: 2, total: 2, covered: 2,
+		},
+		"pods that another has adopted": {
+			spec: byTarget, objects: []client.Object{deployment, replicaSet("rs", ofDeployment), replicaSet("next", ofDeployment)}, pods: ofReplicaSet,
+			goes: replicaSet("rs", nil), children: []client.Object{&corev1.Pod{ObjectMeta: of("a", nil)}, &corev1.Pod{ObjectMeta: of("b", nil)}}, to: ofNext, lists: 2, total: 2, covered: 2,
+		},
+		"not what goes with it": {
+			spec: bySelector(), objects: []client.Object{deployment, replicaSet("rs", ofDeployment)}, pods: ofReplicaSet,
+			goes: deployment, lists: 2, total: 0, covered: 2,
+		},
+		"and what has its owner is read once": {
+			spec: bySelector(), objects: []client.Object{deployment, replicaSet("rs", ofDeployment)}, pods: ofReplicaSet, lists: 1, total: 2, covered: 2,
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			gone, lists := tc.goes == nil, 0
+			calls := interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+					if !gone && key.Name == tc.goes.GetName() && reflect.TypeOf(o) == reflect.TypeOf(tc.goes) {
+						gone = true
+						for _, child := range tc.children {
+							latest := child.DeepCopyObject().(client.Object)
+							if err := c.Get(ctx, client.ObjectKeyFromObject(child), latest); err != nil {
+								return err
+							}
+							latest.SetOwnerReferences(tc.to)
+							if err := c.Update(ctx, latest); err != nil {
+								return err
+							}
+						}
+						if err := c.Delete(ctx, tc.goes); err != nil {
+							return err
+						}
+					}
+					return c.Get(ctx, key, o, opts...)
+				},
+				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+					lists++
+					return c.List(ctx, list, opts...)
+				},
+			}
+			objects := append([]client.Object{&corev1.Pod{ObjectMeta: of("a", tc.pods)}, &corev1.Pod{ObjectMeta: of("b", tc.pods)}}, tc.objects...)
+			census, policy := censusOf(t, calls, objects...), compiled(t, tc.spec)
+			for _, again := range []bool{false, true} { // the second time with hints
+				count, err := census.Take(t.Context(), "ns", policy, "1")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if total := policy.Tally(count.Facts).Total; total != tc.total || len(count.Pods) != tc.covered {
+					t.Errorf("again %t: %d of %+v, want %d pods of %d", again, len(count.Pods), count.Workloads, tc.covered, tc.total)
+				}
+				if !again && lists != tc.lists {
+					t.Errorf("pods were listed %d times, want %d", lists, tc.lists)
+				}
 			}
 		})
 	}
