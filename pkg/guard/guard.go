@@ -26,6 +26,8 @@ type Guard struct {
 	// remembered and committed are the budgets of a namespace as the API server remembers them, and as they are.
 	remembered *registry
 	committed  *registry
+	// above reads what is above pods.
+	above      *objects
 	namespaces *namespaces
 	// cached finds the budgets of a namespace. What it finds is read again before it counts.
 	cached client.Reader
@@ -54,27 +56,28 @@ type Request struct {
 // which the namespace has, and any that the cache did not have is asked after the others. It answers from its memory, which is behind if it is cut off
 // from its store, so that a protected pod that is in none of these budgets has it look there. A second budget of a pod that has one is missed meanwhile.
 func (g *Guard) Decide(ctx context.Context, request Request) (budget.Verdict, error) {
-	asked, err := g.cachedBudgets(ctx, request.Pod)
+	cached, err := g.cachedBudgets(ctx, request.Pod)
 	if err != nil {
 		return budget.Verdict{}, err
 	}
 	protected := budget.IsProtected(request.Pod)
-	var remembered *reading
+	var remembered *reading[*v1alpha1.PodUnavailableBudgetList]
 	if protected {
 		remembered = g.remembered.ask(ctx, request.Pod.Namespace)
 	}
-	answer, err := g.decideAll(ctx, asked, request)
-	if err == nil && answer.Allowed && protected {
-		answer, asked, err = g.decideMissing(ctx, remembered, asked, request, answer)
+	i := &inquiry{request: request, answer: notProtected()}
+	err = g.decideAmong(ctx, i, cached)
+	if err == nil && i.answer.Allowed && protected {
+		err = g.decideMissing(ctx, i, remembered)
 	}
-	if err == nil && answer.Allowed && protected && !answer.covers {
-		answer, _, err = g.decideMissing(ctx, g.committed.ask(ctx, request.Pod.Namespace), asked, request, answer)
+	if err == nil && i.answer.Allowed && protected && !i.answer.covers {
+		err = g.decideMissing(ctx, i, g.committed.ask(ctx, request.Pod.Namespace))
 	}
 	if err != nil {
 		return budget.Verdict{}, err
 	}
-	if answer.Allowed {
-		return answer.Verdict, nil
+	if i.answer.Allowed {
+		return i.answer.Verdict, nil
 	}
 	// No budget may stop a namespace from going.
 	terminating, err := g.namespaces.isTerminating(ctx, request.Pod.Namespace)
@@ -84,24 +87,54 @@ func (g *Guard) Decide(ctx context.Context, request Request) (budget.Verdict, er
 	if terminating {
 		return budget.Verdict{Allowed: true, Reason: v1alpha1.ReasonNamespaceTerminating}, nil
 	}
-	return answer.Verdict, nil
+	return i.answer.Verdict, nil
 }
 
-// decideMissing asks the budgets that were read and that nobody has asked yet. It returns all that have been asked then.
-func (g *Guard) decideMissing(ctx context.Context, reading *reading, asked []types.NamespacedName, request Request, answer verdict) (verdict, []types.NamespacedName, error) {
-	missing, err := reading.covering(ctx, request.Pod)
+// inquiry is a request, and how far it has come.
+type inquiry struct {
+	request Request
+	// asked are the budgets that have answered.
+	asked  []types.NamespacedName
+	answer verdict
+	// above the pod, nil if nobody needed to know.
+	above *ancestry
+}
+
+// decideMissing asks the budgets that were read and that nobody has asked yet.
+func (g *Guard) decideMissing(ctx context.Context, i *inquiry, reading *reading[*v1alpha1.PodUnavailableBudgetList]) error {
+	pubs, err := reading.wait(ctx)
 	if err != nil {
-		return verdict{}, nil, err
+		return err
 	}
-	missing = slices.DeleteFunc(missing, func(name types.NamespacedName) bool { return slices.Contains(asked, name) })
-	if len(missing) == 0 {
-		return answer, asked, nil
+	return g.decideAmong(ctx, i, covering(pubs, i.request.Pod))
+}
+
+// decideAmong asks those of the budgets that nobody has asked yet. If there are several, those of workloads that the pod is none of are left out; one
+// alone knows best. One that is left out may be found again as it is later, and is asked if it names another workload then.
+func (g *Guard) decideAmong(ctx context.Context, i *inquiry, found []candidate) error {
+	found = slices.DeleteFunc(found, func(c candidate) bool { return slices.Contains(i.asked, c.name) })
+	several := len(i.asked)+len(found) > 1
+	var names []types.NamespacedName
+	for _, c := range found {
+		if c.target != nil && several {
+			if i.above == nil {
+				i.above = ancestryOf(ctx, g.above, i.request.Pod)
+			}
+			if !i.above.mayBeOf(c.target) {
+				continue
+			}
+		}
+		names = append(names, c.name)
 	}
-	more, err := g.decideAll(ctx, missing, request)
+	if len(names) == 0 {
+		return nil
+	}
+	more, err := g.decideAll(ctx, names, i.request)
 	if err != nil {
-		return verdict{}, nil, err
+		return err
 	}
-	return answer.and(more), slices.Concat(asked, missing), nil
+	i.asked, i.answer = append(i.asked, names...), i.answer.and(more)
+	return nil
 }
 
 // decideAll asks one budget after the other. Several are tried before the first of them records anything.
@@ -146,7 +179,7 @@ func (v verdict) and(next verdict) verdict {
 }
 
 // cachedBudgets are the budgets that may cover the pod, as far as the cache has them.
-func (g *Guard) cachedBudgets(ctx context.Context, pod *corev1.Pod) ([]types.NamespacedName, error) {
+func (g *Guard) cachedBudgets(ctx context.Context, pod *corev1.Pod) ([]candidate, error) {
 	var pubs v1alpha1.PodUnavailableBudgetList
 	// Objects from a cache are shared and are only read.
 	if err := g.cached.List(ctx, &pubs, client.InNamespace(pod.Namespace), client.UnsafeDisableDeepCopy); err != nil {

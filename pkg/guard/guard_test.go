@@ -427,7 +427,7 @@ func TestManyRequestsShareReadingsThatBeginAfterThem(t *testing.T) {
 	}})
 	r := newRegistry(c, fromMemory)
 	first := r.ask(t.Context(), "ns")
-	var later []*reading
+	var later []*reading[*v1alpha1.PodUnavailableBudgetList]
 	for range 100 {
 		later = append(later, r.ask(t.Context(), "ns"))
 	}
@@ -435,8 +435,8 @@ func TestManyRequestsShareReadingsThatBeginAfterThem(t *testing.T) {
 	close(proceed)
 	<-elsewhere.done
 	for _, reading := range append(later, first) {
-		if names, err := reading.covering(t.Context(), pod(0)); err != nil || len(names) != 1 {
-			t.Fatalf("got %v, %v", names, err)
+		if pubs, err := reading.wait(t.Context()); err != nil || len(pubs.Items) != 1 {
+			t.Fatalf("got %v, %v", pubs, err)
 		}
 	}
 	if n := began.Load(); elsewhere == first || later[0] == first || later[0] != later[99] || n != 3 {

@@ -75,7 +75,7 @@ func New(writer client.Client, live, cached client.Reader, opts Options) *Guard 
 		fresh:  newFreshness(opts.Clock),
 	}
 	return &Guard{
-		remembered: newRegistry(live, fromMemory), committed: newRegistry(live, committed),
+		remembered: newRegistry(live, fromMemory), committed: newRegistry(live, committed), above: newObjects(live),
 		namespaces: newNamespaces(live, opts.Clock), cached: cached, clock: opts.Clock, lines: newLines(s, opts.Patience),
 	}
 }

@@ -1,0 +1,101 @@
+package guard
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/workload"
+)
+
+// ancestry is what is above a pod. It says which workloads the pod is none of, so that their budgets need not be asked: there may be hundreds in a
+// namespace, and some that Berth may not read.
+//
+// A pod comes to another workload only once its own has left it behind, which shows while that goes. A workload that goes between this and the operation
+// is not seen; it takes another whose selector picks the same pods, which Kubernetes warns of.
+type ancestry struct {
+	// owners as they are named by what is below them, the pod's controller first. They have no UID: a target is known by its name.
+	owners []workload.Owner
+	// open is true if it may belong to others too.
+	open bool
+}
+
+// mayBeOf is true unless the pod surely is none of the workload's.
+func (a *ancestry) mayBeOf(target *v1alpha1.TargetReference) bool {
+	return a.open || slices.Contains(a.owners, workload.Owner{Kind: kindOf(target), Name: target.Name})
+}
+
+// objects reads the metadata of owners.
+type objects = shared[objectKey, *metav1.PartialObjectMetadata]
+
+type objectKey struct {
+	kind schema.GroupVersionKind
+	name types.NamespacedName
+}
+
+func newObjects(live client.Reader) *objects {
+	return newShared(func(ctx context.Context, key objectKey) (*metav1.PartialObjectMetadata, error) {
+		object := &metav1.PartialObjectMetadata{}
+		object.SetGroupVersionKind(key.kind)
+		if err := live.Get(ctx, key.name, object); err != nil {
+			return nil, fmt.Errorf("reading the metadata of %s %s: %w", key.kind.Kind, key.name, err)
+		}
+		return object, nil
+	})
+}
+
+// ancestryOf reads what is above a pod. What fails leaves it open, and whoever is asked then says what is wrong.
+func ancestryOf(ctx context.Context, o *objects, pod *corev1.Pod) *ancestry {
+	a := &ancestry{}
+	key := objectKey{corev1.SchemeGroupVersion.WithKind("Pod"), client.ObjectKeyFromObject(pod)}
+	var object metav1.Object = pod
+	for range workload.LongestOwnerChain {
+		ref := metav1.GetControllerOfNoCopy(object)
+		if ref == nil {
+			a.open = isAdopted(key.kind.GroupKind())
+			return a
+		}
+		above := objectKey{schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind), types.NamespacedName{Namespace: pod.Namespace, Name: ref.Name}}
+		a.owners = append(a.owners, workload.Owner{Kind: above.kind.GroupKind(), Name: ref.Name})
+		next, err := o.ask(ctx, above).wait(ctx)
+		switch {
+		case meta.IsNoMatchError(err), apierrors.IsForbidden(err):
+			return a // the census of a budget looks no further either
+		case apierrors.IsNotFound(err), err == nil && (next.UID != ref.UID || next.DeletionTimestamp != nil && !leavesBehind(next)):
+			a.open = !stillNames(ctx, o, key, object.GetUID(), ref.UID)
+			return a
+		case err != nil, leavesBehind(next):
+			a.open = true
+			return a
+		}
+		key, object = above, next
+	}
+	a.open = true
+	return a
+}
+
+// isAdopted is true for kinds that a workload takes if nobody has them and its selector picks them.
+func isAdopted(kind schema.GroupKind) bool {
+	return kind == schema.GroupKind{Kind: "Pod"} || kind == schema.GroupKind{Group: appsv1.GroupName, Kind: "ReplicaSet"}
+}
+
+// leavesBehind is true for an object that is being deleted without what it owns.
+func leavesBehind(object *metav1.PartialObjectMetadata) bool {
+	return object.DeletionTimestamp != nil && slices.Contains(object.Finalizers, metav1.FinalizerOrphanDependents)
+}
+
+// stillNames is true if an object goes with its owner, which is gone: it was not taken off that before.
+func stillNames(ctx context.Context, o *objects, key objectKey, uid, owner types.UID) bool {
+	object, err := o.ask(ctx, key).wait(ctx)
+	return err == nil && object.UID == uid && workload.ControllerUID(object) == owner
+}

@@ -1,0 +1,208 @@
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+)
+
+// deployed is a cluster whose ReplicaSet is of a Deployment.
+func deployed(t *testing.T, pods int, calls interceptor.Funcs, more ...client.Object) client.WithWatch {
+	t.Helper()
+	c := cluster(t, pods, calls)
+	rs := &appsv1.ReplicaSet{}
+	if err := c.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "web"}, rs); err != nil {
+		t.Fatal(err)
+	}
+	rs.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "deployment", Controller: ptr.To(true)}}
+	err := c.Update(t.Context(), rs)
+	for _, o := range append(more, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "deployment"}, Spec: appsv1.DeploymentSpec{
+		Replicas: ptr.To(int32(pods)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+	}}) {
+		err = errors.Join(err, c.Create(t.Context(), o))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// targeting is a budget of a workload that lets so many pods go.
+func targeting(kind, name string, maxUnavailable int32) *v1alpha1.PodUnavailableBudget {
+	return &v1alpha1.PodUnavailableBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: kind + "-" + name, UID: types.UID(kind + "-" + name), Generation: 1},
+		Spec: v1alpha1.PodUnavailableBudgetSpec{
+			TargetReference: &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: kind, Name: name}, MaxUnavailable: ptr.To(intstr.FromInt32(maxUnavailable)),
+		},
+	}
+}
+
+func forbidden(kind string) func(client.Object) error {
+	return func(o client.Object) error {
+		if gvk := o.GetObjectKind().GroupVersionKind(); gvk.Kind == kind {
+			return apierrors.NewForbidden(appsv1.Resource(kind), o.GetName(), errors.New("no rule"))
+		}
+		return nil
+	}
+}
+
+func TestABudgetThatCannotBeJudgedHoldsPodsOfItsWorkloadOnly(t *testing.T) {
+	unreadable := interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		if _, is := o.(*appsv1.StatefulSet); is {
+			return apierrors.NewForbidden(appsv1.Resource("statefulsets"), key.Name, errors.New("no rule"))
+		}
+		return c.Get(ctx, key, o, opts...)
+	}}
+	c := deployed(t, 3, unreadable, targeting("StatefulSet", "db", 1))
+	g := New(c, c, c, Options{})
+	if allowed, reason := decide(t, g, 0); !allowed || reason != v1alpha1.ReasonWithinBudget {
+		t.Errorf("allowed %t, reason %s", allowed, reason)
+	}
+	mine := pod(1)
+	mine.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", UID: "db", Controller: ptr.To(true)}}
+	if v, err := g.Decide(t.Context(), Request{Pod: mine, Operation: v1alpha1.OperationDelete}); !apierrors.IsForbidden(err) {
+		t.Errorf("got %+v, %v; want what it may not read", v, err)
+	}
+}
+
+func TestBudgetsOfOtherWorkloadsCostNothing(t *testing.T) {
+	for others, want := range map[int]string{0: "1 budgets, 1 pods, 0 metadata", 50: "1 budgets, 1 pods, 2 metadata"} {
+		t.Run(fmt.Sprint(others), func(t *testing.T) {
+			var budgets, pods, metadata atomic.Int32
+			var more []client.Object
+			for i := range others {
+				more = append(more, targeting("Deployment", fmt.Sprintf("other-%d", i), 1))
+			}
+			c := deployed(t, 3, interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+					switch o := o.(type) {
+					case *v1alpha1.PodUnavailableBudget:
+						budgets.Add(1)
+					case *metav1.PartialObjectMetadata:
+						if o.Kind != "Node" {
+							metadata.Add(1)
+						}
+					}
+					return c.Get(ctx, key, o, opts...)
+				},
+				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+					if _, is := list.(*corev1.PodList); is {
+						pods.Add(1)
+					}
+					return c.List(ctx, list, opts...)
+				},
+			}, more...)
+			decide(t, New(c, c, c, Options{}), 0)
+			if got := fmt.Sprintf("%d budgets, %d pods, %d metadata", budgets.Load(), pods.Load(), metadata.Load()); got != want {
+				t.Errorf("read %s, want %s", got, want)
+			}
+		})
+	}
+}
+
+// TestTheBudgetOfAPodsWorkloadIsAsked has the budget of the pod's workload among others, all with more room than the one that has none.
+func TestTheBudgetOfAPodsWorkloadIsAsked(t *testing.T) {
+	strict := targeting("Deployment", "web", 0)
+	before := strict.DeepCopy()
+	before.Spec.TargetReference.Name = "another"
+	for name, cached := range map[string][]client.Object{
+		"that the cache knows":                {strict},
+		"that the cache does not know":        nil,
+		"that has named another, in a cache":  {before},
+		"among many, of which it knows a few": {targeting("Deployment", "other", 1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := deployed(t, 3, interceptor.Funcs{}, strict.DeepCopy(), targeting("Deployment", "other", 1))
+			pub := &v1alpha1.PodUnavailableBudget{}
+			if err := c.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "web"}, pub); err != nil {
+				t.Fatal(err)
+			}
+			cache := fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, pub)
+			for _, o := range cached {
+				cache = cache.WithObjects(o.DeepCopyObject().(client.Object))
+			}
+			if allowed, reason := decide(t, New(c, c, cache.Build(), Options{}), 0); allowed || reason != v1alpha1.ReasonBudgetExhausted {
+				t.Errorf("allowed %t, reason %s", allowed, reason)
+			}
+		})
+	}
+}
+
+func TestAncestry(t *testing.T) {
+	rs := func(change func(*appsv1.ReplicaSet)) *appsv1.ReplicaSet {
+		r := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "rs", OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "deployment", Controller: ptr.To(true)},
+		}}}
+		if change != nil {
+			change(r)
+		}
+		return r
+	}
+	deployment := func(finalizers ...string) *appsv1.Deployment {
+		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "deployment", Finalizers: finalizers}}
+		if len(finalizers) > 0 {
+			d.DeletionTimestamp = ptr.To(metav1.Now())
+		}
+		return d
+	}
+	alone := func(p *corev1.Pod) *corev1.Pod { p.OwnerReferences = nil; return p }
+	tests := map[string]struct {
+		pod     *corev1.Pod // as it is asked about
+		objects []client.Object
+		fails   func(client.Object) error
+		mine    bool // it may be of its Deployment
+		others  bool // it may be of another
+	}{
+		"a pod of a Deployment is of no other":              {objects: []client.Object{pod(0), rs(nil), deployment()}, mine: true},
+		"a pod of nobody may be adopted":                    {pod: alone(pod(0)), objects: []client.Object{alone(pod(0))}, mine: true, others: true},
+		"a ReplicaSet of nobody may be adopted":             {objects: []client.Object{pod(0), rs(func(r *appsv1.ReplicaSet) { r.OwnerReferences = nil })}, mine: true, others: true},
+		"what goes with its owner is not adopted":           {objects: []client.Object{pod(0)}},
+		"what goes with the owner above is not":             {objects: []client.Object{pod(0), rs(nil)}, mine: true},
+		"what goes before its owner is not":                 {objects: []client.Object{pod(0), rs(nil), deployment(metav1.FinalizerDeleteDependents)}, mine: true},
+		"what is left behind may be adopted":                {objects: []client.Object{pod(0), rs(nil), deployment(metav1.FinalizerOrphanDependents)}, mine: true, others: true},
+		"what was left behind may have been adopted":        {objects: []client.Object{alone(pod(0))}, mine: true, others: true},
+		"a pod that is gone tells nothing":                  {mine: true, others: true},
+		"an owner of the same name is another":              {objects: []client.Object{pod(0), rs(func(r *appsv1.ReplicaSet) { r.UID = "later" })}},
+		"what Berth may not read ends it, as in a census":   {objects: []client.Object{pod(0), rs(nil), deployment()}, fails: forbidden("Deployment"), mine: true},
+		"what cannot be read says nothing of what is above": {objects: []client.Object{pod(0), rs(nil), deployment()}, fails: func(o client.Object) error { return errors.New("down") }, mine: true, others: true},
+		"owners that own each other may have others too":    {objects: []client.Object{pod(0), rs(func(r *appsv1.ReplicaSet) { r.OwnerReferences = pod(0).OwnerReferences })}, mine: true, others: true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(tc.objects...).WithInterceptorFuncs(interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+					if tc.fails != nil {
+						if err := tc.fails(o); err != nil {
+							return err
+						}
+					}
+					return c.Get(ctx, key, o, opts...)
+				},
+			}).Build()
+			if tc.pod == nil {
+				tc.pod = pod(0)
+			}
+			above := ancestryOf(t.Context(), newObjects(c), tc.pod)
+			mine := above.mayBeOf(&v1alpha1.TargetReference{APIVersion: "apps/v1beta1", Kind: "Deployment", Name: "web"})
+			others := above.mayBeOf(&v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "other"})
+			if mine != tc.mine || others != tc.others {
+				t.Errorf("%+v: of its Deployment %t, of another %t; want %t and %t", above, mine, others, tc.mine, tc.others)
+			}
+		})
+	}
+}
