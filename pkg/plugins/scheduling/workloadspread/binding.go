@@ -147,10 +147,13 @@ func (b *binds) post(ctx context.Context, binding *corev1.Binding) error {
 	}
 }
 
-// settleLater keeps the slots of an uncertain bind, and reads the pod once the bind can no longer happen: after the API server's deadline
-// for it, and as long again for its last write to storage.
+// doubtAfter is how long after it was sent a bind may still happen: until the API server's deadline for it, and as long again for its way there and
+// its last write to storage.
+func doubtAfter(bindTimeout time.Duration) time.Duration { return 2 * bindTimeout }
+
+// settleLater keeps the slots of an uncertain bind, and reads the pod once the bind can no longer happen.
 func (b *binds) settleLater(pod *corev1.Pod) {
-	doubt := 2 * b.timeout
+	doubt := doubtAfter(b.timeout)
 	b.ledger.bindUncertain(pod.UID, doubt)
 	b.queue.AddAfter(podKey{pod.Namespace, pod.Name, pod.UID}, doubt)
 }

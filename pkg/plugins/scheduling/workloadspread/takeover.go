@@ -28,11 +28,12 @@ const (
 // the process waits for the informers' first lists, then until no such bind can succeed any more, and then reads the bound pods from
 // the API server's storage.
 type takeover struct {
-	clock       clock.Clock
-	bindTimeout time.Duration
-	client      kubernetes.Interface
-	ledger      *ledger
-	listeners   *listeners
+	clock clock.Clock
+	// doubt is how long after it was sent a bind may still happen.
+	doubt     time.Duration
+	client    kubernetes.Interface
+	ledger    *ledger
+	listeners *listeners
 
 	mu    sync.Mutex
 	since time.Time
@@ -62,7 +63,7 @@ func (t *takeover) complete(ctx context.Context) error {
 		return nil // nothing to count; the wait counts from the first cycle all the same
 	}
 	select {
-	case <-t.clock.After(t.bindTimeout - t.clock.Since(t.since)):
+	case <-t.clock.After(t.doubt - t.clock.Since(t.since)):
 	case <-ctx.Done():
 		return ctx.Err()
 	}
