@@ -182,7 +182,6 @@ const onlyTheModelSees = `
 func TestAnInvalidSpreadThatTheWebhookMissedSaysSo(t *testing.T) {
 	pools(t, "a")
 	ns := namespace(t)
-	apply(t, ns, deployment("web", 1, ""))
 	leaveToTheModel(t, ns)
 	waitFor(t, "the API server to ask the webhook no more", func(ctx context.Context) (string, error) {
 		err := the.ApplyYAML(ctx, ns, spreadHeader+onlyTheModelSees)
@@ -191,6 +190,7 @@ func TestAnInvalidSpreadThatTheWebhookMissedSaysSo(t *testing.T) {
 		}
 		return "", err
 	})
+	apply(t, ns, deployment("web", 1, "")) // later, or its pod could have its node before there is a spread
 	expectCondition(t, ns, "web", "False", v1alpha1.ReasonInvalidSpread,
 		"spec.subsets[0].patch.spec.containers[0].resources.limit: Invalid value: unknown field", "spec.subsets[0].tolerations[0].operator")
 	waitFor(t, "the pod's own message", func(ctx context.Context) (string, error) {
