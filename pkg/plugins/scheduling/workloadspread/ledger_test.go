@@ -9,6 +9,7 @@ import (
 	"sort"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -813,6 +814,22 @@ func TestAHeldPodIsWokenByWhateverEndsItsWait(t *testing.T) {
 		cacheOwner()
 		w.seeBound(pod, "node-a", "-")
 		w.expectAwake()
+	})
+}
+
+func TestATakeOverWaitsForBindsOfThePredecessorAsLongAsForItsOwn(t *testing.T) {
+	const bindTimeout = 5 * time.Second
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 4)
+		w.spread(1, twoThenAny)
+		began := time.Now()
+		takeover := newTakeover(clock.RealClock{}, bindTimeout, fake.NewClientset(), w.ledger, &listeners{})
+		if err := takeover.complete(t.Context()); err != nil || !takeover.done {
+			t.Fatalf("take-over done is %t, error %v", takeover.done, err)
+		}
+		if waited := time.Since(began); waited != doubtAfter(bindTimeout) || waited != 10*time.Second {
+			t.Errorf("waited %s", waited)
+		}
 	})
 }
 

@@ -160,7 +160,7 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*cor
 	return &core{
 		args:     args,
 		ledger:   l,
-		takeover: &takeover{clock: clock.RealClock{}, doubt: doubtAfter(args.BindTimeout), client: handle.ClientSet(), ledger: l, listeners: listeners},
+		takeover: newTakeover(clock.RealClock{}, args.BindTimeout, handle.ClientSet(), l, listeners),
 		binds:    newBinds(ctx, handle.ClientSet(), l, args.BindTimeout),
 		budgets:  b,
 	}, nil

@@ -40,6 +40,10 @@ type takeover struct {
 	done  bool
 }
 
+func newTakeover(c clock.Clock, bindTimeout time.Duration, client kubernetes.Interface, l *ledger, from *listeners) *takeover {
+	return &takeover{clock: c, doubt: doubtAfter(bindTimeout), client: client, ledger: l, listeners: from}
+}
+
 // complete returns nil once the ledger can be trusted, and blocks the first cycles until then. An error means that the pod must be tried
 // again later.
 func (t *takeover) complete(ctx context.Context) error {
