@@ -35,6 +35,8 @@ type Candidate struct {
 	Within   int
 	// Closed are subsets that this pod is known to find no node in. Strategy Fixed pays no heed to them.
 	Closed Mask
+	// Prefers are subsets that come before all others: one of their nodes is nominated for the pod.
+	Prefers Mask
 }
 
 // outOfTheWay is how many counted slots of a subset do not stand in the pod's way: its own, and those that give way to it.
@@ -69,6 +71,11 @@ func (v Verdict) Allowed() bool {
 func (p *Policy) Admit(plan *Plan, kept Counts, pod Candidate) Verdict {
 	if pod.Admitted {
 		return p.admitWithin(plan, kept, pod)
+	}
+	for i := range plan.Quota {
+		if pod.Prefers.Has(i) && !pod.Closed.Has(i) && p.HasRoom(plan, kept, i, pod) {
+			return Verdict{Subset: i, Reason: v1alpha1.ReasonAdmitted}
+		}
 	}
 	full := true
 	for i, quota := range plan.Quota {

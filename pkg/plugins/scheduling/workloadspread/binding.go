@@ -19,22 +19,27 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/ledger"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
 // Reserve makes the slot final, if the decision of this cycle still holds.
 func (s *Spread) Reserve(_ context.Context, state fwk.CycleState, pod *corev1.Pod, _ string) *fwk.Status {
 	d := decisionIn(state)
-	if d == nil || s.ledger.reserve(pod, d) {
+	if d == nil {
+		return nil
+	}
+	if s.book.apply(ledger.NodeFound{UID: pod.UID, Decision: d.Decision}).OK {
+		subsetAttempts.WithLabelValues("reserved").Inc()
 		return nil
 	}
 	// An error has the pod tried again soon; a refusal would have it wait for an event that may be past.
-	return fwk.AsStatus(fmt.Errorf("WorkloadSpread %q changed while the pod was being scheduled; it is tried again", d.spread.key.Name))
+	return fwk.AsStatus(fmt.Errorf("WorkloadSpread %q changed while the pod was being scheduled; it is tried again", d.Spread.Name))
 }
 
 // Unreserve takes the reservation back, unless the bind was sent.
 func (s *Spread) Unreserve(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ string) {
-	s.ledger.unreserve(pod.UID)
+	s.book.apply(ledger.NodeLost{UID: pod.UID})
 }
 
 // Bind writes the node, the record of the subset and its metadata in one request. Pods without a spread are left to the next plugin.
@@ -47,15 +52,15 @@ func (s *Spread) Bind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod
 	if err != nil {
 		return fwk.AsStatus(err)
 	}
-	if !s.ledger.startBind(pod.UID) {
+	if !s.book.apply(ledger.BindSent{UID: pod.UID, Decision: d.Decision}).OK {
 		return fwk.AsStatus(errors.New("the pod was deleted, or its WorkloadSpread changed, while it was being scheduled"))
 	}
 	switch err := s.send(ctx, binding); {
 	case err == nil:
-		klog.FromContext(ctx).V(3).Info("Bound pod", "pod", klog.KObj(pod), "node", nodeName, "subset", d.name())
+		klog.FromContext(ctx).V(3).Info("Bound pod", "pod", klog.KObj(pod), "node", nodeName, "subset", d.Name())
 		return nil
 	case certainlyNotBound(err):
-		s.ledger.bindRefused(pod.UID)
+		s.book.apply(ledger.BindRefused{UID: pod.UID})
 		return fwk.AsStatus(err)
 	default:
 		s.binds.settleLater(pod)
@@ -66,7 +71,7 @@ func (s *Spread) Bind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod
 // bindingOf is the one write by which a pod gets its node and its subset. The API server merges the labels and annotations of a Binding
 // into the pod together with the node's name.
 func bindingOf(pod *corev1.Pod, nodeName string, d *decision) (*corev1.Binding, error) {
-	record, err := json.Marshal(v1alpha1.MatchedSubset{Name: d.spread.key.Name, Subset: d.name(), UID: string(pod.UID)})
+	record, err := json.Marshal(v1alpha1.MatchedSubset{Name: d.Spread.Name, Subset: d.Name(), UID: string(pod.UID)})
 	if err != nil {
 		return nil, fmt.Errorf("encoding the record of the subset: %w", err)
 	}
@@ -75,13 +80,13 @@ func bindingOf(pod *corev1.Pod, nodeName string, d *decision) (*corev1.Binding, 
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Labels: map[string]string{}, Annotations: map[string]string{}},
 		Target:     corev1.ObjectReference{Kind: "Node", Name: nodeName},
 	}
-	if d.subset != subset.None {
-		maps.Copy(binding.Labels, d.metadata.Labels)
-		maps.Copy(binding.Annotations, d.metadata.Annotations)
-		binding.Labels[v1alpha1.SubsetLabel] = d.name()
+	if d.Subset != subset.None {
+		maps.Copy(binding.Labels, d.Metadata.Labels)
+		maps.Copy(binding.Annotations, d.Metadata.Annotations)
+		binding.Labels[v1alpha1.SubsetLabel] = d.Name()
 	}
 	binding.Annotations[v1alpha1.MatchedAnnotation] = string(record)
-	binding.Annotations[v1alpha1.PodDeletionCostAnnotation] = strconv.Itoa(int(d.policy.DeletionCost(d.subset, d.ordinal)))
+	binding.Annotations[v1alpha1.PodDeletionCostAnnotation] = strconv.Itoa(int(d.Policy.DeletionCost(d.Subset, d.Ordinal)))
 	return binding, nil
 }
 
@@ -106,7 +111,7 @@ func certainlyNotBound(err error) bool {
 // binds sends binds with a deadline that the API server keeps as well, and finds out what became of those that ended without an answer.
 type binds struct {
 	client  kubernetes.Interface
-	ledger  *ledger
+	book    *book
 	timeout time.Duration
 	queue   workqueue.TypedRateLimitingInterface[podKey]
 }
@@ -116,8 +121,8 @@ type podKey struct {
 	uid             types.UID
 }
 
-func newBinds(ctx context.Context, client kubernetes.Interface, l *ledger, timeout time.Duration) *binds {
-	b := &binds{client: client, ledger: l, timeout: timeout,
+func newBinds(ctx context.Context, client kubernetes.Interface, bk *book, timeout time.Duration) *binds {
+	b := &binds{client: client, book: bk, timeout: timeout,
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[podKey](time.Second, 30*time.Second))}
 	go func() {
 		<-ctx.Done()
@@ -154,26 +159,27 @@ func doubtAfter(bindTimeout time.Duration) time.Duration { return 2 * bindTimeou
 // settleLater keeps the slots of an uncertain bind, and reads the pod once the bind can no longer happen.
 func (b *binds) settleLater(pod *corev1.Pod) {
 	doubt := doubtAfter(b.timeout)
-	b.ledger.bindUncertain(pod.UID, doubt)
+	uncertainBinds.Inc()
+	b.book.apply(ledger.BindUnknown{UID: pod.UID, Until: time.Now().Add(doubt)})
 	b.queue.AddAfter(podKey{pod.Namespace, pod.Name, pod.UID}, doubt)
 }
 
 func (b *binds) settle(ctx context.Context, key podKey) error {
-	if rest := b.ledger.doubt(key.uid); rest > 0 {
+	if rest := b.book.doubt(key.uid); rest > 0 {
 		b.queue.AddAfter(key, rest)
 		return nil
 	}
-	readAt := b.ledger.clock.Now()
+	readAt := time.Now()
 	pod, err := b.client.CoreV1().Pods(key.namespace).Get(ctx, key.name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && pod.UID != key.uid:
-		b.ledger.gone(key.uid)
+		b.book.apply(ledger.PodGone{UID: key.uid})
 	case err != nil:
 		return fmt.Errorf("reading pod %s/%s after an uncertain bind: %w", key.namespace, key.name, err)
 	default:
-		b.ledger.observeKnown(pod)
+		b.book.apply(ledger.PodRead{Pod: pod})
 		if pod.Spec.NodeName == "" {
-			b.ledger.bindSettled(pod.UID, readAt)
+			b.book.apply(ledger.BindDisproved{UID: pod.UID, ReadAt: readAt})
 		}
 	}
 	return nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -26,6 +24,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/ledger"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -37,27 +36,21 @@ type customWorkloads struct {
 	dynamic  dynamic.Interface
 	metadata metadata.Interface
 
-	// changed and seen pass news on to the ledger. retry has it look again at all pods whose owner is unknown.
-	changed func(workloadKey)
-	seen    func(types.UID)
-	retry   func()
+	// tell passes news on to the ledger.
+	tell func(ledger.Event)
 
 	kindQueue   workqueue.TypedRateLimitingInterface[schema.GroupKind]
-	targetQueue workqueue.TypedRateLimitingInterface[workloadKey]
+	targetQueue workqueue.TypedRateLimitingInterface[ledger.Workload]
 
 	mu    sync.Mutex
 	kinds map[schema.GroupKind]*customKind
 	// targets are the workloads that spreads name, until forget.
-	targets map[workloadKey]*customTarget
+	targets map[ledger.Workload]*customTarget
 }
 
 type customKind struct {
-	// lister is nil until the kind is watched.
-	lister cache.GenericLister
-	// synced is true once its objects have been listed.
-	synced cache.InformerSynced
-	// unreadable: the API server does not let us list the kind. Until it does, its objects count as the end of a chain of owners.
-	unreadable bool
+	// watched is false until the API server serves the kind.
+	watched bool
 }
 
 type customTarget struct {
@@ -84,9 +77,9 @@ func newCustomWorkloads(config *restclient.Config, client kubernetes.Interface) 
 		dynamic:     dynamicClient,
 		metadata:    metadataClient,
 		kindQueue:   workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[schema.GroupKind](100*time.Millisecond, 30*time.Second)),
-		targetQueue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[workloadKey](100*time.Millisecond, 30*time.Second)),
+		targetQueue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[ledger.Workload](100*time.Millisecond, 30*time.Second)),
 		kinds:       map[schema.GroupKind]*customKind{},
-		targets:     map[workloadKey]*customTarget{},
+		targets:     map[ledger.Workload]*customTarget{},
 	}, nil
 }
 
@@ -118,59 +111,51 @@ func work[T comparable](ctx context.Context, queue workqueue.TypedRateLimitingIn
 	}
 }
 
-// parent implements workloads.
-func (c *customWorkloads) parent(namespace string, owner workload.Owner) (*workload.Owner, bool) {
+// want implements ownerReader.
+func (c *customWorkloads) want(gk schema.GroupKind) {
+	if builtIn.Has(gk) {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	kind := c.want(owner.Kind)
-	if kind.unreadable && !kind.synced() {
-		return nil, true
-	}
-	if kind.lister == nil {
-		return nil, false
-	}
-	object, err := kind.lister.ByNamespace(namespace).Get(owner.Name)
-	if err != nil {
-		return nil, false
-	}
-	metadata, err := meta.Accessor(object)
-	if err != nil || metadata.GetUID() != owner.UID {
-		return nil, false
-	}
-	return workload.ControllerOf(metadata), true
+	c.watched(gk)
 }
 
-// replicas implements workloads.
-func (c *customWorkloads) replicas(key workloadKey, spec *v1alpha1.WorkloadSpreadSpec) (int32, bool) {
-	var paths []string
-	if spec.TargetFilter != nil {
-		paths = spec.TargetFilter.ReplicasPathList
-	}
-	_, version, found := strings.Cut(spec.TargetReference.APIVersion, "/")
-	if !found {
-		version = spec.TargetReference.APIVersion
+// follow implements ownerReader.
+func (c *customWorkloads) follow(spread *v1alpha1.WorkloadSpread) {
+	owner := workload.TargetOf(spread)
+	key := ledger.WorkloadOf(spread.Namespace, owner)
+	if builtIn.Has(owner.Kind) && len(ledger.ReplicaPaths(spread)) == 0 {
+		c.forget(key) // the spread may have given paths before
+		return
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.want(schema.GroupKind{Group: key.group, Kind: key.kind})
+	c.watched(owner.Kind)
 	target := c.targets[key]
-	if target == nil || target.version != version || !slices.Equal(target.paths, paths) {
-		target = &customTarget{version: version, paths: slices.Clone(paths)}
+	if target == nil || target.version != ledger.TargetVersion(spread) || !slices.Equal(target.paths, ledger.ReplicaPaths(spread)) {
+		target = &customTarget{version: ledger.TargetVersion(spread), paths: slices.Clone(ledger.ReplicaPaths(spread))}
 		c.targets[key] = target
 		c.targetQueue.Add(key)
 	}
-	return target.replicas, target.known
+	news := target.news(key)
+	c.mu.Unlock()
+	c.tell(news)
 }
 
-// forget implements workloads.
-func (c *customWorkloads) forget(key workloadKey) {
+// news is what has been read of a target.
+func (t *customTarget) news(key ledger.Workload) ledger.ReplicasRead {
+	return ledger.ReplicasRead{Workload: key, Version: t.version, Paths: t.paths, Replicas: t.replicas, Known: t.known}
+}
+
+// forget implements ownerReader.
+func (c *customWorkloads) forget(key ledger.Workload) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.targets, key)
 }
 
-// want has a kind watched from now on.
-func (c *customWorkloads) want(gk schema.GroupKind) *customKind {
+// watched is a kind that is watched from now on.
+func (c *customWorkloads) watched(gk schema.GroupKind) *customKind {
 	kind := c.kinds[gk]
 	if kind == nil {
 		kind = &customKind{}
@@ -187,13 +172,18 @@ func (c *customWorkloads) watchKind(ctx context.Context, gk schema.GroupKind) er
 		c.mapper.Reset()
 		return fmt.Errorf("looking up %s: %w", gk, err)
 	}
-	informer := metadatainformer.NewFilteredMetadataInformer(c.metadata, mapping.Resource, metav1.NamespaceAll, 0, cache.Indexers{}, nil)
-	news := func(obj any) {
-		name, err := cache.DeletionHandlingObjectToName(obj)
-		if err != nil {
-			return // the object has a name
+	if mapping.Scope.Name() == meta.RESTScopeNameRoot {
+		c.tell(ledger.KindEndsChain{Kind: gk}) // what owns it is in no namespace either, so no spread can name it
+		return nil
+	}
+	informer := metadatainformer.NewFilteredMetadataInformer(c.metadata, mapping.Resource, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
+	if !builtIn.Has(gk) { // of those the scheduler's informers tell
+		if _, err := informer.AddEventHandler(ownerEvents(c.tell, gk)); err != nil {
+			return fmt.Errorf("watching %s: %w", gk, err)
 		}
-		key := workloadKey{name.Namespace, gk.Group, gk.Kind, name.Name}
+	}
+	read := func(object metav1.Object) {
+		key := ledger.Workload{Namespace: object.GetNamespace(), Group: gk.Group, Kind: gk.Kind, Name: object.GetName()}
 		c.mu.Lock()
 		_, wanted := c.targets[key]
 		c.mu.Unlock()
@@ -201,64 +191,47 @@ func (c *customWorkloads) watchKind(ctx context.Context, gk schema.GroupKind) er
 			c.targetQueue.Add(key)
 		}
 	}
-	if _, err := informer.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(obj any) {
-			news(obj)
-			if object, err := meta.Accessor(obj); err == nil {
-				c.seen(object.GetUID())
-			}
-		},
-		UpdateFunc: func(_, obj any) { news(obj) },
-		DeleteFunc: news,
-	}); err != nil {
+	if _, err := informer.AddEventHandler(eventsOf(read, func(_, object metav1.Object) { read(object) }, read)); err != nil {
 		return fmt.Errorf("watching %s: %w", gk, err)
 	}
-	if err := informer.Informer().SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
+	if err := informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
 		cache.DefaultWatchErrorHandler(ctx, r, err)
-		if apierrors.IsForbidden(err) && c.setUnreadable(gk) {
+		if apierrors.IsForbidden(err) {
 			klog.FromContext(ctx).Error(err, "Pods below this kind are treated as if it had no owner. Give the scheduler get, list and watch on it, "+
 				"in a ClusterRole with the label rbac.berth.dev/aggregate-to-workload-reader", "kind", gk)
-			c.retry()
+			c.tell(ledger.KindEndsChain{Kind: gk}) // until an object of the kind is seen
 		}
 	}); err != nil {
 		return fmt.Errorf("watching %s: %w", gk, err)
 	}
 	c.mu.Lock()
-	c.kinds[gk].lister, c.kinds[gk].synced = informer.Lister(), informer.Informer().HasSynced
+	c.kinds[gk].watched = true
 	c.mu.Unlock()
 	c.requeueTargets(gk)
-	go informer.Informer().RunWithContext(ctx)
+	go informer.RunWithContext(ctx)
 	return nil
-}
-
-func (c *customWorkloads) setUnreadable(gk schema.GroupKind) (changed bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	changed = !c.kinds[gk].unreadable
-	c.kinds[gk].unreadable = true
-	return changed
 }
 
 func (c *customWorkloads) requeueTargets(gk schema.GroupKind) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for key := range c.targets {
-		if key.group == gk.Group && key.kind == gk.Kind {
+		if key.Group == gk.Group && key.Kind == gk.Kind {
 			c.targetQueue.Add(key)
 		}
 	}
 }
 
 // readTarget reads the replicas of a workload, if it is still a target.
-func (c *customWorkloads) readTarget(ctx context.Context, key workloadKey) error {
+func (c *customWorkloads) readTarget(ctx context.Context, key ledger.Workload) error {
 	c.mu.Lock()
-	watched := c.kinds[schema.GroupKind{Group: key.group, Kind: key.kind}].lister != nil
+	watched := c.kinds[schema.GroupKind{Group: key.Group, Kind: key.Kind}].watched
 	target := c.targets[key]
 	c.mu.Unlock()
 	if target == nil || !watched {
 		return nil // no spread names it any more, or watchKind will queue it again
 	}
-	gk := schema.GroupKind{Group: key.group, Kind: key.kind}
+	gk := schema.GroupKind{Group: key.Group, Kind: key.Kind}
 	mapping, err := c.mapper.RESTMapping(gk, target.version)
 	if meta.IsNoMatchError(err) {
 		mapping, err = c.mapper.RESTMapping(gk) // the spread's version is no longer served
@@ -266,18 +239,19 @@ func (c *customWorkloads) readTarget(ctx context.Context, key workloadKey) error
 	if err != nil {
 		return fmt.Errorf("looking up %s: %w", gk, err)
 	}
-	replicas, err := c.read(ctx, c.dynamic.Resource(mapping.Resource).Namespace(key.namespace), key.name, target.paths)
+	replicas, err := c.read(ctx, c.dynamic.Resource(mapping.Resource).Namespace(key.Namespace), key.Name, target.paths)
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("reading the replicas of %s in namespace %s: %w", key, key.namespace, err)
+		return fmt.Errorf("reading the replicas of %s in namespace %s: %w", key, key.Namespace, err)
 	}
 	c.mu.Lock()
 	current := c.targets[key] == target
 	if current {
 		target.replicas, target.known = replicas, err == nil
 	}
+	news := target.news(key)
 	c.mu.Unlock()
 	if current { // else it was forgotten meanwhile, or replaced by a target that is in the queue
-		c.changed(key)
+		c.tell(news)
 	}
 	return nil
 }

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	metadatafake "k8s.io/client-go/metadata/fake"
 	restclient "k8s.io/client-go/rest"
@@ -23,6 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/ledger"
 )
 
 // training is a world in which spreads name the TFJob "job", with 2 replicas at spec.ps and 8 at spec.worker.
@@ -36,7 +36,7 @@ type training struct {
 	fails atomic.Pointer[error]
 }
 
-var jobKey = workloadKey{"ns", "kubeflow.org", "TFJob", "job"}
+var jobKey = ledger.Workload{Namespace: "ns", Group: "kubeflow.org", Kind: "TFJob", Name: "job"}
 
 // newTraining must be called in a bubble of synctest.
 func newTraining(t *testing.T) *training {
@@ -75,8 +75,8 @@ func newTraining(t *testing.T) *training {
 	watched := metadatafake.NewSimpleMetadataClient(scheme, j.object())
 	j.custom.dynamic, j.custom.metadata = reader, watched
 	j.metadata = watched.Resource(schema.GroupVersionResource{Group: "kubeflow.org", Version: "v1", Resource: "tfjobs"}).Namespace("ns").(metadatafake.MetadataClient)
-	j.ledger.workloads = newCachedWorkloads(informers.NewSharedInformerFactory(client, 0), j.custom)
-	j.custom.changed, j.custom.seen, j.custom.retry = j.ledger.workloadChanged, j.ledger.ownerSeen, j.ledger.retryOrphans
+	j.book.owners = j.custom
+	j.custom.tell = func(event ledger.Event) { j.book.apply(event) }
 	j.custom.run(t.Context())
 	return j
 }
@@ -110,19 +110,18 @@ func (j *training) spread(name string, generation int64, target, path string) {
 	if err := yaml.UnmarshalStrict([]byte(halves), &object.Spec); err != nil {
 		j.t.Fatalf("parsing the spec: %v", err)
 	}
-	j.ledger.spreadChanged(object)
+	j.book.apply(ledger.SpreadSeen{Spread: object})
 }
 
 func (j *training) spreadGone(name string) {
-	j.ledger.spreadGone(types.NamespacedName{Namespace: "ns", Name: name})
+	j.book.apply(ledger.SpreadGone{Key: types.NamespacedName{Namespace: "ns", Name: name}})
 }
 
 // worker makes a pending pod of the job.
 func (j *training) worker(name string) *corev1.Pod {
-	pod := j.podOf("job-uid", name)
+	pod := podOf("job-uid", name)
 	pod.OwnerReferences[0].APIVersion, pod.OwnerReferences[0].Kind, pod.OwnerReferences[0].Name = "kubeflow.org/v1", "TFJob", "job"
-	j.pods[pod.UID] = pod
-	j.ledger.observe(pod)
+	j.see(pod)
 	return pod
 }
 
@@ -130,14 +129,14 @@ func (j *training) worker(name string) *corev1.Pod {
 func (j *training) expectReplicas(want int32) {
 	j.t.Helper()
 	synctest.Wait()
-	j.ledger.mu.Lock()
-	defer j.ledger.mu.Unlock()
-	s, got := j.ledger.spreads.of(jobKey), int32(-1)
-	if s.replicasKnown {
-		got = s.plan.Replicas
+	j.book.mu.Lock()
+	defer j.book.mu.Unlock()
+	got, known := j.book.ledger.Replicas(jobKey)
+	if !known {
+		got = -1
 	}
 	if got != want {
-		j.t.Errorf("spread %q has %d replicas, want %d", s.key.Name, got, want)
+		j.t.Errorf("%d replicas, want %d", got, want)
 	}
 }
 
@@ -195,7 +194,7 @@ func TestOfTwoSpreadsForACustomWorkloadTheOlderHasItsReplicasRead(t *testing.T) 
 					pod := j.worker("p")
 					j.expectReplicas(tc.want)
 					j.expectReads(0, 1)
-					j.expectChoice(pod, "a")
+					j.expectAnswer("a", pod)
 					j.spreadGone("younger")
 					j.expectTargets(0)
 				})
@@ -216,19 +215,21 @@ func TestASpreadThatTakesOverFromAnOlderOneHasItsPlan(t *testing.T) {
 				j.spread("younger", 1, "kubeflow.org/v1 TFJob", "spec.worker")
 				pods := []*corev1.Pod{j.worker("p0"), j.worker("p1")}
 				j.expectReplicas(2)
-				j.expectChoice(pods[0], "a")
-				j.expectChoice(pods[1], "b")
+				j.expectAnswer("a", pods[0])
+				j.expectAnswer("b", pods[1])
 				j.hold = make(chan struct{})
 				j.awake = nil
 				end(j)
 				j.expectAwake("p0", "p1")
 				j.expectReplicas(-1)
-				j.expectChoice(pods[0], "WorkloadNotObserved")
+				if got := j.asks(pods[0]); !strings.HasPrefix(got, "WorkloadNotObserved") {
+					t.Errorf("got %q", got)
+				}
 				close(j.hold)
 				j.expectReplicas(8)
 				j.expectAwake("p0")
-				j.expectChoice(pods[0], "a")
-				j.expectChoice(pods[1], "a")
+				j.expectAnswer("a", pods[0])
+				j.expectAnswer("a", pods[1])
 			})
 		})
 	}

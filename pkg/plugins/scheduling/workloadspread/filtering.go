@@ -5,13 +5,28 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/ledger"
 	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 const stateKey = fwk.StateKey("PreFilter" + Name)
+
+// decision is what PreFilter leaves for the later steps of the same cycle.
+type decision struct {
+	*ledger.Decision
+	// members are the nodes of the subset in this cycle's snapshot, by name; nil if the subset selects every node.
+	members sets.Set[string]
+	// newest generation of a node in this cycle's snapshot.
+	newest int64
+	// outside is what is said of nodes outside of the subset.
+	outside string
+}
 
 // Clone implements fwk.StateData. Clones are made before Reserve, to try out preemptions, and only read.
 func (d *decision) Clone() fwk.StateData { return d }
@@ -34,24 +49,85 @@ func wasRuled(state fwk.CycleState) bool {
 // PreFilter gives the pod its subset for this cycle, or holds it. If the subset has no more than half of the nodes, it names them, so that the
 // scheduler looks at no other. For larger ones copying the names costs more than it saves.
 func (s *Spread) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	if owner := workload.ControllerOf(pod); owner == nil || workload.EndsChain(owner.Kind) {
+		return nil, fwk.NewStatus(fwk.Skip) // no spread can divide it
+	}
 	if err := s.takeover.complete(ctx); err != nil {
 		return nil, fwk.AsStatus(err)
 	}
-	answer := s.ledger.choose(pod, nodes)
-	switch {
-	case answer.decision != nil:
-		state.Write(stateKey, answer.decision)
-		klog.FromContext(ctx).V(4).Info("Chose a subset", "pod", klog.KObj(pod), "spread", klog.KRef(pod.Namespace, answer.spread.key.Name), "subset", answer.name())
-		if answer.members != nil && 2*len(answer.members) <= len(nodes) {
-			return &fwk.PreFilterResult{NodeNames: answer.members}, nil
-		}
-		return nil, nil
-	case answer.reason != "":
-		state.Write(stateKey, (*decision)(nil)) // see wasRuled
-		// Removing other pods from a node gives this one neither a slot nor an owner.
-		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("%s: %s", answer.reason, answer.message))
-	default:
+	d, refusal := s.ask(pod, nodes)
+	if d == nil && refusal == nil {
 		return nil, fwk.NewStatus(fwk.Skip)
+	}
+	state.Write(stateKey, d) // nil for a refusal; see wasRuled
+	if refusal != nil {
+		return nil, refusal
+	}
+	klog.FromContext(ctx).V(4).Info("Chose a subset", "pod", klog.KObj(pod), "spread", klog.KRef(pod.Namespace, d.Spread.Name), "subset", d.Name())
+	if d.members != nil && 2*len(d.members) <= len(nodes) {
+		return &fwk.PreFilterResult{NodeNames: d.members}, nil
+	}
+	return nil, nil
+}
+
+// ask has the ledger choose a subset, and looks at the nodes that it wants looked at. Neither a decision nor a refusal means that no spread divides the pod.
+func (s *Spread) ask(pod *corev1.Pod, nodes []fwk.NodeInfo) (*decision, *fwk.Status) {
+	s.finder.update(nodes)
+	event := ledger.PodAsks{Pod: pod}
+	fx := s.book.ask(event)
+	for fx.Look != nil {
+		event.Seen.Add(fx.Look, s.finder.look(pod, fx.Look))
+		fx = s.book.ask(event)
+	}
+	answer := &fx.Answer
+	if answer.Decision == nil && answer.Reason == "" {
+		return nil, nil
+	}
+	subsetAttempts.WithLabelValues(resultOf(answer)).Inc()
+	if answer.Decision == nil {
+		return nil, s.refuse(pod, answer, fx.Announce)
+	}
+	d := &decision{Decision: answer.Decision, newest: s.finder.newest()}
+	if d.Subset != subset.None {
+		d.members, d.outside = s.finder.members(&d.Policy.Subsets[d.Subset]), fmt.Sprintf("node(s) outside of subset %q", d.Name())
+	}
+	return d, nil
+}
+
+// refuse is the status of a pod that the ledger has refused.
+func (s *Spread) refuse(pod *corev1.Pod, answer *ledger.Answer, announce bool) *fwk.Status {
+	message := answer.Message
+	why := func(index int) string { return s.finder.why(answer.Policy, pod, index) }
+	if message == "" {
+		message = answer.Describe(why)
+	}
+	if announce {
+		s.announce(announcement{answer.Spread, pod, answer.Reason, answer.DescribeSubsets(why)})
+	}
+	if isFull(answer.Reason) && s.gated(pod) {
+		s.book.wake(pod) // which makes the queue ask the gate when the cycle has ended; see gate.go
+	}
+	// Removing other pods from a node gives this one neither a slot nor an owner.
+	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("%s: %s", answer.Reason, message))
+}
+
+func isFull(reason v1alpha1.Reason) bool {
+	return reason == v1alpha1.ReasonSubsetsFull || reason == v1alpha1.ReasonAdmittedSubsetFull
+}
+
+// resultOf is the answer in the word of the metric.
+func resultOf(answer *ledger.Answer) string {
+	switch {
+	case answer.Decision != nil && answer.Decision.Subset == subset.None:
+		return "unplaced"
+	case answer.Decision != nil:
+		return "chosen"
+	case isFull(answer.Reason):
+		return "full"
+	case answer.Reason == v1alpha1.ReasonNoNodeFits:
+		return "exhausted"
+	default:
+		return "held"
 	}
 }
 
@@ -61,14 +137,14 @@ func (s *Spread) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 // Filter keeps the pod inside its subset. It must not rely on a PreFilterResult, which nominated nodes bypass.
 func (s *Spread) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, nodeInfo fwk.NodeInfo) *fwk.Status {
 	d := decisionIn(state)
-	if d == nil || d.subset == subset.None {
+	if d == nil || d.Subset == subset.None {
 		return nil
 	}
-	in, node := &d.policy.Subsets[d.subset], nodeInfo.Node()
+	in, node := &d.Policy.Subsets[d.Subset], nodeInfo.Node()
 	switch {
 	case !d.holds(node):
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, d.outside)
-	case !in.Tolerates(node, d.own):
+	case !in.Tolerates(node, d.Own):
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) of subset %q had taints that neither it nor the pod tolerates", in.Name))
 	}
 	return nil
@@ -79,12 +155,5 @@ func (d *decision) holds(node *corev1.Node) bool {
 	if d.members != nil {
 		return d.members.Has(node.Name)
 	}
-	return d.policy.Subsets[d.subset].Holds(node)
-}
-
-func (d *decision) name() string {
-	if d.subset == subset.None {
-		return ""
-	}
-	return d.policy.Subsets[d.subset].Name
+	return d.Policy.Subsets[d.Subset].Holds(node)
 }

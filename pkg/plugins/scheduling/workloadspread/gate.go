@@ -5,8 +5,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
-
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
 
 // GateName of the plugin in scheduler configurations.
@@ -32,25 +30,8 @@ func (g *Gate) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, er
 
 // PreEnqueue holds a pod that waits for a slot.
 func (g *Gate) PreEnqueue(_ context.Context, pod *corev1.Pod) *fwk.Status {
-	if c := g.family.core.Load(); c != nil && c.ledger.isParked(pod) {
+	if c := g.family.core.Load(); c != nil && c.book.isParked(pod.UID) {
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "waiting for a slot")
 	}
 	return nil
-}
-
-func (l *ledger) isParked(pod *corev1.Pod) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	e := l.entries[pod.UID]
-	return e != nil && e.parked
-}
-
-// park has the gate hold a pod that was told that there is no slot for it, from the end of its cycle until it is woken. It takes activating it:
-// that makes the queue ask the gate. Without a gate the pod would have its next cycle at once, and again.
-func (l *ledger) park(e *entry, why v1alpha1.Reason) {
-	if !l.gated(e.pod) || why != v1alpha1.ReasonSubsetsFull && why != v1alpha1.ReasonAdmittedSubsetFull {
-		return
-	}
-	e.parked = true
-	l.awake[string(e.pod.UID)] = e.pod
 }

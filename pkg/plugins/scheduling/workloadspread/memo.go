@@ -1,10 +1,8 @@
 package workloadspread
 
 import (
-	"encoding/json"
-
 	corev1 "k8s.io/api/core/v1"
-	resourcehelper "k8s.io/component-helpers/resource"
+	"k8s.io/apimachinery/pkg/util/sets"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
@@ -15,18 +13,29 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodeports"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/noderesources"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodeunschedulable"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/ledger"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// The memo of a spread says in which subsets a pod of a certain shape finds no node, so that it passes over them without a scheduling cycle.
+// finder says where pods find nodes, by the scheduler's snapshot. It belongs to the scheduling loop, which runs one cycle at a time for all profiles, and
+// so needs no mutex.
 //
-// It is exact. A verdict is made by looking at every node of the subset, with the pure predicates of the filters that look at nothing but the
-// pod and one node; and every change of a node or of the pods on it gives the node a new, higher generation. So as long as no node has a
-// generation above that of the verdict, the verdict stands. If some have, they alone are looked at again: if the pod fits none of them, the
-// verdict stands at the new generation; if it might fit one, the subset is tried. The filters have the last word: when they refuse a node that
-// the predicates let pass, PostFilter has the pod go on.
+// Its memo says in which subsets a pod of a certain shape finds no node, so that the pod passes over them without a scheduling cycle. It is exact. A verdict
+// is made by looking at every node of the subset, with the pure predicates of the filters that look at nothing but the pod and one node; and every change
+// of a node or of the pods on it gives the node a new, higher generation. So as long as no node has a generation above that of the verdict, the
+// verdict stands. If some have, they alone are looked at again: if the pod fits none of them, the verdict stands at the new generation; if it might fit
+// one, the subset is tried. The filters have the last word: when they refuse a node that the predicates let pass, PostFilter has the pod go on.
+type finder struct {
+	predicates predicates
+	tiers      tiers
+	memos      map[*subset.Policy]memo
+}
+
+type memo map[memoKey]memoEntry
+
 type memoKey struct {
 	subset int
 	shape  string
@@ -44,8 +53,10 @@ type memoEntry struct {
 const (
 	// unproven is the generation of a verdict that holds for the pod's own attempt and proves nothing for the next.
 	unproven int64 = -1
-	// mostShapes bounds the memo of a spread. A workload has one shape for each of its revisions, unless something mutates its pods.
+	// mostShapes bounds the memo of a policy. A workload has one shape for each of its revisions, unless something mutates its pods.
 	mostShapes = 256
+	// mostMemos bounds the policies that have a memo. An edited spread has another policy.
+	mostMemos = 16384
 )
 
 // nodeLocal are the filters whose verdict on a node depends on the pod and that node alone.
@@ -54,136 +65,87 @@ var nodeLocal = map[string]bool{
 	names.NodeAffinity: true, names.NodeName: true, Name: true,
 }
 
-// shapeOf is what the node-local filters read of a pod with tolerations of its own. Pods with equal shapes fit the same nodes as far as these filters go.
-func shapeOf(pod *corev1.Pod, own []corev1.Toleration) string {
-	shape := struct {
-		Requests    corev1.ResourceList
-		Ports       []corev1.ContainerPort
-		Selector    map[string]string
-		Affinity    *corev1.NodeAffinity
-		Tolerations []corev1.Toleration
-		Own         []corev1.Toleration
-		NodeName    string
-	}{
-		Requests:    resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{}),
-		Selector:    pod.Spec.NodeSelector,
-		Tolerations: pod.Spec.Tolerations,
-		Own:         own,
-		NodeName:    pod.Spec.NodeName,
-	}
-	if pod.Spec.Affinity != nil {
-		shape.Affinity = pod.Spec.Affinity.NodeAffinity
-	}
-	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range containers {
-			for _, port := range containers[i].Ports {
-				if port.HostPort > 0 {
-					shape.Ports = append(shape.Ports, port)
-				}
-			}
-		}
-	}
-	encoded, err := json.Marshal(shape)
-	if err != nil {
-		return string(pod.UID) // no other pod is known to be like it
-	}
-	return string(encoded)
+func newFinder(p predicates) *finder {
+	return &finder{predicates: p, tiers: newTiers(), memos: map[*subset.Policy]memo{}}
 }
 
-func (e *entry) shapeKey(index int) memoKey {
-	if e.shape == "" {
-		e.shape = shapeOf(e.pod, e.own)
+// update takes in the nodes of a cycle's snapshot. Nil leaves them as they were in the last.
+func (f *finder) update(nodes []fwk.NodeInfo) {
+	if nodes != nil {
+		f.tiers.update(nodes)
 	}
-	return memoKey{index, e.shape}
 }
 
-// kind is what exhausted pods have in common of which one finds room where another does, as far as the node-local filters go.
-type kind struct{ scope, shape string }
+// newest generation of a node in this cycle's snapshot.
+func (f *finder) newest() int64 { return f.tiers.newest }
 
-func (e *entry) kind() kind { return kind{e.scope, e.shapeKey(subset.None).shape} }
+// members are the nodes of a subset in this cycle's snapshot, by name; nil if it selects every node.
+func (f *finder) members(in *subset.Subset) sets.Set[string] { return f.tiers.of(in) }
 
-// closed are subsets with quota in which there is no node for the pod. It looks at them in their order and no further than the first that may
-// have one. Such a subset counts as not tried if it had none when the pod tried it in this round.
-func (l *ledger) closed(e *entry, pod subset.Candidate) (closed subset.Mask) {
-	s := e.spread
-	kept := s.tally.Kept(e.scope)
-	for i := range s.policy.Subsets {
-		if !s.policy.HasRoom(&s.plan, kept, i, pod) {
-			continue
-		}
-		found := possible
-		if s.policy.Patience.Simulate || l.clock.Now().Before(s.skipUntil[i]) {
-			found = l.look(e, i)
-		}
-		switch {
-		case found == nowhere:
-			closed = closed.With(i)
-		case found == again:
-			e.tried &^= subset.Mask(0).With(i)
-			return closed
-		case !e.tried.Has(i):
-			return closed
-		}
-	}
-	return closed
-}
-
-// sight is what a look at the nodes of a subset says.
-type sight uint8
-
-const (
-	// possible: a node might take the pod.
-	possible sight = iota
-	// nowhere: none can.
-	nowhere
-	// again: none could, and now one might.
-	again
-)
-
-func (l *ledger) look(e *entry, index int) sight {
-	s := e.spread
-	in, key := &s.policy.Subsets[index], e.shapeKey(index)
-	entry, known := s.memo[key]
+// look says whether a node of a subset might take the pod.
+func (f *finder) look(pod *corev1.Pod, look *ledger.Look) ledger.Sight {
+	in, key := &look.Policy.Subsets[look.Subset], memoKey{look.Subset, look.Shape}
+	entry, known := f.memos[look.Policy][key]
+	refusal := f.predicates.of(pod, look.Own, in)
 	switch {
-	case l.tiers.nodes == nil:
-		return possible
+	case f.tiers.nodes == nil:
+		return ledger.Possible
 	case known && entry.generation != unproven:
-		members := l.tiers.of(in)
-		if l.tiers.changedSince(entry.generation, func(node fwk.NodeInfo) bool {
-			return (members == nil || members.Has(node.Node().Name)) && l.predicates.refusal(e.pod, e.own, in, node) == ""
+		members := f.tiers.of(in)
+		if f.tiers.changedSince(entry.generation, func(node fwk.NodeInfo) bool {
+			return (members == nil || members.Has(node.Node().Name)) && refusal(node) == ""
 		}) {
-			delete(s.memo, key)
-			return again
+			delete(f.memos[look.Policy], key)
+			return ledger.PossibleAgain
 		}
-		entry.generation = l.tiers.newest
-		s.memo[key] = entry
+		entry.generation = f.tiers.newest
+		f.memos[look.Policy][key] = entry
 		memoHits.Inc()
-		return nowhere
-	case e.tried.Has(index):
-		return possible // and yet the filters have just refused all of its nodes
+		return ledger.Nowhere
+	case look.Tried:
+		return ledger.Possible // and yet the filters have just refused all of its nodes
 	}
 	seen, refusals := 0, map[string]int{}
-	if node := l.tiers.one(in, entry.node, func(node fwk.NodeInfo) bool {
-		refusal := l.predicates.refusal(e.pod, e.own, in, node)
+	if node := f.tiers.one(in, entry.node, func(node fwk.NodeInfo) bool {
+		because := refusal(node)
 		seen++
-		refusals[refusal]++
-		return refusal == ""
+		refusals[because]++
+		return because == ""
 	}); node != nil {
-		s.remember(key, memoEntry{generation: unproven, node: node.Node().Name})
-		return possible
+		f.keep(look.Policy, key, memoEntry{generation: unproven, node: node.Node().Name})
+		return ledger.Possible
 	}
-	s.remember(key, memoEntry{generation: l.tiers.newest, why: verdict(seen, refusals)})
+	f.keep(look.Policy, key, memoEntry{generation: f.tiers.newest, why: verdict(seen, refusals)})
 	subsetAttempts.WithLabelValues("passed").Inc()
-	return nowhere
+	return ledger.Nowhere
 }
 
-// remember keeps a verdict.
-func (s *spread) remember(key memoKey, entry memoEntry) {
-	if _, known := s.memo[key]; !known && len(s.memo) >= mostShapes {
-		clear(s.memo)
-	}
-	s.memo[key] = entry
+// remember keeps the verdict of a scheduling cycle.
+func (f *finder) remember(policy *subset.Policy, pod *corev1.Pod, index int, verdict memoEntry) {
+	f.keep(policy, memoKey{index, shapeOf(pod)}, verdict)
 }
+
+func (f *finder) keep(policy *subset.Policy, key memoKey, entry memoEntry) {
+	known := f.memos[policy]
+	if known == nil {
+		if len(f.memos) >= mostMemos {
+			clear(f.memos)
+		}
+		known = memo{}
+		f.memos[policy] = known
+	}
+	if _, found := known[key]; !found && len(known) >= mostShapes {
+		clear(known)
+	}
+	known[key] = entry
+}
+
+// why says in words why a subset has no node for the pod. Empty if that is not known.
+func (f *finder) why(policy *subset.Policy, pod *corev1.Pod, index int) string {
+	return f.memos[policy][memoKey{index, shapeOf(pod)}].why
+}
+
+func shapeOf(pod *corev1.Pod) string { return ledger.Shape(pod, subset.OwnTolerations(pod)) }
 
 // predicates are the node-local filters as functions, for a pod of a subset.
 type predicates struct {
@@ -191,8 +153,18 @@ type predicates struct {
 	dra      fwk.SharedDRAManager
 }
 
-// refusal is why one of the node-local filters refuses the node, in the words of that filter. Empty if none does.
-func (p *predicates) refusal(pod *corev1.Pod, own []corev1.Toleration, in *subset.Subset, info fwk.NodeInfo) string {
+// of is why one of the node-local filters refuses a node, in the words of that filter. Empty if none does. What it reads of the pod is read once.
+func (p *predicates) of(pod *corev1.Pod, own []corev1.Toleration, in *subset.Subset) func(fwk.NodeInfo) string {
+	var affinity *nodeaffinity.RequiredNodeAffinity
+	return func(info fwk.NodeInfo) string {
+		if affinity == nil {
+			affinity = ptr.To(nodeaffinity.GetRequiredNodeAffinity(pod))
+		}
+		return p.refusal(pod, own, in, affinity, info)
+	}
+}
+
+func (p *predicates) refusal(pod *corev1.Pod, own []corev1.Toleration, in *subset.Subset, affinity *nodeaffinity.RequiredNodeAffinity, info fwk.NodeInfo) string {
 	node := info.Node()
 	if in.Fits(node, own) != v1alpha1.ReasonAdmitted {
 		return untolerated
@@ -204,7 +176,7 @@ func (p *predicates) refusal(pod *corev1.Pod, own []corev1.Toleration, in *subse
 		&corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}, p.features.EnableTaintTolerationComparisonOperators) {
 		return nodeunschedulable.ErrReasonUnschedulable
 	}
-	if matches, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); err == nil && !matches {
+	if matches, err := affinity.Match(node); err == nil && !matches {
 		return nodeaffinityplugin.ErrReasonPod
 	}
 	if !nodeports.Fits(pod, info) {

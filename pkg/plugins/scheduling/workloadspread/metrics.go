@@ -5,6 +5,8 @@ import (
 
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
+
+	"github.com/berth-project/berth/pkg/ledger"
 )
 
 const subsystem = "scheduler_workloadspread"
@@ -27,6 +29,10 @@ var (
 		Subsystem: subsystem, Name: "woken_pods_total", StabilityLevel: metrics.ALPHA,
 		Help: "Waiting pods that were tried again because a slot came free, their workload or spread changed, or a time ran out.",
 	})
+	missedWakeUps = metrics.NewCounter(&metrics.CounterOpts{
+		Subsystem: subsystem, Name: "missed_wake_ups_total", StabilityLevel: metrics.ALPHA,
+		Help: "Waiting pods that a slow audit had to wake because no event had. It stays 0 unless the scheduler has a fault.",
+	})
 	takeOverSeconds = metrics.NewGauge(&metrics.GaugeOpts{
 		Subsystem: subsystem, Name: "take_over_seconds", StabilityLevel: metrics.ALPHA,
 		Help: "How long the first cycle of this process waited before it gave out slots. 0 until then.",
@@ -40,17 +46,17 @@ var (
 var registerMetrics sync.Once
 
 // exposeMetrics registers the metrics. Only the first ledger of a process is shown, which is the only one outside of tests.
-func exposeMetrics(l *ledger) {
+func exposeMetrics(b *book) {
 	registerMetrics.Do(func() {
-		legacyregistry.MustRegister(subsetAttempts, memoHits, uncertainBinds, wokenPods, takeOverSeconds)
-		legacyregistry.CustomMustRegister(&ledgerCollector{ledger: l})
+		legacyregistry.MustRegister(subsetAttempts, memoHits, uncertainBinds, wokenPods, takeOverSeconds, missedWakeUps)
+		legacyregistry.CustomMustRegister(&ledgerCollector{book: b})
 	})
 }
 
-// ledgerCollector counts the ledger's entries when it is asked.
+// ledgerCollector reads the ledger's counts when it is asked.
 type ledgerCollector struct {
 	metrics.BaseStableCollector
-	ledger *ledger
+	book *book
 }
 
 var _ metrics.StableCollector = &ledgerCollector{}
@@ -63,36 +69,10 @@ func (c *ledgerCollector) DescribeWithStability(ch chan<- *metrics.Desc) {
 
 // CollectWithStability implements metrics.StableCollector.
 func (c *ledgerCollector) CollectWithStability(ch chan<- metrics.Metric) {
-	states, overQuota := c.ledger.census()
-	for state, n := range states {
-		ch <- metrics.NewLazyConstMetric(slotsDesc, metrics.GaugeValue, float64(n), state)
+	counts := c.book.counts()
+	for stage, n := range counts.Stages {
+		ch <- metrics.NewLazyConstMetric(slotsDesc, metrics.GaugeValue, float64(n), ledger.Stage(stage).String())
 	}
-	ch <- metrics.NewLazyConstMetric(overQuotaDesc, metrics.GaugeValue, float64(overQuota))
-}
-
-var stateNames = map[slotState]string{waiting: "waiting", claimed: "claimed", reserved: "reserved", binding: "binding", bound: "bound"}
-
-// census counts the entries by state, and the slots above their quotas.
-func (l *ledger) census() (states map[string]int, overQuota int32) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	states = map[string]int{"uncertain": 0}
-	for _, name := range stateNames {
-		states[name] = 0
-	}
-	for _, e := range l.entries {
-		states[stateNames[e.state]]++
-		if e.uncertain != 0 {
-			states["uncertain"]++
-		}
-	}
-	for _, s := range l.spreads.byName {
-		if s.policy == nil || s.shadowed {
-			continue
-		}
-		for _, scope := range s.tally.Scopes() {
-			overQuota += s.policy.OverQuota(&s.plan, s.tally.Kept(scope))
-		}
-	}
-	return states, overQuota
+	ch <- metrics.NewLazyConstMetric(slotsDesc, metrics.GaugeValue, float64(counts.Uncertain), "uncertain")
+	ch <- metrics.NewLazyConstMetric(overQuotaDesc, metrics.GaugeValue, float64(counts.OverQuota))
 }

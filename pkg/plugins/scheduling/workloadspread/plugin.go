@@ -16,6 +16,8 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-project/berth/pkg/ledger"
 )
 
 // Name of the plugin in scheduler configurations.
@@ -47,10 +49,16 @@ var (
 // core is what all profiles of one scheduler share, for they share the quotas.
 type core struct {
 	args     *Args
-	ledger   *ledger
+	book     *book
+	finder   *finder
 	takeover *takeover
 	binds    *binds
 	budgets  *budgets
+	// node of a name; nil if it has not been seen, or is gone.
+	node func(name string) *corev1.Node
+	// gated is true if the gate is there to hold a pod.
+	gated    func(*corev1.Pod) bool
+	announce func(announcement)
 }
 
 // Family are the plugins of one scheduler. Those of all its profiles share one ledger; a second scheduler in the same process needs a family of
@@ -85,7 +93,7 @@ func (f *Family) Spread(ctx context.Context, obj runtime.Object, handle fwk.Hand
 	if *shared.args != *args {
 		return nil, fmt.Errorf("pluginConfig[%s].args: must be the same in all profiles, which share one ledger", Name)
 	}
-	preemption, err := defaultpreemption.New(ctx, defaultPreemptionArgs(), handle, shared.ledger.predicates.features)
+	preemption, err := defaultpreemption.New(ctx, defaultPreemptionArgs(), handle, shared.finder.predicates.features)
 	if err != nil {
 		return nil, err
 	}
@@ -127,43 +135,49 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*cor
 	if err != nil {
 		return nil, err
 	}
-	nodes := factory.Core().V1().Nodes().Lister()
-	l := newLedger(clock.RealClock{}, args.ObservationTimeout, newCachedWorkloads(factory, custom), cachedPods{factory.Core().V1().Pods().Lister()},
-		func(name string) *corev1.Node {
+	pods, nodes := factory.Core().V1().Pods().Lister(), factory.Core().V1().Nodes().Lister()
+	c := &core{
+		args:     args,
+		finder:   newFinder(predicates{features: feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate), dra: handle.SharedDRAManager()}),
+		gated:    gated,
+		announce: announceTo(handle),
+		node: func(name string) *corev1.Node {
 			node, err := nodes.Get(name)
 			if err != nil {
 				return nil // not seen yet, or gone
 			}
 			return node
 		},
-		func(pods map[string]*corev1.Pod) { handle.Activate(logger, pods) },
-		announceTo(handle))
-	l.predicates = predicates{features: feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate), dra: handle.SharedDRAManager()}
-	l.gated = gated
-	custom.changed, custom.seen, custom.retry = l.workloadChanged, l.ownerSeen, l.retryOrphans
-
-	listeners, err := watch(ctx, l, factory, spreads)
+	}
+	activate := func(pods map[string]*corev1.Pod) { handle.Activate(logger, pods) }
+	c.book = &book{
+		activate: activate,
+		cached: func(pod *corev1.Pod) bool {
+			found, err := pods.Pods(pod.Namespace).Get(pod.Name)
+			return err == nil && found.UID == pod.UID
+		},
+		owners: custom,
+		ledger: ledger.New(args.ObservationTimeout),
+	}
+	custom.tell = func(event ledger.Event) { c.book.apply(event) }
+	listeners, err := watch(ctx, c.book, factory, spreads)
 	if err != nil {
 		return nil, err
 	}
 	custom.run(ctx)
-	b := newBudgets(clock.RealClock{}, l.workloads.parent, func(pods map[string]*corev1.Pod) { handle.Activate(logger, pods) })
-	if _, err := pubs.AddEventHandler(b.events()); err != nil {
+	c.budgets = newBudgets(clock.RealClock{}, c.book.ownerOf, activate)
+	if _, err := pubs.AddEventHandler(c.budgets.events()); err != nil {
 		return nil, fmt.Errorf("registering an event handler: %w", err)
 	}
-	if _, err := factory.Core().V1().Pods().Informer().AddEventHandler(b.podEvents()); err != nil {
+	if _, err := factory.Core().V1().Pods().Informer().AddEventHandler(c.budgets.podEvents()); err != nil {
 		return nil, fmt.Errorf("registering an event handler: %w", err)
 	}
-	go b.run(ctx, handle.ClientSet().Discovery(), pubs)
-	go wait.UntilWithContext(ctx, func(context.Context) { l.passOnOverdue() }, overdueAfter)
-	exposeMetrics(l)
-	return &core{
-		args:     args,
-		ledger:   l,
-		takeover: newTakeover(clock.RealClock{}, args.BindTimeout, handle.ClientSet(), l, listeners),
-		binds:    newBinds(ctx, handle.ClientSet(), l, args.BindTimeout),
-		budgets:  b,
-	}, nil
+	go c.budgets.run(ctx, handle.ClientSet().Discovery(), pubs)
+	go wait.UntilWithContext(ctx, func(context.Context) { c.book.audit() }, ledger.AuditInterval)
+	exposeMetrics(c.book)
+	c.takeover = newTakeover(clock.RealClock{}, args.BindTimeout, handle.ClientSet(), c.book, listeners)
+	c.binds = newBinds(ctx, handle.ClientSet(), c.book, args.BindTimeout)
+	return c, nil
 }
 
 // Name of the plugin.

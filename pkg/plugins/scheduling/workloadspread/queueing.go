@@ -3,7 +3,6 @@ package workloadspread
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,7 +13,7 @@ import (
 	schedutil "k8s.io/kubernetes/pkg/scheduler/util"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
-	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/ledger"
 )
 
 // EventsToRegister names the events after which a pod that the plugin rejected may find a node. Slots, spreads and workloads have no event
@@ -57,10 +56,10 @@ func (s *Spread) isSchedulableAfterNodeChange(_ klog.Logger, pod *corev1.Pod, be
 	if err != nil {
 		return fwk.Queue, err
 	}
-	if s.ledger.mayRetry(pod, after, is) {
+	if s.mayRetry(ledger.ClusterChanged{UID: pod.UID, Change: after, Node: is, OnNode: true}) {
 		return fwk.Queue, nil
 	}
-	claimed, own := s.ledger.claimOf(pod)
+	claimed, own := s.book.claimOf(pod.UID)
 	if claimed == nil {
 		return fwk.QueueSkip, nil
 	}
@@ -82,7 +81,7 @@ func (s *Spread) isSchedulableAfterPodChange(_ klog.Logger, pod *corev1.Pod, bef
 	if is != nil && is.UID == pod.UID {
 		return fwk.Queue, nil
 	}
-	if was.Spec.NodeName != "" && s.ledger.mayRetry(pod, before, s.ledger.nodes(was.Spec.NodeName)) {
+	if was.Spec.NodeName != "" && s.mayRetry(ledger.ClusterChanged{UID: pod.UID, Change: before, Node: s.node(was.Spec.NodeName), OnNode: true}) {
 		return fwk.Queue, nil
 	}
 	return fwk.QueueSkip, nil
@@ -101,7 +100,7 @@ func (s *Spread) isSchedulableAfterVolumeChange(_ klog.Logger, pod *corev1.Pod, 
 			return false
 		}
 	})
-	if uses && s.ledger.mayRetryFilters(pod, cmp.Or(after, before)) {
+	if uses && s.mayRetry(ledger.ClusterChanged{UID: pod.UID, Change: cmp.Or(after, before)}) {
 		return fwk.Queue, nil
 	}
 	return fwk.QueueSkip, nil
@@ -118,7 +117,7 @@ func (s *Spread) isSchedulableAfterDeviceChange(_ klog.Logger, pod *corev1.Pod, 
 			return fwk.QueueSkip, nil
 		}
 	}
-	if s.ledger.mayRetryFilters(pod, after) {
+	if s.mayRetry(ledger.ClusterChanged{UID: pod.UID, Change: after}) {
 		return fwk.Queue, nil
 	}
 	return fwk.QueueSkip, nil
@@ -132,64 +131,11 @@ func claims(pod *corev1.Pod, claim *resourcev1.ResourceClaim) bool {
 		})
 }
 
-// mayRetry is true for one exhausted pod of each kind for each event on a node that one of its spread's subsets selects. If that pod finds room,
-// the next is woken. Nil is a node that is gone.
-func (l *ledger) mayRetry(pod *corev1.Pod, event any, node *corev1.Node) bool {
-	return node != nil && l.oneForEach(event, pod, func(e *entry) bool {
-		return slices.ContainsFunc(e.spread.policy.Subsets, func(in subset.Subset) bool { return in.Fits(node, e.own) == v1alpha1.ReasonAdmitted })
-	})
-}
-
-// mayRetryFilters is the same for an event that is on no node, and concerns pods that were refused by more than their nodes.
-func (l *ledger) mayRetryFilters(pod *corev1.Pod, event any) bool {
-	return l.oneForEach(event, pod, func(e *entry) bool { return e.tried != 0 })
-}
-
-func (l *ledger) oneForEach(event any, pod *corev1.Pod, concerns func(*entry) bool) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	e := l.entries[pod.UID]
-	if e == nil || !e.exhausted || e.spread.policy == nil {
-		return false
-	}
-	if l.event != event {
-		l.event = event
-		clear(l.served)
-	}
-	list := e.place.list // nil if it is to be tried anyway
-	if l.served[list] || !concerns(e) {
-		return false
-	}
-	if list != nil {
-		l.served[list] = true
-		l.leave(e) // until its cycle, like one that is woken
-	}
-	e.retry = 0 // what comes in the middle of the round leaves no trace, so it is tried again soon
-	return true
-}
-
-// claimOf is the subset that a pod without a node looks for one in, or nil, and the tolerations of its own.
-func (l *ledger) claimOf(pod *corev1.Pod) (*subset.Subset, []corev1.Toleration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	e := l.entries[pod.UID]
-	if e == nil || e.subset == subset.None || e.state == bound {
-		return nil, nil
-	}
-	return &e.spread.policy.Subsets[e.subset], e.own
-}
+// mayRetry is true for one exhausted pod of each kind for each change that may have made room for it. If that pod finds a node, the next is woken.
+func (s *Spread) mayRetry(event ledger.ClusterChanged) bool { return s.book.apply(event).OK }
 
 // SignPod separates pods of different spreads and revisions: they may be in different subsets, so what was computed for one says nothing of
 // the other.
 func (s *Spread) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
-	return []fwk.SignFragment{{Key: Name, Value: s.ledger.signature(pod)}}, nil
-}
-
-func (l *ledger) signature(pod *corev1.Pod) string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if e := l.entries[pod.UID]; e != nil {
-		return fmt.Sprintf("%s/%s", e.spread.object.UID, e.scope)
-	}
-	return ""
+	return []fwk.SignFragment{{Key: Name, Value: s.book.signature(pod.UID)}}, nil
 }

@@ -12,7 +12,7 @@ import (
 
 // PreScore skips scoring unless the pod's subset ranks its nodes.
 func (s *Spread) PreScore(_ context.Context, state fwk.CycleState, _ *corev1.Pod, _ []fwk.NodeInfo) *fwk.Status {
-	if d := decisionIn(state); d == nil || d.subset == subset.None || !d.policy.Subsets[d.subset].HasPreferences() {
+	if d := decisionIn(state); d == nil || d.Subset == subset.None || !d.Policy.Subsets[d.Subset].HasPreferences() {
 		return fwk.NewStatus(fwk.Skip)
 	}
 	return nil
@@ -21,7 +21,7 @@ func (s *Spread) PreScore(_ context.Context, state fwk.CycleState, _ *corev1.Pod
 // Score is the weight of the subset's preferred terms that the node matches.
 func (s *Spread) Score(_ context.Context, state fwk.CycleState, _ *corev1.Pod, nodeInfo fwk.NodeInfo) (int64, *fwk.Status) {
 	d := decisionIn(state)
-	return d.policy.Subsets[d.subset].Preference(nodeInfo.Node()), nil
+	return d.Policy.Subsets[d.Subset].Preference(nodeInfo.Node()), nil
 }
 
 // ScoreExtensions of the score.

@@ -3,11 +3,11 @@ package workloadspread
 import (
 	"context"
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/berth-project/berth/pkg/ledger"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -18,37 +18,50 @@ import (
 func (s *Spread) PostFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	d := decisionIn(state)
 	if !wasRuled(state) {
-		s.ledger.passOn(pod)
+		s.book.apply(ledger.PodRefused{UID: pod.UID})
 	}
-	if d == nil || d.subset == subset.None {
+	if d == nil || d.Subset == subset.None {
 		return s.preemption.PostFilter(ctx, state, pod, statuses)
 	}
 	verdict, err := s.judge(d, statuses)
 	if err != nil {
 		return nil, fwk.AsStatus(err)
 	}
-	next := s.ledger.noNode(pod, d, verdict)
-	subsetAttempts.WithLabelValues(outcomeNames[next]).Inc()
-	switch next {
-	case goOn:
+	fx := s.book.apply(ledger.NoNodeFound{UID: pod.UID, Decision: d.Decision})
+	subsetAttempts.WithLabelValues(stepNames[fx.Next]).Inc()
+	explain := func() string {
+		if fx.Answer.Policy == nil {
+			return "" // the spread has changed meanwhile
+		}
+		return fx.Answer.Describe(func(index int) string {
+			if index == d.Subset {
+				return verdict.why
+			}
+			return s.finder.why(d.Policy, pod, index)
+		})
+	}
+	switch fx.Next {
+	case ledger.GoOn:
+		s.finder.remember(d.Policy, pod, d.Subset, verdict)
 		// Unresolvable keeps other PostFilter plugins from preempting while there are subsets to try.
-		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("no node in subset %q, going on to the next", d.name()))
-	case stay:
-		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("waiting in subset %q. %s", d.name(), s.ledger.explainIn(pod, d.subset, verdict.why)))
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("no node in subset %q, going on to the next", d.Name()))
+	case ledger.Stay:
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("waiting in subset %q. %s", d.Name(), explain()))
 	default:
 		result, status := s.preemption.PostFilter(ctx, state, pod, statuses)
 		nominated := status.IsSuccess() && result != nil && result.NominatingInfo != nil && result.NominatedNodeName != ""
 		if result == nil && status.Code() == fwk.Unschedulable {
 			nominated = s.waitsForVictims(ctx, pod, statuses)
 		}
-		s.ledger.preempted(pod, nominated)
+		s.book.apply(ledger.Preempted{UID: pod.UID, Decision: d.Decision, Nominated: nominated})
 		if status.IsRejected() {
-			reasons := append([]string{s.ledger.explainIn(pod, d.subset, verdict.why)}, status.Reasons()...)
-			status = fwk.NewStatus(status.Code(), reasons...)
+			status = fwk.NewStatus(status.Code(), append([]string{explain()}, status.Reasons()...)...)
 		}
 		return result, status
 	}
 }
+
+var stepNames = map[ledger.Step]string{ledger.Stay: "waiting", ledger.GoOn: "spilled", ledger.Preempt: "preempting"}
 
 // waitsForVictims is true if the pod is nominated to a node that victims of a preemption are still leaving. DefaultPreemption, which looks at the
 // same pod, answers that like a refusal.
@@ -111,87 +124,4 @@ func verdict(nodes int, reasons map[string]int) string {
 		text += ": " + subset.FormatReasons(reasons)
 	}
 	return text
-}
-
-// outcome is what a pod does whose cycle found no node.
-type outcome uint8
-
-const (
-	stay outcome = iota
-	goOn
-	preempt
-)
-
-var outcomeNames = map[outcome]string{stay: "waiting", goOn: "spilled", preempt: "preempting"}
-
-// noNode takes in that no node of the decision's subset fits the pod.
-func (l *ledger) noNode(pod *corev1.Pod, d *decision, verdict memoEntry) (next outcome) {
-	l.locked(func() {
-		e := l.entries[pod.UID]
-		if e == nil || e.state != claimed || e.spread.policy != d.policy || e.subset != d.subset {
-			next = goOn // the spread has changed and has woken the pod
-			return
-		}
-		s := e.spread
-		if e.preempting || l.isFixed(e) {
-			next = preempt
-			return
-		}
-		now := l.clock.Now()
-		if e.since == nil {
-			e.since = map[int]time.Time{}
-		}
-		if _, began := e.since[d.subset]; !began {
-			e.since[d.subset] = now
-		}
-		skipped := now.Before(s.skipUntil[d.subset])
-		step, again := d.policy.NoNode(now.Sub(e.since[d.subset]), skipped)
-		if step == subset.Stay {
-			if again > 0 {
-				l.wakeAfter(e, again)
-			}
-			next = stay
-			return
-		}
-		if !d.policy.Patience.Simulate && !skipped {
-			s.skipUntil[d.subset] = now.Add(d.policy.Patience.Skip)
-		}
-		s.remember(e.shapeKey(d.subset), verdict)
-		e.tried = e.tried.With(d.subset)
-		l.tryNext(e)
-		next = goOn
-	})
-	return next
-}
-
-// preempted takes in how the preemption of this cycle went. A pod that is nominated, by this one or one before, keeps its claim while its victims
-// leave, or a sibling would take the slot and the pod would take victims in another subset as well.
-func (l *ledger) preempted(pod *corev1.Pod, nominated bool) {
-	l.locked(func() {
-		e := l.entries[pod.UID]
-		if e == nil || e.state != claimed || !e.preempting {
-			return
-		}
-		e.preempting = false
-		e.nominated = nominated
-		if !nominated {
-			e.tried, e.preempted = e.tried.With(e.subset), e.preempted.With(e.subset)
-			l.tryNext(e)
-		}
-	})
-}
-
-// tryNext gives the claim up and has the pod tried again at once.
-func (l *ledger) tryNext(e *entry) {
-	l.release(e)
-	e.state = waiting
-	e.nominated = false
-	e.again = true
-	l.wake(e)
-}
-
-// isFixed is true for a pod that has no subset to go on to.
-func (l *ledger) isFixed(e *entry) bool {
-	step, _ := e.spread.policy.NoNode(0, true)
-	return step == subset.Stay || l.candidate(e).Admitted
 }

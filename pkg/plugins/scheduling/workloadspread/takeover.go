@@ -14,6 +14,8 @@ import (
 	"k8s.io/client-go/tools/pager"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-project/berth/pkg/ledger"
 )
 
 const (
@@ -32,7 +34,7 @@ type takeover struct {
 	// doubt is how long after it was sent a bind may still happen.
 	doubt     time.Duration
 	client    kubernetes.Interface
-	ledger    *ledger
+	book      *book
 	listeners *listeners
 
 	mu    sync.Mutex
@@ -40,8 +42,8 @@ type takeover struct {
 	done  bool
 }
 
-func newTakeover(c clock.Clock, bindTimeout time.Duration, client kubernetes.Interface, l *ledger, from *listeners) *takeover {
-	return &takeover{clock: c, doubt: doubtAfter(bindTimeout), client: client, ledger: l, listeners: from}
+func newTakeover(c clock.Clock, bindTimeout time.Duration, client kubernetes.Interface, b *book, from *listeners) *takeover {
+	return &takeover{clock: c, doubt: doubtAfter(bindTimeout), client: client, book: b, listeners: from}
 }
 
 // complete returns nil once the ledger can be trusted, and blocks the first cycles until then. An error means that the pod must be tried
@@ -62,7 +64,7 @@ func (t *takeover) complete(ctx context.Context) error {
 	}); err != nil {
 		return t.notSynced()
 	}
-	namespaces := t.ledger.namespaces()
+	namespaces := t.book.namespaces()
 	if len(namespaces) == 0 {
 		return nil // nothing to count; the wait counts from the first cycle all the same
 	}
@@ -71,8 +73,8 @@ func (t *takeover) complete(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	t.ledger.startList()
-	defer t.ledger.endList()
+	t.book.apply(ledger.ListBegins{})
+	defer t.book.apply(ledger.ListEnds{})
 	found := 0
 	for _, namespace := range namespaces {
 		n, err := t.readBound(ctx, namespace)
@@ -102,7 +104,7 @@ func (t *takeover) readBound(ctx context.Context, namespace string) (found int, 
 	options := metav1.ListOptions{FieldSelector: "spec.nodeName!=,status.phase!=" + string(corev1.PodSucceeded) + ",status.phase!=" + string(corev1.PodFailed)}
 	err = pages.EachListItem(ctx, options, func(obj runtime.Object) error {
 		found++
-		t.ledger.observeListed(obj.(*corev1.Pod))
+		t.book.apply(ledger.PodListed{Pod: obj.(*corev1.Pod)})
 		return nil
 	})
 	return found, err

@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"testing"
 
-	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/ledger"
 )
 
 // BenchmarkCycle is the plugin's share of a scheduling cycle that depends on what the cluster holds: choosing a subset and reserving the
@@ -23,21 +23,20 @@ func BenchmarkCycle(b *testing.B) {
 				object := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("other-%d", i), UID: types.UID(fmt.Sprint(i)), Generation: 1}}
 				object.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: object.Name}
 				object.Spec.Subsets = []v1alpha1.Subset{{Name: "a"}}
-				w.ledger.spreadChanged(object)
-				w.workload[workloadKey{"ns", appsv1.GroupName, "Deployment", object.Name}] = 1
+				w.book.apply(ledger.SpreadSeen{Spread: object})
 			}
 			w.spread(1, twoThenAny)
 			for i := range size.pods {
-				w.ledger.observe(onNode(w.podOf("rs-uid", fmt.Sprintf("bound%d", i)), "node-b", "b"))
+				w.see(onNode(podOf("rs-uid", fmt.Sprintf("bound%d", i)), "node-b", "b"))
 			}
 			pod := w.pod("p")
 			b.ReportAllocs()
 			for b.Loop() {
-				answer := w.ledger.choose(pod, nil)
-				if answer.decision == nil || !w.ledger.reserve(pod, answer.decision) {
+				d, _ := w.ask(pod, nil)
+				if d == nil || !w.book.apply(ledger.NodeFound{UID: pod.UID, Decision: d.Decision}).OK {
 					b.Fatal("no slot")
 				}
-				w.ledger.unreserve(pod.UID)
+				w.book.apply(ledger.NodeLost{UID: pod.UID})
 			}
 		})
 	}
@@ -48,12 +47,12 @@ func BenchmarkFilter(b *testing.B) {
 	w := newWorld(b, 10)
 	w.spread(1, adaptive)
 	nodes := []fwk.NodeInfo{nodeInfo("a", "1"), nodeInfo("b", "1"), nodeInfo("c", "1")}
-	pod, plugin, state := w.pod("p"), &Spread{core: &core{ledger: w.ledger}}, framework.NewCycleState()
-	state.Write(stateKey, w.ledger.choose(pod, nodes).decision)
+	pod, state := w.pod("p"), framework.NewCycleState()
+	w.PreFilter(b.Context(), state, pod, nodes)
 	b.ReportAllocs()
 	i := 0
 	for b.Loop() {
-		if status := plugin.Filter(b.Context(), state, pod, nodes[i%3]); status.IsSuccess() != (i%3 == 0) {
+		if status := w.Filter(b.Context(), state, pod, nodes[i%3]); status.IsSuccess() != (i%3 == 0) {
 			b.Fatal(status)
 		}
 		i++

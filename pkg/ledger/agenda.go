@@ -1,0 +1,94 @@
+package ledger
+
+import (
+	"container/heap"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// agenda is what is due at which time. An item that no longer holds when it is due is passed over.
+type agenda []item
+
+// item wakes a pod, or the first pod of a line.
+type item struct {
+	at   time.Time
+	pod  types.UID
+	line *line
+}
+
+func (a agenda) Len() int           { return len(a) }
+func (a agenda) Less(i, j int) bool { return a[i].at.Before(a[j].at) }
+func (a agenda) Swap(i, j int)      { a[i], a[j] = a[j], a[i] }
+func (a *agenda) Push(x any)        { *a = append(*a, x.(item)) }
+func (a *agenda) Pop() any {
+	last := len(*a) - 1
+	it := (*a)[last]
+	(*a)[last] = item{}
+	*a = (*a)[:last]
+	return it
+}
+
+// next is when the first item is due; zero if there is none.
+func (a agenda) next() time.Time {
+	if len(a) == 0 {
+		return time.Time{}
+	}
+	return a[0].at
+}
+
+// wakeAt wakes a pod at a time, if it has no node by then. A pod has one such time, the earliest.
+func (l *Ledger) wakeAt(e *entry, at time.Time) {
+	if e.wakeAt.IsZero() || at.Before(e.wakeAt) {
+		e.wakeAt = at
+		heap.Push(&l.agenda, item{at: at, pod: e.pod.UID})
+	}
+}
+
+// retryAt has the first pod of a line of exhausted pods tried at a time. A line has one such time, the earliest.
+func (l *Ledger) retryAt(w *line, at time.Time) {
+	if w.retryAt.IsZero() || at.Before(w.retryAt) {
+		w.retryAt = at
+		heap.Push(&l.agenda, item{at: at, line: w})
+	}
+}
+
+func (TimePassed) apply(l *Ledger) {
+	for len(l.agenda) > 0 && !l.agenda[0].at.After(l.now) {
+		due := heap.Pop(&l.agenda).(item)
+		if w := due.line; w != nil {
+			if w.retryAt.Equal(due.at) && w.account.exhausted[w.kind] == w {
+				w.retryAt = time.Time{}
+				l.wakeFirst(w)
+			}
+			continue
+		}
+		if e := l.pods[due.pod]; e != nil && e.search != nil && e.wakeAt.Equal(due.at) {
+			e.wakeAt = time.Time{}
+			if e.stage <= Claimed {
+				l.wake(e)
+			}
+		}
+	}
+}
+
+// lateForNews is true once the pod has waited for news as long as it should. Before that, it is woken by the news or then.
+func (l *Ledger) lateForNews(e *entry) bool {
+	if e.newsBy.IsZero() {
+		e.newsBy = l.now.Add(l.observation)
+		l.wakeAt(e, e.newsBy)
+	}
+	return !l.now.Before(e.newsBy)
+}
+
+const (
+	firstRetry = time.Second
+	lastRetry  = time.Minute
+)
+
+// tryAgainLater is for an exhausted pod of which a subset was refused by more than its nodes: pods elsewhere, volumes, claims. A change there that
+// came in the middle of the pod's round has no generation, and no event that comes again.
+func (l *Ledger) tryAgainLater(w *line) {
+	w.retry = min(max(2*w.retry, firstRetry), lastRetry)
+	l.retryAt(w, l.now.Add(w.retry))
+}

@@ -1,0 +1,327 @@
+package ledger
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+// A pod that asks again keeps its slot, or moves to an earlier subset that has room by now.
+func (ev PodAsks) apply(l *Ledger) {
+	e := l.pods[ev.Pod.UID]
+	switch {
+	case e == nil:
+		return // nobody divides it
+	case e.account == nil:
+		l.fx.Answer = l.answerUndivided(e)
+		return
+	case e.stage > Claimed:
+		l.fx.Answer = Answer{Reason: v1alpha1.ReasonWorkloadNotObserved, Message: "the pod is being bound already"}
+		return
+	}
+	answer := l.premature(e)
+	if answer.Reason == "" {
+		candidate := l.candidate(e)
+		tried, closed, look := l.look(e, candidate, &ev.Seen)
+		if look != nil {
+			l.fx.Look = look
+			return
+		}
+		l.begin(e)
+		e.tried = tried
+		answer = l.rule(e, candidate, closed)
+	} else {
+		l.begin(e)
+	}
+	l.answer(e, answer)
+}
+
+// answerUndivided is the answer to a pod that no account divides: none does, or that is not known yet.
+func (l *Ledger) answerUndivided(e *entry) (answer Answer) {
+	_, missing := l.resolve(e)
+	switch {
+	case missing != nil:
+		answer = Answer{Reason: v1alpha1.ReasonWorkloadNotObserved, Message: fmt.Sprintf(
+			"waiting to see %s %q, which owns the pod; if it is gone, delete the pod", missing.Kind, missing.Name)}
+	case subset.WasAdmitted(e.pod) && !l.lateForNews(e):
+		// Admission had found a spread, and the watch of spreads may be behind that of pods. The spread may be gone as well, which nothing tells.
+		answer = Answer{Reason: v1alpha1.ReasonWorkloadNotObserved, Message: "waiting to see the WorkloadSpread that divided the pod when it was created"}
+	}
+	if answer.Reason != "" {
+		e.wait = ForNews
+		l.setUndecided(e, true)
+	}
+	return answer
+}
+
+// premature is a refusal if the pod must wait for news before any subset can be chosen.
+func (l *Ledger) premature(e *entry) Answer {
+	a := e.account
+	switch {
+	case a.policy == nil:
+		return Answer{Reason: v1alpha1.ReasonInvalidSpread, Message: fmt.Sprintf("WorkloadSpread %q cannot be used until it is corrected: %s", a.active().Name, a.invalid)}
+	case a.policy.UsesPercent() && !a.replicasKnown:
+		return Answer{Reason: v1alpha1.ReasonWorkloadNotObserved, Message: a.unknownReplicas()}
+	case a.policy.LagsBehind(&a.plan, a.live[e.owner.uid]) && !l.lateForNews(e):
+		return Answer{Reason: v1alpha1.ReasonWorkloadNotObserved, Message: fmt.Sprintf(
+			"%s has more pods than the %d replicas last seen; waiting for the new number", a.workload, a.plan.Replicas)}
+	}
+	return Answer{}
+}
+
+// begin notes that the pod has its cycle.
+func (l *Ledger) begin(e *entry) {
+	if e.wait != ForNextSubset {
+		e.tried, e.preempted = 0, 0
+	}
+}
+
+// candidate is the pod as the model sees it.
+func (l *Ledger) candidate(e *entry) subset.Candidate {
+	a := e.account
+	c := subset.Candidate{Holds: e.holds()}
+	c.Within, c.Admitted = a.policy.AdmittedTo(subset.AdmittedOf(e.pod), a.active().Name)
+	claim := e.index()
+	if e.stage != Claimed || claim == subset.None {
+		return c
+	}
+	if quota := a.plan.Quota[claim]; quota == subset.NoLimit || a.tally.Kept(e.scope).At(claim) <= quota {
+		return c
+	}
+	// The quota was lowered below what is claimed. Those who asked first keep their claim. A slot that an uncertain bind may have taken as well stays
+	// taken when its pod gives the claim up.
+	c.Claim = claim
+	for _, other := range a.members {
+		if other.stage == Claimed && other.scope == e.scope && other.slot == e.slot && other.order > e.order && !other.doubts(e.slot) {
+			c.Behind++
+		}
+	}
+	return c
+}
+
+func (e *entry) doubts(slot string) bool {
+	for _, d := range e.uncertain {
+		if d.slot == slot {
+			return true
+		}
+	}
+	return false
+}
+
+// look goes through the subsets with quota, in their order and no further than the first that may have a node for the pod. Closed are those that have
+// none. A subset counts as not tried if it had no node when the pod tried it in this round, and now may have one. The result holds if there is
+// nothing left to look at.
+func (l *Ledger) look(e *entry, candidate subset.Candidate, seen *Sights) (tried, closed subset.Mask, ask *Look) {
+	a := e.account
+	if e.wait == ForNextSubset {
+		tried = e.tried
+	}
+	if !a.isAdaptive() || candidate.Admitted {
+		return tried, 0, nil
+	}
+	kept := a.tally.Kept(e.scope)
+	for i := range a.policy.Subsets {
+		if !a.policy.HasRoom(&a.plan, kept, i, candidate) {
+			continue
+		}
+		sight := Possible
+		if a.policy.Patience.Simulate || l.now.Before(a.skipUntil[i]) {
+			if sight = seen.at(a.policy, i); sight == NotLooked {
+				return tried, closed, &Look{Policy: a.policy, Subset: i, Own: e.own, Shape: e.kind().shape, Tried: tried.Has(i)}
+			}
+		}
+		switch {
+		case sight == Nowhere:
+			closed = closed.With(i)
+		case sight == PossibleAgain:
+			return tried &^ subset.Mask(0).With(i), closed, nil
+		case !tried.Has(i):
+			return tried, closed, nil
+		}
+	}
+	return tried, closed, nil
+}
+
+// rule asks the model and takes the slot that it grants.
+func (l *Ledger) rule(e *entry, candidate subset.Candidate, closed subset.Mask) Answer {
+	a := e.account
+	kept := a.tally.Kept(e.scope)
+	candidate.Closed = e.tried | closed
+	candidate.Prefers = l.nominatedTo(e)
+	preempts := false
+	e.nominated = e.nominated && e.index() != subset.None && a.policy.HasRoom(&a.plan, kept, e.index(), candidate)
+	if e.nominated {
+		// Until its victims have left it stays, and asks DefaultPreemption whether they have.
+		candidate.Closed, preempts = ^subset.Mask(0).With(e.index()), true
+	}
+	verdict := a.policy.Admit(&a.plan, kept, candidate)
+	if verdict.Reason == v1alpha1.ReasonNoNodeFits && l.mayPreempt(e.pod) {
+		// Every subset has refused the pod, so now it may preempt, in the order of the subsets.
+		candidate.Closed, candidate.Prefers = e.preempted, 0
+		verdict = a.policy.Admit(&a.plan, kept, candidate)
+		preempts = verdict.Allowed()
+	}
+	if !verdict.Allowed() {
+		answer := l.describe(e, verdict.Reason)
+		answer.retries = verdict.Reason == v1alpha1.ReasonNoNodeFits && e.tried&^closed != 0
+		if verdict.Reason == v1alpha1.ReasonAdmittedSubsetFull {
+			answer.Message = fmt.Sprintf("subset %q, whose patch the pod carries, has filled since; the pod is replaced. %s",
+				a.policy.Subsets[candidate.Within].Name, answer.Describe(nil))
+		}
+		return answer
+	}
+	d := &Decision{Spread: a.active(), Policy: a.policy, Subset: verdict.Subset, Own: e.own, preempts: preempts}
+	if d.Subset != subset.None {
+		d.Metadata = a.metadata[d.Subset]
+	}
+	if name := d.Name(); name != e.slot {
+		l.leave(e)
+		freed := l.setSlots(e, name, e.uncertain)
+		d.fresh = true
+		l.wakeNext(a, e.scope)
+		l.wakeExhausted(a, e.scope, freed)
+	}
+	return Answer{Decision: d}
+}
+
+// nominatedTo is the first subset that holds the node to which a pod is nominated, by a preemption or from outside.
+func (l *Ledger) nominatedTo(e *entry) (mask subset.Mask) {
+	node := l.nodes[e.pod.Status.NominatedNodeName]
+	if node == nil {
+		return 0
+	}
+	for i := range e.policy().Subsets {
+		if e.policy().Subsets[i].Fits(node, e.own) == v1alpha1.ReasonAdmitted {
+			return mask.With(i)
+		}
+	}
+	return 0
+}
+
+// mayPreempt is false for a pod that can have no victims.
+func (l *Ledger) mayPreempt(pod *corev1.Pod) bool {
+	if pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == corev1.PreemptNever {
+		return false
+	}
+	return corev1helpers.PodPriority(pod) > l.lowest
+}
+
+// answer gives the pod its answer. A refused pod stands in line, without a slot.
+func (l *Ledger) answer(e *entry, answer Answer) {
+	a := e.account
+	l.fx.Answer = answer
+	wasMeant := e.meant != noSlot
+	l.unwake(e)
+	l.leave(e)
+	if answer.Decision != nil {
+		l.setStage(e, Claimed)
+		e.wait = ForNode
+		l.stand(e)
+	} else {
+		l.release(e, false)
+		e.wait = waitFor(answer.Reason)
+		l.stand(e)
+		if answer.retries {
+			l.tryAgainLater(e.place.line)
+		}
+		if !a.announced && (e.wait == ForAnyNode || answer.Reason == v1alpha1.ReasonSubsetsFull) {
+			a.announced, l.fx.Announce = true, true
+		}
+	}
+	if wasMeant && e.wait != ForNews {
+		l.wakeNext(a, e.scope) // if the slot that it was woken for is still free, it was of no use to the pod
+	}
+}
+
+func waitFor(reason v1alpha1.Reason) Wait {
+	switch reason {
+	case v1alpha1.ReasonSubsetsFull, v1alpha1.ReasonAdmittedSubsetFull:
+		return ForSlot
+	case v1alpha1.ReasonNoNodeFits:
+		return ForAnyNode
+	default:
+		return ForNews
+	}
+}
+
+// release gives up the slot of a claim, and keeps those of uncertain binds.
+func (l *Ledger) release(e *entry, fresh bool) {
+	l.leave(e)
+	l.setStage(e, Waiting)
+	if e.slot == "" {
+		return
+	}
+	freed := l.setSlots(e, "", e.uncertain)
+	l.wakeNext(e.account, e.scope)
+	if !fresh {
+		l.wakeExhausted(e.account, e.scope, freed)
+	}
+}
+
+func (ev NoNodeFound) apply(l *Ledger) {
+	e, d := l.pods[ev.UID], ev.Decision
+	if e == nil || e.stage != Claimed || e.policy() != d.Policy || e.index() != d.Subset {
+		l.fx.Next = GoOn // its spread has changed, and has woken the pod
+		return
+	}
+	a := e.account
+	l.fx.Answer = l.describe(e, "")
+	if d.preempts || l.isFixed(e) {
+		l.fx.Next = Preempt
+		return
+	}
+	if e.since == nil {
+		e.since = map[string]time.Time{}
+	}
+	if _, began := e.since[e.slot]; !began {
+		e.since[e.slot] = l.now
+	}
+	skipped := l.now.Before(a.skipUntil[d.Subset])
+	step, again := d.Policy.NoNode(l.now.Sub(e.since[e.slot]), skipped)
+	if step == subset.Stay {
+		if again > 0 {
+			l.wakeAt(e, l.now.Add(again))
+		}
+		l.fx.Next = Stay
+		return
+	}
+	if !d.Policy.Patience.Simulate && !skipped {
+		a.skipUntil[d.Subset] = l.now.Add(d.Policy.Patience.Skip)
+	}
+	e.tried = e.tried.With(d.Subset)
+	l.tryNext(e, d)
+	l.fx.Next = GoOn
+}
+
+// isFixed is true for a pod that has no subset to go on to.
+func (l *Ledger) isFixed(e *entry) bool {
+	step, _ := e.policy().NoNode(0, true)
+	return step == subset.Stay || l.candidate(e).Admitted
+}
+
+// A pod that is nominated, by this preemption or a previous one, keeps its claim while its victims leave. Otherwise a sibling would take the slot, and
+// the pod would take victims in another subset as well.
+func (ev Preempted) apply(l *Ledger) {
+	e, d := l.pods[ev.UID], ev.Decision
+	if e == nil || e.stage != Claimed || e.policy() != d.Policy || e.index() != d.Subset || !d.preempts {
+		return
+	}
+	e.nominated = ev.Nominated
+	if !ev.Nominated {
+		e.tried, e.preempted = e.tried.With(d.Subset), e.preempted.With(d.Subset)
+		l.tryNext(e, d)
+	}
+}
+
+// tryNext gives the claim up and has the pod tried again at once.
+func (l *Ledger) tryNext(e *entry, d *Decision) {
+	l.release(e, d.fresh)
+	e.nominated = false
+	e.wait = ForNextSubset
+	l.wake(e)
+}

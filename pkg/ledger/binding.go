@@ -1,0 +1,99 @@
+package ledger
+
+import (
+	"slices"
+
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+func (ev NodeFound) apply(l *Ledger) {
+	e, d := l.pods[ev.UID], ev.Decision
+	if e == nil || e.stage != Claimed || !l.stillHolds(e, d) {
+		return
+	}
+	a := e.account
+	l.setStage(e, Reserved)
+	d.Ordinal = a.tally.Kept(e.scope).At(d.Subset)
+	wasMeant, scouted := e.meant != noSlot, e.scoutOf
+	l.unwake(e)
+	l.leave(e)
+	e.scoutOf, e.nominated = nil, false
+	if wasMeant {
+		l.wakeNext(a, e.scope) // it was woken in the middle of this cycle, and takes no other slot than it has
+	}
+	l.passScout(scouted)
+	l.wakeUnplaced(a, e.scope, e.holds())
+	a.announced = a.announced && !a.nobodyWaits()
+	l.fx.OK = true
+}
+
+// stillHolds is true if the pod may still take its decision's subset: the spread has not changed since, and the quota has room for the pod.
+func (l *Ledger) stillHolds(e *entry, d *Decision) bool {
+	if e.policy() != d.Policy || d.Policy == nil || e.index() != d.Subset {
+		return false
+	}
+	return d.Subset == subset.None || d.Policy.HasRoom(&e.account.plan, e.account.tally.Kept(e.scope), d.Subset, l.candidate(e))
+}
+
+func (ev NodeLost) apply(l *Ledger) {
+	if e := l.pods[ev.UID]; e != nil && e.stage == Reserved {
+		l.claimAgain(e)
+	}
+}
+
+// claimAgain returns a pod to its claim, if its account still has the subset. Its next cycle is on its way: the scheduler tries it again.
+func (l *Ledger) claimAgain(e *entry) {
+	if e.account == nil || e.slot != "" && e.index() == subset.None {
+		if e.account != nil {
+			l.setSlots(e, "", e.uncertain)
+		} else {
+			e.slot = ""
+		}
+		l.setStage(e, Waiting)
+		return
+	}
+	l.setStage(e, Claimed)
+	l.stand(e)
+	l.wakeNext(e.account, e.scope) // a slot of an earlier subset may have come free meanwhile
+}
+
+// Between NodeFound and BindSent the pod may have waited for other plugins, and its spread may have changed.
+func (ev BindSent) apply(l *Ledger) {
+	if e := l.pods[ev.UID]; e != nil && e.stage == Reserved && l.stillHolds(e, ev.Decision) {
+		l.setStage(e, Binding)
+		l.fx.OK = true
+	}
+}
+
+func (ev BindRefused) apply(l *Ledger) {
+	if e := l.pods[ev.UID]; e != nil && e.stage == Binding {
+		l.claimAgain(e)
+	}
+}
+
+func (ev BindUnknown) apply(l *Ledger) {
+	e := l.pods[ev.UID]
+	if e == nil || e.stage != Binding {
+		return
+	}
+	uncertain := e.uncertain
+	if e.slot != "" {
+		uncertain = append(slices.Clone(uncertain), doubt{e.slot, ev.Until})
+	}
+	l.setStage(e, Waiting)
+	l.setSlots(e, "", uncertain)
+	e.wait = ForCycle // the scheduler tries it again after an error
+}
+
+func (ev BindDisproved) apply(l *Ledger) {
+	e := l.pods[ev.UID]
+	if e == nil || e.stage == Bound || len(e.uncertain) == 0 {
+		return
+	}
+	rest := slices.DeleteFunc(slices.Clone(e.uncertain), func(d doubt) bool { return !ev.ReadAt.Before(d.until) })
+	freed := l.setSlots(e, e.slot, rest)
+	if e.account != nil {
+		l.wakeNext(e.account, e.scope)
+		l.wakeExhausted(e.account, e.scope, freed)
+	}
+}

@@ -1,0 +1,36 @@
+package ledger
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+// describe is an answer with what Describe needs.
+func (l *Ledger) describe(e *entry, reason v1alpha1.Reason) Answer {
+	a := e.account
+	return Answer{Reason: reason, Spread: a.active(), Policy: a.policy, Plan: a.plan, Kept: slices.Clone(a.tally.Kept(e.scope))}
+}
+
+// Describe says of every subset what keeps the pod from it. Why, which may be nil, says why no node of a subset takes the pod; empty if it does not know.
+func (a *Answer) Describe(why func(index int) string) string {
+	return fmt.Sprintf("WorkloadSpread %q: %s", a.Spread.Name, a.DescribeSubsets(why))
+}
+
+// DescribeSubsets is Describe without the name of the spread.
+func (a *Answer) DescribeSubsets(why func(index int) string) string {
+	parts := make([]string, len(a.Policy.Subsets))
+	for i := range parts {
+		parts[i] = a.Policy.DescribeSubset(&a.Plan, a.Kept, i)
+		if why == nil || subset.Free(a.Plan.Quota[i], a.Kept.At(i)) == 0 {
+			continue
+		}
+		if because := why(i); because != "" {
+			parts[i] = a.Policy.Subsets[i].Name + ": " + because
+		}
+	}
+	return strings.Join(parts, "; ")
+}

@@ -1,0 +1,357 @@
+package ledger
+
+import (
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+// Stage is how far a pod is on its way to a node:
+//
+//	Waiting ── PodAsks ──► Claimed ── NodeFound ──► Reserved ── BindSent ──► Binding ── PodSeen on its node ──► Bound
+//	   ▲                    ▲  └─ PodAsks: moves to an earlier subset           │
+//	   │                    └──── NodeLost, BindRefused ◄───────────────────────┤
+//	   └───────────────────────── BindUnknown: the slot stays taken ◄───────────┘
+//
+// What is true of a pod once it has a node is what the API server says. Everything before that is a promise of this process, made again by a successor
+// in the order of its queue.
+type Stage uint8
+
+// The stages of a pod.
+const (
+	// Waiting: the pod holds no slot but those of uncertain binds.
+	Waiting Stage = iota
+	// Claimed: the pod looks for a node, with a slot in one subset, or let go without one.
+	Claimed
+	// Reserved: the pod has found a node.
+	Reserved
+	// Binding: the bind has been sent.
+	Binding
+	// Bound: the API server shows the pod on a node.
+	Bound
+)
+
+var stageNames = [...]string{"waiting", "claimed", "reserved", "binding", "bound"}
+
+func (s Stage) String() string { return stageNames[s] }
+
+// Wait is why a pod that is Waiting or Claimed is not in a cycle.
+type Wait uint8
+
+// What a pod waits for.
+const (
+	// ForCycle: nothing; it is new, or it was woken.
+	ForCycle Wait = iota
+	// ForNextSubset: nothing; its next cycle goes on where the last one ended, in a round through its subsets.
+	ForNextSubset
+	// ForNode: no node of the subset that it has claimed takes it.
+	ForNode
+	// ForSlot: every subset that it may use is full.
+	ForSlot
+	// ForAnyNode: no subset with quota has a node for it.
+	ForAnyNode
+	// ForNews: its owner, its spread or the replicas of its workload are not known.
+	ForNews
+)
+
+// entry is an active pod that has a controller.
+type entry struct {
+	pod   *corev1.Pod
+	owner *owner
+	// account of the workload whose spread divides the pod; nil if there is none.
+	account *account
+	scope   string
+	stage   Stage
+	// slot is the subset, by name, of which the pod holds a slot; empty if it holds none.
+	slot string
+	// uncertain are binds whose outcome is unknown. Their slots are taken until it is known.
+	uncertain []doubt
+	// record is what the pod's Binding said when the pod was first seen on its node.
+	record *subset.Record
+	// search is nil once the pod is on a node.
+	*search
+}
+
+// doubt is a bind that may have happened, and may yet happen until a time.
+type doubt struct {
+	slot  string
+	until time.Time
+}
+
+// search is what is known of a pod that looks for a node.
+type search struct {
+	// order of the pod: the earlier pod is served first.
+	order uint64
+	wait  Wait
+	place place
+	// meant is the subset of which a free slot is meant for this pod, since it was woken: one subset, anySlot, or noSlot.
+	meant int
+	// overdue: an Audit has found the pod on its way to a cycle.
+	overdue bool
+	// scoutOf is the line of exhausted pods that this pod has left, to be tried for all of them.
+	scoutOf *line
+	// own are the tolerations that the pod has not from admission. shape is made when it is first needed.
+	own   []corev1.Toleration
+	shape string
+	// tried are the subsets that have refused the pod in this round of cycles; preempted are those in which it found no victims either.
+	tried, preempted subset.Mask
+	// nominated: the pod waits in its claimed subset for victims to leave.
+	nominated bool
+	// since when the pod has looked for a node in a subset.
+	since map[string]time.Time
+	// newsBy is when the pod stops waiting for news. Zero before it began to.
+	newsBy time.Time
+	// wakeAt is when the pod is to be woken. Zero is never.
+	wakeAt time.Time
+}
+
+const (
+	anySlot = -1
+	noSlot  = -2
+)
+
+func (e *entry) policy() *subset.Policy {
+	if e.account == nil {
+		return nil
+	}
+	return e.account.policy
+}
+
+// index of the subset in which the pod holds a slot, or subset.None.
+func (e *entry) index() int { return indexOf(e.policy(), e.slot) }
+
+func indexOf(policy *subset.Policy, name string) int {
+	if policy == nil || name == "" {
+		return subset.None
+	}
+	return policy.Index(name)
+}
+
+// holds are the subsets in which the pod takes a slot.
+func (e *entry) holds() (mask subset.Mask) {
+	policy := e.policy()
+	if i := indexOf(policy, e.slot); i != subset.None {
+		mask = mask.With(i)
+	}
+	for _, d := range e.uncertain {
+		if i := indexOf(policy, d.slot); i != subset.None {
+			mask = mask.With(i)
+		}
+	}
+	return mask
+}
+
+// differsBy is true if the pod has changed in what decides where it may go.
+func (e *entry) differsBy(pod *corev1.Pod) bool {
+	return !equality.Semantic.DeepEqual(pod.Spec, e.pod.Spec) || !maps.Equal(pod.Labels, e.pod.Labels) || !maps.Equal(pod.Annotations, e.pod.Annotations)
+}
+
+// add makes the entry of a pod.
+func (l *Ledger) add(pod *corev1.Pod, owner *owner) *entry {
+	l.order++
+	e := &entry{pod: pod, owner: owner, search: &search{order: l.order, meant: noSlot, own: subset.OwnTolerations(pod)}}
+	l.pods[pod.UID], owner.pods[pod.UID] = e, e
+	return e
+}
+
+// adopt takes in that a pod has another owner.
+func (l *Ledger) adopt(e *entry, owner *owner) {
+	l.leaveAccount(e)
+	delete(e.owner.pods, e.pod.UID)
+	l.owners.prune(e.owner)
+	e.owner = owner
+	owner.pods[e.pod.UID] = e
+}
+
+// drop gives all slots of a pod back and forgets it.
+func (l *Ledger) drop(uid types.UID) {
+	e := l.pods[uid]
+	if e == nil {
+		return
+	}
+	l.decide(e)
+	l.leaveAccount(e)
+	l.forgetNode(e)
+	delete(l.pods, uid)
+	delete(e.owner.pods, uid)
+	l.owners.prune(e.owner)
+}
+
+// place finds the account that divides the pod by now, and the scope that it counts in. True if one of them has changed: what the pod waited for is not
+// what it waits for now.
+func (l *Ledger) place(e *entry) (moved bool) {
+	had := e.account
+	to, _ := l.resolve(e)
+	if to == had && (to == nil || to.scopeOf(e.pod) == e.scope) {
+		return false
+	}
+	l.decide(e)
+	l.leaveAccount(e)
+	if to != nil {
+		l.joinAccount(e, to)
+		if e.stage == Bound && to != had {
+			l.setSlots(e, l.classify(e), nil)
+		}
+		l.wakeUnplaced(to, e.scope, e.holds())
+	}
+	return true
+}
+
+// leaveAccount takes the pod out of its account. The names of the slots that its binds have or may take stay with the pod.
+func (l *Ledger) leaveAccount(e *entry) {
+	a := e.account
+	if a == nil {
+		return
+	}
+	var scouted *line
+	if e.search != nil {
+		l.unwake(e)
+		l.leave(e)
+		scouted, e.scoutOf = e.scoutOf, nil
+	}
+	slot, uncertain := e.slot, e.uncertain
+	left := l.setSlots(e, "", nil)
+	l.count(e, -1)
+	delete(a.members, e.pod.UID)
+	if a.live[e.owner.uid]--; a.live[e.owner.uid] <= 0 {
+		delete(a.live, e.owner.uid)
+	}
+	scope := e.scope
+	e.account, e.scope, e.uncertain = nil, "", uncertain
+	if e.stage >= Binding {
+		e.slot = slot
+	} else {
+		e.stage = Waiting // a claim is made under one spread and in one scope
+	}
+	l.wakeNext(a, scope)
+	if left != 0 {
+		l.wakeBehind(a, scope, left)
+	}
+	l.wakeExhausted(a, scope, left)
+	l.passScout(scouted)
+}
+
+// joinAccount counts a pod without an account in one, with the slots that it has by name.
+func (l *Ledger) joinAccount(e *entry, a *account) {
+	a.members[e.pod.UID] = e
+	a.live[e.owner.uid]++
+	slot, uncertain := e.slot, e.uncertain
+	e.slot, e.uncertain = "", nil
+	e.account, e.scope = a, a.scopeOf(e.pod)
+	if e.search != nil {
+		e.beginAgain()
+		e.newsBy, e.wakeAt = time.Time{}, time.Time{}
+	}
+	l.count(e, +1)
+	l.setSlots(e, slot, uncertain)
+}
+
+// beginAgain forgets what the pod has tried so far.
+func (s *search) beginAgain() {
+	s.wait, s.meant, s.place, s.scoutOf, s.overdue = ForCycle, noSlot, place{}, nil, false
+	s.tried, s.preempted, s.nominated, s.since = 0, 0, false, nil
+}
+
+// settle counts a pod where the API server shows it. From then on its record and its node's labels are not read again, so that neither a changed
+// annotation nor a relabelled node moves it to another quota.
+func (l *Ledger) settle(e *entry) {
+	a := e.account
+	l.decide(e)
+	if a == nil {
+		l.setStage(e, Bound)
+		e.record, e.slot, e.uncertain, e.search = subset.RecordOf(e.pod), "", nil, nil
+		return
+	}
+	l.unwake(e)
+	l.leave(e)
+	scouted := e.scoutOf
+	l.setStage(e, Bound)
+	e.record, e.search = subset.RecordOf(e.pod), nil
+	before := e.holds()
+	freed := l.setSlots(e, l.classify(e), nil)
+	l.wakeNext(a, e.scope)
+	l.wakeExhausted(a, e.scope, freed)
+	l.wakeUnplaced(a, e.scope, e.holds()&^before)
+	l.passScout(scouted)
+}
+
+// classify is the subset, by name, of a bound pod by the record that was first seen on it.
+func (l *Ledger) classify(e *entry) string {
+	l.forgetNode(e)
+	policy := e.policy()
+	if policy == nil {
+		return e.slot
+	}
+	pod := subset.Observe(e.pod, l.nodes[e.pod.Spec.NodeName])
+	pod.Record = e.record
+	index, adopted := policy.SubsetOf(&pod, e.account.active().Name)
+	if adopted && pod.Node == nil {
+		waiting := l.unclassified[pod.NodeName]
+		if waiting == nil {
+			waiting = sets.New[types.UID]()
+			l.unclassified[pod.NodeName] = waiting
+		}
+		waiting.Insert(pod.UID)
+	}
+	if index == subset.None {
+		return ""
+	}
+	return policy.Subsets[index].Name
+}
+
+// forgetNode ends the wait for the pod's node to be seen.
+func (l *Ledger) forgetNode(e *entry) {
+	name := e.pod.Spec.NodeName
+	if waiting := l.unclassified[name]; waiting != nil {
+		if waiting.Delete(e.pod.UID); len(waiting) == 0 {
+			delete(l.unclassified, name)
+		}
+	}
+}
+
+// setStage moves a pod to a stage.
+func (l *Ledger) setStage(e *entry, stage Stage) {
+	l.count(e, -1)
+	e.stage = stage
+	l.count(e, +1)
+}
+
+// count counts the pod of an account in or out.
+func (l *Ledger) count(e *entry, by int) {
+	if e.account == nil {
+		return
+	}
+	l.counts.Stages[e.stage] += by
+	if len(e.uncertain) > 0 {
+		l.counts.Uncertain += by
+	}
+}
+
+// setSlots is the only place where a tally changes. It returns the subsets in which the pod holds a slot no longer.
+func (l *Ledger) setSlots(e *entry, slot string, uncertain []doubt) (freed subset.Mask) {
+	before := e.holds()
+	l.count(e, -1)
+	e.slot, e.uncertain = slot, uncertain
+	l.count(e, +1)
+	after, a := e.holds(), e.account
+	if before == after || a == nil || a.policy == nil {
+		return 0
+	}
+	over := a.policy.OverQuota(&a.plan, a.tally.Kept(e.scope))
+	for i := range a.policy.Subsets {
+		switch had, has := before.Has(i), after.Has(i); {
+		case has && !had:
+			a.tally.Add(e.scope, i)
+		case had && !has:
+			a.tally.Remove(e.scope, i)
+		}
+	}
+	l.counts.OverQuota += a.policy.OverQuota(&a.plan, a.tally.Kept(e.scope)) - over
+	return before &^ after
+}

@@ -1,0 +1,227 @@
+package ledger
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+
+	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
+)
+
+// Ledger is the state. Make it with New.
+type Ledger struct {
+	// observation is how long a pod waits for news that may never come.
+	observation time.Duration
+
+	pods     map[types.UID]*entry
+	owners   family
+	accounts map[Workload]*account
+	// byName are the accounts of the spreads, by the name of the spread.
+	byName map[types.NamespacedName]*account
+	// perNamespace counts spreads.
+	perNamespace map[string]int
+	nodes        map[string]*corev1.Node
+	// unclassified are bound pods without a record whose node has not been seen, by the node's name.
+	unclassified map[string]sets.Set[types.UID]
+	// ended are the pods that ended since ListBegins; nil while no list is read.
+	ended sets.Set[types.UID]
+	// undecided are pods that no account divides and that wait for news, by namespace.
+	undecided map[string]map[types.UID]*entry
+	// lowest priority of any pod ever seen. A pod that is not above it need not try to preempt.
+	lowest int32
+	order  uint64
+	agenda agenda
+	counts Counts
+	// change that ClusterChanged asks about, and the lines of which one pod is tried for it.
+	change any
+	served map[*line]bool
+
+	// now and fx are of the event that is being applied.
+	now time.Time
+	fx  Effects
+}
+
+// Workload names a workload without its version, as owner references and spreads both can.
+type Workload struct{ Namespace, Group, Kind, Name string }
+
+func (w Workload) String() string { return fmt.Sprintf("%s %q", w.Kind, w.Name) }
+
+// WorkloadOf is the name of an owner in a namespace.
+func WorkloadOf(namespace string, o workload.Owner) Workload {
+	return Workload{Namespace: namespace, Group: o.Kind.Group, Kind: o.Kind.Kind, Name: o.Name}
+}
+
+// New is a ledger that has seen nothing. Observation is how long a pod waits for news of its workload's replicas when there are more pods than were
+// asked for, and for a spread that admission has found and the ledger has not seen. 0 never waits.
+func New(observation time.Duration) *Ledger {
+	return &Ledger{
+		observation:  observation,
+		pods:         map[types.UID]*entry{},
+		owners:       newFamily(),
+		accounts:     map[Workload]*account{},
+		byName:       map[types.NamespacedName]*account{},
+		perNamespace: map[string]int{},
+		nodes:        map[string]*corev1.Node{},
+		unclassified: map[string]sets.Set[types.UID]{},
+		undecided:    map[string]map[types.UID]*entry{},
+		served:       map[*line]bool{},
+	}
+}
+
+// Apply takes in an event that happens now. Now must not go back.
+func (l *Ledger) Apply(now time.Time, event Event) Effects {
+	l.now, l.fx = now, Effects{}
+	event.apply(l)
+	l.fx.At = l.agenda.next()
+	return l.fx
+}
+
+func (ev PodSeen) apply(l *Ledger) { l.see(ev.Pod) }
+
+func (ev PodRead) apply(l *Ledger) {
+	if l.pods[ev.Pod.UID] != nil {
+		l.see(ev.Pod)
+	}
+}
+
+func (ev PodListed) apply(l *Ledger) {
+	if !l.ended.Has(ev.Pod.UID) {
+		l.see(ev.Pod)
+	}
+}
+
+func (ev PodGone) apply(l *Ledger) { l.end(ev.UID) }
+
+func (ListBegins) apply(l *Ledger) { l.ended = sets.New[types.UID]() }
+
+func (ListEnds) apply(l *Ledger) { l.ended = nil }
+
+func (ev NodeSeen) apply(l *Ledger) {
+	l.nodes[ev.Node.Name] = ev.Node
+	waiting := l.unclassified[ev.Node.Name]
+	delete(l.unclassified, ev.Node.Name)
+	for uid := range waiting {
+		if e := l.pods[uid]; e != nil && e.stage == Bound && e.policy() != nil {
+			l.setSlots(e, l.classify(e), nil)
+			l.wakeUnplaced(e.account, e.scope, e.holds())
+		}
+	}
+}
+
+func (ev NodeGone) apply(l *Ledger) { delete(l.nodes, ev.Name) }
+
+// see takes in a pod, possibly as it was before what is known of it.
+func (l *Ledger) see(pod *corev1.Pod) {
+	l.lowest = min(l.lowest, corev1helpers.PodPriority(pod))
+	if !subset.IsActive(pod) {
+		l.end(pod.UID)
+		return
+	}
+	controller := workload.ControllerOf(pod)
+	e := l.pods[pod.UID]
+	known := e != nil
+	switch {
+	case e != nil && e.stage == Bound && pod.Spec.NodeName == "":
+		return // an old event: a pod never loses its node
+	case controller == nil || workload.EndsChain(controller.Kind):
+		if e != nil {
+			e.pod = pod
+			l.wake(e)
+			l.drop(pod.UID)
+		}
+		return // no spread can divide it
+	case e == nil:
+		e = l.add(pod, l.owners.of(idOf(pod.Namespace, *controller)))
+	case e.owner.ownerID != idOf(pod.Namespace, *controller):
+		l.adopt(e, l.owners.of(idOf(pod.Namespace, *controller)))
+	}
+	if e.search != nil && e.differsBy(pod) {
+		if e.wait == ForSlot {
+			l.wake(e) // another answer may hold for it by now
+		}
+		e.shape, e.own = "", subset.OwnTolerations(pod)
+	}
+	e.pod = pod
+	if pod.Spec.NodeName != "" && e.stage != Bound {
+		l.settle(e)
+	}
+	if l.place(e) && known {
+		l.wake(e)
+	}
+}
+
+// end forgets a pod for good.
+func (l *Ledger) end(uid types.UID) {
+	if l.ended != nil {
+		l.ended.Insert(uid)
+	}
+	l.drop(uid)
+}
+
+// Counts are pods of spreads by their stage, and slots.
+type Counts struct {
+	// Stages counts pods by Stage.
+	Stages [Bound + 1]int
+	// Uncertain are pods with binds whose outcome is unknown.
+	Uncertain int
+	// OverQuota are slots taken above the quota of their subset.
+	OverQuota int32
+}
+
+// Counts are kept up to date, so that reading them costs nothing.
+func (l *Ledger) Counts() Counts { return l.counts }
+
+// Knows is true if the pod has been seen and has not ended.
+func (l *Ledger) Knows(uid types.UID) bool { return l.pods[uid] != nil }
+
+// Parked is true for a pod whose last answer was that every subset it may use is full, and that has not been woken since.
+func (l *Ledger) Parked(uid types.UID) bool {
+	e := l.pods[uid]
+	return e != nil && e.search != nil && e.account != nil && e.wait == ForSlot
+}
+
+// ClaimOf is the subset in which a pod without a node looks for one, nil if there is none, and the pod's own tolerations.
+func (l *Ledger) ClaimOf(uid types.UID) (*subset.Subset, []corev1.Toleration) {
+	e := l.pods[uid]
+	if e == nil || e.stage == Bound || e.index() == subset.None {
+		return nil, nil
+	}
+	return &e.policy().Subsets[e.index()], e.own
+}
+
+// DoubtUntil is when the last of the pod's binds without an answer can no longer happen. Zero if it has none.
+func (l *Ledger) DoubtUntil(uid types.UID) (until time.Time) {
+	if e := l.pods[uid]; e != nil {
+		for _, d := range e.uncertain {
+			if d.until.After(until) {
+				until = d.until
+			}
+		}
+	}
+	return until
+}
+
+// Namespaces are those that have a spread.
+func (l *Ledger) Namespaces() sets.Set[string] { return sets.KeySet(l.perNamespace) }
+
+// Signature is equal for pods of one account and one quota scope. Empty for a pod that no spread divides.
+func (l *Ledger) Signature(uid types.UID) string {
+	if e := l.pods[uid]; e != nil && e.account != nil {
+		return fmt.Sprintf("%s/%s", e.account.active().UID, e.scope)
+	}
+	return ""
+}
+
+// Replicas are those that a workload's pods are divided by; false if no spread divides them, or they are not known.
+func (l *Ledger) Replicas(of Workload) (int32, bool) {
+	a := l.accounts[of]
+	if a == nil || !a.replicasKnown {
+		return 0, false
+	}
+	return a.plan.Replicas, true
+}

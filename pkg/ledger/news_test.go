@@ -1,0 +1,238 @@
+package ledger
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestAPodWaitsUntilItsOwnerIsSeen(t *testing.T) {
+	// withoutOwner has a pod whose ReplicaSet has not been seen.
+	withoutOwner := func(t *testing.T) (*world, *corev1.Pod) {
+		t.Helper()
+		w := emptyWorld(t)
+		w.scale(4)
+		w.spread(1, twoThenAny)
+		pod := w.pod("p")
+		w.expectChoice(pod, "WorkloadNotObserved")
+		w.see(pod.DeepCopy()) // the condition that the scheduler has written
+		w.expectAwake()
+		return w, pod
+	}
+	nothingIsLeft := func(t *testing.T, w *world) {
+		t.Helper()
+		if len(w.ledger.undecided) != 0 {
+			t.Errorf("undecided pods are left: %v", w.ledger.undecided)
+		}
+	}
+	t.Run("and is woken then", func(t *testing.T) {
+		w, pod := withoutOwner(t)
+		w.seeReplicaSet("rs-uid")
+		w.expectAwake("p")
+		w.seeReplicaSet("rs-uid")
+		w.see(pod.DeepCopy())
+		w.expectAwake()
+		w.expectChoice(pod, "a")
+		nothingIsLeft(t, w)
+	})
+	t.Run("or by the end of the last spread of its namespace", func(t *testing.T) {
+		w, pod := withoutOwner(t)
+		w.spreadGone()
+		w.expectAwake("p")
+		w.expectChoice(pod, "no spread")
+		nothingIsLeft(t, w)
+	})
+	t.Run("and not by its bind", func(t *testing.T) {
+		w, pod := withoutOwner(t)
+		w.seeBound(pod, "node-a", "-")
+		w.expectAwake()
+		nothingIsLeft(t, w)
+		w.seeReplicaSet("rs-uid")
+		w.expectAwake()
+		w.expectKept("a=1 b=0")
+	})
+	t.Run("or until it is known that owners of its kind cannot be seen", func(t *testing.T) {
+		w, pod := withoutOwner(t)
+		w.apply(KindEndsChain{Kind: replicaSetKind})
+		w.expectAwake("p")
+		w.expectChoice(pod, "no spread")
+		nothingIsLeft(t, w)
+		// That holds until one is seen after all.
+		other := podOf("other-uid", "other")
+		w.see(other)
+		w.seeReplicaSet("rs-uid")
+		w.expectChoice(pod, "a")
+		w.expectChoice(other, "WorkloadNotObserved")
+	})
+	t.Run("and the kind of the owner is watched", func(t *testing.T) {
+		w, _ := withoutOwner(t)
+		if !slices.Contains(w.wanted, replicaSetKind) {
+			t.Errorf("wanted %v", w.wanted)
+		}
+	})
+}
+
+func TestAnOwnerOfAnotherNamespaceOwnsNoPod(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, twoThenAny)
+	w.spreadOf("other", 1, "Deployment", "other", twoThenAny)
+	// Anybody can read the UID of a ReplicaSet and write it into a pod of his own.
+	forged := podOf("rs-uid", "forged")
+	forged.Namespace = "theirs"
+	w.see(onNode(forged, "node-a", "a"))
+	w.expectKept("a=0 b=0")
+	late := emptyWorld(t)
+	late.see(forged)
+	late.scale(4)
+	late.seeReplicaSet("rs-uid")
+	late.spread(1, twoThenAny)
+	late.expectChoice(late.pod("p"), "a")
+}
+
+func TestAnAdmittedPodWaitsForItsSpread(t *testing.T) {
+	admitted := func(w *world, annotation string) *corev1.Pod {
+		pod := podOf("rs-uid", "p")
+		pod.Annotations = map[string]string{annotation: "{}"}
+		w.see(pod)
+		w.expectChoice(pod, "WorkloadNotObserved")
+		w.expectAwake()
+		return pod
+	}
+	for _, annotation := range []string{v1alpha1.ConstraintsAnnotation, v1alpha1.AdmittedAnnotation} {
+		t.Run(annotation+": until it is seen", func(t *testing.T) {
+			w := newWorld(t, 4)
+			pod := admitted(w, annotation)
+			w.spread(1, twoThenAny)
+			w.expectAwake("p")
+			w.expectChoice(pod, "a")
+			w.step(2 * time.Second)
+			w.expectAwake()
+		})
+	}
+	t.Run("not for ever", func(t *testing.T) {
+		w := newWorld(t, 4)
+		pod := admitted(w, v1alpha1.ConstraintsAnnotation)
+		w.step(2*time.Second - 1)
+		w.expectAwake()
+		w.expectChoice(pod, "WorkloadNotObserved")
+		w.step(1)
+		w.expectAwake("p")
+		w.expectChoice(pod, "no spread")
+	})
+	t.Run("not after its end", func(t *testing.T) {
+		w := newWorld(t, 4)
+		pod := admitted(w, v1alpha1.ConstraintsAnnotation)
+		w.delete(pod)
+		w.step(2 * time.Second)
+		w.expectAwake()
+		if len(w.ledger.undecided) != 0 {
+			t.Errorf("undecided pods are left: %v", w.ledger.undecided)
+		}
+	})
+	t.Run("until it is changed so that a spread divides it", func(t *testing.T) {
+		w := newWorld(t, 4)
+		w.spread(1, `{subsets: [{name: a}], targetFilter: {selector: {matchLabels: {role: worker}}}}`)
+		pod := admitted(w, v1alpha1.ConstraintsAnnotation)
+		w.see(pod.DeepCopy()) // the condition that the scheduler has written
+		w.expectAwake()
+		pod = pod.DeepCopy()
+		pod.Labels["role"] = "worker"
+		w.see(pod)
+		w.expectAwake("p")
+		w.expectChoice(pod, "a")
+		w.step(2 * time.Second)
+		w.expectAwake()
+	})
+	t.Run("and others do not wait", func(t *testing.T) {
+		w := newWorld(t, 4)
+		w.expectChoice(w.pod("p"), "no spread")
+	})
+}
+
+func TestPodsOfNoSpreadPass(t *testing.T) {
+	w := newWorld(t, 4)
+	w.expectChoice(w.pod("before"), "no spread")
+	w.spread(1, twoThenAny)
+	single := podOf("rs-uid", "single")
+	single.OwnerReferences = nil
+	w.expectChoice(single, "no spread")
+	w.apply(OwnerSeen{Kind: replicaSetKind, Object: &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "rs", UID: "other-uid"}}})
+	other := podOf("other-uid", "other")
+	w.expectChoice(other, "no spread")
+}
+
+func TestPercentagesWaitForNewsOfTheWorkload(t *testing.T) {
+	t.Run("a pod above the replicas waits until the new number is there", func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.spread(1, halves)
+		pods := w.podsNamed("p", 4) // the Deployment was scaled to 4, and its pods came first
+		w.expectChoice(pods[0], "WorkloadNotObserved")
+		w.scale(4)
+		w.expectAwake("p0")
+		for i, want := range []string{"a", "a", "b", "b"} {
+			w.expectChoice(pods[i], want)
+		}
+	})
+	t.Run("but not for ever", func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.spread(1, halves)
+		pods := w.podsNamed("p", 3)
+		w.expectChoice(pods[0], "WorkloadNotObserved")
+		w.step(2 * time.Second)
+		w.expectChoice(pods[0], "a")
+	})
+	t.Run("a workload that is not known holds its pods", func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.apply(OwnerGone{Kind: deploymentKind, Object: deployment(2)})
+		w.spread(1, halves)
+		pod := w.pod("p")
+		w.expectChoice(pod, "WorkloadNotObserved")
+		w.scale(2)
+		w.expectAwake("p")
+		w.expectChoice(pod, "a")
+	})
+	t.Run("a held pod that somebody else has bound is not woken", func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.apply(OwnerGone{Kind: deploymentKind, Object: deployment(2)})
+		w.spread(1, halves)
+		pod := w.pod("p")
+		w.expectChoice(pod, "WorkloadNotObserved")
+		w.seeBound(pod, "node-a", "-")
+		w.awake = nil
+		w.scale(2)
+		w.expectAwake() // it would never have the cycle for which a free slot is kept
+	})
+	t.Run("a scale-up wakes as many as there are new slots", func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.spread(1, `{subsets: [{name: a, maxReplicas: "50%"}, {name: b, maxReplicas: "50%"}], scheduleStrategy: {whenFull: Wait, quotaScope: Workload}}`)
+		old := w.podsNamed("old", 2)
+		for i, node := range []string{"a", "b"} {
+			w.seeBound(old[i], "node-"+node, node)
+		}
+		w.seeReplicaSet("new-uid")
+		for i := range 2 { // surge of a rolling update, under a ReplicaSet of its own
+			pod := podOf("new-uid", fmt.Sprintf("new%d", i))
+			w.see(pod)
+			w.expectChoice(pod, "SubsetsFull")
+		}
+		w.scale(3) // 2 and 2
+		w.expectAwake("new0", "new1")
+	})
+}
+
+func TestAnInvalidSpreadHoldsItsPodsUntilItIsCorrected(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, `subsets: [{name: a, maxReplicas: -1}]`)
+	pod := w.pod("p")
+	w.expectChoice(pod, "InvalidSpread")
+	w.spread(2, twoThenAny)
+	w.expectAwake("p")
+	w.expectChoice(pod, "a")
+	w.expectKept("a=1 b=0")
+}

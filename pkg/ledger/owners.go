@@ -1,0 +1,220 @@
+package ledger
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/berth-project/berth/pkg/workload"
+)
+
+// family is the tree of everything that owns pods, directly or through others.
+type family struct {
+	byID  map[ownerID]*owner
+	byKey map[Workload]map[types.UID]*owner
+	// ends are kinds whose objects end the chain of owners unless they were seen.
+	ends sets.Set[schema.GroupKind]
+}
+
+// ownerID is what a reference says of an owner, all of it. Anybody may write the UID of somebody else's workload into a reference.
+type ownerID struct {
+	Workload
+	uid types.UID
+}
+
+func idOf(namespace string, ref workload.Owner) ownerID {
+	return ownerID{WorkloadOf(namespace, ref), ref.UID}
+}
+
+// owner is an object that owns pods or other owners, or may do so.
+type owner struct {
+	ownerID
+	// object is nil until the owner is seen, and after its end.
+	object metav1.Object
+	// seen is true once the parent is known. It stays true after the owner's end, as long as there are pods below it.
+	seen     bool
+	parent   *owner
+	children map[*owner]bool
+	pods     map[types.UID]*entry
+}
+
+func (o *owner) kind() schema.GroupKind { return schema.GroupKind{Group: o.Group, Kind: o.Kind} }
+
+func newFamily() family {
+	return family{byID: map[ownerID]*owner{}, byKey: map[Workload]map[types.UID]*owner{}, ends: sets.New[schema.GroupKind]()}
+}
+
+// of is the owner that a reference names. It is made if it has not been seen.
+func (f *family) of(id ownerID) *owner {
+	if o := f.byID[id]; o != nil {
+		return o
+	}
+	o := &owner{ownerID: id, children: map[*owner]bool{}, pods: map[types.UID]*entry{}}
+	f.byID[id] = o
+	if f.byKey[id.Workload] == nil {
+		f.byKey[id.Workload] = map[types.UID]*owner{}
+	}
+	f.byKey[id.Workload][id.uid] = o
+	return o
+}
+
+// prune forgets an owner that does not exist, as far as is known, and has nothing below it.
+func (f *family) prune(o *owner) {
+	for o != nil && o.object == nil && len(o.pods) == 0 && len(o.children) == 0 {
+		delete(f.byID, o.ownerID)
+		if delete(f.byKey[o.Workload], o.uid); len(f.byKey[o.Workload]) == 0 {
+			delete(f.byKey, o.Workload)
+		}
+		parent := o.parent
+		if parent != nil {
+			delete(parent.children, o)
+		}
+		o = parent
+	}
+}
+
+// object is the existing object of a name; nil if there is none, as far as is known.
+func (f *family) object(key Workload) metav1.Object {
+	for _, o := range f.byKey[key] {
+		if o.object != nil {
+			return o.object
+		}
+	}
+	return nil
+}
+
+// below calls visit with every pod below the owners of a name.
+func (f *family) below(key Workload, visit func(*entry)) {
+	for _, o := range f.byKey[key] {
+		o.walk(visit, workload.LongestOwnerChain)
+	}
+}
+
+func (o *owner) walk(visit func(*entry), depth int) {
+	if depth == 0 {
+		return
+	}
+	for _, e := range o.pods {
+		visit(e)
+	}
+	for child := range o.children {
+		child.walk(visit, depth-1)
+	}
+}
+
+func (ev OwnerSeen) apply(l *Ledger) {
+	o := l.owners.of(idOfObject(ev.Kind, ev.Object))
+	if o.Namespace != "" {
+		l.owners.ends.Delete(ev.Kind) // it can be read, by now
+	}
+	wasSeen, had := o.seen, o.parent
+	o.object, o.seen, o.parent = ev.Object, true, nil
+	if ref := workload.ControllerOf(ev.Object); ref != nil && !workload.EndsChain(ref.Kind) {
+		o.parent = l.owners.of(idOf(o.Namespace, *ref))
+		o.parent.children[o] = true
+	}
+	if had != nil && had != o.parent {
+		delete(had.children, o)
+		l.owners.prune(had)
+	}
+	if !wasSeen || had != o.parent {
+		o.walk(func(e *entry) {
+			if l.place(e) || l.isUndecided(e) {
+				l.wake(e)
+			}
+		}, workload.LongestOwnerChain)
+	}
+	l.workloadNews(o.Workload)
+}
+
+func idOfObject(kind schema.GroupKind, object metav1.Object) ownerID {
+	return idOf(object.GetNamespace(), workload.Owner{Kind: kind, Name: object.GetName(), UID: object.GetUID()})
+}
+
+func (ev OwnerGone) apply(l *Ledger) {
+	o := l.owners.byID[idOfObject(ev.Kind, ev.Object)]
+	if o == nil {
+		return
+	}
+	o.object = nil
+	l.workloadNews(o.Workload)
+	l.owners.prune(o)
+}
+
+func (ev KindEndsChain) apply(l *Ledger) {
+	l.owners.ends.Insert(ev.Kind)
+	for _, pods := range l.undecided {
+		for _, e := range pods {
+			l.wake(e)
+		}
+	}
+}
+
+// OwnerOf is the owner of an owner, nil if it has none; false if the owner has not been seen.
+func (l *Ledger) OwnerOf(namespace string, owner workload.Owner) (*workload.Owner, bool) {
+	o := l.owners.byID[idOf(namespace, owner)]
+	switch {
+	case workload.EndsChain(owner.Kind):
+		return nil, true
+	case o == nil || !o.seen:
+		return nil, l.owners.ends.Has(owner.Kind)
+	case o.parent == nil:
+		return nil, true
+	default:
+		return &workload.Owner{Kind: o.parent.kind(), Name: o.parent.Name, UID: o.parent.uid}, true
+	}
+}
+
+// resolve finds the account that divides the pod, walking from owner to owner; the nearest workload with a spread counts. Nil if there is none. Missing is
+// the owner at which the walk ended because it has not been seen.
+func (l *Ledger) resolve(e *entry) (a *account, missing *owner) {
+	if l.perNamespace[e.pod.Namespace] == 0 {
+		return nil, nil
+	}
+	o := e.owner
+	for range workload.LongestOwnerChain {
+		if o == nil {
+			return nil, nil
+		}
+		if a := l.accounts[o.Workload]; a != nil && a.divides(e.pod) {
+			return a, nil
+		}
+		if !o.seen {
+			if l.owners.ends.Has(o.kind()) {
+				return nil, nil
+			}
+			l.fx.Want = append(l.fx.Want, o.kind())
+			return nil, o
+		}
+		o = o.parent
+	}
+	return nil, nil
+}
+
+// isUndecided is true for a pod without an account that waits for news.
+func (l *Ledger) isUndecided(e *entry) bool { return l.undecided[e.pod.Namespace][e.pod.UID] != nil }
+
+// decide ends a pod's wait for news.
+func (l *Ledger) decide(e *entry) {
+	if e.search != nil && e.wait == ForNews {
+		l.setUndecided(e, false)
+		e.wait = ForCycle
+	}
+}
+
+// setUndecided notes whether a pod without an account waits for news.
+func (l *Ledger) setUndecided(e *entry, waits bool) {
+	namespace, uid := e.pod.Namespace, e.pod.UID
+	pods := l.undecided[namespace]
+	switch {
+	case waits && pods == nil:
+		l.undecided[namespace] = map[types.UID]*entry{uid: e}
+	case waits:
+		pods[uid] = e
+	case pods != nil:
+		if delete(pods, uid); len(pods) == 0 {
+			delete(l.undecided, namespace)
+		}
+	}
+}

@@ -1,0 +1,53 @@
+package ledger
+
+import (
+	"encoding/json"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
+)
+
+// Shape is what the node-local filters of the scheduler read of a pod with tolerations of its own. Pods with equal shapes fit the same nodes as far as
+// these filters go.
+func Shape(pod *corev1.Pod, own []corev1.Toleration) string {
+	shape := struct {
+		Requests    corev1.ResourceList
+		Ports       []corev1.ContainerPort
+		Selector    map[string]string
+		Affinity    *corev1.NodeAffinity
+		Tolerations []corev1.Toleration
+		Own         []corev1.Toleration
+		NodeName    string
+	}{
+		Requests:    resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{}),
+		Selector:    pod.Spec.NodeSelector,
+		Tolerations: pod.Spec.Tolerations,
+		Own:         own,
+		NodeName:    pod.Spec.NodeName,
+	}
+	if pod.Spec.Affinity != nil {
+		shape.Affinity = pod.Spec.Affinity.NodeAffinity
+	}
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			for _, port := range containers[i].Ports {
+				if port.HostPort > 0 {
+					shape.Ports = append(shape.Ports, port)
+				}
+			}
+		}
+	}
+	encoded, err := json.Marshal(shape)
+	if err != nil {
+		return string(pod.UID) // no other pod is known to be like it
+	}
+	return string(encoded)
+}
+
+// kind of an exhausted pod.
+func (e *entry) kind() kind {
+	if e.shape == "" {
+		e.shape = Shape(e.pod, e.own)
+	}
+	return kind{e.scope, e.shape}
+}

@@ -1,0 +1,560 @@
+package ledger
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestPendingPodsHoldClaims(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, twoThenAny)
+	pods := w.podsNamed("p", 4)
+	// None of them finds a node, and still the third goes on to the second subset.
+	for i, want := range []string{"a", "a", "b", "b"} {
+		w.expectChoice(pods[i], want)
+	}
+	w.expectKept("a=2 b=2")
+	// A second cycle of the same pod takes no second slot.
+	w.expectChoice(pods[0], "a")
+	w.expectKept("a=2 b=2")
+	// A claim that is given up goes to the oldest pod of a later subset.
+	w.delete(pods[1])
+	w.expectAwake("p2")
+	w.expectChoice(pods[2], "a")
+	w.expectKept("a=2 b=1")
+}
+
+func TestASlotGoesThroughEveryState(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, twoThenAny)
+	pod := w.pod("p")
+	d := w.ask(pod).Decision
+	w.expectKept("a=1 b=0")
+	if !w.reserve(pod, d) {
+		t.Fatal("reserve")
+	}
+	w.unreserve(pod)
+	w.unreserve(pod)
+	w.expectKept("a=1 b=0") // the claim stays
+	w.schedule(pod)
+	w.unreserve(pod) // the scheduler does this after every bind error
+	w.bindRefused(pod)
+	w.expectKept("a=1 b=0")
+	w.schedule(pod)
+	w.seeBound(pod, "node-a", "a")
+	w.seeBound(pod, "node-a", "a") // informers repeat themselves
+	w.unreserve(pod)
+	w.bindRefused(pod)
+	w.expectKept("a=1 b=0")
+	w.delete(pod)
+	w.delete(pod)
+	w.expectKept("a=0 b=0")
+}
+
+func TestAnUncertainBindKeepsItsSlot(t *testing.T) {
+	const doubt = 10 * time.Second
+	uncertain := func(t *testing.T) (*world, *corev1.Pod) {
+		t.Helper()
+		w := newWorld(t, 4)
+		w.spread(1, twoAndOneWait)
+		pod := w.pod("p")
+		w.schedule(pod)
+		w.bindUncertain(pod, doubt)
+		w.unreserve(pod)
+		w.expectKept("a=1 b=0")
+		return w, pod
+	}
+	t.Run("while it is tried again in the same subset", func(t *testing.T) {
+		w, pod := uncertain(t)
+		w.schedule(pod)
+		w.expectKept("a=1 b=0")
+		w.seeBound(pod, "node-a", "a")
+		w.expectKept("a=1 b=0")
+	})
+	t.Run("and takes another when it is tried in a different subset", func(t *testing.T) {
+		w, pod := uncertain(t)
+		w.spread(2, `{subsets: [{name: a, maxReplicas: 0}, {name: b, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`)
+		w.expectChoice(pod, "b")
+		w.expectKept("a=1 b=1")
+		w.seeBound(pod, "node-a", "a") // it was the first bind that happened
+		w.expectKept("a=1 b=0")
+	})
+	t.Run("until the pod is gone", func(t *testing.T) {
+		w, pod := uncertain(t)
+		w.delete(pod)
+		w.expectKept("a=0 b=0")
+	})
+	t.Run("until a read after all doubt shows that it did not happen", func(t *testing.T) {
+		w, pod := uncertain(t)
+		w.bindSettled(pod, w.now.Add(doubt-1))
+		w.expectKept("a=1 b=0")
+		w.bindSettled(pod, w.now.Add(doubt))
+		w.expectKept("a=0 b=0")
+	})
+	t.Run("and a second uncertain bind prolongs the doubt", func(t *testing.T) {
+		w, pod := uncertain(t)
+		w.step(doubt - 1)
+		w.schedule(pod)
+		w.bindUncertain(pod, doubt)
+		w.bindSettled(pod, w.now.Add(1))
+		w.expectKept("a=1 b=0")
+	})
+}
+
+func TestABindThatMayYetHappenKeepsItsSlotWhateverBecomesOfTheSpread(t *testing.T) {
+	const doubt = 10 * time.Second
+	const withoutA = `{subsets: [{name: c, maxReplicas: 1}, {name: b, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`
+	// What happens to the spread, in two halves: between them it cannot be used, or not for the bind.
+	changes := map[string]struct{ begin, end func(*world) }{
+		"it is deleted and created again": {
+			func(w *world) { w.spreadGone() },
+			func(w *world) { w.spread(1, twoAndOneWait) },
+		},
+		"it is invalid for a while": {
+			func(w *world) { w.spread(2, `subsets: [{name: a, maxReplicas: -1}]`) },
+			func(w *world) { w.spread(3, twoAndOneWait) },
+		},
+		"it is invalid, deleted and created again": {
+			func(w *world) { w.spread(2, `subsets: [{name: a, maxReplicas: -1}]`); w.spreadGone() },
+			func(w *world) { w.spread(1, twoAndOneWait) },
+		},
+		"it has another subset in its place for a while": {
+			func(w *world) { w.spread(2, withoutA) },
+			func(w *world) { w.spread(3, twoAndOneWait) },
+		},
+		"it has another subset in its place, is edited again, is invalid and corrected": {
+			func(w *world) {
+				w.spread(2, withoutA)
+				w.spread(3, `subsets: [{name: b, maxReplicas: 3}]`)
+				w.spread(4, `subsets: [{name: a, maxReplicas: -1}]`)
+			},
+			func(w *world) { w.spread(5, twoAndOneWait) },
+		},
+		"it has another subset in its place, is deleted and created again": {
+			func(w *world) { w.spread(2, withoutA); w.spreadGone() },
+			func(w *world) { w.spread(1, twoAndOneWait) },
+		},
+	}
+	settled := func(w *world, pod *corev1.Pod) {
+		w.step(doubt)
+		w.bindSettled(pod, w.now)
+	}
+	// What happens to the bind, which was sent before: ahead of the first half, between the halves, and afterwards.
+	tests := map[string]struct {
+		before, between, after func(*world, *corev1.Pod)
+		want, wantAfter        string
+	}{
+		"sent, and it happens": {
+			after: func(w *world, pod *corev1.Pod) { w.seeBound(pod, "node-a", "a") },
+			want:  "a=1 b=0", wantAfter: "a=1 b=0",
+		},
+		"sent, and it is refused": {
+			after: func(w *world, pod *corev1.Pod) { w.bindRefused(pod) },
+			want:  "a=1 b=0", wantAfter: "a=1 b=0", // by its claim
+		},
+		"sent, and the pod ends": {
+			after: func(w *world, pod *corev1.Pod) { w.delete(pod) },
+			want:  "a=1 b=0", wantAfter: "a=0 b=0",
+		},
+		"it happens between": {
+			between: func(w *world, pod *corev1.Pod) { w.seeBound(pod, "node-a", "a") },
+			after:   func(w *world, pod *corev1.Pod) { w.delete(pod) },
+			want:    "a=1 b=0", wantAfter: "a=0 b=0",
+		},
+		"it is refused between": {
+			between: func(w *world, pod *corev1.Pod) { w.bindRefused(pod) },
+			want:    "a=0 b=0", wantAfter: "a=0 b=0",
+		},
+		"the pod ends between": {
+			between: func(w *world, pod *corev1.Pod) { w.delete(pod) },
+			want:    "a=0 b=0", wantAfter: "a=0 b=0",
+		},
+		"it becomes uncertain between": {
+			between: func(w *world, pod *corev1.Pod) { w.bindUncertain(pod, doubt) },
+			after:   settled, want: "a=1 b=0", wantAfter: "a=0 b=0",
+		},
+		"it was uncertain": {
+			before: func(w *world, pod *corev1.Pod) { w.bindUncertain(pod, doubt) },
+			after:  settled, want: "a=1 b=0", wantAfter: "a=0 b=0",
+		},
+		"it was uncertain, and is read too early": {
+			before:  func(w *world, pod *corev1.Pod) { w.bindUncertain(pod, doubt) },
+			between: func(w *world, pod *corev1.Pod) { w.bindSettled(pod, w.now) },
+			want:    "a=1 b=0", wantAfter: "a=1 b=0",
+		},
+		"it was uncertain, and is settled between": {
+			before:  func(w *world, pod *corev1.Pod) { w.bindUncertain(pod, doubt) },
+			between: settled, want: "a=0 b=0", wantAfter: "a=0 b=0",
+		},
+		"it was uncertain, and a read has shown that it happened": {
+			before: func(w *world, pod *corev1.Pod) {
+				w.bindUncertain(pod, doubt)
+				w.apply(PodRead{Pod: onNode(pod, "node-a", "a")})
+			},
+			after: func(w *world, pod *corev1.Pod) { w.seeBound(pod, "node-a", "a") },
+			want:  "a=1 b=0", wantAfter: "a=1 b=0",
+		},
+		"it was uncertain, and a read shows between that it happened": {
+			before:  func(w *world, pod *corev1.Pod) { w.bindUncertain(pod, doubt) },
+			between: func(w *world, pod *corev1.Pod) { w.apply(PodRead{Pod: onNode(pod, "node-a", "a")}) },
+			after:   func(w *world, pod *corev1.Pod) { w.delete(pod) },
+			want:    "a=1 b=0", wantAfter: "a=0 b=0",
+		},
+	}
+	for how, change := range changes {
+		for name, tc := range tests {
+			t.Run(name+", and "+how, func(t *testing.T) {
+				w := newWorld(t, 4)
+				w.spread(1, twoAndOneWait)
+				pod := w.pod("p")
+				w.schedule(pod)
+				run := func(f func(*world, *corev1.Pod)) {
+					if f != nil {
+						f(w, pod)
+					}
+				}
+				run(tc.before)
+				change.begin(w)
+				run(tc.between)
+				change.end(w)
+				w.expectKept(tc.want)
+				run(tc.after)
+				w.expectKept(tc.wantAfter)
+			})
+		}
+	}
+	t.Run("next to that of another bind to a subset that is still there", func(t *testing.T) {
+		w := newWorld(t, 4)
+		w.spread(1, twoAndOneWait)
+		pod := w.pod("p")
+		w.schedule(pod)
+		w.bindUncertain(pod, doubt)
+		w.step(doubt / 2)
+		w.spread(2, `{subsets: [{name: b, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`)
+		w.schedule(pod)
+		w.spread(3, twoAndOneWait)
+		w.expectKept("a=1 b=1")
+		w.spread(4, `{subsets: [{name: b, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`)
+		w.bindUncertain(pod, doubt)
+		w.expectKept("b=1")
+		w.step(doubt / 2)
+		w.bindSettled(pod, w.now) // the doubt of b goes on
+		w.spread(5, twoAndOneWait)
+		w.expectKept("a=0 b=1")
+		w.step(doubt / 2)
+		w.bindSettled(pod, w.now)
+		w.expectKept("a=0 b=0")
+	})
+	t.Run("but one that is not sent yet is not sent", func(t *testing.T) {
+		for how, change := range changes {
+			w := newWorld(t, 4)
+			w.spread(1, twoAndOneWait)
+			pod := w.pod("p")
+			d := w.ask(pod).Decision
+			if !w.reserve(pod, d) {
+				t.Fatal("reserve")
+			}
+			change.begin(w)
+			if w.startBind(pod, d) {
+				t.Errorf("%s: the bind is sent, and holds no slot", how)
+			}
+		}
+	})
+}
+
+func TestFullSubsetsHoldPodsAndWakeAsManyAsThereAreSlots(t *testing.T) {
+	w := newWorld(t, 10)
+	w.spread(1, twoAndOneWait)
+	pods := w.podsNamed("p", 8)
+	for i, want := range []string{"a", "a", "b", "SubsetsFull", "SubsetsFull", "SubsetsFull", "SubsetsFull", "SubsetsFull"} {
+		w.expectChoice(pods[i], want)
+	}
+	w.expectAwake()
+	w.seeBound(pods[0], "node-a", "a")
+	w.seeBound(pods[2], "node-b", "b")
+	w.delete(pods[2])
+	w.expectAwake("p3")
+	// p3 has not had its cycle: the slot of b is meant for it, the one of a for the next.
+	w.delete(pods[0])
+	w.expectAwake("p4")
+	w.expectChoice(pods[3], "a")
+	w.expectChoice(pods[4], "b")
+	w.expectAwake()
+	// A woken pod that disappears leaves its slot to the next.
+	w.seeBound(pods[1], "node-a", "a")
+	w.delete(pods[1])
+	w.awake = nil
+	w.delete(pods[5])
+	w.expectChoice(pods[6], "a")
+	w.expectKept("a=2 b=1")
+	// A raised quota wakes everyone who waits.
+	w.spread(2, `{subsets: [{name: a, maxReplicas: 3}, {name: b, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`)
+	w.expectAwake("p3", "p4", "p6", "p7")
+}
+
+func TestWhenFullScheduleLetsPodsGo(t *testing.T) {
+	w := newWorld(t, 5)
+	w.spread(1, `subsets: [{name: a, maxReplicas: 1}]`)
+	pods := w.podsNamed("p", 2)
+	w.expectChoice(pods[0], "a")
+	w.expectChoice(pods[1], "-")
+	w.seeBound(pods[1], "node-a", "")
+	w.expectKept("a=1")
+}
+
+func TestALoweredQuotaMovesTheClaimsThatAskedLast(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, `subsets: [{name: a, maxReplicas: 4}, {name: b}]`)
+	pods := w.podsNamed("p", 4)
+	for _, pod := range pods {
+		w.expectChoice(pod, "a")
+	}
+	w.spread(2, `subsets: [{name: a, maxReplicas: 2}, {name: b}]`)
+	w.expectAwake("p0", "p1", "p2", "p3")
+	for i, want := range []string{"a", "a", "b", "b"} {
+		w.expectChoice(pods[i], want)
+	}
+	w.expectKept("a=2 b=2")
+}
+
+func TestALoweredQuotaCountsOnNoSlotThatAnUncertainBindMayHaveTaken(t *testing.T) {
+	const doubt = 10 * time.Second
+	t.Run("by a pod that claims the subset again", func(t *testing.T) {
+		w := newWorld(t, 4)
+		w.spread(1, twoAndOneWait)
+		first, second := w.pod("first"), w.pod("second")
+		w.expectChoice(first, "a")
+		w.schedule(second)
+		w.bindUncertain(second, doubt)
+		w.expectChoice(second, "a")
+		w.spread(2, `{subsets: [{name: a, maxReplicas: 1}, {name: b, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`)
+		w.expectChoice(first, "b") // although it asked first
+		w.expectChoice(second, "a")
+		w.seeBound(second, "node-a", "a") // its first bind has happened
+		w.expectKept("a=1 b=1")
+	})
+	t.Run("in another subset than the one that is claimed", func(t *testing.T) {
+		w := newWorld(t, 9)
+		w.spread(1, `{subsets: [{name: a, maxReplicas: 3}, {name: b, maxReplicas: 9}], scheduleStrategy: {whenFull: Wait}}`)
+		pod := w.pod("p")
+		w.schedule(pod)
+		w.bindUncertain(pod, doubt)
+		for _, other := range w.podsNamed("bound", 2) {
+			w.schedule(other)
+			w.seeBound(other, "node-a", "a")
+		}
+		w.spread(2, `{subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 9}], scheduleStrategy: {whenFull: Wait}}`)
+		w.expectChoice(pod, "b")
+		for _, later := range w.podsNamed("later", 3) {
+			w.expectChoice(later, "b")
+		}
+		w.spread(3, `{subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`)
+		w.expectChoice(pod, "b") // those behind it in b make no room in a, which others fill
+		w.expectKept("a=3 b=4")
+	})
+}
+
+func TestAReservationDoesNotOutliveItsPolicy(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, twoThenAny)
+	pod := w.pod("p")
+	d := w.ask(pod).Decision
+	w.spread(2, `subsets: [{name: b}, {name: a, maxReplicas: 2}]`)
+	if w.reserve(pod, d) {
+		t.Error("reserved by a decision of the policy before")
+	}
+	w.expectKept("b=0 a=1") // the claim keeps its subset's name, not its place
+}
+
+func TestSlotsFollowTheNamesOfSubsets(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, twoThenAny)
+	pods := w.podsNamed("p", 3)
+	for _, pod := range pods {
+		w.schedule(pod)
+	}
+	w.seeBound(pods[0], "node-a", "a")
+	w.expectKept("a=2 b=1")
+	w.spread(2, `subsets:
+- {name: b, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}
+- {name: c, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}`)
+	// p0 is on a node that c now selects; p1's bind to a is on its way and no longer has a subset; p2 stays in b.
+	w.expectKept("b=1 c=1")
+	w.seeBound(pods[1], "node-a", "a")
+	w.expectKept("b=1 c=2")
+}
+
+func TestForgedRecordsNeitherFreeNorTakeQuota(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, twoThenAny)
+	pending := podOf("rs-uid", "pending")
+	pending.Annotations = map[string]string{v1alpha1.MatchedAnnotation: `{"name":"web","subset":"b","uid":"pending-uid"}`}
+	w.see(pending)
+	w.expectChoice(pending, "a")
+	pod := w.pod("p")
+	w.schedule(pod)
+	w.seeBound(pod, "node-a", "a")
+	w.expectKept("a=2 b=0")
+	w.seeBound(pod, "node-a", "b") // somebody has changed the record of a bound pod
+	w.expectKept("a=2 b=0")
+	foreign := onNode(podOf("rs-uid", "foreign"), "node-b", "-")
+	foreign.Annotations = map[string]string{v1alpha1.MatchedAnnotation: `{"name":"web","subset":"a","uid":"p-uid"}`}
+	w.see(foreign)
+	w.expectKept("a=2 b=1") // by its node
+}
+
+func TestAfterARestartTheBoundPodsAreCountedByTheirRecords(t *testing.T) {
+	w := newWorld(t, 6)
+	for i, in := range []string{"a", "b", "-", ""} {
+		w.seeBound(podOf("rs-uid", fmt.Sprintf("p%d", i)), "node-b", in)
+	}
+	w.seeBound(podOf("rs-uid", "early"), "node-new", "-")
+	w.spread(1, twoThenAny)
+	w.expectKept("a=1 b=2")
+	// The node of an adopted pod may be seen after the pod.
+	w.seeNode("node-new", "a")
+	w.expectKept("a=2 b=2")
+	w.expectChoice(w.pod("next"), "b")
+}
+
+func TestAPodThatAReadHasShownOnItsNodeIsThereWhateverTheCacheHas(t *testing.T) {
+	for name, in := range map[string]string{"bound by Berth": "a", "bound by somebody else": "-"} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 4)
+			w.spread(1, twoThenAny)
+			pod := w.pod("p")
+			w.apply(PodListed{Pod: onNode(pod, "node-a", in)})
+			w.expectKept("a=1 b=0")
+			w.spreadGone()
+			w.see(pod) // an event of before the bind
+			w.spread(1, twoThenAny)
+			w.expectKept("a=1 b=0")
+			w.see(pod)
+			w.expectKept("a=1 b=0")
+			w.seeBound(pod, "node-a", in)
+			w.expectKept("a=1 b=0")
+			w.apply(PodListed{Pod: onNode(pod, "node-a", in)}) // later than the event
+		})
+	}
+	t.Run("until its end", func(t *testing.T) {
+		w := newWorld(t, 4)
+		w.spread(1, twoThenAny)
+		pod := w.pod("p")
+		w.apply(PodListed{Pod: onNode(pod, "node-a", "a")})
+		w.spreadGone()
+		w.see(terminating(pod)) // as the cache has it, without a node
+		w.spread(1, twoThenAny)
+		w.expectKept("a=0 b=0")
+	})
+}
+
+func TestRelabellingANodeMovesNobody(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, twoThenAny)
+	pod := w.pod("p")
+	w.seeBound(pod, "node-a", "-")
+	w.expectKept("a=1 b=0")
+	w.seeNode("node-a", "b")
+	w.seeBound(pod, "node-a", "-")
+	w.expectKept("a=1 b=0")
+}
+
+func TestTerminatingPodsFreeTheirSlot(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, twoThenAny)
+	pod := w.pod("p")
+	w.schedule(pod)
+	w.seeBound(pod, "node-a", "a")
+	w.see(terminating(onNode(pod, "node-a", "a")))
+	w.expectKept("a=0 b=0")
+}
+
+func TestADeletedSpreadLetsItsPodsGo(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, twoAndOneWait)
+	pods := w.podsNamed("p", 4)
+	for _, pod := range pods {
+		w.choose(pod)
+	}
+	w.awake = nil
+	w.spreadGone()
+	w.expectAwake("p0", "p1", "p2", "p3")
+	w.expectChoice(pods[3], "no spread")
+	if len(w.ledger.accounts) != 0 || len(w.ledger.byName) != 0 || len(w.ledger.perNamespace) != 0 || len(w.ledger.undecided) != 0 || w.ledger.counts != (Counts{}) {
+		t.Error("the ledger keeps something of a spread that is gone")
+	}
+}
+
+func TestTheOlderOfTwoSpreadsForAWorkloadCounts(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, twoThenAny)
+	pod := w.pod("p")
+	w.expectChoice(pod, "a")
+	later := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web2", UID: "2", Generation: 1, CreationTimestamp: metav1.Time{Time: time.Unix(5, 0)}}}
+	later.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+	later.Spec.Subsets = []v1alpha1.Subset{{Name: "other"}}
+	w.apply(SpreadSeen{Spread: later})
+	w.expectChoice(pod, "a")
+	w.spreadGone()
+	w.expectChoice(pod, "other")
+}
+
+func TestRevisionsAreCountedByThemselvesUnlessTheSpreadSaysOtherwise(t *testing.T) {
+	for scope, want := range map[string]string{"Revision": "a", "Workload": "b"} {
+		t.Run(scope, func(t *testing.T) {
+			w := newWorld(t, 4)
+			w.spread(1, `{subsets: [{name: a, maxReplicas: 2}, {name: b}], scheduleStrategy: {quotaScope: `+scope+`}}`)
+			for _, pod := range w.podsNamed("old", 2) {
+				w.seeBound(pod, "node-a", "a")
+			}
+			w.seeReplicaSet("new-uid")
+			pod := podOf("new-uid", "new")
+			pod.Labels["pod-template-hash"] = "v2"
+			w.see(pod)
+			w.expectChoice(pod, want)
+		})
+	}
+}
+
+func TestTargetFilterLeavesOtherPodsAlone(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, `{subsets: [{name: a}], targetFilter: {selector: {matchLabels: {role: worker}}}}`)
+	w.expectChoice(w.pod("driver"), "no spread")
+	worker := podOf("rs-uid", "worker")
+	worker.Labels["role"] = "worker"
+	w.see(worker)
+	w.expectChoice(worker, "a")
+}
+
+func TestAnEarlyBoundPodUsesTheSubsetWhosePatchItCarriesOrNone(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, early)
+	first, second, third, other := w.admitted("first", "a"), w.admitted("second", "a"), w.admitted("third", "a"), w.admitted("other", "b")
+	w.expectChoice(first, "a")
+	w.expectChoice(other, "b") // although b comes later and nothing keeps it from a
+	for _, pod := range []*corev1.Pod{second, third} {
+		answer := w.ask(pod)
+		if answer.Reason != v1alpha1.ReasonAdmittedSubsetFull || !strings.Contains(answer.Message, `subset "a", whose patch the pod carries, has filled since`) {
+			t.Fatalf("got %+v", answer)
+		}
+	}
+	w.expectAwake() // b has room, which helps neither
+	w.delete(first)
+	w.expectAwake("second")
+	w.expectChoice(second, "a")
+	w.expectKept("a=1 b=1")
+}
+
+func TestAPodWithoutAPickOfThisSpreadMayUseAnySubset(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, early)
+	w.expectChoice(w.pod("webhook-was-down"), "a")
+	w.expectChoice(w.admitted("renamed", "gone"), "b")
+	w.expectChoice(w.admitted("let-go", ""), "-")
+}

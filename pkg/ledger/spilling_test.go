@@ -1,0 +1,373 @@
+package ledger
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+func TestAnAdaptivePodGoesOnToTheNextSubsetInACycleThatFollowsAtOnce(t *testing.T) {
+	w := newWorld(t, 2)
+	w.spread(1, adaptive)
+	pod := w.pod("p")
+	if got := w.refuse(pod); got != GoOn {
+		t.Fatalf("got step %d, want to go on", got)
+	}
+	w.expectAwake("p")
+	w.expectKept("a=0 b=0") // it holds nothing while it is between two subsets
+	w.expectChoice(pod, "b")
+	w.expectKept("a=0 b=1")
+	w.schedule(pod)
+	w.seeBound(pod, "node-b", "b")
+	w.expectKept("a=0 b=1")
+}
+
+func TestOneExhaustedPodOfEachKindIsTriedForAnEvent(t *testing.T) {
+	w := newWorld(t, 9)
+	w.spread(1, adaptive)
+	var big, small []*corev1.Pod
+	for i := range 3 {
+		big = append(big, requesting(podOf("rs-uid", fmt.Sprintf("big%d", i)), "8"))
+		small = append(small, requesting(podOf("rs-uid", fmt.Sprintf("small%d", i)), "1"))
+		w.see(big[i])
+		w.see(small[i])
+		w.exhaust(big[i], "a", "b")
+		w.exhaust(small[i], "a", "b")
+	}
+	w.awake = nil
+	event := &corev1.Pod{}
+	for i, want := range []bool{true, false, false} {
+		for _, pod := range []*corev1.Pod{big[i], small[i]} {
+			if got := w.mayRetry(pod, event, "a"); got != want {
+				t.Errorf("%s may retry: %t, want %t", pod.Name, got, want)
+			}
+		}
+	}
+	// The big one finds no room, and the small one leaves some for others like it.
+	w.exhaust(big[0], "a", "b")
+	w.awake = nil
+	w.expectChoice(small[0], "a")
+	w.schedule(small[0])
+	w.expectAwake("small1")
+	// One that is on its way and does not arrive leaves its turn to the next. One that waits in line has none to leave.
+	w.delete(small[1])
+	w.expectAwake("small2")
+	w.delete(big[1])
+	w.expectAwake()
+	if !w.mayRetry(big[2], &corev1.Pod{}, "a") {
+		t.Error("want a pod for another event")
+	}
+	w.delete(big[2])
+	w.expectAwake("big0")
+}
+
+func TestAnExhaustedPodIsWokenByASlotThatOthersGiveUp(t *testing.T) {
+	const oneInTwo = `{subsets: [{name: a, maxReplicas: 1}, {name: b, maxReplicas: 1}, {name: c}], scheduleStrategy: {type: Adaptive}}`
+	t.Run("because they move to an earlier subset", func(t *testing.T) {
+		w := newWorld(t, 9)
+		w.spread(1, oneInTwo)
+		first, inB, pod := w.pod("first"), w.pod("in-b"), w.pod("p")
+		w.expectChoice(first, "a")
+		w.expectChoice(inB, "b")
+		w.exhaust(pod, "c")
+		w.delete(first)
+		w.exhaust(pod, "a", "c")
+		w.awake = nil
+		w.expectChoice(inB, "a")
+		w.expectAwake("p")
+		w.expectChoice(pod, "b")
+	})
+	t.Run("because they have waited long enough", func(t *testing.T) {
+		w := newWorld(t, 9)
+		w.spread(1, strings.Replace(patient, "{name: a}", "{name: a, maxReplicas: 1}", 1))
+		inA, pod := w.pod("in-a"), w.pod("p")
+		for _, waits := range []*corev1.Pod{inA, pod} {
+			if got := w.refuse(waits); got != Stay {
+				t.Fatalf("got step %d, want to stay", got)
+			}
+		}
+		w.step(30 * time.Second)
+		w.exhaust(pod, "b")
+		w.awake = nil
+		if got := w.refuse(inA); got != GoOn {
+			t.Fatalf("got step %d, want to go on", got)
+		}
+		w.expectAwake("in-a", "p")
+	})
+	t.Run("because their bind did not happen after all", func(t *testing.T) {
+		w := newWorld(t, 9)
+		w.spread(1, oneInTwo)
+		inA, inB, pod := w.pod("in-a"), w.pod("in-b"), w.pod("p")
+		w.schedule(inA)
+		w.expectChoice(inB, "b")
+		w.bindUncertain(inA, firstRetry/2)
+		w.exhaust(pod, "c")
+		w.step(firstRetry / 2)
+		w.awake = nil
+		w.bindSettled(inA, w.now)
+		w.expectAwake("p") // in-a is tried again by the scheduler, after its error
+	})
+	t.Run("and not by one that was taken in the same cycle, or exhausted pods would wake each other for ever", func(t *testing.T) {
+		w := newWorld(t, 9)
+		w.spread(1, oneInTwo)
+		for _, pod := range w.podsNamed("p", 2) {
+			w.exhaust(pod, "a", "b", "c")
+			w.awake = slices.DeleteFunc(w.awake, func(name string) bool { return name == pod.Name })
+			w.expectAwake()
+		}
+	})
+}
+
+func TestAnExhaustedPodThatIsKeptFromAskingPassesItsTurnOn(t *testing.T) {
+	for name, end := range map[string]func(*world, *corev1.Pod){
+		"because another plugin has refused it": func(w *world, pod *corev1.Pod) { w.apply(PodRefused{UID: pod.UID}) },
+		"because it has had no cycle for a while": func(w *world, _ *corev1.Pod) {
+			w.apply(Audit{})
+			w.apply(Audit{})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 9)
+			w.spread(1, adaptive)
+			pods := w.podsNamed("p", 3)
+			for _, pod := range pods {
+				w.exhaust(pod, "a", "b")
+			}
+			w.awake = nil
+			if !w.mayRetry(pods[0], &corev1.Pod{}, "a") {
+				t.Fatal("want a pod for an event")
+			}
+			end(w, pods[0])
+			w.expectAwake("p1")
+			w.apply(PodRefused{UID: pods[0].UID}) // once
+			w.expectAwake()
+			w.expectChoice(pods[1], "a")
+			w.expectChoice(pods[0], "a")
+		})
+	}
+}
+
+func TestAnAdaptivePodThatIsKeptFromItsNextSubsetHoldsNothing(t *testing.T) {
+	w := newWorld(t, 9)
+	w.spread(1, `{subsets: [{name: a, maxReplicas: 1}, {name: b, maxReplicas: 1}], scheduleStrategy: {type: Adaptive, whenFull: Wait}}`)
+	inA, between, waits, last := w.pod("in-a"), w.pod("between"), w.pod("waits"), w.pod("last")
+	w.schedule(inA)
+	w.expectChoice(between, "b")
+	w.expectChoice(waits, "SubsetsFull")
+	w.expectChoice(last, "SubsetsFull")
+	if got := w.refuse(between); got != GoOn {
+		t.Fatalf("got step %d, want to go on", got)
+	}
+	w.expectAwake("between", "waits")
+	w.apply(PodRefused{UID: between.UID})
+	w.expectAwake()
+	w.delete(inA)
+	w.expectAwake("last")
+	w.expectChoice(waits, "a")
+	w.expectChoice(last, "b")
+	w.delete(last)
+	w.expectChoice(between, "b") // its next cycle is the first of a round
+}
+
+func TestAPodRefusedByMoreThanItsNodesIsTriedAgainWithoutAnEvent(t *testing.T) {
+	w := newWorld(t, 1)
+	w.spread(1, adaptive)
+	pod := w.pod("p")
+	for _, wait := range []time.Duration{time.Second, 2 * time.Second} {
+		w.refuse(pod)
+		w.refuse(pod)
+		w.expectChoice(pod, "NoNodeFits")
+		w.awake = nil
+		w.step(wait - 1)
+		w.expectAwake()
+		w.step(1)
+		w.expectAwake("p")
+	}
+}
+
+func TestWithoutSimulationAPodWaitsAndThenNobodyWaitsForAWhile(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, patient)
+	pods := w.podsNamed("p", 3)
+	if got := w.refuse(pods[0]); got != Stay {
+		t.Fatalf("got step %d, want to stay", got)
+	}
+	w.expectKept("a=1 b=0") // it waits on its claim
+	w.step(30 * time.Second)
+	w.expectAwake("p0")
+	if got := w.refuse(pods[0]); got != GoOn {
+		t.Fatalf("got step %d after the wait, want to go on", got)
+	}
+	w.expectChoice(pods[0], "b")
+	// The next pod tries the subset, for it might fit there, but does not wait.
+	if got := w.refuse(pods[1]); got != GoOn {
+		t.Fatalf("got step %d while the subset is skipped, want to go on", got)
+	}
+	w.step(100 * time.Second)
+	if got := w.refuse(pods[2]); got != Stay {
+		t.Fatalf("got step %d afterwards, want to stay", got)
+	}
+}
+
+func TestPreemptionComesLastAndInTheOrderOfTheSubsets(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, adaptive)
+	pod := w.important("p")
+	var got []string
+	for range 4 {
+		step, d := w.refuseIn(pod)
+		got = append(got, fmt.Sprintf("%s:%d", d.Name(), step))
+		if step == Preempt {
+			w.apply(Preempted{UID: pod.UID, Decision: d})
+		}
+	}
+	w.expectChoice(pod, "NoNodeFits")
+	want := fmt.Sprint([]string{fmt.Sprintf("a:%d", GoOn), fmt.Sprintf("b:%d", GoOn), fmt.Sprintf("a:%d", Preempt), fmt.Sprintf("b:%d", Preempt)})
+	if fmt.Sprint(got) != want {
+		t.Errorf("cycles %v, want %s", got, want)
+	}
+	w.expectKept("a=0 b=0")
+}
+
+func TestANominatedPodKeepsItsClaim(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, `{subsets: [{name: a, maxReplicas: 1}, {name: b, maxReplicas: 1}], scheduleStrategy: {type: Adaptive, whenFull: Wait}}`)
+	pod := w.important("p")
+	w.refuse(pod)
+	w.refuse(pod)
+	w.preempt(pod, true)
+	w.expectKept("a=1 b=0")
+	sibling := w.pod("sibling")
+	w.expectChoice(sibling, "b")
+	w.schedule(sibling)
+	// An event has it tried again while they are still leaving. It asks whether they are, and neither goes on nor preempts elsewhere.
+	w.awake = nil
+	for range 2 {
+		w.preempt(pod, true)
+		w.expectKept("a=1 b=1")
+	}
+	w.expectAwake()
+	w.expectChoice(pod, "a") // its victims have left
+	w.schedule(pod)
+	w.expectKept("a=1 b=1")
+}
+
+func TestANominatedPodWhosePreemptionWasInVainGoesOn(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, adaptive)
+	pod := w.important("p")
+	for range 2 {
+		w.refuse(pod)
+	}
+	w.preempt(pod, true)
+	// Its victims have left, somebody else is on their node, and there are no other victims.
+	w.awake = nil
+	w.preempt(pod, false)
+	w.expectKept("a=0 b=0")
+	w.expectAwake("p")
+	w.expectChoice(pod, "b")
+}
+
+func TestANominatedPodWhoseSlotIsTakenAwayBeginsAgain(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, `{subsets: [{name: a, maxReplicas: "50%"}, {name: b}], scheduleStrategy: {type: Adaptive}}`)
+	w.expectChoice(w.pod("older"), "a")
+	pod := w.important("p")
+	for range 2 {
+		w.refuse(pod)
+	}
+	w.preempt(pod, true)
+	w.scale(2) // which leaves one slot in a
+	if got := w.refuse(pod); got != GoOn {
+		t.Errorf("got step %d in b, where it has looked for no node yet, want to go on", got)
+	}
+}
+
+func TestFixedPreemptsInItsSubset(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, twoThenAny)
+	pod := w.pod("p")
+	w.preempt(pod, false)
+	w.expectKept("a=1 b=0")
+	w.expectChoice(pod, "a")
+}
+
+func TestAnExhaustedPodIsLetGoWhenTheLastSlotIsTaken(t *testing.T) {
+	const oneSlot = `{subsets: [{name: a, maxReplicas: 1, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}], scheduleStrategy: {type: Adaptive}}`
+	// No node of a takes the big pods.
+	exhausted := func(t *testing.T, spec string) (*world, []*corev1.Pod) {
+		t.Helper()
+		w := newWorld(t, 9)
+		w.spread(1, spec)
+		big := w.podsNamed("big", 2)
+		w.sight = func(*Look) Sight { return Nowhere }
+		for _, pod := range big {
+			w.expectChoice(pod, "NoNodeFits")
+		}
+		w.sight = func(*Look) Sight { return Possible }
+		return w, big
+	}
+	t.Run("by a pod that has found a node", func(t *testing.T) {
+		w, big := exhausted(t, oneSlot)
+		small := w.pod("small")
+		d := w.ask(small).Decision
+		w.expectAwake() // it may find no node
+		w.reserve(small, d)
+		w.expectAwake("big0")
+		w.startBind(small, d)
+		w.seeBound(small, "node-a", "a")
+		w.expectAwake()
+		w.expectChoice(big[0], "-")
+		w.expectAwake()
+		w.schedule(big[0])
+		w.expectAwake("big1") // where one found a node
+		w.expectKept("a=1")
+	})
+	t.Run("by a pod that somebody else has bound", func(t *testing.T) {
+		w, big := exhausted(t, oneSlot)
+		w.seeBound(podOf("rs-uid", "adopted"), "node-a", "-")
+		w.expectAwake("big0")
+		w.expectChoice(big[0], "-")
+	})
+	t.Run("by one whose node is seen late", func(t *testing.T) {
+		w, big := exhausted(t, oneSlot)
+		w.seeBound(podOf("rs-uid", "adopted"), "node-new", "-")
+		w.expectAwake()
+		w.seeNode("node-new", "a")
+		w.expectAwake("big0")
+		w.expectChoice(big[0], "-")
+	})
+	t.Run("but not while another subset has room", func(t *testing.T) {
+		w, _ := exhausted(t, strings.Replace(oneSlot, "}], sch", "}, {name: b, maxReplicas: 1, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}], sch", 1))
+		w.schedule(requesting(w.pod("small"), "1"))
+		w.expectAwake()
+	})
+	t.Run("nor where pods wait when all subsets are full", func(t *testing.T) {
+		w, _ := exhausted(t, strings.Replace(oneSlot, "{type: Adaptive}", "{type: Adaptive, whenFull: Wait}", 1))
+		w.schedule(requesting(w.pod("small"), "1"))
+		w.expectAwake()
+	})
+}
+
+func TestAWokenPodThatFindsNoNodePassesItsSlotOn(t *testing.T) {
+	w := newWorld(t, 3)
+	w.spread(1, `{subsets: [{name: a, maxReplicas: 1}], scheduleStrategy: {type: Adaptive, whenFull: Wait}}`)
+	first, big, small := w.pod("first"), w.podsNamed("big", 2), w.pod("small")
+	w.expectChoice(first, "a")
+	for _, pod := range append(slices.Clone(big), small) {
+		w.expectChoice(pod, "SubsetsFull")
+	}
+	w.delete(first)
+	w.awake = nil
+	w.sight = func(*Look) Sight { return Nowhere }
+	for _, pod := range big {
+		w.expectChoice(pod, "NoNodeFits")
+	}
+	w.expectAwake("small")
+	w.sight = func(*Look) Sight { return Possible }
+	w.expectChoice(small, "a")
+}

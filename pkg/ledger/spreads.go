@@ -1,0 +1,311 @@
+package ledger
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
+)
+
+// account is the account of the slots of one workload that a spread names.
+type account struct {
+	workload Workload
+	// spreads that name the workload. The first divides its pods; see workload.Wins.
+	spreads []*v1alpha1.WorkloadSpread
+	// dividing is the spread that the policy was made from; nil before the first.
+	dividing *v1alpha1.WorkloadSpread
+	members  map[types.UID]*entry
+	// live pods by their direct owner, waiting ones included.
+	live map[types.UID]int32
+	// read are the replicas that the caller has read; nil if it has not, or there is no such workload.
+	read *int32
+
+	// policy is nil if the spec of the dividing spread is invalid, and invalid then says why.
+	policy  *subset.Policy
+	invalid string
+	// plan for the workload's replicas. Made for 0 replicas as long as they are not known.
+	plan          subset.Plan
+	replicasKnown bool
+	// tally of the slots that are claimed, reserved, being bound, uncertain and bound.
+	tally *subset.Tally
+	// metadata is for each subset what a bind sets on its pods.
+	metadata []subset.Metadata
+	// waiting are the lines of pods that a free slot would serve, by quota scope.
+	waiting map[string]*line
+	// exhausted are the lines of pods of strategy Adaptive for which no subset with quota has a node, by kind.
+	exhausted map[kind]*line
+	// skipUntil is for each subset how long no pod waits in it, because one has waited there in vain.
+	skipUntil []time.Time
+	// announced that its pods have to wait.
+	announced bool
+}
+
+// active is the spread that divides the workload.
+func (a *account) active() *v1alpha1.WorkloadSpread { return a.spreads[0] }
+
+// divides is true if the pod, which belongs to the workload, is one that the spread selects.
+func (a *account) divides(pod *corev1.Pod) bool {
+	return a.policy == nil || a.policy.Selects(pod.Labels)
+}
+
+func (a *account) scopeOf(pod *corev1.Pod) string {
+	if a.policy == nil {
+		return ""
+	}
+	return a.policy.ScopeOf(subset.RevisionOf(pod))
+}
+
+// nobodyWaits is true if no pod of the account waits for a slot or a node.
+func (a *account) nobodyWaits() bool { return len(a.waiting) == 0 && len(a.exhausted) == 0 }
+
+func nameOf(spread *v1alpha1.WorkloadSpread) types.NamespacedName {
+	return types.NamespacedName{Namespace: spread.Namespace, Name: spread.Name}
+}
+
+// A change of nothing but status or metadata is ignored.
+func (ev SpreadSeen) apply(l *Ledger) {
+	key, target := nameOf(ev.Spread), WorkloadOf(ev.Spread.Namespace, workload.TargetOf(ev.Spread))
+	if a := l.byName[key]; a != nil {
+		known := a.spreads[a.find(key)]
+		if known.UID == ev.Spread.UID && known.Generation == ev.Spread.Generation {
+			return
+		}
+		if known.UID != ev.Spread.UID || a.workload != target {
+			l.dropSpread(key)
+		}
+	}
+	a := l.accounts[target]
+	if a == nil {
+		a = &account{workload: target, members: map[types.UID]*entry{}, live: map[types.UID]int32{}}
+		l.accounts[target] = a
+	}
+	if i := a.find(key); i >= 0 {
+		a.spreads[i] = ev.Spread
+	} else {
+		a.spreads = append(a.spreads, ev.Spread)
+		l.byName[key] = a
+		l.perNamespace[key.Namespace]++
+	}
+	l.reelect(a)
+}
+
+func (ev SpreadGone) apply(l *Ledger) {
+	if l.byName[ev.Key] != nil {
+		l.dropSpread(ev.Key)
+	}
+}
+
+func (a *account) find(key types.NamespacedName) int {
+	return slices.IndexFunc(a.spreads, func(s *v1alpha1.WorkloadSpread) bool { return nameOf(s) == key })
+}
+
+func (l *Ledger) dropSpread(key types.NamespacedName) {
+	a := l.byName[key]
+	delete(l.byName, key)
+	if l.perNamespace[key.Namespace]--; l.perNamespace[key.Namespace] == 0 {
+		delete(l.perNamespace, key.Namespace)
+		for _, e := range l.undecided[key.Namespace] {
+			l.wake(e)
+		}
+	}
+	a.spreads = slices.DeleteFunc(a.spreads, func(s *v1alpha1.WorkloadSpread) bool { return nameOf(s) == key })
+	if len(a.spreads) > 0 {
+		l.reelect(a)
+		return
+	}
+	l.fx.Forget = append(l.fx.Forget, a.workload)
+	delete(l.accounts, a.workload)
+	for _, e := range a.members {
+		l.place(e) // under a workload further up, or nowhere
+		l.wake(e)
+	}
+}
+
+// reelect has the oldest spread divide the pods of the workload, by its present spec.
+func (l *Ledger) reelect(a *account) {
+	slices.SortStableFunc(a.spreads, func(x, y *v1alpha1.WorkloadSpread) int {
+		switch {
+		case workload.Wins(x, y):
+			return -1
+		case workload.Wins(y, x):
+			return 1
+		}
+		return 0
+	})
+	if a.dividing == a.active() {
+		return // a younger spread has changed, which divides nothing
+	}
+	l.compile(a)
+}
+
+// compile replaces the policy of an account and counts its pods again. Slots keep the name of their subset.
+func (l *Ledger) compile(a *account) {
+	spread := a.active()
+	if a.dividing == nil || !sameQuestion(a.dividing, spread) {
+		a.read = nil
+	}
+	for _, scope := range a.scopes() {
+		l.counts.OverQuota -= a.policy.OverQuota(&a.plan, a.tally.Kept(scope))
+	}
+	policy, errs := subset.Compile(&spread.Spec, field.NewPath("spec"))
+	a.dividing, a.policy, a.invalid, a.tally, a.plan, a.announced = spread, policy, "", nil, subset.Plan{}, false
+	a.waiting, a.exhausted = map[string]*line{}, map[kind]*line{}
+	a.skipUntil = make([]time.Time, len(spread.Spec.Subsets))
+	if len(errs) > 0 {
+		a.policy, a.invalid = nil, errs.ToAggregate().Error()
+	} else {
+		a.tally = policy.NewTally()
+		a.metadata = make([]subset.Metadata, len(policy.Subsets))
+		l.replan(a)
+	}
+	l.fx.Follow = append(l.fx.Follow, spread)
+	for _, e := range a.members {
+		l.recount(e)
+	}
+	for _, e := range a.members {
+		l.place(e) // which does nothing if the spread still selects it
+		l.wake(e)
+	}
+	l.owners.below(a.workload, func(e *entry) {
+		if l.place(e) {
+			l.wake(e)
+		}
+	})
+}
+
+// recount counts a member by the new policy of its account.
+func (l *Ledger) recount(e *entry) {
+	a := e.account
+	slot, uncertain := e.slot, e.uncertain
+	l.count(e, -1)
+	e.slot, e.uncertain, e.scope = "", nil, a.scopeOf(e.pod)
+	if e.search != nil {
+		e.beginAgain()
+	}
+	switch {
+	case e.stage == Bound:
+		e.slot = slot
+		slot = l.classify(e)
+		e.slot = ""
+	case e.stage < Binding && indexOf(a.policy, slot) == subset.None:
+		e.stage, slot = Waiting, ""
+	case e.stage == Reserved:
+		e.stage = Claimed // its decision was made by the previous policy
+	}
+	l.count(e, +1)
+	l.setSlots(e, slot, uncertain)
+}
+
+// sameQuestion is true if two spreads have the replicas of their workload read in the same way.
+func sameQuestion(a, b *v1alpha1.WorkloadSpread) bool {
+	return a.Spec.TargetReference.APIVersion == b.Spec.TargetReference.APIVersion && slices.Equal(ReplicaPaths(a), ReplicaPaths(b))
+}
+
+// ReplicaPaths are the paths at which a spread has the replicas of its workload read. Nil: where the kind has them.
+func ReplicaPaths(spread *v1alpha1.WorkloadSpread) []string {
+	if spread.Spec.TargetFilter == nil {
+		return nil
+	}
+	return spread.Spec.TargetFilter.ReplicasPathList
+}
+
+// TargetVersion is the version of the workload's kind that a spread names.
+func TargetVersion(spread *v1alpha1.WorkloadSpread) string {
+	version := spread.Spec.TargetReference.APIVersion
+	if _, after, found := strings.Cut(version, "/"); found {
+		return after
+	}
+	return version
+}
+
+// scopes of the account that hold a slot.
+func (a *account) scopes() []string {
+	if a.tally == nil {
+		return nil
+	}
+	return a.tally.Scopes()
+}
+
+func (ev ReplicasRead) apply(l *Ledger) {
+	a := l.accounts[ev.Workload]
+	if a == nil || ev.Version != TargetVersion(a.active()) || !slices.Equal(ev.Paths, ReplicaPaths(a.active())) {
+		return
+	}
+	a.read = nil
+	if ev.Known {
+		a.read = &ev.Replicas
+	}
+	l.workloadNews(ev.Workload)
+}
+
+// workloadNews takes in that something of a workload may have changed. If that changes a quota, the pods that wait for it are woken.
+func (l *Ledger) workloadNews(key Workload) {
+	a := l.accounts[key]
+	if a == nil || a.policy == nil {
+		return
+	}
+	if !l.replan(a) {
+		return
+	}
+	for _, e := range a.members {
+		if e.search != nil && e.stage <= Claimed && e.wait == ForNews {
+			l.wake(e)
+		}
+	}
+	for scope := range a.waiting {
+		l.wakeNext(a, scope)
+	}
+	for _, line := range a.exhausted {
+		l.wakeFirst(line)
+	}
+}
+
+// replan reads the workload's replicas, and the selector of its pods. It reports whether any quota has changed.
+func (l *Ledger) replan(a *account) bool {
+	object, _ := l.owners.object(a.workload).(runtime.Object)
+	var selector labels.Selector // read only if a patch sets labels, for workloads have news often
+	if object != nil && slices.ContainsFunc(a.policy.Subsets, func(in subset.Subset) bool { return len(in.Metadata.Labels) > 0 }) {
+		selector = workload.Selector(object)
+	}
+	for i := range a.metadata {
+		a.metadata[i] = a.policy.Subsets[i].MetadataFor(selector)
+	}
+	replicas, known := a.replicas(object)
+	if a.plan.Quota != nil && a.replicasKnown == known && a.plan.Replicas == max(replicas, 0) {
+		return false
+	}
+	before := a.plan
+	a.plan, a.replicasKnown = a.policy.Plan(replicas), known
+	for _, scope := range a.scopes() {
+		kept := a.tally.Kept(scope)
+		l.counts.OverQuota += a.policy.OverQuota(&a.plan, kept) - a.policy.OverQuota(&before, kept)
+	}
+	return true
+}
+
+func (a *account) replicas(object runtime.Object) (int32, bool) {
+	if len(ReplicaPaths(a.active())) == 0 && object != nil {
+		if replicas, err := workload.Replicas(object, nil); err == nil {
+			return replicas, true
+		}
+	}
+	if a.read == nil {
+		return 0, false
+	}
+	return *a.read, true
+}
+
+// unknownReplicas says what a pod waits for whose quotas are percentages of an unknown number.
+func (a *account) unknownReplicas() string {
+	return fmt.Sprintf("WorkloadSpread %q takes percentages of the replicas of %s, which are not known; see the spread's status", a.active().Name, a.workload)
+}

@@ -1,0 +1,383 @@
+package ledger
+
+import (
+	"container/heap"
+	"time"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+// line holds the pods that a free slot would serve, or the exhausted pods of one kind. The pod that came first is served first.
+//
+// A line of a quota scope has several queues: for each subset the pods that have claimed it and would take an earlier one, then the pods that no
+// subset had room for, and then, for each subset, the early-bound pods that can use that subset only. A line of exhausted pods has one queue.
+type line struct {
+	account *account
+	kind    kind
+	queues  []queue
+	subsets int
+	// woken pods have neither had their cycle yet, nor found a node, nor passed on what they were woken for. wokenFor are, by subset, those of
+	// them that can use that subset only.
+	woken    int
+	wokenFor []int
+
+	// exhausted: it is a line of exhausted pods. scouts of them have left it to be tried.
+	exhausted bool
+	scouts    int
+	// retry is how long the line waited before its last retry without any event, and retryAt when the next is due.
+	retry   time.Duration
+	retryAt time.Time
+}
+
+// kind is what exhausted pods have in common of which one finds room where another does, as far as a look can tell. Lines of scopes have no shape.
+type kind struct{ scope, shape string }
+
+// place is where a pod stands in a line.
+type place struct {
+	line  *line
+	queue int
+	pos   int
+}
+
+type queue []*entry
+
+func (q queue) Len() int           { return len(q) }
+func (q queue) Less(i, j int) bool { return q[i].order < q[j].order }
+func (q queue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].place.pos, q[j].place.pos = i, j
+}
+func (q *queue) Push(x any) {
+	e := x.(*entry)
+	e.place.pos = len(*q)
+	*q = append(*q, e)
+}
+func (q *queue) Pop() any {
+	last := len(*q) - 1
+	e := (*q)[last]
+	(*q)[last] = nil
+	*q = (*q)[:last]
+	return e
+}
+
+// next is the queue of the oldest pod that would take a slot of a subset, or -1: of the queues behind the given one, and of the pods that can use no
+// other subset.
+func (w *line) next(index, behind int) int {
+	oldest := -1
+	consider := func(queue int) {
+		if len(w.queues[queue]) > 0 && (oldest == -1 || w.queues[queue][0].order < w.queues[oldest][0].order) {
+			oldest = queue
+		}
+	}
+	for queue := behind + 1; queue <= w.subsets; queue++ {
+		consider(queue)
+	}
+	consider(w.subsets + 1 + index)
+	return oldest
+}
+
+// stand puts a claimed or waiting pod into the line where it waits. It does nothing for a pod that stands there, nor for an early-bound pod that has its
+// claim or was let go: no other slot is of use to it.
+func (l *Ledger) stand(e *entry) {
+	a := e.account
+	if e.place.line != nil || a == nil || a.policy == nil || e.wait == ForNews {
+		return
+	}
+	if e.wait == ForAnyNode {
+		k := e.kind()
+		w := a.exhausted[k]
+		if w == nil {
+			w = &line{account: a, kind: k, queues: make([]queue, 1), exhausted: true}
+			a.exhausted[k] = w
+		}
+		e.place = place{line: w}
+		heap.Push(&w.queues[0], e)
+		l.endScout(e)
+		return
+	}
+	n := len(a.policy.Subsets)
+	at, claim := n, e.index()
+	if within, early := a.policy.AdmittedTo(subset.AdmittedOf(e.pod), a.active().Name); early {
+		if claim != subset.None || within == subset.None {
+			return
+		}
+		at = n + 1 + within
+	} else if claim != subset.None {
+		at = claim
+	}
+	w := a.waiting[e.scope]
+	if w == nil {
+		w = &line{account: a, kind: kind{scope: e.scope}, queues: make([]queue, 2*n+1), subsets: n, wokenFor: make([]int, n)}
+		a.waiting[e.scope] = w
+	}
+	e.place = place{line: w, queue: at}
+	heap.Push(&w.queues[at], e)
+}
+
+// leave takes a pod out of its line, if it stands in one.
+func (l *Ledger) leave(e *entry) {
+	if w := e.place.line; w != nil {
+		heap.Remove(&w.queues[e.place.queue], e.place.pos)
+		e.place = place{}
+		w.forgetIfEmpty()
+	}
+}
+
+// forgetIfEmpty drops a line in which nobody waits, so that old revisions leave nothing behind.
+func (w *line) forgetIfEmpty() {
+	if w.woken > 0 || w.scouts > 0 {
+		return
+	}
+	for _, q := range w.queues {
+		if len(q) > 0 {
+			return
+		}
+	}
+	switch a := w.account; {
+	case !w.exhausted && a.waiting[w.kind.scope] == w:
+		delete(a.waiting, w.kind.scope)
+	case w.exhausted && a.exhausted[w.kind] == w:
+		delete(a.exhausted, w.kind)
+	}
+}
+
+// wake has a pod tried again soon. It leaves its line until that cycle.
+func (l *Ledger) wake(e *entry) {
+	if e.stage > Claimed {
+		return
+	}
+	l.decide(e)
+	if e.account == nil {
+		// No slot is meant for it.
+	} else if w := e.account.waiting[e.scope]; w != nil && e.meant == noSlot {
+		e.meant = anySlot
+		w.woken++
+		if e.place.line == w && e.place.queue > w.subsets {
+			e.meant = e.place.queue - w.subsets - 1
+			w.wokenFor[e.meant]++
+		}
+	}
+	l.scout(e)
+	l.leave(e)
+	if e.wait != ForNextSubset {
+		e.wait = ForCycle
+	}
+	l.fx.Wake = append(l.fx.Wake, e.pod)
+}
+
+// unwake notes that a woken pod has its cycle, or that no slot is meant for it any more.
+func (l *Ledger) unwake(e *entry) {
+	e.overdue = false
+	if e.meant == noSlot {
+		return
+	}
+	if w := e.account.waiting[e.scope]; w != nil {
+		w.woken--
+		if e.meant != anySlot {
+			w.wokenFor[e.meant]--
+		}
+		w.forgetIfEmpty()
+	}
+	e.meant = noSlot
+}
+
+// wakeFirst wakes the pod of a line of exhausted pods that has waited longest.
+func (l *Ledger) wakeFirst(w *line) {
+	if len(w.queues[0]) > 0 {
+		l.wake(w.queues[0][0])
+	}
+}
+
+// scout has an exhausted pod leave its line to be tried for all pods of its kind.
+func (l *Ledger) scout(e *entry) {
+	if w := e.place.line; w != nil && w.exhausted {
+		w.scouts++
+		e.scoutOf = w
+		l.leave(e)
+	}
+}
+
+// endScout ends that. The pod has found no room, so nobody else is tried.
+func (l *Ledger) endScout(e *entry) {
+	if w := e.scoutOf; w != nil {
+		e.scoutOf = nil
+		w.scouts--
+		w.forgetIfEmpty()
+	}
+}
+
+// passScout has the next pod of a line tried in place of one that has left it: where that one found room there may be more, and if it never had its cycle
+// the next takes its turn.
+func (l *Ledger) passScout(w *line) {
+	if w != nil {
+		w.scouts--
+		l.wakeFirst(w)
+		w.forgetIfEmpty()
+	}
+}
+
+// wakeNext wakes the pods that free slots are waiting for: the oldest first, and no more than there are slots, counting the pods that were woken before
+// and have not had their cycle yet. Nobody waits for a slot of a subset without limit. It returns how many pods it has woken.
+//
+// With strategy Adaptive a free slot is not what a pod lacks that has a claim further on: it has passed over that subset for want of a node. Such a pod
+// is woken when somebody leaves the subset; see wakeBehind.
+func (l *Ledger) wakeNext(a *account, scope string) (woken int) {
+	w := a.waiting[scope]
+	if w == nil || a.policy == nil {
+		return 0
+	}
+	kept := a.tally.Kept(scope)
+	// Those who were woken for any subset take the first slots there are.
+	anywhere := w.woken
+	for _, n := range w.wokenFor {
+		anywhere -= n
+	}
+	for i, quota := range a.plan.Quota {
+		free := subset.Free(quota, kept.At(i))
+		if free == subset.NoLimit {
+			continue
+		}
+		slots := max(int(free)-w.wokenFor[i], 0)
+		taken := min(slots, anywhere)
+		anywhere -= taken
+		behind := i
+		if a.isAdaptive() {
+			behind = w.subsets - 1
+		}
+		for range slots - taken {
+			at := w.next(i, behind)
+			if at == -1 {
+				break
+			}
+			l.wake(w.queues[at][0])
+			woken++
+		}
+	}
+	return woken
+}
+
+func (a *account) isAdaptive() bool { return a.policy.Strategy == v1alpha1.AdaptiveScheduleStrategy }
+
+// wakeBehind wakes the oldest pod of strategy Adaptive with a claim behind subsets that a pod has left.
+func (l *Ledger) wakeBehind(a *account, scope string, left subset.Mask) {
+	w := a.waiting[scope]
+	if w == nil || a.policy == nil || !a.isAdaptive() {
+		return
+	}
+	if at := w.next(left.First(), left.First()); at != -1 {
+		l.wake(w.queues[at][0])
+	}
+}
+
+// wakeExhausted wakes exhausted pods of a scope after slots came free that they may have found taken.
+func (l *Ledger) wakeExhausted(a *account, scope string, freed subset.Mask) {
+	if freed != 0 {
+		l.wakeOfEachKind(a, scope)
+	}
+}
+
+// wakeUnplaced wakes exhausted pods of a scope after slots were taken for good, if they were the last and pods are let go then. Claims do not count: who
+// holds one may find no node either.
+func (l *Ledger) wakeUnplaced(a *account, scope string, taken subset.Mask) {
+	if taken == 0 || len(a.exhausted) == 0 {
+		return
+	}
+	if a.policy.Admit(&a.plan, a.tally.Kept(scope), subset.Candidate{}).Reason == v1alpha1.ReasonUnplaced {
+		l.wakeOfEachKind(a, scope)
+	}
+}
+
+// wakeOfEachKind wakes of each kind of exhausted pods of a scope the one that has waited longest. If it finds a node, the next like it is woken.
+func (l *Ledger) wakeOfEachKind(a *account, scope string) {
+	for k, w := range a.exhausted {
+		if k.scope == scope {
+			l.wakeFirst(w)
+		}
+	}
+}
+
+func (ev PodRefused) apply(l *Ledger) {
+	if e := l.pods[ev.UID]; e != nil && e.isOnItsWay() {
+		l.passOn(e)
+	}
+}
+
+// isOnItsWay is true if a slot is meant for the pod in its next cycle, or it is to look for a node for others of its kind as well.
+func (e *entry) isOnItsWay() bool {
+	return e.search != nil && e.account != nil && (e.meant != noSlot || e.scoutOf != nil && e.stage == Waiting && e.place.line == nil)
+}
+
+// passOn gives the turn of a pod to the next. It does not stand in line again before it has asked for a subset, or it would be woken first for the next
+// slot as well. What keeps it from that wakes it when it ends.
+func (l *Ledger) passOn(e *entry) {
+	wasMeant, scouted := e.meant != noSlot, e.scoutOf
+	l.unwake(e)
+	e.scoutOf = nil
+	if e.wait == ForNextSubset {
+		e.wait = ForCycle
+	}
+	if wasMeant {
+		l.wakeNext(e.account, e.scope)
+	}
+	l.passScout(scouted)
+}
+
+// Not every pod that is woken has a cycle: another plugin's PreEnqueue may hold it. And if another plugin's PreFilter refuses it, this plugin's
+// PostFilter need not be called.
+func (Audit) apply(l *Ledger) {
+	for _, a := range l.accounts {
+		if a.nobodyWaits() {
+			continue
+		}
+		for _, e := range a.members {
+			switch {
+			case !e.isOnItsWay():
+			case e.overdue:
+				l.passOn(e)
+			default:
+				e.overdue = true
+			}
+		}
+		for scope := range a.waiting {
+			l.fx.Missed += l.wakeNext(a, scope)
+		}
+	}
+}
+
+func (ev ClusterChanged) apply(l *Ledger) {
+	e := l.pods[ev.UID]
+	if e == nil || e.search == nil || e.policy() == nil || e.wait != ForAnyNode && e.scoutOf == nil {
+		return
+	}
+	if l.change != ev.Change {
+		l.change = ev.Change
+		clear(l.served)
+	}
+	w := e.place.line // nil if it is to be tried anyway
+	if w != nil && l.served[w] || !e.isConcerned(ev) {
+		return
+	}
+	l.fx.OK = true
+	if w != nil {
+		l.served[w] = true
+		w.retry = 0 // what comes in the middle of the round leaves no trace, so it is tried again soon
+		l.scout(e)
+	}
+}
+
+// isConcerned is true if the change may have made room for the pod.
+func (e *entry) isConcerned(ev ClusterChanged) bool {
+	if !ev.OnNode {
+		return e.tried != 0 // it was refused by more than its nodes
+	}
+	if ev.Node == nil {
+		return false
+	}
+	for i := range e.policy().Subsets {
+		if e.policy().Subsets[i].Fits(ev.Node, e.own) == v1alpha1.ReasonAdmitted {
+			return true
+		}
+	}
+	return false
+}

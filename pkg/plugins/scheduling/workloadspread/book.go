@@ -1,0 +1,175 @@
+package workloadspread
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/ledger"
+	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
+)
+
+// book keeps the ledger: it applies one event at a time, and carries out the effects afterwards. All profiles of a scheduler share it, for they share
+// the quotas.
+//
+// All methods may be called from any goroutine. Effects are carried out after the mutex is released, because the scheduling queue calls the plugin's hints
+// under a lock of its own.
+type book struct {
+	// activate has the scheduling queue try pods soon.
+	activate func(map[string]*corev1.Pod)
+	// cached is true if the cache that events come from holds this very pod. Its end will be reported in due course.
+	cached func(*corev1.Pod) bool
+	// owners reads what the ledger asks for; see ledger.Effects.
+	owners ownerReader
+
+	mu     sync.Mutex
+	ledger *ledger.Ledger
+	alarm  *time.Timer
+	// rings is when the alarm goes off. Zero if it is not set.
+	rings time.Time
+}
+
+// ownerReader reads owners and workloads that the scheduler has no informer for.
+type ownerReader interface {
+	// want has a kind of owners watched.
+	want(schema.GroupKind)
+	// follow has the replicas of the spread's workload read, now and whenever it changes, unless the scheduler's informers tell them.
+	follow(*v1alpha1.WorkloadSpread)
+	// forget ends what follow began.
+	forget(ledger.Workload)
+}
+
+// apply takes in an event and carries out its effects.
+func (b *book) apply(event ledger.Event) ledger.Effects {
+	b.mu.Lock()
+	fx := b.ledger.Apply(time.Now(), event)
+	b.setAlarm(fx.At)
+	b.mu.Unlock()
+	b.carryOut(&fx)
+	return fx
+}
+
+// ask applies PodAsks. A pod that the ledger has not seen yet is shown to it, unless the pod was deleted while it was in the queue: it would never be taken
+// out again.
+func (b *book) ask(event ledger.PodAsks) ledger.Effects {
+	b.mu.Lock()
+	var shown ledger.Effects
+	if !b.ledger.Knows(event.Pod.UID) {
+		if !b.cached(event.Pod) {
+			b.mu.Unlock()
+			return ledger.Effects{Answer: ledger.Answer{Reason: v1alpha1.ReasonWorkloadNotObserved, Message: "the pod is gone"}}
+		}
+		shown = b.ledger.Apply(time.Now(), ledger.PodSeen{Pod: event.Pod})
+	}
+	fx := b.ledger.Apply(time.Now(), event)
+	b.setAlarm(fx.At)
+	b.mu.Unlock()
+	b.carryOut(&shown)
+	b.carryOut(&fx)
+	return fx
+}
+
+func (b *book) carryOut(fx *ledger.Effects) {
+	if len(fx.Wake) > 0 {
+		wokenPods.Add(float64(len(fx.Wake)))
+		b.wake(fx.Wake...)
+	}
+	for _, kind := range fx.Want {
+		b.owners.want(kind)
+	}
+	for _, spread := range fx.Follow {
+		b.owners.follow(spread)
+	}
+	for _, workload := range fx.Forget {
+		b.owners.forget(workload)
+	}
+}
+
+// wake has the scheduling queue try pods soon.
+func (b *book) wake(pods ...*corev1.Pod) {
+	woken := make(map[string]*corev1.Pod, len(pods))
+	for _, pod := range pods {
+		woken[string(pod.UID)] = pod
+	}
+	b.activate(woken)
+}
+
+// setAlarm has time pass when the ledger asks for it. One alarm serves all pods.
+func (b *book) setAlarm(at time.Time) {
+	if at.IsZero() || !b.rings.IsZero() && !at.Before(b.rings) {
+		return
+	}
+	b.rings = at
+	if b.alarm != nil {
+		b.alarm.Stop()
+	}
+	b.alarm = time.AfterFunc(time.Until(at), func() {
+		b.mu.Lock()
+		b.rings = time.Time{}
+		b.mu.Unlock()
+		b.apply(ledger.TimePassed{})
+	})
+}
+
+// audit has the ledger look for wake-ups that were missed.
+func (b *book) audit() {
+	fx := b.apply(ledger.Audit{})
+	missedWakeUps.Add(float64(fx.Missed))
+}
+
+func (b *book) isParked(uid types.UID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ledger.Parked(uid)
+}
+
+func (b *book) claimOf(uid types.UID) (*subset.Subset, []corev1.Toleration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ledger.ClaimOf(uid)
+}
+
+// doubt is how long an uncertain bind of the pod may still happen.
+func (b *book) doubt(uid types.UID) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return time.Until(b.ledger.DoubtUntil(uid))
+}
+
+func (b *book) counts() ledger.Counts {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ledger.Counts()
+}
+
+// namespaces that have a spread, in order.
+func (b *book) namespaces() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	names := sets.List(b.ledger.Namespaces())
+	return slices.Clip(names)
+}
+
+func (b *book) signature(uid types.UID) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ledger.Signature(uid)
+}
+
+// ownerOf is the owner of an owner, nil if it has none; false if the owner has not been seen.
+func (b *book) ownerOf(namespace string, owner workload.Owner) (*workload.Owner, bool) {
+	b.mu.Lock()
+	parent, seen := b.ledger.OwnerOf(namespace, owner)
+	b.mu.Unlock()
+	if !seen {
+		b.owners.want(owner.Kind)
+	}
+	return parent, seen
+}
