@@ -84,7 +84,7 @@ func (l *Ledger) begin(e *entry) {
 // candidate is the pod as the model sees it.
 func (l *Ledger) candidate(e *entry) subset.Candidate {
 	a := e.account
-	c := subset.Candidate{Holds: e.holds()}
+	c := subset.Candidate{Holds: e.holds(), Gang: e.gang.of()}
 	c.Within, c.Admitted = a.policy.AdmittedTo(subset.AdmittedOf(e.pod), a.active().Name)
 	claim := e.index()
 	if e.stage != Claimed || claim == subset.None {
@@ -186,6 +186,7 @@ func (l *Ledger) rule(e *entry, candidate subset.Candidate, closed subset.Mask) 
 		l.wakeNext(a, e.scope)
 		l.wakeExhausted(a, e.scope, freed)
 	}
+	l.claimForAll(e.gang, d.Name())
 	return Answer{Decision: d}
 }
 
@@ -290,11 +291,17 @@ func (ev NoNodeFound) apply(l *Ledger) {
 		l.fx.Next = Stay
 		return
 	}
+	if e.gang.hasNodes() {
+		e.gang.stuck = e.gang.stuck.With(d.Subset) // it must not be divided; when the others give their nodes back, all go on
+		l.fx.Next = Stay
+		return
+	}
 	if !d.Policy.Patience.Simulate && !skipped {
 		a.skipUntil[d.Subset] = l.now.Add(d.Policy.Patience.Skip)
 	}
 	e.tried = e.tried.With(d.Subset)
 	l.tryNext(e, d)
+	l.disperse(e.gang, subset.Mask(0).With(d.Subset))
 	l.fx.Next = GoOn
 }
 

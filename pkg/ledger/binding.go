@@ -36,8 +36,14 @@ func (l *Ledger) stillHolds(e *entry, d *Decision) bool {
 }
 
 func (ev NodeLost) apply(l *Ledger) {
-	if e := l.pods[ev.UID]; e != nil && e.stage == Reserved {
-		l.claimAgain(e)
+	e := l.pods[ev.UID]
+	if e == nil || e.stage != Reserved {
+		return
+	}
+	l.claimAgain(e)
+	if g := e.gang; g != nil && !g.hasNodes() {
+		l.disperse(g, g.stuck)
+		g.stuck = 0
 	}
 }
 

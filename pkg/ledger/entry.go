@@ -67,7 +67,9 @@ type entry struct {
 	// account of the workload whose spread divides the pod; nil if there is none.
 	account *account
 	scope   string
-	stage   Stage
+	// gang of the pod; nil if it may be in another subset than the pods of its group.
+	gang  *gang
+	stage Stage
 	// slot is the subset, by name, of which the pod holds a slot; empty if it holds none.
 	slot string
 	// uncertain are binds whose outcome is unknown. Their slots are taken until it is known.
@@ -215,6 +217,7 @@ func (l *Ledger) leaveAccount(e *entry) {
 		l.leave(e)
 		scouted, e.scoutOf = e.scoutOf, nil
 	}
+	l.leaveGang(e)
 	slot, uncertain := e.slot, e.uncertain
 	left := l.setSlots(e, "", nil)
 	l.count(e, -1)
@@ -244,6 +247,7 @@ func (l *Ledger) joinAccount(e *entry, a *account) {
 	slot, uncertain := e.slot, e.uncertain
 	e.slot, e.uncertain = "", nil
 	e.account, e.scope = a, a.scopeOf(e.pod)
+	l.joinGang(e)
 	if e.search != nil {
 		e.beginAgain()
 		e.newsBy, e.wakeAt = time.Time{}, time.Time{}

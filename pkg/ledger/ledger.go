@@ -150,6 +150,7 @@ func (l *Ledger) see(pod *corev1.Pod) {
 	if pod.Spec.NodeName != "" && e.stage != Bound {
 		l.settle(e)
 	}
+	l.regroup(e)
 	if l.place(e) && known {
 		l.wake(e)
 	}

@@ -42,6 +42,7 @@ type account struct {
 	metadata []subset.Metadata
 	// waiting are the lines of pods that a free slot would serve, by quota scope.
 	waiting map[string]*line
+	gangs   map[gangKey]*gang
 	// exhausted are the lines of pods of strategy Adaptive for which no subset with quota has a node, by kind.
 	exhausted map[kind]*line
 	// skipUntil is for each subset how long no pod waits in it, because one has waited there in vain.
@@ -159,7 +160,7 @@ func (l *Ledger) compile(a *account) {
 	}
 	policy, errs := subset.Compile(&spread.Spec, field.NewPath("spec"))
 	a.dividing, a.policy, a.invalid, a.tally, a.plan, a.announced = spread, policy, "", nil, subset.Plan{}, false
-	a.waiting, a.exhausted = map[string]*line{}, map[kind]*line{}
+	a.waiting, a.exhausted, a.gangs = map[string]*line{}, map[kind]*line{}, map[gangKey]*gang{}
 	a.skipUntil = make([]time.Time, len(spread.Spec.Subsets))
 	if len(errs) > 0 {
 		a.policy, a.invalid = nil, errs.ToAggregate().Error()
@@ -188,7 +189,8 @@ func (l *Ledger) recount(e *entry) {
 	a := e.account
 	slot, uncertain := e.slot, e.uncertain
 	l.count(e, -1)
-	e.slot, e.uncertain, e.scope = "", nil, a.scopeOf(e.pod)
+	e.slot, e.uncertain, e.scope, e.gang = "", nil, a.scopeOf(e.pod), nil
+	l.joinGang(e)
 	if e.search != nil {
 		e.beginAgain()
 	}

@@ -96,6 +96,9 @@ func (l *Ledger) stand(e *entry) {
 		l.endScout(e)
 		return
 	}
+	if e.gang != nil {
+		return // one slot is of no use to it; see wakeGangs
+	}
 	n := len(a.policy.Subsets)
 	at, claim := n, e.index()
 	if within, early := a.policy.AdmittedTo(subset.AdmittedOf(e.pod), a.active().Name); early {
@@ -223,8 +226,14 @@ func (l *Ledger) passScout(w *line) {
 // With strategy Adaptive a free slot is not what a pod lacks that has a claim further on: it has passed over that subset for want of a node. Such a pod
 // is woken when somebody leaves the subset; see wakeBehind.
 func (l *Ledger) wakeNext(a *account, scope string) (woken int) {
+	if a.policy == nil {
+		return 0
+	}
+	if len(a.gangs) > 0 {
+		l.wakeGangs(a, scope)
+	}
 	w := a.waiting[scope]
-	if w == nil || a.policy == nil {
+	if w == nil {
 		return 0
 	}
 	kept := a.tally.Kept(scope)

@@ -37,6 +37,17 @@ type Candidate struct {
 	Closed Mask
 	// Prefers are subsets that come before all others: one of their nodes is nominated for the pod.
 	Prefers Mask
+	// Gang is nil for a pod that may be in another subset than the pods that belong with it.
+	Gang *Gang
+}
+
+// Gang are the other pods of a pod group, which must be in the same subset.
+type Gang struct {
+	// Size is how many pods of the group need a slot that hold none, this one included.
+	Size int32
+	// Held is true if pods of the group hold slots. They hold them in In, or were let go without a subset if In is None.
+	Held bool
+	In   int
 }
 
 // outOfTheWay is how many counted slots of a subset do not stand in the pod's way: its own, and those that give way to it.
@@ -72,28 +83,35 @@ func (p *Policy) Admit(plan *Plan, kept Counts, pod Candidate) Verdict {
 	if pod.Admitted {
 		return p.admitWithin(plan, kept, pod)
 	}
-	for i := range plan.Quota {
-		if pod.Prefers.Has(i) && !pod.Closed.Has(i) && p.HasRoom(plan, kept, i, pod) {
-			return Verdict{Subset: i, Reason: v1alpha1.ReasonAdmitted}
-		}
+	if gang := pod.Gang; gang != nil && gang.Held && gang.In == None {
+		return Verdict{Subset: None, Reason: v1alpha1.ReasonUnplaced}
 	}
-	full := true
-	for i, quota := range plan.Quota {
-		if !hasRoom(quota, kept.At(i)-pod.outOfTheWay(i)) {
+	full, first := true, None
+	for i := range plan.Quota {
+		if !p.HasRoom(plan, kept, i, pod) {
 			continue
 		}
 		full = false
-		if !pod.Closed.Has(i) || p.Strategy == v1alpha1.FixedScheduleStrategy {
+		switch closed := pod.Closed.Has(i); {
+		case !closed && pod.Prefers.Has(i):
 			return Verdict{Subset: i, Reason: v1alpha1.ReasonAdmitted}
+		case first == None && (!closed || p.Strategy == v1alpha1.FixedScheduleStrategy):
+			first = i
+		}
+		if first != None && pod.Prefers == 0 {
+			break
 		}
 	}
-	if !full {
+	switch {
+	case first != None:
+		return Verdict{Subset: first, Reason: v1alpha1.ReasonAdmitted}
+	case !full:
 		return Verdict{Subset: None, Reason: v1alpha1.ReasonNoNodeFits}
-	}
-	if p.WhenFull == v1alpha1.WhenFullSchedule {
+	case p.WhenFull == v1alpha1.WhenFullSchedule && (pod.Gang == nil || !pod.Gang.Held):
 		return Verdict{Subset: None, Reason: v1alpha1.ReasonUnplaced}
+	default:
+		return Verdict{Subset: None, Reason: v1alpha1.ReasonSubsetsFull}
 	}
-	return Verdict{Subset: None, Reason: v1alpha1.ReasonSubsetsFull}
 }
 
 // admitWithin is the answer to a pod that admission picked a subset for.
@@ -139,12 +157,20 @@ func (p *Policy) PickEarly(plan *Plan, kept Counts, closed Mask) Verdict {
 	return verdict
 }
 
-// HasRoom is true if the pod fits into the quota of this one subset.
+// HasRoom is true if the pod fits into the quota of this one subset, together with the pods of its gang that need a slot.
 func (p *Policy) HasRoom(plan *Plan, kept Counts, subset int, pod Candidate) bool {
-	return hasRoom(plan.Quota[subset], kept.At(subset)-pod.outOfTheWay(subset))
+	needs := int32(1)
+	if gang := pod.Gang; gang != nil {
+		switch {
+		case !gang.Held:
+			needs = gang.Size
+		case gang.In != subset:
+			return false
+		}
+	}
+	quota := plan.Quota[subset]
+	return quota == NoLimit || kept.At(subset)-pod.outOfTheWay(subset)+needs <= quota
 }
-
-func hasRoom(quota, kept int32) bool { return quota == NoLimit || kept < quota }
 
 // Free is how many more pods the subset takes; NoLimit if any number.
 func Free(quota, kept int32) int32 {

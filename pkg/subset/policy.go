@@ -33,6 +33,8 @@ type Policy struct {
 	Scope    v1alpha1.QuotaScope
 	WhenFull v1alpha1.WhenFull
 	Binding  v1alpha1.BindingMode
+	// PodGroups says whether pods of a pod group may be in different subsets.
+	PodGroups v1alpha1.PodGroupsMode
 	// Patience of strategy Adaptive with a subset that has no node for a pod.
 	Patience Patience
 	// Subsets in order of preference.
@@ -177,11 +179,12 @@ func (l Limit) IsPercent() bool { return l.kind == percent }
 func Compile(spec *v1alpha1.WorkloadSpreadSpec, path *field.Path) (*Policy, field.ErrorList) {
 	var errs field.ErrorList
 	policy := &Policy{
-		Strategy: withDefault(spec.ScheduleStrategy.Type, v1alpha1.FixedScheduleStrategy),
-		Scope:    withDefault(spec.ScheduleStrategy.QuotaScope, v1alpha1.RevisionQuotaScope),
-		WhenFull: withDefault(spec.ScheduleStrategy.WhenFull, v1alpha1.WhenFullSchedule),
-		Binding:  withDefault(spec.ScheduleStrategy.Binding, v1alpha1.AutoBinding),
-		Patience: patience(spec.ScheduleStrategy.Adaptive),
+		Strategy:  withDefault(spec.ScheduleStrategy.Type, v1alpha1.FixedScheduleStrategy),
+		Scope:     withDefault(spec.ScheduleStrategy.QuotaScope, v1alpha1.RevisionQuotaScope),
+		WhenFull:  withDefault(spec.ScheduleStrategy.WhenFull, v1alpha1.WhenFullSchedule),
+		Binding:   withDefault(spec.ScheduleStrategy.Binding, v1alpha1.AutoBinding),
+		PodGroups: withDefault(spec.ScheduleStrategy.PodGroups, v1alpha1.PodGroupsTogether),
+		Patience:  patience(spec.ScheduleStrategy.Adaptive),
 	}
 	errs = append(errs, validateTarget(&spec.TargetReference, path.Child("targetRef"))...)
 	errs = append(errs, validateStrategy(policy, &spec.ScheduleStrategy, path.Child("scheduleStrategy"))...)
@@ -254,6 +257,7 @@ func validateStrategy(policy *Policy, strategy *v1alpha1.ScheduleStrategy, path 
 	errs = append(errs, oneOf(path.Child("type"), policy.Strategy, v1alpha1.FixedScheduleStrategy, v1alpha1.AdaptiveScheduleStrategy)...)
 	errs = append(errs, oneOf(path.Child("quotaScope"), policy.Scope, v1alpha1.RevisionQuotaScope, v1alpha1.WorkloadQuotaScope)...)
 	errs = append(errs, oneOf(path.Child("whenFull"), policy.WhenFull, v1alpha1.WhenFullSchedule, v1alpha1.WhenFullWait)...)
+	errs = append(errs, oneOf(path.Child("podGroups"), policy.PodGroups, v1alpha1.PodGroupsTogether, v1alpha1.PodGroupsDivided)...)
 	errs = append(errs, oneOf(path.Child("binding"), policy.Binding, v1alpha1.AutoBinding, v1alpha1.LateBinding, v1alpha1.EarlyBinding)...)
 	if adaptive := strategy.Adaptive; adaptive != nil {
 		adaptivePath := path.Child("adaptive")

@@ -341,7 +341,7 @@ func (r *Roster) Overbooked() []*Pod {
 	for _, pod := range waiting {
 		index, _ := r.policy.AdmittedTo(pod.Admitted, r.spread)
 		scope := r.policy.ScopeOf(pod.Revision)
-		if hasRoom(r.plan.Quota[index], kept.Kept(scope).At(index)) {
+		if r.policy.HasRoom(&r.plan, kept.Kept(scope), index, Candidate{}) {
 			kept.Add(scope, index)
 		} else {
 			overbooked = append(overbooked, pod)

@@ -136,7 +136,7 @@ func overbookedByCounting(p *Policy, plan *Plan, pods []Pod) []string {
 		if !counts || index == None {
 			continue
 		}
-		if scope := p.ScopeOf(pod.Revision); hasRoom(plan.Quota[index], kept.Kept(scope).At(index)) {
+		if scope := p.ScopeOf(pod.Revision); p.HasRoom(plan, kept.Kept(scope), index, Candidate{}) {
 			kept.Add(scope, index)
 		} else {
 			overbooked = append(overbooked, pod)

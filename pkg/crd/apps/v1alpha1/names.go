@@ -29,6 +29,9 @@ const (
 	// PausedAnnotation on a spread, set to "true", keeps deschedulers from evicting its pods by Berth's strategies.
 	PausedAnnotation = "berth.dev/paused"
 
+	// PodGroupLabel names the pod group of a pod, as the coscheduling plugin of sigs.k8s.io/scheduler-plugins reads it.
+	PodGroupLabel = "scheduling.x-k8s.io/pod-group"
+
 	// PodDeletionCostAnnotation is read by the ReplicaSet controller: of two pods it deletes the cheaper one first.
 	PodDeletionCostAnnotation = "controller.kubernetes.io/pod-deletion-cost"
 

@@ -188,6 +188,16 @@ const (
 	WorkloadQuotaScope QuotaScope = "Workload"
 )
 
+// PodGroupsMode says whether the pods of a pod group may be divided over subsets.
+type PodGroupsMode string
+
+const (
+	// PodGroupsTogether keeps the pods of a pod group in one subset.
+	PodGroupsTogether PodGroupsMode = "Together"
+	// PodGroupsDivided divides them like all other pods.
+	PodGroupsDivided PodGroupsMode = "Divided"
+)
+
 // WhenFull says what happens to a pod when every subset is full.
 type WhenFull string
 
@@ -231,6 +241,13 @@ type ScheduleStrategy struct {
 	// +optional
 	// +kubebuilder:validation:Pattern=`^(Schedule|Wait)$`
 	WhenFull WhenFull `json:"whenFull,omitempty"`
+
+	// PodGroups is Together (default): pods with the same label scheduling.x-k8s.io/pod-group, in one revision, are bound in one subset, which
+	// needs free quota for all of them; or Divided: they are divided like all other pods. Pods without the label are not concerned. (Berth)
+	//
+	// +optional
+	// +kubebuilder:validation:Pattern=`^(Together|Divided)$`
+	PodGroups PodGroupsMode `json:"podGroups,omitempty"`
 }
 
 // AdaptiveStrategy refines the strategy Adaptive.

@@ -1,0 +1,157 @@
+package ledger
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// gangOf makes pending pods of one pod group.
+func (w *world) gangOf(group string, n int) []*corev1.Pod {
+	pods := make([]*corev1.Pod, n)
+	for i := range pods {
+		pods[i] = podOf("rs-uid", fmt.Sprintf("%s%d", group, i))
+		pods[i].Labels[v1alpha1.PodGroupLabel] = group
+		w.see(pods[i])
+	}
+	return pods
+}
+
+func TestAPodGroupIsNotDivided(t *testing.T) {
+	const fiveAndEight = `{subsets: [{name: a, maxReplicas: 5}, {name: b, maxReplicas: 8}], scheduleStrategy: {whenFull: Wait}}`
+	t.Run("it goes where there is quota for all of it", func(t *testing.T) {
+		w := newWorld(t, 20)
+		w.spread(1, fiveAndEight)
+		pods := w.gangOf("g", 8)
+		w.expectChoice(pods[3], "b")
+		w.expectKept("a=0 b=8") // the first claims for all
+		for _, pod := range pods {
+			w.schedule(pod)
+		}
+		w.expectKept("a=0 b=8")
+		w.expectChoice(w.pod("single"), "a")
+		// A pod that replaces one of the gang goes to the same subset.
+		w.delete(pods[0])
+		late := w.gangOf("late", 1)[0]
+		w.delete(late)
+		again := podOf("rs-uid", "again")
+		again.Labels[v1alpha1.PodGroupLabel] = "g"
+		w.see(again)
+		w.expectChoice(again, "b")
+	})
+	t.Run("it waits until there is", func(t *testing.T) {
+		w := newWorld(t, 20)
+		w.spread(1, fiveAndEight)
+		single := w.podsNamed("single", 6)
+		for _, pod := range single {
+			w.schedule(pod)
+		}
+		w.expectKept("a=5 b=1")
+		pods := w.gangOf("g", 8)
+		for _, pod := range pods {
+			w.expectChoice(pod, "SubsetsFull")
+		}
+		w.awake = nil
+		w.delete(single[0])
+		w.expectAwake() // four slots of a and seven of b are free, and neither is enough
+		w.expectKept("a=4 b=1")
+		w.delete(single[5])
+		w.expectAwake("g0", "g1", "g2", "g3", "g4", "g5", "g6", "g7")
+		w.expectChoice(pods[5], "b")
+		w.expectKept("a=4 b=8")
+	})
+	t.Run("two do not divide a subset between them", func(t *testing.T) {
+		w := newWorld(t, 20)
+		w.spread(1, `{subsets: [{name: a, maxReplicas: 4}], scheduleStrategy: {whenFull: Wait}}`)
+		first, second := w.gangOf("first", 3), w.gangOf("second", 3)
+		w.expectChoice(first[0], "a")
+		w.expectChoice(second[0], "SubsetsFull")
+		w.expectChoice(first[1], "a")
+		w.expectChoice(second[1], "SubsetsFull")
+		w.expectKept("a=3")
+		w.awake = nil
+		for _, pod := range first {
+			w.delete(pod)
+		}
+		w.expectAwake("second0", "second1")
+		w.expectChoice(second[2], "a")
+		w.expectKept("a=3")
+	})
+	t.Run("unless the spread says so", func(t *testing.T) {
+		w := newWorld(t, 20)
+		w.spread(1, strings.Replace(fiveAndEight, "{whenFull", "{podGroups: Divided, whenFull", 1))
+		for i, pod := range w.gangOf("g", 8) {
+			w.expectChoice(pod, string("aaaaabbb"[i]))
+		}
+	})
+	t.Run("nor let go in part", func(t *testing.T) {
+		w := newWorld(t, 20)
+		w.spread(1, `{subsets: [{name: a, maxReplicas: 2}]}`)
+		pods := w.gangOf("g", 3)
+		w.expectChoice(pods[0], "-")
+		w.delete(pods[2]) // now two would fit
+		w.expectChoice(pods[1], "-")
+		held := w.gangOf("held", 2)
+		w.expectChoice(held[0], "a")
+		third := podOf("rs-uid", "third")
+		third.Labels[v1alpha1.PodGroupLabel] = "held"
+		w.see(third)
+		w.expectChoice(third, "SubsetsFull")
+	})
+	t.Run("and the claims of one that cannot complete are given back", func(t *testing.T) {
+		w := newWorld(t, 20)
+		w.spread(1, fiveAndEight)
+		pods := w.gangOf("g", 8)
+		var found []*Decision
+		for _, pod := range pods[:5] {
+			d := w.ask(pod).Decision
+			if !w.reserve(pod, d) {
+				t.Fatal("reserve")
+			}
+			found = append(found, d)
+		}
+		w.expectKept("a=0 b=8")
+		// The other three find no node, and the timeout of the first five ends.
+		for _, pod := range pods[5:] {
+			if step := w.refuse(pod); step != Preempt {
+				t.Fatalf("got step %d", step)
+			}
+		}
+		w.awake = nil
+		for _, pod := range pods[:5] {
+			w.unreserve(pod)
+		}
+		w.expectKept("a=0 b=0")
+		if w.reserve(pods[0], found[0]) {
+			t.Error("reserved by a decision of a claim that was given back")
+		}
+		w.expectChoice(w.pod("single"), "a")
+		w.expectChoice(pods[0], "b")
+	})
+	t.Run("with strategy Adaptive all go on together", func(t *testing.T) {
+		w := newWorld(t, 20)
+		w.spread(1, adaptive)
+		pods := w.gangOf("g", 3)
+		d := w.ask(pods[0]).Decision
+		w.expectKept("a=3 b=0")
+		if !w.reserve(pods[0], d) {
+			t.Fatal("reserve")
+		}
+		if step := w.refuse(pods[1]); step != Stay {
+			t.Fatalf("got step %d while another has its node, want to stay", step)
+		}
+		w.awake = nil
+		w.unreserve(pods[0]) // the timeout of its group
+		w.expectAwake("g0", "g1", "g2")
+		w.expectKept("a=0 b=0")
+		if step, d := w.refuseIn(pods[2]); step != GoOn || d.Name() != "b" {
+			t.Fatalf("got step %d in %s, want to go on from b", step, d.Name())
+		}
+		w.expectKept("a=0 b=0")
+		w.expectChoice(pods[2], "NoNodeFits")
+	})
+}
