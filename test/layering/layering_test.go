@@ -22,6 +22,12 @@ var forbidden = map[string]map[string]string{
 		module + "pkg/workload":          "the model takes numbers",
 		module + "pkg/plugins":           "imports point from adapters to the model",
 	},
+	"pkg/ledger": {
+		"k8s.io/client-go":               "the ledger has no client and no lister; the plugin gathers",
+		"k8s.io/kubernetes":              "the ledger can be searched without a scheduler",
+		"sigs.k8s.io/controller-runtime": "the ledger is used by a program that is no controller",
+		module + "pkg/plugins":           "imports point from adapters to the ledger",
+	},
 	"pkg/budget": {
 		"k8s.io/client-go":               "the model has no client; move the reading to the adapter",
 		"k8s.io/kubernetes":              "the model is used by programs that are no scheduler",
