@@ -126,6 +126,33 @@ func OwnTolerations(pod *corev1.Pod) []corev1.Toleration {
 	return own
 }
 
+// Narrow is the pod as plugins should see it that ask where it may go, once this is its subset: it requires one of the subset's nodes as well, and has
+// lost the tolerations that admission added for other subsets only. own are its OwnTolerations. The pod gains no toleration, although it may lack some of
+// the subset's because the webhook was down: the taints keep it away all the same. The result is the pod itself if nothing changes, and otherwise a copy
+// that shares slices and maps with the pod and the spread.
+func (s *Subset) Narrow(pod *corev1.Pod, own []corev1.Toleration) *corev1.Pod {
+	tolerations := slices.Clip(own)
+	for i := range s.tolerations {
+		if t := &s.tolerations[i]; !hasToleration(tolerations, t) && hasToleration(pod.Spec.Tolerations, t) {
+			tolerations = append(tolerations, *t)
+		}
+	}
+	product, narrowed, _ := and(requiredTerms(pod), s.Constraints.terms)
+	if !narrowed && len(tolerations) == len(pod.Spec.Tolerations) {
+		return pod
+	}
+	narrow := *pod
+	narrow.Spec.Tolerations = tolerations
+	if narrowed {
+		var terms []corev1.NodeSelectorTerm
+		for i := range product { // those of other subsets lie within the subset's own, unless the pod had terms before
+			terms = orTerm(terms, &product[i])
+		}
+		setRequiredTerms(&narrow, terms)
+	}
+	return &narrow
+}
+
 // WasAdmitted is true if admission has noted on the pod that a spread divides it. That it has not does not mean that none does: not every spread has
 // something to note, and the webhook may have been down.
 func WasAdmitted(pod *corev1.Pod) bool {
@@ -256,7 +283,7 @@ func and(own, subsets []corev1.NodeSelectorTerm) (terms []corev1.NodeSelectorTer
 		for j := range subsets {
 			terms = append(terms, join(&own[i], &subsets[j]))
 		}
-		if len(terms) > maxTerms {
+		if len(terms) > max(maxTerms, len(own)) { // with one term it is no longer than it was
 			return own, false, true
 		}
 	}

@@ -223,6 +223,7 @@ func TestConstraintsThatAreTooMuchForAPodAreLeftOut(t *testing.T) {
 		"every subset there may be, for a pod without terms":        {subsets(64, toleration), "", 64, 64, false, false},
 		"every subset there may be, for a pod with two terms":       {subsets(64, toleration), ownTerms(2), 128, 64, false, false},
 		"more than 128 terms are not made":                          {subsets(43, toleration), ownTerms(3), 3, 43, true, true},
+		"one subset makes no more of them than there are":           {subsets(1, toleration), ownTerms(200), 200, 1, false, false},
 		"tolerations of all subsets are a set":                      {subsets(64, long), "", 64, 65, false, false},
 		"tolerations that an annotation does not hold are left out": {subsets(64, many.String()), "", 0, 0, true, false},
 		"terms that an annotation does not hold are left alone":     {strings.ReplaceAll(subsets(64, toleration), "values: [p", "values: ["+strings.Repeat("x, ", 800)+"p"), ownTerms(1), 1, 64, true, true},
@@ -461,6 +462,60 @@ func TestConstraintsOfRandomSpreadsAndPods(t *testing.T) {
 				fail("without terms, the pod may use the nodes that it wants", node.Labels)
 			}
 		}
+	}
+}
+
+func TestAPodIsNarrowedToTheNodesOfItsSubset(t *testing.T) {
+	nodes := allNodes()
+	unchanged := 0
+	for seed := range uint64(1000) {
+		r := rand.New(rand.NewPCG(seed, 5))
+		policy := compile(t, randomSpread(r))
+		pod := podWith(t, randomPod(r))
+		stale := false
+		switch r.IntN(4) {
+		case 0: // the webhook was down
+		case 1:
+			before := compile(t, randomSpread(r))
+			before.Constraints.AddTo(pod)
+			stale = true
+		case 2:
+			policy.Subsets[0].Constraints.AddTo(pod)
+		default:
+			policy.Constraints.AddTo(pod)
+		}
+		before, own := pod.DeepCopy(), OwnTolerations(pod)
+		for i := range policy.Subsets {
+			s := &policy.Subsets[i]
+			narrow := s.Narrow(pod, own)
+			if narrow == pod {
+				unchanged++
+			}
+			for _, node := range nodes {
+				wide, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
+				if err != nil {
+					t.Fatal(err)
+				}
+				matches, err := nodeaffinity.GetRequiredNodeAffinity(narrow).Match(node)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if want := wide && s.Holds(node); matches != want {
+					t.Fatalf("seed %d: narrowed to %s it may use node %v: %t, want %t\n%+v\n%+v", seed, s.Name, node.Labels, matches, want, pod.Spec, narrow.Spec)
+				}
+				var any Subset
+				tolerates, want := any.Tolerates(node, narrow.Spec.Tolerations), any.Tolerates(node, pod.Spec.Tolerations) && s.Tolerates(node, own)
+				if tolerates && !want || tolerates != want && !stale {
+					t.Fatalf("seed %d: narrowed to %s it tolerates %v: %t, want %t\n%+v\n%+v", seed, s.Name, node.Spec.Taints, tolerates, want, pod.Spec, narrow.Spec)
+				}
+			}
+			if diff := cmp.Diff(before, pod); diff != "" {
+				t.Fatalf("seed %d: the pod itself has changed:\n%s", seed, diff)
+			}
+		}
+	}
+	if unchanged < 100 {
+		t.Errorf("%d pods need no narrowing", unchanged)
 	}
 }
 
