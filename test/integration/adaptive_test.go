@@ -161,7 +161,7 @@ func TestEveryPredicateSpillsToTheNextSubset(t *testing.T) {
 			restore: removeBlocker,
 		},
 		"topology spread": {
-			spec:    "\n      topologySpreadConstraints: [{maxSkew: 1, topologyKey: pool, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {crowd: here}}}]",
+			spec:    "\n      topologySpreadConstraints: [{maxSkew: 1, topologyKey: pool, nodeAffinityPolicy: Ignore, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {crowd: here}}}]",
 			block:   func(t *testing.T, ns, a, _ string) { t.Helper(); blocker(t, ns, a, "crowd: here", "") },
 			restore: removeBlocker,
 		},

@@ -64,6 +64,11 @@ func (s *Spread) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 		return nil, refusal
 	}
 	klog.FromContext(ctx).V(4).Info("Chose a subset", "pod", klog.KObj(pod), "spread", klog.KRef(pod.Namespace, d.Spread.Name), "subset", d.Name())
+	if d.Subset != subset.None {
+		if status := s.recount(ctx, state, pod, d, nodes); !status.IsSuccess() {
+			return nil, status
+		}
+	}
 	if d.members != nil && 2*len(d.members) <= len(nodes) {
 		return &fwk.PreFilterResult{NodeNames: d.members}, nil
 	}
