@@ -11,8 +11,15 @@ import (
 )
 
 // PreScore skips scoring unless the pod's subset ranks its nodes.
-func (s *Spread) PreScore(_ context.Context, state fwk.CycleState, _ *corev1.Pod, _ []fwk.NodeInfo) *fwk.Status {
-	if d := decisionIn(state); d == nil || d.Subset == subset.None || !d.Policy.Subsets[d.Subset].HasPreferences() {
+func (s *Spread) PreScore(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
+	d := decisionIn(state)
+	if d == nil || d.Subset == subset.None {
+		return fwk.NewStatus(fwk.Skip)
+	}
+	if status := s.rankTaints(ctx, state, pod, d, nodes); !status.IsSuccess() {
+		return status
+	}
+	if !d.Policy.Subsets[d.Subset].HasPreferences() {
 		return fwk.NewStatus(fwk.Skip)
 	}
 	return nil

@@ -27,6 +27,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/podtopologyspread"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/queuesort"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/tainttoleration"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
 	tf "k8s.io/kubernetes/pkg/scheduler/testing/framework"
@@ -385,6 +386,58 @@ func TestPodTopologySpreadMustCountBeforeWorkloadSpread(t *testing.T) {
 		if err := checkOrder(profile); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+func TestANodeThatIsBetterAvoidedIsAvoidedWhateverOtherSubsetsTolerate(t *testing.T) {
+	soft := poolNode("soft", "b", "x")
+	soft.Spec.Taints = []corev1.Taint{{Key: "leaving", Effect: corev1.TaintEffectPreferNoSchedule}}
+	nodes := []*corev1.Node{soft, poolNode("firm", "b", "x")}
+	const spread = `subsets:
+- {name: virtual, maxReplicas: %d, tolerations: [{operator: Exists}]}
+- {name: real, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}}`
+	taints := tf.RegisterPluginAsExtensions(tainttoleration.Name, func(ctx context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+		return tainttoleration.New(ctx, nil, handle, feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate))
+	}, "PreScore", "Score")
+	tests := map[string]struct {
+		virtual int
+		own     []corev1.Toleration
+		want    map[string]int64
+	}{
+		"the pod's subset tolerates it": {virtual: 9, want: map[string]int64{"soft": 100, "firm": 100}},
+		"another subset does":           {virtual: 0, want: map[string]int64{"soft": 0, "firm": 100}},
+		"so does the pod, by a toleration of its own": {virtual: 0, own: []corev1.Toleration{{Key: "leaving", Operator: corev1.TolerationOpExists}},
+			want: map[string]int64{"soft": 100, "firm": 100}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 9)
+			policy := w.policyOf(fmt.Sprintf(spread, tc.virtual))
+			pod := podOf("rs-uid", "new")
+			pod.Spec.Tolerations = tc.own
+			policy.Constraints.AddTo(pod)
+			w.see(pod)
+			profile := profileOf(t, nil, nodes, taints, w.withSpread("PreFilter", "Filter", "PreScore", "Score"))
+			state := preFilter(t, profile, pod)
+			infos, err := profile.SnapshotSharedLister().NodeInfos().List()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if status := profile.RunPreScorePlugins(t.Context(), state, pod, infos); !status.IsSuccess() {
+				t.Fatal(status.AsError())
+			}
+			scores, status := profile.RunScorePlugins(t.Context(), state, pod, infos)
+			if !status.IsSuccess() {
+				t.Fatal(status.AsError())
+			}
+			got := map[string]int64{}
+			for _, score := range scores {
+				got[score.Name] = score.TotalScore
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("scores (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 

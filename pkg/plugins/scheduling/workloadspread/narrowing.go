@@ -1,0 +1,90 @@
+package workloadspread
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+	schedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+)
+
+// Admission gives a pod the node affinity and the tolerations of all subsets. Filters that look at one node are not misled by that: WorkloadSpread
+// refuses the nodes that only other subsets have or tolerate. Two stock plugins are:
+//
+//   - PodTopologySpread counts the domains that the pod may go to. A domain outside of its subset would count as one without pods, and as it stays so,
+//     the filter would refuse every other. Its scores only rank nodes of the subset, and rightly by the pods of all subsets.
+//   - TaintToleration ranks nodes by the PreferNoSchedule taints that the pod does not tolerate.
+//
+// Both keep what they have found in the cycle state. So once the pod has its subset, the profile's own instance of the plugin is asked again, about the
+// pod as it is in that subset, and what it writes takes the place of its first answer. That has no part in what follows, and must come
+// first.
+const (
+	// topologyState is absent if PodTopologySpread has no constraint of the pod to filter by.
+	topologyState = fwk.StateKey("PreFilter" + names.PodTopologySpread)
+	taintState    = fwk.StateKey("PreScore" + names.TaintToleration)
+)
+
+// recount has PodTopologySpread count for the pod in its subset, which must not be subset.None.
+func (s *Spread) recount(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, d *decision, nodes []fwk.NodeInfo) *fwk.Status {
+	if _, err := state.Read(topologyState); err != nil {
+		if slices.ContainsFunc(pod.Spec.TopologySpreadConstraints, refusesNodes) {
+			return fwk.AsStatus(checkOrder(s.handle.(framework.Framework)))
+		}
+		return nil
+	}
+	narrow := d.Policy.Subsets[d.Subset].Narrow(pod, d.Own)
+	if narrow == pod {
+		return nil
+	}
+	plugin, ok := s.stock(names.PodTopologySpread).(fwk.PreFilterPlugin)
+	if !ok {
+		return fwk.AsStatus(fmt.Errorf("profile %q does not give its plugin %s away", s.handle.ProfileName(), names.PodTopologySpread))
+	}
+	_, status := plugin.PreFilter(ctx, state, narrow, nodes)
+	if status.IsSkip() {
+		return nil // the constraints were defaults for the pods of a service, which is gone since the first count
+	}
+	return status
+}
+
+// rankTaints has TaintToleration rank nodes for the pod in its subset, which must not be subset.None.
+func (s *Spread) rankTaints(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, d *decision, nodes []fwk.NodeInfo) *fwk.Status {
+	if _, err := state.Read(taintState); err != nil || len(d.Own) == len(pod.Spec.Tolerations) {
+		return nil
+	}
+	if plugin, ok := s.stock(names.TaintToleration).(fwk.PreScorePlugin); ok {
+		return plugin.PreScore(ctx, state, d.Policy.Subsets[d.Subset].Narrow(pod, d.Own), nodes)
+	}
+	return nil
+}
+
+// stock is a plugin of the profile by its name, or nil. A framework gives away those that say which events they wait for, as all stock filters do.
+func (s *Spread) stock(name string) fwk.Plugin {
+	for _, plugin := range s.handle.(framework.Framework).EnqueueExtensions() {
+		if plugin.Name() == name {
+			return plugin
+		}
+	}
+	return nil
+}
+
+func refusesNodes(c corev1.TopologySpreadConstraint) bool {
+	return c.WhenUnsatisfiable == corev1.DoNotSchedule
+}
+
+// checkOrder fails if the profile has PodTopologySpread count after WorkloadSpread, so that the count for all subsets would stand.
+func checkOrder(profile framework.Framework) error {
+	enabled := profile.ListPlugins().PreFilter.Enabled
+	at := func(name string) int {
+		return slices.IndexFunc(enabled, func(p schedulerconfig.Plugin) bool { return p.Name == name })
+	}
+	if at(names.PodTopologySpread) > at(Name) {
+		return fmt.Errorf("profile %q: plugins.preFilter: %s must come before %s; enable %[3]s under multiPoint only, where it follows the stock plugins",
+			profile.ProfileName(), names.PodTopologySpread, Name)
+	}
+	return nil
+}
