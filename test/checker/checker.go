@@ -303,7 +303,8 @@ func (s *state) applyPod(e event) {
 	before := s.pods[uid]
 	now := readPod(e.object)
 	if before != nil && before.spread != "" {
-		before.active = now.active
+		// An update in place changes the revision. The pod counts in its new one from this event on; only a bind can break the quota there.
+		before.active, before.scope = now.active, now.scope
 		if now.spread != before.spread || now.subset != before.subset {
 			s.violations = append(s.violations, fmt.Sprintf("revision %d: pod %s/%s was recorded in %s/%s and is now in %s/%s",
 				e.revision, e.object.GetNamespace(), e.object.GetName(), before.spread, before.subset, now.spread, now.subset))
