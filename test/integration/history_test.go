@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -280,4 +281,69 @@ func TestAControllerThatIsKilledInTheMiddleCountsRightAfterwards(t *testing.T) {
 	}
 	expectTrueStatus(t, ns)
 	expectNoViolation(t)
+}
+
+// TestPodsUpdatedInPlaceCountInTheirNewRevision: the pods of a revision are updated to the next as in-place updaters do it, by their label. Pods that
+// are added then find the slots taken.
+func TestPodsUpdatedInPlaceCountInTheirNewRevision(t *testing.T) {
+	pools(t, "a", "b")
+	ns := namespace(t)
+	sets := the.Client.AppsV1().StatefulSets(ns)
+	apply(t, ns, spreadFor("web", "apps/v1", "StatefulSet", "web", fmt.Sprintf(twoPools, "5"))+`
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: web}
+spec:
+  replicas: 10
+  serviceName: web
+  podManagementPolicy: Parallel
+  updateStrategy: {type: OnDelete}
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {schedulerName: berth-scheduler, containers: [{name: main, image: registry.k8s.io/pause:3.10}]}
+`)
+	expectPlaces(t, ns, "a=5 b=5")
+	if _, err := sets.Patch(t.Context(), "web", types.MergePatchType, []byte(revision("new")), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	var hash string
+	waitFor(t, "the new revision", func(ctx context.Context) (string, error) {
+		set, err := sets.Get(ctx, "web", getOptions)
+		if err != nil || set.Status.UpdateRevision == set.Status.CurrentRevision {
+			return "there is only one", err
+		}
+		hash = set.Status.UpdateRevision
+		return "", nil
+	})
+	pods, err := the.Pods(t.Context(), ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range pods {
+		patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, appsv1.ControllerRevisionHashLabelKey, hash)
+		if _, err := the.Client.CoreV1().Pods(ns).Patch(t.Context(), pods[i].Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := sets.Patch(t.Context(), "web", types.MergePatchType, []byte(`{"spec":{"replicas":15}}`), metav1.PatchOptions{}, "scale"); err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range expectPods(t, ns, 15) {
+		if got := pod.Labels[appsv1.ControllerRevisionHashLabelKey]; got != hash {
+			t.Errorf("pod %s is of revision %q, want %q", pod.Name, got, hash)
+		}
+	}
+	waitFor(t, "15 pods on nodes", func(ctx context.Context) (string, error) {
+		pods, err := the.Pods(ctx, ns)
+		for i := range pods {
+			if pods[i].Spec.NodeName == "" {
+				return pods[i].Name + " has none", nil
+			}
+		}
+		return "", err
+	})
+	expectNoViolation(t)
+	expectPlaces(t, ns, "a=5 b=10")
 }
