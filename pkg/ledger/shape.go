@@ -18,12 +18,14 @@ func Shape(pod *corev1.Pod, own []corev1.Toleration) string {
 		Tolerations []corev1.Toleration
 		Own         []corev1.Toleration
 		NodeName    string
+		Profile     string
 	}{
 		Requests:    resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{}),
 		Selector:    pod.Spec.NodeSelector,
 		Tolerations: pod.Spec.Tolerations,
 		Own:         own,
 		NodeName:    pod.Spec.NodeName,
+		Profile:     pod.Spec.SchedulerName,
 	}
 	if pod.Spec.Affinity != nil {
 		shape.Affinity = pod.Spec.Affinity.NodeAffinity

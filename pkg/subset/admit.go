@@ -191,15 +191,16 @@ func (s *Subset) SelectsAllNodes() bool { return s.required == nil }
 // NodesKey is equal for two subsets, of any spreads, only if they hold the same nodes. It is empty if the subset selects all nodes.
 func (s *Subset) NodesKey() string { return s.nodesKey }
 
-// Tolerates is true if the tolerations, together with those of the subset, cover every taint of the node that keeps pods away.
+// Tolerates is true if the tolerations, together with those of the subset, cover every taint of the node that keeps pods away. The operators Lt
+// and Gt count. In a scheduler without them, its filter TaintToleration refuses what they let pass here.
 func (s *Subset) Tolerates(node *corev1.Node, own []corev1.Toleration) bool {
 	for i := range node.Spec.Taints {
 		taint := &node.Spec.Taints[i]
 		if taint.Effect == corev1.TaintEffectPreferNoSchedule {
 			continue
 		}
-		if !corev1helpers.TolerationsTolerateTaint(klog.Logger{}, own, taint, false) &&
-			!corev1helpers.TolerationsTolerateTaint(klog.Logger{}, s.tolerations, taint, false) {
+		if !corev1helpers.TolerationsTolerateTaint(klog.Logger{}, own, taint, true) &&
+			!corev1helpers.TolerationsTolerateTaint(klog.Logger{}, s.tolerations, taint, true) {
 			return false
 		}
 	}

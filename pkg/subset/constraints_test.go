@@ -253,6 +253,29 @@ func TestConstraintsThatAreTooMuchForAPodAreLeftOut(t *testing.T) {
 	}
 }
 
+func TestTolerationsCompareNumbers(t *testing.T) {
+	node := &corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "risk", Value: "9", Effect: corev1.TaintEffectNoExecute}}}}
+	below := func(limit string) []corev1.Toleration {
+		return []corev1.Toleration{{Key: "risk", Operator: corev1.TolerationOpLt, Value: limit}}
+	}
+	tests := map[string]struct {
+		own, subset []corev1.Toleration
+		want        bool
+	}{
+		"of the pod":                   {own: below("10"), want: true},
+		"of the subset":                {subset: below("10"), want: true},
+		"and not in other ways":        {own: below("9"), subset: below("5")},
+		"and refuse what is no number": {own: below("high")},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := (&Subset{tolerations: tc.subset}).Tolerates(node, tc.own); got != tc.want {
+				t.Errorf("tolerates: %t, want %t", got, tc.want)
+			}
+		})
+	}
+}
+
 func TestOwnTolerations(t *testing.T) {
 	toleration := func(key string) corev1.Toleration {
 		return corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists}

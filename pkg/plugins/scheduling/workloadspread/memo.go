@@ -1,19 +1,14 @@
 package workloadspread
 
 import (
+	"context"
+	"sync"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
-	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
-	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
-	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
-	nodeaffinityplugin "k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodeaffinity"
-	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodeports"
-	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/noderesources"
-	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodeunschedulable"
-	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/ledger"
@@ -24,12 +19,12 @@ import (
 // so needs no mutex.
 //
 // Its memo says in which subsets a pod of a certain shape finds no node, so that the pod passes over them without a scheduling cycle. It is exact. A verdict
-// is made by looking at every node of the subset, with the pure predicates of the filters that look at nothing but the pod and one node; and every change
+// is made by looking at every node of the subset, with those filters of the pod's profile that look at nothing but the pod and one node; and every change
 // of a node or of the pods on it gives the node a new, higher generation. So as long as no node has a generation above that of the verdict, the
 // verdict stands. If some have, they alone are looked at again: if the pod fits none of them, the verdict stands at the new generation; if it might fit
-// one, the subset is tried. The filters have the last word: when they refuse a node that the predicates let pass, PostFilter has the pod go on.
+// one, the subset is tried. The other filters have the last word: when they refuse the nodes that these let pass, PostFilter has the pod go on.
 type finder struct {
-	predicates predicates
+	predicates *predicates
 	tiers      tiers
 	memos      map[*subset.Policy]memo
 }
@@ -65,8 +60,8 @@ var nodeLocal = map[string]bool{
 	names.NodeAffinity: true, names.NodeName: true, Name: true,
 }
 
-func newFinder(p predicates) *finder {
-	return &finder{predicates: p, tiers: newTiers(), memos: map[*subset.Policy]memo{}}
+func newFinder() *finder {
+	return &finder{predicates: &predicates{}, tiers: newTiers(), memos: map[*subset.Policy]memo{}}
 }
 
 // update takes in the nodes of a cycle's snapshot. Nil leaves them as they were in the last.
@@ -86,14 +81,14 @@ func (f *finder) members(in *subset.Subset) sets.Set[string] { return f.tiers.of
 func (f *finder) look(pod *corev1.Pod, look *ledger.Look) ledger.Sight {
 	in, key := &look.Policy.Subsets[look.Subset], memoKey{look.Subset, look.Shape}
 	entry, known := f.memos[look.Policy][key]
-	refusal := f.predicates.of(pod, look.Own, in)
+	refusal := sync.OnceValue(func() func(fwk.NodeInfo) string { return f.predicates.of(pod, look.Own, in) })
 	switch {
 	case f.tiers.nodes == nil:
 		return ledger.Possible
 	case known && entry.generation != unproven:
 		members := f.tiers.of(in)
 		if f.tiers.changedSince(entry.generation, func(node fwk.NodeInfo) bool {
-			return (members == nil || members.Has(node.Node().Name)) && refusal(node) == ""
+			return (members == nil || members.Has(node.Node().Name)) && refusal()(node) == ""
 		}) {
 			delete(f.memos[look.Policy], key)
 			return ledger.PossibleAgain
@@ -107,7 +102,7 @@ func (f *finder) look(pod *corev1.Pod, look *ledger.Look) ledger.Sight {
 	}
 	seen, refusals := 0, map[string]int{}
 	if node := f.tiers.one(in, entry.node, func(node fwk.NodeInfo) bool {
-		because := refusal(node)
+		because := refusal()(node)
 		seen++
 		refusals[because]++
 		return because == ""
@@ -147,53 +142,74 @@ func (f *finder) why(policy *subset.Policy, pod *corev1.Pod, index int) string {
 
 func shapeOf(pod *corev1.Pod) string { return ledger.Shape(pod, subset.OwnTolerations(pod)) }
 
-// predicates are the node-local filters as functions, for a pod of a subset.
+// predicates are the node-local filters of each profile. They are the very plugins that the profile runs, so that they refuse a node where it would,
+// whatever it configures: resources that it ignores, affinity that it adds, filters that it lacks.
 type predicates struct {
-	features feature.Features
-	dra      fwk.SharedDRAManager
+	profiles sync.Map // of a profile's name to judge
 }
 
-// of is why one of the node-local filters refuses a node, in the words of that filter. Empty if none does. What it reads of the pod is read once.
-func (p *predicates) of(pod *corev1.Pod, own []corev1.Toleration, in *subset.Subset) func(fwk.NodeInfo) string {
-	var affinity *nodeaffinity.RequiredNodeAffinity
-	return func(info fwk.NodeInfo) string {
-		if affinity == nil {
-			affinity = ptr.To(nodeaffinity.GetRequiredNodeAffinity(pod))
+// judge makes for a pod the function that says why the filters refuse a node; empty if none does.
+type judge func(*corev1.Pod) func(fwk.NodeInfo) string
+
+// add takes in a profile, whose plugins need not be complete before the first pod is judged. Of pods of other profiles, Subset.Fits alone is asked.
+func (p *predicates) add(ctx context.Context, profile framework.Framework) {
+	filters := sync.OnceValue(func() []fwk.FilterPlugin { return nodeLocalFilters(profile) })
+	p.profiles.Store(profile.ProfileName(), judge(func(pod *corev1.Pod) func(fwk.NodeInfo) string { return refuse(ctx, filters(), pod) }))
+}
+
+// nodeLocalFilters are those of a profile whose plugins are complete.
+func nodeLocalFilters(profile framework.Framework) (filters []fwk.FilterPlugin) {
+	// A framework gives away the names of its filters, and those plugins that say which events they wait for. All of these filters do.
+	plugins := map[string]fwk.FilterPlugin{}
+	for _, plugin := range profile.EnqueueExtensions() {
+		if filter, ok := plugin.(fwk.FilterPlugin); ok {
+			plugins[plugin.Name()] = filter
 		}
-		return p.refusal(pod, own, in, affinity, info)
 	}
+	for _, enabled := range profile.ListPlugins().Filter.Enabled {
+		if filter := plugins[enabled.Name]; filter != nil && nodeLocal[enabled.Name] && enabled.Name != Name {
+			filters = append(filters, filter)
+		}
+	}
+	return filters
 }
 
-func (p *predicates) refusal(pod *corev1.Pod, own []corev1.Toleration, in *subset.Subset, affinity *nodeaffinity.RequiredNodeAffinity, info fwk.NodeInfo) string {
-	node := info.Node()
-	if in.Fits(node, own) != v1alpha1.ReasonAdmitted {
-		return untolerated
+// refuse asks the filters about nodes for the pod, in a cycle of their own.
+func refuse(ctx context.Context, filters []fwk.FilterPlugin, pod *corev1.Pod) func(fwk.NodeInfo) string {
+	state := framework.NewCycleState()
+	concerned := make([]fwk.FilterPlugin, 0, len(filters))
+	for _, filter := range filters {
+		if plugin, ok := filter.(fwk.PreFilterPlugin); ok {
+			// One that refuses the pod as a whole, which has nothing to do with the subset, says so in the pod's cycle.
+			if _, status := plugin.PreFilter(ctx, state, pod, nil); !status.IsSuccess() {
+				continue
+			}
+		}
+		concerned = append(concerned, filter)
 	}
-	if _, found := corev1helpers.FindMatchingUntoleratedTaint(klog.Logger{}, node.Spec.Taints, pod.Spec.Tolerations, keepsAway, p.features.EnableTaintTolerationComparisonOperators); found {
-		return untolerated
-	}
-	if node.Spec.Unschedulable && !corev1helpers.TolerationsTolerateTaint(klog.Logger{}, pod.Spec.Tolerations,
-		&corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}, p.features.EnableTaintTolerationComparisonOperators) {
-		return nodeunschedulable.ErrReasonUnschedulable
-	}
-	if matches, err := affinity.Match(node); err == nil && !matches {
-		return nodeaffinityplugin.ErrReasonPod
-	}
-	if !nodeports.Fits(pod, info) {
-		return nodeports.ErrReason
-	}
-	options := noderesources.ResourceRequestsOptions{
-		EnablePodLevelResources:   p.features.EnablePodLevelResources,
-		EnableDRAExtendedResource: p.features.EnableDRAExtendedResource,
-	}
-	insufficient := noderesources.Fits(pod, info, p.dra, options)
-	if len(insufficient) == 0 {
+	return func(info fwk.NodeInfo) string {
+		for _, filter := range concerned {
+			if status := filter.Filter(ctx, state, pod, info); status.IsRejected() {
+				return status.Reasons()[0]
+			}
+		}
 		return ""
 	}
-	return insufficient[0].Reason
+}
+
+// of is a function that says why a node is refused to the pod in the subset, in the words of the filter that does. Empty if none does.
+func (p *predicates) of(pod *corev1.Pod, own []corev1.Toleration, in *subset.Subset) func(fwk.NodeInfo) string {
+	refused := func(fwk.NodeInfo) string { return "" }
+	if profile, found := p.profiles.Load(pod.Spec.SchedulerName); found {
+		refused = profile.(judge)(pod)
+	}
+	return func(info fwk.NodeInfo) string {
+		if in.Fits(info.Node(), own) != v1alpha1.ReasonAdmitted {
+			return untolerated
+		}
+		return refused(info)
+	}
 }
 
 // untolerated is what the filter TaintToleration says.
 const untolerated = "node(s) had untolerated taint(s)"
-
-func keepsAway(taint *corev1.Taint) bool { return taint.Effect != corev1.TaintEffectPreferNoSchedule }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	schedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
 	"k8s.io/utils/clock"
@@ -93,7 +94,12 @@ func (f *Family) Spread(ctx context.Context, obj runtime.Object, handle fwk.Hand
 	if *shared.args != *args {
 		return nil, fmt.Errorf("pluginConfig[%s].args: must be the same in all profiles, which share one ledger", Name)
 	}
-	preemption, err := defaultpreemption.New(ctx, defaultPreemptionArgs(), handle, shared.finder.predicates.features)
+	profile, ok := handle.(framework.Framework)
+	if !ok {
+		return nil, fmt.Errorf("plugin %s: want the scheduler's own framework.Framework as its handle, got %T", Name, handle)
+	}
+	shared.finder.predicates.add(ctx, profile)
+	preemption, err := defaultpreemption.New(ctx, defaultPreemptionArgs(), handle, feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate))
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +144,7 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*cor
 	pods, nodes := factory.Core().V1().Pods().Lister(), factory.Core().V1().Nodes().Lister()
 	c := &core{
 		args:     args,
-		finder:   newFinder(predicates{features: feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate), dra: handle.SharedDRAManager()}),
+		finder:   newFinder(),
 		gated:    gated,
 		announce: announceTo(handle),
 		node: func(name string) *corev1.Node {

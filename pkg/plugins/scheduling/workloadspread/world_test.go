@@ -46,7 +46,7 @@ func newWorld(tb testing.TB, replicas int32) *world {
 	tb.Helper()
 	w := &world{t: tb, nodes: map[string]*corev1.Node{}, pods: map[types.UID]*corev1.Pod{}}
 	w.Spread = &Spread{core: &core{
-		finder:   newFinder(predicates{}),
+		finder:   newFinder(),
 		takeover: &takeover{done: true},
 		gated:    func(*corev1.Pod) bool { return false },
 		announce: func(a announcement) { w.announced = append(w.announced, fmt.Sprintf("%s: %s", a.reason, a.message)) },
@@ -62,6 +62,11 @@ func newWorld(tb testing.TB, replicas int32) *world {
 			ledger: ledger.New(2 * time.Second),
 		},
 	}}
+	filters, err := stockFilters(tb.Context())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	w.finder.predicates.profiles.Store("", judge(func(pod *corev1.Pod) func(fwk.NodeInfo) string { return refuse(tb.Context(), filters, pod) }))
 	for _, zone := range []string{"a", "b"} {
 		node := zoneNode("node-"+zone, zone)
 		w.nodes[node.Name] = node
