@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+	apicalls "k8s.io/kubernetes/pkg/scheduler/framework/api_calls"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/ledger"
@@ -55,7 +56,7 @@ func (s *Spread) Bind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod
 	if !s.book.apply(ledger.BindSent{UID: pod.UID, Decision: d.Decision}).OK {
 		return fwk.AsStatus(errors.New("the pod was deleted, or its WorkloadSpread changed, while it was being scheduled"))
 	}
-	switch err := s.send(ctx, binding); {
+	switch err := s.binds.send(ctx, s.handle.APIDispatcher(), binding); {
 	case err == nil:
 		klog.FromContext(ctx).V(3).Info("Bound pod", "pod", klog.KObj(pod), "node", nodeName, "subset", d.Name())
 		return nil
@@ -90,17 +91,6 @@ func bindingOf(pod *corev1.Pod, nodeName string, d *decision) (*corev1.Binding, 
 	return binding, nil
 }
 
-func (s *Spread) send(ctx context.Context, binding *corev1.Binding) error {
-	if cacher := s.handle.APICacher(); cacher != nil {
-		done, err := cacher.BindPod(binding)
-		if err != nil {
-			return err
-		}
-		return cacher.WaitOnFinish(ctx, done)
-	}
-	return s.binds.post(ctx, binding)
-}
-
 // certainlyNotBound is true for answers after which no request of ours can have bound the pod. A conflict is not one of them: it is also
 // what a pod answers that an earlier request has bound after all.
 func certainlyNotBound(err error) bool {
@@ -132,11 +122,57 @@ func newBinds(ctx context.Context, client kubernetes.Interface, bk *book, timeou
 	return b
 }
 
+// send sends the bind and waits for the answer, until the deadline. After an error that is not certainlyNotBound it may have happened, and may yet happen
+// within the deadline that the API server keeps. The dispatcher is nil unless the scheduler has one, by the gate SchedulerAsyncAPICalls.
+func (b *binds) send(ctx context.Context, dispatcher fwk.APIDispatcher, binding *corev1.Binding) error {
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel() // a call that is still in the dispatcher's queue then sends nothing
+	if dispatcher == nil {
+		return b.post(ctx, binding)
+	}
+	done := make(chan error, 1)
+	call := &bindCall{pod: binding.UID, post: func() error { return b.post(ctx, binding) }}
+	if err := dispatcher.Add(call, fwk.APICallOptions{OnFinish: done}); err != nil {
+		return err
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// bindCall has a dispatcher send a bind, in order with the other calls for the pod. It takes the place of the dispatcher's own call, which sends no
+// deadline to the API server, repeats requests, and takes a call that another has displaced for one that succeeded.
+type bindCall struct {
+	pod  types.UID
+	post func() error
+}
+
+var _ fwk.APICall = &bindCall{}
+
+// CallType ranks the call above writes of the pod's status.
+func (c *bindCall) CallType() fwk.APICallType { return apicalls.PodBinding }
+
+// UID of the pod.
+func (c *bindCall) UID() types.UID { return c.pod }
+
+// Execute sends the bind.
+func (c *bindCall) Execute(context.Context, kubernetes.Interface) error { return c.post() }
+
+// Merge displaces an earlier bind of the pod.
+func (c *bindCall) Merge(fwk.APICall) error { return nil }
+
+// Sync leaves the pod as it is: it shows its node when the API server does.
+func (c *bindCall) Sync(pod metav1.Object) (metav1.Object, error) { return pod, nil }
+
+// IsNoOp is false: a bind is never without effect.
+func (c *bindCall) IsNoOp() bool { return false }
+
 // post sends the bind. It repeats a request only if the API server has said that it did not look at it, and never when the answer is
 // missing, as the client library would: the repetition's conflict would hide that the first request succeeded.
 func (b *binds) post(ctx context.Context, binding *corev1.Binding) error {
-	ctx, cancel := context.WithTimeout(ctx, b.timeout)
-	defer cancel()
 	for {
 		err := b.client.CoreV1().RESTClient().Post().Namespace(binding.Namespace).Resource("pods").Name(binding.Name).SubResource("binding").
 			Timeout(b.timeout).MaxRetries(0).Body(binding).Do(ctx).Error()
