@@ -176,6 +176,10 @@ bench-controller: tools build ## Measure the status controller with 1,000 spread
 bench-descheduler: tools build ## Measure a cycle of the descheduler over 500 nodes, 5,000 pods and 200 spreads: time and memory.
 	$(GO) run ./test/bench/descheduler $(BENCH_FLAGS)
 
+.PHONY: bench-scale
+bench-scale: ## Measure the scheduler's plugin with 5,000 spreads, 100,000 pods and 5,000 nodes, beside a stand-in for the API server; BENCH_FLAGS, e.g. "-spreads 200 -nodes 100".
+	$(GO) run ./test/bench/scale $(BENCH_FLAGS)
+
 .PHONY: lint
 lint: $(BIN)/golangci-lint ## Run the linters.
 	$(BIN)/golangci-lint run ./...

@@ -1,0 +1,290 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+// shape is what the cluster holds. Every spread has a Deployment with two ReplicaSets, of which one is an old one without pods, and a budget.
+type shape struct {
+	Name                     string
+	Spreads, Pods            int // Pods of each spread
+	Namespaces, Nodes, Extra int
+	// Late: the spreads are seen after everything else.
+	Late bool
+}
+
+const (
+	schedulerName = "berth-scheduler"
+	poolLabel     = "pool"
+	hash          = "7d9c5b6f4d"
+	// pendingEvery: one pod of so many spreads has no node.
+	pendingEvery = 25
+	// probeName is the spread whose pods wait until its quota is raised. Extra workloads have pods, and no spread at first.
+	probeName = "probe"
+	extraName = "extra"
+)
+
+var created = metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+
+// namespaceOf the i-th spread. The probe and the extra workloads are in the first.
+func (s *shape) namespaceOf(i int) string { return fmt.Sprintf("team-%d", i%s.Namespaces) }
+
+func workloadName(i int) string { return fmt.Sprintf("web-%d", i) }
+
+// fill gives the API server its first objects, and returns how many pods there are and how many of them have no node.
+func (s *shape) fill(server *apiServer) (pods, pending int) {
+	for i := range s.Nodes {
+		server.put(node(i))
+	}
+	for i := range s.Spreads {
+		namespace, name := s.namespaceOf(i), workloadName(i)
+		putWorkload(server, namespace, name, int32(s.Pods))
+		object := s.spread(namespace, name, 1)
+		server.put(object)
+		server.put(budgetFor(namespace, name))
+		constraints := constraintsOf(object)
+		for j := range s.Pods {
+			p := pod(namespace, name, fmt.Sprintf("%s-%s-%05d", name, hash, j))
+			constraints.AddTo(p)
+			pods++
+			if j == s.Pods-1 && i%pendingEvery == 0 {
+				pending++
+			} else {
+				s.bind(p, i*s.Pods+j, s.subsetOf(j), name)
+			}
+			server.put(p)
+		}
+	}
+	for i := range s.Extra {
+		namespace, name := s.namespaceOf(0), fmt.Sprintf("%s-%d", extraName, i)
+		putWorkload(server, namespace, name, int32(s.Pods))
+		for j := range s.Pods {
+			p := pod(namespace, name, fmt.Sprintf("%s-%s-%05d", name, hash, j))
+			s.bind(p, i*s.Pods+j, s.subsetOf(j), "")
+			server.put(p)
+			pods++
+		}
+	}
+	putWorkload(server, s.namespaceOf(0), probeName, 1<<20)
+	server.put(s.probe(1))
+	return pods, pending
+}
+
+// subsetOf the j-th pod of a workload: the first half is in a, which has that quota, and the others in b.
+func (s *shape) subsetOf(j int) string {
+	if j < s.Pods/2 {
+		return "a"
+	}
+	return "b"
+}
+
+func (s *shape) spread(namespace, name string, generation int64) *v1alpha1.WorkloadSpread {
+	return spreadOf(namespace, name, generation, v1alpha1.WhenFullSchedule, inPool("a", s.Pods/2), inPool("b", -1))
+}
+
+// probe is the spread of one subset whose quota is raised by one with each generation, from 0 on.
+func (s *shape) probe(generation int64) *v1alpha1.WorkloadSpread {
+	return spreadOf(s.namespaceOf(0), probeName, generation, v1alpha1.WhenFullWait, inPool("a", int(generation)-1))
+}
+
+// probePod is the n-th pod that waits for the probe's quota.
+func (s *shape) probePod(n int64) *corev1.Pod {
+	return pod(s.namespaceOf(0), probeName, fmt.Sprintf("%s-%s-%05d", probeName, hash, n))
+}
+
+func inPool(name string, limit int) v1alpha1.Subset {
+	in := v1alpha1.Subset{Name: name, RequiredNodeSelectorTerm: &corev1.NodeSelectorTerm{
+		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: poolLabel, Operator: corev1.NodeSelectorOpIn, Values: []string{name}}}}}
+	if limit >= 0 {
+		in.MaxReplicas = ptr.To(intstr.FromInt32(int32(limit)))
+	}
+	return in
+}
+
+func spreadOf(namespace, name string, generation int64, full v1alpha1.WhenFull, subsets ...v1alpha1.Subset) *v1alpha1.WorkloadSpread {
+	object := &v1alpha1.WorkloadSpread{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "WorkloadSpread"},
+		ObjectMeta: metadataOf(namespace, "spread", name),
+		Spec: v1alpha1.WorkloadSpreadSpec{
+			TargetReference:  v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name},
+			Subsets:          subsets,
+			ScheduleStrategy: v1alpha1.ScheduleStrategy{Type: v1alpha1.FixedScheduleStrategy, WhenFull: full},
+		},
+		Status: v1alpha1.WorkloadSpreadStatus{ObservedGeneration: generation, Summary: "a 10/10, b 10"},
+	}
+	object.Generation = generation
+	for _, in := range subsets {
+		object.Status.SubsetStatuses = append(object.Status.SubsetStatuses, v1alpha1.SubsetStatus{Name: in.Name, Replicas: 10, Conditions: []metav1.Condition{
+			{Type: "Schedulable", Status: metav1.ConditionTrue, LastTransitionTime: created, Reason: "Schedulable", Message: "pods of this subset find nodes"}}})
+	}
+	asApplied(object, object)
+	return object
+}
+
+func constraintsOf(object *v1alpha1.WorkloadSpread) subset.Constraints {
+	policy, errs := subset.Compile(&object.Spec, nil)
+	if len(errs) > 0 {
+		panic(errs.ToAggregate()) // the spread is our own
+	}
+	return policy.Constraints
+}
+
+func budgetFor(namespace, name string) *policyv1alpha1.PodUnavailableBudget {
+	object := &policyv1alpha1.PodUnavailableBudget{
+		TypeMeta:   metav1.TypeMeta{APIVersion: policyv1alpha1.GroupVersion.String(), Kind: "PodUnavailableBudget"},
+		ObjectMeta: metadataOf(namespace, "budget", name),
+		Spec: policyv1alpha1.PodUnavailableBudgetSpec{
+			TargetReference: &policyv1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name},
+			MaxUnavailable:  ptr.To(intstr.FromString("20%")),
+		},
+		Status: policyv1alpha1.PodUnavailableBudgetStatus{ObservedGeneration: 1, UnavailableAllowed: 4, CurrentAvailable: 20, DesiredAvailable: 16, TotalReplicas: 20},
+	}
+	asApplied(object, object)
+	return object
+}
+
+// metadataOf is the metadata of an object; kind tells objects of the same name apart.
+func metadataOf(namespace, kind, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: namespace, Name: name, UID: types.UID(fmt.Sprintf("%s-%s-%s-0000-0000-0000", kind, namespace, name)), Generation: 1,
+		CreationTimestamp: created, Labels: map[string]string{"app": name, "app.kubernetes.io/managed-by": "Helm", "helm.sh/chart": "web-1.2.3"},
+	}
+}
+
+// asApplied adds what kubectl apply leaves on an object: the applied manifest, and who manages which fields.
+func asApplied(object metav1.Object, manifest any) {
+	text, err := json.Marshal(manifest)
+	if err != nil {
+		panic(err) // the objects are our own
+	}
+	object.SetAnnotations(map[string]string{corev1.LastAppliedConfigAnnotation: string(text)})
+	object.SetManagedFields(managedFields(len(text)))
+}
+
+// managedFields of about the given size.
+func managedFields(size int) []metav1.ManagedFieldsEntry {
+	const one = `"f:terminationGracePeriodSeconds":{},"f:schedulerName":{},"f:restartPolicy":{},"f:dnsPolicy":{},`
+	raw := fmt.Sprintf(`{"f:spec":{%s"f:replicas":{}}}`, strings.Repeat(one, size/len(one)+1))
+	return []metav1.ManagedFieldsEntry{{Manager: "kubectl-client-side-apply", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "apps/v1",
+		Time: &created, FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(raw)}}}
+}
+
+func putWorkload(server *apiServer, namespace, name string, replicas int32) {
+	labels := map[string]string{"app": name}
+	deployment := &appsv1.Deployment{
+		ObjectMeta: metadataOf(namespace, "deployment", name),
+		Spec: appsv1.DeploymentSpec{Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: podSpec()}},
+		Status: appsv1.DeploymentStatus{ObservedGeneration: 1, Replicas: replicas, UpdatedReplicas: replicas, ReadyReplicas: replicas, Conditions: []appsv1.DeploymentCondition{
+			{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue, LastUpdateTime: created, LastTransitionTime: created, Reason: "MinimumReplicasAvailable",
+				Message: "Deployment has minimum availability."}}},
+	}
+	asApplied(deployment, deployment.Spec)
+	server.put(deployment)
+	for _, revision := range []string{hash, "5f6d8c7b9a"} {
+		replicaSet := &appsv1.ReplicaSet{
+			ObjectMeta: metadataOf(namespace, "replicaset", name+"-"+revision),
+			Spec: appsv1.ReplicaSetSpec{Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name, appsv1.DefaultDeploymentUniqueLabelKey: revision}},
+				Template: *deployment.Spec.Template.DeepCopy()},
+			Status: appsv1.ReplicaSetStatus{ObservedGeneration: 1, Replicas: replicas, ReadyReplicas: replicas},
+		}
+		replicaSet.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(deployment, appsv1.SchemeGroupVersion.WithKind("Deployment"))}
+		asApplied(replicaSet, deployment.Spec)
+		if revision != hash {
+			replicaSet.Spec.Replicas, replicaSet.Status = ptr.To[int32](0), appsv1.ReplicaSetStatus{ObservedGeneration: 1}
+		}
+		server.put(replicaSet)
+	}
+}
+
+// pod of a workload's current ReplicaSet, without a node.
+func pod(namespace, workload, name string) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metadataOf(namespace, "pod", name), Spec: podSpec(), Status: corev1.PodStatus{Phase: corev1.PodPending}}
+	p.Labels = map[string]string{"app": workload, appsv1.DefaultDeploymentUniqueLabelKey: hash}
+	p.Annotations = map[string]string{"prometheus.io/scrape": "true", "prometheus.io/port": "9090"}
+	replicaSet := &metav1.ObjectMeta{Name: workload + "-" + hash, UID: metadataOf(namespace, "replicaset", workload+"-"+hash).UID}
+	p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(replicaSet, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
+	p.ManagedFields = managedFields(1000)
+	p.Spec.SchedulerName = schedulerName
+	return p
+}
+
+// bind puts a pod on the n-th node of a pool, in the subset of that name, and with its record if a spread is named.
+func (s *shape) bind(p *corev1.Pod, n int, pool, spread string) {
+	nodes := s.Nodes / 2
+	at := 2 * (n % nodes) // even nodes are in pool a
+	if pool == "b" {
+		at++
+	}
+	p.Spec.NodeName = nodeName(at)
+	p.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.2.3", HostIP: "10.0.0.1", StartTime: &created}
+	for _, condition := range []corev1.PodConditionType{corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled} {
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: condition, Status: corev1.ConditionTrue, LastTransitionTime: created})
+	}
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "web", Ready: true, Image: p.Spec.Containers[0].Image, ImageID: p.Spec.Containers[0].Image + "@sha256:" + strings.Repeat("0", 64),
+		ContainerID: "containerd://" + strings.Repeat("0", 64), Started: ptr.To(true), State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: created}}}}
+	if spread == "" {
+		return
+	}
+	record, err := json.Marshal(v1alpha1.MatchedSubset{Name: spread, Subset: pool, UID: string(p.UID)})
+	if err != nil {
+		panic(err) // the record is our own
+	}
+	p.Annotations[v1alpha1.MatchedAnnotation] = string(record)
+	p.Annotations[v1alpha1.PodDeletionCostAnnotation] = "100"
+	p.Labels[v1alpha1.SubsetLabel] = pool
+}
+
+func podSpec() corev1.PodSpec {
+	probe := func(path string) *corev1.Probe {
+		return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt32(8080), Scheme: corev1.URISchemeHTTP}},
+			TimeoutSeconds: 1, PeriodSeconds: 10, SuccessThreshold: 1, FailureThreshold: 3}
+	}
+	container := corev1.Container{
+		Name: "web", Image: "registry.example.com/team/web:1.2.3", ImagePullPolicy: corev1.PullIfNotPresent,
+		Ports:          []corev1.ContainerPort{{Name: "http", ContainerPort: 8080, Protocol: corev1.ProtocolTCP}},
+		Resources:      corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("16Mi")}},
+		LivenessProbe:  probe("/live"),
+		ReadinessProbe: probe("/ready"),
+		VolumeMounts:   []corev1.VolumeMount{{Name: "config", MountPath: "/etc/web"}, {Name: "kube-api-access", MountPath: "/var/run/secrets/kubernetes.io/serviceaccount", ReadOnly: true}},
+	}
+	for _, name := range []string{"DATABASE_URL", "CACHE_URL", "LOG_LEVEL", "FEATURES", "REGION", "TRACING_ENDPOINT"} {
+		container.Env = append(container.Env, corev1.EnvVar{Name: name, Value: strings.ToLower(name) + ".example.com:8080/path"})
+	}
+	return corev1.PodSpec{
+		Containers: []corev1.Container{container}, RestartPolicy: corev1.RestartPolicyAlways, TerminationGracePeriodSeconds: ptr.To[int64](30),
+		DNSPolicy: corev1.DNSClusterFirst, ServiceAccountName: "web", SecurityContext: &corev1.PodSecurityContext{}, Priority: ptr.To[int32](0),
+		Volumes: []corev1.Volume{{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "web"}}}},
+			{Name: "kube-api-access", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+				{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: ptr.To[int64](3607)}}}}}}},
+		Tolerations: []corev1.Toleration{
+			{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: ptr.To[int64](300)},
+			{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: ptr.To[int64](300)}},
+	}
+}
+
+func nodeName(i int) string { return fmt.Sprintf("node-%d", i) }
+
+func node(i int) *corev1.Node {
+	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("32"), corev1.ResourceMemory: resource.MustParse("64Gi"), corev1.ResourcePods: resource.MustParse("250")}
+	n := &corev1.Node{ObjectMeta: metadataOf("", "node", nodeName(i)),
+		Status: corev1.NodeStatus{Allocatable: room, Capacity: room, Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}}}}
+	n.Labels = map[string]string{corev1.LabelHostname: n.Name, poolLabel: string("ab"[i%2]), corev1.LabelTopologyZone: string("xyz"[i%3])}
+	n.ManagedFields = managedFields(1000)
+	return n
+}
