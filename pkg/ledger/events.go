@@ -40,9 +40,12 @@ type (
 		Kind   schema.GroupKind
 		Object metav1.Object
 	}
-	// KindEndsChain says that owners of a kind end the chain of owners, unless they were seen: the kind is cluster-scoped, or must not be read. It
-	// holds until a namespaced object of the kind is seen.
-	KindEndsChain struct{ Kind schema.GroupKind }
+	// KindEndsChain says whether owners of a kind end the chain of owners, unless they were seen. Those of kinds that are cluster-scoped, or that must
+	// not be listed, do.
+	KindEndsChain struct {
+		Kind schema.GroupKind
+		Ends bool
+	}
 	// ReplicasRead are the replicas of a workload whose spread has them read; see Effects.Follow. Known is false if there is no such workload.
 	ReplicasRead struct {
 		Workload Workload

@@ -59,11 +59,12 @@ func TestAPodWaitsUntilItsOwnerIsSeen(t *testing.T) {
 	})
 	t.Run("or until it is known that owners of its kind cannot be seen", func(t *testing.T) {
 		w, pod := withoutOwner(t)
-		w.apply(KindEndsChain{Kind: replicaSetKind})
+		w.apply(KindEndsChain{Kind: replicaSetKind, Ends: true})
 		w.expectAwake("p")
 		w.expectChoice(pod, "no spread")
 		nothingIsLeft(t, w)
-		// That holds until one is seen after all.
+		// That holds until they can be listed again.
+		w.apply(KindEndsChain{Kind: replicaSetKind})
 		other := podOf("other-uid", "other")
 		w.see(other)
 		w.seeReplicaSet("rs-uid")

@@ -105,9 +105,6 @@ func (o *owner) walk(visit func(*entry), depth int) {
 
 func (ev OwnerSeen) apply(l *Ledger) {
 	o := l.owners.of(idOfObject(ev.Kind, ev.Object))
-	if o.Namespace != "" {
-		l.owners.ends.Delete(ev.Kind) // it can be read, by now
-	}
 	wasSeen, had := o.seen, o.parent
 	o.object, o.seen, o.parent = ev.Object, true, nil
 	if ref := workload.ControllerOf(ev.Object); ref != nil && !workload.EndsChain(ref.Kind) {
@@ -143,6 +140,10 @@ func (ev OwnerGone) apply(l *Ledger) {
 }
 
 func (ev KindEndsChain) apply(l *Ledger) {
+	if !ev.Ends {
+		l.owners.ends.Delete(ev.Kind)
+		return
+	}
 	l.owners.ends.Insert(ev.Kind)
 	for _, pods := range l.undecided {
 		for _, e := range pods {

@@ -8,7 +8,8 @@ import (
 )
 
 // Keep drops from a built-in workload what nobody needs who does not make its pods: the pod template, by far the largest part, the status, and the
-// annotations, of which one often repeats the template. It changes the object, leaves any other alone, and is a transform for caches.
+// annotations, of which one often repeats the template. Of an object that is known by its metadata alone it drops the annotations. It changes the object,
+// leaves any other alone, and is a transform for caches.
 func Keep(obj any) (any, error) {
 	switch w := obj.(type) {
 	case *appsv1.Deployment:
@@ -19,6 +20,7 @@ func Keep(obj any) (any, error) {
 		w.Spec.Template, w.Spec.VolumeClaimTemplates, w.Status = corev1.PodTemplateSpec{}, nil, appsv1.StatefulSetStatus{}
 	case *batchv1.Job:
 		w.Spec.Template, w.Status = corev1.PodTemplateSpec{}, batchv1.JobStatus{}
+	case *metav1.PartialObjectMetadata:
 	default:
 		return obj, nil
 	}

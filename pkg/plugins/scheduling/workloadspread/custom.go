@@ -11,12 +11,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/metadata/metadatainformer"
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/cache"
@@ -51,6 +52,8 @@ type customWorkloads struct {
 type customKind struct {
 	// watched is false until the API server serves the kind.
 	watched bool
+	// forbidden: the last list of the kind was.
+	forbidden bool
 }
 
 type customTarget struct {
@@ -172,11 +175,28 @@ func (c *customWorkloads) watchKind(ctx context.Context, gk schema.GroupKind) er
 		c.mapper.Reset()
 		return fmt.Errorf("looking up %s: %w", gk, err)
 	}
-	if mapping.Scope.Name() == meta.RESTScopeNameRoot {
-		c.tell(ledger.KindEndsChain{Kind: gk}) // what owns it is in no namespace either, so no spread can name it
+	if mapping.Scope.Name() != meta.RESTScopeNameNamespace {
+		c.tell(ledger.KindEndsChain{Kind: gk, Ends: true}) // what owns it is in no namespace either, so no spread can name it
 		return nil
 	}
-	informer := metadatainformer.NewFilteredMetadataInformer(c.metadata, mapping.Resource, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
+	resource := c.metadata.Resource(mapping.Resource)
+	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			list, err := resource.List(ctx, options)
+			c.wasListed(ctx, gk, err)
+			return list, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (apiwatch.Interface, error) {
+			watcher, err := resource.Watch(ctx, options)
+			if err == nil {
+				c.wasListed(ctx, gk, nil) // a watch may begin with the list
+			}
+			return watcher, err
+		},
+	}, c.metadata), &metav1.PartialObjectMetadata{}, 0, cache.Indexers{})
+	if err := informer.SetTransform(workload.Keep); err != nil {
+		return fmt.Errorf("watching %s: %w", gk, err)
+	}
 	if !builtIn.Has(gk) { // of those the scheduler's informers tell
 		if _, err := informer.AddEventHandler(ownerEvents(c.tell, gk)); err != nil {
 			return fmt.Errorf("watching %s: %w", gk, err)
@@ -194,22 +214,32 @@ func (c *customWorkloads) watchKind(ctx context.Context, gk schema.GroupKind) er
 	if _, err := informer.AddEventHandler(eventsOf(read, func(_, object metav1.Object) { read(object) }, read)); err != nil {
 		return fmt.Errorf("watching %s: %w", gk, err)
 	}
-	if err := informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
-		cache.DefaultWatchErrorHandler(ctx, r, err)
-		if apierrors.IsForbidden(err) {
-			klog.FromContext(ctx).Error(err, "Pods below this kind are treated as if it had no owner. Give the scheduler get, list and watch on it, "+
-				"in a ClusterRole with the label rbac.berth.dev/aggregate-to-workload-reader", "kind", gk)
-			c.tell(ledger.KindEndsChain{Kind: gk}) // until an object of the kind is seen
-		}
-	}); err != nil {
-		return fmt.Errorf("watching %s: %w", gk, err)
-	}
 	c.mu.Lock()
 	c.kinds[gk].watched = true
 	c.mu.Unlock()
 	c.requeueTargets(gk)
 	go informer.RunWithContext(ctx)
 	return nil
+}
+
+// wasListed takes in how a list of the kind was answered: with its objects, or with an error.
+func (c *customWorkloads) wasListed(ctx context.Context, gk schema.GroupKind, err error) {
+	forbidden := apierrors.IsForbidden(err)
+	if err != nil && !forbidden {
+		return
+	}
+	c.mu.Lock()
+	changed := c.kinds[gk].forbidden != forbidden
+	c.kinds[gk].forbidden = forbidden
+	c.mu.Unlock()
+	if !changed {
+		return
+	}
+	if forbidden {
+		klog.FromContext(ctx).Error(err, "Pods below this kind are treated as if it had no owner. Give the scheduler get, list and watch on it, "+
+			"in a ClusterRole with the label rbac.berth.dev/aggregate-to-workload-reader", "kind", gk)
+	}
+	c.tell(ledger.KindEndsChain{Kind: gk, Ends: forbidden})
 }
 
 func (c *customWorkloads) requeueTargets(gk schema.GroupKind) {

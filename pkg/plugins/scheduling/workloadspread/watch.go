@@ -24,6 +24,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 	"github.com/berth-project/berth/pkg/ledger"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 // listeners are the registrations of our event handlers. The scheduler waits for its own handlers before it schedules, but not for these.
@@ -51,19 +52,28 @@ func (w *listeners) hasSynced() bool {
 	return true
 }
 
-// watch feeds the ledger from the scheduler's informers and from one for spreads, which it starts.
+// watch feeds the ledger from the scheduler's informers and from one for spreads, which it starts. Of workloads the scheduler's informers keep from then on
+// what workload.Keep leaves: no pod template and no annotation. That is more than the plugins of kube-scheduler read. The informers must not run yet.
 func watch(ctx context.Context, b *book, factory informers.SharedInformerFactory, spreads cache.SharedIndexInformer) (*listeners, error) {
 	w := &listeners{}
 	tell := func(event ledger.Event) { b.apply(event) }
+	apps, batch := factory.Apps().V1(), factory.Batch().V1()
+	for _, informer := range []cache.SharedIndexInformer{
+		apps.Deployments().Informer(), apps.ReplicaSets().Informer(), apps.StatefulSets().Informer(), batch.Jobs().Informer(),
+	} {
+		if err := informer.SetTransform(workload.Keep); err != nil {
+			return nil, fmt.Errorf("setting what is kept of workloads: %w", err)
+		}
+	}
 	handlers := []struct {
 		informer cache.SharedIndexInformer
 		handler  cache.ResourceEventHandler
 	}{
 		{spreads, spreadEvents(b)},
-		{factory.Apps().V1().Deployments().Informer(), ownerEvents(tell, deploymentKind)},
-		{factory.Apps().V1().ReplicaSets().Informer(), ownerEvents(tell, replicaSetKind)},
-		{factory.Apps().V1().StatefulSets().Informer(), ownerEvents(tell, statefulSetKind)},
-		{factory.Batch().V1().Jobs().Informer(), ownerEvents(tell, jobKind)},
+		{apps.Deployments().Informer(), ownerEvents(tell, deploymentKind)},
+		{apps.ReplicaSets().Informer(), ownerEvents(tell, replicaSetKind)},
+		{apps.StatefulSets().Informer(), ownerEvents(tell, statefulSetKind)},
+		{batch.Jobs().Informer(), ownerEvents(tell, jobKind)},
 		{factory.Core().V1().Nodes().Informer(), nodeEvents(b)},
 		{factory.Core().V1().Pods().Informer(), podEvents(b)},
 	}
@@ -84,15 +94,22 @@ func watch(ctx context.Context, b *book, factory informers.SharedInformerFactory
 }
 
 func newSpreadInformer(config *restclient.Config) (cache.SharedIndexInformer, error) {
-	return newInformer(config, v1alpha1.AddToScheme, v1alpha1.Resource, &v1alpha1.WorkloadSpread{})
+	return newInformer(config, v1alpha1.AddToScheme, v1alpha1.Resource, &v1alpha1.WorkloadSpread{}, func(s *v1alpha1.WorkloadSpread) {
+		s.ManagedFields, s.Annotations, s.Status = nil, nil, v1alpha1.WorkloadSpreadStatus{}
+	})
 }
 
 func newBudgetInformer(config *restclient.Config) (cache.SharedIndexInformer, error) {
-	return newInformer(config, policyv1alpha1.AddToScheme, policyv1alpha1.Resource, &policyv1alpha1.PodUnavailableBudget{})
+	return newInformer(config, policyv1alpha1.AddToScheme, policyv1alpha1.Resource, &policyv1alpha1.PodUnavailableBudget{}, func(b *policyv1alpha1.PodUnavailableBudget) {
+		b.ManagedFields = nil
+		delete(b.Annotations, corev1.LastAppliedConfigAnnotation) // others are options
+	})
 }
 
-// newInformer watches custom resources in all namespaces. The scheduler's own configuration speaks protobuf, which they do not.
-func newInformer(config *restclient.Config, addToScheme func(*runtime.Scheme) error, resource schema.GroupVersionResource, object runtime.Object) (cache.SharedIndexInformer, error) {
+// newInformer watches custom resources in all namespaces. Trim takes from each what nobody reads. The scheduler's own configuration speaks protobuf, which they
+// do not.
+func newInformer[T runtime.Object](config *restclient.Config, addToScheme func(*runtime.Scheme) error, resource schema.GroupVersionResource, object T,
+	trim func(T)) (cache.SharedIndexInformer, error) {
 	scheme := runtime.NewScheme()
 	if err := addToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("registering %T: %w", object, err)
@@ -107,7 +124,13 @@ func newInformer(config *restclient.Config, addToScheme func(*runtime.Scheme) er
 		return nil, fmt.Errorf("making a client for %s: %w", resource.Resource, err)
 	}
 	listWatch := cache.NewListWatchFromClient(client, resource.Resource, metav1.NamespaceAll, fields.Everything())
-	return cache.NewSharedIndexInformer(listWatch, object, 0, cache.Indexers{}), nil
+	informer := cache.NewSharedIndexInformer(listWatch, object, 0, cache.Indexers{})
+	return informer, informer.SetTransform(func(obj any) (any, error) {
+		if object, ok := obj.(T); ok {
+			trim(object)
+		}
+		return obj, nil
+	})
 }
 
 func jsonConfig(config *restclient.Config) *restclient.Config {

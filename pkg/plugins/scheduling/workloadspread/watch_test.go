@@ -1,0 +1,88 @@
+package workloadspread
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+)
+
+// TestTheCachesOfSpreadsAndBudgetsLackWhatNobodyReads: they hold the spec, and of the budgets the status and the annotations that are options, but
+// neither who manages which field nor the copy of the object that kubectl leaves on it.
+func TestTheCachesOfSpreadsAndBudgetsLackWhatNobodyReads(t *testing.T) {
+	meta := metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid", Generation: 3, ResourceVersion: "5", CreationTimestamp: metav1.NewTime(time.Unix(1, 0)),
+		Labels: map[string]string{"app": "web"}}
+	asStored := func(object metav1.Object) {
+		object.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "kubectl", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{}}`)}}})
+		annotations := map[string]string{corev1.LastAppliedConfigAnnotation: "long"}
+		for key, value := range object.GetAnnotations() {
+			annotations[key] = value
+		}
+		object.SetAnnotations(annotations)
+	}
+
+	spread := &v1alpha1.WorkloadSpread{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "WorkloadSpread"}, ObjectMeta: meta,
+		Spec: v1alpha1.WorkloadSpreadSpec{Subsets: []v1alpha1.Subset{{Name: "a"}}}}
+	stored := spread.DeepCopy()
+	asStored(stored)
+	stored.Status = v1alpha1.WorkloadSpreadStatus{ObservedGeneration: 3, Summary: "a 1"}
+	t.Run("spreads", func(t *testing.T) { expectCached(t, newSpreadInformer, v1alpha1.Resource, stored, spread) })
+
+	pub := &policyv1alpha1.PodUnavailableBudget{TypeMeta: metav1.TypeMeta{APIVersion: policyv1alpha1.GroupVersion.String(), Kind: "PodUnavailableBudget"}, ObjectMeta: meta,
+		Spec:   policyv1alpha1.PodUnavailableBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}},
+		Status: policyv1alpha1.PodUnavailableBudgetStatus{ObservedGeneration: 3, CurrentAvailable: 10, DesiredAvailable: 8}}
+	pub.Annotations = map[string]string{policyv1alpha1.ProtectOperationsAnnotation: "DELETE"}
+	storedPub := pub.DeepCopy()
+	asStored(storedPub)
+	t.Run("budgets", func(t *testing.T) { expectCached(t, newBudgetInformer, policyv1alpha1.Resource, storedPub, pub) })
+}
+
+// expectCached fails the test unless an informer that reads one object has the other in its cache.
+func expectCached(t *testing.T, newInformer func(*restclient.Config) (cache.SharedIndexInformer, error), resource schema.GroupVersionResource, stored, want runtime.Object) {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		if request.URL.Path != "/apis/"+resource.Group+"/"+resource.Version+"/"+resource.Resource {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		w.Header().Set("Content-Type", runtime.ContentTypeJSON)
+		if request.URL.Query().Get("watch") != "" {
+			w.WriteHeader(http.StatusBadRequest) // so that the informer lists
+			return
+		}
+		gvk := stored.GetObjectKind().GroupVersionKind()
+		if err := json.NewEncoder(w).Encode(map[string]any{"apiVersion": gvk.GroupVersion().String(), "kind": gvk.Kind + "List",
+			"metadata": metav1.ListMeta{ResourceVersion: "5"}, "items": []any{stored}}); err != nil {
+			t.Error(err)
+		}
+	}))
+	defer server.Close()
+	informer, err := newInformer(&restclient.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go informer.RunWithContext(t.Context())
+	if !cache.WaitForCacheSync(t.Context().Done(), informer.HasSynced) {
+		t.Fatal("the informer has not synced")
+	}
+	got, found, err := informer.GetStore().GetByKey("ns/web")
+	if err != nil || !found {
+		t.Fatalf("the cache lacks the object: %v", err)
+	}
+	got.(runtime.Object).GetObjectKind().SetGroupVersionKind(want.GetObjectKind().GroupVersionKind())
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("cached (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/helper"
+)
+
+// begun starts a scheduler beside an API server with the shape's objects, and waits until it has scheduled all pods.
+func begun(t *testing.T, s shape) *measurement {
+	t.Helper()
+	klog.SetLogger(logr.Discard())
+	ctx, cancel := context.WithCancel(t.Context())
+	m, err := start(ctx, s, options{BindTimeout: time.Second, Limit: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		m.server.stop()
+	})
+	if err := m.begin(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// TestTheCachesOfWorkloadsLackTheirTemplates, and have what the plugin and the filters of kube-scheduler read.
+func TestTheCachesOfWorkloadsLackTheirTemplates(t *testing.T) {
+	m := begun(t, shape{Spreads: 1, Pods: 2, Namespaces: 1, Nodes: 2})
+	namespace, name := m.shape.namespaceOf(0), workloadName(0)
+	deployment, err := m.process.informers.Apps().V1().Deployments().Lister().Deployments(namespace).Get(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(deployment.Spec.Template.Spec.Containers)+len(deployment.Annotations)+len(deployment.ManagedFields)+len(deployment.Status.Conditions) > 0 {
+		t.Errorf("the whole Deployment is in memory: %v", deployment)
+	}
+	replicaSets := m.process.informers.Apps().V1().ReplicaSets().Lister()
+	replicaSet, err := replicaSets.ReplicaSets(namespace).Get(name + "-" + hash)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(replicaSet.Spec.Template.Spec.Containers)+len(replicaSet.Annotations)+len(replicaSet.ManagedFields) > 0 {
+		t.Errorf("the whole ReplicaSet is in memory: %v", replicaSet)
+	}
+
+	core, apps := m.process.informers.Core().V1(), m.process.informers.Apps().V1()
+	selector := helper.DefaultSelector(pod(namespace, name, "any"), core.Services().Lister(), core.ReplicationControllers().Lister(), replicaSets, apps.StatefulSets().Lister())
+	if want := "app=" + name + "," + appsv1.DefaultDeploymentUniqueLabelKey + "=" + hash; selector.String() != want {
+		t.Errorf("the default constraints of PodTopologySpread count pods by %q, want %q", selector, want)
+	}
+}
