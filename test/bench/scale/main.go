@@ -178,6 +178,7 @@ func table(results []*result) string {
 	row("CPU, ms", number(1, 1, func(r *result) float64 { return r.UpdateCPU }))
 	row("mutex held, ms", mutex(func(r *result) held { return r.UpdateHeld }))
 	row("spreads made at once, ms", number(1, 0, func(r *result) float64 { return r.Creation }))
+	row("CPU, ms", number(1, 0, func(r *result) float64 { return r.CreationCPU }))
 	row("mutex held, ms", mutex(func(r *result) held { return r.CreationHeld }))
 	row("metrics scraped, ms: median, max", several(func(r *result) []float64 { return []float64{r.Scrape.Median, r.Scrape.Max} }))
 	row("mutex held, ms", mutex(func(r *result) held { return r.ScrapeHeld }))

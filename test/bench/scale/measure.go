@@ -48,6 +48,7 @@ type result struct {
 	UpdateHeld   held
 	UpdateCPU    float64
 	Creation     float64 // of all spreads that were made at once, until they count
+	CreationCPU  float64
 	CreationHeld held
 	Scrape       series
 	ScrapeHeld   held
@@ -246,6 +247,7 @@ func (m *measurement) creations(ctx context.Context) error {
 	if m.options.Creations == 0 {
 		return nil
 	}
+	cpu := processorTime()
 	wait, noise, err := m.waits.during(ctx, func() error {
 		took, err := m.afterProbe(ctx, func() {
 			for i := range m.options.Creations {
@@ -255,6 +257,7 @@ func (m *measurement) creations(ctx context.Context) error {
 		m.result.Creation = ms(took)
 		return err
 	})
+	m.result.CreationCPU = ms(processorTime() - cpu)
 	m.result.CreationHeld = heldOf([]time.Duration{wait}, noise)
 	return err
 }
