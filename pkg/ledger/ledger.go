@@ -85,13 +85,20 @@ func (ev PodSeen) apply(l *Ledger) { l.see(ev.Pod) }
 
 func (ev PodRead) apply(l *Ledger) {
 	if l.pods[ev.Pod.UID] != nil {
-		l.see(ev.Pod)
+		l.seeRead(ev.Pod)
 	}
 }
 
 func (ev PodListed) apply(l *Ledger) {
 	if !l.ended.Has(ev.Pod.UID) {
-		l.see(ev.Pod)
+		l.seeRead(ev.Pod)
+	}
+}
+
+// seeRead takes in a pod that was read. If it is known on its node already, the object of the watch stays, which the cache holds as well.
+func (l *Ledger) seeRead(pod *corev1.Pod) {
+	if e := l.pods[pod.UID]; e == nil || e.stage != Bound || !subset.IsActive(pod) {
+		l.see(pod)
 	}
 }
 

@@ -30,6 +30,27 @@ func begun(t *testing.T, s shape) *measurement {
 	return m
 }
 
+// TestAPodOfASpreadIsInMemoryOnce: the ledger holds the pods of the scheduler's cache, and no copies of those that a take-over reads. A pod takes 9 KiB here.
+func TestAPodOfASpreadIsInMemoryOnce(t *testing.T) {
+	s := shape{Spreads: 100, Pods: 20, Namespaces: 1, Nodes: 20}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stock, err := start(ctx, s, options{Stock: true, Limit: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stock.server.stop()
+	if err := stock.begin(ctx); err != nil {
+		t.Fatal(err)
+	}
+	berth := begun(t, s)
+	more := (int64(berth.result.Heap) - int64(stock.result.Heap)) / int64(berth.result.Pods)
+	t.Logf("%d bytes for each pod", more)
+	if more > 4<<10 {
+		t.Errorf("the plugins take %d bytes for each pod of a spread, want no more than %d", more, 4<<10)
+	}
+}
+
 // TestTheCachesOfWorkloadsLackTheirTemplates, and have what the plugin and the filters of kube-scheduler read.
 func TestTheCachesOfWorkloadsLackTheirTemplates(t *testing.T) {
 	m := begun(t, shape{Spreads: 1, Pods: 2, Namespaces: 1, Nodes: 2})
