@@ -3,17 +3,21 @@ package workloadspread
 import (
 	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	metadatafake "k8s.io/client-go/metadata/fake"
@@ -34,6 +38,10 @@ type training struct {
 	reads atomic.Int32
 	hold  chan struct{}
 	fails atomic.Pointer[error]
+	// forbidden is true while the jobs may not be listed and watched. watches are those under way.
+	forbidden atomic.Bool
+	mu        sync.Mutex
+	watches   []apiwatch.Interface
 }
 
 var jobKey = ledger.Workload{Namespace: "ns", Group: "kubeflow.org", Kind: "TFJob", Name: "job"}
@@ -41,6 +49,10 @@ var jobKey = ledger.Workload{Namespace: "ns", Group: "kubeflow.org", Kind: "TFJo
 // newTraining must be called in a bubble of synctest.
 func newTraining(t *testing.T) *training {
 	t.Helper()
+	// One of these waits a while after an error, and takes the clocks of all bubbles for the same.
+	handlers := utilruntime.ErrorHandlers
+	utilruntime.ErrorHandlers = nil
+	t.Cleanup(func() { utilruntime.ErrorHandlers = handlers })
 	j := &training{world: newWorld(t, 0)}
 	client := fake.NewClientset()
 	for _, version := range []string{"kubeflow.org/v1", "kubeflow.org/v2"} {
@@ -48,7 +60,8 @@ func newTraining(t *testing.T) *training {
 			APIResources: []metav1.APIResource{{Name: "tfjobs", Kind: "TFJob", Namespaced: true}}})
 	}
 	client.Resources = append(client.Resources, &metav1.APIResourceList{GroupVersion: "apps/v1",
-		APIResources: []metav1.APIResource{{Name: "deployments", Kind: "Deployment", Namespaced: true}}})
+		APIResources: []metav1.APIResource{{Name: "deployments", Kind: "Deployment", Namespaced: true}}},
+		&metav1.APIResourceList{GroupVersion: "example.com/v1", APIResources: []metav1.APIResource{{Name: "pools", Kind: "Pool"}}})
 	var err error
 	if j.custom, err = newCustomWorkloads(&restclient.Config{}, client); err != nil {
 		t.Fatal(err)
@@ -73,6 +86,19 @@ func newTraining(t *testing.T) *training {
 		t.Fatal(err)
 	}
 	watched := metadatafake.NewSimpleMetadataClient(scheme, j.object())
+	watched.PrependReactor("list", "tfjobs", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return j.forbidden.Load(), nil, errForbidden
+	})
+	watched.PrependWatchReactor("tfjobs", func(action clienttesting.Action) (bool, apiwatch.Interface, error) {
+		if j.forbidden.Load() {
+			return true, nil, errForbidden
+		}
+		watcher, err := watched.Tracker().Watch(action.GetResource(), action.GetNamespace())
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		j.watches = append(j.watches, watcher)
+		return true, watcher, err
+	})
 	j.custom.dynamic, j.custom.metadata = reader, watched
 	j.metadata = watched.Resource(schema.GroupVersionResource{Group: "kubeflow.org", Version: "v1", Resource: "tfjobs"}).Namespace("ns").(metadatafake.MetadataClient)
 	j.book.owners = j.custom
@@ -84,6 +110,21 @@ func newTraining(t *testing.T) *training {
 func (j *training) object() *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "kubeflow.org/v1", Kind: "TFJob"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job", UID: "job-uid"}}
+}
+
+var errForbidden = apierrors.NewForbidden(schema.GroupResource{Group: "kubeflow.org", Resource: "tfjobs"}, "", errors.New("no RBAC policy matched"))
+
+// forbid takes the right to read jobs, or gives it back. The API server ends the watches of those who lose it in due course.
+func (j *training) forbid(forbidden bool) {
+	j.forbidden.Store(forbidden)
+	j.mu.Lock()
+	for _, watcher := range j.watches {
+		watcher.Stop()
+	}
+	j.watches = nil
+	j.mu.Unlock()
+	time.Sleep(2 * time.Minute) // in the bubble: the informer tries again at longer and longer intervals
+	synctest.Wait()
 }
 
 // touch has the watch tell of a change.
@@ -137,6 +178,13 @@ func (j *training) expectReplicas(want int32) {
 	}
 	if got != want {
 		j.t.Errorf("%d replicas, want %d", got, want)
+	}
+}
+
+func (j *training) expectHeld(pod *corev1.Pod) {
+	j.t.Helper()
+	if got := j.asks(pod); !strings.HasPrefix(got, "WorkloadNotObserved") {
+		j.t.Errorf("%s: got %q", pod.Name, got)
 	}
 }
 
@@ -222,9 +270,7 @@ func TestASpreadThatTakesOverFromAnOlderOneHasItsPlan(t *testing.T) {
 				end(j)
 				j.expectAwake("p0", "p1")
 				j.expectReplicas(-1)
-				if got := j.asks(pods[0]); !strings.HasPrefix(got, "WorkloadNotObserved") {
-					t.Errorf("got %q", got)
-				}
+				j.expectHeld(pods[0])
 				close(j.hold)
 				j.expectReplicas(8)
 				j.expectAwake("p0")
@@ -347,5 +393,65 @@ func TestAWorkloadIsRememberedAsLongAsASpreadAsksForIt(t *testing.T) {
 			j.expectReads(0, 0)
 			j.expectTargets(1)
 		})
+	})
+}
+
+// owned makes a pending pod whose owner, of the kind in the group example.com, is not in the training's world.
+func (j *training) owned(name, kind string) *corev1.Pod {
+	pod := podOf(types.UID(kind+"-uid"), name)
+	pod.OwnerReferences[0].APIVersion, pod.OwnerReferences[0].Kind, pod.OwnerReferences[0].Name = "example.com/v1", kind, "owner"
+	j.see(pod)
+	return pod
+}
+
+func TestAnOwnerOfAClusterScopedKindEndsTheChain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newTraining(t)
+		j.spread("older", 1, "kubeflow.org/v1 TFJob", "spec.ps")
+		j.owned("p0", "Pool")
+		synctest.Wait() // nobody knew at first that the kind has no namespace
+		j.expectAnswer("no spread", j.owned("p1", "Pool"))
+		j.expectAnswer("no spread", j.pods["p0-uid"])
+	})
+}
+
+func TestOwnersOfAKindThatMayNotBeReadAnyMoreEndTheChain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newTraining(t)
+		j.spread("older", 1, "kubeflow.org/v1 TFJob", "spec.ps")
+		of := func(uid, name string) *corev1.Pod {
+			pod := j.worker(name)
+			pod.OwnerReferences[0].UID, pod.OwnerReferences[0].Name = types.UID(uid), uid
+			j.delete(pod) // the one that worker has shown
+			j.see(pod)
+			return pod
+		}
+		above := j.object() // a job that a Pool owns, which the spread does not name
+		above.Name, above.UID = "other-uid", "other-uid"
+		if _, err := j.metadata.CreateFake(above, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		j.expectAnswer("no spread", of("other-uid", "below-a-known-one"))
+		held := of("unseen-uid", "held")
+		j.expectHeld(held)
+		j.awake = nil
+
+		j.forbid(true)
+		j.expectAwake("held")
+		j.expectAnswer("no spread", held)
+		j.expectAnswer("no spread", of("unseen-uid", "late"))
+		// What is known of a kind stays known.
+		j.expectAnswer("a", j.worker("p0"))
+
+		j.forbid(false)
+		j.expectHeld(of("unseen-uid", "later"))
+		above.Name, above.UID = "unseen-uid", "unseen-uid"
+		if _, err := j.metadata.CreateFake(above, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		j.expectAwake("later")
+		j.expectAnswer("no spread", j.pods["later-uid"])
 	})
 }
