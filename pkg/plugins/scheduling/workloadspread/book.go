@@ -31,7 +31,9 @@ type book struct {
 
 	mu     sync.Mutex
 	ledger *ledger.Ledger
-	alarm  *time.Timer
+	// inFlight are the pods that have begun a cycle, and that PreEnqueue was not asked about since. True are those that were woken since; see returned.
+	inFlight map[types.UID]bool
+	alarm    *time.Timer
 	// rings is when the alarm goes off. Zero if it is not set.
 	rings time.Time
 }
@@ -69,6 +71,10 @@ func (b *book) ask(event ledger.PodAsks) ledger.Effects {
 		shown = b.ledger.Apply(time.Now(), ledger.PodSeen{Pod: event.Pod})
 	}
 	fx := b.ledger.Apply(time.Now(), event)
+	b.inFlight[event.Pod.UID] = false // whatever woke it before led to this cycle
+	if fx.Look == nil && fx.Answer.Decision == nil && fx.Answer.Reason == "" {
+		delete(b.inFlight, event.Pod.UID) // no spread divides it, so nothing wakes it
+	}
 	b.setAlarm(fx.At)
 	b.mu.Unlock()
 	b.carryOut(&shown)
@@ -92,13 +98,43 @@ func (b *book) carryOut(fx *ledger.Effects) {
 	}
 }
 
-// wake has the scheduling queue try pods soon.
+// wake has the scheduling queue try pods at once, those in the middle of a cycle as soon as they are back from it.
 func (b *book) wake(pods ...*corev1.Pod) {
 	woken := make(map[string]*corev1.Pod, len(pods))
+	b.mu.Lock()
 	for _, pod := range pods {
 		woken[string(pod.UID)] = pod
+		if _, found := b.inFlight[pod.UID]; found {
+			b.inFlight[pod.UID] = true
+		}
 	}
+	b.mu.Unlock()
 	b.activate(woken)
+}
+
+// returned is asked by PreEnqueue, about a pod that enters the queue. True if the pod was woken in the middle of its cycle. Then it must not enter by itself.
+//
+// The queue notes that such a pod was activated, and puts it into the backoff queue when its cycle has failed. While other pods are active it would stay
+// there for up to 10 s. But a pod that is activated after it came back goes straight to the active queue.
+func (b *book) returned(pod *corev1.Pod) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	woken := b.inFlight[pod.UID]
+	delete(b.inFlight, pod.UID)
+	if b.ledger.Parked(pod.UID) {
+		return false // it was activated to have the gate asked, and whoever wakes it from now on finds it in the queue
+	}
+	if woken {
+		go b.activate(map[string]*corev1.Pod{string(pod.UID): pod}) // the queue holds its lock while it asks
+	}
+	return woken
+}
+
+// landed takes in that a pod is bound or gone, so that it does not come back to the queue.
+func (b *book) landed(uid types.UID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.inFlight, uid)
 }
 
 // setAlarm has time pass when the ledger asks for it. One alarm serves all pods.

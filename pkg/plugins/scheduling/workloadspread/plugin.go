@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/klog/v2"
@@ -163,7 +164,7 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*cor
 			return err == nil && found.UID == pod.UID
 		},
 		owners: custom,
-		ledger: ledger.New(args.ObservationTimeout),
+		ledger: ledger.New(args.ObservationTimeout), inFlight: map[types.UID]bool{},
 	}
 	custom.tell = func(event ledger.Event) { c.book.apply(event) }
 	listeners, err := watch(ctx, c.book, factory, spreads)

@@ -74,9 +74,15 @@ func (s *Spread) waitsForVictims(ctx context.Context, pod *corev1.Pod, statuses 
 	return !may
 }
 
-// PreEnqueue holds a pod while the API calls of its preemption are under way.
+// PreEnqueue holds a pod while the API calls of its preemption are under way, and one that was woken during its cycle until it is activated again.
 func (s *Spread) PreEnqueue(ctx context.Context, pod *corev1.Pod) *fwk.Status {
-	return s.preemption.PreEnqueue(ctx, pod)
+	if status := s.preemption.PreEnqueue(ctx, pod); !status.IsSuccess() {
+		return status
+	}
+	if s.book.returned(pod) {
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "about to be tried again at once")
+	}
+	return nil
 }
 
 // judge sums up why the nodes of a subset were refused.

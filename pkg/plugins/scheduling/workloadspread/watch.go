@@ -184,8 +184,16 @@ func nodeEvents(b *book) cache.ResourceEventHandler {
 
 // podEvents: the scheduler's pod informer leaves out pods that have ended, so that ending looks like deletion.
 func podEvents(b *book) cache.ResourceEventHandler {
-	seen := func(pod *corev1.Pod) { b.apply(ledger.PodSeen{Pod: pod}) }
-	gone := func(pod *corev1.Pod) { b.apply(ledger.PodGone{UID: pod.UID}) }
+	seen := func(pod *corev1.Pod) {
+		if pod.Spec.NodeName != "" {
+			b.landed(pod.UID)
+		}
+		b.apply(ledger.PodSeen{Pod: pod})
+	}
+	gone := func(pod *corev1.Pod) {
+		b.landed(pod.UID)
+		b.apply(ledger.PodGone{UID: pod.UID})
+	}
 	return eventsOf(seen, func(before, after *corev1.Pod) {
 		if before.UID != after.UID {
 			gone(before)

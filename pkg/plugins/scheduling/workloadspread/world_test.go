@@ -59,7 +59,7 @@ func newWorld(tb testing.TB, replicas int32) *world {
 			},
 			cached: func(pod *corev1.Pod) bool { return w.pods[pod.UID] != nil },
 			owners: w,
-			ledger: ledger.New(2 * time.Second),
+			ledger: ledger.New(2 * time.Second), inFlight: map[types.UID]bool{},
 		},
 	}}
 	filters, err := stockFilters(tb.Context())

@@ -1,0 +1,359 @@
+package workloadspread_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedv1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler"
+	schedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
+	configscheme "k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-project/berth/manifests"
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/plugins/scheduling/workloadspread"
+)
+
+// port is a whole kube-scheduler with the profile that is deployed, whose cycles the test runs one by one. Its queue, cache, plugins and
+// informers are the real ones; the API server is client-go's store of objects.
+type port struct {
+	t         *testing.T
+	ctx       context.Context
+	client    *fake.Clientset
+	scheduler *scheduler.Scheduler
+	plugins   workloadspread.Family
+	server    *apiServer
+	// popped are the names of the pods that had a cycle, in that order.
+	popped []string
+	// failing is called when a cycle of the pod has failed, before the pod goes back to the queue. Nil does nothing.
+	failing func(pod string)
+	// strangers that were made.
+	strangers int
+}
+
+// The second error handler slows repeated errors down by a clock that is none of a bubble's.
+func init() { utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1] }
+
+// inBubble runs a test with a clock of its own, which goes on when everything waits.
+func inBubble(t *testing.T, test func(*testing.T)) {
+	t.Helper()
+	// The scheduler listens for a signal. The runtime must make its own channel for signals outside of the bubble.
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGUSR2)
+	defer signal.Stop(signals)
+	synctest.Test(t, test)
+}
+
+// openPort has a Deployment "web" with one ReplicaSet, a spread of the given spec for it, and the nodes. It must be called in a bubble.
+func openPort(t *testing.T, spec string, change func(*schedulerconfig.KubeSchedulerProfile), nodes ...*corev1.Node) *port {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	yes := true
+	client := fake.NewClientset(
+		&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "web-uid"}},
+		&appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "rs", UID: "rs-uid",
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "web-uid", Controller: &yes}}}})
+	p := &port{t: t, ctx: ctx, client: client, server: &apiServer{client: client}}
+	p.server.spread(t, 1, spec)
+	for _, node := range nodes {
+		p.create(node)
+	}
+	obj, _, err := configscheme.Codecs.UniversalDecoder().Decode(manifests.SchedulerConfig, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	profiles := obj.(*schedulerconfig.KubeSchedulerConfiguration).Profiles
+	if change != nil {
+		change(&profiles[0])
+	}
+	config := &restclient.Config{Host: "http://api", Transport: p.server}
+	withBinds, err := restclient.RESTClientForConfigAndClient(&restclient.Config{Host: "http://api", APIPath: "/api", ContentConfig: restclient.ContentConfig{
+		GroupVersion: &corev1.SchemeGroupVersion, NegotiatedSerializer: scheme.Codecs.WithoutConversion()}}, &http.Client{Transport: p.server})
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients := clientset{client, coreClient{client.CoreV1(), withBinds}}
+	factory := informers.NewSharedInformerFactory(clients, 0)
+	p.scheduler, err = scheduler.New(ctx, clients, factory, nil, func(string) events.EventRecorder { return &events.FakeRecorder{} },
+		scheduler.WithKubeConfig(config), scheduler.WithProfiles(profiles...),
+		scheduler.WithFrameworkOutOfTreeRegistry(frameworkruntime.Registry{workloadspread.Name: p.plugins.Spread, workloadspread.GateName: p.plugins.Gate}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.scheduler.NextPod = func(logger klog.Logger) (*framework.QueuedPodInfo, error) {
+		info, err := p.scheduler.SchedulingQueue.Pop(logger)
+		if info != nil {
+			p.popped = append(p.popped, info.Pod.Name)
+		}
+		return info, err
+	}
+	fail := p.scheduler.FailureHandler
+	p.scheduler.FailureHandler = func(ctx context.Context, profile framework.Framework, info *framework.QueuedPodInfo, status *fwk.Status, nominating *fwk.NominatingInfo, start time.Time) {
+		if p.failing != nil {
+			p.failing(info.Pod.Name)
+		}
+		fail(ctx, profile, info, status, nominating, start)
+	}
+	factory.Start(ctx.Done())
+	factory.WaitForCacheSync(ctx.Done())
+	if err := p.scheduler.WaitForHandlersSync(ctx); err != nil {
+		t.Fatal(err)
+	}
+	p.scheduler.SchedulingQueue.Run(klog.FromContext(ctx))
+	settle()
+	t.Cleanup(func() {
+		cancel()
+		p.scheduler.SchedulingQueue.Close()
+		factory.Shutdown()
+		time.Sleep(2 * time.Second) // recorders of metrics look once a second whether they are to end
+	})
+	return p
+}
+
+// settle waits until everything that has happened was taken in. Unlike synctest.Wait it may be called by several at a time.
+func settle() { time.Sleep(time.Microsecond) }
+
+// cycle runs the next pod's cycle, which takes a millisecond.
+func (p *port) cycle() {
+	p.t.Helper()
+	time.Sleep(time.Millisecond)
+	if queue := p.scheduler.SchedulingQueue; len(queue.PodsInActiveQ())+len(queue.PodsInBackoffQ()) == 0 {
+		p.t.Fatalf("no pod in the queue; cycles: %v", p.popped)
+	}
+	p.scheduler.ScheduleOne(p.ctx)
+	settle()
+}
+
+// cycles runs the cycles of all pods that are in the active queue, and of those that join it.
+func (p *port) cycles() {
+	p.t.Helper()
+	for len(p.scheduler.SchedulingQueue.PodsInActiveQ()) > 0 {
+		p.cycle()
+	}
+}
+
+func (p *port) create(object runtime.Object) {
+	p.t.Helper()
+	if err := p.client.Tracker().Add(object); err != nil {
+		p.t.Fatal(err)
+	}
+	settle()
+}
+
+// pod makes a pod of the Deployment.
+func (p *port) pod(name string, change ...func(*corev1.Pod)) {
+	p.t.Helper()
+	yes := true
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name + "-uid"), Labels: map[string]string{"pod-template-hash": "v1"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "rs", UID: "rs-uid", Controller: &yes}}},
+		Spec: corev1.PodSpec{SchedulerName: "berth-scheduler", Containers: []corev1.Container{{
+			Name: "main", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}}}}}
+	for _, f := range change {
+		if f != nil {
+			f(pod)
+		}
+	}
+	p.create(pod)
+}
+
+// spread creates or changes the spread.
+func (p *port) spread(generation int64, spec string) {
+	p.t.Helper()
+	p.server.spread(p.t, generation, spec)
+	settle()
+}
+
+func (p *port) delete(name string) {
+	p.t.Helper()
+	if err := p.client.CoreV1().Pods("ns").Delete(p.ctx, name, metav1.DeleteOptions{}); err != nil {
+		p.t.Fatal(err)
+	}
+	settle()
+}
+
+// stranger makes a pod of no spread, which no node takes.
+func (p *port) stranger(name string) {
+	p.t.Helper()
+	p.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name + "-uid")},
+		Spec: corev1.PodSpec{SchedulerName: "berth-scheduler", NodeSelector: map[string]string{"no": "where"}}})
+}
+
+func (p *port) get(name string) *corev1.Pod {
+	p.t.Helper()
+	pod, err := p.client.CoreV1().Pods("ns").Get(p.ctx, name, metav1.GetOptions{})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return pod
+}
+
+// cyclesOf is how many cycles the pod had.
+func (p *port) cyclesOf(name string) (n int) {
+	for _, popped := range p.popped {
+		if popped == name {
+			n++
+		}
+	}
+	return n
+}
+
+func (p *port) expectNode(name, want string) {
+	p.t.Helper()
+	if got := p.get(name).Spec.NodeName; got != want {
+		p.t.Errorf("%s is on node %q, want %q; cycles: %v", name, got, want, p.popped)
+	}
+}
+
+// withoutGate is the deployed profile without WorkloadSpreadGate.
+func withoutGate(profile *schedulerconfig.KubeSchedulerProfile) {
+	profile.Plugins.MultiPoint.Enabled = slices.DeleteFunc(profile.Plugins.MultiPoint.Enabled, func(p schedulerconfig.Plugin) bool {
+		return p.Name == workloadspread.GateName
+	})
+}
+
+// nodeOf a zone that has room for ten of the Deployment's pods.
+func nodeOf(zone string) *corev1.Node {
+	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10"), corev1.ResourceMemory: resource.MustParse("1Gi"), corev1.ResourcePods: resource.MustParse("110")}
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-" + zone, Labels: map[string]string{"zone": zone, corev1.LabelHostname: "node-" + zone}},
+		Status: corev1.NodeStatus{Allocatable: room, Capacity: room}}
+}
+
+// clientset sends binds to the API server as requests, because client-go's store has no client to send them with.
+type clientset struct {
+	*fake.Clientset
+	core coreClient
+}
+
+func (c clientset) CoreV1() typedv1.CoreV1Interface { return c.core }
+
+type coreClient struct {
+	typedv1.CoreV1Interface
+	binds restclient.Interface
+}
+
+func (c coreClient) RESTClient() restclient.Interface { return c.binds }
+
+// apiServer answers requests for WorkloadSpreads, and binds.
+type apiServer struct {
+	client *fake.Clientset
+	mu     sync.Mutex
+	object *v1alpha1.WorkloadSpread
+	watch  *io.PipeWriter
+	// refuse is the name of a pod of which the next bind is refused.
+	refuse string
+}
+
+// spread creates or changes the spread "web".
+func (a *apiServer) spread(t *testing.T, generation int64, spec string) {
+	t.Helper()
+	object := &v1alpha1.WorkloadSpread{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "WorkloadSpread"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "spread-uid", Generation: generation, ResourceVersion: fmt.Sprint(generation)}}
+	object.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+	if err := yaml.UnmarshalStrict([]byte(spec), &object.Spec); err != nil {
+		t.Fatalf("parsing the spec: %v", err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.object = object
+	if a.watch != nil {
+		if err := json.NewEncoder(a.watch).Encode(map[string]any{"type": "MODIFIED", "object": object}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (a *apiServer) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer := func(code int, body any) (*http.Response, error) {
+		text, err := json.Marshal(body)
+		return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(text)), Request: r}, err
+	}
+	switch name, isBind := strings.CutSuffix(r.URL.Path, "/binding"); {
+	case isBind:
+		return answer(a.bind(r.Context(), name[strings.LastIndex(name, "/")+1:], r.Body))
+	case !strings.HasSuffix(r.URL.Path, "/workloadspreads"):
+		return answer(failure(http.StatusNotFound, metav1.StatusReasonNotFound))
+	case r.URL.Query().Get("sendInitialEvents") != "":
+		return answer(failure(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid))
+	case r.URL.Query().Get("watch") != "":
+		reader, writer := io.Pipe()
+		context.AfterFunc(r.Context(), func() { _ = writer.CloseWithError(r.Context().Err()) })
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.watch = writer
+		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: reader, Request: r}, nil
+	default:
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return answer(http.StatusOK, v1alpha1.WorkloadSpreadList{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "WorkloadSpreadList"},
+			ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: []v1alpha1.WorkloadSpread{*a.object}})
+	}
+}
+
+func (a *apiServer) bind(ctx context.Context, name string, body io.Reader) (int, any) {
+	if a.refuse == name {
+		a.refuse = ""
+		return failure(http.StatusForbidden, metav1.StatusReasonForbidden)
+	}
+	var binding corev1.Binding
+	if err := json.NewDecoder(body).Decode(&binding); err != nil {
+		return failure(http.StatusBadRequest, metav1.StatusReasonBadRequest)
+	}
+	pods := a.client.CoreV1().Pods(binding.Namespace)
+	pod, err := pods.Get(ctx, name, metav1.GetOptions{})
+	if err == nil {
+		pod.Spec.NodeName = binding.Target.Name
+		pod.Labels, pod.Annotations = merged(pod.Labels, binding.Labels), merged(pod.Annotations, binding.Annotations)
+		_, err = pods.Update(ctx, pod, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		return failure(http.StatusNotFound, metav1.StatusReasonNotFound)
+	}
+	return http.StatusCreated, metav1.Status{TypeMeta: statusType, Status: metav1.StatusSuccess}
+}
+
+func merged(into, from map[string]string) map[string]string {
+	all := maps.Clone(into)
+	if all == nil {
+		all = map[string]string{}
+	}
+	maps.Copy(all, from)
+	return all
+}
+
+var statusType = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
+
+func failure(code int32, reason metav1.StatusReason) (int, any) {
+	return int(code), metav1.Status{TypeMeta: statusType, Status: metav1.StatusFailure, Reason: reason, Code: code}
+}
