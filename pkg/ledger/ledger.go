@@ -217,12 +217,29 @@ func (l *Ledger) DoubtUntil(uid types.UID) (until time.Time) {
 // Namespaces are those that have a spread.
 func (l *Ledger) Namespaces() sets.Set[string] { return sets.KeySet(l.perNamespace) }
 
-// Signature is equal for pods of one account and one quota scope. Empty for a pod that no spread divides.
-func (l *Ledger) Signature(uid types.UID) string {
-	if e := l.pods[uid]; e != nil && e.account != nil {
-		return fmt.Sprintf("%s/%s", e.account.active().UID, e.scope)
+// Signature is equal for pods that may use the same nodes, as far as their spread decides. That of a pod without a spread is zero.
+type Signature struct {
+	Spread     types.UID
+	Generation int64
+	// Subset by index in this generation.
+	Subset int
+	// Own tolerations of the pod.
+	Own []corev1.Toleration
+}
+
+// SignatureOf a pod; false if its subset is not known yet, or it looks for no node.
+func (l *Ledger) SignatureOf(uid types.UID) (Signature, bool) {
+	e := l.pods[uid]
+	switch {
+	case e == nil || e.stage > Claimed:
+		return Signature{}, false
+	case e.account == nil:
+		_, missing := l.resolve(e)
+		return Signature{}, missing == nil
+	default:
+		spread := e.account.active()
+		return Signature{spread.UID, spread.Generation, e.index(), e.own}, e.stage == Claimed
 	}
-	return ""
 }
 
 // Replicas are those that a workload's pods are divided by; false if no spread divides them, or they are not known.

@@ -193,10 +193,10 @@ func (b *book) namespaces() []string {
 	return slices.Clip(names)
 }
 
-func (b *book) signature(uid types.UID) string {
+func (b *book) signature(uid types.UID) (ledger.Signature, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.ledger.Signature(uid)
+	return b.ledger.SignatureOf(uid)
 }
 
 // ownerOf is the owner of an owner, nil if it has none; false if the owner has not been seen.

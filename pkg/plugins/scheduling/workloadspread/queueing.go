@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/ledger"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 // EventsToRegister names the events after which a pod that the plugin rejected may find a node. Slots, spreads and workloads have no event
@@ -134,8 +135,15 @@ func claims(pod *corev1.Pod, claim *resourcev1.ResourceClaim) bool {
 // mayRetry is true for one exhausted pod of each kind for each change that may have made room for it. If that pod finds a node, the next is woken.
 func (s *Spread) mayRetry(event ledger.ClusterChanged) bool { return s.book.apply(event).OK }
 
-// SignPod separates pods of different spreads and revisions: they may be in different subsets, so what was computed for one says nothing of
-// the other.
+// SignPod signs what decides, beside the pod's spec, on which nodes the pod fits and how they rank: the subset that it has chosen. A pod whose subset is
+// not known has no signature, so that nothing is taken over from another pod. That is so before its cycle, when later versions of kube-scheduler ask.
 func (s *Spread) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
-	return []fwk.SignFragment{{Key: Name, Value: s.book.signature(pod.UID)}}, nil
+	if owner := workload.ControllerOf(pod); owner == nil || workload.EndsChain(owner.Kind) {
+		return []fwk.SignFragment{{Key: Name, Value: ledger.Signature{}}}, nil // no spread can divide it
+	}
+	signature, known := s.book.signature(pod.UID)
+	if !known {
+		return nil, fwk.NewStatus(fwk.Unschedulable, "the pod's subset is not known before its cycle")
+	}
+	return []fwk.SignFragment{{Key: Name, Value: signature}}, nil
 }
