@@ -18,7 +18,7 @@ import (
 
 func main() {
 	var berth workloadspread.Family
-	os.Exit(cli.Run(app.NewSchedulerCommand(
+	os.Exit(cli.Run(newCommand(&berth,
 		app.WithPlugin(workloadspread.Name, berth.Spread),
 		app.WithPlugin(workloadspread.GateName, berth.Gate),
 		app.WithPlugin(coscheduling.Name, coscheduling.New),

@@ -53,6 +53,15 @@ func (s *Spread) Bind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod
 	if err != nil {
 		return fwk.AsStatus(err)
 	}
+	// It outlives the cycle's context, so that a process that is told to end learns what becomes of its last binds. The time begins before the lease is
+	// asked: a process that is suspended in between sends no bind when it goes on.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.binds.timeout)
+	defer cancel()
+	if !s.lease.startBind() {
+		return fwk.AsStatus(errNoLease)
+	}
+	certain := true
+	defer func() { s.lease.endBind(certain) }()
 	if !s.book.apply(ledger.BindSent{UID: pod.UID, Decision: d.Decision}).OK {
 		return fwk.AsStatus(errors.New("the pod was deleted, or its WorkloadSpread changed, while it was being scheduled"))
 	}
@@ -64,6 +73,7 @@ func (s *Spread) Bind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod
 		s.book.apply(ledger.BindRefused{UID: pod.UID})
 		return fwk.AsStatus(err)
 	default:
+		certain = false
 		s.binds.settleLater(pod)
 		return fwk.AsStatus(fmt.Errorf("the outcome of the bind is not known, its slot stays taken until it is: %w", err))
 	}

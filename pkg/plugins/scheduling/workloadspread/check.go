@@ -76,6 +76,14 @@ func (p *point) at(name string) int {
 
 func (p *point) has(name string) bool { return p.at(name) >= 0 }
 
+// countsTooLate is true if PodTopologySpread would count after WorkloadSpread, so that its count for all subsets would stand.
+func (p *point) countsTooLate() bool {
+	return p.name == "preFilter" && p.has(Name) && p.at(names.PodTopologySpread) > p.at(Name)
+}
+
+const countsTooLate = "WorkloadSpread must come after PodTopologySpread, because it has it count within the pod's subset; " +
+	"do not name WorkloadSpread here, or name PodTopologySpread before it"
+
 func checkPoints(path *field.Path, enabled []point) (errs field.ErrorList) {
 	for i := range enabled {
 		at := &enabled[i]
@@ -88,20 +96,18 @@ func checkPoints(path *field.Path, enabled []point) (errs field.ErrorList) {
 			errs = append(errs, field.Invalid(path, names.DefaultPreemption,
 				"WorkloadSpread asks it when a pod has tried all of its subsets, and in its place for all other pods; disable it under multiPoint"))
 		}
-		switch at.name {
-		case "preFilter":
-			if ours >= 0 && at.at(names.PodTopologySpread) > ours {
-				errs = append(errs, field.Invalid(path, names.PodTopologySpread, "WorkloadSpread must come after it, because it has it count within the pod's subset; "+
-					"do not name WorkloadSpread here, or name PodTopologySpread before it"))
-			}
-		case "bind":
-			if ours > 0 {
-				errs = append(errs, field.Invalid(path, at.plugins[0].Name,
-					"it would bind the pods of spreads without their subset; disable it here and enable it again after WorkloadSpread"))
-			}
-			if len(at.plugins) == 1 && ours == 0 {
-				errs = append(errs, field.Required(path, "WorkloadSpread leaves pods without a spread to the next plugin; enable DefaultBinder after it"))
-			}
+		if at.countsTooLate() {
+			errs = append(errs, field.Invalid(path, names.PodTopologySpread, countsTooLate))
+		}
+		if at.name != "bind" {
+			continue
+		}
+		if ours > 0 {
+			errs = append(errs, field.Invalid(path, at.plugins[0].Name,
+				"it would bind the pods of spreads without their subset; disable it here and enable it again after WorkloadSpread"))
+		}
+		if len(at.plugins) == 1 && ours == 0 {
+			errs = append(errs, field.Required(path, "WorkloadSpread leaves pods without a spread to the next plugin; enable DefaultBinder after it"))
 		}
 	}
 	return errs

@@ -79,7 +79,7 @@ func TestAConfigurationThatCannotWorkIsRefusedWithItsPlaceAndWhatToDo(t *testing
 				"profiles[berth-scheduler].pluginConfig[DefaultPreemption].args: Forbidden: WorkloadSpread preempts with the stock arguments; remove them"}},
 		"PodTopologySpread after WorkloadSpread": {
 			config: []string{filter, "    preFilter: {enabled: [{name: WorkloadSpread}]}\n" + filter}, want: []string{
-				`profiles[berth-scheduler].plugins.preFilter: Invalid value: "PodTopologySpread": WorkloadSpread must come after it, because it has it count within the pod's ` +
+				`profiles[berth-scheduler].plugins.preFilter: Invalid value: "PodTopologySpread": WorkloadSpread must come after PodTopologySpread, because it has it count within the pod's ` +
 					"subset; do not name WorkloadSpread here, or name PodTopologySpread before it"}},
 		"WorkloadSpreadGate not at PreEnqueue": {
 			config: []string{filter, "    preEnqueue: {disabled: [{name: WorkloadSpreadGate}]}\n" + filter}, want: []string{

@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
-	schedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 )
@@ -32,7 +31,11 @@ const (
 func (s *Spread) recount(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, d *decision, nodes []fwk.NodeInfo) *fwk.Status {
 	if _, err := state.Read(topologyState); err != nil {
 		if slices.ContainsFunc(pod.Spec.TopologySpreadConstraints, refusesNodes) {
-			return fwk.AsStatus(checkOrder(s.handle.(framework.Framework)))
+			for _, at := range pointsOf(s.handle.(framework.Framework)) {
+				if at.countsTooLate() {
+					return fwk.AsStatus(fmt.Errorf("profile %q: plugins.%s: %s", s.handle.ProfileName(), at.name, countsTooLate))
+				}
+			}
 		}
 		return nil
 	}
@@ -74,17 +77,4 @@ func (s *Spread) stock(name string) fwk.Plugin {
 
 func refusesNodes(c corev1.TopologySpreadConstraint) bool {
 	return c.WhenUnsatisfiable == corev1.DoNotSchedule
-}
-
-// checkOrder fails if the profile has PodTopologySpread count after WorkloadSpread, so that the count for all subsets would stand.
-func checkOrder(profile framework.Framework) error {
-	enabled := profile.ListPlugins().PreFilter.Enabled
-	at := func(name string) int {
-		return slices.IndexFunc(enabled, func(p schedulerconfig.Plugin) bool { return p.Name == name })
-	}
-	if at(names.PodTopologySpread) > at(Name) {
-		return fmt.Errorf("profile %q: plugins.preFilter: %s must come before %s; enable %[3]s under multiPoint only, where it follows the stock plugins",
-			profile.ProfileName(), names.PodTopologySpread, Name)
-	}
-	return nil
 }

@@ -51,6 +51,7 @@ var (
 // core is what all profiles of one scheduler share, for they share the quotas.
 type core struct {
 	args     *Args
+	lease    *lease
 	book     *book
 	finder   *finder
 	takeover *takeover
@@ -69,9 +70,10 @@ type core struct {
 //	var plugins workloadspread.Family
 //	app.NewSchedulerCommand(app.WithPlugin(workloadspread.Name, plugins.Spread), app.WithPlugin(workloadspread.GateName, plugins.Gate))
 type Family struct {
-	once sync.Once
-	err  error
-	core atomic.Pointer[core]
+	lease lease
+	once  sync.Once
+	err   error
+	core  atomic.Pointer[core]
 	// gated are the names of the profiles that enable the gate.
 	gated sync.Map
 }
@@ -84,7 +86,7 @@ func (f *Family) Spread(ctx context.Context, obj runtime.Object, handle fwk.Hand
 	}
 	f.once.Do(func() {
 		var c *core
-		if c, f.err = newCore(ctx, args, handle, f.isGated); f.err == nil {
+		if c, f.err = newCore(ctx, args, handle, &f.lease, f.isGated); f.err == nil {
 			f.core.Store(c)
 		}
 	})
@@ -126,7 +128,7 @@ func defaultPreemptionArgs() *schedulerconfig.DefaultPreemptionArgs {
 }
 
 // newCore wires the ledger to the scheduler. It starts informers and waits for nothing.
-func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*corev1.Pod) bool) (*core, error) {
+func newCore(ctx context.Context, args *Args, handle fwk.Handle, lease *lease, gated func(*corev1.Pod) bool) (*core, error) {
 	logger := klog.LoggerWithName(klog.FromContext(ctx), Name)
 	ctx = klog.NewContext(ctx, logger)
 	factory := handle.SharedInformerFactory()
@@ -145,6 +147,7 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*cor
 	pods, nodes := factory.Core().V1().Pods().Lister(), factory.Core().V1().Nodes().Lister()
 	c := &core{
 		args:     args,
+		lease:    lease,
 		finder:   newFinder(),
 		gated:    gated,
 		announce: announceTo(handle),
@@ -182,7 +185,8 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*cor
 	go c.budgets.run(ctx, handle.ClientSet().Discovery(), pubs)
 	go wait.UntilWithContext(ctx, func(context.Context) { c.book.audit() }, ledger.AuditInterval)
 	exposeMetrics(c.book)
-	c.takeover = newTakeover(clock.RealClock{}, args.BindTimeout, handle.ClientSet(), c.book, listeners)
+	lease.doubt = doubtAfter(args.BindTimeout)
+	c.takeover = newTakeover(lease, handle.ClientSet(), c.book, listeners)
 	c.binds = newBinds(ctx, handle.ClientSet(), c.book, args.BindTimeout)
 	return c, nil
 }

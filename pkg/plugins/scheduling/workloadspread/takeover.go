@@ -13,9 +13,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/pager"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 
 	"github.com/berth-project/berth/pkg/ledger"
+	"github.com/berth-project/berth/pkg/subset"
 )
 
 const (
@@ -30,9 +30,7 @@ const (
 // the process waits for the informers' first lists, then until no such bind can succeed any more, and then reads the bound pods from
 // the API server's storage.
 type takeover struct {
-	clock clock.Clock
-	// doubt is how long after it was sent a bind may still happen.
-	doubt     time.Duration
+	lease     *lease
 	client    kubernetes.Interface
 	book      *book
 	listeners *listeners
@@ -42,8 +40,8 @@ type takeover struct {
 	done  bool
 }
 
-func newTakeover(c clock.Clock, bindTimeout time.Duration, client kubernetes.Interface, b *book, from *listeners) *takeover {
-	return &takeover{clock: c, doubt: doubtAfter(bindTimeout), client: client, book: b, listeners: from}
+func newTakeover(lease *lease, client kubernetes.Interface, b *book, from *listeners) *takeover {
+	return &takeover{lease: lease, client: client, book: b, listeners: from}
 }
 
 // complete returns nil once the ledger can be trusted, and blocks the first cycles until then. An error means that the pod must be tried
@@ -54,8 +52,9 @@ func (t *takeover) complete(ctx context.Context) error {
 	if t.done {
 		return nil
 	}
+	t.lease.lead("", false) // without leader election the first cycle is the first sign of it
 	if t.since.IsZero() {
-		t.since = t.clock.Now()
+		t.since = time.Now()
 	}
 	if t.listeners.hasSynced() {
 		// The usual case, of every cycle as long as there is no spread in the cluster.
@@ -66,26 +65,28 @@ func (t *takeover) complete(ctx context.Context) error {
 	}
 	namespaces := t.book.namespaces()
 	if len(namespaces) == 0 {
-		return nil // nothing to count; the wait counts from the first cycle all the same
+		t.since = time.Time{}
+		return nil // nothing to count; the doubt passes all the same
+	}
+	if t.lease.isFirst() {
+		_, recorded, err := t.readBound(ctx, namespaces)
+		if err != nil {
+			return err
+		}
+		t.lease.confirmFirst(recorded == 0)
 	}
 	select {
-	case <-t.clock.After(t.doubt - t.clock.Since(t.since)):
+	case <-time.After(t.lease.doubtful()):
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	t.book.apply(ledger.ListBegins{})
-	defer t.book.apply(ledger.ListEnds{})
-	found := 0
-	for _, namespace := range namespaces {
-		n, err := t.readBound(ctx, namespace)
-		if err != nil {
-			return fmt.Errorf("counting the bound pods of namespace %q: %w", namespace, err)
-		}
-		found += n
+	found, _, err := t.readBound(ctx, namespaces)
+	if err != nil {
+		return err
 	}
 	t.done = true
-	takeOverSeconds.Set(t.clock.Since(t.since).Seconds())
-	klog.FromContext(ctx).V(2).Info("The ledger is complete", "namespaces", len(namespaces), "boundPods", found, "after", t.clock.Since(t.since))
+	takeOverSeconds.Set(time.Since(t.since).Seconds())
+	klog.FromContext(ctx).V(2).Info("The ledger is complete", "namespaces", len(namespaces), "boundPods", found, "after", time.Since(t.since))
 	return nil
 }
 
@@ -96,16 +97,26 @@ func (t *takeover) notSynced() error {
 	return fmt.Errorf("the informers for workloads, pods and nodes have not synced after %s; see the scheduler's log", syncPatience)
 }
 
-// readBound reads the pods of a namespace with a quorum read and takes in those with a node.
-func (t *takeover) readBound(ctx context.Context, namespace string) (found int, err error) {
-	pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (pages runtime.Object, err error) {
-		return t.client.CoreV1().Pods(namespace).List(ctx, options)
-	})
+// readBound reads the pods of the namespaces with a quorum read and takes in those with a node. Recorded are those that Berth has bound.
+func (t *takeover) readBound(ctx context.Context, namespaces []string) (found, recorded int, err error) {
+	t.book.apply(ledger.ListBegins{})
+	defer t.book.apply(ledger.ListEnds{})
 	options := metav1.ListOptions{FieldSelector: "spec.nodeName!=,status.phase!=" + string(corev1.PodSucceeded) + ",status.phase!=" + string(corev1.PodFailed)}
-	err = pages.EachListItem(ctx, options, func(obj runtime.Object) error {
-		found++
-		t.book.apply(ledger.PodListed{Pod: obj.(*corev1.Pod)})
-		return nil
-	})
-	return found, err
+	for _, namespace := range namespaces {
+		pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (pages runtime.Object, err error) {
+			return t.client.CoreV1().Pods(namespace).List(ctx, options)
+		})
+		if err := pages.EachListItem(ctx, options, func(obj runtime.Object) error {
+			pod := obj.(*corev1.Pod)
+			found++
+			if subset.RecordOf(pod) != nil {
+				recorded++
+			}
+			t.book.apply(ledger.PodListed{Pod: pod})
+			return nil
+		}); err != nil {
+			return 0, 0, fmt.Errorf("counting the bound pods of namespace %q: %w", namespace, err)
+		}
+	}
+	return found, recorded, nil
 }

@@ -48,6 +48,7 @@ func newWorld(tb testing.TB, replicas int32) *world {
 	w.Spread = &Spread{core: &core{
 		finder:   newFinder(),
 		takeover: &takeover{done: true},
+		lease:    &lease{},
 		gated:    func(*corev1.Pod) bool { return false },
 		announce: func(a announcement) { w.announced = append(w.announced, fmt.Sprintf("%s: %s", a.reason, a.message)) },
 		node:     func(name string) *corev1.Node { return w.nodes[name] },
