@@ -33,10 +33,10 @@ const (
 
 // Options are what may differ from sandbox to sandbox.
 type Options struct {
-	// Replicas of components by name, one each by default. With more than one they elect a leader.
+	// Replicas of components by name, one each by default. With more than one they elect a leader; the scheduler does so always.
 	Replicas map[string]int
-	// SchedulerConfig is a KubeSchedulerConfiguration to use in place of the one that is deployed. Its client connection and
-	// whether to elect a leader are overwritten. Nil is the one that is deployed.
+	// SchedulerConfig is a KubeSchedulerConfiguration to use in place of the one that is deployed. Its client connection, and that it elects a
+	// leader and how quickly, are overwritten. Nil is the one that is deployed.
 	SchedulerConfig []byte
 }
 
@@ -47,7 +47,7 @@ func Compose(config sandbox.Config, options Options) (sandbox.Config, error) {
 	if schedulerConfig == nil {
 		schedulerConfig = manifests.SchedulerConfig
 	}
-	if _, err := schedulerConfigFor(schedulerConfig, "", false); err != nil {
+	if _, err := schedulerConfigFor(schedulerConfig, ""); err != nil {
 		return config, err
 	}
 	replicas := map[string]int{Scheduler: 1, Controller: 1}
@@ -108,7 +108,7 @@ func scheduler(replicas int, config []byte) sandbox.Component {
 		User:     serviceAccount("berth-scheduler"),
 		Groups:   serviceAccountGroups(),
 		Args: func(in sandbox.Instance) ([]string, error) {
-			content, err := schedulerConfigFor(config, in.Kubeconfig, replicas > 1)
+			content, err := schedulerConfigFor(config, in.Kubeconfig)
 			if err != nil {
 				return nil, err
 			}
@@ -198,8 +198,9 @@ func serviceAccountGroups() []string {
 	return []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace}
 }
 
-// schedulerConfigFor returns the KubeSchedulerConfiguration with what depends on where it runs.
-func schedulerConfigFor(config []byte, kubeconfig string, electLeader bool) ([]byte, error) {
+// schedulerConfigFor returns the KubeSchedulerConfiguration with what depends on where it runs. One scheduler elects itself as well: only a lease tells it
+// that no bind of one before it is under way. A killed one is missed sooner than in a cluster, where a lease lasts 15 s.
+func schedulerConfigFor(config []byte, kubeconfig string) ([]byte, error) {
 	var fields map[string]any
 	if err := yaml.Unmarshal(config, &fields); err != nil {
 		return nil, fmt.Errorf("scheduler config is not YAML: %s", strings.ReplaceAll(err.Error(), "\n", " "))
@@ -209,7 +210,7 @@ func schedulerConfigFor(config []byte, kubeconfig string, electLeader bool) ([]b
 	}
 	for section, values := range map[string]map[string]any{
 		"clientConnection": {"kubeconfig": kubeconfig},
-		"leaderElection":   {"leaderElect": electLeader},
+		"leaderElection":   {"leaderElect": true, "leaseDuration": "5s", "renewDeadline": "4s", "retryPeriod": "500ms"},
 	} {
 		merged, ok := fields[section].(map[string]any)
 		if !ok {

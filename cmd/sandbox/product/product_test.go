@@ -16,14 +16,14 @@ clientConnection: {qps: 7, kubeconfig: elsewhere}
 leaderElection: {leaderElect: false, resourceName: mine}
 profiles: [{schedulerName: mine}]
 `
-	got, err := schedulerConfigFor([]byte(given), "here", true)
+	got, err := schedulerConfigFor([]byte(given), "here")
 	if err != nil {
 		t.Fatal(err)
 	}
 	const want = `
 kind: KubeSchedulerConfiguration
 clientConnection: {qps: 7, kubeconfig: here}
-leaderElection: {leaderElect: true, resourceName: mine}
+leaderElection: {leaderElect: true, leaseDuration: 5s, renewDeadline: 4s, retryPeriod: 500ms, resourceName: mine}
 profiles: [{schedulerName: mine}]
 `
 	if diff := cmp.Diff(parse(t, want), parse(t, string(got))); diff != "" {
