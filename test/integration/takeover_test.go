@@ -5,9 +5,11 @@ import (
 	"flag"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -120,6 +122,102 @@ func TestTheNextLeaderKeepsTheQuotas(t *testing.T) {
 	if binds := watcher.Binds(); binds != *takeovers*pods {
 		t.Errorf("the checker saw %d binds, want %d", binds, *takeovers*pods)
 	}
+}
+
+// TestTheFirstPodWaitsOnlyForBindsThatMayBeUnderWay: after a fresh start and after one that stopped in order there are none, and after a kill there may be.
+func TestTheFirstPodWaitsOnlyForBindsThatMayBeUnderWay(t *testing.T) {
+	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "first-pod", Dir: t.TempDir(), Without: []string{product.Controller}}, product.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Sandbox.Stop)
+	if err := cluster.Sandbox.CreateNodes(t.Context(), []*corev1.Node{sandbox.NewNode("node-a", "zone-a", map[string]string{"pool": "a"}, nil, nil)}); err != nil {
+		t.Fatal(err)
+	}
+	ns, err := cluster.CreateNamespace(t.Context(), "first-pod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// firstPod returns how long a new pod of a new spread waits for its node.
+	firstPod := func(name string) time.Duration {
+		t.Helper()
+		if err := cluster.ApplyYAML(t.Context(), ns, spreadFor(name, "apps/v1", "Deployment", name, fmt.Sprintf(twoPools, "5"))+"\n---"+deployment(name, 1, "")); err != nil {
+			t.Fatal(err)
+		}
+		created := time.Now()
+		if err := cluster.WaitFor(t.Context(), "the pod to be bound", func(ctx context.Context) (string, error) {
+			pods, err := cluster.Pods(ctx, ns)
+			for i := range pods {
+				if pods[i].Labels["app"] == name && pods[i].Spec.NodeName != "" {
+					return "", nil
+				}
+			}
+			return "it has no node", err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return time.Since(created)
+	}
+	// restart ends the scheduler and waits for the next process.
+	restart := func(signal syscall.Signal) {
+		t.Helper()
+		status := func() sandbox.ComponentStatus {
+			all := cluster.Sandbox.Status()
+			return all[slices.IndexFunc(all, func(s sandbox.ComponentStatus) bool { return s.Name == product.Scheduler })]
+		}
+		before := status().Restarts
+		if err := cluster.Sandbox.Signal(product.Scheduler, 0, signal); err != nil {
+			t.Fatal(err)
+		}
+		if err := cluster.WaitFor(t.Context(), "the scheduler to be started again", func(context.Context) (string, error) {
+			if s := status(); s.Restarts == before || s.State != sandbox.Running {
+				return string(s.State), nil
+			}
+			return "", nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const soon, doubt = 3 * time.Second, 10 * time.Second
+	expectSoon := func(what string, took time.Duration) {
+		t.Helper()
+		waited := takeOverOf(t, cluster)
+		t.Logf("%s: bound after %s, of which the take-over took %s", what, took, waited)
+		if took > soon || waited > soon {
+			t.Errorf("%s: bound after %s, of which the take-over took %s; want %s", what, took, waited, soon)
+		}
+	}
+	expectSoon("fresh start", firstPod("fresh"))
+	restart(syscall.SIGTERM)
+	expectSoon("clean restart", firstPod("clean"))
+	restart(syscall.SIGKILL)
+	took, waited := firstPod("killed"), takeOverOf(t, cluster)
+	t.Logf("after a kill: bound after %s, of which the take-over took %s", took, waited)
+	if waited < doubt-time.Second {
+		t.Errorf("after a kill the take-over took %s, want %s", waited, doubt)
+	}
+	restart(syscall.SIGTERM)
+	expectSoon("clean restart after that", firstPod("again"))
+}
+
+var tookOver = regexp.MustCompile(`(?m)^scheduler_workloadspread_take_over_seconds (.*)$`)
+
+// takeOverOf is how long the scheduler held its first pod.
+func takeOverOf(t *testing.T, cluster *harness.Cluster) time.Duration {
+	t.Helper()
+	text, err := metricsOf(t.Context(), cluster, product.Scheduler, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	match := tookOver.FindStringSubmatch(text)
+	if match == nil {
+		t.Fatal("the scheduler does not say how long its take-over took")
+	}
+	seconds, err := strconv.ParseFloat(match[1], 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(seconds * float64(time.Second))
 }
 
 var reserved = regexp.MustCompile(`(?m)^scheduler_workloadspread_subset_attempts_total\{result="reserved"\} (.*)$`)
