@@ -95,7 +95,7 @@ func measure(ctx context.Context, s shape, o options) (*result, error) {
 	if o.Stock {
 		return m.result, nil
 	}
-	for _, step := range []func(context.Context) error{m.updates, m.creations, m.scrapes, m.churn} {
+	for _, step := range []func(context.Context) error{m.updates, m.scrapes, m.churn, m.creations} {
 		if err := m.within(ctx, step); err != nil {
 			return m.result, err
 		}
