@@ -217,6 +217,9 @@ func (l *Ledger) DoubtUntil(uid types.UID) (until time.Time) {
 // Namespaces are those that have a spread.
 func (l *Ledger) Namespaces() sets.Set[string] { return sets.KeySet(l.perNamespace) }
 
+// HasSpreads is true if there is a spread in the namespace.
+func (l *Ledger) HasSpreads(namespace string) bool { return l.perNamespace[namespace] > 0 }
+
 // Signature is equal for pods that may use the same nodes, as far as their spread decides. That of a pod without a spread is zero.
 type Signature struct {
 	Spread     types.UID

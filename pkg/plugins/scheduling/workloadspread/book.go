@@ -185,6 +185,13 @@ func (b *book) counts() ledger.Counts {
 	return b.ledger.Counts()
 }
 
+// hasSpreads is true if there is a spread in the namespace.
+func (b *book) hasSpreads(namespace string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ledger.HasSpreads(namespace)
+}
+
 // namespaces that have a spread, in order.
 func (b *book) namespaces() []string {
 	b.mu.Lock()

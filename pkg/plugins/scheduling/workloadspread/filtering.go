@@ -52,10 +52,10 @@ func (s *Spread) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 	if owner := workload.ControllerOf(pod); owner == nil || workload.EndsChain(owner.Kind) {
 		return nil, fwk.NewStatus(fwk.Skip) // no spread can divide it
 	}
-	if err := s.takeover.complete(ctx); err != nil {
+	d, refusal, err := s.rule(ctx, pod, nodes)
+	if err != nil {
 		return nil, fwk.AsStatus(err)
 	}
-	d, refusal := s.ask(pod, nodes)
 	if d == nil && refusal == nil {
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
@@ -73,6 +73,21 @@ func (s *Spread) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 		return &fwk.PreFilterResult{NodeNames: d.members}, nil
 	}
 	return nil, nil
+}
+
+// rule gives no pod a slot before the take-over is complete, and has no pod wait for that which needs no slot.
+func (s *Spread) rule(ctx context.Context, pod *corev1.Pod, nodes []fwk.NodeInfo) (*decision, *fwk.Status, error) {
+	if !s.takeover.concerns(pod) {
+		if d, refusal := s.ask(pod, nodes); d == nil {
+			return nil, refusal, nil
+		}
+		// A spread has come meanwhile.
+	}
+	if err := s.takeover.complete(ctx); err != nil {
+		return nil, nil, err
+	}
+	d, refusal := s.ask(pod, nodes)
+	return d, refusal, nil
 }
 
 // ask has the ledger choose a subset, and looks at the nodes that it wants looked at. Neither a decision nor a refusal means that no spread divides the pod.

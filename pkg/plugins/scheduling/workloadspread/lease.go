@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/utils/clock"
 )
 
 // stoppedSuffix follows the identity of the last holder in a lease that it has given up when none of its binds was under way any more. An empty
@@ -19,16 +20,18 @@ const stoppedSuffix = " (stopped, no bind is under way)"
 
 var errNoLease = errors.New("this scheduler process does not hold its lease any more")
 
-// lease says whether this process may bind pods, and until when a bind may happen that was sent before. A process without leader election, which
-// is the zero value, may always bind, and knows nothing of the processes before it.
+// lease says whether this process may bind pods, and until when a bind may happen that was sent before. A process without leader election may always
+// bind, and knows nothing of the processes before it.
 //
 // A process that finds stoppedSuffix in its lease has no bind to wait for. By induction that is true of all processes before the one that wrote it:
 // that one held the lease from its first write to its last, had waited for those before it, and sent binds only while it held the lease.
 type lease struct {
+	clock clock.PassiveClock
 	// doubt is how long after it was sent a bind may still happen.
 	doubt time.Duration
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// elected: the leader election is observed.
 	elected bool
 	leads   bool
 	// over: no bind is sent any more.
@@ -43,13 +46,22 @@ type lease struct {
 	underWay int
 }
 
-// Observe returns the lock for the leader election of the scheduler that runs the plugins. With it the first pod need not wait for binds of a
-// process that stopped in order, and no pod is bound after the lease was lost. Without it, and without leader election, the first pod waits.
+// Observe returns the lock for the leader election of the scheduler that runs the plugins, which must have been made before. With it the first pod need
+// not wait for binds of a process that stopped in order, and no pod is bound after the lease was lost. Without it, and without leader election, the
+// first pod waits. If no profile enables the plugin, the lock is returned as it is.
 func (f *Family) Observe(lock resourcelock.Interface) resourcelock.Interface {
-	f.lease.mu.Lock()
-	defer f.lease.mu.Unlock()
-	f.lease.elected = true
-	return &observedLock{Interface: lock, lease: &f.lease}
+	c := f.core.Load()
+	if c == nil {
+		return lock
+	}
+	return c.lease.observe(lock)
+}
+
+func (l *lease) observe(lock resourcelock.Interface) resourcelock.Interface {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.elected = true
+	return &observedLock{Interface: lock, lease: l}
 }
 
 // lead takes in that this process leads, if it did not before: after the holder of the lease that the process replaced, of which nothing is known if
@@ -62,7 +74,7 @@ func (l *lease) lead(replaced string, first bool) {
 	}
 	l.leads, l.first = true, first
 	if !strings.HasSuffix(replaced, stoppedSuffix) {
-		l.doubtUntil = time.Now().Add(l.doubt)
+		l.doubtUntil = l.clock.Now().Add(l.doubt)
 	}
 }
 
@@ -90,7 +102,7 @@ func (l *lease) isOver() bool {
 func (l *lease) startBind() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.over || l.elected && !time.Now().Before(l.until) {
+	if l.over || l.elected && !l.clock.Now().Before(l.until) {
 		return false
 	}
 	l.underWay++
@@ -102,16 +114,16 @@ func (l *lease) endBind(certain bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.underWay--
-	if until := time.Now().Add(l.doubt); !certain && until.After(l.doubtUntil) {
+	if until := l.clock.Now().Add(l.doubt); !certain && until.After(l.doubtUntil) {
 		l.doubtUntil = until
 	}
 }
 
-// isFirst is true if there was no lease, until confirmFirst.
+// isFirst is true if there was no lease, until confirmFirst or until it makes no difference.
 func (l *lease) isFirst() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.first
+	return l.first && l.clock.Now().Before(l.doubtUntil)
 }
 
 // confirmFirst says whether there really was no process before this one.
@@ -128,7 +140,7 @@ func (l *lease) confirmFirst(first bool) {
 func (l *lease) doubtful() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return time.Until(l.doubtUntil)
+	return l.doubtUntil.Sub(l.clock.Now())
 }
 
 // stop keeps binds from being sent, and waits until those under way are answered. False if one may still happen, of this process or of one before.
@@ -191,7 +203,7 @@ func (o *observedLock) take(ctx context.Context, record resourcelock.LeaderElect
 	if o.lease.isOver() {
 		return errNoLease
 	}
-	began := time.Now()
+	began := o.lease.clock.Now()
 	if err := write(ctx, record); err != nil {
 		return err
 	}
@@ -208,7 +220,7 @@ func (o *observedLock) release(ctx context.Context, record resourcelock.LeaderEl
 	half := ctx
 	if deadline, limited := ctx.Deadline(); limited {
 		var cancel context.CancelFunc
-		half, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
+		half, cancel = context.WithTimeout(ctx, deadline.Sub(o.lease.clock.Now())/2)
 		defer cancel()
 	}
 	settled := o.lease.stop(half)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strconv"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +16,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/utils/clock"
 )
 
 const testDoubt = 10 * time.Second
@@ -131,11 +131,13 @@ type process struct {
 
 func (s *leaseServer) process(identity string) *process {
 	s.t.Helper()
-	p := &process{connection: s.connect(identity)}
-	family := &Family{}
-	family.lease.doubt = testDoubt
-	p.lease = &family.lease
-	p.run(s.t, family.Observe(p.connection))
+	return s.processOn(s.connect(identity))
+}
+
+func (s *leaseServer) processOn(c *connection) *process {
+	s.t.Helper()
+	p := &process{connection: c, lease: &lease{clock: clock.RealClock{}, doubt: testDoubt}}
+	p.run(s.t, p.observe(c))
 	return p
 }
 
@@ -204,19 +206,16 @@ func (p *process) expectBind(t *testing.T, want bool) {
 	}
 }
 
-func inElection(t *testing.T, name string, test func(*testing.T, *leaseServer)) {
+func inElection(t *testing.T, name string, test func(*leaseServer)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
-		t.Helper()
-		synctest.Test(t, func(t *testing.T) {
-			t.Helper()
-			test(t, newLeaseServer(t))
-		})
+		synctest.Test(t, func(t *testing.T) { test(newLeaseServer(t)) })
 	})
 }
 
 func TestTheLeaseProvesThatNoBindOfAPredecessorIsUnderWay(t *testing.T) {
-	inElection(t, "nobody held it, and nobody has bound a pod", func(t *testing.T, s *leaseServer) {
+	inElection(t, "nobody held it, and nobody has bound a pod", func(s *leaseServer) {
+		t := s.t
 		p := s.process("p")
 		p.awaitLead(t)
 		p.expectDoubt(t, testDoubt)
@@ -224,7 +223,8 @@ func TestTheLeaseProvesThatNoBindOfAPredecessorIsUnderWay(t *testing.T) {
 		p.expectDoubt(t, 0)
 		p.end()
 	})
-	inElection(t, "nobody held it, and somebody has bound pods", func(t *testing.T, s *leaseServer) {
+	inElection(t, "nobody held it, and somebody has bound pods", func(s *leaseServer) {
+		t := s.t
 		p := s.process("p")
 		p.awaitLead(t)
 		p.confirmFirst(false)
@@ -232,7 +232,8 @@ func TestTheLeaseProvesThatNoBindOfAPredecessorIsUnderWay(t *testing.T) {
 		p.expectDoubt(t, testDoubt)
 		p.end()
 	})
-	inElection(t, "the holder stopped, and the next process leads at once", func(t *testing.T, s *leaseServer) {
+	inElection(t, "the holder stopped, and the next process leads at once", func(s *leaseServer) {
+		t := s.t
 		p := s.process("p")
 		p.awaitLead(t)
 		p.confirmFirst(true)
@@ -248,7 +249,8 @@ func TestTheLeaseProvesThatNoBindOfAPredecessorIsUnderWay(t *testing.T) {
 		next.expectDoubt(t, 0)
 		next.end()
 	})
-	inElection(t, "the holder stopped, and a standby leads within its retry period", func(t *testing.T, s *leaseServer) {
+	inElection(t, "the holder stopped, and a standby leads within its retry period", func(s *leaseServer) {
+		t := s.t
 		p, standby := s.process("p"), s.process("standby")
 		p.awaitLead(t)
 		p.confirmFirst(true)
@@ -262,7 +264,8 @@ func TestTheLeaseProvesThatNoBindOfAPredecessorIsUnderWay(t *testing.T) {
 		standby.expectDoubt(t, 0)
 		standby.end()
 	})
-	inElection(t, "the holder was killed", func(t *testing.T, s *leaseServer) {
+	inElection(t, "the holder was killed", func(s *leaseServer) {
+		t := s.t
 		p := s.process("p")
 		p.awaitLead(t)
 		p.confirmFirst(true)
@@ -275,14 +278,16 @@ func TestTheLeaseProvesThatNoBindOfAPredecessorIsUnderWay(t *testing.T) {
 		p.awaitEnd(t)
 		next.end()
 	})
-	inElection(t, "the doubt passes while nobody asks", func(t *testing.T, s *leaseServer) {
+	inElection(t, "the doubt passes while nobody asks", func(s *leaseServer) {
+		t := s.t
 		p := s.process("p")
 		p.awaitLead(t)
 		time.Sleep(testDoubt)
 		p.expectDoubt(t, 0)
 		p.end()
 	})
-	inElection(t, "the holder was a scheduler that does not say whether its binds are over", func(t *testing.T, s *leaseServer) {
+	inElection(t, "the holder was a scheduler that does not say whether its binds are over", func(s *leaseServer) {
+		t := s.t
 		other := &process{connection: s.connect("other")}
 		other.run(t, other.connection)
 		other.end()
@@ -294,29 +299,28 @@ func TestTheLeaseProvesThatNoBindOfAPredecessorIsUnderWay(t *testing.T) {
 		next.expectDoubt(t, testDoubt)
 		next.end()
 	})
-	inElection(t, "the answer to the first update was lost", func(t *testing.T, s *leaseServer) {
+	inElection(t, "the answer to the first update was lost", func(s *leaseServer) {
+		t := s.t
 		p := s.process("p")
 		p.awaitLead(t)
 		p.confirmFirst(true)
 		p.end()
-		next := &process{connection: s.connect("next")}
-		next.connection.mute = true
-		family := &Family{}
-		family.lease.doubt = testDoubt
-		next.lease = &family.lease
-		next.run(t, family.Observe(next.connection))
+		connection := s.connect("next")
+		connection.mute = true
+		next := s.processOn(connection)
 		next.awaitLead(t)
 		next.expectDoubt(t, testDoubt)
 		next.expectBind(t, true)
 		next.end()
 	})
-	inElection(t, "two found that the holder had stopped", func(t *testing.T, s *leaseServer) {
+	inElection(t, "two found that the holder had stopped", func(s *leaseServer) {
+		t := s.t
 		p := s.process("p")
 		p.awaitLead(t)
 		p.confirmFirst(true)
 		p.end()
-		first, second := s.connect("first"), &lease{doubt: testDoubt, elected: true}
-		late := &observedLock{Interface: s.connect("second").Interface, lease: second}
+		first, second := s.connect("first"), &lease{clock: clock.RealClock{}, doubt: testDoubt}
+		late := second.observe(s.connect("second"))
 		for _, lock := range []resourcelock.Interface{first, late} {
 			if _, _, err := lock.Get(t.Context()); err != nil {
 				t.Fatal(err)
@@ -349,7 +353,8 @@ func TestALeaseIsGivenUpAsSettledOnlyIfItIs(t *testing.T) {
 			t.Errorf("the holder is %q, want %q", got, want)
 		}
 	}
-	inElection(t, "after the last bind has its answer", func(t *testing.T, s *leaseServer) {
+	inElection(t, "after the last bind has its answer", func(s *leaseServer) {
+		t := s.t
 		p := lead(t, s)
 		if !p.startBind() {
 			t.Fatal("may not bind")
@@ -362,7 +367,8 @@ func TestALeaseIsGivenUpAsSettledOnlyIfItIs(t *testing.T) {
 		p.awaitEnd(t)
 		expectHolder(t, s, "p"+stoppedSuffix)
 	})
-	inElection(t, "not if a bind ended without a certain answer", func(t *testing.T, s *leaseServer) {
+	inElection(t, "not if a bind ended without a certain answer", func(s *leaseServer) {
+		t := s.t
 		p := lead(t, s)
 		p.startBind()
 		p.endBind(false)
@@ -374,7 +380,8 @@ func TestALeaseIsGivenUpAsSettledOnlyIfItIs(t *testing.T) {
 		next.expectDoubt(t, testDoubt)
 		next.end()
 	})
-	inElection(t, "but when it cannot happen any more", func(t *testing.T, s *leaseServer) {
+	inElection(t, "but when it cannot happen any more", func(s *leaseServer) {
+		t := s.t
 		p := lead(t, s)
 		p.startBind()
 		p.endBind(false)
@@ -382,7 +389,8 @@ func TestALeaseIsGivenUpAsSettledOnlyIfItIs(t *testing.T) {
 		p.end()
 		expectHolder(t, s, "p"+stoppedSuffix)
 	})
-	inElection(t, "not if a bind has no answer for long", func(t *testing.T, s *leaseServer) {
+	inElection(t, "not if a bind has no answer for long", func(s *leaseServer) {
+		t := s.t
 		p := lead(t, s)
 		p.startBind()
 		began := time.Now()
@@ -392,7 +400,8 @@ func TestALeaseIsGivenUpAsSettledOnlyIfItIs(t *testing.T) {
 			t.Errorf("ended after %s", took)
 		}
 	})
-	inElection(t, "not while a bind of a predecessor may happen", func(t *testing.T, s *leaseServer) {
+	inElection(t, "not while a bind of a predecessor may happen", func(s *leaseServer) {
+		t := s.t
 		killed := lead(t, s)
 		killed.connection.hangs = true
 		p := s.process("next")
@@ -402,7 +411,8 @@ func TestALeaseIsGivenUpAsSettledOnlyIfItIs(t *testing.T) {
 		expectHolder(t, s, "")
 		<-killed.ended
 	})
-	inElection(t, "not by one that holds it no longer", func(t *testing.T, s *leaseServer) {
+	inElection(t, "not by one that holds it no longer", func(s *leaseServer) {
+		t := s.t
 		p := lead(t, s)
 		p.connection.hangs = true // from here on it cannot renew
 		next := s.process("next")
@@ -416,13 +426,15 @@ func TestALeaseIsGivenUpAsSettledOnlyIfItIs(t *testing.T) {
 }
 
 func TestNoPodIsBoundWithoutTheLease(t *testing.T) {
-	inElection(t, "by a process that waits for it", func(t *testing.T, s *leaseServer) {
+	inElection(t, "by a process that waits for it", func(s *leaseServer) {
+		t := s.t
 		p, standby := s.process("p"), s.process("standby")
 		standby.expectBind(t, false)
 		standby.end()
 		p.end()
 	})
-	inElection(t, "by one that could not renew it", func(t *testing.T, s *leaseServer) {
+	inElection(t, "by one that could not renew it", func(s *leaseServer) {
+		t := s.t
 		p := s.process("p")
 		p.awaitLead(t)
 		p.connection.hangs = true
@@ -439,7 +451,8 @@ func TestNoPodIsBoundWithoutTheLease(t *testing.T) {
 		p.awaitEnd(t)
 		next.end()
 	})
-	inElection(t, "by one that finds somebody else's name in it", func(t *testing.T, s *leaseServer) {
+	inElection(t, "by one that finds somebody else's name in it", func(s *leaseServer) {
+		t := s.t
 		p := s.process("p")
 		p.awaitLead(t)
 		other := s.lease.DeepCopy()
@@ -449,7 +462,8 @@ func TestNoPodIsBoundWithoutTheLease(t *testing.T) {
 		p.expectBind(t, false)
 		p.awaitEnd(t)
 	})
-	inElection(t, "nor is it taken again when the other has stopped", func(t *testing.T, s *leaseServer) {
+	inElection(t, "nor is it taken again when the other has stopped", func(s *leaseServer) {
+		t := s.t
 		p := s.process("p")
 		p.awaitLead(t)
 		other := s.lease.DeepCopy()
@@ -461,7 +475,8 @@ func TestNoPodIsBoundWithoutTheLease(t *testing.T) {
 			t.Errorf("the holder is %q", got)
 		}
 	})
-	inElection(t, "by a leader whose lease was deleted, and a standby that had seen it waits", func(t *testing.T, s *leaseServer) {
+	inElection(t, "by a leader whose lease was deleted, and a standby that had seen it waits", func(s *leaseServer) {
+		t := s.t
 		p, standby := s.process("p"), s.process("standby")
 		p.awaitLead(t)
 		s.lease = nil
@@ -475,26 +490,22 @@ func TestNoPodIsBoundWithoutTheLease(t *testing.T) {
 		standby.end()
 	})
 	t.Run("unless there is no leader election", func(t *testing.T) {
-		var l lease
+		l := lease{clock: clock.RealClock{}}
 		if !l.startBind() {
 			t.Error("may not bind")
 		}
 	})
 }
 
-func TestObserveShowsAStoppedHolderAsNone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newLeaseServer(t)
-		p := s.process("p")
-		p.awaitLead(t)
-		time.Sleep(testDoubt)
-		p.end()
-		if !strings.HasPrefix(s.holder(), "p") {
-			t.Fatalf("the holder is %q", s.holder())
-		}
-		record, _, err := (&Family{}).Observe(s.connect("next")).Get(t.Context())
-		if err != nil || record.HolderIdentity != "" {
-			t.Errorf("record %+v, error %v", record, err)
-		}
-	})
+func TestTheLockIsObservedOnceThePluginsAreThere(t *testing.T) {
+	lock := &connection{}
+	var plugins Family
+	if got := plugins.Observe(lock); got != resourcelock.Interface(lock) {
+		t.Error("it is observed without plugins")
+	}
+	l := &lease{clock: clock.RealClock{}}
+	plugins.core.Store(&core{lease: l})
+	if got, ok := plugins.Observe(lock).(*observedLock); !ok || got.lease != l || !l.elected {
+		t.Errorf("the lock is %+v", got)
+	}
 }

@@ -69,11 +69,12 @@ type core struct {
 //
 //	var plugins workloadspread.Family
 //	app.NewSchedulerCommand(app.WithPlugin(workloadspread.Name, plugins.Spread), app.WithPlugin(workloadspread.GateName, plugins.Gate))
+//
+// The first pod of a spread then waits after every start. It need not if the plugins also Observe the leader election, as in cmd/scheduler.
 type Family struct {
-	lease lease
-	once  sync.Once
-	err   error
-	core  atomic.Pointer[core]
+	once sync.Once
+	err  error
+	core atomic.Pointer[core]
 	// gated are the names of the profiles that enable the gate.
 	gated sync.Map
 }
@@ -86,7 +87,7 @@ func (f *Family) Spread(ctx context.Context, obj runtime.Object, handle fwk.Hand
 	}
 	f.once.Do(func() {
 		var c *core
-		if c, f.err = newCore(ctx, args, handle, &f.lease, f.isGated); f.err == nil {
+		if c, f.err = newCore(ctx, args, handle, f.isGated); f.err == nil {
 			f.core.Store(c)
 		}
 	})
@@ -128,7 +129,7 @@ func defaultPreemptionArgs() *schedulerconfig.DefaultPreemptionArgs {
 }
 
 // newCore wires the ledger to the scheduler. It starts informers and waits for nothing.
-func newCore(ctx context.Context, args *Args, handle fwk.Handle, lease *lease, gated func(*corev1.Pod) bool) (*core, error) {
+func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*corev1.Pod) bool) (*core, error) {
 	logger := klog.LoggerWithName(klog.FromContext(ctx), Name)
 	ctx = klog.NewContext(ctx, logger)
 	factory := handle.SharedInformerFactory()
@@ -147,7 +148,7 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle, lease *lease, g
 	pods, nodes := factory.Core().V1().Pods().Lister(), factory.Core().V1().Nodes().Lister()
 	c := &core{
 		args:     args,
-		lease:    lease,
+		lease:    &lease{clock: clock.RealClock{}, doubt: doubtAfter(args.BindTimeout)},
 		finder:   newFinder(),
 		gated:    gated,
 		announce: announceTo(handle),
@@ -170,7 +171,7 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle, lease *lease, g
 		ledger: ledger.New(args.ObservationTimeout), inFlight: map[types.UID]bool{},
 	}
 	custom.tell = func(event ledger.Event) { c.book.apply(event) }
-	listeners, err := watch(ctx, c.book, factory, spreads)
+	listeners, err := watch(ctx, c.book, factory, spreads, listOneSpread(custom.dynamic, handle.ClientSet().Discovery()))
 	if err != nil {
 		return nil, err
 	}
@@ -185,8 +186,7 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle, lease *lease, g
 	go c.budgets.run(ctx, handle.ClientSet().Discovery(), pubs)
 	go wait.UntilWithContext(ctx, func(context.Context) { c.book.audit() }, ledger.AuditInterval)
 	exposeMetrics(c.book)
-	lease.doubt = doubtAfter(args.BindTimeout)
-	c.takeover = newTakeover(lease, handle.ClientSet(), c.book, listeners)
+	c.takeover = newTakeover(clock.RealClock{}, c.lease, handle.ClientSet(), c.book, listeners)
 	c.binds = newBinds(ctx, handle.ClientSet(), c.book, args.BindTimeout)
 	return c, nil
 }

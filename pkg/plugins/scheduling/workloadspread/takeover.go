@@ -7,22 +7,28 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/pager"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"github.com/berth-project/berth/pkg/ledger"
 	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 const (
 	// syncPoll is how often the informers are asked whether they have synced; they have no event for it.
 	syncPoll = 20 * time.Millisecond
-	// syncPatience bounds how long one cycle is held up. Afterwards pods fail and are retried, so that the reason becomes visible.
+	// syncPatience bounds how long the first cycle is held up. Afterwards pods fail and are retried, so that the reason becomes visible.
 	syncPatience = 10 * time.Second
+	// manyNamespaces are read by one list of the whole cluster, because then the number of requests costs more than pods that are read for nothing.
+	manyNamespaces = 10
 )
 
 // takeover says when a process may trust its ledger. A scheduler runs its first cycle when it starts to lead. At that moment a bind that
@@ -30,6 +36,7 @@ const (
 // the process waits for the informers' first lists, then until no such bind can succeed any more, and then reads the bound pods from
 // the API server's storage.
 type takeover struct {
+	clock     clock.Clock
 	lease     *lease
 	client    kubernetes.Interface
 	book      *book
@@ -37,11 +44,13 @@ type takeover struct {
 
 	mu    sync.Mutex
 	since time.Time
-	done  bool
+	// impatient: a cycle was held up for syncPatience, so that no other is.
+	impatient bool
+	done      bool
 }
 
-func newTakeover(lease *lease, client kubernetes.Interface, b *book, from *listeners) *takeover {
-	return &takeover{lease: lease, client: client, book: b, listeners: from}
+func newTakeover(c clock.Clock, lease *lease, client kubernetes.Interface, b *book, from *listeners) *takeover {
+	return &takeover{clock: c, lease: lease, client: client, book: b, listeners: from}
 }
 
 // complete returns nil once the ledger can be trusted, and blocks the first cycles until then. An error means that the pod must be tried
@@ -52,16 +61,11 @@ func (t *takeover) complete(ctx context.Context) error {
 	if t.done {
 		return nil
 	}
-	t.lease.lead("", false) // without leader election the first cycle is the first sign of it
 	if t.since.IsZero() {
-		t.since = time.Now()
+		t.since = t.clock.Now()
 	}
-	if t.listeners.hasSynced() {
-		// The usual case, of every cycle as long as there is no spread in the cluster.
-	} else if err := wait.PollUntilContextTimeout(ctx, syncPoll, syncPatience, true, func(context.Context) (bool, error) {
-		return t.listeners.hasSynced(), nil
-	}); err != nil {
-		return t.notSynced()
+	if err := t.awaitSync(ctx); err != nil {
+		return err
 	}
 	namespaces := t.book.namespaces()
 	if len(namespaces) == 0 {
@@ -76,7 +80,7 @@ func (t *takeover) complete(ctx context.Context) error {
 		t.lease.confirmFirst(recorded == 0)
 	}
 	select {
-	case <-time.After(t.lease.doubtful()):
+	case <-t.clock.After(t.lease.doubtful()):
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -85,16 +89,46 @@ func (t *takeover) complete(ctx context.Context) error {
 		return err
 	}
 	t.done = true
-	takeOverSeconds.Set(time.Since(t.since).Seconds())
-	klog.FromContext(ctx).V(2).Info("The ledger is complete", "namespaces", len(namespaces), "boundPods", found, "after", time.Since(t.since))
+	takeOverSeconds.Set(t.clock.Since(t.since).Seconds())
+	klog.FromContext(ctx).V(2).Info("The ledger is complete", "namespaces", len(namespaces), "boundPods", found, "after", t.clock.Since(t.since))
 	return nil
 }
 
-func (t *takeover) notSynced() error {
-	if message := t.listeners.spreadsError.Load(); message != nil {
-		return fmt.Errorf("WorkloadSpreads cannot be listed (%s): install manifests/crd and the scheduler's roles", *message)
+// concerns is false for a pod that no spread divides, as far as can be known by now, so that it need not wait. As long as spreads cannot be listed,
+// every pod with an owner may belong to one.
+func (t *takeover) concerns(pod *corev1.Pod) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.done {
+		return true // and need not wait
 	}
-	return fmt.Errorf("the informers for workloads, pods and nodes have not synced after %s; see the scheduler's log", syncPatience)
+	t.lease.lead("", false) // without leader election the first cycle is the first sign of it
+	return workload.ControllerOf(pod) != nil && !t.listeners.noSpreads.Load() && (!t.listeners.spreadsSynced() || t.book.hasSpreads(pod.Namespace))
+}
+
+// awaitSync holds the first cycle up until the informers have synced. The scheduler has one cycle at a time, so if that takes long the next fail at once,
+// and pods that need no spread go on.
+func (t *takeover) awaitSync(ctx context.Context) error {
+	ready := func(context.Context) (bool, error) {
+		return t.listeners.hasSynced() || t.listeners.noSpreads.Load(), nil
+	}
+	if is, _ := ready(ctx); is {
+		return nil
+	}
+	if !t.impatient && wait.PollUntilContextTimeout(ctx, syncPoll, syncPatience, true, ready) == nil {
+		return nil
+	}
+	t.impatient = true
+	err := t.listeners.spreadsError.Load()
+	switch {
+	case t.listeners.spreadsSynced() || err == nil:
+		return fmt.Errorf("the informers for workloads, pods and nodes have not synced after %s; see the scheduler's log", syncPatience)
+	case apierrors.IsForbidden(*err):
+		return fmt.Errorf("no pod with an owner is scheduled before the scheduler may list WorkloadSpreads; "+
+			"give it the ClusterRole berth-scheduler of manifests/scheduler/rbac.yaml: %w", *err)
+	default:
+		return fmt.Errorf("no pod with an owner is scheduled before WorkloadSpreads can be listed: %w", *err)
+	}
 }
 
 // readBound reads the pods of the namespaces with a quorum read and takes in those with a node. Recorded are those that Berth has bound.
@@ -102,12 +136,19 @@ func (t *takeover) readBound(ctx context.Context, namespaces []string) (found, r
 	t.book.apply(ledger.ListBegins{})
 	defer t.book.apply(ledger.ListEnds{})
 	options := metav1.ListOptions{FieldSelector: "spec.nodeName!=,status.phase!=" + string(corev1.PodSucceeded) + ",status.phase!=" + string(corev1.PodFailed)}
-	for _, namespace := range namespaces {
+	wanted, lists := sets.New(namespaces...), namespaces
+	if len(namespaces) > manyNamespaces {
+		lists = []string{metav1.NamespaceAll}
+	}
+	for _, namespace := range lists {
 		pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (pages runtime.Object, err error) {
 			return t.client.CoreV1().Pods(namespace).List(ctx, options)
 		})
 		if err := pages.EachListItem(ctx, options, func(obj runtime.Object) error {
 			pod := obj.(*corev1.Pod)
+			if !wanted.Has(pod.Namespace) {
+				return nil
+			}
 			found++
 			if subset.RecordOf(pod) != nil {
 				recorded++

@@ -2,21 +2,33 @@ package workloadspread
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	clientdiscovery "k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	restclient "k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/utils/clock"
 
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/ledger"
 )
 
@@ -28,7 +40,7 @@ func TestAPodThatEndsWhileItIsBeingReadHoldsNoSlot(t *testing.T) {
 	}{
 		"by the list of a take-over": {"list", func(t *testing.T, w *world, client kubernetes.Interface, _ *corev1.Pod) {
 			t.Helper()
-			takeover := newTakeover(&lease{}, client, w.book, &listeners{})
+			takeover := newTakeover(clock.RealClock{}, &lease{clock: clock.RealClock{}}, client, w.book, &listeners{})
 			if err := takeover.complete(t.Context()); err != nil || !takeover.done {
 				t.Fatalf("take-over done is %t, error %v", takeover.done, err)
 			}
@@ -103,24 +115,215 @@ func TestATakeOverWaitsUnlessTheLeaseProvesThatItNeedNot(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				l := &lease{doubt: doubtAfter(5 * time.Second)}
+				l := &lease{clock: clock.RealClock{}, doubt: doubtAfter(5 * time.Second)}
 				if tc.lead != nil {
 					tc.lead(l)
 				}
 				time.Sleep(tc.before)
 				began := time.Now()
-				takeover := newTakeover(l, client, w.book, &listeners{})
+				takeover := newTakeover(clock.RealClock{}, l, client, w.book, &listeners{spreadsSynced: always})
+				if !takeover.concerns(w.pod("p")) {
+					t.Error("the take-over does not concern a pod of the spread")
+				}
 				if err := takeover.complete(t.Context()); err != nil || !takeover.done {
 					t.Fatalf("take-over done is %t, error %v", takeover.done, err)
 				}
 				if waited := time.Since(began); waited != tc.want {
 					t.Errorf("waited %s, want %s", waited, tc.want)
 				}
-				w.expectStages(map[ledger.Stage]int{ledger.Bound: map[bool]int{false: 1, true: 2}[tc.bound]})
+				if got, want := w.book.counts().Stages[ledger.Bound], map[bool]int{false: 1, true: 2}[tc.bound]; got != want {
+					t.Errorf("%d bound pods are counted, want %d", got, want)
+				}
 				if rest := l.doubtful(); rest > 0 {
 					t.Errorf("its binds are in doubt for %s after it has waited", rest)
 				}
 			})
+		})
+	}
+}
+
+func always() bool { return true }
+
+func TestTheFirstCycleAloneIsHeldUpForTheInformers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 4)
+		synced := false
+		listening := &listeners{synced: []cache.InformerSynced{func() bool { return synced }}, spreadsSynced: func() bool { return synced }}
+		s := w.Spread
+		s.takeover = newTakeover(clock.RealClock{}, &lease{clock: clock.RealClock{}}, fake.NewClientset(), w.book, listening)
+		cycle := func(pod *corev1.Pod) (*fwk.Status, time.Duration) {
+			began := time.Now()
+			_, status := s.PreFilter(t.Context(), framework.NewCycleState(), pod, nil)
+			return status, time.Since(began)
+		}
+		free := podOf("rs-uid", "free")
+		free.OwnerReferences = nil
+		w.pods[free.UID] = free
+		for i, want := range []time.Duration{syncPatience, 0, 0} {
+			if status, took := cycle(w.pod(fmt.Sprint("p", i))); status.Code() != fwk.Error || took != want {
+				t.Errorf("cycle %d took %s with %v, want %s and an error", i, took, status, want)
+			}
+			if status, took := cycle(free); !status.IsSkip() || took != 0 {
+				t.Errorf("that of a pod without an owner took %s with %v", took, status)
+			}
+		}
+		synced = true
+		if status, took := cycle(w.pod("p")); !status.IsSkip() || took != 0 {
+			t.Errorf("when the informers had synced a cycle took %s with %v", took, status)
+		}
+	})
+}
+
+func TestPodsOfNamespacesWithoutASpreadDoNotWaitForATakeOver(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, twoThenAny)
+	s := w.Spread
+	s.takeover = newTakeover(clock.RealClock{}, &lease{clock: clock.RealClock{}, doubt: time.Hour}, fake.NewClientset(), w.book, &listeners{spreadsSynced: always})
+	pod := podOf("rs-uid", "p")
+	pod.Namespace = "other"
+	w.pods[pod.UID] = pod
+	if _, status := s.PreFilter(t.Context(), framework.NewCycleState(), pod, nil); !status.IsSkip() {
+		t.Errorf("status %v", status)
+	}
+}
+
+// kindServer is an API server that serves WorkloadSpreads, or does not know them, or does not allow that they are listed.
+type kindServer struct{ known, allowed atomic.Bool }
+
+const oneSpread = `{"apiVersion": "apps.kruise.io/v1alpha1", "kind": "WorkloadSpreadList", "metadata": {"resourceVersion": "1"}, "items": [{
+	"apiVersion": "apps.kruise.io/v1alpha1", "kind": "WorkloadSpread", "metadata": {"namespace": "ns", "name": "web", "uid": "web", "resourceVersion": "1", "generation": 1},
+	"spec": {"targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}, "subsets": [{"name": "a"}]}}]}`
+
+func (s *kindServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	answer := func(code int, body string) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		_, _ = w.Write([]byte(body)) // the client asks again
+	}
+	const group = "/apis/apps.kruise.io/v1alpha1"
+	refusal := func(code int, reason metav1.StatusReason) {
+		answer(code, fmt.Sprintf(`{"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": %d, "reason": %q, "message": "it is %[2]s"}`, code, reason))
+	}
+	switch {
+	case r.URL.Path == group+"/workloadspreads" && !s.allowed.Load():
+		refusal(http.StatusForbidden, metav1.StatusReasonForbidden)
+	case !s.known.Load():
+		refusal(http.StatusNotFound, metav1.StatusReasonNotFound)
+	case r.URL.Path == group:
+		answer(http.StatusOK, `{"apiVersion": "v1", "kind": "APIResourceList", "groupVersion": "apps.kruise.io/v1alpha1", "resources": [{"name": "workloadspreads"}]}`)
+	case r.URL.Query().Has("sendInitialEvents"):
+		refusal(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid) // so that the client lists
+	case r.URL.Query().Has("watch"):
+		w.WriteHeader(http.StatusOK)
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	default:
+		answer(http.StatusOK, oneSpread)
+	}
+}
+
+func TestPodsWaitForSpreadsOnlyIfThereCanBeAny(t *testing.T) {
+	tests := map[string]struct {
+		known, allowed bool
+		// message of a pod with an owner; empty if it may go.
+		message string
+	}{
+		"the kind is not known":                          {allowed: true},
+		"the kind is not known, nor would it be allowed": {},
+		"the kind is known, but not allowed":             {known: true, message: "give it the ClusterRole berth-scheduler"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			served := &kindServer{}
+			served.known.Store(tc.known)
+			served.allowed.Store(tc.allowed)
+			server := httptest.NewServer(served)
+			t.Cleanup(server.CloseClientConnections)
+			config := &restclient.Config{Host: server.URL, QPS: -1}
+			spreads, err := newSpreadInformer(config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := newWorld(t, 4)
+			factory := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
+			listening, err := watch(t.Context(), w.book, factory, spreads, listOneSpread(dynamic.NewForConfigOrDie(config), clientdiscovery.NewDiscoveryClientForConfigOrDie(config)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			factory.Start(t.Context().Done())
+			s := w.Spread
+			s.takeover = newTakeover(clock.RealClock{}, &lease{clock: clock.RealClock{}}, fake.NewClientset(), w.book, listening)
+			owned := w.pod("owned")
+			free := podOf("rs-uid", "free")
+			free.OwnerReferences = nil
+			w.pods[free.UID] = free
+			cycle := func(pod *corev1.Pod) (*fwk.Status, *decision) {
+				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+				defer cancel()
+				state := framework.NewCycleState()
+				_, status := s.PreFilter(ctx, state, pod, nil)
+				return status, decisionIn(state)
+			}
+			await := func(what string, condition func() bool) {
+				t.Helper()
+				if wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) { return condition(), nil }) != nil {
+					status, _ := cycle(owned)
+					t.Fatalf("%s: not within a minute; the last cycle ended with %v", what, status)
+				}
+			}
+			await("the answer to a pod with an owner", func() bool {
+				status, _ := cycle(owned)
+				return tc.message == "" && status.IsSkip() || tc.message != "" && strings.Contains(status.Message(), tc.message)
+			})
+			if status, _ := cycle(free); !status.IsSkip() {
+				t.Errorf("a pod without an owner: %v", status)
+			}
+			served.allowed.Store(true)
+			served.known.Store(true)
+			await("the spread divides the pod", func() bool {
+				_, d := cycle(owned)
+				return d != nil && d.Name() == "a"
+			})
+		})
+	}
+}
+
+func TestATakeOverReadsManyNamespacesAtOnce(t *testing.T) {
+	for n, lists := range map[int]int{1: 1, manyNamespaces: manyNamespaces, manyNamespaces + 1: 1, 500: 1} {
+		t.Run(fmt.Sprintf("%d namespaces", n), func(t *testing.T) {
+			w := newWorld(t, 4)
+			client := fake.NewClientset()
+			boundIn := func(namespace string) {
+				pod := onNode(podOf("rs-uid", namespace), "node-a", "a")
+				pod.Namespace = namespace
+				if err := client.Tracker().Add(pod); err != nil {
+					t.Fatal(err)
+				}
+			}
+			boundIn("no-spread")
+			for i := range n {
+				namespace := fmt.Sprintf("ns-%d", i)
+				object := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web", UID: types.UID(namespace), Generation: 1}}
+				object.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "rs"}
+				object.Spec.Subsets = []v1alpha1.Subset{{Name: "a"}}
+				w.book.apply(ledger.SpreadSeen{Spread: object})
+				boundIn(namespace)
+			}
+			if err := newTakeover(clock.RealClock{}, &lease{clock: clock.RealClock{}}, client, w.book, &listeners{spreadsSynced: always}).complete(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			sent := 0
+			for _, action := range client.Actions() {
+				if list, ok := action.(clienttesting.ListAction); ok {
+					sent++
+					if got := list.GetListRestrictions().Fields.String(); got != "spec.nodeName!=,status.phase!=Failed,status.phase!=Succeeded" {
+						t.Errorf("the list selects %q", got)
+					}
+				}
+			}
+			if bound := w.book.counts().Stages[ledger.Bound]; sent != lists || bound != n {
+				t.Errorf("%d lists, %d bound pods; want %d lists, %d pods", sent, bound, lists, n)
+			}
 		})
 	}
 }
@@ -143,7 +346,7 @@ func TestABindIsNotBrokenOffWhenTheProcessIsToldToEnd(t *testing.T) {
 	client := kubernetes.NewForConfigOrDie(&restclient.Config{Host: server.URL})
 	w := newWorld(t, 4)
 	w.spread(1, twoThenAny)
-	l := &lease{doubt: testDoubt}
+	l := &lease{clock: clock.RealClock{}, doubt: testDoubt}
 	s := &Spread{core: &core{book: w.book, lease: l, binds: newBinds(t.Context(), client, w.book, time.Minute)}, handle: handle{}}
 	bind := func(ctx context.Context, name string) *fwk.Status {
 		pod, state := w.pod(name), framework.NewCycleState()

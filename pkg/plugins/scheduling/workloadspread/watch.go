@@ -6,10 +6,12 @@ import (
 	"maps"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -17,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -30,8 +34,12 @@ import (
 // listeners are the registrations of our event handlers. The scheduler waits for its own handlers before it schedules, but not for these.
 type listeners struct {
 	synced []cache.InformerSynced
+	// spreadsSynced is that of the spreads.
+	spreadsSynced cache.InformerSynced
+	// noSpreads: the API server does not know the kind, so there can be none.
+	noSpreads atomic.Bool
 	// spreadsError is why the spreads could not be listed at the last attempt.
-	spreadsError atomic.Pointer[string]
+	spreadsError atomic.Pointer[error]
 }
 
 func (w *listeners) add(registration cache.ResourceEventHandlerRegistration, err error) error {
@@ -54,7 +62,7 @@ func (w *listeners) hasSynced() bool {
 
 // watch feeds the ledger from the scheduler's informers and from one for spreads, which it starts. Of workloads the scheduler's informers keep from then on
 // what workload.Keep leaves: no pod template and no annotation. That is more than the plugins of kube-scheduler read. The informers must not run yet.
-func watch(ctx context.Context, b *book, factory informers.SharedInformerFactory, spreads cache.SharedIndexInformer) (*listeners, error) {
+func watch(ctx context.Context, b *book, factory informers.SharedInformerFactory, spreads cache.SharedIndexInformer, list listSpreads) (*listeners, error) {
 	w := &listeners{}
 	tell := func(event ledger.Event) { b.apply(event) }
 	apps, batch := factory.Apps().V1(), factory.Batch().V1()
@@ -83,14 +91,41 @@ func watch(ctx context.Context, b *book, factory informers.SharedInformerFactory
 		}
 	}
 	if err := spreads.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
-		message := err.Error()
-		w.spreadsError.Store(&message)
+		w.spreadsError.Store(&err)
 		cache.DefaultWatchErrorHandler(ctx, r, err)
 	}); err != nil {
 		return nil, fmt.Errorf("setting the watch error handler: %w", err)
 	}
-	go spreads.RunWithContext(ctx)
+	w.spreadsSynced = w.synced[0]
+	go w.runSpreads(ctx, list, spreads)
 	return w, nil
+}
+
+// listSpreads asks the API server for spreads, to see whether it knows the kind.
+type listSpreads func(context.Context) error
+
+// kindInterval is how often that is done until it does.
+const kindInterval = time.Second
+
+// runSpreads runs the informer of spreads once their kind is known. The informer itself would find out much later: it waits longer after each attempt.
+func (w *listeners) runSpreads(ctx context.Context, list listSpreads, informer cache.SharedIndexInformer) {
+	if err := wait.PollUntilContextCancel(ctx, kindInterval, true, func(ctx context.Context) (bool, error) {
+		w.noSpreads.Store(apierrors.IsNotFound(list(ctx)))
+		return !w.noSpreads.Load(), nil
+	}); err == nil {
+		informer.RunWithContext(ctx)
+	}
+}
+
+// listOneSpread lists no more than one spread. Who may not list spreads is not told whether their kind is known, and so discovery is asked.
+func listOneSpread(client dynamic.Interface, discovery serverResources) listSpreads {
+	return func(ctx context.Context) error {
+		_, err := client.Resource(v1alpha1.Resource).List(ctx, metav1.ListOptions{Limit: 1})
+		if apierrors.IsForbidden(err) {
+			_, err = discovery.ServerResourcesForGroupVersion(v1alpha1.GroupVersion.String())
+		}
+		return err
+	}
 }
 
 func newSpreadInformer(config *restclient.Config) (cache.SharedIndexInformer, error) {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
@@ -48,7 +49,7 @@ func newWorld(tb testing.TB, replicas int32) *world {
 	w.Spread = &Spread{core: &core{
 		finder:   newFinder(),
 		takeover: &takeover{done: true},
-		lease:    &lease{},
+		lease:    &lease{clock: clock.RealClock{}},
 		gated:    func(*corev1.Pod) bool { return false },
 		announce: func(a announcement) { w.announced = append(w.announced, fmt.Sprintf("%s: %s", a.reason, a.message)) },
 		node:     func(name string) *corev1.Node { return w.nodes[name] },
