@@ -22,7 +22,7 @@ import (
 	"github.com/berth-project/berth/pkg/plugins/scheduling/workloadspread"
 )
 
-// newCommand is app.NewSchedulerCommand with the plugins checking the configuration and observing the leader election. That takes the configuration between app.Setup and app.Run, which
+// newCommand is app.NewSchedulerCommand with the plugins installed, the configuration checked and the leader election observed. That takes the configuration between app.Setup and app.Run, which
 // app.NewSchedulerCommand does not give out, so what it does is written here again.
 func newCommand(berth *workloadspread.Family, registryOptions ...app.Option) *cobra.Command {
 	cmd, opts := app.NewSchedulerCommand(), options.NewOptions()
@@ -67,6 +67,7 @@ func run(cmd *cobra.Command, opts *options.Options, berth *workloadspread.Family
 	if err := berth.Check(&config.ComponentConfig, scheduler.Profiles); err != nil {
 		return err
 	}
+	berth.Install(scheduler)
 	if config.LeaderElection != nil {
 		config.LeaderElection.Lock = berth.Observe(config.LeaderElection.Lock)
 		config.LeaderElection.ReleaseOnCancel = true

@@ -218,6 +218,7 @@ func (l *Ledger) answer(e *entry, answer Answer) {
 	l.fx.Answer = answer
 	wasMeant := e.meant != noSlot
 	l.unwake(e)
+	l.scout(e)
 	l.leave(e)
 	if answer.Decision != nil {
 		l.setStage(e, Claimed)
@@ -227,6 +228,11 @@ func (l *Ledger) answer(e *entry, answer Answer) {
 		l.release(e, false)
 		e.wait = waitFor(answer.Reason)
 		l.stand(e)
+		if e.scoutOf != nil && e.wait == ForSlot {
+			scouted := e.scoutOf
+			e.scoutOf = nil
+			l.passScout(scouted) // the others wait for no node any more either, and are to say so
+		}
 		if answer.retries {
 			l.tryAgainLater(e.place.line)
 		}

@@ -346,9 +346,13 @@ func TestAnExhaustedPodIsLetGoWhenTheLastSlotIsTaken(t *testing.T) {
 		w.schedule(requesting(w.pod("small"), "1"))
 		w.expectAwake()
 	})
-	t.Run("nor where pods wait when all subsets are full", func(t *testing.T) {
-		w, _ := exhausted(t, strings.Replace(oneSlot, "{type: Adaptive}", "{type: Adaptive, whenFull: Wait}", 1))
+	t.Run("where pods wait when all subsets are full, to say so, one after the other", func(t *testing.T) {
+		w, big := exhausted(t, strings.Replace(oneSlot, "{type: Adaptive}", "{type: Adaptive, whenFull: Wait}", 1))
 		w.schedule(requesting(w.pod("small"), "1"))
+		w.expectAwake("big0")
+		w.expectChoice(big[0], "SubsetsFull")
+		w.expectAwake("big1")
+		w.expectChoice(big[1], "SubsetsFull")
 		w.expectAwake()
 	})
 }

@@ -286,13 +286,13 @@ func (l *Ledger) wakeExhausted(a *account, scope string, freed subset.Mask) {
 	}
 }
 
-// wakeUnplaced wakes exhausted pods of a scope after slots were taken for good, if they were the last and pods are let go then. Claims do not count: who
-// holds one may find no node either.
+// wakeUnplaced wakes exhausted pods of a scope after slots were taken for good, if they were the last: then the pods are let go, or wait for a slot and
+// for no node any more, which they are to say. Claims do not count: who holds one may find no node either.
 func (l *Ledger) wakeUnplaced(a *account, scope string, taken subset.Mask) {
 	if taken == 0 || len(a.exhausted) == 0 {
 		return
 	}
-	if a.policy.Admit(&a.plan, a.tally.Kept(scope), subset.Candidate{}).Reason == v1alpha1.ReasonUnplaced {
+	if a.policy.Admit(&a.plan, a.tally.Kept(scope), subset.Candidate{}).Reason != v1alpha1.ReasonAdmitted {
 		l.wakeOfEachKind(a, scope)
 	}
 }

@@ -51,7 +51,7 @@ const (
 type Pod struct {
 	subset.Pod
 	// UnschedulableSince is since when the scheduler has found no node for the pod. Zero if it has one, was not tried, is gated, or waits for
-	// others that it preempts.
+	// a slot or for others that it preempts.
 	UnschedulableSince time.Time
 	// BoundSince is since when it has a node. Zero if it has none.
 	BoundSince time.Time

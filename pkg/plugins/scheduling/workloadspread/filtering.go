@@ -117,18 +117,23 @@ func (s *Spread) ask(pod *corev1.Pod, nodes []fwk.NodeInfo) (*decision, *fwk.Sta
 // refuse is the status of a pod that the ledger has refused.
 func (s *Spread) refuse(pod *corev1.Pod, answer *ledger.Answer, announce bool) *fwk.Status {
 	message := answer.Message
-	why := func(index int) string { return s.finder.why(answer.Policy, pod, index) }
+	because := func(index int) string { return s.finder.why(answer.Policy, pod, index) }
 	if message == "" {
-		message = answer.Describe(why)
+		message = answer.Describe(because)
 	}
 	if announce {
-		s.announce(announcement{answer.Spread, pod, answer.Reason, answer.DescribeSubsets(why)})
+		s.announce(announcement{answer.Spread, pod, answer.Reason, answer.DescribeSubsets(because)})
 	}
 	if isFull(answer.Reason) && s.gated(pod) {
 		s.book.wake(pod) // which makes the queue ask the gate when the cycle has ended; see gate.go
 	}
 	// Removing other pods from a node gives this one neither a slot nor an owner.
-	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("%s: %s", answer.Reason, message))
+	status, why := fwk.NewStatus(fwk.UnschedulableAndUnresolvable), &refusal{answer.Reason, message}
+	if answer.Reason == v1alpha1.ReasonNoNodeFits {
+		status.AppendReason(why.Error()) // what it waits for is a node
+		return status
+	}
+	return status.WithError(why)
 }
 
 func isFull(reason v1alpha1.Reason) bool {

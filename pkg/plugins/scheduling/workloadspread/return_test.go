@@ -63,8 +63,6 @@ func TestAPodThatSpillsWaitsForNoBackoffWhileTheQueueIsBusy(t *testing.T) {
 
 // A wake-up that finds the pod in the middle of its cycle would otherwise end in the backoff queue.
 func TestAPodThatIsWokenInTheMiddleOfItsCycleIsTriedAgainAtOnce(t *testing.T) {
-	const oneSlot = "subsets: [" + inA + ", maxReplicas: 1}]\nscheduleStrategy: {whenFull: Wait}"
-	const twoSlots = "subsets: [" + inA + ", maxReplicas: 2}]\nscheduleStrategy: {whenFull: Wait}"
 	for name, tc := range map[string]struct {
 		spec string
 		// before the pod is made, and while its cycle fails.
@@ -72,22 +70,22 @@ func TestAPodThatIsWokenInTheMiddleOfItsCycleIsTriedAgainAtOnce(t *testing.T) {
 		change          func(*corev1.Pod)
 		wantNode        string
 	}{
-		"a slot comes free": {spec: oneSlot,
+		"a slot comes free": {spec: oneSlotOrWait,
 			before:  func(p *port) { p.pod("first"); p.cycles() },
 			failing: func(p *port) { p.delete("first") }},
-		"a quota is raised": {spec: oneSlot,
+		"a quota is raised": {spec: oneSlotOrWait,
 			before:  func(p *port) { p.pod("first"); p.cycles() },
-			failing: func(p *port) { p.spread(2, twoSlots) }},
-		"its owner is seen": {spec: oneSlot,
+			failing: func(p *port) { p.spread(2, twoSlotsOrWait) }},
+		"its owner is seen": {spec: oneSlotOrWait,
 			change: func(pod *corev1.Pod) { pod.OwnerReferences[0].Name, pod.OwnerReferences[0].UID = "late", "late-uid" },
 			failing: func(p *port) {
 				yes := true
 				p.create(&appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "late", UID: "late-uid",
 					OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "web-uid", Controller: &yes}}}})
 			}},
-		"its spread changes after its bind was refused": {spec: oneSlot,
+		"its spread changes after its bind was refused": {spec: oneSlotOrWait,
 			before:  func(p *port) { p.server.refuse = "p" },
-			failing: func(p *port) { p.spread(2, twoSlots) }},
+			failing: func(p *port) { p.spread(2, twoSlotsOrWait) }},
 	} {
 		for profileName, profile := range profiles {
 			t.Run(name+", "+profileName, func(t *testing.T) {
@@ -118,7 +116,7 @@ func TestAPodThatNothingWokeIsNotTriedAgain(t *testing.T) {
 	for name, profile := range profiles {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
-				p := openPort(t, "subsets: ["+inA+", maxReplicas: 1}]\nscheduleStrategy: {whenFull: Wait}", profile, nodeOf("a"))
+				p := openPort(t, oneSlotOrWait, profile, nodeOf("a"))
 				p.pod("first")
 				p.pod("p")
 				p.cycles()

@@ -333,8 +333,8 @@ func (a *apiServer) bind(ctx context.Context, name string, body io.Reader) (int,
 	pods := a.client.CoreV1().Pods(binding.Namespace)
 	pod, err := pods.Get(ctx, name, metav1.GetOptions{})
 	if err == nil {
-		pod.Spec.NodeName = binding.Target.Name
-		pod.Labels, pod.Annotations = merged(pod.Labels, binding.Labels), merged(pod.Annotations, binding.Annotations)
+		pod.Spec.NodeName, pod.Annotations = binding.Target.Name, binding.Annotations
+		maps.Copy(pod.Labels, binding.Labels)
 		_, err = pods.Update(ctx, pod, metav1.UpdateOptions{})
 	}
 	if err != nil {

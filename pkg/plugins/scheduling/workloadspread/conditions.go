@@ -1,0 +1,79 @@
+package workloadspread
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
+	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	schedutil "k8s.io/kubernetes/pkg/scheduler/util"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// refusal is why PreFilter refuses a pod that no node would help.
+type refusal struct {
+	reason  v1alpha1.Reason
+	message string
+}
+
+func (r *refusal) Error() string { return string(r.reason) + ": " + r.message }
+
+// Install has the scheduler say in condition PodScheduled of a pod what it waits for, if that is no node: the reason is SubsetsFull,
+// AdmittedSubsetFull, WorkloadNotObserved or InvalidSpread. Without it the reason is Unschedulable, and node autoscalers make nodes for such pods,
+// which nobody may use. It must be called before the scheduler runs, and once.
+func (f *Family) Install(sched *kubescheduler.Scheduler) {
+	fail := sched.FailureHandler
+	sched.FailureHandler = func(ctx context.Context, profile framework.Framework, info *framework.QueuedPodInfo, status *fwk.Status,
+		nominating *fwk.NominatingInfo, start time.Time) {
+		if refused := refusalIn(status); refused != nil {
+			profile = refusedBy{profile, writer{profile.APICacher(), ctx, profile, string(refused.reason)}}
+		}
+		fail(ctx, profile, info, status, nominating, start)
+	}
+}
+
+// refusalIn is why PreFilter has refused the pod, nil if it has not.
+func refusalIn(status *fwk.Status) (refused *refusal) {
+	if fit, ok := status.AsError().(*framework.FitError); ok {
+		errors.As(fit.Diagnosis.NodeToStatus.AbsentNodesStatus().AsError(), &refused)
+	}
+	return refused
+}
+
+// refusedBy is a profile as the failure handler uses it for one pod, with another way to write the pod's condition.
+type refusedBy struct {
+	framework.Framework
+	writer writer
+}
+
+func (r refusedBy) APICacher() fwk.APICacher { return r.writer }
+
+// writer writes the condition of a refused pod. It does what the failure handler does, with another reason.
+type writer struct {
+	// APICacher of the scheduler, nil unless feature gate SchedulerAsyncAPICalls is on.
+	fwk.APICacher
+	ctx     context.Context // of the cycle; the interface has no room for it
+	profile framework.Framework
+	reason  string
+}
+
+func (w writer) PatchPodStatus(pod *corev1.Pod, condition *corev1.PodCondition, nominating *fwk.NominatingInfo) (<-chan error, error) {
+	condition.Reason = w.reason
+	if w.APICacher != nil {
+		return w.APICacher.PatchPodStatus(pod, condition, nominating)
+	}
+	status := pod.Status.DeepCopy()
+	changed := podutil.UpdatePodCondition(status, condition)
+	if nominating.Mode() == fwk.ModeOverride && status.NominatedNodeName != nominating.NominatedNodeName {
+		status.NominatedNodeName, changed = nominating.NominatedNodeName, true
+	}
+	if !changed {
+		return nil, nil
+	}
+	return nil, schedutil.PatchPodStatus(w.ctx, w.profile.ClientSet(), pod.Name, pod.Namespace, &pod.Status, status)
+}
