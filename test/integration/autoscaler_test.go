@@ -1,0 +1,120 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// wantsNode is what cluster autoscaler (utils/kubernetes/listers.go, isUnschedulable) and Karpenter (pkg/utils/pod/scheduling.go, FailedToSchedule) ask
+// of a pod without a node before they make one for it. Karpenter does not look at the condition's status.
+func wantsNode(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if pod.Spec.NodeName == "" && c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable {
+			return true
+		}
+	}
+	return false
+}
+
+// watchForAutoscalers returns the names of the pods for which an autoscaler would have made a node at any event of a watch, from now on.
+func watchForAutoscalers(t *testing.T, ns string) (asked func() []string) {
+	t.Helper()
+	events, err := the.Client.CoreV1().Pods(ns).Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(events.Stop)
+	var mu sync.Mutex
+	var names []string
+	go func() {
+		for event := range events.ResultChan() {
+			if pod, ok := event.Object.(*corev1.Pod); ok && wantsNode(pod) {
+				mu.Lock()
+				names = append(names, pod.Name)
+				mu.Unlock()
+			}
+		}
+	}()
+	return func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return names
+	}
+}
+
+// expectReasons waits until as many pods without a node have each reason in condition PodScheduled.
+func expectReasons(t *testing.T, ns string, want map[string]int) {
+	t.Helper()
+	waitFor(t, "the conditions", func(ctx context.Context) (string, error) {
+		pods, err := the.Pods(ctx, ns)
+		if err != nil {
+			return "", err
+		}
+		got := map[string]int{}
+		for i := range pods {
+			for _, c := range pods[i].Status.Conditions {
+				if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+					got[c.Reason]++
+				}
+			}
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			return fmt.Sprintf("reasons %v, want %v", got, want), nil
+		}
+		return "", nil
+	})
+}
+
+func TestNoNodeIsMadeForAPodThatWaitsForASlot(t *testing.T) {
+	pools(t, "a")
+	ns := namespace(t)
+	asked := watchForAutoscalers(t, ns)
+	apply(t, ns, spreadHeader+`
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
+  subsets: [{name: a, maxReplicas: 1}]
+  scheduleStrategy: {whenFull: Wait}
+`)
+	apply(t, ns, deployment("web", 4, ""))
+	expectReasons(t, ns, map[string]int{"SubsetsFull": 3})
+	waitFor(t, "the message", func(ctx context.Context) (string, error) {
+		return podMessage(ctx, ns, `SubsetsFull: WorkloadSpread "web": a: 1/1 kept`)
+	})
+	patch := []byte(`{"spec": {"subsets": [{"name": "a", "maxReplicas": 3}]}}`)
+	if _, err := the.Dynamic.Resource(v1alpha1.Resource).Namespace(ns).Patch(t.Context(), "web", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	expectReasons(t, ns, map[string]int{"SubsetsFull": 1})
+	if names := asked(); len(names) > 0 {
+		t.Errorf("nodes would be made for %v", names)
+	}
+	expectNoViolation(t)
+}
+
+func TestANodeIsMadeForAPodThatHasASlotAndNoNode(t *testing.T) {
+	pools(t, "a")
+	setAllocatable(t, nodeIn(t, "a"), allocatable("1", "4Gi", "0"))
+	ns := namespace(t)
+	asked := watchForAutoscalers(t, ns)
+	apply(t, ns, spreadHeader+`
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
+  subsets: [{name: a, maxReplicas: 2}]
+  scheduleStrategy: {whenFull: Wait}
+`)
+	apply(t, ns, strings.Replace(deployment("web", 3, ""), "pause:3.10}", "pause:3.10, resources: {requests: {cpu: 800m}}}", 1))
+	// One pod has the node, one the other slot.
+	expectReasons(t, ns, map[string]int{"Unschedulable": 1, "SubsetsFull": 1})
+	if names := slices.Compact(asked()); len(names) != 1 {
+		t.Errorf("nodes would be made for %v, want one pod", names)
+	}
+	expectNoViolation(t)
+}
