@@ -8,9 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
 
 var histories = flag.Uint("histories", 300, "how many random histories of a ledger to run")

@@ -6,10 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
 
 func TestAPodWaitsUntilItsOwnerIsSeen(t *testing.T) {

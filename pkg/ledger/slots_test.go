@@ -6,9 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
 
 func TestPendingPodsHoldClaims(t *testing.T) {

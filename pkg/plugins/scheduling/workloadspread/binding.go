@@ -206,7 +206,7 @@ func doubtAfter(bindTimeout time.Duration) time.Duration { return 2 * bindTimeou
 func (b *binds) settleLater(pod *corev1.Pod) {
 	doubt := doubtAfter(b.timeout)
 	uncertainBinds.Inc()
-	b.book.apply(ledger.BindUnknown{UID: pod.UID, Until: time.Now().Add(doubt)})
+	b.book.apply(ledger.BindUnknown{UID: pod.UID, Until: b.book.clock.Now().Add(doubt)})
 	b.queue.AddAfter(podKey{pod.Namespace, pod.Name, pod.UID}, doubt)
 }
 
@@ -215,7 +215,7 @@ func (b *binds) settle(ctx context.Context, key podKey) error {
 		b.queue.AddAfter(key, rest)
 		return nil
 	}
-	readAt := time.Now()
+	readAt := b.book.clock.Now()
 	pod, err := b.client.CoreV1().Pods(key.namespace).Get(ctx, key.name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && pod.UID != key.uid:

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/clock"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/ledger"
@@ -22,6 +23,7 @@ import (
 // All methods may be called from any goroutine. Effects are carried out after the mutex is released, because the scheduling queue calls the plugin's hints
 // under a lock of its own.
 type book struct {
+	clock clock.WithDelayedExecution
 	// activate has the scheduling queue try pods soon.
 	activate func(map[string]*corev1.Pod)
 	// cached is true if the cache that events come from holds this very pod. Its end will be reported in due course.
@@ -33,7 +35,7 @@ type book struct {
 	ledger *ledger.Ledger
 	// inFlight are the pods that have begun a cycle, and that PreEnqueue was not asked about since. True are those that were woken since; see returned.
 	inFlight map[types.UID]bool
-	alarm    *time.Timer
+	alarm    clock.Timer
 	// rings is when the alarm goes off. Zero if it is not set.
 	rings time.Time
 }
@@ -51,7 +53,7 @@ type ownerReader interface {
 // apply takes in an event and carries out its effects.
 func (b *book) apply(event ledger.Event) ledger.Effects {
 	b.mu.Lock()
-	fx := b.ledger.Apply(time.Now(), event)
+	fx := b.ledger.Apply(b.clock.Now(), event)
 	b.setAlarm(fx.At)
 	b.mu.Unlock()
 	b.carryOut(&fx)
@@ -68,9 +70,9 @@ func (b *book) ask(event ledger.PodAsks) ledger.Effects {
 			b.mu.Unlock()
 			return ledger.Effects{Answer: ledger.Answer{Reason: v1alpha1.ReasonWorkloadNotObserved, Message: "the pod is gone"}}
 		}
-		shown = b.ledger.Apply(time.Now(), ledger.PodSeen{Pod: event.Pod})
+		shown = b.ledger.Apply(b.clock.Now(), ledger.PodSeen{Pod: event.Pod})
 	}
-	fx := b.ledger.Apply(time.Now(), event)
+	fx := b.ledger.Apply(b.clock.Now(), event)
 	b.inFlight[event.Pod.UID] = false // whatever woke it before led to this cycle
 	if fx.Look == nil && fx.Answer.Decision == nil && fx.Answer.Reason == "" {
 		delete(b.inFlight, event.Pod.UID) // no spread divides it, so nothing wakes it
@@ -146,7 +148,7 @@ func (b *book) setAlarm(at time.Time) {
 	if b.alarm != nil {
 		b.alarm.Stop()
 	}
-	b.alarm = time.AfterFunc(time.Until(at), func() {
+	b.alarm = b.clock.AfterFunc(at.Sub(b.clock.Now()), func() {
 		b.mu.Lock()
 		b.rings = time.Time{}
 		b.mu.Unlock()
@@ -176,7 +178,7 @@ func (b *book) claimOf(uid types.UID) (*subset.Subset, []corev1.Toleration) {
 func (b *book) doubt(uid types.UID) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return time.Until(b.ledger.DoubtUntil(uid))
+	return b.ledger.DoubtUntil(uid).Sub(b.clock.Now())
 }
 
 func (b *book) counts() ledger.Counts {

@@ -39,7 +39,8 @@ func (f *Family) Install(sched *kubescheduler.Scheduler) {
 
 // refusalIn is why PreFilter has refused the pod, nil if it has not.
 func refusalIn(status *fwk.Status) (refused *refusal) {
-	if fit, ok := status.AsError().(*framework.FitError); ok {
+	var fit *framework.FitError
+	if errors.As(status.AsError(), &fit) {
 		errors.As(fit.Diagnosis.NodeToStatus.AbsentNodesStatus().AsError(), &refused)
 	}
 	return refused

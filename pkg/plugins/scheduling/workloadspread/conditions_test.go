@@ -130,6 +130,7 @@ func TestOnlyAPodThatANodeWouldHelpLooksUnschedulable(t *testing.T) {
 			t.Run(name+map[bool]string{true: ", with asynchronous calls"}[async], func(t *testing.T) {
 				featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.SchedulerAsyncAPICalls, async)
 				inBubble(t, func(t *testing.T) {
+					t.Helper()
 					p := openPort(t, tc.spec, nil, nodeOf("a"))
 					p.plugins.Install(p.scheduler)
 					if async {
@@ -149,6 +150,7 @@ func TestOnlyAPodThatANodeWouldHelpLooksUnschedulable(t *testing.T) {
 
 func TestPlacingAPodWritesNoCondition(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
+		t.Helper()
 		p := openPort(t, oneSlotOrWait, nil, nodeOf("a"))
 		p.plugins.Install(p.scheduler)
 		p.pod("p")
@@ -169,6 +171,7 @@ func TestPlacingAPodWritesNoCondition(t *testing.T) {
 // A scheduler that does not know of Install works, and nodes may be made in vain.
 func TestWithoutInstallAPodOverQuotaLooksUnschedulable(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
+		t.Helper()
 		p := openPort(t, oneSlotOrWait, nil, nodeOf("a"))
 		heard := p.listen()
 		p.pod("first")

@@ -162,6 +162,7 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*cor
 	}
 	activate := func(pods map[string]*corev1.Pod) { handle.Activate(logger, pods) }
 	c.book = &book{
+		clock:    clock.RealClock{},
 		activate: activate,
 		cached: func(pod *corev1.Pod) bool {
 			found, err := pods.Pods(pod.Namespace).Get(pod.Name)

@@ -47,6 +47,7 @@ func TestAPodThatSpillsWaitsForNoBackoffWhileTheQueueIsBusy(t *testing.T) {
 	for name, profile := range profiles {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
+				t.Helper()
 				p := openPort(t, "subsets: ["+inA+"}, "+inB+"}, "+inC+"}]\nscheduleStrategy: {type: Adaptive}", profile, nodeOf("a"), nodeOf("b"), nodeOf("c"))
 				p.create(running("in-a", "cat", "node-a"))
 				p.create(running("in-b", "cat", "node-b"))
@@ -90,6 +91,7 @@ func TestAPodThatIsWokenInTheMiddleOfItsCycleIsTriedAgainAtOnce(t *testing.T) {
 		for profileName, profile := range profiles {
 			t.Run(name+", "+profileName, func(t *testing.T) {
 				inBubble(t, func(t *testing.T) {
+					t.Helper()
 					p := openPort(t, tc.spec, profile, nodeOf("a"))
 					if tc.before != nil {
 						tc.before(p)
@@ -116,6 +118,7 @@ func TestAPodThatNothingWokeIsNotTriedAgain(t *testing.T) {
 	for name, profile := range profiles {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
+				t.Helper()
 				p := openPort(t, oneSlotOrWait, profile, nodeOf("a"))
 				p.pod("first")
 				p.pod("p")

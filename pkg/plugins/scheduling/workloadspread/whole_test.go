@@ -343,15 +343,6 @@ func (a *apiServer) bind(ctx context.Context, name string, body io.Reader) (int,
 	return http.StatusCreated, metav1.Status{TypeMeta: statusType, Status: metav1.StatusSuccess}
 }
 
-func merged(into, from map[string]string) map[string]string {
-	all := maps.Clone(into)
-	if all == nil {
-		all = map[string]string{}
-	}
-	maps.Copy(all, from)
-	return all
-}
-
 var statusType = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
 
 func failure(code int32, reason metav1.StatusReason) (int, any) {

@@ -54,6 +54,7 @@ func newWorld(tb testing.TB, replicas int32) *world {
 		announce: func(a announcement) { w.announced = append(w.announced, fmt.Sprintf("%s: %s", a.reason, a.message)) },
 		node:     func(name string) *corev1.Node { return w.nodes[name] },
 		book: &book{
+			clock: clock.RealClock{},
 			activate: func(pods map[string]*corev1.Pod) {
 				for _, pod := range pods {
 					w.awake = append(w.awake, pod.Name)
@@ -189,6 +190,7 @@ func (w *world) schedule(pod *corev1.Pod) *decision {
 	d, refusal := w.ask(pod, nil)
 	if d == nil {
 		w.t.Fatalf("%s: %v", pod.Name, refusal)
+		return nil
 	}
 	if !w.book.apply(ledger.NodeFound{UID: pod.UID, Decision: d.Decision}).OK || !w.book.apply(ledger.BindSent{UID: pod.UID, Decision: d.Decision}).OK {
 		w.t.Fatalf("%s cannot be bound in %q", pod.Name, d.Name())
@@ -202,6 +204,7 @@ func (w *world) refuse(pod *corev1.Pod, verdict memoEntry, nodes ...fwk.NodeInfo
 	d, refusal := w.ask(pod, nodes)
 	if d == nil {
 		w.t.Fatalf("%s: %v", pod.Name, refusal)
+		return ledger.Stay
 	}
 	next := w.book.apply(ledger.NoNodeFound{UID: pod.UID, Decision: d.Decision}).Next
 	if next == ledger.GoOn {
