@@ -2,18 +2,24 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
+	"github.com/berth-project/berth/manifests"
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/test/checker"
 	"github.com/berth-project/berth/test/harness"
@@ -198,6 +204,109 @@ func TestTheFirstPodWaitsOnlyForBindsThatMayBeUnderWay(t *testing.T) {
 	}
 	restart(syscall.SIGTERM)
 	expectSoon("clean restart after that", firstPod("again"))
+}
+
+// TestPodsAreScheduledWithoutTheKindOrTheRightToReadIt: those without an owner in either case, and those with one if there can be no spread.
+func TestPodsAreScheduledWithoutTheKindOrTheRightToReadIt(t *testing.T) {
+	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "kind", Dir: t.TempDir(), Without: []string{product.Controller}}, product.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Sandbox.Stop)
+	if err := cluster.Sandbox.CreateNodes(t.Context(), []*corev1.Node{sandbox.NewNode("node-a", "zone-a", map[string]string{"pool": "a"}, nil, nil)}); err != nil {
+		t.Fatal(err)
+	}
+	ns, err := cluster.CreateNamespace(t.Context(), "kind")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resume := func() {}
+	halt := func() {
+		t.Helper()
+		if resume, err = cluster.Sandbox.Halt(product.Scheduler, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove := func(group, resource, name string) {
+		t.Helper()
+		if err := cluster.Dynamic.Resource(schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	install := func() {
+		t.Helper()
+		for _, manifest := range manifests.Install() {
+			objects, err := harness.Documents(string(manifest))
+			for _, object := range objects {
+				err = errors.Join(err, cluster.Apply(t.Context(), object.GetNamespace(), object))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	create := func(text string) {
+		t.Helper()
+		if err := cluster.WaitFor(t.Context(), "the API server to know the kind", func(ctx context.Context) (string, error) {
+			if err := cluster.ApplyYAML(ctx, ns, text); err != nil {
+				return err.Error(), nil
+			}
+			return "", nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// expect waits until a pod says so of itself.
+	expect := func(what, app string, says func(*corev1.Pod) bool) {
+		t.Helper()
+		if err := cluster.WaitFor(t.Context(), what, func(ctx context.Context) (string, error) {
+			pods, err := cluster.Pods(ctx, ns)
+			for i := range pods {
+				if pods[i].Labels["app"] == app && says(&pods[i]) {
+					return "", nil
+				}
+			}
+			return "not yet", err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	isBound := func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" }
+	// isDivided gives the place of a pod that was bound before the scheduler knew the kind to another.
+	isDivided := func(pod *corev1.Pod) bool {
+		if isBound(pod) && pod.Labels[v1alpha1.SubsetLabel] != "a" && pod.DeletionTimestamp == nil {
+			if err := cluster.Client.CoreV1().Pods(ns).Delete(t.Context(), pod.Name, metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return pod.Labels[v1alpha1.SubsetLabel] == "a"
+	}
+
+	halt()
+	remove("rbac.authorization.k8s.io", "clusterrolebindings", "berth-scheduler")
+	resume()
+	create(deployment("owned", 1, ""))
+	expect("a pod with an owner to say what is missing", "owned", func(pod *corev1.Pod) bool {
+		return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return strings.Contains(c.Message, "give it the ClusterRole berth-scheduler")
+		})
+	})
+	create("apiVersion: v1\nkind: Pod\nmetadata: {name: free, labels: {app: free}}\n" +
+		"spec: {schedulerName: berth-scheduler, containers: [{name: main, image: registry.k8s.io/pause:3.10}]}")
+	expect("a pod without an owner to be bound", "free", isBound)
+	expect("the pod with an owner to wait", "owned", func(pod *corev1.Pod) bool { return !isBound(pod) })
+	install()
+	expect("it to be bound when the right is there", "owned", isBound)
+
+	halt()
+	remove("apiextensions.k8s.io", "customresourcedefinitions", "workloadspreads.apps.kruise.io")
+	resume()
+	create(deployment("early", 1, ""))
+	expect("a pod with an owner to be bound without the kind", "early", isBound)
+	install()
+	create(spreadFor("late", "apps/v1", "Deployment", "late", fmt.Sprintf(twoPools, "5")))
+	create(deployment("late", 1, ""))
+	expect("a spread to count that came with the kind", "late", isDivided)
 }
 
 var tookOver = regexp.MustCompile(`(?m)^scheduler_workloadspread_take_over_seconds (.*)$`)
