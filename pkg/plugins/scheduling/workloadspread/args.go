@@ -21,7 +21,7 @@ type Args struct {
 	metav1.TypeMeta
 
 	// BindTimeout is how long a bind request may take, on the client and on the API server. A process that takes over waits
-	// twice as long before it gives out slots, because a bind of its predecessor may still be under way.
+	// twice as long before it gives out slots, if a bind of its predecessor may still be under way.
 	BindTimeout time.Duration
 	// ObservationTimeout is how long a pod waits for news: of its workload's replicas when there are more pods than were asked for, and of its
 	// spread when admission has found one that is not here.
