@@ -84,7 +84,7 @@ func (l *Ledger) begin(e *entry) {
 // candidate is the pod as the model sees it.
 func (l *Ledger) candidate(e *entry) subset.Candidate {
 	a := e.account
-	c := subset.Candidate{Holds: e.holds(), Gang: e.gang.of()}
+	c := subset.Candidate{Holds: e.holds(), Gang: e.gang.seen()}
 	c.Within, c.Admitted = a.policy.AdmittedTo(subset.AdmittedOf(e.pod), a.active().Name)
 	claim := e.index()
 	if e.stage != Claimed || claim == subset.None {

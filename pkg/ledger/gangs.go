@@ -56,12 +56,12 @@ func (l *Ledger) leaveGang(e *entry) {
 	}
 }
 
-// of is the gang as the model sees it.
-func (g *gang) of() *subset.Gang {
-	found := &subset.Gang{In: subset.None}
+// seen is the gang as the model sees it; nil for no gang.
+func (g *gang) seen() *subset.Gang {
 	if g == nil {
 		return nil
 	}
+	found := &subset.Gang{In: subset.None}
 	for _, e := range g.members {
 		switch {
 		case e.index() != subset.None:
