@@ -35,9 +35,16 @@ type book struct {
 	ledger *ledger.Ledger
 	// inFlight are the pods that have begun a cycle, and that PreEnqueue was not asked about since. True are those that were woken since; see returned.
 	inFlight map[types.UID]bool
+	// held are the pods that the gate holds. Overdue ones were found woken by an audit.
+	held map[types.UID]*heldPod
 	alarm    clock.Timer
 	// rings is when the alarm goes off. Zero if it is not set.
 	rings time.Time
+}
+
+type heldPod struct {
+	pod     *corev1.Pod
+	overdue bool
 }
 
 // ownerReader reads owners and workloads that the scheduler has no informer for.
@@ -137,6 +144,7 @@ func (b *book) landed(uid types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.inFlight, uid)
+	delete(b.held, uid)
 }
 
 // setAlarm has time pass when the ledger asks for it. One alarm serves all pods.
@@ -156,16 +164,40 @@ func (b *book) setAlarm(at time.Time) {
 	})
 }
 
-// audit has the ledger look for wake-ups that were missed.
+// audit looks for wake-ups that were missed: slots that are free while pods wait for them, and pods that the ledger has woken and the gate holds since
+// the last audit.
 func (b *book) audit() {
-	fx := b.apply(ledger.Audit{})
-	missedWakeUps.Add(float64(fx.Missed))
+	missed := b.apply(ledger.Audit{}).Missed
+	var stuck []*corev1.Pod
+	b.mu.Lock()
+	for uid, h := range b.held {
+		switch {
+		case b.ledger.Parked(uid):
+			h.overdue = false
+		case h.overdue:
+			stuck = append(stuck, h.pod)
+		default:
+			h.overdue = true
+		}
+	}
+	b.mu.Unlock()
+	missedWakeUps.Add(float64(missed + len(stuck)))
+	if len(stuck) > 0 {
+		b.wake(stuck...)
+	}
 }
 
-func (b *book) isParked(uid types.UID) bool {
+// holds says whether the gate must hold a pod, and notes it.
+func (b *book) holds(pod *corev1.Pod) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.ledger.Parked(uid)
+	parked := b.ledger.Parked(pod.UID)
+	if parked {
+		b.held[pod.UID] = &heldPod{pod: pod}
+	} else {
+		delete(b.held, pod.UID)
+	}
+	return parked
 }
 
 func (b *book) claimOf(uid types.UID) (*subset.Subset, []corev1.Toleration) {

@@ -30,7 +30,7 @@ func (g *Gate) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, er
 
 // PreEnqueue holds a pod that waits for a slot.
 func (g *Gate) PreEnqueue(_ context.Context, pod *corev1.Pod) *fwk.Status {
-	if c := g.family.core.Load(); c != nil && c.book.isParked(pod.UID) {
+	if c := g.family.core.Load(); c != nil && c.book.holds(pod) {
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "waiting for a slot")
 	}
 	return nil

@@ -1,6 +1,8 @@
 package workloadspread
 
 import (
+	"k8s.io/component-base/metrics/testutil"
+
 	"strings"
 	"testing"
 
@@ -56,4 +58,46 @@ scheduleStrategy: {whenFull: Wait}`)
 	w.see(free)
 	w.expectAwake("late")
 	expectHeld("of no spread any more", free, false)
+}
+
+func TestAnAuditFindsAPodThatTheGateStillHoldsAlthoughItWasWoken(t *testing.T) {
+	w := newWorld(t, 2)
+	w.spread(1, `subsets: [{name: a, maxReplicas: 1}]
+scheduleStrategy: {whenFull: Wait}`)
+	var plugins Family
+	plugins.core.Store(w.core)
+	gate := &Gate{&plugins}
+	pods := w.podsNamed("p", 2)
+	for _, pod := range pods {
+		w.asks(pod)
+	}
+	missed := func() float64 {
+		t.Helper()
+		value, err := testutil.GetCounterMetricValue(missedWakeUps)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+	exposeMetrics(w.book)
+	before := missed()
+	if gate.PreEnqueue(t.Context(), pods[1]).IsSuccess() {
+		t.Fatal("not held")
+	}
+	w.book.audit()
+	w.delete(pods[0])
+	w.expectAwake("p1") // and the queue does not hear of it
+	w.book.audit()
+	w.expectAwake()
+	w.book.audit()
+	w.expectAwake("p1")
+	if got := missed() - before; got != 1 {
+		t.Errorf("%v missed wake-ups, want 1", got)
+	}
+	if !gate.PreEnqueue(t.Context(), pods[1]).IsSuccess() {
+		t.Error("held although it was woken")
+	}
+	w.book.audit()
+	w.book.audit()
+	w.expectAwake()
 }

@@ -169,7 +169,7 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*cor
 			return err == nil && found.UID == pod.UID
 		},
 		owners: custom,
-		ledger: ledger.New(args.ObservationTimeout), inFlight: map[types.UID]bool{},
+		ledger: ledger.New(args.ObservationTimeout), inFlight: map[types.UID]bool{}, held: map[types.UID]*heldPod{},
 	}
 	custom.tell = func(event ledger.Event) { c.book.apply(event) }
 	listeners, err := watch(ctx, c.book, factory, spreads, listOneSpread(custom.dynamic, handle.ClientSet().Discovery()))

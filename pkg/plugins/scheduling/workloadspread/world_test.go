@@ -62,7 +62,7 @@ func newWorld(tb testing.TB, replicas int32) *world {
 			},
 			cached: func(pod *corev1.Pod) bool { return w.pods[pod.UID] != nil },
 			owners: w,
-			ledger: ledger.New(2 * time.Second), inFlight: map[types.UID]bool{},
+			ledger: ledger.New(2 * time.Second), inFlight: map[types.UID]bool{}, held: map[types.UID]*heldPod{},
 		},
 	}}
 	filters, err := stockFilters(tb.Context())
@@ -126,6 +126,7 @@ func (w *world) podsNamed(prefix string, n int) []*corev1.Pod {
 
 func (w *world) delete(pod *corev1.Pod) {
 	delete(w.pods, pod.UID)
+	w.book.landed(pod.UID)
 	w.book.apply(ledger.PodGone{UID: pod.UID})
 }
 
