@@ -157,7 +157,10 @@ func (e *entry) differsBy(pod *corev1.Pod) bool {
 // add makes the entry of a pod.
 func (l *Ledger) add(pod *corev1.Pod, owner *owner) *entry {
 	l.order++
-	e := &entry{pod: pod, owner: owner, search: &search{order: l.order, meant: noSlot, own: subset.OwnTolerations(pod)}}
+	e := &entry{pod: pod, owner: owner, search: &search{order: l.order, meant: noSlot}}
+	if pod.Spec.NodeName == "" {
+		e.own = subset.OwnTolerations(pod) // which nobody asks of a pod on its node
+	}
 	l.pods[pod.UID], owner.pods[pod.UID] = e, e
 	return e
 }
