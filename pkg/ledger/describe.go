@@ -12,7 +12,7 @@ import (
 // describe is an answer with what Describe needs.
 func (l *Ledger) describe(e *entry, reason v1alpha1.Reason) Answer {
 	a := e.account
-	return Answer{Reason: reason, Spread: a.active(), Policy: a.policy, Plan: a.plan, Kept: slices.Clone(a.tally.Kept(e.scope))}
+	return Answer{Reason: reason, Spread: a.active(), Policy: a.policy, Plan: a.plan, Claim: e.index(), Kept: slices.Clone(a.tally.Kept(e.scope))}
 }
 
 // Describe says of every subset what keeps the pod from it. Why, which may be nil, says why no node of a subset takes the pod; empty if it does not know.
@@ -25,8 +25,8 @@ func (a *Answer) DescribeSubsets(why func(index int) string) string {
 	parts := make([]string, len(a.Policy.Subsets))
 	for i := range parts {
 		parts[i] = a.Policy.DescribeSubset(&a.Plan, a.Kept, i)
-		if why == nil || subset.Free(a.Plan.Quota[i], a.Kept.At(i)) == 0 {
-			continue
+		if why == nil || i != a.Claim && subset.Free(a.Plan.Quota[i], a.Kept.At(i)) == 0 {
+			continue // it is full, whatever its nodes are
 		}
 		if because := why(i); because != "" {
 			parts[i] = a.Policy.Subsets[i].Name + ": " + because

@@ -188,6 +188,8 @@ type Answer struct {
 	Spread *v1alpha1.WorkloadSpread
 	Policy *subset.Policy
 	Plan   subset.Plan
+	// Claim is the subset in which the pod itself holds a slot, or subset.None.
+	Claim int
 	// Kept are the slots that are taken in the pod's quota scope.
 	Kept subset.Counts
 

@@ -375,3 +375,17 @@ func TestAWokenPodThatFindsNoNodePassesItsSlotOn(t *testing.T) {
 	w.sight = func(*Look) Sight { return Possible }
 	w.expectChoice(small, "a")
 }
+
+func TestARefusalSaysOfEachSubsetWhatKeepsThePodFromIt(t *testing.T) {
+	w := newWorld(t, 9)
+	w.spread(1, `subsets: [{name: full, maxReplicas: 1}, {name: mine, maxReplicas: 1}, {name: other, maxReplicas: 1}, {name: unknown}]`)
+	w.schedule(w.pod("first"))
+	pod := w.pod("p")
+	d := w.ask(pod).Decision
+	answer := w.apply(NoNodeFound{UID: pod.UID, Decision: d}).Answer
+	why := func(index int) string { return []string{"0/1 nodes fit", "0/2 nodes fit", "0/3 nodes fit", ""}[index] }
+	const want = `WorkloadSpread "web": full: 1/1 kept; mine: 0/2 nodes fit; other: 0/3 nodes fit; unknown: 0/- kept`
+	if got := answer.Describe(why); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
