@@ -17,11 +17,11 @@ func (ev PodAsks) apply(l *Ledger) {
 	switch {
 	case e == nil:
 		return // nobody divides it
-	case e.account == nil:
-		l.fx.Answer = l.answerUndivided(e)
-		return
 	case e.stage > Claimed:
 		l.fx.Answer = Answer{Reason: v1alpha1.ReasonWorkloadNotObserved, Message: "the pod is being bound already"}
+		return
+	case e.account == nil:
+		l.fx.Answer = l.answerUndivided(e)
 		return
 	}
 	answer := l.premature(e)
