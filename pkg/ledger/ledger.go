@@ -131,7 +131,7 @@ func (l *Ledger) see(pod *corev1.Pod) {
 	}
 	controller := workload.ControllerOf(pod)
 	e := l.pods[pod.UID]
-	known := e != nil
+	known, moved := e != nil, false
 	switch {
 	case e != nil && e.stage == Bound && pod.Spec.NodeName == "":
 		return // an old event: a pod never loses its node
@@ -145,6 +145,7 @@ func (l *Ledger) see(pod *corev1.Pod) {
 	case e == nil:
 		e = l.add(pod, l.owners.of(idOf(pod.Namespace, *controller)))
 	case e.owner.ownerID != idOf(pod.Namespace, *controller):
+		moved = e.account != nil || l.isUndecided(e) // whatever it waited for, under another owner that is something else
 		l.adopt(e, l.owners.of(idOf(pod.Namespace, *controller)))
 	}
 	if e.search != nil && e.differsBy(pod) {
@@ -158,7 +159,7 @@ func (l *Ledger) see(pod *corev1.Pod) {
 		l.settle(e)
 	}
 	l.regroup(e)
-	if l.place(e) && known {
+	if (l.place(e) || moved) && known {
 		l.wake(e)
 	}
 }

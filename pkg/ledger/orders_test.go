@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
@@ -21,6 +22,33 @@ func inGroup(pod *corev1.Pod, group string) *corev1.Pod {
 	moved := pod.DeepCopy()
 	moved.Labels[v1alpha1.PodGroupLabel] = group
 	return moved
+}
+
+func TestAPodThatGetsAnotherOwnerIsTriedAgain(t *testing.T) {
+	alone := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "alone", UID: "alone-uid"}}
+	t.Run("when it waited for the first to be seen", func(t *testing.T) {
+		w := emptyWorld(t)
+		w.scale(4)
+		w.spread(1, twoThenAny)
+		w.apply(OwnerSeen{Kind: replicaSetKind, Object: alone})
+		pod := w.pod("p")
+		w.expectChoice(pod, "WorkloadNotObserved")
+		moved := ownedBy(pod, "alone", "alone-uid")
+		w.see(moved)
+		w.expectAwake("p")
+		w.expectChoice(moved, "no spread")
+	})
+	t.Run("when it waited for a slot", func(t *testing.T) {
+		w := newWorld(t, 4)
+		w.spread(1, `{subsets: [{name: a, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`)
+		w.apply(OwnerSeen{Kind: replicaSetKind, Object: alone})
+		w.schedule(w.pod("first"))
+		pod := w.pod("p")
+		w.expectChoice(pod, "SubsetsFull")
+		w.awake = nil
+		w.see(ownedBy(pod, "alone", "alone-uid"))
+		w.expectAwake("p")
+	})
 }
 
 // A read may show a pod on its node before the watch of owners, and the queue of the scheduler, know of it.
