@@ -76,9 +76,12 @@ func (TimePassed) apply(l *Ledger) {
 func (l *Ledger) lateForNews(e *entry) bool {
 	if e.newsBy.IsZero() {
 		e.newsBy = l.now.Add(l.observation)
-		l.wakeAt(e, e.newsBy)
 	}
-	return !l.now.Before(e.newsBy)
+	if !l.now.Before(e.newsBy) {
+		return true
+	}
+	l.wakeAt(e, e.newsBy)
+	return false
 }
 
 const (

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -72,6 +73,26 @@ func TestABoundPodMayAskBeforeItsOwnerIsSeen(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestAPodThatWaitsForNewsIsWokenHoweverEarlyItIsWokenForAnythingElse(t *testing.T) {
+	w := newWorld(t, 1)
+	w.spread(1, `subsets: [{name: a, maxReplicas: "100%"}, {name: b}]
+scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: true, rescheduleCriticalSeconds: 1}}`)
+	pod := w.pod("p")
+	if step := w.refuse(pod); step != Stay {
+		t.Fatalf("got step %d", step)
+	}
+	w.pod("q") // more than the replicas
+	w.expectChoice(pod, "WorkloadNotObserved")
+	w.awake = nil
+	w.step(time.Second) // what it waited for in the subset
+	w.expectAwake("p")
+	w.expectChoice(pod, "WorkloadNotObserved")
+	w.awake = nil
+	w.step(time.Second)
+	w.expectAwake("p")
+	w.expectChoice(pod, "a")
 }
 
 // The scheduler backs off from errors, and a pod that is activated skips that.
