@@ -307,7 +307,7 @@ func (ev NoNodeFound) apply(l *Ledger) {
 	}
 	e.tried = e.tried.With(d.Subset)
 	l.tryNext(e, d)
-	l.disperse(e.gang, subset.Mask(0).With(d.Subset))
+	l.disperse(e.gang, subset.Mask(0).With(d.Subset), d.fresh)
 	l.fx.Next = GoOn
 }
 

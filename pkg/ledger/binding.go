@@ -42,8 +42,9 @@ func (ev NodeLost) apply(l *Ledger) {
 	}
 	l.claimAgain(e)
 	if g := e.gang; g != nil && !g.hasNodes() {
-		l.disperse(g, g.stuck)
+		stuck := g.stuck
 		g.stuck = 0
+		l.disperse(g, stuck, false)
 	}
 }
 
@@ -59,6 +60,7 @@ func (l *Ledger) claimAgain(e *entry) {
 		return
 	}
 	l.setStage(e, Claimed)
+	e.wait = ForCycle
 	l.stand(e)
 	l.wakeNext(e.account, e.scope) // a slot of an earlier subset may have come free meanwhile
 }
@@ -74,6 +76,7 @@ func (ev BindSent) apply(l *Ledger) {
 func (ev BindRefused) apply(l *Ledger) {
 	if e := l.pods[ev.UID]; e != nil && e.stage == Binding {
 		l.claimAgain(e)
+		l.unstick(e.gang)
 	}
 }
 
@@ -99,6 +102,7 @@ func (ev BindDisproved) apply(l *Ledger) {
 	rest := slices.DeleteFunc(slices.Clone(e.uncertain), func(d doubt) bool { return !ev.ReadAt.Before(d.until) })
 	freed := l.setSlots(e, e.slot, rest)
 	if e.account != nil {
+		l.unstick(e.gang)
 		l.wakeNext(e.account, e.scope)
 		l.wakeExhausted(e.account, e.scope, freed)
 	}

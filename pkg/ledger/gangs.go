@@ -39,9 +39,12 @@ func (l *Ledger) joinGang(e *entry) {
 
 // regroup takes in that a pod may have another pod group.
 func (l *Ledger) regroup(e *entry) {
-	if e.account != nil && (e.gang == nil || e.gang.key.group != e.pod.Labels[v1alpha1.PodGroupLabel]) {
+	if had := e.gang; e.account != nil && (had == nil || had.key.group != e.pod.Labels[v1alpha1.PodGroupLabel]) {
 		l.leaveGang(e)
 		l.joinGang(e)
+		if e.gang != had {
+			l.wakeNext(e.account, e.scope) // both gangs may go where they could not
+		}
 	}
 }
 
@@ -54,6 +57,16 @@ func (l *Ledger) leaveGang(e *entry) {
 	if delete(g.members, e.pod.UID); len(g.members) == 0 && e.account.gangs[g.key] == g {
 		delete(e.account.gangs, g.key)
 	}
+	l.unstick(g)
+}
+
+// unstick has a gang go on from where some of it found no node, once none of it has one.
+func (l *Ledger) unstick(g *gang) {
+	if g != nil && g.stuck != 0 && !g.hasNodes() {
+		stuck := g.stuck
+		g.stuck = 0
+		l.disperse(g, stuck, false)
+	}
 }
 
 // seen is the gang as the model sees it; nil for no gang.
@@ -63,11 +76,12 @@ func (g *gang) seen() *subset.Gang {
 	}
 	found := &subset.Gang{In: subset.None}
 	for _, e := range g.members {
-		switch {
-		case e.index() != subset.None:
-			// If bound pods are in several subsets, because they were bound before they were a gang, the first of these is theirs.
-			if !found.Held || found.In == subset.None || e.index() < found.In {
-				found.Held, found.In = true, e.index()
+		switch holds := e.holds(); {
+		case holds != 0:
+			// If bound pods are in several subsets, because they were bound before they were a gang, the first of these is theirs. A pod that may
+			// be bound counts like one that is.
+			if in := holds.First(); !found.Held || found.In == subset.None || in < found.In {
+				found.Held, found.In = true, in
 			}
 		case e.stage == Waiting:
 			found.Size++
@@ -98,45 +112,67 @@ func (l *Ledger) claimForAll(g *gang, slot string) {
 	}
 }
 
-// disperse takes back what the members have claimed, and has them tried again. Those whose node is found keep their slot until they give it back.
-func (l *Ledger) disperse(g *gang, tried subset.Mask) {
+// disperse takes back what the members have claimed, and has them tried again. Those whose node is found keep their slot until they give it back. Fresh is
+// true if they were given their claims in this cycle, so that nobody else has found them taken.
+func (l *Ledger) disperse(g *gang, tried subset.Mask, fresh bool) {
 	if g == nil {
 		return
 	}
+	var a *account
+	var freed subset.Mask
 	for _, e := range g.members {
 		if e.stage != Claimed {
 			continue
 		}
-		l.release(e, true)
+		a = e.account
+		l.leave(e)
+		l.setStage(e, Waiting)
+		freed |= l.setSlots(e, "", e.uncertain)
+		asleep := e.wait == ForNode
 		e.wait = ForCycle
 		if tried != 0 {
 			e.tried, e.wait = e.tried|tried, ForNextSubset
 		}
-		l.wake(e)
+		if asleep || tried != 0 {
+			l.wake(e) // the others are on their way to a cycle, and the scheduler may back off from them
+		}
+	}
+	if a == nil {
+		return
+	}
+	l.wakeNext(a, g.key.scope)
+	if !fresh {
+		l.wakeExhausted(a, g.key.scope, freed)
 	}
 }
 
 // wakeGangs wakes the gangs of a scope that wait for slots, if there are enough for all of their pods.
 func (l *Ledger) wakeGangs(a *account, scope string) {
+	kept := a.tally.Kept(scope)
 	for key, g := range a.gangs {
 		if key.scope != scope {
 			continue
 		}
+		of := g.seen()
+		fits := func(e *entry) bool {
+			return a.policy.Admit(&a.plan, kept, subset.Candidate{Holds: e.holds(), Gang: of}).Reason != v1alpha1.ReasonSubsetsFull
+		}
+		room := a.policy.Admit(&a.plan, kept, subset.Candidate{Gang: of}).Reason != v1alpha1.ReasonSubsetsFull
 		for _, e := range g.members {
-			if e.stage == Waiting && e.wait == ForSlot && a.policy.Admit(&a.plan, a.tally.Kept(scope), l.candidate(e)).Reason != v1alpha1.ReasonSubsetsFull {
+			if e.stage == Waiting && e.wait == ForSlot && (room || len(e.uncertain) > 0 && fits(e)) {
 				l.wake(e)
 			}
 		}
 	}
 }
 
-// hasNodes is true if a member has found a node.
+// hasNodes is true if a member has found a node, and has or may have it still.
 func (g *gang) hasNodes() bool {
 	if g == nil {
 		return false
 	}
 	for _, e := range g.members {
-		if e.stage > Claimed {
+		if e.stage > Claimed || len(e.uncertain) > 0 {
 			return true
 		}
 	}

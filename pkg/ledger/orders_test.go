@@ -95,5 +95,135 @@ scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: true, r
 	w.expectChoice(pod, "a")
 }
 
+func TestAGangIsWokenWhenALabelChangesItsSize(t *testing.T) {
+	t.Run("one that leaves makes room for the others", func(t *testing.T) {
+		w := newWorld(t, 20)
+		w.spread(1, `{subsets: [{name: a, maxReplicas: 2}], scheduleStrategy: {whenFull: Wait}}`)
+		pods := w.gangOf("g", 3)
+		for _, pod := range pods {
+			w.expectChoice(pod, "SubsetsFull")
+		}
+		w.awake = nil
+		w.see(inGroup(pods[2], ""))
+		w.expectAwake("g0", "g1", "g2")
+	})
+	t.Run("one that is bound and leaves frees them from its subset", func(t *testing.T) {
+		w := newWorld(t, 20)
+		w.spread(1, `{subsets: [{name: a, maxReplicas: 1}, {name: b, maxReplicas: 3}], scheduleStrategy: {whenFull: Wait}}`)
+		pods := w.gangOf("g", 1)
+		w.schedule(pods[0])
+		w.seeBound(pods[0], "node-a", "a")
+		late := w.gangOf("late", 2)
+		for i := range late {
+			late[i] = inGroup(late[i], "g")
+			w.see(late[i])
+			w.expectChoice(late[i], "SubsetsFull")
+		}
+		w.awake = nil
+		w.see(inGroup(onNode(pods[0], "node-a", "a"), ""))
+		w.expectAwake("late0", "late1")
+		w.expectChoice(late[0], "b")
+	})
+}
+
+func TestAGangThatIsStuckGoesOnWhenNoneOfItHasANode(t *testing.T) {
+	stuck := func(t *testing.T) (*world, []*corev1.Pod, *Decision) {
+		t.Helper()
+		w := newWorld(t, 20)
+		w.spread(1, adaptive)
+		pods := w.gangOf("g", 2)
+		d := w.schedule(pods[0])
+		if step := w.refuse(pods[1]); step != Stay {
+			t.Fatalf("got step %d", step)
+		}
+		w.awake = nil
+		return w, pods, d
+	}
+	t.Run("since it was deleted", func(t *testing.T) {
+		w, pods, _ := stuck(t)
+		w.seeBound(pods[0], "node-a", "a")
+		w.delete(pods[0])
+		w.expectAwake("g1")
+		w.expectChoice(pods[1], "b")
+	})
+	t.Run("since its bind was refused", func(t *testing.T) {
+		w, pods, _ := stuck(t)
+		w.bindRefused(pods[0])
+		w.expectAwake("g0", "g1")
+		w.expectChoice(pods[1], "b")
+		w.expectKept("a=0 b=2")
+	})
+	t.Run("since it has left the gang", func(t *testing.T) {
+		w, pods, _ := stuck(t)
+		w.seeBound(pods[0], "node-a", "a")
+		w.see(inGroup(onNode(pods[0], "node-a", "a"), ""))
+		w.expectAwake("g1")
+	})
+}
+
 // The scheduler backs off from errors, and a pod that is activated skips that.
+func TestAPodOfAGangThatGivesItsNodeBackIsNotWokenForThat(t *testing.T) {
+	w := newWorld(t, 20)
+	w.spread(1, `{subsets: [{name: a, maxReplicas: 5}]}`)
+	pods := w.gangOf("g", 3)
+	for _, pod := range pods[:2] {
+		if !w.reserve(pod, w.ask(pod).Decision) {
+			t.Fatal("reserve")
+		}
+	}
+	if step := w.refuse(pods[2]); step != Preempt {
+		t.Fatalf("got step %d", step)
+	}
+	w.awake = nil
+	w.unreserve(pods[0])
+	w.unreserve(pods[1])
+	w.expectAwake("g2") // it waited in the subset, and may use another by now
+	w.expectKept("a=0")
+}
+
+func TestAGangStaysWhereOneOfItMayBeBound(t *testing.T) {
+	w := newWorld(t, 20)
+	w.spread(1, `{subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 3}], scheduleStrategy: {whenFull: Wait}}`)
+	pods := w.gangOf("g", 2)
+	w.schedule(pods[0])
+	w.bindUncertain(pods[0], time.Minute)
+	single := w.pod("single")
+	w.delete(pods[1])
+	w.expectChoice(single, "a") // now a is full
+	again := w.gangOf("again", 2)[0]
+	again = inGroup(again, "g")
+	w.see(again)
+	w.expectChoice(again, "SubsetsFull")
+	w.seeBound(pods[0], "node-a", "a")
+	w.awake = nil
+	w.delete(single)
+	w.expectAwake("again0")
+	w.expectChoice(again, "a")
+}
+
 // A pod group of any size must not keep other namespaces waiting.
+func TestALargeGangThatWaitsCostsLittle(t *testing.T) {
+	w := newWorld(t, 20)
+	w.spread(1, `{subsets: [{name: a, maxReplicas: 3000}], scheduleStrategy: {whenFull: Wait}}`)
+	first := w.pod("first")
+	w.expectChoice(first, "a")
+	pods := w.gangOf("g", 3000)
+	for _, pod := range pods {
+		w.expectChoice(pod, "SubsetsFull")
+	}
+	second := w.pod("second")
+	start := time.Now()
+	w.expectChoice(second, "a")
+	w.delete(second)
+	if took := time.Since(start); took > 100*time.Millisecond {
+		t.Errorf("a slot came and went in %s", took)
+	}
+	w.delete(first)
+	start = time.Now()
+	w.expectChoice(pods[0], "a")
+	w.reserve(pods[1], w.ask(pods[1]).Decision)
+	w.unreserve(pods[1])
+	if took := time.Since(start); took > 100*time.Millisecond {
+		t.Errorf("it came and went in %s", took)
+	}
+}
