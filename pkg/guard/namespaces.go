@@ -39,6 +39,9 @@ func (n *namespaces) isTerminating(ctx context.Context, name string) (bool, erro
 		return false, nil
 	}
 	terminating, err, _ := n.reading.Do(name, func() (any, error) {
+		if n.wasThere(name) { // somebody's reading ended just before this one
+			return false, nil
+		}
 		// Others wait for it too, so it does not end with the request that has begun it.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), DefaultPatience)
 		defer cancel()
