@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -153,11 +154,16 @@ func isSameBudget(a, b *v1alpha1.PodUnavailableBudget) bool {
 }
 
 // gone are the pods of the ledger that do not exist any more. It is found out before the pods of the budget are read, so that none of these is among
-// those of any later revision. What the cache still has is not asked about: an event comes when it is gone.
+// those of any later revision. What the cache still has is not asked about: an event comes when it is gone. No pod has a name that the API server does
+// not take, and it would not say of such a name that nothing has it.
 func (r *reconciler) gone(ctx context.Context, pub *v1alpha1.PodUnavailableBudget) (map[types.UID]bool, error) {
 	gone := map[types.UID]bool{}
 	for i := range pub.Status.Ledger {
 		entry := &pub.Status.Ledger[i]
+		if len(validation.IsDNS1123Subdomain(entry.Name)) > 0 {
+			gone[entry.UID] = true
+			continue
+		}
 		name := types.NamespacedName{Namespace: pub.Namespace, Name: entry.Name}
 		for _, reader := range []client.Reader{r.cached, r.live} {
 			pod := &corev1.Pod{}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -408,5 +409,22 @@ func TestABudgetUnderWhichNothingMayEverGoSaysSo(t *testing.T) {
 	condition := meta.FindStatusCondition(b.reconcile(t).Status.Conditions, v1alpha1.ConditionDisruptionAllowed)
 	if condition == nil || condition.Reason != string(v1alpha1.ReasonNoneMayGo) {
 		t.Errorf("%+v", condition)
+	}
+}
+
+// TestAnEntryOfAnImpossiblePodIsStruckOut: the API server says something else of such a name than that nothing has it.
+func TestAnEntryOfAnImpossiblePodIsStruckOut(t *testing.T) {
+	entries := []v1alpha1.LedgerEntry{entry("a"), entry("a/b"), entry("A"), entry("..")}
+	nameless := entry("")
+	nameless.UID = "nameless"
+	b := newBench(t, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		if _, is := o.(*corev1.Pod); is && len(validation.IsDNS1123Subdomain(key.Name)) > 0 {
+			return apierrors.NewBadRequest("invalid name " + key.Name)
+		}
+		return c.Get(ctx, key, o, opts...)
+	}}, objects(budgetWith(append(entries, nameless)...), pod("a", protected()), pod("b", map[string]string{"app": "web"}))...)
+	expectLedger(t, b.reconcile(t), "a")
+	if !isLabelled(t, b, "b") {
+		t.Error("a pod of the budget is not protected")
 	}
 }
