@@ -1,6 +1,7 @@
 package budget
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -743,5 +744,56 @@ func TestWhatIsForeseenFromAStatusThatIsTrueIsWhatIsDecided(t *testing.T) {
 		if diff := cmp.Diff(want, policy.Foresee(pub, f.Pods)); diff != "" {
 			t.Fatalf("seed %d (-want +got):\n%s", seed, diff)
 		}
+	}
+}
+
+func TestALedgerTakesNoMoreThanAStatusCanHold(t *testing.T) {
+	pub := budgetOf("max 5000")
+	f := facts(6000, times(6000, Available)...)
+	var requests []Request
+	for i := range f.Pods {
+		f.Pods[i].UID = types.UID(fmt.Sprintf("%036d", i))
+		requests = append(requests, Request{Name: fmt.Sprintf("%0253d", i), UID: f.Pods[i].UID, Operation: v1alpha1.OperationDelete, Generation: 1000})
+	}
+	p := compile(t, pub)
+	d := p.Decide(f, requests, metav1.Now())
+	if len(d.Ledger) != MaxLedger || !d.Verdicts[MaxLedger-1].Allowed {
+		t.Fatalf("%d entries, want %d", len(d.Ledger), MaxLedger)
+	}
+	if v := d.Verdicts[MaxLedger]; v.Allowed || v.Reason != v1alpha1.ReasonLedgerFull || !strings.Contains(v.Message, "1000 operations under way") {
+		t.Errorf("got %+v of a ledger that is full", v)
+	}
+	f.Ledger = d.Ledger
+	if again := p.Decide(f, requests[:1], metav1.Now()); !again.Verdicts[0].Allowed || len(again.Ledger) != MaxLedger {
+		t.Errorf("got %+v for a pod that is in the ledger", again.Verdicts)
+	}
+
+	// The API server keeps as well who manages which field of which entry, for the webhook and the controller.
+	pub.Status.Ledger = d.Ledger
+	for i := range d.Ledger {
+		d.Ledger[i].Renewals = 1000
+	}
+	Publish(&pub.Status, 1, d.Ledger, d.Tally)
+	managed := map[string]any{}
+	byName := map[string]any{}
+	for i := range d.Ledger {
+		fields := map[string]any{".": struct{}{}}
+		for _, name := range []string{"uid", "name", "operation", "generation", "time", "renewals"} {
+			fields["f:"+name] = struct{}{}
+		}
+		managed[fmt.Sprintf("k:{\"uid\":%q}", d.Ledger[i].UID)] = fields
+		byName["f:"+d.Ledger[i].Name] = struct{}{}
+	}
+	owned, err := json.Marshal(map[string]any{"f:status": map[string]any{"f:ledger": managed, "f:disruptedPods": byName}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pub.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "berth-controller", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: owned}}}
+	object, err := json.Marshal(pub)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if most := 1536 * 1024; len(object) > most {
+		t.Errorf("the budget takes %d bytes, and etcd takes no more than %d", len(object), most)
 	}
 }

@@ -110,6 +110,12 @@ type Decision struct {
 	Changed bool
 }
 
+// MaxLedger is how many entries a ledger takes. Above it operations are refused as LedgerFull until the controller has struck some out.
+//
+// The API server stores objects of up to 1.5 MiB. An entry takes about 450 bytes of the budget with a name of 40 characters, and about 1,100 with
+// the longest name there is, 253: itself, its name in DisruptedPods, and who manages its fields. So a full ledger always fits.
+const MaxLedger = 1000
+
 // Decide judges requests in their order, each with those before it counted. Of k requests for which there is room for n, the first n that need
 // room get it. Every operation that is let through is recorded, also one on a pod that is not available: it may become so before the
 // operation happens.
@@ -140,12 +146,16 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 			continue
 		}
 		if !found {
-			state = Gone // it was deleted, or left the budget, since the request was made
+			state = Gone // it is not the budget's, and may become so before the operation happens
 		}
 		verdict := p.judge(state, d.Tally)
 		if !verdict.Allowed {
 			verdict.Message = p.refusal(r, verdict.Reason, d.Tally, len(d.Ledger))
 			d.Verdicts[i] = verdict
+			continue
+		}
+		if len(d.Ledger) >= MaxLedger {
+			d.Verdicts[i] = Verdict{Reason: v1alpha1.ReasonLedgerFull, Message: p.ledgerFull(r, len(d.Ledger))}
 			continue
 		}
 		verdict.Recorded = true
@@ -199,4 +209,9 @@ func (p *Policy) refusal(r *Request, reason v1alpha1.Reason, t Tally, entries in
 	}
 	return fmt.Sprintf("pod %s cannot be %s now: PodUnavailableBudget %s needs %d available pods of %d and has %d%s; %s",
 		r.Name, verbs[r.Operation], p.Name, t.Desired, t.Total, t.Available, underWay, why)
+}
+
+func (p *Policy) ledgerFull(r *Request, entries int) string {
+	return fmt.Sprintf("pod %s cannot be %s now: PodUnavailableBudget %s has %d operations under way, which is as many as its status can hold; "+
+		"try again when some of them are over", r.Name, verbs[r.Operation], p.Name, entries)
 }

@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
@@ -82,12 +83,12 @@ func TestManyRequestsShareFewWrites(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 		return c.SubResource(sub).Update(ctx, o, opts...)
 	}})
-	budget := &v1alpha1.PodUnavailableBudget{}
-	if err := c.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "web"}, budget); err != nil {
+	pub := &v1alpha1.PodUnavailableBudget{}
+	if err := c.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "web"}, pub); err != nil {
 		t.Fatal(err)
 	}
-	budget.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(20))
-	if err := c.Update(t.Context(), budget); err != nil {
+	pub.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(20))
+	if err := c.Update(t.Context(), pub); err != nil {
 		t.Fatal(err)
 	}
 	g := New(c, c, c, Options{})
@@ -445,5 +446,22 @@ func TestManyRequestsShareReadingsThatBeginAfterThem(t *testing.T) {
 	<-r.ask(t.Context(), "ns").done // it reads again for who asks later
 	if n := began.Load(); n != 4 {
 		t.Errorf("%d readings, want 4", n)
+	}
+}
+
+func TestAFullLedgerRefuses(t *testing.T) {
+	c := cluster(t, 3, interceptor.Funcs{})
+	pub := &v1alpha1.PodUnavailableBudget{}
+	if err := c.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "web"}, pub); err != nil {
+		t.Fatal(err)
+	}
+	for i := range budget.MaxLedger {
+		pub.Status.Ledger = append(pub.Status.Ledger, v1alpha1.LedgerEntry{UID: types.UID(fmt.Sprint(i)), Time: metav1.Now()})
+	}
+	if err := c.Status().Update(t.Context(), pub); err != nil {
+		t.Fatal(err)
+	}
+	if allowed, reason := decide(t, New(c, c, c, Options{}), 0); allowed || reason != v1alpha1.ReasonLedgerFull {
+		t.Errorf("allowed %t, reason %s", allowed, reason)
 	}
 }

@@ -56,6 +56,8 @@ const (
 	ReasonBudgetUnhealthy Reason = "BudgetUnhealthy"
 	// ReasonContended: the budget changed too often to get a word in. Nothing is known against the operation; try again.
 	ReasonContended Reason = "Contended"
+	// ReasonLedgerFull: as many operations of the budget are under way as its status can hold. Nothing is known against the operation; try again.
+	ReasonLedgerFull Reason = "LedgerFull"
 	// ReasonPodUnknown: it could not be made sure which pod an eviction would take. Nothing is known against it; try again.
 	ReasonPodUnknown Reason = "PodUnknown"
 	// ReasonNamespaceTerminating: the pod's namespace is being deleted.
