@@ -291,6 +291,10 @@ func isPicked(pod *corev1.Pod, count *census.Count) bool {
 }
 
 // sort says what each request is to this budget. One that is nothing to it is left out.
+//
+// The pods were read after the request was made, so that a pod that is not among them was deleted or relabelled meanwhile, or never existed. Its operation
+// is let through and not recorded: whoever wrote the review could fill the ledger with pods that nobody finds. The name in the ledger is that of the pod
+// that was read, for the same reason.
 func (s *store) sort(pub *v1alpha1.PodUnavailableBudget, count *census.Count, requests []Request) (trial, binding asked) {
 	for i := range requests {
 		r := &requests[i]
@@ -304,11 +308,12 @@ func (s *store) sort(pub *v1alpha1.PodUnavailableBudget, count *census.Count, re
 			}
 		}
 		// A pod that the selector picks and that is not the budget's now could become so before the operation happens.
-		if !count.Covers(r.Pod.UID) && !isPicked(r.Pod, count) {
+		pod := count.Find(r.Pod.UID)
+		if pod == nil {
 			continue
 		}
 		one := budget.Request{
-			Name: r.Pod.Name, UID: r.Pod.UID, Operation: operation, Generation: r.Pod.Generation,
+			Name: pod.Name, UID: pod.UID, Operation: operation, Generation: r.Pod.Generation,
 			Fresh: s.fresh.has(pub.UID, pub.Status.Ledger, r.Pod.UID),
 		}
 		if r.After != nil {

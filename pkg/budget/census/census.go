@@ -68,6 +68,16 @@ func (c *Count) Covers(uid types.UID) bool {
 	return slices.ContainsFunc(c.Pods, func(pod *corev1.Pod) bool { return pod.UID == uid })
 }
 
+// Find is the pod if it exists and the selector picks it, whether it is one of the budget's or may become one. Nil if not. The caller must not change it.
+func (c *Count) Find(uid types.UID) *corev1.Pod {
+	for _, pod := range c.Listed {
+		if pod.UID == uid {
+			return pod
+		}
+	}
+	return nil
+}
+
 // Take counts the pods of a budget in a namespace. What it reads is not older than the call, except pods: if atLeast is not empty, they are of
 // any revision that is not older than that one. The API server answers from its own memory then, which it mostly has the latest in, and need
 // not ask its store what the latest is.
