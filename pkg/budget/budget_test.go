@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -76,6 +77,10 @@ func TestDesired(t *testing.T) {
 		"minAvailable above the replicas wants all there are":   {"min 12", 10, 10},
 		"a workload without replicas wants none, by any count":  {"min 3", 0, 0},
 		"a workload without replicas wants none, by percentage": {"max 30%", 0, 0},
+		"the greatest number of replicas, by count":             {"max 2147483647", math.MaxInt32, 0},
+		"the greatest number of replicas but one":               {"max 1", math.MaxInt32, math.MaxInt32 - 1},
+		"the greatest number of replicas, by percentage":        {"max 50%", math.MaxInt32, math.MaxInt32 / 2},
+		"all of the greatest number of replicas":                {"min 100%", math.MaxInt32, math.MaxInt32},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -105,6 +110,14 @@ func TestTally(t *testing.T) {
 		"several workloads add up": {rule: "max 4", want: Tally{Total: 8, Desired: 4, Available: 2},
 			change: func(_ *v1alpha1.PodUnavailableBudget, f *Facts) {
 				f.Workloads = append(f.Workloads, Workload{Replicas: 3})
+			}},
+		"workloads that ask for more than there can be do not add up to none": {rule: "max 4", want: Tally{Total: math.MaxInt32, Desired: math.MaxInt32 - 4, Available: 2},
+			change: func(_ *v1alpha1.PodUnavailableBudget, f *Facts) {
+				f.Workloads = []Workload{{Replicas: math.MaxInt32}, {Replicas: math.MaxInt32}, {Replicas: 5}}
+			}},
+		"nor does one that asks for less than none take from another": {rule: "max 4", want: Tally{Total: 5, Desired: 1, Available: 2, Allowed: 1},
+			change: func(_ *v1alpha1.PodUnavailableBudget, f *Facts) {
+				f.Workloads = append(f.Workloads, Workload{Replicas: math.MinInt32})
 			}},
 		"a workload that is gone asks for none": {rule: "max 4", want: Tally{Total: 0, Desired: 0, Available: 2, Allowed: 2},
 			change: func(_ *v1alpha1.PodUnavailableBudget, f *Facts) { f.Workloads[0] = Workload{Gone: true} }},

@@ -32,7 +32,7 @@ type Workload struct {
 
 // Tally is a budget in numbers.
 type Tally struct {
-	// Total is how many pods there should be.
+	// Total is how many pods there should be. Workloads that ask for more than an int32 holds add up to the greatest one.
 	Total int32
 	// Desired is how many must be available.
 	Desired int32
@@ -51,8 +51,9 @@ func (p *Policy) Tally(f Facts) Tally {
 	for i := range f.Ledger {
 		recorded[f.Ledger[i].UID] = true
 	}
+	var total int64
 	for i := range f.Workloads {
-		t.Total += f.Workloads[i].Replicas
+		total += int64(max(f.Workloads[i].Replicas, 0))
 	}
 	for i := range f.Pods {
 		pod := &f.Pods[i]
@@ -63,7 +64,7 @@ func (p *Policy) Tally(f Facts) Tally {
 			t.Available++
 		}
 	}
-	t.Total += t.Unmanaged
+	t.Total = int32(min(total+int64(t.Unmanaged), int64(maxReplicas)))
 	if p.Replicas != nil && !p.targetGone(f) {
 		t.Total, t.Unmanaged = *p.Replicas, 0
 	}

@@ -98,8 +98,9 @@ func ends(j *batchv1.Job) bool {
 	return j.Spec.BackoffLimit != nil && j.Status.Failed > *j.Spec.BackoffLimit
 }
 
-// OfScale is what a scale subresource says. There nil is 0, unlike in the workloads themselves.
-func OfScale(s *autoscalingv1.Scale) int32 { return s.Spec.Replicas }
+// OfScale is what a scale subresource says. There nil is 0, unlike in the workloads themselves. The API server cuts the replicas of custom resources to 32
+// bits, so that a number may come out negative; that is 0 as well.
+func OfScale(s *autoscalingv1.Scale) int32 { return max(s.Spec.Replicas, 0) }
 
 func orOne(n *int32) int32 {
 	if n == nil {

@@ -62,6 +62,11 @@ func TestReplicas(t *testing.T) {
 			t.Errorf("got %d, want 0", got)
 		}
 	})
+	t.Run("so is one that is negative", func(t *testing.T) {
+		if got := OfScale(&autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: -1294967296}}); got != 0 {
+			t.Errorf("got %d, want 0", got)
+		}
+	})
 }
 
 func TestOfJobNow(t *testing.T) {

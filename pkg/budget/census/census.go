@@ -540,8 +540,11 @@ func (o *owners) readScale(ctx context.Context, result *owner, object client.Obj
 	case err != nil:
 		return fmt.Errorf("reading the scale of %s %s/%s: %w", result.kind, o.namespace, result.name, err)
 	}
-	if result.replicas, err = workload.AtPaths(scale.Object, []string{"spec.replicas"}); err != nil {
-		result.replicas = 0 // a scale leaves 0 out
+	// A scale leaves 0 out. What is no number of pods tells nothing: the API server cuts the replicas of custom resources to 32 bits.
+	if _, told, _ := unstructured.NestedFieldNoCopy(scale.Object, "spec", "replicas"); told {
+		if result.replicas, err = workload.AtPaths(scale.Object, []string{"spec.replicas"}); err != nil {
+			result.unread = true
+		}
 	}
 	text, _, err := unstructured.NestedString(scale.Object, "status", "selector")
 	if err != nil || text == "" {

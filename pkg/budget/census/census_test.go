@@ -3,6 +3,7 @@ package census
 import (
 	"context"
 	"errors"
+	"math"
 	"reflect"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -231,6 +233,54 @@ func TestWhatAnOwnerLeavesBehindStaysProtected(t *testing.T) {
 				if !again && lists != tc.lists {
 					t.Errorf("pods were listed %d times, want %d", lists, tc.lists)
 				}
+			}
+		})
+	}
+}
+
+// TestAScaleThatSaysNothingSensibleIsNotTakenForNone: the API server cuts the replicas of custom resources to 32 bits, and does not say when they are negative.
+func TestAScaleThatSaysNothingSensibleIsNotTakenForNone(t *testing.T) {
+	tests := map[string]struct {
+		spec      map[string]any
+		want      int32
+		unmanaged bool
+	}{
+		"a number":                    {spec: map[string]any{"replicas": int64(5)}, want: 5},
+		"the greatest number":         {spec: map[string]any{"replicas": int64(math.MaxInt32)}, want: math.MaxInt32},
+		"none, which is left out":     {spec: map[string]any{}, want: 0},
+		"nothing":                     {want: 0},
+		"a negative number":           {spec: map[string]any{"replicas": int64(-1294967296)}, unmanaged: true},
+		"more than there can be":      {spec: map[string]any{"replicas": int64(3000000000)}, unmanaged: true},
+		"more than a number can hold": {spec: map[string]any{"replicas": 1e30}, unmanaged: true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			site := &corev1.Pod{ObjectMeta: of("a", ownedBy("example.com/v1", "Site", "site", "site"))}
+			c := censusOf(t, interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+					if o.GetObjectKind().GroupVersionKind().Group == "example.com" {
+						o.SetName(key.Name)
+						o.SetUID("site")
+						return nil
+					}
+					return c.Get(ctx, key, o, opts...)
+				},
+				SubResourceGet: func(_ context.Context, _ client.Client, _ string, _, scale client.Object, _ ...client.SubResourceGetOption) error {
+					if object, is := scale.(*unstructured.Unstructured); is && tc.spec != nil {
+						object.Object["spec"] = tc.spec
+					}
+					return nil
+				},
+			}, site)
+			count, err := c.Take(t.Context(), "ns", compiled(t, bySelector()), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(count.Facts.Pods) != 1 || count.Facts.Pods[0].Unmanaged != tc.unmanaged || tc.unmanaged != (len(count.Workloads) == 0) {
+				t.Fatalf("%+v", count.Facts)
+			}
+			if !tc.unmanaged && count.Workloads[0].Replicas != tc.want {
+				t.Errorf("got %d, want %d", count.Workloads[0].Replicas, tc.want)
 			}
 		})
 	}
