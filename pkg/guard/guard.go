@@ -301,7 +301,7 @@ func (s *store) sort(pub *v1alpha1.PodUnavailableBudget, count *census.Count, re
 		operation := r.Operation
 		if r.After != nil {
 			switch {
-			case budget.Leaves(r.Pod, r.After, count.Selector):
+			case budget.Leaves(r.Pod, r.After, count.Selector), count.Loses(r.Pod, r.After):
 				operation = v1alpha1.OperationLeave
 			case !r.Restarts:
 				continue

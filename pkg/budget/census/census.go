@@ -55,6 +55,9 @@ type Count struct {
 	Revision string
 	// Selector picks the pods that may be the budget's: for a budget with a target that of the workload.
 	Selector labels.Selector
+	// holders are the controllers by which the pods of a budget with a target are the target's, and which pods each of them keeps. One that is being
+	// deleted holds nobody: its pods go with it, or it leaves them behind.
+	holders map[types.UID]labels.Selector
 	// TargetGone is true if the workload that the budget names does not exist or is being deleted.
 	TargetGone bool
 	// Unread are the kinds of workloads that do not tell replicas. Their pods count as unmanaged.
@@ -66,6 +69,17 @@ type Count struct {
 // Covers is true if the pod is one of the budget's.
 func (c *Count) Covers(uid types.UID) bool {
 	return slices.ContainsFunc(c.Pods, func(pod *corev1.Pod) bool { return pod.UID == uid })
+}
+
+// Loses is true if an update takes a pod from the workload that the budget names, although it has the labels that the budget goes by: it gets another
+// controller that is not known to be of the workload, or labels by which its controller lets go of it. That the controller then does so is nothing new.
+func (c *Count) Loses(before, after *corev1.Pod) bool {
+	keeps, held := c.holders[workload.ControllerUID(before)]
+	if !held || !keeps.Matches(labels.Set(before.Labels)) {
+		return false
+	}
+	_, stays := c.holders[workload.ControllerUID(after)]
+	return !stays || !keeps.Matches(labels.Set(after.Labels))
 }
 
 // Find is the pod if it exists and the selector picks it, whether it is one of the budget's or may become one. Nil if not. The caller must not change it.
@@ -165,7 +179,7 @@ func (c *Census) takeOfTarget(ctx context.Context, o *owners, name types.Namespa
 		target.gone, target.unread = true, false
 	}
 	target.parent = nil // whoever owns the workload does not matter
-	count = &Count{Selector: target.selector, TargetGone: target.gone}
+	count = &Count{Selector: target.selector, TargetGone: target.gone, holders: map[types.UID]labels.Selector{}}
 	count.add(target)
 	if target.uid == "" {
 		count.Selector = labels.Nothing()
@@ -184,6 +198,9 @@ func (c *Census) takeOfTarget(ctx context.Context, o *owners, name types.Namespa
 	for _, pod := range all {
 		if o.isUnder(pod, target.uid) {
 			pods = append(pods, pod)
+			if holder := o.found[workload.ControllerUID(pod)]; !holder.deleting {
+				count.holders[holder.uid] = holder.selector
+			}
 		} else if top := o.top(pod); top != nil && top.gone { // the target may have adopted what it has left behind
 			gone = append(gone, top.uid)
 		}
@@ -295,6 +312,8 @@ type owner struct {
 	watched bool
 	// gone: it does not exist, or is being deleted together with its pods.
 	gone bool
+	// deleting: it is being deleted, with or without its pods.
+	deleting bool
 	// unread: its kind does not tell replicas.
 	unread bool
 	parent *metav1.OwnerReference
@@ -449,6 +468,7 @@ func (o *owners) read(ctx context.Context, kind schema.GroupVersionKind, name st
 		return result, nil
 	}
 	result.uid = object.GetUID()
+	result.deleting = object.GetDeletionTimestamp() != nil
 	if isGoing(object) {
 		result.gone = true
 	}

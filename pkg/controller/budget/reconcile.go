@@ -197,6 +197,9 @@ func (r *reconciler) settle(pub *v1alpha1.PodUnavailableBudget, count *census.Co
 		case (found || gone[entry.UID]) && model.Settled(entry, pod):
 			over[sightingOf(entry)] = proven
 		case remaining <= 0 && model.MayExpire(entry, pod):
+			if entry.Operation == v1alpha1.OperationLeave && !count.Covers(entry.UID) {
+				pod = nil // it may have the labels of the budget still, and have been taken from the workload that the budget names
+			}
 			over[sightingOf(entry)] = fateOf(entry, pod)
 		default:
 			next = sooner(next, max(remaining, time.Second))

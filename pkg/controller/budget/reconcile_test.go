@@ -428,3 +428,30 @@ func TestAnEntryOfAnImpossiblePodIsStruckOut(t *testing.T) {
 		t.Error("a pod of the budget is not protected")
 	}
 }
+
+// TestAPodThatWasTakenFromItsWorkloadHasLeft: the selector picks it still.
+func TestAPodThatWasTakenFromItsWorkloadHasLeft(t *testing.T) {
+	leave := func(name string) v1alpha1.LedgerEntry {
+		e := entry(name)
+		e.Operation, e.Generation = v1alpha1.OperationLeave, 2
+		return e
+	}
+	pub := budgetWith(leave("taken"), leave("stayed"))
+	pub.Spec.TargetReference = &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web"}
+	taken := pod("taken", protected())
+	taken.OwnerReferences = nil
+	b := newBench(t, interceptor.Funcs{}, objects(pub, taken, pod("stayed", protected()))...)
+	expectLedger(t, b.reconcile(t), "taken", "stayed")
+	b.clock.SetTime(b.clock.Now().Add(2 * time.Minute))
+	expectLedger(t, b.reconcile(t))
+	var got []string
+	for _, e := range b.told() {
+		if strings.Contains(e, string(v1alpha1.ReasonApprovalExpired)) {
+			got = append(got, e)
+		}
+	}
+	want := []string{"Warning ApprovalExpired LEAVE of pod stayed was let through and has not happened within 2m0s; the pod counts as available again"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}

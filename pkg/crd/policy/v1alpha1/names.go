@@ -32,7 +32,7 @@ const (
 	OperationUpdate Operation = "UPDATE"
 	// OperationResize: resources of the pod change, and a container restarts for it.
 	OperationResize Operation = "RESIZE"
-	// OperationLeave: the pod's labels or annotations change so that the budget does not cover it any more.
+	// OperationLeave: the pod's labels, annotations or controller change so that the budget does not cover it any more.
 	OperationLeave Operation = "LEAVE"
 )
 
