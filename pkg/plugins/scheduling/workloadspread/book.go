@@ -194,6 +194,7 @@ func (b *book) holds(pod *corev1.Pod) bool {
 	parked := b.ledger.Parked(pod.UID)
 	if parked {
 		b.held[pod.UID] = &heldPod{pod: pod}
+		delete(b.inFlight, pod.UID) // it is back, and this plugin's other PreEnqueue may not be asked
 	} else {
 		delete(b.held, pod.UID)
 	}
