@@ -36,8 +36,8 @@ type book struct {
 	// inFlight are the pods that have begun a cycle, and that PreEnqueue was not asked about since. True are those that were woken since; see returned.
 	inFlight map[types.UID]bool
 	// held are the pods that the gate holds. Overdue ones were found woken by an audit.
-	held map[types.UID]*heldPod
-	alarm    clock.Timer
+	held  map[types.UID]*heldPod
+	alarm clock.Timer
 	// rings is when the alarm goes off. Zero if it is not set.
 	rings time.Time
 }
