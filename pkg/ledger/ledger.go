@@ -154,9 +154,14 @@ func (l *Ledger) see(pod *corev1.Pod) {
 		}
 		e.shape, e.own = "", subset.OwnTolerations(pod)
 	}
+	nominated := e.pod.Status.NominatedNodeName != pod.Status.NominatedNodeName
 	e.pod = pod
 	if pod.Spec.NodeName != "" && e.stage != Bound {
 		l.settle(e)
+	} else if nominated && e.stage == Claimed && e.account != nil && e.wait == ForNode {
+		l.leave(e)
+		l.stand(e)
+		l.wakeNext(e.account, e.scope)
 	}
 	l.regroup(e)
 	if (l.place(e) || moved) && known {

@@ -95,6 +95,43 @@ scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: true, r
 	w.expectChoice(pod, "a")
 }
 
+func TestAPodThatStaysForItsNominationIsNotWokenForASlotThatItDoesNotTake(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, `subsets:
+- {name: a, maxReplicas: 1, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
+- {name: b, maxReplicas: 2, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}`)
+	first := w.pod("first")
+	w.schedule(first)
+	var pods []*corev1.Pod
+	for _, name := range []string{"p", "q"} {
+		pod := w.pod(name)
+		w.expectChoice(pod, "b")
+		pod = pod.DeepCopy()
+		pod.Status.NominatedNodeName = "node-b"
+		w.see(pod)
+		pods = append(pods, pod)
+		w.expectChoice(pod, "b")
+	}
+	let := w.pod("let-go")
+	w.expectChoice(let, "-")
+	w.awake = nil
+	w.delete(first)
+	// Whoever is woken has a cycle, until nobody is.
+	for cycles := 0; len(w.awake) > 0; cycles++ {
+		if cycles > 10 {
+			t.Fatalf("%v is woken again and again", w.awake)
+		}
+		name := w.awake[0]
+		w.awake = w.awake[1:]
+		for _, pod := range append(pods, let) {
+			if pod.Name == name {
+				w.ask(pod)
+			}
+		}
+	}
+	w.expectChoice(let, "a")
+}
+
 func TestAGangIsWokenWhenALabelChangesItsSize(t *testing.T) {
 	t.Run("one that leaves makes room for the others", func(t *testing.T) {
 		w := newWorld(t, 20)

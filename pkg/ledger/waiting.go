@@ -107,6 +107,9 @@ func (l *Ledger) stand(e *entry) {
 		}
 		at = n + 1 + within
 	} else if claim != subset.None {
+		if l.nominatedTo(e).Has(claim) {
+			return // it stays where it is, and would be woken for an earlier slot again and again
+		}
 		at = claim
 	}
 	w := a.waiting[e.scope]
