@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
@@ -236,6 +237,32 @@ func TestAGangStaysWhereOneOfItMayBeBound(t *testing.T) {
 	w.delete(single)
 	w.expectAwake("again0")
 	w.expectChoice(again, "a")
+}
+
+func TestOwnersThatOwnEachOtherAreForgotten(t *testing.T) {
+	set := func(name, owner string) *metav1.PartialObjectMetadata {
+		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: owner, UID: types.UID(owner), Controller: ptr.To(true)}}}}
+	}
+	w := newWorld(t, 4)
+	before := len(w.ledger.owners.byID)
+	for _, owners := range [][]*metav1.PartialObjectMetadata{{set("self", "self")}, {set("x", "y"), set("y", "x")}, {set("x", "y"), set("y", "z"), set("z", "y")}} {
+		for _, o := range owners {
+			w.apply(OwnerSeen{Kind: replicaSetKind, Object: o})
+		}
+		pod := ownedBy(podOf("", "p"), owners[0].Name, owners[0].UID)
+		w.see(pod)
+		for _, o := range owners {
+			w.apply(OwnerGone{Kind: replicaSetKind, Object: o})
+		}
+		w.spread(1, twoThenAny)
+		w.expectChoice(pod, "no spread")
+		w.delete(pod)
+		w.spreadGone()
+		if after := len(w.ledger.owners.byID); after != before {
+			t.Errorf("%d owners are left of %s", after-before, owners[0].Name)
+		}
+	}
 }
 
 // A pod group of any size must not keep other namespaces waiting.

@@ -61,17 +61,27 @@ func (f *family) of(id ownerID) *owner {
 
 // prune forgets an owner that does not exist, as far as is known, and has nothing below it.
 func (f *family) prune(o *owner) {
-	for o != nil && o.object == nil && len(o.pods) == 0 && len(o.children) == 0 {
+	for o != nil && o.object == nil && len(o.pods) == 0 && (len(o.children) == 0 || o.isRing()) {
 		delete(f.byID, o.ownerID)
 		if delete(f.byKey[o.Workload], o.uid); len(f.byKey[o.Workload]) == 0 {
 			delete(f.byKey, o.Workload)
 		}
 		parent := o.parent
-		if parent != nil {
+		if o.parent = nil; parent != nil {
 			delete(parent.children, o)
 		}
 		o = parent
 	}
+}
+
+// isRing is true if the owner is its own owner in the end, and nothing exists in that ring or below it. Anybody may write such references.
+func (o *owner) isRing() bool {
+	for at := o; at != nil && at.object == nil && len(at.pods) == 0 && len(at.children) == 1; {
+		if at = at.parent; at == o {
+			return true
+		}
+	}
+	return false
 }
 
 // object is the existing object of a name; nil if there is none, as far as is known.
