@@ -3,28 +3,36 @@ package ledger
 import (
 	"container/heap"
 	"time"
-
-	"k8s.io/apimachinery/pkg/types"
 )
 
-// agenda is what is due at which time. An item that no longer holds when it is due is passed over.
-type agenda []item
+// agenda is what is due at which time. An item of a line that no longer holds when it is due is passed over. Those of pods are taken out, for they may be
+// due after years.
+type agenda []*item
 
 // item wakes a pod, or the first pod of a line.
 type item struct {
 	at   time.Time
-	pod  types.UID
+	pod  *entry
 	line *line
+	// pos in the agenda.
+	pos int
 }
 
 func (a agenda) Len() int           { return len(a) }
 func (a agenda) Less(i, j int) bool { return a[i].at.Before(a[j].at) }
-func (a agenda) Swap(i, j int)      { a[i], a[j] = a[j], a[i] }
-func (a *agenda) Push(x any)        { *a = append(*a, x.(item)) }
+func (a agenda) Swap(i, j int) {
+	a[i], a[j] = a[j], a[i]
+	a[i].pos, a[j].pos = i, j
+}
+func (a *agenda) Push(x any) {
+	it := x.(*item)
+	it.pos = len(*a)
+	*a = append(*a, it)
+}
 func (a *agenda) Pop() any {
 	last := len(*a) - 1
 	it := (*a)[last]
-	(*a)[last] = item{}
+	(*a)[last] = nil
 	*a = (*a)[:last]
 	return it
 }
@@ -39,9 +47,21 @@ func (a agenda) next() time.Time {
 
 // wakeAt wakes a pod at a time, if it has no node by then. A pod has one such time, the earliest.
 func (l *Ledger) wakeAt(e *entry, at time.Time) {
-	if e.wakeAt.IsZero() || at.Before(e.wakeAt) {
-		e.wakeAt = at
-		heap.Push(&l.agenda, item{at: at, pod: e.pod.UID})
+	switch {
+	case e.alarm == nil:
+		e.alarm = &item{at: at, pod: e}
+		heap.Push(&l.agenda, e.alarm)
+	case at.Before(e.alarm.at):
+		e.alarm.at = at
+		heap.Fix(&l.agenda, e.alarm.pos)
+	}
+}
+
+// cancel has a pod not woken at any time.
+func (l *Ledger) cancel(e *entry) {
+	if e.search != nil && e.alarm != nil {
+		heap.Remove(&l.agenda, e.alarm.pos)
+		e.alarm = nil
 	}
 }
 
@@ -49,13 +69,13 @@ func (l *Ledger) wakeAt(e *entry, at time.Time) {
 func (l *Ledger) retryAt(w *line, at time.Time) {
 	if w.retryAt.IsZero() || at.Before(w.retryAt) {
 		w.retryAt = at
-		heap.Push(&l.agenda, item{at: at, line: w})
+		heap.Push(&l.agenda, &item{at: at, line: w})
 	}
 }
 
 func (TimePassed) apply(l *Ledger) {
 	for len(l.agenda) > 0 && !l.agenda[0].at.After(l.now) {
-		due := heap.Pop(&l.agenda).(item)
+		due := heap.Pop(&l.agenda).(*item)
 		if w := due.line; w != nil {
 			if w.retryAt.Equal(due.at) && w.account.exhausted[w.kind] == w {
 				w.retryAt = time.Time{}
@@ -63,12 +83,8 @@ func (TimePassed) apply(l *Ledger) {
 			}
 			continue
 		}
-		if e := l.pods[due.pod]; e != nil && e.search != nil && e.wakeAt.Equal(due.at) {
-			e.wakeAt = time.Time{}
-			if e.stage <= Claimed {
-				l.wake(e)
-			}
-		}
+		due.pod.alarm = nil
+		l.wake(due.pod)
 	}
 }
 

@@ -109,8 +109,8 @@ type search struct {
 	since map[string]time.Time
 	// newsBy is when the pod stops waiting for news. Zero before it began to.
 	newsBy time.Time
-	// wakeAt is when the pod is to be woken. Zero is never.
-	wakeAt time.Time
+	// alarm wakes the pod at a time. Nil is never.
+	alarm *item
 }
 
 const (
@@ -181,6 +181,7 @@ func (l *Ledger) drop(uid types.UID) {
 		return
 	}
 	l.decide(e)
+	l.cancel(e)
 	l.leaveAccount(e)
 	l.forgetNode(e)
 	delete(l.pods, uid)
@@ -253,7 +254,8 @@ func (l *Ledger) joinAccount(e *entry, a *account) {
 	l.joinGang(e)
 	if e.search != nil {
 		e.beginAgain()
-		e.newsBy, e.wakeAt = time.Time{}, time.Time{}
+		e.newsBy = time.Time{}
+		l.cancel(e)
 	}
 	l.count(e, +1)
 	l.setSlots(e, slot, uncertain)
@@ -270,6 +272,7 @@ func (s *search) beginAgain() {
 func (l *Ledger) settle(e *entry) {
 	a := e.account
 	l.decide(e)
+	l.cancel(e)
 	if a == nil {
 		l.setStage(e, Bound)
 		e.record, e.slot, e.uncertain, e.search = subset.RecordOf(e.pod), "", nil, nil

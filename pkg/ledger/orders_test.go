@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -262,6 +263,20 @@ func TestOwnersThatOwnEachOtherAreForgotten(t *testing.T) {
 		if after := len(w.ledger.owners.byID); after != before {
 			t.Errorf("%d owners are left of %s", after-before, owners[0].Name)
 		}
+	}
+}
+
+func TestNothingIsDueForPodsThatAreGone(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, `subsets: [{name: a}, {name: b}]
+scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: true, rescheduleCriticalSeconds: 2000000000}}`)
+	for i := range 1000 {
+		pod := w.pod(fmt.Sprintf("p%d", i))
+		w.refuse(pod)
+		w.delete(pod)
+	}
+	if n := len(w.ledger.agenda); n > 100 {
+		t.Errorf("%d items are due for pods that are gone", n)
 	}
 }
 
