@@ -99,11 +99,11 @@ func (b *book) carryOut(fx *ledger.Effects) {
 	for _, kind := range fx.Want {
 		b.owners.want(kind)
 	}
+	for _, workload := range fx.Forget { // first: the spread may have been deleted and created again
+		b.owners.forget(workload)
+	}
 	for _, spread := range fx.Follow {
 		b.owners.follow(spread)
-	}
-	for _, workload := range fx.Forget {
-		b.owners.forget(workload)
 	}
 }
 

@@ -1,0 +1,49 @@
+package workloadspread
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/ledger"
+)
+
+// followed are the workloads that a book has read.
+type followed map[string]bool
+
+func (f followed) want(schema.GroupKind)             {}
+func (f followed) follow(s *v1alpha1.WorkloadSpread) { f[s.Spec.TargetReference.Name] = true }
+func (f followed) forget(w ledger.Workload)          { delete(f, w.Name) }
+func (f followed) expect(t *testing.T, want ...string) {
+	t.Helper()
+	var got []string
+	for name := range f {
+		got = append(got, name)
+	}
+	if slices.Sort(got); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("the replicas of %v are read, want %v", got, want)
+	}
+}
+
+// After a watch was interrupted, one event stands for the end of a spread and for its successor of the same name.
+func TestTheReplicasAreReadForASpreadThatIsCreatedAgain(t *testing.T) {
+	read := followed{}
+	b := &book{owners: read, ledger: ledger.New(time.Second), inFlight: map[types.UID]bool{}}
+	show := func(uid types.UID, target string) {
+		spread := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: uid, Generation: 1}}
+		spread.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: "example.com/v1", Kind: "Set", Name: target}
+		b.apply(ledger.SpreadSeen{Spread: spread})
+	}
+	show("first", "web")
+	read.expect(t, "web")
+	show("second", "web")
+	read.expect(t, "web")
+	show("third", "other")
+	read.expect(t, "other")
+}
