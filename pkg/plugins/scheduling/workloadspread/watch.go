@@ -226,8 +226,8 @@ func podEvents(b *book) cache.ResourceEventHandler {
 		b.apply(ledger.PodSeen{Pod: pod})
 	}
 	gone := func(pod *corev1.Pod) {
-		b.landed(pod.UID)
 		b.apply(ledger.PodGone{UID: pod.UID})
+		b.landed(pod.UID) // afterwards, for a cycle that is under way may ask until then
 	}
 	return eventsOf(seen, func(before, after *corev1.Pod) {
 		if before.UID != after.UID {
