@@ -43,11 +43,17 @@ type customWorkloads struct {
 	kindQueue   workqueue.TypedRateLimitingInterface[schema.GroupKind]
 	targetQueue workqueue.TypedRateLimitingInterface[ledger.Workload]
 
+	// discovered is when watchKind last asked which kinds there are.
+	discovered time.Time
+
 	mu    sync.Mutex
 	kinds map[schema.GroupKind]*customKind
 	// targets are the workloads that spreads name, until forget.
 	targets map[ledger.Workload]*customTarget
 }
+
+// discoveryInterval is how often at most the API server is asked which kinds there are. Pods may name any number of owners of kinds that do not exist.
+const discoveryInterval = time.Second
 
 type customKind struct {
 	// watched is false until the API server serves the kind.
@@ -172,7 +178,10 @@ func (c *customWorkloads) watched(gk schema.GroupKind) *customKind {
 func (c *customWorkloads) watchKind(ctx context.Context, gk schema.GroupKind) error {
 	mapping, err := c.mapper.RESTMapping(gk)
 	if err != nil {
-		c.mapper.Reset()
+		if time.Since(c.discovered) >= discoveryInterval {
+			c.mapper.Reset()
+			c.discovered = time.Now()
+		}
 		return fmt.Errorf("looking up %s: %w", gk, err)
 	}
 	if mapping.Scope.Name() != meta.RESTScopeNameNamespace {
