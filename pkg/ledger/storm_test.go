@@ -1,0 +1,691 @@
+package ledger
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+// storm is a world with a scheduler that runs a cycle for each pod that is woken, among random events of every kind.
+type storm struct {
+	*world
+	r *rand.Rand
+	// calm worlds have no change that may put a subset over its quota.
+	calm  bool
+	specs []string
+	pods  map[string]*stormPod
+	// room is false for the subsets, by name and by the pods' request, whose nodes are full.
+	room       map[string]bool
+	replicas   map[string]int32
+	generation int64
+	made       int
+	log        []string
+}
+
+type stormPod struct {
+	*corev1.Pod
+	// awake: its next cycle is on its way.
+	awake bool
+	// held: another plugin refuses it before it can ask.
+	held bool
+	// free: no spread divides it, so that it needs nothing from the ledger.
+	free bool
+	// decision of the cycle that it is in; nil if it is in none.
+	decision *Decision
+	reserved bool
+	sent     bool
+	bound    bool
+	// doubted are the subsets of its binds without an answer.
+	doubted []string
+}
+
+func (s *storm) do(event Event) Effects {
+	fx := s.world.apply(event)
+	s.awake = nil
+	for _, pod := range fx.Wake {
+		if p := s.pods[pod.Name]; p != nil {
+			p.awake = true
+		}
+	}
+	line := fmt.Sprintf("%T%s", event, describeEvent(event))
+	if fx.Answer.Decision != nil {
+		line += " -> " + fx.Answer.Decision.Name()
+	} else if fx.Answer.Reason != "" {
+		line += " -> " + string(fx.Answer.Reason)
+	}
+	for _, pod := range fx.Wake {
+		line += " wakes " + pod.Name
+	}
+	s.log = append(s.log, line)
+	return fx
+}
+
+func describeEvent(event Event) string {
+	switch ev := event.(type) {
+	case PodSeen:
+		return fmt.Sprintf(" %s %v on %q", ev.Pod.Name, ev.Pod.Labels, ev.Pod.Spec.NodeName)
+	case PodAsks:
+		return " " + ev.Pod.Name
+	case ClusterChanged:
+		return " " + string(ev.UID)
+	case SpreadSeen:
+		return fmt.Sprintf(" %s %+v %+v", ev.Spread.Name, ev.Spread.Spec.Subsets, ev.Spread.Spec.ScheduleStrategy)
+	case NodeFound:
+		return " " + string(ev.UID) + " " + ev.Decision.Name()
+	case NoNodeFound:
+		return " " + string(ev.UID) + " " + ev.Decision.Name()
+	case OwnerSeen:
+		return " " + ev.Object.GetName()
+	default:
+		return fmt.Sprintf(" %+v", ev)
+	}
+}
+
+func (s *storm) fatalf(format string, args ...any) {
+	s.t.Helper()
+	s.t.Fatalf("%s\nFAULT: %s", strings.Join(s.log, "\n"), fmt.Sprintf(format, args...))
+}
+
+func (s *storm) owner(kind, name, parent string) {
+	object := metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name + "-uid")}
+	if parent != "" {
+		object.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: parent, UID: types.UID(parent + "-uid"), Controller: ptr.To(true)}}
+	}
+	if kind == "Deployment" {
+		s.do(OwnerSeen{Kind: deploymentKind, Object: &appsv1.Deployment{ObjectMeta: object, Spec: appsv1.DeploymentSpec{Replicas: ptr.To(s.replicas[name])}}})
+	} else {
+		s.do(OwnerSeen{Kind: replicaSetKind, Object: &appsv1.ReplicaSet{ObjectMeta: object, Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To(s.replicas[name])}}})
+	}
+}
+
+var stormOwners = map[string]string{"rs1": "web", "rs2": "web", "rs3": "api", "rs4": ""}
+
+func (s *storm) showOwner(name string) {
+	if parent, isSet := stormOwners[name]; isSet {
+		s.owner("ReplicaSet", name, parent)
+	} else {
+		s.owner("Deployment", name, "")
+	}
+}
+
+func (s *storm) hideOwner(name string) {
+	kind := deploymentKind
+	if _, isSet := stormOwners[name]; isSet {
+		kind = replicaSetKind
+	}
+	s.do(OwnerGone{Kind: kind, Object: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name + "-uid")}}})
+}
+
+const inZones = `subsets:
+- {name: a, maxReplicas: %s, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
+- {name: b, maxReplicas: %s, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}
+- {name: c, maxReplicas: %s}
+scheduleStrategy: {%s}`
+
+var stormStrategies = []string{
+	"whenFull: Wait", "whenFull: Schedule", "whenFull: Wait, binding: Early", "whenFull: Wait, quotaScope: Workload", "whenFull: Wait, podGroups: Divided",
+	"type: Adaptive, whenFull: Wait", "type: Adaptive, whenFull: Schedule", "type: Adaptive, whenFull: Wait, quotaScope: Workload",
+	"type: Adaptive, whenFull: Wait, adaptive: {disableSimulationSchedule: true, rescheduleCriticalSeconds: 1, unschedulableLastSeconds: 3}",
+}
+
+func (s *storm) newSpec(strategy string) string {
+	quota := func() string { return []string{"1", "2", "3", "4"}[s.r.IntN(4)] }
+	if !s.calm && s.r.IntN(5) == 0 {
+		return fmt.Sprintf(inZones, `"30%"`, `"50%"`, quota(), strategy)
+	}
+	return fmt.Sprintf(inZones, quota(), quota(), quota(), strategy)
+}
+
+func (s *storm) anyStrategy() string { return stormStrategies[s.r.IntN(len(stormStrategies))] }
+
+func (s *storm) showSpread(name, kind, target, spec string) {
+	s.generation++
+	s.world.t.Helper()
+	before := len(s.log)
+	s.spreadOf(name, s.generation, kind, target, spec)
+	for _, woken := range s.awake {
+		if p := s.pods[woken]; p != nil {
+			p.awake = true
+		}
+	}
+	s.awake = nil
+	s.log = append(s.log[:before], fmt.Sprintf("spread %s on %s %s: %s", name, kind, target, spec))
+}
+
+func (s *storm) newPod() {
+	s.made++
+	owners := []string{"rs1", "rs1", "rs2", "rs3", "rs4"}
+	if s.calm {
+		owners = owners[:3]
+	}
+	rs := owners[s.r.IntN(len(owners))]
+	pod := podOf(types.UID(rs+"-uid"), fmt.Sprintf("p%d", s.made))
+	pod.OwnerReferences[0].Name = rs
+	pod.Labels["pod-template-hash"] = "v" + rs[2:]
+	if s.r.IntN(3) == 0 {
+		pod.Labels[v1alpha1.PodGroupLabel] = fmt.Sprintf("g%d", s.r.IntN(2))
+	}
+	if s.r.IntN(6) == 0 {
+		pod.Annotations = map[string]string{v1alpha1.AdmittedAnnotation: fmt.Sprintf(`{"name":"web","subset":%q,"pick":%q}`, []string{"", "a", "b", "c"}[s.r.IntN(4)], pod.Name)}
+	}
+	if s.r.IntN(6) == 0 {
+		pod.Spec.Priority = ptr.To[int32](10)
+	}
+	requesting(pod, []string{"1", "2"}[s.r.IntN(2)])
+	p := &stormPod{Pod: pod, awake: true}
+	s.pods[pod.Name] = p
+	s.do(PodSeen{Pod: pod})
+}
+
+func requestOf(pod *corev1.Pod) string { return pod.Spec.Containers[0].Resources.Requests.Cpu().String() }
+
+func (s *storm) hasRoom(p *stormPod, in string) bool { return !s.room[in+requestOf(p.Pod)] }
+
+// cycle begins a cycle of the pod. It ends here unless the pod finds a node.
+func (s *storm) cycle(p *stormPod) {
+	p.awake = false
+	if p.held {
+		s.do(PodRefused{UID: p.UID})
+		return
+	}
+	p.free = false
+	event := PodAsks{Pod: p.Pod}
+	fx := s.do(event)
+	for looks := 0; fx.Look != nil; looks++ {
+		if looks > subset.MaxSubsets {
+			s.fatalf("%s does not stop looking", p.Name)
+		}
+		sight := Possible
+		switch {
+		case !s.hasRoom(p, fx.Look.Policy.Subsets[fx.Look.Subset].Name):
+			sight = []Sight{Nowhere, Possible}[s.r.IntN(2)]
+		case fx.Look.Tried:
+			sight = PossibleAgain
+		}
+		event.Seen.Add(fx.Look, sight)
+		fx = s.do(event)
+	}
+	d := fx.Answer.Decision
+	switch {
+	case d == nil:
+		p.free = fx.Answer.Reason == ""
+	case d.Subset != subset.None && !s.hasRoom(p, d.Name()):
+		if step := s.do(NoNodeFound{UID: p.UID, Decision: d}).Next; step == Preempt {
+			s.do(Preempted{UID: p.UID, Decision: d})
+		}
+	default:
+		p.decision = d
+	}
+}
+
+// goOn does the next step of a pod that is in a cycle.
+func (s *storm) goOn(p *stormPod) {
+	d := p.decision
+	end := func() { p.decision, p.reserved, p.sent, p.awake = nil, false, false, true }
+	switch {
+	case !p.reserved:
+		if p.reserved = s.do(NodeFound{UID: p.UID, Decision: d}).OK; !p.reserved {
+			end()
+		}
+	case !p.sent && s.r.IntN(3) == 0:
+		s.do(NodeLost{UID: p.UID})
+		end()
+	case !p.sent:
+		if p.sent = s.do(BindSent{UID: p.UID, Decision: d}).OK; !p.sent {
+			s.do(NodeLost{UID: p.UID})
+			end()
+		}
+	default:
+		switch s.r.IntN(6) {
+		case 0:
+			s.do(BindRefused{UID: p.UID})
+			s.do(NodeLost{UID: p.UID})
+			end()
+		case 1:
+			s.do(BindUnknown{UID: p.UID, Until: s.now.Add(time.Second)})
+			s.do(NodeLost{UID: p.UID})
+			p.doubted = append(p.doubted, d.Name())
+			end()
+		default:
+			s.bind(p, d.Name())
+		}
+	}
+}
+
+func (s *storm) bind(p *stormPod, in string) {
+	node := "node-a"
+	if in == "b" {
+		node = "node-b"
+	}
+	p.Pod = onNode(p.Pod, node, in)
+	p.decision, p.awake, p.bound = nil, false, true
+	s.do(PodSeen{Pod: p.Pod})
+}
+
+func (s *storm) any() *stormPod {
+	if len(s.pods) == 0 {
+		return nil
+	}
+	names := slices.Sorted(maps.Keys(s.pods))
+	return s.pods[names[s.r.IntN(len(names))]]
+}
+
+func (s *storm) step() {
+	if len(s.pods) < 12 && s.r.IntN(4) == 0 || len(s.pods) == 0 {
+		s.newPod()
+		return
+	}
+	p := s.any()
+	switch n := s.r.IntN(30); {
+	case n < 12:
+		switch {
+		case p.bound:
+		case p.decision != nil:
+			s.goOn(p)
+		default:
+			s.cycle(p)
+		}
+	case n < 14:
+		s.do(PodGone{UID: p.UID})
+		delete(s.pods, p.Name)
+	case n == 14:
+		s.now = s.now.Add(time.Second)
+		if s.do(TimePassed{}); !p.bound && len(p.doubted) > 0 {
+			if s.r.IntN(2) == 0 {
+				s.bind(p, p.doubted[s.r.IntN(len(p.doubted))])
+			} else if p.decision == nil {
+				s.now = s.now.Add(time.Second)
+				s.do(BindDisproved{UID: p.UID, ReadAt: s.now})
+				p.doubted = nil
+			}
+		}
+	case n == 15:
+		p.held = !p.held
+		p.awake = p.awake || !p.held && !p.bound
+	case n == 16:
+		in := []string{"a", "b", "c"}[s.r.IntN(3)] + []string{"1", "2"}[s.r.IntN(2)]
+		if s.room[in] = !s.room[in]; !s.room[in] {
+			s.thereIsRoom(in)
+		}
+	case n == 17:
+		s.do(Audit{})
+	case n == 18:
+		s.do(PodSeen{Pod: p.DeepCopy()})
+	case s.calm:
+	case n == 19 || n == 20:
+		changed := p.DeepCopy()
+		if s.r.IntN(2) == 0 {
+			changed.Labels["pod-template-hash"] = []string{"v1", "v2"}[s.r.IntN(2)]
+		} else {
+			changed.Labels[v1alpha1.PodGroupLabel] = []string{"", "g0", "g1"}[s.r.IntN(3)]
+		}
+		p.Pod = changed
+		s.do(PodSeen{Pod: changed})
+	case n == 21:
+		p.Pod = ownedBy(p.Pod, "", "")
+		rs := []string{"rs1", "rs2", "rs3", "rs4"}[s.r.IntN(4)]
+		p.OwnerReferences[0].Name, p.OwnerReferences[0].UID = rs, types.UID(rs+"-uid")
+		s.do(PodSeen{Pod: p.Pod})
+	case n == 22:
+		names := []string{"rs1", "rs2", "rs3", "rs4", "web", "api"}
+		name := names[s.r.IntN(len(names))]
+		if s.r.IntN(3) == 0 {
+			s.hideOwner(name)
+		} else {
+			s.replicas[name] = s.r.Int32N(12)
+			s.showOwner(name)
+		}
+	case n == 23:
+		s.showSpread("web", "Deployment", []string{"web", "web", "web", "api"}[s.r.IntN(4)], s.newSpec(s.anyStrategy()))
+	case n == 24:
+		switch s.r.IntN(4) {
+		case 0:
+			s.showSpread("set", "ReplicaSet", "rs1", s.newSpec(s.anyStrategy()))
+		case 1:
+			s.showSpread("second", "Deployment", "web", s.newSpec(s.anyStrategy()))
+		case 2:
+			s.showSpread("web", "Deployment", "web", `subsets: [{name: a, maxReplicas: -1}]`)
+		default:
+			s.showSpread("set", "ReplicaSet", "rs2", `{targetFilter: {selector: {matchLabels: {pod-template-hash: v1}}}, subsets: [{name: b, maxReplicas: 2}]}`)
+		}
+	case n == 25:
+		s.do(SpreadGone{Key: types.NamespacedName{Namespace: "ns", Name: []string{"web", "set", "second"}[s.r.IntN(3)]}})
+	case n == 26:
+		if s.r.IntN(2) == 0 {
+			s.do(NodeGone{Name: "node-b"})
+		} else {
+			s.seeNode("node-b", "b")
+			s.awake = nil
+		}
+	case n == 27:
+		if !p.bound && p.decision == nil && len(p.doubted) == 0 {
+			p.Pod = onNode(p.Pod, []string{"node-a", "node-b", "node-x"}[s.r.IntN(3)], "-")
+			p.bound, p.awake = true, false
+			s.do(PodSeen{Pod: p.Pod})
+		}
+	case n == 28:
+		if !p.bound {
+			p.Pod = p.DeepCopy()
+			p.Status.NominatedNodeName = []string{"", "node-a", "node-b"}[s.r.IntN(3)]
+			s.do(PodSeen{Pod: p.Pod})
+		}
+	}
+}
+
+// thereIsRoom has the scheduler's queue ask about the pods that wait.
+func (s *storm) thereIsRoom(where string) {
+	change := new(int)
+	for _, name := range slices.Sorted(maps.Keys(s.pods)) {
+		p := s.pods[name]
+		if p.bound || p.awake || p.decision != nil {
+			continue
+		}
+		if claimed, _ := s.ledger.ClaimOf(p.UID); claimed != nil && claimed.Name+requestOf(p.Pod) == where {
+			p.awake = true
+		}
+		for _, node := range []string{"node-a", "node-b"} {
+			if node := s.ledger.nodes[node]; node != nil && s.do(ClusterChanged{UID: p.UID, Change: change, Node: node, OnNode: true}).OK {
+				p.awake = true
+			}
+		}
+	}
+}
+
+// check compares what the ledger keeps with a recount that knows nothing of it.
+func (s *storm) check() {
+	s.t.Helper()
+	l := s.ledger
+	if s.missed > 0 {
+		s.fatalf("an audit missed %d", s.missed)
+	}
+	var counts Counts
+	undecided, members := 0, 0
+	for uid, e := range l.pods {
+		to, _ := l.resolve(e)
+		if to != e.account {
+			s.fatalf("%s is in another account than it resolves to", uid)
+		}
+		if l.isUndecided(e) {
+			undecided++
+			if e.account != nil || e.wait != ForNews {
+				s.fatalf("%s is undecided and waits for %d", uid, e.wait)
+			}
+		}
+		if (e.search == nil) != (e.stage == Bound) {
+			s.fatalf("%s is %s and has search %v", uid, e.stage, e.search)
+		}
+		if e.account == nil {
+			if e.gang != nil || e.search != nil && (e.place.line != nil || e.scoutOf != nil || e.meant != noSlot) {
+				s.fatalf("%s has no account and stands somewhere", uid)
+			}
+			continue
+		}
+		members++
+		if e.account.members[uid] != e || e.scope != e.account.scopeOf(e.pod) {
+			s.fatalf("%s is no member, or not of its scope", uid)
+		}
+		counts.Stages[e.stage]++
+		if len(e.uncertain) > 0 {
+			counts.Uncertain++
+		}
+	}
+	for _, pods := range l.undecided {
+		undecided -= len(pods)
+	}
+	if undecided != 0 {
+		s.fatalf("undecided are %v", l.undecided)
+	}
+	for name, pods := range l.unclassified {
+		for uid := range pods {
+			if e := l.pods[uid]; e == nil || e.stage != Bound || e.pod.Spec.NodeName != name {
+				s.fatalf("%s is unclassified", uid)
+			}
+		}
+	}
+	for _, a := range l.accounts {
+		members -= len(a.members)
+		if a.policy == nil {
+			continue
+		}
+		tally := a.policy.NewTally()
+		woken, scouts := map[string]int{}, map[*line]int{}
+		live := map[types.UID]int32{}
+		for _, e := range a.members {
+			for i := range a.policy.Subsets {
+				if e.holds().Has(i) {
+					tally.Add(e.scope, i)
+				}
+			}
+			live[e.owner.uid]++
+			if e.search != nil && e.meant != noSlot {
+				woken[e.scope]++
+			}
+			if e.search != nil && e.scoutOf != nil {
+				scouts[e.scoutOf]++
+			}
+			if e.gang != nil && (a.gangs[e.gang.key] != e.gang || e.gang.members[e.pod.UID] != e || e.gang.key != gangKey{e.scope, e.pod.Labels[v1alpha1.PodGroupLabel]}) {
+				s.fatalf("%s is in a wrong gang", e.pod.Name)
+			}
+		}
+		if !maps.Equal(live, a.live) {
+			s.fatalf("live are %v, want %v", a.live, live)
+		}
+		for _, scope := range append(tally.Scopes(), a.tally.Scopes()...) {
+			if !slices.Equal(tally.Kept(scope), a.tally.Kept(scope)) {
+				s.fatalf("tally of %s: %v, want %v", scope, a.tally.Kept(scope), tally.Kept(scope))
+			}
+		}
+		for _, scope := range tally.Scopes() {
+			counts.OverQuota += a.policy.OverQuota(&a.plan, tally.Kept(scope))
+		}
+		for scope, w := range a.waiting {
+			n := w.woken
+			for _, q := range w.queues {
+				n += len(q)
+			}
+			if w.woken != woken[scope] || n == 0 {
+				s.fatalf("line of %s: %d woken, want %d; %d in all", scope, w.woken, woken[scope], n)
+			}
+		}
+		for _, w := range a.exhausted {
+			if w.scouts != scouts[w] || w.scouts+len(w.queues[0]) == 0 {
+				s.fatalf("line of %s: %d scouts, want %d", w.kind.scope, w.scouts, scouts[w])
+			}
+		}
+	}
+	if members != 0 || counts != l.counts {
+		s.fatalf("counts are %+v, want %+v; %d members too many", l.counts, counts, -members)
+	}
+	if s.calm && counts.OverQuota > 0 {
+		s.fatalf("%d over quota", counts.OverQuota)
+	}
+	for _, p := range s.pods {
+		e := l.pods[p.UID]
+		may := slices.Clone(p.doubted)
+		if p.sent && !p.bound {
+			may = append(may, p.decision.Name())
+		}
+		for _, in := range may {
+			if !p.bound && in != "" && e.slot != in && !e.doubts(in) {
+				s.fatalf("%s may be in %s, and its slot is free", p.Name, in)
+			}
+		}
+	}
+}
+
+// rest runs cycles until no pod is awake. Then no pod sleeps that could go.
+func (s *storm) rest() {
+	s.t.Helper()
+	limit := 200 + 100*len(s.pods)
+	for cycles := 0; ; cycles++ {
+		var next *stormPod
+		for _, name := range slices.Sorted(maps.Keys(s.pods)) {
+			if p := s.pods[name]; p.decision != nil || p.awake && !p.bound {
+				if next == nil || s.r.IntN(2) == 0 {
+					next = p
+				}
+			}
+		}
+		if next == nil {
+			break
+		}
+		if cycles > limit {
+			s.fatalf("the pods do not come to rest; %s is tried again and again", next.Name)
+		}
+		if next.decision != nil {
+			s.goOn(next)
+		} else {
+			s.cycle(next)
+		}
+		s.check()
+	}
+	for _, p := range s.pods {
+		if e := s.ledger.pods[p.UID]; !p.bound && !p.held && !p.free {
+			if why := s.couldGo(p, e); why != "" {
+				s.fatalf("%s sleeps: %s; %s", p.Name, why, s.describe(e))
+			}
+		}
+	}
+}
+
+func (s *storm) describe(e *entry) string {
+	text := fmt.Sprintf("scope %q kept %v quota %v", e.scope, s.kept(e), s.quota(e))
+	if e.account != nil {
+		for uid, m := range e.account.members {
+			text += fmt.Sprintf("\n  %s scope %q stage %s slot %q uncertain %v", uid, m.scope, m.stage, m.slot, m.uncertain)
+			if m.gang != nil {
+				text += " gang " + m.gang.key.group
+			}
+			if m.search != nil {
+				text += fmt.Sprintf(" wait %d meant %d line %t scout %t tried %b", m.wait, m.meant, m.place.line != nil, m.scoutOf != nil, m.tried)
+			}
+		}
+		text += fmt.Sprintf("\n  %+v", e.account.active().Spec.ScheduleStrategy)
+	}
+	return text
+}
+
+func (s *storm) kept(e *entry) subset.Counts {
+	if e.policy() == nil {
+		return nil
+	}
+	return e.account.tally.Kept(e.scope)
+}
+
+func (s *storm) quota(e *entry) []int32 {
+	if e.policy() == nil {
+		return nil
+	}
+	return e.account.plan.Quota
+}
+
+// couldGo says why a pod that sleeps should not.
+func (s *storm) couldGo(p *stormPod, e *entry) string {
+	l := s.ledger
+	l.now = s.now
+	if e.account == nil {
+		if _, missing := l.resolve(e); missing == nil && !(subset.WasAdmitted(e.pod) && !l.lateForNews(e)) {
+			return "no spread divides it"
+		}
+		return ""
+	}
+	if premature := l.premature(e).Reason != ""; premature || e.wait == ForNews {
+		if e.wait == ForNews && !premature {
+			return "the news is here"
+		}
+		return ""
+	}
+	a := e.account
+	kept, c := a.tally.Kept(e.scope), l.candidate(e)
+	switch e.wait {
+	case ForSlot:
+		if a.policy.Admit(&a.plan, kept, c).Allowed() {
+			return "there is a slot"
+		}
+	case ForAnyNode:
+		for i := range a.policy.Subsets {
+			if a.policy.HasRoom(&a.plan, kept, i, c) && s.hasRoom(p, a.policy.Subsets[i].Name) {
+				return "there is a slot and a node in " + a.policy.Subsets[i].Name
+			}
+		}
+	case ForNode:
+		claim := e.index()
+		if claim != subset.None && s.hasRoom(p, a.policy.Subsets[claim].Name) {
+			return "there is a node"
+		}
+		if !a.isAdaptive() && !c.Admitted && e.gang == nil && !l.nominatedTo(e).Has(claim) {
+			for i, quota := range a.plan.Quota {
+				if (claim == subset.None || i < claim) && subset.Free(quota, kept.At(i)) > 0 {
+					return "there is an earlier slot"
+				}
+			}
+		}
+	default:
+		return "nobody woke it"
+	}
+	return ""
+}
+
+func (s *storm) end() {
+	for _, p := range s.pods {
+		s.do(PodGone{UID: p.UID})
+	}
+	if s.ledger.counts != (Counts{}) {
+		s.fatalf("counts without pods: %+v", s.ledger.counts)
+	}
+	for _, name := range []string{"web", "set", "second"} {
+		s.do(SpreadGone{Key: types.NamespacedName{Namespace: "ns", Name: name}})
+	}
+	for _, name := range []string{"rs1", "rs2", "rs3", "rs4", "web", "api"} {
+		s.hideOwner(name)
+	}
+	for name := range s.ledger.nodes {
+		s.do(NodeGone{Name: name})
+	}
+	s.now = s.now.Add(2 * time.Minute)
+	s.do(TimePassed{})
+	l := s.ledger
+	if left := len(l.pods) + len(l.owners.byID) + len(l.owners.byKey) + len(l.accounts) + len(l.byName) + len(l.perNamespace) + len(l.nodes) + len(l.unclassified) +
+		len(l.undecided) + len(l.agenda); left != 0 {
+		s.fatalf("something is left of what is gone: %+v", l)
+	}
+}
+
+// TestNoPodSleepsThatCouldGo runs a scheduler among random events of every kind: two revisions, workloads with spreads at two levels that are edited, invalid,
+// deleted and made again, pod groups, percentages, owners that come late or go, pods that change in place. After each event it counts again. From time to time
+// it runs cycles until no pod is woken any more, which must come soon, and then looks for pods that could go.
+func TestNoPodSleepsThatCouldGo(t *testing.T) {
+	for seed := range uint64(*histories) {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			s := &storm{world: emptyWorld(t), r: rand.New(rand.NewPCG(seed, 3)), calm: seed%3 == 0, pods: map[string]*stormPod{}, room: map[string]bool{}, replicas: map[string]int32{}}
+			for _, name := range []string{"rs1", "rs2", "rs3", "rs4", "web", "api"} {
+				s.replicas[name] = 10
+				if s.calm || s.r.IntN(4) > 0 {
+					s.showOwner(name)
+				}
+			}
+			s.showSpread("web", "Deployment", "web", s.newSpec(stormStrategies[seed%uint64(len(stormStrategies))]))
+			for range 6 {
+				for range 25 {
+					s.step()
+					s.check()
+				}
+				s.rest()
+			}
+			s.end()
+		})
+	}
+}
