@@ -35,6 +35,12 @@ func (ev PodAsks) apply(l *Ledger) {
 		l.begin(e)
 		e.tried = tried
 		answer = l.rule(e, candidate, closed)
+		if claim := e.index(); answer.Decision == nil && claim != subset.None && e.gang != nil && !e.gang.hasNodes() {
+			// Its own claims kept the gang from other subsets.
+			l.disperse(e.gang, subset.Mask(0).With(claim), false)
+			ev.apply(l)
+			return
+		}
 	} else {
 		l.begin(e)
 	}
@@ -87,7 +93,7 @@ func (l *Ledger) candidate(e *entry) subset.Candidate {
 	c := subset.Candidate{Holds: e.holds(), Gang: e.gang.seen()}
 	c.Within, c.Admitted = a.policy.AdmittedTo(subset.AdmittedOf(e.pod), a.active().Name)
 	claim := e.index()
-	if e.stage != Claimed || claim == subset.None {
+	if e.stage != Claimed && e.stage != Reserved || claim == subset.None {
 		return c
 	}
 	if quota := a.plan.Quota[claim]; quota == subset.NoLimit || a.tally.Kept(e.scope).At(claim) <= quota {
@@ -328,6 +334,7 @@ func (ev Preempted) apply(l *Ledger) {
 	if !ev.Nominated {
 		e.tried, e.preempted = e.tried.With(d.Subset), e.preempted.With(d.Subset)
 		l.tryNext(e, d)
+		l.disperse(e.gang, subset.Mask(0).With(d.Subset), d.fresh)
 	}
 }
 

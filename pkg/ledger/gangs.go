@@ -43,6 +43,10 @@ func (l *Ledger) regroup(e *entry) {
 		l.leaveGang(e)
 		l.joinGang(e)
 		if e.gang != had {
+			if e.search != nil && (e.wait == ForSlot || e.wait == ForNode) {
+				l.leave(e)
+				l.stand(e)
+			}
 			l.wakeNext(e.account, e.scope) // both gangs may go where they could not
 		}
 	}
@@ -56,6 +60,12 @@ func (l *Ledger) leaveGang(e *entry) {
 	e.gang = nil
 	if delete(g.members, e.pod.UID); len(g.members) == 0 && e.account.gangs[g.key] == g {
 		delete(e.account.gangs, g.key)
+	}
+	for _, other := range g.members {
+		if other.search != nil && other.place.line != nil && other.place.line.exhausted {
+			l.wake(other) // fewer need less room
+			break
+		}
 	}
 	l.unstick(g)
 }

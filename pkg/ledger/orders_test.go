@@ -306,3 +306,67 @@ func TestALargeGangThatWaitsCostsLittle(t *testing.T) {
 		t.Errorf("it came and went in %s", took)
 	}
 }
+
+func TestTheClaimsOfAGangDoNotKeepItFromOtherSubsets(t *testing.T) {
+	t.Run("when the quota is lowered below them", func(t *testing.T) {
+		w := newWorld(t, 20)
+		w.spread(1, `{subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 3}], scheduleStrategy: {whenFull: Wait}}`)
+		pods := w.gangOf("g", 2)
+		w.expectChoice(pods[0], "a")
+		w.spread(2, `{subsets: [{name: a, maxReplicas: 1}, {name: b, maxReplicas: 3}], scheduleStrategy: {whenFull: Wait}}`)
+		w.expectChoice(pods[1], "b")
+		w.expectChoice(pods[0], "b")
+		w.expectKept("a=0 b=2")
+	})
+	t.Run("when their subset has no node any more", func(t *testing.T) {
+		w := newWorld(t, 20)
+		w.spread(1, adaptive)
+		pods := w.gangOf("g", 2)
+		w.expectChoice(pods[0], "a")
+		w.sight = func(look *Look) Sight { return []Sight{Nowhere, Possible}[look.Subset] }
+		w.expectChoice(pods[1], "b")
+		w.expectChoice(pods[0], "b")
+		w.expectKept("a=0 b=2")
+	})
+}
+
+func TestAPodThatLeavesAGangWaitsInLine(t *testing.T) {
+	w := newWorld(t, 20)
+	w.spread(1, `{subsets: [{name: a, maxReplicas: 1}, {name: b, maxReplicas: 3}], scheduleStrategy: {whenFull: Wait}}`)
+	first := w.pod("first")
+	w.schedule(first)
+	pod := w.gangOf("g", 1)[0]
+	w.expectChoice(pod, "b")
+	w.see(inGroup(pod, ""))
+	w.awake = nil
+	w.delete(first)
+	w.expectAwake("g0")
+}
+
+func TestAReservationComesBeforeClaimsThatGiveWay(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, halves)
+	first, second := w.pod("first"), w.pod("second")
+	w.expectChoice(first, "a")
+	w.expectChoice(second, "a")
+	w.refuse(second)
+	w.scale(2)
+	w.schedule(first) // as often as it tried, its bind was not sent while the second kept its claim
+	w.expectChoice(second, "b")
+}
+
+func TestAGangThatFindsNoRoomSpeaksForNoOthers(t *testing.T) {
+	w := newWorld(t, 20)
+	w.spread(1, `{subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 1}], scheduleStrategy: {type: Adaptive, whenFull: Wait}}`)
+	holder := w.pod("holder")
+	w.sight = func(look *Look) Sight { return []Sight{Nowhere, Possible}[look.Subset] }
+	w.schedule(holder)
+	gang, single := w.gangOf("g", 2), w.pod("single")
+	w.expectChoice(gang[0], "NoNodeFits")
+	w.expectChoice(single, "NoNodeFits")
+	w.awake = nil
+	w.delete(holder)
+	w.expectAwake("g0", "single")
+	w.expectChoice(gang[0], "NoNodeFits")
+	w.expectChoice(single, "b")
+}

@@ -51,5 +51,9 @@ func (e *entry) kind() kind {
 	if e.shape == "" {
 		e.shape = Shape(e.pod, e.own)
 	}
-	return kind{e.scope, e.shape}
+	k := kind{scope: e.scope, shape: e.shape}
+	if e.gang != nil {
+		k.group = e.gang.key.group
+	}
+	return k
 }

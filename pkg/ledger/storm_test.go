@@ -144,7 +144,7 @@ var stormStrategies = []string{
 func (s *storm) newSpec(strategy string) string {
 	quota := func() string { return []string{"1", "2", "3", "4"}[s.r.IntN(4)] }
 	if !s.calm && s.r.IntN(5) == 0 {
-		return fmt.Sprintf(inZones, `"30%"`, `"50%"`, quota(), strategy)
+		return fmt.Sprintf(inZones, `"30%"`, `"50%"`, "null", strategy)
 	}
 	return fmt.Sprintf(inZones, quota(), quota(), quota(), strategy)
 }
@@ -190,7 +190,9 @@ func (s *storm) newPod() {
 	s.do(PodSeen{Pod: pod})
 }
 
-func requestOf(pod *corev1.Pod) string { return pod.Spec.Containers[0].Resources.Requests.Cpu().String() }
+func requestOf(pod *corev1.Pod) string {
+	return pod.Spec.Containers[0].Resources.Requests.Cpu().String()
+}
 
 func (s *storm) hasRoom(p *stormPod, in string) bool { return !s.room[in+requestOf(p.Pod)] }
 

@@ -30,8 +30,9 @@ type line struct {
 	retryAt time.Time
 }
 
-// kind is what exhausted pods have in common of which one finds room where another does, as far as a look can tell. Lines of scopes have no shape.
-type kind struct{ scope, shape string }
+// kind is what exhausted pods have in common of which one finds room where another does, as far as a look can tell. Lines of scopes have no shape. A gang
+// needs more slots than others, so it is of a kind of its own.
+type kind struct{ scope, shape, group string }
 
 // place is where a pod stands in a line.
 type place struct {
