@@ -135,6 +135,9 @@ func (l *Ledger) look(e *entry, candidate subset.Candidate, seen *Sights) (tried
 		if !a.policy.HasRoom(&a.plan, kept, i, candidate) {
 			continue
 		}
+		if e.gang != nil && tried.Has(i) {
+			continue // that its own pods have left is no news
+		}
 		sight := Possible
 		if a.policy.Patience.Simulate || l.now.Before(a.skipUntil[i]) {
 			if sight = seen.at(a.policy, i); sight == NotLooked {
@@ -166,7 +169,10 @@ func (l *Ledger) rule(e *entry, candidate subset.Candidate, closed subset.Mask) 
 		candidate.Closed, preempts = ^subset.Mask(0).With(e.index()), true
 	}
 	verdict := a.policy.Admit(&a.plan, kept, candidate)
-	if verdict.Reason == v1alpha1.ReasonNoNodeFits && l.mayPreempt(e.pod) {
+	if verdict.Reason == v1alpha1.ReasonNoNodeFits && e.gang.hasNodes() {
+		e.gang.stuck = e.gang.stuck.With(candidate.Gang.In)
+	}
+	if verdict.Reason == v1alpha1.ReasonNoNodeFits && l.mayPreempt(e.pod) && !l.gangMayGoOn(e, candidate) {
 		// Every subset has refused the pod, so now it may preempt, in the order of the subsets.
 		candidate.Closed, candidate.Prefers = e.preempted, 0
 		verdict = a.policy.Admit(&a.plan, kept, candidate)
@@ -192,7 +198,7 @@ func (l *Ledger) rule(e *entry, candidate subset.Candidate, closed subset.Mask) 
 		l.wakeNext(a, e.scope)
 		l.wakeExhausted(a, e.scope, freed)
 	}
-	l.claimForAll(e.gang, d.Name())
+	l.claimForAll(e, d.Name())
 	return Answer{Decision: d}
 }
 

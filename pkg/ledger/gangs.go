@@ -102,12 +102,12 @@ func (g *gang) seen() *subset.Gang {
 	return found
 }
 
-// claimForAll claims slots for all members that have none, in the subset that a member has been given.
-func (l *Ledger) claimForAll(g *gang, slot string) {
-	if g == nil || slot == "" {
+// claimForAll claims slots for all of a pod's gang that have none, in the subset that the pod has been given. They share its round through the subsets.
+func (l *Ledger) claimForAll(by *entry, slot string) {
+	if by.gang == nil || slot == "" {
 		return
 	}
-	for _, e := range g.members {
+	for _, e := range by.gang.members {
 		if e.stage != Waiting || e.slot != "" || !e.account.policy.HasRoom(&e.account.plan, e.account.tally.Kept(e.scope), e.account.policy.Index(slot), subset.Candidate{Holds: e.holds()}) {
 			continue
 		}
@@ -116,6 +116,9 @@ func (l *Ledger) claimForAll(g *gang, slot string) {
 		l.leave(e)
 		l.setStage(e, Claimed)
 		l.setSlots(e, slot, e.uncertain)
+		if by.tried != 0 {
+			e.tried, e.wait = e.tried|by.tried, ForNextSubset
+		}
 		if wasAsleep {
 			l.wake(e)
 		}
@@ -187,4 +190,14 @@ func (g *gang) hasNodes() bool {
 		}
 	}
 	return false
+}
+
+// gangMayGoOn is true if all of the pod's gang can go on to a subset together, once those that have found their nodes give them back.
+func (l *Ledger) gangMayGoOn(e *entry, pod subset.Candidate) bool {
+	if !e.gang.hasNodes() {
+		return false
+	}
+	pod.Gang = &subset.Gang{In: subset.None, Size: int32(len(e.gang.members))}
+	a := e.account
+	return a.policy.Admit(&a.plan, a.tally.Kept(e.scope), pod).Reason == v1alpha1.ReasonAdmitted
 }

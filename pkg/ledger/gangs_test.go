@@ -129,6 +129,7 @@ func TestAPodGroupIsNotDivided(t *testing.T) {
 		if w.reserve(pods[0], found[0]) {
 			t.Error("reserved by a decision of a claim that was given back")
 		}
+		w.expectAwake("g5", "g6", "g7") // the scheduler tries the others again, after a back-off
 		w.expectChoice(w.pod("single"), "a")
 		w.expectChoice(pods[0], "b")
 	})
@@ -153,5 +154,34 @@ func TestAPodGroupIsNotDivided(t *testing.T) {
 		}
 		w.expectKept("a=0 b=0")
 		w.expectChoice(pods[2], "NoNodeFits")
+	})
+	t.Run("also if no filter had to say that a subset is full", func(t *testing.T) {
+		w := newWorld(t, 20)
+		w.spread(1, adaptive)
+		pods := []*corev1.Pod{w.important("g0"), w.important("g1"), w.important("g2")}
+		for _, pod := range pods {
+			pod.Labels[v1alpha1.PodGroupLabel] = "g"
+			w.see(pod)
+		}
+		if !w.reserve(pods[0], w.ask(pods[0]).Decision) {
+			t.Fatal("reserve")
+		}
+		sights := []Sight{Nowhere, Possible}
+		w.sight = func(look *Look) Sight { return sights[look.Subset] }
+		w.expectChoice(pods[1], "NoNodeFits") // and it preempts nobody, for there is another subset to try
+		w.awake = nil
+		w.unreserve(pods[0])
+		w.expectAwake("g0", "g1", "g2")
+		w.expectKept("a=0 b=0")
+		sights[0] = PossibleAgain // because its own pods have left
+		w.expectChoice(pods[2], "b")
+		w.expectAwake()
+		w.expectKept("a=0 b=3")
+		// In the last subset it may preempt.
+		if !w.reserve(pods[0], w.ask(pods[0]).Decision) {
+			t.Fatal("reserve")
+		}
+		sights = []Sight{Nowhere, Nowhere}
+		w.preempt(pods[1], false)
 	})
 }
