@@ -605,7 +605,7 @@ func (s *storm) couldGo(p *stormPod, e *entry) string {
 		return ""
 	}
 	if premature := l.premature(e).Reason != ""; premature || e.wait == ForNews {
-		if e.wait == ForNews && !premature {
+		if e.wait == ForNews && !premature && e.alarm == nil { // else it is woken within the time of observation
 			return "the news is here"
 		}
 		return ""
