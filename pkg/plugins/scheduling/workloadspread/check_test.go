@@ -16,6 +16,7 @@ import (
 func TestAConfigurationThatCannotWorkIsRefusedWithItsPlaceAndWhatToDo(t *testing.T) {
 	const (
 		profiles     = "profiles:\n"
+		multiPoint   = "    multiPoint:\n      enabled:\n"
 		filter       = "    filter:\n"
 		pluginConfig = "  pluginConfig:\n"
 		preemption   = "      disabled:\n      - name: DefaultPreemption\n"
@@ -81,6 +82,11 @@ func TestAConfigurationThatCannotWorkIsRefusedWithItsPlaceAndWhatToDo(t *testing
 			config: []string{filter, "    preFilter: {enabled: [{name: WorkloadSpread}]}\n" + filter}, want: []string{
 				`profiles[berth-scheduler].plugins.preFilter: Invalid value: "PodTopologySpread": WorkloadSpread must come after PodTopologySpread, because it has it count within the pod's ` +
 					"subset; do not name WorkloadSpread here, or name PodTopologySpread before it"}},
+		"Coscheduling before WorkloadSpread": {config: []string{multiPoint, multiPoint + "      - name: Coscheduling\n"}},
+		"Coscheduling after WorkloadSpread": {
+			config: []string{gate, gate + "      - name: Coscheduling\n"}, want: []string{
+				`profiles[berth-scheduler].plugins.preFilter: Invalid value: "Coscheduling": it must hold a pod group until all of its pods exist before WorkloadSpread gives it ` +
+					"slots; enable it under multiPoint before WorkloadSpread"}},
 		"WorkloadSpreadGate not at PreEnqueue": {
 			config: []string{filter, "    preEnqueue: {disabled: [{name: WorkloadSpreadGate}]}\n" + filter}, want: []string{
 				"profiles[berth-scheduler].plugins.preEnqueue: Required value: WorkloadSpreadGate is enabled and could hold no pod, so that pods without a slot would be tried " +

@@ -20,6 +20,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/profile"
+	tf "k8s.io/kubernetes/pkg/scheduler/testing/framework"
 )
 
 // profileName of the configuration that is shipped.
@@ -55,7 +56,8 @@ func newScheduler(t *testing.T, config *schedulerconfig.KubeSchedulerConfigurati
 		kubescheduler.WithProfiles(config.Profiles...), kubescheduler.WithExtenders(config.Extenders...),
 		kubescheduler.WithKubeConfig(&restclient.Config{Host: "127.0.0.1:1"}),
 		kubescheduler.WithFrameworkOutOfTreeRegistry(frameworkruntime.Registry{
-			Name: family.Spread, GateName: family.Gate}))
+			Name: family.Spread, GateName: family.Gate,
+			coscheduling: tf.NewFakePreFilterPlugin(coscheduling, nil, nil)})) // the real one asks an API server when it is made
 	if err != nil {
 		t.Fatalf("making the scheduler: %v", err)
 	}
