@@ -1,10 +1,13 @@
 package guard
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -91,5 +94,25 @@ func TestAPodThatAWorkloadMayStillAdoptIsRecorded(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"web-9=web-9"}, recorded(t, c)); diff != "" {
 		t.Errorf("the ledger (-want +got)\n%s", diff)
+	}
+}
+
+// TestAPodOfARevisionThatIsYetToComeHoldsNobodyUp: the API server waits a while for it, and then gives up.
+func TestAPodOfARevisionThatIsYetToComeHoldsNobodyUp(t *testing.T) {
+	c := cluster(t, 3, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+		var options client.ListOptions
+		options.ApplyOptions(opts)
+		if options.Raw != nil && options.Raw.ResourceVersion == "999999999" {
+			tooLarge := apierrors.NewTimeoutError("Too large resource version: 999999999, current: 5", 1)
+			tooLarge.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}
+			return tooLarge
+		}
+		return c.List(ctx, list, opts...)
+	}})
+	claimed := pod(0)
+	claimed.ResourceVersion = "999999999"
+	v, err := New(c, c, c, Options{}).Decide(t.Context(), Request{Pod: claimed, Operation: v1alpha1.OperationDelete})
+	if err != nil || !v.Allowed || v.Reason != v1alpha1.ReasonWithinBudget {
+		t.Errorf("%+v, %v", v, err)
 	}
 }

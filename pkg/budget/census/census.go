@@ -227,7 +227,7 @@ func (c *Census) list(ctx context.Context, count *Count, namespace, atLeast stri
 	options := notOlderThan(atLeast, namespace)
 	options.LabelSelector = count.Selector
 	var list corev1.PodList
-	if err := c.Live.List(ctx, &list, options); err != nil {
+	if err := c.read(ctx, &list, options); err != nil {
 		return nil, fmt.Errorf("listing the pods of namespace %s: %w", namespace, err)
 	}
 	pods := make([]*corev1.Pod, len(list.Items))
@@ -244,11 +244,22 @@ func (c *Census) date(ctx context.Context, count *Count, namespace, atLeast stri
 	options := notOlderThan(atLeast, namespace)
 	options.Limit = 1
 	var list corev1.PodList
-	if err := c.Live.List(ctx, &list, options); err != nil {
+	if err := c.read(ctx, &list, options); err != nil {
 		return fmt.Errorf("asking for the revision of the pods of namespace %s: %w", namespace, err)
 	}
 	count.Revision = list.ResourceVersion
 	return nil
+}
+
+// read lists pods. An API server that has waited in vain for the revision lags behind the one that it is from, or there is no such revision; it is asked for
+// what is committed, which is no older.
+func (c *Census) read(ctx context.Context, list *corev1.PodList, options *client.ListOptions) error {
+	err := c.Live.List(ctx, list, options)
+	if apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
+		options.Raw = nil
+		return c.Live.List(ctx, list, options)
+	}
+	return err
 }
 
 // notOlderThan asks for a revision. Without one the API server answers with what is committed.
