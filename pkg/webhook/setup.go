@@ -51,6 +51,9 @@ type Options struct {
 	CertDir string
 	// Certificates are managed if empty.
 	Certificates CertificateSource
+	// ClientCA is a file of certificates in PEM: authorities that sign for API servers and nobody else. Clients without a certificate of theirs are answered
+	// 401 before their review is read. It is read by Setup, once. Empty answers everybody.
+	ClientCA string
 }
 
 // Setup has the manager serve the webhooks, on every replica and not on the leader alone, as soon as there is a certificate. Until then, and
@@ -72,17 +75,20 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	if err := fillCache(ctx, mgr); err != nil {
 		return err
 	}
-	web := ctrlwebhook.NewServer(ctrlwebhook.Options{Host: opts.Host, Port: opts.Port, CertDir: opts.CertDir, CertName: certFile, KeyName: keyFile})
+	web, register, err := newServer(opts)
+	if err != nil {
+		return err
+	}
 	early := &earlyBinding{owners: owners, bookings: newBookings(clock.RealClock{})}
 	booked, err := owners.Handle(ctx, mgr, &corev1.Pod{}, early.bookings.seen, early.bookings.gone)
 	if err != nil {
 		return err
 	}
-	web.Register(PodPath, &podReviews{answer: (&podAdmission{owners: owners, early: early.review}).review, clock: clock.RealClock{}})
+	register(PodPath, &podReviews{answer: (&podAdmission{owners: owners, early: early.review}).review, clock: clock.RealClock{}})
 	// A panic is answered as an error: that is the default.
-	web.Register(SpreadPath, admission.WithValidator(mgr.GetScheme(), &spreadValidator{reader: mgr.GetCache(), live: mgr.GetAPIReader(), announce: owners.Announce}))
+	register(SpreadPath, admission.WithValidator(mgr.GetScheme(), &spreadValidator{reader: mgr.GetCache(), live: mgr.GetAPIReader(), announce: owners.Announce}))
 	for _, handlers := range more {
-		if err := handlers(web.Register); err != nil {
+		if err := handlers(register); err != nil {
 			return err
 		}
 	}
