@@ -172,6 +172,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"image.pullPolicy=Sometimes":                           "at '/image/pullPolicy'",
 		"admission.excludedNamespaces={Kube_System}":           "at '/admission/excludedNamespaces/0'",
 		"networkPolicy.metricsFrom[0].namespace=monitoring":    "at '/networkPolicy/metricsFrom/0': additional properties 'namespace' not allowed",
+		"networkPolicy.webhookFrom[0].cidr=10.0.0.0/28":        "at '/networkPolicy/webhookFrom/0': additional properties 'cidr' not allowed",
 		"controller.podDisruptionBudget.maxUnavailable=most":   "at '/controller/podDisruptionBudget/maxUnavailable'",
 		"scheduler.topologySpreadConstraints[0].topologyKey=a": "at '/scheduler/topologySpreadConstraints/0': missing properties",
 		"scheduler.resources.request.cpu=1":                    "at '/scheduler/resources': additional properties 'request' not allowed",
@@ -224,7 +225,10 @@ func TestValuesReachTheirObjects(t *testing.T) {
 		"labels of the PodMonitor": {"observe.podMonitor=true,observe.labels.release=mine", "PodMonitor", "berth", []string{"metadata", "labels"}, map[string]any{"release": "mine"}},
 		"labels of the alerts":     {"observe.rules=true,observe.labels.release=mine", "PrometheusRule", "berth", []string{"metadata", "labels"}, map[string]any{"release": "mine"}},
 		"what may be called":       {"networkPolicy.egress[0].ports[0].port=6443", "NetworkPolicy", "berth-scheduler", []string{"spec", "policyTypes"}, []any{"Ingress", "Egress"}},
-		"who may ask for metrics":  {"networkPolicy.metricsFrom[0].podSelector.matchLabels.app=prometheus", "NetworkPolicy", "berth-scheduler", []string{"spec", "ingress"}, []any{map[string]any{"from": []any{map[string]any{"podSelector": map[string]any{"matchLabels": map[string]any{"app": "prometheus"}}}}, "ports": []any{map[string]any{"port": int64(10259), "protocol": "TCP"}}}}},
+		"who may ask the webhook": {"networkPolicy.webhookFrom[0].ipBlock.cidr=10.0.0.0/28", "NetworkPolicy", "berth-controller", []string{"spec", "ingress"}, []any{
+			map[string]any{"from": []any{map[string]any{"ipBlock": map[string]any{"cidr": "10.0.0.0/28"}}}, "ports": []any{map[string]any{"port": int64(9443), "protocol": "TCP"}}},
+			map[string]any{"from": []any{map[string]any{"namespaceSelector": map[string]any{}}}, "ports": []any{map[string]any{"port": int64(8080), "protocol": "TCP"}}}}},
+		"who may ask for metrics": {"networkPolicy.metricsFrom[0].podSelector.matchLabels.app=prometheus", "NetworkPolicy", "berth-scheduler", []string{"spec", "ingress"}, []any{map[string]any{"from": []any{map[string]any{"podSelector": map[string]any{"matchLabels": map[string]any{"app": "prometheus"}}}}, "ports": []any{map[string]any{"port": int64(10259), "protocol": "TCP"}}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			object := find(t, templated(t, tc.values), tc.kind, tc.name)
