@@ -25,7 +25,6 @@ type storm struct {
 	r *rand.Rand
 	// calm worlds have no change that may put a subset over its quota.
 	calm  bool
-	specs []string
 	pods  map[string]*stormPod
 	// room is false for the subsets, by name and by the pods' request, whose nodes are full.
 	room       map[string]bool
@@ -599,7 +598,7 @@ func (s *storm) couldGo(p *stormPod, e *entry) string {
 	l := s.ledger
 	l.now = s.now
 	if e.account == nil {
-		if _, missing := l.resolve(e); missing == nil && !(subset.WasAdmitted(e.pod) && !l.lateForNews(e)) {
+		if _, missing := l.resolve(e); missing == nil && (!subset.WasAdmitted(e.pod) || l.lateForNews(e)) {
 			return "no spread divides it"
 		}
 		return ""
