@@ -24,8 +24,8 @@ type storm struct {
 	*world
 	r *rand.Rand
 	// calm worlds have no change that may put a subset over its quota.
-	calm  bool
-	pods  map[string]*stormPod
+	calm bool
+	pods map[string]*stormPod
 	// room is false for the subsets, by name and by the pods' request, whose nodes are full.
 	room       map[string]bool
 	replicas   map[string]int32

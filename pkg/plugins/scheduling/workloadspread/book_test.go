@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/ledger"
@@ -34,7 +35,7 @@ func (f followed) expect(t *testing.T, want ...string) {
 // After a watch was interrupted, one event stands for the end of a spread and for its successor of the same name.
 func TestTheReplicasAreReadForASpreadThatIsCreatedAgain(t *testing.T) {
 	read := followed{}
-	b := &book{owners: read, ledger: ledger.New(time.Second), inFlight: map[types.UID]bool{}}
+	b := &book{clock: clock.RealClock{}, owners: read, ledger: ledger.New(time.Second), inFlight: map[types.UID]bool{}}
 	show := func(uid types.UID, target string) {
 		spread := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: uid, Generation: 1}}
 		spread.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: "example.com/v1", Kind: "Set", Name: target}
