@@ -108,6 +108,8 @@ const (
 // tryAgainLater is for an exhausted pod of which a subset was refused by more than its nodes: pods elsewhere, volumes, claims. A change there that
 // came in the middle of the pod's round has no generation, and no event that comes again.
 func (l *Ledger) tryAgainLater(w *line) {
-	w.retry = min(max(2*w.retry, firstRetry), lastRetry)
+	w.retry = nextRetry(w.retry)
 	l.retryAt(w, l.now.Add(w.retry))
 }
+
+func nextRetry(last time.Duration) time.Duration { return min(max(2*last, firstRetry), lastRetry) }

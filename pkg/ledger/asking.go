@@ -76,6 +76,11 @@ func (l *Ledger) premature(e *entry) Answer {
 	case a.policy.LagsBehind(&a.plan, a.live[e.owner.uid]) && !l.lateForNews(e):
 		return Answer{Reason: v1alpha1.ReasonWorkloadNotObserved, Message: fmt.Sprintf(
 			"%s has more pods than the %d replicas last seen; waiting for the new number", a.workload, a.plan.Replicas)}
+	case e.gang.rests(l.now) && !e.gang.hasNodes():
+		l.wakeAt(e, e.gang.restsUntil)
+		answer := l.describe(e, v1alpha1.ReasonNoNodeFits)
+		answer.Message = fmt.Sprintf("pod group %q found no nodes for all of its pods and is tried again soon", e.gang.key.group)
+		return answer
 	}
 	return Answer{}
 }

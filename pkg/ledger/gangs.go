@@ -1,6 +1,8 @@
 package ledger
 
 import (
+	"time"
+
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
@@ -14,6 +16,9 @@ type gang struct {
 	members map[types.UID]*entry
 	// stuck are subsets in which a member found no node while others had found theirs.
 	stuck subset.Mask
+	// retry is how long the gang rests since it last gave its claims back and had no other subset to try, and restsUntil when that ends.
+	retry      time.Duration
+	restsUntil time.Time
 }
 
 type gangKey struct{ scope, group string }
@@ -111,7 +116,7 @@ func (l *Ledger) claimForAll(by *entry, slot string) {
 		if e.stage != Waiting || e.slot != "" || !e.account.policy.HasRoom(&e.account.plan, e.account.tally.Kept(e.scope), e.account.policy.Index(slot), subset.Candidate{Holds: e.holds()}) {
 			continue
 		}
-		wasAsleep := e.wait != ForCycle && e.wait != ForNextSubset
+		wasAsleep := e.wait != ForCycle && e.wait != ForNextSubset || e.alarm != nil // see disperse
 		l.unwake(e)
 		l.leave(e)
 		l.setStage(e, Claimed)
@@ -125,29 +130,43 @@ func (l *Ledger) claimForAll(by *entry, slot string) {
 	}
 }
 
-// disperse takes back what the members have claimed, and has them tried again. Those whose node is found keep their slot until they give it back. Fresh is
-// true if they were given their claims in this cycle, so that nobody else has found them taken.
+// lastGangRetry is the longest rest of a gang.
+const lastGangRetry = 10 * time.Second
+
+// disperse takes back what the members have claimed. They go on at once to subsets that have not been tried. Without a tried subset the gang rests: if its
+// pods took the slots back as soon as a node changes, two gangs could keep each other from completing. Those whose node is found keep their slot until they
+// give it back. Fresh is true if they were given their claims in this cycle, so that nobody else has found them taken.
 func (l *Ledger) disperse(g *gang, tried subset.Mask, fresh bool) {
 	if g == nil {
 		return
 	}
+	if tried == 0 {
+		g.retry = min(nextRetry(g.retry), lastGangRetry)
+		g.restsUntil = l.now.Add(g.retry)
+	}
 	var a *account
 	var freed subset.Mask
 	for _, e := range g.members {
-		if e.stage != Claimed {
+		if e.stage > Claimed {
 			continue
 		}
-		a = e.account
-		l.leave(e)
-		l.setStage(e, Waiting)
-		freed |= l.setSlots(e, "", e.uncertain)
-		asleep := e.wait == ForNode
-		e.wait = ForCycle
-		if tried != 0 {
-			e.tried, e.wait = e.tried|tried, ForNextSubset
+		claimed := e.stage == Claimed
+		if claimed {
+			a = e.account
+			l.leave(e)
+			l.setStage(e, Waiting)
+			freed |= l.setSlots(e, "", e.uncertain)
 		}
-		if asleep || tried != 0 {
-			l.wake(e) // the others are on their way to a cycle, and the scheduler may back off from them
+		switch {
+		case tried == 0:
+			if e.wait != ForNews {
+				l.leave(e)
+				e.wait = ForCycle
+			}
+			l.wakeAt(e, g.restsUntil)
+		case claimed:
+			e.tried, e.wait = e.tried|tried, ForNextSubset
+			l.wake(e)
 		}
 	}
 	if a == nil {
@@ -159,11 +178,14 @@ func (l *Ledger) disperse(g *gang, tried subset.Mask, fresh bool) {
 	}
 }
 
+// rests is true if the gang is not to claim slots yet.
+func (g *gang) rests(now time.Time) bool { return g != nil && now.Before(g.restsUntil) }
+
 // wakeGangs wakes the gangs of a scope that wait for slots, if there are enough for all of their pods.
 func (l *Ledger) wakeGangs(a *account, scope string) {
 	kept := a.tally.Kept(scope)
 	for key, g := range a.gangs {
-		if key.scope != scope {
+		if key.scope != scope || g.rests(l.now) {
 			continue
 		}
 		of := g.seen()

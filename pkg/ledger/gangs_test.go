@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -129,7 +130,12 @@ func TestAPodGroupIsNotDivided(t *testing.T) {
 		if w.reserve(pods[0], found[0]) {
 			t.Error("reserved by a decision of a claim that was given back")
 		}
-		w.expectAwake("g5", "g6", "g7") // the scheduler tries the others again, after a back-off
+		// Whoever waits for the slots comes first, whatever changes on the nodes.
+		w.expectAwake()
+		w.expectChoice(pods[6], "NoNodeFits")
+		w.expectKept("a=0 b=0")
+		w.step(time.Second)
+		w.expectAwake("g0", "g1", "g2", "g3", "g4", "g5", "g6", "g7")
 		w.expectChoice(w.pod("single"), "a")
 		w.expectChoice(pods[0], "b")
 	})
@@ -175,7 +181,6 @@ func TestAPodGroupIsNotDivided(t *testing.T) {
 		w.expectKept("a=0 b=0")
 		sights[0] = PossibleAgain // because its own pods have left
 		w.expectChoice(pods[2], "b")
-		w.expectAwake()
 		w.expectKept("a=0 b=3")
 		// In the last subset it may preempt.
 		if !w.reserve(pods[0], w.ask(pods[0]).Decision) {
@@ -183,5 +188,18 @@ func TestAPodGroupIsNotDivided(t *testing.T) {
 		}
 		sights = []Sight{Nowhere, Nowhere}
 		w.preempt(pods[1], false)
+	})
+	t.Run("and whoever has found their slots taken is tried when they give them back", func(t *testing.T) {
+		w := newWorld(t, 20)
+		w.spread(1, strings.Replace(adaptive, "{name: a,", "{name: a, maxReplicas: 3,", 1))
+		pods := w.gangOf("g", 3)
+		if !w.reserve(pods[0], w.ask(pods[0]).Decision) {
+			t.Fatal("reserve")
+		}
+		single := w.pod("single")
+		w.exhaust(single, "b")
+		w.awake = nil
+		w.unreserve(pods[0])
+		w.expectAwake("single")
 	})
 }

@@ -216,8 +216,10 @@ func TestAPodOfAGangThatGivesItsNodeBackIsNotWokenForThat(t *testing.T) {
 	w.awake = nil
 	w.unreserve(pods[0])
 	w.unreserve(pods[1])
-	w.expectAwake("g2") // it waited in the subset, and may use another by now
+	w.expectAwake()
 	w.expectKept("a=0")
+	w.step(time.Second)
+	w.expectAwake("g0", "g1", "g2") // they have rested
 }
 
 func TestAGangStaysWhereOneOfItMayBeBound(t *testing.T) {

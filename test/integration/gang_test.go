@@ -132,7 +132,7 @@ func TestPodGroupsStayTogether(t *testing.T) {
 		"with strategy Adaptive they go on at the timeout": {
 			"{type: Adaptive, whenFull: Wait}", 10, 10, "9", "20", []step{{map[string]int{"g": 10}, 10, "g", "b/g=10"}}},
 		"with strategy Adaptive one that fits nowhere makes way for another": {
-			"{type: Adaptive, whenFull: Wait}", 8, 8, "5", "5", []step{{map[string]int{"g": 8, "h": 5}, 8, "g", ""}, {nil, 13, "h", "a/h=5"}}},
+			"{type: Adaptive, whenFull: Wait}", 8, 8, "5", "4", []step{{map[string]int{"g": 8, "h": 5}, 8, "g", ""}, {nil, 13, "h", "a/h=5"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns, err := cluster.CreateNamespace(t.Context(), "gangs")
