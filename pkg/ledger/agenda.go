@@ -113,3 +113,28 @@ func (l *Ledger) tryAgainLater(w *line) {
 }
 
 func nextRetry(last time.Duration) time.Duration { return min(max(2*last, firstRetry), lastRetry) }
+
+// Not every pod that is woken has a cycle: another plugin's PreEnqueue may hold it. And if another plugin's PreFilter refuses it, this plugin's
+// PostFilter need not be called.
+func (Audit) apply(l *Ledger) {
+	for _, a := range l.accounts {
+		if a.nobodyWaits() && len(a.gangs) == 0 {
+			continue
+		}
+		for _, e := range a.members {
+			switch {
+			case !e.isOnItsWay():
+			case e.overdue:
+				l.passOn(e)
+			default:
+				e.overdue = true
+			}
+		}
+		for scope := range a.waiting {
+			l.fx.Missed += l.wakeNext(a, scope)
+		}
+		for key := range a.gangs {
+			l.fx.Missed += l.wakeGangs(a, key.scope)
+		}
+	}
+}

@@ -182,7 +182,8 @@ func (l *Ledger) disperse(g *gang, tried subset.Mask, fresh bool) {
 func (g *gang) rests(now time.Time) bool { return g != nil && now.Before(g.restsUntil) }
 
 // wakeGangs wakes the gangs of a scope that wait for slots, if there are enough for all of their pods.
-func (l *Ledger) wakeGangs(a *account, scope string) {
+// It returns how many pods it has woken.
+func (l *Ledger) wakeGangs(a *account, scope string) (woken int) {
 	kept := a.tally.Kept(scope)
 	for key, g := range a.gangs {
 		if key.scope != scope || g.rests(l.now) {
@@ -196,9 +197,11 @@ func (l *Ledger) wakeGangs(a *account, scope string) {
 		for _, e := range g.members {
 			if e.stage == Waiting && e.wait == ForSlot && (room || len(e.uncertain) > 0 && fits(e)) {
 				l.wake(e)
+				woken++
 			}
 		}
 	}
+	return woken
 }
 
 // hasNodes is true if a member has found a node, and has or may have it still.

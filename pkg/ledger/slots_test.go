@@ -433,7 +433,7 @@ func TestAPodThatAReadHasShownOnItsNodeIsThereWhateverTheCacheHas(t *testing.T) 
 			w.apply(PodListed{Pod: onNode(pod, "node-a", in)})
 			w.expectKept("a=1 b=0")
 			w.spreadGone()
-			w.see(pod) // an event of before the bind
+			w.see(pod) // an older event, from before the bind
 			w.spread(1, twoThenAny)
 			w.expectKept("a=1 b=0")
 			w.see(pod)

@@ -234,11 +234,11 @@ func (l *Ledger) wakeNext(a *account, scope string) (woken int) {
 		return 0
 	}
 	if len(a.gangs) > 0 {
-		l.wakeGangs(a, scope)
+		woken = l.wakeGangs(a, scope)
 	}
 	w := a.waiting[scope]
 	if w == nil {
-		return 0
+		return woken
 	}
 	kept := a.tally.Kept(scope)
 	// Those who were woken for any subset take the first slots there are.
@@ -334,28 +334,6 @@ func (l *Ledger) passOn(e *entry) {
 		l.wakeNext(e.account, e.scope)
 	}
 	l.passScout(scouted)
-}
-
-// Not every pod that is woken has a cycle: another plugin's PreEnqueue may hold it. And if another plugin's PreFilter refuses it, this plugin's
-// PostFilter need not be called.
-func (Audit) apply(l *Ledger) {
-	for _, a := range l.accounts {
-		if a.nobodyWaits() {
-			continue
-		}
-		for _, e := range a.members {
-			switch {
-			case !e.isOnItsWay():
-			case e.overdue:
-				l.passOn(e)
-			default:
-				e.overdue = true
-			}
-		}
-		for scope := range a.waiting {
-			l.fx.Missed += l.wakeNext(a, scope)
-		}
-	}
 }
 
 func (ev ClusterChanged) apply(l *Ledger) {

@@ -132,7 +132,7 @@ func TestAWokenPodThatIsKeptFromAskingPassesItsSlotOn(t *testing.T) {
 		}
 		w.expectAwake()
 	})
-	t.Run("but not when it was woken anew meanwhile", func(t *testing.T) {
+	t.Run("but not when it was woken again meanwhile", func(t *testing.T) {
 		w, pods := woken(t)
 		w.apply(Audit{})
 		quick := w.pod("quick")

@@ -75,7 +75,7 @@ func (s *Spread) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 	return nil, nil
 }
 
-// rule gives no pod a slot before the take-over is complete, and has no pod wait for that which needs no slot.
+// rule gives no pod a slot before the take-over is complete. A pod that needs no slot does not wait for that.
 func (s *Spread) rule(ctx context.Context, pod *corev1.Pod, nodes []fwk.NodeInfo) (*decision, *fwk.Status, error) {
 	if !s.takeover.concerns(pod) {
 		if d, refusal := s.ask(pod, nodes); d == nil {
