@@ -242,8 +242,8 @@ type ScheduleStrategy struct {
 	// +kubebuilder:validation:Pattern=`^(Schedule|Wait)$`
 	WhenFull WhenFull `json:"whenFull,omitempty"`
 
-	// PodGroups is Together (default): pods with the same label scheduling.x-k8s.io/pod-group, in one revision, are bound in one subset, which
-	// needs free quota for all of them; or Divided: they are divided like all other pods. Pods without the label are not concerned. (Berth)
+	// PodGroups is Together (default): the pods of a pod group, in one revision, are bound in one subset, which needs free quota for all of them;
+	// or Divided: they are divided like all other pods. The label scheduling.x-k8s.io/pod-group names a pod's group. (Berth)
 	//
 	// +optional
 	// +kubebuilder:validation:Pattern=`^(Together|Divided)$`
