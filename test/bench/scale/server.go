@@ -240,7 +240,7 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	case request.Method == http.MethodGet && query.Get("sendInitialEvents") == "true":
 		s.watch(request.Context(), w, r)
 	case request.Method == http.MethodGet:
-		refuse(w, http.StatusGone, metav1.StatusReasonExpired) // nothing is kept of the past, so the client has to begin anew
+		refuse(w, http.StatusGone, metav1.StatusReasonExpired) // the server keeps no history, so the client lists again
 	default:
 		refuse(w, http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed)
 	}

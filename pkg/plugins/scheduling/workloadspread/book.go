@@ -1,7 +1,6 @@
 package workloadspread
 
 import (
-	"slices"
 	"sync"
 	"time"
 
@@ -231,8 +230,7 @@ func (b *book) hasSpreads(namespace string) bool {
 func (b *book) namespaces() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	names := sets.List(b.ledger.Namespaces())
-	return slices.Clip(names)
+	return sets.List(b.ledger.Namespaces())
 }
 
 func (b *book) signature(uid types.UID) (ledger.Signature, bool) {
