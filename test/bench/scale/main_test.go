@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -30,21 +33,45 @@ func begun(t *testing.T, s shape) *measurement {
 	return m
 }
 
-// TestAPodOfASpreadIsInMemoryOnce: the ledger holds the pods of the scheduler's cache, and no copies of those that a take-over reads. A pod takes 9 KiB here.
-func TestAPodOfASpreadIsInMemoryOnce(t *testing.T) {
-	s := shape{Spreads: 100, Pods: 20, Namespaces: 1, Nodes: 20}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	stock, err := start(ctx, s, options{Stock: true, Limit: time.Minute})
+// asMain in the environment has the test binary run the command.
+const asMain = "BERTH_SCALE_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asMain) != "" {
+		main()
+		return
+	}
+	m.Run()
+}
+
+// measured returns what the command measures of a shape, in a process of its own, so that nothing that another test left is on its heap.
+func measured(t *testing.T, name string) *result {
+	t.Helper()
+	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer stock.server.stop()
-	if err := stock.begin(ctx); err != nil {
+	command := exec.CommandContext(t.Context(), program, "-only", name, "-json", "-spreads", "100", "-pods", "20", "-nodes", "20", "-churn", "0")
+	command.Env = append(os.Environ(), asMain+"=1")
+	command.Stderr = os.Stderr
+	text, err := command.Output()
+	if err != nil {
 		t.Fatal(err)
 	}
-	berth := begun(t, s)
-	more := (int64(berth.result.Heap) - int64(stock.result.Heap)) / int64(berth.result.Pods)
+	r := &result{}
+	if err := json.Unmarshal(text, r); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestAPodOfASpreadIsInMemoryOnce: the ledger holds the pods of the scheduler's cache, and no copies of those that a take-over reads. A pod takes 9 KiB here.
+func TestAPodOfASpreadIsInMemoryOnce(t *testing.T) {
+	stock, berth := measured(t, "stock"), measured(t, "one")
+	if stock.Heap == 0 || berth.Heap == 0 {
+		t.Fatalf("the heap was not measured: %d bytes without the plugins, %d with them", stock.Heap, berth.Heap)
+	}
+	more := (int64(berth.Heap) - int64(stock.Heap)) / int64(berth.Pods)
 	t.Logf("%d bytes for each pod", more)
 	if more > 4<<10 {
 		t.Errorf("the plugins take %d bytes for each pod of a spread, want no more than %d", more, 4<<10)

@@ -12,7 +12,10 @@ import (
 	"syscall"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/component-base/metrics/legacyregistry"
 )
 
@@ -186,9 +189,29 @@ func (m *measurement) begin(ctx context.Context) error {
 	case <-time.After(m.options.Limit):
 		return fmt.Errorf("%d pods have no node %s after the first could have one", m.unbound.Load(), m.options.Limit)
 	}
-	r.Heap = heap() - m.empty
-	runtime.KeepAlive(m.process)
-	return nil
+	var err error
+	r.Heap, err = m.restingHeap(ctx)
+	return err
+}
+
+// restingHeap is what the scheduler and its caches hold, in bytes, once no event is on its way any more: the informer has a node for every pod, and
+// two measurements one after the other differ by less than a hundredth.
+func (m *measurement) restingHeap(ctx context.Context) (held uint64, err error) {
+	defer runtime.KeepAlive(m.process)
+	pods := m.process.informers.Core().V1().Pods().Lister()
+	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, m.options.Limit, true, func(context.Context) (bool, error) {
+		all, err := pods.List(labels.Everything())
+		if err != nil || slices.ContainsFunc(all, func(p *corev1.Pod) bool { return p.Spec.NodeName == "" }) {
+			return false, err
+		}
+		before := held
+		held = heap() - m.empty
+		return max(held, before)-min(held, before) < held/100, nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("waiting until the heap rests: %w", err)
+	}
+	return held, nil
 }
 
 // heap is what is alive on it.
