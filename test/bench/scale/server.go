@@ -439,9 +439,13 @@ func (protobuf) encode(object runtime.Object) []byte {
 
 func (protobuf) object(kind schema.GroupVersionKind, raw []byte) []byte {
 	version, name := kind.ToAPIVersionAndKind()
-	message, err := (&runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: version, Kind: name}, Raw: raw}).Marshal()
+	const magic = "k8s\x00"
+	unknown := &runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: version, Kind: name}, Raw: raw}
+	message := make([]byte, len(magic)+unknown.Size())
+	copy(message, magic)
+	_, err := unknown.MarshalTo(message[len(magic):])
 	utilruntime.Must(err)
-	return append([]byte("k8s\x00"), message...)
+	return message
 }
 
 func (p protobuf) event(kind schema.GroupVersionKind, change string, raw []byte) []byte {
@@ -454,7 +458,11 @@ func (p protobuf) event(kind schema.GroupVersionKind, change string, raw []byte)
 func (p protobuf) list(kind schema.GroupVersionKind, listMeta metav1.ListMeta, items [][]byte) []byte {
 	metadata, err := listMeta.Marshal()
 	utilruntime.Must(err)
-	message := append(binary.AppendUvarint([]byte{1<<3 | 2}, uint64(len(metadata))), metadata...)
+	size := 1 + binary.MaxVarintLen64 + len(metadata)
+	for _, item := range items {
+		size += 1 + binary.MaxVarintLen64 + len(item)
+	}
+	message := append(binary.AppendUvarint(append(make([]byte, 0, size), 1<<3|2), uint64(len(metadata))), metadata...)
 	for _, item := range items {
 		message = append(binary.AppendUvarint(append(message, 2<<3|2), uint64(len(item))), item...)
 	}
