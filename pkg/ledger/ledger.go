@@ -193,6 +193,12 @@ func (l *Ledger) Counts() Counts { return l.counts }
 // Knows is true if the pod has been seen and has not ended.
 func (l *Ledger) Knows(uid types.UID) bool { return l.pods[uid] != nil }
 
+// IsBound is true if the pod has been seen on its node and has not ended.
+func (l *Ledger) IsBound(uid types.UID) bool {
+	e := l.pods[uid]
+	return e != nil && e.stage == Bound
+}
+
 // Parked is true for a pod whose last answer was that every subset it may use is full, and that has not been woken since.
 func (l *Ledger) Parked(uid types.UID) bool {
 	e := l.pods[uid]

@@ -104,12 +104,20 @@ func RevisionOf(pod *corev1.Pod) string {
 // RecordOf is the record that Berth's Binding left on a pod. It is nil for an unbound pod and for a record that names another pod's UID:
 // annotations can be written by anyone who may write pods, and a copied or invented one counts for nothing.
 func RecordOf(pod *corev1.Pod) *Record {
-	value, found := pod.Annotations[v1alpha1.MatchedAnnotation]
-	if !found || pod.Spec.NodeName == "" {
+	if pod.Spec.NodeName == "" {
+		return nil
+	}
+	return RecordIn(pod)
+}
+
+// RecordIn is RecordOf the metadata of a pod that is known to have a node.
+func RecordIn(pod metav1.Object) *Record {
+	value, found := pod.GetAnnotations()[v1alpha1.MatchedAnnotation]
+	if !found {
 		return nil
 	}
 	var matched v1alpha1.MatchedSubset
-	if err := json.Unmarshal([]byte(value), &matched); err != nil || matched.UID != string(pod.UID) {
+	if err := json.Unmarshal([]byte(value), &matched); err != nil || matched.UID != string(pod.GetUID()) {
 		return nil
 	}
 	return &Record{Spread: matched.Name, Subset: matched.Subset}

@@ -236,7 +236,7 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	case request.Method == http.MethodGet && key.Name != "", request.Method == http.MethodPatch:
 		s.get(w, r, key)
 	case request.Method == http.MethodGet && query.Get("watch") == "" && path[1] == "":
-		s.list(w, r, namespace, query)
+		s.list(w, r, namespace, query, strings.Contains(request.Header.Get("Accept"), "as=PartialObjectMetadataList"))
 	case request.Method == http.MethodGet && query.Get("sendInitialEvents") == "true":
 		s.watch(request.Context(), w, r)
 	case request.Method == http.MethodGet:
@@ -279,8 +279,8 @@ func (s *apiServer) get(w http.ResponseWriter, r *served, key types.NamespacedNa
 	_, _ = w.Write(r.wire.object(r.kind, o.raw))
 }
 
-// list answers one page. The only field selector that it knows is that pods have a node.
-func (s *apiServer) list(w http.ResponseWriter, r *served, namespace string, query map[string][]string) {
+// list answers one page, of built-in objects or of their metadata. The only field selector that it knows is that pods have a node.
+func (s *apiServer) list(w http.ResponseWriter, r *served, namespace string, query map[string][]string, metadata bool) {
 	asked := time.Now()
 	first := func(key string) string { return append(query[key], "")[0] }
 	limit, _ := strconv.Atoi(first("limit"))
@@ -308,8 +308,15 @@ func (s *apiServer) list(w http.ResponseWriter, r *served, namespace string, que
 	version := s.version
 	s.mu.Unlock()
 
+	kind := r.kind
+	if metadata {
+		kind = metav1.SchemeGroupVersion.WithKind("PartialObjectMetadata")
+		for i, raw := range items {
+			items[i] = metadataPart(raw)
+		}
+	}
 	w.Header().Set("Content-Type", r.wire.contentType())
-	_, _ = w.Write(r.wire.list(r.kind, metav1.ListMeta{ResourceVersion: strconv.FormatInt(version, 10), Continue: next}, items))
+	_, _ = w.Write(r.wire.list(kind, metav1.ListMeta{ResourceVersion: strconv.FormatInt(version, 10), Continue: next}, items))
 
 	if r.kind.Kind == "Pod" {
 		s.mu.Lock()
@@ -467,6 +474,12 @@ func (p protobuf) list(kind schema.GroupVersionKind, listMeta metav1.ListMeta, i
 		message = append(binary.AppendUvarint(append(message, 2<<3|2), uint64(len(item))), item...)
 	}
 	return p.object(kind.GroupVersion().WithKind(kind.Kind+"List"), message)
+}
+
+// metadataPart of an encoded object is its field 1, as it is that of PartialObjectMetadata.
+func metadataPart(raw []byte) []byte {
+	size, digits := binary.Uvarint(raw[1:])
+	return raw[:1+digits+int(size)]
 }
 
 // plainJSON is for custom resources, whose objects carry their kind.

@@ -206,6 +206,13 @@ func (b *book) claimOf(uid types.UID) (*subset.Subset, []corev1.Toleration) {
 	return b.ledger.ClaimOf(uid)
 }
 
+// isBound is true if the ledger knows that the pod has its node.
+func (b *book) isBound(uid types.UID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ledger.IsBound(uid)
+}
+
 // doubt is how long an uncertain bind of the pod may still happen.
 func (b *book) doubt(uid types.UID) time.Duration {
 	b.mu.Lock()

@@ -187,7 +187,7 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*cor
 	go c.budgets.run(ctx, handle.ClientSet().Discovery(), pubs)
 	go wait.UntilWithContext(ctx, func(context.Context) { c.book.audit() }, ledger.AuditInterval)
 	exposeMetrics(c.book)
-	c.takeover = newTakeover(clock.RealClock{}, c.lease, handle.ClientSet(), c.book, listeners)
+	c.takeover = newTakeover(clock.RealClock{}, c.lease, handle.ClientSet(), custom.metadata, c.book, listeners)
 	c.binds = newBinds(ctx, handle.ClientSet(), c.book, args.BindTimeout)
 	return c, nil
 }

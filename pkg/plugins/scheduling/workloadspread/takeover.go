@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/pager"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -31,14 +32,17 @@ const (
 	manyNamespaces = 10
 )
 
+var podResource = corev1.SchemeGroupVersion.WithResource("pods")
+
 // takeover says when a process may trust its ledger. A scheduler runs its first cycle when it starts to lead. At that moment a bind that
 // its predecessor sent may still be on its way, and the informers may not show the last binds yet. So before the first slot is given out
 // the process waits for the informers' first lists, then until no such bind can succeed any more, and then reads the bound pods from
-// the API server's storage.
+// the API server's storage. The first process ever reads them at once, and need not wait if none was bound by Berth.
 type takeover struct {
 	clock     clock.Clock
 	lease     *lease
 	client    kubernetes.Interface
+	lists     metadata.Interface
 	book      *book
 	listeners *listeners
 
@@ -49,8 +53,8 @@ type takeover struct {
 	done      bool
 }
 
-func newTakeover(c clock.Clock, lease *lease, client kubernetes.Interface, b *book, from *listeners) *takeover {
-	return &takeover{clock: c, lease: lease, client: client, book: b, listeners: from}
+func newTakeover(c clock.Clock, lease *lease, client kubernetes.Interface, lists metadata.Interface, b *book, from *listeners) *takeover {
+	return &takeover{clock: c, lease: lease, client: client, lists: lists, book: b, listeners: from}
 }
 
 // complete returns nil once the ledger can be trusted, and blocks the first cycles until then. An error means that the pod must be tried
@@ -72,21 +76,24 @@ func (t *takeover) complete(ctx context.Context) error {
 		t.since = time.Time{}
 		return nil // nothing to count; the doubt passes all the same
 	}
-	if t.lease.isFirst() {
-		_, recorded, err := t.readBound(ctx, namespaces)
-		if err != nil {
+	found, recorded, err := 0, 0, error(nil)
+	first := t.lease.isFirst()
+	if first {
+		if found, recorded, err = t.readBound(ctx, namespaces); err != nil {
 			return err
 		}
-		t.lease.confirmFirst(recorded == 0)
+		first = recorded == 0
+		t.lease.confirmFirst(first)
 	}
-	select {
-	case <-t.clock.After(t.lease.doubtful()):
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	found, _, err := t.readBound(ctx, namespaces)
-	if err != nil {
-		return err
+	if !first {
+		select {
+		case <-t.clock.After(t.lease.doubtful()):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if found, _, err = t.readBound(ctx, namespaces); err != nil {
+			return err
+		}
 	}
 	t.done = true
 	takeOverSeconds.Set(t.clock.Since(t.since).Seconds())
@@ -131,7 +138,8 @@ func (t *takeover) awaitSync(ctx context.Context) error {
 	}
 }
 
-// readBound reads the pods of the namespaces with a quorum read and takes in those with a node. Recorded are those that Berth has bound.
+// readBound lists the pods of the namespaces that have a node with a quorum read, and takes in those of which the ledger does not know that they have
+// one. It lists metadata alone, because it knows almost all of them from its watch. Recorded are the pods that Berth has bound.
 func (t *takeover) readBound(ctx context.Context, namespaces []string) (found, recorded int, err error) {
 	t.book.apply(ledger.ListBegins{})
 	defer t.book.apply(ledger.ListEnds{})
@@ -141,23 +149,38 @@ func (t *takeover) readBound(ctx context.Context, namespaces []string) (found, r
 		lists = []string{metav1.NamespaceAll}
 	}
 	for _, namespace := range lists {
-		pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (pages runtime.Object, err error) {
-			return t.client.CoreV1().Pods(namespace).List(ctx, options)
+		pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			return t.lists.Resource(podResource).Namespace(namespace).List(ctx, options)
 		})
 		if err := pages.EachListItem(ctx, options, func(obj runtime.Object) error {
-			pod := obj.(*corev1.Pod)
+			pod := obj.(*metav1.PartialObjectMetadata)
 			if !wanted.Has(pod.Namespace) {
 				return nil
 			}
 			found++
-			if subset.RecordOf(pod) != nil {
+			if subset.RecordIn(pod) != nil {
 				recorded++
 			}
-			t.book.apply(ledger.PodListed{Pod: pod})
-			return nil
+			if owner := workload.ControllerOf(pod); owner == nil || workload.EndsChain(owner.Kind) || t.book.isBound(pod.UID) {
+				return nil
+			}
+			return t.read(ctx, pod)
 		}); err != nil {
 			return 0, 0, fmt.Errorf("counting the bound pods of namespace %q: %w", namespace, err)
 		}
 	}
 	return found, recorded, nil
+}
+
+// read takes in a listed pod, unless it is gone by now.
+func (t *takeover) read(ctx context.Context, listed *metav1.PartialObjectMetadata) error {
+	pod, err := t.client.CoreV1().Pods(listed.Namespace).Get(ctx, listed.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && pod.UID != listed.UID {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	t.book.apply(ledger.PodListed{Pod: pod})
+	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	metadatafake "k8s.io/client-go/metadata/fake"
 	restclient "k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
@@ -36,18 +38,18 @@ func TestAPodThatEndsWhileItIsBeingReadHoldsNoSlot(t *testing.T) {
 	// Both reads show the pod as it was before its end was reported, and no event of it will come any more.
 	tests := map[string]struct {
 		verb string
-		read func(*testing.T, *world, kubernetes.Interface, *corev1.Pod)
+		read func(*testing.T, *world, storage, *corev1.Pod)
 	}{
-		"by the list of a take-over": {"list", func(t *testing.T, w *world, client kubernetes.Interface, _ *corev1.Pod) {
+		"by the list of a take-over": {"list", func(t *testing.T, w *world, stored storage, _ *corev1.Pod) {
 			t.Helper()
-			takeover := newTakeover(clock.RealClock{}, &lease{clock: clock.RealClock{}}, client, w.book, &listeners{})
+			takeover := newTakeover(clock.RealClock{}, &lease{clock: clock.RealClock{}}, stored.client, stored.lists, w.book, &listeners{})
 			if err := takeover.complete(t.Context()); err != nil || !takeover.done {
 				t.Fatalf("take-over done is %t, error %v", takeover.done, err)
 			}
 		}},
-		"to settle its bind": {"get", func(t *testing.T, w *world, client kubernetes.Interface, pod *corev1.Pod) {
+		"to settle its bind": {"get", func(t *testing.T, w *world, stored storage, pod *corev1.Pod) {
 			t.Helper()
-			binds := &binds{client: client, book: w.book}
+			binds := &binds{client: stored.client, book: w.book}
 			if err := binds.settle(t.Context(), podKey{pod.Namespace, pod.Name, pod.UID}); err != nil {
 				t.Fatal(err)
 			}
@@ -65,16 +67,18 @@ func TestAPodThatEndsWhileItIsBeingReadHoldsNoSlot(t *testing.T) {
 				ended, stays := w.pod("ended"), onNode(podOf("rs-uid", "stays"), "node-b", "b")
 				w.schedule(ended)
 				before := onNode(ended, "node-a", "a")
-				client := fake.NewClientset()
-				client.PrependReactor(tc.verb, "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+				stored := store(t, before, stays)
+				happens := func(clienttesting.Action) (bool, runtime.Object, error) {
 					w.see(onNode(ended, "node-a", "a"))
 					end(w, before)
-					if tc.verb == "get" {
-						return true, before, nil
-					}
-					return true, &corev1.PodList{Items: []corev1.Pod{*before, *stays}}, nil
-				})
-				tc.read(t, w, client, ended)
+					return false, nil, nil
+				}
+				if tc.verb == "list" {
+					stored.lists.PrependReactor(tc.verb, "pods", happens)
+				} else {
+					stored.client.PrependReactor(tc.verb, "pods", happens)
+				}
+				tc.read(t, w, stored, ended)
 				if tc.verb == "get" {
 					w.expectStages(map[ledger.Stage]int{})
 				} else {
@@ -109,19 +113,18 @@ func TestATakeOverWaitsUnlessTheLeaseProvesThatItNeedNot(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, 4)
 				w.spread(1, twoThenAny)
-				client := fake.NewClientset(onNode(podOf("rs-uid", "somebody's"), "node-a", "-"))
+				bound := []*corev1.Pod{onNode(podOf("rs-uid", "somebody's"), "node-a", "-")}
 				if tc.bound {
-					if err := client.Tracker().Add(onNode(podOf("rs-uid", "ours"), "node-a", "a")); err != nil {
-						t.Fatal(err)
-					}
+					bound = append(bound, onNode(podOf("rs-uid", "ours"), "node-a", "a"))
 				}
+				stored := store(t, bound...)
 				l := &lease{clock: clock.RealClock{}, doubt: doubtAfter(5 * time.Second)}
 				if tc.lead != nil {
 					tc.lead(l)
 				}
 				time.Sleep(tc.before)
 				began := time.Now()
-				takeover := newTakeover(clock.RealClock{}, l, client, w.book, &listeners{spreadsSynced: always})
+				takeover := newTakeover(clock.RealClock{}, l, stored.client, stored.lists, w.book, &listeners{spreadsSynced: always})
 				if !takeover.concerns(w.pod("p")) {
 					t.Error("the take-over does not concern a pod of the spread")
 				}
@@ -134,12 +137,78 @@ func TestATakeOverWaitsUnlessTheLeaseProvesThatItNeedNot(t *testing.T) {
 				if got, want := w.book.counts().Stages[ledger.Bound], map[bool]int{false: 1, true: 2}[tc.bound]; got != want {
 					t.Errorf("%d bound pods are counted, want %d", got, want)
 				}
+				if got, want := len(stored.listed()), map[bool]int{false: 1, true: 2}[strings.HasPrefix(name, "if there was no lease, but")]; got != want {
+					t.Errorf("the pods were read %d times, want %d", got, want)
+				}
 				if rest := l.doubtful(); rest > 0 {
 					t.Errorf("its binds are in doubt for %s after it has waited", rest)
 				}
 			})
 		})
 	}
+}
+
+func TestATakeOverReadsWholeOnlyThePodsThatItHasNotSeenBound(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, twoThenAny)
+	seen, unseen, late := onNode(podOf("rs-uid", "seen"), "node-a", "a"), onNode(podOf("rs-uid", "unseen"), "node-b", "b"), onNode(podOf("rs-uid", "late"), "node-b", "b")
+	orphan, daemon := onNode(podOf("rs-uid", "orphan"), "node-b", ""), onNode(podOf("rs-uid", "daemon"), "node-b", "")
+	orphan.OwnerReferences = nil
+	daemon.OwnerReferences[0].Kind = "DaemonSet"
+	w.see(seen)
+	pending := late.DeepCopy()
+	pending.Spec.NodeName, pending.Annotations = "", nil
+	w.see(pending)
+	replaced := podOf("rs-uid", "replaced")
+	stored := store(t, seen, unseen, late, orphan, daemon, onNode(replaced, "node-a", "a"))
+	replaced.UID = "another"
+	if err := stored.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), replaced, "ns"); err != nil {
+		t.Fatal(err)
+	}
+	if err := newTakeover(clock.RealClock{}, &lease{clock: clock.RealClock{}}, stored.client, stored.lists, w.book, &listeners{spreadsSynced: always}).complete(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var read []string
+	for _, action := range stored.client.Actions() {
+		if get, ok := action.(clienttesting.GetAction); ok {
+			read = append(read, get.GetName())
+		}
+	}
+	slices.Sort(read)
+	if want := []string{"late", "replaced", "unseen"}; !slices.Equal(read, want) {
+		t.Errorf("read whole: %v, want %v", read, want)
+	}
+	w.expectStages(map[ledger.Stage]int{ledger.Bound: 3})
+}
+
+// storage is that of an API server, as a take-over reads it.
+type storage struct {
+	client *fake.Clientset
+	lists  *metadatafake.FakeMetadataClient
+}
+
+func store(t *testing.T, pods ...*corev1.Pod) storage {
+	t.Helper()
+	var whole, metadata []runtime.Object
+	for _, pod := range pods {
+		whole = append(whole, pod)
+		metadata = append(metadata, &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: *pod.ObjectMeta.DeepCopy()})
+	}
+	scheme := metadatafake.NewTestScheme()
+	if err := metav1.AddMetaToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	return storage{fake.NewClientset(whole...), metadatafake.NewSimpleMetadataClient(scheme, metadata...)}
+}
+
+func (s storage) listed() []clienttesting.ListAction {
+	var lists []clienttesting.ListAction
+	for _, action := range s.lists.Actions() {
+		if list, ok := action.(clienttesting.ListAction); ok {
+			lists = append(lists, list)
+		}
+	}
+	return lists
 }
 
 func always() bool { return true }
@@ -150,7 +219,7 @@ func TestTheFirstCycleAloneIsHeldUpForTheInformers(t *testing.T) {
 		synced := false
 		listening := &listeners{synced: []cache.InformerSynced{func() bool { return synced }}, spreadsSynced: func() bool { return synced }}
 		s := w.Spread
-		s.takeover = newTakeover(clock.RealClock{}, &lease{clock: clock.RealClock{}}, fake.NewClientset(), w.book, listening)
+		s.takeover = newTakeover(clock.RealClock{}, &lease{clock: clock.RealClock{}}, fake.NewClientset(), store(t).lists, w.book, listening)
 		cycle := func(pod *corev1.Pod) (*fwk.Status, time.Duration) {
 			began := time.Now()
 			_, status := s.PreFilter(t.Context(), framework.NewCycleState(), pod, nil)
@@ -178,7 +247,7 @@ func TestPodsOfNamespacesWithoutASpreadDoNotWaitForATakeOver(t *testing.T) {
 	w := newWorld(t, 4)
 	w.spread(1, twoThenAny)
 	s := w.Spread
-	s.takeover = newTakeover(clock.RealClock{}, &lease{clock: clock.RealClock{}, doubt: time.Hour}, fake.NewClientset(), w.book, &listeners{spreadsSynced: always})
+	s.takeover = newTakeover(clock.RealClock{}, &lease{clock: clock.RealClock{}, doubt: time.Hour}, fake.NewClientset(), store(t).lists, w.book, &listeners{spreadsSynced: always})
 	pod := podOf("rs-uid", "p")
 	pod.Namespace = "other"
 	w.pods[pod.UID] = pod
@@ -252,7 +321,7 @@ func TestPodsWaitForSpreadsOnlyIfThereCanBeAny(t *testing.T) {
 			}
 			factory.Start(t.Context().Done())
 			s := w.Spread
-			s.takeover = newTakeover(clock.RealClock{}, &lease{clock: clock.RealClock{}}, fake.NewClientset(), w.book, listening)
+			s.takeover = newTakeover(clock.RealClock{}, &lease{clock: clock.RealClock{}}, fake.NewClientset(), store(t).lists, w.book, listening)
 			owned := w.pod("owned")
 			free := podOf("rs-uid", "free")
 			free.OwnerReferences = nil
@@ -292,13 +361,11 @@ func TestATakeOverReadsManyNamespacesAtOnce(t *testing.T) {
 	for n, lists := range map[int]int{1: 1, manyNamespaces: manyNamespaces, manyNamespaces + 1: 1, 500: 1} {
 		t.Run(fmt.Sprintf("%d namespaces", n), func(t *testing.T) {
 			w := newWorld(t, 4)
-			client := fake.NewClientset()
+			var pods []*corev1.Pod
 			boundIn := func(namespace string) {
 				pod := onNode(podOf("rs-uid", namespace), "node-a", "a")
 				pod.Namespace = namespace
-				if err := client.Tracker().Add(pod); err != nil {
-					t.Fatal(err)
-				}
+				pods = append(pods, pod)
 			}
 			boundIn("no-spread")
 			for i := range n {
@@ -309,20 +376,18 @@ func TestATakeOverReadsManyNamespacesAtOnce(t *testing.T) {
 				w.book.apply(ledger.SpreadSeen{Spread: object})
 				boundIn(namespace)
 			}
-			if err := newTakeover(clock.RealClock{}, &lease{clock: clock.RealClock{}}, client, w.book, &listeners{spreadsSynced: always}).complete(t.Context()); err != nil {
+			stored := store(t, pods...)
+			if err := newTakeover(clock.RealClock{}, &lease{clock: clock.RealClock{}}, stored.client, stored.lists, w.book, &listeners{spreadsSynced: always}).complete(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			sent := 0
-			for _, action := range client.Actions() {
-				if list, ok := action.(clienttesting.ListAction); ok {
-					sent++
-					if got := list.GetListRestrictions().Fields.String(); got != "spec.nodeName!=,status.phase!=Failed,status.phase!=Succeeded" {
-						t.Errorf("the list selects %q", got)
-					}
+			sent := stored.listed()
+			for _, list := range sent {
+				if got := list.GetListRestrictions().Fields.String(); got != "spec.nodeName!=,status.phase!=Failed,status.phase!=Succeeded" {
+					t.Errorf("the list selects %q", got)
 				}
 			}
-			if bound := w.book.counts().Stages[ledger.Bound]; sent != lists || bound != n {
-				t.Errorf("%d lists, %d bound pods; want %d lists, %d pods", sent, bound, lists, n)
+			if bound := w.book.counts().Stages[ledger.Bound]; len(sent) != lists || bound != n {
+				t.Errorf("%d lists, %d bound pods; want %d lists, %d pods", len(sent), bound, lists, n)
 			}
 		})
 	}

@@ -302,6 +302,8 @@ func (a *apiServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch name, isBind := strings.CutSuffix(r.URL.Path, "/binding"); {
 	case isBind:
 		return answer(a.bind(r.Context(), name[strings.LastIndex(name, "/")+1:], r.Body))
+	case r.URL.Path == "/api/v1/namespaces/ns/pods":
+		return answer(a.bound(r.Context()))
 	case !strings.HasSuffix(r.URL.Path, "/workloadspreads"):
 		return answer(failure(http.StatusNotFound, metav1.StatusReasonNotFound))
 	case r.URL.Query().Get("sendInitialEvents") != "":
@@ -319,6 +321,21 @@ func (a *apiServer) RoundTrip(r *http.Request) (*http.Response, error) {
 		return answer(http.StatusOK, v1alpha1.WorkloadSpreadList{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "WorkloadSpreadList"},
 			ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: []v1alpha1.WorkloadSpread{*a.object}})
 	}
+}
+
+// bound is the metadata of the pods that have a node.
+func (a *apiServer) bound(ctx context.Context) (int, any) {
+	pods, err := a.client.CoreV1().Pods("ns").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return failure(http.StatusInternalServerError, metav1.StatusReasonInternalError)
+	}
+	found := metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadataList"}}
+	for _, pod := range pods.Items {
+		if pod.Spec.NodeName != "" {
+			found.Items = append(found.Items, metav1.PartialObjectMetadata{ObjectMeta: pod.ObjectMeta})
+		}
+	}
+	return http.StatusOK, found
 }
 
 func (a *apiServer) bind(ctx context.Context, name string, body io.Reader) (int, any) {
