@@ -22,6 +22,7 @@ func (ev NodeFound) apply(l *Ledger) {
 		l.wakeNext(a, e.scope) // it was woken in the middle of this cycle, and takes no other slot than it has
 	}
 	l.passScout(scouted)
+	l.endRest(e.gang)
 	l.wakeUnplaced(a, e.scope, e.holds())
 	a.announced = a.announced && !a.nobodyWaits()
 	l.fx.OK = true

@@ -289,6 +289,7 @@ func (l *Ledger) settle(e *entry) {
 	l.wakeExhausted(a, e.scope, freed)
 	l.wakeUnplaced(a, e.scope, e.holds()&^before)
 	l.passScout(scouted)
+	l.endRest(e.gang)
 }
 
 // classify is the subset, by name, of a bound pod by the record that was first seen on it.

@@ -40,6 +40,7 @@ func (l *Ledger) joinGang(e *entry) {
 	}
 	g.members[e.pod.UID] = e
 	e.gang = g
+	l.endRest(g)
 }
 
 // regroup takes in that a pod may have another pod group.
@@ -48,9 +49,13 @@ func (l *Ledger) regroup(e *entry) {
 		l.leaveGang(e)
 		l.joinGang(e)
 		if e.gang != had {
-			if e.search != nil && (e.wait == ForSlot || e.wait == ForNode) {
+			switch {
+			case e.search == nil:
+			case e.wait == ForSlot || e.wait == ForNode:
 				l.leave(e)
 				l.stand(e)
+			case e.wait == ForAnyNode:
+				l.wake(e) // it may go where its previous gang could not
 			}
 			l.wakeNext(e.account, e.scope) // both gangs may go where they could not
 		}
@@ -89,14 +94,15 @@ func (g *gang) seen() *subset.Gang {
 	if g == nil {
 		return nil
 	}
-	found := &subset.Gang{In: subset.None}
+	found, firm := &subset.Gang{In: subset.None}, false
 	for _, e := range g.members {
 		switch holds := e.holds(); {
 		case holds != 0:
-			// If bound pods are in several subsets, because they were bound before they were a gang, the first of these is theirs. A pod that may
-			// be bound counts like one that is.
-			if in := holds.First(); !found.Held || found.In == subset.None || in < found.In {
-				found.Held, found.In = true, in
+			// Pods that have a node, or may have one, count before those that have claims. If they are in several subsets, because they were bound
+			// before they were a gang, the first of these is theirs.
+			in, has := holds.First(), e.hasNode()
+			if found.In == subset.None || has && !firm || has == firm && in < found.In {
+				found.Held, found.In, firm = true, in, has
 			}
 		case e.stage == Waiting:
 			found.Size++
@@ -181,6 +187,19 @@ func (l *Ledger) disperse(g *gang, tried subset.Mask, fresh bool) {
 // rests is true if the gang is not to claim slots yet.
 func (g *gang) rests(now time.Time) bool { return g != nil && now.Before(g.restsUntil) }
 
+// endRest has the rest of a gang go on once one of it has a node: that decides where all of them go.
+func (l *Ledger) endRest(g *gang) {
+	if !g.rests(l.now) || !g.hasNodes() {
+		return
+	}
+	g.restsUntil = time.Time{}
+	for _, e := range g.members {
+		if e.stage == Waiting && (e.alarm != nil || e.place.line != nil && e.place.line.exhausted) {
+			l.wake(e)
+		}
+	}
+}
+
 // wakeGangs wakes the gangs of a scope that wait for slots, if there are enough for all of their pods.
 // It returns how many pods it has woken.
 func (l *Ledger) wakeGangs(a *account, scope string) (woken int) {
@@ -210,12 +229,15 @@ func (g *gang) hasNodes() bool {
 		return false
 	}
 	for _, e := range g.members {
-		if e.stage > Claimed || len(e.uncertain) > 0 {
+		if e.hasNode() {
 			return true
 		}
 	}
 	return false
 }
+
+// hasNode is true for a pod that has found a node, and has or may have it still.
+func (e *entry) hasNode() bool { return e.stage > Claimed || len(e.uncertain) > 0 }
 
 // gangMayGoOn is true if all of the pod's gang can go on to a subset together, once those that have found their nodes give them back.
 func (l *Ledger) gangMayGoOn(e *entry, pod subset.Candidate) bool {

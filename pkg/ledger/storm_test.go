@@ -672,7 +672,11 @@ func (s *storm) end() {
 // deleted and made again, pod groups, percentages, owners that come late or go, pods that change in place. After each event it counts again. From time to time
 // it runs cycles until no pod is woken any more, which must come soon, and then looks for pods that could go.
 func TestNoPodSleepsThatCouldGo(t *testing.T) {
+	seeds := []uint64{892, 1460, 2725, 2761, 4729, 5369} // each showed a fault that is mended
 	for seed := range uint64(*histories) {
+		seeds = append(seeds, seed)
+	}
+	for _, seed := range seeds {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			s := &storm{world: emptyWorld(t), r: rand.New(rand.NewPCG(seed, 3)), calm: seed%3 == 0, pods: map[string]*stormPod{}, room: map[string]bool{}, replicas: map[string]int32{}}
 			for _, name := range []string{"rs1", "rs2", "rs3", "rs4", "web", "api"} {
