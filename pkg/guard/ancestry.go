@@ -26,13 +26,20 @@ import (
 type ancestry struct {
 	// owners as they are named by what is below them, the pod's controller first. They have no UID: a target is known by its name.
 	owners []workload.Owner
-	// open is true if it may belong to others too.
+	// open is true if others may own it that are not known.
 	open bool
+	// adoptable is true if nobody owns the last of the owners, or the pod, and a workload may adopt it.
+	adoptable bool
 }
 
-// mayBeOf is true unless the pod surely is none of the workload's.
-func (a *ancestry) mayBeOf(target *v1alpha1.TargetReference) bool {
+// isOf is true unless the pod surely is none of the workload's now.
+func (a *ancestry) isOf(target *v1alpha1.TargetReference) bool {
 	return a.open || slices.Contains(a.owners, workload.Owner{Kind: kindOf(target), Name: target.Name})
+}
+
+// mayBeOf is true unless the pod surely is none of the workload's, and does not become one of it either.
+func (a *ancestry) mayBeOf(target *v1alpha1.TargetReference) bool {
+	return a.adoptable || a.isOf(target)
 }
 
 // objects reads the metadata of owners.
@@ -62,7 +69,7 @@ func ancestryOf(ctx context.Context, o *objects, pod *corev1.Pod) *ancestry {
 	for range workload.LongestOwnerChain {
 		ref := metav1.GetControllerOfNoCopy(object)
 		if ref == nil {
-			a.open = isAdopted(key.kind.GroupKind())
+			a.adoptable = isAdopted(key.kind.GroupKind())
 			return a
 		}
 		above := objectKey{schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind), types.NamespacedName{Namespace: pod.Namespace, Name: ref.Name}}

@@ -80,6 +80,71 @@ func TestABudgetThatCannotBeJudgedHoldsPodsOfItsWorkloadOnly(t *testing.T) {
 	}
 }
 
+// TestABudgetThatCannotBeJudgedHoldsNoOtherPodsWhereItIsAlone has no other budget in the namespace.
+func TestABudgetThatCannotBeJudgedHoldsNoOtherPodsWhereItIsAlone(t *testing.T) {
+	forbidden := apierrors.NewForbidden(appsv1.Resource("statefulsets"), "db", errors.New("no rule"))
+	alone := func(p *corev1.Pod) { p.OwnerReferences = nil }
+	ofTarget := func(p *corev1.Pod) {
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", UID: "db", Controller: ptr.To(true)}}
+	}
+	tests := map[string]struct {
+		fails  error
+		change func(*corev1.Pod)
+		held   bool
+	}{
+		"what Berth may not read, and a pod of another workload":   {fails: forbidden},
+		"what Berth may not read, and a pod of nobody":             {fails: forbidden, change: alone},
+		"what Berth may not read, and a pod of it":                 {fails: forbidden, change: ofTarget, held: true},
+		"what cannot be read now, and a pod of another workload":   {fails: errors.New("down")},
+		"what cannot be read now, and a pod that it may yet adopt": {fails: errors.New("down"), change: alone, held: true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := deployed(t, 3, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+				if _, is := o.(*appsv1.StatefulSet); is {
+					return tc.fails
+				}
+				return c.Get(ctx, key, o, opts...)
+			}}, targeting("StatefulSet", "db", 1))
+			if err := c.Delete(t.Context(), &v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}}); err != nil {
+				t.Fatal(err)
+			}
+			asked := pod(0)
+			if tc.change != nil {
+				tc.change(asked)
+				if err := c.Update(t.Context(), asked.DeepCopy()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			v, err := New(c, c, c, Options{}).Decide(t.Context(), Request{Pod: asked, Operation: v1alpha1.OperationEvict})
+			if tc.held && err == nil || !tc.held && (err != nil || !v.Allowed) {
+				t.Errorf("got %+v, %v; want it held: %t", v, err, tc.held)
+			}
+		})
+	}
+}
+
+// TestABudgetThatIsPassedOverIsAskedOnceItNamesTheWorkload has a cache that knows another target than the API server.
+func TestABudgetThatIsPassedOverIsAskedOnceItNamesTheWorkload(t *testing.T) {
+	before, now := targeting("StatefulSet", "db", 1), targeting("Deployment", "web", 0)
+	now.Name, now.UID = before.Name, before.UID
+	fail := true
+	c := deployed(t, 3, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		if _, is := o.(*v1alpha1.PodUnavailableBudget); is && fail {
+			fail = false
+			return errors.New("down")
+		}
+		return c.Get(ctx, key, o, opts...)
+	}}, now)
+	if err := c.Delete(t.Context(), &v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}}); err != nil {
+		t.Fatal(err)
+	}
+	cache := fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, before).Build()
+	if allowed, reason := decide(t, New(c, c, cache, Options{}), 0); allowed || reason != v1alpha1.ReasonBudgetExhausted {
+		t.Errorf("allowed %t, reason %s", allowed, reason)
+	}
+}
+
 func TestBudgetsOfOtherWorkloadsCostNothing(t *testing.T) {
 	for others, want := range map[int]string{0: "1 budgets, 1 pods, 0 metadata", 50: "1 budgets, 1 pods, 2 metadata"} {
 		t.Run(fmt.Sprint(others), func(t *testing.T) {

@@ -96,8 +96,18 @@ type inquiry struct {
 	// asked are the budgets that have answered.
 	asked  []types.NamespacedName
 	answer verdict
+	// spared are budgets that could not be judged, and that the pod is none of.
+	spared []candidate
 	// above the pod, nil if nobody needed to know.
 	above *ancestry
+}
+
+// ancestry of the pod is read once, if somebody needs to know.
+func (i *inquiry) ancestry(ctx context.Context, above *objects) *ancestry {
+	if i.above == nil {
+		i.above = ancestryOf(ctx, above, i.request.Pod)
+	}
+	return i.above
 }
 
 // decideMissing asks the budgets that were read and that nobody has asked yet.
@@ -112,55 +122,78 @@ func (g *Guard) decideMissing(ctx context.Context, i *inquiry, reading *reading[
 // decideAmong asks those of the budgets that nobody has asked yet. If there are several, those of workloads that the pod is none of are left out; one
 // alone knows best. One that is left out may be found again as it is later, and is asked if it names another workload then.
 func (g *Guard) decideAmong(ctx context.Context, i *inquiry, found []candidate) error {
-	found = slices.DeleteFunc(found, func(c candidate) bool { return slices.Contains(i.asked, c.name) })
+	found = slices.DeleteFunc(found, func(c candidate) bool {
+		return slices.Contains(i.asked, c.name) || slices.ContainsFunc(i.spared, c.isSame)
+	})
 	several := len(i.asked)+len(found) > 1
-	var names []types.NamespacedName
+	var candidates []candidate
 	for _, c := range found {
-		if c.target != nil && several {
-			if i.above == nil {
-				i.above = ancestryOf(ctx, g.above, i.request.Pod)
-			}
-			if !i.above.mayBeOf(c.target) {
-				continue
-			}
+		if c.target != nil && several && !i.ancestry(ctx, g.above).mayBeOf(c.target) {
+			continue
 		}
-		names = append(names, c.name)
+		candidates = append(candidates, c)
 	}
-	if len(names) == 0 {
+	if len(candidates) == 0 {
 		return nil
 	}
-	more, err := g.decideAll(ctx, names, i.request)
+	more, err := g.decideAll(ctx, i, candidates)
 	if err != nil {
 		return err
 	}
-	i.asked, i.answer = append(i.asked, names...), i.answer.and(more)
+	for _, c := range candidates {
+		if !slices.ContainsFunc(i.spared, c.isSame) {
+			i.asked = append(i.asked, c.name)
+		}
+	}
+	i.answer = i.answer.and(more)
 	return nil
 }
 
 // decideAll asks one budget after the other. Several are tried before the first of them records anything.
-func (g *Guard) decideAll(ctx context.Context, names []types.NamespacedName, request Request) (verdict, error) {
-	if len(names) > 1 && !request.DryRun {
-		trial := request
+func (g *Guard) decideAll(ctx context.Context, i *inquiry, candidates []candidate) (verdict, error) {
+	if len(candidates) > 1 && !i.request.DryRun {
+		trial := i.request
 		trial.DryRun = true
-		if answer, err := g.decideEach(ctx, names, trial); err != nil || !answer.Allowed {
+		if answer, err := g.decideEach(ctx, i, candidates, trial); err != nil || !answer.Allowed {
 			return answer, err
 		}
 	}
-	return g.decideEach(ctx, names, request)
+	return g.decideEach(ctx, i, candidates, i.request)
 }
 
-func (g *Guard) decideEach(ctx context.Context, names []types.NamespacedName, request Request) (verdict, error) {
+func (g *Guard) decideEach(ctx context.Context, i *inquiry, candidates []candidate, request Request) (verdict, error) {
 	answer := notProtected()
-	for _, name := range names {
-		one, err := g.lines.ask(ctx, name, request)
+	for _, c := range candidates {
+		if slices.ContainsFunc(i.spared, c.isSame) {
+			continue
+		}
+		one, err := g.lines.ask(ctx, c.name, request)
+		if err != nil && g.spares(ctx, i, c, err) {
+			klog.FromContext(ctx).V(2).Info("Passed over a budget that cannot be judged", "budget", c.name, "pod", klog.KObj(request.Pod), "error", err)
+			i.spared = append(i.spared, c)
+			continue
+		}
 		if err != nil {
-			return verdict{}, fmt.Errorf("asking PodUnavailableBudget %s: %w", name, err)
+			return verdict{}, fmt.Errorf("asking PodUnavailableBudget %s: %w", c.name, err)
 		}
 		if answer = answer.and(one); !answer.Allowed {
 			return answer, nil
 		}
 	}
 	return answer, nil
+}
+
+// spares is true if a budget that cannot be judged is nothing to the pod, because it names a workload that the pod is none of. A pod of nobody could be
+// adopted by the workload later. It is held for that, but not if Berth may not read the workload: the budget lets nothing go then, for as long as it lasts.
+func (g *Guard) spares(ctx context.Context, i *inquiry, c candidate, err error) bool {
+	switch {
+	case c.target == nil:
+		return false
+	case apierrors.IsForbidden(err):
+		return !i.ancestry(ctx, g.above).isOf(c.target)
+	default:
+		return !i.ancestry(ctx, g.above).mayBeOf(c.target)
+	}
 }
 
 // notProtected is what a budget says to what is nothing to it.

@@ -81,7 +81,7 @@ func tie(eviction *unstructured.Unstructured, uid types.UID) error {
 	return unstructured.SetNestedField(eviction.Object, string(uid), path...)
 }
 
-// covered is the pod if it is protected, or if a budget covers it that has not protected it yet; nil if neither. It is the pod as well if it terminates,
+// covered is the pod if it is protected, or if a budget may cover it that has not protected it yet; nil if neither. It is the pod as well if it terminates,
 // since the policy may still see it as it was; podHandler lets it pass.
 func (m *evictionMarker) covered(ctx context.Context, name types.NamespacedName) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
@@ -91,8 +91,15 @@ func (m *evictionMarker) covered(ctx context.Context, name types.NamespacedName)
 	if budget.IsProtected(pod) {
 		return pod, nil
 	}
-	if names, err := m.guard.cachedBudgets(ctx, pod); err != nil || len(names) > 0 {
+	found, err := m.guard.cachedBudgets(ctx, pod)
+	if err != nil {
 		return pod, err
+	}
+	inquiry := &inquiry{request: Request{Pod: pod}}
+	for _, c := range found {
+		if c.target == nil || inquiry.ancestry(ctx, m.guard.above).mayBeOf(c.target) {
+			return pod, nil
+		}
 	}
 	return nil, nil
 }

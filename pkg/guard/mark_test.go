@@ -11,8 +11,10 @@ import (
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -25,6 +27,13 @@ import (
 
 func TestEvictionsOfPodsThatABudgetMayCoverAreMarked(t *testing.T) {
 	unprotected := func(p *corev1.Pod) { delete(p.Labels, v1alpha1.ProtectedLabel) }
+	// ofSet has it be of a StatefulSet, which nobody adopts.
+	ofSet := func(change func(*corev1.Pod)) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			change(p)
+			p.OwnerReferences[0].Kind, p.OwnerReferences[0].Name = "StatefulSet", "web"
+		}
+	}
 	const mark = `"labels":{"policy.berth.dev/protected":"true"}`
 	tied := func(uid string) string { return `"deleteOptions":{"preconditions":{"uid":"` + uid + `"}}` }
 	tests := map[string]struct {
@@ -33,7 +42,8 @@ func TestEvictionsOfPodsThatABudgetMayCoverAreMarked(t *testing.T) {
 		more   string // in the eviction
 		user   authenticationv1.UserInfo
 		down   bool
-		want   []string // in the eviction afterwards; nil if it stays as it is
+		budget *v1alpha1.PodUnavailableBudget // in place of the one that picks the pods by their labels
+		want   []string                       // in the eviction afterwards; nil if it stays as it is
 	}{
 		"a protected pod":                                            {pod: "web-0", want: []string{mark, tied("web-0")}},
 		"labels of the eviction are kept":                            {pod: "web-0", more: `,"metadata":{"labels":{"a":"b"}}`, want: []string{`"a":"b","policy.berth.dev/protected":"true"`, tied("web-0")}},
@@ -43,6 +53,8 @@ func TestEvictionsOfPodsThatABudgetMayCoverAreMarked(t *testing.T) {
 		"a mark that the client gives":                               {pod: "web-0", more: `,"metadata":{"labels":{"policy.berth.dev/protected":"true"}}`, want: []string{mark, tied("web-0")}},
 		"a pod of a budget that is not protected yet":                {pod: "web-0", change: unprotected, want: []string{mark, tied("web-0")}},
 		"a pod of no budget":                                         {pod: "web-0", change: func(p *corev1.Pod) { unprotected(p); p.Labels["app"] = "other" }},
+		"a pod of the workload that a budget names":                  {pod: "web-0", change: unprotected, budget: targeting("ReplicaSet", "web", 1), want: []string{mark, tied("web-0")}},
+		"a pod of another workload than a budget names":              {pod: "web-0", change: ofSet(unprotected), budget: targeting("Deployment", "other", 1)},
 		"a pod that has ended, of which the policy may not know yet": {pod: "web-0", change: func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, want: []string{mark, tied("web-0")}},
 		"no pod, of which the policy may not know yet":               {pod: "none", want: []string{mark}},
 		"a kubelet": {pod: "web-0", user: authenticationv1.UserInfo{Groups: []string{"system:nodes"}}},
@@ -60,6 +72,13 @@ func TestEvictionsOfPodsThatABudgetMayCoverAreMarked(t *testing.T) {
 				}
 				return err
 			}})
+			if tc.budget != nil {
+				old := &v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}}
+				sts := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "rs"}}
+				if err := errors.Join(c.Delete(t.Context(), old), c.Create(t.Context(), tc.budget.DeepCopy()), c.Create(t.Context(), sts)); err != nil {
+					t.Fatal(err)
+				}
+			}
 			raw := []byte(`{"apiVersion":"policy/v1","kind":"Eviction"` + tc.more + `}`)
 			m := &evictionMarker{guard: New(c, c, c, Options{}), live: c}
 			response := m.Handle(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{

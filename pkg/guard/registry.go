@@ -46,6 +46,11 @@ type candidate struct {
 	target *v1alpha1.TargetReference
 }
 
+// isSame is true if both are the same budget, with the same target.
+func (c candidate) isSame(other candidate) bool {
+	return c.name == other.name && (c.target == nil) == (other.target == nil) && (c.target == nil || *c.target == *other.target)
+}
+
 // covering are the budgets that may cover the pod, by name, so that all processes ask them in the same order. Which of them do is known once they
 // and their workloads are read.
 func covering(pubs *v1alpha1.PodUnavailableBudgetList, pod *corev1.Pod) []candidate {
