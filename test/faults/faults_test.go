@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -42,8 +44,14 @@ const (
 	schedulerUser = "system:serviceaccount:berth-system:berth-scheduler"
 )
 
+var binding = regexp.MustCompile(`/pods/[^/]+/binding$`)
+
+func isBind(r *http.Request) bool {
+	return r.Method == http.MethodPost && binding.MatchString(r.URL.Path)
+}
+
 // startSpoilt starts a sandbox whose scheduler reaches the API server through the proxy.
-func startSpoilt(t *testing.T, p *proxy) *harness.Cluster {
+func startSpoilt(t *testing.T, p *harness.Proxy) *harness.Cluster {
 	t.Helper()
 	config := sandbox.Config{Name: "faults", Dir: t.TempDir(), AuditLog: true, Without: []string{product.Scheduler, product.Controller},
 		Components: []sandbox.Component{{
@@ -81,14 +89,14 @@ func startSpoilt(t *testing.T, p *proxy) *harness.Cluster {
 }
 
 // throughProxy writes the instance's kubeconfig with the proxy in place of the API server.
-func throughProxy(in sandbox.Instance, p *proxy) (path string, err error) {
+func throughProxy(in sandbox.Instance, p *harness.Proxy) (path string, err error) {
 	config, err := clientcmd.LoadFromFile(in.Kubeconfig)
 	if err != nil {
 		return "", err
 	}
 	here := config.Contexts[config.CurrentContext]
 	cluster, user := config.Clusters[here.Cluster], config.AuthInfos[here.AuthInfo]
-	if err := p.passTo(cluster.Server, cluster.CertificateAuthorityData, user.Token); err != nil {
+	if err := p.PassTo(cluster.Server, cluster.CertificateAuthorityData, user.Token); err != nil {
 		return "", err
 	}
 	cluster.Server, cluster.CertificateAuthorityData, user.Token = p.URL, nil, ""
@@ -153,7 +161,7 @@ spec:
 // every slot can be used: no less and no more.
 func TestSpoiltBindsNeitherLoseNorInventASlot(t *testing.T) {
 	inFlight := make(chan string, 1000)
-	p, err := startProxy(t.Context(), *seed, func(path string) {
+	p, err := harness.StartProxy(t.Context(), *seed, isBind, func(path string) {
 		select {
 		case inFlight <- path:
 		default: // enough of them are known
@@ -175,9 +183,9 @@ func TestSpoiltBindsNeitherLoseNorInventASlot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	watcher.Grace = 2 * patience // a late bind was decided that long ago
+	watcher.Grace = 2 * harness.ProxyPatience // a late bind was decided that long ago
 	for round := range *rounds {
-		p.reseed(*seed + uint64(round))
+		p.Reseed(*seed + uint64(round))
 		burst(t, cluster, p, inFlight, *seed+uint64(round), nodes)
 		if t.Failed() {
 			break
@@ -187,8 +195,8 @@ func TestSpoiltBindsNeitherLoseNorInventASlot(t *testing.T) {
 		t.Error(violation)
 	}
 	expectNoDeletionBy(t, cluster, schedulerUser)
-	counts := p.spoilt()
-	for _, f := range allFaults {
+	counts := p.Spoilt()
+	for _, f := range harness.AllFaults {
 		if counts[f] == 0 {
 			t.Errorf("no bind met the fault %q", f)
 		}
@@ -199,14 +207,14 @@ func TestSpoiltBindsNeitherLoseNorInventASlot(t *testing.T) {
 	t.Logf("%d binds in all", watcher.Binds())
 }
 
-func burst(t *testing.T, cluster *harness.Cluster, p *proxy, inFlight <-chan string, seed uint64, nodes []*corev1.Node) {
+func burst(t *testing.T, cluster *harness.Cluster, p *harness.Proxy, inFlight <-chan string, seed uint64, nodes []*corev1.Node) {
 	t.Helper()
 	ctx, random := t.Context(), rand.New(rand.NewPCG(seed, 7))
 	ns, err := cluster.CreateNamespace(ctx, "faults")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.spoil(33)
+	p.Spoil(33, harness.AllFaults...)
 	for _, name := range slices.Sorted(maps.Keys(spreads)) {
 		if err := cluster.ApplyYAML(ctx, ns, spreadYAML(name, spreads[name].spec)+deploymentYAML(name)); err != nil {
 			t.Fatal(err)
@@ -269,7 +277,7 @@ func burst(t *testing.T, cluster *harness.Cluster, p *proxy, inFlight <-chan str
 		}
 		step()
 	}
-	p.spoil(0)
+	p.Spoil(0)
 	t.Logf("seed %d: %d pods were deleted in the middle of their bind", seed, deleted)
 	expectAtRest(t, cluster, ns, "after the faults", false)
 	// Every slot is used again.

@@ -1,0 +1,231 @@
+package harness
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Fault is what may happen to a request on its way.
+type Fault string
+
+// The faults of writes, and of reads if they happen instead of the request.
+const (
+	ResponseLost      Fault = "it is committed, and the connection breaks before the answer"
+	ResponseHeld      Fault = "it is committed, and the answer comes after the client's patience"
+	ErrorAfter        Fault = "it is committed, and the answer is 500"
+	ConflictAfter     Fault = "it is committed, and the answer is 409"
+	TimeoutAfter      Fault = "it is committed, and the answer is 504"
+	ConflictInstead   Fault = "the answer is 409, and nothing is committed"
+	ErrorInstead      Fault = "the answer is 500, and nothing is committed"
+	TooManyInstead    Fault = "the answer is 429, and nothing is committed"
+	ConnectionRefused Fault = "the connection breaks before the request arrives"
+	Late              Fault = "the request arrives after the client's patience"
+	Slow              Fault = "the request takes a while"
+
+	// Others, which are not among AllFaults.
+
+	UnavailableInstead   Fault = "the API server starts: the answer is 503"
+	LeaderChangedInstead Fault = "the store has another leader: the answer is 500 and says so"
+	ExpiredInstead       Fault = "the revision is too old: the answer is 410"
+	ForbiddenInstead     Fault = "the right is missing: the answer is 403"
+)
+
+// AllFaults are what may become of a write.
+var AllFaults = []Fault{ResponseLost, ResponseHeld, ErrorAfter, ConflictAfter, TimeoutAfter, ConflictInstead, ErrorInstead, TooManyInstead,
+	ConnectionRefused, Late, Slow}
+
+const (
+	// ProxyPatience is how long a request is held that is late. It is more than the scheduler's bindTimeout of 5 s, and less than twice that, after which it
+	// takes an uncertain bind as settled.
+	ProxyPatience = 6 * time.Second
+	// longest is for how long a slow request is held.
+	longest = 2 * time.Second
+)
+
+// Proxy passes requests on to an API server and spoils some.
+type Proxy struct {
+	// URL is where it listens.
+	URL string
+
+	may      func(*http.Request) bool
+	underway func(path string)
+
+	mu      sync.Mutex
+	forward *httputil.ReverseProxy
+	// chance of each request to be spoilt, in percent.
+	chance int
+	faults []Fault
+	random *rand.Rand
+	counts map[Fault]int
+}
+
+// StartProxy listens until the context ends. It spoils nothing yet, and never a request that may not be spoilt. Underway is called with the path of a request
+// that is about to be slow or late; nil is not called.
+func StartProxy(ctx context.Context, seed uint64, may func(*http.Request) bool, underway func(path string)) (*Proxy, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	p := &Proxy{URL: "http://" + listener.Addr().String(), may: may, underway: underway, random: rand.New(rand.NewPCG(seed, seed)), counts: map[Fault]int{}}
+	server := &http.Server{Handler: p, ReadHeaderTimeout: time.Minute}
+	go func() { _ = server.Serve(listener) }() // ends with the error that it was closed
+	context.AfterFunc(ctx, func() { _ = server.Close() })
+	return p, nil
+}
+
+// PassTo says which API server requests go to, and as whom: clients send no token to a server without TLS, as the proxy is one.
+func (p *Proxy) PassTo(server string, authority []byte, token string) error {
+	target, err := url.Parse(server)
+	if err != nil {
+		return err
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(authority)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.forward = &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(target)
+			r.Out.Header.Set("Authorization", "Bearer "+token)
+		},
+		Transport:     &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 64},
+		FlushInterval: -1, // watches
+		ErrorLog:      log.New(io.Discard, "", 0),
+	}
+	return nil
+}
+
+// Spoil sets the chance of a request to be spoilt, in percent, and by what: each of the faults is as likely.
+func (p *Proxy) Spoil(chance int, faults ...Fault) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.chance, p.faults = chance, faults
+}
+
+// Reseed begins a new sequence of faults.
+func (p *Proxy) Reseed(seed uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.random = rand.New(rand.NewPCG(seed, seed))
+}
+
+// Spoilt is how many requests each fault has met.
+func (p *Proxy) Spoilt() map[Fault]int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.counts)
+}
+
+// pick deals a fault, or none.
+func (p *Proxy) pick() (f Fault, wait time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.faults) == 0 || p.random.IntN(100) >= p.chance {
+		return "", 0
+	}
+	f = p.faults[p.random.IntN(len(p.faults))]
+	p.counts[f]++
+	return f, time.Duration(p.random.Int64N(int64(longest)))
+}
+
+// ServeHTTP implements http.Handler.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	p.mu.Lock()
+	forward := p.forward
+	p.mu.Unlock()
+	if !p.may(r) {
+		forward.ServeHTTP(w, r)
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	// What is forwarded does not end when the client loses patience.
+	pass := func(w http.ResponseWriter) {
+		request := r.Clone(context.WithoutCancel(r.Context()))
+		request.Body = io.NopCloser(bytes.NewReader(body))
+		forward.ServeHTTP(w, request)
+	}
+	f, wait := p.pick()
+	if (f == Slow || f == Late) && p.underway != nil {
+		p.underway(r.URL.Path)
+	}
+	switch f {
+	case ResponseLost:
+		pass(nowhere{})
+		panic(http.ErrAbortHandler)
+	case ResponseHeld:
+		pass(nowhere{})
+		time.Sleep(ProxyPatience) // the fault is the time that passes
+		panic(http.ErrAbortHandler)
+	case ErrorAfter:
+		pass(nowhere{})
+		refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "")
+	case ConflictAfter:
+		pass(nowhere{})
+		refuse(w, http.StatusConflict, metav1.StatusReasonConflict, "")
+	case TimeoutAfter:
+		pass(nowhere{})
+		refuse(w, http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "")
+	case ConflictInstead:
+		refuse(w, http.StatusConflict, metav1.StatusReasonConflict, "")
+	case ErrorInstead:
+		refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "")
+	case TooManyInstead:
+		w.Header().Set("Retry-After", "1")
+		refuse(w, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "")
+	case UnavailableInstead:
+		refuse(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "")
+	case LeaderChangedInstead:
+		refuse(w, http.StatusInternalServerError, metav1.StatusReasonUnknown, "etcdserver: leader changed")
+	case ExpiredInstead:
+		refuse(w, http.StatusGone, metav1.StatusReasonExpired, "too old resource version")
+	case ForbiddenInstead:
+		refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden, "")
+	case ConnectionRefused:
+		panic(http.ErrAbortHandler)
+	case Late:
+		time.Sleep(ProxyPatience) // the fault is the time that passes
+		pass(nowhere{})
+		panic(http.ErrAbortHandler)
+	case Slow:
+		time.Sleep(wait) // the fault is the time that passes
+		pass(w)
+	default:
+		pass(w)
+	}
+}
+
+func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason, message string) {
+	if message == "" {
+		message = fmt.Sprintf("a fault of the test: %d", code)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	status := metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message}
+	_ = json.NewEncoder(w).Encode(status) // the client may be gone
+}
+
+// nowhere takes an answer that the client is not to have.
+type nowhere struct{}
+
+func (nowhere) Header() http.Header         { return http.Header{} }
+func (nowhere) Write(p []byte) (int, error) { return len(p), nil }
+func (nowhere) WriteHeader(int)             {}
