@@ -35,11 +35,13 @@ type podHandler struct {
 
 var _ admission.Handler = &podHandler{}
 
-// Handle answers one review.
-func (h *podHandler) Handle(ctx context.Context, review admission.Request) admission.Response {
+// Handle answers one review. It does so in time, whatever the API server does, since a review without an answer ends with a code on which drains give up.
+func (h *podHandler) Handle(asked context.Context, review admission.Request) admission.Response {
 	if isExemptUser(review.UserInfo.Username, review.UserInfo.Groups) {
 		return admission.Allowed("")
 	}
+	ctx, cancel := context.WithTimeout(asked, h.guard.lines.patience+time.Second)
+	defer cancel()
 	request, err := h.read(ctx, review)
 	switch {
 	case errors.Is(err, errUntied):
@@ -47,7 +49,7 @@ func (h *podHandler) Handle(ctx context.Context, review admission.Request) admis
 	case apierrors.IsNotFound(err):
 		return missing(err)
 	case err != nil:
-		return failed(ctx, review, err)
+		return failed(asked, review, err)
 	case request == nil || isExemptPod(request.Pod):
 		return admission.Allowed("")
 	}
@@ -57,25 +59,39 @@ func (h *podHandler) Handle(ctx context.Context, review admission.Request) admis
 	logger := klog.FromContext(ctx)
 	switch {
 	case err != nil:
-		return failed(ctx, review, err)
+		return failed(asked, review, err)
 	case verdict.Allowed:
 		decisions.WithLabelValues(string(request.Operation), "allowed", string(verdict.Reason)).Inc()
 		logger.V(2).Info("Let through", "operation", request.Operation, "pod", klog.KObj(request.Pod), "reason", verdict.Reason, "dryRun", request.DryRun)
 		return admission.Allowed(string(verdict.Reason))
 	default:
-		decisions.WithLabelValues(string(request.Operation), "refused", string(verdict.Reason)).Inc()
+		decisions.WithLabelValues(string(request.Operation), decisionRefused, string(verdict.Reason)).Inc()
 		logger.V(2).Info("Refused", "operation", request.Operation, "pod", klog.KObj(request.Pod), "reason", verdict.Reason, "dryRun", request.DryRun)
 		return refused(verdict)
 	}
 }
 
-// failed is no answer, on which the API server refuses. One that nobody waits for any more is not counted.
-func failed(ctx context.Context, review admission.Request, err error) admission.Response {
-	if ctx.Err() == nil {
-		decisions.WithLabelValues(string(operationOf(review)), decisionFailed, "").Inc()
-		klog.FromContext(ctx).Error(err, "No answer", "operation", operationOf(review), "pod", klog.KRef(review.Namespace, review.Name))
+// failed is no answer, on which the API server refuses: with a code on which patient clients try again if the error will pass, and with one on which they give
+// up if it needs a person. One that nobody waits for any more is not counted.
+func failed(asked context.Context, review admission.Request, err error) admission.Response {
+	operation := operationOf(review)
+	after, passing := passes(err)
+	if asked.Err() == nil {
+		decision, reason := decisionFailed, v1alpha1.Reason("")
+		if passing {
+			decision, reason = decisionRefused, v1alpha1.ReasonServerUnavailable
+		}
+		decisions.WithLabelValues(string(operation), decision, string(reason)).Inc()
+		klog.FromContext(asked).Error(err, "No answer", "operation", operation, "pod", klog.KRef(review.Namespace, review.Name), "passes", passing)
 	}
-	return admission.Errored(http.StatusInternalServerError, err)
+	if !passing {
+		return admission.Errored(http.StatusInternalServerError, err)
+	}
+	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Result: &metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,
+		Message: string(v1alpha1.ReasonServerUnavailable) + ": nothing is known against it, and the budgets of the pod could not be asked now; try again: " + err.Error(),
+		Details: &metav1.StatusDetails{RetryAfterSeconds: int32(after / time.Second)},
+	}}}
 }
 
 func operationOf(review admission.Request) v1alpha1.Operation {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -33,6 +34,10 @@ type evictionMarker struct {
 
 var _ admission.Handler = &evictionMarker{}
 
+// markPatience is how long an eviction waits for its mark. It is below the webhook's timeout of 5 seconds: one that is marked without knowing more is refused
+// with a code on which drains try again, and one that is not marked with another.
+const markPatience = 4 * time.Second
+
 // Handle never refuses. What it cannot tell it marks.
 func (m *evictionMarker) Handle(ctx context.Context, review admission.Request) admission.Response {
 	if isExemptUser(review.UserInfo.Username, review.UserInfo.Groups) {
@@ -42,7 +47,9 @@ func (m *evictionMarker) Handle(ctx context.Context, review admission.Request) a
 	if err := json.Unmarshal(review.Object.Raw, eviction); err != nil {
 		return admission.Errored(http.StatusBadRequest, fmt.Errorf("decoding the eviction: %w", err))
 	}
-	pod, err := m.covered(ctx, types.NamespacedName{Namespace: review.Namespace, Name: review.Name})
+	reading, cancel := context.WithTimeout(ctx, markPatience)
+	defer cancel()
+	pod, err := m.covered(reading, types.NamespacedName{Namespace: review.Namespace, Name: review.Name})
 	if err == nil && pod == nil {
 		return admission.Allowed("")
 	}

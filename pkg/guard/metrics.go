@@ -29,7 +29,12 @@ func init() {
 	// A rate knows the first failure only if there was a 0 before it.
 	for _, operation := range []v1alpha1.Operation{v1alpha1.OperationDelete, v1alpha1.OperationEvict, v1alpha1.OperationUpdate, v1alpha1.OperationResize} {
 		decisions.WithLabelValues(string(operation), decisionFailed, "")
+		decisions.WithLabelValues(string(operation), decisionRefused, string(v1alpha1.ReasonServerUnavailable))
 	}
 }
 
-const decisionFailed = "failed"
+const (
+	decisionRefused = "refused"
+	// decisionFailed is for what needs a person.
+	decisionFailed = "failed"
+)

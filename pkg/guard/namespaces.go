@@ -38,7 +38,7 @@ func (n *namespaces) isTerminating(ctx context.Context, name string) (bool, erro
 	if n.wasThere(name) {
 		return false, nil
 	}
-	terminating, err, _ := n.reading.Do(name, func() (any, error) {
+	reading := n.reading.DoChan(name, func() (any, error) {
 		if n.wasThere(name) { // somebody's reading ended just before this one
 			return false, nil
 		}
@@ -58,10 +58,15 @@ func (n *namespaces) isTerminating(ctx context.Context, name string) (bool, erro
 		n.isThere(name)
 		return false, nil
 	})
-	if err != nil {
-		return false, err
+	select {
+	case read := <-reading:
+		if read.Err != nil {
+			return false, read.Err
+		}
+		return read.Val.(bool), nil
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
 	}
-	return terminating.(bool), nil
 }
 
 func (n *namespaces) wasThere(name string) bool {

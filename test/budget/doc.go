@@ -22,6 +22,7 @@
 //	17  NoExecute taints                                  TestATaintTakesNoMoreThanTheBudget, TestATaintTakesPodsThatDoNotServe
 //	18  a node that is gone                               TestThePodsOfANodeThatIsGoneAreCollected
 //	19  updates that restart, and those that do not       TestOnlyUpdatesThatDisruptNeedRoom
+//	20  an API server that fails                          TestErrorsThatPassDoNotEndADrain
 //
 // Without -long the cases that depend on timeouts of Kubernetes run with shorter ones.
 package budget

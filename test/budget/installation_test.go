@@ -28,7 +28,7 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
+	controllerconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/yaml"
 
@@ -54,6 +54,8 @@ type installation struct {
 	// after is called with every answer about a pod before the API server has it; nil does nothing.
 	after func(*admissionv1.AdmissionRequest, *admissionv1.AdmissionResponse)
 	down  bool
+	// instead answers in place of the guards; nil does nothing.
+	instead http.Handler
 
 	stopManagers   context.CancelFunc
 	stopController context.CancelFunc
@@ -92,18 +94,9 @@ func install(ctx context.Context) (*installation, error) {
 	}
 	ctx, i.stopManagers = context.WithCancel(ctx)
 	for replica, skew := range skews {
-		mux := http.NewServeMux()
-		mgr, err := i.newManager()
+		mux, err := i.newGuard(ctx, i.config, guard.Options{Clock: skewed{by: skew}})
 		if err != nil {
-			return nil, err
-		}
-		register := func(path string, hook http.Handler) { mux.Handle(path, hook) }
-		if err := guard.Setup(ctx, mgr, register, guard.Options{Clock: skewed{by: skew}}); err != nil {
 			return nil, fmt.Errorf("webhook server %d: %w", replica, err)
-		}
-		i.start(ctx, mgr)
-		if !mgr.GetCache().WaitForCacheSync(ctx) {
-			return nil, fmt.Errorf("webhook server %d: its cache does not fill", replica)
 		}
 		i.guards = append(i.guards, mux)
 	}
@@ -116,10 +109,28 @@ func install(ctx context.Context) (*installation, error) {
 	return i, i.configure(ctx)
 }
 
-func (i *installation) newManager() (ctrl.Manager, error) {
-	return ctrl.NewManager(i.config, ctrl.Options{
+// newGuard starts a webhook server that reaches the API server as the config says.
+func (i *installation) newGuard(ctx context.Context, config *rest.Config, opts guard.Options) (*http.ServeMux, error) {
+	mux := http.NewServeMux()
+	mgr, err := i.newManager(config)
+	if err != nil {
+		return nil, err
+	}
+	register := func(path string, hook http.Handler) { mux.Handle(path, hook) }
+	if err := guard.Setup(ctx, mgr, register, opts); err != nil {
+		return nil, err
+	}
+	i.start(ctx, mgr)
+	if !mgr.GetCache().WaitForCacheSync(ctx) {
+		return nil, errors.New("its cache does not fill")
+	}
+	return mux, nil
+}
+
+func (i *installation) newManager(config *rest.Config) (ctrl.Manager, error) {
+	return ctrl.NewManager(config, ctrl.Options{
 		Scheme: i.scheme, Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
-		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+		Controller: controllerconfig.Controller{SkipNameValidation: ptr.To(true)},
 	})
 }
 
@@ -133,7 +144,7 @@ func (i *installation) start(ctx context.Context, mgr ctrl.Manager) {
 
 // startController starts a new controller; it has seen nothing of what the one before has.
 func (i *installation) startController(ctx context.Context, expiry time.Duration) error {
-	mgr, err := i.newManager()
+	mgr, err := i.newManager(i.config)
 	if err != nil {
 		return err
 	}
@@ -186,9 +197,12 @@ func (i *installation) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	i.mu.Lock()
-	after, down := i.after, i.down
+	after, down, instead := i.after, i.down, i.instead
 	i.mu.Unlock()
-	next := i.guards[int(i.turn.Add(1))%len(i.guards)]
+	var next http.Handler = i.guards[int(i.turn.Add(1))%len(i.guards)]
+	if instead != nil {
+		next = instead
+	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	switch {
 	case r.URL.Path == "/other": // a webhook of somebody else, that the tests command

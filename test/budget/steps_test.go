@@ -162,10 +162,14 @@ func remove(ctx context.Context, pod *corev1.Pod) error {
 }
 
 func evict(ctx context.Context, pod *corev1.Pod) error {
-	return the.Client.CoreV1().Pods(pod.Namespace).EvictV1(ctx, &policyv1.Eviction{
+	return the.Client.CoreV1().Pods(pod.Namespace).EvictV1(ctx, evictionOf(pod))
+}
+
+func evictionOf(pod *corev1.Pod) *policyv1.Eviction {
+	return &policyv1.Eviction{
 		ObjectMeta:    metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace},
 		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}},
-	})
+	}
 }
 
 func patchImage(ctx context.Context, pod *corev1.Pod) error {

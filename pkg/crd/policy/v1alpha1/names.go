@@ -60,6 +60,8 @@ const (
 	ReasonLedgerFull Reason = "LedgerFull"
 	// ReasonPodUnknown: it could not be made sure which pod an eviction would take. Nothing is known against it; try again.
 	ReasonPodUnknown Reason = "PodUnknown"
+	// ReasonServerUnavailable: the API server did not answer the webhook, for a reason that will pass. Nothing is known against the operation; try again.
+	ReasonServerUnavailable Reason = "ServerUnavailable"
 	// ReasonNamespaceTerminating: the pod's namespace is being deleted.
 	ReasonNamespaceTerminating Reason = "NamespaceTerminating"
 

@@ -1,0 +1,88 @@
+package guard
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+)
+
+const (
+	// retryAfter is when to try again after an error that will pass, if the API server does not say when.
+	retryAfter = time.Second
+	// longestRetryAfter bounds what the API server says. Client libraries wait that long up to ten times before their callers hear of it.
+	longestRetryAfter = 5 * time.Second
+)
+
+// passes is true for an error that is over by itself: the API server is busy, starts anew, has lost its store for a moment, or cannot be reached. The time is
+// when to try again, at least a second. All other errors need a person: rights that are missing, objects that cannot be read, faults of Berth.
+func passes(err error) (after time.Duration, ok bool) {
+	if !isPassing(err) {
+		return 0, false
+	}
+	after = retryAfter
+	if seconds, told := apierrors.SuggestsClientDelay(err); told {
+		after = min(max(time.Duration(seconds)*time.Second, retryAfter), longestRetryAfter)
+	}
+	return after, true
+}
+
+func isPassing(err error) bool {
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		return isPassingStatus(status.Status())
+	}
+	var certificate *tls.CertificateVerificationError
+	if errors.As(err, &certificate) {
+		return false
+	}
+	// A request that got no answer is one too.
+	var network net.Error
+	if errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, io.EOF) ||
+		errors.Is(err, io.ErrUnexpectedEOF) || utilnet.IsHTTP2ConnectionLost(err) {
+		return true
+	}
+	// The client's own limit of requests, and an answer that breaks off, have no type.
+	return containsAny(err.Error(), "would exceed context deadline", "when reading response body")
+}
+
+func isPassingStatus(status metav1.Status) bool {
+	switch status.Reason {
+	case metav1.StatusReasonTooManyRequests, metav1.StatusReasonServerTimeout, metav1.StatusReasonTimeout, metav1.StatusReasonServiceUnavailable,
+		metav1.StatusReasonConflict, metav1.StatusReasonExpired, metav1.StatusReasonGone:
+		return true
+	}
+	switch status.Code {
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	case http.StatusInternalServerError:
+		return containsAny(status.Message, passingMessages...)
+	default:
+		return false
+	}
+}
+
+// passingMessages are in answers of code 500 that pass. The API server repeats in them what its store says, and what its own connections come to.
+var passingMessages = []string{
+	"etcdserver: leader changed", "etcdserver: no leader", "etcdserver: not leader", "etcdserver: request timed out", "etcdserver: server stopped",
+	"etcdserver: too many requests", "etcdserver: unhealthy cluster", "required revision has been compacted",
+	"code = Unavailable", "code = DeadlineExceeded", "context deadline exceeded", "context canceled",
+	"connection refused", "connection reset", "client connection lost", "i/o timeout", "unexpected EOF", "is shutting down",
+}
+
+func containsAny(text string, parts ...string) bool {
+	for _, part := range parts {
+		if strings.Contains(text, part) {
+			return true
+		}
+	}
+	return false
+}

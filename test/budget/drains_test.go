@@ -1,0 +1,98 @@
+package budget
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+
+	"github.com/berth-project/berth/pkg/guard"
+	"github.com/berth-project/berth/test/harness"
+)
+
+// TestErrorsThatPassDoNotEndADrain has a proxy between the webhook and the API server spoil everything that the webhook reads and writes.
+func TestErrorsThatPassDoNotEndADrain(t *testing.T) {
+	namespace := web(t, 4, "maxUnavailable: 1")
+	watch(t, namespace, 3)
+	spoils := func(r *http.Request) bool { return r.URL.Query().Get("watch") == "" }
+	proxy, err := harness.StartProxy(t.Context(), 1, spoils, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := proxy.PassTo(berth.config.Host, berth.config.CAData, berth.config.BearerToken); err != nil {
+		t.Fatal(err)
+	}
+	config := rest.CopyConfig(berth.config)
+	config.Host, config.TLSClientConfig, config.BearerToken = proxy.URL, rest.TLSClientConfig{}, ""
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	spoilt, err := berth.newGuard(ctx, config, guard.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	berth.set(func(i *installation) { i.instead = spoilt })
+	defer berth.set(func(i *installation) { i.instead = nil })
+
+	// As a drain sees it once its own library does not try any more.
+	attempts := map[string]func(*corev1.Pod) *rest.Request{
+		"eviction": func(pod *corev1.Pod) *rest.Request {
+			return the.Client.CoreV1().RESTClient().Post().MaxRetries(0).Namespace(namespace).Resource("pods").Name(pod.Name).SubResource("eviction").Body(evictionOf(pod))
+		},
+		"deletion": func(pod *corev1.Pod) *rest.Request {
+			return the.Client.CoreV1().RESTClient().Delete().MaxRetries(0).Namespace(namespace).Resource("pods").Name(pod.Name)
+		},
+	}
+	for fault, kinds := range map[harness.Fault][]string{
+		harness.ConflictInstead: {"eviction", "deletion"}, harness.UnavailableInstead: {"eviction", "deletion"}, harness.ExpiredInstead: {"eviction", "deletion"},
+		harness.LeaderChangedInstead: {"eviction", "deletion"}, harness.TimeoutAfter: {"eviction", "deletion"}, harness.ForbiddenInstead: {"eviction", "deletion"},
+		harness.TooManyInstead: {"deletion"}, harness.Late: {"eviction"}, // which take as long as the webhook has
+	} {
+		for _, kind := range kinds {
+			t.Run(kind+": "+string(fault), func(t *testing.T) {
+				proxy.Spoil(100, fault)
+				defer proxy.Spoil(0)
+				err := attempts[kind](&pods(t, namespace)[0]).Do(t.Context()).Error()
+				if fault == harness.ForbiddenInstead {
+					if !apierrors.IsInternalError(err) {
+						t.Errorf("got %v, want an error that ends a drain, since it needs a person", err)
+					}
+				} else if !apierrors.IsTooManyRequests(err) {
+					t.Errorf("got %v, want 429", err)
+				}
+				if proxy.Spoilt()[fault] == 0 {
+					t.Error("nothing met the fault")
+				}
+			})
+		}
+	}
+	// A third of everything fails, and the drain comes to its end by itself.
+	proxy.Spoil(30, harness.ConflictInstead, harness.ConnectionRefused, harness.ResponseLost, harness.UnavailableInstead, harness.LeaderChangedInstead, harness.TimeoutAfter)
+	defer proxy.Spoil(0)
+	left := map[string]bool{}
+	for _, p := range pods(t, namespace) {
+		left[p.Name] = true
+	}
+	poll(t, 3*harness.Patience, "all pods to be evicted", func(ctx context.Context) (string, error) {
+		for _, p := range pods(t, namespace) {
+			if !left[p.Name] {
+				continue
+			}
+			err := evict(ctx, &p)
+			if err != nil && !apierrors.IsTooManyRequests(err) && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+				return "", err
+			}
+		}
+		n := 0
+		for _, p := range pods(t, namespace) {
+			if left[p.Name] {
+				n++
+			}
+		}
+		return map[bool]string{false: fmt.Sprintf("%d are left", n)}[n == 0], nil
+	})
+	t.Logf("%v", proxy.Spoilt())
+}
