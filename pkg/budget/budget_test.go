@@ -249,6 +249,60 @@ func TestRenewal(t *testing.T) {
 	}
 }
 
+// TestAnOperationThatNeverHappensLosesItsApproval tries without end what something else refuses each time.
+func TestAnOperationThatNeverHappensLosesItsApproval(t *testing.T) {
+	p, f := compile(t, budgetOf("max 1")), facts(3, times(3, Available)...)
+	try := func(r Request) Verdict {
+		t.Helper()
+		d := p.Decide(f, []Request{r}, metav1.Time{})
+		f.Ledger = d.Ledger
+		return d.Verdicts[0]
+	}
+	for i := range MaxRenewals + 1 {
+		if v := try(request("p0", v1alpha1.OperationEvict)); !v.Allowed {
+			t.Fatalf("attempt %d: %+v", i, v)
+		}
+	}
+	before := slices.Clone(f.Ledger)
+	for range 5 {
+		if v := try(request("p0", v1alpha1.OperationEvict)); v.Allowed || v.Reason != v1alpha1.ReasonApprovalUnused || !strings.Contains(v.Message, "4 times") {
+			t.Errorf("got %+v, want the entry left to expire", v)
+		}
+	}
+	if diff := cmp.Diff(before, f.Ledger); diff != "" {
+		t.Errorf("the entry was renewed (-before +after)\n%s", diff)
+	}
+	fresh := request("p0", v1alpha1.OperationEvict)
+	fresh.Fresh = true
+	if v := try(fresh); !v.Allowed {
+		t.Errorf("got %+v of a review that a fresh entry covers", v)
+	}
+	later := request("p0", v1alpha1.OperationEvict)
+	later.Generation = 7
+	if v := try(later); !v.Allowed || f.Ledger[0].Renewals != 1 {
+		t.Errorf("got %+v of a pod that has changed since, with %+v", v, f.Ledger)
+	}
+	if v := try(request("p1", v1alpha1.OperationDelete)); v.Allowed {
+		t.Errorf("got %+v of another pod, while the entry is there", v)
+	}
+}
+
+func TestManyRequestsForOnePodInOneDecisionAreOneApproval(t *testing.T) {
+	var requests []Request
+	for range 64 {
+		requests = append(requests, request("p0", v1alpha1.OperationDelete))
+	}
+	d := compile(t, budgetOf("max 1")).Decide(facts(3, times(3, Available)...), requests, metav1.Time{})
+	for i, v := range d.Verdicts {
+		if !v.Allowed {
+			t.Fatalf("request %d: %+v", i, v)
+		}
+	}
+	if len(d.Ledger) != 1 || d.Ledger[0].Renewals != 0 {
+		t.Errorf("the ledger is %+v", d.Ledger)
+	}
+}
+
 // pod makes a pod that is available.
 func pod(change ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{

@@ -132,6 +132,7 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 	for i := range d.Ledger {
 		at[d.Ledger[i].UID] = i
 	}
+	written := map[types.UID]bool{} // by this decision, so that they are fresh
 	for i := range requests {
 		r := &requests[i]
 		state, found := states[r.UID]
@@ -140,7 +141,14 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 			continue
 		}
 		if index, recorded := at[r.UID]; recorded {
-			entry, renewed := renew(d.Ledger[index], r, now)
+			again := *r
+			again.Fresh = r.Fresh || written[r.UID]
+			entry, renewed, ok := renew(d.Ledger[index], &again, now)
+			if !ok {
+				d.Verdicts[i] = Verdict{Reason: v1alpha1.ReasonApprovalUnused, Message: p.unused(r)}
+				continue
+			}
+			written[r.UID] = written[r.UID] || renewed
 			d.Ledger[index] = entry
 			d.Changed = d.Changed || renewed
 			d.Verdicts[i] = Verdict{Allowed: true, Reason: v1alpha1.ReasonApproved, Recorded: renewed}
@@ -163,7 +171,7 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 		d.Verdicts[i] = verdict
 		at[r.UID] = len(d.Ledger)
 		d.Ledger = append(d.Ledger, v1alpha1.LedgerEntry{UID: r.UID, Name: r.Name, Operation: r.Operation, Generation: r.Generation, Time: now})
-		d.Changed = true
+		d.Changed, written[r.UID] = true, true
 		if state == Available {
 			d.Tally.Available--
 			d.Tally.Allowed = p.allowed(d.Tally.Total, d.Tally.Available)
@@ -210,6 +218,11 @@ func (p *Policy) refusal(r *Request, reason v1alpha1.Reason, t Tally, entries in
 	}
 	return fmt.Sprintf("pod %s cannot be %s now: PodUnavailableBudget %s needs %d available pods of %d and has %d%s; %s",
 		r.Name, verbs[r.Operation], p.Name, t.Desired, t.Total, t.Available, underWay, why)
+}
+
+func (p *Policy) unused(r *Request) string {
+	return fmt.Sprintf("pod %s cannot be %s now: PodUnavailableBudget %s has let that through %d times, and it has not happened, so that something else refuses it; "+
+		"try again when the approval has expired", r.Name, verbs[r.Operation], p.Name, MaxRenewals+1)
 }
 
 func (p *Policy) ledgerFull(r *Request, entries int) string {

@@ -12,20 +12,30 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
+// MaxRenewals is how often the approval of one operation is given again. An operation that was let through more often has not happened: something else refuses
+// it, as a PodDisruptionBudget or another webhook does. Who tries for ever would hold its room for ever, so that the entry is left to expire then.
+const MaxRenewals = 3
+
 // renew gives an approval once more. The entry stays as it is if it covers the request and is fresh; otherwise it changes, and with it the
-// time at which it may expire.
-func renew(entry v1alpha1.LedgerEntry, r *Request, now metav1.Time) (_ v1alpha1.LedgerEntry, changed bool) {
+// time at which it may expire. It is not ok if it must be left to expire.
+func renew(entry v1alpha1.LedgerEntry, r *Request, now metav1.Time) (_ v1alpha1.LedgerEntry, changed, ok bool) {
 	operation := entry.Operation
 	if rank(r.Operation) > rank(operation) {
 		operation = r.Operation
 	}
 	generation := max(entry.Generation, r.Generation)
-	if r.Fresh && operation == entry.Operation && generation == entry.Generation {
-		return entry, false
+	switch again := operation == entry.Operation && generation == entry.Generation; {
+	case again && r.Fresh:
+		return entry, false, true
+	case again && entry.Renewals >= MaxRenewals:
+		return entry, false, false
+	case again:
+		entry.Renewals++
+	default:
+		entry.Renewals = 1
 	}
 	entry.Operation, entry.Generation, entry.Time = operation, generation, now
-	entry.Renewals++
-	return entry, true
+	return entry, true, true
 }
 
 // rank of operations: what removes a pod outranks what only changes it, because a changed pod is proven available again and a deleted one is

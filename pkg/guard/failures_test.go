@@ -139,7 +139,9 @@ func TestAnAPIServerThatDoesNotAnswerIsNotWaitedFor(t *testing.T) {
 			return c.List(ctx, list, opts...)
 		}},
 		"about anything": {
-			Get: func(ctx context.Context, _ client.WithWatch, _ client.ObjectKey, _ client.Object, _ ...client.GetOption) error { return hang(ctx) },
+			Get: func(ctx context.Context, _ client.WithWatch, _ client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+				return hang(ctx)
+			},
 		},
 		"about namespaces": {Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			if _, is := o.(*corev1.Namespace); is {

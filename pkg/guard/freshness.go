@@ -52,7 +52,7 @@ func (f *freshness) wrote(budget types.UID, before, after []v1alpha1.LedgerEntry
 	}
 }
 
-// has is true if the pod's entry in the ledger is one that this process wrote lately.
+// has is true if the pod's entry in the ledger is one that this process wrote lately, or a later one.
 func (f *freshness) has(budget types.UID, ledger []v1alpha1.LedgerEntry, pod types.UID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -64,7 +64,8 @@ func (f *freshness) has(budget types.UID, ledger []v1alpha1.LedgerEntry, pod typ
 		e := &ledger[i]
 		if e.UID == pod {
 			// Times come back from the API server with less precision than they were written with.
-			return e.Operation == w.entry.Operation && e.Generation == w.entry.Generation && e.Renewals == w.entry.Renewals
+			// One that another process has renewed since is younger still.
+			return e.Operation == w.entry.Operation && e.Generation == w.entry.Generation && e.Renewals >= w.entry.Renewals
 		}
 	}
 	return false

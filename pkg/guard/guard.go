@@ -31,6 +31,7 @@ type Guard struct {
 	namespaces *namespaces
 	// cached finds the budgets of a namespace. What it finds is read again before it counts.
 	cached client.Reader
+	live   client.Reader
 	clock  clock.PassiveClock
 	lines  *lines
 }
@@ -56,6 +57,11 @@ type Request struct {
 // which the namespace has, and any that the cache did not have is asked after the others. It answers from its memory, which is behind if it is cut off
 // from its store, so that a protected pod that is in none of these budgets has it look there. A second budget of a pod that has one is missed meanwhile.
 func (g *Guard) Decide(ctx context.Context, request Request) (budget.Verdict, error) {
+	if request.Operation == v1alpha1.OperationEvict {
+		if held := g.heldByDisruptionBudget(ctx, request.Pod); held != nil {
+			return *held, nil
+		}
+	}
 	cached, err := g.cachedBudgets(ctx, request.Pod)
 	if err != nil {
 		return budget.Verdict{}, err

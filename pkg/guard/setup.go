@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -47,6 +48,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, register func(path string, hoo
 	if _, err := mgr.GetCache().GetInformer(ctx, &v1alpha1.PodUnavailableBudget{}); err != nil {
 		return fmt.Errorf("watching PodUnavailableBudgets: %w", err)
 	}
+	if _, err := mgr.GetCache().GetInformer(ctx, &policyv1.PodDisruptionBudget{}); err != nil {
+		return fmt.Errorf("watching PodDisruptionBudgets: %w", err)
+	}
 	if _, err := mgr.GetCache().GetInformer(ctx, census.NewNode()); err != nil {
 		return fmt.Errorf("watching nodes: %w", err)
 	}
@@ -76,6 +80,6 @@ func New(writer client.Client, live, cached client.Reader, opts Options) *Guard 
 	}
 	return &Guard{
 		remembered: newRegistry(live, fromMemory), committed: newRegistry(live, committed), above: newObjects(live),
-		namespaces: newNamespaces(live, opts.Clock), cached: cached, clock: opts.Clock, lines: newLines(s, opts.Patience),
+		namespaces: newNamespaces(live, opts.Clock), cached: cached, live: live, clock: opts.Clock, lines: newLines(s, opts.Patience),
 	}
 }

@@ -368,19 +368,6 @@ func TestAnApprovalThatIsNotUsedExpires(t *testing.T) {
 			})
 			return remove(ctx, pod)
 		},
-		"a PodDisruptionBudget refuses": func(t *testing.T, namespace string, pod *corev1.Pod) error {
-			t.Helper()
-			apply(t, namespace, "{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {name: pdb}, spec: {maxUnavailable: 0, selector: {matchLabels: {app: web}}}}")
-			waitFor(t, "the PodDisruptionBudget", func(ctx context.Context) (string, error) {
-				pdb, err := the.Client.PolicyV1().PodDisruptionBudgets(namespace).Get(ctx, "pdb", metav1.GetOptions{})
-				return map[bool]string{false: "it has not been looked at"}[err == nil && pdb.Status.ExpectedPods == 5], err
-			})
-			err := evict(t.Context(), pod)
-			if !apierrors.IsTooManyRequests(err) {
-				t.Errorf("got %v, want the refusal of the PodDisruptionBudget", err)
-			}
-			return err
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			namespace := web(t, 5, "maxUnavailable: 1")

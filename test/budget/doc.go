@@ -17,7 +17,7 @@
 //	                                                      TestOrphansAndPodsThatChangeHandsStayCounted
 //	13  dry runs                                          TestADryRunTakesNothing
 //	14  what is let through and does not happen           TestAnApprovalThatIsNotUsedExpires
-//	15  kubectl drain                                     TestADrainCompletesByItself; the binaries: test/integration
+//	15  kubectl drain                                     TestADrainCompletesByItself, TestARolloutGoesOnBesideADrainThatTriesAgain; the binaries: test/integration
 //	16  preemption                                        TestPreemption…, TestTheDefaultSchedulerCannotPreemptWithoutRoom
 //	17  NoExecute taints                                  TestATaintTakesNoMoreThanTheBudget, TestATaintTakesPodsThatDoNotServe
 //	18  a node that is gone                               TestThePodsOfANodeThatIsGoneAreCollected

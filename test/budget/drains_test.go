@@ -4,15 +4,82 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/berth-project/berth/pkg/guard"
 	"github.com/berth-project/berth/test/harness"
 )
+
+// disruptionBudget makes a PodDisruptionBudget that lets no pod of web go.
+func disruptionBudget(t *testing.T, namespace string, expected int32) {
+	t.Helper()
+	apply(t, namespace, "{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {name: pdb}, spec: {maxUnavailable: 0, selector: {matchLabels: {app: web}}}}")
+	waitFor(t, "the PodDisruptionBudget", func(ctx context.Context) (string, error) {
+		pdb, err := the.Client.PolicyV1().PodDisruptionBudgets(namespace).Get(ctx, "pdb", metav1.GetOptions{})
+		return map[bool]string{false: "it has not been looked at"}[err == nil && pdb.Status.ExpectedPods == expected], err
+	})
+}
+
+// TestARolloutGoesOnBesideADrainThatTriesAgain has a PodDisruptionBudget refuse every eviction of a drain, which tries again much more often than drains do.
+func TestARolloutGoesOnBesideADrainThatTriesAgain(t *testing.T) {
+	namespace := web(t, 4, "maxUnavailable: 1")
+	watch(t, namespace, 3)
+	disruptionBudget(t, namespace, 4)
+	ctx, stop := context.WithCancel(t.Context())
+	var drain sync.WaitGroup
+	var attempts atomic.Int64
+	drain.Go(func() {
+		for ctx.Err() == nil {
+			all, err := the.Pods(ctx, namespace)
+			if err != nil {
+				return
+			}
+			for i := range all {
+				if !isAvailable(&all[i]) {
+					continue
+				}
+				if err := evict(ctx, &all[i]); ctx.Err() == nil && !apierrors.IsTooManyRequests(err) && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+					t.Errorf("evicting a pod: %v, want a refusal on which a drain tries again", err)
+				}
+				attempts.Add(1)
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	})
+	waitFor(t, "some attempts", func(context.Context) (string, error) {
+		return map[bool]string{false: "none"}[attempts.Load() > 3], nil
+	})
+	if entries := ledger(t, namespace); len(entries) > 0 {
+		t.Errorf("%+v were let through, and the PodDisruptionBudget refuses them", entries)
+	}
+	body := `{"spec":{"strategy":{"rollingUpdate":{"maxSurge":0,"maxUnavailable":1}},"template":{"spec":{"containers":[{"name":"main","image":"web:9"}]}}}}`
+	if _, err := the.Client.AppsV1().Deployments(namespace).Patch(t.Context(), "web", "application/strategic-merge-patch+json", []byte(body), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the rollout", func(context.Context) (string, error) {
+		all := pods(t, namespace)
+		for i := range all {
+			if all[i].Spec.Containers[0].Image != "web:9" || !isAvailable(&all[i]) {
+				return all[i].Name, nil
+			}
+		}
+		return map[bool]string{false: "not 4 pods"}[len(all) == 4], nil
+	})
+	stop()
+	drain.Wait()
+	t.Logf("%d evictions were tried", attempts.Load())
+}
 
 // TestErrorsThatPassDoNotEndADrain has a proxy between the webhook and the API server spoil everything that the webhook reads and writes.
 func TestErrorsThatPassDoNotEndADrain(t *testing.T) {

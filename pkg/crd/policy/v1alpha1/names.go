@@ -58,6 +58,11 @@ const (
 	ReasonContended Reason = "Contended"
 	// ReasonLedgerFull: as many operations of the budget are under way as its status can hold. Nothing is known against the operation; try again.
 	ReasonLedgerFull Reason = "LedgerFull"
+	// ReasonApprovalUnused: the operation was let through again and again, and has not happened. Something else refuses it. Its approval is left to expire.
+	ReasonApprovalUnused Reason = "ApprovalUnused"
+	// ReasonPodDisruptionBudget: a PodDisruptionBudget lets no pod go, so that the API server would refuse the eviction after the budgets of the pod have
+	// let it through. It takes no room in them.
+	ReasonPodDisruptionBudget Reason = "PodDisruptionBudget"
 	// ReasonPodUnknown: it could not be made sure which pod an eviction would take. Nothing is known against it; try again.
 	ReasonPodUnknown Reason = "PodUnknown"
 	// ReasonServerUnavailable: the API server did not answer the webhook, for a reason that will pass. Nothing is known against the operation; try again.

@@ -1,0 +1,119 @@
+package guard
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+)
+
+func TestAnEvictionThatADisruptionBudgetRefusesTakesNoRoom(t *testing.T) {
+	pdb := func(name string, allowed int32, change ...func(*policyv1.PodDisruptionBudget)) *policyv1.PodDisruptionBudget {
+		p := &policyv1.PodDisruptionBudget{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Generation: 1},
+			Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}},
+			Status:     policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 1, DisruptionsAllowed: allowed},
+		}
+		for _, c := range change {
+			c(p)
+		}
+		return p
+	}
+	tests := map[string]struct {
+		pdbs      []*policyv1.PodDisruptionBudget
+		live      *policyv1.PodDisruptionBudget // if the cache is behind
+		operation v1alpha1.Operation            // EVICT if empty
+		pod       func(*corev1.Pod)
+		fails     bool // nothing can be made sure of
+		held      bool
+	}{
+		"one that allows none":                       {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0)}, held: true},
+		"one that its controller has not looked at":  {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 1, func(p *policyv1.PodDisruptionBudget) { p.Generation = 2 })}, held: true},
+		"one that allows one":                        {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 1)}},
+		"one that allows one by now":                 {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0)}, live: pdb("a", 1)},
+		"one of other pods":                          {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0, func(p *policyv1.PodDisruptionBudget) { p.Spec.Selector.MatchLabels["app"] = "db" })}},
+		"one of no pods":                             {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0, func(p *policyv1.PodDisruptionBudget) { p.Spec.Selector = nil })}},
+		"several, of which the API server says more": {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0), pdb("b", 0)}},
+		"a deletion, which it has no say in":         {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0)}, operation: v1alpha1.OperationDelete},
+		"a pod that is not ready": {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0)},
+			pod: func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionFalse }},
+		"what cannot be made sure of": {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0)}, fails: true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := cluster(t, 3, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+				if read, is := o.(*policyv1.PodDisruptionBudget); is {
+					if tc.fails {
+						return errors.New("down")
+					}
+					if tc.live != nil {
+						tc.live.DeepCopyInto(read)
+						return nil
+					}
+				}
+				return c.Get(ctx, key, o, opts...)
+			}})
+			for _, p := range tc.pdbs {
+				if err := c.Create(t.Context(), p); err != nil {
+					t.Fatal(err)
+				}
+			}
+			asked := pod(0)
+			if tc.pod != nil {
+				tc.pod(asked)
+			}
+			if tc.operation == "" {
+				tc.operation = v1alpha1.OperationEvict
+			}
+			v, err := New(c, c, c, Options{}).Decide(t.Context(), Request{Pod: asked, Operation: tc.operation})
+			if err != nil || v.Allowed == tc.held || tc.held && v.Reason != v1alpha1.ReasonPodDisruptionBudget {
+				t.Errorf("got %+v, %v; want it held: %t", v, err, tc.held)
+			}
+			if entries := recorded(t, c); len(entries) > 0 == tc.held {
+				t.Errorf("the ledger is %v", entries)
+			}
+		})
+	}
+}
+
+// TestADrainThatSomethingElseRefusesLosesItsApproval has three processes asked in turn, as behind a Service.
+func TestADrainThatSomethingElseRefusesLosesItsApproval(t *testing.T) {
+	c := cluster(t, 3, interceptor.Funcs{})
+	var guards []*Guard
+	for range 3 {
+		guards = append(guards, New(c, c, c, Options{}))
+	}
+	renewals := func() int32 {
+		t.Helper()
+		pub := &v1alpha1.PodUnavailableBudget{}
+		if err := c.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "web"}, pub); err != nil {
+			t.Fatal(err)
+		}
+		return pub.Status.Ledger[0].Renewals
+	}
+	for i := range 30 {
+		if allowed, reason := decide(t, guards[i%3], 0); !allowed {
+			t.Fatalf("attempt %d: %s", i, reason)
+		}
+	}
+	if n := renewals(); n != 2 {
+		t.Errorf("%d renewals, want one of each process that had not written the entry", n)
+	}
+	for range 5 { // each by a process that has just started
+		decide(t, New(c, c, c, Options{}), 0)
+	}
+	if allowed, reason := decide(t, New(c, c, c, Options{}), 0); allowed || reason != v1alpha1.ReasonApprovalUnused {
+		t.Errorf("allowed %t, reason %s", allowed, reason)
+	}
+	if n := renewals(); n != 3 {
+		t.Errorf("%d renewals, want 3", n)
+	}
+}
