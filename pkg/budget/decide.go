@@ -209,6 +209,9 @@ var verbs = map[v1alpha1.Operation]string{
 
 func (p *Policy) refusal(r *Request, reason v1alpha1.Reason, t Tally, entries int) string {
 	why := "try again when more are available"
+	if t.Desired >= t.Total {
+		why = "none may go while it needs all of them"
+	}
 	if reason == v1alpha1.ReasonBudgetUnhealthy {
 		why = "and pods that are not available are held until then"
 	}

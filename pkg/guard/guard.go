@@ -34,6 +34,8 @@ type Guard struct {
 	live   client.Reader
 	clock  clock.PassiveClock
 	lines  *lines
+	// teller tells people of refusals, nil if nobody is told.
+	teller *teller
 }
 
 // Request is an operation on a pod that somebody asks for.
@@ -57,14 +59,22 @@ type Request struct {
 // which the namespace has, and any that the cache did not have is asked after the others. It answers from its memory, which is behind if it is cut off
 // from its store, so that a protected pod that is in none of these budgets has it look there. A second budget of a pod that has one is missed meanwhile.
 func (g *Guard) Decide(ctx context.Context, request Request) (budget.Verdict, error) {
+	answer, err := g.decide(ctx, request)
+	if err == nil && !answer.Allowed && !request.DryRun {
+		g.teller.refused(&request, answer)
+	}
+	return answer.Verdict, err
+}
+
+func (g *Guard) decide(ctx context.Context, request Request) (verdict, error) {
 	if request.Operation == v1alpha1.OperationEvict {
 		if held := g.heldByDisruptionBudget(ctx, request.Pod); held != nil {
-			return *held, nil
+			return verdict{Verdict: *held}, nil
 		}
 	}
 	cached, err := g.cachedBudgets(ctx, request.Pod)
 	if err != nil {
-		return budget.Verdict{}, err
+		return verdict{}, err
 	}
 	protected := budget.IsProtected(request.Pod)
 	var remembered *reading[*v1alpha1.PodUnavailableBudgetList]
@@ -80,20 +90,20 @@ func (g *Guard) Decide(ctx context.Context, request Request) (budget.Verdict, er
 		err = g.decideMissing(ctx, i, g.committed.ask(ctx, request.Pod.Namespace))
 	}
 	if err != nil {
-		return budget.Verdict{}, err
+		return verdict{}, err
 	}
 	if i.answer.Allowed {
-		return i.answer.Verdict, nil
+		return i.answer, nil
 	}
 	// No budget may stop a namespace from going.
 	terminating, err := g.namespaces.isTerminating(ctx, request.Pod.Namespace)
 	if err != nil {
-		return budget.Verdict{}, err
+		return verdict{}, err
 	}
 	if terminating {
-		return budget.Verdict{Allowed: true, Reason: v1alpha1.ReasonNamespaceTerminating}, nil
+		return verdict{Verdict: budget.Verdict{Allowed: true, Reason: v1alpha1.ReasonNamespaceTerminating}}, nil
 	}
-	return i.answer.Verdict, nil
+	return i.answer, nil
 }
 
 // inquiry is a request, and how far it has come.
@@ -217,6 +227,20 @@ func (v verdict) and(next verdict) verdict {
 	return v
 }
 
+// refusedBy completes a refusal with the budget that it is of, and with how long it is likely to last. An approval stays as it is.
+func (v *verdict) refusedBy(pub *v1alpha1.PodUnavailableBudget, t budget.Tally, pods []*corev1.Pod, now time.Time) {
+	if v.Allowed {
+		return
+	}
+	v.by = &corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "PodUnavailableBudget", Namespace: pub.Namespace, Name: pub.Name, UID: pub.UID}
+	if v.Reason != v1alpha1.ReasonBudgetExhausted && v.Reason != v1alpha1.ReasonBudgetUnhealthy || t.Desired >= t.Total {
+		return
+	}
+	if wait, takes := budget.ExpectedWait(pods, int(t.Desired+1-t.Available), now); wait > 0 {
+		v.Message += fmt.Sprintf(" (in about %s: its pods take %s to become ready)", wait, takes)
+	}
+}
+
 // cachedBudgets are the budgets that may cover the pod, as far as the cache has them.
 func (g *Guard) cachedBudgets(ctx context.Context, pod *corev1.Pod) ([]candidate, error) {
 	var pubs v1alpha1.PodUnavailableBudgetList
@@ -283,10 +307,12 @@ func (s *store) decideOnce(ctx context.Context, name types.NamespacedName, reque
 	for _, index := range trial.index { // each by itself: what is tried takes nothing from the next
 		one := policy.Decide(facts, trial.take(index), s.now())
 		verdicts[index].Verdict = one.Verdicts[0]
+		verdicts[index].refusedBy(pub, one.Tally, count.Pods, s.clock.Now())
 	}
 	decision := policy.Decide(facts, binding.requests, s.now())
 	for i, index := range binding.index {
 		verdicts[index].Verdict = decision.Verdicts[i]
+		verdicts[index].refusedBy(pub, decision.Tally, count.Pods, s.clock.Now())
 	}
 	if !decision.Changed {
 		return verdicts, nil

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -51,6 +52,8 @@ type verdict struct {
 	budget.Verdict
 	// covers is true if the pod is one of the budget's, whatever it says to the operation.
 	covers bool
+	// by is the budget that refuses, nil if none does.
+	by *corev1.ObjectReference
 }
 
 func newLines(store *store, patience time.Duration) *lines {

@@ -55,6 +55,10 @@ func Setup(ctx context.Context, mgr ctrl.Manager, register func(path string, hoo
 		return fmt.Errorf("watching nodes: %w", err)
 	}
 	g := New(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetCache(), opts)
+	g.teller = newTeller(mgr.GetEventRecorder("berth-controller"), g.clock)
+	if err := mgr.Add(g.teller); err != nil {
+		return fmt.Errorf("adding the teller of refusals: %w", err)
+	}
 	register(PodsPath, &admission.Webhook{Handler: &podHandler{
 		guard: g, decoder: admission.NewDecoder(mgr.GetScheme()), live: mgr.GetAPIReader(), clock: g.clock,
 	}})

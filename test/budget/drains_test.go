@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 	"github.com/berth-project/berth/pkg/guard"
 	"github.com/berth-project/berth/test/harness"
 )
@@ -59,6 +60,10 @@ func TestARolloutGoesOnBesideADrainThatTriesAgain(t *testing.T) {
 	})
 	waitFor(t, "some attempts", func(context.Context) (string, error) {
 		return map[bool]string{false: "none"}[attempts.Load() > 3], nil
+	})
+	waitFor(t, "events that tell of refusals", func(ctx context.Context) (string, error) {
+		events, err := the.Client.EventsV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=" + string(v1alpha1.ReasonPodDisruptionBudget)})
+		return map[bool]string{false: "none"}[err == nil && len(events.Items) > 0], err
 	})
 	if entries := ledger(t, namespace); len(entries) > 0 {
 		t.Errorf("%+v were let through, and the PodDisruptionBudget refuses them", entries)
