@@ -20,6 +20,8 @@ type arrivals struct {
 
 	mu      sync.Mutex
 	windows map[types.UID]*window
+	// swept is when the windows were looked through for those that are over.
+	swept time.Time
 }
 
 // window is the time in which pods wait for an owner, or for a spread.
@@ -36,16 +38,25 @@ func (a *arrivals) expect(owner types.UID) (news <-chan struct{}, left time.Dura
 	defer a.mu.Unlock()
 	w := a.windows[owner]
 	if w == nil {
-		for uid, old := range a.windows {
-			if now.Sub(old.closes) > windowKept {
-				delete(a.windows, uid)
-			}
-		}
+		a.sweep(now)
 		w = &window{closes: now.Add(Patience), news: make(chan struct{})}
 		a.windows[owner] = w
 		a.open.Store(int64(len(a.windows)))
 	}
 	return w.news, w.closes.Sub(now)
+}
+
+// sweep forgets owners that did not arrive. It looks for them once in a while: anybody can name owners that there are not, one for each pod.
+func (a *arrivals) sweep(now time.Time) {
+	if now.Sub(a.swept) < time.Second {
+		return
+	}
+	a.swept = now
+	for uid, old := range a.windows {
+		if now.Sub(old.closes) > windowKept {
+			delete(a.windows, uid)
+		}
+	}
 }
 
 // seen ends the wait for an owner that is in the cache now.

@@ -4,16 +4,18 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -31,6 +33,15 @@ var (
 	Job         = schema.GroupKind{Group: batchv1.GroupName, Kind: "Job"}
 )
 
+// podKind is watched for other reasons. A pod may own pods, as the driver of a Spark application does, and those are looked for where there are any.
+var podKind = schema.GroupKind{Group: corev1.GroupName, Kind: "Pod"}
+
+// isWatched is true for a kind that is watched from the start.
+func isWatched(kind schema.GroupKind) bool {
+	_, watched := builtIn[kind]
+	return watched || kind == podKind
+}
+
 var builtIn = map[schema.GroupKind]struct {
 	newObject func() client.Object
 	newList   func() client.ObjectList
@@ -46,6 +57,11 @@ const (
 	RetryInterval = 30 * time.Second
 	// startTimeout bounds the wait for the first list of a kind.
 	startTimeout = 10 * time.Second
+
+	// Anybody can name a kind that there is not as the owner of a pod. Of such kinds maxAbsent are remembered, and tried again, and each namespace has
+	// maxUnknown of these and of kinds that nobody has tried yet. One more takes the place of another.
+	maxAbsent  = 200
+	maxUnknown = 50
 )
 
 // Kinds are the kinds of workloads and of owners between them and their pods. Those that are not built in are watched when somebody wants
@@ -58,13 +74,15 @@ type Kinds struct {
 	onStart []func(context.Context, *metav1.PartialObjectMetadata) error
 	// changed is called when something is new in known.
 	changed func()
-	wanted  workqueue.TypedRateLimitingInterface[schema.GroupKind]
+	wanted  workqueue.TypedRateLimitingInterface[wish]
 
 	// starting is held while a kind is being started, so that it is started once.
 	starting sync.Mutex
-	mu       sync.RWMutex
-	// seenKinds are the kinds of owners in each namespace, except those above.
-	seenKinds map[string]sets.Set[schema.GroupKind]
+	// absent are the known kinds that are NotServed, oldest first. It belongs to who holds starting.
+	absent []schema.GroupKind
+	mu     sync.RWMutex
+	// seenKinds are the kinds of owners in each namespace, except those above, and when they were seen first.
+	seenKinds map[string]map[schema.GroupKind]time.Time
 	// known are the kinds that were started, or could not be. Reading takes no lock.
 	known sync.Map // of schema.GroupKind to knownKind
 }
@@ -79,6 +97,13 @@ type knownKind struct {
 	// unwatchable is why the kind is not watched. Nil if it is.
 	unwatchable *Unwatchable
 	retryAt     time.Time
+}
+
+// wish is for a kind to be watched.
+type wish struct {
+	kind schema.GroupKind
+	// again: it could not be, and is tried again if that is still remembered.
+	again bool
 }
 
 // Unwatchable is why objects of a kind cannot be watched, which users can mend, and which no event tells the end of. They count as the end
@@ -111,8 +136,8 @@ func NewKinds(mapper meta.RESTMapper, live client.Reader, clock clock.PassiveClo
 		live:      live,
 		clock:     clock,
 		changed:   func() {},
-		wanted:    workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[schema.GroupKind](100*time.Millisecond, RetryInterval)),
-		seenKinds: map[string]sets.Set[schema.GroupKind]{},
+		wanted:    workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[wish](100*time.Millisecond, RetryInterval)),
+		seenKinds: map[string]map[schema.GroupKind]time.Time{},
 	}
 }
 
@@ -132,31 +157,47 @@ func (k *Kinds) Start(ctx context.Context) error {
 		k.wanted.ShutDown()
 	}()
 	for {
-		kind, shutdown := k.wanted.Get()
+		wish, shutdown := k.wanted.Get()
 		if shutdown {
 			return nil
 		}
-		switch unwatchable, err := k.Watch(ctx, kind); {
-		case err != nil:
-			klog.FromContext(ctx).Error(err, "Will try again")
-			k.wanted.AddRateLimited(kind)
-		case unwatchable != nil:
-			k.wanted.Forget(kind)
-			k.wanted.AddAfter(kind, RetryInterval)
-		default:
-			k.wanted.Forget(kind)
-		}
-		k.wanted.Done(kind)
+		k.grant(ctx, wish)
+		k.wanted.Done(wish)
+	}
+}
+
+func (k *Kinds) grant(ctx context.Context, w wish) {
+	if _, remembered := k.look(w.kind); w.again && !remembered {
+		k.wanted.Forget(w)
+		return
+	}
+	unwatchable, err := k.Watch(ctx, w.kind)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Will try again")
+		k.wanted.AddRateLimited(w)
+		return
+	}
+	k.wanted.Forget(w)
+	if unwatchable != nil {
+		k.wanted.AddAfter(wish{w.kind, true}, RetryInterval)
+	}
+}
+
+// seek has a kind of owner in the namespace watched soon, unless too many are sought there already.
+func (k *Kinds) seek(namespace string, kind schema.GroupKind) {
+	k.see(namespace, kind)
+	if k.wasSeen(namespace, kind) {
+		k.want(kind)
 	}
 }
 
 // want has a kind watched soon.
 func (k *Kinds) want(kind schema.GroupKind) {
-	if _, watched := builtIn[kind]; watched || workload.EndsChain(kind) {
+	if isWatched(kind) || workload.EndsChain(kind) {
 		return
 	}
 	if known, found := k.look(kind); !found || known.unwatchable != nil {
-		k.wanted.Add(kind)
+		k.wanted.Add(wish{kind: kind})
 	}
 }
 
@@ -169,31 +210,59 @@ func (k *Kinds) look(kind schema.GroupKind) (known knownKind, found bool) {
 }
 
 // see takes note that an object in the namespace has an owner of the kind. It is true the first time for a kind that must be watched to know
-// what is above it.
+// what is above it, if the namespace has room for one that may not exist.
 func (k *Kinds) see(namespace string, kind schema.GroupKind) (first bool) {
-	if _, watched := builtIn[kind]; watched || workload.EndsChain(kind) {
-		return false
-	}
-	k.mu.RLock()
-	known := k.seenKinds[namespace].Has(kind)
-	k.mu.RUnlock()
-	if known {
+	if _, watched := builtIn[kind]; watched || workload.EndsChain(kind) || k.wasSeen(namespace, kind) {
 		return false
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.seenKinds[namespace] == nil {
-		k.seenKinds[namespace] = sets.New[schema.GroupKind]()
+		k.seenKinds[namespace] = map[schema.GroupKind]time.Time{}
 	}
-	k.seenKinds[namespace].Insert(kind)
-	return true
+	now := k.clock.Now()
+	if !k.makeRoom(k.seenKinds[namespace], now) {
+		return false
+	}
+	k.seenKinds[namespace][kind] = now
+	return !isWatched(kind)
+}
+
+func (k *Kinds) wasSeen(namespace string, kind schema.GroupKind) bool {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	_, seen := k.seenKinds[namespace][kind]
+	return seen
+}
+
+// makeRoom is false if there are maxUnknown kinds that may be about to be tried. One that was tried and is not there, or that nobody has tried for long,
+// is forgotten.
+func (k *Kinds) makeRoom(seen map[schema.GroupKind]time.Time, now time.Time) bool {
+	unknown, idle := 0, schema.GroupKind{}
+	for kind, since := range seen {
+		if isWatched(kind) {
+			continue
+		}
+		known, found := k.look(kind)
+		if found && !known.isAbsent() {
+			continue
+		}
+		if unknown++; found || now.Sub(since) >= RetryInterval {
+			idle = kind
+		}
+	}
+	if unknown < maxUnknown {
+		return true
+	}
+	delete(seen, idle) // without effect if there is none
+	return !idle.Empty()
 }
 
 // seenIn are the kinds of owners that were seen in a namespace.
 func (k *Kinds) seenIn(namespace string) []schema.GroupKind {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
-	return k.seenKinds[namespace].UnsortedList()
+	return slices.Collect(maps.Keys(k.seenKinds[namespace]))
 }
 
 // WatchSeen watches all kinds of owners in a namespace. A kind that cannot be watched is left out.
@@ -208,7 +277,7 @@ func (k *Kinds) WatchSeen(ctx context.Context, namespace string) error {
 
 // Watch has a kind watched from now on, or says why it cannot be. It returns when the kind can be read.
 func (k *Kinds) Watch(ctx context.Context, kind schema.GroupKind) (*Unwatchable, error) {
-	if _, watched := builtIn[kind]; watched {
+	if isWatched(kind) {
 		return nil, nil
 	}
 	k.starting.Lock()
@@ -224,9 +293,30 @@ func (k *Kinds) Watch(ctx context.Context, kind schema.GroupKind) (*Unwatchable,
 	if unwatchable != nil && !found {
 		klog.FromContext(ctx).Info("Not watching this kind: its objects count as the end of a chain of owners", "kind", kind, "reason", unwatchable.Why)
 	}
-	k.known.Store(kind, knownKind{version: version, unwatchable: unwatchable, retryAt: k.clock.Now().Add(RetryInterval)})
-	k.changed()
+	now := knownKind{version: version, unwatchable: unwatchable, retryAt: k.clock.Now().Add(RetryInterval)}
+	k.known.Store(kind, now)
+	if now.isAbsent() != known.isAbsent() {
+		k.noteAbsent(kind, now.isAbsent())
+	}
+	if !found || unwatchable == nil {
+		k.changed()
+	}
 	return unwatchable, nil
+}
+
+func (k knownKind) isAbsent() bool { return k.unwatchable != nil && k.unwatchable.Why == NotServed }
+
+// noteAbsent keeps the list of kinds that are not served, and forgets the oldest if there are too many. The caller holds starting.
+func (k *Kinds) noteAbsent(kind schema.GroupKind, is bool) {
+	if !is {
+		k.absent = slices.DeleteFunc(k.absent, func(other schema.GroupKind) bool { return other == kind })
+		return
+	}
+	if len(k.absent) == maxAbsent {
+		k.known.Delete(k.absent[0])
+		k.absent = slices.Delete(k.absent, 0, 1)
+	}
+	k.absent = append(k.absent, kind)
 }
 
 // tryStart asks before it starts, because a watch that is forbidden would wait for ever.
@@ -266,7 +356,7 @@ func (k *Kinds) tryStart(ctx context.Context, kind schema.GroupKind) (version st
 
 // isUnwatchable is true for a kind that was found to be so.
 func (k *Kinds) isUnwatchable(kind schema.GroupKind) bool {
-	if _, watched := builtIn[kind]; watched {
+	if isWatched(kind) {
 		return false
 	}
 	known, _ := k.look(kind)
@@ -275,6 +365,9 @@ func (k *Kinds) isUnwatchable(kind schema.GroupKind) bool {
 
 // NewObject is an empty object to read one of the kind into, or nil for a kind that is not watched.
 func (k *Kinds) NewObject(kind schema.GroupKind) client.Object {
+	if kind == podKind {
+		return &corev1.Pod{}
+	}
 	if typed, found := builtIn[kind]; found {
 		return typed.newObject()
 	}
@@ -296,6 +389,12 @@ func (k *Kinds) NewLists(namespace string) iter.Seq2[schema.GroupKind, client.Ob
 			}
 		}
 		for _, kind := range k.seenIn(namespace) {
+			if kind == podKind {
+				if !yield(kind, &corev1.PodList{}) {
+					return
+				}
+				continue
+			}
 			known, found := k.look(kind)
 			if !found || known.unwatchable != nil {
 				continue

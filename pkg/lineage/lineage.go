@@ -69,7 +69,7 @@ func New(ctx context.Context, mgr ctrl.Manager, opts Options) (*Lineage, error) 
 		object     client.Object
 		seen, gone func(metav1.Object)
 	}
-	all := []told{{&v1alpha1.WorkloadSpread{}, l.spreadSeen, l.spreadGone}, {&corev1.Pod{}, l.seeOwnerOf, nil}}
+	all := []told{{&v1alpha1.WorkloadSpread{}, l.spreadSeen, l.spreadGone}, {&corev1.Pod{}, l.ownerSeen, nil}}
 	for _, typed := range builtIn {
 		all = append(all, told{typed.newObject(), l.ownerSeen, nil})
 	}
@@ -145,7 +145,7 @@ func (l *Lineage) spreadSeen(object metav1.Object) {
 	if l.spreadsIn != nil {
 		l.spreadsIn.add(spread.Namespace, spread.UID)
 	}
-	l.want(workload.TargetOf(spread).Kind)
+	l.seek(spread.Namespace, workload.TargetOf(spread).Kind)
 	for _, kind := range l.seenIn(spread.Namespace) {
 		l.want(kind)
 	}
@@ -283,7 +283,7 @@ func (l *Lineage) AwaitSpreadOf(ctx context.Context, namespace string, owner *wo
 	// Of several owners on the way, each may open a window.
 	until := l.arrivals.clock.Now().Add(Patience)
 	for {
-		l.want(missing.Kind)
+		l.seek(namespace, missing.Kind)
 		arrived, closes := l.arrivals.expect(missing.UID)
 		left := min(until.Sub(l.arrivals.clock.Now()), closes)
 		if left <= 0 {
