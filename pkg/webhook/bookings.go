@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -27,6 +28,8 @@ type bookings struct {
 	spreads map[types.NamespacedName]*account
 	// controllers of these pods, by namespace and UID.
 	controllers map[string]map[types.UID]crowds
+	// swept is when the picks of all spreads were looked through.
+	swept time.Time
 }
 
 // account of one spread. There is none for a spread without pods and picks.
@@ -70,6 +73,10 @@ type pick struct {
 
 // pickLasts is how long a pick counts without a pod. A pod whose creation failed after it was admitted never comes.
 const pickLasts = 10 * time.Second
+
+// maxPicks is how many picks of one spread count without a pod. The cache has a new pod within milliseconds, so that there are many only if others refuse
+// what is admitted here, as they do where a quota is used up. Then the oldest is forgotten; most likely its pod does not come.
+const maxPicks = 1000
 
 func newBookings(clock clock.PassiveClock) *bookings {
 	return &bookings{clock: clock, crowds: map[types.UID]*crowd{}, spreads: map[types.NamespacedName]*account{}, controllers: map[string]map[types.UID]crowds{}}
@@ -361,7 +368,33 @@ func (b *bookings) keep(spread types.NamespacedName, at place, mark string) {
 }
 
 func (b *bookings) note(spread types.NamespacedName, at place, mark string) {
-	b.accountOf(spread).picks[mark] = pick{at, b.clock.Now().Add(pickLasts)}
+	now, picks := b.clock.Now(), b.accountOf(spread).picks
+	if _, noted := picks[mark]; !noted && len(picks) >= maxPicks {
+		delete(picks, oldestOf(picks))
+	}
+	picks[mark] = pick{at, now.Add(pickLasts)}
+	if now.Sub(b.swept) >= pickLasts {
+		b.sweep(now)
+	}
+}
+
+func oldestOf(picks map[string]pick) (oldest string) {
+	var until time.Time
+	for mark, p := range picks {
+		if oldest == "" || p.until.Before(until) {
+			oldest, until = mark, p.until
+		}
+	}
+	return oldest
+}
+
+// sweep forgets the picks of all spreads that no pod has come for. Nobody may ask for one of these spreads again.
+func (b *bookings) sweep(now time.Time) {
+	b.swept = now
+	for spread, a := range b.spreads {
+		maps.DeleteFunc(a.picks, func(_ string, p pick) bool { return now.After(p.until) })
+		b.closeIfEmpty(spread)
+	}
 }
 
 // kept counts the pods of a scope that say themselves where they count, and those of a revision, also if they have no subset.

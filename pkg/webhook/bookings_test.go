@@ -454,3 +454,26 @@ func BenchmarkPick(b *testing.B) {
 		})
 	}
 }
+
+func TestPicksWhosePodsDoNotComeAreBounded(t *testing.T) {
+	clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
+	b := newBookings(clock)
+	web, gone := types.NamespacedName{Namespace: "shop", Name: "web"}, types.NamespacedName{Namespace: "shop", Name: "gone"}
+	b.keep(gone, place{subset: "a"}, "first")
+	for i := range 3 * maxPicks {
+		clock.SetTime(clock.Now().Add(time.Microsecond))
+		b.keep(web, place{subset: "a"}, fmt.Sprint(i))
+	}
+	picks := b.spreads[web].picks
+	if len(picks) != maxPicks {
+		t.Errorf("%d picks are remembered, want %d", len(picks), maxPicks)
+	}
+	if _, latest := picks[fmt.Sprint(3*maxPicks-1)]; !latest {
+		t.Error("the latest was forgotten, whose pod is the most likely to come")
+	}
+	clock.SetTime(clock.Now().Add(pickLasts + time.Second))
+	b.keep(web, place{subset: "a"}, "later")
+	if len(b.spreads) != 1 || len(b.spreads[web].picks) != 1 {
+		t.Errorf("%d spreads, %d picks of web: picks that are over stay, also those of spreads that nobody asks for again", len(b.spreads), len(b.spreads[web].picks))
+	}
+}

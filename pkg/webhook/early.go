@@ -32,6 +32,9 @@ type earlyBinding struct {
 	kin      kin
 }
 
+// longestPick is how many bytes the mark of a pick has at most. It is read from pods, so that anybody can write one, and it is remembered.
+const longestPick = 64
+
 // requestLasts is longer than the API server works on one request.
 const requestLasts = time.Minute
 
@@ -66,7 +69,7 @@ func (e *earlyBinding) review(ctx context.Context, request *podRequest, found *l
 func (e *earlyBinding) pickedBefore(ctx context.Context, request *podRequest, policy *subset.Policy, spread types.NamespacedName) (v1alpha1.AdmittedSubset, int) {
 	var admitted v1alpha1.AdmittedSubset
 	note, noted := request.Object.Metadata.Annotations[v1alpha1.AdmittedAnnotation]
-	if !noted || json.Unmarshal([]byte(note), &admitted) != nil || admitted.Name != spread.Name || admitted.Pick == "" {
+	if !noted || json.Unmarshal([]byte(note), &admitted) != nil || admitted.Name != spread.Name || admitted.Pick == "" || len(admitted.Pick) > longestPick {
 		return admitted, subset.None
 	}
 	in, now := policy.Index(admitted.Subset), e.bookings.clock.Now()
