@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
@@ -618,6 +620,16 @@ func TestOverlaps(t *testing.T) {
 		"everything and anything":                   {"", "app=web", true},
 		"what contradicts itself picks nothing":     {"app=web,app=db", "app=web", false},
 		"what contradicts itself, against all pods": {"app=web,app=db", "", false},
+		"a number of those above another":           {"gen>5", "gen=6", true},
+		"a number of those not above another":       {"gen>5", "gen=5", false},
+		"no number between":                         {"gen>5", "gen<6", false},
+		"one number between":                        {"gen>5", "gen<7", true},
+		"one number between, and it is excluded":    {"gen>5,gen!=6", "gen<7", false},
+		"the next number, if one is excluded":       {"gen>5,gen!=6", "gen", true},
+		"the one below, if one is excluded":         {"gen<5,gen!=4", "gen", true},
+		"above the greatest number":                 {"gen>9223372036854775807", "gen", false},
+		"two sets and the value in both":            {"app in (a,b),app in (b,c)", "app notin (a,c)", true},
+		"two sets without a value in both":          {"app in (a,b)", "app in (b,c),app!=b", false},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -629,6 +641,28 @@ func TestOverlaps(t *testing.T) {
 	}
 	if Overlaps(labels.Nothing(), labels.Everything()) {
 		t.Error("a selector of nothing overlaps with nothing")
+	}
+}
+
+// Whoever writes a budget decides how many values its selector has. Comparing every value with every other one took minutes for these.
+func TestSelectorsAreComparedInTimeThatGrowsWithTheirSize(t *testing.T) {
+	const values = 200_000
+	values1, values2 := make([]string, values), make([]string, values)
+	for i := range values {
+		values1[i], values2[i] = "a"+strconv.Itoa(i), "b"+strconv.Itoa(i)
+	}
+	a, err := labels.NewRequirement("app", selection.In, values1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, operator := range []selection.Operator{selection.In, selection.NotIn} {
+		b, err := labels.NewRequirement("app", operator, values2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := Overlaps(labels.NewSelector().Add(*a), labels.NewSelector().Add(*b)); got != (operator == selection.NotIn) {
+			t.Errorf("%s: got %t", operator, got)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package budget
 
 import (
+	"math"
 	"slices"
 	"strconv"
 
@@ -53,41 +54,98 @@ func satisfiable(byKey map[string][]labels.Requirement) bool {
 	return true
 }
 
-// possible is true if a label with the key of all the requirements, or its absence, satisfies them all. It is enough to try the values that
-// they name, one that they do not, none, and numbers next to those of comparisons.
+// possible is true if a label with the key of all the requirements, or its absence, satisfies them all. It takes about as long as there are values in
+// them: who writes a budget decides how many.
 func possible(requirements []labels.Requirement) bool {
-	key := requirements[0].Key()
-	candidates := sets.New[string]()
-	for _, r := range requirements {
-		candidates.Insert(r.Values().UnsortedList()...)
-		if r.Operator() == selection.GreaterThan || r.Operator() == selection.LessThan {
+	d := demand{above: math.MinInt64, below: math.MaxInt64, excluded: sets.New[string]()}
+	absent, present := true, true
+	listed, lists := map[string]int{}, 0 // how many of the lists have a value
+	for i := range requirements {
+		r := &requirements[i]
+		switch r.Operator() {
+		case selection.In, selection.Equals, selection.DoubleEquals:
+			absent = false
+			lists++
 			for value := range r.Values() {
-				if n, err := strconv.ParseInt(value, 10, 64); err == nil {
-					candidates.Insert(strconv.FormatInt(n+1, 10), strconv.FormatInt(n-1, 10))
-				}
+				listed[value]++
 			}
+		case selection.NotIn, selection.NotEquals:
+			for value := range r.Values() {
+				d.excluded.Insert(value)
+			}
+		case selection.Exists:
+			absent = false
+		case selection.DoesNotExist:
+			present = false
+		case selection.GreaterThan, selection.LessThan:
+			absent = false
+			d.compare(r)
 		}
 	}
-	candidates.Insert(unnamed(candidates))
-	fits := func(set labels.Set) bool {
-		return !slices.ContainsFunc(requirements, func(r labels.Requirement) bool { return !r.Matches(set) })
-	}
-	if fits(labels.Set{}) {
+	switch {
+	case absent:
 		return true
+	case !present:
+		return false
+	case lists == 0:
+		return d.leavesAny()
 	}
-	for value := range candidates {
-		if fits(labels.Set{key: value}) {
+	for value, in := range listed {
+		if in == lists && d.fits(value) {
 			return true
 		}
 	}
 	return false
 }
 
-// unnamed is a value that is none of the given.
-func unnamed(values sets.Set[string]) string {
-	for i := 0; ; i++ {
-		if value := "v" + strconv.Itoa(i); !values.Has(value) {
-			return value
+// demand is what requirements on one key ask of a value, besides the lists that it has to be in.
+type demand struct {
+	excluded sets.Set[string]
+	// compared: it has to be a number, and between the two.
+	compared     bool
+	above, below int64
+}
+
+func (d *demand) compare(r *labels.Requirement) {
+	d.compared = true
+	for value := range r.Values() {
+		n, err := strconv.ParseInt(value, 10, 64)
+		switch {
+		case err != nil: // it fits nothing, and labels does not parse it
+			d.above = math.MaxInt64
+		case r.Operator() == selection.GreaterThan:
+			d.above = max(d.above, n)
+		default:
+			d.below = min(d.below, n)
 		}
 	}
+}
+
+func (d *demand) fits(value string) bool {
+	if d.excluded.Has(value) {
+		return false
+	}
+	if !d.compared {
+		return true
+	}
+	n, err := strconv.ParseInt(value, 10, 64)
+	return err == nil && d.above < n && n < d.below
+}
+
+// leavesAny is true if there is a value that fits. Of numbers it is enough to try the first ones above or below a bound, one more than are excluded.
+func (d *demand) leavesAny() bool {
+	if !d.compared {
+		return true
+	}
+	n, step := d.above, int64(1)
+	if n == math.MinInt64 {
+		n, step = d.below, -1
+	}
+	for range d.excluded.Len() + 1 {
+		n += step // past the greatest number it is the least, which does not fit
+		if d.fits(strconv.FormatInt(n, 10)) {
+			return true
+		}
+	}
+	return false
 }

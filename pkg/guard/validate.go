@@ -46,7 +46,14 @@ func (v *budgetValidator) ValidateDelete(context.Context, *v1alpha1.PodUnavailab
 	return nil, nil
 }
 
+// maxSelector is how many keys and values a selector may have. It is compared with every other one of its namespace, while somebody waits.
+const maxSelector = 200
+
 func (v *budgetValidator) validate(ctx context.Context, pub *v1alpha1.PodUnavailableBudget) (admission.Warnings, error) {
+	if size := sizeOf(pub.Spec.Selector); size > maxSelector {
+		return nil, apierrors.NewInvalid(v1alpha1.Kind.GroupKind(), pub.Name, field.ErrorList{field.Forbidden(field.NewPath("spec", "selector"),
+			fmt.Sprintf("has %d keys and values, and may have %d: give the pods a label of their own and select by that", size, maxSelector))})
+	}
 	policy, warnings, err := compile(pub)
 	if err != nil {
 		return warnings, err
@@ -56,6 +63,9 @@ func (v *budgetValidator) validate(ctx context.Context, pub *v1alpha1.PodUnavail
 		return warnings, apierrors.NewInternalError(fmt.Errorf("listing the budgets of namespace %s: %w", pub.Namespace, err))
 	}
 	for i := range others.Items {
+		if err := ctx.Err(); err != nil {
+			return warnings, apierrors.NewTimeoutError(fmt.Sprintf("comparing with the %d budgets of namespace %s: %v", len(others.Items), pub.Namespace, err), 1)
+		}
 		other := &others.Items[i]
 		if other.Name == pub.Name || other.DeletionTimestamp != nil {
 			continue
@@ -66,6 +76,18 @@ func (v *budgetValidator) validate(ctx context.Context, pub *v1alpha1.PodUnavail
 		}
 	}
 	return warnings, nil
+}
+
+// sizeOf is how many keys and values a selector has. Nil has none.
+func sizeOf(selector *metav1.LabelSelector) int {
+	if selector == nil {
+		return 0
+	}
+	size := 2 * len(selector.MatchLabels)
+	for i := range selector.MatchExpressions {
+		size += 1 + len(selector.MatchExpressions[i].Values)
+	}
+	return size
 }
 
 func compile(pub *v1alpha1.PodUnavailableBudget) (*budget.Policy, admission.Warnings, error) {

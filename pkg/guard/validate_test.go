@@ -1,0 +1,76 @@
+package guard
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+)
+
+// selecting is a budget by one label, of which so many values are named.
+func selecting(name string, from, values int) *v1alpha1.PodUnavailableBudget {
+	expression := metav1.LabelSelectorRequirement{Key: "app", Operator: metav1.LabelSelectorOpIn}
+	for i := range values {
+		expression.Values = append(expression.Values, fmt.Sprintf("v%d", from+i))
+	}
+	return &v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: v1alpha1.PodUnavailableBudgetSpec{
+		Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{expression}}, MaxUnavailable: ptr.To(intstr.FromInt32(1)),
+	}}
+}
+
+func TestAHugeSelector(t *testing.T) {
+	t.Run("is refused by its size", func(t *testing.T) {
+		v := budgetValidator{live: cluster(t, 0, interceptor.Funcs{})}
+		if _, err := v.ValidateCreate(t.Context(), selecting("huge", 0, maxSelector)); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "201 keys and values, and may have 200") {
+			t.Errorf("got %v", err)
+		}
+		if _, err := v.ValidateCreate(t.Context(), selecting("large", 0, maxSelector-1)); err != nil {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("that there is already keeps nobody from labelling its budget", func(t *testing.T) {
+		v := budgetValidator{live: cluster(t, 0, interceptor.Funcs{})}
+		old, labelled := selecting("huge", 0, 2*maxSelector), selecting("huge", 0, 2*maxSelector)
+		labelled.Labels = map[string]string{"team": "shop"}
+		labelled.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(2))
+		if _, err := v.ValidateUpdate(t.Context(), old, labelled); err != nil {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("is not compared for longer than somebody waits", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		v := budgetValidator{live: cluster(t, 0, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			defer cancel()
+			return c.List(ctx, list, opts...)
+		}})}
+		if _, err := v.ValidateCreate(ctx, selecting("large", 0, 10)); !apierrors.IsTimeout(err) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func BenchmarkClashWithThousandsOfLargeSelectors(b *testing.B) {
+	pub := selecting("large", 0, maxSelector-1)
+	policy, _, err := compile(pub)
+	if err != nil {
+		b.Fatal(err)
+	}
+	other := selecting("other", maxSelector, maxSelector-1)
+	start := time.Now()
+	for b.Loop() {
+		if _, clash := clashes(pub, policy, other); clash {
+			b.Fatal("they have no value in common")
+		}
+	}
+	b.ReportMetric(2000*time.Since(start).Seconds()/float64(b.N), "s/2000-budgets")
+}
