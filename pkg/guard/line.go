@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/panics"
 )
 
 const (
@@ -79,7 +80,8 @@ func (l *lines) ask(ctx context.Context, name types.NamespacedName, request Requ
 	}
 }
 
-// serve decides until nobody is in line. A budget has a key in waiting exactly as long as somebody serves it.
+// serve decides until nobody is in line. A budget has a key in waiting exactly as long as somebody serves it. A round that panics fails for those who
+// are in it, and the next one is decided as if nothing had happened.
 func (l *lines) serve(ctx context.Context, name types.NamespacedName) {
 	backoff := firstBackoff
 	var group []*ticket
@@ -99,7 +101,11 @@ func (l *lines) serve(ctx context.Context, name types.NamespacedName) {
 		}
 		// No read or write may go on for longer than somebody waits for it.
 		round, cancel := context.WithTimeout(ctx, last.Sub(l.store.clock.Now()))
-		verdicts, err := l.store.decideOnce(round, name, requests, &counted)
+		var verdicts []verdict
+		err := panics.ToError(round, func() (err error) {
+			verdicts, err = l.store.decideOnce(round, name, requests, &counted)
+			return err
+		})
 		timedOut := round.Err() != nil
 		cancel()
 		if errors.Is(err, errChanged) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/berth-project/berth/pkg/panics"
 )
 
 // shared reads for many. All who ask while a reading goes on share the next one, so that hundreds cost a few, and nobody is answered by one that began
@@ -48,7 +50,10 @@ func (s *shared[K, V]) ask(ctx context.Context, key K) *reading[V] {
 func (s *shared[K, V]) serve(ctx context.Context, key K, next *reading[V]) {
 	for next != nil {
 		readCtx, cancel := context.WithTimeout(ctx, readPatience)
-		next.value, next.err = s.read(readCtx, key)
+		next.err = panics.ToError(readCtx, func() (err error) {
+			next.value, err = s.read(readCtx, key)
+			return err
+		})
 		cancel()
 		close(next.done)
 		next = s.next(key)

@@ -10,6 +10,7 @@ import (
 	"github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/budget/census"
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/panics"
 )
 
 // snapshot is what was counted for a budget, and when.
@@ -72,8 +73,8 @@ func (s *store) read(ctx context.Context, name types.NamespacedName, requests []
 		return pub, s.live.Get(ctx, name, pub)
 	}
 	reading, readCtx := errgroup.WithContext(ctx)
-	reading.Go(func() error { return s.live.Get(readCtx, name, pub) })
-	reading.Go(func() error {
+	panics.Go(ctx, reading, func() error { return s.live.Get(readCtx, name, pub) })
+	panics.Go(ctx, reading, func() error {
 		last.at = s.clock.Now()
 		var err error
 		if last.count, err = s.census.Take(readCtx, name.Namespace, last.policy, oldestPods(last.ledgerRevision, requests)); err != nil {

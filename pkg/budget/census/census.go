@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/budget"
+	"github.com/berth-project/berth/pkg/panics"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -128,12 +129,12 @@ func (c *Census) take(ctx context.Context, o *owners, policy *budget.Policy, atL
 	count = &Count{Selector: policy.Selector}
 	var pods []*corev1.Pod
 	reading, readCtx := errgroup.WithContext(ctx)
-	reading.Go(func() (err error) {
+	panics.Go(ctx, reading, func() (err error) {
 		pods, err = c.list(readCtx, count, o.namespace, atLeast)
 		return err
 	})
 	if asksOwners {
-		reading.Go(func() error { return o.loadHints(readCtx, name) })
+		panics.Go(ctx, reading, func() error { return o.loadHints(readCtx, name) })
 	}
 	if err := reading.Wait(); err != nil {
 		return nil, nil, err
@@ -167,11 +168,11 @@ func (c *Census) takeOfTarget(ctx context.Context, o *owners, name types.Namespa
 	ref := policy.Target
 	var target *owner
 	reading, readCtx := errgroup.WithContext(ctx)
-	reading.Go(func() (err error) {
+	panics.Go(ctx, reading, func() (err error) {
 		target, err = o.read(readCtx, schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind), ref.Name, "")
 		return err
 	})
-	reading.Go(func() error { return o.loadHints(readCtx, name) })
+	panics.Go(ctx, reading, func() error { return o.loadHints(readCtx, name) })
 	if err := reading.Wait(); err != nil {
 		return nil, nil, err
 	}
@@ -364,12 +365,16 @@ func (o *owners) load(ctx context.Context, pods []*corev1.Pod) error {
 	return nil
 }
 
-// readAll reads owners at the same time.
+// concurrentReads is how many owners are read at a time for one budget. Pods can name as many as there are pods.
+const concurrentReads = 16
+
+// readAll reads owners, some of them at the same time.
 func (o *owners) readAll(ctx context.Context, refs []metav1.OwnerReference) ([]*owner, error) {
 	reading, readCtx := errgroup.WithContext(ctx)
+	reading.SetLimit(concurrentReads)
 	read := make([]*owner, len(refs))
 	for i, ref := range refs {
-		reading.Go(func() (err error) {
+		panics.Go(ctx, reading, func() (err error) {
 			read[i], err = o.read(readCtx, schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind), ref.Name, ref.UID)
 			return err
 		})
