@@ -149,9 +149,11 @@ func TestBudgetsOfOtherWorkloadsCostNothing(t *testing.T) {
 	for others, want := range map[int]string{0: "1 budgets, 1 pods, 0 metadata", 50: "1 budgets, 1 pods, 2 metadata"} {
 		t.Run(fmt.Sprint(others), func(t *testing.T) {
 			var budgets, pods, metadata atomic.Int32
-			var more []client.Object
-			for i := range others {
-				more = append(more, targeting("Deployment", fmt.Sprintf("other-%d", i), 1))
+			more := func() (all []client.Object) {
+				for i := range others {
+					all = append(all, targeting("Deployment", fmt.Sprintf("other-%d", i), 1))
+				}
+				return all
 			}
 			c := deployed(t, 3, interceptor.Funcs{
 				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
@@ -171,8 +173,8 @@ func TestBudgetsOfOtherWorkloadsCostNothing(t *testing.T) {
 					}
 					return c.List(ctx, list, opts...)
 				},
-			}, more...)
-			decide(t, New(c, c, c, Options{}), 0)
+			}, more()...)
+			decide(t, New(c, c, deployed(t, 3, interceptor.Funcs{}, more()...), Options{}), 0)
 			if got := fmt.Sprintf("%d budgets, %d pods, %d metadata", budgets.Load(), pods.Load(), metadata.Load()); got != want {
 				t.Errorf("read %s, want %s", got, want)
 			}

@@ -254,12 +254,13 @@ func (g *Guard) cachedBudgets(ctx context.Context, pod *corev1.Pod) ([]candidate
 // store is what a line needs of the API server.
 type store struct {
 	live   client.Reader
+	cached client.Reader
 	writer client.SubResourceWriter
 	census *census.Census
 	clock  clock.PassiveClock
 	// fresh remembers what this process wrote lately.
 	fresh *freshness
-	// last remembers, by the name of the budget, the snapshot of the last round.
+	// last remembers, by the name of each budget that there is, the snapshot of the last round.
 	last sync.Map
 }
 
@@ -275,8 +276,7 @@ func (s *store) decideOnce(ctx context.Context, name types.NamespacedName, reque
 	}
 	pub, err := s.read(ctx, name, requests, counted)
 	if apierrors.IsNotFound(err) || err == nil && pub.DeletionTimestamp != nil {
-		s.last.Delete(name)
-		s.census.Forget(name)
+		s.forget(name)
 		return verdicts, nil
 	}
 	if err != nil {
@@ -295,7 +295,7 @@ func (s *store) decideOnce(ctx context.Context, name types.NamespacedName, reque
 		}
 		*counted = newSnapshot(pub, policy, count, at)
 	}
-	s.remember(name, *counted)
+	s.remember(ctx, name, *counted)
 	count := counted.count
 	facts := count.Facts
 	facts.Ledger = pub.Status.Ledger

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -45,7 +46,8 @@ func ShortestExpiry(requestTimeout time.Duration) time.Duration {
 // Setup registers the handlers and has the manager's cache watch what they look up. The manager must have registered the types of
 // pkg/crd/policy/v1alpha1. The context is used until Setup returns.
 func Setup(ctx context.Context, mgr ctrl.Manager, register func(path string, hook http.Handler), opts Options) error {
-	if _, err := mgr.GetCache().GetInformer(ctx, &v1alpha1.PodUnavailableBudget{}); err != nil {
+	budgets, err := mgr.GetCache().GetInformer(ctx, &v1alpha1.PodUnavailableBudget{})
+	if err != nil {
 		return fmt.Errorf("watching PodUnavailableBudgets: %w", err)
 	}
 	if _, err := mgr.GetCache().GetInformer(ctx, &policyv1.PodDisruptionBudget{}); err != nil {
@@ -59,12 +61,22 @@ func Setup(ctx context.Context, mgr ctrl.Manager, register func(path string, hoo
 	if err := mgr.Add(g.teller); err != nil {
 		return fmt.Errorf("adding the teller of refusals: %w", err)
 	}
+	if _, err := budgets.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: g.budgetGone}); err != nil {
+		return fmt.Errorf("watching PodUnavailableBudgets: %w", err)
+	}
 	register(PodsPath, &admission.Webhook{Handler: &podHandler{
 		guard: g, decoder: admission.NewDecoder(mgr.GetScheme()), live: mgr.GetAPIReader(), clock: g.clock,
 	}})
 	register(EvictionsPath, &admission.Webhook{Handler: &evictionMarker{guard: g, live: mgr.GetAPIReader()}})
 	register(BudgetsPath, admission.WithValidator(mgr.GetScheme(), &budgetValidator{live: mgr.GetAPIReader()}))
 	return nil
+}
+
+// budgetGone takes in the event that a budget was deleted.
+func (g *Guard) budgetGone(object any) {
+	if name, err := cache.DeletionHandlingObjectToName(object); err == nil { // it is one of a budget
+		g.lines.store.forget(name.AsNamespacedName())
+	}
 }
 
 // New makes a Guard that writes with the client, reads live, and looks budgets and nodes up in the cache.
@@ -77,6 +89,7 @@ func New(writer client.Client, live, cached client.Reader, opts Options) *Guard 
 	}
 	s := &store{
 		live:   live,
+		cached: cached,
 		writer: writer.Status(),
 		census: &census.Census{Live: live, Scales: writer.SubResource("scale"), Nodes: cached},
 		clock:  opts.Clock,

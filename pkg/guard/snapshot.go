@@ -5,7 +5,9 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/budget/census"
@@ -87,8 +89,18 @@ func (s *store) read(ctx context.Context, name types.NamespacedName, requests []
 	return pub, err
 }
 
-// remember keeps how to count for the next round, and not the pods.
-func (s *store) remember(name types.NamespacedName, last snapshot) {
+// remember keeps how to count for the next round, and not the pods. Of a budget that the cache does not have nothing is kept: the event that it was
+// deleted may have been there before.
+func (s *store) remember(ctx context.Context, name types.NamespacedName, last snapshot) {
 	last.count = nil
 	s.last.Store(name, last)
+	if err := s.cached.Get(ctx, name, &v1alpha1.PodUnavailableBudget{}, client.UnsafeDisableDeepCopy); apierrors.IsNotFound(err) {
+		s.forget(name)
+	}
+}
+
+// forget is told that a budget does not exist any more.
+func (s *store) forget(name types.NamespacedName) {
+	s.last.Delete(name)
+	s.census.Forget(name)
 }
