@@ -65,7 +65,7 @@ func (p *Policy) Tally(f Facts) Tally {
 		}
 	}
 	t.Total = int32(min(total+int64(t.Unmanaged), int64(maxReplicas)))
-	if p.Replicas != nil && !p.targetGone(f) {
+	if p.Replicas != nil && (t.Unmanaged > 0 || !allGone(f.Workloads)) {
 		t.Total, t.Unmanaged = *p.Replicas, 0
 	}
 	t.Desired = p.Desired(t.Total)
@@ -73,9 +73,10 @@ func (p *Policy) Tally(f Facts) Tally {
 	return t
 }
 
-// targetGone is true if the one workload that the budget names is gone.
-func (p *Policy) targetGone(f Facts) bool {
-	return p.Target != nil && len(f.Workloads) == 1 && f.Workloads[0].Gone
+// allGone is true if every workload is gone, of which there is one at least. What the annotation says holds no longer then: nobody makes these pods any
+// more, and the garbage collector deletes them.
+func allGone(workloads []Workload) bool {
+	return len(workloads) > 0 && !slices.ContainsFunc(workloads, func(w Workload) bool { return !w.Gone })
 }
 
 // Request is an operation on a pod that is about to happen.

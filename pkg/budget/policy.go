@@ -23,7 +23,7 @@ type Policy struct {
 	Target *v1alpha1.TargetReference
 	// Selector of the pods. Nothing if Target is given.
 	Selector labels.Selector
-	// Replicas takes the place of what workloads ask for. Nil if they are asked.
+	// Replicas takes the place of what workloads ask for, unless all of them are gone. Nil if they are asked.
 	Replicas *int32
 	// Warnings are about what is legal and probably not meant.
 	Warnings []string

@@ -125,7 +125,7 @@ func (c *Census) take(ctx context.Context, o *owners, policy *budget.Policy, atL
 	if policy.Target != nil {
 		return c.takeOfTarget(ctx, o, name, policy, atLeast)
 	}
-	asksOwners := policy.Replicas == nil
+	o.existence = policy.Replicas != nil
 	count = &Count{Selector: policy.Selector}
 	var pods []*corev1.Pod
 	reading, readCtx := errgroup.WithContext(ctx)
@@ -133,14 +133,9 @@ func (c *Census) take(ctx context.Context, o *owners, policy *budget.Policy, atL
 		pods, err = c.list(readCtx, count, o.namespace, atLeast)
 		return err
 	})
-	if asksOwners {
-		panics.Go(ctx, reading, func() error { return o.loadHints(readCtx, name) })
-	}
+	panics.Go(ctx, reading, func() error { return o.loadHints(readCtx, name) })
 	if err := reading.Wait(); err != nil {
 		return nil, nil, err
-	}
-	if !asksOwners {
-		return count, nil, c.observe(ctx, count, pods, nil)
 	}
 	if err := o.load(ctx, pods); err != nil {
 		return nil, nil, err
@@ -335,6 +330,9 @@ type owner struct {
 type owners struct {
 	census    *Census
 	namespace string
+	// existence: it matters whether they are gone, and not how many pods they ask for. One that cannot be read counts as unread, whatever the error:
+	// whoever says how many pods there are to be does so because nobody else can.
+	existence bool
 	found     map[types.UID]*owner
 }
 
@@ -461,8 +459,8 @@ func (o *owners) isUnder(pod *corev1.Pod, uid types.UID) bool {
 func (o *owners) read(ctx context.Context, kind schema.GroupVersionKind, name string, uid types.UID) (*owner, error) {
 	result := &owner{kind: kind.GroupKind(), name: name, uid: uid, selector: labels.Everything(), watched: true}
 	object := typed(kind.GroupKind())
-	if object == nil {
-		result.watched = false
+	result.watched = object != nil
+	if object == nil || o.existence {
 		partial := &metav1.PartialObjectMetadata{}
 		partial.SetGroupVersionKind(kind)
 		object = partial
@@ -472,7 +470,7 @@ func (o *owners) read(ctx context.Context, kind schema.GroupVersionKind, name st
 	case apierrors.IsNotFound(err):
 		result.gone = true
 		return result, nil
-	case meta.IsNoMatchError(err), uid != "" && apierrors.IsForbidden(err):
+	case meta.IsNoMatchError(err), uid != "" && apierrors.IsForbidden(err), err != nil && o.existence && ctx.Err() == nil:
 		// What is below it tells. Only who names it as the target must be told that Berth may not read it.
 		result.unread = true
 		return result, nil
@@ -489,6 +487,9 @@ func (o *owners) read(ctx context.Context, kind schema.GroupVersionKind, name st
 		result.gone = true
 	}
 	result.parent = metav1.GetControllerOf(object)
+	if o.existence {
+		return result, nil
+	}
 	if err := o.readReplicas(ctx, result, object); err != nil {
 		return nil, err
 	}

@@ -285,3 +285,70 @@ func TestAScaleThatSaysNothingSensibleIsNotTakenForNone(t *testing.T) {
 		})
 	}
 }
+
+// Somebody says how many pods there should be. That holds as long as anybody is there to make them.
+func TestTotalReplicasHoldAsLongAsThereIsAWorkload(t *testing.T) {
+	deployment := func() *appsv1.Deployment {
+		return &appsv1.Deployment{ObjectMeta: of("web", nil), Spec: appsv1.DeploymentSpec{Replicas: ptr.To(int32(2))}}
+	}
+	replicaSet := func() *appsv1.ReplicaSet {
+		return &appsv1.ReplicaSet{ObjectMeta: of("rs", ownedBy("apps/v1", "Deployment", "web", "web"))}
+	}
+	owned := func(name string) client.Object {
+		return &corev1.Pod{ObjectMeta: of(name, ownedBy("apps/v1", "ReplicaSet", "rs", "rs"))}
+	}
+	ofSite := func(name string) client.Object {
+		return &corev1.Pod{ObjectMeta: of(name, ownedBy("example.com/v1", "Site", "site", "site"))}
+	}
+	broken := apierrors.NewServiceUnavailable("the API of sites is down")
+	for name, tc := range map[string]struct {
+		objects []client.Object
+		site    error
+		want    int32
+	}{
+		"that is there":                               {objects: []client.Object{deployment(), replicaSet(), owned("a"), owned("b")}, want: 5},
+		"that is gone":                                {objects: []client.Object{replicaSet(), owned("a"), owned("b")}, want: 0},
+		"that is gone with what is below it":          {objects: []client.Object{owned("a"), owned("b")}, want: 0},
+		"that is gone, beside a pod of nobody":        {objects: []client.Object{owned("a"), &corev1.Pod{ObjectMeta: of("bare", nil)}}, want: 5},
+		"that is gone, beside another":                {objects: []client.Object{owned("a"), ofSite("b")}, want: 5},
+		"without pods":                                {objects: []client.Object{deployment(), replicaSet()}, want: 5},
+		"that Berth may not read":                     {objects: []client.Object{ofSite("a")}, site: forbidden, want: 5},
+		"of a kind that is not there":                 {objects: []client.Object{ofSite("a")}, site: noSuch, want: 5},
+		"that cannot be read just now":                {objects: []client.Object{ofSite("a")}, site: broken, want: 5},
+		"of somebody's kind, which is gone":           {objects: []client.Object{ofSite("a")}, site: apierrors.NewNotFound(schema.GroupResource{Resource: "sites"}, "site"), want: 0},
+		"of somebody's kind, which tells no replicas": {objects: []client.Object{ofSite("a")}, want: 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scales := 0
+			c := censusOf(t, interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+					if o.GetObjectKind().GroupVersionKind().Group != "example.com" {
+						return c.Get(ctx, key, o, opts...)
+					}
+					o.SetUID("site")
+					return tc.site
+				},
+				SubResourceGet: func(context.Context, client.Client, string, client.Object, client.Object, ...client.SubResourceGetOption) error {
+					scales++
+					return broken
+				},
+			}, tc.objects...)
+			pub := &v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", Annotations: map[string]string{v1alpha1.ProtectTotalReplicasAnnotation: "5"}}, Spec: bySelector()}
+			pub.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(1))
+			policy, errs := budget.Compile(pub)
+			if len(errs) > 0 {
+				t.Fatal(errs)
+			}
+			count, err := c.Take(t.Context(), "ns", policy, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tally := policy.Tally(count.Facts); tally.Total != tc.want || tally.Unmanaged != 0 && tc.want == 5 {
+				t.Errorf("got %+v of %+v, want a total of %d", tally, count.Workloads, tc.want)
+			}
+			if scales > 0 {
+				t.Error("the scale was read, which nobody needs")
+			}
+		})
+	}
+}
