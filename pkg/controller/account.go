@@ -28,6 +28,8 @@ type account struct {
 	unschedulable map[waiter]int32
 	// terminating pods, and those that were adopted by a subset and do not carry its label, by name.
 	terminating, unlabelled map[string]*entry
+	// refused are the pods that could not be written.
+	refused refusals
 	// recount is when all pods are to be counted anew.
 	recount time.Time
 }

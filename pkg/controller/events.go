@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"fmt"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -52,6 +54,11 @@ func readinessChanged(ready *metav1.Condition) news {
 func admittedSubsetFull(pod *corev1.Pod, subset string) news {
 	return news{corev1.EventTypeNormal, v1alpha1.ReasonAdmittedSubsetFull, "ReplacePod",
 		"pod " + pod.Name + " was replaced while it was pending: it carries the patch of subset " + subset + ", which others have filled since"}
+}
+
+func podsNotWritten(pods int, latest error) news {
+	return news{corev1.EventTypeWarning, v1alpha1.ReasonPodsNotWritten, "WritePods",
+		fmt.Sprintf("%d pods could not be written and are tried again, for instance: %v", pods, latest)}
 }
 
 func spreadWarning(warning string) news {

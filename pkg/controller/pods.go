@@ -8,6 +8,8 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -15,12 +17,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/panics"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -89,46 +93,134 @@ func overbooked(f *facts) []*subset.Pod {
 	return f.roster.Overbooked()
 }
 
-// replacePods deletes pods that can never run where they were meant to, so that their workload makes others. Each is read again, and deleted only
-// as it was read: a pod that has got its node meanwhile is left alone.
-func (r *reconciler) replacePods(ctx context.Context, spread *v1alpha1.WorkloadSpread, pods []*subset.Pod) error {
-	for _, pod := range pods {
-		now := &corev1.Pod{}
-		err := r.live.Get(ctx, types.NamespacedName{Namespace: spread.Namespace, Name: pod.Name}, now)
-		if apierrors.IsNotFound(err) || err == nil && (now.UID != pod.UID || now.Spec.NodeName != "" || now.DeletionTimestamp != nil) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("reading pod %s to replace it: %w", pod.Name, err)
-		}
-		err = r.client.Delete(ctx, now, client.Preconditions{UID: &now.UID, ResourceVersion: &now.ResourceVersion})
-		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("replacing pod %s: %w", pod.Name, err)
-		}
-		why := admittedSubsetFull(now, pod.Admitted.Subset)
-		why.send(r.events, spread, now)
-		why.send(r.events, now, spread)
-		klog.FromContext(ctx).V(2).Info("Replaced a pod that was pending for a full subset", "pod", klog.KObj(now), "subset", pod.Admitted.Subset)
+// refusals are the pods of an account that could not be written, because a policy or another webhook says no, for instance. They keep nothing else from
+// being done, and are tried again after a while that doubles each time, so that many of them do not keep a worker busy. The zero value has none.
+type refusals struct {
+	mu     sync.Mutex
+	pods   sets.Set[types.UID]
+	latest error
+	// retry is when they are tried again, and patience how long that was from the time before.
+	retry    time.Time
+	patience time.Duration
+}
+
+const (
+	firstPatience = 5 * time.Second
+	lastPatience  = time.Minute
+)
+
+// begin is called before pods are written. All of them are tried again if it is time for that.
+func (f *refusals) begin(now time.Time) {
+	if !now.Before(f.retry) {
+		clear(f.pods)
 	}
+}
+
+// has is true for a pod that is left alone for now.
+func (f *refusals) has(pod types.UID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.pods.Has(pod)
+}
+
+// add takes in what came of writing a pod. Nil is ignored.
+func (f *refusals) add(pod types.UID, err error) {
+	if err == nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.pods == nil {
+		f.pods = sets.New[types.UID]()
+	}
+	f.pods.Insert(pod)
+	f.latest = err
+}
+
+// end is called after pods were written, with the same time. It is how long to wait for the next time, 0 if there is nothing to wait for.
+func (f *refusals) end(now time.Time) time.Duration {
+	if len(f.pods) == 0 {
+		f.patience, f.retry = 0, time.Time{}
+		return 0
+	}
+	if !now.Before(f.retry) {
+		f.patience = min(max(2*f.patience, firstPatience), lastPatience)
+		f.retry = now.Add(f.patience)
+	}
+	return f.retry.Sub(now)
+}
+
+// writePods corrects the pods of a spread and replaces those that can never run. It returns when to try again those that could not be written, 0 if there
+// are none.
+func (r *reconciler) writePods(ctx context.Context, spread *v1alpha1.WorkloadSpread, f *facts) time.Duration {
+	if !f.knowsWhoIsKept() {
+		return 0
+	}
+	refused := &f.refused
+	refused.begin(f.now.Time)
+	before := len(refused.pods)
+	r.correctPods(ctx, spread, refused, podChanges(spread, f))
+	r.replacePods(ctx, spread, refused, overbooked(f))
+	retry := refused.end(f.now.Time)
+	if len(refused.pods) > before {
+		klog.FromContext(ctx).Error(refused.latest, "Pods could not be written, this one among them", "spread", klog.KObj(spread), "pods", len(refused.pods), "retryAfter", retry)
+		podsNotWritten(len(refused.pods), refused.latest).send(r.events, spread, nil)
+	}
+	return retry
+}
+
+// replacePods deletes pods that can never run where they were meant to, so that their workload makes others.
+func (r *reconciler) replacePods(ctx context.Context, spread *v1alpha1.WorkloadSpread, refused *refusals, pods []*subset.Pod) {
+	for _, pod := range pods {
+		if !refused.has(pod.UID) {
+			refused.add(pod.UID, r.replacePod(ctx, spread, pod))
+		}
+	}
+}
+
+// replacePod reads the pod again, and deletes it only as it was read: a pod that has got its node meanwhile is left alone.
+func (r *reconciler) replacePod(ctx context.Context, spread *v1alpha1.WorkloadSpread, pod *subset.Pod) error {
+	now := &corev1.Pod{}
+	err := r.live.Get(ctx, types.NamespacedName{Namespace: spread.Namespace, Name: pod.Name}, now)
+	if apierrors.IsNotFound(err) || err == nil && (now.UID != pod.UID || now.Spec.NodeName != "" || now.DeletionTimestamp != nil) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading pod %s to replace it: %w", pod.Name, err)
+	}
+	err = r.client.Delete(ctx, now, client.Preconditions{UID: &now.UID, ResourceVersion: &now.ResourceVersion})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("replacing pod %s: %w", pod.Name, err)
+	}
+	why := admittedSubsetFull(now, pod.Admitted.Subset)
+	why.send(r.events, spread, now)
+	why.send(r.events, now, spread)
+	klog.FromContext(ctx).V(2).Info("Replaced a pod that was pending for a full subset", "pod", klog.KObj(now), "subset", pod.Admitted.Subset)
 	return nil
 }
 
 // correctPods writes what is wrong. It goes by the cache, so that a pod may be written twice; that is the same write again.
-func (r *reconciler) correctPods(ctx context.Context, spread *v1alpha1.WorkloadSpread, changes []podChange) error {
-	if len(changes) == 0 {
-		return nil
-	}
+func (r *reconciler) correctPods(ctx context.Context, spread *v1alpha1.WorkloadSpread, refused *refusals, changes []podChange) {
 	var writes errgroup.Group
 	writes.SetLimit(concurrentWrites)
+	written := 0
 	for _, change := range changes {
-		writes.Go(func() error { return r.correctPod(ctx, spread.Namespace, change) })
+		if refused.has(change.pod.UID) {
+			continue
+		}
+		written++
+		panics.Go(ctx, &writes, func() error {
+			err := r.correctPod(ctx, spread.Namespace, change)
+			refused.add(change.pod.UID, err)
+			return err
+		})
 	}
-	err := writes.Wait()
-	klog.FromContext(ctx).V(2).Info("Wrote deletion costs and metadata of pods", "spread", klog.KObj(spread), "pods", len(changes), "err", err)
-	return err
+	if err := writes.Wait(); written > 0 {
+		klog.FromContext(ctx).V(2).Info("Wrote deletion costs and metadata of pods", "spread", klog.KObj(spread), "pods", written, "err", err)
+	}
 }
 
 // correctPod relies on the UID in the patch, by which the API server refuses to write another pod of the same name.

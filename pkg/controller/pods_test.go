@@ -3,6 +3,7 @@ package controller
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
@@ -149,6 +151,82 @@ func TestDeletionCosts(t *testing.T) {
 			t.Errorf("cost %s", got)
 		}
 	})
+}
+
+func TestAPodThatCannotBeWrittenHoldsUpNothingElse(t *testing.T) {
+	f := newFixture(t, makeSpread(t, threeThenAny), deployment(2), replicaSet("r1"), pod("p1", "r1", "a"), pod("p2", "r1", "a"))
+	refuse := errors.New("a policy says no")
+	f.refusePod = func(name string) error {
+		if name == "p1" {
+			return refuse
+		}
+		return nil
+	}
+	patches := func(step string, want int32, do func()) {
+		t.Helper()
+		before := f.patches.Load()
+		do()
+		if got := f.patches.Load() - before; got != want {
+			t.Errorf("%s: %d patches, want %d", step, got, want)
+		}
+	}
+	var result reconcile.Result
+	once := func() {
+		t.Helper()
+		f.clock.SetTime(f.clock.Now().Add(writeInterval))
+		var err error
+		if result, err = f.reconcileWeb(t); err != nil {
+			t.Fatal(err)
+		}
+	}
+	patches("at first", 2, once)
+	if status := f.status(t); status.ObservedReplicas != 2 || status.SubsetStatuses[0].Replicas != 2 {
+		t.Errorf("status %+v", status)
+	}
+	if diff := cmp.Diff(map[string]string{"p1": "-", "p2": "200"}, f.costs(t)); diff != "" {
+		t.Errorf("costs (-want +got):\n%s", diff)
+	}
+	if result.RequeueAfter != firstPatience {
+		t.Errorf("tried again after %s, want %s", result.RequeueAfter, firstPatience)
+	}
+	key := types.NamespacedName{Namespace: "default", Name: "web"}
+	account := f.accounts.of(key)
+	if account == nil {
+		t.Fatal("the account is given up, and all pods are counted again and again")
+	}
+
+	patches("with news of another pod", 1, func() {
+		f.create(t, pod("p3", "r1", "a"))
+		f.changes.ofPod(key, "p3")
+		once()
+	})
+	if f.status(t).SubsetStatuses[0].Replicas != 3 || f.accounts.of(key) != account {
+		t.Errorf("status %+v", f.status(t))
+	}
+	patches("after a while", 1, func() {
+		f.clock.SetTime(f.clock.Now().Add(firstPatience))
+		once()
+	})
+	if result.RequeueAfter != 2*firstPatience {
+		t.Errorf("tried again after %s, want %s", result.RequeueAfter, 2*firstPatience)
+	}
+	refuse = nil
+	patches("once it is let through", 1, func() {
+		f.clock.SetTime(f.clock.Now().Add(2 * firstPatience))
+		once()
+	})
+	if got := f.costs(t)["p1"]; got != "200" || result.RequeueAfter == 2*firstPatience {
+		t.Errorf("cost %s, tried again after %s", got, result.RequeueAfter)
+	}
+	told := 0
+	for len(f.events.Events) > 0 {
+		if text := <-f.events.Events; strings.Contains(text, string(v1alpha1.ReasonPodsNotWritten)) && strings.Contains(text, "a policy says no") {
+			told++
+		}
+	}
+	if told == 0 {
+		t.Error("nobody is told")
+	}
 }
 
 func TestAPatchOfAnotherPodIsNoFailure(t *testing.T) {

@@ -75,15 +75,14 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := r.correctPods(ctx, spread, podChanges(spread, facts)); err != nil {
-		return reconcile.Result{}, err
-	}
-	if err := r.replacePods(ctx, spread, overbooked(facts)); err != nil {
-		return reconcile.Result{}, err
-	}
+	retry := r.writePods(ctx, spread, facts)
 	status := describe(spread, facts)
 	r.measures.take(request.NamespacedName, status, facts)
-	return r.publish(ctx, spread, status, facts)
+	result, err := r.publish(ctx, spread, status, facts)
+	if err == nil && retry > 0 && (result.RequeueAfter == 0 || retry < result.RequeueAfter) {
+		result.RequeueAfter = retry
+	}
+	return result, err
 }
 
 // publish writes the status if it is new. It is written with the resourceVersion of the spread that it describes: if that is not the latest,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,6 +42,9 @@ type fixture struct {
 	// writes of status since the start; refuse makes them fail.
 	writes int
 	refuse error
+	// refusePod, if it is not nil, may refuse a patch of the pod. patches are those that were sent.
+	refusePod func(name string) error
+	patches   atomic.Int32
 }
 
 func newFixture(t *testing.T, objects ...client.Object) *fixture {
@@ -69,6 +73,12 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 				return c.Status().Update(ctx, object, options...)
 			},
 			Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+				f.patches.Add(1)
+				if f.refusePod != nil {
+					if err := f.refusePod(object.GetName()); err != nil {
+						return err
+					}
+				}
 				before := &corev1.Pod{}
 				if err := c.Get(ctx, client.ObjectKeyFromObject(object), before); err != nil {
 					return err

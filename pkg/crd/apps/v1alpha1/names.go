@@ -100,6 +100,8 @@ const (
 	ReasonSpecPatchNotApplied Reason = "SpecPatchNotApplied"
 	// ReasonLabelsNotApplied: a patch sets labels by which the workload would lose its pods, so that they are left out.
 	ReasonLabelsNotApplied Reason = "LabelsNotApplied"
+	// ReasonPodsNotWritten: the API server does not take what pods should carry, such as their deletion costs. Everything else goes on.
+	ReasonPodsNotWritten Reason = "PodsNotWritten"
 	// ReasonSpreadWarning: the spread is legal and probably not what was meant.
 	ReasonSpreadWarning Reason = "SpreadWarning"
 	// ReasonSufficient: nothing keeps pods from the subset.
