@@ -18,7 +18,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/turns"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -57,6 +59,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	c, err := controller.New("workloadspread", mgr, controller.Options{
 		Reconciler:              reconciler,
 		MaxConcurrentReconciles: concurrentReconciles,
+		NewQueue:                turns.NewQueue,
 	})
 	if err != nil {
 		return fmt.Errorf("making the controller: %w", err)
@@ -111,7 +114,7 @@ func keepOfPod(obj any) (any, error) {
 	}
 	kept.ManagedFields = nil
 	kept.Annotations = nil
-	for _, key := range []string{v1alpha1.MatchedAnnotation, v1alpha1.AdmittedAnnotation, v1alpha1.PodDeletionCostAnnotation} {
+	for _, key := range []string{v1alpha1.MatchedAnnotation, v1alpha1.AdmittedAnnotation, v1alpha1.PodDeletionCostAnnotation, policyv1alpha1.NoProtectAnnotation} {
 		if value, found := pod.Annotations[key]; found {
 			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, value)
 		}

@@ -24,6 +24,8 @@ var (
 	storms = flag.Int("clients", 50, "how many clients operate at the same time")
 	// slack makes allowance for a machine, or a race detector, that is slow.
 	slack = flag.Int("slack", 1, "how many times longer than on an idle machine things may take")
+	// broken is how many budgets that cannot be counted one namespace has, beside another that must not notice.
+	broken = flag.Int("broken", 200, "how many broken budgets one namespace has")
 	// long has cases wait for the real timeouts of Kubernetes.
 	long = flag.Bool("long", false, "wait for the timeouts of Kubernetes, which takes minutes")
 )

@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/budget"
@@ -56,6 +57,8 @@ type Count struct {
 	Revision string
 	// Selector picks the pods that may be the budget's: for a budget with a target that of the workload.
 	Selector labels.Selector
+	// Owners are the objects above the pods, by UID, as far as they are named. It may have others that were above pods the last time.
+	Owners sets.Set[types.UID]
 	// holders are the controllers by which the pods of a budget with a target are the target's, and which pods each of them keeps. One that is being
 	// deleted holds nobody: its pods go with it, or it leaves them behind.
 	holders map[types.UID]labels.Selector
@@ -113,6 +116,7 @@ func (c *Census) Take(ctx context.Context, namespace string, policy *budget.Poli
 			before[uid] = true
 		}
 		if !news {
+			count.Owners = sets.KeySet(o.found)
 			return count, nil
 		}
 		atLeast = ""

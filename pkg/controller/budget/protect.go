@@ -38,8 +38,8 @@ func needsProtection(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && !model.IsProtected(pod) && !model.IsExempt(pod)
 }
 
-// unprotect takes the label off the pods of a namespace that are in no budget any more. It does so only if every budget there is has been
-// counted: a pod that has the label for nothing costs a question, and one that lacks it is open.
+// unprotect takes the label off the pods of a namespace that are in no budget any more. It does so only if it is known of every budget there is which
+// pods it may cover: a pod that has the label for nothing costs a question, and one that lacks it is open.
 func (r *reconciler) unprotect(ctx context.Context, namespace string) error {
 	var pods corev1.PodList
 	if err := r.cached.List(ctx, &pods, client.InNamespace(namespace), client.HasLabels{v1alpha1.ProtectedLabel}, client.UnsafeDisableDeepCopy); err != nil {
@@ -54,11 +54,19 @@ func (r *reconciler) unprotect(ctx context.Context, namespace string) error {
 	}
 	var known []extent
 	for i := range pubs.Items {
-		extent, found := r.extent.of(client.ObjectKeyFromObject(&pubs.Items[i]))
-		if !found || extent.generation != pubs.Items[i].Generation {
-			return nil // its own turn comes, and with it this one
+		pub := &pubs.Items[i]
+		covered, found := r.extent.of(client.ObjectKeyFromObject(pub))
+		if !found || covered.generation != pub.Generation {
+			policy, errs := model.Compile(pub)
+			if len(errs) > 0 {
+				continue // it protects nothing until it is corrected
+			}
+			if policy.Target != nil {
+				return nil // its own turn comes, and with it this one
+			}
+			covered = extent{selector: policy.Selector}
 		}
-		known = append(known, extent)
+		known = append(known, covered)
 	}
 	var patching errgroup.Group
 	patching.SetLimit(concurrentPatches)

@@ -69,6 +69,8 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if len(errs) > 0 {
 		return outcome(r.publish(ctx, pub, unusable(pub, v1alpha1.ReasonInvalidBudget, "protects nothing until it is corrected: "+errs.ToAggregate().Error(), r.now())))
 	}
+	end := r.extent.begin(request.NamespacedName)
+	defer end()
 	gone, err := r.gone(ctx, pub)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -82,7 +84,8 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, err
 	}
 	// A label that cannot be written is reported, and keeps nothing else from being done.
-	isNew := r.extent.set(request.NamespacedName, pub.Generation, count)
+	isNew := r.extent.set(request.NamespacedName, pub, count)
+	end()
 	failed := r.protect(ctx, count.Pods)
 	if isNew {
 		failed = errors.Join(failed, r.unprotect(ctx, request.Namespace))

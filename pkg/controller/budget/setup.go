@@ -8,15 +8,18 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/berth-project/berth/pkg/budget/census"
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/turns"
 )
 
 // DefaultExpiry is how long a ledger entry without proof stays, if nothing else is said.
@@ -35,6 +38,15 @@ type Options struct {
 
 // concurrentReconciles is how many budgets are described at a time. Each is always in the hands of one worker.
 const concurrentReconciles = 4
+
+const (
+	// A budget that cannot be counted is tried again after firstRetry, twice as long and so on, at most lastRetry. Other namespaces wait meanwhile if
+	// there are thousands.
+	firstRetry = 200 * time.Millisecond
+	lastRetry  = 5 * time.Minute
+	// reconcilePatience is how long a budget may keep a worker, if the API server takes its time with what it names.
+	reconcilePatience = 30 * time.Second
+)
 
 // Setup adds the status controller of PodUnavailableBudgets to the manager. The manager must have registered the types of
 // pkg/crd/policy/v1alpha1. The context is used until Setup returns.
@@ -62,7 +74,13 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
 		expiry: opts.Expiry,
 		extent: newExtents(),
 	}
-	c, err := controller.New(opts.Name, mgr, controller.Options{Reconciler: r, MaxConcurrentReconciles: concurrentReconciles})
+	c, err := controller.New(opts.Name, mgr, controller.Options{
+		Reconciler:              r,
+		MaxConcurrentReconciles: concurrentReconciles,
+		NewQueue:                turns.NewQueue,
+		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
+		ReconciliationTimeout:   reconcilePatience,
+	})
 	if err != nil {
 		return fmt.Errorf("making the controller: %w", err)
 	}
@@ -72,7 +90,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
 		matters  predicate.Predicate
 	}{
 		{&v1alpha1.PodUnavailableBudget{}, itself, predicate.Funcs{}},
-		{&corev1.Pod{}, r.ofPod, predicate.Funcs{}},
+		{&corev1.Pod{}, r.ofPod, podMatters},
 		{&appsv1.Deployment{}, r.ofWorkload, predicate.GenerationChangedPredicate{}},
 		{&appsv1.ReplicaSet{}, r.ofWorkload, predicate.GenerationChangedPredicate{}},
 		{&appsv1.StatefulSet{}, r.ofWorkload, predicate.GenerationChangedPredicate{}},

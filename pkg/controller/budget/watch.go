@@ -2,21 +2,25 @@ package budget
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	model "github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/budget/census"
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 // batchWindow is how long events are gathered before a budget is described: long enough for a burst to be one write that seldom stands in the
@@ -61,10 +65,9 @@ func itself(_ context.Context, object client.Object) []string { return []string{
 
 // ofPod are the budgets whose numbers a pod may change. A pod that is protected and in none, because its budget was deleted while nobody looked,
 // has the namespace looked through.
-func (r *reconciler) ofPod(ctx context.Context, pod client.Object) []string {
-	names := r.budgetsOf(ctx, pod.GetNamespace(), func(name types.NamespacedName) bool {
-		extent, known := r.extent.of(name)
-		return !known || extent.selector.Matches(labels.Set(pod.GetLabels())) || extent.pods.Has(pod.GetUID())
+func (r *reconciler) ofPod(_ context.Context, pod client.Object) []string {
+	names := r.extent.affected(pod.GetNamespace(), func(e *extent) bool {
+		return e.selector.Matches(labels.Set(pod.GetLabels())) || e.pods.Has(pod.GetUID())
 	})
 	if _, protected := pod.GetLabels()[v1alpha1.ProtectedLabel]; protected && len(names) == 0 {
 		return []string{""}
@@ -72,62 +75,115 @@ func (r *reconciler) ofPod(ctx context.Context, pod client.Object) []string {
 	return names
 }
 
-// ofWorkload are all budgets of the namespace: which of them have pods of the workload would take longer to find out than to count anew.
-func (r *reconciler) ofWorkload(ctx context.Context, workload client.Object) []string {
-	return r.budgetsOf(ctx, workload.GetNamespace(), func(types.NamespacedName) bool { return true })
+// ofWorkload are the budgets that have pods of the workload, or name it. One that is new affects no others: its pods do, once they come.
+func (r *reconciler) ofWorkload(_ context.Context, object client.Object) []string {
+	above := workload.ControllerUID(object)
+	return r.extent.affected(object.GetNamespace(), func(e *extent) bool {
+		return e.owners.Has(object.GetUID()) || above != "" && e.owners.Has(above) || e.target != nil && e.target.Name == object.GetName()
+	})
 }
 
-func (r *reconciler) budgetsOf(ctx context.Context, namespace string, affected func(types.NamespacedName) bool) []string {
-	var pubs v1alpha1.PodUnavailableBudgetList
-	if err := r.cached.List(ctx, &pubs, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
-		klog.FromContext(ctx).Error(err, "Listing the budgets of a namespace for an event", "namespace", namespace)
-		return nil
+// podMatters drops updates that change nothing a budget goes by, such as those of conditions and of annotations. The cache does not hold what a container
+// runs, which matters once the spec has changed.
+var podMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*corev1.Pod)
+	after, okAfter := e.ObjectNew.(*corev1.Pod)
+	if !ok || !okAfter {
+		return true
 	}
+	return before.UID != after.UID || before.Generation > 1 || after.Generation > 1 ||
+		workload.ControllerUID(before) != workload.ControllerUID(after) ||
+		before.Spec.NodeName != after.Spec.NodeName || before.Status.Phase != after.Status.Phase ||
+		!maps.Equal(before.Labels, after.Labels) ||
+		model.Observe(before, false) != model.Observe(after, false)
+}}
+
+// extents remember what each budget covered when it was counted last, and which are being counted.
+type extents struct {
+	mu          sync.RWMutex
+	byNamespace map[string]map[string]*extent
+}
+
+type extent struct {
+	// counting: whatever happens now may not be in the count.
+	counting bool
+	// counted: the rest is known. A budget that cannot be counted is tried again after a while, and by no event of a pod.
+	counted    bool
+	generation int64
+	selector   labels.Selector
+	pods       sets.Set[types.UID]
+	// owners of the pods, and those above them.
+	owners sets.Set[types.UID]
+	// target is the workload that the budget names, nil if it names none.
+	target *v1alpha1.TargetReference
+}
+
+func newExtents() *extents { return &extents{byNamespace: map[string]map[string]*extent{}} }
+
+// affected are the budgets of a namespace that are being counted, or are affected by what they covered.
+func (e *extents) affected(namespace string, by func(*extent) bool) []string {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
 	var names []string
-	for i := range pubs.Items {
-		if affected(client.ObjectKeyFromObject(&pubs.Items[i])) {
-			names = append(names, pubs.Items[i].Name)
+	for name, extent := range e.byNamespace[namespace] {
+		if extent.counting || extent.counted && by(extent) {
+			names = append(names, name)
 		}
 	}
 	return names
 }
 
-// extents remember what each budget covered when it was counted last.
-type extents struct {
-	mu    sync.RWMutex
-	known map[types.NamespacedName]extent
-}
-
-type extent struct {
-	generation int64
-	selector   labels.Selector
-	pods       sets.Set[types.UID]
-}
-
-func newExtents() *extents { return &extents{known: map[types.NamespacedName]extent{}} }
-
+// of is what a budget covered. It is false for one that was never counted.
 func (e *extents) of(name types.NamespacedName) (extent, bool) {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	known, found := e.known[name]
-	return known, found
+	known, found := e.byNamespace[name.Namespace][name.Name]
+	if !found || !known.counted {
+		return extent{}, false
+	}
+	return *known, true
+}
+
+// begin is called before a budget is counted, and the function that it returns after that.
+func (e *extents) begin(name types.NamespacedName) (end func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.byNamespace[name.Namespace] == nil {
+		e.byNamespace[name.Namespace] = map[string]*extent{}
+	}
+	if e.byNamespace[name.Namespace][name.Name] == nil {
+		e.byNamespace[name.Namespace][name.Name] = &extent{}
+	}
+	e.byNamespace[name.Namespace][name.Name].counting = true
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if known := e.byNamespace[name.Namespace][name.Name]; known != nil {
+			known.counting = false
+		}
+	}
 }
 
 // set is true if nothing was known of the budget as it is now.
-func (e *extents) set(name types.NamespacedName, generation int64, count *census.Count) (isNew bool) {
+func (e *extents) set(name types.NamespacedName, pub *v1alpha1.PodUnavailableBudget, count *census.Count) (isNew bool) {
 	pods := sets.New[types.UID]()
 	for _, pod := range count.Pods {
 		pods.Insert(pod.UID)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	before, known := e.known[name]
-	e.known[name] = extent{generation, count.Selector, pods}
-	return !known || before.generation != generation
+	known := e.byNamespace[name.Namespace][name.Name]
+	isNew = !known.counted || known.generation != pub.Generation
+	*known = extent{
+		counting: known.counting, counted: true, generation: pub.Generation, selector: count.Selector, pods: pods, owners: count.Owners, target: pub.Spec.TargetReference,
+	}
+	return isNew
 }
 
 func (e *extents) forget(name types.NamespacedName) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.known, name)
+	if delete(e.byNamespace[name.Namespace], name.Name); len(e.byNamespace[name.Namespace]) == 0 {
+		delete(e.byNamespace, name.Namespace)
+	}
 }
