@@ -213,6 +213,7 @@ func TestAPickThatWasCopiedFromAnotherPodCountsForNothing(t *testing.T) {
 		"within a request":                        {before, time.Minute, "a"},
 		"by a replica whose clock is behind":      {before, -time.Minute, "a"},
 		"longer after than any request takes":     {before, time.Minute + time.Second, "b"},
+		"with a mark that no pick of Berth has":   {strings.Replace(before, `"pick":"`, `"pick":"`+strings.Repeat("x", longestPick), 1), time.Minute, "b"},
 		"of another spread":                       {strings.Replace(before, `"web"`, `"other"`, 1), 0, "b"},
 		"of a subset that is gone":                {strings.Replace(before, `"a"`, `"gone"`, 1), 0, "b"},
 		"of no subset, because all were full":     {strings.Replace(before, `"a"`, `""`, 1), 0, "b"},
