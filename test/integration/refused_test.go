@@ -35,7 +35,7 @@ func TestAPodThatAPolicyKeepsFromBeingWrittenHoldsUpNoStatus(t *testing.T) {
 	ns := namespace(t)
 	apply(t, ns, spreadHeader+"\n  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}"+fmt.Sprintf(twoPools, "3"))
 	apply(t, ns, deployment("web", 3, ""))
-	expectPlaces(t, ns, "a=3")
+	expectPlaces(t, ns, "a=3 b=0")
 	pods, err := the.Pods(t.Context(), ns)
 	if err != nil {
 		t.Fatal(err)
