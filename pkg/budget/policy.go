@@ -150,8 +150,7 @@ func parseAmount(value *intstr.IntOrString) (amount, error) {
 func (p *Policy) compileAnnotations(pub *v1alpha1.PodUnavailableBudget) {
 	path := field.NewPath("metadata", "annotations")
 	if value, found := pub.Annotations[v1alpha1.ProtectTotalReplicasAnnotation]; found {
-		if n, err := strconv.ParseUint(value, 10, 31); err == nil {
-			replicas := int32(n)
+		if replicas, err := parseReplicas(value); err == nil {
 			p.Replicas = &replicas
 		} else {
 			p.warn("%s: %q is not used, because it is not a number of pods", path.Key(v1alpha1.ProtectTotalReplicasAnnotation), value)

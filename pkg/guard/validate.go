@@ -25,7 +25,7 @@ var _ admission.Validator[*v1alpha1.PodUnavailableBudget] = &budgetValidator{}
 
 // ValidateCreate judges a new budget.
 func (v *budgetValidator) ValidateCreate(ctx context.Context, pub *v1alpha1.PodUnavailableBudget) (admission.Warnings, error) {
-	return v.validate(ctx, pub)
+	return v.validate(ctx, pub, budget.Refuse(pub))
 }
 
 // ValidateUpdate judges a changed budget. One that is as it was passes: rules that are newer than the budget must not keep anybody from
@@ -35,10 +35,10 @@ func (v *budgetValidator) ValidateUpdate(ctx context.Context, old, pub *v1alpha1
 		return nil, nil
 	}
 	if equality.Semantic.DeepEqual(old.Spec.Selector, pub.Spec.Selector) && equality.Semantic.DeepEqual(old.Spec.TargetReference, pub.Spec.TargetReference) {
-		_, warnings, err := compile(pub) // it covers what it covered, so there is nobody new to get along with
+		_, warnings, err := compile(pub, budget.RefuseChange(old, pub)) // it covers what it covered, so there is nobody new to get along with
 		return warnings, err
 	}
-	return v.validate(ctx, pub)
+	return v.validate(ctx, pub, budget.RefuseChange(old, pub))
 }
 
 // ValidateDelete lets every budget go. The API server is not told to ask.
@@ -49,12 +49,12 @@ func (v *budgetValidator) ValidateDelete(context.Context, *v1alpha1.PodUnavailab
 // maxSelector is how many keys and values a selector may have. It is compared with every other one of its namespace, while somebody waits.
 const maxSelector = 200
 
-func (v *budgetValidator) validate(ctx context.Context, pub *v1alpha1.PodUnavailableBudget) (admission.Warnings, error) {
+func (v *budgetValidator) validate(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, refused field.ErrorList) (admission.Warnings, error) {
 	if size := sizeOf(pub.Spec.Selector); size > maxSelector {
 		return nil, apierrors.NewInvalid(v1alpha1.Kind.GroupKind(), pub.Name, field.ErrorList{field.Forbidden(field.NewPath("spec", "selector"),
 			fmt.Sprintf("has %d keys and values, and may have %d: give the pods a label of their own and select by that", size, maxSelector))})
 	}
-	policy, warnings, err := compile(pub)
+	policy, warnings, err := compile(pub, refused)
 	if err != nil {
 		return warnings, err
 	}
@@ -90,9 +90,9 @@ func sizeOf(selector *metav1.LabelSelector) int {
 	return size
 }
 
-func compile(pub *v1alpha1.PodUnavailableBudget) (*budget.Policy, admission.Warnings, error) {
+func compile(pub *v1alpha1.PodUnavailableBudget, refused field.ErrorList) (*budget.Policy, admission.Warnings, error) {
 	policy, errs := budget.Compile(pub)
-	if len(errs) > 0 {
+	if errs = append(errs, refused...); len(errs) > 0 {
 		return nil, nil, apierrors.NewInvalid(v1alpha1.Kind.GroupKind(), pub.Name, errs)
 	}
 	return policy, policy.Warnings, nil

@@ -61,7 +61,7 @@ func TestAHugeSelector(t *testing.T) {
 
 func BenchmarkClashWithThousandsOfLargeSelectors(b *testing.B) {
 	pub := selecting("large", 0, maxSelector-1)
-	policy, _, err := compile(pub)
+	policy, _, err := compile(pub, nil)
 	if err != nil {
 		b.Fatal(err)
 	}

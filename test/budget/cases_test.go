@@ -794,6 +794,8 @@ func TestBudgetsThatOverlapAreRefused(t *testing.T) {
 		"the same selector":  "selector: {matchLabels: {app: web}}, maxUnavailable: 1",
 		"a wider one":        "selector: {}, maxUnavailable: 1",
 		"no subject":         "maxUnavailable: 1",
+		"two subjects":       "selector: {matchLabels: {app: x}}, targetRef: {apiVersion: apps/v1, kind: Deployment, name: x}, maxUnavailable: 1",
+		"an empty selector":  "selector: {matchLabels: {}}, maxUnavailable: 1",
 		"no amount":          "selector: {matchLabels: {app: x}}",
 		"a negative amount":  "selector: {matchLabels: {app: x}}, maxUnavailable: -1",
 		"more than all":      "selector: {matchLabels: {app: x}}, minAvailable: 101%",
@@ -804,6 +806,9 @@ func TestBudgetsThatOverlapAreRefused(t *testing.T) {
 		if err := budget("other", rule); !apierrors.IsInvalid(err) {
 			t.Errorf("%s: got %v, want it to be invalid", what, err)
 		}
+	}
+	if err := budget("web", "selector: {matchLabels: {app: x}}, maxUnavailable: 1"); !apierrors.IsInvalid(err) {
+		t.Errorf("another selector for a budget that is there: got %v, want it to be invalid", err)
 	}
 	expectAllowed(t, "another value of the label", budget("db", "selector: {matchLabels: {app: db}}, maxUnavailable: 1"))
 	expectAllowed(t, "another label", budget("backend", "selector: {matchLabels: {backend: 'true'}}, maxUnavailable: 1"))

@@ -48,12 +48,13 @@ type PodUnavailableBudgetList struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.minAvailable) || type(self.minAvailable) != string || string(self.minAvailable).matches('^(100|[0-9]{1,2})%$')",message="must be a count or a percentage from 0% to 100%",fieldPath=".minAvailable"
 // +kubebuilder:validation:XValidation:rule="!has(self.unhealthyPodPolicy) || size(self.unhealthyPodPolicy) == 0 || self.unhealthyPodPolicy in ['AlwaysAllow', 'IfHealthyBudget']",message="must be AlwaysAllow or IfHealthyBudget",fieldPath=".unhealthyPodPolicy"
 type PodUnavailableBudgetSpec struct {
-	// Selector picks the pods, in the budget's own namespace. An empty selector picks all of them. It is not used if targetRef is given.
+	// Selector picks the pods, in the budget's own namespace. It must not be empty. Exactly one of selector and targetRef is given, and neither can be
+	// changed. In budgets that are older than these rules an empty selector picks all pods, and targetRef takes precedence over selector.
 	//
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 
-	// TargetReference names the workload whose pods are protected, in the budget's own namespace. It takes precedence over selector.
+	// TargetReference names the workload whose pods are protected, in the budget's own namespace.
 	//
 	// +optional
 	TargetReference *TargetReference `json:"targetRef,omitempty"`

@@ -1,0 +1,63 @@
+package budget
+
+import (
+	"slices"
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+)
+
+// Refuse is what is refused of a budget that somebody creates although Compile can use it: it is most likely not what was meant, and users of the kind know that it
+// is refused. A budget that is there already is used all the same, so that nobody loses protection by a rule.
+func Refuse(pub *v1alpha1.PodUnavailableBudget) field.ErrorList {
+	errs := refuseSubject(&pub.Spec)
+	if value, found := pub.Annotations[v1alpha1.ProtectTotalReplicasAnnotation]; found {
+		if _, err := parseReplicas(value); err != nil {
+			errs = append(errs, field.Invalid(field.NewPath("metadata", "annotations").Key(v1alpha1.ProtectTotalReplicasAnnotation), value, "must be a number of pods"))
+		}
+	}
+	return errs
+}
+
+func refuseSubject(spec *v1alpha1.PodUnavailableBudgetSpec) field.ErrorList {
+	path := field.NewPath("spec", "selector")
+	switch {
+	case spec.Selector == nil:
+		return nil // Compile knows whether there is a target
+	case spec.TargetReference != nil:
+		return field.ErrorList{field.Forbidden(path, "must not be given together with targetRef; leave one of the two out")}
+	case len(spec.Selector.MatchLabels) == 0 && len(spec.Selector.MatchExpressions) == 0:
+		return field.ErrorList{field.Required(path, "must not be empty, which would mean every pod of the namespace; select by a label")}
+	default:
+		return nil
+	}
+}
+
+// RefuseChange is what is refused of a change of a budget: what Refuse has against it and had not before, and other pods than it had. A budget that could not
+// be used, or would be refused for its selector or target now, may be corrected.
+func RefuseChange(before, after *v1alpha1.PodUnavailableBudget) field.ErrorList {
+	known := Refuse(before)
+	errs := slices.DeleteFunc(Refuse(after), func(e *field.Error) bool {
+		return slices.ContainsFunc(known, func(k *field.Error) bool { return k.Error() == e.Error() })
+	})
+	if _, unusable := Compile(before); len(unusable) > 0 || len(refuseSubject(&before.Spec)) > 0 {
+		return errs
+	}
+	const fixed = "cannot be changed: delete the budget and create it anew"
+	spec := field.NewPath("spec")
+	if !equality.Semantic.DeepEqual(before.Spec.Selector, after.Spec.Selector) {
+		errs = append(errs, field.Forbidden(spec.Child("selector"), fixed))
+	}
+	if !equality.Semantic.DeepEqual(before.Spec.TargetReference, after.Spec.TargetReference) {
+		errs = append(errs, field.Forbidden(spec.Child("targetRef"), fixed))
+	}
+	return errs
+}
+
+func parseReplicas(value string) (int32, error) {
+	n, err := strconv.ParseUint(value, 10, 31)
+	return int32(n), err
+}
