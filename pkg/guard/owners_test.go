@@ -8,7 +8,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
@@ -28,11 +27,13 @@ func TestTakingAPodFromItsWorkloadNeedsRoom(t *testing.T) {
 		}
 	}
 	tests := map[string]struct {
-		target  string // Deployment if empty
+		target  string // Deployment if empty, none for a budget with a selector
 		before  func(*corev1.Pod)
 		change  func(*corev1.Pod)
 		orphans bool // the ReplicaSet is being deleted and leaves its pods behind
-		counts  bool
+		// replicas is how many pods the budget says there should be.
+		replicas string
+		counts   bool
 	}{
 		"its controller is taken off it":              {change: orphaned, counts: true},
 		"for a budget of the ReplicaSet as well":      {target: "ReplicaSet", change: orphaned, counts: true},
@@ -48,9 +49,21 @@ func TestTakingAPodFromItsWorkloadNeedsRoom(t *testing.T) {
 			before: func(p *corev1.Pod) { p.Labels["hash"] = "debug" },
 			change: func(p *corev1.Pod) { p.Labels["hash"], p.OwnerReferences = "debug", nil },
 		},
-		"its controller is deleted and leaves it behind": {change: orphaned, orphans: true},
-		"and so for a budget of the ReplicaSet":          {target: "ReplicaSet", change: orphaned, orphans: true},
-		"a controller takes a pod of nobody":             {before: orphaned, change: func(*corev1.Pod) {}},
+		"its controller is deleted and leaves it behind":               {change: orphaned, orphans: true},
+		"and so for a budget of the ReplicaSet":                        {target: "ReplicaSet", change: orphaned, orphans: true},
+		"a controller takes a pod of nobody":                           {before: orphaned, change: func(*corev1.Pod) {}},
+		"with a selector, its controller is taken off it":              {target: "none", change: orphaned, counts: true},
+		"with a selector, it gets a controller that does not exist":    {target: "none", change: ownedBy("none", "none"), counts: true},
+		"with a selector, it gets one without pods of the budget":      {target: "none", change: ownedBy("other", "other"), counts: true},
+		"with a selector, it gets a label that its controller lets go": {target: "none", change: func(p *corev1.Pod) { p.Labels["hash"] = "debug" }},
+		"with a selector, its controller lets go of it": {
+			target: "none",
+			before: func(p *corev1.Pod) { p.Labels["hash"] = "debug" },
+			change: func(p *corev1.Pod) { p.Labels["hash"], p.OwnerReferences = "debug", nil },
+		},
+		"with a selector, its controller is deleted and leaves it behind":       {target: "none", change: orphaned, orphans: true},
+		"with a selector, a controller takes a pod of nobody":                   {target: "none", before: orphaned, change: func(*corev1.Pod) {}},
+		"with a selector and a number of pods, it gets one that does not exist": {target: "none", replicas: "3", change: ownedBy("none", "none"), counts: true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -59,8 +72,24 @@ func TestTakingAPodFromItsWorkloadNeedsRoom(t *testing.T) {
 			}
 			c := deployed(t, 3, interceptor.Funcs{}, targeting(tc.target, "web", 1),
 				&appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "other", UID: "other"}, Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To[int32](0)}})
-			if err := c.Delete(t.Context(), &v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}}); err != nil {
+			name := types.NamespacedName{Namespace: "ns", Name: tc.target + "-web"}
+			pub := &v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}}
+			if tc.target == "none" {
+				name.Name = "web"
+				pub = targeting("none", "web", 1)
+			}
+			if err := c.Delete(t.Context(), pub); err != nil {
 				t.Fatal(err)
+			}
+			pub = &v1alpha1.PodUnavailableBudget{}
+			if err := c.Get(t.Context(), name, pub); err != nil {
+				t.Fatal(err)
+			}
+			if tc.replicas != "" {
+				pub.Annotations = map[string]string{v1alpha1.ProtectTotalReplicasAnnotation: tc.replicas}
+				if err := c.Update(t.Context(), pub); err != nil {
+					t.Fatal(err)
+				}
 			}
 			rs := &appsv1.ReplicaSet{}
 			if err := c.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "web"}, rs); err != nil {
@@ -107,8 +136,7 @@ func TestTakingAPodFromItsWorkloadNeedsRoom(t *testing.T) {
 			if !tc.counts && (first != v1alpha1.ReasonNotProtected || second != v1alpha1.ReasonNotProtected) {
 				t.Errorf("got %s and %s, want it to be nothing to the budget", first, second)
 			}
-			pub := &v1alpha1.PodUnavailableBudget{}
-			if err := c.Get(t.Context(), client.ObjectKeyFromObject(targeting(tc.target, "web", 1)), pub); err != nil {
+			if err := c.Get(t.Context(), name, pub); err != nil {
 				t.Fatal(err)
 			}
 			if tc.counts != (len(pub.Status.Ledger) == 1 && pub.Status.Ledger[0].Operation == v1alpha1.OperationLeave) {

@@ -59,9 +59,11 @@ type Count struct {
 	Selector labels.Selector
 	// Owners are the objects above the pods, by UID, as far as they are named. It may have others that were above pods the last time.
 	Owners sets.Set[types.UID]
-	// holders are the controllers by which the pods of a budget with a target are the target's, and which pods each of them keeps. One that is being
-	// deleted holds nobody: its pods go with it, or it leaves them behind.
+	// holders are the controllers of the budget's pods, through which it is known how many there should be, and which pods each of them keeps. For a budget with
+	// a target they make its pods the target's. One that is being deleted holds nobody: its pods go with it, or it leaves them behind.
 	holders map[types.UID]labels.Selector
+	// ofTarget is true if the budget has a target.
+	ofTarget bool
 	// TargetGone is true if the workload that the budget names does not exist or is being deleted.
 	TargetGone bool
 	// Unread are the kinds of workloads that do not tell replicas. Their pods count as unmanaged.
@@ -75,15 +77,16 @@ func (c *Count) Covers(uid types.UID) bool {
 	return slices.ContainsFunc(c.Pods, func(pod *corev1.Pod) bool { return pod.UID == uid })
 }
 
-// Loses is true if an update takes a pod from the workload that the budget names, although it has the labels that the budget goes by: it gets another
-// controller that is not known to be of the workload, or labels by which its controller lets go of it. That the controller then does so is nothing new.
+// Loses is true if an update takes a pod from the workload that asks for it, although it has the labels that the budget goes by: it gets another controller
+// that has no pods of the budget yet, or none. Without pods of its own a workload says nothing of how many there should be. That a controller lets go of a pod
+// whose labels it does not select is nothing new. A budget with a target has lost the pod as soon as it has such labels; for one with a selector it stays.
 func (c *Count) Loses(before, after *corev1.Pod) bool {
 	keeps, held := c.holders[workload.ControllerUID(before)]
 	if !held || !keeps.Matches(labels.Set(before.Labels)) {
 		return false
 	}
 	_, stays := c.holders[workload.ControllerUID(after)]
-	return !stays || !keeps.Matches(labels.Set(after.Labels))
+	return !stays || c.ofTarget && !keeps.Matches(labels.Set(after.Labels))
 }
 
 // Find is the pod if it exists and the selector picks it, whether it is one of the budget's or may become one. Nil if not. The caller must not change it.
@@ -130,7 +133,7 @@ func (c *Census) take(ctx context.Context, o *owners, policy *budget.Policy, atL
 		return c.takeOfTarget(ctx, o, name, policy, atLeast)
 	}
 	o.existence = policy.Replicas != nil
-	count = &Count{Selector: policy.Selector}
+	count = &Count{Selector: policy.Selector, holders: map[types.UID]labels.Selector{}}
 	var pods []*corev1.Pod
 	reading, readCtx := errgroup.WithContext(ctx)
 	panics.Go(ctx, reading, func() (err error) {
@@ -148,6 +151,7 @@ func (c *Census) take(ctx context.Context, o *owners, policy *budget.Policy, atL
 	top := make([]*owner, len(pods))
 	for i, pod := range pods {
 		top[i] = o.top(pod)
+		count.hold(o.found[workload.ControllerUID(pod)])
 	}
 	seen := map[types.UID]bool{}
 	for _, owner := range top {
@@ -179,7 +183,7 @@ func (c *Census) takeOfTarget(ctx context.Context, o *owners, name types.Namespa
 		target.gone, target.unread = true, false
 	}
 	target.parent = nil // whoever owns the workload does not matter
-	count = &Count{Selector: target.selector, TargetGone: target.gone, holders: map[types.UID]labels.Selector{}}
+	count = &Count{Selector: target.selector, TargetGone: target.gone, ofTarget: true, holders: map[types.UID]labels.Selector{}}
 	count.add(target)
 	if target.uid == "" {
 		count.Selector = labels.Nothing()
@@ -198,9 +202,7 @@ func (c *Census) takeOfTarget(ctx context.Context, o *owners, name types.Namespa
 	for _, pod := range all {
 		if o.isUnder(pod, target.uid) {
 			pods = append(pods, pod)
-			if holder := o.found[workload.ControllerUID(pod)]; !holder.deleting {
-				count.holders[holder.uid] = holder.selector
-			}
+			count.hold(o.found[workload.ControllerUID(pod)])
 		} else if top := o.top(pod); top != nil && top.gone { // the target may have adopted what it has left behind
 			gone = append(gone, top.uid)
 		}
@@ -217,6 +219,13 @@ func (c *Count) add(o *owner) {
 		return
 	}
 	c.Workloads = append(c.Workloads, budget.Workload{Name: o.kind.Kind + " " + o.name, Replicas: o.replicas, Gone: o.gone})
+}
+
+// hold takes note of the controller of a pod, nil if it has none.
+func (c *Count) hold(controller *owner) {
+	if controller != nil && !controller.deleting && !controller.gone {
+		c.holders[controller.uid] = controller.selector
+	}
 }
 
 // Forget is told that a budget does not exist any more.
