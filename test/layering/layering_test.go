@@ -51,6 +51,12 @@ var forbidden = map[string]map[string]string{
 		"k8s.io/kubernetes":       "only the scheduler is built on k8s.io/kubernetes",
 		module + "cmd":            "nothing imports cmd",
 	},
+	"pkg/endpoint": {
+		"k8s.io/client-go":               "it changes objects that somebody else has read",
+		"sigs.k8s.io/controller-runtime": "it changes objects that somebody else has read",
+		module + "pkg/webhook":           "the adapters use it, and not the other way round",
+		module + "pkg/guard":             "the adapters use it, and not the other way round",
+	},
 	"pkg/workload": {
 		"k8s.io/client-go":               "it takes objects that somebody else has read",
 		"k8s.io/kubernetes":              "it is used by programs that are no scheduler",
