@@ -46,6 +46,7 @@ var (
 	validating = map[string]string{
 		"workloadspread.berth.dev":               Spreads,
 		"pods.budget.berth.dev":                  BudgetPods,
+		"labels.budget.berth.dev":                BudgetPods,
 		"evictions.budget.berth.dev":             BudgetPods,
 		"podunavailablebudgets.budget.berth.dev": Budgets,
 	}

@@ -15,16 +15,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/budget/census"
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
-)
-
-// Where the handlers are served, as manifests/budget says too.
-const (
-	// PodsPath is asked before operations on pods.
-	PodsPath = "/validate-budget-pods"
-	// EvictionsPath marks the evictions about which PodsPath is to be asked.
-	EvictionsPath = "/mutate-eviction"
-	// BudgetsPath is asked about PodUnavailableBudgets.
-	BudgetsPath = "/validate-podunavailablebudget"
+	"github.com/berth-project/berth/pkg/endpoint"
 )
 
 // Options are what tests replace.
@@ -64,11 +55,11 @@ func Setup(ctx context.Context, mgr ctrl.Manager, register func(path string, hoo
 	if _, err := budgets.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: g.budgetGone}); err != nil {
 		return fmt.Errorf("watching PodUnavailableBudgets: %w", err)
 	}
-	register(PodsPath, &admission.Webhook{Handler: &podHandler{
+	register(endpoint.BudgetPods, &admission.Webhook{Handler: &podHandler{
 		guard: g, decoder: admission.NewDecoder(mgr.GetScheme()), live: mgr.GetAPIReader(), clock: g.clock,
 	}})
-	register(EvictionsPath, &admission.Webhook{Handler: &evictionMarker{guard: g, live: mgr.GetAPIReader()}})
-	register(BudgetsPath, admission.WithValidator(mgr.GetScheme(), &budgetValidator{live: mgr.GetAPIReader()}))
+	register(endpoint.Evictions, &admission.Webhook{Handler: &evictionMarker{guard: g, live: mgr.GetAPIReader()}})
+	register(endpoint.Budgets, admission.WithValidator(mgr.GetScheme(), &budgetValidator{live: mgr.GetAPIReader()}))
 	return nil
 }
 

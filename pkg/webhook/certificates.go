@@ -10,8 +10,6 @@ import (
 	"path/filepath"
 
 	"github.com/open-policy-agent/cert-controller/pkg/rotator"
-	"golang.org/x/sync/errgroup"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
@@ -20,15 +18,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/berth-project/berth/pkg/endpoint"
 )
 
-// Names in manifests/webhook and manifests/budget. The validating and the mutating webhook configuration of each have the same.
+// Names in manifests/webhook.
 const (
-	namespace           = "berth-system"
-	secretName          = "berth-webhook-cert"
-	serviceName         = "berth-webhook"
-	configurationName   = "berth-webhook"
-	budgetConfiguration = "berth-budget"
+	namespace   = "berth-system"
+	secretName  = "berth-webhook-cert"
+	serviceName = "berth-webhook"
 )
 
 // Files in the certificate directory and keys of the Secret.
@@ -42,10 +40,10 @@ var secretKey = types.NamespacedName{Namespace: namespace, Name: secretName}
 
 // manageCertificates has the rotator make and renew the certificate in the Secret and write its authority into the webhook configurations,
 // and each replica keep a copy of the certificate in dir. Every replica runs the rotator: an update conflict decides whose certificate it
-// is, and none has to wait for a leader before it can serve.
-func manageCertificates(mgr ctrl.Manager, dir string) error {
+// is, and none has to wait for a leader before it can serve. Somebody else runs the cache, which is of newCache.
+func manageCertificates(mgr ctrl.Manager, cached cache.Cache, dir string) error {
 	var webhooks []rotator.WebhookInfo
-	for _, name := range []string{configurationName, budgetConfiguration} {
+	for _, name := range endpoint.Configurations {
 		webhooks = append(webhooks, rotator.WebhookInfo{Name: name, Type: rotator.Validating}, rotator.WebhookInfo{Name: name, Type: rotator.Mutating})
 	}
 	err := rotator.AddRotator(mgr, &rotator.CertRotator{
@@ -65,24 +63,26 @@ func manageCertificates(mgr ctrl.Manager, dir string) error {
 	if err != nil {
 		return err
 	}
-	// The rotator keeps its own cache to itself.
-	secret := cache.ByObject{
-		Field:      fields.OneTermEqualSelector("metadata.name", secretName),
-		Namespaces: map[string]cache.Config{namespace: {}},
-	}
-	certCache, err := cache.New(mgr.GetConfig(), cache.Options{
-		Scheme:   mgr.GetScheme(),
-		Mapper:   mgr.GetRESTMapper(),
-		ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: secret},
-	})
-	if err != nil {
-		return err
-	}
-	c := &certificates{cache: certCache, reader: certCache, dir: dir}
+	c := &certificates{cache: cached, reader: cached, dir: dir}
 	if err := mgr.Add(c); err != nil {
 		return err
 	}
 	return mgr.AddReadyzCheck("webhook-certificate", func(request *http.Request) error { return c.trusted(request.Context()) })
+}
+
+// newCache makes a cache for webhook configurations and the Secret with the certificate, which watches what it is asked for. The rotator keeps its own cache to
+// itself.
+func newCache(mgr ctrl.Manager) (cache.Cache, error) {
+	secret := cache.ByObject{
+		Field:      fields.OneTermEqualSelector("metadata.name", secretName),
+		Namespaces: map[string]cache.Config{namespace: {}},
+	}
+	return cache.New(mgr.GetConfig(), cache.Options{
+		Scheme:           mgr.GetScheme(),
+		Mapper:           mgr.GetRESTMapper(),
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject:         map[client.Object]cache.ByObject{&corev1.Secret{}: secret},
+	})
 }
 
 // certificates keep the certificate of the Secret in files. A volume of the Secret would bring a new one up to two minutes late, in which
@@ -121,21 +121,16 @@ func (c *certificates) Start(ctx context.Context) error {
 	}); err != nil {
 		return fmt.Errorf("watching the webhook's certificate: %w", err)
 	}
-	running, ctx := errgroup.WithContext(ctx)
-	running.Go(func() error { return c.cache.Start(ctx) })
-	running.Go(func() error {
-		for {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-changed:
-			}
-			if err := c.copy(ctx); err != nil {
-				return fmt.Errorf("copying the webhook's certificate: %w", err)
-			}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
 		}
-	})
-	return running.Wait()
+		if err := c.copy(ctx); err != nil {
+			return fmt.Errorf("copying the webhook's certificate: %w", err)
+		}
+	}
 }
 
 // copy writes the certificate into the files, unless they hold it already. A Secret without a certificate is one that the rotator has not
@@ -175,39 +170,20 @@ func replaceFile(path string, content []byte) error {
 // trusted is nil once the API server has been told the authority of the certificate, for every webhook. Of a configuration that is not there
 // nobody asks, and there is nothing to wait for.
 func (c *certificates) trusted(ctx context.Context) error {
-	told, err := c.toldAuthorities(ctx)
-	if err != nil || len(told) == 0 {
+	configurations, err := read(ctx, c.reader)
+	if err != nil || len(configurations) == 0 {
 		return err
 	}
 	secret := &corev1.Secret{}
 	if err := c.reader.Get(ctx, secretKey, secret); err != nil {
 		return fmt.Errorf("reading the webhook's certificate: %w", err)
 	}
-	for webhook, bundle := range told {
-		if len(bundle) == 0 || !bytes.Equal(bundle, secret.Data[caFile]) {
-			return fmt.Errorf("the API server does not know the authority of the certificate for webhook %s yet", webhook)
+	for _, configuration := range configurations {
+		for _, webhook := range endpoint.WebhooksOf(configuration) {
+			if bundle := webhook.Client.CABundle; len(bundle) == 0 || !bytes.Equal(bundle, secret.Data[caFile]) {
+				return fmt.Errorf("the API server does not know the authority of the certificate for webhook %s yet", webhook.Name)
+			}
 		}
 	}
 	return nil
-}
-
-// toldAuthorities are the authorities that the API server has been told, by webhook.
-func (c *certificates) toldAuthorities(ctx context.Context) (map[string][]byte, error) {
-	told := map[string][]byte{}
-	for _, name := range []string{configurationName, budgetConfiguration} {
-		key := types.NamespacedName{Name: name}
-		validating, mutating := &admissionregistrationv1.ValidatingWebhookConfiguration{}, &admissionregistrationv1.MutatingWebhookConfiguration{}
-		for _, configuration := range []client.Object{validating, mutating} {
-			if err := c.reader.Get(ctx, key, configuration); client.IgnoreNotFound(err) != nil {
-				return nil, fmt.Errorf("reading webhook configuration %s: %w", name, err)
-			}
-		}
-		for i := range validating.Webhooks {
-			told[validating.Webhooks[i].Name] = validating.Webhooks[i].ClientConfig.CABundle
-		}
-		for i := range mutating.Webhooks {
-			told[mutating.Webhooks[i].Name] = mutating.Webhooks[i].ClientConfig.CABundle
-		}
-	}
-	return told, nil
 }

@@ -9,6 +9,7 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/manifests"
+	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/lineage"
 )
 
@@ -112,25 +114,33 @@ func files(t *testing.T, dir string) map[string][]byte {
 func TestReadyMeansThatTheAPIServerTrustsTheCertificate(t *testing.T) {
 	configuration := func(bundle string) client.Object {
 		return &admissionregistrationv1.ValidatingWebhookConfiguration{
-			ObjectMeta: metav1.ObjectMeta{Name: configurationName},
+			ObjectMeta: metav1.ObjectMeta{Name: "berth-webhook"},
 			Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-				Name: "one.berth.dev", ClientConfig: admissionregistrationv1.WebhookClientConfig{CABundle: []byte(bundle)},
+				Name: "workloadspread.berth.dev", ClientConfig: admissionregistrationv1.WebhookClientConfig{CABundle: []byte(bundle)},
 			}},
 		}
 	}
 	mutating := func(bundle string) client.Object {
 		return &admissionregistrationv1.MutatingWebhookConfiguration{
-			ObjectMeta: metav1.ObjectMeta{Name: configurationName},
+			ObjectMeta: metav1.ObjectMeta{Name: "berth-webhook"},
 			Webhooks: []admissionregistrationv1.MutatingWebhook{{
-				Name: "two.berth.dev", ClientConfig: admissionregistrationv1.WebhookClientConfig{CABundle: []byte(bundle)},
+				Name: "pod.berth.dev", ClientConfig: admissionregistrationv1.WebhookClientConfig{CABundle: []byte(bundle)},
+			}},
+		}
+	}
+	ofEvictions := func(bundle string) client.Object {
+		return &admissionregistrationv1.MutatingWebhookConfiguration{
+			ObjectMeta: metav1.ObjectMeta{Name: "berth-budget"},
+			Webhooks: []admissionregistrationv1.MutatingWebhook{{
+				Name: "evictions.budget.berth.dev", ClientConfig: admissionregistrationv1.WebhookClientConfig{CABundle: []byte(bundle)},
 			}},
 		}
 	}
 	ofBudgets := func(bundle string) client.Object {
 		return &admissionregistrationv1.ValidatingWebhookConfiguration{
-			ObjectMeta: metav1.ObjectMeta{Name: budgetConfiguration},
+			ObjectMeta: metav1.ObjectMeta{Name: "berth-budget"},
 			Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-				Name: "three.berth.dev", ClientConfig: admissionregistrationv1.WebhookClientConfig{CABundle: []byte(bundle)},
+				Name: "pods.budget.berth.dev", ClientConfig: admissionregistrationv1.WebhookClientConfig{CABundle: []byte(bundle)},
 			}},
 		}
 	}
@@ -140,11 +150,13 @@ func TestReadyMeansThatTheAPIServerTrustsTheCertificate(t *testing.T) {
 		wantError string
 	}{
 		"it has the authority":                             {cache: []client.Object{made, configuration("ours"), mutating("ours")}},
-		"it has it for one webhook and not for another":    {cache: []client.Object{made, configuration("ours"), mutating("")}, wantError: "two.berth.dev"},
-		"it has no authority yet":                          {cache: []client.Object{made, configuration("")}, wantError: "one.berth.dev"},
-		"it has it for spreads and not for budgets":        {cache: []client.Object{made, configuration("ours"), ofBudgets("")}, wantError: "three.berth.dev"},
-		"it has the authority of another certificate":      {cache: []client.Object{made, configuration("theirs")}, wantError: "one.berth.dev"},
-		"there is no authority yet":                        {cache: []client.Object{secret(nil), configuration("")}, wantError: "one.berth.dev"},
+		"it has it for one webhook and not for another":    {cache: []client.Object{made, configuration("ours"), mutating("")}, wantError: "pod.berth.dev"},
+		"it has no authority yet":                          {cache: []client.Object{made, configuration("")}, wantError: "workloadspread.berth.dev"},
+		"it has it for spreads and not for budgets":        {cache: []client.Object{made, configuration("ours"), ofBudgets("")}, wantError: "pods.budget.berth.dev"},
+		"it has it for pods and not for their evictions":   {cache: []client.Object{made, ofBudgets("ours"), ofEvictions("")}, wantError: "evictions.budget.berth.dev"},
+		"it has it for evictions and not for pods":         {cache: []client.Object{made, ofBudgets(""), ofEvictions("ours")}, wantError: "pods.budget.berth.dev"},
+		"it has the authority of another certificate":      {cache: []client.Object{made, configuration("theirs")}, wantError: "workloadspread.berth.dev"},
+		"there is no authority yet":                        {cache: []client.Object{secret(nil), configuration("")}, wantError: "workloadspread.berth.dev"},
 		"there is no Secret":                               {cache: []client.Object{configuration("ours")}, wantError: secretName},
 		"without a configuration there is nobody to trust": {cache: []client.Object{made}},
 	}
@@ -166,17 +178,19 @@ func TestTheManifestsNameWhatIsServed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if validating.Name != configurationName || len(validating.Webhooks) != 1 || mutating.Name != configurationName || len(mutating.Webhooks) != 1 {
-		t.Fatalf("got %s with %d webhooks and %s with %d", validating.Name, len(validating.Webhooks), mutating.Name, len(mutating.Webhooks))
-	}
-	for path, config := range map[string]admissionregistrationv1.WebhookClientConfig{
-		SpreadPath: validating.Webhooks[0].ClientConfig,
-		PodPath:    mutating.Webhooks[0].ClientConfig,
-	} {
-		service := config.Service
-		if service == nil || service.Namespace != namespace || service.Name != serviceName || service.Path == nil || *service.Path != path {
-			t.Errorf("got service %v, want %s", service, path)
+	// No path: whoever applies them again would take the secret one away.
+	want := []string{"berth-webhook " + endpoint.Spreads, "berth-webhook " + endpoint.Pods}
+	var got []string
+	for _, configuration := range []client.Object{&validating, &mutating} {
+		for _, w := range endpoint.WebhooksOf(configuration) {
+			got = append(got, configuration.GetName()+" "+w.Handler)
+			if service := w.Client.Service; service == nil || service.Namespace != namespace || service.Name != serviceName || service.Path != nil {
+				t.Errorf("webhook %s is asked at %v", w.Name, service)
+			}
 		}
+	}
+	if !slices.Equal(got, want) || len(validating.Webhooks)+len(mutating.Webhooks) != len(want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 

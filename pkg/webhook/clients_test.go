@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -15,10 +16,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	certutil "k8s.io/client-go/util/cert"
+
+	"github.com/berth-project/berth/pkg/endpoint"
 )
 
 // authority signs client certificates.
@@ -82,8 +86,11 @@ func (b *body) Read(p []byte) (int, error) {
 	return b.Reader.Read(p)
 }
 
-func TestOnlyClientsOfTheAuthorityAreAnswered(t *testing.T) {
-	ours, theirs := newAuthority(t), newAuthority(t)
+const secretPath = "/secret" + endpoint.Pods
+
+// served starts a server whose hook tells that it was asked. Strangers do not know the secret path.
+func served(t *testing.T, clientCA string) (address string, trusted *x509.CertPool, asked *atomic.Bool) {
+	t.Helper()
 	dir := t.TempDir()
 	serving, key, err := certutil.GenerateSelfSignedCertKey("localhost", nil, nil)
 	if err != nil {
@@ -91,53 +98,72 @@ func TestOnlyClientsOfTheAuthorityAreAnswered(t *testing.T) {
 	}
 	write(t, filepath.Join(dir, certFile), serving)
 	write(t, filepath.Join(dir, keyFile), key)
-	clientCA := write(t, filepath.Join(dir, "clients.crt"), ours.pem())
-	trusted := x509.NewCertPool()
+	trusted = x509.NewCertPool()
 	trusted.AppendCertsFromPEM(serving)
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // finds a port
+	if err != nil {
+		t.Fatal(err)
+	}
+	address = listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	web, register, err := newServer(Options{Host: "127.0.0.1", Port: listener.Addr().(*net.TCPAddr).Port, CertDir: dir, ClientCA: clientCA},
+		func(_ context.Context, path string) bool { return path == secretPath })
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked = &atomic.Bool{}
+	register(endpoint.Pods, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		asked.Store(true)
+		if r.URL.Path != endpoint.Pods || r.URL.RawQuery != "timeout=2s" {
+			t.Errorf("the hook is asked at %s", r.URL)
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+	}))
+	started := make(chan error, 1)
+	go func() { started <- web.Start(t.Context()) }()
+	for web.StartedChecker()(nil) != nil { // which dials it
+		select {
+		case err := <-started:
+			t.Fatal(err)
+		default:
+		}
+	}
+	return address, trusted, asked
+}
+
+func TestOnlyTheAPIServerIsAnswered(t *testing.T) {
+	ours, theirs := newAuthority(t), newAuthority(t)
+	clientCA := write(t, filepath.Join(t.TempDir(), "clients.crt"), ours.pem())
+	known := []tls.Certificate{ours.sign(t, x509.ExtKeyUsageClientAuth)}
 
 	tests := map[string]struct {
 		clientCA string
 		with     []tls.Certificate
+		path     string
 		want     int // 0 if there is no connection
 	}{
-		"without an authority everybody is answered": {want: http.StatusOK},
-		"the API server":                {clientCA: clientCA, with: []tls.Certificate{ours.sign(t, x509.ExtKeyUsageClientAuth)}, want: http.StatusOK},
-		"a stranger":                    {clientCA: clientCA, want: http.StatusUnauthorized},
-		"a stranger with a certificate": {clientCA: clientCA, with: []tls.Certificate{theirs.sign(t, x509.ExtKeyUsageClientAuth)}},
-		"a server that is no client, of the authority's": {clientCA: clientCA, with: []tls.Certificate{ours.sign(t, x509.ExtKeyUsageServerAuth)}},
+		"whoever knows the path":                       {path: secretPath, want: http.StatusOK},
+		"whoever does not":                             {path: endpoint.Pods, want: http.StatusNotFound},
+		"who guesses":                                  {path: "/guess" + endpoint.Pods, want: http.StatusNotFound},
+		"who has half of it":                           {path: "/secret", want: http.StatusNotFound},
+		"who has more than it":                         {path: "/secret" + secretPath, want: http.StatusNotFound},
+		"who asks anywhere else":                       {path: "/", want: http.StatusNotFound},
+		"a certificate of the authority":               {clientCA: clientCA, with: known, path: secretPath, want: http.StatusOK},
+		"a certificate, and no secret":                 {clientCA: clientCA, with: known, path: endpoint.Pods, want: http.StatusOK},
+		"a certificate, and another secret":            {clientCA: clientCA, with: known, path: "/former" + endpoint.Pods, want: http.StatusOK},
+		"a certificate, and nothing to ask":            {clientCA: clientCA, with: known, path: "/metrics", want: http.StatusNotFound},
+		"the secret, where certificates are wanted":    {clientCA: clientCA, path: secretPath, want: http.StatusUnauthorized},
+		"a stranger with a certificate":                {clientCA: clientCA, with: []tls.Certificate{theirs.sign(t, x509.ExtKeyUsageClientAuth)}, path: secretPath},
+		"a server that is no client, of the authority": {clientCA: clientCA, with: []tls.Certificate{ours.sign(t, x509.ExtKeyUsageServerAuth)}, path: secretPath},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			listener, err := net.Listen("tcp", "127.0.0.1:0") // finds a port
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, port, _ := net.SplitHostPort(listener.Addr().String())
-			number, _ := net.LookupPort("tcp", port)
-			if err := listener.Close(); err != nil {
-				t.Fatal(err)
-			}
-			web, register, err := newServer(Options{Host: "127.0.0.1", Port: number, CertDir: dir, ClientCA: tc.clientCA})
-			if err != nil {
-				t.Fatal(err)
-			}
-			asked := false
-			register("/hook", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-				asked = true
-				_, _ = io.Copy(io.Discard, r.Body)
-			}))
-			started := make(chan error, 1)
-			go func() { started <- web.Start(t.Context()) }()
-			for web.StartedChecker()(nil) != nil { // which dials it
-				select {
-				case err := <-started:
-					t.Fatal(err)
-				default:
-				}
-			}
+			address, trusted, asked := served(t, tc.clientCA)
 			transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted, ServerName: "localhost", Certificates: tc.with}, ForceAttemptHTTP2: true}
 			defer transport.CloseIdleConnections()
-			response, err := (&http.Client{Transport: transport}).Post(fmt.Sprintf("https://127.0.0.1:%d/hook", number), "application/json", strings.NewReader("{}"))
+			response, err := (&http.Client{Transport: transport}).Post("https://"+address+tc.path+"?timeout=2s", "application/json", strings.NewReader("{}"))
 			if (err != nil) != (tc.want == 0) {
 				t.Fatalf("got %v, %v", response, err)
 			}
@@ -147,21 +173,43 @@ func TestOnlyClientsOfTheAuthorityAreAnswered(t *testing.T) {
 					t.Errorf("got %s, want %d", response.Status, tc.want)
 				}
 			}
-			if asked != (tc.want == http.StatusOK) {
-				t.Errorf("the hook was asked: %t", asked)
+			if asked.Load() != (tc.want == http.StatusOK) {
+				t.Errorf("the hook was asked: %t", asked.Load())
 			}
 		})
 	}
 }
 
+// TestAStrangersReviewIsNotRead: the answer comes, and the connection ends, without a byte of the review. A server may read what is left of a request to use
+// the connection again.
 func TestAStrangersReviewIsNotRead(t *testing.T) {
+	address, trusted, _ := served(t, "")
+	connection, err := tls.Dial("tcp", address, &tls.Config{RootCAs: trusted, ServerName: "localhost", NextProtos: []string{"http/1.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connection.Close()
+	if err := connection.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fprintf(connection, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n", endpoint.Pods); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := io.ReadAll(connection)
+	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 404 ") {
+		t.Errorf("got %q, %v", answer, err)
+	}
+}
+
+func TestAReviewWithoutACertificateIsNotRead(t *testing.T) {
 	review := &body{Reader: strings.NewReader("{}")}
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "/hook", review)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, endpoint.Pods, review)
 	if err != nil {
 		t.Fatal(err)
 	}
 	request.TLS = &tls.ConnectionState{}
-	knownClients(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })).ServeHTTP(discard{}, request)
+	hook := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+	(&knownClients{handlers: hook, certified: true}).ServeHTTP(discard{}, request)
 	if review.read {
 		t.Error("it was read")
 	}
@@ -181,7 +229,7 @@ func TestAClientAuthorityThatCannotBeReadIsAnError(t *testing.T) {
 		"with nothing in it": write(t, filepath.Join(dir, "empty"), nil),
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, _, err := newServer(Options{CertDir: dir, ClientCA: file}); err == nil {
+			if _, _, err := newServer(Options{CertDir: dir, ClientCA: file}, nil); err == nil {
 				t.Error("everybody would be answered")
 			}
 		})

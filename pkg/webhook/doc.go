@@ -11,5 +11,6 @@
 // Begin reading at Setup, which says what is served and when it is ready. Then follow one request. A pod's review is decoded and answered in
 // review.go; pod.go gathers whose pod it is, asks the model, and answers with the difference (patch.go). Pods that
 // bind early go on to early.go, which gathers how full the subsets are (bookings.go). For a spread, spread.go gathers
-// what is known from the cache and asks ValidateSpread (validate.go, pure). Where the certificate comes from is in certificates.go.
+// what is known from the cache and asks ValidateSpread (validate.go, pure). Where the certificate comes from is in certificates.go. Who is answered at all is in
+// clients.go, and how the API server is told from others, by where it asks, in paths.go.
 package webhook

@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -97,7 +98,7 @@ func send(tb testing.TB, handler http.Handler, pod *corev1.Pod, change ...func(*
 
 func post(handler http.Handler, body string) *httptest.ResponseRecorder {
 	recorder := httptest.NewRecorder()
-	handler.ServeHTTP(recorder, httptest.NewRequest(http.MethodPost, PodPath, strings.NewReader(body)))
+	handler.ServeHTTP(recorder, httptest.NewRequest(http.MethodPost, endpoint.Pods, strings.NewReader(body)))
 	return recorder
 }
 
@@ -301,7 +302,7 @@ func TestAFailureToAnswerIsAFailedCallAndNoRefusal(t *testing.T) {
 	t.Cleanup(server.Close)
 	for rule, tc := range tests {
 		t.Run(rule, func(t *testing.T) {
-			response, err := http.Post(server.URL+PodPath, "application/json", strings.NewReader(tc.body))
+			response, err := http.Post(server.URL+endpoint.Pods, "application/json", strings.NewReader(tc.body))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -20,15 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/lineage"
-)
-
-// Where reviews are answered, as manifests/webhook says too.
-const (
-	// SpreadPath is for WorkloadSpreads.
-	SpreadPath = "/validate-workloadspread"
-	// PodPath is for pods that are being created.
-	PodPath = "/mutate-pod"
 )
 
 // CertificateSource says who brings the certificate.
@@ -52,30 +45,42 @@ type Options struct {
 	// Certificates are managed if empty.
 	Certificates CertificateSource
 	// ClientCA is a file of certificates in PEM: authorities that sign for API servers and nobody else. Clients without a certificate of theirs are answered
-	// 401 before their review is read. It is read by Setup, once. Empty answers everybody.
+	// 401 before their review is read. It is read by Setup, once. If it is empty, clients are answered who ask at the path that the webhook configuration names, and
+	// others are answered 404.
 	ClientCA string
 }
 
 // Setup has the manager serve the webhooks, on every replica and not on the leader alone, as soon as there is a certificate. Until then, and
-// until the API server knows the authority of a managed certificate, the manager is not ready. The lineage is of the same manager. The context
-// is used until Setup returns.
+// until the API server knows the authority of a managed certificate, and where to ask, the manager is not ready. The lineage is of the same manager. The
+// context is used until Setup returns.
 //
-// Others may register handlers of their own, which are served at the same port with the same certificate: each of more is called with a function
-// that does so.
+// Others may register handlers of their own, at paths of pkg/endpoint, which are served at the same port with the same certificate: each of more is called with
+// a function that does so.
 func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts Options, more ...func(register func(path string, hook http.Handler)) error) error {
+	configurations, err := newCache(mgr)
+	if err != nil {
+		return err
+	}
 	switch opts.Certificates {
 	case ManagedCertificates, "":
-		if err := manageCertificates(mgr, opts.CertDir); err != nil {
+		if err := manageCertificates(mgr, configurations, opts.CertDir); err != nil {
 			return fmt.Errorf("managing the webhook's certificate: %w", err)
 		}
 	case ProvidedCertificates:
 	default:
 		return fmt.Errorf("webhook certificates %q: must be %s or %s", opts.Certificates, ManagedCertificates, ProvidedCertificates)
 	}
+	asked := newPaths(configurations, mgr.GetAPIReader(), mgr.GetClient(), clock.RealClock{})
+	if err := mgr.Add(asked); err != nil {
+		return fmt.Errorf("adding the paths of the webhooks: %w", err)
+	}
+	if err := mgr.AddReadyzCheck("webhook-path", func(request *http.Request) error { return asked.ready(request.Context()) }); err != nil {
+		return err
+	}
 	if err := fillCache(ctx, mgr); err != nil {
 		return err
 	}
-	web, register, err := newServer(opts)
+	web, register, err := newServer(opts, asked.answered)
 	if err != nil {
 		return err
 	}
@@ -84,15 +89,15 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	if err != nil {
 		return err
 	}
-	register(PodPath, &podReviews{answer: (&podAdmission{owners: owners, early: early.review}).review, clock: clock.RealClock{}})
+	register(endpoint.Pods, &podReviews{answer: (&podAdmission{owners: owners, early: early.review}).review, clock: clock.RealClock{}})
 	// A panic is answered as an error: that is the default.
-	register(SpreadPath, admission.WithValidator(mgr.GetScheme(), &spreadValidator{reader: mgr.GetCache(), live: mgr.GetAPIReader(), announce: owners.Announce}))
+	register(endpoint.Spreads, admission.WithValidator(mgr.GetScheme(), &spreadValidator{reader: mgr.GetCache(), live: mgr.GetAPIReader(), announce: owners.Announce}))
 	for _, handlers := range more {
 		if err := handlers(register); err != nil {
 			return err
 		}
 	}
-	if err := mgr.Add(&server{web: web, certDir: opts.CertDir, synced: func() bool { return owners.HasSynced() && booked() }}); err != nil {
+	if err := mgr.Add(&server{web: web, certDir: opts.CertDir, synced: func() bool { return owners.HasSynced() && booked() && asked.learned() }}); err != nil {
 		return fmt.Errorf("adding the webhook server: %w", err)
 	}
 	return mgr.AddReadyzCheck("webhook", web.StartedChecker())
@@ -115,7 +120,7 @@ func fillCache(ctx context.Context, mgr ctrl.Manager) error {
 }
 
 // server starts the webhooks later than the manager would: when the cache is full, which is when the manager starts what is no server of its
-// own, when lineage and bookings have taken that in, and when there is a certificate. None of it takes a lease.
+// own, when lineage and bookings have taken that in, when it is known where the API server asks, and when there is a certificate. None of it takes a lease.
 type server struct {
 	web     ctrlwebhook.Server
 	certDir string

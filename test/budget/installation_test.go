@@ -35,6 +35,7 @@ import (
 	"github.com/berth-project/berth/manifests"
 	budgetcontroller "github.com/berth-project/berth/pkg/controller/budget"
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/guard"
 )
 
@@ -211,7 +212,7 @@ func (i *installation) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case down:
 		http.Error(w, "down", http.StatusServiceUnavailable)
 		return
-	case r.URL.Path != guard.PodsPath:
+	case r.URL.Path != endpoint.BudgetPods:
 		next.ServeHTTP(w, r)
 		return
 	}
@@ -255,13 +256,10 @@ func (i *installation) configure(ctx context.Context) error {
 	if err := errors.Join(yaml.UnmarshalStrict(manifests.BudgetWebhook, &validating), yaml.UnmarshalStrict(manifests.EvictionWebhook, &mutating)); err != nil {
 		return err
 	}
-	for n := range validating.Webhooks {
-		c := &validating.Webhooks[n].ClientConfig
-		*c = i.clientConfig(*c.Service.Path)
-	}
-	for n := range mutating.Webhooks {
-		c := &mutating.Webhooks[n].ClientConfig
-		*c = i.clientConfig(*c.Service.Path)
+	for _, configuration := range []runtime.Object{&validating, &mutating} {
+		for _, webhook := range endpoint.WebhooksOf(configuration) {
+			*webhook.Client = i.clientConfig(webhook.Handler)
+		}
 	}
 	client := the.Client.AdmissionregistrationV1()
 	if _, err := client.ValidatingWebhookConfigurations().Create(ctx, &validating, metav1.CreateOptions{}); err != nil {

@@ -3,6 +3,8 @@ package integration
 import (
 	"context"
 	"fmt"
+	"net"
+	"net/url"
 	"os"
 	"regexp"
 	"strings"
@@ -42,7 +44,12 @@ func askBothReplicas(t *testing.T, cluster *harness.Cluster) {
 	}
 	w := &second.Webhooks[0]
 	w.Name, w.MatchConditions = "second.berth.dev", append(w.MatchConditions, of("web-2"))
-	w.ClientConfig.URL = ptr.To(fmt.Sprintf("https://localhost:%s/mutate-pod", webhookPortOf(t, cluster, 1)))
+	address, err := url.Parse(*w.ClientConfig.URL) // with the path that all replicas answer
+	if err != nil {
+		t.Fatal(err)
+	}
+	address.Host = net.JoinHostPort("localhost", webhookPortOf(t, cluster, 1))
+	w.ClientConfig.URL = ptr.To(address.String())
 	if _, err := configurations.Create(t.Context(), second, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -10,9 +10,11 @@ import (
 	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/manifests"
+	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/sandbox"
 )
 
@@ -150,31 +152,26 @@ func controller(replicas int) sandbox.Component {
 	}
 }
 
-// webhookConfigurationsAt returns the webhook configurations with a port of this machine in place of the Service.
+// webhookConfigurationsAt returns the webhook configurations with a port of this machine in place of the Service. The URL is by name, because the webhook's
+// certificate is for names, and has no path, which the controller adds.
 func webhookConfigurationsAt(port int) ([][]byte, error) {
-	var validating, budget admissionregistrationv1.ValidatingWebhookConfiguration
-	var mutating, eviction admissionregistrationv1.MutatingWebhookConfiguration
-	all := []struct {
+	url := fmt.Sprintf("https://localhost:%d", port)
+	var contents [][]byte
+	for _, one := range []struct {
 		content       []byte
-		configuration any
-	}{{manifests.ValidatingWebhook, &validating}, {manifests.MutatingWebhook, &mutating}, {manifests.BudgetWebhook, &budget}, {manifests.EvictionWebhook, &eviction}}
-	for _, one := range all {
+		configuration runtime.Object
+	}{
+		{manifests.ValidatingWebhook, &admissionregistrationv1.ValidatingWebhookConfiguration{}},
+		{manifests.MutatingWebhook, &admissionregistrationv1.MutatingWebhookConfiguration{}},
+		{manifests.BudgetWebhook, &admissionregistrationv1.ValidatingWebhookConfiguration{}},
+		{manifests.EvictionWebhook, &admissionregistrationv1.MutatingWebhookConfiguration{}},
+	} {
 		if err := yaml.UnmarshalStrict(one.content, one.configuration); err != nil {
 			return nil, fmt.Errorf("reading a webhook configuration: %w", err)
 		}
-	}
-	for _, webhooks := range [][]admissionregistrationv1.ValidatingWebhook{validating.Webhooks, budget.Webhooks} {
-		for i := range webhooks {
-			askAt(port, &webhooks[i].ClientConfig)
+		for _, webhook := range endpoint.WebhooksOf(one.configuration) {
+			*webhook.Client = admissionregistrationv1.WebhookClientConfig{URL: &url}
 		}
-	}
-	for _, webhooks := range [][]admissionregistrationv1.MutatingWebhook{mutating.Webhooks, eviction.Webhooks} {
-		for i := range webhooks {
-			askAt(port, &webhooks[i].ClientConfig)
-		}
-	}
-	var contents [][]byte
-	for _, one := range all {
 		content, err := yaml.Marshal(one.configuration)
 		if err != nil {
 			return nil, err
@@ -182,12 +179,6 @@ func webhookConfigurationsAt(port int) ([][]byte, error) {
 		contents = append(contents, content)
 	}
 	return contents, nil
-}
-
-// askAt names the port's URL by name, because the webhook's certificate is for names.
-func askAt(port int, client *admissionregistrationv1.WebhookClientConfig) {
-	url := fmt.Sprintf("https://localhost:%d%s", port, *client.Service.Path)
-	*client = admissionregistrationv1.WebhookClientConfig{URL: &url}
 }
 
 const namespace = "berth-system"

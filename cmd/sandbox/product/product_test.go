@@ -97,12 +97,12 @@ func TestTheWebhooksAreAskedOnThisMachine(t *testing.T) {
 		}
 	}
 	want := []any{
-		map[string]any{"url": "https://localhost:12345/validate-workloadspread"},
-		map[string]any{"url": "https://localhost:12345/mutate-pod"},
-		map[string]any{"url": "https://localhost:12345/validate-budget-pods"},
-		map[string]any{"url": "https://localhost:12345/validate-budget-pods"},
-		map[string]any{"url": "https://localhost:12345/validate-podunavailablebudget"},
-		map[string]any{"url": "https://localhost:12345/mutate-eviction"},
+		map[string]any{"url": "https://localhost:12345"},
+		map[string]any{"url": "https://localhost:12345"},
+		map[string]any{"url": "https://localhost:12345"},
+		map[string]any{"url": "https://localhost:12345"},
+		map[string]any{"url": "https://localhost:12345"},
+		map[string]any{"url": "https://localhost:12345"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("clientConfigs (-want +got):\n%s", diff)
