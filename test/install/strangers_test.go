@@ -1,0 +1,341 @@
+package install
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-project/berth/pkg/endpoint"
+	"github.com/berth-project/berth/test/harness"
+)
+
+// leaderChange is how long it takes until another replica leads, if one dies.
+const leaderChange = 15 * time.Second
+
+// asking has the API server ask about a protected pod all the time, in several ways at once, and keeps what it could not ask.
+type asking struct {
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+
+	mu       sync.Mutex
+	answered int
+	refused  []error
+	// first and last are when it could not ask.
+	first, last time.Time
+}
+
+func (c *cluster) startAsking(t *testing.T, pod string) *asking {
+	t.Helper()
+	a := &asking{}
+	ctx, cancel := context.WithCancel(t.Context())
+	a.cancel = cancel
+	config := c.RESTConfig()
+	config.QPS = -1
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dryRun := metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}
+	for _, ask := range []func() error{
+		func() error { return client.CoreV1().Pods("default").Delete(ctx, pod, dryRun) },
+		func() error {
+			return client.CoreV1().Pods("default").EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod}, DeleteOptions: &dryRun})
+		},
+	} {
+		for range 2 {
+			a.running.Go(func() {
+				for ctx.Err() == nil {
+					err := ask()
+					if ctx.Err() != nil {
+						return
+					}
+					a.mu.Lock()
+					if err == nil || apierrors.IsTooManyRequests(err) {
+						a.answered++
+					} else {
+						a.refused, a.last = append(a.refused, err), time.Now()
+						if len(a.refused) == 1 {
+							a.first = a.last
+						}
+					}
+					a.mu.Unlock()
+				}
+			})
+		}
+	}
+	t.Cleanup(func() { a.cancel(); a.running.Wait() })
+	a.expectMore(t)
+	return a
+}
+
+// expectMore waits until many more were answered.
+func (a *asking) expectMore(t *testing.T) {
+	t.Helper()
+	count := func() int { a.mu.Lock(); defer a.mu.Unlock(); return a.answered }
+	want := count() + 100
+	waitFor(t, "more answers", func(context.Context) (string, error) {
+		if got := count(); got < want {
+			return fmt.Sprintf("%d of %d", got, want), nil
+		}
+		return "", nil
+	})
+}
+
+// stop returns what was refused, and for how long.
+func (a *asking) stop(t *testing.T) (refused []error, during time.Duration) {
+	t.Helper()
+	a.expectMore(t)
+	a.cancel()
+	a.running.Wait()
+	t.Logf("%d answered, %d refused, in %s", a.answered, len(a.refused), a.last.Sub(a.first))
+	return a.refused, a.last.Sub(a.first)
+}
+
+// webhookPaths are where the API server is told to ask, of all webhooks.
+func (c *cluster) webhookPaths(t *testing.T) []string {
+	t.Helper()
+	return strings.Fields(c.kubectl(t, "get", "validatingwebhookconfiguration,mutatingwebhookconfiguration", "-o", "jsonpath={.items[*].webhooks[*].clientConfig.service.path}"))
+}
+
+func ofBudgets(path string) bool {
+	handler := endpoint.HandlerOf(path)
+	return handler != endpoint.Pods && handler != endpoint.Spreads
+}
+
+// expectNewPaths waits until there is a secret path for each webhook, and for those of budgets another than before.
+func (c *cluster) expectNewPaths(t *testing.T, before []string) (paths []string) {
+	t.Helper()
+	waitFor(t, "new paths", func(context.Context) (string, error) {
+		paths = c.webhookPaths(t)
+		for _, path := range paths {
+			if slices.Contains(before, path) && ofBudgets(path) || strings.Count(path, "/") != 2 || strings.Contains(path, "-1/") {
+				return fmt.Sprint(paths), nil
+			}
+		}
+		if len(paths) != 6 {
+			return fmt.Sprint(paths), nil
+		}
+		return "", nil
+	})
+	return paths
+}
+
+var made = regexp.MustCompile("-[0-9a-f]+/")
+
+// agePaths has the paths of budgets be as old as paths can be.
+func (c *cluster) agePaths(t *testing.T) {
+	t.Helper()
+	validating, mutating := c.client.AdmissionregistrationV1().ValidatingWebhookConfigurations(), c.client.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	first, err := validating.Get(t.Context(), "berth-budget", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := mutating.Get(t.Context(), "berth-budget", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, configuration := range []runtime.Object{first, second} {
+		for _, webhook := range endpoint.WebhooksOf(configuration) {
+			webhook.Client.Service.Path = ptr.To(made.ReplaceAllString(webhook.Path(), "-1/"))
+		}
+	}
+	if _, err := validating.Update(t.Context(), first, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := mutating.Update(t.Context(), second, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// forge sends a review as the API server would to every replica, and returns how each answered.
+func forge(t *testing.T, k *kubelet, path string, pod *corev1.Pod, dryRun bool) (answers []int) {
+	t.Helper()
+	review := fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"forged","operation":"DELETE","dryRun":%t,
+		"kind":{"version":"v1","kind":"Pod"},"resource":{"version":"v1","resource":"pods"},"namespace":%q,"name":%q,"userInfo":{"username":"somebody"},
+		"oldObject":{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":%q,"name":%q,"uid":%q,"labels":{"app":"web","policy.berth.dev/protected":"true"}}}}}`,
+		dryRun, pod.Namespace, pod.Name, pod.Namespace, pod.Name, pod.UID)
+	for _, p := range k.of("controller") {
+		if !p.running() {
+			continue
+		}
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+net.JoinHostPort(p.address, "9443")+path, strings.NewReader(review))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Content-Type", "application/json")
+		response, err := anyCertificate.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		answers = append(answers, response.StatusCode)
+	}
+	return answers
+}
+
+func (c *cluster) expectAnswers(t *testing.T, k *kubelet, path string, pod *corev1.Pod, dryRun bool, want int) {
+	t.Helper()
+	if got := forge(t, k, path, pod, dryRun); !slices.Equal(got, []int{want, want}) {
+		t.Errorf("a forged review at %s is answered %v, want %d by both replicas", path, got, want)
+	}
+	if ledger := c.kubectl(t, "get", "podunavailablebudget/web", "-o", "jsonpath={.status.ledger}"); ledger != "" {
+		t.Errorf("a review at %s was written into the ledger: %s", path, ledger)
+	}
+}
+
+// TestOnlyTheAPIServerIsAnswered where client certificates cannot be assumed, whatever happens to the webhook configurations meanwhile.
+func TestOnlyTheAPIServerIsAnswered(t *testing.T) {
+	t.Parallel()
+	c, k := start(t)
+	dir := t.TempDir()
+	if err := os.Symlink(harness.Root(), filepath.Join(dir, "berth")); err != nil {
+		t.Fatal(err)
+	}
+	kustomizationOf(t, dir, "v1")
+	c.in(dir).documented(t, "kubectl apply -k .")
+	expectRunning(t, k, "scheduler", "controller")
+	c.kubectl(t, "apply", "-f", example)
+	c.kubectl(t, "rollout", "status", "deployment/web", "--timeout=60s")
+	c.apply(t, "default", budget)
+	c.kubectl(t, "wait", "--for=condition=Enforcing", "--timeout=60s", "podunavailablebudget/web")
+	pod, err := c.client.CoreV1().Pods("default").Get(t.Context(), c.webPods(t)[0], metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	paths := c.expectNewPaths(t, nil)
+	secret := func() string {
+		for _, path := range c.webhookPaths(t) {
+			if endpoint.HandlerOf(path) == endpoint.BudgetPods {
+				return path
+			}
+		}
+		t.Fatal("no webhook is asked about protected pods")
+		return ""
+	}
+	c.expectAnswers(t, k, endpoint.BudgetPods, pod, false, http.StatusNotFound)
+	c.expectAnswers(t, k, "/"+strings.Repeat("0", 32)+"-0-0"+endpoint.BudgetPods, pod, false, http.StatusNotFound)
+	c.expectAnswers(t, k, secret(), pod, true, http.StatusOK)
+
+	t.Run("the API server asks while paths are replaced", func(t *testing.T) {
+		asking := c.startAsking(t, pod.Name)
+		for range 10 {
+			c.agePaths(t)
+			paths = c.expectNewPaths(t, paths)
+			asking.expectMore(t)
+		}
+		if refused, _ := asking.stop(t); len(refused) > 0 {
+			t.Errorf("%d were refused, the first with %v", len(refused), refused[0])
+		}
+	})
+	t.Run("the API server asks while the authority is replaced", func(t *testing.T) {
+		asking := c.startAsking(t, pod.Name)
+		c.kubectl(t, "-n", berthSystem, "patch", "secret", "berth-webhook-cert", "--type=json", "-p", `[{"op": "remove", "path": "/data"}]`)
+		former := secret()
+		paths = c.expectNewPaths(t, paths)
+		if refused, _ := asking.stop(t); len(refused) > 0 {
+			t.Errorf("%d were refused, the first with %v", len(refused), refused[0])
+		}
+		c.expectAnswers(t, k, former, pod, true, http.StatusOK) // some API server may not have heard of it
+		c.expectAnswers(t, k, endpoint.BudgetPods, pod, false, http.StatusNotFound)
+	})
+	t.Run("a replica that starts later", func(t *testing.T) {
+		before := k.of("controller")[0]
+		c.kubectl(t, "-n", berthSystem, "delete", "pod", before.pod.Name)
+		expectRunning(t, k, "controller")
+		asking := c.startAsking(t, pod.Name)
+		if refused, _ := asking.stop(t); len(refused) > 0 {
+			t.Errorf("%d were refused, the first with %v", len(refused), refused[0])
+		}
+		if now := c.webhookPaths(t); !slices.Equal(now, paths) {
+			t.Errorf("it changed the paths %v to %v", paths, now)
+		}
+		c.expectAnswers(t, k, secret(), pod, true, http.StatusOK)
+	})
+	t.Run("the manifests are applied again", func(t *testing.T) {
+		asking := c.startAsking(t, pod.Name)
+		c.in(dir).documented(t, "kubectl apply -k .")
+		c.in(dir).documented(t, "kubectl apply -k .", "--server-side", "--force-conflicts")
+		if refused, _ := asking.stop(t); len(refused) > 0 {
+			t.Errorf("%d were refused, the first with %v", len(refused), refused[0])
+		}
+		if now := c.webhookPaths(t); !slices.Equal(now, paths) {
+			t.Errorf("it changed the paths %v to %v", paths, now)
+		}
+	})
+	t.Run("a rollback to manifests without secret paths", func(t *testing.T) {
+		// Nothing else says where the API server asks, and the programs answer there.
+		asking := c.startAsking(t, pod.Name)
+		namePaths(t, dir)
+		c.in(dir).documented(t, "kubectl apply -k .")
+		if refused, _ := asking.stop(t); len(refused) > 0 {
+			t.Errorf("%d were refused, the first with %v", len(refused), refused[0])
+		}
+		for _, path := range c.webhookPaths(t) {
+			if endpoint.HandlerOf(path) != path {
+				t.Errorf("%s is asked, which an older version does not answer", path)
+			}
+		}
+	})
+	t.Run("the first upgrade to secret paths", func(t *testing.T) {
+		c.in(dir).documented(t, "kubectl apply -f berth/manifests/webhook/rbac.yaml")
+		c.documented(t, "kubectl -n berth-system set image deployment/berth-controller controller=registry.example.com/berth-controller:v2")
+		c.documented(t, "kubectl -n berth-system rollout status deployment/berth-controller", "--timeout=60s")
+		expectRunning(t, k, "controller")
+		kustomizationOf(t, dir, "v2")
+		asking := c.startAsking(t, pod.Name)
+		c.in(dir).documented(t, "kubectl apply -k .")
+		c.expectNewPaths(t, paths)
+		if refused, during := asking.stop(t); during > leaderChange {
+			t.Errorf("%d were refused in %s, the last with %v", len(refused), during, refused[len(refused)-1])
+		}
+		expectRunning(t, k, "scheduler", "controller")
+		c.expectVersion(t, "v2")
+	})
+	expectNothingForbidden(t, c.AuditLog())
+}
+
+// namePaths has the kustomization say where each webhook is asked, as manifests did before paths were secret.
+func namePaths(t *testing.T, dir string) {
+	t.Helper()
+	file, err := os.OpenFile(filepath.Join(dir, "kustomization.yaml"), os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	text := "\npatches:\n"
+	for _, one := range []struct {
+		kind, name string
+		paths      []string
+	}{
+		{"ValidatingWebhookConfiguration", "berth-webhook", []string{endpoint.Spreads}},
+		{"MutatingWebhookConfiguration", "berth-webhook", []string{endpoint.Pods}},
+		{"ValidatingWebhookConfiguration", "berth-budget", []string{endpoint.BudgetPods, endpoint.BudgetPods, endpoint.Budgets}},
+		{"MutatingWebhookConfiguration", "berth-budget", []string{endpoint.Evictions}},
+	} {
+		text += fmt.Sprintf("- target: {kind: %s, name: %s}\n  patch: |\n", one.kind, one.name)
+		for i, path := range one.paths {
+			text += fmt.Sprintf("    - {op: add, path: /webhooks/%d/clientConfig/service/path, value: %s}\n", i, path)
+		}
+	}
+	if _, err := file.WriteString(text); err != nil {
+		t.Fatal(err)
+	}
+}
