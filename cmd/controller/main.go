@@ -63,7 +63,8 @@ func main() {
 			"provided: somebody else, such as cert-manager, does.")
 	flag.StringVar(&f.webhook.ClientCA, "webhook-client-ca", "",
 		"File of authorities in PEM by whose client certificates the API server is known to the webhooks; others are answered 401. They must sign for API servers "+
-			"and nobody else, and the API server must be configured to show its certificate. It is read at the start (default: everybody is answered).")
+			"and nobody else, and the API server must be configured to show its certificate. It is read at the start (default: whoever asks at the secret path that the "+
+			"webhook configurations name is answered, and others are answered 404).")
 	flag.BoolVar(&f.budgets, "budgets", true, "Keep PodUnavailableBudgets. With false nothing of manifests/budget is needed, and must not be there.")
 	flag.DurationVar(&f.budgetExpiry, "budget-expiry", budgetcontroller.DefaultExpiry,
 		"How long a PodUnavailableBudget keeps counting an operation that was let through and does not happen. At least "+guard.ShortestExpiry(requestTimeout).String()+
