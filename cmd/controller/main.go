@@ -41,6 +41,7 @@ type flags struct {
 	leaderElectionNamespace string
 	webhooks                bool
 	webhook                 webhook.Options
+	shutdownDelay           time.Duration
 	budgets                 bool
 	budgetExpiry            time.Duration
 }
@@ -65,6 +66,9 @@ func main() {
 		"File of authorities in PEM by whose client certificates the API server is known to the webhooks; others are answered 401. They must sign for API servers "+
 			"and nobody else, and the API server must be configured to show its certificate. It is read at the start (default: whoever asks at the secret path that the "+
 			"webhook configurations name is answered, and others are answered 404).")
+	flag.DurationVar(&f.shutdownDelay, "shutdown-delay", 10*time.Second,
+		"How long everything goes on after SIGTERM while the replica says that it is not ready, so that nobody asks its webhooks any more when they end. The pod's "+
+			"terminationGracePeriodSeconds must exceed it by 30 s. 0 ends at once.")
 	flag.BoolVar(&f.budgets, "budgets", true, "Keep PodUnavailableBudgets. With false nothing of manifests/budget is needed, and must not be there.")
 	flag.DurationVar(&f.budgetExpiry, "budget-expiry", budgetcontroller.DefaultExpiry,
 		"How long a PodUnavailableBudget keeps counting an operation that was let through and does not happen. At least "+guard.ShortestExpiry(requestTimeout).String()+
@@ -80,6 +84,9 @@ func main() {
 }
 
 func run(ctx context.Context, f flags) error {
+	if f.shutdownDelay < 0 {
+		return fmt.Errorf("--shutdown-delay is %s: must not be negative", f.shutdownDelay)
+	}
 	if f.budgets && !f.webhooks {
 		return errors.New("--webhooks=false needs --budgets=false: without the webhooks nobody answers for a protected pod, and it could not be deleted")
 	}
@@ -114,7 +121,8 @@ func run(ctx context.Context, f flags) error {
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return err
 	}
-	if err := mgr.AddReadyzCheck("ping", healthz.Ping); err != nil {
+	serving, staying := leaveSlowly(ctx, f.shutdownDelay)
+	if err := mgr.AddReadyzCheck("staying", staying); err != nil {
 		return err
 	}
 	owners, err := lineage.New(ctx, mgr, lineage.Options{})
@@ -138,5 +146,5 @@ func run(ctx context.Context, f flags) error {
 			return err
 		}
 	}
-	return mgr.Start(ctx)
+	return mgr.Start(serving)
 }

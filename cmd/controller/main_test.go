@@ -16,6 +16,10 @@ func TestFlagsThatCannotBeKeptTogetherAreRefused(t *testing.T) {
 			flags{webhooks: false, budgets: true, budgetExpiry: budgetcontroller.DefaultExpiry},
 			"--webhooks=false needs --budgets=false",
 		},
+		"an end before the signal": {
+			flags{webhooks: true, budgets: true, budgetExpiry: budgetcontroller.DefaultExpiry, shutdownDelay: -1},
+			"--shutdown-delay is -1ns: must not be negative",
+		},
 		"approvals that end before their requests": {
 			flags{webhooks: true, budgets: true, budgetExpiry: requestTimeout},
 			"--budget-expiry is 1m0s: must be at least",

@@ -137,6 +137,7 @@ func controller(replicas int) sandbox.Component {
 				"--metrics-bind-address=" + in.Address(metricsPort), // the first, which the status shows
 				"--health-probe-bind-address=" + in.Address(healthPort),
 				fmt.Sprintf("--leader-elect=%t", replicas > 1),
+				"--shutdown-delay=0", // nobody has to be told first
 				"--webhook-host=127.0.0.1",
 				fmt.Sprintf("--webhook-port=%d", in.Port(webhookPort)),
 				"--cert-dir=" + filepath.Join(in.Dir, "webhook-certs"),
