@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 
 	"github.com/open-policy-agent/cert-controller/pkg/rotator"
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +18,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/berth-project/berth/pkg/endpoint"
@@ -67,7 +69,23 @@ func manageCertificates(mgr ctrl.Manager, cached cache.Cache, dir string) error 
 	if err := mgr.Add(c); err != nil {
 		return err
 	}
-	return mgr.AddReadyzCheck("webhook-certificate", func(request *http.Request) error { return c.trusted(request.Context()) })
+	return mgr.AddReadyzCheck("webhook-certificate", onceTrue(func(request *http.Request) error { return c.trusted(request.Context()) }))
+}
+
+// onceTrue is a check that is not made again once it has succeeded. A replica that has served is of more use than none, whatever becomes of the
+// certificate: an authority that is being renewed, or cannot be read, would take all replicas away at a time.
+func onceTrue(check healthz.Checker) healthz.Checker {
+	var latched atomic.Bool
+	return func(request *http.Request) error {
+		if latched.Load() {
+			return nil
+		}
+		err := check(request)
+		if err == nil {
+			latched.Store(true)
+		}
+		return err
+	}
 }
 
 // newCache makes a cache for webhook configurations and the Secret with the certificate, which watches what it is asked for. The rotator keeps its own cache to

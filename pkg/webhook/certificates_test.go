@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"math/big"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -167,6 +168,35 @@ func TestReadyMeansThatTheAPIServerTrustsTheCertificate(t *testing.T) {
 				t.Errorf("got %v, want %q", err, tc.wantError)
 			}
 		})
+	}
+}
+
+// The authority changes when it is renewed, and a read of it may fail, in all replicas at a time.
+func TestAReplicaThatWasReadyStaysSoWhateverBecomesOfTheCertificate(t *testing.T) {
+	told := &admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: endpoint.Configurations[0]}, Webhooks: []admissionregistrationv1.ValidatingWebhook{{Name: "workloadspread.berth.dev"}},
+	}
+	trusts := func(bundle string) client.Reader {
+		told := told.DeepCopy()
+		told.Webhooks[0].ClientConfig.CABundle = []byte(bundle)
+		return cacheOf(t, secret(map[string][]byte{caFile: []byte("ours")}), told)
+	}
+	c := &certificates{}
+	ready := onceTrue(func(*http.Request) error { return c.trusted(t.Context()) })
+	for _, step := range []struct {
+		name   string
+		reader client.Reader
+		want   bool
+	}{
+		{"before the API server knows the authority", trusts(""), false},
+		{"when it knows it", trusts("ours"), true},
+		{"when the authority was renewed and it knows the old one", trusts("theirs"), true},
+		{"when the Secret cannot be read", cacheOf(t, told), true},
+	} {
+		c.reader = step.reader
+		if err := ready(nil); (err == nil) != step.want {
+			t.Errorf("%s: ready says %v, want %t", step.name, err, step.want)
+		}
 	}
 }
 
