@@ -753,6 +753,7 @@ func TestOnlyUpdatesThatDisruptNeedRoom(t *testing.T) {
 	for what, err := range map[string]error{
 		"stripping the protection label":     patch(t.Context(), pod, `{"metadata":{"labels":{"policy.berth.dev/protected":null}}}`),
 		"changing the protection label":      patch(t.Context(), pod, `{"metadata":{"labels":{"policy.berth.dev/protected":"no"}}}`),
+		"changing the keys that matter":      patch(t.Context(), pod, `{"metadata":{"annotations":{"policy.berth.dev/selector-keys":""}}}`),
 		"stripping it through the status":    patch(t.Context(), pod, `{"metadata":{"labels":{"policy.berth.dev/protected":null}}}`, "status"),
 		"a label of the selector the status": patch(t.Context(), pod, `{"metadata":{"labels":{"app":"other"}}}`, "status"),
 	} {
@@ -762,6 +763,29 @@ func TestOnlyUpdatesThatDisruptNeedRoom(t *testing.T) {
 	}
 	if entries := ledger(t, namespace); len(entries) > 0 {
 		t.Errorf("ledger %+v", entries)
+	}
+}
+
+// TestTheWebhookIsAskedOnlyAboutLabelsThatABudgetGoesBy: and so all others can be changed while it does not answer; see TestWhatGoesOnDuringAnOutage.
+func TestTheWebhookIsAskedOnlyAboutLabelsThatABudgetGoesBy(t *testing.T) {
+	for subject, want := range map[string]map[string]int64{
+		"selector: {matchLabels: {app: web}}":                           {"role": 0, "app": 1},
+		"targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}": {"role": 0, "pod-template-hash": 1, "app": 1},
+	} {
+		t.Run(subject, func(t *testing.T) {
+			namespace := newNamespace(t)
+			apply(t, namespace, fmt.Sprintf(deployment, 2)+"---\n{apiVersion: policy.kruise.io/v1alpha1, kind: PodUnavailableBudget, metadata: {name: web}, spec: {"+subject+", maxUnavailable: 0}}")
+			inForce(t, namespace, 2)
+			pod := &pods(t, namespace)[0]
+			asked := reviews(t, namespace, anyone)
+			for key, times := range want {
+				before := asked.Load()
+				err := patch(t.Context(), pod, fmt.Sprintf(`{"metadata":{"labels":{%q:"another"}}}`, key))
+				if refused := isRefused(err); refused != (times > 0) || err != nil && !refused || asked.Load()-before != times {
+					t.Errorf("label %s: got %v after %d questions, want %d", key, err, asked.Load()-before, times)
+				}
+			}
+		})
 	}
 }
 

@@ -89,6 +89,22 @@ func (c *Count) Loses(before, after *corev1.Pod) bool {
 	return !stays || c.ofTarget && !keeps.Matches(labels.Set(after.Labels))
 }
 
+// KeysOf are the keys of the labels by which a pod is the budget's: no change of another label can take it out of the budget. They are those of the
+// selector and, if the budget names a workload, those by which the pod's controller keeps it. They are in no order, and may repeat.
+func (c *Count) KeysOf(pod *corev1.Pod) (keys []string) {
+	selectors := []labels.Selector{c.Selector}
+	if keeps, held := c.holders[workload.ControllerUID(pod)]; held {
+		selectors = append(selectors, keeps)
+	}
+	for _, selector := range selectors {
+		requirements, _ := selector.Requirements()
+		for i := range requirements {
+			keys = append(keys, requirements[i].Key())
+		}
+	}
+	return keys
+}
+
 // Find is the pod if it exists and the selector picks it, whether it is one of the budget's or may become one. Nil if not. The caller must not change it.
 func (c *Count) Find(uid types.UID) *corev1.Pod {
 	for _, pod := range c.Listed {

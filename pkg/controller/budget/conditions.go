@@ -74,15 +74,23 @@ func enforcing(policy *model.Policy, count *census.Count) condition {
 		return condition{v1alpha1.ConditionEnforcing, metav1.ConditionFalse, v1alpha1.ReasonTargetNotFound,
 			fmt.Sprintf("there is no %s %s, or it is being deleted", policy.Target.Kind, policy.Target.Name)}
 	}
-	unprotected := 0
+	unprotected, loose := 0, 0
 	for _, pod := range count.Pods {
-		if needsProtection(pod) && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+		switch {
+		case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
+		case needsProtection(pod):
 			unprotected++
+		case leavesUnasked(count, pod):
+			loose++
 		}
 	}
 	if unprotected > 0 {
 		return condition{v1alpha1.ConditionEnforcing, metav1.ConditionFalse, v1alpha1.ReasonPodsUnprotected,
 			fmt.Sprintf("%d pods lack the label %s", unprotected, v1alpha1.ProtectedLabel)}
+	}
+	if loose > 0 {
+		return condition{v1alpha1.ConditionEnforcing, metav1.ConditionFalse, v1alpha1.ReasonPodsUnprotected,
+			fmt.Sprintf("%d pods may be relabelled unasked until their annotation %s names all labels that the budget goes by", loose, v1alpha1.SelectorKeysAnnotation)}
 	}
 	return condition{v1alpha1.ConditionEnforcing, metav1.ConditionTrue, v1alpha1.ReasonAllPodsProtected, "every pod carries the protection label"}
 }

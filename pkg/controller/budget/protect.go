@@ -3,39 +3,64 @@ package budget
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	model "github.com/berth-project/berth/pkg/budget"
+	"github.com/berth-project/berth/pkg/budget/census"
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
 // concurrentPatches is how many pods are labelled at a time.
 const concurrentPatches = 8
 
-// protect puts the protection label on pods that lack it. One that refuses it does not keep the others from it.
-func (r *reconciler) protect(ctx context.Context, pods []*corev1.Pod) error {
+// protect puts the protection label on pods that lack it, with the keys of the labels by which they are the budget's. One that refuses it does not keep
+// the others from it.
+func (r *reconciler) protect(ctx context.Context, count *census.Count) error {
 	var patching errgroup.Group
 	patching.SetLimit(concurrentPatches)
-	for _, pod := range pods {
-		if !needsProtection(pod) {
+	for _, pod := range count.Pods {
+		keys, complete := selectorKeys(count, pod)
+		if !needsProtection(pod) && (complete || !mayBeProtected(pod)) {
 			continue
 		}
 		patching.Go(func() error {
-			patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q}}}`, v1alpha1.ProtectedLabel, v1alpha1.ProtectedValue)
+			patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q},"annotations":{%q:%q}}}`,
+				v1alpha1.ProtectedLabel, v1alpha1.ProtectedValue, v1alpha1.SelectorKeysAnnotation, keys)
 			return r.patch(ctx, pod, patch)
 		})
 	}
 	return patching.Wait()
 }
 
-func needsProtection(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp == nil && !model.IsProtected(pod) && !model.IsExempt(pod)
+// needsProtection is true for a pod that could be deleted unasked.
+func needsProtection(pod *corev1.Pod) bool { return mayBeProtected(pod) && !model.IsProtected(pod) }
+
+func mayBeProtected(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp == nil && !model.IsExempt(pod)
+}
+
+// selectorKeys is the value that SelectorKeysAnnotation is to have on a pod of the budget, and whether it has all of that. Keys that it has already stay:
+// another budget of the pod may need them, and one too many costs a question.
+func selectorKeys(count *census.Count, pod *corev1.Pod) (keys string, complete bool) {
+	written, annotated := pod.Annotations[v1alpha1.SelectorKeysAnnotation]
+	all := sets.New(strings.Split(written, ",")...).Delete("")
+	complete = annotated && all.HasAll(count.KeysOf(pod)...)
+	return strings.Join(sets.List(all.Insert(count.KeysOf(pod)...)), ","), complete
+}
+
+// leavesUnasked is true for a protected pod of which a label may change unasked by which it is the budget's.
+func leavesUnasked(count *census.Count, pod *corev1.Pod) bool {
+	_, annotated := pod.Annotations[v1alpha1.SelectorKeysAnnotation]
+	_, complete := selectorKeys(count, pod)
+	return mayBeProtected(pod) && annotated && !complete
 }
 
 // unprotect takes the label off the pods of a namespace that are in no budget any more. It does so only if it is known of every budget there is which
@@ -77,7 +102,8 @@ func (r *reconciler) unprotect(ctx context.Context, namespace string) error {
 		}
 		patching.Go(func() error {
 			// With the resourceVersion, for the pod may have changed into one that a budget covers.
-			patch := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q,"labels":{%q:null}}}`, pod.ResourceVersion, v1alpha1.ProtectedLabel)
+			patch := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q,"labels":{%q:null},"annotations":{%q:null}}}`,
+				pod.ResourceVersion, v1alpha1.ProtectedLabel, v1alpha1.SelectorKeysAnnotation)
 			return r.patch(ctx, pod, patch)
 		})
 	}

@@ -86,7 +86,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	// A label that cannot be written is reported, and keeps nothing else from being done.
 	isNew := r.extent.set(request.NamespacedName, pub, count)
 	end()
-	failed := r.protect(ctx, count.Pods)
+	failed := r.protect(ctx, count)
 	if isNew {
 		failed = errors.Join(failed, r.unprotect(ctx, request.Namespace))
 	}

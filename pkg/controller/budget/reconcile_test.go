@@ -361,6 +361,77 @@ func TestTheLabelIsTakenOffOfPodsWhoseBudgetWasDeletedWhileNobodyLooked(t *testi
 	})
 }
 
+func TestAPodSaysByWhichLabelsItsBudgetsGo(t *testing.T) {
+	keysOf := func(b *bench, name string) (keys string, annotated bool) {
+		t.Helper()
+		pod := &corev1.Pod{}
+		if err := b.client.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: name}, pod); err != nil {
+			t.Fatal(err)
+		}
+		keys, annotated = pod.Annotations[v1alpha1.SelectorKeysAnnotation]
+		return keys, annotated
+	}
+	annotated := func(name, keys string) *corev1.Pod {
+		p := pod(name, protected())
+		p.Annotations = map[string]string{v1alpha1.SelectorKeysAnnotation: keys}
+		return p
+	}
+	isEnforced := func(pub *v1alpha1.PodUnavailableBudget) bool {
+		return meta.IsStatusConditionTrue(pub.Status.Conditions, v1alpha1.ConditionEnforcing)
+	}
+	t.Run("a selector", func(t *testing.T) {
+		b := newBench(t, interceptor.Funcs{}, objects(budgetWith(), pod("new", map[string]string{"app": "web"}), pod("old", protected()), annotated("shared", "tier"))...)
+		if isEnforced(b.reconcile(t)) {
+			t.Error("it enforces, although a pod may be relabelled unasked")
+		}
+		for name, want := range map[string]string{"new": "app", "old": "app", "shared": "app,tier"} {
+			if got, _ := keysOf(b, name); got != want {
+				t.Errorf("pod %s has the keys %q, want %q", name, got, want)
+			}
+		}
+		pub := b.reconcile(t)
+		if !isEnforced(pub) {
+			t.Errorf("%+v", pub.Status.Conditions)
+		}
+		pub.Spec.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "stage", Operator: metav1.LabelSelectorOpDoesNotExist}}
+		pub.Generation++
+		if err := b.client.Update(t.Context(), pub); err != nil {
+			t.Fatal(err)
+		}
+		b.reconcile(t)
+		if got, _ := keysOf(b, "new"); got != "app,stage" {
+			t.Errorf("the keys are %q after the selector has changed", got)
+		}
+		if err := b.client.Delete(t.Context(), pub); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: web}); err != nil {
+			t.Fatal(err)
+		}
+		if keys, found := keysOf(b, "new"); found {
+			t.Errorf("the keys are %q when no budget is left", keys)
+		}
+	})
+	t.Run("a workload, by what it and its controllers keep their pods", func(t *testing.T) {
+		pub := budgetWith()
+		pub.Spec.Selector, pub.Spec.TargetReference = nil, &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+		deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "deployment"},
+			Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](1), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}}
+		all := append(objects(pub, pod("a", map[string]string{"app": "web", "pod-template-hash": "1"})), deployment)
+		for _, object := range all {
+			if rs, ok := object.(*appsv1.ReplicaSet); ok {
+				rs.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web", "pod-template-hash": "1"}}
+				rs.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "deployment", Controller: ptr.To(true)}}
+			}
+		}
+		b := newBench(t, interceptor.Funcs{}, all...)
+		b.reconcile(t)
+		if got, _ := keysOf(b, "a"); got != "app,pod-template-hash" {
+			t.Errorf("the keys are %q", got)
+		}
+	})
+}
+
 func TestAPodThatCannotBeLabelledHoldsNothingElseUp(t *testing.T) {
 	b := newBench(t, interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
 		if o.GetName() == "refused" {

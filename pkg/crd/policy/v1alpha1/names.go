@@ -18,6 +18,11 @@ const (
 
 	// ProtectedValue is the value of ProtectedLabel.
 	ProtectedValue = "true"
+
+	// SelectorKeysAnnotation on a protected pod holds the keys of the labels by which its budgets, and the controllers by which it is theirs, select it,
+	// in order and separated by commas. The API server does not ask the webhook about a change of any other label. Without it, the API server asks about
+	// every change of a label. Berth's controller keeps it, and nobody else can change it.
+	SelectorKeysAnnotation = "policy.berth.dev/selector-keys"
 )
 
 // Operation is what is done to a pod that makes it unavailable.
