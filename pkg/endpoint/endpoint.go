@@ -25,6 +25,8 @@ const (
 	Spreads = "/validate-workloadspread"
 	// Pods is asked about pods that are being created.
 	Pods = "/mutate-pod"
+	// RequiredPods is asked about those in namespaces where no pod of a spread may be created unseen.
+	RequiredPods = "/mutate-required-pod"
 	// BudgetPods is asked before operations on pods that a budget protects.
 	BudgetPods = "/validate-budget-pods"
 	// Evictions marks the evictions about which BudgetPods is to be asked.
@@ -52,6 +54,7 @@ var (
 	}
 	mutating = map[string]string{
 		"pod.berth.dev":              Pods,
+		"required.pod.berth.dev":     RequiredPods,
 		"evictions.budget.berth.dev": Evictions,
 	}
 )
@@ -89,7 +92,7 @@ func WebhooksOf(configuration runtime.Object) []Webhook {
 // HandlerOf is the handler that a path leads to, with or without a segment before it. It is empty if the path leads to none.
 func HandlerOf(path string) string {
 	handler := path[max(strings.LastIndexByte(path, '/'), 0):]
-	if strings.Count(path, "/") <= 2 && slices.Contains([]string{Spreads, Pods, BudgetPods, Evictions, Budgets}, handler) {
+	if strings.Count(path, "/") <= 2 && slices.Contains([]string{Spreads, Pods, RequiredPods, BudgetPods, Evictions, Budgets}, handler) {
 		return handler
 	}
 	return ""

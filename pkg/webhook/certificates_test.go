@@ -209,7 +209,7 @@ func TestTheManifestsNameWhatIsServed(t *testing.T) {
 		}
 	}
 	// No path: whoever applies them again would take the secret one away.
-	want := []string{"berth-webhook " + endpoint.Spreads, "berth-webhook " + endpoint.Pods}
+	want := []string{"berth-webhook " + endpoint.Spreads, "berth-webhook " + endpoint.Pods, "berth-webhook " + endpoint.RequiredPods}
 	var got []string
 	for _, configuration := range []client.Object{&validating, &mutating} {
 		for _, w := range endpoint.WebhooksOf(configuration) {
@@ -224,13 +224,14 @@ func TestTheManifestsNameWhatIsServed(t *testing.T) {
 	}
 }
 
-func TestNoCreationOfAPodWaitsLongForTheWebhookOrFailsWithIt(t *testing.T) {
+func TestNoCreationOfAPodWaitsLongForTheWebhookOrFailsWithItUnasked(t *testing.T) {
 	var configuration admissionregistrationv1.MutatingWebhookConfiguration
 	if err := yaml.UnmarshalStrict(manifests.MutatingWebhook, &configuration); err != nil {
 		t.Fatal(err)
 	}
-	for _, w := range configuration.Webhooks {
-		if *w.FailurePolicy != admissionregistrationv1.Ignore || *w.TimeoutSeconds != 2 || *w.SideEffects != admissionregistrationv1.SideEffectClassNone {
+	policies := []admissionregistrationv1.FailurePolicyType{admissionregistrationv1.Ignore, admissionregistrationv1.Fail} // the second only where it is asked for
+	for i, w := range configuration.Webhooks {
+		if *w.FailurePolicy != policies[i] || *w.TimeoutSeconds != 2 || *w.SideEffects != admissionregistrationv1.SideEffectClassNone {
 			t.Errorf("webhook %s: failurePolicy %s, timeoutSeconds %d, sideEffects %s", w.Name, *w.FailurePolicy, *w.TimeoutSeconds, *w.SideEffects)
 		}
 		if timeout := time.Duration(*w.TimeoutSeconds) * time.Second; lineage.Patience*2 > timeout {

@@ -25,7 +25,7 @@ const (
 var (
 	podsReviewed = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "berth_webhook_pods_total",
-		Help: "Pods that the API server asked about, by what became of them: constrained (of a spread), picked (a subset was picked and its patch applied), left (of none), owner_unknown (admitted as it is, because it could not be told in time), failed (admitted as it is, because of an error).",
+		Help: "Pods that the API server asked about, by what became of them: constrained (of a spread), picked (a subset was picked and its patch applied), left (of none), owner_unknown (admitted as it is, because it could not be told in time), failed (admitted as it is, because of an error). Where admission is required, the last two are not admitted.",
 	}, []string{"outcome"})
 	reviewSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "berth_webhook_pod_seconds",

@@ -164,7 +164,7 @@ func (c *told) expectPaths() map[string]string {
 			c.t.Errorf("%s is asked at %q", name, path)
 		}
 	}
-	if len(all) != 7 {
+	if len(all) != 8 {
 		c.t.Errorf("paths %v", all)
 	}
 	return all
@@ -350,7 +350,7 @@ func TestAWebhookOfSomebodyElseInOurConfigurationIsLeftAlone(t *testing.T) {
 	if err := c.Get(t.Context(), client.ObjectKey{Name: "berth-webhook"}, configuration); err != nil {
 		t.Fatal(err)
 	}
-	if len(configuration.Webhooks) != 2 || configuration.Webhooks[1].ClientConfig.Service.Path != nil || len(configuration.Webhooks[0].MatchConditions) == 0 {
+	if len(configuration.Webhooks) != 3 || configuration.Webhooks[2].ClientConfig.Service.Path != nil || len(configuration.Webhooks[0].MatchConditions) == 0 {
 		t.Errorf("got %+v", configuration.Webhooks)
 	}
 	if err := p.ready(t.Context()); err != nil {

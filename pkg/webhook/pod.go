@@ -21,7 +21,7 @@ type ancestry interface {
 }
 
 // podAdmission makes the pods of a workload with a spread fit for it, and leaves all others as they are. It refuses nothing: a pod of which
-// something is unknown is admitted as it is.
+// something is unknown is admitted as it is, unless podReviews refuses it.
 type podAdmission struct {
 	owners ancestry
 	early  func(context.Context, *podRequest, *lineage.Spread) answer

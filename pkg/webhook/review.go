@@ -76,7 +76,7 @@ func (o *podObject) pod() *corev1.Pod {
 	return pod
 }
 
-// answer to a review: a pod is always admitted.
+// answer to a review. Unless admission is required, a pod is always admitted.
 type answer struct {
 	patch    []operation
 	warnings []string
@@ -88,6 +88,8 @@ type answer struct {
 type podReviews struct {
 	answer func(context.Context, *podRequest) answer
 	clock  clock.PassiveClock
+	// required: the call fails as well if it cannot be told whether a spread divides the pod.
+	required bool
 }
 
 var _ http.Handler = &podReviews{}
@@ -121,6 +123,11 @@ func (p *podReviews) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		return
 	}
 	given := p.answer(request.Context(), review.Request)
+	if p.required && (given.outcome == failed || given.outcome == ownerUnknown) {
+		outcome = given.outcome
+		http.Error(w, "admission is required, and whether a WorkloadSpread divides the pod is not known now; the log of berth-controller says why", http.StatusServiceUnavailable)
+		return
+	}
 	response, err := encodeAnswer(&review, &given)
 	if err != nil {
 		http.Error(w, fmt.Sprintf("encoding the answer: %v", err), http.StatusInternalServerError)

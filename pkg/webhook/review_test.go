@@ -279,6 +279,29 @@ func TestWhatIsUnknownIsAdmittedAsItIsWithAWarning(t *testing.T) {
 	}
 }
 
+func TestWhereAdmissionIsRequiredWhatIsUnknownIsAFailedCall(t *testing.T) {
+	pod, err := json.Marshal(webPod(t, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rule, tc := range map[string]struct {
+		owners unknowing
+		want   int
+	}{
+		"an owner that does not arrive": {unknowing{missing: &workload.Owner{Kind: lineage.ReplicaSet, Name: "web-1"}}, http.StatusServiceUnavailable},
+		"a cache that cannot be read":   {unknowing{err: errors.New("the cache is broken")}, http.StatusServiceUnavailable},
+		"but no pod of no spread":       {unknowing{}, http.StatusOK},
+		"and none of an invalid spread": {unknowing{spread: &lineage.Spread{Name: "web"}}, http.StatusOK},
+	} {
+		t.Run(rule, func(t *testing.T) {
+			handler := &podReviews{answer: (&podAdmission{owners: tc.owners}).review, clock: clock.RealClock{}, required: true}
+			if got := post(handler, `{"request":{"operation":"CREATE","object":`+string(pod)+`}}`); got.Code != tc.want {
+				t.Errorf("answered %d %s, want %d", got.Code, got.Body, tc.want)
+			}
+		})
+	}
+}
+
 func TestAFailureToAnswerIsAFailedCallAndNoRefusal(t *testing.T) {
 	handler := &podReviews{answer: (&podAdmission{owners: unknowing{panics: true}}).review, clock: clock.RealClock{}}
 	pod, err := json.Marshal(webPod(t, ""))

@@ -89,7 +89,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	if err != nil {
 		return err
 	}
-	register(endpoint.Pods, &podReviews{answer: (&podAdmission{owners: owners, early: early.review}).review, clock: clock.RealClock{}})
+	pods := &podAdmission{owners: owners, early: early.review}
+	register(endpoint.Pods, &podReviews{answer: pods.review, clock: clock.RealClock{}})
+	register(endpoint.RequiredPods, &podReviews{answer: pods.review, clock: clock.RealClock{}, required: true})
 	// A panic is answered as an error: that is the default.
 	register(endpoint.Spreads, admission.WithValidator(mgr.GetScheme(), &spreadValidator{reader: mgr.GetCache(), live: mgr.GetAPIReader(), announce: owners.Announce}))
 	for _, handlers := range more {

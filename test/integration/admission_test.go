@@ -583,6 +583,13 @@ func TestWhileTheWebhookIsDown(t *testing.T) {
 		apply(t, ns, spreadFor(name, "apps/v1", "Deployment", name, fmt.Sprintf(twoPools, "2")))
 	}
 	expectKnown(t, ns)
+	// One where no pod may be created unseen.
+	required := namespace(t)
+	label := []byte(fmt.Sprintf(`{"metadata":{"labels":{%q:"required"}}}`, v1alpha1.AdmissionLabel))
+	if _, err := the.Client.CoreV1().Namespaces().Patch(t.Context(), required, types.MergePatchType, label, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, required, spreadFor("web", "apps/v1", "Deployment", "web", fmt.Sprintf(twoPools, "2")))
 	resume, err := the.Sandbox.Halt(product.Controller, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -611,6 +618,7 @@ func TestWhileTheWebhookIsDown(t *testing.T) {
 			if pods[i].Spec.NodeName != "" {
 				all[pods[i].Labels["app"]] = append(all[pods[i].Labels["app"]], pods[i])
 			}
+	apply(t, required, unchanged("apps/v1", "Deployment", "web", 3, ""))
 		}
 		return all, nil
 	}
@@ -648,9 +656,28 @@ func TestWhileTheWebhookIsDown(t *testing.T) {
 				inA++
 			}
 		}
+	t.Run("where admission is required none is created, and the workload says why", func(t *testing.T) {
+		waitFor(t, "the Deployment to say so", func(ctx context.Context) (string, error) {
+			web, err := the.Client.AppsV1().Deployments(required).Get(ctx, "web", getOptions)
+			if err != nil {
+				return "", err
+			}
+			for _, c := range web.Status.Conditions {
+				if c.Type == appsv1.DeploymentReplicaFailure && strings.Contains(c.Message, "required.pod.berth.dev") {
+					return "", nil
+				}
+			}
+			return fmt.Sprintf("%+v", web.Status.Conditions), nil
+		})
+		expectPods(t, required, 0)
+	})
 		want := fmt.Sprintf("a %d/2, b %d/-", inA, 4-inA)
 		waitFor(t, "the status", func(ctx context.Context) (string, error) {
 			spread, err := the.Spread(ctx, ns, "plain")
+	t.Run("their controllers try again, and the pods are as they should be", func(t *testing.T) {
+		expectPlaces(t, required, "a=2 b=1")
+		expectConstrained(t, expectPods(t, required, 3))
+	})
 			if err != nil || spread.Status.AdoptedPods == 4 && spread.Status.Summary == want {
 				return "", err
 			}
@@ -697,7 +724,7 @@ func otherWebhook(t *testing.T, name, ns string, answer http.HandlerFunc) {
 	if err := yaml.UnmarshalStrict(manifests.MutatingWebhook, &configuration); err != nil {
 		t.Fatal(err)
 	}
-	configuration.Name = name
+	configuration.Name, configuration.Webhooks = name, configuration.Webhooks[:1]
 	w := &configuration.Webhooks[0]
 	w.Name = name + ".berth.dev"
 	w.ClientConfig = admissionregistrationv1.WebhookClientConfig{

@@ -44,7 +44,7 @@ func (c *creations) serveStub(ctx context.Context) (stop func(), err error) {
 	if err := yaml.UnmarshalStrict(manifests.MutatingWebhook, &configuration); err != nil {
 		return nil, err
 	}
-	configuration.Name = stub
+	configuration.Name, configuration.Webhooks = stub, configuration.Webhooks[:1]
 	w := &configuration.Webhooks[0]
 	w.Name = "stub.berth.dev"
 	w.ClientConfig = admissionregistrationv1.WebhookClientConfig{

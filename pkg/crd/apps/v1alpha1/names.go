@@ -20,7 +20,8 @@ const (
 	ConstraintsAnnotation = "berth.dev/constraints"
 
 	// AdmissionLabel on a namespace, with the value "disabled", keeps Berth's webhook away from the namespace's pods. Pods that name
-	// Berth's scheduler themselves are still placed by it.
+	// Berth's scheduler themselves are still placed by it. With the value "required", pods that a spread may divide are not created while no webhook
+	// says whether one does; their controllers try again.
 	AdmissionLabel = "berth.dev/admission"
 
 	// IgnoreExistingPodsAnnotation on a spread, set to "true", keeps the metadata patches of its subsets from pods that Berth did not bind.
