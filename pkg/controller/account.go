@@ -22,6 +22,9 @@ type account struct {
 
 	// Active pods: without a node; in no subset; adopted by a subset; in a subset whose patch of the spec they were not given at admission.
 	pending, unplaced, adopted, withoutPatch int32
+	// strangers are active bound pods without a record of Berth, by the scheduler that their spec names. Those that are older than the spread are left out
+	// unless they have chosen a scheduler themselves: nobody could have divided them.
+	strangers map[string]int32
 	// active pods of each revision.
 	revisions map[string]int32
 	// unschedulable are those that the scheduler found no node for, by what they wait for.
@@ -39,6 +42,8 @@ type basis struct {
 	policy   *subset.Policy
 	spread   string
 	workload types.UID
+	// since is the second in which the spread was made.
+	since int64
 }
 
 // waiter is what a pending pod asks for: a slot and a node in the subset that admission picked for it, or in any. Pods of which it is equal wait alike.
@@ -61,13 +66,15 @@ type signs struct {
 	until *metav1.Time
 	// unschedulable: the scheduler found no node for it.
 	unschedulable bool
+	// scheduler that its spec names.
+	scheduler string
 }
 
 func openAccount(of basis) *account {
 	plan := of.policy.Plan(0)
 	return &account{
 		basis: of, roster: of.policy.NewRoster(&plan, of.spread), pods: map[string]*entry{},
-		revisions: map[string]int32{}, unschedulable: map[waiter]int32{}, terminating: map[string]*entry{}, unlabelled: map[string]*entry{},
+		strangers: map[string]int32{}, revisions: map[string]int32{}, unschedulable: map[waiter]int32{}, terminating: map[string]*entry{}, unlabelled: map[string]*entry{},
 	}
 }
 
@@ -75,7 +82,7 @@ func openAccount(of basis) *account {
 func (a *account) take(pod *corev1.Pod, node *corev1.Node) {
 	observed := subset.Observe(pod, node)
 	observed.CostIgnored = !scalesByCost(pod)
-	a.put(observed, signs{label: pod.Labels[v1alpha1.SubsetLabel], until: pod.DeletionTimestamp, unschedulable: isUnschedulable(pod)})
+	a.put(observed, signs{label: pod.Labels[v1alpha1.SubsetLabel], until: pod.DeletionTimestamp, unschedulable: isUnschedulable(pod), scheduler: pod.Spec.SchedulerName})
 }
 
 func (a *account) put(pod subset.Pod, s signs) {
@@ -126,10 +133,28 @@ func (a *account) count(e *entry, by int32) {
 			keep(a.unlabelled, e, by)
 		}
 	}
+	if a.isStranger(e) {
+		tally(a.strangers, e.scheduler, by)
+	}
 	if in != subset.None && a.policy.Subsets[in].PatchesSpec {
 		if admitted := e.Admitted; admitted == nil || admitted.Spread != a.spread || admitted.Subset != a.policy.Subsets[in].Name {
 			a.withoutPatch += by
 		}
+	}
+}
+
+// isStranger is true for a pod that Berth had no part in, although it could have had.
+func (a *account) isStranger(e *entry) bool {
+	if e.NodeName == "" || e.Record != nil {
+		return false
+	}
+	switch e.scheduler {
+	case v1alpha1.SchedulerName, "": // bound by somebody who did not ask the scheduler
+		return false
+	case corev1.DefaultSchedulerName:
+		return e.Created.Unix() > a.since
+	default:
+		return true
 	}
 }
 
@@ -164,7 +189,7 @@ func (a *account) agrees(with *account) bool {
 		}
 	}
 	return len(a.pods) == len(with.pods) && a.pending == with.pending && a.unplaced == with.unplaced && a.adopted == with.adopted &&
-		a.withoutPatch == with.withoutPatch && maps.Equal(a.revisions, with.revisions) && maps.Equal(a.unschedulable, with.unschedulable) &&
+		a.withoutPatch == with.withoutPatch && maps.Equal(a.strangers, with.strangers) && maps.Equal(a.revisions, with.revisions) && maps.Equal(a.unschedulable, with.unschedulable) &&
 		len(a.terminating) == len(with.terminating) && len(a.unlabelled) == len(with.unlabelled)
 }
 

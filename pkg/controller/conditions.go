@@ -2,9 +2,12 @@ package controller
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -132,6 +135,31 @@ func labelsNotApplied(spread *v1alpha1.WorkloadSpread, paths []string) condition
 func specPatchNotApplied(pods int32) condition {
 	return notReady(v1alpha1.ReasonSpecPatchNotApplied,
 		"pods that run without the patch of their subset, because they were made when the webhook did not answer, or before the patch: %d; replace them to have it applied", pods)
+}
+
+// podsNotAdmitted counts pods without a record by the scheduler that they name.
+func podsNotAdmitted(strangers map[string]int32) condition {
+	var said, others []string
+	reason := v1alpha1.ReasonOtherScheduler
+	for _, scheduler := range slices.Sorted(maps.Keys(strangers)) {
+		if scheduler != corev1.DefaultSchedulerName {
+			others = append(others, fmt.Sprintf("%s %d", scheduler, strangers[scheduler]))
+		}
+	}
+	if pods := strangers[corev1.DefaultSchedulerName]; pods > 0 {
+		reason = v1alpha1.ReasonPodsNotAdmitted
+		said = append(said, fmt.Sprintf("pods that the default scheduler placed, because the webhook did not answer when they were made, or is kept away from the "+
+			"namespace: %d; they count where they are, and a descheduler brings home those of no subset or above a quota", pods))
+	}
+	if len(others) > 0 {
+		said = append(said, fmt.Sprintf("pods that name a scheduler which does not divide them: %s; they count where they are; "+
+			"to have them divided, take schedulerName out of the template, or run Berth's plugins in that scheduler", strings.Join(others, ", ")))
+	}
+	return condition{metav1.ConditionFalse, reason, strings.Join(said, "; ")}
+}
+
+func podsAdmitted() condition {
+	return condition{metav1.ConditionTrue, v1alpha1.ReasonPodsAdmitted, "Berth has divided all pods that have a node"}
 }
 
 func schedulable() condition {

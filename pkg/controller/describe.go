@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -55,6 +56,9 @@ func describe(spread *v1alpha1.WorkloadSpread, f *facts) v1alpha1.WorkloadSpread
 	if f.policy == nil || f.older != "" || f.podsUnknown {
 		return status // it divides no pods, or nobody knows how many
 	}
+	if admitted, told := admission(spread, f); told {
+		admitted.set(&status.Conditions, v1alpha1.ConditionAdmitted, spread.Generation, f.now)
+	}
 	plan, tally := f.roster.Plan(), f.roster.Tally()
 	waiting := waitingFor(f, plan, tally)
 
@@ -91,6 +95,14 @@ func readiness(spread *v1alpha1.WorkloadSpread, f *facts) condition {
 		return specPatchNotApplied(f.withoutPatch)
 	}
 	return spreadReady(spread)
+}
+
+// admission says which pods Berth had no part in, and why. It is not told of a spread that never had any.
+func admission(spread *v1alpha1.WorkloadSpread, f *facts) (_ condition, told bool) {
+	if len(f.strangers) == 0 {
+		return podsAdmitted(), meta.FindStatusCondition(spread.Status.Conditions, v1alpha1.ConditionAdmitted) != nil
+	}
+	return podsNotAdmitted(f.strangers), true
 }
 
 // brokenLabels are the paths of labels by which the workload would lose its pods, so that they are not set.

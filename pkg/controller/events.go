@@ -31,9 +31,11 @@ func (n news) send(recorder events.EventRecorder, regarding, related runtime.Obj
 // newsOf is what an event tells about a spread that had the status before and has another one now.
 func newsOf(spread *v1alpha1.WorkloadSpread, before *v1alpha1.WorkloadSpreadStatus, warnings []string) []news {
 	var all []news
-	was, is := meta.FindStatusCondition(before.Conditions, v1alpha1.ConditionReady), meta.FindStatusCondition(spread.Status.Conditions, v1alpha1.ConditionReady)
-	if was == nil || was.Reason != is.Reason {
-		all = append(all, readinessChanged(is))
+	for _, conditionType := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionAdmitted} {
+		was, is := meta.FindStatusCondition(before.Conditions, conditionType), meta.FindStatusCondition(spread.Status.Conditions, conditionType)
+		if is != nil && (was == nil || was.Reason != is.Reason) {
+			all = append(all, conditionChanged(is))
+		}
 	}
 	if before.ObservedGeneration != spread.Generation {
 		for _, warning := range warnings {
@@ -43,12 +45,12 @@ func newsOf(spread *v1alpha1.WorkloadSpread, before *v1alpha1.WorkloadSpreadStat
 	return all
 }
 
-func readinessChanged(ready *metav1.Condition) news {
+func conditionChanged(to *metav1.Condition) news {
 	eventType := corev1.EventTypeNormal
-	if ready.Status != metav1.ConditionTrue {
+	if to.Status != metav1.ConditionTrue {
 		eventType = corev1.EventTypeWarning
 	}
-	return news{eventType, v1alpha1.Reason(ready.Reason), "ReportStatus", ready.Message}
+	return news{eventType, v1alpha1.Reason(to.Reason), "ReportStatus", to.Message}
 }
 
 func admittedSubsetFull(pod *corev1.Pod, subset string) news {

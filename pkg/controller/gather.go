@@ -58,7 +58,7 @@ func (r *reconciler) gather(ctx context.Context, spread *v1alpha1.WorkloadSpread
 	if err != nil {
 		return nil, fmt.Errorf("reading the replicas of %s: %w", workloadName(spread), err)
 	}
-	f.account, err = r.accountOf(ctx, spread, basis{f.policy, spread.Name, object.GetUID()})
+	f.account, err = r.accountOf(ctx, spread, basis{f.policy, spread.Name, object.GetUID(), spread.CreationTimestamp.Unix()})
 	if err != nil {
 		return nil, fmt.Errorf("finding the pods of %s: %w", workloadName(spread), err)
 	}

@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -17,7 +18,7 @@ var (
 	quotaDesc = prometheus.NewDesc("berth_workloadspread_quota",
 		"Pods that a subset may hold in one quota scope; -1 is no limit.", []string{"namespace", "workloadspread", "subset"}, nil)
 	stateDesc = prometheus.NewDesc("berth_workloadspread_pods_in_state",
-		"Pods of a spread by what may want attention: pending (no node yet), unplaced (in no subset), adopted (bound by others), surplus (above a quota).",
+		"Pods of a spread by what may want attention: pending (no node yet), unplaced (in no subset), adopted (bound by others), surplus (above a quota), unadmitted (placed by the default scheduler since the spread is there), other_scheduler (of a scheduler that does not divide them).",
 		[]string{"namespace", "workloadspread", "state"}, nil)
 	readyDesc = prometheus.NewDesc("berth_workloadspread_ready",
 		"1 if the spread is valid, its workload exists and its rules are applied, and 0 if not.", []string{"namespace", "workloadspread"}, nil)
@@ -43,6 +44,8 @@ type measure struct {
 	status v1alpha1.WorkloadSpreadStatus
 	// quota of each subset in the status. Nil if it is not known.
 	quota []int32
+	// unadmitted pods, and those of another scheduler.
+	unadmitted, otherScheduler int32
 }
 
 var _ prometheus.Collector = &measures{}
@@ -55,6 +58,15 @@ func (m *measures) take(spread types.NamespacedName, status v1alpha1.WorkloadSpr
 	now := measure{status: status}
 	if f.policy != nil && f.workload.problem == nil {
 		now.quota = f.policy.Plan(f.workload.replicas).Quota
+	}
+	if f.account != nil {
+		for scheduler, pods := range f.strangers {
+			if scheduler == corev1.DefaultSchedulerName {
+				now.unadmitted = pods
+			} else {
+				now.otherScheduler += pods
+			}
+		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -104,6 +116,7 @@ func (m *measures) Collect(ch chan<- prometheus.Metric) {
 		}
 		for state, pods := range map[string]int32{
 			"pending": now.status.PendingPods, "unplaced": now.status.UnplacedPods, "adopted": now.status.AdoptedPods, "surplus": now.status.SurplusPods,
+			"unadmitted": now.unadmitted, "other_scheduler": now.otherScheduler,
 		} {
 			gauge(stateDesc, float64(pods), spread.Namespace, spread.Name, state)
 		}

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -354,6 +356,59 @@ func TestReconcile(t *testing.T) {
 		if got := f.settle(t); got.Summary != "a 2/3, b 0/-" {
 			t.Errorf("summary %q", got.Summary)
 		}
+	})
+
+	t.Run("pods that Berth had no part in are told, and when they are gone", func(t *testing.T) {
+		made := metav1.NewTime(noon.Add(-time.Hour))
+		by := func(name, scheduler string, age time.Duration) *corev1.Pod {
+			p := pod(name, "r1", "")
+			p.Spec.SchedulerName, p.Spec.NodeName, p.CreationTimestamp = scheduler, "n", metav1.NewTime(made.Add(-age))
+			return p
+		}
+		spread := makeSpread(t, byZone)
+		spread.CreationTimestamp = made
+		divided, pending := by("divided", v1alpha1.SchedulerName, -time.Minute), by("pending", corev1.DefaultSchedulerName, -time.Minute)
+		divided.Annotations = map[string]string{v1alpha1.MatchedAnnotation: `{"name":"web","subset":"a","uid":"divided"}`}
+		pending.Spec.NodeName = ""
+		late, foreign := by("late", corev1.DefaultSchedulerName, -time.Minute), by("foreign", "volcano", time.Minute)
+		f := newFixture(t, spread, deployment(7), replicaSet("r1"), divided, pending, late, by("later", corev1.DefaultSchedulerName, -time.Minute), foreign,
+			by("older", corev1.DefaultSchedulerName, time.Minute), by("by-hand", v1alpha1.SchedulerName, -time.Minute))
+		expect := func(reason v1alpha1.Reason, says ...string) {
+			t.Helper()
+			status := f.settle(t)
+			expectReason(t, status, v1alpha1.ReasonSpreadReady)
+			admitted := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionAdmitted)
+			if admitted == nil || admitted.Reason != string(reason) || (admitted.Status == metav1.ConditionTrue) != (reason == v1alpha1.ReasonPodsAdmitted) {
+				t.Fatalf("%+v, want reason %s", admitted, reason)
+			}
+			for _, text := range says {
+				if !strings.Contains(admitted.Message, text) {
+					t.Errorf("message %q, want one with %q", admitted.Message, text)
+				}
+			}
+			if all := f.reported(); !slices.ContainsFunc(all, func(event string) bool { return strings.Contains(event, string(reason)+" "+admitted.Message) }) {
+				t.Errorf("events %q, want one of %s", all, reason)
+			}
+		}
+		expect(v1alpha1.ReasonPodsNotAdmitted, "kept away from the namespace: 2;", "volcano 1;")
+		want := `
+			# HELP berth_workloadspread_pods_in_state Pods of a spread by what may want attention: pending (no node yet), unplaced (in no subset), adopted (bound by others), surplus (above a quota), unadmitted (placed by the default scheduler since the spread is there), other_scheduler (of a scheduler that does not divide them).
+			# TYPE berth_workloadspread_pods_in_state gauge
+			berth_workloadspread_pods_in_state{namespace="default",state="adopted",workloadspread="web"} 0
+			berth_workloadspread_pods_in_state{namespace="default",state="other_scheduler",workloadspread="web"} 1
+			berth_workloadspread_pods_in_state{namespace="default",state="pending",workloadspread="web"} 1
+			berth_workloadspread_pods_in_state{namespace="default",state="surplus",workloadspread="web"} 0
+			berth_workloadspread_pods_in_state{namespace="default",state="unadmitted",workloadspread="web"} 2
+			berth_workloadspread_pods_in_state{namespace="default",state="unplaced",workloadspread="web"} 5
+		`
+		if err := testutil.CollectAndCompare(f.measures, strings.NewReader(want), "berth_workloadspread_pods_in_state"); err != nil {
+			t.Error(err)
+		}
+		f.delete(t, late)
+		f.delete(t, by("later", "", 0))
+		expect(v1alpha1.ReasonOtherScheduler, "volcano 1;", "take schedulerName out of the template")
+		f.delete(t, foreign)
+		expect(v1alpha1.ReasonPodsAdmitted)
 	})
 
 	t.Run("a spread that is gone is nothing to do", func(t *testing.T) {

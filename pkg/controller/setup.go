@@ -109,7 +109,7 @@ func keepOfPod(obj any) (any, error) {
 	}
 	kept := &corev1.Pod{
 		ObjectMeta: pod.ObjectMeta,
-		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName},
+		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, SchedulerName: schedulerOf(pod)},
 		Status:     corev1.PodStatus{Phase: pod.Status.Phase},
 	}
 	kept.ManagedFields = nil
@@ -126,6 +126,16 @@ func keepOfPod(obj any) (any, error) {
 		}
 	}
 	return kept, nil
+}
+
+// schedulerOf is the scheduler that the pod's spec names. The usual ones take no memory.
+func schedulerOf(pod *corev1.Pod) string {
+	for _, usual := range []string{v1alpha1.SchedulerName, corev1.DefaultSchedulerName} {
+		if pod.Spec.SchedulerName == usual {
+			return usual
+		}
+	}
+	return pod.Spec.SchedulerName
 }
 
 func keepOfNode(obj any) (any, error) {

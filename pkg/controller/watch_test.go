@@ -163,7 +163,7 @@ func TestCacheKeeps(t *testing.T) {
 		p := pod("p", "r1", "a")
 		addCondition(p, corev1.PodReady, corev1.ConditionTrue, "")
 		addCondition(p, corev1.PodScheduled, corev1.ConditionTrue, "")
-		p.Status.Phase = corev1.PodRunning
+		p.Status.Phase, p.Spec.SchedulerName = corev1.PodRunning, "volcano"
 		want := p.DeepCopy()
 
 		p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "somebody"}}

@@ -442,6 +442,19 @@ func TestReturn(t *testing.T) {
 			want:     []string{"x -1>0 EarlierSubsetHasRoom"},
 			wantHeld: map[string]v1alpha1.Reason{"b0": v1alpha1.ReasonLimitReached},
 		},
+		"pods that others put into no subset come home, one at a time": {
+			quotas: []int{5, 5}, pods: append(many("a", 5, hour), func() (strays []Pod) {
+				for _, pod := range many("x", 4, hour) {
+					pod.Record, pod.Node = nil, node("elsewhere")
+					strays = append(strays, pod)
+				}
+				return strays
+			}()...),
+			cluster: rooms{places: map[int]int{1: 9}},
+			want:    []string{"x0 -1>1 EarlierSubsetHasRoom"},
+			wantHeld: map[string]v1alpha1.Reason{
+				"x1": v1alpha1.ReasonLimitReached, "x2": v1alpha1.ReasonLimitReached, "x3": v1alpha1.ReasonLimitReached},
+		},
 		"twenty pods and one free place: one comes home": {
 			quotas: []int{-1, -1}, pods: many("b", 20, hour), atMost: 20,
 			cluster: rooms{places: map[int]int{0: 1}},

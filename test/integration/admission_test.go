@@ -25,6 +25,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -582,7 +583,6 @@ func TestWhileTheWebhookIsDown(t *testing.T) {
 	for _, name := range []string{"named", "plain"} {
 		apply(t, ns, spreadFor(name, "apps/v1", "Deployment", name, fmt.Sprintf(twoPools, "2")))
 	}
-	expectKnown(t, ns)
 	// One where no pod may be created unseen.
 	required := namespace(t)
 	label := []byte(fmt.Sprintf(`{"metadata":{"labels":{%q:"required"}}}`, v1alpha1.AdmissionLabel))
@@ -590,6 +590,16 @@ func TestWhileTheWebhookIsDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	apply(t, required, spreadFor("web", "apps/v1", "Deployment", "web", fmt.Sprintf(twoPools, "2")))
+	expectKnown(t, ns)
+	expectKnown(t, required)
+	// Creation times have whole seconds, and pods of the spread's second may be older than it.
+	spread, err := the.Spread(t.Context(), ns, "plain")
+	if err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the next second", func(context.Context) (string, error) {
+		return map[bool]string{false: "it is the same"}[time.Now().Unix() > spread.CreationTimestamp.Unix()], nil
+	})
 	resume, err := the.Sandbox.Halt(product.Controller, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -608,6 +618,7 @@ func TestWhileTheWebhookIsDown(t *testing.T) {
 
 	apply(t, ns, deployment("named", 5, ""))
 	apply(t, ns, unchanged("apps/v1", "Deployment", "plain", 4, ""))
+	apply(t, required, unchanged("apps/v1", "Deployment", "web", 3, ""))
 	byApp := func(ctx context.Context) (map[string][]corev1.Pod, error) {
 		pods, err := the.Pods(ctx, ns)
 		if err != nil {
@@ -618,7 +629,6 @@ func TestWhileTheWebhookIsDown(t *testing.T) {
 			if pods[i].Spec.NodeName != "" {
 				all[pods[i].Labels["app"]] = append(all[pods[i].Labels["app"]], pods[i])
 			}
-	apply(t, required, unchanged("apps/v1", "Deployment", "web", 3, ""))
 		}
 		return all, nil
 	}
@@ -646,16 +656,6 @@ func TestWhileTheWebhookIsDown(t *testing.T) {
 			}
 		}
 	})
-	if err := back(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Run("and are counted as adopted, which the status says", func(t *testing.T) {
-		inA := 0
-		for _, pod := range bound["plain"] {
-			if strings.HasSuffix(pod.Spec.NodeName, "-a") {
-				inA++
-			}
-		}
 	t.Run("where admission is required none is created, and the workload says why", func(t *testing.T) {
 		waitFor(t, "the Deployment to say so", func(ctx context.Context) (string, error) {
 			web, err := the.Client.AppsV1().Deployments(required).Get(ctx, "web", getOptions)
@@ -671,17 +671,38 @@ func TestWhileTheWebhookIsDown(t *testing.T) {
 		})
 		expectPods(t, required, 0)
 	})
-		want := fmt.Sprintf("a %d/2, b %d/-", inA, 4-inA)
-		waitFor(t, "the status", func(ctx context.Context) (string, error) {
-			spread, err := the.Spread(ctx, ns, "plain")
+	if err := back(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	t.Run("their controllers try again, and the pods are as they should be", func(t *testing.T) {
 		expectPlaces(t, required, "a=2 b=1")
 		expectConstrained(t, expectPods(t, required, 3))
 	})
+	t.Run("and are counted as adopted, which the status says", func(t *testing.T) {
+		inA := 0
+		for _, pod := range bound["plain"] {
+			if strings.HasSuffix(pod.Spec.NodeName, "-a") {
+				inA++
+			}
+		}
+		want := fmt.Sprintf("a %d/2, b %d/-", inA, 4-inA)
+		waitFor(t, "the status", func(ctx context.Context) (string, error) {
+			spread, err := the.Spread(ctx, ns, "plain")
 			if err != nil || spread.Status.AdoptedPods == 4 && spread.Status.Summary == want {
 				return "", err
 			}
 			return fmt.Sprintf("%d adopted, %s; want %s", spread.Status.AdoptedPods, spread.Status.Summary, want), nil
+		})
+		waitFor(t, "the condition", func(ctx context.Context) (string, error) {
+			spread, err := the.Spread(ctx, ns, "plain")
+			if err != nil {
+				return "", err
+			}
+			admitted := meta.FindStatusCondition(spread.Status.Conditions, v1alpha1.ConditionAdmitted)
+			if admitted == nil || admitted.Reason != string(v1alpha1.ReasonPodsNotAdmitted) || !strings.Contains(admitted.Message, "namespace: 4;") {
+				return fmt.Sprintf("%+v", spread.Status.Conditions), nil
+			}
+			return "", nil
 		})
 	})
 	t.Run("new pods are admitted again as they should be", func(t *testing.T) {

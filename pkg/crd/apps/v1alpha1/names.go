@@ -111,6 +111,12 @@ const (
 	ReasonPodUnschedulable Reason = "PodUnschedulable"
 	// ReasonSpreadReady: the spread is valid and its workload was found.
 	ReasonSpreadReady Reason = "SpreadReady"
+	// ReasonPodsNotAdmitted: the default scheduler placed pods that admission should have given to Berth's.
+	ReasonPodsNotAdmitted Reason = "PodsNotAdmitted"
+	// ReasonOtherScheduler: pods name a scheduler that does not divide them.
+	ReasonOtherScheduler Reason = "OtherScheduler"
+	// ReasonPodsAdmitted: there are no such pods any more.
+	ReasonPodsAdmitted Reason = "PodsAdmitted"
 )
 
 // Reasons for which a descheduler evicts a pod, besides ReasonOverQuota and ReasonNodeOutsideSubset.
@@ -160,6 +166,9 @@ const (
 const (
 	// ConditionReady on a spread: it is valid, its workload exists and its rules are applied.
 	ConditionReady = "Ready"
+	// ConditionAdmitted on a spread is False while pods have a node that Berth had no part in, although the spread was there when they were made, or
+	// because they name another scheduler. A spread that never had such pods has no such condition.
+	ConditionAdmitted = "Admitted"
 	// ConditionSchedulable on a subset: no pod of it waits for a node.
 	ConditionSchedulable = "Schedulable"
 )
