@@ -3,11 +3,17 @@ package budget
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	cryptorand "crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -54,9 +60,15 @@ type installation struct {
 	latencies []time.Duration
 	// after is called with every answer about a pod before the API server has it; nil does nothing.
 	after func(*admissionv1.AdmissionRequest, *admissionv1.AdmissionResponse)
-	down  bool
+	// down answers nobody; slow lets everybody wait until they give up.
+	down, slow bool
 	// instead answers in place of the guards; nil does nothing.
 	instead http.Handler
+	// expired is an old certificate of the same authority, served in place of the other if isExpired.
+	expired   tls.Certificate
+	isExpired bool
+	// connections that are open.
+	connections map[net.Conn]bool
 
 	stopManagers   context.CancelFunc
 	stopController context.CancelFunc
@@ -174,16 +186,63 @@ func (i *installation) serve() error {
 	if err != nil {
 		return err
 	}
-	i.caPEM = cert
-	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}})
+	expired, err := expiredCertificate()
+	if err != nil {
+		return err
+	}
+	i.caPEM, i.expired = append(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: expired.Certificate[0]})...), expired
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			i.mu.Lock()
+			defer i.mu.Unlock()
+			if i.isExpired {
+				return &i.expired, nil
+			}
+			return &pair, nil
+		}})
 	if err != nil {
 		return err
 	}
 	i.address = listener.Addr().String()
-	i.server = &http.Server{Handler: i, ReadHeaderTimeout: time.Minute}
+	i.connections = map[net.Conn]bool{}
+	i.server = &http.Server{Handler: i, ReadHeaderTimeout: time.Minute, ConnState: func(connection net.Conn, state http.ConnState) {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		switch state {
+		case http.StateNew:
+			i.connections[connection] = true
+		case http.StateClosed:
+			delete(i.connections, connection)
+		}
+	}}
 	i.done.Go(func() { _ = i.server.Serve(listener) }) // it always ends with an error
 	return nil
 }
+
+// expiredCertificate is one that its clients trust, but for its age.
+func expiredCertificate() (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), cryptorand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(2), NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour),
+		DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(cryptorand.Reader, template, template, key.Public(), key)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
+}
+
+// expire has the certificate be an old one, or the right one again. A connection is not asked for a certificate twice, so that all are closed.
+func (i *installation) expire(is bool) {
+	i.isExpired = is
+	for connection := range i.connections {
+		_ = connection.Close() // it may be closed
+	}
+}
+
+// podsPath is asked about new pods, all of which are admitted as they are: what they become is the business of test/integration.
+const podsPath = "/pods"
 
 // ServeHTTP passes a review on to one of the webhook servers, each in turn.
 func (i *installation) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -198,7 +257,7 @@ func (i *installation) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	i.mu.Lock()
-	after, down, instead := i.after, i.down, i.instead
+	after, down, slow, instead := i.after, i.down, i.slow, i.instead
 	i.mu.Unlock()
 	var next http.Handler = i.guards[int(i.turn.Add(1))%len(i.guards)]
 	if instead != nil {
@@ -211,6 +270,12 @@ func (i *installation) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case down:
 		http.Error(w, "down", http.StatusServiceUnavailable)
+		return
+	case slow:
+		<-r.Context().Done()
+		return
+	case r.URL.Path == podsPath:
+		allow(w, &review, true)
 		return
 	case r.URL.Path != endpoint.BudgetPods:
 		next.ServeHTTP(w, r)
@@ -243,6 +308,10 @@ func (i *installation) other(w http.ResponseWriter, review *admissionv1.Admissio
 	if answer := otherAnswer.Load(); answer != nil {
 		allowed = (*answer)(review.Request)
 	}
+	allow(w, review, allowed)
+}
+
+func allow(w http.ResponseWriter, review *admissionv1.AdmissionReview, allowed bool) {
 	review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: allowed}
 	review.Request = nil
 	w.Header().Set("Content-Type", "application/json")
