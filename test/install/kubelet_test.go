@@ -87,7 +87,7 @@ func startKubelet(t *testing.T, c *cluster) *kubelet {
 				if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 					object = gone.Obj
 				}
-				k.kill(object.(*corev1.Pod).UID)
+				k.end(object.(*corev1.Pod).UID)
 			},
 		},
 	})
@@ -103,7 +103,10 @@ func startKubelet(t *testing.T, c *cluster) *kubelet {
 		running := maps.Clone(k.pods)
 		k.mu.Unlock()
 		for uid := range running {
-			k.kill(uid)
+			k.end(uid)
+		}
+		for _, p := range running {
+			<-p.exited
 		}
 		if !t.Failed() {
 			return
@@ -118,7 +121,7 @@ func startKubelet(t *testing.T, c *cluster) *kubelet {
 // consider starts a pod that has been given a node, once, and stops one that is being deleted.
 func (k *kubelet) consider(ctx context.Context, pod *corev1.Pod) error {
 	if pod.DeletionTimestamp != nil {
-		k.kill(pod.UID)
+		k.end(pod.UID)
 		return nil
 	}
 	k.mu.Lock()
@@ -137,13 +140,13 @@ func (k *kubelet) consider(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-func (k *kubelet) kill(uid types.UID) {
+// end tells a container to end, which takes it its time.
+func (k *kubelet) end(uid types.UID) {
 	k.mu.Lock()
 	p := k.pods[uid]
 	k.mu.Unlock()
 	if p != nil {
 		p.stop()
-		<-p.exited
 	}
 }
 
@@ -193,7 +196,7 @@ func (k *kubelet) start(ctx context.Context, pod *corev1.Pod) (*process, error) 
 	cmd := exec.CommandContext(running, filepath.Join(harness.Root(), "bin", binary), args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = p.work, log, log, []string{"TZ=UTC"}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = 10 * time.Second
+	cmd.WaitDelay = time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)
 	go func() {
