@@ -704,7 +704,7 @@ func pick(terms []string) string { return terms[rand.N(len(terms))] }
 
 var (
 	allStates     = []State{Available, Available, Available, Doubtful, Unavailable, Pending, Gone, Exempt}
-	allOperations = []v1alpha1.Operation{v1alpha1.OperationDelete, v1alpha1.OperationEvict, v1alpha1.OperationUpdate, v1alpha1.OperationResize, v1alpha1.OperationLeave}
+	allOperations = []v1alpha1.Operation{v1alpha1.OperationDelete, v1alpha1.OperationEvict, v1alpha1.OperationUpdate, v1alpha1.OperationResize, v1alpha1.OperationLeave, v1alpha1.OperationUnready}
 	allRules      = []string{"max 0", "max 1", "max 3", "max 30%", "max 100%", "min 0", "min 2", "min 8", "min 50%", "min 100%"}
 )
 
@@ -891,7 +891,7 @@ func TestALedgerTakesNoMoreThanAStatusCanHold(t *testing.T) {
 	var requests []Request
 	for i := range f.Pods {
 		f.Pods[i].UID = types.UID(fmt.Sprintf("%036d", i))
-		requests = append(requests, Request{Name: fmt.Sprintf("%0253d", i), UID: f.Pods[i].UID, Operation: v1alpha1.OperationDelete, Generation: 1000})
+		requests = append(requests, Request{Name: fmt.Sprintf("%0253d", i), UID: f.Pods[i].UID, Operation: v1alpha1.OperationDelete, Generation: 1000, Revision: "18446744073709551615"})
 	}
 	p := compile(t, pub)
 	d := p.Decide(f, requests, metav1.Now())
@@ -916,7 +916,7 @@ func TestALedgerTakesNoMoreThanAStatusCanHold(t *testing.T) {
 	byName := map[string]any{}
 	for i := range d.Ledger {
 		fields := map[string]any{".": struct{}{}}
-		for _, name := range []string{"uid", "name", "operation", "generation", "time", "renewals"} {
+		for _, name := range []string{"uid", "name", "operation", "generation", "revision", "time", "renewals"} {
 			fields["f:"+name] = struct{}{}
 		}
 		managed[fmt.Sprintf("k:{\"uid\":%q}", d.Ledger[i].UID)] = fields

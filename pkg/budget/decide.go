@@ -86,6 +86,8 @@ type Request struct {
 	Operation v1alpha1.Operation
 	// Generation of the pod once the operation is done.
 	Generation int64
+	// Revision of the pod that was judged if it is to be made unready. Empty for other operations.
+	Revision string
 	// Fresh is true if the pod's entry was written so lately that it outlives this request as well. Entries that are not fresh are renewed.
 	Fresh bool
 }
@@ -171,7 +173,7 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 		verdict.Recorded = true
 		d.Verdicts[i] = verdict
 		at[r.UID] = len(d.Ledger)
-		d.Ledger = append(d.Ledger, v1alpha1.LedgerEntry{UID: r.UID, Name: r.Name, Operation: r.Operation, Generation: r.Generation, Time: now})
+		d.Ledger = append(d.Ledger, v1alpha1.LedgerEntry{UID: r.UID, Name: r.Name, Operation: r.Operation, Generation: r.Generation, Revision: r.Revision, Time: now})
 		d.Changed, written[r.UID] = true, true
 		if state == Available {
 			d.Tally.Available--
@@ -201,11 +203,12 @@ func (p *Policy) judge(state State, t Tally) Verdict {
 }
 
 var verbs = map[v1alpha1.Operation]string{
-	v1alpha1.OperationDelete: "deleted",
-	v1alpha1.OperationEvict:  "evicted",
-	v1alpha1.OperationUpdate: "restarted by an update",
-	v1alpha1.OperationResize: "restarted by a resize",
-	v1alpha1.OperationLeave:  "taken out of the budget",
+	v1alpha1.OperationDelete:  "deleted",
+	v1alpha1.OperationEvict:   "evicted",
+	v1alpha1.OperationUpdate:  "restarted by an update",
+	v1alpha1.OperationResize:  "restarted by a resize",
+	v1alpha1.OperationLeave:   "taken out of the budget",
+	v1alpha1.OperationUnready: "made unready",
 }
 
 func (p *Policy) refusal(r *Request, reason v1alpha1.Reason, t Tally, entries int) string {

@@ -24,7 +24,11 @@ func renew(entry v1alpha1.LedgerEntry, r *Request, now metav1.Time) (_ v1alpha1.
 		operation = r.Operation
 	}
 	generation := max(entry.Generation, r.Generation)
-	switch again := operation == entry.Operation && generation == entry.Generation; {
+	revision := entry.Revision
+	if r.Revision != "" && !isAfter(revision, r.Revision) {
+		revision = r.Revision
+	}
+	switch again := operation == entry.Operation && generation == entry.Generation && revision == entry.Revision; {
 	case again && r.Fresh:
 		return entry, false, true
 	case again && entry.Renewals >= MaxRenewals:
@@ -34,18 +38,20 @@ func renew(entry v1alpha1.LedgerEntry, r *Request, now metav1.Time) (_ v1alpha1.
 	default:
 		entry.Renewals = 1
 	}
-	entry.Operation, entry.Generation, entry.Time = operation, generation, now
+	entry.Operation, entry.Generation, entry.Revision, entry.Time = operation, generation, revision, now
 	return entry, true, true
 }
 
 // rank of operations: what removes a pod outranks what only changes it, because a changed pod is proven available again and a deleted one is
-// not.
+// not. What only makes it unready is the least: an updater does so before it changes the pod.
 func rank(operation v1alpha1.Operation) int {
 	switch operation {
 	case v1alpha1.OperationDelete, v1alpha1.OperationEvict:
 		return 2
 	case v1alpha1.OperationLeave:
 		return 1
+	case v1alpha1.OperationUnready:
+		return -1
 	default:
 		return 0
 	}
@@ -56,6 +62,8 @@ func rank(operation v1alpha1.Operation) int {
 //
 //   - A pod that is gone, terminates or has ended needs no entry, since it does not count.
 //   - A changed pod that runs what its new spec says, and is ready, has the change behind it.
+//   - A pod that was to be made unready serves at a later revision than the one that was judged: it was not made so, or is back. As long as it does not serve
+//     the entry stays, so that what an updater goes on to do with the pod is the same disruption and needs no room of its own.
 //
 // That the budget does not cover a pod that lives, or the pod is exempt, proves nothing: it may come back before the operation happens. Its entry
 // takes no room meanwhile.
@@ -63,7 +71,12 @@ func Settled(entry *v1alpha1.LedgerEntry, pod *corev1.Pod) bool {
 	if pod == nil || pod.DeletionTimestamp != nil || hasEnded(pod) {
 		return true
 	}
+	if entry.Revision != "" && !isAfter(pod.ResourceVersion, entry.Revision) {
+		return false // it may be made unready yet
+	}
 	switch entry.Operation {
+	case v1alpha1.OperationUnready:
+		return entry.Revision != "" && serves(pod)
 	case v1alpha1.OperationUpdate, v1alpha1.OperationResize:
 		// A pod that was changed back looks as if it had the change behind it, until its kubelet acts on the change.
 		return pod.Generation >= entry.Generation && pod.Status.ObservedGeneration >= pod.Generation && runsItsSpec(pod) && IsReady(pod)
@@ -90,6 +103,8 @@ func Happened(entry *v1alpha1.LedgerEntry, pod *corev1.Pod) bool {
 	switch entry.Operation {
 	case v1alpha1.OperationUpdate, v1alpha1.OperationResize:
 		return pod != nil && pod.Generation >= entry.Generation
+	case v1alpha1.OperationUnready:
+		return pod != nil && !serves(pod)
 	case v1alpha1.OperationLeave:
 		return pod == nil || IsExempt(pod)
 	default:

@@ -14,10 +14,10 @@ type State string
 const (
 	// Available pods serve, and nothing can make them unavailable unasked.
 	Available State = "available"
-	// Doubtful pods may serve, and are not counted: their containers are yet to restart for the latest spec, a deadline will end them, or they
-	// lack the protection label and could be deleted unasked.
+	// Doubtful pods may serve, and are not counted: their containers are yet to restart for the latest spec, a deadline will end them, a
+	// readiness gate is off and their kubelet has yet to say so, or they lack the protection label and could be deleted unasked.
 	Doubtful State = "doubtful"
-	// Unavailable pods do not serve.
+	// Unavailable pods do not serve, or a label says that they do not.
 	Unavailable State = "unavailable"
 	// Pending pods have not served yet. Nothing is lost with them, whatever the policy for unhealthy pods.
 	Pending State = "pending"
@@ -52,7 +52,9 @@ func stateOf(pod *corev1.Pod, nodeGone bool) State {
 			return Pending
 		}
 		return Unavailable
-	case !IsProtected(pod), !specObserved(pod), isOutdated(pod), endsBySchedule(pod):
+	case isMarkedUnavailable(pod):
+		return Unavailable
+	case !IsProtected(pod), !passesGates(pod), !specObserved(pod), isOutdated(pod), endsBySchedule(pod):
 		return Doubtful
 	default:
 		return Available
@@ -79,9 +81,12 @@ func IsProtected(pod *corev1.Pod) bool {
 }
 
 // IsReady is true if the pod says so.
-func IsReady(pod *corev1.Pod) bool {
+func IsReady(pod *corev1.Pod) bool { return says(pod, corev1.PodReady) }
+
+// says is true if the first condition of the type is. Kubernetes goes by the first, too, if there are several.
+func says(pod *corev1.Pod, kind corev1.PodConditionType) bool {
 	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady {
+		if c := &pod.Status.Conditions[i]; c.Type == kind {
 			return c.Status == corev1.ConditionTrue
 		}
 	}

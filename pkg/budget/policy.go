@@ -180,13 +180,16 @@ func (p *Policy) warn(format string, args ...any) {
 }
 
 // Protects is true if the budget has a say in the operation. Leaving the budget is protected where deleting or updating is, because it would
-// be the way around it.
+// be the way around it. Making a pod unready is a part of updating it.
 func (p *Policy) Protects(operation v1alpha1.Operation) bool {
 	if p.protected == nil {
 		return true
 	}
 	if operation == v1alpha1.OperationLeave {
 		return slices.Contains(p.protected, v1alpha1.OperationDelete) || slices.Contains(p.protected, v1alpha1.OperationUpdate)
+	}
+	if operation == v1alpha1.OperationUnready {
+		operation = v1alpha1.OperationUpdate
 	}
 	return slices.Contains(p.protected, operation)
 }

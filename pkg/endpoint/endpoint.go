@@ -49,6 +49,7 @@ var (
 		"workloadspread.berth.dev":               Spreads,
 		"pods.budget.berth.dev":                  BudgetPods,
 		"labels.budget.berth.dev":                BudgetPods,
+		"status.budget.berth.dev":                BudgetPods,
 		"evictions.budget.berth.dev":             BudgetPods,
 		"podunavailablebudgets.budget.berth.dev": Budgets,
 	}

@@ -44,7 +44,8 @@ type Request struct {
 	Pod *corev1.Pod
 	// After is the pod as it would be, for an update. Nil otherwise.
 	After *corev1.Pod
-	// Operation is DELETE, EVICT, UPDATE or RESIZE. An update that takes the pod out of a budget is LEAVE for that budget.
+	// Operation is DELETE, EVICT, UPDATE, RESIZE or UNREADY. An update that takes the pod out of a budget is LEAVE for that budget, and one that takes it out
+	// of service while its containers run is UNREADY.
 	Operation v1alpha1.Operation
 	// Restarts is true if an update restarts a container.
 	Restarts bool
@@ -368,7 +369,10 @@ func (s *store) sort(pub *v1alpha1.PodUnavailableBudget, count *census.Count, re
 			switch {
 			case budget.Leaves(r.Pod, r.After, count.Selector), count.Loses(r.Pod, r.After):
 				operation = v1alpha1.OperationLeave
-			case !r.Restarts:
+			case r.Restarts:
+			case budget.TakesOut(r.Pod, r.After):
+				operation = v1alpha1.OperationUnready
+			default:
 				continue
 			}
 		}
@@ -383,6 +387,9 @@ func (s *store) sort(pub *v1alpha1.PodUnavailableBudget, count *census.Count, re
 		}
 		if r.After != nil {
 			one.Generation = r.After.Generation
+		}
+		if operation == v1alpha1.OperationUnready {
+			one.Revision = r.Pod.ResourceVersion
 		}
 		if r.DryRun {
 			trial.add(i, one)

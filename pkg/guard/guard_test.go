@@ -196,6 +196,11 @@ func TestReviews(t *testing.T) {
 		r.UserInfo = authenticationv1.UserInfo{Username: user, Groups: groups}
 		return r
 	}
+	unready := func(user string, groups ...string) admissionv1.AdmissionRequest {
+		r := review(admissionv1.Update, "status", pod(1), with(func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionFalse }))
+		r.UserInfo = authenticationv1.UserInfo{Username: user, Groups: groups}
+		return r
+	}
 	tests := map[string]struct {
 		request admissionv1.AdmissionRequest
 		code    int32 // 0 if it is let through
@@ -210,6 +215,11 @@ func TestReviews(t *testing.T) {
 		"an update of nothing that restarts":    {request: review(admissionv1.Update, "", pod(1), with(func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b"} }))},
 		"a resize in place":                     {request: review(admissionv1.Update, "resize", pod(1), pod(1))},
 		"a status":                              {request: review(admissionv1.Update, "status", pod(1), pod(1))},
+		"a status that is not ready":            {request: unready("system:serviceaccount:kruise-system:kruise-manager"), code: 429},
+		"the same by a kubelet":                 {request: unready("system:node:n", "system:nodes")},
+		"the same by who has lost the node":     {request: unready("system:serviceaccount:kube-system:node-controller")},
+		"the same by all controllers in one":    {request: unready("system:kube-controller-manager")},
+		"a label that takes it out of service":  {request: review(admissionv1.Update, "", pod(1), with(func(p *corev1.Pod) { p.Labels[v1alpha1.UnavailableLabelPrefix+"x"] = "" })), code: 429},
 		"a pod that terminates":                 {request: review(admissionv1.Delete, "", with(func(p *corev1.Pod) { p.DeletionTimestamp = ptr.To(metav1.Now()) }), nil)},
 		"a pod that has failed":                 {request: review(admissionv1.Delete, "", with(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), nil)},
 		"a mirror pod":                          {request: review(admissionv1.Delete, "", with(func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }), nil)},
@@ -217,6 +227,7 @@ func TestReviews(t *testing.T) {
 		"the namespace controller":              {request: by("system:serviceaccount:kube-system:namespace-controller")},
 		"the collector of pods without nodes":   {request: by("system:serviceaccount:kube-system:pod-garbage-collector")},
 		"the ReplicaSet controller":             {request: by("system:serviceaccount:kube-system:replicaset-controller"), code: 429},
+		"a deletion by who has lost the node":   {request: by("system:serviceaccount:kube-system:node-controller"), code: 429},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

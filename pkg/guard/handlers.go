@@ -23,7 +23,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// podHandler answers for DELETE and UPDATE of pods, UPDATE of pods/resize, and CREATE of pods/eviction. What the API server is told not to ask
+// podHandler answers for DELETE and UPDATE of pods, UPDATE of pods/resize and pods/status, and CREATE of pods/eviction. What the API server is told not to ask
 // about is let through here too, so that a webhook configuration without conditions is slower and not stricter.
 type podHandler struct {
 	guard   *Guard
@@ -37,7 +37,7 @@ var _ admission.Handler = &podHandler{}
 
 // Handle answers one review. It does so in time, whatever the API server does, since a review without an answer ends with a code on which drains give up.
 func (h *podHandler) Handle(asked context.Context, review admission.Request) admission.Response {
-	if isExemptUser(review.UserInfo.Username, review.UserInfo.Groups) {
+	if isExemptUser(review.UserInfo.Username, review.UserInfo.Groups) || review.SubResource == "status" && reportsNodes(review.UserInfo.Username) {
 		return admission.Allowed("")
 	}
 	ctx, cancel := context.WithTimeout(asked, h.guard.lines.patience+time.Second)
@@ -100,6 +100,8 @@ func operationOf(review admission.Request) v1alpha1.Operation {
 		return v1alpha1.OperationEvict
 	case review.SubResource == "resize":
 		return v1alpha1.OperationResize
+	case review.SubResource == "status":
+		return v1alpha1.OperationUnready
 	case review.Operation == admissionv1.Delete:
 		return v1alpha1.OperationDelete
 	default:
@@ -122,7 +124,7 @@ func (h *podHandler) read(ctx context.Context, review admission.Request) (*Reque
 			return nil, fmt.Errorf("decoding the pod to be deleted: %w", err)
 		}
 		return &Request{Pod: pod, Operation: v1alpha1.OperationDelete, DryRun: dryRun}, nil
-	case review.Operation == admissionv1.Update && (review.SubResource == "" || review.SubResource == "resize"):
+	case review.Operation == admissionv1.Update && (review.SubResource == "" || review.SubResource == "resize" || review.SubResource == "status"):
 		before, after := &corev1.Pod{}, &corev1.Pod{}
 		if err := h.decoder.DecodeRaw(review.OldObject, before); err != nil {
 			return nil, fmt.Errorf("decoding the pod before the update: %w", err)
@@ -130,9 +132,9 @@ func (h *podHandler) read(ctx context.Context, review admission.Request) (*Reque
 		if err := h.decoder.DecodeRaw(review.Object, after); err != nil {
 			return nil, fmt.Errorf("decoding the pod after the update: %w", err)
 		}
-		request := &Request{Pod: before, After: after, DryRun: dryRun, Operation: v1alpha1.OperationUpdate, Restarts: budget.Restarts(before, after)}
+		request := &Request{Pod: before, After: after, DryRun: dryRun, Operation: operationOf(review), Restarts: budget.Restarts(before, after)}
 		if review.SubResource == "resize" {
-			request.Operation, request.Restarts = v1alpha1.OperationResize, budget.ResizeRestarts(before, after)
+			request.Restarts = budget.ResizeRestarts(before, after)
 		}
 		return request, nil
 	default:
@@ -185,6 +187,12 @@ func isExemptUser(name string, groups []string) bool {
 	return slices.Contains(groups, "system:nodes") ||
 		name == "system:serviceaccount:kube-system:namespace-controller" ||
 		name == "system:serviceaccount:kube-system:pod-garbage-collector"
+}
+
+// reportsNodes is true for those who write into the status of pods what has become of their nodes, on which nobody has a say any more. A controller manager whose
+// controllers have no accounts of their own is one of them; none of its controllers makes pods unready for another reason.
+func reportsNodes(name string) bool {
+	return name == "system:serviceaccount:kube-system:node-controller" || name == "system:kube-controller-manager"
 }
 
 // isExemptPod is true for pods that terminate or have ended, and for those that a kubelet runs by itself.

@@ -138,7 +138,7 @@ func TestTheManifestsNameWhatIsServed(t *testing.T) {
 		}
 	}
 	// No path: whoever applies them again would take the secret one away.
-	want := []string{endpoint.BudgetPods, endpoint.BudgetPods, endpoint.BudgetPods, endpoint.Budgets, endpoint.Evictions}
+	want := []string{endpoint.BudgetPods, endpoint.BudgetPods, endpoint.BudgetPods, endpoint.BudgetPods, endpoint.Budgets, endpoint.Evictions}
 	var handlers []string
 	for _, configuration := range []runtime.Object{&validating, &mutating} {
 		for _, w := range endpoint.WebhooksOf(configuration) {

@@ -27,7 +27,7 @@ var (
 func init() {
 	metrics.Registry.MustRegister(decisions, decisionSeconds, conflicts)
 	// A rate knows the first failure only if there was a 0 before it.
-	for _, operation := range []v1alpha1.Operation{v1alpha1.OperationDelete, v1alpha1.OperationEvict, v1alpha1.OperationUpdate, v1alpha1.OperationResize} {
+	for _, operation := range []v1alpha1.Operation{v1alpha1.OperationDelete, v1alpha1.OperationEvict, v1alpha1.OperationUpdate, v1alpha1.OperationResize, v1alpha1.OperationUnready} {
 		decisions.WithLabelValues(string(operation), decisionFailed, "")
 		decisions.WithLabelValues(string(operation), decisionRefused, string(v1alpha1.ReasonServerUnavailable))
 	}

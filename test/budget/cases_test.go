@@ -18,8 +18,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -177,7 +177,8 @@ func TestWithoutAWebhookOnlyVoluntaryDisruptionOfProtectedPodsIsRefused(t *testi
 			return "it is not protected, or does not run", err
 		}
 		if ended.Status.Phase != corev1.PodFailed {
-			return "it has not ended", patch(ctx, ended, `{"status":{"phase":"Failed"}}`, "status")
+			_, err := kubelet(ended.Spec.NodeName).CoreV1().Pods(guarded).Patch(ctx, ended.Name, types.StrategicMergePatchType, []byte(`{"status":{"phase":"Failed"}}`), metav1.PatchOptions{}, "status")
+			return "it has not ended", err
 		}
 		return "", nil
 	})
@@ -213,13 +214,7 @@ func TestWithoutAWebhookOnlyVoluntaryDisruptionOfProtectedPodsIsRefused(t *testi
 	setReady(t.Context(), &all[1], false)
 	setReady(t.Context(), &all[1], true)
 
-	config := rest.CopyConfig(the.Sandbox.RESTConfig())
-	config.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + all[2].Spec.NodeName, Groups: []string{"system:nodes", "system:masters", "system:authenticated"}}
-	kubelet, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	expectAllowed(t, "a kubelet", kubelet.CoreV1().Pods(guarded).Delete(t.Context(), all[2].Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
+	expectAllowed(t, "a kubelet", kubelet(all[2].Spec.NodeName).CoreV1().Pods(guarded).Delete(t.Context(), all[2].Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
 
 	doomed, err := the.CreateNamespace(t.Context(), "budget-doomed")
 	if err != nil {
@@ -735,8 +730,8 @@ func TestOnlyUpdatesThatDisruptNeedRoom(t *testing.T) {
 		"an image":                     patchImage(t.Context(), pod),
 		"a resize that restarts":       resize("memory", "32Mi")(t.Context(), pod),
 		"a deadline":                   patch(t.Context(), pod, `{"spec":{"activeDeadlineSeconds":5}}`),
-		"a label that the budget uses": patch(t.Context(), pod, `{"metadata":{"labels":{"app":"other"}}}`),
 		"leaving all budgets":          patch(t.Context(), pod, `{"metadata":{"annotations":{"pub.kruise.io/no-protect":"true"}}}`),
+		"a label that the budget uses": patch(t.Context(), pod, `{"metadata":{"labels":{"app":"other"}}}`),
 		"a deletion":                   remove(t.Context(), pod),
 		"an eviction":                  evict(t.Context(), pod),
 	} {
@@ -818,14 +813,14 @@ func TestBudgetsThatOverlapAreRefused(t *testing.T) {
 		"the same selector":  "selector: {matchLabels: {app: web}}, maxUnavailable: 1",
 		"a wider one":        "selector: {}, maxUnavailable: 1",
 		"no subject":         "maxUnavailable: 1",
-		"two subjects":       "selector: {matchLabels: {app: x}}, targetRef: {apiVersion: apps/v1, kind: Deployment, name: x}, maxUnavailable: 1",
-		"an empty selector":  "selector: {matchLabels: {}}, maxUnavailable: 1",
 		"no amount":          "selector: {matchLabels: {app: x}}",
 		"a negative amount":  "selector: {matchLabels: {app: x}}, maxUnavailable: -1",
 		"more than all":      "selector: {matchLabels: {app: x}}, minAvailable: 101%",
 		"an unknown policy":  "selector: {matchLabels: {app: x}}, maxUnavailable: 1, unhealthyPodPolicy: Never",
 		"a broken selector":  "selector: {matchExpressions: [{key: app, operator: Near}]}, maxUnavailable: 1",
 		"a target of no kin": "targetRef: {apiVersion: apps/v1, name: web}, maxUnavailable: 1",
+		"two subjects":       "selector: {matchLabels: {app: x}}, targetRef: {apiVersion: apps/v1, kind: Deployment, name: x}, maxUnavailable: 1",
+		"an empty selector":  "selector: {matchLabels: {}}, maxUnavailable: 1",
 	} {
 		if err := budget("other", rule); !apierrors.IsInvalid(err) {
 			t.Errorf("%s: got %v, want it to be invalid", what, err)

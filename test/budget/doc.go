@@ -24,6 +24,9 @@
 //	18  a node that is gone                               TestThePodsOfANodeThatIsGoneAreCollected
 //	19  updates that restart, and those that do not       TestOnlyUpdatesThatDisruptNeedRoom
 //	20  an API server that fails                          TestErrorsThatPassDoNotEndADrain
+//	21  updaters that make pods unready first             TestUpdatesInPlaceTakeTheirTurns, TestNoStormOfUpdatesInPlaceTakesMoreThanTheBudget
+//	22  who else writes the status of pods                TestWhoMayWriteThatAPodIsNotReady, TestAPodOfALostNodeCountsAsUnavailable
+//	23  what users of OpenKruise do to pods               TestALabelTakesAPodOutOfService
 //
 // Without -long the cases that depend on timeouts of Kubernetes run with shorter ones.
 package budget

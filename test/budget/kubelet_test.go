@@ -9,10 +9,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,7 +30,8 @@ const restartTime = 150 * time.Millisecond
 func runKubelet(ctx context.Context) {
 	factory := informers.NewSharedInformerFactory(the.Client, 0)
 	var busy sync.Map
-	look := func(obj any) {
+	var look func(obj any)
+	look = func(obj any) {
 		pod, ok := obj.(*corev1.Pod)
 		if !ok || pod.DeletionTimestamp != nil || pod.Spec.NodeName == "" || len(pod.Status.ContainerStatuses) == 0 || observed(pod) {
 			return
@@ -36,8 +40,12 @@ func runKubelet(ctx context.Context) {
 			return
 		}
 		go func() {
-			defer busy.Delete(pod.UID)
 			restart(ctx, pod)
+			busy.Delete(pod.UID)
+			// What has changed meanwhile came with an event that nobody had time for.
+			if live, err := the.Client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{}); err == nil && live.UID == pod.UID {
+				look(live)
+			}
 		}()
 	}
 	_, _ = factory.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{ // fails only once stopped
@@ -45,6 +53,36 @@ func runKubelet(ctx context.Context) {
 	})
 	factory.Start(ctx.Done())
 	<-ctx.Done()
+}
+
+// gatesOpen is true if all readiness gates of the pod are passed.
+func gatesOpen(pod *corev1.Pod) bool {
+	for _, gate := range pod.Spec.ReadinessGates {
+		if !isTrue(pod, gate.ConditionType) {
+			return false
+		}
+	}
+	return true
+}
+
+func isTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == kind {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+func setCondition(status *corev1.PodStatus, kind corev1.PodConditionType, is bool) {
+	value := map[bool]corev1.ConditionStatus{false: corev1.ConditionFalse, true: corev1.ConditionTrue}[is]
+	for i := range status.Conditions {
+		if c := &status.Conditions[i]; c.Type == kind {
+			c.Status = value
+			return
+		}
+	}
+	status.Conditions = append(status.Conditions, corev1.PodCondition{Type: kind, Status: value})
 }
 
 func observed(pod *corev1.Pod) bool {
@@ -101,6 +139,7 @@ func restart(ctx context.Context, seen *corev1.Pod) {
 		}
 		if !heldUnready(live) {
 			ready(status, corev1.ConditionTrue)
+			setCondition(status, corev1.PodReady, gatesOpen(live))
 		}
 	})
 }
@@ -130,10 +169,37 @@ func setStatus(ctx context.Context, pod *corev1.Pod, change func(*corev1.PodStat
 		if err != nil || live.UID != pod.UID {
 			return err
 		}
+		before := live.Status.DeepCopy()
 		change(&live.Status, live)
-		_, err = the.Client.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, live, metav1.UpdateOptions{})
+		if equality.Semantic.DeepEqual(before, &live.Status) {
+			return nil
+		}
+		_, err = kubelet(live.Spec.NodeName).CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, live, metav1.UpdateOptions{})
 		return err
 	})
+}
+
+var kubelets sync.Map
+
+// kubelet is a client with the name of the node's kubelet and all rights.
+func kubelet(node string) kubernetes.Interface {
+	if known, found := kubelets.Load(node); found {
+		return known.(kubernetes.Interface)
+	}
+	client := as("system:node:"+node, "system:nodes", "system:masters")
+	kubelets.Store(node, client)
+	return client
+}
+
+// as is a client with the name of the user and the groups.
+func as(user string, groups ...string) kubernetes.Interface {
+	config := rest.CopyConfig(the.Sandbox.RESTConfig())
+	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: append(groups, "system:authenticated")}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		panic(err) // the cluster was reached before
+	}
+	return client
 }
 
 // watcher looks at every revision of the pods of a namespace, and at nothing else. A pod is available if it is ready, does not terminate, is
@@ -199,6 +265,11 @@ func (w *watcher) available() int {
 func isAvailable(pod *corev1.Pod) bool {
 	if pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning || pod.Annotations["pub.kruise.io/no-protect"] == "true" || mustRestart(pod) {
 		return false
+	}
+	for key := range pod.Labels {
+		if strings.HasPrefix(key, "unavailable-pod.kruise.io/") {
+			return false
+		}
 	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodReady {

@@ -12,6 +12,10 @@ const (
 	// nobody. Taking an available pod out needs room in its budget, as deleting it would.
 	NoProtectAnnotation = "pub.kruise.io/no-protect"
 
+	// UnavailableLabelPrefix begins the keys of labels by which somebody takes a pod out of service. A pod with such a label counts as unavailable,
+	// whatever the value. Putting the first one on an available pod needs room in its budget.
+	UnavailableLabelPrefix = "unavailable-pod.kruise.io/"
+
 	// ProtectedLabel is on every pod of a budget. The API server asks the webhook about pods that have it and about no others, and only they
 	// count as available. Berth's controller keeps it; a ValidatingAdmissionPolicy keeps everybody else from changing it.
 	ProtectedLabel = "policy.berth.dev/protected"
@@ -37,6 +41,9 @@ const (
 	OperationUpdate Operation = "UPDATE"
 	// OperationResize: resources of the pod change, and a container restarts for it.
 	OperationResize Operation = "RESIZE"
+	// OperationUnready: the pod is taken out of service while its containers run: somebody else than its kubelet writes into its status that it is not
+	// ready, turns one of its readiness gates off, or gives it a label that begins with UnavailableLabelPrefix. It is protected where UPDATE is.
+	OperationUnready Operation = "UNREADY"
 	// OperationLeave: the pod's labels, annotations or controller change so that the budget does not cover it any more.
 	OperationLeave Operation = "LEAVE"
 )

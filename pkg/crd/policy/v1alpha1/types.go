@@ -122,7 +122,7 @@ type PodUnavailableBudgetStatus struct {
 	// +optional
 	DisruptedPods map[string]metav1.Time `json:"disruptedPods,omitempty"`
 
-	// UnavailablePods are the pods in the ledger that are being changed in place, by name, with the time of the approval. For readers.
+	// UnavailablePods are the pods in the ledger that are being changed in place or made unready, by name, with the time of the approval. For readers.
 	//
 	// +optional
 	UnavailablePods map[string]metav1.Time `json:"unavailablePods,omitempty"`
@@ -186,6 +186,11 @@ type LedgerEntry struct {
 	//
 	// +optional
 	Generation int64 `json:"generation,omitempty"`
+	// Revision is the resourceVersion of the pod that was judged when it was to be made unready, empty for other operations. The API server
+	// makes the change to this revision or asks again, so that it is over when the pod has another one.
+	//
+	// +optional
+	Revision string `json:"revision,omitempty"`
 	// Time of the last approval by the clock of whoever wrote it. For readers; nothing is decided by it.
 	//
 	// +optional
