@@ -88,6 +88,8 @@ type Request struct {
 	Generation int64
 	// Revision of the pod that was judged if it is to be made unready. Empty for other operations.
 	Revision string
+	// Exempts is true if the operation takes the pod out of every budget, by its annotation.
+	Exempts bool
 	// Fresh is true if the pod's entry was written so lately that it outlives this request as well. Entries that are not fresh are renewed.
 	Fresh bool
 }
@@ -161,6 +163,9 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 			state = Gone // it is not the budget's, and may become so before the operation happens
 		}
 		verdict := p.judge(state, d.Tally)
+		if r.Exempts && !p.exemptingNeedsRoom {
+			verdict = Verdict{Allowed: true, Reason: v1alpha1.ReasonExempted} // it is recorded as everything is: nobody else may count on the pod
+		}
 		if !verdict.Allowed {
 			verdict.Message = p.refusal(r, verdict.Reason, d.Tally, len(d.Ledger))
 			d.Verdicts[i] = verdict

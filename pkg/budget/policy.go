@@ -31,7 +31,9 @@ type Policy struct {
 	maxUnavailable *amount // nil: minAvailable counts
 	minAvailable   *amount
 	ifHealthy      bool
-	protected      []v1alpha1.Operation // nil: all
+	// exemptingNeedsRoom: an available pod is not taken out by its annotation unless there is room.
+	exemptingNeedsRoom bool
+	protected          []v1alpha1.Operation // nil: all
 }
 
 // amount is a count, or a percentage of the replicas.
@@ -156,6 +158,7 @@ func (p *Policy) compileAnnotations(pub *v1alpha1.PodUnavailableBudget) {
 			p.warn("%s: %q is not used, because it is not a number of pods", path.Key(v1alpha1.ProtectTotalReplicasAnnotation), value)
 		}
 	}
+	p.exemptingNeedsRoom = pub.Annotations[v1alpha1.NoProtectNeedsRoomAnnotation] == "true"
 	value := pub.Annotations[v1alpha1.ProtectOperationsAnnotation]
 	if strings.TrimSpace(value) == "" {
 		return

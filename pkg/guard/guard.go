@@ -388,8 +388,11 @@ func (s *store) sort(pub *v1alpha1.PodUnavailableBudget, count *census.Count, re
 		if r.After != nil {
 			one.Generation = r.After.Generation
 		}
-		if operation == v1alpha1.OperationUnready {
+		switch operation {
+		case v1alpha1.OperationUnready:
 			one.Revision = r.Pod.ResourceVersion
+		case v1alpha1.OperationLeave:
+			one.Exempts = budget.IsExempt(r.After)
 		}
 		if r.DryRun {
 			trial.add(i, one)

@@ -27,7 +27,7 @@ type snapshot struct {
 	uid    types.UID
 	// generation and annotations are what the policy was compiled from.
 	generation  int64
-	annotations [2]string
+	annotations [3]string
 	// ledgerRevision of the budget at that time.
 	ledgerRevision string
 	at             time.Time
@@ -40,8 +40,10 @@ func newSnapshot(pub *v1alpha1.PodUnavailableBudget, policy *budget.Policy, coun
 	}
 }
 
-func annotationsOf(pub *v1alpha1.PodUnavailableBudget) [2]string {
-	return [2]string{pub.Annotations[v1alpha1.ProtectOperationsAnnotation], pub.Annotations[v1alpha1.ProtectTotalReplicasAnnotation]}
+func annotationsOf(pub *v1alpha1.PodUnavailableBudget) [3]string {
+	return [3]string{
+		pub.Annotations[v1alpha1.ProtectOperationsAnnotation], pub.Annotations[v1alpha1.ProtectTotalReplicasAnnotation], pub.Annotations[v1alpha1.NoProtectNeedsRoomAnnotation],
+	}
 }
 
 // oldestSnapshot is how old a snapshot may be. Its age does not matter for operations, and does for pods that fail by themselves and workloads

@@ -730,7 +730,6 @@ func TestOnlyUpdatesThatDisruptNeedRoom(t *testing.T) {
 		"an image":                     patchImage(t.Context(), pod),
 		"a resize that restarts":       resize("memory", "32Mi")(t.Context(), pod),
 		"a deadline":                   patch(t.Context(), pod, `{"spec":{"activeDeadlineSeconds":5}}`),
-		"leaving all budgets":          patch(t.Context(), pod, `{"metadata":{"annotations":{"pub.kruise.io/no-protect":"true"}}}`),
 		"a label that the budget uses": patch(t.Context(), pod, `{"metadata":{"labels":{"app":"other"}}}`),
 		"a deletion":                   remove(t.Context(), pod),
 		"an eviction":                  evict(t.Context(), pod),

@@ -26,7 +26,7 @@
 //	20  an API server that fails                          TestErrorsThatPassDoNotEndADrain
 //	21  updaters that make pods unready first             TestUpdatesInPlaceTakeTheirTurns, TestNoStormOfUpdatesInPlaceTakesMoreThanTheBudget
 //	22  who else writes the status of pods                TestWhoMayWriteThatAPodIsNotReady, TestAPodOfALostNodeCountsAsUnavailable
-//	23  what users of OpenKruise do to pods               TestALabelTakesAPodOutOfService
+//	23  what users of OpenKruise do to pods               TestALabelTakesAPodOutOfService, TestWhoExemptsAPodIsLetThrough
 //
 // Without -long the cases that depend on timeouts of Kubernetes run with shorter ones.
 package budget

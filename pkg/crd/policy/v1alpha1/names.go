@@ -9,8 +9,11 @@ const (
 	ProtectTotalReplicasAnnotation = "pub.kruise.io/protect-total-replicas"
 
 	// NoProtectAnnotation with the value "true" takes a pod out of every budget: nothing is refused for it and it counts as available for
-	// nobody. Taking an available pod out needs room in its budget, as deleting it would.
+	// nobody. Whoever may change the pod may do that, also if there is no room for it, unless the budget has NoProtectNeedsRoomAnnotation.
 	NoProtectAnnotation = "pub.kruise.io/no-protect"
+
+	// NoProtectNeedsRoomAnnotation with the value "true" on a budget has NoProtectAnnotation on an available pod of it need room, as deleting the pod would.
+	NoProtectNeedsRoomAnnotation = "policy.berth.dev/no-protect-needs-room"
 
 	// UnavailableLabelPrefix begins the keys of labels by which somebody takes a pod out of service. A pod with such a label counts as unavailable,
 	// whatever the value. Putting the first one on an available pod needs room in its budget.
@@ -62,6 +65,8 @@ const (
 	ReasonNothingDesired Reason = "NothingDesired"
 	// ReasonNotProtected: the budget does not protect the pod, or not from this operation.
 	ReasonNotProtected Reason = "NotProtected"
+	// ReasonExempted: the pod is taken out of every budget by its annotation, for which this budget asks for no room.
+	ReasonExempted Reason = "Exempted"
 	// ReasonBudgetExhausted: fewer pods would be available than the budget needs.
 	ReasonBudgetExhausted Reason = "BudgetExhausted"
 	// ReasonBudgetUnhealthy: fewer pods are available than the budget needs, and it holds pods that are not available as well.
