@@ -49,7 +49,7 @@ func TestTheControllerMayDoToPodsWhatItDoesAndNoMore(t *testing.T) {
 		do      func() error
 		allowed bool
 	}{
-		"protect a pod":                        {dry(`{"metadata":{"labels":{"policy.berth.dev/protected":"true"}}}`), true},
+		"protect a pod":                        {dry(`{"metadata":{"labels":{"policy.berth.dev/protected":"true"},"annotations":{"policy.berth.dev/selector-keys":"app"}}}`), true},
 		"write its deletion cost":              {dry(`{"metadata":{"annotations":{"controller.kubernetes.io/pod-deletion-cost":"100"}}}`), true},
 		"adopt it":                             {dry(`{"metadata":{"labels":{"berth.dev/subset":"a","arch":"arm"},"annotations":{"example.com/package":"p"}}}`), true},
 		"replace one that was admitted":        {deletion(admitted), true},
