@@ -114,7 +114,8 @@ func keepOfPod(obj any) (any, error) {
 	}
 	kept.ManagedFields = nil
 	kept.Annotations = nil
-	for _, key := range []string{v1alpha1.MatchedAnnotation, v1alpha1.AdmittedAnnotation, v1alpha1.PodDeletionCostAnnotation, policyv1alpha1.NoProtectAnnotation} {
+	for _, key := range []string{v1alpha1.MatchedAnnotation, v1alpha1.AdmittedAnnotation, v1alpha1.PodDeletionCostAnnotation, policyv1alpha1.NoProtectAnnotation,
+		policyv1alpha1.SelectorKeysAnnotation} {
 		if value, found := pod.Annotations[key]; found {
 			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, value)
 		}

@@ -83,8 +83,8 @@ func (r *reconciler) ofWorkload(_ context.Context, object client.Object) []strin
 	})
 }
 
-// podMatters drops updates that change nothing a budget goes by, such as those of conditions and of annotations. The cache does not hold what a container
-// runs, which matters once the spec has changed.
+// podMatters drops updates that change nothing a budget goes by, such as those of conditions and of most annotations. Two budgets of one pod may overwrite
+// each other's keys, so that each looks again. The cache does not hold what a container runs, which matters once the spec has changed.
 var podMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*corev1.Pod)
 	after, okAfter := e.ObjectNew.(*corev1.Pod)
@@ -95,6 +95,7 @@ var podMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		workload.ControllerUID(before) != workload.ControllerUID(after) ||
 		before.Spec.NodeName != after.Spec.NodeName || before.Status.Phase != after.Status.Phase ||
 		!maps.Equal(before.Labels, after.Labels) ||
+		before.Annotations[v1alpha1.SelectorKeysAnnotation] != after.Annotations[v1alpha1.SelectorKeysAnnotation] ||
 		model.Observe(before, false) != model.Observe(after, false)
 }}
 

@@ -97,8 +97,11 @@ func TestUpdatesOfPods(t *testing.T) {
 		"its owner":          {func(p *corev1.Pod) { p.OwnerReferences = nil }, true},
 		"its node":           {func(p *corev1.Pod) { p.Spec.NodeName = "other" }, true},
 		"it is exempt":       {func(p *corev1.Pod) { p.Annotations = map[string]string{v1alpha1.NoProtectAnnotation: "true"} }, true},
-		"its spec":           {func(p *corev1.Pod) { p.Generation = 2 }, true},
-		"it is another":      {func(p *corev1.Pod) { p.UID = "other" }, true},
+		"the keys that its budgets go by": {func(p *corev1.Pod) {
+			p.Annotations = map[string]string{v1alpha1.SelectorKeysAnnotation: "app"}
+		}, true},
+		"its spec":      {func(p *corev1.Pod) { p.Generation = 2 }, true},
+		"it is another": {func(p *corev1.Pod) { p.UID = "other" }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := pod("a", protected())
