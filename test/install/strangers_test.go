@@ -111,17 +111,24 @@ func (a *asking) stop(t *testing.T) (refused []error, during time.Duration) {
 // webhookPaths are where the API server is told to ask, of all webhooks.
 func (c *cluster) webhookPaths(t *testing.T) []string {
 	t.Helper()
-	return strings.Fields(c.kubectl(t, "get", "validatingwebhookconfiguration,mutatingwebhookconfiguration", "-o", "jsonpath={.items[*].webhooks[*].clientConfig.service.path}"))
+	return c.ofWebhooks(t, "clientConfig.service.path")
+}
+
+// ofWebhooks is a field of all webhooks that have it.
+func (c *cluster) ofWebhooks(t *testing.T, field string) []string {
+	t.Helper()
+	return strings.Fields(c.kubectl(t, "get", "validatingwebhookconfiguration,mutatingwebhookconfiguration", "-o", "jsonpath={.items[*].webhooks[*]."+field+"}"))
 }
 
 func ofBudgets(path string) bool {
 	handler := endpoint.HandlerOf(path)
-	return handler != endpoint.Pods && handler != endpoint.Spreads
+	return !slices.Contains([]string{endpoint.Pods, endpoint.RequiredPods, endpoint.Spreads}, handler)
 }
 
 // expectNewPaths waits until there is a secret path for each webhook, and for those of budgets another than before.
 func (c *cluster) expectNewPaths(t *testing.T, before []string) (paths []string) {
 	t.Helper()
+	all := len(c.ofWebhooks(t, "name"))
 	waitFor(t, "new paths", func(context.Context) (string, error) {
 		paths = c.webhookPaths(t)
 		for _, path := range paths {
@@ -129,7 +136,7 @@ func (c *cluster) expectNewPaths(t *testing.T, before []string) (paths []string)
 				return fmt.Sprint(paths), nil
 			}
 		}
-		if len(paths) != 6 {
+		if len(paths) != all {
 			return fmt.Sprint(paths), nil
 		}
 		return "", nil
@@ -326,8 +333,8 @@ func namePaths(t *testing.T, dir string) {
 		paths      []string
 	}{
 		{"ValidatingWebhookConfiguration", "berth-webhook", []string{endpoint.Spreads}},
-		{"MutatingWebhookConfiguration", "berth-webhook", []string{endpoint.Pods}},
-		{"ValidatingWebhookConfiguration", "berth-budget", []string{endpoint.BudgetPods, endpoint.BudgetPods, endpoint.Budgets}},
+		{"MutatingWebhookConfiguration", "berth-webhook", []string{endpoint.Pods, endpoint.RequiredPods}},
+		{"ValidatingWebhookConfiguration", "berth-budget", []string{endpoint.BudgetPods, endpoint.BudgetPods, endpoint.BudgetPods, endpoint.BudgetPods, endpoint.Budgets}},
 		{"MutatingWebhookConfiguration", "berth-budget", []string{endpoint.Evictions}},
 	} {
 		text += fmt.Sprintf("- target: {kind: %s, name: %s}\n  patch: |\n", one.kind, one.name)
