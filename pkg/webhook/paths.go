@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -28,9 +27,10 @@ import (
 const (
 	// formerFor is how long a path is answered at which the API server is told to ask no more. Some API server may not have heard of it yet.
 	formerFor = time.Minute
-	// Who asks at a path that is not known may have heard of it earlier than this replica. It then reads the configurations itself, but never more often.
-	looksPerSecond, looksAtOnce = 1, 5
-	lookTimeout                 = time.Second
+	// Who asks at a path that is not known may have heard of it earlier than this replica. It then reads the configurations itself, but never more often, and for
+	// all who ask meanwhile.
+	looksApart  = 500 * time.Millisecond
+	lookTimeout = time.Second
 	// keepInterval is how often the age of paths is looked at.
 	keepInterval = 30 * time.Second
 	// retryInterval is when to try again after an error.
@@ -47,9 +47,9 @@ type paths struct {
 	writer client.Writer
 	clock  clock.Clock
 
-	// looking is held while the configurations are read live.
+	// looking is held while the configurations are read live, and looked is when that last began.
 	looking sync.Mutex
-	looks   flowcontrol.PassiveRateLimiter
+	looked  time.Time
 
 	mu sync.Mutex
 	// known are the paths that are answered, and until when. The zero time means as long as a configuration names it. It is nil until the configurations were read.
@@ -68,7 +68,6 @@ var (
 func newPaths(configurations cache.Cache, live client.Reader, writer client.Writer, now clock.Clock) *paths {
 	return &paths{
 		cache: configurations, cached: configurations, live: live, writer: writer, clock: now,
-		looks: flowcontrol.NewTokenBucketPassiveRateLimiterWithClock(looksPerSecond, looksAtOnce, now),
 	}
 }
 
@@ -202,19 +201,25 @@ func (p *paths) learn(configurations []client.Object) {
 	p.known = known
 }
 
-// answered tells whether somebody who asks at a path, which leads to a handler, is to be answered. It reads the configurations if it does not know the path, unless it has just done so.
+// answered tells whether somebody who asks at a path, which leads to a handler, is to be answered. It reads the configurations if it does not know the path, later
+// than it was asked. That may take looksApart and lookTimeout.
 func (p *paths) answered(ctx context.Context, path string) bool {
 	if p.knows(path) {
 		return true
 	}
+	asked := p.clock.Now()
 	p.looking.Lock()
 	defer p.looking.Unlock()
 	if p.knows(path) {
 		return true
 	}
-	if !p.looks.TryAccept() {
-		return false
+	if !p.looked.Before(asked) {
+		return false // whoever held the lock has looked for all who waited
 	}
+	if early := p.looked.Add(looksApart).Sub(asked); early > 0 {
+		<-p.clock.After(early)
+	}
+	p.looked = p.clock.Now()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout) // others wait for it too
 	defer cancel()
 	configurations, err := read(ctx, p.live)
