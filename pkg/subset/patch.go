@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
 // Patch is the strategic merge patch that a subset has for its pods, checked as far as that is possible without a pod. It is immutable and
@@ -78,6 +79,8 @@ var reservedKeys = map[string]string{
 	v1alpha1.AdmittedAnnotation:                "is Berth's own record",
 	v1alpha1.ConstraintsAnnotation:             "is Berth's own record",
 	v1alpha1.SubsetLabel:                       "is Berth's own label",
+	policyv1alpha1.ProtectedLabel:              "is for Berth's budgets",
+	policyv1alpha1.SelectorKeysAnnotation:      "is for Berth's budgets",
 }
 
 // reservedFields of a pod's spec are not for patches.
