@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
@@ -33,7 +34,8 @@ func TestDeletingABudgetFreesItsPodsAlsoWhileNoWebhookAnswers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	expectAllowed(t, "deleting the budget", berth.client().Delete(t.Context(), b))
+	// In the foreground, so that the budget has a finalizer that must come off as well.
+	expectAllowed(t, "deleting the budget", berth.client().Delete(t.Context(), b, client.PropagationPolicy(metav1.DeletePropagationForeground)))
 	waitFor(t, "the label to be taken off", func(context.Context) (string, error) {
 		for _, pod := range pods(t, namespace) {
 			if pod.Labels[v1alpha1.ProtectedLabel] != "" {
@@ -71,4 +73,30 @@ spec: {targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}, maxUnavail
 			})
 		}
 	}
+}
+
+// The controller may take the protection label off while nobody answers, and nothing else.
+func TestTheControllerTakesNoPodOutOfABudgetUnasked(t *testing.T) {
+	namespace := web(t, 3, "maxUnavailable: 0")
+	all := pods(t, namespace)
+	for how, set := range map[string]func(i *installation, is bool){
+		"down": func(i *installation, is bool) { i.down = is },
+		"slow": func(i *installation, is bool) { i.slow = is },
+	} {
+		berth.set(func(i *installation) { set(i, true) })
+		if err := asController(t, &all[0], `{"metadata":{"labels":{"berth.dev/subset":"a","app":"other"}}}`); err == nil {
+			t.Errorf("while the webhook is %s the controller gave a pod another label by which its budget goes", how)
+		}
+		berth.set(func(i *installation) { set(i, false) })
+	}
+}
+
+func TestAPodThatIsExemptIsRelabelledWhileNoWebhookAnswers(t *testing.T) {
+	namespace := web(t, 3, "maxUnavailable: 0")
+	pod := &pods(t, namespace)[0]
+	expectAllowed(t, "exempting it", patch(t.Context(), pod, `{"metadata":{"annotations":{"pub.kruise.io/no-protect":"true"}}}`))
+	berth.set(func(i *installation) { i.down = true })
+	defer berth.set(func(i *installation) { i.down = false })
+	expectAllowed(t, "another label", patch(t.Context(), pod, `{"metadata":{"labels":{"role":"leader"}}}`))
+	expectAllowed(t, "an annotation", patch(t.Context(), pod, `{"metadata":{"annotations":{"note":"x"}}}`))
 }

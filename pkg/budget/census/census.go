@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -28,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/budget"
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 	"github.com/berth-project/berth/pkg/panics"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -103,6 +105,17 @@ func (c *Count) KeysOf(pod *corev1.Pod) (keys []string) {
 		}
 	}
 	return keys
+}
+
+// LeavesUnasked is true for a pod of the budget of which a label may change unasked by which it is the budget's: the API server goes by the keys that the pod
+// is annotated with, and by all of them if it has no such annotation.
+func (c *Count) LeavesUnasked(pod *corev1.Pod) bool {
+	written, annotated := pod.Annotations[v1alpha1.SelectorKeysAnnotation]
+	if !annotated {
+		return false
+	}
+	asked := strings.Split(written, ",")
+	return slices.ContainsFunc(c.KeysOf(pod), func(key string) bool { return !slices.Contains(asked, key) })
 }
 
 // Find is the pod if it exists and the selector picks it, whether it is one of the budget's or may become one. Nil if not. The caller must not change it.
@@ -310,6 +323,9 @@ func (c *Census) observe(ctx context.Context, count *Count, pods []*corev1.Pod, 
 			gone[node] = missing
 		}
 		count.Facts.Pods[i] = budget.Observe(pod, gone[node])
+		if count.Facts.Pods[i].State == budget.Available && count.LeavesUnasked(pod) {
+			count.Facts.Pods[i].State = budget.Doubtful
+		}
 		count.Facts.Pods[i].Unmanaged = unmanaged != nil && unmanaged(i)
 	}
 	return nil

@@ -58,9 +58,7 @@ func selectorKeys(count *census.Count, pod *corev1.Pod) (keys string, complete b
 
 // leavesUnasked is true for a protected pod of which a label may change unasked by which it is the budget's.
 func leavesUnasked(count *census.Count, pod *corev1.Pod) bool {
-	_, annotated := pod.Annotations[v1alpha1.SelectorKeysAnnotation]
-	_, complete := selectorKeys(count, pod)
-	return mayBeProtected(pod) && annotated && !complete
+	return mayBeProtected(pod) && count.LeavesUnasked(pod)
 }
 
 // unprotect takes the label off the pods of a namespace that are in no budget any more. It does so only if it is known of every budget there is which

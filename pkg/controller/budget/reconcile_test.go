@@ -67,6 +67,11 @@ func (b *bench) reconcile(t *testing.T) *v1alpha1.PodUnavailableBudget {
 	if _, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: web}); err != nil {
 		t.Fatal(err)
 	}
+	return b.written(t)
+}
+
+func (b *bench) written(t *testing.T) *v1alpha1.PodUnavailableBudget {
+	t.Helper()
 	pub := &v1alpha1.PodUnavailableBudget{}
 	if err := b.client.Get(t.Context(), web, pub); err != nil {
 		t.Fatal(err)
@@ -257,6 +262,31 @@ func TestAnEntryThatIsWrittenMeanwhileStays(t *testing.T) {
 		t.Errorf("%d are available, want 1", pub.Status.CurrentAvailable)
 	}
 	expectLedger(t, b.reconcile(t), "b")
+}
+
+func TestAnEntryIsNotStruckOutByWhatWasSeenOfAnEarlierRevision(t *testing.T) {
+	e := entry("a")
+	e.Operation, e.Revision, e.Renewals = v1alpha1.OperationUnready, "10", 1
+	b := newBench(t, beforeWriting(func(ctx context.Context, c client.Client, pub *v1alpha1.PodUnavailableBudget) error {
+		pub.Status.Ledger[0].Revision = "999" // renewed within the same second
+		return c.SubResource("status").Update(ctx, pub)
+	}), objects(budgetWith(e), pod("a", protected()), pod("b", protected()))...)
+	if pub := b.reconcile(t); len(pub.Status.Ledger) != 1 {
+		t.Errorf("the ledger is %+v", pub.Status.Ledger)
+	}
+}
+
+func TestAPodThatMayLeaveUnaskedDoesNotCount(t *testing.T) {
+	loose := pod("a", protected())
+	loose.Annotations = map[string]string{v1alpha1.SelectorKeysAnnotation: "tier"} // another budget's
+	never := interceptor.Funcs{Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+		return errors.New("not now")
+	}}
+	b := newBench(t, never, objects(budgetWith(), loose, pod("b", protected()))...)
+	_, _ = b.Reconcile(t.Context(), reconcile.Request{NamespacedName: web}) // the patch fails
+	if pub := b.written(t); pub.Status.CurrentAvailable != 1 {
+		t.Errorf("%d pods are available, want 1", pub.Status.CurrentAvailable)
+	}
 }
 
 func TestABudgetWhoseSpecChangesMeanwhileIsCountedAnew(t *testing.T) {

@@ -43,7 +43,7 @@ const (
 	// A budget that cannot be counted is tried again after firstRetry, twice as long and so on, at most lastRetry. Other namespaces wait meanwhile if
 	// there are thousands.
 	firstRetry = 200 * time.Millisecond
-	lastRetry  = 5 * time.Minute
+	lastRetry  = time.Minute
 	// reconcilePatience is how long a budget may keep a worker, if the API server takes its time with what it names.
 	reconcilePatience = 30 * time.Second
 )

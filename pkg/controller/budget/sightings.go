@@ -33,11 +33,12 @@ type sighting struct {
 	operation  v1alpha1.Operation
 	generation int64
 	renewals   int32
+	revision   string
 	unix       int64
 }
 
 func sightingOf(e *v1alpha1.LedgerEntry) sighting {
-	return sighting{e.UID, e.Operation, e.Generation, e.Renewals, e.Time.Unix()}
+	return sighting{e.UID, e.Operation, e.Generation, e.Renewals, e.Revision, e.Time.Unix()}
 }
 
 func newSightings(clock clock.PassiveClock) *sightings {
