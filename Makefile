@@ -17,23 +17,25 @@ PRODUCT := $(BIN)/berth-scheduler $(BIN)/berth-controller $(BIN)/berth-deschedul
 .DEFAULT_GOAL := help
 
 .PHONY: help
-help: ## List the targets.
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+help: ## seconds | List the targets.
+	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} \
+		/^[a-z-]+:.*## / {split($$2, said, " [|] "); printf "  %-18s %-14s %s\n", $$1, said[1], said[2]}' $(MAKEFILE_LIST)
+	@printf '\nOn two cores. The first target that needs the control plane builds it as well, once; README.md says how long that takes.\n'
 
 ##@ Run
 
 .PHONY: demo
-demo: tools build ## Play two cases on a sandbox, step by step, and check every layout; DEMO_FLAGS="-pause 5s -stay" gives time to look at the page.
+demo: tools build ## minutes | Play two cases on a sandbox, step by step, and check every layout; DEMO_FLAGS="-pause 5s -stay" gives time to look at the page.
 	$(GO) run ./test/demo $(DEMO_FLAGS)
 
 .PHONY: sandbox
-sandbox: tools build ## Start a control plane with Berth on this machine, in the foreground.
+sandbox: tools build ## seconds | Start a control plane with Berth on this machine, in the foreground.
 	$(BIN)/berth-sandbox up
 
 ##@ Build
 
 .PHONY: build
-build: ## Build Berth's binaries into bin/.
+build: ## minutes | Build Berth's binaries into bin/.
 	$(GO) build -o $(BIN)/berth-scheduler ./cmd/scheduler
 	$(GO) build -o $(BIN)/berth-controller ./cmd/controller
 	$(GO) build -o $(BIN)/berth-descheduler ./cmd/descheduler
@@ -42,7 +44,7 @@ build: ## Build Berth's binaries into bin/.
 	cp cmd/kubectl-berth/kubectl_complete-berth $(BIN)/
 
 .PHONY: tools
-tools: $(CONTROL_PLANE) $(BIN)/kwok ## Build the control plane and KWOK into bin/, if they are not there.
+tools: $(CONTROL_PLANE) $(BIN)/kwok ## minutes, once | Build the control plane and KWOK into bin/, if they are not there.
 
 $(BIN)/etcd: hack/tools/go.mod
 	cd hack/tools && $(GO) build -o $@ go.etcd.io/etcd/server/v3
@@ -65,7 +67,7 @@ $(BIN)/crd-ref-docs: hack/tools/apiref/go.mod
 CRD_REF_DOCS = $(BIN)/crd-ref-docs --log-level=ERROR --renderer=markdown --config=hack/tools/apiref/config.yaml --templates-dir=hack/tools/apiref/templates
 
 .PHONY: api-reference
-api-reference: $(BIN)/crd-ref-docs ## Write docs/api from the types.
+api-reference: $(BIN)/crd-ref-docs ## a minute | Write docs/api from the types.
 	$(CRD_REF_DOCS) --source-path=./pkg/crd/apps --output-path=docs/api/workloadspread.md
 	$(CRD_REF_DOCS) --source-path=./pkg/crd/policy --output-path=docs/api/podunavailablebudget.md
 	cd hack/tools/apiref && $(GO) run ./arguments $(CURDIR) > $(CURDIR)/docs/api/arguments.md
@@ -86,13 +88,13 @@ CHART_SHARES := base/namespace.yaml base/workload-reader.yaml policy/record.yaml
 	validatingwebhookconfiguration.yaml) descheduler/base/rbac.yaml descheduler/base/policy.yaml $(addprefix observe/,podmonitor.yaml token.yaml rules.yaml dashboard.json)
 
 .PHONY: chart
-chart: ## Copy into charts/berth what it shares with manifests/.
+chart: ## seconds | Copy into charts/berth what it shares with manifests/.
 	rm -rf charts/berth/crds charts/berth/files
 	mkdir -p charts/berth/crds && cp manifests/crd/*_*.yaml charts/berth/crds/
 	for file in $(CHART_SHARES); do mkdir -p charts/berth/files/$$(dirname $$file) && cp manifests/$$file charts/berth/files/$$file || exit 1; done
 
 .PHONY: generate
-generate: $(BIN)/controller-gen api-reference ## Regenerate deepcopy functions, CRDs and docs/api.
+generate: $(BIN)/controller-gen api-reference ## a minute | Regenerate deepcopy functions, CRDs and docs/api.
 	$(BIN)/controller-gen object:headerFile=hack/boilerplate.go.txt paths=./pkg/crd/... paths=./pkg/plugins/...
 	$(BIN)/controller-gen crd:maxDescLen=200 paths=./pkg/crd/... output:crd:dir=manifests/crd
 	$(MAKE) --no-print-directory chart
@@ -100,7 +102,7 @@ generate: $(BIN)/controller-gen api-reference ## Regenerate deepcopy functions, 
 ##@ Test
 
 .PHONY: test
-test: tools build $(BIN)/helm ## Run all tests: units and scenarios, then the same scenarios and the failure specs on a real control plane.
+test: tools build $(BIN)/helm ## half an hour | Run all tests: units and scenarios, then the same scenarios and the failure specs on a real control plane.
 	$(GO) vet ./...
 	$(GO) test ./cmd/... ./manifests/... ./pkg/...
 	$(GO) test -count=1 -timeout=20m $$($(GO) list ./test/... | grep -v -e /test/budget -e /test/ui)
@@ -108,86 +110,92 @@ test: tools build $(BIN)/helm ## Run all tests: units and scenarios, then the sa
 	$(GO) test -count=1 -timeout=10m ./test/budget -slack=4 # by itself, because it measures how long answers take
 
 .PHONY: browser
-browser: ## See that there is a browser for the tests of the page: one on the PATH, or else the Debian package chromium.
+browser: ## seconds | See that there is a browser for the tests of the page: one on the PATH, or else the Debian package chromium.
 	hack/browser.sh
 
 .PHONY: test-ui
-test-ui: tools build browser ## Look at the page with a browser, on a real control plane.
+test-ui: tools build browser ## minutes | Look at the page with a browser, on a real control plane.
 	$(GO) test -count=1 -v ./test/ui
 
 .PHONY: test-unit
-test-unit: ## Run the tests that need no control plane.
+test-unit: ## minutes | Run the tests that need no control plane.
 	$(GO) test ./cmd/... ./manifests/... ./pkg/...
 
 .PHONY: test-integration
-test-integration: tools build ## Run the tests on a real control plane; SCENARIOS=regexp picks scenarios.
+test-integration: tools build ## minutes | Run the tests on a real control plane; SCENARIOS=regexp picks scenarios.
 	$(GO) test -count=1 -timeout=20m -v $(if $(SCENARIOS),-run 'TestScenarios/$(SCENARIOS)') ./test/integration
 
+##@ Test one thing for longer
+
 .PHONY: test-takeover
-test-takeover: tools build ## Kill the leading scheduler ten times in the middle of 2,000 pods.
+test-takeover: tools build ## minutes | Kill the leading scheduler ten times in the middle of 2,000 pods.
 	$(GO) test -count=1 -timeout=30m -v ./test/integration -run TestTheNextLeader -takeovers=10
 
 .PHONY: test-budget
-test-budget: tools build ## Storms of deletions, evictions and updates against three guards of one PodUnavailableBudget.
+test-budget: tools build ## minutes | Storms of deletions, evictions and updates against three guards of one PodUnavailableBudget.
 	$(GO) test -count=1 -timeout=20m -v ./test/budget -storm=20s -clients=200 -long
 
 .PHONY: test-descheduler
-test-descheduler: tools build ## The descheduler on a real control plane, with 1,500 random pods to compare its filters with the scheduler on.
+test-descheduler: tools build ## minutes | The descheduler on a real control plane, with 1,500 random pods to compare its filters with the scheduler on.
 	$(GO) test -count=1 -timeout=30m -v ./test/descheduler -parity-pods=1500
 
 .PHONY: test-faults
-test-faults: tools build ## Spoil the scheduler's binds in every way, ten bursts with a seed each (about six minutes).
+test-faults: tools build ## 6 min | Spoil the scheduler's binds in every way, ten bursts with a seed each.
 	$(GO) test -count=1 -timeout=30m -v ./test/faults -rounds=10
 
 .PHONY: test-rights
-test-rights: tools build $(BIN)/helm ## Find out from audit logs which rights of Berth's roles the tests use, and write it into test/install/rights.txt (about 20 minutes).
+test-rights: tools build $(BIN)/helm ## 20 min | Find out from audit logs which rights of Berth's roles the tests use, and write it into test/install/rights.txt.
 	rm -rf $(AUDIT_DIR) && mkdir -p $(AUDIT_DIR)
 	BERTH_AUDIT_DIR=$(AUDIT_DIR) $(GO) test -count=1 -timeout=20m $(addprefix ./test/,install integration descheduler faults) -skip TestEveryRightHasAUse
 	BERTH_AUDIT_DIR=$(AUDIT_DIR) $(GO) test -count=1 -timeout=10m ./test/budget -slack=4
 	$(GO) test -count=1 ./test/install -run TestEveryRightHasAUse -audit-logs=$(AUDIT_DIR) -update
 
 .PHONY: fuzz
-fuzz: ## Fuzz what reads input of users, a minute each: spreads, patches, constraints, reviews, budgets.
+fuzz: ## 5 min | Fuzz what reads input of users, a minute each: spreads, patches, constraints, reviews, budgets.
 	$(GO) test -run='^$$' -fuzz='^FuzzCompile$$' -fuzztime=60s ./pkg/subset
 	$(GO) test -run='^$$' -fuzz='^FuzzApplyPatch$$' -fuzztime=60s ./pkg/subset
 	$(GO) test -run='^$$' -fuzz='^FuzzConstraints$$' -fuzztime=60s ./pkg/subset
 	$(GO) test -run='^$$' -fuzz='^FuzzReview$$' -fuzztime=60s ./pkg/webhook
 	$(GO) test -run='^$$' -fuzz='^FuzzDecide$$' -fuzztime=60s ./pkg/budget
 
+##@ Measure
+
 .PHONY: bench
-bench: tools build ## Measure the model, the plugin's share of a cycle, and a sandbox beside the stock scheduler.
+bench: tools build ## minutes | Measure the model, the plugin's share of a cycle, and a sandbox beside the stock scheduler.
 	$(GO) test -run='^$$' -bench=. -benchmem ./pkg/subset ./pkg/plugins/...
 	$(GO) run ./test/bench
 
 .PHONY: bench-scheduler
-bench-scheduler: tools build $(BIN)/benchstat ## Compare the scheduler with the stock one on 5,000 nodes and 10,000 pods (about an hour); BENCH_FLAGS, e.g. "-nodes 500 -pods 1000 -pairs 2".
+bench-scheduler: tools build $(BIN)/benchstat ## an hour | Compare the scheduler with the stock one on 5,000 nodes and 10,000 pods; BENCH_FLAGS, e.g. "-nodes 500 -pods 1000 -pairs 2".
 	$(GO) run ./test/bench/scheduler -out $(BENCH_OUT) $(BENCH_FLAGS)
 	$(BIN)/benchstat $(BENCH_OUT)/stock.txt $(BENCH_OUT)/berth.txt
 
 .PHONY: bench-webhook
-bench-webhook: tools build ## Measure what admission costs: creations with and without it, a Deployment of 3,000, memory for 1,000 spreads.
+bench-webhook: tools build ## minutes | Measure what admission costs: creations with and without it, a Deployment of 3,000, memory for 1,000 spreads.
 	$(GO) run ./test/bench/controller $(BENCH_FLAGS)
 
 .PHONY: bench-controller
-bench-controller: tools build ## Measure the status controller with 1,000 spreads of 30 pods: at rest, after a restart, one change at a time, in a burst.
+bench-controller: tools build ## minutes | Measure the status controller with 1,000 spreads of 30 pods: at rest, after a restart, one change at a time, in a burst.
 	$(GO) run ./test/bench/controller -only status $(BENCH_FLAGS)
 
 .PHONY: bench-descheduler
-bench-descheduler: tools build ## Measure a cycle of the descheduler over 500 nodes, 5,000 pods and 200 spreads: time and memory.
+bench-descheduler: tools build ## minutes | Measure a cycle of the descheduler over 500 nodes, 5,000 pods and 200 spreads: time and memory.
 	$(GO) run ./test/bench/descheduler $(BENCH_FLAGS)
 
 .PHONY: bench-scale
-bench-scale: ## Measure the scheduler's plugin with 5,000 spreads, 100,000 pods and 5,000 nodes, beside a stand-in for the API server; BENCH_FLAGS, e.g. "-spreads 200 -nodes 100".
+bench-scale: ## minutes | Measure the scheduler's plugin with 5,000 spreads, 100,000 pods and 5,000 nodes, beside a stand-in for the API server; BENCH_FLAGS, e.g. "-spreads 200 -nodes 100".
 	$(GO) run ./test/bench/scale $(BENCH_FLAGS)
 
+##@ Check, clean
+
 .PHONY: lint
-lint: $(BIN)/golangci-lint ## Run the linters.
+lint: $(BIN)/golangci-lint ## minutes | Run the linters.
 	$(BIN)/golangci-lint run ./...
 
 .PHONY: verify
-verify: generate lint test ## Regenerate, lint, test, and require a clean tree.
+verify: generate lint test ## half an hour | Regenerate, lint, test, and require a clean tree.
 	@git diff --exit-code || { echo "generated files differ: commit the result of 'make generate'"; exit 1; }
 
 .PHONY: clean
-clean: ## Remove what was built.
+clean: ## seconds | Remove what was built.
 	rm -rf $(BIN) .sandbox .bench $(AUDIT_DIR)
