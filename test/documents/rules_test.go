@@ -115,7 +115,7 @@ func TestAShellKeepsItsStateAndTellsExitCodes(t *testing.T) {
 		{`echo "$GREETING"; echo again >&2`, "it's me\nagain", 0},
 		{"printf 'no end of line'", "no end of line", 0},
 		{"cat", "", 0}, // reads nothing
-		{"ls docs/README.md README.md >/dev/null 2>&1", "", 2},
+		{"ls docs/nothing.md README.md >/dev/null 2>&1", "", 2},
 		{"echo $PWD/docs/x", "docs/x", 0},
 	} {
 		printed, code, err := s.run(step.text, patience)
