@@ -33,7 +33,7 @@ func documents(t *testing.T) []string {
 		if err != nil {
 			return err
 		}
-		if name := entry.Name(); entry.IsDir() && path != harness.Root() && (strings.HasPrefix(name, ".") || name == "bin" || name == "node_modules") {
+		if name := entry.Name(); entry.IsDir() && path != harness.Root() && name != ".github" && (strings.HasPrefix(name, ".") || name == "bin" || name == "node_modules") {
 			return filepath.SkipDir
 		}
 		if strings.HasSuffix(path, ".md") {
