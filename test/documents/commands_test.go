@@ -1,0 +1,126 @@
+package documents
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-project/berth/test/harness"
+)
+
+var (
+	target = regexp.MustCompile(`(?m)^([a-z][a-z-]*):.*?## `)
+	// making is make with its targets: it ends at the first word that is none, such as a variable.
+	making = regexp.MustCompile(`^(?:- run: |run: )?make((?: +[a-z][a-z-]*)+)(?:$|[ ;&#])`)
+	// running is a run of tests by name. A name may be the beginning of several.
+	running  = regexp.MustCompile(`go test .*-run '?\^?((?:Test|Fuzz|Benchmark)\w*)`)
+	function = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w*)\(`)
+)
+
+// TestNamedCommandsExist: whoever reads "make x", or "go test -run TestX", in a document or a workflow can run it.
+func TestNamedCommandsExist(t *testing.T) {
+	var targets []string
+	for _, found := range target.FindAllStringSubmatch(read(t, path("Makefile")), -1) {
+		targets = append(targets, found[1])
+	}
+	if len(targets) < 10 {
+		t.Fatalf("found %d targets only", len(targets))
+	}
+	tests := testNames(t)
+	seen := map[string]int{}
+	check := func(file string, line int, text string) {
+		if found := making.FindStringSubmatch(text); found != nil {
+			for _, name := range strings.Fields(found[1]) {
+				seen["make"]++
+				if !slices.Contains(targets, name) {
+					t.Errorf("%s:%d: make %s: there is no such target with a description", relative(file), line, name)
+				}
+			}
+		}
+		if found := running.FindStringSubmatch(text); found != nil {
+			seen["go test"]++
+			if !slices.ContainsFunc(tests, func(name string) bool { return strings.HasPrefix(name, found[1]) }) {
+				t.Errorf("%s:%d: there is no test %s", relative(file), line, found[1])
+			}
+		}
+	}
+	for _, file := range documents(t) {
+		for i, line := range strings.Split(read(t, file), "\n") {
+			if typed, is := strings.CutPrefix(strings.TrimSpace(line), prompt); is {
+				check(file, i+1, typed)
+			}
+			for _, found := range code.FindAllStringSubmatch(line, -1) {
+				check(file, i+1, found[1])
+			}
+		}
+	}
+	workflows, err := filepath.Glob(path(".github", "workflows", "*.yml"))
+	if err != nil || len(workflows) == 0 {
+		t.Fatalf("no workflows: %v", err)
+	}
+	for _, file := range workflows {
+		for i, line := range strings.Split(read(t, file), "\n") {
+			check(file, i+1, strings.TrimSpace(line))
+		}
+	}
+	if seen["make"] < 10 || seen["go test"] < 3 {
+		t.Errorf("found so many commands only: %v", seen)
+	}
+}
+
+// testNames are the names of all tests, fuzz targets and benchmarks of the repository.
+func testNames(t *testing.T) []string {
+	t.Helper()
+	var names []string
+	for _, dir := range []string{"cmd", "manifests", "pkg", "test"} {
+		err := filepath.WalkDir(path(dir), func(file string, _ fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(file, "_test.go") {
+				return err
+			}
+			content, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			for _, found := range function.FindAllStringSubmatch(string(content), -1) {
+				names = append(names, found[1])
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return names
+}
+
+// TestTheMapNamesEveryDocument: docs/README.md is where somebody finds them, and the roots of the project are found from the README.
+func TestTheMapNamesEveryDocument(t *testing.T) {
+	index := read(t, path("docs", "README.md"))
+	for _, file := range documents(t) {
+		name := relative(file)
+		inDocs, err := filepath.Rel(path("docs"), file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case name == "docs/README.md" || strings.HasPrefix(name, ".github/"):
+		case filepath.Dir(inDocs) == "tutorials" && filepath.Base(file) != "README.md": // TestIndexNamesEveryTutorial
+		case filepath.Dir(inDocs) == "api" && filepath.Base(file) != "README.md": // in its README
+		case !strings.Contains(index, "]("+filepath.ToSlash(inDocs)+")"):
+			t.Errorf("docs/README.md does not name %s", name)
+		}
+	}
+}
+
+// TestRootHasWhatPeopleLookFor holds that the files are there which hosting sites and readers look for by name.
+func TestRootHasWhatPeopleLookFor(t *testing.T) {
+	for _, name := range []string{"CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md", ".github/CODEOWNERS"} {
+		if info, err := os.Stat(filepath.Join(harness.Root(), name)); err != nil || info.Size() == 0 {
+			t.Errorf("%s is missing or empty", name)
+		}
+	}
+}
