@@ -58,14 +58,14 @@ var podMeta = strategicpatch.PatchMetaFromStruct{T: podType}
 
 const (
 	onlyThese    = "a patch may change metadata.labels, metadata.annotations and spec"
-	keepOthers   = "it would take away what others have set; name the keys to remove and set them to null"
-	ofController = "belongs to the workload's controller"
+	keepOthers   = "it would remove what others have set; to remove a key, name it and set it to null"
+	ofController = "the workload's controller sets this key; remove it from the patch"
 )
 
 // reservedKeys are labels and annotations by which Kubernetes or Berth counts pods. A patch that set them would move a pod out of its
 // workload or into another quota.
 var reservedKeys = map[string]string{
-	"pod-template-hash":                        "belongs to the ReplicaSet controller",
+	"pod-template-hash":                        "the ReplicaSet controller sets this key; remove it from the patch",
 	"controller-revision-hash":                 ofController,
 	"rollouts-pod-template-hash":               ofController,
 	"statefulset.kubernetes.io/pod-name":       ofController,
@@ -74,24 +74,24 @@ var reservedKeys = map[string]string{
 	"controller-uid":                           ofController,
 	"batch.kubernetes.io/job-completion-index": ofController,
 	"apps.kruise.io/cloneset-instance-id":      ofController,
-	v1alpha1.PodDeletionCostAnnotation:         "is computed from the subset",
-	v1alpha1.MatchedAnnotation:                 "is Berth's own record",
-	v1alpha1.AdmittedAnnotation:                "is Berth's own record",
-	v1alpha1.ConstraintsAnnotation:             "is Berth's own record",
-	v1alpha1.SubsetLabel:                       "is Berth's own label",
-	policyv1alpha1.ProtectedLabel:              "is for Berth's budgets",
-	policyv1alpha1.SelectorKeysAnnotation:      "is for Berth's budgets",
+	v1alpha1.PodDeletionCostAnnotation:         "Berth computes this annotation from the subset; remove it from the patch",
+	v1alpha1.MatchedAnnotation:                 "is Berth's own record; remove it from the patch",
+	v1alpha1.AdmittedAnnotation:                "is Berth's own record; remove it from the patch",
+	v1alpha1.ConstraintsAnnotation:             "is Berth's own record; remove it from the patch",
+	v1alpha1.SubsetLabel:                       "is Berth's own label; remove it from the patch",
+	policyv1alpha1.ProtectedLabel:              "is how Berth marks pods for budgets; remove it from the patch",
+	policyv1alpha1.SelectorKeysAnnotation:      "is how Berth marks pods for budgets; remove it from the patch",
 }
 
 // reservedFields of a pod's spec are not for patches.
 var reservedFields = map[string]string{
 	"nodeName":            "the scheduler picks the node; use requiredNodeSelectorTerm of the subset",
-	"schedulerName":       "another scheduler knows nothing of the subset's quota",
-	"schedulingGates":     "a gate is for whoever removes it; a patch comes before anybody could",
-	"ephemeralContainers": "they can only be added to a pod that runs",
+	"schedulerName":       "another scheduler does not keep the subset's quota; leave schedulerName out",
+	"schedulingGates":     "the component that removes a gate sets it; set it in the workload's template",
+	"ephemeralContainers": "they can only be added to a running pod; use kubectl debug",
 	"priority":            "is computed from priorityClassName; patch that one",
 	"overhead":            "is computed from runtimeClassName; patch that one",
-	"serviceAccount":      "is an old name that serviceAccountName wins over; patch that one",
+	"serviceAccount":      "is the old name of serviceAccountName, which takes precedence; patch that one",
 }
 
 // CompilePatch checks that the extension is a strategic merge patch of a pod, or returns every error in it with its path below path. Nil,
@@ -231,11 +231,11 @@ func (p *Patch) compileSpec(spec map[string]any, path *field.Path) field.ErrorLi
 		case reserved:
 			check.errs = append(check.errs, field.Forbidden(path.Child(key), why))
 		case key == patchDirective || key == retainKeysDirective:
-			check.errs = append(check.errs, field.Forbidden(path.Child(key), "it would take away all of the spec that the patch does not name; name the fields to remove and set them to null"))
+			check.errs = append(check.errs, field.Forbidden(path.Child(key), "it would remove every field of the spec that the patch does not name; to remove a field, set it to null"))
 		case key == "containers" && spec[key] == nil:
-			check.errs = append(check.errs, field.Forbidden(path.Child(key), "a pod has a container; name the one to remove and add $patch: delete to it"))
+			check.errs = append(check.errs, field.Forbidden(path.Child(key), "a pod needs a container; to remove one, name it and add $patch: delete to it"))
 		case key == "tolerations" && spec[key] == nil:
-			check.errs = append(check.errs, field.Forbidden(path.Child(key), "a patch adds tolerations and takes none away"))
+			check.errs = append(check.errs, field.Forbidden(path.Child(key), "a patch can add tolerations and remove none; leave this out"))
 		default:
 			patched[key] = spec[key]
 		}
@@ -331,7 +331,7 @@ func (p *Patch) ApplyToObject(pod map[string]any) (map[string]any, error) {
 		after["spec"] = is
 	}
 	if isEmptyList(is["containers"]) && !isEmptyList(was["containers"]) {
-		return nil, errors.New("merging the patch into the pod: it leaves no container")
+		return nil, errors.New("merging the patch into the pod: no container would be left; keep one")
 	}
 	addTolerations(is, p.tolerations)
 	followLimits(was, patch, is)

@@ -205,7 +205,7 @@ func (c *shapeCheck) directive(object map[string]any, key string, t reflect.Type
 	at := path.Child(key)
 	switch {
 	case how == replaced:
-		c.errs = append(c.errs, field.Forbidden(at, "has no meaning inside of a value that is replaced as a whole"))
+		c.errs = append(c.errs, field.Forbidden(at, "has no effect inside a value that the patch replaces as a whole; remove it"))
 	case key == patchDirective:
 		if object[key] != deleteIt && object[key] != replaceIt {
 			c.errs = append(c.errs, field.NotSupported(at, fmt.Sprint(object[key]), []string{deleteIt, replaceIt}))
@@ -215,7 +215,7 @@ func (c *shapeCheck) directive(object map[string]any, key string, t reflect.Type
 	case strings.HasPrefix(key, elementOrderDirective):
 		c.elementOrder(object, strings.TrimPrefix(key, elementOrderDirective), t, at)
 	case strings.HasPrefix(key, deletePrimitivesPrefix):
-		c.errs = append(c.errs, field.Forbidden(at, "no list of a pod is merged value by value"))
+		c.errs = append(c.errs, field.Forbidden(at, "a patch replaces a list of plain values in a pod as a whole; remove this directive and give all values that the pod is to have"))
 	default:
 		c.invalid(at, nil, "unknown directive; check its spelling")
 	}
@@ -253,7 +253,7 @@ func (c *shapeCheck) elementOrder(object map[string]any, name string, t reflect.
 		}
 	}
 	if mergeKey == "" {
-		c.invalid(path, nil, "there is no list of this name that is merged by a key")
+		c.invalid(path, nil, "no list of this name is merged by a key; correct the name after the slash")
 		return
 	}
 	list, ok := object[elementOrderDirective+name].([]any)
@@ -268,7 +268,7 @@ func (c *shapeCheck) elementOrder(object map[string]any, name string, t reflect.
 		case string, int64:
 			order = append(order, fmt.Sprint(item[mergeKey]))
 		default:
-			c.errs = append(c.errs, field.Required(path.Index(i).Child(mergeKey), "tells which element stands here"))
+			c.errs = append(c.errs, field.Required(path.Index(i).Child(mergeKey), "names the element at this position"))
 		}
 	}
 	if len(order) != len(list) || len(order) == 0 {
@@ -285,7 +285,7 @@ func (c *shapeCheck) elementOrder(object map[string]any, name string, t reflect.
 			next++
 		}
 		if next == len(order) {
-			c.invalid(path, nil, fmt.Sprintf("must have the elements of %s, in the same order; %v is missing or too late", name, object[mergeKey]))
+			c.invalid(path, nil, fmt.Sprintf("must list the elements of %s in the order of the patch; %v is missing or comes too late", name, object[mergeKey]))
 			return
 		}
 		next++

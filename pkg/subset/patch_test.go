@@ -111,35 +111,35 @@ func TestAPatchIsRefused(t *testing.T) {
 		"for what others decide": {
 			`{spec: {nodeName: n, schedulerName: s, schedulingGates: [{name: g}], ephemeralContainers: [], priority: 1, overhead: {cpu: 1}, serviceAccount: x}}`,
 			[]string{
-				`patch.spec.ephemeralContainers: Forbidden: they can only be added to a pod that runs`,
+				`patch.spec.ephemeralContainers: Forbidden: they can only be added to a running pod; use kubectl debug`,
 				`patch.spec.nodeName: Forbidden: the scheduler picks the node; use requiredNodeSelectorTerm of the subset`,
 				`patch.spec.overhead: Forbidden: is computed from runtimeClassName; patch that one`,
 				`patch.spec.priority: Forbidden: is computed from priorityClassName; patch that one`,
-				`patch.spec.schedulerName: Forbidden: another scheduler knows nothing of the subset's quota`,
-				`patch.spec.schedulingGates: Forbidden: a gate is for whoever removes it; a patch comes before anybody could`,
-				`patch.spec.serviceAccount: Forbidden: is an old name that serviceAccountName wins over; patch that one`,
+				`patch.spec.schedulerName: Forbidden: another scheduler does not keep the subset's quota; leave schedulerName out`,
+				`patch.spec.schedulingGates: Forbidden: the component that removes a gate sets it; set it in the workload's template`,
+				`patch.spec.serviceAccount: Forbidden: is the old name of serviceAccountName, which takes precedence; patch that one`,
 			},
 		},
 		"for their removal too": {
 			`{spec: {nodeName: null, schedulerName: null, tolerations: null, containers: null}}`,
 			[]string{
-				`patch.spec.containers: Forbidden: a pod has a container; name the one to remove and add $patch: delete to it`,
+				`patch.spec.containers: Forbidden: a pod needs a container; to remove one, name it and add $patch: delete to it`,
 				`patch.spec.nodeName: Forbidden`, `patch.spec.schedulerName: Forbidden`,
-				`patch.spec.tolerations: Forbidden: a patch adds tolerations and takes none away`,
+				`patch.spec.tolerations: Forbidden: a patch can add tolerations and remove none; leave this out`,
 			},
 		},
 		"for labels and annotations by which pods are counted": {
 			`{metadata: {labels: {pod-template-hash: x, controller-revision-hash: null, berth.dev/subset: b, batch.kubernetes.io/controller-uid: u},
 				annotations: {controller.kubernetes.io/pod-deletion-cost: "1", apps.kruise.io/matched-workloadspread: x, berth.dev/admitted-subset: x, berth.dev/constraints: x}}}`,
 			[]string{
-				`patch.metadata.annotations[apps.kruise.io/matched-workloadspread]: Forbidden: is Berth's own record`,
-				`patch.metadata.annotations[berth.dev/admitted-subset]: Forbidden: is Berth's own record`,
-				`patch.metadata.annotations[berth.dev/constraints]: Forbidden: is Berth's own record`,
-				`patch.metadata.annotations[controller.kubernetes.io/pod-deletion-cost]: Forbidden: is computed from the subset`,
-				`patch.metadata.labels[batch.kubernetes.io/controller-uid]: Forbidden: belongs to the workload's controller`,
-				`patch.metadata.labels[berth.dev/subset]: Forbidden: is Berth's own label`,
-				`patch.metadata.labels[controller-revision-hash]: Forbidden: belongs to the workload's controller`,
-				`patch.metadata.labels[pod-template-hash]: Forbidden: belongs to the ReplicaSet controller`,
+				`patch.metadata.annotations[apps.kruise.io/matched-workloadspread]: Forbidden: is Berth's own record; remove it from the patch`,
+				`patch.metadata.annotations[berth.dev/admitted-subset]: Forbidden: is Berth's own record; remove it from the patch`,
+				`patch.metadata.annotations[berth.dev/constraints]: Forbidden: is Berth's own record; remove it from the patch`,
+				`patch.metadata.annotations[controller.kubernetes.io/pod-deletion-cost]: Forbidden: Berth computes this annotation from the subset; remove it from the patch`,
+				`patch.metadata.labels[batch.kubernetes.io/controller-uid]: Forbidden: the workload's controller sets this key; remove it from the patch`,
+				`patch.metadata.labels[berth.dev/subset]: Forbidden: is Berth's own label; remove it from the patch`,
+				`patch.metadata.labels[controller-revision-hash]: Forbidden: the workload's controller sets this key; remove it from the patch`,
+				`patch.metadata.labels[pod-template-hash]: Forbidden: the ReplicaSet controller sets this key; remove it from the patch`,
 			},
 		},
 		"with labels and annotations that no pod may carry": {
@@ -208,17 +208,17 @@ func TestAPatchIsRefused(t *testing.T) {
 		"that replaces or removes all that others have set": {
 			`{$patch: replace, metadata: {$patch: delete, labels: {$patch: replace, a: b}, annotations: {$retainKeys: [a], a: b}}, spec: {$patch: replace, $retainKeys: [containers], containers: [{name: main, image: x}]}}`,
 			[]string{
-				`patch.$patch: Forbidden: it would take away what others have set; name the keys to remove and set them to null`, `patch.metadata.$patch: Forbidden`,
+				`patch.$patch: Forbidden: it would remove what others have set; to remove a key, name it and set it to null`, `patch.metadata.$patch: Forbidden`,
 				`patch.metadata.annotations.$retainKeys: Forbidden`, `patch.metadata.labels.$patch: Forbidden`,
-				`patch.spec.$patch: Forbidden: it would take away all of the spec that the patch does not name`, `patch.spec.$retainKeys: Forbidden`,
+				`patch.spec.$patch: Forbidden: it would remove every field of the spec that the patch does not name`, `patch.spec.$retainKeys: Forbidden`,
 			},
 		},
 		"with directives that do not exist": {
 			`{spec: {$pach: delete, $setElementOrder/hostname: [], $deleteFromPrimitiveList/containers: [a], containers: [{name: main, $patch: merge}, {name: x, resources: {$patch: remove}}]}}`,
 			[]string{
-				`patch.spec.$deleteFromPrimitiveList/containers: Forbidden: no list of a pod is merged value by value`,
+				`patch.spec.$deleteFromPrimitiveList/containers: Forbidden: a patch replaces a list of plain values in a pod as a whole; remove this directive and give all values that the pod is to have`,
 				`patch.spec.$pach: Invalid value: unknown directive; check its spelling`,
-				`patch.spec.$setElementOrder/hostname: Invalid value: there is no list of this name that is merged by a key`,
+				`patch.spec.$setElementOrder/hostname: Invalid value: no list of this name is merged by a key; correct the name after the slash`,
 				`patch.spec.containers[0].$patch: Unsupported value: "merge": supported values: "delete", "replace"`,
 				`patch.spec.containers[1].resources.$patch: Unsupported value: "remove": supported values: "delete", "replace"`,
 			},
@@ -230,8 +230,8 @@ func TestAPatchIsRefused(t *testing.T) {
 		"with a directive inside of what is replaced": {
 			`{spec: {tolerations: [{$patch: replace}], containers: [{name: main, resources: {$patch: replace, limits: {$patch: delete}}}]}}`,
 			[]string{
-				`patch.spec.containers[0].resources.limits.$patch: Forbidden: has no meaning inside of a value that is replaced as a whole`,
-				`patch.spec.tolerations[0].$patch: Forbidden: has no meaning inside of a value that is replaced as a whole`,
+				`patch.spec.containers[0].resources.limits.$patch: Forbidden: has no effect inside a value that the patch replaces as a whole; remove it`,
+				`patch.spec.tolerations[0].$patch: Forbidden: has no effect inside a value that the patch replaces as a whole; remove it`,
 			},
 		},
 		"with retainKeys that leave out what the patch sets": {
@@ -245,9 +245,9 @@ func TestAPatchIsRefused(t *testing.T) {
 		"with an order of elements that is not its own": {
 			`{spec: {$setElementOrder/containers: [{name: a}, {name: b}], containers: [{name: b}, {name: a}], $setElementOrder/volumes: [{}], $setElementOrder/initContainers: a}}`,
 			[]string{
-				`patch.spec.$setElementOrder/containers: Invalid value: must have the elements of containers, in the same order; a is missing or too late`,
+				`patch.spec.$setElementOrder/containers: Invalid value: must list the elements of containers in the order of the patch; a is missing or comes too late`,
 				`patch.spec.$setElementOrder/initContainers: Invalid value: "a": must be a list`,
-				`patch.spec.$setElementOrder/volumes[0].name: Required value: tells which element stands here`,
+				`patch.spec.$setElementOrder/volumes[0].name: Required value: names the element at this position`,
 			},
 		},
 		"with tolerations that the API server would refuse": {
@@ -277,8 +277,8 @@ func TestAPatchIsRefused(t *testing.T) {
 }
 
 func TestWhatTheRestOfTheSpecSaysOfAPatch(t *testing.T) {
-	const early = "binding: Late sets labels and annotations, when the pod is bound, and this must be done before; set binding to Auto or Early"
-	const uncounted = "targetFilter.selector would not select the pod any more, so that nobody counts it"
+	const early = "must be set when the pod is created, and binding: Late can only set labels and annotations when the pod is bound; set binding to Auto or Early"
+	const uncounted = "targetFilter.selector would no longer select the pod, so the spread would not count it; remove the label from the patch or from the selector"
 	tests := map[string]struct {
 		spec string
 		want []string
@@ -677,7 +677,7 @@ func TestAPatchThatLeavesNoContainerIsNotApplied(t *testing.T) {
 		"because it replaces them by nothing": `{spec: {containers: [{$patch: replace}]}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := compilePatch(t, patch).Apply(podOf(t, app)); err == nil || !strings.Contains(err.Error(), "it leaves no container") {
+			if _, err := compilePatch(t, patch).Apply(podOf(t, app)); err == nil || !strings.Contains(err.Error(), "no container would be left") {
 				t.Errorf("error %v", err)
 			}
 		})
@@ -758,7 +758,7 @@ func checkApply(t *testing.T, raw, podJSON []byte) bool {
 		t.Fatalf("the pod that was given has changed:\n%s", cmp.Diff(before, pod))
 	}
 	if err != nil {
-		if !strings.Contains(err.Error(), "it leaves no container") && hasUniqueKeys(t, pod) {
+		if !strings.Contains(err.Error(), "no container would be left") && hasUniqueKeys(t, pod) {
 			t.Fatalf("a patch without an error cannot be applied: %v", err)
 		}
 		return false

@@ -482,14 +482,14 @@ func validatePatchesTogether(policy *Policy) field.ErrorList {
 		}
 		if policy.Binding == v1alpha1.LateBinding {
 			for _, path := range patch.early {
-				errs = append(errs, field.Forbidden(path, "binding: Late sets labels and annotations, when the pod is bound, and this must be done before; set binding to Auto or Early"))
+				errs = append(errs, field.Forbidden(path, "must be set when the pod is created, and binding: Late can only set labels and annotations when the pod is bound; set binding to Auto or Early"))
 			}
 		}
 		if policy.podSelector == nil {
 			continue
 		}
 		for _, key := range patch.Breaks(policy.podSelector) {
-			errs = append(errs, field.Forbidden(patch.path.Child("metadata", "labels").Key(key), "targetFilter.selector would not select the pod any more, so that nobody counts it"))
+			errs = append(errs, field.Forbidden(patch.path.Child("metadata", "labels").Key(key), "targetFilter.selector would no longer select the pod, so the spread would not count it; remove the label from the patch or from the selector"))
 		}
 	}
 	return errs

@@ -75,7 +75,7 @@ func warnOfAdaptive(policy *Policy, strategy *v1alpha1.ScheduleStrategy, path *f
 		return nil
 	}
 	if len(policy.Subsets) == 1 {
-		return []string{fmt.Sprintf("%s: Adaptive goes on to the next subset, and there is one only, so it has no effect", path.Child("type"))}
+		return []string{fmt.Sprintf("%s: Adaptive goes on to the next subset, and the spread has only one, so it has no effect", path.Child("type"))}
 	}
 	adaptive, neverWaits := path.Child("adaptive"), policy.Patience.Wait == 0
 	var all []string

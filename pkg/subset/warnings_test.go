@@ -48,7 +48,7 @@ func TestWarningsOfASpec(t *testing.T) {
 		},
 		"Adaptive with one subset": {
 			`{subsets: [{name: a}], scheduleStrategy: {type: Adaptive}}`,
-			[]string{"spec.scheduleStrategy.type: Adaptive goes on to the next subset, and there is one only, so it has no effect"},
+			[]string{"spec.scheduleStrategy.type: Adaptive goes on to the next subset, and the spread has only one, so it has no effect"},
 		},
 		"Adaptive that never goes on": {
 			`{subsets: [{name: a}, {name: b}], scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: true, rescheduleCriticalSeconds: 0}}}`,

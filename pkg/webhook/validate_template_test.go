@@ -112,7 +112,7 @@ func TestPatchesAreTriedOnThePodsOfTheWorkload(t *testing.T) {
 		},
 		"all containers are removed": {
 			patch: `{spec: {containers: [{name: main, $patch: delete}]}}`,
-			want:  []string{`spec.subsets[0].patch: Invalid value: on a pod of the workload: merging the patch into the pod: it leaves no container`},
+			want:  []string{`spec.subsets[0].patch: Invalid value: on a pod of the workload: merging the patch into the pod: no container would be left; keep one`},
 		},
 		"values that no pod may have": {
 			patch: `{spec: {restartPolicy: Sometimes, hostname: Not_A_Name, terminationGracePeriodSeconds: -1, nodeSelector: {"not a key!": x}}}`,

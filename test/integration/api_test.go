@@ -379,17 +379,17 @@ func TestAPatchThatIsNoneOfAPodIsRefused(t *testing.T) {
 		"because it takes the pod away from Berth": {
 			`{spec: {nodeName: n, schedulerName: s, schedulingGates: [{name: example.com/g}]}}`,
 			map[string]string{
-				".spec.nodeName": "Forbidden: the scheduler picks the node", ".spec.schedulerName": "Forbidden: another scheduler knows nothing", ".spec.schedulingGates": "Forbidden: a gate is for whoever",
+				".spec.nodeName": "Forbidden: the scheduler picks the node", ".spec.schedulerName": "Forbidden: another scheduler does not keep", ".spec.schedulingGates": "Forbidden: the component that removes a gate",
 			},
 		},
 		"because it cannot be merged": {
 			`{spec: {containers: [{image: x}], tolerations: {key: k}, hostNetwork: "yes", $patch: replace}}`,
 			map[string]string{
 				".spec.containers[0].name": "Required value: tells which element", ".spec.tolerations": "Invalid value: must be a list",
-				".spec.hostNetwork": `Invalid value: "yes": must be true or false`, ".spec.$patch": "Forbidden: it would take away all of the spec",
+				".spec.hostNetwork": `Invalid value: "yes": must be true or false`, ".spec.$patch": "Forbidden: it would remove every field of the spec",
 			},
 		},
-		"because it moves pods out of their workload": {`{metadata: {labels: {pod-template-hash: x}}}`, map[string]string{".metadata.labels[pod-template-hash]": "Forbidden: belongs to the ReplicaSet controller"}},
+		"because it moves pods out of their workload": {`{metadata: {labels: {pod-template-hash: x}}}`, map[string]string{".metadata.labels[pod-template-hash]": "Forbidden: the ReplicaSet controller sets this key; remove it from the patch"}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -406,7 +406,7 @@ func TestAPatchThatIsNoneOfAPodIsRefused(t *testing.T) {
 	}
 	t.Run("because it is to be applied late", func(t *testing.T) {
 		refused, _ := review(t, ns, patchedSpread(`{metadata: {labels: {tier: front}}, spec: {hostname: h}}`)+"  scheduleStrategy: {binding: Late}\n")
-		if message := refused["spec.subsets[0].patch.spec"]; !strings.HasPrefix(message, "Forbidden: binding: Late sets labels and annotations") || len(refused) != 1 {
+		if message := refused["spec.subsets[0].patch.spec"]; !strings.HasPrefix(message, "Forbidden: must be set when the pod is created") || len(refused) != 1 {
 			t.Errorf("got %v", refused)
 		}
 	})
