@@ -219,10 +219,10 @@ var verbs = map[v1alpha1.Operation]string{
 func (p *Policy) refusal(r *Request, reason v1alpha1.Reason, t Tally, entries int) string {
 	why := "try again when more are available"
 	if t.Desired >= t.Total {
-		why = "none may go while it needs all of them"
+		why = "no pod may go while the budget needs all of them: raise maxUnavailable, lower minAvailable, or scale up"
 	}
 	if reason == v1alpha1.ReasonBudgetUnhealthy {
-		why = "and pods that are not available are held until then"
+		why = "until enough are available, unavailable pods are kept as well (unhealthyPodPolicy)"
 	}
 	underWay := ""
 	if entries > 0 {
@@ -233,11 +233,11 @@ func (p *Policy) refusal(r *Request, reason v1alpha1.Reason, t Tally, entries in
 }
 
 func (p *Policy) unused(r *Request) string {
-	return fmt.Sprintf("pod %s cannot be %s now: PodUnavailableBudget %s has let that through %d times, and it has not happened, so that something else refuses it; "+
+	return fmt.Sprintf("pod %s cannot be %s now: PodUnavailableBudget %s has allowed this %d times and it never happened, so something else refuses it; look for another webhook or policy, and "+
 		"try again when the approval has expired", r.Name, verbs[r.Operation], p.Name, MaxRenewals+1)
 }
 
 func (p *Policy) ledgerFull(r *Request, entries int) string {
-	return fmt.Sprintf("pod %s cannot be %s now: PodUnavailableBudget %s has %d operations under way, which is as many as its status can hold; "+
+	return fmt.Sprintf("pod %s cannot be %s now: PodUnavailableBudget %s has %d operations under way, as many as its status can hold; "+
 		"try again when some of them are over", r.Name, verbs[r.Operation], p.Name, entries)
 }

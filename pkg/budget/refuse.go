@@ -46,7 +46,7 @@ func RefuseChange(before, after *v1alpha1.PodUnavailableBudget) field.ErrorList 
 	if _, unusable := Compile(before); len(unusable) > 0 || len(refuseSubject(&before.Spec)) > 0 {
 		return errs
 	}
-	const fixed = "cannot be changed: delete the budget and create it anew"
+	const fixed = "cannot be changed: delete the budget and create it again"
 	spec := field.NewPath("spec")
 	if !equality.Semantic.DeepEqual(before.Spec.Selector, after.Spec.Selector) {
 		errs = append(errs, field.Forbidden(spec.Child("selector"), fixed))

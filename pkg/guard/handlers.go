@@ -89,7 +89,7 @@ func failed(asked context.Context, review admission.Request, err error) admissio
 	}
 	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Result: &metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,
-		Message: string(v1alpha1.ReasonServerUnavailable) + ": nothing is known against it, and the budgets of the pod could not be asked now; try again: " + err.Error(),
+		Message: string(v1alpha1.ReasonServerUnavailable) + ": the budgets of the pod could not be checked, because the API server did not answer the webhook; try again: " + err.Error(),
 		Details: &metav1.StatusDetails{RetryAfterSeconds: int32(after / time.Second)},
 	}}}
 }
@@ -143,7 +143,7 @@ func (h *podHandler) read(ctx context.Context, review admission.Request) (*Reque
 }
 
 // errUntied is returned for an eviction of which nobody knows which pod it will take.
-var errUntied = errors.New("could not be read while its eviction was marked, so that another pod of its name might be taken; try again")
+var errUntied = errors.New("could not be read when its eviction came in, so the eviction might hit a new pod of the same name; try again")
 
 // readEviction reads the pod live. There are two ways to ask for a dry run; the API server merges the one in the object into its own decision
 // and does not write the one in the URL into the object.

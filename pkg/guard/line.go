@@ -161,7 +161,7 @@ func (l *lines) next(name types.NamespacedName, again []*ticket) []*ticket {
 func contended(name types.NamespacedName) verdict {
 	return verdict{Verdict: budget.Verdict{
 		Reason:  v1alpha1.ReasonContended,
-		Message: "PodUnavailableBudget " + name.Name + " is asked by too many at once, and there was no answer in time; try again",
+		Message: "PodUnavailableBudget " + name.Name + " gets more requests than it can answer in time; try again",
 	}}
 }
 

@@ -52,7 +52,7 @@ const maxSelector = 200
 func (v *budgetValidator) validate(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, refused field.ErrorList) (admission.Warnings, error) {
 	if size := sizeOf(pub.Spec.Selector); size > maxSelector {
 		return nil, apierrors.NewInvalid(v1alpha1.Kind.GroupKind(), pub.Name, field.ErrorList{field.Forbidden(field.NewPath("spec", "selector"),
-			fmt.Sprintf("has %d keys and values, and may have %d: give the pods a label of their own and select by that", size, maxSelector))})
+			fmt.Sprintf("has %d keys and values, and at most %d are allowed: give the pods one label of their own and select by it", size, maxSelector))})
 	}
 	policy, warnings, err := compile(pub, refused)
 	if err != nil {
@@ -72,7 +72,7 @@ func (v *budgetValidator) validate(ctx context.Context, pub *v1alpha1.PodUnavail
 		}
 		if path, clash := clashes(pub, policy, other); clash {
 			return warnings, apierrors.NewInvalid(v1alpha1.Kind.GroupKind(), pub.Name, field.ErrorList{field.Forbidden(path,
-				fmt.Sprintf("overlaps with PodUnavailableBudget %q, and a pod has one budget: tell them apart by the values of a label that both select by, or change that one", other.Name))})
+				fmt.Sprintf("overlaps with PodUnavailableBudget %q, and no pod may have two such budgets: select by different values of one label, or change that budget", other.Name))})
 		}
 	}
 	return warnings, nil

@@ -31,7 +31,7 @@ func selecting(name string, from, values int) *v1alpha1.PodUnavailableBudget {
 func TestAHugeSelector(t *testing.T) {
 	t.Run("is refused by its size", func(t *testing.T) {
 		v := budgetValidator{live: cluster(t, 0, interceptor.Funcs{})}
-		if _, err := v.ValidateCreate(t.Context(), selecting("huge", 0, maxSelector)); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "201 keys and values, and may have 200") {
+		if _, err := v.ValidateCreate(t.Context(), selecting("huge", 0, maxSelector)); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "201 keys and values, and at most 200 are allowed") {
 			t.Errorf("got %v", err)
 		}
 		if _, err := v.ValidateCreate(t.Context(), selecting("large", 0, maxSelector-1)); err != nil {

@@ -62,7 +62,7 @@ func disruptionAllowed(policy *model.Policy, t model.Tally) condition {
 			fmt.Sprintf("%d of %d desired pods are available", t.Available, t.Desired)}
 	case t.Desired >= t.Total:
 		return condition{v1alpha1.ConditionDisruptionAllowed, metav1.ConditionFalse, v1alpha1.ReasonNoneMayGo,
-			fmt.Sprintf("all %d pods have to be available, so that none may ever be deleted, evicted or restarted and node drains never finish", t.Total)}
+			fmt.Sprintf("all %d pods must be available, so no pod may ever be deleted, evicted or restarted, and node drains never finish; raise maxUnavailable, lower minAvailable, or scale up", t.Total)}
 	default:
 		return condition{v1alpha1.ConditionDisruptionAllowed, metav1.ConditionFalse, v1alpha1.ReasonInsufficientPods,
 			fmt.Sprintf("%d of %d desired pods are available", t.Available, t.Desired)}
@@ -72,7 +72,7 @@ func disruptionAllowed(policy *model.Policy, t model.Tally) condition {
 func enforcing(policy *model.Policy, count *census.Count) condition {
 	if count.TargetGone {
 		return condition{v1alpha1.ConditionEnforcing, metav1.ConditionFalse, v1alpha1.ReasonTargetNotFound,
-			fmt.Sprintf("there is no %s %s, or it is being deleted", policy.Target.Kind, policy.Target.Name)}
+			fmt.Sprintf("%s %s does not exist or is being deleted; create it, or make the budget again with another targetRef", policy.Target.Kind, policy.Target.Name)}
 	}
 	unprotected, loose := 0, 0
 	for _, pod := range count.Pods {
@@ -86,25 +86,25 @@ func enforcing(policy *model.Policy, count *census.Count) condition {
 	}
 	if unprotected > 0 {
 		return condition{v1alpha1.ConditionEnforcing, metav1.ConditionFalse, v1alpha1.ReasonPodsUnprotected,
-			fmt.Sprintf("%d pods lack the label %s", unprotected, v1alpha1.ProtectedLabel)}
+			fmt.Sprintf("%d pods do not have the label %s yet; berth-controller adds it", unprotected, v1alpha1.ProtectedLabel)}
 	}
 	if loose > 0 {
 		return condition{v1alpha1.ConditionEnforcing, metav1.ConditionFalse, v1alpha1.ReasonPodsUnprotected,
-			fmt.Sprintf("%d pods may be relabelled unasked until their annotation %s names all labels that the budget goes by", loose, v1alpha1.SelectorKeysAnnotation)}
+			fmt.Sprintf("the webhook does not see every change of the labels of %d pods until the controller has written all keys that select them into annotation %s", loose, v1alpha1.SelectorKeysAnnotation)}
 	}
 	return condition{v1alpha1.ConditionEnforcing, metav1.ConditionTrue, v1alpha1.ReasonAllPodsProtected, "every pod carries the protection label"}
 }
 
 func replicasKnown(count *census.Count, t model.Tally) condition {
 	if t.Unmanaged == 0 {
-		return condition{v1alpha1.ConditionReplicasKnown, metav1.ConditionTrue, v1alpha1.ReasonReplicasKnown, "it is known how many pods there should be"}
+		return condition{v1alpha1.ConditionReplicasKnown, metav1.ConditionTrue, v1alpha1.ReasonReplicasKnown, "the number of pods that there should be is known"}
 	}
 	whose := "no controller"
 	if len(count.Unread) > 0 {
-		whose = "a controller that does not tell replicas (" + strings.Join(count.Unread, ", ") + ") or none"
+		whose = "a controller without a readable number of replicas (" + strings.Join(count.Unread, ", ") + ") or none"
 	}
 	return condition{v1alpha1.ConditionReplicasKnown, metav1.ConditionFalse, v1alpha1.ReasonReplicasUnknown,
-		fmt.Sprintf("%d pods have %s and count only while they exist; say with the annotation %s how many there should be",
+		fmt.Sprintf("%d pods have %s and count only while they exist; set annotation %s on the budget to how many pods there should be",
 			t.Unmanaged, whose, v1alpha1.ProtectTotalReplicasAnnotation)}
 }
 

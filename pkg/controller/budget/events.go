@@ -57,8 +57,8 @@ func newsOf(pub *v1alpha1.PodUnavailableBudget, before *v1alpha1.PodUnavailableB
 func approvalLapsed(entry *lapsed, after time.Duration) news {
 	if entry.fate == unproven {
 		return news{corev1.EventTypeNormal, v1alpha1.ReasonApprovalExpired, "StrikeOut",
-			fmt.Sprintf("%s of pod %s has happened, and nothing proved within %s that it is over; the pod counts by its status again", entry.Operation, entry.Name, after)}
+			fmt.Sprintf("%s of pod %s happened, but its end could not be confirmed within %s; the pod counts by its status again", entry.Operation, entry.Name, after)}
 	}
 	return news{corev1.EventTypeWarning, v1alpha1.ReasonApprovalExpired, "StrikeOut",
-		fmt.Sprintf("%s of pod %s was let through and has not happened within %s; the pod counts as available again", entry.Operation, entry.Name, after)}
+		fmt.Sprintf("%s of pod %s was allowed and did not happen within %s; the pod counts as available again", entry.Operation, entry.Name, after)}
 }

@@ -67,7 +67,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	policy, errs := model.Compile(pub)
 	if len(errs) > 0 {
-		return outcome(r.publish(ctx, pub, unusable(pub, v1alpha1.ReasonInvalidBudget, "protects nothing until it is corrected: "+errs.ToAggregate().Error(), r.now())))
+		return outcome(r.publish(ctx, pub, unusable(pub, v1alpha1.ReasonInvalidBudget, "the budget protects nothing until its spec is corrected: "+errs.ToAggregate().Error(), r.now())))
 	}
 	end := r.extent.begin(request.NamespacedName)
 	defer end()
@@ -77,7 +77,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	count, err := r.census.Take(ctx, pub.Namespace, policy, "")
 	if apierrors.IsForbidden(err) { // by a right that is missing, of which no event tells when it is there
-		status := unusable(pub, v1alpha1.ReasonReadFailed, "no further pod is protected until it can be read what there is: "+err.Error(), r.now())
+		status := unusable(pub, v1alpha1.ReasonReadFailed, "Berth cannot read the budget's pods or their workload, and protects no further pod until it can: "+err.Error(), r.now())
 		return reconcile.Result{}, errors.Join(err, r.publish(ctx, pub, status))
 	}
 	if err != nil {

@@ -210,10 +210,10 @@ func TestWhatIsToldOfEntriesThatExpire(t *testing.T) {
 		}
 	}
 	want := []string{
-		"Warning ApprovalExpired DELETE of pod deleted was let through and has not happened within 2m0s; the pod counts as available again",
-		"Warning ApprovalExpired UPDATE of pod updated was let through and has not happened within 2m0s; the pod counts as available again",
-		"Normal ApprovalExpired UPDATE of pod digest has happened, and nothing proved within 2m0s that it is over; the pod counts by its status again",
-		"Warning ApprovalExpired LEAVE of pod stayed was let through and has not happened within 2m0s; the pod counts as available again",
+		"Warning ApprovalExpired DELETE of pod deleted was allowed and did not happen within 2m0s; the pod counts as available again",
+		"Warning ApprovalExpired UPDATE of pod updated was allowed and did not happen within 2m0s; the pod counts as available again",
+		"Normal ApprovalExpired UPDATE of pod digest happened, but its end could not be confirmed within 2m0s; the pod counts by its status again",
+		"Warning ApprovalExpired LEAVE of pod stayed was allowed and did not happen within 2m0s; the pod counts as available again",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -551,7 +551,7 @@ func TestAPodThatWasTakenFromItsWorkloadHasLeft(t *testing.T) {
 			got = append(got, e)
 		}
 	}
-	want := []string{"Warning ApprovalExpired LEAVE of pod stayed was let through and has not happened within 2m0s; the pod counts as available again"}
+	want := []string{"Warning ApprovalExpired LEAVE of pod stayed was allowed and did not happen within 2m0s; the pod counts as available again"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
