@@ -127,14 +127,14 @@ func noReplicasAtPaths(spread *v1alpha1.WorkloadSpread, err error) condition {
 
 // labelsNotApplied: the spread works, except for labels of its patches.
 func labelsNotApplied(spread *v1alpha1.WorkloadSpread, paths []string) condition {
-	return notReady(v1alpha1.ReasonLabelsNotApplied, "not set: %s; %s selects its pods by it and would let go of them; remove it from the patch",
+	return notReady(v1alpha1.ReasonLabelsNotApplied, "these labels are not set: %s; %s selects its pods by them and would release the pods; remove the labels from the patch",
 		strings.Join(paths, ", "), workloadName(spread))
 }
 
 // specPatchNotApplied: the spread works, except for pods whose spec should have been patched at admission and was not.
 func specPatchNotApplied(pods int32) condition {
 	return notReady(v1alpha1.ReasonSpecPatchNotApplied,
-		"pods that run without the patch of their subset, because they were made when the webhook did not answer, or before the patch: %d; replace them to have it applied", pods)
+		"pods that run without the patch of their subset: %d; they were created while the webhook did not answer, or before the patch; replace them to apply it", pods)
 }
 
 // podsNotAdmitted counts pods without a record by the scheduler that they name.
@@ -148,8 +148,8 @@ func podsNotAdmitted(strangers map[string]int32) condition {
 	}
 	if pods := strangers[corev1.DefaultSchedulerName]; pods > 0 {
 		reason = v1alpha1.ReasonPodsNotAdmitted
-		said = append(said, fmt.Sprintf("pods that the default scheduler placed, because the webhook did not answer when they were made, or is kept away from the "+
-			"namespace: %d; they count where they are, and a descheduler brings home those of no subset or above a quota", pods))
+		said = append(said, fmt.Sprintf("pods that the default scheduler placed: %d; the webhook did not answer when they were created, or does not see the namespace; "+
+			"they count where they are, and the descheduler moves those that are in no subset or above a quota", pods))
 	}
 	if len(others) > 0 {
 		said = append(said, fmt.Sprintf("pods that name a scheduler which does not divide them: %s; they count where they are; "+

@@ -327,7 +327,7 @@ func TestDescribeReady(t *testing.T) {
 				f.workload.selector = labels.SelectorFromSet(labels.Set{"app": "web"})
 			},
 			wantStatus: metav1.ConditionFalse, wantReason: v1alpha1.ReasonLabelsNotApplied,
-			wantMessage: []string{"spec.subsets[0].patch.metadata.labels[app]", "selects its pods by it"}, wantSummary: "a 1/-",
+			wantMessage: []string{"spec.subsets[0].patch.metadata.labels[app]", "selects its pods by them"}, wantSummary: "a 1/-",
 		},
 		"a pod without the patch of its subset is counted": {
 			spec: patched, facts: func(f *facts) {

@@ -55,12 +55,12 @@ func conditionChanged(to *metav1.Condition) news {
 
 func admittedSubsetFull(pod *corev1.Pod, subset string) news {
 	return news{corev1.EventTypeNormal, v1alpha1.ReasonAdmittedSubsetFull, "ReplacePod",
-		"pod " + pod.Name + " was replaced while it was pending: it carries the patch of subset " + subset + ", which others have filled since"}
+		"pod " + pod.Name + " was replaced while it was pending: it carries the patch of subset " + subset + ", which other pods have filled since"}
 }
 
 func podsNotWritten(pods int, latest error) news {
 	return news{corev1.EventTypeWarning, v1alpha1.ReasonPodsNotWritten, "WritePods",
-		fmt.Sprintf("%d pods could not be written and are tried again, for instance: %v", pods, latest)}
+		fmt.Sprintf("%d pods could not be written; the controller tries again, see that it may patch them; for instance: %v", pods, latest)}
 }
 
 func spreadWarning(warning string) news {

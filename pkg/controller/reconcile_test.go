@@ -390,7 +390,7 @@ func TestReconcile(t *testing.T) {
 				t.Errorf("events %q, want one of %s", all, reason)
 			}
 		}
-		expect(v1alpha1.ReasonPodsNotAdmitted, "kept away from the namespace: 2;", "volcano 1;")
+		expect(v1alpha1.ReasonPodsNotAdmitted, "the default scheduler placed: 2;", "volcano 1;")
 		want := `
 			# HELP berth_workloadspread_pods_in_state Pods of a spread by what may want attention: pending (no node yet), unplaced (in no subset), adopted (bound by others), surplus (above a quota), unadmitted (placed by the default scheduler since the spread is there), other_scheduler (of a scheduler that does not divide them).
 			# TYPE berth_workloadspread_pods_in_state gauge

@@ -75,7 +75,7 @@ func (l *Ledger) premature(e *entry) Answer {
 		return Answer{Reason: v1alpha1.ReasonWorkloadNotObserved, Message: a.unknownReplicas()}
 	case a.policy.LagsBehind(&a.plan, a.live[e.owner.uid]) && !l.lateForNews(e):
 		return Answer{Reason: v1alpha1.ReasonWorkloadNotObserved, Message: fmt.Sprintf(
-			"%s has more pods than the %d replicas last seen; waiting for the new number", a.workload, a.plan.Replicas)}
+			"%s has more pods than the %d replicas that the scheduler has seen; waiting for the new number", a.workload, a.plan.Replicas)}
 	case e.gang.rests(l.now) && !e.gang.hasNodes():
 		l.wakeAt(e, e.gang.restsUntil)
 		answer := l.describe(e, v1alpha1.ReasonNoNodeFits)
@@ -187,7 +187,7 @@ func (l *Ledger) rule(e *entry, candidate subset.Candidate, closed subset.Mask) 
 		answer := l.describe(e, verdict.Reason)
 		answer.retries = verdict.Reason == v1alpha1.ReasonNoNodeFits && e.tried&^closed != 0
 		if verdict.Reason == v1alpha1.ReasonAdmittedSubsetFull {
-			answer.Message = fmt.Sprintf("subset %q, whose patch the pod carries, has filled since; the pod is replaced. %s",
+			answer.Message = fmt.Sprintf("subset %q, whose patch the pod carries, is full now; berth-controller replaces the pod. %s",
 				a.policy.Subsets[candidate.Within].Name, answer.Describe(nil))
 		}
 		return answer

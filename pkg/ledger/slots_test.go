@@ -541,7 +541,7 @@ func TestAnEarlyBoundPodUsesTheSubsetWhosePatchItCarriesOrNone(t *testing.T) {
 	w.expectChoice(other, "b") // although b comes later and nothing keeps it from a
 	for _, pod := range []*corev1.Pod{second, third} {
 		answer := w.ask(pod)
-		if answer.Reason != v1alpha1.ReasonAdmittedSubsetFull || !strings.Contains(answer.Message, `subset "a", whose patch the pod carries, has filled since`) {
+		if answer.Reason != v1alpha1.ReasonAdmittedSubsetFull || !strings.Contains(answer.Message, `subset "a", whose patch the pod carries, is full now`) {
 			t.Fatalf("got %+v", answer)
 		}
 	}

@@ -309,5 +309,5 @@ func (a *account) replicas(object runtime.Object) (int32, bool) {
 
 // unknownReplicas says what a pod waits for whose quotas are percentages of an unknown number.
 func (a *account) unknownReplicas() string {
-	return fmt.Sprintf("WorkloadSpread %q takes percentages of the replicas of %s, which are not known; see the spread's status", a.active().Name, a.workload)
+	return fmt.Sprintf("WorkloadSpread %q has percentages, and the replicas of %s are not known; see condition Ready of the spread", a.active().Name, a.workload)
 }

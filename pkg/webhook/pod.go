@@ -81,17 +81,17 @@ func (a *podAdmission) spreadOf(ctx context.Context, namespace string, pod *core
 // Warnings reach whoever created the pod; for most pods that is the log of a controller.
 
 func ownerIsUnknown(missing *workload.Owner, pod *corev1.Pod) string {
-	placed := "placed by " + corev1.DefaultSchedulerName
+	then := corev1.DefaultSchedulerName + " places the pod"
 	if pod.Spec.SchedulerName == v1alpha1.SchedulerName {
-		placed = "held until it is"
+		then = "the scheduler holds the pod until then"
 	}
-	return fmt.Sprintf("Berth: %s %s is not known yet; if a WorkloadSpread divides the pod, it is %s", missing.Kind.Kind, missing.Name, placed)
+	return fmt.Sprintf("Berth: %s %s is not known yet; if a WorkloadSpread divides the pod, %s", missing.Kind.Kind, missing.Name, then)
 }
 
 func spreadIsInvalid(spread *lineage.Spread) string {
-	return fmt.Sprintf("Berth: WorkloadSpread %s is invalid, and the pod is held until that is corrected; see its status", spread.Name)
+	return fmt.Sprintf("Berth: WorkloadSpread %s is invalid; the scheduler holds the pod until the spread is corrected; see condition Ready of the spread", spread.Name)
 }
 
 func tooManyConstraints(spread *lineage.Spread) string {
-	return fmt.Sprintf("Berth: the pod's node affinity and that of the subsets of WorkloadSpread %s are too much for one pod; only the scheduler will know them", spread.Name)
+	return fmt.Sprintf("Berth: the node affinity of the pod and of the subsets of WorkloadSpread %s is too large for one pod; only Berth's scheduler applies the subsets' part; use fewer terms", spread.Name)
 }

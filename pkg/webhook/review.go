@@ -125,7 +125,7 @@ func (p *podReviews) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	given := p.answer(request.Context(), review.Request)
 	if p.required && (given.outcome == failed || given.outcome == ownerUnknown) {
 		outcome = given.outcome
-		http.Error(w, "admission is required, and whether a WorkloadSpread divides the pod is not known now; the log of berth-controller says why", http.StatusServiceUnavailable)
+		http.Error(w, "the namespace requires admission (label berth.dev/admission), and Berth cannot tell now whether a WorkloadSpread divides the pod; its controller tries again; the log of berth-controller says why", http.StatusServiceUnavailable)
 		return
 	}
 	response, err := encodeAnswer(&review, &given)

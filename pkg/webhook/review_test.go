@@ -253,10 +253,10 @@ func TestWhatIsUnknownIsAdmittedAsItIsWithAWarning(t *testing.T) {
 		scheduler string
 		want      string
 	}{
-		"an owner that does not arrive":              {unknowing{missing: replicaSet}, "", "Berth: ReplicaSet web-1 is not known yet; if a WorkloadSpread divides the pod, it is placed by default-scheduler"},
-		"that of a pod which names our scheduler":    {unknowing{missing: replicaSet}, v1alpha1.SchedulerName, "Berth: ReplicaSet web-1 is not known yet; if a WorkloadSpread divides the pod, it is held until it is"},
+		"an owner that does not arrive":              {unknowing{missing: replicaSet}, "", "Berth: ReplicaSet web-1 is not known yet; if a WorkloadSpread divides the pod, default-scheduler places the pod"},
+		"that of a pod which names our scheduler":    {unknowing{missing: replicaSet}, v1alpha1.SchedulerName, "Berth: ReplicaSet web-1 is not known yet; if a WorkloadSpread divides the pod, the scheduler holds the pod until then"},
 		"a cache that cannot be read":                {unknowing{err: errors.New("the cache is broken")}, "", "Berth admits the pod as it is: the cache is broken"},
-		"but for a spread that is invalid it is not": {unknowing{spread: &lineage.Spread{Name: "web"}}, "", "Berth: WorkloadSpread web is invalid, and the pod is held until that is corrected; see its status"},
+		"but for a spread that is invalid it is not": {unknowing{spread: &lineage.Spread{Name: "web"}}, "", "Berth: WorkloadSpread web is invalid; the scheduler holds the pod until the spread is corrected; see condition Ready of the spread"},
 	}
 	for rule, tc := range tests {
 		t.Run(rule, func(t *testing.T) {

@@ -66,10 +66,10 @@ func validateTarget(spread, old *v1alpha1.WorkloadSpread, known *Known, path *fi
 		switch {
 		case old == nil:
 			errs = append(errs, field.Forbidden(path,
-				fmt.Sprintf("WorkloadSpread %q already divides %s, and a workload has one spread: change or delete that one", rival.Name, workloadName(spread))))
+				fmt.Sprintf("WorkloadSpread %q already divides %s, and a workload can have only one: change or delete that one", rival.Name, workloadName(spread))))
 		case workload.Wins(rival, spread):
 			// The target cannot be changed, so this update is not what brought two spreads together, and it may be on the way out of it.
-			warnings = append(warnings, fmt.Sprintf("%s: without effect, because the older WorkloadSpread %q divides %s", path, rival.Name, workloadName(spread)))
+			warnings = append(warnings, fmt.Sprintf("%s: has no effect, because the older WorkloadSpread %q divides %s", path, rival.Name, workloadName(spread)))
 		}
 	}
 	const untried = "so the patches were not tried on its pods"
@@ -109,7 +109,7 @@ func validatePatches(spread, old *v1alpha1.WorkloadSpread, policy *subset.Policy
 			pod, patched, tried := tryPatch(patch, known.Target.Template, spread.Namespace, at.Child("patch"))
 			found = append(found, tried...)
 			if policy != nil && patched != nil && policy.Subsets[i].HasNodeFor(pod, known.Nodes) && !policy.Subsets[i].HasNodeFor(patched, known.Nodes) {
-				warnings = append(warnings, fmt.Sprintf("%s: with its nodeSelector or affinity no node of the subset is left for the pods of %s now",
+				warnings = append(warnings, fmt.Sprintf("%s: its nodeSelector or affinity leaves no node of the subset for the pods of %s now",
 					at.Child("patch", "spec"), workloadName(spread)))
 			}
 		}
@@ -129,7 +129,7 @@ func breaksSelector(patch *subset.Patch, selector labels.Selector, workload stri
 	var errs field.ErrorList
 	for _, key := range patch.Breaks(selector) {
 		errs = append(errs, field.Forbidden(path.Child("patch", "metadata", "labels").Key(key),
-			workload+" selects its pods by this label, and would let go of the patched ones and make others without end"))
+			workload+" selects its pods by this label; it would release the patched pods and create others without end; remove the label from the patch"))
 	}
 	return errs
 }

@@ -130,7 +130,7 @@ func TestPatchesAreTriedOnThePodsOfTheWorkload(t *testing.T) {
 		},
 		"a label by which the workload selects its pods is set": {
 			patch: `{metadata: {labels: {app: other, tier: back}}}`,
-			want:  []string{`spec.subsets[0].patch.metadata.labels[app]: Forbidden: Deployment web selects its pods by this label, and would let go of the patched ones and make others without end`},
+			want:  []string{`spec.subsets[0].patch.metadata.labels[app]: Forbidden: Deployment web selects its pods by this label; it would release the patched pods and create others without end; remove the label from the patch`},
 		},
 		"a label by which the workload selects its pods is removed": {
 			patch: `{metadata: {labels: {app: null}}}`,
@@ -210,7 +210,7 @@ func TestPatchesAreTriedAlsoIfTheSpreadIsInvalidElsewhere(t *testing.T) {
 }
 
 func TestAPatchThatLeavesNoNodeOfTheSubset(t *testing.T) {
-	const left = "spec.subsets[0].patch.spec: with its nodeSelector or affinity no node of the subset is left for the pods of Deployment web now"
+	const left = "spec.subsets[0].patch.spec: its nodeSelector or affinity leaves no node of the subset for the pods of Deployment web now"
 	nodes := []*corev1.Node{labelled("n1", "pool"), labelled("n2", "disk")}
 	nodes[0].Labels["arch"], nodes[1].Labels["arch"] = "x86", "arm"
 	tests := map[string]struct {

@@ -173,7 +173,7 @@ func TestValidateSpread(t *testing.T) {
 		"a changed spread is judged like a new one otherwise": {spread: changed(web, broken), old: before, wantErrors: []string{"tolerations[0]", "resources.limit", "labels"}},
 		"a spread without effect may change and is told so": {
 			spread: web, old: before, known: Known{Spreads: spreads(before, older)},
-			wantWarnings: []string{`spec.targetRef: without effect, because the older WorkloadSpread "older" divides Deployment web`},
+			wantWarnings: []string{`spec.targetRef: has no effect, because the older WorkloadSpread "older" divides Deployment web`},
 		},
 	}
 	for name, tc := range tests {

@@ -527,7 +527,7 @@ func wordsOn(t *testing.T, ns, patch string) []string {
 func TestAPatchThatTakesPodsAwayFromTheirWorkloadIsRefused(t *testing.T) {
 	ns := namespace(t)
 	apply(t, ns, aTemplate)
-	const want = "Forbidden: Deployment web selects its pods by this label, and would let go of the patched ones and make others without end"
+	const want = "Forbidden: Deployment web selects its pods by this label; it would release the patched pods and create others without end; remove the label from the patch"
 	for name, patch := range map[string]string{
 		"when they are admitted": `{metadata: {labels: {app: null}}}`,
 		"when they are bound":    `{metadata: {labels: {app: other}}}`,

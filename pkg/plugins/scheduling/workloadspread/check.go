@@ -23,7 +23,7 @@ func (f *Family) Check(config *schedulerconfig.KubeSchedulerConfiguration, profi
 	for i := range config.Extenders {
 		if verb := config.Extenders[i].BindVerb; verb != "" {
 			errs = append(errs, field.Invalid(field.NewPath("extenders").Index(i).Child("bindVerb"), verb,
-				"an extender that binds pods leaves out their subset, and the quotas with it; remove bindVerb, so that WorkloadSpread binds"))
+				"an extender that binds pods does not record their subset, so quotas break; remove bindVerb, so that WorkloadSpread binds"))
 		}
 	}
 	found := false
@@ -38,7 +38,7 @@ func (f *Family) Check(config *schedulerconfig.KubeSchedulerConfiguration, profi
 		errs = append(errs, checkPreemptionArgs(path.Child("pluginConfig"), p.PluginConfig)...)
 		if _, gated := f.gated.Load(p.SchedulerName); gated && !slices.ContainsFunc(enabled, func(at point) bool { return at.has(GateName) }) {
 			errs = append(errs, field.Required(path.Child("plugins", "preEnqueue"),
-				"WorkloadSpreadGate is enabled and could hold no pod, so that pods without a slot would be tried without end; enable it here, or nowhere"))
+				"WorkloadSpreadGate is enabled, but not here, where it holds pods; pods without a slot would be tried without end; enable it here, or nowhere"))
 		}
 	}
 	if !found {

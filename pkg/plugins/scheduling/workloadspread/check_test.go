@@ -34,7 +34,7 @@ func TestAConfigurationThatCannotWorkIsRefusedWithItsPlaceAndWhatToDo(t *testing
 	}
 	const first = `profiles[berth-scheduler].plugins.bind: Invalid value: "DefaultBinder": it would bind the pods of spreads without their subset; ` +
 		"disable it here and enable it again after WorkloadSpread"
-	const bindVerb = `extenders[0].bindVerb: Invalid value: "bind": an extender that binds pods leaves out their subset, and the quotas with it; ` +
+	const bindVerb = `extenders[0].bindVerb: Invalid value: "bind": an extender that binds pods does not record their subset, so quotas break; ` +
 		"remove bindVerb, so that WorkloadSpread binds"
 	const binder = `extenders: [{urlPrefix: "http://localhost:1", bindVerb: bind}]` + "\n"
 	tests := map[string]struct {
@@ -89,7 +89,7 @@ func TestAConfigurationThatCannotWorkIsRefusedWithItsPlaceAndWhatToDo(t *testing
 					"slots; enable it under multiPoint before WorkloadSpread"}},
 		"WorkloadSpreadGate not at PreEnqueue": {
 			config: []string{filter, "    preEnqueue: {disabled: [{name: WorkloadSpreadGate}]}\n" + filter}, want: []string{
-				"profiles[berth-scheduler].plugins.preEnqueue: Required value: WorkloadSpreadGate is enabled and could hold no pod, so that pods without a slot would be tried " +
+				"profiles[berth-scheduler].plugins.preEnqueue: Required value: WorkloadSpreadGate is enabled, but not here, where it holds pods; pods without a slot would be tried " +
 					"without end; enable it here, or nowhere"}},
 		"everything at once": {
 			config: []string{preemption, "", profiles, binder + profiles + "- schedulerName: other\n  plugins: {score: {enabled: [{name: WorkloadSpread}]}}\n" +
