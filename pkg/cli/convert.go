@@ -34,7 +34,7 @@ func newConvert(streams genericiooptions.IOStreams) *cobra.Command {
 		Use:   "convert -f FILE --target KIND/NAME",
 		Short: "Make a WorkloadSpread of an ACK ResourcePolicy or an Azure PlacementPolicy",
 		Long: `Make a WorkloadSpread of an ACK ResourcePolicy (scheduling.alibabacloud.com/v1alpha1) or an Azure PlacementPolicy
-(placement-policy.scheduling.x-k8s.io/v1alpha1). What has no equal is named in comments above the spread. Nothing is
+(placement-policy.scheduling.x-k8s.io/v1alpha1). What has no equivalent is named in comments above the spread. Nothing is
 written to the cluster.`,
 		Example: `  kubectl berth convert -f policy.yaml --target Deployment/web
   kubectl get resourcepolicy web -o yaml | kubectl berth convert -f - --target Deployment/web`,
@@ -139,7 +139,7 @@ func convert(document []byte, target v1alpha1.TargetReference) (*conversion, err
 	}
 	policy, errs := subset.Compile(&c.spread.Spec, field.NewPath("spec"))
 	if len(errs) > 0 {
-		return nil, fmt.Errorf("the spread that says the same is not valid: %w", errs.ToAggregate())
+		return nil, fmt.Errorf("the converted WorkloadSpread is not valid; correct the policy: %w", errs.ToAggregate())
 	}
 	for _, warning := range policy.Warnings {
 		c.note("%s", warning)
@@ -154,7 +154,7 @@ func (c *conversion) decode(document []byte, into any) error {
 	} else if !strings.Contains(err.Error(), "unknown field") {
 		return err
 	} else {
-		c.note("read without what is not known of such a policy: %s", strings.TrimPrefix(err.Error(), "error unmarshaling JSON: while decoding JSON: json: "))
+		c.note("ignored what such a policy does not have: %s", strings.TrimPrefix(err.Error(), "error unmarshaling JSON: while decoding JSON: json: "))
 	}
 	return yaml.Unmarshal(document, into)
 }

@@ -66,7 +66,7 @@ func (c *conversion) fromResourcePolicy(document []byte) error {
 	}
 	spec, strategy := &policy.Spec, &c.spread.Spec.ScheduleStrategy
 	if len(spec.Units) == 0 {
-		return fmt.Errorf("spec.units: there is none, and so nothing to divide the pods over")
+		return fmt.Errorf("spec.units: it is empty; add a unit for each group of nodes")
 	}
 	for i := range spec.Units {
 		c.addUnit(&spec.Units[i], i)
@@ -78,7 +78,7 @@ func (c *conversion) fromResourcePolicy(document []byte) error {
 	case slices.Equal(spec.MatchLabelKeys, []string{"pod-template-hash"}):
 		strategy.QuotaScope = v1alpha1.RevisionQuotaScope
 	case len(spec.MatchLabelKeys) > 0:
-		c.note("spec.matchLabelKeys: no equal for %s; quotas count all pods of the workload", strings.Join(spec.MatchLabelKeys, ", "))
+		c.note("spec.matchLabelKeys: no equivalent for %s; quotas count all pods of the workload", strings.Join(spec.MatchLabelKeys, ", "))
 	}
 	strategy.Type = v1alpha1.AdaptiveScheduleStrategy
 	switch next := spec.WhenTryNextUnits; next.Policy {
@@ -92,22 +92,22 @@ func (c *conversion) fromResourcePolicy(document []byte) error {
 		}
 		strategy.Adaptive = &v1alpha1.AdaptiveStrategy{DisableSimulationSchedule: true, RescheduleCriticalSeconds: ptr.To(int32(timeout.Seconds()))}
 	default:
-		c.note("spec.whenTryNextUnits.policy: no equal for %s; pods go on when no node fits or the quota is full", next.Policy)
+		c.note("spec.whenTryNextUnits.policy: no equivalent for %s; pods go on when no node fits or the quota is full", next.Policy)
 	}
 	if spec.Strategy == "required" {
-		c.note("spec.strategy: required has no equal of its own; no pod leaves the subsets, because of whenFull: Wait")
+		c.note("spec.strategy: required has no equivalent of its own; no pod leaves the subsets, because of whenFull: Wait")
 	}
 	if spec.PreemptPolicy == "BeforeNextUnit" {
-		c.note("spec.preemptPolicy: BeforeNextUnit has no equal; pods preempt after all subsets were tried, in order")
+		c.note("spec.preemptPolicy: BeforeNextUnit has no equivalent; pods preempt after all subsets were tried, in order")
 	}
 	if spec.IgnorePreviousPod {
-		c.note("spec.ignorePreviousPod: no equal; pods that exist are adopted by the subset of their node and counted")
+		c.note("spec.ignorePreviousPod: no equivalent; pods that exist are adopted by the subset of their node and counted")
 	}
 	if spec.IgnoreTerminatingPod != nil && !*spec.IgnoreTerminatingPod {
-		c.note("spec.ignoreTerminatingPod: false has no equal; a terminating pod has given its slot back")
+		c.note("spec.ignoreTerminatingPod: false has no equivalent; a terminating pod has given its slot back")
 	}
 	if len(spec.ConsumerRef) > 0 {
-		c.note("spec.consumerRef: no equal")
+		c.note("spec.consumerRef: no equivalent")
 	}
 	return nil
 }
@@ -155,13 +155,13 @@ func (c *conversion) addUnit(unit *resourceUnit, index int) {
 		c.note("%s.podLabels: waiting for the autoscaler is said with strategy Fixed, or with adaptive.rescheduleCriticalSeconds", at)
 	}
 	if len(unit.MaxResources) > 0 {
-		c.note("%s.maxResources: no equal; a quota counts pods", at)
+		c.note("%s.maxResources: no equivalent; a quota counts pods", at)
 	}
 	if unit.SpotInstance {
-		c.note("%s.spotInstance: no equal; have the subset select nodes of spot instances", at)
+		c.note("%s.spotInstance: no equivalent; have the subset select nodes of spot instances", at)
 	}
 	if unit.ScaleInWeight != nil {
-		c.note("%s.scaleInWeight: no equal; scaling down takes the last subset first", at)
+		c.note("%s.scaleInWeight: no equivalent; scaling down takes the last subset first", at)
 	}
 	c.spread.Spec.Subsets = append(c.spread.Spec.Subsets, s)
 }

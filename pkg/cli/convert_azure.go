@@ -37,10 +37,10 @@ func (c *conversion) fromPlacementPolicy(document []byte) error {
 	spec := &policy.Spec
 	requirements := requirementsOf(spec.NodeSelector)
 	if len(requirements) == 0 {
-		return fmt.Errorf("spec.nodeSelector: it selects every node, so that there are no other nodes to divide the pods over")
+		return fmt.Errorf("spec.nodeSelector: it selects every node and leaves no others to divide the pods over; select nodes by a label")
 	}
 	if spec.Policy.TargetSize == nil {
-		return fmt.Errorf("spec.policy.targetSize: there is none")
+		return fmt.Errorf("spec.policy.targetSize: it is missing; say how many pods go to the selected nodes, for instance 40%%")
 	}
 	selected := v1alpha1.Subset{Name: "selected", RequiredNodeSelectorTerm: &corev1.NodeSelectorTerm{MatchExpressions: requirements}}
 	others := v1alpha1.Subset{Name: "others"}
@@ -55,7 +55,7 @@ func (c *conversion) fromPlacementPolicy(document []byte) error {
 	case "MustNot":
 		subsets[0], subsets[1] = others, selected
 	default:
-		return fmt.Errorf("spec.policy.action: %q is neither Must nor MustNot", spec.Policy.Action)
+		return fmt.Errorf("spec.policy.action: %q is unknown; use Must or MustNot", spec.Policy.Action)
 	}
 	subsets[0].MaxReplicas = spec.Policy.TargetSize
 	c.spread.Spec.Subsets = subsets
@@ -68,7 +68,7 @@ func (c *conversion) fromPlacementPolicy(document []byte) error {
 		strategy.Type = v1alpha1.AdaptiveScheduleStrategy
 	}
 	if spec.Weight != 0 {
-		c.note("spec.weight: no equal; a workload has one spread")
+		c.note("spec.weight: no equivalent; a workload has one spread")
 	}
 	return nil
 }

@@ -64,7 +64,7 @@ func newDrift(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOS
 	c := &driftCommand{out: streams.Out}
 	cmd := &cobra.Command{
 		Use:   "drift",
-		Short: "Where pods are not as their spreads have them, and what mends it",
+		Short: "Where pods differ from what their spreads say, and what corrects it",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cluster, err := connect(flags)

@@ -76,7 +76,7 @@ func explainPod(ctx context.Context, v *view, rooms *fit.Rooms, pod *corev1.Pod)
 	r.Spread = divided.spread.Name
 	policy := divided.policy
 	if policy == nil {
-		r.Why = fmt.Sprintf("WorkloadSpread %s is invalid, so that its pods are held: %s", r.Spread, divided.invalid)
+		r.Why = fmt.Sprintf("WorkloadSpread %s is invalid, so the scheduler holds its pods: %s", r.Spread, divided.invalid)
 		return r, nil
 	}
 	observed := subset.Observe(pod, v.Node(pod.Spec.NodeName))
@@ -141,13 +141,13 @@ func lastWord(pod *corev1.Pod) string {
 func why(r *PodReport, policy *subset.Policy, pod *corev1.Pod, observed *subset.Pod, index int, adopted bool) string {
 	switch {
 	case !observed.Active:
-		return "it has ended or is being deleted, and has given its slot back"
+		return "it has ended or is being deleted, and takes no slot"
 	case pod.Spec.NodeName == "":
 		return whyPending(r, policy, pod)
 	case adopted && index == subset.None:
-		return "others bound it, to a node of no subset"
+		return "it was not bound for a subset of this spread, and its node belongs to none"
 	case adopted:
-		return fmt.Sprintf("others bound it, and %s is the first subset that its node belongs to", r.Subset)
+		return fmt.Sprintf("it was not bound for a subset of this spread; %s is the first that its node belongs to", r.Subset)
 	case index == subset.None:
 		return "every subset held its quota when it was bound, and the spread lets such pods go anywhere (whenFull: Schedule)"
 	case index == 0:
@@ -157,28 +157,28 @@ func why(r *PodReport, policy *subset.Policy, pod *corev1.Pod, observed *subset.
 	for i := range earlier {
 		earlier[i] = r.Tiers[i].Subset
 	}
-	reason := "held their quotas"
+	reason := "had no quota left"
 	if policy.Strategy == v1alpha1.AdaptiveScheduleStrategy {
-		reason = "held their quotas or had no node for it"
+		reason = "had no quota left or no node for it"
 	}
 	text := fmt.Sprintf("%s %s when it was bound", strings.Join(earlier, ", "), reason)
 	if open := slices.IndexFunc(r.Tiers[:index], func(t Tier) bool { return t.Verdict == verdictOpen }); open >= 0 {
-		text += fmt.Sprintf("; %s is open now, and the descheduler's RebalanceToPreferredSubset would bring it home", r.Tiers[open].Subset)
+		text += fmt.Sprintf("; %s is open now, and the descheduler's RebalanceToPreferredSubset would move the pod back", r.Tiers[open].Subset)
 	}
 	return text
 }
 
 func whyPending(r *PodReport, policy *subset.Policy, pod *corev1.Pod) string {
 	if len(pod.Spec.SchedulingGates) > 0 {
-		return fmt.Sprintf("it has the scheduling gate %s, which somebody else must remove", pod.Spec.SchedulingGates[0].Name)
+		return fmt.Sprintf("it has the scheduling gate %s, which the component that set it must remove", pod.Spec.SchedulingGates[0].Name)
 	}
 	if pod.Spec.SchedulerName != v1alpha1.SchedulerName {
-		return fmt.Sprintf("it asks for scheduler %s and not for Berth's; pods of a spread should name %s, as admission sees to", pod.Spec.SchedulerName, v1alpha1.SchedulerName)
+		return fmt.Sprintf("it names scheduler %s, which does not divide pods; leave schedulerName out of the workload's template, or name %s", pod.Spec.SchedulerName, v1alpha1.SchedulerName)
 	}
 	for i := range r.Tiers {
 		switch t := &r.Tiers[i]; {
 		case t.Verdict == verdictOpen:
-			return fmt.Sprintf("%s has quota and a node for it; it should be bound in a moment", t.Subset)
+			return fmt.Sprintf("%s has quota and a node for it; the scheduler should bind it in a moment", t.Subset)
 		case t.Verdict == verdictNoNodeFits && policy.Strategy != v1alpha1.AdaptiveScheduleStrategy:
 			return fmt.Sprintf("%s has quota and no node for it; with strategy Fixed it waits there", t.Subset)
 		}

@@ -111,10 +111,10 @@ func TestExplain(t *testing.T) {
 		tiers string
 	}{
 		"in the first subset":             {byPool, nil, pod("p", "1", "node-a", "a"), "a comes first", "a Holds 1 1/1; b Open 0 1/1"},
-		"in the second":                   {byPool, []client.Object{pod("x", "1", "node-a", "a")}, pod("p", "1", "node-b", "b"), "a held their quotas when it was bound", "a Full 1 1/1; b Holds 1 1/1"},
-		"Adaptive, and the first is open": {byPool + adaptive, nil, pod("p", "1", "node-b", "b"), "a held their quotas or had no node for it when it was bound; a is open now, and the descheduler's RebalanceToPreferredSubset would bring it home", "a Open 0 1/1; b Holds 1 1/1"},
-		"adopted":                         {byPool, nil, pod("p", "1", "node-b", "adopted"), "others bound it, and b is the first subset that its node belongs to", "a Open 0 1/1; b Holds 1 1/1"},
-		"of no subset":                    {byPool, nil, pod("p", "1", "node-c", "adopted"), "others bound it, to a node of no subset", "a Open 0 1/1; b Open 0 1/1"},
+		"in the second":                   {byPool, []client.Object{pod("x", "1", "node-a", "a")}, pod("p", "1", "node-b", "b"), "a had no quota left when it was bound", "a Full 1 1/1; b Holds 1 1/1"},
+		"Adaptive, and the first is open": {byPool + adaptive, nil, pod("p", "1", "node-b", "b"), "a had no quota left or no node for it when it was bound; a is open now, and the descheduler's RebalanceToPreferredSubset would move the pod back", "a Open 0 1/1; b Holds 1 1/1"},
+		"adopted":                         {byPool, nil, pod("p", "1", "node-b", "adopted"), "it was not bound for a subset of this spread; b is the first that its node belongs to", "a Open 0 1/1; b Holds 1 1/1"},
+		"of no subset":                    {byPool, nil, pod("p", "1", "node-c", "adopted"), "it was not bound for a subset of this spread, and its node belongs to none", "a Open 0 1/1; b Open 0 1/1"},
 		"let go":                          {byPool, nil, pod("p", "1", "node-c", ""), "every subset held its quota", "a Open 0 1/1; b Open 0 1/1"},
 		"Fixed waits":                     {byPool, nil, pod("p", "3", "", ""), "a has quota and no node for it; with strategy Fixed it waits there", "a NoNodeFits 0 0/1; b NoNodeFits 0 0/1"},
 		"Adaptive has tried all":          {byPool + adaptive, nil, said, "no subset with quota has a node for it", "a NoNodeFits 0 0/1; b NoNodeFits 0 0/1"},
@@ -122,7 +122,7 @@ func TestExplain(t *testing.T) {
 			"every subset holds its quota", "a Full 1 1/1; b Full 0 1/1"},
 		"on its way":                {byPool, nil, pod("p", "1", "", ""), "a has quota and a node for it", "a Open 0 1/1; b Open 0 1/1"},
 		"with a gate":               {byPool, nil, gated, "it has the scheduling gate quota", "a Open 0 1/1; b Open 0 1/1"},
-		"with another scheduler":    {byPool, nil, others, "it asks for scheduler default-scheduler", "a Open 0 1/1; b Open 0 1/1"},
+		"with another scheduler":    {byPool, nil, others, "it names scheduler default-scheduler", "a Open 0 1/1; b Open 0 1/1"},
 		"of nobody":                 {byPool, nil, stranger, "no WorkloadSpread divides it", ""},
 		"of a spread that is wrong": {"subsets: [{name: a, maxReplicas: -1}]", nil, pod("p", "1", "", ""), "WorkloadSpread web is invalid", ""},
 	}

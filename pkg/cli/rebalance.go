@@ -142,7 +142,7 @@ func (c *rebalanceCommand) policy(ctx context.Context, cluster *cluster) (path s
 	err := cluster.Get(ctx, client.ObjectKeyFromObject(&deployed), &current)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
-		c.note("by the policy that is deployed with Berth, because the cluster's cannot be read: %v", err)
+		c.note("uses the policy that is deployed with Berth, because the policy in the cluster cannot be read: %v", err)
 		current = deployed
 	case err != nil:
 		return "", nil, err
@@ -177,7 +177,7 @@ func (c *rebalanceCommand) mayEvict(ctx context.Context, cluster *cluster) (bool
 		return false, fmt.Errorf("asking what you may do: %w", err)
 	}
 	if !review.Status.Allowed {
-		c.note("budgets are not asked, only their status is read, because you may not evict pods %s", where)
+		c.note("you may not evict pods %s, so budgets are judged by their status alone, and webhooks are not asked", where)
 	}
 	return review.Status.Allowed, nil
 }

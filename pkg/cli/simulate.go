@@ -284,10 +284,10 @@ func (c *simulateCommand) run(ctx context.Context, connect func() (*cluster, err
 	}
 	spread := &v1alpha1.WorkloadSpread{}
 	if err := yaml.UnmarshalStrict(content, spread); err != nil {
-		return fmt.Errorf("%s: %w; the file must hold one WorkloadSpread", c.file, err)
+		return fmt.Errorf("%s: %w; the file must contain one WorkloadSpread", c.file, err)
 	}
 	if spread.Kind != "WorkloadSpread" {
-		return fmt.Errorf("%s: it holds a %s and must hold a WorkloadSpread", c.file, or(spread.Kind, "file without kind"))
+		return fmt.Errorf("%s: it contains a %s; it must contain a WorkloadSpread", c.file, or(spread.Kind, "file without kind"))
 	}
 	policy, errs := subset.Compile(&spread.Spec, field.NewPath("spec"))
 	if len(errs) > 0 {

@@ -156,7 +156,7 @@ func TestSimulateFiles(t *testing.T) {
 	for name, tc := range map[string]struct{ content, want string }{
 		"no size":           {header + "  subsets: [{name: a}]", "--replicas or --scale"},
 		"an invalid spread": {header + "  subsets: [{name: a, maxReplicas: -1}]", "spec.subsets[0].maxReplicas"},
-		"another kind":      {"{apiVersion: v1, kind: Pod}", "must hold a WorkloadSpread"},
+		"another kind":      {"{apiVersion: v1, kind: Pod}", "must contain a WorkloadSpread"},
 		"a wrong field":     {header + "  subset: []", "unknown field"},
 	} {
 		t.Run(name, func(t *testing.T) {

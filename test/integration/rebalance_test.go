@@ -99,7 +99,7 @@ func TestKubectlBerthRebalanceShowsWhatWouldMove(t *testing.T) {
 
 	// By the policy of the cluster pods must have been above the quota for a minute, and only a dry run that writes nothing can have seen them.
 	lines, log := planOf(t, "web", "-n", ns)
-	if len(lines) != 1 || lines[0].Reason != v1alpha1.ReasonSettling || !strings.Contains(log, "by the policy that is deployed with Berth") {
+	if len(lines) != 1 || lines[0].Reason != v1alpha1.ReasonSettling || !strings.Contains(log, "uses the policy that is deployed with Berth") {
 		t.Errorf("without a policy in the cluster it planned %+v, and said %q", lines, log)
 	}
 	apply(t, "berth-system", strings.ReplaceAll(string(manifests.DeschedulerPolicy), "settleTime: 1m", "settleTime: 0s"))
