@@ -55,24 +55,24 @@ func main() {
 	flag.StringVar(&f.healthAddress, "health-probe-bind-address", ":8081", "Address that serves /healthz and /readyz; 0 serves none.")
 	flag.BoolVar(&f.leaderElect, "leader-elect", true, "Run controllers only while holding the lease berth-controller, so that several replicas can run.")
 	flag.StringVar(&f.leaderElectionNamespace, "leader-election-namespace", "berth-system", "Namespace of the lease.")
-	flag.BoolVar(&f.webhooks, "webhooks", true, "Serve the admission webhooks. With false --budgets must be false too.")
+	flag.BoolVar(&f.webhooks, "webhooks", true, "Serve the admission webhooks. If false, --budgets must be false too.")
 	flag.StringVar(&f.webhook.Host, "webhook-host", "", "Address that serves the webhooks (default all addresses).")
 	flag.IntVar(&f.webhook.Port, "webhook-port", 9443, "Port that serves the webhooks.")
 	flag.StringVar(&f.webhook.CertDir, "cert-dir", "/run/berth/webhook-certs", "Directory of the webhooks' tls.crt and tls.key.")
 	flag.StringVar((*string)(&f.webhook.Certificates), "webhook-certs", string(webhook.ManagedCertificates),
-		"managed: make and renew the certificate in Secret berth-system/berth-webhook-cert, copy it into --cert-dir, and have the API server trust it; "+
-			"provided: somebody else, such as cert-manager, does.")
+		"managed: Berth creates and renews the certificate in Secret berth-system/berth-webhook-cert, copies it into --cert-dir, and has the API server trust it; "+
+			"provided: something else, such as cert-manager, does so.")
 	flag.StringVar(&f.webhook.ClientCA, "webhook-client-ca", "",
-		"File of authorities in PEM by whose client certificates the API server is known to the webhooks; others are answered 401. They must sign for API servers "+
-			"and nobody else, and the API server must be configured to show its certificate. It is read at the start (default: whoever asks at the secret path that the "+
-			"webhook configurations name is answered, and others are answered 404).")
+		"PEM file of certificate authorities. The webhooks then answer only clients with a certificate of one of them, and others get 401. The authorities must sign "+
+			"for API servers only, and the API server must be configured to present its certificate. The file is read at the start. Without the flag the webhooks "+
+			"answer whoever asks at the secret path in the webhook configurations, and others get 404.")
 	flag.DurationVar(&f.shutdownDelay, "shutdown-delay", 10*time.Second,
-		"How long everything goes on after SIGTERM while the replica says that it is not ready, so that nobody asks its webhooks any more when they end. The pod's "+
+		"How long the replica goes on after SIGTERM. It reports that it is not ready meanwhile, so that no request reaches its webhooks when they end. The pod's "+
 			"terminationGracePeriodSeconds must exceed it by 30 s. 0 ends at once.")
-	flag.BoolVar(&f.budgets, "budgets", true, "Keep PodUnavailableBudgets. With false nothing of manifests/budget is needed, and must not be there.")
+	flag.BoolVar(&f.budgets, "budgets", true, "Enforce PodUnavailableBudgets. If false, nothing of manifests/budget may be installed.")
 	flag.DurationVar(&f.budgetExpiry, "budget-expiry", budgetcontroller.DefaultExpiry,
-		"How long a PodUnavailableBudget keeps counting an operation that was let through and does not happen. At least "+guard.ShortestExpiry(requestTimeout).String()+
-			", and longer by as much as the API server's --request-timeout exceeds a minute.")
+		"How long a PodUnavailableBudget counts an operation that it allowed and that does not happen. At least "+guard.ShortestExpiry(requestTimeout).String()+
+			". If the API server's --request-timeout is above 1m, add the difference.")
 	klog.InitFlags(nil)
 	flag.Parse()
 	ctrl.SetLogger(klog.Background())
@@ -88,10 +88,10 @@ func run(ctx context.Context, f flags) error {
 		return fmt.Errorf("--shutdown-delay is %s: must not be negative", f.shutdownDelay)
 	}
 	if f.budgets && !f.webhooks {
-		return errors.New("--webhooks=false needs --budgets=false: without the webhooks nobody answers for a protected pod, and it could not be deleted")
+		return errors.New("--webhooks=false needs --budgets=false: without the webhooks no protected pod could be deleted")
 	}
 	if shortest := guard.ShortestExpiry(requestTimeout); f.budgetExpiry < shortest {
-		return fmt.Errorf("--budget-expiry is %s: must be at least %s, because a request that was let through may take so long to be carried out", f.budgetExpiry, shortest)
+		return fmt.Errorf("--budget-expiry is %s: must be at least %s, because an allowed request may take that long to happen", f.budgetExpiry, shortest)
 	}
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme, policyv1alpha1.AddToScheme} {

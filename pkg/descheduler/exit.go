@@ -8,11 +8,11 @@ const (
 	ExitDone = 0
 	// ExitBroken: a mistake in the configuration, or something could not be read or decided.
 	ExitBroken = 1
-	// ExitNothingEvicted: pods were to be evicted, and every eviction that was attempted has failed or was refused.
+	// ExitNothingEvicted: pods were to be evicted, and every attempted eviction failed or was refused; see the log for each pod.
 	ExitNothingEvicted = 2
 )
 
-var errNothingEvicted = errors.New("every eviction that was attempted has failed or was refused")
+var errNothingEvicted = errors.New("every attempted eviction failed or was refused; see the log for each pod")
 
 // ExitCode of an error that Run returned.
 func ExitCode(err error) int {

@@ -74,8 +74,8 @@ func NewOptions(register func(*cycle.World, pluginregistry.Registry)) (*Options,
 // AddFlags adds those of the framework and Berth's.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	o.Server.AddFlags(flags)
-	flags.DurationVar(&o.SyncTimeout, "sync-timeout", o.SyncTimeout, "How long it may take until everything is read that a cycle begins with. Exit code 1 after that.")
-	flags.DurationVar(&o.CycleTimeout, "cycle-timeout", o.CycleTimeout, "How long a cycle may take. What it has not done by then is left to the next one.")
+	flags.DurationVar(&o.SyncTimeout, "sync-timeout", o.SyncTimeout, "How long reading the cluster may take before a cycle. After that the command ends with exit code 1.")
+	flags.DurationVar(&o.CycleTimeout, "cycle-timeout", o.CycleTimeout, "How long a cycle may take. The next cycle does what is left.")
 	flags.DurationVar(&o.EvictionTimeout, "eviction-timeout", o.EvictionTimeout, "How long one eviction may take.")
 	flags.BoolVar(&o.ServerDryRun, "server-dry-run", o.ServerDryRun, "Send every eviction as a dry run, so that budgets and webhooks are asked and nothing is evicted. "+
 		"Unlike this, --dry-run sends nothing.")
@@ -92,9 +92,9 @@ func (o *Options) Validate() error {
 	case o.SyncTimeout <= 0 || o.CycleTimeout <= 0 || o.EvictionTimeout <= 0:
 		return fmt.Errorf("--sync-timeout, --cycle-timeout and --eviction-timeout must be above 0")
 	case o.ServerDryRun && o.Server.DryRun:
-		return fmt.Errorf("--dry-run sends nothing and --server-dry-run everything; only one can be done")
+		return fmt.Errorf("--dry-run sends no eviction and --server-dry-run sends all of them as dry runs; give only one of the two")
 	case o.Server.LeaderElection.LeaderElect && o.Server.DeschedulingInterval == 0:
-		return fmt.Errorf("--leader-elect is for a descheduler that runs again and again: set --descheduling-interval")
+		return fmt.Errorf("--leader-elect needs a descheduler that runs repeatedly: set --descheduling-interval, or leave --leader-elect out")
 	}
 	return nil
 }

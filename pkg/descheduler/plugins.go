@@ -43,7 +43,7 @@ func (w *watch) err() error {
 	return errors.Join(w.errs...)
 }
 
-var errAgain = errors.New("the framework has begun the cycle anew, because it could not end it")
+var errAgain = errors.New("the framework started the cycle again, because it could not finish it")
 
 // run runs a plugin, unless the cycle is over: the framework calls plugins also then, with informers that are empty. It runs each once.
 func (w *watch) run(ctx context.Context, plugin frameworktypes.Plugin, do func() *frameworktypes.Status) *frameworktypes.Status {

@@ -97,7 +97,7 @@ func Plan(ctx context.Context, options *Options) (*cycle.Report, error) {
 	return report, nil
 }
 
-var errTooFewNodes = errors.New("there is no plan, because fewer than two nodes that match nodeSelector of the descheduler's policy are ready")
+var errTooFewNodes = errors.New("no plan: the descheduler needs at least two ready nodes that match nodeSelector of its policy")
 
 // prepare makes sure, before anything is watched, that everything can be.
 func prepare(ctx context.Context, options *Options) (*descheduler, error) {
@@ -165,7 +165,7 @@ func (d *descheduler) load(ctx context.Context) error {
 		d.guard.SendAhead(guarded.Ahead{GracePeriodSeconds: d.policy.GracePeriodSeconds})
 	}
 	if unknown := enabledIn(d.policy).Difference(sets.KeySet(registry)); unknown.Len() > 0 {
-		return fmt.Errorf("the policy enables plugins that do not exist: %v", sets.List(unknown))
+		return fmt.Errorf("the policy enables plugins that do not exist: %v; correct their names", sets.List(unknown))
 	}
 	lists, err := metadata.NewForConfig(d.config)
 	if err != nil {
@@ -179,7 +179,7 @@ func (d *descheduler) load(ctx context.Context) error {
 		return fmt.Errorf("asking for the eviction API: %w", err)
 	}
 	if d.policyVersion == "" {
-		return errors.New("the API server has no evictions")
+		return errors.New("the API server does not serve the eviction API (policy/v1)")
 	}
 	return d.connectMetrics()
 }

@@ -66,10 +66,10 @@ func (p *Page) Handler(names ...string) http.Handler {
 		}
 		switch {
 		case !mayAsk(r.Host, names):
-			http.Error(w, fmt.Sprintf("this page is not served as %q; use the address that was printed", r.Host), http.StatusMisdirectedRequest)
+			http.Error(w, fmt.Sprintf("this page is not served as %q; use the address that the command printed", r.Host), http.StatusMisdirectedRequest)
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
 			w.Header().Set("Allow", "GET, HEAD")
-			http.Error(w, "this page only shows", http.StatusMethodNotAllowed)
+			http.Error(w, "this page is read-only; use GET", http.StatusMethodNotAllowed)
 		default:
 			mux.ServeHTTP(w, r)
 		}
@@ -115,7 +115,7 @@ func serveFile(content []byte, kind string) http.HandlerFunc {
 // serveEvents tells one browser what is new until it or the page goes.
 func (p *Page) serveEvents(w http.ResponseWriter, r *http.Request) {
 	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
-		http.Error(w, "only the page itself reads this", http.StatusForbidden)
+		http.Error(w, "only the page itself may read this; open the page", http.StatusForbidden)
 		return
 	}
 	if r.Method == http.MethodHead {

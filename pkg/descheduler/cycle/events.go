@@ -36,7 +36,7 @@ func movedNote(pod, from, to string, move *moves.Move) string {
 	why := map[v1alpha1.Reason]string{
 		v1alpha1.ReasonUnschedulableTooLong: "no node of it has taken the pod for rescheduleCriticalSeconds",
 		v1alpha1.ReasonOverQuota:            "it holds more pods than its quota",
-		v1alpha1.ReasonNodeOutsideSubset:    "the pod's node is not one of it any more",
+		v1alpha1.ReasonNodeOutsideSubset:    "the pod's node no longer belongs to it",
 		v1alpha1.ReasonEarlierSubsetHasRoom: "an earlier subset has quota and a node",
 	}[move.Reason]
 	note := fmt.Sprintf("pod %s was evicted from %s: %s", pod, where, why)
@@ -44,9 +44,9 @@ func movedNote(pod, from, to string, move *moves.Move) string {
 	case move.Room != moves.HasRoom:
 		return note
 	case to == "":
-		return note + "; there is room for another on any node"
+		return note + "; a replacement fits on some node"
 	default:
-		return note + "; there is room for another on subset " + to
+		return note + "; a replacement fits in subset " + to
 	}
 }
 

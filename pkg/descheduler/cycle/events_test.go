@@ -14,8 +14,8 @@ func TestTheEventOfAMoveSaysWhatIsKnown(t *testing.T) {
 		move moves.Move
 		want string
 	}{
-		"room in another subset":          {"b", moves.Move{Reason: v1alpha1.ReasonOverQuota, Room: moves.HasRoom}, quota + "; there is room for another on subset b"},
-		"room on some node":               {"", moves.Move{Reason: v1alpha1.ReasonOverQuota, Room: moves.HasRoom}, quota + "; there is room for another on any node"},
+		"room in another subset":          {"b", moves.Move{Reason: v1alpha1.ReasonOverQuota, Room: moves.HasRoom}, quota + "; a replacement fits in subset b"},
+		"room on some node":               {"", moves.Move{Reason: v1alpha1.ReasonOverQuota, Room: moves.HasRoom}, quota + "; a replacement fits on some node"},
 		"no room, for a pod that must go": {"b", moves.Move{Reason: v1alpha1.ReasonOverQuota, Room: moves.NoRoom}, quota},
 		"room of which nobody can tell":   {"b", moves.Move{Reason: v1alpha1.ReasonUnschedulableTooLong, Room: moves.RoomUnknown}, waited},
 	} {
