@@ -1,0 +1,66 @@
+package documents
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// unseen are reasons that no surface shows as a word, and why.
+var unseen = map[string]string{
+	"ReasonTaintNotTolerated": "the scheduler says it in a sentence that names the subset",
+}
+
+// TestEveryReasonIsExplained holds that a user who meets a reason or a result finds it where symptoms are explained.
+func TestEveryReasonIsExplained(t *testing.T) {
+	documents := []string{"operations.md", "descheduler.md"}
+	var text strings.Builder
+	for _, document := range documents {
+		text.WriteString(read(t, path("docs", document)))
+	}
+	explained := text.String()
+	for file, kind := range map[string]string{
+		path("pkg", "crd", "apps", "v1alpha1", "names.go"):   "Reason",
+		path("pkg", "crd", "policy", "v1alpha1", "names.go"): "Reason",
+		path("pkg", "descheduler", "guarded", "result.go"):   "Result",
+	} {
+		constants := constantsOf(t, file, kind)
+		if len(constants) < 5 {
+			t.Errorf("%s: found %d constants of type %s only", relative(file), len(constants), kind)
+		}
+		for name, value := range constants {
+			if _, hidden := unseen[name]; !hidden && !strings.Contains(explained, "`"+value+"`") {
+				t.Errorf("%s: %s `%s` is in none of docs/%s: say there what it means and what to do", relative(file), name, value, strings.Join(documents, ", docs/"))
+			}
+		}
+	}
+}
+
+// constantsOf are the values of the constants of a type, by name. Each must name its type and be a string.
+func constantsOf(t *testing.T, file, kind string) map[string]string {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]string{}
+	ast.Inspect(parsed, func(node ast.Node) bool {
+		spec, ok := node.(*ast.ValueSpec)
+		if !ok {
+			return true
+		}
+		if named, ok := spec.Type.(*ast.Ident); !ok || named.Name != kind || len(spec.Values) != 1 {
+			return true
+		}
+		value, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+		if err != nil {
+			t.Fatalf("%s: %s: %v", relative(file), spec.Names[0].Name, err)
+		}
+		values[spec.Names[0].Name] = value
+		return true
+	})
+	return values
+}
