@@ -18,14 +18,14 @@ var (
 	quotaDesc = prometheus.NewDesc("berth_workloadspread_quota",
 		"Pods that a subset may hold in one quota scope; -1 is no limit.", []string{"namespace", "workloadspread", "subset"}, nil)
 	stateDesc = prometheus.NewDesc("berth_workloadspread_pods_in_state",
-		"Pods of a spread by what may want attention: pending (no node yet), unplaced (in no subset), adopted (bound by others), surplus (above a quota), unadmitted (placed by the default scheduler since the spread is there), other_scheduler (of a scheduler that does not divide them).",
+		"Pods of a spread that may need attention, by state: pending (no node yet), unplaced (in no subset), adopted (bound by others), surplus (above a quota), unadmitted (placed by the default scheduler after the spread was created), other_scheduler (placed by a scheduler that does not divide them).",
 		[]string{"namespace", "workloadspread", "state"}, nil)
 	readyDesc = prometheus.NewDesc("berth_workloadspread_ready",
 		"1 if the spread is valid, its workload exists and its rules are applied, and 0 if not.", []string{"namespace", "workloadspread"}, nil)
 	spreadsDesc = prometheus.NewDesc("berth_workloadspreads",
-		"All spreads, of which only the first thousand that were seen have metrics of their own.", nil, nil)
+		"Number of spreads. Only the first thousand have metrics of their own.", nil, nil)
 	correctionsDesc = prometheus.NewDesc("berth_workloadspread_recount_corrections_total",
-		"Recounts of a spread's pods that came to other numbers than were kept up from event to event. An event on its way at that moment can be the cause; many are a defect.", nil, nil)
+		"Recounts of a spread's pods that differ from the numbers kept by events. An event that had not arrived can be the cause; many differences are a defect.", nil, nil)
 )
 
 // mostMeasured bounds the spreads with metrics of their own, and with them the number of time series.

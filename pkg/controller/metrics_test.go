@@ -51,7 +51,7 @@ func TestTheNumberOfTimeSeriesIsBounded(t *testing.T) {
 	if n := testutil.CollectAndCount(m, "berth_workloadspread_pods"); n != mostMeasured {
 		t.Errorf("%d series, want %d", n, mostMeasured)
 	}
-	want := "# HELP berth_workloadspreads All spreads, of which only the first thousand that were seen have metrics of their own.\n# TYPE berth_workloadspreads gauge\nberth_workloadspreads 1100\n"
+	want := "# HELP berth_workloadspreads Number of spreads. Only the first thousand have metrics of their own.\n# TYPE berth_workloadspreads gauge\nberth_workloadspreads 1100\n"
 	if err := testutil.CollectAndCompare(m, strings.NewReader(want), "berth_workloadspreads"); err != nil {
 		t.Error(err)
 	}

@@ -392,7 +392,7 @@ func TestReconcile(t *testing.T) {
 		}
 		expect(v1alpha1.ReasonPodsNotAdmitted, "the default scheduler placed: 2;", "volcano 1;")
 		want := `
-			# HELP berth_workloadspread_pods_in_state Pods of a spread by what may want attention: pending (no node yet), unplaced (in no subset), adopted (bound by others), surplus (above a quota), unadmitted (placed by the default scheduler since the spread is there), other_scheduler (of a scheduler that does not divide them).
+			# HELP berth_workloadspread_pods_in_state Pods of a spread that may need attention, by state: pending (no node yet), unplaced (in no subset), adopted (bound by others), surplus (above a quota), unadmitted (placed by the default scheduler after the spread was created), other_scheduler (placed by a scheduler that does not divide them).
 			# TYPE berth_workloadspread_pods_in_state gauge
 			berth_workloadspread_pods_in_state{namespace="default",state="adopted",workloadspread="web"} 0
 			berth_workloadspread_pods_in_state{namespace="default",state="other_scheduler",workloadspread="web"} 1

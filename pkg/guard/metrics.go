@@ -11,16 +11,16 @@ import (
 var (
 	decisions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "berth_budget_decisions_total",
-		Help: "Answers to operations on pods, by operation, decision (allowed, refused, failed) and reason.",
+		Help: "Answers to operations on protected pods, by operation, decision (allowed, refused, failed) and reason.",
 	}, []string{"operation", "decision", "reason"})
 	decisionSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "berth_budget_decision_seconds",
-		Help:    "How long an answer took that asked at least one budget.",
+		Help:    "Seconds that a decision on an operation took.",
 		Buckets: []float64{.001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10},
 	})
 	conflicts = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "berth_budget_conflicts_total",
-		Help: "Rounds of decisions that were started again because the budget had changed.",
+		Help: "Rounds of decisions that started again because the budget had changed.",
 	})
 )
 

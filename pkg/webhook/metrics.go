@@ -25,11 +25,11 @@ const (
 var (
 	podsReviewed = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "berth_webhook_pods_total",
-		Help: "Pods that the API server asked about, by what became of them: constrained (of a spread), picked (a subset was picked and its patch applied), left (of none), owner_unknown (admitted as it is, because it could not be told in time), failed (admitted as it is, because of an error). Where admission is required, the last two are not admitted.",
+		Help: "Pods that the API server asked about, by outcome: constrained (pod of a spread), picked (a subset was picked and its patch applied), left (pod of no spread), owner_unknown (admitted unchanged, because its owner was not known in time), failed (admitted unchanged, because of an error). Where admission is required, the last two are not admitted.",
 	}, []string{"outcome"})
 	reviewSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "berth_webhook_pod_seconds",
-		Help:    "How long the answer about a pod took, waiting for an owner included.",
+		Help:    "Seconds that the answer about a pod took, including the wait for an owner.",
 		Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .05, .1, .5, 1, 2},
 	})
 )

@@ -10,7 +10,7 @@ import (
 var (
 	decisions = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: "berth_descheduler", Name: "decisions_total", StabilityLevel: metrics.ALPHA,
-		Help: "Decisions on pods that should be elsewhere, by strategy, verdict (Move, Keep) and reason.",
+		Help: "Decisions on pods that belong elsewhere, by strategy, verdict (Move, Keep) and reason.",
 	}, []string{"strategy", "verdict", "reason"})
 	evictions = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: "berth_descheduler", Name: "evictions_total", StabilityLevel: metrics.ALPHA,
@@ -19,17 +19,17 @@ var (
 	// CycleSeconds is how long cycles take.
 	CycleSeconds = metrics.NewHistogram(&metrics.HistogramOpts{
 		Subsystem: "berth_descheduler", Name: "cycle_duration_seconds", StabilityLevel: metrics.ALPHA,
-		Help: "How long a cycle takes, from its first request to its last.", Buckets: metrics.ExponentialBuckets(0.05, 2, 12),
+		Help: "Seconds that a cycle took, from its first request to its last.", Buckets: metrics.ExponentialBuckets(0.05, 2, 12),
 	})
 	// LastSuccess is when a cycle last ended well.
 	LastSuccess = metrics.NewGauge(&metrics.GaugeOpts{
 		Subsystem: "berth_descheduler", Name: "last_success_timestamp_seconds", StabilityLevel: metrics.ALPHA,
-		Help: "When a cycle last ended without an error.",
+		Help: "Unix time in seconds at which a cycle last ended without an error. 0 until then.",
 	})
 	// ClockOffset is by how much the API server's clock is ahead of this machine's.
 	ClockOffset = metrics.NewGauge(&metrics.GaugeOpts{
 		Subsystem: "berth_descheduler", Name: "clock_offset_seconds", StabilityLevel: metrics.ALPHA,
-		Help: "By how much the API server's clock, which strategies decide by, is ahead of this machine's. 0 if no difference is to be seen.",
+		Help: "Seconds that the API server's clock is ahead of this machine's. Strategies decide by the API server's clock. 0 if they do not differ noticeably.",
 	})
 
 	registerOnce sync.Once

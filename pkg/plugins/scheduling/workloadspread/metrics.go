@@ -15,31 +15,31 @@ const subsystem = "scheduler_workloadspread"
 var (
 	subsetAttempts = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "subset_attempts_total", StabilityLevel: metrics.ALPHA,
-		Help: "Scheduling cycles of pods of a spread, by what became of them: chosen (a subset was claimed), unplaced (let go), held, full, exhausted, reserved, passed (a subset was passed over because no node of it can take the pod), spilled (on to the next subset after a cycle), waiting, preempting.",
+		Help: "Steps of the scheduling of pods of a spread, by result: chosen (the pod got a subset), unplaced (every subset is full, and the pod may go anywhere), held (for its owner, workload or spread), full (every subset is full, and the pod waits), exhausted (no subset with quota has a node), reserved (the pod got a node), passed (a subset was passed over because no node of it can take the pod), spilled (on to the next subset after a cycle), waiting (for a node of its subset), preempting.",
 	}, []string{"result"})
 	memoHits = metrics.NewCounter(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "memo_hits_total", StabilityLevel: metrics.ALPHA,
-		Help: "Subsets that a pod passed over because they are known to have no node for its shape.",
+		Help: "Subsets that a pod passed over because an equal pod found no node in them before.",
 	})
 	uncertainBinds = metrics.NewCounter(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "uncertain_binds_total", StabilityLevel: metrics.ALPHA,
-		Help: "Binds that ended without a certain answer, whose slots stay taken until the truth is known.",
+		Help: "Binds that ended without a clear answer. Their slots stay taken until the scheduler has read the pod.",
 	})
 	wokenPods = metrics.NewCounter(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "woken_pods_total", StabilityLevel: metrics.ALPHA,
-		Help: "Waiting pods that were tried again because a slot came free, their workload or spread changed, or a time ran out.",
+		Help: "Waiting pods that the scheduler tried again because a slot came free, their workload or spread changed, or a time ran out.",
 	})
 	missedWakeUps = metrics.NewCounter(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "missed_wake_ups_total", StabilityLevel: metrics.ALPHA,
-		Help: "Waiting pods that a slow audit had to wake because no event had. It stays 0 unless the scheduler has a fault.",
+		Help: "Waiting pods that the half-minute audit woke because no event did. It stays 0 unless the scheduler has a fault.",
 	})
 	takeOverSeconds = metrics.NewGauge(&metrics.GaugeOpts{
 		Subsystem: subsystem, Name: "take_over_seconds", StabilityLevel: metrics.ALPHA,
-		Help: "How long the first cycle of this process waited before it gave out slots. 0 until then.",
+		Help: "Seconds that the first cycle of this process waited before it gave out slots. 0 until then.",
 	})
 	slotsDesc = metrics.NewDesc(subsystem+"_slots", "Pods of spreads by the state of their slot: waiting, claimed, reserved, binding, bound; and uncertain, the slots of binds without an answer.",
 		[]string{"state"}, nil, metrics.ALPHA, "")
-	overQuotaDesc = metrics.NewDesc(subsystem+"_over_quota_pods", "Slots taken above the quota of their subset, after a quota was lowered or pods were adopted.",
+	overQuotaDesc = metrics.NewDesc(subsystem+"_over_quota_pods", "Slots above the quota of their subset, after a quota was lowered or pods were adopted.",
 		nil, nil, metrics.ALPHA, "")
 )
 
