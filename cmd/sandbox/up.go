@@ -60,7 +60,7 @@ func upCommand() *cobra.Command {
 	set := command.Flags()
 	addNameFlag(set, &flags.name)
 	set.IntVar(&flags.nodes, "nodes", 30, "how many nodes")
-	set.StringSliceVar(&flags.zones, "zones", sandbox.DefaultZones(), "zones over which the nodes are dealt")
+	set.StringSliceVar(&flags.zones, "zones", sandbox.DefaultZones(), "zones to distribute the nodes over")
 	set.StringVar(&flags.nodeCPU, "node-cpu", sandbox.DefaultNodeCPU, "CPUs of a node")
 	set.StringVar(&flags.nodeMemory, "node-memory", sandbox.DefaultNodeMemory, "memory of a node")
 	set.StringVar(&flags.kubeconfig, "kubeconfig", "",

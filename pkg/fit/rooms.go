@@ -49,7 +49,7 @@ func (f *Filters) Take(pods []*corev1.Pod, nodes []*corev1.Node) (*Rooms, error)
 // instead, which may be nil, is gone; the node of that pod does not count, for the move would lead nowhere. Otherwise nothing has changed.
 func (r *Rooms) Place(ctx context.Context, pod, instead *corev1.Pod, may func(*corev1.Node) bool) (node string, verdict Verdict, why error) {
 	if len(pod.Spec.ResourceClaims) > 0 {
-		return "", Unknown, fmt.Errorf("devices are allocated while a pod is scheduled")
+		return "", Unknown, fmt.Errorf("only the scheduler can allocate the devices that the pod claims")
 	}
 	picture, logger := r.filters.picture, klog.FromContext(ctx)
 	removed := instead != nil && picture.remove(logger, instead)

@@ -106,9 +106,9 @@ func nextStep(r *Spread, policy *subset.Policy) string {
 	case r.Pending > 0:
 		return Pods(r.Pending, "is", "are") + " on the way to a node"
 	case r.Surplus > 0:
-		return Pods(r.Surplus, "is", "are") + " above quota: given up first when the workload is scaled down, or moved by the descheduler's EnforceSubsetMaxReplicas"
+		return Pods(r.Surplus, "is", "are") + " above quota: deleted first when the workload is scaled down, or moved by the descheduler's EnforceSubsetMaxReplicas"
 	case r.Unplaced > 0:
-		return Pods(r.Unplaced, "runs", "run") + " in no subset: given up first when the workload is scaled down"
+		return Pods(r.Unplaced, "runs", "run") + " in no subset: deleted first when the workload is scaled down"
 	}
 	for i := range r.Subsets {
 		in := &r.Subsets[i]

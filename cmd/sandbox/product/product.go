@@ -58,7 +58,7 @@ func Compose(config sandbox.Config, options Options) (sandbox.Config, error) {
 			return config, fmt.Errorf("replicas of %q: no such component, there are %s, %s", name, Scheduler, Controller)
 		}
 		if count < 1 {
-			return config, fmt.Errorf("replicas of %q: %d is not possible, to leave it out use without", name, count)
+			return config, fmt.Errorf("replicas of %q: %d is not possible; to leave it out, use --without", name, count)
 		}
 		replicas[name] = count
 	}

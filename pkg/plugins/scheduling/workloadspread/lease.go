@@ -225,7 +225,7 @@ func (o *observedLock) release(ctx context.Context, record resourcelock.LeaderEl
 	}
 	settled := o.lease.stop(half)
 	if o.holder != o.Identity() {
-		return fmt.Errorf("the lease is not given up: its holder is %q", o.holder)
+		return fmt.Errorf("the lease has another holder, %q, and stays as it is", o.holder)
 	}
 	if settled {
 		record.HolderIdentity = o.Identity() + stoppedSuffix

@@ -45,7 +45,7 @@ func (s *Spread) recount(ctx context.Context, state fwk.CycleState, pod *corev1.
 	}
 	plugin, ok := s.stock(names.PodTopologySpread).(fwk.PreFilterPlugin)
 	if !ok {
-		return fwk.AsStatus(fmt.Errorf("profile %q does not give its plugin %s away", s.handle.ProfileName(), names.PodTopologySpread))
+		return fwk.AsStatus(fmt.Errorf("profile %q does not let WorkloadSpread read its plugin %s", s.handle.ProfileName(), names.PodTopologySpread))
 	}
 	_, status := plugin.PreFilter(ctx, state, narrow, nodes)
 	if status.IsSkip() {

@@ -131,10 +131,10 @@ func (t *takeover) awaitSync(ctx context.Context) error {
 	case t.listeners.spreadsSynced() || err == nil:
 		return fmt.Errorf("the informers for workloads, pods and nodes have not synced after %s; see the scheduler's log", syncPatience)
 	case apierrors.IsForbidden(*err):
-		return fmt.Errorf("no pod with an owner is scheduled before the scheduler may list WorkloadSpreads; "+
+		return fmt.Errorf("the scheduler schedules no pod with an owner until it may list WorkloadSpreads; "+
 			"give it the ClusterRole berth-scheduler of manifests/scheduler/rbac.yaml: %w", *err)
 	default:
-		return fmt.Errorf("no pod with an owner is scheduled before WorkloadSpreads can be listed: %w", *err)
+		return fmt.Errorf("the scheduler schedules no pod with an owner until it can list WorkloadSpreads: %w", *err)
 	}
 }
 

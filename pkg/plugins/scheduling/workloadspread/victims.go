@@ -79,7 +79,7 @@ func (v *victims) SelectVictimsOnNode(ctx context.Context, state fwk.CycleState,
 	}
 	chosen, violating, status := here.SelectVictimsOnNode(ctx, state, pod, node, pdbs)
 	if status.IsRejected() {
-		status = fwk.NewStatus(status.Code(), append(slices.Clone(status.Reasons()), "node(s) with pods that a PodUnavailableBudget holds")...)
+		status = fwk.NewStatus(status.Code(), append(slices.Clone(status.Reasons()), "node(s) with pods that a PodUnavailableBudget protects")...)
 	}
 	return chosen, violating, status
 }
