@@ -38,7 +38,7 @@ func run() int {
 	gates, logging := featuregate.NewFeatureGate(), logsapi.NewLoggingConfiguration()
 	command := &cobra.Command{
 		Use:           "berth-descheduler",
-		Short:         "Evicts pods of WorkloadSpreads so that they are made anew in a better subset.",
+		Short:         "Evicts pods of WorkloadSpreads so that their controllers create them again in a better subset.",
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
