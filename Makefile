@@ -105,7 +105,8 @@ generate: $(BIN)/controller-gen api-reference ## a minute | Regenerate deepcopy 
 test: tools build $(BIN)/helm ## half an hour | Run all tests: units and scenarios, then the same scenarios and the failure specs on a real control plane.
 	$(GO) vet ./...
 	$(GO) test ./cmd/... ./manifests/... ./pkg/...
-	$(GO) test -count=1 -timeout=20m $$($(GO) list ./test/... | grep -v -e /test/budget -e /test/ui)
+	$(GO) test -count=1 -timeout=20m $$($(GO) list ./test/... | grep -v -e /test/budget -e /test/documents -e /test/ui)
+	$(GO) test -count=1 -timeout=10m ./test/documents # by itself, because what commands print must be what the pages show
 	if hack/browser.sh; then $(GO) test -count=1 ./test/ui; else echo "test/ui is left out, it needs a browser; see 'make test-ui'" >&2; fi
 	$(GO) test -count=1 -timeout=10m ./test/budget -slack=4 # by itself, because it measures how long answers take
 

@@ -699,7 +699,7 @@ func TestWhileTheWebhookIsDown(t *testing.T) {
 				return "", err
 			}
 			admitted := meta.FindStatusCondition(spread.Status.Conditions, v1alpha1.ConditionAdmitted)
-			if admitted == nil || admitted.Reason != string(v1alpha1.ReasonPodsNotAdmitted) || !strings.Contains(admitted.Message, "namespace: 4;") {
+			if admitted == nil || admitted.Reason != string(v1alpha1.ReasonPodsNotAdmitted) || !strings.Contains(admitted.Message, "placed: 4;") {
 				return fmt.Sprintf("%+v", spread.Status.Conditions), nil
 			}
 			return "", nil
