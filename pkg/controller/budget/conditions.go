@@ -80,7 +80,7 @@ func enforcing(policy *model.Policy, count *census.Count) condition {
 		case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
 		case needsProtection(pod):
 			unprotected++
-		case leavesUnasked(count, pod):
+		case mayBeProtected(pod) && count.LeavesUnasked(pod):
 			loose++
 		}
 	}

@@ -27,13 +27,13 @@ func (r *reconciler) protect(ctx context.Context, count *census.Count) error {
 	var patching errgroup.Group
 	patching.SetLimit(concurrentPatches)
 	for _, pod := range count.Pods {
-		keys, complete := selectorKeys(count, pod)
-		if !needsProtection(pod) && (complete || !mayBeProtected(pod)) {
+		_, annotated := pod.Annotations[v1alpha1.SelectorKeysAnnotation]
+		if !mayBeProtected(pod) || model.IsProtected(pod) && annotated && !count.LeavesUnasked(pod) {
 			continue
 		}
 		patching.Go(func() error {
 			patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q},"annotations":{%q:%q}}}`,
-				v1alpha1.ProtectedLabel, v1alpha1.ProtectedValue, v1alpha1.SelectorKeysAnnotation, keys)
+				v1alpha1.ProtectedLabel, v1alpha1.ProtectedValue, v1alpha1.SelectorKeysAnnotation, selectorKeys(count, pod))
 			return r.patch(ctx, pod, patch)
 		})
 	}
@@ -47,18 +47,11 @@ func mayBeProtected(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && !model.IsExempt(pod)
 }
 
-// selectorKeys is the value that SelectorKeysAnnotation is to have on a pod of the budget, and whether it has all of that. Keys that it has already stay:
-// another budget of the pod may need them, and one too many costs a question.
-func selectorKeys(count *census.Count, pod *corev1.Pod) (keys string, complete bool) {
-	written, annotated := pod.Annotations[v1alpha1.SelectorKeysAnnotation]
-	all := sets.New(strings.Split(written, ",")...).Delete("")
-	complete = annotated && all.HasAll(count.KeysOf(pod)...)
-	return strings.Join(sets.List(all.Insert(count.KeysOf(pod)...)), ","), complete
-}
-
-// leavesUnasked is true for a protected pod of which a label may change unasked by which it is the budget's.
-func leavesUnasked(count *census.Count, pod *corev1.Pod) bool {
-	return mayBeProtected(pod) && count.LeavesUnasked(pod)
+// selectorKeys is the value that SelectorKeysAnnotation is to have on a pod of the budget. Keys that it has already stay: another budget of the pod may
+// need them, and one too many costs a question.
+func selectorKeys(count *census.Count, pod *corev1.Pod) string {
+	all := sets.New(strings.Split(pod.Annotations[v1alpha1.SelectorKeysAnnotation], ",")...).Delete("")
+	return strings.Join(sets.List(all.Insert(count.KeysOf(pod)...)), ",")
 }
 
 // unprotect takes the label off the pods of a namespace that are in no budget any more. It does so only if it is known of every budget there is which

@@ -76,13 +76,14 @@ func (t *takeover) complete(ctx context.Context) error {
 		t.since = time.Time{}
 		return nil // nothing to count; the doubt passes all the same
 	}
-	found, recorded, err := 0, 0, error(nil)
+	var found int
 	first := t.lease.isFirst()
 	if first {
-		if found, recorded, err = t.readBound(ctx, namespaces); err != nil {
+		read, recorded, err := t.readBound(ctx, namespaces)
+		if err != nil {
 			return err
 		}
-		first = recorded == 0
+		found, first = read, recorded == 0
 		t.lease.confirmFirst(first)
 	}
 	if !first {
@@ -91,9 +92,11 @@ func (t *takeover) complete(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if found, _, err = t.readBound(ctx, namespaces); err != nil {
+		read, _, err := t.readBound(ctx, namespaces)
+		if err != nil {
 			return err
 		}
+		found = read
 	}
 	t.done = true
 	takeOverSeconds.Set(t.clock.Since(t.since).Seconds())
