@@ -8,6 +8,9 @@ BENCH_OUT ?= $(CURDIR)/.bench
 BENCH_FLAGS ?=
 DEMO_FLAGS ?=
 AUDIT_DIR ?= $(CURDIR)/.audit
+# RERUN is how often a failed test is run again. gotestsum lists at the end what failed, also what passed afterwards.
+RERUN ?= 0
+GOTEST := $(BIN)/gotestsum --format=pkgname --hide-summary=skipped --rerun-fails=$(RERUN) --rerun-fails-max-failures=3
 
 export CGO_ENABLED ?= 1
 
@@ -75,6 +78,9 @@ api-reference: $(BIN)/crd-ref-docs ## a minute | Write docs/api from the types.
 $(BIN)/benchstat: hack/tools/codegen/go.mod
 	cd hack/tools/codegen && $(GO) build -o $@ golang.org/x/perf/cmd/benchstat
 
+$(BIN)/gotestsum: hack/tools/codegen/go.mod
+	cd hack/tools/codegen && $(GO) build -o $@ gotest.tools/gotestsum
+
 $(BIN)/golangci-lint: hack/tools/lint/go.mod
 	cd hack/tools/lint && $(GO) build -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
@@ -102,13 +108,13 @@ generate: $(BIN)/controller-gen api-reference ## a minute | Regenerate deepcopy 
 ##@ Test
 
 .PHONY: test
-test: tools build $(BIN)/helm ## half an hour | Run all tests: units and scenarios, then the same scenarios and the failure specs on a real control plane.
+test: tools build $(BIN)/helm $(BIN)/gotestsum ## half an hour | Run all tests: units and scenarios, then the same scenarios and the failure specs on a real control plane.
 	$(GO) vet ./...
-	$(GO) test ./cmd/... ./manifests/... ./pkg/...
-	$(GO) test -count=1 -timeout=20m $$($(GO) list ./test/... | grep -v -e /test/budget -e /test/documents -e /test/ui)
-	$(GO) test -count=1 -timeout=10m ./test/documents # by itself, because what commands print must be what the pages show
-	if hack/browser.sh; then $(GO) test -count=1 ./test/ui; else echo "test/ui is left out, it needs a browser; see 'make test-ui'" >&2; fi
-	$(GO) test -count=1 -timeout=10m ./test/budget -slack=4 # by itself, because it measures how long answers take
+	$(GOTEST) --packages='./cmd/... ./manifests/... ./pkg/...'
+	$(GOTEST) --packages="$$($(GO) list ./test/... | grep -v -e /test/budget -e /test/documents -e /test/ui)" -- -count=1 -timeout=20m
+	$(GOTEST) --packages=./test/documents -- -count=1 -timeout=10m # by itself, because what commands print must be what the pages show
+	if hack/browser.sh; then $(GOTEST) --packages=./test/ui -- -count=1; else echo "test/ui is left out, it needs a browser; see 'make test-ui'" >&2; fi
+	$(GOTEST) --packages=./test/budget -- -count=1 -timeout=10m -args -slack=4 # by itself, because it measures how long answers take
 
 .PHONY: browser
 browser: ## seconds | See that there is a browser for the tests of the page: one on the PATH, or else the Debian package chromium.
