@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
 )
 
 // notRun are the blocks of commands that are not run, and why, by document. Whoever adds one should find no other way.
@@ -97,6 +98,43 @@ func TestIndexNamesEveryTutorial(t *testing.T) {
 	for _, file := range tutorials {
 		if name := filepath.Base(file); name != "README.md" && !strings.Contains(index, "]("+name+")") {
 			t.Errorf("docs/tutorials/README.md does not name %s", name)
+		}
+	}
+}
+
+// TestExamplesDoNotReplaceEachOther: whoever applies several examples has the objects of all of them, and finds each file in the index.
+func TestExamplesDoNotReplaceEachOther(t *testing.T) {
+	// changes are the examples that change an object of another one.
+	changes := map[string]string{"quota-changed.yaml": "one-one-three.yaml"}
+	index := read(t, path("docs", "examples", "README.md"))
+	files, err := filepath.Glob(path("docs", "examples", "*.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no examples: %v", err)
+	}
+	type object struct {
+		Kind     string
+		Metadata struct{ Name string }
+	}
+	type written struct{ file, text string }
+	seen := map[object]written{}
+	for _, file := range files {
+		name := filepath.Base(file)
+		if !strings.Contains(index, "]("+name+")") {
+			t.Errorf("docs/examples/README.md does not name %s", name)
+		}
+		if changes[name] != "" {
+			continue
+		}
+		for text := range strings.SplitSeq(read(t, file), "\n---\n") {
+			text = strings.TrimSpace(text)
+			var o object
+			if err := yaml.Unmarshal([]byte(text), &o); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if other, twice := seen[o]; twice && other.text != text {
+				t.Errorf("%s and %s have different %ss %s", other.file, name, o.Kind, o.Metadata.Name)
+			}
+			seen[o] = written{name, text}
 		}
 	}
 }

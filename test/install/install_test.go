@@ -252,7 +252,7 @@ func get(ctx context.Context, url, token string) (string, error) {
 func (c *cluster) expectZones(t *testing.T, want string) {
 	t.Helper()
 	waitFor(t, "pods in "+want, func(ctx context.Context) (string, error) {
-		pods, err := c.client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
+		pods, err := c.client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "app=api"})
 		if err != nil {
 			return "", err
 		}
@@ -280,26 +280,26 @@ const example = "docs/examples/one-one-three.yaml"
 const budget = `
 apiVersion: policy.kruise.io/v1alpha1
 kind: PodUnavailableBudget
-metadata: {name: web}
-spec: {selector: {matchLabels: {app: web}}, maxUnavailable: 1}`
+metadata: {name: api}
+spec: {selector: {matchLabels: {app: api}}, maxUnavailable: 1}`
 
 // expectABudgetHolds deletes one pod more than the budget lets go.
 func (c *cluster) expectABudgetHolds(t *testing.T) {
 	t.Helper()
 	c.apply(t, "default", budget)
-	c.kubectl(t, "wait", "--for=condition=Enforcing", "--timeout=60s", "podunavailablebudget/web")
+	c.kubectl(t, "wait", "--for=condition=Enforcing", "--timeout=60s", "podunavailablebudget/api")
 	// Those of a Deployment come back at once. Pods without a node do not become available.
 	c.kubectl(t, "cordon", "-l", "topology.kubernetes.io/zone")
 	defer c.kubectl(t, "uncordon", "-l", "topology.kubernetes.io/zone")
-	pods := strings.Fields(c.kubectl(t, "get", "pods", "-l", "app=web", "-o", "name"))
+	pods := strings.Fields(c.kubectl(t, "get", "pods", "-l", "app=api", "-o", "name"))
 	c.kubectl(t, "delete", "--wait=false", pods[0])
 	output, err := c.run(t, "", "kubectl", "delete", "--wait=false", pods[1])
-	if err == nil || !strings.Contains(output, "PodUnavailableBudget web needs 9 available pods of 10") {
+	if err == nil || !strings.Contains(output, "PodUnavailableBudget api needs 9 available pods of 10") {
 		t.Errorf("the second pod's deletion: %v, %s", err, output)
 	}
 	node := c.kubectl(t, "get", pods[1], "-o", "jsonpath={.spec.nodeName}")
-	output, err = c.run(t, "", "kubectl", "drain", node, "--ignore-daemonsets", "--timeout=1s", "--pod-selector=app=web")
-	if err == nil || !strings.Contains(output, "PodUnavailableBudget web needs 9 available pods of 10") {
+	output, err = c.run(t, "", "kubectl", "drain", node, "--ignore-daemonsets", "--timeout=1s", "--pod-selector=app=api")
+	if err == nil || !strings.Contains(output, "PodUnavailableBudget api needs 9 available pods of 10") {
 		t.Errorf("a drain: %v, %s", err, output)
 	}
 }
@@ -407,17 +407,17 @@ func expectNoLitter(t *testing.T, k *kubelet) {
 // and returns the others.
 func (c *cluster) leavePending(t *testing.T) (others []string) {
 	t.Helper()
-	c.kubectl(t, "patch", "deployment/web", "--type=json", "-p", `[{"op": "remove", "path": "/spec/template/spec/schedulerName"}]`)
-	c.kubectl(t, "rollout", "status", "deployment/web", "--timeout=60s")
+	c.kubectl(t, "patch", "deployment/api", "--type=json", "-p", `[{"op": "remove", "path": "/spec/template/spec/schedulerName"}]`)
+	c.kubectl(t, "rollout", "status", "deployment/api", "--timeout=60s")
 	c.kubectl(t, "cordon", "-l", "topology.kubernetes.io/zone")
-	c.kubectl(t, "scale", "deployment/web", "--replicas=11")
+	c.kubectl(t, "scale", "deployment/api", "--replicas=11")
 	waitFor(t, "a pod without a node", func(context.Context) (string, error) {
 		if pending := c.kubectl(t, "get", "pods", "-o", "name", "--field-selector=spec.schedulerName=berth-scheduler,spec.nodeName="); len(strings.Fields(pending)) != 1 {
 			return pending, nil
 		}
 		return "", nil
 	})
-	return c.webPods(t)
+	return c.examplePods(t)
 }
 
 // expectGone waits until nothing of Berth is left but its definitions, and checks that pods have stayed, can be deleted, and are not left to wait for a
@@ -438,20 +438,20 @@ func (c *cluster) expectGone(t *testing.T, before []string) {
 			t.Errorf("%s is left", strings.TrimSpace(line))
 		}
 	}
-	after := c.webPods(t)
+	after := c.examplePods(t)
 	if !slices.Equal(before, after) {
 		t.Errorf("pods before: %v, after: %v", before, after)
 	}
 	c.documented(t, "kubectl delete pods -A --field-selector spec.schedulerName=berth-scheduler,spec.nodeName=", "--timeout=60s")
 	c.kubectl(t, "uncordon", "-l", "topology.kubernetes.io/zone")
-	c.kubectl(t, "rollout", "status", "deployment/web", "--timeout=60s")
+	c.kubectl(t, "rollout", "status", "deployment/api", "--timeout=60s")
 	c.kubectl(t, "delete", "--timeout=60s", "pod", after[0])
 }
 
-// webPods are the pods of the example that have a node.
-func (c *cluster) webPods(t *testing.T) []string {
+// examplePods are the pods of the example that have a node.
+func (c *cluster) examplePods(t *testing.T) []string {
 	t.Helper()
-	pods, err := c.client.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{LabelSelector: "app=web"})
+	pods, err := c.client.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{LabelSelector: "app=api"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -481,11 +481,11 @@ func TestInstallWithKustomize(t *testing.T) {
 	}
 
 	c.kubectl(t, "apply", "-f", example)
-	c.kubectl(t, "rollout", "status", "deployment/web", "--timeout=60s")
+	c.kubectl(t, "rollout", "status", "deployment/api", "--timeout=60s")
 	c.expectZones(t, "zone-a:2 zone-b:2 zone-c:6")
-	c.kubectl(t, "wait", "--for=condition=Ready", "--timeout=60s", "workloadspread/web")
+	c.kubectl(t, "wait", "--for=condition=Ready", "--timeout=60s", "workloadspread/api")
 	c.expectABudgetHolds(t)
-	c.kubectl(t, "rollout", "status", "deployment/web", "--timeout=60s")
+	c.kubectl(t, "rollout", "status", "deployment/api", "--timeout=60s")
 	c.expectZones(t, "zone-a:2 zone-b:2 zone-c:6")
 	runDescheduler(t, k)
 
@@ -540,7 +540,7 @@ func TestInstallWithHelm(t *testing.T) {
 		"--set", "descheduler.mode=deployment,descheduler.interval=2s,budgets.enabled=false", "--set", "admission.excludedNamespaces={kube-system,left-alone}")
 	expectRunning(t, k, "scheduler", "controller", "descheduler")
 	c.kubectl(t, "apply", "-f", example)
-	c.kubectl(t, "rollout", "status", "deployment/web", "--timeout=60s")
+	c.kubectl(t, "rollout", "status", "deployment/api", "--timeout=60s")
 	c.expectZones(t, "zone-a:2 zone-b:2 zone-c:6")
 	expectMetrics(t, k, "descheduler", "secure", corev1.URISchemeHTTPS, "", "berth_descheduler_last_success_timestamp_seconds")
 	c.expectAdmissionOnlyWhereItIsAsked(t)
@@ -575,7 +575,7 @@ func TestInstallWithHelm(t *testing.T) {
 	pods := c.leavePending(t)
 	c.documented(t, "helm uninstall berth --namespace kube-system", "--wait", "--timeout", "80s")
 	c.expectGone(t, pods)
-	if got := c.kubectl(t, "get", "workloadspreads", "-o", "name"); !strings.Contains(got, "/web") {
+	if got := c.kubectl(t, "get", "workloadspreads", "-o", "name"); !strings.Contains(got, "/api") {
 		t.Errorf("Helm leaves definitions alone, but the spread is gone: %q", got)
 	}
 }

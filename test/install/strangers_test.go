@@ -176,7 +176,7 @@ func forge(t *testing.T, k *kubelet, path string, pod *corev1.Pod, dryRun bool) 
 	t.Helper()
 	review := fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"forged","operation":"DELETE","dryRun":%t,
 		"kind":{"version":"v1","kind":"Pod"},"resource":{"version":"v1","resource":"pods"},"namespace":%q,"name":%q,"userInfo":{"username":"somebody"},
-		"oldObject":{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":%q,"name":%q,"uid":%q,"labels":{"app":"web","policy.berth.dev/protected":"true"}}}}}`,
+		"oldObject":{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":%q,"name":%q,"uid":%q,"labels":{"app":"api","policy.berth.dev/protected":"true"}}}}}`,
 		dryRun, pod.Namespace, pod.Name, pod.Namespace, pod.Name, pod.UID)
 	for _, p := range k.of("controller") {
 		if !p.running() {
@@ -202,7 +202,7 @@ func (c *cluster) expectAnswers(t *testing.T, k *kubelet, path string, pod *core
 	if got := forge(t, k, path, pod, dryRun); !slices.Equal(got, []int{want, want}) {
 		t.Errorf("a forged review at %s is answered %v, want %d by both replicas", path, got, want)
 	}
-	if ledger := c.kubectl(t, "get", "podunavailablebudget/web", "-o", "jsonpath={.status.ledger}"); ledger != "" {
+	if ledger := c.kubectl(t, "get", "podunavailablebudget/api", "-o", "jsonpath={.status.ledger}"); ledger != "" {
 		t.Errorf("a review at %s was written into the ledger: %s", path, ledger)
 	}
 }
@@ -219,10 +219,10 @@ func TestOnlyTheAPIServerIsAnswered(t *testing.T) {
 	c.in(dir).documented(t, "kubectl apply -k .")
 	expectRunning(t, k, "scheduler", "controller")
 	c.kubectl(t, "apply", "-f", example)
-	c.kubectl(t, "rollout", "status", "deployment/web", "--timeout=60s")
+	c.kubectl(t, "rollout", "status", "deployment/api", "--timeout=60s")
 	c.apply(t, "default", budget)
-	c.kubectl(t, "wait", "--for=condition=Enforcing", "--timeout=60s", "podunavailablebudget/web")
-	pod, err := c.client.CoreV1().Pods("default").Get(t.Context(), c.webPods(t)[0], metav1.GetOptions{})
+	c.kubectl(t, "wait", "--for=condition=Enforcing", "--timeout=60s", "podunavailablebudget/api")
+	pod, err := c.client.CoreV1().Pods("default").Get(t.Context(), c.examplePods(t)[0], metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
