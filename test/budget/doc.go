@@ -7,7 +7,7 @@
 //	 3  one request that is reviewed twice                TestAnOperationThatIsReviewedTwiceIsRecordedOnce
 //	 4  deletions without grace, pods without a node      TestDeletionsWithoutGrace; without the webhook: case 5
 //	 5  no webhook, and the break-glass                   TestWithoutAWebhookOnlyVoluntaryDisruptionOfProtectedPodsIsRefused, test/integration;
-//	                                                      the table of docs/operations.md: TestWhatGoesOnDuringAnOutage
+//	                                                      the table of docs/operations/failure-modes.md: TestWhatGoesOnDuringAnOutage
 //	 6  a storm of conflicts                              TestAConflictStormOnTheStatusCostsTimeAndNoPods
 //	 7  frozen caches, a controller that lags             TestAWebhookWhoseCacheIsFrozenCountsRight, TestAControllerThatLagsGivesNothingBack
 //	 8  a killed controller, the longest request          TestAnApprovalOutlivesADelayAndTheControllerThatSawIt

@@ -88,7 +88,7 @@ func refusedToKubernetes(r *admissionv1.AdmissionRequest, answer *admissionv1.Ad
 }
 
 // TestATaintTakesNoMoreThanTheBudget: case 17, a node that is ready. The controller tries five times within a moment and then leaves the pod alone
-// until the taint changes; see docs/operations.md. So the taint is changed until nobody is left.
+// until the taint changes; see docs/operations/troubleshooting.md. So the taint is changed until nobody is left.
 func TestATaintTakesNoMoreThanTheBudget(t *testing.T) {
 	namespace := web(t, 10, "maxUnavailable: 1")
 	watch(t, namespace, 9)

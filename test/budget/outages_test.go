@@ -23,7 +23,7 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// outages are the columns of the table in docs/operations.md. Each begins when it is called, and ends when what it returns is.
+// outages are the columns of the table in docs/operations/failure-modes.md. Each begins when it is called, and ends when what it returns is.
 var outages = map[string]func(*testing.T) (end func()){
 	"webhook down":        during(func(i *installation, is bool) { i.down = is }),
 	"webhook slow":        during(func(i *installation, is bool) { i.slow = is }),
@@ -42,7 +42,7 @@ func during(set func(*installation, bool)) func(*testing.T) func() {
 	}
 }
 
-// TestWhatGoesOnDuringAnOutage tries every cell of the table in docs/operations.md, and so the table is what it expects. It tries them without effect, so
+// TestWhatGoesOnDuringAnOutage tries every cell of the table in docs/operations/failure-modes.md, and so the table is what it expects. It tries them without effect, so
 // that one cell is nothing to the next.
 func TestWhatGoesOnDuringAnOutage(t *testing.T) {
 	guarded := web(t, 2, "maxUnavailable: 0")
@@ -142,13 +142,13 @@ func answerOf(err error) string {
 // documentedOutages are the cells of the table by outage and operation.
 func documentedOutages(t *testing.T) map[string]map[string]string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(harness.Root(), "docs", "operations.md"))
+	text, err := os.ReadFile(filepath.Join(harness.Root(), "docs", "operations", "failure-modes.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, section, found := strings.Cut(string(text), "\n## During an outage\n")
 	if !found {
-		t.Fatal("docs/operations.md has no table of outages")
+		t.Fatal("docs/operations/failure-modes.md has no table of outages")
 	}
 	var header []string
 	table := map[string]map[string]string{}

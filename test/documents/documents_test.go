@@ -179,7 +179,7 @@ func TestTutorials(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files = append(files, path("docs", "migration.md"), path("docs", "operations.md"), path("docs", "kubectl-berth.md"), path("docs", "descheduler.md"))
+	files = append(append(files, operations(t)...), path("docs", "migration.md"), path("docs", "kubectl-berth.md"), path("docs", "descheduler.md"))
 	for _, file := range files {
 		if file == index {
 			continue
@@ -188,7 +188,11 @@ func TestTutorials(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !t.Run(strings.TrimSuffix(filepath.Base(file), ".md"), func(t *testing.T) {
+		name, err := filepath.Rel(path("docs"), strings.TrimSuffix(file, ".md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !t.Run(strings.TrimPrefix(name, "tutorials/"), func(t *testing.T) {
 			before := s.state(t)
 			play(t, s, file, commands)
 			s.expectState(t, before)

@@ -18,7 +18,7 @@ var unseen = map[string]string{
 
 // TestEveryReasonIsExplained holds that a user who meets a reason or a result finds it where symptoms are explained.
 func TestEveryReasonIsExplained(t *testing.T) {
-	documents := []string{"operations.md", "descheduler.md"}
+	documents := []string{"operations/troubleshooting.md", "descheduler.md"}
 	var text strings.Builder
 	for _, document := range documents {
 		text.WriteString(read(t, path("docs", document)))
@@ -41,7 +41,7 @@ func TestEveryReasonIsExplained(t *testing.T) {
 	}
 }
 
-// TestRefusalsAreQuotedAsTheyAre holds that the messages which operations.md explains are those that users see.
+// TestRefusalsAreQuotedAsTheyAre holds that the messages which troubleshooting.md explains are those that users see.
 func TestRefusalsAreQuotedAsTheyAre(t *testing.T) {
 	var sources strings.Builder
 	for _, folder := range []string{"pkg", "manifests"} {
@@ -56,10 +56,10 @@ func TestRefusalsAreQuotedAsTheyAre(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_, section, _ := strings.Cut(read(t, path("docs", "operations.md")), "\n| the message has | why | what to do |\n|---|---|---|\n")
+	_, section, _ := strings.Cut(read(t, path("docs", "operations", "troubleshooting.md")), "\n| the message has | why | what to do |\n|---|---|---|\n")
 	table, _, found := strings.Cut(section, "\n\n")
 	if !found {
-		t.Fatal("docs/operations.md has no table of refusals")
+		t.Fatal("docs/operations/troubleshooting.md has no table of refusals")
 	}
 	for row := range strings.Lines(table) {
 		quoted := code.FindStringSubmatch(row)

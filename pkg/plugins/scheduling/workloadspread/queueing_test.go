@@ -156,7 +156,7 @@ func TestAPodIsSignedByItsSubset(t *testing.T) {
 	}
 }
 
-// What docs/operations.md says of batching.
+// What docs/install.md says of batching.
 func TestAProfileBatchesWithoutDefaultTopologySpreadAndExtenders(t *testing.T) {
 	const profiles, pluginConfig = "profiles:\n", "  pluginConfig:\n"
 	noDefaults := []string{pluginConfig, pluginConfig + "  - {name: PodTopologySpread, args: {defaultingType: List}}\n"}
