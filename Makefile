@@ -70,10 +70,12 @@ $(BIN)/crd-ref-docs: hack/tools/apiref/go.mod
 CRD_REF_DOCS = $(BIN)/crd-ref-docs --log-level=ERROR --renderer=markdown --config=hack/tools/apiref/config.yaml --templates-dir=hack/tools/apiref/templates
 
 .PHONY: api-reference
-api-reference: $(BIN)/crd-ref-docs ## a minute | Write docs/api from the types.
+api-reference: $(BIN)/crd-ref-docs ## minutes | Write docs/api from the code: fields, arguments, metrics, flags.
 	$(CRD_REF_DOCS) --source-path=./pkg/crd/apps --output-path=docs/api/workloadspread.md
 	$(CRD_REF_DOCS) --source-path=./pkg/crd/policy --output-path=docs/api/podunavailablebudget.md
 	cd hack/tools/apiref && $(GO) run ./arguments $(CURDIR) > $(CURDIR)/docs/api/arguments.md
+	cd hack/tools/apiref && $(GO) run ./metrics $(CURDIR) > $(CURDIR)/docs/api/metrics.md
+	$(GO) test -count=1 -run=TestFlagsAreOnTheirPage $(addprefix ./cmd/,scheduler controller descheduler kubectl-berth sandbox) -args -update
 
 $(BIN)/benchstat: hack/tools/codegen/go.mod
 	cd hack/tools/codegen && $(GO) build -o $@ golang.org/x/perf/cmd/benchstat
@@ -100,7 +102,7 @@ chart: ## seconds | Copy into charts/berth what it shares with manifests/.
 	for file in $(CHART_SHARES); do mkdir -p charts/berth/files/$$(dirname $$file) && cp manifests/$$file charts/berth/files/$$file || exit 1; done
 
 .PHONY: generate
-generate: $(BIN)/controller-gen api-reference ## a minute | Regenerate deepcopy functions, CRDs and docs/api.
+generate: $(BIN)/controller-gen api-reference ## minutes | Regenerate deepcopy functions, CRDs and docs/api.
 	$(BIN)/controller-gen object:headerFile=hack/boilerplate.go.txt paths=./pkg/crd/... paths=./pkg/plugins/...
 	$(BIN)/controller-gen crd:maxDescLen=200 paths=./pkg/crd/... output:crd:dir=manifests/crd
 	$(MAKE) --no-print-directory chart

@@ -35,6 +35,19 @@ func run() int {
 		return descheduler.ExitBroken
 	}
 	options.Out = os.Stdout
+	command, err := newCommand(options)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "berth-descheduler:", err)
+		return descheduler.ExitBroken
+	}
+	if err := command.ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "berth-descheduler:", err)
+		return descheduler.ExitCode(err)
+	}
+	return descheduler.ExitDone
+}
+
+func newCommand(options *descheduler.Options) (*cobra.Command, error) {
 	gates, logging := featuregate.NewFeatureGate(), logsapi.NewLoggingConfiguration()
 	command := &cobra.Command{
 		Use:           "berth-descheduler",
@@ -51,14 +64,9 @@ func run() int {
 		},
 	}
 	if err := logsapi.AddFeatureGates(gates); err != nil {
-		fmt.Fprintln(os.Stderr, "berth-descheduler:", err)
-		return descheduler.ExitBroken
+		return nil, err
 	}
 	options.AddFlags(command.Flags())
 	logsapi.AddFlags(logging, command.Flags())
-	if err := command.ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "berth-descheduler:", err)
-		return descheduler.ExitCode(err)
-	}
-	return descheduler.ExitDone
+	return command, nil
 }

@@ -16,6 +16,13 @@ func main() {
 	// The first signal ends the work in order; a second one ends this process, and with it all its children, at once.
 	context.AfterFunc(ctx, cancel)
 
+	if err := newCommand().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}
+
+func newCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "berth-sandbox",
 		Short:         "Run Berth on this machine, with a real control plane and nodes made by KWOK",
@@ -26,8 +33,5 @@ func main() {
 		return fmt.Errorf("%w: see `%s --help`", err, command.CommandPath())
 	})
 	root.AddCommand(upCommand(), downCommand(), statusCommand())
-	if err := root.ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "error:", err)
-		os.Exit(1)
-	}
+	return root
 }

@@ -1,6 +1,8 @@
 package descheduler
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	"k8s.io/component-base/metrics/legacyregistry"
@@ -28,6 +30,11 @@ func expectQueriedMetrics(t *testing.T) {
 		if !there[name] {
 			t.Errorf("no metric %s", name)
 		}
+	}
+	exposed := httptest.NewRecorder()
+	legacyregistry.Handler().ServeHTTP(exposed, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	if difference, err := harness.MetricsDifference(exposed.Body.String(), "berth_descheduler_"); err != nil || difference != "" {
+		t.Errorf("docs/api/metrics.md is not true (-exposed +page): %v\n%s", err, difference)
 	}
 	if len(names) == 0 {
 		t.Error("no query asks for metrics of the descheduler")

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/berth-project/berth/cmd/sandbox/product"
 )
 
@@ -18,6 +20,10 @@ var (
 	metricName = regexp.MustCompile(`\b(?:berth|scheduler_workloadspread)_[a-z0-9_]+`)
 	// parts are what a histogram's name is followed by.
 	parts = regexp.MustCompile(`_(bucket|count|sum)$`)
+	// described is how a metric is exposed, and row how docs/api/metrics.md has it: name, type, labels, help.
+	described = regexp.MustCompile(`(?m)^# HELP (\S+) (?:\[[A-Z]+\] )?(.*)\n# TYPE \S+ (\w+)\n(?:\S+?(\{.*\}) )?`)
+	row       = regexp.MustCompile("(?m)^\\| `(\\w+)` \\| (\\w+) \\| (.*?) \\| (.*) \\|$")
+	label     = regexp.MustCompile(`(\w+)="[^"]*"`)
 )
 
 // QueriedMetrics are those that the alerts and the dashboard of the manifests ask for and whose name begins with the prefix.
@@ -41,6 +47,36 @@ func QueriedMetrics(prefix string) ([]string, error) {
 	}
 	slices.Sort(names)
 	return slices.Compact(names), nil
+}
+
+// MetricsDifference says in what docs/api/metrics.md differs from what a component exposes, of the metrics whose name begins with the prefix: in names, types, labels and help. It is empty if
+// the page is true. Metrics with labels are not exposed before they have a value.
+func MetricsDifference(exposed, prefix string) (string, error) {
+	page, err := os.ReadFile(filepath.Join(Root(), "docs", "api", "metrics.md"))
+	if err != nil {
+		return "", err
+	}
+	var onPage, there []string
+	add := func(all *[]string, name, kind, help string, labels []string) {
+		if strings.HasPrefix(name, prefix) {
+			labels = slices.DeleteFunc(labels, func(label string) bool { return label == "le" || label == "" })
+			slices.Sort(labels)
+			*all = append(*all, fmt.Sprintf("%s %s %s: %s", kind, name, labels, help))
+		}
+	}
+	for _, found := range row.FindAllStringSubmatch(string(page), -1) {
+		add(&onPage, found[1], found[2], strings.ReplaceAll(found[4], `\|`, "|"), strings.Split(strings.ReplaceAll(found[3], "`", ""), ", "))
+	}
+	for _, found := range described.FindAllStringSubmatch(exposed, -1) {
+		var labels []string
+		for _, one := range label.FindAllStringSubmatch(found[4], -1) {
+			labels = append(labels, one[1])
+		}
+		add(&there, found[1], found[3], found[2], labels)
+	}
+	slices.Sort(onPage)
+	slices.Sort(there)
+	return cmp.Diff(there, onPage), nil
 }
 
 // ControllerMetrics are those of the controller, which serves them without encryption.

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// TestAlertsAndDashboardAskForMetricsThatAreThere: once there was a pod, a spread and a refused eviction. Those of the descheduler are in
+// TestAlertsAndDashboardAskForMetricsThatAreThere, and docs/api/metrics.md says what they are: once there was a pod, a spread and a refused eviction. Those of the descheduler are in
 // test/descheduler.
 func TestAlertsAndDashboardAskForMetricsThatAreThere(t *testing.T) {
 	pools(t, "a", "b")
@@ -44,7 +44,8 @@ spec: {selector: {matchLabels: {app: web}}, maxUnavailable: 0}`)
 	}
 
 	var wanted []string
-	for _, prefix := range []string{"scheduler_workloadspread_", "berth_workloadspread", "berth_webhook_", "berth_budget_"} {
+	prefixes := []string{"scheduler_workloadspread_", "berth_workloadspread", "berth_webhook_", "berth_budget_"}
+	for _, prefix := range prefixes {
 		names, err := harness.QueriedMetrics(prefix)
 		if err != nil {
 			t.Fatal(err)
@@ -67,6 +68,15 @@ spec: {selector: {matchLabels: {app: web}}, maxUnavailable: 0}`)
 		for _, name := range wanted {
 			if !strings.Contains(ofScheduler+ofController, "\n# TYPE "+name+" ") {
 				missing = append(missing, name)
+			}
+		}
+		for _, prefix := range prefixes {
+			difference, err := harness.MetricsDifference(ofScheduler+ofController, prefix)
+			if err != nil {
+				return "", err
+			}
+			if difference != "" {
+				missing = append(missing, "docs/api/metrics.md is not true (-exposed +page):\n"+difference)
 			}
 		}
 		return strings.Join(missing, " "), nil
