@@ -13,7 +13,8 @@
 //   - Ages, times, generated names, ports, paths of the repository and the number of spaces between columns are not compared; see normalise.
 //   - A command that only reads (kubectl get, kubectl berth status; see reads) is repeated until it prints what is shown, for a minute at most.
 //     Everything else runs once, so documents wait as their readers do: kubectl rollout status, kubectl wait.
-//   - A ```shell block is not run. Its info string says why, and notRun lists all of them.
+//   - A ```shell block is not run. notRun says why, for the test; what a reader must know of it is in the text.
+//   - A fence has one word behind it, its kind. Readers do not see what else would be there.
 //   - A ```yaml block is a part of a file in docs/examples.
 //   - After each tutorial the cluster is as it was before: its undo is tested like everything else.
 //
