@@ -25,11 +25,13 @@ type Scope struct {
 	SpreadSelector *metav1.LabelSelector `json:"spreadSelector,omitempty"`
 }
 
-// Namespaces are some of all. Only one of the two may be given.
+// Namespaces says which namespaces are meant. Only one of the two fields may be given.
 //
 // +kubebuilder:object:generate=true
 type Namespaces struct {
+	// Include are the namespaces that are meant, and no others.
 	Include []string `json:"include,omitempty"`
+	// Exclude are the namespaces that are not meant, while all others are.
 	Exclude []string `json:"exclude,omitempty"`
 }
 
@@ -62,12 +64,14 @@ func (s *Scope) Compile() (cycle.Scope, error) {
 	return scope, nil
 }
 
-// Backoff is how long the next move waits if the pods of the last one came back: Base after the first time, twice as long after every further
-// one, and Longest at most. After twice Longest without a move it begins anew.
+// Backoff is how long the next move waits if pods came back after the previous move: Base after the first time, twice as long after every further
+// time, and Longest at most. After twice Longest without a move it begins at Base again.
 //
 // +kubebuilder:object:generate=true
 type Backoff struct {
-	Base    *metav1.Duration `json:"base,omitempty"`
+	// Base is the wait after the first time; between 1s and 24h. Its default is that of the strategy.
+	Base *metav1.Duration `json:"base,omitempty"`
+	// Longest is the longest wait; between 1s and 24h, and not shorter than Base. Its default is that of the strategy.
 	Longest *metav1.Duration `json:"longest,omitempty"`
 }
 
