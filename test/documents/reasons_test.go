@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -35,6 +36,22 @@ func TestEveryReasonIsExplained(t *testing.T) {
 			if _, hidden := unseen[name]; !hidden && !strings.Contains(explained, "`"+value+"`") {
 				t.Errorf("%s: %s `%s` is in none of docs/%s: say there what it means and what to do", relative(file), name, value, strings.Join(documents, ", docs/"))
 			}
+		}
+	}
+}
+
+// TestEveryAlertHasARunbook holds that whoever is woken by an alert finds what it means and what to do.
+func TestEveryAlertHasARunbook(t *testing.T) {
+	const page = "https://github.com/berth-project/berth/blob/main/docs/operations/alerts.md#"
+	headings := anchors(t, path("docs", "operations", "alerts.md"))
+	alerts := strings.Split(read(t, path("manifests", "observe", "rules.yaml")), "- alert: ")[1:]
+	if len(alerts) < 5 {
+		t.Fatalf("found %d alerts only", len(alerts))
+	}
+	for _, alert := range alerts {
+		name, rest, _ := strings.Cut(alert, "\n")
+		if !strings.Contains(rest, "runbook_url: "+page+slug(name)+"\n") || !slices.Contains(headings, slug(name)) {
+			t.Errorf("alert %s has no runbook_url, or docs/operations/alerts.md has no heading for it", name)
 		}
 	}
 }
