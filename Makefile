@@ -104,7 +104,7 @@ chart: ## seconds | Copy into charts/berth what it shares with manifests/.
 .PHONY: generate
 generate: $(BIN)/controller-gen api-reference ## minutes | Regenerate deepcopy functions, CRDs and docs/api.
 	$(BIN)/controller-gen object:headerFile=hack/boilerplate.go.txt paths=./pkg/crd/... paths=./pkg/plugins/...
-	$(BIN)/controller-gen crd:maxDescLen=200 paths=./pkg/crd/... output:crd:dir=manifests/crd
+	$(BIN)/controller-gen crd paths=./pkg/crd/... output:crd:dir=manifests/crd
 	$(MAKE) --no-print-directory chart
 
 ##@ Test

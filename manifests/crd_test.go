@@ -1,0 +1,141 @@
+package manifests
+
+import (
+	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/validation"
+	"sigs.k8s.io/yaml"
+)
+
+// TestDescriptionsAreNotCut holds that kubectl explain shows what the types say, and all of it.
+func TestDescriptionsAreNotCut(t *testing.T) {
+	documented := docsOf(t, "apps", "policy")
+	if len(documented) < 50 {
+		t.Fatalf("found %d comments only", len(documented))
+	}
+	for _, crd := range definitions(t) {
+		described := 0
+		for _, version := range crd.Spec.Versions {
+			walk(version.Schema.OpenAPIV3Schema, version.Name, func(path string, schema *apiextensionsv1.JSONSchemaProps) {
+				text := oneLine(schema.Description)
+				if text == "" {
+					return
+				}
+				described++
+				if strings.HasSuffix(text, "...") {
+					t.Errorf("%s: %s: the description ends in the middle: %s", crd.Name, path, text)
+				}
+				if slices.Contains(documented, text) {
+					return
+				}
+				for _, whole := range documented {
+					if strings.HasPrefix(whole, text) {
+						t.Errorf("%s: %s: the description ends before the comment does:\n%s", crd.Name, path, whole)
+					}
+				}
+			})
+		}
+		if described < 20 {
+			t.Errorf("%s: found %d descriptions only", crd.Name, described)
+		}
+	}
+}
+
+// TestDefinitionsCanBeApplied holds that kubectl apply, which notes the whole object in an annotation, can do so with much to spare.
+func TestDefinitionsCanBeApplied(t *testing.T) {
+	for _, crd := range definitions(t) {
+		noted, err := json.Marshal(crd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s: %d bytes of %d", crd.Name, len(noted), validation.TotalAnnotationSizeLimitB)
+		if len(noted) > validation.TotalAnnotationSizeLimitB/2 {
+			t.Errorf("%s has %d bytes, and annotations at most %d", crd.Name, len(noted), validation.TotalAnnotationSizeLimitB)
+		}
+	}
+}
+
+func definitions(t *testing.T) []apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	var all []apiextensionsv1.CustomResourceDefinition
+	for _, content := range CRDs() {
+		var crd apiextensionsv1.CustomResourceDefinition
+		if err := yaml.UnmarshalStrict(content, &crd); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, crd)
+	}
+	if len(all) != 2 {
+		t.Fatalf("%d definitions", len(all))
+	}
+	return all
+}
+
+// walk visits a schema and all below it.
+func walk(schema *apiextensionsv1.JSONSchemaProps, path string, visit func(path string, schema *apiextensionsv1.JSONSchemaProps)) {
+	if schema == nil {
+		return
+	}
+	visit(path, schema)
+	for name := range schema.Properties {
+		property := schema.Properties[name]
+		walk(&property, path+"."+name, visit)
+	}
+	if schema.Items != nil {
+		walk(schema.Items.Schema, path+"[]", visit)
+	}
+	if schema.AdditionalProperties != nil {
+		walk(schema.AdditionalProperties.Schema, path+"{}", visit)
+	}
+}
+
+// docsOf are the comments of all types and fields of the API groups.
+func docsOf(t *testing.T, groups ...string) []string {
+	t.Helper()
+	var docs []string
+	for _, group := range groups {
+		files, err := filepath.Glob(filepath.Join("..", "pkg", "crd", group, "v1alpha1", "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(parsed, func(node ast.Node) bool {
+				switch n := node.(type) {
+				case *ast.Field:
+					docs = append(docs, withoutMarkers(n.Doc))
+				case *ast.GenDecl:
+					if n.Tok == token.TYPE {
+						docs = append(docs, withoutMarkers(n.Doc))
+					}
+				}
+				return true
+			})
+		}
+	}
+	return docs
+}
+
+// withoutMarkers is a comment on one line without what begins with a plus, which is for generators.
+func withoutMarkers(comment *ast.CommentGroup) string {
+	var lines []string
+	for line := range strings.Lines(comment.Text()) {
+		if !strings.HasPrefix(line, "+") {
+			lines = append(lines, line)
+		}
+	}
+	return oneLine(strings.Join(lines, " "))
+}
+
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
