@@ -1,4 +1,4 @@
-{{/* What several templates need. Objects that no value changes are in files/, as they stand in manifests/. */}}
+{{/* Helpers of several templates. Objects that no value changes are in files/, as copies from manifests/. */}}
 
 {{/* The image of a component. Argument: dict "root" $ "component" its name. */}}
 {{- define "berth.image" -}}
@@ -13,7 +13,7 @@
 {app.kubernetes.io/name: berth, app.kubernetes.io/component: {{ . }}}
 {{- end }}
 
-{{/* What the metadata and the spec of every pod begin with. Argument as above. */}}
+{{/* The first part of the metadata and the spec of each pod. Argument as above. */}}
 {{- define "berth.podMetadata" -}}
 labels: {{ include "berth.labels" .component }}
 {{- with (index .root.Values .component).podAnnotations }}
@@ -49,7 +49,7 @@ tolerations:
 {{- end }}
 {{- end }}
 
-{{/* Each constraint is about the component's own pods, unless it says otherwise. Argument as above. */}}
+{{/* Each constraint applies to the component's own pods, unless it has a labelSelector. Argument as above. */}}
 {{- define "berth.topologySpreadConstraints" -}}
 {{- $own := dict "labelSelector" (dict "matchLabels" (include "berth.labels" .component | fromYaml)) -}}
 {{- with (index .root.Values .component).topologySpreadConstraints }}
@@ -60,7 +60,7 @@ topologySpreadConstraints:
 {{- end }}
 {{- end }}
 
-{{/* What every container has. Argument as above. */}}
+{{/* The common fields of each container. Argument as above. */}}
 {{- define "berth.container" -}}
 name: {{ .component }}
 image: {{ include "berth.image" . }}
@@ -74,7 +74,7 @@ resources:
 securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
 {{- end }}
 
-{{/* The PodDisruptionBudget of a component, if there is to be one. Argument as above. */}}
+{{/* The PodDisruptionBudget of a component, if it is enabled. Argument as above. */}}
 {{- define "berth.podDisruptionBudget" -}}
 {{- with (index .root.Values .component).podDisruptionBudget }}
 {{- if .enabled }}
@@ -92,13 +92,13 @@ spec:
 {{- end }}
 {{- end }}
 
-{{/* "true" if the controller is to serve webhooks. */}}
+{{/* "true" if the controller serves webhooks. */}}
 {{- define "berth.webhooks" -}}
 {{- if or .Values.admission.enabled .Values.budgets.enabled }}true{{ end -}}
 {{- end }}
 
-{{/* A file with a webhook configuration or a policy, kept away from other namespaces than the file says. Berth's own is always left alone.
-     Argument: dict "root" $ "file" path "shipped" the namespaces in the file "excluded" those that are to be left alone. */}}
+{{/* A file with a webhook configuration or a policy, with another list of excluded namespaces. Berth's own namespace is always excluded.
+     Argument: dict "root" $ "file" path "shipped" the excluded namespaces of the file "excluded" the new list. */}}
 {{- define "berth.excluding" -}}
 {{- $excluded := append (without .excluded "berth-system") "berth-system" -}}
 {{- $text := .root.Files.Get .file | replace (printf "[%s, berth-system]" (join ", " .shipped)) (printf "[%s]" (join ", " $excluded)) -}}
