@@ -1,4 +1,4 @@
-// Command arguments writes docs/api/arguments.md: what can be said to Berth's plugins of the scheduler and the descheduler, from their Args.
+// Command arguments writes docs/api/arguments.md, the reference of the arguments of Berth's scheduler and descheduler plugins, from their Args types.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 
 const module = "github.com/berth-project/berth/"
 
-// plugins in the order of the document, by directory and the name of the type of their Args.
+// plugins in the order of the document, by directory and name of their Args type.
 var plugins = []struct{ name, dir, args string }{
 	{"WorkloadSpread", "pkg/plugins/scheduling/workloadspread", "ArgsV1"},
 	{"EvictUnschedulableSubsetPods", "pkg/plugins/descheduling/evictunschedulablesubsetpods", "Args"},
@@ -54,8 +54,8 @@ func write(root string) (string, error) {
 	d := &document{root: root, packages: map[string]*source{}}
 	d.line("# Arguments of the plugins")
 	d.line("")
-	d.line("Generated from the types by `make generate`. The arguments of WorkloadSpread are in the scheduler's configuration (`manifests/scheduler/scheduler-config.yaml`). All others are in the")
-	d.line("descheduler's policy (`manifests/descheduler/base/policy.yaml`). Both have them under `pluginConfig`. You may leave out every field; *nil* and *empty* mean a field that is left out.")
+	d.line("`make generate` writes this page from the types. The scheduler plugin's arguments are in the scheduler's configuration (`manifests/scheduler/scheduler-config.yaml`), the others in")
+	d.line("the descheduler's policy (`manifests/descheduler/base/policy.yaml`), under `pluginConfig`. All fields are optional.")
 	for _, plugin := range plugins {
 		where := "descheduler"
 		if strings.Contains(plugin.dir, "/scheduling/") {
@@ -65,7 +65,7 @@ func write(root string) (string, error) {
 			return "", fmt.Errorf("%s: %w", plugin.name, err)
 		}
 	}
-	for i := 0; i < len(d.later); i++ { // grows while it is worked off
+	for i := 0; i < len(d.later); i++ { // grows during the loop
 		if err := d.section(d.later[i].name, d.later[i].dir, d.later[i].name); err != nil {
 			return "", err
 		}
@@ -73,7 +73,7 @@ func write(root string) (string, error) {
 	return d.text.String(), nil
 }
 
-// document is what has been written so far, and what has to be explained after it.
+// document is what has been written so far, and the types to explain after it.
 type document struct {
 	root     string
 	text     strings.Builder
@@ -83,7 +83,7 @@ type document struct {
 
 type named struct{ dir, name string }
 
-// source is a package: its types, and what its files import, by name.
+// source is a package: its types and the imports of its files, by name.
 type source struct {
 	types   map[string]*ast.TypeSpec
 	docs    map[string]string
@@ -146,7 +146,7 @@ func (d *document) fields(dir, name string) error {
 	return nil
 }
 
-// embedded adds the fields of a struct of this repository. Those of others say what every object says.
+// embedded adds the fields of an embedded struct of this repository. It skips structs of other modules, whose fields every object has.
 func (d *document) embedded(dir string, from *source, expr ast.Expr) error {
 	to, name, ours := d.resolve(dir, from, expr)
 	if !ours {
@@ -155,7 +155,7 @@ func (d *document) embedded(dir string, from *source, expr ast.Expr) error {
 	return d.fields(to, name)
 }
 
-// resolve finds where a type is declared, if it is in this repository.
+// resolve finds the declaration of a type, if it is in this repository.
 func (d *document) resolve(dir string, from *source, expr ast.Expr) (in, name string, ours bool) {
 	switch e := expr.(type) {
 	case *ast.StarExpr:
@@ -232,7 +232,7 @@ func (s *source) add(file *ast.File) {
 	for _, imported := range file.Imports {
 		path, err := strconv.Unquote(imported.Path.Value)
 		if err != nil {
-			continue // the parser has seen to it that it is a string
+			continue // the parser guarantees that it is a string
 		}
 		name := path[strings.LastIndex(path, "/")+1:]
 		if imported.Name != nil {
