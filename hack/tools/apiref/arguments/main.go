@@ -54,8 +54,8 @@ func write(root string) (string, error) {
 	d := &document{root: root, packages: map[string]*source{}}
 	d.line("# Arguments of the plugins")
 	d.line("")
-	d.line("`make generate` writes this page from the types. The scheduler plugin's arguments are in the scheduler's configuration (`manifests/scheduler/scheduler-config.yaml`), the others in")
-	d.line("the descheduler's policy (`manifests/descheduler/base/policy.yaml`), under `pluginConfig`. All fields are optional.")
+	d.line("`make generate` writes this page from the types. The arguments of WorkloadSpread are in the scheduler's configuration (`manifests/scheduler/scheduler-config.yaml`), the others in")
+	d.line("the descheduler's policy (`manifests/descheduler/base/policy.yaml`). Both have them under `pluginConfig`. You may leave out every field; *nil* and *empty* mean a field that is left out.")
 	for _, plugin := range plugins {
 		where := "descheduler"
 		if strings.Contains(plugin.dir, "/scheduling/") {
