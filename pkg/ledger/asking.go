@@ -18,23 +18,23 @@ func (ev PodAsks) apply(l *Ledger) {
 	case e == nil:
 		return // nobody divides it
 	case e.stage > Claimed:
-		l.fx.Answer = Answer{Reason: v1alpha1.ReasonWorkloadNotObserved, Message: "the pod is being bound already"}
+		l.effects.Answer = Answer{Reason: v1alpha1.ReasonWorkloadNotObserved, Message: "the pod is being bound already"}
 		return
 	case e.account == nil:
-		l.fx.Answer = l.answerUndivided(e)
+		l.effects.Answer = l.answerUndivided(e)
 		return
 	}
-	answer := l.premature(e)
+	answer := l.held(e)
 	if answer.Reason == "" {
 		candidate := l.candidate(e)
-		tried, closed, look := l.look(e, candidate, &ev.Seen)
-		if look != nil {
-			l.fx.Look = look
+		tried, closed, check := l.checkSubsets(e, candidate, &ev.Results)
+		if check != nil {
+			l.effects.Check = check
 			return
 		}
-		l.begin(e)
+		l.startCycle(e)
 		e.tried = tried
-		answer = l.rule(e, candidate, closed)
+		answer = l.admit(e, candidate, closed)
 		if claim := e.index(); answer.Decision == nil && claim != subset.None && e.gang != nil && !e.gang.hasNodes() {
 			// Its own claims kept the gang from other subsets.
 			l.disperse(e.gang, subset.Mask(0).With(claim), false)
@@ -42,7 +42,7 @@ func (ev PodAsks) apply(l *Ledger) {
 			return
 		}
 	} else {
-		l.begin(e)
+		l.startCycle(e)
 	}
 	l.answer(e, answer)
 }
@@ -60,13 +60,13 @@ func (l *Ledger) answerUndivided(e *entry) (answer Answer) {
 	}
 	if answer.Reason != "" {
 		e.wait = ForNews
-		l.setUndecided(e, true)
+		l.setUnresolved(e, true)
 	}
 	return answer
 }
 
-// premature is a refusal if the pod must wait for news before any subset can be chosen.
-func (l *Ledger) premature(e *entry) Answer {
+// held is a refusal if the pod must wait for news before any subset can be chosen.
+func (l *Ledger) held(e *entry) Answer {
 	a := e.account
 	switch {
 	case a.policy == nil:
@@ -76,8 +76,8 @@ func (l *Ledger) premature(e *entry) Answer {
 	case a.policy.LagsBehind(&a.plan, a.live[e.owner.uid]) && !l.lateForNews(e):
 		return Answer{Reason: v1alpha1.ReasonWorkloadNotObserved, Message: fmt.Sprintf(
 			"%s has more pods than the %d replicas that the scheduler has seen; waiting for the new number", a.workload, a.plan.Replicas)}
-	case e.gang.rests(l.now) && !e.gang.hasNodes():
-		l.wakeAt(e, e.gang.restsUntil)
+	case e.gang.isBackingOff(l.now) && !e.gang.hasNodes():
+		l.wakeAt(e, e.gang.backoffUntil)
 		answer := l.describe(e, v1alpha1.ReasonNoNodeFits)
 		answer.Message = fmt.Sprintf("pod group %q found no nodes for all of its pods and is tried again soon", e.gang.key.group)
 		return answer
@@ -86,7 +86,7 @@ func (l *Ledger) premature(e *entry) Answer {
 }
 
 // begin notes that the pod has its cycle.
-func (l *Ledger) begin(e *entry) {
+func (l *Ledger) startCycle(e *entry) {
 	if e.wait != ForNextSubset {
 		e.tried, e.preempted = 0, 0
 	}
@@ -108,14 +108,14 @@ func (l *Ledger) candidate(e *entry) subset.Candidate {
 	// taken when its pod gives the claim up.
 	c.Claim = claim
 	for _, other := range a.members {
-		if other.stage == Claimed && other.scope == e.scope && other.slot == e.slot && other.order > e.order && !other.doubts(e.slot) {
+		if other.stage == Claimed && other.scope == e.scope && other.slot == e.slot && other.order > e.order && !other.mayBeBoundIn(e.slot) {
 			c.Behind++
 		}
 	}
 	return c
 }
 
-func (e *entry) doubts(slot string) bool {
+func (e *entry) mayBeBoundIn(slot string) bool {
 	for _, d := range e.uncertain {
 		if d.slot == slot {
 			return true
@@ -127,7 +127,7 @@ func (e *entry) doubts(slot string) bool {
 // look goes through the subsets with quota, in their order and no further than the first that may have a node for the pod. Closed are those that have
 // none. A subset counts as not tried if it had no node when the pod tried it in this round, and now may have one. The result holds if there is
 // nothing left to look at.
-func (l *Ledger) look(e *entry, candidate subset.Candidate, seen *Sights) (tried, closed subset.Mask, ask *Look) {
+func (l *Ledger) checkSubsets(e *entry, candidate subset.Candidate, results *CheckResults) (tried, closed subset.Mask, ask *NodeCheck) {
 	a := e.account
 	if e.wait == ForNextSubset {
 		tried = e.tried
@@ -143,16 +143,16 @@ func (l *Ledger) look(e *entry, candidate subset.Candidate, seen *Sights) (tried
 		if e.gang != nil && tried.Has(i) {
 			continue // that its own pods have left is no news
 		}
-		sight := Possible
-		if a.policy.Patience.Simulate || l.now.Before(a.skipUntil[i]) {
-			if sight = seen.at(a.policy, i); sight == NotLooked {
-				return tried, closed, &Look{Policy: a.policy, Subset: i, Own: e.own, Shape: e.kind().shape, Tried: tried.Has(i)}
+		result := Feasible
+		if a.policy.Adaptive.Simulate || l.now.Before(a.skipUntil[i]) {
+			if result = results.at(a.policy, i); result == NotChecked {
+				return tried, closed, &NodeCheck{Policy: a.policy, Subset: i, Own: e.own, Shape: e.class().shape, Tried: tried.Has(i)}
 			}
 		}
 		switch {
-		case sight == Nowhere:
+		case result == Infeasible:
 			closed = closed.With(i)
-		case sight == PossibleAgain:
+		case result == FeasibleAgain:
 			return tried &^ subset.Mask(0).With(i), closed, nil
 		case !tried.Has(i):
 			return tried, closed, nil
@@ -162,7 +162,7 @@ func (l *Ledger) look(e *entry, candidate subset.Candidate, seen *Sights) (tried
 }
 
 // rule asks the model and takes the slot that it grants.
-func (l *Ledger) rule(e *entry, candidate subset.Candidate, closed subset.Mask) Answer {
+func (l *Ledger) admit(e *entry, candidate subset.Candidate, closed subset.Mask) Answer {
 	a := e.account
 	kept := a.tally.Kept(e.scope)
 	candidate.Closed = e.tried | closed
@@ -197,7 +197,7 @@ func (l *Ledger) rule(e *entry, candidate subset.Candidate, closed subset.Mask) 
 		d.Metadata = a.metadata[d.Subset]
 	}
 	if name := d.Name(); name != e.slot {
-		l.leave(e)
+		l.dequeue(e)
 		freed := l.setSlots(e, name, e.uncertain)
 		d.fresh = true
 		l.wakeNext(a, e.scope)
@@ -232,32 +232,32 @@ func (l *Ledger) mayPreempt(pod *corev1.Pod) bool {
 // answer gives the pod its answer. A refused pod stands in line, without a slot.
 func (l *Ledger) answer(e *entry, answer Answer) {
 	a := e.account
-	l.fx.Answer = answer
-	wasMeant := e.meant != noSlot
+	l.effects.Answer = answer
+	wasWokenForSlot := e.wokenForSlot != noSlot
 	l.unwake(e)
-	l.scout(e)
-	l.leave(e)
+	l.startProbe(e)
+	l.dequeue(e)
 	if answer.Decision != nil {
 		l.setStage(e, Claimed)
 		e.wait = ForNode
-		l.stand(e)
+		l.enqueue(e)
 	} else {
 		l.release(e, false)
 		e.wait = waitFor(answer.Reason)
-		l.stand(e)
-		if e.scoutOf != nil && e.wait == ForSlot {
-			scouted := e.scoutOf
-			e.scoutOf = nil
-			l.passScout(scouted) // the others wait for no node any more either, and are to say so
+		l.enqueue(e)
+		if e.probeOf != nil && e.wait == ForSlot {
+			probed := e.probeOf
+			e.probeOf = nil
+			l.passProbe(probed) // the others wait for no node any more either, and are to say so
 		}
 		if answer.retries {
-			l.tryAgainLater(e.place.line)
+			l.tryAgainLater(e.place.list)
 		}
 		if !a.announced && (e.wait == ForAnyNode || answer.Reason == v1alpha1.ReasonSubsetsFull) {
-			a.announced, l.fx.Announce = true, true
+			a.announced, l.effects.Announce = true, true
 		}
 	}
-	if wasMeant && e.wait != ForNews {
+	if wasWokenForSlot && e.wait != ForNews {
 		l.wakeNext(a, e.scope) // if the slot that it was woken for is still free, it was of no use to the pod
 	}
 }
@@ -275,7 +275,7 @@ func waitFor(reason v1alpha1.Reason) Wait {
 
 // release gives up the slot of a claim, and keeps those of uncertain binds.
 func (l *Ledger) release(e *entry, fresh bool) {
-	l.leave(e)
+	l.dequeue(e)
 	l.setStage(e, Waiting)
 	if e.slot == "" {
 		return
@@ -290,13 +290,13 @@ func (l *Ledger) release(e *entry, fresh bool) {
 func (ev NoNodeFound) apply(l *Ledger) {
 	e, d := l.pods[ev.UID], ev.Decision
 	if e == nil || e.stage != Claimed || e.policy() != d.Policy || e.index() != d.Subset {
-		l.fx.Next = GoOn // its spread has changed, and has woken the pod
+		l.effects.Next = GoOn // its spread has changed, and has woken the pod
 		return
 	}
 	a := e.account
-	l.fx.Answer = l.describe(e, "")
+	l.effects.Answer = l.describe(e, "")
 	if d.preempts || l.isFixed(e) {
-		l.fx.Next = Preempt
+		l.effects.Next = Preempt
 		return
 	}
 	if e.since == nil {
@@ -311,21 +311,21 @@ func (ev NoNodeFound) apply(l *Ledger) {
 		if again > 0 {
 			l.wakeAt(e, l.now.Add(again))
 		}
-		l.fx.Next = Stay
+		l.effects.Next = Stay
 		return
 	}
 	if e.gang.hasNodes() {
 		e.gang.stuck = e.gang.stuck.With(d.Subset) // it must not be divided; when the others give their nodes back, all go on
-		l.fx.Next = Stay
+		l.effects.Next = Stay
 		return
 	}
-	if !d.Policy.Patience.Simulate && !skipped {
-		a.skipUntil[d.Subset] = l.now.Add(d.Policy.Patience.Skip)
+	if !d.Policy.Adaptive.Simulate && !skipped {
+		a.skipUntil[d.Subset] = l.now.Add(d.Policy.Adaptive.Skip)
 	}
 	e.tried = e.tried.With(d.Subset)
 	l.tryNext(e, d)
 	l.disperse(e.gang, subset.Mask(0).With(d.Subset), d.fresh)
-	l.fx.Next = GoOn
+	l.effects.Next = GoOn
 }
 
 // isFixed is true for a pod that has no subset to go on to.

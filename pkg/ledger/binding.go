@@ -14,18 +14,18 @@ func (ev NodeFound) apply(l *Ledger) {
 	a := e.account
 	l.setStage(e, Reserved)
 	d.Ordinal = a.tally.Kept(e.scope).At(d.Subset)
-	wasMeant, scouted := e.meant != noSlot, e.scoutOf
+	wasWokenForSlot, probed := e.wokenForSlot != noSlot, e.probeOf
 	l.unwake(e)
-	l.leave(e)
-	e.scoutOf, e.nominated = nil, false
-	if wasMeant {
+	l.dequeue(e)
+	e.probeOf, e.nominated = nil, false
+	if wasWokenForSlot {
 		l.wakeNext(a, e.scope) // it was woken in the middle of this cycle, and takes no other slot than it has
 	}
-	l.passScout(scouted)
-	l.endRest(e.gang)
+	l.passProbe(probed)
+	l.endBackoff(e.gang)
 	l.wakeUnplaced(a, e.scope, e.holds())
 	a.announced = a.announced && !a.nobodyWaits()
-	l.fx.OK = true
+	l.effects.OK = true
 }
 
 // stillHolds is true if the pod may still take its decision's subset: the spread has not changed since, and the quota has room for the pod.
@@ -62,7 +62,7 @@ func (l *Ledger) claimAgain(e *entry) {
 	}
 	l.setStage(e, Claimed)
 	e.wait = ForCycle
-	l.stand(e)
+	l.enqueue(e)
 	l.wakeNext(e.account, e.scope) // a slot of an earlier subset may have come free meanwhile
 }
 
@@ -70,7 +70,7 @@ func (l *Ledger) claimAgain(e *entry) {
 func (ev BindSent) apply(l *Ledger) {
 	if e := l.pods[ev.UID]; e != nil && e.stage == Reserved && l.stillHolds(e, ev.Decision) {
 		l.setStage(e, Binding)
-		l.fx.OK = true
+		l.effects.OK = true
 	}
 }
 
@@ -88,7 +88,7 @@ func (ev BindUnknown) apply(l *Ledger) {
 	}
 	uncertain := e.uncertain
 	if e.slot != "" {
-		uncertain = append(slices.Clone(uncertain), doubt{e.slot, ev.Until})
+		uncertain = append(slices.Clone(uncertain), uncertainBind{e.slot, ev.Until})
 	}
 	l.setStage(e, Waiting)
 	l.setSlots(e, "", uncertain)
@@ -100,7 +100,7 @@ func (ev BindDisproved) apply(l *Ledger) {
 	if e == nil || e.stage == Bound || len(e.uncertain) == 0 {
 		return
 	}
-	rest := slices.DeleteFunc(slices.Clone(e.uncertain), func(d doubt) bool { return !ev.ReadAt.Before(d.until) })
+	rest := slices.DeleteFunc(slices.Clone(e.uncertain), func(d uncertainBind) bool { return !ev.ReadAt.Before(d.until) })
 	freed := l.setSlots(e, e.slot, rest)
 	if e.account != nil {
 		l.unstick(e.gang)

@@ -198,7 +198,7 @@ func TestAnAuditFindsAMissedWakeUp(t *testing.T) {
 	w.expectAwake()
 	// A fault: the slot is given back, and nobody is told.
 	e := w.ledger.pods[holds.UID]
-	w.ledger.leave(e)
+	w.ledger.dequeue(e)
 	w.ledger.setStage(e, Waiting)
 	w.ledger.setSlots(e, "", nil)
 	w.apply(Audit{})

@@ -73,7 +73,7 @@ type entry struct {
 	// slot is the subset, by name, of which the pod holds a slot; empty if it holds none.
 	slot string
 	// uncertain are binds whose outcome is unknown. Their slots are taken until it is known.
-	uncertain []doubt
+	uncertain []uncertainBind
 	// record is what the pod's Binding said when the pod was first seen on its node.
 	record *subset.Record
 	// search is nil once the pod is on a node.
@@ -81,7 +81,7 @@ type entry struct {
 }
 
 // doubt is a bind that may have happened, and may yet happen until a time.
-type doubt struct {
+type uncertainBind struct {
 	slot  string
 	until time.Time
 }
@@ -93,11 +93,11 @@ type search struct {
 	wait  Wait
 	place place
 	// meant is the subset of which a free slot is meant for this pod, since it was woken: one subset, anySlot, or noSlot.
-	meant int
+	wokenForSlot int
 	// overdue: an Audit has found the pod on its way to a cycle.
 	overdue bool
-	// scoutOf is the line of exhausted pods that this pod has left, to be tried for all of them.
-	scoutOf *line
+	// probeOf is the line of exhausted pods that this pod has left, to be tried for all of them.
+	probeOf *waitlist
 	// own are the tolerations that the pod has not from admission. shape is made when it is first needed.
 	own   []corev1.Toleration
 	shape string
@@ -110,7 +110,7 @@ type search struct {
 	// newsBy is when the pod stops waiting for news. Zero before it began to.
 	newsBy time.Time
 	// alarm wakes the pod at a time. Nil is never.
-	alarm *item
+	timer *timer
 }
 
 const (
@@ -157,7 +157,7 @@ func (e *entry) differsBy(pod *corev1.Pod) bool {
 // add makes the entry of a pod.
 func (l *Ledger) add(pod *corev1.Pod, owner *owner) *entry {
 	l.order++
-	e := &entry{pod: pod, owner: owner, search: &search{order: l.order, meant: noSlot}}
+	e := &entry{pod: pod, owner: owner, search: &search{order: l.order, wokenForSlot: noSlot}}
 	if pod.Spec.NodeName == "" {
 		e.own = subset.OwnTolerations(pod) // which nobody asks of a pod on its node
 	}
@@ -180,7 +180,7 @@ func (l *Ledger) drop(uid types.UID) {
 	if e == nil {
 		return
 	}
-	l.decide(e)
+	l.endWaitForNews(e)
 	l.cancel(e)
 	l.leaveAccount(e)
 	l.forgetNode(e)
@@ -191,13 +191,13 @@ func (l *Ledger) drop(uid types.UID) {
 
 // place finds the account that divides the pod by now, and the scope that it counts in. True if one of them has changed: what the pod waited for is not
 // what it waits for now.
-func (l *Ledger) place(e *entry) (moved bool) {
+func (l *Ledger) reassign(e *entry) (moved bool) {
 	had := e.account
 	to, _ := l.resolve(e)
 	if to == had && (to == nil || to.scopeOf(e.pod) == e.scope) {
 		return false
 	}
-	l.decide(e)
+	l.endWaitForNews(e)
 	l.leaveAccount(e)
 	if to != nil {
 		l.joinAccount(e, to)
@@ -215,11 +215,11 @@ func (l *Ledger) leaveAccount(e *entry) {
 	if a == nil {
 		return
 	}
-	var scouted *line
+	var probed *waitlist
 	if e.search != nil {
 		l.unwake(e)
-		l.leave(e)
-		scouted, e.scoutOf = e.scoutOf, nil
+		l.dequeue(e)
+		probed, e.probeOf = e.probeOf, nil
 	}
 	l.leaveGang(e)
 	slot, uncertain := e.slot, e.uncertain
@@ -241,7 +241,7 @@ func (l *Ledger) leaveAccount(e *entry) {
 		l.wakeBehind(a, scope, left)
 	}
 	l.wakeExhausted(a, scope, left)
-	l.passScout(scouted)
+	l.passProbe(probed)
 }
 
 // joinAccount counts a pod without an account in one, with the slots that it has by name.
@@ -263,15 +263,15 @@ func (l *Ledger) joinAccount(e *entry, a *account) {
 
 // beginAgain forgets what the pod has tried so far.
 func (s *search) beginAgain() {
-	s.wait, s.meant, s.place, s.scoutOf, s.overdue = ForCycle, noSlot, place{}, nil, false
+	s.wait, s.wokenForSlot, s.place, s.probeOf, s.overdue = ForCycle, noSlot, place{}, nil, false
 	s.tried, s.preempted, s.nominated, s.since = 0, 0, false, nil
 }
 
 // settle counts a pod where the API server shows it. From then on its record and its node's labels are not read again, so that neither a changed
 // annotation nor a relabelled node moves it to another quota.
-func (l *Ledger) settle(e *entry) {
+func (l *Ledger) confirmBound(e *entry) {
 	a := e.account
-	l.decide(e)
+	l.endWaitForNews(e)
 	l.cancel(e)
 	if a == nil {
 		l.setStage(e, Bound)
@@ -279,8 +279,8 @@ func (l *Ledger) settle(e *entry) {
 		return
 	}
 	l.unwake(e)
-	l.leave(e)
-	scouted := e.scoutOf
+	l.dequeue(e)
+	probed := e.probeOf
 	l.setStage(e, Bound)
 	e.record, e.search = subset.RecordOf(e.pod), nil
 	before := e.holds()
@@ -288,8 +288,8 @@ func (l *Ledger) settle(e *entry) {
 	l.wakeNext(a, e.scope)
 	l.wakeExhausted(a, e.scope, freed)
 	l.wakeUnplaced(a, e.scope, e.holds()&^before)
-	l.passScout(scouted)
-	l.endRest(e.gang)
+	l.passProbe(probed)
+	l.endBackoff(e.gang)
 }
 
 // classify is the subset, by name, of a bound pod by the record that was first seen on it.
@@ -345,7 +345,7 @@ func (l *Ledger) count(e *entry, by int) {
 }
 
 // setSlots is the only place where a tally changes. It returns the subsets in which the pod holds a slot no longer.
-func (l *Ledger) setSlots(e *entry, slot string, uncertain []doubt) (freed subset.Mask) {
+func (l *Ledger) setSlots(e *entry, slot string, uncertain []uncertainBind) (freed subset.Mask) {
 	before := e.holds()
 	l.count(e, -1)
 	e.slot, e.uncertain = slot, uncertain

@@ -72,8 +72,8 @@ type (
 	// PodAsks is a pod that asks which subset it may use. If Effects.Look is set, the pod has no answer yet: the caller looks at the nodes of that
 	// subset, adds what it saw to Seen, and applies the event again.
 	PodAsks struct {
-		Pod  *corev1.Pod
-		Seen Sights
+		Pod     *corev1.Pod
+		Results CheckResults
 	}
 	// NodeFound is a pod that has found a node in the subset of its decision. Effects.OK is false if the decision no longer holds.
 	NodeFound struct {
@@ -142,7 +142,7 @@ type Effects struct {
 	// Answer is for PodAsks and NoNodeFound.
 	Answer Answer
 	// Look asks for a look at the nodes of a subset; see PodAsks. Nil if Answer is the answer.
-	Look *Look
+	Check *NodeCheck
 	// OK is for NodeFound, BindSent and ClusterChanged.
 	OK bool
 	// Next is for NoNodeFound.
@@ -225,7 +225,7 @@ func (d *Decision) Name() string {
 }
 
 // Look is a question about the nodes of one subset, for one pod.
-type Look struct {
+type NodeCheck struct {
 	Policy *subset.Policy
 	Subset int
 	// Own tolerations of the pod, which admission may have added to.
@@ -236,37 +236,37 @@ type Look struct {
 	Tried bool
 }
 
-// Sight is what a look at the nodes of a subset shows.
-type Sight uint8
+// CheckResult is what a look at the nodes of a subset shows.
+type CheckResult uint8
 
 const (
-	// NotLooked is the zero value.
-	NotLooked Sight = iota
-	// Possible: a node might take the pod.
-	Possible
-	// Nowhere: no node can.
-	Nowhere
-	// PossibleAgain: none could, and now one might.
-	PossibleAgain
+	// NotChecked is the zero value.
+	NotChecked CheckResult = iota
+	// Feasible: a node might take the pod.
+	Feasible
+	// Infeasible: no node can.
+	Infeasible
+	// FeasibleAgain: none could, and now one might.
+	FeasibleAgain
 )
 
-// Sights are what a pod's looks have shown in this cycle. The zero value has seen nothing.
-type Sights struct {
+// CheckResults are what a pod's looks have shown in this cycle. The zero value has seen nothing.
+type CheckResults struct {
 	policy   *subset.Policy
-	bySubset []Sight
+	bySubset []CheckResult
 }
 
 // Add notes what a look has shown.
-func (s *Sights) Add(look *Look, sight Sight) {
-	if s.policy != look.Policy {
-		*s = Sights{policy: look.Policy, bySubset: make([]Sight, len(look.Policy.Subsets))}
+func (r *CheckResults) Add(check *NodeCheck, result CheckResult) {
+	if r.policy != check.Policy {
+		*r = CheckResults{policy: check.Policy, bySubset: make([]CheckResult, len(check.Policy.Subsets))}
 	}
-	s.bySubset[look.Subset] = sight
+	r.bySubset[check.Subset] = result
 }
 
-func (s *Sights) at(policy *subset.Policy, index int) Sight {
-	if s.policy != policy {
-		return NotLooked
+func (r *CheckResults) at(policy *subset.Policy, index int) CheckResult {
+	if r.policy != policy {
+		return NotChecked
 	}
-	return s.bySubset[index]
+	return r.bySubset[index]
 }

@@ -16,9 +16,9 @@ type gang struct {
 	members map[types.UID]*entry
 	// stuck are subsets in which a member found no node while others had found theirs.
 	stuck subset.Mask
-	// retry is how long the gang rests since it last gave its claims back and had no other subset to try, and restsUntil when that ends.
-	retry      time.Duration
-	restsUntil time.Time
+	// retry is how long the gang rests since it last gave its claims back and had no other subset to try, and backoffUntil when that ends.
+	backoff      time.Duration
+	backoffUntil time.Time
 }
 
 type gangKey struct{ scope, group string }
@@ -40,7 +40,7 @@ func (l *Ledger) joinGang(e *entry) {
 	}
 	g.members[e.pod.UID] = e
 	e.gang = g
-	l.endRest(g)
+	l.endBackoff(g)
 }
 
 // regroup takes in that a pod may have another pod group.
@@ -52,8 +52,8 @@ func (l *Ledger) regroup(e *entry) {
 			switch {
 			case e.search == nil:
 			case e.wait == ForSlot || e.wait == ForNode:
-				l.leave(e)
-				l.stand(e)
+				l.dequeue(e)
+				l.enqueue(e)
 			case e.wait == ForAnyNode:
 				l.wake(e) // it may go where its previous gang could not
 			}
@@ -72,7 +72,7 @@ func (l *Ledger) leaveGang(e *entry) {
 		delete(e.account.gangs, g.key)
 	}
 	for _, other := range g.members {
-		if other.search != nil && other.place.line != nil && other.place.line.exhausted {
+		if other.search != nil && other.place.list != nil && other.place.list.exhausted {
 			l.wake(other) // fewer need less room
 			break
 		}
@@ -122,9 +122,9 @@ func (l *Ledger) claimForAll(by *entry, slot string) {
 		if e.stage != Waiting || e.slot != "" || !e.account.policy.HasRoom(&e.account.plan, e.account.tally.Kept(e.scope), e.account.policy.Index(slot), subset.Candidate{Holds: e.holds()}) {
 			continue
 		}
-		wasAsleep := e.wait != ForCycle && e.wait != ForNextSubset || e.alarm != nil // see disperse
+		wasAsleep := e.wait != ForCycle && e.wait != ForNextSubset || e.timer != nil // see disperse
 		l.unwake(e)
-		l.leave(e)
+		l.dequeue(e)
 		l.setStage(e, Claimed)
 		l.setSlots(e, slot, e.uncertain)
 		if by.tried != 0 {
@@ -136,8 +136,8 @@ func (l *Ledger) claimForAll(by *entry, slot string) {
 	}
 }
 
-// lastGangRetry is the longest rest of a gang.
-const lastGangRetry = 10 * time.Second
+// maxGangBackoff is the longest rest of a gang.
+const maxGangBackoff = 10 * time.Second
 
 // disperse takes back what the members have claimed. They go on at once to subsets that have not been tried. Without a tried subset the gang rests: if its
 // pods took the slots back as soon as a node changes, two gangs could keep each other from completing. Those whose node is found keep their slot until they
@@ -147,8 +147,8 @@ func (l *Ledger) disperse(g *gang, tried subset.Mask, fresh bool) {
 		return
 	}
 	if tried == 0 {
-		g.retry = min(nextRetry(g.retry), lastGangRetry)
-		g.restsUntil = l.now.Add(g.retry)
+		g.backoff = min(nextBackoff(g.backoff), maxGangBackoff)
+		g.backoffUntil = l.now.Add(g.backoff)
 	}
 	var a *account
 	var freed subset.Mask
@@ -159,17 +159,17 @@ func (l *Ledger) disperse(g *gang, tried subset.Mask, fresh bool) {
 		claimed := e.stage == Claimed
 		if claimed {
 			a = e.account
-			l.leave(e)
+			l.dequeue(e)
 			l.setStage(e, Waiting)
 			freed |= l.setSlots(e, "", e.uncertain)
 		}
 		switch {
 		case tried == 0:
 			if e.wait != ForNews {
-				l.leave(e)
+				l.dequeue(e)
 				e.wait = ForCycle
 			}
-			l.wakeAt(e, g.restsUntil)
+			l.wakeAt(e, g.backoffUntil)
 		case claimed:
 			e.tried, e.wait = e.tried|tried, ForNextSubset
 			l.wake(e)
@@ -185,16 +185,16 @@ func (l *Ledger) disperse(g *gang, tried subset.Mask, fresh bool) {
 }
 
 // rests is true if the gang is not to claim slots yet.
-func (g *gang) rests(now time.Time) bool { return g != nil && now.Before(g.restsUntil) }
+func (g *gang) isBackingOff(now time.Time) bool { return g != nil && now.Before(g.backoffUntil) }
 
-// endRest has the rest of a gang go on once one of it has a node: that decides where all of them go.
-func (l *Ledger) endRest(g *gang) {
-	if !g.rests(l.now) || !g.hasNodes() {
+// endBackoff has the rest of a gang go on once one of it has a node: that decides where all of them go.
+func (l *Ledger) endBackoff(g *gang) {
+	if !g.isBackingOff(l.now) || !g.hasNodes() {
 		return
 	}
-	g.restsUntil = time.Time{}
+	g.backoffUntil = time.Time{}
 	for _, e := range g.members {
-		if e.stage == Waiting && (e.alarm != nil || e.place.line != nil && e.place.line.exhausted) {
+		if e.stage == Waiting && (e.timer != nil || e.place.list != nil && e.place.list.exhausted) {
 			l.wake(e)
 		}
 	}
@@ -205,7 +205,7 @@ func (l *Ledger) endRest(g *gang) {
 func (l *Ledger) wakeGangs(a *account, scope string) (woken int) {
 	kept := a.tally.Kept(scope)
 	for key, g := range a.gangs {
-		if key.scope != scope || g.rests(l.now) {
+		if key.scope != scope || g.isBackingOff(l.now) {
 			continue
 		}
 		of := g.seen()

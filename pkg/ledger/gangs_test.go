@@ -172,21 +172,21 @@ func TestAPodGroupIsNotDivided(t *testing.T) {
 		if !w.reserve(pods[0], w.ask(pods[0]).Decision) {
 			t.Fatal("reserve")
 		}
-		sights := []Sight{Nowhere, Possible}
-		w.sight = func(look *Look) Sight { return sights[look.Subset] }
+		results := []CheckResult{Infeasible, Feasible}
+		w.result = func(check *NodeCheck) CheckResult { return results[check.Subset] }
 		w.expectChoice(pods[1], "NoNodeFits") // and it preempts nobody, for there is another subset to try
 		w.awake = nil
 		w.unreserve(pods[0])
 		w.expectAwake("g0", "g1", "g2")
 		w.expectKept("a=0 b=0")
-		sights[0] = PossibleAgain // because its own pods have left
+		results[0] = FeasibleAgain // because its own pods have left
 		w.expectChoice(pods[2], "b")
 		w.expectKept("a=0 b=3")
 		// In the last subset it may preempt.
 		if !w.reserve(pods[0], w.ask(pods[0]).Decision) {
 			t.Fatal("reserve")
 		}
-		sights = []Sight{Nowhere, Nowhere}
+		results = []CheckResult{Infeasible, Infeasible}
 		w.preempt(pods[1], false)
 	})
 	t.Run("and whoever has found their slots taken is tried when they give them back", func(t *testing.T) {

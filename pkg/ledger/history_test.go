@@ -172,11 +172,11 @@ func TestNoHistoryLosesOrInventsASlot(t *testing.T) {
 				}
 				for _, pod := range pods {
 					e := w.ledger.pods[pod.UID]
-					if !told[pod.UID] || e.search == nil || e.place.line == nil {
+					if !told[pod.UID] || e.search == nil || e.place.list == nil {
 						continue
 					}
-					candidate, free, onTheirWay := w.ledger.candidate(e), 0, e.place.line.woken
-					for i, n := range e.place.line.wokenFor {
+					candidate, free, onTheirWay := w.ledger.candidate(e), 0, e.place.list.woken
+					for i, n := range e.place.list.wokenFor {
 						onTheirWay -= n
 						if !candidate.Admitted || candidate.Within == i {
 							free += max(int(quota[i]-counted[e.scope][i])-n, 0)

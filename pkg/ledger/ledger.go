@@ -19,7 +19,7 @@ type Ledger struct {
 	observation time.Duration
 
 	pods     map[types.UID]*entry
-	owners   family
+	owners   ownerTree
 	accounts map[Workload]*account
 	// byName are the accounts of the spreads, by the name of the spread.
 	byName map[types.NamespacedName]*account
@@ -30,20 +30,20 @@ type Ledger struct {
 	unclassified map[string]sets.Set[types.UID]
 	// ended are the pods that ended since ListBegins; nil while no list is read.
 	ended sets.Set[types.UID]
-	// undecided are pods that no account divides and that wait for news, by namespace.
-	undecided map[string]map[types.UID]*entry
+	// unresolved are pods that no account divides and that wait for news, by namespace.
+	unresolved map[string]map[types.UID]*entry
 	// lowest priority of any pod ever seen. A pod that is not above it need not try to preempt.
 	lowest int32
 	order  uint64
-	agenda agenda
+	timers timerHeap
 	counts Counts
 	// change that ClusterChanged asks about, and the lines of which one pod is tried for it.
 	change any
-	served map[*line]bool
+	served map[*waitlist]bool
 
 	// now and fx are of the event that is being applied.
-	now time.Time
-	fx  Effects
+	now     time.Time
+	effects Effects
 }
 
 // Workload names a workload without its version, as owner references and spreads both can.
@@ -62,47 +62,47 @@ func New(observation time.Duration) *Ledger {
 	return &Ledger{
 		observation:  observation,
 		pods:         map[types.UID]*entry{},
-		owners:       newFamily(),
+		owners:       newOwnerTree(),
 		accounts:     map[Workload]*account{},
 		byName:       map[types.NamespacedName]*account{},
 		perNamespace: map[string]int{},
 		nodes:        map[string]*corev1.Node{},
 		unclassified: map[string]sets.Set[types.UID]{},
-		undecided:    map[string]map[types.UID]*entry{},
-		served:       map[*line]bool{},
+		unresolved:   map[string]map[types.UID]*entry{},
+		served:       map[*waitlist]bool{},
 	}
 }
 
 // Apply takes in an event that happens now. Now must not go back.
 func (l *Ledger) Apply(now time.Time, event Event) Effects {
-	l.now, l.fx = now, Effects{}
+	l.now, l.effects = now, Effects{}
 	event.apply(l)
-	l.fx.At = l.agenda.next()
-	return l.fx
+	l.effects.At = l.timers.next()
+	return l.effects
 }
 
-func (ev PodSeen) apply(l *Ledger) { l.see(ev.Pod) }
+func (ev PodSeen) apply(l *Ledger) { l.observe(ev.Pod) }
 
 func (ev PodRead) apply(l *Ledger) {
 	if l.pods[ev.Pod.UID] != nil {
-		l.seeRead(ev.Pod)
+		l.observeRead(ev.Pod)
 	}
 }
 
 func (ev PodListed) apply(l *Ledger) {
 	if !l.ended.Has(ev.Pod.UID) {
-		l.seeRead(ev.Pod)
+		l.observeRead(ev.Pod)
 	}
 }
 
-// seeRead takes in a pod that was read. If it is known on its node already, the object of the watch stays, which the cache holds as well.
-func (l *Ledger) seeRead(pod *corev1.Pod) {
+// observeRead takes in a pod that was read. If it is known on its node already, the object of the watch stays, which the cache holds as well.
+func (l *Ledger) observeRead(pod *corev1.Pod) {
 	if e := l.pods[pod.UID]; e == nil || e.stage != Bound || !subset.IsActive(pod) {
-		l.see(pod)
+		l.observe(pod)
 	}
 }
 
-func (ev PodGone) apply(l *Ledger) { l.end(ev.UID) }
+func (ev PodGone) apply(l *Ledger) { l.podEnded(ev.UID) }
 
 func (ListBegins) apply(l *Ledger) { l.ended = sets.New[types.UID]() }
 
@@ -123,10 +123,10 @@ func (ev NodeSeen) apply(l *Ledger) {
 func (ev NodeGone) apply(l *Ledger) { delete(l.nodes, ev.Name) }
 
 // see takes in a pod, possibly as it was before what is known of it.
-func (l *Ledger) see(pod *corev1.Pod) {
+func (l *Ledger) observe(pod *corev1.Pod) {
 	l.lowest = min(l.lowest, corev1helpers.PodPriority(pod))
 	if !subset.IsActive(pod) {
-		l.end(pod.UID)
+		l.podEnded(pod.UID)
 		return
 	}
 	controller := workload.ControllerOf(pod)
@@ -145,7 +145,7 @@ func (l *Ledger) see(pod *corev1.Pod) {
 	case e == nil:
 		e = l.add(pod, l.owners.of(idOf(pod.Namespace, *controller)))
 	case e.owner.ownerID != idOf(pod.Namespace, *controller):
-		moved = e.account != nil || l.isUndecided(e) // whatever it waited for, under another owner that is something else
+		moved = e.account != nil || l.isUnresolved(e) // whatever it waited for, under another owner that is something else
 		l.adopt(e, l.owners.of(idOf(pod.Namespace, *controller)))
 	}
 	if e.search != nil && e.differsBy(pod) {
@@ -157,20 +157,20 @@ func (l *Ledger) see(pod *corev1.Pod) {
 	nominated := e.pod.Status.NominatedNodeName != pod.Status.NominatedNodeName
 	e.pod = pod
 	if pod.Spec.NodeName != "" && e.stage != Bound {
-		l.settle(e)
+		l.confirmBound(e)
 	} else if nominated && e.stage == Claimed && e.account != nil && e.wait == ForNode {
-		l.leave(e)
-		l.stand(e)
+		l.dequeue(e)
+		l.enqueue(e)
 		l.wakeNext(e.account, e.scope)
 	}
 	l.regroup(e)
-	if (l.place(e) || moved) && known {
+	if (l.reassign(e) || moved) && known {
 		l.wake(e)
 	}
 }
 
 // end forgets a pod for good.
-func (l *Ledger) end(uid types.UID) {
+func (l *Ledger) podEnded(uid types.UID) {
 	if l.ended != nil {
 		l.ended.Insert(uid)
 	}
@@ -199,8 +199,8 @@ func (l *Ledger) IsBound(uid types.UID) bool {
 	return e != nil && e.stage == Bound
 }
 
-// Parked is true for a pod whose last answer was that every subset it may use is full, and that has not been woken since.
-func (l *Ledger) Parked(uid types.UID) bool {
+// WaitsForSlot is true for a pod whose last answer was that every subset it may use is full, and that has not been woken since.
+func (l *Ledger) WaitsForSlot(uid types.UID) bool {
 	e := l.pods[uid]
 	return e != nil && e.search != nil && e.account != nil && e.wait == ForSlot
 }
@@ -214,8 +214,8 @@ func (l *Ledger) ClaimOf(uid types.UID) (*subset.Subset, []corev1.Toleration) {
 	return &e.policy().Subsets[e.index()], e.own
 }
 
-// DoubtUntil is when the last of the pod's binds without an answer can no longer happen. Zero if it has none.
-func (l *Ledger) DoubtUntil(uid types.UID) (until time.Time) {
+// UncertainUntil is when the last of the pod's binds without an answer can no longer happen. Zero if it has none.
+func (l *Ledger) UncertainUntil(uid types.UID) (until time.Time) {
 	if e := l.pods[uid]; e != nil {
 		for _, d := range e.uncertain {
 			if d.until.After(until) {

@@ -28,8 +28,8 @@ func TestAPodWaitsUntilItsOwnerIsSeen(t *testing.T) {
 	}
 	nothingIsLeft := func(t *testing.T, w *world) {
 		t.Helper()
-		if len(w.ledger.undecided) != 0 {
-			t.Errorf("undecided pods are left: %v", w.ledger.undecided)
+		if len(w.ledger.unresolved) != 0 {
+			t.Errorf("unresolved pods are left: %v", w.ledger.unresolved)
 		}
 	}
 	t.Run("and is woken then", func(t *testing.T) {
@@ -133,8 +133,8 @@ func TestAnAdmittedPodWaitsForItsSpread(t *testing.T) {
 		w.delete(pod)
 		w.step(2 * time.Second)
 		w.expectAwake()
-		if len(w.ledger.undecided) != 0 {
-			t.Errorf("undecided pods are left: %v", w.ledger.undecided)
+		if len(w.ledger.unresolved) != 0 {
+			t.Errorf("unresolved pods are left: %v", w.ledger.unresolved)
 		}
 	})
 	t.Run("until it is changed so that a spread divides it", func(t *testing.T) {

@@ -70,8 +70,8 @@ func TestABoundPodMayAskBeforeItsOwnerIsSeen(t *testing.T) {
 			if answer := w.ask(pod); answer.Decision != nil {
 				t.Errorf("got %+v", answer)
 			}
-			if len(w.ledger.undecided) != 0 {
-				t.Errorf("undecided: %v", w.ledger.undecided)
+			if len(w.ledger.unresolved) != 0 {
+				t.Errorf("unresolved: %v", w.ledger.unresolved)
 			}
 		})
 	}
@@ -277,7 +277,7 @@ scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: true, r
 		w.refuse(pod)
 		w.delete(pod)
 	}
-	if n := len(w.ledger.agenda); n > 100 {
+	if n := len(w.ledger.timers); n > 100 {
 		t.Errorf("%d items are due for pods that are gone", n)
 	}
 }
@@ -333,7 +333,7 @@ func TestTheClaimsOfAGangDoNotKeepItFromOtherSubsets(t *testing.T) {
 		w.spread(1, adaptive)
 		pods := w.gangOf("g", 2)
 		w.expectChoice(pods[0], "a")
-		w.sight = func(look *Look) Sight { return []Sight{Nowhere, Possible}[look.Subset] }
+		w.result = func(check *NodeCheck) CheckResult { return []CheckResult{Infeasible, Feasible}[check.Subset] }
 		w.expectChoice(pods[1], "b")
 		w.expectChoice(pods[0], "b")
 		w.expectKept("a=0 b=2")
@@ -369,7 +369,7 @@ func TestAGangThatFindsNoRoomSpeaksForNoOthers(t *testing.T) {
 	w := newWorld(t, 20)
 	w.spread(1, `{subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 1}], scheduleStrategy: {type: Adaptive, whenFull: Wait}}`)
 	holder := w.pod("holder")
-	w.sight = func(look *Look) Sight { return []Sight{Nowhere, Possible}[look.Subset] }
+	w.result = func(check *NodeCheck) CheckResult { return []CheckResult{Infeasible, Feasible}[check.Subset] }
 	w.schedule(holder)
 	gang, single := w.gangOf("g", 2), w.pod("single")
 	w.expectChoice(gang[0], "NoNodeFits")

@@ -9,8 +9,8 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// family is the tree of everything that owns pods, directly or through others.
-type family struct {
+// ownerTree is the tree of everything that owns pods, directly or through others.
+type ownerTree struct {
 	byID  map[ownerID]*owner
 	byKey map[Workload]map[types.UID]*owner
 	// ends are kinds whose objects end the chain of owners unless they were seen.
@@ -41,12 +41,12 @@ type owner struct {
 
 func (o *owner) kind() schema.GroupKind { return schema.GroupKind{Group: o.Group, Kind: o.Kind} }
 
-func newFamily() family {
-	return family{byID: map[ownerID]*owner{}, byKey: map[Workload]map[types.UID]*owner{}, ends: sets.New[schema.GroupKind]()}
+func newOwnerTree() ownerTree {
+	return ownerTree{byID: map[ownerID]*owner{}, byKey: map[Workload]map[types.UID]*owner{}, ends: sets.New[schema.GroupKind]()}
 }
 
 // of is the owner that a reference names. It is made if it has not been seen.
-func (f *family) of(id ownerID) *owner {
+func (f *ownerTree) of(id ownerID) *owner {
 	if o := f.byID[id]; o != nil {
 		return o
 	}
@@ -60,7 +60,7 @@ func (f *family) of(id ownerID) *owner {
 }
 
 // prune forgets an owner that does not exist, as far as is known, and has nothing below it.
-func (f *family) prune(o *owner) {
+func (f *ownerTree) prune(o *owner) {
 	for o != nil && o.object == nil && len(o.pods) == 0 && (len(o.children) == 0 || o.isRing()) {
 		delete(f.byID, o.ownerID)
 		if delete(f.byKey[o.Workload], o.uid); len(f.byKey[o.Workload]) == 0 {
@@ -85,7 +85,7 @@ func (o *owner) isRing() bool {
 }
 
 // object is the existing object of a name; nil if there is none, as far as is known.
-func (f *family) object(key Workload) metav1.Object {
+func (f *ownerTree) object(key Workload) metav1.Object {
 	for _, o := range f.byKey[key] {
 		if o.object != nil {
 			return o.object
@@ -95,7 +95,7 @@ func (f *family) object(key Workload) metav1.Object {
 }
 
 // below calls visit with every pod below the owners of a name.
-func (f *family) below(key Workload, visit func(*entry)) {
+func (f *ownerTree) below(key Workload, visit func(*entry)) {
 	for _, o := range f.byKey[key] {
 		o.walk(visit, workload.LongestOwnerChain)
 	}
@@ -127,7 +127,7 @@ func (ev OwnerSeen) apply(l *Ledger) {
 	}
 	if !wasSeen || had != o.parent {
 		o.walk(func(e *entry) {
-			if l.place(e) || l.isUndecided(e) {
+			if l.reassign(e) || l.isUnresolved(e) {
 				l.wake(e)
 			}
 		}, workload.LongestOwnerChain)
@@ -155,7 +155,7 @@ func (ev KindEndsChain) apply(l *Ledger) {
 		return
 	}
 	l.owners.ends.Insert(ev.Kind)
-	for _, pods := range l.undecided {
+	for _, pods := range l.unresolved {
 		for _, e := range pods {
 			l.wake(e)
 		}
@@ -195,7 +195,7 @@ func (l *Ledger) resolve(e *entry) (a *account, missing *owner) {
 			if l.owners.ends.Has(o.kind()) {
 				return nil, nil
 			}
-			l.fx.Want = append(l.fx.Want, o.kind())
+			l.effects.Want = append(l.effects.Want, o.kind())
 			return nil, o
 		}
 		o = o.parent
@@ -203,29 +203,29 @@ func (l *Ledger) resolve(e *entry) (a *account, missing *owner) {
 	return nil, nil
 }
 
-// isUndecided is true for a pod without an account that waits for news.
-func (l *Ledger) isUndecided(e *entry) bool { return l.undecided[e.pod.Namespace][e.pod.UID] != nil }
+// isUnresolved is true for a pod without an account that waits for news.
+func (l *Ledger) isUnresolved(e *entry) bool { return l.unresolved[e.pod.Namespace][e.pod.UID] != nil }
 
 // decide ends a pod's wait for news.
-func (l *Ledger) decide(e *entry) {
+func (l *Ledger) endWaitForNews(e *entry) {
 	if e.search != nil && e.wait == ForNews {
-		l.setUndecided(e, false)
+		l.setUnresolved(e, false)
 		e.wait = ForCycle
 	}
 }
 
-// setUndecided notes whether a pod without an account waits for news.
-func (l *Ledger) setUndecided(e *entry, waits bool) {
+// setUnresolved notes whether a pod without an account waits for news.
+func (l *Ledger) setUnresolved(e *entry, waits bool) {
 	namespace, uid := e.pod.Namespace, e.pod.UID
-	pods := l.undecided[namespace]
+	pods := l.unresolved[namespace]
 	switch {
 	case waits && pods == nil:
-		l.undecided[namespace] = map[types.UID]*entry{uid: e}
+		l.unresolved[namespace] = map[types.UID]*entry{uid: e}
 	case waits:
 		pods[uid] = e
 	case pods != nil:
 		if delete(pods, uid); len(pods) == 0 {
-			delete(l.undecided, namespace)
+			delete(l.unresolved, namespace)
 		}
 	}
 }

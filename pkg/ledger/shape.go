@@ -47,11 +47,11 @@ func Shape(pod *corev1.Pod, own []corev1.Toleration) string {
 }
 
 // kind of an exhausted pod.
-func (e *entry) kind() kind {
+func (e *entry) class() podClass {
 	if e.shape == "" {
 		e.shape = Shape(e.pod, e.own)
 	}
-	k := kind{scope: e.scope, shape: e.shape}
+	k := podClass{scope: e.scope, shape: e.shape}
 	if e.gang != nil {
 		k.group = e.gang.key.group
 	}

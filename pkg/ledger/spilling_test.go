@@ -83,7 +83,7 @@ func TestAnExhaustedPodIsWokenByASlotThatOthersGiveUp(t *testing.T) {
 	})
 	t.Run("because they have waited long enough", func(t *testing.T) {
 		w := newWorld(t, 9)
-		w.spread(1, strings.Replace(patient, "{name: a}", "{name: a, maxReplicas: 1}", 1))
+		w.spread(1, strings.Replace(waitFirst, "{name: a}", "{name: a, maxReplicas: 1}", 1))
 		inA, pod := w.pod("in-a"), w.pod("p")
 		for _, waits := range []*corev1.Pod{inA, pod} {
 			if got := w.refuse(waits); got != Stay {
@@ -104,9 +104,9 @@ func TestAnExhaustedPodIsWokenByASlotThatOthersGiveUp(t *testing.T) {
 		inA, inB, pod := w.pod("in-a"), w.pod("in-b"), w.pod("p")
 		w.schedule(inA)
 		w.expectChoice(inB, "b")
-		w.bindUncertain(inA, firstRetry/2)
+		w.bindUncertain(inA, initialBackoff/2)
 		w.exhaust(pod, "c")
-		w.step(firstRetry / 2)
+		w.step(initialBackoff / 2)
 		w.awake = nil
 		w.bindSettled(inA, w.now)
 		w.expectAwake("p") // in-a is tried again by the scheduler, after its error
@@ -191,7 +191,7 @@ func TestAPodRefusedByMoreThanItsNodesIsTriedAgainWithoutAnEvent(t *testing.T) {
 
 func TestWithoutSimulationAPodWaitsAndThenNobodyWaitsForAWhile(t *testing.T) {
 	w := newWorld(t, 4)
-	w.spread(1, patient)
+	w.spread(1, waitFirst)
 	pods := w.podsNamed("p", 3)
 	if got := w.refuse(pods[0]); got != Stay {
 		t.Fatalf("got step %d, want to stay", got)
@@ -304,11 +304,11 @@ func TestAnExhaustedPodIsLetGoWhenTheLastSlotIsTaken(t *testing.T) {
 		w := newWorld(t, 9)
 		w.spread(1, spec)
 		big := w.podsNamed("big", 2)
-		w.sight = func(*Look) Sight { return Nowhere }
+		w.result = func(*NodeCheck) CheckResult { return Infeasible }
 		for _, pod := range big {
 			w.expectChoice(pod, "NoNodeFits")
 		}
-		w.sight = func(*Look) Sight { return Possible }
+		w.result = func(*NodeCheck) CheckResult { return Feasible }
 		return w, big
 	}
 	t.Run("by a pod that has found a node", func(t *testing.T) {
@@ -367,12 +367,12 @@ func TestAWokenPodThatFindsNoNodePassesItsSlotOn(t *testing.T) {
 	}
 	w.delete(first)
 	w.awake = nil
-	w.sight = func(*Look) Sight { return Nowhere }
+	w.result = func(*NodeCheck) CheckResult { return Infeasible }
 	for _, pod := range big {
 		w.expectChoice(pod, "NoNodeFits")
 	}
 	w.expectAwake("small")
-	w.sight = func(*Look) Sight { return Possible }
+	w.result = func(*NodeCheck) CheckResult { return Feasible }
 	w.expectChoice(small, "a")
 }
 

@@ -41,10 +41,10 @@ type account struct {
 	// metadata is for each subset what a bind sets on its pods.
 	metadata []subset.Metadata
 	// waiting are the lines of pods that a free slot would serve, by quota scope.
-	waiting map[string]*line
+	waiting map[string]*waitlist
 	gangs   map[gangKey]*gang
 	// exhausted are the lines of pods of strategy Adaptive for which no subset with quota has a node, by kind.
-	exhausted map[kind]*line
+	exhausted map[podClass]*waitlist
 	// skipUntil is for each subset how long no pod waits in it, because one has waited there in vain.
 	skipUntil []time.Time
 	// announced that its pods have to wait.
@@ -115,7 +115,7 @@ func (l *Ledger) dropSpread(key types.NamespacedName) {
 	delete(l.byName, key)
 	if l.perNamespace[key.Namespace]--; l.perNamespace[key.Namespace] == 0 {
 		delete(l.perNamespace, key.Namespace)
-		for _, e := range l.undecided[key.Namespace] {
+		for _, e := range l.unresolved[key.Namespace] {
 			l.wake(e)
 		}
 	}
@@ -124,10 +124,10 @@ func (l *Ledger) dropSpread(key types.NamespacedName) {
 		l.reelect(a)
 		return
 	}
-	l.fx.Forget = append(l.fx.Forget, a.workload)
+	l.effects.Forget = append(l.effects.Forget, a.workload)
 	delete(l.accounts, a.workload)
 	for _, e := range a.members {
-		l.place(e) // under a workload further up, or nowhere
+		l.reassign(e) // under a workload further up, or nowhere
 		l.wake(e)
 	}
 }
@@ -152,7 +152,7 @@ func (l *Ledger) reelect(a *account) {
 // compile replaces the policy of an account and counts its pods again. Slots keep the name of their subset.
 func (l *Ledger) compile(a *account) {
 	spread := a.active()
-	if a.dividing == nil || !sameQuestion(a.dividing, spread) {
+	if a.dividing == nil || !readsSameReplicas(a.dividing, spread) {
 		a.read = nil
 	}
 	for _, scope := range a.scopes() {
@@ -160,7 +160,7 @@ func (l *Ledger) compile(a *account) {
 	}
 	policy, errs := subset.Compile(&spread.Spec, field.NewPath("spec"))
 	a.dividing, a.policy, a.invalid, a.tally, a.plan, a.announced = spread, policy, "", nil, subset.Plan{}, false
-	a.waiting, a.exhausted, a.gangs = map[string]*line{}, map[kind]*line{}, map[gangKey]*gang{}
+	a.waiting, a.exhausted, a.gangs = map[string]*waitlist{}, map[podClass]*waitlist{}, map[gangKey]*gang{}
 	a.skipUntil = make([]time.Time, len(spread.Spec.Subsets))
 	if len(errs) > 0 {
 		a.policy, a.invalid = nil, errs.ToAggregate().Error()
@@ -169,16 +169,16 @@ func (l *Ledger) compile(a *account) {
 		a.metadata = make([]subset.Metadata, len(policy.Subsets))
 		l.replan(a)
 	}
-	l.fx.Follow = append(l.fx.Follow, spread)
+	l.effects.Follow = append(l.effects.Follow, spread)
 	for _, e := range a.members {
 		l.recount(e)
 	}
 	for _, e := range a.members {
-		l.place(e) // which does nothing if the spread still selects it
+		l.reassign(e) // which does nothing if the spread still selects it
 		l.wake(e)
 	}
 	l.owners.below(a.workload, func(e *entry) {
-		if l.place(e) {
+		if l.reassign(e) {
 			l.wake(e)
 		}
 	})
@@ -208,8 +208,8 @@ func (l *Ledger) recount(e *entry) {
 	l.setSlots(e, slot, uncertain)
 }
 
-// sameQuestion is true if two spreads have the replicas of their workload read in the same way.
-func sameQuestion(a, b *v1alpha1.WorkloadSpread) bool {
+// readsSameReplicas is true if two spreads have the replicas of their workload read in the same way.
+func readsSameReplicas(a, b *v1alpha1.WorkloadSpread) bool {
 	return a.Spec.TargetReference.APIVersion == b.Spec.TargetReference.APIVersion && slices.Equal(ReplicaPaths(a), ReplicaPaths(b))
 }
 

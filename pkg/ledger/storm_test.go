@@ -205,18 +205,18 @@ func (s *storm) cycle(p *stormPod) {
 	p.free = false
 	event := PodAsks{Pod: p.Pod}
 	fx := s.do(event)
-	for looks := 0; fx.Look != nil; looks++ {
-		if looks > subset.MaxSubsets {
+	for checks := 0; fx.Check != nil; checks++ {
+		if checks > subset.MaxSubsets {
 			s.fatalf("%s does not stop looking", p.Name)
 		}
-		sight := Possible
+		result := Feasible
 		switch {
-		case !s.hasRoom(p, fx.Look.Policy.Subsets[fx.Look.Subset].Name):
-			sight = []Sight{Nowhere, Possible}[s.r.IntN(2)]
-		case fx.Look.Tried:
-			sight = PossibleAgain
+		case !s.hasRoom(p, fx.Check.Policy.Subsets[fx.Check.Subset].Name):
+			result = []CheckResult{Infeasible, Feasible}[s.r.IntN(2)]
+		case fx.Check.Tried:
+			result = FeasibleAgain
 		}
-		event.Seen.Add(fx.Look, sight)
+		event.Results.Add(fx.Check, result)
 		fx = s.do(event)
 	}
 	d := fx.Answer.Decision
@@ -413,23 +413,23 @@ func (s *storm) check() {
 		s.fatalf("an audit missed %d", s.missed)
 	}
 	var counts Counts
-	undecided, members := 0, 0
+	unresolved, members := 0, 0
 	for uid, e := range l.pods {
 		to, _ := l.resolve(e)
 		if to != e.account {
 			s.fatalf("%s is in another account than it resolves to", uid)
 		}
-		if l.isUndecided(e) {
-			undecided++
+		if l.isUnresolved(e) {
+			unresolved++
 			if e.account != nil || e.wait != ForNews {
-				s.fatalf("%s is undecided and waits for %d", uid, e.wait)
+				s.fatalf("%s is unresolved and waits for %d", uid, e.wait)
 			}
 		}
 		if (e.search == nil) != (e.stage == Bound) {
 			s.fatalf("%s is %s and has search %v", uid, e.stage, e.search)
 		}
 		if e.account == nil {
-			if e.gang != nil || e.search != nil && (e.place.line != nil || e.scoutOf != nil || e.meant != noSlot) {
+			if e.gang != nil || e.search != nil && (e.place.list != nil || e.probeOf != nil || e.wokenForSlot != noSlot) {
 				s.fatalf("%s has no account and stands somewhere", uid)
 			}
 			continue
@@ -443,11 +443,11 @@ func (s *storm) check() {
 			counts.Uncertain++
 		}
 	}
-	for _, pods := range l.undecided {
-		undecided -= len(pods)
+	for _, pods := range l.unresolved {
+		unresolved -= len(pods)
 	}
-	if undecided != 0 {
-		s.fatalf("undecided are %v", l.undecided)
+	if unresolved != 0 {
+		s.fatalf("unresolved are %v", l.unresolved)
 	}
 	for name, pods := range l.unclassified {
 		for uid := range pods {
@@ -462,7 +462,7 @@ func (s *storm) check() {
 			continue
 		}
 		tally := a.policy.NewTally()
-		woken, scouts := map[string]int{}, map[*line]int{}
+		woken, probes := map[string]int{}, map[*waitlist]int{}
 		live := map[types.UID]int32{}
 		for _, e := range a.members {
 			for i := range a.policy.Subsets {
@@ -471,11 +471,11 @@ func (s *storm) check() {
 				}
 			}
 			live[e.owner.uid]++
-			if e.search != nil && e.meant != noSlot {
+			if e.search != nil && e.wokenForSlot != noSlot {
 				woken[e.scope]++
 			}
-			if e.search != nil && e.scoutOf != nil {
-				scouts[e.scoutOf]++
+			if e.search != nil && e.probeOf != nil {
+				probes[e.probeOf]++
 			}
 			if e.gang != nil && (a.gangs[e.gang.key] != e.gang || e.gang.members[e.pod.UID] != e || e.gang.key != gangKey{e.scope, e.pod.Labels[v1alpha1.PodGroupLabel]}) {
 				s.fatalf("%s is in a wrong gang", e.pod.Name)
@@ -498,12 +498,12 @@ func (s *storm) check() {
 				n += len(q)
 			}
 			if w.woken != woken[scope] || n == 0 {
-				s.fatalf("line of %s: %d woken, want %d; %d in all", scope, w.woken, woken[scope], n)
+				s.fatalf("waitlist of %s: %d woken, want %d; %d in all", scope, w.woken, woken[scope], n)
 			}
 		}
 		for _, w := range a.exhausted {
-			if w.scouts != scouts[w] || w.scouts+len(w.queues[0]) == 0 {
-				s.fatalf("line of %s: %d scouts, want %d", w.kind.scope, w.scouts, scouts[w])
+			if w.probes != probes[w] || w.probes+len(w.queues[0]) == 0 {
+				s.fatalf("waitlist of %s: %d probes, want %d", w.class.scope, w.probes, probes[w])
 			}
 		}
 	}
@@ -520,7 +520,7 @@ func (s *storm) check() {
 			may = append(may, p.decision.Name())
 		}
 		for _, in := range may {
-			if !p.bound && in != "" && e.slot != in && !e.doubts(in) {
+			if !p.bound && in != "" && e.slot != in && !e.mayBeBoundIn(in) {
 				s.fatalf("%s may be in %s, and its slot is free", p.Name, in)
 			}
 		}
@@ -571,7 +571,7 @@ func (s *storm) describe(e *entry) string {
 				text += " gang " + m.gang.key.group
 			}
 			if m.search != nil {
-				text += fmt.Sprintf(" wait %d meant %d line %t scout %t tried %b", m.wait, m.meant, m.place.line != nil, m.scoutOf != nil, m.tried)
+				text += fmt.Sprintf(" wait %d wokenForSlot %d listed %t probe %t tried %b", m.wait, m.wokenForSlot, m.place.list != nil, m.probeOf != nil, m.tried)
 			}
 		}
 		text += fmt.Sprintf("\n  %+v", e.account.active().Spec.ScheduleStrategy)
@@ -603,8 +603,8 @@ func (s *storm) couldGo(p *stormPod, e *entry) string {
 		}
 		return ""
 	}
-	if premature := l.premature(e).Reason != ""; premature || e.wait == ForNews {
-		if e.wait == ForNews && !premature && e.alarm == nil { // else it is woken within the time of observation
+	if held := l.held(e).Reason != ""; held || e.wait == ForNews {
+		if e.wait == ForNews && !held && e.timer == nil { // else it is woken within the time of observation
 			return "the news is here"
 		}
 		return ""
@@ -663,14 +663,14 @@ func (s *storm) end() {
 	s.do(TimePassed{})
 	l := s.ledger
 	if left := len(l.pods) + len(l.owners.byID) + len(l.owners.byKey) + len(l.accounts) + len(l.byName) + len(l.perNamespace) + len(l.nodes) + len(l.unclassified) +
-		len(l.undecided) + len(l.agenda); left != 0 {
+		len(l.unresolved) + len(l.timers); left != 0 {
 		s.fatalf("something is left of what is gone: %+v", l)
 	}
 }
 
 // TestNoPodSleepsThatCouldGo runs a scheduler among random events of every kind: two revisions, workloads with spreads at two levels that are edited, invalid,
 // deleted and made again, pod groups, percentages, owners that come late or go, pods that change in place. After each event it counts again. From time to time
-// it runs cycles until no pod is woken any more, which must come soon, and then looks for pods that could go.
+// it runs cycles until no pod is woken any more, which must come soon, and then checks for pods that could go.
 func TestNoPodSleepsThatCouldGo(t *testing.T) {
 	seeds := []uint64{892, 1460, 2725, 2761, 4729, 5369} // each showed a fault that is mended
 	for seed := range uint64(*histories) {

@@ -12,9 +12,9 @@ import (
 //
 // A line of a quota scope has several queues: for each subset the pods that have claimed it and would take an earlier one, then the pods that no
 // subset had room for, and then, for each subset, the early-bound pods that can use that subset only. A line of exhausted pods has one queue.
-type line struct {
+type waitlist struct {
 	account *account
-	kind    kind
+	class   podClass
 	queues  []queue
 	subsets int
 	// woken pods have neither had their cycle yet, nor found a node, nor passed on what they were woken for. wokenFor are, by subset, those of
@@ -22,21 +22,21 @@ type line struct {
 	woken    int
 	wokenFor []int
 
-	// exhausted: it is a line of exhausted pods. scouts of them have left it to be tried.
+	// exhausted: it is a line of exhausted pods. probes of them have left it to be tried.
 	exhausted bool
-	scouts    int
+	probes    int
 	// retry is how long the line waited before its last retry without any event, and retryAt when the next is due.
-	retry   time.Duration
+	backoff time.Duration
 	retryAt time.Time
 }
 
 // kind is what exhausted pods have in common of which one finds room where another does, as far as a look can tell. Lines of scopes have no shape. A gang
 // needs more slots than others, so it is of a kind of its own.
-type kind struct{ scope, shape, group string }
+type podClass struct{ scope, shape, group string }
 
 // place is where a pod stands in a line.
 type place struct {
-	line  *line
+	list  *waitlist
 	queue int
 	pos   int
 }
@@ -64,7 +64,7 @@ func (q *queue) Pop() any {
 
 // next is the queue of the oldest pod that would take a slot of a subset, or -1: of the queues behind the given one, and of the pods that can use no
 // other subset.
-func (w *line) next(index, behind int) int {
+func (w *waitlist) next(index, behind int) int {
 	oldest := -1
 	consider := func(queue int) {
 		if len(w.queues[queue]) > 0 && (oldest == -1 || w.queues[queue][0].order < w.queues[oldest][0].order) {
@@ -80,21 +80,21 @@ func (w *line) next(index, behind int) int {
 
 // stand puts a claimed or waiting pod into the line where it waits. It does nothing for a pod that stands there, nor for an early-bound pod that has its
 // claim or was let go: no other slot is of use to it.
-func (l *Ledger) stand(e *entry) {
+func (l *Ledger) enqueue(e *entry) {
 	a := e.account
-	if e.place.line != nil || a == nil || a.policy == nil || e.wait == ForNews {
+	if e.place.list != nil || a == nil || a.policy == nil || e.wait == ForNews {
 		return
 	}
 	if e.wait == ForAnyNode {
-		k := e.kind()
+		k := e.class()
 		w := a.exhausted[k]
 		if w == nil {
-			w = &line{account: a, kind: k, queues: make([]queue, 1), exhausted: true}
+			w = &waitlist{account: a, class: k, queues: make([]queue, 1), exhausted: true}
 			a.exhausted[k] = w
 		}
-		e.place = place{line: w}
+		e.place = place{list: w}
 		heap.Push(&w.queues[0], e)
-		l.endScout(e)
+		l.endProbe(e)
 		return
 	}
 	if e.gang != nil {
@@ -115,16 +115,16 @@ func (l *Ledger) stand(e *entry) {
 	}
 	w := a.waiting[e.scope]
 	if w == nil {
-		w = &line{account: a, kind: kind{scope: e.scope}, queues: make([]queue, 2*n+1), subsets: n, wokenFor: make([]int, n)}
+		w = &waitlist{account: a, class: podClass{scope: e.scope}, queues: make([]queue, 2*n+1), subsets: n, wokenFor: make([]int, n)}
 		a.waiting[e.scope] = w
 	}
-	e.place = place{line: w, queue: at}
+	e.place = place{list: w, queue: at}
 	heap.Push(&w.queues[at], e)
 }
 
 // leave takes a pod out of its line, if it stands in one.
-func (l *Ledger) leave(e *entry) {
-	if w := e.place.line; w != nil {
+func (l *Ledger) dequeue(e *entry) {
+	if w := e.place.list; w != nil {
 		heap.Remove(&w.queues[e.place.queue], e.place.pos)
 		e.place = place{}
 		w.forgetIfEmpty()
@@ -132,8 +132,8 @@ func (l *Ledger) leave(e *entry) {
 }
 
 // forgetIfEmpty drops a line in which nobody waits, so that old revisions leave nothing behind.
-func (w *line) forgetIfEmpty() {
-	if w.woken > 0 || w.scouts > 0 {
+func (w *waitlist) forgetIfEmpty() {
+	if w.woken > 0 || w.probes > 0 {
 		return
 	}
 	for _, q := range w.queues {
@@ -142,10 +142,10 @@ func (w *line) forgetIfEmpty() {
 		}
 	}
 	switch a := w.account; {
-	case !w.exhausted && a.waiting[w.kind.scope] == w:
-		delete(a.waiting, w.kind.scope)
-	case w.exhausted && a.exhausted[w.kind] == w:
-		delete(a.exhausted, w.kind)
+	case !w.exhausted && a.waiting[w.class.scope] == w:
+		delete(a.waiting, w.class.scope)
+	case w.exhausted && a.exhausted[w.class] == w:
+		delete(a.exhausted, w.class)
 	}
 }
 
@@ -154,71 +154,71 @@ func (l *Ledger) wake(e *entry) {
 	if e.stage > Claimed {
 		return
 	}
-	l.decide(e)
+	l.endWaitForNews(e)
 	if e.account == nil {
 		// No slot is meant for it.
-	} else if w := e.account.waiting[e.scope]; w != nil && e.meant == noSlot {
-		e.meant = anySlot
+	} else if w := e.account.waiting[e.scope]; w != nil && e.wokenForSlot == noSlot {
+		e.wokenForSlot = anySlot
 		w.woken++
-		if e.place.line == w && e.place.queue > w.subsets {
-			e.meant = e.place.queue - w.subsets - 1
-			w.wokenFor[e.meant]++
+		if e.place.list == w && e.place.queue > w.subsets {
+			e.wokenForSlot = e.place.queue - w.subsets - 1
+			w.wokenFor[e.wokenForSlot]++
 		}
 	}
-	l.scout(e)
-	l.leave(e)
+	l.startProbe(e)
+	l.dequeue(e)
 	if e.wait != ForNextSubset {
 		e.wait = ForCycle
 	}
-	l.fx.Wake = append(l.fx.Wake, e.pod)
+	l.effects.Wake = append(l.effects.Wake, e.pod)
 }
 
 // unwake notes that a woken pod has its cycle, or that no slot is meant for it any more.
 func (l *Ledger) unwake(e *entry) {
 	e.overdue = false
-	if e.meant == noSlot {
+	if e.wokenForSlot == noSlot {
 		return
 	}
 	if w := e.account.waiting[e.scope]; w != nil {
 		w.woken--
-		if e.meant != anySlot {
-			w.wokenFor[e.meant]--
+		if e.wokenForSlot != anySlot {
+			w.wokenFor[e.wokenForSlot]--
 		}
 		w.forgetIfEmpty()
 	}
-	e.meant = noSlot
+	e.wokenForSlot = noSlot
 }
 
 // wakeFirst wakes the pod of a line of exhausted pods that has waited longest.
-func (l *Ledger) wakeFirst(w *line) {
+func (l *Ledger) wakeFirst(w *waitlist) {
 	if len(w.queues[0]) > 0 {
 		l.wake(w.queues[0][0])
 	}
 }
 
-// scout has an exhausted pod leave its line to be tried for all pods of its kind.
-func (l *Ledger) scout(e *entry) {
-	if w := e.place.line; w != nil && w.exhausted {
-		w.scouts++
-		e.scoutOf = w
-		l.leave(e)
+// startProbe has an exhausted pod leave its line to be tried for all pods of its kind.
+func (l *Ledger) startProbe(e *entry) {
+	if w := e.place.list; w != nil && w.exhausted {
+		w.probes++
+		e.probeOf = w
+		l.dequeue(e)
 	}
 }
 
-// endScout ends that. The pod has found no room, so nobody else is tried.
-func (l *Ledger) endScout(e *entry) {
-	if w := e.scoutOf; w != nil {
-		e.scoutOf = nil
-		w.scouts--
+// endProbe ends that. The pod has found no room, so nobody else is tried.
+func (l *Ledger) endProbe(e *entry) {
+	if w := e.probeOf; w != nil {
+		e.probeOf = nil
+		w.probes--
 		w.forgetIfEmpty()
 	}
 }
 
-// passScout has the next pod of a line tried in place of one that has left it: where that one found room there may be more, and if it never had its cycle
+// passProbe has the next pod of a line tried in place of one that has left it: where that one found room there may be more, and if it never had its cycle
 // the next takes its turn.
-func (l *Ledger) passScout(w *line) {
+func (l *Ledger) passProbe(w *waitlist) {
 	if w != nil {
-		w.scouts--
+		w.probes--
 		l.wakeFirst(w)
 		w.forgetIfEmpty()
 	}
@@ -286,7 +286,7 @@ func (l *Ledger) wakeBehind(a *account, scope string, left subset.Mask) {
 // wakeExhausted wakes exhausted pods of a scope after slots came free that they may have found taken.
 func (l *Ledger) wakeExhausted(a *account, scope string, freed subset.Mask) {
 	if freed != 0 {
-		l.wakeOfEachKind(a, scope)
+		l.wakeOfEachClass(a, scope)
 	}
 }
 
@@ -297,12 +297,12 @@ func (l *Ledger) wakeUnplaced(a *account, scope string, taken subset.Mask) {
 		return
 	}
 	if a.policy.Admit(&a.plan, a.tally.Kept(scope), subset.Candidate{}).Reason != v1alpha1.ReasonAdmitted {
-		l.wakeOfEachKind(a, scope)
+		l.wakeOfEachClass(a, scope)
 	}
 }
 
 // wakeOfEachKind wakes of each kind of exhausted pods of a scope the one that has waited longest. If it finds a node, the next like it is woken.
-func (l *Ledger) wakeOfEachKind(a *account, scope string) {
+func (l *Ledger) wakeOfEachClass(a *account, scope string) {
 	for k, w := range a.exhausted {
 		if k.scope == scope {
 			l.wakeFirst(w)
@@ -312,48 +312,48 @@ func (l *Ledger) wakeOfEachKind(a *account, scope string) {
 
 func (ev PodRefused) apply(l *Ledger) {
 	if e := l.pods[ev.UID]; e != nil && e.isOnItsWay() {
-		l.passOn(e)
+		l.passTurn(e)
 	}
 }
 
 // isOnItsWay is true if a slot is meant for the pod in its next cycle, or it is to look for a node for others of its kind as well.
 func (e *entry) isOnItsWay() bool {
-	return e.search != nil && e.account != nil && (e.meant != noSlot || e.scoutOf != nil && e.stage == Waiting && e.place.line == nil)
+	return e.search != nil && e.account != nil && (e.wokenForSlot != noSlot || e.probeOf != nil && e.stage == Waiting && e.place.list == nil)
 }
 
-// passOn gives the turn of a pod to the next. It does not stand in line again before it has asked for a subset, or it would be woken first for the next
+// passTurn gives the turn of a pod to the next. It does not stand in line again before it has asked for a subset, or it would be woken first for the next
 // slot as well. What keeps it from that wakes it when it ends.
-func (l *Ledger) passOn(e *entry) {
-	wasMeant, scouted := e.meant != noSlot, e.scoutOf
+func (l *Ledger) passTurn(e *entry) {
+	wasWokenForSlot, probed := e.wokenForSlot != noSlot, e.probeOf
 	l.unwake(e)
-	e.scoutOf = nil
+	e.probeOf = nil
 	if e.wait == ForNextSubset {
 		e.wait = ForCycle
 	}
-	if wasMeant {
+	if wasWokenForSlot {
 		l.wakeNext(e.account, e.scope)
 	}
-	l.passScout(scouted)
+	l.passProbe(probed)
 }
 
 func (ev ClusterChanged) apply(l *Ledger) {
 	e := l.pods[ev.UID]
-	if e == nil || e.search == nil || e.policy() == nil || e.wait != ForAnyNode && e.scoutOf == nil {
+	if e == nil || e.search == nil || e.policy() == nil || e.wait != ForAnyNode && e.probeOf == nil {
 		return
 	}
 	if l.change != ev.Change {
 		l.change = ev.Change
 		clear(l.served)
 	}
-	w := e.place.line // nil if it is to be tried anyway
+	w := e.place.list // nil if it is to be tried anyway
 	if w != nil && l.served[w] || !e.isConcerned(ev) {
 		return
 	}
-	l.fx.OK = true
+	l.effects.OK = true
 	if w != nil {
 		l.served[w] = true
-		w.retry = 0 // what comes in the middle of the round leaves no trace, so it is tried again soon
-		l.scout(e)
+		w.backoff = 0 // what comes in the middle of the round leaves no trace, so it is tried again soon
+		l.startProbe(e)
 	}
 }
 

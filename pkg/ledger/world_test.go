@@ -27,8 +27,8 @@ type world struct {
 	t      testing.TB
 	ledger *Ledger
 	now    time.Time
-	// sight is what a pod sees when the ledger has it look at the nodes of a subset.
-	sight func(look *Look) Sight
+	// result is what a pod sees when the ledger has it look at the nodes of a subset.
+	result func(check *NodeCheck) CheckResult
 	// awake are the names of the pods woken since they were last asked for.
 	awake []string
 	// announced are the announcements since they were last asked for.
@@ -48,7 +48,7 @@ var (
 // emptyWorld has nothing but nodes node-a and node-b in zones a and b.
 func emptyWorld(tb testing.TB) *world {
 	tb.Helper()
-	w := &world{t: tb, now: time.Unix(1000, 0), ledger: New(2 * time.Second), sight: func(*Look) Sight { return Possible }}
+	w := &world{t: tb, now: time.Unix(1000, 0), ledger: New(2 * time.Second), result: func(*NodeCheck) CheckResult { return Feasible }}
 	for _, zone := range []string{"a", "b"} {
 		w.seeNode("node-"+zone, zone)
 	}
@@ -206,10 +206,10 @@ func (w *world) ask(pod *corev1.Pod) Answer {
 	event := PodAsks{Pod: pod}
 	fx := w.apply(event)
 	for range subset.MaxSubsets + 1 {
-		if fx.Look == nil {
+		if fx.Check == nil {
 			return fx.Answer
 		}
-		event.Seen.Add(fx.Look, w.sight(fx.Look))
+		event.Results.Add(fx.Check, w.result(fx.Check))
 		fx = w.apply(event)
 	}
 	w.t.Fatalf("%s: the ledger does not stop looking", pod.Name)
@@ -357,6 +357,6 @@ const (
 - {name: a, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
 - {name: b, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}
 scheduleStrategy: {type: Adaptive}`
-	patient = `subsets: [{name: a}, {name: b}]
+	waitFirst = `subsets: [{name: a}, {name: b}]
 scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: true, rescheduleCriticalSeconds: 30, unschedulableLastSeconds: 100}}`
 )

@@ -26,7 +26,7 @@ func ClosedBy(moves []v1alpha1.Move, statuses []v1alpha1.SubsetStatus, policy *s
 		if index == subset.None || c == nil || c.Status != metav1.ConditionFalse {
 			continue
 		}
-		if since := c.LastTransitionTime.Add(policy.Patience.Wait); now.After(since) && now.Before(since.Add(policy.Patience.Skip)) {
+		if since := c.LastTransitionTime.Add(policy.Adaptive.Wait); now.After(since) && now.Before(since.Add(policy.Adaptive.Skip)) {
 			closed = closed.With(index)
 		}
 	}
@@ -39,7 +39,7 @@ func closes(m *v1alpha1.Move, policy *subset.Policy, now time.Time) bool {
 	if from == subset.None || to != subset.None && to <= from || m.Reason != string(v1alpha1.ReasonUnschedulableTooLong) && m.Reason != "" {
 		return false
 	}
-	return now.Sub(m.Time.Time) < policy.Patience.Skip
+	return now.Sub(m.Time.Time) < policy.Adaptive.Skip
 }
 
 // closed are the subsets that admission passes over now.

@@ -24,8 +24,8 @@ type LeaveLimits struct {
 // waiting first. Only pods of strategy Adaptive leave, and only if another subset has quota and, as far as can be told, a node. Admission may send
 // those made in their place to a subset before that one; then they leave it in turn.
 func Leave(f *Facts, limits LeaveLimits, cluster Cluster) Decision {
-	patience := f.Policy.Patience.Wait
-	if !f.Policy.BindsEarly() || f.Policy.Strategy != v1alpha1.AdaptiveScheduleStrategy || patience == 0 {
+	wait := f.Policy.Adaptive.Wait
+	if !f.Policy.BindsEarly() || f.Policy.Strategy != v1alpha1.AdaptiveScheduleStrategy || wait == 0 {
 		return Decision{}
 	}
 	present := f.present()
@@ -48,7 +48,7 @@ func Leave(f *Facts, limits LeaveLimits, cluster Cluster) Decision {
 		})
 		left, most := 0, amount(limits.AtMost, int32(len(there)))
 		for _, pod := range there {
-			due := pod.UnschedulableSince.Add(patience + limits.Tolerance)
+			due := pod.UnschedulableSince.Add(wait + limits.Tolerance)
 			switch reason := cluster.Spares(pod); {
 			case !f.Now.After(due):
 				continue // it may still find a node

@@ -443,12 +443,12 @@ func TestReturn(t *testing.T) {
 			wantHeld: map[string]v1alpha1.Reason{"b0": v1alpha1.ReasonLimitReached},
 		},
 		"pods that others put into no subset come home, one at a time": {
-			quotas: []int{5, 5}, pods: append(many("a", 5, hour), func() (strays []Pod) {
+			quotas: []int{5, 5}, pods: append(many("a", 5, hour), func() (unplaced []Pod) {
 				for _, pod := range many("x", 4, hour) {
 					pod.Record, pod.Node = nil, node("elsewhere")
-					strays = append(strays, pod)
+					unplaced = append(unplaced, pod)
 				}
-				return strays
+				return unplaced
 			}()...),
 			cluster: rooms{places: map[int]int{1: 9}},
 			want:    []string{"x0 -1>1 EarlierSubsetHasRoom"},

@@ -131,7 +131,7 @@ func (f *Facts) unstable(stable time.Duration) (unstable subset.Mask, until time
 			return m.From == f.Policy.Subsets[i].Name && to != i && !earlier(to, i)
 		})
 		if !left.IsZero() {
-			note(i, left.Add(max(stable, f.Policy.Patience.Skip)))
+			note(i, left.Add(max(stable, f.Policy.Adaptive.Skip)))
 		}
 	}
 	return unstable, until

@@ -35,8 +35,8 @@ type Policy struct {
 	Binding  v1alpha1.BindingMode
 	// PodGroups says whether pods of a pod group may be in different subsets.
 	PodGroups v1alpha1.PodGroupsMode
-	// Patience of strategy Adaptive with a subset that has no node for a pod.
-	Patience Patience
+	// Adaptive: when a pod with a subset that has no node for a pod.
+	Adaptive Adaptive
 	// Subsets in order of preference.
 	Subsets []Subset
 	// Constraints of a pod that may end in any of them.
@@ -49,8 +49,8 @@ type Policy struct {
 	seats       seating
 }
 
-// Patience says when a pod of strategy Adaptive goes on from a subset that has no node for it.
-type Patience struct {
+// Adaptive says when a pod of strategy Adaptive goes on from a subset that has no node for it.
+type Adaptive struct {
 	// Simulate: at once, on the verdict of the scheduler's filters.
 	Simulate bool
 	// Wait is how long the pod waits first, without Simulate. 0 means that waiting never moves it.
@@ -61,11 +61,11 @@ type Patience struct {
 
 const defaultSkip = 300 * time.Second
 
-func patience(adaptive *v1alpha1.AdaptiveStrategy) Patience {
+func compileAdaptive(adaptive *v1alpha1.AdaptiveStrategy) Adaptive {
 	if adaptive == nil {
-		return Patience{Simulate: true, Skip: defaultSkip}
+		return Adaptive{Simulate: true, Skip: defaultSkip}
 	}
-	p := Patience{Simulate: !adaptive.DisableSimulationSchedule, Skip: defaultSkip}
+	p := Adaptive{Simulate: !adaptive.DisableSimulationSchedule, Skip: defaultSkip}
 	if s := adaptive.RescheduleCriticalSeconds; s != nil {
 		p.Wait = time.Duration(*s) * time.Second
 	}
@@ -91,14 +91,14 @@ func (p *Policy) NoNode(waited time.Duration, skipped bool) (Step, time.Duration
 	switch {
 	case p.Strategy != v1alpha1.AdaptiveScheduleStrategy:
 		return Stay, 0
-	case p.Patience.Simulate || skipped:
+	case p.Adaptive.Simulate || skipped:
 		return GoOn, 0
-	case p.Patience.Wait == 0:
+	case p.Adaptive.Wait == 0:
 		return Stay, 0
-	case waited >= p.Patience.Wait:
+	case waited >= p.Adaptive.Wait:
 		return GoOn, 0
 	default:
-		return Stay, p.Patience.Wait - waited
+		return Stay, p.Adaptive.Wait - waited
 	}
 }
 
@@ -184,7 +184,7 @@ func Compile(spec *v1alpha1.WorkloadSpreadSpec, path *field.Path) (*Policy, fiel
 		WhenFull:  withDefault(spec.ScheduleStrategy.WhenFull, v1alpha1.WhenFullSchedule),
 		Binding:   withDefault(spec.ScheduleStrategy.Binding, v1alpha1.AutoBinding),
 		PodGroups: withDefault(spec.ScheduleStrategy.PodGroups, v1alpha1.PodGroupsTogether),
-		Patience:  patience(spec.ScheduleStrategy.Adaptive),
+		Adaptive:  compileAdaptive(spec.ScheduleStrategy.Adaptive),
 	}
 	errs = append(errs, validateTarget(&spec.TargetReference, path.Child("targetRef"))...)
 	errs = append(errs, validateStrategy(policy, &spec.ScheduleStrategy, path.Child("scheduleStrategy"))...)

@@ -77,9 +77,9 @@ func warnOfAdaptive(policy *Policy, strategy *v1alpha1.ScheduleStrategy, path *f
 	if len(policy.Subsets) == 1 {
 		return []string{fmt.Sprintf("%s: Adaptive goes on to the next subset, and the spread has only one, so it has no effect", path.Child("type"))}
 	}
-	adaptive, neverWaits := path.Child("adaptive"), policy.Patience.Wait == 0
+	adaptive, neverWaits := path.Child("adaptive"), policy.Adaptive.Wait == 0
 	var all []string
-	if neverWaits && !policy.Patience.Simulate {
+	if neverWaits && !policy.Adaptive.Simulate {
 		all = append(all, fmt.Sprintf("%s: without rescheduleCriticalSeconds no pod goes on to the next subset, as with type: Fixed", adaptive.Child("disableSimulationSchedule")))
 	}
 	if neverWaits && strategy.Adaptive != nil && strategy.Adaptive.UnschedulableLastSeconds != nil {

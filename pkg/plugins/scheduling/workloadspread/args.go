@@ -45,7 +45,7 @@ const (
 
 	defaultBindTimeout        = 5 * time.Second
 	defaultObservationTimeout = 2 * time.Second
-	longestTimeout            = time.Minute
+	maxTimeout                = time.Minute
 )
 
 // The scheduler decodes, defaults and converts the Args of a plugin through its own schemes, so that a mistake in them stops the start. One
@@ -95,10 +95,10 @@ func toV1(in *Args, out *ArgsV1) {
 // Validate returns every error in the Args with its path.
 func (a *Args) Validate(path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	if a.BindTimeout < time.Second || a.BindTimeout > longestTimeout {
+	if a.BindTimeout < time.Second || a.BindTimeout > maxTimeout {
 		errs = append(errs, field.Invalid(path.Child("bindTimeout"), a.BindTimeout.String(), "must be between 1s and 1m"))
 	}
-	if a.ObservationTimeout < 0 || a.ObservationTimeout > longestTimeout {
+	if a.ObservationTimeout < 0 || a.ObservationTimeout > maxTimeout {
 		errs = append(errs, field.Invalid(path.Child("observationTimeout"), a.ObservationTimeout.String(), "must be between 0s and 1m"))
 	}
 	return errs

@@ -198,20 +198,20 @@ func (b *binds) post(ctx context.Context, binding *corev1.Binding) error {
 	}
 }
 
-// doubtAfter is how long after it was sent a bind may still happen: until the API server's deadline for it, and as long again for its way there and
+// uncertainPeriod is how long after it was sent a bind may still happen: until the API server's deadline for it, and as long again for its way there and
 // its last write to storage.
-func doubtAfter(bindTimeout time.Duration) time.Duration { return 2 * bindTimeout }
+func uncertainPeriod(bindTimeout time.Duration) time.Duration { return 2 * bindTimeout }
 
 // settleLater keeps the slots of an uncertain bind, and reads the pod once the bind can no longer happen.
 func (b *binds) settleLater(pod *corev1.Pod) {
-	doubt := doubtAfter(b.timeout)
+	doubt := uncertainPeriod(b.timeout)
 	uncertainBinds.Inc()
 	b.book.apply(ledger.BindUnknown{UID: pod.UID, Until: b.book.clock.Now().Add(doubt)})
 	b.queue.AddAfter(podKey{pod.Namespace, pod.Name, pod.UID}, doubt)
 }
 
 func (b *binds) settle(ctx context.Context, key podKey) error {
-	if rest := b.book.doubt(key.uid); rest > 0 {
+	if rest := b.book.uncertainFor(key.uid); rest > 0 {
 		b.queue.AddAfter(key, rest)
 		return nil
 	}

@@ -108,7 +108,7 @@ func (h *harbour) expectUncertain(status *fwk.Status) {
 	if status.Code() != fwk.Error {
 		h.t.Errorf("Bind returned %v, want an error", status)
 	}
-	if h.book.doubt(h.pod.UID) <= 0 {
+	if h.book.uncertainFor(h.pod.UID) <= 0 {
 		h.t.Error("the bind is not in doubt")
 	}
 	if counts := h.book.counts(); counts.Uncertain != 1 {

@@ -36,9 +36,9 @@ type book struct {
 	inFlight map[types.UID]bool
 	// held are the pods that the gate holds. Overdue ones were found woken by an audit.
 	held  map[types.UID]*heldPod
-	alarm clock.Timer
+	timer clock.Timer
 	// rings is when the alarm goes off. Zero if it is not set.
-	rings time.Time
+	timerAt time.Time
 }
 
 type heldPod struct {
@@ -60,7 +60,7 @@ type ownerReader interface {
 func (b *book) apply(event ledger.Event) ledger.Effects {
 	b.mu.Lock()
 	fx := b.ledger.Apply(b.clock.Now(), event)
-	b.setAlarm(fx.At)
+	b.setTimer(fx.At)
 	b.mu.Unlock()
 	b.carryOut(&fx)
 	return fx
@@ -80,10 +80,10 @@ func (b *book) ask(event ledger.PodAsks) ledger.Effects {
 	}
 	fx := b.ledger.Apply(b.clock.Now(), event)
 	b.inFlight[event.Pod.UID] = false // whatever woke it before led to this cycle
-	if fx.Look == nil && fx.Answer.Decision == nil && fx.Answer.Reason == "" {
+	if fx.Check == nil && fx.Answer.Decision == nil && fx.Answer.Reason == "" {
 		delete(b.inFlight, event.Pod.UID) // no spread divides it, so nothing wakes it
 	}
-	b.setAlarm(fx.At)
+	b.setTimer(fx.At)
 	b.mu.Unlock()
 	b.carryOut(&shown)
 	b.carryOut(&fx)
@@ -124,12 +124,12 @@ func (b *book) wake(pods ...*corev1.Pod) {
 //
 // The queue notes that such a pod was activated, and puts it into the backoff queue when its cycle has failed. While other pods are active it would stay
 // there for up to 10 s. But a pod that is activated after it came back goes straight to the active queue.
-func (b *book) returned(pod *corev1.Pod) bool {
+func (b *book) wokenInCycle(pod *corev1.Pod) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	woken := b.inFlight[pod.UID]
 	delete(b.inFlight, pod.UID)
-	if b.ledger.Parked(pod.UID) {
+	if b.ledger.WaitsForSlot(pod.UID) {
 		return false // it was activated to have the gate asked, and whoever wakes it from now on finds it in the queue
 	}
 	if woken {
@@ -138,26 +138,26 @@ func (b *book) returned(pod *corev1.Pod) bool {
 	return woken
 }
 
-// landed takes in that a pod is bound or gone, so that it does not come back to the queue.
-func (b *book) landed(uid types.UID) {
+// leftQueue takes in that a pod is bound or gone, so that it does not come back to the queue.
+func (b *book) leftQueue(uid types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.inFlight, uid)
 	delete(b.held, uid)
 }
 
-// setAlarm has time pass when the ledger asks for it. One alarm serves all pods.
-func (b *book) setAlarm(at time.Time) {
-	if at.IsZero() || !b.rings.IsZero() && !at.Before(b.rings) {
+// setTimer has time pass when the ledger asks for it. One alarm serves all pods.
+func (b *book) setTimer(at time.Time) {
+	if at.IsZero() || !b.timerAt.IsZero() && !at.Before(b.timerAt) {
 		return
 	}
-	b.rings = at
-	if b.alarm != nil {
-		b.alarm.Stop()
+	b.timerAt = at
+	if b.timer != nil {
+		b.timer.Stop()
 	}
-	b.alarm = b.clock.AfterFunc(at.Sub(b.clock.Now()), func() {
+	b.timer = b.clock.AfterFunc(at.Sub(b.clock.Now()), func() {
 		b.mu.Lock()
-		b.rings = time.Time{}
+		b.timerAt = time.Time{}
 		b.mu.Unlock()
 		b.apply(ledger.TimePassed{})
 	})
@@ -171,7 +171,7 @@ func (b *book) audit() {
 	b.mu.Lock()
 	for uid, h := range b.held {
 		switch {
-		case b.ledger.Parked(uid):
+		case b.ledger.WaitsForSlot(uid):
 			h.overdue = false
 		case h.overdue:
 			stuck = append(stuck, h.pod)
@@ -190,14 +190,14 @@ func (b *book) audit() {
 func (b *book) holds(pod *corev1.Pod) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	parked := b.ledger.Parked(pod.UID)
-	if parked {
+	waits := b.ledger.WaitsForSlot(pod.UID)
+	if waits {
 		b.held[pod.UID] = &heldPod{pod: pod}
 		delete(b.inFlight, pod.UID) // it is back, and this plugin's other PreEnqueue may not be asked
 	} else {
 		delete(b.held, pod.UID)
 	}
-	return parked
+	return waits
 }
 
 func (b *book) claimOf(uid types.UID) (*subset.Subset, []corev1.Toleration) {
@@ -214,10 +214,10 @@ func (b *book) isBound(uid types.UID) bool {
 }
 
 // doubt is how long an uncertain bind of the pod may still happen.
-func (b *book) doubt(uid types.UID) time.Duration {
+func (b *book) uncertainFor(uid types.UID) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.ledger.DoubtUntil(uid).Sub(b.clock.Now())
+	return b.ledger.UncertainUntil(uid).Sub(b.clock.Now())
 }
 
 func (b *book) counts() ledger.Counts {

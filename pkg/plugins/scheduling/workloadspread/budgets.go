@@ -133,7 +133,7 @@ func (b *budgets) changed(before, after *policyv1alpha1.PodUnavailableBudget) {
 		b.known[after.Namespace] = map[string]*knownBudget{}
 	}
 	b.known[after.Namespace][after.Name] = &knownBudget{after, policy}
-	b.forgive(after.Namespace)
+	b.forgetRefusals(after.Namespace)
 	if before == nil || before.Generation != after.Generation || room(after) > room(before) {
 		b.wake(after.Namespace)
 	}
@@ -155,12 +155,12 @@ func (b *budgets) gone(name types.NamespacedName) {
 	if len(b.known[name.Namespace]) == 0 {
 		delete(b.known, name.Namespace)
 	}
-	b.forgive(name.Namespace)
+	b.forgetRefusals(name.Namespace)
 	b.wake(name.Namespace)
 }
 
-// forgive forgets who was refused in a namespace.
-func (b *budgets) forgive(namespace string) {
+// forgetRefusals forgets who was refused in a namespace.
+func (b *budgets) forgetRefusals(namespace string) {
 	maps.DeleteFunc(b.refused, func(_ types.UID, in string) bool { return in == namespace })
 }
 
@@ -178,15 +178,15 @@ func (b *budgets) wake(namespace string) {
 	}
 }
 
-// refusalStands is how long a victim that was refused is left alone if its budgets have no news.
-const refusalStands = time.Minute
+// refusalTTL is how long a victim that was refused is left alone if its budgets have no news.
+const refusalTTL = time.Minute
 
 // refuse takes in that the API server would not have a pod deleted.
 func (b *budgets) refuse(victim *corev1.Pod) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.refused[victim.UID] = victim.Namespace
-	b.clock.AfterFunc(refusalStands, func() {
+	b.clock.AfterFunc(refusalTTL, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if _, still := b.refused[victim.UID]; still {
@@ -203,8 +203,8 @@ func (b *budgets) forget(pod types.UID) {
 	delete(b.waiting, pod)
 }
 
-// areNone is true if there is no budget, as far as is known.
-func (b *budgets) areNone() bool {
+// isEmpty is true if there is no budget, as far as is known.
+func (b *budgets) isEmpty() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.known) == 0 && len(b.refused) == 0

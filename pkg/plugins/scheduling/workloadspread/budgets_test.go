@@ -175,7 +175,7 @@ func TestAVictimThatWasRefusedIsNotTriedAgainWithoutNews(t *testing.T) {
 	a := serving("a", "web")
 	for what, news := range map[string]func(*shore){
 		"its budget has news": func(s *shore) { s.changed(pubWith(5, 4), pubWith(6, 4)) },
-		"a minute has passed": func(s *shore) { s.clock.Step(refusalStands) },
+		"a minute has passed": func(s *shore) { s.clock.Step(refusalTTL) },
 	} {
 		t.Run(what, func(t *testing.T) {
 			s := newShore()
@@ -183,7 +183,7 @@ func TestAVictimThatWasRefusedIsNotTriedAgainWithoutNews(t *testing.T) {
 			s.spares(t, "", a)
 			s.refuse(a)
 			s.spares(t, "a", a)
-			s.clock.Step(refusalStands - time.Second)
+			s.clock.Step(refusalTTL - time.Second)
 			s.spares(t, "a", a)
 			s.expectAwake(t)
 			news(s)
@@ -255,7 +255,7 @@ func TestTheLeastImportantOfABudgetGoFirst(t *testing.T) {
 	}
 	v := &victims{DefaultPreemption: &defaultpreemption.DefaultPreemption{MoreImportantPod: schedutil.MoreImportantPod}}
 	var got []string
-	for _, pod := range v.lesser(&corev1.Pod{Spec: corev1.PodSpec{Priority: ptr.To[int32](50)}}, node) {
+	for _, pod := range v.lowerPriorityPods(&corev1.Pod{Spec: corev1.PodSpec{Priority: ptr.To[int32](50)}}, node) {
 		got = append(got, pod.Name)
 	}
 	if want := []string{"low", "middle", "high"}; !slices.Equal(got, want) {
@@ -298,12 +298,12 @@ func TestBudgetsAreWatchedOnceTheyAreServed(t *testing.T) {
 		running.Go(func() { s.run(ctx, served, informer) })
 		time.Sleep(3*servedInterval - time.Second)
 		synctest.Wait()
-		if lists.Load() > 0 || !s.areNone() {
+		if lists.Load() > 0 || !s.isEmpty() {
 			t.Error("budgets are watched before they are served")
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if lists.Load() == 0 || s.areNone() {
+		if lists.Load() == 0 || s.isEmpty() {
 			t.Error("budgets are served and not watched")
 		}
 		cancel()

@@ -5,6 +5,6 @@
 // final, Bind writes node and subset in one request. It holds no placement rule.
 //
 // Read in this order: plugin.go lists the extension points; filtering.go, spilling.go and binding.go are a pod's way through a cycle; book.go keeps the
-// ledger; watch.go and custom.go feed it from informers; memo.go and tiers.go know the nodes; takeover.go says when a new process
+// ledger; watch.go and custom.go feed it from informers; memo.go and nodesets.go know the nodes; takeover.go says when a new process
 // may trust its ledger, and lease.go what the leader election tells of the processes before it.
 package workloadspread

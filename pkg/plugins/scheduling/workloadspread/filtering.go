@@ -95,8 +95,8 @@ func (s *Spread) ask(pod *corev1.Pod, nodes []fwk.NodeInfo) (*decision, *fwk.Sta
 	s.finder.update(nodes)
 	event := ledger.PodAsks{Pod: pod}
 	fx := s.book.ask(event)
-	for fx.Look != nil {
-		event.Seen.Add(fx.Look, s.finder.look(pod, fx.Look))
+	for fx.Check != nil {
+		event.Results.Add(fx.Check, s.finder.check(pod, fx.Check))
 		fx = s.book.ask(event)
 	}
 	answer := &fx.Answer

@@ -28,20 +28,20 @@ var errNoLease = errors.New("this scheduler process does not hold its lease any 
 type lease struct {
 	clock clock.PassiveClock
 	// doubt is how long after it was sent a bind may still happen.
-	doubt time.Duration
+	uncertainPeriod time.Duration
 
 	mu sync.Mutex
 	// elected: the leader election is observed.
 	elected bool
 	leads   bool
 	// over: no bind is sent any more.
-	over bool
+	stopped bool
 	// until is when the lease ends unless it is renewed.
 	until time.Time
 	// first: there was no lease before. Somebody may have deleted it, so that is no proof yet.
 	first bool
-	// doubtUntil is when no bind can happen any more that a process before this one sent, or this one without a certain answer.
-	doubtUntil time.Time
+	// uncertainUntil is when no bind can happen any more that a process before this one sent, or this one without a certain answer.
+	uncertainUntil time.Time
 	// underWay are the binds of this process that have been sent and have no answer yet.
 	underWay int
 }
@@ -74,7 +74,7 @@ func (l *lease) lead(replaced string, first bool) {
 	}
 	l.leads, l.first = true, first
 	if !strings.HasSuffix(replaced, stoppedSuffix) {
-		l.doubtUntil = l.clock.Now().Add(l.doubt)
+		l.uncertainUntil = l.clock.Now().Add(l.uncertainPeriod)
 	}
 }
 
@@ -89,20 +89,20 @@ func (l *lease) renewed(began time.Time, duration time.Duration) {
 func (l *lease) lost() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.over = l.over || l.leads
+	l.stopped = l.stopped || l.leads
 }
 
-func (l *lease) isOver() bool {
+func (l *lease) isStopped() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.over
+	return l.stopped
 }
 
 // startBind is true if a bind may be sent. Then endBind must be called.
 func (l *lease) startBind() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.over || l.elected && !l.clock.Now().Before(l.until) {
+	if l.stopped || l.elected && !l.clock.Now().Before(l.until) {
 		return false
 	}
 	l.underWay++
@@ -114,8 +114,8 @@ func (l *lease) endBind(certain bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.underWay--
-	if until := l.clock.Now().Add(l.doubt); !certain && until.After(l.doubtUntil) {
-		l.doubtUntil = until
+	if until := l.clock.Now().Add(l.uncertainPeriod); !certain && until.After(l.uncertainUntil) {
+		l.uncertainUntil = until
 	}
 }
 
@@ -123,7 +123,7 @@ func (l *lease) endBind(certain bool) {
 func (l *lease) isFirst() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.first && l.clock.Now().Before(l.doubtUntil)
+	return l.first && l.clock.Now().Before(l.uncertainUntil)
 }
 
 // confirmFirst says whether there really was no process before this one.
@@ -131,28 +131,28 @@ func (l *lease) confirmFirst(first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.first && first {
-		l.doubtUntil = time.Time{}
+		l.uncertainUntil = time.Time{}
 	}
 	l.first = false
 }
 
 // doubtful is how long a bind may still happen of which this process does not know what will become.
-func (l *lease) doubtful() time.Duration {
+func (l *lease) uncertainFor() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.doubtUntil.Sub(l.clock.Now())
+	return l.uncertainUntil.Sub(l.clock.Now())
 }
 
 // stop keeps binds from being sent, and waits until those under way are answered. False if one may still happen, of this process or of one before.
 func (l *lease) stop(ctx context.Context) bool {
 	l.mu.Lock()
-	l.over = true
+	l.stopped = true
 	l.mu.Unlock()
 	return wait.PollUntilContextCancel(ctx, syncPoll, true, func(context.Context) (bool, error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return l.underWay == 0, nil
-	}) == nil && l.doubtful() <= 0
+	}) == nil && l.uncertainFor() <= 0
 }
 
 // observedLock tells a lease what the leader election reads and writes. Every write replaces what was last read or written and nothing else, because
@@ -200,7 +200,7 @@ func (o *observedLock) Update(ctx context.Context, record resourcelock.LeaderEle
 }
 
 func (o *observedLock) take(ctx context.Context, record resourcelock.LeaderElectionRecord, write func(context.Context, resourcelock.LeaderElectionRecord) error) error {
-	if o.lease.isOver() {
+	if o.lease.isStopped() {
 		return errNoLease
 	}
 	began := o.lease.clock.Now()

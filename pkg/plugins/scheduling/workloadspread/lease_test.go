@@ -19,7 +19,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-const testDoubt = 10 * time.Second
+const testUncertainPeriod = 10 * time.Second
 
 // leaseServer serves one lease as the API server does: an update of an outdated version is refused.
 type leaseServer struct {
@@ -136,7 +136,7 @@ func (s *leaseServer) process(identity string) *process {
 
 func (s *leaseServer) processOn(c *connection) *process {
 	s.t.Helper()
-	p := &process{connection: c, lease: &lease{clock: clock.RealClock{}, doubt: testDoubt}}
+	p := &process{connection: c, lease: &lease{clock: clock.RealClock{}, uncertainPeriod: testUncertainPeriod}}
 	p.run(s.t, p.observe(c))
 	return p
 }
@@ -190,7 +190,7 @@ func (p *process) awaitEnd(t *testing.T) {
 // expectDoubt is called within 100 ms after the process began to lead.
 func (p *process) expectDoubt(t *testing.T, want time.Duration) {
 	t.Helper()
-	if got := max(p.doubtful(), 0); got > want || got < want-100*time.Millisecond {
+	if got := max(p.uncertainFor(), 0); got > want || got < want-100*time.Millisecond {
 		t.Errorf("a bind may still happen for %s, want %s", got, want)
 	}
 }
@@ -218,7 +218,7 @@ func TestTheLeaseProvesThatNoBindOfAPredecessorIsUnderWay(t *testing.T) {
 		t := s.t
 		p := s.process("p")
 		p.awaitLead(t)
-		p.expectDoubt(t, testDoubt)
+		p.expectDoubt(t, testUncertainPeriod)
 		p.confirmFirst(true)
 		p.expectDoubt(t, 0)
 		p.end()
@@ -229,7 +229,7 @@ func TestTheLeaseProvesThatNoBindOfAPredecessorIsUnderWay(t *testing.T) {
 		p.awaitLead(t)
 		p.confirmFirst(false)
 		p.confirmFirst(true)
-		p.expectDoubt(t, testDoubt)
+		p.expectDoubt(t, testUncertainPeriod)
 		p.end()
 	})
 	inElection(t, "the holder stopped, and the next process leads at once", func(s *leaseServer) {
@@ -274,7 +274,7 @@ func TestTheLeaseProvesThatNoBindOfAPredecessorIsUnderWay(t *testing.T) {
 		if took := next.awaitLead(t); took < 15*time.Second {
 			t.Errorf("led after %s", took)
 		}
-		next.expectDoubt(t, testDoubt)
+		next.expectDoubt(t, testUncertainPeriod)
 		p.awaitEnd(t)
 		next.end()
 	})
@@ -282,7 +282,7 @@ func TestTheLeaseProvesThatNoBindOfAPredecessorIsUnderWay(t *testing.T) {
 		t := s.t
 		p := s.process("p")
 		p.awaitLead(t)
-		time.Sleep(testDoubt)
+		time.Sleep(testUncertainPeriod)
 		p.expectDoubt(t, 0)
 		p.end()
 	})
@@ -296,7 +296,7 @@ func TestTheLeaseProvesThatNoBindOfAPredecessorIsUnderWay(t *testing.T) {
 		}
 		next := s.process("next")
 		next.awaitLead(t)
-		next.expectDoubt(t, testDoubt)
+		next.expectDoubt(t, testUncertainPeriod)
 		next.end()
 	})
 	inElection(t, "the answer to the first update was lost", func(s *leaseServer) {
@@ -309,7 +309,7 @@ func TestTheLeaseProvesThatNoBindOfAPredecessorIsUnderWay(t *testing.T) {
 		connection.mute = true
 		next := s.processOn(connection)
 		next.awaitLead(t)
-		next.expectDoubt(t, testDoubt)
+		next.expectDoubt(t, testUncertainPeriod)
 		next.expectBind(t, true)
 		next.end()
 	})
@@ -319,7 +319,7 @@ func TestTheLeaseProvesThatNoBindOfAPredecessorIsUnderWay(t *testing.T) {
 		p.awaitLead(t)
 		p.confirmFirst(true)
 		p.end()
-		first, second := s.connect("first"), &lease{clock: clock.RealClock{}, doubt: testDoubt}
+		first, second := s.connect("first"), &lease{clock: clock.RealClock{}, uncertainPeriod: testUncertainPeriod}
 		late := second.observe(s.connect("second"))
 		for _, lock := range []resourcelock.Interface{first, late} {
 			if _, _, err := lock.Get(t.Context()); err != nil {
@@ -372,12 +372,12 @@ func TestALeaseIsGivenUpAsSettledOnlyIfItIs(t *testing.T) {
 		p := lead(t, s)
 		p.startBind()
 		p.endBind(false)
-		time.Sleep(testDoubt / 2)
+		time.Sleep(testUncertainPeriod / 2)
 		p.end()
 		expectHolder(t, s, "")
 		next := s.process("next")
 		next.awaitLead(t)
-		next.expectDoubt(t, testDoubt)
+		next.expectDoubt(t, testUncertainPeriod)
 		next.end()
 	})
 	inElection(t, "but when it cannot happen any more", func(s *leaseServer) {
@@ -385,7 +385,7 @@ func TestALeaseIsGivenUpAsSettledOnlyIfItIs(t *testing.T) {
 		p := lead(t, s)
 		p.startBind()
 		p.endBind(false)
-		time.Sleep(testDoubt)
+		time.Sleep(testUncertainPeriod)
 		p.end()
 		expectHolder(t, s, "p"+stoppedSuffix)
 	})
@@ -406,7 +406,7 @@ func TestALeaseIsGivenUpAsSettledOnlyIfItIs(t *testing.T) {
 		killed.connection.hangs = true
 		p := s.process("next")
 		p.awaitLead(t)
-		time.Sleep(testDoubt / 2)
+		time.Sleep(testUncertainPeriod / 2)
 		p.end()
 		expectHolder(t, s, "")
 		<-killed.ended
@@ -482,7 +482,7 @@ func TestNoPodIsBoundWithoutTheLease(t *testing.T) {
 		s.lease = nil
 		standby.awaitLead(t)
 		standby.confirmFirst(true)
-		if rest := standby.doubtful(); rest <= 0 {
+		if rest := standby.uncertainFor(); rest <= 0 {
 			t.Errorf("takes the lease for new, and waits %s", rest)
 		}
 		p.awaitEnd(t)

@@ -25,7 +25,7 @@ import (
 // one, the subset is tried. The other filters have the last word: when they refuse the nodes that these let pass, PostFilter has the pod go on.
 type finder struct {
 	predicates *predicates
-	tiers      tiers
+	nodeSets   nodeSets
 	memos      map[*subset.Policy]memo
 }
 
@@ -48,10 +48,10 @@ type memoEntry struct {
 const (
 	// unproven is the generation of a verdict that holds for the pod's own attempt and proves nothing for the next.
 	unproven int64 = -1
-	// mostShapes bounds the memo of a policy. A workload has one shape for each of its revisions, unless something mutates its pods.
-	mostShapes = 256
-	// mostMemos bounds the policies that have a memo. An edited spread has another policy.
-	mostMemos = 16384
+	// maxShapes bounds the memo of a policy. A workload has one shape for each of its revisions, unless something mutates its pods.
+	maxShapes = 256
+	// maxMemos bounds the policies that have a memo. An edited spread has another policy.
+	maxMemos = 16384
 )
 
 // nodeLocal are the filters whose verdict on a node depends on the pod and that node alone.
@@ -61,58 +61,58 @@ var nodeLocal = map[string]bool{
 }
 
 func newFinder() *finder {
-	return &finder{predicates: &predicates{}, tiers: newTiers(), memos: map[*subset.Policy]memo{}}
+	return &finder{predicates: &predicates{}, nodeSets: newNodeSets(), memos: map[*subset.Policy]memo{}}
 }
 
 // update takes in the nodes of a cycle's snapshot. Nil leaves them as they were in the last.
 func (f *finder) update(nodes []fwk.NodeInfo) {
 	if nodes != nil {
-		f.tiers.update(nodes)
+		f.nodeSets.update(nodes)
 	}
 }
 
 // newest generation of a node in this cycle's snapshot.
-func (f *finder) newest() int64 { return f.tiers.newest }
+func (f *finder) newest() int64 { return f.nodeSets.newest }
 
 // members are the nodes of a subset in this cycle's snapshot, by name; nil if it selects every node.
-func (f *finder) members(in *subset.Subset) sets.Set[string] { return f.tiers.of(in) }
+func (f *finder) members(in *subset.Subset) sets.Set[string] { return f.nodeSets.of(in) }
 
 // look says whether a node of a subset might take the pod.
-func (f *finder) look(pod *corev1.Pod, look *ledger.Look) ledger.Sight {
-	in, key := &look.Policy.Subsets[look.Subset], memoKey{look.Subset, look.Shape}
-	entry, known := f.memos[look.Policy][key]
-	refusal := sync.OnceValue(func() func(fwk.NodeInfo) string { return f.predicates.of(pod, look.Own, in) })
+func (f *finder) check(pod *corev1.Pod, asked *ledger.NodeCheck) ledger.CheckResult {
+	in, key := &asked.Policy.Subsets[asked.Subset], memoKey{asked.Subset, asked.Shape}
+	entry, known := f.memos[asked.Policy][key]
+	refusal := sync.OnceValue(func() func(fwk.NodeInfo) string { return f.predicates.of(pod, asked.Own, in) })
 	switch {
-	case f.tiers.nodes == nil:
-		return ledger.Possible
+	case f.nodeSets.nodes == nil:
+		return ledger.Feasible
 	case known && entry.generation != unproven:
-		members := f.tiers.of(in)
-		if f.tiers.changedSince(entry.generation, func(node fwk.NodeInfo) bool {
+		members := f.nodeSets.of(in)
+		if f.nodeSets.changedSince(entry.generation, func(node fwk.NodeInfo) bool {
 			return (members == nil || members.Has(node.Node().Name)) && refusal()(node) == ""
 		}) {
-			delete(f.memos[look.Policy], key)
-			return ledger.PossibleAgain
+			delete(f.memos[asked.Policy], key)
+			return ledger.FeasibleAgain
 		}
-		entry.generation = f.tiers.newest
-		f.memos[look.Policy][key] = entry
+		entry.generation = f.nodeSets.newest
+		f.memos[asked.Policy][key] = entry
 		memoHits.Inc()
-		return ledger.Nowhere
-	case look.Tried:
-		return ledger.Possible // and yet the filters have just refused all of its nodes
+		return ledger.Infeasible
+	case asked.Tried:
+		return ledger.Feasible // and yet the filters have just refused all of its nodes
 	}
 	seen, refusals := 0, map[string]int{}
-	if node := f.tiers.one(in, entry.node, func(node fwk.NodeInfo) bool {
+	if node := f.nodeSets.one(in, entry.node, func(node fwk.NodeInfo) bool {
 		because := refusal()(node)
 		seen++
 		refusals[because]++
 		return because == ""
 	}); node != nil {
-		f.keep(look.Policy, key, memoEntry{generation: unproven, node: node.Node().Name})
-		return ledger.Possible
+		f.keep(asked.Policy, key, memoEntry{generation: unproven, node: node.Node().Name})
+		return ledger.Feasible
 	}
-	f.keep(look.Policy, key, memoEntry{generation: f.tiers.newest, why: verdict(seen, refusals)})
+	f.keep(asked.Policy, key, memoEntry{generation: f.nodeSets.newest, why: verdict(seen, refusals)})
 	subsetAttempts.WithLabelValues("passed").Inc()
-	return ledger.Nowhere
+	return ledger.Infeasible
 }
 
 // remember keeps the verdict of a scheduling cycle.
@@ -123,13 +123,13 @@ func (f *finder) remember(policy *subset.Policy, pod *corev1.Pod, index int, ver
 func (f *finder) keep(policy *subset.Policy, key memoKey, entry memoEntry) {
 	known := f.memos[policy]
 	if known == nil {
-		if len(f.memos) >= mostMemos {
+		if len(f.memos) >= maxMemos {
 			clear(f.memos)
 		}
 		known = memo{}
 		f.memos[policy] = known
 	}
-	if _, found := known[key]; !found && len(known) >= mostShapes {
+	if _, found := known[key]; !found && len(known) >= maxShapes {
 		clear(known)
 	}
 	known[key] = entry
@@ -145,16 +145,16 @@ func shapeOf(pod *corev1.Pod) string { return ledger.Shape(pod, subset.OwnTolera
 // predicates are the node-local filters of each profile. They are the very plugins that the profile runs, so that they refuse a node where it would,
 // whatever it configures: resources that it ignores, affinity that it adds, filters that it lacks.
 type predicates struct {
-	profiles sync.Map // of a profile's name to judge
+	profiles sync.Map // of a profile's name to filterFor
 }
 
-// judge makes for a pod the function that says why the filters refuse a node; empty if none does.
-type judge func(*corev1.Pod) func(fwk.NodeInfo) string
+// filterFor makes for a pod the function that says why the filters refuse a node; empty if none does.
+type filterFor func(*corev1.Pod) func(fwk.NodeInfo) string
 
 // add takes in a profile, whose plugins need not be complete before the first pod is judged. Of pods of other profiles, Subset.Fits alone is asked.
 func (p *predicates) add(ctx context.Context, profile framework.Framework) {
 	filters := sync.OnceValue(func() []fwk.FilterPlugin { return nodeLocalFilters(profile) })
-	p.profiles.Store(profile.ProfileName(), judge(func(pod *corev1.Pod) func(fwk.NodeInfo) string { return refuse(ctx, filters(), pod) }))
+	p.profiles.Store(profile.ProfileName(), filterFor(func(pod *corev1.Pod) func(fwk.NodeInfo) string { return refuse(ctx, filters(), pod) }))
 }
 
 // nodeLocalFilters are those of a profile whose plugins are complete.
@@ -201,7 +201,7 @@ func refuse(ctx context.Context, filters []fwk.FilterPlugin, pod *corev1.Pod) fu
 func (p *predicates) of(pod *corev1.Pod, own []corev1.Toleration, in *subset.Subset) func(fwk.NodeInfo) string {
 	refused := func(fwk.NodeInfo) string { return "" }
 	if profile, found := p.profiles.Load(pod.Spec.SchedulerName); found {
-		refused = profile.(judge)(pod)
+		refused = profile.(filterFor)(pod)
 	}
 	return func(info fwk.NodeInfo) string {
 		if in.Fits(info.Node(), own) != v1alpha1.ReasonAdmitted {

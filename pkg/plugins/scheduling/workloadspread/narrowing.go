@@ -43,7 +43,7 @@ func (s *Spread) recount(ctx context.Context, state fwk.CycleState, pod *corev1.
 	if narrow == pod {
 		return nil
 	}
-	plugin, ok := s.stock(names.PodTopologySpread).(fwk.PreFilterPlugin)
+	plugin, ok := s.stockPlugin(names.PodTopologySpread).(fwk.PreFilterPlugin)
 	if !ok {
 		return fwk.AsStatus(fmt.Errorf("profile %q does not let WorkloadSpread read its plugin %s", s.handle.ProfileName(), names.PodTopologySpread))
 	}
@@ -59,14 +59,14 @@ func (s *Spread) rankTaints(ctx context.Context, state fwk.CycleState, pod *core
 	if _, err := state.Read(taintState); err != nil || len(d.Own) == len(pod.Spec.Tolerations) {
 		return nil
 	}
-	if plugin, ok := s.stock(names.TaintToleration).(fwk.PreScorePlugin); ok {
+	if plugin, ok := s.stockPlugin(names.TaintToleration).(fwk.PreScorePlugin); ok {
 		return plugin.PreScore(ctx, state, d.Policy.Subsets[d.Subset].Narrow(pod, d.Own), nodes)
 	}
 	return nil
 }
 
 // stock is a plugin of the profile by its name, or nil. A framework gives away those that say which events they wait for, as all stock filters do.
-func (s *Spread) stock(name string) fwk.Plugin {
+func (s *Spread) stockPlugin(name string) fwk.Plugin {
 	for _, plugin := range s.handle.(framework.Framework).EnqueueExtensions() {
 		if plugin.Name() == name {
 			return plugin

@@ -148,7 +148,7 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*cor
 	pods, nodes := factory.Core().V1().Pods().Lister(), factory.Core().V1().Nodes().Lister()
 	c := &core{
 		args:     args,
-		lease:    &lease{clock: clock.RealClock{}, doubt: doubtAfter(args.BindTimeout)},
+		lease:    &lease{clock: clock.RealClock{}, uncertainPeriod: uncertainPeriod(args.BindTimeout)},
 		finder:   newFinder(),
 		gated:    gated,
 		announce: announceTo(handle),

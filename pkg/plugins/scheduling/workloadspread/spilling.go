@@ -23,7 +23,7 @@ func (s *Spread) PostFilter(ctx context.Context, state fwk.CycleState, pod *core
 	if d == nil || d.Subset == subset.None {
 		return s.preemption.PostFilter(ctx, state, pod, statuses)
 	}
-	verdict, err := s.judge(d, statuses)
+	verdict, err := s.verdictOn(d, statuses)
 	if err != nil {
 		return nil, fwk.AsStatus(err)
 	}
@@ -79,14 +79,14 @@ func (s *Spread) PreEnqueue(ctx context.Context, pod *corev1.Pod) *fwk.Status {
 	if status := s.preemption.PreEnqueue(ctx, pod); !status.IsSuccess() {
 		return status
 	}
-	if s.book.returned(pod) {
+	if s.book.wokenInCycle(pod) {
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "about to be tried again at once")
 	}
 	return nil
 }
 
-// judge sums up why the nodes of a subset were refused.
-func (s *Spread) judge(d *decision, statuses fwk.NodeToStatusReader) (memoEntry, error) {
+// verdictOn sums up why the nodes of a subset were refused.
+func (s *Spread) verdictOn(d *decision, statuses fwk.NodeToStatusReader) (memoEntry, error) {
 	proven, members := true, 0
 	reasons := map[string]int{}
 	take := func(name string) {

@@ -26,8 +26,8 @@ import (
 const (
 	// syncPoll is how often the informers are asked whether they have synced; they have no event for it.
 	syncPoll = 20 * time.Millisecond
-	// syncPatience bounds how long the first cycle is held up. Afterwards pods fail and are retried, so that the reason becomes visible.
-	syncPatience = 10 * time.Second
+	// syncTimeout bounds how long the first cycle is held up. Afterwards pods fail and are retried, so that the reason becomes visible.
+	syncTimeout = 10 * time.Second
 	// manyNamespaces are read by one list of the whole cluster, because then the number of requests costs more than pods that are read for nothing.
 	manyNamespaces = 10
 )
@@ -48,9 +48,9 @@ type takeover struct {
 
 	mu    sync.Mutex
 	since time.Time
-	// impatient: a cycle was held up for syncPatience, so that no other is.
-	impatient bool
-	done      bool
+	// syncTimedOut: a cycle was held up for syncTimeout, so that no other is.
+	syncTimedOut bool
+	done         bool
 }
 
 func newTakeover(c clock.Clock, lease *lease, client kubernetes.Interface, lists metadata.Interface, b *book, from *listeners) *takeover {
@@ -88,7 +88,7 @@ func (t *takeover) complete(ctx context.Context) error {
 	}
 	if !first {
 		select {
-		case <-t.clock.After(t.lease.doubtful()):
+		case <-t.clock.After(t.lease.uncertainFor()):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -125,14 +125,14 @@ func (t *takeover) awaitSync(ctx context.Context) error {
 	if is, _ := ready(ctx); is {
 		return nil
 	}
-	if !t.impatient && wait.PollUntilContextTimeout(ctx, syncPoll, syncPatience, true, ready) == nil {
+	if !t.syncTimedOut && wait.PollUntilContextTimeout(ctx, syncPoll, syncTimeout, true, ready) == nil {
 		return nil
 	}
-	t.impatient = true
+	t.syncTimedOut = true
 	err := t.listeners.spreadsError.Load()
 	switch {
 	case t.listeners.spreadsSynced() || err == nil:
-		return fmt.Errorf("the informers for workloads, pods and nodes have not synced after %s; see the scheduler's log", syncPatience)
+		return fmt.Errorf("the informers for workloads, pods and nodes have not synced after %s; see the scheduler's log", syncTimeout)
 	case apierrors.IsForbidden(*err):
 		return fmt.Errorf("the scheduler schedules no pod with an owner until it may list WorkloadSpreads; "+
 			"give it the ClusterRole berth-scheduler of manifests/scheduler/rbac.yaml: %w", *err)

@@ -99,14 +99,14 @@ func TestATakeOverWaitsUnlessTheLeaseProvesThatItNeedNot(t *testing.T) {
 		bound bool
 		want  time.Duration
 	}{
-		"without leader election":                           {want: testDoubt},
-		"of one that was killed":                            {lead: func(l *lease) { l.lead("killed", false) }, want: testDoubt},
-		"of one that was killed some time ago":              {lead: func(l *lease) { l.lead("killed", false) }, before: testDoubt - time.Second, want: time.Second},
+		"without leader election":                           {want: testUncertainPeriod},
+		"of one that was killed":                            {lead: func(l *lease) { l.lead("killed", false) }, want: testUncertainPeriod},
+		"of one that was killed some time ago":              {lead: func(l *lease) { l.lead("killed", false) }, before: testUncertainPeriod - time.Second, want: time.Second},
 		"of one that was killed long ago":                   {lead: func(l *lease) { l.lead("killed", false) }, before: time.Hour},
-		"of one that gave its lease up":                     {lead: func(l *lease) { l.lead("", false) }, want: testDoubt},
+		"of one that gave its lease up":                     {lead: func(l *lease) { l.lead("", false) }, want: testUncertainPeriod},
 		"of one that stopped":                               {lead: func(l *lease) { l.lead("stopped"+stoppedSuffix, false) }, bound: true},
 		"if there was no lease":                             {lead: func(l *lease) { l.lead("", true) }},
-		"if there was no lease, but a pod that Berth bound": {lead: func(l *lease) { l.lead("", true) }, bound: true, want: testDoubt},
+		"if there was no lease, but a pod that Berth bound": {lead: func(l *lease) { l.lead("", true) }, bound: true, want: testUncertainPeriod},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestATakeOverWaitsUnlessTheLeaseProvesThatItNeedNot(t *testing.T) {
 					bound = append(bound, onNode(podOf("rs-uid", "ours"), "node-a", "a"))
 				}
 				stored := store(t, bound...)
-				l := &lease{clock: clock.RealClock{}, doubt: doubtAfter(5 * time.Second)}
+				l := &lease{clock: clock.RealClock{}, uncertainPeriod: uncertainPeriod(5 * time.Second)}
 				if tc.lead != nil {
 					tc.lead(l)
 				}
@@ -140,7 +140,7 @@ func TestATakeOverWaitsUnlessTheLeaseProvesThatItNeedNot(t *testing.T) {
 				if got, want := len(stored.listed()), map[bool]int{false: 1, true: 2}[strings.HasPrefix(name, "if there was no lease, but")]; got != want {
 					t.Errorf("the pods were read %d times, want %d", got, want)
 				}
-				if rest := l.doubtful(); rest > 0 {
+				if rest := l.uncertainFor(); rest > 0 {
 					t.Errorf("its binds are in doubt for %s after it has waited", rest)
 				}
 			})
@@ -228,7 +228,7 @@ func TestTheFirstCycleAloneIsHeldUpForTheInformers(t *testing.T) {
 		free := podOf("rs-uid", "free")
 		free.OwnerReferences = nil
 		w.pods[free.UID] = free
-		for i, want := range []time.Duration{syncPatience, 0, 0} {
+		for i, want := range []time.Duration{syncTimeout, 0, 0} {
 			if status, took := cycle(w.pod(fmt.Sprint("p", i))); status.Code() != fwk.Error || took != want {
 				t.Errorf("cycle %d took %s with %v, want %s and an error", i, took, status, want)
 			}
@@ -247,7 +247,7 @@ func TestPodsOfNamespacesWithoutASpreadDoNotWaitForATakeOver(t *testing.T) {
 	w := newWorld(t, 4)
 	w.spread(1, twoThenAny)
 	s := w.Spread
-	s.takeover = newTakeover(clock.RealClock{}, &lease{clock: clock.RealClock{}, doubt: time.Hour}, fake.NewClientset(), store(t).lists, w.book, &listeners{spreadsSynced: always})
+	s.takeover = newTakeover(clock.RealClock{}, &lease{clock: clock.RealClock{}, uncertainPeriod: time.Hour}, fake.NewClientset(), store(t).lists, w.book, &listeners{spreadsSynced: always})
 	pod := podOf("rs-uid", "p")
 	pod.Namespace = "other"
 	w.pods[pod.UID] = pod
@@ -411,7 +411,7 @@ func TestABindIsNotBrokenOffWhenTheProcessIsToldToEnd(t *testing.T) {
 	client := kubernetes.NewForConfigOrDie(&restclient.Config{Host: server.URL})
 	w := newWorld(t, 4)
 	w.spread(1, twoThenAny)
-	l := &lease{clock: clock.RealClock{}, doubt: testDoubt}
+	l := &lease{clock: clock.RealClock{}, uncertainPeriod: testUncertainPeriod}
 	s := &Spread{core: &core{book: w.book, lease: l, binds: newBinds(t.Context(), client, w.book, time.Minute)}, handle: handle{}}
 	bind := func(ctx context.Context, name string) *fwk.Status {
 		pod, state := w.pod(name), framework.NewCycleState()

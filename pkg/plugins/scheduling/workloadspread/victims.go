@@ -65,8 +65,8 @@ func mayDelete(ctx context.Context, handle fwk.Handle, pod *corev1.Pod) error {
 // SelectVictimsOnNode leaves those alone for whom there is no room. Of several of one budget it would rather have the least important go.
 func (v *victims) SelectVictimsOnNode(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo, pdbs []*policyv1.PodDisruptionBudget) ([]*corev1.Pod, int, *fwk.Status) {
 	var spared sets.Set[types.UID]
-	if !v.budgets.areNone() {
-		spared = v.budgets.spare(pod, v.lesser(pod, node))
+	if !v.budgets.isEmpty() {
+		spared = v.budgets.spare(pod, v.lowerPriorityPods(pod, node))
 	}
 	if len(spared) == 0 {
 		return v.DefaultPreemption.SelectVictimsOnNode(ctx, state, pod, node, pdbs)
@@ -85,7 +85,7 @@ func (v *victims) SelectVictimsOnNode(ctx context.Context, state fwk.CycleState,
 }
 
 // lesser are the pods of the node that a preemption may take for the pod, the least important first.
-func (v *victims) lesser(pod *corev1.Pod, node fwk.NodeInfo) []*corev1.Pod {
+func (v *victims) lowerPriorityPods(pod *corev1.Pod, node fwk.NodeInfo) []*corev1.Pod {
 	var pods []*corev1.Pod
 	for _, info := range node.GetPods() {
 		if corev1helpers.PodPriority(info.GetPod()) < corev1helpers.PodPriority(pod) {

@@ -221,13 +221,13 @@ func nodeEvents(b *book) cache.ResourceEventHandler {
 func podEvents(b *book) cache.ResourceEventHandler {
 	seen := func(pod *corev1.Pod) {
 		if pod.Spec.NodeName != "" {
-			b.landed(pod.UID)
+			b.leftQueue(pod.UID)
 		}
 		b.apply(ledger.PodSeen{Pod: pod})
 	}
 	gone := func(pod *corev1.Pod) {
 		b.apply(ledger.PodGone{UID: pod.UID})
-		b.landed(pod.UID) // afterwards, for a cycle that is under way may ask until then
+		b.leftQueue(pod.UID) // afterwards, for a cycle that is under way may ask until then
 	}
 	return eventsOf(seen, func(before, after *corev1.Pod) {
 		if before.UID != after.UID {

@@ -69,7 +69,7 @@ func newWorld(tb testing.TB, replicas int32) *world {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	w.finder.predicates.profiles.Store("", judge(func(pod *corev1.Pod) func(fwk.NodeInfo) string { return refuse(tb.Context(), filters, pod) }))
+	w.finder.predicates.profiles.Store("", filterFor(func(pod *corev1.Pod) func(fwk.NodeInfo) string { return refuse(tb.Context(), filters, pod) }))
 	for _, zone := range []string{"a", "b"} {
 		node := zoneNode("node-"+zone, zone)
 		w.nodes[node.Name] = node
@@ -126,7 +126,7 @@ func (w *world) podsNamed(prefix string, n int) []*corev1.Pod {
 
 func (w *world) delete(pod *corev1.Pod) {
 	delete(w.pods, pod.UID)
-	w.book.landed(pod.UID)
+	w.book.leftQueue(pod.UID)
 	w.book.apply(ledger.PodGone{UID: pod.UID})
 }
 

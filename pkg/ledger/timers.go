@@ -7,83 +7,83 @@ import (
 
 // agenda is what is due at which time. An item of a line that no longer holds when it is due is passed over. Those of pods are taken out, for they may be
 // due after years.
-type agenda []*item
+type timerHeap []*timer
 
 // item wakes a pod, or the first pod of a line.
-type item struct {
+type timer struct {
 	at   time.Time
 	pod  *entry
-	line *line
+	list *waitlist
 	// pos in the agenda.
 	pos int
 }
 
-func (a agenda) Len() int           { return len(a) }
-func (a agenda) Less(i, j int) bool { return a[i].at.Before(a[j].at) }
-func (a agenda) Swap(i, j int) {
-	a[i], a[j] = a[j], a[i]
-	a[i].pos, a[j].pos = i, j
+func (h timerHeap) Len() int           { return len(h) }
+func (h timerHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
+func (h timerHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].pos, h[j].pos = i, j
 }
-func (a *agenda) Push(x any) {
-	it := x.(*item)
-	it.pos = len(*a)
-	*a = append(*a, it)
+func (h *timerHeap) Push(x any) {
+	it := x.(*timer)
+	it.pos = len(*h)
+	*h = append(*h, it)
 }
-func (a *agenda) Pop() any {
-	last := len(*a) - 1
-	it := (*a)[last]
-	(*a)[last] = nil
-	*a = (*a)[:last]
+func (h *timerHeap) Pop() any {
+	last := len(*h) - 1
+	it := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
 	return it
 }
 
 // next is when the first item is due; zero if there is none.
-func (a agenda) next() time.Time {
-	if len(a) == 0 {
+func (h timerHeap) next() time.Time {
+	if len(h) == 0 {
 		return time.Time{}
 	}
-	return a[0].at
+	return h[0].at
 }
 
 // wakeAt wakes a pod at a time, if it has no node by then. A pod has one such time, the earliest.
 func (l *Ledger) wakeAt(e *entry, at time.Time) {
 	switch {
-	case e.alarm == nil:
-		e.alarm = &item{at: at, pod: e}
-		heap.Push(&l.agenda, e.alarm)
-	case at.Before(e.alarm.at):
-		e.alarm.at = at
-		heap.Fix(&l.agenda, e.alarm.pos)
+	case e.timer == nil:
+		e.timer = &timer{at: at, pod: e}
+		heap.Push(&l.timers, e.timer)
+	case at.Before(e.timer.at):
+		e.timer.at = at
+		heap.Fix(&l.timers, e.timer.pos)
 	}
 }
 
 // cancel has a pod not woken at any time.
 func (l *Ledger) cancel(e *entry) {
-	if e.search != nil && e.alarm != nil {
-		heap.Remove(&l.agenda, e.alarm.pos)
-		e.alarm = nil
+	if e.search != nil && e.timer != nil {
+		heap.Remove(&l.timers, e.timer.pos)
+		e.timer = nil
 	}
 }
 
 // retryAt has the first pod of a line of exhausted pods tried at a time. A line has one such time, the earliest.
-func (l *Ledger) retryAt(w *line, at time.Time) {
+func (l *Ledger) retryAt(w *waitlist, at time.Time) {
 	if w.retryAt.IsZero() || at.Before(w.retryAt) {
 		w.retryAt = at
-		heap.Push(&l.agenda, &item{at: at, line: w})
+		heap.Push(&l.timers, &timer{at: at, list: w})
 	}
 }
 
 func (TimePassed) apply(l *Ledger) {
-	for len(l.agenda) > 0 && !l.agenda[0].at.After(l.now) {
-		due := heap.Pop(&l.agenda).(*item)
-		if w := due.line; w != nil {
-			if w.retryAt.Equal(due.at) && w.account.exhausted[w.kind] == w {
+	for len(l.timers) > 0 && !l.timers[0].at.After(l.now) {
+		due := heap.Pop(&l.timers).(*timer)
+		if w := due.list; w != nil {
+			if w.retryAt.Equal(due.at) && w.account.exhausted[w.class] == w {
 				w.retryAt = time.Time{}
 				l.wakeFirst(w)
 			}
 			continue
 		}
-		due.pod.alarm = nil
+		due.pod.timer = nil
 		l.wake(due.pod)
 	}
 }
@@ -101,18 +101,20 @@ func (l *Ledger) lateForNews(e *entry) bool {
 }
 
 const (
-	firstRetry = time.Second
-	lastRetry  = time.Minute
+	initialBackoff = time.Second
+	maxBackoff     = time.Minute
 )
 
 // tryAgainLater is for an exhausted pod of which a subset was refused by more than its nodes: pods elsewhere, volumes, claims. A change there that
 // came in the middle of the pod's round has no generation, and no event that comes again.
-func (l *Ledger) tryAgainLater(w *line) {
-	w.retry = nextRetry(w.retry)
-	l.retryAt(w, l.now.Add(w.retry))
+func (l *Ledger) tryAgainLater(w *waitlist) {
+	w.backoff = nextBackoff(w.backoff)
+	l.retryAt(w, l.now.Add(w.backoff))
 }
 
-func nextRetry(last time.Duration) time.Duration { return min(max(2*last, firstRetry), lastRetry) }
+func nextBackoff(last time.Duration) time.Duration {
+	return min(max(2*last, initialBackoff), maxBackoff)
+}
 
 // Not every pod that is woken has a cycle: another plugin's PreEnqueue may hold it. And if another plugin's PreFilter refuses it, this plugin's
 // PostFilter need not be called.
@@ -125,16 +127,16 @@ func (Audit) apply(l *Ledger) {
 			switch {
 			case !e.isOnItsWay():
 			case e.overdue:
-				l.passOn(e)
+				l.passTurn(e)
 			default:
 				e.overdue = true
 			}
 		}
 		for scope := range a.waiting {
-			l.fx.Missed += l.wakeNext(a, scope)
+			l.effects.Missed += l.wakeNext(a, scope)
 		}
 		for key := range a.gangs {
-			l.fx.Missed += l.wakeGangs(a, key.scope)
+			l.effects.Missed += l.wakeGangs(a, key.scope)
 		}
 	}
 }

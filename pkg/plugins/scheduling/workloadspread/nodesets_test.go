@@ -49,7 +49,7 @@ func zoneNode(name, zone string) *corev1.Node {
 func TestTiersAgreeWithEverySnapshotOfTheSchedulersCache(t *testing.T) {
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 1))
-		nodes, snapshot, tiers := newCache(t), cache.NewEmptySnapshot(), newTiers()
+		nodes, snapshot, nodeSets := newCache(t), cache.NewEmptySnapshot(), newNodeSets()
 		subsets := subsetsOf(t, "a", "b", "c")
 		zone := func() string { return string("abc"[random.IntN(3)]) }
 		known := map[string]*corev1.Node{}
@@ -87,7 +87,7 @@ func TestTiersAgreeWithEverySnapshotOfTheSchedulersCache(t *testing.T) {
 			if len(list) == 0 {
 				continue
 			}
-			tiers.update(list)
+			nodeSets.update(list)
 			for i := range subsets[:1+step*3/300] { // the later ones are asked for first when much has happened
 				want := sets.New[string]()
 				for _, info := range list {
@@ -95,14 +95,14 @@ func TestTiersAgreeWithEverySnapshotOfTheSchedulersCache(t *testing.T) {
 						want.Insert(info.Node().Name)
 					}
 				}
-				if diff := cmp.Diff(want, tiers.of(&subsets[i])); diff != "" {
+				if diff := cmp.Diff(want, nodeSets.of(&subsets[i])); diff != "" {
 					t.Fatalf("seed %d, step %d: nodes of subset %s (-want +got):\n%s", seed, step, subsets[i].Name, diff)
 				}
 			}
-			marks = append(marks, tiers.newest)
+			marks = append(marks, nodeSets.newest)
 			since := marks[random.IntN(len(marks))]
 			changed, want := map[string]int{}, map[string]int{}
-			tiers.changedSince(since, func(info fwk.NodeInfo) bool {
+			nodeSets.changedSince(since, func(info fwk.NodeInfo) bool {
 				if known[info.Node().Name] != nil { // nodes that are gone may be named as well
 					changed[info.Node().Name] = 1
 				}
@@ -121,19 +121,19 @@ func TestTiersAgreeWithEverySnapshotOfTheSchedulersCache(t *testing.T) {
 }
 
 func TestForgottenChangesAreLookedForAmongAllNodes(t *testing.T) {
-	tiers := newTiers()
+	nodeSets := newNodeSets()
 	nodes := []fwk.NodeInfo{nodeInfo("a", "1"), nodeInfo("b", "1")}
-	tiers.update(nodes)
-	start := tiers.newest
-	for range 2 * mostChanges {
+	nodeSets.update(nodes)
+	start := nodeSets.newest
+	for range 2 * maxChanges {
 		nodes[1] = nodeInfo("b", "1") // in place, as the scheduler's cache does it
-		tiers.update(nodes)
+		nodeSets.update(nodes)
 	}
-	if len(tiers.changes) > mostChanges {
-		t.Errorf("%d changes are kept", len(tiers.changes))
+	if len(nodeSets.changes) > maxChanges {
+		t.Errorf("%d changes are kept", len(nodeSets.changes))
 	}
 	found := 0
-	tiers.changedSince(start, func(node fwk.NodeInfo) bool {
+	nodeSets.changedSince(start, func(node fwk.NodeInfo) bool {
 		found++
 		return false
 	})
@@ -146,7 +146,7 @@ func TestForgottenChangesAreLookedForAmongAllNodes(t *testing.T) {
 func BenchmarkTiers(b *testing.B) {
 	for _, size := range []int{100, 5000} {
 		b.Run(fmt.Sprintf("nodes=%d", size), func(b *testing.B) {
-			nodes, snapshot, tiers := newCache(b), cache.NewEmptySnapshot(), newTiers()
+			nodes, snapshot, nodeSets := newCache(b), cache.NewEmptySnapshot(), newNodeSets()
 			for i := range size {
 				nodes.AddNode(klog.Logger{}, zoneNode(fmt.Sprintf("node-%d", i), string("abc"[i%3])))
 			}
@@ -168,9 +168,9 @@ func BenchmarkTiers(b *testing.B) {
 					b.Fatal(err)
 				}
 				b.StartTimer()
-				tiers.update(list)
-				if tiers.of(&in[0]) == nil {
-					b.Fatal("no tier")
+				nodeSets.update(list)
+				if nodeSets.of(&in[0]) == nil {
+					b.Fatal("no node set")
 				}
 			}
 		})
