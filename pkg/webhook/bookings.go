@@ -18,41 +18,41 @@ import (
 // and that are not in the cache yet. With one replica that is exact; with several each may overlook what the others have picked a moment ago,
 // and the scheduler, which counts for all, does not bind what is too many. It is safe for concurrent use.
 //
-// Which subset a pod counts in is for the model to say, by the policy of the moment. The pods are kept in crowds, for each of which it is asked once.
+// Which subset a pod counts in is for the model to say, by the policy of the moment. The pods are kept in buckets, for each of which it is asked once.
 type bookings struct {
 	clock clock.PassiveClock
 
 	mu sync.Mutex
-	// crowds of the pods in the cache that count, or may, by UID.
-	crowds  map[types.UID]*crowd
+	// buckets of the pods in the cache that count, or may, by UID.
+	buckets map[types.UID]*bucket
 	spreads map[types.NamespacedName]*account
 	// controllers of these pods, by namespace and UID.
-	controllers map[string]map[types.UID]crowds
+	controllers map[string]map[types.UID]buckets
 	// swept is when the picks of all spreads were looked through.
 	swept time.Time
 }
 
 // account of one spread. There is none for a spread without pods and picks.
 type account struct {
-	// crowds whose pods name the spread.
-	crowds crowds
+	// buckets whose pods name the spread.
+	buckets buckets
 	// picks that no pod in the cache carries yet, by their own mark.
 	picks map[string]pick
 	// lag of the replicas, if news of them come late.
 	lag lag
 }
 
-type crowds map[likeness]*crowd
+type buckets map[signature]*bucket
 
-// crowd is the pods that are alike in what says where they count, except in their nodes and labels. There is none without pods.
-type crowd struct {
-	likeness
+// bucket is the pods that are alike in what says where they count, except in their nodes and labels. There is none without pods.
+type bucket struct {
+	signature
 	// pods by UID. They are those of the cache, shared with it, and must not be changed.
 	pods map[types.UID]*corev1.Pod
 }
 
-// likeness is what the pods of a crowd have in common.
-type likeness struct {
+// signature is what the pods of a bucket have in common.
+type signature struct {
 	controller types.UID
 	// spread that they name. Without a name they name none, and are bound: somebody else bound them.
 	spread types.NamespacedName
@@ -71,29 +71,29 @@ type pick struct {
 	until time.Time
 }
 
-// pickLasts is how long a pick counts without a pod. A pod whose creation failed after it was admitted never comes.
-const pickLasts = 10 * time.Second
+// pickTTL is how long a pick counts without a pod. A pod whose creation failed after it was admitted never comes.
+const pickTTL = 10 * time.Second
 
 // maxPicks is how many picks of one spread count without a pod. The cache has a new pod within milliseconds, so that there are many only if others refuse
 // what is admitted here, as they do where a quota is used up. Then the oldest is forgotten; most likely its pod does not come.
 const maxPicks = 1000
 
 func newBookings(clock clock.PassiveClock) *bookings {
-	return &bookings{clock: clock, crowds: map[types.UID]*crowd{}, spreads: map[types.NamespacedName]*account{}, controllers: map[string]map[types.UID]crowds{}}
+	return &bookings{clock: clock, buckets: map[types.UID]*bucket{}, spreads: map[types.NamespacedName]*account{}, controllers: map[string]map[types.UID]buckets{}}
 }
 
 // accountOf makes the account if there is none.
 func (b *bookings) accountOf(spread types.NamespacedName) *account {
 	a := b.spreads[spread]
 	if a == nil {
-		a = &account{crowds: crowds{}, picks: map[string]pick{}}
+		a = &account{buckets: buckets{}, picks: map[string]pick{}}
 		b.spreads[spread] = a
 	}
 	return a
 }
 
 func (b *bookings) closeIfEmpty(spread types.NamespacedName) {
-	if a := b.spreads[spread]; a != nil && len(a.crowds) == 0 && len(a.picks) == 0 {
+	if a := b.spreads[spread]; a != nil && len(a.buckets) == 0 && len(a.picks) == 0 {
 		delete(b.spreads, spread)
 	}
 }
@@ -105,7 +105,7 @@ func (b *bookings) seen(object metav1.Object) {
 		return
 	}
 	admitted := subset.AdmittedOf(pod)
-	now, counts := likenessOf(pod, admitted)
+	now, counts := signatureOf(pod, admitted)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if admitted != nil {
@@ -115,7 +115,7 @@ func (b *bookings) seen(object metav1.Object) {
 			defer b.closeIfEmpty(picked)
 		}
 	}
-	if before := b.crowds[pod.UID]; counts && before != nil && before.likeness == now {
+	if before := b.buckets[pod.UID]; counts && before != nil && before.signature == now {
 		before.pods[pod.UID] = pod
 		return
 	}
@@ -125,14 +125,14 @@ func (b *bookings) seen(object metav1.Object) {
 	}
 }
 
-// likenessOf is false for a pod that counts nowhere: it has given its slot back, no spread can divide it, or it is pending and nothing was picked
+// signatureOf is false for a pod that counts nowhere: it has given its slot back, no spread can divide it, or it is pending and nothing was picked
 // for it.
-func likenessOf(pod *corev1.Pod, admitted *subset.Admitted) (likeness, bool) {
+func signatureOf(pod *corev1.Pod, admitted *subset.Admitted) (signature, bool) {
 	owner := workload.ControllerOf(pod)
 	if !subset.IsActive(pod) || owner == nil || workload.EndsChain(owner.Kind) {
-		return likeness{}, false
+		return signature{}, false
 	}
-	of := likeness{controller: owner.UID, spread: types.NamespacedName{Namespace: pod.Namespace}, place: place{revision: subset.RevisionOf(pod)}}
+	of := signature{controller: owner.UID, spread: types.NamespacedName{Namespace: pod.Namespace}, place: place{revision: subset.RevisionOf(pod)}}
 	if of.bound = pod.Spec.NodeName != ""; of.bound {
 		if record := subset.RecordOf(pod); record != nil {
 			of.spread.Name, of.subset = record.Spread, record.Subset
@@ -153,45 +153,45 @@ func (b *bookings) gone(object metav1.Object) {
 	b.drop(object.GetUID())
 }
 
-func (b *bookings) add(pod *corev1.Pod, of likeness) {
+func (b *bookings) add(pod *corev1.Pod, of signature) {
 	inNamespace := b.controllers[pod.Namespace]
 	if inNamespace == nil {
-		inNamespace = map[types.UID]crowds{}
+		inNamespace = map[types.UID]buckets{}
 		b.controllers[pod.Namespace] = inNamespace
 	}
 	ofController := inNamespace[of.controller]
 	if ofController == nil {
-		ofController = crowds{}
+		ofController = buckets{}
 		inNamespace[of.controller] = ofController
 	}
 	in := ofController[of]
 	if in == nil {
-		in = &crowd{likeness: of, pods: map[types.UID]*corev1.Pod{}}
+		in = &bucket{signature: of, pods: map[types.UID]*corev1.Pod{}}
 		ofController[of] = in
 		if of.spread.Name != "" {
-			b.accountOf(of.spread).crowds[of] = in
+			b.accountOf(of.spread).buckets[of] = in
 		}
 	}
 	in.pods[pod.UID] = pod
-	b.crowds[pod.UID] = in
+	b.buckets[pod.UID] = in
 }
 
 // drop forgets a pod, by what was known of it: its controller and its marks may be others by now. One that is not known is no error.
 func (b *bookings) drop(uid types.UID) {
-	in := b.crowds[uid]
+	in := b.buckets[uid]
 	if in == nil {
 		return
 	}
-	delete(b.crowds, uid)
+	delete(b.buckets, uid)
 	if delete(in.pods, uid); len(in.pods) > 0 {
 		return
 	}
 	if a := b.spreads[in.spread]; a != nil {
-		delete(a.crowds, in.likeness)
+		delete(a.buckets, in.signature)
 		b.closeIfEmpty(in.spread)
 	}
 	inNamespace := b.controllers[in.spread.Namespace]
-	if delete(inNamespace[in.controller], in.likeness); len(inNamespace[in.controller]) > 0 {
+	if delete(inNamespace[in.controller], in.signature); len(inNamespace[in.controller]) > 0 {
 		return
 	}
 	if delete(inNamespace, in.controller); len(inNamespace) == 0 {
@@ -226,7 +226,7 @@ func (s *scope) subsetOf(spread string, at place) (index int, told bool) {
 }
 
 // adopts is true for pods whose nodes say where they count, if the spread divides them.
-func (s *scope) adopts(pods *crowd) bool {
+func (s *scope) adopts(pods *bucket) bool {
 	_, told := s.subsetOf(pods.spread.Name, pods.place)
 	return !told
 }
@@ -245,12 +245,12 @@ func (b *bookings) adoptable(in *scope) []*corev1.Pod {
 	return each
 }
 
-func (c crowds) adoptable(in *scope) *corev1.Pod {
-	for _, crowd := range c {
-		if !in.adopts(crowd) {
+func (c buckets) adoptable(in *scope) *corev1.Pod {
+	for _, bucket := range c {
+		if !in.adopts(bucket) {
 			continue
 		}
-		for _, pod := range crowd.pods {
+		for _, pod := range bucket.pods {
 			if in.policy.Selects(pod.Labels) {
 				return pod
 			}
@@ -265,15 +265,15 @@ func (b *bookings) adoptedOn(in *scope, controllers []types.UID, revision string
 	defer b.mu.Unlock()
 	on = map[string]int32{}
 	for _, controller := range controllers {
-		for _, crowd := range b.controllers[in.spread.Namespace][controller] {
-			if !in.adopts(crowd) {
+		for _, bucket := range b.controllers[in.spread.Namespace][controller] {
+			if !in.adopts(bucket) {
 				continue
 			}
-			for _, pod := range crowd.pods {
+			for _, pod := range bucket.pods {
 				if !in.policy.Selects(pod.Labels) {
 					continue
 				}
-				if on[pod.Spec.NodeName]++; crowd.revision == revision {
+				if on[pod.Spec.NodeName]++; bucket.revision == revision {
 					ofRevision++
 				}
 			}
@@ -345,18 +345,18 @@ type lag struct {
 	since, last time.Time
 }
 
-// lagLasts is how long news of the replicas are awaited. The status controller needs 200 ms to a second or two for them.
-const lagLasts = 5 * time.Second
+// maxLag is how long news of the replicas are awaited. The status controller needs 200 ms to a second or two for them.
+const maxLag = 5 * time.Second
 
 // meet takes in that a pod has come that is too many. After a while without any it is another lag.
 func (l *lag) meet(replicas int32, now time.Time) {
-	if l.replicas != replicas || now.Sub(l.last) > lagLasts {
+	if l.replicas != replicas || now.Sub(l.last) > maxLag {
 		l.since = now
 	}
 	l.replicas, l.last = replicas, now
 }
 
-func (l *lag) isOver() bool { return l.last.Sub(l.since) > lagLasts }
+func (l *lag) isOver() bool { return l.last.Sub(l.since) > maxLag }
 
 // keep remembers a pick that was made before, maybe by another replica. It counts once however often it is kept. Whether there is room is not asked:
 // the pod carries the patch of the subset, and a second patch would not take back the first. If others have filled the subset meanwhile, the
@@ -372,8 +372,8 @@ func (b *bookings) note(spread types.NamespacedName, at place, mark string) {
 	if _, noted := picks[mark]; !noted && len(picks) >= maxPicks {
 		delete(picks, oldestOf(picks))
 	}
-	picks[mark] = pick{at, now.Add(pickLasts)}
-	if now.Sub(b.swept) >= pickLasts {
+	picks[mark] = pick{at, now.Add(pickTTL)}
+	if now.Sub(b.swept) >= pickTTL {
 		b.sweep(now)
 	}
 }
@@ -411,8 +411,8 @@ func (b *bookings) kept(in *scope, revision string) (kept subset.Counts, ofRevis
 		}
 	}
 	if a := b.spreads[in.spread]; a != nil {
-		for _, crowd := range a.crowds {
-			add(crowd.place, len(crowd.pods))
+		for _, bucket := range a.buckets {
+			add(bucket.place, len(bucket.pods))
 		}
 		for mark, p := range a.picks {
 			if now.After(p.until) {

@@ -189,11 +189,11 @@ func TestWhichControllersThereAreIsFoundOutAnewAfterAMoment(t *testing.T) {
 	if n := adopted(compileEarly(t, text)); n != 2 {
 		t.Errorf("after a change of the spread it counts %d", n)
 	}
-	clock.SetTime(clock.Now().Add(kinLasts))
+	clock.SetTime(clock.Now().Add(controllerCacheTTL))
 	if n := adopted(policy); n != 2 {
 		t.Errorf("after a while it counts %d", n)
 	}
-	if n := len(early.kin.inScope); n != 1 {
+	if n := len(early.dividing.inScope); n != 1 {
 		t.Errorf("it remembers %d scopes, of which one is asked for", n)
 	}
 }
@@ -231,8 +231,8 @@ func TestAPodThatItsControllerReleasedCountsNoMore(t *testing.T) {
 
 func expectNothingKept(t *testing.T, b *bookings) {
 	t.Helper()
-	if len(b.crowds)+len(b.spreads)+len(b.controllers) > 0 {
-		t.Errorf("there are no pods, and it keeps %d of them, %v and %v", len(b.crowds), b.spreads, b.controllers)
+	if len(b.buckets)+len(b.spreads)+len(b.controllers) > 0 {
+		t.Errorf("there are no pods, and it keeps %d of them, %v and %v", len(b.buckets), b.spreads, b.controllers)
 	}
 }
 
@@ -373,7 +373,7 @@ func TestPercentagesAreOfThePodsThereAreUntilTheReplicasAreKnown(t *testing.T) {
 	expect(create(1, candidate{revision: "r3", replicas: 10, adopted: subset.Counts{3, 7}, adoptedAlike: 10}), "a 1, b 0, none 0")
 	// It says 20, and that is so: pods that are too many are replaced until nothing else can be expected, and then let go.
 	expect(create(1, candidate{revision: "r1", replicas: 20}), "a 1, b 0, none 0")
-	clock.SetTime(clock.Now().Add(lagLasts))
+	clock.SetTime(clock.Now().Add(maxLag))
 	expect(create(1, candidate{revision: "r1", replicas: 20}), "a 0, b 1, none 0")
 	clock.SetTime(clock.Now().Add(time.Second))
 	expect(create(1, candidate{revision: "r1", replicas: 20}), "a 0, b 0, none 1")
@@ -388,7 +388,7 @@ func TestALagIsOverAfterAWhileAndBeginsAnewAfterQuiet(t *testing.T) {
 		after    time.Duration
 		replicas int32
 		isOver   bool
-	}{{0, 10, false}, {lagLasts, 10, false}, {time.Second, 10, true}, {lagLasts, 10, true}, {lagLasts + 1, 10, false}, {lagLasts, 10, false}, {1, 10, true}, {1, 20, false}} {
+	}{{0, 10, false}, {maxLag, 10, false}, {time.Second, 10, true}, {maxLag, 10, true}, {maxLag + 1, 10, false}, {maxLag, 10, false}, {1, 10, true}, {1, 20, false}} {
 		now = now.Add(step.after)
 		if l.meet(step.replicas, now); l.isOver() != step.isOver {
 			t.Errorf("step %d: over is %t", i, l.isOver())
@@ -471,7 +471,7 @@ func TestPicksWhosePodsDoNotComeAreBounded(t *testing.T) {
 	if _, latest := picks[fmt.Sprint(3*maxPicks-1)]; !latest {
 		t.Error("the latest was forgotten, whose pod is the most likely to come")
 	}
-	clock.SetTime(clock.Now().Add(pickLasts + time.Second))
+	clock.SetTime(clock.Now().Add(pickTTL + time.Second))
 	b.keep(web, place{subset: "a"}, "later")
 	if len(b.spreads) != 1 || len(b.spreads[web].picks) != 1 {
 		t.Errorf("%d spreads, %d picks of web: picks that are over stay, also those of spreads that nobody asks for again", len(b.spreads), len(b.spreads[web].picks))

@@ -29,14 +29,14 @@ import (
 type earlyBinding struct {
 	owners   *lineage.Lineage
 	bookings *bookings
-	kin      kin
+	dividing controllerCache
 }
 
-// longestPick is how many bytes the mark of a pick has at most. It is read from pods, so that anybody can write one, and it is remembered.
-const longestPick = 64
+// maxPickLength is how many bytes the mark of a pick has at most. It is read from pods, so that anybody can write one, and it is remembered.
+const maxPickLength = 64
 
-// requestLasts is longer than the API server works on one request.
-const requestLasts = time.Minute
+// maxPickAge is longer than the API server works on one request.
+const maxPickAge = time.Minute
 
 // review picks a subset, unless it has done so for the same pod before, and answers with the pod as that subset wants it.
 func (e *earlyBinding) review(ctx context.Context, request *podRequest, found *lineage.Spread) answer {
@@ -69,11 +69,11 @@ func (e *earlyBinding) review(ctx context.Context, request *podRequest, found *l
 func (e *earlyBinding) pickedBefore(ctx context.Context, request *podRequest, policy *subset.Policy, spread types.NamespacedName) (v1alpha1.AdmittedSubset, int) {
 	var admitted v1alpha1.AdmittedSubset
 	note, noted := request.Object.Metadata.Annotations[v1alpha1.AdmittedAnnotation]
-	if !noted || json.Unmarshal([]byte(note), &admitted) != nil || admitted.Name != spread.Name || admitted.Pick == "" || len(admitted.Pick) > longestPick {
+	if !noted || json.Unmarshal([]byte(note), &admitted) != nil || admitted.Name != spread.Name || admitted.Pick == "" || len(admitted.Pick) > maxPickLength {
 		return admitted, subset.None
 	}
 	in, now := policy.Index(admitted.Subset), e.bookings.clock.Now()
-	if in == subset.None || now.Sub(admitted.Time.Time).Abs() > requestLasts { // the clock of another replica may be ahead
+	if in == subset.None || now.Sub(admitted.Time.Time).Abs() > maxPickAge { // the clock of another replica may be ahead
 		return admitted, subset.None
 	}
 	klog.FromContext(ctx).V(4).Info("Keeping to the subset picked before", "workloadspread", klog.KRef(spread.Namespace, spread.Name), "subset", admitted.Subset)
@@ -126,7 +126,7 @@ func replicasOrObserved(target client.Object, spread *v1alpha1.WorkloadSpread) (
 // adopted counts the bound pods that do not say themselves where they count, by the subset that has their node: those of this controller, and of others
 // whose pods the spread divides and that share the quota. ofRevision is how many of them are of a revision, in a subset or not.
 func (e *earlyBinding) adopted(ctx context.Context, in *scope, controller types.UID, revision string) (counts subset.Counts, ofRevision int32, _ error) {
-	others, err := e.kin.of(in, e.bookings.clock.Now(), func() ([]types.UID, error) { return e.divided(ctx, in) })
+	others, err := e.dividing.of(in, e.bookings.clock.Now(), func() ([]types.UID, error) { return e.divided(ctx, in) })
 	if err != nil {
 		return nil, 0, err
 	}
@@ -174,25 +174,25 @@ func (e *earlyBinding) divided(ctx context.Context, in *scope) ([]types.UID, err
 
 // kin remembers for a moment which controllers have pods to adopt in a scope. Who owns whom seldom changes, and to find out is to walk up from every such
 // controller in the namespace, which is too much for each pod. It is safe for concurrent use. The zero value is ready.
-type kin struct {
+type controllerCache struct {
 	mu      sync.Mutex
-	inScope map[scope]controllers
+	inScope map[scope]cachedControllers
 }
 
-type controllers struct {
+type cachedControllers struct {
 	uids  []types.UID
 	until time.Time
 }
 
-// kinLasts is how long a controller may be overlooked that is new, or has come to another workload: a pod that was picked for too full a subset meanwhile
+// controllerCacheTTL is how long a controller may be overlooked that is new, or has come to another workload: a pod that was picked for too full a subset meanwhile
 // is replaced.
-const kinLasts = time.Second
+const controllerCacheTTL = time.Second
 
 // of are those that are remembered, or found. They are shared and must not be changed.
-func (k *kin) of(in *scope, now time.Time, find func() ([]types.UID, error)) ([]types.UID, error) {
-	k.mu.Lock()
-	known, found := k.inScope[*in]
-	k.mu.Unlock()
+func (c *controllerCache) of(in *scope, now time.Time, find func() ([]types.UID, error)) ([]types.UID, error) {
+	c.mu.Lock()
+	known, found := c.inScope[*in]
+	c.mu.Unlock()
 	if found && now.Before(known.until) {
 		return known.uids, nil
 	}
@@ -200,13 +200,13 @@ func (k *kin) of(in *scope, now time.Time, find func() ([]types.UID, error)) ([]
 	if err != nil {
 		return nil, err
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.inScope == nil {
-		k.inScope = map[scope]controllers{}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.inScope == nil {
+		c.inScope = map[scope]cachedControllers{}
 	}
-	maps.DeleteFunc(k.inScope, func(_ scope, old controllers) bool { return !now.Before(old.until) })
-	k.inScope[*in] = controllers{uids, now.Add(kinLasts)}
+	maps.DeleteFunc(c.inScope, func(_ scope, old cachedControllers) bool { return !now.Before(old.until) })
+	c.inScope[*in] = cachedControllers{uids, now.Add(controllerCacheTTL)}
 	return uids, nil
 }
 

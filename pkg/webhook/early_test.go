@@ -86,7 +86,7 @@ func TestTheFirstPodsGoToTheFirstSubsetUntilItsQuotaIsBooked(t *testing.T) {
 	expect(book("five", false), "x86")
 	// That one never comes, and after a while its place is free again.
 	expect(book("six", false), "arm")
-	clock.SetTime(clock.Now().Add(pickLasts + time.Second))
+	clock.SetTime(clock.Now().Add(pickTTL + time.Second))
 	expect(book("seven", false), "x86")
 	// Pods that others bound count as well.
 	expect(bookIn("r1", subset.Counts{2, 0}, "eight", true), "arm")
@@ -193,7 +193,7 @@ func TestAnEarlyBoundPodIsPickedForOnceHoweverOftenItIsReviewed(t *testing.T) {
 	second, _ = send(t, other, second)
 	expect("the second pod again, elsewhere", second, "b: B")
 	// A trial takes nothing, also not the second time.
-	clock.SetTime(clock.Now().Add(pickLasts + time.Second))
+	clock.SetTime(clock.Now().Add(pickTTL + time.Second))
 	send(t, replica, changed, trial)
 	late, _ := send(t, replica, fresh())
 	expect("a pod after all picks have expired", late, "a: A")
@@ -213,7 +213,7 @@ func TestAPickThatWasCopiedFromAnotherPodCountsForNothing(t *testing.T) {
 		"within a request":                        {before, time.Minute, "a"},
 		"by a replica whose clock is behind":      {before, -time.Minute, "a"},
 		"longer after than any request takes":     {before, time.Minute + time.Second, "b"},
-		"with a mark that no pick of Berth has":   {strings.Replace(before, `"pick":"`, `"pick":"`+strings.Repeat("x", longestPick), 1), time.Minute, "b"},
+		"with a mark that no pick of Berth has":   {strings.Replace(before, `"pick":"`, `"pick":"`+strings.Repeat("x", maxPickLength), 1), time.Minute, "b"},
 		"of another spread":                       {strings.Replace(before, `"web"`, `"other"`, 1), 0, "b"},
 		"of a subset that is gone":                {strings.Replace(before, `"a"`, `"gone"`, 1), 0, "b"},
 		"of no subset, because all were full":     {strings.Replace(before, `"a"`, `""`, 1), 0, "b"},
