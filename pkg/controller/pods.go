@@ -99,14 +99,14 @@ type refusals struct {
 	mu     sync.Mutex
 	pods   sets.Set[types.UID]
 	latest error
-	// retry is when they are tried again, and patience how long that was from the time before.
-	retry    time.Time
-	patience time.Duration
+	// retry is when they are tried again, and backoff how long that was from the time before.
+	retry   time.Time
+	backoff time.Duration
 }
 
 const (
-	firstPatience = 5 * time.Second
-	lastPatience  = time.Minute
+	initialBackoff = 5 * time.Second
+	maxBackoff     = time.Minute
 )
 
 // begin is called before pods are written. All of them are tried again if it is time for that.
@@ -140,12 +140,12 @@ func (f *refusals) add(pod types.UID, err error) {
 // end is called after pods were written, with the same time. It is how long to wait for the next time, 0 if there is nothing to wait for.
 func (f *refusals) end(now time.Time) time.Duration {
 	if len(f.pods) == 0 {
-		f.patience, f.retry = 0, time.Time{}
+		f.backoff, f.retry = 0, time.Time{}
 		return 0
 	}
 	if !now.Before(f.retry) {
-		f.patience = min(max(2*f.patience, firstPatience), lastPatience)
-		f.retry = now.Add(f.patience)
+		f.backoff = min(max(2*f.backoff, initialBackoff), maxBackoff)
+		f.retry = now.Add(f.backoff)
 	}
 	return f.retry.Sub(now)
 }

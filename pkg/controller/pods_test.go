@@ -186,8 +186,8 @@ func TestAPodThatCannotBeWrittenHoldsUpNothingElse(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"p1": "-", "p2": "200"}, f.costs(t)); diff != "" {
 		t.Errorf("costs (-want +got):\n%s", diff)
 	}
-	if result.RequeueAfter != firstPatience {
-		t.Errorf("tried again after %s, want %s", result.RequeueAfter, firstPatience)
+	if result.RequeueAfter != initialBackoff {
+		t.Errorf("tried again after %s, want %s", result.RequeueAfter, initialBackoff)
 	}
 	key := types.NamespacedName{Namespace: "default", Name: "web"}
 	account := f.accounts.of(key)
@@ -204,18 +204,18 @@ func TestAPodThatCannotBeWrittenHoldsUpNothingElse(t *testing.T) {
 		t.Errorf("status %+v", f.status(t))
 	}
 	patches("after a while", 1, func() {
-		f.clock.SetTime(f.clock.Now().Add(firstPatience))
+		f.clock.SetTime(f.clock.Now().Add(initialBackoff))
 		once()
 	})
-	if result.RequeueAfter != 2*firstPatience {
-		t.Errorf("tried again after %s, want %s", result.RequeueAfter, 2*firstPatience)
+	if result.RequeueAfter != 2*initialBackoff {
+		t.Errorf("tried again after %s, want %s", result.RequeueAfter, 2*initialBackoff)
 	}
 	refuse = nil
 	patches("once it is let through", 1, func() {
-		f.clock.SetTime(f.clock.Now().Add(2 * firstPatience))
+		f.clock.SetTime(f.clock.Now().Add(2 * initialBackoff))
 		once()
 	})
-	if got := f.costs(t)["p1"]; got != "200" || result.RequeueAfter == 2*firstPatience {
+	if got := f.costs(t)["p1"]; got != "200" || result.RequeueAfter == 2*initialBackoff {
 		t.Errorf("cost %s, tried again after %s", got, result.RequeueAfter)
 	}
 	told := 0
