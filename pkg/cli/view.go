@@ -36,13 +36,13 @@ type dividing struct {
 	tally *subset.Tally
 }
 
-// patience is how long a look at the cluster may take.
-const patience = 30 * time.Second
+// listTimeout is how long a look at the cluster may take.
+const listTimeout = 30 * time.Second
 
 // look takes a view, and the scheduler's filters of it. It lists all pods and nodes, as the filters need them.
 func look(ctx context.Context, cluster *cluster) (*view, *fit.Filters, error) {
 	life := ctx
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not everything that the scheduler's filters read could be listed within %s; see that you may list nodes, pods, volumes and claims", patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, listTimeout, fmt.Errorf("not everything that the scheduler's filters read could be listed within %s; see that you may list nodes, pods, volumes and claims", listTimeout))
 	defer cancel()
 	taken, err := snapshot.Take(ctx, cluster, clock.RealClock{})
 	if err != nil {

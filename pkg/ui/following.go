@@ -21,9 +21,9 @@ import (
 const (
 	// askInterval is how often the API server is asked whether it is there, which a watch tells only much later.
 	askInterval = 5 * time.Second
-	askPatience = 4 * time.Second
-	// gapPatience is how long a watch may be away. The API server ends watches now and then, and they begin again at once.
-	gapPatience = 3 * time.Second
+	askTimeout  = 4 * time.Second
+	// watchGapTimeout is how long a watch may be away. The API server ends watches now and then, and they begin again at once.
+	watchGapTimeout = 3 * time.Second
 )
 
 // following knows whether the cluster is being followed: whether the API server answers, and every watch is there that once was.
@@ -57,7 +57,7 @@ func (f *following) trouble() string {
 	}
 	for _, of := range slices.Sorted(maps.Keys(f.watches)) {
 		w := f.watches[of]
-		if w.open > 0 || f.clock.Since(w.since) < gapPatience {
+		if w.open > 0 || f.clock.Since(w.since) < watchGapTimeout {
 			continue
 		}
 		if w.why != "" {
@@ -78,7 +78,7 @@ func (f *following) ask(ctx context.Context, mgr ctrl.Manager) {
 	ticker := f.clock.NewTicker(askInterval)
 	defer ticker.Stop()
 	for {
-		asking, cancel := context.WithTimeout(ctx, askPatience)
+		asking, cancel := context.WithTimeout(ctx, askTimeout)
 		err := client.Discovery().RESTClient().Get().AbsPath("/version").Do(asking).Error()
 		cancel()
 		if ctx.Err() != nil {

@@ -19,10 +19,10 @@ import (
 const (
 	// beatInterval is how often a browser is told that all is well. It takes a page for stale that it has not heard of for two beats and a half.
 	beatInterval = 5 * time.Second
-	// writePatience is how long a browser may take to read what is written. One that takes longer is cut off, and comes back by itself.
-	writePatience = 30 * time.Second
-	// headerPatience bounds how long a request may take to arrive.
-	headerPatience = 10 * time.Second
+	// writeTimeout is how long a browser may take to read what is written. One that takes longer is cut off, and comes back by itself.
+	writeTimeout = 30 * time.Second
+	// readHeaderTimeout bounds how long a request may take to arrive.
+	readHeaderTimeout = 10 * time.Second
 )
 
 //go:embed page
@@ -139,7 +139,7 @@ func (p *Page) writeEvents(ctx context.Context, w http.ResponseWriter, reader *r
 	control := http.NewResponseController(w)
 	write := func(frames ...frame) error {
 		for _, f := range frames {
-			if err := control.SetWriteDeadline(p.clock.Now().Add(writePatience)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+			if err := control.SetWriteDeadline(p.clock.Now().Add(writeTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 				return err
 			}
 			if _, err := w.Write(f); err != nil {
@@ -191,7 +191,7 @@ func (p *Page) Serve(ctx context.Context, listener net.Listener, names ...string
 	defer cancel()
 	server := &http.Server{
 		Handler:           p.Handler(names...),
-		ReadHeaderTimeout: headerPatience,
+		ReadHeaderTimeout: readHeaderTimeout,
 		MaxHeaderBytes:    16 << 10,
 		BaseContext:       func(net.Listener) context.Context { return ctx }, // so that streams end with it
 	}

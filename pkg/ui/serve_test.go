@@ -266,13 +266,13 @@ func TestTroubleIsToldWhileAWatchIsAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	first.Body.Close()
-	clock.Step(gapPatience - time.Second)
+	clock.Step(watchGapTimeout - time.Second)
 	expectTrouble("a moment after it ended", "")
 	second := watch("?watch=true")
 	clock.Step(time.Hour)
 	expectTrouble("when it watches again", "")
 	second.Body.Close()
-	clock.Step(gapPatience)
+	clock.Step(watchGapTimeout)
 	expectTrouble("when it does not", "pods are not being watched")
 	code = http.StatusForbidden
 	watch("?watch=true").Body.Close()

@@ -26,8 +26,8 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// patience bounds how long the first look at the cluster may take.
-const patience = 30 * time.Second
+// listTimeout bounds how long the first look at the cluster may take.
+const listTimeout = 30 * time.Second
 
 // Options of a page.
 type Options struct {
@@ -95,7 +95,7 @@ func Open(ctx context.Context, config *rest.Config, options Options) (*Page, err
 		}
 		close(p.ended)
 	}()
-	waiting, stop := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not everything that the page shows could be listed within %s", patience))
+	waiting, stop := context.WithTimeoutCause(ctx, listTimeout, fmt.Errorf("not everything that the page shows could be listed within %s", listTimeout))
 	defer stop()
 	if !toolscache.WaitForCacheSync(waiting.Done(), append(synced, owners.HasSynced)...) {
 		err := context.Cause(waiting)
@@ -118,7 +118,7 @@ func workloads() []client.Object {
 
 // checkRights asks for one object of every kind that is watched, because a watch that is forbidden would wait for ever.
 func checkRights(ctx context.Context, reader client.Reader, namespace string) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	for _, list := range []client.ObjectList{
 		&v1alpha1.WorkloadSpreadList{}, &corev1.PodList{}, &corev1.NodeList{},
