@@ -53,14 +53,14 @@ func play(t *testing.T, s *shell, file string, commands []command) {
 
 // play runs a command until it prints what is shown, and returns what it printed.
 func (s *shell) play(ctx context.Context, c command) ([]string, error) {
-	limit := patience
+	limit := timeout
 	if strings.HasPrefix(c.text, "make ") {
 		limit = building
 	}
 	var printed []string
 	var code int
 	same := time.Now()
-	err := wait.PollUntilContextTimeout(ctx, again, patience, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, again, timeout, true, func(context.Context) (bool, error) {
 		before, err := printed, error(nil)
 		if printed, code, err = s.run(c.text, limit); err != nil {
 			return false, err
@@ -153,7 +153,7 @@ func stopSandbox(t *testing.T, dir string) {
 	t.Helper()
 	t.Cleanup(func() {
 		s := newShell(t, dir)
-		if printed, code, err := s.run("bin/berth-sandbox down", patience); err != nil || code != 0 {
+		if printed, code, err := s.run("bin/berth-sandbox down", timeout); err != nil || code != 0 {
 			t.Errorf("stopping the sandbox: exit code %d, %v\n%s", code, err, strings.Join(printed, "\n"))
 		}
 	})
@@ -212,7 +212,7 @@ func (s *shell) state(t *testing.T) []string {
 		`kubectl get deployments,replicasets,statefulsets,jobs,pods,ws,pub,pdb,priorityclasses -A -o name`,
 		`kubectl get namespaces -o jsonpath='{range .items[*]}{.metadata.name} {.metadata.labels}{"\n"}{end}'`,
 	} {
-		printed, code, err := s.run(text, patience)
+		printed, code, err := s.run(text, timeout)
 		if err != nil || code != 0 {
 			t.Fatalf("%s: exit code %d, %v\n%s", text, code, err, strings.Join(printed, "\n"))
 		}
@@ -225,7 +225,7 @@ func (s *shell) state(t *testing.T) []string {
 func (s *shell) expectState(t *testing.T, want []string) {
 	t.Helper()
 	var diff string
-	if err := wait.PollUntilContextTimeout(t.Context(), again, patience, true, func(context.Context) (bool, error) {
+	if err := wait.PollUntilContextTimeout(t.Context(), again, timeout, true, func(context.Context) (bool, error) {
 		diff = cmp.Diff(want, s.state(t))
 		return diff == "", nil
 	}); err != nil {

@@ -118,7 +118,7 @@ func TestAShellKeepsItsStateAndTellsExitCodes(t *testing.T) {
 		{"ls docs/nothing.md README.md >/dev/null 2>&1", "", 2},
 		{"echo $PWD/docs/x", "docs/x", 0},
 	} {
-		printed, code, err := s.run(step.text, patience)
+		printed, code, err := s.run(step.text, timeout)
 		if err != nil {
 			t.Fatal(err)
 		}

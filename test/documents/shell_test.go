@@ -16,9 +16,9 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// patience bounds one command, and how long one that reads is repeated.
+// timeout bounds one command, and how long one that reads is repeated.
 const (
-	patience = harness.Patience
+	timeout = harness.Patience
 	// building is for make, which may have to build everything.
 	building = 5 * time.Minute
 	again    = 200 * time.Millisecond
@@ -85,7 +85,7 @@ func newShell(t *testing.T, dir string) *shell {
 		}
 		_ = s.process.Wait() // it was killed
 	})
-	if _, _, err := s.run("make() { command make --no-print-directory -C "+quote(s.repository)+` "$@"; }`, patience); err != nil {
+	if _, _, err := s.run("make() { command make --no-print-directory -C "+quote(s.repository)+` "$@"; }`, timeout); err != nil {
 		t.Fatal(err)
 	}
 	return s
