@@ -24,33 +24,33 @@ func (m Mask) First() int { return bits.TrailingZeros64(uint64(m)) }
 
 // Candidate is a pod that asks for a subset.
 type Candidate struct {
-	// Holds are the subsets in which the pod itself holds a counted slot. Its own slot never stands in its way.
+	// Holds are the subsets in which the pod itself holds a counted slot. These slots do not count against it.
 	Holds Mask
-	// Behind is how many other counted slots of Claim, one of the subsets it holds, belong to pending pods that asked later. They give way
-	// to this one when a quota was lowered.
+	// Behind is how many other counted slots of subset Claim belong to pending pods that asked later. After a quota was lowered, these pods give way
+	// to this one. Claim is one of Holds.
 	Behind int32
 	Claim  int
-	// Admitted is true for a pod that carries the patch of a subset. It may use that one only: Within, or none if Within is None.
+	// Admitted is true for a pod that carries the patch of a subset. It may use that subset only: Within, or none if Within is None.
 	Admitted bool
 	Within   int
-	// Closed are subsets that this pod is known to find no node in. Strategy Fixed pays no heed to them.
+	// Closed are subsets in which no node fits this pod. Strategy Fixed ignores them.
 	Closed Mask
-	// Prefers are subsets that come before all others: one of their nodes is nominated for the pod.
+	// Prefers are subsets that are tried before all others, because a node of theirs is nominated for the pod.
 	Prefers Mask
-	// Gang is nil for a pod that may be in another subset than the pods that belong with it.
+	// Gang is nil for a pod that need not share a subset with its pod group.
 	Gang *Gang
 }
 
 // Gang are the other pods of a pod group, which must be in the same subset.
 type Gang struct {
-	// Size is how many pods of the group need a slot that hold none, this one included.
+	// Size is how many pods of the group still need a slot, including this one.
 	Size int32
-	// Held is true if pods of the group hold slots. They hold them in In, or were let go without a subset if In is None.
+	// Held is true if pods of the group hold slots in subset In. In is None if they were let go without a subset.
 	Held bool
 	In   int
 }
 
-// outOfTheWay is how many counted slots of a subset do not stand in the pod's way: its own, and those that give way to it.
+// outOfTheWay is how many counted slots of a subset are ignored for this pod: its own, and those that give way to it.
 func (c *Candidate) outOfTheWay(subset int) int32 {
 	switch {
 	case !c.Holds.Has(subset):
@@ -62,23 +62,24 @@ func (c *Candidate) outOfTheWay(subset int) int32 {
 	}
 }
 
-// Verdict is the answer to a Candidate.
+// Verdict is the model's answer for a Candidate.
 type Verdict struct {
-	// Subset the pod may use. None if the pod is let go without one, or refused.
+	// Subset that the pod may use. None if the pod is let go without one, or is refused.
 	Subset int
 	// Reason is ReasonAdmitted, ReasonUnplaced (let go), ReasonSubsetsFull, ReasonAdmittedSubsetFull or ReasonNoNodeFits (refused).
 	Reason v1alpha1.Reason
 }
 
-// Allowed is true if the pod may go on, in a subset or without one.
+// Allowed is true if the pod may be scheduled, in a subset or without one.
 func (v Verdict) Allowed() bool {
 	return v.Reason == v1alpha1.ReasonAdmitted || v.Reason == v1alpha1.ReasonUnplaced
 }
 
-// Admit picks the subset of one pod: the first that has quota left and, with strategy Adaptive, is not closed to it. If none has quota
-// left, the pod is let go or refused, as the spread says; if some have and are closed, it is refused. It allocates nothing.
+// Admit picks the subset of one pod: the first that has quota left and, with strategy Adaptive, is not closed to the pod. If no subset has quota
+// left, the spread decides whether the pod is let go or refused. If the subsets with quota left are all closed, the pod is refused. Admit allocates
+// no memory.
 //
-// It relies on kept counting every slot that is taken, promised or possibly taken; a slot missing there is a pod over quota.
+// Kept must count every slot that is taken, promised or possibly taken. A slot that is missing there puts a pod over quota.
 func (p *Policy) Admit(plan *Plan, kept Counts, pod Candidate) Verdict {
 	if pod.Admitted {
 		return p.admitWithin(plan, kept, pod)
@@ -114,7 +115,7 @@ func (p *Policy) Admit(plan *Plan, kept Counts, pod Candidate) Verdict {
 	}
 }
 
-// admitWithin is the answer to a pod that admission picked a subset for.
+// admitWithin is the verdict on a pod whose subset admission picked.
 func (p *Policy) admitWithin(plan *Plan, kept Counts, pod Candidate) Verdict {
 	switch {
 	case pod.Within == None:
@@ -126,13 +127,13 @@ func (p *Policy) admitWithin(plan *Plan, kept Counts, pod Candidate) Verdict {
 	}
 }
 
-// BindsEarly is true if admission picks the subset of a pod, so that it can apply the subset's patch.
+// BindsEarly is true if admission picks the subset of each pod, so that it can apply the subset's patch.
 func (p *Policy) BindsEarly() bool {
 	return p.Binding == v1alpha1.EarlyBinding || p.Binding == v1alpha1.AutoBinding && p.PatchesSpec()
 }
 
-// AdmittedTo is the subset that admission picked for a pod, or None if it let the pod go; false if nothing was picked that still counts, so
-// that the pod may use any subset: for another spread, a subset that is gone, or before the spread was changed to bind late.
+// AdmittedTo is the subset that admission picked for a pod, or None if admission let the pod go. It is false if no pick counts, and the pod may use
+// any subset. A pick does not count if it is for another spread or for a subset that is gone, or if the spread binds late by now.
 func (p *Policy) AdmittedTo(admitted *Admitted, spread string) (index int, counts bool) {
 	if admitted == nil || admitted.Spread != spread || !p.BindsEarly() {
 		return None, false
@@ -144,8 +145,8 @@ func (p *Policy) AdmittedTo(admitted *Admitted, spread string) (index int, count
 	return index, index != None
 }
 
-// PickEarly is the subset whose patch a pod is to carry. Where a late-bound pod would be refused, an early-bound one is given the first subset all
-// the same, and waits for it: it cannot be patched later.
+// PickEarly is the subset whose patch a new pod gets. If Admit refuses the pod, PickEarly returns the first subset, and the pod waits for it: a pod
+// cannot be patched later.
 func (p *Policy) PickEarly(plan *Plan, kept Counts, closed Mask) Verdict {
 	verdict := p.Admit(plan, kept, Candidate{Closed: closed})
 	if verdict.Reason == v1alpha1.ReasonNoNodeFits {
@@ -157,7 +158,7 @@ func (p *Policy) PickEarly(plan *Plan, kept Counts, closed Mask) Verdict {
 	return verdict
 }
 
-// HasRoom is true if the pod fits into the quota of this one subset, together with the pods of its gang that need a slot.
+// HasRoom is true if the subset's quota has room for the pod and for all pods of its gang that need a slot.
 func (p *Policy) HasRoom(plan *Plan, kept Counts, subset int, pod Candidate) bool {
 	needs := int32(1)
 	if gang := pod.Gang; gang != nil {
@@ -172,7 +173,7 @@ func (p *Policy) HasRoom(plan *Plan, kept Counts, subset int, pod Candidate) boo
 	return quota == NoLimit || kept.At(subset)-pod.outOfTheWay(subset)+needs <= quota
 }
 
-// Free is how many more pods the subset takes; NoLimit if any number.
+// Free is how many more pods the subset takes, or NoLimit.
 func Free(quota, kept int32) int32 {
 	if quota == NoLimit {
 		return NoLimit
@@ -180,19 +181,19 @@ func Free(quota, kept int32) int32 {
 	return max(quota-kept, 0)
 }
 
-// Holds is true if the node is one of the subset's nodes, by its labels and fields.
+// Holds is true if the subset selects the node, by labels and fields.
 func (s *Subset) Holds(node *corev1.Node) bool {
 	return s.required == nil || s.required.Match(node)
 }
 
-// SelectsAllNodes is true if every node is one of the subset's nodes.
+// SelectsAllNodes is true if the subset selects every node.
 func (s *Subset) SelectsAllNodes() bool { return s.required == nil }
 
-// NodesKey is equal for two subsets, of any spreads, only if they hold the same nodes. It is empty if the subset selects all nodes.
+// NodesKey is equal for two subsets, of any spreads, only if they select the same nodes. It is empty if the subset selects every node.
 func (s *Subset) NodesKey() string { return s.nodesKey }
 
-// Tolerates is true if the tolerations, together with those of the subset, cover every taint of the node that keeps pods away. The operators Lt
-// and Gt count. In a scheduler without them, its filter TaintToleration refuses what they let pass here.
+// Tolerates is true if the pod's own tolerations and those of the subset cover every NoSchedule and NoExecute taint of the node. The operators Lt and
+// Gt are supported. A scheduler that does not support them refuses such nodes in its filter TaintToleration.
 func (s *Subset) Tolerates(node *corev1.Node, own []corev1.Toleration) bool {
 	for i := range node.Spec.Taints {
 		taint := &node.Spec.Taints[i]
@@ -207,7 +208,7 @@ func (s *Subset) Tolerates(node *corev1.Node, own []corev1.Toleration) bool {
 	return true
 }
 
-// Fits says whether a pod of the subset, with tolerations of its own, may use the node: ReasonAdmitted, or why not.
+// Fits says whether a pod of the subset, with these tolerations of its own, may use the node. It returns ReasonAdmitted, or why not.
 func (s *Subset) Fits(node *corev1.Node, own []corev1.Toleration) v1alpha1.Reason {
 	if !s.Holds(node) {
 		return v1alpha1.ReasonNodeOutsideSubset

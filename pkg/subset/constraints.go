@@ -9,30 +9,30 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
 
-// Constraints are what is true of a late-bound pod in whatever subset it ends: it may use a node only if some subset selects it, and it
-// tolerates what any of them tolerates. Admission adds them to the pod, so that those who know nothing of spreads (autoscalers, preemption,
-// deschedulers) see where it may go:
+// Constraints hold for a late-bound pod in whatever subset it ends: it may use a node only if some subset selects the node, and it tolerates what any
+// subset tolerates. Admission adds them to the pod, so that components that do not know spreads (autoscalers, preemption, deschedulers) see where the
+// pod may go:
 //
 //	tolerations = own ∪ those of every subset
 //	required    = own ∧ (term of subset 0 ∨ term of subset 1 ∨ …)
 //
-// They are never narrower than what the scheduler allows the pod, as long as the spread stays as it is, and usually wider: the scheduler goes
-// by OwnTolerations and the one subset. They are immutable and safe for concurrent use. The zero value adds nothing.
+// While the spread stays as it is, they are never narrower than what the scheduler allows the pod, and usually wider: the scheduler goes by
+// OwnTolerations and one subset. They are immutable and safe for concurrent use. The zero value adds nothing.
 type Constraints struct {
 	tolerations []corev1.Toleration
-	// terms are nil if any node may be used.
+	// terms are nil if the pod may use any node.
 	terms []corev1.NodeSelectorTerm
 }
 
 const (
-	// maxTerms bounds the terms of a pod that are the product of its own and those of the subsets.
+	// maxTerms bounds the product of the pod's own terms and those of the subsets.
 	maxTerms = 128
 	// maxRecord bounds the annotation, in bytes. All annotations of a pod together may have 256 KiB.
 	maxRecord = 64 << 10
 )
 
-// compileConstraints reads a valid spec. There are no terms if some subset takes any node, or if a pod is let go to any node once all subsets
-// are full, which cannot happen while one of them has no limit.
+// compileConstraints reads a valid spec. There are no terms if some subset selects every node, or if pods may use any node once all subsets are full.
+// The latter cannot happen if a subset has no limit.
 func compileConstraints(spec *v1alpha1.WorkloadSpreadSpec, policy *Policy) Constraints {
 	var c Constraints
 	anyNode, limited := false, true
@@ -55,7 +55,7 @@ func compileConstraints(spec *v1alpha1.WorkloadSpreadSpec, policy *Policy) Const
 	return c
 }
 
-// constraintsOf are those of a pod that is known to end in a subset.
+// constraintsOf are the constraints of a pod whose subset is known.
 func constraintsOf(spec *v1alpha1.Subset) Constraints {
 	c := Constraints{tolerations: spec.Tolerations}
 	if term := spec.RequiredNodeSelectorTerm; term != nil {
@@ -66,28 +66,28 @@ func constraintsOf(spec *v1alpha1.Subset) Constraints {
 
 // Addition says what AddTo added to a pod.
 type Addition struct {
-	// Tolerations that the pod has not itself.
+	// Tolerations that the pod lacked.
 	Tolerations []corev1.Toleration
-	// Terms of the subsets, of which every required term of the pod now fulfils one.
+	// Terms of the subsets. Every required term of the pod now fulfils one of them.
 	Terms []corev1.NodeSelectorTerm
-	// TooMany is true if something was left out: with the pod's own, it would have been too much for one pod. The scheduler enforces it anyway.
+	// TooMany is true if the terms were left out because their product with the pod's own terms is too long. The scheduler enforces them anyway.
 	TooMany bool
 }
 
-// record is the value of v1alpha1.ConstraintsAnnotation: what admission added, by value. Others may add to the pod before and after, so that
-// counts would not tell whose is what.
+// record is the value of v1alpha1.ConstraintsAnnotation: what admission added, by value. Others may add to the pod before and after, so counts would
+// not tell whose is what.
 type record struct {
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
-	// Terms of the subsets, and Own, the required terms that the pod had before; nil if it had none.
+	// Terms of the subsets, and Own, the required terms that the pod had before. Own is nil if it had none.
 	Terms []corev1.NodeSelectorTerm `json:"terms,omitempty"`
 	Own   []corev1.NodeSelectorTerm `json:"own,omitempty"`
 }
 
 func (r *record) empty() bool { return len(r.Tolerations) == 0 && len(r.Terms) == 0 }
 
-// AddTo adds the constraints to a pod, and notes on it what it added. What an earlier call added, for this or another spread, to this pod or
-// to the one that it was copied from, is taken back first; so it may be called any number of times. Slices and maps of the pod are replaced,
-// not changed, and what replaces them is shared with the spread and must not be changed either.
+// AddTo adds the constraints to a pod and records what it added. It first takes back what an earlier call added, for this or another spread, to this
+// pod or to the pod that it was copied from. So it may be called any number of times. It replaces slices and maps of the pod and does not change
+// them. The new ones are shared with the spread and must not be changed.
 func (c *Constraints) AddTo(pod *corev1.Pod) Addition {
 	before := recordOf(pod)
 	own := ownPlacement(pod, before)
@@ -119,17 +119,17 @@ func (c *Constraints) AddTo(pod *corev1.Pod) Addition {
 	return Addition{Tolerations: now.Tolerations, Terms: now.Terms, TooMany: tooMany}
 }
 
-// OwnTolerations are the tolerations of a pod without those that admission added. With those of a pod's subset, and not with those of all
-// subsets, they say which taints keep it away. It reads JSON: call it once for a pod. The slice may be the pod's own.
+// OwnTolerations are the tolerations of a pod without those that admission added. Together with those of the pod's subset they say which taints keep
+// the pod away. The function decodes JSON: call it once per pod. The slice may be the pod's own.
 func OwnTolerations(pod *corev1.Pod) []corev1.Toleration {
 	own, _ := without(pod.Spec.Tolerations, recordOf(pod).Tolerations)
 	return own
 }
 
-// Narrow is the pod as plugins should see it that ask where it may go, once this is its subset: it requires one of the subset's nodes as well, and has
-// lost the tolerations that admission added for other subsets only. own are its OwnTolerations. The pod gains no toleration, although it may lack some of
-// the subset's because the webhook was down: the taints keep it away all the same. The result is the pod itself if nothing changes, and otherwise a copy
-// that shares slices and maps with the pod and the spread.
+// Narrow is the pod as other plugins should see it once this is its subset: it also requires one of the subset's nodes, and it lacks the tolerations
+// that admission added for other subsets only. Own are its OwnTolerations. The pod gains no toleration: if it lacks some of the subset's because the
+// webhook was down, the taints keep it away in any case. The result is the pod itself if nothing changes. Otherwise it is a copy that shares slices
+// and maps with the pod and the spread.
 func (s *Subset) Narrow(pod *corev1.Pod, own []corev1.Toleration) *corev1.Pod {
 	tolerations := slices.Clip(own)
 	for i := range s.tolerations {
@@ -145,7 +145,7 @@ func (s *Subset) Narrow(pod *corev1.Pod, own []corev1.Toleration) *corev1.Pod {
 	narrow.Spec.Tolerations = tolerations
 	if narrowed {
 		var terms []corev1.NodeSelectorTerm
-		for i := range product { // those of other subsets lie within the subset's own, unless the pod had terms before
+		for i := range product { // terms of other subsets lie within the subset's own, unless the pod had terms before
 			terms = orTerm(terms, &product[i])
 		}
 		setRequiredTerms(&narrow, terms)
@@ -153,15 +153,15 @@ func (s *Subset) Narrow(pod *corev1.Pod, own []corev1.Toleration) *corev1.Pod {
 	return &narrow
 }
 
-// WasAdmitted is true if admission has noted on the pod that a spread divides it. That it has not does not mean that none does: not every spread has
-// something to note, and the webhook may have been down.
+// WasAdmitted is true if admission recorded on the pod that a spread divides it. If not, a spread may still divide it: for some spreads there is
+// nothing to record, and the webhook may have been down.
 func WasAdmitted(pod *corev1.Pod) bool {
 	_, constrained := pod.Annotations[v1alpha1.ConstraintsAnnotation]
 	_, early := pod.Annotations[v1alpha1.AdmittedAnnotation]
 	return constrained || early
 }
 
-// recordOf is what is noted on the pod. What cannot be read was not written by Berth, and then all of the pod is its own.
+// recordOf is the record on the pod. If it cannot be decoded, Berth did not write it, and everything in the pod is its own.
 func recordOf(pod *corev1.Pod) *record {
 	value, found := pod.Annotations[v1alpha1.ConstraintsAnnotation]
 	if !found {
@@ -198,17 +198,16 @@ func setRecord(pod *corev1.Pod, value string) {
 	pod.Annotations = annotations
 }
 
-// placement is what a pod has itself.
+// placement is what belongs to the pod itself.
 type placement struct {
 	tolerations []corev1.Toleration
-	// complete is true if all tolerations that were added are still there.
+	// complete is true if all added tolerations are still in the pod.
 	complete bool
 	// terms are nil if the pod requires nothing.
 	terms []corev1.NodeSelectorTerm
 }
 
-// ownPlacement takes back what was added. Terms are taken back only if they are still as they were left: whoever has changed them since has
-// made them the pod's own.
+// ownPlacement takes back what was added. Terms are taken back only if they are unchanged: if somebody has changed them, they belong to the pod.
 func ownPlacement(pod *corev1.Pod, added *record) placement {
 	var own placement
 	own.tolerations, own.complete = without(pod.Spec.Tolerations, added.Tolerations)
@@ -221,7 +220,7 @@ func ownPlacement(pod *corev1.Pod, added *record) placement {
 	return own
 }
 
-// requiredTerms of the pod: nil if it has none, and not nil but empty if it has a selector without terms, which is invalid.
+// requiredTerms of the pod: nil if it has none; empty and not nil if it has a selector without terms, which is invalid.
 func requiredTerms(pod *corev1.Pod) []corev1.NodeSelectorTerm {
 	affinity := pod.Spec.Affinity
 	if affinity == nil || affinity.NodeAffinity == nil || affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
@@ -259,11 +258,11 @@ func setRequiredTerms(pod *corev1.Pod, terms []corev1.NodeSelectorTerm) {
 	}
 }
 
-// and is the product of two lists of terms, each of which is an OR: (a ∨ b) ∧ (s ∨ t) = a∧s ∨ a∧t ∨ b∧s ∨ b∧t. A term of the first list that
-// fulfils one of the second as it stands is not multiplied: a ∧ (s ∨ t) = a if a implies s. So is one that selects no node because it is
-// empty, and a list of nothing else is left to the API server's validation.
+// and is the product of two lists of terms, each of which is an OR: (a ∨ b) ∧ (s ∨ t) = a∧s ∨ a∧t ∨ b∧s ∨ b∧t. A term of the first list that implies
+// a term of the second is not multiplied: a ∧ (s ∨ t) = a if a implies s. An empty term, which selects no node, is not multiplied either. A list of
+// empty terms only is left to the API server's validation.
 //
-// narrowed is false if the result is the first list: the second is empty, or adds nothing, or the product is too long.
+// narrowed is false if the result is the first list: the second list is empty or adds nothing, or the product is too long.
 func and(own, subsets []corev1.NodeSelectorTerm) (terms []corev1.NodeSelectorTerm, narrowed, tooMany bool) {
 	switch {
 	case len(subsets) == 0:
@@ -283,7 +282,7 @@ func and(own, subsets []corev1.NodeSelectorTerm) (terms []corev1.NodeSelectorTer
 		for j := range subsets {
 			terms = append(terms, join(&own[i], &subsets[j]))
 		}
-		if len(terms) > max(maxTerms, len(own)) { // with one term it is no longer than it was
+		if len(terms) > max(maxTerms, len(own)) { // with one term it is no longer than before
 			return own, false, true
 		}
 	}
@@ -293,7 +292,7 @@ func and(own, subsets []corev1.NodeSelectorTerm) (terms []corev1.NodeSelectorTer
 	return terms, true, false
 }
 
-// orTerm adds a term to an OR, unless one of its terms is as wide, and drops those that are not wider.
+// orTerm adds a term to an OR, unless one of its terms is as wide. It drops the terms that are not wider.
 func orTerm(terms []corev1.NodeSelectorTerm, term *corev1.NodeSelectorTerm) []corev1.NodeSelectorTerm {
 	if slices.ContainsFunc(terms, func(t corev1.NodeSelectorTerm) bool { return implies(term, &t) }) {
 		return terms
@@ -316,7 +315,7 @@ func union(a, b []corev1.NodeSelectorRequirement) []corev1.NodeSelectorRequireme
 	return all
 }
 
-// isEmpty is true for a term without requirements, which selects no node.
+// isEmpty is true for a term without requirements. Such a term selects no node.
 func isEmpty(t *corev1.NodeSelectorTerm) bool {
 	return len(t.MatchExpressions) == 0 && len(t.MatchFields) == 0
 }
@@ -347,8 +346,8 @@ func sameRequirement(a, b corev1.NodeSelectorRequirement) bool {
 	return a.Key == b.Key && a.Operator == b.Operator && slices.Equal(a.Values, b.Values)
 }
 
-// without is a list without those that were added to it, one for each, the last first; complete is true if all of them were in it. It is
-// the list itself if none was.
+// without removes the added tolerations from a list, the last occurrence of each. complete is true if the list had all of them. The result is the
+// list itself if it had none.
 func without(all, added []corev1.Toleration) (own []corev1.Toleration, complete bool) {
 	own, complete = all, true
 	for i := len(added) - 1; i >= 0; i-- {

@@ -13,8 +13,8 @@ type PodCost struct {
 	Cost int32
 }
 
-// Costs are the deletion costs of the active bound pods, so that a controller that scales down gives up the cheapest first, and the layout
-// stays right whatever number it stops at. With n subsets, i counted from 0:
+// Costs are the deletion costs of the active bound pods. A controller that scales down deletes the pods with the lowest cost first, and the layout
+// stays right at every number of pods. With n subsets, i counted from 0:
 //
 //	kept, quotas are counts         100·(n−i), one less for those that are the workload's only pod on their node
 //	                               if others of the subset are not
@@ -23,14 +23,15 @@ type PodCost struct {
 //	no subset                      −100·(n+1)
 //	older revision                 −100·(n+2)
 //
-// With percentages a pod over quota is one with a late seat. Its cost does not change when the replicas do: it may be read at any moment of that.
+// With percentages a pod over quota is one with a late seat. Its cost does not depend on the replicas, so a controller may read it at any time while
+// they change.
 //
-// A pod is of an older revision if its own controller has pods of a newer one, as a CloneSet does; the pods of a Deployment's revisions have
-// controllers of their own, and each is ranked by itself. Pods whose cost is right keep it, so that as few as possible have to be
-// written. A pod that is not ready goes before all others of its controller, without any cost: that is the ReplicaSet controller's rule.
+// A pod is of an older revision if its own controller has pods of a newer one, as a CloneSet does. The revisions of a Deployment have a controller
+// each, and each controller is ranked by itself. Pods whose cost is right keep it, so that as few pods as possible are written. A pod that is not
+// ready is deleted before all others of its controller, whatever its cost: that is a rule of the ReplicaSet controller.
 func (r *Roster) Costs() []PodCost { return r.listCosts(costs.all) }
 
-// WrongCosts are those of Costs that their pods do not carry.
+// WrongCosts are those of Costs that differ from what the pods carry.
 func (r *Roster) WrongCosts() []PodCost { return r.listCosts(costs.wrong) }
 
 // Costs is Roster.Costs of these pods.
@@ -49,7 +50,7 @@ func (r *Roster) listCosts(of func(costs) []PodCost) []PodCost {
 	return list
 }
 
-// costGroup names the pods of one controller in one subset whose costs depend on each other.
+// costGroup names the pods of one controller in one subset. Their costs depend on each other.
 type costGroup struct {
 	owner  types.UID
 	subset int
@@ -64,7 +65,7 @@ const (
 	ofOlderRevision
 )
 
-// costs are those of a group, of pods that are alone on their nodes and of others.
+// costs computes the costs of a group of pods. Pods that are alone on their nodes cost less.
 type costs interface {
 	add(m *Member, alone bool)
 	remove(m *Member, alone bool)
@@ -73,7 +74,7 @@ type costs interface {
 	wrong() []PodCost
 }
 
-// assignCost has the pod's cost settled by the group that it belongs to now.
+// assignCost adds the pod to the group that computes its cost.
 func (r *Roster) assignCost(m *Member) {
 	if m.CostIgnored {
 		return
@@ -99,7 +100,7 @@ func (r *Roster) withdrawCost(m *Member) {
 	m.costs = nil
 }
 
-// reassignCost moves the pod to the group that it belongs to now, if it has been in one.
+// reassignCost moves the pod to the group that it belongs to now, if it is in a group.
 func (r *Roster) reassignCost(m *Member) {
 	if m.costs != nil && (m.group != r.groupOf(m) || m.aloneThen != r.alone(m)) {
 		r.withdrawCost(m)
@@ -134,8 +135,8 @@ func (r *Roster) newCosts(of costGroup) costs {
 	}
 }
 
-// DeletionCost is the cost of a pod within quota, or without a subset, that is the ordinal-th of its subset to be kept, counted from 1. Only
-// percentages look at the ordinal.
+// DeletionCost is the cost of a pod that is within quota or in no subset. The pod is the ordinal-th of its subset to be kept, counted from 1. Only
+// percentages use the ordinal.
 func (p *Policy) DeletionCost(subset int, ordinal int32) int32 {
 	if p.seats.has(subset) {
 		return p.seats.cost(subset, max(ordinal, 1))
@@ -146,7 +147,7 @@ func (p *Policy) DeletionCost(subset int, ordinal int32) int32 {
 	return 100 * int32(len(p.Subsets)-subset)
 }
 
-// firstSeatCost is far above the bands of counts, so that a spread whose quotas become percentages does not mix the two.
+// firstSeatCost is far above the costs of counts, so that they do not mix when the quotas of a spread become percentages.
 const firstSeatCost = 1_000_000
 
 // surplusCost is the cost of a pod over its subset's quota, or of no subset.
@@ -157,18 +158,16 @@ func (p *Policy) surplusCost(subset int) int32 {
 	return -100 * int32(subset+1)
 }
 
-// seating says for each pod of a subset, with quotas in percent, up to which size of the workload it is given up: the pod with seat k is kept
-// as long as there are at least k pods.
+// seating says in which order the pods of subsets with percentages are deleted: the pod with seat k is kept as long as there are at least k pods.
 //
-// Let share[i] be the percentage of subset i, and of the one without limit the rest of the hundred. The seats are dealt so that for every number
-// K of pods
+// Let share[i] be the percentage of subset i; the subset without limit has the rest of the hundred. The seats are dealt so that for every number K of
+// pods
 //
 //	floor(share[i]·K / 100) ≤ seats of i up to K ≤ ceil(share[i]·K / 100)
 //
-// so that each subset is within one pod of its share, and within its quota. That is proportionate fair scheduling on one processor (Baruah,
-// Cohen, Plaxton, Varvel 1996): the j-th seat of i may be dealt from floor((j−1)·100/share[i])+1 on and must be by ceil(j·100/share[i]);
-// taking always the one that must be first meets every such date because the shares add up to the hundred. After a hundred seats
-// everything repeats.
+// So each subset is within one pod of its share, and within its quota. This is proportionate fair scheduling on one processor (Baruah, Cohen,
+// Plaxton, Varvel 1996): the j-th seat of i may be dealt from floor((j−1)·100/share[i])+1 on and must be dealt by ceil(j·100/share[i]). Taking the
+// subset with the earliest deadline meets every deadline, because the shares add up to the hundred. After a hundred seats everything repeats.
 type seating struct {
 	// seats of each subset in the first hundred, ascending.
 	seats [][]int32
@@ -176,7 +175,7 @@ type seating struct {
 
 const hundred = 100
 
-// newSeating relies on percentages adding up to a hundred, or to less before a last subset without limit, as Compile requires.
+// newSeating relies on percentages that add up to a hundred, or to less before a last subset without limit. Compile requires that.
 func newSeating(subsets []Subset) seating {
 	shares := make([]int32, len(subsets))
 	rest := int32(hundred)
@@ -219,13 +218,13 @@ func (s *seating) of(subset int, ordinal int32) (seat int32, seated bool) {
 	return hundred*round + seats[place], true
 }
 
-// cost of the pod with this ordinal in a subset that has a share.
+// cost of the pod with this ordinal in a subset with a share.
 func (s *seating) cost(subset int, ordinal int32) int32 {
 	seat, _ := s.of(subset, ordinal)
 	return max(firstSeatCost-seat, 1)
 }
 
-// ordinal is of the pod that has this cost in a subset that has a share; false if none has.
+// ordinal is the ordinal of the pod with this cost in a subset with a share. It is false if no pod has this cost.
 func (s *seating) ordinal(subset int, cost *int32) (ordinal int32, found bool) {
 	if cost == nil || *cost < 1 || *cost >= firstSeatCost {
 		return 0, false

@@ -8,15 +8,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// band is the costs of pods that all cost the same, except that those that are alone on their nodes cost less by a discount. If all are alone
-// it makes no difference, and costs no write.
+// band is the costs of pods that all cost the same. Pods that are alone on their nodes get a discount, unless all of them are alone: then a discount
+// would cost writes and change nothing.
 type band struct {
 	shared, alone, aloneDiscounted priced
 }
 
 var _ costs = &band{}
 
-// priced are pods that should cost the same, and which of them do not.
+// priced are pods that should have the same cost, and those of them that do not.
 type priced struct {
 	cost   int32
 	pods   map[types.UID]*Member
@@ -70,7 +70,7 @@ func (b *band) remove(m *Member, alone bool) {
 
 func (b *band) empty() bool { return len(b.shared.pods)+len(b.alone.pods) == 0 }
 
-// ofAlone is what counts for pods that are alone now.
+// ofAlone is the cost of pods that are alone now.
 func (b *band) ofAlone() *priced {
 	if len(b.shared.pods) > 0 {
 		return &b.aloneDiscounted
@@ -88,8 +88,8 @@ func (b *band) wrong() []PodCost {
 	return append(b.shared.list(b.shared.others), alone.list(alone.others)...)
 }
 
-// rows are the costs of pods by seats. The pods that empty a node have the last seats, so there are two rows: the first seats belong to pods
-// that share their nodes, the ones after them to those that are alone.
+// rows are the costs of pods by seats. Pods that are alone on their nodes should be deleted first, so there are two rows: pods that share their nodes
+// have the first seats, pods that are alone the seats after them.
 type rows struct {
 	shared, alone row
 }
@@ -130,15 +130,15 @@ func (r *rows) all() []PodCost {
 
 func (r *rows) wrong() []PodCost { return append(r.shared.wrong(), r.alone.wrong()...) }
 
-// row is the seats from first to last of a subset, and as many pods. Seats are named by the ordinals of their pods, from 1.
+// row is the seats of a subset from first to last, and as many pods. A seat is named by the ordinal of its pod, from 1.
 type row struct {
 	seats       *seating
 	subset      int
 	first, last int32
-	// claims are the pods by the seat that their cost says, wherever it is, in the order of keepBefore. The first of them has the seat if it is
-	// in the row.
+	// claims are the pods by the seat that their present cost names, in the order of keepBefore. The first of them gets the seat, if the seat is in
+	// the row.
 	claims map[int32][]*Member
-	// standing are the pods without a seat, and free the seats without a pod. There are as many of the one as of the other.
+	// standing are the pods without a seat, and free the seats without a pod. Both have the same length.
 	standing map[types.UID]*Member
 	free     map[int32]bool
 }
@@ -147,7 +147,7 @@ func (r *row) length() int32            { return r.last - r.first + 1 }
 func (r *row) has(ordinal int32) bool   { return r.first <= ordinal && ordinal <= r.last }
 func (r *row) cost(ordinal int32) int32 { return r.seats.cost(r.subset, ordinal) }
 
-// add takes in a pod, and the row must be stretched for it then.
+// add adds a pod. The row must then be stretched by one.
 func (r *row) add(m *Member) {
 	r.standing[m.UID] = m
 	ordinal, says := r.seats.ordinal(r.subset, m.Cost)
@@ -176,7 +176,7 @@ func (r *row) remove(m *Member) {
 
 func byKeepBefore(a, b *Member) int { return keepBefore(&a.Pod, &b.Pod) }
 
-// take gives a seat of the row to the first pod that claims it, or else leaves it free.
+// take gives a seat of the row to the first pod that claims it, or leaves it free.
 func (r *row) take(ordinal int32) {
 	if !r.has(ordinal) {
 		return
@@ -199,7 +199,7 @@ func (r *row) giveUp(ordinal int32) {
 	delete(r.free, ordinal)
 }
 
-// stretch has the row go from first to last.
+// stretch changes the row to the seats from first to last.
 func (r *row) stretch(first, last int32) {
 	wasFirst, wasLast := r.first, r.last
 	for ordinal := range outside(wasFirst, wasLast, first, last) {
@@ -227,7 +227,7 @@ func outside(first, last, otherFirst, otherLast int32) iter.Seq[int32] {
 	}
 }
 
-// right are the costs that the pods with seats carry.
+// right are the costs of the pods with seats.
 func (r *row) right() []PodCost {
 	var list []PodCost
 	for ordinal := r.first; ordinal <= r.last; ordinal++ {
@@ -238,7 +238,7 @@ func (r *row) right() []PodCost {
 	return list
 }
 
-// wrong gives the free seats to the pods that stand, each in order.
+// wrong gives the free seats to the pods without one, both in order, and returns these costs.
 func (r *row) wrong() []PodCost {
 	if len(r.standing) == 0 {
 		return nil

@@ -22,38 +22,38 @@ import (
 	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// Patch is the strategic merge patch that a subset has for its pods, checked as far as that is possible without a pod. It is immutable and
-// safe for concurrent use. Nil is no patch, and changes nothing.
+// Patch is the strategic merge patch of a subset, checked as far as that is possible without a pod. It is immutable and safe for concurrent use. A
+// nil patch changes nothing.
 //
-// It may change labels, annotations and the spec, and nothing that makes the pod another pod, takes it away from its workload or from Berth,
-// or is decided elsewhere. It is what kubectl and the API server know as a strategic merge patch, with these exceptions:
+// A patch may change labels, annotations and the spec. It may not change what identifies the pod, what ties it to its workload or to Berth, or what
+// others decide. It behaves like the strategic merge patches of kubectl and the API server, with these exceptions:
 //
-//   - Tolerations are added to the pod's, as those of a subset are. (In the API a pod's tolerations are one value, so that a patch would
-//     replace what the workload's template, other admission plugins and the subset itself have brought.) One that the pod has already gets
-//     the tolerationSeconds of the patch.
-//   - A request that equals its limit, because the API server has filled it in or somebody wants it so, follows a limit that the patch
-//     changes, unless the patch says what the request is. Otherwise a lower limit would be below the request.
-//   - What the API server has computed for the pod from a field that the patch changes (priority from priorityClassName, overhead from
-//     runtimeClassName) is cleared, so that it is computed again.
-//   - Where the pod has nothing that a directive could act on, $patch: delete does nothing, and $patch: replace sets.
+//   - Tolerations are added to the pod's, as those of a subset are. (In the API a pod's tolerations are one value. A patch would replace those of
+//     the workload's template, of other admission plugins and of the subset.) A toleration that the pod has already gets the tolerationSeconds of
+//     the patch.
+//   - A request that equals its limit follows a limit that the patch changes, unless the patch sets the request. The API server may have filled
+//     the request in, or the user wants both equal. Otherwise a lower limit would be below the request.
+//   - Fields that the API server computed from a field that the patch changes (priority from priorityClassName, overhead from runtimeClassName) are
+//     cleared, so that the API server computes them again.
+//   - If the pod has nothing that a directive could act on, $patch: delete does nothing, and $patch: replace sets the value.
 //
-// As everywhere, elements of a list that are new to the pod come before those that it has, unless $setElementOrder says otherwise: a sidecar
-// among initContainers starts first.
+// As in the API server, elements of a list that are new to the pod come before those that it has, unless $setElementOrder says otherwise. So a
+// sidecar among initContainers starts first.
 //
-// A patch of nodeSelector or affinity is legal and narrows the nodes further: nodeSelector is merged key by key, and the terms of
-// requiredDuringSchedulingIgnoredDuringExecution are one value, which replaces the pod's own. The subset's term is required as well,
-// whatever the patch says, provided that it is added after the patch is applied.
+// A patch of nodeSelector or affinity is valid and narrows the nodes further. nodeSelector is merged key by key. The terms of
+// requiredDuringSchedulingIgnoredDuringExecution are one value, which replaces the pod's own. The subset's term is required in any case, if it is
+// added after the patch is applied.
 type Patch struct {
 	Metadata
 
 	path        *field.Path
 	tree        map[string]any // without the tolerations
 	tolerations []any
-	// early are the paths of what no Binding can carry.
+	// early are the paths of what no Binding can set.
 	early []*field.Path
 }
 
-// podMeta tells the patch strategies of a pod's fields.
+// podMeta knows the patch strategy of each field of a pod.
 var podMeta = strategicpatch.PatchMetaFromStruct{T: podType}
 
 const (
@@ -62,8 +62,8 @@ const (
 	ofController = "the workload's controller sets this key; remove it from the patch"
 )
 
-// reservedKeys are labels and annotations by which Kubernetes or Berth counts pods. A patch that set them would move a pod out of its
-// workload or into another quota.
+// reservedKeys are labels and annotations by which Kubernetes or Berth counts pods. A patch that sets them would take a pod out of its workload or
+// move it into another quota.
 var reservedKeys = map[string]string{
 	"pod-template-hash":                        "the ReplicaSet controller sets this key; remove it from the patch",
 	"controller-revision-hash":                 ofController,
@@ -83,7 +83,7 @@ var reservedKeys = map[string]string{
 	policyv1alpha1.SelectorKeysAnnotation:      "is how Berth marks pods for budgets; remove it from the patch",
 }
 
-// reservedFields of a pod's spec are not for patches.
+// reservedFields are fields of a pod's spec that a patch must not change, each with the reason.
 var reservedFields = map[string]string{
 	"nodeName":            "the scheduler picks the node; use requiredNodeSelectorTerm of the subset",
 	"schedulerName":       "another scheduler does not keep the subset's quota; leave schedulerName out",
@@ -94,9 +94,9 @@ var reservedFields = map[string]string{
 	"serviceAccount":      "is the old name of serviceAccountName, which takes precedence; patch that one",
 }
 
-// CompilePatch checks that the extension is a strategic merge patch of a pod, or returns every error in it with its path below path. Nil,
-// empty and null are no patch, and so is an object that changes nothing. Labels and annotations in a Binding are not validated by the API
-// server, and an invalid one would make every later update of the pod fail, so they are validated here.
+// CompilePatch checks that the extension is a strategic merge patch of a pod, or returns every error in it, with paths below path. Nil, empty and
+// null are no patch, and neither is an object that changes nothing. The API server does not validate the labels and annotations of a Binding, and an
+// invalid one would make every later update of the pod fail. So CompilePatch validates them.
 func CompilePatch(extension *runtime.RawExtension, path *field.Path) (*Patch, field.ErrorList) {
 	if extension == nil {
 		return nil, nil
@@ -163,7 +163,7 @@ func (p *Patch) compileMetadata(metadata map[string]any, path *field.Path) field
 	return errs
 }
 
-// stringMap reads labels or annotations. A null value removes the key.
+// stringMap reads labels or annotations. Null removes a key.
 func (p *Patch) stringMap(value any, path *field.Path) (map[string]string, field.ErrorList) {
 	object, ok := value.(map[string]any)
 	if !ok {
@@ -257,8 +257,8 @@ func (p *Patch) compileTolerations(list []any, path *field.Path) field.ErrorList
 	return validateTolerations(pod.Tolerations, path)
 }
 
-// Breaks are the labels that the patch sets or removes although a pod with them is not selected, whatever else it is labelled. The controller of
-// a workload that selects its pods so would let such a pod go and make another, without end.
+// Breaks are the labels that the patch sets or removes so that the selector no longer matches the pod, whatever other labels the pod has. The
+// controller of a workload with this selector would release such a pod and create another one, without end.
 //
 // A nil patch and a nil selector break nothing.
 func (p *Patch) Breaks(selector labels.Selector) []string {
@@ -290,10 +290,10 @@ func (p *Patch) labelsOfTree() map[string]any {
 	return child(metadata, "labels")
 }
 
-// Apply is a pod with the patch applied. The pod that is given stays as it is, and the result shares nothing with it. An error says why this
-// pod cannot be patched; the API server may find more that is wrong with the result.
+// Apply returns a copy of the pod with the patch applied, which shares nothing with the original. An error says why this pod cannot be patched. The
+// API server may find more errors in the result.
 //
-// Applying the patch again changes nothing, if in each list that is merged by a key no two elements of the pod have the same.
+// Applying the patch again changes nothing, if no two elements of the pod have the same key in a list that is merged by that key.
 func (p *Patch) Apply(pod *corev1.Pod) (*corev1.Pod, error) {
 	if p == nil {
 		return pod.DeepCopy(), nil
@@ -312,7 +312,7 @@ func (p *Patch) Apply(pod *corev1.Pod) (*corev1.Pod, error) {
 	return patched, nil
 }
 
-// ApplyToObject is Apply for a pod as any JSON decoder leaves it, of which fields that this version of Kubernetes does not know are kept.
+// ApplyToObject is Apply for a pod as a JSON decoder returns it. It keeps fields that this version of Kubernetes does not know.
 func (p *Patch) ApplyToObject(pod map[string]any) (map[string]any, error) {
 	before := copyOfObject(pod)
 	if p == nil {
@@ -339,13 +339,13 @@ func (p *Patch) ApplyToObject(pod map[string]any) (map[string]any, error) {
 	return after, nil
 }
 
-// addTolerations adds what the pod has not, and gives what it has the new tolerationSeconds.
+// addTolerations adds the tolerations that the pod lacks, and updates the tolerationSeconds of those that it has.
 func addTolerations(spec map[string]any, added []any) {
 	list, _ := spec["tolerations"].([]any)
 	for _, item := range added {
 		toleration, ok := item.(map[string]any)
 		if !ok {
-			continue // compiled, it is an object
+			continue // a compiled patch has objects only
 		}
 		toleration = runtime.DeepCopyJSON(toleration)
 		known := false
@@ -373,7 +373,7 @@ func toleratesSame(a, b map[string]any) bool {
 	return operator(a) == operator(b) && text(a, "key") == text(b, "key") && text(a, "value") == text(b, "value") && text(a, "effect") == text(b, "effect")
 }
 
-// followLimits keeps requests equal to limits, in the pod as a whole and in each container that was there before.
+// followLimits keeps requests equal to limits, in the pod as a whole and in each container that the pod had before.
 func followLimits(was, patch, is map[string]any) {
 	followLimit(child(was, "resources"), child(patch, "resources"), child(is, "resources"))
 	for _, name := range []string{"containers", "initContainers"} {
@@ -406,8 +406,8 @@ func sameQuantity(a, b any) bool {
 	return errX == nil && errY == nil && x.Cmp(y) == 0
 }
 
-// clearComputed relies on the API server, which runs its own admission plugins again after a webhook has changed a pod. They refuse a pod that
-// brings what they compute if they compute something else.
+// clearComputed relies on the API server, which runs its own admission plugins again after a webhook changed a pod. These plugins refuse a pod with a
+// computed field that differs from what they compute.
 func clearComputed(was, patch, is map[string]any) {
 	if text(was, "priorityClassName") != text(is, "priorityClassName") {
 		delete(is, "priority")
@@ -428,8 +428,8 @@ func copyOfObject(object map[string]any) map[string]any {
 	return copied
 }
 
-// copyOf is a deep copy of JSON. Integers that a decoder has left as float64 become int64, as they are in patches: the merge tells elements of a
-// list by their keys, and to it a port 80 is not the same in both.
+// copyOf is a deep copy of JSON. It turns integers that a decoder left as float64 into int64, as they are in patches. The merge compares elements of
+// a list by their keys, and port 80 as float64 differs from port 80 as int64.
 func copyOf(value any) any {
 	switch v := value.(type) {
 	case map[string]any:

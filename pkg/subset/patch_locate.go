@@ -11,12 +11,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Locate finds the part of the patch that a field of the patched pod comes from, and names the field for people: it shows which element of a
-// list is meant by its key, and not by the number that it has in the pod.
+// Locate finds the part of the patch that a field of the patched pod comes from. It also names the field for people: list elements are shown by their
+// key and not by their index in the pod.
 //
 //	spec.containers[1].image  →  spec.subsets[0].patch.spec.containers[0].image, spec.containers[sidecar].image
 //
-// The first is the innermost part of the patch around the field. The second is the same before and after the patch is applied.
+// The first result is the innermost part of the patch around the field. The second is the same before and after the patch is applied.
 func (p *Patch) Locate(pod *corev1.Pod, podField string) (inPatch *field.Path, inPod string) {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(pod)
 	if err != nil {
@@ -29,18 +29,18 @@ func (p *Patch) Locate(pod *corev1.Pod, podField string) (inPatch *field.Path, i
 	return at.inPatch, at.inPod
 }
 
-// location is a place in the pod, and the place in the patch that is nearest to it.
+// location is a place in the pod, with the nearest place in the patch.
 type location struct {
 	inPatch *field.Path
 	inPod   string
-	// pod and patch are what stands there. The patch is nil if it holds nothing for this place.
+	// pod and patch are the values at this place. patch is nil if the patch has nothing there.
 	pod, patch any
-	// t is the type of the field, nil if it is not known. mergeKey is that of a list.
+	// t is the type of the field, nil if it is not known. mergeKey is the merge key of a list.
 	t        reflect.Type
 	mergeKey string
 }
 
-// step is one name, or one index or key in brackets, of a path.
+// step is one name of a path, or one index or key in brackets.
 type step struct {
 	name      string
 	subscript bool

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Directives of strategic merge patches. Keys that begin with $ are fields of no object.
+// Directives of strategic merge patches. Keys that begin with $ are never fields of an object.
 const (
 	patchDirective         = "$patch"
 	retainKeysDirective    = "$retainKeys"
@@ -32,8 +32,8 @@ var (
 	decodesJSON = reflect.TypeFor[stdjson.Unmarshaler]()
 )
 
-// jsonField is the field of a struct, or of one that is embedded in it, with this name in JSON. Unlike JSON decoders, and like the API server,
-// it goes by the case of letters.
+// jsonField is the field with this JSON name in a struct or in a struct embedded in it. Like the API server, and unlike JSON decoders, it is
+// case-sensitive.
 func jsonField(t reflect.Type, name string) (reflect.StructField, bool) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -50,8 +50,8 @@ func jsonField(t reflect.Type, name string) (reflect.StructField, bool) {
 	return reflect.StructField{}, false
 }
 
-// mergeKeyOf is the key by which elements of the field, a list, are merged. It is empty for a list that is one value, which a patch replaces
-// as a whole. A pod has no list of values, of which each is merged for itself.
+// mergeKeyOf is the key by which elements of the field, a list, are merged. It is empty for a list that a patch replaces as a whole. A pod has no
+// list of plain values that is merged.
 func mergeKeyOf(f reflect.StructField) string { return f.Tag.Get("patchMergeKey") }
 
 func element(t reflect.Type) reflect.Type {
@@ -61,18 +61,18 @@ func element(t reflect.Type) reflect.Type {
 	return t
 }
 
-// shapeCheck compares a patch with the types of a pod and collects what does not fit. After it nothing but the pod itself can keep the patch
+// shapeCheck compares a patch with the types of a pod and collects what does not fit. If it finds nothing, only the pod itself can keep the patch
 // from being applied.
 type shapeCheck struct{ errs field.ErrorList }
 
-// manner is how a part of a patch gets into the pod.
-type manner bool
+// mergeMode says how a part of a patch gets into the pod.
+type mergeMode bool
 
 const (
 	// merged: field by field, with directives.
-	merged manner = true
+	merged mergeMode = true
 	// replaced: as a whole.
-	replaced manner = false
+	replaced mergeMode = false
 )
 
 func (c *shapeCheck) invalid(path *field.Path, value any, message string) {
@@ -80,7 +80,7 @@ func (c *shapeCheck) invalid(path *field.Path, value any, message string) {
 }
 
 // object checks the fields of a struct.
-func (c *shapeCheck) object(object map[string]any, t reflect.Type, path *field.Path, how manner) {
+func (c *shapeCheck) object(object map[string]any, t reflect.Type, path *field.Path, how mergeMode) {
 	within := how
 	if object[patchDirective] == replaceIt {
 		within = replaced
@@ -101,7 +101,7 @@ func (c *shapeCheck) object(object map[string]any, t reflect.Type, path *field.P
 	}
 }
 
-func (c *shapeCheck) value(value any, t reflect.Type, mergeKey string, path *field.Path, how manner) {
+func (c *shapeCheck) value(value any, t reflect.Type, mergeKey string, path *field.Path, how mergeMode) {
 	t = element(t)
 	if reflect.PointerTo(t).Implements(decodesJSON) {
 		c.leaf(value, t, path)
@@ -133,8 +133,8 @@ func (c *shapeCheck) value(value any, t reflect.Type, mergeKey string, path *fie
 	}
 }
 
-// mapping checks a map, whose keys are anybody's.
-func (c *shapeCheck) mapping(object map[string]any, t reflect.Type, path *field.Path, how manner) {
+// mapping checks a map, whose keys may be anything.
+func (c *shapeCheck) mapping(object map[string]any, t reflect.Type, path *field.Path, how mergeMode) {
 	for _, key := range sortedKeys(object) {
 		switch {
 		case isDirective(key):
@@ -200,8 +200,8 @@ func (c *shapeCheck) mergedList(list []any, t reflect.Type, mergeKey string, pat
 	}
 }
 
-// directive checks one that stands in an object of type t.
-func (c *shapeCheck) directive(object map[string]any, key string, t reflect.Type, path *field.Path, how manner) {
+// directive checks a directive in an object of type t.
+func (c *shapeCheck) directive(object map[string]any, key string, t reflect.Type, path *field.Path, how mergeMode) {
 	at := path.Child(key)
 	switch {
 	case how == replaced:
@@ -221,7 +221,7 @@ func (c *shapeCheck) directive(object map[string]any, key string, t reflect.Type
 	}
 }
 
-// retainKeys checks the list of fields of which all others are removed.
+// retainKeys checks a list of field names. All other fields are removed.
 func (c *shapeCheck) retainKeys(object map[string]any, path *field.Path) {
 	list, ok := object[retainKeysDirective].([]any)
 	if !ok {
@@ -244,7 +244,7 @@ func (c *shapeCheck) retainKeys(object map[string]any, path *field.Path) {
 	}
 }
 
-// elementOrder checks a list of merge keys, which must have those of the patch in the order of the patch.
+// elementOrder checks a list of merge keys. It must contain the keys of the patch, in the order of the patch.
 func (c *shapeCheck) elementOrder(object map[string]any, name string, t reflect.Type, path *field.Path) {
 	var mergeKey string
 	if t.Kind() == reflect.Struct {
@@ -292,7 +292,7 @@ func (c *shapeCheck) elementOrder(object map[string]any, name string, t reflect.
 	}
 }
 
-// leaf checks a value that holds no field of its own.
+// leaf checks a value without fields.
 func (c *shapeCheck) leaf(value any, t reflect.Type, path *field.Path) {
 	if reflect.PointerTo(t).Implements(decodesJSON) || t.Kind() == reflect.Slice || t.Kind() == reflect.Float64 {
 		content, err := stdjson.Marshal(value)
@@ -313,7 +313,7 @@ func (c *shapeCheck) leaf(value any, t reflect.Type, path *field.Path) {
 		if _, ok := value.(bool); !ok {
 			c.invalid(path, value, "must be true or false")
 		}
-	default: // a pod has no other numbers
+	default: // a pod has no other types of numbers
 		n, ok := value.(int64)
 		if !ok || reflect.Zero(t).OverflowInt(n) {
 			c.invalid(path, value, fmt.Sprintf("must be an integer of %d bits", t.Bits()))
@@ -330,7 +330,7 @@ func mustBeString(value any) string {
 	}
 }
 
-// scalar is a value as errors show it: objects, lists and null are left out.
+// scalar is a value as error messages show it: objects, lists and null are left out.
 func scalar(value any) any {
 	switch value.(type) {
 	case string, int64, float64, bool:
@@ -350,8 +350,8 @@ func withoutKey(object map[string]any, key string) map[string]any {
 	return rest
 }
 
-// settle is a copy of a part of a patch, of type t, in which the merge finds what it handles well. What is new to the pod it takes as it stands,
-// so that directives there are followed or left out here; and of an object that is to be deleted it would leave an empty one.
+// settle is a copy of a part of a patch, of type t, that the merge handles well. The merge copies parts that are new to the pod as they are, so
+// settle follows or drops the directives in them. For an object to delete, the merge would leave an empty one.
 func settle(patch, pod map[string]any, t reflect.Type) map[string]any {
 	settled := make(map[string]any, len(patch))
 	for key, value := range patch {

@@ -15,9 +15,9 @@ type Plan struct {
 	Replicas int32
 	// Quota of each subset, or NoLimit.
 	Quota []int32
-	// Target is how many pods each subset holds when every pod has its place.
+	// Target is how many pods each subset holds when every pod is where it should be.
 	Target []int32
-	// Unplaced is how many pods remain when every subset is full.
+	// Unplaced is how many pods are left over when every subset is full.
 	Unplaced int32
 }
 
@@ -45,10 +45,9 @@ func (p *Policy) Plan(replicas int32) Plan {
 	return plan
 }
 
-// LagsBehind is true if the workload has more live pods under one owner than the replicas the plan is made for. Its controller has then
-// scaled up and the news of it is still on the way; with percentages every quota is too small until it arrives, so a pod had better
-// wait for it. (Owner is the ReplicaSet, StatefulSet or Job: unlike the Deployment's total, its pods never exceed the replicas
-// because of a surge.)
+// LagsBehind is true if one owner has more live pods than the plan has replicas. The workload was then scaled up, and the new number has not arrived
+// yet. With percentages every quota is too small until it arrives, so the pod should wait. Owner is the ReplicaSet, StatefulSet or Job: its pods
+// never exceed its replicas, while those of a Deployment do during a surge.
 func (p *Policy) LagsBehind(plan *Plan, livePodsOfOwner int32) bool {
 	return p.hasPercent && livePodsOfOwner > plan.Replicas
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
 
-// Pod is what the model needs to know of a pod.
+// Pod is what the model needs to know about a pod.
 type Pod struct {
 	Name string
 	UID  types.UID
@@ -21,11 +21,11 @@ type Pod struct {
 	Revision string
 	// Owner is the pod's controller. Empty if it has none.
 	Owner types.UID
-	// Cost is the pod's deletion cost. Nil if it has none, or one that is not a number.
+	// Cost is the pod's deletion cost. Nil if it has none, or a value that is not a number.
 	Cost *int32
-	// CostIgnored is true if the pod's controller does not look at deletion costs, so that it should not be given one.
+	// CostIgnored is true if the pod's controller does not read deletion costs. Such a pod gets none.
 	CostIgnored bool
-	// Record of the pod's Binding. Nil if the pod is unbound, or was bound by somebody else.
+	// Record of the pod's Binding. Nil if the pod is unbound, or another scheduler bound it.
 	Record *Record
 	// Admitted is what admission picked for the pod. Nil if it picked nothing.
 	Admitted *Admitted
@@ -33,7 +33,7 @@ type Pod struct {
 	NodeName string
 	// Node the pod is bound to. Nil if the pod is unbound or the node is gone.
 	Node *corev1.Node
-	// Active is false once the pod terminates, has succeeded or has failed: it has given its slot back.
+	// Active is false once the pod terminates, has succeeded or has failed. It then holds no slot.
 	Active  bool
 	Ready   bool
 	Created time.Time
@@ -42,16 +42,16 @@ type Pod struct {
 // Record is what Berth wrote into a pod's Binding.
 type Record struct {
 	Spread string
-	// Subset is empty for a pod that was let go because every subset was full.
+	// Subset is empty for a pod that was bound outside of all subsets because every subset was full.
 	Subset string
 }
 
-// Admitted is the choice of admission for an early-bound pod.
+// Admitted is what admission picked for an early-bound pod.
 type Admitted struct {
 	Spread string
-	// Subset is empty if every subset was full and the spread lets such pods go.
+	// Subset is empty if every subset was full and the spread says whenFull: Schedule.
 	Subset string
-	// Pick is the pod's own, given to it by admission.
+	// Pick identifies the pick; see v1alpha1.AdmittedSubset.
 	Pick string
 }
 
@@ -93,7 +93,7 @@ func costOf(pod *corev1.Pod) *int32 {
 	return &value32
 }
 
-// RevisionOf is the rollout revision a pod was made for, as its workload's controller labels it. Empty for workloads without revisions.
+// RevisionOf is the rollout revision of a pod, from the label that its workload's controller sets. Empty for workloads without revisions.
 func RevisionOf(pod *corev1.Pod) string {
 	if hash := pod.Labels["pod-template-hash"]; hash != "" {
 		return hash
@@ -101,8 +101,8 @@ func RevisionOf(pod *corev1.Pod) string {
 	return pod.Labels["controller-revision-hash"]
 }
 
-// RecordOf is the record that Berth's Binding left on a pod. It is nil for an unbound pod and for a record that names another pod's UID:
-// annotations can be written by anyone who may write pods, and a copied or invented one counts for nothing.
+// RecordOf is the record that Berth's Binding left on a pod. It is nil for an unbound pod, and for a record with another UID than the pod's: anybody
+// who may write pods can write annotations, so a copied or invented record is ignored.
 func RecordOf(pod *corev1.Pod) *Record {
 	if pod.Spec.NodeName == "" {
 		return nil
@@ -110,7 +110,7 @@ func RecordOf(pod *corev1.Pod) *Record {
 	return RecordIn(pod)
 }
 
-// RecordIn is RecordOf the metadata of a pod that is known to have a node.
+// RecordIn is RecordOf for the metadata of a pod that is known to have a node.
 func RecordIn(pod metav1.Object) *Record {
 	value, found := pod.GetAnnotations()[v1alpha1.MatchedAnnotation]
 	if !found {
@@ -123,8 +123,8 @@ func RecordIn(pod metav1.Object) *Record {
 	return &Record{Spread: matched.Name, Subset: matched.Subset}
 }
 
-// AdmittedOf is what admission picked for a pod, or nil. A pod that was copied from another may carry what was picked for that one; it also
-// carries the patch of that subset, and is held to its quota.
+// AdmittedOf is what admission picked for a pod, or nil. A copy of a pod may carry the pick of the original. It also carries the patch of that
+// subset, so it is held to the same quota.
 func AdmittedOf(pod *corev1.Pod) *Admitted {
 	value, found := pod.Annotations[v1alpha1.AdmittedAnnotation]
 	if !found {
@@ -137,7 +137,7 @@ func AdmittedOf(pod *corev1.Pod) *Admitted {
 	return &Admitted{Spread: admitted.Name, Subset: admitted.Subset, Pick: admitted.Pick}
 }
 
-// IsActive is false for a pod that has given its slot back: it terminates, or it has ended.
+// IsActive is false for a pod that holds no slot any more: it terminates, has succeeded or has failed.
 func IsActive(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
 }
@@ -151,7 +151,7 @@ func isReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// ScopeOf is the quota scope a pod is counted in: its revision, or the one scope of the whole workload.
+// ScopeOf is the quota scope that a revision counts in: the revision itself, or the single scope of the workload.
 func (p *Policy) ScopeOf(revision string) string {
 	if p.Scope == v1alpha1.WorkloadQuotaScope {
 		return ""
@@ -159,9 +159,9 @@ func (p *Policy) ScopeOf(revision string) string {
 	return revision
 }
 
-// SubsetOf is the subset that a bound pod belongs to, or None. The record of its Binding is the truth, whatever becomes of the node's
-// labels. A pod without a valid record for this spread, or whose subset is no longer in the spread, is adopted by the first subset
-// whose nodes its node is one of.
+// SubsetOf is the subset that a bound pod belongs to, or None. The record of its Binding decides, even if the node's labels have changed since. A pod
+// without a valid record for this spread, or with a record for a subset that is gone, is adopted: it belongs to the first subset that selects its
+// node.
 func (p *Policy) SubsetOf(pod *Pod, spread string) (index int, adopted bool) {
 	if pod.NodeName == "" {
 		return None, false
@@ -180,8 +180,8 @@ func (p *Policy) SubsetOf(pod *Pod, spread string) (index int, adopted bool) {
 	return None, true
 }
 
-// RecordedIn is the subset that a record names, or None if it let the pod go; false if the record counts for nothing, so that the pod's node
-// decides: there is none, or it is for another spread, or for a subset that is gone.
+// RecordedIn is the subset that a record names, or None if the record says that the pod was let go. It is false if the pod's node decides: the record
+// is nil, for another spread, or for a subset that is gone.
 func (p *Policy) RecordedIn(record *Record, spread string) (index int, counts bool) {
 	if record == nil || record.Spread != spread {
 		return None, false
@@ -193,8 +193,8 @@ func (p *Policy) RecordedIn(record *Record, spread string) (index int, counts bo
 	return index, index != None
 }
 
-// keepBefore orders pods of one subset by which of them is kept first: ready before not ready, then older before younger. Name and UID
-// only make the order total.
+// keepBefore orders the pods of one subset by which of them is kept first: ready before not ready, then older before younger. Name and UID break
+// ties.
 func keepBefore(a, b *Pod) int {
 	if a.Ready != b.Ready {
 		if a.Ready {

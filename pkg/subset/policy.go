@@ -24,10 +24,10 @@ const None = -1
 // NoLimit is the quota of a subset without maxReplicas.
 const NoLimit int32 = -1
 
-// MaxSubsets is how many subsets a spread may have, so that a set of them fits into a Mask.
+// MaxSubsets is how many subsets a spread may have. A Mask has one bit for each.
 const MaxSubsets = 64
 
-// Policy is a spread's spec in a form that cannot be wrong. It is immutable and safe for concurrent use.
+// Policy is a valid, compiled spec. It is immutable and safe for concurrent use.
 type Policy struct {
 	Strategy v1alpha1.ScheduleStrategyType
 	Scope    v1alpha1.QuotaScope
@@ -35,13 +35,13 @@ type Policy struct {
 	Binding  v1alpha1.BindingMode
 	// PodGroups says whether pods of a pod group may be in different subsets.
 	PodGroups v1alpha1.PodGroupsMode
-	// Adaptive: when a pod with a subset that has no node for a pod.
+	// Adaptive says when a pod of strategy Adaptive goes on from a subset that has no node for it.
 	Adaptive Adaptive
 	// Subsets in order of preference.
 	Subsets []Subset
-	// Constraints of a pod that may end in any of them.
+	// Constraints of a late-bound pod, which may end in any subset.
 	Constraints Constraints
-	// Warnings are about what is legal and probably not meant, each with its path.
+	// Warnings are about settings that are valid but probably not meant. Each begins with its path.
 	Warnings []string
 
 	podSelector labels.Selector
@@ -51,11 +51,11 @@ type Policy struct {
 
 // Adaptive says when a pod of strategy Adaptive goes on from a subset that has no node for it.
 type Adaptive struct {
-	// Simulate: at once, on the verdict of the scheduler's filters.
+	// Simulate is true if the pod goes on at once when the scheduler's filters refuse every node.
 	Simulate bool
-	// Wait is how long the pod waits first, without Simulate. 0 means that waiting never moves it.
+	// Wait is how long the pod waits first, without Simulate. 0 means that the pod never goes on.
 	Wait time.Duration
-	// Skip is for how long no other pod waits there after one has waited in vain.
+	// Skip is for how long the subset is skipped after a pod has waited in it in vain.
 	Skip time.Duration
 }
 
@@ -75,7 +75,7 @@ func compileAdaptive(adaptive *v1alpha1.AdaptiveStrategy) Adaptive {
 	return p
 }
 
-// Step is what a pod does that found no node in its subset.
+// Step is what a pod does when it found no node in its subset.
 type Step uint8
 
 const (
@@ -85,8 +85,8 @@ const (
 	GoOn
 )
 
-// NoNode is the step of a pod that found no node in its subset and has waited there for so long. skipped is true while the subset is
-// skipped after another pod waited in vain. With Stay, the second result is after how much longer to ask again; 0 is never.
+// NoNode is the step of a pod that found no node in its subset and has waited there for this long. Skipped is true while the subset is skipped after
+// another pod waited in vain. With Stay, the second result is when to ask again; 0 means never.
 func (p *Policy) NoNode(waited time.Duration, skipped bool) (Step, time.Duration) {
 	switch {
 	case p.Strategy != v1alpha1.AdaptiveScheduleStrategy:
@@ -106,13 +106,13 @@ func (p *Policy) NoNode(waited time.Duration, skipped bool) (Step, time.Duration
 type Subset struct {
 	Name  string
 	Limit Limit
-	// Metadata is the part of the patch that travels in the pod's Binding.
+	// Metadata is the part of the patch that is written with the pod's Binding.
 	Metadata Metadata
-	// PatchesSpec is true if the patch holds anything else, which only admission can apply.
+	// PatchesSpec is true if the patch changes anything else, which only admission can do.
 	PatchesSpec bool
-	// Constraints of a pod that is known to end in this subset.
+	// Constraints of an early-bound pod of this subset.
 	Constraints Constraints
-	// Patch is the whole patch, for admission. Nil if there is none.
+	// Patch is the whole patch, for admission. Nil means no patch.
 	Patch *Patch
 
 	term        *corev1.NodeSelectorTerm
@@ -128,8 +128,8 @@ type Metadata struct {
 	Annotations map[string]string
 }
 
-// MetadataFor is what the subset sets on pods of a workload with this selector: the labels by which the workload would lose them, which see
-// Patch.Breaks, are left out.
+// MetadataFor is what the subset sets on pods of a workload with this selector. It leaves out labels by which the workload would lose the pods; see
+// Patch.Breaks.
 func (s *Subset) MetadataFor(selector labels.Selector) Metadata {
 	broken := s.Patch.Breaks(selector)
 	if len(broken) == 0 {
@@ -156,7 +156,7 @@ const (
 	percent
 )
 
-// Quota is how many pods the limit allows at a number of replicas, or NoLimit. This is the only place where a percentage is rounded:
+// Quota is how many pods the limit allows at this number of replicas, or NoLimit. Percentages are rounded nowhere else:
 //
 //	quota = ceil(percent × replicas / 100)
 func (l Limit) Quota(replicas int32) int32 {
@@ -173,9 +173,9 @@ func (l Limit) Quota(replicas int32) int32 {
 // IsPercent is true if the quota depends on the replicas.
 func (l Limit) IsPercent() bool { return l.kind == percent }
 
-// Compile turns a spec into a Policy, or returns every error in it with its path below path. It accepts exactly what the API server's
-// schema accepts, and in addition refuses what a schema cannot see: selectors that do not parse, tolerations that could never match,
-// and patches that are not patches of a pod, that the binding mode cannot apply, or that take the pod away from the spread.
+// Compile turns a spec into a Policy, or returns every error in it, with paths below path. It accepts what the API server's schema accepts, with
+// these exceptions: selectors that do not parse, tolerations that can never match, and patches that are no patches of a pod, that the binding mode
+// cannot apply, or that make the spread lose the pod.
 func Compile(spec *v1alpha1.WorkloadSpreadSpec, path *field.Path) (*Policy, field.ErrorList) {
 	var errs field.ErrorList
 	policy := &Policy{
@@ -331,7 +331,7 @@ func compileSubset(spec *v1alpha1.Subset, path *field.Path) (Subset, field.Error
 		errs = append(errs, termErrs...)
 		required, err := nodeaffinity.NewNodeSelector(&corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{*term}})
 		if err != nil && len(termErrs) == 0 {
-			// The parser's own path speaks of a selector with terms, of which a subset has one.
+			// The parser names a selector with a list of terms. A subset has one term.
 			errs = append(errs, field.Invalid(termPath, field.OmitValueType{}, strings.ReplaceAll(err.Error(), "nodeSelectorTerms[0].", "")))
 		}
 		subset.term, subset.required, subset.nodesKey = term, required, term.String()
@@ -362,7 +362,7 @@ func compileSubset(spec *v1alpha1.Subset, path *field.Path) (Subset, field.Error
 	return subset, append(errs, patchErrs...)
 }
 
-// validateTerm refuses what the API server refuses in a pod's node affinity, which the parser would let pass or call by another path.
+// validateTerm refuses what the API server refuses in a pod's node affinity. The parser accepts some of it, or reports it with another path.
 func validateTerm(term *corev1.NodeSelectorTerm, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i := range term.MatchExpressions {
@@ -447,7 +447,7 @@ func compileLimit(value *intstr.IntOrString, path *field.Path) (Limit, field.Err
 	return Limit{kind: percent, value: int32(number)}, nil
 }
 
-// validateLimitsTogether: one type of limit in a spread, and percentages that leave no pod without a subset and give none twice.
+// validateLimitsTogether refuses counts mixed with percentages, and percentages that do not add up.
 func validateLimitsTogether(subsets []Subset, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	var counts, percents, sum int32
@@ -472,7 +472,7 @@ func validateLimitsTogether(subsets []Subset, path *field.Path) field.ErrorList 
 	return errs
 }
 
-// validatePatchesTogether: patches that the binding mode can apply, and that leave the pods to the spread.
+// validatePatchesTogether refuses patches that the binding mode cannot apply, and patches that make the spread lose the pod.
 func validatePatchesTogether(policy *Policy) field.ErrorList {
 	var errs field.ErrorList
 	for i := range policy.Subsets {
@@ -532,10 +532,10 @@ func validateTolerations(tolerations []corev1.Toleration, path *field.Path) fiel
 	return errs
 }
 
-// UsesPercent is true if any quota depends on the workload's replicas.
+// UsesPercent is true if the quota of any subset depends on the workload's replicas.
 func (p *Policy) UsesPercent() bool { return p.hasPercent }
 
-// PatchesSpec is true if a subset's patch touches more than labels and annotations.
+// PatchesSpec is true if the patch of a subset changes more than labels and annotations.
 func (p *Policy) PatchesSpec() bool {
 	for i := range p.Subsets {
 		if p.Subsets[i].PatchesSpec {
@@ -545,7 +545,7 @@ func (p *Policy) PatchesSpec() bool {
 	return false
 }
 
-// Selects is true if pods with these labels are divided by the spread, once they belong to its workload.
+// Selects is true if the spread divides pods with these labels, provided that they belong to its workload.
 func (p *Policy) Selects(podLabels map[string]string) bool {
 	return p.podSelector.Empty() || p.podSelector.Matches(labels.Set(podLabels))
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
 
-// Roster is the pods of one spread at one plan. It knows what is wrong with them: who is above a quota, whose deletion cost is not right, who
-// waits for a slot that others have. Taking in a pod, losing one and asking cost as much as has changed or is wrong, and not more the more
-// pods there are. It is not safe for concurrent use.
+// Roster is the pods of one spread at one plan. It knows which pods are above a quota, which have a wrong deletion cost, and which wait for a slot
+// that others hold. The cost of an update or a query depends on how much has changed or is wrong, and not on the number of pods. It is not safe for
+// concurrent use.
 type Roster struct {
 	policy *Policy
 	spread string
@@ -22,7 +22,7 @@ type Roster struct {
 	tally   *Tally
 	places  map[place]*ranking
 	onNode  map[string]map[types.UID]*Member
-	// ages are the bound pods of each controller, from old to young.
+	// ages are the bound pods of each controller, the oldest first.
 	ages  map[types.UID]*btree.BTreeG[*Member]
 	costs map[costGroup]costs
 	// waiting are the pending pods that admission picked a subset for, and booked is their tally.
@@ -30,18 +30,18 @@ type Roster struct {
 	booked  *Tally
 }
 
-// Member is a pod of a roster. It belongs to the roster, which changes it with the next Put of the pod.
+// Member is a pod of a roster. The roster owns it and changes it with the next Put of the pod.
 type Member struct {
 	// Pod without its node, which is not needed any more.
 	Pod
 	// Subset the pod is bound in, or None. A pod that has ended was bound there.
 	Subset int
-	// Adopted is true if the pod is where it is by its node and not by a record of Berth's.
+	// Adopted is true if the node decides about the pod's subset, and not a record of Berth's.
 	Adopted bool
 
-	// overQuota is true if its subset would be within quota without it, and with all pods that are kept rather than it.
+	// overQuota is true if the pod is above the quota of its subset.
 	overQuota bool
-	// The group that settles its deletion cost, and its half there. Nil if its cost does not matter.
+	// costs is the group that computes its deletion cost, and aloneThen its half of the group. Nil if the pod gets no cost.
 	costs     costs
 	group     costGroup
 	aloneThen bool
@@ -53,10 +53,10 @@ type place struct {
 	subset int
 }
 
-// degree of the trees: pods come by the dozen or by the thousand.
+// degree of the trees. Subsets have dozens or thousands of pods.
 const degree = 16
 
-// NewRoster is a roster without pods. It keeps the plan.
+// NewRoster is a roster without pods. It copies the plan.
 func (p *Policy) NewRoster(plan *Plan, spread string) *Roster {
 	return &Roster{
 		policy: p, spread: spread, plan: *plan,
@@ -75,7 +75,7 @@ func (p *Policy) rosterOf(plan *Plan, pods []Pod, spread string) *Roster {
 	return r
 }
 
-// Put takes in a pod, or what is new of it.
+// Put adds a pod, or updates it.
 func (r *Roster) Put(pod Pod) *Member {
 	m, known := r.members[pod.UID]
 	if known {
@@ -96,7 +96,7 @@ func (r *Roster) Put(pod Pod) *Member {
 	return m
 }
 
-// Remove forgets a pod. One that is not known is no error.
+// Remove forgets a pod. An unknown pod is no error.
 func (r *Roster) Remove(uid types.UID) {
 	if m, known := r.members[uid]; known {
 		r.leave(m)
@@ -105,7 +105,7 @@ func (r *Roster) Remove(uid types.UID) {
 	}
 }
 
-// Replan has the roster go by another plan.
+// Replan replaces the plan.
 func (r *Roster) Replan(plan *Plan) {
 	r.plan = *plan
 	for at, here := range r.places {
@@ -113,10 +113,10 @@ func (r *Roster) Replan(plan *Plan) {
 	}
 }
 
-// Plan the roster goes by.
+// Plan that the roster uses.
 func (r *Roster) Plan() *Plan { return &r.plan }
 
-// Tally of the active bound pods. The caller must not change it, and it changes with the roster.
+// Tally of the active bound pods. The caller must not change it. It changes with the roster.
 func (r *Roster) Tally() *Tally { return r.tally }
 
 func holdsSlot(pod *Pod) bool { return pod.Active && pod.NodeName != "" }
@@ -151,7 +151,7 @@ func (r *Roster) enter(m *Member) {
 	r.assignCost(m)
 }
 
-// leave takes back what enter did, with the pod as it was then.
+// leave undoes enter. The pod must be as it was then.
 func (r *Roster) leave(m *Member) {
 	if !m.Active {
 		return
@@ -179,7 +179,7 @@ func (r *Roster) leave(m *Member) {
 	}
 }
 
-// nodeShared has the cost of the other pod corrected when a node gets its second pod, or loses all but one.
+// nodeShared updates the cost of the other pod when a node gets its second pod, or loses all but one.
 func (r *Roster) nodeShared(here map[types.UID]*Member) {
 	if len(here) > 2 {
 		return
@@ -189,10 +189,10 @@ func (r *Roster) nodeShared(here map[types.UID]*Member) {
 	}
 }
 
-// alone is true for the workload's only pod on its node.
+// alone is true for the only pod of the workload on its node.
 func (r *Roster) alone(m *Member) bool { return len(r.onNode[m.NodeName]) == 1 }
 
-// ranking parts the pods of a place into those that are kept and those above the quota, each in the order of keepBefore.
+// ranking divides the pods of a place into those that are kept and those above the quota. Both are in the order of keepBefore.
 type ranking struct {
 	quota      int32
 	kept, over *btree.BTreeG[*Member]
@@ -229,7 +229,7 @@ func (r *Roster) requota(k *ranking, quota int32) {
 	}
 }
 
-// settle moves pods over the line between kept and over until it is where the quota has it.
+// settle moves pods between kept and over until kept has as many as the quota allows.
 func (r *Roster) settle(k *ranking) {
 	for k.quota != NoLimit && k.kept.Len() > int(k.quota) {
 		m, _ := k.kept.DeleteMax()
@@ -245,7 +245,7 @@ func (r *Roster) settle(k *ranking) {
 	}
 }
 
-// ageChanges is true if the pod may not stay where it is in the ages.
+// ageChanges is true if the pod's position in ages may change.
 func ageChanges(before, after *Pod) bool {
 	return before.Owner != after.Owner || before.Revision != after.Revision || !before.Created.Equal(after.Created) || holdsSlot(before) != holdsSlot(after)
 }
@@ -272,7 +272,7 @@ func (r *Roster) forgetAge(m *Member) {
 	}
 }
 
-// changeAges has the costs of a controller's pods corrected if its newest revision is another one after the change.
+// changeAges makes a change to the ages of a controller's pods. If that changes the newest revision, it updates their costs.
 func (r *Roster) changeAges(ages *btree.BTreeG[*Member], change func()) {
 	before, had := ages.Max()
 	change()
@@ -290,7 +290,7 @@ func (r *Roster) isOlder(m *Member) bool {
 	return newest.Revision != m.Revision
 }
 
-// Excess is a bound pod that the plan has no place for.
+// Excess is a bound pod above the plan.
 type Excess struct {
 	Pod Pod
 	// Subset the pod is in, or None.
@@ -299,9 +299,8 @@ type Excess struct {
 	Reason v1alpha1.Reason
 }
 
-// Surplus lists the active bound pods above the plan, the ones to give up first in front: pods of no subset, then those above the quota
-// of the last subset, and so on to the first. Inside a subset those are kept that are ready and old. Each quota scope is judged
-// by itself with the same plan.
+// Surplus lists the active bound pods above the plan, those to delete first in front: pods of no subset, then those above the quota of the last
+// subset, and so on to the first. Inside a subset, ready and old pods are kept. Each quota scope is judged by itself, with the same plan.
 func (r *Roster) Surplus() []Excess {
 	var surplus []Excess
 	for at, here := range r.places {
@@ -325,8 +324,8 @@ func (p *Policy) Surplus(plan *Plan, pods []Pod, spread string) []Excess {
 	return p.rosterOf(plan, pods, spread).Surplus()
 }
 
-// Overbooked are pending pods that admission picked a subset for which has no room for them, although a pod made in their place would have
-// another: they are to be replaced. The oldest keep their place.
+// Overbooked are pending pods whose subset, picked by admission, has no room for them, although a replacement would get another subset. They should
+// be replaced. The oldest pods keep their subset.
 func (r *Roster) Overbooked() []*Pod {
 	if !r.isOverbooked() {
 		return nil
@@ -355,7 +354,7 @@ func (r *Roster) Overbooked() []*Pod {
 	})
 }
 
-// isOverbooked is true if there are overbooked pods, without saying which.
+// isOverbooked is true if there is any overbooked pod.
 func (r *Roster) isOverbooked() bool {
 	for _, scope := range r.booked.Scopes() {
 		booked, counts, over := r.booked.Kept(scope), slices.Clone(r.tally.Kept(scope)), false

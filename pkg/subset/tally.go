@@ -5,7 +5,7 @@ import "maps"
 // Counts are the pods that hold a slot in each subset of one quota scope. Nil counts nothing.
 type Counts []int32
 
-// At is the count of a subset; 0 in nil Counts and for None.
+// At is the count of a subset. It is 0 for nil Counts and for None.
 func (c Counts) At(subset int) int32 {
 	if subset < 0 || subset >= len(c) {
 		return 0
@@ -50,10 +50,10 @@ func (p *Policy) Count(pods []Pod, spread string) *Tally {
 	return tally
 }
 
-// Kept are the counts of a scope. The caller must not change them, and they change with the tally.
+// Kept are the counts of a scope. The caller must not change them. They change with the tally.
 func (t *Tally) Kept(scope string) Counts { return t.scopes[scope] }
 
-// Total is the sum of all scopes, in a slice of the caller's own.
+// Total is the sum over all scopes, in a new slice.
 func (t *Tally) Total() Counts {
 	total := make(Counts, t.subsets)
 	for _, counts := range t.scopes {
@@ -64,7 +64,7 @@ func (t *Tally) Total() Counts {
 	return total
 }
 
-// Scopes lists the scopes that hold a pod, in no order.
+// Scopes lists the scopes that hold a pod, in no particular order.
 func (t *Tally) Scopes() []string {
 	scopes := make([]string, 0, len(t.scopes))
 	for scope := range t.scopes {
@@ -76,8 +76,8 @@ func (t *Tally) Scopes() []string {
 // Add takes a slot. None takes nothing.
 func (t *Tally) Add(scope string, subset int) { t.change(scope, subset, 1) }
 
-// Remove gives a slot back that Add took. None gives nothing. A scope without pods is forgotten, so that a workload's old revisions
-// leave nothing behind.
+// Remove gives back a slot that Add took. None gives back nothing. The tally forgets a scope without pods, so that old revisions leave nothing
+// behind.
 func (t *Tally) Remove(scope string, subset int) { t.change(scope, subset, -1) }
 
 func (t *Tally) change(scope string, subset int, by int32) {

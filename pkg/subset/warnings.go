@@ -32,7 +32,7 @@ func warnOfUnreached(policy *Policy, path *field.Path) []string {
 	return nil
 }
 
-// warnOfSameNodes leaves subsets without a term aside: where all of them take any node, the node is not what the subsets are about.
+// warnOfSameNodes ignores subsets without a term. If no subset has one, the spread is not about nodes.
 func warnOfSameNodes(policy *Policy, path *field.Path) []string {
 	var all []string
 	for i := range policy.Subsets {
@@ -44,7 +44,7 @@ func warnOfSameNodes(policy *Policy, path *field.Path) []string {
 	return all
 }
 
-// firstWithNodesOf is the first subset before this one with a term that says the same, or None.
+// firstWithNodesOf is the first subset before this one that has the same term, or None.
 func (p *Policy) firstWithNodesOf(subset int) int {
 	term := p.Subsets[subset].term
 	for i := range p.Subsets[:subset] {
@@ -88,7 +88,7 @@ func warnOfAdaptive(policy *Policy, strategy *v1alpha1.ScheduleStrategy, path *f
 	return all
 }
 
-// WarningsAt are about a workload with so many replicas; path is that of the spec.
+// WarningsAt are about a workload with this number of replicas. Path is that of the spec.
 func (p *Policy) WarningsAt(replicas int32, path *field.Path) []string {
 	if !p.hasPercent || replicas <= 0 {
 		return nil
@@ -106,7 +106,7 @@ func (p *Policy) WarningsAt(replicas int32, path *field.Path) []string {
 		path.Child("subsets"), replicas, sum, strings.Join(quotas, ", "))}
 }
 
-// WarningsAmong are about a cluster with these nodes, of which names and labels are enough; path is that of the spec.
+// WarningsAmong are about a cluster with these nodes, of which only names and labels are read. Path is that of the spec.
 func (p *Policy) WarningsAmong(nodes []*corev1.Node, path *field.Path) []string {
 	held, shared := p.holders(nodes)
 	var all []string
@@ -124,14 +124,14 @@ func (p *Policy) WarningsAmong(nodes []*corev1.Node, path *field.Path) []string 
 	return all
 }
 
-// sharing is a node that a subset shares with an earlier one. The zero value shares none.
+// sharing is a node that a subset shares with an earlier one. The zero value means none.
 type sharing struct {
 	with int
 	node *corev1.Node
 }
 
-// holders are the subsets with a term that hold a node, and for each the first subset with a term before it that holds one of its nodes too,
-// with that node whose name sorts first.
+// holders are the subsets with a term that select some node. For each it returns the first earlier subset with a term that selects one of the same
+// nodes, with the node whose name sorts first.
 func (p *Policy) holders(nodes []*corev1.Node) (held Mask, shared []sharing) {
 	shared = make([]sharing, len(p.Subsets))
 	for _, node := range nodes {
@@ -153,7 +153,7 @@ func (p *Policy) holders(nodes []*corev1.Node) (held Mask, shared []sharing) {
 	return held, shared
 }
 
-// HasNodeFor is true if one of the nodes is the subset's and the pod's own nodeSelector and required node affinity select it.
+// HasNodeFor is true if the subset, and the pod's own nodeSelector and required node affinity, select one of the nodes.
 func (s *Subset) HasNodeFor(pod *corev1.Pod, nodes []*corev1.Node) bool {
 	affinity := nodeaffinity.GetRequiredNodeAffinity(pod)
 	return slices.ContainsFunc(nodes, func(node *corev1.Node) bool {
