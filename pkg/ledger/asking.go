@@ -16,7 +16,7 @@ func (ev PodAsks) apply(l *Ledger) {
 	e := l.pods[ev.Pod.UID]
 	switch {
 	case e == nil:
-		return // nobody divides it
+		return // no spread divides it
 	case e.stage > Claimed:
 		l.effects.Answer = Answer{Reason: v1alpha1.ReasonWorkloadNotObserved, Message: "the pod is being bound already"}
 		return
@@ -36,7 +36,7 @@ func (ev PodAsks) apply(l *Ledger) {
 		e.tried = tried
 		answer = l.admit(e, candidate, closed)
 		if claim := e.index(); answer.Decision == nil && claim != subset.None && e.gang != nil && !e.gang.hasNodes() {
-			// Its own claims kept the gang from other subsets.
+			// The gang's own claims kept it from other subsets.
 			l.disperse(e.gang, subset.Mask(0).With(claim), false)
 			ev.apply(l)
 			return
@@ -47,7 +47,7 @@ func (ev PodAsks) apply(l *Ledger) {
 	l.answer(e, answer)
 }
 
-// answerUndivided is the answer to a pod that no account divides: none does, or that is not known yet.
+// answerUndivided is the answer to a pod without an account: no spread divides it, or that is not known yet.
 func (l *Ledger) answerUndivided(e *entry) (answer Answer) {
 	_, missing := l.resolve(e)
 	switch {
@@ -55,7 +55,7 @@ func (l *Ledger) answerUndivided(e *entry) (answer Answer) {
 		answer = Answer{Reason: v1alpha1.ReasonWorkloadNotObserved, Message: fmt.Sprintf(
 			"waiting to see %s %q, which owns the pod; if it is gone, delete the pod", missing.Kind, missing.Name)}
 	case subset.WasAdmitted(e.pod) && !l.lateForNews(e):
-		// Admission had found a spread, and the watch of spreads may be behind that of pods. The spread may be gone as well, which nothing tells.
+		// Admission had found a spread. The watch of spreads may be behind that of pods. The spread may also be deleted, and no event tells that.
 		answer = Answer{Reason: v1alpha1.ReasonWorkloadNotObserved, Message: "waiting to see the WorkloadSpread that divided the pod when it was created"}
 	}
 	if answer.Reason != "" {
@@ -65,7 +65,7 @@ func (l *Ledger) answerUndivided(e *entry) (answer Answer) {
 	return answer
 }
 
-// held is a refusal if the pod must wait for news before any subset can be chosen.
+// held is a refusal if the pod must wait for news before a subset can be chosen.
 func (l *Ledger) held(e *entry) Answer {
 	a := e.account
 	switch {
@@ -85,14 +85,14 @@ func (l *Ledger) held(e *entry) Answer {
 	return Answer{}
 }
 
-// begin notes that the pod has its cycle.
+// startCycle records that the pod has its cycle.
 func (l *Ledger) startCycle(e *entry) {
 	if e.wait != ForNextSubset {
 		e.tried, e.preempted = 0, 0
 	}
 }
 
-// candidate is the pod as the model sees it.
+// candidate is the pod as package subset needs it.
 func (l *Ledger) candidate(e *entry) subset.Candidate {
 	a := e.account
 	c := subset.Candidate{Holds: e.holds(), Gang: e.gang.seen()}
@@ -104,8 +104,8 @@ func (l *Ledger) candidate(e *entry) subset.Candidate {
 	if quota := a.plan.Quota[claim]; quota == subset.NoLimit || a.tally.Kept(e.scope).At(claim) <= quota {
 		return c
 	}
-	// The quota was lowered below what is claimed. Those who asked first keep their claim. A slot that an uncertain bind may have taken as well stays
-	// taken when its pod gives the claim up.
+	// The quota was lowered below the number of claims. Pods that asked first keep their claim. If a slot may also be taken by an uncertain bind, it
+	// stays taken when its pod gives up the claim.
 	c.Claim = claim
 	for _, other := range a.members {
 		if other.stage == Claimed && other.scope == e.scope && other.slot == e.slot && other.order > e.order && !other.mayBeBoundIn(e.slot) {
@@ -124,9 +124,9 @@ func (e *entry) mayBeBoundIn(slot string) bool {
 	return false
 }
 
-// look goes through the subsets with quota, in their order and no further than the first that may have a node for the pod. Closed are those that have
-// none. A subset counts as not tried if it had no node when the pod tried it in this round, and now may have one. The result holds if there is
-// nothing left to look at.
+// checkSubsets goes through the subsets with quota, in order, up to the first that may have a node for the pod. Closed are those that have none. A
+// subset that had no node when the pod tried it in this round, and may have one now, counts as not tried. If ask is not nil, the caller must check
+// these nodes first, and the other results do not count.
 func (l *Ledger) checkSubsets(e *entry, candidate subset.Candidate, results *CheckResults) (tried, closed subset.Mask, ask *NodeCheck) {
 	a := e.account
 	if e.wait == ForNextSubset {
@@ -141,7 +141,7 @@ func (l *Ledger) checkSubsets(e *entry, candidate subset.Candidate, results *Che
 			continue
 		}
 		if e.gang != nil && tried.Has(i) {
-			continue // that its own pods have left is no news
+			continue // that its own pods have left the subset changes nothing
 		}
 		result := Feasible
 		if a.policy.Adaptive.Simulate || l.now.Before(a.skipUntil[i]) {
@@ -161,7 +161,7 @@ func (l *Ledger) checkSubsets(e *entry, candidate subset.Candidate, results *Che
 	return tried, closed, nil
 }
 
-// rule asks the model and takes the slot that it grants.
+// admit asks the model and takes the slot that it grants.
 func (l *Ledger) admit(e *entry, candidate subset.Candidate, closed subset.Mask) Answer {
 	a := e.account
 	kept := a.tally.Kept(e.scope)
@@ -170,7 +170,7 @@ func (l *Ledger) admit(e *entry, candidate subset.Candidate, closed subset.Mask)
 	preempts := false
 	e.nominated = e.nominated && e.index() != subset.None && a.policy.HasRoom(&a.plan, kept, e.index(), candidate)
 	if e.nominated {
-		// Until its victims have left it stays, and asks DefaultPreemption whether they have.
+		// The pod stays until its victims have terminated, and asks DefaultPreemption whether they have.
 		candidate.Closed, preempts = ^subset.Mask(0).With(e.index()), true
 	}
 	verdict := a.policy.Admit(&a.plan, kept, candidate)
@@ -178,7 +178,7 @@ func (l *Ledger) admit(e *entry, candidate subset.Candidate, closed subset.Mask)
 		e.gang.stuck = e.gang.stuck.With(candidate.Gang.In)
 	}
 	if verdict.Reason == v1alpha1.ReasonNoNodeFits && l.mayPreempt(e.pod) && !l.gangMayGoOn(e, candidate) {
-		// Every subset has refused the pod, so now it may preempt, in the order of the subsets.
+		// Every subset has refused the pod. Now it may preempt, in the order of the subsets.
 		candidate.Closed, candidate.Prefers = e.preempted, 0
 		verdict = a.policy.Admit(&a.plan, kept, candidate)
 		preempts = verdict.Allowed()
@@ -207,7 +207,7 @@ func (l *Ledger) admit(e *entry, candidate subset.Candidate, closed subset.Mask)
 	return Answer{Decision: d}
 }
 
-// nominatedTo is the first subset that holds the node to which a pod is nominated, by a preemption or from outside.
+// nominatedTo is the first subset that has the node to which the pod is nominated, by a preemption or by another component.
 func (l *Ledger) nominatedTo(e *entry) (mask subset.Mask) {
 	node := l.nodes[e.pod.Status.NominatedNodeName]
 	if node == nil {
@@ -229,7 +229,7 @@ func (l *Ledger) mayPreempt(pod *corev1.Pod) bool {
 	return corev1helpers.PodPriority(pod) > l.lowest
 }
 
-// answer gives the pod its answer. A refused pod stands in line, without a slot.
+// answer gives the pod its answer. A refused pod holds no slot and joins a waitlist.
 func (l *Ledger) answer(e *entry, answer Answer) {
 	a := e.account
 	l.effects.Answer = answer
@@ -248,7 +248,7 @@ func (l *Ledger) answer(e *entry, answer Answer) {
 		if e.probeOf != nil && e.wait == ForSlot {
 			probed := e.probeOf
 			e.probeOf = nil
-			l.passProbe(probed) // the others wait for no node any more either, and are to say so
+			l.passProbe(probed) // the others do not wait for a node any more either, and their messages should say so
 		}
 		if answer.retries {
 			l.tryAgainLater(e.place.list)
@@ -258,7 +258,7 @@ func (l *Ledger) answer(e *entry, answer Answer) {
 		}
 	}
 	if wasWokenForSlot && e.wait != ForNews {
-		l.wakeNext(a, e.scope) // if the slot that it was woken for is still free, it was of no use to the pod
+		l.wakeNext(a, e.scope) // if the slot for which it was woken is still free, the pod could not use it
 	}
 }
 
@@ -273,7 +273,7 @@ func waitFor(reason v1alpha1.Reason) Wait {
 	}
 }
 
-// release gives up the slot of a claim, and keeps those of uncertain binds.
+// release gives up the slot of a claim. It keeps those of uncertain binds.
 func (l *Ledger) release(e *entry, fresh bool) {
 	l.dequeue(e)
 	l.setStage(e, Waiting)
@@ -290,7 +290,7 @@ func (l *Ledger) release(e *entry, fresh bool) {
 func (ev NoNodeFound) apply(l *Ledger) {
 	e, d := l.pods[ev.UID], ev.Decision
 	if e == nil || e.stage != Claimed || e.policy() != d.Policy || e.index() != d.Subset {
-		l.effects.Next = GoOn // its spread has changed, and has woken the pod
+		l.effects.Next = GoOn // its spread has changed, and that has woken the pod
 		return
 	}
 	a := e.account
@@ -315,7 +315,7 @@ func (ev NoNodeFound) apply(l *Ledger) {
 		return
 	}
 	if e.gang.hasNodes() {
-		e.gang.stuck = e.gang.stuck.With(d.Subset) // it must not be divided; when the others give their nodes back, all go on
+		e.gang.stuck = e.gang.stuck.With(d.Subset) // the gang must not be divided; when the others give back their nodes, all of it goes on
 		l.effects.Next = Stay
 		return
 	}
@@ -328,14 +328,14 @@ func (ev NoNodeFound) apply(l *Ledger) {
 	l.effects.Next = GoOn
 }
 
-// isFixed is true for a pod that has no subset to go on to.
+// isFixed is true for a pod that has no other subset to go on to.
 func (l *Ledger) isFixed(e *entry) bool {
 	step, _ := e.policy().NoNode(0, true)
 	return step == subset.Stay || l.candidate(e).Admitted
 }
 
-// A pod that is nominated, by this preemption or a previous one, keeps its claim while its victims leave. Otherwise a sibling would take the slot, and
-// the pod would take victims in another subset as well.
+// A pod that is nominated, by this preemption or an earlier one, keeps its claim while its victims terminate. Otherwise a sibling would take the
+// slot, and the pod would preempt in another subset as well.
 func (ev Preempted) apply(l *Ledger) {
 	e, d := l.pods[ev.UID], ev.Decision
 	if e == nil || e.stage != Claimed || e.policy() != d.Policy || e.index() != d.Subset || !d.preempts {
@@ -349,7 +349,7 @@ func (ev Preempted) apply(l *Ledger) {
 	}
 }
 
-// tryNext gives the claim up and has the pod tried again at once.
+// tryNext gives up the claim and wakes the pod at once.
 func (l *Ledger) tryNext(e *entry, d *Decision) {
 	l.release(e, d.fresh)
 	e.nominated = false

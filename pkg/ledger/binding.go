@@ -19,7 +19,7 @@ func (ev NodeFound) apply(l *Ledger) {
 	l.dequeue(e)
 	e.probeOf, e.nominated = nil, false
 	if wasWokenForSlot {
-		l.wakeNext(a, e.scope) // it was woken in the middle of this cycle, and takes no other slot than it has
+		l.wakeNext(a, e.scope) // it was woken in the middle of this cycle, and takes no other slot
 	}
 	l.passProbe(probed)
 	l.endBackoff(e.gang)
@@ -28,7 +28,7 @@ func (ev NodeFound) apply(l *Ledger) {
 	l.effects.OK = true
 }
 
-// stillHolds is true if the pod may still take its decision's subset: the spread has not changed since, and the quota has room for the pod.
+// stillHolds is true if the pod may still take its decision's subset: the spread has not changed, and the quota has room for the pod.
 func (l *Ledger) stillHolds(e *entry, d *Decision) bool {
 	if e.policy() != d.Policy || d.Policy == nil || e.index() != d.Subset {
 		return false
@@ -49,7 +49,7 @@ func (ev NodeLost) apply(l *Ledger) {
 	}
 }
 
-// claimAgain returns a pod to its claim, if its account still has the subset. Its next cycle is on its way: the scheduler tries it again.
+// claimAgain returns a pod to its claim, if its account still has the subset. The scheduler tries the pod again by itself.
 func (l *Ledger) claimAgain(e *entry) {
 	if e.account == nil || e.slot != "" && e.index() == subset.None {
 		if e.account != nil {
@@ -63,7 +63,7 @@ func (l *Ledger) claimAgain(e *entry) {
 	l.setStage(e, Claimed)
 	e.wait = ForCycle
 	l.enqueue(e)
-	l.wakeNext(e.account, e.scope) // a slot of an earlier subset may have come free meanwhile
+	l.wakeNext(e.account, e.scope) // a slot of an earlier subset may be free by now
 }
 
 // Between NodeFound and BindSent the pod may have waited for other plugins, and its spread may have changed.

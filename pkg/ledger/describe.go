@@ -9,13 +9,14 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// describe is an answer with what Describe needs.
+// describe is an answer with the fields that Describe needs.
 func (l *Ledger) describe(e *entry, reason v1alpha1.Reason) Answer {
 	a := e.account
 	return Answer{Reason: reason, Spread: a.active(), Policy: a.policy, Plan: a.plan, Claim: e.index(), Kept: slices.Clone(a.tally.Kept(e.scope))}
 }
 
-// Describe says of every subset what keeps the pod from it. Why, which may be nil, says why no node of a subset takes the pod; empty if it does not know.
+// Describe says for every subset why it refuses the pod. Why may be nil. It says why no node of a subset fits, or returns an empty string if it does
+// not know.
 func (a *Answer) Describe(why func(index int) string) string {
 	return fmt.Sprintf("WorkloadSpread %q: %s", a.Spread.Name, a.DescribeSubsets(why))
 }

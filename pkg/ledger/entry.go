@@ -19,15 +19,15 @@ import (
 //	   │                    └──── NodeLost, BindRefused ◄───────────────────────┤
 //	   └───────────────────────── BindUnknown: the slot stays taken ◄───────────┘
 //
-// What is true of a pod once it has a node is what the API server says. Everything before that is a promise of this process, made again by a successor
-// in the order of its queue.
+// Once a pod has a node, the API server's word counts. Everything before is a promise of this process. After a restart the next process makes these
+// promises again, in the order of its queue.
 type Stage uint8
 
 // The stages of a pod.
 const (
-	// Waiting: the pod holds no slot but those of uncertain binds.
+	// Waiting: the pod holds no slot, except those of uncertain binds.
 	Waiting Stage = iota
-	// Claimed: the pod looks for a node, with a slot in one subset, or let go without one.
+	// Claimed: the pod looks for a node. It holds a slot in one subset, or was let go without one.
 	Claimed
 	// Reserved: the pod has found a node.
 	Reserved
@@ -41,16 +41,16 @@ var stageNames = [...]string{"waiting", "claimed", "reserved", "binding", "bound
 
 func (s Stage) String() string { return stageNames[s] }
 
-// Wait is why a pod that is Waiting or Claimed is not in a cycle.
+// Wait is why a pod in stage Waiting or Claimed is not in a cycle.
 type Wait uint8
 
 // What a pod waits for.
 const (
-	// ForCycle: nothing; it is new, or it was woken.
+	// ForCycle: it waits for its cycle. It is new, or it was woken.
 	ForCycle Wait = iota
-	// ForNextSubset: nothing; its next cycle goes on where the last one ended, in a round through its subsets.
+	// ForNextSubset: it waits for its cycle, which continues its round through the subsets.
 	ForNextSubset
-	// ForNode: no node of the subset that it has claimed takes it.
+	// ForNode: no node of the subset that it has claimed fits.
 	ForNode
 	// ForSlot: every subset that it may use is full.
 	ForSlot
@@ -64,52 +64,52 @@ const (
 type entry struct {
 	pod   *corev1.Pod
 	owner *owner
-	// account of the workload whose spread divides the pod; nil if there is none.
+	// account of the workload whose spread divides the pod. Nil if there is none.
 	account *account
 	scope   string
-	// gang of the pod; nil if it may be in another subset than the pods of its group.
+	// gang of the pod. Nil if the pod need not share a subset with its pod group.
 	gang  *gang
 	stage Stage
-	// slot is the subset, by name, of which the pod holds a slot; empty if it holds none.
+	// slot is the name of the subset in which the pod holds a slot. Empty if it holds none.
 	slot string
-	// uncertain are binds whose outcome is unknown. Their slots are taken until it is known.
+	// uncertain are binds whose outcome is unknown. Their slots stay taken until it is known.
 	uncertain []uncertainBind
-	// record is what the pod's Binding said when the pod was first seen on its node.
+	// record of the pod's Binding, as it was when the pod was first seen on its node.
 	record *subset.Record
 	// search is nil once the pod is on a node.
 	*search
 }
 
-// doubt is a bind that may have happened, and may yet happen until a time.
+// uncertainBind is a bind that may have happened, or may still happen until a time.
 type uncertainBind struct {
 	slot  string
 	until time.Time
 }
 
-// search is what is known of a pod that looks for a node.
+// search is the state of a pod that looks for a node.
 type search struct {
-	// order of the pod: the earlier pod is served first.
+	// order of the pod. The pod with the lower order is served first.
 	order uint64
 	wait  Wait
 	place place
-	// meant is the subset of which a free slot is meant for this pod, since it was woken: one subset, anySlot, or noSlot.
+	// wokenForSlot is the subset for whose free slot the pod was woken, or anySlot, or noSlot if it was not woken for a slot.
 	wokenForSlot int
-	// overdue: an Audit has found the pod on its way to a cycle.
+	// overdue is true if an Audit has found the pod woken and without a cycle.
 	overdue bool
-	// probeOf is the line of exhausted pods that this pod has left, to be tried for all of them.
+	// probeOf is the waitlist of exhausted pods that this pod has left in order to be tried for all of them.
 	probeOf *waitlist
-	// own are the tolerations that the pod has not from admission. shape is made when it is first needed.
+	// own are the tolerations of the pod without those that admission added. shape is computed when it is first needed.
 	own   []corev1.Toleration
 	shape string
-	// tried are the subsets that have refused the pod in this round of cycles; preempted are those in which it found no victims either.
+	// tried are the subsets that refused the pod in this round of cycles. preempted are those of them in which it found no victims either.
 	tried, preempted subset.Mask
-	// nominated: the pod waits in its claimed subset for victims to leave.
+	// nominated is true if the pod waits in its claimed subset for victims to terminate.
 	nominated bool
-	// since when the pod has looked for a node in a subset.
+	// since when the pod has looked for a node, by subset.
 	since map[string]time.Time
-	// newsBy is when the pod stops waiting for news. Zero before it began to.
+	// newsBy is when the pod stops waiting for news. Zero if it has not waited yet.
 	newsBy time.Time
-	// alarm wakes the pod at a time. Nil is never.
+	// timer wakes the pod at a time. Nil means never.
 	timer *timer
 }
 
@@ -149,7 +149,7 @@ func (e *entry) holds() (mask subset.Mask) {
 	return mask
 }
 
-// differsBy is true if the pod has changed in what decides where it may go.
+// differsBy is true if something has changed in the pod that decides where it may go.
 func (e *entry) differsBy(pod *corev1.Pod) bool {
 	return !equality.Semantic.DeepEqual(pod.Spec, e.pod.Spec) || !maps.Equal(pod.Labels, e.pod.Labels) || !maps.Equal(pod.Annotations, e.pod.Annotations)
 }
@@ -159,13 +159,13 @@ func (l *Ledger) add(pod *corev1.Pod, owner *owner) *entry {
 	l.order++
 	e := &entry{pod: pod, owner: owner, search: &search{order: l.order, wokenForSlot: noSlot}}
 	if pod.Spec.NodeName == "" {
-		e.own = subset.OwnTolerations(pod) // which nobody asks of a pod on its node
+		e.own = subset.OwnTolerations(pod) // nobody needs it for a pod on its node
 	}
 	l.pods[pod.UID], owner.pods[pod.UID] = e, e
 	return e
 }
 
-// adopt takes in that a pod has another owner.
+// adopt records that a pod has another owner.
 func (l *Ledger) adopt(e *entry, owner *owner) {
 	l.leaveAccount(e)
 	delete(e.owner.pods, e.pod.UID)
@@ -174,7 +174,7 @@ func (l *Ledger) adopt(e *entry, owner *owner) {
 	owner.pods[e.pod.UID] = e
 }
 
-// drop gives all slots of a pod back and forgets it.
+// drop gives back all slots of a pod and forgets it.
 func (l *Ledger) drop(uid types.UID) {
 	e := l.pods[uid]
 	if e == nil {
@@ -189,8 +189,8 @@ func (l *Ledger) drop(uid types.UID) {
 	l.owners.prune(e.owner)
 }
 
-// place finds the account that divides the pod by now, and the scope that it counts in. True if one of them has changed: what the pod waited for is not
-// what it waits for now.
+// reassign finds the account that divides the pod now, and the scope that it counts in. It returns true if one of them has changed: what the pod
+// waited for before does not count any more.
 func (l *Ledger) reassign(e *entry) (moved bool) {
 	had := e.account
 	to, _ := l.resolve(e)
@@ -209,7 +209,7 @@ func (l *Ledger) reassign(e *entry) (moved bool) {
 	return true
 }
 
-// leaveAccount takes the pod out of its account. The names of the slots that its binds have or may take stay with the pod.
+// leaveAccount removes the pod from its account. The pod keeps the names of the slots that its binds have or may get.
 func (l *Ledger) leaveAccount(e *entry) {
 	a := e.account
 	if a == nil {
@@ -234,7 +234,7 @@ func (l *Ledger) leaveAccount(e *entry) {
 	if e.stage >= Binding {
 		e.slot = slot
 	} else {
-		e.stage = Waiting // a claim is made under one spread and in one scope
+		e.stage = Waiting // a claim is valid under one spread and in one scope
 	}
 	l.wakeNext(a, scope)
 	if left != 0 {
@@ -244,7 +244,7 @@ func (l *Ledger) leaveAccount(e *entry) {
 	l.passProbe(probed)
 }
 
-// joinAccount counts a pod without an account in one, with the slots that it has by name.
+// joinAccount counts a pod without an account in one, with the slots that it holds by name.
 func (l *Ledger) joinAccount(e *entry, a *account) {
 	a.members[e.pod.UID] = e
 	a.live[e.owner.uid]++
@@ -261,14 +261,14 @@ func (l *Ledger) joinAccount(e *entry, a *account) {
 	l.setSlots(e, slot, uncertain)
 }
 
-// beginAgain forgets what the pod has tried so far.
+// beginAgain forgets what the pod has tried.
 func (s *search) beginAgain() {
 	s.wait, s.wokenForSlot, s.place, s.probeOf, s.overdue = ForCycle, noSlot, place{}, nil, false
 	s.tried, s.preempted, s.nominated, s.since = 0, 0, false, nil
 }
 
-// settle counts a pod where the API server shows it. From then on its record and its node's labels are not read again, so that neither a changed
-// annotation nor a relabelled node moves it to another quota.
+// confirmBound counts a pod where the API server shows it. From then on its record and the labels of its node are not read again, so neither a
+// changed annotation nor a changed node label moves it to another quota.
 func (l *Ledger) confirmBound(e *entry) {
 	a := e.account
 	l.endWaitForNews(e)
@@ -292,7 +292,7 @@ func (l *Ledger) confirmBound(e *entry) {
 	l.endBackoff(e.gang)
 }
 
-// classify is the subset, by name, of a bound pod by the record that was first seen on it.
+// classify is the name of the subset of a bound pod, by the record that was first seen on it.
 func (l *Ledger) classify(e *entry) string {
 	l.forgetNode(e)
 	policy := e.policy()
@@ -316,7 +316,7 @@ func (l *Ledger) classify(e *entry) string {
 	return policy.Subsets[index].Name
 }
 
-// forgetNode ends the wait for the pod's node to be seen.
+// forgetNode stops waiting for the pod's node to be seen.
 func (l *Ledger) forgetNode(e *entry) {
 	name := e.pod.Spec.NodeName
 	if waiting := l.unclassified[name]; waiting != nil {
@@ -333,7 +333,7 @@ func (l *Ledger) setStage(e *entry, stage Stage) {
 	l.count(e, +1)
 }
 
-// count counts the pod of an account in or out.
+// count adds a pod to the counts, or subtracts it. Pods without an account are not counted.
 func (l *Ledger) count(e *entry, by int) {
 	if e.account == nil {
 		return
@@ -344,7 +344,7 @@ func (l *Ledger) count(e *entry, by int) {
 	}
 }
 
-// setSlots is the only place where a tally changes. It returns the subsets in which the pod holds a slot no longer.
+// setSlots is the only function that changes a tally. It returns the subsets in which the pod held a slot and holds none any more.
 func (l *Ledger) setSlots(e *entry, slot string, uncertain []uncertainBind) (freed subset.Mask) {
 	before := e.holds()
 	l.count(e, -1)

@@ -12,25 +12,25 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// Event is something that happened. Every event may come twice, late, or with an object that is older than what is known.
+// Event is something that happened. Any event may come twice or late, and its object may be older than what the ledger knows.
 type Event interface{ apply(l *Ledger) }
 
 // What the cluster shows.
 type (
 	// PodSeen is a pod as an event of a watch shows it.
 	PodSeen struct{ Pod *corev1.Pod }
-	// PodRead is a pod that was read by itself. It is ignored if the pod is unknown: its end has been reported, and nothing would end it again.
+	// PodRead is a pod that was read by itself. The ledger ignores it if it does not know the pod: the pod's end has been reported already.
 	PodRead struct{ Pod *corev1.Pod }
-	// PodListed is a pod from a list that was begun after ListBegins. It may be one that no watch event has shown yet.
+	// PodListed is a pod from a list that began after ListBegins. The watch may not have shown it yet.
 	PodListed struct{ Pod *corev1.Pod }
 	// PodGone says that a pod was deleted or has ended.
 	PodGone struct{ UID types.UID }
-	// ListBegins has the ledger remember which pods end until ListEnds, so that no list brings them back.
+	// ListBegins makes the ledger remember which pods end until ListEnds, so that no list brings them back.
 	ListBegins struct{}
 	// ListEnds ends what ListBegins began.
 	ListEnds struct{}
 
-	// OwnerSeen is an object that may own pods, directly or through others. Object is a built-in workload or the metadata of any other.
+	// OwnerSeen is an object that may own pods, directly or through others. Object is a built-in workload, or the metadata of any other kind.
 	OwnerSeen struct {
 		Kind   schema.GroupKind
 		Object metav1.Object
@@ -40,16 +40,16 @@ type (
 		Kind   schema.GroupKind
 		Object metav1.Object
 	}
-	// KindEndsChain says whether owners of a kind end the chain of owners, unless they were seen. Those of kinds that are cluster-scoped, or that must
-	// not be listed, do.
+	// KindEndsChain says whether owners of a kind end the owner chain unless they were seen. Owners do if their kind is cluster-scoped or must not be
+	// listed.
 	KindEndsChain struct {
 		Kind schema.GroupKind
 		Ends bool
 	}
-	// ReplicasRead are the replicas of a workload whose spread has them read; see Effects.Follow. Known is false if there is no such workload.
+	// ReplicasRead are the replicas of a workload that the caller reads; see Effects.Follow. Known is false if the workload does not exist.
 	ReplicasRead struct {
 		Workload Workload
-		// Version and Paths are those of the spread that asked. An answer to another question is ignored.
+		// Version and Paths are those of the spread that asked. The ledger ignores an answer to an older question.
 		Version  string
 		Paths    []string
 		Replicas int32
@@ -69,25 +69,25 @@ type (
 
 // What the scheduler does with a pod.
 type (
-	// PodAsks is a pod that asks which subset it may use. If Effects.Look is set, the pod has no answer yet: the caller looks at the nodes of that
-	// subset, adds what it saw to Seen, and applies the event again.
+	// PodAsks is a pod that asks which subset it may use. If Effects.Check is set, there is no answer yet: the caller checks the nodes of that
+	// subset, adds the result to Results, and applies the event again.
 	PodAsks struct {
 		Pod     *corev1.Pod
 		Results CheckResults
 	}
-	// NodeFound is a pod that has found a node in the subset of its decision. Effects.OK is false if the decision no longer holds.
+	// NodeFound is a pod that found a node in the subset of its decision. Effects.OK is false if the decision is no longer valid.
 	NodeFound struct {
 		UID      types.UID
 		Decision *Decision
 	}
-	// NodeLost is a pod that gives its node back before its bind was sent. The pod keeps its claim. It has no effect after BindSent.
+	// NodeLost is a pod that gives its node back before its bind was sent. It keeps its claim. The event has no effect after BindSent.
 	NodeLost struct{ UID types.UID }
-	// NoNodeFound is a pod for which no node of the subset of its decision fits. Effects.Next is what the pod does.
+	// NoNodeFound is a pod for which no node of its decision's subset fits. Effects.Next says what the pod does.
 	NoNodeFound struct {
 		UID      types.UID
 		Decision *Decision
 	}
-	// Preempted ends a cycle in which NoNodeFound had the pod preempt. Nominated is true if the pod waits for victims to leave.
+	// Preempted ends a cycle in which NoNodeFound let the pod preempt. Nominated is true if the pod waits for victims to terminate.
 	Preempted struct {
 		UID       types.UID
 		Decision  *Decision
@@ -95,75 +95,76 @@ type (
 	}
 	// PodRefused is a pod that another plugin refused before it could ask.
 	PodRefused struct{ UID types.UID }
-	// ClusterChanged asks whether a pod that waits for any node should be tried because of a change. Effects.OK is the answer: yes for one pod of
-	// each kind and for each change.
+	// ClusterChanged asks whether a pod that waits for any node should be tried because of a change. Effects.OK is the answer. It is true for one pod
+	// of each class for each change.
 	ClusterChanged struct {
 		UID types.UID
 		// Change identifies the change. It is comparable.
 		Change any
-		// Node is where something changed. Nil with OnNode is a node that is gone; nil without it is a change on no node.
+		// Node is where something changed. Nil with OnNode means a deleted node; nil without it means a change that is not about a node.
 		Node   *corev1.Node
 		OnNode bool
 	}
 
-	// BindSent is a bind that is about to be sent. Effects.OK is false if it must not be sent: the pod is gone, or its spread has changed.
+	// BindSent is a bind that is about to be sent. If Effects.OK is false, it must not be sent: the pod is gone, or its spread has changed.
 	BindSent struct {
 		UID      types.UID
 		Decision *Decision
 	}
 	// BindRefused says that the API server certainly did not bind the pod. The pod keeps its claim.
 	BindRefused struct{ UID types.UID }
-	// BindUnknown is a bind that may or may not have happened, and may yet happen until a time. Its slot stays taken until the pod is seen on a node
-	// or gone, or BindDisproved.
+	// BindUnknown is a bind that may have happened, or may still happen until a time. Its slot stays taken until the pod is seen on a node, until it
+	// is gone, or until BindDisproved.
 	BindUnknown struct {
 		UID   types.UID
 		Until time.Time
 	}
-	// BindDisproved is a pod that was read without a node. The binds that could no longer happen when the read began did not happen.
+	// BindDisproved is a pod that was read without a node. Binds that could no longer happen when the read began did not happen.
 	BindDisproved struct {
 		UID    types.UID
 		ReadAt time.Time
 	}
 )
 
-// What time does.
+// Events of time.
 type (
-	// TimePassed is due at Effects.Next.
+	// TimePassed is due at Effects.At.
 	TimePassed struct{}
-	// Audit looks for pods that were woken and had no cycle, and for free slots that nobody was woken for. The caller applies it every AuditInterval.
+	// Audit looks for pods that were woken and had no cycle, and for free slots for which no pod was woken. The caller applies it every
+	// AuditInterval.
 	Audit struct{}
 )
 
-// AuditInterval is how long a woken pod may be on its way to a cycle: so long at least, and at most twice as long.
+// AuditInterval bounds how long a woken pod may wait for its cycle before another pod is woken: one to two intervals.
 const AuditInterval = 30 * time.Second
 
 // Effects are what the caller must carry out after an event, without holding its mutex.
 type Effects struct {
 	// Answer is for PodAsks and NoNodeFound.
 	Answer Answer
-	// Look asks for a look at the nodes of a subset; see PodAsks. Nil if Answer is the answer.
+	// Check asks for a check of the nodes of a subset; see PodAsks. Nil if Answer is the answer.
 	Check *NodeCheck
 	// OK is for NodeFound, BindSent and ClusterChanged.
 	OK bool
 	// Next is for NoNodeFound.
 	Next Step
-	// Wake are pods to have tried soon.
+	// Wake are pods that the scheduling queue should try soon.
 	Wake []*corev1.Pod
-	// Announce is true if the answer should be announced: it is the first pod of its spread that has to wait.
+	// Announce is true if the answer should be published as an event: the pod is the first of its spread that has to wait.
 	Announce bool
-	// Want are kinds of owners that must be watched.
+	// Want are kinds of owners that the caller must watch.
 	Want []schema.GroupKind
-	// Follow are spreads whose workload's replicas must be read, now and after each change of the workload, and sent as ReplicasRead.
+	// Follow are spreads whose workload's replicas the caller must read, now and after each change of the workload, and send as ReplicasRead.
 	Follow []*v1alpha1.WorkloadSpread
 	// Forget are workloads that no spread divides any more.
 	Forget []Workload
-	// Missed is how many pods an Audit had to wake that some event should have woken. It is 0 unless the ledger has a fault.
+	// Missed is how many pods an Audit woke that an event should have woken. Above 0 the ledger has a bug.
 	Missed int
-	// At is when to apply TimePassed, if no event comes before. Zero if nothing is due.
+	// At is when to apply TimePassed, if no other event comes first. Zero if nothing is due.
 	At time.Time
 }
 
-// Step is what a pod does that found no node in its subset.
+// Step is what a pod does when it found no node in its subset.
 type Step uint8
 
 const (
@@ -175,25 +176,25 @@ const (
 	Preempt
 )
 
-// Answer is the answer to a pod that asks for a subset. Without a decision and without a reason, no spread divides the pod.
+// Answer is the answer to PodAsks. If it has neither a decision nor a reason, no spread divides the pod.
 type Answer struct {
-	// Decision is nil if the pod is refused, or no spread divides it.
+	// Decision is nil if the pod is refused, or if no spread divides it.
 	Decision *Decision
-	// Reason of a refusal, and empty otherwise.
+	// Reason of a refusal. Empty if the pod is not refused.
 	Reason v1alpha1.Reason
-	// Message of a refusal that is not about subsets. If it is empty, Describe says how each subset stands.
+	// Message of a refusal that is not about subsets. If it is empty, Describe says why each subset refused the pod.
 	Message string
 
-	// Spread and what follows are set for Describe, in refusals because of subsets and in the answer to NoNodeFound.
+	// Spread and the fields below are set for Describe, in refusals because of subsets and in the answer to NoNodeFound.
 	Spread *v1alpha1.WorkloadSpread
 	Policy *subset.Policy
 	Plan   subset.Plan
 	// Claim is the subset in which the pod itself holds a slot, or subset.None.
 	Claim int
-	// Kept are the slots that are taken in the pod's quota scope.
+	// Kept are the taken slots of the pod's quota scope.
 	Kept subset.Counts
 
-	// retries: the pod was refused by more than its nodes, so it is tried again without an event.
+	// retries is true if not only nodes refused the pod, so that it is tried again without an event.
 	retries bool
 }
 
@@ -205,14 +206,14 @@ type Decision struct {
 	Subset int
 	// Metadata that the bind sets.
 	Metadata subset.Metadata
-	// Own tolerations of the pod, which admission may have added to.
+	// Own tolerations of the pod, without those that admission added.
 	Own []corev1.Toleration
-	// Ordinal of the pod in the subset, counted from 1. NodeFound sets it.
+	// Ordinal of the pod in the subset, from 1. NodeFound sets it.
 	Ordinal int32
 
 	// preempts is true if the pod may preempt in this cycle.
 	preempts bool
-	// fresh is true if the slot was given to the pod in this cycle, so that nobody else has found it taken.
+	// fresh is true if the pod got its slot in this cycle. No other pod has found the slot taken.
 	fresh bool
 }
 
@@ -224,39 +225,39 @@ func (d *Decision) Name() string {
 	return d.Policy.Subsets[d.Subset].Name
 }
 
-// Look is a question about the nodes of one subset, for one pod.
+// NodeCheck asks about the nodes of one subset, for one pod.
 type NodeCheck struct {
 	Policy *subset.Policy
 	Subset int
-	// Own tolerations of the pod, which admission may have added to.
+	// Own tolerations of the pod, without those that admission added.
 	Own []corev1.Toleration
 	// Shape of the pod; see Shape.
 	Shape string
-	// Tried is true if the scheduler's filters have refused all nodes of the subset in this round of cycles.
+	// Tried is true if the scheduler's filters refused all nodes of the subset in this round of cycles.
 	Tried bool
 }
 
-// CheckResult is what a look at the nodes of a subset shows.
+// CheckResult is the result of a NodeCheck.
 type CheckResult uint8
 
 const (
 	// NotChecked is the zero value.
 	NotChecked CheckResult = iota
-	// Feasible: a node might take the pod.
+	// Feasible: a node may take the pod.
 	Feasible
-	// Infeasible: no node can.
+	// Infeasible: no node can take the pod.
 	Infeasible
-	// FeasibleAgain: none could, and now one might.
+	// FeasibleAgain: no node could take the pod before, and now one may.
 	FeasibleAgain
 )
 
-// CheckResults are what a pod's looks have shown in this cycle. The zero value has seen nothing.
+// CheckResults are the results of a pod's checks in this cycle. The zero value has none.
 type CheckResults struct {
 	policy   *subset.Policy
 	bySubset []CheckResult
 }
 
-// Add notes what a look has shown.
+// Add records the result of a check.
 func (r *CheckResults) Add(check *NodeCheck, result CheckResult) {
 	if r.policy != check.Policy {
 		*r = CheckResults{policy: check.Policy, bySubset: make([]CheckResult, len(check.Policy.Subsets))}

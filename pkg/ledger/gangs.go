@@ -9,21 +9,21 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// gang are the pods of a pod group in one account and one quota scope. Unless the spread divides pod groups, they are in one subset: the first that asks
-// claims slots for all of them, and when one of them has to leave the subset before its bind is sent, all do.
+// gang is the pods of a pod group in one account and one quota scope. Unless the spread divides pod groups, they must be in one subset. The first pod
+// that asks claims slots for all of them. If one of them must leave the subset before its bind is sent, all leave it.
 type gang struct {
 	key     gangKey
 	members map[types.UID]*entry
-	// stuck are subsets in which a member found no node while others had found theirs.
+	// stuck are subsets in which a member found no node while other members had found theirs.
 	stuck subset.Mask
-	// retry is how long the gang rests since it last gave its claims back and had no other subset to try, and backoffUntil when that ends.
+	// backoff is how long the gang waits after it gave back its claims and had no other subset to try. backoffUntil is when that ends.
 	backoff      time.Duration
 	backoffUntil time.Time
 }
 
 type gangKey struct{ scope, group string }
 
-// joinGang puts a pod of an account with its gang, if it has one that must stay together.
+// joinGang adds a pod of an account to its gang, if its pod group must stay together.
 func (l *Ledger) joinGang(e *entry) {
 	a, group := e.account, e.pod.Labels[v1alpha1.PodGroupLabel]
 	if group == "" || a.policy == nil || a.policy.PodGroups == v1alpha1.PodGroupsDivided {
@@ -43,7 +43,7 @@ func (l *Ledger) joinGang(e *entry) {
 	l.endBackoff(g)
 }
 
-// regroup takes in that a pod may have another pod group.
+// regroup follows a change of the pod's pod group.
 func (l *Ledger) regroup(e *entry) {
 	if had := e.gang; e.account != nil && (had == nil || had.key.group != e.pod.Labels[v1alpha1.PodGroupLabel]) {
 		l.leaveGang(e)
@@ -57,7 +57,7 @@ func (l *Ledger) regroup(e *entry) {
 			case e.wait == ForAnyNode:
 				l.wake(e) // it may go where its previous gang could not
 			}
-			l.wakeNext(e.account, e.scope) // both gangs may go where they could not
+			l.wakeNext(e.account, e.scope) // both gangs may go where they could not go before
 		}
 	}
 }
@@ -73,14 +73,14 @@ func (l *Ledger) leaveGang(e *entry) {
 	}
 	for _, other := range g.members {
 		if other.search != nil && other.place.list != nil && other.place.list.exhausted {
-			l.wake(other) // fewer need less room
+			l.wake(other) // a smaller gang needs less room
 			break
 		}
 	}
 	l.unstick(g)
 }
 
-// unstick has a gang go on from where some of it found no node, once none of it has one.
+// unstick lets a gang go on from subsets where some members found no node, once no member has a node.
 func (l *Ledger) unstick(g *gang) {
 	if g != nil && g.stuck != 0 && !g.hasNodes() {
 		stuck := g.stuck
@@ -89,7 +89,7 @@ func (l *Ledger) unstick(g *gang) {
 	}
 }
 
-// seen is the gang as the model sees it; nil for no gang.
+// seen is the gang as package subset needs it. Nil for no gang.
 func (g *gang) seen() *subset.Gang {
 	if g == nil {
 		return nil
@@ -98,8 +98,8 @@ func (g *gang) seen() *subset.Gang {
 	for _, e := range g.members {
 		switch holds := e.holds(); {
 		case holds != 0:
-			// Pods that have a node, or may have one, count before those that have claims. If they are in several subsets, because they were bound
-			// before they were a gang, the first of these is theirs.
+			// Pods that have a node, or may have one, count before pods with claims. If they are in several subsets, because they were bound before
+			// they were a gang, the first subset counts.
 			in, has := holds.First(), e.hasNode()
 			if found.In == subset.None || has && !firm || has == firm && in < found.In {
 				found.Held, found.In, firm = true, in, has
@@ -113,7 +113,7 @@ func (g *gang) seen() *subset.Gang {
 	return found
 }
 
-// claimForAll claims slots for all of a pod's gang that have none, in the subset that the pod has been given. They share its round through the subsets.
+// claimForAll claims slots in the subset that the pod was given, for all pods of its gang that have none. They join its round through the subsets.
 func (l *Ledger) claimForAll(by *entry, slot string) {
 	if by.gang == nil || slot == "" {
 		return
@@ -136,12 +136,12 @@ func (l *Ledger) claimForAll(by *entry, slot string) {
 	}
 }
 
-// maxGangBackoff is the longest rest of a gang.
+// maxGangBackoff is the longest backoff of a gang.
 const maxGangBackoff = 10 * time.Second
 
-// disperse takes back what the members have claimed. They go on at once to subsets that have not been tried. Without a tried subset the gang rests: if its
-// pods took the slots back as soon as a node changes, two gangs could keep each other from completing. Those whose node is found keep their slot until they
-// give it back. Fresh is true if they were given their claims in this cycle, so that nobody else has found them taken.
+// disperse takes back the claims of all members. They go on at once to subsets that have not been tried. Without a tried subset the gang backs off:
+// if its pods claimed again as soon as a node changes, two gangs could keep each other from completing. Members that found a node keep their slot
+// until they give it back. Fresh is true if the members got their claims in this cycle, so that no other pod has found these slots taken.
 func (l *Ledger) disperse(g *gang, tried subset.Mask, fresh bool) {
 	if g == nil {
 		return
@@ -184,10 +184,10 @@ func (l *Ledger) disperse(g *gang, tried subset.Mask, fresh bool) {
 	}
 }
 
-// rests is true if the gang is not to claim slots yet.
+// isBackingOff is true if the gang must not claim slots yet.
 func (g *gang) isBackingOff(now time.Time) bool { return g != nil && now.Before(g.backoffUntil) }
 
-// endBackoff has the rest of a gang go on once one of it has a node: that decides where all of them go.
+// endBackoff wakes the other members once one member has a node: that decides where all of them go.
 func (l *Ledger) endBackoff(g *gang) {
 	if !g.isBackingOff(l.now) || !g.hasNodes() {
 		return
@@ -200,8 +200,7 @@ func (l *Ledger) endBackoff(g *gang) {
 	}
 }
 
-// wakeGangs wakes the gangs of a scope that wait for slots, if there are enough for all of their pods.
-// It returns how many pods it has woken.
+// wakeGangs wakes the gangs of a scope that wait for slots, if there are enough slots for all of their pods. It returns how many pods it woke.
 func (l *Ledger) wakeGangs(a *account, scope string) (woken int) {
 	kept := a.tally.Kept(scope)
 	for key, g := range a.gangs {
@@ -223,7 +222,7 @@ func (l *Ledger) wakeGangs(a *account, scope string) (woken int) {
 	return woken
 }
 
-// hasNodes is true if a member has found a node, and has or may have it still.
+// hasNodes is true if a member has found a node and has it, or may still have it.
 func (g *gang) hasNodes() bool {
 	if g == nil {
 		return false
@@ -236,10 +235,10 @@ func (g *gang) hasNodes() bool {
 	return false
 }
 
-// hasNode is true for a pod that has found a node, and has or may have it still.
+// hasNode is true for a pod that has found a node and has it, or may still have it.
 func (e *entry) hasNode() bool { return e.stage > Claimed || len(e.uncertain) > 0 }
 
-// gangMayGoOn is true if all of the pod's gang can go on to a subset together, once those that have found their nodes give them back.
+// gangMayGoOn is true if the whole gang can go on to another subset, once the members that found nodes give them back.
 func (l *Ledger) gangMayGoOn(e *entry, pod subset.Candidate) bool {
 	if !e.gang.hasNodes() {
 		return false

@@ -13,7 +13,7 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// Ledger is the state. Make it with New.
+// Ledger is the state. New makes it.
 type Ledger struct {
 	// observation is how long a pod waits for news that may never come.
 	observation time.Duration
@@ -21,32 +21,32 @@ type Ledger struct {
 	pods     map[types.UID]*entry
 	owners   ownerTree
 	accounts map[Workload]*account
-	// byName are the accounts of the spreads, by the name of the spread.
+	// byName are the accounts by the names of their spreads.
 	byName map[types.NamespacedName]*account
 	// perNamespace counts spreads.
 	perNamespace map[string]int
 	nodes        map[string]*corev1.Node
-	// unclassified are bound pods without a record whose node has not been seen, by the node's name.
+	// unclassified are bound pods without a record whose node has not been seen, by the name of the node.
 	unclassified map[string]sets.Set[types.UID]
 	// ended are the pods that ended since ListBegins; nil while no list is read.
 	ended sets.Set[types.UID]
 	// unresolved are pods that no account divides and that wait for news, by namespace.
 	unresolved map[string]map[types.UID]*entry
-	// lowest priority of any pod ever seen. A pod that is not above it need not try to preempt.
+	// lowest priority of any pod ever seen. A pod with this priority cannot preempt.
 	lowest int32
 	order  uint64
 	timers timerHeap
 	counts Counts
-	// change that ClusterChanged asks about, and the lines of which one pod is tried for it.
+	// change is the last one that ClusterChanged asked about, and served are the waitlists of which one pod is tried because of it.
 	change any
 	served map[*waitlist]bool
 
-	// now and fx are of the event that is being applied.
+	// now and effects belong to the event that is being applied.
 	now     time.Time
 	effects Effects
 }
 
-// Workload names a workload without its version, as owner references and spreads both can.
+// Workload names a workload without its version. Owner references and spreads both can be turned into it.
 type Workload struct{ Namespace, Group, Kind, Name string }
 
 func (w Workload) String() string { return fmt.Sprintf("%s %q", w.Kind, w.Name) }
@@ -56,8 +56,8 @@ func WorkloadOf(namespace string, o workload.Owner) Workload {
 	return Workload{Namespace: namespace, Group: o.Kind.Group, Kind: o.Kind.Kind, Name: o.Name}
 }
 
-// New is a ledger that has seen nothing. Observation is how long a pod waits for news of its workload's replicas when there are more pods than were
-// asked for, and for a spread that admission has found and the ledger has not seen. 0 never waits.
+// New is an empty ledger. Observation is how long a pod waits for news: of its workload's replicas, if there are more pods than replicas; or of the
+// spread that admission found, if the ledger has not seen it. 0 means that no pod waits.
 func New(observation time.Duration) *Ledger {
 	return &Ledger{
 		observation:  observation,
@@ -73,7 +73,7 @@ func New(observation time.Duration) *Ledger {
 	}
 }
 
-// Apply takes in an event that happens now. Now must not go back.
+// Apply applies an event that happens at this time. Time must not go back.
 func (l *Ledger) Apply(now time.Time, event Event) Effects {
 	l.now, l.effects = now, Effects{}
 	event.apply(l)
@@ -95,7 +95,7 @@ func (ev PodListed) apply(l *Ledger) {
 	}
 }
 
-// observeRead takes in a pod that was read. If it is known on its node already, the object of the watch stays, which the cache holds as well.
+// observeRead updates a pod that was read. If the pod is bound already, the ledger keeps the object of the watch, which the cache holds as well.
 func (l *Ledger) observeRead(pod *corev1.Pod) {
 	if e := l.pods[pod.UID]; e == nil || e.stage != Bound || !subset.IsActive(pod) {
 		l.observe(pod)
@@ -122,7 +122,7 @@ func (ev NodeSeen) apply(l *Ledger) {
 
 func (ev NodeGone) apply(l *Ledger) { delete(l.nodes, ev.Name) }
 
-// see takes in a pod, possibly as it was before what is known of it.
+// observe adds or updates a pod. The object may be older than what the ledger knows.
 func (l *Ledger) observe(pod *corev1.Pod) {
 	l.lowest = min(l.lowest, corev1helpers.PodPriority(pod))
 	if !subset.IsActive(pod) {
@@ -145,12 +145,12 @@ func (l *Ledger) observe(pod *corev1.Pod) {
 	case e == nil:
 		e = l.add(pod, l.owners.of(idOf(pod.Namespace, *controller)))
 	case e.owner.ownerID != idOf(pod.Namespace, *controller):
-		moved = e.account != nil || l.isUnresolved(e) // whatever it waited for, under another owner that is something else
+		moved = e.account != nil || l.isUnresolved(e) // what it waited for under its previous owner does not count any more
 		l.adopt(e, l.owners.of(idOf(pod.Namespace, *controller)))
 	}
 	if e.search != nil && e.differsBy(pod) {
 		if e.wait == ForSlot {
-			l.wake(e) // another answer may hold for it by now
+			l.wake(e) // it may get another answer by now
 		}
 		e.shape, e.own = "", subset.OwnTolerations(pod)
 	}
@@ -169,7 +169,7 @@ func (l *Ledger) observe(pod *corev1.Pod) {
 	}
 }
 
-// end forgets a pod for good.
+// podEnded forgets a pod for good.
 func (l *Ledger) podEnded(uid types.UID) {
 	if l.ended != nil {
 		l.ended.Insert(uid)
@@ -177,17 +177,17 @@ func (l *Ledger) podEnded(uid types.UID) {
 	l.drop(uid)
 }
 
-// Counts are pods of spreads by their stage, and slots.
+// Counts are numbers of pods by stage, and of slots.
 type Counts struct {
 	// Stages counts pods by Stage.
 	Stages [Bound + 1]int
-	// Uncertain are pods with binds whose outcome is unknown.
+	// Uncertain are pods with a bind whose outcome is unknown.
 	Uncertain int
-	// OverQuota are slots taken above the quota of their subset.
+	// OverQuota are slots above the quota of their subset.
 	OverQuota int32
 }
 
-// Counts are kept up to date, so that reading them costs nothing.
+// Counts are maintained with every event. Reading them is cheap.
 func (l *Ledger) Counts() Counts { return l.counts }
 
 // Knows is true if the pod has been seen and has not ended.
@@ -205,7 +205,7 @@ func (l *Ledger) WaitsForSlot(uid types.UID) bool {
 	return e != nil && e.search != nil && e.account != nil && e.wait == ForSlot
 }
 
-// ClaimOf is the subset in which a pod without a node looks for one, nil if there is none, and the pod's own tolerations.
+// ClaimOf is the subset in which an unbound pod looks for a node, nil if there is none, and the pod's own tolerations.
 func (l *Ledger) ClaimOf(uid types.UID) (*subset.Subset, []corev1.Toleration) {
 	e := l.pods[uid]
 	if e == nil || e.stage == Bound || e.index() == subset.None {
@@ -214,7 +214,7 @@ func (l *Ledger) ClaimOf(uid types.UID) (*subset.Subset, []corev1.Toleration) {
 	return &e.policy().Subsets[e.index()], e.own
 }
 
-// UncertainUntil is when the last of the pod's binds without an answer can no longer happen. Zero if it has none.
+// UncertainUntil is when the last uncertain bind of the pod can no longer happen. Zero if it has none.
 func (l *Ledger) UncertainUntil(uid types.UID) (until time.Time) {
 	if e := l.pods[uid]; e != nil {
 		for _, d := range e.uncertain {
@@ -232,7 +232,7 @@ func (l *Ledger) Namespaces() sets.Set[string] { return sets.KeySet(l.perNamespa
 // HasSpreads is true if there is a spread in the namespace.
 func (l *Ledger) HasSpreads(namespace string) bool { return l.perNamespace[namespace] > 0 }
 
-// Signature is equal for pods that may use the same nodes, as far as their spread decides. That of a pod without a spread is zero.
+// Signature is equal for pods that may use the same nodes, as far as their spread decides. It is zero for a pod without a spread.
 type Signature struct {
 	Spread     types.UID
 	Generation int64
@@ -242,7 +242,7 @@ type Signature struct {
 	Own []corev1.Toleration
 }
 
-// SignatureOf a pod; false if its subset is not known yet, or it looks for no node.
+// SignatureOf a pod. False if its subset is not known yet, or if it has found a node.
 func (l *Ledger) SignatureOf(uid types.UID) (Signature, bool) {
 	e := l.pods[uid]
 	switch {
@@ -257,7 +257,7 @@ func (l *Ledger) SignatureOf(uid types.UID) (Signature, bool) {
 	}
 }
 
-// Replicas are those that a workload's pods are divided by; false if no spread divides them, or they are not known.
+// Replicas of a workload, as its quotas are computed from them. False if no spread divides the workload, or if they are not known.
 func (l *Ledger) Replicas(of Workload) (int32, bool) {
 	a := l.accounts[of]
 	if a == nil || !a.replicasKnown {

@@ -13,11 +13,11 @@ import (
 type ownerTree struct {
 	byID  map[ownerID]*owner
 	byKey map[Workload]map[types.UID]*owner
-	// ends are kinds whose objects end the chain of owners unless they were seen.
+	// ends are kinds whose objects end the owner chain, unless they were seen.
 	ends sets.Set[schema.GroupKind]
 }
 
-// ownerID is what a reference says of an owner, all of it. Anybody may write the UID of somebody else's workload into a reference.
+// ownerID is everything that a reference says of an owner. Anybody may write the UID of somebody else's workload into a reference.
 type ownerID struct {
 	Workload
 	uid types.UID
@@ -27,12 +27,12 @@ func idOf(namespace string, ref workload.Owner) ownerID {
 	return ownerID{WorkloadOf(namespace, ref), ref.UID}
 }
 
-// owner is an object that owns pods or other owners, or may do so.
+// owner is an object that owns pods or other owners, or may own some.
 type owner struct {
 	ownerID
-	// object is nil until the owner is seen, and after its end.
+	// object is nil until the owner is seen, and after it was deleted.
 	object metav1.Object
-	// seen is true once the parent is known. It stays true after the owner's end, as long as there are pods below it.
+	// seen is true once the parent is known. It stays true after the owner was deleted, as long as there are pods below it.
 	seen     bool
 	parent   *owner
 	children map[*owner]bool
@@ -45,7 +45,7 @@ func newOwnerTree() ownerTree {
 	return ownerTree{byID: map[ownerID]*owner{}, byKey: map[Workload]map[types.UID]*owner{}, ends: sets.New[schema.GroupKind]()}
 }
 
-// of is the owner that a reference names. It is made if it has not been seen.
+// of is the owner that a reference names. It is created if it is not known.
 func (f *ownerTree) of(id ownerID) *owner {
 	if o := f.byID[id]; o != nil {
 		return o
@@ -59,7 +59,7 @@ func (f *ownerTree) of(id ownerID) *owner {
 	return o
 }
 
-// prune forgets an owner that does not exist, as far as is known, and has nothing below it.
+// prune forgets an owner that is not known to exist and has nothing below it.
 func (f *ownerTree) prune(o *owner) {
 	for o != nil && o.object == nil && len(o.pods) == 0 && (len(o.children) == 0 || o.isRing()) {
 		delete(f.byID, o.ownerID)
@@ -74,7 +74,7 @@ func (f *ownerTree) prune(o *owner) {
 	}
 }
 
-// isRing is true if the owner is its own owner in the end, and nothing exists in that ring or below it. Anybody may write such references.
+// isRing is true if the owner is its own owner through others, and nothing in that ring or below it exists. Anybody may write such references.
 func (o *owner) isRing() bool {
 	for at := o; at != nil && at.object == nil && len(at.pods) == 0 && len(at.children) == 1; {
 		if at = at.parent; at == o {
@@ -84,7 +84,7 @@ func (o *owner) isRing() bool {
 	return false
 }
 
-// object is the existing object of a name; nil if there is none, as far as is known.
+// object is the existing object with a name. Nil if none is known.
 func (f *ownerTree) object(key Workload) metav1.Object {
 	for _, o := range f.byKey[key] {
 		if o.object != nil {
@@ -162,7 +162,7 @@ func (ev KindEndsChain) apply(l *Ledger) {
 	}
 }
 
-// OwnerOf is the owner of an owner, nil if it has none; false if the owner has not been seen.
+// OwnerOf is the owner of an owner, nil if it has none. It is false if the owner has not been seen.
 func (l *Ledger) OwnerOf(namespace string, owner workload.Owner) (*workload.Owner, bool) {
 	o := l.owners.byID[idOf(namespace, owner)]
 	switch {
@@ -177,8 +177,8 @@ func (l *Ledger) OwnerOf(namespace string, owner workload.Owner) (*workload.Owne
 	}
 }
 
-// resolve finds the account that divides the pod, walking from owner to owner; the nearest workload with a spread counts. Nil if there is none. Missing is
-// the owner at which the walk ended because it has not been seen.
+// resolve finds the account that divides the pod. It walks from owner to owner, and the nearest workload with a spread counts. The account is nil if
+// there is none. Missing is the owner at which the walk ended because that owner has not been seen.
 func (l *Ledger) resolve(e *entry) (a *account, missing *owner) {
 	if l.perNamespace[e.pod.Namespace] == 0 {
 		return nil, nil
@@ -206,7 +206,7 @@ func (l *Ledger) resolve(e *entry) (a *account, missing *owner) {
 // isUnresolved is true for a pod without an account that waits for news.
 func (l *Ledger) isUnresolved(e *entry) bool { return l.unresolved[e.pod.Namespace][e.pod.UID] != nil }
 
-// decide ends a pod's wait for news.
+// endWaitForNews ends a pod's wait for news.
 func (l *Ledger) endWaitForNews(e *entry) {
 	if e.search != nil && e.wait == ForNews {
 		l.setUnresolved(e, false)
@@ -214,7 +214,7 @@ func (l *Ledger) endWaitForNews(e *entry) {
 	}
 }
 
-// setUnresolved notes whether a pod without an account waits for news.
+// setUnresolved records whether a pod without an account waits for news.
 func (l *Ledger) setUnresolved(e *entry, waits bool) {
 	namespace, uid := e.pod.Namespace, e.pod.UID
 	pods := l.unresolved[namespace]

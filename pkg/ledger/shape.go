@@ -7,8 +7,8 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 )
 
-// Shape is what the node-local filters of the scheduler read of a pod with tolerations of its own. Pods with equal shapes fit the same nodes as far as
-// these filters go.
+// Shape is what the node-local filters of the scheduler read of a pod with these tolerations of its own. Pods with equal shapes fit the same nodes,
+// as far as these filters decide.
 func Shape(pod *corev1.Pod, own []corev1.Toleration) string {
 	shape := struct {
 		Requests    corev1.ResourceList
@@ -41,12 +41,12 @@ func Shape(pod *corev1.Pod, own []corev1.Toleration) string {
 	}
 	encoded, err := json.Marshal(shape)
 	if err != nil {
-		return string(pod.UID) // no other pod is known to be like it
+		return string(pod.UID) // no other pod is known to be equal
 	}
 	return string(encoded)
 }
 
-// kind of an exhausted pod.
+// class of an exhausted pod.
 func (e *entry) class() podClass {
 	if e.shape == "" {
 		e.shape = Shape(e.pod, e.own)

@@ -17,44 +17,44 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// account is the account of the slots of one workload that a spread names.
+// account counts the slots of one workload that a spread names.
 type account struct {
 	workload Workload
-	// spreads that name the workload. The first divides its pods; see workload.Wins.
+	// spreads that name the workload. The first one divides its pods; see workload.Wins.
 	spreads []*v1alpha1.WorkloadSpread
-	// dividing is the spread that the policy was made from; nil before the first.
+	// dividing is the spread from which the policy was compiled. Nil before the first.
 	dividing *v1alpha1.WorkloadSpread
 	members  map[types.UID]*entry
-	// live pods by their direct owner, waiting ones included.
+	// live counts the live pods by their direct owner, including waiting ones.
 	live map[types.UID]int32
-	// read are the replicas that the caller has read; nil if it has not, or there is no such workload.
+	// read are the replicas that the caller read. Nil if it has not, or if the workload does not exist.
 	read *int32
 
-	// policy is nil if the spec of the dividing spread is invalid, and invalid then says why.
+	// policy is nil if the spec of the dividing spread is invalid. invalid then says why.
 	policy  *subset.Policy
 	invalid string
-	// plan for the workload's replicas. Made for 0 replicas as long as they are not known.
+	// plan for the workload's replicas. It is made for 0 replicas as long as they are not known.
 	plan          subset.Plan
 	replicasKnown bool
-	// tally of the slots that are claimed, reserved, being bound, uncertain and bound.
+	// tally of all slots: claimed, reserved, binding, uncertain and bound.
 	tally *subset.Tally
-	// metadata is for each subset what a bind sets on its pods.
+	// metadata is what a bind sets on the pods of each subset.
 	metadata []subset.Metadata
-	// waiting are the lines of pods that a free slot would serve, by quota scope.
+	// waiting are the waitlists of pods that wait for a slot, by quota scope.
 	waiting map[string]*waitlist
 	gangs   map[gangKey]*gang
-	// exhausted are the lines of pods of strategy Adaptive for which no subset with quota has a node, by kind.
+	// exhausted are the waitlists of pods of strategy Adaptive for which no subset with quota has a node, by class.
 	exhausted map[podClass]*waitlist
-	// skipUntil is for each subset how long no pod waits in it, because one has waited there in vain.
+	// skipUntil is until when each subset is skipped, because a pod has waited there in vain.
 	skipUntil []time.Time
-	// announced that its pods have to wait.
+	// announced is true if an event says that pods have to wait.
 	announced bool
 }
 
 // active is the spread that divides the workload.
 func (a *account) active() *v1alpha1.WorkloadSpread { return a.spreads[0] }
 
-// divides is true if the pod, which belongs to the workload, is one that the spread selects.
+// divides is true if the spread selects the pod. The pod must belong to the workload.
 func (a *account) divides(pod *corev1.Pod) bool {
 	return a.policy == nil || a.policy.Selects(pod.Labels)
 }
@@ -73,7 +73,7 @@ func nameOf(spread *v1alpha1.WorkloadSpread) types.NamespacedName {
 	return types.NamespacedName{Namespace: spread.Namespace, Name: spread.Name}
 }
 
-// A change of nothing but status or metadata is ignored.
+// A change of status or metadata only is ignored.
 func (ev SpreadSeen) apply(l *Ledger) {
 	key, target := nameOf(ev.Spread), WorkloadOf(ev.Spread.Namespace, workload.TargetOf(ev.Spread))
 	if a := l.byName[key]; a != nil {
@@ -127,12 +127,12 @@ func (l *Ledger) dropSpread(key types.NamespacedName) {
 	l.effects.Forget = append(l.effects.Forget, a.workload)
 	delete(l.accounts, a.workload)
 	for _, e := range a.members {
-		l.reassign(e) // under a workload further up, or nowhere
+		l.reassign(e) // under a workload further up the owner chain, or none
 		l.wake(e)
 	}
 }
 
-// reelect has the oldest spread divide the pods of the workload, by its present spec.
+// reelect makes the oldest spread divide the pods of the workload, by its current spec.
 func (l *Ledger) reelect(a *account) {
 	slices.SortStableFunc(a.spreads, func(x, y *v1alpha1.WorkloadSpread) int {
 		switch {
@@ -144,12 +144,12 @@ func (l *Ledger) reelect(a *account) {
 		return 0
 	})
 	if a.dividing == a.active() {
-		return // a younger spread has changed, which divides nothing
+		return // a younger spread has changed, which divides no pods
 	}
 	l.compile(a)
 }
 
-// compile replaces the policy of an account and counts its pods again. Slots keep the name of their subset.
+// compile replaces the policy of an account and recounts its pods. Slots keep the name of their subset.
 func (l *Ledger) compile(a *account) {
 	spread := a.active()
 	if a.dividing == nil || !readsSameReplicas(a.dividing, spread) {
@@ -213,7 +213,7 @@ func readsSameReplicas(a, b *v1alpha1.WorkloadSpread) bool {
 	return a.Spec.TargetReference.APIVersion == b.Spec.TargetReference.APIVersion && slices.Equal(ReplicaPaths(a), ReplicaPaths(b))
 }
 
-// ReplicaPaths are the paths at which a spread has the replicas of its workload read. Nil: where the kind has them.
+// ReplicaPaths are the paths at which the replicas of the workload are read. Nil means the place where the kind has them.
 func ReplicaPaths(spread *v1alpha1.WorkloadSpread) []string {
 	if spread.Spec.TargetFilter == nil {
 		return nil
@@ -221,7 +221,7 @@ func ReplicaPaths(spread *v1alpha1.WorkloadSpread) []string {
 	return spread.Spec.TargetFilter.ReplicasPathList
 }
 
-// TargetVersion is the version of the workload's kind that a spread names.
+// TargetVersion is the API version of the workload that a spread names, without the group.
 func TargetVersion(spread *v1alpha1.WorkloadSpread) string {
 	version := spread.Spec.TargetReference.APIVersion
 	if _, after, found := strings.Cut(version, "/"); found {
@@ -250,7 +250,7 @@ func (ev ReplicasRead) apply(l *Ledger) {
 	l.workloadNews(ev.Workload)
 }
 
-// workloadNews takes in that something of a workload may have changed. If that changes a quota, the pods that wait for it are woken.
+// workloadNews follows a change of a workload. If a quota changes, it wakes the pods that wait for it.
 func (l *Ledger) workloadNews(key Workload) {
 	a := l.accounts[key]
 	if a == nil || a.policy == nil {
@@ -272,10 +272,10 @@ func (l *Ledger) workloadNews(key Workload) {
 	}
 }
 
-// replan reads the workload's replicas, and the selector of its pods. It reports whether any quota has changed.
+// replan reads the workload's replicas and the selector of its pods. It returns whether any quota has changed.
 func (l *Ledger) replan(a *account) bool {
 	object, _ := l.owners.object(a.workload).(runtime.Object)
-	var selector labels.Selector // read only if a patch sets labels, for workloads have news often
+	var selector labels.Selector // read only if a patch sets labels, because workloads change often
 	if object != nil && slices.ContainsFunc(a.policy.Subsets, func(in subset.Subset) bool { return len(in.Metadata.Labels) > 0 }) {
 		selector = workload.Selector(object)
 	}
@@ -307,7 +307,7 @@ func (a *account) replicas(object runtime.Object) (int32, bool) {
 	return *a.read, true
 }
 
-// unknownReplicas says what a pod waits for whose quotas are percentages of an unknown number.
+// unknownReplicas is the message for a pod whose quotas are percentages of an unknown number.
 func (a *account) unknownReplicas() string {
 	return fmt.Sprintf("WorkloadSpread %q has percentages, and the replicas of %s are not known; see condition Ready of the spread", a.active().Name, a.workload)
 }

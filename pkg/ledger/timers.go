@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// agenda is what is due at which time. An item of a line that no longer holds when it is due is passed over. Those of pods are taken out, for they may be
-// due after years.
+// timerHeap has the timer that is due first in front. A timer of a waitlist that no longer applies when it is due is ignored. Timers of pods are
+// removed, because they may be due after years.
 type timerHeap []*timer
 
-// item wakes a pod, or the first pod of a line.
+// timer wakes a pod, or the first pod of a waitlist.
 type timer struct {
 	at   time.Time
 	pod  *entry
 	list *waitlist
-	// pos in the agenda.
+	// pos in the heap.
 	pos int
 }
 
@@ -37,7 +37,7 @@ func (h *timerHeap) Pop() any {
 	return it
 }
 
-// next is when the first item is due; zero if there is none.
+// next is when the first timer is due. Zero if there is none.
 func (h timerHeap) next() time.Time {
 	if len(h) == 0 {
 		return time.Time{}
@@ -45,7 +45,7 @@ func (h timerHeap) next() time.Time {
 	return h[0].at
 }
 
-// wakeAt wakes a pod at a time, if it has no node by then. A pod has one such time, the earliest.
+// wakeAt wakes a pod at a time, if it has no node by then. A pod has one timer, and the earliest time counts.
 func (l *Ledger) wakeAt(e *entry, at time.Time) {
 	switch {
 	case e.timer == nil:
@@ -57,7 +57,7 @@ func (l *Ledger) wakeAt(e *entry, at time.Time) {
 	}
 }
 
-// cancel has a pod not woken at any time.
+// cancel removes the pod's timer.
 func (l *Ledger) cancel(e *entry) {
 	if e.search != nil && e.timer != nil {
 		heap.Remove(&l.timers, e.timer.pos)
@@ -65,7 +65,7 @@ func (l *Ledger) cancel(e *entry) {
 	}
 }
 
-// retryAt has the first pod of a line of exhausted pods tried at a time. A line has one such time, the earliest.
+// retryAt tries the first pod of a waitlist of exhausted pods at a time. A waitlist has one such time, the earliest.
 func (l *Ledger) retryAt(w *waitlist, at time.Time) {
 	if w.retryAt.IsZero() || at.Before(w.retryAt) {
 		w.retryAt = at
@@ -88,7 +88,7 @@ func (TimePassed) apply(l *Ledger) {
 	}
 }
 
-// lateForNews is true once the pod has waited for news as long as it should. Before that, it is woken by the news or then.
+// lateForNews is true once the pod has waited for news as long as it should. Before that, news wakes it, or the end of this time.
 func (l *Ledger) lateForNews(e *entry) bool {
 	if e.newsBy.IsZero() {
 		e.newsBy = l.now.Add(l.observation)
@@ -105,8 +105,8 @@ const (
 	maxBackoff     = time.Minute
 )
 
-// tryAgainLater is for an exhausted pod of which a subset was refused by more than its nodes: pods elsewhere, volumes, claims. A change there that
-// came in the middle of the pod's round has no generation, and no event that comes again.
+// tryAgainLater is for an exhausted pod if not only nodes refused it in a subset, but also pods elsewhere, volumes or claims. Such a change in the
+// middle of the pod's round has no generation, and its event does not come again.
 func (l *Ledger) tryAgainLater(w *waitlist) {
 	w.backoff = nextBackoff(w.backoff)
 	l.retryAt(w, l.now.Add(w.backoff))
@@ -116,8 +116,8 @@ func nextBackoff(last time.Duration) time.Duration {
 	return min(max(2*last, initialBackoff), maxBackoff)
 }
 
-// Not every pod that is woken has a cycle: another plugin's PreEnqueue may hold it. And if another plugin's PreFilter refuses it, this plugin's
-// PostFilter need not be called.
+// Not every pod that is woken has a cycle: the PreEnqueue of another plugin may hold it. If the PreFilter of another plugin refuses it, the scheduler
+// may not call this plugin's PostFilter.
 func (Audit) apply(l *Ledger) {
 	for _, a := range l.accounts {
 		if a.nobodyWaits() && len(a.gangs) == 0 {

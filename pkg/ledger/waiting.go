@@ -8,33 +8,34 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// line holds the pods that a free slot would serve, or the exhausted pods of one kind. The pod that came first is served first.
+// waitlist holds the pods of a quota scope that wait for a free slot, or the exhausted pods of one class. The pod that came first is served first.
 //
-// A line of a quota scope has several queues: for each subset the pods that have claimed it and would take an earlier one, then the pods that no
-// subset had room for, and then, for each subset, the early-bound pods that can use that subset only. A line of exhausted pods has one queue.
+// The waitlist of a quota scope has several queues. First, for each subset, the pods that have claimed it and would take an earlier one. Then the
+// pods for which no subset had room. Then, for each subset, the early-bound pods that can use only that subset. A waitlist of exhausted pods has one
+// queue.
 type waitlist struct {
 	account *account
 	class   podClass
 	queues  []queue
 	subsets int
-	// woken pods have neither had their cycle yet, nor found a node, nor passed on what they were woken for. wokenFor are, by subset, those of
-	// them that can use that subset only.
+	// woken is how many pods were woken that have neither had their cycle, nor found a node, nor passed on their turn. wokenFor counts, by subset,
+	// those of them that can use only that subset.
 	woken    int
 	wokenFor []int
 
-	// exhausted: it is a line of exhausted pods. probes of them have left it to be tried.
+	// exhausted is true for a waitlist of exhausted pods. probes is how many of them have left it to be tried.
 	exhausted bool
 	probes    int
-	// retry is how long the line waited before its last retry without any event, and retryAt when the next is due.
+	// backoff is how long the waitlist waited before its last retry without an event. retryAt is when the next retry is due.
 	backoff time.Duration
 	retryAt time.Time
 }
 
-// kind is what exhausted pods have in common of which one finds room where another does, as far as a look can tell. Lines of scopes have no shape. A gang
-// needs more slots than others, so it is of a kind of its own.
+// podClass is what exhausted pods have in common if one of them finds room where another does, as far as a NodeCheck can tell. The waitlist of a
+// scope has no shape. A gang needs more slots than single pods, so it has a class of its own.
 type podClass struct{ scope, shape, group string }
 
-// place is where a pod stands in a line.
+// place is the position of a pod in a waitlist.
 type place struct {
 	list  *waitlist
 	queue int
@@ -62,8 +63,8 @@ func (q *queue) Pop() any {
 	return e
 }
 
-// next is the queue of the oldest pod that would take a slot of a subset, or -1: of the queues behind the given one, and of the pods that can use no
-// other subset.
+// next is the queue with the oldest pod that would take a slot of the subset, or -1. It considers the queues after queue behind, and the pods that
+// can use only this subset.
 func (w *waitlist) next(index, behind int) int {
 	oldest := -1
 	consider := func(queue int) {
@@ -78,8 +79,8 @@ func (w *waitlist) next(index, behind int) int {
 	return oldest
 }
 
-// stand puts a claimed or waiting pod into the line where it waits. It does nothing for a pod that stands there, nor for an early-bound pod that has its
-// claim or was let go: no other slot is of use to it.
+// enqueue puts a claimed or waiting pod into its waitlist. It does nothing for a pod that is in one. It does nothing either for an early-bound pod
+// that has its claim or was let go: no other slot is of use to it.
 func (l *Ledger) enqueue(e *entry) {
 	a := e.account
 	if e.place.list != nil || a == nil || a.policy == nil || e.wait == ForNews {
@@ -98,7 +99,7 @@ func (l *Ledger) enqueue(e *entry) {
 		return
 	}
 	if e.gang != nil {
-		return // one slot is of no use to it; see wakeGangs
+		return // a single slot is of no use to it; see wakeGangs
 	}
 	n := len(a.policy.Subsets)
 	at, claim := n, e.index()
@@ -109,7 +110,7 @@ func (l *Ledger) enqueue(e *entry) {
 		at = n + 1 + within
 	} else if claim != subset.None {
 		if l.nominatedTo(e).Has(claim) {
-			return // it stays where it is, and would be woken for an earlier slot again and again
+			return // it stays there, and would be woken for an earlier slot again and again
 		}
 		at = claim
 	}
@@ -122,7 +123,7 @@ func (l *Ledger) enqueue(e *entry) {
 	heap.Push(&w.queues[at], e)
 }
 
-// leave takes a pod out of its line, if it stands in one.
+// dequeue removes a pod from its waitlist, if it is in one.
 func (l *Ledger) dequeue(e *entry) {
 	if w := e.place.list; w != nil {
 		heap.Remove(&w.queues[e.place.queue], e.place.pos)
@@ -131,7 +132,7 @@ func (l *Ledger) dequeue(e *entry) {
 	}
 }
 
-// forgetIfEmpty drops a line in which nobody waits, so that old revisions leave nothing behind.
+// forgetIfEmpty drops a waitlist without pods, so that old revisions leave nothing behind.
 func (w *waitlist) forgetIfEmpty() {
 	if w.woken > 0 || w.probes > 0 {
 		return
@@ -149,14 +150,14 @@ func (w *waitlist) forgetIfEmpty() {
 	}
 }
 
-// wake has a pod tried again soon. It leaves its line until that cycle.
+// wake has the pod tried soon. The pod leaves its waitlist until that cycle.
 func (l *Ledger) wake(e *entry) {
 	if e.stage > Claimed {
 		return
 	}
 	l.endWaitForNews(e)
 	if e.account == nil {
-		// No slot is meant for it.
+		// no slot is meant for it
 	} else if w := e.account.waiting[e.scope]; w != nil && e.wokenForSlot == noSlot {
 		e.wokenForSlot = anySlot
 		w.woken++
@@ -173,7 +174,7 @@ func (l *Ledger) wake(e *entry) {
 	l.effects.Wake = append(l.effects.Wake, e.pod)
 }
 
-// unwake notes that a woken pod has its cycle, or that no slot is meant for it any more.
+// unwake records that a woken pod has its cycle, or that no slot is meant for it any more.
 func (l *Ledger) unwake(e *entry) {
 	e.overdue = false
 	if e.wokenForSlot == noSlot {
@@ -189,14 +190,14 @@ func (l *Ledger) unwake(e *entry) {
 	e.wokenForSlot = noSlot
 }
 
-// wakeFirst wakes the pod of a line of exhausted pods that has waited longest.
+// wakeFirst wakes the pod of a waitlist of exhausted pods that has waited longest.
 func (l *Ledger) wakeFirst(w *waitlist) {
 	if len(w.queues[0]) > 0 {
 		l.wake(w.queues[0][0])
 	}
 }
 
-// startProbe has an exhausted pod leave its line to be tried for all pods of its kind.
+// startProbe removes an exhausted pod from its waitlist. It is tried for all pods of its class.
 func (l *Ledger) startProbe(e *entry) {
 	if w := e.place.list; w != nil && w.exhausted {
 		w.probes++
@@ -205,7 +206,7 @@ func (l *Ledger) startProbe(e *entry) {
 	}
 }
 
-// endProbe ends that. The pod has found no room, so nobody else is tried.
+// endProbe ends the probe. The pod has found no room, so no other pod is tried.
 func (l *Ledger) endProbe(e *entry) {
 	if w := e.probeOf; w != nil {
 		e.probeOf = nil
@@ -214,8 +215,8 @@ func (l *Ledger) endProbe(e *entry) {
 	}
 }
 
-// passProbe has the next pod of a line tried in place of one that has left it: where that one found room there may be more, and if it never had its cycle
-// the next takes its turn.
+// passProbe has the next pod of a waitlist tried after a probe. If the probe found room, there may be more room; if it never had its cycle, the next
+// pod takes its turn.
 func (l *Ledger) passProbe(w *waitlist) {
 	if w != nil {
 		w.probes--
@@ -224,11 +225,11 @@ func (l *Ledger) passProbe(w *waitlist) {
 	}
 }
 
-// wakeNext wakes the pods that free slots are waiting for: the oldest first, and no more than there are slots, counting the pods that were woken before
-// and have not had their cycle yet. Nobody waits for a slot of a subset without limit. It returns how many pods it has woken.
+// wakeNext wakes the pods that wait for free slots: the oldest first, and no more than there are slots, including those woken before that have had no
+// cycle yet. No pod waits for a slot of a subset without limit. It returns how many pods it woke.
 //
-// With strategy Adaptive a free slot is not what a pod lacks that has a claim further on: it has passed over that subset for want of a node. Such a pod
-// is woken when somebody leaves the subset; see wakeBehind.
+// With strategy Adaptive a pod that has a claim in a later subset does not need a free slot: it skipped the earlier subset because no node fit. It is
+// woken when a pod leaves that subset; see wakeBehind.
 func (l *Ledger) wakeNext(a *account, scope string) (woken int) {
 	if a.policy == nil {
 		return 0
@@ -241,7 +242,7 @@ func (l *Ledger) wakeNext(a *account, scope string) (woken int) {
 		return woken
 	}
 	kept := a.tally.Kept(scope)
-	// Those who were woken for any subset take the first slots there are.
+	// Pods that were woken for any subset take the first free slots.
 	anywhere := w.woken
 	for _, n := range w.wokenFor {
 		anywhere -= n
@@ -272,7 +273,7 @@ func (l *Ledger) wakeNext(a *account, scope string) (woken int) {
 
 func (a *account) isAdaptive() bool { return a.policy.Strategy == v1alpha1.AdaptiveScheduleStrategy }
 
-// wakeBehind wakes the oldest pod of strategy Adaptive with a claim behind subsets that a pod has left.
+// wakeBehind wakes the oldest pod of strategy Adaptive with a claim in a subset after those that a pod has left.
 func (l *Ledger) wakeBehind(a *account, scope string, left subset.Mask) {
 	w := a.waiting[scope]
 	if w == nil || a.policy == nil || !a.isAdaptive() {
@@ -290,8 +291,8 @@ func (l *Ledger) wakeExhausted(a *account, scope string, freed subset.Mask) {
 	}
 }
 
-// wakeUnplaced wakes exhausted pods of a scope after slots were taken for good, if they were the last: then the pods are let go, or wait for a slot and
-// for no node any more, which they are to say. Claims do not count: who holds one may find no node either.
+// wakeUnplaced wakes exhausted pods of a scope after the last slots were taken for good. They are then let go, or wait for a slot and no longer for a
+// node, and their messages should say so. Claims do not count: a pod with a claim may find no node either.
 func (l *Ledger) wakeUnplaced(a *account, scope string, taken subset.Mask) {
 	if taken == 0 || len(a.exhausted) == 0 {
 		return
@@ -301,7 +302,8 @@ func (l *Ledger) wakeUnplaced(a *account, scope string, taken subset.Mask) {
 	}
 }
 
-// wakeOfEachKind wakes of each kind of exhausted pods of a scope the one that has waited longest. If it finds a node, the next like it is woken.
+// wakeOfEachClass wakes the pod that has waited longest in each class of exhausted pods of a scope. If it finds a node, the next of its class is
+// woken.
 func (l *Ledger) wakeOfEachClass(a *account, scope string) {
 	for k, w := range a.exhausted {
 		if k.scope == scope {
@@ -316,13 +318,13 @@ func (ev PodRefused) apply(l *Ledger) {
 	}
 }
 
-// isOnItsWay is true if a slot is meant for the pod in its next cycle, or it is to look for a node for others of its kind as well.
+// isOnItsWay is true if a slot is meant for the pod in its next cycle, or if the pod is a probe of its class.
 func (e *entry) isOnItsWay() bool {
 	return e.search != nil && e.account != nil && (e.wokenForSlot != noSlot || e.probeOf != nil && e.stage == Waiting && e.place.list == nil)
 }
 
-// passTurn gives the turn of a pod to the next. It does not stand in line again before it has asked for a subset, or it would be woken first for the next
-// slot as well. What keeps it from that wakes it when it ends.
+// passTurn gives the turn of a pod to the next pod. The pod joins no waitlist before it has asked for a subset again: otherwise it would be woken
+// first for the next slot as well. Whatever keeps it from asking wakes it when that ends.
 func (l *Ledger) passTurn(e *entry) {
 	wasWokenForSlot, probed := e.wokenForSlot != noSlot, e.probeOf
 	l.unwake(e)
@@ -345,14 +347,14 @@ func (ev ClusterChanged) apply(l *Ledger) {
 		l.change = ev.Change
 		clear(l.served)
 	}
-	w := e.place.list // nil if it is to be tried anyway
+	w := e.place.list // nil if it is tried in any case
 	if w != nil && l.served[w] || !e.isConcerned(ev) {
 		return
 	}
 	l.effects.OK = true
 	if w != nil {
 		l.served[w] = true
-		w.backoff = 0 // what comes in the middle of the round leaves no trace, so it is tried again soon
+		w.backoff = 0 // a change in the middle of the round leaves no trace, so the pod is tried again soon
 		l.startProbe(e)
 	}
 }
@@ -360,7 +362,7 @@ func (ev ClusterChanged) apply(l *Ledger) {
 // isConcerned is true if the change may have made room for the pod.
 func (e *entry) isConcerned(ev ClusterChanged) bool {
 	if !ev.OnNode {
-		return e.tried != 0 // it was refused by more than its nodes
+		return e.tried != 0 // not only nodes have refused it
 	}
 	if ev.Node == nil {
 		return false
