@@ -20,11 +20,11 @@ import (
 type Args struct {
 	metav1.TypeMeta
 
-	// BindTimeout is how long a bind request may take, on the client and on the API server. A process that takes over waits
-	// twice as long before it gives out slots, if a bind of its predecessor may still be under way.
+	// BindTimeout is how long a bind request may take, on the client and on the API server. A new leader waits twice as long before it gives out
+	// slots, if a bind of its predecessor may still be under way.
 	BindTimeout time.Duration
-	// ObservationTimeout is how long a pod waits for news: of its workload's replicas when there are more pods than were asked for, and of its
-	// spread when admission has found one that is not here.
+	// ObservationTimeout is how long a pod waits for news: of its workload's replicas if there are more pods than replicas, and of its spread if
+	// admission found one that the scheduler has not seen.
 	ObservationTimeout time.Duration
 }
 
@@ -48,8 +48,8 @@ const (
 	maxTimeout                = time.Minute
 )
 
-// The scheduler decodes, defaults and converts the Args of a plugin through its own schemes, so that a mistake in them stops the start. One
-// scheme exists by now; the other is built from these builders when it is first used.
+// The scheduler decodes, defaults and converts the Args of a plugin with its own schemes, so that a mistake in them stops the start. One scheme
+// exists already; the other is built from these builders when it is first used.
 func init() {
 	schedulerconfig.SchemeBuilder.Register(addArgs)
 	kubeschedulerv1.SchemeBuilder.Register(addArgs)
@@ -104,7 +104,7 @@ func (a *Args) Validate(path *field.Path) field.ErrorList {
 	return errs
 }
 
-// argsFrom is what the scheduler hands to the plugin's constructor: nil when the configuration says nothing of the plugin.
+// argsFrom reads what the scheduler passes to the plugin's constructor: nil if the configuration does not name the plugin.
 func argsFrom(obj runtime.Object) (*Args, error) {
 	args, ok := obj.(*Args)
 	if obj == nil {

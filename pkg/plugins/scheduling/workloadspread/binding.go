@@ -34,7 +34,7 @@ func (s *Spread) Reserve(_ context.Context, state fwk.CycleState, pod *corev1.Po
 		subsetAttempts.WithLabelValues("reserved").Inc()
 		return nil
 	}
-	// An error has the pod tried again soon; a refusal would have it wait for an event that may be past.
+	// An error makes the queue retry the pod soon. After a refusal the pod would wait for an event that may have passed already.
 	return fwk.AsStatus(fmt.Errorf("WorkloadSpread %q changed while the pod was being scheduled; it is tried again", d.Spread.Name))
 }
 
@@ -43,7 +43,7 @@ func (s *Spread) Unreserve(_ context.Context, _ fwk.CycleState, pod *corev1.Pod,
 	s.book.apply(ledger.NodeLost{UID: pod.UID})
 }
 
-// Bind writes the node, the record of the subset and its metadata in one request. Pods without a spread are left to the next plugin.
+// Bind writes the node, the record of the subset and its metadata in one request. It leaves pods without a spread to the next plugin.
 func (s *Spread) Bind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodeName string) *fwk.Status {
 	d := decisionIn(state)
 	if d == nil {
@@ -53,8 +53,8 @@ func (s *Spread) Bind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod
 	if err != nil {
 		return fwk.AsStatus(err)
 	}
-	// It outlives the cycle's context, so that a process that is told to end learns what becomes of its last binds. The time begins before the lease is
-	// asked: a process that is suspended in between sends no bind when it goes on.
+	// The bind outlives the context of the cycle, so that a process that is told to stop learns the outcome of its last binds. The timeout begins
+	// before the lease is checked: if the process is suspended in between, it sends no bind when it continues.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.binds.timeout)
 	defer cancel()
 	if !s.lease.startBind() {
@@ -79,15 +79,15 @@ func (s *Spread) Bind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod
 	}
 }
 
-// bindingOf is the one write by which a pod gets its node and its subset. The API server merges the labels and annotations of a Binding
-// into the pod together with the node's name.
+// bindingOf is the one write that gives a pod its node and its subset. The API server merges the labels and annotations of a Binding into the pod
+// together with the node name.
 func bindingOf(pod *corev1.Pod, nodeName string, d *decision) (*corev1.Binding, error) {
 	record, err := json.Marshal(v1alpha1.MatchedSubset{Name: d.Spread.Name, Subset: d.Name(), UID: string(pod.UID)})
 	if err != nil {
 		return nil, fmt.Errorf("encoding the record of the subset: %w", err)
 	}
 	binding := &corev1.Binding{
-		// The UID keeps the bind from another pod of the same name, as StatefulSets make them.
+		// With the UID the bind cannot hit another pod of the same name, as StatefulSets make them.
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Labels: map[string]string{}, Annotations: map[string]string{}},
 		Target:     corev1.ObjectReference{Kind: "Node", Name: nodeName},
 	}
@@ -101,14 +101,14 @@ func bindingOf(pod *corev1.Pod, nodeName string, d *decision) (*corev1.Binding, 
 	return binding, nil
 }
 
-// certainlyNotBound is true for answers after which no request of ours can have bound the pod. A conflict is not one of them: it is also
-// what a pod answers that an earlier request has bound after all.
+// certainlyNotBound is true for errors after which no request of this process can have bound the pod. A conflict is not one of them: a pod that an
+// earlier request has bound answers with a conflict too.
 func certainlyNotBound(err error) bool {
 	return apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) ||
 		apierrors.IsBadRequest(err) || apierrors.IsTooManyRequests(err)
 }
 
-// binds sends binds with a deadline that the API server keeps as well, and finds out what became of those that ended without an answer.
+// binds sends binds with a deadline that the API server enforces too. It finds out what became of binds without an answer.
 type binds struct {
 	client  kubernetes.Interface
 	book    *book
@@ -132,8 +132,8 @@ func newBinds(ctx context.Context, client kubernetes.Interface, bk *book, timeou
 	return b
 }
 
-// send sends the bind and waits for the answer, until the deadline. After an error that is not certainlyNotBound it may have happened, and may yet happen
-// within the deadline that the API server keeps. The dispatcher is nil unless the scheduler has one, by the gate SchedulerAsyncAPICalls.
+// send sends the bind and waits for the answer until the deadline. After an error that is not certainlyNotBound the bind may have happened, or may
+// still happen within the API server's deadline. The dispatcher is nil unless feature gate SchedulerAsyncAPICalls is on.
 func (b *binds) send(ctx context.Context, dispatcher fwk.APIDispatcher, binding *corev1.Binding) error {
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel() // a call that is still in the dispatcher's queue then sends nothing
@@ -153,8 +153,8 @@ func (b *binds) send(ctx context.Context, dispatcher fwk.APIDispatcher, binding 
 	}
 }
 
-// bindCall has a dispatcher send a bind, in order with the other calls for the pod. It takes the place of the dispatcher's own call, which sends no
-// deadline to the API server, repeats requests, and takes a call that another has displaced for one that succeeded.
+// bindCall makes a dispatcher send a bind, in order with the other calls for the pod. It replaces the dispatcher's own call, which sends no deadline
+// to the API server, repeats requests, and treats a call that was displaced by another as successful.
 type bindCall struct {
 	pod  types.UID
 	post func() error
@@ -162,7 +162,7 @@ type bindCall struct {
 
 var _ fwk.APICall = &bindCall{}
 
-// CallType ranks the call above writes of the pod's status.
+// CallType ranks the call above updates of the pod's status.
 func (c *bindCall) CallType() fwk.APICallType { return apicalls.PodBinding }
 
 // UID of the pod.
@@ -174,14 +174,14 @@ func (c *bindCall) Execute(context.Context, kubernetes.Interface) error { return
 // Merge displaces an earlier bind of the pod.
 func (c *bindCall) Merge(fwk.APICall) error { return nil }
 
-// Sync leaves the pod as it is: it shows its node when the API server does.
+// Sync leaves the pod as it is. It shows its node when the API server does.
 func (c *bindCall) Sync(pod metav1.Object) (metav1.Object, error) { return pod, nil }
 
-// IsNoOp is false: a bind is never without effect.
+// IsNoOp is false: a bind always has an effect.
 func (c *bindCall) IsNoOp() bool { return false }
 
-// post sends the bind. It repeats a request only if the API server has said that it did not look at it, and never when the answer is
-// missing, as the client library would: the repetition's conflict would hide that the first request succeeded.
+// post sends the bind. It repeats a request only if the API server says that it did not process it. Unlike the client library it never repeats a
+// request without an answer: the conflict of the second request would hide that the first one succeeded.
 func (b *binds) post(ctx context.Context, binding *corev1.Binding) error {
 	for {
 		err := b.client.CoreV1().RESTClient().Post().Namespace(binding.Namespace).Resource("pods").Name(binding.Name).SubResource("binding").
@@ -198,7 +198,7 @@ func (b *binds) post(ctx context.Context, binding *corev1.Binding) error {
 	}
 }
 
-// uncertainPeriod is how long after it was sent a bind may still happen: until the API server's deadline for it, and as long again for its way there and
+// uncertainPeriod is how long after it was sent a bind may still happen: the API server's deadline for it, and as long again for its way there and
 // its last write to storage.
 func uncertainPeriod(bindTimeout time.Duration) time.Duration { return 2 * bindTimeout }
 

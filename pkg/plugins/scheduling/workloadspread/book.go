@@ -16,28 +16,29 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// book keeps the ledger: it applies one event at a time, and carries out the effects afterwards. All profiles of a scheduler share it, for they share
-// the quotas.
+// book runs the ledger: it applies one event at a time and carries out the effects afterwards. All profiles of a scheduler share it, because they
+// share the quotas.
 //
-// All methods may be called from any goroutine. Effects are carried out after the mutex is released, because the scheduling queue calls the plugin's hints
-// under a lock of its own.
+// All methods may be called from any goroutine. Effects are carried out after the mutex is released, because the scheduling queue calls the plugin's
+// queueing hints under a lock of its own.
 type book struct {
 	clock clock.WithDelayedExecution
-	// activate has the scheduling queue try pods soon.
+	// activate makes the scheduling queue try pods soon.
 	activate func(map[string]*corev1.Pod)
-	// cached is true if the cache that events come from holds this very pod. Its end will be reported in due course.
+	// cached is true if the informer cache holds this very pod. Then its deletion will be reported.
 	cached func(*corev1.Pod) bool
-	// owners reads what the ledger asks for; see ledger.Effects.
+	// owners reads owners and workloads that the ledger asks for; see ledger.Effects.
 	owners ownerReader
 
 	mu     sync.Mutex
 	ledger *ledger.Ledger
-	// inFlight are the pods that have begun a cycle, and that PreEnqueue was not asked about since. True are those that were woken since; see returned.
+	// inFlight are the pods that have begun a cycle and have not been in PreEnqueue since. The value is true if the pod was woken since; see
+	// wokenInCycle.
 	inFlight map[types.UID]bool
-	// held are the pods that the gate holds. Overdue ones were found woken by an audit.
+	// held are the pods that the gate holds. An overdue pod was found woken, and still held, by an audit.
 	held  map[types.UID]*heldPod
 	timer clock.Timer
-	// rings is when the alarm goes off. Zero if it is not set.
+	// timerAt is when the timer fires. Zero if it is not set.
 	timerAt time.Time
 }
 
@@ -48,15 +49,15 @@ type heldPod struct {
 
 // ownerReader reads owners and workloads that the scheduler has no informer for.
 type ownerReader interface {
-	// want has a kind of owners watched.
+	// want starts to watch a kind of owners.
 	want(schema.GroupKind)
-	// follow has the replicas of the spread's workload read, now and whenever it changes, unless the scheduler's informers tell them.
+	// follow reads the replicas of the spread's workload, now and after each change, unless the scheduler's informers have them.
 	follow(*v1alpha1.WorkloadSpread)
 	// forget ends what follow began.
 	forget(ledger.Workload)
 }
 
-// apply takes in an event and carries out its effects.
+// apply applies an event and carries out its effects.
 func (b *book) apply(event ledger.Event) ledger.Effects {
 	b.mu.Lock()
 	fx := b.ledger.Apply(b.clock.Now(), event)
@@ -66,8 +67,8 @@ func (b *book) apply(event ledger.Event) ledger.Effects {
 	return fx
 }
 
-// ask applies PodAsks. A pod that the ledger has not seen yet is shown to it, unless the pod was deleted while it was in the queue: it would never be taken
-// out again.
+// ask applies PodAsks. It first shows the ledger a pod that it has not seen, unless the pod was deleted while it was in the queue: nothing would ever
+// remove such a pod from the ledger.
 func (b *book) ask(event ledger.PodAsks) ledger.Effects {
 	b.mu.Lock()
 	var shown ledger.Effects
@@ -79,7 +80,7 @@ func (b *book) ask(event ledger.PodAsks) ledger.Effects {
 		shown = b.ledger.Apply(b.clock.Now(), ledger.PodSeen{Pod: event.Pod})
 	}
 	fx := b.ledger.Apply(b.clock.Now(), event)
-	b.inFlight[event.Pod.UID] = false // whatever woke it before led to this cycle
+	b.inFlight[event.Pod.UID] = false // what woke it before led to this cycle
 	if fx.Check == nil && fx.Answer.Decision == nil && fx.Answer.Reason == "" {
 		delete(b.inFlight, event.Pod.UID) // no spread divides it, so nothing wakes it
 	}
@@ -106,7 +107,7 @@ func (b *book) carryOut(fx *ledger.Effects) {
 	}
 }
 
-// wake has the scheduling queue try pods at once, those in the middle of a cycle as soon as they are back from it.
+// wake makes the scheduling queue try pods at once. A pod in the middle of a cycle is tried as soon as the cycle has ended.
 func (b *book) wake(pods ...*corev1.Pod) {
 	woken := make(map[string]*corev1.Pod, len(pods))
 	b.mu.Lock()
@@ -120,25 +121,26 @@ func (b *book) wake(pods ...*corev1.Pod) {
 	b.activate(woken)
 }
 
-// returned is asked by PreEnqueue, about a pod that enters the queue. True if the pod was woken in the middle of its cycle. Then it must not enter by itself.
+// wokenInCycle is called by PreEnqueue for a pod that enters the queue. It is true if the pod was woken during its cycle. Then the pod must not enter
+// by itself.
 //
-// The queue notes that such a pod was activated, and puts it into the backoff queue when its cycle has failed. While other pods are active it would stay
-// there for up to 10 s. But a pod that is activated after it came back goes straight to the active queue.
+// The queue remembers that such a pod was activated, and puts it into the backoff queue when its cycle has failed. While other pods are active it
+// would stay there for up to 10 s. A pod that is activated after it came back goes straight to the active queue.
 func (b *book) wokenInCycle(pod *corev1.Pod) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	woken := b.inFlight[pod.UID]
 	delete(b.inFlight, pod.UID)
 	if b.ledger.WaitsForSlot(pod.UID) {
-		return false // it was activated to have the gate asked, and whoever wakes it from now on finds it in the queue
+		return false // it was activated so that the queue asks the gate, and later wake-ups find it in the queue
 	}
 	if woken {
-		go b.activate(map[string]*corev1.Pod{string(pod.UID): pod}) // the queue holds its lock while it asks
+		go b.activate(map[string]*corev1.Pod{string(pod.UID): pod}) // the queue holds its lock during this call
 	}
 	return woken
 }
 
-// leftQueue takes in that a pod is bound or gone, so that it does not come back to the queue.
+// leftQueue records that a pod is bound or gone, and does not come back to the queue.
 func (b *book) leftQueue(uid types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -146,7 +148,7 @@ func (b *book) leftQueue(uid types.UID) {
 	delete(b.held, uid)
 }
 
-// setTimer has time pass when the ledger asks for it. One alarm serves all pods.
+// setTimer applies TimePassed when the ledger asks for it. One timer serves all pods.
 func (b *book) setTimer(at time.Time) {
 	if at.IsZero() || !b.timerAt.IsZero() && !at.Before(b.timerAt) {
 		return
@@ -163,8 +165,8 @@ func (b *book) setTimer(at time.Time) {
 	})
 }
 
-// audit looks for wake-ups that were missed: slots that are free while pods wait for them, and pods that the ledger has woken and the gate holds since
-// the last audit.
+// audit looks for wake-ups that were missed: free slots for which pods wait, and pods that the ledger has woken and the gate still holds since the
+// last audit.
 func (b *book) audit() {
 	missed := b.apply(ledger.Audit{}).Missed
 	var stuck []*corev1.Pod
@@ -186,7 +188,7 @@ func (b *book) audit() {
 	}
 }
 
-// holds says whether the gate must hold a pod, and notes it.
+// holds is true if the gate must hold the pod. It records the answer.
 func (b *book) holds(pod *corev1.Pod) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -206,14 +208,14 @@ func (b *book) claimOf(uid types.UID) (*subset.Subset, []corev1.Toleration) {
 	return b.ledger.ClaimOf(uid)
 }
 
-// isBound is true if the ledger knows that the pod has its node.
+// isBound is true if the ledger knows that the pod has a node.
 func (b *book) isBound(uid types.UID) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.ledger.IsBound(uid)
 }
 
-// doubt is how long an uncertain bind of the pod may still happen.
+// uncertainFor is how long an uncertain bind of the pod may still happen.
 func (b *book) uncertainFor(uid types.UID) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -233,7 +235,7 @@ func (b *book) hasSpreads(namespace string) bool {
 	return b.ledger.HasSpreads(namespace)
 }
 
-// namespaces that have a spread, in order.
+// namespaces that have a spread, sorted.
 func (b *book) namespaces() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -246,7 +248,7 @@ func (b *book) signature(uid types.UID) (ledger.Signature, bool) {
 	return b.ledger.SignatureOf(uid)
 }
 
-// ownerOf is the owner of an owner, nil if it has none; false if the owner has not been seen.
+// ownerOf is the owner of an owner, nil if it has none. It is false if the owner has not been seen; its kind is then watched.
 func (b *book) ownerOf(namespace string, owner workload.Owner) (*workload.Owner, bool) {
 	b.mu.Lock()
 	parent, seen := b.ledger.OwnerOf(namespace, owner)

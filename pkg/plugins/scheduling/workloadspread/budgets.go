@@ -24,22 +24,22 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// budgets are the PodUnavailableBudgets, as far as preemption is concerned: whom it must not take, and who waits until it may.
+// budgets are the PodUnavailableBudgets, for preemption: which pods it must not take, and which preemptors wait until it may.
 //
-// They are seen with a delay, and what they promise binds nobody: the API server asks Berth's webhook about every protected victim. A victim that
-// it refuses is not tried again until its budgets have news, or a minute has passed.
+// This knowledge is delayed and only a forecast: the API server asks Berth's webhook about every protected victim. A refused victim is not tried
+// again until its budgets change, or until a minute has passed.
 type budgets struct {
 	clock clock.WithDelayedExecution
-	// parent is the owner of an owner; false if that has not been seen.
+	// parent is the owner of an owner. It is false if that has not been seen.
 	parent   func(namespace string, owner workload.Owner) (*workload.Owner, bool)
 	activate func(map[string]*corev1.Pod)
 
 	mu sync.Mutex
-	// known are the budgets that can be used, by namespace and name.
+	// known are the valid budgets, by namespace and name.
 	known map[string]map[string]*knownBudget
-	// refused are the victims that were refused lately, since the budgets of their namespace had news.
+	// refused are the victims that were refused since the budgets of their namespace changed, with the namespace.
 	refused map[types.UID]string
-	// waiting are the pods for which a preemption would have taken more than budgets allow, with the namespaces of those budgets.
+	// waiting are the pods whose preemption would have taken more than budgets allow, with the namespaces of those budgets.
 	waiting map[types.UID]*waitingPreemptor
 }
 
@@ -60,15 +60,15 @@ func newBudgets(clock clock.WithDelayedExecution, parent func(string, workload.O
 	}
 }
 
-// servedInterval is how often the API server is asked whether it serves PodUnavailableBudgets, until it does.
+// servedInterval is how often discovery is asked whether the API server serves PodUnavailableBudgets, until it does.
 const servedInterval = 30 * time.Second
 
-// serverResources is what run asks of discovery.
+// serverResources is the part of the discovery client that is used.
 type serverResources interface {
 	ServerResourcesForGroupVersion(groupVersion string) (*metav1.APIResourceList, error)
 }
 
-// run watches PodUnavailableBudgets once the API server serves them. Without their definition there are none, and the scheduler does without.
+// run watches PodUnavailableBudgets once the API server serves them. Without their CRD there are none, and the scheduler works without them.
 func (b *budgets) run(ctx context.Context, served serverResources, informer cache.SharedIndexInformer) {
 	logger := klog.FromContext(ctx)
 	err := wait.PollUntilContextCancel(ctx, servedInterval, true, func(context.Context) (bool, error) {
@@ -97,7 +97,7 @@ func (b *budgets) events() cache.ResourceEventHandler {
 	}
 }
 
-// podEvents forget pods that need no victims any more, or cannot be any.
+// podEvents forgets pods that need no victims any more, or cannot be victims any more.
 func (b *budgets) podEvents() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		UpdateFunc: func(before, after any) {
@@ -116,7 +116,7 @@ func (b *budgets) podEvents() cache.ResourceEventHandler {
 	}
 }
 
-// changed takes in a new or changed budget. Before is nil for a new one.
+// changed records a new or changed budget. Before is nil for a new one.
 func (b *budgets) changed(before, after *policyv1alpha1.PodUnavailableBudget) {
 	if before != nil && before.Generation == after.Generation && maps.Equal(before.Annotations, after.Annotations) &&
 		equality.Semantic.DeepEqual(before.Status, after.Status) {
@@ -139,7 +139,7 @@ func (b *budgets) changed(before, after *policyv1alpha1.PodUnavailableBudget) {
 	}
 }
 
-// room is how many more pods are available than must be.
+// room is how many pods are available above the desired number.
 func room(pub *policyv1alpha1.PodUnavailableBudget) int32 {
 	if pub.Status.ObservedGeneration != pub.Generation {
 		return 0
@@ -147,7 +147,7 @@ func room(pub *policyv1alpha1.PodUnavailableBudget) int32 {
 	return pub.Status.CurrentAvailable - pub.Status.DesiredAvailable
 }
 
-// gone takes in that a budget was deleted, or protects nothing.
+// gone records that a budget was deleted, or is invalid.
 func (b *budgets) gone(name types.NamespacedName) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -159,12 +159,12 @@ func (b *budgets) gone(name types.NamespacedName) {
 	b.wake(name.Namespace)
 }
 
-// forgetRefusals forgets who was refused in a namespace.
+// forgetRefusals forgets the refused victims of a namespace.
 func (b *budgets) forgetRefusals(namespace string) {
 	maps.DeleteFunc(b.refused, func(_ types.UID, in string) bool { return in == namespace })
 }
 
-// wake has the pods tried again for which budgets of the namespace had no room.
+// wake retries the preemptors for which budgets of the namespace had no room.
 func (b *budgets) wake(namespace string) {
 	woken := map[string]*corev1.Pod{}
 	for uid, w := range b.waiting {
@@ -178,10 +178,10 @@ func (b *budgets) wake(namespace string) {
 	}
 }
 
-// refusalTTL is how long a victim that was refused is left alone if its budgets have no news.
+// refusalTTL is how long a refused victim is left alone if its budgets do not change.
 const refusalTTL = time.Minute
 
-// refuse takes in that the API server would not have a pod deleted.
+// refuse records that the API server refused to delete a pod.
 func (b *budgets) refuse(victim *corev1.Pod) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -203,15 +203,15 @@ func (b *budgets) forget(pod types.UID) {
 	delete(b.waiting, pod)
 }
 
-// isEmpty is true if there is no budget, as far as is known.
+// isEmpty is true if no budget is known.
 func (b *budgets) isEmpty() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.known) == 0 && len(b.refused) == 0
 }
 
-// spare says which of the pods, given in the order in which a preemption would rather have them go, it must leave alone. The preemptor is woken
-// when there is more room for them.
+// spare says which of the pods a preemption must leave alone. The pods come in the order in which the preemption prefers to take them. The preemptor
+// is woken when the budgets have more room.
 func (b *budgets) spare(preemptor *corev1.Pod, pods []*corev1.Pod) sets.Set[types.UID] {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -219,7 +219,7 @@ func (b *budgets) spare(preemptor *corev1.Pod, pods []*corev1.Pod) sets.Set[type
 	covered := map[*knownBudget][]budget.Pod{}
 	for _, pod := range pods {
 		if !budget.IsProtected(pod) {
-			continue // nobody is asked about it, and no budget counts on it
+			continue // the API server does not ask about it, and no budget counts it as available
 		}
 		if _, was := b.refused[pod.UID]; was {
 			spared.Insert(pod.UID)
@@ -249,7 +249,7 @@ func (b *budgets) spare(preemptor *corev1.Pod, pods []*corev1.Pod) sets.Set[type
 	return spared
 }
 
-// covers is true if the budget's pods are told by its selector and this is one, or by their workload and this is one as far as can be seen.
+// covers is true if the budget counts the pod, by its selector or by its workload. It is also true if that cannot be seen yet.
 func (b *budgets) covers(known *knownBudget, pod *corev1.Pod) bool {
 	target := known.policy.Target
 	if target == nil {

@@ -12,8 +12,8 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 )
 
-// Check says what in the configuration of a scheduler keeps the plugins from doing their work: everything at once, each with its place and what to do
-// about it. A program calls it when the scheduler is made, as by app.Setup, and runs the scheduler only if the answer is nil.
+// Check returns everything in the configuration of a scheduler that keeps the plugins from working, each with its place and what to do. A program
+// calls it when the scheduler is built, for instance by app.Setup, and runs the scheduler only if the result is nil.
 func (f *Family) Check(config *schedulerconfig.KubeSchedulerConfiguration, profiles profile.Map) error {
 	var errs field.ErrorList
 	if !utilfeature.DefaultFeatureGate.Enabled(features.SchedulerPopFromBackoffQ) {
@@ -38,7 +38,7 @@ func (f *Family) Check(config *schedulerconfig.KubeSchedulerConfiguration, profi
 		errs = append(errs, checkPreemptionArgs(path.Child("pluginConfig"), p.PluginConfig)...)
 		if _, gated := f.gated.Load(p.SchedulerName); gated && !slices.ContainsFunc(enabled, func(at point) bool { return at.has(GateName) }) {
 			errs = append(errs, field.Required(path.Child("plugins", "preEnqueue"),
-				"WorkloadSpreadGate is enabled, but not here, where it holds pods; pods without a slot would be tried without end; enable it here, or nowhere"))
+				"WorkloadSpreadGate is enabled at other points but not here, where it holds pods that wait for a slot; such pods would be retried without end; enable it here too, or nowhere"))
 		}
 	}
 	if !found {
@@ -50,8 +50,8 @@ func (f *Family) Check(config *schedulerconfig.KubeSchedulerConfiguration, profi
 // point is an extension point of a profile.
 type point struct {
 	name    string
-	plugins []schedulerconfig.Plugin // in the order in which they are asked
-	// need is what WorkloadSpread does there that nothing else does. Empty if it can be done without.
+	plugins []schedulerconfig.Plugin // in the order in which they are called
+	// need is what only WorkloadSpread does at this point. Empty if the scheduler can do without.
 	need string
 }
 
@@ -69,14 +69,14 @@ func pointsOf(profile framework.Framework) []point {
 	}
 }
 
-// at is the place of a plugin in the order of the point, -1 if it is not enabled there.
+// at is the position of a plugin at this point, -1 if it is not enabled there.
 func (p *point) at(name string) int {
 	return slices.IndexFunc(p.plugins, func(plugin schedulerconfig.Plugin) bool { return plugin.Name == name })
 }
 
 func (p *point) has(name string) bool { return p.at(name) >= 0 }
 
-// countsTooLate is true if PodTopologySpread would count after WorkloadSpread, so that its count for all subsets would stand.
+// countsTooLate is true if PodTopologySpread runs after WorkloadSpread. Its count over all subsets would then be the last one.
 func (p *point) countsTooLate() bool {
 	return p.name == "preFilter" && p.has(Name) && p.at(names.PodTopologySpread) > p.at(Name)
 }
@@ -84,7 +84,7 @@ func (p *point) countsTooLate() bool {
 const countsTooLate = "WorkloadSpread must come after PodTopologySpread, because it has it count within the pod's subset; " +
 	"do not name WorkloadSpread here, or name PodTopologySpread before it"
 
-// coscheduling is the name of the plugin of scheduler-plugins.
+// coscheduling is the name of the plugin in scheduler-plugins.
 const coscheduling = "Coscheduling"
 
 func checkPoints(path *field.Path, enabled []point) (errs field.ErrorList) {
@@ -120,7 +120,7 @@ func checkPoints(path *field.Path, enabled []point) (errs field.ErrorList) {
 	return errs
 }
 
-// checkPreemptionArgs refuses arguments that nobody would read.
+// checkPreemptionArgs refuses arguments that nothing would read.
 func checkPreemptionArgs(path *field.Path, configs []schedulerconfig.PluginConfig) (errs field.ErrorList) {
 	for i := range configs {
 		args, ok := configs[i].Args.(*schedulerconfig.DefaultPreemptionArgs)

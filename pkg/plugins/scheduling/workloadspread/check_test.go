@@ -89,8 +89,8 @@ func TestAConfigurationThatCannotWorkIsRefusedWithItsPlaceAndWhatToDo(t *testing
 					"slots; enable it under multiPoint before WorkloadSpread"}},
 		"WorkloadSpreadGate not at PreEnqueue": {
 			config: []string{filter, "    preEnqueue: {disabled: [{name: WorkloadSpreadGate}]}\n" + filter}, want: []string{
-				"profiles[berth-scheduler].plugins.preEnqueue: Required value: WorkloadSpreadGate is enabled, but not here, where it holds pods; pods without a slot would be tried " +
-					"without end; enable it here, or nowhere"}},
+				"profiles[berth-scheduler].plugins.preEnqueue: Required value: WorkloadSpreadGate is enabled at other points but not here, where it holds pods " +
+					"that wait for a slot; such pods would be retried without end; enable it here too, or nowhere"}},
 		"everything at once": {
 			config: []string{preemption, "", profiles, binder + profiles + "- schedulerName: other\n  plugins: {score: {enabled: [{name: WorkloadSpread}]}}\n" +
 				"  pluginConfig: [{name: WorkloadSpread, args: {bindTimeout: 5s, observationTimeout: 2s}}]\n"},

@@ -23,9 +23,9 @@ type refusal struct {
 
 func (r *refusal) Error() string { return string(r.reason) + ": " + r.message }
 
-// Install has the scheduler say in condition PodScheduled of a pod what it waits for, if that is no node: the reason is SubsetsFull,
-// AdmittedSubsetFull, WorkloadNotObserved or InvalidSpread. Without it the reason is Unschedulable, and node autoscalers make nodes for such pods,
-// which nobody may use. It must be called before the scheduler runs, and once.
+// Install makes the scheduler write into condition PodScheduled what a pod waits for, if that is not a node: the reason is SubsetsFull,
+// AdmittedSubsetFull, WorkloadNotObserved or InvalidSpread. Without Install the reason is Unschedulable, and node autoscalers add nodes for such
+// pods, which the pods cannot use. Call it once, before the scheduler runs.
 func (f *Family) Install(sched *kubescheduler.Scheduler) {
 	fail := sched.FailureHandler
 	sched.FailureHandler = func(ctx context.Context, profile framework.Framework, info *framework.QueuedPodInfo, status *fwk.Status,
@@ -37,7 +37,7 @@ func (f *Family) Install(sched *kubescheduler.Scheduler) {
 	}
 }
 
-// refusalIn is why PreFilter has refused the pod, nil if it has not.
+// refusalIn is why PreFilter refused the pod. Nil if it did not.
 func refusalIn(status *fwk.Status) (refused *refusal) {
 	var fit *framework.FitError
 	if errors.As(status.AsError(), &fit) {
@@ -46,7 +46,7 @@ func refusalIn(status *fwk.Status) (refused *refusal) {
 	return refused
 }
 
-// refusedBy is a profile as the failure handler uses it for one pod, with another way to write the pod's condition.
+// refusedBy is a profile as the failure handler sees it for one pod. It writes the pod's condition in another way.
 type refusedBy struct {
 	framework.Framework
 	writer writer
@@ -56,9 +56,9 @@ func (r refusedBy) APICacher() fwk.APICacher { return r.writer }
 
 // writer writes the condition of a refused pod. It does what the failure handler does, with another reason.
 type writer struct {
-	// APICacher of the scheduler, nil unless feature gate SchedulerAsyncAPICalls is on.
+	// APICacher of the scheduler. Nil unless feature gate SchedulerAsyncAPICalls is on.
 	fwk.APICacher
-	ctx     context.Context // of the cycle; the interface has no room for it
+	ctx     context.Context // of the cycle; the interface has no parameter for it
 	profile framework.Framework
 	reason  string
 }

@@ -29,21 +29,21 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// customWorkloads knows the owners and workloads of kinds that the scheduler has no informer for: anything with a scale subresource, or
-// whose replicas a spread gives paths to. A kind is watched, by its metadata alone, from the moment that a spread names it or it owns a
-// pod in a namespace with a spread. Replicas are read by one request for each change of the workload.
+// customWorkloads knows the owners and workloads of kinds for which the scheduler has no informer: kinds with a scale subresource, and kinds to whose
+// replicas a spread gives paths. It watches the metadata of a kind from the moment that a spread names the kind, or that an object of it owns a pod
+// in a namespace with a spread. It reads replicas with one request after each change of the workload.
 type customWorkloads struct {
 	mapper   *restmapper.DeferredDiscoveryRESTMapper
 	dynamic  dynamic.Interface
 	metadata metadata.Interface
 
-	// tell passes news on to the ledger.
+	// tell passes events to the ledger.
 	tell func(ledger.Event)
 
 	kindQueue   workqueue.TypedRateLimitingInterface[schema.GroupKind]
 	targetQueue workqueue.TypedRateLimitingInterface[ledger.Workload]
 
-	// discovered is when watchKind last asked which kinds there are.
+	// discovered is when watchKind last called discovery.
 	discovered time.Time
 
 	mu    sync.Mutex
@@ -52,19 +52,19 @@ type customWorkloads struct {
 	targets map[ledger.Workload]*customTarget
 }
 
-// discoveryInterval is how often at most the API server is asked which kinds there are. Pods may name any number of owners of kinds that do not exist.
+// discoveryInterval is the shortest time between two calls of discovery. Pods may name any number of owners of kinds that do not exist.
 const discoveryInterval = time.Second
 
 type customKind struct {
 	// watched is false until the API server serves the kind.
 	watched bool
-	// forbidden: the last list of the kind was.
+	// forbidden is true if the last list of the kind was forbidden.
 	forbidden bool
 }
 
 type customTarget struct {
-	// version and paths of the spread that names it, by which its replicas are read. They never change: a spec with others gets another target,
-	// so that a late answer is not taken for it.
+	// version and paths by which the replicas are read, from the spread. They never change: a spec with other values gets a new target, so that a
+	// late answer is not taken for an answer to it.
 	version  string
 	paths    []string
 	replicas int32
@@ -103,7 +103,7 @@ func (c *customWorkloads) run(ctx context.Context) {
 	go work(ctx, c.targetQueue, c.readTarget)
 }
 
-// work takes items from the queue until it is shut down. An item that failed comes back later.
+// work processes items of the queue until it is shut down. An item that failed is tried again later.
 func work[T comparable](ctx context.Context, queue workqueue.TypedRateLimitingInterface[T], do func(context.Context, T) error) {
 	for {
 		item, shutdown := queue.Get()
@@ -151,7 +151,7 @@ func (c *customWorkloads) follow(spread *v1alpha1.WorkloadSpread) {
 	c.tell(news)
 }
 
-// news is what has been read of a target.
+// news is what was read of a target.
 func (t *customTarget) news(key ledger.Workload) ledger.ReplicasRead {
 	return ledger.ReplicasRead{Workload: key, Version: t.version, Paths: t.paths, Replicas: t.replicas, Known: t.known}
 }
@@ -163,7 +163,7 @@ func (c *customWorkloads) forget(key ledger.Workload) {
 	delete(c.targets, key)
 }
 
-// watched is a kind that is watched from now on.
+// watched is the entry of a kind that is watched from now on.
 func (c *customWorkloads) watched(gk schema.GroupKind) *customKind {
 	kind := c.kinds[gk]
 	if kind == nil {
@@ -185,7 +185,7 @@ func (c *customWorkloads) watchKind(ctx context.Context, gk schema.GroupKind) er
 		return fmt.Errorf("looking up %s: %w", gk, err)
 	}
 	if mapping.Scope.Name() != meta.RESTScopeNameNamespace {
-		c.tell(ledger.KindEndsChain{Kind: gk, Ends: true}) // what owns it is in no namespace either, so no spread can name it
+		c.tell(ledger.KindEndsChain{Kind: gk, Ends: true}) // objects below such an owner are in no namespace, so no spread can name one of its workloads
 		return nil
 	}
 	resource := c.metadata.Resource(mapping.Resource)
@@ -206,7 +206,7 @@ func (c *customWorkloads) watchKind(ctx context.Context, gk schema.GroupKind) er
 	if err := informer.SetTransform(workload.Keep); err != nil {
 		return fmt.Errorf("watching %s: %w", gk, err)
 	}
-	if !builtIn.Has(gk) { // of those the scheduler's informers tell
+	if !builtIn.Has(gk) { // the scheduler's informers send events of those
 		if _, err := informer.AddEventHandler(ownerEvents(c.tell, gk)); err != nil {
 			return fmt.Errorf("watching %s: %w", gk, err)
 		}
@@ -231,7 +231,7 @@ func (c *customWorkloads) watchKind(ctx context.Context, gk schema.GroupKind) er
 	return nil
 }
 
-// wasListed takes in how a list of the kind was answered: with its objects, or with an error.
+// wasListed records the outcome of a list of the kind: success, or an error.
 func (c *customWorkloads) wasListed(ctx context.Context, gk schema.GroupKind, err error) {
 	forbidden := apierrors.IsForbidden(err)
 	if err != nil && !forbidden {
@@ -261,7 +261,7 @@ func (c *customWorkloads) requeueTargets(gk schema.GroupKind) {
 	}
 }
 
-// readTarget reads the replicas of a workload, if it is still a target.
+// readTarget reads the replicas of a workload, if a spread still names it.
 func (c *customWorkloads) readTarget(ctx context.Context, key ledger.Workload) error {
 	c.mu.Lock()
 	watched := c.kinds[schema.GroupKind{Group: key.Group, Kind: key.Kind}].watched
@@ -289,7 +289,7 @@ func (c *customWorkloads) readTarget(ctx context.Context, key ledger.Workload) e
 	}
 	news := target.news(key)
 	c.mu.Unlock()
-	if current { // else it was forgotten meanwhile, or replaced by a target that is in the queue
+	if current { // else it was forgotten, or replaced by a target that is in the queue
 		c.tell(news)
 	}
 	return nil

@@ -7,8 +7,8 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
 
-// announcement is that no subset of a spread takes another pod. It is made once, for the first pod that has to wait, and again only after
-// nobody waited any more.
+// announcement says that no subset of a spread takes another pod. It is made once, for the first pod that has to wait. It is repeated only after no
+// pod waited any more.
 type announcement struct {
 	spread  *v1alpha1.WorkloadSpread
 	pod     *corev1.Pod

@@ -17,21 +17,21 @@ import (
 
 const stateKey = fwk.StateKey("PreFilter" + Name)
 
-// decision is what PreFilter leaves for the later steps of the same cycle.
+// decision is what PreFilter stores for the later steps of the same cycle.
 type decision struct {
 	*ledger.Decision
-	// members are the nodes of the subset in this cycle's snapshot, by name; nil if the subset selects every node.
+	// members are the names of the subset's nodes in the snapshot of this cycle. Nil if the subset selects every node.
 	members sets.Set[string]
-	// newest generation of a node in this cycle's snapshot.
+	// newest generation of a node in the snapshot of this cycle.
 	newest int64
-	// outside is what is said of nodes outside of the subset.
+	// outside is the message for nodes outside of the subset.
 	outside string
 }
 
-// Clone implements fwk.StateData. Clones are made before Reserve, to try out preemptions, and only read.
+// Clone implements fwk.StateData. The scheduler clones the state before Reserve, to try out preemptions, and only reads the clones.
 func (d *decision) Clone() fwk.StateData { return d }
 
-// decisionIn is the decision of this cycle, nil if there is none: no spread divides the pod, or PreFilter has refused it.
+// decisionIn is the decision of this cycle. Nil if no spread divides the pod, or if PreFilter refused it.
 func decisionIn(state fwk.CycleState) *decision {
 	data, err := state.Read(stateKey)
 	if err != nil {
@@ -40,14 +40,14 @@ func decisionIn(state fwk.CycleState) *decision {
 	return data.(*decision)
 }
 
-// wasRuled is true if the ledger has ruled on the pod in this cycle. It has not if another plugin's PreFilter refused the pod before.
+// wasRuled is true if the ledger decided about the pod in this cycle. It did not if the PreFilter of an earlier plugin refused the pod.
 func wasRuled(state fwk.CycleState) bool {
 	_, err := state.Read(stateKey)
 	return err == nil
 }
 
-// PreFilter gives the pod its subset for this cycle, or holds it. If the subset has no more than half of the nodes, it names them, so that the
-// scheduler looks at no other. For larger ones copying the names costs more than it saves.
+// PreFilter gives the pod its subset for this cycle, or refuses it. If the subset has at most half of the nodes, PreFilter returns their names, so
+// that the scheduler looks at no other node. For larger subsets copying the names costs more than it saves.
 func (s *Spread) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	if owner := workload.ControllerOf(pod); owner == nil || workload.EndsChain(owner.Kind) {
 		return nil, fwk.NewStatus(fwk.Skip) // no spread can divide it
@@ -75,13 +75,13 @@ func (s *Spread) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 	return nil, nil
 }
 
-// rule gives no pod a slot before the take-over is complete. A pod that needs no slot does not wait for that.
+// rule gives no pod a slot before the take-over is complete. A pod that needs no slot does not wait for it.
 func (s *Spread) rule(ctx context.Context, pod *corev1.Pod, nodes []fwk.NodeInfo) (*decision, *fwk.Status, error) {
 	if !s.takeover.concerns(pod) {
 		if d, refusal := s.ask(pod, nodes); d == nil {
 			return nil, refusal, nil
 		}
-		// A spread has come meanwhile.
+		// a spread was created meanwhile
 	}
 	if err := s.takeover.complete(ctx); err != nil {
 		return nil, nil, err
@@ -90,7 +90,8 @@ func (s *Spread) rule(ctx context.Context, pod *corev1.Pod, nodes []fwk.NodeInfo
 	return d, refusal, nil
 }
 
-// ask has the ledger choose a subset, and looks at the nodes that it wants looked at. Neither a decision nor a refusal means that no spread divides the pod.
+// ask lets the ledger choose a subset, and checks the nodes that it asks about. If there is neither a decision nor a refusal, no spread divides the
+// pod.
 func (s *Spread) ask(pod *corev1.Pod, nodes []fwk.NodeInfo) (*decision, *fwk.Status) {
 	s.finder.update(nodes)
 	event := ledger.PodAsks{Pod: pod}
@@ -114,7 +115,7 @@ func (s *Spread) ask(pod *corev1.Pod, nodes []fwk.NodeInfo) (*decision, *fwk.Sta
 	return d, nil
 }
 
-// refuse is the status of a pod that the ledger has refused.
+// refuse is the status of a pod that the ledger refused.
 func (s *Spread) refuse(pod *corev1.Pod, answer *ledger.Answer, announce bool) *fwk.Status {
 	message := answer.Message
 	because := func(index int) string { return s.finder.why(answer.Policy, pod, index) }
@@ -125,12 +126,12 @@ func (s *Spread) refuse(pod *corev1.Pod, answer *ledger.Answer, announce bool) *
 		s.announce(announcement{answer.Spread, pod, answer.Reason, answer.DescribeSubsets(because)})
 	}
 	if isFull(answer.Reason) && s.gated(pod) {
-		s.book.wake(pod) // which makes the queue ask the gate when the cycle has ended; see gate.go
+		s.book.wake(pod) // so that the queue asks the gate when the cycle has ended; see gate.go
 	}
-	// Removing other pods from a node gives this one neither a slot nor an owner.
+	// Removing other pods from a node would give this one neither a slot nor an owner.
 	status, why := fwk.NewStatus(fwk.UnschedulableAndUnresolvable), &refusal{answer.Reason, message}
 	if answer.Reason == v1alpha1.ReasonNoNodeFits {
-		status.AppendReason(why.Error()) // what it waits for is a node
+		status.AppendReason(why.Error()) // the pod waits for a node
 		return status
 	}
 	return status.WithError(why)
@@ -140,7 +141,7 @@ func isFull(reason v1alpha1.Reason) bool {
 	return reason == v1alpha1.ReasonSubsetsFull || reason == v1alpha1.ReasonAdmittedSubsetFull
 }
 
-// resultOf is the answer in the word of the metric.
+// resultOf is the answer as a value of the metric.
 func resultOf(answer *ledger.Answer) string {
 	switch {
 	case answer.Decision != nil && answer.Decision.Subset == subset.None:
@@ -156,10 +157,10 @@ func resultOf(answer *ledger.Answer) string {
 	}
 }
 
-// PreFilterExtensions implements fwk.PreFilterPlugin. The decision depends on no pod of a node.
+// PreFilterExtensions implements fwk.PreFilterPlugin. The decision does not depend on the pods of a node.
 func (s *Spread) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
-// Filter keeps the pod inside its subset. It must not rely on a PreFilterResult, which nominated nodes bypass.
+// Filter keeps the pod inside its subset. It must not rely on a PreFilterResult: the scheduler tries nominated nodes without it.
 func (s *Spread) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, nodeInfo fwk.NodeInfo) *fwk.Status {
 	d := decisionIn(state)
 	if d == nil || d.Subset == subset.None {
@@ -175,7 +176,7 @@ func (s *Spread) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, 
 	return nil
 }
 
-// holds is true if the node is one of the subset's, which must not be subset.None.
+// holds is true if the subset has the node. The subset must not be subset.None.
 func (d *decision) holds(node *corev1.Node) bool {
 	if d.members != nil {
 		return d.members.Has(node.Name)

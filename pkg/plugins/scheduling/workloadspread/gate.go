@@ -12,9 +12,9 @@ const GateName = "WorkloadSpreadGate"
 
 // Gate keeps pods that wait for a slot out of the scheduling queue's way until the ledger wakes them.
 //
-// The queue looks at every unschedulable pod when any pod of the cluster ends, and asks the plugins that rejected it, which with thousands of
-// waiting pods takes longer than scheduling those that are woken. A pod that a gate holds is asked about the gate's events alone, and this gate,
-// a plugin of its own for that, has none. Only a pod that had its cycle and was told that there is no slot is held.
+// The queue looks at every unschedulable pod when any pod of the cluster ends, and asks the plugins that rejected it. With thousands of waiting pods
+// that takes longer than scheduling the woken ones. For a pod that a gate holds, the queue asks about the gate's events only, and this gate, a plugin
+// of its own for this reason, has none. It holds only pods that had a cycle and were told that there is no slot.
 type Gate struct{ family *Family }
 
 var (
@@ -25,7 +25,7 @@ var (
 // Name of the plugin.
 func (g *Gate) Name() string { return GateName }
 
-// EventsToRegister is empty. A plugin that did not say so would be asked about all events.
+// EventsToRegister is empty. Without this method the plugin would be asked about all events.
 func (g *Gate) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) { return nil, nil }
 
 // PreEnqueue holds a pod that waits for a slot.

@@ -14,41 +14,41 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// stoppedSuffix follows the identity of the last holder in a lease that it has given up when none of its binds was under way any more. An empty
-// holder, which is what client-go leaves, says only that nobody leads: other versions of the scheduler leave it while binds are under way.
+// stoppedSuffix follows the identity of the last holder in a lease that the holder released when none of its binds was under way any more. An empty
+// holder, which client-go writes, says only that nobody leads: other versions of the scheduler write it while binds are under way.
 const stoppedSuffix = " (stopped, no bind is under way)"
 
 var errNoLease = errors.New("this scheduler process does not hold its lease any more")
 
-// lease says whether this process may bind pods, and until when a bind may happen that was sent before. A process without leader election may always
-// bind, and knows nothing of the processes before it.
+// lease says whether this process may bind pods, and until when a bind that was sent earlier may still happen. A process without leader election may
+// always bind, and knows nothing about earlier processes.
 //
 // A process that finds stoppedSuffix in its lease has no bind to wait for. By induction that is true of all processes before the one that wrote it:
 // that one held the lease from its first write to its last, had waited for those before it, and sent binds only while it held the lease.
 type lease struct {
 	clock clock.PassiveClock
-	// doubt is how long after it was sent a bind may still happen.
+	// uncertainPeriod is how long after it was sent a bind may still happen.
 	uncertainPeriod time.Duration
 
 	mu sync.Mutex
-	// elected: the leader election is observed.
+	// elected is true if the leader election is observed.
 	elected bool
 	leads   bool
-	// over: no bind is sent any more.
+	// stopped is true if this process sends no bind any more.
 	stopped bool
 	// until is when the lease ends unless it is renewed.
 	until time.Time
-	// first: there was no lease before. Somebody may have deleted it, so that is no proof yet.
+	// first is true if no lease existed. That is no proof yet that there was no earlier process: somebody may have deleted the lease.
 	first bool
-	// uncertainUntil is when no bind can happen any more that a process before this one sent, or this one without a certain answer.
+	// uncertainUntil is when no uncertain bind can happen any more, of an earlier process or of this one.
 	uncertainUntil time.Time
-	// underWay are the binds of this process that have been sent and have no answer yet.
+	// underWay are the binds of this process that were sent and have no answer yet.
 	underWay int
 }
 
-// Observe returns the lock for the leader election of the scheduler that runs the plugins, which must have been made before. With it the first pod need
-// not wait for binds of a process that stopped in order, and no pod is bound after the lease was lost. Without it, and without leader election, the
-// first pod waits. If no profile enables the plugin, the lock is returned as it is.
+// Observe wraps the lock of the scheduler's leader election. The plugins must have been made before. With it the first pod need not wait for binds of
+// a process that stopped in order, and no pod is bound after the lease was lost. Without it, or without leader election, the first pod waits. If no
+// profile enables the plugin, Observe returns the lock as it is.
 func (f *Family) Observe(lock resourcelock.Interface) resourcelock.Interface {
 	c := f.core.Load()
 	if c == nil {
@@ -64,8 +64,8 @@ func (l *lease) observe(lock resourcelock.Interface) resourcelock.Interface {
 	return &observedLock{Interface: lock, lease: l}
 }
 
-// lead takes in that this process leads, if it did not before: after the holder of the lease that the process replaced, of which nothing is known if
-// it is empty; or first, if there was no lease.
+// lead records that this process leads, if it did not before. Replaced is the holder of the lease before, of which nothing is known if it is empty.
+// First is true if no lease existed.
 func (l *lease) lead(replaced string, first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,14 +78,14 @@ func (l *lease) lead(replaced string, first bool) {
 	}
 }
 
-// renewed takes in a write of the lease that began at that time.
+// renewed records a write of the lease that began at that time.
 func (l *lease) renewed(began time.Time, duration time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.until = began.Add(duration)
 }
 
-// lost takes in that somebody else holds the lease, or that it is gone. A process that led does not lead again: others may have bound pods meanwhile.
+// lost records that the lease is gone or has another holder. A process that led does not lead again: others may have bound pods meanwhile.
 func (l *lease) lost() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -98,7 +98,7 @@ func (l *lease) isStopped() bool {
 	return l.stopped
 }
 
-// startBind is true if a bind may be sent. Then endBind must be called.
+// startBind is true if a bind may be sent. The caller must then call endBind.
 func (l *lease) startBind() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,7 +109,7 @@ func (l *lease) startBind() bool {
 	return true
 }
 
-// endBind takes in that a bind has a certain outcome, or that it may still happen.
+// endBind records whether the bind has a certain outcome, or may still happen.
 func (l *lease) endBind(certain bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -119,14 +119,14 @@ func (l *lease) endBind(certain bool) {
 	}
 }
 
-// isFirst is true if there was no lease, until confirmFirst or until it makes no difference.
+// isFirst is true if no lease existed, until confirmFirst is called or uncertainUntil has passed.
 func (l *lease) isFirst() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.first && l.clock.Now().Before(l.uncertainUntil)
 }
 
-// confirmFirst says whether there really was no process before this one.
+// confirmFirst records whether this is really the first process.
 func (l *lease) confirmFirst(first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -136,14 +136,15 @@ func (l *lease) confirmFirst(first bool) {
 	l.first = false
 }
 
-// doubtful is how long a bind may still happen of which this process does not know what will become.
+// uncertainFor is how long an uncertain bind may still happen.
 func (l *lease) uncertainFor() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.uncertainUntil.Sub(l.clock.Now())
 }
 
-// stop keeps binds from being sent, and waits until those under way are answered. False if one may still happen, of this process or of one before.
+// stop prevents further binds and waits until those under way are answered. It returns false if a bind may still happen, of this process or an
+// earlier one.
 func (l *lease) stop(ctx context.Context) bool {
 	l.mu.Lock()
 	l.stopped = true
@@ -155,18 +156,18 @@ func (l *lease) stop(ctx context.Context) bool {
 	}) == nil && l.uncertainFor() <= 0
 }
 
-// observedLock tells a lease what the leader election reads and writes. Every write replaces what was last read or written and nothing else, because
-// the API server compares the resourceVersion. The leader election calls its methods one after the other.
+// observedLock tells a lease what the leader election reads and writes. A write replaces exactly what was last read or written, because the API
+// server compares the resourceVersion. The leader election calls the methods one after the other.
 type observedLock struct {
 	resourcelock.Interface
 	lease *lease
-	// holder that the lease had when it was last read or written, empty if there was none.
+	// holder of the lease when it was last read or written. Empty if there was none.
 	holder string
-	// seen: there was a lease once.
+	// seen is true if a lease has existed.
 	seen bool
 }
 
-// Get implements resourcelock.Interface. It shows a lease whose holder has stopped as one without a holder, so that it is taken at once.
+// Get implements resourcelock.Interface. If the holder has stopped, it shows a lease without a holder, so that the lease is taken at once.
 func (o *observedLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := o.Interface.Get(ctx)
 	switch {
@@ -191,7 +192,7 @@ func (o *observedLock) Create(ctx context.Context, record resourcelock.LeaderEle
 	return o.take(ctx, record, o.Interface.Create)
 }
 
-// Update implements resourcelock.Interface. Client-go gives a lease up by an update without a holder.
+// Update implements resourcelock.Interface. Client-go releases a lease by an update without a holder.
 func (o *observedLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	if record.HolderIdentity == "" {
 		return o.release(ctx, record)
@@ -213,8 +214,8 @@ func (o *observedLock) take(ctx context.Context, record resourcelock.LeaderElect
 	return nil
 }
 
-// release gives the lease up. Client-go would also do that to a lease that somebody else holds by now. Whoever leads next waits for binds of this process
-// unless it finds that there are none.
+// release releases the lease. Client-go would also release a lease that somebody else holds by now. The next leader waits for binds of this process
+// unless the lease says that there are none.
 func (o *observedLock) release(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	// Half of the time is left for the write itself.
 	half := ctx

@@ -15,14 +15,14 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// finder says where pods find nodes, by the scheduler's snapshot. It belongs to the scheduling loop, which runs one cycle at a time for all profiles, and
-// so needs no mutex.
+// finder says where pods find nodes, by the scheduler's snapshot. Only the scheduling loop uses it, which runs one cycle at a time for all profiles.
+// So it needs no mutex.
 //
-// Its memo says in which subsets a pod of a certain shape finds no node, so that the pod passes over them without a scheduling cycle. It is exact. A verdict
-// is made by looking at every node of the subset, with those filters of the pod's profile that look at nothing but the pod and one node; and every change
-// of a node or of the pods on it gives the node a new, higher generation. So as long as no node has a generation above that of the verdict, the
-// verdict stands. If some have, they alone are looked at again: if the pod fits none of them, the verdict stands at the new generation; if it might fit
-// one, the subset is tried. The other filters have the last word: when they refuse the nodes that these let pass, PostFilter has the pod go on.
+// Its memo says in which subsets a pod of a certain shape finds no node. The pod skips them without a scheduling cycle. The memo is exact. A verdict
+// comes from checking every node of the subset with those filters of the pod's profile that look at nothing but the pod and one node. Every change of
+// a node, or of the pods on it, gives the node a new, higher generation. So the verdict is valid as long as no node has a higher generation than it.
+// If some have, only these nodes are checked again. If the pod fits none of them, the verdict is valid at the new generation. If it may fit one, the
+// subset is tried. The other filters decide last: if they refuse the nodes that these accept, PostFilter makes the pod go on.
 type finder struct {
 	predicates *predicates
 	nodeSets   nodeSets
@@ -37,20 +37,20 @@ type memoKey struct {
 }
 
 type memoEntry struct {
-	// generation of the newest node when the subset was judged, or unproven.
+	// generation of the newest node when the verdict was made, or unproven.
 	generation int64
-	// why is the verdict in words: "0/40 nodes fit: 38 Insufficient cpu, 2 untolerated taint". Empty if there was none.
+	// why is the verdict as text: "0/40 nodes fit: 38 Insufficient cpu, 2 untolerated taint". Empty if the text is not known.
 	why string
-	// node that might take such a pod when it was last looked for. The next look begins with it.
+	// node that might take such a pod when it was last checked. The next check begins with it.
 	node string
 }
 
 const (
-	// unproven is the generation of a verdict that holds for the pod's own attempt and proves nothing for the next.
+	// unproven is the generation of a verdict that counts for the pod's own attempt only, and not for other pods.
 	unproven int64 = -1
-	// maxShapes bounds the memo of a policy. A workload has one shape for each of its revisions, unless something mutates its pods.
+	// maxShapes bounds the memo of a policy. A workload has one shape for each revision, unless something mutates its pods.
 	maxShapes = 256
-	// maxMemos bounds the policies that have a memo. An edited spread has another policy.
+	// maxMemos bounds the policies with a memo. An edited spread has a new policy.
 	maxMemos = 16384
 )
 
@@ -64,20 +64,20 @@ func newFinder() *finder {
 	return &finder{predicates: &predicates{}, nodeSets: newNodeSets(), memos: map[*subset.Policy]memo{}}
 }
 
-// update takes in the nodes of a cycle's snapshot. Nil leaves them as they were in the last.
+// update reads the nodes of a cycle's snapshot. Nil means that they are the same as before.
 func (f *finder) update(nodes []fwk.NodeInfo) {
 	if nodes != nil {
 		f.nodeSets.update(nodes)
 	}
 }
 
-// newest generation of a node in this cycle's snapshot.
+// newest generation of a node in the snapshot of this cycle.
 func (f *finder) newest() int64 { return f.nodeSets.newest }
 
-// members are the nodes of a subset in this cycle's snapshot, by name; nil if it selects every node.
+// members are the names of a subset's nodes in the snapshot of this cycle. Nil if the subset selects every node.
 func (f *finder) members(in *subset.Subset) sets.Set[string] { return f.nodeSets.of(in) }
 
-// look says whether a node of a subset might take the pod.
+// check says whether a node of a subset may take the pod.
 func (f *finder) check(pod *corev1.Pod, asked *ledger.NodeCheck) ledger.CheckResult {
 	in, key := &asked.Policy.Subsets[asked.Subset], memoKey{asked.Subset, asked.Shape}
 	entry, known := f.memos[asked.Policy][key]
@@ -98,7 +98,7 @@ func (f *finder) check(pod *corev1.Pod, asked *ledger.NodeCheck) ledger.CheckRes
 		memoHits.Inc()
 		return ledger.Infeasible
 	case asked.Tried:
-		return ledger.Feasible // and yet the filters have just refused all of its nodes
+		return ledger.Feasible // although the filters have just refused all of its nodes
 	}
 	seen, refusals := 0, map[string]int{}
 	if node := f.nodeSets.one(in, entry.node, func(node fwk.NodeInfo) bool {
@@ -115,7 +115,7 @@ func (f *finder) check(pod *corev1.Pod, asked *ledger.NodeCheck) ledger.CheckRes
 	return ledger.Infeasible
 }
 
-// remember keeps the verdict of a scheduling cycle.
+// remember stores the verdict of a scheduling cycle.
 func (f *finder) remember(policy *subset.Policy, pod *corev1.Pod, index int, verdict memoEntry) {
 	f.keep(policy, memoKey{index, shapeOf(pod)}, verdict)
 }
@@ -135,23 +135,23 @@ func (f *finder) keep(policy *subset.Policy, key memoKey, entry memoEntry) {
 	known[key] = entry
 }
 
-// why says in words why a subset has no node for the pod. Empty if that is not known.
+// why says why a subset has no node for the pod. Empty if that is not known.
 func (f *finder) why(policy *subset.Policy, pod *corev1.Pod, index int) string {
 	return f.memos[policy][memoKey{index, shapeOf(pod)}].why
 }
 
 func shapeOf(pod *corev1.Pod) string { return ledger.Shape(pod, subset.OwnTolerations(pod)) }
 
-// predicates are the node-local filters of each profile. They are the very plugins that the profile runs, so that they refuse a node where it would,
-// whatever it configures: resources that it ignores, affinity that it adds, filters that it lacks.
+// predicates are the node-local filters of each profile. They are the plugin instances that the profile runs, so they refuse the same nodes, whatever
+// the profile configures: ignored resources, added affinity, filters that are off.
 type predicates struct {
-	profiles sync.Map // of a profile's name to filterFor
+	profiles sync.Map // from the name of a profile to filterFor
 }
 
-// filterFor makes for a pod the function that says why the filters refuse a node; empty if none does.
+// filterFor makes, for a pod, the function that says why the filters refuse a node. Its result is empty if none does.
 type filterFor func(*corev1.Pod) func(fwk.NodeInfo) string
 
-// add takes in a profile, whose plugins need not be complete before the first pod is judged. Of pods of other profiles, Subset.Fits alone is asked.
+// add adds a profile. Its plugins need not be complete before the first pod is checked. For pods of other profiles only Subset.Fits is used.
 func (p *predicates) add(ctx context.Context, profile framework.Framework) {
 	filters := sync.OnceValue(func() []fwk.FilterPlugin { return nodeLocalFilters(profile) })
 	p.profiles.Store(profile.ProfileName(), filterFor(func(pod *corev1.Pod) func(fwk.NodeInfo) string { return refuse(ctx, filters(), pod) }))
@@ -159,7 +159,7 @@ func (p *predicates) add(ctx context.Context, profile framework.Framework) {
 
 // nodeLocalFilters are those of a profile whose plugins are complete.
 func nodeLocalFilters(profile framework.Framework) (filters []fwk.FilterPlugin) {
-	// A framework gives away the names of its filters, and those plugins that say which events they wait for. All of these filters do.
+	// A framework returns the names of its filters, and those plugins that register events. All node-local filters do.
 	plugins := map[string]fwk.FilterPlugin{}
 	for _, plugin := range profile.EnqueueExtensions() {
 		if filter, ok := plugin.(fwk.FilterPlugin); ok {
@@ -174,13 +174,13 @@ func nodeLocalFilters(profile framework.Framework) (filters []fwk.FilterPlugin) 
 	return filters
 }
 
-// refuse asks the filters about nodes for the pod, in a cycle of their own.
+// refuse calls the filters for the pod and a node, in a cycle state of their own.
 func refuse(ctx context.Context, filters []fwk.FilterPlugin, pod *corev1.Pod) func(fwk.NodeInfo) string {
 	state := framework.NewCycleState()
 	concerned := make([]fwk.FilterPlugin, 0, len(filters))
 	for _, filter := range filters {
 		if plugin, ok := filter.(fwk.PreFilterPlugin); ok {
-			// One that refuses the pod as a whole, which has nothing to do with the subset, says so in the pod's cycle.
+			// A filter may refuse the pod as a whole, which has nothing to do with the subset. It says so in the pod's own cycle.
 			if _, status := plugin.PreFilter(ctx, state, pod, nil); !status.IsSuccess() {
 				continue
 			}
@@ -197,7 +197,7 @@ func refuse(ctx context.Context, filters []fwk.FilterPlugin, pod *corev1.Pod) fu
 	}
 }
 
-// of is a function that says why a node is refused to the pod in the subset, in the words of the filter that does. Empty if none does.
+// of returns a function that says why a node is refused to the pod in the subset, in the words of the filter. Empty if no filter refuses it.
 func (p *predicates) of(pod *corev1.Pod, own []corev1.Toleration, in *subset.Subset) func(fwk.NodeInfo) string {
 	refused := func(fwk.NodeInfo) string { return "" }
 	if profile, found := p.profiles.Load(pod.Spec.SchedulerName); found {
@@ -211,5 +211,5 @@ func (p *predicates) of(pod *corev1.Pod, own []corev1.Toleration, in *subset.Sub
 	}
 }
 
-// untolerated is what the filter TaintToleration says.
+// untolerated is the message of the filter TaintToleration.
 const untolerated = "node(s) had untolerated taint(s)"

@@ -11,15 +11,15 @@ import (
 
 const subsystem = "scheduler_workloadspread"
 
-// Metrics of the plugin, on the scheduler's own endpoint. None has a label of pods, spreads or subsets, so that their number is fixed.
+// Metrics of the plugin, on the scheduler's own endpoint. No label contains pods, spreads or subsets, so the number of series is fixed.
 var (
 	subsetAttempts = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "subset_attempts_total", StabilityLevel: metrics.ALPHA,
-		Help: "Steps of the scheduling of pods of a spread, by result: chosen (the pod got a subset), unplaced (every subset is full, and the pod may go anywhere), held (for its owner, workload or spread), full (every subset is full, and the pod waits), exhausted (no subset with quota has a node), reserved (the pod got a node), passed (a subset was passed over because no node of it can take the pod), spilled (on to the next subset after a cycle), waiting (for a node of its subset), preempting.",
+		Help: "Steps of the scheduling of pods of a spread, by result: chosen (the pod got a subset), unplaced (every subset is full, and the pod may go anywhere), held (its owner, workload or spread is not known), full (every subset is full, and the pod waits), exhausted (no subset with quota has a node), reserved (the pod got a node), passed (a subset was skipped because none of its nodes fits), spilled (the pod goes on to the next subset after a cycle), waiting (the pod waits for a node of its subset), preempting (the pod preempts in its subset).",
 	}, []string{"result"})
 	memoHits = metrics.NewCounter(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "memo_hits_total", StabilityLevel: metrics.ALPHA,
-		Help: "Subsets that a pod passed over because an equal pod found no node in them before.",
+		Help: "Subsets that a pod skipped because an equal pod had found no node in them.",
 	})
 	uncertainBinds = metrics.NewCounter(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "uncertain_binds_total", StabilityLevel: metrics.ALPHA,
@@ -31,11 +31,11 @@ var (
 	})
 	missedWakeUps = metrics.NewCounter(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "missed_wake_ups_total", StabilityLevel: metrics.ALPHA,
-		Help: "Waiting pods that the half-minute audit woke because no event did. It stays 0 unless the scheduler has a fault.",
+		Help: "Waiting pods that an audit woke because no event had. The scheduler runs it every half minute. Above 0 means a bug in the scheduler.",
 	})
 	takeOverSeconds = metrics.NewGauge(&metrics.GaugeOpts{
 		Subsystem: subsystem, Name: "take_over_seconds", StabilityLevel: metrics.ALPHA,
-		Help: "Seconds that the first cycle of this process waited before it gave out slots. 0 until then.",
+		Help: "Seconds that the first cycle of this process waited before it gave out slots. 0 before that.",
 	})
 	slotsDesc = metrics.NewDesc(subsystem+"_slots", "Pods of spreads by the state of their slot: waiting, claimed, reserved, binding, bound; and uncertain, the slots of binds without an answer.",
 		[]string{"state"}, nil, metrics.ALPHA, "")
@@ -45,7 +45,7 @@ var (
 
 var registerMetrics sync.Once
 
-// exposeMetrics registers the metrics. Only the first ledger of a process is shown, which is the only one outside of tests.
+// exposeMetrics registers the metrics. They show the first ledger of the process, which is the only one outside of tests.
 func exposeMetrics(b *book) {
 	registerMetrics.Do(func() {
 		legacyregistry.MustRegister(subsetAttempts, memoHits, uncertainBinds, wokenPods, takeOverSeconds, missedWakeUps)
@@ -53,7 +53,7 @@ func exposeMetrics(b *book) {
 	})
 }
 
-// ledgerCollector reads the ledger's counts when it is asked.
+// ledgerCollector reads the ledger's counts at each scrape.
 type ledgerCollector struct {
 	metrics.BaseStableCollector
 	book *book

@@ -12,22 +12,22 @@ import (
 )
 
 // Admission gives a pod the node affinity and the tolerations of all subsets. Filters that look at one node are not misled by that: WorkloadSpread
-// refuses the nodes that only other subsets have or tolerate. Two stock plugins are:
+// refuses nodes that only other subsets select or tolerate. Two stock plugins are misled:
 //
-//   - PodTopologySpread counts the domains that the pod may go to. A domain outside of its subset would count as one without pods, and as it stays so,
-//     the filter would refuse every other. Its scores only rank nodes of the subset, and rightly by the pods of all subsets.
+//   - PodTopologySpread counts the domains that the pod may go to. A domain outside of the pod's subset would count as a domain without pods. As it
+//     stays empty, the filter would refuse every other domain. The scores of the plugin only rank nodes of the subset, and correctly by the pods of all
+//     subsets.
 //   - TaintToleration ranks nodes by the PreferNoSchedule taints that the pod does not tolerate.
 //
-// Both keep what they have found in the cycle state. So once the pod has its subset, the profile's own instance of the plugin is asked again, about the
-// pod as it is in that subset, and what it writes takes the place of its first answer. That has no part in what follows, and must come
-// first.
+// Both store their results in the cycle state. So once the pod has its subset, the profile's own instance of the plugin is called again, for the pod
+// narrowed to that subset. Its second result replaces the first one, which must come before and is not used.
 const (
-	// topologyState is absent if PodTopologySpread has no constraint of the pod to filter by.
+	// topologyState is absent if the pod has no constraint that PodTopologySpread filters by.
 	topologyState = fwk.StateKey("PreFilter" + names.PodTopologySpread)
 	taintState    = fwk.StateKey("PreScore" + names.TaintToleration)
 )
 
-// recount has PodTopologySpread count for the pod in its subset, which must not be subset.None.
+// recount makes PodTopologySpread count for the pod in its subset, which must not be subset.None.
 func (s *Spread) recount(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, d *decision, nodes []fwk.NodeInfo) *fwk.Status {
 	if _, err := state.Read(topologyState); err != nil {
 		if slices.ContainsFunc(pod.Spec.TopologySpreadConstraints, refusesNodes) {
@@ -49,12 +49,12 @@ func (s *Spread) recount(ctx context.Context, state fwk.CycleState, pod *corev1.
 	}
 	_, status := plugin.PreFilter(ctx, state, narrow, nodes)
 	if status.IsSkip() {
-		return nil // the constraints were defaults for the pods of a service, which is gone since the first count
+		return nil // the constraints were defaults for the pods of a service, and the service was deleted since the first count
 	}
 	return status
 }
 
-// rankTaints has TaintToleration rank nodes for the pod in its subset, which must not be subset.None.
+// rankTaints makes TaintToleration rank nodes for the pod in its subset, which must not be subset.None.
 func (s *Spread) rankTaints(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, d *decision, nodes []fwk.NodeInfo) *fwk.Status {
 	if _, err := state.Read(taintState); err != nil || len(d.Own) == len(pod.Spec.Tolerations) {
 		return nil
@@ -65,7 +65,7 @@ func (s *Spread) rankTaints(ctx context.Context, state fwk.CycleState, pod *core
 	return nil
 }
 
-// stock is a plugin of the profile by its name, or nil. A framework gives away those that say which events they wait for, as all stock filters do.
+// stockPlugin is a plugin of the profile by its name, or nil. A framework returns the plugins that register events, as all stock filters do.
 func (s *Spread) stockPlugin(name string) fwk.Plugin {
 	for _, plugin := range s.handle.(framework.Framework).EnqueueExtensions() {
 		if plugin.Name() == name {

@@ -10,51 +10,51 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// nodeSets know which nodes of the scheduler's snapshot each subset selects, and which nodes have changed of late. They are brought up to the
-// snapshot of each cycle, so what they say is exact in that cycle.
+// nodeSets know which nodes of the scheduler's snapshot each subset selects, and which nodes have changed recently. They are updated to the snapshot
+// of each cycle, so they are exact in that cycle.
 //
-// They rely on what the scheduler's cache promises: every change of a node or of the pods on it gives the node a generation higher than
-// any before, and the list of a snapshot is the same slice until a node comes or goes. A cycle therefore costs one comparison per node, and
-// label matching only for nodes with new labels.
+// They rely on what the scheduler's cache guarantees: every change of a node, or of the pods on it, gives the node a generation higher than any
+// before, and the list of a snapshot is the same slice until a node is added or removed. So a cycle costs one comparison per node, and label matching
+// only for nodes with new labels.
 type nodeSets struct {
 	nodes []fwk.NodeInfo
-	// newest generation that has been taken in.
+	// newest generation that was read.
 	newest int64
-	// known are the nodes by name as they were taken in.
+	// known are the nodes by name, as they were read.
 	known map[string]knownNode
-	// byTerm are the nodeSets that were asked for, by subset.NodesKey.
+	// byTerm are the node sets that were asked for, by subset.NodesKey.
 	byTerm map[string]*nodeSet
-	// changes in the order in which they were taken in. The generations of one cycle are all above those of the cycles before.
+	// changes in the order in which they were read. The generations of a cycle are above those of the cycles before.
 	changes []change
-	// forgotten is the newest generation that is no longer among the changes.
+	// forgotten is the newest generation that is no longer in changes.
 	forgotten int64
 }
 
 type knownNode struct {
 	info fwk.NodeInfo
-	// node as it was taken in; the info has another by now if it has changed.
+	// node as it was read. The info has another node by now if it has changed.
 	node *corev1.Node
 }
 
 // nodeSet is the set of nodes that a subset selects.
 type nodeSet struct {
 	holds func(*corev1.Node) bool
-	// members by name. The set is replaced and never changed, for cycles keep it.
+	// members by name. The set is replaced and never changed, because cycles keep it.
 	members sets.Set[string]
 }
 
 type change struct {
 	node fwk.NodeInfo
-	// generation of the node at that time; it has another by now if it has changed again.
+	// generation of the node at that time. It is higher by now if the node has changed again.
 	generation int64
 	// upTo is the newest generation of any node at that time.
 	upTo int64
 }
 
 const (
-	// maxNodeSets bounds the nodeSets that are kept. Spreads over the same zones or pools share theirs.
+	// maxNodeSets bounds the node sets that are kept. Spreads over the same zones or pools share theirs.
 	maxNodeSets = 4096
-	// maxChanges bounds the changes that are kept. Whoever asks for older ones has to look at all nodes.
+	// maxChanges bounds the changes that are kept. A question about older changes looks at all nodes.
 	maxChanges = 8192
 )
 
@@ -62,7 +62,7 @@ func newNodeSets() nodeSets {
 	return nodeSets{known: map[string]knownNode{}, byTerm: map[string]*nodeSet{}}
 }
 
-// update takes in the nodes of a cycle's snapshot.
+// update reads the nodes of a cycle's snapshot.
 func (t *nodeSets) update(nodes []fwk.NodeInfo) {
 	edits := edits{}
 	if len(nodes) != len(t.nodes) || len(nodes) > 0 && &nodes[0] != &t.nodes[0] {
@@ -85,13 +85,13 @@ func (t *nodeSets) update(nodes []fwk.NodeInfo) {
 	}
 	if len(t.changes) > maxChanges {
 		kept := t.changes[len(t.changes)-maxChanges/2:]
-		// All of the oldest kept cycle are forgotten with it, for some of its changes are.
+		// The whole oldest cycle that is kept counts as forgotten, because some of its changes are.
 		t.forgotten = kept[0].upTo
 		t.changes = append([]change(nil), kept...)
 	}
 }
 
-// edits are the nodeSets whose members were replaced in this update, and so may still be changed.
+// edits are the node sets whose members were replaced in this update. Only these may still be changed.
 type edits map[*nodeSet]bool
 
 func (e edits) of(t *nodeSet) sets.Set[string] {
@@ -102,7 +102,7 @@ func (e edits) of(t *nodeSet) sets.Set[string] {
 	return t.members
 }
 
-// relist takes in that nodes came or went.
+// relist handles added and removed nodes.
 func (t *nodeSets) relist(nodes []fwk.NodeInfo, edits edits) {
 	t.nodes = nodes
 	there := make(sets.Set[string], len(nodes))
@@ -123,7 +123,7 @@ func (t *nodeSets) relist(nodes []fwk.NodeInfo, edits edits) {
 	}
 }
 
-// relabel takes in a node that is new or may have new labels.
+// relabel handles a node that is new or may have new labels.
 func (t *nodeSets) relabel(info fwk.NodeInfo, edits edits) {
 	node := info.Node()
 	before := t.known[node.Name]
@@ -144,8 +144,8 @@ func (t *nodeSets) relabel(info fwk.NodeInfo, edits edits) {
 	}
 }
 
-// of is the set of the nodes that the subset selects, by name; nil if it selects every node, or if no snapshot has been taken in. The caller
-// does not change it.
+// of is the set of the names of the nodes that the subset selects. Nil if it selects every node, or if no snapshot was read. The caller must not
+// change it.
 func (t *nodeSets) of(in *subset.Subset) sets.Set[string] {
 	if in.SelectsAllNodes() || t.nodes == nil {
 		return nil
@@ -166,7 +166,7 @@ func (t *nodeSets) of(in *subset.Subset) sets.Set[string] {
 	return known.members
 }
 
-// one is a node of the subset for which f is true, or nil. It begins with the node of the given name, if the subset has it.
+// one is a node of the subset for which f is true, or nil. It tries the node with the given name first, if the subset has it.
 func (t *nodeSets) one(in *subset.Subset, first string, f func(fwk.NodeInfo) bool) fwk.NodeInfo {
 	members := t.of(in)
 	if known, found := t.known[first]; found && (members == nil || members.Has(first)) && f(known.info) {
@@ -188,8 +188,8 @@ func (t *nodeSets) one(in *subset.Subset, first string, f func(fwk.NodeInfo) boo
 	return nil
 }
 
-// changedSince calls f with nodes, among them every node whose generation is above the given one, until f returns true. It reports whether f
-// did.
+// changedSince calls f with nodes until f returns true. These include every node whose generation is above the given one. It returns whether f
+// returned true.
 func (t *nodeSets) changedSince(generation int64, f func(fwk.NodeInfo) bool) bool {
 	if generation < t.forgotten {
 		for _, info := range t.nodes {
@@ -200,7 +200,7 @@ func (t *nodeSets) changedSince(generation int64, f func(fwk.NodeInfo) bool) boo
 		return false
 	}
 	for i := len(t.changes) - 1; i >= 0 && t.changes[i].upTo > generation; i-- {
-		// A node that has changed again stands further on in the list.
+		// A node that has changed again comes later in the list.
 		if c := t.changes[i]; c.generation > generation && c.node.GetGeneration() == c.generation && f(c.node) {
 			return true
 		}

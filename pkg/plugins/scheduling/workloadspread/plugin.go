@@ -25,12 +25,12 @@ import (
 // Name of the plugin in scheduler configurations.
 const Name = "WorkloadSpread"
 
-// Spread gives pods of a WorkloadSpread their subset. Pods without a spread pass it untouched.
+// Spread gives pods of a WorkloadSpread their subset. It does nothing with other pods.
 type Spread struct {
 	*core
 	handle fwk.Handle
-	// preemption is asked last; see PostFilter. Profiles must therefore disable the plugin DefaultPreemption.
-	// It spares the pods of PodUnavailableBudgets.
+	// preemption runs last; see PostFilter. So profiles must disable the plugin DefaultPreemption. It spares pods for which a PodUnavailableBudget
+	// has no room.
 	preemption *defaultpreemption.DefaultPreemption
 }
 
@@ -48,7 +48,7 @@ var (
 	_ fwk.SignPlugin        = &Spread{}
 )
 
-// core is what all profiles of one scheduler share, for they share the quotas.
+// core is what all profiles of one scheduler share, because they share the quotas.
 type core struct {
 	args     *Args
 	lease    *lease
@@ -57,20 +57,20 @@ type core struct {
 	takeover *takeover
 	binds    *binds
 	budgets  *budgets
-	// node of a name; nil if it has not been seen, or is gone.
+	// node by its name. Nil if it has not been seen, or is gone.
 	node func(name string) *corev1.Node
-	// gated is true if the gate is there to hold a pod.
+	// gated is true if the pod's profile enables the gate.
 	gated    func(*corev1.Pod) bool
 	announce func(announcement)
 }
 
-// Family are the plugins of one scheduler. Those of all its profiles share one ledger; a second scheduler in the same process needs a family of
-// its own. The zero value is ready, as in
+// Family makes the plugins of one scheduler. The plugins of all its profiles share one ledger. A second scheduler in the same process needs its own
+// Family. The zero value is ready to use:
 //
 //	var plugins workloadspread.Family
 //	app.NewSchedulerCommand(app.WithPlugin(workloadspread.Name, plugins.Spread), app.WithPlugin(workloadspread.GateName, plugins.Gate))
 //
-// The first pod of a spread then waits after every start. It need not if the plugins also Observe the leader election, as in cmd/scheduler.
+// After every start the first pod of a spread then has to wait. It need not if the plugins also Observe the leader election, as in cmd/scheduler.
 type Family struct {
 	once sync.Once
 	err  error
@@ -123,12 +123,12 @@ func (f *Family) isGated(pod *corev1.Pod) bool {
 	return gated
 }
 
-// defaultPreemptionArgs are those that a scheduler uses if its configuration says nothing of DefaultPreemption.
+// defaultPreemptionArgs are those of a scheduler without configuration for DefaultPreemption.
 func defaultPreemptionArgs() *schedulerconfig.DefaultPreemptionArgs {
 	return &schedulerconfig.DefaultPreemptionArgs{MinCandidateNodesPercentage: 10, MinCandidateNodesAbsolute: 100}
 }
 
-// newCore wires the ledger to the scheduler. It starts informers and waits for nothing.
+// newCore connects the ledger to the scheduler. It starts informers and does not wait.
 func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*corev1.Pod) bool) (*core, error) {
 	logger := klog.LoggerWithName(klog.FromContext(ctx), Name)
 	ctx = klog.NewContext(ctx, logger)

@@ -17,15 +17,15 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// EventsToRegister names the events after which a pod that the plugin rejected may find a node. Slots, spreads and workloads have no event
-// here: the ledger wakes exactly as many pods as there are slots, after it has counted, which a hint cannot do.
+// EventsToRegister returns the events after which a rejected pod may find a node. Slots, spreads and workloads have no event here: the ledger wakes
+// as many pods as there are slots, after it has counted them. A queueing hint cannot do that.
 func (s *Spread) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	events := []fwk.ClusterEventWithHint{
 		{
 			Event:          fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeAllocatable | fwk.UpdateNodeLabel | fwk.UpdateNodeTaint},
 			QueueingHintFn: s.isSchedulableAfterNodeChange,
 		},
-		// The other filters register this for the subset that the pod tried last. Room may come free in an earlier one.
+		// The other filters register this for the subset that the pod tried last. There may be room in an earlier one.
 		{
 			Event:          fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.Delete | fwk.UpdatePodScaleDown | fwk.UpdatePodToleration},
 			QueueingHintFn: s.isSchedulableAfterPodChange,
@@ -35,7 +35,8 @@ func (s *Spread) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 			QueueingHintFn: s.isSchedulableAfterVolumeChange,
 		},
 	}
-	// So do the filters of volumes and devices, but a pod that has tried all of its subsets is refused in PreFilter, by this plugin alone.
+	// The filters of volumes and devices register these too. But a pod that has tried all of its subsets is refused in PreFilter, by this plugin
+	// alone.
 	for _, resource := range []fwk.EventResource{
 		fwk.PersistentVolume, fwk.PersistentVolumeClaim, fwk.StorageClass, fwk.CSINode, fwk.CSIDriver, fwk.CSIStorageCapacity,
 	} {
@@ -51,7 +52,7 @@ func (s *Spread) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 	return events, nil
 }
 
-// isSchedulableAfterNodeChange: the node has become one that the pod's subset may use, or there is more room on it.
+// isSchedulableAfterNodeChange: the pod's subset may use the node now and could not before, or the node has more room.
 func (s *Spread) isSchedulableAfterNodeChange(_ klog.Logger, pod *corev1.Pod, before, after any) (fwk.QueueingHint, error) {
 	was, is, err := schedutil.As[*corev1.Node](before, after)
 	if err != nil {
@@ -88,7 +89,7 @@ func (s *Spread) isSchedulableAfterPodChange(_ klog.Logger, pod *corev1.Pod, bef
 	return fwk.QueueSkip, nil
 }
 
-// isSchedulableAfterVolumeChange: the pod's volumes may be within reach of nodes from which they were not.
+// isSchedulableAfterVolumeChange: nodes may reach the pod's volumes now that could not before.
 func (s *Spread) isSchedulableAfterVolumeChange(_ klog.Logger, pod *corev1.Pod, before, after any) (fwk.QueueingHint, error) {
 	of, only := after.(*corev1.PersistentVolumeClaim)
 	uses := slices.ContainsFunc(pod.Spec.Volumes, func(volume corev1.Volume) bool {
@@ -107,7 +108,7 @@ func (s *Spread) isSchedulableAfterVolumeChange(_ klog.Logger, pod *corev1.Pod, 
 	return fwk.QueueSkip, nil
 }
 
-// isSchedulableAfterDeviceChange: there are more devices, or fewer that are taken, or the pod's own claim has changed.
+// isSchedulableAfterDeviceChange: there are more devices, or more free ones, or the pod's own claim has changed.
 func (s *Spread) isSchedulableAfterDeviceChange(_ klog.Logger, pod *corev1.Pod, before, after any) (fwk.QueueingHint, error) {
 	if len(pod.Spec.ResourceClaims) == 0 {
 		return fwk.QueueSkip, nil
@@ -124,7 +125,7 @@ func (s *Spread) isSchedulableAfterDeviceChange(_ klog.Logger, pod *corev1.Pod, 
 	return fwk.QueueSkip, nil
 }
 
-// claims is true if the claim is one of the pod's, by its own name or made for the pod.
+// claims is true if the claim is the pod's, by name or because it was made for the pod.
 func claims(pod *corev1.Pod, claim *resourcev1.ResourceClaim) bool {
 	return metav1.IsControlledBy(claim, pod) || claim.Namespace == pod.Namespace &&
 		slices.ContainsFunc(pod.Spec.ResourceClaims, func(c corev1.PodResourceClaim) bool {
@@ -132,11 +133,12 @@ func claims(pod *corev1.Pod, claim *resourcev1.ResourceClaim) bool {
 		})
 }
 
-// mayRetry is true for one exhausted pod of each kind for each change that may have made room for it. If that pod finds a node, the next is woken.
+// mayRetry is true for one exhausted pod of each class, for each change that may have made room. If that pod finds a node, the next one is woken.
 func (s *Spread) mayRetry(event ledger.ClusterChanged) bool { return s.book.apply(event).OK }
 
-// SignPod signs what decides, beside the pod's spec, on which nodes the pod fits and how they rank: the subset that it has chosen. A pod whose subset is
-// not known has no signature, so that nothing is taken over from another pod. That is so before its cycle, when later versions of kube-scheduler ask.
+// SignPod signs what decides, beside the pod's spec, on which nodes the pod fits and how they rank: the subset that it chose. A pod whose subset is
+// not known has no signature, so that no result of another pod is used for it. Later versions of kube-scheduler ask before the pod's cycle, when that
+// is so.
 func (s *Spread) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
 	if owner := workload.ControllerOf(pod); owner == nil || workload.EndsChain(owner.Kind) {
 		return []fwk.SignFragment{{Key: Name, Value: ledger.Signature{}}}, nil // no spread can divide it

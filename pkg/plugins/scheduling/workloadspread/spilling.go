@@ -11,10 +11,10 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// PostFilter runs when no node of the pod's subset fits. A pod of strategy Adaptive goes on to the next subset, in a cycle of its own that
-// follows at once; when it has tried all of them it may preempt, in the order of the subsets. A pod of strategy Fixed, and one without a
-// spread, preempts where it is, as DefaultPreemption does it. One that another plugin refused before it could ask for a subset passes on what it was
-// woken for.
+// PostFilter runs when no node of the pod's subset fits. A pod of strategy Adaptive goes on to the next subset, in a cycle of its own that follows at
+// once. When it has tried all subsets, it may preempt, in the order of the subsets. A pod of strategy Fixed, and a pod without a spread, preempts
+// where it is, as DefaultPreemption does. If another plugin refused the pod before it could ask for a subset, the next pod gets the slot for which it
+// was woken.
 func (s *Spread) PostFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	d := decisionIn(state)
 	if !wasRuled(state) {
@@ -63,8 +63,8 @@ func (s *Spread) PostFilter(ctx context.Context, state fwk.CycleState, pod *core
 
 var stepNames = map[ledger.Step]string{ledger.Stay: "waiting", ledger.GoOn: "spilled", ledger.Preempt: "preempting"}
 
-// waitsForVictims is true if the pod is nominated to a node that victims of a preemption are still leaving. DefaultPreemption, which looks at the
-// same pod, answers that like a refusal.
+// waitsForVictims is true if the pod is nominated to a node that victims of a preemption are still leaving. DefaultPreemption returns the same status
+// for that and for a refusal.
 func (s *Spread) waitsForVictims(ctx context.Context, pod *corev1.Pod, statuses fwk.NodeToStatusReader) bool {
 	latest, err := s.preemption.Evaluator.PodLister.Pods(pod.Namespace).Get(pod.Name)
 	if err != nil {
@@ -74,7 +74,8 @@ func (s *Spread) waitsForVictims(ctx context.Context, pod *corev1.Pod, statuses 
 	return !may
 }
 
-// PreEnqueue holds a pod while the API calls of its preemption are under way, and one that was woken during its cycle until it is activated again.
+// PreEnqueue holds a pod while the API calls of its preemption are under way. It also holds a pod that was woken during its cycle, until it is
+// activated.
 func (s *Spread) PreEnqueue(ctx context.Context, pod *corev1.Pod) *fwk.Status {
 	if status := s.preemption.PreEnqueue(ctx, pod); !status.IsSuccess() {
 		return status
@@ -95,7 +96,7 @@ func (s *Spread) verdictOn(d *decision, statuses fwk.NodeToStatusReader) (memoEn
 		for _, reason := range status.Reasons() {
 			reasons[reason]++
 		}
-		// A pod that is nominated to a node counts there without being on it, so it has no part in the generation.
+		// A pod that is nominated to a node counts there without being on it, so the generation of the node does not show it.
 		proven = proven && nodeLocal[status.Plugin()] && len(s.handle.NominatedPodsForNode(name)) == 0
 	}
 	if d.members != nil {
@@ -120,7 +121,7 @@ func (s *Spread) verdictOn(d *decision, statuses fwk.NodeToStatusReader) (memoEn
 	return judged, nil
 }
 
-// verdict says in words why none of a subset's nodes takes a pod: "0/40 nodes fit: 38 Insufficient cpu, 2 untolerated taint".
+// verdict says why none of a subset's nodes takes a pod: "0/40 nodes fit: 38 Insufficient cpu, 2 untolerated taint".
 func verdict(nodes int, reasons map[string]int) string {
 	if nodes == 0 {
 		return "no node belongs to it"

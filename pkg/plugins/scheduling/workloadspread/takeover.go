@@ -24,20 +24,20 @@ import (
 )
 
 const (
-	// syncPoll is how often the informers are asked whether they have synced; they have no event for it.
+	// syncPoll is how often the informers are asked whether they have synced. They have no event for it.
 	syncPoll = 20 * time.Millisecond
-	// syncTimeout bounds how long the first cycle is held up. Afterwards pods fail and are retried, so that the reason becomes visible.
+	// syncTimeout bounds how long the first cycle is held up. After it pods fail and are retried, so that users see the reason.
 	syncTimeout = 10 * time.Second
-	// manyNamespaces are read by one list of the whole cluster, because then the number of requests costs more than pods that are read for nothing.
+	// manyNamespaces is from how many namespaces on one list of the whole cluster is cheaper than one list for each.
 	manyNamespaces = 10
 )
 
 var podResource = corev1.SchemeGroupVersion.WithResource("pods")
 
-// takeover says when a process may trust its ledger. A scheduler runs its first cycle when it starts to lead. At that moment a bind that
-// its predecessor sent may still be on its way, and the informers may not show the last binds yet. So before the first slot is given out
-// the process waits for the informers' first lists, then until no such bind can succeed any more, and then reads the bound pods from
-// the API server's storage. The first process ever reads them at once, and need not wait if none was bound by Berth.
+// takeover says when a process may trust its ledger. A scheduler runs its first cycle when it starts to lead. At that moment a bind of its
+// predecessor may still be on its way, and the informers may not show the last binds yet. So before the process gives out the first slot, it waits
+// for the informers' first lists, then until no such bind can succeed any more, and then reads the bound pods from the API server's storage. The very
+// first process reads them at once, and does not wait if Berth has bound none of them.
 type takeover struct {
 	clock     clock.Clock
 	lease     *lease
@@ -48,7 +48,7 @@ type takeover struct {
 
 	mu    sync.Mutex
 	since time.Time
-	// syncTimedOut: a cycle was held up for syncTimeout, so that no other is.
+	// syncTimedOut is true if a cycle was held up for syncTimeout. No other cycle is then.
 	syncTimedOut bool
 	done         bool
 }
@@ -57,8 +57,7 @@ func newTakeover(c clock.Clock, lease *lease, client kubernetes.Interface, lists
 	return &takeover{clock: c, lease: lease, client: client, lists: lists, book: b, listeners: from}
 }
 
-// complete returns nil once the ledger can be trusted, and blocks the first cycles until then. An error means that the pod must be tried
-// again later.
+// complete returns nil once the ledger can be trusted, and blocks the first cycles until then. After an error the pod must be tried again later.
 func (t *takeover) complete(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -74,7 +73,7 @@ func (t *takeover) complete(ctx context.Context) error {
 	namespaces := t.book.namespaces()
 	if len(namespaces) == 0 {
 		t.since = time.Time{}
-		return nil // nothing to count; the doubt passes all the same
+		return nil // nothing to count; the uncertain period passes meanwhile
 	}
 	var found int
 	first := t.lease.isFirst()
@@ -104,20 +103,20 @@ func (t *takeover) complete(ctx context.Context) error {
 	return nil
 }
 
-// concerns is false for a pod that no spread divides, as far as can be known by now, so that it need not wait. As long as spreads cannot be listed,
-// every pod with an owner may belong to one.
+// concerns is false for a pod that no spread divides, as far as is known, so that it need not wait. As long as spreads cannot be listed, every pod
+// with an owner may belong to one.
 func (t *takeover) concerns(pod *corev1.Pod) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.done {
 		return true // and need not wait
 	}
-	t.lease.lead("", false) // without leader election the first cycle is the first sign of it
+	t.lease.lead("", false) // without leader election the first cycle is the first sign that this process leads
 	return workload.ControllerOf(pod) != nil && !t.listeners.noSpreads.Load() && (!t.listeners.spreadsSynced() || t.book.hasSpreads(pod.Namespace))
 }
 
-// awaitSync holds the first cycle up until the informers have synced. The scheduler has one cycle at a time, so if that takes long the next fail at once,
-// and pods that need no spread go on.
+// awaitSync blocks the first cycle until the informers have synced. The scheduler runs one cycle at a time. So if that takes long, the next cycles
+// fail at once, and pods that need no spread are scheduled.
 func (t *takeover) awaitSync(ctx context.Context) error {
 	ready := func(context.Context) (bool, error) {
 		return t.listeners.hasSynced() || t.listeners.noSpreads.Load(), nil
@@ -141,8 +140,8 @@ func (t *takeover) awaitSync(ctx context.Context) error {
 	}
 }
 
-// readBound lists the pods of the namespaces that have a node with a quorum read, and takes in those of which the ledger does not know that they have
-// one. It lists metadata alone, because it knows almost all of them from its watch. Recorded are the pods that Berth has bound.
+// readBound lists the pods of the namespaces that have a node, with a quorum read. It adds those whose node the ledger does not know. It lists only
+// metadata, because the ledger knows almost all pods from its watch. Recorded is how many pods Berth has bound.
 func (t *takeover) readBound(ctx context.Context, namespaces []string) (found, recorded int, err error) {
 	t.book.apply(ledger.ListBegins{})
 	defer t.book.apply(ledger.ListEnds{})
@@ -175,7 +174,7 @@ func (t *takeover) readBound(ctx context.Context, namespaces []string) (found, r
 	return found, recorded, nil
 }
 
-// read takes in a listed pod, unless it is gone by now.
+// read adds a listed pod, unless it is gone by now.
 func (t *takeover) read(ctx context.Context, listed *metav1.PartialObjectMetadata) error {
 	pod, err := t.client.CoreV1().Pods(listed.Namespace).Get(ctx, listed.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && pod.UID != listed.UID {

@@ -19,8 +19,8 @@ import (
 	"github.com/berth-project/berth/pkg/budget"
 )
 
-// victims is DefaultPreemption that takes no more pods than their PodUnavailableBudgets allow. What it does with PodDisruptionBudgets, and all else,
-// is as in DefaultPreemption.
+// victims is DefaultPreemption, but takes no more pods than their PodUnavailableBudgets allow. PodDisruptionBudgets and everything else work as in
+// DefaultPreemption.
 type victims struct {
 	*defaultpreemption.DefaultPreemption
 	budgets *budgets
@@ -28,12 +28,12 @@ type victims struct {
 
 var _ preemption.Interface = &victims{}
 
-// guardVictims has an instance of DefaultPreemption heed the budgets.
+// guardVictims makes an instance of DefaultPreemption respect the budgets.
 func guardVictims(p *defaultpreemption.DefaultPreemption, handle fwk.Handle, b *budgets) {
 	p.Evaluator.Interface = &victims{p, b}
 	take := p.Evaluator.PreemptPod
 	p.Evaluator.PreemptPod = func(ctx context.Context, c preemption.Candidate, preemptor, victim *corev1.Pod, plugin string) error {
-		if !budget.IsProtected(victim) || handle.GetWaitingPod(victim.UID) != nil { // a waiting pod is sent back to the queue, not deleted
+		if !budget.IsProtected(victim) || handle.GetWaitingPod(victim.UID) != nil { // a waiting pod goes back to the queue and is not deleted
 			return take(ctx, c, preemptor, victim, plugin)
 		}
 		err := mayDelete(ctx, handle, victim)
@@ -47,14 +47,14 @@ func guardVictims(p *defaultpreemption.DefaultPreemption, handle fwk.Handle, b *
 	}
 }
 
-// mayDelete asks the API server whether the pod could be deleted. A victim is told that it is one before it is deleted, and if it is refused after
-// that, the word stands for minutes, and who counts failures counts one that was none.
+// mayDelete asks the API server whether the pod may be deleted. The scheduler writes DisruptionTarget into a victim before it deletes it. If the
+// deletion is refused after that, the condition stays for minutes, and clients that count failures count one that did not happen.
 func mayDelete(ctx context.Context, handle fwk.Handle, pod *corev1.Pod) error {
 	err := handle.ClientSet().CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 		DryRun: []string{metav1.DryRunAll}, Preconditions: &metav1.Preconditions{UID: &pod.UID},
 	})
 	if apierrors.IsNotFound(err) {
-		return nil // it needs no preemption any more
+		return nil // no preemption is needed any more
 	}
 	if err != nil {
 		return fmt.Errorf("asking whether pod %s/%s may be preempted: %w", pod.Namespace, pod.Name, err)
@@ -62,7 +62,7 @@ func mayDelete(ctx context.Context, handle fwk.Handle, pod *corev1.Pod) error {
 	return nil
 }
 
-// SelectVictimsOnNode leaves those alone for whom there is no room. Of several of one budget it would rather have the least important go.
+// SelectVictimsOnNode leaves pods alone for which their budgets have no room. Of several pods of a budget it prefers the least important.
 func (v *victims) SelectVictimsOnNode(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo, pdbs []*policyv1.PodDisruptionBudget) ([]*corev1.Pod, int, *fwk.Status) {
 	var spared sets.Set[types.UID]
 	if !v.budgets.isEmpty() {
@@ -71,7 +71,7 @@ func (v *victims) SelectVictimsOnNode(ctx context.Context, state fwk.CycleState,
 	if len(spared) == 0 {
 		return v.DefaultPreemption.SelectVictimsOnNode(ctx, state, pod, node, pdbs)
 	}
-	// Nodes are tried at the same time, so each has a copy that knows whom to spare there.
+	// Nodes are tried in parallel, so each has a copy that knows which pods to spare there.
 	here := *v.DefaultPreemption
 	may := here.IsEligiblePod
 	here.IsEligiblePod = func(node fwk.NodeInfo, victim fwk.PodInfo, preemptor *corev1.Pod) bool {
@@ -84,7 +84,7 @@ func (v *victims) SelectVictimsOnNode(ctx context.Context, state fwk.CycleState,
 	return chosen, violating, status
 }
 
-// lesser are the pods of the node that a preemption may take for the pod, the least important first.
+// lowerPriorityPods are the pods of the node that a preemption may take for the pod, the least important first.
 func (v *victims) lowerPriorityPods(pod *corev1.Pod, node fwk.NodeInfo) []*corev1.Pod {
 	var pods []*corev1.Pod
 	for _, info := range node.GetPods() {

@@ -31,14 +31,14 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// listeners are the registrations of our event handlers. The scheduler waits for its own handlers before it schedules, but not for these.
+// listeners are the registrations of our event handlers. The scheduler waits for its own handlers before it schedules pods, but not for these.
 type listeners struct {
 	synced []cache.InformerSynced
 	// spreadsSynced is that of the spreads.
 	spreadsSynced cache.InformerSynced
-	// noSpreads: the API server does not know the kind, so there can be none.
+	// noSpreads is true if the API server does not know the kind, so that there are no spreads.
 	noSpreads atomic.Bool
-	// spreadsError is why the spreads could not be listed at the last attempt.
+	// spreadsError is why the last attempt to list spreads failed.
 	spreadsError atomic.Pointer[error]
 }
 
@@ -50,7 +50,7 @@ func (w *listeners) add(registration cache.ResourceEventHandlerRegistration, err
 	return nil
 }
 
-// hasSynced is true once the ledger has taken in everything that the informers' first lists held.
+// hasSynced is true once the ledger has seen every object of the informers' first lists.
 func (w *listeners) hasSynced() bool {
 	for _, synced := range w.synced {
 		if !synced() {
@@ -60,8 +60,9 @@ func (w *listeners) hasSynced() bool {
 	return true
 }
 
-// watch feeds the ledger from the scheduler's informers and from one for spreads, which it starts. Of workloads the scheduler's informers keep from then on
-// what workload.Keep leaves: no pod template and no annotation. That is more than the plugins of kube-scheduler read. The informers must not run yet.
+// watch feeds the ledger from the scheduler's informers, and from an informer for spreads that it starts. From then on the scheduler's informers keep
+// of workloads only what workload.Keep leaves: no pod template and no annotations. The plugins of kube-scheduler need less. The informers must not
+// run yet.
 func watch(ctx context.Context, b *book, factory informers.SharedInformerFactory, spreads cache.SharedIndexInformer, list listSpreads) (*listeners, error) {
 	w := &listeners{}
 	tell := func(event ledger.Event) { b.apply(event) }
@@ -101,13 +102,13 @@ func watch(ctx context.Context, b *book, factory informers.SharedInformerFactory
 	return w, nil
 }
 
-// listSpreads asks the API server for spreads, to see whether it knows the kind.
+// listSpreads lists spreads, to find out whether the API server knows the kind.
 type listSpreads func(context.Context) error
 
-// kindInterval is how often that is done until it does.
+// kindInterval is how often listSpreads is called until it does.
 const kindInterval = time.Second
 
-// runSpreads runs the informer of spreads once their kind is known. The informer itself would find out much later: it waits longer after each attempt.
+// runSpreads runs the informer of spreads once their kind is known. The informer itself would notice that much later, because of its backoff.
 func (w *listeners) runSpreads(ctx context.Context, list listSpreads, informer cache.SharedIndexInformer) {
 	if err := wait.PollUntilContextCancel(ctx, kindInterval, true, func(ctx context.Context) (bool, error) {
 		w.noSpreads.Store(apierrors.IsNotFound(list(ctx)))
@@ -117,7 +118,7 @@ func (w *listeners) runSpreads(ctx context.Context, list listSpreads, informer c
 	}
 }
 
-// listOneSpread lists no more than one spread. Who may not list spreads is not told whether their kind is known, and so discovery is asked.
+// listOneSpread lists at most one spread. A client that may not list spreads is not told whether the kind exists, so discovery is asked.
 func listOneSpread(client dynamic.Interface, discovery serverResources) listSpreads {
 	return func(ctx context.Context) error {
 		_, err := client.Resource(v1alpha1.Resource).List(ctx, metav1.ListOptions{Limit: 1})
@@ -141,8 +142,8 @@ func newBudgetInformer(config *restclient.Config) (cache.SharedIndexInformer, er
 	})
 }
 
-// newInformer watches custom resources in all namespaces. Trim takes from each what nobody reads. The scheduler's own configuration speaks protobuf, which they
-// do not.
+// newInformer watches custom resources in all namespaces. Trim removes what nobody reads from each object. The scheduler's own client uses protobuf,
+// which custom resources do not support.
 func newInformer[T runtime.Object](config *restclient.Config, addToScheme func(*runtime.Scheme) error, resource schema.GroupVersionResource, object T,
 	trim func(T)) (cache.SharedIndexInformer, error) {
 	scheme := runtime.NewScheme()
@@ -175,7 +176,7 @@ func jsonConfig(config *restclient.Config) *restclient.Config {
 	return config
 }
 
-// eventsOf is a handler that passes on what an informer shows of objects of one type. Updated may be nil, and so may seen and gone.
+// eventsOf is a handler that passes on an informer's events about objects of one type. No function may be nil.
 func eventsOf[T any](seen func(T), updated func(before, after T), gone func(T)) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { seen(obj.(T)) },
@@ -217,7 +218,7 @@ func nodeEvents(b *book) cache.ResourceEventHandler {
 	}, func(node *corev1.Node) { b.apply(ledger.NodeGone{Name: node.Name}) })
 }
 
-// podEvents: the scheduler's pod informer leaves out pods that have ended, so that ending looks like deletion.
+// podEvents: the scheduler's pod informer leaves out pods that have ended, so a pod that ends looks deleted.
 func podEvents(b *book) cache.ResourceEventHandler {
 	seen := func(pod *corev1.Pod) {
 		if pod.Spec.NodeName != "" {
