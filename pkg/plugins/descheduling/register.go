@@ -11,7 +11,7 @@ import (
 	"github.com/berth-project/berth/pkg/plugins/descheduling/subsetevictor"
 )
 
-// Register makes all of them known.
+// Register registers all of them.
 func Register(world *cycle.World, registry pluginregistry.Registry) {
 	evictunschedulablesubsetpods.Register(world, registry)
 	enforcesubsetmaxreplicas.Register(world, registry)

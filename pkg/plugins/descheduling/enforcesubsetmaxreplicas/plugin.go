@@ -1,5 +1,5 @@
-// Package enforcesubsetmaxreplicas is the descheduling strategy EnforceSubsetMaxReplicas:
-// running pods above the quota of their subset, or on nodes outside of it, make way for pods in their place.
+// Package enforcesubsetmaxreplicas is the descheduling strategy EnforceSubsetMaxReplicas. It evicts running pods that are above the quota of their
+// subset, or on nodes that their subset does not select.
 //
 // Package strategy runs it, and pkg/moves decides. See README.md.
 package enforcesubsetmaxreplicas
@@ -15,7 +15,7 @@ import (
 // Name of the strategy in descheduler policies.
 const Name = "EnforceSubsetMaxReplicas"
 
-// Register makes the strategy known, on the world that it is to share with others.
+// Register registers the strategy. It shares the world with the others.
 func Register(world *cycle.World, registry pluginregistry.Registry) {
 	strategy.Deschedule(Name, &Args{}, world, registry)
 }

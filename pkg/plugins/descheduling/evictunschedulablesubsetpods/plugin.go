@@ -1,5 +1,5 @@
-// Package evictunschedulablesubsetpods is the descheduling strategy EvictUnschedulableSubsetPods:
-// pods that carry the patch of a subset, and that no node of it takes for too long, make way for pods of another subset.
+// Package evictunschedulablesubsetpods is the descheduling strategy EvictUnschedulableSubsetPods. It evicts pods that carry the patch of a subset and
+// find no node there for too long, so that their replacements get another subset.
 //
 // Package strategy runs it, and pkg/moves decides. See README.md.
 package evictunschedulablesubsetpods
@@ -15,7 +15,7 @@ import (
 // Name of the strategy in descheduler policies.
 const Name = "EvictUnschedulableSubsetPods"
 
-// Register makes the strategy known, on the world that it is to share with others.
+// Register registers the strategy. It shares the world with the others.
 func Register(world *cycle.World, registry pluginregistry.Registry) {
 	strategy.Deschedule(Name, &Args{}, world, registry)
 }

@@ -1,5 +1,5 @@
-// Package rebalancetopreferredsubset is the descheduling strategy RebalanceToPreferredSubset:
-// pods of later subsets come home when an earlier one has quota and a node for them.
+// Package rebalancetopreferredsubset is the descheduling strategy RebalanceToPreferredSubset. It evicts pods of later subsets when an earlier subset
+// has quota and a node for their replacements.
 //
 // Package strategy runs it, and pkg/moves decides. See README.md.
 package rebalancetopreferredsubset
@@ -15,7 +15,7 @@ import (
 // Name of the strategy in descheduler policies.
 const Name = "RebalanceToPreferredSubset"
 
-// Register makes the strategy known, on the world that it is to share with others.
+// Register registers the strategy. It shares the world with the others.
 func Register(world *cycle.World, registry pluginregistry.Registry) {
 	strategy.Balance(Name, &Args{}, world, registry)
 }

@@ -1,5 +1,5 @@
-// Package settings are the parts that the Args of Berth's descheduling strategies have in common, with their defaults and what is refused. The
-// descheduler framework validates before it defaults, so that everything may be left out.
+// Package settings has the parts that the Args of Berth's descheduling strategies share, with their defaults and validation. The descheduler
+// framework validates before it defaults, so validation must accept missing fields.
 package settings
 
 import (
@@ -15,17 +15,17 @@ import (
 	"github.com/berth-project/berth/pkg/moves"
 )
 
-// Scope says which spreads a strategy is about.
+// Scope says for which spreads a strategy runs.
 //
 // +kubebuilder:object:generate=true
 type Scope struct {
-	// Namespaces of the spreads. Nil is all.
+	// Namespaces of the spreads. Nil means all.
 	Namespaces *Namespaces `json:"namespaces,omitempty"`
-	// SpreadSelector selects spreads by their labels. Nil selects all.
+	// SpreadSelector selects spreads by their labels. Nil means all.
 	SpreadSelector *metav1.LabelSelector `json:"spreadSelector,omitempty"`
 }
 
-// Namespaces says which namespaces are meant. Only one of the two fields may be given.
+// Namespaces selects some namespaces. Only one of the two fields may be set.
 //
 // +kubebuilder:object:generate=true
 type Namespaces struct {
@@ -47,7 +47,7 @@ func (s *Scope) Validate() field.ErrorList {
 	return errs
 }
 
-// Compile is the scope for a cycle.
+// Compile returns the scope for a cycle.
 func (s *Scope) Compile() (cycle.Scope, error) {
 	var scope cycle.Scope
 	if s.Namespaces != nil {
@@ -64,8 +64,8 @@ func (s *Scope) Compile() (cycle.Scope, error) {
 	return scope, nil
 }
 
-// Backoff is how long the next move waits if pods came back after the previous move: Base after the first time, twice as long after every further
-// time, and Longest at most. After twice Longest without a move it begins at Base again.
+// Backoff is how long the next move waits if the pods of the last one came back: Base after the first time, twice as long after every further time,
+// and Longest at most. After twice Longest without a move it starts again at Base.
 //
 // +kubebuilder:object:generate=true
 type Backoff struct {
@@ -75,7 +75,7 @@ type Backoff struct {
 	Longest *metav1.Duration `json:"longest,omitempty"`
 }
 
-// DefaultBackoff sets what is left out.
+// DefaultBackoff sets missing fields.
 func DefaultBackoff(b **Backoff, base, longest time.Duration) {
 	if *b == nil {
 		*b = &Backoff{}
@@ -84,7 +84,7 @@ func DefaultBackoff(b **Backoff, base, longest time.Duration) {
 	Default(&(*b).Longest, longest)
 }
 
-// Validate returns every error with its path. Nil is left to the defaults.
+// Validate returns every error with its path. Nil is valid.
 func (b *Backoff) Validate(path *field.Path) field.ErrorList {
 	if b == nil {
 		return nil
@@ -96,19 +96,19 @@ func (b *Backoff) Validate(path *field.Path) field.ErrorList {
 	return errs
 }
 
-// Pace is the backoff for the model. It must have been defaulted.
+// Pace is the backoff for package moves. It must have been defaulted.
 func (b *Backoff) Pace() moves.Pace {
 	return moves.Pace{Base: b.Base.Duration, Longest: b.Longest.Duration}
 }
 
-// Default sets a duration that is left out.
+// Default sets a missing duration.
 func Default(value **metav1.Duration, def time.Duration) {
 	if *value == nil {
 		*value = &metav1.Duration{Duration: def}
 	}
 }
 
-// Between refuses a duration outside of the bounds. Nil is left to the defaults.
+// Between refuses a duration outside of the bounds. Nil is valid.
 func Between(path *field.Path, value *metav1.Duration, least, most time.Duration) field.ErrorList {
 	if value == nil || value.Duration >= least && value.Duration <= most {
 		return nil
@@ -116,7 +116,7 @@ func Between(path *field.Path, value *metav1.Duration, least, most time.Duration
 	return field.ErrorList{field.Invalid(path, value.Duration.String(), fmt.Sprintf("must be between %s and %s", least, most))}
 }
 
-// Amount refuses what is neither a count nor a percentage above 0. Nil is left to the defaults.
+// Amount refuses values that are neither a count nor a percentage above 0. Nil is valid.
 func Amount(path *field.Path, value *intstr.IntOrString) field.ErrorList {
 	if value == nil {
 		return nil

@@ -1,7 +1,7 @@
-// Package strategy makes plugins of the descheduler framework: all of Berth's strategies are read, validated, defaulted, built and run in the same
-// way. What a strategy is about, its Args say; see the directories beside this one.
+// Package strategy makes plugins of the descheduler framework. All of Berth's strategies are decoded, validated, defaulted, built and run in the same
+// way. Their Args say what each one does; see the directories beside this one.
 //
-// It gathers with pkg/descheduler/cycle, has the strategy decide, and acts through the cycle again. It decides nothing. Begin reading at Args.
+// It gathers with pkg/descheduler/cycle, lets the strategy decide, and acts through the cycle again. It decides nothing. Begin reading at Args.
 package strategy
 
 import (
@@ -17,26 +17,26 @@ import (
 	"github.com/berth-project/berth/pkg/descheduler/cycle"
 )
 
-// Args of a strategy: what may be given, what holds if it is not, and what follows.
+// Args of a strategy: its fields, validation, defaults, and the strategy that they configure.
 type Args interface {
 	runtime.Object
-	// Validate returns every error with its path. The framework asks before it defaults, so that everything may be left out.
+	// Validate returns every error with its path. The framework validates before it defaults, so missing fields must be accepted.
 	Validate() field.ErrorList
-	// Default sets what is left out.
+	// Default sets missing fields.
 	Default()
-	// Compile is which spreads the strategy is about.
+	// Compile returns for which spreads the strategy runs.
 	Compile() (cycle.Scope, error)
-	// Strategy is what they come to once they were defaulted, without its name, scope and evictor.
+	// Strategy is the configured strategy, without name, scope and evictor. The Args must have been defaulted.
 	Strategy() cycle.Strategy
 }
 
-// Deschedule makes a strategy known that runs before those that balance. args is an empty instance of its Args, and the world is shared with
-// others.
+// Deschedule registers a strategy that runs before the balancing strategies. args is an empty instance of its Args. The world is shared with the
+// other strategies.
 func Deschedule(name string, args Args, world *cycle.World, registry pluginregistry.Registry) {
 	register(name, args, world, registry, func(p plugin) frameworktypes.Plugin { return &descheduling{p} })
 }
 
-// Balance makes a strategy known that runs after those that deschedule.
+// Balance registers a strategy that runs after the descheduling strategies.
 func Balance(name string, args Args, world *cycle.World, registry pluginregistry.Registry) {
 	register(name, args, world, registry, func(p plugin) frameworktypes.Plugin { return &balancing{p} })
 }
@@ -82,7 +82,7 @@ func register(name string, args Args, world *cycle.World, registry pluginregistr
 	pluginregistry.Register(name, build, at(plugin{}), args, validate, setDefaults, registry)
 }
 
-// plugin runs a strategy. The framework tells by the methods of the types below when it is to run.
+// plugin runs a strategy. The methods of the types below tell the framework when.
 type plugin struct {
 	world    *cycle.World
 	strategy cycle.Strategy
@@ -91,7 +91,7 @@ type plugin struct {
 // Name of the plugin.
 func (p *plugin) Name() string { return p.strategy.Name }
 
-// run has the pods of every spread looked at. It looks at all nodes itself, also at those that are not ready.
+// run checks the pods of every spread. It reads all nodes itself, including nodes that are not ready.
 func (p *plugin) run(ctx context.Context) *frameworktypes.Status {
 	c, err := p.world.Cycle()
 	if err == nil {

@@ -6,14 +6,14 @@ import (
 	"github.com/berth-project/berth/pkg/plugins/descheduling/settings"
 )
 
-// Args configure the filter. Everything may be left out.
+// Args configure the filter. Every field is optional.
 //
 // +kubebuilder:object:root=true
 type Args struct {
 	metav1.TypeMeta `json:",inline"`
 
-	// Namespaces of the pods that the filter looks at. It lets all others pass. Nil is all.
+	// Namespaces whose pods the filter checks. It accepts pods of all other namespaces. Nil means all namespaces.
 	Namespaces *settings.Namespaces `json:"namespaces,omitempty"`
-	// IgnoreBudgets leaves budgets to the API server, which is then asked for every pod.
+	// IgnoreBudgets leaves budgets to the API server, which is then asked about every pod.
 	IgnoreBudgets bool `json:"ignoreBudgets,omitempty"`
 }

@@ -1,5 +1,5 @@
-// Package subsetevictor is the descheduling filter SubsetEvictor: it keeps pods that must not or cannot be evicted now from strategies of others,
-// with the same rules and the same budgets as Berth's own strategies. See README.md.
+// Package subsetevictor is the descheduling filter SubsetEvictor: it keeps strategies of others from evicting pods that must not, or cannot, be
+// evicted now, by the same rules and budgets as Berth's own strategies. See README.md.
 package subsetevictor
 
 import (
@@ -21,25 +21,25 @@ const Name = "SubsetEvictor"
 
 // Plugin is the filter.
 type Plugin struct {
-	// look of the cycle that is under way.
+	// look returns what the current cycle knows.
 	look             func() (look, error)
 	include, exclude sets.Set[string]
 	ignoreBudgets    bool
 }
 
-// look is what a cycle knows of pods.
+// look is what a cycle knows about pods.
 type look interface {
-	// IsPaused is true for a pod of a spread whose pods are not to be moved.
+	// IsPaused is true for a pod of a paused spread.
 	IsPaused(pod *corev1.Pod) bool
-	// Spares is true if there is room for the eviction of a pod.
+	// Spares is true if the budgets of a pod have room for its eviction.
 	Spares(pod *corev1.Pod) bool
-	// Spare takes that room.
+	// Spare takes that room, and is false if there is none.
 	Spare(pod *corev1.Pod) bool
 }
 
 var _ frameworktypes.EvictorPlugin = &Plugin{}
 
-// Register makes the filter known, on the world that it is to share with strategies.
+// Register registers the filter. It shares the world with strategies.
 func Register(world *cycle.World, registry pluginregistry.Registry) {
 	build := func(_ context.Context, args runtime.Object, _ frameworktypes.Handle) (frameworktypes.Plugin, error) {
 		return newPlugin(args, func() (look, error) { return world.Cycle() })
@@ -47,7 +47,7 @@ func Register(world *cycle.World, registry pluginregistry.Registry) {
 	pluginregistry.Register(Name, build, &Plugin{}, &Args{}, Validate, SetDefaults, registry)
 }
 
-// newPlugin makes the filter from Args that were defaulted.
+// newPlugin makes the filter from defaulted Args.
 func newPlugin(obj runtime.Object, current func() (look, error)) (*Plugin, error) {
 	args, ok := obj.(*Args)
 	if !ok {
@@ -63,19 +63,19 @@ func newPlugin(obj runtime.Object, current func() (look, error)) (*Plugin, error
 // Name of the plugin.
 func (p *Plugin) Name() string { return Name }
 
-// Filter is false for pods that must not be evicted, whose spread is paused, or whose budgets have no room now. It takes nothing: it is asked about
-// many pods of which few are evicted.
+// Filter is false for pods that must not be evicted, whose spread is paused, or whose budgets have no room now. It takes no room: it is called for
+// many pods, of which few are evicted.
 func (p *Plugin) Filter(pod *corev1.Pod) bool {
 	return !p.looksAt(pod) || cycle.Evictable(pod) && p.passes(pod, look.Spares)
 }
 
-// PreEvictionFilter is called by some strategies right before a pod is evicted. It is false if its spread is paused or a budget has no room for it, and
-// otherwise takes that room for the rest of the cycle.
+// PreEvictionFilter is called by some strategies right before they evict a pod. It is false if the pod's spread is paused or a budget has no room for
+// the pod. Otherwise it takes that room for the rest of the cycle.
 func (p *Plugin) PreEvictionFilter(pod *corev1.Pod) bool {
 	return !p.looksAt(pod) || p.passes(pod, look.Spare)
 }
 
-// passes asks about the spread of a pod, and in the given way about its budgets.
+// passes checks the spread of a pod and, with the given function, its budgets.
 func (p *Plugin) passes(pod *corev1.Pod, budgets func(look, *corev1.Pod) bool) bool {
 	current, err := p.look()
 	if err != nil {
