@@ -10,8 +10,8 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// ClosedBy are the subsets, with strategy Adaptive, that have had no node for a pod of late: pods had to leave them for it, or wait in them and their
-// condition says so. Admission passes over them.
+// ClosedBy are the subsets, with strategy Adaptive, that recently had no node for a pod: pods were moved out of them for that reason, or wait in
+// them, as their condition says. Admission skips them.
 func ClosedBy(moves []v1alpha1.Move, statuses []v1alpha1.SubsetStatus, policy *subset.Policy, now time.Time) (closed subset.Mask) {
 	if policy.Strategy != v1alpha1.AdaptiveScheduleStrategy {
 		return 0
@@ -33,7 +33,7 @@ func ClosedBy(moves []v1alpha1.Move, statuses []v1alpha1.SubsetStatus, policy *s
 	return closed
 }
 
-// closes is true for a move of late that pods have left its first subset by, because no node there took them.
+// closes is true for a recent move of pods out of its subset From because no node there took them.
 func closes(m *v1alpha1.Move, policy *subset.Policy, now time.Time) bool {
 	from, to := policy.Index(m.From), policy.Index(m.To)
 	if from == subset.None || to != subset.None && to <= from || m.Reason != string(v1alpha1.ReasonUnschedulableTooLong) && m.Reason != "" {
@@ -42,5 +42,5 @@ func closes(m *v1alpha1.Move, policy *subset.Policy, now time.Time) bool {
 	return now.Sub(m.Time.Time) < policy.Adaptive.Skip
 }
 
-// closed are the subsets that admission passes over now.
+// closed are the subsets that admission skips now.
 func (f *Facts) closed() subset.Mask { return ClosedBy(f.Moves, f.Subsets, f.Policy, f.Now) }

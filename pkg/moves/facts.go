@@ -11,7 +11,7 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// Facts are what is known of one spread at one moment.
+// Facts are what is known about one spread at one moment.
 type Facts struct {
 	// Name of the spread.
 	Name string
@@ -23,21 +23,21 @@ type Facts struct {
 	Pods []Pod
 	// Paused is true if nothing may be moved.
 	Paused bool
-	// Moves and Misplaced are what the status of the spread remembers of earlier cycles. They are not changed.
+	// Moves and Misplaced are what the spread's status records of earlier cycles. They are not changed.
 	Moves     []v1alpha1.Move
 	Misplaced *v1alpha1.Misplaced
-	// Subsets are what the status says of each subset, by name. Admission goes by it.
+	// Subsets are the subset statuses. Admission reads them.
 	Subsets []v1alpha1.SubsetStatus
-	// SchedulableSince is since when no pod has waited in each subset for a node; zero if one does. A subset that it does not reach counts as
-	// schedulable since ever.
+	// SchedulableSince is since when no pod of each subset has waited for a node. Zero if a pod waits. Subsets beyond its length count as schedulable
+	// all the time.
 	SchedulableSince []time.Time
-	// Moved are the directions in which pods of the spread were moved in this cycle.
+	// Moved are the directions in which pods of the spread were already moved in this cycle.
 	Moved Direction
 	// Now is the time of the decision.
 	Now time.Time
 }
 
-// Direction of moves, as a set.
+// Direction of moves. It is a set of flags.
 type Direction uint8
 
 const (
@@ -47,35 +47,35 @@ const (
 	Home
 )
 
-// Pod is a pod of a spread, as far as moving it is concerned.
+// Pod is a pod of a spread with what matters for moves.
 type Pod struct {
 	subset.Pod
-	// UnschedulableSince is since when the scheduler has found no node for the pod. Zero if it has one, was not tried, is gated, or waits for
-	// a slot or for others that it preempts.
+	// UnschedulableSince is since when the scheduler has found no node for the pod. Zero if it has a node, was not tried, is gated, waits for a slot,
+	// or waits for preemption victims.
 	UnschedulableSince time.Time
-	// BoundSince is since when it has a node. Zero if it has none.
+	// BoundSince is since when the pod has a node. Zero if it has none.
 	BoundSince time.Time
 }
 
 // Move is one eviction.
 type Move struct {
 	Pod *Pod
-	// From is the subset that the pod is in, and To the one that a pod made in its place will go to, which admission decides if the spread binds early;
-	// each subset.None for none.
+	// From is the subset of the pod, and To the one that its replacement will use. If the spread binds early, admission decides about To. Each is
+	// subset.None for no subset.
 	From, To int
-	// Room is what was found there. Without HasRoom the pod is moved all the same, and the one made in its place may have to wait.
+	// Room is what the cluster said about subset To. Without HasRoom the pod is moved in any case, and its replacement may have to wait.
 	Room   Room
 	Reason v1alpha1.Reason
 }
 
-// Held is a pod that should be elsewhere and stays.
+// Held is a pod that should be elsewhere and is not moved.
 type Held struct {
 	// Pod is nil if all pods of the spread are held for the same reason.
 	Pod *Pod
-	// From is the subset that the pod is in.
+	// From is the subset of the pod.
 	From   int
 	Reason v1alpha1.Reason
-	// Until is when to ask again; zero if that is not known.
+	// Until is when to check again. Zero if that is not known.
 	Until time.Time
 }
 
@@ -84,12 +84,12 @@ type Decision struct {
 	// Moves in the order in which to make them.
 	Moves []Move
 	Held  []Held
-	// Misplaced is what the status is to remember from now on, if Remembers is true. Only Trim decides that.
+	// Misplaced is what the status should record, if Remembers is true. Only Trim decides that.
 	Misplaced *v1alpha1.Misplaced
 	Remembers bool
-	// candidates is how many pods could have been moved, by the subset they are in.
+	// candidates is how many pods could have been moved, by their subset.
 	candidates map[int]int32
-	// cameBack are the subsets that pods have come back to since they were last moved from there, by where they were to go.
+	// cameBack are the subsets to which pods have come back since they were last moved, with the subset that they were moved to.
 	cameBack map[pair]bool
 	pace     Pace
 }
@@ -100,25 +100,25 @@ type Room uint8
 const (
 	// NoRoom: no node takes the pod.
 	NoRoom Room = iota
-	// RoomUnknown: it takes more than the filters to say.
+	// RoomUnknown: the filters alone cannot tell.
 	RoomUnknown
 	// HasRoom: a node takes the pod.
 	HasRoom
 )
 
-// Cluster answers what can be said of a pod only by looking at the cluster. What it grants stays taken for the rest of the cycle.
+// Cluster answers questions about a pod that depend on the cluster. What it grants stays taken for the rest of the cycle.
 type Cluster interface {
-	// Room says whether a node of the subset, or any node for subset.None, takes a pod made in this one's place when this one is gone. If there
-	// is room, it is taken, and the pod's own place is free.
+	// Room says whether a node of the subset, or any node for subset.None, takes a replacement of the pod once the pod is gone. If there is room,
+	// Room takes it, and frees the room of the pod.
 	Room(pod *Pod, in int) Room
-	// Spares is empty if the pod may be evicted now, and otherwise why not. It takes nothing.
+	// Spares is empty if the pod may be evicted now, and otherwise the reason. It takes nothing.
 	Spares(pod *Pod) v1alpha1.Reason
-	// Take counts the pod as evicted against what Spares looks at.
+	// Take counts the pod as evicted for later calls of Spares.
 	Take(pod *Pod)
 }
 
-// flightTime is how long a pod counts as gone that was to be evicted and is still there. An eviction takes no longer than that: whoever was to do
-// it has failed.
+// flightTime is how long a pod counts as gone after its eviction was announced. Evictions take less time: if the pod still exists then, the eviction
+// has failed.
 const flightTime = 2 * time.Minute
 
 // gone are the pods that are being evicted.
@@ -136,7 +136,7 @@ func (f *Facts) gone() map[types.UID]bool {
 
 func (f *Facts) flies(pod *v1alpha1.PodInFlight) bool { return f.Now.Sub(pod.Time.Time) < flightTime }
 
-// present are the active pods that nobody is evicting, in no order.
+// present are the active pods that are not being evicted, in no particular order.
 func (f *Facts) present() []*Pod {
 	gone := f.gone()
 	var pods []*Pod
@@ -161,7 +161,7 @@ func isRollingOut(pods []*Pod) bool {
 	return slices.ContainsFunc(pods, func(pod *Pod) bool { return pod.Revision != pods[0].Revision })
 }
 
-// ready is how many pods serve.
+// ready is the number of ready pods.
 func ready(pods []*Pod) (n int32) {
 	for _, pod := range pods {
 		if pod.NodeName != "" && pod.Ready {
@@ -171,8 +171,8 @@ func ready(pods []*Pod) (n int32) {
 	return n
 }
 
-// before is the order in which pods of one subset are moved: those that do not serve, then those that cost less to delete, then those that have been
-// there for longest. UIDs make the order total.
+// before is the order in which pods of one subset are moved: pods that are not ready first, then those with the lowest deletion cost, then those that
+// have been there longest. UIDs break ties.
 func before(a, b *Pod) int {
 	if a.Ready != b.Ready {
 		if b.Ready {
@@ -192,7 +192,7 @@ func costOf(pod *Pod) int32 {
 	return *pod.Cost
 }
 
-// all is the decision to hold every pod for one reason.
+// all holds every pod for the same reason.
 func all(reason v1alpha1.Reason, until time.Time) Decision {
 	return Decision{Held: []Held{{From: subset.None, Reason: reason, Until: until}}}
 }

@@ -12,17 +12,17 @@ import (
 
 // LeaveLimits bound Leave.
 type LeaveLimits struct {
-	// Tolerance is added to the time that a pod waits, for clocks that differ.
+	// Tolerance is added to the time that a pod must wait, because clocks differ.
 	Tolerance time.Duration
 	// AtMost pods leave a subset in one cycle: a count, or a percentage of those that wait, rounded up.
 	AtMost intstr.IntOrString
-	// Pace if pods come back.
+	// Pace of repeated moves, if pods come back.
 	Pace Pace
 }
 
-// Leave decides on pending pods that carry the patch of a subset which has had no node for them for the time that the spread allows, the longest
-// waiting first. Only pods of strategy Adaptive leave, and only if another subset has quota and, as far as can be told, a node. Admission may send
-// those made in their place to a subset before that one; then they leave it in turn.
+// Leave decides about pending pods that carry the patch of a subset in which they have found no node for the time that the spread allows. The pod
+// that has waited longest comes first. Pods leave only with strategy Adaptive, and only if another subset has quota and, as far as is known, a node.
+// Admission may send their replacements to a subset before that one. They then leave it in turn.
 func Leave(f *Facts, limits LeaveLimits, cluster Cluster) Decision {
 	wait := f.Policy.Adaptive.Wait
 	if !f.Policy.BindsEarly() || f.Policy.Strategy != v1alpha1.AdaptiveScheduleStrategy || wait == 0 {
@@ -75,7 +75,7 @@ func Leave(f *Facts, limits LeaveLimits, cluster Cluster) Decision {
 func amount(value intstr.IntOrString, total int32) int32 {
 	n, err := intstr.GetScaledValueFromIntOrPercent(&value, int(total), true)
 	if err != nil {
-		return 1 // Validate of the strategies does not let it in
+		return 1 // Validate of the strategies refuses such values
 	}
 	return max(int32(n), 1)
 }
@@ -101,11 +101,11 @@ func (f *Facts) placesOf(present []*Pod) *places {
 	return p
 }
 
-// sent is true if admission has the last word on a pod made in this one's place. It knows of no nodes, so that the pod waits where none takes it. For
-// a pod that runs that is worse than to stay, and for one that waits it is not: from there the next one goes on.
+// sent is true if admission decides about the replacement of the pod. Admission knows no nodes, so the replacement may have to wait. A running pod
+// had better stay then. A pending pod loses nothing by it: the replacement goes on from there.
 func (f *Facts) sent(pod *Pod) bool { return f.Policy.BindsEarly() && pod.NodeName != "" }
 
-// next is where a pod made in this one's place is to go.
+// next is the subset for a replacement of the pod.
 func (f *Facts) next(places *places, pod *Pod, closed subset.Mask) subset.Verdict {
 	kept := places.tally.Kept(f.Policy.ScopeOf(pod.Revision))
 	if f.sent(pod) {
@@ -114,9 +114,9 @@ func (f *Facts) next(places *places, pod *Pod, closed subset.Mask) subset.Verdic
 	return f.Policy.Admit(&places.plan, kept, subset.Candidate{Closed: closed})
 }
 
-// try looks for the place of a pod made in this one's: the first subset with quota that is not closed, and with strategy Adaptive, unless admission
-// sends it, a node. It decides to move the pod if there is one that may be gone to, and otherwise holds it. enough is the least that must be known of
-// the room: with NoRoom the pod may go although it will wait.
+// try looks for the subset of a replacement of the pod: the first with quota that is not closed and, with strategy Adaptive, has a node, unless
+// admission decides. It moves the pod if may allows the subset, and otherwise holds it. enough is the least knowledge of room that is needed: with
+// NoRoom the pod may be moved although its replacement will wait.
 func (d *Decision) try(f *Facts, cluster Cluster, places *places, there []*Pod, move Move, closed subset.Mask, enough Room, may func(to int) bool) bool {
 	scope, pod := f.Policy.ScopeOf(move.Pod.Revision), move.Pod
 	places.tally.Remove(scope, move.From)
@@ -129,7 +129,7 @@ func (d *Decision) try(f *Facts, cluster Cluster, places *places, there []*Pod, 
 			break
 		}
 		if tried == 0 || !f.Policy.BindsEarly() {
-			move.To = in // later ones are where an early-bound pod comes in the end
+			move.To = in // an early-bound pod may end in a later one
 		}
 		way := pair{move.From, move.To}
 		wait, cameBack := f.notBefore(d.pace, way, there)
@@ -140,7 +140,7 @@ func (d *Decision) try(f *Facts, cluster Cluster, places *places, there []*Pod, 
 		room := cluster.Room(pod, in)
 		if room >= enough {
 			if move.Room = room; !verdict.Allowed() || in != move.To {
-				move.Room = NoRoom // whatever nodes there are, it waits first
+				move.Room = NoRoom // it waits first, whatever nodes there are
 			}
 			cluster.Take(pod)
 			places.tally.Add(scope, move.To)

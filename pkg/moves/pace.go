@@ -11,23 +11,23 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// Pace bounds how often pods are moved between the same two subsets. If pods came back to where the last move was from, the next one waits
+// Pace bounds how often pods are moved between the same two subsets. If pods came back to where the last move was from, the next move waits
 //
 //	min(Base · 2^(round−1), Longest)
 //
-// after it. If none did, the last move was good, and more may follow.
+// after it. If none came back, the last move was good, and more may follow.
 type Pace struct {
 	// Base is the wait of the first round.
 	Base time.Duration
-	// Longest wait. After twice as long without a move the rounds begin anew.
+	// Longest wait. After twice as long without a move the rounds start again at 1.
 	Longest time.Duration
 }
 
-// quietWaits is how many of the longest waits nobody must have gone a way before its rounds begin anew. One is not enough: pods that come back every
-// time go again when it is over, or a little later, for whoever decides looks only now and then.
+// quietWaits is how many of the longest waits must pass without a move before its rounds start again at 1. One is not enough: pods that always come
+// back are moved again when it is over, or a little later, because the descheduler runs only now and then.
 const quietWaits = 2
 
-// wait of a round, counted from 1.
+// wait of a round. Rounds count from 1.
 func (p Pace) wait(round int32) time.Duration {
 	wait := p.Base
 	for ; round > 1 && wait < p.Longest; round-- {
@@ -36,7 +36,7 @@ func (p Pace) wait(round int32) time.Duration {
 	return min(wait, p.Longest)
 }
 
-// pair is where from and where to.
+// pair is a move's direction: from which subset to which.
 type pair struct{ from, to int }
 
 // name of a subset in the status.
@@ -51,13 +51,13 @@ func find(moves []v1alpha1.Move, from, to string) int {
 	return slices.IndexFunc(moves, func(m v1alpha1.Move) bool { return m.From == from && m.To == to })
 }
 
-// returned is true if pods have come back to a subset since the move: there are more of them than it left, or younger ones.
+// returned is true if pods have come back to a subset since the move: there are more than the move left, or younger ones.
 func returned(m *v1alpha1.Move, there []*Pod) bool {
 	return int32(len(there)) > m.Remaining || slices.ContainsFunc(there, func(pod *Pod) bool { return pod.Created.After(m.Time.Time) })
 }
 
-// notBefore is when the pods that are there now may go the same way again. The second result is true if they have come back. Both are zero if none
-// went that way before.
+// notBefore is when the pods in the subset may be moved in this direction again. The second result is true if they have come back. Both are zero if
+// no pod was moved in this direction before.
 func (f *Facts) notBefore(pace Pace, way pair, there []*Pod) (time.Time, bool) {
 	at := find(f.Moves, f.name(way.from), f.name(way.to))
 	if at < 0 {
@@ -80,8 +80,8 @@ func (f *Facts) last(match func(*v1alpha1.Move) bool) (last time.Time) {
 	return last
 }
 
-// Record is the memory of the spread with the decision in it, to be stored before anything is evicted. What is not needed any more is left out:
-// pods that are gone, subsets that are, and moves of long ago.
+// Record returns the moves for the status, with the decision added. The caller must store them before it evicts anything. Pods that are gone, subsets
+// that are gone, and old moves are left out.
 func (f *Facts) Record(d *Decision) []v1alpha1.Move {
 	present := map[string]bool{"": true}
 	for i := range f.Policy.Subsets {
@@ -121,7 +121,7 @@ func (f *Facts) Record(d *Decision) []v1alpha1.Move {
 			}
 			m.Time = now
 		}
-		if !closed[way] { // else whoever follows for another reason may do so because the subset is closed, and must not open it
+		if !closed[way] { // else a later move for another reason may have happened because the subset is closed, and must not open it
 			m.Reason = string(move.Reason)
 		}
 		m.Remaining = max(d.candidates[way.from]-leaving[way.from], 0)
@@ -131,21 +131,21 @@ func (f *Facts) Record(d *Decision) []v1alpha1.Move {
 	return moves
 }
 
-// LongestPace is the longest wait that a pace may have, which Validate of the strategies holds.
+// LongestPace is the longest wait that a pace may have. Validate of the strategies checks it.
 const LongestPace = 24 * time.Hour
 
-// forgetAfter is how long a move is remembered: the quiet time of the longest pace.
+// forgetAfter is how long a move is recorded: the quiet time of the longest pace.
 const forgetAfter = quietWaits * LongestPace
 
-// settle takes pods off a move that are gone, or should be by now.
+// settle removes pods from a move that are gone, or should be by now.
 func (f *Facts) settle(m *v1alpha1.Move) {
 	m.InFlight = slices.DeleteFunc(m.InFlight, func(in v1alpha1.PodInFlight) bool {
 		return !f.flies(&in) || !slices.ContainsFunc(f.Pods, func(pod Pod) bool { return pod.UID == in.UID && pod.Active })
 	})
 }
 
-// Retract takes pods off the memory that were not evicted after all: it is as if the decision had been without them. A way that none went is as it
-// was before, and on every other from the same subset more pods remain there.
+// Retract removes pods from the record that were not evicted after all, as if the decision had been made without them. A direction in which none was
+// moved is as it was before. In the other directions from the same subset, more pods remain.
 func (f *Facts) Retract(recorded []v1alpha1.Move, failed []Move) []v1alpha1.Move {
 	before := f.Record(&Decision{})
 	stayed := map[string]int32{}
@@ -160,7 +160,7 @@ func (f *Facts) Retract(recorded []v1alpha1.Move, failed []Move) []v1alpha1.Move
 			return at < 0 || !slices.ContainsFunc(before[at].InFlight, func(was v1alpha1.PodInFlight) bool { return was.UID == in.UID })
 		}
 		if !slices.ContainsFunc(m.InFlight, decided) {
-			moves = append(moves, *m) // the decision was not about it
+			moves = append(moves, *m) // the decision did not change it
 			continue
 		}
 		m.InFlight = slices.DeleteFunc(m.InFlight, func(in v1alpha1.PodInFlight) bool {

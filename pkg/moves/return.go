@@ -11,21 +11,21 @@ import (
 
 // ReturnLimits bound Return.
 type ReturnLimits struct {
-	// Stable is how long a subset must have been without a pod that waits in it, and without one that left it.
+	// Stable is for how long no pod must have waited in a subset or left it.
 	Stable time.Duration
-	// Residence is how long a pod must have been where it is.
+	// Residence is how long a pod must have been on its node.
 	Residence time.Duration
 	// Cooldown is the time between two cycles that move pods of a spread.
 	Cooldown time.Duration
 	// AtMost pods of a spread return in one cycle.
 	AtMost int32
-	// Pace if pods come back.
+	// Pace of repeated moves, if pods come back.
 	Pace Pace
 }
 
-// Return decides on pods of later subsets, or of none, that an earlier subset has quota and a node for: those of no subset first, then those of
-// the last, and of each the cheapest. A workload of which anything is missing or not ready keeps all of its pods: whatever it is busy with comes
-// first.
+// Return decides about pods of later subsets, or of none, for which an earlier subset has quota and a node: pods of no subset first, then those of
+// the last subset, in each the pod with the lowest deletion cost first. If a pod of the workload is missing or not ready, no pod is moved: whatever
+// the workload is doing comes first.
 func Return(f *Facts, limits ReturnLimits, cluster Cluster) Decision {
 	present := f.present()
 	places := f.placesOf(present)
@@ -64,7 +64,7 @@ func Return(f *Facts, limits ReturnLimits, cluster Cluster) Decision {
 			d.hold(move.Pod, move.From, reason, time.Time{})
 		default:
 			settles := false
-			// Where admission would pass over a closed subset nobody goes past it, for it is unstable as well, and preferred again soon.
+			// No pod passes a closed subset here: such a subset is unstable too, and preferred again soon.
 			moved := d.try(f, cluster, places, there[move.From], move, 0, HasRoom, func(to int) bool {
 				settles = to != subset.None && unstable.Has(to)
 				return earlier(to, move.From) && !settles
@@ -97,7 +97,7 @@ func (f *Facts) awayFromHome(present []*Pod, places *places) []Move {
 	return moves
 }
 
-// rank of a subset in order of preference; none comes after the last.
+// rank of a subset in order of preference. subset.None comes last.
 func (f *Facts) rank(index int) int {
 	if index == subset.None {
 		return len(f.Policy.Subsets)
@@ -105,10 +105,10 @@ func (f *Facts) rank(index int) int {
 	return index
 }
 
-// earlier is true if a pod is better off in the subset than in the other.
+// earlier is true if a pod should rather be in the first subset than in the second.
 func earlier(to, from int) bool { return to != subset.None && (from == subset.None || to < from) }
 
-// unstable are the subsets that pods waited in or left too lately, and when the last of them is stable as far as is known.
+// unstable are the subsets in which pods waited, or which pods left, too recently. until is when the last of them is stable, as far as is known.
 func (f *Facts) unstable(stable time.Duration) (unstable subset.Mask, until time.Time) {
 	note := func(index int, due time.Time) {
 		if f.Now.Before(due) {

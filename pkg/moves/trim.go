@@ -15,21 +15,21 @@ import (
 
 // TrimLimits bound Trim.
 type TrimLimits struct {
-	// Settle is how long pods must have been misplaced, so that what is over by then moves nobody.
+	// Settle is how long pods must have been misplaced, so that short disturbances move no pod.
 	Settle time.Duration
-	// MaxUnavailable is how many pods of the workload may be missing or not ready, those that are moved included: a count, or a percentage of the
-	// replicas, rounded up.
+	// MaxUnavailable is how many pods of the workload may be missing or not ready, including moved pods: a count, or a percentage of the replicas,
+	// rounded up.
 	MaxUnavailable intstr.IntOrString
-	// DuringRollouts moves pods of a workload that has several revisions as well.
+	// DuringRollouts also moves pods of a workload with several revisions.
 	DuringRollouts bool
-	// WithoutRoom moves pods also if no place is known for those made in their place.
+	// WithoutRoom also moves pods if no room is known for their replacements.
 	WithoutRoom bool
-	// Pace if pods come back.
+	// Pace of repeated moves, if pods come back.
 	Pace Pace
 }
 
-// Trim decides on bound pods that are misplaced: outside of their subset, because their node was relabelled; or above the quota of their subset,
-// because it was lowered or somebody else bound them, in the order in which the workload would give them up.
+// Trim decides about misplaced bound pods: pods outside of their subset because the labels of their node changed, and pods above the quota of their
+// subset because it was lowered or another scheduler bound them. They are moved in the order in which the workload would delete them.
 func Trim(f *Facts, limits TrimLimits, cluster Cluster) Decision {
 	present := f.present()
 	places := f.placesOf(present)
@@ -52,7 +52,7 @@ func (f *Facts) trim(limits TrimLimits, cluster Cluster, present []*Pod, places 
 	case !limits.DuringRollouts && isRollingOut(present):
 		return all(v1alpha1.ReasonRollingOut, time.Time{})
 	case !limits.DuringRollouts && int32(len(present)) > f.Replicas:
-		return all(v1alpha1.ReasonNotAtRest, time.Time{}) // the workload gives some up itself
+		return all(v1alpha1.ReasonNotAtRest, time.Time{}) // the workload deletes some itself
 	case f.Now.Before(due):
 		return all(v1alpha1.ReasonSettling, due)
 	}
@@ -67,7 +67,7 @@ func (f *Facts) trim(limits TrimLimits, cluster Cluster, present []*Pod, places 
 	if limits.WithoutRoom {
 		enough = NoRoom
 	}
-	var closed subset.Mask // to admission; the scheduler takes pods that fit in any subset
+	var closed subset.Mask // for admission; the scheduler takes pods that fit in any subset
 	if f.Policy.BindsEarly() {
 		closed = f.closed()
 	}
@@ -87,8 +87,8 @@ func (f *Facts) trim(limits TrimLimits, cluster Cluster, present []*Pod, places 
 	return d
 }
 
-// misplaced are the pods to place anew, in order: those on nodes that are no longer their subset's, from the last subset on; then those above the
-// quota without them.
+// misplaced are the pods to move, in order: pods on nodes that their subset does not select any more, those of the last subset first; then, of the
+// others, those above the quota.
 func (f *Facts) misplaced(present []*Pod, plan *subset.Plan) []Move {
 	var moves []Move
 	var rest []*Pod
@@ -113,7 +113,7 @@ func (f *Facts) misplaced(present []*Pod, plan *subset.Plan) []Move {
 	return moves
 }
 
-// remember is since when so many pods have been misplaced: the time begins anew when there are more, because nobody knows which are the new ones.
+// remember is since when this many pods have been misplaced. If the number grows, the time starts again, because nobody knows which pods are new.
 func (f *Facts) remember(pods int32) *v1alpha1.Misplaced {
 	switch {
 	case pods == 0:

@@ -7,9 +7,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Keep drops from a built-in workload what nobody needs who does not make its pods: the pod template, by far the largest part, the status, and the
-// annotations, of which one often repeats the template. Of an object that is known by its metadata alone it drops the annotations. It changes the object,
-// leaves any other alone, and is a transform for caches.
+// Keep drops from a built-in workload what only its controller needs: the pod template, which is by far the largest part, the status, and the
+// annotations, of which one often repeats the template. From PartialObjectMetadata it drops the annotations. It changes the object, leaves other
+// types alone, and is a transform for caches.
 func Keep(obj any) (any, error) {
 	switch w := obj.(type) {
 	case *appsv1.Deployment:

@@ -10,12 +10,11 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
 
-// Owner is an object that may own pods, directly or through others. It is named without its version, for two references may use different
-// ones.
+// Owner is an object that may own pods, directly or through others. It has no version, because two references may use different ones.
 type Owner struct {
 	Kind schema.GroupKind
 	Name string
-	// UID is empty for an owner that is known by name only.
+	// UID is empty for an owner that is known by its name only.
 	UID types.UID
 }
 
@@ -27,7 +26,7 @@ func TargetOf(spread *v1alpha1.WorkloadSpread) Owner {
 	ref := spread.Spec.TargetReference
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
 	if err != nil {
-		gv.Group = ref.APIVersion // matches nothing; subset.Compile reports the field
+		gv.Group = ref.APIVersion // it matches nothing, and subset.Compile reports the field
 	}
 	return Owner{Kind: schema.GroupKind{Group: gv.Group, Kind: ref.Kind}, Name: ref.Name}
 }
@@ -53,7 +52,7 @@ func ControllerUID(object metav1.Object) types.UID {
 	return ""
 }
 
-// EndsChain is true for owners of pods above which no spread is looked for, and which no spread divides.
+// EndsChain is true for kinds of owners that no spread divides and above which no spread is looked for.
 func EndsChain(kind schema.GroupKind) bool { return endsOfChain[kind] }
 
 var endsOfChain = map[schema.GroupKind]bool{

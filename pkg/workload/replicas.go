@@ -17,12 +17,11 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
 
-// ErrNeedsScale is returned by Replicas for a kind whose replicas only its scale subresource tells.
-var ErrNeedsScale = errors.New("the replicas of this kind are told by its scale subresource")
+// ErrNeedsScale is returned by Replicas for a kind whose replicas only its scale subresource has.
+var ErrNeedsScale = errors.New("only the scale subresource of this kind has its replicas")
 
-// Replicas is how many pods that filter picks the workload asks for. With replicasPathList it is the sum at those paths, for every kind;
-// without, it is what a Deployment, ReplicaSet, StatefulSet or Job says, and ErrNeedsScale for any other kind. A nil filter picks
-// all pods.
+// Replicas is how many pods matching filter the workload asks for. With replicasPathList it is the sum at those paths, for every kind. Without, it is
+// the number of a Deployment, ReplicaSet, StatefulSet or Job, and ErrNeedsScale for other kinds. A nil filter matches all pods.
 func Replicas(object runtime.Object, filter *v1alpha1.TargetFilter) (int32, error) {
 	if filter != nil && len(filter.ReplicasPathList) > 0 {
 		fields, err := fieldsOf(object)
@@ -65,7 +64,7 @@ func OfReplicaSet(r *appsv1.ReplicaSet) int32 { return orOne(r.Spec.Replicas) }
 // OfStatefulSet is spec.replicas; nil means 1.
 func OfStatefulSet(s *appsv1.StatefulSet) int32 { return orOne(s.Spec.Replicas) }
 
-// OfJob is how many pods a Job runs at a time when it runs: spec.parallelism, nil meaning 1, and not more than spec.completions if that is set.
+// OfJob is how many pods a Job runs at the same time: spec.parallelism, where nil means 1, but at most spec.completions if that is set.
 func OfJob(j *batchv1.Job) int32 {
 	if j.Spec.Completions == nil {
 		return orOne(j.Spec.Parallelism)
@@ -73,8 +72,8 @@ func OfJob(j *batchv1.Job) int32 {
 	return min(orOne(j.Spec.Parallelism), *j.Spec.Completions)
 }
 
-// OfJobNow is how many pods a Job asks for as it stands: none if it is suspended or ends, for then its pods are deleted and nobody makes new ones, and
-// no more than it has yet to complete. A Job that ends says so in a condition only once all pods are deleted; that it has failed too often shows before.
+// OfJobNow is how many pods a Job asks for now: at most as many as it still has to complete, and none if it is suspended or ends, because its pods
+// are then deleted and not replaced. The condition that says a Job has ended is set only after all pods are deleted; failure is visible before.
 func OfJobNow(j *batchv1.Job) int32 {
 	switch {
 	case j.Spec.Suspend != nil && *j.Spec.Suspend, ends(j):
@@ -98,8 +97,8 @@ func ends(j *batchv1.Job) bool {
 	return j.Spec.BackoffLimit != nil && j.Status.Failed > *j.Spec.BackoffLimit
 }
 
-// OfScale is what a scale subresource says. There nil is 0, unlike in the workloads themselves. The API server cuts the replicas of custom resources to 32
-// bits, so that a number may come out negative; that is 0 as well.
+// OfScale is spec.replicas of a scale subresource. Nil means 0 there, unlike in workloads. The API server truncates the replicas of custom resources
+// to 32 bits, so a number may be negative. That counts as 0 too.
 func OfScale(s *autoscalingv1.Scale) int32 { return max(s.Spec.Replicas, 0) }
 
 func orOne(n *int32) int32 {
@@ -109,9 +108,8 @@ func orOne(n *int32) int32 {
 	return *n
 }
 
-// AtPaths is the sum of the integers at dotted paths in an object, as targetFilter.replicasPathList gives them. A segment of digits
-// indexes a list, or is a key where the path has come to an object. No paths sum up to 0. The error names every path that leads to no
-// replicas, and what is found there.
+// AtPaths is the sum of the integers at dotted paths in an object, as in targetFilter.replicasPathList. A segment of digits indexes a list, or is a
+// key of an object. Without paths the sum is 0. The error names every path that leads to no replicas, and what was found there.
 func AtPaths(object map[string]any, paths []string) (int32, error) {
 	var sum int64
 	var errs []error
@@ -172,7 +170,7 @@ func orObject(path string) string {
 	return path
 }
 
-// integer reads a number as JSON decoders leave it. Decoders that know no integers leave a float64.
+// integer reads a number as JSON decoders return it. Some decoders return a float64 for an integer.
 func integer(value any) (int64, bool) {
 	switch n := value.(type) {
 	case int64:
@@ -188,7 +186,7 @@ func integer(value any) (int64, bool) {
 	}
 }
 
-// found is a value in the words of an error.
+// found describes a value in an error.
 func found(value any) string {
 	switch v := value.(type) {
 	case nil:

@@ -8,8 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Selector is by which labels a Deployment, ReplicaSet, StatefulSet or Job knows its pods. It is nil for any other kind, of which that is not
-// known.
+// Selector is the label selector of a Deployment, ReplicaSet, StatefulSet or Job. It is nil for other kinds, whose selector is not known.
 func Selector(object runtime.Object) labels.Selector {
 	var of *metav1.LabelSelector
 	switch w := object.(type) {
