@@ -14,55 +14,56 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// bookings count the pods of spreads that bind early, as this replica knows them: those in the cache, and those that it has picked a subset for
-// and that are not in the cache yet. With one replica that is exact; with several each may overlook what the others have picked a moment ago,
-// and the scheduler, which counts for all, does not bind what is too many. It is safe for concurrent use.
+// bookings count the pods of spreads that bind early, as this replica knows them: the pods in the cache, and the pods for which it has picked a
+// subset and that are not in the cache yet. With one replica that is exact. With several, a replica may miss recent picks of the others. The
+// scheduler counts for all of them and does not bind pods above a quota. bookings is safe for concurrent use.
 //
-// Which subset a pod counts in is for the model to say, by the policy of the moment. The pods are kept in buckets, for each of which it is asked once.
+// The model decides in which subset a pod counts, by the current policy. Pods with the same signature share a bucket, and the model is asked once for
+// each bucket.
 type bookings struct {
 	clock clock.PassiveClock
 
 	mu sync.Mutex
-	// buckets of the pods in the cache that count, or may, by UID.
+	// buckets of the pods in the cache that count, or may count, by the UID of the pod.
 	buckets map[types.UID]*bucket
 	spreads map[types.NamespacedName]*account
 	// controllers of these pods, by namespace and UID.
 	controllers map[string]map[types.UID]buckets
-	// swept is when the picks of all spreads were looked through.
+	// swept is when the picks of all spreads were last cleaned up.
 	swept time.Time
 }
 
-// account of one spread. There is none for a spread without pods and picks.
+// account of one spread. A spread without pods and picks has none.
 type account struct {
 	// buckets whose pods name the spread.
 	buckets buckets
-	// picks that no pod in the cache carries yet, by their own mark.
+	// picks that no pod in the cache carries yet, by mark.
 	picks map[string]pick
-	// lag of the replicas, if news of them come late.
+	// lag of the replicas, if they arrive later than the pods.
 	lag lag
 }
 
 type buckets map[signature]*bucket
 
-// bucket is the pods that are alike in what says where they count, except in their nodes and labels. There is none without pods.
+// bucket is the pods with the same signature. It has at least one.
 type bucket struct {
 	signature
-	// pods by UID. They are those of the cache, shared with it, and must not be changed.
+	// pods by UID. They are shared with the cache and must not be changed.
 	pods map[types.UID]*corev1.Pod
 }
 
-// signature is what the pods of a bucket have in common.
+// signature is what decides in which subset a pod counts, except its node and labels.
 type signature struct {
 	controller types.UID
-	// spread that they name. Without a name they name none, and are bound: somebody else bound them.
+	// spread that the pods name. Pods without a name are bound, and another scheduler bound them.
 	spread types.NamespacedName
 	place
 }
 
-// place is where a pod of a spread says that it counts.
+// place is the revision and subset that a pod of a spread names.
 type place struct {
 	revision, subset string
-	// bound: its record says so. If not, it is what admission has picked.
+	// bound is true if the pod's record names the place. Otherwise admission has picked it.
 	bound bool
 }
 
@@ -71,18 +72,18 @@ type pick struct {
 	until time.Time
 }
 
-// pickTTL is how long a pick counts without a pod. A pod whose creation failed after it was admitted never comes.
+// pickTTL is how long a pick counts without a pod. A pod whose creation failed after admission never arrives.
 const pickTTL = 10 * time.Second
 
-// maxPicks is how many picks of one spread count without a pod. The cache has a new pod within milliseconds, so that there are many only if others refuse
-// what is admitted here, as they do where a quota is used up. Then the oldest is forgotten; most likely its pod does not come.
+// maxPicks is how many picks of one spread count without a pod. The cache shows a new pod within milliseconds, so there are many only if others
+// refuse the pods afterwards, for instance because of a ResourceQuota. Then the oldest pick is forgotten; its pod most likely never arrives.
 const maxPicks = 1000
 
 func newBookings(clock clock.PassiveClock) *bookings {
 	return &bookings{clock: clock, buckets: map[types.UID]*bucket{}, spreads: map[types.NamespacedName]*account{}, controllers: map[string]map[types.UID]buckets{}}
 }
 
-// accountOf makes the account if there is none.
+// accountOf returns the account, and makes it if there is none.
 func (b *bookings) accountOf(spread types.NamespacedName) *account {
 	a := b.spreads[spread]
 	if a == nil {
@@ -98,7 +99,7 @@ func (b *bookings) closeIfEmpty(spread types.NamespacedName) {
 	}
 }
 
-// seen takes in a pod that is in the cache.
+// seen adds or updates a pod in the cache.
 func (b *bookings) seen(object metav1.Object) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
@@ -125,8 +126,8 @@ func (b *bookings) seen(object metav1.Object) {
 	}
 }
 
-// signatureOf is false for a pod that counts nowhere: it has given its slot back, no spread can divide it, or it is pending and nothing was picked
-// for it.
+// signatureOf is false for a pod that counts nowhere: it has ended or terminates, no spread can divide it, or it is pending and admission picked
+// nothing for it.
 func signatureOf(pod *corev1.Pod, admitted *subset.Admitted) (signature, bool) {
 	owner := workload.ControllerOf(pod)
 	if !subset.IsActive(pod) || owner == nil || workload.EndsChain(owner.Kind) {
@@ -146,7 +147,7 @@ func signatureOf(pod *corev1.Pod, admitted *subset.Admitted) (signature, bool) {
 	return of, true
 }
 
-// gone takes in a pod that has left the cache.
+// gone removes a pod that has left the cache.
 func (b *bookings) gone(object metav1.Object) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -176,7 +177,7 @@ func (b *bookings) add(pod *corev1.Pod, of signature) {
 	b.buckets[pod.UID] = in
 }
 
-// drop forgets a pod, by what was known of it: its controller and its marks may be others by now. One that is not known is no error.
+// drop forgets a pod by what was known of it: its controller and annotations may have changed since. An unknown pod is no error.
 func (b *bookings) drop(uid types.UID) {
 	in := b.buckets[uid]
 	if in == nil {
@@ -203,7 +204,7 @@ func (b *bookings) drop(uid types.UID) {
 type scope struct {
 	spread types.NamespacedName
 	policy *subset.Policy
-	// name is what Policy.ScopeOf says.
+	// name of the scope, as Policy.ScopeOf returns it.
 	name string
 }
 
@@ -211,8 +212,8 @@ func scopeOf(spread types.NamespacedName, policy *subset.Policy, revision string
 	return scope{spread, policy, policy.ScopeOf(revision)}
 }
 
-// subsetOf is where pods count that name a spread and a place, or None if they count nowhere in this scope. It is false if they are bound and what
-// they name counts for nothing: their nodes decide.
+// subsetOf is where pods count that name this spread and place, or None if they do not count in this scope. It is false if they are bound and their
+// record is ignored: then their nodes decide.
 func (s *scope) subsetOf(spread string, at place) (index int, told bool) {
 	switch {
 	case s.policy.ScopeOf(at.revision) != s.name:
@@ -225,14 +226,14 @@ func (s *scope) subsetOf(spread string, at place) (index int, told bool) {
 	}
 }
 
-// adopts is true for pods whose nodes say where they count, if the spread divides them.
+// adopts is true for pods whose nodes decide where they count, if the spread divides them.
 func (s *scope) adopts(pods *bucket) bool {
 	_, told := s.subsetOf(pods.spread.Name, pods.place)
 	return !told
 }
 
-// adoptable are one pod of each controller in the namespace that has pods whose nodes say where they count, should the spread divide them.
-// They must not be changed.
+// adoptable is one pod of each controller in the namespace with pods whose nodes decide where they count, if the spread divides them. The pods must
+// not be changed.
 func (b *bookings) adoptable(in *scope) []*corev1.Pod {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -259,7 +260,7 @@ func (c buckets) adoptable(in *scope) *corev1.Pod {
 	return nil
 }
 
-// adoptedOn is how many such pods these controllers have on each node, and how many of them are of a revision.
+// adoptedOn is how many such pods these controllers have on each node, and how many of them are of the revision.
 func (b *bookings) adoptedOn(in *scope, controllers []types.UID, revision string) (on map[string]int32, ofRevision int32) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -285,20 +286,20 @@ func (b *bookings) adoptedOn(in *scope, controllers []types.UID, revision string
 // candidate is a pod that asks for a subset.
 type candidate struct {
 	revision string
-	// mark of its own, for the pick.
+	// mark identifies the pick.
 	mark string
-	// trial: nothing comes of the request.
+	// trial is true for a dry run.
 	trial bool
-	// adopted pods count besides those that say themselves where they do. Of its own revision are adoptedAlike of them.
+	// adopted are the pods that count by their nodes. adoptedAlike is how many of them are of this revision.
 	adopted      subset.Counts
 	adoptedAlike int32
 	closed       subset.Mask
-	// replicas of the workload. With mayLag they may be news of a while ago.
+	// replicas of the workload. With mayLag they may be older than the pods.
 	replicas int32
 	mayLag   bool
 }
 
-// book picks a subset and remembers the pick under its mark, unless it is a trial.
+// book picks a subset and remembers the pick under its mark, unless this is a trial.
 func (b *bookings) book(in *scope, pod *candidate) subset.Verdict {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -318,7 +319,7 @@ func (b *bookings) book(in *scope, pod *candidate) subset.Verdict {
 	return verdict
 }
 
-// plan is made for the replicas that are known, or, while these may lag behind, for as many as there are pods of the candidate's revision with it.
+// plan is for the known replicas. While these may lag behind, it is for the number of pods of the candidate's revision, including the candidate.
 func (b *bookings) plan(in *scope, pod *candidate, alike int32) subset.Plan {
 	plan := in.policy.Plan(pod.replicas)
 	if !pod.mayLag || !in.policy.LagsBehind(&plan, alike) {
@@ -338,17 +339,18 @@ func (b *bookings) plan(in *scope, pod *candidate, alike int32) subset.Plan {
 	return in.policy.Plan(alike)
 }
 
-// lag is the time in which more pods are made than there are replicas by the last news. The next news end it. If none come, the number is true and the
-// workload has more pods than it asks for: quotas of a greater number than the scheduler and the controller go by would have pods replaced for ever.
+// lag is a time in which there are more pods than the last known replicas. New replicas end it. If none arrive for maxLag, the number is right and
+// the workload has more pods than it asks for. Larger quotas than those of the scheduler and the controller would then make them replace pods without
+// end.
 type lag struct {
 	replicas    int32
 	since, last time.Time
 }
 
-// maxLag is how long news of the replicas are awaited. The status controller needs 200 ms to a second or two for them.
+// maxLag is how long new replicas are awaited. The status controller needs 200 ms to two seconds to write them.
 const maxLag = 5 * time.Second
 
-// meet takes in that a pod has come that is too many. After a while without any it is another lag.
+// meet records that there is a pod above the replicas. After maxLag without such a pod another lag begins.
 func (l *lag) meet(replicas int32, now time.Time) {
 	if l.replicas != replicas || now.Sub(l.last) > maxLag {
 		l.since = now
@@ -358,9 +360,9 @@ func (l *lag) meet(replicas int32, now time.Time) {
 
 func (l *lag) isOver() bool { return l.last.Sub(l.since) > maxLag }
 
-// keep remembers a pick that was made before, maybe by another replica. It counts once however often it is kept. Whether there is room is not asked:
-// the pod carries the patch of the subset, and a second patch would not take back the first. If others have filled the subset meanwhile, the
-// scheduler does not bind the pod, and it is replaced.
+// keep remembers a pick that was made before, maybe by another replica. It counts once however often it is kept. Room is not checked: the pod carries
+// the patch of the subset, and a second patch would not undo the first. If others have filled the subset meanwhile, the scheduler does not bind the
+// pod, and the pod is replaced.
 func (b *bookings) keep(spread types.NamespacedName, at place, mark string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -388,7 +390,7 @@ func oldestOf(picks map[string]pick) (oldest string) {
 	return oldest
 }
 
-// sweep forgets the picks of all spreads that no pod has come for. Nobody may ask for one of these spreads again.
+// sweep forgets expired picks of all spreads. Nobody may ask about one of these spreads again.
 func (b *bookings) sweep(now time.Time) {
 	b.swept = now
 	for spread, a := range b.spreads {
@@ -397,7 +399,7 @@ func (b *bookings) sweep(now time.Time) {
 	}
 }
 
-// kept counts the pods of a scope that say themselves where they count, and those of a revision, also if they have no subset.
+// kept counts the pods of a scope that name their subset. ofRevision counts those of the revision, including pods in no subset.
 func (b *bookings) kept(in *scope, revision string) (kept subset.Counts, ofRevision int32) {
 	now := b.clock.Now()
 	kept = make(subset.Counts, len(in.policy.Subsets))

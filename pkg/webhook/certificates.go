@@ -40,9 +40,9 @@ const (
 
 var secretKey = types.NamespacedName{Namespace: namespace, Name: secretName}
 
-// manageCertificates has the rotator make and renew the certificate in the Secret and write its authority into the webhook configurations,
-// and each replica keep a copy of the certificate in dir. Every replica runs the rotator: an update conflict decides whose certificate it
-// is, and none has to wait for a leader before it can serve. Somebody else runs the cache, which is of newCache.
+// manageCertificates makes the rotator create and renew the certificate in the Secret and write its CA into the webhook configurations. Each replica
+// keeps a copy of the certificate in dir. Every replica runs the rotator, so that no replica must wait for a leader before it serves. An update
+// conflict decides whose certificate is used. The caller runs the cache, which newCache makes.
 func manageCertificates(mgr ctrl.Manager, cached cache.Cache, dir string) error {
 	var webhooks []rotator.WebhookInfo
 	for _, name := range endpoint.Configurations {
@@ -59,7 +59,7 @@ func manageCertificates(mgr ctrl.Manager, cached cache.Cache, dir string) error 
 		ExtraDNSNames:  []string{"localhost"}, // a sandbox has no Services
 		Webhooks:       webhooks,
 		FieldOwner:     "berth-controller",
-		// Required, and not waited for: it looks at whole seconds. See certificates.trusted.
+		// Required, but not waited for: it checks only once a second. See certificates.trusted.
 		IsReady: make(chan struct{}),
 	})
 	if err != nil {
@@ -72,8 +72,8 @@ func manageCertificates(mgr ctrl.Manager, cached cache.Cache, dir string) error 
 	return mgr.AddReadyzCheck("webhook-certificate", onceTrue(func(request *http.Request) error { return c.trusted(request.Context()) }))
 }
 
-// onceTrue is a check that is not made again once it has succeeded. A replica that has served is of more use than none, whatever becomes of the
-// certificate: an authority that is being renewed, or cannot be read, would take all replicas away at a time.
+// onceTrue is a check that is not repeated once it has succeeded. A replica that has served stays ready, whatever happens to the certificate.
+// Otherwise a CA that is being renewed, or cannot be read, would make all replicas unready at once.
 func onceTrue(check healthz.Checker) healthz.Checker {
 	var latched atomic.Bool
 	return func(request *http.Request) error {
@@ -88,8 +88,8 @@ func onceTrue(check healthz.Checker) healthz.Checker {
 	}
 }
 
-// newCache makes a cache for webhook configurations and the Secret with the certificate, which watches what it is asked for. The rotator keeps its own cache to
-// itself.
+// newCache makes a cache for webhook configurations and the Secret with the certificate. It watches what it is asked for. The rotator does not share
+// its own cache.
 func newCache(mgr ctrl.Manager) (cache.Cache, error) {
 	secret := cache.ByObject{
 		Field:      fields.OneTermEqualSelector("metadata.name", secretName),
@@ -103,8 +103,8 @@ func newCache(mgr ctrl.Manager) (cache.Cache, error) {
 	})
 }
 
-// certificates keep the certificate of the Secret in files. A volume of the Secret would bring a new one up to two minutes late, in which
-// the API server, which has the new authority at once, would trust nobody.
+// certificates copies the certificate from the Secret into files. A mounted Secret would be updated up to two minutes late. The API server has the
+// new CA at once and would trust no replica during this time.
 type certificates struct {
 	cache cache.Cache
 	// reader is the cache.
@@ -130,7 +130,7 @@ func (c *certificates) Start(ctx context.Context) error {
 	announce := func() {
 		select {
 		case changed <- struct{}{}:
-		default: // is announced already
+		default: // a signal is already pending
 		}
 	}
 	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
@@ -151,8 +151,7 @@ func (c *certificates) Start(ctx context.Context) error {
 	}
 }
 
-// copy writes the certificate into the files, unless they hold it already. A Secret without a certificate is one that the rotator has not
-// filled yet.
+// copy writes the certificate into the files, unless they have it already. The rotator has not filled a Secret without a certificate yet.
 func (c *certificates) copy(ctx context.Context) error {
 	secret := &corev1.Secret{}
 	if err := c.reader.Get(ctx, secretKey, secret); err != nil {
@@ -164,7 +163,7 @@ func (c *certificates) copy(ctx context.Context) error {
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
 		return err
 	}
-	// The key first: whoever looks for the certificate then finds its key.
+	// The key comes first, so that a reader who finds the certificate finds its key.
 	for _, name := range []string{keyFile, certFile} {
 		if err := replaceFile(filepath.Join(c.dir, name), secret.Data[name]); err != nil {
 			return err
@@ -173,7 +172,7 @@ func (c *certificates) copy(ctx context.Context) error {
 	return nil
 }
 
-// replaceFile never leaves half a file, and does not touch one that has the content already.
+// replaceFile never leaves half a file, and does not touch a file with the same content.
 func replaceFile(path string, content []byte) error {
 	if current, err := os.ReadFile(path); err == nil && bytes.Equal(current, content) {
 		return nil
@@ -185,8 +184,8 @@ func replaceFile(path string, content []byte) error {
 	return os.Rename(next, path)
 }
 
-// trusted is nil once the API server has been told the authority of the certificate, for every webhook. Of a configuration that is not there
-// nobody asks, and there is nothing to wait for.
+// trusted returns nil once the API server knows the CA of the certificate, for every webhook. If a webhook configuration does not exist, nobody calls
+// its webhooks, and there is nothing to wait for.
 func (c *certificates) trusted(ctx context.Context) error {
 	configurations, err := read(ctx, c.reader)
 	if err != nil || len(configurations) == 0 {

@@ -14,11 +14,11 @@ import (
 	"github.com/berth-project/berth/pkg/endpoint"
 )
 
-// newServer makes a server, and the function by which handlers are registered with it, so that they answer the API server only: whoever asks at a path that
-// is answered or, with authorities of client certificates, whoever shows one.
+// newServer makes a server and a function that registers handlers with it. The handlers answer only the API server. It is recognized by a client
+// certificate, if authorities are given, and otherwise by the path that it calls.
 //
-// A client that shows a certificate of another authority gets no connection. One without a certificate gets one: readiness probes dial the server, and
-// must find it without any.
+// A client with a certificate of another authority gets no connection. A client without a certificate gets one, because readiness probes connect
+// without a certificate.
 func newServer(opts Options, answered func(ctx context.Context, path string) bool) (web ctrlwebhook.Server, register func(path string, hook http.Handler), err error) {
 	handlers := http.NewServeMux()
 	known := &knownClients{handlers: handlers, answered: answered}
@@ -34,14 +34,14 @@ func newServer(opts Options, answered func(ctx context.Context, path string) boo
 		})
 		known.certified = true
 	}
-	// A server that is never started, because Register is what measures handlers.
+	// The second server is never started: its Register wraps handlers with metrics.
 	return ctrlwebhook.NewServer(options), ctrlwebhook.NewServer(ctrlwebhook.Options{WebhookMux: handlers}).Register, nil
 }
 
-// knownClients hands reviews of known clients on to their handlers. It reads nothing of what others send.
+// knownClients passes reviews of known clients to their handlers. It does not read requests of others.
 type knownClients struct {
 	handlers http.Handler
-	// certified means that clients are known by their certificates, which the connection has verified, and not by where they ask.
+	// certified is true if clients are recognized by their certificates, which the connection has verified, and not by their paths.
 	certified bool
 	answered  func(ctx context.Context, path string) bool
 }
@@ -57,8 +57,9 @@ func (k *knownClients) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refusal = http.StatusNotFound
 	}
 	if refusal != 0 {
-		// A server reads what is left of a request, to use the connection again. Not here: no read waits, and the connection ends.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) // if it cannot, no more is lost than a read
+		// A server reads the rest of a request to use the connection again. This one must not: the deadline ends the read at once, and the connection
+		// ends.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) // if it fails, the server reads once more than it should
 		w.Header().Set("Connection", "close")
 		w.WriteHeader(refusal)
 		return

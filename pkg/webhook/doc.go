@@ -1,16 +1,15 @@
 // Package webhook is Berth's part of admission.
 //
-// To pods of a workload with a spread it adds what every component must know that is not our scheduler: the scheduler's name, the tolerations
-// of the subsets, and where their nodes are. It picks no subset, except for pods that bind early; it asks the API server for nothing and writes nothing.
-// What it does not know in time is admitted as it is, and counted where it ends.
+// To pods of a workload with a spread it adds what components other than our scheduler must know: the scheduler's name, the tolerations of the
+// subsets, and the required node terms of the subsets. It picks no subset, except for pods that bind early. It sends no request to the API server. If
+// something is not known in time, the pod is admitted as it is, and counted where it ends.
 //
-// Users are told what is wrong with a WorkloadSpread at the moment they apply it: one that cannot be used is refused, with all errors and their
-// paths, and what is legal and probably not meant is a warning. Nothing depends on that: the scheduler holds the pods of an invalid spread
-// and the status controller reports it, however it came in.
+// It tells users what is wrong with a WorkloadSpread when they apply it. An invalid spread is refused, with all errors and their paths. Settings that
+// are valid but probably not meant cause warnings. Nothing depends on that: the scheduler holds the pods of an invalid spread, and the status
+// controller reports it, however it was stored.
 //
-// Begin reading at Setup, which says what is served and when it is ready. Then follow one request. A pod's review is decoded and answered in
-// review.go; pod.go gathers whose pod it is, asks the model, and answers with the difference (patch.go). Pods that
-// bind early go on to early.go, which gathers how full the subsets are (bookings.go). For a spread, spread.go gathers
-// what is known from the cache and asks ValidateSpread (validate.go, pure). Where the certificate comes from is in certificates.go. Who is answered at all is in
-// clients.go, and how the API server is told from others, by where it asks, in paths.go.
+// Begin reading at Setup: it says what is served and when it is ready. Then follow one request. review.go decodes and answers a pod's review. pod.go
+// finds the pod's spread, asks the model, and answers with the difference (patch.go). Pods that bind early go on to early.go, which finds out how
+// full the subsets are (bookings.go). For a spread, spread.go gathers what is known and calls ValidateSpread (validate.go, pure). certificates.go
+// provides the certificate. clients.go decides which clients are answered, and paths.go how the API server is recognized by the path that it calls.
 package webhook

@@ -32,13 +32,13 @@ type earlyBinding struct {
 	dividing controllerCache
 }
 
-// maxPickLength is how many bytes the mark of a pick has at most. It is read from pods, so that anybody can write one, and it is remembered.
+// maxPickLength bounds the mark of a pick, in bytes. It is read from pods, so anybody can write one, and the webhook remembers it.
 const maxPickLength = 64
 
 // maxPickAge is longer than the API server works on one request.
 const maxPickAge = time.Minute
 
-// review picks a subset, unless it has done so for the same pod before, and answers with the pod as that subset wants it.
+// review answers with the pod as its subset wants it. It picks the subset, unless an earlier review of the same pod has picked one.
 func (e *earlyBinding) review(ctx context.Context, request *podRequest, found *lineage.Spread) answer {
 	key := types.NamespacedName{Namespace: request.Namespace, Name: found.Name}
 	object := &v1alpha1.WorkloadSpread{}
@@ -63,9 +63,9 @@ func (e *earlyBinding) review(ctx context.Context, request *podRequest, found *l
 	return answer{outcome: picked, patch: patch}
 }
 
-// pickedBefore is the pick that an earlier review has left on the pod, whose patch the pod carries since then: the API server asks again if others have
-// changed the pod, or its own plugins have because of the patch. It is subset.None if there is none of this spread, or only one that is too old to be
-// of the same request: then the pod was made from a copy of another.
+// pickedBefore is the pick that an earlier review left on the pod. The pod carries the patch of this subset. The API server asks again after other
+// webhooks, or its own plugins, have changed the pod. It is subset.None if the pod has no pick of this spread, or one that is too old for this
+// request: then the pod is a copy of another pod.
 func (e *earlyBinding) pickedBefore(ctx context.Context, request *podRequest, policy *subset.Policy, spread types.NamespacedName) (v1alpha1.AdmittedSubset, int) {
 	var admitted v1alpha1.AdmittedSubset
 	note, noted := request.Object.Metadata.Annotations[v1alpha1.AdmittedAnnotation]
@@ -83,7 +83,7 @@ func (e *earlyBinding) pickedBefore(ctx context.Context, request *podRequest, po
 	return admitted, in
 }
 
-// pick gathers how full the subsets are, has the model pick one, and books it.
+// pick finds out how full the subsets are, lets the model pick one, and books it.
 func (e *earlyBinding) pick(ctx context.Context, request *podRequest, policy *subset.Policy, spread *v1alpha1.WorkloadSpread, target client.Object) (
 	v1alpha1.AdmittedSubset, int, error) {
 	pod, now := request.Object.pod(), e.bookings.clock.Now()
@@ -104,7 +104,7 @@ func (e *earlyBinding) pick(ctx context.Context, request *podRequest, policy *su
 	return admitted, verdict.Subset, nil
 }
 
-// isTrial is true if nothing comes of the request.
+// isTrial is true for a dry run.
 func (r *podRequest) isTrial() bool { return r.DryRun != nil && *r.DryRun }
 
 func (e *earlyBinding) asItIs(ctx context.Context, key types.NamespacedName, err error) answer {
@@ -112,8 +112,8 @@ func (e *earlyBinding) asItIs(ctx context.Context, key types.NamespacedName, err
 	return answer{outcome: failed, warnings: []string{"Berth admits the pod without the patch of its subset: " + err.Error()}}
 }
 
-// replicasOrObserved are those of the workload in the cache, which is nil if it is not there, and for kinds of which the cache holds no replicas
-// those that the status has seen. They come later than the pods that are made for them.
+// replicasOrObserved are the replicas of the workload in the cache. If the cache does not have them, they are those in the spread's status, which may
+// be older than the pods that are created for them.
 func replicasOrObserved(target client.Object, spread *v1alpha1.WorkloadSpread) (replicas int32, mayLag bool) {
 	if target != nil {
 		if replicas, err := workload.Replicas(target, spread.Spec.TargetFilter); err == nil {
@@ -123,8 +123,8 @@ func replicasOrObserved(target client.Object, spread *v1alpha1.WorkloadSpread) (
 	return spread.Status.ObservedReplicas, true
 }
 
-// adopted counts the bound pods that do not say themselves where they count, by the subset that has their node: those of this controller, and of others
-// whose pods the spread divides and that share the quota. ofRevision is how many of them are of a revision, in a subset or not.
+// adopted counts the bound pods that name no subset, by the subset that selects their node. It counts pods of this controller, and of other
+// controllers that share the quota. ofRevision is how many of them are of the revision, in a subset or not.
 func (e *earlyBinding) adopted(ctx context.Context, in *scope, controller types.UID, revision string) (counts subset.Counts, ofRevision int32, _ error) {
 	others, err := e.dividing.of(in, e.bookings.clock.Now(), func() ([]types.UID, error) { return e.divided(ctx, in) })
 	if err != nil {
@@ -156,7 +156,7 @@ func (e *earlyBinding) adopted(ctx context.Context, in *scope, controller types.
 	return counts, ofRevision, nil
 }
 
-// divided are the controllers that have pods to adopt in this scope, and whose pods the spread divides.
+// divided are the controllers with pods to adopt in this scope whose pods the spread divides.
 func (e *earlyBinding) divided(ctx context.Context, in *scope) ([]types.UID, error) {
 	var divided []types.UID
 	for _, pod := range e.bookings.adoptable(in) {
@@ -172,8 +172,8 @@ func (e *earlyBinding) divided(ctx context.Context, in *scope) ([]types.UID, err
 	return divided, nil
 }
 
-// kin remembers for a moment which controllers have pods to adopt in a scope. Who owns whom seldom changes, and to find out is to walk up from every such
-// controller in the namespace, which is too much for each pod. It is safe for concurrent use. The zero value is ready.
+// controllerCache caches, for each scope, the controllers with pods to adopt. Owners seldom change, and finding these controllers means a walk up the
+// owner chain for every controller in the namespace. It is safe for concurrent use. The zero value is ready to use.
 type controllerCache struct {
 	mu      sync.Mutex
 	inScope map[scope]cachedControllers
@@ -184,11 +184,10 @@ type cachedControllers struct {
 	until time.Time
 }
 
-// controllerCacheTTL is how long a controller may be overlooked that is new, or has come to another workload: a pod that was picked for too full a subset meanwhile
-// is replaced.
+// controllerCacheTTL is how long a new controller, or one with a new owner, may be missed. A pod that gets a subset that is too full is replaced.
 const controllerCacheTTL = time.Second
 
-// of are those that are remembered, or found. They are shared and must not be changed.
+// of returns the cached controllers, or finds them. They are shared and must not be changed.
 func (c *controllerCache) of(in *scope, now time.Time, find func() ([]types.UID, error)) ([]types.UID, error) {
 	c.mu.Lock()
 	known, found := c.inScope[*in]
@@ -210,9 +209,9 @@ func (c *controllerCache) of(in *scope, now time.Time, find func() ([]types.UID,
 	return uids, nil
 }
 
-// patchFor makes of the pod what the subset wants: its strategic merge patch, its term and tolerations, Berth's scheduler, and a note of the pick.
-// With subset.None it is the scheduler and the note alone. Labels by which the workload would lose the pod stay as they are; its selector is nil if
-// it is not known.
+// patchFor returns the changes that the subset makes to the pod: its strategic merge patch, its term and tolerations, Berth's scheduler, and the
+// annotation with the pick. With subset.None they are the scheduler and the annotation. Labels by which the workload selects its pods stay as they
+// are. The selector is nil if it is not known.
 func (o *podObject) patchFor(policy *subset.Policy, index int, admitted v1alpha1.AdmittedSubset, selector labels.Selector) ([]operation, error) {
 	var tree map[string]any
 	if err := json.Unmarshal(o.raw, &tree); err != nil {
@@ -265,7 +264,7 @@ func (o *podObject) patchFor(policy *subset.Policy, index int, admitted v1alpha1
 	return append(patch, patchOf(before, &pod)...), nil
 }
 
-// child is the object at a key, made if it is not there.
+// child is the object at a key. It is created if it does not exist.
 func child(of map[string]any, key string) map[string]any {
 	object, ok := of[key].(map[string]any)
 	if !ok {

@@ -9,15 +9,15 @@ import (
 type outcome string
 
 const (
-	// constrained: the pod is one of a spread.
+	// constrained: a spread divides the pod.
 	constrained outcome = "constrained"
 	// picked: a subset was picked for the pod, and its patch applied.
 	picked outcome = "picked"
 	// left as it is: no spread divides the pod.
 	left outcome = "left"
-	// ownerUnknown: whether a spread divides the pod could not be told in time, and it was admitted as it is.
+	// ownerUnknown: the pod's owner was not known in time, and the pod was admitted as it is.
 	ownerUnknown outcome = "owner_unknown"
-	// failed: an error or a panic; the API server admits the pod as it is.
+	// failed: an error or a panic. The API server admits the pod as it is.
 	failed outcome = "failed"
 )
 
@@ -25,7 +25,7 @@ const (
 var (
 	podsReviewed = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "berth_webhook_pods_total",
-		Help: "Pods that the API server asked about, by outcome: constrained (pod of a spread), picked (a subset was picked and its patch applied), left (pod of no spread), owner_unknown (admitted unchanged, because its owner was not known in time), failed (admitted unchanged, because of an error). Where admission is required, the last two are not admitted.",
+		Help: "Pods that the API server asked about, by outcome: constrained (pod of a spread), picked (a subset was picked and its patch applied), left (pod of no spread), owner_unknown (admitted unchanged, because its owner was not known in time), failed (admitted unchanged, because of an error). If the namespace requires admission, the last two are refused.",
 	}, []string{"outcome"})
 	reviewSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "berth_webhook_pod_seconds",
@@ -37,6 +37,6 @@ var (
 func init() {
 	metrics.Registry.MustRegister(podsReviewed, reviewSeconds)
 	for _, o := range []outcome{constrained, picked, left, ownerUnknown, failed} {
-		podsReviewed.WithLabelValues(string(o)) // shown before the first pod
+		podsReviewed.WithLabelValues(string(o)) // so that they are exposed before the first pod
 	}
 }

@@ -16,7 +16,7 @@ type operation struct {
 	Value any    `json:"value,omitempty"`
 }
 
-// add sets what is at the path, whether there is anything or not. What it is in must be there.
+// add sets the value at the path, whether there is one or not. The parent must exist.
 func add(path string, value any) operation { return operation{Op: "add", Path: path, Value: value} }
 
 func remove(path string) operation { return operation{Op: "remove", Path: path} }
@@ -28,8 +28,8 @@ const (
 	requiredPath    = "requiredDuringSchedulingIgnoredDuringExecution"
 )
 
-// patchOf makes one pod of another, in what admission changes: the scheduler's name, the tolerations, the required node affinity, and the note
-// about them. It touches no more than it must, so that fields which this version of Kubernetes does not know survive.
+// patchOf turns one pod into another, for the fields that admission changes: the scheduler's name, the tolerations, the required node affinity, and
+// the annotation about them. It changes as little as possible, so that fields survive that this version of Kubernetes does not know.
 func patchOf(before, after *corev1.Pod) []operation {
 	var patch []operation
 	if before.Spec.SchedulerName != after.Spec.SchedulerName {

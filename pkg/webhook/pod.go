@@ -13,21 +13,21 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// ancestry is what a pod's admission asks about its owners. It is answered from the cache.
+// ancestry answers questions about a pod's owners from the cache.
 type ancestry interface {
 	AwaitAnnounced(ctx context.Context, namespace string)
 	HasSpreads(ctx context.Context, namespace string) (bool, error)
 	AwaitSpreadOf(ctx context.Context, namespace string, owner *workload.Owner, labels map[string]string) (*lineage.Spread, *workload.Owner, error)
 }
 
-// podAdmission makes the pods of a workload with a spread fit for it, and leaves all others as they are. It refuses nothing: a pod of which
-// something is unknown is admitted as it is, unless podReviews refuses it.
+// podAdmission prepares the pods of a workload with a spread, and leaves all others as they are. It refuses no pod. A pod about which something is
+// unknown is admitted as it is, unless podReviews refuses it.
 type podAdmission struct {
 	owners ancestry
 	early  func(context.Context, *podRequest, *lineage.Spread) answer
 }
 
-// review gathers whose pod it is, has the model add its constraints, and answers with the difference.
+// review finds the pod's spread, lets the model add its constraints, and answers with the difference.
 func (a *podAdmission) review(ctx context.Context, request *podRequest) answer {
 	before := request.Object.pod()
 	if request.Operation != admissionv1.Create || !mayBeOurs(before) {
@@ -59,7 +59,7 @@ func (a *podAdmission) review(ctx context.Context, request *podRequest) answer {
 	return answer{outcome: constrained, patch: patchOf(before, &after), warnings: warnings}
 }
 
-// mayBeOurs is false for pods that no spread divides whatever spreads there are, and for those that have chosen another scheduler.
+// mayBeOurs is false for pods that no spread can divide, and for pods that have chosen another scheduler.
 func mayBeOurs(pod *corev1.Pod) bool {
 	switch pod.Spec.SchedulerName {
 	case "", corev1.DefaultSchedulerName, v1alpha1.SchedulerName:
@@ -78,7 +78,7 @@ func (a *podAdmission) spreadOf(ctx context.Context, namespace string, pod *core
 	return a.owners.AwaitSpreadOf(ctx, namespace, workload.ControllerOf(pod), pod.Labels)
 }
 
-// Warnings reach whoever created the pod; for most pods that is the log of a controller.
+// Warnings reach the client that created the pod. For most pods that is the log of a controller.
 
 func ownerIsUnknown(missing *workload.Owner, pod *corev1.Pod) string {
 	then := corev1.DefaultSchedulerName + " places the pod"

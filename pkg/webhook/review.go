@@ -18,11 +18,11 @@ import (
 	admissionmetrics "sigs.k8s.io/controller-runtime/pkg/webhook/admission/metrics"
 )
 
-// maxReview bounds the body of a request: two objects of 3 MB and 1 MB more.
+// maxReview bounds the body of a request: two objects of 3 MB each, and 1 MB for the rest.
 const maxReview = 7 << 20
 
-// podReview is the part of an AdmissionReview of a pod that is read. Every pod of the cluster that has a controller comes through here, and
-// decoding is most of the work, so nothing else is decoded.
+// podReview is the part of a pod's AdmissionReview that is read. Every pod of the cluster that has a controller passes here, and decoding is most of
+// the work, so nothing else is decoded.
 type podReview struct {
 	metav1.TypeMeta `json:",inline"`
 	Request         *podRequest `json:"request"`
@@ -38,7 +38,7 @@ type podRequest struct {
 
 type podObject struct {
 	podFields
-	// raw is the whole object, for those who have to change more of it.
+	// raw is the whole object, for code that has to change more of it.
 	raw []byte
 }
 
@@ -57,14 +57,14 @@ type podFields struct {
 	Spec struct {
 		SchedulerName string              `json:"schedulerName"`
 		Tolerations   []corev1.Toleration `json:"tolerations"`
-		// Affinity to pods is not read. Whoever writes must leave it alone.
+		// Pod affinity is not read. Code that writes the affinity must leave it alone.
 		Affinity *struct {
 			NodeAffinity *corev1.NodeAffinity `json:"nodeAffinity"`
 		} `json:"affinity"`
 	} `json:"spec"`
 }
 
-// pod is the object with the fields that were read.
+// pod is a Pod with the fields that were read.
 func (o *podObject) pod() *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Labels: o.Metadata.Labels, Annotations: o.Metadata.Annotations, OwnerReferences: o.Metadata.OwnerReferences},
@@ -83,12 +83,12 @@ type answer struct {
 	outcome  outcome
 }
 
-// podReviews serves reviews of pods. What goes wrong is answered with an HTTP error and not with a refusal: the webhook's failurePolicy is
-// about calls that fail, and admits the pod, while a refusal, as controller-runtime makes of a panic, is final.
+// podReviews serves reviews of pods. After an error it answers with an HTTP error and not with a refusal. The webhook's failurePolicy applies to
+// failed calls and admits the pod, while a refusal, which controller-runtime makes of a panic, is final.
 type podReviews struct {
 	answer func(context.Context, *podRequest) answer
 	clock  clock.PassiveClock
-	// required: the call fails as well if it cannot be told whether a spread divides the pod.
+	// required is true if the call must fail when it is not known whether a spread divides the pod.
 	required bool
 }
 
@@ -108,7 +108,7 @@ func (p *podReviews) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		reviewSeconds.Observe(p.clock.Since(started).Seconds())
 	}()
 	var body bytes.Buffer
-	body.Grow(int(min(max(request.ContentLength, 0), maxReview)) + bytes.MinRead) // to read it without growing again and again
+	body.Grow(int(min(max(request.ContentLength, 0), maxReview)) + bytes.MinRead) // so that the buffer need not grow while it is read
 	if _, err := body.ReadFrom(http.MaxBytesReader(w, request.Body, maxReview)); err != nil {
 		http.Error(w, fmt.Sprintf("reading the review: %v", err), http.StatusBadRequest)
 		return

@@ -24,38 +24,38 @@ import (
 	"github.com/berth-project/berth/pkg/lineage"
 )
 
-// CertificateSource says who brings the certificate.
+// CertificateSource says where the certificate comes from.
 type CertificateSource string
 
 const (
-	// ManagedCertificates are made and renewed by Berth itself, in a Secret, and their authority is made known to the API server.
+	// ManagedCertificates are created and renewed by Berth, in a Secret. Berth writes their CA into the webhook configurations.
 	ManagedCertificates CertificateSource = "managed"
-	// ProvidedCertificates are put into Options.CertDir, and made known to the API server, by somebody else, such as cert-manager.
+	// ProvidedCertificates are put into Options.CertDir, and their CA into the webhook configurations, by another tool, such as cert-manager.
 	ProvidedCertificates CertificateSource = "provided"
 )
 
-// Options say where the webhooks are served.
+// Options of the webhook server.
 type Options struct {
-	// Host is the address to listen on. Empty is all addresses.
+	// Host is the address to listen on. Empty means all addresses.
 	Host string
-	// Port is 9443 if zero.
+	// Port to listen on. 0 means 9443.
 	Port int
-	// CertDir holds tls.crt and tls.key. Managed certificates are written there, so that it should not outlive the process's container.
+	// CertDir holds tls.crt and tls.key. Berth writes managed certificates into it, so the directory should not outlive the container.
 	CertDir string
-	// Certificates are managed if empty.
+	// Certificates says where the certificate comes from. Empty means managed.
 	Certificates CertificateSource
-	// ClientCA is a file of certificates in PEM: authorities that sign for API servers and nobody else. Clients without a certificate of theirs are answered
-	// 401 before their review is read. It is read by Setup, once. If it is empty, clients are answered who ask at the path that the webhook configuration names, and
-	// others are answered 404.
+	// ClientCA is a PEM file with CAs that sign client certificates for API servers only. Clients without such a certificate get 401 before their
+	// review is read. Setup reads the file once. If it is empty, the client must call the path that the webhook configuration names; other paths get
+	// 404.
 	ClientCA string
 }
 
-// Setup has the manager serve the webhooks, on every replica and not on the leader alone, as soon as there is a certificate. Until then, and
-// until the API server knows the authority of a managed certificate, and where to ask, the manager is not ready. The lineage is of the same manager. The
-// context is used until Setup returns.
+// Setup makes the manager serve the webhooks on every replica, leader or not, as soon as there is a certificate. The manager is not ready before
+// that, and before the API server knows the CA of a managed certificate and the path to call. The lineage must be of the same manager. The context is
+// used until Setup returns.
 //
-// Others may register handlers of their own, at paths of pkg/endpoint, which are served at the same port with the same certificate: each of more is called with
-// a function that does so.
+// Each function of more is called with a function that registers more handlers, at paths of pkg/endpoint. They are served at the same port with the
+// same certificate.
 func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts Options, more ...func(register func(path string, hook http.Handler)) error) error {
 	configurations, err := newCache(mgr)
 	if err != nil {
@@ -92,7 +92,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	pods := &podAdmission{owners: owners, early: early.review}
 	register(endpoint.Pods, &podReviews{answer: pods.review, clock: clock.RealClock{}})
 	register(endpoint.RequiredPods, &podReviews{answer: pods.review, clock: clock.RealClock{}, required: true})
-	// A panic is answered as an error: that is the default.
+	// A panic becomes an error by default.
 	register(endpoint.Spreads, admission.WithValidator(mgr.GetScheme(), &spreadValidator{reader: mgr.GetCache(), live: mgr.GetAPIReader(), announce: owners.Announce}))
 	for _, handlers := range more {
 		if err := handlers(register); err != nil {
@@ -105,7 +105,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	return mgr.AddReadyzCheck("webhook", web.StartedChecker())
 }
 
-// fillCache has the cache watch from the start what the webhooks read.
+// fillCache makes the cache watch what the webhooks read, from the start.
 func fillCache(ctx context.Context, mgr ctrl.Manager) error {
 	node := &metav1.PartialObjectMetadata{}
 	node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
@@ -121,8 +121,8 @@ func fillCache(ctx context.Context, mgr ctrl.Manager) error {
 	return nil
 }
 
-// server starts the webhooks later than the manager would: when the cache is full, which is when the manager starts what is no server of its
-// own, when lineage and bookings have taken that in, when it is known where the API server asks, and when there is a certificate. None of it takes a lease.
+// server starts the webhooks later than the manager would: when the cache is full, when lineage and bookings have processed it, when the paths that
+// the API server calls are known, and when there is a certificate. None of this needs leadership.
 type server struct {
 	web     ctrlwebhook.Server
 	certDir string
@@ -137,7 +137,7 @@ var (
 // NeedLeaderElection is false: every replica serves.
 func (s *server) NeedLeaderElection() bool { return false }
 
-// lookInterval is how often a certificate is looked for, and whether the lineage is ready.
+// lookInterval is how often Start checks for a certificate, and whether the lineage is ready.
 const lookInterval = 50 * time.Millisecond
 
 // Start serves until the context ends.
@@ -148,7 +148,7 @@ func (s *server) Start(ctx context.Context) error {
 		return err == nil && s.synced(), nil
 	})
 	if err != nil {
-		return nil //nolint:nilerr // the manager stops; there was nothing to serve
+		return nil //nolint:nilerr // the manager stops, and there was nothing to serve
 	}
 	return s.web.Start(ctx)
 }

@@ -27,22 +27,22 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// targetTimeout bounds how long the API server is waited for, which has an answer of the webhook's own to wait for.
+// targetTimeout bounds the request for the workload. The API server itself waits for the webhook's answer.
 const targetTimeout = 2 * time.Second
 
-// spreadValidator answers for WorkloadSpreads. It reads the cache, and once the workload itself: the cache holds no pod templates.
+// spreadValidator reviews WorkloadSpreads. It reads the cache, and the workload itself with one request: the cache holds no pod templates.
 type spreadValidator struct {
 	// reader is the cache.
 	reader client.Reader
-	// live reads from the API server. Nil reads nothing, and then patches are not tried on the workload's pods.
+	// live reads from the API server. Nil means no reads, and then patches are not tried on the workload's pods.
 	live client.Reader
-	// announce is told of spreads that are about to be stored. Nil is nobody.
+	// announce is called for spreads that are about to be stored. It may be nil.
 	announce func(namespace string, spread types.UID)
 }
 
 var _ admission.Validator[*v1alpha1.WorkloadSpread] = &spreadValidator{}
 
-// workloads are the kinds whose objects are in the cache, so that one that is missing can be told from one that is not watched.
+// workloads are the kinds whose objects are in the cache. Of these kinds, a workload that is not in the cache does not exist.
 var workloads = map[schema.GroupKind]func() client.Object{
 	{Group: appsv1.GroupName, Kind: "Deployment"}:  func() client.Object { return &appsv1.Deployment{} },
 	{Group: appsv1.GroupName, Kind: "ReplicaSet"}:  func() client.Object { return &appsv1.ReplicaSet{} },
@@ -50,7 +50,7 @@ var workloads = map[schema.GroupKind]func() client.Object{
 	{Group: batchv1.GroupName, Kind: "Job"}:        func() client.Object { return &batchv1.Job{} },
 }
 
-// ValidateCreate judges a new spread.
+// ValidateCreate validates a new spread.
 func (v *spreadValidator) ValidateCreate(ctx context.Context, spread *v1alpha1.WorkloadSpread) (admission.Warnings, error) {
 	warnings, err := v.validate(ctx, spread, nil)
 	if err == nil {
@@ -59,7 +59,7 @@ func (v *spreadValidator) ValidateCreate(ctx context.Context, spread *v1alpha1.W
 	return warnings, err
 }
 
-// tellOf announces the spread unless it will not be stored, as far as that is known.
+// tellOf announces the spread, unless it is known that it will not be stored.
 func (v *spreadValidator) tellOf(ctx context.Context, spread *v1alpha1.WorkloadSpread) {
 	request, err := admission.RequestFromContext(ctx)
 	if v.announce == nil || err != nil || ptr.Deref(request.DryRun, false) || spread.UID == "" {
@@ -70,8 +70,8 @@ func (v *spreadValidator) tellOf(ctx context.Context, spread *v1alpha1.WorkloadS
 	}
 }
 
-// ValidateUpdate judges a changed spread. One that is as it was, or is being deleted, passes whatever it says and whatever can be read:
-// rules that are newer than the spread must not keep anybody from labelling it or from removing its last finalizer.
+// ValidateUpdate validates a changed spread. An unchanged spec, or a spread that is being deleted, always passes: rules that are newer than the
+// spread must not keep anybody from labelling it or from removing its last finalizer.
 func (v *spreadValidator) ValidateUpdate(ctx context.Context, old, spread *v1alpha1.WorkloadSpread) (admission.Warnings, error) {
 	if spread.DeletionTimestamp != nil || equality.Semantic.DeepEqual(old.Spec, spread.Spec) {
 		return nil, nil
@@ -79,7 +79,7 @@ func (v *spreadValidator) ValidateUpdate(ctx context.Context, old, spread *v1alp
 	return v.validate(ctx, spread, old)
 }
 
-// ValidateDelete lets every spread go. The API server is not told to ask.
+// ValidateDelete admits every deletion. The webhook configuration does not ask about deletions.
 func (v *spreadValidator) ValidateDelete(context.Context, *v1alpha1.WorkloadSpread) (admission.Warnings, error) {
 	return nil, nil
 }
@@ -109,7 +109,7 @@ func (v *spreadValidator) gather(ctx context.Context, spread *v1alpha1.WorkloadS
 	return Known{Spreads: spreads.Items, Target: target, Nodes: v.nodes(ctx, spread)}, nil
 }
 
-// target asks the API server if the cache has not what is needed: never the template, and nothing of a kind that is not built in.
+// target reads the workload from the API server if the cache lacks something: it holds no templates, and no objects of kinds that are not built in.
 func (v *spreadValidator) target(ctx context.Context, spread *v1alpha1.WorkloadSpread) (Target, error) {
 	newObject, watched := workloads[kindOfTarget(spread)]
 	if v.live != nil && (!watched || hasPatch(spread)) {
@@ -133,7 +133,7 @@ func targetKey(spread *v1alpha1.WorkloadSpread) types.NamespacedName {
 	return types.NamespacedName{Namespace: spread.Namespace, Name: spread.Spec.TargetReference.Name}
 }
 
-// liveTarget is told by one request. That it fails is no error: most of a spread can be judged without it.
+// liveTarget reads the workload with one request. A failure is no error: most of a spread can be validated without the workload.
 func (v *spreadValidator) liveTarget(ctx context.Context, spread *v1alpha1.WorkloadSpread) Target {
 	ctx, cancel := context.WithTimeout(ctx, targetTimeout)
 	defer cancel()
@@ -153,7 +153,7 @@ func (v *spreadValidator) liveTarget(ctx context.Context, spread *v1alpha1.Workl
 	return targetOf(object, spread)
 }
 
-// targetVersion is the kind to ask for: built-in kinds in the version that is known, whatever the spread says.
+// targetVersion is the kind to read: built-in kinds in the version that Berth knows, whatever the spread says.
 func targetVersion(spread *v1alpha1.WorkloadSpread) schema.GroupVersionKind {
 	if kind := kindOfTarget(spread); workloads[kind] != nil {
 		return kind.WithVersion("v1")
@@ -162,7 +162,7 @@ func targetVersion(spread *v1alpha1.WorkloadSpread) schema.GroupVersionKind {
 	return schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)
 }
 
-// targetOf takes from a workload what most kinds have at the same places. What is not there, or is something else there, is left out.
+// targetOf reads fields that most kinds have at the same paths. It leaves out fields that are missing or have another type.
 func targetOf(object *unstructured.Unstructured, spread *v1alpha1.WorkloadSpread) Target {
 	target := Target{Whole: true, Template: templateOf(object), Selector: selectorOf(object), Replicas: replicasOf(object, spread)}
 	if newObject := workloads[kindOfTarget(spread)]; newObject != nil {
@@ -174,7 +174,7 @@ func targetOf(object *unstructured.Unstructured, spread *v1alpha1.WorkloadSpread
 	return target
 }
 
-// replicasOf is nil if the object does not tell them.
+// replicasOf is nil if the object does not contain the replicas.
 func replicasOf(object runtime.Object, spread *v1alpha1.WorkloadSpread) *int32 {
 	replicas, err := workload.Replicas(object, spread.Spec.TargetFilter)
 	if err != nil {
@@ -183,7 +183,7 @@ func replicasOf(object runtime.Object, spread *v1alpha1.WorkloadSpread) *int32 {
 	return &replicas
 }
 
-// templateOf is spec.template with the volumes that the controller adds for spec.volumeClaimTemplates, or nil.
+// templateOf is spec.template, with the volumes that the controller adds for spec.volumeClaimTemplates, or nil.
 func templateOf(object *unstructured.Unstructured) *corev1.PodTemplateSpec {
 	fields, _, _ := unstructured.NestedMap(object.Object, "spec", "template")
 	if _, found, _ := unstructured.NestedSlice(fields, "spec", "containers"); !found {
@@ -191,7 +191,7 @@ func templateOf(object *unstructured.Unstructured) *corev1.PodTemplateSpec {
 	}
 	template := &corev1.PodTemplateSpec{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, template); err != nil {
-		return nil // a template of something else
+		return nil // something else is at spec.template
 	}
 	claims, _, _ := unstructured.NestedSlice(object.Object, "spec", "volumeClaimTemplates")
 	for _, claim := range claims {
@@ -202,7 +202,7 @@ func templateOf(object *unstructured.Unstructured) *corev1.PodTemplateSpec {
 	return template
 }
 
-// selectorOf is spec.selector, if it is a label selector, or nil.
+// selectorOf is spec.selector if it is a label selector, or nil.
 func selectorOf(object *unstructured.Unstructured) labels.Selector {
 	fields, _, _ := unstructured.NestedMap(object.Object, "spec", "selector")
 	var selector metav1.LabelSelector
@@ -216,7 +216,7 @@ func selectorOf(object *unstructured.Unstructured) labels.Selector {
 	return parsed
 }
 
-// nodes are nil if no subset selects any, or if they cannot be read: they are for warnings only.
+// nodes are nil if no subset selects nodes, or if they cannot be read. They are used for warnings only.
 func (v *spreadValidator) nodes(ctx context.Context, spread *v1alpha1.WorkloadSpread) []*corev1.Node {
 	if !slices.ContainsFunc(spread.Spec.Subsets, func(s v1alpha1.Subset) bool { return s.RequiredNodeSelectorTerm != nil }) {
 		return nil

@@ -15,13 +15,13 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// Known is what a spread is judged by beside itself. The zero value knows nothing, and nothing is said about it.
+// Known is what validation knows besides the spread itself. The zero value knows nothing, and causes no warnings.
 type Known struct {
-	// Spreads are those of the spread's namespace. It may be among them.
+	// Spreads of the spread's namespace. They may include the spread.
 	Spreads []v1alpha1.WorkloadSpread
 	// Target is the workload.
 	Target Target
-	// Nodes of the cluster, of which names and labels are enough. Nil if they are not known.
+	// Nodes of the cluster. Only names and labels are read. Nil if they are not known.
 	Nodes []*corev1.Node
 }
 
@@ -29,20 +29,20 @@ type Known struct {
 type Target struct {
 	// Missing is true if the workload is known not to exist.
 	Missing bool
-	// Unread says why the workload could not be read, in the words of an error. Empty if it was, or nobody tried.
+	// Unread says why the workload could not be read, as an error message. Empty if it was read, or if nobody tried.
 	Unread string
 	// Replicas are nil if they are not known.
 	Replicas *int32
-	// Whole is true if all of the workload was read, so that it has no pod template if there is none here.
+	// Whole is true if the complete workload was read. If Template is nil then, the workload has no pod template.
 	Whole bool
-	// Template of its pods, nil if none was read. Volumes that the workload's controller adds are among its own.
+	// Template of its pods. Nil if none was read. It includes the volumes that the workload's controller adds.
 	Template *corev1.PodTemplateSpec
-	// Selector of its pods, nil if none was read.
+	// Selector of its pods. Nil if none was read.
 	Selector labels.Selector
 }
 
-// ValidateSpread says what is wrong with a spread that is about to be created (old is nil) or to take the place of old, and what is worth a
-// warning. Errors and warnings name the path of the field. It needs no API server.
+// ValidateSpread returns errors and warnings about a spread that is about to be created (old is nil) or to replace old. Errors and warnings name the
+// path of the field. It needs no API server.
 func ValidateSpread(spread, old *v1alpha1.WorkloadSpread, known Known) (warnings []string, errs field.ErrorList) {
 	spec := field.NewPath("spec")
 	policy, errs := subset.Compile(&spread.Spec, spec)
@@ -60,7 +60,7 @@ func ValidateSpread(spread, old *v1alpha1.WorkloadSpread, known Known) (warnings
 	return slices.Concat(warnings, patchWarnings, targetWarnings), slices.Concat(errs, patchErrs, targetErrs)
 }
 
-// validateTarget judges what only the cluster shows of the target.
+// validateTarget checks what depends on the cluster.
 func validateTarget(spread, old *v1alpha1.WorkloadSpread, known *Known, path *field.Path) (warnings []string, errs field.ErrorList) {
 	if rival := rivalOf(spread, known.Spreads); rival != nil {
 		switch {
@@ -68,7 +68,7 @@ func validateTarget(spread, old *v1alpha1.WorkloadSpread, known *Known, path *fi
 			errs = append(errs, field.Forbidden(path,
 				fmt.Sprintf("WorkloadSpread %q already divides %s, and a workload can have only one: change or delete that one", rival.Name, workloadName(spread))))
 		case workload.Wins(rival, spread):
-			// The target cannot be changed, so this update is not what brought two spreads together, and it may be on the way out of it.
+			// The target cannot be changed, so this update did not cause the conflict. It may even be a step to resolve it.
 			warnings = append(warnings, fmt.Sprintf("%s: has no effect, because the older WorkloadSpread %q divides %s", path, rival.Name, workloadName(spread)))
 		}
 	}
@@ -94,9 +94,8 @@ func hasPatch(spread *v1alpha1.WorkloadSpread) bool {
 	return slices.ContainsFunc(spread.Spec.Subsets, func(s v1alpha1.Subset) bool { return s.Patch != nil && len(s.Patch.Raw) > 0 })
 }
 
-// validatePatches tries the patches on a pod of the workload. The policy is nil if the spec is invalid; patches that are not to blame are tried
-// all the same. What is wrong with a patch that is as it was is a warning: the workload has changed since, and that must not keep anybody from
-// changing something else.
+// validatePatches tries the patches on a pod of the workload. The policy is nil if the spec is invalid; valid patches are tried in any case. An error
+// in an unchanged patch is only a warning: the workload has changed since, and that must not keep anybody from changing something else.
 func validatePatches(spread, old *v1alpha1.WorkloadSpread, policy *subset.Policy, known *Known, path *field.Path) (warnings []string, errs field.ErrorList) {
 	for i := range spread.Spec.Subsets {
 		spec, at := &spread.Spec.Subsets[i], path.Index(i)
@@ -124,7 +123,7 @@ func validatePatches(spread, old *v1alpha1.WorkloadSpread, policy *subset.Policy
 	return warnings, errs
 }
 
-// breaksSelector is about labels of a patch by which the workload would lose its pods.
+// breaksSelector refuses labels in a patch by which the workload would lose its pods.
 func breaksSelector(patch *subset.Patch, selector labels.Selector, workload string, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for _, key := range patch.Breaks(selector) {
@@ -141,7 +140,7 @@ func samePatch(old *v1alpha1.WorkloadSpread, spec *v1alpha1.Subset) bool {
 	})
 }
 
-// rivalOf is the spread with the same workload that wins over all others but the spread itself, or nil.
+// rivalOf is the spread that divides the same workload instead of this one, or nil.
 func rivalOf(spread *v1alpha1.WorkloadSpread, all []v1alpha1.WorkloadSpread) *v1alpha1.WorkloadSpread {
 	var rival *v1alpha1.WorkloadSpread
 	for i := range all {
@@ -156,7 +155,7 @@ func rivalOf(spread *v1alpha1.WorkloadSpread, all []v1alpha1.WorkloadSpread) *v1
 	return rival
 }
 
-// sameTarget is true if both spreads, of one namespace, name the same workload, in whatever version.
+// sameTarget is true if both spreads, of one namespace, name the same workload, in any version.
 func sameTarget(a, b *v1alpha1.WorkloadSpread) bool {
 	return kindOfTarget(a) == kindOfTarget(b) && a.Spec.TargetReference.Name == b.Spec.TargetReference.Name
 }

@@ -14,11 +14,11 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// tryPatch applies a patch to a pod of the template, and asks the API server's own validation what is wrong with the result that was not wrong
-// before. An error has the path of the part of the patch that it comes from, and names the place in the pod. It returns the pod before and
-// after; after is nil if the patch could not be applied.
+// tryPatch applies a patch to a pod of the template. The API server's own validation then shows what is wrong with the result and was not wrong
+// before. An error has the path of the part of the patch that causes it, and names the field in the pod. tryPatch returns the pod before and after.
+// After is nil if the patch could not be applied.
 //
-// The pod gets its defaults before it is patched, as at admission: some of them get in the way of a patch.
+// The pod is defaulted before it is patched, as at admission: some defaults conflict with patches.
 func tryPatch(patch *subset.Patch, template *corev1.PodTemplateSpec, namespace string, path *field.Path) (before, after *corev1.Pod, errs field.ErrorList) {
 	before = &corev1.Pod{ObjectMeta: *template.ObjectMeta.DeepCopy(), Spec: *template.Spec.DeepCopy()}
 	before.Namespace, before.Name = namespace, "pod"
@@ -47,9 +47,9 @@ func tryPatch(patch *subset.Patch, template *corev1.PodTemplateSpec, namespace s
 	return before, after, errs
 }
 
-// podErrors are what the API server has to say to the creation of a pod.
+// podErrors are the API server's errors for the creation of a pod.
 func podErrors(pod *corev1.Pod) field.ErrorList {
-	// Whether the API server allows privileged containers is not known, so it is left to it. The first call decides, for the process.
+	// Berth does not know whether the API server allows privileged containers, so it allows them. The first call decides for the process.
 	capabilities.Setup(true, 0)
 	pod = pod.DeepCopy()
 	corev1internal.SetObjectDefaults_Pod(pod)
@@ -60,7 +60,7 @@ func podErrors(pod *corev1.Pod) field.ErrorList {
 	return validation.ValidatePodCreate(&internal, podOptions)
 }
 
-// podOptions allow what the API server may allow: its feature gates are not known.
+// podOptions allow everything that the API server may allow. Its feature gates are not known.
 var podOptions = validation.PodValidationOptions{
 	ResourceIsPod: true,
 	AllowRelaxedEnvironmentVariableValidation:           true,
@@ -78,7 +78,7 @@ var podOptions = validation.PodValidationOptions{
 	AllowRestartAllContainers:                           true,
 }
 
-// claimVolume is how a StatefulSet's controller, and others like it, add a volume for a claim of volumeClaimTemplates to every pod.
+// claimVolume is the volume that a StatefulSet's controller, and others like it, add to every pod for a claim of volumeClaimTemplates.
 func claimVolume(claim metav1.Object) corev1.Volume {
 	return corev1.Volume{
 		Name:         claim.GetName(),
