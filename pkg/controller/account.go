@@ -14,39 +14,40 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// account is what is known of the pods of one spread, kept up pod by pod: news of one pod costs the same whatever the number of pods.
+// account is what is known about the pods of one spread. It is updated pod by pod: an update costs the same whatever the number of pods.
 type account struct {
 	basis
 	roster *subset.Roster
 	pods   map[string]*entry // by name
 
-	// Active pods: without a node; in no subset; adopted by a subset; in a subset whose patch of the spec they were not given at admission.
+	// Active pods: without a node; in no subset; adopted by a subset; in a subset whose spec patch they did not get at admission.
 	pending, unplaced, adopted, withoutPatch int32
-	// strangers are active bound pods without a record of Berth, by the scheduler that their spec names. Those that are older than the spread are left out
-	// unless they have chosen a scheduler themselves: nobody could have divided them.
-	strangers map[string]int32
-	// active pods of each revision.
+	// foreign are active bound pods without a record of Berth, by the scheduler that their spec names. Pods older than the spread are left out,
+	// unless they name another scheduler: nobody could have divided them.
+	foreign map[string]int32
+	// revisions counts the active pods of each revision.
 	revisions map[string]int32
-	// unschedulable are those that the scheduler found no node for, by what they wait for.
+	// unschedulable are the pods for which the scheduler found no node, by what they wait for.
 	unschedulable map[waiter]int32
-	// terminating pods, and those that were adopted by a subset and do not carry its label, by name.
+	// terminating are terminating pods. unlabelled are pods that were adopted by a subset and do not carry its label. Both are by name.
 	terminating, unlabelled map[string]*entry
-	// refused are the pods that could not be written.
+	// refused are the pods that the API server refused to update.
 	refused refusals
-	// recount is when all pods are to be counted anew.
+	// recount is when all pods are counted again.
 	recount time.Time
 }
 
-// basis is what an account was opened for. It does not outlast a change of that.
+// basis is what an account was made from. When it changes, a new account is made.
 type basis struct {
 	policy   *subset.Policy
 	spread   string
 	workload types.UID
-	// since is the second in which the spread was made.
+	// since is when the spread was created, in seconds.
 	since int64
 }
 
-// waiter is what a pending pod asks for: a slot and a node in the subset that admission picked for it, or in any. Pods of which it is equal wait alike.
+// waiter is what a pending pod waits for: a slot and a node, in the subset that admission picked or in any subset. Pods with equal waiters wait for
+// the same.
 type waiter struct {
 	revision string
 	asks     subset.Candidate
@@ -55,18 +56,18 @@ type waiter struct {
 // entry is one pod of an account.
 type entry struct {
 	*subset.Member
-	signs
+	podFacts
 }
 
-// signs are what the status tells of a pod and the model does not ask for.
-type signs struct {
-	// label of the subset that it carries.
+// podFacts are what the status needs to know about a pod and the model does not.
+type podFacts struct {
+	// label is the subset label that the pod carries.
 	label string
-	// until is when the pod has to be gone, if it is being deleted.
+	// until is by when the pod should be gone, if it is being deleted.
 	until *metav1.Time
-	// unschedulable: the scheduler found no node for it.
+	// unschedulable is true if the scheduler found no node for the pod.
 	unschedulable bool
-	// scheduler that its spec names.
+	// scheduler that the pod's spec names.
 	scheduler string
 }
 
@@ -74,33 +75,33 @@ func openAccount(of basis) *account {
 	plan := of.policy.Plan(0)
 	return &account{
 		basis: of, roster: of.policy.NewRoster(&plan, of.spread), pods: map[string]*entry{},
-		strangers: map[string]int32{}, revisions: map[string]int32{}, unschedulable: map[waiter]int32{}, terminating: map[string]*entry{}, unlabelled: map[string]*entry{},
+		foreign: map[string]int32{}, revisions: map[string]int32{}, unschedulable: map[waiter]int32{}, terminating: map[string]*entry{}, unlabelled: map[string]*entry{},
 	}
 }
 
-// take takes in a pod, or what is new of it.
+// take adds a pod, or updates it.
 func (a *account) take(pod *corev1.Pod, node *corev1.Node) {
 	observed := subset.Observe(pod, node)
 	observed.CostIgnored = !scalesByCost(pod)
-	a.put(observed, signs{label: pod.Labels[v1alpha1.SubsetLabel], until: pod.DeletionTimestamp, unschedulable: isUnschedulable(pod), scheduler: pod.Spec.SchedulerName})
+	a.put(observed, podFacts{label: pod.Labels[v1alpha1.SubsetLabel], until: pod.DeletionTimestamp, unschedulable: isUnschedulable(pod), scheduler: pod.Spec.SchedulerName})
 }
 
-func (a *account) put(pod subset.Pod, s signs) {
+func (a *account) put(pod subset.Pod, s podFacts) {
 	e := a.pods[pod.Name]
 	switch {
 	case e == nil:
 		e = &entry{}
-	case e.UID != pod.UID: // another of the same name
+	case e.UID != pod.UID: // another pod of the same name
 		a.drop(pod.Name)
 	default:
 		a.count(e, -1)
 	}
 	a.pods[pod.Name] = e
-	e.Member, e.signs = a.roster.Put(pod), s
+	e.Member, e.podFacts = a.roster.Put(pod), s
 	a.count(e, 1)
 }
 
-// drop forgets a pod. One that is not known is no error.
+// drop forgets a pod. An unknown pod is no error.
 func (a *account) drop(name string) {
 	if e, known := a.pods[name]; known {
 		a.count(e, -1)
@@ -109,7 +110,7 @@ func (a *account) drop(name string) {
 	}
 }
 
-// count adds a pod to the counts, or takes back what it has added.
+// count adds a pod to the counts, or subtracts it.
 func (a *account) count(e *entry, by int32) {
 	if e.until != nil {
 		keep(a.terminating, e, by)
@@ -133,8 +134,8 @@ func (a *account) count(e *entry, by int32) {
 			keep(a.unlabelled, e, by)
 		}
 	}
-	if a.isStranger(e) {
-		tally(a.strangers, e.scheduler, by)
+	if a.isForeign(e) {
+		tally(a.foreign, e.scheduler, by)
 	}
 	if in != subset.None && a.policy.Subsets[in].PatchesSpec {
 		if admitted := e.Admitted; admitted == nil || admitted.Spread != a.spread || admitted.Subset != a.policy.Subsets[in].Name {
@@ -143,13 +144,13 @@ func (a *account) count(e *entry, by int32) {
 	}
 }
 
-// isStranger is true for a pod that Berth had no part in, although it could have had.
-func (a *account) isStranger(e *entry) bool {
+// isForeign is true for a pod that Berth should have placed and did not.
+func (a *account) isForeign(e *entry) bool {
 	if e.NodeName == "" || e.Record != nil {
 		return false
 	}
 	switch e.scheduler {
-	case v1alpha1.SchedulerName, "": // bound by somebody who did not ask the scheduler
+	case v1alpha1.SchedulerName, "": // bound by a client that did not ask the scheduler
 		return false
 	case corev1.DefaultSchedulerName:
 		return e.Created.Unix() > a.since
@@ -180,7 +181,7 @@ func tally[K comparable](counts map[K]int32, key K, by int32) {
 	}
 }
 
-// agrees is true if another account of the same basis has come to the same.
+// agrees is true if another account of the same basis has the same counts.
 func (a *account) agrees(with *account) bool {
 	for name, e := range a.pods {
 		other := with.pods[name]
@@ -189,11 +190,11 @@ func (a *account) agrees(with *account) bool {
 		}
 	}
 	return len(a.pods) == len(with.pods) && a.pending == with.pending && a.unplaced == with.unplaced && a.adopted == with.adopted &&
-		a.withoutPatch == with.withoutPatch && maps.Equal(a.strangers, with.strangers) && maps.Equal(a.revisions, with.revisions) && maps.Equal(a.unschedulable, with.unschedulable) &&
+		a.withoutPatch == with.withoutPatch && maps.Equal(a.foreign, with.foreign) && maps.Equal(a.revisions, with.revisions) && maps.Equal(a.unschedulable, with.unschedulable) &&
 		len(a.terminating) == len(with.terminating) && len(a.unlabelled) == len(with.unlabelled)
 }
 
-// accounts of all spreads. Each is in the hands of the worker that reconciles its spread; looking them up is safe for concurrent use.
+// accounts of all spreads. An account belongs to the worker that reconciles its spread. Looking one up is safe for concurrent use.
 type accounts struct{ bySpread sync.Map }
 
 func (a *accounts) of(spread types.NamespacedName) *account {
@@ -207,15 +208,15 @@ func (a *accounts) keep(spread types.NamespacedName, account *account) {
 }
 func (a *accounts) close(spread types.NamespacedName) { a.bySpread.Delete(spread) }
 
-// changes are what has happened since the accounts were last looked at. They are safe for concurrent use. The zero value is ready.
+// changes are what has happened since each account was last updated. They are safe for concurrent use. The zero value is ready to use.
 type changes struct {
 	mu       sync.Mutex
 	bySpread map[types.NamespacedName]change
 }
 
-// change is what of an account is out of date.
+// change is the part of an account that is out of date.
 type change struct {
-	// everything: which pods belong to the spread, or where they belong.
+	// everything: which pods belong to the spread, or to which subset.
 	everything bool
 	// pods by name.
 	pods sets.Set[string]
@@ -248,7 +249,7 @@ func (c *changes) set(spread types.NamespacedName, to change) {
 	c.bySpread[spread] = to
 }
 
-// take are the changes of a spread, which are then no longer remembered. What comes after the call is left for the next one.
+// take returns the changes of a spread and forgets them. Later changes are for the next call.
 func (c *changes) take(spread types.NamespacedName) change {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// condition is what a condition says, apart from when.
+// condition is a condition without its times.
 type condition struct {
 	status  metav1.ConditionStatus
 	reason  v1alpha1.Reason
@@ -26,13 +26,13 @@ type condition struct {
 }
 
 const (
-	// maxMessage is how many bytes of a condition's message the API server takes.
+	// maxMessage is the longest message of a condition that the API server accepts, in bytes.
 	maxMessage = 32768
-	// labelForReaders is how a ClusterRole reaches Berth's service accounts.
+	// labelForReaders is the label by which a ClusterRole is aggregated into the roles of Berth's service accounts.
 	labelForReaders = `rbac.berth.dev/aggregate-to-workload-reader: "true"`
 )
 
-// set puts the condition into a list, keeping the time of the last transition if its status is not new.
+// set puts the condition into a list. It keeps the time of the last transition if the status does not change.
 func (c condition) set(conditions *[]metav1.Condition, conditionType string, generation int64, now metav1.Time) {
 	meta.SetStatusCondition(conditions, metav1.Condition{
 		Type:               conditionType,
@@ -83,7 +83,7 @@ func targetNotFound(spread *v1alpha1.WorkloadSpread) condition {
 	return notReady(v1alpha1.ReasonTargetNotFound, "%s does not exist; create it or correct spec.targetRef", workloadName(spread))
 }
 
-// cannotWatch says why a kind of workload cannot be read at all.
+// cannotWatch says why a kind of workload cannot be watched.
 func cannotWatch(u *lineage.Unwatchable) condition {
 	switch u.Why {
 	case lineage.NotServed:
@@ -125,28 +125,28 @@ func noReplicasAtPaths(spread *v1alpha1.WorkloadSpread, err error) condition {
 		workloadName(spread), strings.ReplaceAll(err.Error(), "\n", "; "))
 }
 
-// labelsNotApplied: the spread works, except for labels of its patches.
+// labelsNotApplied: the spread works, except for some labels of its patches.
 func labelsNotApplied(spread *v1alpha1.WorkloadSpread, paths []string) condition {
 	return notReady(v1alpha1.ReasonLabelsNotApplied, "these labels are not set: %s; %s selects its pods by them and would release the pods; remove the labels from the patch",
 		strings.Join(paths, ", "), workloadName(spread))
 }
 
-// specPatchNotApplied: the spread works, except for pods whose spec should have been patched at admission and was not.
+// specPatchNotApplied: the spread works, except for pods whose spec was not patched at admission.
 func specPatchNotApplied(pods int32) condition {
 	return notReady(v1alpha1.ReasonSpecPatchNotApplied,
 		"pods that run without the patch of their subset: %d; they were created while the webhook did not answer, or before the patch; replace them to apply it", pods)
 }
 
-// podsNotAdmitted counts pods without a record by the scheduler that they name.
-func podsNotAdmitted(strangers map[string]int32) condition {
+// podsNotAdmitted takes the numbers of pods without a record, by the scheduler that they name.
+func podsNotAdmitted(foreign map[string]int32) condition {
 	var said, others []string
 	reason := v1alpha1.ReasonOtherScheduler
-	for _, scheduler := range slices.Sorted(maps.Keys(strangers)) {
+	for _, scheduler := range slices.Sorted(maps.Keys(foreign)) {
 		if scheduler != corev1.DefaultSchedulerName {
-			others = append(others, fmt.Sprintf("%s %d", scheduler, strangers[scheduler]))
+			others = append(others, fmt.Sprintf("%s %d", scheduler, foreign[scheduler]))
 		}
 	}
-	if pods := strangers[corev1.DefaultSchedulerName]; pods > 0 {
+	if pods := foreign[corev1.DefaultSchedulerName]; pods > 0 {
 		reason = v1alpha1.ReasonPodsNotAdmitted
 		said = append(said, fmt.Sprintf("pods that the default scheduler placed: %d; the webhook did not answer when they were created, or does not see the namespace; "+
 			"they count where they are, and the descheduler moves those that are in no subset or above a quota", pods))

@@ -14,47 +14,47 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// facts are all that a status is made of, besides the spread itself.
+// facts are everything that a status is made of, besides the spread itself.
 type facts struct {
-	// policy is nil if the spec is invalid, and invalid then says why.
+	// policy is nil if the spec is invalid. invalid then says why.
 	policy  *subset.Policy
 	invalid field.ErrorList
-	// older is the name of the spread that divides the workload in place of this one. Empty if this one does.
+	// older is the name of the spread that divides the workload instead of this one. Empty if this one does.
 	older    string
 	workload workloadFacts
-	// account of the pods of the workload that the spread divides, at the plan for its replicas. Nil without a policy.
+	// account of the pods that the spread divides, with the plan for the workload's replicas. Nil without a policy.
 	*account
-	// podsUnknown: without the workload they could not be looked for.
+	// podsUnknown is true if the pods could not be found, because the workload could not.
 	podsUnknown bool
 	now         metav1.Time
 }
 
-// knowsWhoIsKept is false if it is not known which pods the spread divides, or how many there are to be.
+// knowsWhoIsKept is false if it is not known which pods the spread divides, or how many pods the workload asks for.
 func (f *facts) knowsWhoIsKept() bool {
 	return f.policy != nil && f.older == "" && !f.podsUnknown && f.workload.problem == nil
 }
 
-// workloadFacts are what is known of the workload.
+// workloadFacts are what is known about the workload.
 type workloadFacts struct {
 	replicas int32
-	// selector of its pods, nil if it is not known.
+	// selector of its pods. Nil if it is not known.
 	selector labels.Selector
 	// problem is why the replicas are not known. Nil if they are.
 	problem *problem
 }
 
-// describe is the status of a spread. The status that it has is kept as far as it says since when a condition has been as it is.
+// describe returns the new status of a spread. It keeps the transition times of conditions that do not change.
 func describe(spread *v1alpha1.WorkloadSpread, f *facts) v1alpha1.WorkloadSpreadStatus {
 	status := v1alpha1.WorkloadSpreadStatus{
 		ObservedGeneration: spread.Generation,
 		Conditions:         slices.Clone(spread.Status.Conditions),
-		// Deschedulers write these, and nobody else does.
+		// Only deschedulers write these.
 		Moves:     spread.Status.Moves,
 		Misplaced: spread.Status.Misplaced,
 	}
 	readiness(spread, f).set(&status.Conditions, v1alpha1.ConditionReady, spread.Generation, f.now)
 	if f.policy == nil || f.older != "" || f.podsUnknown {
-		return status // it divides no pods, or nobody knows how many
+		return status // it divides no pods, or their number is not known
 	}
 	if admitted, told := admission(spread, f); told {
 		admitted.set(&status.Conditions, v1alpha1.ConditionAdmitted, spread.Generation, f.now)
@@ -78,7 +78,7 @@ func describe(spread *v1alpha1.WorkloadSpread, f *facts) v1alpha1.WorkloadSpread
 	return status
 }
 
-// readiness names the first thing that keeps the spread from doing all that it says, in the order in which the user has to mend them.
+// readiness names the first problem that keeps the spread from working completely, in the order in which the user has to solve them.
 func readiness(spread *v1alpha1.WorkloadSpread, f *facts) condition {
 	switch {
 	case f.policy == nil:
@@ -97,15 +97,15 @@ func readiness(spread *v1alpha1.WorkloadSpread, f *facts) condition {
 	return spreadReady(spread)
 }
 
-// admission says which pods Berth had no part in, and why. It is not told of a spread that never had any.
+// admission says which pods Berth should have placed and did not, and why. There is no such condition for a spread that never had any.
 func admission(spread *v1alpha1.WorkloadSpread, f *facts) (_ condition, told bool) {
-	if len(f.strangers) == 0 {
+	if len(f.foreign) == 0 {
 		return podsAdmitted(), meta.FindStatusCondition(spread.Status.Conditions, v1alpha1.ConditionAdmitted) != nil
 	}
-	return podsNotAdmitted(f.strangers), true
+	return podsNotAdmitted(f.foreign), true
 }
 
-// brokenLabels are the paths of labels by which the workload would lose its pods, so that they are not set.
+// brokenLabels are the paths of labels that are not set, because the workload would lose its pods by them.
 func brokenLabels(f *facts) (paths []string) {
 	for i := range f.policy.Subsets {
 		patch := f.policy.Subsets[i].Patch
@@ -116,12 +116,12 @@ func brokenLabels(f *facts) (paths []string) {
 	return paths
 }
 
-// quotaKnown is false for a percentage of replicas that are not known.
+// quotaKnown is false for a percentage of unknown replicas.
 func quotaKnown(f *facts, index int) bool {
 	return f.workload.problem == nil || !f.policy.Subsets[index].Limit.IsPercent()
 }
 
-// summary is kept/max of each subset: "subset-a 3/3, subset-b 2/-". A quota that is not known is "?".
+// summary is kept/max of each subset: "subset-a 3/3, subset-b 2/-". An unknown quota is "?".
 func summary(f *facts, plan *subset.Plan, kept subset.Counts) string {
 	parts := make([]string, len(f.policy.Subsets))
 	for i := range parts {
@@ -134,7 +134,7 @@ func summary(f *facts, plan *subset.Plan, kept subset.Counts) string {
 	return strings.Join(parts, ", ")
 }
 
-// surplus is how many pods are above the quotas that are known.
+// surplus is how many pods are above the known quotas.
 func surplus(f *facts, plan *subset.Plan, tally *subset.Tally) int32 {
 	if f.workload.problem != nil && f.policy.UsesPercent() {
 		return 0
@@ -146,9 +146,9 @@ func surplus(f *facts, plan *subset.Plan, tally *subset.Tally) int32 {
 	return over
 }
 
-// waitingFor counts unschedulable pods by the subset in which they wait for a node. An early-bound pod can use the one only that admission picked for
-// it. A late-bound pod has no subset before it has a node, but the first subset with quota left is one that has no node for it: if it had, the scheduler
-// would have taken it. A pod that waits for a slot is in none.
+// waitingFor counts unschedulable pods by the subset in which they wait for a node. An early-bound pod can use only the subset that admission picked.
+// A late-bound pod has no subset before it has a node. But the first subset with quota left has no node for it, or the scheduler would have bound it
+// there, so it counts in that one. A pod that waits for a slot counts in none.
 func waitingFor(f *facts, plan *subset.Plan, tally *subset.Tally) *subset.Tally {
 	waiting := f.policy.NewTally()
 	if f.workload.problem != nil && f.policy.UsesPercent() {
@@ -165,13 +165,13 @@ func waitingFor(f *facts, plan *subset.Plan, tally *subset.Tally) *subset.Tally 
 }
 
 const (
-	// total is no revision, but all of them together.
+	// total stands for all revisions together.
 	total = ""
-	// mostDeletions bounds how many names of pods a status holds for a subset, so that it does not outgrow what the API server stores.
+	// mostDeletions bounds the pod names in the status of a subset, so that the status does not exceed what the API server stores.
 	mostDeletions = 500
 )
 
-// deletions are the pods on their way out, by revision and subset, with the time until which they may take. Nothing counts by them.
+// deletions are the terminating pods, by revision and subset, with the time by which they should be gone. They are not counted anywhere.
 func deletions(f *facts) map[string]map[int]map[string]metav1.Time {
 	all := map[string]map[int]map[string]metav1.Time{}
 	for _, name := range slices.Sorted(maps.Keys(f.terminating)) {
@@ -195,7 +195,7 @@ func deletions(f *facts) map[string]map[int]map[string]metav1.Time {
 	return all
 }
 
-// subsetStatuses has an entry for each subset, in order. Those that were there before say since when a condition has been as it is.
+// subsetStatuses has an entry for each subset, in order. It keeps the transition times of conditions that do not change.
 func subsetStatuses(spread *v1alpha1.WorkloadSpread, f *facts, plan *subset.Plan, kept, waiting subset.Counts,
 	deleting map[int]map[string]metav1.Time, before []v1alpha1.SubsetStatus) []v1alpha1.SubsetStatus {
 	statuses := make([]v1alpha1.SubsetStatus, len(f.policy.Subsets))
@@ -221,7 +221,7 @@ func subsetStatuses(spread *v1alpha1.WorkloadSpread, f *facts, plan *subset.Plan
 	return statuses
 }
 
-// countedRevisions hold pods and are counted each by itself, in order. None for a workload without revisions.
+// countedRevisions have pods and are counted separately, in order. There are none for a workload without revisions.
 func countedRevisions(f *facts) []string {
 	if f.policy.Scope != v1alpha1.RevisionQuotaScope {
 		return nil

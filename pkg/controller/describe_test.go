@@ -76,7 +76,7 @@ func accountOf(policy *subset.Policy, replicas int32, pods ...subset.Pod) *accou
 	plan := policy.Plan(replicas)
 	a.roster.Replan(&plan)
 	for i := range pods {
-		a.put(pods[i], signs{})
+		a.put(pods[i], podFacts{})
 	}
 	return a
 }
@@ -251,7 +251,7 @@ func TestDescribeWhereEarlyBoundPodsWait(t *testing.T) {
 				if in != "?" {
 					pod.Admitted = &subset.Admitted{Spread: "web", Subset: strings.Trim(in, "-"), Pick: pod.Name}
 				}
-				f.put(pod, signs{unschedulable: true})
+				f.put(pod, podFacts{unschedulable: true})
 			}
 			status := describe(spread, f)
 			got := map[string]int32{}

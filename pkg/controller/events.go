@@ -12,7 +12,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
 
-// news is an event on a spread or a pod.
+// news is an event about a spread or a pod.
 type news struct {
 	eventType string
 	reason    v1alpha1.Reason
@@ -20,15 +20,15 @@ type news struct {
 	note      string
 }
 
-// maxNote is how many bytes of an event's note the API server takes.
+// maxNote is the longest note of an event that the API server accepts, in bytes.
 const maxNote = 1024
 
-// send records the event on an object. Related is another that has a part in it, or nil.
+// send records the event on an object. Related is another object that it involves, or nil.
 func (n news) send(recorder events.EventRecorder, regarding, related runtime.Object) {
 	recorder.Eventf(regarding, related, n.eventType, string(n.reason), n.action, "%s", atMost(maxNote, n.note))
 }
 
-// newsOf is what an event tells about a spread that had the status before and has another one now.
+// newsOf are the events about a spread whose status changes.
 func newsOf(spread *v1alpha1.WorkloadSpread, before *v1alpha1.WorkloadSpreadStatus, warnings []string) []news {
 	var all []news
 	for _, conditionType := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionAdmitted} {

@@ -16,13 +16,13 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// family knows who owns whom: upwards through the lineage, and downwards from a workload to the pods that a spread divides. Objects that it
-// returns are shared and must not be changed.
+// family knows the owners of pods, through the lineage, and the pods of a workload that a spread divides. Objects that it returns are shared and must
+// not be changed.
 type family struct {
 	*lineage.Lineage
 }
 
-// podsBelow are the pods that a workload owns, except those that a spread of a nearer owner divides.
+// podsBelow are the pods below a workload, except those that a spread of a nearer owner divides.
 func (f *family) podsBelow(ctx context.Context, namespace string, workload types.UID) ([]corev1.Pod, error) {
 	type branch struct {
 		uid types.UID
@@ -131,7 +131,7 @@ func anyOf(predicates []podPredicate, pod *corev1.Pod) bool {
 	return false
 }
 
-// dividedBy are the pods below its workload that a spread divides.
+// dividedBy is true for the pods that a spread divides, of those below its workload.
 func (f *family) dividedBy(spread *v1alpha1.WorkloadSpread) podPredicate {
 	compiled := f.Compiled(spread)
 	return func(pod *corev1.Pod) bool { return compiled.Divides(pod.Labels) }

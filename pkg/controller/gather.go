@@ -23,7 +23,7 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// gather reads the facts about a spread. An error means that they could not be read; a fact that the user has to mend is no error.
+// gather reads the facts about a spread. It returns an error if they cannot be read. A problem that the user has to solve is a fact and no error.
 func (r *reconciler) gather(ctx context.Context, spread *v1alpha1.WorkloadSpread) (*facts, error) {
 	f := &facts{now: metav1.NewTime(r.clock.Now())}
 	compiled := r.family.Compiled(spread)
@@ -67,13 +67,13 @@ func (r *reconciler) gather(ctx context.Context, spread *v1alpha1.WorkloadSpread
 	return f, nil
 }
 
-// recountInterval is how long an account is kept up before all pods are counted anew, as a check.
+// recountInterval is how often all pods of an account are counted again, as a check.
 const recountInterval = 10 * time.Minute
 
-// accountOf is the account of a spread's pods, up to date with the cache.
+// accountOf is the account of a spread's pods, updated from the cache.
 func (r *reconciler) accountOf(ctx context.Context, spread *v1alpha1.WorkloadSpread, now basis) (*account, error) {
 	key := client.ObjectKeyFromObject(spread)
-	// First, for a change that comes later may already be in what is read, and one that is in it must not be missed.
+	// The changes come first: a change that comes later may already be in what is read, and one that is not must not be lost.
 	change, known := r.changes.take(key), r.accounts.of(key)
 	reopen := known == nil || known.basis != now || change.everything
 	if !reopen {
@@ -115,7 +115,7 @@ func (r *reconciler) accountOf(ctx context.Context, spread *v1alpha1.WorkloadSpr
 	return counted, nil
 }
 
-// lookAgain brings one pod of an account up to date.
+// lookAgain updates one pod of an account.
 func (r *reconciler) lookAgain(ctx context.Context, namespace, name string, in *account) error {
 	pod := &corev1.Pod{}
 	err := r.family.Reader.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, pod, client.UnsafeDisableDeepCopy)
@@ -140,14 +140,14 @@ func (r *reconciler) lookAgain(ctx context.Context, namespace, name string, in *
 	return nil
 }
 
-// problem is a fact that the user can mend and that keeps a workload from being read.
+// problem keeps a workload from being read. The user can solve it.
 type problem struct {
 	condition condition
-	// silent: no event tells when it is mended.
+	// silent is true if no event tells when it is solved.
 	silent bool
 }
 
-// workloadOf reads the workload from the cache: whole for built-in kinds, the metadata alone for others.
+// workloadOf reads the workload from the cache: all of it for built-in kinds, only metadata for others.
 func (r *reconciler) workloadOf(ctx context.Context, spread *v1alpha1.WorkloadSpread, target workload.Owner) (client.Object, *problem, error) {
 	unwatchable, err := r.family.Watch(ctx, target.Kind)
 	if err != nil {
@@ -166,7 +166,7 @@ func (r *reconciler) workloadOf(ctx context.Context, spread *v1alpha1.WorkloadSp
 	return object, nil, nil
 }
 
-// replicas of the workload, from the cache if it holds them and otherwise by one request.
+// replicas of the workload, from the cache if it has them, and otherwise with one request.
 func (r *reconciler) replicas(ctx context.Context, spread *v1alpha1.WorkloadSpread, cached client.Object) (int32, *problem, error) {
 	filter := spread.Spec.TargetFilter
 	if filter != nil && len(filter.ReplicasPathList) > 0 {
@@ -200,7 +200,7 @@ func (r *reconciler) replicasAtPaths(ctx context.Context, spread *v1alpha1.Workl
 	return replicas, nil, nil
 }
 
-// replicasOfScale asks the scale subresource. The workload is known to exist, so that "not found" means that it has none.
+// replicasOfScale reads the scale subresource. The workload is known to exist, so "not found" means that it has no such subresource.
 func (r *reconciler) replicasOfScale(ctx context.Context, spread *v1alpha1.WorkloadSpread) (int32, *problem, error) {
 	object, mapping, err := r.unstructuredTarget(spread)
 	if err != nil {
@@ -226,7 +226,7 @@ func (r *reconciler) replicasOfScale(ctx context.Context, spread *v1alpha1.Workl
 	return workload.OfScale(scale), nil, nil
 }
 
-// unstructuredTarget names the workload, in the version of the spread's targetRef if the API server has it and in another one if not.
+// unstructuredTarget is the workload in the version of the spread's targetRef if the API server serves it, and otherwise in another version.
 func (r *reconciler) unstructuredTarget(spread *v1alpha1.WorkloadSpread) (*unstructured.Unstructured, *meta.RESTMapping, error) {
 	target := workload.TargetOf(spread)
 	gv, err := schema.ParseGroupVersion(spread.Spec.TargetReference.APIVersion)
@@ -248,7 +248,7 @@ func (r *reconciler) unstructuredTarget(spread *v1alpha1.WorkloadSpread) (*unstr
 	return object, mapping, nil
 }
 
-// node holds the name and the labels of a node, by which subsets select it. It is nil for no name and for a node that does not exist.
+// node has the name and labels of a node; subsets select nodes by them. It is nil for an empty name and for a node that does not exist.
 func (r *reconciler) node(ctx context.Context, name string) (*corev1.Node, error) {
 	if name == "" {
 		return nil, nil
@@ -265,7 +265,7 @@ func (r *reconciler) node(ctx context.Context, name string) (*corev1.Node, error
 	return &corev1.Node{ObjectMeta: metadata.ObjectMeta}, nil
 }
 
-// isUnschedulable is true for a pending pod that the scheduler found no node for.
+// isUnschedulable is true for a pending pod for which the scheduler found no node.
 func isUnschedulable(pod *corev1.Pod) bool {
 	if pod.Spec.NodeName != "" {
 		return false

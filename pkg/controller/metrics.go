@@ -11,7 +11,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
 
-// Metrics of spreads, on the controller's endpoint, as of their last status.
+// Metrics of spreads, on the controller's endpoint, from their last status.
 var (
 	podsDesc = prometheus.NewDesc("berth_workloadspread_pods",
 		"Active pods bound in a subset.", []string{"namespace", "workloadspread", "subset"}, nil)
@@ -25,17 +25,17 @@ var (
 	spreadsDesc = prometheus.NewDesc("berth_workloadspreads",
 		"Number of spreads. Only the first thousand have metrics of their own.", nil, nil)
 	correctionsDesc = prometheus.NewDesc("berth_workloadspread_recount_corrections_total",
-		"Recounts of a spread's pods that differ from the numbers kept by events. An event that had not arrived can be the cause; many differences are a defect.", nil, nil)
+		"Recounts of a spread's pods that differ from the numbers kept by events. An event that had not arrived can be the cause; many differences mean a bug.", nil, nil)
 )
 
-// mostMeasured bounds the spreads with metrics of their own, and with them the number of time series.
+// mostMeasured bounds the spreads with their own metrics, and so the number of time series.
 const mostMeasured = 1000
 
-// measures are the numbers of every spread. It is safe for concurrent use.
+// measures are the numbers of every spread. They are safe for concurrent use.
 type measures struct {
 	mu       sync.Mutex
 	measured map[types.NamespacedName]measure
-	// others are spreads above the bound.
+	// others are the spreads above the bound.
 	others      map[types.NamespacedName]bool
 	corrections int
 }
@@ -44,7 +44,7 @@ type measure struct {
 	status v1alpha1.WorkloadSpreadStatus
 	// quota of each subset in the status. Nil if it is not known.
 	quota []int32
-	// unadmitted pods, and those of another scheduler.
+	// unadmitted counts pods that the default scheduler placed, and otherScheduler those of other schedulers.
 	unadmitted, otherScheduler int32
 }
 
@@ -60,7 +60,7 @@ func (m *measures) take(spread types.NamespacedName, status v1alpha1.WorkloadSpr
 		now.quota = f.policy.Plan(f.workload.replicas).Quota
 	}
 	if f.account != nil {
-		for scheduler, pods := range f.strangers {
+		for scheduler, pods := range f.foreign {
 			if scheduler == corev1.DefaultSchedulerName {
 				now.unadmitted = pods
 			} else {
@@ -85,7 +85,7 @@ func (m *measures) forget(spread types.NamespacedName) {
 	delete(m.others, spread)
 }
 
-// corrected counts a recount that came to other numbers.
+// corrected counts a recount with other results.
 func (m *measures) corrected() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

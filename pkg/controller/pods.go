@@ -29,7 +29,7 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// readCosts are the controllers that look at the deletion cost of their pods when they scale down. For others it is not worth a write.
+// readCosts are the controllers that read deletion costs when they scale down. For others it is not worth a write.
 var readCosts = map[schema.GroupKind]bool{
 	lineage.ReplicaSet: true,
 	{Group: v1alpha1.GroupVersion.Group, Kind: "CloneSet"}: true,
@@ -41,23 +41,23 @@ func scalesByCost(pod *corev1.Pod) bool {
 	return owner != nil && readCosts[owner.Kind]
 }
 
-// concurrentWrites is how many pods of one spread are written at a time.
+// concurrentWrites is how many pods of one spread are written at the same time.
 const concurrentWrites = 8
 
-// podChange is what a pod should carry and does not.
+// podChange is what a pod lacks.
 type podChange struct {
 	pod *subset.Pod
-	// cost is nil if the pod's is right.
+	// cost is nil if the pod's cost is right.
 	cost *int32
-	// adoptedBy is the subset whose label, and the metadata, that the pod has not got. Nil if it is not to get any.
+	// adoptedBy is the subset whose label and metadata the pod lacks. Nil if it should not get any.
 	adoptedBy *subset.Subset
 	metadata  subset.Metadata
 }
 
 // podChanges asks the model what is wrong with the pods of a spread.
 //
-// A pod of whose Binding nothing is known, or of a subset that is gone, belongs to the first subset that has its node. It is given what it
-// would have got with the Binding, once: its label says that it was. IgnoreExistingPodsAnnotation on the spread forbids that.
+// A pod without a valid record belongs to the first subset that selects its node. It gets, once, what its Binding would have set: the subset label
+// says that it has. IgnoreExistingPodsAnnotation on the spread forbids that.
 func podChanges(spread *v1alpha1.WorkloadSpread, f *facts) []podChange {
 	if !f.knowsWhoIsKept() {
 		return nil
@@ -85,7 +85,7 @@ func podChanges(spread *v1alpha1.WorkloadSpread, f *facts) []podChange {
 	return changes
 }
 
-// overbooked are the pending pods for whose subset, which they carry the patch of, others have taken the last slot meanwhile.
+// overbooked are the pending pods that carry the patch of a subset in which others have taken the last slot.
 func overbooked(f *facts) []*subset.Pod {
 	if !f.knowsWhoIsKept() {
 		return nil
@@ -93,13 +93,13 @@ func overbooked(f *facts) []*subset.Pod {
 	return f.roster.Overbooked()
 }
 
-// refusals are the pods of an account that could not be written, because a policy or another webhook says no, for instance. They keep nothing else from
-// being done, and are tried again after a while that doubles each time, so that many of them do not keep a worker busy. The zero value has none.
+// refusals are the pods of an account that could not be written, for instance because a policy or another webhook refused. They do not stop other
+// work. They are retried with a backoff, so that many of them do not keep a worker busy. The zero value has none.
 type refusals struct {
 	mu     sync.Mutex
 	pods   sets.Set[types.UID]
 	latest error
-	// retry is when they are tried again, and backoff how long that was from the time before.
+	// retry is when they are tried again. backoff is the wait before that.
 	retry   time.Time
 	backoff time.Duration
 }
@@ -109,21 +109,21 @@ const (
 	maxBackoff     = time.Minute
 )
 
-// begin is called before pods are written. All of them are tried again if it is time for that.
+// begin is called before pods are written. If a retry is due, all of them are retried.
 func (f *refusals) begin(now time.Time) {
 	if !now.Before(f.retry) {
 		clear(f.pods)
 	}
 }
 
-// has is true for a pod that is left alone for now.
+// has is true for a pod that must not be written now.
 func (f *refusals) has(pod types.UID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.pods.Has(pod)
 }
 
-// add takes in what came of writing a pod. Nil is ignored.
+// add records the outcome of a write to a pod. Nil is ignored.
 func (f *refusals) add(pod types.UID, err error) {
 	if err == nil {
 		return
@@ -137,7 +137,7 @@ func (f *refusals) add(pod types.UID, err error) {
 	f.latest = err
 }
 
-// end is called after pods were written, with the same time. It is how long to wait for the next time, 0 if there is nothing to wait for.
+// end is called after the writes, with the same time. It returns how long to wait for the next retry, 0 if none is needed.
 func (f *refusals) end(now time.Time) time.Duration {
 	if len(f.pods) == 0 {
 		f.backoff, f.retry = 0, time.Time{}
@@ -150,8 +150,7 @@ func (f *refusals) end(now time.Time) time.Duration {
 	return f.retry.Sub(now)
 }
 
-// writePods corrects the pods of a spread and replaces those that can never run. It returns when to try again those that could not be written, 0 if there
-// are none.
+// writePods corrects the pods of a spread, and replaces those that can never run. It returns when to retry failed writes, 0 if none failed.
 func (r *reconciler) writePods(ctx context.Context, spread *v1alpha1.WorkloadSpread, f *facts) time.Duration {
 	if !f.knowsWhoIsKept() {
 		return 0
@@ -169,7 +168,7 @@ func (r *reconciler) writePods(ctx context.Context, spread *v1alpha1.WorkloadSpr
 	return retry
 }
 
-// replacePods deletes pods that can never run where they were meant to, so that their workload makes others.
+// replacePods deletes pods that can never be bound in the subset that was picked for them, so that their workload creates others.
 func (r *reconciler) replacePods(ctx context.Context, spread *v1alpha1.WorkloadSpread, refused *refusals, pods []*subset.Pod) {
 	for _, pod := range pods {
 		if !refused.has(pod.UID) {
@@ -178,7 +177,7 @@ func (r *reconciler) replacePods(ctx context.Context, spread *v1alpha1.WorkloadS
 	}
 }
 
-// replacePod reads the pod again, and deletes it only as it was read: a pod that has got its node meanwhile is left alone.
+// replacePod reads the pod again and deletes it only in this version: a pod that has got a node meanwhile is left alone.
 func (r *reconciler) replacePod(ctx context.Context, spread *v1alpha1.WorkloadSpread, pod *subset.Pod) error {
 	now := &corev1.Pod{}
 	err := r.live.Get(ctx, types.NamespacedName{Namespace: spread.Namespace, Name: pod.Name}, now)
@@ -202,7 +201,7 @@ func (r *reconciler) replacePod(ctx context.Context, spread *v1alpha1.WorkloadSp
 	return nil
 }
 
-// correctPods writes what is wrong. It goes by the cache, so that a pod may be written twice; that is the same write again.
+// correctPods writes what the pods lack. It reads the cache, so a pod may be written twice. The second write changes nothing.
 func (r *reconciler) correctPods(ctx context.Context, spread *v1alpha1.WorkloadSpread, refused *refusals, changes []podChange) {
 	var writes errgroup.Group
 	writes.SetLimit(concurrentWrites)
@@ -223,7 +222,7 @@ func (r *reconciler) correctPods(ctx context.Context, spread *v1alpha1.WorkloadS
 	}
 }
 
-// correctPod relies on the UID in the patch, by which the API server refuses to write another pod of the same name.
+// correctPod sends the UID in the patch, so the API server refuses to write another pod of the same name.
 func (r *reconciler) correctPod(ctx context.Context, namespace string, change podChange) error {
 	want := metav1.ObjectMeta{UID: change.pod.UID, Labels: map[string]string{}, Annotations: map[string]string{}}
 	if in := change.adoptedBy; in != nil {
@@ -249,8 +248,8 @@ func (r *reconciler) correctPod(ctx context.Context, namespace string, change po
 	return nil
 }
 
-// isOfAnotherPod is true for what the API server says of a patch for a pod that is gone, or has made room for another of its name: that one's UID cannot
-// be changed.
+// isOfAnotherPod is true for the API server's answers to a patch for a pod that is gone, or was replaced by another pod of its name: the UID of that
+// one cannot be changed.
 func isOfAnotherPod(err error) bool {
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return true

@@ -19,10 +19,10 @@ import (
 	"github.com/berth-project/berth/pkg/lineage"
 )
 
-// writeInterval is the least time between two writes of one spread's status, for a burst that outlasts the batch window.
+// writeInterval is the shortest time between two writes of a spread's status, for bursts longer than the batch window.
 const writeInterval = time.Second
 
-// reconciler writes the status of one spread, and what its pods should carry, at a time.
+// reconciler writes the status of spreads, and what their pods should carry, one spread at a time per worker.
 type reconciler struct {
 	// client reads spreads from the cache, and writes.
 	client client.Client
@@ -32,16 +32,16 @@ type reconciler struct {
 	events events.EventRecorder
 	clock  clock.PassiveClock
 	pace   *pace
-	// accounts of the pods, and what has happened to them since.
+	// accounts of the pods, and the changes since they were updated.
 	accounts accounts
 	changes  *changes
-	// measures are for the metrics.
+	// measures are the numbers for the metrics.
 	measures *measures
 }
 
 var _ reconcile.Reconciler = &reconciler{}
 
-// Reconcile brings one spread up to date. If that fails half-way, what it has learned of its pods may be incomplete, and is given up.
+// Reconcile updates one spread. If that fails half-way, the account of its pods may be incomplete and is dropped.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	complete := false
 	defer func() {
@@ -85,8 +85,8 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 	return result, err
 }
 
-// publish writes the status if it is new. It is written with the resourceVersion of the spread that it describes: if that is not the latest,
-// the status is not either, and a newer one follows.
+// publish writes the status if it has changed. The write has the resourceVersion of the spread that the status describes. If that is not the latest,
+// the write fails, and a newer status follows.
 func (r *reconciler) publish(ctx context.Context, spread *v1alpha1.WorkloadSpread, status v1alpha1.WorkloadSpreadStatus, f *facts) (reconcile.Result, error) {
 	done := reconcile.Result{}
 	switch {
@@ -121,7 +121,7 @@ func (r *reconciler) publish(ctx context.Context, spread *v1alpha1.WorkloadSprea
 	return done, nil
 }
 
-// pace keeps the writes of each spread apart.
+// pace limits how often each spread is written.
 type pace struct {
 	interval time.Duration
 
@@ -133,7 +133,7 @@ func newPace(interval time.Duration) *pace {
 	return &pace{interval: interval, last: map[types.NamespacedName]time.Time{}}
 }
 
-// wait is how long the next write has to wait; not above 0 if it need not.
+// wait is how long the next write must wait. 0 or less means that it need not.
 func (p *pace) wait(spread types.NamespacedName, now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

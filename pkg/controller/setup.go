@@ -30,10 +30,10 @@ type Options struct {
 	Clock clock.PassiveClock
 }
 
-// concurrentReconciles is how many spreads are described at a time. Each is always in the hands of one worker.
+// concurrentReconciles is how many spreads are reconciled at the same time, each by one worker.
 const concurrentReconciles = 4
 
-// Setup adds the status controller of WorkloadSpreads to the manager, whose cache must have been made with CacheOptions. The lineage is of the
+// Setup adds the status controller of WorkloadSpreads to the manager, whose cache must have been made with CacheOptions. The lineage must be of the
 // same manager. The context is used until Setup returns.
 func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts Options) error {
 	if opts.Clock == nil {
@@ -70,7 +70,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 		}
 		return nil
 	}
-	// A replica that does not lead keeps the watch for when it does.
+	// A replica that does not lead needs the watch when it starts to lead.
 	owners.OnStart(func(ctx context.Context, object *metav1.PartialObjectMetadata) error {
 		if err := mgr.GetFieldIndexer().IndexField(ctx, object, controllerField, controllerUIDOf); err != nil {
 			return err
@@ -85,8 +85,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	return nil
 }
 
-// CacheOptions keep no more of the watched objects in memory than this package reads. A field that is not kept reads as empty; keep it here
-// before you read it. Objects from the cache are shared and must not be changed.
+// CacheOptions keep in memory only what this package reads of the watched objects. Other fields read as empty: to read a field, keep it here first.
+// Objects from the cache are shared and must not be changed.
 func CacheOptions() cache.Options {
 	shared := ptr.To(true)
 	return cache.Options{
@@ -129,7 +129,7 @@ func keepOfPod(obj any) (any, error) {
 	return kept, nil
 }
 
-// schedulerOf is the scheduler that the pod's spec names. The usual ones take no memory.
+// schedulerOf is the scheduler that the pod's spec names. The usual names are shared strings, to save memory.
 func schedulerOf(pod *corev1.Pod) string {
 	for _, usual := range []string{v1alpha1.SchedulerName, corev1.DefaultSchedulerName} {
 		if pod.Spec.SchedulerName == usual {

@@ -27,24 +27,24 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// affectedSpreads are the spreads whose status may depend on an object. Naming too many costs a reconcile that writes nothing; naming too
-// few leaves a status wrong.
+// affectedSpreads are the spreads whose status may depend on an object. One too many costs a reconcile that writes nothing. One too few leaves a
+// status wrong.
 type affectedSpreads func(context.Context, client.Object) sets.Set[reconcile.Request]
 
-// batchWindow is how long news of a spread is collected before it is looked at, so that a burst of changes is one reconcile.
+// batchWindow is how long changes of a spread are collected before it is reconciled, so that a burst of changes is one reconcile.
 const batchWindow = 200 * time.Millisecond
 
-// watch is what the controller wants to know of the objects of a kind.
+// watch says how the controller watches a kind.
 type watch struct {
 	object   client.Object
 	affected affectedSpreads
 	matters  predicate.Predicate
-	// restructures is true for an update by which pods may belong to other spreads or subsets than before, as they may when the object comes or
-	// goes. Nil for pods: their news are of themselves.
+	// restructures is true for an update after which pods may belong to other spreads or subsets. The creation or deletion of an object always counts
+	// as one. Nil for pods: a pod's events are only about itself.
 	restructures func(before, after client.Object) bool
 }
 
-// watches are those from the start.
+// watches are the watches from the start.
 func (f *family) watches() []watch {
 	node := &metav1.PartialObjectMetadata{}
 	node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
@@ -62,12 +62,12 @@ func (f *family) watches() []watch {
 	}
 }
 
-// watchOf is for a kind of workloads that turned up later.
+// watchOf is the watch of a kind of workloads that was found later.
 func (f *family) watchOf(object *metav1.PartialObjectMetadata) watch {
 	return watch{object, f.ofWorkload(object.GroupVersionKind().GroupKind()), predicate.Funcs{}, hasOtherOwner}
 }
 
-// delayed queues the affected spreads at the end of the batch window that the first of the events opened, and notes what has changed for them.
+// delayed queues the affected spreads at the end of the batch window that the first event opens. It records what has changed for them.
 type delayed struct {
 	watch
 	changes *changes
@@ -99,8 +99,8 @@ func hasOtherOwner(before, after client.Object) bool {
 	return before.GetUID() != after.GetUID() || workload.ControllerUID(before) != workload.ControllerUID(after)
 }
 
-// add relies on the queue keeping the earlier of two times for a request that it already holds; otherwise a steady stream of events would
-// put the reconcile off for ever.
+// add relies on the queue keeping the earlier of two times for a request that it has already. Otherwise a steady stream of events would delay the
+// reconcile for ever.
 func (d delayed) add(ctx context.Context, object client.Object, structure bool, q queue) {
 	for request := range d.affected(ctx, object) {
 		if d.restructures == nil {
@@ -117,15 +117,14 @@ func (f *family) ofPod(ctx context.Context, pod client.Object) sets.Set[reconcil
 	return f.affected(ctx, pod)
 }
 
-// ofWorkload are the spreads of an object of the kind and of the workloads above it.
+// ofWorkload are the spreads of an object of the kind, and of the workloads above it.
 func (f *family) ofWorkload(kind schema.GroupKind) affectedSpreads {
 	return func(ctx context.Context, object client.Object) sets.Set[reconcile.Request] {
 		return f.affected(ctx, object, workload.Owner{Kind: kind, Name: object.GetName(), UID: object.GetUID()})
 	}
 }
 
-// ofSpread are the spread itself, others that name its workload, and those of the workloads above it, which get or lose the pods that the
-// spread has.
+// ofSpread are the spread itself, other spreads of its workload, and those of the workloads above it, which gain or lose the pods of this spread.
 func (f *family) ofSpread(ctx context.Context, object client.Object) sets.Set[reconcile.Request] {
 	affected := sets.New(requestFor(object))
 	if spread, ok := object.(*v1alpha1.WorkloadSpread); ok {
@@ -153,8 +152,8 @@ func (f *family) ofNode(ctx context.Context, node client.Object) sets.Set[reconc
 	return affected
 }
 
-// affected are the spreads of the object itself, if it is given as an owner too, and of all owners above it. The object need not be in the
-// cache: it may just have been deleted. If the kind of an owner is not watched yet, its objects are news once it is.
+// affected are the spreads of the object itself, if it is also passed as an owner, and of all owners above it. The object need not be in the cache:
+// it may just have been deleted. If the kind of an owner is not watched yet, its objects cause events once it is.
 func (f *family) affected(ctx context.Context, object client.Object, self ...workload.Owner) sets.Set[reconcile.Request] {
 	affected := sets.New[reconcile.Request]()
 	namespace := object.GetNamespace()
@@ -204,14 +203,14 @@ func requestFor(object metav1.Object) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}}
 }
 
-// spreadMatters: a status that somebody else has written is put right again, so it matters as well.
+// spreadMatters also passes status changes: a status that another client has written is corrected.
 var spreadMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*v1alpha1.WorkloadSpread)
 	after, okAfter := e.ObjectNew.(*v1alpha1.WorkloadSpread)
 	return !ok || !okAfter || before.Generation != after.Generation || !equality.Semantic.DeepEqual(before.Status, after.Status)
 }}
 
-// podMatters drops the many updates of a pod that change nothing the model or the status knows of.
+// podMatters drops updates that change nothing the model or the status reads.
 var podMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*corev1.Pod)
 	after, okAfter := e.ObjectNew.(*corev1.Pod)
@@ -224,15 +223,15 @@ var podMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		!reflect.DeepEqual(subset.Observe(before, nil), subset.Observe(after, nil))
 }}
 
-// specChanged: what a spread says decides about pods, its status does not.
+// specChanged: the spec of a spread decides about pods, its status does not.
 func specChanged(before, after client.Object) bool {
 	return before.GetUID() != after.GetUID() || before.GetGeneration() != after.GetGeneration()
 }
 
-// always: of nodes only what decides about pods matters at all.
+// always: node events are already filtered to what decides about pods.
 func always(client.Object, client.Object) bool { return true }
 
-// workloadMatters: replicas are part of the spec, so the generation counts them.
+// workloadMatters: replicas are part of the spec, so the generation changes with them.
 var workloadMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() || hasOtherOwner(e.ObjectOld, e.ObjectNew)
 }}
