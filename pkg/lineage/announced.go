@@ -10,15 +10,15 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// announcementKept is how long a spread that was announced is expected. It may never come: others may refuse it, or its name is taken.
+// announcementKept is how long an announced spread is expected. It may never arrive: another webhook may refuse it, or its name may be taken.
 const announcementKept = 2 * time.Second
 
-// Announce tells of a spread that is being created. A workload that is applied together with it may have its first pods before the watch tells of
-// the spread; pods of the namespace wait for it in AwaitAnnounced. Whoever is asked about the spread before it is stored can know of it, and that
-// is one replica of several, so that this narrows the gap where there are several, and closes it where there is one.
+// Announce records that a spread is being created. A workload that is applied together with it may have its first pods before the watch shows the
+// spread. AwaitAnnounced makes pods of the namespace wait for it. Only the webhook replica that admitted the spread knows about it. So this closes
+// the gap if there is one replica, and narrows it if there are several.
 func (l *Lineage) Announce(namespace string, spread types.UID) { l.announced.add(namespace, spread) }
 
-// AwaitAnnounced waits until the announced spreads of the namespace are known, at most Patience. Without any it costs next to nothing.
+// AwaitAnnounced waits until the announced spreads of the namespace are known, at most for Patience. Without any it costs next to nothing.
 func (l *Lineage) AwaitAnnounced(ctx context.Context, namespace string) {
 	known, expected := l.announced.next(namespace)
 	if !expected {
@@ -38,10 +38,10 @@ func (l *Lineage) AwaitAnnounced(ctx context.Context, namespace string) {
 	}
 }
 
-// announcements are spreads that are on their way into the cache.
+// announcements are spreads that have been admitted and are not in the cache yet.
 type announcements struct {
 	clock clock.WithTicker
-	// namespaces is how many have any, so that all other pods need no lock.
+	// namespaces is the number of namespaces with announced spreads, so that pods of other namespaces need no lock.
 	namespaces atomic.Int64
 
 	mu          sync.Mutex
@@ -81,7 +81,7 @@ func (a *announcements) seen(namespace string, spread types.UID) {
 	}
 }
 
-// next is any of the spreads that the namespace expects. Those that did not come in time are forgotten.
+// next is any of the spreads that the namespace expects. It forgets those that did not arrive in time.
 func (a *announcements) next(namespace string) (known <-chan struct{}, expected bool) {
 	if a.namespaces.Load() == 0 {
 		return nil, false

@@ -12,26 +12,26 @@ import (
 // windowKept is how long an owner that did not arrive is remembered, so that its next pods do not wait again.
 const windowKept = time.Minute
 
-// arrivals lets requests wait for an owner to come into the cache.
+// arrivals lets requests wait until an owner is in the cache.
 type arrivals struct {
 	clock clock.WithTicker
-	// open is the number of windows, so that the events of objects that nobody waits for cost next to nothing.
+	// open is the number of windows. While it is 0, events of owners cost next to nothing.
 	open atomic.Int64
 
 	mu      sync.Mutex
 	windows map[types.UID]*window
-	// swept is when the windows were looked through for those that are over.
+	// swept is when expired windows were last removed.
 	swept time.Time
 }
 
 // window is the time in which pods wait for an owner, or for a spread.
 type window struct {
 	closes time.Time
-	// news is closed when it is seen, or there is another reason to look again.
+	// news is closed when it is seen, or when there is another reason to look again.
 	news chan struct{}
 }
 
-// expect opens a window for the owner, or joins the one that is there. Nothing is left of one that is over.
+// expect opens a window for the owner, or joins an open one. left is 0 or less if its window is over.
 func (a *arrivals) expect(owner types.UID) (news <-chan struct{}, left time.Duration) {
 	now := a.clock.Now()
 	a.mu.Lock()
@@ -46,7 +46,7 @@ func (a *arrivals) expect(owner types.UID) (news <-chan struct{}, left time.Dura
 	return w.news, w.closes.Sub(now)
 }
 
-// sweep forgets owners that did not arrive. It looks for them once in a while: anybody can name owners that there are not, one for each pod.
+// sweep forgets owners that did not arrive. It runs only now and then: anybody can name owners that do not exist, a new one for each pod.
 func (a *arrivals) sweep(now time.Time) {
 	if now.Sub(a.swept) < time.Second {
 		return
@@ -73,7 +73,7 @@ func (a *arrivals) seen(owner types.UID) {
 	}
 }
 
-// lookAgain has everybody who waits look again, because a kind can be read now, or is known not to be readable.
+// lookAgain makes all waiting requests look again, because a kind can be read now, or is known to be unreadable.
 func (a *arrivals) lookAgain() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -33,7 +33,7 @@ var (
 	Job         = schema.GroupKind{Group: batchv1.GroupName, Kind: "Job"}
 )
 
-// podKind is watched for other reasons. A pod may own pods, as the driver of a Spark application does, and those are looked for where there are any.
+// podKind is watched for other reasons. A pod may own pods, as the driver of a Spark application does.
 var podKind = schema.GroupKind{Group: corev1.GroupName, Kind: "Pod"}
 
 // isWatched is true for a kind that is watched from the start.
@@ -53,35 +53,35 @@ var builtIn = map[schema.GroupKind]struct {
 }
 
 const (
-	// RetryInterval is how long it takes to see something that no event tells: a new kind, a new permission.
+	// RetryInterval is how long it takes to notice what no event tells: a new kind, a new permission.
 	RetryInterval = 30 * time.Second
 	// startTimeout bounds the wait for the first list of a kind.
 	startTimeout = 10 * time.Second
 
-	// Anybody can name a kind that there is not as the owner of a pod. Of such kinds maxAbsent are remembered, and tried again, and each namespace has
-	// maxUnknown of these and of kinds that nobody has tried yet. One more takes the place of another.
+	// Anybody can name a kind that does not exist as the owner of a pod. Of such kinds maxAbsent are remembered and tried again. Each namespace has
+	// at most maxUnknown of these and of kinds that were not tried yet. One more replaces another.
 	maxAbsent  = 200
 	maxUnknown = 50
 )
 
-// Kinds are the kinds of workloads and of owners between them and their pods. Those that are not built in are watched when somebody wants
-// them, one at a time; Start works on that.
+// Kinds are the kinds of workloads, and of owners between them and their pods. Kinds that are not built in are watched on demand, one at a time, by
+// Start.
 type Kinds struct {
 	mapper meta.RESTMapper
 	live   client.Reader
 	clock  clock.PassiveClock
-	// onStart has the cache and others take in a kind that is watched from now on.
+	// onStart are called for a kind that is watched from now on: the cache and others register for it.
 	onStart []func(context.Context, *metav1.PartialObjectMetadata) error
-	// changed is called when something is new in known.
+	// changed is called when known changes.
 	changed func()
 	wanted  workqueue.TypedRateLimitingInterface[wish]
 
 	// starting is held while a kind is being started, so that it is started once.
 	starting sync.Mutex
-	// absent are the known kinds that are NotServed, oldest first. It belongs to who holds starting.
+	// absent are the known kinds that are NotServed, oldest first. Only the holder of starting may use it.
 	absent []schema.GroupKind
 	mu     sync.RWMutex
-	// seenKinds are the kinds of owners in each namespace, except those above, and when they were seen first.
+	// seenKinds are the kinds of owners in each namespace, except built-in ones, with the time when they were first seen.
 	seenKinds map[string]map[schema.GroupKind]time.Time
 	// known are the kinds that were started, or could not be. Reading takes no lock.
 	known sync.Map // of schema.GroupKind to knownKind
@@ -99,15 +99,15 @@ type knownKind struct {
 	retryAt     time.Time
 }
 
-// wish is for a kind to be watched.
+// wish asks for a kind to be watched.
 type wish struct {
 	kind schema.GroupKind
-	// again: it could not be, and is tried again if that is still remembered.
+	// again is true if the kind could not be watched before. It is tried again if it is still remembered.
 	again bool
 }
 
-// Unwatchable is why objects of a kind cannot be watched, which users can mend, and which no event tells the end of. They count as the end
-// of a chain of owners.
+// Unwatchable is why objects of a kind cannot be watched. Users can solve that, and no event tells when they have. Such objects count as the end of
+// an owner chain.
 type Unwatchable struct {
 	Kind schema.GroupKind
 	Why  WhyUnwatchable
@@ -115,13 +115,13 @@ type Unwatchable struct {
 	Resource schema.GroupResource
 }
 
-// WhyUnwatchable is one reason of several.
+// WhyUnwatchable is one of these reasons.
 type WhyUnwatchable string
 
 const (
 	// NotServed: the API server has no such kind.
 	NotServed WhyUnwatchable = "NotServed"
-	// NotNamespaced: its objects are in no namespace, as pods and spreads are.
+	// NotNamespaced: its objects are cluster-scoped. Pods and spreads are not.
 	NotNamespaced WhyUnwatchable = "NotNamespaced"
 	// NotListed: the API server does not list its objects.
 	NotListed WhyUnwatchable = "NotListed"
@@ -129,7 +129,7 @@ const (
 	Forbidden WhyUnwatchable = "Forbidden"
 )
 
-// NewKinds watches no kind yet. The mapper and the reader ask the API server.
+// NewKinds watches no kind yet. The mapper and the reader send requests to the API server.
 func NewKinds(mapper meta.RESTMapper, live client.Reader, clock clock.PassiveClock) *Kinds {
 	return &Kinds{
 		mapper:    mapper,
@@ -141,16 +141,16 @@ func NewKinds(mapper meta.RESTMapper, live client.Reader, clock clock.PassiveClo
 	}
 }
 
-// OnStart has a function called with every kind that is watched from now on, which fails if the function does. Call it before the manager
-// starts.
+// OnStart registers a function that is called with every kind that is watched from now on. If it fails, starting the kind fails. Call OnStart before
+// the manager starts.
 func (k *Kinds) OnStart(do func(context.Context, *metav1.PartialObjectMetadata) error) {
 	k.onStart = append(k.onStart, do)
 }
 
-// NeedLeaderElection is false: every replica answers for itself.
+// NeedLeaderElection is false: every replica watches.
 func (k *Kinds) NeedLeaderElection() bool { return false }
 
-// Start watches the kinds that are wanted, until the context ends.
+// Start watches the kinds that are asked for, until the context ends.
 func (k *Kinds) Start(ctx context.Context) error {
 	go func() {
 		<-ctx.Done()
@@ -183,7 +183,7 @@ func (k *Kinds) grant(ctx context.Context, w wish) {
 	}
 }
 
-// seek has a kind of owner in the namespace watched soon, unless too many are sought there already.
+// seek has an owner kind of the namespace watched soon, unless too many are waiting there already.
 func (k *Kinds) seek(namespace string, kind schema.GroupKind) {
 	k.see(namespace, kind)
 	if k.wasSeen(namespace, kind) {
@@ -209,8 +209,8 @@ func (k *Kinds) look(kind schema.GroupKind) (known knownKind, found bool) {
 	return known, found
 }
 
-// see takes note that an object in the namespace has an owner of the kind. It is true the first time for a kind that must be watched to know
-// what is above it, if the namespace has room for one that may not exist.
+// see records that an object in the namespace has an owner of the kind. It is true the first time for a kind that must be watched to know its owners,
+// if the namespace may have one more kind that may not exist.
 func (k *Kinds) see(namespace string, kind schema.GroupKind) (first bool) {
 	if _, watched := builtIn[kind]; watched || workload.EndsChain(kind) || k.wasSeen(namespace, kind) {
 		return false
@@ -235,8 +235,8 @@ func (k *Kinds) wasSeen(namespace string, kind schema.GroupKind) bool {
 	return seen
 }
 
-// makeRoom is false if there are maxUnknown kinds that may be about to be tried. One that was tried and is not there, or that nobody has tried for long,
-// is forgotten.
+// makeRoom is false if maxUnknown kinds may be about to be tried. It forgets a kind that was tried and does not exist, or that nobody has tried for
+// long.
 func (k *Kinds) makeRoom(seen map[schema.GroupKind]time.Time, now time.Time) bool {
 	unknown, idle := 0, schema.GroupKind{}
 	for kind, since := range seen {
@@ -265,7 +265,7 @@ func (k *Kinds) seenIn(namespace string) []schema.GroupKind {
 	return slices.Collect(maps.Keys(k.seenKinds[namespace]))
 }
 
-// WatchSeen watches all kinds of owners in a namespace. A kind that cannot be watched is left out.
+// WatchSeen watches all kinds of owners in a namespace. It leaves out kinds that cannot be watched.
 func (k *Kinds) WatchSeen(ctx context.Context, namespace string) error {
 	for _, kind := range k.seenIn(namespace) {
 		if _, err := k.Watch(ctx, kind); err != nil {
@@ -275,7 +275,7 @@ func (k *Kinds) WatchSeen(ctx context.Context, namespace string) error {
 	return nil
 }
 
-// Watch has a kind watched from now on, or says why it cannot be. It returns when the kind can be read.
+// Watch watches a kind from now on, or says why it cannot be watched. It returns when the kind can be read.
 func (k *Kinds) Watch(ctx context.Context, kind schema.GroupKind) (*Unwatchable, error) {
 	if isWatched(kind) {
 		return nil, nil
@@ -306,7 +306,7 @@ func (k *Kinds) Watch(ctx context.Context, kind schema.GroupKind) (*Unwatchable,
 
 func (k knownKind) isAbsent() bool { return k.unwatchable != nil && k.unwatchable.Why == NotServed }
 
-// noteAbsent keeps the list of kinds that are not served, and forgets the oldest if there are too many. The caller holds starting.
+// noteAbsent maintains the list of kinds that are not served, and forgets the oldest if there are too many. The caller holds starting.
 func (k *Kinds) noteAbsent(kind schema.GroupKind, is bool) {
 	if !is {
 		k.absent = slices.DeleteFunc(k.absent, func(other schema.GroupKind) bool { return other == kind })
@@ -319,7 +319,7 @@ func (k *Kinds) noteAbsent(kind schema.GroupKind, is bool) {
 	k.absent = append(k.absent, kind)
 }
 
-// tryStart asks before it starts, because a watch that is forbidden would wait for ever.
+// tryStart checks the permission first, because a forbidden watch would wait for ever.
 func (k *Kinds) tryStart(ctx context.Context, kind schema.GroupKind) (version string, _ *Unwatchable, _ error) {
 	mapping, err := k.mapper.RESTMapping(kind)
 	if meta.IsNoMatchError(err) {
@@ -354,7 +354,7 @@ func (k *Kinds) tryStart(ctx context.Context, kind schema.GroupKind) (version st
 	return mapping.GroupVersionKind.Version, nil, nil
 }
 
-// isUnwatchable is true for a kind that was found to be so.
+// isUnwatchable is true for a kind that could not be watched.
 func (k *Kinds) isUnwatchable(kind schema.GroupKind) bool {
 	if isWatched(kind) {
 		return false
@@ -363,7 +363,7 @@ func (k *Kinds) isUnwatchable(kind schema.GroupKind) bool {
 	return known.unwatchable != nil
 }
 
-// NewObject is an empty object to read one of the kind into, or nil for a kind that is not watched.
+// NewObject is an empty object to read one of the kind into. Nil for a kind that is not watched.
 func (k *Kinds) NewObject(kind schema.GroupKind) client.Object {
 	if kind == podKind {
 		return &corev1.Pod{}
@@ -380,7 +380,7 @@ func (k *Kinds) NewObject(kind schema.GroupKind) client.Object {
 	return object
 }
 
-// NewLists are empty lists of every kind that may own pods in the namespace and is watched.
+// NewLists are empty lists of every watched kind that may own pods in the namespace.
 func (k *Kinds) NewLists(namespace string) iter.Seq2[schema.GroupKind, client.ObjectList] {
 	return func(yield func(schema.GroupKind, client.ObjectList) bool) {
 		for kind, typed := range builtIn {

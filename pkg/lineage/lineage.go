@@ -28,13 +28,13 @@ type Lineage struct {
 	policies  policies
 	arrivals  arrivals
 	announced announcements
-	// spreadsIn is nil if nobody tells of spreads.
+	// spreadsIn is nil if no events of spreads arrive.
 	spreadsIn *spreadsIn
-	// synced are true once what is in the cache has been told.
+	// synced are true once the content of the cache has been processed.
 	synced []cache.InformerSynced
 }
 
-// HasSynced is true once the lineage has taken in what was in the cache when the manager started. Until then it knows of too little.
+// HasSynced is true once the lineage has processed what was in the cache when the manager started. Before that its answers are incomplete.
 func (l *Lineage) HasSynced() bool {
 	for _, synced := range l.synced {
 		if !synced() {
@@ -50,8 +50,8 @@ type Options struct {
 	Clock clock.WithTicker
 }
 
-// New has the manager's cache watch spreads and the owners of pods from the start, and other kinds when they turn up. The context is used
-// until New returns.
+// New makes the manager's cache watch spreads and the owners of pods from the start, and other kinds when they appear. The context is used until New
+// returns.
 func New(ctx context.Context, mgr ctrl.Manager, opts Options) (*Lineage, error) {
 	if opts.Clock == nil {
 		opts.Clock = clock.RealClock{}
@@ -83,7 +83,7 @@ func New(ctx context.Context, mgr ctrl.Manager, opts Options) (*Lineage, error) 
 	return l, mgr.Add(l.Kinds)
 }
 
-// Over is a lineage of what the reader holds, told of nothing. Spreads are indexed by TargetField.
+// Over is a lineage of the reader's content, without events. Spreads must be indexed by TargetField.
 func Over(reader client.Reader, kinds *Kinds, clock clock.WithTicker) *Lineage {
 	l := &Lineage{
 		Reader:    reader,
@@ -95,7 +95,7 @@ func Over(reader client.Reader, kinds *Kinds, clock clock.WithTicker) *Lineage {
 	return l
 }
 
-// Handle has functions called for the objects of a kind: seen for those that are there, new and changed, and gone for those that were deleted.
+// Handle registers functions for the objects of a kind: seen for existing, new and changed objects, and gone for deleted ones.
 func (l *Lineage) Handle(ctx context.Context, mgr ctrl.Manager, object client.Object, seen, gone func(metav1.Object)) (cache.InformerSynced, error) {
 	informer, err := mgr.GetCache().GetInformer(ctx, object)
 	if err != nil {
@@ -120,13 +120,13 @@ func (l *Lineage) Handle(ctx context.Context, mgr ctrl.Manager, object client.Ob
 	return registration.HasSynced, nil
 }
 
-// ownerSeen takes in an object that may own pods, directly or through others, and is in the cache now.
+// ownerSeen processes an object that may own pods, directly or through others, and is in the cache now.
 func (l *Lineage) ownerSeen(object metav1.Object) {
 	l.arrivals.seen(object.GetUID())
 	l.seeOwnerOf(object)
 }
 
-// seeOwnerOf has the kind of the object's owner watched, if somebody may want to know what is above it.
+// seeOwnerOf has the kind of the object's owner watched, if the namespace has spreads.
 func (l *Lineage) seeOwnerOf(object metav1.Object) {
 	if owner := workload.ControllerOf(object); owner != nil && l.see(object.GetNamespace(), owner.Kind) {
 		if divided, err := l.HasSpreads(context.Background(), object.GetNamespace()); err != nil || divided { //nolint:forbidigo // reads the cache
@@ -135,7 +135,7 @@ func (l *Lineage) seeOwnerOf(object metav1.Object) {
 	}
 }
 
-// spreadSeen prepares for the first pod of a spread, so that it need not wait for what is slow.
+// spreadSeen prepares for the first pod of a spread, so that the pod need not wait for slow steps.
 func (l *Lineage) spreadSeen(object metav1.Object) {
 	spread, ok := object.(*v1alpha1.WorkloadSpread)
 	if !ok {
@@ -160,10 +160,10 @@ func (l *Lineage) spreadGone(object metav1.Object) {
 	l.announced.seen(object.GetNamespace(), object.GetUID())
 }
 
-// TargetField indexes spreads by the workloads that they name, without the version.
+// TargetField indexes spreads by the workload that they name, without the version.
 const TargetField = "spec.targetRef"
 
-// TargetKeyOf is what TargetField holds of a spread.
+// TargetKeyOf is the index value of a spread for TargetField.
 func TargetKeyOf(obj client.Object) []string {
 	spread, ok := obj.(*v1alpha1.WorkloadSpread)
 	if !ok {
@@ -175,8 +175,8 @@ func TargetKeyOf(obj client.Object) []string {
 // keyOf names an owner inside its namespace.
 func keyOf(o workload.Owner) string { return o.Kind.Group + "/" + o.Kind.Kind + "/" + o.Name }
 
-// HasSpreads is true if there is any spread in the namespace. It is asked for every pod; a list of one, from the cache, would look at all of
-// them.
+// HasSpreads is true if there is any spread in the namespace. It is called for every pod, and a list from the cache, even of one object, would look
+// at all of them.
 func (l *Lineage) HasSpreads(ctx context.Context, namespace string) (bool, error) {
 	if l.spreadsIn != nil {
 		return l.spreadsIn.has(namespace), nil
@@ -208,10 +208,10 @@ func (l *Lineage) Winner(ctx context.Context, namespace string, o workload.Owner
 	return winner, nil
 }
 
-// Compiled is what the spec of a spread means. It is compiled once for each generation.
+// Compiled is the compiled spec of a spread. It is compiled once for each generation.
 func (l *Lineage) Compiled(spread *v1alpha1.WorkloadSpread) *Spread { return l.policies.of(spread) }
 
-// Read reads an owner. It is nil if the owner is not in the cache, or its kind is not watched.
+// Read reads an owner from the cache. It is nil if the owner is not there, or if its kind is not watched.
 func (l *Lineage) Read(ctx context.Context, namespace string, o workload.Owner) (client.Object, error) {
 	object := l.NewObject(o.Kind)
 	if object == nil {
@@ -227,8 +227,8 @@ func (l *Lineage) Read(ctx context.Context, namespace string, o workload.Owner) 
 	return object, nil
 }
 
-// Parent is the controller of an owner, or nil if it has none. known is false if the owner is not in the cache although its kind is, or will
-// be, watched.
+// Parent is the controller of an owner, or nil if it has none. known is false if the owner is not in the cache although its kind is, or will be,
+// watched.
 func (l *Lineage) Parent(ctx context.Context, namespace string, of workload.Owner) (parent *workload.Owner, known bool, err error) {
 	if workload.EndsChain(of.Kind) || l.isUnwatchable(of.Kind) {
 		return nil, true, nil
@@ -240,8 +240,8 @@ func (l *Lineage) Parent(ctx context.Context, namespace string, of workload.Owne
 	return workload.ControllerOf(object), true, nil
 }
 
-// SpreadOf is the spread that divides a pod with this owner and these labels, or nil. The nearest owner with a spread that selects the pod
-// counts. missing is the owner at which the search ended because it is not in the cache; it may arrive there.
+// SpreadOf is the spread that divides a pod with this owner and these labels, or nil. The nearest owner with a spread that selects the pod counts.
+// missing is the owner at which the search ended because it is not in the cache. It may still arrive.
 func (l *Lineage) SpreadOf(ctx context.Context, namespace string, owner *workload.Owner, labels map[string]string) (_ *Spread, missing *workload.Owner, _ error) {
 	for range workload.LongestOwnerChain {
 		if owner == nil {
@@ -271,16 +271,16 @@ func (l *Lineage) SpreadOf(ctx context.Context, namespace string, owner *workloa
 // Patience bounds how long AwaitSpreadOf waits for an owner.
 const Patience = 500 * time.Millisecond
 
-// AwaitSpreadOf is SpreadOf, and waits for an owner that is missing. A workload's controller makes the first pod a moment after their owner,
-// and watches keep no order among each other, so that the pod may be here first. Nothing tells an owner that is on its way from one that was
-// deleted; so the wait is bounded, and the first pod that waits for an owner opens one window of Patience for all pods of that owner. missing
-// is an owner for which the wait is over.
+// AwaitSpreadOf is SpreadOf, and waits for a missing owner. A workload's controller creates the first pod right after its owner, and watches of
+// different kinds are not ordered, so the pod may arrive first. Nothing distinguishes an owner that will arrive from a deleted one. So the wait is
+// bounded: the first pod that waits for an owner opens one window of Patience for all pods of that owner. missing is an owner for which the wait is
+// over.
 func (l *Lineage) AwaitSpreadOf(ctx context.Context, namespace string, owner *workload.Owner, labels map[string]string) (_ *Spread, missing *workload.Owner, _ error) {
 	s, missing, err := l.SpreadOf(ctx, namespace, owner, labels)
 	if missing == nil || err != nil {
 		return s, nil, err
 	}
-	// Of several owners on the way, each may open a window.
+	// Several owners may be missing, and each may open a window.
 	until := l.arrivals.clock.Now().Add(Patience)
 	for {
 		l.seek(namespace, missing.Kind)
@@ -289,7 +289,7 @@ func (l *Lineage) AwaitSpreadOf(ctx context.Context, namespace string, owner *wo
 		if left <= 0 {
 			return nil, missing, nil
 		}
-		// It may have come in before it was expected, and then nothing announces it.
+		// It may have arrived before it was expected, and then no event follows.
 		if s, missing, err = l.SpreadOf(ctx, namespace, owner, labels); missing == nil || err != nil {
 			return s, nil, err
 		}

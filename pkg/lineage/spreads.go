@@ -11,30 +11,30 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// Spread is a WorkloadSpread with what its spec means. It never changes.
+// Spread is a WorkloadSpread with its compiled spec. It never changes.
 type Spread struct {
 	Name string
-	// Policy is nil if the spec is invalid, and Invalid then says why.
+	// Policy is nil if the spec is invalid. Invalid then says why.
 	Policy  *subset.Policy
 	Invalid field.ErrorList
 
 	generation int64
 }
 
-// Compile reads the spec of a spread.
+// Compile compiles the spec of a spread.
 func Compile(spread *v1alpha1.WorkloadSpread) *Spread {
 	s := &Spread{Name: spread.Name, generation: spread.Generation}
 	s.Policy, s.Invalid = subset.Compile(&spread.Spec, field.NewPath("spec"))
 	return s
 }
 
-// Divides is true if the pod with these labels, which is below the spread's workload, is one that the spread divides. A spread that cannot be
-// used keeps all of them to itself: the scheduler holds them until it is corrected.
+// Divides is true if the spread divides pods with these labels. The pods must be below its workload. An invalid spread divides all of them: the
+// scheduler holds them until it is corrected.
 func (s *Spread) Divides(labels map[string]string) bool {
 	return s.Policy == nil || s.Policy.Selects(labels)
 }
 
-// policies are compiled once for each generation of a spread. Reading one that is there takes no lock.
+// policies are compiled once for each generation of a spread. Reading an existing one takes no lock.
 type policies struct {
 	byUID sync.Map // of types.UID to *Spread
 }
@@ -52,7 +52,7 @@ func (p *policies) of(spread *v1alpha1.WorkloadSpread) *Spread {
 
 func (p *policies) forget(uid types.UID) { p.byUID.Delete(uid) }
 
-// spreadsIn knows in which namespaces there are spreads. Asking takes no lock.
+// spreadsIn knows which namespaces have spreads. Reading takes no lock.
 type spreadsIn struct {
 	namespaces sync.Map // of string to nothing
 
