@@ -10,19 +10,19 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Advise says in one line what went wrong and what to do about it.
+// Advise returns one line that says what went wrong and what to do about it.
 func Advise(err error) string {
 	var noMatch *meta.NoKindMatchError
 	var unreachable *url.Error
 	switch {
 	case errors.As(err, &noMatch), meta.IsNoMatchError(err):
-		return "the cluster has no WorkloadSpreads; install Berth's definitions with kubectl apply -k manifests/crd"
+		return "the cluster does not know WorkloadSpreads; install Berth's CRDs with kubectl apply -k manifests/crd"
 	case clientcmd.IsEmptyConfig(err):
 		return "no cluster is configured; set KUBECONFIG or use --kubeconfig or --server"
 	case apierrors.IsForbidden(err):
 		return fmt.Sprintf("%v; ask for a role that allows it, or use another --context or --as", err)
 	case apierrors.IsUnauthorized(err):
-		return "the API server does not know you; renew your credentials or use another --context"
+		return "the API server rejects your credentials; renew them or use another --context"
 	case errors.As(err, &unreachable):
 		return fmt.Sprintf("no API server answers at %s (%v); use another --context or --kubeconfig", hostOf(unreachable.URL), unreachable.Err)
 	default:
@@ -31,7 +31,7 @@ func Advise(err error) string {
 }
 
 func noSuchSpread(name, namespace string) error {
-	return fmt.Errorf("there is no WorkloadSpread %q in namespace %q; kubectl berth status lists those that are, -A those of all namespaces", name, namespace)
+	return fmt.Errorf("there is no WorkloadSpread %q in namespace %q; list them with kubectl berth status, or with kubectl berth status -A for all namespaces", name, namespace)
 }
 
 func hostOf(address string) string {

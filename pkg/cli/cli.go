@@ -1,5 +1,5 @@
-// Package cli is "kubectl berth". Each command gathers objects from the cluster or from files, has pure functions make a report of them, and
-// prints the report as a table for people or as JSON and YAML for programs. Begin reading at NewCommand.
+// Package cli is "kubectl berth". Each command gathers objects from the cluster or from files, makes a report of them with pure functions, and prints
+// it as a table for people or as JSON or YAML for programs. Begin reading at NewCommand.
 package cli
 
 import (
@@ -20,10 +20,10 @@ import (
 	"github.com/berth-project/berth/pkg/descheduler/cycle"
 )
 
-// Strategies makes those of the descheduler known, as cmd/descheduler has them.
+// Strategies registers the descheduler's strategies, as cmd/descheduler does.
 type Strategies = func(*cycle.World, pluginregistry.Registry)
 
-// NewCommand is the whole program. Its errors are for Advise.
+// NewCommand is the whole program. Pass its errors to Advise.
 func NewCommand(streams genericiooptions.IOStreams, strategies Strategies) *cobra.Command {
 	flags := genericclioptions.NewConfigFlags(true)
 	root := &cobra.Command{
@@ -41,11 +41,11 @@ func NewCommand(streams genericiooptions.IOStreams, strategies Strategies) *cobr
 	return root
 }
 
-// cluster is how commands reach the API server.
+// cluster is the access to the API server.
 type cluster struct {
 	client.WithWatch
 	config *rest.Config
-	// namespace of the command line or of the context.
+	// namespace of the command line or of the kubeconfig context.
 	namespace string
 }
 
@@ -71,17 +71,17 @@ func connect(flags *genericclioptions.ConfigFlags) (*cluster, error) {
 	return &cluster{WithWatch: c, config: config, namespace: namespace}, nil
 }
 
-// spreadNames complete the name of a spread on the command line.
+// spreadNames completes the name of a spread on the command line.
 func spreadNames(flags *genericclioptions.ConfigFlags) cobra.CompletionFunc {
 	return namesOf(flags, "", func() client.ObjectList { return &v1alpha1.WorkloadSpreadList{} })
 }
 
-// podNames complete pod/NAME on the command line.
+// podNames completes pod/NAME on the command line.
 func podNames(flags *genericclioptions.ConfigFlags) cobra.CompletionFunc {
 	return namesOf(flags, "pod/", func() client.ObjectList { return &corev1.PodList{} })
 }
 
-// namesOf complete one name of the namespace, with a prefix. Without an answer of the API server there is nothing to choose from.
+// namesOf completes one name of the namespace, with a prefix. If the API server does not answer, it offers nothing.
 func namesOf(flags *genericclioptions.ConfigFlags, prefix string, newList func() client.ObjectList) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
 		if len(args) > 0 {

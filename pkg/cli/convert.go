@@ -41,12 +41,12 @@ written to the cluster.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return c.run() },
 	}
-	cmd.Flags().StringVarP(&c.file, "filename", "f", "", "File with the policies; - is the standard input.")
+	cmd.Flags().StringVarP(&c.file, "filename", "f", "", "File with the policies, or - for standard input.")
 	cmd.Flags().StringVar(&c.target, "target", "", "Workload to divide, as Deployment/web or Rollout.v1alpha1.argoproj.io/web: a policy selects pods, a spread names their workload.")
 	return cmd
 }
 
-// conversion is a spread, and what of the policy it does not say.
+// conversion is a spread, with notes on what it does not take over from the policy.
 type conversion struct {
 	spread *v1alpha1.WorkloadSpread
 	notes  []string
@@ -147,14 +147,14 @@ func convert(document []byte, target v1alpha1.TargetReference) (*conversion, err
 	return c, nil
 }
 
-// decode reads a policy. A field that the type does not have is noted.
+// decode reads a policy. It notes fields that the type does not have.
 func (c *conversion) decode(document []byte, into any) error {
 	if err := yaml.UnmarshalStrict(document, into); err == nil {
 		return nil
 	} else if !strings.Contains(err.Error(), "unknown field") {
 		return err
 	} else {
-		c.note("ignored what such a policy does not have: %s", strings.TrimPrefix(err.Error(), "error unmarshaling JSON: while decoding JSON: json: "))
+		c.note("ignored a field that such a policy does not have: %s", strings.TrimPrefix(err.Error(), "error unmarshaling JSON: while decoding JSON: json: "))
 	}
 	return yaml.Unmarshal(document, into)
 }

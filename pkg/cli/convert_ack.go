@@ -127,7 +127,7 @@ func (c *conversion) addUnit(unit *resourceUnit, index int) {
 		term.MatchExpressions = append(term.MatchExpressions, in(virtualNodeLabel, virtualNodeValue))
 		s.Tolerations = []corev1.Toleration{{Key: virtualNodeTaint, Operator: corev1.TolerationOpExists}}
 	case "elastic":
-		c.note("%s.resource: elastic is taken for the nodes that its nodeSelector names", at)
+		c.note("%s.resource: elastic has no equivalent; the subset has the nodes that its nodeSelector names", at)
 	default:
 		c.note("%s.resource: %q is not known; the subset has the nodes that its nodeSelector names", at, unit.Resource)
 	}
@@ -152,7 +152,7 @@ func (c *conversion) addUnit(unit *resourceUnit, index int) {
 		s.Patch = &runtime.RawExtension{Raw: raw}
 	}
 	if unit.PodLabels["k8s.aliyun.com/resource-policy-wait-for-ecs-scaling"] == "true" {
-		c.note("%s.podLabels: waiting for the autoscaler is said with strategy Fixed, or with adaptive.rescheduleCriticalSeconds", at)
+		c.note("%s.podLabels: no equivalent; to wait for the autoscaler, use strategy Fixed or set adaptive.rescheduleCriticalSeconds", at)
 	}
 	if len(unit.MaxResources) > 0 {
 		c.note("%s.maxResources: no equivalent; a quota counts pods", at)

@@ -73,7 +73,7 @@ func (c *conversion) fromPlacementPolicy(document []byte) error {
 	return nil
 }
 
-// requirementsOf has node selectors say what a label selector says.
+// requirementsOf turns a label selector into requirements on nodes.
 func requirementsOf(selector *metav1.LabelSelector) []corev1.NodeSelectorRequirement {
 	if selector == nil {
 		return nil
@@ -88,7 +88,7 @@ func requirementsOf(selector *metav1.LabelSelector) []corev1.NodeSelectorRequire
 	return requirements
 }
 
-// opposite is true for the nodes for which a requirement is false. Label selectors have these four operators.
+// opposite matches the nodes that a requirement does not match. Label selectors have these four operators.
 func opposite(r corev1.NodeSelectorRequirement) corev1.NodeSelectorRequirement {
 	r.Operator = map[corev1.NodeSelectorOperator]corev1.NodeSelectorOperator{
 		corev1.NodeSelectorOpIn: corev1.NodeSelectorOpNotIn, corev1.NodeSelectorOpNotIn: corev1.NodeSelectorOpIn,

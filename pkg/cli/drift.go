@@ -15,22 +15,22 @@ import (
 	"github.com/berth-project/berth/pkg/report"
 )
 
-// Drift is one place where pods are not as the spread has them.
+// Drift is one place where pods differ from the plan of their spread.
 type Drift struct {
 	Namespace string `json:"namespace"`
 	Spread    string `json:"spread"`
 	// Subset is empty for pods of no subset.
 	Subset string `json:"subset,omitempty"`
-	// Pods that are there, and Planned of them.
+	// Pods that are there, and how many the plan has.
 	Pods    int32 `json:"pods"`
 	Planned int32 `json:"planned"`
-	// What is the matter.
+	// What is wrong.
 	What string `json:"what"`
-	// Mends says what puts it right.
+	// Mends says what corrects it.
 	Mends string `json:"mends"`
 }
 
-// driftsIn compares a report with its plan. A subset that holds less than planned is named only if others hold its pods; else they are pending.
+// driftsIn compares a report with its plan. A subset with too few pods is reported only if other subsets hold them; otherwise they are pending.
 func driftsIn(r *report.Spread) []Drift {
 	var drifts []Drift
 	add := func(subset string, pods, planned int32, what, mends string) {

@@ -30,27 +30,27 @@ type PodReport struct {
 	Node string `json:"node,omitempty"`
 	// Subset that the pod is in. Empty if it is in none.
 	Subset string `json:"subset,omitempty"`
-	// Tiers are the subsets in the order in which they are tried, as they are now for a pod like this one.
+	// Tiers are the subsets in order, as they are now for a pod like this one.
 	Tiers []Tier `json:"tiers,omitempty"`
-	// Why it is where it is.
+	// Why it is in this subset, on this node or pending.
 	Why string `json:"why"`
-	// Scheduler is what the scheduler last said of the pod, if it found no node for it.
+	// Scheduler is the scheduler's last message about the pod, if it found no node.
 	Scheduler string `json:"scheduler,omitempty"`
 }
 
-// Tier is one subset as it is for one pod.
+// Tier is one subset, as it is for one pod.
 type Tier struct {
 	Subset string `json:"subset"`
-	// Kept is how many pods hold a slot in the pod's quota scope, this one included.
+	// Kept is how many pods hold a slot in the pod's quota scope, including this pod.
 	Kept int32 `json:"kept"`
-	// Quota is nil for no limit.
+	// Quota is nil if there is no limit.
 	Quota *int32 `json:"quota,omitempty"`
 	// Nodes of the subset, and how many of them would take the pod now.
 	Nodes int `json:"nodes"`
 	Fit   int `json:"fit"`
 	// Refused counts the reasons of the other nodes.
 	Refused map[string]int `json:"refused,omitempty"`
-	// Verdict in a word: Holds, Full, NoNodeFits or Open.
+	// Verdict in one word: Holds, Full, NoNodeFits or Open.
 	Verdict string `json:"verdict"`
 }
 
@@ -120,7 +120,7 @@ func tierFor(ctx context.Context, rooms *fit.Rooms, policy *subset.Policy, plan 
 	return tier, nil
 }
 
-// madeFor is a pod like this one, without a node, with what the subset adds to it.
+// madeFor is a pod like this one, without a node, as it would be in the subset.
 func madeFor(pod *corev1.Pod, in *subset.Subset) *corev1.Pod {
 	made := pod.DeepCopy()
 	made.Name, made.UID, made.Spec.NodeName, made.Status = pod.Name+"-like", types.UID(string(pod.UID)+"-like"), "", corev1.PodStatus{}
@@ -128,7 +128,7 @@ func madeFor(pod *corev1.Pod, in *subset.Subset) *corev1.Pod {
 	return made
 }
 
-// lastWord is what the scheduler said of a pod that it found no node for.
+// lastWord is the scheduler's last message about a pod that it found no node for.
 func lastWord(pod *corev1.Pod) string {
 	for i := range pod.Status.Conditions {
 		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
@@ -149,7 +149,7 @@ func why(r *PodReport, policy *subset.Policy, pod *corev1.Pod, observed *subset.
 	case adopted:
 		return fmt.Sprintf("it was not bound for a subset of this spread; %s is the first that its node belongs to", r.Subset)
 	case index == subset.None:
-		return "every subset held its quota when it was bound, and the spread lets such pods go anywhere (whenFull: Schedule)"
+		return "every subset was full when it was bound, and the spread lets such pods go anywhere (whenFull: Schedule)"
 	case index == 0:
 		return fmt.Sprintf("%s comes first, and had quota and a node for it", r.Subset)
 	}
@@ -178,15 +178,15 @@ func whyPending(r *PodReport, policy *subset.Policy, pod *corev1.Pod) string {
 	for i := range r.Tiers {
 		switch t := &r.Tiers[i]; {
 		case t.Verdict == verdictOpen:
-			return fmt.Sprintf("%s has quota and a node for it; the scheduler should bind it in a moment", t.Subset)
+			return fmt.Sprintf("%s has quota left and a node for it; the scheduler should bind it soon", t.Subset)
 		case t.Verdict == verdictNoNodeFits && policy.Strategy != v1alpha1.AdaptiveScheduleStrategy:
-			return fmt.Sprintf("%s has quota and no node for it; with strategy Fixed it waits there", t.Subset)
+			return fmt.Sprintf("%s has quota left but no node for it; with strategy Fixed the pod waits there", t.Subset)
 		}
 	}
 	if slices.ContainsFunc(r.Tiers, func(t Tier) bool { return t.Verdict == verdictNoNodeFits }) {
-		return "no subset with quota has a node for it"
+		return "no subset with quota left has a node for it"
 	}
-	return "every subset holds its quota, and the spread has such pods wait (whenFull: Wait)"
+	return "every subset is full, and the spread makes such pods wait (whenFull: Wait)"
 }
 
 // explainCommand is "kubectl berth explain".

@@ -115,12 +115,12 @@ func TestExplain(t *testing.T) {
 		"Adaptive, and the first is open": {byPool + adaptive, nil, pod("p", "1", "node-b", "b"), "a had no quota left or no node for it when it was bound; a is open now, and the descheduler's RebalanceToPreferredSubset would move the pod back", "a Open 0 1/1; b Holds 1 1/1"},
 		"adopted":                         {byPool, nil, pod("p", "1", "node-b", "adopted"), "it was not bound for a subset of this spread; b is the first that its node belongs to", "a Open 0 1/1; b Holds 1 1/1"},
 		"of no subset":                    {byPool, nil, pod("p", "1", "node-c", "adopted"), "it was not bound for a subset of this spread, and its node belongs to none", "a Open 0 1/1; b Open 0 1/1"},
-		"let go":                          {byPool, nil, pod("p", "1", "node-c", ""), "every subset held its quota", "a Open 0 1/1; b Open 0 1/1"},
-		"Fixed waits":                     {byPool, nil, pod("p", "3", "", ""), "a has quota and no node for it; with strategy Fixed it waits there", "a NoNodeFits 0 0/1; b NoNodeFits 0 0/1"},
-		"Adaptive has tried all":          {byPool + adaptive, nil, said, "no subset with quota has a node for it", "a NoNodeFits 0 0/1; b NoNodeFits 0 0/1"},
+		"let go":                          {byPool, nil, pod("p", "1", "node-c", ""), "every subset was full", "a Open 0 1/1; b Open 0 1/1"},
+		"Fixed waits":                     {byPool, nil, pod("p", "3", "", ""), "a has quota left but no node for it; with strategy Fixed the pod waits there", "a NoNodeFits 0 0/1; b NoNodeFits 0 0/1"},
+		"Adaptive has tried all":          {byPool + adaptive, nil, said, "no subset with quota left has a node for it", "a NoNodeFits 0 0/1; b NoNodeFits 0 0/1"},
 		"full": {strings.Replace(byPool, "maxReplicas: 2", "maxReplicas: 0", 1) + "scheduleStrategy: {whenFull: Wait}", []client.Object{pod("x", "1", "node-a", "a")}, pod("p", "1", "", ""),
-			"every subset holds its quota", "a Full 1 1/1; b Full 0 1/1"},
-		"on its way":                {byPool, nil, pod("p", "1", "", ""), "a has quota and a node for it", "a Open 0 1/1; b Open 0 1/1"},
+			"every subset is full", "a Full 1 1/1; b Full 0 1/1"},
+		"on its way":                {byPool, nil, pod("p", "1", "", ""), "a has quota left and a node for it", "a Open 0 1/1; b Open 0 1/1"},
 		"with a gate":               {byPool, nil, gated, "it has the scheduling gate quota", "a Open 0 1/1; b Open 0 1/1"},
 		"with another scheduler":    {byPool, nil, others, "it names scheduler default-scheduler", "a Open 0 1/1; b Open 0 1/1"},
 		"of nobody":                 {byPool, nil, stranger, "no WorkloadSpread divides it", ""},
@@ -156,7 +156,7 @@ func TestExplain(t *testing.T) {
   SUBSET   KEPT   QUOTA   NODES THAT FIT NOW        VERDICT
   a        0      1       0/1: 1 Insufficient cpu   NoNodeFits
   b        0      2       0/1: 1 Insufficient cpu   NoNodeFits
-  why: no subset with quota has a node for it
+  why: no subset with quota left has a node for it
   the scheduler said: no room at all
 `
 		if diff := cmp.Diff(want, out.String()); diff != "" {

@@ -43,7 +43,7 @@ func (o *output) addTo(flags *pflag.FlagSet) {
 	flags.VarP(o, "output", "o", "Output format: "+strings.Join(outputs, ", ")+".")
 }
 
-// structured prints a report for programs; false if people are to read it.
+// structured prints a report for programs. It returns false if the report should be printed for people.
 func (o output) structured(w io.Writer, report any) (bool, error) {
 	var encoded []byte
 	var err error
@@ -97,7 +97,7 @@ type cell struct {
 	color color
 }
 
-// printTable prints rows with their columns aligned. Colors are no part of the width, so that text/tabwriter would not do.
+// printTable prints rows with aligned columns. Colors must not count for the width, so text/tabwriter cannot be used.
 func printTable(w io.Writer, p palette, rows [][]cell) error {
 	var widths []int
 	for _, row := range rows {

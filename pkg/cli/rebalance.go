@@ -33,11 +33,11 @@ type rebalanceCommand struct {
 	dryRun        bool
 	policyFile    string
 	strategies    Strategies
-	// notes are what the reader of the plan should know beside it.
+	// notes are what the reader of the plan should know in addition.
 	notes []string
 }
 
-// errNotDryRun is the answer to those who want pods moved.
+// errNotDryRun is the error without --dry-run.
 var errNotDryRun = errors.New("pods are moved by the descheduler, not by this command; see what it would do with --dry-run, and have it done now with " +
 	"kubectl -n berth-system create job --from=cronjob/berth-descheduler berth-descheduler-now")
 
@@ -55,7 +55,7 @@ func newRebalance(flags *genericclioptions.ConfigFlags, streams genericiooptions
 			if !c.dryRun {
 				return errNotDryRun
 			}
-			klog.LogToStderr(false) // the descheduler's framework logs what it does, and the plan says it
+			klog.LogToStderr(false) // the descheduler's framework logs what it does, and the plan has it already
 			klog.SetOutput(io.Discard)
 			cluster, err := connect(flags)
 			if err != nil {
@@ -105,7 +105,7 @@ func (c *rebalanceCommand) run(ctx context.Context, cluster *cluster, names []st
 	return c.print(plan)
 }
 
-// expectSpreads refuses a name that no spread has, and a cluster that has no such kind.
+// expectSpreads refuses a name without a spread, and a cluster without the kind.
 func (c *rebalanceCommand) expectSpreads(ctx context.Context, cluster *cluster, names []string) error {
 	if len(names) == 0 {
 		return cluster.List(ctx, &v1alpha1.WorkloadSpreadList{}, client.Limit(1))
@@ -120,7 +120,7 @@ func (c *rebalanceCommand) expectSpreads(ctx context.Context, cluster *cluster, 
 	return err
 }
 
-// firstOf is the first of several errors, with how many more there are.
+// firstOf is the first of several errors, with the number of the others.
 func firstOf(err error) error {
 	var several interface{ Unwrap() []error }
 	if !errors.As(err, &several) || len(several.Unwrap()) < 2 {
@@ -130,7 +130,7 @@ func firstOf(err error) error {
 	return fmt.Errorf("%w (and %s)", all[0], count(len(all)-1, "more error"))
 }
 
-// policy is the file with the descheduler's policy, and what to call when it has been read.
+// policy returns the file with the descheduler's policy, and a function to call after it was read.
 func (c *rebalanceCommand) policy(ctx context.Context, cluster *cluster) (path string, remove func(), _ error) {
 	if c.policyFile != "" {
 		return c.policyFile, func() {}, nil
@@ -156,7 +156,7 @@ func (c *rebalanceCommand) policy(ctx context.Context, cluster *cluster) (path s
 	if err != nil {
 		return "", nil, err
 	}
-	remove = func() { _ = os.RemoveAll(dir) } // it is in the system's directory for that
+	remove = func() { _ = os.RemoveAll(dir) } // the system cleans its temporary directory
 	path = filepath.Join(dir, key)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		remove()
@@ -165,7 +165,7 @@ func (c *rebalanceCommand) policy(ctx context.Context, cluster *cluster) (path s
 	return path, remove, nil
 }
 
-// mayEvict is true if evictions can be sent for the API server to try.
+// mayEvict is true if evictions can be sent to the API server as dry runs.
 func (c *rebalanceCommand) mayEvict(ctx context.Context, cluster *cluster) (bool, error) {
 	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
 		Verb: "create", Version: "v1", Resource: "pods", Subresource: "eviction"}}}

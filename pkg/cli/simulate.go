@@ -31,12 +31,12 @@ import (
 type Simulation struct {
 	Replicas int32            `json:"replicas"`
 	Subsets  []SimulatedPlace `json:"subsets"`
-	// Unplaced is how many would run in no subset, and Waiting how many would find no node or no slot.
+	// Unplaced is how many pods would run in no subset, and Waiting how many would find no node or no slot.
 	Unplaced int32 `json:"unplaced"`
 	Waiting  int32 `json:"waiting"`
-	// Why counts the reasons of the filters for those that find no node, of the last subset that was tried.
+	// Why counts the reasons of the filters for pods that find no node, in the last subset that was tried.
 	Why string `json:"why,omitempty"`
-	// Moves are pods that are where they may not stay: the descheduler would move them. Only of pods that are there now.
+	// Moves are existing pods that are misplaced, so that the descheduler would move them.
 	Moves []SimulatedMove `json:"moves,omitempty"`
 }
 
@@ -46,19 +46,19 @@ type SimulatedPlace struct {
 	// Now is how many pods are there, and Then how many would be.
 	Now  int32 `json:"now"`
 	Then int32 `json:"then"`
-	// Quota is nil for no limit.
+	// Quota is nil if there is no limit.
 	Quota *int32 `json:"quota,omitempty"`
 }
 
 // SimulatedMove is one pod.
 type SimulatedMove struct {
 	Pod string `json:"pod"`
-	// From is empty for a pod of no subset.
+	// From is empty for a pod in no subset.
 	From   string          `json:"from,omitempty"`
 	Reason v1alpha1.Reason `json:"reason"`
 }
 
-// planned is what the spread alone says: every subset has all the nodes that it needs.
+// planned is what the spread alone says, as if every subset had enough nodes.
 func planned(policy *subset.Policy, replicas int32) Simulation {
 	plan := policy.Plan(replicas)
 	s := Simulation{Replicas: replicas, Subsets: places(policy, &plan)}
@@ -82,8 +82,8 @@ func places(policy *subset.Policy, plan *subset.Plan) []SimulatedPlace {
 	return all
 }
 
-// onCluster is where the pods would be on the nodes of the cluster: those that are there stay, unless there are too many, and others are placed one
-// by one as the scheduler would.
+// onCluster is where the pods would be on the nodes of the cluster. Existing pods stay, unless there are too many. New pods are placed one by one, as
+// the scheduler would.
 func onCluster(ctx context.Context, v *view, filters *fit.Filters, d *dividing, replicas int32) (*Simulation, error) {
 	var bound []subset.Pod
 	byUID := map[types.UID]*corev1.Pod{}
@@ -141,7 +141,7 @@ func onCluster(ctx context.Context, v *view, filters *fit.Filters, d *dividing, 
 	return s, nil
 }
 
-// cheapestGone are the pods that are left when the workload is scaled down to so many: those that cost less go first, as they do with the ReplicaSet
+// cheapestGone are the pods that remain after scaling down to this number. Pods with the lowest deletion cost are deleted first, as by the ReplicaSet
 // controller.
 func cheapestGone(policy *subset.Policy, plan *subset.Plan, spread string, pods []subset.Pod, replicas int32) []subset.Pod {
 	costs := policy.Costs(plan, pods, spread)
@@ -174,7 +174,7 @@ type placing struct {
 	kept     subset.Counts
 	rooms    *fit.Rooms
 	template *corev1.Pod
-	// full are the subsets without a node for one more. Pods of one workload are alike, and room only becomes less.
+	// full are the subsets without a node for another pod. Pods of one workload are equal, and room only shrinks.
 	full map[int]bool
 }
 
@@ -264,8 +264,8 @@ filters. Without, the spread alone is asked, as if every subset had all the node
 	}
 	c.output.addTo(cmd.Flags())
 	cmd.Flags().StringVarP(&c.file, "filename", "f", "", "File with a WorkloadSpread, or a scenario.")
-	cmd.Flags().Int32Var(&c.replicas, "replicas", -1, "Replicas to simulate (default those that the workload has in the cluster).")
-	cmd.Flags().Int32SliceVar(&c.scale, "scale", nil, "Several numbers of replicas, each simulated from what is there now.")
+	cmd.Flags().Int32Var(&c.replicas, "replicas", -1, "Replicas to simulate (default those of the workload in the cluster).")
+	cmd.Flags().Int32SliceVar(&c.scale, "scale", nil, "Several numbers of replicas. Each is simulated from the present state.")
 	cmd.Flags().BoolVar(&c.fromCluster, "from-cluster", false, "Place the pods on the nodes of the cluster.")
 	cmd.MarkFlagsMutuallyExclusive("replicas", "scale")
 	return cmd

@@ -88,7 +88,7 @@ func (c *statusCommand) run(ctx context.Context, cluster *cluster, args []string
 	}
 }
 
-// print lists the spreads and prints a report of each. It returns the version of the list.
+// print lists the spreads and prints a report of each. It returns the resource version of the list.
 func (c *statusCommand) print(ctx context.Context, cluster *cluster, options []client.ListOption, names []string) (version string, err error) {
 	var spreads v1alpha1.WorkloadSpreadList
 	if err := cluster.List(ctx, &spreads, options...); err != nil {
@@ -105,7 +105,7 @@ func (c *statusCommand) print(ctx context.Context, cluster *cluster, options []c
 		return spreads.ResourceVersion, err
 	}
 	if c.watch && isTerminal(c.out) {
-		fmt.Fprint(c.out, "\x1b[H\x1b[2J") // to the top of an empty screen
+		fmt.Fprint(c.out, "\x1b[H\x1b[2J") // move the cursor to the top and clear the screen
 	}
 	if len(reports) == 0 {
 		_, err = fmt.Fprintln(c.out, "No WorkloadSpreads found.")
@@ -182,10 +182,10 @@ func (c *statusCommand) subsetRows(r *report.Spread) [][]cell {
 	return rows
 }
 
-// barWidth is a full quota.
+// barWidth is the width of a full quota.
 const barWidth = 20
 
-// bar shows how much of its quota a subset holds, or without one of what it is planned to hold.
+// bar shows how much of its quota a subset holds. Without a quota it shows how much of its plan.
 func bar(s report.Subset) cell {
 	whole, of := s.Target, plain
 	if s.Quota != nil {

@@ -200,9 +200,9 @@ func TestColorsAreNoPartOfTheWidth(t *testing.T) {
 func TestAdvise(t *testing.T) {
 	resource := schema.GroupResource{Group: "apps.kruise.io", Resource: "workloadspreads"}
 	for err, want := range map[error]string{
-		&meta.NoKindMatchError{}:                                                             "install Berth's definitions with kubectl apply -k manifests/crd",
+		&meta.NoKindMatchError{}:                                                             "install Berth's CRDs with kubectl apply -k manifests/crd",
 		apierrors.NewForbidden(resource, "", errors.New("no")):                               "ask for a role",
-		apierrors.NewUnauthorized("who"):                                                     "renew your credentials",
+		apierrors.NewUnauthorized("who"):                                                     "rejects your credentials; renew them",
 		&url.Error{Op: "Get", URL: "https://10.0.0.1:6443/apis", Err: errors.New("refused")}: "no API server answers at https://10.0.0.1:6443 (refused)",
 		fmt.Errorf("anything else"):                                                          "anything else",
 	} {

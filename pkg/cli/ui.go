@@ -38,12 +38,12 @@ func newUI(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStre
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			ctrl.SetLogger(logr.Discard()) // what goes wrong is told on the page
+			ctrl.SetLogger(logr.Discard()) // the page shows errors
 			return c.run(ctx, flags)
 		},
 	}
-	cmd.Flags().StringVar(&c.address, "address", "127.0.0.1", "Address to listen on. Whoever reaches it sees what you may see of pods, nodes and spreads.")
-	cmd.Flags().Uint16Var(&c.port, "port", 0, "Port to listen on; 0 is any that is free.")
+	cmd.Flags().StringVar(&c.address, "address", "127.0.0.1", "Address to listen on. Anyone who can reach it sees the pods, nodes and spreads that you may see.")
+	cmd.Flags().Uint16Var(&c.port, "port", 0, "Port to listen on; 0 picks a free one.")
 	cmd.Flags().BoolVarP(&c.allNamespaces, "all-namespaces", "A", false, "Pods and spreads of all namespaces.")
 	return cmd
 }
@@ -60,7 +60,7 @@ func (c *uiCommand) run(ctx context.Context, flags *genericclioptions.ConfigFlag
 	page, err := ui.Open(ctx, config, ui.Options{Title: title})
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil // interrupted before it began
+			return nil // interrupted before the page was ready
 		}
 		return err
 	}
@@ -79,7 +79,7 @@ func (c *uiCommand) run(ctx context.Context, flags *genericclioptions.ConfigFlag
 	return page.Serve(ctx, listener, c.address)
 }
 
-// title names the cluster by its context, or by its address where there is none.
+// title names the cluster by its context, or by its address if there is no context.
 func (c *uiCommand) title(flags *genericclioptions.ConfigFlags, host string) (ui.Title, error) {
 	loader := flags.ToRawKubeConfigLoader()
 	title := ui.Title{Cluster: host}

@@ -59,7 +59,7 @@ func TestUISaysInOneLineWhyItCannotShowACluster(t *testing.T) {
 	}
 	for name, tc := range map[string]struct{ server, want string }{
 		"no cluster":     {"http://" + closed.Addr().String(), "no API server answers at http://127.0.0.1:"},
-		"no definitions": {apiServer(t, false), "the cluster has no WorkloadSpreads; install Berth's definitions"},
+		"no definitions": {apiServer(t, false), "the cluster does not know WorkloadSpreads; install Berth's CRDs"},
 		"no permission":  {apiServer(t, true), "workloadspreads is forbidden: you may not list them; ask for a role"},
 	} {
 		t.Run(name, func(t *testing.T) {

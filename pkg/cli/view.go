@@ -19,15 +19,15 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// view is a look at the whole cluster.
+// view is a snapshot of the whole cluster.
 type view struct {
 	*snapshot.Snapshot
 }
 
-// dividing is a spread with what it divides.
+// dividing is a spread with the pods that it divides.
 type dividing struct {
 	spread *v1alpha1.WorkloadSpread
-	// policy is nil if the spread is invalid, and invalid then says why.
+	// policy is nil if the spread is invalid. invalid then says why.
 	policy   *subset.Policy
 	invalid  field.ErrorList
 	replicas int32
@@ -36,13 +36,13 @@ type dividing struct {
 	tally *subset.Tally
 }
 
-// listTimeout is how long a look at the cluster may take.
+// listTimeout bounds the time to list the objects of the cluster.
 const listTimeout = 30 * time.Second
 
-// look takes a view, and the scheduler's filters of it. It lists all pods and nodes, as the filters need them.
+// look takes a view, and makes the scheduler's filters for it. It lists all pods and nodes, because the filters need them.
 func look(ctx context.Context, cluster *cluster) (*view, *fit.Filters, error) {
 	life := ctx
-	ctx, cancel := context.WithTimeoutCause(ctx, listTimeout, fmt.Errorf("not everything that the scheduler's filters read could be listed within %s; see that you may list nodes, pods, volumes and claims", listTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, listTimeout, fmt.Errorf("listing what the scheduler's filters read took longer than %s; check that you may list nodes, pods, volumes and claims", listTimeout))
 	defer cancel()
 	taken, err := snapshot.Take(ctx, cluster, clock.RealClock{})
 	if err != nil {

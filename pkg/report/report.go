@@ -102,7 +102,7 @@ func nextStep(r *Spread, policy *subset.Policy) string {
 	}
 	switch {
 	case r.Pending > 0 && r.full() && policy.WhenFull == v1alpha1.WhenFullWait:
-		return Pods(r.Pending, "waits", "wait") + " until a slot is free: every subset holds its quota (whenFull: Wait)"
+		return Pods(r.Pending, "waits", "wait") + " until a slot is free: every subset is full (whenFull: Wait)"
 	case r.Pending > 0:
 		return Pods(r.Pending, "is", "are") + " on the way to a node"
 	case r.Surplus > 0:
