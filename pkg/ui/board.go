@@ -18,18 +18,18 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// News is what is new on the page. A page that shows nothing yet is told everything.
+// News is what changes on the page. A page that shows nothing yet gets everything.
 type News struct {
-	// Keys are the labels by which nodes can be grouped, the best first. Nil if they are as before.
+	// Keys are the labels by which nodes can be grouped, the best first. Nil if they have not changed.
 	Keys    []Key    `json:"keys,omitempty"`
 	Nodes   []Node   `json:"nodes,omitempty"`
 	Pods    []Pod    `json:"pods,omitempty"`
 	Spreads []Spread `json:"spreads,omitempty"`
-	// Gone are names of nodes, UIDs of pods and keys of spreads.
+	// Gone are names of nodes, UIDs of pods and keys of spreads that are removed.
 	Gone *Gone `json:"gone,omitempty"`
 }
 
-// Gone is what is not on the page any more.
+// Gone is what is removed from the page.
 type Gone struct {
 	Nodes   []string    `json:"nodes,omitempty"`
 	Pods    []types.UID `json:"pods,omitempty"`
@@ -39,16 +39,16 @@ type Gone struct {
 // Key is a label by which nodes can be grouped.
 type Key struct {
 	Label string `json:"label"`
-	// Values that subsets select, those of earlier subsets first. Where spreads differ, the mean counts.
+	// Values that subsets select, those of earlier subsets first. If spreads differ, the mean position counts.
 	Values []string `json:"values,omitempty"`
 }
 
 // Node as the page shows it.
 type Node struct {
 	Name string `json:"name"`
-	// In are the node's values of the labels by which nodes can be grouped.
+	// In are the node's values of the labels in Keys.
 	In map[string]string `json:"in,omitempty"`
-	// State is empty for a node that takes pods.
+	// State is empty for a node that accepts pods.
 	State string `json:"state,omitempty"`
 }
 
@@ -57,20 +57,20 @@ type Pod struct {
 	UID       types.UID `json:"uid"`
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
-	// Node is empty for a pod that waits for one.
+	// Node is empty for a pending pod.
 	Node string `json:"node,omitempty"`
 	// Spread is the key of the spread that divides the pod. Empty if none does.
 	Spread string `json:"spread,omitempty"`
 	// Subset of the pod, or the one that admission picked for it. Empty if it has none.
 	Subset string `json:"subset,omitempty"`
-	// Adopted is true if the subset is told by the node, because somebody else bound the pod.
+	// Adopted is true if the node decides about the subset, because another scheduler bound the pod.
 	Adopted bool  `json:"adopted,omitempty"`
 	Phase   Phase `json:"phase"`
-	// Why the pod waits, in the words of its scheduler.
+	// Why the pod is pending, as its scheduler reports it.
 	Why string `json:"why,omitempty"`
 }
 
-// Phase of a pod's life, as far as it matters here.
+// Phase of a pod, as the page shows it.
 type Phase string
 
 const (
@@ -85,7 +85,7 @@ const (
 type Spread struct {
 	// Key is namespace/name.
 	Key string `json:"key"`
-	// Order are the names of its subsets. The report has none while nobody has looked at the spread.
+	// Order are the names of its subsets. The report has none before the spread's first status.
 	Order []string `json:"order"`
 	report.Spread
 }
@@ -97,8 +97,8 @@ type family interface {
 
 var _ family = &lineage.Lineage{}
 
-// board holds the objects of the cluster and what the page shows of them. Objects are put on it at any rate; those that are stale are looked at when
-// news are asked for. It is not safe for concurrent use.
+// board holds the objects of the cluster and what the page shows of them. Objects may change at any rate. Only when news is asked for, those that
+// have changed are evaluated. It is not safe for concurrent use.
 type board struct {
 	family family
 
@@ -107,7 +107,7 @@ type board struct {
 	spreads map[types.NamespacedName]*v1alpha1.WorkloadSpread
 	// podsOn are the pods of a node.
 	podsOn map[string]sets.Set[types.NamespacedName]
-	// awaited are pods by the owner that is not known yet.
+	// awaited are pods by the UID of an owner that is not known yet.
 	awaited map[types.UID]sets.Set[types.NamespacedName]
 
 	staleNodes   sets.Set[string]
@@ -204,7 +204,7 @@ func (b *board) dropSpread(key types.NamespacedName) {
 	b.dividesAnew(key.Namespace)
 }
 
-// dividesAnew is called when pods of the namespace may be of other spreads and subsets than before.
+// dividesAnew is called when pods of the namespace may belong to other spreads or subsets than before.
 func (b *board) dividesAnew(namespace string) {
 	b.staleKeys = true
 	for key := range b.pods {
@@ -214,7 +214,7 @@ func (b *board) dividesAnew(namespace string) {
 	}
 }
 
-// seeOwner takes in that an owner of pods is known from now on.
+// seeOwner is called when an owner of pods becomes known.
 func (b *board) seeOwner(uid types.UID) {
 	maps.Copy(b.stalePods, b.awaited[uid])
 	delete(b.awaited, uid)
@@ -225,8 +225,7 @@ func (b *board) isStale() bool {
 	return b.staleKeys || len(b.staleNodes) > 0 || len(b.stalePods) > 0 || len(b.staleSpreads) > 0
 }
 
-// news is what is new since the last call. It is nil if the page is to look the same. The error is about reading the cache, and then the same is stale
-// as before.
+// news returns what has changed since the last call, or nil. After an error, which comes from the cache, the next call tries the same again.
 func (b *board) news(ctx context.Context) (*News, error) {
 	fresh := map[types.NamespacedName]Pod{}
 	for key := range b.stalePods {
@@ -300,7 +299,7 @@ func (b *board) news(ctx context.Context) (*News, error) {
 	return n, nil
 }
 
-// everything is what the page shows.
+// everything is all that the page shows.
 func (b *board) everything() *News {
 	return &News{
 		Keys:    b.keys,
@@ -361,7 +360,7 @@ func (b *board) lookAtPod(ctx context.Context, pod *corev1.Pod) (Pod, error) {
 	return shown, nil
 }
 
-// phaseOf a pod, and for one without a node why it waits.
+// phaseOf returns the phase of a pod and, for a pending pod, why it is pending.
 func phaseOf(pod *corev1.Pod) (phase Phase, why string) {
 	switch {
 	case pod.DeletionTimestamp != nil:
@@ -374,7 +373,7 @@ func phaseOf(pod *corev1.Pod) (phase Phase, why string) {
 				return Pending, c.Message
 			}
 		}
-		return Pending, "its scheduler has said nothing yet"
+		return Pending, "its scheduler has not reported yet"
 	}
 	for i := range pod.Status.Conditions {
 		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
@@ -392,11 +391,11 @@ func lookAtSpread(spread *v1alpha1.WorkloadSpread) Spread {
 	return shown
 }
 
-// groupKeys are the labels by which subsets select their nodes, and the zone. First comes the one that most subsets select by and any node has; then the
-// others in the order of the alphabet.
+// groupKeys are the labels by which subsets select their nodes, and the zone. The label that most subsets use comes first, if any node has it. The
+// others follow in alphabetical order.
 func (b *board) groupKeys() []Key {
 	selecting := map[string]int{corev1.LabelTopologyZone: 0}
-	// places that subsets which select a value of a label have in the orders of their spreads.
+	// places has, for each value of a label, the positions of the subsets that select it.
 	places := map[string]map[string][]int{}
 	for _, spread := range b.spreads {
 		for i := range spread.Spec.Subsets {
@@ -418,7 +417,7 @@ func (b *board) groupKeys() []Key {
 			}
 		}
 	}
-	delete(selecting, corev1.LabelHostname) // a group for each node is none
+	delete(selecting, corev1.LabelHostname) // one group for each node would be useless
 	labels := slices.Sorted(maps.Keys(selecting))
 	best := -1
 	for i, label := range labels {

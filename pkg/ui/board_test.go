@@ -292,7 +292,7 @@ func TestNodesAreGroupedByWhatMostSubsetsSelect(t *testing.T) {
 
 func TestWhyAPodWaitsIsWhatItsSchedulerSaid(t *testing.T) {
 	p := pod("a", "", "")
-	if _, why := phaseOf(p); why != "its scheduler has said nothing yet" {
+	if _, why := phaseOf(p); why != "its scheduler has not reported yet" {
 		t.Errorf("before it was tried: %q", why)
 	}
 	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "every subset is full"}}

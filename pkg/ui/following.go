@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	// askInterval is how often the API server is asked whether it is there, which a watch tells only much later.
+	// askInterval is how often the API server is called to see whether it answers. A watch would show that much later.
 	askInterval = 5 * time.Second
 	askTimeout  = 4 * time.Second
-	// watchGapTimeout is how long a watch may be away. The API server ends watches now and then, and they begin again at once.
+	// watchGapTimeout is how long a watch may be interrupted. The API server ends watches now and then, and clients start them again at once.
 	watchGapTimeout = 3 * time.Second
 )
 
-// following knows whether the cluster is being followed: whether the API server answers, and every watch is there that once was.
+// following knows whether the cluster is followed: whether the API server answers, and whether every watch that was started still runs.
 type following struct {
 	clock clock.WithTicker
 
@@ -38,7 +38,7 @@ type following struct {
 }
 
 type watching struct {
-	// open requests, and since when there have been none, and why the last one was refused.
+	// open is the number of open requests; since is when the last one ended, and why is why the last one was refused.
 	open  int
 	since time.Time
 	why   string
@@ -48,7 +48,7 @@ func newFollowing(clock clock.WithTicker) *following {
 	return &following{clock: clock, watches: map[string]*watching{}}
 }
 
-// trouble is why what is known of the cluster may be old. Empty if it is not.
+// trouble is why the page may be out of date. Empty if it is not.
 func (f *following) trouble() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -68,7 +68,7 @@ func (f *following) trouble() string {
 	return ""
 }
 
-// ask asks the API server whether it is there, again and again until the context ends.
+// ask calls the API server at intervals until the context ends.
 func (f *following) ask(ctx context.Context, mgr ctrl.Manager) {
 	client, err := kubernetes.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
@@ -85,10 +85,10 @@ func (f *following) ask(ctx context.Context, mgr ctrl.Manager) {
 			return
 		}
 		switch {
-		case err == nil, apierrors.IsForbidden(err): // which is an answer as well
+		case err == nil, apierrors.IsForbidden(err): // which is an answer too
 			f.setSilent("")
 		case apierrors.IsUnauthorized(err):
-			f.setSilent("the API server does not know you any more")
+			f.setSilent("the API server rejects your credentials")
 		default:
 			f.setSilent("the API server does not answer")
 		}
@@ -106,7 +106,7 @@ func (f *following) setSilent(why string) {
 	f.silent = why
 }
 
-// watch is a transport that notes which watches are there.
+// watch is a transport that records which watches run.
 func (f *following) watch(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		if r.URL.Query().Get("watch") == "" {
@@ -156,7 +156,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (t roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
 
-// watchBody is over when it cannot be read any more, or nobody wants to.
+// watchBody records the end of a watch when it cannot be read any more, or is closed.
 type watchBody struct {
 	io.ReadCloser
 	ended func()

@@ -17,18 +17,18 @@ import (
 )
 
 const (
-	// beatInterval is how often a browser is told that all is well. It takes a page for stale that it has not heard of for two beats and a half.
+	// beatInterval is how often a browser gets a heartbeat. The page shows itself as stale after two and a half intervals without one.
 	beatInterval = 5 * time.Second
-	// writeTimeout is how long a browser may take to read what is written. One that takes longer is cut off, and comes back by itself.
+	// writeTimeout is how long a browser may take to read a message. A slower one is disconnected, and reconnects by itself.
 	writeTimeout = 30 * time.Second
-	// readHeaderTimeout bounds how long a request may take to arrive.
+	// readHeaderTimeout is how long the header of a request may take to arrive.
 	readHeaderTimeout = 10 * time.Second
 )
 
 //go:embed page
 var files embed.FS
 
-// policies of the browser: nothing comes from elsewhere, and nobody puts the page into a frame.
+// securityHeaders forbid content from elsewhere, and showing the page in a frame.
 var securityHeaders = map[string]string{
 	"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; " +
 		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -38,14 +38,14 @@ var securityHeaders = map[string]string{
 	"Cross-Origin-Opener-Policy":   "same-origin",
 }
 
-// beat tells a browser that the server is there.
+// beat is a heartbeat for browsers.
 type beat struct {
-	// Trouble is why what the page shows may be old. Empty if it is not.
+	// Trouble is why the page may be out of date. Empty if it is not.
 	Trouble string `json:"trouble"`
 }
 
-// Handler serves the page to those who ask for it by an IP address, as localhost, or by one of the names. A page of somebody else whose name was
-// made to point here (DNS rebinding) asks by that name and gets nothing.
+// Handler serves the page to requests for an IP address, for localhost, or for one of the names. This stops DNS rebinding: the page of an attacker
+// whose name points here sends requests for that name, and gets nothing.
 func (p *Page) Handler(names ...string) http.Handler {
 	mux := http.NewServeMux()
 	for path, file := range map[string]struct{ name, kind string }{
@@ -101,18 +101,18 @@ func serveFile(content []byte, kind string) http.HandlerFunc {
 	hash := sha256.Sum256(content)
 	tag := `"` + hex.EncodeToString(hash[:8]) + `"`
 	return func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Cache-Control", "no-cache") // another version of the server may be asked next
+		w.Header().Set("Cache-Control", "no-cache") // the next start may serve another version
 		w.Header().Set("ETag", tag)
 		if r.Header.Get("If-None-Match") == tag {
 			w.WriteHeader(http.StatusNotModified)
 			return
 		}
 		w.Header().Set("Content-Type", kind)
-		_, _ = w.Write(content) // whoever asked may be gone
+		_, _ = w.Write(content) // the browser may be gone
 	}
 }
 
-// serveEvents tells one browser what is new until it or the page goes.
+// serveEvents sends one browser what changes, until the browser or the page ends.
 func (p *Page) serveEvents(w http.ResponseWriter, r *http.Request) {
 	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
 		http.Error(w, "only the page itself may read this; open the page", http.StatusForbidden)
@@ -148,7 +148,7 @@ func (p *Page) writeEvents(ctx context.Context, w http.ResponseWriter, reader *r
 		}
 		return control.Flush()
 	}
-	if err := write(frame("retry: 1000\n\n")); err != nil { // a browser that is cut off comes back after a second
+	if err := write(frame("retry: 1000\n\n")); err != nil { // a disconnected browser reconnects after a second
 		return err
 	}
 	if err := p.writeBeat(write); err != nil {
@@ -184,8 +184,8 @@ func (p *Page) writeBeat(write func(...frame) error) error {
 	return write(f)
 }
 
-// Serve serves the page on a listener until the context ends, and then returns nil; or until the cluster cannot be watched any more. Names are those of
-// Handler. It closes the listener.
+// Serve serves the page on a listener until the context ends, and then returns nil. It returns an error if the cluster cannot be watched any more.
+// Names are those of Handler. It closes the listener.
 func (p *Page) Serve(ctx context.Context, listener net.Listener, names ...string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -193,7 +193,7 @@ func (p *Page) Serve(ctx context.Context, listener net.Listener, names ...string
 		Handler:           p.Handler(names...),
 		ReadHeaderTimeout: readHeaderTimeout,
 		MaxHeaderBytes:    16 << 10,
-		BaseContext:       func(net.Listener) context.Context { return ctx }, // so that streams end with it
+		BaseContext:       func(net.Listener) context.Context { return ctx }, // so that streams end with the context
 	}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	served := make(chan error, 1)
@@ -214,7 +214,7 @@ func (p *Page) Serve(ctx context.Context, listener net.Listener, names ...string
 	}
 }
 
-// URL of the page on a listener. Where that listens on all addresses, it is the one of this machine.
+// URL of the page on a listener. For a listener on all addresses it is the URL on this machine.
 func URL(listener net.Listener) string {
 	address, ok := listener.Addr().(*net.TCPAddr)
 	if !ok {

@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// batchInterval is how long news are gathered before browsers are told. An eye takes no more pictures than that.
+	// batchInterval is how long changes are collected before they are sent to browsers. People do not see faster changes.
 	batchInterval = 100 * time.Millisecond
-	// longestQueue is how many batches wait for a browser that does not read them. One that is further behind is told everything anew.
+	// longestQueue is how many batches may wait for a slow browser. A browser that is further behind gets everything again.
 	longestQueue = 16
-	// mostReaders bounds the browsers, each of which costs memory and a connection.
+	// mostReaders bounds the browsers. Each costs memory and a connection.
 	mostReaders = 50
 )
 
 var errTooManyReaders = errors.New("too many browsers show this page")
 
-// frame is an event as it goes over the wire (https://html.spec.whatwg.org/multipage/server-sent-events.html).
+// frame is an encoded event (https://html.spec.whatwg.org/multipage/server-sent-events.html).
 type frame []byte
 
 func encode(event string, content any) (frame, error) {
@@ -37,7 +37,7 @@ func encode(event string, content any) (frame, error) {
 	return f.Bytes(), nil
 }
 
-// stream tells browsers what is on the board. What waits for a browser is bounded, whatever the browser does, and no browser holds up another or the board.
+// stream sends browsers what is on the board. The data that waits for a browser is bounded, and a slow browser delays neither others nor the board.
 type stream struct {
 	clock clock.WithTicker
 	// title is what a snapshot says besides the news.
@@ -46,7 +46,7 @@ type stream struct {
 	mu      sync.Mutex
 	board   *board
 	readers map[*reader]struct{}
-	// whole is the snapshot of the board, encoded. Nil if the board has changed since.
+	// whole is the encoded snapshot of the board. Nil if the board has changed since.
 	whole frame
 	// stale is readable when there may be news.
 	stale chan struct{}
@@ -60,7 +60,7 @@ type Title struct {
 	Namespace string `json:"namespace"`
 }
 
-// snapshot is all that a page shows. It takes the place of what the page has.
+// snapshot is everything that a page shows. It replaces what the page has.
 type snapshot struct {
 	Title
 	*News
@@ -70,7 +70,7 @@ type snapshot struct {
 type reader struct {
 	// wake is readable when there is something for the reader.
 	wake chan struct{}
-	// queue holds what it has not taken, oldest first. It is empty while the reader is behind, which is to be told everything.
+	// queue holds what the reader has not taken, oldest first. It is empty while the reader is behind and must get everything.
 	queue  []frame
 	behind bool
 }
@@ -79,7 +79,7 @@ func newStream(board *board, title Title, clock clock.WithTicker) *stream {
 	return &stream{clock: clock, title: title, board: board, readers: map[*reader]struct{}{}, stale: make(chan struct{}, 1)}
 }
 
-// change puts something on the board.
+// change changes the board.
 func (s *stream) change(do func(*board)) {
 	s.mu.Lock()
 	do(s.board)
@@ -90,7 +90,7 @@ func (s *stream) change(do func(*board)) {
 	}
 }
 
-// run tells news until the context ends.
+// run sends news until the context ends.
 func (s *stream) run(ctx context.Context) {
 	for {
 		select {
@@ -110,7 +110,7 @@ func (s *stream) run(ctx context.Context) {
 	}
 }
 
-// tell takes the news from the board and puts them into every reader's queue.
+// tell takes the news from the board and adds it to every reader's queue.
 func (s *stream) tell(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +135,7 @@ func (s *stream) tell(ctx context.Context) error {
 	return err
 }
 
-// join makes a reader, for which everything is new. Leave it when it is done.
+// join adds a reader, which gets everything first. The caller must leave it.
 func (s *stream) join() (*reader, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +154,7 @@ func (s *stream) leave(r *reader) {
 	delete(s.readers, r)
 }
 
-// take is what a reader has not been told, in the order in which it is to be told.
+// take returns what the reader has not got yet, in order.
 func (s *stream) take(r *reader) ([]frame, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +174,7 @@ func (s *stream) take(r *reader) ([]frame, error) {
 	return []frame{s.whole}, nil
 }
 
-// signal never waits: one signal stands for many.
+// signal never blocks: one signal stands for many.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -26,7 +26,7 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// listTimeout bounds how long the first look at the cluster may take.
+// listTimeout bounds the first lists of the cluster's objects.
 const listTimeout = 30 * time.Second
 
 // Options of a page.
@@ -41,13 +41,13 @@ type Page struct {
 	clock     clock.WithTicker
 	stream    *stream
 	following *following
-	// ended is closed when nothing is followed any more, for the reason endedBy.
+	// ended is closed when nothing is followed any more. endedBy says why.
 	ended   chan struct{}
 	endedBy error
 }
 
 // Open reads the cluster and returns a page that follows it until the context ends. It needs the rights to list and watch nodes, pods,
-// WorkloadSpreads and the built-in owners of pods, and says which of them is missing.
+// WorkloadSpreads and the built-in owners of pods. Its error names a missing right.
 func Open(ctx context.Context, config *rest.Config, options Options) (*Page, error) {
 	if options.Clock == nil {
 		options.Clock = clock.RealClock{}
@@ -95,7 +95,7 @@ func Open(ctx context.Context, config *rest.Config, options Options) (*Page, err
 		}
 		close(p.ended)
 	}()
-	waiting, stop := context.WithTimeoutCause(ctx, listTimeout, fmt.Errorf("not everything that the page shows could be listed within %s", listTimeout))
+	waiting, stop := context.WithTimeoutCause(ctx, listTimeout, fmt.Errorf("listing what the page shows took longer than %s; check the connection to the API server", listTimeout))
 	defer stop()
 	if !toolscache.WaitForCacheSync(waiting.Done(), append(synced, owners.HasSynced)...) {
 		err := context.Cause(waiting)
@@ -116,7 +116,7 @@ func workloads() []client.Object {
 	return []client.Object{&appsv1.Deployment{}, &appsv1.ReplicaSet{}, &appsv1.StatefulSet{}, &batchv1.Job{}}
 }
 
-// checkRights asks for one object of every kind that is watched, because a watch that is forbidden would wait for ever.
+// checkRights lists one object of every kind that is watched, because a forbidden watch would wait for ever.
 func checkRights(ctx context.Context, reader client.Reader, namespace string) error {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
@@ -135,7 +135,7 @@ func checkRights(ctx context.Context, reader client.Reader, namespace string) er
 	return nil
 }
 
-// hear has everything that is watched put on the board.
+// hear puts everything that is watched on the board.
 func (p *Page) hear(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage) ([]toolscache.InformerSynced, error) {
 	seeOwner := func(object metav1.Object) {
 		uid := object.GetUID()
@@ -183,7 +183,7 @@ func onBoard[T metav1.Object](s *stream, put func(*board, T)) func(metav1.Object
 	}
 }
 
-// cacheOptions keep of objects what the page needs, of one namespace or of all.
+// cacheOptions keep only what the page needs of objects, in one namespace or in all.
 func cacheOptions(namespace string) cache.Options {
 	options := cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
@@ -192,7 +192,7 @@ func cacheOptions(namespace string) cache.Options {
 			&corev1.Node{}: {Transform: keepOfNode},
 		},
 		DefaultUnsafeDisableDeepCopy: ptr.To(true),
-		// What goes wrong is told on the page.
+		// The page shows errors.
 		DefaultWatchErrorHandler: func(context.Context, *toolscache.Reflector, error) {},
 	}
 	for _, object := range workloads() {
