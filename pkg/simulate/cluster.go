@@ -23,7 +23,7 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// cluster is all state of a simulation. Lists are in order of creation.
+// cluster is the whole state of a simulation. Lists are in order of creation.
 type cluster struct {
 	nodes        []*corev1.Node
 	nodesByName  map[string]*corev1.Node
@@ -33,11 +33,11 @@ type cluster struct {
 	statefulSets []*appsv1.StatefulSet
 	jobs         []*batchv1.Job
 	pods         []*corev1.Pod
-	// claims are the subsets, by name, in which pending pods wait for a node.
+	// claims are the names of the subsets in which pending pods wait for a node.
 	claims map[types.UID]string
-	// created counts the objects made. It names them and is the clock of their creation.
+	// created counts created objects. It is part of their names, and the clock of their creation.
 	created int64
-	// changes counts what was written, to see when nothing is left to do.
+	// changes counts writes, to detect that nothing is left to do.
 	changes int
 }
 
@@ -55,7 +55,7 @@ func newCluster(nodes []*corev1.Node) *cluster {
 	return c
 }
 
-// apply creates a copy of the object, or puts its spec in place of that of the object which has its name.
+// apply creates a copy of the object, or replaces the spec of the existing object with its name.
 func (c *cluster) apply(object Object) error {
 	if _, isSpread := object.(*v1alpha1.WorkloadSpread); !isSpread {
 		if err := checkTemplate(templateOf(object)); err != nil {
@@ -63,7 +63,7 @@ func (c *cluster) apply(object Object) error {
 		}
 	}
 	c.changes++
-	object, _ = object.DeepCopyObject().(Object) // a copy is of the same type
+	object, _ = object.DeepCopyObject().(Object) // a copy has the same type
 	object.SetUID(types.UID(fmt.Sprintf("%T-%s", object, object.GetName())))
 	switch o := object.(type) {
 	case *v1alpha1.WorkloadSpread:
@@ -120,7 +120,7 @@ func (c *cluster) applySpread(object *v1alpha1.WorkloadSpread) error {
 	return nil
 }
 
-// checkTemplate refuses pods that would come to another place here than in a cluster.
+// checkTemplate refuses templates whose pods would be placed differently in a cluster.
 func checkTemplate(template *corev1.PodTemplateSpec) error {
 	spec := &template.Spec
 	switch {
@@ -192,7 +192,7 @@ func (c *cluster) cordon(group NodeGroup, closed bool) {
 	c.changes++
 }
 
-// layouts of all spreads, in order of their names.
+// layouts of all spreads, sorted by name.
 func (c *cluster) layouts() ([]Layout, error) {
 	spreads := slices.Clone(c.spreads)
 	slices.SortFunc(spreads, func(a, b *spread) int { return cmp.Compare(a.Name, b.Name) })
@@ -234,7 +234,7 @@ func (c *cluster) workload(ref Reference) Object {
 	}
 }
 
-// objectOrNil keeps a nil pointer from becoming an interface that is not nil.
+// objectOrNil returns nil, and not an interface with a nil pointer.
 func objectOrNil[T any, P interface {
 	*T
 	Object
@@ -275,7 +275,7 @@ func sameGroup(a, b string) bool {
 	return schema.FromAPIVersionAndKind(a, "").Group == schema.FromAPIVersionAndKind(b, "").Group
 }
 
-// podsOf are the pods that the owner controls, itself and not through others.
+// podsOf are the pods that the owner controls directly.
 func (c *cluster) podsOf(kind, name string) []*corev1.Pod {
 	var pods []*corev1.Pod
 	for _, pod := range c.pods {
@@ -286,7 +286,7 @@ func (c *cluster) podsOf(kind, name string) []*corev1.Pod {
 	return pods
 }
 
-// createPod makes a pod of an owner's template. Empty name: one is made from the owner's.
+// createPod creates a pod from an owner's template. If name is empty, it is generated from the owner's.
 func (c *cluster) createPod(kind schema.GroupVersionKind, owner Object, template *corev1.PodTemplateSpec, name string, labels map[string]string) {
 	c.created++
 	c.changes++
@@ -306,7 +306,7 @@ func (c *cluster) createPod(kind schema.GroupVersionKind, owner Object, template
 	c.pods = append(c.pods, pod)
 }
 
-// deletePods removes pods at once, and with them what they claim.
+// deletePods removes pods at once, with their claims.
 func (c *cluster) deletePods(pods []*corev1.Pod) {
 	gone := make(map[types.UID]bool, len(pods))
 	for _, pod := range pods {
@@ -317,10 +317,10 @@ func (c *cluster) deletePods(pods []*corev1.Pod) {
 	c.pods = slices.DeleteFunc(c.pods, func(pod *corev1.Pod) bool { return gone[pod.UID] })
 }
 
-// completeAnnotation on a pod of a Job makes it succeed as soon as it runs. Kubelets and KWOK stages of a sandbox do the same.
+// completeAnnotation on a pod of a Job makes it succeed as soon as it runs. The KWOK stages of a sandbox do the same.
 const completeAnnotation = "sandbox.berth.dev/complete"
 
-// runPods is what kubelets do: every bound pod runs at once. A pod with a readiness gate is never ready, since nobody opens the gate.
+// runPods does what kubelets do: every bound pod runs at once. A pod with a readiness gate is never ready, because nothing opens the gate.
 func (c *cluster) runPods() {
 	for _, pod := range c.pods {
 		if pod.Spec.NodeName == "" || pod.Status.Phase != corev1.PodPending {
@@ -338,7 +338,7 @@ func (c *cluster) runPods() {
 	}
 }
 
-// isAvailable is what a pod counts for in a rollout. Time stands still, so no pod has ever been ready for some seconds.
+// isAvailable is true if a rollout counts the pod as available. Time stands still here, so no pod has been ready for some seconds.
 func isAvailable(pod *corev1.Pod, minReadySeconds int32) bool {
 	return isReady(pod) && minReadySeconds == 0
 }
@@ -349,7 +349,7 @@ func activePods(pods []*corev1.Pod) []*corev1.Pod {
 	return slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool { return !subset.IsActive(pod) })
 }
 
-// hashOf a template, as short and as stable as the hash in the names of ReplicaSets.
+// hashOf returns a hash of a template, as short and stable as the one in the names of ReplicaSets.
 func hashOf(template *corev1.PodTemplateSpec) string {
 	text, err := json.Marshal(template)
 	if err != nil {
@@ -361,7 +361,7 @@ func hashOf(template *corev1.PodTemplateSpec) string {
 	return strconv.FormatUint(uint64(hash.Sum32()), 36)
 }
 
-// find the object with this name, or the zero value.
+// find returns the object with this name, or the zero value.
 func find[T metav1.Object](objects []T, name string) T {
 	for _, object := range objects {
 		if object.GetName() == name {

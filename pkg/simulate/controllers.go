@@ -24,8 +24,8 @@ var (
 	jobKind         = batchv1.SchemeGroupVersion.WithKind("Job")
 )
 
-// runControllers gives every workload's controller one turn. They imitate those of kube-controller-manager as far as the layout of pods
-// shows it.
+// runControllers gives the controller of every workload one turn. These imitate the controllers of kube-controller-manager as far as it matters for
+// the layout of pods.
 func (c *cluster) runControllers() error {
 	for _, d := range c.deployments {
 		if err := c.syncDeployment(d); err != nil {
@@ -44,8 +44,8 @@ func (c *cluster) runControllers() error {
 	return nil
 }
 
-// desiredAnnotation on a ReplicaSet keeps the replicas that its Deployment asked for when it was last scaled. By it the Deployment's
-// controller tells a change of replicas, which comes first, from a step of a rollout.
+// desiredAnnotation on a ReplicaSet keeps the replicas that its Deployment had when the ReplicaSet was last scaled. By it the Deployment's controller
+// distinguishes a change of replicas, which comes first, from a step of a rollout.
 const desiredAnnotation = "deployment.kubernetes.io/desired-replicas"
 
 // syncDeployment takes one step towards the Deployment's template and replicas.
@@ -84,7 +84,7 @@ func (c *cluster) replicaSetsOf(deployment string) []*appsv1.ReplicaSet {
 	return owned
 }
 
-// newest is the ReplicaSet of the Deployment's present template, made with no replicas if there is none.
+// newest is the ReplicaSet of the Deployment's current template. It is created with 0 replicas if it does not exist.
 func (c *cluster) newest(d *appsv1.Deployment) *appsv1.ReplicaSet {
 	hash := hashOf(&d.Spec.Template)
 	name := d.Name + "-" + hash
@@ -108,7 +108,7 @@ func (c *cluster) newest(d *appsv1.Deployment) *appsv1.ReplicaSet {
 	return rs
 }
 
-// resize sets the replicas of a ReplicaSet. desired are those of its Deployment.
+// resize sets the replicas of a ReplicaSet. Desired are those of its Deployment.
 func (c *cluster) resize(rs *appsv1.ReplicaSet, replicas, desired int32) {
 	if ReplicasOf(rs) == replicas && rs.Annotations[desiredAnnotation] == strconv.Itoa(int(desired)) {
 		return
@@ -133,8 +133,8 @@ func (c *cluster) recreate(d *appsv1.Deployment, active []*appsv1.ReplicaSet, re
 	c.resize(newest, replicas, replicas)
 }
 
-// rollOut is a rolling update: first scale up if the surge allows it, otherwise scale down what availability allows, unavailable pods
-// in front.
+// rollOut takes a step of a rolling update: it scales up if the surge allows it, and otherwise scales down as far as availability allows, unavailable
+// pods first.
 func (c *cluster) rollOut(d *appsv1.Deployment, replicas int32) error {
 	surge, unavailable, err := rollingUpdate(d, replicas)
 	if err != nil {
@@ -185,7 +185,7 @@ func (c *cluster) rollOut(d *appsv1.Deployment, replicas int32) error {
 	return nil
 }
 
-// rollingUpdate resolves maxSurge, rounded up, and maxUnavailable, rounded down; not both can be 0.
+// rollingUpdate resolves maxSurge, rounded up, and maxUnavailable, rounded down. They cannot both be 0.
 func rollingUpdate(d *appsv1.Deployment, replicas int32) (surge, unavailable int32, err error) {
 	quarter := intstr.FromString("25%")
 	maxSurge, maxUnavailable := &quarter, &quarter
@@ -250,7 +250,7 @@ func (c *cluster) related(rs *appsv1.ReplicaSet) []*corev1.Pod {
 	return pods
 }
 
-// compareProgress puts the pod in front that has come less far: without a node, not running, not ready.
+// compareProgress puts the pod in front that is less far: without a node, not running, not ready.
 func compareProgress(a, b *corev1.Pod) int {
 	return cmp.Or(
 		compareBool(a.Spec.NodeName != "", b.Spec.NodeName != ""),
@@ -270,7 +270,7 @@ func compareBool(a, b bool) int {
 	}
 }
 
-// deletionCost that is absent or no number is 0, as for the real controller.
+// deletionCost is 0 if it is missing or not a number, as for the real controller.
 func deletionCost(pod *corev1.Pod) int {
 	cost, err := strconv.Atoi(pod.Annotations[v1alpha1.PodDeletionCostAnnotation])
 	if err != nil {
@@ -296,8 +296,8 @@ func (c *cluster) rankPods() {
 	}
 }
 
-// syncStatefulSet creates the first missing pod, once all before it are available, or else deletes the last surplus one. With parallel
-// pod management it does not wait.
+// syncStatefulSet creates the first missing pod once all pods before it are available, or deletes the last surplus pod. With parallel pod management
+// it does not wait.
 func (c *cluster) syncStatefulSet(set *appsv1.StatefulSet) {
 	pods := map[string]*corev1.Pod{}
 	for _, pod := range c.podsOf(statefulSetKind.Kind, set.Name) {

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// Layout is where the pods of one spread are, as anyone can see it who may read pods, nodes, the spread and its workload.
+// Layout is where the pods of one spread are, as visible to anyone who may read pods, nodes, the spread and its workload.
 type Layout struct {
 	Spread   string
 	Workload Reference
@@ -22,25 +22,25 @@ type Layout struct {
 	Rows     []Row
 	// NoSubset are the active bound pods in no subset.
 	NoSubset int32
-	// Pending are the active pods without a node. Which subset they wait for is known to the scheduler only.
+	// Pending are the active pods without a node. Only the scheduler knows for which subset they wait.
 	Pending int32
 	// Finished are the pods that have succeeded or failed. They hold no slot.
 	Finished int32
-	// Revisions are the rollout revisions of the active pods, if each of them has the quotas for itself; otherwise 1.
+	// Revisions is the number of revisions of the active pods if each of them has its own quotas, and otherwise 1.
 	Revisions int
 }
 
 // Row is one subset.
 type Row struct {
 	Subset string
-	// Kept are the active bound pods of the subset, of all revisions together.
+	// Kept are the active bound pods of the subset, of all revisions.
 	Kept int32
-	// Quota of one revision or of the workload, as the spread says; subset.NoLimit if there is none.
+	// Quota of one revision or of the workload, as the spread says. subset.NoLimit if there is none.
 	Quota int32
 }
 
-// Observe makes the layout of a spread. replicas and pods are those of the workload, see ReplicasOf; pods that the spread's filter does
-// not select are left out. A pod whose node is not among the nodes is counted by its record alone.
+// Observe makes the layout of a spread. replicas and pods are those of the workload; see ReplicasOf. It ignores pods that the spread's filter does
+// not select. A pod whose node is missing in nodes is counted by its record only.
 func Observe(spread *v1alpha1.WorkloadSpread, replicas int32, pods []*corev1.Pod, nodes map[string]*corev1.Node) (Layout, error) {
 	policy, errs := subset.Compile(&spread.Spec, field.NewPath("spec"))
 	if len(errs) > 0 {
@@ -94,8 +94,8 @@ const noSubset = "(none)"
 //	elastic  1     -
 //	(none)   1     -
 //
-// In the first line, revisions is there if more than one revision has the quotas for itself, and pending and finished if there are such
-// pods. The last row is there if pods are in no subset.
+// The first line has revisions if more than one revision has its own quotas, and pending and finished if there are such pods. The last row exists if
+// pods are in no subset.
 func (l Layout) Table() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s  %s  replicas %d", l.Spread, l.Workload, l.Replicas)

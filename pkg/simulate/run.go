@@ -4,12 +4,12 @@ import (
 	"fmt"
 )
 
-// Checkpoint is an expect step and what was seen there.
+// Checkpoint is an expect step with its result.
 type Checkpoint struct {
 	// Line of the step in the file.
 	Line    int
 	Section string
-	// Want is the section of the file, Got what Tables prints for Layouts.
+	// Want is the section of the file, and Got what Tables prints for Layouts.
 	Want    string
 	Got     string
 	Layouts []Layout
@@ -18,7 +18,7 @@ type Checkpoint struct {
 // Met is true if the table is the expected one.
 func (c Checkpoint) Met() bool { return c.Want == c.Got }
 
-// Run plays a scenario and returns its checkpoints in order, met or not. The error is about a scenario that cannot be played.
+// Run plays a scenario and returns its checkpoints in order, met or not. It returns an error for a scenario that cannot be played.
 func Run(s *Scenario) ([]Checkpoint, error) {
 	c := newCluster(s.Nodes())
 	var checkpoints []Checkpoint
@@ -43,7 +43,7 @@ func Run(s *Scenario) ([]Checkpoint, error) {
 	return checkpoints, nil
 }
 
-// take does what a step says, and leaves what follows from it to settle.
+// take does what a step says. settle does what follows from it.
 func (c *cluster) take(action Action) error {
 	switch a := action.(type) {
 	case Apply:

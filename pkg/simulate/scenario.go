@@ -32,11 +32,11 @@ const (
 	objectSuffix = ".yaml"
 )
 
-// Scenario is a parsed file. Every name in it that refers to something is known to refer to something that is there.
+// Scenario is a parsed file. Every reference in it is known to be valid.
 type Scenario struct {
-	// Name is the path or name that errors are reported under.
+	// Name is the path or name that errors begin with.
 	Name string
-	// Intent is what the file says it shows, in its own words.
+	// Intent is what the file says it shows.
 	Intent string
 	// Groups of nodes, in the order of the file.
 	Groups []NodeGroup
@@ -52,7 +52,7 @@ type NodeGroup struct {
 	// Labels of every node, in addition to kubernetes.io/hostname.
 	Labels map[string]string `json:"labels,omitempty"`
 	Taints []corev1.Taint    `json:"taints,omitempty"`
-	// Allocatable of every node. Left out: cpu 32, memory 256Gi, pods 110, each by itself.
+	// Allocatable of every node. Missing resources default to cpu 32, memory 256Gi, pods 110.
 	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
 }
 
@@ -68,7 +68,7 @@ type Reference struct {
 	Name string
 }
 
-// String is the reference as it stands in a step: Deployment/web.
+// String is the reference as a step writes it: Deployment/web.
 func (r Reference) String() string { return r.Kind + "/" + r.Name }
 
 // ReferenceTo is the reference of an object that was parsed from a scenario.
@@ -76,7 +76,7 @@ func ReferenceTo(object Object) Reference {
 	return Reference{Kind: object.GetObjectKind().GroupVersionKind().Kind, Name: object.GetName()}
 }
 
-// kinds are the objects that a scenario may hold.
+// kinds are the objects that a scenario may contain.
 var kinds = map[metav1.TypeMeta]func() Object{
 	{APIVersion: v1alpha1.GroupVersion.String(), Kind: "WorkloadSpread"}:  func() Object { return &v1alpha1.WorkloadSpread{} },
 	{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "Deployment"}:  func() Object { return &appsv1.Deployment{} },
@@ -87,8 +87,7 @@ var kinds = map[metav1.TypeMeta]func() Object{
 
 const kindsInWords = "a WorkloadSpread, Deployment, ReplicaSet, StatefulSet or Job"
 
-// Parse reads a scenario. name is used in errors, which say file:line, what is wrong and what to do about it, and of which all are
-// reported at once.
+// Parse reads a scenario. It reports all errors at once. They begin with file:line, where file is name, and say what is wrong and what to do.
 func Parse(name string, data []byte) (*Scenario, error) {
 	archive := txtar.Parse(data)
 	p := &parser{
@@ -101,7 +100,7 @@ func Parse(name string, data []byte) (*Scenario, error) {
 	if p.scenario.Intent == "" {
 		p.fail(1, "no intent; say above the first section what the scenario shows")
 	}
-	// Steps refer to the other sections, so they come last wherever they stand.
+	// Steps refer to the other sections, so they are parsed last.
 	var steps *txtar.File
 	var stepsLine int
 	seen := map[string]bool{}
@@ -110,7 +109,7 @@ func Parse(name string, data []byte) (*Scenario, error) {
 		section := &archive.Files[i]
 		switch first := line + 1; {
 		case seen[section.Name]:
-			p.fail(line, "section %q stands twice; rename one", section.Name)
+			p.fail(line, "there are two sections %q; rename one", section.Name)
 		case section.Name == clusterFile:
 			p.parseCluster(section.Data, first)
 		case section.Name == stepsFile:
@@ -145,7 +144,7 @@ func Parse(name string, data []byte) (*Scenario, error) {
 	return p.scenario, nil
 }
 
-// parser collects a scenario and everything that is wrong with it.
+// parser collects a scenario and all errors in it.
 type parser struct {
 	scenario *Scenario
 	// objects and tables of the sections, by name.
@@ -155,7 +154,7 @@ type parser struct {
 	unused map[string]int
 	// applied are the objects that exist after the steps read so far.
 	applied map[Reference]bool
-	// undecoded is true if objects are missing because they could not be decoded. Then nothing is said about what refers to them.
+	// undecoded is true if objects are missing because they could not be decoded. Then references to them cause no further errors.
 	undecoded bool
 	errs      []lineError
 }
@@ -194,7 +193,7 @@ func (p *parser) parseCluster(data []byte, line int) {
 		case len(validation.IsDNS1123Label(group.Name)) > 0:
 			p.fail(line, "group %q: nodes cannot be named so; name the group in lower-case letters, digits and '-'", group.Name)
 		case names[group.Name]:
-			p.fail(line, "group %q stands twice; rename one", group.Name)
+			p.fail(line, "there are two groups %q; rename one", group.Name)
 		case group.Count < 0:
 			p.fail(line, "group %q: count %d; use 0 or more", group.Name, group.Count)
 		}
@@ -258,7 +257,7 @@ func decode(document []byte) (Object, error) {
 	return object, nil
 }
 
-// normalize is a table without the space around it, so that a section may be set off by empty lines.
+// normalize trims a table, so that empty lines may surround a section.
 func normalize(table string) string {
 	if table = strings.TrimSpace(table); table == "" {
 		return ""
@@ -266,7 +265,7 @@ func normalize(table string) string {
 	return table + "\n"
 }
 
-// Nodes of all groups, ready and with nothing on them. Every call makes new ones.
+// Nodes of all groups, ready and empty. Every call creates new ones.
 func (s *Scenario) Nodes() []*corev1.Node {
 	var nodes []*corev1.Node
 	for i := range s.Groups {

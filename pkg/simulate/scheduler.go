@@ -15,7 +15,7 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// pass is one look at every pending pod. What it knows of the cluster is gathered at its start and kept up with its own bindings.
+// pass is one look at every pending pod. It reads the cluster at its start and updates that with its own bindings.
 type pass struct {
 	*cluster
 	ledgers map[*spread]*ledger
@@ -23,7 +23,7 @@ type pass struct {
 	free map[string]corev1.ResourceList
 }
 
-// ledger is what the model is asked with: the plan of a spread, and the slots that are taken or claimed.
+// ledger is the input of the model: the plan of a spread, and the slots that are taken or claimed.
 type ledger struct {
 	plan  subset.Plan
 	tally *subset.Tally
@@ -51,7 +51,7 @@ func (c *cluster) newPass() *pass {
 	return p
 }
 
-// observe gathers the active pods of every spread.
+// observe lists the active pods of every spread.
 func (c *cluster) observe() map[*spread][]subset.Pod {
 	observed := map[*spread][]subset.Pod{}
 	for _, pod := range c.pods {
@@ -64,7 +64,7 @@ func (c *cluster) observe() map[*spread][]subset.Pod {
 
 func (s *spread) scopeOf(pod *corev1.Pod) string { return s.policy.ScopeOf(subset.RevisionOf(pod)) }
 
-// pending are the pods that wait for a node, oldest first.
+// pending are the pods without a node, oldest first.
 func (c *cluster) pending() []*corev1.Pod {
 	var pods []*corev1.Pod
 	for _, pod := range c.pods {
@@ -75,7 +75,7 @@ func (c *cluster) pending() []*corev1.Pod {
 	return pods
 }
 
-// schedule looks for a place for one pending pod: the model says which subset, the nodes say whether. It is true if the pod was bound.
+// schedule tries to place one pending pod. The model chooses the subset and the nodes decide whether it fits. It returns true if the pod was bound.
 func (p *pass) schedule(pod *corev1.Pod) bool {
 	s := p.spreadOf(pod)
 	if s == nil {
@@ -127,7 +127,7 @@ func (c *cluster) held(pod *corev1.Pod, s *spread) int {
 	return s.policy.Index(name)
 }
 
-// behind counts the claims of younger pods next to the one that the pod holds.
+// behind counts the claims of younger pods in the subset that the pod claims.
 func (p *pass) behind(pod *corev1.Pod, s *spread, held int) int32 {
 	var count int32
 	younger := false
@@ -142,10 +142,10 @@ func (p *pass) behind(pod *corev1.Pod, s *spread, held int) int32 {
 	return count
 }
 
-// move gives up what the pod claims and claims the subset instead; None claims nothing.
+// move gives up the pod's claim and claims another subset. None claims nothing.
 func (p *pass) move(pod *corev1.Pod, s *spread, to int) {
 	if s == nil {
-		// Its spread is gone, and with it the tally that the claim was counted in.
+		// Its spread is gone, with the tally that counted the claim.
 		delete(p.claims, pod.UID)
 		return
 	}
@@ -162,7 +162,7 @@ func (p *pass) move(pod *corev1.Pod, s *spread, to int) {
 	}
 }
 
-// pickNode is the node of the subset that takes the pod, or nil: of those that the subset prefers most, the one with the most room for
+// pickNode is the node of the subset that takes the pod, or nil. Of the nodes that the subset prefers most, it is the one with the most room for
 // pods.
 func (p *pass) pickNode(pod *corev1.Pod, in *subset.Subset) *corev1.Node {
 	affinity := nodeaffinity.GetRequiredNodeAffinity(pod)
@@ -172,7 +172,7 @@ func (p *pass) pickNode(pod *corev1.Pod, in *subset.Subset) *corev1.Node {
 		if node.Spec.Unschedulable || in.Fits(node, pod.Spec.Tolerations) != v1alpha1.ReasonAdmitted || !covers(p.free[node.Name], requests) {
 			continue
 		}
-		// An affinity that does not parse selects no node; the API server would not have let it in.
+		// An affinity that does not parse selects no node. The API server would refuse it.
 		if matches, err := affinity.Match(node); err != nil || !matches {
 			continue
 		}
@@ -190,10 +190,10 @@ func (p *pass) roomForPods(node *corev1.Node) int64 {
 	return free.Value()
 }
 
-// onePod is what a pod takes of the pods that a node allows.
+// onePod is what a pod takes of a node's limit of pods.
 var onePod = resource.MustParse("1")
 
-// requestsOf a pod, itself as one of the pods of a node included.
+// requestsOf a pod, including the pod itself as one of the node's pods.
 func requestsOf(pod *corev1.Pod) corev1.ResourceList {
 	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
 	requests[corev1.ResourcePods] = onePod
@@ -219,7 +219,7 @@ func (p *pass) occupy(node string, pod *corev1.Pod) {
 	}
 }
 
-// record writes what travels in the Binding of a spread's pod, which is the ordinal-th of its subset.
+// record writes what the Binding of a spread's pod would write. The pod is the ordinal-th of its subset.
 func (p *pass) record(pod *corev1.Pod, s *spread, in int, ordinal int32) {
 	matched := v1alpha1.MatchedSubset{Name: s.Name, UID: string(pod.UID)}
 	if in != subset.None {

@@ -11,12 +11,12 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// Step is one line of a scenario's steps. A step takes effect at once and everything comes to rest before the next one, but for Kill,
-// which strikes while the step before it is under way.
+// Step is one line of a scenario's steps. A step takes effect at once, and the cluster settles before the next step. Kill is an exception: it strikes
+// while the step before it is under way.
 type Step struct {
 	// Line of the step in the file.
 	Line int
-	// Text of the step as it stands there, without its comment.
+	// Text of the step as written, without its comment.
 	Text string
 	// Action is an Apply, Scale, Delete, Cordon, Uncordon, Kill or Expect.
 	Action Action
@@ -26,7 +26,7 @@ type Step struct {
 type Action interface{ isAction() }
 
 type (
-	// Apply creates objects, or puts them in place of those of the same kind and name as they are written, replicas included.
+	// Apply creates objects, or replaces those of the same kind and name, including replicas.
 	Apply struct{ Objects []Object }
 	// Scale sets the replicas of a Deployment, ReplicaSet or StatefulSet, or the parallelism of a Job.
 	Scale struct {
@@ -35,14 +35,13 @@ type (
 	}
 	// Delete removes an object and the pods that belong to it.
 	Delete struct{ Target Reference }
-	// Cordon closes the nodes of a group to further pods.
+	// Cordon makes the nodes of a group unschedulable.
 	Cordon struct{ Group NodeGroup }
-	// Uncordon opens them again.
+	// Uncordon makes them schedulable again.
 	Uncordon struct{ Group NodeGroup }
-	// Kill sends SIGKILL to a component of ours, which is then started again. It must change nothing in the layout, so the simulation
-	// does nothing.
+	// Kill sends SIGKILL to one of Berth's components, which is then restarted. The layout must not change, so the simulation does nothing.
 	Kill struct{ Component string }
-	// Expect compares the tables of all spreads, in order of their names and with an empty line between, with a section of the file.
+	// Expect compares the tables of all spreads, sorted by name and separated by empty lines, with a section of the file.
 	Expect struct {
 		Section string
 		Table   string
@@ -57,7 +56,7 @@ func (Uncordon) isAction() {}
 func (Kill) isAction()     {}
 func (Expect) isAction()   {}
 
-// commands are the words that a step may begin with, and how each is read. A parser that returns nil has said why.
+// commands are the words that a step may begin with, with their parsers. A parser that returns nil has reported an error.
 var commands = map[string]func(p *parser, line int, args []string) Action{
 	"apply":    parseApply,
 	"scale":    parseScale,
@@ -151,7 +150,7 @@ func parseDelete(p *parser, line int, args []string) Action {
 func (p *parser) reference(line int, word string) (Reference, bool) {
 	kind, name, found := strings.Cut(word, "/")
 	if !found {
-		p.fail(line, "%q is no object; write KIND/NAME, for instance Deployment/web", word)
+		p.fail(line, "%q does not name an object; write KIND/NAME, for instance Deployment/web", word)
 		return Reference{}, false
 	}
 	target := Reference{Kind: kind, Name: name}
@@ -212,16 +211,16 @@ func parseExpect(p *parser, line int, args []string) Action {
 	return Expect{Section: args[0], Table: table}
 }
 
-// ReplicasOf is how many pods a workload asks for. It is 0 for nil and for what is no workload.
+// ReplicasOf is how many pods a workload asks for. It is 0 for nil and for objects that are no workloads.
 func ReplicasOf(object Object) int32 {
 	replicas, err := workload.Replicas(object, nil)
 	if err != nil {
-		return 0 // a spread, which asks for none
+		return 0 // a spread asks for none
 	}
 	return replicas
 }
 
-// replicasField is where a workload keeps its number of pods, or nil.
+// replicasField is the field with a workload's number of pods, or nil.
 func replicasField(object Object) **int32 {
 	switch w := object.(type) {
 	case *appsv1.Deployment:
