@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Names of the control plane's own components, as Status, Signal and Config.Without know them.
+// Names of the control plane's own components, for Status, Signal and Config.Without.
 const (
 	Etcd              = "etcd"
 	APIServer         = "kube-apiserver"
@@ -22,8 +22,7 @@ const (
 )
 
 const (
-	// CompleteAnnotation set to "true" lets a running pod that is not restarted (a Job's) succeed. Without it the pod runs
-	// until it is deleted.
+	// CompleteAnnotation set to "true" lets a running pod that is not restarted (a Job's) succeed. Without it the pod runs until it is deleted.
 	CompleteAnnotation = "sandbox.berth.dev/complete"
 	// NotReadyAnnotation set to "true" on a node makes that node NotReady until the annotation is removed.
 	NotReadyAnnotation = "sandbox.berth.dev/not-ready"
@@ -40,20 +39,20 @@ const (
 // DefaultZones are the zones over which Config.Nodes are spread when Config.Zones is empty.
 func DefaultZones() []string { return []string{"zone-a", "zone-b", "zone-c"} }
 
-// Config says what a sandbox consists of. Its zero value is a control plane without nodes.
+// Config describes a sandbox. Its zero value is a control plane without nodes.
 type Config struct {
-	// Name tells sandboxes apart that run at the same time. Defaults to DefaultName.
+	// Name distinguishes sandboxes that run at the same time. Defaults to DefaultName.
 	Name string
 	// Dir holds data, logs and credentials, readable by its owner only. One sandbox at a time may use it. Start empties it of
 	// an earlier sandbox's files; Stop leaves the logs. Defaults to .sandbox/<Name>.
 	Dir string
 	// BinDir holds the binaries of the control plane and of those components that name no path. Defaults to DefaultBinDir.
 	BinDir string
-	// Kubeconfig is where the administrator's kubeconfig is while the sandbox runs. A file for anything but a sandbox of this
-	// name is not overwritten. Defaults to Dir/kubeconfig.
+	// Kubeconfig is where the administrator's kubeconfig is while the sandbox runs. A file that is not from a sandbox of this name is not
+	// overwritten. Defaults to Dir/kubeconfig.
 	Kubeconfig string
 
-	// Nodes is how many nodes Start creates, dealt over Zones in turn. Zero: none, see CreateNodes.
+	// Nodes is how many nodes Start creates, distributed over Zones. Zero means none; see CreateNodes.
 	Nodes int
 	// Zones defaults to DefaultZones.
 	Zones []string
@@ -68,14 +67,14 @@ type Config struct {
 	// Without names components, also of the control plane, that are not started.
 	Without []string
 
-	// ServiceProxy is the Unix socket of an HTTP proxy through which the API server reaches Services, for instance those of webhooks: it asks
-	// to be connected to a Service's cluster IP and port. Empty: there is nobody at any Service.
+	// ServiceProxy is the Unix socket of an HTTP proxy through which the API server reaches Services, for instance those of webhooks: it asks the
+	// proxy to connect to a Service's cluster IP and port. If empty, no Service can be reached.
 	ServiceProxy string
 	// AuditLog has the API server record every request (metadata only) in the file that Sandbox.AuditLog names.
 	AuditLog bool
 	// AuditLogPath is that file. Defaults to Dir/audit.log.
 	AuditLogPath string
-	// Progress receives one line per step. Nil: nobody is told.
+	// Progress receives one line per step. It may be nil.
 	Progress io.Writer
 }
 
@@ -87,16 +86,16 @@ type Component struct {
 	Binary string
 	// Replicas is how many run. Zero means one.
 	Replicas int
-	// User and Groups are who the API server takes it for. What it may do is up to RBAC.
+	// User and Groups are the identity of the component for the API server. RBAC decides what it may do.
 	User   string
 	Groups []string
 	// Args returns the command line of one replica. It may write files into the instance's Dir.
 	Args func(Instance) ([]string, error)
-	// Manifests returns what only a replica with its ports makes complete, as in Config.Manifests. It is applied before the replica starts.
-	// Nil: nothing.
+	// Manifests returns manifests that depend on the ports of a replica, as in Config.Manifests. They are applied before the replica starts. It may
+	// be nil.
 	Manifests func(Instance) ([][]byte, error)
-	// Ready returns the URL that answers 200 once the replica is ready. Nil: ready as soon as it runs. Certificates are not
-	// verified, the address being on loopback.
+	// Ready returns the URL that answers 200 once the replica is ready. If it is nil, the replica is ready as soon as it runs. Certificates are not
+	// verified, because the address is on loopback.
 	Ready func(Instance) string
 }
 
@@ -112,8 +111,8 @@ type Instance struct {
 	ports *ports
 }
 
-// Port returns a free port on loopback, the same for the same purpose, and other than those of all other instances. The first
-// one asked for is the address that Status shows.
+// Port returns a free port on loopback. It is the same for the same purpose, and differs from those of all other instances. Status shows the first
+// one.
 func (i Instance) Port(purpose string) int { return i.ports.port(purpose) }
 
 // Address returns 127.0.0.1 with the port for the purpose.
@@ -121,7 +120,7 @@ func (i Instance) Address(purpose string) string { return loopback(i.Port(purpos
 
 var validName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?$`)
 
-// CheckName says what is wrong with the name of a sandbox, which is also that of a directory.
+// CheckName says what is wrong with the name of a sandbox. The name is also that of a directory.
 func CheckName(name string) error {
 	if !validName.MatchString(name) {
 		return fmt.Errorf("name %q: use lower-case letters, digits and dashes, at most 42", name)
@@ -205,7 +204,7 @@ func (c Config) binary(name string) string {
 	return filepath.Join(c.BinDir, name)
 }
 
-// checkBinaries names all programs that are needed and not there.
+// checkBinaries names all missing programs.
 func (c Config) checkBinaries(parts ...part) error {
 	var missing []string
 	for _, part := range parts {

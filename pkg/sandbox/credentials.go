@@ -24,7 +24,7 @@ import (
 // certificateLifetime is longer than any sandbox runs.
 const certificateLifetime = 10 * 365 * 24 * time.Hour
 
-// credentials are the secrets of one sandbox: files that the control plane reads, and who its API server knows.
+// credentials are the secrets of one sandbox: files that the control plane reads, and the users that its API server knows.
 type credentials struct {
 	dir string
 	// ca is the certificate against which the API server is verified.
@@ -46,7 +46,7 @@ func (c *credentials) serviceAccountKeyFile() string {
 }
 func (c *credentials) tokenFile() string { return filepath.Join(c.dir, "tokens.csv") }
 
-// newCredentials writes a new authority, the API server's certificate and the key of service accounts into dir.
+// newCredentials writes a new CA, the API server's certificate and the key of service accounts into dir.
 func newCredentials(dir string) (*credentials, error) {
 	c := &credentials{dir: dir}
 	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -112,7 +112,7 @@ func newCredentials(dir string) (*credentials, error) {
 	return c, nil
 }
 
-// addUser returns the token of a new user. The API server knows those that are added before writeTokens.
+// addUser returns the token of a new user. Users must be added before writeTokens.
 func (c *credentials) addUser(name string, groups ...string) string {
 	token := rand.Text()
 	c.users = append(c.users, user{name: name, groups: groups, token: token})
@@ -138,7 +138,7 @@ func (c *credentials) writeTokens() error {
 	return os.WriteFile(c.tokenFile(), content.Bytes(), 0o600)
 }
 
-// writeKubeconfig lets whoever reads the file use the server with the token.
+// writeKubeconfig writes a kubeconfig for the server with the token.
 func (c *credentials) writeKubeconfig(path, name, server, token string) error {
 	config := clientcmdapi.NewConfig()
 	config.Clusters[name] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: c.ca}
@@ -159,7 +159,7 @@ func (c *credentials) writeKubeconfig(path, name, server, token string) error {
 	return os.WriteFile(path, content, 0o600)
 }
 
-// checkReplaceable refuses a file that is anything but a kubeconfig with that one context.
+// checkReplaceable refuses a file that is not a kubeconfig with only that context.
 func checkReplaceable(kubeconfig, context string) error {
 	if _, err := os.Stat(kubeconfig); os.IsNotExist(err) {
 		return nil

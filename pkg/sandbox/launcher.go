@@ -6,9 +6,8 @@ import (
 	"syscall"
 )
 
-// launcher starts all children from one OS thread. The kernel sends a child its death signal when the thread that forked it
-// ends, and not when the process does: started from an ordinary goroutine, a child would be killed whenever the Go runtime
-// lets go of that goroutine's thread.
+// launcher starts all children from one OS thread. The kernel sends a child its death signal when the thread that forked it ends, not when the
+// process does. A child started from an ordinary goroutine would be killed whenever the Go runtime ends that goroutine's thread.
 type launcher struct {
 	requests chan launchRequest
 }
@@ -24,8 +23,8 @@ func newLauncher() *launcher {
 	return l
 }
 
-// start starts the command so that it does not outlive this process, however that ends, and so that a terminal's interrupt
-// does not reach it: when it stops is decided here.
+// start starts the command so that it does not outlive this process, however this process ends, and so that a terminal's interrupt does not reach it:
+// this process decides when it stops.
 func (l *launcher) start(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	result := make(chan error)
@@ -33,7 +32,7 @@ func (l *launcher) start(cmd *exec.Cmd) error {
 	return <-result
 }
 
-// close lets the thread go. All children must have been waited for.
+// close releases the thread. All children must have been waited for.
 func (l *launcher) close() { close(l.requests) }
 
 func (l *launcher) serve() {
