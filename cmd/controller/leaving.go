@@ -10,16 +10,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 )
 
-// errLeaving is what a replica that was told to end says of its readiness.
+// errLeaving is the result of the readiness check after the process was told to stop.
 var errLeaving = errors.New("the process is ending")
 
-// leaveSlowly returns a context for all that serves, which ends a delay after ctx does, and a readiness check that fails as soon as ctx ends. Until every
-// node has heard that a pod ends, the API server may still be sent to it, and what is asked of a closed port is refused. The lease is kept for as long: a
-// replica that leads works on, and gives it back when it ends.
+// leaveSlowly returns a context for the servers, which ends a delay after ctx does, and a readiness check that fails as soon as ctx ends. Until every
+// node knows that a pod terminates, it may still send requests of the API server to the pod, and a closed port would refuse them. The lease is kept
+// during the delay: a replica that leads continues to work, and releases the lease at the end.
 func leaveSlowly(ctx context.Context, delay time.Duration) (serving context.Context, staying healthz.Checker) {
 	serving, end := context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() {
-		klog.FromContext(ctx).Info("Serving on until nobody asks any more", "delay", delay)
+		klog.FromContext(ctx).Info("Serving for a while after the signal, until no requests arrive any more", "delay", delay)
 		time.AfterFunc(delay, end)
 	})
 	return serving, func(*http.Request) error {

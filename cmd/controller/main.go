@@ -1,6 +1,5 @@
-// Command controller runs Berth's controllers, which write the statuses of WorkloadSpreads and PodUnavailableBudgets, and serves its admission
-// webhooks.
-// With --leader-elect several replicas may run: all serve the webhooks and one runs the controllers.
+// Command controller runs Berth's controllers, which write the status of WorkloadSpreads and PodUnavailableBudgets, and serves its admission
+// webhooks. With --leader-elect several replicas may run: all serve the webhooks, and one runs the controllers.
 package main
 
 import (
@@ -29,7 +28,7 @@ import (
 	"github.com/berth-project/berth/pkg/webhook"
 )
 
-// The API server's priority and fairness does the limiting; these only bound a runaway.
+// Priority and fairness of the API server limits requests. These limits only stop a runaway.
 const (
 	clientQPS   = 1000
 	clientBurst = 2000
@@ -52,7 +51,29 @@ const requestTimeout = time.Minute
 
 func main() {
 	var f flags
-	f.addTo(flag.CommandLine)
+	flag.StringVar(&f.metricsAddress, "metrics-bind-address", "127.0.0.1:8080", "Address that serves /metrics; 0 disables it.")
+	flag.StringVar(&f.healthAddress, "health-probe-bind-address", ":8081", "Address that serves /healthz and /readyz; 0 disables them.")
+	flag.BoolVar(&f.leaderElect, "leader-elect", true, "Run controllers only while holding the lease berth-controller, so that several replicas can run.")
+	flag.StringVar(&f.leaderElectionNamespace, "leader-election-namespace", "berth-system", "Namespace of the lease.")
+	flag.BoolVar(&f.webhooks, "webhooks", true, "Serve the admission webhooks. If false, --budgets must be false too.")
+	flag.StringVar(&f.webhook.Host, "webhook-host", "", "Address that serves the webhooks (default: all addresses).")
+	flag.IntVar(&f.webhook.Port, "webhook-port", 9443, "Port that serves the webhooks.")
+	flag.StringVar(&f.webhook.CertDir, "cert-dir", "/run/berth/webhook-certs", "Directory of the webhooks' tls.crt and tls.key.")
+	flag.StringVar((*string)(&f.webhook.Certificates), "webhook-certs", string(webhook.ManagedCertificates),
+		"managed: Berth creates and renews the certificate in Secret berth-system/berth-webhook-cert, copies it into --cert-dir, and makes the API server trust it; "+
+			"provided: another tool, such as cert-manager, does this.")
+	flag.StringVar(&f.webhook.ClientCA, "webhook-client-ca", "",
+		"PEM file of certificate authorities. The webhooks then answer only clients with a certificate of one of them, and others get 401. The authorities must sign "+
+			"for API servers only, and the API server must be configured to present its certificate. The file is read at the start. Without the flag the webhooks "+
+			"answer every client that calls the secret path in the webhook configurations, and others get 404.")
+	flag.DurationVar(&f.shutdownDelay, "shutdown-delay", 10*time.Second,
+		"How long the replica continues to serve after SIGTERM. It is not ready during this time, so that no request reaches its webhooks when they end. The pod's "+
+			"terminationGracePeriodSeconds must exceed it by 30 s. 0 means that it ends at once.")
+	flag.BoolVar(&f.budgets, "budgets", true, "Enforce PodUnavailableBudgets. If false, nothing of manifests/budget may be installed.")
+	flag.DurationVar(&f.budgetExpiry, "budget-expiry", budgetcontroller.DefaultExpiry,
+		"How long a PodUnavailableBudget counts an operation that it allowed, if the operation does not happen. At least "+guard.ShortestExpiry(requestTimeout).String()+
+			". If the API server's --request-timeout is above 1m, add the difference.")
+	klog.InitFlags(nil)
 	flag.Parse()
 	ctrl.SetLogger(klog.Background())
 
@@ -110,7 +131,7 @@ func run(ctx context.Context, f flags) error {
 		return fmt.Errorf("finding the API server: %w", err)
 	}
 	config.QPS, config.Burst = clientQPS, clientBurst
-	config.DisableCompression = true // it takes longer than it saves, and deletions wait for lists of pods
+	config.DisableCompression = true // compression takes longer than it saves, and deletions wait for lists of pods
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme,
 		Cache:                         controller.CacheOptions(),

@@ -1,6 +1,6 @@
-// Command descheduler is the descheduler of kubernetes-sigs with Berth's strategies: it evicts pods of WorkloadSpreads so that they are made anew in a
-// better subset. It runs one cycle and ends, or with --descheduling-interval one after the other. Exit codes: 0 done, 1 mistake in the
-// configuration or something could not be read, 2 every eviction that was attempted has failed.
+// Command descheduler is the descheduler of kubernetes-sigs with Berth's strategies. It evicts pods of WorkloadSpreads so that their replacements are
+// placed in a better subset. It runs one cycle and exits, or repeats it with --descheduling-interval. Exit codes: 0 done; 1 a mistake in the
+// configuration, or something could not be read; 2 every attempted eviction failed.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command kubectl-berth is a plugin of kubectl: put it on the PATH, and "kubectl berth" says where the pods of a workload are and why.
+// Command kubectl-berth is a plugin of kubectl: with it on the PATH, "kubectl berth" shows where the pods of a workload are and why.
 package main
 
 import (

@@ -14,10 +14,10 @@ import (
 	"github.com/berth-project/berth/pkg/ui"
 )
 
-// noPage is the address of a page that is not served.
+// noPage is the value of --page for no page.
 const noPage = "none"
 
-// listenForPage takes the address before anything is started, so that one that cannot be had costs no time. It is nil without a page.
+// listenForPage takes the address before anything starts, so that an address in use fails early. It returns nil if there is no page.
 func listenForPage(ctx context.Context, address string) (net.Listener, error) {
 	if address == noPage {
 		return nil, nil
@@ -29,9 +29,9 @@ func listenForPage(ctx context.Context, address string) (net.Listener, error) {
 	return listener, nil
 }
 
-// servePage serves the page of a sandbox until the context ends, and returns its URL once it can be asked for.
+// servePage serves the page of a sandbox until the context ends, and returns its URL once it can be opened.
 func servePage(ctx context.Context, out io.Writer, listener net.Listener, name string, s *sandbox.Sandbox) (url string, err error) {
-	ctrl.SetLogger(logr.Discard()) // what goes wrong is told on the page
+	ctrl.SetLogger(logr.Discard()) // the page shows errors
 	page, err := ui.Open(ctx, product.PageConfig(s.RESTConfig()), ui.Options{Title: ui.Title{Cluster: "sandbox " + name}})
 	if err != nil {
 		return "", fmt.Errorf("opening the page: %w", err)

@@ -71,7 +71,7 @@ func upCommand() *cobra.Command {
 	set.StringToIntVar(&flags.replicas, "replicas", nil, "replicas of components, for instance scheduler=2")
 	set.StringVar(&flags.schedulerConfig, "scheduler-config", "",
 		"KubeSchedulerConfiguration for the scheduler (default the one in manifests/scheduler)")
-	set.StringVar(&flags.page, "page", "127.0.0.1:0", "address of the page that shows the sandbox live, with port 0 for any that is free, or "+noPage)
+	set.StringVar(&flags.page, "page", "127.0.0.1:0", "address of the page that shows the sandbox live; port 0 picks a free one; or "+noPage)
 	set.BoolVar(&flags.supervise, superviseFlag, false, "be the process that --detach leaves in the background")
 	if err := set.MarkHidden(superviseFlag); err != nil {
 		panic(err) // the flag is defined one line above

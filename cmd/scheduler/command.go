@@ -22,8 +22,8 @@ import (
 	"github.com/berth-project/berth/pkg/plugins/scheduling/workloadspread"
 )
 
-// newCommand is app.NewSchedulerCommand with the plugins installed, the configuration checked and the leader election observed. That takes the configuration between app.Setup and app.Run, which
-// app.NewSchedulerCommand does not give out, so what it does is written here again.
+// newCommand is app.NewSchedulerCommand with the plugins installed, the configuration checked and the leader election observed. All this needs the
+// configuration between app.Setup and app.Run. app.NewSchedulerCommand does not expose that, so its code is repeated here.
 func newCommand(berth *workloadspread.Family, registryOptions ...app.Option) *cobra.Command {
 	cmd, opts := app.NewSchedulerCommand(), options.NewOptions()
 	cmd.PersistentPreRunE = func(*cobra.Command, []string) error { return opts.ComponentGlobalsRegistry.Set() }

@@ -1,5 +1,5 @@
-// Command scheduler is kube-scheduler with Berth's plugins registered, and with coscheduling and capacityscheduling, which are off unless
-// a profile enables them.
+// Command scheduler is kube-scheduler with Berth's plugins, and with Coscheduling and CapacityScheduling, which are off unless a profile enables
+// them.
 package main
 
 import (

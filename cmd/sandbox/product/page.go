@@ -9,7 +9,7 @@ import (
 //go:embed page.yaml
 var pageManifest []byte
 
-// PageConfig is how the page reads a sandbox, given the administrator's configuration: as a user who may see what the page shows and nothing else.
+// PageConfig is the configuration of the page's client, made from the administrator's: a user who may read what the page shows and nothing else.
 func PageConfig(admin *rest.Config) *rest.Config {
 	config := rest.CopyConfig(admin)
 	config.Impersonate = rest.ImpersonationConfig{UserName: "berth-page"}

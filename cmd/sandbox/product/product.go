@@ -1,5 +1,5 @@
-// Package product says how Berth runs in a sandbox: which binaries, as whom, with which arguments, on which manifests. It
-// starts nothing; begin reading at Compose.
+// Package product says how Berth runs in a sandbox: which binaries, as which users, with which arguments and manifests. It starts nothing. Begin
+// reading at Compose.
 package product
 
 import (
@@ -22,7 +22,7 @@ import (
 const (
 	Scheduler  = "scheduler"
 	Controller = "controller"
-	// DefaultScheduler is the stock scheduler, for the pods that no spread divides, as in any cluster.
+	// DefaultScheduler is the stock scheduler, for pods that no spread divides, as in any cluster.
 	DefaultScheduler = "kube-scheduler"
 )
 
@@ -33,17 +33,17 @@ const (
 	webhookPort = "webhook"
 )
 
-// Options are what may differ from sandbox to sandbox.
+// Options are what may differ between sandboxes.
 type Options struct {
-	// Replicas of components by name, one each by default. With more than one they elect a leader; the scheduler does so always.
+	// Replicas of components by name, by default one each. Several replicas elect a leader; the scheduler always does.
 	Replicas map[string]int
-	// SchedulerConfig is a KubeSchedulerConfiguration to use in place of the one that is deployed. Its client connection, and that it elects a
-	// leader and how quickly, are overwritten. Nil is the one that is deployed.
+	// SchedulerConfig is a KubeSchedulerConfiguration that replaces the deployed one. Its client connection and leader election are overwritten. Nil
+	// means the deployed one.
 	SchedulerConfig []byte
 }
 
-// Compose returns the config with Berth's manifests before and its components after those that are there already. A component
-// DefaultScheduler that is there stays.
+// Compose returns the config with Berth's manifests before, and its components after, those that it has already. A component DefaultScheduler in the
+// config stays.
 func Compose(config sandbox.Config, options Options) (sandbox.Config, error) {
 	schedulerConfig := options.SchedulerConfig
 	if schedulerConfig == nil {
