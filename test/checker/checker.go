@@ -1,9 +1,9 @@
-// Package checker watches the API and says whether Berth kept its word. It shares no code with the model: it reads the objects as JSON and
-// does its own arithmetic, so that a mistake in the model cannot hide itself.
+// Package checker watches the API and says whether Berth keeps its promises. It shares no code with the model: it reads the objects as JSON and does
+// its own arithmetic, so that it does not repeat a mistake of the model.
 //
-// It records every event of pods, spreads and workloads with its revision, and afterwards replays them in the order in which the
-// API server committed them. After each bind it asks: are there more pods bound by Berth in this subset than its quota? A quota that was
-// lowered a moment before the bind does not count yet, for the scheduler may not have known.
+// It records every event of pods, spreads and workloads with its revision. Afterwards it replays them in the order in which the API server committed
+// them. After each bind it checks whether Berth has bound more pods in this subset than its quota. A quota that was lowered right before the bind
+// does not count yet, because the scheduler may not have known it.
 package checker
 
 import (

@@ -35,9 +35,9 @@ import (
 )
 
 const (
-	// Patience bounds every wait for the cluster. It is long because the machine may be busy, and nothing depends on it when all is well.
+	// Patience bounds every wait for the cluster. It is long because the machine may be busy. A test that succeeds does not wait for it.
 	Patience = 90 * time.Second
-	// look is how often a condition is looked at that needs several objects and so has no single watch.
+	// look is how often a condition is checked that needs several objects and so has no single watch.
 	look = 50 * time.Millisecond
 
 	fieldManager = "berth-test"
@@ -57,8 +57,7 @@ type Cluster struct {
 	mapper  *restmapper.DeferredDiscoveryRESTMapper
 }
 
-// AuditDir names the environment variable with a directory where the audit logs of sandboxes are to be kept, each in a file of its own; see
-// make test-rights.
+// AuditDir names the environment variable with a directory that keeps the audit logs of sandboxes, each in its own file; see make test-rights.
 const AuditDir = "BERTH_AUDIT_DIR"
 
 // Audited is the config with an audit log in AuditDir, if there is one.
@@ -101,8 +100,8 @@ func (c *Cluster) CreateNamespace(ctx context.Context, prefix string) (string, e
 	return object.Name, nil
 }
 
-// DeleteNamespace returns when the pods of the namespace are gone, so that their nodes can go; the rest of it follows. It deletes the
-// workloads itself, because the namespace's own controller begins only after 5 seconds.
+// DeleteNamespace returns when the pods of the namespace are gone, so that their nodes can be deleted. The rest of it follows. It deletes the
+// workloads itself, because the namespace controller begins only after 5 seconds.
 func (c *Cluster) DeleteNamespace(ctx context.Context, namespace string) error {
 	background := metav1.DeletePropagationBackground
 	options := metav1.DeleteOptions{PropagationPolicy: &background}
@@ -201,7 +200,7 @@ func Documents(text string) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-// Unstructured is an object as somebody writes it: without what the API server fills in.
+// Unstructured is an object as a user writes it: without what the API server fills in.
 func Unstructured(object k8sruntime.Object) (*unstructured.Unstructured, error) {
 	content, err := k8sruntime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
@@ -213,7 +212,7 @@ func Unstructured(object k8sruntime.Object) (*unstructured.Unstructured, error) 
 	return &unstructured.Unstructured{Object: content}, nil
 }
 
-// WaitFor waits until the condition has nothing missing any more.
+// WaitFor waits until the condition returns nothing that is missing.
 func (c *Cluster) WaitFor(ctx context.Context, what string, condition func(context.Context) (missing string, err error)) error {
 	var last string
 	err := wait.PollUntilContextTimeout(ctx, look, Patience, true, func(ctx context.Context) (bool, error) {
@@ -230,7 +229,7 @@ func (c *Cluster) WaitFor(ctx context.Context, what string, condition func(conte
 	return nil
 }
 
-// warnings are the last warning events of the cluster, to go with a failure.
+// warnings are the last warning events of the cluster, for the message of a failure.
 func (c *Cluster) warnings() string {
 	list, err := c.Client.CoreV1().Events("").List(context.Background(), metav1.ListOptions{FieldSelector: "type=Warning"})
 	if err != nil {

@@ -13,7 +13,7 @@ type CPU map[string]time.Duration
 
 // What CPU counts besides the components of the sandbox.
 const (
-	// ThisProcess is the process that asks.
+	// ThisProcess is the calling process.
 	ThisProcess = "this process"
 	// OtherProcesses is everything else on the machine.
 	OtherProcesses = "other processes"
@@ -22,7 +22,7 @@ const (
 // tick is the unit of the files in /proc: USER_HZ is 100 on every Linux.
 const tick = time.Second / 100
 
-// Since is what was used since an earlier look. What was not there then counts from its start.
+// Since is what was used since an earlier measurement. Processes that did not exist then count from their start.
 func (c CPU) Since(before CPU) CPU {
 	used := CPU{}
 	for name, cpu := range c {

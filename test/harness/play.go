@@ -25,9 +25,9 @@ import (
 type Play struct {
 	*Cluster
 	Namespace string
-	// Stepping, if set, is told of every step before it is taken.
+	// Stepping, if set, is called before every step.
 	Stepping func(text string)
-	// Watching, if set, is told of every expectation: what the table is to be and what it is, again and again until they are equal.
+	// Watching, if set, is called for every expectation with the expected and the actual table, until they are equal.
 	Watching func(section, want, got string)
 
 	scenario *simulate.Scenario
@@ -35,7 +35,7 @@ type Play struct {
 	applied  map[simulate.Reference]simulate.Object
 }
 
-// NewPlay makes the nodes and the namespace of a scenario. End takes them away again.
+// NewPlay creates the nodes and the namespace of a scenario. End deletes them.
 func (c *Cluster) NewPlay(ctx context.Context, scenario *simulate.Scenario) (*Play, error) {
 	p := &Play{Cluster: c, scenario: scenario, nodes: scenario.Nodes(), applied: map[simulate.Reference]simulate.Object{}}
 	var err error
@@ -52,7 +52,7 @@ func (c *Cluster) NewPlay(ctx context.Context, scenario *simulate.Scenario) (*Pl
 // nodeName is the name of a node on the cluster. The fake kubelet takes 10 seconds to notice a node whose name it has seen before.
 func (p *Play) nodeName(name string) string { return p.Namespace + "-" + name }
 
-// End deletes what the scenario has made.
+// End deletes what the scenario has created.
 func (p *Play) End(ctx context.Context) error {
 	if err := p.DeleteNamespace(ctx, p.Namespace); err != nil {
 		return err
@@ -101,7 +101,7 @@ func (p *Play) take(ctx context.Context, action simulate.Action) error {
 	}
 }
 
-// rest waits until the step before is done, as scenarios promise. A kill strikes before that, and an expectation waits by itself.
+// rest waits until the effects of a step are complete, as scenarios promise. Kill and expectations do not need that.
 func (p *Play) rest(ctx context.Context, next simulate.Action) error {
 	switch next.(type) {
 	case simulate.Kill, simulate.Expect:
@@ -129,7 +129,7 @@ func (p *Play) rest(ctx context.Context, next simulate.Action) error {
 	})
 }
 
-// settled is true for a pod that has a node, or was told that there is none.
+// settled is true for a pod that has a node, or was refused by the scheduler.
 func settled(pod *corev1.Pod) bool {
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodScheduled {

@@ -51,14 +51,14 @@ var AllFaults = []Fault{ResponseLost, ResponseHeld, ErrorAfter, ConflictAfter, T
 	ConnectionRefused, Late, Slow}
 
 const (
-	// ProxyPatience is how long a request is held that is late. It is more than the scheduler's bindTimeout of 5 s, and less than twice that, after which it
-	// takes an uncertain bind as settled.
+	// ProxyPatience is how long a late request is held. It is more than the scheduler's bindTimeout of 5 s, and less than twice that, after which the
+	// scheduler takes an uncertain bind as settled.
 	ProxyPatience = 6 * time.Second
 	// longest is for how long a slow request is held.
 	longest = 2 * time.Second
 )
 
-// Proxy passes requests on to an API server and spoils some.
+// Proxy passes requests on to an API server and disturbs some of them.
 type Proxy struct {
 	// URL is where it listens.
 	URL string
@@ -68,15 +68,15 @@ type Proxy struct {
 
 	mu      sync.Mutex
 	forward *httputil.ReverseProxy
-	// chance of each request to be spoilt, in percent.
+	// chance that a request is disturbed, in percent.
 	chance int
 	faults []Fault
 	random *rand.Rand
 	counts map[Fault]int
 }
 
-// StartProxy listens until the context ends. It spoils nothing yet, and never a request that may not be spoilt. Underway is called with the path of a request
-// that is about to be slow or late; nil is not called.
+// StartProxy listens until the context ends. It disturbs nothing yet, and never a request that may not be disturbed. Underway is called with the path
+// of a request that is about to be slow or late. It may be nil.
 func StartProxy(ctx context.Context, seed uint64, may func(*http.Request) bool, underway func(path string)) (*Proxy, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -89,7 +89,7 @@ func StartProxy(ctx context.Context, seed uint64, may func(*http.Request) bool, 
 	return p, nil
 }
 
-// PassTo says which API server requests go to, and as whom: clients send no token to a server without TLS, as the proxy is one.
+// PassTo sets the API server that requests go to, with its credentials: clients send no token to a server without TLS, such as the proxy.
 func (p *Proxy) PassTo(server string, authority []byte, token string) error {
 	target, err := url.Parse(server)
 	if err != nil {
@@ -111,7 +111,7 @@ func (p *Proxy) PassTo(server string, authority []byte, token string) error {
 	return nil
 }
 
-// Spoil sets the chance of a request to be spoilt, in percent, and by what: each of the faults is as likely.
+// Spoil sets the chance that a request is disturbed, in percent, and the faults, which are equally likely.
 func (p *Proxy) Spoil(chance int, faults ...Fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -132,7 +132,7 @@ func (p *Proxy) Spoilt() map[Fault]int {
 	return maps.Clone(p.counts)
 }
 
-// pick deals a fault, or none.
+// pick chooses a fault, or none.
 func (p *Proxy) pick() (f Fault, wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -157,7 +157,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		panic(http.ErrAbortHandler)
 	}
-	// What is forwarded does not end when the client loses patience.
+	// The forwarded request does not end when the client times out.
 	pass := func(w http.ResponseWriter) {
 		request := r.Clone(context.WithoutCancel(r.Context()))
 		request.Body = io.NopCloser(bytes.NewReader(body))
@@ -223,7 +223,7 @@ func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason, message
 	_ = json.NewEncoder(w).Encode(status) // the client may be gone
 }
 
-// nowhere takes an answer that the client is not to have.
+// nowhere discards an answer that the client must not get.
 type nowhere struct{}
 
 func (nowhere) Header() http.Header         { return http.Header{} }

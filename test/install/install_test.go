@@ -1,5 +1,5 @@
-// Package install installs Berth on a control plane that knows nothing of it, as a person does who reads docs/install.md, and runs each component as its
-// pod says, with the token of its service account. It also holds that the chart and manifests/ are the same.
+// Package install installs Berth on a control plane without Berth, as a reader of docs/install.md does, and runs each component as its pod says, with
+// the token of its service account. It also checks that the chart and manifests/ are the same.
 package install
 
 import (
@@ -29,21 +29,21 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// look is how often a condition is looked at.
+// look is how often a condition is checked.
 const look = 100 * time.Millisecond
 
 // cluster is a control plane without Berth, and a client with all rights.
 type cluster struct {
 	*sandbox.Sandbox
 	client kubernetes.Interface
-	// dir is where commands are run: the root of the repository, unless it was changed by in.
+	// dir is where commands run: the root of the repository, unless in has changed it.
 	dir string
 }
 
-// in is the same cluster for somebody who is in another directory.
+// in is the same cluster with another working directory.
 func (c *cluster) in(dir string) *cluster { return &cluster{c.Sandbox, c.client, dir} }
 
-// start starts a control plane with three nodes in three zones, and what runs pods of berth-system there.
+// start starts a control plane with three nodes in three zones, and what runs the pods of berth-system.
 func start(t *testing.T) (*cluster, *kubelet) {
 	t.Helper()
 	network := newServiceNetwork(t)
@@ -95,7 +95,7 @@ func guide(t *testing.T) string {
 	return string(text)
 }
 
-// kustomizationOf writes the one that docs/install.md shows, with a version of the images, into a directory beside a checkout of Berth.
+// kustomizationOf writes the kustomization that docs/install.md shows, with a version of the images, into a directory beside a checkout of Berth.
 func kustomizationOf(t *testing.T, dir, version string) {
 	t.Helper()
 	_, text, _ := strings.Cut(guide(t), "```yaml\napiVersion: kustomize.config.k8s.io")
@@ -123,7 +123,7 @@ func (c *cluster) expectVersion(t *testing.T, version string) {
 	}
 }
 
-// documented runs a command that docs/install.md shows, with arguments of the test's own after it.
+// documented runs a command that docs/install.md shows, with more arguments after it.
 func (c *cluster) documented(t *testing.T, line string, more ...string) string {
 	t.Helper()
 	if !strings.Contains(guide(t), line) {
@@ -167,7 +167,7 @@ func waitFor(t *testing.T, what string, condition func(context.Context) (missing
 	}
 }
 
-// expectRunning waits until Deployments of berth-system have all of their pods, and the processes of these answer their probes.
+// expectRunning waits until Deployments of berth-system have all of their pods, and the pods' processes answer their probes.
 func expectRunning(t *testing.T, k *kubelet, components ...string) {
 	t.Helper()
 	waitFor(t, "pods of "+strings.Join(components, " and "), func(ctx context.Context) (string, error) {
@@ -191,7 +191,7 @@ func expectRunning(t *testing.T, k *kubelet, components ...string) {
 	})
 }
 
-// failureOf is why a Deployment can make no pods, for instance because the namespace's security level forbids them.
+// failureOf is why a Deployment can create no pods, for instance because the security level of the namespace forbids them.
 func failureOf(d *appsv1.Deployment) string {
 	for _, condition := range d.Status.Conditions {
 		if condition.Type == appsv1.DeploymentReplicaFailure {
@@ -201,7 +201,7 @@ func failureOf(d *appsv1.Deployment) string {
 	return ""
 }
 
-// answersProbes asks what a kubelet would ask.
+// answersProbes sends the requests that a kubelet would send.
 func (p *process) answersProbes(ctx context.Context) error {
 	container := &p.pod.Spec.Containers[0]
 	var errs []error
@@ -218,7 +218,7 @@ func (p *process) answersProbes(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// anyCertificate is a client like a kubelet or Prometheus, which know no authority for the certificates of pods.
+// anyCertificate is a client like a kubelet or Prometheus, which do not know the CA of the pods' certificates.
 var anyCertificate = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 	DisableKeepAlives: true,
 	TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // on loopback
@@ -283,12 +283,12 @@ kind: PodUnavailableBudget
 metadata: {name: api}
 spec: {selector: {matchLabels: {app: api}}, maxUnavailable: 1}`
 
-// expectABudgetHolds deletes one pod more than the budget lets go.
+// expectABudgetHolds deletes one pod more than the budget allows.
 func (c *cluster) expectABudgetHolds(t *testing.T) {
 	t.Helper()
 	c.apply(t, "default", budget)
-	c.kubectl(t, "wait", "--for=condition=Enforcing", "--timeout=60s", "podunavailablebudget/api")
-	// Those of a Deployment come back at once. Pods without a node do not become available.
+	c.kubectl(t, "wait", "--for=condition=Enforcing", "--timeout=60s", "podunavailablebudget/web")
+	// Those of a Deployment are replaced at once. Pods without a node do not become available.
 	c.kubectl(t, "cordon", "-l", "topology.kubernetes.io/zone")
 	defer c.kubectl(t, "uncordon", "-l", "topology.kubernetes.io/zone")
 	pods := strings.Fields(c.kubectl(t, "get", "pods", "-l", "app=api", "-o", "name"))
@@ -304,7 +304,7 @@ func (c *cluster) expectABudgetHolds(t *testing.T) {
 	}
 }
 
-// runDescheduler runs what the CronJob would run, now.
+// runDescheduler runs now what the CronJob would run.
 func runDescheduler(t *testing.T, k *kubelet) {
 	t.Helper()
 	k.kubectl(t, "-n", berthSystem, "create", "job", "--from=cronjob/berth-descheduler", "by-hand")
@@ -328,7 +328,7 @@ func runDescheduler(t *testing.T, k *kubelet) {
 	}
 }
 
-// expectMetrics asks components for a metric as the PodMonitor of manifests/observe has Prometheus ask.
+// expectMetrics reads a metric from components as the PodMonitor of manifests/observe makes Prometheus do it.
 func expectMetrics(t *testing.T, k *kubelet, component, port string, scheme corev1.URIScheme, token, metric string) {
 	t.Helper()
 	waitFor(t, metric, func(ctx context.Context) (string, error) {
@@ -352,7 +352,7 @@ func expectMetrics(t *testing.T, k *kubelet, component, port string, scheme core
 	})
 }
 
-// metricsToken is the one that manifests/observe has for Prometheus.
+// metricsToken is Prometheus' token from manifests/observe.
 func (c *cluster) metricsToken(t *testing.T) string {
 	t.Helper()
 	c.kubectl(t, "apply", "-f", "manifests/observe/token.yaml")
@@ -403,8 +403,8 @@ func expectNoLitter(t *testing.T, k *kubelet) {
 	}
 }
 
-// leavePending takes Berth's scheduler out of the example's template, as is to be done before Berth is removed, has a pod wait that was given it by admission,
-// and returns the others.
+// leavePending removes Berth's scheduler from the example's template, as the documents say to do before Berth is removed. It leaves a pod pending
+// that admission gave the scheduler, and returns the others.
 func (c *cluster) leavePending(t *testing.T) (others []string) {
 	t.Helper()
 	c.kubectl(t, "patch", "deployment/api", "--type=json", "-p", `[{"op": "remove", "path": "/spec/template/spec/schedulerName"}]`)
@@ -420,8 +420,8 @@ func (c *cluster) leavePending(t *testing.T) (others []string) {
 	return c.examplePods(t)
 }
 
-// expectGone waits until nothing of Berth is left but its definitions, and checks that pods have stayed, can be deleted, and are not left to wait for a
-// scheduler that does not come.
+// expectGone waits until nothing of Berth is left but its CRDs. It checks that pods have stayed, can be deleted, and do not wait for a scheduler that
+// is gone.
 func (c *cluster) expectGone(t *testing.T, before []string) {
 	t.Helper()
 	waitFor(t, "namespace berth-system to be gone", func(ctx context.Context) (string, error) {
@@ -532,7 +532,7 @@ func TestInstallWithKustomize(t *testing.T) {
 	}
 }
 
-// TestInstallWithHelm with what is not the default, which TestTheChartIsTheManifests compares.
+// TestInstallWithHelm uses values other than the defaults. TestTheChartIsTheManifests compares the defaults.
 func TestInstallWithHelm(t *testing.T) {
 	t.Parallel()
 	c, k := start(t)
@@ -580,7 +580,7 @@ func TestInstallWithHelm(t *testing.T) {
 	}
 }
 
-// expectAdmissionOnlyWhereItIsAsked makes a ReplicaSet with a spread in a namespace that is excluded and in one that is not.
+// expectAdmissionOnlyWhereItIsAsked creates a ReplicaSet with a spread in an excluded namespace and in another one.
 func (c *cluster) expectAdmissionOnlyWhereItIsAsked(t *testing.T) {
 	t.Helper()
 	const workload = `

@@ -35,8 +35,8 @@ import (
 
 const berthSystem = "berth-system"
 
-// kubelet runs the pods of berth-system, which the nodes only pretend to run: one process for each, with the arguments, the volumes and the
-// service account's token that its pod says. What a process cannot have as in a container is replaced in onThisMachine, and nothing else.
+// kubelet runs the pods of berth-system, which the nodes only pretend to run: one process for each, with the arguments, the volumes and the service
+// account's token that the pod says. onThisMachine replaces only what a process cannot have as in a container.
 type kubelet struct {
 	*cluster
 	dir string
@@ -45,7 +45,7 @@ type kubelet struct {
 	pods map[types.UID]*process
 }
 
-// containers counts those that were started. Each has an address on loopback of its own, so that all can listen on the ports that they listen on in a cluster.
+// containers counts those that were started. Each has its own loopback address, so that all can listen on the ports that they use in a cluster.
 var containers atomic.Int64
 
 func newAddress() string {
@@ -57,7 +57,7 @@ func newAddress() string {
 type process struct {
 	pod     *corev1.Pod
 	address string
-	// work is the working directory, which in an image is the root, and read-only.
+	// work is the working directory. In an image it is the root directory, and read-only.
 	work    string
 	logPath string
 	stop    context.CancelFunc
@@ -66,7 +66,7 @@ type process struct {
 	err error
 }
 
-// startKubelet runs what is there and what comes until the test ends.
+// startKubelet runs existing and new pods until the test ends.
 func startKubelet(t *testing.T, c *cluster) *kubelet {
 	t.Helper()
 	k := &kubelet{cluster: c, dir: t.TempDir(), pods: map[types.UID]*process{}}
@@ -118,7 +118,7 @@ func startKubelet(t *testing.T, c *cluster) *kubelet {
 	return k
 }
 
-// consider starts a pod that has been given a node, once, and stops one that is being deleted.
+// consider starts a pod once it has a node, and stops a pod that is being deleted.
 func (k *kubelet) consider(ctx context.Context, pod *corev1.Pod) error {
 	if pod.DeletionTimestamp != nil {
 		k.end(pod.UID)
@@ -140,7 +140,7 @@ func (k *kubelet) consider(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// end tells a container to end, which takes it its time.
+// end tells a container to end, which takes some time.
 func (k *kubelet) end(uid types.UID) {
 	k.mu.Lock()
 	p := k.pods[uid]
@@ -200,7 +200,7 @@ func (k *kubelet) start(ctx context.Context, pod *corev1.Pod) (*process, error) 
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)
 	go func() {
-		// The kernel sends the death signal when the thread ends that started the process.
+		// The kernel sends the death signal when the thread that started the process ends.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer close(p.exited)
@@ -224,7 +224,7 @@ func imageName(image string) string {
 	return name
 }
 
-// onThisMachine are the arguments of a container with what cannot hold here replaced:
+// onThisMachine are the arguments of a container, with these replacements:
 //   - paths of volumes are directories of the test; that is also true of the certificates' directory, which is an argument only because it is not
 //     the default any more;
 //   - all addresses are the pod's own on loopback, with the ports that they have in a container;
@@ -294,14 +294,14 @@ func editYAML(path string, edit func(map[string]any)) error {
 	return os.WriteFile(path, content, 0o600)
 }
 
-// fill makes a directory with what is in the volume.
+// fill makes a directory with the content of the volume.
 func (k *kubelet) fill(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume, dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	write := func(name string, content []byte) error { return os.WriteFile(filepath.Join(dir, name), content, 0o600) }
 	configMap := func(name string) error {
-		// A namespace's kube-root-ca.crt comes a moment after it.
+		// A namespace's kube-root-ca.crt is created a moment after it.
 		object, err := untilFound(ctx, func(ctx context.Context) (*corev1.ConfigMap, error) {
 			return k.client.CoreV1().ConfigMaps(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
 		})
@@ -351,7 +351,7 @@ func (k *kubelet) fill(ctx context.Context, pod *corev1.Pod, volume *corev1.Volu
 	return fmt.Errorf("of a kind that is not known here: %+v", volume.VolumeSource)
 }
 
-// untilFound gets an object that may not be there yet.
+// untilFound gets an object that may not exist yet.
 func untilFound[T any](ctx context.Context, get func(context.Context) (T, error)) (object T, err error) {
 	waited := wait.PollUntilContextTimeout(ctx, look, harness.Patience, true, func(ctx context.Context) (bool, error) {
 		object, err = get(ctx)
@@ -360,7 +360,7 @@ func untilFound[T any](ctx context.Context, get func(context.Context) (T, error)
 	return object, errors.Join(waited, err)
 }
 
-// token is one of the pod's service account, bound to the pod as a kubelet has it.
+// token is a token of the pod's service account, bound to the pod as a kubelet's is.
 func (k *kubelet) token(ctx context.Context, pod *corev1.Pod, of *corev1.ServiceAccountTokenProjection) (string, error) {
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: of.ExpirationSeconds,
@@ -376,7 +376,7 @@ func (k *kubelet) token(ctx context.Context, pod *corev1.Pod, of *corev1.Service
 	return granted.Status.Token, nil
 }
 
-// kubeconfigFrom writes a kubeconfig with the token and the authority that are in the directory, and nothing else.
+// kubeconfigFrom writes a kubeconfig with the token and the CA in the directory, and nothing else.
 func (k *kubelet) kubeconfigFrom(dir, path string) (string, error) {
 	token, err := os.ReadFile(filepath.Join(dir, "token"))
 	if err != nil {
@@ -424,7 +424,7 @@ func (p *process) running() bool {
 	}
 }
 
-// url is where the pod answers what a probe asks, or what is at another path of one of its named ports.
+// url is where the pod answers a probe, or another path of one of its named ports.
 func (p *process) url(scheme corev1.URIScheme, port, path string) (string, error) {
 	for _, declared := range p.pod.Spec.Containers[0].Ports {
 		if declared.Name == port {

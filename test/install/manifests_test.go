@@ -35,7 +35,7 @@ func as[T any](t *testing.T, object *unstructured.Unstructured) *T {
 	return &typed
 }
 
-// podTemplates are those of all components, in all modes, by where they are from.
+// podTemplates are those of all components, in all modes, by their origin.
 func podTemplates(t *testing.T) map[string]corev1.PodTemplateSpec {
 	t.Helper()
 	all := map[string]corev1.PodTemplateSpec{}
@@ -58,7 +58,7 @@ func podTemplates(t *testing.T) map[string]corev1.PodTemplateSpec {
 	return all
 }
 
-// containerPorts are those of the pods that the selector is about, in all modes, by name.
+// containerPorts are the named ports of the pods that the selector selects, in all modes.
 func containerPorts(t *testing.T, selector metav1.LabelSelector) map[string]int32 {
 	t.Helper()
 	matcher, err := metav1.LabelSelectorAsSelector(&selector)
@@ -111,7 +111,8 @@ func TestPodsHaveAsFewPowersAsTheyNeed(t *testing.T) {
 	}
 }
 
-// TestTheNetworkPoliciesLetThrough those that have to come, and nobody else. The API server is no pod that a selector could find, and may have any address.
+// TestTheNetworkPoliciesLetThrough the clients that need access, and no others. The API server is not a pod that a selector could select, and may
+// have any address.
 func TestTheNetworkPoliciesLetThrough(t *testing.T) {
 	type rule struct {
 		From  string
@@ -231,7 +232,7 @@ func dockerfile(t *testing.T) map[string]*stage {
 	return stages
 }
 
-// TestEveryImageHasATarget in the Dockerfile, which begins with an empty file system, is not root, and runs the binary that is called as the image.
+// TestEveryImageHasATarget in the Dockerfile: it begins with an empty file system, is not root, and runs the binary with the image's name.
 func TestEveryImageHasATarget(t *testing.T) {
 	stages := dockerfile(t)
 	base := stages["base"]

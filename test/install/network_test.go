@@ -16,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// serviceNetwork is what kube-proxy and the pod network are to the API server: asked for a Service's cluster IP, it connects to a ready endpoint of the
-// Service, which is a process of the kubelet. So webhook configurations, Services and certificates are used as they were applied.
+// serviceNetwork is for the API server what kube-proxy and the pod network are: a request for a Service's cluster IP is connected to a ready endpoint
+// of the Service, which is a process of the kubelet. So webhook configurations, Services and certificates are used as they were applied.
 type serviceNetwork struct {
 	socket string
 	server *http.Server
@@ -83,14 +83,14 @@ func (n *serviceNetwork) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if _, err := io.WriteString(client, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
 		return
 	}
-	// Either end closes both. Errors are for the two at the ends.
+	// Closing either end closes both. The two ends handle errors.
 	ended := make(chan struct{}, 2)
 	go func() { _, _ = io.Copy(pod, buffered); ended <- struct{}{} }()
 	go func() { _, _ = io.Copy(client, pod); ended <- struct{}{} }()
 	<-ended
 }
 
-// endpointOf is the address of a ready endpoint of the Service, each in turn.
+// endpointOf is the address of a ready endpoint of the Service, in turn.
 func (n *serviceNetwork) endpointOf(ctx context.Context, service string) (string, error) {
 	n.mu.Lock()
 	k := n.kubelet

@@ -28,7 +28,7 @@ var (
 	update    = flag.Bool("update", false, "write what the audit logs say into the table of rights")
 )
 
-// rightsTable says of every right of every component which tests use it, or else why it is granted. It is written by make test-rights.
+// rightsTable says for every right of every component which tests use it, or else why it is granted. make test-rights writes it.
 const rightsTable = "rights.txt"
 
 // right is what a component may do.
@@ -36,14 +36,14 @@ type right struct {
 	// component is the service account in berth-system.
 	component string
 	verb      string
-	// resource is group/resource, with the group left away if it is the core one, and "*" as in a rule.
+	// resource is group/resource, without the group for the core group, and "*" as in a rule.
 	resource string
 }
 
 func (r right) String() string { return fmt.Sprintf("%-18s %-7s %s", r.component, r.verb, r.resource) }
 
-// covers says whether the right is needed for what was done. To get, list and watch is one thing: a cache does whichever of it the API server can, and none
-// shows more than the others.
+// covers says whether the right is needed for what was done. Get, list and watch count as one: a cache uses whichever of them the API server
+// supports, and none shows more than the others.
 func (r right) covers(done right) bool {
 	reading := slices.Contains([]string{"get", "list", "watch"}, r.verb) && (done.verb == "list" || done.verb == "watch")
 	if r.component != done.component || r.verb != done.verb && !reading {
@@ -74,7 +74,7 @@ type event struct {
 	Annotations map[string]string `json:"annotations"`
 }
 
-// right is what was done by a component, "" in its component if it was done by somebody else.
+// right is what a component did. Its component is "" if another client did it.
 func (e event) right() right {
 	user := e.User.Username
 	if e.ImpersonatedUser.Username != "" {
@@ -113,7 +113,7 @@ func eachEvent(t *testing.T, path string, consider func(event)) {
 	}
 }
 
-// expectNothingForbidden fails if a component has asked for something that its roles do not grant.
+// expectNothingForbidden fails if a component sent a request that its roles do not allow.
 func expectNothingForbidden(t *testing.T, auditLog string) {
 	t.Helper()
 	forbidden, asked := map[string]bool{}, 0
@@ -135,7 +135,7 @@ func expectNothingForbidden(t *testing.T, auditLog string) {
 	}
 }
 
-// grantedRights are those of Berth's own roles, by component. Those of kube-scheduler's and other roles that every cluster has are not Berth's to choose.
+// grantedRights are the rights of Berth's own roles, by component. Berth does not decide about kube-scheduler's and other default roles.
 func grantedRights(t *testing.T) map[right]bool {
 	t.Helper()
 	rules := map[string][]rbacv1.PolicyRule{}
@@ -197,8 +197,8 @@ func grantedRights(t *testing.T) map[right]bool {
 	return granted
 }
 
-// TestSandboxesHaveTheRolesThatAreInstalled, and no others: all tests on a sandbox run with the users and groups of service accounts, so that what these may do
-// is up to the roles. That components run as them is tested in cmd/sandbox/product.
+// TestSandboxesHaveTheRolesThatAreInstalled, and no others. All tests on a sandbox run with the users and groups of service accounts, so the roles
+// decide what they may do. cmd/sandbox/product tests that components run as them.
 func TestSandboxesHaveTheRolesThatAreInstalled(t *testing.T) {
 	roles := func(objects []*unstructured.Unstructured) []*unstructured.Unstructured {
 		return slices.DeleteFunc(objects, func(object *unstructured.Unstructured) bool {
@@ -248,7 +248,7 @@ func readRightsTable(t *testing.T) (header []string, entries []entry) {
 
 const usedBy, notUsed = "used by ", "not used: "
 
-// TestEveryRightHasAUse: a right that is added to a role needs a line in the table, and a line there needs a right. With -audit-logs it also checks, or with
+// TestEveryRightHasAUse: a right in a role needs a line in the table, and a line in the table needs a right. With -audit-logs it also checks, or with
 // -update writes, which suites use it.
 func TestEveryRightHasAUse(t *testing.T) {
 	granted := grantedRights(t)
@@ -276,7 +276,7 @@ func TestEveryRightHasAUse(t *testing.T) {
 	}
 }
 
-// evidence are the rights with the suites whose audit logs show their use. A reason of before is kept where none does.
+// evidence are the rights with the suites whose audit logs show their use. Where none does, it keeps the previous reason.
 func evidence(t *testing.T, granted map[right]bool, before []entry) []entry {
 	t.Helper()
 	logs, err := filepath.Glob(filepath.Join(*auditLogs, "*.log"))

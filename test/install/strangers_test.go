@@ -26,10 +26,10 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// leaderChange is how long it takes until another replica leads, if one dies.
+// leaderChange is how long it takes until another replica leads after the leader died.
 const leaderChange = 15 * time.Second
 
-// asking has the API server ask about a protected pod all the time, in several ways at once, and keeps what it could not ask.
+// asking makes the API server ask about a protected pod all the time, in several ways at once, and records failures.
 type asking struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -37,7 +37,7 @@ type asking struct {
 	mu       sync.Mutex
 	answered int
 	refused  []error
-	// first and last are when it could not ask.
+	// first and last are when a request failed.
 	first, last time.Time
 }
 
@@ -85,7 +85,7 @@ func (c *cluster) startAsking(t *testing.T, pod string) *asking {
 	return a
 }
 
-// expectMore waits until many more were answered.
+// expectMore waits until many more requests were answered.
 func (a *asking) expectMore(t *testing.T) {
 	t.Helper()
 	count := func() int { a.mu.Lock(); defer a.mu.Unlock(); return a.answered }
@@ -108,7 +108,7 @@ func (a *asking) stop(t *testing.T) (refused []error, during time.Duration) {
 	return a.refused, a.last.Sub(a.first)
 }
 
-// webhookPaths are where the API server is told to ask, of all webhooks.
+// webhookPaths are the paths that the API server calls, of all webhooks.
 func (c *cluster) webhookPaths(t *testing.T) []string {
 	t.Helper()
 	return c.ofWebhooks(t, "clientConfig.service.path")
@@ -125,7 +125,7 @@ func ofBudgets(path string) bool {
 	return !slices.Contains([]string{endpoint.Pods, endpoint.RequiredPods, endpoint.Spreads}, handler)
 }
 
-// expectNewPaths waits until there is a secret path for each webhook, and for those of budgets another than before.
+// expectNewPaths waits until there is a secret path for each webhook, and a new one for those of budgets.
 func (c *cluster) expectNewPaths(t *testing.T, before []string) (paths []string) {
 	t.Helper()
 	all := len(c.ofWebhooks(t, "name"))
@@ -146,7 +146,7 @@ func (c *cluster) expectNewPaths(t *testing.T, before []string) (paths []string)
 
 var made = regexp.MustCompile("-[0-9a-f]+/")
 
-// agePaths has the paths of budgets be as old as paths can be.
+// agePaths makes the paths of budgets as old as paths can be.
 func (c *cluster) agePaths(t *testing.T) {
 	t.Helper()
 	validating, mutating := c.client.AdmissionregistrationV1().ValidatingWebhookConfigurations(), c.client.AdmissionregistrationV1().MutatingWebhookConfigurations()
@@ -171,7 +171,7 @@ func (c *cluster) agePaths(t *testing.T) {
 	}
 }
 
-// forge sends a review as the API server would to every replica, and returns how each answered.
+// forge sends a review to every replica as the API server would, and returns how each answered.
 func forge(t *testing.T, k *kubelet, path string, pod *corev1.Pod, dryRun bool) (answers []int) {
 	t.Helper()
 	review := fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"forged","operation":"DELETE","dryRun":%t,
@@ -207,7 +207,7 @@ func (c *cluster) expectAnswers(t *testing.T, k *kubelet, path string, pod *core
 	}
 }
 
-// TestOnlyTheAPIServerIsAnswered where client certificates cannot be assumed, whatever happens to the webhook configurations meanwhile.
+// TestOnlyTheAPIServerIsAnswered without client certificates, whatever happens to the webhook configurations meanwhile.
 func TestOnlyTheAPIServerIsAnswered(t *testing.T) {
 	t.Parallel()
 	c, k := start(t)
@@ -319,7 +319,7 @@ func TestOnlyTheAPIServerIsAnswered(t *testing.T) {
 	expectNothingForbidden(t, c.AuditLog())
 }
 
-// namePaths has the kustomization say where each webhook is asked, as manifests did before paths were secret.
+// namePaths makes the kustomization name the path of each webhook, as manifests did before paths were secret.
 func namePaths(t *testing.T, dir string) {
 	t.Helper()
 	file, err := os.OpenFile(filepath.Join(dir, "kustomization.yaml"), os.O_APPEND|os.O_WRONLY, 0o600)

@@ -30,7 +30,7 @@ func allocatable(cpu, memory, gpus string) corev1.ResourceList {
 		corev1.ResourcePods: resource.MustParse("110"), "example.com/gpu": resource.MustParse(gpus)}
 }
 
-// setAllocatable changes what a node offers.
+// setAllocatable changes the allocatable resources of a node.
 func setAllocatable(t *testing.T, node string, list corev1.ResourceList) {
 	t.Helper()
 	if err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
@@ -53,7 +53,7 @@ func patchNode(t *testing.T, node, patch string) {
 	}
 }
 
-// blocker is a pod that somebody else has put on a node.
+// blocker is a pod that another client has put on a node.
 func blocker(t *testing.T, ns, node, labels, spec string) {
 	t.Helper()
 	apply(t, ns, fmt.Sprintf(`
@@ -86,11 +86,11 @@ func removeBlocker(t *testing.T, ns, _ string) {
 	})
 }
 
-// TestEveryPredicateSpillsToTheNextSubset: the first subset is infeasible for just one reason, so the pod runs in the second; when
-// the reason is gone, the next pod runs in the first. No pod is deleted on the way.
+// TestEveryPredicateSpillsToTheNextSubset: the first subset is infeasible for exactly one reason, so the pod runs in the second. When the reason is
+// gone, the next pod runs in the first. No pod is deleted.
 func TestEveryPredicateSpillsToTheNextSubset(t *testing.T) {
 	tests := map[string]struct {
-		// list is what node a offers at first; nil is as much as node b.
+		// list is the allocatable of node a at first. Nil means the same as node b.
 		list corev1.ResourceList
 		// container and spec are added to the pod.
 		container, spec string
@@ -219,7 +219,7 @@ func waitForTaint(t *testing.T, node string, want bool) {
 	})
 }
 
-// expectSpilled waits until so many pods of the Deployment run in each subset.
+// expectSpilled waits until this many pods of the Deployment run in each subset.
 func expectSpilled(t *testing.T, ns string, inA, inB int) {
 	t.Helper()
 	waitFor(t, fmt.Sprintf("%d pods in a and %d in b", inA, inB), func(ctx context.Context) (string, error) {
@@ -241,7 +241,7 @@ func expectSpilled(t *testing.T, ns string, inA, inB int) {
 	expectNoViolation(t)
 }
 
-// expectNoDeletion: as many pods were created for the Deployment as it asks for, so none was deleted to be placed.
+// expectNoDeletion: as many pods were created for the Deployment as it asks for, so none was deleted in order to be placed.
 func expectNoDeletion(t *testing.T, ns string) {
 	t.Helper()
 	d, err := the.Client.AppsV1().Deployments(ns).Get(t.Context(), "web", getOptions)
@@ -284,7 +284,7 @@ func TestAnExhaustedPodIsWokenByRoomInAnySubset(t *testing.T) {
 	waitFor(t, "the pod's own message", func(ctx context.Context) (string, error) {
 		return podMessage(ctx, ns, "NoNodeFits", "a: 0/1 nodes fit: 1 Insufficient cpu", "b: 0/1 nodes fit: 1 node(s) had untolerated taint(s)")
 	})
-	// Its last attempt was in b, whose filters know nothing of room in a.
+	// Its last attempt was in b. The filters there know nothing about room in a.
 	started := time.Now()
 	removeBlocker(t, ns, "full-a")
 	expectSpilled(t, ns, 1, 0)

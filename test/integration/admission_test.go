@@ -41,7 +41,7 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// unchanged is a Deployment, or another kind with replicas and a template, as it was before there was Berth: its template names no scheduler.
+// unchanged is a Deployment, or another kind with replicas and a template, as it was before Berth: its template names no scheduler.
 func unchanged(apiVersion, kind, name string, replicas int, more string) string {
 	return fmt.Sprintf(`
 apiVersion: %[1]s
@@ -67,7 +67,7 @@ spec:
 %s`, name, apiVersion, kind, target, spec)
 }
 
-// expectPods waits until there are so many pods in the namespace, and returns them.
+// expectPods waits until there are this many pods in the namespace, and returns them.
 func expectPods(t *testing.T, ns string, n int) []corev1.Pod {
 	t.Helper()
 	var pods []corev1.Pod
@@ -80,7 +80,7 @@ func expectPods(t *testing.T, ns string, n int) []corev1.Pod {
 	return pods
 }
 
-// isConstrained is true for a pod that the webhook has seen.
+// isConstrained is true for a pod that the webhook has changed.
 func isConstrained(pod *corev1.Pod) bool {
 	return pod.Spec.SchedulerName == v1alpha1.SchedulerName && pod.Annotations[v1alpha1.ConstraintsAnnotation] != ""
 }
@@ -172,7 +172,7 @@ func TestAPodUsesTheTolerationsOfItsSubsetAlone(t *testing.T) {
 	taint(t, nodeIn(t, "a"))
 	taint(t, nodeIn(t, "b"))
 	ns := namespace(t)
-	// Pool a is tainted by mistake: its subset does not tolerate that, and the tolerations of b are no reason to go there.
+	// Pool a is tainted by mistake. Its subset does not tolerate that, and the tolerations of b do not allow a.
 	apply(t, ns, spreadFor("web", "apps/v1", "Deployment", "web", `
   scheduleStrategy: {type: Adaptive}
   subsets:
@@ -365,7 +365,7 @@ type customKind struct {
 	throughReplicaSets bool
 	// spec is the object's, with so many replicas.
 	spec func(replicas int64) map[string]any
-	// spread is what a spread says beside its subsets.
+	// spread is what a spread says besides its subsets.
 	spread string
 }
 
@@ -373,7 +373,7 @@ func (k *customKind) definition() string {
 	return fmt.Sprintf(customKinds, k.group, k.plural, k.kind, strings.ToLower(k.kind), k.version, k.scale)
 }
 
-// reader is the role by which Berth may read the kind.
+// reader is the role that lets Berth read the kind.
 func (k *customKind) reader() string {
 	return fmt.Sprintf(`
 apiVersion: rbac.authorization.k8s.io/v1
@@ -383,7 +383,7 @@ rules: [{apiGroups: [%[1]s], resources: [%[2]s], verbs: [get, list, watch]}]
 `, k.group, k.plural)
 }
 
-// set applies the object with so many replicas, and does what its controller would: it makes pods, or a ReplicaSet.
+// set applies the object with this many replicas, and does what its controller would: it creates pods, or a ReplicaSet.
 func (k *customKind) set(t *testing.T, ns string, replicas int64) {
 	t.Helper()
 	object := &unstructured.Unstructured{Object: map[string]any{
@@ -456,8 +456,8 @@ func TestWorkloadsOfCustomKindsNeedNoChange(t *testing.T) {
 	}
 }
 
-// TestNoPodOfANewDeploymentIsMissed makes many Deployments at once. The first pods of each follow their ReplicaSet within milliseconds, and the
-// webhook's cache may know it later than the ReplicaSet's controller.
+// TestNoPodOfANewDeploymentIsMissed creates many Deployments at once. The first pods of each follow their ReplicaSet within milliseconds, and the
+// webhook's cache may see the ReplicaSet later than its controller does.
 func TestNoPodOfANewDeploymentIsMissed(t *testing.T) {
 	pools(t, "a", "b")
 	const deployments, replicas = 25, 4
@@ -482,7 +482,7 @@ func TestNoPodOfANewDeploymentIsMissed(t *testing.T) {
 	}
 }
 
-// expectKnown waits until the controller has written a status of every spread, so that its cache, which is the webhook's, holds them.
+// expectKnown waits until the controller has written a status of every spread, so that its cache, which the webhook shares, has them.
 func expectKnown(t *testing.T, ns string) {
 	t.Helper()
 	waitFor(t, "the spreads to be known", func(ctx context.Context) (string, error) {
@@ -499,7 +499,7 @@ func expectKnown(t *testing.T, ns string) {
 	})
 }
 
-// reviewed is how many pods the webhook has answered about in this way.
+// reviewed is how many pods the webhook has answered with this outcome.
 func reviewed(t *testing.T, outcome string) float64 {
 	t.Helper()
 	for _, status := range the.Sandbox.Status() {
@@ -529,8 +529,8 @@ func reviewed(t *testing.T, outcome string) float64 {
 	return 0
 }
 
-// TestAdmissionAsksAndWritesNothing counts all that the controller has asked the API server for in a namespace, but for the status of the
-// spread, which is not about admission.
+// TestAdmissionAsksAndWritesNothing counts all requests of the controller to the API server for a namespace, except for the status of the spread,
+// which is not about admission.
 func TestAdmissionAsksAndWritesNothing(t *testing.T) {
 	pools(t, "a", "b")
 	ns := namespace(t)
@@ -735,8 +735,8 @@ func newPods(t *testing.T, ns, app string, n int, old []corev1.Pod) []corev1.Pod
 	return fresh
 }
 
-// otherWebhook has the API server ask a server of the test about the pods of a namespace, with a configuration of this name, in all else as
-// Berth's own is, until the test ends.
+// otherWebhook makes the API server call a server of the test about the pods of a namespace, until the test ends. The configuration has this name and
+// is otherwise like Berth's.
 func otherWebhook(t *testing.T, name, ns string, answer http.HandlerFunc) {
 	t.Helper()
 	server := httptest.NewTLSServer(answer)
@@ -807,8 +807,8 @@ func TestASlowWebhookHoldsNoCreationLongerThanItsTimeout(t *testing.T) {
 	t.Logf("held for %s", took)
 }
 
-// TestOthersMayChangeAPodAfterUs has a webhook that runs after Berth's replace the pod's affinity and add a toleration, as webhooks for
-// multi-tenancy do. Asked again, Berth's adds what is missing, and nothing twice.
+// TestOthersMayChangeAPodAfterUs has a webhook that runs after Berth's, replaces the pod's affinity and adds a toleration, as webhooks for
+// multi-tenancy do. Berth's webhook is called again and adds what is missing, and nothing twice.
 func TestOthersMayChangeAPodAfterUs(t *testing.T) {
 	ns := namespace(t)
 	otherWebhook(t, "zz-other", ns, func(w http.ResponseWriter, request *http.Request) {
@@ -871,8 +871,8 @@ func TestOthersMayChangeAPodAfterUs(t *testing.T) {
 	}
 }
 
-// TestAReplicaThatDoesNotLeadKnowsCustomKinds: the webhook is served by every replica, and what starts the watch of a custom kind must not wait
-// until the replica leads.
+// TestAReplicaThatDoesNotLeadKnowsCustomKinds: every replica serves the webhook, and the watch of a custom kind must not wait until the replica
+// leads.
 func TestAReplicaThatDoesNotLeadKnowsCustomKinds(t *testing.T) {
 	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "standby", Dir: t.TempDir(), Without: []string{product.Scheduler, product.DefaultScheduler}},
 		product.Options{Replicas: map[string]int{product.Controller: 2}})
@@ -939,7 +939,7 @@ func TestAReplicaThatDoesNotLeadKnowsCustomKinds(t *testing.T) {
 	if err := cluster.ApplyYAML(t.Context(), ns, kind.definition()+"---"+fleet.definition()+"---"+fleet.reader()); err != nil {
 		t.Fatal(err)
 	}
-	// A Fleet, which has the spread, owns a Rollout, which no spread names, and that a ReplicaSet with the pods.
+	// A Fleet, which has the spread, owns a Rollout, which no spread names. The Rollout owns a ReplicaSet with the pods.
 	if err := cluster.ApplyYAML(t.Context(), ns, spreadFor("web", "argoproj.io/v1alpha1", "Fleet", "web", fmt.Sprintf(twoPools, "1"))); err != nil {
 		t.Fatal(err)
 	}
@@ -1014,7 +1014,7 @@ func leadsController(t *testing.T, cluster *harness.Cluster, replica int) bool {
 	return false
 }
 
-// TestCertificatesFromCertManager renders the manifests as somebody does who has cert-manager.
+// TestCertificatesFromCertManager renders the manifests as a user of cert-manager does.
 func TestCertificatesFromCertManager(t *testing.T) {
 	dir := t.TempDir()
 	root, err := filepath.Rel(dir, filepath.Join(harness.Root(), "manifests"))

@@ -15,8 +15,8 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
 
-// wantsNode is what cluster autoscaler (utils/kubernetes/listers.go, isUnschedulable) and Karpenter (pkg/utils/pod/scheduling.go, FailedToSchedule) ask
-// of a pod without a node before they make one for it. Karpenter does not look at the condition's status.
+// wantsNode is the condition under which cluster autoscaler (utils/kubernetes/listers.go, isUnschedulable) and Karpenter
+// (pkg/utils/pod/scheduling.go, FailedToSchedule) add a node for a pod without one. Karpenter does not read the condition's status.
 func wantsNode(pod *corev1.Pod) bool {
 	for _, c := range pod.Status.Conditions {
 		if pod.Spec.NodeName == "" && c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable {
@@ -26,7 +26,7 @@ func wantsNode(pod *corev1.Pod) bool {
 	return false
 }
 
-// watchForAutoscalers returns the names of the pods for which an autoscaler would have made a node at any event of a watch, from now on.
+// watchForAutoscalers returns the names of the pods for which an autoscaler would have added a node at any event of a watch, from now on.
 func watchForAutoscalers(t *testing.T, ns string) (asked func() []string) {
 	t.Helper()
 	events, err := the.Client.CoreV1().Pods(ns).Watch(t.Context(), metav1.ListOptions{})

@@ -18,8 +18,8 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// TestTwoReplicasAreNeverOnOneNode has the default scheduler place the pods of a Deployment that is shipped, on nodes that come one after the other. Nobody
-// runs them.
+// TestTwoReplicasAreNeverOnOneNode has the default scheduler place the pods of the Deployments that Berth ships, on nodes that are added one after
+// the other. The pods do not run.
 func TestTwoReplicasAreNeverOnOneNode(t *testing.T) {
 	ns := namespace(t)
 	text, err := os.ReadFile(filepath.Join(harness.Root(), "manifests", "controller", "deployment.yaml"))
@@ -46,7 +46,7 @@ func TestTwoReplicasAreNeverOnOneNode(t *testing.T) {
 	addNode := func(zone string) {
 		nodes(t, sandbox.NewNode(nodeIn(t, zone), zone, map[string]string{"pool": ns}, nil, nil))
 	}
-	// expect waits until all replicas are of the last revision and so many of them run, each on a node of its own.
+	// expect waits until all replicas are of the last revision and this many of them run, each on its own node.
 	expect := func(what string, running int) {
 		t.Helper()
 		waitFor(t, what, func(ctx context.Context) (string, error) {

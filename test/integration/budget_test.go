@@ -68,8 +68,8 @@ func budgetRequestsOf(t *testing.T) string {
 	return ""
 }
 
-// TestTheControllerServesBudgets: the cases are in test/budget, where they get between webhook and API server. These are the binaries as they are
-// deployed.
+// TestTheControllerServesBudgets tests the binaries as they are deployed. The cases are in test/budget, where the tests intervene between webhook and
+// API server.
 func TestTheControllerServesBudgets(t *testing.T) {
 	pools(t, "a", "b")
 	ns, other := namespace(t), namespace(t)

@@ -25,7 +25,7 @@ func overPools(limit, strategy string) string {
 	return spreadFor("web", "apps/v1", "Deployment", "web", fmt.Sprintf("  scheduleStrategy: %s\n", strategy)+fmt.Sprintf(twoPools, limit))
 }
 
-// patchDeployment changes Deployment web, and says what its pods should be like in a merge patch.
+// patchDeployment changes Deployment web with a merge patch, and describes its pods.
 func patchDeployment(t *testing.T, ns, patch string) {
 	t.Helper()
 	if _, err := the.Client.AppsV1().Deployments(ns).Patch(t.Context(), "web", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
@@ -33,12 +33,12 @@ func patchDeployment(t *testing.T, ns, patch string) {
 	}
 }
 
-// revision is the patch by which Deployment web gets another template.
+// revision is the patch that gives Deployment web another template.
 func revision(name string) string {
 	return fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{"example.com/revision":%q}}}}}`, name)
 }
 
-// expectRevision waits until all active pods are of a revision, and there are so many.
+// expectRevision waits until all active pods are of a revision, and there are this many.
 func expectRevision(t *testing.T, ns, name string, n int) {
 	t.Helper()
 	waitFor(t, fmt.Sprintf("%d pods of revision %q", n, name), func(ctx context.Context) (string, error) {
@@ -59,7 +59,7 @@ func expectRevision(t *testing.T, ns, name string, n int) {
 	})
 }
 
-// TestARollOutEndsInTheLayoutItBeganWith: with quotas for each revision, whatever the way from one to the next.
+// TestARollOutEndsInTheLayoutItBeganWith: with quotas for each revision, however the rollout proceeds.
 func TestARollOutEndsInTheLayoutItBeganWith(t *testing.T) {
 	for name, strategy := range map[string]string{
 		"more pods first":         `{"spec":{"strategy":{"rollingUpdate":{"maxSurge":3,"maxUnavailable":0}}}}`,
@@ -94,7 +94,7 @@ func TestARollOutThatIsPausedAndTakenBack(t *testing.T) {
 	apply(t, ns, overPools("4", "{}"))
 	apply(t, ns, deployment("web", 10, ""))
 	expectPlaces(t, ns, "a=4 b=6")
-	// New pods do not become available, so the roll-out stops at 5 of them.
+	// New pods do not become available, so the rollout stops at 5 of them.
 	patchDeployment(t, ns, `{"spec":{"minReadySeconds":500,"strategy":{"rollingUpdate":{"maxSurge":5,"maxUnavailable":0}}}}`)
 	patchDeployment(t, ns, revision("2"))
 	expectPlaces(t, ns, "a=8 b=7") // of each revision 4 in a
@@ -160,7 +160,7 @@ func expectSummary(t *testing.T, ns, want string) {
 	})
 }
 
-// TestAChangedSpreadLeavesItsPodsWhereTheyAre: they are counted anew, and given up in the new order when the workload shrinks.
+// TestAChangedSpreadLeavesItsPodsWhereTheyAre: they are counted again, and deleted in the new order when the workload shrinks.
 func TestAChangedSpreadLeavesItsPodsWhereTheyAre(t *testing.T) {
 	term := func(pool string) string {
 		return fmt.Sprintf("requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [%s]}]}", pool)
@@ -259,7 +259,7 @@ func TestAJobsRetriesTakeTheSlotsOfThePodsThatFailed(t *testing.T) {
 	expectNoViolation(t)
 }
 
-// TestAControllerThatIsKilledInTheMiddleCountsRightAfterwards, and gives the pods the costs by which they go in order.
+// TestAControllerThatIsKilledInTheMiddleCountsRightAfterwards, and gives the pods the right deletion costs.
 func TestAControllerThatIsKilledInTheMiddleCountsRightAfterwards(t *testing.T) {
 	pools(t, "a", "b", "c")
 	ns := namespace(t)

@@ -19,7 +19,7 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// the is the cluster that all tests share, and watcher the checker that watches it.
+// the is the cluster that all tests share. watcher is the checker that watches it.
 var (
 	the     *harness.Cluster
 	watcher *checker.Checker
@@ -78,7 +78,7 @@ func withSecondProfile(config []byte) ([]byte, error) {
 	return yaml.Marshal(fields)
 }
 
-// keepLogsIf leaves the components' logs for whoever has to find out why, and nothing otherwise.
+// keepLogsIf keeps the components' logs if a test failed.
 func keepLogsIf(failed bool, dir string) error {
 	if failed {
 		fmt.Fprintf(os.Stderr, "the components' logs are in %s\n", filepath.Join(dir, "logs"))

@@ -130,7 +130,8 @@ func TestTheNextLeaderKeepsTheQuotas(t *testing.T) {
 	}
 }
 
-// TestTheFirstPodWaitsOnlyForBindsThatMayBeUnderWay: after a fresh start and after one that stopped in order there are none, and after a kill there may be.
+// TestTheFirstPodWaitsOnlyForBindsThatMayBeUnderWay: there are none after a fresh start or after a process that stopped in order. After a kill there
+// may be.
 func TestTheFirstPodWaitsOnlyForBindsThatMayBeUnderWay(t *testing.T) {
 	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "first-pod", Dir: t.TempDir(), Without: []string{product.Controller}}, product.Options{})
 	if err != nil {
@@ -206,7 +207,7 @@ func TestTheFirstPodWaitsOnlyForBindsThatMayBeUnderWay(t *testing.T) {
 	expectSoon("clean restart after that", firstPod("again"))
 }
 
-// TestPodsAreScheduledWithoutTheKindOrTheRightToReadIt: those without an owner in either case, and those with one if there can be no spread.
+// TestPodsAreScheduledWithoutTheKindOrTheRightToReadIt: pods without an owner in both cases, and pods with an owner if there can be no spread.
 func TestPodsAreScheduledWithoutTheKindOrTheRightToReadIt(t *testing.T) {
 	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "kind", Dir: t.TempDir(), Without: []string{product.Controller}}, product.Options{})
 	if err != nil {
@@ -331,7 +332,7 @@ func takeOverOf(t *testing.T, cluster *harness.Cluster) time.Duration {
 
 var reserved = regexp.MustCompile(`(?m)^scheduler_workloadspread_subset_attempts_total\{result="reserved"\} (.*)$`)
 
-// reservedBy is how many slots a replica has reserved since it was started. It costs the API server nothing.
+// reservedBy is how many slots a replica has reserved since it was started. It sends no request to the API server.
 func reservedBy(ctx context.Context, cluster *harness.Cluster, replica int) (float64, error) {
 	text, err := metricsOf(ctx, cluster, product.Scheduler, replica)
 	if err != nil {

@@ -73,7 +73,7 @@ func scale(t *testing.T, namespace string, replicas int) {
 	}
 }
 
-// look is what a person sees of the page, in lines: what is not visible is not there, and squares are what is written in them.
+// look is what a person sees of the page, as lines. Invisible elements are left out, and squares are shown as what is written in them.
 const look = `(() => {
   const text = e => e && e.checkVisibility() ? e.innerText.replace(/\s+/g, ' ').trim() : '';
   const all = (selector, within = document) => [...within.querySelectorAll(selector)].filter(e => e.checkVisibility());
@@ -234,7 +234,7 @@ web-spread Ready, Deployment/web, Fixed, 1 pod asked for
 	}
 }
 
-// TestALargeClusterIsDrawnInBundles has the page of a real server, and a cluster of 5,000 nodes and 10,000 pods told by the test.
+// TestALargeClusterIsDrawnInBundles has the page of a real server, with a cluster of 5,000 nodes and 10,000 pods that the test sends.
 func TestALargeClusterIsDrawnInBundles(t *testing.T) {
 	served, err := url.Parse(serve(t, "default", "0").url)
 	if err != nil {
