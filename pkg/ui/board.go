@@ -194,18 +194,18 @@ func (b *board) putSpread(spread *v1alpha1.WorkloadSpread) {
 	b.spreads[key] = spread
 	b.staleSpreads.Insert(key)
 	if before == nil || before.UID != spread.UID || before.Generation != spread.Generation {
-		b.dividesAnew(key.Namespace)
+		b.reassignPods(key.Namespace)
 	}
 }
 
 func (b *board) dropSpread(key types.NamespacedName) {
 	delete(b.spreads, key)
 	b.staleSpreads.Insert(key)
-	b.dividesAnew(key.Namespace)
+	b.reassignPods(key.Namespace)
 }
 
-// dividesAnew is called when pods of the namespace may belong to other spreads or subsets than before.
-func (b *board) dividesAnew(namespace string) {
+// reassignPods is called when pods of the namespace may belong to other spreads or subsets than before.
+func (b *board) reassignPods(namespace string) {
 	b.staleKeys = true
 	for key := range b.pods {
 		if key.Namespace == namespace {

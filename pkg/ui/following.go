@@ -31,8 +31,8 @@ type following struct {
 	clock clock.WithTicker
 
 	mu sync.Mutex
-	// silent is why the API server does not answer. Empty if it does.
-	silent string
+	// notAnswering is why the API server does not answer. Empty if it does.
+	notAnswering string
 	// watches by the path of what they watch.
 	watches map[string]*watching
 }
@@ -48,12 +48,12 @@ func newFollowing(clock clock.WithTicker) *following {
 	return &following{clock: clock, watches: map[string]*watching{}}
 }
 
-// trouble is why the page may be out of date. Empty if it is not.
-func (f *following) trouble() string {
+// problem is why the page may be out of date. Empty if it is not.
+func (f *following) problem() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.silent != "" {
-		return f.silent
+	if f.notAnswering != "" {
+		return f.notAnswering
 	}
 	for _, of := range slices.Sorted(maps.Keys(f.watches)) {
 		w := f.watches[of]
@@ -72,7 +72,7 @@ func (f *following) trouble() string {
 func (f *following) ask(ctx context.Context, mgr ctrl.Manager) {
 	client, err := kubernetes.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
-		f.setSilent(err.Error())
+		f.setNotAnswering(err.Error())
 		return
 	}
 	ticker := f.clock.NewTicker(askInterval)
@@ -86,11 +86,11 @@ func (f *following) ask(ctx context.Context, mgr ctrl.Manager) {
 		}
 		switch {
 		case err == nil, apierrors.IsForbidden(err): // which is an answer too
-			f.setSilent("")
+			f.setNotAnswering("")
 		case apierrors.IsUnauthorized(err):
-			f.setSilent("the API server rejects your credentials")
+			f.setNotAnswering("the API server rejects your credentials")
 		default:
-			f.setSilent("the API server does not answer")
+			f.setNotAnswering("the API server does not answer")
 		}
 		select {
 		case <-ticker.C():
@@ -100,10 +100,10 @@ func (f *following) ask(ctx context.Context, mgr ctrl.Manager) {
 	}
 }
 
-func (f *following) setSilent(why string) {
+func (f *following) setNotAnswering(why string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.silent = why
+	f.notAnswering = why
 }
 
 // watch is a transport that records which watches run.

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// beatInterval is how often a browser gets a heartbeat. The page shows itself as stale after two and a half intervals without one.
-	beatInterval = 5 * time.Second
+	// heartbeatInterval is how often a browser gets a heartbeat. The page shows itself as stale after two and a half intervals without one.
+	heartbeatInterval = 5 * time.Second
 	// writeTimeout is how long a browser may take to read a message. A slower one is disconnected, and reconnects by itself.
 	writeTimeout = 30 * time.Second
 	// readHeaderTimeout is how long the header of a request may take to arrive.
@@ -38,8 +38,8 @@ var securityHeaders = map[string]string{
 	"Cross-Origin-Opener-Policy":   "same-origin",
 }
 
-// beat is a heartbeat for browsers.
-type beat struct {
+// heartbeat is a heartbeat for browsers.
+type heartbeat struct {
 	// Trouble is why the page may be out of date. Empty if it is not.
 	Trouble string `json:"trouble"`
 }
@@ -151,10 +151,10 @@ func (p *Page) writeEvents(ctx context.Context, w http.ResponseWriter, reader *r
 	if err := write(frame("retry: 1000\n\n")); err != nil { // a disconnected browser reconnects after a second
 		return err
 	}
-	if err := p.writeBeat(write); err != nil {
+	if err := p.writeHeartbeat(write); err != nil {
 		return err
 	}
-	ticker := p.clock.NewTicker(beatInterval)
+	ticker := p.clock.NewTicker(heartbeatInterval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -167,7 +167,7 @@ func (p *Page) writeEvents(ctx context.Context, w http.ResponseWriter, reader *r
 				return err
 			}
 		case <-ticker.C():
-			if err := p.writeBeat(write); err != nil {
+			if err := p.writeHeartbeat(write); err != nil {
 				return err
 			}
 		case <-ctx.Done():
@@ -176,8 +176,8 @@ func (p *Page) writeEvents(ctx context.Context, w http.ResponseWriter, reader *r
 	}
 }
 
-func (p *Page) writeBeat(write func(...frame) error) error {
-	f, err := encode("beat", beat{p.following.trouble()})
+func (p *Page) writeHeartbeat(write func(...frame) error) error {
+	f, err := encode("beat", heartbeat{p.following.problem()})
 	if err != nil {
 		return err
 	}

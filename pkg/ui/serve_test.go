@@ -154,7 +154,7 @@ func listen(t *testing.T, url string) (next, beat func() string) {
 func TestABrowserIsToldOverTheWire(t *testing.T) {
 	f := newFixture(t, deployment(), replicaSet(), spread("own"), node("n1", "own"))
 	page, clock := newPage(t, f)
-	if err := page.stream.tell(t.Context()); err != nil {
+	if err := page.stream.broadcast(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	server := httptest.NewServer(page.Handler())
@@ -176,8 +176,8 @@ func TestABrowserIsToldOverTheWire(t *testing.T) {
 	if got, want := next(), `news {"pods":[{"uid":"uid-a","namespace":"shop","name":"a","node":"n1","spread":"shop/web-spread","subset":"own","phase":"ready"}]}`; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	page.following.setSilent("the API server does not answer")
-	clock.Step(beatInterval)
+	page.following.setNotAnswering("the API server does not answer")
+	clock.Step(heartbeatInterval)
 	if got, want := beat(), `beat {"trouble":"the API server does not answer"}`; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
@@ -252,7 +252,7 @@ func TestTroubleIsToldWhileAWatchIsAway(t *testing.T) {
 	}
 	expectTrouble := func(when, want string) {
 		t.Helper()
-		if got := f.trouble(); got != want {
+		if got := f.problem(); got != want {
 			t.Errorf("%s: %q, want %q", when, got, want)
 		}
 	}
@@ -279,10 +279,10 @@ func TestTroubleIsToldWhileAWatchIsAway(t *testing.T) {
 	expectTrouble("when it may not", "pods cannot be watched: forbidden")
 	fails = errors.New("connection refused")
 	watch("?watch=true")
-	f.setSilent("the API server does not answer")
+	f.setNotAnswering("the API server does not answer")
 	expectTrouble("when nobody is there", "the API server does not answer")
 	fails, code = nil, http.StatusOK
-	f.setSilent("")
+	f.setNotAnswering("")
 	watch("?watch=true")
 	expectTrouble("when all is well again", "")
 }

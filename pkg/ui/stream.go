@@ -98,7 +98,7 @@ func (s *stream) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if err := s.tell(ctx); err != nil {
+		if err := s.broadcast(ctx); err != nil {
 			klog.FromContext(ctx).Error(err, "The page is not up to date, trying again")
 			signal(s.stale)
 		}
@@ -110,8 +110,8 @@ func (s *stream) run(ctx context.Context) {
 	}
 }
 
-// tell takes the news from the board and adds it to every reader's queue.
-func (s *stream) tell(ctx context.Context) error {
+// broadcast takes the news from the board and adds it to every reader's queue.
+func (s *stream) broadcast(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	news, err := s.board.news(ctx)

@@ -21,7 +21,7 @@ func telling(t *testing.T, f *fixture) *stream {
 func (s *stream) tellPod(t *testing.T, p *corev1.Pod) {
 	t.Helper()
 	s.change(func(b *board) { b.putPod(p) })
-	if err := s.tell(t.Context()); err != nil {
+	if err := s.broadcast(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -93,7 +93,7 @@ func TestAReaderThatDoesNotReadCostsNoMoreThanItsQueue(t *testing.T) {
 			t.Fatalf("the other reader is told %q", got)
 		}
 	}
-	if err := s.tell(t.Context()); err != nil {
+	if err := s.broadcast(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	want := "snapshot: " + strings.Join(words(s.board.everything()), " ")

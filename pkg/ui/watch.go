@@ -83,7 +83,7 @@ func Open(ctx context.Context, config *rest.Config, options Options) (*Page, err
 		return nil, err
 	}
 	p.stream = newStream(newBoard(owners), options.Title, options.Clock)
-	synced, err := p.hear(ctx, mgr, owners)
+	synced, err := p.addHandlers(ctx, mgr, owners)
 	if err != nil {
 		return nil, err
 	}
@@ -135,8 +135,8 @@ func checkRights(ctx context.Context, reader client.Reader, namespace string) er
 	return nil
 }
 
-// hear puts everything that is watched on the board.
-func (p *Page) hear(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage) ([]toolscache.InformerSynced, error) {
+// addHandlers puts everything that is watched on the board.
+func (p *Page) addHandlers(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage) ([]toolscache.InformerSynced, error) {
 	seeOwner := func(object metav1.Object) {
 		uid := object.GetUID()
 		p.stream.change(func(b *board) { b.seeOwner(uid) })
