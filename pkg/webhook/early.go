@@ -43,22 +43,22 @@ func (e *earlyBinding) review(ctx context.Context, request *podRequest, found *l
 	key := types.NamespacedName{Namespace: request.Namespace, Name: found.Name}
 	object := &v1alpha1.WorkloadSpread{}
 	if err := e.owners.Reader.Get(ctx, key, object, client.UnsafeDisableDeepCopy); err != nil {
-		return e.asItIs(ctx, key, fmt.Errorf("reading WorkloadSpread %s: %w", key.Name, err))
+		return e.admitUnchanged(ctx, key, fmt.Errorf("reading WorkloadSpread %s: %w", key.Name, err))
 	}
 	target, err := e.owners.Read(ctx, key.Namespace, workload.TargetOf(object))
 	if err != nil {
-		return e.asItIs(ctx, key, err)
+		return e.admitUnchanged(ctx, key, err)
 	}
 	policy := found.Policy
 	admitted, in := e.pickedBefore(ctx, request, policy, key)
 	if in == subset.None {
 		if admitted, in, err = e.pick(ctx, request, policy, object, target); err != nil {
-			return e.asItIs(ctx, key, err)
+			return e.admitUnchanged(ctx, key, err)
 		}
 	}
 	patch, err := request.Object.patchFor(policy, in, admitted, workload.Selector(target))
 	if err != nil {
-		return e.asItIs(ctx, key, fmt.Errorf("applying the patch of subset %s of WorkloadSpread %s: %w", admitted.Subset, key.Name, err))
+		return e.admitUnchanged(ctx, key, fmt.Errorf("applying the patch of subset %s of WorkloadSpread %s: %w", admitted.Subset, key.Name, err))
 	}
 	return answer{outcome: picked, patch: patch}
 }
@@ -107,7 +107,7 @@ func (e *earlyBinding) pick(ctx context.Context, request *podRequest, policy *su
 // isTrial is true for a dry run.
 func (r *podRequest) isTrial() bool { return r.DryRun != nil && *r.DryRun }
 
-func (e *earlyBinding) asItIs(ctx context.Context, key types.NamespacedName, err error) answer {
+func (e *earlyBinding) admitUnchanged(ctx context.Context, key types.NamespacedName, err error) answer {
 	klog.FromContext(ctx).Error(err, "Admitting a pod of a spread as it is", "workloadspread", klog.KRef(key.Namespace, key.Name))
 	return answer{outcome: failed, warnings: []string{"Berth admits the pod without the patch of its subset: " + err.Error()}}
 }

@@ -30,7 +30,7 @@ type podAdmission struct {
 // review finds the pod's spread, lets the model add its constraints, and answers with the difference.
 func (a *podAdmission) review(ctx context.Context, request *podRequest) answer {
 	before := request.Object.pod()
-	if request.Operation != admissionv1.Create || !mayBeOurs(before) {
+	if request.Operation != admissionv1.Create || !mayHaveSpread(before) {
 		return answer{outcome: left}
 	}
 	spread, missing, err := a.spreadOf(ctx, request.Namespace, before)
@@ -59,8 +59,8 @@ func (a *podAdmission) review(ctx context.Context, request *podRequest) answer {
 	return answer{outcome: constrained, patch: patchOf(before, &after), warnings: warnings}
 }
 
-// mayBeOurs is false for pods that no spread can divide, and for pods that have chosen another scheduler.
-func mayBeOurs(pod *corev1.Pod) bool {
+// mayHaveSpread is false for pods that no spread can divide, and for pods that have chosen another scheduler.
+func mayHaveSpread(pod *corev1.Pod) bool {
 	switch pod.Spec.SchedulerName {
 	case "", corev1.DefaultSchedulerName, v1alpha1.SchedulerName:
 	default:

@@ -54,13 +54,13 @@ var workloads = map[schema.GroupKind]func() client.Object{
 func (v *spreadValidator) ValidateCreate(ctx context.Context, spread *v1alpha1.WorkloadSpread) (admission.Warnings, error) {
 	warnings, err := v.validate(ctx, spread, nil)
 	if err == nil {
-		v.tellOf(ctx, spread)
+		v.announceIfStored(ctx, spread)
 	}
 	return warnings, err
 }
 
-// tellOf announces the spread, unless it is known that it will not be stored.
-func (v *spreadValidator) tellOf(ctx context.Context, spread *v1alpha1.WorkloadSpread) {
+// announceIfStored announces the spread, unless it is known that it will not be stored.
+func (v *spreadValidator) announceIfStored(ctx context.Context, spread *v1alpha1.WorkloadSpread) {
 	request, err := admission.RequestFromContext(ctx)
 	if v.announce == nil || err != nil || ptr.Deref(request.DryRun, false) || spread.UID == "" {
 		return

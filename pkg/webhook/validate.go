@@ -62,14 +62,14 @@ func ValidateSpread(spread, old *v1alpha1.WorkloadSpread, known Known) (warnings
 
 // validateTarget checks what depends on the cluster.
 func validateTarget(spread, old *v1alpha1.WorkloadSpread, known *Known, path *field.Path) (warnings []string, errs field.ErrorList) {
-	if rival := rivalOf(spread, known.Spreads); rival != nil {
+	if other := conflictingSpread(spread, known.Spreads); other != nil {
 		switch {
 		case old == nil:
 			errs = append(errs, field.Forbidden(path,
-				fmt.Sprintf("WorkloadSpread %q already divides %s, and a workload can have only one: change or delete that one", rival.Name, workloadName(spread))))
-		case workload.Wins(rival, spread):
+				fmt.Sprintf("WorkloadSpread %q already divides %s, and a workload can have only one: change or delete that one", other.Name, workloadName(spread))))
+		case workload.Wins(other, spread):
 			// The target cannot be changed, so this update did not cause the conflict. It may even be a step to resolve it.
-			warnings = append(warnings, fmt.Sprintf("%s: has no effect, because the older WorkloadSpread %q divides %s", path, rival.Name, workloadName(spread)))
+			warnings = append(warnings, fmt.Sprintf("%s: has no effect, because the older WorkloadSpread %q divides %s", path, other.Name, workloadName(spread)))
 		}
 	}
 	const untried = "so the patches were not tried on its pods"
@@ -140,19 +140,19 @@ func samePatch(old *v1alpha1.WorkloadSpread, spec *v1alpha1.Subset) bool {
 	})
 }
 
-// rivalOf is the spread that divides the same workload instead of this one, or nil.
-func rivalOf(spread *v1alpha1.WorkloadSpread, all []v1alpha1.WorkloadSpread) *v1alpha1.WorkloadSpread {
-	var rival *v1alpha1.WorkloadSpread
+// conflictingSpread is the spread that divides the same workload instead of this one, or nil.
+func conflictingSpread(spread *v1alpha1.WorkloadSpread, all []v1alpha1.WorkloadSpread) *v1alpha1.WorkloadSpread {
+	var winner *v1alpha1.WorkloadSpread
 	for i := range all {
 		other := &all[i]
 		if other.Name == spread.Name || !sameTarget(other, spread) {
 			continue
 		}
-		if rival == nil || workload.Wins(other, rival) {
-			rival = other
+		if winner == nil || workload.Wins(other, winner) {
+			winner = other
 		}
 	}
-	return rival
+	return winner
 }
 
 // sameTarget is true if both spreads, of one namespace, name the same workload, in any version.
