@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// part is a component as the sandbox runs it, with what only the control plane's own need.
+// part is a component as the sandbox runs it, with fields that only the control plane's own components need.
 type part struct {
 	Component
 	// workDir defaults to the instance's Dir.
@@ -26,8 +26,8 @@ type part struct {
 }
 
 const (
-	// etcdSocket is a host and port to satisfy etcd's flags, and in fact the name of a file in etcd's directory, which only its
-	// owner may enter. Relative, because the length of a socket's path is limited.
+	// etcdSocket looks like a host and port, as etcd's flags require. It is in fact the name of a socket in etcd's directory, which only its owner
+	// may enter. It is relative because the length of a socket's path is limited.
 	etcdSocket = "etcd:0"
 	peerSocket = "peer:0"
 
@@ -49,7 +49,7 @@ func (s *Sandbox) etcd() part {
 				"--listen-peer-urls=unix://" + peerSocket,
 				"--initial-advertise-peer-urls=unix://" + peerSocket,
 				"--initial-cluster=sandbox=unix://" + peerSocket,
-				// The data need not survive the machine, only the process.
+				// The data must survive the process, but not the machine.
 				"--unsafe-no-fsync",
 				"--snapshot-count=10000",
 				"--quota-backend-bytes=4294967296",
@@ -70,7 +70,7 @@ func (s *Sandbox) etcd() part {
 	}
 }
 
-// dialUnixIn connects to a socket whose whole path may be longer than a socket's address can be.
+// dialUnixIn connects to a socket whose full path may be longer than a socket address allows.
 func dialUnixIn(ctx context.Context, dir, name string) (net.Conn, error) {
 	opened, err := os.Open(dir)
 	if err != nil {
@@ -84,7 +84,7 @@ func dialUnixIn(ctx context.Context, dir, name string) (net.Conn, error) {
 //go:embed audit-policy.yaml
 var auditPolicy []byte
 
-// egressSelector sends what the API server wants of Services through a proxy.
+// egressSelector sends the API server's requests to Services through a proxy.
 const egressSelector = `apiVersion: apiserver.k8s.io/v1beta1
 kind: EgressSelectorConfiguration
 egressSelections:
@@ -102,7 +102,7 @@ func (s *Sandbox) apiServer() part {
 				"--bind-address=127.0.0.1",
 				"--advertise-address=127.0.0.1",
 				fmt.Sprintf("--secure-port=%d", in.Port(securePort)),
-				// Nobody reaches the API server through its service, and a loopback address is no valid endpoint of it.
+				// No client reaches the API server through its Service, and a loopback address is not a valid endpoint.
 				"--endpoint-reconciler-type=none",
 				"--service-cluster-ip-range=10.96.0.0/16",
 				"--cert-dir=" + in.Dir,
@@ -153,7 +153,7 @@ func (s *Sandbox) controllerManager() part {
 		Args: func(in Instance) ([]string, error) {
 			return []string{
 				"--kubeconfig=" + in.Kubeconfig,
-				// Its endpoint is for those whom the API server knows, but for the health check.
+				// Its endpoint is for authenticated clients, except for the health check.
 				"--authentication-kubeconfig=" + in.Kubeconfig,
 				"--authorization-kubeconfig=" + in.Kubeconfig,
 				"--bind-address=127.0.0.1",
@@ -161,7 +161,7 @@ func (s *Sandbox) controllerManager() part {
 				"--cert-dir=" + in.Dir,
 				"--leader-elect=false",
 				"--controllers=*",
-				// Each controller as its own user, with the permissions that it has in a real cluster.
+				// Each controller runs as its own user, with the permissions of a real cluster.
 				"--use-service-account-credentials=true",
 				"--service-account-private-key-file=" + s.credentials.serviceAccountKeyFile(),
 				"--root-ca-file=" + s.credentials.caFile(),
@@ -239,8 +239,7 @@ func expectOK(ctx context.Context, client *http.Client, url string) error {
 	return nil
 }
 
-// graceOf bounds how long a component may take to end. The API server waits for open watches and etcd for nothing that is
-// still needed: their data is thrown away.
+// graceOf bounds how long a component may take to exit. The API server would wait for open watches, and etcd for data that nobody needs any more.
 func graceOf(component string) time.Duration {
 	switch component {
 	case Etcd, APIServer, ControllerManager, KWOK:

@@ -93,7 +93,7 @@ func (a *applier) applyObject(ctx context.Context, object *unstructured.Unstruct
 	return nil
 }
 
-// mappingOf waits for the object's kind to be served: discovery lags behind the establishing of a definition.
+// mappingOf waits until the object's kind is served: discovery lags behind the CustomResourceDefinition.
 func (a *applier) mappingOf(ctx context.Context, object *unstructured.Unstructured) (*meta.RESTMapping, error) {
 	kind := object.GroupVersionKind()
 	var mapping *meta.RESTMapping
@@ -145,7 +145,7 @@ func (a *applier) awaitEstablished(ctx context.Context) error {
 	return nil
 }
 
-// decode returns the objects of a manifest's documents, those of lists one by one.
+// decode returns the objects of a manifest's documents, and the items of lists one by one.
 func decode(manifest []byte) ([]*unstructured.Unstructured, error) {
 	var objects []*unstructured.Unstructured
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifest)))
@@ -162,7 +162,7 @@ func decode(manifest []byte) ([]*unstructured.Unstructured, error) {
 			return nil, err
 		}
 		switch {
-		case len(object.Object) == 0: // nothing but comments
+		case len(object.Object) == 0: // only comments
 		case object.IsList():
 			if err := object.EachListItem(func(item runtime.Object) error {
 				objects = append(objects, item.(*unstructured.Unstructured))

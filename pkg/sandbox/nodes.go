@@ -19,7 +19,7 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 )
 
-// podsPerNode is how many pods a node holds unless it says otherwise, as with a kubelet.
+// podsPerNode is the default limit of pods on a node, as for a kubelet.
 const podsPerNode = "110"
 
 // nodeReadyTimeout bounds how long nodes may take to become ready.
@@ -34,8 +34,8 @@ func Allocatable(cpu, memory resource.Quantity) corev1.ResourceList {
 	}
 }
 
-// NewNode returns a node for CreateNodes with the labels that a kubelet and a cloud provider set, besides the given ones,
-// which win. An empty zone is no label. Nil allocatable means the defaults of Config.
+// NewNode returns a node for CreateNodes with the labels that a kubelet and a cloud provider set. The given labels override them. An empty zone means
+// no zone label. Nil allocatable means the defaults of Config.
 func NewNode(
 	name, zone string, labels map[string]string, taints []corev1.Taint, allocatable corev1.ResourceList,
 ) *corev1.Node {
@@ -62,9 +62,9 @@ func NewNode(
 	}
 }
 
-// CreateNodes creates the nodes and returns when pods can run on them. Of capacity and allocatable, one stands in for the
-// other. Without KWOK nothing makes nodes ready, and then it does not wait; without kube-controller-manager the taint of a
-// node that is not ready stays, and it waits only for the nodes.
+// CreateNodes creates the nodes and returns when pods can run on them. If only one of capacity and allocatable is set, it is used for both. Without
+// KWOK nothing makes nodes ready, and CreateNodes does not wait. Without kube-controller-manager the not-ready taint stays, and CreateNodes waits
+// only until the nodes are ready.
 func (s *Sandbox) CreateNodes(ctx context.Context, nodes []*corev1.Node) error {
 	if len(nodes) == 0 {
 		return nil
@@ -113,7 +113,7 @@ func (s *Sandbox) CreateNodes(ctx context.Context, nodes []*corev1.Node) error {
 	return nil
 }
 
-// isUsable says whether the node is ready and no longer tainted for not being so.
+// isUsable is true if the node is ready and does not have the not-ready taint.
 func (s *Sandbox) isUsable(node *corev1.Node) bool {
 	ready := slices.ContainsFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool {
 		return condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue
@@ -124,7 +124,7 @@ func (s *Sandbox) isUsable(node *corev1.Node) bool {
 	return ready && (!tainted || !s.config.runs(ControllerManager))
 }
 
-// configuredNodes returns Config.Nodes, dealt over the zones in turn.
+// configuredNodes returns Config.Nodes, distributed over the zones.
 func (c Config) configuredNodes() []*corev1.Node {
 	var nodes []*corev1.Node
 	digits := len(fmt.Sprint(c.Nodes))

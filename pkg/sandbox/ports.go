@@ -8,14 +8,14 @@ import (
 	"sync"
 )
 
-// Ports are taken from below the range from which the kernel gives outgoing connections theirs (32768 and up on Linux), so
-// that none of those is in the way when a component comes back to its port after a restart.
+// Ports are taken from below the range that the kernel uses for outgoing connections (32768 and up on Linux). So no such connection has the port of a
+// component that restarts.
 const (
 	lowestPort  = 20000
 	highestPort = 31999
 )
 
-// portPool hands out free ports, none of them twice.
+// portPool returns free ports, and none of them twice.
 type portPool struct {
 	mu    sync.Mutex
 	taken map[int]bool
@@ -34,7 +34,7 @@ func (p *portPool) take() (int, error) {
 		}
 		listener, err := net.Listen("tcp4", loopback(port))
 		if err != nil {
-			continue // in use by somebody else, which is what we wanted to know
+			continue // in use by another process
 		}
 		if err := listener.Close(); err != nil {
 			return 0, fmt.Errorf("freeing port %d: %w", port, err)
@@ -57,7 +57,7 @@ type ports struct {
 
 func newPorts(pool *portPool) *ports { return &ports{pool: pool, byPurpose: map[string]int{}} }
 
-// port returns 0 when there is none; failure then says why.
+// port returns 0 if there is none. failure then says why.
 func (p *ports) port(purpose string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,7 +82,7 @@ func (p *ports) failure() error {
 	return p.err
 }
 
-// address returns the first port's address, empty when none was asked for.
+// address returns the address with the first port. Empty if no port was asked for.
 func (p *ports) address() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

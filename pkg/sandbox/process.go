@@ -19,24 +19,24 @@ import (
 type State string
 
 const (
-	// Starting: its process runs or is about to, and has not answered its health check yet.
+	// Starting: its process runs or is about to run, and has not passed its health check yet.
 	Starting State = "starting"
-	// Running: it answered its health check since it was last started.
+	// Running: it has passed its health check since it was last started.
 	Running State = "running"
-	// Crashing: it keeps ending before it is ready, and is started again every second.
+	// Crashing: it exits again and again before it is ready. It is restarted every second.
 	Crashing State = "crashing"
-	// Halted: it was killed by Sandbox.Halt and waits to be resumed.
+	// Halted: Sandbox.Halt killed it, and it waits to be resumed.
 	Halted State = "halted"
-	// Stopped: it has ended for good.
+	// Stopped: it has exited for good.
 	Stopped State = "stopped"
 )
 
 const (
 	// restartDelay lies between the end of a process and its next start.
 	restartDelay = 100 * time.Millisecond
-	// crashDelay is that time for a process that keeps ending before it is ready.
+	// crashDelay is the delay for a process that exits again and again before it is ready.
 	crashDelay = time.Second
-	// shortRun is how long a process without health check must run to be called ready.
+	// shortRun is how long a process without health check must run to count as ready.
 	shortRun = time.Second
 
 	probeInterval = 50 * time.Millisecond
@@ -45,8 +45,8 @@ const (
 	logTailLines = 20
 )
 
-// process keeps one replica of a component running. Before it was ready for the first time its end is final; after that it is
-// started again, whatever ended it.
+// process keeps one replica of a component running. If it exits before it was ready for the first time, that is final. After that it is restarted,
+// whatever the reason.
 type process struct {
 	name    string
 	replica int
@@ -55,9 +55,9 @@ type process struct {
 	dir     string
 	logPath string
 	address string
-	// probe returns nil when the process is ready. Nil: it is, once it has run for a short time.
+	// probe returns nil when the process is ready. If probe is nil, the process is ready once it has run for shortRun.
 	probe func(context.Context) error
-	// grace is how long it may take to end after SIGTERM.
+	// grace is how long it may take to exit after SIGTERM.
 	grace    time.Duration
 	launcher *launcher
 	changed  func()
@@ -78,14 +78,14 @@ type process struct {
 	failure   error
 }
 
-// start starts keeping the process running; stop ends that.
+// start keeps the process running until stop.
 func (p *process) start() {
 	p.ready, p.stopped, p.done = make(chan struct{}), make(chan struct{}), make(chan struct{})
 	p.state = Starting
 	go p.keepRunning()
 }
 
-// awaitReady returns nil once the process is ready for the first time, or says why it will not be.
+// awaitReady returns nil once the process is ready for the first time, or says why it will not be ready.
 func (p *process) awaitReady(ctx context.Context) error {
 	select {
 	case <-p.ready:
@@ -102,7 +102,7 @@ func (p *process) awaitReady(ctx context.Context) error {
 	}
 }
 
-// signal sends the signal to the current run. SIGKILL returns after the process is gone.
+// signal sends the signal to the current run. With SIGKILL it returns when the process is gone.
 func (p *process) signal(sig os.Signal) error {
 	p.mu.Lock()
 	cmd, exited, pid := p.cmd, p.exited, p.pid
@@ -129,7 +129,7 @@ func (p *process) stop() {
 	}
 	p.mu.Unlock()
 
-	// Signalling fails when there is no process, and then there is nothing to do.
+	// There is nothing to do if signalling fails because there is no process.
 	_ = p.signal(syscall.SIGTERM)
 	select {
 	case <-p.done:
@@ -139,7 +139,7 @@ func (p *process) stop() {
 	}
 }
 
-// halt kills the process and keeps it from being started again until resume is called.
+// halt kills the process and does not restart it until resume is called.
 func (p *process) halt() (resume func(), err error) {
 	resumed := make(chan struct{})
 	p.mu.Lock()
@@ -149,7 +149,7 @@ func (p *process) halt() (resume func(), err error) {
 	}
 	p.resumed = resumed
 	running := p.pid != 0
-	if !running { // it was about to be started again
+	if !running { // it was about to be restarted
 		p.state = Halted
 	}
 	p.mu.Unlock()
@@ -172,7 +172,7 @@ func (p *process) halt() (resume func(), err error) {
 	return resume, nil
 }
 
-// awaitResumption returns when the process is not halted, or stopped for good.
+// awaitResumption returns when the process is not halted, or is stopped for good.
 func (p *process) awaitResumption() {
 	p.mu.Lock()
 	resumed := p.resumed
@@ -199,7 +199,7 @@ func (p *process) keepRunning() {
 		p.mu.Lock()
 		p.pid = 0
 		delay, again := p.nextRun(err)
-		// Last, so that whoever waited for the end finds the state that follows it.
+		// This comes last, so that callers that waited for the end find the new state.
 		if p.exited != nil && !isClosed(p.exited) {
 			close(p.exited)
 		}
@@ -215,7 +215,7 @@ func (p *process) keepRunning() {
 	}
 }
 
-// nextRun decides after the end of a run whether there will be another, and when. Called with the lock held.
+// nextRun decides after a run whether there will be another one, and when. The caller holds the lock.
 func (p *process) nextRun(err error) (time.Duration, bool) {
 	wasReady := p.state == Running
 	if isClosed(p.stopped) || !isClosed(p.ready) {
@@ -329,7 +329,7 @@ func (p *process) status() ComponentStatus {
 	return status
 }
 
-// environment is our own without what etcd would take for flags.
+// environment is the environment of this process without the variables that etcd would take for flags.
 func environment() []string {
 	return slices.DeleteFunc(os.Environ(), func(variable string) bool { return strings.HasPrefix(variable, "ETCD_") })
 }
@@ -345,7 +345,7 @@ func (p *process) logTail() string {
 	return strings.TrimRight(tail, "\n")
 }
 
-// tailOf returns the last lines of a file, as far as they lie in its last 64 KiB.
+// tailOf returns the last lines of a file, if they are within its last 64 KiB.
 func tailOf(path string, lines int) (string, error) {
 	file, err := os.Open(path)
 	if err != nil {

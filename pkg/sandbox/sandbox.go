@@ -17,13 +17,13 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// launchAttempts is how often a component is started when another program takes its port in the meantime.
+// launchAttempts is how often a component is started if another program takes its port.
 const launchAttempts = 4
 
 // ErrInUse is why Start refuses a directory that another sandbox is using.
 var ErrInUse = errors.New("another sandbox runs in this directory")
 
-// Sandbox is a control plane that runs.
+// Sandbox is a running control plane.
 type Sandbox struct {
 	config      Config
 	lock        *os.File
@@ -48,20 +48,20 @@ type ComponentStatus struct {
 	// PID is 0 while there is no process.
 	PID   int
 	State State
-	// Address is host and port, or empty for what listens on none.
+	// Address is host and port. Empty for a component that listens on none.
 	Address string
 	// Restarts counts the starts after the first.
 	Restarts int
-	// Log is the file with all that it wrote.
+	// Log is the file with everything that it wrote.
 	Log string
-	// LogTail is the end of it, for a component that keeps crashing.
+	// LogTail is the end of the log, for a component that is crashing.
 	LogTail string
 }
 
-// Start returns a sandbox of which every component is ready and every node usable, or says which component is not and ends
-// with that component's log. Nothing runs after an error. The context bounds the start; a started sandbox runs until Stop.
+// Start returns a sandbox with every component ready and every node usable. Otherwise its error says which component is not ready, and ends with that
+// component's log. After an error nothing runs. The context bounds the start; the sandbox runs until Stop.
 //
-// A component that ends once it was ready is started again, as a kubelet would.
+// A component that exits after it was ready is restarted, as a kubelet would do.
 func Start(ctx context.Context, config Config) (*Sandbox, error) {
 	config, err := config.complete()
 	if err != nil {
@@ -91,7 +91,7 @@ func Start(ctx context.Context, config Config) (*Sandbox, error) {
 	return s, nil
 }
 
-// parts returns what runs in groups, each of which needs those before it.
+// parts returns the components in groups. Each group needs the groups before it.
 func (s *Sandbox) parts() [][]part {
 	groups := [][]part{{s.etcd()}, {s.apiServer()}, {s.controllerManager(), s.kwok()}}
 	var own []part
@@ -180,7 +180,7 @@ func (s *Sandbox) stopOrder() [][]string {
 	return groups
 }
 
-// RESTConfig authenticates as an administrator, whom nothing throttles.
+// RESTConfig authenticates as an administrator without client-side rate limits.
 func (s *Sandbox) RESTConfig() *rest.Config {
 	return &rest.Config{
 		Host:            s.server,
@@ -249,7 +249,7 @@ func (s *Sandbox) Signal(component string, replica int, sig os.Signal) error {
 	return fmt.Errorf("signalling %s-%d: no such component", component, replica)
 }
 
-// Halt kills a replica with SIGKILL and keeps it down until the function that it returns is called, which may be more than once.
+// Halt kills a replica with SIGKILL and keeps it down until the returned function is called. That may be called more than once.
 func (s *Sandbox) Halt(component string, replica int) (resume func(), err error) {
 	for _, process := range s.processes() {
 		if process.name == component && process.replica == replica {
@@ -369,7 +369,7 @@ func (s *Sandbox) remove(gone *process) {
 	s.running = slices.DeleteFunc(s.running, func(p *process) bool { return p == gone })
 }
 
-// announce wakes those who wait for a change of Status.
+// announce wakes callers that wait for a change of Status.
 func (s *Sandbox) announce() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -378,7 +378,7 @@ func (s *Sandbox) announce() {
 }
 
 func (s *Sandbox) progress(format string, args ...any) {
-	// Whoever reads the progress may be gone, which is no reason to fail.
+	// It is no error if the reader of the progress is gone.
 	_, _ = fmt.Fprintf(s.config.Progress, format+"\n", args...)
 }
 
@@ -430,7 +430,7 @@ func (s *Sandbox) emptyDir() error {
 	return nil
 }
 
-// cleanDir removes data and credentials and keeps the logs. What cannot be removed is removed by the next Start.
+// cleanDir removes data and credentials and keeps the logs. The next Start removes what cannot be removed now.
 func (s *Sandbox) cleanDir() {
 	_ = os.RemoveAll(filepath.Join(s.config.Dir, "instances"))
 	_ = os.RemoveAll(s.pkiDir())
@@ -462,7 +462,7 @@ func (s *Sandbox) prepareCredentials(groups [][]part) error {
 	return s.credentials.writeTokens()
 }
 
-// writeKubeconfigs is done once the API server's port is certain.
+// writeKubeconfigs is called once the API server's port is known.
 func (s *Sandbox) writeKubeconfigs() error {
 	for dir, token := range s.tokens {
 		path := filepath.Join(dir, "kubeconfig")

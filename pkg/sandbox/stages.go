@@ -6,7 +6,7 @@ import (
 	"io/fs"
 )
 
-// How nodes and pods behave: what a kubelet would report, only at once.
+// The stages make nodes and pods behave as kubelets report them, but at once.
 //
 //go:embed stages/*.yaml
 var stages embed.FS
@@ -14,7 +14,7 @@ var stages embed.FS
 //go:embed kwok-rbac.yaml
 var kwokRBAC []byte
 
-// kwokOptions lets KWOK work on many nodes and pods at a time, and serve nothing but its health.
+// kwokOptions lets KWOK handle many nodes and pods at the same time, and makes it serve only its health check.
 const kwokOptions = `apiVersion: config.kwok.x-k8s.io/v1alpha1
 kind: KwokConfiguration
 options:
