@@ -23,8 +23,7 @@ const (
 	verdictMark = "\x00"
 )
 
-// detach starts this program again as a supervisor in a session of its own, shows its progress, and returns when everything
-// is ready or has failed.
+// detach starts this program again as a supervisor in its own session, shows its progress, and returns when everything is ready or has failed.
 func detach(ctx context.Context, out io.Writer, config sandbox.Config) error {
 	if err := checkNotRunning(config.Name); err != nil {
 		return err
@@ -56,7 +55,7 @@ func detach(ctx context.Context, out io.Writer, config sandbox.Config) error {
 	if err != nil {
 		return err
 	}
-	// Interrupted, this command takes the supervisor with it; the report ends when that has stopped all it started.
+	// If this command is interrupted, it stops the supervisor too. The report ends when the supervisor has stopped everything that it started.
 	defer context.AfterFunc(ctx, func() { _ = supervisor.Process.Signal(syscall.SIGTERM) })()
 
 	verdict, told := relayReport(report, out)
@@ -71,7 +70,7 @@ func detach(ctx context.Context, out io.Writer, config sandbox.Config) error {
 	}
 }
 
-// relayReport copies progress up to the verdict and returns that, or false when there is none.
+// relayReport copies progress up to the verdict and returns the verdict. It returns false if there is none.
 func relayReport(report io.Reader, out io.Writer) (string, bool) {
 	lines := bufio.NewReader(report)
 	for {

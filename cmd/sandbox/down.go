@@ -38,7 +38,7 @@ func downCommand() *cobra.Command {
 			if err := stop(command.Context(), current); err != nil {
 				return fmt.Errorf("stopping sandbox %q: %w", name, err)
 			}
-			// The supervisor removes its state file, unless it was killed. Other files are replaced by the next up.
+			// The supervisor removes its state file, unless it was killed. The next up replaces the other files.
 			if err := os.Remove(statePath(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 				return err
 			}

@@ -13,7 +13,7 @@ import (
 
 func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// The first signal ends the work in order; a second one ends this process, and with it all its children, at once.
+	// The first signal stops everything in order. The second one ends this process, and with it all its children, at once.
 	context.AfterFunc(ctx, cancel)
 
 	if err := newCommand().ExecuteContext(ctx); err != nil {

@@ -34,10 +34,10 @@ type componentState struct {
 	Process processID
 }
 
-// processID names one process for good: a number alone may belong to another process later.
+// processID identifies one process for good: a PID alone may belong to another process later.
 type processID struct {
 	PID int
-	// Started is when the kernel started it, in ticks since boot. Zero when there is no such process.
+	// Started is when the kernel started it, in ticks since boot. 0 if there is no such process.
 	Started uint64
 }
 
@@ -47,7 +47,7 @@ func processOf(pid int) processID {
 
 func (p processID) runs() bool { return p.Started != 0 && startTicks(p.PID) == p.Started }
 
-// signal reaches the very process or nobody: a handle is opened before the check and used after it.
+// signal reaches exactly this process or none: the handle is opened before the check and used after it.
 func (p processID) signal(sig os.Signal) error {
 	process, err := os.FindProcess(p.PID)
 	if err != nil {
@@ -60,7 +60,7 @@ func (p processID) signal(sig os.Signal) error {
 	return process.Signal(sig)
 }
 
-// startTicks returns 0 when no such process runs; a zombie does not.
+// startTicks returns 0 if no such process runs. A zombie does not run.
 func startTicks(pid int) uint64 {
 	if pid <= 0 {
 		return 0
@@ -90,7 +90,7 @@ func sandboxDir(name string) string { return filepath.Join(baseDir, name) }
 
 func statePath(name string) string { return filepath.Join(sandboxDir(name), "state.json") }
 
-// readState returns nil when there is no state.
+// readState returns nil if there is no state.
 func readState(name string) (*state, error) {
 	// A name must not lead out of the directory.
 	if err := sandbox.CheckName(name); err != nil {

@@ -136,7 +136,7 @@ func defaultKubeconfig(name string) string {
 	return filepath.Join(baseDir, name+".kubeconfig")
 }
 
-// defaultBinDir is where this binary is, if the control plane is there too.
+// defaultBinDir is the directory of this binary, if the control plane is there too.
 func defaultBinDir() string {
 	if self, err := os.Executable(); err == nil {
 		if dir := filepath.Dir(self); fileExists(filepath.Join(dir, "kube-apiserver")) {
@@ -202,7 +202,7 @@ func run(ctx context.Context, out io.Writer, config sandbox.Config, pageAddress 
 	}
 }
 
-// shortPath returns the path as seen from the working directory, when that is below it.
+// shortPath returns the path relative to the working directory if it is below it.
 func shortPath(path string) string {
 	workDir, err := os.Getwd()
 	if err != nil {

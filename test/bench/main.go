@@ -1,6 +1,6 @@
-// Command bench measures, on one sandbox of 100 nodes, how long the pods of a Deployment take from the moment they are asked for until all
-// of them run: with Berth's scheduler and a spread over three zones, and with the stock scheduler, in turn. Machines are noisy, so
-// it prints every run, the medians and the ratio pair by pair.
+// Command bench measures, on one sandbox of 100 nodes, how long the pods of a Deployment take from scaling up until all of them run: with Berth's
+// scheduler and a spread over three zones, and with the stock scheduler, in turn. Machines are noisy, so it prints every run, the medians and the
+// ratio of each pair.
 package main
 
 import (

@@ -44,8 +44,8 @@ func results(report *cycle.Report) map[guarded.Result]int {
 	return counts
 }
 
-// Case 31: a PodDisruptionBudget that its controller has not seen yet answers 429 and asks to come back in 10 seconds, again and again. A strategy that
-// evicts without asking before is through at once all the same; Berth's do not even ask.
+// Case 31: a PodDisruptionBudget that its controller has not seen yet makes the API server answer 429 with Retry-After 10 seconds, again and again. A
+// strategy that evicts without asking before still finishes at once. Berth's strategies do not even send such evictions.
 func TestABudgetThatAsksToComeBackHoldsNobodyUp(t *testing.T) {
 	ns := newNamespace(t)
 	pool(t, ns, "a", "32")
@@ -94,7 +94,7 @@ spec: {maxUnavailable: 1, selector: {matchLabels: {app: web}}}
 	watch.expect(t, 0)
 }
 
-// A spread of which something cannot be read is reported, and the others are dealt with.
+// A spread about which something cannot be read is reported, and the others are processed.
 func TestASpreadThatCannotBeReadStopsNoOther(t *testing.T) {
 	ns := newNamespace(t)
 	pool(t, ns, "a", "32")
@@ -179,8 +179,8 @@ webhooks:
 	return mend
 }
 
-// Case 34: a webhook of somebody else's fails every eviction, or does not answer at all. Three are enough for a cycle to give up; nothing has happened, and
-// what was not done is done when the webhook is gone.
+// Case 34: another webhook fails every eviction, or does not answer at all. After three of them a cycle gives up. Nothing has happened, and the next
+// cycle does the work when the webhook is gone.
 func TestACycleGivesUpWhenEvictionsFail(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -308,8 +308,8 @@ func TestAnEvictionWhoseAnswerIsLostCounts(t *testing.T) {
 	watch.expect(t, 5)
 }
 
-// Times are those of the API server: a descheduler on a machine whose clock is behind does not wait longer for that, and one whose clock is ahead does not
-// act sooner.
+// Times are those of the API server. A descheduler on a machine with a slow clock does not wait longer, and one with a fast clock does not act
+// sooner.
 func TestTheAPIServersClockCounts(t *testing.T) {
 	ns := newNamespace(t)
 	pool(t, ns, "b", "32")

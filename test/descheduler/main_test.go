@@ -1,6 +1,6 @@
-// Package descheduler exercises the descheduler on a real control plane, with real ReplicaSets, the scheduler and the webhooks of Berth, and
-// PodUnavailableBudgets in force. Most runs are in this process, one after the other, each as new as that of a CronJob; where several must be under way
-// at the same time they are processes. Everything runs as the descheduler's service account.
+// Package descheduler tests the descheduler on a real control plane, with real ReplicaSets, Berth's scheduler and webhooks, and
+// PodUnavailableBudgets. Most runs are in this process, one after the other, each as new as that of a CronJob. Where several must run at the same
+// time, they are processes. Everything runs as the descheduler's service account.
 package descheduler
 
 import (

@@ -153,8 +153,8 @@ func controller(replicas int) sandbox.Component {
 	}
 }
 
-// webhookConfigurationsAt returns the webhook configurations with a port of this machine in place of the Service. The URL is by name, because the webhook's
-// certificate is for names, and has no path, which the controller adds.
+// webhookConfigurationsAt returns the webhook configurations with a port of this machine instead of the Service. The URL has a host name, because the
+// webhook's certificate is for names. It has no path; the controller adds one.
 func webhookConfigurationsAt(port int) ([][]byte, error) {
 	url := fmt.Sprintf("https://localhost:%d", port)
 	var contents [][]byte
@@ -190,8 +190,9 @@ func serviceAccountGroups() []string {
 	return []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace}
 }
 
-// schedulerConfigFor returns the KubeSchedulerConfiguration with what depends on where it runs. One scheduler elects itself as well: only a lease tells it
-// that no bind of one before it is under way. A killed one is missed sooner than in a cluster, where a lease lasts 15 s.
+// schedulerConfigFor returns the KubeSchedulerConfiguration with the settings that depend on where it runs. A single scheduler uses leader election
+// too: only a lease tells it that no bind of an earlier scheduler is under way. The lease is shorter than in a cluster, where it lasts 15 s, so that
+// a killed scheduler is replaced sooner.
 func schedulerConfigFor(config []byte, kubeconfig string) ([]byte, error) {
 	var fields map[string]any
 	if err := yaml.Unmarshal(config, &fields); err != nil {

@@ -32,16 +32,16 @@ const (
 	writers = 64
 )
 
-// creations are pods that are created by the benchmark itself, as the ReplicaSet controller does, on an API server beside which nothing runs
-// but the controller, so that nobody schedules or runs them.
+// creations are pods that the benchmark itself creates, as the ReplicaSet controller does. Only the controller runs besides the API server, so nobody
+// schedules or runs these pods.
 type creations struct {
 	*harness.Cluster
 	fast   kubernetes.Interface
 	owners map[string][]metav1.OwnerReference // by namespace
 }
 
-// Namespaces that the webhook is asked about, and that it is kept away from. In the third, another webhook is asked that does nothing but
-// answer with a patch of the same size: what it adds, the API server takes for any webhook. In all else they are equal.
+// Namespaces with the webhook, and without it. In the third, another webhook is called that only answers with a patch of the same size. It shows what
+// any webhook costs the API server. Otherwise they are equal.
 const (
 	with    = "with"
 	without = "without"

@@ -1,10 +1,10 @@
 // Command controller measures what berth-controller costs, on a sandbox.
 //
-// Of its webhook for pods (`make bench-webhook`): how much later a pod is created because of it, at a steady rate of creations and with many
-// spreads in its cache; what that takes of the controller's CPU and memory; and how fast a Deployment grows with it and without. The runs with
-// and without take turns, because machines are noisy.
+// For its webhook for pods (`make bench-webhook`): how much later a pod is created because of it, at a steady rate of creations and with many spreads
+// in its cache; how much CPU and memory that takes; and how fast a Deployment grows with it and without it. Runs with and without it alternate,
+// because machines are noisy.
 //
-// Of the statuses (`make bench-controller`): many spreads at rest, after a restart, and one in a burst.
+// For the statuses (`make bench-controller`): many spreads at rest, after a restart, and one spread in a burst.
 package main
 
 import (

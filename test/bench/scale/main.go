@@ -1,5 +1,5 @@
-// Command scale measures Berth's plugin from outside: a whole scheduler with real informers and a real queue, beside an API server that does nothing
-// but list, watch and bind, both in one process. Each shape of the cluster has a process of its own.
+// Command scale measures Berth's plugin from outside: a complete scheduler with real informers and a real queue, and an API server that only lists,
+// watches and binds, both in one process. Each shape of the cluster is measured in its own process.
 package main
 
 import (

@@ -1,10 +1,10 @@
 // Command scheduler compares Berth's scheduler with the stock one on a real API server, and prints and stores what it measured.
 //
-// One run is: all pods are created while no scheduler runs; then one scheduler is started, and measured is the time from the first bind to the
-// last, as a watch sees them, and the processor time of the scheduler between the two. So the rate at which a client can create pods does not
-// limit the rate, what the schedulers do when they start (their first lists, and Berth's wait for binds of a predecessor) is left out on
-// both sides, and the queue is full from the beginning. The two take turns, in the order AB BA AB and so on, on one cluster whose nodes
-// are API objects that nobody runs pods on, and neither shares the machine with anything but etcd and the API server.
+// One run is: all pods are created while no scheduler runs. Then one scheduler is started. Measured are the time from the first bind to the last, as
+// a watch sees them, and the processor time of the scheduler between the two. So the rate at which a client can create pods does not matter, the
+// start of the schedulers (their first lists, and Berth's wait for binds of a predecessor) is left out on both sides, and the queue is full from the
+// beginning. The two alternate, in the order AB BA AB and so on, on one cluster whose nodes are only API objects. They share the machine only with
+// etcd and the API server.
 //
 // Machines are noisy: ratios of pairs and their medians count. Results are stored in the format of Go benchmarks, for benchstat.
 package main

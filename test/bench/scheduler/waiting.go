@@ -26,8 +26,7 @@ const (
 	settled = 2 * time.Second
 )
 
-// measureWaiting fills a quota, lets the other pods wait, and then deletes bound pods at a steady rate. Every freed slot is for one of those
-// that wait.
+// measureWaiting fills a quota, lets the other pods wait, and then deletes bound pods at a steady rate. Every freed slot is for a waiting pod.
 func (r *runner) measureWaiting(ctx context.Context, waiting, freed int) (result waitingResult, err error) {
 	quota := freed + 100
 	b := &benchmark{name: "waiting", cpu: "10m", strategy: "{type: Fixed, whenFull: Wait}", workloads: 1,
