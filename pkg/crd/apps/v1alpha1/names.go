@@ -8,20 +8,20 @@ const (
 	// WorkloadSpread kind read it under this name.
 	MatchedAnnotation = "apps.kruise.io/matched-workloadspread"
 
-	// AdmittedAnnotation says which subset admission picked for an early-bound pod, whose patch it carries since then, as JSON of
-	// AdmittedSubset.
+	// AdmittedAnnotation says which subset admission picked for an early-bound pod, as JSON of AdmittedSubset. The pod carries the patch of that
+	// subset.
 	AdmittedAnnotation = "berth.dev/admitted-subset"
 
-	// SubsetLabel carries the name of the subset for selectors and dashboards. Berth never decides by it.
+	// SubsetLabel carries the name of the subset, for selectors and dashboards. Berth never reads it.
 	SubsetLabel = "berth.dev/subset"
 
-	// ConstraintsAnnotation notes on a pod what admission added to its tolerations and required node affinity, as JSON with the fields
-	// tolerations, terms and own. The scheduler tells by it which tolerations are the pod's own.
+	// ConstraintsAnnotation records what admission added to the tolerations and the required node affinity of a pod, as JSON with the fields
+	// tolerations, terms and own. The scheduler reads it to know which tolerations are the pod's own.
 	ConstraintsAnnotation = "berth.dev/constraints"
 
-	// AdmissionLabel on a namespace, with the value "disabled", keeps Berth's webhook away from the namespace's pods. Pods that name
-	// Berth's scheduler themselves are still placed by it. With the value "required", pods that a spread may divide are not created while no webhook
-	// says whether one does; their controllers try again.
+	// AdmissionLabel on a namespace, with the value "disabled", keeps Berth's webhook away from the namespace's pods. The scheduler still places pods
+	// that name it. With the value "required", a pod that a spread may divide is refused while no webhook replica answers; the pod's controller tries
+	// again.
 	AdmissionLabel = "berth.dev/admission"
 
 	// IgnoreExistingPodsAnnotation on a spread, set to "true", keeps the metadata patches of its subsets from pods that Berth did not bind.
@@ -33,7 +33,7 @@ const (
 	// PodGroupLabel names the pod group of a pod, as the coscheduling plugin of sigs.k8s.io/scheduler-plugins reads it.
 	PodGroupLabel = "scheduling.x-k8s.io/pod-group"
 
-	// PodDeletionCostAnnotation is read by the ReplicaSet controller: of two pods it deletes the cheaper one first.
+	// PodDeletionCostAnnotation is read by the ReplicaSet controller: it deletes pods with a lower cost first.
 	PodDeletionCostAnnotation = "controller.kubernetes.io/pod-deletion-cost"
 
 	// SchedulerName is the default name under which pods choose Berth's scheduler.
@@ -44,10 +44,9 @@ const (
 type MatchedSubset struct {
 	// Name of the WorkloadSpread, in the pod's namespace.
 	Name string `json:"name"`
-	// Subset is the name of the subset. Empty for a pod that was let go because every subset was full.
+	// Subset is the name of the subset. Empty for a pod that was bound outside of all subsets because every subset was full.
 	Subset string `json:"subset"`
-	// UID is the pod's own UID. A record with any other UID was copied from another pod or written by hand and counts
-	// for nothing.
+	// UID is the pod's own UID. A record with another UID was copied from another pod or written by hand, and is ignored.
 	UID string `json:"uid,omitempty"`
 }
 
@@ -55,12 +54,12 @@ type MatchedSubset struct {
 type AdmittedSubset struct {
 	// Name of the WorkloadSpread, in the pod's namespace.
 	Name string `json:"name"`
-	// Subset is the name of the subset. Empty if every subset was full and the spread lets such pods go.
+	// Subset is the name of the subset. Empty if every subset was full and the spread says whenFull: Schedule.
 	Subset string `json:"subset"`
-	// Pick tells the pod from others that admission has picked a subset for, before it has a name and a UID.
+	// Pick identifies the pick. A pod at admission has no UID yet, and often no name.
 	Pick string `json:"pick"`
-	// Time of the pick. Admission is asked again for a pod that others change after it, and keeps to its pick. A pick of long before was copied
-	// from another pod, and another is made.
+	// Time of the pick. The API server may ask admission again after other webhooks changed the pod, and admission then keeps its pick. An old pick
+	// was copied from another pod, so admission picks again.
 	Time metav1.Time `json:"time,omitempty"`
 }
 
@@ -71,13 +70,13 @@ type Reason string
 const (
 	// ReasonAdmitted: the pod may use the subset.
 	ReasonAdmitted Reason = "Admitted"
-	// ReasonSubsetsFull: every subset holds its quota and the spread says to wait.
+	// ReasonSubsetsFull: every subset is full, and the spread says whenFull: Wait.
 	ReasonSubsetsFull Reason = "SubsetsFull"
 	// ReasonNoNodeFits: no subset with quota left has a node for the pod.
 	ReasonNoNodeFits Reason = "NoNodeFits"
 	// ReasonAdmittedSubsetFull: admission picked a subset for the pod and others have filled it since. The pod is replaced.
 	ReasonAdmittedSubsetFull Reason = "AdmittedSubsetFull"
-	// ReasonUnplaced: every subset holds its quota and the spread lets the pod go anywhere.
+	// ReasonUnplaced: every subset is full, and the spread says whenFull: Schedule.
 	ReasonUnplaced Reason = "Unplaced"
 	// ReasonOverQuota: the pod is above the quota of its subset.
 	ReasonOverQuota Reason = "OverQuota"
@@ -93,17 +92,17 @@ const (
 	ReasonTargetNotFound Reason = "TargetNotFound"
 	// ReasonTargetUnreadable: the workload's replicas cannot be read.
 	ReasonTargetUnreadable Reason = "TargetUnreadable"
-	// ReasonWorkloadNotObserved: the pod is newer than what is known of its owner or workload; it is held until that arrives.
+	// ReasonWorkloadNotObserved: the pod's owner or workload is not in the cache yet. The pod is held until it is.
 	ReasonWorkloadNotObserved Reason = "WorkloadNotObserved"
 	// ReasonSpreadConflict: another, older spread already names the same workload.
 	ReasonSpreadConflict Reason = "SpreadConflict"
-	// ReasonSpecPatchNotApplied: a subset patches the pod's spec, which only admission can do, before the pod exists.
+	// ReasonSpecPatchNotApplied: a subset patches the pod's spec, and the pod was not admitted by the webhook. Only admission can apply such a patch.
 	ReasonSpecPatchNotApplied Reason = "SpecPatchNotApplied"
-	// ReasonLabelsNotApplied: a patch sets labels by which the workload would lose its pods, so that they are left out.
+	// ReasonLabelsNotApplied: a patch sets labels by which the workload selects its pods. These labels are left out.
 	ReasonLabelsNotApplied Reason = "LabelsNotApplied"
-	// ReasonPodsNotWritten: the API server does not take what pods should carry, such as their deletion costs. Everything else goes on.
+	// ReasonPodsNotWritten: the API server refuses what the controller writes to pods, such as deletion costs. Everything else goes on.
 	ReasonPodsNotWritten Reason = "PodsNotWritten"
-	// ReasonSpreadWarning: the spread is legal and probably not what was meant.
+	// ReasonSpreadWarning: the spread is valid, but probably not what was meant.
 	ReasonSpreadWarning Reason = "SpreadWarning"
 	// ReasonSufficient: nothing keeps pods from the subset.
 	ReasonSufficient Reason = "Sufficient"
@@ -111,9 +110,9 @@ const (
 	ReasonPodUnschedulable Reason = "PodUnschedulable"
 	// ReasonSpreadReady: the spread is valid and its workload was found.
 	ReasonSpreadReady Reason = "SpreadReady"
-	// ReasonPodsNotAdmitted: the default scheduler placed pods that admission should have given to Berth's.
+	// ReasonPodsNotAdmitted: the default scheduler bound pods that admission should have given to Berth's scheduler.
 	ReasonPodsNotAdmitted Reason = "PodsNotAdmitted"
-	// ReasonOtherScheduler: pods name a scheduler that does not divide them.
+	// ReasonOtherScheduler: pods name a scheduler that does not apply the spread.
 	ReasonOtherScheduler Reason = "OtherScheduler"
 	// ReasonPodsAdmitted: there are no such pods any more.
 	ReasonPodsAdmitted Reason = "PodsAdmitted"
@@ -121,13 +120,13 @@ const (
 
 // Reasons for which a descheduler evicts a pod, besides ReasonOverQuota and ReasonNodeOutsideSubset.
 const (
-	// ReasonUnschedulableTooLong: no node of the subset, whose patch the pod carries, has taken it for rescheduleCriticalSeconds.
+	// ReasonUnschedulableTooLong: the pod carries the patch of its subset and found no node there for rescheduleCriticalSeconds.
 	ReasonUnschedulableTooLong Reason = "UnschedulableTooLong"
-	// ReasonEarlierSubsetHasRoom: an earlier subset has quota and a node for a pod made in this one's place.
+	// ReasonEarlierSubsetHasRoom: an earlier subset has quota left and a node for a replacement of the pod.
 	ReasonEarlierSubsetHasRoom Reason = "EarlierSubsetHasRoom"
 )
 
-// Reasons for which a descheduler leaves a pod where it is, although it should be elsewhere.
+// Reasons for which a descheduler leaves a misplaced pod where it is.
 const (
 	// ReasonPaused: PausedAnnotation is set on the spread.
 	ReasonPaused Reason = "Paused"
@@ -135,39 +134,39 @@ const (
 	ReasonRollingOut Reason = "RollingOut"
 	// ReasonNotAtRest: the workload has more or fewer pods than it asks for, or some that are not ready.
 	ReasonNotAtRest Reason = "NotAtRest"
-	// ReasonSettling: it has not been so for long enough, and may be over soon.
+	// ReasonSettling: the workload has not been at rest for long enough.
 	ReasonSettling Reason = "Settling"
-	// ReasonCoolingDown: pods of the spread were moved a moment ago.
+	// ReasonCoolingDown: pods of the spread were moved recently.
 	ReasonCoolingDown Reason = "CoolingDown"
-	// ReasonBackingOff: pods came back to where they were moved from, so that the next move waits longer.
+	// ReasonBackingOff: pods came back to where they were moved from. The next move waits longer.
 	ReasonBackingOff Reason = "BackingOff"
-	// ReasonTooYoung: the pod has not been where it is for long enough.
+	// ReasonTooYoung: the pod was bound too recently.
 	ReasonTooYoung Reason = "TooYoung"
 	// ReasonOppositeMove: pods of the spread were moved the other way in the same cycle.
 	ReasonOppositeMove Reason = "OppositeMove"
-	// ReasonNoRoom: no subset that the spread allows has a node for a pod made in this one's place.
+	// ReasonNoRoom: no subset that the spread allows has a node for a replacement of the pod.
 	ReasonNoRoom Reason = "NoRoom"
-	// ReasonRoomUnknown: whether there is a node cannot be told without the scheduler.
+	// ReasonRoomUnknown: only the scheduler can tell whether there is a node.
 	ReasonRoomUnknown Reason = "RoomUnknown"
-	// ReasonLimitReached: as many pods as allowed are moved in this cycle, or not available.
+	// ReasonLimitReached: the limit on pods moved in a cycle, or on unavailable pods, is reached.
 	ReasonLimitReached Reason = "LimitReached"
-	// ReasonNotEvictable: the pod must not be evicted: nothing would make another in its place, or the filters of the profile keep it.
+	// ReasonNotEvictable: the pod must not be evicted: no controller would replace it, or a filter of the profile keeps it.
 	ReasonNotEvictable Reason = "NotEvictable"
 	// ReasonBudgetExhausted: a PodDisruptionBudget or PodUnavailableBudget has no room for the pod.
 	ReasonBudgetExhausted Reason = "BudgetExhausted"
-	// ReasonSeveralBudgets: more than one PodDisruptionBudget covers the pod, so that the API server cannot evict it.
+	// ReasonSeveralBudgets: more than one PodDisruptionBudget covers the pod, and the API server refuses to evict such pods.
 	ReasonSeveralBudgets Reason = "SeveralBudgets"
-	// ReasonMovedByOther: another descheduler has moved pods of the spread since this one looked.
+	// ReasonMovedByOther: another descheduler moved pods of the spread while this one decided.
 	ReasonMovedByOther Reason = "MovedByOther"
-	// ReasonSpreadChanged: the spread was changed or deleted while it was decided on.
+	// ReasonSpreadChanged: the spread was changed or deleted while the descheduler decided.
 	ReasonSpreadChanged Reason = "SpreadChanged"
 )
 
 const (
-	// ConditionReady on a spread: it is valid, its workload exists and its rules are applied.
+	// ConditionReady on a spread: the spread is valid, its workload exists and its rules are applied.
 	ConditionReady = "Ready"
-	// ConditionAdmitted on a spread is False while pods have a node that Berth had no part in, although the spread was there when they were made, or
-	// because they name another scheduler. A spread that never had such pods has no such condition.
+	// ConditionAdmitted on a spread is False while pods run on nodes that Berth did not choose, although the spread existed when the pods were
+	// created, or because the pods name another scheduler. A spread that never had such pods has no such condition.
 	ConditionAdmitted = "Admitted"
 	// ConditionSchedulable on a subset: no pod of it waits for a node.
 	ConditionSchedulable = "Schedulable"

@@ -40,16 +40,15 @@ type WorkloadSpreadList struct {
 
 // WorkloadSpreadSpec says which workload is divided, over which subsets, and how.
 //
-// The rules are written so that the API server reports every violation of them at once: value rules are patterns and CEL,
-// and not enums or required fields, whose violation would stop it from looking further.
+// The rules are written so that the API server reports every violation at once. Value rules are patterns and CEL, not enums or required fields: the
+// API server stops at a violated enum or required field and checks nothing else.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.scheduleStrategy) || !has(self.scheduleStrategy.adaptive) || (has(self.scheduleStrategy.type) && self.scheduleStrategy.type == 'Adaptive')",message="adaptive is only used with type: Adaptive; set the type or remove adaptive",fieldPath=".scheduleStrategy.adaptive"
 // +kubebuilder:validation:XValidation:rule="self.subsets.all(s, !has(s.maxReplicas) || type(s.maxReplicas) == int) || self.subsets.all(s, !has(s.maxReplicas) || type(s.maxReplicas) == string)",message="maxReplicas must be a count in every subset or a percentage in every subset, not both",fieldPath=".subsets"
 // +kubebuilder:validation:XValidation:rule="self.subsets.all(s, has(s.maxReplicas) && type(s.maxReplicas) == string && string(s.maxReplicas).matches('^(100|[0-9]{1,2})%$')) ? self.subsets.map(s, int(string(s.maxReplicas).split('%')[0])).sum() == 100 : true",message="percentages of all subsets must add up to 100%, or leave maxReplicas of the last subset out",fieldPath=".subsets"
 // +kubebuilder:validation:XValidation:rule="self.subsets.map(s, has(s.maxReplicas) && type(s.maxReplicas) == string && string(s.maxReplicas).matches('^(100|[0-9]{1,2})%$') ? int(string(s.maxReplicas).split('%')[0]) : 0).sum() <= 100",message="percentages of the subsets must not add up to more than 100%",fieldPath=".subsets"
 type WorkloadSpreadSpec struct {
-	// TargetReference names the workload, in the spread's own namespace. It cannot be changed (the version of its
-	// apiVersion can).
+	// TargetReference names the workload, in the namespace of the spread. It cannot be changed, except for the version in its apiVersion.
 	//
 	// +required
 	// +kubebuilder:validation:XValidation:rule="has(self.apiVersion) && self.apiVersion.matches('^([a-z0-9.-]+/)?v[a-z0-9]+$')",message="must be the group and version of the workload, for instance apps/v1",fieldPath=".apiVersion"
@@ -63,7 +62,7 @@ type WorkloadSpreadSpec struct {
 	// +optional
 	TargetFilter *TargetFilter `json:"targetFilter,omitempty"`
 
-	// Subsets are tried in order; the order is also the order of preference on scale-down, read backwards.
+	// Subsets are tried in this order. On scale-down, pods of the last subset are deleted first.
 	//
 	// +required
 	// +kubebuilder:validation:MinItems=1
@@ -71,15 +70,15 @@ type WorkloadSpreadSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(s, self.exists_one(o, has(o.name) == has(s.name) && (!has(s.name) || o.name == s.name)))",message="subset names must be unique"
 	Subsets []Subset `json:"subsets"`
 
-	// ScheduleStrategy says what happens when a subset has quota but no node for the pod, and a few choices beside.
+	// ScheduleStrategy says what happens when a subset has quota left but no node for the pod. It also sets when pods are bound, which pods share a
+	// quota, and what happens when every subset is full.
 	//
 	// +optional
 	// +kubebuilder:default={type: Fixed}
 	ScheduleStrategy ScheduleStrategy `json:"scheduleStrategy,omitempty"`
 }
 
-// TargetReference identifies a workload: any kind with a scale subresource, or any kind at all with
-// targetFilter.replicasPathList.
+// TargetReference identifies a workload: any kind with a scale subresource, or any kind at all if targetFilter.replicasPathList is set.
 type TargetReference struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
@@ -98,9 +97,8 @@ type TargetFilter struct {
 	//
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
-	// ReplicasPathList are dotted paths in the workload to the integers whose sum is its number of pods that the selector
-	// picks, for instance spec.replicaSpecs.worker.replicas; a numeric segment indexes a list. Empty means the workload's scale
-	// subresource.
+	// ReplicasPathList are dotted paths in the workload to integers, for instance spec.replicaSpecs.worker.replicas. Their sum is the number of pods
+	// that the selector picks. A numeric segment indexes a list. Empty means the workload's scale subresource.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
@@ -109,20 +107,20 @@ type TargetFilter struct {
 	ReplicasPathList []string `json:"replicasPathList,omitempty"`
 }
 
-// Subset is one place for pods of the workload.
+// Subset is a set of nodes with a quota, for pods of the workload.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.name) && self.name.matches('^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$')",message="must be a valid label value that is not empty: at most 63 letters, digits, '-', '_' or '.', with a letter or digit at both ends",fieldPath=".name"
 // +kubebuilder:validation:XValidation:rule="!has(self.maxReplicas) || type(self.maxReplicas) != int || int(self.maxReplicas) >= 0",message="must not be negative",fieldPath=".maxReplicas"
 // +kubebuilder:validation:XValidation:rule="!has(self.maxReplicas) || type(self.maxReplicas) != string || string(self.maxReplicas).matches('^(100|[0-9]{1,2})%$')",message="must be a count or a percentage from 0% to 100%",fieldPath=".maxReplicas"
 type Subset struct {
-	// Name is unique within the spread and valid as a label value.
+	// Name is unique within the spread and a valid label value.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name,omitempty"`
 
-	// RequiredNodeSelectorTerm selects the nodes of the subset. It is ANDed into the pod's own required node affinity. Nil
-	// selects every node.
+	// RequiredNodeSelectorTerm selects the nodes of the subset. It is combined (AND) with the pod's own required node affinity. Nil selects every
+	// node.
 	//
 	// +optional
 	RequiredNodeSelectorTerm *corev1.NodeSelectorTerm `json:"requiredNodeSelectorTerm,omitempty"`
@@ -133,21 +131,22 @@ type Subset struct {
 	// +kubebuilder:validation:MaxItems=64
 	PreferredNodeSelectorTerms []corev1.PreferredSchedulingTerm `json:"preferredNodeSelectorTerms,omitempty"`
 
-	// Tolerations are what the subset's pods tolerate in addition to their own.
+	// Tolerations are added to the tolerations of the subset's pods.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
 
-	// MaxReplicas is the quota: how many pods the subset holds at most, as a count or as a percentage of the workload's
-	// replicas, rounded up. Nil means no limit; 0 closes the subset.
+	// MaxReplicas is the quota: the highest number of pods in the subset. It is a count, or a percentage of the workload's replicas, rounded up. Nil
+	// means no limit; 0 closes the subset.
 	//
 	// +optional
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:MaxLength=32
 	MaxReplicas *intstr.IntOrString `json:"maxReplicas,omitempty"`
 
-	// Patch is a strategic merge patch for the pods of the subset. Labels and annotations are applied when the pod is bound.
+	// Patch is a strategic merge patch for the pods of the subset. Labels and annotations are applied when the pod is bound, everything else at
+	// admission.
 	//
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
@@ -160,9 +159,9 @@ type Subset struct {
 type ScheduleStrategyType string
 
 const (
-	// FixedScheduleStrategy keeps a pod in the first subset with quota and waits there for a node.
+	// FixedScheduleStrategy keeps a pod in the first subset with quota, where it waits for a node.
 	FixedScheduleStrategy ScheduleStrategyType = "Fixed"
-	// AdaptiveScheduleStrategy goes on to the next subset when no node of the first fits the pod.
+	// AdaptiveScheduleStrategy moves a pod to the next subset if no node of the first one fits.
 	AdaptiveScheduleStrategy ScheduleStrategyType = "Adaptive"
 )
 
@@ -174,7 +173,7 @@ const (
 	AutoBinding BindingMode = "Auto"
 	// LateBinding gives a pod its subset together with its node.
 	LateBinding BindingMode = "Late"
-	// EarlyBinding gives a pod its subset at admission, which patches of the pod's spec need.
+	// EarlyBinding gives a pod its subset at admission. Patches of the pod's spec need it.
 	EarlyBinding BindingMode = "Early"
 )
 
@@ -194,7 +193,7 @@ type PodGroupsMode string
 const (
 	// PodGroupsTogether keeps the pods of a pod group in one subset.
 	PodGroupsTogether PodGroupsMode = "Together"
-	// PodGroupsDivided divides them like all other pods.
+	// PodGroupsDivided treats them like all other pods.
 	PodGroupsDivided PodGroupsMode = "Divided"
 )
 
@@ -202,7 +201,7 @@ const (
 type WhenFull string
 
 const (
-	// WhenFullSchedule lets the pod go to any node, outside of every quota.
+	// WhenFullSchedule lets the pod use any node. It then counts against no quota.
 	WhenFullSchedule WhenFull = "Schedule"
 	// WhenFullWait holds the pod until a slot is free.
 	WhenFullWait WhenFull = "Wait"
@@ -210,40 +209,41 @@ const (
 
 // ScheduleStrategy says how pods get their subset.
 type ScheduleStrategy struct {
-	// Type is Fixed (default): a pod waits for a node in the first subset with quota; or Adaptive: it goes on to the next.
+	// Type is Fixed (default): a pod waits for a node in the first subset with quota. Or Adaptive: a pod that finds no node there goes on to the next
+	// subset.
 	//
 	// +optional
 	// +kubebuilder:default=Fixed
 	// +kubebuilder:validation:Pattern=`^(Fixed|Adaptive)$`
 	Type ScheduleStrategyType `json:"type,omitempty"`
 
-	// Adaptive refines type Adaptive.
+	// Adaptive refines type Adaptive. It is refused with type Fixed.
 	//
 	// +optional
 	Adaptive *AdaptiveStrategy `json:"adaptive,omitempty"`
 
-	// Binding says when a pod gets its subset: Late with its node, Early at admission, or Auto (default), which is Early only if
-	// a patch touches the pod's spec. (Berth)
+	// Binding says when a pod gets its subset: Late, together with its node; Early, at admission; or Auto (default), which means Early if a patch
+	// touches the pod's spec and Late otherwise. (Berth)
 	//
 	// +optional
 	// +kubebuilder:validation:Pattern=`^(Auto|Late|Early)$`
 	Binding BindingMode `json:"binding,omitempty"`
 
-	// QuotaScope is Revision (default): each rollout revision is counted by itself, so that a rolling update ends in the same
-	// layout; or Workload: a hard total over all revisions, for licences, addresses or bandwidth. (Berth)
+	// QuotaScope is Revision (default): each rollout revision is counted by itself, so that a rolling update ends in the same layout. Or Workload: a
+	// hard total over all revisions, for licences, addresses or bandwidth. (Berth)
 	//
 	// +optional
 	// +kubebuilder:validation:Pattern=`^(Revision|Workload)$`
 	QuotaScope QuotaScope `json:"quotaScope,omitempty"`
 
-	// WhenFull is Schedule (default): a pod that finds every subset full goes to any node; or Wait: it waits for a slot. (Berth)
+	// WhenFull is Schedule (default): a pod that finds every subset full may use any node. Or Wait: it waits for a slot. (Berth)
 	//
 	// +optional
 	// +kubebuilder:validation:Pattern=`^(Schedule|Wait)$`
 	WhenFull WhenFull `json:"whenFull,omitempty"`
 
-	// PodGroups is Together (default): the pods of a pod group, in one revision, are bound in one subset, which needs free quota for all of them;
-	// or Divided: they are divided like all other pods. The label scheduling.x-k8s.io/pod-group names a pod's group. (Berth)
+	// PodGroups is Together (default): the pods of a pod group in one revision are bound in one subset, which needs free quota for all of them. Or
+	// Divided: they are treated like all other pods. The label scheduling.x-k8s.io/pod-group names the group of a pod. (Berth)
 	//
 	// +optional
 	// +kubebuilder:validation:Pattern=`^(Together|Divided)$`
@@ -252,20 +252,20 @@ type ScheduleStrategy struct {
 
 // AdaptiveStrategy refines the strategy Adaptive.
 type AdaptiveStrategy struct {
-	// DisableSimulationSchedule makes a pod wait RescheduleCriticalSeconds in a subset before it goes on to the next, instead of
-	// going on as soon as the scheduler's filters refuse every node.
+	// DisableSimulationSchedule makes a pod wait for RescheduleCriticalSeconds in a subset before it goes on to the next. Otherwise it goes on as
+	// soon as the scheduler's filters refuse every node of the subset.
 	//
 	// +optional
 	DisableSimulationSchedule bool `json:"disableSimulationSchedule,omitempty"`
 
-	// RescheduleCriticalSeconds is how long, in seconds, a pod may stay unschedulable in a subset before it goes on to the next. Nil and
-	// 0 mean that waiting alone never moves it.
+	// RescheduleCriticalSeconds is how many seconds a pod may stay unschedulable in a subset before it goes on to the next. Nil and 0 mean that
+	// waiting alone never moves it.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	RescheduleCriticalSeconds *int32 `json:"rescheduleCriticalSeconds,omitempty"`
 
-	// UnschedulableLastSeconds is how long, in seconds, a subset is skipped after a wait in it ran out. Nil means 300. (Berth)
+	// UnschedulableLastSeconds is for how many seconds a subset is skipped after a pod has waited in it in vain. Nil means 300. (Berth)
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
@@ -277,32 +277,32 @@ type WorkloadSpreadStatus struct {
 	// ObservedGeneration is the generation of the spec that this status describes.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// Summary is kept/max of each subset in order, for the eye: "subset-a 3/3, subset-b 2/-".
+	// Summary is kept/max of each subset in order, for people to read: "subset-a 3/3, subset-b 2/-".
 	//
 	// +optional
 	Summary string `json:"summary,omitempty"`
 
-	// ObservedReplicas is the number of pods the workload asks for, against which percentages are taken.
+	// ObservedReplicas is the number of pods that the workload asks for. Percentages are of this number.
 	//
 	// +optional
 	ObservedReplicas int32 `json:"observedReplicas,omitempty"`
 
-	// PendingPods of the workload have no node yet.
+	// PendingPods is how many pods of the workload have no node yet.
 	//
 	// +optional
 	PendingPods int32 `json:"pendingPods,omitempty"`
 
-	// UnplacedPods of the workload run on a node but in no subset.
+	// UnplacedPods is how many pods of the workload run on a node but are in no subset.
 	//
 	// +optional
 	UnplacedPods int32 `json:"unplacedPods,omitempty"`
 
-	// AdoptedPods are counted by the node they run on, because somebody else bound them or did so before the spread existed.
+	// AdoptedPods is how many pods are counted by the node they run on: another scheduler bound them, or they were bound before the spread existed.
 	//
 	// +optional
 	AdoptedPods int32 `json:"adoptedPods,omitempty"`
 
-	// SurplusPods are above the quota of their subset.
+	// SurplusPods is how many pods are above the quota of their subset.
 	//
 	// +optional
 	SurplusPods int32 `json:"surplusPods,omitempty"`
@@ -314,18 +314,18 @@ type WorkloadSpreadStatus struct {
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// SubsetStatuses holds one entry for each subset, in order.
+	// SubsetStatuses has one entry for each subset, in order.
 	//
 	// +optional
 	SubsetStatuses []SubsetStatus `json:"subsetStatuses,omitempty"`
 
-	// VersionedSubsetStatuses holds the same for each rollout revision of the workload.
+	// VersionedSubsetStatuses has the same for each rollout revision of the workload.
 	//
 	// +optional
 	VersionedSubsetStatuses map[string][]SubsetStatus `json:"versionedSubsetStatuses,omitempty"`
 
-	// Moves are the evictions by which a descheduler had pods of the spread placed anew, by where from and where to. Deschedulers write it,
-	// before they evict, so that the next run knows, whatever becomes of this one. (Berth)
+	// Moves record the evictions by which a descheduler moved pods of the spread, one entry for each pair of subsets. A descheduler writes its entry
+	// before it evicts, so that the next run knows of the eviction even if this run dies. (Berth)
 	//
 	// +optional
 	// +listType=map
@@ -340,32 +340,31 @@ type WorkloadSpreadStatus struct {
 	Misplaced *Misplaced `json:"misplaced,omitempty"`
 }
 
-// Move is what a descheduler remembers of its evictions from one subset that were meant to end in another. A name is empty for no subset.
+// Move records the evictions of a descheduler that were meant to move pods from one subset to another. An empty name means no subset.
 type Move struct {
 	// From is the subset that the pods left.
 	//
 	// +required
 	From string `json:"from"`
 
-	// To is the subset that the pods made in their place were to go to.
+	// To is the subset that the replacement pods were meant to go to.
 	//
 	// +required
 	To string `json:"to"`
 
-	// Reason of the last move: UnschedulableTooLong, OverQuota, NodeOutsideSubset or EarlierSubsetHasRoom. A subset that pods have left because no
-	// node took them for too long is passed over at admission for a while; one that they have left for no reason that is known is as well. For that
-	// while the reason stays, whatever others follow for.
+	// Reason of the last move: UnschedulableTooLong, OverQuota, NodeOutsideSubset or EarlierSubsetHasRoom. After UnschedulableTooLong, or without a
+	// known reason, admission skips the subset From for a while. During that time later moves do not change the reason.
 	//
 	// +optional
 	Reason string `json:"reason,omitempty"`
 
-	// Round counts the moves after each of which pods were back in From. It is 1 after the first move, and again after a long quiet time. The
-	// time to the next move doubles with every round.
+	// Round counts the moves after which pods came back to From. It is 1 after the first move, and starts again at 1 after a long quiet time. The
+	// wait before the next move doubles with every round.
 	//
 	// +optional
 	Round int32 `json:"round,omitempty"`
 
-	// Remaining is how many pods were left in From that could have gone as well. More of them mean that pods have come back.
+	// Remaining is how many pods were left in From that could have been moved as well. If there are more now, pods have come back.
 	//
 	// +optional
 	Remaining int32 `json:"remaining,omitempty"`
@@ -375,7 +374,7 @@ type Move struct {
 	// +optional
 	Time metav1.Time `json:"time,omitempty"`
 
-	// InFlight are pods that were to be evicted at once when this was written. They count as gone, for a while, even if they are not yet.
+	// InFlight are the pods that were about to be evicted when this was written. They count as gone for a while, even if they still exist.
 	//
 	// +optional
 	// +listType=map
@@ -390,25 +389,25 @@ type PodInFlight struct {
 	// +required
 	UID types.UID `json:"uid"`
 
-	// Name of the pod. For readers.
+	// Name of the pod, for people to read.
 	//
 	// +optional
 	Name string `json:"name,omitempty"`
 
-	// Time at which this was written.
+	// Time at which this entry was written.
 	//
 	// +required
 	Time metav1.Time `json:"time"`
 }
 
-// Misplaced is how long there have been pods above their quota or outside of their subset.
+// Misplaced says how many pods have been above their quota or outside of their subset, and since when.
 type Misplaced struct {
-	// Pods is how many there were at Since, or fewer that there have been after it.
+	// Pods is the lowest number of misplaced pods that was seen since Since.
 	//
 	// +required
 	Pods int32 `json:"pods"`
 
-	// Since is when a descheduler first saw no fewer.
+	// Since is when a descheduler first saw at least that many.
 	//
 	// +required
 	Since metav1.Time `json:"since"`
@@ -430,14 +429,14 @@ type SubsetStatus struct {
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// CreatingPods are pods given to the subset and not seen since. Always empty: a subset is given to a pod that is there, with its node, or
-	// is noted on a pod that is counted among the pending ones.
+	// CreatingPods is always empty. The field exists for clients that read it. Berth gives a subset only to a pod that exists: together with its
+	// node, or at admission, where the pod counts as pending.
 	//
 	// +optional
 	CreatingPods map[string]metav1.Time `json:"creatingPods,omitempty"`
 
-	// DeletingPods are pods of the subset that are being deleted, by name, with the time until which they may take; 500 of them at most. They are
-	// not counted in replicas.
+	// DeletingPods are the pods of the subset that are being deleted, by name, with the time by which they should have ended. At most 500 are listed.
+	// They are not counted in replicas.
 	//
 	// +optional
 	DeletingPods map[string]metav1.Time `json:"deletingPods,omitempty"`
