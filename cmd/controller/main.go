@@ -51,29 +51,7 @@ const requestTimeout = time.Minute
 
 func main() {
 	var f flags
-	flag.StringVar(&f.metricsAddress, "metrics-bind-address", "127.0.0.1:8080", "Address that serves /metrics; 0 disables it.")
-	flag.StringVar(&f.healthAddress, "health-probe-bind-address", ":8081", "Address that serves /healthz and /readyz; 0 disables them.")
-	flag.BoolVar(&f.leaderElect, "leader-elect", true, "Run controllers only while holding the lease berth-controller, so that several replicas can run.")
-	flag.StringVar(&f.leaderElectionNamespace, "leader-election-namespace", "berth-system", "Namespace of the lease.")
-	flag.BoolVar(&f.webhooks, "webhooks", true, "Serve the admission webhooks. If false, --budgets must be false too.")
-	flag.StringVar(&f.webhook.Host, "webhook-host", "", "Address that serves the webhooks (default: all addresses).")
-	flag.IntVar(&f.webhook.Port, "webhook-port", 9443, "Port that serves the webhooks.")
-	flag.StringVar(&f.webhook.CertDir, "cert-dir", "/run/berth/webhook-certs", "Directory of the webhooks' tls.crt and tls.key.")
-	flag.StringVar((*string)(&f.webhook.Certificates), "webhook-certs", string(webhook.ManagedCertificates),
-		"managed: Berth creates and renews the certificate in Secret berth-system/berth-webhook-cert, copies it into --cert-dir, and makes the API server trust it; "+
-			"provided: another tool, such as cert-manager, does this.")
-	flag.StringVar(&f.webhook.ClientCA, "webhook-client-ca", "",
-		"PEM file of certificate authorities. The webhooks then answer only clients with a certificate of one of them, and others get 401. The authorities must sign "+
-			"for API servers only, and the API server must be configured to present its certificate. The file is read at the start. Without the flag the webhooks "+
-			"answer every client that calls the secret path in the webhook configurations, and others get 404.")
-	flag.DurationVar(&f.shutdownDelay, "shutdown-delay", 10*time.Second,
-		"How long the replica continues to serve after SIGTERM. It is not ready during this time, so that no request reaches its webhooks when they end. The pod's "+
-			"terminationGracePeriodSeconds must exceed it by 30 s. 0 means that it ends at once.")
-	flag.BoolVar(&f.budgets, "budgets", true, "Enforce PodUnavailableBudgets. If false, nothing of manifests/budget may be installed.")
-	flag.DurationVar(&f.budgetExpiry, "budget-expiry", budgetcontroller.DefaultExpiry,
-		"How long a PodUnavailableBudget counts an operation that it allowed, if the operation does not happen. At least "+guard.ShortestExpiry(requestTimeout).String()+
-			". If the API server's --request-timeout is above 1m, add the difference.")
-	klog.InitFlags(nil)
+	f.addTo(flag.CommandLine)
 	flag.Parse()
 	ctrl.SetLogger(klog.Background())
 
@@ -84,27 +62,27 @@ func main() {
 }
 
 func (f *flags) addTo(set *flag.FlagSet) {
-	set.StringVar(&f.metricsAddress, "metrics-bind-address", "127.0.0.1:8080", "Address that serves /metrics; 0 serves none.")
-	set.StringVar(&f.healthAddress, "health-probe-bind-address", ":8081", "Address that serves /healthz and /readyz; 0 serves none.")
+	set.StringVar(&f.metricsAddress, "metrics-bind-address", "127.0.0.1:8080", "Address that serves /metrics; 0 disables it.")
+	set.StringVar(&f.healthAddress, "health-probe-bind-address", ":8081", "Address that serves /healthz and /readyz; 0 disables them.")
 	set.BoolVar(&f.leaderElect, "leader-elect", true, "Run controllers only while holding the lease berth-controller, so that several replicas can run.")
 	set.StringVar(&f.leaderElectionNamespace, "leader-election-namespace", "berth-system", "Namespace of the lease.")
 	set.BoolVar(&f.webhooks, "webhooks", true, "Serve the admission webhooks. If false, --budgets must be false too.")
-	set.StringVar(&f.webhook.Host, "webhook-host", "", "Address that serves the webhooks (default all addresses).")
+	set.StringVar(&f.webhook.Host, "webhook-host", "", "Address that serves the webhooks (default: all addresses).")
 	set.IntVar(&f.webhook.Port, "webhook-port", 9443, "Port that serves the webhooks.")
 	set.StringVar(&f.webhook.CertDir, "cert-dir", "/run/berth/webhook-certs", "Directory of the webhooks' tls.crt and tls.key.")
 	set.StringVar((*string)(&f.webhook.Certificates), "webhook-certs", string(webhook.ManagedCertificates),
-		"managed: Berth creates and renews the certificate in Secret berth-system/berth-webhook-cert, copies it into --cert-dir, and has the API server trust it; "+
-			"provided: something else, such as cert-manager, does so.")
+		"managed: Berth creates and renews the certificate in Secret berth-system/berth-webhook-cert, copies it into --cert-dir, and makes the API server trust it; "+
+			"provided: another tool, such as cert-manager, does this.")
 	set.StringVar(&f.webhook.ClientCA, "webhook-client-ca", "",
 		"PEM file of certificate authorities. The webhooks then answer only clients with a certificate of one of them, and others get 401. The authorities must sign "+
 			"for API servers only, and the API server must be configured to present its certificate. The file is read at the start. Without the flag the webhooks "+
-			"answer whoever asks at the secret path in the webhook configurations, and others get 404.")
+			"answer every client that calls the secret path in the webhook configurations, and others get 404.")
 	set.DurationVar(&f.shutdownDelay, "shutdown-delay", 10*time.Second,
-		"How long the replica goes on after SIGTERM. It reports that it is not ready meanwhile, so that no request reaches its webhooks when they end. The pod's "+
-			"terminationGracePeriodSeconds must exceed it by 30 s. 0 ends at once.")
+		"How long the replica continues to serve after SIGTERM. It is not ready during this time, so that no request reaches its webhooks when they end. The pod's "+
+			"terminationGracePeriodSeconds must exceed it by 30 s. 0 means that it ends at once.")
 	set.BoolVar(&f.budgets, "budgets", true, "Enforce PodUnavailableBudgets. If false, nothing of manifests/budget may be installed.")
 	set.DurationVar(&f.budgetExpiry, "budget-expiry", budgetcontroller.DefaultExpiry,
-		"How long a PodUnavailableBudget counts an operation that it allowed and that does not happen. At least "+guard.ShortestExpiry(requestTimeout).String()+
+		"How long a PodUnavailableBudget counts an operation that it allowed, if the operation does not happen. At least "+guard.ShortestExpiry(requestTimeout).String()+
 			". If the API server's --request-timeout is above 1m, add the difference.")
 	clientconfig.RegisterFlags(set)
 	klog.InitFlags(set)

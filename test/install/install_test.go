@@ -287,7 +287,7 @@ spec: {selector: {matchLabels: {app: api}}, maxUnavailable: 1}`
 func (c *cluster) expectABudgetHolds(t *testing.T) {
 	t.Helper()
 	c.apply(t, "default", budget)
-	c.kubectl(t, "wait", "--for=condition=Enforcing", "--timeout=60s", "podunavailablebudget/web")
+	c.kubectl(t, "wait", "--for=condition=Enforcing", "--timeout=60s", "podunavailablebudget/api")
 	// Those of a Deployment are replaced at once. Pods without a node do not become available.
 	c.kubectl(t, "cordon", "-l", "topology.kubernetes.io/zone")
 	defer c.kubectl(t, "uncordon", "-l", "topology.kubernetes.io/zone")
