@@ -1,5 +1,5 @@
 // Command demo plays the two best-known cases of WorkloadSpread on a sandbox, step by step, and compares every layout with the expected
-// one. A page shows it while it plays. It ends with "demo: ok", or says what differed and exits with 1.
+// one. A page shows it while it plays. It ends with "demo: ok", or says what differed and where the logs are, and exits with 1.
 package main
 
 import (
@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log"
 	"net"
 	"os"
 	"os/signal"
@@ -15,7 +16,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/go-logr/logr"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
@@ -56,7 +58,18 @@ func run(ctx context.Context, f flags) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	logs, err := logTo(filepath.Join(dir, "demo.log"))
+	if err != nil {
+		return errors.Join(err, os.RemoveAll(dir))
+	}
+	defer func() {
+		err = errors.Join(err, logs.Close())
+		if err != nil && ctx.Err() == nil {
+			err = fmt.Errorf("%w\nlogs are in %s", err, dir)
+			return
+		}
+		err = errors.Join(err, os.RemoveAll(dir))
+	}()
 	cluster, err := harness.Start(ctx, sandbox.Config{Name: "demo", Dir: dir, Progress: os.Stdout}, product.Options{})
 	if err != nil {
 		return err
@@ -71,9 +84,20 @@ func run(ctx context.Context, f flags) (err error) {
 	return nil
 }
 
+// logTo has libraries write their logs, and the warnings of the API server, into a file: what the demo prints is for people.
+func logTo(path string) (*os.File, error) {
+	file, err := os.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	klog.SetLogger(textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(file))))
+	ctrl.SetLogger(klog.Background())
+	log.SetOutput(file)
+	return file, nil
+}
+
 // servePage serves the page until the context ends, or says why it cannot: the demo goes on without it.
 func servePage(ctx context.Context, s *sandbox.Sandbox) {
-	ctrl.SetLogger(logr.Discard()) // what goes wrong is told on the page
 	page, err := ui.Open(ctx, product.PageConfig(s.RESTConfig()), ui.Options{Title: ui.Title{Cluster: "the demo"}})
 	if err != nil {
 		fmt.Printf("there is no page to see it on: %v\n", err)
