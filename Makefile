@@ -15,7 +15,7 @@ GOTEST := $(BIN)/gotestsum --format=pkgname --hide-summary=skipped --rerun-fails
 # Symbols for debuggers are left out, which takes a third off a binary. Stack traces and profiles do not need them.
 GO_BUILD := $(GO) build -ldflags='-s -w'
 
-CONTROL_PLANE := $(BIN)/etcd $(BIN)/kube-apiserver $(BIN)/kube-controller-manager $(BIN)/kube-scheduler $(BIN)/kubectl
+CONTROL_PLANE := $(addprefix $(BIN)/,etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok)
 
 .DEFAULT_GOAL := help
 
@@ -49,19 +49,18 @@ build-commands = @echo "building Berth: $(1)" && $(GO_BUILD) -o $(BIN)/.cmd/ $(a
 	&& cp cmd/kubectl-berth/kubectl_complete-berth $(BIN)/
 
 .PHONY: tools
-tools: $(CONTROL_PLANE) $(BIN)/kwok ## minutes, once | Build the control plane and KWOK into bin/, if they are not there.
+tools: $(CONTROL_PLANE) ## minutes, once | Build the control plane and KWOK into bin/, if they are not there.
 
-$(BIN)/etcd: hack/tools/go.mod
-	cd hack/tools && $(GO_BUILD) -o $@ go.etcd.io/etcd/server/v3
+$(BIN)/control-plane: hack/tools/go.mod $(shell find hack/tools/controlplane -name '*.go')
+	@echo "building the control plane, which takes minutes, once"
+	@cd hack/tools && $(GO_BUILD) -o $@ ./controlplane
 
-$(BIN)/kube-%: hack/tools/go.mod
-	cd hack/tools && $(GO_BUILD) -o $@ k8s.io/kubernetes/cmd/kube-$*
+$(CONTROL_PLANE): $(BIN)/control-plane
+	@ln -sf $(<F) $@
 
-$(BIN)/kubectl: hack/tools/go.mod
-	cd hack/tools && $(GO_BUILD) -o $@ k8s.io/kubernetes/cmd/kubectl
-
-$(BIN)/kwok: hack/tools/kwok/go.mod
-	cd hack/tools/kwok && $(GO_BUILD) -o $@ sigs.k8s.io/kwok/cmd/kwok
+# The scheduler by itself, to measure Berth's beside it.
+$(BIN)/kube-scheduler-alone: hack/tools/go.mod
+	cd hack/tools && $(GO_BUILD) -o $@ k8s.io/kubernetes/cmd/kube-scheduler
 
 $(BIN)/controller-gen: hack/tools/codegen/go.mod
 	cd hack/tools/codegen && $(GO_BUILD) -o $@ sigs.k8s.io/controller-tools/cmd/controller-gen
@@ -181,7 +180,7 @@ bench: tools build ## minutes | Measure the model, the plugin's share of a cycle
 	$(GO) run ./test/bench
 
 .PHONY: bench-scheduler
-bench-scheduler: tools build $(BIN)/benchstat ## an hour | Compare the scheduler with the stock one on 5,000 nodes and 10,000 pods; BENCH_FLAGS, e.g. "-nodes 500 -pods 1000 -pairs 2".
+bench-scheduler: tools build $(BIN)/kube-scheduler-alone $(BIN)/benchstat ## an hour | Compare the scheduler with the stock one on 5,000 nodes and 10,000 pods; BENCH_FLAGS, e.g. "-nodes 500 -pods 1000 -pairs 2".
 	$(GO) run ./test/bench/scheduler -out $(BENCH_OUT) $(BENCH_FLAGS)
 	$(BIN)/benchstat $(BENCH_OUT)/stock.txt $(BENCH_OUT)/berth.txt
 

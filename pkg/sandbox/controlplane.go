@@ -185,18 +185,10 @@ func (s *Sandbox) kwok() part {
 		Name: KWOK, Binary: "kwok", User: kwokUser,
 		Args: func(in Instance) ([]string, error) {
 			config := filepath.Join(in.Dir, "config.yaml")
-			if err := os.WriteFile(config, kwokConfig(), 0o600); err != nil {
+			if err := os.WriteFile(config, kwokConfig(in.Address(healthPort)), 0o600); err != nil {
 				return nil, err
 			}
-			return []string{
-				"--config=" + config,
-				"--kubeconfig=" + in.Kubeconfig,
-				"--manage-all-nodes=true",
-				"--node-lease-duration-seconds=40",
-				"--node-ip=10.0.0.1",
-				"--cidr=10.244.0.0/16",
-				"--server-address=" + in.Address(healthPort),
-			}, nil
+			return []string{"--config=" + config, "--kubeconfig=" + in.Kubeconfig}, nil
 		},
 		Ready: func(in Instance) string { return "http://" + in.Address(healthPort) + "/readyz" },
 	}}

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"bytes"
 	"embed"
+	"fmt"
 	"io/fs"
 )
 
@@ -14,10 +15,15 @@ var stages embed.FS
 //go:embed kwok-rbac.yaml
 var kwokRBAC []byte
 
-// kwokOptions lets KWOK handle many nodes and pods at the same time, and makes it serve only its health check.
+// kwokOptions lets KWOK work on many nodes and pods at a time, and serve nothing but its health, at an address that is to be filled in.
 const kwokOptions = `apiVersion: config.kwok.x-k8s.io/v1alpha1
 kind: KwokConfiguration
 options:
+  manageAllNodes: true
+  nodeLeaseDurationSeconds: 40
+  nodeIP: 10.0.0.1
+  cidr: 10.244.0.0/16
+  serverAddress: %s
   enableDebuggingHandlers: false
   podPlayStageParallelism: 16
   nodePlayStageParallelism: 16
@@ -25,9 +31,9 @@ options:
   podsOnNodeSyncParallelism: 8
 `
 
-// kwokConfig returns KWOK's options and all stages as one file.
-func kwokConfig() []byte {
-	documents := [][]byte{[]byte(kwokOptions)}
+// kwokConfig returns KWOK's options and all stages as one file. KWOK serves its health at the address.
+func kwokConfig(address string) []byte {
+	documents := [][]byte{fmt.Appendf(nil, kwokOptions, address)}
 	names, err := fs.Glob(stages, "stages/*.yaml")
 	if err != nil {
 		panic(err) // the pattern is a constant

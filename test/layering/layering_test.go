@@ -173,3 +173,32 @@ func TestImportsPointOneWay(t *testing.T) {
 		})
 	}
 }
+
+// A package of which the control plane has another version than the product is compiled twice, and the first command of a newcomer waits for it.
+func TestTheControlPlaneSharesItsPackagesWithTheProduct(t *testing.T) {
+	product := versions(t, "../..", "./cmd/...", "./test/demo")
+	for pkg, theirs := range versions(t, "../../hack/tools", "./controlplane") {
+		if ours, shared := product[pkg]; shared && ours != theirs {
+			t.Errorf("%s is of %s in the product and of %s in hack/tools: `replace` it in hack/tools/go.mod", pkg, ours, theirs)
+		}
+	}
+}
+
+// versions returns the packages that the named ones depend on, those of the standard library left out, with their module and its version.
+func versions(t *testing.T, dir string, packages ...string) map[string]string {
+	t.Helper()
+	const format = `{{$pkg := .ImportPath}}{{with .Module}}{{if .Replace}}{{$pkg}} {{.Replace}}{{else}}{{$pkg}} {{.}}{{end}}{{end}}`
+	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list", "-deps", "-f", format}, packages...)...)
+	cmd.Dir = dir
+	output, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list in %s: %v", dir, err)
+	}
+	of := map[string]string{}
+	for line := range strings.Lines(string(output)) {
+		if pkg, module, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
+			of[pkg] = module
+		}
+	}
+	return of
+}

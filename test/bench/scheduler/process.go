@@ -43,7 +43,7 @@ func sides(kubeconfig string) (stock, berth side, err error) {
 		return stock, berth, fmt.Errorf("reading the scheduler's configuration: %w", err)
 	}
 	berth = side{"berth", "berth-scheduler", common(config)}
-	stock = side{"stock", "kube-scheduler", common(map[string]any{
+	stock = side{"stock", "kube-scheduler-alone", common(map[string]any{
 		"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
 		"profiles": []any{map[string]any{"schedulerName": v1alpha1.SchedulerName}},
 	})}
