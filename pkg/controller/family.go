@@ -66,26 +66,15 @@ func (f *family) podsBelow(ctx context.Context, namespace string, workload types
 }
 
 // isBelow is true for the pods that podsBelow lists.
-func (f *family) isBelow(ctx context.Context, pod *corev1.Pod, workloadUID types.UID) (bool, error) {
-	owner := workload.ControllerOf(pod)
-	for range workload.LongestOwnerChain {
-		if owner == nil || owner.UID == workloadUID {
-			return owner != nil, nil
+func (f *family) isBelow(ctx context.Context, pod *corev1.Pod, workloadUID types.UID) (below bool, _ error) {
+	_, err := f.Climb(ctx, pod.Namespace, workload.ControllerOf(pod), func(owner workload.Owner) (bool, error) {
+		if below = owner.UID == workloadUID; below {
+			return true, nil
 		}
-		parent, known, err := f.Parent(ctx, pod.Namespace, *owner)
-		if err != nil || !known {
-			return false, err
-		}
-		nearer, err := f.Winner(ctx, pod.Namespace, *owner)
-		if err != nil {
-			return false, err
-		}
-		if nearer != nil && f.Compiled(nearer).Divides(pod.Labels) {
-			return false, nil
-		}
-		owner = parent
-	}
-	return false, nil
+		nearer, err := f.Winner(ctx, pod.Namespace, owner)
+		return nearer != nil && f.Compiled(nearer).Divides(pod.Labels), err
+	})
+	return below, err
 }
 
 func (f *family) podsOwnedBy(ctx context.Context, namespace string, uid types.UID) ([]corev1.Pod, error) {

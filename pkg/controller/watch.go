@@ -174,17 +174,12 @@ func (f *family) affected(ctx context.Context, object client.Object, self ...wor
 
 // climb adds the spreads that name an owner, its owner, and so on.
 func (f *family) climb(ctx context.Context, namespace string, from *workload.Owner, affected sets.Set[reconcile.Request]) {
-	for range workload.LongestOwnerChain {
-		if from == nil {
-			return
-		}
-		f.addSpreadsOf(ctx, namespace, *from, affected)
-		parent, _, err := f.Parent(ctx, namespace, *from)
-		if err != nil {
-			klog.FromContext(ctx).Error(err, "Looking for the owner of a workload", "namespace", namespace)
-			return
-		}
-		from = parent
+	_, err := f.Climb(ctx, namespace, from, func(owner workload.Owner) (bool, error) {
+		f.addSpreadsOf(ctx, namespace, owner, affected)
+		return false, nil
+	})
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Looking for the owner of a workload", "namespace", namespace)
 	}
 }
 

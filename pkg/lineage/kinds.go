@@ -42,15 +42,7 @@ func isWatched(kind schema.GroupKind) bool {
 	return watched || kind == podKind
 }
 
-var builtIn = map[schema.GroupKind]struct {
-	newObject func() client.Object
-	newList   func() client.ObjectList
-}{
-	Deployment:  {func() client.Object { return &appsv1.Deployment{} }, func() client.ObjectList { return &appsv1.DeploymentList{} }},
-	ReplicaSet:  {func() client.Object { return &appsv1.ReplicaSet{} }, func() client.ObjectList { return &appsv1.ReplicaSetList{} }},
-	StatefulSet: {func() client.Object { return &appsv1.StatefulSet{} }, func() client.ObjectList { return &appsv1.StatefulSetList{} }},
-	Job:         {func() client.Object { return &batchv1.Job{} }, func() client.ObjectList { return &batchv1.JobList{} }},
-}
+var builtIn = workload.Watched()
 
 const (
 	// RetryInterval is how long it takes to notice what no event tells: a new kind, a new permission.
@@ -369,7 +361,7 @@ func (k *Kinds) NewObject(kind schema.GroupKind) client.Object {
 		return &corev1.Pod{}
 	}
 	if typed, found := builtIn[kind]; found {
-		return typed.newObject()
+		return typed.NewObject()
 	}
 	known, found := k.look(kind)
 	if !found || known.unwatchable != nil {
@@ -384,7 +376,7 @@ func (k *Kinds) NewObject(kind schema.GroupKind) client.Object {
 func (k *Kinds) NewLists(namespace string) iter.Seq2[schema.GroupKind, client.ObjectList] {
 	return func(yield func(schema.GroupKind, client.ObjectList) bool) {
 		for kind, typed := range builtIn {
-			if !yield(kind, typed.newList()) {
+			if !yield(kind, typed.NewList()) {
 				return
 			}
 		}

@@ -71,7 +71,7 @@ func New(ctx context.Context, mgr ctrl.Manager, opts Options) (*Lineage, error) 
 	}
 	all := []told{{&v1alpha1.WorkloadSpread{}, l.spreadSeen, l.spreadGone}, {&corev1.Pod{}, l.ownerSeen, nil}}
 	for _, typed := range builtIn {
-		all = append(all, told{typed.newObject(), l.ownerSeen, nil})
+		all = append(all, told{typed.NewObject(), l.ownerSeen, nil})
 	}
 	for _, of := range all {
 		synced, err := l.Handle(ctx, mgr, of.object, of.seen, of.gone)
@@ -240,32 +240,44 @@ func (l *Lineage) Parent(ctx context.Context, namespace string, of workload.Owne
 	return workload.ControllerOf(object), true, nil
 }
 
-// SpreadOf is the spread that divides a pod with this owner and these labels, or nil. The nearest owner with a spread that selects the pod counts.
-// missing is the owner at which the search ended because it is not in the cache. It may still arrive.
-func (l *Lineage) SpreadOf(ctx context.Context, namespace string, owner *workload.Owner, labels map[string]string) (_ *Spread, missing *workload.Owner, _ error) {
+// Climb visits an owner, its controller and so on, until a visit is done or there is no more. missing is the owner above which the cache does not reach,
+// because it is not there; it may arrive. It is nil if the climb ended otherwise.
+func (l *Lineage) Climb(ctx context.Context, namespace string, from *workload.Owner, visit func(workload.Owner) (done bool, err error)) (missing *workload.Owner, err error) {
 	for range workload.LongestOwnerChain {
-		if owner == nil {
-			return nil, nil, nil
+		if from == nil {
+			return nil, nil
 		}
-		winner, err := l.Winner(ctx, namespace, *owner)
+		if done, err := visit(*from); done || err != nil {
+			return nil, err
+		}
+		parent, known, err := l.Parent(ctx, namespace, *from)
 		if err != nil {
-			return nil, nil, err
-		}
-		if winner != nil {
-			if s := l.policies.of(winner); s.Divides(labels) {
-				return s, nil, nil
-			}
-		}
-		parent, known, err := l.Parent(ctx, namespace, *owner)
-		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		if !known {
-			return nil, owner, nil
+			return from, nil
 		}
-		owner = parent
+		from = parent
 	}
-	return nil, nil, nil
+	return nil, nil
+}
+
+// SpreadOf is the spread that divides a pod with this owner and these labels, or nil. The nearest owner with a spread that selects the pod
+// counts. missing is the owner at which the search ended because it is not in the cache; it may arrive there.
+func (l *Lineage) SpreadOf(ctx context.Context, namespace string, owner *workload.Owner, labels map[string]string) (found *Spread, missing *workload.Owner, _ error) {
+	missing, err := l.Climb(ctx, namespace, owner, func(o workload.Owner) (bool, error) {
+		winner, err := l.Winner(ctx, namespace, o)
+		if winner == nil || err != nil {
+			return false, err
+		}
+		s := l.policies.of(winner)
+		if !s.Divides(labels) {
+			return false, nil
+		}
+		found = s
+		return true, nil
+	})
+	return found, missing, err
 }
 
 // Patience bounds how long AwaitSpreadOf waits for an owner.

@@ -110,8 +110,8 @@ func fillCache(ctx context.Context, mgr ctrl.Manager) error {
 	node := &metav1.PartialObjectMetadata{}
 	node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
 	objects := []client.Object{&v1alpha1.WorkloadSpread{}, node}
-	for _, newObject := range workloads {
-		objects = append(objects, newObject())
+	for _, kind := range workloads {
+		objects = append(objects, kind.NewObject())
 	}
 	for _, object := range objects {
 		if _, err := mgr.GetCache().GetInformer(ctx, object); err != nil {

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -42,13 +40,8 @@ type spreadValidator struct {
 
 var _ admission.Validator[*v1alpha1.WorkloadSpread] = &spreadValidator{}
 
-// workloads are the kinds whose objects are in the cache. Of these kinds, a workload that is not in the cache does not exist.
-var workloads = map[schema.GroupKind]func() client.Object{
-	{Group: appsv1.GroupName, Kind: "Deployment"}:  func() client.Object { return &appsv1.Deployment{} },
-	{Group: appsv1.GroupName, Kind: "ReplicaSet"}:  func() client.Object { return &appsv1.ReplicaSet{} },
-	{Group: appsv1.GroupName, Kind: "StatefulSet"}: func() client.Object { return &appsv1.StatefulSet{} },
-	{Group: batchv1.GroupName, Kind: "Job"}:        func() client.Object { return &batchv1.Job{} },
-}
+// workloads are the kinds whose objects are in the cache, so that one that is missing can be told from one that is not watched.
+var workloads = workload.Watched()
 
 // ValidateCreate validates a new spread.
 func (v *spreadValidator) ValidateCreate(ctx context.Context, spread *v1alpha1.WorkloadSpread) (admission.Warnings, error) {
@@ -111,14 +104,14 @@ func (v *spreadValidator) gather(ctx context.Context, spread *v1alpha1.WorkloadS
 
 // target reads the workload from the API server if the cache lacks something: it holds no templates, and no objects of kinds that are not built in.
 func (v *spreadValidator) target(ctx context.Context, spread *v1alpha1.WorkloadSpread) (Target, error) {
-	newObject, watched := workloads[kindOfTarget(spread)]
+	kind, watched := workloads[kindOfTarget(spread)]
 	if v.live != nil && (!watched || hasPatch(spread)) {
 		return v.liveTarget(ctx, spread), nil
 	}
 	if !watched {
 		return Target{}, nil
 	}
-	object := newObject()
+	object := kind.NewObject()
 	err := v.reader.Get(ctx, targetKey(spread), object, client.UnsafeDisableDeepCopy)
 	if apierrors.IsNotFound(err) {
 		return Target{Missing: true}, nil
@@ -155,7 +148,8 @@ func (v *spreadValidator) liveTarget(ctx context.Context, spread *v1alpha1.Workl
 
 // targetVersion is the kind to read: built-in kinds in the version that Berth knows, whatever the spread says.
 func targetVersion(spread *v1alpha1.WorkloadSpread) schema.GroupVersionKind {
-	if kind := kindOfTarget(spread); workloads[kind] != nil {
+	kind := kindOfTarget(spread)
+	if _, watched := workloads[kind]; watched {
 		return kind.WithVersion("v1")
 	}
 	ref := spread.Spec.TargetReference
@@ -165,8 +159,8 @@ func targetVersion(spread *v1alpha1.WorkloadSpread) schema.GroupVersionKind {
 // targetOf reads fields that most kinds have at the same paths. It leaves out fields that are missing or have another type.
 func targetOf(object *unstructured.Unstructured, spread *v1alpha1.WorkloadSpread) Target {
 	target := Target{Whole: true, Template: templateOf(object), Selector: selectorOf(object), Replicas: replicasOf(object, spread)}
-	if newObject := workloads[kindOfTarget(spread)]; newObject != nil {
-		typed := newObject()
+	if kind, watched := workloads[kindOfTarget(spread)]; watched {
+		typed := kind.NewObject()
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, typed); err == nil {
 			target.Replicas = replicasOf(typed, spread)
 		}

@@ -44,6 +44,22 @@ func Replicas(object runtime.Object, filter *v1alpha1.TargetFilter) (int32, erro
 	}
 }
 
+// ReplicasNow is how many pods an object of a built-in kind asks for as it stands: a Job none if it is suspended or ends, a DaemonSet as many as its status
+// says. It is false for other kinds, of which only the scale subresource tells.
+func ReplicasNow(object runtime.Object) (int32, bool) {
+	switch w := object.(type) {
+	case *batchv1.Job:
+		return OfJobNow(w), true
+	case *appsv1.DaemonSet:
+		return w.Status.DesiredNumberScheduled, true
+	case *corev1.ReplicationController:
+		return orOne(w.Spec.Replicas), true
+	default:
+		replicas, err := Replicas(object, nil)
+		return replicas, err == nil
+	}
+}
+
 func fieldsOf(object runtime.Object) (map[string]any, error) {
 	if u, ok := object.(*unstructured.Unstructured); ok {
 		return u.Object, nil

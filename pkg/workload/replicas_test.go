@@ -17,6 +17,29 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
 
+func TestReplicasNow(t *testing.T) {
+	tests := map[string]struct {
+		object runtime.Object
+		want   int32
+		told   bool
+	}{
+		"a Deployment":                      {object: &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](7)}}, want: 7, told: true},
+		"a Job":                             {object: &batchv1.Job{Spec: batchv1.JobSpec{Parallelism: ptr.To[int32](3)}}, want: 3, told: true},
+		"a Job that is suspended":           {object: &batchv1.Job{Spec: batchv1.JobSpec{Parallelism: ptr.To[int32](3), Suspend: ptr.To(true)}}, told: true},
+		"a DaemonSet":                       {object: &appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 5}}, want: 5, told: true},
+		"a ReplicationController":           {object: &corev1.ReplicationController{Spec: corev1.ReplicationControllerSpec{Replicas: ptr.To[int32](2)}}, want: 2, told: true},
+		"one without replicas":              {object: &corev1.ReplicationController{}, want: 1, told: true},
+		"an object that has a scale, maybe": {object: &unstructured.Unstructured{}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got, told := ReplicasNow(tc.object); got != tc.want || told != tc.told {
+				t.Errorf("got %d, %t; want %d, %t", got, told, tc.want, tc.told)
+			}
+		})
+	}
+}
+
 func TestReplicas(t *testing.T) {
 	deployment := func(replicas *int32) *appsv1.Deployment {
 		return &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: replicas, RevisionHistoryLimit: ptr.To[int32](4)}}

@@ -3,12 +3,13 @@ package workload
 import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Selector is the label selector of a Deployment, ReplicaSet, StatefulSet or Job. It is nil for other kinds, whose selector is not known.
+// Selector is by which labels an object of a built-in kind knows its pods. It is nil for any other kind, of which that is not known.
 func Selector(object runtime.Object) labels.Selector {
 	var of *metav1.LabelSelector
 	switch w := object.(type) {
@@ -20,6 +21,10 @@ func Selector(object runtime.Object) labels.Selector {
 		of = w.Spec.Selector
 	case *batchv1.Job:
 		of = w.Spec.Selector
+	case *appsv1.DaemonSet:
+		of = w.Spec.Selector
+	case *corev1.ReplicationController:
+		return labels.SelectorFromSet(w.Spec.Selector)
 	}
 	if of == nil {
 		return nil

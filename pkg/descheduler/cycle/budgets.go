@@ -203,20 +203,10 @@ func (b *budgets) close(ctx context.Context, pod *corev1.Pod) {
 	}
 }
 
-func (c *Cycle) isBelow(ctx context.Context, pod *corev1.Pod, target workload.Owner) bool {
-	owner := workload.ControllerOf(pod)
-	for range workload.LongestOwnerChain {
-		if owner == nil {
-			return false
-		}
-		if owner.Kind == target.Kind && owner.Name == target.Name {
-			return true
-		}
-		parent, known, err := c.lineage.Parent(ctx, pod.Namespace, *owner)
-		if err != nil || !known {
-			return false
-		}
-		owner = parent
-	}
-	return false
+func (c *Cycle) isBelow(ctx context.Context, pod *corev1.Pod, target workload.Owner) (below bool) {
+	_, err := c.lineage.Climb(ctx, pod.Namespace, workload.ControllerOf(pod), func(owner workload.Owner) (bool, error) {
+		below = owner.Kind == target.Kind && owner.Name == target.Name
+		return below, nil
+	})
+	return below && err == nil
 }
