@@ -82,7 +82,7 @@ func New(writer client.Client, live, cached client.Reader, opts Options) *Guard 
 		live:   live,
 		cached: cached,
 		writer: writer.Status(),
-		census: &census.Census{Live: live, Scales: writer.SubResource("scale"), Nodes: cached},
+		census: census.New(live, writer.SubResource("scale"), cached),
 		clock:  opts.Clock,
 		fresh:  newFreshness(opts.Clock),
 	}

@@ -104,5 +104,4 @@ func (s *store) remember(ctx context.Context, name types.NamespacedName, last sn
 // forget is told that a budget does not exist any more.
 func (s *store) forget(name types.NamespacedName) {
 	s.last.Delete(name)
-	s.census.Forget(name)
 }

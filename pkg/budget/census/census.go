@@ -8,15 +8,13 @@ package census
 import (
 	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 
 	"golang.org/x/sync/errgroup"
-	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -26,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/budget"
@@ -36,15 +35,19 @@ import (
 
 // Census reads for many budgets at the same time.
 type Census struct {
-	// Live reads from the API server.
-	Live client.Reader
-	// Scales reads the scale subresources of kinds that are not built in.
-	Scales client.SubResourceReader
-	// Nodes reads the metadata of nodes, possibly from a cache.
-	Nodes client.Reader
-
+	live   client.Reader
+	scales client.SubResourceReader
+	nodes  client.Reader
 	// hints are the owners that were found when a budget was counted last. They are read again, at the same time as the pods and not after them.
-	hints sync.Map
+	hints *lru.Cache
+}
+
+// mostHinted is how many budgets have hints. Those of the one that was counted least recently make room for another's.
+const mostHinted = 4096
+
+// New reads pods and workloads live, and the scale subresources of kinds that are not built in by scales. The metadata of nodes may come from a cache.
+func New(live client.Reader, scales client.SubResourceReader, nodes client.Reader) *Census {
+	return &Census{live: live, scales: scales, nodes: nodes, hints: lru.New(mostHinted)}
 }
 
 // Count is what there is at one moment.
@@ -176,7 +179,7 @@ func (c *Census) take(ctx context.Context, o *owners, policy *budget.Policy, atL
 	if err := o.load(ctx, pods); err != nil {
 		return nil, nil, err
 	}
-	o.leaveHints(name, pods)
+	o.leaveHints(name, pods, "")
 	top := make([]*owner, len(pods))
 	for i, pod := range pods {
 		top[i] = o.top(pod)
@@ -226,7 +229,7 @@ func (c *Census) takeOfTarget(ctx context.Context, o *owners, name types.Namespa
 	if err := o.load(ctx, all); err != nil {
 		return nil, nil, err
 	}
-	o.leaveHints(name, all)
+	o.leaveHints(name, all, target.uid)
 	var pods []*corev1.Pod
 	for _, pod := range all {
 		if o.isUnder(pod, target.uid) {
@@ -256,9 +259,6 @@ func (c *Count) hold(controller *owner) {
 		c.holders[controller.uid] = controller.selector
 	}
 }
-
-// Forget is told that a budget does not exist any more.
-func (c *Census) Forget(name types.NamespacedName) { c.hints.Delete(name) }
 
 // list reads the pods that the selector picks.
 func (c *Census) list(ctx context.Context, count *Count, namespace, atLeast string) ([]*corev1.Pod, error) {
@@ -292,10 +292,10 @@ func (c *Census) date(ctx context.Context, count *Count, namespace, atLeast stri
 // read lists pods. An API server that has waited in vain for the revision lags behind the one that it is from, or there is no such revision; it is asked for
 // what is committed, which is no older.
 func (c *Census) read(ctx context.Context, list *corev1.PodList, options *client.ListOptions) error {
-	err := c.Live.List(ctx, list, options)
+	err := c.live.List(ctx, list, options)
 	if apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
 		options.Raw = nil
-		return c.Live.List(ctx, list, options)
+		return c.live.List(ctx, list, options)
 	}
 	return err
 }
@@ -334,7 +334,7 @@ func (c *Census) observe(ctx context.Context, count *Count, pods []*corev1.Pod, 
 // nodeMissing asks the API server before it says so: a cache may not know a new node yet, and a pod on a missing node is given away.
 func (c *Census) nodeMissing(ctx context.Context, name string) (bool, error) {
 	node := NewNode()
-	for _, reader := range []client.Reader{c.Nodes, c.Live} {
+	for _, reader := range []client.Reader{c.nodes, c.live} {
 		err := reader.Get(ctx, types.NamespacedName{Name: name}, node, client.UnsafeDisableDeepCopy)
 		if err == nil {
 			return false, nil
@@ -355,11 +355,13 @@ func NewNode() *metav1.PartialObjectMetadata {
 
 // owner is an object above pods.
 type owner struct {
-	kind     schema.GroupKind
-	name     string
-	uid      types.UID
-	replicas int32
-	selector labels.Selector
+	// reference is how what is below names it.
+	reference metav1.OwnerReference
+	kind      schema.GroupKind
+	name      string
+	uid       types.UID
+	replicas  int32
+	selector  labels.Selector
 	// watched: Berth's controllers watch the kind.
 	watched bool
 	// gone: it does not exist, or is being deleted together with its pods.
@@ -435,7 +437,7 @@ func (o *owners) readAll(ctx context.Context, refs []metav1.OwnerReference) ([]*
 const maxHints = 8
 
 func (o *owners) loadHints(ctx context.Context, name types.NamespacedName) error {
-	hints, found := o.census.hints.Load(name)
+	hints, found := o.census.hints.Get(name)
 	if !found {
 		return nil
 	}
@@ -443,42 +445,48 @@ func (o *owners) loadHints(ctx context.Context, name types.NamespacedName) error
 	return err
 }
 
-// leaveHints remembers the owners of pods that there are, and what is above them.
-func (o *owners) leaveHints(name types.NamespacedName, pods []*corev1.Pod) {
+// leaveHints remembers the owners of pods that there are, and what is above them up to the target, which is read anyway. It is empty if there is none.
+func (o *owners) leaveHints(name types.NamespacedName, pods []*corev1.Pod, target types.UID) {
 	var hints []metav1.OwnerReference
-	seen := map[types.UID]bool{}
+	seen := map[types.UID]bool{target: true}
 	for _, pod := range pods {
-		for ref := metav1.GetControllerOfNoCopy(pod); ref != nil && !seen[ref.UID] && len(hints) < maxHints; {
-			seen[ref.UID] = true
-			hints = append(hints, *ref)
-			owner := o.found[ref.UID]
-			if owner == nil {
+		for owner := range o.above(pod) {
+			if seen[owner.uid] || len(hints) == maxHints {
 				break
 			}
-			ref = owner.parent
+			seen[owner.uid] = true
+			hints = append(hints, owner.reference)
 		}
 	}
 	if len(hints) == 0 {
-		o.census.hints.Delete(name)
+		o.census.hints.Remove(name)
 		return
 	}
-	o.census.hints.Store(name, hints)
+	o.census.hints.Add(name, hints)
+}
+
+// above are the owners of a pod as far as they were read, the nearest first.
+func (o *owners) above(pod *corev1.Pod) iter.Seq[*owner] {
+	return func(yield func(*owner) bool) {
+		ref := metav1.GetControllerOfNoCopy(pod)
+		for level := 0; ref != nil && level < workload.LongestOwnerChain; level++ {
+			next := o.found[ref.UID]
+			if next == nil || !yield(next) {
+				return
+			}
+			ref = next.parent
+		}
+	}
 }
 
 // top is the owner that says how many pods there should be, or nil for a pod without one. Something that is gone takes all below it along.
 func (o *owners) top(pod *corev1.Pod) *owner {
 	var top *owner
-	ref := metav1.GetControllerOfNoCopy(pod)
-	for level := 0; ref != nil && level < workload.LongestOwnerChain; level++ {
-		next := o.found[ref.UID]
-		if next == nil {
-			break
-		}
+	for next := range o.above(pod) {
 		if top != nil && next.unread {
 			break // what is above does not tell, and what is below does
 		}
-		top, ref = next, next.parent
-		if top.gone {
+		if top = next; top.gone {
 			break
 		}
 	}
@@ -486,31 +494,30 @@ func (o *owners) top(pod *corev1.Pod) *owner {
 }
 
 func (o *owners) isUnder(pod *corev1.Pod, uid types.UID) bool {
-	ref := metav1.GetControllerOfNoCopy(pod)
-	for level := 0; ref != nil && level < workload.LongestOwnerChain; level++ {
-		if ref.UID == uid {
+	for next := range o.above(pod) {
+		if next.uid == uid {
 			return true
 		}
-		next := o.found[ref.UID]
-		if next == nil {
-			return false
-		}
-		ref = next.parent
 	}
 	return false
 }
 
 // read reads an object. One whose UID is not the given one is gone; an empty UID takes any.
 func (o *owners) read(ctx context.Context, kind schema.GroupVersionKind, name string, uid types.UID) (*owner, error) {
-	result := &owner{kind: kind.GroupKind(), name: name, uid: uid, selector: labels.Everything(), watched: true}
-	object := typed(kind.GroupKind())
-	result.watched = object != nil
-	if object == nil || o.existence {
-		partial := &metav1.PartialObjectMetadata{}
-		partial.SetGroupVersionKind(kind)
-		object = partial
+	apiVersion, kindName := kind.ToAPIVersionAndKind()
+	result := &owner{
+		reference: metav1.OwnerReference{APIVersion: apiVersion, Kind: kindName, Name: name, UID: uid},
+		kind:      kind.GroupKind(), name: name, uid: uid, selector: labels.Everything(), watched: true,
 	}
-	err := o.census.Live.Get(ctx, types.NamespacedName{Namespace: o.namespace, Name: name}, object)
+	partial := &metav1.PartialObjectMetadata{}
+	partial.SetGroupVersionKind(kind)
+	var object client.Object = partial
+	builtIn, is := workload.BuiltIn(kind.GroupKind())
+	result.watched = builtIn.Watched
+	if is && !o.existence {
+		object = builtIn.NewObject()
+	}
+	err := o.census.live.Get(ctx, types.NamespacedName{Namespace: o.namespace, Name: name}, object)
 	switch {
 	case apierrors.IsNotFound(err):
 		result.gone = true
@@ -549,62 +556,16 @@ func isGoing(object client.Object) bool {
 	return object.GetDeletionTimestamp() != nil && !slices.Contains(object.GetFinalizers(), metav1.FinalizerOrphanDependents)
 }
 
-func typed(kind schema.GroupKind) client.Object {
-	switch kind {
-	case schema.GroupKind{Group: appsv1.GroupName, Kind: "Deployment"}:
-		return &appsv1.Deployment{}
-	case schema.GroupKind{Group: appsv1.GroupName, Kind: "ReplicaSet"}:
-		return &appsv1.ReplicaSet{}
-	case schema.GroupKind{Group: appsv1.GroupName, Kind: "StatefulSet"}:
-		return &appsv1.StatefulSet{}
-	case schema.GroupKind{Group: appsv1.GroupName, Kind: "DaemonSet"}:
-		return &appsv1.DaemonSet{}
-	case schema.GroupKind{Group: batchv1.GroupName, Kind: "Job"}:
-		return &batchv1.Job{}
-	case schema.GroupKind{Kind: "ReplicationController"}:
-		return &corev1.ReplicationController{}
-	default:
-		return nil
-	}
-}
-
 func (o *owners) readReplicas(ctx context.Context, result *owner, object client.Object) error {
-	selector := func(s *metav1.LabelSelector) error {
-		if s == nil {
-			return nil
-		}
-		var err error
-		result.selector, err = metav1.LabelSelectorAsSelector(s)
-		return err
-	}
-	switch w := object.(type) {
-	case *appsv1.Deployment:
-		result.replicas = workload.OfDeployment(w)
-		return selector(w.Spec.Selector)
-	case *appsv1.ReplicaSet:
-		result.replicas = workload.OfReplicaSet(w)
-		return selector(w.Spec.Selector)
-	case *appsv1.StatefulSet:
-		result.replicas = workload.OfStatefulSet(w)
-		return selector(w.Spec.Selector)
-	case *appsv1.DaemonSet:
-		result.watched = false
-		result.replicas = w.Status.DesiredNumberScheduled
-		return selector(w.Spec.Selector)
-	case *batchv1.Job:
-		result.replicas = workload.OfJobNow(w)
-		return selector(w.Spec.Selector)
-	case *corev1.ReplicationController:
-		result.watched = false
-		result.replicas = 1
-		if w.Spec.Replicas != nil {
-			result.replicas = *w.Spec.Replicas
-		}
-		result.selector = labels.SelectorFromSet(w.Spec.Selector)
-		return nil
-	default:
+	replicas, told := workload.ReplicasNow(object)
+	if !told {
 		return o.readScale(ctx, result, object)
 	}
+	result.replicas = replicas
+	if selector := workload.Selector(object); selector != nil {
+		result.selector = selector
+	}
+	return nil
 }
 
 func (o *owners) readScale(ctx context.Context, result *owner, object client.Object) error {
@@ -614,7 +575,7 @@ func (o *owners) readScale(ctx context.Context, result *owner, object client.Obj
 	named.SetName(result.name)
 	scale := &unstructured.Unstructured{}
 	scale.SetGroupVersionKind(autoscalingv1.SchemeGroupVersion.WithKind("Scale"))
-	err := o.census.Scales.Get(ctx, named, scale)
+	err := o.census.scales.Get(ctx, named, scale)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err), apierrors.IsForbidden(err):
 		result.unread = true

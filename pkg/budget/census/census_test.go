@@ -47,7 +47,7 @@ func censusOf(t *testing.T, calls interceptor.Funcs, objects ...client.Object) *
 		t.Fatal(err)
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(calls).Build()
-	return &Census{Live: c, Scales: c.SubResource("scale"), Nodes: c}
+	return New(c, c.SubResource("scale"), c)
 }
 
 // operated is a census of a Deployment of 3 that an object of somebody's kind owns, with two pods. Reading that object fails.

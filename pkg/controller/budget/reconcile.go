@@ -56,7 +56,6 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if apierrors.IsNotFound(err) {
 		r.extent.forget(request.NamespacedName)
 		r.seen.forget(request.NamespacedName)
-		r.census.Forget(request.NamespacedName)
 		return reconcile.Result{}, r.unprotect(ctx, request.Namespace)
 	}
 	if err != nil {

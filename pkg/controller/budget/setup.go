@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
@@ -20,6 +18,7 @@ import (
 	"github.com/berth-project/berth/pkg/budget/census"
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 	"github.com/berth-project/berth/pkg/turns"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 // DefaultExpiry is how long a ledger entry without proof stays, if nothing else is said.
@@ -67,7 +66,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
 		cached: mgr.GetCache(),
 		live:   mgr.GetAPIReader(),
 		writer: mgr.GetClient(),
-		census: &census.Census{Live: mgr.GetAPIReader(), Scales: mgr.GetClient().SubResource("scale"), Nodes: mgr.GetCache()},
+		census: census.New(mgr.GetAPIReader(), mgr.GetClient().SubResource("scale"), mgr.GetCache()),
 		events: mgr.GetEventRecorder("berth-controller"),
 		clock:  opts.Clock,
 		seen:   newSightings(opts.Clock),
@@ -84,18 +83,16 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
 	if err != nil {
 		return fmt.Errorf("making the controller: %w", err)
 	}
-	for _, w := range []struct {
+	type watched struct {
 		object   client.Object
 		affected func(context.Context, client.Object) []string
 		matters  predicate.Predicate
-	}{
-		{&v1alpha1.PodUnavailableBudget{}, itself, predicate.Funcs{}},
-		{&corev1.Pod{}, r.ofPod, podMatters},
-		{&appsv1.Deployment{}, r.ofWorkload, predicate.GenerationChangedPredicate{}},
-		{&appsv1.ReplicaSet{}, r.ofWorkload, predicate.GenerationChangedPredicate{}},
-		{&appsv1.StatefulSet{}, r.ofWorkload, predicate.GenerationChangedPredicate{}},
-		{&batchv1.Job{}, r.ofWorkload, predicate.GenerationChangedPredicate{}},
-	} {
+	}
+	watches := []watched{{&v1alpha1.PodUnavailableBudget{}, itself, predicate.Funcs{}}, {&corev1.Pod{}, r.ofPod, podMatters}}
+	for _, kind := range workload.Watched() {
+		watches = append(watches, watched{kind.NewObject(), r.ofWorkload, predicate.GenerationChangedPredicate{}})
+	}
+	for _, w := range watches {
 		if err := c.Watch(source.Kind(mgr.GetCache(), w.object, delayed{w.affected}, w.matters)); err != nil {
 			return fmt.Errorf("watching %T: %w", w.object, err)
 		}
