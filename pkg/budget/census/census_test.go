@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"reflect"
+	"sync/atomic"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -348,6 +349,38 @@ func TestTotalReplicasHoldAsLongAsThereIsAWorkload(t *testing.T) {
 			}
 			if scales > 0 {
 				t.Error("the scale was read, which nobody needs")
+			}
+		})
+	}
+}
+
+func TestWhatIsReadOfOwners(t *testing.T) {
+	tests := map[string]struct {
+		spec v1alpha1.PodUnavailableBudgetSpec
+		want int
+	}{
+		"for pods of a selector, each above them once":           {spec: bySelector(), want: 2},
+		"for a workload, also if it is known from the last time": {spec: v1alpha1.PodUnavailableBudgetSpec{TargetReference: &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}, want: 2},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			selector := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+			var reads atomic.Int32
+			c := censusOf(t, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+				reads.Add(1)
+				return c.Get(ctx, key, o, opts...)
+			}},
+				&appsv1.Deployment{ObjectMeta: of("web", nil), Spec: appsv1.DeploymentSpec{Replicas: ptr.To(int32(3)), Selector: selector}},
+				&appsv1.ReplicaSet{ObjectMeta: of("rs", ownedBy("apps/v1", "Deployment", "web", "web")), Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To(int32(3)), Selector: selector}},
+				&corev1.Pod{ObjectMeta: of("a", ownedBy("apps/v1", "ReplicaSet", "rs", "rs"))},
+				&corev1.Pod{ObjectMeta: of("b", ownedBy("apps/v1", "ReplicaSet", "rs", "rs"))},
+			)
+			for time := range 2 {
+				reads.Store(0)
+				count, err := c.Take(t.Context(), "ns", compiled(t, tc.spec), "")
+				if err != nil || len(count.Pods) != 2 || int(reads.Load()) != tc.want {
+					t.Errorf("time %d: %d pods, %v after %d reads, want %d", time, len(count.Pods), err, reads.Load(), tc.want)
+				}
 			}
 		})
 	}
