@@ -168,13 +168,19 @@ func TestBudgetsOfOtherWorkloadsCostNothing(t *testing.T) {
 					return c.Get(ctx, key, o, opts...)
 				},
 				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-					if _, is := list.(*corev1.PodList); is {
+					err := c.List(ctx, list, opts...)
+					if list, is := list.(*corev1.PodList); is {
 						pods.Add(1)
+						list.ResourceVersion = "1000"
 					}
-					return c.List(ctx, list, opts...)
+					return err
 				},
 			}, more()...)
-			decide(t, New(c, c, deployed(t, 3, interceptor.Funcs{}, more()...), Options{}), 0)
+			judged := pod(0)
+			judged.ResourceVersion = "999"
+			if _, err := New(c, c, deployed(t, 3, interceptor.Funcs{}, more()...), Options{}).Decide(t.Context(), Request{Pod: judged, Operation: v1alpha1.OperationDelete}); err != nil {
+				t.Fatal(err)
+			}
 			if got := fmt.Sprintf("%d budgets, %d pods, %d metadata", budgets.Load(), pods.Load(), metadata.Load()); got != want {
 				t.Errorf("read %s, want %s", got, want)
 			}

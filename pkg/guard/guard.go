@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -73,7 +72,7 @@ func (g *Guard) decide(ctx context.Context, request Request) (verdict, error) {
 			return verdict{Verdict: *held}, nil
 		}
 	}
-	cached, err := g.cachedBudgets(ctx, request.Pod)
+	found, err := g.cachedBudgets(ctx, request.Pod)
 	if err != nil {
 		return verdict{}, err
 	}
@@ -83,7 +82,7 @@ func (g *Guard) decide(ctx context.Context, request Request) (verdict, error) {
 		remembered = g.remembered.ask(ctx, request.Pod.Namespace)
 	}
 	i := &inquiry{request: request, answer: notProtected()}
-	err = g.decideAmong(ctx, i, cached)
+	err = g.decideAmong(ctx, i, found)
 	if err == nil && i.answer.Allowed && protected {
 		err = g.decideMissing(ctx, i, remembered)
 	}
@@ -261,46 +260,71 @@ type store struct {
 	clock  clock.PassiveClock
 	// fresh remembers what this process wrote lately.
 	fresh *freshness
-	// last remembers, by the name of each budget that there is, the snapshot of the last round.
-	last sync.Map
 }
 
 // errChanged is returned by decideOnce if the budget was written by somebody else in between.
 var errChanged = errors.New("the budget has changed meanwhile")
 
 // decideOnce is one round of the algorithm: the budget, its pods and workloads, then the model, then the ledger, or errChanged and nothing has
-// happened. After errChanged the next round is given the same snapshot, and what was counted need not be counted again at once.
-func (s *store) decideOnce(ctx context.Context, name types.NamespacedName, requests []Request, counted *snapshot) ([]verdict, error) {
-	verdicts := make([]verdict, len(requests))
-	for i := range verdicts {
-		verdicts[i] = notProtected()
+// happened. What is known from the round before is used as far as it serves.
+//
+// The budget comes from the watch, or from this process's last write, if the answer is likely to be written: the write succeeds only if that was the
+// latest budget, and so proves every verdict of the round. What no write proves is judged by the budget as the API server has it.
+func (s *store) decideOnce(ctx context.Context, name types.NamespacedName, requests []Request, k *knowledge) ([]verdict, error) {
+	known := s.known(ctx, name, k.budget)
+	if !k.contested && mayLetGo(known, requests) {
+		verdicts, err := s.decideBy(ctx, known, requests, k)
+		if verdicts != nil || err != nil {
+			return verdicts, err
+		}
+		if k.counted.count == nil {
+			known = nil // there is no counting for it
+		}
 	}
-	pub, err := s.read(ctx, name, requests, counted)
+	pub, err := s.read(ctx, name, known, requests, k)
 	if apierrors.IsNotFound(err) || err == nil && pub.DeletionTimestamp != nil {
-		s.forget(name)
-		return verdicts, nil
+		return nothingTo(requests), nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the budget: %w", err)
 	}
-	policy, errs := budget.Compile(pub)
-	if len(errs) > 0 {
+	k.budget = pub
+	if err := s.take(ctx, pub, requests, k); err != nil {
+		return nil, err
+	}
+	if k.counted.policy == nil {
+		return nothingTo(requests), nil
+	}
+	verdicts, decision := s.judge(pub, &k.counted, requests)
+	if !decision.Changed {
 		return verdicts, nil
 	}
-	oldest := oldestPods(pub.Status.LedgerRevision, requests)
-	if !counted.serves(pub, oldest, s.clock.Now()) {
-		at := s.clock.Now()
-		count, err := s.census.Take(ctx, pub.Namespace, policy, oldest)
-		if err != nil {
-			return nil, err
-		}
-		*counted = newSnapshot(pub, policy, count, at)
+	return s.write(ctx, pub, decision, verdicts, k)
+}
+
+// decideBy is a round with a budget that may not be the latest. It has no verdicts and no error if no write has proven that it is.
+func (s *store) decideBy(ctx context.Context, known *v1alpha1.PodUnavailableBudget, requests []Request, k *knowledge) ([]verdict, error) {
+	if err := s.take(ctx, known, requests, k); err != nil || k.counted.policy == nil {
+		return nil, nil //nolint:nilerr // the latest budget may be another one, and says what is wrong if it is not
 	}
-	s.remember(ctx, name, *counted)
-	count := counted.count
+	verdicts, decision := s.judge(known, &k.counted, requests)
+	if !decision.Changed {
+		return nil, nil
+	}
+	verdicts, err := s.write(ctx, known, decision, verdicts, k)
+	if errors.Is(err, errChanged) {
+		conflicts.Inc()
+		return nil, nil
+	}
+	return verdicts, err
+}
+
+// judge says what the budget makes of the requests by what was counted, and what is to be written before its verdicts hold.
+func (s *store) judge(pub *v1alpha1.PodUnavailableBudget, counted *snapshot, requests []Request) ([]verdict, budget.Decision) {
+	verdicts := nothingTo(requests)
+	policy, count := counted.policy, counted.count
 	facts := count.Facts
 	facts.Ledger = pub.Status.Ledger
-
 	for i := range verdicts {
 		verdicts[i].covers = count.Covers(requests[i].Pod.UID) || policy.Target == nil && isPicked(requests[i].Pod, count)
 	}
@@ -315,9 +339,11 @@ func (s *store) decideOnce(ctx context.Context, name types.NamespacedName, reque
 		verdicts[index].Verdict = decision.Verdicts[i]
 		verdicts[index].refusedBy(pub, decision.Tally, count.Pods, s.clock.Now())
 	}
-	if !decision.Changed {
-		return verdicts, nil
-	}
+	return verdicts, decision
+}
+
+// write writes the ledger of a decision, with the resourceVersion of the budget that it was made by, and returns the verdicts that hold then.
+func (s *store) write(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, decision budget.Decision, verdicts []verdict, k *knowledge) ([]verdict, error) {
 	written := pub.DeepCopy()
 	budget.Publish(&written.Status, pub.Generation, decision.Ledger, decision.Tally)
 	switch err := s.writer.Update(ctx, written); {
@@ -332,8 +358,18 @@ func (s *store) decideOnce(ctx context.Context, name types.NamespacedName, reque
 		return nil, fmt.Errorf("writing the ledger: %w", err)
 	}
 	s.fresh.wrote(pub.UID, pub.Status.Ledger, decision.Ledger)
+	k.budget = written
 	klog.FromContext(ctx).V(2).Info("Wrote ledger", "budget", klog.KObj(pub), "entries", len(decision.Ledger), "available", decision.Tally.Available, "desired", decision.Tally.Desired)
 	return verdicts, nil
+}
+
+// nothingTo are the verdicts of a budget that has no say.
+func nothingTo(requests []Request) []verdict {
+	verdicts := make([]verdict, len(requests))
+	for i := range verdicts {
+		verdicts[i] = notProtected()
+	}
+	return verdicts
 }
 
 // asked are requests of the model, each with its place among the requests of the round.

@@ -85,7 +85,7 @@ func (l *lines) ask(ctx context.Context, name types.NamespacedName, request Requ
 func (l *lines) serve(ctx context.Context, name types.NamespacedName) {
 	backoff := firstBackoff
 	var group []*ticket
-	var counted snapshot
+	var k knowledge
 	for {
 		group = l.next(name, group)
 		if len(group) == 0 {
@@ -103,7 +103,7 @@ func (l *lines) serve(ctx context.Context, name types.NamespacedName) {
 		round, cancel := context.WithTimeout(ctx, last.Sub(l.store.clock.Now()))
 		var verdicts []verdict
 		err := panics.ToError(round, func() (err error) {
-			verdicts, err = l.store.decideOnce(round, name, requests, &counted)
+			verdicts, err = l.store.decideOnce(round, name, requests, &k)
 			return err
 		})
 		timedOut := round.Err() != nil
@@ -112,9 +112,12 @@ func (l *lines) serve(ctx context.Context, name types.NamespacedName) {
 			conflicts.Inc()
 			wait(ctx, rand.N(backoff))
 			backoff = min(2*backoff, maxBackoff)
+			k.contested = true
 			continue // with the same group, and who has come meanwhile
 		}
-		backoff, counted = firstBackoff, snapshot{}
+		if backoff, k.contested = firstBackoff, false; err != nil {
+			k = knowledge{}
+		}
 		for i, t := range group {
 			switch {
 			case err == nil:

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -37,23 +36,17 @@ func ShortestExpiry(requestTimeout time.Duration) time.Duration {
 // Setup registers the handlers and has the manager's cache watch what they look up. The manager must have registered the types of
 // pkg/crd/policy/v1alpha1. The context is used until Setup returns.
 func Setup(ctx context.Context, mgr ctrl.Manager, register func(path string, hook http.Handler), opts Options) error {
-	budgets, err := mgr.GetCache().GetInformer(ctx, &v1alpha1.PodUnavailableBudget{})
-	if err != nil {
-		return fmt.Errorf("watching PodUnavailableBudgets: %w", err)
-	}
-	if _, err := mgr.GetCache().GetInformer(ctx, &policyv1.PodDisruptionBudget{}); err != nil {
-		return fmt.Errorf("watching PodDisruptionBudgets: %w", err)
-	}
-	if _, err := mgr.GetCache().GetInformer(ctx, census.NewNode()); err != nil {
-		return fmt.Errorf("watching nodes: %w", err)
+	for what, object := range map[string]client.Object{
+		"PodUnavailableBudgets": &v1alpha1.PodUnavailableBudget{}, "PodDisruptionBudgets": &policyv1.PodDisruptionBudget{}, "nodes": census.NewNode(),
+	} {
+		if _, err := mgr.GetCache().GetInformer(ctx, object); err != nil {
+			return fmt.Errorf("watching %s: %w", what, err)
+		}
 	}
 	g := New(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetCache(), opts)
 	g.teller = newTeller(mgr.GetEventRecorder("berth-controller"), g.clock)
 	if err := mgr.Add(g.teller); err != nil {
 		return fmt.Errorf("adding the teller of refusals: %w", err)
-	}
-	if _, err := budgets.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: g.budgetGone}); err != nil {
-		return fmt.Errorf("watching PodUnavailableBudgets: %w", err)
 	}
 	register(endpoint.BudgetPods, &admission.Webhook{Handler: &podHandler{
 		guard: g, decoder: admission.NewDecoder(mgr.GetScheme()), live: mgr.GetAPIReader(), clock: g.clock,
@@ -61,13 +54,6 @@ func Setup(ctx context.Context, mgr ctrl.Manager, register func(path string, hoo
 	register(endpoint.Evictions, &admission.Webhook{Handler: &evictionMarker{guard: g, live: mgr.GetAPIReader()}})
 	register(endpoint.Budgets, admission.WithValidator(mgr.GetScheme(), &budgetValidator{live: mgr.GetAPIReader()}))
 	return nil
-}
-
-// budgetGone takes in the event that a budget was deleted.
-func (g *Guard) budgetGone(object any) {
-	if name, err := cache.DeletionHandlingObjectToName(object); err == nil { // it is one of a budget
-		g.lines.store.forget(name.AsNamespacedName())
-	}
 }
 
 // New makes a Guard that writes with the client, reads live, and looks budgets and nodes up in the cache.

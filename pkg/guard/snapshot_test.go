@@ -3,43 +3,195 @@ package guard
 import (
 	"context"
 	"testing"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/berth-project/berth/pkg/budget/census"
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-func TestNothingIsKeptOfBudgetsThatAreDeleted(t *testing.T) {
-	kept := func(g *Guard) (n int) {
-		g.lines.store.last.Range(func(any, any) bool { n++; return true })
-		return n
+func TestWhenASnapshotServes(t *testing.T) {
+	now := time.Unix(1000, 0)
+	of := func(change func(*v1alpha1.PodUnavailableBudget)) *v1alpha1.PodUnavailableBudget {
+		pub := &v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{UID: "pub", Generation: 2}}
+		pub.Status.LedgerRevision = "90"
+		if change != nil {
+			change(pub)
+		}
+		return pub
 	}
-	name := types.NamespacedName{Namespace: "ns", Name: "web"}
-	t.Run("when the event comes", func(t *testing.T) {
-		c := cluster(t, 3, interceptor.Funcs{})
-		g := New(c, c, c, Options{})
-		decide(t, g, 0)
-		if kept(g) != 1 {
-			t.Fatal("nothing is kept to count the next round faster")
-		}
-		g.budgetGone(&v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}})
-		if kept(g) != 0 {
-			t.Error("it is kept")
-		}
-	})
-	t.Run("when the event has come while the budget was judged", func(t *testing.T) {
-		c := cluster(t, 3, interceptor.Funcs{})
-		cached := cluster(t, 3, interceptor.Funcs{Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
-			return apierrors.NewNotFound(v1alpha1.Resource.GroupResource(), key.Name)
-		}})
-		g := New(c, c, cached, Options{})
-		decide(t, g, 0)
-		if kept(g) != 0 {
-			t.Error("it is kept")
-		}
-	})
+	tests := map[string]struct {
+		pub  func(*v1alpha1.PodUnavailableBudget)
+		pods []string // revisions of those that are judged
+		age  time.Duration
+		want bool
+	}{
+		"its pods are as new as the ledger needs":            {want: true},
+		"and as the pod that is judged":                      {pods: []string{"100", "7"}, want: true},
+		"a pod that is judged has changed since":             {pods: []string{"7", "101"}},
+		"the ledger was cleaned by newer pods":               {pub: func(p *v1alpha1.PodUnavailableBudget) { p.Status.LedgerRevision = "101" }},
+		"the ledger was cleaned by pods with one digit more": {pub: func(p *v1alpha1.PodUnavailableBudget) { p.Status.LedgerRevision = "1000" }},
+		"nobody knows how new the pods must be":              {pub: func(p *v1alpha1.PodUnavailableBudget) { p.Status.LedgerRevision = "" }},
+		"a revision is not a number":                         {pods: []string{"x"}},
+		"the budget has another spec":                        {pub: func(p *v1alpha1.PodUnavailableBudget) { p.Generation = 3 }},
+		"the budget has another annotation": {pub: func(p *v1alpha1.PodUnavailableBudget) {
+			p.Annotations = map[string]string{v1alpha1.ProtectTotalReplicasAnnotation: "9"}
+		}},
+		"the budget is another of the name":            {pub: func(p *v1alpha1.PodUnavailableBudget) { p.UID = "other" }},
+		"a pod may have failed by itself long ago":     {age: oldestSnapshot},
+		"a pod may have failed by itself a moment ago": {age: oldestSnapshot - 1, want: true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := snapshot{count: &census.Count{Revision: "100"}, uid: "pub", generation: 2, annotations: annotationsOf(of(nil)), at: now}
+			var requests []Request
+			for _, revision := range tc.pods {
+				requests = append(requests, Request{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: revision}}})
+			}
+			if got := s.serves(of(tc.pub), requests, now.Add(tc.age)); got != tc.want {
+				t.Errorf("serves: %t, want %t", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestABudgetFromTheWatchIsProvenByTheWrite has a watch that shows the budget as it was at some time, and three pods of which one may go.
+func TestABudgetFromTheWatchIsProvenByTheWrite(t *testing.T) {
+	taken := func(pub *v1alpha1.PodUnavailableBudget) {
+		pub.Status.Ledger = []v1alpha1.LedgerEntry{{UID: "web-2", Name: "web-2", Operation: v1alpha1.OperationDelete, Time: metav1.Unix(1, 0)}}
+	}
+	tests := map[string]struct {
+		// since is how the budget has changed since, nil if it was deleted.
+		since func(*v1alpha1.PodUnavailableBudget)
+		// allowed is what the watch says that may go.
+		allowed int32
+		want    v1alpha1.Reason
+		reads   int
+		// attempts to write.
+		attempts int
+	}{
+		"it is the latest": {since: func(*v1alpha1.PodUnavailableBudget) {}, allowed: 1, want: v1alpha1.ReasonWithinBudget, attempts: 1},
+		"it is the latest, and seems to have no room":    {since: func(*v1alpha1.PodUnavailableBudget) {}, want: v1alpha1.ReasonWithinBudget, reads: 1, attempts: 1},
+		"somebody has taken the room since":              {since: taken, allowed: 1, want: v1alpha1.ReasonBudgetExhausted, reads: 1, attempts: 1},
+		"somebody has taken the room, and it shows":      {since: taken, want: v1alpha1.ReasonBudgetExhausted, reads: 1},
+		"it has a spec since that allows none":           {since: func(p *v1alpha1.PodUnavailableBudget) { p.Generation, p.Spec.MaxUnavailable.IntVal = 2, 0 }, allowed: 1, want: v1alpha1.ReasonBudgetExhausted, reads: 1, attempts: 1},
+		"it was deleted, and something would be written": {allowed: 1, want: v1alpha1.ReasonNotProtected, attempts: 1},
+		"it was deleted, and nothing would be written":   {want: v1alpha1.ReasonNotProtected, reads: 1},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			reads, attempts := 0, 0
+			c := cluster(t, 3, interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+					if _, is := o.(*v1alpha1.PodUnavailableBudget); is {
+						reads++
+					}
+					return c.Get(ctx, key, o, opts...)
+				},
+				SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+					attempts++
+					return c.SubResource(sub).Update(ctx, o, opts...)
+				},
+			})
+			name := types.NamespacedName{Namespace: "ns", Name: "web"}
+			pub := &v1alpha1.PodUnavailableBudget{}
+			if err := c.Get(t.Context(), name, pub); err != nil {
+				t.Fatal(err)
+			}
+			pub.Status.UnavailableAllowed = tc.allowed
+			if err := c.Status().Update(t.Context(), pub); err != nil {
+				t.Fatal(err)
+			}
+			watched := pub.DeepCopy()
+			if tc.since == nil {
+				if err := c.Delete(t.Context(), pub); err != nil {
+					t.Fatal(err)
+				}
+			} else if tc.since(pub); !equalBudgets(pub, watched) {
+				status := pub.Status.DeepCopy()
+				if err := c.Update(t.Context(), pub); err != nil {
+					t.Fatal(err)
+				}
+				pub.Status = *status
+				if err := c.Status().Update(t.Context(), pub); err != nil {
+					t.Fatal(err)
+				}
+			}
+			reads, attempts = 0, 0
+			cache := fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(watched, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}).Build()
+			allowed, reason := decide(t, New(c, c, cache, Options{}), 0)
+			if reason != tc.want || reads != tc.reads || attempts != tc.attempts {
+				t.Errorf("allowed %t, reason %s after %d reads and %d writes of the budget; want %s after %d and %d", allowed, reason, reads, attempts, tc.want, tc.reads, tc.attempts)
+			}
+			if err := c.Get(t.Context(), name, pub); err != nil && !apierrors.IsNotFound(err) {
+				t.Fatal(err)
+			}
+			if held := len(pub.Status.Ledger) == 1 && pub.Status.Ledger[0].UID == "web-0"; held != (reason == v1alpha1.ReasonWithinBudget) {
+				t.Errorf("%s, and the ledger is %+v", reason, pub.Status.Ledger)
+			}
+		})
+	}
+}
+
+func equalBudgets(a, b *v1alpha1.PodUnavailableBudget) bool {
+	return len(a.Status.Ledger) == len(b.Status.Ledger) && a.Spec.MaxUnavailable.IntVal == b.Spec.MaxUnavailable.IntVal
+}
+
+// TestRoundsOfOneLineShareACount has a request come while another is written.
+func TestRoundsOfOneLineShareACount(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pass time.Duration // between the two rounds
+		want int           // lists of pods
+	}{
+		"while it is young": {want: 1},
+		"until it is old":   {pass: oldestSnapshot, want: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
+			lists := 0
+			c := cluster(t, 3, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+				err := c.List(ctx, list, opts...)
+				if pods, is := list.(*corev1.PodList); is {
+					lists++
+					pods.ResourceVersion = "100"
+				}
+				return err
+			}})
+			pub := &v1alpha1.PodUnavailableBudget{}
+			name := types.NamespacedName{Namespace: "ns", Name: "web"}
+			if err := c.Get(t.Context(), name, pub); err != nil {
+				t.Fatal(err)
+			}
+			pub.Spec.MaxUnavailable.IntVal = 2
+			if err := c.Update(t.Context(), pub); err != nil {
+				t.Fatal(err)
+			}
+			pub.Status.LedgerRevision, pub.Status.UnavailableAllowed = "90", 2
+			if err := c.Status().Update(t.Context(), pub); err != nil {
+				t.Fatal(err)
+			}
+			s := New(c, c, c, Options{Clock: clock}).lines.store
+			var k knowledge
+			for i, want := range []v1alpha1.Reason{v1alpha1.ReasonWithinBudget, v1alpha1.ReasonWithinBudget, v1alpha1.ReasonBudgetExhausted} {
+				verdicts, err := s.decideOnce(t.Context(), name, []Request{{Pod: pod(i), Operation: v1alpha1.OperationDelete}}, &k)
+				if err != nil || verdicts[0].Reason != want {
+					t.Fatalf("round %d: %+v, %v, want %s", i, verdicts, err, want)
+				}
+				if i == 0 {
+					clock.SetTime(clock.Now().Add(tc.pass))
+				}
+			}
+			if lists != tc.want {
+				t.Errorf("pods were listed %d times, want %d", lists, tc.want)
+			}
+		})
+	}
 }
