@@ -18,6 +18,7 @@ import (
 	"github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/budget/census"
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 // Guard decides.
@@ -82,7 +83,12 @@ func (g *Guard) decide(ctx context.Context, request Request) (verdict, error) {
 		remembered = g.remembered.ask(ctx, request.Pod.Namespace)
 	}
 	i := &inquiry{request: request, answer: notProtected()}
-	err = g.decideAmong(ctx, i, found)
+	if protected && request.onlyRelabels() {
+		err = g.passOver(ctx, i, remembered)
+	}
+	if err == nil {
+		err = g.decideAmong(ctx, i, found)
+	}
 	if err == nil && i.answer.Allowed && protected {
 		err = g.decideMissing(ctx, i, remembered)
 	}
@@ -124,6 +130,27 @@ func (i *inquiry) ancestry(ctx context.Context, above *objects) *ancestry {
 		i.above = ancestryOf(ctx, above, i.request.Pod)
 	}
 	return i.above
+}
+
+// onlyRelabels is true for an update to which only the labels by which a budget goes can make a difference: it restarts nothing, takes nothing out of service and
+// leaves the pod with its controller.
+func (r *Request) onlyRelabels() bool {
+	return r.After != nil && !r.Restarts && !budget.TakesOut(r.Pod, r.After) && workload.ControllerUID(r.Pod) == workload.ControllerUID(r.After)
+}
+
+// passOver leaves out the budgets whose pod the pod is and stays, by their selectors. The list of the namespace's budgets says so by itself: nothing is
+// counted. A budget that names a workload goes by the workload's selector, and is asked.
+func (g *Guard) passOver(ctx context.Context, i *inquiry, reading *reading[*v1alpha1.PodUnavailableBudgetList]) error {
+	pubs, err := reading.wait(ctx)
+	if err != nil {
+		return err
+	}
+	for _, c := range covering(pubs, i.request.Pod) {
+		if c.target == nil && !budget.Leaves(i.request.Pod, i.request.After, c.selector) {
+			i.asked, i.answer.covers = append(i.asked, c.name), true
+		}
+	}
+	return nil
 }
 
 // decideMissing asks the budgets that were read and that nobody has asked yet.

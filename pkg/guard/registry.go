@@ -43,7 +43,8 @@ func newRegistry(live client.Reader, revision string) *registry {
 type candidate struct {
 	name types.NamespacedName
 	// target is nil if the budget has a selector, which picks the pod.
-	target *v1alpha1.TargetReference
+	target   *v1alpha1.TargetReference
+	selector labels.Selector
 }
 
 // isSame is true if both are the same budget, with the same target.
@@ -58,11 +59,11 @@ func covering(pubs *v1alpha1.PodUnavailableBudgetList, pod *corev1.Pod) []candid
 	for i := range pubs.Items {
 		pub := &pubs.Items[i]
 		policy, errs := budget.Compile(pub)
-		if len(errs) > 0 {
-			continue // the controller says so in the budget's conditions
+		if len(errs) > 0 || pub.DeletionTimestamp != nil {
+			continue // it has no say; the controller tells of errors in the budget's conditions
 		}
 		if policy.Target != nil || policy.Selector.Matches(labels.Set(pod.Labels)) {
-			found = append(found, candidate{client.ObjectKeyFromObject(pub), policy.Target})
+			found = append(found, candidate{client.ObjectKeyFromObject(pub), policy.Target, policy.Selector})
 		}
 	}
 	slices.SortFunc(found, func(a, b candidate) int { return strings.Compare(a.name.Name, b.name.Name) })

@@ -1,0 +1,83 @@
+package guard
+
+import (
+	"context"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+)
+
+// TestAnUpdateThatOnlyRelabelsIsAnsweredFromTheListOfBudgets has three pods and a budget for app web without room. A cache knows the budget, or not.
+func TestAnUpdateThatOnlyRelabelsIsAnsweredFromTheListOfBudgets(t *testing.T) {
+	role := func(p *corev1.Pod) { p.Labels["role"] = "leader" }
+	tests := map[string]struct {
+		change  func(*corev1.Pod)
+		before  func(*corev1.Pod)
+		target  bool
+		unknown bool
+		want    v1alpha1.Reason
+		counts  bool
+	}{
+		"a label that no budget goes by":                       {change: role, want: v1alpha1.ReasonNotProtected},
+		"and the cache does not know the budget":               {change: role, unknown: true, want: v1alpha1.ReasonNotProtected},
+		"nothing changes":                                      {change: func(*corev1.Pod) {}, want: v1alpha1.ReasonNotProtected},
+		"the pod leaves the budget":                            {change: func(p *corev1.Pod) { p.Labels["app"] = "api" }, want: v1alpha1.ReasonBudgetExhausted, counts: true},
+		"the pod leaves a budget that the cache does not know": {change: func(p *corev1.Pod) { p.Labels["app"] = "api" }, unknown: true, want: v1alpha1.ReasonBudgetExhausted, counts: true},
+		"the pod loses its protection":                         {change: func(p *corev1.Pod) { delete(p.Labels, v1alpha1.ProtectedLabel) }, want: v1alpha1.ReasonBudgetExhausted, counts: true},
+		"the pod is exempted":                                  {change: func(p *corev1.Pod) { p.Annotations = map[string]string{v1alpha1.NoProtectAnnotation: "true"} }, want: v1alpha1.ReasonExempted, counts: true},
+		"an exempt pod leaves":                                 {before: func(p *corev1.Pod) { p.Annotations = map[string]string{v1alpha1.NoProtectAnnotation: "true"} }, change: func(p *corev1.Pod) { p.Labels["app"] = "api" }, want: v1alpha1.ReasonNotProtected},
+		"a label says that the pod does not serve":             {change: func(p *corev1.Pod) { p.Labels[v1alpha1.UnavailableLabelPrefix+"x"] = "" }, want: v1alpha1.ReasonBudgetExhausted, counts: true},
+		"the pod gets another controller":                      {change: func(p *corev1.Pod) { p.OwnerReferences[0].UID = "other" }, want: v1alpha1.ReasonBudgetExhausted, counts: true},
+		"its image changes too":                                {change: func(p *corev1.Pod) { role(p); p.Spec.Containers[0].Image = "web:2" }, want: v1alpha1.ReasonBudgetExhausted, counts: true},
+		"for the budget of a workload, which has the selector": {change: role, target: true, want: v1alpha1.ReasonNotProtected, counts: true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			counted := false
+			c := cluster(t, 3, interceptor.Funcs{
+				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+					_, pods := list.(*corev1.PodList)
+					counted = counted || pods
+					return c.List(ctx, list, opts...)
+				},
+			})
+			pub := &v1alpha1.PodUnavailableBudget{}
+			if err := c.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "web"}, pub); err != nil {
+				t.Fatal(err)
+			}
+			pub.Spec.MaxUnavailable.IntVal = 0
+			if tc.target {
+				pub.Spec.TargetReference = &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web"}
+			}
+			if err := c.Update(t.Context(), pub); err != nil {
+				t.Fatal(err)
+			}
+			before := pod(0)
+			if tc.before != nil {
+				tc.before(before)
+				live := before.DeepCopy()
+				if err := c.Update(t.Context(), live); err != nil {
+					t.Fatal(err)
+				}
+			}
+			after := before.DeepCopy()
+			tc.change(after)
+			cache := fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}})
+			if !tc.unknown {
+				cache = cache.WithObjects(pub.DeepCopy())
+			}
+			request := Request{Pod: before, After: after, Operation: v1alpha1.OperationUpdate, Restarts: before.Spec.Containers[0].Image != after.Spec.Containers[0].Image}
+			v, err := New(c, c, cache.Build(), Options{}).Decide(t.Context(), request)
+			if err != nil || v.Reason != tc.want || counted != tc.counts {
+				t.Errorf("%+v, %v, pods were counted: %t; want %s and %t", v, err, counted, tc.want, tc.counts)
+			}
+		})
+	}
+}
