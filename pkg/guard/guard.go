@@ -57,7 +57,7 @@ type Request struct {
 // answer.
 //
 // The budgets that the cache has are asked at once. A cache that does not know one yet must not open the door, so that the API server is asked meanwhile
-// which the namespace has, and any that the cache did not have is asked after the others. It answers from its memory, which is behind if it is cut off
+// which the namespace has (or afterwards, if one of them is likely to refuse), and any that the cache did not have is asked after the others. It answers from its memory, which is behind if it is cut off
 // from its store, so that a protected pod that is in none of these budgets has it look there. A second budget of a pod that has one is missed meanwhile.
 func (g *Guard) Decide(ctx context.Context, request Request) (budget.Verdict, error) {
 	answer, err := g.decide(ctx, request)
@@ -79,7 +79,7 @@ func (g *Guard) decide(ctx context.Context, request Request) (verdict, error) {
 	}
 	protected := budget.IsProtected(request.Pod)
 	var remembered *reading[*v1alpha1.PodUnavailableBudgetList]
-	if protected {
+	if protected && (request.onlyRelabels() || !slices.ContainsFunc(found, candidate.isFull)) {
 		remembered = g.remembered.ask(ctx, request.Pod.Namespace)
 	}
 	i := &inquiry{request: request, answer: notProtected()}
@@ -90,6 +90,9 @@ func (g *Guard) decide(ctx context.Context, request Request) (verdict, error) {
 		err = g.decideAmong(ctx, i, found)
 	}
 	if err == nil && i.answer.Allowed && protected {
+		if remembered == nil {
+			remembered = g.remembered.ask(ctx, request.Pod.Namespace)
+		}
 		err = g.decideMissing(ctx, i, remembered)
 	}
 	if err == nil && i.answer.Allowed && protected && !i.answer.covers {
@@ -299,7 +302,7 @@ var errChanged = errors.New("the budget has changed meanwhile")
 // latest budget, and so proves every verdict of the round. What no write proves is judged by the budget as the API server has it.
 func (s *store) decideOnce(ctx context.Context, name types.NamespacedName, requests []Request, k *knowledge) ([]verdict, error) {
 	known := s.known(ctx, name, k.budget)
-	if !k.contested && mayLetGo(known, requests) {
+	if !k.contested && (mayLetGo(known, requests) || known != nil && k.isYoung(s.clock.Now())) {
 		verdicts, err := s.decideBy(ctx, known, requests, k)
 		if verdicts != nil || err != nil {
 			return verdicts, err
@@ -308,6 +311,7 @@ func (s *store) decideOnce(ctx context.Context, name types.NamespacedName, reque
 			known = nil // there is no counting for it
 		}
 	}
+	asked := s.clock.Now()
 	pub, err := s.read(ctx, name, known, requests, k)
 	if apierrors.IsNotFound(err) || err == nil && pub.DeletionTimestamp != nil {
 		return nothingTo(requests), nil
@@ -315,7 +319,7 @@ func (s *store) decideOnce(ctx context.Context, name types.NamespacedName, reque
 	if err != nil {
 		return nil, fmt.Errorf("reading the budget: %w", err)
 	}
-	k.budget = pub
+	k.budget, k.at = pub, asked
 	if err := s.take(ctx, pub, requests, k); err != nil {
 		return nil, err
 	}
@@ -336,6 +340,9 @@ func (s *store) decideBy(ctx context.Context, known *v1alpha1.PodUnavailableBudg
 	}
 	verdicts, decision := s.judge(known, &k.counted, requests)
 	if !decision.Changed {
+		if k.isYoung(s.clock.Now()) && !slices.ContainsFunc(verdicts, func(v verdict) bool { return v.Allowed }) {
+			return verdicts, nil
+		}
 		return nil, nil
 	}
 	verdicts, err := s.write(ctx, known, decision, verdicts, k)
@@ -371,7 +378,7 @@ func (s *store) judge(pub *v1alpha1.PodUnavailableBudget, counted *snapshot, req
 
 // write writes the ledger of a decision, with the resourceVersion of the budget that it was made by, and returns the verdicts that hold then.
 func (s *store) write(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, decision budget.Decision, verdicts []verdict, k *knowledge) ([]verdict, error) {
-	written := pub.DeepCopy()
+	at, written := s.clock.Now(), pub.DeepCopy()
 	budget.Publish(&written.Status, pub.Generation, decision.Ledger, decision.Tally)
 	switch err := s.writer.Update(ctx, written); {
 	case apierrors.IsConflict(err):
@@ -385,7 +392,7 @@ func (s *store) write(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, d
 		return nil, fmt.Errorf("writing the ledger: %w", err)
 	}
 	s.fresh.wrote(pub.UID, pub.Status.Ledger, decision.Ledger)
-	k.budget = written
+	k.budget, k.at = written, at
 	klog.FromContext(ctx).V(2).Info("Wrote ledger", "budget", klog.KObj(pub), "entries", len(decision.Ledger), "available", decision.Tally.Available, "desired", decision.Tally.Desired)
 	return verdicts, nil
 }

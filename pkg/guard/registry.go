@@ -45,7 +45,12 @@ type candidate struct {
 	// target is nil if the budget has a selector, which picks the pod.
 	target   *v1alpha1.TargetReference
 	selector labels.Selector
+	// room is what the budget's status says that may go.
+	room int32
 }
+
+// isFull is true if the budget is likely to refuse, because its selector picks the pod and its status says that it has no room.
+func (c candidate) isFull() bool { return c.target == nil && c.room == 0 }
 
 // isSame is true if both are the same budget, with the same target.
 func (c candidate) isSame(other candidate) bool {
@@ -63,7 +68,7 @@ func covering(pubs *v1alpha1.PodUnavailableBudgetList, pod *corev1.Pod) []candid
 			continue // it has no say; the controller tells of errors in the budget's conditions
 		}
 		if policy.Target != nil || policy.Selector.Matches(labels.Set(pod.Labels)) {
-			found = append(found, candidate{client.ObjectKeyFromObject(pub), policy.Target, policy.Selector})
+			found = append(found, candidate{client.ObjectKeyFromObject(pub), policy.Target, policy.Selector, pub.Status.UnavailableAllowed})
 		}
 	}
 	slices.SortFunc(found, func(a, b candidate) int { return strings.Compare(a.name.Name, b.name.Name) })

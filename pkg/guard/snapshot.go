@@ -20,11 +20,15 @@ import (
 type knowledge struct {
 	// counted is what was counted last. It serves as long as it is young.
 	counted snapshot
-	// budget as this process has written or read it last, nil if it has not.
+	// budget as this process has written or read it last, and when. Nil if it has not.
 	budget *v1alpha1.PodUnavailableBudget
+	at     time.Time
 	// contested is true after somebody else was faster: what is known is not likely to be the latest.
 	contested bool
 }
+
+// isYoung is true if the budget was the latest a moment ago. What refuses by it holds back nobody for longer than that.
+func (k *knowledge) isYoung(now time.Time) bool { return k.budget != nil && now.Sub(k.at) < oldestSnapshot }
 
 // snapshot is what was counted for a budget, and when. See docs/decisions/0021-facts-of-a-count.md.
 //

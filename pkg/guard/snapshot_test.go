@@ -148,16 +148,24 @@ func equalBudgets(a, b *v1alpha1.PodUnavailableBudget) bool {
 // TestRoundsOfOneLineShareACount has a request come while another is written.
 func TestRoundsOfOneLineShareACount(t *testing.T) {
 	for name, tc := range map[string]struct {
-		pass time.Duration // between the two rounds
-		want int           // lists of pods
+		pass  time.Duration
+		after int // this round, the first of which is 0
+		want  int // lists of pods
+		reads int // of the budget
 	}{
 		"while it is young": {want: 1},
 		"until it is old":   {pass: oldestSnapshot, want: 2},
+		"until it is old, and the budget that refuses too": {pass: oldestSnapshot, after: 1, want: 2, reads: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
-			lists := 0
-			c := cluster(t, 3, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			lists, reads := 0, 0
+			c := cluster(t, 3, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+				if _, is := o.(*v1alpha1.PodUnavailableBudget); is {
+					reads++
+				}
+				return c.Get(ctx, key, o, opts...)
+			}, List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 				err := c.List(ctx, list, opts...)
 				if pods, is := list.(*corev1.PodList); is {
 					lists++
@@ -178,19 +186,21 @@ func TestRoundsOfOneLineShareACount(t *testing.T) {
 			if err := c.Status().Update(t.Context(), pub); err != nil {
 				t.Fatal(err)
 			}
-			s := New(c, c, c, Options{Clock: clock}).lines.store
+			cache := fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(pub, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}).Build()
+			s := New(c, c, cache, Options{Clock: clock}).lines.store
+			reads = 0
 			var k knowledge
 			for i, want := range []v1alpha1.Reason{v1alpha1.ReasonWithinBudget, v1alpha1.ReasonWithinBudget, v1alpha1.ReasonBudgetExhausted} {
 				verdicts, err := s.decideOnce(t.Context(), name, []Request{{Pod: pod(i), Operation: v1alpha1.OperationDelete}}, &k)
 				if err != nil || verdicts[0].Reason != want {
 					t.Fatalf("round %d: %+v, %v, want %s", i, verdicts, err, want)
 				}
-				if i == 0 {
+				if i == tc.after {
 					clock.SetTime(clock.Now().Add(tc.pass))
 				}
 			}
-			if lists != tc.want {
-				t.Errorf("pods were listed %d times, want %d", lists, tc.want)
+			if lists != tc.want || reads != tc.reads {
+				t.Errorf("%d lists of pods and %d reads of the budget, want %d and %d", lists, reads, tc.want, tc.reads)
 			}
 		})
 	}
