@@ -55,6 +55,7 @@ type installation struct {
 	address string
 	caPEM   []byte
 
+	calls     calls // of the webhook servers
 	turn      atomic.Int64
 	mu        sync.Mutex
 	latencies []time.Duration
@@ -107,7 +108,7 @@ func install(ctx context.Context) (*installation, error) {
 	}
 	ctx, i.stopManagers = context.WithCancel(ctx)
 	for replica, skew := range skews {
-		mux, err := i.newGuard(ctx, i.config, guard.Options{Clock: skewed{by: skew}})
+		mux, err := i.newGuard(ctx, i.calls.counted(i.config), guard.Options{Clock: skewed{by: skew}})
 		if err != nil {
 			return nil, fmt.Errorf("webhook server %d: %w", replica, err)
 		}

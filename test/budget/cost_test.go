@@ -1,0 +1,202 @@
+package budget
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// calls are what the webhook servers have asked of the API server. Watches are left out, and so is what the servers find out about its kinds when they start;
+// events that tell of a refusal are no writes that anybody waits for.
+type calls struct{ reads, writes atomic.Int64 }
+
+// counted has the clients of a configuration counted.
+func (c *calls) counted(config *rest.Config) *rest.Config {
+	config = rest.CopyConfig(config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			switch path := r.URL.Path; {
+			case r.URL.Query().Get("watch") != "", strings.Count(path, "/") < 4, strings.Contains(path, "/events"):
+			case r.Method == http.MethodGet:
+				c.reads.Add(1)
+			default:
+				c.writes.Add(1)
+			}
+			return next.RoundTrip(r)
+		})
+	})
+	return config
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// cost of one operation: its reads and writes, on average, and how long its answers took.
+type cost struct {
+	reads, writes float64
+	answers       int
+	p50, p99      time.Duration
+}
+
+// costOf has the operation done so many times, each when the one before is over.
+func costOf(t *testing.T, times int, operate, over func(i int)) cost {
+	t.Helper()
+	berth.set(func(i *installation) { i.latencies = nil })
+	reads, writes := berth.calls.reads.Load(), berth.calls.writes.Load()
+	for i := range times {
+		operate(i)
+		over(i)
+	}
+	c := cost{
+		reads: float64(berth.calls.reads.Load()-reads) / float64(times), writes: float64(berth.calls.writes.Load()-writes) / float64(times),
+	}
+	berth.set(func(i *installation) {
+		slices.Sort(i.latencies)
+		if c.answers = len(i.latencies); c.answers > 0 {
+			c.p50, c.p99 = i.latencies[c.answers/2], i.latencies[c.answers*99/100]
+		}
+	})
+	return c
+}
+
+// TestWhatAnOperationCosts is where the table in docs/performance.md comes from. It holds reads and writes; how long an answer takes depends on the machine.
+func TestWhatAnOperationCosts(t *testing.T) {
+	const times = 20
+	check := func(what string, c cost, mostReads, writes float64) {
+		t.Helper()
+		t.Logf("| %s | %.1f | %.1f | %.1f | %.1f |", what, c.reads, c.writes, ms(c.p50), ms(c.p99))
+		// Whether a namespace terminates is read twice a second for all refusals.
+		if c.reads >= mostReads+0.5 || c.writes != writes {
+			t.Errorf("%s: %.2f reads and %.2f writes, want at most %.1f and %.1f", what, c.reads, c.writes, mostReads, writes)
+		}
+	}
+	nothing := func(int) {}
+	settled := func(namespace string) func(int) {
+		return func(int) {
+			waitFor(t, "the operation to be over", func(context.Context) (string, error) {
+				return map[bool]string{false: "it is in the ledger"}[len(ledger(t, namespace)) == 0], nil
+			})
+		}
+	}
+	tried := func(ctx context.Context, pod *corev1.Pod) error {
+		return the.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{DryRun: dryRun})
+	}
+
+	full := newNamespace(t)
+	besides := strings.Replace(fmt.Sprintf(pub, "maxUnavailable: 0"), "{matchLabels: {app: web}}",
+		"{matchLabels: {app: web}, matchExpressions: [{key: role, operator: NotIn, values: [none]}]}", 1)
+	for i := range times {
+		besides += fmt.Sprintf("---\n{apiVersion: v1, kind: Pod, metadata: {name: beside-%d, labels: {app: beside}}, spec: {containers: [{name: main, image: web:1}]}}\n", i)
+	}
+	apply(t, full, fmt.Sprintf(deployment, 2)+"---"+besides)
+	inForce(t, full, 2)
+	held := pods(t, full)
+	held = slices.DeleteFunc(held, func(pod corev1.Pod) bool { return pod.Labels["app"] != "web" })
+	check("deletion refused", costOf(t, times, func(int) { expectRefused(t, "a deletion", remove(t.Context(), &held[0])) }, nothing), 4, 0)
+	check("label changed by which the pod stays in the budget", costOf(t, times, func(i int) {
+		expectAllowed(t, "a label", patch(t.Context(), &held[0], fmt.Sprintf(`{"metadata":{"labels":{"role":"r%d"}}}`, i)))
+	}, nothing), 1, 0)
+	check("eviction of a pod without a budget", costOf(t, times, func(i int) {
+		expectAllowed(t, "an eviction", evict(t.Context(), podNamed(t, full, fmt.Sprintf("beside-%d", i))))
+	}, nothing), 1, 0)
+
+	updated := gated(t, 2, "maxUnavailable: 1")
+	check("made unready by its status", costOf(t, times, func(i int) {
+		expectAllowed(t, "a status", changeStatus(manager(), turnOff)(t.Context(), &pods(t, updated)[i%2]))
+	}, func(i int) {
+		waitFor(t, "the pod to be ready again", func(ctx context.Context) (string, error) {
+			pod := &pods(t, updated)[i%2]
+			if !isTrue(pod, gate) {
+				return "its gate is off", changeStatus(manager(), turnOn)(ctx, pod)
+			}
+			return "", nil
+		})
+		inForce(t, updated, 2)
+	}), 4, 1)
+
+	roomy := web(t, 50, "maxUnavailable: 90%")
+	t.Logf("one write of the budget takes %.1f ms", ms(medianWrite(t, roomy, times)))
+	all := pods(t, roomy)
+	each := func(from int, operate operation) func(int) {
+		return func(i int) { expectAllowed(t, "an operation", operate(t.Context(), &all[from+i])) }
+	}
+	noReplacements(t)
+	check("image of a container changed", costOf(t, times, each(0, patchImage), settled(roomy)), 4, 1)
+	check("deletion tried with dryRun", costOf(t, times, each(0, tried), nothing), 5, 0)
+	check("deletion let through", costOf(t, times, each(0, remove), settled(roomy)), 4, 1)
+	check("eviction let through", costOf(t, times, each(times, evict), settled(roomy)), 6, 1)
+}
+
+// TestUnderLoadAnAnswerCostsAtMostOneRead: requests that come together share what is read.
+func TestUnderLoadAnAnswerCostsAtMostOneRead(t *testing.T) {
+	namespace := web(t, 20, "maxUnavailable: 3")
+	watch(t, namespace, 17)
+	berth.set(func(i *installation) { i.latencies = nil })
+	reads, writes := berth.calls.reads.Load(), berth.calls.writes.Load()
+	allowed, refused := storm(t, namespace, remove, patchImage)
+	reads, writes = berth.calls.reads.Load()-reads, berth.calls.writes.Load()-writes
+	berth.set(func(i *installation) {
+		n := int64(len(i.latencies))
+		t.Logf("%d let through, %d refused: %d answers, %d reads, %d writes", allowed, refused, n, reads, writes)
+		if reads > n {
+			t.Errorf("%d reads for %d answers", reads, n)
+		}
+	})
+}
+
+// TestNobodyIsAskedAboutWhatAKubeletWrites: what the match conditions cost it is the difference between a protected pod and another, which the object selector
+// leaves out. Each is written in turn, and the median logged.
+func TestNobodyIsAskedAboutWhatAKubeletWrites(t *testing.T) {
+	const writes = 200
+	namespace := web(t, 1, "maxUnavailable: 0")
+	apply(t, namespace, "{apiVersion: v1, kind: Pod, metadata: {name: beside, labels: {app: beside}}, spec: {containers: [{name: main, image: web:1}]}}")
+	waitFor(t, "both pods to run", func(context.Context) (string, error) {
+		running := 0
+		for _, pod := range pods(t, namespace) {
+			if pod.Status.Phase == corev1.PodRunning {
+				running++
+			}
+		}
+		return map[bool]string{false: fmt.Sprint(running)}[running == 2], nil
+	})
+	asked := reviews(t, namespace, anyone)
+	both := pods(t, namespace)
+	for who, client := range map[string]func(node string) kubernetes.Interface{
+		"its kubelet":  kubelet,
+		"a controller": func(string) kubernetes.Interface { return manager() },
+	} {
+		took := map[string][]time.Duration{}
+		clients := []kubernetes.Interface{client(both[0].Spec.NodeName), client(both[1].Spec.NodeName)}
+		for i := range writes {
+			for j := range both {
+				body := fmt.Appendf(nil, `{"status":{"message":"%s %d"}}`, who, i)
+				start := time.Now()
+				if _, err := clients[j].CoreV1().Pods(namespace).Patch(t.Context(), both[j].Name, types.MergePatchType, body, metav1.PatchOptions{}, "status"); err != nil {
+					t.Fatal(err)
+				}
+				took[both[j].Labels["app"]] = append(took[both[j].Labels["app"]], time.Since(start))
+			}
+		}
+		for app, all := range took {
+			slices.Sort(all)
+			t.Logf("%s writes the status of a pod of %s: p50 %.2f ms, p99 %.2f ms", who, app, ms(all[writes/2]), ms(all[writes*99/100]))
+		}
+	}
+	if n := asked.Load(); n > 0 {
+		t.Errorf("the webhook was asked %d times", n)
+	}
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
