@@ -33,6 +33,8 @@ type lines struct {
 
 	mu      sync.Mutex
 	waiting map[types.NamespacedName][]*ticket
+	// kept is what lines that have ended know, for as long as it may serve.
+	kept map[types.NamespacedName]*knowledge
 }
 
 // ticket is a request in line.
@@ -58,7 +60,7 @@ type verdict struct {
 }
 
 func newLines(store *store, patience time.Duration) *lines {
-	return &lines{store: store, patience: patience, waiting: map[types.NamespacedName][]*ticket{}}
+	return &lines{store: store, patience: patience, waiting: map[types.NamespacedName][]*ticket{}, kept: map[types.NamespacedName]*knowledge{}}
 }
 
 // ask waits for the budget's answer.
@@ -85,9 +87,9 @@ func (l *lines) ask(ctx context.Context, name types.NamespacedName, request Requ
 func (l *lines) serve(ctx context.Context, name types.NamespacedName) {
 	backoff := firstBackoff
 	var group []*ticket
-	var k knowledge
+	k := l.resume(name)
 	for {
-		group = l.next(name, group)
+		group = l.next(name, group, k)
 		if len(group) == 0 {
 			return
 		}
@@ -103,7 +105,7 @@ func (l *lines) serve(ctx context.Context, name types.NamespacedName) {
 		round, cancel := context.WithTimeout(ctx, last.Sub(l.store.clock.Now()))
 		var verdicts []verdict
 		err := panics.ToError(round, func() (err error) {
-			verdicts, err = l.store.decideOnce(round, name, requests, &k)
+			verdicts, err = l.store.decideOnce(round, name, requests, k)
 			return err
 		})
 		timedOut := round.Err() != nil
@@ -116,7 +118,7 @@ func (l *lines) serve(ctx context.Context, name types.NamespacedName) {
 			continue // with the same group, and who has come meanwhile
 		}
 		if backoff, k.contested = firstBackoff, false; err != nil {
-			k = knowledge{}
+			*k = knowledge{}
 		}
 		for i, t := range group {
 			switch {
@@ -133,8 +135,8 @@ func (l *lines) serve(ctx context.Context, name types.NamespacedName) {
 }
 
 // next is the next group: the requests that have to be decided again and those at the head of the line. Who has waited too long is told so, and
-// who does not wait any more is forgotten. It is empty when the line ends.
-func (l *lines) next(name types.NamespacedName, again []*ticket) []*ticket {
+// who does not wait any more is forgotten. It is empty when the line ends, and what the line knows is kept then.
+func (l *lines) next(name types.NamespacedName, again []*ticket, k *knowledge) []*ticket {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.store.clock.Now()
@@ -157,8 +159,33 @@ func (l *lines) next(name types.NamespacedName, again []*ticket) []*ticket {
 	l.waiting[name] = take(l.waiting[name])
 	if len(group) == 0 {
 		delete(l.waiting, name)
+		l.keep(name, k)
 	}
 	return group
+}
+
+// keep is called with the lock held. Nothing is left of a budget that nobody asks any more.
+func (l *lines) keep(name types.NamespacedName, k *knowledge) {
+	l.kept[name] = k
+	time.AfterFunc(oldestSnapshot, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.kept[name] == k {
+			delete(l.kept, name)
+		}
+	})
+}
+
+// resume takes over what the budget's last line has left, or begins with nothing.
+func (l *lines) resume(name types.NamespacedName) *knowledge {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	k := l.kept[name]
+	if k == nil {
+		return &knowledge{}
+	}
+	delete(l.kept, name)
+	return k
 }
 
 func contended(name types.NamespacedName) verdict {

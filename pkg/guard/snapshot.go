@@ -16,7 +16,7 @@ import (
 	"github.com/berth-project/berth/pkg/panics"
 )
 
-// knowledge is what a line has from the rounds before. It lasts as long as somebody is in line.
+// knowledge is what a line has from the rounds before. It belongs to the line, and is kept for the next line of the budget for a moment.
 type knowledge struct {
 	// counted is what was counted last. It serves as long as it is young.
 	counted snapshot
@@ -28,7 +28,9 @@ type knowledge struct {
 }
 
 // isYoung is true if the budget was the latest a moment ago. What refuses by it holds back nobody for longer than that.
-func (k *knowledge) isYoung(now time.Time) bool { return k.budget != nil && now.Sub(k.at) < oldestSnapshot }
+func (k *knowledge) isYoung(now time.Time) bool {
+	return k.budget != nil && now.Sub(k.at) < oldestSnapshot
+}
 
 // snapshot is what was counted for a budget, and when. See docs/decisions/0021-facts-of-a-count.md.
 //

@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -204,4 +205,37 @@ func TestRoundsOfOneLineShareACount(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLinesShareACountForAMoment has requests come one after the other.
+func TestLinesShareACountForAMoment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lists := 0
+		c := cluster(t, 3, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			err := c.List(ctx, list, opts...)
+			if pods, is := list.(*corev1.PodList); is {
+				lists++
+				pods.ResourceVersion = "100"
+			}
+			return err
+		}})
+		g := New(c, c, c, Options{})
+		ask := func(i, wantLists int, want v1alpha1.Reason) {
+			t.Helper()
+			judged := pod(i)
+			judged.ResourceVersion = "90"
+			v, err := g.Decide(t.Context(), Request{Pod: judged, Operation: v1alpha1.OperationDelete})
+			if err != nil || v.Reason != want || lists != wantLists {
+				t.Errorf("%+v, %v after %d lists of pods, want %s after %d", v, err, lists, want, wantLists)
+			}
+		}
+		ask(0, 1, v1alpha1.ReasonWithinBudget)
+		ask(1, 1, v1alpha1.ReasonBudgetExhausted)
+		time.Sleep(oldestSnapshot) // of the test's own time
+		synctest.Wait()
+		if n := len(g.lines.kept); n > 0 {
+			t.Errorf("%d counts are kept when nobody asks", n)
+		}
+		ask(1, 2, v1alpha1.ReasonBudgetExhausted)
+	})
 }
