@@ -1,6 +1,16 @@
 package budget
 
-import "testing"
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+)
 
 // TestWhoExemptsAPodIsLetThrough also where there is no room, unless the budget asks for room; and nobody counts on the pod from then on.
 func TestWhoExemptsAPodIsLetThrough(t *testing.T) {
@@ -10,15 +20,9 @@ func TestWhoExemptsAPodIsLetThrough(t *testing.T) {
 	all := pods(t, namespace)
 	annotate := func(value string) {
 		t.Helper()
-		b, err := read(t.Context(), namespace)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if b.Annotations == nil {
-			b.Annotations = map[string]string{}
-		}
-		b.Annotations["policy.berth.dev/no-protect-needs-room"] = value
-		if err := berth.client().Update(t.Context(), b); err != nil {
+		b := &v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}
+		body := fmt.Appendf(nil, `{"metadata":{"annotations":{"policy.berth.dev/no-protect-needs-room":%q}}}`, value)
+		if err := berth.client().Patch(t.Context(), b, client.RawPatch(types.MergePatchType, body)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -28,6 +32,12 @@ func TestWhoExemptsAPodIsLetThrough(t *testing.T) {
 	annotate("true")
 	expectRefused(t, "the second, if it needs room", patch(t.Context(), &all[1], exempted))
 	annotate("false")
-	expectAllowed(t, "the second, if it does not", patch(t.Context(), &all[1], exempted))
+	waitFor(t, "the second to be let through, if it does not", func(ctx context.Context) (string, error) {
+		err := patch(ctx, &all[1], exempted)
+		if isRefused(err) { // a webhook server may refuse by the budget of a moment ago
+			return err.Error(), nil
+		}
+		return "", err
+	})
 	expectRefused(t, "a deletion of the third", evict(t.Context(), &all[2]))
 }
