@@ -1,9 +1,12 @@
 package documents
 
 import (
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -52,6 +55,36 @@ func TestEveryAlertHasARunbook(t *testing.T) {
 		name, rest, _ := strings.Cut(alert, "\n")
 		if !strings.Contains(rest, "runbook_url: "+page+slug(name)+"\n") || !slices.Contains(headings, slug(name)) {
 			t.Errorf("alert %s has no runbook_url, or docs/operations/alerts.md has no heading for it", name)
+		}
+	}
+}
+
+// TestCompatibilityNamesTheVersionsThatAreBuilt holds that docs/compatibility.md is changed with the modules that it is about.
+func TestCompatibilityNamesTheVersionsThatAreBuilt(t *testing.T) {
+	modules := read(t, path("go.mod"))
+	for _, pattern := range []string{"hack/tools/go.mod", "hack/tools/*/go.mod"} {
+		files, err := filepath.Glob(path(pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			modules += read(t, file)
+		}
+	}
+	page := read(t, path("docs", "compatibility.md"))
+	for module, says := range map[string]string{
+		"k8s.io/kubernetes":             "with %s: every integration test",
+		"sigs.k8s.io/scheduler-plugins": "v%s",
+		"sigs.k8s.io/descheduler":       "| %s is compiled into `berth-descheduler`",
+		"sigs.k8s.io/kwok":              "KWOK %s",
+	} {
+		found := regexp.MustCompile(`(?m)^(?:require )?\s*`+regexp.QuoteMeta(module)+` v(\S+)`).FindStringSubmatch(modules)
+		if found == nil {
+			t.Errorf("no module needs %s", module)
+			continue
+		}
+		if want := fmt.Sprintf(says, found[1]); !strings.Contains(page, want) {
+			t.Errorf("docs/compatibility.md does not say %q, and %s is built in that version", want, module)
 		}
 	}
 }
