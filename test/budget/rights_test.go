@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"testing"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 )
 
 // The controller has the right to patch and delete pods. A policy narrows it to what it does.
@@ -66,6 +68,93 @@ func TestTheControllerMayDoToPodsWhatItDoesAndNoMore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			switch err := tc.do(); {
+			case tc.allowed && err != nil:
+				t.Error(err)
+			case !tc.allowed && !apierrors.IsForbidden(err):
+				t.Errorf("got %v, want it to be forbidden", err)
+			}
+		})
+	}
+}
+
+// The controller has the right to write webhook configurations. A policy narrows it to where the API server asks, and whom it trusts.
+func TestTheControllerMayWritePathsAndAuthoritiesOfWebhooksAndNoMore(t *testing.T) {
+	controller, err := kubernetes.NewForConfig(berth.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := controller.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	configuration, err := client.Get(t.Context(), "berth-budget", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := &configuration.Webhooks[0].ClientConfig
+	if first.URL == nil || len(first.CABundle) == 0 {
+		t.Fatalf("got %v, want a URL and an authority", first)
+	}
+	here := *first.URL
+	type webhook = admissionregistrationv1.ValidatingWebhook
+	for name, tc := range map[string]struct {
+		change  func(*admissionregistrationv1.ValidatingWebhookConfiguration, *webhook)
+		allowed bool
+	}{
+		"name another path": {func(_ *admissionregistrationv1.ValidatingWebhookConfiguration, w *webhook) {
+			w.ClientConfig.URL = ptr.To(here + "/other")
+		}, true},
+		"trust another authority": {func(_ *admissionregistrationv1.ValidatingWebhookConfiguration, w *webhook) {
+			w.ClientConfig.CABundle = append(w.ClientConfig.CABundle, w.ClientConfig.CABundle...)
+		}, true},
+		"call another host": {func(_ *admissionregistrationv1.ValidatingWebhookConfiguration, w *webhook) {
+			w.ClientConfig.URL = ptr.To("https://evil.example/review")
+		}, false},
+		"call a Service": {func(_ *admissionregistrationv1.ValidatingWebhookConfiguration, w *webhook) {
+			w.ClientConfig.URL, w.ClientConfig.Service = nil, &admissionregistrationv1.ServiceReference{Namespace: "evil", Name: "evil"}
+		}, false},
+		"read Secrets": {func(_ *admissionregistrationv1.ValidatingWebhookConfiguration, w *webhook) {
+			w.Rules[0].Resources = append(w.Rules[0].Resources, "secrets")
+		}, false},
+		"switch it off": {func(_ *admissionregistrationv1.ValidatingWebhookConfiguration, w *webhook) {
+			w.FailurePolicy = ptr.To(admissionregistrationv1.Ignore)
+		}, false},
+		"leave out a namespace": {func(_ *admissionregistrationv1.ValidatingWebhookConfiguration, w *webhook) {
+			w.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
+		}, false},
+		"leave out pods": {func(_ *admissionregistrationv1.ValidatingWebhookConfiguration, w *webhook) {
+			w.ObjectSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
+		}, false},
+		"add a condition": {func(_ *admissionregistrationv1.ValidatingWebhookConfiguration, w *webhook) {
+			w.MatchConditions = append(w.MatchConditions, admissionregistrationv1.MatchCondition{Name: "never", Expression: "false"})
+		}, false},
+		"give it no time": {func(_ *admissionregistrationv1.ValidatingWebhookConfiguration, w *webhook) {
+			w.TimeoutSeconds = ptr.To[int32](1)
+		}, false},
+		"rename it": {func(_ *admissionregistrationv1.ValidatingWebhookConfiguration, w *webhook) {
+			w.Name = "other.berth.dev"
+		}, false},
+		"take it away": {func(c *admissionregistrationv1.ValidatingWebhookConfiguration, _ *webhook) {
+			c.Webhooks = c.Webhooks[1:]
+		}, false},
+		"add one": {func(c *admissionregistrationv1.ValidatingWebhookConfiguration, w *webhook) {
+			added := *w.DeepCopy()
+			added.Name = "added.berth.dev"
+			c.Webhooks = append(c.Webhooks, added)
+		}, false},
+		"have the garbage collector take it": {func(c *admissionregistrationv1.ValidatingWebhookConfiguration, _ *webhook) {
+			c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Namespace", Name: "gone", UID: "gone"}}
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var err error
+			for range 5 { // the controller writes it too
+				if configuration, err = client.Get(t.Context(), "berth-budget", metav1.GetOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				tc.change(configuration, &configuration.Webhooks[0])
+				if _, err = client.Update(t.Context(), configuration, metav1.UpdateOptions{DryRun: dryRun}); !apierrors.IsConflict(err) {
+					break
+				}
+			}
+			switch {
 			case tc.allowed && err != nil:
 				t.Error(err)
 			case !tc.allowed && !apierrors.IsForbidden(err):
