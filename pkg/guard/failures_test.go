@@ -166,7 +166,7 @@ func TestAnAPIServerThatDoesNotAnswerIsNotWaitedFor(t *testing.T) {
 				if took := time.Since(start); response.Allowed || response.Result.Code != http.StatusTooManyRequests || took >= 10*time.Second {
 					t.Errorf("got %+v after %v, want 429 in less than 10s", response.Result, took)
 				}
-				time.Sleep(2 * readPatience) // by the bubble's clock: what is read for others comes to its end
+				time.Sleep(2 * readTimeout) // by the bubble's clock: what is read for others comes to its end
 			})
 		})
 	}

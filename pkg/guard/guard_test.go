@@ -148,7 +148,7 @@ func TestABudgetThatNeverStandsStillIsAnsweredInTime(t *testing.T) {
 		return c.SubResource(sub).Update(ctx, o, opts...)
 	}})
 	start := time.Now()
-	allowed, reason := decide(t, New(c, c, c, Options{Patience: 300 * time.Millisecond}), 0)
+	allowed, reason := decide(t, New(c, c, c, Options{AnswerTimeout: 300 * time.Millisecond}), 0)
 	if allowed || reason != v1alpha1.ReasonContended || time.Since(start) > 3*time.Second {
 		t.Errorf("allowed %t, reason %s after %v", allowed, reason, time.Since(start))
 	}

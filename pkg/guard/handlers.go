@@ -40,7 +40,7 @@ func (h *podHandler) Handle(asked context.Context, review admission.Request) adm
 	if isExemptUser(review.UserInfo.Username, review.UserInfo.Groups) || review.SubResource == "status" && reportsNodes(review.UserInfo.Username) {
 		return admission.Allowed("")
 	}
-	ctx, cancel := context.WithTimeout(asked, h.guard.lines.patience+time.Second)
+	ctx, cancel := context.WithTimeout(asked, h.guard.lines.timeout+time.Second)
 	defer cancel()
 	request, err := h.read(ctx, review)
 	switch {
@@ -226,5 +226,5 @@ func missing(err error) admission.Response {
 	}}}
 }
 
-// DefaultPatience is how long a request waits for an answer. It is below the webhook's timeout of 10 seconds, so that the answer arrives.
-const DefaultPatience = 8 * time.Second
+// DefaultAnswerTimeout is how long a request waits for an answer. It is below the webhook's timeout of 10 seconds, so that the answer arrives.
+const DefaultAnswerTimeout = 8 * time.Second

@@ -28,8 +28,8 @@ const (
 // decided together in the next. So a request on an idle budget does not wait, and hundreds share a few writes.
 type lines struct {
 	store *store
-	// patience is how long a request waits for an answer before it is refused as Contended.
-	patience time.Duration
+	// timeout is how long a request waits for an answer before it is refused as Contended.
+	timeout time.Duration
 
 	mu      sync.Mutex
 	waiting map[types.NamespacedName][]*ticket
@@ -59,13 +59,13 @@ type verdict struct {
 	by *corev1.ObjectReference
 }
 
-func newLines(store *store, patience time.Duration) *lines {
-	return &lines{store: store, patience: patience, waiting: map[types.NamespacedName][]*ticket{}, kept: map[types.NamespacedName]*knowledge{}}
+func newLines(store *store, timeout time.Duration) *lines {
+	return &lines{store: store, timeout: timeout, waiting: map[types.NamespacedName][]*ticket{}, kept: map[types.NamespacedName]*knowledge{}}
 }
 
 // ask waits for the budget's answer.
 func (l *lines) ask(ctx context.Context, name types.NamespacedName, request Request) (verdict, error) {
-	t := &ticket{ctx: ctx, request: request, deadline: l.store.clock.Now().Add(l.patience), answer: make(chan answer, 1)}
+	t := &ticket{ctx: ctx, request: request, deadline: l.store.clock.Now().Add(l.timeout), answer: make(chan answer, 1)}
 	l.mu.Lock()
 	_, going := l.waiting[name]
 	l.waiting[name] = append(l.waiting[name], t)

@@ -34,9 +34,9 @@ type evictionMarker struct {
 
 var _ admission.Handler = &evictionMarker{}
 
-// markPatience is how long an eviction waits for its mark. It is below the webhook's timeout of 5 seconds: one that is marked without knowing more is refused
+// markTimeout is how long an eviction waits for its mark. It is below the webhook's timeout of 5 seconds: one that is marked without knowing more is refused
 // with a code on which drains try again, and one that is not marked with another.
-const markPatience = 4 * time.Second
+const markTimeout = 4 * time.Second
 
 // Handle never refuses. What it cannot tell it marks.
 func (m *evictionMarker) Handle(ctx context.Context, review admission.Request) admission.Response {
@@ -47,7 +47,7 @@ func (m *evictionMarker) Handle(ctx context.Context, review admission.Request) a
 	if err := json.Unmarshal(review.Object.Raw, eviction); err != nil {
 		return admission.Errored(http.StatusBadRequest, fmt.Errorf("decoding the eviction: %w", err))
 	}
-	reading, cancel := context.WithTimeout(ctx, markPatience)
+	reading, cancel := context.WithTimeout(ctx, markTimeout)
 	defer cancel()
 	pod, err := m.covered(reading, types.NamespacedName{Namespace: review.Namespace, Name: review.Name})
 	if err == nil && pod == nil {

@@ -43,7 +43,7 @@ func (n *namespaces) isTerminating(ctx context.Context, name string) (bool, erro
 			return false, nil
 		}
 		// Others wait for it too, so it does not end with the request that has begun it.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), DefaultPatience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), DefaultAnswerTimeout)
 		defer cancel()
 		var namespace corev1.Namespace
 		err := n.live.Get(ctx, types.NamespacedName{Name: name}, &namespace)

@@ -21,8 +21,8 @@ import (
 type Options struct {
 	// Clock is the real one if nil.
 	Clock clock.PassiveClock
-	// Patience is how long a request waits for an answer, DefaultPatience if 0. It must be below the timeoutSeconds of the webhook.
-	Patience time.Duration
+	// AnswerTimeout is how long a request waits for an answer, DefaultAnswerTimeout if 0. It must be below the timeoutSeconds of the webhook.
+	AnswerTimeout time.Duration
 }
 
 // ShortestExpiry is the least time after which a ledger entry may expire, if the API server ends requests after requestTimeout: an entry that
@@ -61,8 +61,8 @@ func New(writer client.Client, live, cached client.Reader, opts Options) *Guard 
 	if opts.Clock == nil {
 		opts.Clock = clock.RealClock{}
 	}
-	if opts.Patience == 0 {
-		opts.Patience = DefaultPatience
+	if opts.AnswerTimeout == 0 {
+		opts.AnswerTimeout = DefaultAnswerTimeout
 	}
 	s := &store{
 		live:   live,
@@ -74,6 +74,6 @@ func New(writer client.Client, live, cached client.Reader, opts Options) *Guard 
 	}
 	return &Guard{
 		remembered: newRegistry(live, fromMemory), committed: newRegistry(live, committed), above: newObjects(live),
-		namespaces: newNamespaces(live, opts.Clock), cached: cached, live: live, clock: opts.Clock, lines: newLines(s, opts.Patience),
+		namespaces: newNamespaces(live, opts.Clock), cached: cached, live: live, clock: opts.Clock, lines: newLines(s, opts.AnswerTimeout),
 	}
 }

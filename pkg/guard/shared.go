@@ -49,7 +49,7 @@ func (s *shared[K, V]) ask(ctx context.Context, key K) *reading[V] {
 // serve reads until nobody has asked since the last time. What it reads is for all who wait, so it does not end with the request that has begun it.
 func (s *shared[K, V]) serve(ctx context.Context, key K, next *reading[V]) {
 	for next != nil {
-		readCtx, cancel := context.WithTimeout(ctx, readPatience)
+		readCtx, cancel := context.WithTimeout(ctx, readTimeout)
 		next.err = panics.ToError(readCtx, func() (err error) {
 			next.value, err = s.read(readCtx, key)
 			return err
@@ -72,8 +72,8 @@ func (s *shared[K, V]) next(key K) *reading[V] {
 	return next
 }
 
-// readPatience is how long a reading may take. Those who wait for it have given up by then.
-const readPatience = DefaultPatience + 2*time.Second
+// readTimeout is how long a reading may take. Those who wait for it have given up by then.
+const readTimeout = DefaultAnswerTimeout + 2*time.Second
 
 // wait returns what was read.
 func (r *reading[V]) wait(ctx context.Context) (V, error) {

@@ -18,13 +18,13 @@ const announcementKept = 2 * time.Second
 // the gap if there is one replica, and narrows it if there are several.
 func (l *Lineage) Announce(namespace string, spread types.UID) { l.announced.add(namespace, spread) }
 
-// AwaitAnnounced waits until the announced spreads of the namespace are known, at most for Patience. Without any it costs next to nothing.
+// AwaitAnnounced waits until the announced spreads of the namespace are known, at most for OwnerTimeout. Without any it costs next to nothing.
 func (l *Lineage) AwaitAnnounced(ctx context.Context, namespace string) {
 	known, expected := l.announced.next(namespace)
 	if !expected {
 		return
 	}
-	timer := l.announced.clock.NewTimer(Patience)
+	timer := l.announced.clock.NewTimer(OwnerTimeout)
 	defer timer.Stop()
 	for expected {
 		select {

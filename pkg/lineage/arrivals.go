@@ -39,7 +39,7 @@ func (a *arrivals) expect(owner types.UID) (news <-chan struct{}, left time.Dura
 	w := a.windows[owner]
 	if w == nil {
 		a.sweep(now)
-		w = &window{closes: now.Add(Patience), news: make(chan struct{})}
+		w = &window{closes: now.Add(OwnerTimeout), news: make(chan struct{})}
 		a.windows[owner] = w
 		a.open.Store(int64(len(a.windows)))
 	}

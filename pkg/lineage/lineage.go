@@ -280,12 +280,12 @@ func (l *Lineage) SpreadOf(ctx context.Context, namespace string, owner *workloa
 	return found, missing, err
 }
 
-// Patience bounds how long AwaitSpreadOf waits for an owner.
-const Patience = 500 * time.Millisecond
+// OwnerTimeout bounds how long AwaitSpreadOf waits for an owner.
+const OwnerTimeout = 500 * time.Millisecond
 
 // AwaitSpreadOf is SpreadOf, and waits for a missing owner. A workload's controller creates the first pod right after its owner, and watches of
 // different kinds are not ordered, so the pod may arrive first. Nothing distinguishes an owner that will arrive from a deleted one. So the wait is
-// bounded: the first pod that waits for an owner opens one window of Patience for all pods of that owner. missing is an owner for which the wait is
+// bounded: the first pod that waits for an owner opens one window of OwnerTimeout for all pods of that owner. missing is an owner for which the wait is
 // over.
 func (l *Lineage) AwaitSpreadOf(ctx context.Context, namespace string, owner *workload.Owner, labels map[string]string) (_ *Spread, missing *workload.Owner, _ error) {
 	s, missing, err := l.SpreadOf(ctx, namespace, owner, labels)
@@ -293,7 +293,7 @@ func (l *Lineage) AwaitSpreadOf(ctx context.Context, namespace string, owner *wo
 		return s, nil, err
 	}
 	// Several owners may be missing, and each may open a window.
-	until := l.arrivals.clock.Now().Add(Patience)
+	until := l.arrivals.clock.Now().Add(OwnerTimeout)
 	for {
 		l.seek(namespace, missing.Kind)
 		arrived, closes := l.arrivals.expect(missing.UID)

@@ -318,13 +318,13 @@ func TestAPodWaitsForItsOwner(t *testing.T) {
 	t.Run("an owner that does not arrive is given up when the window is over", func(t *testing.T) {
 		f := newFixture(t, spread("s", "Deployment", "web"))
 		answers := f.ask(t.Context(), t, r1)
-		f.clock.Step(Patience)
+		f.clock.Step(OwnerTimeout)
 		expect(t, answers, result{missing: "r1"})
 	})
 	t.Run("later pods of that owner do not wait again", func(t *testing.T) {
 		f := newFixture(t, spread("s", "Deployment", "web"))
 		answers := f.ask(t.Context(), t, r1)
-		f.clock.Step(Patience)
+		f.clock.Step(OwnerTimeout)
 		expect(t, answers, result{missing: "r1"})
 		expect(t, f.ask(t.Context(), t, r1), result{missing: "r1"})
 	})
@@ -332,12 +332,12 @@ func TestAPodWaitsForItsOwner(t *testing.T) {
 		f := newFixture(t, spread("s", "Deployment", "web"))
 		for _, name := range []string{"r1", "r2", "r3"} {
 			answers := f.ask(t.Context(), t, owner("apps", "ReplicaSet", name))
-			f.clock.Step(Patience)
+			f.clock.Step(OwnerTimeout)
 			expect(t, answers, result{missing: name})
 		}
 		f.clock.Step(windowKept)
 		answers := f.ask(t.Context(), t, owner("apps", "ReplicaSet", "r4"))
-		f.clock.Step(Patience)
+		f.clock.Step(OwnerTimeout)
 		expect(t, answers, result{missing: "r4"})
 		if left := f.arrivals.open.Load(); left != 2 {
 			t.Errorf("%d are remembered, want the last two", left)
@@ -346,7 +346,7 @@ func TestAPodWaitsForItsOwner(t *testing.T) {
 	t.Run("and if it arrives after all, they go on at once", func(t *testing.T) {
 		f := newFixture(t, deployment("web"), spread("s", "Deployment", "web"))
 		answers := f.ask(t.Context(), t, r1)
-		f.clock.Step(Patience)
+		f.clock.Step(OwnerTimeout)
 		expect(t, answers, result{missing: "r1"})
 		f.add(t, web())
 		expect(t, f.ask(t.Context(), t, r1), found)
@@ -483,7 +483,7 @@ func TestPodsWaitForAnAnnouncedSpread(t *testing.T) {
 	t.Run("not for ever", func(t *testing.T) {
 		f := announced(t)
 		answers := await(t.Context(), t, f)
-		f.clock.Step(Patience)
+		f.clock.Step(OwnerTimeout)
 		expect(t, answers, result{})
 	})
 	t.Run("not longer than the request", func(t *testing.T) {

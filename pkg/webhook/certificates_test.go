@@ -234,8 +234,8 @@ func TestNoCreationOfAPodWaitsLongForTheWebhookOrFailsWithItUnasked(t *testing.T
 		if *w.FailurePolicy != policies[i] || *w.TimeoutSeconds != 2 || *w.SideEffects != admissionregistrationv1.SideEffectClassNone {
 			t.Errorf("webhook %s: failurePolicy %s, timeoutSeconds %d, sideEffects %s", w.Name, *w.FailurePolicy, *w.TimeoutSeconds, *w.SideEffects)
 		}
-		if timeout := time.Duration(*w.TimeoutSeconds) * time.Second; lineage.Patience*2 > timeout {
-			t.Errorf("webhook %s waits %s for an owner, of a timeout of %s", w.Name, lineage.Patience, timeout)
+		if timeout := time.Duration(*w.TimeoutSeconds) * time.Second; lineage.OwnerTimeout*2 > timeout {
+			t.Errorf("webhook %s waits %s for an owner, of a timeout of %s", w.Name, lineage.OwnerTimeout, timeout)
 		}
 	}
 }

@@ -809,17 +809,17 @@ func TestBudgetsThatOverlapAreRefused(t *testing.T) {
 		return the.ApplyYAML(t.Context(), namespace, "{apiVersion: policy.kruise.io/v1alpha1, kind: PodUnavailableBudget, metadata: {name: "+name+"}, spec: {"+rule+"}}")
 	}
 	for what, rule := range map[string]string{
-		"the same selector":  "selector: {matchLabels: {app: web}}, maxUnavailable: 1",
-		"a wider one":        "selector: {}, maxUnavailable: 1",
-		"no subject":         "maxUnavailable: 1",
-		"no amount":          "selector: {matchLabels: {app: x}}",
-		"a negative amount":  "selector: {matchLabels: {app: x}}, maxUnavailable: -1",
-		"more than all":      "selector: {matchLabels: {app: x}}, minAvailable: 101%",
-		"an unknown policy":  "selector: {matchLabels: {app: x}}, maxUnavailable: 1, unhealthyPodPolicy: Never",
-		"a broken selector":  "selector: {matchExpressions: [{key: app, operator: Near}]}, maxUnavailable: 1",
-		"a target of no kin": "targetRef: {apiVersion: apps/v1, name: web}, maxUnavailable: 1",
-		"two subjects":       "selector: {matchLabels: {app: x}}, targetRef: {apiVersion: apps/v1, kind: Deployment, name: x}, maxUnavailable: 1",
-		"an empty selector":  "selector: {matchLabels: {}}, maxUnavailable: 1",
+		"the same selector":       "selector: {matchLabels: {app: web}}, maxUnavailable: 1",
+		"a wider one":             "selector: {}, maxUnavailable: 1",
+		"no subject":              "maxUnavailable: 1",
+		"no amount":               "selector: {matchLabels: {app: x}}",
+		"a negative amount":       "selector: {matchLabels: {app: x}}, maxUnavailable: -1",
+		"more than all":           "selector: {matchLabels: {app: x}}, minAvailable: 101%",
+		"an unknown policy":       "selector: {matchLabels: {app: x}}, maxUnavailable: 1, unhealthyPodPolicy: Never",
+		"a broken selector":       "selector: {matchExpressions: [{key: app, operator: Near}]}, maxUnavailable: 1",
+		"a target without a kind": "targetRef: {apiVersion: apps/v1, name: web}, maxUnavailable: 1",
+		"two subjects":            "selector: {matchLabels: {app: x}}, targetRef: {apiVersion: apps/v1, kind: Deployment, name: x}, maxUnavailable: 1",
+		"an empty selector":       "selector: {matchLabels: {}}, maxUnavailable: 1",
 	} {
 		if err := budget("other", rule); !apierrors.IsInvalid(err) {
 			t.Errorf("%s: got %v, want it to be invalid", what, err)

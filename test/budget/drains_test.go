@@ -149,7 +149,7 @@ func TestErrorsThatPassDoNotEndADrain(t *testing.T) {
 	for _, p := range pods(t, namespace) {
 		left[p.Name] = true
 	}
-	poll(t, 3*harness.Patience, "all pods to be evicted", func(ctx context.Context) (string, error) {
+	poll(t, 3*harness.Timeout, "all pods to be evicted", func(ctx context.Context) (string, error) {
 		for _, p := range pods(t, namespace) {
 			if !left[p.Name] {
 				continue

@@ -89,7 +89,7 @@ func apply(t *testing.T, namespace, text string) {
 // inForce waits until the budget web counts so many available pods, all of them protected.
 func inForce(t *testing.T, namespace string, available int) {
 	t.Helper()
-	poll(t, harness.Patience, fmt.Sprintf("%d protected pods", available), func(ctx context.Context) (string, error) {
+	poll(t, harness.Timeout, fmt.Sprintf("%d protected pods", available), func(ctx context.Context) (string, error) {
 		b, err := read(ctx, namespace)
 		if err != nil {
 			return "", err
@@ -124,10 +124,10 @@ func waitFor(t *testing.T, what string, condition func(context.Context) (missing
 }
 
 // poll waits for longer than is usual.
-func poll(t *testing.T, patience time.Duration, what string, condition func(context.Context) (missing string, err error)) {
+func poll(t *testing.T, timeout time.Duration, what string, condition func(context.Context) (missing string, err error)) {
 	t.Helper()
 	var last string
-	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
 		var err error
 		last, err = condition(ctx)
 		return last == "", err

@@ -78,7 +78,7 @@ func TestCompatibilityNamesTheVersionsThatAreBuilt(t *testing.T) {
 		"sigs.k8s.io/descheduler":       "| %s is compiled into `berth-descheduler`",
 		"sigs.k8s.io/kwok":              "KWOK %s",
 	} {
-		found := regexp.MustCompile(`(?m)^(?:require )?\s*`+regexp.QuoteMeta(module)+` v(\S+)`).FindStringSubmatch(modules)
+		found := regexp.MustCompile(`(?m)^(?:require )?\s*` + regexp.QuoteMeta(module) + ` v(\S+)`).FindStringSubmatch(modules)
 		if found == nil {
 			t.Errorf("no module needs %s", module)
 			continue

@@ -18,7 +18,7 @@ import (
 
 // timeout bounds one command, and how long one that reads is repeated.
 const (
-	timeout = harness.Patience
+	timeout = harness.Timeout
 	// building is for make, which may have to build everything.
 	building = 5 * time.Minute
 	again    = 200 * time.Millisecond

@@ -183,7 +183,7 @@ func TestSpoiltBindsNeitherLoseNorInventASlot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	watcher.Grace = 2 * harness.ProxyPatience // a late bind was decided that long ago
+	watcher.Grace = 2 * harness.ProxyTimeout // a late bind was decided that long ago
 	for round := range *rounds {
 		p.Reseed(*seed + uint64(round))
 		burst(t, cluster, p, inFlight, *seed+uint64(round), nodes)

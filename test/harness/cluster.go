@@ -35,8 +35,8 @@ import (
 )
 
 const (
-	// Patience bounds every wait for the cluster. It is long because the machine may be busy. A test that succeeds does not wait for it.
-	Patience = 90 * time.Second
+	// Timeout bounds every wait for the cluster. It is long because the machine may be busy. A test that succeeds does not wait for it.
+	Timeout = 90 * time.Second
 	// look is how often a condition is checked that needs several objects and so has no single watch.
 	look = 50 * time.Millisecond
 
@@ -215,7 +215,7 @@ func Unstructured(object k8sruntime.Object) (*unstructured.Unstructured, error) 
 // WaitFor waits until the condition returns nothing that is missing.
 func (c *Cluster) WaitFor(ctx context.Context, what string, condition func(context.Context) (missing string, err error)) error {
 	var last string
-	err := wait.PollUntilContextTimeout(ctx, look, Patience, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, look, Timeout, true, func(ctx context.Context) (bool, error) {
 		missing, err := condition(ctx)
 		if err != nil {
 			return false, err

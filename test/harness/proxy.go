@@ -27,7 +27,7 @@ type Fault string
 // The faults of writes, and of reads if they happen instead of the request.
 const (
 	ResponseLost      Fault = "it is committed, and the connection breaks before the answer"
-	ResponseHeld      Fault = "it is committed, and the answer comes after the client's patience"
+	ResponseHeld      Fault = "it is committed, and the answer comes after the client's timeout"
 	ErrorAfter        Fault = "it is committed, and the answer is 500"
 	ConflictAfter     Fault = "it is committed, and the answer is 409"
 	TimeoutAfter      Fault = "it is committed, and the answer is 504"
@@ -35,7 +35,7 @@ const (
 	ErrorInstead      Fault = "the answer is 500, and nothing is committed"
 	TooManyInstead    Fault = "the answer is 429, and nothing is committed"
 	ConnectionRefused Fault = "the connection breaks before the request arrives"
-	Late              Fault = "the request arrives after the client's patience"
+	Late              Fault = "the request arrives after the client's timeout"
 	Slow              Fault = "the request takes a while"
 
 	// Others, which are not among AllFaults.
@@ -51,9 +51,9 @@ var AllFaults = []Fault{ResponseLost, ResponseHeld, ErrorAfter, ConflictAfter, T
 	ConnectionRefused, Late, Slow}
 
 const (
-	// ProxyPatience is how long a late request is held. It is more than the scheduler's bindTimeout of 5 s, and less than twice that, after which the
+	// ProxyTimeout is how long a late request is held. It is more than the scheduler's bindTimeout of 5 s, and less than twice that, after which the
 	// scheduler takes an uncertain bind as settled.
-	ProxyPatience = 6 * time.Second
+	ProxyTimeout = 6 * time.Second
 	// longest is for how long a slow request is held.
 	longest = 2 * time.Second
 )
@@ -173,7 +173,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	case ResponseHeld:
 		pass(nowhere{})
-		time.Sleep(ProxyPatience) // the fault is the time that passes
+		time.Sleep(ProxyTimeout) // the fault is the time that passes
 		panic(http.ErrAbortHandler)
 	case ErrorAfter:
 		pass(nowhere{})
@@ -202,7 +202,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case ConnectionRefused:
 		panic(http.ErrAbortHandler)
 	case Late:
-		time.Sleep(ProxyPatience) // the fault is the time that passes
+		time.Sleep(ProxyTimeout) // the fault is the time that passes
 		pass(nowhere{})
 		panic(http.ErrAbortHandler)
 	case Slow:

@@ -77,7 +77,7 @@ func start(t *testing.T) (*cluster, *kubelet) {
 // run runs a program of bin.
 func (c *cluster) run(t *testing.T, stdin, name string, args ...string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), harness.Timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(harness.Root(), "bin", name), args...)
 	cmd.Dir, cmd.Env = c.dir, append(os.Environ(), "KUBECONFIG="+c.Kubeconfig())
@@ -157,7 +157,7 @@ func (c *cluster) apply(t *testing.T, namespace, manifest string) {
 func waitFor(t *testing.T, what string, condition func(context.Context) (missing string, err error)) {
 	t.Helper()
 	var last string
-	err := wait.PollUntilContextTimeout(t.Context(), look, harness.Patience, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), look, harness.Timeout, true, func(ctx context.Context) (bool, error) {
 		missing, err := condition(ctx)
 		last = missing
 		return err == nil && missing == "", err

@@ -353,7 +353,7 @@ func (k *kubelet) fill(ctx context.Context, pod *corev1.Pod, volume *corev1.Volu
 
 // untilFound gets an object that may not exist yet.
 func untilFound[T any](ctx context.Context, get func(context.Context) (T, error)) (object T, err error) {
-	waited := wait.PollUntilContextTimeout(ctx, look, harness.Patience, true, func(ctx context.Context) (bool, error) {
+	waited := wait.PollUntilContextTimeout(ctx, look, harness.Timeout, true, func(ctx context.Context) (bool, error) {
 		object, err = get(ctx)
 		return !apierrors.IsNotFound(err), nil
 	})

@@ -606,7 +606,7 @@ func TestWhileTheWebhookIsDown(t *testing.T) {
 	}
 	back := func(ctx context.Context) error {
 		resume()
-		ctx, cancel := context.WithTimeout(ctx, harness.Patience)
+		ctx, cancel := context.WithTimeout(ctx, harness.Timeout)
 		defer cancel()
 		return the.Sandbox.WaitReady(ctx)
 	}
@@ -920,7 +920,7 @@ func TestAReplicaThatDoesNotLeadKnowsCustomKinds(t *testing.T) {
 		}
 		until("the other replica to lead", func(holder string) bool { return holder != "" && holder != first })
 		resume()
-		ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
+		ctx, cancel := context.WithTimeout(t.Context(), harness.Timeout)
 		defer cancel()
 		if err := cluster.Sandbox.WaitReady(ctx); err != nil {
 			t.Fatal(err)

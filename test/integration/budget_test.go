@@ -144,7 +144,7 @@ func TestTheControllerServesBudgets(t *testing.T) {
 	}
 	back := func(ctx context.Context) error {
 		resume()
-		ctx, cancel := context.WithTimeout(ctx, harness.Patience)
+		ctx, cancel := context.WithTimeout(ctx, harness.Timeout)
 		defer cancel()
 		return the.Sandbox.WaitReady(ctx)
 	}

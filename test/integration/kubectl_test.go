@@ -19,7 +19,7 @@ import (
 func kubectl(t *testing.T, args ...string) (stdout, stderr string, failed bool) {
 	t.Helper()
 	bin := filepath.Join(harness.Root(), "bin")
-	ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), harness.Timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, "kubectl"), args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+the.Sandbox.Kubeconfig(), "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"))

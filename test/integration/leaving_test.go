@@ -97,7 +97,7 @@ func TestAReplicaThatIsToldToEndAnswersOn(t *testing.T) {
 			if statusOf(t.Context(), webhook) != 0 {
 				answered = asked
 			}
-			if asked > harness.Patience {
+			if asked > harness.Timeout {
 				t.Fatalf("it does not end\n%s", &log)
 			}
 		}

@@ -135,7 +135,7 @@ func watchRefusals(t *testing.T, ns string) (expect func(reason string)) {
 	t.Cleanup(pods.Stop)
 	return func(reason string) {
 		t.Helper()
-		timeout := time.After(harness.Patience)
+		timeout := time.After(harness.Timeout)
 		var told []string
 		for {
 			select {

@@ -55,7 +55,7 @@ func newsOf(pub *v1alpha1.PodUnavailableBudget, before *v1alpha1.PodUnavailableB
 }
 
 func approvalLapsed(entry *lapsed, after time.Duration) news {
-	if entry.fate == unproven {
+	if entry.outcome == unproven {
 		return news{corev1.EventTypeNormal, v1alpha1.ReasonApprovalExpired, "StrikeOut",
 			fmt.Sprintf("%s of pod %s happened, but its end could not be confirmed within %s; the pod counts by its status again", entry.Operation, entry.Name, after)}
 	}

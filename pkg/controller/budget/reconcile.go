@@ -38,7 +38,7 @@ type reconciler struct {
 	census *census.Census
 	events events.EventRecorder
 	clock  clock.PassiveClock
-	seen   *sightings
+	seen   *seenEntries
 	expiry time.Duration
 	extent *extents
 }
@@ -66,7 +66,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	policy, errs := model.Compile(pub)
 	if len(errs) > 0 {
-		return outcome(r.publish(ctx, pub, unusable(pub, v1alpha1.ReasonInvalidBudget, "the budget protects nothing until its spec is corrected: "+errs.ToAggregate().Error(), r.now())))
+		return resultOf(r.publish(ctx, pub, unusable(pub, v1alpha1.ReasonInvalidBudget, "the budget protects nothing until its spec is corrected: "+errs.ToAggregate().Error(), r.now())))
 	}
 	end := r.extent.begin(request.NamespacedName)
 	defer end()
@@ -91,7 +91,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	over, next := r.settle(pub, count, gone)
 	if err := r.conclude(ctx, pub, policy, count, over); err != nil {
-		return outcome(errors.Join(failed, err))
+		return resultOf(errors.Join(failed, err))
 	}
 	if failed != nil {
 		klog.FromContext(ctx).Error(failed, "Trying again to write labels", "budget", klog.KObj(pub))
@@ -111,8 +111,8 @@ func sooner(a, b time.Duration) time.Duration {
 	return min(a, b)
 }
 
-// outcome has a budget that was written by somebody else looked at again soon, and forgets about one that was deleted meanwhile.
-func outcome(err error) (reconcile.Result, error) {
+// resultOf has a budget that was written by somebody else looked at again soon, and forgets about one that was deleted meanwhile.
+func resultOf(err error) (reconcile.Result, error) {
 	if errors.Is(err, errChanged) || apierrors.IsConflict(err) {
 		return reconcile.Result{RequeueAfter: batchWindow}, nil
 	}
@@ -197,12 +197,12 @@ func (r *reconciler) settle(pub *v1alpha1.PodUnavailableBudget, count *census.Co
 		remaining := r.expiry - ages[i]
 		switch {
 		case (found || gone[entry.UID]) && model.Settled(entry, pod):
-			over[sightingOf(entry)] = proven
+			over[entryKeyOf(entry)] = proven
 		case remaining <= 0 && model.MayExpire(entry, pod):
 			if entry.Operation == v1alpha1.OperationLeave && !count.Covers(entry.UID) {
 				pod = nil // it may have the labels of the budget still, and have been taken from the workload that the budget names
 			}
-			over[sightingOf(entry)] = fateOf(entry, pod)
+			over[entryKeyOf(entry)] = outcomeOf(entry, pod)
 		default:
 			next = sooner(next, max(remaining, time.Second))
 		}
@@ -211,12 +211,12 @@ func (r *reconciler) settle(pub *v1alpha1.PodUnavailableBudget, count *census.Co
 }
 
 // settled are the entries of a ledger that are not needed any more, as they were when that was found out.
-type settled map[sighting]fate
+type settled map[entryKey]outcome
 
-type fate int
+type outcome int
 
 const (
-	proven fate = iota + 1
+	proven outcome = iota + 1
 	// left: the pod is none of the budget's.
 	left
 	// unproven: it has happened, and nothing shows that it is over.
@@ -225,8 +225,8 @@ const (
 	expired
 )
 
-// fateOf an entry that expires.
-func fateOf(entry *v1alpha1.LedgerEntry, pod *corev1.Pod) fate {
+// outcomeOf an entry that expires.
+func outcomeOf(entry *v1alpha1.LedgerEntry, pod *corev1.Pod) outcome {
 	switch {
 	case !model.Happened(entry, pod):
 		return expired
@@ -241,10 +241,10 @@ func fateOf(entry *v1alpha1.LedgerEntry, pod *corev1.Pod) fate {
 // needed.
 func (s settled) strikeOut(ledger []v1alpha1.LedgerEntry) (needed []v1alpha1.LedgerEntry, told []lapsed) {
 	for i := range ledger {
-		switch fate := s[sightingOf(&ledger[i])]; fate {
+		switch outcome := s[entryKeyOf(&ledger[i])]; outcome {
 		case proven, left:
 		case unproven, expired:
-			told = append(told, lapsed{ledger[i], fate})
+			told = append(told, lapsed{ledger[i], outcome})
 		default:
 			needed = append(needed, ledger[i])
 		}
@@ -255,7 +255,7 @@ func (s settled) strikeOut(ledger []v1alpha1.LedgerEntry) (needed []v1alpha1.Led
 // lapsed is an entry that was struck out without proof.
 type lapsed struct {
 	v1alpha1.LedgerEntry
-	fate fate
+	outcome outcome
 }
 
 // report says which entries were struck out without proof.
@@ -263,7 +263,7 @@ func (r *reconciler) report(ctx context.Context, pub *v1alpha1.PodUnavailableBud
 	for i := range all {
 		entry := &all[i]
 		approvalLapsed(entry, r.expiry).send(r.events, pub)
-		klog.FromContext(ctx).Info("Approval expired", "budget", klog.KObj(pub), "pod", entry.Name, "operation", entry.Operation, "happened", entry.fate == unproven)
+		klog.FromContext(ctx).Info("Approval expired", "budget", klog.KObj(pub), "pod", entry.Name, "operation", entry.Operation, "happened", entry.outcome == unproven)
 	}
 }
 

@@ -58,7 +58,7 @@ func (b *bench) restart() {
 	b.clock = clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
 	b.reconciler = &reconciler{
 		cached: b.client, live: b.client, writer: b.client, census: census.New(b.client, b.client.SubResource("scale"), b.client),
-		events: events.NewFakeRecorder(100), clock: b.clock, seen: newSightings(b.clock), expiry: 2 * time.Minute, extent: newExtents(),
+		events: events.NewFakeRecorder(100), clock: b.clock, seen: newSeenEntries(b.clock), expiry: 2 * time.Minute, extent: newExtents(),
 	}
 }
 

@@ -43,8 +43,8 @@ const (
 	// there are thousands.
 	firstRetry = 200 * time.Millisecond
 	lastRetry  = time.Minute
-	// reconcilePatience is how long a budget may keep a worker, if the API server takes its time with what it names.
-	reconcilePatience = 30 * time.Second
+	// reconcileTimeout is how long a budget may keep a worker, if the API server takes its time with what it names.
+	reconcileTimeout = 30 * time.Second
 )
 
 // Setup adds the status controller of PodUnavailableBudgets to the manager. The manager must have registered the types of
@@ -69,7 +69,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
 		census: census.New(mgr.GetAPIReader(), mgr.GetClient().SubResource("scale"), mgr.GetCache()),
 		events: mgr.GetEventRecorder("berth-controller"),
 		clock:  opts.Clock,
-		seen:   newSightings(opts.Clock),
+		seen:   newSeenEntries(opts.Clock),
 		expiry: opts.Expiry,
 		extent: newExtents(),
 	}
@@ -78,7 +78,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
 		MaxConcurrentReconciles: concurrentReconciles,
 		NewQueue:                turns.NewQueue,
 		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
-		ReconciliationTimeout:   reconcilePatience,
+		ReconciliationTimeout:   reconcileTimeout,
 	})
 	if err != nil {
 		return fmt.Errorf("making the controller: %w", err)

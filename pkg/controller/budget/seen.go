@@ -11,10 +11,10 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// sightings remember when this process has first seen each ledger entry, by its own monotonic clock. The times in the entries are not looked
+// seenEntries remember when this process has first seen each ledger entry, by its own monotonic clock. The times in the entries are not looked
 // at: they are from other machines. A process that has just started sees every entry for the first time, so that a restart lets entries live
 // longer and never shorter.
-type sightings struct {
+type seenEntries struct {
 	clock clock.PassiveClock
 
 	mu    sync.Mutex
@@ -24,11 +24,11 @@ type sightings struct {
 // seenLedger is what was seen of the ledger of one budget, and not of another that had the name before.
 type seenLedger struct {
 	budget types.UID
-	first  map[sighting]time.Time
+	first  map[entryKey]time.Time
 }
 
-// sighting is an entry as it was written: a renewed one is another.
-type sighting struct {
+// entryKey is an entry as it was written: a renewed one is another.
+type entryKey struct {
 	pod        types.UID
 	operation  v1alpha1.Operation
 	generation int64
@@ -37,16 +37,16 @@ type sighting struct {
 	unix       int64
 }
 
-func sightingOf(e *v1alpha1.LedgerEntry) sighting {
-	return sighting{e.UID, e.Operation, e.Generation, e.Renewals, e.Revision, e.Time.Unix()}
+func entryKeyOf(e *v1alpha1.LedgerEntry) entryKey {
+	return entryKey{e.UID, e.Operation, e.Generation, e.Renewals, e.Revision, e.Time.Unix()}
 }
 
-func newSightings(clock clock.PassiveClock) *sightings {
-	return &sightings{clock: clock, first: map[types.NamespacedName]seenLedger{}}
+func newSeenEntries(clock clock.PassiveClock) *seenEntries {
+	return &seenEntries{clock: clock, first: map[types.NamespacedName]seenLedger{}}
 }
 
 // ages is how long each entry of the budget's ledger has been known. Entries that are not in the ledger are forgotten.
-func (s *sightings) ages(pub *v1alpha1.PodUnavailableBudget) []time.Duration {
+func (s *seenEntries) ages(pub *v1alpha1.PodUnavailableBudget) []time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	name := client.ObjectKeyFromObject(pub)
@@ -54,10 +54,10 @@ func (s *sightings) ages(pub *v1alpha1.PodUnavailableBudget) []time.Duration {
 	if before.budget != pub.UID {
 		before = seenLedger{}
 	}
-	after := make(map[sighting]time.Time, len(pub.Status.Ledger))
+	after := make(map[entryKey]time.Time, len(pub.Status.Ledger))
 	ages := make([]time.Duration, len(pub.Status.Ledger))
 	for i := range pub.Status.Ledger {
-		key := sightingOf(&pub.Status.Ledger[i])
+		key := entryKeyOf(&pub.Status.Ledger[i])
 		first, found := before.first[key]
 		if !found {
 			first = now
@@ -69,7 +69,7 @@ func (s *sightings) ages(pub *v1alpha1.PodUnavailableBudget) []time.Duration {
 	return ages
 }
 
-func (s *sightings) forget(name types.NamespacedName) {
+func (s *seenEntries) forget(name types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.first, name)
