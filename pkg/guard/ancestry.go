@@ -18,26 +18,27 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// ancestry is what is above a pod. It says which workloads the pod is none of, so that their budgets need not be asked: there may be hundreds in a
-// namespace, and some that Berth may not read.
+// ancestry is the owner chain of a pod. It rules out the workloads that do not own the pod, so that the guard need not ask their budgets. A namespace
+// may have hundreds of such budgets, and some whose workload Berth may not read.
 //
-// A pod comes to another workload only once its own has left it behind, which shows while that goes. A workload that goes between this and the operation
-// is not seen; it takes another whose selector picks the same pods, which Kubernetes warns of.
+// Another workload can adopt a pod only after the pod's own workload has orphaned it. The orphan finalizer shows that while the workload is
+// being deleted. A workload that is deleted between this check and the operation goes unseen. Its pods go to another workload only if both select the
+// same pods, which Kubernetes warns of.
 type ancestry struct {
-	// owners as they are named by what is below them, the pod's controller first. They have no UID: a target is known by its name.
+	// owners are named as in the owner reference to each, the pod's controller first. They have no UID, because a budget names its target without one.
 	owners []workload.Owner
-	// open is true if others may own it that are not known.
+	// open is true if the pod may have owners that are not known.
 	open bool
-	// adoptable is true if nobody owns the last of the owners, or the pod, and a workload may adopt it.
+	// adoptable is true if the last of the owners, or a pod without owners, has no controller and a workload may adopt it.
 	adoptable bool
 }
 
-// isOf is true unless the pod surely is none of the workload's now.
+// isOf is false only if the workload surely does not own the pod now.
 func (a *ancestry) isOf(target *v1alpha1.TargetReference) bool {
 	return a.open || slices.Contains(a.owners, workload.Owner{Kind: kindOf(target), Name: target.Name})
 }
 
-// mayBeOf is true unless the pod surely is none of the workload's, and does not become one of it either.
+// mayBeOf is false only if the workload surely does not own the pod now and cannot adopt it.
 func (a *ancestry) mayBeOf(target *v1alpha1.TargetReference) bool {
 	return a.adoptable || a.isOf(target)
 }
@@ -61,7 +62,7 @@ func newObjects(live client.Reader) *objects {
 	})
 }
 
-// ancestryOf reads what is above a pod. What fails leaves it open, and whoever is asked then says what is wrong.
+// ancestryOf reads the owner chain of a pod. A read that fails leaves the chain open. The guard then asks the budget, which reports what is wrong.
 func ancestryOf(ctx context.Context, o *objects, pod *corev1.Pod) *ancestry {
 	a := &ancestry{}
 	key := objectKey{corev1.SchemeGroupVersion.WithKind("Pod"), client.ObjectKeyFromObject(pod)}
@@ -77,7 +78,7 @@ func ancestryOf(ctx context.Context, o *objects, pod *corev1.Pod) *ancestry {
 		next, err := o.ask(ctx, above).wait(ctx)
 		switch {
 		case meta.IsNoMatchError(err), apierrors.IsForbidden(err):
-			return a // the census of a budget looks no further either
+			return a // the census of a budget reads no further either
 		case apierrors.IsNotFound(err), err == nil && (next.UID != ref.UID || next.DeletionTimestamp != nil && !leavesBehind(next)):
 			a.open = !stillNames(ctx, o, key, object.GetUID(), ref.UID)
 			return a
@@ -91,17 +92,18 @@ func ancestryOf(ctx context.Context, o *objects, pod *corev1.Pod) *ancestry {
 	return a
 }
 
-// isAdopted is true for kinds that a workload takes if nobody has them and its selector picks them.
+// isAdopted is true for kinds that a workload adopts if they have no controller and its selector picks them.
 func isAdopted(kind schema.GroupKind) bool {
 	return kind == schema.GroupKind{Kind: "Pod"} || kind == schema.GroupKind{Group: appsv1.GroupName, Kind: "ReplicaSet"}
 }
 
-// leavesBehind is true for an object that is being deleted without what it owns.
+// leavesBehind is true for an object that is being deleted and orphans its dependents.
 func leavesBehind(object *metav1.PartialObjectMetadata) bool {
 	return object.DeletionTimestamp != nil && slices.Contains(object.Finalizers, metav1.FinalizerOrphanDependents)
 }
 
-// stillNames is true if an object goes with its owner, which is gone: it was not taken off that before.
+// stillNames is true if an object still names an owner that is gone or is being deleted. Kubernetes then deletes the object with its owner: nobody
+// orphaned it before.
 func stillNames(ctx context.Context, o *objects, key objectKey, uid, owner types.UID) bool {
 	object, err := o.ask(ctx, key).wait(ctx)
 	return err == nil && object.UID == uid && workload.ControllerUID(object) == owner

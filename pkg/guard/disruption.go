@@ -15,19 +15,19 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// heldByDisruptionBudget is the refusal of an eviction that the API server would refuse itself, by a PodDisruptionBudget; nil if it surely would not, or if
-// that cannot be told.
+// heldByDisruptionBudget returns the refusal of an eviction that the API server would itself refuse because of a PodDisruptionBudget. It returns nil if
+// the API server surely would not refuse it, or if that cannot be told.
 //
-// The API server looks at PodDisruptionBudgets after it has asked the webhook. So what is let through and refused then would be in the ledger, and a drain that
-// tries again and again would take all the room there is for nothing: no rollout could go on beside it. What the cache says is made sure of, and what cannot
-// be made sure of is left to the API server.
+// The API server checks PodDisruptionBudgets after it has called the webhook. An eviction that the webhook allows and the API server then refuses would
+// stand in the ledger. A drain that tries again and again would take all room of the budget for nothing, and no rollout could go on beside it. So a
+// live read must confirm what the cache says. The guard leaves to the API server what it cannot confirm.
 func (g *Guard) heldByDisruptionBudget(ctx context.Context, pod *corev1.Pod) *budget.Verdict {
-	if !budget.IsReady(pod) { // what may be done to others depends on more
+	if !budget.IsReady(pod) { // whether an unready pod can be evicted depends on more
 		return nil
 	}
 	var pdbs policyv1.PodDisruptionBudgetList
 	if err := g.cached.List(ctx, &pdbs, client.InNamespace(pod.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		klog.FromContext(ctx).V(2).Info("Cannot tell what PodDisruptionBudgets say", "pod", klog.KObj(pod), "error", err)
+		klog.FromContext(ctx).V(2).Info("Cannot list PodDisruptionBudgets; the API server checks them itself", "pod", klog.KObj(pod), "error", err)
 		return nil
 	}
 	var holding *policyv1.PodDisruptionBudget
@@ -37,7 +37,7 @@ func (g *Guard) heldByDisruptionBudget(ctx context.Context, pod *corev1.Pod) *bu
 			continue
 		}
 		if holding != nil {
-			return nil // evictions of a pod with several fail in another way
+			return nil // the API server answers with another error if a pod has several
 		}
 		holding = pdb
 	}
@@ -58,7 +58,7 @@ func selects(pdb *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
 	return err == nil && selector.Matches(labels.Set(pod.Labels))
 }
 
-// allowsNone is true if a pod that is ready cannot be evicted. It is so as well for a PodDisruptionBudget that its controller has not looked at.
+// allowsNone is true if a ready pod cannot be evicted. That includes a PodDisruptionBudget whose latest generation its controller has not observed.
 func allowsNone(pdb *policyv1.PodDisruptionBudget) bool {
 	return pdb.Status.ObservedGeneration < pdb.Generation || pdb.Status.DisruptionsAllowed == 0
 }

@@ -17,14 +17,15 @@ import (
 )
 
 const (
-	// retryAfter is when to try again after an error that will pass, if the API server does not say when.
+	// retryAfter is when a client shall try again after a transient error, if the API server does not say when.
 	retryAfter = time.Second
-	// longestRetryAfter bounds what the API server says. Client libraries wait that long up to ten times before their callers hear of it.
+	// longestRetryAfter bounds the delay that the API server names. Client libraries wait that long up to ten times before they return to their
+	// callers.
 	longestRetryAfter = 5 * time.Second
 )
 
-// passes is true for an error that is over by itself: the API server is busy, starts anew, has lost its store for a moment, or cannot be reached. The time is
-// when to try again, at least a second. All other errors need a person: rights that are missing, objects that cannot be read, faults of Berth.
+// passes is true for a transient error: the API server is busy, restarts, has lost its store for a moment, or cannot be reached. The duration is when
+// to try again, at least a second. All other errors need a person: missing rights, objects that cannot be read, faults of Berth.
 func passes(err error) (after time.Duration, ok bool) {
 	if !isPassing(err) {
 		return 0, false
@@ -45,13 +46,13 @@ func isPassing(err error) bool {
 	if errors.As(err, &certificate) {
 		return false
 	}
-	// A request that got no answer is one too.
+	// A request without an answer is transient too.
 	var network net.Error
 	if errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, io.EOF) ||
 		errors.Is(err, io.ErrUnexpectedEOF) || utilnet.IsHTTP2ConnectionLost(err) {
 		return true
 	}
-	// The client's own limit of requests, and an answer that breaks off, have no type.
+	// Errors of the client's own rate limiter, and of an answer that breaks off, have no type.
 	return containsAny(err.Error(), "would exceed context deadline", "when reading response body")
 }
 
@@ -71,7 +72,7 @@ func isPassingStatus(status metav1.Status) bool {
 	}
 }
 
-// passingMessages are in answers of code 500 that pass. The API server repeats in them what its store says, and what its own connections come to.
+// passingMessages occur in answers with code 500 that are transient. In them the API server repeats the errors of its store and of its own connections.
 var passingMessages = []string{
 	"etcdserver: leader changed", "etcdserver: no leader", "etcdserver: not leader", "etcdserver: request timed out", "etcdserver: server stopped",
 	"etcdserver: too many requests", "etcdserver: unhealthy cluster", "required revision has been compacted",

@@ -10,8 +10,9 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// freshness remembers which entries this process wrote lately, by its own monotonic clock. The controller lets an entry expire some time after
-// it has first seen it, so an entry that is renewed whenever it may be old outlives every request that relies on it, whatever the clocks say.
+// freshness remembers which ledger entries this process wrote lately, by its own monotonic clock. The controller lets an entry expire some time after
+// it first saw the entry. The guard renews an entry whenever it may be old. So the entry outlives every request that relies on it, whatever the clocks
+// say.
 type freshness struct {
 	clock clock.PassiveClock
 
@@ -31,7 +32,7 @@ func newFreshness(clock clock.PassiveClock) *freshness {
 	return &freshness{clock: clock, written: map[key]writing{}, swept: clock.Now()}
 }
 
-// wrote takes note of the entries that are in after and were not so in before.
+// wrote notes the entries that are new in after, or differ from those in before.
 func (f *freshness) wrote(budget types.UID, before, after []v1alpha1.LedgerEntry) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -52,7 +53,7 @@ func (f *freshness) wrote(budget types.UID, before, after []v1alpha1.LedgerEntry
 	}
 }
 
-// has is true if the pod's entry in the ledger is one that this process wrote lately, or a later one.
+// has is true if the ledger has the pod's entry as this process wrote it lately, or as another process renewed it later.
 func (f *freshness) has(budget types.UID, ledger []v1alpha1.LedgerEntry, pod types.UID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -63,8 +64,8 @@ func (f *freshness) has(budget types.UID, ledger []v1alpha1.LedgerEntry, pod typ
 	for i := range ledger {
 		e := &ledger[i]
 		if e.UID == pod {
-			// Times come back from the API server with less precision than they were written with.
-			// One that another process has renewed since is younger still.
+			// The API server returns times with less precision than they were written with, so times do not count here. An entry that another process
+			// has renewed since is younger still.
 			return e.Operation == w.entry.Operation && e.Generation == w.entry.Generation && e.Renewals >= w.entry.Renewals
 		}
 	}
