@@ -21,44 +21,47 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// Guard decides.
+// Guard decides whether operations on pods may go on. Any number of goroutines may call it.
 type Guard struct {
-	// remembered and committed are the budgets of a namespace as the API server remembers them, and as they are.
+	// remembered and committed list the budgets of a namespace: remembered as the API server has them in memory, committed as its store has them.
 	remembered *registry
 	committed  *registry
-	// above reads what is above pods.
+	// above reads the owners of pods.
 	above      *objects
 	namespaces *namespaces
-	// cached finds the budgets of a namespace. What it finds is read again before it counts.
+	// cached finds the budgets of a namespace. No approval relies on it alone: the guard reads the budget live, or the write of the ledger proves it.
 	cached client.Reader
 	live   client.Reader
 	clock  clock.PassiveClock
 	lines  *lines
-	// teller tells people of refusals, nil if nobody is told.
+	// teller sends events about refusals. Nil sends none.
 	teller *teller
 }
 
-// Request is an operation on a pod that somebody asks for.
+// Request is an operation on a pod that a client asks for.
 type Request struct {
-	// Pod as it is before the operation.
+	// Pod is the pod before the operation.
 	Pod *corev1.Pod
-	// After is the pod as it would be, for an update. Nil otherwise.
+	// After is the pod as an update would make it. Nil for all other operations.
 	After *corev1.Pod
-	// Operation is DELETE, EVICT, UPDATE, RESIZE or UNREADY. An update that takes the pod out of a budget is LEAVE for that budget, and one that takes it out
-	// of service while its containers run is UNREADY.
+	// Operation is DELETE, EVICT, UPDATE, RESIZE or UNREADY. An update that takes the pod out of a budget is LEAVE for that budget. An update that
+	// takes the pod out of service while its containers run is UNREADY.
 	Operation v1alpha1.Operation
 	// Restarts is true if an update restarts a container.
 	Restarts bool
-	// DryRun has nothing written.
+	// DryRun is true if the decision must write nothing.
 	DryRun bool
 }
 
-// Decide says whether the operation may go on. Every budget of the pod must agree, and has it in its ledger if they all do; an error is no
-// answer.
+// Decide says whether the operation may go on. Every budget of the pod must allow it. If they all do, each has the operation in its ledger. With an
+// error there is no verdict.
 //
-// The budgets that the cache has are asked at once. A cache that does not know one yet must not open the door, so that the API server is asked meanwhile
-// which the namespace has (or afterwards, if one of them is likely to refuse), and any that the cache did not have is asked after the others. It answers from its memory, which is behind if it is cut off
-// from its store, so that a protected pod that is in none of these budgets has it look there. A second budget of a pod that has one is missed meanwhile.
+// Decide asks the budgets in the cache at once. For a protected pod, it also asks the API server which budgets the namespace has, because the cache may
+// lack a new one. It does so at the same time, or afterwards if one of the cached budgets is likely to refuse. Then it asks the budgets that the cache
+// did not have.
+//
+// The API server answers that list from its memory, which is stale if the API server is cut off from its store. So if none of these budgets covers a
+// protected pod, Decide has the API server list from its store. If one does, Decide misses a second budget that is only in the store.
 func (g *Guard) Decide(ctx context.Context, request Request) (budget.Verdict, error) {
 	answer, err := g.decide(ctx, request)
 	if err == nil && !answer.Allowed && !request.DryRun {
@@ -104,7 +107,7 @@ func (g *Guard) decide(ctx context.Context, request Request) (verdict, error) {
 	if i.answer.Allowed {
 		return i.answer, nil
 	}
-	// No budget may stop a namespace from going.
+	// No budget may stop the deletion of a namespace.
 	terminating, err := g.namespaces.isTerminating(ctx, request.Pod.Namespace)
 	if err != nil {
 		return verdict{}, err
@@ -115,19 +118,19 @@ func (g *Guard) decide(ctx context.Context, request Request) (verdict, error) {
 	return i.answer, nil
 }
 
-// inquiry is a request, and how far it has come.
+// inquiry is a request and the state of its decision.
 type inquiry struct {
 	request Request
 	// asked are the budgets that have answered.
 	asked  []types.NamespacedName
 	answer verdict
-	// spared are budgets that could not be judged, and that the pod is none of.
+	// spared are budgets that could not be judged and that do not cover the pod.
 	spared []candidate
-	// above the pod, nil if nobody needed to know.
+	// above is the owner chain of the pod, nil until it is needed.
 	above *ancestry
 }
 
-// ancestry of the pod is read once, if somebody needs to know.
+// ancestry reads the owner chain of the pod once, when it is first needed.
 func (i *inquiry) ancestry(ctx context.Context, above *objects) *ancestry {
 	if i.above == nil {
 		i.above = ancestryOf(ctx, above, i.request.Pod)
@@ -135,14 +138,14 @@ func (i *inquiry) ancestry(ctx context.Context, above *objects) *ancestry {
 	return i.above
 }
 
-// onlyRelabels is true for an update to which only the labels by which a budget goes can make a difference: it restarts nothing, takes nothing out of service and
+// onlyRelabels is true for an update that matters to a budget only by the labels that it changes. It restarts nothing, takes nothing out of service and
 // leaves the pod with its controller.
 func (r *Request) onlyRelabels() bool {
 	return r.After != nil && !r.Restarts && !budget.TakesOut(r.Pod, r.After) && workload.ControllerUID(r.Pod) == workload.ControllerUID(r.After)
 }
 
-// passOver leaves out the budgets whose pod the pod is and stays, by their selectors. The list of the namespace's budgets says so by itself: nothing is
-// counted. A budget that names a workload goes by the workload's selector, and is asked.
+// passOver skips the budgets whose selector picks the pod both before and after the update. The list of the namespace's budgets is enough to tell:
+// passOver counts nothing. A budget that names a workload selects by the workload's selector, so the guard asks it.
 func (g *Guard) passOver(ctx context.Context, i *inquiry, reading *reading[*v1alpha1.PodUnavailableBudgetList]) error {
 	pubs, err := reading.wait(ctx)
 	if err != nil {
@@ -156,7 +159,7 @@ func (g *Guard) passOver(ctx context.Context, i *inquiry, reading *reading[*v1al
 	return nil
 }
 
-// decideMissing asks the budgets that were read and that nobody has asked yet.
+// decideMissing asks the budgets in the list that the guard has not asked yet.
 func (g *Guard) decideMissing(ctx context.Context, i *inquiry, reading *reading[*v1alpha1.PodUnavailableBudgetList]) error {
 	pubs, err := reading.wait(ctx)
 	if err != nil {
@@ -165,8 +168,9 @@ func (g *Guard) decideMissing(ctx context.Context, i *inquiry, reading *reading[
 	return g.decideAmong(ctx, i, covering(pubs, i.request.Pod))
 }
 
-// decideAmong asks those of the budgets that nobody has asked yet. If there are several, those of workloads that the pod is none of are left out; one
-// alone knows best. One that is left out may be found again as it is later, and is asked if it names another workload then.
+// decideAmong asks the given budgets that the guard has not asked yet. It always asks a budget that is alone, because that budget knows best. If there
+// are several, it skips those of workloads that do not own the pod. A later list may have a skipped budget again. decideAmong asks it if it names
+// another workload by then.
 func (g *Guard) decideAmong(ctx context.Context, i *inquiry, found []candidate) error {
 	found = slices.DeleteFunc(found, func(c candidate) bool {
 		return slices.Contains(i.asked, c.name) || slices.ContainsFunc(i.spared, c.isSame)
@@ -195,7 +199,7 @@ func (g *Guard) decideAmong(ctx context.Context, i *inquiry, found []candidate) 
 	return nil
 }
 
-// decideAll asks one budget after the other. Several are tried before the first of them records anything.
+// decideAll asks one budget after the other. If there are several, it tries all of them in a dry run before the first of them records anything.
 func (g *Guard) decideAll(ctx context.Context, i *inquiry, candidates []candidate) (verdict, error) {
 	if len(candidates) > 1 && !i.request.DryRun {
 		trial := i.request
@@ -215,7 +219,7 @@ func (g *Guard) decideEach(ctx context.Context, i *inquiry, candidates []candida
 		}
 		one, err := g.lines.ask(ctx, c.name, request)
 		if err != nil && g.spares(ctx, i, c, err) {
-			klog.FromContext(ctx).V(2).Info("Passed over a budget that cannot be judged", "budget", c.name, "pod", klog.KObj(request.Pod), "error", err)
+			klog.FromContext(ctx).V(2).Info("Skipped a budget that cannot be judged and does not cover the pod", "budget", c.name, "pod", klog.KObj(request.Pod), "error", err)
 			i.spared = append(i.spared, c)
 			continue
 		}
@@ -229,8 +233,9 @@ func (g *Guard) decideEach(ctx context.Context, i *inquiry, candidates []candida
 	return answer, nil
 }
 
-// spares is true if a budget that cannot be judged is nothing to the pod, because it names a workload that the pod is none of. A pod of nobody could be
-// adopted by the workload later. It is held for that, but not if Berth may not read the workload: the budget lets nothing go then, for as long as it lasts.
+// spares is true if the guard can skip a budget that cannot be judged, because it names a workload that does not own the pod. The workload could later
+// adopt a pod that has no controller, so the budget holds such a pod. It does not if Berth may not read the workload: then it would hold the pod for as
+// long as Berth lacks the right.
 func (g *Guard) spares(ctx context.Context, i *inquiry, c candidate, err error) bool {
 	switch {
 	case c.target == nil:
@@ -242,12 +247,12 @@ func (g *Guard) spares(ctx context.Context, i *inquiry, c candidate, err error) 
 	}
 }
 
-// notProtected is what a budget says to what is nothing to it.
+// notProtected is the verdict of a budget that the operation does not concern.
 func notProtected() verdict {
 	return verdict{Verdict: budget.Verdict{Allowed: true, Reason: v1alpha1.ReasonNotProtected}}
 }
 
-// and is the verdict of those who have let something through, and of one more.
+// and combines the verdict of the budgets that have allowed the operation with the verdict of one more.
 func (v verdict) and(next verdict) verdict {
 	covers := v.covers || next.covers
 	if !next.Allowed || next.Reason != v1alpha1.ReasonNotProtected {
@@ -257,7 +262,7 @@ func (v verdict) and(next verdict) verdict {
 	return v
 }
 
-// refusedBy completes a refusal with the budget that it is of, and with how long it is likely to last. An approval stays as it is.
+// refusedBy adds to a refusal the budget that refuses, and how long the refusal is likely to last. It leaves an approval as it is.
 func (v *verdict) refusedBy(pub *v1alpha1.PodUnavailableBudget, t budget.Tally, pods []*corev1.Pod, now time.Time) {
 	if v.Allowed {
 		return
@@ -271,17 +276,17 @@ func (v *verdict) refusedBy(pub *v1alpha1.PodUnavailableBudget, t budget.Tally, 
 	}
 }
 
-// cachedBudgets are the budgets that may cover the pod, as far as the cache has them.
+// cachedBudgets returns the budgets in the cache that may cover the pod.
 func (g *Guard) cachedBudgets(ctx context.Context, pod *corev1.Pod) ([]candidate, error) {
 	var pubs v1alpha1.PodUnavailableBudgetList
-	// Objects from a cache are shared and are only read.
+	// Objects from the cache are shared. Nobody may change them.
 	if err := g.cached.List(ctx, &pubs, client.InNamespace(pod.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing the budgets of namespace %s: %w", pod.Namespace, err)
 	}
 	return covering(&pubs, pod), nil
 }
 
-// store is what a line needs of the API server.
+// store does the reads and writes of the rounds of a line.
 type store struct {
 	live   client.Reader
 	cached client.Reader
@@ -292,14 +297,15 @@ type store struct {
 	fresh *freshness
 }
 
-// errChanged is returned by decideOnce if the budget was written by somebody else in between.
+// errChanged is returned by decideOnce if somebody else wrote the budget in between.
 var errChanged = errors.New("the budget has changed meanwhile")
 
-// decideOnce is one round of the algorithm: the budget, its pods and workloads, then the model, then the ledger, or errChanged and nothing has
-// happened. What is known from the round before is used as far as it serves.
+// decideOnce is one round of the algorithm. It reads the budget, its pods and workloads, asks the model, and writes the ledger. It returns errChanged
+// if the write conflicts, and then nothing has happened. It uses what the previous round learned, as far as that is still valid.
 //
-// The budget comes from the watch, or from this process's last write, if the answer is likely to be written: the write succeeds only if that was the
-// latest budget, and so proves every verdict of the round. What no write proves is judged by the budget as the API server has it.
+// If the round is likely to write, the budget comes from the watch or from this process's last write. The write succeeds only if that was the latest
+// budget, and so proves every verdict of the round. If no write proves the verdicts, decideOnce judges by the budget as the API server has it. The
+// exception is a round that refuses every request by a young budget; see knowledge.isYoung.
 func (s *store) decideOnce(ctx context.Context, name types.NamespacedName, requests []Request, k *knowledge) ([]verdict, error) {
 	known := s.known(ctx, name, k.budget)
 	if !k.contested && (mayLetGo(known, requests) || known != nil && k.isYoung(s.clock.Now())) {
@@ -308,7 +314,7 @@ func (s *store) decideOnce(ctx context.Context, name types.NamespacedName, reque
 			return verdicts, err
 		}
 		if k.counted.count == nil {
-			known = nil // there is no counting for it
+			known = nil // its count failed, so read does not count for it again
 		}
 	}
 	asked := s.clock.Now()
@@ -333,10 +339,10 @@ func (s *store) decideOnce(ctx context.Context, name types.NamespacedName, reque
 	return s.write(ctx, pub, decision, verdicts, k)
 }
 
-// decideBy is a round with a budget that may not be the latest. It has no verdicts and no error if no write has proven that it is.
+// decideBy is a round with a budget that may not be the latest. It returns neither verdicts nor an error if the round needs a live read of the budget.
 func (s *store) decideBy(ctx context.Context, known *v1alpha1.PodUnavailableBudget, requests []Request, k *knowledge) ([]verdict, error) {
 	if err := s.take(ctx, known, requests, k); err != nil || k.counted.policy == nil {
-		return nil, nil //nolint:nilerr // the latest budget may be another one, and says what is wrong if it is not
+		return nil, nil //nolint:nilerr // the latest budget may differ; if it does not, its round reports the error
 	}
 	verdicts, decision := s.judge(known, &k.counted, requests)
 	if !decision.Changed {
@@ -353,7 +359,7 @@ func (s *store) decideBy(ctx context.Context, known *v1alpha1.PodUnavailableBudg
 	return verdicts, err
 }
 
-// judge says what the budget makes of the requests by what was counted, and what is to be written before its verdicts hold.
+// judge returns the verdicts of the budget by the count, and the decision: what must be written before the verdicts hold.
 func (s *store) judge(pub *v1alpha1.PodUnavailableBudget, counted *snapshot, requests []Request) ([]verdict, budget.Decision) {
 	verdicts := nothingTo(requests)
 	policy, count := counted.policy, counted.count
@@ -363,7 +369,7 @@ func (s *store) judge(pub *v1alpha1.PodUnavailableBudget, counted *snapshot, req
 		verdicts[i].covers = count.Covers(requests[i].Pod.UID) || policy.Target == nil && isPicked(requests[i].Pod, count)
 	}
 	trial, binding := s.sort(pub, count, requests)
-	for _, index := range trial.index { // each by itself: what is tried takes nothing from the next
+	for _, index := range trial.index { // each alone: a dry run takes no room from the next
 		one := policy.Decide(facts, trial.take(index), s.now())
 		verdicts[index].Verdict = one.Verdicts[0]
 		verdicts[index].refusedBy(pub, one.Tally, count.Pods, s.clock.Now())
@@ -376,14 +382,14 @@ func (s *store) judge(pub *v1alpha1.PodUnavailableBudget, counted *snapshot, req
 	return verdicts, decision
 }
 
-// write writes the ledger of a decision, with the resourceVersion of the budget that it was made by, and returns the verdicts that hold then.
+// write writes the ledger of a decision, with the resourceVersion of the budget that was judged. It returns the verdicts that hold afterwards.
 func (s *store) write(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, decision budget.Decision, verdicts []verdict, k *knowledge) ([]verdict, error) {
 	at, written := s.clock.Now(), pub.DeepCopy()
 	budget.Publish(&written.Status, pub.Generation, decision.Ledger, decision.Tally)
 	switch err := s.writer.Update(ctx, written); {
 	case apierrors.IsConflict(err):
 		return nil, errChanged
-	case apierrors.IsNotFound(err): // deleted meanwhile, and nothing holds any more
+	case apierrors.IsNotFound(err): // the budget was deleted meanwhile and protects nothing
 		for i := range verdicts {
 			verdicts[i] = notProtected()
 		}
@@ -397,7 +403,7 @@ func (s *store) write(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, d
 	return verdicts, nil
 }
 
-// nothingTo are the verdicts of a budget that has no say.
+// nothingTo returns one verdict for each request, from a budget that the requests do not concern.
 func nothingTo(requests []Request) []verdict {
 	verdicts := make([]verdict, len(requests))
 	for i := range verdicts {
@@ -406,7 +412,7 @@ func nothingTo(requests []Request) []verdict {
 	return verdicts
 }
 
-// asked are requests of the model, each with its place among the requests of the round.
+// asked are requests to the model, each with its index in the round.
 type asked struct {
 	index    []int
 	requests []budget.Request
@@ -426,11 +432,11 @@ func isPicked(pod *corev1.Pod, count *census.Count) bool {
 	return count.Selector.Matches(labels.Set(pod.Labels))
 }
 
-// sort says what each request is to this budget. One that is nothing to it is left out.
+// sort turns the requests into requests to the model. It leaves out those that do not concern this budget.
 //
-// The pods were read after the request was made, so that a pod that is not among them was deleted or relabelled meanwhile, or never existed. Its operation
-// is let through and not recorded: whoever wrote the review could fill the ledger with pods that nobody finds. The name in the ledger is that of the pod
-// that was read, for the same reason.
+// The pods were read after the client made the request. So a pod that is not among them was deleted or relabelled meanwhile, or never existed. The
+// webhook allows its operation and does not record it: otherwise a user who writes reviews could fill the ledger with pods that nobody finds. For the
+// same reason, the name in the ledger is that of the pod that was read.
 func (s *store) sort(pub *v1alpha1.PodUnavailableBudget, count *census.Count, requests []Request) (trial, binding asked) {
 	for i := range requests {
 		r := &requests[i]
@@ -446,7 +452,7 @@ func (s *store) sort(pub *v1alpha1.PodUnavailableBudget, count *census.Count, re
 				continue
 			}
 		}
-		// A pod that the selector picks and that is not the budget's now could become so before the operation happens.
+		// Find also returns a pod that the selector picks and that is not yet one of the budget's. It could become one before the operation happens.
 		pod := count.Find(r.Pod.UID)
 		if pod == nil {
 			continue
@@ -474,7 +480,7 @@ func (s *store) sort(pub *v1alpha1.PodUnavailableBudget, count *census.Count, re
 }
 
 const (
-	// freshFor is how long an entry that this process wrote needs no renewal. It is over well before the entry may expire and the request
-	// that relies on it has ended; see ShortestExpiry.
+	// freshFor is how long an entry that this process wrote needs no renewal. It is so short that a request which relies on the entry ends well before
+	// the entry may expire; see ShortestExpiry.
 	freshFor = 20 * time.Second
 )

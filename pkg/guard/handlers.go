@@ -23,19 +23,19 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// podHandler answers for DELETE and UPDATE of pods, UPDATE of pods/resize and pods/status, and CREATE of pods/eviction. What the API server is told not to ask
-// about is let through here too, so that a webhook configuration without conditions is slower and not stricter.
+// podHandler answers for DELETE and UPDATE of pods, UPDATE of pods/resize and pods/status, and CREATE of pods/eviction. It also allows all operations
+// that the match conditions of the webhook configuration exclude. So a configuration without conditions makes the webhook slower, but not stricter.
 type podHandler struct {
 	guard   *Guard
 	decoder admission.Decoder
-	// live reads the pods of evictions, whose reviews do not carry them.
+	// live reads the pods of evictions, because their reviews do not contain them.
 	live  client.Reader
 	clock clock.PassiveClock
 }
 
 var _ admission.Handler = &podHandler{}
 
-// Handle answers one review. It does so in time, whatever the API server does, since a review without an answer ends with a code on which drains give up.
+// Handle answers one review. It answers in time whatever the API server does. A review without an answer ends with a code on which drains give up.
 func (h *podHandler) Handle(asked context.Context, review admission.Request) admission.Response {
 	if isExemptUser(review.UserInfo.Username, review.UserInfo.Groups) || review.SubResource == "status" && reportsNodes(review.UserInfo.Username) {
 		return admission.Allowed("")
@@ -62,7 +62,7 @@ func (h *podHandler) Handle(asked context.Context, review admission.Request) adm
 		return failed(asked, review, err)
 	case verdict.Allowed:
 		decisions.WithLabelValues(string(request.Operation), "allowed", string(verdict.Reason)).Inc()
-		logger.V(2).Info("Let through", "operation", request.Operation, "pod", klog.KObj(request.Pod), "reason", verdict.Reason, "dryRun", request.DryRun)
+		logger.V(2).Info("Allowed", "operation", request.Operation, "pod", klog.KObj(request.Pod), "reason", verdict.Reason, "dryRun", request.DryRun)
 		return admission.Allowed(string(verdict.Reason))
 	default:
 		decisions.WithLabelValues(string(request.Operation), decisionRefused, string(verdict.Reason)).Inc()
@@ -71,8 +71,8 @@ func (h *podHandler) Handle(asked context.Context, review admission.Request) adm
 	}
 }
 
-// failed is no answer, on which the API server refuses: with a code on which patient clients try again if the error will pass, and with one on which they give
-// up if it needs a person. One that nobody waits for any more is not counted.
+// failed is the response if there is no verdict. The API server then refuses the operation. If the error is transient, the code is one on which patient
+// clients try again. If the error needs a person, the code is one on which they give up. A review for which nobody waits any more is not counted.
 func failed(asked context.Context, review admission.Request, err error) admission.Response {
 	operation := operationOf(review)
 	after, passing := passes(err)
@@ -82,7 +82,7 @@ func failed(asked context.Context, review admission.Request, err error) admissio
 			decision, reason = decisionRefused, v1alpha1.ReasonServerUnavailable
 		}
 		decisions.WithLabelValues(string(operation), decision, string(reason)).Inc()
-		klog.FromContext(asked).Error(err, "No answer", "operation", operation, "pod", klog.KRef(review.Namespace, review.Name), "passes", passing)
+		klog.FromContext(asked).Error(err, "Could not decide on an operation", "operation", operation, "pod", klog.KRef(review.Namespace, review.Name), "transient", passing)
 	}
 	if !passing {
 		return admission.Errored(http.StatusInternalServerError, err)
@@ -109,7 +109,7 @@ func operationOf(review admission.Request) v1alpha1.Operation {
 	}
 }
 
-// read turns a review into a request. Nil is one that no budget has a say in. Of pods that do not exist it returns a NotFound.
+// read turns a review into a request. It returns nil if no budget has a say in the operation, and a NotFound error if the pod to evict does not exist.
 func (h *podHandler) read(ctx context.Context, review admission.Request) (*Request, error) {
 	dryRun := review.DryRun != nil && *review.DryRun
 	switch {
@@ -118,7 +118,7 @@ func (h *podHandler) read(ctx context.Context, review admission.Request) (*Reque
 	case review.Resource.Resource != "pods":
 		return nil, nil
 	case review.SubResource == "" && review.Operation == admissionv1.Delete:
-		// The items of a collection come without a name, so only the old object says which pod it is.
+		// The review of an item of a deleted collection has no name. Only the old object says which pod it is.
 		pod := &corev1.Pod{}
 		if err := h.decoder.DecodeRaw(review.OldObject, pod); err != nil {
 			return nil, fmt.Errorf("decoding the pod to be deleted: %w", err)
@@ -142,14 +142,14 @@ func (h *podHandler) read(ctx context.Context, review admission.Request) (*Reque
 	}
 }
 
-// errUntied is returned for an eviction of which nobody knows which pod it will take.
+// errUntied is returned for an eviction that does not say by UID which pod it may evict.
 var errUntied = errors.New("could not be read when its eviction came in, so the eviction might hit a new pod of the same name; try again")
 
-// readEviction reads the pod live. There are two ways to ask for a dry run; the API server merges the one in the object into its own decision
-// and does not write the one in the URL into the object.
+// readEviction reads the pod live. A client can ask for a dry run in the object or in the URL. The API server honours both, but does not write the one
+// in the URL into the object.
 //
-// The API server looks for the pod by its name after it has asked, possibly long after. What is let through must be tied to the pod that is judged, by
-// the UID that evictionMarker has put into the eviction.
+// The API server looks up the pod by its name after it has called the webhook, possibly long after. So an eviction that the webhook allows must be tied
+// to the pod that was judged. The UID that evictionMarker has put into the eviction does that.
 func (h *podHandler) readEviction(ctx context.Context, review admission.Request, dryRun bool) (*Request, error) {
 	eviction := &policyv1.Eviction{}
 	if err := h.decoder.DecodeRaw(review.Object, eviction); err != nil {
@@ -169,7 +169,7 @@ func (h *podHandler) readEviction(ctx context.Context, review admission.Request,
 	pod := &corev1.Pod{}
 	if err := h.live.Get(ctx, types.NamespacedName{Namespace: review.Namespace, Name: name}, pod); err != nil {
 		if apierrors.IsNotFound(err) && uid != nil {
-			return nil, nil // the API server says so itself
+			return nil, nil // the API server reports that itself
 		}
 		return nil, fmt.Errorf("reading pod %s/%s: %w", review.Namespace, name, err)
 	}
@@ -182,27 +182,27 @@ func (h *podHandler) readEviction(ctx context.Context, review admission.Request,
 	return &Request{Pod: pod, Operation: v1alpha1.OperationEvict, DryRun: dryRun}, nil
 }
 
-// isExemptUser is true for those who clean up after what has happened already, and for kubelets, to whom the pods belong.
+// isExemptUser is true for controllers that clean up after something that has already happened, and for kubelets, which run the pods.
 func isExemptUser(name string, groups []string) bool {
 	return slices.Contains(groups, "system:nodes") ||
 		name == "system:serviceaccount:kube-system:namespace-controller" ||
 		name == "system:serviceaccount:kube-system:pod-garbage-collector"
 }
 
-// reportsNodes is true for those who write into the status of pods what has become of their nodes, on which nobody has a say any more. A controller manager whose
-// controllers have no accounts of their own is one of them; none of its controllers makes pods unready for another reason.
+// reportsNodes is true for users who write into the status of pods what has happened to their nodes. No budget can prevent that any more. One of them
+// is a controller manager whose controllers have no accounts of their own. None of its controllers makes pods unready for another reason.
 func reportsNodes(name string) bool {
 	return name == "system:serviceaccount:kube-system:node-controller" || name == "system:kube-controller-manager"
 }
 
-// isExemptPod is true for pods that terminate or have ended, and for those that a kubelet runs by itself.
+// isExemptPod is true for pods that terminate or have ended, and for mirror pods of static pods, which a kubelet runs by itself.
 func isExemptPod(pod *corev1.Pod) bool {
 	_, isMirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
 	return isMirror || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// refused is what kubectl drain and other patient clients try again on: 429 with the cause that a PodDisruptionBudget gives. It has no
-// retryAfterSeconds, on which client libraries would try again by themselves and hold their callers up.
+// refused is the response on which kubectl drain and other patient clients try again: 429 with the cause that a PodDisruptionBudget gives. It has no
+// retryAfterSeconds. With it, client libraries would try again by themselves and block their callers.
 func refused(verdict budget.Verdict) admission.Response {
 	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{
 		Allowed: false,
@@ -219,12 +219,12 @@ func refused(verdict budget.Verdict) admission.Response {
 	}}
 }
 
-// missing is what the API server says of a pod that does not exist.
+// missing is the answer of the API server for a pod that does not exist.
 func missing(err error) admission.Response {
 	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Result: &metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: err.Error(),
 	}}}
 }
 
-// DefaultAnswerTimeout is how long a request waits for an answer. It is below the webhook's timeout of 10 seconds, so that the answer arrives.
+// DefaultAnswerTimeout is how long a request waits for a verdict. It is below the webhook's timeout of 10 seconds, so that the answer arrives in time.
 const DefaultAnswerTimeout = 8 * time.Second
