@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	// maxGroup is how many requests are decided together at most.
+	// maxGroup is the maximum number of requests in one round of decisions.
 	maxGroup = 64
-	// firstBackoff and maxBackoff bound the wait after a conflict. The wait is random up to its bound, which doubles.
+	// firstBackoff and maxBackoff bound the wait after a conflict. Each wait is random, up to a limit that doubles from firstBackoff to maxBackoff.
 	firstBackoff = 5 * time.Millisecond
 	maxBackoff   = 80 * time.Millisecond
 )
 
-// lines has one line of waiting requests for each budget, and at most one round of decisions going for each: what arrives during a round is
-// decided together in the next. So a request on an idle budget does not wait, and hundreds share a few writes.
+// lines has one line of waiting requests for each budget. It runs at most one round of decisions at a time for each. Requests that arrive during a
+// round are decided together in the next one. So a request on an idle budget does not wait, and hundreds of requests share a few writes.
 type lines struct {
 	store *store
 	// timeout is how long a request waits for an answer before it is refused as Contended.
@@ -33,7 +33,7 @@ type lines struct {
 
 	mu      sync.Mutex
 	waiting map[types.NamespacedName][]*ticket
-	// kept is what lines that have ended know, for as long as it may serve.
+	// kept is the knowledge of lines that have ended, for as long as it may be valid.
 	kept map[types.NamespacedName]*knowledge
 }
 
@@ -50,10 +50,10 @@ type answer struct {
 	err     error
 }
 
-// verdict is what a budget says.
+// verdict is the answer of a budget.
 type verdict struct {
 	budget.Verdict
-	// covers is true if the pod is one of the budget's, whatever it says to the operation.
+	// covers is true if the pod is one of the budget's, whether the budget allows the operation or not.
 	covers bool
 	// by is the budget that refuses, nil if none does.
 	by *corev1.ObjectReference
@@ -63,7 +63,7 @@ func newLines(store *store, timeout time.Duration) *lines {
 	return &lines{store: store, timeout: timeout, waiting: map[types.NamespacedName][]*ticket{}, kept: map[types.NamespacedName]*knowledge{}}
 }
 
-// ask waits for the budget's answer.
+// ask queues the request and waits for the budget's answer, or for the context to end.
 func (l *lines) ask(ctx context.Context, name types.NamespacedName, request Request) (verdict, error) {
 	t := &ticket{ctx: ctx, request: request, deadline: l.store.clock.Now().Add(l.timeout), answer: make(chan answer, 1)}
 	l.mu.Lock()
@@ -71,7 +71,7 @@ func (l *lines) ask(ctx context.Context, name types.NamespacedName, request Requ
 	l.waiting[name] = append(l.waiting[name], t)
 	l.mu.Unlock()
 	if !going {
-		// The round serves others too, so it does not end with the request that has begun it.
+		// The round serves other requests too, so it must outlive the request that started it.
 		go l.serve(context.WithoutCancel(ctx), name)
 	}
 	select {
@@ -82,8 +82,8 @@ func (l *lines) ask(ctx context.Context, name types.NamespacedName, request Requ
 	}
 }
 
-// serve decides until nobody is in line. A budget has a key in waiting exactly as long as somebody serves it. A round that panics fails for those who
-// are in it, and the next one is decided as if nothing had happened.
+// serve runs rounds until the line is empty. A budget has a key in waiting exactly as long as a goroutine serves it. If a round panics, only its own
+// requests fail. The next round runs as usual.
 func (l *lines) serve(ctx context.Context, name types.NamespacedName) {
 	backoff := firstBackoff
 	var group []*ticket
@@ -101,7 +101,7 @@ func (l *lines) serve(ctx context.Context, name types.NamespacedName) {
 				last = t.deadline
 			}
 		}
-		// No read or write may go on for longer than somebody waits for it.
+		// No read or write may outlast the last request that waits for it.
 		round, cancel := context.WithTimeout(ctx, last.Sub(l.store.clock.Now()))
 		var verdicts []verdict
 		err := panics.ToError(round, func() (err error) {
@@ -115,7 +115,7 @@ func (l *lines) serve(ctx context.Context, name types.NamespacedName) {
 			wait(ctx, rand.N(backoff))
 			backoff = min(2*backoff, maxBackoff)
 			k.contested = true
-			continue // with the same group, and who has come meanwhile
+			continue // with the same group, and the requests that have arrived meanwhile
 		}
 		if backoff, k.contested = firstBackoff, false; err != nil {
 			*k = knowledge{}
@@ -134,8 +134,8 @@ func (l *lines) serve(ctx context.Context, name types.NamespacedName) {
 	}
 }
 
-// next is the next group: the requests that have to be decided again and those at the head of the line. Who has waited too long is told so, and
-// who does not wait any more is forgotten. It is empty when the line ends, and what the line knows is kept then.
+// next returns the next group: the requests that must be decided again, and those at the head of the line. It answers Contended to a request that has
+// waited too long, and drops a request whose client waits no more. An empty group ends the line, and next keeps what the line knows.
 func (l *lines) next(name types.NamespacedName, again []*ticket, k *knowledge) []*ticket {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -164,7 +164,7 @@ func (l *lines) next(name types.NamespacedName, again []*ticket, k *knowledge) [
 	return group
 }
 
-// keep is called with the lock held. Nothing is left of a budget that nobody asks any more.
+// keep keeps the knowledge of a line for oldestSnapshot. The caller holds the lock. Nothing remains of a budget that gets no requests any more.
 func (l *lines) keep(name types.NamespacedName, k *knowledge) {
 	l.kept[name] = k
 	time.AfterFunc(oldestSnapshot, func() {
@@ -176,7 +176,7 @@ func (l *lines) keep(name types.NamespacedName, k *knowledge) {
 	})
 }
 
-// resume takes over what the budget's last line has left, or begins with nothing.
+// resume returns what the budget's previous line has left, or empty knowledge.
 func (l *lines) resume(name types.NamespacedName) *knowledge {
 	l.mu.Lock()
 	defer l.mu.Unlock()

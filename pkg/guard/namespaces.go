@@ -14,20 +14,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// namespaces knows which of them are being deleted. It is asked about every refusal, of which there may be hundreds at a time, and reads once for all
-// of them.
+// namespaces knows which namespaces are being deleted. The guard asks it about every refusal. There may be hundreds at a time, and one read serves them
+// all.
 type namespaces struct {
 	live    client.Reader
 	clock   clock.PassiveClock
 	reading singleflight.Group
 
 	mu sync.Mutex
-	// there says when a namespace was read last and was not being deleted.
+	// there has the time at which a namespace was last read and was not being deleted.
 	there map[string]time.Time
 	swept time.Time
 }
 
-// thereFor is how long a namespace needs not be read again. A refusal that comes too late by that is tried again by whoever empties the namespace.
+// thereFor is how long one read of a namespace is valid. If the guard refuses by a read that is outdated by then, the client that empties the namespace
+// tries again.
 const thereFor = 500 * time.Millisecond
 
 func newNamespaces(live client.Reader, clock clock.PassiveClock) *namespaces {
@@ -39,10 +40,10 @@ func (n *namespaces) isTerminating(ctx context.Context, name string) (bool, erro
 		return false, nil
 	}
 	reading := n.reading.DoChan(name, func() (any, error) {
-		if n.wasThere(name) { // somebody's reading ended just before this one
+		if n.wasThere(name) { // another read ended just before this one
 			return false, nil
 		}
-		// Others wait for it too, so it does not end with the request that has begun it.
+		// Other requests wait for this read too, so it must outlive the request that started it.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), DefaultAnswerTimeout)
 		defer cancel()
 		var namespace corev1.Namespace

@@ -16,18 +16,18 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// registry reads which budgets a namespace has.
+// registry lists the budgets of a namespace.
 type registry = shared[string, *v1alpha1.PodUnavailableBudgetList]
 
 const (
-	// fromMemory has the API server answer from its own memory, which a new budget reaches within milliseconds, well before its status says Enforcing,
-	// unless that API server is cut off from its store.
+	// fromMemory makes the API server answer from its own memory. A new budget reaches that memory within milliseconds, well before its status says
+	// Enforcing, unless that API server is cut off from its store.
 	fromMemory = "0"
-	// committed has the API server make sure of what is in its store. That may take a tenth of a second.
+	// committed makes the API server answer with what its store has. That may take a tenth of a second.
 	committed = ""
 )
 
-// newRegistry asks for a revision as metav1.ListOptions has it.
+// newRegistry takes the revision to list at, as in metav1.ListOptions.ResourceVersion.
 func newRegistry(live client.Reader, revision string) *registry {
 	return newShared(func(ctx context.Context, namespace string) (*v1alpha1.PodUnavailableBudgetList, error) {
 		options := &client.ListOptions{Namespace: namespace, Raw: &metav1.ListOptions{ResourceVersion: revision}}
@@ -42,14 +42,14 @@ func newRegistry(live client.Reader, revision string) *registry {
 // candidate is a budget that may cover a pod.
 type candidate struct {
 	name types.NamespacedName
-	// target is nil if the budget has a selector, which picks the pod.
+	// target is nil if the budget has a selector. The selector then picks the pod.
 	target   *v1alpha1.TargetReference
 	selector labels.Selector
-	// room is what the budget's status says that may go.
+	// room is how many more pods may become unavailable, as the budget's status says.
 	room int32
 }
 
-// isFull is true if the budget is likely to refuse, because its selector picks the pod and its status says that it has no room.
+// isFull is true if the budget is likely to refuse: its selector picks the pod, and its status says that it has no room.
 func (c candidate) isFull() bool { return c.target == nil && c.room == 0 }
 
 // isSame is true if both are the same budget, with the same target.
@@ -57,15 +57,15 @@ func (c candidate) isSame(other candidate) bool {
 	return c.name == other.name && (c.target == nil) == (other.target == nil) && (c.target == nil || *c.target == *other.target)
 }
 
-// covering are the budgets that may cover the pod, by name, so that all processes ask them in the same order. Which of them do is known once they
-// and their workloads are read.
+// covering returns the budgets that may cover the pod, sorted by name, so that all processes ask them in the same order. Which of them do shows only
+// when they and their workloads are read.
 func covering(pubs *v1alpha1.PodUnavailableBudgetList, pod *corev1.Pod) []candidate {
 	var found []candidate
 	for i := range pubs.Items {
 		pub := &pubs.Items[i]
 		policy, errs := budget.Compile(pub)
 		if len(errs) > 0 || pub.DeletionTimestamp != nil {
-			continue // it has no say; the controller tells of errors in the budget's conditions
+			continue // it protects nothing; the controller reports errors in the budget's conditions
 		}
 		if policy.Target != nil || policy.Selector.Matches(labels.Set(pod.Labels)) {
 			found = append(found, candidate{client.ObjectKeyFromObject(pub), policy.Target, policy.Selector, pub.Status.UnavailableAllowed})

@@ -8,17 +8,18 @@ import (
 	"github.com/berth-project/berth/pkg/panics"
 )
 
-// shared reads for many. All who ask while a reading goes on share the next one, so that hundreds cost a few, and nobody is answered by one that began
-// before he asked.
+// shared lets many requests share reads. All requests that ask during a read share the next one. So hundreds of requests cost a few reads, and no
+// request gets the result of a read that began before it asked.
 type shared[K comparable, V any] struct {
 	read func(context.Context, K) (V, error)
 
 	mu sync.Mutex
-	// readings has a key for each thing that is being read: what those wait for who have asked since it began, nil if nobody has.
+	// readings has a key for each thing that is being read. The value is the next read, for requests that have asked since the current one began. It is
+	// nil if there are none.
 	readings map[K]*reading[V]
 }
 
-// reading is what was read, once done is closed. It is not changed.
+// reading has the result of a read once done is closed. Nobody changes it afterwards.
 type reading[V any] struct {
 	done  chan struct{}
 	value V
@@ -29,7 +30,7 @@ func newShared[K comparable, V any](read func(context.Context, K) (V, error)) *s
 	return &shared[K, V]{read: read, readings: map[K]*reading[V]{}}
 }
 
-// ask begins to read, or joins a reading that begins later.
+// ask starts a read, or joins one that starts later.
 func (s *shared[K, V]) ask(ctx context.Context, key K) *reading[V] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -46,7 +47,7 @@ func (s *shared[K, V]) ask(ctx context.Context, key K) *reading[V] {
 	return next
 }
 
-// serve reads until nobody has asked since the last time. What it reads is for all who wait, so it does not end with the request that has begun it.
+// serve reads until nobody has asked during the last read. All requests that wait share the result, so a read must outlive the request that started it.
 func (s *shared[K, V]) serve(ctx context.Context, key K, next *reading[V]) {
 	for next != nil {
 		readCtx, cancel := context.WithTimeout(ctx, readTimeout)
@@ -72,10 +73,10 @@ func (s *shared[K, V]) next(key K) *reading[V] {
 	return next
 }
 
-// readTimeout is how long a reading may take. Those who wait for it have given up by then.
+// readTimeout is how long one read may take. By then, the requests that wait for it have given up.
 const readTimeout = DefaultAnswerTimeout + 2*time.Second
 
-// wait returns what was read.
+// wait returns the result of the read, or an error if the context ends first.
 func (r *reading[V]) wait(ctx context.Context) (V, error) {
 	select {
 	case <-r.done:

@@ -16,31 +16,34 @@ import (
 	"github.com/berth-project/berth/pkg/panics"
 )
 
-// knowledge is what a line has from the rounds before. It belongs to the line, and is kept for the next line of the budget for a moment.
+// knowledge is what a line has learned in previous rounds. It belongs to the line. After the line ends, lines.keep holds it for a moment for the next
+// line of the budget.
 type knowledge struct {
-	// counted is what was counted last. It serves as long as it is young.
+	// counted is the last count. It may be used as long as it is young.
 	counted snapshot
-	// budget as this process has written or read it last, and when. Nil if it has not.
+	// budget is the budget as this process last wrote or read it, and at is when. Nil if it has done neither.
 	budget *v1alpha1.PodUnavailableBudget
 	at     time.Time
-	// contested is true after somebody else was faster: what is known is not likely to be the latest.
+	// contested is true after another writer was faster. The known budget is then not likely to be the latest.
 	contested bool
 }
 
-// isYoung is true if the budget was the latest a moment ago. What refuses by it holds back nobody for longer than that.
+// isYoung is true if the budget was the latest within the last 250 ms (oldestSnapshot). A refusal by it holds nobody back for longer than that.
 func (k *knowledge) isYoung(now time.Time) bool {
 	return k.budget != nil && now.Sub(k.at) < oldestSnapshot
 }
 
-// snapshot is what was counted for a budget, and when. See docs/decisions/0021-facts-of-a-count.md.
+// snapshot is the count for a budget, and when it was taken. See docs/decisions/0021-facts-of-a-count.md.
 //
-// It serves for a ledger that was read before it, or after it, if its pods are not older than the revision by which that ledger was last
-// cleaned: a pod that counts as available at the snapshot's revision can only be lost, until the ledger is written, by an operation that is in
-// the ledger, by one that makes the write fail, or by itself. So pods of any such revision are exact. Asking for the very latest ones would
-// have the API server wait for its store, a tenth of a second on end, and lose every race for the ledger meanwhile.
+// A snapshot is valid for a ledger that was read before or after it, if its pods are not older than the revision by which that ledger was last cleaned.
+// Take a pod that counts as available at the snapshot's revision. Until the ledger is written, only three things can make the pod unavailable: an
+// operation that is in the ledger, an operation that makes the write fail, or the pod itself. So pods of any such revision are exact.
+//
+// If the guard asked for the very latest pods, the API server would wait for its store, a tenth of a second each time. Meanwhile the guard would lose
+// every race for the ledger.
 type snapshot struct {
 	count *census.Count
-	// policy is nil if the budget cannot be compiled, and protects nothing.
+	// policy is nil if the budget cannot be compiled. Such a budget protects nothing.
 	policy *budget.Policy
 	uid    types.UID
 	// generation and annotations are what the policy was compiled from.
@@ -55,11 +58,11 @@ func annotationsOf(pub *v1alpha1.PodUnavailableBudget) [3]string {
 	}
 }
 
-// oldestSnapshot is how old a snapshot may be. Its age does not matter for operations, and does for pods that fail by themselves and workloads
+// oldestSnapshot is how old a snapshot may be. Its age does not matter for operations. It matters for pods that fail by themselves, and for workloads
 // that are scaled.
 const oldestSnapshot = 250 * time.Millisecond
 
-// serves is true if the budget can be judged by the snapshot.
+// serves is true if the snapshot is valid for these requests to the budget.
 func (s *snapshot) serves(pub *v1alpha1.PodUnavailableBudget, requests []Request, now time.Time) bool {
 	oldest := oldestPods(pub.Status.LedgerRevision, requests)
 	return s.count != nil && s.uid == pub.UID && s.generation == pub.Generation && s.annotations == annotationsOf(pub) &&
@@ -67,8 +70,8 @@ func (s *snapshot) serves(pub *v1alpha1.PodUnavailableBudget, requests []Request
 		oldest != "" && budget.Newest(oldest, s.count.Revision) == s.count.Revision
 }
 
-// oldestPods is the resourceVersion that the pods must have at least: that by which the ledger was last cleaned, because what it does not hold
-// any more must show in the pods; and those of the pods that are judged.
+// oldestPods is the minimum resourceVersion of the pods, the newest of two kinds. One is the revision by which the ledger was last cleaned: the outcome
+// of every entry that was removed must show in the pods. The others are those of the pods that are judged.
 func oldestPods(ledgerRevision string, requests []Request) string {
 	revisions := make([]string, 0, 1+len(requests))
 	revisions = append(revisions, ledgerRevision)
@@ -78,7 +81,7 @@ func oldestPods(ledgerRevision string, requests []Request) string {
 	return budget.Newest(revisions...)
 }
 
-// take counts for the budget, unless what was counted serves.
+// take counts for the budget, unless the last count is still valid.
 func (s *store) take(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, requests []Request, k *knowledge) error {
 	now := s.clock.Now()
 	if k.counted.serves(pub, requests, now) {
@@ -87,7 +90,7 @@ func (s *store) take(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, re
 	k.counted = snapshot{uid: pub.UID, generation: pub.Generation, annotations: annotationsOf(pub), at: now}
 	policy, errs := budget.Compile(pub)
 	if len(errs) > 0 {
-		return nil // the controller says so in the budget's conditions
+		return nil // the controller reports them in the budget's conditions
 	}
 	count, err := s.census.Take(ctx, pub.Namespace, policy, oldestPods(pub.Status.LedgerRevision, requests))
 	if err != nil {
@@ -97,7 +100,8 @@ func (s *store) take(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, re
 	return nil
 }
 
-// known is the budget as the watch has it, or as this process has written or read it if that is newer. It is nil if neither has any, and is not to be changed.
+// known returns the newest version of the budget that this process has: from the watch, or as this process last wrote or read it. Nil if it has none.
+// The caller must not change it.
 func (s *store) known(ctx context.Context, name types.NamespacedName, last *v1alpha1.PodUnavailableBudget) *v1alpha1.PodUnavailableBudget {
 	watched := &v1alpha1.PodUnavailableBudget{}
 	if err := s.cached.Get(ctx, name, watched, client.UnsafeDisableDeepCopy); err != nil {
@@ -112,13 +116,14 @@ func (s *store) known(ctx context.Context, name types.NamespacedName, last *v1al
 	return last
 }
 
-// mayLetGo is true if a budget that may not be the latest is likely to have something to write about the requests. Nothing depends on it but how much is read.
+// mayLetGo is true if a round with this budget is likely to write, although it may not be the latest. The number of reads depends on it, and no verdict
+// does.
 func mayLetGo(known *v1alpha1.PodUnavailableBudget, requests []Request) bool {
 	return known != nil && known.DeletionTimestamp == nil && known.Status.UnavailableAllowed > 0 &&
 		slices.ContainsFunc(requests, func(r Request) bool { return !r.DryRun })
 }
 
-// read reads the budget, and at the same time counts for the known one, which most likely has the same spec.
+// read reads the budget live. At the same time it counts for the known budget, which most likely has the same spec.
 func (s *store) read(ctx context.Context, name types.NamespacedName, known *v1alpha1.PodUnavailableBudget, requests []Request, k *knowledge) (*v1alpha1.PodUnavailableBudget, error) {
 	pub := &v1alpha1.PodUnavailableBudget{}
 	if known == nil || k.counted.serves(known, requests, s.clock.Now()) {
@@ -128,7 +133,7 @@ func (s *store) read(ctx context.Context, name types.NamespacedName, known *v1al
 	panics.Go(ctx, reading, func() error { return s.live.Get(readCtx, name, pub) })
 	panics.Go(ctx, reading, func() error {
 		if err := s.take(readCtx, known, requests, k); err != nil {
-			k.counted = snapshot{} // it is counted after the budget was read, and says then what is wrong
+			k.counted = snapshot{} // the caller counts again after the budget was read, and reports the error then
 		}
 		return nil
 	})
