@@ -19,14 +19,16 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// evictionMarker labels evictions of pods that a budget may cover with the protection label of the pods, and ties them to the pod by its UID.
+// evictionMarker labels evictions of pods that a budget may cover. It gives them the protection label of the pods, the mark. It also ties each eviction
+// to its pod by the UID.
 //
-// An Eviction says nothing of its pod but the name, so the API server cannot tell by it whether to ask podHandler, and must not ask about all of
-// them: while nobody answers, no pod of the cluster could be evicted. It asks about those that carry the mark. While nobody marks, the policy
-// berth-eviction, which the API server judges by itself, refuses evictions of protected pods without one. Who puts the mark on an Eviction of his
-// own is asked about, so that nothing is gained by it.
+// An Eviction says nothing of its pod but the name. So the API server cannot tell from it whether to call podHandler. It must not call podHandler about
+// every eviction: while no webhook replica answers, nobody could evict any pod of the cluster. So it calls podHandler only about evictions that carry
+// the mark. While nobody marks evictions, the policy berth-eviction, which the API server evaluates by itself, refuses evictions of protected pods
+// without a mark. A client that marks its own Eviction gains nothing: the API server calls podHandler about it.
 //
-// The UID is for an eviction that is let through and happens late: a StatefulSet may have another pod of the name by then, in nobody's ledger.
+// The UID is for an eviction that the webhook allows and that happens late. By then a StatefulSet may have another pod of the same name, which is in no
+// ledger.
 type evictionMarker struct {
 	guard *Guard
 	live  client.Reader
@@ -34,11 +36,12 @@ type evictionMarker struct {
 
 var _ admission.Handler = &evictionMarker{}
 
-// markTimeout is how long an eviction waits for its mark. It is below the webhook's timeout of 5 seconds: one that is marked without knowing more is refused
-// with a code on which drains try again, and one that is not marked with another.
+// markTimeout is how long an eviction waits for its mark. It is below the webhook's timeout of 5 seconds. If it runs out, the marker marks the eviction without
+// knowing more. If podHandler refuses such an eviction, it does so with a code on which drains try again. The refusal of an eviction without a mark has
+// a code on which they give up.
 const markTimeout = 4 * time.Second
 
-// Handle never refuses. What it cannot tell it marks.
+// Handle refuses no eviction that it can decode. It marks an eviction if it cannot tell whether a budget covers the pod.
 func (m *evictionMarker) Handle(ctx context.Context, review admission.Request) admission.Response {
 	if isExemptUser(review.UserInfo.Username, review.UserInfo.Groups) {
 		return admission.Allowed("")
@@ -53,8 +56,8 @@ func (m *evictionMarker) Handle(ctx context.Context, review admission.Request) a
 	if err == nil && pod == nil {
 		return admission.Allowed("")
 	}
-	if err != nil && !apierrors.IsNotFound(err) { // the policy may still see a pod that is gone
-		klog.FromContext(ctx).Error(err, "Marking an eviction to be on the safe side", "pod", klog.KRef(review.Namespace, review.Name))
+	if err != nil && !apierrors.IsNotFound(err) { // marked too, because the policy may still see a pod that is gone
+		klog.FromContext(ctx).Error(err, "Marking an eviction whose pod could not be checked", "pod", klog.KRef(review.Namespace, review.Name))
 	}
 	if pod != nil {
 		if err := tie(eviction, pod.UID); err != nil {
@@ -74,7 +77,7 @@ func (m *evictionMarker) Handle(ctx context.Context, review admission.Request) a
 	return admission.PatchResponseFromRaw(review.Object.Raw, marked)
 }
 
-// tie has the API server evict the pod of the UID and no other. A UID that the client gives stays.
+// tie makes the API server evict the pod with the UID and no other. A UID that the client gave stays.
 func tie(eviction *unstructured.Unstructured, uid types.UID) error {
 	path := []string{"deleteOptions", "preconditions", "uid"}
 	for depth := 1; depth <= len(path); depth++ {
@@ -88,8 +91,9 @@ func tie(eviction *unstructured.Unstructured, uid types.UID) error {
 	return unstructured.SetNestedField(eviction.Object, string(uid), path...)
 }
 
-// covered is the pod if it is protected, or if a budget may cover it that has not protected it yet; nil if neither. It is the pod as well if it terminates,
-// since the policy may still see it as it was; podHandler lets it pass.
+// covered returns the pod if it is protected, or if a budget may cover it that has not protected it yet; nil if neither. It also returns a pod that
+// terminates, because the policy may still see the pod as it was. podHandler allows such an eviction. If the budgets cannot be listed, covered returns
+// both the pod and the error.
 func (m *evictionMarker) covered(ctx context.Context, name types.NamespacedName) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	if err := m.live.Get(ctx, name, pod); err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// Metrics of the guard, on the controller's own endpoint. None has a label of pods or budgets, so that their number is fixed.
+// Metrics of the guard, on the controller's own endpoint. None has a label for pods or budgets, so the number of series is fixed.
 var (
 	decisions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "berth_budget_decisions_total",
@@ -26,7 +26,7 @@ var (
 
 func init() {
 	metrics.Registry.MustRegister(decisions, decisionSeconds, conflicts)
-	// A rate knows the first failure only if there was a 0 before it.
+	// rate() sees the first failure only if the series had a 0 before it.
 	for _, operation := range []v1alpha1.Operation{v1alpha1.OperationDelete, v1alpha1.OperationEvict, v1alpha1.OperationUpdate, v1alpha1.OperationResize, v1alpha1.OperationUnready} {
 		decisions.WithLabelValues(string(operation), decisionFailed, "")
 		decisions.WithLabelValues(string(operation), decisionRefused, string(v1alpha1.ReasonServerUnavailable))
@@ -35,6 +35,6 @@ func init() {
 
 const (
 	decisionRefused = "refused"
-	// decisionFailed is for what needs a person.
+	// decisionFailed is for errors that need a person.
 	decisionFailed = "failed"
 )

@@ -17,7 +17,7 @@ import (
 	"github.com/berth-project/berth/pkg/endpoint"
 )
 
-// Options are what tests replace.
+// Options are what tests replace. The zero value has the defaults.
 type Options struct {
 	// Clock is the real one if nil.
 	Clock clock.PassiveClock
@@ -25,16 +25,17 @@ type Options struct {
 	AnswerTimeout time.Duration
 }
 
-// ShortestExpiry is the least time after which a ledger entry may expire, if the API server ends requests after requestTimeout: an entry that
-// was fresh when the last request was let through by it, and then waited out its webhook and its request, must be there still. A second
-// allows for the controller seeing an entry a little before its webhook knows that it was written.
+// ShortestExpiry is the minimum time after which a ledger entry may expire, if the API server ends requests after requestTimeout. The last request that
+// relies on a fresh entry may use up the webhook's timeout and its own. The entry must still exist then. So the minimum is the sum of freshFor, the
+// webhook's timeout of 10 seconds, requestTimeout and one second. The second allows for a controller that sees an entry a little before its webhook
+// knows that it was written.
 func ShortestExpiry(requestTimeout time.Duration) time.Duration {
 	const webhookTimeout = 10 * time.Second
 	return freshFor + webhookTimeout + requestTimeout + time.Second
 }
 
-// Setup registers the handlers and has the manager's cache watch what they look up. The manager must have registered the types of
-// pkg/crd/policy/v1alpha1. The context is used until Setup returns.
+// Setup registers the handlers and makes the manager's cache watch the objects that they look up. The manager's scheme must have the types of
+// pkg/crd/policy/v1alpha1. Setup uses the context only until it returns.
 func Setup(ctx context.Context, mgr ctrl.Manager, register func(path string, hook http.Handler), opts Options) error {
 	for what, object := range map[string]client.Object{
 		"PodUnavailableBudgets": &v1alpha1.PodUnavailableBudget{}, "PodDisruptionBudgets": &policyv1.PodDisruptionBudget{}, "nodes": census.NewNode(),
@@ -56,7 +57,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, register func(path string, hoo
 	return nil
 }
 
-// New makes a Guard that writes with the client, reads live, and looks budgets and nodes up in the cache.
+// New returns a Guard that writes with the client, reads live, and looks up budgets and nodes in the cache.
 func New(writer client.Client, live, cached client.Reader, opts Options) *Guard {
 	if opts.Clock == nil {
 		opts.Clock = clock.RealClock{}

@@ -15,33 +15,33 @@ import (
 )
 
 const (
-	// tellAgain is how long nothing more is told of a budget, or of a pod, after something was.
+	// tellAgain is how long no more events are sent about a budget or a pod after one was.
 	tellAgain = time.Minute
-	// mostOfNamespace is how many events a namespace has within tellAgain, so that one with many refusals does not keep others from being heard.
+	// mostOfNamespace is the maximum number of events of a namespace within tellAgain, so that a namespace with many refusals leaves events for others.
 	mostOfNamespace = 20
-	// mostInAll is how many events all namespaces have within tellAgain.
+	// mostInAll is the maximum number of events of all namespaces together within tellAgain.
 	mostInAll = 600
-	// mostRemembered bounds what is known of whom something was told. What is forgotten is told once more at most.
+	// mostRemembered is how many pods and budgets, and how many namespaces, the teller remembers. About a forgotten one it may send events early.
 	mostRemembered = 4096
-	// mostWaiting is how many refusals wait to be told. What comes then is left out.
+	// mostWaiting is how many refusals may wait for their events. Further refusals get none.
 	mostWaiting = 256
 )
 
-// teller has events tell of refusals, on the budget and on the pod. No answer waits for it, and what it keeps is bounded. Metrics tell of those that it
-// leaves out.
+// teller sends events about refusals, on the budget and on the pod. No answer waits for it, and its memory is bounded. Metrics also count the refusals
+// for which it sends no events.
 type teller struct {
 	recorder events.EventRecorder
 	clock    clock.PassiveClock
 	waiting  chan refusal
 
-	// last says when something was told of a pod or budget, by UID. Only Start looks at it, and at what follows.
+	// last has the time of the last event about a pod or budget, by UID. Only Start uses it and the fields below.
 	last *lru.Cache
-	// namespaces have the windows of mostOfNamespace.
+	// namespaces has the window of each namespace, for mostOfNamespace.
 	namespaces *lru.Cache
 	all        window
 }
 
-// refusal is what is told.
+// refusal is the content of the events.
 type refusal struct {
 	reason    v1alpha1.Reason
 	operation v1alpha1.Operation
@@ -50,7 +50,7 @@ type refusal struct {
 	budget    *corev1.ObjectReference
 }
 
-// window counts what was told since it began.
+// window counts the events since it began.
 type window struct {
 	began time.Time
 	told  int
@@ -67,7 +67,7 @@ func newTeller(recorder events.EventRecorder, clock clock.PassiveClock) *teller 
 	}
 }
 
-// refused returns at once. It may be called of nil.
+// refused queues a refusal for its events and returns at once. A nil teller does nothing.
 func (t *teller) refused(request *Request, answer verdict) {
 	if t == nil {
 		return
@@ -79,14 +79,14 @@ func (t *teller) refused(request *Request, answer verdict) {
 	}
 	select {
 	case t.waiting <- r:
-	default: // too many wait
+	default: // the queue is full
 	}
 }
 
 // NeedLeaderElection is false: every replica refuses.
 func (t *teller) NeedLeaderElection() bool { return false }
 
-// Start tells until the context ends.
+// Start sends events until the context ends.
 func (t *teller) Start(ctx context.Context) error {
 	for {
 		select {
@@ -111,14 +111,14 @@ func (t *teller) send(r *refusal, regarding, related *corev1.ObjectReference) {
 		return
 	}
 	t.last.Add(regarding.UID, now)
-	var other runtime.Object // not a nil pointer, which would be no nil in it
+	var other runtime.Object // an interface with a nil pointer in it would not be nil
 	if related != nil {
 		other = related
 	}
 	t.recorder.Eventf(regarding, other, corev1.EventTypeWarning, string(r.reason), string(r.operation), "%s", r.message)
 }
 
-// hasRoom counts one more event of the namespace, if there may be one.
+// hasRoom counts one more event of the namespace, and is false if there may be no more.
 func (t *teller) hasRoom(namespace string, now time.Time) bool {
 	found, known := t.namespaces.Get(namespace)
 	if !known {

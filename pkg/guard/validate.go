@@ -16,37 +16,38 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// budgetValidator answers for PodUnavailableBudgets.
+// budgetValidator validates PodUnavailableBudgets.
 type budgetValidator struct {
 	live client.Reader
 }
 
 var _ admission.Validator[*v1alpha1.PodUnavailableBudget] = &budgetValidator{}
 
-// ValidateCreate judges a new budget.
+// ValidateCreate validates a new budget.
 func (v *budgetValidator) ValidateCreate(ctx context.Context, pub *v1alpha1.PodUnavailableBudget) (admission.Warnings, error) {
 	return v.validate(ctx, pub, budget.Refuse(pub))
 }
 
-// ValidateUpdate judges a changed budget. One that is as it was passes: rules that are newer than the budget must not keep anybody from
-// labelling it.
+// ValidateUpdate validates a changed budget. It accepts a budget that is being deleted, or whose spec and annotations have not changed. Rules that are
+// newer than the budget must not keep anybody from labelling it.
 func (v *budgetValidator) ValidateUpdate(ctx context.Context, old, pub *v1alpha1.PodUnavailableBudget) (admission.Warnings, error) {
 	if pub.DeletionTimestamp != nil || equality.Semantic.DeepEqual(old.Spec, pub.Spec) && equality.Semantic.DeepEqual(old.Annotations, pub.Annotations) {
 		return nil, nil
 	}
 	if equality.Semantic.DeepEqual(old.Spec.Selector, pub.Spec.Selector) && equality.Semantic.DeepEqual(old.Spec.TargetReference, pub.Spec.TargetReference) {
-		_, warnings, err := compile(pub, budget.RefuseChange(old, pub)) // it covers what it covered, so there is nobody new to get along with
+		_, warnings, err := compile(pub, budget.RefuseChange(old, pub)) // it covers the same pods as before, so it cannot newly overlap with another budget
 		return warnings, err
 	}
 	return v.validate(ctx, pub, budget.RefuseChange(old, pub))
 }
 
-// ValidateDelete lets every budget go. The API server is not told to ask.
+// ValidateDelete allows every deletion. The webhook configuration does not make the API server call it.
 func (v *budgetValidator) ValidateDelete(context.Context, *v1alpha1.PodUnavailableBudget) (admission.Warnings, error) {
 	return nil, nil
 }
 
-// maxSelector is how many keys and values a selector may have. It is compared with every other one of its namespace, while somebody waits.
+// maxSelector is how many keys and values a selector may have. The validator compares it with every other selector of its namespace while a client
+// waits.
 const maxSelector = 200
 
 func (v *budgetValidator) validate(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, refused field.ErrorList) (admission.Warnings, error) {
@@ -78,7 +79,7 @@ func (v *budgetValidator) validate(ctx context.Context, pub *v1alpha1.PodUnavail
 	return warnings, nil
 }
 
-// sizeOf is how many keys and values a selector has. Nil has none.
+// sizeOf counts the keys and values of a selector. Nil has none.
 func sizeOf(selector *metav1.LabelSelector) int {
 	if selector == nil {
 		return 0
@@ -98,8 +99,8 @@ func compile(pub *v1alpha1.PodUnavailableBudget, refused field.ErrorList) (*budg
 	return policy, policy.Warnings, nil
 }
 
-// clashes is true if two budgets cover the same pods: by the same workload, or by selectors that overlap. A workload and a selector are not
-// compared; a pod that has both needs both to agree.
+// clashes is true if two budgets cover the same pods: they name the same workload, or their selectors overlap. It does not compare a workload with a
+// selector. If a pod has a budget of each kind, both must allow an operation. The path is the field to blame.
 func clashes(pub *v1alpha1.PodUnavailableBudget, policy *budget.Policy, other *v1alpha1.PodUnavailableBudget) (*field.Path, bool) {
 	spec := field.NewPath("spec")
 	mine, theirs := pub.Spec.TargetReference, other.Spec.TargetReference
