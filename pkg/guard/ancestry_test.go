@@ -21,7 +21,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// deployed is a cluster whose ReplicaSet is of a Deployment.
+// deployed returns a cluster whose ReplicaSet belongs to a Deployment.
 func deployed(t *testing.T, pods int, calls interceptor.Funcs, more ...client.Object) client.WithWatch {
 	t.Helper()
 	c := cluster(t, pods, calls)
@@ -42,7 +42,7 @@ func deployed(t *testing.T, pods int, calls interceptor.Funcs, more ...client.Ob
 	return c
 }
 
-// targeting is a budget of a workload that lets so many pods go.
+// targeting returns a budget that names a workload and has this maxUnavailable.
 func targeting(kind, name string, maxUnavailable int32) *v1alpha1.PodUnavailableBudget {
 	return &v1alpha1.PodUnavailableBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: kind + "-" + name, UID: types.UID(kind + "-" + name), Generation: 1},
@@ -76,11 +76,11 @@ func TestABudgetThatCannotBeJudgedHoldsPodsOfItsWorkloadOnly(t *testing.T) {
 	mine := pod(1)
 	mine.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", UID: "db", Controller: ptr.To(true)}}
 	if v, err := g.Decide(t.Context(), Request{Pod: mine, Operation: v1alpha1.OperationDelete}); !apierrors.IsForbidden(err) {
-		t.Errorf("got %+v, %v; want what it may not read", v, err)
+		t.Errorf("got %+v, %v; want an error about the workload that it may not read", v, err)
 	}
 }
 
-// TestABudgetThatCannotBeJudgedHoldsNoOtherPodsWhereItIsAlone has no other budget in the namespace.
+// TestABudgetThatCannotBeJudgedHoldsNoOtherPodsWhereItIsAlone runs without any other budget in the namespace.
 func TestABudgetThatCannotBeJudgedHoldsNoOtherPodsWhereItIsAlone(t *testing.T) {
 	forbidden := apierrors.NewForbidden(appsv1.Resource("statefulsets"), "db", errors.New("no rule"))
 	alone := func(p *corev1.Pod) { p.OwnerReferences = nil }
@@ -92,11 +92,11 @@ func TestABudgetThatCannotBeJudgedHoldsNoOtherPodsWhereItIsAlone(t *testing.T) {
 		change func(*corev1.Pod)
 		held   bool
 	}{
-		"what Berth may not read, and a pod of another workload":   {fails: forbidden},
-		"what Berth may not read, and a pod of nobody":             {fails: forbidden, change: alone},
-		"what Berth may not read, and a pod of it":                 {fails: forbidden, change: ofTarget, held: true},
-		"what cannot be read now, and a pod of another workload":   {fails: errors.New("down")},
-		"what cannot be read now, and a pod that it may yet adopt": {fails: errors.New("down"), change: alone, held: true},
+		"Berth may not read the workload, and the pod is of another":       {fails: forbidden},
+		"Berth may not read the workload, and the pod has no owner":        {fails: forbidden, change: alone},
+		"Berth may not read the workload, and the pod is of it":            {fails: forbidden, change: ofTarget, held: true},
+		"reading the workload fails, and the pod is of another":            {fails: errors.New("down")},
+		"reading the workload fails, and the workload could adopt the pod": {fails: errors.New("down"), change: alone, held: true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -124,7 +124,7 @@ func TestABudgetThatCannotBeJudgedHoldsNoOtherPodsWhereItIsAlone(t *testing.T) {
 	}
 }
 
-// TestABudgetThatIsPassedOverIsAskedOnceItNamesTheWorkload has a cache that knows another target than the API server.
+// TestABudgetThatIsPassedOverIsAskedOnceItNamesTheWorkload has a cache in which the budget names another workload than on the API server.
 func TestABudgetThatIsPassedOverIsAskedOnceItNamesTheWorkload(t *testing.T) {
 	before, now := targeting("StatefulSet", "db", 1), targeting("Deployment", "web", 0)
 	now.Name, now.UID = before.Name, before.UID
@@ -188,16 +188,16 @@ func TestBudgetsOfOtherWorkloadsCostNothing(t *testing.T) {
 	}
 }
 
-// TestTheBudgetOfAPodsWorkloadIsAsked has the budget of the pod's workload among others, all with more room than the one that has none.
+// TestTheBudgetOfAPodsWorkloadIsAsked has several budgets. Only the one that names the pod's workload has no room.
 func TestTheBudgetOfAPodsWorkloadIsAsked(t *testing.T) {
 	strict := targeting("Deployment", "web", 0)
 	before := strict.DeepCopy()
 	before.Spec.TargetReference.Name = "another"
 	for name, cached := range map[string][]client.Object{
-		"that the cache knows":                {strict},
-		"that the cache does not know":        nil,
-		"that has named another, in a cache":  {before},
-		"among many, of which it knows a few": {targeting("Deployment", "other", 1)},
+		"the cache knows it":                        {strict},
+		"the cache does not know it":                nil,
+		"it names another workload in the cache":    {before},
+		"there are many, and the cache knows a few": {targeting("Deployment", "other", 1)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := deployed(t, 3, interceptor.Funcs{}, strict.DeepCopy(), targeting("Deployment", "other", 1))
@@ -235,25 +235,25 @@ func TestAncestry(t *testing.T) {
 	}
 	alone := func(p *corev1.Pod) *corev1.Pod { p.OwnerReferences = nil; return p }
 	tests := map[string]struct {
-		pod     *corev1.Pod // as it is asked about
+		pod     *corev1.Pod // as the request has it
 		objects []client.Object
 		fails   func(client.Object) error
-		mine    bool // it may be of its Deployment
-		others  bool // it may be of another
+		mine    bool // its Deployment may own it
+		others  bool // another Deployment may own it
 	}{
-		"a pod of a Deployment is of no other":              {objects: []client.Object{pod(0), rs(nil), deployment()}, mine: true},
-		"a pod of nobody may be adopted":                    {pod: alone(pod(0)), objects: []client.Object{alone(pod(0))}, mine: true, others: true},
-		"a ReplicaSet of nobody may be adopted":             {objects: []client.Object{pod(0), rs(func(r *appsv1.ReplicaSet) { r.OwnerReferences = nil })}, mine: true, others: true},
-		"what goes with its owner is not adopted":           {objects: []client.Object{pod(0)}},
-		"what goes with the owner above is not":             {objects: []client.Object{pod(0), rs(nil)}, mine: true},
-		"what goes before its owner is not":                 {objects: []client.Object{pod(0), rs(nil), deployment(metav1.FinalizerDeleteDependents)}, mine: true},
-		"what is left behind may be adopted":                {objects: []client.Object{pod(0), rs(nil), deployment(metav1.FinalizerOrphanDependents)}, mine: true, others: true},
-		"what was left behind may have been adopted":        {objects: []client.Object{alone(pod(0))}, mine: true, others: true},
-		"a pod that is gone tells nothing":                  {mine: true, others: true},
-		"an owner of the same name is another":              {objects: []client.Object{pod(0), rs(func(r *appsv1.ReplicaSet) { r.UID = "later" })}},
-		"what Berth may not read ends it, as in a census":   {objects: []client.Object{pod(0), rs(nil), deployment()}, fails: forbidden("Deployment"), mine: true},
-		"what cannot be read says nothing of what is above": {objects: []client.Object{pod(0), rs(nil), deployment()}, fails: func(o client.Object) error { return errors.New("down") }, mine: true, others: true},
-		"owners that own each other may have others too":    {objects: []client.Object{pod(0), rs(func(r *appsv1.ReplicaSet) { r.OwnerReferences = pod(0).OwnerReferences })}, mine: true, others: true},
+		"a pod of a Deployment belongs to no other workload":                {objects: []client.Object{pod(0), rs(nil), deployment()}, mine: true},
+		"a pod without an owner may be adopted":                             {pod: alone(pod(0)), objects: []client.Object{alone(pod(0))}, mine: true, others: true},
+		"a ReplicaSet without an owner may be adopted":                      {objects: []client.Object{pod(0), rs(func(r *appsv1.ReplicaSet) { r.OwnerReferences = nil })}, mine: true, others: true},
+		"a pod that is deleted with its ReplicaSet is not adopted":          {objects: []client.Object{pod(0)}},
+		"a ReplicaSet that is deleted with its Deployment is not adopted":   {objects: []client.Object{pod(0), rs(nil)}, mine: true},
+		"a ReplicaSet that is deleted before its Deployment is not adopted": {objects: []client.Object{pod(0), rs(nil), deployment(metav1.FinalizerDeleteDependents)}, mine: true},
+		"a ReplicaSet that is being orphaned may be adopted":                {objects: []client.Object{pod(0), rs(nil), deployment(metav1.FinalizerOrphanDependents)}, mine: true, others: true},
+		"a pod that was orphaned may have been adopted":                     {objects: []client.Object{alone(pod(0))}, mine: true, others: true},
+		"a pod that is gone proves nothing":                                 {mine: true, others: true},
+		"an owner with another UID is another owner":                        {objects: []client.Object{pod(0), rs(func(r *appsv1.ReplicaSet) { r.UID = "later" })}},
+		"an owner that Berth may not read ends the chain, as in a census":   {objects: []client.Object{pod(0), rs(nil), deployment()}, fails: forbidden("Deployment"), mine: true},
+		"an owner that cannot be read leaves the chain open":                {objects: []client.Object{pod(0), rs(nil), deployment()}, fails: func(o client.Object) error { return errors.New("down") }, mine: true, others: true},
+		"owners that own each other leave the chain open":                   {objects: []client.Object{pod(0), rs(func(r *appsv1.ReplicaSet) { r.OwnerReferences = pod(0).OwnerReferences })}, mine: true, others: true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

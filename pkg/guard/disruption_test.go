@@ -32,20 +32,20 @@ func TestAnEvictionThatADisruptionBudgetRefusesTakesNoRoom(t *testing.T) {
 		live      *policyv1.PodDisruptionBudget // if the cache is behind
 		operation v1alpha1.Operation            // EVICT if empty
 		pod       func(*corev1.Pod)
-		fails     bool // nothing can be made sure of
+		fails     bool // the live read fails
 		held      bool
 	}{
-		"one that allows none":                       {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0)}, held: true},
-		"one that its controller has not looked at":  {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 1, func(p *policyv1.PodDisruptionBudget) { p.Generation = 2 })}, held: true},
-		"one that allows one":                        {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 1)}},
-		"one that allows one by now":                 {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0)}, live: pdb("a", 1)},
-		"one of other pods":                          {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0, func(p *policyv1.PodDisruptionBudget) { p.Spec.Selector.MatchLabels["app"] = "db" })}},
-		"one of no pods":                             {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0, func(p *policyv1.PodDisruptionBudget) { p.Spec.Selector = nil })}},
-		"several, of which the API server says more": {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0), pdb("b", 0)}},
-		"a deletion, which it has no say in":         {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0)}, operation: v1alpha1.OperationDelete},
+		"one that allows none":                                  {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0)}, held: true},
+		"one whose generation is not observed yet":              {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 1, func(p *policyv1.PodDisruptionBudget) { p.Generation = 2 })}, held: true},
+		"one that allows one":                                   {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 1)}},
+		"one that allows one by now, although not in the cache": {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0)}, live: pdb("a", 1)},
+		"one of other pods":                                     {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0, func(p *policyv1.PodDisruptionBudget) { p.Spec.Selector.MatchLabels["app"] = "db" })}},
+		"one of no pods":                                        {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0, func(p *policyv1.PodDisruptionBudget) { p.Spec.Selector = nil })}},
+		"several, about which the API server has another error": {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0), pdb("b", 0)}},
+		"a deletion, which it does not limit":                   {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0)}, operation: v1alpha1.OperationDelete},
 		"a pod that is not ready": {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0)},
 			pod: func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionFalse }},
-		"what cannot be made sure of": {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0)}, fails: true},
+		"the live read fails": {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0)}, fails: true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -84,7 +84,7 @@ func TestAnEvictionThatADisruptionBudgetRefusesTakesNoRoom(t *testing.T) {
 	}
 }
 
-// TestADrainThatSomethingElseRefusesLosesItsApproval has three processes asked in turn, as behind a Service.
+// TestADrainThatSomethingElseRefusesLosesItsApproval calls three processes in turn, as a Service does.
 func TestADrainThatSomethingElseRefusesLosesItsApproval(t *testing.T) {
 	c := cluster(t, 3, interceptor.Funcs{})
 	var guards []*Guard
@@ -105,9 +105,9 @@ func TestADrainThatSomethingElseRefusesLosesItsApproval(t *testing.T) {
 		}
 	}
 	if n := renewals(); n != 2 {
-		t.Errorf("%d renewals, want one of each process that had not written the entry", n)
+		t.Errorf("%d renewals, want one by each process that had not written the entry", n)
 	}
-	for range 5 { // each by a process that has just started
+	for range 5 { // each time a process that has just started
 		decide(t, New(c, c, c, Options{}), 0)
 	}
 	if allowed, reason := decide(t, New(c, c, c, Options{}), 0); allowed || reason != v1alpha1.ReasonApprovalUnused {

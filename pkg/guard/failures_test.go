@@ -38,39 +38,39 @@ func TestWhatPasses(t *testing.T) {
 	generic := func(code int) error { return apierrors.NewGenericServerResponse(code, "get", pods, "web", "", 0, true) }
 	tests := map[string]struct {
 		err   error
-		after time.Duration // 0 needs a person
+		after time.Duration // 0 if the error needs a person
 	}{
-		"too many requests":                         {apierrors.NewTooManyRequests("busy", 0), time.Second},
-		"too many requests, and when to come again": {apierrors.NewTooManyRequests("busy", 3), 3 * time.Second},
-		"when to come again is long":                {apierrors.NewTooManyRequests("busy", 3600), longestRetryAfter},
-		"the API server starts":                     {apierrors.NewServiceUnavailable("starting"), time.Second},
-		"the store does not answer":                 {apierrors.NewServerTimeout(pods, "get", 2), 2 * time.Second},
-		"a timeout of the API server":               {apierrors.NewTimeoutError("slow", 0), time.Second},
-		"a revision that is yet to come":            {apierrors.NewTimeoutError("Too large resource version: 9, current: 5", 1), time.Second},
-		"a revision that is too old":                {apierrors.NewResourceExpired("too old resource version"), time.Second},
-		"a conflict":                                {apierrors.NewConflict(pods, "web", errors.New("changed")), time.Second},
-		"a budget that has changed":                 {fmt.Errorf("reading: %w", apierrors.NewConflict(pods, "web", errors.New("changed"))), time.Second},
-		"a gateway without an API server":           {generic(http.StatusBadGateway), time.Second},
-		"a gateway that has waited in vain":         {generic(http.StatusGatewayTimeout), time.Second},
-		"another leader of the store":               {stored("etcdserver: leader changed"), time.Second},
-		"no leader of the store":                    {stored("etcdserver: request timed out, possibly due to previous leader failure"), time.Second},
-		"the store cannot be reached":               {stored(`rpc error: code = Unavailable desc = transport is closing`), time.Second},
-		"an API server that goes down":              {apierrors.NewInternalError(errors.New("apiserver is shutting down")), time.Second},
-		"nobody listens":                            {unanswered(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}), time.Second},
-		"the connection breaks":                     {unanswered(syscall.ECONNRESET), time.Second},
-		"the connection ends":                       {unanswered(io.EOF), time.Second},
-		"the answer breaks off":                     {fmt.Errorf("unexpected error when reading response body. Please retry. Original error: %w", io.ErrUnexpectedEOF), time.Second},
-		"no answer in time":                         {fmt.Errorf("listing: %w", context.DeadlineExceeded), time.Second},
-		"the client's own limit":                    {errors.New("client rate limiter Wait returned an error: rate: Wait(n=1) would exceed context deadline"), time.Second},
-		"kinds that cannot be looked up now":        {&apiutil.ErrResourceDiscoveryFailed{schema.GroupVersion{Group: "a", Version: "v1"}: apierrors.NewServiceUnavailable("starting")}, time.Second},
-		"a right that is missing":                   {err: apierrors.NewForbidden(pods, "web", errors.New("no rule"))},
-		"credentials that are wrong":                {err: apierrors.NewUnauthorized("no")},
-		"an object that cannot be decoded":          {err: stored("unable to decode an event from the watch stream")},
-		"a store that is full":                      {err: stored("etcdserver: mvcc: database space exceeded")},
-		"an object that is too large":               {err: apierrors.NewRequestEntityTooLargeError("limit is 3145728")},
-		"a status that is invalid":                  {err: apierrors.NewInvalid(schema.GroupKind{Kind: "PodUnavailableBudget"}, "web", nil)},
-		"an authority that is not known":            {err: unanswered(&tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}})},
-		"a fault of Berth":                          {err: errors.New("nil map")},
+		"too many requests":                          {apierrors.NewTooManyRequests("busy", 0), time.Second},
+		"too many requests, with a delay":            {apierrors.NewTooManyRequests("busy", 3), 3 * time.Second},
+		"too many requests, with a long delay":       {apierrors.NewTooManyRequests("busy", 3600), longestRetryAfter},
+		"the API server starts":                      {apierrors.NewServiceUnavailable("starting"), time.Second},
+		"the store does not answer":                  {apierrors.NewServerTimeout(pods, "get", 2), 2 * time.Second},
+		"a timeout of the API server":                {apierrors.NewTimeoutError("slow", 0), time.Second},
+		"a revision that is yet to come":             {apierrors.NewTimeoutError("Too large resource version: 9, current: 5", 1), time.Second},
+		"a revision that is too old":                 {apierrors.NewResourceExpired("too old resource version"), time.Second},
+		"a conflict":                                 {apierrors.NewConflict(pods, "web", errors.New("changed")), time.Second},
+		"a budget that has changed":                  {fmt.Errorf("reading: %w", apierrors.NewConflict(pods, "web", errors.New("changed"))), time.Second},
+		"a gateway without an API server":            {generic(http.StatusBadGateway), time.Second},
+		"a gateway whose API server does not answer": {generic(http.StatusGatewayTimeout), time.Second},
+		"another leader of the store":                {stored("etcdserver: leader changed"), time.Second},
+		"no leader of the store":                     {stored("etcdserver: request timed out, possibly due to previous leader failure"), time.Second},
+		"the store cannot be reached":                {stored(`rpc error: code = Unavailable desc = transport is closing`), time.Second},
+		"an API server that goes down":               {apierrors.NewInternalError(errors.New("apiserver is shutting down")), time.Second},
+		"nobody listens":                             {unanswered(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}), time.Second},
+		"the connection breaks":                      {unanswered(syscall.ECONNRESET), time.Second},
+		"the connection ends":                        {unanswered(io.EOF), time.Second},
+		"the answer breaks off":                      {fmt.Errorf("unexpected error when reading response body. Please retry. Original error: %w", io.ErrUnexpectedEOF), time.Second},
+		"no answer in time":                          {fmt.Errorf("listing: %w", context.DeadlineExceeded), time.Second},
+		"the client's own limit":                     {errors.New("client rate limiter Wait returned an error: rate: Wait(n=1) would exceed context deadline"), time.Second},
+		"kinds that cannot be looked up now":         {&apiutil.ErrResourceDiscoveryFailed{schema.GroupVersion{Group: "a", Version: "v1"}: apierrors.NewServiceUnavailable("starting")}, time.Second},
+		"a right that is missing":                    {err: apierrors.NewForbidden(pods, "web", errors.New("no rule"))},
+		"credentials that are wrong":                 {err: apierrors.NewUnauthorized("no")},
+		"an object that cannot be decoded":           {err: stored("unable to decode an event from the watch stream")},
+		"a store that is full":                       {err: stored("etcdserver: mvcc: database space exceeded")},
+		"an object that is too large":                {err: apierrors.NewRequestEntityTooLargeError("limit is 3145728")},
+		"a status that is invalid":                   {err: apierrors.NewInvalid(schema.GroupKind{Kind: "PodUnavailableBudget"}, "web", nil)},
+		"an authority that is not known":             {err: unanswered(&tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}})},
+		"a fault of Berth":                           {err: errors.New("nil map")},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestWhatPasses(t *testing.T) {
 	}
 }
 
-// removal is the review of a deletion of a pod.
+// removal returns the review of a deletion of a pod.
 func removal(t *testing.T, i int) admission.Request {
 	t.Helper()
 	raw, err := json.Marshal(pod(i))
@@ -99,7 +99,7 @@ func TestErrorsThatPassAreAnsweredSoThatDrainsGoOn(t *testing.T) {
 		err  error
 		code int32
 	}{
-		"one that passes":         {apierrors.NewServiceUnavailable("starting"), http.StatusTooManyRequests},
+		"a transient one":         {apierrors.NewServiceUnavailable("starting"), http.StatusTooManyRequests},
 		"one that needs a person": {apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("no rule")), http.StatusInternalServerError},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -116,13 +116,13 @@ func TestErrorsThatPassAreAnsweredSoThatDrainsGoOn(t *testing.T) {
 				t.Fatalf("got %+v, want %d", response, tc.code)
 			}
 			if tc.code == http.StatusTooManyRequests && (response.Result.Details.RetryAfterSeconds != 1 || len(response.Result.Details.Causes) > 0) {
-				t.Errorf("got %+v, want a second and no cause, as no budget has refused it", response.Result.Details)
+				t.Errorf("got %+v, want a second and no cause, because no budget has refused it", response.Result.Details)
 			}
 		})
 	}
 }
 
-// TestAnAPIServerThatDoesNotAnswerIsNotWaitedFor: a review without an answer ends after 10 seconds with a code on which drains give up.
+// TestAnAPIServerThatDoesNotAnswerIsNotWaitedFor: a review without an answer ends after 10 seconds, with a code on which drains give up.
 func TestAnAPIServerThatDoesNotAnswerIsNotWaitedFor(t *testing.T) {
 	hang := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 	for name, calls := range map[string]interceptor.Funcs{
@@ -155,7 +155,7 @@ func TestAnAPIServerThatDoesNotAnswerIsNotWaitedFor(t *testing.T) {
 				c := cluster(t, 3, calls)
 				g := New(c, c, c, Options{})
 				h := &podHandler{guard: g, decoder: admission.NewDecoder(scheme(t)), live: c, clock: g.clock}
-				h.Handle(t.Context(), removal(t, 0)) // takes the room that there is, if it can
+				h.Handle(t.Context(), removal(t, 0)) // takes the room of the budget, if it can
 				asked := removal(t, 1)
 				if strings.HasSuffix(name, "eviction") {
 					asked.Operation, asked.SubResource, asked.OldObject = admissionv1.Create, "eviction", runtime.RawExtension{}
@@ -166,13 +166,13 @@ func TestAnAPIServerThatDoesNotAnswerIsNotWaitedFor(t *testing.T) {
 				if took := time.Since(start); response.Allowed || response.Result.Code != http.StatusTooManyRequests || took >= 10*time.Second {
 					t.Errorf("got %+v after %v, want 429 in less than 10s", response.Result, took)
 				}
-				time.Sleep(2 * readTimeout) // by the bubble's clock: what is read for others comes to its end
+				time.Sleep(2 * readTimeout) // by the bubble's clock, so that all reads end
 			})
 		})
 	}
 }
 
-// TestAnEvictionIsMarkedInTime: one without a mark is refused by a policy, with a code on which drains give up.
+// TestAnEvictionIsMarkedInTime: a policy refuses an eviction without a mark, with a code on which drains give up.
 func TestAnEvictionIsMarkedInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := cluster(t, 1, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {

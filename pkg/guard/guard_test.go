@@ -40,7 +40,7 @@ func scheme(t *testing.T) *runtime.Scheme {
 	return s
 }
 
-// cluster has so many available pods of a Deployment and a budget that lets one go.
+// cluster has this many available pods of a Deployment, and a budget that lets one be unavailable.
 func cluster(t *testing.T, pods int, calls interceptor.Funcs) client.WithWatch {
 	t.Helper()
 	objects := []client.Object{
@@ -106,7 +106,7 @@ func TestManyRequestsShareFewWrites(t *testing.T) {
 	}
 	clients.Wait()
 	if allowed.Load() != 20 || writes.Load() > 10 {
-		t.Errorf("%d let through with %d writes, want 20 with a few", allowed.Load(), writes.Load())
+		t.Errorf("%d allowed with %d writes, want 20 with a few", allowed.Load(), writes.Load())
 	}
 }
 
@@ -203,37 +203,37 @@ func TestReviews(t *testing.T) {
 	}
 	tests := map[string]struct {
 		request admissionv1.AdmissionRequest
-		code    int32 // 0 if it is let through
+		code    int32 // 0 if the webhook allows it
 	}{
-		"a deletion":                            {request: remove, code: 429},
-		"an eviction":                           {request: evict("web-1", metav1.NewPreconditionDeleteOptions("web-1")), code: 429},
-		"an eviction of another pod's UID":      {request: evict("web-1", metav1.NewPreconditionDeleteOptions("old"))},
-		"an eviction that may be of any pod":    {request: evict("web-0", nil), code: 429}, // although this one is let through
-		"an eviction of a pod that is gone":     {request: evict("none", metav1.NewPreconditionDeleteOptions("old"))},
-		"an eviction of what may come any time": {request: evict("none", nil), code: 404},
-		"a new image":                           {request: review(admissionv1.Update, "", pod(1), with(func(p *corev1.Pod) { p.Spec.Containers[0].Image = "web:2" })), code: 429},
-		"an update of nothing that restarts":    {request: review(admissionv1.Update, "", pod(1), with(func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b"} }))},
-		"a resize in place":                     {request: review(admissionv1.Update, "resize", pod(1), pod(1))},
-		"a status":                              {request: review(admissionv1.Update, "status", pod(1), pod(1))},
-		"a status that is not ready":            {request: unready("system:serviceaccount:kruise-system:kruise-manager"), code: 429},
-		"the same by a kubelet":                 {request: unready("system:node:n", "system:nodes")},
-		"the same by who has lost the node":     {request: unready("system:serviceaccount:kube-system:node-controller")},
-		"the same by all controllers in one":    {request: unready("system:kube-controller-manager")},
-		"a label that takes it out of service":  {request: review(admissionv1.Update, "", pod(1), with(func(p *corev1.Pod) { p.Labels[v1alpha1.UnavailableLabelPrefix+"x"] = "" })), code: 429},
-		"a pod that terminates":                 {request: review(admissionv1.Delete, "", with(func(p *corev1.Pod) { p.DeletionTimestamp = ptr.To(metav1.Now()) }), nil)},
-		"a pod that has failed":                 {request: review(admissionv1.Delete, "", with(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), nil)},
-		"a mirror pod":                          {request: review(admissionv1.Delete, "", with(func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }), nil)},
-		"a kubelet":                             {request: by("system:node:n", "system:nodes")},
-		"the namespace controller":              {request: by("system:serviceaccount:kube-system:namespace-controller")},
-		"the collector of pods without nodes":   {request: by("system:serviceaccount:kube-system:pod-garbage-collector")},
-		"the ReplicaSet controller":             {request: by("system:serviceaccount:kube-system:replicaset-controller"), code: 429},
-		"a deletion by who has lost the node":   {request: by("system:serviceaccount:kube-system:node-controller"), code: 429},
+		"a deletion":                                        {request: remove, code: 429},
+		"an eviction":                                       {request: evict("web-1", metav1.NewPreconditionDeleteOptions("web-1")), code: 429},
+		"an eviction of another pod's UID":                  {request: evict("web-1", metav1.NewPreconditionDeleteOptions("old"))},
+		"an eviction without a UID":                         {request: evict("web-0", nil), code: 429}, // although the pod of this name could go
+		"an eviction of a pod that is gone":                 {request: evict("none", metav1.NewPreconditionDeleteOptions("old"))},
+		"an eviction without a UID, of a pod that is gone":  {request: evict("none", nil), code: 404},
+		"a new image":                                       {request: review(admissionv1.Update, "", pod(1), with(func(p *corev1.Pod) { p.Spec.Containers[0].Image = "web:2" })), code: 429},
+		"an update that restarts nothing":                   {request: review(admissionv1.Update, "", pod(1), with(func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b"} }))},
+		"a resize in place":                                 {request: review(admissionv1.Update, "resize", pod(1), pod(1))},
+		"a status":                                          {request: review(admissionv1.Update, "status", pod(1), pod(1))},
+		"a status that is not ready":                        {request: unready("system:serviceaccount:kruise-system:kruise-manager"), code: 429},
+		"the same by a kubelet":                             {request: unready("system:node:n", "system:nodes")},
+		"the same by the node controller":                   {request: unready("system:serviceaccount:kube-system:node-controller")},
+		"the same by a controller manager with one account": {request: unready("system:kube-controller-manager")},
+		"a label that takes it out of service":              {request: review(admissionv1.Update, "", pod(1), with(func(p *corev1.Pod) { p.Labels[v1alpha1.UnavailableLabelPrefix+"x"] = "" })), code: 429},
+		"a pod that terminates":                             {request: review(admissionv1.Delete, "", with(func(p *corev1.Pod) { p.DeletionTimestamp = ptr.To(metav1.Now()) }), nil)},
+		"a pod that has failed":                             {request: review(admissionv1.Delete, "", with(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), nil)},
+		"a mirror pod":                                      {request: review(admissionv1.Delete, "", with(func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }), nil)},
+		"a kubelet":                                         {request: by("system:node:n", "system:nodes")},
+		"the namespace controller":                          {request: by("system:serviceaccount:kube-system:namespace-controller")},
+		"the pod garbage collector":                         {request: by("system:serviceaccount:kube-system:pod-garbage-collector")},
+		"the ReplicaSet controller":                         {request: by("system:serviceaccount:kube-system:replicaset-controller"), code: 429},
+		"a deletion by the node controller":                 {request: by("system:serviceaccount:kube-system:node-controller"), code: 429},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			c := cluster(t, 3, interceptor.Funcs{})
 			g := New(c, c, c, Options{})
-			decide(t, g, 0) // takes what there is
+			decide(t, g, 0) // takes the room of the budget
 			h := &podHandler{guard: g, decoder: admission.NewDecoder(scheme(t)), live: c, clock: g.clock}
 			response := h.Handle(t.Context(), admission.Request{AdmissionRequest: tc.request})
 			if response.Allowed != (tc.code == 0) || !response.Allowed && response.Result.Code != tc.code {
@@ -297,7 +297,7 @@ func TestADefaultExpiryOutlivesEveryRequest(t *testing.T) {
 	}
 }
 
-// TestABudgetThatTheCacheDoesNotKnowIsAsked has a cache that knows a budget of the namespace, and not the one that has no room.
+// TestABudgetThatTheCacheDoesNotKnowIsAsked has a cache with one budget of the namespace. It lacks the budget that has no room.
 func TestABudgetThatTheCacheDoesNotKnowIsAsked(t *testing.T) {
 	other := &v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "other", UID: "other", Generation: 1}}
 	for name, change := range map[string]func(*v1alpha1.PodUnavailableBudgetSpec){
@@ -330,7 +330,7 @@ func TestABudgetThatTheCacheDoesNotKnowIsAsked(t *testing.T) {
 	}
 }
 
-// behind is an API server whose memory of budgets has only the given ones. How often it was asked for what is committed is counted.
+// behind is an API server whose memory has only the given budgets. It counts the lists that it answers from its store.
 func behind(committed *atomic.Int32, remembered ...v1alpha1.PodUnavailableBudget) interceptor.Funcs {
 	return interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 		if budgets, is := list.(*v1alpha1.PodUnavailableBudgetList); is {
@@ -346,7 +346,7 @@ func behind(committed *atomic.Int32, remembered ...v1alpha1.PodUnavailableBudget
 	}}
 }
 
-// TestABudgetThatTheAPIServerDoesNotRememberIsAsked has an API server that is cut off from its store, and a cache that is filled by it.
+// TestABudgetThatTheAPIServerDoesNotRememberIsAsked has an API server that is cut off from its store, and a cache that watches this API server.
 func TestABudgetThatTheAPIServerDoesNotRememberIsAsked(t *testing.T) {
 	of := func(name string, change func(*v1alpha1.PodUnavailableBudgetSpec)) v1alpha1.PodUnavailableBudget {
 		pub := v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Generation: 1}}
@@ -452,11 +452,11 @@ func TestManyRequestsShareReadingsThatBeginAfterThem(t *testing.T) {
 		}
 	}
 	if n := began.Load(); elsewhere == first || later[0] == first || later[0] != later[99] || n != 3 {
-		t.Errorf("%d readings, want one that went on, one for all who came meanwhile, and one of another namespace", n)
+		t.Errorf("%d reads, want one that was under way, one for all later requests, and one of another namespace", n)
 	}
-	<-r.ask(t.Context(), "ns").done // it reads again for who asks later
+	<-r.ask(t.Context(), "ns").done // a later request causes another read
 	if n := began.Load(); n != 4 {
-		t.Errorf("%d readings, want 4", n)
+		t.Errorf("%d reads, want 4", n)
 	}
 }
 

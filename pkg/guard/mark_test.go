@@ -28,7 +28,7 @@ import (
 
 func TestEvictionsOfPodsThatABudgetMayCoverAreMarked(t *testing.T) {
 	unprotected := func(p *corev1.Pod) { delete(p.Labels, v1alpha1.ProtectedLabel) }
-	// ofSet has it be of a StatefulSet, which nobody adopts.
+	// ofSet makes it a pod of a StatefulSet, which no workload adopts.
 	ofSet := func(change func(*corev1.Pod)) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
 			change(p)
@@ -40,26 +40,26 @@ func TestEvictionsOfPodsThatABudgetMayCoverAreMarked(t *testing.T) {
 	tests := map[string]struct {
 		change func(*corev1.Pod)
 		pod    string
-		more   string // in the eviction
+		more   string // of the eviction's JSON
 		user   authenticationv1.UserInfo
 		down   bool
-		budget *v1alpha1.PodUnavailableBudget // in place of the one that picks the pods by their labels
-		want   []string                       // in the eviction afterwards; nil if it stays as it is
+		budget *v1alpha1.PodUnavailableBudget // instead of the one that selects the pods by their labels
+		want   []string                       // parts of the eviction's JSON afterwards; nil if it is unchanged
 	}{
-		"a protected pod":                                            {pod: "web-0", want: []string{mark, tied("web-0")}},
-		"labels of the eviction are kept":                            {pod: "web-0", more: `,"metadata":{"labels":{"a":"b"}}`, want: []string{`"a":"b","policy.berth.dev/protected":"true"`, tied("web-0")}},
-		"options of the eviction are kept":                           {pod: "web-0", more: `,"deleteOptions":{"gracePeriodSeconds":1,"preconditions":null}`, want: []string{mark, `"gracePeriodSeconds":1`, `"preconditions":{"uid":"web-0"}`}},
-		"no options are no options":                                  {pod: "web-0", more: `,"deleteOptions":null`, want: []string{mark, tied("web-0")}},
-		"a UID that the client gives stays":                          {pod: "web-0", more: `,"deleteOptions":{"preconditions":{"uid":"old"}}`, want: []string{mark, tied("old")}},
-		"a mark that the client gives":                               {pod: "web-0", more: `,"metadata":{"labels":{"policy.berth.dev/protected":"true"}}`, want: []string{mark, tied("web-0")}},
-		"a pod of a budget that is not protected yet":                {pod: "web-0", change: unprotected, want: []string{mark, tied("web-0")}},
-		"a pod of no budget":                                         {pod: "web-0", change: func(p *corev1.Pod) { unprotected(p); p.Labels["app"] = "other" }},
-		"a pod of the workload that a budget names":                  {pod: "web-0", change: unprotected, budget: targeting("ReplicaSet", "web", 1), want: []string{mark, tied("web-0")}},
-		"a pod of another workload than a budget names":              {pod: "web-0", change: ofSet(unprotected), budget: targeting("Deployment", "other", 1)},
-		"a pod that has ended, of which the policy may not know yet": {pod: "web-0", change: func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, want: []string{mark, tied("web-0")}},
-		"no pod, of which the policy may not know yet":               {pod: "none", want: []string{mark}},
-		"a kubelet": {pod: "web-0", user: authenticationv1.UserInfo{Groups: []string{"system:nodes"}}},
-		"what cannot be read is marked, to be asked for": {pod: "web-0", change: unprotected, down: true, want: []string{mark}},
+		"a protected pod":                                         {pod: "web-0", want: []string{mark, tied("web-0")}},
+		"labels of the eviction are kept":                         {pod: "web-0", more: `,"metadata":{"labels":{"a":"b"}}`, want: []string{`"a":"b","policy.berth.dev/protected":"true"`, tied("web-0")}},
+		"options of the eviction are kept":                        {pod: "web-0", more: `,"deleteOptions":{"gracePeriodSeconds":1,"preconditions":null}`, want: []string{mark, `"gracePeriodSeconds":1`, `"preconditions":{"uid":"web-0"}`}},
+		"options that are null":                                   {pod: "web-0", more: `,"deleteOptions":null`, want: []string{mark, tied("web-0")}},
+		"a UID that the client gives stays":                       {pod: "web-0", more: `,"deleteOptions":{"preconditions":{"uid":"old"}}`, want: []string{mark, tied("old")}},
+		"a mark that the client gives":                            {pod: "web-0", more: `,"metadata":{"labels":{"policy.berth.dev/protected":"true"}}`, want: []string{mark, tied("web-0")}},
+		"a pod of a budget that is not protected yet":             {pod: "web-0", change: unprotected, want: []string{mark, tied("web-0")}},
+		"a pod of no budget":                                      {pod: "web-0", change: func(p *corev1.Pod) { unprotected(p); p.Labels["app"] = "other" }},
+		"a pod of the workload that a budget names":               {pod: "web-0", change: unprotected, budget: targeting("ReplicaSet", "web", 1), want: []string{mark, tied("web-0")}},
+		"a pod of another workload than a budget names":           {pod: "web-0", change: ofSet(unprotected), budget: targeting("Deployment", "other", 1)},
+		"a pod that has ended, which the policy may not know yet": {pod: "web-0", change: func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, want: []string{mark, tied("web-0")}},
+		"a pod that is gone, which the policy may not know yet":   {pod: "none", want: []string{mark}},
+		"a kubelet":                 {pod: "web-0", user: authenticationv1.UserInfo{Groups: []string{"system:nodes"}}},
+		"a pod that cannot be read": {pod: "web-0", change: unprotected, down: true, want: []string{mark}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -125,7 +125,7 @@ func TestTheManifestsNameWhatIsServed(t *testing.T) {
 	}
 	for _, w := range validating.Webhooks {
 		want := admissionregistrationv1.Fail
-		if w.Name == "labels.budget.berth.dev" { // the controller must get through
+		if w.Name == "labels.budget.berth.dev" { // the controller must be able to label pods
 			want = admissionregistrationv1.Ignore
 		}
 		if *w.FailurePolicy != want {
@@ -134,17 +134,17 @@ func TestTheManifestsNameWhatIsServed(t *testing.T) {
 	}
 	for _, w := range mutating.Webhooks {
 		if *w.FailurePolicy != admissionregistrationv1.Ignore {
-			t.Errorf("webhook %s holds evictions of any pod up when it does not answer", w.Name)
+			t.Errorf("webhook %s holds up the evictions of all pods while it does not answer", w.Name)
 		}
 	}
-	// No path: whoever applies them again would take the secret one away.
+	// There is no path in the files: applying them again would remove the secret path.
 	want := []string{endpoint.BudgetPods, endpoint.BudgetPods, endpoint.BudgetPods, endpoint.BudgetPods, endpoint.Budgets, endpoint.Evictions}
 	var handlers []string
 	for _, configuration := range []runtime.Object{&validating, &mutating} {
 		for _, w := range endpoint.WebhooksOf(configuration) {
 			handlers = append(handlers, w.Handler)
 			if w.Client.Service.Path != nil {
-				t.Errorf("webhook %s is asked at %s", w.Name, *w.Client.Service.Path)
+				t.Errorf("webhook %s has the path %s", w.Name, *w.Client.Service.Path)
 			}
 		}
 	}

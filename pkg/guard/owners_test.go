@@ -13,7 +13,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// TestTakingAPodFromItsWorkloadNeedsRoom has a Deployment of 3 with a ReplicaSet that selects by app and hash, and its budget with room for one.
+// TestTakingAPodFromItsWorkloadNeedsRoom has a Deployment with 3 replicas and a ReplicaSet that selects by app and hash. Their budget has room for one.
 func TestTakingAPodFromItsWorkloadNeedsRoom(t *testing.T) {
 	hashed := func(i int) *corev1.Pod {
 		p := pod(i)
@@ -27,42 +27,42 @@ func TestTakingAPodFromItsWorkloadNeedsRoom(t *testing.T) {
 		}
 	}
 	tests := map[string]struct {
-		target  string // Deployment if empty, none for a budget with a selector
+		target  string // Deployment if empty; "none" for a budget with a selector
 		before  func(*corev1.Pod)
 		change  func(*corev1.Pod)
-		orphans bool // the ReplicaSet is being deleted and leaves its pods behind
-		// replicas is how many pods the budget says there should be.
+		orphans bool // the ReplicaSet is being deleted and orphans its pods
+		// replicas is the total number of pods that the budget names.
 		replicas string
 		counts   bool
 	}{
-		"its controller is taken off it":              {change: orphaned, counts: true},
-		"for a budget of the ReplicaSet as well":      {target: "ReplicaSet", change: orphaned, counts: true},
-		"it gets a controller that does not exist":    {change: ownedBy("none", "none"), counts: true},
-		"it gets a controller of another workload":    {change: ownedBy("other", "other"), counts: true},
-		"its controller is one among its owners":      {change: func(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil }, counts: true},
-		"it gets a label that its controller lets go": {change: func(p *corev1.Pod) { p.Labels["hash"] = "debug" }, counts: true},
+		"its controller reference is removed":                 {change: orphaned, counts: true},
+		"for a budget of the ReplicaSet as well":              {target: "ReplicaSet", change: orphaned, counts: true},
+		"it gets a controller that does not exist":            {change: ownedBy("none", "none"), counts: true},
+		"it gets a controller of another workload":            {change: ownedBy("other", "other"), counts: true},
+		"its controller is one among its owners":              {change: func(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil }, counts: true},
+		"it gets a label that its controller does not select": {change: func(p *corev1.Pod) { p.Labels["hash"] = "debug" }, counts: true},
 		"it gets another owner beside its controller": {change: func(p *corev1.Pod) {
 			p.OwnerReferences = append(p.OwnerReferences, metav1.OwnerReference{Kind: "Site", UID: "site"})
 		}},
 		"its controller does not block owner deletions": {change: func(p *corev1.Pod) { p.OwnerReferences[0].BlockOwnerDeletion = ptr.To(false) }},
-		"its controller lets go of it": {
+		"its controller releases it": {
 			before: func(p *corev1.Pod) { p.Labels["hash"] = "debug" },
 			change: func(p *corev1.Pod) { p.Labels["hash"], p.OwnerReferences = "debug", nil },
 		},
-		"its controller is deleted and leaves it behind":               {change: orphaned, orphans: true},
-		"and so for a budget of the ReplicaSet":                        {target: "ReplicaSet", change: orphaned, orphans: true},
-		"a controller takes a pod of nobody":                           {before: orphaned, change: func(*corev1.Pod) {}},
-		"with a selector, its controller is taken off it":              {target: "none", change: orphaned, counts: true},
-		"with a selector, it gets a controller that does not exist":    {target: "none", change: ownedBy("none", "none"), counts: true},
-		"with a selector, it gets one without pods of the budget":      {target: "none", change: ownedBy("other", "other"), counts: true},
-		"with a selector, it gets a label that its controller lets go": {target: "none", change: func(p *corev1.Pod) { p.Labels["hash"] = "debug" }},
-		"with a selector, its controller lets go of it": {
+		"its controller is deleted and orphans it":                             {change: orphaned, orphans: true},
+		"the same for a budget of the ReplicaSet":                              {target: "ReplicaSet", change: orphaned, orphans: true},
+		"a controller adopts a pod without an owner":                           {before: orphaned, change: func(*corev1.Pod) {}},
+		"with a selector, its controller reference is removed":                 {target: "none", change: orphaned, counts: true},
+		"with a selector, it gets a controller that does not exist":            {target: "none", change: ownedBy("none", "none"), counts: true},
+		"with a selector, it gets one without pods of the budget":              {target: "none", change: ownedBy("other", "other"), counts: true},
+		"with a selector, it gets a label that its controller does not select": {target: "none", change: func(p *corev1.Pod) { p.Labels["hash"] = "debug" }},
+		"with a selector, its controller releases it": {
 			target: "none",
 			before: func(p *corev1.Pod) { p.Labels["hash"] = "debug" },
 			change: func(p *corev1.Pod) { p.Labels["hash"], p.OwnerReferences = "debug", nil },
 		},
-		"with a selector, its controller is deleted and leaves it behind":       {target: "none", change: orphaned, orphans: true},
-		"with a selector, a controller takes a pod of nobody":                   {target: "none", before: orphaned, change: func(*corev1.Pod) {}},
+		"with a selector, its controller is deleted and orphans it":             {target: "none", change: orphaned, orphans: true},
+		"with a selector, a controller adopts a pod without an owner":           {target: "none", before: orphaned, change: func(*corev1.Pod) {}},
 		"with a selector and a number of pods, it gets one that does not exist": {target: "none", replicas: "3", change: ownedBy("none", "none"), counts: true},
 	}
 	for name, tc := range tests {
@@ -114,7 +114,7 @@ func TestTakingAPodFromItsWorkloadNeedsRoom(t *testing.T) {
 				t.Fatal(err)
 			}
 			if tc.orphans {
-				if err := c.Delete(t.Context(), rs); err != nil { // the finalizer keeps it
+				if err := c.Delete(t.Context(), rs); err != nil { // the finalizer keeps the object
 					t.Fatal(err)
 				}
 			}

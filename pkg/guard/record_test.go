@@ -15,7 +15,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// recorded are the entries of the budget's ledger, as UID=name.
+// recorded returns the entries of the budget's ledger, each as UID=name.
 func recorded(t *testing.T, c client.Reader) []string {
 	t.Helper()
 	pub := &v1alpha1.PodUnavailableBudget{}
@@ -72,7 +72,7 @@ func TestOnlyPodsThatExistAreRecorded(t *testing.T) {
 	}
 }
 
-// TestAPodThatAWorkloadMayStillAdoptIsRecorded: the selector picks it, and it is none of the workload's yet.
+// TestAPodThatAWorkloadMayStillAdoptIsRecorded has a pod that the selector picks and that the workload does not own yet.
 func TestAPodThatAWorkloadMayStillAdoptIsRecorded(t *testing.T) {
 	c := cluster(t, 3, interceptor.Funcs{})
 	pub := &v1alpha1.PodUnavailableBudget{}
@@ -97,7 +97,7 @@ func TestAPodThatAWorkloadMayStillAdoptIsRecorded(t *testing.T) {
 	}
 }
 
-// TestAPodOfARevisionThatIsYetToComeHoldsNobodyUp: the API server waits a while for it, and then gives up.
+// TestAPodOfARevisionThatIsYetToComeHoldsNobodyUp: the API server waits for such a revision for a while, and then gives up.
 func TestAPodOfARevisionThatIsYetToComeHoldsNobodyUp(t *testing.T) {
 	c := cluster(t, 3, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 		var options client.ListOptions

@@ -14,7 +14,8 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// TestAnUpdateThatOnlyRelabelsIsAnsweredFromTheListOfBudgets has three pods and a budget for app web without room. A cache knows the budget, or not.
+// TestAnUpdateThatOnlyRelabelsIsAnsweredFromTheListOfBudgets has three pods and a budget for app web without room. The cache has the budget, or lacks
+// it if unknown.
 func TestAnUpdateThatOnlyRelabelsIsAnsweredFromTheListOfBudgets(t *testing.T) {
 	role := func(p *corev1.Pod) { p.Labels["role"] = "leader" }
 	tests := map[string]struct {
@@ -25,7 +26,7 @@ func TestAnUpdateThatOnlyRelabelsIsAnsweredFromTheListOfBudgets(t *testing.T) {
 		want    v1alpha1.Reason
 		counts  bool
 	}{
-		"a label that no budget goes by":                       {change: role, want: v1alpha1.ReasonNotProtected},
+		"a label by which no budget selects":                   {change: role, want: v1alpha1.ReasonNotProtected},
 		"and the cache does not know the budget":               {change: role, unknown: true, want: v1alpha1.ReasonNotProtected},
 		"nothing changes":                                      {change: func(*corev1.Pod) {}, want: v1alpha1.ReasonNotProtected},
 		"the pod leaves the budget":                            {change: func(p *corev1.Pod) { p.Labels["app"] = "api" }, want: v1alpha1.ReasonBudgetExhausted, counts: true},

@@ -31,7 +31,7 @@ func TestWhenASnapshotServes(t *testing.T) {
 	}
 	tests := map[string]struct {
 		pub  func(*v1alpha1.PodUnavailableBudget)
-		pods []string // revisions of those that are judged
+		pods []string // resourceVersions of the judged pods
 		age  time.Duration
 		want bool
 	}{
@@ -64,19 +64,19 @@ func TestWhenASnapshotServes(t *testing.T) {
 	}
 }
 
-// TestABudgetFromTheWatchIsProvenByTheWrite has a watch that shows the budget as it was at some time, and three pods of which one may go.
+// TestABudgetFromTheWatchIsProvenByTheWrite has a watch that shows an earlier version of the budget. One of three pods may go.
 func TestABudgetFromTheWatchIsProvenByTheWrite(t *testing.T) {
 	taken := func(pub *v1alpha1.PodUnavailableBudget) {
 		pub.Status.Ledger = []v1alpha1.LedgerEntry{{UID: "web-2", Name: "web-2", Operation: v1alpha1.OperationDelete, Time: metav1.Unix(1, 0)}}
 	}
 	tests := map[string]struct {
-		// since is how the budget has changed since, nil if it was deleted.
+		// since changes the budget after the watch has shown it. Nil deletes the budget.
 		since func(*v1alpha1.PodUnavailableBudget)
-		// allowed is what the watch says that may go.
+		// allowed is status.unavailableAllowed as the watch shows it.
 		allowed int32
 		want    v1alpha1.Reason
 		reads   int
-		// attempts to write.
+		// attempts is how often the guard tries to write.
 		attempts int
 	}{
 		"it is the latest": {since: func(*v1alpha1.PodUnavailableBudget) {}, allowed: 1, want: v1alpha1.ReasonWithinBudget, attempts: 1},
@@ -146,11 +146,11 @@ func equalBudgets(a, b *v1alpha1.PodUnavailableBudget) bool {
 	return len(a.Status.Ledger) == len(b.Status.Ledger) && a.Spec.MaxUnavailable.IntVal == b.Spec.MaxUnavailable.IntVal
 }
 
-// TestRoundsOfOneLineShareACount has a request come while another is written.
+// TestRoundsOfOneLineShareACount runs three rounds with the same knowledge.
 func TestRoundsOfOneLineShareACount(t *testing.T) {
 	for name, tc := range map[string]struct {
 		pass  time.Duration
-		after int // this round, the first of which is 0
+		after int // the round after which the time passes; the first is 0
 		want  int // lists of pods
 		reads int // of the budget
 	}{
@@ -207,7 +207,7 @@ func TestRoundsOfOneLineShareACount(t *testing.T) {
 	}
 }
 
-// TestLinesShareACountForAMoment has requests come one after the other.
+// TestLinesShareACountForAMoment sends requests one after the other.
 func TestLinesShareACountForAMoment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lists := 0
@@ -231,10 +231,10 @@ func TestLinesShareACountForAMoment(t *testing.T) {
 		}
 		ask(0, 1, v1alpha1.ReasonWithinBudget)
 		ask(1, 1, v1alpha1.ReasonBudgetExhausted)
-		time.Sleep(oldestSnapshot) // of the test's own time
+		time.Sleep(oldestSnapshot) // by the bubble's clock
 		synctest.Wait()
 		if n := len(g.lines.kept); n > 0 {
-			t.Errorf("%d counts are kept when nobody asks", n)
+			t.Errorf("%d counts are kept although no request comes", n)
 		}
 		ask(1, 2, v1alpha1.ReasonBudgetExhausted)
 	})

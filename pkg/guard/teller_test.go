@@ -19,7 +19,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// heard are events, each as what it regards, what is related, its reason and its note.
+// heard records events, each as the object it regards, the related object, its reason and its note.
 type heard struct{ lines []string }
 
 func (h *heard) Eventf(regarding, related runtime.Object, _, reason, action, note string, args ...any) {
@@ -32,13 +32,13 @@ func (h *heard) Eventf(regarding, related runtime.Object, _, reason, action, not
 	h.lines = append(h.lines, fmt.Sprintf("%s, %s: %s %s: %s", name(regarding), name(related), reason, action, fmt.Sprintf(note, args...)))
 }
 
-// telling runs the test with a teller, in a bubble whose clock goes on when everything waits.
+// telling runs the test with a teller, in a bubble whose clock advances when everything waits.
 func telling(t *testing.T, test func(t *testing.T, teller *teller, h *heard)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		h := &heard{}
 		teller := newTeller(h, clock.RealClock{})
-		go func() { _ = teller.Start(t.Context()) }() // it has no other end than the context's
+		go func() { _ = teller.Start(t.Context()) }() // it returns nil when the context ends
 		test(t, teller, h)
 	})
 }
@@ -65,7 +65,7 @@ func TestARefusalIsToldOnThePodAndOnTheBudget(t *testing.T) {
 		ask(0, false)
 		ask(1, true)
 		if len(h.lines) > 0 {
-			t.Fatalf("got %q of an approval and a dry run", h.lines)
+			t.Fatalf("got %q for an approval and a dry run", h.lines)
 		}
 		ask(1, false)
 		const note = "BudgetExhausted EVICT: pod web-1 cannot be evicted now: PodUnavailableBudget web needs 2 available pods of 3 and has 2"
@@ -106,7 +106,7 @@ func TestANamespaceWithManyRefusalsKeepsNoOtherFromBeingHeard(t *testing.T) {
 			t.Errorf("got %d events of the loud namespace and %d of the quiet one", loud, len(h.lines)-loud)
 		}
 		if n := teller.last.Len(); n > mostRemembered {
-			t.Errorf("%d are remembered", n)
+			t.Errorf("%d objects are remembered", n)
 		}
 	})
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// selecting is a budget by one label, of which so many values are named.
+// selecting returns a budget whose selector names one label and this many values of it.
 func selecting(name string, from, values int) *v1alpha1.PodUnavailableBudget {
 	expression := metav1.LabelSelectorRequirement{Key: "app", Operator: metav1.LabelSelectorOpIn}
 	for i := range values {
