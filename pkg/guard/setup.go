@@ -47,7 +47,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, register func(path string, hoo
 	g := New(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetCache(), opts)
 	g.teller = newTeller(mgr.GetEventRecorder("berth-controller"), g.clock)
 	if err := mgr.Add(g.teller); err != nil {
-		return fmt.Errorf("adding the teller of refusals: %w", err)
+		return fmt.Errorf("adding the sender of refusal events: %w", err)
 	}
 	register(endpoint.BudgetPods, &admission.Webhook{Handler: &podHandler{
 		guard: g, decoder: admission.NewDecoder(mgr.GetScheme()), live: mgr.GetAPIReader(), clock: g.clock,

@@ -38,7 +38,7 @@ func TestAHugeSelector(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
-	t.Run("that there is already keeps nobody from labelling its budget", func(t *testing.T) {
+	t.Run("that exists already keeps nobody from labelling its budget", func(t *testing.T) {
 		v := budgetValidator{live: cluster(t, 0, interceptor.Funcs{})}
 		old, labelled := selecting("huge", 0, 2*maxSelector), selecting("huge", 0, 2*maxSelector)
 		labelled.Labels = map[string]string{"team": "shop"}
