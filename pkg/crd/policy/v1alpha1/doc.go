@@ -1,10 +1,10 @@
-// Package v1alpha1 is the vocabulary of PodUnavailableBudget: its API types and the names of the labels, annotations, conditions and reasons
-// that Berth reads and writes for it.
+// Package v1alpha1 has the API types of PodUnavailableBudget, and the names of the labels, annotations, conditions and reasons that Berth reads
+// and writes for it.
 //
-// The group, version, kind and field names are those of the PodUnavailableBudget kind that users already have manifests for. Fields marked
-// "Berth" are additions; leaving them out gives the behaviour the kind always promised.
+// The group, version, kind and field names are those of OpenKruise, because users have manifests for them. Fields that are described as additions of
+// Berth do not exist there. They are optional, and their defaults keep the behaviour that OpenKruise documents.
 //
-// The package decides nothing: what a budget means is answered by pkg/budget.
+// The package decides nothing: pkg/budget says what a budget means.
 //
 // +kubebuilder:object:generate=true
 // +groupName=policy.kruise.io

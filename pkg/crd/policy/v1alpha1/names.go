@@ -1,38 +1,40 @@
 package v1alpha1
 
 const (
-	// ProtectOperationsAnnotation on a budget lists the operations it protects pods from, separated by commas: DELETE, EVICT, UPDATE, RESIZE.
-	// Without it, all of them. Operations that are left out go through unasked and uncounted.
+	// ProtectOperationsAnnotation on a budget lists the operations that it protects pods from, separated by commas: DELETE, EVICT, UPDATE, RESIZE.
+	// Without it, the budget protects from all of them. The budget neither refuses nor counts operations that the list leaves out.
 	ProtectOperationsAnnotation = "kruise.io/pub-protect-operations"
 
-	// ProtectTotalReplicasAnnotation on a budget says how many pods there should be, for pods whose workload cannot tell.
+	// ProtectTotalReplicasAnnotation on a budget sets the number of replicas, for pods whose workload does not tell it.
 	ProtectTotalReplicasAnnotation = "pub.kruise.io/protect-total-replicas"
 
-	// NoProtectAnnotation with the value "true" takes a pod out of every budget: nothing is refused for it and it counts as available for
-	// nobody. Whoever may change the pod may do that, also if there is no room for it, unless the budget has NoProtectNeedsRoomAnnotation.
+	// NoProtectAnnotation with the value "true" takes a pod out of every budget. No budget refuses an operation on the pod or counts it as available.
+	// Everybody who may change the pod may set the annotation, even if no further pod may become unavailable. NoProtectNeedsRoomAnnotation on the
+	// budget prevents that.
 	NoProtectAnnotation = "pub.kruise.io/no-protect"
 
-	// NoProtectNeedsRoomAnnotation with the value "true" on a budget has NoProtectAnnotation on an available pod of it need room, as deleting the pod would.
+	// NoProtectNeedsRoomAnnotation with the value "true" on a budget makes the webhook judge NoProtectAnnotation on an available pod like a deletion:
+	// it is refused unless one more pod may become unavailable.
 	NoProtectNeedsRoomAnnotation = "policy.berth.dev/no-protect-needs-room"
 
-	// UnavailableLabelPrefix begins the keys of labels by which somebody takes a pod out of service. A pod with such a label counts as unavailable,
-	// whatever the value. Putting the first one on an available pod needs room in its budget.
+	// UnavailableLabelPrefix begins the keys of labels that take a pod out of service. A pod with such a label counts as unavailable, whatever the
+	// value. The webhook allows the first such label on an available pod only if one more pod of the budget may become unavailable.
 	UnavailableLabelPrefix = "unavailable-pod.kruise.io/"
 
-	// ProtectedLabel is on every pod of a budget. The API server asks the webhook about pods that have it and about no others, and only they
-	// count as available. Berth's controller keeps it; a ValidatingAdmissionPolicy keeps everybody else from changing it.
+	// ProtectedLabel is on every pod of a budget. The API server calls the webhook only about pods that have it, and only these count as available.
+	// Berth's controller sets it. A ValidatingAdmissionPolicy prevents others from changing it.
 	ProtectedLabel = "policy.berth.dev/protected"
 
 	// ProtectedValue is the value of ProtectedLabel.
 	ProtectedValue = "true"
 
-	// SelectorKeysAnnotation on a protected pod holds the keys of the labels by which its budgets, and the controllers by which it is theirs, select it,
-	// in order and separated by commas. The API server does not ask the webhook about a change of any other label. Without it, the API server asks about
-	// every change of a label. Berth's controller keeps it, and nobody else can change it.
+	// SelectorKeysAnnotation on a protected pod holds label keys, in order and separated by commas: those in the selectors of its budgets and of its
+	// controller. The API server does not call the webhook about a change of any other label. Without the annotation, it calls the webhook about
+	// every change of a label. Berth's controller sets it, and nobody else can change it.
 	SelectorKeysAnnotation = "policy.berth.dev/selector-keys"
 )
 
-// Operation is what is done to a pod that makes it unavailable.
+// Operation is an operation on a pod that makes the pod unavailable.
 type Operation string
 
 const (
@@ -44,45 +46,48 @@ const (
 	OperationUpdate Operation = "UPDATE"
 	// OperationResize: resources of the pod change, and a container restarts for it.
 	OperationResize Operation = "RESIZE"
-	// OperationUnready: the pod is taken out of service while its containers run: somebody else than its kubelet writes into its status that it is not
-	// ready, turns one of its readiness gates off, or gives it a label that begins with UnavailableLabelPrefix. It is protected where UPDATE is.
+	// OperationUnready: a client other than the pod's kubelet takes the pod out of service while its containers run. The client writes into the status
+	// that the pod is not ready, turns a readiness gate off, or adds a label that begins with UnavailableLabelPrefix. Budgets that protect from UPDATE
+	// protect from it.
 	OperationUnready Operation = "UNREADY"
 	// OperationLeave: the pod's labels, annotations or controller change so that the budget does not cover it any more.
 	OperationLeave Operation = "LEAVE"
 )
 
-// Reason says why an operation was let through or refused, and why a condition is as it is, in one word that every surface repeats.
+// Reason is one word that says why the webhook allowed or refused an operation, or why a condition has its status. Messages, metrics, events and
+// conditions use the same word.
 type Reason string
 
 const (
 	// ReasonWithinBudget: enough pods stay available.
 	ReasonWithinBudget Reason = "WithinBudget"
-	// ReasonApproved: the pod counts as unavailable already, because an operation on it was let through before.
+	// ReasonApproved: the pod counts as unavailable already, because the webhook has allowed an operation on it earlier.
 	ReasonApproved Reason = "AlreadyApproved"
-	// ReasonPodUnavailable: the pod is not available, so nothing is lost.
+	// ReasonPodUnavailable: the pod is unavailable already.
 	ReasonPodUnavailable Reason = "PodUnavailable"
-	// ReasonNothingDesired: the budget needs no pod to be available; its workload is gone or asks for none.
+	// ReasonNothingDesired: the budget needs no available pod, for instance because its workload is gone or scaled to 0.
 	ReasonNothingDesired Reason = "NothingDesired"
 	// ReasonNotProtected: the budget does not protect the pod, or not from this operation.
 	ReasonNotProtected Reason = "NotProtected"
-	// ReasonExempted: the pod is taken out of every budget by its annotation, for which this budget asks for no room.
+	// ReasonExempted: NoProtectAnnotation takes the pod out of every budget, and this budget has no NoProtectNeedsRoomAnnotation.
 	ReasonExempted Reason = "Exempted"
 	// ReasonBudgetExhausted: fewer pods would be available than the budget needs.
 	ReasonBudgetExhausted Reason = "BudgetExhausted"
-	// ReasonBudgetUnhealthy: fewer pods are available than the budget needs, and it holds pods that are not available as well.
+	// ReasonBudgetUnhealthy: fewer pods are available than the budget needs, and IfHealthyBudget protects unavailable pods as well.
 	ReasonBudgetUnhealthy Reason = "BudgetUnhealthy"
-	// ReasonContended: the budget changed too often to get a word in. Nothing is known against the operation; try again.
+	// ReasonContended: others changed the budget so often that the webhook could not write its status. The operation itself may be fine; try again.
 	ReasonContended Reason = "Contended"
-	// ReasonLedgerFull: as many operations of the budget are under way as its status can hold. Nothing is known against the operation; try again.
+	// ReasonLedgerFull: the ledger of the budget is full, because too many operations are in progress. The operation itself may be fine; try again.
 	ReasonLedgerFull Reason = "LedgerFull"
-	// ReasonApprovalUnused: the operation was let through again and again, and has not happened. Something else refuses it. Its approval is left to expire.
+	// ReasonApprovalUnused: the webhook has allowed the operation several times and it never happened, so something else refuses it. The webhook
+	// renews the approval no more, and the approval expires.
 	ReasonApprovalUnused Reason = "ApprovalUnused"
-	// ReasonPodDisruptionBudget: a PodDisruptionBudget lets no pod go, so that the API server would refuse the eviction after the budgets of the pod have
-	// let it through. It takes no room in them.
+	// ReasonPodDisruptionBudget: a PodDisruptionBudget allows no disruption, so the API server would refuse the eviction even if the pod's budgets
+	// allowed it. The budgets do not record the eviction.
 	ReasonPodDisruptionBudget Reason = "PodDisruptionBudget"
-	// ReasonPodUnknown: it could not be made sure which pod an eviction would take. Nothing is known against it; try again.
+	// ReasonPodUnknown: the webhook could not determine which pod the eviction would delete. The eviction itself may be fine; try again.
 	ReasonPodUnknown Reason = "PodUnknown"
-	// ReasonServerUnavailable: the API server did not answer the webhook, for a reason that will pass. Nothing is known against the operation; try again.
+	// ReasonServerUnavailable: the API server did not answer the webhook, for a temporary reason. The operation itself may be fine; try again.
 	ReasonServerUnavailable Reason = "ServerUnavailable"
 	// ReasonNamespaceTerminating: the pod's namespace is being deleted.
 	ReasonNamespaceTerminating Reason = "NamespaceTerminating"
@@ -91,23 +96,23 @@ const (
 	ReasonSufficientPods Reason = "SufficientPods"
 	// ReasonInsufficientPods: no further pod may become unavailable now.
 	ReasonInsufficientPods Reason = "InsufficientPods"
-	// ReasonNoneMayGo: no pod may ever become unavailable while the budget is as it is, so that drains never finish.
+	// ReasonNoneMayGo: the budget needs every pod to be available. No pod may ever become unavailable, and node drains never finish.
 	ReasonNoneMayGo Reason = "NoPodMayEverGo"
-	// ReasonAllPodsProtected: every pod of the budget carries the protection label.
+	// ReasonAllPodsProtected: every pod of the budget has ProtectedLabel.
 	ReasonAllPodsProtected Reason = "AllPodsProtected"
-	// ReasonPodsUnprotected: some pods of the budget do not carry the protection label yet.
+	// ReasonPodsUnprotected: some pods of the budget do not have ProtectedLabel yet, or lack keys in SelectorKeysAnnotation.
 	ReasonPodsUnprotected Reason = "PodsUnprotected"
 	// ReasonInvalidBudget: the budget cannot be used until it is corrected.
 	ReasonInvalidBudget Reason = "InvalidBudget"
 	// ReasonTargetNotFound: the workload that the budget names does not exist or is being deleted.
 	ReasonTargetNotFound Reason = "TargetNotFound"
-	// ReasonReplicasUnknown: some pods have no workload that says how many there should be; only those that exist are counted.
+	// ReasonReplicasUnknown: some pods have no workload with a readable number of replicas. Such pods count only while they exist.
 	ReasonReplicasUnknown Reason = "ReplicasUnknown"
-	// ReasonReplicasKnown: every pod's workload says how many there should be.
+	// ReasonReplicasKnown: every pod has a workload with a readable number of replicas, or ProtectTotalReplicasAnnotation sets the number.
 	ReasonReplicasKnown Reason = "ReplicasKnown"
-	// ReasonBudgetWarning: the budget is legal and probably not what was meant.
+	// ReasonBudgetWarning: the budget is valid but probably not what its author meant.
 	ReasonBudgetWarning Reason = "BudgetWarning"
-	// ReasonApprovalExpired: an operation was let through and did not happen, or it could not be proven that it is over.
+	// ReasonApprovalExpired: an allowed operation did not happen in time, or Berth could not prove that it is over.
 	ReasonApprovalExpired Reason = "ApprovalExpired"
 	// ReasonReadFailed: the pods or workloads of the budget cannot be read.
 	ReasonReadFailed Reason = "ReadFailed"
@@ -116,8 +121,8 @@ const (
 const (
 	// ConditionDisruptionAllowed: at least one more pod may become unavailable.
 	ConditionDisruptionAllowed = "DisruptionAllowed"
-	// ConditionEnforcing: every pod of the budget is guarded.
+	// ConditionEnforcing: the budget is usable, and the webhook sees every operation on its pods.
 	ConditionEnforcing = "Enforcing"
-	// ConditionReplicasKnown: the number of pods that there should be is known.
+	// ConditionReplicasKnown: Berth knows how many pods the budget's workloads ask for.
 	ConditionReplicasKnown = "ReplicasKnown"
 )

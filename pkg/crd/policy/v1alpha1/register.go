@@ -13,10 +13,10 @@ var (
 	// GroupVersion is the group and version of the types in this package.
 	GroupVersion = schema.GroupVersion{Group: GroupName, Version: "v1alpha1"}
 
-	// Resource is where the API server serves PodUnavailableBudgets.
+	// Resource is the resource under which the API server serves PodUnavailableBudgets.
 	Resource = GroupVersion.WithResource("podunavailablebudgets")
 
-	// Kind is the kind that owns the events Berth writes.
+	// Kind is the kind of object that Berth's events on budgets are about.
 	Kind = GroupVersion.WithKind("PodUnavailableBudget")
 
 	schemeBuilder = runtime.NewSchemeBuilder(addKnownTypes)

@@ -6,8 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// PodUnavailableBudget keeps a number of pods available through everything that is done to them on purpose: deletion, eviction and changes
-// in place.
+// PodUnavailableBudget keeps a number of pods available during voluntary disruptions: deletions, evictions and in-place changes of the pods.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -48,33 +47,34 @@ type PodUnavailableBudgetList struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.minAvailable) || type(self.minAvailable) != string || string(self.minAvailable).matches('^(100|[0-9]{1,2})%$')",message="must be a count or a percentage from 0% to 100%",fieldPath=".minAvailable"
 // +kubebuilder:validation:XValidation:rule="!has(self.unhealthyPodPolicy) || size(self.unhealthyPodPolicy) == 0 || self.unhealthyPodPolicy in ['AlwaysAllow', 'IfHealthyBudget']",message="must be AlwaysAllow or IfHealthyBudget",fieldPath=".unhealthyPodPolicy"
 type PodUnavailableBudgetSpec struct {
-	// Selector picks the pods, in the budget's own namespace. It must not be empty. Exactly one of selector and targetRef is given, and neither can be
-	// changed. In budgets that are older than these rules an empty selector picks all pods, and targetRef takes precedence over selector.
+	// Selector selects the pods in the budget's own namespace. It must not be empty. A budget has either selector or targetRef, and neither can be
+	// changed. In budgets that are older than these rules, an empty selector selects all pods, and targetRef takes precedence over selector.
 	//
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 
-	// TargetReference names the workload whose pods are protected, in the budget's own namespace.
+	// TargetReference names the workload whose pods the budget protects. The workload is in the budget's own namespace.
 	//
 	// +optional
 	TargetReference *TargetReference `json:"targetRef,omitempty"`
 
-	// MaxUnavailable is how many pods may be unavailable, as a count or as a percentage of the replicas, rounded up. It takes precedence over
-	// minAvailable.
+	// MaxUnavailable is how many pods may be unavailable: a count, or a percentage of the replicas. A percentage is rounded up to whole pods.
+	// It takes precedence over minAvailable.
 	//
 	// +optional
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:MaxLength=32
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
 
-	// MinAvailable is how many pods must stay available, as a count or as a percentage of the replicas, rounded up.
+	// MinAvailable is how many pods must stay available: a count, or a percentage of the replicas. A percentage is rounded up to whole pods.
 	//
 	// +optional
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:MaxLength=32
 	MinAvailable *intstr.IntOrString `json:"minAvailable,omitempty"`
 
-	// UnhealthyPodPolicy says what may be done to pods that are not available anyway. Berth.
+	// UnhealthyPodPolicy says which operations the webhook allows on pods that are unavailable already. AlwaysAllow, the default, allows all of them.
+	// IfHealthyBudget refuses them for a running pod while fewer pods are available than the budget needs. This field is an addition of Berth.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
@@ -101,33 +101,36 @@ type TargetReference struct {
 type UnhealthyPodPolicy string
 
 const (
-	// AlwaysAllowUnhealthy lets everything be done to a pod that is not available, so that broken pods can be replaced. The default.
+	// AlwaysAllowUnhealthy allows every operation on an unavailable pod, so that broken pods can be replaced. This is the default.
 	AlwaysAllowUnhealthy UnhealthyPodPolicy = "AlwaysAllow"
-	// IfHealthyBudget holds a running pod that is not available as well, until enough others are, for pods that keep data while not ready.
+	// IfHealthyBudget also protects a running pod that is unavailable, until enough other pods are available. Use it for pods that hold data
+	// while they are not ready.
 	IfHealthyBudget UnhealthyPodPolicy = "IfHealthyBudget"
 )
 
-// PodUnavailableBudgetStatus is what was observed of a budget, and the ledger of what was let through.
+// PodUnavailableBudgetStatus is the observed state of a budget, and the ledger of allowed operations.
 //
-// The webhook and the controller write it, each with the resourceVersion of the budget that it computed from, so that every write is a step
-// in one order.
+// The webhook and the controller write it. Each write carries the resourceVersion of the budget that the writer read. So all writes have one
+// order, and none overwrites a change that its writer has not seen.
 type PodUnavailableBudgetStatus struct {
-	// ObservedGeneration is the generation of the spec that the numbers belong to.
+	// ObservedGeneration is the generation of the spec from which the numbers were computed.
 	//
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration"`
 
-	// DisruptedPods are the pods in the ledger that are about to be deleted, by name, with the time of the approval. For readers.
+	// DisruptedPods are the pods in the ledger that are about to be deleted or to leave the budget. It maps their names to the time of the approval.
+	// It only informs.
 	//
 	// +optional
 	DisruptedPods map[string]metav1.Time `json:"disruptedPods,omitempty"`
 
-	// UnavailablePods are the pods in the ledger that are being changed in place or made unready, by name, with the time of the approval. For readers.
+	// UnavailablePods are the pods in the ledger that are changed in place or made unready. It maps their names to the time of the approval.
+	// It only informs.
 	//
 	// +optional
 	UnavailablePods map[string]metav1.Time `json:"unavailablePods,omitempty"`
 
-	// UnavailableAllowed is how many more pods may become unavailable. The webhook counts anew for every decision; this number informs.
+	// UnavailableAllowed is how many more pods may become unavailable now. It only informs: the webhook counts the pods again for every decision.
 	//
 	// +optional
 	UnavailableAllowed int32 `json:"unavailableAllowed"`
@@ -142,25 +145,25 @@ type PodUnavailableBudgetStatus struct {
 	// +optional
 	DesiredAvailable int32 `json:"desiredAvailable"`
 
-	// TotalReplicas is how many pods there should be.
+	// TotalReplicas is how many pods the budget's workloads ask for.
 	//
 	// +optional
 	TotalReplicas int32 `json:"totalReplicas"`
 
-	// Ledger is the record of operations that were let through and whose outcome is not proven yet. Its pods count as unavailable. Berth.
+	// Ledger records the allowed operations whose outcome is not proven yet. Their pods count as unavailable. This field is an addition of Berth.
 	//
 	// +optional
 	// +listType=map
 	// +listMapKey=uid
 	Ledger []LedgerEntry `json:"ledger,omitempty"`
 
-	// LedgerRevision is the resourceVersion of the pods by which entries were last struck out of the ledger. Pods of an older one are not
-	// judged by: they would show as available what the ledger does not know any more. Berth.
+	// LedgerRevision is the resourceVersion of the list of pods by which Berth last removed entries from the ledger. Berth decides nothing by an older
+	// list: a pod whose entry was removed could still look available in it. This field is an addition of Berth.
 	//
 	// +optional
 	LedgerRevision string `json:"ledgerRevision,omitempty"`
 
-	// Conditions are DisruptionAllowed, Enforcing and ReplicasKnown. Berth.
+	// Conditions are DisruptionAllowed, Enforcing and ReplicasKnown. This field is an addition of Berth.
 	//
 	// +optional
 	// +listType=map
@@ -168,7 +171,7 @@ type PodUnavailableBudgetStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// LedgerEntry is one operation that was let through.
+// LedgerEntry is one allowed operation on one pod.
 type LedgerEntry struct {
 	// UID of the pod.
 	//
@@ -178,24 +181,24 @@ type LedgerEntry struct {
 	//
 	// +optional
 	Name string `json:"name,omitempty"`
-	// Operation that was let through. One that removes the pod replaces one that changes it.
+	// Operation that the webhook allowed. An operation that removes the pod replaces one that changes it.
 	//
 	// +optional
 	Operation Operation `json:"operation,omitempty"`
-	// Generation of the pod once the operation is done, as far as it is known.
+	// Generation that the pod will have after the operation, if it is known.
 	//
 	// +optional
 	Generation int64 `json:"generation,omitempty"`
-	// Revision is the resourceVersion of the pod that was judged when it was to be made unready, empty for other operations. The API server
-	// makes the change to this revision or asks again, so that it is over when the pod has another one.
+	// Revision is the resourceVersion of the pod for which the webhook allowed an UNREADY operation. It is empty for other operations. The API server
+	// either applies the change to this revision or calls the webhook again. So the request is over once the pod has another revision.
 	//
 	// +optional
 	Revision string `json:"revision,omitempty"`
-	// Time of the last approval by the clock of whoever wrote it. For readers; nothing is decided by it.
+	// Time of the last approval, by the clock of the writer. It only informs: Berth decides nothing by it.
 	//
 	// +optional
 	Time metav1.Time `json:"time,omitempty"`
-	// Renewals is how often the approval was given again. A change restarts the time after which the entry expires.
+	// Renewals is how often the webhook has renewed the approval. Any change of the entry restarts the time after which it expires.
 	//
 	// +optional
 	Renewals int32 `json:"renewals,omitempty"`
