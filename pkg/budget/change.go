@@ -5,8 +5,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Restarts is true if an update of a pod restarts a container, or ends the pod early. Of the fields that can be updated these are the images
-// and a deadline that is set or brought forward.
+// Restarts is true if an update of a pod restarts a container, or ends the pod early. Of the mutable fields, only the images and
+// activeDeadlineSeconds do that: a changed image, and a deadline that is set or reduced.
 func Restarts(before, after *corev1.Pod) bool {
 	return imagesDiffer(before.Spec.Containers, after.Spec.Containers) ||
 		imagesDiffer(before.Spec.InitContainers, after.Spec.InitContainers) ||
@@ -60,7 +60,8 @@ func containersRestart(before, after []corev1.Container) bool {
 	return false
 }
 
-// podResizeRestarts is about resources of the pod as a whole: a change of them reaches every container that has none of its own.
+// podResizeRestarts is true if a change of the pod-level resources restarts a container. Such a change affects every container without resources of
+// its own.
 func podResizeRestarts(before, after *corev1.Pod) bool {
 	was, is := before.Spec.Resources, after.Spec.Resources
 	if was == nil {
@@ -91,10 +92,10 @@ func sameAmount(name corev1.ResourceName, a, b corev1.ResourceList) bool {
 	return had == has && before.Cmp(after) == 0
 }
 
-// Leaves is true if an update of a pod takes it out of a budget whose pods the selector picks.
+// Leaves is true if an update of a pod takes it out of a budget with this selector.
 func Leaves(before, after *corev1.Pod, selector labels.Selector) bool {
 	if IsExempt(before) {
-		return false // it is in none
+		return false // no budget covers it
 	}
 	return IsExempt(after) ||
 		IsProtected(before) && !IsProtected(after) ||

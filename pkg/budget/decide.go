@@ -10,41 +10,44 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// Facts are what a budget is judged by, all read after the budget that holds the ledger.
+// Facts are the input of a decision. The caller reads all of them after it has read the budget with the ledger.
 type Facts struct {
 	// Pods that the budget covers, in any order.
 	Pods []Pod
 	// Workloads that own the pods.
 	Workloads []Workload
-	// Ledger of the budget. The model does not change it.
+	// Ledger of the budget. This package does not change it.
 	Ledger []v1alpha1.LedgerEntry
 }
 
-// Workload is how many pods somebody asks for.
+// Workload is an owner of pods and the number of pods that it asks for.
 type Workload struct {
 	// Name with kind, for messages.
 	Name string
-	// Replicas is 0 for a workload that is gone or being deleted: its pods are to go.
+	// Replicas is 0 for a workload that is gone or being deleted: its pods will be deleted too.
 	Replicas int32
-	// Gone is true for such a workload.
+	// Gone is true for a workload that is gone or being deleted.
 	Gone bool
 }
 
-// Tally is a budget in numbers.
+// Tally is the result of counting the pods of a budget.
 type Tally struct {
-	// Total is how many pods there should be. Workloads that ask for more than an int32 holds add up to the greatest one.
+	// Total is how many pods the workloads ask for. A sum that exceeds an int32 becomes the greatest int32.
 	Total int32
 	// Desired is how many must be available.
 	Desired int32
-	// Available is how many are, those in the ledger left out.
+	// Available is how many are available, without those in the ledger.
 	Available int32
-	// Allowed is how many more may become unavailable, as it is reported.
+	// Allowed is how many more may become unavailable, as the status reports it.
 	Allowed int32
-	// Unmanaged is how many pods are in Total only because they exist.
+	// Unmanaged is how many pods count in Total only because they exist: no workload asks for them.
 	Unmanaged int32
 }
 
-// Tally counts.
+// Tally counts the pods of the budget.
+//
+//	Total = replicas of the workloads + unmanaged pods, or Policy.Replicas unless all workloads are gone and no pod is unmanaged
+//	Available = pods that are Available and not in the ledger
 func (p *Policy) Tally(f Facts) Tally {
 	var t Tally
 	recorded := make(map[types.UID]bool, len(f.Ledger))
@@ -73,24 +76,24 @@ func (p *Policy) Tally(f Facts) Tally {
 	return t
 }
 
-// allGone is true if every workload is gone, of which there is one at least. What the annotation says holds no longer then: nobody makes these pods any
-// more, and the garbage collector deletes them.
+// allGone is true if there are workloads and all of them are gone. The number in the annotation is not valid any more then: nobody creates such pods,
+// and the garbage collector deletes the existing ones.
 func allGone(workloads []Workload) bool {
 	return len(workloads) > 0 && !slices.ContainsFunc(workloads, func(w Workload) bool { return !w.Gone })
 }
 
-// Request is an operation on a pod that is about to happen.
+// Request asks whether an operation on a pod is allowed.
 type Request struct {
 	Name      string
 	UID       types.UID
 	Operation v1alpha1.Operation
-	// Generation of the pod once the operation is done.
+	// Generation that the pod will have after the operation.
 	Generation int64
-	// Revision of the pod that was judged if it is to be made unready. Empty for other operations.
+	// Revision is the resourceVersion of the pod in the request, for OperationUnready. It is empty for other operations.
 	Revision string
-	// Exempts is true if the operation takes the pod out of every budget, by its annotation.
+	// Exempts is true if the operation sets NoProtectAnnotation, which takes the pod out of every budget.
 	Exempts bool
-	// Fresh is true if the pod's entry was written so lately that it outlives this request as well. Entries that are not fresh are renewed.
+	// Fresh is true if the pod's entry was written so recently that it cannot expire before this request ends. An entry that is not fresh is renewed.
 	Fresh bool
 }
 
@@ -100,7 +103,7 @@ type Verdict struct {
 	Reason  v1alpha1.Reason
 	// Message names the budget and its numbers.
 	Message string
-	// Recorded is true if the verdict holds only once the ledger that came with it is written.
+	// Recorded is true if the verdict is valid only after the decision's ledger has been written.
 	Recorded bool
 }
 
@@ -108,25 +111,25 @@ type Verdict struct {
 type Decision struct {
 	// Verdicts in the order of the requests.
 	Verdicts []Verdict
-	// Ledger with everything that was allowed.
+	// Ledger includes an entry for every allowed operation.
 	Ledger []v1alpha1.LedgerEntry
-	// Tally with the ledger counted.
+	// Tally counts the pods with this ledger.
 	Tally Tally
-	// Changed is true if the ledger has to be written before a verdict is given.
+	// Changed is true if the caller must write the ledger before it answers.
 	Changed bool
 }
 
-// MaxLedger is how many entries a ledger takes. Above it operations are refused as LedgerFull until the controller has struck some out.
+// MaxLedger is how many entries a ledger can have. If it is full, further operations are refused as LedgerFull until the controller removes entries.
 //
-// The API server stores objects of up to 1.5 MiB. An entry takes about 450 bytes of the budget with a name of 40 characters, and about 1,100 with
-// the longest name there is, 253: itself, its name in DisruptedPods, and who manages its fields. So a full ledger always fits.
+// The API server stores objects of up to 1.5 MiB. An entry takes about 450 bytes of the budget for a pod name of 40 characters, and about 1,100 for the
+// longest possible name of 253. This includes the entry itself, the name in DisruptedPods, and the managed fields. So a full ledger always fits.
 const MaxLedger = 1000
 
-// Decide judges requests in their order, each with those before it counted. Of k requests for which there is room for n, the first n that need
-// room get it. Every operation that is let through is recorded, also one on a pod that is not available: it may become so before the
-// operation happens.
+// Decide judges requests in their order. Each verdict counts the operations that were allowed before it. If n more pods may become unavailable, the
+// first n requests on available pods are allowed. Decide records every operation that it allows and the budget protects from, even if the pod is
+// unavailable: it may become available before the operation happens.
 //
-// It relies on the pods having been read after the ledger, and on the ledger being written only if the budget has not changed since.
+// The result is exact if the caller has read the pods after the ledger, and writes the ledger only if the budget has not changed since.
 func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 	states := make(map[types.UID]State, len(f.Pods))
 	for i := range f.Pods {
@@ -137,7 +140,7 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 	for i := range d.Ledger {
 		at[d.Ledger[i].UID] = i
 	}
-	written := map[types.UID]bool{} // by this decision, so that they are fresh
+	written := map[types.UID]bool{} // entries that this decision writes, which are fresh
 	for i := range requests {
 		r := &requests[i]
 		state, found := states[r.UID]
@@ -160,11 +163,11 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 			continue
 		}
 		if !found {
-			state = Gone // it is not the budget's, and may become so before the operation happens
+			state = Gone // the budget does not cover the pod, but may cover it before the operation happens
 		}
 		verdict := p.judge(state, d.Tally)
 		if r.Exempts && !p.exemptingNeedsRoom {
-			verdict = Verdict{Allowed: true, Reason: v1alpha1.ReasonExempted} // it is recorded as everything is: nobody else may count on the pod
+			verdict = Verdict{Allowed: true, Reason: v1alpha1.ReasonExempted} // recorded as well, so that the pod does not count as available for others
 		}
 		if !verdict.Allowed {
 			verdict.Message = p.refusal(r, verdict.Reason, d.Tally, len(d.Ledger))
@@ -188,7 +191,7 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 	return d
 }
 
-// judge says whether a pod that is in no entry may become unavailable.
+// judge says whether a pod without an entry in the ledger may become unavailable.
 func (p *Policy) judge(state State, t Tally) Verdict {
 	healthy := t.Available >= t.Desired
 	switch {

@@ -7,11 +7,11 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// Forecast says which pods an operation could be done to, by nothing but the status of a budget. Who has to choose among pods asks it, and then the
-// API server: a status can be old, and what it promises binds nobody. It is not safe for concurrent use.
+// Forecast estimates, from the status of a budget alone, for which pods an operation would be allowed. Callers that choose among pods use it first, and
+// then send the request: a status can be old, so only the webhook's answer is binding. It is not safe for concurrent use.
 //
-//   - What the ledger holds already costs nothing, and neither do pods that have not served yet or do not serve any more.
-//   - A status of another generation of the budget promises nothing.
+//   - Pods in the ledger are free: they do not lower the number of available pods further. So are pending, gone and exempt pods.
+//   - A status of another generation of the budget allows only free pods.
 type Forecast struct {
 	policy   *Policy
 	protects bool
@@ -20,7 +20,7 @@ type Forecast struct {
 	tally    Tally
 }
 
-// Forecast is that of the budget that the policy was compiled from.
+// Forecast starts from the status of pub, from which the policy was compiled.
 func (p *Policy) Forecast(pub *v1alpha1.PodUnavailableBudget, operation v1alpha1.Operation) *Forecast {
 	f := &Forecast{
 		policy: p, protects: p.Protects(operation), observed: pub.Status.ObservedGeneration == pub.Generation,
@@ -33,17 +33,17 @@ func (p *Policy) Forecast(pub *v1alpha1.PodUnavailableBudget, operation v1alpha1
 	return f
 }
 
-// May is true if the operation could be done to the pod.
+// May is true if the operation would be allowed on the pod.
 func (f *Forecast) May(pod *Pod) bool {
 	return f.isFree(pod) || f.observed && f.policy.judge(pod.State, f.tally).Allowed
 }
 
-// isFree is true for a pod that may go whatever the numbers are.
+// isFree is true if the operation is allowed on the pod whatever the numbers are.
 func (f *Forecast) isFree(pod *Pod) bool {
 	return !f.protects || pod.State == Exempt || pod.State == Gone || pod.State == Pending || f.recorded.Has(pod.UID)
 }
 
-// Take counts the operation on the pod. A second time it counts for nothing.
+// Take counts the operation on the pod. A second call for the same pod changes nothing.
 func (f *Forecast) Take(pod *Pod) {
 	if f.isFree(pod) {
 		return
@@ -54,14 +54,14 @@ func (f *Forecast) Take(pod *Pod) {
 	}
 }
 
-// Refused takes in that the operation was refused for the pod: there is no room, whatever the status says.
+// Refused records that the webhook refused the operation on the pod: no available pod may become unavailable, whatever the status says.
 func (f *Forecast) Refused(pod *Pod) {
 	if !f.isFree(pod) {
 		f.tally.Available = min(f.tally.Available, f.tally.Desired-1)
 	}
 }
 
-// Foresee says which of the pods could be deleted, each with those before it counted.
+// Foresee says which of the pods could be deleted in this order. Each answer counts the pods before it that could.
 func (p *Policy) Foresee(pub *v1alpha1.PodUnavailableBudget, pods []Pod) []bool {
 	f := p.Forecast(pub, v1alpha1.OperationDelete)
 	answers := make([]bool, len(pods))

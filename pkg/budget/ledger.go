@@ -12,12 +12,13 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// MaxRenewals is how often the approval of one operation is given again. An operation that was let through more often has not happened: something else refuses
-// it, as a PodDisruptionBudget or another webhook does. Who tries for ever would hold its room for ever, so that the entry is left to expire then.
+// MaxRenewals is how often the approval of one operation is renewed. If the operation still has not happened, something else refuses it, such as a
+// PodDisruptionBudget or another webhook. A client that retries for ever would keep the pod counted as unavailable for ever. So the entry is not
+// renewed any more, and expires.
 const MaxRenewals = 3
 
-// renew gives an approval once more. The entry stays as it is if it covers the request and is fresh; otherwise it changes, and with it the
-// time at which it may expire. It is not ok if it must be left to expire.
+// renew approves an operation on a pod that has an entry. A fresh entry that covers the request stays unchanged. Otherwise the entry changes, which
+// also restarts its expiry. ok is false if the entry must be left to expire.
 func renew(entry v1alpha1.LedgerEntry, r *Request, now metav1.Time) (_ v1alpha1.LedgerEntry, changed, ok bool) {
 	operation := entry.Operation
 	if rank(r.Operation) > rank(operation) {
@@ -42,8 +43,8 @@ func renew(entry v1alpha1.LedgerEntry, r *Request, now metav1.Time) (_ v1alpha1.
 	return entry, true, true
 }
 
-// rank of operations: what removes a pod outranks what only changes it, because a changed pod is proven available again and a deleted one is
-// not. What only makes it unready is the least: an updater does so before it changes the pod.
+// rank orders operations. One that removes a pod outranks one that changes it: a changed pod can be proven available again, a deleted one cannot.
+// Making the pod unready has the lowest rank, because an updater does so before it changes the pod.
 func rank(operation v1alpha1.Operation) int {
 	switch operation {
 	case v1alpha1.OperationDelete, v1alpha1.OperationEvict:
@@ -57,37 +58,38 @@ func rank(operation v1alpha1.Operation) int {
 	}
 }
 
-// Settled is true if there is proof of what became of an operation, so that its entry is not needed any more. Pod is the one of the entry; nil if
-// it does not exist any more.
+// Settled is true if the outcome of an operation is proven, so that its entry is not needed any more. pod is the pod of the entry, or nil if it does
+// not exist any more.
 //
-//   - A pod that is gone, terminates or has ended needs no entry, since it does not count.
-//   - A changed pod that runs what its new spec says, and is ready, has the change behind it.
-//   - A pod that was to be made unready serves at a later revision than the one that was judged: it was not made so, or is back. As long as it does not serve
-//     the entry stays, so that what an updater goes on to do with the pod is the same disruption and needs no room of its own.
+//   - A pod that is gone, terminates or has ended needs no entry, because it does not count as available.
+//   - A change is over once the pod runs what its new spec says, and is ready.
+//   - Making a pod unready is over once the pod serves at a later revision than the judged one: it never became unready, or is ready again. While the
+//     pod does not serve, the entry stays. So a later change by the same updater is part of the same disruption, and needs no further available pod.
 //
-// That the budget does not cover a pod that lives, or the pod is exempt, proves nothing: it may come back before the operation happens. Its entry
-// takes no room meanwhile.
+// A running pod that the budget does not cover, or that is exempt, proves nothing: it may come back before the operation happens. Meanwhile its entry
+// lowers no count.
 func Settled(entry *v1alpha1.LedgerEntry, pod *corev1.Pod) bool {
 	if pod == nil || pod.DeletionTimestamp != nil || hasEnded(pod) {
 		return true
 	}
 	if entry.Revision != "" && !isAfter(pod.ResourceVersion, entry.Revision) {
-		return false // it may be made unready yet
+		return false // the pod may still become unready
 	}
 	switch entry.Operation {
 	case v1alpha1.OperationUnready:
 		return entry.Revision != "" && serves(pod)
 	case v1alpha1.OperationUpdate, v1alpha1.OperationResize:
-		// A pod that was changed back looks as if it had the change behind it, until its kubelet acts on the change.
+		// If a change is reverted, the status can match the spec before the kubelet has acted on the change. So the kubelet must have observed the spec.
 		return pod.Generation >= entry.Generation && pod.Status.ObservedGeneration >= pod.Generation && runsItsSpec(pod) && IsReady(pod)
 	default:
 		return false
 	}
 }
 
-// MayExpire is true if an entry that is old enough for its request to have ended can go without proof: the operation did not happen, or
-// there is no telling any more. That of a change stays while the kubelet has work to do on the pod's latest spec; a resize that waits for room on the
-// node may wait for ever, and its pod is in doubt without an entry too. Pod is nil if the budget's selector does not pick it.
+// MayExpire is true if an entry can be removed without proof once it is so old that its request must have ended. Then the operation did not happen, or
+// nobody can tell any more. The entry of a change stays while the kubelet still has work to do for the pod's latest spec. A resize that waits for
+// resources of the node does not keep its entry: it may wait for ever, and its pod is Doubtful without an entry too. pod is nil if the budget's selector
+// does not select it.
 func MayExpire(entry *v1alpha1.LedgerEntry, pod *corev1.Pod) bool {
 	switch entry.Operation {
 	case v1alpha1.OperationUpdate, v1alpha1.OperationResize:
@@ -97,8 +99,8 @@ func MayExpire(entry *v1alpha1.LedgerEntry, pod *corev1.Pod) bool {
 	}
 }
 
-// Happened is true if the pod is seen to be as the operation was to make it, which by itself proves nothing about what comes of it. Pod is nil if the
-// budget's selector does not pick it.
+// Happened is true if the pod shows that the operation took place. That alone does not prove that it is over. pod is nil if the budget's selector does
+// not select it.
 func Happened(entry *v1alpha1.LedgerEntry, pod *corev1.Pod) bool {
 	switch entry.Operation {
 	case v1alpha1.OperationUpdate, v1alpha1.OperationResize:
@@ -112,8 +114,8 @@ func Happened(entry *v1alpha1.LedgerEntry, pod *corev1.Pod) bool {
 	}
 }
 
-// runsItsSpec is true if every container runs the image and the resources that the spec says. A kubelet reports that it has observed a spec
-// before it restarts the containers.
+// runsItsSpec is true if every container runs with the image and resources of the spec. The observed generation does not tell this: a kubelet reports
+// it before it restarts the containers.
 func runsItsSpec(pod *corev1.Pod) bool {
 	if resizing(pod) {
 		return false
@@ -122,12 +124,14 @@ func runsItsSpec(pod *corev1.Pod) bool {
 		containersRun(restartableInit(pod.Spec.InitContainers), pod.Status.InitContainerStatuses)
 }
 
-// isOutdated is true if a container will restart, because it does not run with what the spec says. Its image tells that only if the spec has changed
-// since the pod was made: a runtime reports any one of the names that an image has on the node, so that the tag of a pod that nobody has
-// changed may be another one for good. A kubelet may have seen the spec and not have stopped the container yet; a pod that is in the ledger is
-// not counted then anyway, and one that was changed before it was protected is in none.
+// isOutdated is true if a container is going to restart, because it does not run with the spec's image or resources. A kubelet may have observed the
+// spec and not have stopped the container yet. A pod in the ledger does not count as available then anyway. A pod that was changed before it was
+// protected is in no ledger, so this check finds it.
 //
-// A resize tells by what is reported of the container's resources. Where nothing is, any resize that is under way counts.
+// The image tells only if the spec has changed since the pod's creation. A runtime reports any one of the names that an image has on the node. So the
+// reported tag of an unchanged pod may differ for good.
+//
+// The reported resources of the container tell whether a resize is complete. Where a container reports none, any resize in progress counts.
 func isOutdated(pod *corev1.Pod) bool {
 	imageTells := pod.Generation > 1
 	resizing := resizing(pod)
@@ -152,7 +156,7 @@ func isOutdated(pod *corev1.Pod) bool {
 		outdated(restartableInit(pod.Spec.InitContainers), pod.Status.InitContainerStatuses)
 }
 
-// otherTag is true if both are the same image by name, and their tags differ.
+// otherTag is true if both images have the same name and different tags. It is false for digests.
 func otherTag(reported, asked string) bool {
 	a, b := full(reported), full(asked)
 	if strings.Contains(a, "@") || strings.Contains(b, "@") {
@@ -194,8 +198,8 @@ func statusOf(name string, statuses []corev1.ContainerStatus) *corev1.ContainerS
 	return nil
 }
 
-// sameImage is true if a runtime that reports the one may have been asked for the other: it fills in registry, repository and tag. Images that
-// are reported by digest or by another of their names are not recognised, and their entries expire.
+// sameImage is true if both names mean the same image once the default registry, repository and tag are filled in, as a runtime does. An image that is
+// reported by digest or by another of its names is not recognised. The entry of its pod expires.
 func sameImage(reported, asked string) bool {
 	return reported == asked || full(reported) == full(asked)
 }
@@ -217,7 +221,7 @@ func full(image string) string {
 	return image
 }
 
-// sameResources compares what can be changed in place.
+// sameResources compares CPU and memory, the resources that can be changed in place.
 func sameResources(a, b *corev1.ResourceRequirements) bool {
 	return sameAmounts(a.Requests, b.Requests) && sameAmounts(a.Limits, b.Limits)
 }
@@ -231,7 +235,7 @@ func sameAmounts(a, b corev1.ResourceList) bool {
 	return true
 }
 
-// resizing is true while a resize may still restart a container. One that the kubelet has found infeasible will not.
+// resizing is true while a resize may still restart a container. An infeasible resize does not.
 func resizing(pod *corev1.Pod) bool {
 	for i := range pod.Status.Conditions {
 		c := &pod.Status.Conditions[i]
@@ -249,7 +253,7 @@ func conditionIs(pod *corev1.Pod, kind corev1.PodConditionType) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind && c.Status == corev1.ConditionTrue })
 }
 
-// Publish puts a ledger and its numbers into a status. The maps by name follow the ledger.
+// Publish writes a ledger and its numbers into a status. It derives DisruptedPods and UnavailablePods from the ledger.
 func Publish(status *v1alpha1.PodUnavailableBudgetStatus, generation int64, ledger []v1alpha1.LedgerEntry, t Tally) {
 	status.ObservedGeneration = generation
 	status.TotalReplicas, status.DesiredAvailable = t.Total, t.Desired
@@ -271,8 +275,8 @@ func Publish(status *v1alpha1.PodUnavailableBudgetStatus, generation int64, ledg
 	}
 }
 
-// Newest is the latest of several resourceVersions of pods. It is empty, which asks for the latest there is, if one of them is not a number; empty
-// ones do not count.
+// Newest is the latest of several resourceVersions of pods. It ignores empty ones. It is empty if one of them is not a number, or if there is none. An
+// empty resourceVersion in a request means the latest committed one.
 func Newest(revisions ...string) string {
 	var newest uint64
 	for _, revision := range revisions {

@@ -10,9 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// Overlaps is true if some pod can be picked by both selectors, as far as that can be said of selectors: those that have no label key in
-// common are not judged, because every two such selectors would overlap. A selector without requirements picks every pod and overlaps with
-// every selector that picks any.
+// Overlaps is true if both selectors can select the same pod. It is false for selectors without a common label key, because any two of these
+// would overlap. A selector without requirements selects every pod, and overlaps with every selector that can select one.
 func Overlaps(a, b labels.Selector) bool {
 	as, selectable := requirementsOf(a)
 	bs, alsoSelectable := requirementsOf(b)
@@ -54,12 +53,12 @@ func satisfiable(byKey map[string][]labels.Requirement) bool {
 	return true
 }
 
-// possible is true if a label with the key of all the requirements, or its absence, satisfies them all. It takes about as long as there are values in
-// them: who writes a budget decides how many.
+// possible is true if some value of the label, or its absence, satisfies all requirements. They all have the same key. The time is linear in the
+// number of values, because the author of a budget decides how many there are.
 func possible(requirements []labels.Requirement) bool {
 	d := demand{above: math.MinInt64, below: math.MaxInt64, excluded: sets.New[string]()}
 	absent, present := true, true
-	listed, lists := map[string]int{}, 0 // how many of the lists have a value
+	listed, lists := map[string]int{}, 0 // the number of lists that contain each value, and of all lists
 	for i := range requirements {
 		r := &requirements[i]
 		switch r.Operator() {
@@ -98,10 +97,10 @@ func possible(requirements []labels.Requirement) bool {
 	return false
 }
 
-// demand is what requirements on one key ask of a value, besides the lists that it has to be in.
+// demand is what the requirements on one key ask of a value, apart from the lists that must contain it.
 type demand struct {
 	excluded sets.Set[string]
-	// compared: it has to be a number, and between the two.
+	// compared: the value must be a number greater than above and less than below.
 	compared     bool
 	above, below int64
 }
@@ -111,7 +110,7 @@ func (d *demand) compare(r *labels.Requirement) {
 	for value := range r.Values() {
 		n, err := strconv.ParseInt(value, 10, 64)
 		switch {
-		case err != nil: // it fits nothing, and labels does not parse it
+		case err != nil: // no value fits; package labels does not parse such a requirement
 			d.above = math.MaxInt64
 		case r.Operator() == selection.GreaterThan:
 			d.above = max(d.above, n)
@@ -132,7 +131,7 @@ func (d *demand) fits(value string) bool {
 	return err == nil && d.above < n && n < d.below
 }
 
-// leavesAny is true if there is a value that fits. Of numbers it is enough to try the first ones above or below a bound, one more than are excluded.
+// leavesAny is true if some value fits. For numbers it is enough to try the first ones beyond a bound: one more than there are excluded values.
 func (d *demand) leavesAny() bool {
 	if !d.compared {
 		return true
@@ -142,7 +141,7 @@ func (d *demand) leavesAny() bool {
 		n, step = d.below, -1
 	}
 	for range d.excluded.Len() + 1 {
-		n += step // past the greatest number it is the least, which does not fit
+		n += step // an overflow gives the least number, which does not fit
 		if d.fits(strconv.FormatInt(n, 10)) {
 			return true
 		}

@@ -7,36 +7,36 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// State of a pod, as far as a budget is concerned. It is a state of two sides, because a mistake costs differently: a pod is counted as
-// available only if it surely is, and given away for nothing only if it surely is not.
+// State of a pod, as far as a budget is concerned. A pod counts as available only if it certainly is. An operation on it is free only if the pod is
+// certainly not available. Pods in between are Doubtful.
 type State string
 
 const (
-	// Available pods serve, and nothing can make them unavailable unasked.
+	// Available pods serve, and no operation can make them unavailable without a call to the webhook.
 	Available State = "available"
-	// Doubtful pods may serve, and are not counted: their containers are yet to restart for the latest spec, a deadline will end them, a
-	// readiness gate is off and their kubelet has yet to say so, or they lack the protection label and could be deleted unasked.
+	// Doubtful pods may serve, but do not count as available. Their containers have not restarted for the latest spec yet, or a deadline will end
+	// them, or a readiness gate is off and the kubelet has not made them unready yet, or the API server does not call the webhook about them yet.
 	Doubtful State = "doubtful"
-	// Unavailable pods do not serve, or a label says that they do not.
+	// Unavailable pods do not serve, or a label takes them out of service.
 	Unavailable State = "unavailable"
-	// Pending pods have not served yet. Nothing is lost with them, whatever the policy for unhealthy pods.
+	// Pending pods have not served yet. Operations on them are always allowed, whatever unhealthyPodPolicy says.
 	Pending State = "pending"
-	// Gone pods terminate, have ended, or their node does not exist. Whatever is done to them has happened already.
+	// Gone pods terminate, have ended, or their node does not exist. No operation can make them less available.
 	Gone State = "gone"
-	// Exempt pods are annotated to be in no budget.
+	// Exempt pods have NoProtectAnnotation, so they are in no budget.
 	Exempt State = "exempt"
 )
 
-// Pod is what the model needs to know of a pod.
+// Pod is what this package needs to know of a pod.
 type Pod struct {
 	Name  string
 	UID   types.UID
 	State State
-	// Unmanaged is true if no workload says that the pod should exist.
+	// Unmanaged is true if no workload with a readable number of replicas asks for the pod.
 	Unmanaged bool
 }
 
-// Observe reads what the model needs from a pod. nodeGone is true if the node that it is bound to is known not to exist.
+// Observe derives a Pod from a pod of the API server. nodeGone is true if the pod's node is known not to exist.
 func Observe(pod *corev1.Pod, nodeGone bool) Pod {
 	return Pod{Name: pod.Name, UID: pod.UID, State: stateOf(pod, nodeGone)}
 }
@@ -61,8 +61,8 @@ func stateOf(pod *corev1.Pod, nodeGone bool) State {
 	}
 }
 
-// endsBySchedule is true for a pod that has got a deadline since it was made, or is to serve for good and has one: templates of such pods have none. One
-// that is to end by itself may have been made with a deadline; whether it is that one is not to be seen once its spec has changed.
+// endsBySchedule is true for a pod with activeDeadlineSeconds that may not come from its template. Templates of pods that always restart have none. A pod
+// that ends by itself may have been created with one. Once its spec has changed, nobody can tell whether the deadline is the original one.
 func endsBySchedule(pod *corev1.Pod) bool {
 	return pod.Spec.ActiveDeadlineSeconds != nil && (pod.Spec.RestartPolicy == corev1.RestartPolicyAlways || pod.Generation > 1)
 }
@@ -71,19 +71,19 @@ func hasEnded(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// IsExempt is true for a pod that is annotated to be in no budget.
+// IsExempt is true for a pod with NoProtectAnnotation, which is in no budget.
 func IsExempt(pod *corev1.Pod) bool { return pod.Annotations[v1alpha1.NoProtectAnnotation] == "true" }
 
-// IsProtected is true for a pod about which the API server asks the webhook.
+// IsProtected is true for a pod about which the API server calls the webhook.
 func IsProtected(pod *corev1.Pod) bool {
 	_, found := pod.Labels[v1alpha1.ProtectedLabel]
 	return found
 }
 
-// IsReady is true if the pod says so.
+// IsReady is true if the pod has the condition Ready.
 func IsReady(pod *corev1.Pod) bool { return says(pod, corev1.PodReady) }
 
-// says is true if the first condition of the type is. Kubernetes goes by the first, too, if there are several.
+// says is true if the first condition of the type is True. If there are several, Kubernetes uses the first as well.
 func says(pod *corev1.Pod, kind corev1.PodConditionType) bool {
 	for i := range pod.Status.Conditions {
 		if c := &pod.Status.Conditions[i]; c.Type == kind {
@@ -93,7 +93,7 @@ func says(pod *corev1.Pod, kind corev1.PodConditionType) bool {
 	return false
 }
 
-// specObserved is true if the status belongs to the latest spec, or if the kubelet is too old to tell.
+// specObserved is true if the status is for the latest spec, or if the kubelet is too old to report that.
 func specObserved(pod *corev1.Pod) bool {
 	return pod.Status.ObservedGeneration == 0 || pod.Status.ObservedGeneration >= pod.Generation
 }

@@ -15,23 +15,23 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// Policy is a budget that cannot be wrong.
+// Policy is a compiled, valid budget.
 type Policy struct {
 	// Name of the budget, for messages.
 	Name string
-	// Target names the workload whose pods are meant. Nil if Selector says which.
+	// Target is the workload whose pods the budget covers. It is nil if Selector selects them.
 	Target *v1alpha1.TargetReference
-	// Selector of the pods. Nothing if Target is given.
+	// Selector of the pods. It selects nothing if Target is set.
 	Selector labels.Selector
-	// Replicas takes the place of what workloads ask for, unless all of them are gone. Nil if they are asked.
+	// Replicas replaces the number of pods that workloads ask for, unless all of them are gone. If it is nil, the workloads' numbers count.
 	Replicas *int32
-	// Warnings are about what is legal and probably not meant.
+	// Warnings are about valid settings that the author probably did not mean.
 	Warnings []string
 
 	maxUnavailable *amount // nil: minAvailable counts
 	minAvailable   *amount
 	ifHealthy      bool
-	// exemptingNeedsRoom: an available pod is not taken out by its annotation unless there is room.
+	// exemptingNeedsRoom: NoProtectAnnotation on an available pod is judged like a deletion.
 	exemptingNeedsRoom bool
 	protected          []v1alpha1.Operation // nil: all
 }
@@ -147,8 +147,8 @@ func parseAmount(value *intstr.IntOrString) (amount, error) {
 	return amount{value: int64(n), isPercent: true}, nil
 }
 
-// compileAnnotations passes over what it cannot read, with a warning: annotations are not validated, and a typing error must not take the
-// protection away.
+// compileAnnotations ignores values that it cannot read, and adds a warning. Annotations of existing budgets are not validated, and a typing error must
+// not remove the protection.
 func (p *Policy) compileAnnotations(pub *v1alpha1.PodUnavailableBudget) {
 	path := field.NewPath("metadata", "annotations")
 	if value, found := pub.Annotations[v1alpha1.ProtectTotalReplicasAnnotation]; found {
@@ -182,8 +182,8 @@ func (p *Policy) warn(format string, args ...any) {
 	p.Warnings = append(p.Warnings, fmt.Sprintf(format, args...))
 }
 
-// Protects is true if the budget has a say in the operation. Leaving the budget is protected where deleting or updating is, because it would
-// be the way around it. Making a pod unready is a part of updating it.
+// Protects is true if the budget protects its pods from the operation. A budget that protects from DELETE or UPDATE also protects from LEAVE, which
+// would bypass it. A budget that protects from UPDATE also protects from UNREADY, which is a part of an update.
 func (p *Policy) Protects(operation v1alpha1.Operation) bool {
 	if p.protected == nil {
 		return true
@@ -197,8 +197,8 @@ func (p *Policy) Protects(operation v1alpha1.Operation) bool {
 	return slices.Contains(p.protected, operation)
 }
 
-// Desired is how many pods must be available when there should be total of them. It is never more than total: a workload that was scaled
-// below minAvailable, or is gone, is let go.
+// Desired is how many of total pods must be available. It is never more than total. So minAvailable does not keep pods of a workload that was scaled
+// below it, or is gone.
 //
 //	maxUnavailable:  total − ceil(maxUnavailable of total), not below 0
 //	minAvailable:    ceil(minAvailable of total), not above total
@@ -209,8 +209,8 @@ func (p *Policy) Desired(total int32) int32 {
 	return min(p.minAvailable.of(total), total)
 }
 
-// allowed is how many more pods may go when so many are available, as it is reported. It does not exceed maxUnavailable even when a surge
-// would carry more: the number is what a reader may count on.
+// allowed is how many more pods may become unavailable, as the status reports it. It does not exceed maxUnavailable, even while a surge would allow
+// more: readers may rely on the number.
 func (p *Policy) allowed(total, available int32) int32 {
 	n := max(available-p.Desired(total), 0)
 	if p.maxUnavailable != nil {

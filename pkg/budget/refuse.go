@@ -10,8 +10,8 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// Refuse is what is refused of a budget that somebody creates although Compile can use it: it is most likely not what was meant, and users of the kind know that it
-// is refused. A budget that is there already is used all the same, so that nobody loses protection by a rule.
+// Refuse returns the errors for which the webhook refuses a new budget although Compile accepts it. Such a budget is most likely not what its author
+// meant, and OpenKruise refuses it too. Existing budgets with these errors stay in use, so that a new rule takes protection from nobody.
 func Refuse(pub *v1alpha1.PodUnavailableBudget) field.ErrorList {
 	errs := refuseSubject(&pub.Spec)
 	if value, found := pub.Annotations[v1alpha1.ProtectTotalReplicasAnnotation]; found {
@@ -36,8 +36,8 @@ func refuseSubject(spec *v1alpha1.PodUnavailableBudgetSpec) field.ErrorList {
 	}
 }
 
-// RefuseChange is what is refused of a change of a budget: what Refuse has against it and had not before, and other pods than it had. A budget that could not
-// be used, or would be refused for its selector or target now, may be corrected.
+// RefuseChange returns the errors for which the webhook refuses a change of a budget: errors of Refuse that are new, and a change of selector or targetRef.
+// These two may change if Compile does not accept the existing budget, or if Refuse would refuse its selector.
 func RefuseChange(before, after *v1alpha1.PodUnavailableBudget) field.ErrorList {
 	known := Refuse(before)
 	errs := slices.DeleteFunc(Refuse(after), func(e *field.Error) bool {

@@ -9,11 +9,11 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// TakesOut is true if an update of a pod or of its status takes an available pod out of service although its containers run: the pod is not ready any more, is
-// said to have ended, has a readiness gate turned off, or gets its first label that says so.
+// TakesOut is true if an update of a pod or of its status takes a serving pod out of service although its containers run. After the update the pod is
+// not ready, has ended, has a readiness gate turned off, or has its first label with UnavailableLabelPrefix.
 //
-// A status that says of a container that it is not ready any more is a report: whoever runs the pods of a virtual node writes it as well, and to refuse it
-// would not bring the container back.
+// It is false if the new status says that a container is not ready any more. Such a status is a report: the provider of a virtual node writes it as
+// well, and refusing it would not make the container ready. A label counts all the same.
 func TakesOut(before, after *corev1.Pod) bool {
 	if !serves(before) {
 		return false
@@ -21,7 +21,8 @@ func TakesOut(before, after *corev1.Pod) bool {
 	return isMarkedUnavailable(after) || (!IsReady(after) || hasEnded(after) || !passesGates(after)) && !reportsContainers(before, after)
 }
 
-// serves is true for a pod that is ready and stays so: no gate is off for which its kubelet is about to make it unready, and no label takes it out of service.
+// serves is true for a pod that is ready, that has no readiness gate turned off, and that no label takes out of service. If a gate is off, the kubelet
+// is about to make the pod unready.
 func serves(pod *corev1.Pod) bool {
 	return IsReady(pod) && passesGates(pod) && !isMarkedUnavailable(pod)
 }
@@ -36,7 +37,7 @@ func passesGates(pod *corev1.Pod) bool {
 	return true
 }
 
-// isMarkedUnavailable is true for a pod that a label says not to serve.
+// isMarkedUnavailable is true for a pod that a label takes out of service.
 func isMarkedUnavailable(pod *corev1.Pod) bool {
 	for key := range pod.Labels {
 		if strings.HasPrefix(key, v1alpha1.UnavailableLabelPrefix) {
@@ -46,7 +47,7 @@ func isMarkedUnavailable(pod *corev1.Pod) bool {
 	return false
 }
 
-// reportsContainers is true if a container was ready and is said not to be.
+// reportsContainers is true if a container was ready and the new status says that it is not.
 func reportsContainers(before, after *corev1.Pod) bool {
 	for i := range before.Status.ContainerStatuses {
 		was := &before.Status.ContainerStatuses[i]
@@ -57,7 +58,7 @@ func reportsContainers(before, after *corev1.Pod) bool {
 	return false
 }
 
-// isAfter is true if a resourceVersion is later than another one. One that is not a number is later than nothing, and nothing is later than it.
+// isAfter is true if a resourceVersion is later than another one. It is false if one of them is not a number.
 func isAfter(revision, other string) bool {
 	a, errA := strconv.ParseUint(revision, 10, 64)
 	b, errB := strconv.ParseUint(other, 10, 64)

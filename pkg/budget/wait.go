@@ -7,11 +7,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// longestStart is the longest time that a pod is believed to take to become ready. Readiness that comes later has most likely gone and come back.
+// longestStart is the longest plausible time from a pod's creation until it is ready. A pod with a later transition has most likely lost its
+// readiness and got it back.
 const longestStart = time.Hour
 
-// ExpectedWait is how long it is likely to take until so many more of the pods are available, and how long a pod takes to become ready, by those that are; 0 if
-// none tells. It is for people: nothing is decided by it, and a clock that is wrong makes it somewhere between a second and a whole start.
+// ExpectedWait estimates how long it takes until so many more of the pods are available (wait), and how long a pod takes to become ready (takes). The
+// latter is the median of the ready pods. Both are 0 if no ready pod tells. The estimate only informs: nothing is decided by it. With a wrong clock, wait
+// is still between one second and takes.
 func ExpectedWait(pods []*corev1.Pod, more int, now time.Time) (wait, takes time.Duration) {
 	var took, ages []time.Duration
 	for _, pod := range pods {
@@ -34,7 +36,7 @@ func ExpectedWait(pods []*corev1.Pod, more int, now time.Time) (wait, takes time
 	takes = max(took[len(took)/2].Round(time.Second), time.Second)
 	var left []time.Duration
 	for _, age := range ages {
-		if age < 2*takes { // one that is older does not come up as the others did
+		if age < 2*takes { // an older pod does not start as the others did
 			left = append(left, min(max((takes-age).Round(time.Second), time.Second), takes))
 		}
 	}
@@ -45,7 +47,7 @@ func ExpectedWait(pods []*corev1.Pod, more int, now time.Time) (wait, takes time
 	return takes, takes
 }
 
-// readySince is zero if the pod is not ready, or does not say since when.
+// readySince is when the pod became ready. It is zero if the pod is not ready, or does not say since when.
 func readySince(pod *corev1.Pod) time.Time {
 	for i := range pod.Status.Conditions {
 		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
