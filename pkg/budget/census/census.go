@@ -1,8 +1,8 @@
-// Package census reads from the API server what pkg/budget judges by: the pods that a budget covers, and how many pods their workloads ask
-// for. It decides nothing. Begin reading at Census.Take.
+// Package census reads the input of pkg/budget from the API server: the pods that a budget covers, and how many pods their workloads ask for. It
+// decides nothing. Begin reading at Census.Take.
 //
-// Workloads are read live, and so are pods unless the caller says how old they may be. What comes from a cache can only be old news about
-// nodes, and is made sure of before it counts.
+// It reads workloads live. It also reads pods live, unless the caller gives a revision that is recent enough. Only nodes may come from a cache, and
+// Census asks the API server before it counts a node as missing.
 package census
 
 import (
@@ -38,53 +38,56 @@ type Census struct {
 	live   client.Reader
 	scales client.SubResourceReader
 	nodes  client.Reader
-	// hints are the owners that were found when a budget was counted last. They are read again, at the same time as the pods and not after them.
+	// hints are the owners that the last count of each budget found. The next count reads them again in parallel to the pods, and not after them.
 	hints *lru.Cache
 }
 
-// mostHinted is how many budgets have hints. Those of the one that was counted least recently make room for another's.
+// mostHinted is how many budgets have hints. The budget that was counted least recently loses its hints first.
 const mostHinted = 4096
 
-// New reads pods and workloads live, and the scale subresources of kinds that are not built in by scales. The metadata of nodes may come from a cache.
+// New returns a Census that reads pods and workloads by live, and the scale subresource of other kinds by scales. It reads the metadata of nodes by
+// nodes, which may be a cache.
 func New(live client.Reader, scales client.SubResourceReader, nodes client.Reader) *Census {
 	return &Census{live: live, scales: scales, nodes: nodes, hints: lru.New(mostHinted)}
 }
 
-// Count is what there is at one moment.
+// Count is the result of one count of a budget's pods.
 type Count struct {
 	// Facts have no ledger.
 	budget.Facts
-	// Pods of the budget as the API server has them, in the order of the facts.
+	// Pods of the budget as the API server has them, in the order of Facts.Pods.
 	Pods []*corev1.Pod
-	// Listed are all pods that the selector picks, also those of other workloads if the budget names one.
+	// Listed are all pods that Selector selects. For a budget with a target they include pods of other workloads.
 	Listed []*corev1.Pod
-	// Revision is the resourceVersion of the pods, also if there are none.
+	// Revision is the resourceVersion of the list of pods. It is set even if the list is empty.
 	Revision string
-	// Selector picks the pods that may be the budget's: for a budget with a target that of the workload.
+	// Selector selects the pods that the budget may cover. For a budget with a target it is the selector of the workload.
 	Selector labels.Selector
-	// Owners are the objects above the pods, by UID, as far as they are named. It may have others that were above pods the last time.
+	// Owners are the UIDs of the owners of the pods, directly or through others. It may include owners that only the previous count found.
 	Owners sets.Set[types.UID]
-	// holders are the controllers of the budget's pods, through which it is known how many there should be, and which pods each of them keeps. For a budget with
-	// a target they make its pods the target's. One that is being deleted holds nobody: its pods go with it, or it leaves them behind.
+	// holders are the controllers of the budget's pods, with their selectors. Through them the replicas are known, and for a budget with a target they
+	// connect the pods to the target. A controller that is being deleted is not included: the garbage collector deletes its pods or orphans them.
 	holders map[types.UID]labels.Selector
 	// ofTarget is true if the budget has a target.
 	ofTarget bool
-	// TargetGone is true if the workload that the budget names does not exist or is being deleted.
+	// TargetGone is true if the target does not exist or is being deleted.
 	TargetGone bool
-	// Unread are the kinds of workloads that do not tell replicas. Their pods count as unmanaged.
+	// Unread are the kinds of workloads without a readable number of replicas. Their pods count as unmanaged.
 	Unread []string
-	// Unwatched is true if what a workload asks for can change without an event that Berth watches.
+	// Unwatched is true if the replicas of a workload can change without an event that Berth watches.
 	Unwatched bool
 }
 
-// Covers is true if the pod is one of the budget's.
+// Covers is true if the budget covers the pod.
 func (c *Count) Covers(uid types.UID) bool {
 	return slices.ContainsFunc(c.Pods, func(pod *corev1.Pod) bool { return pod.UID == uid })
 }
 
-// Loses is true if an update takes a pod from the workload that asks for it, although it has the labels that the budget goes by: it gets another controller
-// that has no pods of the budget yet, or none. Without pods of its own a workload says nothing of how many there should be. That a controller lets go of a pod
-// whose labels it does not select is nothing new. A budget with a target has lost the pod as soon as it has such labels; for one with a selector it stays.
+// Loses is true if an update takes a pod away from its workload, although the budget's selector still selects the pod. That is so if the pod gets no
+// controller, or a controller without other pods of the budget: only workloads with pods of the budget count in its replicas.
+//
+// Loses is false if the labels before the update already do not match the controller's selector: that controller releases the pod anyway. If the labels
+// after the update do not match, a budget with a target loses the pod, and a budget with a selector keeps it.
 func (c *Count) Loses(before, after *corev1.Pod) bool {
 	keeps, held := c.holders[workload.ControllerUID(before)]
 	if !held || !keeps.Matches(labels.Set(before.Labels)) {
@@ -94,8 +97,8 @@ func (c *Count) Loses(before, after *corev1.Pod) bool {
 	return !stays || c.ofTarget && !keeps.Matches(labels.Set(after.Labels))
 }
 
-// KeysOf are the keys of the labels by which a pod is the budget's: no change of another label can take it out of the budget. They are those of the
-// selector and, if the budget names a workload, those by which the pod's controller keeps it. They are in no order, and may repeat.
+// KeysOf are the label keys in the selectors of the budget and of the pod's controller. No change of another label can take the pod out of the budget.
+// The keys have no order, and may repeat.
 func (c *Count) KeysOf(pod *corev1.Pod) (keys []string) {
 	selectors := []labels.Selector{c.Selector}
 	if keeps, held := c.holders[workload.ControllerUID(pod)]; held {
@@ -110,8 +113,8 @@ func (c *Count) KeysOf(pod *corev1.Pod) (keys []string) {
 	return keys
 }
 
-// LeavesUnasked is true for a pod of the budget of which a label may change unasked by which it is the budget's: the API server goes by the keys that the pod
-// is annotated with, and by all of them if it has no such annotation.
+// LeavesUnasked is true if a label that KeysOf lists can change without a call to the webhook. The API server calls the webhook about the keys in the
+// pod's SelectorKeysAnnotation, and about all keys if the pod has no such annotation.
 func (c *Count) LeavesUnasked(pod *corev1.Pod) bool {
 	written, annotated := pod.Annotations[v1alpha1.SelectorKeysAnnotation]
 	if !annotated {
@@ -121,7 +124,8 @@ func (c *Count) LeavesUnasked(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(c.KeysOf(pod), func(key string) bool { return !slices.Contains(asked, key) })
 }
 
-// Find is the pod if it exists and the selector picks it, whether it is one of the budget's or may become one. Nil if not. The caller must not change it.
+// Find returns the pod with this UID from Listed, whether the budget covers it already or may cover it later. It is nil if there is none. The caller must
+// not change the pod.
 func (c *Count) Find(uid types.UID) *corev1.Pod {
 	for _, pod := range c.Listed {
 		if pod.UID == uid {
@@ -131,12 +135,13 @@ func (c *Count) Find(uid types.UID) *corev1.Pod {
 	return nil
 }
 
-// Take counts the pods of a budget in a namespace. What it reads is not older than the call, except pods: if atLeast is not empty, they are of
-// any revision that is not older than that one. The API server answers from its own memory then, which it mostly has the latest in, and need
-// not ask its store what the latest is.
+// Take counts the pods of a budget in a namespace. Everything that it reads is at least as new as the call, except pods: if atLeast is not empty, they
+// are of any revision that is not older than atLeast. Then the API server answers from its watch cache, which mostly has the latest revision, and does
+// not ask etcd for the latest one.
 //
-// An owner that is gone takes all below it along, unless it has left them behind: it is taken off them first, and goes then. So it only counts as gone
-// if what names it was read after it was. If not, everything is read again, as it is committed.
+// If an owner is gone, the garbage collector deletes everything below it, unless the owner's deletion orphans its dependents. In that case the garbage
+// collector first removes the owner reference, and then the owner. So an owner only counts as gone if the object that names it was read after the owner
+// was. Otherwise Take reads everything again, with the latest committed pods.
 func (c *Census) Take(ctx context.Context, namespace string, policy *budget.Policy, atLeast string) (*Count, error) {
 	before := map[types.UID]bool{}
 	for {
@@ -158,7 +163,7 @@ func (c *Census) Take(ctx context.Context, namespace string, policy *budget.Poli
 	}
 }
 
-// take reads everything once. It returns the owners of pods of the budget, or of pods that might be, that are gone.
+// take reads everything once. gone are the missing owners of pods that the budget covers or may cover.
 func (c *Census) take(ctx context.Context, o *owners, policy *budget.Policy, atLeast string) (count *Count, gone []types.UID, err error) {
 	name := types.NamespacedName{Namespace: o.namespace, Name: policy.Name}
 	if policy.Target != nil {
@@ -211,10 +216,10 @@ func (c *Census) takeOfTarget(ctx context.Context, o *owners, name types.Namespa
 	if err := reading.Wait(); err != nil {
 		return nil, nil, err
 	}
-	if target.uid == "" { // there is no such object, or no such kind
+	if target.uid == "" { // the object or its kind does not exist
 		target.gone, target.unread = true, false
 	}
-	target.parent = nil // whoever owns the workload does not matter
+	target.parent = nil // the owner of the target does not matter
 	count = &Count{Selector: target.selector, TargetGone: target.gone, ofTarget: true, holders: map[types.UID]labels.Selector{}}
 	count.add(target)
 	if target.uid == "" {
@@ -235,7 +240,7 @@ func (c *Census) takeOfTarget(ctx context.Context, o *owners, name types.Namespa
 		if o.isUnder(pod, target.uid) {
 			pods = append(pods, pod)
 			count.hold(o.found[workload.ControllerUID(pod)])
-		} else if top := o.top(pod); top != nil && top.gone { // the target may have adopted what it has left behind
+		} else if top := o.top(pod); top != nil && top.gone { // the target may have adopted a pod that this owner orphaned
 			gone = append(gone, top.uid)
 		}
 	}
@@ -253,14 +258,14 @@ func (c *Count) add(o *owner) {
 	c.Workloads = append(c.Workloads, budget.Workload{Name: o.kind.Kind + " " + o.name, Replicas: o.replicas, Gone: o.gone})
 }
 
-// hold takes note of the controller of a pod, nil if it has none.
+// hold adds the controller of a pod to the holders. controller is nil if the pod has none.
 func (c *Count) hold(controller *owner) {
 	if controller != nil && !controller.deleting && !controller.gone {
 		c.holders[controller.uid] = controller.selector
 	}
 }
 
-// list reads the pods that the selector picks.
+// list reads the pods that the selector selects.
 func (c *Census) list(ctx context.Context, count *Count, namespace, atLeast string) ([]*corev1.Pod, error) {
 	options := notOlderThan(atLeast, namespace)
 	options.LabelSelector = count.Selector
@@ -276,8 +281,8 @@ func (c *Census) list(ctx context.Context, count *Count, namespace, atLeast stri
 	return pods, nil
 }
 
-// date finds the revision at which a budget has no pods. Whoever strikes out of its ledger needs it, lest pods of before are counted once there are
-// some again. A selector that picks nothing cannot be asked for: in a query it is empty, and picks everything.
+// date finds the revision at which a budget has no pods. Removing entries from the ledger needs it, so that no older list of pods is counted once the
+// budget has pods again. A selector that selects nothing cannot be sent to the API server: as a query it is empty, and selects everything.
 func (c *Census) date(ctx context.Context, count *Count, namespace, atLeast string) error {
 	options := notOlderThan(atLeast, namespace)
 	options.Limit = 1
@@ -289,8 +294,8 @@ func (c *Census) date(ctx context.Context, count *Count, namespace, atLeast stri
 	return nil
 }
 
-// read lists pods. An API server that has waited in vain for the revision lags behind the one that it is from, or there is no such revision; it is asked for
-// what is committed, which is no older.
+// read lists pods. If the API server does not reach the requested revision in time, it lags behind another API server, or the revision does not exist.
+// Then read asks for the latest committed pods, which are not older.
 func (c *Census) read(ctx context.Context, list *corev1.PodList, options *client.ListOptions) error {
 	err := c.live.List(ctx, list, options)
 	if apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
@@ -300,7 +305,7 @@ func (c *Census) read(ctx context.Context, list *corev1.PodList, options *client
 	return err
 }
 
-// notOlderThan asks for a revision. Without one the API server answers with what is committed.
+// notOlderThan asks for pods that are not older than a revision. With an empty revision the API server returns the latest committed pods.
 func notOlderThan(atLeast, namespace string) *client.ListOptions {
 	options := &client.ListOptions{Namespace: namespace}
 	if atLeast != "" {
@@ -331,7 +336,8 @@ func (c *Census) observe(ctx context.Context, count *Count, pods []*corev1.Pod, 
 	return nil
 }
 
-// nodeMissing asks the API server before it says so: a cache may not know a new node yet, and a pod on a missing node is given away.
+// nodeMissing asks the API server before it returns true. The cache may not have a new node yet, and operations on a pod of a missing node are always
+// allowed.
 func (c *Census) nodeMissing(ctx context.Context, name string) (bool, error) {
 	node := NewNode()
 	for _, reader := range []client.Reader{c.nodes, c.live} {
@@ -346,16 +352,16 @@ func (c *Census) nodeMissing(ctx context.Context, name string) (bool, error) {
 	return true, nil
 }
 
-// NewNode is an empty node to read the metadata of one into.
+// NewNode is an empty object for reading the metadata of a node.
 func NewNode() *metav1.PartialObjectMetadata {
 	node := &metav1.PartialObjectMetadata{}
 	node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
 	return node
 }
 
-// owner is an object above pods.
+// owner is an object that owns pods, directly or through others.
 type owner struct {
-	// reference is how what is below names it.
+	// reference is the owner reference of the objects below it.
 	reference metav1.OwnerReference
 	kind      schema.GroupKind
 	name      string
@@ -364,26 +370,26 @@ type owner struct {
 	selector  labels.Selector
 	// watched: Berth's controllers watch the kind.
 	watched bool
-	// gone: it does not exist, or is being deleted together with its pods.
+	// gone: the object does not exist, or is being deleted together with its pods.
 	gone bool
-	// deleting: it is being deleted, with or without its pods.
+	// deleting: the object is being deleted, with or without its pods.
 	deleting bool
-	// unread: its kind does not tell replicas.
+	// unread: its number of replicas cannot be read.
 	unread bool
 	parent *metav1.OwnerReference
 }
 
-// owners are read once for each census.
+// owners are the owners that one count has read. It reads each of them once.
 type owners struct {
 	census    *Census
 	namespace string
-	// existence: it matters whether they are gone, and not how many pods they ask for. One that cannot be read counts as unread, whatever the error:
-	// whoever says how many pods there are to be does so because nobody else can.
+	// existence: only their existence matters, and not how many pods they ask for, because an annotation sets the replicas. An owner that cannot be read
+	// counts as unread, whatever the error: the annotation is there for workloads that Berth cannot read.
 	existence bool
 	found     map[types.UID]*owner
 }
 
-// load reads everything above the pods, one level after the other.
+// load reads all owners of the pods, one level after the other.
 func (o *owners) load(ctx context.Context, pods []*corev1.Pod) error {
 	next := map[types.UID]metav1.OwnerReference{}
 	want := func(ref *metav1.OwnerReference) {
@@ -394,7 +400,7 @@ func (o *owners) load(ctx context.Context, pods []*corev1.Pod) error {
 	for _, pod := range pods {
 		want(metav1.GetControllerOfNoCopy(pod))
 	}
-	for _, owner := range o.found { // hints end where the owners ended then
+	for _, owner := range o.found { // above the hints there may be new owners
 		want(owner.parent)
 	}
 	for level := 0; len(next) > 0 && level < workload.LongestOwnerChain; level++ {
@@ -410,10 +416,10 @@ func (o *owners) load(ctx context.Context, pods []*corev1.Pod) error {
 	return nil
 }
 
-// concurrentReads is how many owners are read at a time for one budget. Pods can name as many as there are pods.
+// concurrentReads is how many owners are read at a time for one budget. Each pod can name another owner.
 const concurrentReads = 16
 
-// readAll reads owners, some of them at the same time.
+// readAll reads owners, at most concurrentReads at a time.
 func (o *owners) readAll(ctx context.Context, refs []metav1.OwnerReference) ([]*owner, error) {
 	reading, readCtx := errgroup.WithContext(ctx)
 	reading.SetLimit(concurrentReads)
@@ -433,7 +439,7 @@ func (o *owners) readAll(ctx context.Context, refs []metav1.OwnerReference) ([]*
 	return read, nil
 }
 
-// maxHints bounds what is read for nothing when the owners have changed.
+// maxHints bounds the useless reads after the owners have changed.
 const maxHints = 8
 
 func (o *owners) loadHints(ctx context.Context, name types.NamespacedName) error {
@@ -445,7 +451,8 @@ func (o *owners) loadHints(ctx context.Context, name types.NamespacedName) error
 	return err
 }
 
-// leaveHints remembers the owners of pods that there are, and what is above them up to the target, which is read anyway. It is empty if there is none.
+// leaveHints remembers the owners of the pods for the next count, at most maxHints. It leaves out the target and what is above it, because the target is
+// read anyway. target is empty if the budget has none.
 func (o *owners) leaveHints(name types.NamespacedName, pods []*corev1.Pod, target types.UID) {
 	var hints []metav1.OwnerReference
 	seen := map[types.UID]bool{target: true}
@@ -465,7 +472,7 @@ func (o *owners) leaveHints(name types.NamespacedName, pods []*corev1.Pod, targe
 	o.census.hints.Add(name, hints)
 }
 
-// above are the owners of a pod as far as they were read, the nearest first.
+// above are the owners of a pod that were read, nearest first.
 func (o *owners) above(pod *corev1.Pod) iter.Seq[*owner] {
 	return func(yield func(*owner) bool) {
 		ref := metav1.GetControllerOfNoCopy(pod)
@@ -479,12 +486,13 @@ func (o *owners) above(pod *corev1.Pod) iter.Seq[*owner] {
 	}
 }
 
-// top is the owner that says how many pods there should be, or nil for a pod without one. Something that is gone takes all below it along.
+// top is the owner whose replicas count for the pod, or nil if the pod has no owner. If an owner is gone, everything below it is deleted too, so that
+// owner is the top.
 func (o *owners) top(pod *corev1.Pod) *owner {
 	var top *owner
 	for next := range o.above(pod) {
 		if top != nil && next.unread {
-			break // what is above does not tell, and what is below does
+			break // the owner above has no readable replicas, and the one below has
 		}
 		if top = next; top.gone {
 			break
@@ -502,7 +510,7 @@ func (o *owners) isUnder(pod *corev1.Pod, uid types.UID) bool {
 	return false
 }
 
-// read reads an object. One whose UID is not the given one is gone; an empty UID takes any.
+// read reads an object. If the existing object has another UID than the given one, the owner is gone. An empty UID accepts any object.
 func (o *owners) read(ctx context.Context, kind schema.GroupVersionKind, name string, uid types.UID) (*owner, error) {
 	apiVersion, kindName := kind.ToAPIVersionAndKind()
 	result := &owner{
@@ -523,7 +531,7 @@ func (o *owners) read(ctx context.Context, kind schema.GroupVersionKind, name st
 		result.gone = true
 		return result, nil
 	case meta.IsNoMatchError(err), uid != "" && apierrors.IsForbidden(err), err != nil && o.existence && ctx.Err() == nil:
-		// What is below it tells. Only who names it as the target must be told that Berth may not read it.
+		// An owner below it may have the replicas. Only for a target the missing permission is an error that the user must see.
 		result.unread = true
 		return result, nil
 	case err != nil:
@@ -551,7 +559,7 @@ func (o *owners) read(ctx context.Context, kind schema.GroupVersionKind, name st
 	return result, nil
 }
 
-// isGoing is true for an object that is being deleted with what it owns. Pods that are to be left behind stay protected.
+// isGoing is true for an object that is being deleted together with its dependents. Pods that its deletion orphans stay protected.
 func isGoing(object client.Object) bool {
 	return object.GetDeletionTimestamp() != nil && !slices.Contains(object.GetFinalizers(), metav1.FinalizerOrphanDependents)
 }
@@ -583,7 +591,8 @@ func (o *owners) readScale(ctx context.Context, result *owner, object client.Obj
 	case err != nil:
 		return fmt.Errorf("reading the scale of %s %s/%s: %w", result.kind, o.namespace, result.name, err)
 	}
-	// A scale leaves 0 out. What is no number of pods tells nothing: the API server cuts the replicas of custom resources to 32 bits.
+	// A scale omits replicas of 0. Anything but a number from 0 to the largest int32 counts as unreadable: the API server truncates the replicas of
+	// custom resources to 32 bits.
 	if _, told, _ := unstructured.NestedFieldNoCopy(scale.Object, "spec", "replicas"); told {
 		if result.replicas, err = workload.AtPaths(scale.Object, []string{"spec.replicas"}); err != nil {
 			result.unread = true
