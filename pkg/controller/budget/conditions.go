@@ -13,14 +13,14 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// describe is the status of a budget that can be used, with the entries of its ledger that are still needed.
+// describe is the new status of a valid budget. ledger has the entries that are still needed.
 func describe(pub *v1alpha1.PodUnavailableBudget, policy *model.Policy, count *census.Count, ledger []v1alpha1.LedgerEntry, now metav1.Time) v1alpha1.PodUnavailableBudgetStatus {
 	facts := count.Facts
 	facts.Ledger = ledger
 	t := policy.Tally(facts)
 	status := *pub.Status.DeepCopy()
 	if len(ledger) < len(pub.Status.Ledger) {
-		// Who judges without these entries must see the pods as they were when it was proven what became of them, or later.
+		// The webhook must not judge without the removed entries by a list of pods that is older than the one that proved their outcome.
 		status.LedgerRevision = model.Newest(pub.Status.LedgerRevision, count.Revision)
 	}
 	model.Publish(&status, pub.Generation, ledger, t)
@@ -30,7 +30,7 @@ func describe(pub *v1alpha1.PodUnavailableBudget, policy *model.Policy, count *c
 	return status
 }
 
-// unusable is the status of a budget that cannot be enforced as it is.
+// unusable is the new status of a budget that Berth cannot enforce.
 func unusable(pub *v1alpha1.PodUnavailableBudget, reason v1alpha1.Reason, message string, now metav1.Time) v1alpha1.PodUnavailableBudgetStatus {
 	status := *pub.Status.DeepCopy()
 	status.ObservedGeneration = pub.Generation
@@ -39,7 +39,7 @@ func unusable(pub *v1alpha1.PodUnavailableBudget, reason v1alpha1.Reason, messag
 	return status
 }
 
-// condition is what a condition says, apart from when.
+// condition is a condition without its time and generation.
 type condition struct {
 	kind    string
 	status  metav1.ConditionStatus

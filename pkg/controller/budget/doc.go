@@ -1,6 +1,6 @@
-// Package budget writes the status of PodUnavailableBudgets: the numbers, recounted from the API server and written with the resourceVersion
-// of the budget that they were counted for; the ledger without the entries of which it is proven what became of them; and the protection
-// label on the pods. It lets nothing through and refuses nothing: that is the webhook's, in pkg/guard.
+// Package budget is the controller of PodUnavailableBudgets. It counts the pods through the API server, and writes the numbers into the status with the
+// resourceVersion of the budget for which it has counted. It removes ledger entries whose outcome is proven. It also sets the protection label on
+// the pods. It neither allows nor refuses an operation: the webhook in pkg/guard does that.
 //
 // Begin reading at reconciler.Reconcile.
 package budget

@@ -12,7 +12,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// news is an event on a budget.
+// news is the content of an event on a budget.
 type news struct {
 	eventType string
 	reason    v1alpha1.Reason
@@ -24,8 +24,8 @@ func (n news) send(recorder events.EventRecorder, pub *v1alpha1.PodUnavailableBu
 	recorder.Eventf(pub, nil, n.eventType, string(n.reason), n.action, "%s", n.note)
 }
 
-// newsOf is what an event tells about a budget that had the status before and has another one now. Whether pods may go changes too often to be
-// news, except that none ever may.
+// newsOf returns the events for a change of status from before to that of pub. DisruptionAllowed changes too often for events, except for the reason
+// NoPodMayEverGo.
 func newsOf(pub *v1alpha1.PodUnavailableBudget, before *v1alpha1.PodUnavailableBudgetStatus) []news {
 	var all []news
 	if is := meta.FindStatusCondition(pub.Status.Conditions, v1alpha1.ConditionEnforcing); is != nil {

@@ -18,11 +18,11 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// concurrentPatches is how many pods are labelled at a time.
+// concurrentPatches is how many pods the controller patches at a time, for one budget or namespace.
 const concurrentPatches = 8
 
-// protect puts the protection label on pods that lack it, with the keys of the labels by which they are the budget's. One that refuses it does not keep
-// the others from it.
+// protect adds ProtectedLabel and SelectorKeysAnnotation to the budget's pods where they are missing or incomplete. If the API server refuses to patch one
+// pod, protect still patches the others.
 func (r *reconciler) protect(ctx context.Context, count *census.Count) error {
 	var patching errgroup.Group
 	patching.SetLimit(concurrentPatches)
@@ -40,22 +40,22 @@ func (r *reconciler) protect(ctx context.Context, count *census.Count) error {
 	return patching.Wait()
 }
 
-// needsProtection is true for a pod that could be deleted unasked.
+// needsProtection is true for a pod that lacks ProtectedLabel, so that it could be deleted without a call to the webhook.
 func needsProtection(pod *corev1.Pod) bool { return mayBeProtected(pod) && !model.IsProtected(pod) }
 
 func mayBeProtected(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && !model.IsExempt(pod)
 }
 
-// selectorKeys is the value that SelectorKeysAnnotation is to have on a pod of the budget. Keys that it has already stay: another budget of the pod may
-// need them, and one too many costs a question.
+// selectorKeys is the value of SelectorKeysAnnotation for a pod of the budget. It keeps existing keys, because another budget of the pod may need them. A
+// needless key only costs calls to the webhook.
 func selectorKeys(count *census.Count, pod *corev1.Pod) string {
 	all := sets.New(strings.Split(pod.Annotations[v1alpha1.SelectorKeysAnnotation], ",")...).Delete("")
 	return strings.Join(sets.List(all.Insert(count.KeysOf(pod)...)), ",")
 }
 
-// unprotect takes the label off the pods of a namespace that are in no budget any more. It does so only if it is known of every budget there is which
-// pods it may cover: a pod that has the label for nothing costs a question, and one that lacks it is open.
+// unprotect removes the label from the pods of a namespace that no budget covers any more. It does so only if it knows for every existing budget which
+// pods that may cover: a needless label only costs calls to the webhook, but a missing one leaves a pod unprotected.
 func (r *reconciler) unprotect(ctx context.Context, namespace string) error {
 	var pods corev1.PodList
 	if err := r.cached.List(ctx, &pods, client.InNamespace(namespace), client.HasLabels{v1alpha1.ProtectedLabel}, client.UnsafeDisableDeepCopy); err != nil {
@@ -75,10 +75,10 @@ func (r *reconciler) unprotect(ctx context.Context, namespace string) error {
 		if !found || covered.generation != pub.Generation {
 			policy, errs := model.Compile(pub)
 			if len(errs) > 0 {
-				continue // it protects nothing until it is corrected
+				continue // it protects nothing until its spec is corrected
 			}
 			if policy.Target != nil {
-				return nil // its own turn comes, and with it this one
+				return nil // the reconciliation of that budget calls unprotect again
 			}
 			covered = extent{selector: policy.Selector}
 		}
@@ -92,7 +92,7 @@ func (r *reconciler) unprotect(ctx context.Context, namespace string) error {
 			continue
 		}
 		patching.Go(func() error {
-			// With the resourceVersion, for the pod may have changed into one that a budget covers.
+			// The resourceVersion makes the patch fail if the pod has changed, because a budget may cover it now.
 			patch := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q,"labels":{%q:null},"annotations":{%q:null}}}`,
 				pod.ResourceVersion, v1alpha1.ProtectedLabel, v1alpha1.SelectorKeysAnnotation)
 			return r.patch(ctx, pod, patch)
@@ -115,7 +115,7 @@ func (r *reconciler) patch(ctx context.Context, pod *corev1.Pod, patch []byte) e
 	target.Namespace, target.Name = pod.Namespace, pod.Name
 	err := r.writer.Patch(ctx, target, client.RawPatch(types.MergePatchType, patch))
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // gone, or changed, which an event tells
+		return nil // the pod is gone, or it has changed and an event follows
 	}
 	if err != nil {
 		return fmt.Errorf("labelling pod %s/%s: %w", pod.Namespace, pod.Name, err)

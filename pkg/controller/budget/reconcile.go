@@ -23,16 +23,16 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// lookInterval is how long it takes to see something that no event tells, such as the scale of a custom kind.
+// lookInterval is how often the controller checks for changes without an event, such as the scale of a custom kind.
 const lookInterval = 30 * time.Second
 
-// labelRetry is when a label that could not be written is tried again. Everything else goes on meanwhile.
+// labelRetry is how long the controller waits before it retries to write a label. The rest of the reconciliation does not wait.
 const labelRetry = 5 * time.Second
 
-// reconciler writes the status of one budget, and the labels of its pods, at a time.
+// reconciler writes the status of budgets, and the labels of their pods.
 type reconciler struct {
 	cached client.Reader
-	// live reads from the API server. Everything that a status or a ledger is made of comes from it.
+	// live reads from the API server. The input of every status and ledger comes from it.
 	live   client.Reader
 	writer client.Client
 	census *census.Census
@@ -45,8 +45,8 @@ type reconciler struct {
 
 var _ reconcile.Reconciler = &reconciler{}
 
-// Reconcile reads the budget, and after it what it covers, protects new pods, strikes out what is proven, and writes what is new. A request without
-// a name is about the pods of a namespace that are in no budget.
+// Reconcile reads the budget, and then its pods and workloads. It protects new pods, removes ledger entries that are not needed any more, and writes the
+// status if it has changed. For a request without a name it removes the label from pods of the namespace that are in no budget.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	if request.Name == "" {
 		return reconcile.Result{}, r.unprotect(ctx, request.Namespace)
@@ -75,14 +75,14 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, err
 	}
 	count, err := r.census.Take(ctx, pub.Namespace, policy, "")
-	if apierrors.IsForbidden(err) { // by a right that is missing, of which no event tells when it is there
+	if apierrors.IsForbidden(err) { // no event tells when the permission is granted, so the error makes the controller retry
 		status := unusable(pub, v1alpha1.ReasonReadFailed, "Berth cannot read the budget's pods or their workload, and protects no further pod until it can: "+err.Error(), r.now())
 		return reconcile.Result{}, errors.Join(err, r.publish(ctx, pub, status))
 	}
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	// A label that cannot be written is reported, and keeps nothing else from being done.
+	// An error in writing a label is logged below. It does not prevent the other steps.
 	isNew := r.extent.set(request.NamespacedName, pub, count)
 	end()
 	failed := r.protect(ctx, count)
@@ -103,7 +103,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	return reconcile.Result{RequeueAfter: next}, nil
 }
 
-// sooner is the earlier of two times to look again, of which 0 is never.
+// sooner is the shorter of two delays before the next reconciliation. 0 means never.
 func sooner(a, b time.Duration) time.Duration {
 	if a == 0 {
 		return b
@@ -111,7 +111,7 @@ func sooner(a, b time.Duration) time.Duration {
 	return min(a, b)
 }
 
-// resultOf has a budget that was written by somebody else looked at again soon, and forgets about one that was deleted meanwhile.
+// resultOf turns an error into a result. A budget that somebody else has changed is reconciled again soon. A budget that was deleted is no error.
 func resultOf(err error) (reconcile.Result, error) {
 	if errors.Is(err, errChanged) || apierrors.IsConflict(err) {
 		return reconcile.Result{RequeueAfter: batchWindow}, nil
@@ -119,11 +119,11 @@ func resultOf(err error) (reconcile.Result, error) {
 	return reconcile.Result{}, client.IgnoreNotFound(err)
 }
 
-// errChanged is returned by conclude if what was read is not good enough any more for the budget that there is.
+// errChanged is returned by conclude if the pods were counted for a budget that has changed since.
 var errChanged = errors.New("the budget has changed meanwhile")
 
-// conclude writes the status, and its news, for the pods that were read. If the webhook was faster it writes it for the budget as it is then: what is
-// known of the pods, and by them of entries that are still as they were, is as true as it was.
+// conclude writes the status for the pods that were counted, and sends its events. If the webhook has written a new status in between, conclude computes
+// the status for that version and tries again. The count is still valid then, and so are the outcomes of entries that have not changed.
 func (r *reconciler) conclude(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, policy *model.Policy, count *census.Count, over settled) error {
 	for range maxAttempts {
 		ledger, told := over.strikeOut(pub.Status.Ledger)
@@ -147,7 +147,7 @@ func (r *reconciler) conclude(ctx context.Context, pub *v1alpha1.PodUnavailableB
 	return errChanged
 }
 
-// maxAttempts is how often a status is written for the pods that were read once.
+// maxAttempts is how often conclude tries to write a status for one count.
 const maxAttempts = 3
 
 // isSameBudget is true if only the status may differ.
@@ -155,9 +155,9 @@ func isSameBudget(a, b *v1alpha1.PodUnavailableBudget) bool {
 	return a.UID == b.UID && a.Generation == b.Generation && b.DeletionTimestamp == nil && maps.Equal(a.Annotations, b.Annotations)
 }
 
-// gone are the pods of the ledger that do not exist any more. It is found out before the pods of the budget are read, so that none of these is among
-// those of any later revision. What the cache still has is not asked about: an event comes when it is gone. No pod has a name that the API server does
-// not take, and it would not say of such a name that nothing has it.
+// gone are the pods of the ledger that do not exist any more, by UID. Reconcile calls it before it reads the pods of the budget. So no list of pods at
+// that revision or later contains a pod that is gone. If the cache still has a pod, gone does not ask the API server: an event follows when
+// the pod is gone. A pod with an invalid name cannot exist. gone does not ask about such names, because the API server would not answer "not found".
 func (r *reconciler) gone(ctx context.Context, pub *v1alpha1.PodUnavailableBudget) (map[types.UID]bool, error) {
 	gone := map[types.UID]bool{}
 	for i := range pub.Status.Ledger {
@@ -182,8 +182,8 @@ func (r *reconciler) gone(ctx context.Context, pub *v1alpha1.PodUnavailableBudge
 	return gone, nil
 }
 
-// settle finds the entries of which it is proven what became of them, and those that expire; and when the next one may expire, 0 if none can. All
-// proof is older than the pods that were counted, or is one of them.
+// settle finds the ledger entries whose outcome is proven, and those that expire. next is when to check the remaining entries again, 0 if there are none.
+// All proof is from the counted pods, or older.
 func (r *reconciler) settle(pub *v1alpha1.PodUnavailableBudget, count *census.Count, gone map[types.UID]bool) (over settled, next time.Duration) {
 	listed := make(map[types.UID]*corev1.Pod, len(count.Listed))
 	for _, pod := range count.Listed {
@@ -200,7 +200,7 @@ func (r *reconciler) settle(pub *v1alpha1.PodUnavailableBudget, count *census.Co
 			over[entryKeyOf(entry)] = proven
 		case remaining <= 0 && model.MayExpire(entry, pod):
 			if entry.Operation == v1alpha1.OperationLeave && !count.Covers(entry.UID) {
-				pod = nil // it may have the labels of the budget still, and have been taken from the workload that the budget names
+				pod = nil // the pod may still match the selector, but not belong to the budget's target any more
 			}
 			over[entryKeyOf(entry)] = outcomeOf(entry, pod)
 		default:
@@ -210,22 +210,22 @@ func (r *reconciler) settle(pub *v1alpha1.PodUnavailableBudget, count *census.Co
 	return over, next
 }
 
-// settled are the entries of a ledger that are not needed any more, as they were when that was found out.
+// settled are the outcomes of ledger entries that are not needed any more. An entry that was renewed since has another key.
 type settled map[entryKey]outcome
 
 type outcome int
 
 const (
 	proven outcome = iota + 1
-	// left: the pod is none of the budget's.
+	// left: the budget does not cover the pod any more.
 	left
-	// unproven: it has happened, and nothing shows that it is over.
+	// unproven: the operation has happened, and nothing proves that it is over.
 	unproven
-	// expired: it has not happened.
+	// expired: the operation has not happened.
 	expired
 )
 
-// outcomeOf an entry that expires.
+// outcomeOf is the outcome of an entry that expires.
 func outcomeOf(entry *v1alpha1.LedgerEntry, pod *corev1.Pod) outcome {
 	switch {
 	case !model.Happened(entry, pod):
@@ -237,8 +237,8 @@ func outcomeOf(entry *v1alpha1.LedgerEntry, pod *corev1.Pod) outcome {
 	}
 }
 
-// strikeOut parts the entries that are needed, and those of which there is something to tell, from the others. An entry that was renewed meanwhile is
-// needed.
+// strikeOut returns the entries that are still needed, and those that it removes without proof, which must be reported. An entry that was renewed
+// in between is needed.
 func (s settled) strikeOut(ledger []v1alpha1.LedgerEntry) (needed []v1alpha1.LedgerEntry, told []lapsed) {
 	for i := range ledger {
 		switch outcome := s[entryKeyOf(&ledger[i])]; outcome {
@@ -252,13 +252,13 @@ func (s settled) strikeOut(ledger []v1alpha1.LedgerEntry) (needed []v1alpha1.Led
 	return needed, told
 }
 
-// lapsed is an entry that was struck out without proof.
+// lapsed is an entry that was removed from the ledger without proof.
 type lapsed struct {
 	v1alpha1.LedgerEntry
 	outcome outcome
 }
 
-// report says which entries were struck out without proof.
+// report sends an event and logs each entry that was removed without proof.
 func (r *reconciler) report(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, all []lapsed) {
 	for i := range all {
 		entry := &all[i]
@@ -267,8 +267,8 @@ func (r *reconciler) report(ctx context.Context, pub *v1alpha1.PodUnavailableBud
 	}
 }
 
-// publish writes the status if it is new, with the resourceVersion of the budget that it was computed from: if that is not the latest, the
-// status is not either.
+// publish writes the status if it has changed, and sends its events. The write carries the resourceVersion of pub, so it fails with a conflict if the
+// budget has changed since it was read.
 func (r *reconciler) publish(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, status v1alpha1.PodUnavailableBudgetStatus) error {
 	if equality.Semantic.DeepEqual(pub.Status, status) {
 		return nil

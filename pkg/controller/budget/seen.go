@@ -11,9 +11,8 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// seenEntries remember when this process has first seen each ledger entry, by its own monotonic clock. The times in the entries are not looked
-// at: they are from other machines. A process that has just started sees every entry for the first time, so that a restart lets entries live
-// longer and never shorter.
+// seenEntries remember when this process first saw each ledger entry, by its own monotonic clock. They ignore the times in the entries, which come from
+// the clocks of other machines. After a restart the process sees every entry for the first time. So a restart can only keep entries longer.
 type seenEntries struct {
 	clock clock.PassiveClock
 
@@ -21,13 +20,13 @@ type seenEntries struct {
 	first map[types.NamespacedName]seenLedger
 }
 
-// seenLedger is what was seen of the ledger of one budget, and not of another that had the name before.
+// seenLedger belongs to one budget by UID, and not to an earlier one with the same name.
 type seenLedger struct {
 	budget types.UID
 	first  map[entryKey]time.Time
 }
 
-// entryKey is an entry as it was written: a renewed one is another.
+// entryKey identifies an entry in one version. A renewed entry has another key.
 type entryKey struct {
 	pod        types.UID
 	operation  v1alpha1.Operation
@@ -45,7 +44,7 @@ func newSeenEntries(clock clock.PassiveClock) *seenEntries {
 	return &seenEntries{clock: clock, first: map[types.NamespacedName]seenLedger{}}
 }
 
-// ages is how long each entry of the budget's ledger has been known. Entries that are not in the ledger are forgotten.
+// ages is how long this process has known each entry of the budget's ledger, in their order. It forgets entries that are not in the ledger any more.
 func (s *seenEntries) ages(pub *v1alpha1.PodUnavailableBudget) []time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -21,34 +21,34 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// DefaultExpiry is how long a ledger entry without proof stays, if nothing else is said.
+// DefaultExpiry is the default of Options.Expiry.
 const DefaultExpiry = 2 * time.Minute
 
-// Options say how long the controller waits, and what tests replace.
+// Options of the controller. The zero value means the defaults.
 type Options struct {
-	// Expiry is how long a ledger entry stays whose operation seems not to happen, DefaultExpiry if 0. It must exceed the time for which the
-	// API server may still be busy with a request that was let through; guard.ShortestExpiry says how long that is.
+	// Expiry is how long the controller keeps a ledger entry whose outcome is not proven. 0 means DefaultExpiry. It must exceed the time for which the
+	// API server may still process an allowed request; see guard.ShortestExpiry.
 	Expiry time.Duration
-	// Clock is the real one if nil. It must be monotonic.
+	// Clock must be monotonic. Nil means the real clock.
 	Clock clock.PassiveClock
-	// Name of the controller, if several run in one process. Tests do that.
+	// Name of the controller, podunavailablebudget if empty. Tests that run several in one process set it.
 	Name string
 }
 
-// concurrentReconciles is how many budgets are described at a time. Each is always in the hands of one worker.
+// concurrentReconciles is how many budgets the controller reconciles at a time. No budget is reconciled by two workers at once.
 const concurrentReconciles = 4
 
 const (
-	// A budget that cannot be counted is tried again after firstRetry, twice as long and so on, at most lastRetry. Other namespaces wait meanwhile if
-	// there are thousands.
+	// After an error the controller retries a budget with exponential backoff from firstRetry up to lastRetry. Without the backoff, thousands of failing
+	// budgets would delay other namespaces.
 	firstRetry = 200 * time.Millisecond
 	lastRetry  = time.Minute
-	// reconcileTimeout is how long a budget may keep a worker, if the API server takes its time with what it names.
+	// reconcileTimeout is how long a budget may occupy a worker, for instance if the API server reads its owners slowly.
 	reconcileTimeout = 30 * time.Second
 )
 
-// Setup adds the status controller of PodUnavailableBudgets to the manager. The manager must have registered the types of
-// pkg/crd/policy/v1alpha1. The context is used until Setup returns.
+// Setup adds the controller of PodUnavailableBudgets to the manager. The manager's scheme must have the types of pkg/crd/policy/v1alpha1. Setup uses the
+// context only until it returns.
 func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
 	if opts.Clock == nil {
 		opts.Clock = clock.RealClock{}

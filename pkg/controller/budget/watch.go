@@ -23,13 +23,13 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// batchWindow is how long events are gathered before a budget is described: long enough for a burst to be one write that seldom stands in the
-// way of the webhook's, and short enough for a new pod to be protected before it serves.
+// batchWindow is how long the controller collects events before it reconciles a budget. It is long enough to turn a burst of events into one write, which
+// seldom conflicts with a write of the webhook. It is short enough to protect a new pod before the pod serves.
 const batchWindow = 200 * time.Millisecond
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// delayed queues the budgets that an event affects, by their names in the namespace of the object.
+// delayed queues the budgets that an event affects, after batchWindow. affected returns their names, in the namespace of the object.
 type delayed struct {
 	affected func(context.Context, client.Object) []string
 }
@@ -47,24 +47,24 @@ func (d delayed) Create(ctx context.Context, e event.CreateEvent, q queue) {
 	d.enqueue(ctx, e.Object, q)
 }
 
-// Update is called for a changed object, which may affect other budgets than before.
+// Update is called for a changed object. Its previous version may affect other budgets than the new one.
 func (d delayed) Update(ctx context.Context, e event.UpdateEvent, q queue) {
 	d.enqueue(ctx, e.ObjectOld, q)
 	d.enqueue(ctx, e.ObjectNew, q)
 }
 
-// Delete is called for an object that is gone.
+// Delete is called for a deleted object.
 func (d delayed) Delete(ctx context.Context, e event.DeleteEvent, q queue) {
 	d.enqueue(ctx, e.Object, q)
 }
 
-// Generic is called by nobody.
+// Generic is not used.
 func (d delayed) Generic(context.Context, event.GenericEvent, queue) {}
 
 func itself(_ context.Context, object client.Object) []string { return []string{object.GetName()} }
 
-// ofPod are the budgets whose numbers a pod may change. A pod that is protected and in none, because its budget was deleted while nobody looked,
-// has the namespace looked through.
+// ofPod are the budgets whose numbers a pod may change. A protected pod may be in no budget, for instance because its budget was deleted while the
+// controller was down. Then ofPod returns an empty name, and Reconcile looks for such pods in the whole namespace.
 func (r *reconciler) ofPod(_ context.Context, pod client.Object) []string {
 	names := r.extent.affected(pod.GetNamespace(), func(e *extent) bool {
 		return e.selector.Matches(labels.Set(pod.GetLabels())) || e.pods.Has(pod.GetUID())
@@ -75,7 +75,7 @@ func (r *reconciler) ofPod(_ context.Context, pod client.Object) []string {
 	return names
 }
 
-// ofWorkload are the budgets that have pods of the workload, or name it. One that is new affects no others: its pods do, once they come.
+// ofWorkload are the budgets that have pods of the workload, or that name it. A new workload affects no further budgets; its pods do once they are created.
 func (r *reconciler) ofWorkload(_ context.Context, object client.Object) []string {
 	above := workload.ControllerUID(object)
 	return r.extent.affected(object.GetNamespace(), func(e *extent) bool {
@@ -83,8 +83,9 @@ func (r *reconciler) ofWorkload(_ context.Context, object client.Object) []strin
 	})
 }
 
-// podMatters drops updates that change nothing a budget goes by, such as those of conditions and of most annotations. Two budgets of one pod may overwrite
-// each other's keys, so that each looks again. The cache does not hold what a container runs, which matters once the spec has changed.
+// podMatters drops updates that do not matter to budgets, such as most changes of conditions and annotations. A change of SelectorKeysAnnotation matters,
+// because two budgets of one pod may overwrite each other's keys. After the first change of a spec every update matters, because the cache does not
+// have the images that the containers run.
 var podMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*corev1.Pod)
 	after, okAfter := e.ObjectNew.(*corev1.Pod)
@@ -99,16 +100,16 @@ var podMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		model.Observe(before, false) != model.Observe(after, false)
 }}
 
-// extents remember what each budget covered when it was counted last, and which are being counted.
+// extents remember what the last count of each budget covered, and which budgets are being counted.
 type extents struct {
 	mu          sync.RWMutex
 	byNamespace map[string]map[string]*extent
 }
 
 type extent struct {
-	// counting: whatever happens now may not be in the count.
+	// counting: a count is in progress. It may miss events that arrive now.
 	counting bool
-	// counted: the rest is known. A budget that cannot be counted is tried again after a while, and by no event of a pod.
+	// counted: the fields below are set. A budget that could not be counted is retried after a backoff, and not on events of pods.
 	counted    bool
 	generation int64
 	selector   labels.Selector
@@ -121,7 +122,7 @@ type extent struct {
 
 func newExtents() *extents { return &extents{byNamespace: map[string]map[string]*extent{}} }
 
-// affected are the budgets of a namespace that are being counted, or are affected by what they covered.
+// affected are the names of the budgets in a namespace that are being counted, or for whose last count by is true.
 func (e *extents) affected(namespace string, by func(*extent) bool) []string {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
@@ -134,7 +135,7 @@ func (e *extents) affected(namespace string, by func(*extent) bool) []string {
 	return names
 }
 
-// of is what a budget covered. It is false for one that was never counted.
+// of is the result of a budget's last count. It is false for a budget that was never counted.
 func (e *extents) of(name types.NamespacedName) (extent, bool) {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
@@ -145,7 +146,7 @@ func (e *extents) of(name types.NamespacedName) (extent, bool) {
 	return *known, true
 }
 
-// begin is called before a budget is counted, and the function that it returns after that.
+// begin marks a budget as being counted, until the returned function is called. The function may be called more than once.
 func (e *extents) begin(name types.NamespacedName) (end func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -165,7 +166,7 @@ func (e *extents) begin(name types.NamespacedName) (end func()) {
 	}
 }
 
-// set is true if nothing was known of the budget as it is now.
+// set records a count. isNew is true for the first count of this generation of the budget.
 func (e *extents) set(name types.NamespacedName, pub *v1alpha1.PodUnavailableBudget, count *census.Count) (isNew bool) {
 	pods := sets.New[types.UID]()
 	for _, pod := range count.Pods {
