@@ -9,13 +9,13 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// windowKept is how long an owner that did not arrive is remembered, so that its next pods do not wait again.
+// windowKept is how long arrivals remembers an owner that did not arrive, so that its next pods do not wait again.
 const windowKept = time.Minute
 
 // arrivals lets requests wait until an owner is in the cache.
 type arrivals struct {
 	clock clock.WithTicker
-	// open is the number of windows. While it is 0, events of owners cost next to nothing.
+	// open is the number of windows. While it is 0, events of owners cost almost nothing.
 	open atomic.Int64
 
 	mu      sync.Mutex
@@ -27,11 +27,11 @@ type arrivals struct {
 // window is the time in which pods wait for an owner, or for a spread.
 type window struct {
 	closes time.Time
-	// news is closed when it is seen, or when there is another reason to look again.
+	// news is closed when the owner or spread is in the cache, or when waiting requests should check again for another reason.
 	news chan struct{}
 }
 
-// expect opens a window for the owner, or joins an open one. left is 0 or less if its window is over.
+// expect opens a window for the owner, or joins its existing one. left is 0 or less if that window is over.
 func (a *arrivals) expect(owner types.UID) (news <-chan struct{}, left time.Duration) {
 	now := a.clock.Now()
 	a.mu.Lock()
@@ -46,7 +46,7 @@ func (a *arrivals) expect(owner types.UID) (news <-chan struct{}, left time.Dura
 	return w.news, w.closes.Sub(now)
 }
 
-// sweep forgets owners that did not arrive. It runs only now and then: anybody can name owners that do not exist, a new one for each pod.
+// sweep forgets owners that did not arrive. Each pod can name another owner that does not exist, so sweep runs at most once a second.
 func (a *arrivals) sweep(now time.Time) {
 	if now.Sub(a.swept) < time.Second {
 		return
@@ -73,7 +73,7 @@ func (a *arrivals) seen(owner types.UID) {
 	}
 }
 
-// lookAgain makes all waiting requests look again, because a kind can be read now, or is known to be unreadable.
+// lookAgain makes all waiting requests check again, because a kind is readable now, or is known to be unreadable.
 func (a *arrivals) lookAgain() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

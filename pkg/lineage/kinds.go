@@ -45,37 +45,36 @@ func isWatched(kind schema.GroupKind) bool {
 var builtIn = workload.Watched()
 
 const (
-	// RetryInterval is how long it takes to notice what no event tells: a new kind, a new permission.
+	// RetryInterval is how often a kind that could not be watched is tried again. No event tells about a new kind or a new permission.
 	RetryInterval = 30 * time.Second
 	// startTimeout bounds the wait for the first list of a kind.
 	startTimeout = 10 * time.Second
 
-	// Anybody can name a kind that does not exist as the owner of a pod. Of such kinds maxAbsent are remembered and tried again. Each namespace has
-	// at most maxUnknown of these and of kinds that were not tried yet. One more replaces another.
+	// Everybody can name a kind that does not exist as the owner of a pod. At most maxAbsent of such kinds are remembered and tried again. Each
+	// namespace has at most maxUnknown kinds that do not exist or were not tried yet. A further kind replaces one of these if possible.
 	maxAbsent  = 200
 	maxUnknown = 50
 )
 
-// Kinds are the kinds of workloads, and of owners between them and their pods. Kinds that are not built in are watched on demand, one at a time, by
-// Start.
+// Kinds are the kinds of workloads, and of owners between them and their pods. Start begins to watch other than built-in kinds on demand, one at a time.
 type Kinds struct {
 	mapper meta.RESTMapper
 	live   client.Reader
 	clock  clock.PassiveClock
-	// onStart are called for a kind that is watched from now on: the cache and others register for it.
+	// onStart are called with each kind when its watch begins: the cache and others register for its events.
 	onStart []func(context.Context, *metav1.PartialObjectMetadata) error
 	// changed is called when known changes.
 	changed func()
 	wanted  workqueue.TypedRateLimitingInterface[wish]
 
-	// starting is held while a kind is being started, so that it is started once.
+	// starting is held while the watch of a kind begins, so that this happens once.
 	starting sync.Mutex
-	// absent are the known kinds that are NotServed, oldest first. Only the holder of starting may use it.
+	// absent are the known kinds that are NotServed, oldest first. It is guarded by starting.
 	absent []schema.GroupKind
 	mu     sync.RWMutex
 	// seenKinds are the kinds of owners in each namespace, except built-in ones, with the time when they were first seen.
 	seenKinds map[string]map[schema.GroupKind]time.Time
-	// known are the kinds that were started, or could not be. Reading takes no lock.
+	// known are the kinds that are watched, or that could not be. Reading takes no lock.
 	known sync.Map // of schema.GroupKind to knownKind
 }
 
@@ -94,12 +93,11 @@ type knownKind struct {
 // wish asks for a kind to be watched.
 type wish struct {
 	kind schema.GroupKind
-	// again is true if the kind could not be watched before. It is tried again if it is still remembered.
+	// again is true if the kind could not be watched earlier. It is tried again only if it is still in known.
 	again bool
 }
 
-// Unwatchable is why objects of a kind cannot be watched. Users can solve that, and no event tells when they have. Such objects count as the end of
-// an owner chain.
+// Unwatchable says why objects of a kind cannot be watched. Users can solve that, and no event tells when they have. Owner chains end at such objects.
 type Unwatchable struct {
 	Kind schema.GroupKind
 	Why  WhyUnwatchable
@@ -107,7 +105,7 @@ type Unwatchable struct {
 	Resource schema.GroupResource
 }
 
-// WhyUnwatchable is one of these reasons.
+// WhyUnwatchable is the reason why a kind cannot be watched.
 type WhyUnwatchable string
 
 const (
@@ -121,7 +119,7 @@ const (
 	Forbidden WhyUnwatchable = "Forbidden"
 )
 
-// NewKinds watches no kind yet. The mapper and the reader send requests to the API server.
+// NewKinds returns Kinds that watch no kind yet. The mapper and the reader send requests to the API server.
 func NewKinds(mapper meta.RESTMapper, live client.Reader, clock clock.PassiveClock) *Kinds {
 	return &Kinds{
 		mapper:    mapper,
@@ -133,8 +131,8 @@ func NewKinds(mapper meta.RESTMapper, live client.Reader, clock clock.PassiveClo
 	}
 }
 
-// OnStart registers a function that is called with every kind that is watched from now on. If it fails, starting the kind fails. Call OnStart before
-// the manager starts.
+// OnStart registers a function that is called with each kind when its watch begins. If the function fails, the kind is not watched and is tried again. Call
+// OnStart before the manager starts.
 func (k *Kinds) OnStart(do func(context.Context, *metav1.PartialObjectMetadata) error) {
 	k.onStart = append(k.onStart, do)
 }
@@ -175,7 +173,7 @@ func (k *Kinds) grant(ctx context.Context, w wish) {
 	}
 }
 
-// seek has an owner kind of the namespace watched soon, unless too many are waiting there already.
+// seek asks for a watch of an owner kind in the namespace, unless the namespace has too many unknown kinds already.
 func (k *Kinds) seek(namespace string, kind schema.GroupKind) {
 	k.see(namespace, kind)
 	if k.wasSeen(namespace, kind) {
@@ -183,7 +181,7 @@ func (k *Kinds) seek(namespace string, kind schema.GroupKind) {
 	}
 }
 
-// want has a kind watched soon.
+// want queues a kind to be watched, unless it is watched already.
 func (k *Kinds) want(kind schema.GroupKind) {
 	if isWatched(kind) || workload.EndsChain(kind) {
 		return
@@ -201,8 +199,8 @@ func (k *Kinds) look(kind schema.GroupKind) (known knownKind, found bool) {
 	return known, found
 }
 
-// see records that an object in the namespace has an owner of the kind. It is true the first time for a kind that must be watched to know its owners,
-// if the namespace may have one more kind that may not exist.
+// see records that an object in the namespace has an owner of the kind. first is true for a new kind that must be watched to know the owners of its
+// objects. If the namespace has too many unknown kinds, see records nothing and returns false.
 func (k *Kinds) see(namespace string, kind schema.GroupKind) (first bool) {
 	if _, watched := builtIn[kind]; watched || workload.EndsChain(kind) || k.wasSeen(namespace, kind) {
 		return false
@@ -227,8 +225,8 @@ func (k *Kinds) wasSeen(namespace string, kind schema.GroupKind) bool {
 	return seen
 }
 
-// makeRoom is false if maxUnknown kinds may be about to be tried. It forgets a kind that was tried and does not exist, or that nobody has tried for
-// long.
+// makeRoom is true if the namespace may have one more kind. If it has maxUnknown already, makeRoom forgets one that was tried and does not exist, or that
+// was not tried within RetryInterval. It is false if there is no such kind.
 func (k *Kinds) makeRoom(seen map[schema.GroupKind]time.Time, now time.Time) bool {
 	unknown, idle := 0, schema.GroupKind{}
 	for kind, since := range seen {
@@ -246,11 +244,11 @@ func (k *Kinds) makeRoom(seen map[schema.GroupKind]time.Time, now time.Time) boo
 	if unknown < maxUnknown {
 		return true
 	}
-	delete(seen, idle) // without effect if there is none
+	delete(seen, idle) // no effect if idle is empty
 	return !idle.Empty()
 }
 
-// seenIn are the kinds of owners that were seen in a namespace.
+// seenIn are the kinds of owners that objects of a namespace have named.
 func (k *Kinds) seenIn(namespace string) []schema.GroupKind {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
@@ -267,7 +265,7 @@ func (k *Kinds) WatchSeen(ctx context.Context, namespace string) error {
 	return nil
 }
 
-// Watch watches a kind from now on, or says why it cannot be watched. It returns when the kind can be read.
+// Watch begins to watch a kind, and returns when the cache can read it. If the kind cannot be watched, Watch says why. An error is temporary.
 func (k *Kinds) Watch(ctx context.Context, kind schema.GroupKind) (*Unwatchable, error) {
 	if isWatched(kind) {
 		return nil, nil
@@ -298,7 +296,7 @@ func (k *Kinds) Watch(ctx context.Context, kind schema.GroupKind) (*Unwatchable,
 
 func (k knownKind) isAbsent() bool { return k.unwatchable != nil && k.unwatchable.Why == NotServed }
 
-// noteAbsent maintains the list of kinds that are not served, and forgets the oldest if there are too many. The caller holds starting.
+// noteAbsent maintains the list of kinds that are not served, and forgets the oldest one if the list is full. The caller holds starting.
 func (k *Kinds) noteAbsent(kind schema.GroupKind, is bool) {
 	if !is {
 		k.absent = slices.DeleteFunc(k.absent, func(other schema.GroupKind) bool { return other == kind })
@@ -311,7 +309,7 @@ func (k *Kinds) noteAbsent(kind schema.GroupKind, is bool) {
 	k.absent = append(k.absent, kind)
 }
 
-// tryStart checks the permission first, because a forbidden watch would wait for ever.
+// tryStart begins to watch a kind. It checks the permission first, because a forbidden watch would wait for ever.
 func (k *Kinds) tryStart(ctx context.Context, kind schema.GroupKind) (version string, _ *Unwatchable, _ error) {
 	mapping, err := k.mapper.RESTMapping(kind)
 	if meta.IsNoMatchError(err) {
@@ -355,7 +353,7 @@ func (k *Kinds) isUnwatchable(kind schema.GroupKind) bool {
 	return known.unwatchable != nil
 }
 
-// NewObject is an empty object to read one of the kind into. Nil for a kind that is not watched.
+// NewObject is an empty object for reading an object of the kind. It is nil for a kind that is not watched.
 func (k *Kinds) NewObject(kind schema.GroupKind) client.Object {
 	if kind == podKind {
 		return &corev1.Pod{}

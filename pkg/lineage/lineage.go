@@ -28,9 +28,9 @@ type Lineage struct {
 	policies  policies
 	arrivals  arrivals
 	announced announcements
-	// spreadsIn is nil if no events of spreads arrive.
+	// spreadsIn is nil if the lineage gets no events of spreads.
 	spreadsIn *spreadsIn
-	// synced are true once the content of the cache has been processed.
+	// synced return true once the initial content of the cache has been processed.
 	synced []cache.InformerSynced
 }
 
@@ -44,14 +44,14 @@ func (l *Lineage) HasSynced() bool {
 	return true
 }
 
-// Options are what tests replace.
+// Options of a Lineage. The zero value means the defaults.
 type Options struct {
-	// Clock is the real one if nil.
+	// Clock for tests. Nil means the real clock.
 	Clock clock.WithTicker
 }
 
-// New makes the manager's cache watch spreads and the owners of pods from the start, and other kinds when they appear. The context is used until New
-// returns.
+// New returns a lineage over the manager's cache. The cache watches spreads, pods and built-in workloads from the start, and other kinds on demand. New
+// uses the context only until it returns.
 func New(ctx context.Context, mgr ctrl.Manager, opts Options) (*Lineage, error) {
 	if opts.Clock == nil {
 		opts.Clock = clock.RealClock{}
@@ -83,7 +83,7 @@ func New(ctx context.Context, mgr ctrl.Manager, opts Options) (*Lineage, error) 
 	return l, mgr.Add(l.Kinds)
 }
 
-// Over is a lineage of the reader's content, without events. Spreads must be indexed by TargetField.
+// Over returns a lineage that reads from the reader and gets no events. The reader must index spreads by TargetField.
 func Over(reader client.Reader, kinds *Kinds, clock clock.WithTicker) *Lineage {
 	l := &Lineage{
 		Reader:    reader,
@@ -120,13 +120,13 @@ func (l *Lineage) Handle(ctx context.Context, mgr ctrl.Manager, object client.Ob
 	return registration.HasSynced, nil
 }
 
-// ownerSeen processes an object that may own pods, directly or through others, and is in the cache now.
+// ownerSeen processes an object in the cache that may own pods, directly or through others.
 func (l *Lineage) ownerSeen(object metav1.Object) {
 	l.arrivals.seen(object.GetUID())
 	l.seeOwnerOf(object)
 }
 
-// seeOwnerOf has the kind of the object's owner watched, if the namespace has spreads.
+// seeOwnerOf asks for a watch of the kind of the object's owner, if the namespace has spreads.
 func (l *Lineage) seeOwnerOf(object metav1.Object) {
 	if owner := workload.ControllerOf(object); owner != nil && l.see(object.GetNamespace(), owner.Kind) {
 		if divided, err := l.HasSpreads(context.Background(), object.GetNamespace()); err != nil || divided { //nolint:forbidigo // reads the cache
@@ -135,7 +135,7 @@ func (l *Lineage) seeOwnerOf(object metav1.Object) {
 	}
 }
 
-// spreadSeen prepares for the first pod of a spread, so that the pod need not wait for slow steps.
+// spreadSeen prepares for the first pod of a spread, so that the pod does not wait for slow steps.
 func (l *Lineage) spreadSeen(object metav1.Object) {
 	spread, ok := object.(*v1alpha1.WorkloadSpread)
 	if !ok {
@@ -175,8 +175,8 @@ func TargetKeyOf(obj client.Object) []string {
 // keyOf names an owner inside its namespace.
 func keyOf(o workload.Owner) string { return o.Kind.Group + "/" + o.Kind.Kind + "/" + o.Name }
 
-// HasSpreads is true if there is any spread in the namespace. It is called for every pod, and a list from the cache, even of one object, would look
-// at all of them.
+// HasSpreads is true if the namespace has a spread. It is called for every pod. So it does not list from the cache if it can avoid that: the cache would
+// visit all spreads of the namespace even for a list of one.
 func (l *Lineage) HasSpreads(ctx context.Context, namespace string) (bool, error) {
 	if l.spreadsIn != nil {
 		return l.spreadsIn.has(namespace), nil
@@ -186,7 +186,7 @@ func (l *Lineage) HasSpreads(ctx context.Context, namespace string) (bool, error
 	return len(spreads.Items) > 0, err
 }
 
-// SpreadsNaming are the spreads that name the workload.
+// SpreadsNaming are the spreads whose targetRef names the workload.
 func (l *Lineage) SpreadsNaming(ctx context.Context, namespace string, o workload.Owner) ([]v1alpha1.WorkloadSpread, error) {
 	var spreads v1alpha1.WorkloadSpreadList
 	err := l.Reader.List(ctx, &spreads, client.InNamespace(namespace), client.MatchingFields{TargetField: keyOf(o)}, client.UnsafeDisableDeepCopy)
@@ -211,7 +211,7 @@ func (l *Lineage) Winner(ctx context.Context, namespace string, o workload.Owner
 // Compiled is the compiled spec of a spread. It is compiled once for each generation.
 func (l *Lineage) Compiled(spread *v1alpha1.WorkloadSpread) *Spread { return l.policies.of(spread) }
 
-// Read reads an owner from the cache. It is nil if the owner is not there, or if its kind is not watched.
+// Read reads an owner from the cache. It returns nil if the cache does not have the owner, or if its kind is not watched.
 func (l *Lineage) Read(ctx context.Context, namespace string, o workload.Owner) (client.Object, error) {
 	object := l.NewObject(o.Kind)
 	if object == nil {
@@ -240,8 +240,8 @@ func (l *Lineage) Parent(ctx context.Context, namespace string, of workload.Owne
 	return workload.ControllerOf(object), true, nil
 }
 
-// Climb visits an owner, its controller and so on, until a visit is done or there is no more. missing is the owner above which the cache does not reach,
-// because it is not there; it may arrive. It is nil if the climb ended otherwise.
+// Climb visits an owner, its controller and so on, until visit returns done or an error, or the chain ends. missing is the first owner that is not in the
+// cache, so that its own controller is unknown. It may still arrive. It is nil if the climb ended otherwise.
 func (l *Lineage) Climb(ctx context.Context, namespace string, from *workload.Owner, visit func(workload.Owner) (done bool, err error)) (missing *workload.Owner, err error) {
 	for range workload.LongestOwnerChain {
 		if from == nil {
@@ -263,7 +263,7 @@ func (l *Lineage) Climb(ctx context.Context, namespace string, from *workload.Ow
 }
 
 // SpreadOf is the spread that divides a pod with this owner and these labels, or nil. The nearest owner with a spread that selects the pod
-// counts. missing is the owner at which the search ended because it is not in the cache; it may arrive there.
+// counts. missing is the owner at which the search ended because the cache does not have it. It may still arrive.
 func (l *Lineage) SpreadOf(ctx context.Context, namespace string, owner *workload.Owner, labels map[string]string) (found *Spread, missing *workload.Owner, _ error) {
 	missing, err := l.Climb(ctx, namespace, owner, func(o workload.Owner) (bool, error) {
 		winner, err := l.Winner(ctx, namespace, o)
@@ -283,10 +283,10 @@ func (l *Lineage) SpreadOf(ctx context.Context, namespace string, owner *workloa
 // OwnerTimeout bounds how long AwaitSpreadOf waits for an owner.
 const OwnerTimeout = 500 * time.Millisecond
 
-// AwaitSpreadOf is SpreadOf, and waits for a missing owner. A workload's controller creates the first pod right after its owner, and watches of
+// AwaitSpreadOf is SpreadOf, but waits for a missing owner. A workload's controller creates the first pod right after its owner, and watches of
 // different kinds are not ordered, so the pod may arrive first. Nothing distinguishes an owner that will arrive from a deleted one. So the wait is
-// bounded: the first pod that waits for an owner opens one window of OwnerTimeout for all pods of that owner. missing is an owner for which the wait is
-// over.
+// bounded: the first pod that waits for an owner opens one window of OwnerTimeout for all pods of that owner. missing is an owner that did not arrive
+// in time.
 func (l *Lineage) AwaitSpreadOf(ctx context.Context, namespace string, owner *workload.Owner, labels map[string]string) (_ *Spread, missing *workload.Owner, _ error) {
 	s, missing, err := l.SpreadOf(ctx, namespace, owner, labels)
 	if missing == nil || err != nil {
@@ -301,7 +301,7 @@ func (l *Lineage) AwaitSpreadOf(ctx context.Context, namespace string, owner *wo
 		if left <= 0 {
 			return nil, missing, nil
 		}
-		// It may have arrived before it was expected, and then no event follows.
+		// The owner may have arrived before expect was called. Then no event follows.
 		if s, missing, err = l.SpreadOf(ctx, namespace, owner, labels); missing == nil || err != nil {
 			return s, nil, err
 		}

@@ -54,7 +54,7 @@ func (p *policies) forget(uid types.UID) { p.byUID.Delete(uid) }
 
 // spreadsIn knows which namespaces have spreads. Reading takes no lock.
 type spreadsIn struct {
-	namespaces sync.Map // of string to nothing
+	namespaces sync.Map // a set of strings
 
 	mu          sync.Mutex
 	byNamespace map[string]sets.Set[types.UID]

@@ -1,5 +1,5 @@
-// Package turns is a work queue that serves namespaces in turn: whoever has one object waits for one of each other namespace at most, and not for the
-// thousands that somebody else has. Within a namespace it is first come, first served.
+// Package turns is a work queue that serves namespaces in turn (round robin). The only waiting object of a namespace waits for at most one object of
+// each other namespace, even if another namespace has thousands. Within a namespace the order is first in, first out.
 package turns
 
 import (
@@ -7,7 +7,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// NewQueue makes the queue of a controller, for the option of controller-runtime of the same name.
+// NewQueue makes the queue of a controller. It is a value for NewQueue in the controller options of controller-runtime.
 func NewQueue(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
 	type request = reconcile.Request
 	return workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[request]{
@@ -19,18 +19,18 @@ func NewQueue(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]
 	})
 }
 
-// turns are the requests that wait. The queue around it calls it under its own lock, and keeps each request from being in it twice.
+// turns are the waiting requests. The work queue calls it under its own lock, and never adds a request twice.
 type turns struct {
-	// waiting requests of each namespace that has any, in their order.
+	// waiting are the requests of each namespace in their order. It has no empty lists.
 	waiting map[string][]reconcile.Request
-	// next are these namespaces, in the order of their turns.
+	// next are the namespaces with waiting requests, in the order of their turns.
 	next []string
 	len  int
 }
 
 var _ workqueue.Queue[reconcile.Request] = &turns{}
 
-// Touch changes nothing: who asks again keeps the place that he has.
+// Touch changes nothing: a request that is added again keeps its place.
 func (t *turns) Touch(reconcile.Request) {}
 
 // Push adds a request behind the others of its namespace.
@@ -42,10 +42,10 @@ func (t *turns) Push(request reconcile.Request) {
 	t.len++
 }
 
-// Len is how many requests wait.
+// Len is the number of waiting requests.
 func (t *turns) Len() int { return t.len }
 
-// Pop takes the first request of the namespace whose turn it is, which is last then.
+// Pop removes the first request of the namespace whose turn it is. The next turn of this namespace comes after those of all others.
 func (t *turns) Pop() reconcile.Request {
 	namespace := t.next[0]
 	t.next = t.next[1:]
