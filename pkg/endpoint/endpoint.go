@@ -1,5 +1,5 @@
-// Package endpoint says where each of Berth's webhooks is served, and where the API server is told to ask: behind a segment that strangers do not know. It has
-// no client and no clock. Begin reading at WebhooksOf.
+// Package endpoint defines the URL paths of Berth's webhooks: the path of each handler, and the path in the webhook configuration. The latter begins with
+// a secret segment that only the API server and Berth know. The package has no client and no clock. Begin reading at WebhooksOf.
 package endpoint
 
 import (
@@ -19,31 +19,31 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Where handlers are served.
+// The paths of the handlers.
 const (
-	// Spreads is asked about WorkloadSpreads.
+	// Spreads validates WorkloadSpreads.
 	Spreads = "/validate-workloadspread"
-	// Pods is asked about pods that are being created.
+	// Pods mutates pods that are being created.
 	Pods = "/mutate-pod"
-	// RequiredPods is asked about those in namespaces where no pod of a spread may be created unseen.
+	// RequiredPods does the same in namespaces where no pod of a spread may be created without the webhook.
 	RequiredPods = "/mutate-required-pod"
-	// BudgetPods is asked before operations on pods that a budget protects.
+	// BudgetPods allows or refuses operations on pods that a budget protects.
 	BudgetPods = "/validate-budget-pods"
-	// Evictions marks the evictions about which BudgetPods is to be asked.
+	// Evictions marks the evictions about which the API server must call BudgetPods.
 	Evictions = "/mutate-eviction"
-	// Budgets is asked about PodUnavailableBudgets.
+	// Budgets validates PodUnavailableBudgets.
 	Budgets = "/validate-podunavailablebudget"
 )
 
-// Lifetime is how long the API server asks behind one segment. A segment does not stay secret for ever: API servers show the whole address to whoever had an
-// operation fail because the webhook did not answer.
+// Lifetime is how long a webhook configuration keeps one segment. A segment does not stay secret for ever: if the webhook does not answer, the API server
+// shows the whole URL to the client whose operation fails.
 const Lifetime = time.Hour
 
-// Configurations are the names of the webhook configurations: there is a validating and a mutating one of each.
+// Configurations are the names of the webhook configurations. Each name has a validating and a mutating one.
 var Configurations = []string{"berth-webhook", "berth-budget"}
 
-// The handlers of webhooks, by the names that these have in manifests/webhook and manifests/budget. A webhook keeps its handler for good: replicas of two versions
-// would each name their own, again and again.
+// The handlers of webhooks, by the names of the webhooks in manifests/webhook and manifests/budget. A webhook must never get another handler: during an
+// upgrade, replicas of both versions would overwrite each other's paths again and again.
 var (
 	validating = map[string]string{
 		"workloadspread.berth.dev":               Spreads,
@@ -60,16 +60,16 @@ var (
 	}
 )
 
-// Webhook is one of a configuration.
+// Webhook is one webhook of a webhook configuration.
 type Webhook struct {
 	Name string
-	// Handler is where it is served, one of the constants.
+	// Handler is the path of its handler, one of the constants.
 	Handler string
-	// Client is the configuration's own, not a copy.
+	// Client is the one in the configuration, not a copy.
 	Client *admissionregistrationv1.WebhookClientConfig
 }
 
-// WebhooksOf are the webhooks of a ValidatingWebhookConfiguration or a MutatingWebhookConfiguration that are served. Others in it are left out.
+// WebhooksOf are the webhooks of a ValidatingWebhookConfiguration or MutatingWebhookConfiguration for which Berth has a handler. It leaves out others.
 func WebhooksOf(configuration runtime.Object) []Webhook {
 	var webhooks []Webhook
 	add := func(handlers map[string]string, name string, client *admissionregistrationv1.WebhookClientConfig) {
@@ -90,7 +90,7 @@ func WebhooksOf(configuration runtime.Object) []Webhook {
 	return webhooks
 }
 
-// HandlerOf is the handler that a path leads to, with or without a segment before it. It is empty if the path leads to none.
+// HandlerOf is the handler of a path, with or without a segment before it. It is empty if the path has no handler.
 func HandlerOf(path string) string {
 	handler := path[max(strings.LastIndexByte(path, '/'), 0):]
 	if strings.Count(path, "/") <= 2 && slices.Contains([]string{Spreads, Pods, RequiredPods, BudgetPods, Evictions, Budgets}, handler) {
@@ -99,7 +99,7 @@ func HandlerOf(path string) string {
 	return ""
 }
 
-// Path is where the API server is told to ask, if that leads to the handler, and empty otherwise.
+// Path is the path in the webhook configuration. It is empty if that path is not one of the webhook's handler.
 func (w Webhook) Path() string {
 	if path := w.path(); HandlerOf(path) == w.Handler {
 		return path
@@ -107,7 +107,7 @@ func (w Webhook) Path() string {
 	return ""
 }
 
-// path is empty if none is named.
+// path is the path in the webhook configuration. It is empty if there is none.
 func (w Webhook) path() string {
 	var path string
 	switch {
@@ -124,12 +124,13 @@ func (w Webhook) path() string {
 	return path
 }
 
-// segment leads to a handler. It is 128 random bits, what the hash of the authority beside it begins with, and when it was made, in seconds
-// since 1970. A version that means something else by these must change the form: then each leaves what the other has named.
+// segment matches a path with a segment that Fill has made. The segment has 128 random bits, the first 64 bits of the SHA-256 hash of the CA bundle beside
+// it, and its time of creation in seconds since 1970, all in hexadecimal. A version of Berth with another meaning of these must use another form. Then
+// neither version replaces the paths of the other.
 var segment = regexp.MustCompile(`^/[0-9a-f]{32}-([0-9a-f]{16})-([0-9a-f]{1,12})(/.*)$`)
 
-// Fill names a path with a new segment, if none is named, or if the one that Fill has named is over its Lifetime, of another authority than the API server is told
-// beside it, or of another handler. A path that somebody else has named stays. It tells whether it changed the webhook.
+// Fill sets a path with a new segment if the webhook has none. It also replaces a path of its own that is older than Lifetime, or is for another CA bundle
+// or handler. It keeps a path that somebody else has set. It returns whether it changed the webhook.
 func (w Webhook) Fill(now time.Time) bool {
 	authority := sha256.Sum256(w.Client.CABundle)
 	current := w.path()
@@ -138,7 +139,7 @@ func (w Webhook) Fill(now time.Time) bool {
 		if parts == nil {
 			return false
 		}
-		of, _ := hex.DecodeString(parts[1]) // the expression takes only what can be decoded
+		of, _ := hex.DecodeString(parts[1]) // no error: the expression matches only hexadecimal digits
 		made, _ := strconv.ParseInt(parts[2], 16, 64)
 		if bytes.Equal(of, authority[:8]) && parts[3] == w.Handler && now.Before(time.Unix(made, 0).Add(Lifetime)) {
 			return false

@@ -25,20 +25,21 @@ import (
 )
 
 const (
-	// formerFor is how long a path is answered at which the API server is told to ask no more. Some API server may not have heard of it yet.
+	// formerFor is how long Berth answers at a path after it was removed from the webhook configurations. Some API server may not know about the change yet.
 	formerFor = time.Minute
-	// Who asks at a path that is not known may have heard of it earlier than this replica. It then reads the configurations itself, but never more often, and for
-	// all who ask meanwhile.
+	// A client that calls an unknown path may know about a new path earlier than this replica. Then the replica reads the configurations live, at most once
+	// in looksApart, and for all calls that wait meanwhile. Each read takes at most lookTimeout.
 	looksApart  = 500 * time.Millisecond
 	lookTimeout = time.Second
-	// keepInterval is how often the age of paths is looked at.
+	// keepInterval is how often Berth checks the age of the paths.
 	keepInterval = 30 * time.Second
-	// retryInterval is when to try again after an error.
+	// retryInterval is the delay before a retry after an error.
 	retryInterval = time.Second
 )
 
-// paths keep the paths at which the API server asks, in the webhook configurations, and know them. The configurations are the only place where they are: what
-// one of them names is answered, by every replica, and nothing else is. Every replica fills in what is missing or old; an update conflict decides whose path it is.
+// paths maintain the secret paths in the webhook configurations, and know them. The paths are stored nowhere else. Every replica answers at the paths that
+// a configuration has, or had until formerFor ago, and at no others. Every replica fills in missing paths and replaces old ones. If several do so at once, the
+// first write wins and the others get a conflict.
 type paths struct {
 	cache cache.Cache
 	// cached is the cache.
@@ -47,14 +48,15 @@ type paths struct {
 	writer client.Writer
 	clock  clock.Clock
 
-	// looking is held while the configurations are read live, and looked is when that last began.
+	// looking is held while the configurations are read live. looked is when the last such read began.
 	looking sync.Mutex
 	looked  time.Time
 
 	mu sync.Mutex
-	// known are the paths that are answered, and until when. The zero time means as long as a configuration names it. It is nil until the configurations were read.
+	// known are the paths at which this replica answers, and until when. The zero time means as long as a configuration has the path. known is nil until the
+	// configurations were read.
 	known map[string]time.Time
-	// asked is set once the API server was told to ask at paths that are answered here.
+	// asked is set once every webhook in the configurations has a path at which this replica answers.
 	asked  atomic.Bool
 	warned sync.Once
 }
@@ -64,17 +66,17 @@ var (
 	_ manager.LeaderElectionRunnable = &paths{}
 )
 
-// newPaths returns paths that run the cache, in which they watch webhook configurations.
+// newPaths returns paths that watch webhook configurations in the cache. Start runs the cache.
 func newPaths(configurations cache.Cache, live client.Reader, writer client.Writer, now clock.Clock) *paths {
 	return &paths{
 		cache: configurations, cached: configurations, live: live, writer: writer, clock: now,
 	}
 }
 
-// NeedLeaderElection is false: every replica is asked.
+// NeedLeaderElection is false, because the API server calls every replica.
 func (p *paths) NeedLeaderElection() bool { return false }
 
-// Start runs the cache and keeps the paths until the context ends.
+// Start runs the cache and maintains the paths until the context ends.
 func (p *paths) Start(ctx context.Context) error {
 	changed := make(chan struct{}, 1)
 	announce := func(object any) {
@@ -83,7 +85,7 @@ func (p *paths) Start(ctx context.Context) error {
 		}
 		select {
 		case changed <- struct{}{}:
-		default: // is announced already
+		default: // a change is announced already
 		}
 	}
 	for _, kind := range configurationKinds() {
@@ -92,7 +94,7 @@ func (p *paths) Start(ctx context.Context) error {
 			_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 				AddFunc:    announce,
 				UpdateFunc: func(_, object any) { announce(object) },
-				DeleteFunc: announce, // a tombstone is no object: what it was about is forgotten in time
+				DeleteFunc: announce, // a tombstone is not a client.Object and is ignored: keep runs after keepInterval at the latest
 			})
 		}
 		if err != nil {
@@ -122,7 +124,7 @@ func (p *paths) Start(ctx context.Context) error {
 	return running.Wait()
 }
 
-// keep fills in the paths that are missing or old, and learns those that are there.
+// keep learns the existing paths, fills in missing ones, and replaces old ones.
 func (p *paths) keep(ctx context.Context) error {
 	configurations, err := read(ctx, p.cached)
 	if err != nil {
@@ -137,7 +139,7 @@ func (p *paths) keep(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// warn says once if the API server is told to ask where strangers can ask too. It is answered there: somebody has said so.
+// warn logs once if a configuration has a path without a secret segment, which every client can call. Berth answers there, because somebody has configured it.
 func (p *paths) warn(ctx context.Context, configurations []client.Object) {
 	for _, configuration := range configurations {
 		for _, webhook := range endpoint.WebhooksOf(configuration) {
@@ -151,7 +153,7 @@ func (p *paths) warn(ctx context.Context, configurations []client.Object) {
 	}
 }
 
-// fill writes a configuration with new paths where they are needed. They are answered before they are written.
+// fill writes a configuration with new paths where they are needed. Berth answers at them before it writes them.
 func (p *paths) fill(ctx context.Context, configuration client.Object) error {
 	before, now := configuration.DeepCopyObject().(client.Object), p.clock.Now()
 	filled := false
@@ -166,11 +168,11 @@ func (p *paths) fill(ctx context.Context, configuration client.Object) error {
 	if !filled {
 		return nil
 	}
-	// A patch of nothing but paths, because the API server may be newer, with fields that would be lost.
+	// The patch contains only paths. An update could lose fields that only a newer API server knows.
 	patch := client.StrategicMergeFrom(before, client.MergeFromWithOptimisticLock{})
 	if err := p.writer.Patch(ctx, configuration, patch, client.FieldOwner("berth-controller")); err != nil {
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-			return nil // the watch tells what it is now
+			return nil // the watch delivers the current version
 		}
 		return fmt.Errorf("telling the API server where to ask in webhook configuration %s: %w", before.GetName(), err)
 	}
@@ -178,7 +180,7 @@ func (p *paths) fill(ctx context.Context, configuration client.Object) error {
 	return nil
 }
 
-// learn makes known what all of the configurations name.
+// learn updates known to the paths of the configurations. Other paths stay known for formerFor.
 func (p *paths) learn(configurations []client.Object) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -201,8 +203,8 @@ func (p *paths) learn(configurations []client.Object) {
 	p.known = known
 }
 
-// answered tells whether somebody who asks at a path, which leads to a handler, is to be answered. It reads the configurations if it does not know the path, later
-// than it was asked. That may take looksApart and lookTimeout.
+// answered is true if Berth answers a call at a path. The path has a handler. For an unknown path it uses a live read of the configurations that began after
+// the call. That may take looksApart plus lookTimeout.
 func (p *paths) answered(ctx context.Context, path string) bool {
 	if p.knows(path) {
 		return true
@@ -214,13 +216,13 @@ func (p *paths) answered(ctx context.Context, path string) bool {
 		return true
 	}
 	if !p.looked.Before(asked) {
-		return false // whoever held the lock has looked for all who waited
+		return false // the previous holder of the lock has read the configurations after this call arrived
 	}
 	if early := p.looked.Add(looksApart).Sub(asked); early > 0 {
 		<-p.clock.After(early)
 	}
 	p.looked = p.clock.Now()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout) // others wait for it too
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout) // other calls wait for this read too, so it must not end with ctx
 	defer cancel()
 	configurations, err := read(ctx, p.live)
 	if err != nil {
@@ -231,7 +233,7 @@ func (p *paths) answered(ctx context.Context, path string) bool {
 	return p.knows(path)
 }
 
-// knows takes the same time for paths that are alike in part.
+// knows is true for a path at which this replica answers. Its time does not depend on how much of a path is correct, so that nobody can guess it bit by bit.
 func (p *paths) knows(path string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -244,15 +246,15 @@ func (p *paths) knows(path string) bool {
 	return same == 1
 }
 
-// learned tells whether the configurations were read.
+// learned is true once the configurations were read.
 func (p *paths) learned() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.known != nil
 }
 
-// ready is nil once the API server has been told a path for every webhook that there is. It stays nil: to answer nobody would not bring a path back that is
-// taken away later.
+// ready returns nil once every webhook in the configurations has a known path. It keeps returning nil after that: if somebody removes a path later, an
+// unready replica would not bring it back.
 func (p *paths) ready(ctx context.Context) error {
 	if p.asked.Load() {
 		return nil
@@ -276,7 +278,7 @@ func configurationKinds() []client.Object {
 	return []client.Object{&admissionregistrationv1.ValidatingWebhookConfiguration{}, &admissionregistrationv1.MutatingWebhookConfiguration{}}
 }
 
-// read returns Berth's webhook configurations, those that there are.
+// read returns the existing webhook configurations of Berth.
 func read(ctx context.Context, reader client.Reader) ([]client.Object, error) {
 	var configurations []client.Object
 	for _, name := range endpoint.Configurations {
