@@ -127,7 +127,7 @@ func (p *Policy) compileAmounts(spec *v1alpha1.PodUnavailableBudgetSpec, path *f
 	case p.maxUnavailable != nil && p.maxUnavailable.value == 0:
 		p.warn("%s: with 0 no available pod may ever be deleted, evicted or restarted, so that node drains and rollouts never finish", path.Child("maxUnavailable"))
 	case p.minAvailable != nil && p.minAvailable.isPercent && p.minAvailable.value == 100:
-		p.warn("%s: with 100%% no available pod may ever be deleted, evicted or restarted unless there are more than replicas, so that node drains never finish", path.Child("minAvailable"))
+		p.warn("%s: with 100%% no available pod may ever be deleted, evicted or restarted unless there are more pods than replicas, so that node drains never finish", path.Child("minAvailable"))
 	}
 	return errs
 }

@@ -163,7 +163,7 @@ func (k *Kinds) grant(ctx context.Context, w wish) {
 	}
 	unwatchable, err := k.Watch(ctx, w.kind)
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Will try again")
+		klog.FromContext(ctx).Error(err, "Watching a kind will be tried again")
 		k.wanted.AddRateLimited(w)
 		return
 	}
@@ -281,7 +281,7 @@ func (k *Kinds) Watch(ctx context.Context, kind schema.GroupKind) (*Unwatchable,
 		return nil, fmt.Errorf("watching kind %s: %w", kind, err)
 	}
 	if unwatchable != nil && !found {
-		klog.FromContext(ctx).Info("Not watching this kind: its objects count as the end of a chain of owners", "kind", kind, "reason", unwatchable.Why)
+		klog.FromContext(ctx).Info("Not watching this kind: owner chains end at its objects", "kind", kind, "reason", unwatchable.Why)
 	}
 	now := knownKind{version: version, unwatchable: unwatchable, retryAt: k.clock.Now().Add(RetryInterval)}
 	k.known.Store(kind, now)

@@ -110,7 +110,7 @@ func (p *paths) Start(ctx context.Context) error {
 		for {
 			next := keepInterval
 			if err := p.keep(ctx); err != nil && ctx.Err() == nil {
-				klog.FromContext(ctx).Error(err, "Keeping the paths at which the API server asks")
+				klog.FromContext(ctx).Error(err, "Updating the paths in the webhook configurations")
 				next = retryInterval
 			}
 			select {
@@ -145,7 +145,7 @@ func (p *paths) warn(ctx context.Context, configurations []client.Object) {
 		for _, webhook := range endpoint.WebhooksOf(configuration) {
 			if path := webhook.Path(); path == webhook.Handler {
 				p.warned.Do(func() {
-					klog.FromContext(ctx).Info("Everybody who can connect is answered as the API server is: a webhook configuration names a path without a secret. Apply this version's manifests",
+					klog.FromContext(ctx).Info("A webhook configuration has a path without a secret segment, so every client that can connect gets an answer. Apply this version's manifests",
 						"configuration", klog.KObj(configuration), "webhook", webhook.Name, "path", path)
 				})
 			}
@@ -174,9 +174,9 @@ func (p *paths) fill(ctx context.Context, configuration client.Object) error {
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 			return nil // the watch delivers the current version
 		}
-		return fmt.Errorf("telling the API server where to ask in webhook configuration %s: %w", before.GetName(), err)
+		return fmt.Errorf("writing the paths of webhook configuration %s: %w", before.GetName(), err)
 	}
-	klog.FromContext(ctx).V(2).Info("The API server is told to ask at new paths", "configuration", klog.KObj(configuration))
+	klog.FromContext(ctx).V(2).Info("Wrote new paths into the webhook configuration", "configuration", klog.KObj(configuration))
 	return nil
 }
 
@@ -226,7 +226,7 @@ func (p *paths) answered(ctx context.Context, path string) bool {
 	defer cancel()
 	configurations, err := read(ctx, p.live)
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Looking up an unknown path")
+		klog.FromContext(ctx).Error(err, "Reading the webhook configurations for an unknown path")
 		return false
 	}
 	p.learn(configurations)
@@ -266,7 +266,7 @@ func (p *paths) ready(ctx context.Context) error {
 	for _, configuration := range configurations {
 		for _, webhook := range endpoint.WebhooksOf(configuration) {
 			if !p.knows(webhook.Path()) {
-				return fmt.Errorf("the API server does not know where to ask for webhook %s yet", webhook.Name)
+				return fmt.Errorf("the API server has no path for webhook %s yet", webhook.Name)
 			}
 		}
 	}

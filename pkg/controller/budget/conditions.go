@@ -72,7 +72,7 @@ func disruptionAllowed(policy *model.Policy, t model.Tally) condition {
 func enforcing(policy *model.Policy, count *census.Count) condition {
 	if count.TargetGone {
 		return condition{v1alpha1.ConditionEnforcing, metav1.ConditionFalse, v1alpha1.ReasonTargetNotFound,
-			fmt.Sprintf("%s %s does not exist or is being deleted; create it, or make the budget again with another targetRef", policy.Target.Kind, policy.Target.Name)}
+			fmt.Sprintf("%s %s does not exist or is being deleted; create it, or recreate the budget with another targetRef", policy.Target.Kind, policy.Target.Name)}
 	}
 	unprotected, loose := 0, 0
 	for _, pod := range count.Pods {
@@ -90,21 +90,21 @@ func enforcing(policy *model.Policy, count *census.Count) condition {
 	}
 	if loose > 0 {
 		return condition{v1alpha1.ConditionEnforcing, metav1.ConditionFalse, v1alpha1.ReasonPodsUnprotected,
-			fmt.Sprintf("the webhook does not see every change of the labels of %d pods until the controller has written all keys that select them into annotation %s", loose, v1alpha1.SelectorKeysAnnotation)}
+			fmt.Sprintf("the webhook does not see every change of the labels of %d pods until berth-controller has written all keys of their selectors into annotation %s", loose, v1alpha1.SelectorKeysAnnotation)}
 	}
-	return condition{v1alpha1.ConditionEnforcing, metav1.ConditionTrue, v1alpha1.ReasonAllPodsProtected, "every pod carries the protection label"}
+	return condition{v1alpha1.ConditionEnforcing, metav1.ConditionTrue, v1alpha1.ReasonAllPodsProtected, "every pod has the protection label"}
 }
 
 func replicasKnown(count *census.Count, t model.Tally) condition {
 	if t.Unmanaged == 0 {
-		return condition{v1alpha1.ConditionReplicasKnown, metav1.ConditionTrue, v1alpha1.ReasonReplicasKnown, "the number of pods that there should be is known"}
+		return condition{v1alpha1.ConditionReplicasKnown, metav1.ConditionTrue, v1alpha1.ReasonReplicasKnown, "the number of replicas is known"}
 	}
 	whose := "no controller"
 	if len(count.Unread) > 0 {
 		whose = "a controller without a readable number of replicas (" + strings.Join(count.Unread, ", ") + ") or none"
 	}
 	return condition{v1alpha1.ConditionReplicasKnown, metav1.ConditionFalse, v1alpha1.ReasonReplicasUnknown,
-		fmt.Sprintf("%d pods have %s and count only while they exist; set annotation %s on the budget to how many pods there should be",
+		fmt.Sprintf("%d pods have %s and count only while they exist; set annotation %s on the budget to the number of replicas",
 			t.Unmanaged, whose, v1alpha1.ProtectTotalReplicasAnnotation)}
 }
 

@@ -94,7 +94,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return resultOf(errors.Join(failed, err))
 	}
 	if failed != nil {
-		klog.FromContext(ctx).Error(failed, "Trying again to write labels", "budget", klog.KObj(pub))
+		klog.FromContext(ctx).Error(failed, "Writing labels will be tried again", "budget", klog.KObj(pub))
 		next = sooner(next, labelRetry)
 	}
 	if count.Unwatched || count.TargetGone {

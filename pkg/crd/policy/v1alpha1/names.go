@@ -123,6 +123,6 @@ const (
 	ConditionDisruptionAllowed = "DisruptionAllowed"
 	// ConditionEnforcing: the budget is usable, and the webhook sees every operation on its pods.
 	ConditionEnforcing = "Enforcing"
-	// ConditionReplicasKnown: Berth knows how many pods the budget's workloads ask for.
+	// ConditionReplicasKnown: Berth knows the number of replicas, from the workloads of all pods or from ProtectTotalReplicasAnnotation.
 	ConditionReplicasKnown = "ReplicasKnown"
 )
