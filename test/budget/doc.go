@@ -1,6 +1,6 @@
-// Package budget exercises PodUnavailableBudgets on a real control plane. Its watcher shares no code with the model.
+// Package budget tests PodUnavailableBudgets on a real control plane. Its watcher shares no code with the model.
 //
-// Where the cases are:
+// The tests of each case:
 //
 //	 1  concurrent operations, several webhook servers    TestNoStormOfOperationsTakesMoreThanTheBudget, TestTwoHundredDeletionsAreDecidedWithinTwoSeconds
 //	 2  collections                                       TestACollectionIsDeletedAsFarAsTheBudgetGoes
@@ -11,17 +11,17 @@
 //	 6  a storm of conflicts                              TestAConflictStormOnTheStatusCostsTimeAndNoPods
 //	 7  frozen caches, a controller that lags             TestAWebhookWhoseCacheIsFrozenCountsRight, TestAControllerThatLagsGivesNothingBack
 //	 8  a killed controller, the longest request          TestAnApprovalOutlivesADelayAndTheControllerThatSawIt
-//	 9  clocks minutes apart                              all: see skews; the controller's expiry goes by its own clock
-//	10  a name that is used again                         TestANewPodOfAnOldNameNeedsRoomOfItsOwn
+//	 9  clocks minutes apart                              all tests: see skews; the controller uses its own clock for expiry
+//	10  a new pod with a previous name                    TestANewPodOfAnOldNameNeedsRoomOfItsOwn
 //	11  ready between answer and deletion                 TestAPodThatBecomesReadyAfterItWasGivenAwayDoesNotCount
 //	12  budget, replicas, owners and labels that change   TestTheBudgetHoldsWhileItAndItsWorkloadChange, TestScalingAndDeletingTheWorkloadIsNotHeldUp,
 //	                                                      TestOrphansAndPodsThatChangeHandsStayCounted
 //	13  dry runs                                          TestADryRunTakesNothing
-//	14  what is let through and does not happen           TestAnApprovalThatIsNotUsedExpires
+//	14  allowed operations that do not happen             TestAnApprovalThatIsNotUsedExpires
 //	15  kubectl drain                                     TestADrainCompletesByItself, TestARolloutGoesOnBesideADrainThatTriesAgain; the binaries: test/integration
 //	16  preemption                                        TestPreemption…, TestTheDefaultSchedulerCannotPreemptWithoutRoom
 //	17  NoExecute taints                                  TestATaintTakesNoMoreThanTheBudget, TestATaintTakesPodsThatDoNotServe
-//	18  a node that is gone                               TestThePodsOfANodeThatIsGoneAreCollected
+//	18  a node that no longer exists                      TestThePodsOfANodeThatIsGoneAreCollected
 //	19  updates that restart, and those that do not       TestOnlyUpdatesThatDisruptNeedRoom
 //	20  an API server that fails                          TestErrorsThatPassDoNotEndADrain
 //	21  updaters that make pods unready first             TestUpdatesInPlaceTakeTheirTurns, TestNoStormOfUpdatesInPlaceTakesMoreThanTheBudget
@@ -29,5 +29,5 @@
 //	23  what users of OpenKruise do to pods               TestALabelTakesAPodOutOfService, TestWhoExemptsAPodIsLetThrough
 //	24  what an operation costs                           TestWhatAnOperationCosts, TestUnderLoadAnAnswerCostsAtMostOneRead
 //
-// Without -long the cases that depend on timeouts of Kubernetes run with shorter ones.
+// Without -long, the cases that depend on Kubernetes timeouts run with shorter timeouts.
 package budget

@@ -1,3 +1,3 @@
-// Package faults runs the scheduler behind a proxy that spoils its binds, while pods, quotas, nodes and the scheduler itself come and go, and
-// checks that no count is ever wrong. It has tests alone.
+// Package faults runs the scheduler behind a proxy that disturbs its binds. Meanwhile pods, quotas, nodes and the scheduler itself come and go. The
+// tests check that no count is ever wrong.
 package faults
