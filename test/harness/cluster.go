@@ -35,9 +35,9 @@ import (
 )
 
 const (
-	// Timeout bounds every wait for the cluster. It is long because the machine may be busy. A test that succeeds does not wait for it.
+	// Timeout bounds every wait for the cluster. It is long because the machine may be busy. A test that passes does not wait this long.
 	Timeout = 90 * time.Second
-	// look is how often a condition is checked that needs several objects and so has no single watch.
+	// look is the polling interval for conditions that involve several objects, which no single watch covers.
 	look = 50 * time.Millisecond
 
 	fieldManager = "berth-test"
@@ -57,10 +57,10 @@ type Cluster struct {
 	mapper  *restmapper.DeferredDiscoveryRESTMapper
 }
 
-// AuditDir names the environment variable with a directory that keeps the audit logs of sandboxes, each in its own file; see make test-rights.
+// AuditDir is an environment variable that names a directory for the audit logs of sandboxes. Each sandbox writes its own file; see make test-rights.
 const AuditDir = "BERTH_AUDIT_DIR"
 
-// Audited is the config with an audit log in AuditDir, if there is one.
+// Audited returns the config with an audit log in AuditDir. If the variable is not set, it returns the config unchanged.
 func Audited(config sandbox.Config) sandbox.Config {
 	if dir := os.Getenv(AuditDir); dir != "" {
 		config.AuditLog, config.AuditLogPath = true, filepath.Join(dir, fmt.Sprintf("%s-%d.log", config.Name, time.Now().UnixNano()))
@@ -91,7 +91,7 @@ func Start(ctx context.Context, config sandbox.Config, options product.Options) 
 	return c, nil
 }
 
-// CreateNamespace makes a namespace with a name of its own that begins with the prefix.
+// CreateNamespace creates a namespace with a generated name that begins with the prefix.
 func (c *Cluster) CreateNamespace(ctx context.Context, prefix string) (string, error) {
 	object, err := c.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: prefix + "-"}}, metav1.CreateOptions{})
 	if err != nil {
@@ -100,8 +100,8 @@ func (c *Cluster) CreateNamespace(ctx context.Context, prefix string) (string, e
 	return object.Name, nil
 }
 
-// DeleteNamespace returns when the pods of the namespace are gone, so that their nodes can be deleted. The rest of it follows. It deletes the
-// workloads itself, because the namespace controller begins only after 5 seconds.
+// DeleteNamespace returns when the namespace has no pods, so that the caller can delete their nodes. Kubernetes deletes everything else later.
+// DeleteNamespace deletes the workloads itself, because the namespace controller begins only after 5 seconds.
 func (c *Cluster) DeleteNamespace(ctx context.Context, namespace string) error {
 	background := metav1.DeletePropagationBackground
 	options := metav1.DeleteOptions{PropagationPolicy: &background}
@@ -126,7 +126,7 @@ func (c *Cluster) DeleteNamespace(ctx context.Context, namespace string) error {
 	return c.Client.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{})
 }
 
-// DeleteNodes deletes nodes that are there.
+// DeleteNodes deletes nodes. It ignores nodes that do not exist.
 func (c *Cluster) DeleteNodes(ctx context.Context, nodes []*corev1.Node) error {
 	var errs []error
 	for _, node := range nodes {
@@ -137,7 +137,7 @@ func (c *Cluster) DeleteNodes(ctx context.Context, nodes []*corev1.Node) error {
 	return errors.Join(errs...)
 }
 
-// Resource is where objects of a kind are served, in the namespace if they have one.
+// Resource returns the client for the kind of an object. The client uses the namespace if the kind is namespaced.
 func (c *Cluster) Resource(object *unstructured.Unstructured, namespace string) (dynamic.ResourceInterface, error) {
 	gvk := object.GroupVersionKind()
 	mapping, err := c.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
@@ -154,7 +154,7 @@ func (c *Cluster) Resource(object *unstructured.Unstructured, namespace string) 
 	return c.Dynamic.Resource(mapping.Resource).Namespace(namespace), nil
 }
 
-// Apply applies an object as kubectl does: strictly, so that unknown fields are errors.
+// Apply applies an object with server-side apply and strict validation: an unknown field is an error.
 func (c *Cluster) Apply(ctx context.Context, namespace string, object *unstructured.Unstructured) error {
 	client, err := c.Resource(object, namespace)
 	if err != nil {
@@ -200,7 +200,7 @@ func Documents(text string) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-// Unstructured is an object as a user writes it: without what the API server fills in.
+// Unstructured returns an object as a user writes it, without the fields that the API server fills in.
 func Unstructured(object k8sruntime.Object) (*unstructured.Unstructured, error) {
 	content, err := k8sruntime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
@@ -212,7 +212,7 @@ func Unstructured(object k8sruntime.Object) (*unstructured.Unstructured, error) 
 	return &unstructured.Unstructured{Object: content}, nil
 }
 
-// WaitFor waits until the condition returns nothing that is missing.
+// WaitFor polls the condition until it returns an empty string. The string says what is missing.
 func (c *Cluster) WaitFor(ctx context.Context, what string, condition func(context.Context) (missing string, err error)) error {
 	var last string
 	err := wait.PollUntilContextTimeout(ctx, look, Timeout, true, func(ctx context.Context) (bool, error) {
@@ -229,7 +229,7 @@ func (c *Cluster) WaitFor(ctx context.Context, what string, condition func(conte
 	return nil
 }
 
-// warnings are the last warning events of the cluster, for the message of a failure.
+// warnings returns the last 10 warning events of the cluster. Failure messages include them.
 func (c *Cluster) warnings() string {
 	list, err := c.Client.CoreV1().Events("").List(context.Background(), metav1.ListOptions{FieldSelector: "type=Warning"})
 	if err != nil {
@@ -242,7 +242,7 @@ func (c *Cluster) warnings() string {
 	return b.String()
 }
 
-// Pods of a namespace.
+// Pods lists the pods of a namespace.
 func (c *Cluster) Pods(ctx context.Context, namespace string) ([]corev1.Pod, error) {
 	list, err := c.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// CPU is processor time, in user and system mode, by the name of what used it.
+// CPU is processor time in user and system mode. The key is the name of the process or component that used it.
 type CPU map[string]time.Duration
 
-// What CPU counts besides the components of the sandbox.
+// CPU has these entries besides the components of the sandbox.
 const (
 	// ThisProcess is the calling process.
 	ThisProcess = "this process"
-	// OtherProcesses is everything else on the machine.
+	// OtherProcesses are all other processes on the machine.
 	OtherProcesses = "other processes"
 )
 
 // tick is the unit of the files in /proc: USER_HZ is 100 on every Linux.
 const tick = time.Second / 100
 
-// Since is what was used since an earlier measurement. Processes that did not exist then count from their start.
+// Since returns the time used since an earlier measurement. A process that did not exist at that time counts from its start.
 func (c CPU) Since(before CPU) CPU {
 	used := CPU{}
 	for name, cpu := range c {
@@ -31,8 +31,8 @@ func (c CPU) Since(before CPU) CPU {
 	return used
 }
 
-// CPU is the processor time that each component of the sandbox has used since it was started, that this process has used,
-// and that everything else on the machine has since it was booted. Of a component with several replicas it is the sum.
+// CPU returns the processor time of each component of the sandbox and of this process since their start. A component with several replicas has the
+// sum. All other processes count since the machine was booted.
 func (c *Cluster) CPU() (CPU, error) {
 	used := CPU{}
 	var ours time.Duration
@@ -59,19 +59,20 @@ func (c *Cluster) CPU() (CPU, error) {
 	if len(fields) < 9 {
 		return nil, fmt.Errorf("/proc/stat begins with %q", line)
 	}
-	// user, nice and system; idle and iowait are left out; irq, softirq and steal.
+	// This sums user, nice, system, irq, softirq and steal. It skips idle and iowait.
 	all, err := sumTicks(append(fields[1:4:4], fields[6:9]...))
 	used[OtherProcesses] = all - ours
 	return used, err
 }
 
-// ProcessCPU is the processor time that a process has used, in user and system mode.
+// ProcessCPU returns the processor time of a process in user and system mode.
 func ProcessCPU(pid int) (time.Duration, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err
 	}
-	// The name, in brackets, may hold spaces. User and system time are the 14th and 15th field of proc(5), and the 12th and 13th after it.
+	// The process name is in parentheses and may contain spaces. User and system time are the fields 14 and 15 of proc(5). They are the fields 12 and
+	// 13 after the name.
 	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 	if len(fields) < 13 {
 		return 0, fmt.Errorf("/proc/%d/stat is %q", pid, text)

@@ -18,15 +18,15 @@ import (
 
 var (
 	metricName = regexp.MustCompile(`\b(?:berth|scheduler_workloadspread)_[a-z0-9_]+`)
-	// parts are what a histogram's name is followed by.
+	// parts are the suffixes of the series of a histogram.
 	parts = regexp.MustCompile(`_(bucket|count|sum)$`)
-	// described is how a metric is exposed, and row how docs/api/metrics.md has it: name, type, labels, help.
+	// described matches a metric in the text format. row matches it in docs/api/metrics.md: name, type, labels, help.
 	described = regexp.MustCompile(`(?m)^# HELP (\S+) (?:\[[A-Z]+\] )?(.*)\n# TYPE \S+ (\w+)\n(?:\S+?(\{.*\}) )?`)
 	row       = regexp.MustCompile("(?m)^\\| `(\\w+)` \\| (\\w+) \\| (.*?) \\| (.*) \\|$")
 	label     = regexp.MustCompile(`(\w+)="[^"]*"`)
 )
 
-// QueriedMetrics are those that the alerts and the dashboard of the manifests ask for and whose name begins with the prefix.
+// QueriedMetrics returns the metrics that the alerts and the dashboard of the manifests query. It returns only names with the prefix.
 func QueriedMetrics(prefix string) ([]string, error) {
 	var names []string
 	for _, file := range []string{"rules.yaml", "dashboard.json"} {
@@ -49,8 +49,8 @@ func QueriedMetrics(prefix string) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// MetricsDifference says in what docs/api/metrics.md differs from what a component exposes, of the metrics whose name begins with the prefix: in names, types, labels and help. It is empty if
-// the page is true. Metrics with labels are not exposed before they have a value.
+// MetricsDifference compares docs/api/metrics.md with the metrics that a component exposes: names, types, labels and help. It compares only metrics
+// whose name has the prefix. It returns an empty string if the page is correct. A component exposes a metric with labels only once it has a value.
 func MetricsDifference(exposed, prefix string) (string, error) {
 	page, err := os.ReadFile(filepath.Join(Root(), "docs", "api", "metrics.md"))
 	if err != nil {

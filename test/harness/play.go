@@ -21,13 +21,13 @@ import (
 	"github.com/berth-project/berth/pkg/simulate"
 )
 
-// Play is a scenario on a cluster. Its nodes and its namespace are its own.
+// Play is a scenario on a cluster. It has its own nodes and its own namespace.
 type Play struct {
 	*Cluster
 	Namespace string
-	// Stepping, if set, is called before every step.
+	// Stepping, if set, is called before each step.
 	Stepping func(text string)
-	// Watching, if set, is called for every expectation with the expected and the actual table, until they are equal.
+	// Watching, if set, is called with the expected and the actual table of each expectation, until they are equal.
 	Watching func(section, want, got string)
 
 	scenario *simulate.Scenario
@@ -49,10 +49,11 @@ func (c *Cluster) NewPlay(ctx context.Context, scenario *simulate.Scenario) (*Pl
 	return p, c.Sandbox.CreateNodes(ctx, p.nodes)
 }
 
-// nodeName is the name of a node on the cluster. The fake kubelet takes 10 seconds to notice a node whose name it has seen before.
+// nodeName is the name of a node on the cluster. It is new for each play, because the fake kubelet needs 10 seconds to notice a node whose name it
+// knows.
 func (p *Play) nodeName(name string) string { return p.Namespace + "-" + name }
 
-// End deletes what the scenario has created.
+// End deletes everything that the scenario has created.
 func (p *Play) End(ctx context.Context) error {
 	if err := p.DeleteNamespace(ctx, p.Namespace); err != nil {
 		return err
@@ -60,7 +61,7 @@ func (p *Play) End(ctx context.Context) error {
 	return p.DeleteNodes(ctx, p.nodes)
 }
 
-// Run takes all steps. The error says which of them failed and why.
+// Run takes all steps. Its error names the step that failed and the cause.
 func (p *Play) Run(ctx context.Context) error {
 	for i, step := range p.scenario.Steps {
 		if p.Stepping != nil {
@@ -101,7 +102,7 @@ func (p *Play) take(ctx context.Context, action simulate.Action) error {
 	}
 }
 
-// rest waits until the effects of a step are complete, as scenarios promise. Kill and expectations do not need that.
+// rest waits until the effects of a step are complete, as scenarios promise. Kill and expectations skip this wait.
 func (p *Play) rest(ctx context.Context, next simulate.Action) error {
 	switch next.(type) {
 	case simulate.Kill, simulate.Expect:
@@ -129,7 +130,7 @@ func (p *Play) rest(ctx context.Context, next simulate.Action) error {
 	})
 }
 
-// settled is true for a pod that has a node, or was refused by the scheduler.
+// settled is true for a pod that has a node or that the scheduler has refused.
 func settled(pod *corev1.Pod) bool {
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodScheduled {
@@ -170,7 +171,7 @@ func (p *Play) scale(ctx context.Context, a simulate.Scale) error {
 	if err != nil {
 		return err
 	}
-	if a.Target.Kind == "Job" { // has no scale subresource
+	if a.Target.Kind == "Job" { // a Job has no scale subresource
 		patch := fmt.Sprintf(`{"spec":{"parallelism":%d}}`, a.Replicas)
 		_, err = client.Patch(ctx, a.Target.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 		return err
@@ -214,7 +215,7 @@ func (p *Play) cordon(ctx context.Context, group simulate.NodeGroup, unschedulab
 	return nil
 }
 
-// waitForBurst waits until the pods of the step before are being bound and most of them are not bound yet.
+// waitForBurst waits until at least 50 pods of the previous step are bound, so that most of them are not bound yet.
 func (p *Play) waitForBurst(ctx context.Context) error {
 	return p.WaitFor(ctx, "some pods to be bound", func(ctx context.Context) (string, error) {
 		pods, err := p.Pods(ctx, p.Namespace)
@@ -234,7 +235,7 @@ func (p *Play) waitForBurst(ctx context.Context) error {
 	})
 }
 
-// expect waits until the layout of all spreads is the expected one.
+// expect waits until all spreads have the expected layout.
 func (p *Play) expect(ctx context.Context, a simulate.Expect) error {
 	return p.WaitFor(ctx, "table "+a.Section, func(ctx context.Context) (string, error) {
 		layouts, err := p.layouts(ctx)
@@ -282,7 +283,7 @@ func (p *Play) layouts(ctx context.Context) ([]simulate.Layout, error) {
 	return layouts, nil
 }
 
-// workload reads how many pods a workload asks for, and those that it has, through its ReplicaSets if it is a Deployment.
+// workload returns the replicas that a workload asks for and its pods. For a Deployment it follows the ReplicaSets.
 func (p *Play) workload(ctx context.Context, target v1alpha1.TargetReference) (int32, []*corev1.Pod, error) {
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(schema.FromAPIVersionAndKind(target.APIVersion, target.Kind))

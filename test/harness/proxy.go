@@ -21,10 +21,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Fault is what may happen to a request on its way.
+// Fault is a disturbance of one request.
 type Fault string
 
-// The faults of writes, and of reads if they happen instead of the request.
+// All of these faults can affect writes. Those that happen instead of the request can also affect reads.
 const (
 	ResponseLost      Fault = "it is committed, and the connection breaks before the answer"
 	ResponseHeld      Fault = "it is committed, and the answer comes after the client's timeout"
@@ -38,7 +38,7 @@ const (
 	Late              Fault = "the request arrives after the client's timeout"
 	Slow              Fault = "the request takes a while"
 
-	// Others, which are not among AllFaults.
+	// AllFaults does not contain these faults.
 
 	UnavailableInstead   Fault = "the API server starts: the answer is 503"
 	LeaderChangedInstead Fault = "the store has another leader: the answer is 500 and says so"
@@ -46,21 +46,21 @@ const (
 	ForbiddenInstead     Fault = "the right is missing: the answer is 403"
 )
 
-// AllFaults are what may become of a write.
+// AllFaults are the faults that a write can meet.
 var AllFaults = []Fault{ResponseLost, ResponseHeld, ErrorAfter, ConflictAfter, TimeoutAfter, ConflictInstead, ErrorInstead, TooManyInstead,
 	ConnectionRefused, Late, Slow}
 
 const (
-	// ProxyTimeout is how long a late request is held. It is more than the scheduler's bindTimeout of 5 s, and less than twice that, after which the
-	// scheduler takes an uncertain bind as settled.
+	// ProxyTimeout is how long the proxy holds a late request. It is longer than the scheduler's bindTimeout of 5 s. It is shorter than twice
+	// bindTimeout, after which the scheduler takes an uncertain bind as settled.
 	ProxyTimeout = 6 * time.Second
-	// longest is for how long a slow request is held.
+	// longest is the longest time for which the proxy holds a slow request.
 	longest = 2 * time.Second
 )
 
-// Proxy passes requests on to an API server and disturbs some of them.
+// Proxy forwards requests to an API server and disturbs some of them.
 type Proxy struct {
-	// URL is where it listens.
+	// URL is the address of the proxy.
 	URL string
 
 	may      func(*http.Request) bool
@@ -68,15 +68,15 @@ type Proxy struct {
 
 	mu      sync.Mutex
 	forward *httputil.ReverseProxy
-	// chance that a request is disturbed, in percent.
+	// chance is the percentage of requests that the proxy disturbs.
 	chance int
 	faults []Fault
 	random *rand.Rand
 	counts map[Fault]int
 }
 
-// StartProxy listens until the context ends. It disturbs nothing yet, and never a request that may not be disturbed. Underway is called with the path
-// of a request that is about to be slow or late. It may be nil.
+// StartProxy starts a proxy that listens until the context ends. It disturbs nothing before Spoil, and only requests for which may returns true. The
+// proxy calls underway with the path of a request that is about to be slow or late. underway may be nil.
 func StartProxy(ctx context.Context, seed uint64, may func(*http.Request) bool, underway func(path string)) (*Proxy, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -84,12 +84,12 @@ func StartProxy(ctx context.Context, seed uint64, may func(*http.Request) bool, 
 	}
 	p := &Proxy{URL: "http://" + listener.Addr().String(), may: may, underway: underway, random: rand.New(rand.NewPCG(seed, seed)), counts: map[Fault]int{}}
 	server := &http.Server{Handler: p, ReadHeaderTimeout: time.Minute}
-	go func() { _ = server.Serve(listener) }() // ends with the error that it was closed
+	go func() { _ = server.Serve(listener) }() // Serve returns an error when the server is closed
 	context.AfterFunc(ctx, func() { _ = server.Close() })
 	return p, nil
 }
 
-// PassTo sets the API server that requests go to, with its credentials: clients send no token to a server without TLS, such as the proxy.
+// PassTo sets the API server and the credentials for it. Clients send no token to a server without TLS, such as the proxy.
 func (p *Proxy) PassTo(server string, authority []byte, token string) error {
 	target, err := url.Parse(server)
 	if err != nil {
@@ -105,27 +105,27 @@ func (p *Proxy) PassTo(server string, authority []byte, token string) error {
 			r.Out.Header.Set("Authorization", "Bearer "+token)
 		},
 		Transport:     &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 64},
-		FlushInterval: -1, // watches
+		FlushInterval: -1, // flush at once, for watches
 		ErrorLog:      log.New(io.Discard, "", 0),
 	}
 	return nil
 }
 
-// Spoil sets the chance that a request is disturbed, in percent, and the faults, which are equally likely.
+// Spoil sets the percentage of requests that the proxy disturbs, and the faults. All faults are equally likely.
 func (p *Proxy) Spoil(chance int, faults ...Fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.chance, p.faults = chance, faults
 }
 
-// Reseed begins a new sequence of faults.
+// Reseed starts a new sequence of faults.
 func (p *Proxy) Reseed(seed uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.random = rand.New(rand.NewPCG(seed, seed))
 }
 
-// Spoilt is how many requests each fault has met.
+// Spoilt returns how many requests each fault has disturbed.
 func (p *Proxy) Spoilt() map[Fault]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -223,7 +223,7 @@ func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason, message
 	_ = json.NewEncoder(w).Encode(status) // the client may be gone
 }
 
-// nowhere discards an answer that the client must not get.
+// nowhere discards a response that the client must not receive.
 type nowhere struct{}
 
 func (nowhere) Header() http.Header         { return http.Header{} }
