@@ -1,9 +1,9 @@
-// Package checker watches the API and says whether Berth keeps its promises. It shares no code with the model: it reads the objects as JSON and does
+// Package checker watches the API and checks that Berth keeps its promises. It shares no code with the model. It reads the objects as JSON and does
 // its own arithmetic, so that it does not repeat a mistake of the model.
 //
-// It records every event of pods, spreads and workloads with its revision. Afterwards it replays them in the order in which the API server committed
-// them. After each bind it checks whether Berth has bound more pods in this subset than its quota. A quota that was lowered right before the bind
-// does not count yet, because the scheduler may not have known it.
+// The checker records every event of pods, spreads and workloads with its revision. Afterwards it replays the events in the order in which the API
+// server committed them. After each bind it checks that Berth has not bound more pods in the subset than the quota. If a quota was lowered right
+// before the bind, the previous quota still applies, because the scheduler may not have seen the change.
 package checker
 
 import (
@@ -27,7 +27,7 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 )
 
-// defaultGrace is how long after a quota was lowered a bind by the old one is no violation.
+// defaultGrace is how long a bind may use the previous quota after the quota was lowered.
 const defaultGrace = 2 * time.Second
 
 var watched = []schema.GroupVersionResource{
@@ -41,7 +41,7 @@ var watched = []schema.GroupVersionResource{
 
 // Checker records events until its context ends.
 type Checker struct {
-	// Grace is how long after a quota was lowered a bind by the old one is no violation: 2 s, unless binds are made to take longer.
+	// Grace is how long a bind may use the previous quota after the quota was lowered. The default is 2 s. Tests that delay binds set it higher.
 	Grace time.Duration
 
 	mu     sync.Mutex
@@ -56,7 +56,7 @@ type event struct {
 	object   *unstructured.Unstructured
 }
 
-// Start lists and then watches everything in the cluster.
+// Start lists all objects in the cluster and then watches them.
 func Start(ctx context.Context, client dynamic.Interface) (*Checker, error) {
 	c := &Checker{Grace: defaultGrace}
 	for _, resource := range watched {
@@ -112,13 +112,13 @@ func (c *Checker) record(e watch.Event) {
 	c.events = append(c.events, event{revision: revision, seen: time.Now(), deleted: e.Type == watch.Deleted, object: object})
 }
 
-// Binds is how many pods were seen to get a node from Berth.
+// Binds returns how many pods Berth has bound.
 func (c *Checker) Binds() int {
 	_, binds := c.replay()
 	return binds
 }
 
-// Created is how many pods with the label app were created in a namespace since the checker was started.
+// Created returns how many pods with the label app were created in a namespace since Start.
 func (c *Checker) Created(namespace, app string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,7 +131,7 @@ func (c *Checker) Created(namespace, app string) int {
 	return len(seen)
 }
 
-// Violations replays what was recorded and returns what was wrong at which revision.
+// Violations replays the recorded events. It returns each violation with its revision.
 func (c *Checker) Violations() []string {
 	violations, _ := c.replay()
 	return violations
@@ -161,11 +161,11 @@ type state struct {
 
 type spread struct {
 	target string
-	// known is false for workloads whose replicas the checker does not read: percentages of them are not judged.
+	// known is false for a workload whose replicas the checker does not read. The checker does not judge percentages of such a workload.
 	known   bool
 	whole   bool
 	subsets []limit
-	// history of the quotas, oldest first.
+	// history contains the quotas, oldest first.
 	history []quotas
 }
 
@@ -180,7 +180,7 @@ type quotas struct {
 }
 
 type pod struct {
-	// spread with its namespace. Empty for a pod that Berth did not bind.
+	// spread includes the namespace. It is empty for a pod that Berth did not bind.
 	spread, subset, scope string
 	active                bool
 }
@@ -282,7 +282,7 @@ func (s *state) requote(spread *spread, at time.Time) {
 	spread.history = append(spread.history, now)
 }
 
-// quotaAt is the highest quota that was in force within the grace before a moment.
+// quotaAt returns the highest quota that was in force at the given time or within the grace before it.
 func (sp *spread) quotaAt(subset string, at time.Time, grace time.Duration) int64 {
 	highest := int64(0)
 	for i, q := range sp.history {
@@ -303,7 +303,7 @@ func (s *state) applyPod(e event) {
 	before := s.pods[uid]
 	now := readPod(e.object)
 	if before != nil && before.spread != "" {
-		// An update in place changes the revision. The pod counts in its new one from this event on; only a bind can break the quota there.
+		// An update in place changes the revision. From this event on the pod counts in its new revision. Only a bind can break the quota there.
 		before.active, before.scope = now.active, now.scope
 		if now.spread != before.spread || now.subset != before.subset {
 			s.violations = append(s.violations, fmt.Sprintf("revision %d: pod %s/%s was recorded in %s/%s and is now in %s/%s",

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// history is a recording made by hand. Its spread "web" gives 2 slots of each revision to subset a.
+// history is a recording that a test writes. Its spread "web" gives subset a 2 slots of each revision.
 type history struct {
 	Checker
 	t        *testing.T
@@ -36,7 +36,7 @@ func (h *history) show(object map[string]any) {
 	h.record(watch.Event{Type: watch.Modified, Object: u})
 }
 
-// pod shows a pod of a revision; a pod in subset "" has no node.
+// pod records a pod of a revision. A pod in subset "" has no node.
 func (h *history) pod(name, hash, subset string) {
 	h.t.Helper()
 	object := map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"namespace": "ns", "name": name, "uid": name,

@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// Recount counts the pods of every spread of a namespace anew, from what the API server shows now, and returns how the statuses differ from
-// that. Spreads whose workload is none of the built-in kinds, is gone, or is picked from by a target filter are left out.
+// Recount counts the pods of all spreads of a namespace again, from the objects that the API server returns now. It returns the differences from the
+// statuses. It skips a spread whose workload is not of a built-in kind or does not exist, and a spread with a target filter.
 func Recount(ctx context.Context, client dynamic.Interface, namespace string) (differences []string, err error) {
 	objects := map[string][]unstructured.Unstructured{}
 	list := func(resource schema.GroupVersionResource, in string) error {
@@ -54,7 +54,7 @@ func Recount(ctx context.Context, client dynamic.Interface, namespace string) (d
 
 type recount struct {
 	workloads map[string]*unstructured.Unstructured
-	// owners are the controllers of controllers, by UID.
+	// owners maps the UID of an object to the UID of its controller.
 	owners map[string]string
 	nodes  map[string]*unstructured.Unstructured
 	pods   []unstructured.Unstructured
@@ -67,7 +67,7 @@ func controllerOf(object *unstructured.Unstructured) string {
 	return ""
 }
 
-// isBelow is true if the object is owned by the workload, directly or through others.
+// isBelow is true if the workload owns the object, directly or through other owners.
 func (r *recount) isBelow(object *unstructured.Unstructured, workload string) bool {
 	for owner := controllerOf(object); owner != ""; owner = r.owners[owner] {
 		if owner == workload {
@@ -77,7 +77,7 @@ func (r *recount) isBelow(object *unstructured.Unstructured, workload string) bo
 	return false
 }
 
-// place is where a pod is counted.
+// place is the revision and the subset in which a pod counts.
 type place struct{ scope, subset string }
 
 func (r *recount) compare(object *unstructured.Unstructured) (differences []string) {
@@ -177,7 +177,8 @@ func nodeNameOf(pod *unstructured.Unstructured) string {
 	return name
 }
 
-// subsetOf is the subset that the record of the pod's Binding names, or else the first whose term selects its node. Empty for none.
+// subsetOf returns the subset that the Binding recorded on the pod. Without a record it returns the first subset whose term selects the node. It
+// returns "" if there is none.
 func (r *recount) subsetOf(pod, spread *unstructured.Unstructured, node string) (subset string, recorded bool) {
 	if node == "" {
 		return "", false
@@ -207,7 +208,7 @@ func (r *recount) subsetOf(pod, spread *unstructured.Unstructured, node string) 
 	return "", false
 }
 
-// selects evaluates a node selector term; a nil one selects every node.
+// selects evaluates a node selector term. A nil term selects every node.
 func selects(term map[string]any, node *unstructured.Unstructured) bool {
 	holds := func(key string, of map[string]string) bool {
 		requirements, _ := term[key].([]any)
