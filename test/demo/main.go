@@ -1,5 +1,6 @@
-// Command demo plays the two best-known cases of WorkloadSpread on a sandbox, step by step, and compares every layout with the expected
-// one. A page shows it while it plays. It ends with "demo: ok", or says what differed and where the logs are, and exits with 1.
+// Command demo plays the two best-known cases of WorkloadSpread on a sandbox, step by step. It compares every layout with the expected layout. A page
+// shows the cluster meanwhile. The command ends with "demo: ok". If a layout differs, it prints the difference and the directory of the logs, and
+// exits with 1.
 package main
 
 import (
@@ -30,11 +31,11 @@ import (
 // cases of the demo, from test/scenarios.
 var cases = []string{"normal-then-elastic", "one-one-three"}
 
-// flags give people time to look at the page.
+// flags give users time to look at the page.
 type flags struct {
-	// pause after each step. None by default.
+	// pause is the time to wait after each step. The default is 0.
 	pause time.Duration
-	// stay until interrupted, with the last case in place.
+	// stay keeps the last case running until an interrupt.
 	stay bool
 }
 
@@ -84,7 +85,7 @@ func run(ctx context.Context, f flags) (err error) {
 	return nil
 }
 
-// logTo has libraries write their logs, and the warnings of the API server, into a file: what the demo prints is for people.
+// logTo sends the logs of libraries and the warnings of the API server to a file, so that the output of the demo stays readable.
 func logTo(path string) (*os.File, error) {
 	file, err := os.Create(path)
 	if err != nil {
@@ -96,7 +97,7 @@ func logTo(path string) (*os.File, error) {
 	return file, nil
 }
 
-// servePage serves the page until the context ends, or says why it cannot: the demo goes on without it.
+// servePage serves the page until the context ends. If it cannot, it prints the reason, and the demo continues without the page.
 func servePage(ctx context.Context, s *sandbox.Sandbox) {
 	page, err := ui.Open(ctx, product.PageConfig(s.RESTConfig()), ui.Options{Title: ui.Title{Cluster: "the demo"}})
 	if err != nil {
@@ -151,7 +152,7 @@ func play(ctx context.Context, cluster *harness.Cluster, name string, pause time
 	return errors.Join(err, p.End(context.WithoutCancel(ctx)))
 }
 
-// wait until then, or until the context ends; a nil channel is never.
+// wait returns when the channel sends or the context ends. A nil channel never sends.
 func wait(ctx context.Context, then <-chan time.Time) {
 	select {
 	case <-then:
@@ -159,7 +160,8 @@ func wait(ctx context.Context, then <-chan time.Time) {
 	}
 }
 
-// progress prints one line while a layout comes about, and the table of expected and actual pods when it is there or has not come.
+// progress prints one line while pods move to the expected layout. It prints the table of expected and actual pods once they are equal or the wait
+// fails.
 type progress struct {
 	started time.Time
 	section string
@@ -183,7 +185,7 @@ func (p *progress) show(section, want, got string) {
 	}
 }
 
-// keptIn adds up the column KEPT.
+// keptIn sums the column KEPT.
 func keptIn(table string) int {
 	sum := 0
 	for _, line := range strings.Split(table, "\n") {
@@ -196,7 +198,7 @@ func keptIn(table string) int {
 	return sum
 }
 
-// sideBySide puts the expected table to the left of the actual one.
+// sideBySide prints the expected table to the left of the actual table.
 func sideBySide(want, got string) string {
 	left, right := strings.Split("expected\n"+want, "\n"), strings.Split("actual\n"+got, "\n")
 	var b strings.Builder

@@ -88,7 +88,7 @@ func startSpoilt(t *testing.T, p *harness.Proxy) *harness.Cluster {
 	return cluster
 }
 
-// throughProxy writes the instance's kubeconfig with the proxy in place of the API server.
+// throughProxy writes the kubeconfig of the instance with the proxy's address instead of the API server's.
 func throughProxy(in sandbox.Instance, p *harness.Proxy) (path string, err error) {
 	config, err := clientcmd.LoadFromFile(in.Kubeconfig)
 	if err != nil {
@@ -104,13 +104,13 @@ func throughProxy(in sandbox.Instance, p *harness.Proxy) (path string, err error
 	return path, clientcmd.WriteToFile(*config, path)
 }
 
-// spreads are of every kind that counts differently. Each Deployment has 120 pods, and each pool more room than all of them take, so that
-// quotas alone decide.
+// spreads has one spread of each kind that counts differently. Each Deployment has 120 pods. Each pool has room for more than all of them, so only
+// the quotas limit the pods.
 var spreads = map[string]struct {
 	spec string
-	// want are the pods of each subset at rest.
+	// want is the number of pods in each subset when no change is under way.
 	want map[string]int
-	// edit is a spec to change to and back from while binds are under way.
+	// edit is a spec. While binds are under way, the test changes the spread to it and back.
 	edit string
 }{
 	"fixed": {
@@ -124,7 +124,7 @@ var spreads = map[string]struct {
 	},
 	"waiting": {
 		spec: "scheduleStrategy: {type: Fixed, whenFull: Wait}, subsets: [" + in("a", "maxReplicas: 60") + ", " + in("b", "maxReplicas: 40") + "]",
-		want: map[string]int{"a": 60, "b": 40}, // and 20 wait
+		want: map[string]int{"a": 60, "b": 40}, // 20 pods wait
 	},
 }
 
@@ -156,15 +156,15 @@ spec:
 `, name, podsEach)
 }
 
-// TestSpoiltBindsNeitherLoseNorInventASlot spoils a third of all binds in every way there is, while pods are deleted in the middle of their
-// binds, nodes change their pool, quotas are edited and the scheduler is killed. At every revision the quotas hold; and when it is over,
-// every slot can be used: no less and no more.
+// TestSpoiltBindsNeitherLoseNorInventASlot disturbs a third of all binds, with every kind of fault. Meanwhile it deletes pods in the middle of their
+// binds, moves nodes to other pools, edits quotas and kills the scheduler. The quotas must hold at every revision. At the end pods must be able to
+// use exactly the slots of the quotas.
 func TestSpoiltBindsNeitherLoseNorInventASlot(t *testing.T) {
 	inFlight := make(chan string, 1000)
 	p, err := harness.StartProxy(t.Context(), *seed, isBind, func(path string) {
 		select {
 		case inFlight <- path:
-		default: // enough of them are known
+		default: // the channel has enough names
 		}
 	})
 	if err != nil {
@@ -183,7 +183,7 @@ func TestSpoiltBindsNeitherLoseNorInventASlot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	watcher.Grace = 2 * harness.ProxyTimeout // a late bind was decided that long ago
+	watcher.Grace = 2 * harness.ProxyTimeout // the scheduler decided a late bind up to this long ago
 	for round := range *rounds {
 		p.Reseed(*seed + uint64(round))
 		burst(t, cluster, p, inFlight, *seed+uint64(round), nodes)
@@ -227,7 +227,7 @@ func burst(t *testing.T, cluster *harness.Cluster, p *harness.Proxy, inFlight <-
 			t.Fatal(err)
 		}
 	}
-	// The last node of each pool goes to the next pool and comes back.
+	// The test moves the last node of each pool to the next pool and back.
 	moved := nodes[len(nodes)-3:]
 	steps := []func(){
 		func() {
@@ -258,7 +258,7 @@ func burst(t *testing.T, cluster *harness.Cluster, p *harness.Proxy, inFlight <-
 	}
 	deleted := 0
 	for i, step := range steps {
-		// Every step comes when so many more binds are under way that are slow or late, and half of these pods are deleted meanwhile.
+		// Before each step the test waits for three requests that are slow or late. It deletes about half of their pods meanwhile.
 		for range 3 {
 			select {
 			case path := <-inFlight:
@@ -280,7 +280,7 @@ func burst(t *testing.T, cluster *harness.Cluster, p *harness.Proxy, inFlight <-
 	p.Spoil(0)
 	t.Logf("seed %d: %d pods were deleted in the middle of their bind", seed, deleted)
 	expectAtRest(t, cluster, ns, "after the faults", false)
-	// Every slot is used again.
+	// New pods use every slot again.
 	if err := cluster.Client.CoreV1().Pods(ns).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}, metav1.ListOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -290,8 +290,8 @@ func burst(t *testing.T, cluster *harness.Cluster, p *harness.Proxy, inFlight <-
 	}
 }
 
-// expectAtRest waits until all pods are bound that can be, and in the subsets of the plan. Pods that took their slots while a quota was
-// edited may keep them, so that only sums are exact before all are replaced.
+// expectAtRest waits until all pods that fit the plan are bound, in the subsets of the plan. A pod that took its slot while a quota was edited may
+// keep it. So only the sums are exact until all pods are replaced.
 func expectAtRest(t *testing.T, cluster *harness.Cluster, ns, when string, exact bool) {
 	t.Helper()
 	if err := cluster.WaitFor(t.Context(), "the pods to be in place "+when, func(ctx context.Context) (string, error) {
@@ -330,7 +330,7 @@ func total(kept map[string]int) (sum int) {
 	return sum
 }
 
-// expectNoDeletionBy reads the API server's audit log: a late-bound pod is not deleted in order to be placed.
+// expectNoDeletionBy reads the API server's audit log. The scheduler must not delete a pod to place it elsewhere.
 func expectNoDeletionBy(t *testing.T, cluster *harness.Cluster, user string) {
 	t.Helper()
 	file, err := os.Open(cluster.Sandbox.AuditLog())

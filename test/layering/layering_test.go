@@ -1,4 +1,4 @@
-// Package layering holds the direction of imports: cmd → adapters → model → vocabulary.
+// Package layering checks the direction of imports: cmd → adapters → model → vocabulary.
 package layering
 
 import (
@@ -9,7 +9,7 @@ import (
 
 const module = "github.com/berth-project/berth/"
 
-// forbidden are prefixes of packages that a package must not depend on, directly or through others, and why.
+// forbidden maps each package to prefixes of packages that it must not depend on, directly or indirectly, and to the reasons.
 var forbidden = map[string]map[string]string{
 	"pkg/crd/...": {
 		module + "pkg/subset": "the vocabulary knows no rule",
@@ -87,7 +87,7 @@ var forbidden = map[string]map[string]string{
 		module + "pkg/subset":            "it runs the filters of kube-scheduler and knows nothing of the product",
 		"sigs.k8s.io/controller-runtime": "it is used by programs that are no controller",
 	},
-	// It has pkg/descheduler make a plan.
+	// pkg/cli calls pkg/descheduler to make a plan.
 	"pkg/cli": {
 		module + "pkg/plugins":    "a command reads what the components write",
 		module + "pkg/controller": "a command reads what the components write",
@@ -142,7 +142,7 @@ var forbidden = map[string]map[string]string{
 		module + "pkg/plugins":    "adapters do not import each other",
 		module + "pkg/controller": "adapters do not import each other",
 		module + "pkg/sandbox":    "only cmd and tests start a control plane",
-		// It asks the API server's own validation of pods, and nothing else of k8s.io/kubernetes.
+		// The webhook uses the API server's own validation of pods. It uses nothing else of k8s.io/kubernetes.
 		"k8s.io/kubernetes/pkg/scheduler":  "only the scheduler is built on the scheduler",
 		"k8s.io/kubernetes/pkg/controller": "only the control plane is built on its controllers",
 		module + "cmd":                     "nothing imports cmd",
@@ -174,7 +174,7 @@ func TestImportsPointOneWay(t *testing.T) {
 	}
 }
 
-// A package of which the control plane has another version than the product is compiled twice, and the first command of a newcomer waits for it.
+// If the control plane and the product use different versions of a package, Go compiles it twice. Then a newcomer's first command takes longer.
 func TestTheControlPlaneSharesItsPackagesWithTheProduct(t *testing.T) {
 	product := versions(t, "../..", "./cmd/...", "./test/demo")
 	for pkg, theirs := range versions(t, "../../hack/tools", "./controlplane") {
@@ -184,7 +184,7 @@ func TestTheControlPlaneSharesItsPackagesWithTheProduct(t *testing.T) {
 	}
 }
 
-// versions returns the packages that the named ones depend on, those of the standard library left out, with their module and its version.
+// versions returns the dependencies of the packages, with their modules and versions. It omits the standard library.
 func versions(t *testing.T, dir string, packages ...string) map[string]string {
 	t.Helper()
 	const format = `{{$pkg := .ImportPath}}{{with .Module}}{{if .Replace}}{{$pkg}} {{.Replace}}{{else}}{{$pkg}} {{.}}{{end}}{{end}}`

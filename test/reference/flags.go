@@ -1,5 +1,5 @@
-// Package reference writes the pages of docs/api that say which flags a command of Berth has, from the flags themselves. A test of each command compares its page with the
-// command, and writes it with -update. Only tests import it.
+// Package reference generates the pages of docs/api that list the flags of each command, from the flags themselves. A test of each command compares
+// the page with the command. With -update it writes the page. Only tests import this package.
 package reference
 
 import (
@@ -18,13 +18,13 @@ import (
 
 var update = flag.Bool("update", false, "write the pages of docs/api in place of comparing them")
 
-// Section is a part of a page: flags under a title. Without a title it is the beginning of the page, without flags it has no table.
+// Section is a part of a page: a title and flags. The section without a title begins the page. A section without flags has no table.
 type Section struct {
 	Title, About string
 	Flags        *pflag.FlagSet
 }
 
-// Commands are the sections of a command and those below it. Flags that all of them have come first.
+// Commands returns the sections of a command and of its subcommands. Flags that all of them have come first.
 func Commands(root *cobra.Command) []Section {
 	sections := []Section{{Flags: root.Flags()}}
 	if root.HasPersistentFlags() {
@@ -42,7 +42,7 @@ func Commands(root *cobra.Command) []Section {
 	return sections
 }
 
-// Expect fails the test unless docs/api/NAME.md has these sections and no others. Tests run in the directory of their package, cmd/NAME.
+// Expect fails unless docs/api/NAME.md has exactly these sections. Tests run in the directory of their package, cmd/NAME.
 func Expect(t *testing.T, name, about string, sections ...Section) {
 	t.Helper()
 	var text strings.Builder
@@ -72,7 +72,7 @@ func Expect(t *testing.T, name, about string, sections ...Section) {
 	}
 }
 
-// table has a row for each flag that a user may give.
+// table has a row for each flag that a user can set.
 func table(flags *pflag.FlagSet) string {
 	var rows []string
 	flags.VisitAll(func(f *pflag.Flag) {

@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// withoutProduct leaves our own components out, which these tests do not need.
+// withoutProduct omits Berth's own components, which these tests do not need.
 const withoutProduct = "--without=scheduler,controller,kube-scheduler"
 
 func TestUpInTheBackgroundRunsUntilDown(t *testing.T) {
@@ -167,7 +167,7 @@ func TestBadFlagsAreExplainedInOneLine(t *testing.T) {
 	}
 }
 
-// command runs berth-sandbox in a directory of its own.
+// command runs berth-sandbox in a new directory.
 type command struct {
 	t                *testing.T
 	binary, bin, dir string
@@ -188,7 +188,7 @@ func newCommand(t *testing.T) command {
 	return c
 }
 
-// expect runs the command and returns its output, which must have the text in it.
+// expect runs the command and returns its output. The output must contain the text.
 func (c command) expect(wantCode int, wantText string, args ...string) string {
 	c.t.Helper()
 	code, output := c.run(args...)
@@ -200,7 +200,7 @@ func (c command) expect(wantCode int, wantText string, args ...string) string {
 
 func (c command) run(args ...string) (int, string) {
 	c.t.Helper()
-	// Not bound to the test's context: cleaning up comes after its end.
+	// Cleanup runs after the test's context has ended, so this is a new context.
 	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
 	run := exec.CommandContext(ctx, c.binary, c.args(args...)...)
@@ -214,7 +214,7 @@ func (c command) run(args ...string) (int, string) {
 	return run.ProcessState.ExitCode(), output.String()
 }
 
-// args adds where the binaries are, unless the arguments say so.
+// args adds the directory of the binaries, unless the arguments name one.
 func (c command) args(args ...string) []string {
 	if args[0] != "up" || strings.Contains(strings.Join(args, " "), "--bin-dir") {
 		return args

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// The programs of the control plane are one binary. What each of them registers for the process that it usually has for itself must not reach the others.
+// One binary contains all programs of the control plane. What one program registers for its process must not affect the others.
 func TestProgramsOfTheControlPlaneKeepApart(t *testing.T) {
-	// client-go reads its gates from the environment where there is no flag for them, and says so if a value is not one.
+	// client-go reads feature gates that have no flag from the environment. It reports an invalid value.
 	badGate := "KUBE_FEATURE_ClientsAllowCBOR=maybe"
 	for name, test := range map[string]struct {
 		command, want string
@@ -30,7 +30,7 @@ func TestProgramsOfTheControlPlaneKeepApart(t *testing.T) {
 			words := strings.Fields(test.command)
 			cmd := exec.CommandContext(limited(t), filepath.Join(binDir(t), words[0]), words[1:]...)
 			cmd.Env = append(os.Environ(), badGate, "KUBECONFIG="+os.DevNull)
-			printed, _ := cmd.CombinedOutput() // its exit code is compared
+			printed, _ := cmd.CombinedOutput() // the test compares the exit code
 			if code := cmd.ProcessState.ExitCode(); code != test.code || !strings.Contains(string(printed), test.want) {
 				t.Errorf("%s ends with %d: want %d and %q in\n%s", test.command, code, test.code, test.want, printed)
 			}

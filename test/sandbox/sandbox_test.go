@@ -35,7 +35,7 @@ const (
 	waitLimit    = time.Minute
 	waitInterval = 50 * time.Millisecond
 
-	// supervisorDir is set in the environment of a test binary that is to run a sandbox in that directory until it is killed.
+	// supervisorDir is an environment variable. If it is set, the test binary runs a sandbox in that directory until the test kills it.
 	supervisorDir = "SANDBOX_TEST_SUPERVISOR_DIR"
 
 	schedulerName = "kube-scheduler"
@@ -308,7 +308,7 @@ func TestComponentWhosePortWasTakenStartsOnAnother(t *testing.T) {
 }
 
 func TestComponentThatKeepsEndingIsCrashing(t *testing.T) {
-	// It is ready the first time, and ends at once ever after.
+	// The component becomes ready the first time. After that it always exits at once.
 	s := start(t, sandbox.Config{
 		Components: []sandbox.Component{script("flaky", `test -e flag && { echo flag is there; exit 1; }; touch flag; exec sleep 1000`)},
 	})
@@ -362,7 +362,7 @@ func TestKilledSupervisorLeavesNoChild(t *testing.T) {
 	if err := supervisor.Start(); err != nil {
 		t.Fatal(err)
 	}
-	// The supervisor prints its children's process ids once all are ready, and then waits.
+	// When all components are ready, the supervisor prints their process IDs and then waits.
 	line, err := bufio.NewReader(output).ReadString('\n')
 	if err != nil {
 		t.Fatalf("reading the children of the supervisor: %v", err)
@@ -386,7 +386,7 @@ func TestKilledSupervisorLeavesNoChild(t *testing.T) {
 	expectNoProcessIn(t, dir)
 }
 
-// supervise runs a sandbox, says which processes belong to it, and waits to be killed.
+// supervise runs a sandbox, prints its process IDs, and waits until the test kills it.
 func supervise(dir string) error {
 	bin, err := findBinDir()
 	if err != nil {
@@ -408,7 +408,7 @@ func supervise(dir string) error {
 	select {}
 }
 
-// manifests define a kind and use it at once.
+// manifests define a kind and use it immediately.
 const manifests = `
 apiVersion: v1
 kind: Namespace
@@ -470,7 +470,7 @@ func scheduler() sandbox.Component {
 	}
 }
 
-// script is a component that does nothing of use.
+// script is a component that runs a shell script.
 func script(name, text string) sandbox.Component {
 	return sandbox.Component{
 		Name: name, Binary: "/bin/sh", User: name,
@@ -487,7 +487,7 @@ func binDir(t *testing.T) string {
 	return dir
 }
 
-// findBinDir returns bin at the module's root.
+// findBinDir returns the directory bin at the root of the module.
 func findBinDir() (string, error) {
 	_, file, _, ok := runtime.Caller(0)
 	if !ok {
@@ -630,7 +630,7 @@ func isTrue(pod corev1.Pod, kind corev1.PodConditionType) bool {
 type auditEvent struct {
 	Verb string
 	User struct{ Username string }
-	// ObjectRef is empty for requests about no object.
+	// ObjectRef is empty if the request is not about an object.
 	ObjectRef struct{ Resource, Subresource string }
 }
 
@@ -646,7 +646,7 @@ func auditEvents(t *testing.T, s *sandbox.Sandbox) []auditEvent {
 	for {
 		var event auditEvent
 		err := decoder.Decode(&event)
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) { // the last line may be being written
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) { // the API server may still be writing the last line
 			return events
 		}
 		if err != nil {
@@ -656,7 +656,7 @@ func auditEvents(t *testing.T, s *sandbox.Sandbox) []auditEvent {
 	}
 }
 
-// runs says whether there is such a process that is not a zombie, as an orphan stays where nobody waits for it.
+// runs is true if the process exists and is not a zombie. An orphan remains a zombie if no process waits for it.
 func runs(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -666,7 +666,7 @@ func runs(pid int) bool {
 	return !strings.HasPrefix(rest, "Z")
 }
 
-// expectNoProcessIn fails when a process has the directory on its command line or as its working directory.
+// expectNoProcessIn fails if the command line or the working directory of any process contains the directory.
 func expectNoProcessIn(t *testing.T, dir string) {
 	t.Helper()
 	commands, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -679,11 +679,11 @@ func expectNoProcessIn(t *testing.T, dir string) {
 		}
 		command, err := os.ReadFile(path)
 		if err != nil {
-			continue // the process has ended meanwhile
+			continue // the process has ended
 		}
 		workDir, err := os.Readlink(filepath.Join(filepath.Dir(path), "cwd"))
 		if err != nil {
-			continue // the process has ended meanwhile, or is a zombie
+			continue // the process has ended, or is a zombie
 		}
 		if strings.Contains(string(command), dir) || strings.HasPrefix(workDir, dir) {
 			t.Errorf("%s is left: %s", filepath.Dir(path), strings.ReplaceAll(string(command), "\x00", " "))

@@ -45,8 +45,8 @@ func run(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// shop makes a namespace with spread and Deployment web: four pods on the nodes of pool "own", and the others on those of pool "cloud", which have room
-// for four.
+// shop creates a namespace with spread and Deployment web. Four pods run on the nodes of pool "own". The others run on the nodes of pool "cloud",
+// which have room for four.
 func shop(t *testing.T) (namespace string) {
 	t.Helper()
 	namespace, err := the.CreateNamespace(t.Context(), "shop")
@@ -75,7 +75,7 @@ func shop(t *testing.T) (namespace string) {
 	return namespace
 }
 
-// server is "kubectl berth ui" as a user runs it, with no more rights than the page needs.
+// server runs "kubectl berth ui" as a user does, with only the rights that the page needs.
 type server struct {
 	url string
 	cmd *exec.Cmd
@@ -107,7 +107,7 @@ func serve(t *testing.T, namespace, port string) *server {
 	return nil
 }
 
-// interrupt is Ctrl-C, after which it ends well.
+// interrupt sends Ctrl-C. The server must then exit without an error.
 func (s *server) interrupt(t *testing.T) {
 	t.Helper()
 	if err := s.cmd.Process.Signal(os.Interrupt); err != nil {
@@ -127,11 +127,11 @@ func (s *server) kill(t *testing.T) {
 	if err := s.cmd.Process.Kill(); err != nil {
 		t.Error(err)
 	}
-	_ = s.cmd.Wait() // killed
+	_ = s.cmd.Wait() // the test has killed it
 	s.cmd = nil
 }
 
-// browsers are the names under which a browser may be installed.
+// browsers are possible names of an installed browser.
 var browsers = []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"}
 
 func findBrowser(t *testing.T) string {
@@ -148,7 +148,7 @@ func findBrowser(t *testing.T) string {
 	return ""
 }
 
-// open opens a URL in a browser of its own. If the test fails, a picture of the page is kept.
+// open opens a URL in a new browser. If the test fails, it saves a screenshot of the page.
 func open(t *testing.T, url string) context.Context {
 	t.Helper()
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(findBrowser(t)), chromedp.WindowSize(1280, 900))
@@ -159,7 +159,7 @@ func open(t *testing.T, url string) context.Context {
 	t.Cleanup(freeBrowser)
 	tab, closeTab := chromedp.NewContext(allocator, chromedp.WithErrorf(t.Logf), chromedp.WithLogf(t.Logf))
 	t.Cleanup(closeTab)
-	// A window that nobody looks at has no focus, and then no key goes anywhere.
+	// A window that is not visible has no focus and receives no keys.
 	if _, err := chromedp.Call(tab, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true}); err != nil {
 		t.Fatalf("starting the browser: %v", err)
 	}

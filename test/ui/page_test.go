@@ -54,7 +54,7 @@ spec:
         resources: {requests: {cpu: 500m}}
 `
 
-// poolLabel is the label of the test's own nodes, so that other tests' nodes are in no group of it.
+// poolLabel is a label that only the nodes of this test have, so that no group contains nodes of other tests.
 func poolLabel(namespace string) string { return "pool." + namespace }
 
 func sandboxNodes(namespace, pool string, allocatable corev1.ResourceList, count int) (nodes []*corev1.Node) {
@@ -73,7 +73,7 @@ func scale(t *testing.T, namespace string, replicas int) {
 	}
 }
 
-// look is what a person sees of the page, as lines. Invisible elements are left out, and squares are shown as what is written in them.
+// look returns the page as a user sees it, as lines. It omits invisible elements. It shows the text of squares.
 const look = `(() => {
   const text = e => e && e.checkVisibility() ? e.innerText.replace(/\s+/g, ' ').trim() : '';
   const all = (selector, within = document) => [...within.querySelectorAll(selector)].filter(e => e.checkVisibility());
@@ -185,7 +185,7 @@ web-spread Ready, Deployment/web, Fixed, 10 pods asked for
 	})
 	t.Run("and with the keyboard", func(t *testing.T) {
 		evaluate[bool](t, tab, `(document.querySelector('#tray .pod[data-uid]').focus(), true)`)
-		if err := chromedp.Do(tab, chromedp.KeyEvent(kb.ArrowDown)); err != nil { // to the first pod of the next node that has any
+		if err := chromedp.Do(tab, chromedp.KeyEvent(kb.ArrowDown)); err != nil { // to the first pod of the next node that has pods
 			t.Fatal(err)
 		}
 		expectText(t, tab, "#tip", "subset\nown", "node\n"+namespace+"-own-", "phase\nready")
@@ -199,7 +199,7 @@ web-spread Ready, Deployment/web, Fixed, 10 pods asked for
 	expectText(t, tab, "#lately", "leave cloud")
 }
 
-// withoutTrailingSpace of the empty tray.
+// withoutTrailingSpace removes the trailing space of the empty tray.
 func withoutTrailingSpace(look string) string {
 	return strings.ReplaceAll(look, "node 0:\n", "node 0: \n")
 }
@@ -234,7 +234,7 @@ web-spread Ready, Deployment/web, Fixed, 1 pod asked for
 	}
 }
 
-// TestALargeClusterIsDrawnInBundles has the page of a real server, with a cluster of 5,000 nodes and 10,000 pods that the test sends.
+// TestALargeClusterIsDrawnInBundles opens the page of a real server. The test sends a cluster of 5,000 nodes and 10,000 pods.
 func TestALargeClusterIsDrawnInBundles(t *testing.T) {
 	served, err := url.Parse(serve(t, "default", "0").url)
 	if err != nil {
@@ -281,7 +281,7 @@ func TestALargeClusterIsDrawnInBundles(t *testing.T) {
 				t.Error(err)
 			}
 			fmt.Fprintf(w, "event: %s\ndata: %s\n\n", event, encoded)
-			_ = http.NewResponseController(w).Flush() // a browser that is gone needs none
+			_ = http.NewResponseController(w).Flush() // a closed browser needs no flush
 		}
 		tell("snapshot", all)
 		select {
@@ -292,7 +292,7 @@ func TestALargeClusterIsDrawnInBundles(t *testing.T) {
 		}
 		<-r.Context().Done()
 	}))
-	t.Cleanup(front.Close) // after the browser is gone, which keeps a stream open
+	t.Cleanup(front.Close) // the browser keeps a stream open, so it must close first
 	tab := open(t, front.URL)
 	expectText(t, tab, "#counts", "5000 nodes, 10000 pods")
 	expectText(t, tab, ".group[data-group=own] h2", "2500 nodes, 5000 pods")
@@ -314,7 +314,7 @@ func TestALargeClusterIsDrawnInBundles(t *testing.T) {
 	}
 }
 
-// TestThePageSaysWhenTheClusterIsSilent comes last, because it takes the API server away.
+// TestThePageSaysWhenTheClusterIsSilent runs last, because it stops the API server.
 func TestThePageSaysWhenTheClusterIsSilent(t *testing.T) {
 	tab := open(t, serve(t, "default", "0").url)
 	expectText(t, tab, "#state", "live")
