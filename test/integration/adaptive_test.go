@@ -30,7 +30,7 @@ func allocatable(cpu, memory, gpus string) corev1.ResourceList {
 		corev1.ResourcePods: resource.MustParse("110"), "example.com/gpu": resource.MustParse(gpus)}
 }
 
-// setAllocatable changes the allocatable resources of a node.
+// setAllocatable sets the allocatable resources of a node.
 func setAllocatable(t *testing.T, node string, list corev1.ResourceList) {
 	t.Helper()
 	if err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
@@ -53,7 +53,7 @@ func patchNode(t *testing.T, node, patch string) {
 	}
 }
 
-// blocker is a pod that another client has put on a node.
+// blocker is a pod that another client has bound to a node.
 func blocker(t *testing.T, ns, node, labels, spec string) {
 	t.Helper()
 	apply(t, ns, fmt.Sprintf(`
@@ -86,11 +86,11 @@ func removeBlocker(t *testing.T, ns, _ string) {
 	})
 }
 
-// TestEveryPredicateSpillsToTheNextSubset: the first subset is infeasible for exactly one reason, so the pod runs in the second. When the reason is
-// gone, the next pod runs in the first. No pod is deleted.
+// TestEveryPredicateSpillsToTheNextSubset makes the first subset infeasible for exactly one reason, so the pod runs in the second subset. Then it
+// removes the reason, and the next pod runs in the first subset. No pod is deleted.
 func TestEveryPredicateSpillsToTheNextSubset(t *testing.T) {
 	tests := map[string]struct {
-		// list is the allocatable of node a at first. Nil means the same as node b.
+		// list is the initial allocatable of node a. Nil means the same as node b.
 		list corev1.ResourceList
 		// container and spec are added to the pod.
 		container, spec string
@@ -132,7 +132,7 @@ func TestEveryPredicateSpillsToTheNextSubset(t *testing.T) {
 			restore: func(t *testing.T, _, a string) {
 				t.Helper()
 				patchNode(t, a, `{"spec":{"unschedulable":null}}`)
-				waitForTaint(t, a, false) // which the node lifecycle controller puts there and takes away
+				waitForTaint(t, a, false) // the node lifecycle controller adds and removes this taint
 			},
 		},
 		"a node that is lost": {
@@ -203,7 +203,7 @@ func TestEveryPredicateSpillsToTheNextSubset(t *testing.T) {
 	}
 }
 
-// waitForTaint waits until the node has a taint, or no longer has one.
+// waitForTaint waits until the node has the taint, or until it does not have it.
 func waitForTaint(t *testing.T, node string, want bool) {
 	t.Helper()
 	waitFor(t, "the taint to come or go", func(ctx context.Context) (string, error) {
@@ -241,7 +241,8 @@ func expectSpilled(t *testing.T, ns string, inA, inB int) {
 	expectNoViolation(t)
 }
 
-// expectNoDeletion: as many pods were created for the Deployment as it asks for, so none was deleted in order to be placed.
+// expectNoDeletion fails unless Kubernetes created exactly as many pods as the Deployment asks for. More pods would mean that one was deleted to be
+// placed again.
 func expectNoDeletion(t *testing.T, ns string) {
 	t.Helper()
 	d, err := the.Client.AppsV1().Deployments(ns).Get(t.Context(), "web", getOptions)
@@ -284,7 +285,7 @@ func TestAnExhaustedPodIsWokenByRoomInAnySubset(t *testing.T) {
 	waitFor(t, "the pod's own message", func(ctx context.Context) (string, error) {
 		return podMessage(ctx, ns, "NoNodeFits", "a: 0/1 nodes fit: 1 Insufficient cpu", "b: 0/1 nodes fit: 1 node(s) had untolerated taint(s)")
 	})
-	// Its last attempt was in b. The filters there know nothing about room in a.
+	// The pod's last attempt was in b. The filters there do not see room in a.
 	started := time.Now()
 	removeBlocker(t, ns, "full-a")
 	expectSpilled(t, ns, 1, 0)
@@ -299,9 +300,9 @@ func TestPreemptionComesAfterSpilling(t *testing.T) {
 	blocker(t, ns, "prio-a", "app: blocker", ", resources: {requests: {cpu: 800m}}")
 	apply(t, ns, adaptiveSpread)
 	apply(t, ns, strings.Replace(deployment("web", 1, "      priorityClassName: high\n"), "pause:3.10}", "pause:3.10, resources: {requests: {cpu: 800m}}}", 1))
-	expectSpilled(t, ns, 0, 1) // b has room, so nobody dies in a
+	expectSpilled(t, ns, 0, 1) // b has room, so no pod in a is preempted
 	scale(t, ns, "web", 2)
-	expectSpilled(t, ns, 1, 1) // now there is none, and the first subset's victim goes
+	expectSpilled(t, ns, 1, 1) // b is full now, so the pod preempts the victim in the first subset
 	expectNoDeletion(t, ns)
 }
 
@@ -330,7 +331,7 @@ spec:
 		}
 	}
 	t.Cleanup(release)
-	blocker(t, ns, "slow-b", "app: blocker", "") // its end has the pod tried again
+	blocker(t, ns, "slow-b", "app: blocker", "") // when it terminates, the scheduler tries the pod again
 	apply(t, ns, adaptiveSpread)
 	apply(t, ns, strings.Replace(deployment("web", 1, "      priorityClassName: high\n"), "pause:3.10}", "pause:3.10, resources: {requests: {cpu: 800m}}}", 1))
 	waitFor(t, "a victim in the first subset", func(ctx context.Context) (string, error) {

@@ -41,7 +41,7 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// unchanged is a Deployment, or another kind with replicas and a template, as it was before Berth: its template names no scheduler.
+// unchanged is a Deployment, or another kind with replicas and a template, as users write it without Berth: its template names no scheduler.
 func unchanged(apiVersion, kind, name string, replicas int, more string) string {
 	return fmt.Sprintf(`
 apiVersion: %[1]s
@@ -172,7 +172,7 @@ func TestAPodUsesTheTolerationsOfItsSubsetAlone(t *testing.T) {
 	taint(t, nodeIn(t, "a"))
 	taint(t, nodeIn(t, "b"))
 	ns := namespace(t)
-	// Pool a is tainted by mistake. Its subset does not tolerate that, and the tolerations of b do not allow a.
+	// Pool a has a taint by mistake. Its subset has no toleration for it. The tolerations of b do not apply to a.
 	apply(t, ns, spreadFor("web", "apps/v1", "Deployment", "web", `
   scheduleStrategy: {type: Adaptive}
   subsets:
@@ -218,7 +218,7 @@ func TestPodsOfNoSpreadAreAdmittedAsTheyAre(t *testing.T) {
 
 var webhookCalls = regexp.MustCompile(`(?m)^apiserver_admission_webhook_request_total\{[^}]*name="pod\.berth\.dev"[^}]*\} (\S+)$`)
 
-// calls is how often the API server has asked about a pod.
+// calls is how often the API server has called the webhook for pods.
 func calls(t *testing.T) float64 {
 	t.Helper()
 	text, err := the.Client.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
@@ -273,7 +273,7 @@ func TestTheAPIServerDoesNotAskAboutPodsThatNoSpreadCanDivide(t *testing.T) {
 			before := calls(t)
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-"}, Spec: corev1.PodSpec{
 				SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: ptr.To(true), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
-				Containers: []corev1.Container{{Name: "main", Image: "registry.k8s.io/pause:3.10", SecurityContext: &corev1.SecurityContext{ // Berth's own namespace asks for it
+				Containers: []corev1.Container{{Name: "main", Image: "registry.k8s.io/pause:3.10", SecurityContext: &corev1.SecurityContext{ // Berth's own namespace requires it
 					AllowPrivilegeEscalation: ptr.To(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}}}},
 			}}
 			tc.pod(pod)
@@ -282,7 +282,7 @@ func TestTheAPIServerDoesNotAskAboutPodsThatNoSpreadCanDivide(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() {
-				_ = the.Client.CoreV1().Pods(tc.namespace).Delete(context.Background(), made.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}) // it may be gone
+				_ = the.Client.CoreV1().Pods(tc.namespace).Delete(context.Background(), made.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}) // the pod may not exist
 			})
 			if got := calls(t) - before; got != tc.want {
 				t.Errorf("the webhook was called %v times", got)
@@ -338,7 +338,7 @@ spec:
 	}
 }
 
-// Kinds that are not built in, in the shape of those that users have. The test is their controller.
+// These are custom kinds like those that users have. The test acts as their controller.
 const customKinds = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -357,15 +357,15 @@ spec:
 
 const scaleSubresource = `, scale: {specReplicasPath: .spec.replicas, statusReplicasPath: .status.replicas}`
 
-// customKind is a kind, and how its controller makes pods.
+// customKind is a kind and the way in which its controller creates pods.
 type customKind struct {
 	group, plural, kind, version string
 	scale                        string
-	// throughReplicaSets: it owns ReplicaSets, which own the pods.
+	// throughReplicaSets means that the object owns ReplicaSets, and these own the pods.
 	throughReplicaSets bool
-	// spec is the object's, with so many replicas.
+	// spec returns the spec of an object with this number of replicas.
 	spec func(replicas int64) map[string]any
-	// spread is what a spread says besides its subsets.
+	// spread contains the fields of the spread besides its subsets.
 	spread string
 }
 
@@ -373,7 +373,7 @@ func (k *customKind) definition() string {
 	return fmt.Sprintf(customKinds, k.group, k.plural, k.kind, strings.ToLower(k.kind), k.version, k.scale)
 }
 
-// reader is the role that lets Berth read the kind.
+// reader is the role that allows Berth to read the kind.
 func (k *customKind) reader() string {
 	return fmt.Sprintf(`
 apiVersion: rbac.authorization.k8s.io/v1
@@ -383,14 +383,14 @@ rules: [{apiGroups: [%[1]s], resources: [%[2]s], verbs: [get, list, watch]}]
 `, k.group, k.plural)
 }
 
-// set applies the object with this many replicas, and does what its controller would: it creates pods, or a ReplicaSet.
+// set applies the object with this number of replicas. Then it acts as the controller: it creates pods or a ReplicaSet.
 func (k *customKind) set(t *testing.T, ns string, replicas int64) {
 	t.Helper()
 	object := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": k.group + "/" + k.version, "kind": k.kind, "metadata": map[string]any{"name": "web"}, "spec": k.spec(replicas)}}
 	waitFor(t, "the new kind", func(ctx context.Context) (string, error) {
 		if err := the.Apply(ctx, ns, object); err != nil {
-			return err.Error(), nil // served a moment after the definition is applied
+			return err.Error(), nil // the API server serves the kind a moment after the definition is applied
 		}
 		return "", nil
 	})
@@ -456,8 +456,8 @@ func TestWorkloadsOfCustomKindsNeedNoChange(t *testing.T) {
 	}
 }
 
-// TestNoPodOfANewDeploymentIsMissed creates many Deployments at once. The first pods of each follow their ReplicaSet within milliseconds, and the
-// webhook's cache may see the ReplicaSet later than its controller does.
+// TestNoPodOfANewDeploymentIsMissed creates many Deployments at once. Their first pods are created within milliseconds after the ReplicaSets. The
+// webhook's cache may see a ReplicaSet later than the ReplicaSet controller does.
 func TestNoPodOfANewDeploymentIsMissed(t *testing.T) {
 	pools(t, "a", "b")
 	const deployments, replicas = 25, 4
@@ -482,7 +482,7 @@ func TestNoPodOfANewDeploymentIsMissed(t *testing.T) {
 	}
 }
 
-// expectKnown waits until the controller has written a status of every spread, so that its cache, which the webhook shares, has them.
+// expectKnown waits until the controller has written the status of every spread. Then its cache contains them. The webhook shares this cache.
 func expectKnown(t *testing.T, ns string) {
 	t.Helper()
 	waitFor(t, "the spreads to be known", func(ctx context.Context) (string, error) {
@@ -499,7 +499,7 @@ func expectKnown(t *testing.T, ns string) {
 	})
 }
 
-// reviewed is how many pods the webhook has answered with this outcome.
+// reviewed is how many pods the webhook has reviewed with this outcome.
 func reviewed(t *testing.T, outcome string) float64 {
 	t.Helper()
 	for _, status := range the.Sandbox.Status() {
@@ -529,8 +529,8 @@ func reviewed(t *testing.T, outcome string) float64 {
 	return 0
 }
 
-// TestAdmissionAsksAndWritesNothing counts all requests of the controller to the API server for a namespace, except for the status of the spread,
-// which is not about admission.
+// TestAdmissionAsksAndWritesNothing counts all requests of the controller for a namespace. It skips the status of the spread, which is not part of
+// admission.
 func TestAdmissionAsksAndWritesNothing(t *testing.T) {
 	pools(t, "a", "b")
 	ns := namespace(t)
@@ -550,7 +550,7 @@ func TestAdmissionAsksAndWritesNothing(t *testing.T) {
 	}
 }
 
-// requests counts what a user has asked for in a namespace, reads included, by verb and resource, except for the status of spreads and events.
+// requests counts the requests of a user in a namespace by verb and resource, including reads. It skips events and the status of spreads.
 func requests(t *testing.T, user, namespace string) map[string]int {
 	t.Helper()
 	content, err := os.ReadFile(the.Sandbox.AuditLog())
@@ -565,7 +565,7 @@ func requests(t *testing.T, user, namespace string) map[string]int {
 			ObjectRef   struct{ Resource, Subresource, Namespace string }
 		}
 		if json.Unmarshal([]byte(line), &entry) != nil {
-			continue // the last line may still be on its way
+			continue // the API server may still be writing the last line
 		}
 		ref := entry.ObjectRef
 		ofStatus := ref.Resource == "events" || ref.Resource == "workloadspreads" && ref.Subresource == "status"
@@ -583,7 +583,7 @@ func TestWhileTheWebhookIsDown(t *testing.T) {
 	for _, name := range []string{"named", "plain"} {
 		apply(t, ns, spreadFor(name, "apps/v1", "Deployment", name, fmt.Sprintf(twoPools, "2")))
 	}
-	// One where no pod may be created unseen.
+	// In this namespace no pod may be created without the webhook.
 	required := namespace(t)
 	label := []byte(fmt.Sprintf(`{"metadata":{"labels":{%q:"required"}}}`, v1alpha1.AdmissionLabel))
 	if _, err := the.Client.CoreV1().Namespaces().Patch(t.Context(), required, types.MergePatchType, label, metav1.PatchOptions{}); err != nil {
@@ -592,7 +592,7 @@ func TestWhileTheWebhookIsDown(t *testing.T) {
 	apply(t, required, spreadFor("web", "apps/v1", "Deployment", "web", fmt.Sprintf(twoPools, "2")))
 	expectKnown(t, ns)
 	expectKnown(t, required)
-	// Creation times have whole seconds, and pods of the spread's second may be older than it.
+	// Creation times have a resolution of one second. Pods created in the same second as the spread may be older than the spread.
 	spread, err := the.Spread(t.Context(), ns, "plain")
 	if err != nil {
 		t.Fatal(err)
@@ -711,7 +711,7 @@ func TestWhileTheWebhookIsDown(t *testing.T) {
 	})
 }
 
-// newPods waits until an app has so many pods, and returns those that are not among the old ones.
+// newPods waits until an app has this number of pods, and returns those that are not in old.
 func newPods(t *testing.T, ns, app string, n int, old []corev1.Pod) []corev1.Pod {
 	t.Helper()
 	known := map[types.UID]bool{}
@@ -735,8 +735,8 @@ func newPods(t *testing.T, ns, app string, n int, old []corev1.Pod) []corev1.Pod
 	return fresh
 }
 
-// otherWebhook makes the API server call a server of the test about the pods of a namespace, until the test ends. The configuration has this name and
-// is otherwise like Berth's.
+// otherWebhook registers another webhook for the pods of a namespace until the test ends. The API server calls a server of the test. The
+// configuration has this name. Everything else is as in Berth's configuration.
 func otherWebhook(t *testing.T, name, ns string, answer http.HandlerFunc) {
 	t.Helper()
 	server := httptest.NewTLSServer(answer)
@@ -772,10 +772,10 @@ func TestASlowWebhookHoldsNoCreationLongerThanItsTimeout(t *testing.T) {
 	otherWebhook(t, "slow", ns, func(_ http.ResponseWriter, request *http.Request) {
 		select {
 		case asked <- struct{}{}:
-		default: // enough
+		default: // the channel has enough entries
 		}
-		_, _ = io.Copy(io.Discard, request.Body) // so that the server sees the end of the connection
-		select {                                 // the API server will have given up long before
+		_, _ = io.Copy(io.Discard, request.Body) // so that the server sees that the connection is closed
+		select {                                 // the API server gives up long before
 		case <-request.Context().Done():
 		case <-time.After(10 * time.Second):
 		}
@@ -807,8 +807,8 @@ func TestASlowWebhookHoldsNoCreationLongerThanItsTimeout(t *testing.T) {
 	t.Logf("held for %s", took)
 }
 
-// TestOthersMayChangeAPodAfterUs has a webhook that runs after Berth's, replaces the pod's affinity and adds a toleration, as webhooks for
-// multi-tenancy do. Berth's webhook is called again and adds what is missing, and nothing twice.
+// TestOthersMayChangeAPodAfterUs has a webhook that runs after Berth's. It replaces the pod's affinity and adds a toleration, as webhooks for
+// multi-tenancy do. The API server calls Berth's webhook again. It adds what is missing, and nothing twice.
 func TestOthersMayChangeAPodAfterUs(t *testing.T) {
 	ns := namespace(t)
 	otherWebhook(t, "zz-other", ns, func(w http.ResponseWriter, request *http.Request) {
@@ -827,7 +827,7 @@ func TestOthersMayChangeAPodAfterUs(t *testing.T) {
 		}
 		review.Request = nil
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(review) // the API server would say so
+		_ = json.NewEncoder(w).Encode(review) // the API server reports an invalid answer
 	})
 	apply(t, ns, spreadFor("web", "apps/v1", "Deployment", "web", strings.Replace(fmt.Sprintf(twoPools, "1"), "{name: b,", "{name: b, tolerations: [{key: spot, operator: Exists}],", 1)))
 	apply(t, ns, unchanged("apps/v1", "Deployment", "web", 1, ""))
@@ -841,9 +841,9 @@ func TestOthersMayChangeAPodAfterUs(t *testing.T) {
 			if pod = pods[i]; pod.Labels["changed"] != "" {
 				return "", nil
 			}
-			// It was made before the API server knew the webhook.
+			// The pod was created before the API server knew the webhook.
 			if err := the.Client.CoreV1().Pods(ns).Delete(ctx, pods[i].Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil {
-				return "", nil //nolint:nilerr // it is gone, and another follows
+				return "", nil //nolint:nilerr // the pod does not exist any more, and a new one follows
 			}
 		}
 		return fmt.Sprintf("%d pods that it did not change", len(pods)), nil
@@ -871,8 +871,7 @@ func TestOthersMayChangeAPodAfterUs(t *testing.T) {
 	}
 }
 
-// TestAReplicaThatDoesNotLeadKnowsCustomKinds: every replica serves the webhook, and the watch of a custom kind must not wait until the replica
-// leads.
+// TestAReplicaThatDoesNotLeadKnowsCustomKinds: every replica serves the webhook. So a replica must watch a custom kind before it is the leader.
 func TestAReplicaThatDoesNotLeadKnowsCustomKinds(t *testing.T) {
 	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "standby", Dir: t.TempDir(), Without: []string{product.Scheduler, product.DefaultScheduler}},
 		product.Options{Replicas: map[string]int{product.Controller: 2}})
@@ -880,7 +879,7 @@ func TestAReplicaThatDoesNotLeadKnowsCustomKinds(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(cluster.Sandbox.Stop)
-	// The API server of a sandbox asks replica 0 only. Make the other one lead.
+	// The API server of a sandbox calls only replica 0. So the test makes the other replica the leader.
 	leader := func(ctx context.Context) (string, error) {
 		lease, err := cluster.Client.CoordinationV1().Leases("berth-system").Get(ctx, "berth-controller", getOptions)
 		if err != nil {
@@ -891,14 +890,14 @@ func TestAReplicaThatDoesNotLeadKnowsCustomKinds(t *testing.T) {
 	var first string
 	if err := cluster.WaitFor(t.Context(), "a leader", func(ctx context.Context) (missing string, err error) {
 		if first, err = leader(ctx); err != nil || first == "" {
-			return "nobody leads", nil //nolint:nilerr // the lease is made a moment later
+			return "nobody leads", nil //nolint:nilerr // the lease is created a moment later
 		}
 		return "", nil
 	}); err != nil {
 		t.Fatal(err)
 	}
 	if leadsController(t, cluster, 0) {
-		if err := cluster.Sandbox.Signal(product.Controller, 0, syscall.SIGTERM); err != nil { // gives the lease back
+		if err := cluster.Sandbox.Signal(product.Controller, 0, syscall.SIGTERM); err != nil { // the leader releases the lease
 			t.Fatal(err)
 		}
 		until := func(what string, isSo func(holder string) bool) {
@@ -914,7 +913,7 @@ func TestAReplicaThatDoesNotLeadKnowsCustomKinds(t *testing.T) {
 			}
 		}
 		until("the lease to be given back", func(holder string) bool { return holder != first })
-		resume, err := cluster.Sandbox.Halt(product.Controller, 0) // before it takes the lease again
+		resume, err := cluster.Sandbox.Halt(product.Controller, 0) // before it acquires the lease again
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -939,7 +938,7 @@ func TestAReplicaThatDoesNotLeadKnowsCustomKinds(t *testing.T) {
 	if err := cluster.ApplyYAML(t.Context(), ns, kind.definition()+"---"+fleet.definition()+"---"+fleet.reader()); err != nil {
 		t.Fatal(err)
 	}
-	// A Fleet, which has the spread, owns a Rollout, which no spread names. The Rollout owns a ReplicaSet with the pods.
+	// The spread names a Fleet. The Fleet owns a Rollout, which no spread names. The Rollout owns a ReplicaSet, which owns the pods.
 	if err := cluster.ApplyYAML(t.Context(), ns, spreadFor("web", "argoproj.io/v1alpha1", "Fleet", "web", fmt.Sprintf(twoPools, "1"))); err != nil {
 		t.Fatal(err)
 	}
@@ -973,12 +972,12 @@ func TestAReplicaThatDoesNotLeadKnowsCustomKinds(t *testing.T) {
 	expectConstrained(t, pods)
 }
 
-// applyOfNewKind applies an object of a kind that has just been defined, and returns it as it is stored.
+// applyOfNewKind applies an object of a kind that was just defined. It returns the stored object.
 func applyOfNewKind(t *testing.T, cluster *harness.Cluster, ns string, object *unstructured.Unstructured) (stored *unstructured.Unstructured) {
 	t.Helper()
 	if err := cluster.WaitFor(t.Context(), "the new kind", func(ctx context.Context) (string, error) {
 		if err := cluster.Apply(ctx, ns, object); err != nil {
-			return err.Error(), nil // served a moment after the definition is applied
+			return err.Error(), nil // the API server serves the kind a moment after the definition is applied
 		}
 		client, err := cluster.Resource(object, ns)
 		if err != nil {

@@ -56,7 +56,7 @@ metadata: {name: web}
 spec:
 `
 
-// applyError is what the API server says to a spread with this spec.
+// applyError returns the API server's error for a spread with this spec.
 func applyError(t *testing.T, ns, spec string) string {
 	t.Helper()
 	err := the.ApplyYAML(t.Context(), ns, spreadHeader+spec)
@@ -167,7 +167,7 @@ func TestASpreadSaysWhatItWaitsFor(t *testing.T) {
 	expectCondition(t, ns, "web", "True", v1alpha1.ReasonSpreadReady)
 }
 
-// onlyTheModelSees is a spec with errors that no schema finds.
+// onlyTheModelSees is a spec with errors that the schema does not find.
 const onlyTheModelSees = `
   targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
   subsets:
@@ -190,7 +190,7 @@ func TestAnInvalidSpreadThatTheWebhookMissedSaysSo(t *testing.T) {
 		}
 		return "", err
 	})
-	apply(t, ns, deployment("web", 1, "")) // later, or its pod could have its node before there is a spread
+	apply(t, ns, deployment("web", 1, "")) // the Deployment comes later, because its pod could be bound before the spread exists
 	expectCondition(t, ns, "web", "False", v1alpha1.ReasonInvalidSpread,
 		"spec.subsets[0].patch.spec.containers[0].resources.limit: Invalid value: unknown field", "spec.subsets[0].tolerations[0].operator")
 	waitFor(t, "the pod's own message", func(ctx context.Context) (string, error) {
@@ -198,7 +198,7 @@ func TestAnInvalidSpreadThatTheWebhookMissedSaysSo(t *testing.T) {
 	})
 }
 
-// leaveToTheModel has the API server not ask the webhook about spreads of the namespace, until the test ends.
+// leaveToTheModel stops the API server from calling the webhook for spreads of the namespace, until the test ends.
 func leaveToTheModel(t *testing.T, ns string) {
 	t.Helper()
 	webhooks := the.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
@@ -217,7 +217,7 @@ func leaveToTheModel(t *testing.T, ns string) {
 	}
 }
 
-// podMessage is empty once some pod of the namespace says all of the parts in its PodScheduled condition.
+// podMessage returns "" once a pod of the namespace has all of the parts in its PodScheduled condition.
 func podMessage(ctx context.Context, ns string, parts ...string) (missing string, err error) {
 	pods, err := the.Pods(ctx, ns)
 	if err != nil {
@@ -291,7 +291,7 @@ func TestAWorkloadHasOneSpread(t *testing.T) {
 	waitFor(t, "the second spread to be refused", func(ctx context.Context) (string, error) {
 		err := the.ApplyYAML(ctx, ns, second)
 		if err == nil {
-			// The webhook had not seen the first one yet.
+			// The webhook had not seen the first spread yet.
 			return "it was let in", the.Dynamic.Resource(v1alpha1.Resource).Namespace(ns).Delete(ctx, "second", metav1.DeleteOptions{})
 		}
 		if message := err.Error(); !apierrors.IsInvalid(err) || !strings.Contains(message, `spec.targetRef: Forbidden: WorkloadSpread "web" already divides Deployment web`) {
@@ -307,12 +307,12 @@ func TestAWorkloadHasOneSpread(t *testing.T) {
 	}
 }
 
-// warnings collects what the API server warns of.
+// warnings collects the warnings of the API server.
 type warnings []string
 
 func (w *warnings) HandleWarningHeader(_ int, _ string, text string) { *w = append(*w, text) }
 
-// review is what the API server would say to a new spread: what it refuses, by path, and what it warns of. The spread does not stay.
+// review returns the API server's answer to a new spread: the refused fields by path, and the warnings. It does not keep the spread.
 func review(t *testing.T, ns, spec string) (refused map[string]string, warned []string) {
 	t.Helper()
 	var got warnings
@@ -330,7 +330,7 @@ func review(t *testing.T, ns, spec string) (refused map[string]string, warned []
 	return causes(t, err), got
 }
 
-// causes are the messages of an answer by their fields. It has none for a nil error, and any error but a refusal ends the test.
+// causes returns the messages of an error by field. It returns nothing for a nil error. Any error except a refusal ends the test.
 func causes(t *testing.T, err error) map[string]string {
 	t.Helper()
 	messages := map[string]string{}
@@ -347,7 +347,7 @@ func causes(t *testing.T, err error) map[string]string {
 	return messages
 }
 
-// patchedSpread divides the Deployment web, and patches the pods of its first subset. The patch is YAML of one line.
+// patchedSpread is a spread over the Deployment web that patches the pods of its first subset. The patch is YAML on one line.
 func patchedSpread(patch string) string {
 	return `
   targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
@@ -361,7 +361,7 @@ func TestAPatchThatIsNoneOfAPodIsRefused(t *testing.T) {
 	ns := namespace(t)
 	tests := map[string]struct {
 		patch string
-		want  map[string]string // beginnings of messages, by path below the patch
+		want  map[string]string // the beginnings of messages, by path below the patch
 	}{
 		"because it is another pod's name and namespace": {
 			`{metadata: {name: x, namespace: y, generateName: z, ownerReferences: []}}`,
@@ -463,7 +463,7 @@ func TestPatchesAreTriedOnThePodsOfTheWorkload(t *testing.T) {
 			if len(warned) > 0 {
 				t.Errorf("warnings %q", warned)
 			}
-			// The API server's own words have to be in ours, in their place.
+			// Berth's message must contain the API server's message, for the same field.
 			want := map[string]string{}
 			for _, message := range wordsOn(t, ns, tc.patch) {
 				kind, detail, found := strings.Cut(message, ": ")
@@ -471,7 +471,7 @@ func TestPatchesAreTriedOnThePodsOfTheWorkload(t *testing.T) {
 				switch i := strings.LastIndex(detail, `": `); {
 				case !found:
 					message = kind + ": " + place
-				case i >= 0: // the value stands between the kind and the detail
+				case i >= 0: // the value is between the kind and the detail
 					message = kind + ": " + detail[:i+1] + ": " + place + ": " + detail[i+3:]
 				case strings.HasSuffix(detail, `"`):
 					message = kind + ": " + detail + ": " + place
@@ -490,7 +490,7 @@ func TestPatchesAreTriedOnThePodsOfTheWorkload(t *testing.T) {
 	}
 }
 
-// wordsOn is what the API server has to say to a pod of the template that is patched where a webhook would do it.
+// wordsOn returns the API server's messages about a pod of the template, with the patch applied as a webhook applies it.
 func wordsOn(t *testing.T, ns, patch string) []string {
 	t.Helper()
 	var deployment appsv1.Deployment
@@ -646,7 +646,7 @@ func TestWarningsOfWhatTheClusterShows(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			// The webhook's cache may be a moment behind.
+			// The webhook's cache may not be up to date yet.
 			waitFor(t, "the warnings", func(context.Context) (string, error) {
 				refused, warned := review(t, ns, tc.spec)
 				if len(refused) > 0 {

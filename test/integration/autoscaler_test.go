@@ -15,8 +15,8 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
 
-// wantsNode is the condition under which cluster autoscaler (utils/kubernetes/listers.go, isUnschedulable) and Karpenter
-// (pkg/utils/pod/scheduling.go, FailedToSchedule) add a node for a pod without one. Karpenter does not read the condition's status.
+// wantsNode is the condition on which cluster autoscaler and Karpenter add a node for a pod without one. In cluster autoscaler it is isUnschedulable
+// in utils/kubernetes/listers.go. In Karpenter it is FailedToSchedule in pkg/utils/pod/scheduling.go, which does not read the condition's status.
 func wantsNode(pod *corev1.Pod) bool {
 	for _, c := range pod.Status.Conditions {
 		if pod.Spec.NodeName == "" && c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable {
@@ -26,7 +26,7 @@ func wantsNode(pod *corev1.Pod) bool {
 	return false
 }
 
-// watchForAutoscalers returns the names of the pods for which an autoscaler would have added a node at any event of a watch, from now on.
+// watchForAutoscalers watches the pods from now on. It returns the names of the pods for which an autoscaler would have added a node at any event.
 func watchForAutoscalers(t *testing.T, ns string) (asked func() []string) {
 	t.Helper()
 	events, err := the.Client.CoreV1().Pods(ns).Watch(t.Context(), metav1.ListOptions{})
@@ -52,7 +52,7 @@ func watchForAutoscalers(t *testing.T, ns string) (asked func() []string) {
 	}
 }
 
-// expectReasons waits until as many pods without a node have each reason in condition PodScheduled.
+// expectReasons waits until this number of pods without a node have each reason in condition PodScheduled.
 func expectReasons(t *testing.T, ns string, want map[string]int) {
 	t.Helper()
 	waitFor(t, "the conditions", func(ctx context.Context) (string, error) {
@@ -111,7 +111,7 @@ func TestANodeIsMadeForAPodThatHasASlotAndNoNode(t *testing.T) {
   scheduleStrategy: {whenFull: Wait}
 `)
 	apply(t, ns, strings.Replace(deployment("web", 3, ""), "pause:3.10}", "pause:3.10, resources: {requests: {cpu: 800m}}}", 1))
-	// One pod has the node, one the other slot.
+	// One pod has the node. The other pod has the other slot.
 	expectReasons(t, ns, map[string]int{"Unschedulable": 1, "SubsetsFull": 1})
 	if names := slices.Compact(asked()); len(names) != 1 {
 		t.Errorf("nodes would be made for %v, want one pod", names)

@@ -18,8 +18,8 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// TestTwoReplicasAreNeverOnOneNode has the default scheduler place the pods of the Deployments that Berth ships, on nodes that are added one after
-// the other. The pods do not run.
+// TestTwoReplicasAreNeverOnOneNode has the default scheduler place the pods of Berth's own Deployments. It adds the nodes one after the other. The
+// pods do not run.
 func TestTwoReplicasAreNeverOnOneNode(t *testing.T) {
 	ns := namespace(t)
 	text, err := os.ReadFile(filepath.Join(harness.Root(), "manifests", "controller", "deployment.yaml"))
@@ -32,12 +32,12 @@ func TestTwoReplicasAreNeverOnOneNode(t *testing.T) {
 	}
 	shipped.Namespace = ""
 	shipped.Spec.Template.Spec.ServiceAccountName = ""
-	shipped.Spec.Template.Spec.NodeSelector = map[string]string{"pool": ns} // the nodes of this test
+	shipped.Spec.Template.Spec.NodeSelector = map[string]string{"pool": ns} // only the nodes of this test
 	deployments := the.Client.AppsV1().Deployments(ns)
 	if _, err := deployments.Create(t.Context(), shipped, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { // before their nodes go
+	defer func() { // before their nodes are deleted
 		if err := deployments.Delete(t.Context(), shipped.Name, metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}); err != nil {
 			t.Error(err)
 		}
@@ -46,7 +46,7 @@ func TestTwoReplicasAreNeverOnOneNode(t *testing.T) {
 	addNode := func(zone string) {
 		nodes(t, sandbox.NewNode(nodeIn(t, zone), zone, map[string]string{"pool": ns}, nil, nil))
 	}
-	// expect waits until all replicas are of the last revision and this many of them run, each on its own node.
+	// expect waits until all replicas have the latest revision and this number of them run, each on its own node.
 	expect := func(what string, running int) {
 		t.Helper()
 		waitFor(t, what, func(ctx context.Context) (string, error) {

@@ -22,7 +22,7 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// expectEnforced waits until the budget protects so many available pods.
+// expectEnforced waits until the budget protects this number of available pods.
 func expectEnforced(t *testing.T, ns, name string, available int32) {
 	t.Helper()
 	waitFor(t, fmt.Sprintf("%d protected pods", available), func(ctx context.Context) (string, error) {
@@ -43,7 +43,7 @@ func expectEnforced(t *testing.T, ns, name string, available int32) {
 
 var budgetRequests = regexp.MustCompile(`(?m)^controller_runtime_webhook_requests_total\{code="200",webhook="/validate-budget-pods"\} (\S+)$`)
 
-// budgetRequestsOf is how often the controller was asked to decide about pods.
+// budgetRequestsOf returns the metric of how often the API server has called the controller for decisions about pods.
 func budgetRequestsOf(t *testing.T) string {
 	t.Helper()
 	for _, status := range the.Sandbox.Status() {
@@ -68,8 +68,8 @@ func budgetRequestsOf(t *testing.T) string {
 	return ""
 }
 
-// TestTheControllerServesBudgets tests the binaries as they are deployed. The cases are in test/budget, where the tests intervene between webhook and
-// API server.
+// TestTheControllerServesBudgets tests the binaries as they are deployed. The tests of each case are in test/budget. Those can intervene between the
+// webhook and the API server.
 func TestTheControllerServesBudgets(t *testing.T) {
 	pools(t, "a", "b")
 	ns, other := namespace(t), namespace(t)

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// deviceClass makes a class of devices that are told by their driver, which is the test's own, and by another expression if there is one.
+// deviceClass creates a class of devices of the test's own driver. Further expressions can narrow it.
 func deviceClass(t *testing.T, more ...string) string {
 	t.Helper()
 	name := nodeIn(t, "driver") + ".example.com"
@@ -31,7 +31,7 @@ spec:
 	return name
 }
 
-// devices offers so many devices on a node.
+// devices publishes this number of devices on a node.
 func devices(t *testing.T, class, node string, count int) {
 	t.Helper()
 	list := ""
@@ -51,7 +51,7 @@ spec:
 	deleteAfter(t, the.Client.ResourceV1().ResourceSlices().Delete, node+"-"+class)
 }
 
-// claimTemplate is for claims of one device.
+// claimTemplate is a template of claims for one device.
 func claimTemplate(class string) string {
 	return fmt.Sprintf(`
 apiVersion: resource.k8s.io/v1
@@ -61,12 +61,12 @@ spec: {spec: {devices: {requests: [{name: one, exactly: {deviceClassName: %s}}]}
 ---`, class)
 }
 
-// withDevice is a Deployment each of whose pods claims a device of its own.
+// withDevice is a Deployment. Each of its pods claims its own device.
 func withDevice(class string, replicas int) string {
 	return claimTemplate(class) + deployment("web", replicas, "      resourceClaims: [{name: device, resourceClaimTemplateName: device}]\n")
 }
 
-// refuseBinds has the API server refuse every bind in the namespace, until the returned function is called.
+// refuseBinds makes the API server refuse every bind in the namespace. Call end to stop that.
 func refuseBinds(t *testing.T, ns string) (end func()) {
 	t.Helper()
 	return refuse(t, ns, "binding", func(ctx context.Context) error {
@@ -75,7 +75,7 @@ func refuseBinds(t *testing.T, ns string) (end func()) {
 	})
 }
 
-// refuse has the API server refuse the creation of a subresource of pods in the namespace, which try tries, until the returned function is called.
+// refuse makes the API server refuse to create a subresource of pods in the namespace. It calls try until that is refused. Call end to stop that.
 func refuse(t *testing.T, ns, subresource string, try func(context.Context) error) (end func()) {
 	t.Helper()
 	name := "refuse-" + subresource + "-" + ns
@@ -113,7 +113,7 @@ spec: {policyName: %[1]s, validationActions: [Deny]}
 	return end
 }
 
-// waitForClaim waits until the namespace's only claim is as it should be.
+// waitForClaim waits until the namespace's only claim meets the condition.
 func waitForClaim(t *testing.T, ns, what string, condition func(resourcev1.ResourceClaimStatus) bool) {
 	t.Helper()
 	waitFor(t, "the claim to be "+what, func(ctx context.Context) (string, error) {
@@ -156,7 +156,7 @@ func TestAPodThatNoSubsetHasADeviceForIsWokenByOne(t *testing.T) {
 		return podMessage(ctx, ns, "NoNodeFits", "a: 0/1 nodes fit: 1 cannot allocate all claims", "b: 0/1 nodes fit: 1 cannot allocate all claims")
 	})
 	waitUntilTriesAreRare(t, before)
-	// Its last try was in b.
+	// The pod's last attempt was in b.
 	devices(t, class, a, 1)
 	expectSoon(t, func() { expectSpilled(t, ns, 1, 0) })
 	expectNoDeletion(t, ns)
@@ -184,7 +184,7 @@ spec:
 		return podMessage(ctx, ns, "NoNodeFits", "a: 0/1 nodes fit: 1 cannot allocate all claims", "b: 0/1 nodes fit: 1 cannot allocate all claims")
 	})
 	waitUntilTriesAreRare(t, before)
-	// The device is not free yet when the pod is gone, but a moment later, when the claim that was made for it is.
+	// The device is not free as soon as the pod is deleted. It is free a moment later, when the pod's generated claim is deleted too.
 	removeBlocker(t, ns, a)
 	expectSoon(t, func() { expectSpilled(t, ns, 1, 0) })
 	expectNoDeletion(t, ns)
@@ -198,7 +198,7 @@ func TestPodsThatShareAClaimRunWhereItsDeviceIs(t *testing.T) {
 	apply(t, ns, fmt.Sprintf("{apiVersion: resource.k8s.io/v1, kind: ResourceClaim, metadata: {name: device}, spec: {devices: {requests: [{name: one, exactly: {deviceClassName: %s}}]}}}", class))
 	apply(t, ns, deployment("web", 2, "      resourceClaims: [{name: device, resourceClaimName: device}]\n"))
 	expectSpilled(t, ns, 0, 2)
-	devices(t, class, a, 1) // which is not the one that the claim has
+	devices(t, class, a, 1) // the pod's claim has another device
 	scale(t, ns, "web", 3)
 	expectSpilled(t, ns, 0, 3)
 	expectNoDeletion(t, ns)
@@ -215,14 +215,14 @@ func TestARefusedBindLosesNoDevice(t *testing.T) {
 	waitForClaim(t, ns, "given back by the pod, and to keep its device", func(status resourcev1.ResourceClaimStatus) bool {
 		return status.Allocation != nil && status.Allocation.Devices.Results[0].Pool == a && len(status.ReservedFor) == 0
 	})
-	// The pod goes on to the next subset, and takes its claim along.
+	// The pod goes to the next subset with the same claim.
 	patchNode(t, a, `{"spec":{"unschedulable":true}}`)
 	accept()
 	expectSpilled(t, ns, 0, 1)
 	waitForClaim(t, ns, "for a device of the other node", func(status resourcev1.ResourceClaimStatus) bool {
 		return status.Allocation != nil && status.Allocation.Devices.Results[0].Pool == b && len(status.ReservedFor) == 1
 	})
-	// So the first device is free for the next pod.
+	// So the next pod can use the first device.
 	patchNode(t, a, `{"spec":{"unschedulable":null}}`)
 	waitForTaint(t, a, false)
 	scale(t, ns, "web", 2)
@@ -230,7 +230,7 @@ func TestARefusedBindLosesNoDevice(t *testing.T) {
 	expectNoDeletion(t, ns)
 }
 
-// slow is an expression that is true after a while, which is long enough to do something in the middle of a pod's cycle.
+// slow is an expression that takes long enough to evaluate that a test can act in the middle of a pod's cycle.
 var slow = func() string {
 	expression := "true"
 	for _, variable := range []string{"v", "w", "x", "y", "z"} {
@@ -249,7 +249,7 @@ func TestARefusedReservationLosesNoDevice(t *testing.T) {
 	apply(t, ns, withDevice(class, 4))
 	before, edits := counter(t.Context(), t, refused), 0
 	waitFor(t, "reservations to be refused", func(ctx context.Context) (string, error) {
-		// The reservation of a pod whose cycle began before the edit is refused.
+		// The scheduler refuses the reservation of a pod whose cycle began before the edit.
 		edits++
 		apply(t, ns, strings.Replace(adaptiveSpread, "name: a, req", fmt.Sprintf(`name: a, patch: {metadata: {annotations: {edit: "%d"}}}, req`, edits), 1))
 		if found := counter(ctx, t, refused) - before; found < 4 {
@@ -257,7 +257,7 @@ func TestARefusedReservationLosesNoDevice(t *testing.T) {
 		}
 		return "", nil
 	})
-	// There are as many pods as devices, so one device less would be one pod less.
+	// There are as many pods as devices. A lost device would mean one pod less.
 	expectSpilled(t, ns, 2, 2)
 	expectNoDeletion(t, ns)
 }

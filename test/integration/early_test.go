@@ -42,7 +42,7 @@ spec:
 `, name, replicas)
 }
 
-// expectPatched: the pods of arm, and no others, carry the patch.
+// expectPatched fails unless exactly the pods of arm have the patch.
 func expectPatched(t *testing.T, ns string) {
 	t.Helper()
 	pods, err := the.Pods(t.Context(), ns)
@@ -70,7 +70,7 @@ func TestASubsetsPatchOfTheSpecIsAppliedAtAdmission(t *testing.T) {
 	expectPlaces(t, ns, "a=8 b=4")
 	expectPatched(t, ns)
 	expectCondition(t, ns, "web", "True", v1alpha1.ReasonSpreadReady)
-	// One replica counts exactly: no pod had to be replaced.
+	// One replica keeps the exact count, so no pod had to be replaced.
 	waitFor(t, "the checker to see all pods", func(context.Context) (string, error) {
 		if created := watcher.Created(ns, "web"); created != 12 {
 			return fmt.Sprintf("%d pods were created for 12 replicas", created), nil
@@ -87,7 +87,7 @@ func TestASubsetsPatchOfTheSpecIsAppliedAtAdmission(t *testing.T) {
 	expectNoViolation(t)
 }
 
-// The API server mounts the service account's token into the containers that the patches add, and for that it asks the webhook again.
+// The API server mounts the service account's token into the containers that the patches add. Because of that it calls the webhook again.
 func TestAPodWhosePatchAddsAContainerIsPickedForOnce(t *testing.T) {
 	pools(t, "a", "b")
 	ns := namespace(t)
@@ -152,7 +152,7 @@ func TestAPodPickedForASubsetThatHasNoSlotForItIsReplacedBeforeItRuns(t *testing
 		}
 		return "", nil
 	})
-	// As if others had taken three of the slots meanwhile.
+	// This has the same effect as if other pods had taken three of the slots meanwhile.
 	apply(t, ns, strings.Replace(earlySpread, "maxReplicas: 8", "maxReplicas: 5", 1))
 	expectPlaces(t, ns, "a=0 b=3")
 	waitFor(t, "an event on each replaced pod", func(ctx context.Context) (string, error) {
@@ -185,7 +185,7 @@ func TestAPatchCannotTakePodsFromTheirWorkload(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pools(t, "a", "b")
 			ns := namespace(t)
-			// There is no Deployment yet by whose selector the patch could be refused.
+			// No Deployment exists yet, so the webhook has no selector by which it could refuse the patch.
 			apply(t, ns, spreadFor("web", "apps/v1", "Deployment", "web", fmt.Sprintf("  subsets: [{name: a, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}, patch: %s}]", patch)))
 			apply(t, ns, plain("web", 3))
 			expectPlaces(t, ns, "a=3 b=0")

@@ -15,8 +15,8 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// TestAlertsAndDashboardAskForMetricsThatAreThere, and docs/api/metrics.md says what they are: once there was a pod, a spread and a refused eviction. Those of the descheduler are in
-// test/descheduler.
+// TestAlertsAndDashboardAskForMetricsThatAreThere checks that the metrics of alerts and dashboard exist, and that docs/api/metrics.md describes them.
+// Before that it creates a pod and a spread and has an eviction refused. test/descheduler checks the metrics of the descheduler.
 func TestAlertsAndDashboardAskForMetricsThatAreThere(t *testing.T) {
 	pools(t, "a", "b")
 	ns := namespace(t)

@@ -20,7 +20,7 @@ import (
 
 var getOptions = metav1.GetOptions{}
 
-// deployment is a Deployment whose pods choose Berth's scheduler; more is YAML for the pod's spec.
+// deployment is a Deployment whose pods name Berth's scheduler. more is YAML for the pod's spec.
 func deployment(name string, replicas int, more string) string {
 	return fmt.Sprintf(`
 apiVersion: apps/v1
@@ -37,7 +37,7 @@ spec:
 %[3]s`, name, replicas, more)
 }
 
-// pools makes a node for each pool. Its name ends in the pool's, and is its own in every test.
+// pools creates a node for each pool. The node's name ends in the pool's name and is unique to the test.
 func pools(t *testing.T, names ...string) {
 	t.Helper()
 	var all []*corev1.Node
@@ -47,7 +47,7 @@ func pools(t *testing.T, names ...string) {
 	nodes(t, all...)
 }
 
-// nodeIn is the name of the test's node in a pool.
+// nodeIn returns the name of the test's node in a pool.
 func nodeIn(t *testing.T, pool string) string {
 	t.Helper()
 	hash := fnv.New32a()
@@ -61,7 +61,7 @@ const twoPools = `
   - {name: b, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}}
 `
 
-// expectPlaces waits until the bound, active pods of the namespace are in these pools, as in "a=2 b=1".
+// expectPlaces waits until the bound, active pods of the namespace are in these pools, for example "a=2 b=1".
 func expectPlaces(t *testing.T, ns, want string) {
 	t.Helper()
 	waitFor(t, "pods in "+want, func(ctx context.Context) (string, error) {
@@ -135,7 +135,7 @@ func TestAForgedRecordNeitherFreesNorTakesQuota(t *testing.T) {
 	pools(t, "a", "b")
 	ns := namespace(t)
 	apply(t, ns, spreadHeader+"\n  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}"+fmt.Sprintf(twoPools, "2"))
-	// The template carries a record from the start. It is not a pod's own, so all pods are placed as if it were not there.
+	// The template carries a record from the start. The record belongs to no pod, so Berth places all pods as if the record did not exist.
 	forged := strings.Replace(deployment("web", 3, ""), "labels: {app: web}}\n    spec", "labels: {app: web}, annotations: {"+
 		v1alpha1.MatchedAnnotation+`: '{"name":"web","subset":"b","uid":"x"}'}}`+"\n    spec", 1)
 	apply(t, ns, forged)
@@ -158,7 +158,7 @@ func TestAForgedRecordNeitherFreesNorTakesQuota(t *testing.T) {
 			}
 		}
 	}
-	// Had a slot of a been freed, the next pod would go there.
+	// If a slot of a were free, the next pod would go there.
 	scale(t, ns, "web", 4)
 	expectPlaces(t, ns, "a=2 b=2")
 }
@@ -177,7 +177,7 @@ func TestAllProfilesShareTheQuota(t *testing.T) {
 	apply(t, ns, spreadHeader+"\n  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}"+fmt.Sprintf(twoPools, "3")+"\n  scheduleStrategy: {quotaScope: Workload}")
 	apply(t, ns, strings.Replace(deployment("web", 4, ""), "schedulerName: berth-scheduler", "schedulerName: "+secondProfile, 1))
 	expectPlaces(t, ns, "a=3 b=1")
-	// The next revision names the other profile. Old and new pods are counted together, whoever schedules them.
+	// The next revision names the other profile. Berth counts old and new pods together, whichever profile schedules them.
 	apply(t, ns, strings.Replace(deployment("web", 4, ""), "spec:\n  replicas", "spec:\n  strategy: {rollingUpdate: {maxSurge: 0, maxUnavailable: 1}}\n  replicas", 1))
 	waitFor(t, "the roll-out", func(ctx context.Context) (string, error) {
 		d, err := the.Client.AppsV1().Deployments(ns).Get(ctx, "web", getOptions)
@@ -189,7 +189,7 @@ func TestAllProfilesShareTheQuota(t *testing.T) {
 		}
 		return "", nil
 	})
-	// Where exactly they end is a race between the old pod's departure and the new pod's arrival; the total is not.
+	// The exact result is a race between the termination of the old pod and the arrival of the new one. The total is certain.
 	pods, err := the.Pods(t.Context(), ns)
 	if err != nil {
 		t.Fatal(err)
@@ -229,7 +229,7 @@ func TestAPodOfStrategyFixedSaysWhyItsSubsetHasNoNode(t *testing.T) {
 	waitFor(t, "the message", func(ctx context.Context) (string, error) {
 		return podMessage(ctx, ns, `WorkloadSpread "web": a: no node belongs to it; b: 0/- kept`)
 	})
-	// A node that joins the subset is what the pod waits for.
+	// The pod waits for a node that joins the subset.
 	patch := []byte(`{"metadata":{"labels":{"pool":"a"}}}`)
 	if _, err := the.Client.CoreV1().Nodes().Patch(t.Context(), nodeIn(t, "b"), types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
@@ -268,7 +268,7 @@ func TestPreferredTermsRankTheNodesOfASubset(t *testing.T) {
 	})
 }
 
-// A kind that Berth has never heard of. The test is its controller.
+// This kind is unknown to Berth. The test acts as its controller.
 const widgets = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -313,7 +313,7 @@ func TestAnyKindWithAScaleSubresourceIsATarget(t *testing.T) {
 	waitFor(t, "the new kind", func(ctx context.Context) (string, error) {
 		widget = &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"name": "big"}, "spec": map[string]any{"size": int64(5)}}}
 		if err := the.Apply(ctx, ns, widget); err != nil {
-			return err.Error(), nil // served a moment after the definition is applied
+			return err.Error(), nil // the API server serves the kind a moment after the definition is applied
 		}
 		return "", nil
 	})
@@ -341,7 +341,7 @@ func TestATargetFilterPicksPodsAndWhereTheirReplicasAre(t *testing.T) {
 		gadget = &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Wadget", "metadata": map[string]any{"name": "job"},
 			"spec": map[string]any{"groups": []any{map[string]any{"size": int64(3)}}, "extra": int64(1)}}}
 		if err := the.Apply(ctx, ns, gadget); err != nil {
-			return err.Error(), nil // served a moment after the definition is applied
+			return err.Error(), nil // the API server serves the kind a moment after the definition is applied
 		}
 		return "", nil
 	})

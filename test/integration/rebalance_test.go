@@ -19,7 +19,7 @@ import (
 	"github.com/berth-project/berth/pkg/descheduler/guarded"
 )
 
-// atOnce is a policy that waits for nothing.
+// atOnce is a policy without waiting times.
 const atOnce = `
 apiVersion: descheduler/v1alpha2
 kind: DeschedulerPolicy
@@ -31,7 +31,7 @@ profiles:
   plugins: {deschedule: {enabled: [EnforceSubsetMaxReplicas]}}
 `
 
-// planOf runs "kubectl berth rebalance --dry-run" and returns its plan, and what it says beside it.
+// planOf runs "kubectl berth rebalance --dry-run". It returns the plan and the other output.
 func planOf(t *testing.T, args ...string) ([]cycle.Line, string) {
 	t.Helper()
 	out, log, failed := kubectl(t, append([]string{"berth", "rebalance", "--dry-run", "-o", "json"}, args...)...)
@@ -97,7 +97,7 @@ func TestKubectlBerthRebalanceShowsWhatWouldMove(t *testing.T) {
 		t.Errorf("in all namespaces it planned %+v", lines)
 	}
 
-	// By the policy of the cluster pods must have been above the quota for a minute, and only a dry run that writes nothing can have seen them.
+	// The cluster's policy requires that pods have been above the quota for a minute. Only a dry run, which writes nothing, can have seen them.
 	lines, log := planOf(t, "web", "-n", ns)
 	if len(lines) != 1 || lines[0].Reason != v1alpha1.ReasonSettling || !strings.Contains(log, "uses the policy that is deployed with Berth") {
 		t.Errorf("without a policy in the cluster it planned %+v, and said %q", lines, log)
@@ -108,7 +108,7 @@ func TestKubectlBerthRebalanceShowsWhatWouldMove(t *testing.T) {
 		t.Errorf("by the policy in the cluster it planned %+v, and said %q", lines, log)
 	}
 
-	// The API server is asked, and may know better; who may not ask it is told so.
+	// The command asks the API server, which may refuse. A user without the right to ask gets a message about it.
 	refuse(t, ns, "eviction", func(ctx context.Context) error {
 		eviction := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: before[0].Name}, DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}}
 		return the.Client.PolicyV1().Evictions(ns).Evict(ctx, eviction)
@@ -135,7 +135,7 @@ func TestKubectlBerthRebalanceShowsWhatWouldMove(t *testing.T) {
 	}
 }
 
-// viewer is a user who may read everything, and nothing else.
+// viewer creates a user who may only read, but everything.
 func viewer(t *testing.T) string {
 	t.Helper()
 	name := nodeIn(t, "viewer")

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
 
-// refusing is a policy by which nobody may change the deletion cost of one pod.
+// refusing is a policy that forbids everybody to change the deletion cost of one pod.
 const refusing = `
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -56,7 +56,7 @@ func TestAPodThatAPolicyKeepsFromBeingWrittenHoldsUpNoStatus(t *testing.T) {
 		_, err := the.Client.CoreV1().Pods(ns).Patch(ctx, refused, "application/merge-patch+json", []byte(`{"metadata":{"annotations":{"test":"x"}}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
 		return map[bool]string{true: "it is not"}[err == nil], nil
 	})
-	// At a quota of 1 the pods get other costs, and which of them is refused does not matter: all but one of them are to be written.
+	// With a quota of 1 the pods get other costs. It does not matter which pod is refused. The controller must write the costs of all others.
 	apply(t, ns, spreadHeader+"\n  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}"+fmt.Sprintf(twoPools, "0"))
 	apply(t, ns, deployment("web", 5, ""))
 	waitFor(t, "status and costs to go on", func(ctx context.Context) (string, error) {

@@ -26,7 +26,7 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// askBothReplicas has the API server ask one replica of the webhook about the pods of ReplicaSet web-1, and the other about those of web-2.
+// askBothReplicas makes the API server call one webhook replica for the pods of ReplicaSet web-1, and the other replica for those of web-2.
 func askBothReplicas(t *testing.T, cluster *harness.Cluster) {
 	t.Helper()
 	configurations := cluster.Client.AdmissionregistrationV1().MutatingWebhookConfigurations()
@@ -44,7 +44,7 @@ func askBothReplicas(t *testing.T, cluster *harness.Cluster) {
 	}
 	w := &second.Webhooks[0]
 	w.Name, w.MatchConditions = "second.berth.dev", append(w.MatchConditions, of("web-2"))
-	address, err := url.Parse(*w.ClientConfig.URL) // with the path that all replicas answer
+	address, err := url.Parse(*w.ClientConfig.URL) // including the path, which all replicas serve
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func askBothReplicas(t *testing.T, cluster *harness.Cluster) {
 
 var webhookPort = regexp.MustCompile(`--webhook-port=(\d+)`)
 
-// webhookPortOf is where a replica of the controller serves its webhooks.
+// webhookPortOf returns the port on which a replica of the controller serves its webhooks.
 func webhookPortOf(t *testing.T, cluster *harness.Cluster, replica int) string {
 	t.Helper()
 	for _, status := range cluster.Sandbox.Status() {
@@ -76,8 +76,8 @@ func webhookPortOf(t *testing.T, cluster *harness.Cluster, replica int) string {
 	return ""
 }
 
-// TestReplicasThatPickAtTheSameTimeKeepToTheQuota: what one replica of the webhook has picked a moment ago, the other does not know. If both
-// give the last slots of a subset away, pods are replaced before they run.
+// TestReplicasThatPickAtTheSameTimeKeepToTheQuota: a webhook replica does not know which subsets the other replica picked a moment ago. If both
+// assign the last slots of a subset, pods are replaced before they run.
 func TestReplicasThatPickAtTheSameTimeKeepToTheQuota(t *testing.T) {
 	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "replicas", Dir: t.TempDir()}, product.Options{Replicas: map[string]int{product.Controller: 2}})
 	if err != nil {

@@ -21,8 +21,8 @@ const oneOneThree = spreadHeader + `
   - {name: c, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [c]}]}}
 `
 
-// waitForRest waits until the workload has so many active pods, all ready and each with a deletion cost that no other has, and returns how
-// many are in each subset. Whatever they cost, a ReplicaSet gives up pods that are not ready before those that are.
+// waitForRest waits until the workload has this number of active pods. All must be ready, and each must have a unique deletion cost. It returns the
+// number of pods in each subset. A ReplicaSet deletes pods that are not ready first, whatever their cost.
 func waitForRest(t *testing.T, ns string, replicas int) map[string]int {
 	t.Helper()
 	var kept map[string]int
@@ -67,7 +67,8 @@ func TestPercentagesKeepTheirProportionWhateverTheWorkloadIsScaledDownTo(t *test
 	ns := namespace(t)
 	apply(t, ns, oneOneThree)
 	apply(t, ns, deployment("web", 100, ""))
-	// expect that each subset is within one pod of its share. Going up it may be two less in c, because the quotas of a and b both round up.
+	// expect fails unless each subset is within one pod of its share. After a scale-up c may have two less, because the quotas of a and b both round
+	// up.
 	expect := func(replicas, lessInC int) {
 		t.Helper()
 		kept := waitForRest(t, ns, replicas)
@@ -90,7 +91,7 @@ func TestPercentagesKeepTheirProportionWhateverTheWorkloadIsScaledDownTo(t *test
 		next := 1 + random.IntN(60)
 		scale(t, ns, "web", next)
 		if next > replicas || replicas%5 != 0 {
-			expect(next, 1) // what a scale-up has left may be one off until the next multiple of five
+			expect(next, 1) // a scale-up may leave a difference of one, until the next multiple of five
 		} else {
 			expect(next, 0)
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-project/berth/test/checker"
 )
 
-// TestScenarios plays every scenario on the control plane. The expected tables are those that the simulation is held to.
+// TestScenarios plays every scenario on the control plane. It expects the same tables as the simulation.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("..", "scenarios", "*.txtar"))
 	if err != nil || len(files) == 0 {
@@ -45,7 +45,7 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// expectTrueStatus waits until the statuses of the namespace's spreads say what an independent recount says.
+// expectTrueStatus waits until the statuses of the namespace's spreads agree with an independent recount.
 func expectTrueStatus(t *testing.T, ns string) {
 	t.Helper()
 	waitFor(t, "statuses to be true", func(ctx context.Context) (string, error) {

@@ -27,8 +27,8 @@ import (
 
 var takeovers = flag.Int("takeovers", 1, "how many times to kill the leading scheduler in the middle of a burst")
 
-// TestTheNextLeaderKeepsTheQuotas runs two schedulers with leader election and kills the leader in the middle of a burst, with SIGKILL and
-// with SIGTERM in turn. The checker watches every revision.
+// TestTheNextLeaderKeepsTheQuotas runs two schedulers with leader election. It kills the leader in the middle of a burst, with SIGKILL and SIGTERM in
+// turn. The checker watches every revision.
 func TestTheNextLeaderKeepsTheQuotas(t *testing.T) {
 	const pods = 2000
 	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "takeover", Dir: t.TempDir(), Without: []string{product.Controller}},
@@ -107,7 +107,7 @@ func TestTheNextLeaderKeepsTheQuotas(t *testing.T) {
 			t.Errorf("round %d: the burst was over before the leader was killed", round)
 		}
 		t.Logf("round %d: sent %s to replica %d with %d of %d pods bound", round, signal, leader, bound["all"], pods)
-		// 30 nodes of 110 pods, of which 10 are in each pool: c takes 1,100.
+		// There are 30 nodes for 110 pods each, 10 nodes in each pool. So c has room for 1,100 pods.
 		want := map[string]int{"a": 300, "b": 700, "c": 1000, "all": pods}
 		if err := cluster.WaitFor(t.Context(), "all pods in place", func(ctx context.Context) (string, error) {
 			kept, err := places(ctx)
@@ -130,8 +130,8 @@ func TestTheNextLeaderKeepsTheQuotas(t *testing.T) {
 	}
 }
 
-// TestTheFirstPodWaitsOnlyForBindsThatMayBeUnderWay: there are none after a fresh start or after a process that stopped in order. After a kill there
-// may be.
+// TestTheFirstPodWaitsOnlyForBindsThatMayBeUnderWay: after a fresh start, or after a process that stopped in order, no binds are under way. After a
+// kill there may be some.
 func TestTheFirstPodWaitsOnlyForBindsThatMayBeUnderWay(t *testing.T) {
 	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "first-pod", Dir: t.TempDir(), Without: []string{product.Controller}}, product.Options{})
 	if err != nil {
@@ -165,7 +165,7 @@ func TestTheFirstPodWaitsOnlyForBindsThatMayBeUnderWay(t *testing.T) {
 		}
 		return time.Since(created)
 	}
-	// restart ends the scheduler and waits for the next process.
+	// restart ends the scheduler and waits until the next process runs.
 	restart := func(signal syscall.Signal) {
 		t.Helper()
 		status := func() sandbox.ComponentStatus {
@@ -207,7 +207,8 @@ func TestTheFirstPodWaitsOnlyForBindsThatMayBeUnderWay(t *testing.T) {
 	expectSoon("clean restart after that", firstPod("again"))
 }
 
-// TestPodsAreScheduledWithoutTheKindOrTheRightToReadIt: pods without an owner in both cases, and pods with an owner if there can be no spread.
+// TestPodsAreScheduledWithoutTheKindOrTheRightToReadIt: in both cases the scheduler binds pods without an owner. It binds pods with an owner if no
+// spread can exist.
 func TestPodsAreScheduledWithoutTheKindOrTheRightToReadIt(t *testing.T) {
 	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "kind", Dir: t.TempDir(), Without: []string{product.Controller}}, product.Options{})
 	if err != nil {
@@ -257,7 +258,7 @@ func TestPodsAreScheduledWithoutTheKindOrTheRightToReadIt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// expect waits until a pod says so of itself.
+	// expect waits until a pod meets the condition.
 	expect := func(what, app string, says func(*corev1.Pod) bool) {
 		t.Helper()
 		if err := cluster.WaitFor(t.Context(), what, func(ctx context.Context) (string, error) {
@@ -273,7 +274,8 @@ func TestPodsAreScheduledWithoutTheKindOrTheRightToReadIt(t *testing.T) {
 		}
 	}
 	isBound := func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" }
-	// isDivided gives the place of a pod that was bound before the scheduler knew the kind to another.
+	// A pod that was bound before the scheduler knew the kind is in no subset. isDivided deletes such a pod, and is true for its replacement in
+	// subset a.
 	isDivided := func(pod *corev1.Pod) bool {
 		if isBound(pod) && pod.Labels[v1alpha1.SubsetLabel] != "a" && pod.DeletionTimestamp == nil {
 			if err := cluster.Client.CoreV1().Pods(ns).Delete(t.Context(), pod.Name, metav1.DeleteOptions{}); err != nil {
@@ -312,7 +314,7 @@ func TestPodsAreScheduledWithoutTheKindOrTheRightToReadIt(t *testing.T) {
 
 var tookOver = regexp.MustCompile(`(?m)^scheduler_workloadspread_take_over_seconds (.*)$`)
 
-// takeOverOf is how long the scheduler held its first pod.
+// takeOverOf returns how long the scheduler held its first pod.
 func takeOverOf(t *testing.T, cluster *harness.Cluster) time.Duration {
 	t.Helper()
 	text, err := metricsOf(t.Context(), cluster, product.Scheduler, 0)
@@ -332,7 +334,7 @@ func takeOverOf(t *testing.T, cluster *harness.Cluster) time.Duration {
 
 var reserved = regexp.MustCompile(`(?m)^scheduler_workloadspread_subset_attempts_total\{result="reserved"\} (.*)$`)
 
-// reservedBy is how many slots a replica has reserved since it was started. It sends no request to the API server.
+// reservedBy returns how many slots a replica has reserved since its start. It sends no request to the API server.
 func reservedBy(ctx context.Context, cluster *harness.Cluster, replica int) (float64, error) {
 	text, err := metricsOf(ctx, cluster, product.Scheduler, replica)
 	if err != nil {
@@ -347,13 +349,13 @@ func reservedBy(ctx context.Context, cluster *harness.Cluster, replica int) (flo
 
 var leads = regexp.MustCompile(`(?m)^leader_election_master_status\{.*\} 1$`)
 
-// leaderOf is the replica of the scheduler that leads.
+// leaderOf returns the replica of the scheduler that leads.
 func leaderOf(ctx context.Context, cluster *harness.Cluster) (leader int, err error) {
 	err = cluster.WaitFor(ctx, "a leader", func(ctx context.Context) (string, error) {
 		for replica := range 2 {
 			text, err := metricsOf(ctx, cluster, product.Scheduler, replica)
 			if err != nil {
-				return err.Error(), nil // it is being started again
+				return err.Error(), nil // the process is restarting
 			}
 			if leads.MatchString(text) {
 				leader = replica

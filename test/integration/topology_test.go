@@ -10,7 +10,7 @@ import (
 	"github.com/berth-project/berth/pkg/sandbox"
 )
 
-// expectOnEachNode waits until each node of these pools runs so many bound, active pods of the namespace.
+// expectOnEachNode waits until each node of these pools runs this number of bound, active pods of the namespace.
 func expectOnEachNode(t *testing.T, ns string, pools map[string][]*corev1.Node, want map[string]int) {
 	t.Helper()
 	waitFor(t, fmt.Sprint("pods on each node of the pools ", want), func(ctx context.Context) (string, error) {
@@ -40,7 +40,7 @@ func expectOnEachNode(t *testing.T, ns string, pools map[string][]*corev1.Node, 
 	expectNoViolation(t)
 }
 
-// fiveEach makes five nodes in each of the pools a and b.
+// fiveEach creates five nodes in each of the pools a and b.
 func fiveEach(t *testing.T) map[string][]*corev1.Node {
 	t.Helper()
 	pools, all := map[string][]*corev1.Node{}, []*corev1.Node(nil)

@@ -16,10 +16,10 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// soon bounds how long a pod takes that an event wakes. Without one it would wait twice as long, see waitUntilTriesAreRare.
+// soon bounds the time in which a pod is bound after an event wakes it. Without an event the pod waits twice as long, see waitUntilTriesAreRare.
 const soon = 2 * time.Second
 
-// twoNodes are a node in each pool and zone, with names of their own.
+// twoNodes creates a node in each of two pools and zones, with unique names.
 func twoNodes(t *testing.T) (a, b string) {
 	t.Helper()
 	a, b = nodeIn(t, "a"), nodeIn(t, "b")
@@ -29,7 +29,7 @@ func twoNodes(t *testing.T) (a, b string) {
 	return a, b
 }
 
-// deleteAfter deletes a cluster-scoped object when the test is over. What still protects the object goes with the test's namespace.
+// deleteAfter deletes a cluster-scoped object after the test. Objects that still protect it are deleted with the test's namespace.
 func deleteAfter(t *testing.T, remove func(context.Context, string, metav1.DeleteOptions) error, name string) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -39,7 +39,7 @@ func deleteAfter(t *testing.T, remove func(context.Context, string, metav1.Delet
 	})
 }
 
-// storageClass is one whose volumes somebody makes by hand, and which are bound when their first pod is scheduled.
+// storageClass creates a class without a provisioner. Its volumes are bound when their first pod is scheduled.
 func storageClass(t *testing.T) string {
 	t.Helper()
 	name := nodeIn(t, "local")
@@ -54,7 +54,7 @@ volumeBindingMode: WaitForFirstConsumer
 	return name
 }
 
-// volume makes a persistent volume of the class; source says what and where it is, as YAML.
+// volume creates a persistent volume of the class. source is YAML that says what the volume is and where.
 func volume(t *testing.T, name, class, labels, source string) {
 	t.Helper()
 	apply(t, "", fmt.Sprintf(`
@@ -70,13 +70,13 @@ spec:
 	deleteAfter(t, the.Client.CoreV1().PersistentVolumes().Delete, name)
 }
 
-// where is the source of a local volume that can be used where the label has the value.
+// where is the source of a local volume that nodes with this label value can use.
 func where(label, value string) string {
 	return fmt.Sprintf("local: {path: /data}\n  nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: %s, operator: In, values: [%s]}]}]}}", label, value)
 }
 
-// boundClaim makes a claim "data" that is bound to the volume already, as if it were restored from a backup. Leaving the bind to the
-// controllers can take 15 seconds, because their workers stand in each other's way.
+// boundClaim creates a claim "data" that is already bound to the volume, as after a restore from a backup. If the controllers bound it, that could
+// take 15 seconds, because their workers block each other.
 func boundClaim(t *testing.T, ns, class, volume string) {
 	t.Helper()
 	apply(t, ns, fmt.Sprintf(`
@@ -87,7 +87,7 @@ spec: {accessModes: [ReadWriteMany], storageClassName: %s, volumeName: %s, resou
 `, class, volume))
 }
 
-// withVolume is a Deployment each of whose pods has a volume of its own.
+// withVolume is a Deployment. Each of its pods has its own volume.
 func withVolume(class string, replicas int) string {
 	return deployment("web", replicas, fmt.Sprintf(`
       volumes:
@@ -96,12 +96,12 @@ func withVolume(class string, replicas int) string {
 `, class))
 }
 
-// withClaim is a Deployment all of whose pods share the volume of the claim "data".
+// withClaim is a Deployment. All of its pods share the volume of the claim "data".
 func withClaim(replicas int) string {
 	return deployment("web", replicas, "      volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]\n")
 }
 
-// volumeLimit says how many volumes of the driver a node can have attached.
+// volumeLimit sets how many volumes of the driver a node can attach.
 func volumeLimit(t *testing.T, node, driver string, count int) {
 	t.Helper()
 	apply(t, "", fmt.Sprintf(`
@@ -112,7 +112,7 @@ spec: {drivers: [{name: %[2]s, nodeID: %[1]s, topologyKeys: [], allocatable: {co
 `, node, driver, count))
 }
 
-// csiVolume makes a driver whose volumes need no attaching, and a volume of it that can be used everywhere. Both have the class's name.
+// csiVolume creates a driver whose volumes need no attachment, and a volume that every node can use. Both have the name of the class.
 func csiVolume(t *testing.T, class string, limited ...string) {
 	t.Helper()
 	apply(t, "", fmt.Sprintf("{apiVersion: storage.k8s.io/v1, kind: CSIDriver, metadata: {name: %s}, spec: {attachRequired: false}}", class))
@@ -124,8 +124,8 @@ func csiVolume(t *testing.T, class string, limited ...string) {
 	}
 }
 
-// watchRefusals watches what the namespace's pods are told while they have no node. The returned function waits until one of them has gone on
-// from the first subset for the reason. Events would not do: of those about one pod, the API keeps the text of the first.
+// watchRefusals watches the messages of the namespace's pods while they have no node. The returned function waits until a pod has moved on from the
+// first subset for this reason. Events do not work here: of several events about one pod the API keeps only the text of the first.
 func watchRefusals(t *testing.T, ns string) (expect func(reason string)) {
 	t.Helper()
 	pods, err := the.Client.CoreV1().Pods(ns).Watch(t.Context(), metav1.ListOptions{})
@@ -160,7 +160,7 @@ func watchRefusals(t *testing.T, ns string) (expect func(reason string)) {
 	}
 }
 
-// counter reads one of the scheduler's counters, given with its labels. It is 0 until it is counted for the first time.
+// counter reads one of the scheduler's counters, including its labels. It returns 0 if the counter does not exist yet.
 func counter(ctx context.Context, t *testing.T, series string) int {
 	t.Helper()
 	text, err := metricsOf(ctx, the, product.Scheduler, 0)
@@ -179,11 +179,11 @@ func counter(ctx context.Context, t *testing.T, series string) int {
 	return 0
 }
 
-// exhausted counts the tries in which a pod found that no subset has a node for it.
+// exhausted counts the attempts in which a pod found no node in any subset.
 const exhausted = `scheduler_workloadspread_subset_attempts_total{result="exhausted"}`
 
-// waitUntilTriesAreRare waits until the only exhausted pod of the cluster has been tried a third time since the count was taken. Without an
-// event it is tried again after 1, 2 and then 4 seconds, so that within half of that only an event explains that it finds room.
+// waitUntilTriesAreRare waits for the third attempt of the cluster's only exhausted pod since the count was taken. Without an event the scheduler
+// tries the pod again after 1, 2 and then 4 seconds. If the pod finds room within half of that, an event must be the reason.
 func waitUntilTriesAreRare(t *testing.T, before int) {
 	t.Helper()
 	waitFor(t, "the pod to be tried three times", func(ctx context.Context) (string, error) {
@@ -194,7 +194,7 @@ func waitUntilTriesAreRare(t *testing.T, before int) {
 	})
 }
 
-// expectSoon expects the wait to end while only an event explains it.
+// expectSoon fails unless the wait ends so early that only an event can be the reason.
 func expectSoon(t *testing.T, wait func()) {
 	t.Helper()
 	started := time.Now()
@@ -215,14 +215,14 @@ func TestAPodWhoseVolumeCanOnlyBeBoundInTheNextSubsetGoesThere(t *testing.T) {
 	apply(t, ns, withVolume(class, 1))
 	expectSpilled(t, ns, 0, 1)
 	expectRefusal("1 node(s) didn't find available persistent volumes to bind")
-	// No node has changed, so the next pod would be kept from the first subset if this refusal were remembered.
+	// No node has changed. If the scheduler remembered this refusal, it would keep the next pod from the first subset.
 	volume(t, a+"-1", class, "", where(corev1.LabelHostname, a))
 	scale(t, ns, "web", 2)
 	expectSpilled(t, ns, 1, 1)
 	expectNoDeletion(t, ns)
 }
 
-// TestAPodWhoseVolumeIsOutOfReachInTheFirstSubsetGoesToTheNext: the claim is bound to a volume before any pod asks for it.
+// TestAPodWhoseVolumeIsOutOfReachInTheFirstSubsetGoesToTheNext: the claim is bound to a volume before any pod uses it.
 func TestAPodWhoseVolumeIsOutOfReachInTheFirstSubsetGoesToTheNext(t *testing.T) {
 	zoneB := func(t *testing.T, a string) {
 		t.Helper()
@@ -285,9 +285,9 @@ func TestAPodThatNoSubsetHasAVolumeForIsWokenByOne(t *testing.T) {
 			"b: 0/1 nodes fit: 1 node(s) didn't find available persistent volumes to bind")
 	})
 	waitUntilTriesAreRare(t, before)
-	// Its last try was in b.
+	// The pod's last attempt was in b.
 	volume(t, a+"-1", class, "", where(corev1.LabelHostname, a))
-	// The bind follows when the volume's controller has seen it, about a second later.
+	// The volume controller sees the volume about a second later. Then it binds the claim.
 	expectSoon(t, func() {
 		waitFor(t, "the volume to be taken", func(ctx context.Context) (string, error) {
 			object, err := the.Client.CoreV1().PersistentVolumes().Get(ctx, a+"-1", getOptions)

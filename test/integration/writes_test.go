@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// writes counts what a user has written in a namespace, by verb and resource, from the API server's audit log. Events are not counted.
+// writes counts the writes of a user in a namespace by verb and resource, from the API server's audit log. It does not count events.
 func writes(t *testing.T, user, namespace string) map[string]int {
 	t.Helper()
 	file, err := os.Open(the.Sandbox.AuditLog())
@@ -31,7 +31,7 @@ func writes(t *testing.T, user, namespace string) map[string]int {
 			ObjectRef   struct{ Resource, Subresource, Namespace string }
 		}
 		if err := json.Unmarshal(lines.Bytes(), &entry); err != nil {
-			continue // the last line may still be on its way
+			continue // the API server may still be writing the last line
 		}
 		ref := entry.ObjectRef
 		if entry.Stage != "ResponseComplete" || entry.User.Username != user || ref.Namespace != namespace || ref.Resource == "events" {
@@ -53,7 +53,7 @@ func TestPlacingAPodIsOneBindAndNoOtherWrite(t *testing.T) {
 	const user, pods = "system:serviceaccount:berth-system:berth-scheduler", 60
 	tests := map[string]struct {
 		spread string
-		// fits is how many pods pool a takes.
+		// fits is how many pods fit into pool a.
 		fits string
 	}{
 		"Fixed":    {fmt.Sprintf(twoPools, "40"), "110"},
