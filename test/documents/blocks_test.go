@@ -8,27 +8,27 @@ import (
 
 // block is a fenced block of a document.
 type block struct {
-	// kind is the first word of the info string and note the rest of it.
+	// kind is the first word of the info string. note is the rest of it.
 	kind, note string
-	// line is the number of its first line inside, counted from 1.
+	// line is the number of the first line inside the block, counted from 1.
 	line int
-	// lines are those inside, without the indentation of the fence, as in a list.
+	// lines are the lines inside the block, without the indentation of the fence (as in a list).
 	lines       []string
 	indentation string
 }
 
-// command is one command of a console block with the output that is shown.
+// command is one command of a console block with the shown output.
 type command struct {
 	text  string
 	shown []string
-	// from and to are the lines of the output in the document, counted from 0; from is where the first would be if there is none.
+	// from and to are the lines of the output in the document, counted from 0. If there is no output, from is where its first line would be.
 	from, to    int
 	indentation string
 }
 
 const prompt = "$ "
 
-// blocks are the fenced blocks of a Markdown text.
+// blocks returns the fenced blocks of a Markdown text.
 func blocks(text string) ([]block, error) {
 	var all []block
 	var open *block
@@ -55,7 +55,7 @@ func blocks(text string) ([]block, error) {
 	return all, nil
 }
 
-// commands are those of a console block.
+// commands returns the commands of a console block.
 func (b *block) commands() ([]command, error) {
 	var all []command
 	for i := 0; i < len(b.lines); i++ {
@@ -78,7 +78,7 @@ func (b *block) commands() ([]command, error) {
 	return all, nil
 }
 
-// commandsOf are the commands of all console blocks of a file.
+// commandsOf returns the commands of all console blocks of a file.
 func commandsOf(file string) ([]command, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {

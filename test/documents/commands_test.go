@@ -14,14 +14,14 @@ import (
 
 var (
 	target = regexp.MustCompile(`(?m)^([a-z][a-z-]*):.*?## `)
-	// making is make with its targets: it ends at the first word that is none, such as a variable.
+	// making matches make with its targets. It ends at the first word that is not a target, such as a variable.
 	making = regexp.MustCompile(`^(?:- run: |run: )?make((?: +[a-z][a-z-]*)+)(?:$|[ ;&#])`)
-	// running is a run of tests by name. A name may be the beginning of several.
+	// running matches a run of tests by name. The name may be a prefix of several names.
 	running  = regexp.MustCompile(`go test .*-run '?\^?((?:Test|Fuzz|Benchmark)\w*)`)
 	function = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w*)\(`)
 )
 
-// TestNamedCommandsExist: whoever reads "make x", or "go test -run TestX", in a document or a workflow can run it.
+// TestNamedCommandsExist checks every "make x" and "go test -run TestX" in documents and workflows. The target or the test must exist.
 func TestNamedCommandsExist(t *testing.T) {
 	var targets []string
 	for _, found := range target.FindAllStringSubmatch(read(t, path("Makefile")), -1) {
@@ -72,7 +72,7 @@ func TestNamedCommandsExist(t *testing.T) {
 	}
 }
 
-// testNames are the names of all tests, fuzz targets and benchmarks of the repository.
+// testNames returns the names of all tests, fuzz targets and benchmarks of the repository.
 func testNames(t *testing.T) []string {
 	t.Helper()
 	var names []string
@@ -97,7 +97,7 @@ func testNames(t *testing.T) []string {
 	return names
 }
 
-// TestTheMapNamesEveryDocument: docs/README.md is where somebody finds them, and the roots of the project are found from the README.
+// TestTheMapNamesEveryDocument checks that docs/README.md links every document. Tutorials and docs/api have their own index.
 func TestTheMapNamesEveryDocument(t *testing.T) {
 	index := read(t, path("docs", "README.md"))
 	for _, file := range documents(t) {
@@ -109,14 +109,14 @@ func TestTheMapNamesEveryDocument(t *testing.T) {
 		switch {
 		case name == "docs/README.md" || strings.HasPrefix(name, ".github/"):
 		case filepath.Dir(inDocs) == "tutorials" && filepath.Base(file) != "README.md": // TestIndexNamesEveryTutorial
-		case filepath.Dir(inDocs) == "api" && filepath.Base(file) != "README.md": // in its README
+		case filepath.Dir(inDocs) == "api" && filepath.Base(file) != "README.md": // docs/api/README.md names them
 		case !strings.Contains(index, "]("+filepath.ToSlash(inDocs)+")"):
 			t.Errorf("docs/README.md does not name %s", name)
 		}
 	}
 }
 
-// TestRootHasWhatPeopleLookFor holds that the files are there which hosting sites and readers look for by name.
+// TestRootHasWhatPeopleLookFor checks that the root has the files that hosting sites and readers look for by name.
 func TestRootHasWhatPeopleLookFor(t *testing.T) {
 	for _, name := range []string{"CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md", ".github/CODEOWNERS"} {
 		if info, err := os.Stat(filepath.Join(harness.Root(), name)); err != nil || info.Size() == 0 {

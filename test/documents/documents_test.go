@@ -21,9 +21,9 @@ import (
 var update = flag.Bool("update", false, `write what commands print in place of an output "?"`)
 
 const (
-	// asked is the output in place of which -update writes the real one.
+	// asked marks an output. -update replaces it with the real output.
 	asked = "?"
-	// calm is how long the output of a command that reads must not have changed for -update to take it.
+	// calm is how long the output of a reading command must stay unchanged before -update takes it.
 	calm = 3 * time.Second
 )
 
@@ -51,7 +51,7 @@ func play(t *testing.T, s *shell, file string, commands []command) {
 	}
 }
 
-// play runs a command until it prints what is shown, and returns what it printed.
+// play runs a command until it prints the shown output. It returns the last output.
 func (s *shell) play(ctx context.Context, c command) ([]string, error) {
 	limit := timeout
 	if strings.HasPrefix(c.text, "make ") {
@@ -86,7 +86,7 @@ func (s *shell) play(ctx context.Context, c command) ([]string, error) {
 	return printed, nil
 }
 
-// logs are the ends of those that commands have left.
+// logs returns the ends of the log files in the sandbox's directory.
 func (s *shell) logs() string {
 	files, err := filepath.Glob(filepath.Join(s.dir, ".sandbox", "*.log"))
 	if err != nil {
@@ -105,7 +105,7 @@ func (s *shell) logs() string {
 
 func isAsked(shown []string) bool { return len(shown) > 0 && strings.TrimSpace(shown[0]) == asked }
 
-// answer is what a command printed of which the document has no output yet.
+// answer is the output of a command that the document does not show yet.
 type answer struct {
 	command
 	printed []string
@@ -134,7 +134,7 @@ func path(parts ...string) string {
 	return filepath.Join(append([]string{harness.Root()}, parts...)...)
 }
 
-// TestReadme types what somebody types who has only the README.
+// TestReadme runs what a user types who has only the README.
 func TestReadme(t *testing.T) {
 	t.Parallel()
 	dir := workspace(t)
@@ -148,7 +148,7 @@ func TestReadme(t *testing.T) {
 	play(t, s, file, commands)
 }
 
-// stopSandbox stops at the end what the commands of a document have started, also after a failure in the middle.
+// stopSandbox stops at the end of the test everything that the commands of a document have started, also after a failure.
 func stopSandbox(t *testing.T, dir string) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -159,7 +159,7 @@ func stopSandbox(t *testing.T, dir string) {
 	})
 }
 
-// TestTutorials types them all, one after the other, between the first and the last commands of their index.
+// TestTutorials runs all tutorials one after the other, between the first and the last commands of their index.
 func TestTutorials(t *testing.T) {
 	t.Parallel()
 	dir := workspace(t)
@@ -203,7 +203,7 @@ func TestTutorials(t *testing.T) {
 	play(t, s, index, frame[last:])
 }
 
-// state is what tutorials change and put back.
+// state returns the objects that tutorials change and must restore.
 func (s *shell) state(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -221,7 +221,7 @@ func (s *shell) state(t *testing.T) []string {
 	return all
 }
 
-// expectState waits until the cluster is as it was.
+// expectState waits until the cluster is in the previous state again.
 func (s *shell) expectState(t *testing.T, want []string) {
 	t.Helper()
 	var diff string

@@ -8,24 +8,24 @@ import (
 
 const ellipsis = "…"
 
-// generated are the characters that Kubernetes makes names of.
+// generated are the characters that Kubernetes uses in generated names.
 const generated = "[bcdfghjklmnpqrstvwxz2456789]"
 
 var ignored = []struct {
 	what *regexp.Regexp
 	with string
 }{
-	// Names first: a part of one may look like an age.
+	// Names come first, because a part of a name may look like an age.
 	{regexp.MustCompile(`-` + generated + `{7,10}-` + generated + `{5}\b`), "-<generated>"},
 	{regexp.MustCompile(`-` + generated + `{5}\b`), "-<generated>"},
 	{regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)`), "<time>"},
-	// An age or a duration. Of minutes alone at most two digits, so that 500m of CPU is none.
+	// This matches an age or a duration. Minutes alone have two digits at most, so 500m of CPU does not match.
 	{regexp.MustCompile(`\b(\d+d)?(\d+h)?(\d+m)?\d+(\.\d+)?(ms|s)\b|\b\d+h\d*m?\b|\b\d+d\d*h?\b|\b\d{1,2}m\b`), "<age>"},
 	{regexp.MustCompile(`\b(127\.0\.0\.1|localhost):\d+`), "<address>"},
 	{regexp.MustCompile(`[ \t]+`), " "},
 }
 
-// normalise makes equal what may differ from run to run.
+// normalise replaces the parts of a line that may differ from run to run.
 func normalise(line string) string {
 	for _, ignore := range ignored {
 		line = ignore.what.ReplaceAllString(line, ignore.with)
@@ -33,7 +33,7 @@ func normalise(line string) string {
 	return strings.TrimSpace(line)
 }
 
-// matches says whether a command printed what the document shows.
+// matches is true if the output is as the document shows.
 func matches(shown, printed []string) bool {
 	if len(shown) == 0 {
 		return true
@@ -76,7 +76,7 @@ func matchLine(shown, printed string) bool {
 	return regexp.MustCompile("^" + strings.Join(parts, ".*") + "$").MatchString(printed)
 }
 
-// fails says whether the document shows that the command is refused.
+// fails is true if the document shows that the command is refused.
 func fails(shown []string) bool {
 	return slices.ContainsFunc(shown, func(line string) bool {
 		for _, prefix := range []string{"error:", "error when ", "Error from server", "The WorkloadSpread "} {
@@ -88,10 +88,10 @@ func fails(shown []string) bool {
 	})
 }
 
-// reading matches commands that change nothing, so that they can be repeated until they print what is shown.
+// reading matches commands that change nothing. The test can repeat them until they print the shown output.
 var reading = regexp.MustCompile(`^(bin/)?(kubectl (-n \S+ )?(get|describe|top|logs|auth can-i|berth (status|explain|simulate|drift|rebalance --dry-run))|berth-descheduler .*-dry-run|berth-sandbox status|curl)\b`)
 
-// reads says whether a command changes nothing.
+// reads is true if a command changes nothing.
 func reads(text string) bool {
 	return reading.MatchString(text) && !strings.Contains(text, "&")
 }

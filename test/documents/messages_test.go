@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// internal are errors that no page explains, because no user can cause or see them, by what they begin with, and why.
+// internal are errors that no page explains, because users can neither cause nor see them. The key is how the error begins, the value is why.
 var internal = map[string]string{
 	"%s answers %s":                    "the sandbox waits until it answers",
 	"%s does not run now":              "for tests, which end and halt components",
@@ -41,7 +41,8 @@ var internal = map[string]string{
 	"the framework started the cycle":  "it is tried again",
 }
 
-// TestEveryErrorIsExplained holds that whoever meets an error finds it. An error that wraps another one says what was done meanwhile, and needs no explanation.
+// TestEveryErrorIsExplained checks that the documents explain every error. An error that wraps another only says what was under way. It needs no
+// explanation.
 func TestEveryErrorIsExplained(t *testing.T) {
 	explained, used, found := quotedMessages(t), map[string]bool{}, 0
 	for _, folder := range []string{"cmd", "pkg"} {
@@ -73,7 +74,7 @@ func TestEveryErrorIsExplained(t *testing.T) {
 	}
 }
 
-// TestMessagesAreQuotedAsTheyAre holds that the messages which the documents explain are those that users see.
+// TestMessagesAreQuotedAsTheyAre checks that the documents quote messages exactly as users see them.
 func TestMessagesAreQuotedAsTheyAre(t *testing.T) {
 	var sources strings.Builder
 	for _, folder := range []string{"cmd", "pkg", "manifests"} {
@@ -98,10 +99,10 @@ func TestMessagesAreQuotedAsTheyAre(t *testing.T) {
 	}
 }
 
-// verb of a format.
+// verb matches a verb of a format string.
 var verb = regexp.MustCompile(`%[sdqvT]`)
 
-// quotedMessages are the parts of messages in the first column of the tables that explain them.
+// quotedMessages returns the parts of messages in the first column of the tables that explain them.
 func quotedMessages(t *testing.T) []string {
 	t.Helper()
 	var quoted []string
@@ -142,7 +143,7 @@ func goFiles(t *testing.T, folder string) []string {
 	return files
 }
 
-// errorsOf are the texts of the errors that a file makes: of fmt, of errors, about fields, and of conditions. One word is a value.
+// errorsOf returns the texts of the errors in a file: of fmt, of errors, about fields, and of conditions. It skips single words, which are values.
 func errorsOf(t *testing.T, file string) []string {
 	t.Helper()
 	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)

@@ -13,12 +13,12 @@ import (
 	"testing"
 )
 
-// unseen are reasons that no surface shows as a word, and why.
+// unseen are reasons that users never see as a word. The value is why.
 var unseen = map[string]string{
 	"ReasonTaintNotTolerated": "the scheduler says it in a sentence that names the subset",
 }
 
-// TestEveryReasonIsExplained holds that a user who meets a reason or a result finds it where symptoms are explained.
+// TestEveryReasonIsExplained checks that troubleshooting.md or descheduler.md explains every reason and result.
 func TestEveryReasonIsExplained(t *testing.T) {
 	documents := []string{"operations/troubleshooting.md", "descheduler.md"}
 	var text strings.Builder
@@ -43,7 +43,7 @@ func TestEveryReasonIsExplained(t *testing.T) {
 	}
 }
 
-// TestEveryAlertHasARunbook holds that whoever is woken by an alert finds what it means and what to do.
+// TestEveryAlertHasARunbook checks that a runbook explains what each alert means and what to do.
 func TestEveryAlertHasARunbook(t *testing.T) {
 	const page = "https://github.com/berth-project/berth/blob/main/docs/operations/alerts.md#"
 	headings := anchors(t, path("docs", "operations", "alerts.md"))
@@ -59,7 +59,7 @@ func TestEveryAlertHasARunbook(t *testing.T) {
 	}
 }
 
-// TestCompatibilityNamesTheVersionsThatAreBuilt holds that docs/compatibility.md is changed with the modules that it is about.
+// TestCompatibilityNamesTheVersionsThatAreBuilt checks that docs/compatibility.md names the versions of the modules that the build uses.
 func TestCompatibilityNamesTheVersionsThatAreBuilt(t *testing.T) {
 	modules := read(t, path("go.mod"))
 	for _, pattern := range []string{"hack/tools/go.mod", "hack/tools/*/go.mod"} {
@@ -89,7 +89,7 @@ func TestCompatibilityNamesTheVersionsThatAreBuilt(t *testing.T) {
 	}
 }
 
-// constantsOf are the values of the constants of a type, by name. Each must name its type and be a string.
+// constantsOf returns the values of the constants of a type, by name. Each constant must name its type and be a string.
 func constantsOf(t *testing.T, file, kind string) map[string]string {
 	t.Helper()
 	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)

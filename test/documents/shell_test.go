@@ -16,15 +16,15 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// timeout bounds one command, and how long one that reads is repeated.
+// timeout bounds one command. It also bounds how long the test repeats a reading command.
 const (
 	timeout = harness.Timeout
-	// building is for make, which may have to build everything.
+	// building bounds make, which may have to build everything.
 	building = 5 * time.Minute
 	again    = 200 * time.Millisecond
 )
 
-// shell runs the commands of a document, as a reader types them.
+// shell runs the commands of a document as a reader types them.
 type shell struct {
 	dir, repository string
 	in              io.Writer
@@ -32,7 +32,7 @@ type shell struct {
 	process         *exec.Cmd
 }
 
-// workspace is a directory that looks like the repository, for commands that leave files where they run.
+// workspace creates a directory that looks like the repository, for commands that create files in their working directory.
 func workspace(t *testing.T) string {
 	t.Helper()
 	root, dir := harness.Root(), t.TempDir()
@@ -81,7 +81,7 @@ func newShell(t *testing.T, dir string) *shell {
 	}()
 	t.Cleanup(func() {
 		s.kill()
-		for range s.lines { // until the reader has ended
+		for range s.lines { // until the reading goroutine ends
 		}
 		_ = s.process.Wait() // it was killed
 	})
@@ -95,7 +95,7 @@ func (s *shell) kill() { _ = syscall.Kill(-s.process.Process.Pid, syscall.SIGKIL
 
 const mark = "--- this was all, exit code"
 
-// run types one command and returns what it prints and its exit code.
+// run runs one command. It returns its output and its exit code.
 func (s *shell) run(text string, limit time.Duration) (printed []string, code int, err error) {
 	if _, err := fmt.Fprintf(s.in, "eval %s </dev/null 2>&1; printf '\\n%s %%d\\n' $?\n", quote(text), mark); err != nil {
 		return nil, 0, fmt.Errorf("typing %q: %w", text, err)
@@ -122,7 +122,7 @@ func (s *shell) run(text string, limit time.Duration) (printed []string, code in
 	}
 }
 
-// shorten shows paths of the repository as they are for somebody in it, and drops the empty line before the mark.
+// shorten replaces paths of the repository by relative paths, and removes the empty line before the mark.
 func (s *shell) shorten(printed []string) []string {
 	for i := range printed {
 		printed[i] = strings.ReplaceAll(strings.ReplaceAll(printed[i], s.dir+"/", ""), s.repository+"/", "")

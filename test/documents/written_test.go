@@ -9,8 +9,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// notRun are the blocks of commands that are not run here, by document and with what they begin, and why. Whoever adds one should find no other way. What a reader has to know of it is in
-// the text of the document.
+// notRun are the blocks of commands that the tests do not run. The key is the document. Each entry has the beginning of the block and the reason.
+// Before you add one, look for another way. The text of the document must tell readers what they have to know.
 var notRun = map[string][]struct{ begins, why string }{
 	"README.md": {
 		{"git clone", "needs the network"},
@@ -35,7 +35,7 @@ var notRun = map[string][]struct{ begins, why string }{
 	"docs/kubectl-berth.md":            {{"kubectl berth ui", "runs until it is ended; test/ui does so"}},
 }
 
-// played are the documents whose commands run.
+// played returns the documents whose commands the tests run.
 func played(t *testing.T) []string {
 	t.Helper()
 	tutorials, err := filepath.Glob(path("docs", "tutorials", "*.md"))
@@ -45,7 +45,7 @@ func played(t *testing.T) []string {
 	return append(append(tutorials, operations(t)...), path("README.md"), path("docs", "migration.md"), path("docs", "kubectl-berth.md"), path("docs", "descheduler.md"))
 }
 
-// operations are the pages for those who run Berth.
+// operations returns the pages for operators.
 func operations(t *testing.T) []string {
 	t.Helper()
 	pages, err := filepath.Glob(path("docs", "operations", "*.md"))
@@ -133,9 +133,9 @@ func TestIndexNamesEveryTutorial(t *testing.T) {
 	}
 }
 
-// TestExamplesDoNotReplaceEachOther: whoever applies several examples has the objects of all of them, and finds each file in the index.
+// TestExamplesDoNotReplaceEachOther checks that a user can apply several examples without conflicts. It also checks that the index names each file.
 func TestExamplesDoNotReplaceEachOther(t *testing.T) {
-	// changes are the examples that change an object of another one.
+	// changes are the examples that change an object of another example.
 	changes := map[string]string{"quota-changed.yaml": "one-one-three.yaml"}
 	index := read(t, path("docs", "examples", "README.md"))
 	files, err := filepath.Glob(path("docs", "examples", "*.yaml"))
