@@ -49,7 +49,7 @@ func noReplacements(t *testing.T) {
 	t.Cleanup(func() { cordon(context.Background(), false) })
 }
 
-// otherWebhook puts a webhook of somebody else beside Berth's, for the namespace.
+// otherWebhook registers another webhook beside Berth's, for the namespace.
 func otherWebhook(t *testing.T, namespace string, answer func(*admissionv1.AdmissionRequest) bool) {
 	t.Helper()
 	otherAnswer.Store(&answer)
@@ -69,16 +69,16 @@ func otherWebhook(t *testing.T, namespace string, answer func(*admissionv1.Admis
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop := func() { _ = client.Delete(context.Background(), namespace, metav1.DeleteOptions{}) } // may have been deleted by the test
+	stop := func() { _ = client.Delete(context.Background(), namespace, metav1.DeleteOptions{}) } // the test may have deleted it
 	t.Cleanup(stop)
-	// The API server learns of it a moment later.
+	// The API server sees the new webhook a moment later.
 	waitFor(t, "the other webhook to be asked", func(ctx context.Context) (string, error) {
 		var heard atomic.Bool
 		listen := func(*admissionv1.AdmissionRequest) bool { heard.Store(true); return false }
 		otherAnswer.Store(&listen)
 		defer otherAnswer.Store(&answer)
 		probe := pods(t, namespace)[0]
-		_ = the.Client.CoreV1().Pods(namespace).Delete(ctx, probe.Name, metav1.DeleteOptions{DryRun: dryRun}) // refused, once it is asked
+		_ = the.Client.CoreV1().Pods(namespace).Delete(ctx, probe.Name, metav1.DeleteOptions{DryRun: dryRun}) // the webhook refuses it once the API server calls it
 		if !heard.Load() {
 			return "it is not", nil
 		}
@@ -86,7 +86,7 @@ func otherWebhook(t *testing.T, namespace string, answer func(*admissionv1.Admis
 	})
 }
 
-// withController has a controller with the expiry in place of the usual one.
+// withController starts a controller with this expiry instead of the default.
 func withController(t *testing.T, expiry time.Duration) {
 	t.Helper()
 	berth.stopController()
@@ -143,7 +143,7 @@ func TestAnOperationThatIsReviewedTwiceIsRecordedOnce(t *testing.T) {
 		}
 	})
 	defer berth.set(func(i *installation) { i.after = nil })
-	berth.stopController() // nobody strikes anything out
+	berth.stopController() // so that no entry of the status is removed
 	defer withController(t, 0)
 	expectAllowed(t, "the deletion", remove(t.Context(), &pod))
 	if entries := ledger(t, namespace); len(entries) != 1 || entries[0].UID != pod.UID || reviews.Load() < 2 {
@@ -229,7 +229,7 @@ func TestWithoutAWebhookOnlyVoluntaryDisruptionOfProtectedPodsIsRefused(t *testi
 		return "", nil
 	})
 
-	// The break-glass.
+	// This is the break-glass label.
 	label := func(value string) {
 		if _, err := the.Client.CoreV1().Namespaces().Patch(t.Context(), guarded, "application/merge-patch+json", []byte(`{"metadata":{"labels":{"berth.dev/budgets":`+value+`}}}`), metav1.PatchOptions{}); err != nil {
 			t.Fatal(err)
@@ -258,14 +258,14 @@ func TestWithoutAWebhookOnlyVoluntaryDisruptionOfProtectedPodsIsRefused(t *testi
 	})
 }
 
-// TestDeletionsWithoutGrace: case 4, with the webhook. The API server has them reviewed twice.
+// TestDeletionsWithoutGrace: case 4, with the webhook. The API server reviews such a deletion twice.
 func TestDeletionsWithoutGrace(t *testing.T) {
 	namespace := web(t, 3, "maxUnavailable: 1")
 	watch(t, namespace, 2)
 	noReplacements(t)
 	now := metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}
 	all := pods(t, namespace)
-	berth.stopController() // nobody strikes anything out
+	berth.stopController() // so that no entry of the status is removed
 	defer withController(t, 0)
 	expectAllowed(t, "the first", the.Client.CoreV1().Pods(namespace).Delete(t.Context(), all[0].Name, now))
 	expectRefused(t, "the second", the.Client.CoreV1().Pods(namespace).Delete(t.Context(), all[1].Name, now))
@@ -282,12 +282,12 @@ func TestDeletionsWithoutGrace(t *testing.T) {
 		}
 		return "none", nil
 	})
-	// The controller, which does not run, has put no label on it, so it gets one here.
+	// The controller is stopped and has put no label on the pod. So the test adds the label.
 	expectAllowed(t, "the protection label", asController(t, pending, `{"metadata":{"labels":{"policy.berth.dev/protected":"true"}}}`))
 	expectAllowed(t, "a protected pod without a node, while the budget has no room", remove(t.Context(), pending))
 }
 
-// asController patches a pod as Berth's controller, which alone may change the protection label.
+// asController patches a pod as Berth's controller. Only the controller may change the protection label.
 func asController(t *testing.T, pod *corev1.Pod, body string) error {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(berth.config)
@@ -331,7 +331,7 @@ func TestAWebhookWhoseCacheIsFrozenCountsRight(t *testing.T) {
 	if allowed.Load() != 3 {
 		t.Errorf("%d operations were let through, want 3", allowed.Load())
 	}
-	for i := range all { // and what was let through can be done, and nothing else
+	for i := range all { // exactly the allowed operations succeed
 		if err := remove(t.Context(), &all[i]); err != nil && !isRefused(err) {
 			t.Error(err)
 		}
@@ -356,7 +356,7 @@ func TestAnApprovalThatIsNotUsedExpires(t *testing.T) {
 					return true
 				}
 				for end := time.Now().Add(10 * time.Second); time.Now().Before(end) && len(ledger(t, namespace)) == 0; {
-					time.Sleep(10 * time.Millisecond) // until the approval is written, by which the client is a moment later gone
+					time.Sleep(10 * time.Millisecond) // until the approval is written; the client is gone a moment later
 				}
 				goAway()
 				return false
@@ -386,8 +386,8 @@ func TestAnApprovalThatIsNotUsedExpires(t *testing.T) {
 	}
 }
 
-// TestAnApprovalOutlivesADelayAndTheControllerThatSawIt: case 8. The API server ends a deletion after 34s, whatever webhooks do. Here
-// two reviews take most of that: the pod changes while the first is under way, and the API server has the deletion reviewed again.
+// TestAnApprovalOutlivesADelayAndTheControllerThatSawIt: case 8. The API server ends a deletion after 34s, whatever webhooks do. Here two reviews
+// take most of that time: the pod changes during the first review, so the API server reviews the deletion again.
 func TestAnApprovalOutlivesADelayAndTheControllerThatSawIt(t *testing.T) {
 	delay, expiry := 1500*time.Millisecond, 6*time.Second
 	if *long {
@@ -423,7 +423,7 @@ func TestAnApprovalOutlivesADelayAndTheControllerThatSawIt(t *testing.T) {
 		}
 		return "", nil
 	})
-	berth.stopController() // killed between approval and deletion
+	berth.stopController() // the controller ends between approval and deletion
 	if err := berth.startController(context.Background(), expiry); err != nil {
 		t.Fatal(err)
 	}
@@ -462,7 +462,7 @@ func TestANewPodOfAnOldNameNeedsRoomOfItsOwn(t *testing.T) {
 	expectRefused(t, "deleting the new web-0", remove(t.Context(), podNamed(t, namespace, "web-0")))
 }
 
-// isReplaced waits for another pod of the name that serves and is protected.
+// isReplaced waits for a new pod with the same name that is available and protected.
 func isReplaced(old *corev1.Pod) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		pod, err := the.Client.CoreV1().Pods(old.Namespace).Get(ctx, old.Name, metav1.GetOptions{})
@@ -473,8 +473,8 @@ func isReplaced(old *corev1.Pod) func(context.Context) (string, error) {
 	}
 }
 
-// TestAnEvictionTakesThePodThatWasJudged: case 10, for an eviction that happens so late that another pod has the name. The API server finds the pod by
-// its name, and clients such as kubectl drain do not say which one they mean.
+// TestAnEvictionTakesThePodThatWasJudged: case 10, for an eviction that happens so late that a new pod has the name. The API server finds the pod by
+// its name. Clients such as kubectl drain do not send the UID of the pod.
 func TestAnEvictionTakesThePodThatWasJudged(t *testing.T) {
 	namespace := newNamespace(t)
 	set := strings.Replace(fmt.Sprintf(deployment, 3), "kind: Deployment", "kind: StatefulSet", 1)
@@ -591,7 +591,7 @@ func TestOrphansAndPodsThatChangeHandsStayCounted(t *testing.T) {
 	expectRefused(t, "another", remove(t.Context(), &all[1]))
 	expectRefused(t, "another that changes its labels", patch(t.Context(), &all[1], `{"metadata":{"labels":{"app":"other"}}}`))
 
-	// Pods of nobody count as long as they exist: one of three may go then.
+	// Pods without an owner count as long as they exist. So one of the three may be deleted.
 	expectAllowed(t, "deleting the ReplicaSet alone", the.Client.AppsV1().ReplicaSets(namespace).Delete(t.Context(), set.Name, orphan))
 	waitFor(t, "pods of nobody", func(context.Context) (string, error) {
 		for _, pod := range pods(t, namespace) {
@@ -601,7 +601,7 @@ func TestOrphansAndPodsThatChangeHandsStayCounted(t *testing.T) {
 		}
 		return "", nil
 	})
-	for _, pod := range pods(t, namespace) { // the one that could not be placed
+	for _, pod := range pods(t, namespace) { // the pod that did not fit on a node
 		if pod.Spec.NodeName == "" {
 			expectAllowed(t, "a pod that never ran", remove(t.Context(), &pod))
 		}
@@ -613,7 +613,7 @@ func TestOrphansAndPodsThatChangeHandsStayCounted(t *testing.T) {
 		t.Errorf("labels %v", pod.Labels)
 	}
 
-	// Whoever adopts them says how many there should be.
+	// The owner that adopts the pods sets their desired number.
 	set.ObjectMeta = metav1.ObjectMeta{Name: "adopter", Labels: set.Labels}
 	set.Spec.Replicas = ptr.To[int32](2)
 	if _, err := the.Client.AppsV1().ReplicaSets(namespace).Create(t.Context(), &set, metav1.CreateOptions{}); err != nil {
@@ -629,7 +629,7 @@ func TestOrphansAndPodsThatChangeHandsStayCounted(t *testing.T) {
 	expectRefused(t, "the other", remove(t.Context(), &all[3]))
 }
 
-// TestAControllerThatLagsGivesNothingBack: case 7, the controller. For as long as it sees nothing, room is used up and none comes back.
+// TestAControllerThatLagsGivesNothingBack: case 7, the controller. As long as it sees no changes, operations use up the room and none returns.
 func TestAControllerThatLagsGivesNothingBack(t *testing.T) {
 	lag := *duration
 	if *long {
@@ -760,7 +760,7 @@ func TestOnlyUpdatesThatDisruptNeedRoom(t *testing.T) {
 	}
 }
 
-// TestTheWebhookIsAskedOnlyAboutLabelsThatABudgetGoesBy: and so all others can be changed while it does not answer; see TestWhatGoesOnDuringAnOutage.
+// TestTheWebhookIsAskedOnlyAboutLabelsThatABudgetGoesBy: other labels can be changed while the webhook is down; see TestWhatGoesOnDuringAnOutage.
 func TestTheWebhookIsAskedOnlyAboutLabelsThatABudgetGoesBy(t *testing.T) {
 	for subject, want := range map[string]map[string]int64{
 		"selector: {matchLabels: {app: web}}":                           {"role": 0, "app": 1},
@@ -793,7 +793,7 @@ func TestPodsWithoutABudgetNeverReachTheWebhook(t *testing.T) {
 	for i, pod := range pods(t, namespace) {
 		expectAllowed(t, "an update", patchImage(t.Context(), &pod))
 		if i == 0 {
-			expectAllowed(t, "an eviction", evict(t.Context(), &pod)) // which the webhook sees, to mark it, and then is not asked about
+			expectAllowed(t, "an eviction", evict(t.Context(), &pod)) // the webhook sees the eviction in order to mark it; the API server does not ask it again
 			continue
 		}
 		expectAllowed(t, "a deletion", remove(t.Context(), &pod))

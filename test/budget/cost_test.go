@@ -17,11 +17,11 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// calls are what the webhook servers have asked of the API server. Watches are left out, and so is what the servers find out about its kinds when they start;
-// events that tell of a refusal are no writes that anybody waits for.
+// calls counts the requests of the webhook servers to the API server. It skips watches and the discovery requests at the start. It also skips the
+// events about refusals, because no answer waits for them.
 type calls struct{ reads, writes atomic.Int64 }
 
-// counted has the clients of a configuration counted.
+// counted returns a config whose requests are counted.
 func (c *calls) counted(config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
@@ -43,14 +43,14 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// cost of one operation: its reads and writes, on average, and how long its answers took.
+// cost is the cost of one operation: the average number of reads and writes, and the latency of its answers.
 type cost struct {
 	reads, writes float64
 	answers       int
 	p50, p99      time.Duration
 }
 
-// costOf has the operation done so many times, each when the one before is over.
+// costOf runs the operation this many times. Each operation starts when the previous one is over.
 func costOf(t *testing.T, times int, operate, over func(i int)) cost {
 	t.Helper()
 	berth.set(func(i *installation) { i.latencies = nil })
@@ -71,13 +71,14 @@ func costOf(t *testing.T, times int, operate, over func(i int)) cost {
 	return c
 }
 
-// TestWhatAnOperationCosts is where the table in docs/performance.md comes from. It holds reads and writes; how long an answer takes depends on the machine.
+// TestWhatAnOperationCosts produces the table in docs/performance.md. It checks reads and writes. It does not check latency, which depends on the
+// machine.
 func TestWhatAnOperationCosts(t *testing.T) {
 	const times = 20
 	check := func(what string, c cost, mostReads, writes float64) {
 		t.Helper()
 		t.Logf("| %s | %.1f | %.1f | %.1f | %.1f |", what, c.reads, c.writes, ms(c.p50), ms(c.p99))
-		// Whether a namespace terminates is read twice a second for all refusals.
+		// The servers read twice a second whether a namespace terminates. All refusals share these reads.
 		if c.reads >= mostReads+0.5 || c.writes != writes {
 			t.Errorf("%s: %.2f reads and %.2f writes, want at most %.1f and %.1f", what, c.reads, c.writes, mostReads, writes)
 		}
@@ -139,7 +140,7 @@ func TestWhatAnOperationCosts(t *testing.T) {
 	check("eviction let through", costOf(t, times, each(times, evict), settled(roomy)), 6, 1)
 }
 
-// TestUnderLoadAnAnswerCostsAtMostOneRead: requests that come together share what is read.
+// TestUnderLoadAnAnswerCostsAtMostOneRead: concurrent requests share their reads.
 func TestUnderLoadAnAnswerCostsAtMostOneRead(t *testing.T) {
 	namespace := web(t, 20, "maxUnavailable: 3")
 	watch(t, namespace, 17)
@@ -156,8 +157,8 @@ func TestUnderLoadAnAnswerCostsAtMostOneRead(t *testing.T) {
 	})
 }
 
-// TestNobodyIsAskedAboutWhatAKubeletWrites: what the match conditions cost it is the difference between a protected pod and another, which the object selector
-// leaves out. Each is written in turn, and the median logged.
+// TestNobodyIsAskedAboutWhatAKubeletWrites measures what the match conditions cost a kubelet's writes. It compares a protected pod with another pod,
+// which the object selector excludes. It writes both in turn, and logs the medians.
 func TestNobodyIsAskedAboutWhatAKubeletWrites(t *testing.T) {
 	const writes = 200
 	namespace := web(t, 1, "maxUnavailable: 0")

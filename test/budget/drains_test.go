@@ -19,7 +19,7 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// disruptionBudget makes a PodDisruptionBudget that lets no pod of web go.
+// disruptionBudget creates a PodDisruptionBudget that allows no disruption of web.
 func disruptionBudget(t *testing.T, namespace string, expected int32) {
 	t.Helper()
 	apply(t, namespace, "{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {name: pdb}, spec: {maxUnavailable: 0, selector: {matchLabels: {app: web}}}}")
@@ -29,7 +29,8 @@ func disruptionBudget(t *testing.T, namespace string, expected int32) {
 	})
 }
 
-// TestARolloutGoesOnBesideADrainThatTriesAgain has a PodDisruptionBudget refuse every eviction of a drain, which tries again much more often than drains do.
+// TestARolloutGoesOnBesideADrainThatTriesAgain has a PodDisruptionBudget that refuses every eviction of a drain. This drain retries much more often
+// than real drains do.
 func TestARolloutGoesOnBesideADrainThatTriesAgain(t *testing.T) {
 	namespace := web(t, 4, "maxUnavailable: 1")
 	watch(t, namespace, 3)
@@ -47,7 +48,7 @@ func TestARolloutGoesOnBesideADrainThatTriesAgain(t *testing.T) {
 				if !isAvailable(&all[i]) {
 					continue
 				}
-				// The rollout may have begun to delete the pod meanwhile. No PodDisruptionBudget refuses that it is evicted then.
+				// The rollout may have begun to delete the pod. Then no PodDisruptionBudget refuses its eviction.
 				if err := evict(ctx, &all[i]); err != nil && ctx.Err() == nil && !apierrors.IsTooManyRequests(err) && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 					t.Errorf("evicting a pod: %v, want a refusal on which a drain tries again", err)
 				}
@@ -87,7 +88,7 @@ func TestARolloutGoesOnBesideADrainThatTriesAgain(t *testing.T) {
 	t.Logf("%d evictions were tried", attempts.Load())
 }
 
-// TestErrorsThatPassDoNotEndADrain has a proxy between the webhook and the API server spoil everything that the webhook reads and writes.
+// TestErrorsThatPassDoNotEndADrain puts a proxy between the webhook and the API server. The proxy disturbs all reads and writes of the webhook.
 func TestErrorsThatPassDoNotEndADrain(t *testing.T) {
 	namespace := web(t, 4, "maxUnavailable: 1")
 	watch(t, namespace, 3)
@@ -110,7 +111,7 @@ func TestErrorsThatPassDoNotEndADrain(t *testing.T) {
 	berth.set(func(i *installation) { i.instead = spoilt })
 	defer berth.set(func(i *installation) { i.instead = nil })
 
-	// As a drain sees it once its own library does not try any more.
+	// These are the errors that a drain sees when its client library stops retrying.
 	attempts := map[string]func(*corev1.Pod) *rest.Request{
 		"eviction": func(pod *corev1.Pod) *rest.Request {
 			return the.Client.CoreV1().RESTClient().Post().MaxRetries(0).Namespace(namespace).Resource("pods").Name(pod.Name).SubResource("eviction").Body(evictionOf(pod))
@@ -122,7 +123,7 @@ func TestErrorsThatPassDoNotEndADrain(t *testing.T) {
 	for fault, kinds := range map[harness.Fault][]string{
 		harness.ConflictInstead: {"eviction", "deletion"}, harness.UnavailableInstead: {"eviction", "deletion"}, harness.ExpiredInstead: {"eviction", "deletion"},
 		harness.LeaderChangedInstead: {"eviction", "deletion"}, harness.TimeoutAfter: {"eviction", "deletion"}, harness.ForbiddenInstead: {"eviction", "deletion"},
-		harness.TooManyInstead: {"deletion"}, harness.Late: {"eviction"}, // which take as long as the webhook has
+		harness.TooManyInstead: {"deletion"}, harness.Late: {"eviction"}, // these take as long as the webhook may take
 	} {
 		for _, kind := range kinds {
 			t.Run(kind+": "+string(fault), func(t *testing.T) {
@@ -142,7 +143,7 @@ func TestErrorsThatPassDoNotEndADrain(t *testing.T) {
 			})
 		}
 	}
-	// A third of everything fails, and the drain comes to its end by itself.
+	// A third of all requests fails. The drain must complete without help.
 	proxy.Spoil(30, harness.ConflictInstead, harness.ConnectionRefused, harness.ResponseLost, harness.UnavailableInstead, harness.LeaderChangedInstead, harness.TimeoutAfter)
 	defer proxy.Spoil(0)
 	left := map[string]bool{}

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// storm has clients do the operations to pods of the namespace for a while, each to one that it picks at random.
+// storm runs clients that do operations on pods of the namespace for a while. Each picks operations and pods at random.
 func storm(t *testing.T, namespace string, operations ...operation) (allowed, refused int64) {
 	t.Helper()
 	return stormFor(t, *duration, namespace, operations...)
@@ -55,7 +55,7 @@ func stormFor(t *testing.T, duration time.Duration, namespace string, operations
 				switch {
 				case err == nil:
 					done.Add(1)
-				case isRefused(err), apierrors.IsForbidden(err) && strings.Contains(err.Error(), "berth-eviction"): // its mark came too late, which is on the safe side
+				case isRefused(err), apierrors.IsForbidden(err) && strings.Contains(err.Error(), "berth-eviction"): // its mark came too late, which is safe
 					no.Add(1)
 				case apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsInvalid(err), ctx.Err() != nil, strings.Contains(err.Error(), "context deadline"):
 				default:
@@ -121,7 +121,7 @@ func TestAConflictStormOnTheStatusCostsTimeAndNoPods(t *testing.T) {
 					if len(b.Status.Conditions) > 0 {
 						b.Status.Conditions[0].Message = fmt.Sprint(rand.Int())
 					}
-					_ = c.Status().Update(ctx, b) // conflicts are the point
+					_ = c.Status().Update(ctx, b) // the test wants conflicts
 				}
 				time.Sleep(jitter(20 * time.Millisecond))
 			}
@@ -144,7 +144,7 @@ func TestTheBudgetHoldsWhileItAndItsWorkloadChange(t *testing.T) {
 	others.Go(func() {
 		time.Sleep(*duration / 3)
 		apply(t, namespace, fmt.Sprintf(pub, "maxUnavailable: 1"))
-		// What was let through before may still be happening; it was within the budget then.
+		// Operations that were within the previous budget may still be under way.
 		poll(t, 4*time.Minute, "what was let through to be over", func(ctx context.Context) (string, error) {
 			b, err := read(ctx, namespace)
 			if err != nil || b.Status.CurrentAvailable >= 19 && b.Status.ObservedGeneration == b.Generation && len(b.Status.Ledger) <= 1 {
@@ -159,8 +159,8 @@ func TestTheBudgetHoldsWhileItAndItsWorkloadChange(t *testing.T) {
 	<-ctx.Done()
 }
 
-// patient has an operation end, although the storm is over. Of one that is broken off it may be that only the approval happens, which then takes
-// room until it expires.
+// patient lets an operation end although the storm is over. If the test cancelled an operation, the webhook might have approved it without a
+// deletion. Such an approval takes room until it expires.
 func patient(ctx context.Context, operate operation) operation {
 	return func(_ context.Context, pod *corev1.Pod) error { return operate(ctx, pod) }
 }
@@ -192,9 +192,8 @@ func TestTwoHundredDeletionsAreDecidedWithinTwoSeconds(t *testing.T) {
 	}
 }
 
-// TestAnAnswerTakesMilliseconds has one operation at a time, each when the one before is over. Machines differ, so that the median is measured by what one
-// write of the budget takes on this one, without which there is no answer. The short form, which shares its machine, knows only that something is
-// wrong.
+// TestAnAnswerTakesMilliseconds runs one operation at a time. Machines differ, so it compares the median with the time that one write of the budget
+// takes on the same machine. Every answer needs such a write. The short form shares its machine with other tests, so it finds only large deviations.
 func TestAnAnswerTakesMilliseconds(t *testing.T) {
 	const (
 		operations  = 40
@@ -236,7 +235,7 @@ func TestAnAnswerTakesMilliseconds(t *testing.T) {
 	operate("let through", remove)
 }
 
-// medianWrite is how long it takes to write the budget's status, when nobody has asked for anything since the last time.
+// medianWrite measures one write of the budget's status while no requests are under way.
 func medianWrite(t *testing.T, namespace string, writes int) time.Duration {
 	t.Helper()
 	var took []time.Duration

@@ -12,7 +12,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// TestWhoExemptsAPodIsLetThrough also where there is no room, unless the budget asks for room; and nobody counts on the pod from then on.
+// TestWhoExemptsAPodIsLetThrough: a user may exempt a pod even if there is no room, unless the budget requires room. The pod does not count any more.
 func TestWhoExemptsAPodIsLetThrough(t *testing.T) {
 	const exempted = `{"metadata":{"annotations":{"pub.kruise.io/no-protect":"true"}}}`
 	namespace := web(t, 4, "maxUnavailable: 1")
@@ -34,7 +34,7 @@ func TestWhoExemptsAPodIsLetThrough(t *testing.T) {
 	annotate("false")
 	waitFor(t, "the second to be let through, if it does not", func(ctx context.Context) (string, error) {
 		err := patch(ctx, &all[1], exempted)
-		if isRefused(err) { // a webhook server may refuse by the budget of a moment ago
+		if isRefused(err) { // a webhook server may still use the previous budget
 			return err.Error(), nil
 		}
 		return "", err

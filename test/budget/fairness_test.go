@@ -17,8 +17,8 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// TestBrokenBudgetsOfOneNamespaceDelayNoOther has thousands of budgets whose workload Berth may not read, beside a pod that comes and goes ten times a
-// second, and measures how long new pods of another namespace wait for their label.
+// TestBrokenBudgetsOfOneNamespaceDelayNoOther has thousands of budgets whose workload Berth may not read. A pod beside them is created and deleted
+// ten times a second. The test measures how long new pods of another namespace wait for their label.
 func TestBrokenBudgetsOfOneNamespaceDelayNoOther(t *testing.T) {
 	const samples = 100
 	hostile, quiet := namespace(t), namespace(t)

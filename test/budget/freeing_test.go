@@ -34,7 +34,7 @@ func TestDeletingABudgetFreesItsPodsAlsoWhileNoWebhookAnswers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// In the foreground, so that the budget has a finalizer that must come off as well.
+	// Foreground deletion adds a finalizer to the budget, which must be removed as well.
 	expectAllowed(t, "deleting the budget", berth.client().Delete(t.Context(), b, client.PropagationPolicy(metav1.DeletePropagationForeground)))
 	waitFor(t, "the label to be taken off", func(context.Context) (string, error) {
 		for _, pod := range pods(t, namespace) {
@@ -75,7 +75,7 @@ spec: {targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}, maxUnavail
 	}
 }
 
-// The controller may take the protection label off while nobody answers, and nothing else.
+// While the webhook does not answer, the controller may remove the protection label and do nothing else.
 func TestTheControllerTakesNoPodOutOfABudgetUnasked(t *testing.T) {
 	namespace := web(t, 3, "maxUnavailable: 0")
 	all := pods(t, namespace)

@@ -45,9 +45,8 @@ import (
 	"github.com/berth-project/berth/pkg/guard"
 )
 
-// installation is the budget part of Berth in this process, on the manifests that are shipped: three webhook servers behind one address, as behind a
-// Service, and one controller. The tests get between them and the API server, which they cannot with processes of their own; those are tested in
-// test/integration.
+// installation runs the budget part of Berth in this process, with the shipped manifests. It has one controller, and three webhook servers behind one
+// address, as behind a Service. So the tests can intervene between these servers and the API server. test/integration tests the real processes.
 type installation struct {
 	scheme  *runtime.Scheme
 	config  *rest.Config
@@ -55,20 +54,20 @@ type installation struct {
 	address string
 	caPEM   []byte
 
-	calls     calls // of the webhook servers
+	calls     calls // of the webhook servers to the API server
 	turn      atomic.Int64
 	mu        sync.Mutex
 	latencies []time.Duration
-	// after is called with every answer about a pod before the API server has it; nil does nothing.
+	// after is called with every answer about a pod before the API server gets it. Nil does nothing.
 	after func(*admissionv1.AdmissionRequest, *admissionv1.AdmissionResponse)
-	// down answers nobody; slow lets everybody wait until they give up.
+	// down answers no request. slow makes all clients wait until they time out.
 	down, slow bool
-	// instead answers in place of the guards; nil does nothing.
+	// instead answers in place of the webhook servers. Nil does nothing.
 	instead http.Handler
-	// expired is an old certificate of the same authority, served in place of the other if isExpired.
+	// expired is an old certificate of the same authority. The server uses it if isExpired.
 	expired   tls.Certificate
 	isExpired bool
-	// connections that are open.
+	// connections are the open connections.
 	connections map[net.Conn]bool
 
 	stopManagers   context.CancelFunc
@@ -80,10 +79,10 @@ type installation struct {
 	anyClient      client.WithWatch
 }
 
-// skews are how wrong the clocks of the three webhook servers are.
+// skews are the errors of the clocks of the three webhook servers.
 var skews = []time.Duration{0, 10 * time.Minute, -10 * time.Minute}
 
-// skewed is a clock that is wrong and runs on evenly.
+// skewed is a clock with a constant error.
 type skewed struct {
 	clock.RealClock
 	by time.Duration
@@ -99,7 +98,7 @@ func install(ctx context.Context) (*installation, error) {
 			return nil, err
 		}
 	}
-	// As the service account, so that its roles are tested too.
+	// The servers run as the service account, so that the tests cover its roles too.
 	i.config = rest.CopyConfig(the.Sandbox.RESTConfig())
 	i.config.DisableCompression = true // as the controller does
 	i.config.Impersonate = rest.ImpersonationConfig{
@@ -123,7 +122,7 @@ func install(ctx context.Context) (*installation, error) {
 	return i, i.configure(ctx)
 }
 
-// newGuard starts a webhook server that reaches the API server as the config says.
+// newGuard starts a webhook server that reaches the API server with this config.
 func (i *installation) newGuard(ctx context.Context, config *rest.Config, opts guard.Options) (*http.ServeMux, error) {
 	mux := http.NewServeMux()
 	mgr, err := i.newManager(config)
@@ -156,7 +155,7 @@ func (i *installation) start(ctx context.Context, mgr ctrl.Manager) {
 	})
 }
 
-// startController starts a new controller; it has seen nothing of what the one before has.
+// startController starts a new controller. It knows nothing of what the previous controller saw.
 func (i *installation) startController(ctx context.Context, expiry time.Duration) error {
 	mgr, err := i.newManager(i.config)
 	if err != nil {
@@ -216,11 +215,11 @@ func (i *installation) serve() error {
 			delete(i.connections, connection)
 		}
 	}}
-	i.done.Go(func() { _ = i.server.Serve(listener) }) // it always ends with an error
+	i.done.Go(func() { _ = i.server.Serve(listener) }) // it always returns an error
 	return nil
 }
 
-// expiredCertificate is one that its clients trust, but for its age.
+// expiredCertificate returns a certificate that clients would trust if it had not expired.
 func expiredCertificate() (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), cryptorand.Reader)
 	if err != nil {
@@ -234,7 +233,8 @@ func expiredCertificate() (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
 }
 
-// expire has the certificate be an old one, or the right one again. A connection is not asked for a certificate twice, so that all are closed.
+// expire switches to the expired certificate, or back to the valid one. It closes all connections, because a connection does not ask for a
+// certificate twice.
 func (i *installation) expire(is bool) {
 	i.isExpired = is
 	for connection := range i.connections {
@@ -242,10 +242,10 @@ func (i *installation) expire(is bool) {
 	}
 }
 
-// podsPath is asked about new pods, all of which are admitted as they are: what they become is the business of test/integration.
+// podsPath receives reviews of new pods. It admits all pods unchanged, because test/integration tests their admission.
 const podsPath = "/pods"
 
-// ServeHTTP passes a review on to one of the webhook servers, each in turn.
+// ServeHTTP forwards each review to the webhook servers in turn.
 func (i *installation) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -266,7 +266,7 @@ func (i *installation) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	switch {
-	case r.URL.Path == "/other": // a webhook of somebody else, that the tests command
+	case r.URL.Path == "/other": // another webhook, which the tests control
 		i.other(w, &review)
 		return
 	case down:
@@ -298,10 +298,10 @@ func (i *installation) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(answer.Code)
-	_, _ = w.Write(answer.Body.Bytes()) // the API server may have gone
+	_, _ = w.Write(answer.Body.Bytes()) // the API server may have closed the connection
 }
 
-// otherAnswer is what the webhook of somebody else does: it waits, and may refuse.
+// otherAnswer is the behaviour of the other webhook: it waits, and may refuse.
 var otherAnswer atomic.Pointer[func(*admissionv1.AdmissionRequest) bool]
 
 func (i *installation) other(w http.ResponseWriter, review *admissionv1.AdmissionReview) {
@@ -316,10 +316,10 @@ func allow(w http.ResponseWriter, review *admissionv1.AdmissionReview, allowed b
 	review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: allowed}
 	review.Request = nil
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(review) // the API server may have gone
+	_ = json.NewEncoder(w).Encode(review) // the API server may have closed the connection
 }
 
-// configure applies the webhook configurations that are shipped, with the address of this process in place of the Service.
+// configure applies the shipped webhook configurations, with the address of this process instead of the Service.
 func (i *installation) configure(ctx context.Context) error {
 	var validating admissionregistrationv1.ValidatingWebhookConfiguration
 	var mutating admissionregistrationv1.MutatingWebhookConfiguration
@@ -344,7 +344,7 @@ func (i *installation) clientConfig(path string) admissionregistrationv1.Webhook
 	return admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: i.caPEM}
 }
 
-// set replaces what happens around an answer, and whether there is one.
+// set changes the fields that control answers.
 func (i *installation) set(change func(*installation)) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -356,7 +356,7 @@ func (i *installation) client() client.WithWatch {
 	i.clientOnce.Do(func() {
 		var err error
 		if i.anyClient, err = client.NewWithWatch(the.Sandbox.RESTConfig(), client.Options{Scheme: i.scheme}); err != nil {
-			panic(err) // the cluster was reached before
+			panic(err) // the test has reached the cluster before
 		}
 	})
 	return i.anyClient

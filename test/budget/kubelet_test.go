@@ -26,7 +26,7 @@ import (
 // restartTime is how long a container takes to restart.
 const restartTime = 150 * time.Millisecond
 
-// runKubelet does what KWOK does not: it observes specs, and restarts containers whose image or resources have changed.
+// runKubelet does what KWOK does not do. It reports observed generations, and restarts containers whose image or resources have changed.
 func runKubelet(ctx context.Context) {
 	factory := informers.NewSharedInformerFactory(the.Client, 0)
 	var busy sync.Map
@@ -42,20 +42,20 @@ func runKubelet(ctx context.Context) {
 		go func() {
 			restart(ctx, pod)
 			busy.Delete(pod.UID)
-			// What has changed meanwhile came with an event that nobody had time for.
+			// The handler skipped the events that arrived during the restart. So this looks at the pod again.
 			if live, err := the.Client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{}); err == nil && live.UID == pod.UID {
 				look(live)
 			}
 		}()
 	}
-	_, _ = factory.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{ // fails only once stopped
+	_, _ = factory.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{ // it fails only after the informer has stopped
 		AddFunc: look, UpdateFunc: func(_, obj any) { look(obj) },
 	})
 	factory.Start(ctx.Done())
 	<-ctx.Done()
 }
 
-// gatesOpen is true if all readiness gates of the pod are passed.
+// gatesOpen is true if all readiness gates of the pod are true.
 func gatesOpen(pod *corev1.Pod) bool {
 	for _, gate := range pod.Spec.ReadinessGates {
 		if !isTrue(pod, gate.ConditionType) {
@@ -89,7 +89,7 @@ func observed(pod *corev1.Pod) bool {
 	return pod.Status.ObservedGeneration == pod.Generation && !mustRestart(pod)
 }
 
-// mustRestart is true if a container runs something else than the spec says.
+// mustRestart is true if a container does not run what the spec says.
 func mustRestart(pod *corev1.Pod) bool {
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
@@ -111,12 +111,12 @@ func mustRestart(pod *corev1.Pod) bool {
 	return false
 }
 
-// restart goes the way of a kubelet: it reports the spec that it acts on, which may not be the latest, before the container stops, then not ready, then
-// the new container. An event may tell of what has been done already, so that the pod is read.
+// restart acts as a kubelet. Before the container stops, it reports the spec that it uses, which may not be the latest. Then it reports "not ready",
+// and then the new container. An event may be outdated, so restart reads the pod.
 func restart(ctx context.Context, seen *corev1.Pod) {
 	pod, err := the.Client.CoreV1().Pods(seen.Namespace).Get(ctx, seen.Name, metav1.GetOptions{})
 	if err != nil || pod.UID != seen.UID || observed(pod) {
-		return // gone, or done; or the next event has it tried again
+		return // the pod is deleted or up to date, or the next event tries again
 	}
 	if mustRestart(pod) {
 		setStatus(ctx, pod, func(status *corev1.PodStatus, _ *corev1.Pod) { status.ObservedGeneration = pod.Generation })
@@ -144,7 +144,7 @@ func restart(ctx context.Context, seen *corev1.Pod) {
 	})
 }
 
-// heldUnready is true for pods that a test keeps from being ready.
+// heldUnready is true for a pod that a test keeps unready.
 func heldUnready(pod *corev1.Pod) bool { return pod.Annotations["test/unready"] != "" }
 
 func setReady(ctx context.Context, pod *corev1.Pod, is bool) {
@@ -164,7 +164,7 @@ func ready(status *corev1.PodStatus, value corev1.ConditionStatus) {
 }
 
 func setStatus(ctx context.Context, pod *corev1.Pod, change func(*corev1.PodStatus, *corev1.Pod)) {
-	_ = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // a pod that is gone has no status
+	_ = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // a deleted pod has no status
 		live, err := the.Client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 		if err != nil || live.UID != pod.UID {
 			return err
@@ -181,7 +181,7 @@ func setStatus(ctx context.Context, pod *corev1.Pod, change func(*corev1.PodStat
 
 var kubelets sync.Map
 
-// kubelet is a client with the name of the node's kubelet and all rights.
+// kubelet returns a client with the user name of the node's kubelet and all rights.
 func kubelet(node string) kubernetes.Interface {
 	if known, found := kubelets.Load(node); found {
 		return known.(kubernetes.Interface)
@@ -191,33 +191,33 @@ func kubelet(node string) kubernetes.Interface {
 	return client
 }
 
-// as is a client with the name of the user and the groups.
+// as returns a client with this user name and these groups.
 func as(user string, groups ...string) kubernetes.Interface {
 	config := rest.CopyConfig(the.Sandbox.RESTConfig())
 	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: append(groups, "system:authenticated")}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		panic(err) // the cluster was reached before
+		panic(err) // the test has reached the cluster before
 	}
 	return client
 }
 
-// watcher looks at every revision of the pods of a namespace, and at nothing else. A pod is available if it is ready, does not terminate, is
-// in no one's exception, and runs what its spec says.
+// watcher looks at every revision of the pods of a namespace, and at nothing else. A pod is available if it is ready, does not terminate, is not
+// exempted, and runs what its spec says.
 type watcher struct {
 	mu         sync.Mutex
 	pods       map[types.UID]*corev1.Pod
 	floor      int
 	lowest     int
 	violations []string
-	// history of pods and budgets up to the first violation, the newest at the end, for whoever has to find out why.
+	// history contains the events of pods and budgets up to the first violation, newest last. It helps to find the cause.
 	history []string
 }
 
-// told is how much of the history a violation comes with.
+// told is how many lines of the history a violation includes.
 const told = 120
 
-// tell adds to the history.
+// tell adds a line to the history.
 func (w *watcher) tell(line string) {
 	if len(w.violations) > 0 {
 		return
@@ -279,7 +279,7 @@ func isAvailable(pod *corev1.Pod) bool {
 	return false
 }
 
-// watch begins to look, and at the end of the test reports every revision at which fewer pods than the floor were available.
+// watch starts a watcher. At the end of the test it reports every revision at which fewer pods than the floor were available.
 func watch(t *testing.T, namespace string, floor int) *watcher {
 	t.Helper()
 	w := &watcher{pods: map[types.UID]*corev1.Pod{}, floor: floor, lowest: 1 << 30}
@@ -362,14 +362,14 @@ func (w *watcher) check(when string) {
 	}
 }
 
-// setFloor changes what is demanded from now on.
+// setFloor changes the required minimum from now on.
 func (w *watcher) setFloor(floor int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.floor = floor
 }
 
-// seen is the lowest number of available pods so far.
+// seen returns the lowest number of available pods so far.
 func (w *watcher) seen() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -20,17 +20,17 @@ import (
 var (
 	// duration is how long each storm of the exactness run lasts.
 	duration = flag.Duration("storm", time.Second, "how long each storm of operations lasts")
-	// storms is how many clients storm.
+	// storms is the number of concurrent clients in a storm.
 	storms = flag.Int("clients", 50, "how many clients operate at the same time")
-	// slack makes allowance for a machine, or a race detector, that is slow.
+	// slack multiplies time limits, for a slow machine or the race detector.
 	slack = flag.Int("slack", 1, "how many times longer than on an idle machine things may take")
-	// broken is how many budgets that cannot be counted one namespace has, beside another that must not notice.
+	// broken is how many budgets that the controller cannot count one namespace has. Another namespace must not notice them.
 	broken = flag.Int("broken", 200, "how many broken budgets one namespace has")
-	// long has cases wait for the real timeouts of Kubernetes.
+	// long makes cases wait for the real timeouts of Kubernetes.
 	long = flag.Bool("long", false, "wait for the timeouts of Kubernetes, which takes minutes")
 )
 
-// the is the cluster that all tests share, and berth what of Berth runs in this process.
+// the is the cluster that all tests share. berth is the part of Berth that runs in this process.
 var (
 	the   *harness.Cluster
 	berth *installation

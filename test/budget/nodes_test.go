@@ -20,7 +20,7 @@ import (
 	"github.com/berth-project/berth/pkg/sandbox"
 )
 
-// onBusiest are the pods on the node that has most of them.
+// onBusiest returns the node with the most pods, and these pods.
 func onBusiest(t *testing.T, namespace string) (node string, there []corev1.Pod) {
 	t.Helper()
 	by := map[string][]corev1.Pod{}
@@ -35,8 +35,8 @@ func onBusiest(t *testing.T, namespace string) (node string, there []corev1.Pod)
 	return node, there
 }
 
-// taint puts a taint on a node until the test ends, in place of one with the same key. Kubernetes has a taint of its own for cordons, and writes all of
-// them; so it waits until that is done.
+// taint replaces the node's taint of this key until the test ends. Kubernetes adds its own taint for a cordon, and writes all taints of the node. So
+// taint first waits until that is done.
 func taint(t *testing.T, node string, taint corev1.Taint) {
 	t.Helper()
 	waitFor(t, "the taints of the node to follow its cordon", func(ctx context.Context) (string, error) {
@@ -81,14 +81,14 @@ func reviews(t *testing.T, namespace string, match func(*admissionv1.AdmissionRe
 
 func anyone(*admissionv1.AdmissionRequest, *admissionv1.AdmissionResponse) bool { return true }
 
-// refusedToKubernetes are deletions that a controller of Kubernetes, or its scheduler, has asked for.
+// refusedToKubernetes is true for a refused deletion by a controller of Kubernetes or its scheduler.
 func refusedToKubernetes(r *admissionv1.AdmissionRequest, answer *admissionv1.AdmissionResponse) bool {
 	return r.Operation == admissionv1.Delete && !answer.Allowed && (r.DryRun == nil || !*r.DryRun) &&
 		(strings.HasPrefix(r.UserInfo.Username, "system:serviceaccount:kube-system:") || r.UserInfo.Username == "system:kube-scheduler")
 }
 
-// TestATaintTakesNoMoreThanTheBudget: case 17, a node that is ready. The controller tries five times within a moment and then leaves the pod alone
-// until the taint changes; see docs/operations/troubleshooting.md. So the taint is changed until nobody is left.
+// TestATaintTakesNoMoreThanTheBudget: case 17, a node that is ready. The taint controller tries five times in quick succession. Then it ignores the
+// pod until the taint changes; see docs/operations/troubleshooting.md. So the test changes the taint until no pod is left.
 func TestATaintTakesNoMoreThanTheBudget(t *testing.T) {
 	namespace := web(t, 10, "maxUnavailable: 1")
 	watch(t, namespace, 9)
@@ -105,7 +105,7 @@ func TestATaintTakesNoMoreThanTheBudget(t *testing.T) {
 		}
 		return n
 	}
-	// Without new pods there is no more room. Cordons would be in the way of the taint.
+	// Without new pods there is no more room. A cordon would interfere with the taint.
 	apply(t, namespace, `{apiVersion: v1, kind: ResourceQuota, metadata: {name: none}, spec: {hard: {pods: "0"}}}`)
 	waitFor(t, "the quota", func(ctx context.Context) (string, error) {
 		quota, err := the.Client.CoreV1().ResourceQuotas(namespace).Get(ctx, "none", metav1.GetOptions{})
@@ -124,7 +124,7 @@ func TestATaintTakesNoMoreThanTheBudget(t *testing.T) {
 		inForce(t, namespace, 10)
 		before := left()
 		if before == 0 {
-			break // its five tries were enough
+			break // the five attempts were enough
 		}
 		taint(t, node, corev1.Taint{Key: "test/go", Value: fmt.Sprint(round), Effect: corev1.TaintEffectNoExecute})
 		waitFor(t, "another pod to go", func(context.Context) (string, error) {
@@ -133,7 +133,7 @@ func TestATaintTakesNoMoreThanTheBudget(t *testing.T) {
 	}
 }
 
-// TestATaintTakesPodsThatDoNotServe: case 17, a node out of reach. Its pods are lost already.
+// TestATaintTakesPodsThatDoNotServe: case 17, an unreachable node. Its pods are not available anyway.
 func TestATaintTakesPodsThatDoNotServe(t *testing.T) {
 	namespace := newNamespace(t)
 	template := strings.Replace(fmt.Sprintf(deployment, 10), "      containers:", "      tolerations: [{key: node.kubernetes.io/unreachable, effect: NoExecute, tolerationSeconds: 0}]\n      containers:", 1)
@@ -162,13 +162,13 @@ func TestATaintTakesPodsThatDoNotServe(t *testing.T) {
 	inForce(t, namespace, 10)
 }
 
-// TestThePodsOfANodeThatIsGoneAreCollected: case 18. The collector of pods takes a minute to come; unless there is so much time, the test deletes
-// as that collector.
+// TestThePodsOfANodeThatIsGoneAreCollected: case 18. The pod garbage collector runs only after about a minute. Without -long the test deletes the
+// pods itself, as the user of that controller.
 func TestThePodsOfANodeThatIsGoneAreCollected(t *testing.T) {
 	namespace := web(t, 10, "maxUnavailable: 0")
 	node, lost := onBusiest(t, namespace)
 	expectAllowed(t, "deleting the node", the.Client.CoreV1().Nodes().Delete(t.Context(), node, metav1.DeleteOptions{}))
-	t.Cleanup(func() { // under another name: KWOK takes its time with one that it has seen
+	t.Cleanup(func() { // under another name, because KWOK is slow to notice a node whose name it knows
 		replacement := sandbox.NewNode("instead-of-"+namespace, "zone-a", nil, nil, nil)
 		if err := the.Sandbox.CreateNodes(context.Background(), []*corev1.Node{replacement}); err != nil {
 			t.Error(err)

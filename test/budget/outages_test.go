@@ -23,7 +23,8 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// outages are the columns of the table in docs/operations/failure-modes.md. Each begins when it is called, and ends when what it returns is.
+// outages are the columns of the table in docs/operations/failure-modes.md. Calling the function begins the outage. Calling its result ends the
+// outage.
 var outages = map[string]func(*testing.T) (end func()){
 	"webhook down":        during(func(i *installation, is bool) { i.down = is }),
 	"webhook slow":        during(func(i *installation, is bool) { i.slow = is }),
@@ -42,8 +43,8 @@ func during(set func(*installation, bool)) func(*testing.T) func() {
 	}
 }
 
-// TestWhatGoesOnDuringAnOutage tries every cell of the table in docs/operations/failure-modes.md, and so the table is what it expects. It tries them without effect, so
-// that one cell is nothing to the next.
+// TestWhatGoesOnDuringAnOutage tries every cell of the table in docs/operations/failure-modes.md. The table contains the expected results. The
+// operations have no effect, so no cell influences the next.
 func TestWhatGoesOnDuringAnOutage(t *testing.T) {
 	guarded := web(t, 2, "maxUnavailable: 0")
 	required := namespace(t)
@@ -111,7 +112,7 @@ func TestWhatGoesOnDuringAnOutage(t *testing.T) {
 				trying.Go(func() {
 					started := time.Now()
 					got := answerOf(try(t.Context()))
-					// How long is what the API server waits for at least; a busy machine may take longer.
+					// The duration is the least that the API server waits. A busy machine may take longer.
 					want, after, _ := strings.Cut(cell, ", after ")
 					least, _ := time.ParseDuration(strings.ReplaceAll(after, " ", ""))
 					if took := time.Since(started); got != want || took < least {
@@ -123,7 +124,7 @@ func TestWhatGoesOnDuringAnOutage(t *testing.T) {
 	}
 }
 
-// answerOf the API server, as the table has it.
+// answerOf returns the API server's answer in the words of the table.
 func answerOf(err error) string {
 	switch {
 	case err == nil:
@@ -139,7 +140,7 @@ func answerOf(err error) string {
 	}
 }
 
-// documentedOutages are the cells of the table by outage and operation.
+// documentedOutages returns the cells of the table by outage and operation.
 func documentedOutages(t *testing.T) map[string]map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(harness.Root(), "docs", "operations", "failure-modes.md"))
@@ -180,7 +181,7 @@ func documentedOutages(t *testing.T) map[string]map[string]string {
 	return table
 }
 
-// create tries to make a pod that a spread may divide.
+// create tries to create a pod that a spread may divide.
 func create(ctx context.Context, namespace string) error {
 	owner := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "owner", UID: "8f0b9a0e-0000-4000-8000-000000000000", Controller: ptr.To(true)}
 	_, err := the.Client.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{
@@ -190,7 +191,7 @@ func create(ctx context.Context, namespace string) error {
 	return err
 }
 
-// admitPods has the API server ask about new pods as it is told to in manifests/webhook, until the test ends. The installation admits all of them.
+// admitPods makes the API server call the webhook for new pods as manifests/webhook says, until the test ends. The installation admits all pods.
 func admitPods(t *testing.T, required string) {
 	t.Helper()
 	var configuration admissionregistrationv1.MutatingWebhookConfiguration

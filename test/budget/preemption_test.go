@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// onPrio has pods run on the node of a test alone.
+	// onPrio makes pods run only on the node of the test.
 	onPrio = `      nodeSelector: {prio: %q}
       tolerations: [{key: prio, operator: Exists}]
       containers:`
@@ -40,7 +40,7 @@ spec:
 `
 )
 
-// fullNode makes a node of the test with two pods of the budget web on it, one of which a pod like urgent would have to preempt.
+// fullNode creates a node for the test with two pods of the budget web. A pod like urgent must preempt one of them.
 func fullNode(t *testing.T, rule string) (namespace, node string) {
 	t.Helper()
 	name := fmt.Sprintf("prio-%x", rand.Uint64())
@@ -54,14 +54,14 @@ func fullNode(t *testing.T, rule string) (namespace, node string) {
 			t.Error(err)
 		}
 	})
-	namespace = newNamespace(t) // whose pods go before the node does
+	namespace = newNamespace(t) // cleanup deletes its pods before the node
 	template := strings.Replace(fmt.Sprintf(deployment, 2), "      containers:", fmt.Sprintf(onPrio, name), 1)
 	apply(t, namespace, strings.Replace(template, "cpu: 10m", "cpu: 400m", 1)+"---"+fmt.Sprintf(pub, rule))
 	inForce(t, namespace, 2)
 	return namespace, name
 }
 
-// scheduled is what is said of the pod urgent: where it is, or why it is nowhere.
+// scheduled returns the node of the pod urgent, or the reason why it has none.
 func scheduled(ctx context.Context, t *testing.T, namespace string) (node, why string) {
 	t.Helper()
 	pod, err := the.Client.CoreV1().Pods(namespace).Get(ctx, "urgent", metav1.GetOptions{})
@@ -86,7 +86,7 @@ func expectPlaced(t *testing.T, namespace string) {
 	})
 }
 
-// marked are the pods of the budget that were told that they are being preempted, and are not.
+// marked returns the names of the pods whose condition DisruptionTarget is true.
 func marked(t *testing.T, namespace string) (names []string) {
 	t.Helper()
 	for _, pod := range pods(t, namespace) {
@@ -123,8 +123,8 @@ func TestPreemptionSparesPodsWithoutRoomAndTakesThemWhenThereIsSome(t *testing.T
 	}
 }
 
-// TestPreemptionTriesARefusedVictimOnlyOnce: case 16, Berth's scheduler, when the budget's status promises more than there is. Here another webhook
-// knows better.
+// TestPreemptionTriesARefusedVictimOnlyOnce: case 16, Berth's scheduler, when the budget's status shows more room than there is. Here another webhook
+// refuses the deletion.
 func TestPreemptionTriesARefusedVictimOnlyOnce(t *testing.T) {
 	namespace, node := fullNode(t, "minAvailable: 1")
 	watch(t, namespace, 1)
@@ -151,12 +151,12 @@ func TestPreemptionTriesARefusedVictimOnlyOnce(t *testing.T) {
 		t.Errorf("%v were told that they are being preempted", names)
 	}
 	yield.Store(true)
-	apply(t, namespace, fmt.Sprintf(pub, "minAvailable: 0")) // news of the budget
+	apply(t, namespace, fmt.Sprintf(pub, "minAvailable: 0")) // a change of the budget
 	expectPlaced(t, namespace)
 }
 
-// TestTheDefaultSchedulerCannotPreemptWithoutRoom: case 16, a scheduler that knows nothing of budgets. It goes on with other pods meanwhile, and what it
-// has told its victim is taken back.
+// TestTheDefaultSchedulerCannotPreemptWithoutRoom: case 16, a scheduler that does not know budgets. It continues with other pods meanwhile. The
+// condition that it has written on its victim is removed again.
 func TestTheDefaultSchedulerCannotPreemptWithoutRoom(t *testing.T) {
 	namespace, node := fullNode(t, "minAvailable: 2")
 	w := watch(t, namespace, 2)
@@ -176,7 +176,7 @@ func TestTheDefaultSchedulerCannotPreemptWithoutRoom(t *testing.T) {
 		}
 		return map[bool]string{false: fmt.Sprint(n)}[n == 3], nil
 	})
-	if *long { // the API server's part is done by a controller that waits two minutes
+	if *long { // a controller removes the condition after two minutes
 		expectAllowed(t, "deleting the urgent pod", remove(t.Context(), podNamed(t, namespace, "urgent")))
 		poll(t, 4*time.Minute, "what the victims were told to be taken back", func(context.Context) (string, error) {
 			return strings.Join(marked(t, namespace), " "), nil

@@ -14,7 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// The controller has the right to patch and delete pods. A policy narrows it to what it does.
+// The controller has the right to patch and delete pods. An admission policy restricts it to the operations that it needs.
 func TestTheControllerMayDoToPodsWhatItDoesAndNoMore(t *testing.T) {
 	namespace := namespace(t)
 	controller, err := kubernetes.NewForConfig(berth.config)
@@ -29,7 +29,7 @@ func TestTheControllerMayDoToPodsWhatItDoesAndNoMore(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = patch(context.Background(), pod, `{"metadata":{"finalizers":null}}`) }) // it may be gone
+		t.Cleanup(func() { _ = patch(context.Background(), pod, `{"metadata":{"finalizers":null}}`) }) // the pod may not exist any more
 		return pod
 	}
 	const nobodys = "schedulerName: nobody"
@@ -77,7 +77,8 @@ func TestTheControllerMayDoToPodsWhatItDoesAndNoMore(t *testing.T) {
 	}
 }
 
-// The controller has the right to write webhook configurations. A policy narrows it to where the API server asks, and whom it trusts.
+// The controller has the right to write webhook configurations. An admission policy restricts it to the paths that the API server calls and the CA
+// bundle.
 func TestTheControllerMayWritePathsAndAuthoritiesOfWebhooksAndNoMore(t *testing.T) {
 	controller, err := kubernetes.NewForConfig(berth.config)
 	if err != nil {

@@ -49,7 +49,7 @@ spec:
   %s
 `
 
-// namespace makes a namespace for the test, without protection at its end.
+// namespace creates a namespace for the test. At the end of the test it deletes the budgets before the namespace.
 func namespace(t *testing.T) string {
 	t.Helper()
 	name, err := the.CreateNamespace(t.Context(), "budget")
@@ -68,7 +68,7 @@ func namespace(t *testing.T) string {
 	return name
 }
 
-// web makes a Deployment of so many pods and a budget with the rule, and waits until both are in force.
+// web creates a Deployment of this many pods and a budget with the rule. It waits until both are in force.
 func web(t *testing.T, replicas int, rule string) (namespace string) {
 	t.Helper()
 	namespace = newNamespace(t)
@@ -86,7 +86,7 @@ func apply(t *testing.T, namespace, text string) {
 	}
 }
 
-// inForce waits until the budget web counts so many available pods, all of them protected.
+// inForce waits until the budget web counts this number of available pods and all of them are protected.
 func inForce(t *testing.T, namespace string, available int) {
 	t.Helper()
 	poll(t, harness.Timeout, fmt.Sprintf("%d protected pods", available), func(ctx context.Context) (string, error) {
@@ -123,7 +123,7 @@ func waitFor(t *testing.T, what string, condition func(context.Context) (missing
 	}
 }
 
-// poll waits for longer than is usual.
+// poll waits with its own timeout, for conditions that take longer than usual.
 func poll(t *testing.T, timeout time.Duration, what string, condition func(context.Context) (missing string, err error)) {
 	t.Helper()
 	var last string
@@ -152,7 +152,7 @@ func pods(t *testing.T, namespace string) []corev1.Pod {
 	return alive
 }
 
-// operation is something that is done to a pod.
+// operation is an operation on a pod.
 type operation func(ctx context.Context, pod *corev1.Pod) error
 
 var dryRun = []string{metav1.DryRunAll}
@@ -206,7 +206,7 @@ func expectAllowed(t *testing.T, what string, err error) {
 	}
 }
 
-// expectRefused wants the refusal that kubectl drain tries again on, and no other error.
+// expectRefused fails unless the error is the refusal on which kubectl drain retries.
 func expectRefused(t *testing.T, what string, err error) {
 	t.Helper()
 	if !isRefused(err) {

@@ -20,12 +20,12 @@ import (
 
 const gate corev1.PodConditionType = "InPlaceUpdateReady"
 
-// manager is who updates pods in place, as OpenKruise's manager does.
+// manager is a client that updates pods in place, as OpenKruise's manager does.
 var manager = sync.OnceValue(func() kubernetes.Interface {
 	return as("system:serviceaccount:kruise-system:kruise-manager", "system:serviceaccounts", "system:serviceaccounts:kruise-system", "system:masters")
 })
 
-// gated is web with pods that have the readiness gate of an updater.
+// gated creates web with pods that have the readiness gate of an updater.
 func gated(t *testing.T, replicas int, rule string) (namespace string) {
 	t.Helper()
 	namespace = newNamespace(t)
@@ -50,7 +50,7 @@ func gated(t *testing.T, replicas int, rule string) (namespace string) {
 	return namespace
 }
 
-// changeStatus writes the status as somebody has it, for the revision that was read, as updaters do.
+// changeStatus writes the whole status with the resourceVersion that was read, as updaters do.
 func changeStatus(by kubernetes.Interface, change func(*corev1.PodStatus)) operation {
 	return func(ctx context.Context, pod *corev1.Pod) error {
 		changed := pod.DeepCopy()
@@ -60,16 +60,17 @@ func changeStatus(by kubernetes.Interface, change func(*corev1.PodStatus)) opera
 	}
 }
 
-// turnOff is the first step of an update in place: the gate is turned off and the pod is not ready.
+// turnOff is the first step of an update in place: it turns the gate off and sets the pod to not ready.
 func turnOff(status *corev1.PodStatus) {
 	setCondition(status, gate, false)
 	setCondition(status, corev1.PodReady, false)
 }
 
-// turnOn is the last step of an update in place. The pod's kubelet has it ready then.
+// turnOn is the last step of an update in place. Then the kubelet sets the pod to ready.
 func turnOn(status *corev1.PodStatus) { setCondition(status, gate, true) }
 
-// updateInPlace is the next step of an update in place, whatever it is: the pod is made unready, gets an image, and its gate is turned on when that runs.
+// updateInPlace does the next step of an update in place. The steps are: make the pod unready, change the image, turn the gate on when the image
+// runs.
 func updateInPlace(ctx context.Context, seen *corev1.Pod) error {
 	pod, err := the.Client.CoreV1().Pods(seen.Namespace).Get(ctx, seen.Name, metav1.GetOptions{})
 	switch {
@@ -87,8 +88,8 @@ func updateInPlace(ctx context.Context, seen *corev1.Pod) error {
 	return nil
 }
 
-// TestUpdatesInPlaceTakeTheirTurns has an updater make all pods unready at once: as many are as the budget has room for, and the next when that one serves
-// the new image.
+// TestUpdatesInPlaceTakeTheirTurns has an updater make all pods unready at once. As many become unready as the budget allows. The next follows when
+// an updated pod is available again.
 func TestUpdatesInPlaceTakeTheirTurns(t *testing.T) {
 	for _, policy := range []string{"AlwaysAllow", "IfHealthyBudget"} {
 		t.Run(policy, func(t *testing.T) {
@@ -123,7 +124,7 @@ func TestUpdatesInPlaceTakeTheirTurns(t *testing.T) {
 	}
 }
 
-// TestNoStormOfUpdatesInPlaceTakesMoreThanTheBudget has updaters and everybody else at work on the same pods.
+// TestNoStormOfUpdatesInPlaceTakesMoreThanTheBudget runs updaters and all other clients on the same pods.
 func TestNoStormOfUpdatesInPlaceTakesMoreThanTheBudget(t *testing.T) {
 	for name, tc := range map[string]struct {
 		rule  string
@@ -157,7 +158,7 @@ func TestNoStormOfUpdatesInPlaceTakesMoreThanTheBudget(t *testing.T) {
 			if refused == 0 {
 				t.Error("nothing was refused")
 			}
-			// Updaters that try again go on when there is room.
+			// Updaters that retry continue when there is room.
 			before := turnedOff.Load()
 			poll(t, time.Duration(*slack)*time.Minute, "another update in place", func(ctx context.Context) (string, error) {
 				for _, pod := range pods(t, namespace) {
@@ -235,7 +236,7 @@ func TestWhoMayWriteThatAPodIsNotReady(t *testing.T) {
 		changeStatus(as("system:serviceaccount:kube-system:node-controller", "system:masters"), set(corev1.PodReady, false))(t.Context(), podNamed(t, namespace, pod.Name)))
 }
 
-// TestAPodOfALostNodeCountsAsUnavailable although nobody was asked.
+// TestAPodOfALostNodeCountsAsUnavailable, although nobody asked the webhook.
 func TestAPodOfALostNodeCountsAsUnavailable(t *testing.T) {
 	namespace := web(t, 4, "maxUnavailable: 1")
 	all := pods(t, namespace)
@@ -246,7 +247,7 @@ func TestAPodOfALostNodeCountsAsUnavailable(t *testing.T) {
 	inForce(t, namespace, 3)
 }
 
-// TestALabelTakesAPodOutOfService as users of OpenKruise know it.
+// TestALabelTakesAPodOutOfService, with the label that users of OpenKruise know.
 func TestALabelTakesAPodOutOfService(t *testing.T) {
 	namespace := web(t, 4, "maxUnavailable: 1")
 	watch(t, namespace, 3)
