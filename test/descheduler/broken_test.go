@@ -44,8 +44,8 @@ func results(report *cycle.Report) map[guarded.Result]int {
 	return counts
 }
 
-// Case 31: a PodDisruptionBudget that its controller has not seen yet makes the API server answer 429 with Retry-After 10 seconds, again and again. A
-// strategy that evicts without asking before still finishes at once. Berth's strategies do not even send such evictions.
+// Case 31: the PodDisruptionBudget controller has not seen a budget yet, so the API server answers 429 with Retry-After 10 seconds, again and again.
+// A strategy that evicts without asking first still finishes at once. Berth's strategies do not even send such evictions.
 func TestABudgetThatAsksToComeBackHoldsNobodyUp(t *testing.T) {
 	ns := newNamespace(t)
 	pool(t, ns, "a", "32")
@@ -94,7 +94,7 @@ spec: {maxUnavailable: 1, selector: {matchLabels: {app: web}}}
 	watch.expect(t, 0)
 }
 
-// A spread about which something cannot be read is reported, and the others are processed.
+// A spread with unreadable data is reported. The cycle processes the other spreads.
 func TestASpreadThatCannotBeReadStopsNoOther(t *testing.T) {
 	ns := newNamespace(t)
 	pool(t, ns, "a", "32")
@@ -118,7 +118,8 @@ func TestASpreadThatCannotBeReadStopsNoOther(t *testing.T) {
 	expectLayout(t, ns, "a=2 b=1")
 }
 
-// The API server fails the eviction of a pod of two PodDisruptionBudgets as if it were broken. It is not tried, so that the cycle does not give up.
+// The API server answers the eviction of a pod with two PodDisruptionBudgets with an internal error. The cycle does not try it, so it does not give
+// up.
 func TestAPodOfSeveralDisruptionBudgetsIsNotTried(t *testing.T) {
 	ns := newNamespace(t)
 	pool(t, ns, "a", "32")
@@ -143,8 +144,8 @@ func TestAPodOfSeveralDisruptionBudgetsIsNotTried(t *testing.T) {
 	}
 }
 
-// breakEvictions has the API server ask a webhook at the address for every eviction in the namespace, and fail it without an answer. The function it
-// returns ends that.
+// breakEvictions makes the API server call a webhook at the address for every eviction in the namespace. Without an answer the eviction fails. Call
+// mend to stop that.
 func breakEvictions(t *testing.T, ns, address, pod string) (mend func()) {
 	t.Helper()
 	name := "broken-" + ns
@@ -179,8 +180,8 @@ webhooks:
 	return mend
 }
 
-// Case 34: another webhook fails every eviction, or does not answer at all. After three of them a cycle gives up. Nothing has happened, and the next
-// cycle does the work when the webhook is gone.
+// Case 34: another webhook fails every eviction, or does not answer. After three failures the cycle gives up, and no pod is evicted. The next cycle
+// does the work when the webhook has been removed.
 func TestACycleGivesUpWhenEvictionsFail(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -193,7 +194,7 @@ func TestACycleGivesUpWhenEvictionsFail(t *testing.T) {
 		want map[guarded.Result]bool
 	}{
 		"a webhook that is not there": {"127.0.0.1:1", map[guarded.Result]bool{guarded.Failed: true}},
-		// Whether the API server ends the request first or the descheduler does is up to who is faster.
+		// Either the API server or the descheduler ends the request first.
 		"a webhook that does not answer": {silent.Addr().String(), map[guarded.Result]bool{guarded.Failed: true, guarded.Unanswered: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -209,7 +210,7 @@ func TestACycleGivesUpWhenEvictionsFail(t *testing.T) {
 			policy := policyOf(ns, enforce, "settleTime: 0s, maxUnavailable: 100%")
 			began := time.Now()
 			report, err := descheduleOnce(t, policy, func(o *descheduler.Options) { o.EvictionTimeout = time.Second })
-			if took := time.Since(began); descheduler.ExitCode(err) != descheduler.ExitNothingEvicted || took > 30*time.Second { // the webhook may take as long for one
+			if took := time.Since(began); descheduler.ExitCode(err) != descheduler.ExitNothingEvicted || took > 30*time.Second { // one call may take as long as the webhook's timeout
 				t.Errorf("exit code %d after %s: %v", descheduler.ExitCode(err), took, err)
 			}
 			got := results(report)
@@ -232,7 +233,7 @@ func TestACycleGivesUpWhenEvictionsFail(t *testing.T) {
 				}
 				return "", nil
 			})
-			// Pods of which nothing is known count as gone for two minutes.
+			// A pod whose eviction has an unknown result counts as gone for two minutes.
 			for range 3 {
 				if _, err := descheduleOnce(t, policy, at(time.Now().Add(3*time.Minute))); err != nil {
 					t.Fatal(err)
@@ -247,7 +248,7 @@ func TestACycleGivesUpWhenEvictionsFail(t *testing.T) {
 	}
 }
 
-// proxy is the API server, for the descheduler's service account, with something done to its answers.
+// proxy makes the descheduler use a proxy that changes the API server's answers. It keeps the descheduler's service account.
 func proxy(t *testing.T, change func(*http.Response) error) func(*descheduler.Options) {
 	t.Helper()
 	config := rest.CopyConfig(the.Sandbox.RESTConfig())
@@ -264,7 +265,7 @@ func proxy(t *testing.T, change func(*http.Response) error) func(*descheduler.Op
 		Rewrite:        func(r *httputil.ProxyRequest) { r.SetURL(target) },
 		Transport:      transport,
 		ModifyResponse: change,
-		FlushInterval:  -1, // watches
+		FlushInterval:  -1, // flush at once, for watches
 		ErrorHandler:   func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
 	})
 	t.Cleanup(func() {
@@ -274,7 +275,7 @@ func proxy(t *testing.T, change func(*http.Response) error) func(*descheduler.Op
 	return func(o *descheduler.Options) { o.Server.ClientConnection.Kubeconfig = kubeconfigOf(t, server.URL) }
 }
 
-// Evictions are carried out, and their answers are lost. The pods count as gone from then on, so that no other goes in their place.
+// The API server carries out evictions, but the answers are lost. From then on the pods count as gone, so no other pod goes in their place.
 func TestAnEvictionWhoseAnswerIsLostCounts(t *testing.T) {
 	ns := newNamespace(t)
 	pool(t, ns, "a", "32")
@@ -308,8 +309,7 @@ func TestAnEvictionWhoseAnswerIsLostCounts(t *testing.T) {
 	watch.expect(t, 5)
 }
 
-// Times are those of the API server. A descheduler on a machine with a slow clock does not wait longer, and one with a fast clock does not act
-// sooner.
+// The API server's clock decides. A descheduler on a machine with a slow clock does not wait longer. One with a fast clock does not act sooner.
 func TestTheAPIServersClockCounts(t *testing.T) {
 	ns := newNamespace(t)
 	pool(t, ns, "b", "32")

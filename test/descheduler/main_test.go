@@ -1,6 +1,6 @@
 // Package descheduler tests the descheduler on a real control plane, with real ReplicaSets, Berth's scheduler and webhooks, and
-// PodUnavailableBudgets. Most runs are in this process, one after the other, each as new as that of a CronJob. Where several must run at the same
-// time, they are processes. Everything runs as the descheduler's service account.
+// PodUnavailableBudgets. Most runs are in this process, one after the other. Like a CronJob's, each run starts without state. Where several must run
+// at the same time, they are processes. Everything runs as the descheduler's service account.
 package descheduler
 
 import (
@@ -26,13 +26,13 @@ import (
 )
 
 var (
-	// parityPods is how many random pods the filters are compared with the scheduler on.
+	// parityPods is the number of random pods on which the test compares the filters with the scheduler.
 	parityPods = flag.Int("parity-pods", 150, "how many random pods to compare the scheduler's verdict on")
-	// simulated is how many minutes the flapping subset is watched for, by the clock of the descheduler.
+	// simulated is how many minutes the test watches the flapping subset, by the clock of the descheduler.
 	simulated = flag.Int("simulated-minutes", 120, "how many minutes by the descheduler's clock a subset flaps")
 )
 
-// the is the cluster that all tests share, and dir a directory for files.
+// the is the cluster that all tests share. dir is a directory for files.
 var (
 	the *harness.Cluster
 	dir string
@@ -88,7 +88,7 @@ type nowhere struct{}
 
 func (nowhere) Write(p []byte) (int, error) { return len(p), nil }
 
-// kubeconfigAs is a kubeconfig of a user of the cluster.
+// kubeconfigAs returns a kubeconfig for a user of the cluster.
 func kubeconfigAs(t *testing.T, user string) string {
 	t.Helper()
 	config := the.Sandbox.RESTConfig()
@@ -107,7 +107,7 @@ func kubeconfigAs(t *testing.T, user string) string {
 	return path
 }
 
-// withoutBudgets takes the protection from the pods of a namespace, so that they can be deleted.
+// withoutBudgets deletes the budgets of a namespace, so that its pods can be deleted.
 func withoutBudgets(ctx context.Context, ns string) error {
 	all := metav1.ListOptions{}
 	if err := the.Dynamic.Resource(policyv1alpha1.Resource).Namespace(ns).DeleteCollection(ctx, metav1.DeleteOptions{}, all); err != nil {
@@ -116,7 +116,7 @@ func withoutBudgets(ctx context.Context, ns string) error {
 	return the.Client.PolicyV1().PodDisruptionBudgets(ns).DeleteCollection(ctx, metav1.DeleteOptions{}, all)
 }
 
-// newNamespace makes a namespace for the test.
+// newNamespace creates a namespace for the test.
 func newNamespace(t *testing.T) string {
 	t.Helper()
 	name, err := the.CreateNamespace(t.Context(), "move")
@@ -135,7 +135,7 @@ func newNamespace(t *testing.T) string {
 	return name
 }
 
-// pool makes nodes with so much CPU in a pool of the test's own. Their names are used once.
+// pool creates nodes with this much CPU in a pool of the test. The node names are never used again.
 func pool(t *testing.T, ns, name string, cpus ...string) []*corev1.Node {
 	t.Helper()
 	var nodes []*corev1.Node

@@ -10,8 +10,8 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// expectQueriedMetrics fails the test if an alert or the dashboard asks the descheduler for a metric that it does not have after a cycle that
-// has moved some pods and kept others.
+// expectQueriedMetrics fails if an alert or the dashboard queries a metric that the descheduler does not have. The metrics are those after a cycle
+// that has moved some pods and kept others.
 func expectQueriedMetrics(t *testing.T) {
 	t.Helper()
 	names, err := harness.QueriedMetrics("berth_descheduler_")

@@ -21,7 +21,7 @@ import (
 
 func binDir() string { return filepath.Join(harness.Root(), "bin") }
 
-// kubeconfigOf is a kubeconfig for an API server that need not be there.
+// kubeconfigOf returns a kubeconfig for an API server. The API server need not exist.
 func kubeconfigOf(t *testing.T, host string) string {
 	t.Helper()
 	file := clientcmdapi.NewConfig()
@@ -36,7 +36,7 @@ func kubeconfigOf(t *testing.T, host string) string {
 	return path
 }
 
-// Case 28: for random pods on random nodes, the verdict is that of the scheduler.
+// Case 28: for random pods on random nodes, the filters give the same verdict as the scheduler.
 func TestTheFiltersSayWhatTheSchedulerSays(t *testing.T) {
 	ns := newNamespace(t)
 	r := rand.New(rand.NewPCG(20, 28))
@@ -66,7 +66,7 @@ func TestTheFiltersSayWhatTheSchedulerSays(t *testing.T) {
 	factory.WaitForCacheSync(t.Context().Done())
 
 	verdicts, mismatches := map[bool]int{}, 0
-	// So many take about two thirds of the room, so that there are pods for which there is none, and others, however many come.
+	// This many pods take about two thirds of the room. So there are always some pods without room and some with room.
 	const mostRunning = 20
 	var running []string
 	for i := range *parityPods {

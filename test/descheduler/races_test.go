@@ -24,7 +24,7 @@ import (
 	"github.com/berth-project/berth/pkg/sandbox"
 )
 
-// beforeEviction has a function called between decision and eviction.
+// beforeEviction calls a function between the decision and the eviction.
 func beforeEviction(do func(*corev1.Pod)) func(*descheduler.Options) {
 	return func(o *descheduler.Options) {
 		o.Register = func(world *cycle.World, registry pluginregistry.Registry) {
@@ -59,7 +59,7 @@ func (e delayedEvictor) Evict(ctx context.Context, pod *corev1.Pod, opts evictio
 	return e.Evictor.Evict(ctx, pod, opts)
 }
 
-// Case 21: a pending pod is bound between the decision and the eviction: it stays, and nothing is remembered of the move.
+// Case 21: a pending pod is bound between the decision and the eviction. The pod stays, and the move is not recorded.
 func TestAPodThatIsBoundMeanwhileStays(t *testing.T) {
 	ns := newNamespace(t)
 	pool(t, ns, "b", "32")
@@ -88,7 +88,7 @@ func TestAPodThatIsBoundMeanwhileStays(t *testing.T) {
 	}
 }
 
-// Case 21, the other half: a pod of a StatefulSet is made anew under the same name between the decision and the eviction: the new one stays.
+// Case 21, the other half: a StatefulSet recreates a pod under the same name between the decision and the eviction. The new pod stays.
 func TestAnotherPodOfTheSameNameStays(t *testing.T) {
 	ns := newNamespace(t)
 	pool(t, ns, "a", "32")
@@ -103,8 +103,8 @@ func TestAnotherPodOfTheSameNameStays(t *testing.T) {
 		}
 		deleted[pod.Name] = true
 		waitFor(t, "another pod of the name", func(ctx context.Context) (string, error) {
-			anew, err := the.Client.CoreV1().Pods(ns).Get(ctx, pod.Name, metav1.GetOptions{})
-			if err != nil || anew.UID == pod.UID {
+			replacement, err := the.Client.CoreV1().Pods(ns).Get(ctx, pod.Name, metav1.GetOptions{})
+			if err != nil || replacement.UID == pod.UID {
 				return fmt.Sprint(err), nil
 			}
 			return "", nil
@@ -113,14 +113,14 @@ func TestAnotherPodOfTheSameNameStays(t *testing.T) {
 	if len(moved) != 1 || !deleted[moved[0].Pod] || moved[0].Result != guarded.Changed {
 		t.Fatalf("got %+v", moved)
 	}
-	anew, err := the.Client.CoreV1().Pods(ns).Get(t.Context(), moved[0].Pod, metav1.GetOptions{})
-	if err != nil || anew.DeletionTimestamp != nil {
-		t.Errorf("the new pod: %v, %v", anew.DeletionTimestamp, err)
+	replacement, err := the.Client.CoreV1().Pods(ns).Get(t.Context(), moved[0].Pod, metav1.GetOptions{})
+	if err != nil || replacement.DeletionTimestamp != nil {
+		t.Errorf("the new pod: %v, %v", replacement.DeletionTimestamp, err)
 	}
 }
 
-// Case 29: two deschedulers and a Job that somebody starts by hand look at the same cluster at the same time. Whatever they do, no pod is moved that need
-// not be, and each only once.
+// Case 29: two deschedulers and a Job that a user starts look at the same cluster at the same time. They move only pods that must move, and each of
+// them only once.
 func TestSeveralDeschedulersAtOnce(t *testing.T) {
 	ns := newNamespace(t)
 	pool(t, ns, "a", "32")
@@ -153,7 +153,8 @@ func TestSeveralDeschedulersAtOnce(t *testing.T) {
 	watch.expect(t, 9)
 }
 
-// Case 29, the other half: the leader of two is killed in the middle of its work. The other goes on, and in the end each pod was moved once.
+// Case 29, the other half: the test kills the leader of two in the middle of its work. The other replica continues. In the end each pod was moved
+// once.
 func TestTheNextLeaderGoesOn(t *testing.T) {
 	ns := newNamespace(t)
 	pool(t, ns, "a", "32")
@@ -196,7 +197,7 @@ func TestTheNextLeaderGoesOn(t *testing.T) {
 		return "", nil
 	})
 	killFirst()
-	// If it was killed between the write and the eviction, its pod counts as gone for two minutes.
+	// If the leader was killed between the write and the eviction, its pod counts as gone for two minutes.
 	if err := the.WaitFor(t.Context(), "the second to go on", goneOn); err != nil {
 		waitFor(t, "the second to go on after that", goneOn)
 	}
@@ -205,7 +206,7 @@ func TestTheNextLeaderGoesOn(t *testing.T) {
 	watch.expect(t, 9)
 }
 
-// Case 30: what is missing ends the run with exit code 1 within the sync timeout, and is named.
+// Case 30: if something is missing, the run ends with exit code 1 within the sync timeout. The error names what is missing.
 func TestWhatIsMissingIsNamed(t *testing.T) {
 	ns := newNamespace(t)
 	try := func(t *testing.T, within time.Duration, user, policy string, args []string, want ...string) {
@@ -244,8 +245,8 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 	})
 }
 
-// Pods of several spreads are evicted at the same time in one cycle. A budget that covers all of them is taken from while it is decided, so that no more are
-// even tried than it allows.
+// One cycle evicts pods of several spreads at the same time. A budget covers all of them. Each decision takes from the budget, so the cycle does not
+// try more evictions than the budget allows.
 func TestSeveralSpreadsShareABudget(t *testing.T) {
 	const spreads = 6
 	ns := newNamespace(t)

@@ -34,7 +34,7 @@ import (
 
 func quantity(text string) resource.Quantity { return resource.MustParse(text) }
 
-// workload is a ReplicaSet or Deployment web whose pods ask for so much CPU.
+// workload is a ReplicaSet or Deployment web whose pods request this much CPU.
 func workload(kind string, replicas int, cpu string) string {
 	return fmt.Sprintf(`
 apiVersion: apps/v1
@@ -90,13 +90,13 @@ func waitFor(t *testing.T, what string, condition func(context.Context) (missing
 	}
 }
 
-// live are the pods that are not being deleted.
+// live returns the pods that are not being deleted.
 func live(ctx context.Context, ns string) ([]corev1.Pod, error) {
 	pods, err := the.Pods(ctx, ns)
 	return slices.DeleteFunc(pods, func(pod corev1.Pod) bool { return pod.DeletionTimestamp != nil }), err
 }
 
-// layout is "a=3 b=2 pending=1" of ready pods by their subset, "none" for those without one.
+// layout counts ready pods by subset, for example "a=3 b=2 pending=1". Pods without a subset are in "none".
 func layout(pods []corev1.Pod) string {
 	counts := map[string]int{}
 	for i := range pods {
@@ -125,7 +125,7 @@ func isReady(pod *corev1.Pod) bool {
 	})
 }
 
-// expectLayout waits until the pods of the namespace are so, and nothing else is left of any.
+// expectLayout waits until the namespace has this layout and no other pods.
 func expectLayout(t *testing.T, ns, want string) {
 	t.Helper()
 	waitFor(t, "pods in "+want, func(ctx context.Context) (string, error) {
@@ -145,7 +145,7 @@ func expectLayout(t *testing.T, ns, want string) {
 	})
 }
 
-// atRest waits until so many pods are ready, and no others are left.
+// atRest waits until this number of pods are ready and no other pods exist.
 func atRest(t *testing.T, ns string, replicas int) []corev1.Pod {
 	t.Helper()
 	var all []corev1.Pod
@@ -163,14 +163,14 @@ func atRest(t *testing.T, ns string, replicas int) []corev1.Pod {
 	return all
 }
 
-// Strategies with the least of everything, so that a test waits for nothing but what it is about.
+// The strategies have the shortest possible times, so that a test waits only for what it tests.
 const (
 	unschedulable = "EvictUnschedulableSubsetPods"
 	enforce       = "EnforceSubsetMaxReplicas"
 	rebalance     = "RebalanceToPreferredSubset"
 )
 
-// policyOf is a policy of one strategy for the namespace, with args in addition.
+// policyOf is a policy with one strategy for the namespace and additional args.
 func policyOf(ns, strategy, args string) string {
 	point := "deschedule"
 	defaults := map[string]string{
@@ -211,7 +211,7 @@ func writePolicy(t *testing.T, policy string) string {
 	return path
 }
 
-// descheduleOnce runs one cycle in this process, as new as a CronJob's.
+// descheduleOnce runs one cycle in this process. Like a CronJob's, the run starts without state.
 func descheduleOnce(t *testing.T, policy string, change ...func(*descheduler.Options)) (*cycle.Report, error) {
 	t.Helper()
 	options, err := descheduler.NewOptions(descheduling.Register)
@@ -237,12 +237,12 @@ func descheduleOnce(t *testing.T, policy string, change ...func(*descheduler.Opt
 	return report, err
 }
 
-// at has the cycle decide as if it were that time.
+// at makes the cycle decide with this time as the current time.
 func at(now time.Time) func(*descheduler.Options) {
 	return func(o *descheduler.Options) { o.Clock = clocktesting.NewFakeClock(now) }
 }
 
-// mustDeschedule runs a cycle that ends well, and returns what it moved and why it kept the others.
+// mustDeschedule runs a cycle that must succeed. It returns the moved pods, and the reasons why it kept the others.
 func mustDeschedule(t *testing.T, policy string, change ...func(*descheduler.Options)) (moved []cycle.Line, kept map[v1alpha1.Reason]int) {
 	t.Helper()
 	report, err := descheduleOnce(t, policy, change...)
@@ -260,7 +260,7 @@ func mustDeschedule(t *testing.T, policy string, change ...func(*descheduler.Opt
 	return moved, kept
 }
 
-// process is the command, as it runs in a pod. It is killed at the end of the test.
+// process starts the command as it runs in a pod. The end of the test kills it.
 func process(t *testing.T, user, policy string, args ...string) (*exec.Cmd, *bytes.Buffer) {
 	t.Helper()
 	output := &bytes.Buffer{}
@@ -270,7 +270,7 @@ func process(t *testing.T, user, policy string, args ...string) (*exec.Cmd, *byt
 	return cmd, output
 }
 
-// exitCode of a process that was waited for.
+// exitCode returns the exit code of a process after Wait.
 func exitCode(t *testing.T, err error) int {
 	t.Helper()
 	if err == nil {
@@ -283,7 +283,7 @@ func exitCode(t *testing.T, err error) int {
 	return exit.ExitCode()
 }
 
-// disruptions watches the pods of a namespace, and counts those that begin to be deleted, and the fewest that were ready at any revision.
+// disruptions watches the pods of a namespace. It counts the pods whose deletion begins, and the lowest number of ready pods at any revision.
 type disruptions struct {
 	mu      sync.Mutex
 	pods    map[types.UID]bool // ready and not being deleted
@@ -292,7 +292,7 @@ type disruptions struct {
 	broken  []string
 }
 
-// watchDisruptions begins with so many ready pods, of which at least so many are to stay ready.
+// watchDisruptions begins with this number of ready pods. At least atLeast of them must stay ready.
 func watchDisruptions(t *testing.T, ns string, atLeast int) *disruptions {
 	t.Helper()
 	d := &disruptions{pods: map[types.UID]bool{}, deleted: map[types.UID]bool{}, fewest: 1 << 30}
@@ -339,7 +339,7 @@ func watchDisruptions(t *testing.T, ns string, atLeast int) *disruptions {
 	return d
 }
 
-// expect so many disruptions, and that the least was kept at every revision.
+// expect fails unless there were this many disruptions and at least atLeast pods were ready at every revision.
 func (d *disruptions) expect(t *testing.T, want int) {
 	t.Helper()
 	d.mu.Lock()
@@ -352,7 +352,7 @@ func (d *disruptions) expect(t *testing.T, want int) {
 	}
 }
 
-// count is how many pods began to be deleted.
+// count returns how many pods began to be deleted.
 func (d *disruptions) count() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -395,7 +395,7 @@ func spreadStatus(t *testing.T, ns string) v1alpha1.WorkloadSpreadStatus {
 	return spread.Status
 }
 
-// told waits until the spread's status says that no pod of it waits, which the controller writes a moment after it is so.
+// told waits until the spread's status shows no pending pod. The controller writes that a moment after it becomes true.
 func told(t *testing.T, ns string) {
 	t.Helper()
 	waitFor(t, "the status to say that no pod waits", func(ctx context.Context) (string, error) {
@@ -416,7 +416,7 @@ func told(t *testing.T, ns string) {
 	})
 }
 
-// inForce waits until a PodUnavailableBudget web allows so many.
+// inForce waits until the PodUnavailableBudget web allows this many disruptions.
 func inForce(t *testing.T, ns string, allowed int64) {
 	t.Helper()
 	waitFor(t, "the budget", func(ctx context.Context) (string, error) {

@@ -19,8 +19,8 @@ import (
 
 const adaptive = "{type: Adaptive}"
 
-// Case 23: maxReplicas is lowered from 10 to 3 while a budget lets one pod at a time be unavailable: the layout converges step by step, the budget holds
-// at every revision, and exactly 7 pods are disrupted.
+// Case 23: maxReplicas is lowered from 10 to 3 while a budget allows one unavailable pod at a time. The layout converges step by step. The budget
+// holds at every revision. Exactly 7 pods are disrupted.
 func TestALoweredQuotaIsEnforcedUnderItsBudget(t *testing.T) {
 	ns := newNamespace(t)
 	pool(t, ns, "a", "32")
@@ -87,7 +87,7 @@ func names(pods []corev1.Pod, in string) (all []string) {
 	return all
 }
 
-// Case 27: the preferred subset gains room for one pod, and 20 could use it: exactly one is evicted, in every cycle in which there is new room.
+// Case 27: the preferred subset gets room for one pod, and 20 pods could use it. Each cycle with new room evicts exactly one pod.
 func TestOnePodComesHomeForOneFreePlace(t *testing.T) {
 	ns := newNamespace(t)
 	cordon(t, pool(t, ns, "a", "1"), true)
@@ -114,7 +114,7 @@ func TestOnePodComesHomeForOneFreePlace(t *testing.T) {
 	expectQueriedMetrics(t)
 }
 
-// Case 25: no subset has room: nothing is evicted in 30 cycles. Capacity appears, and the layout converges.
+// Case 25: no subset has room, and 30 cycles evict nothing. Then capacity appears, and the layout converges.
 func TestNothingIsEvictedWithoutRoom(t *testing.T) {
 	ns := newNamespace(t)
 	pool(t, ns, "a", "32")
@@ -137,8 +137,8 @@ func TestNothingIsEvictedWithoutRoom(t *testing.T) {
 	watch.expect(t, 7)
 }
 
-// Case 26: the preferred subset takes pods and dies every 3 minutes, for 2 hours by the descheduler's clock. Every cycle is a process of its own as far as
-// memory goes. How often pods are moved is bounded by the back-off, which is in the spread's status.
+// Case 26: the preferred subset takes pods and fails every 3 minutes, for 2 hours by the descheduler's clock. No cycle keeps state in memory. The
+// backoff in the spread's status bounds how often pods are moved.
 func TestAFlappingSubsetIsLeftAlone(t *testing.T) {
 	ns := newNamespace(t)
 	nodes := pool(t, ns, "a", "32")
@@ -151,7 +151,7 @@ func TestAFlappingSubsetIsLeftAlone(t *testing.T) {
 	began := time.Now()
 	var moves []int
 	for minute := range *simulated {
-		if minute%3 == 0 && minute > 0 { // it dies, and is back when its pods are made anew
+		if minute%3 == 0 && minute > 0 { // the subset fails, and is back when its pods are recreated
 			cordon(t, nodes, true)
 			for _, name := range names(atRest(t, ns, 3), "a") {
 				if err := the.Client.CoreV1().Pods(ns).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
@@ -173,7 +173,7 @@ func TestAFlappingSubsetIsLeftAlone(t *testing.T) {
 	}
 	t.Logf("moved at minutes %v", moves)
 	status := spreadStatus(t, ns)
-	// Waits of 5, 10, 20 and 40 minutes fit into two hours, and in each round two cycles come before the next death.
+	// Waits of 5, 10, 20 and 40 minutes fit into two hours. In each round two cycles come before the next failure.
 	if len(moves) < 3 || len(moves) > 12 {
 		t.Errorf("%d pods were moved in %d minutes: %v", len(moves), *simulated, moves)
 	}
@@ -182,7 +182,7 @@ func TestAFlappingSubsetIsLeftAlone(t *testing.T) {
 	}
 }
 
-// Case 24: a node is relabelled and back within 30 seconds: nothing is evicted. Relabelled for good, its pods are.
+// Case 24: if a node gets its label back within 30 seconds, nothing is evicted. If the label stays different, the node's pods are evicted.
 func TestARelabelledNodeIsGivenTimeToComeBack(t *testing.T) {
 	ns := newNamespace(t)
 	nodes := pool(t, ns, "a", "32")
@@ -217,9 +217,9 @@ func TestARelabelledNodeIsGivenTimeToComeBack(t *testing.T) {
 	watch.expect(t, 2)
 }
 
-// Case 20 and 22: a pod that no node of its subset takes is seen although it has no node, leaves when it has been unschedulable for longer than the
-// spread allows, whatever its age, and is made anew in the next subset. That pods are young or pending, have local storage or no PodDisruptionBudget
-// keeps the framework's filter from evicting them, and not this strategy.
+// Case 20 and 22: no node of its subset takes a pod. The strategy sees it although it has no node, and evicts it when it has been unschedulable for
+// longer than the spread allows, whatever its age. The new pod is in the next subset. The framework's filter does not evict pods that are young or
+// pending, have local storage or have no PodDisruptionBudget. This strategy does.
 func TestAnUnschedulablePodLeavesItsSubset(t *testing.T) {
 	ns := newNamespace(t)
 	pool(t, ns, "b", "32")
@@ -262,7 +262,7 @@ func TestAnUnschedulablePodLeavesItsSubset(t *testing.T) {
 	expectLayout(t, ns, "b=1")
 }
 
-// A paused spread keeps its pods, whatever there is to do.
+// A paused spread keeps its pods, whatever the strategies would do.
 func TestAPausedSpreadIsLeftAlone(t *testing.T) {
 	ns := newNamespace(t)
 	pool(t, ns, "a", "32")
@@ -280,7 +280,8 @@ func TestAPausedSpreadIsLeftAlone(t *testing.T) {
 	}
 }
 
-// Case 32: neither of the dry runs evicts, writes or tells anything. The client's asks nobody; the server's has budgets decide.
+// Case 32: neither dry run evicts, writes or reports anything to the cluster. The client's dry run sends no evictions. In the server's, budgets
+// decide.
 func TestDryRunsChangeNothing(t *testing.T) {
 	ns := newNamespace(t)
 	pool(t, ns, "a", "32")
@@ -305,7 +306,7 @@ func TestDryRunsChangeNothing(t *testing.T) {
 		t.Errorf("a dry run has told %d events, %v", len(events.Items), err)
 	}
 
-	// A strategy of the framework's, without our filter, asks for every pod. The budget answers only where it is asked.
+	// A strategy of the framework without Berth's filter asks for every pod. The budget answers only if the descheduler asks it.
 	apply(t, ns, "apiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: web}\nspec: {maxUnavailable: 0, selector: {matchLabels: {app: web}}}\n")
 	stock := lifeTime(ns, "")
 	waitFor(t, "the PodDisruptionBudget", func(ctx context.Context) (string, error) {
@@ -325,7 +326,7 @@ func TestDryRunsChangeNothing(t *testing.T) {
 	watch.expect(t, 0)
 }
 
-// Case 32: PodUnavailableBudgets are asked by the server's dry run as well, and nothing is taken from them.
+// Case 32: the server's dry run also asks PodUnavailableBudgets, but takes nothing from them.
 func TestAServerDryRunAsksPodUnavailableBudgets(t *testing.T) {
 	ns := newNamespace(t)
 	pool(t, ns, "a", "32")
@@ -362,7 +363,8 @@ spec: {selector: {matchLabels: {app: web}}, maxUnavailable: 1}
 	watch.expect(t, 0)
 }
 
-// lifeTime is a policy of the framework's strategy PodLifeTime for all pods of the namespace that are more than a second old, with more for its plugins.
+// lifeTime is a policy with the framework's strategy PodLifeTime, for all pods of the namespace that are older than a second. more configures its
+// plugins.
 func lifeTime(ns, more string) string {
 	return fmt.Sprintf(`
 apiVersion: descheduler/v1alpha2
@@ -377,7 +379,7 @@ profiles:
 `, ns, more)
 }
 
-// oldEnough waits until PodLifeTime with one second takes every pod.
+// oldEnough waits until all pods are old enough for PodLifeTime with one second.
 func oldEnough(t *testing.T, ns string) {
 	t.Helper()
 	waitFor(t, "the pods to be old enough", func(ctx context.Context) (string, error) {
@@ -391,8 +393,8 @@ func oldEnough(t *testing.T, ns string) {
 	})
 }
 
-// A strategy of the framework's, which knows of no PodUnavailableBudget, evicts what one allows in the same binary, and the filter keeps it from pods of
-// one that has no room: nothing is attempted.
+// A strategy of the framework does not know PodUnavailableBudgets. In the same binary it evicts the pods that a budget allows. For a budget without
+// room the filter excludes the pods, so the strategy attempts nothing.
 func TestStrategiesOfOthersKeepToBudgets(t *testing.T) {
 	ns := newNamespace(t)
 	pool(t, ns, "a", "32")
@@ -412,20 +414,20 @@ spec: {selector: {matchLabels: {app: web}}, maxUnavailable: 1}
 	}
 	atRest(t, ns, 4)
 	disrupted := watch.count()
-	if disrupted == 0 { // and more than one only as fast as others come up
+	if disrupted == 0 { // it evicts more than one only as fast as new pods become ready
 		t.Error("nothing was evicted")
 	}
 	if _, err := the.Dynamic.Resource(policyv1alpha1.Resource).Namespace(ns).Patch(t.Context(), "web", types.MergePatchType, []byte(`{"spec":{"maxUnavailable":0}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	inForce(t, ns, 0)
-	if _, err := descheduleOnce(t, policy); err != nil { // had it been attempted, the code would be 2
+	if _, err := descheduleOnce(t, policy); err != nil { // after an attempt the exit code would be 2
 		t.Errorf("exit code %d: %v", descheduler.ExitCode(err), err)
 	}
 	watch.expect(t, disrupted)
 }
 
-// With the filter, as it is deployed, pausing a spread stops strategies of the framework too.
+// With the filter, as in the shipped policy, a paused spread also stops strategies of the framework.
 func TestStrategiesOfOthersLeavePausedSpreadsAlone(t *testing.T) {
 	ns := newNamespace(t)
 	pool(t, ns, "a", "32")
@@ -449,7 +451,7 @@ func TestStrategiesOfOthersLeavePausedSpreadsAlone(t *testing.T) {
 	}
 }
 
-// Case 36: where only one node is ready the framework skips the cycle; nothing is done, and that is no error.
+// Case 36: if only one node is ready, the framework skips the cycle. Nothing happens, and that is no error.
 func TestOneReadyNodeIsTooFew(t *testing.T) {
 	ns := newNamespace(t)
 	nodes := pool(t, ns, "a", "32")

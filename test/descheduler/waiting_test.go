@@ -18,12 +18,12 @@ import (
 	"github.com/berth-project/berth/pkg/descheduler"
 )
 
-// early has pods pick one of two subsets at admission, and leave it when no node of it has taken them for a minute.
+// early is a spread whose pods pick one of two subsets at admission. They leave it after a minute without a node there.
 func early(ns string) string {
 	return spreadOf(ns, "ReplicaSet", "{type: Adaptive, adaptive: {rescheduleCriticalSeconds: 60}}", "a!patched=- b!patched=-") + "---"
 }
 
-// unschedulablePod is the only pod of the namespace for which the scheduler has found no node.
+// unschedulablePod returns the only pod of the namespace for which the scheduler found no node.
 func unschedulablePod(ctx context.Context, ns string) (pod corev1.Pod, missing string, err error) {
 	pods, err := live(ctx, ns)
 	if err != nil {
@@ -36,7 +36,7 @@ func unschedulablePod(ctx context.Context, ns string) (pod corev1.Pod, missing s
 	return pods[0], "", nil
 }
 
-// scheduled is the condition of a pod that says whether it has a node. It is empty if there is none.
+// scheduled returns the condition PodScheduled of a pod. It is empty if the pod has none.
 func scheduled(pod *corev1.Pod) corev1.PodCondition {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled {
@@ -55,7 +55,7 @@ func waitForUnschedulable(t *testing.T, ns string) (pod corev1.Pod) {
 	return pod
 }
 
-// expectNothing fails the test if a cycle has something to say about a pod of the namespace.
+// expectNothing fails if a cycle reports anything about a pod of the namespace.
 func expectNothing(t *testing.T, what, policy string, now time.Time) {
 	t.Helper()
 	if moved, kept := mustDeschedule(t, policy, at(now)); len(moved)+len(kept) != 0 {
@@ -63,7 +63,7 @@ func expectNothing(t *testing.T, what, policy string, now time.Time) {
 	}
 }
 
-// Case 20: what counts is since when the scheduler finds no node for a pod, and not how old the pod is, to the second.
+// Case 20: the time since the scheduler found no node for a pod counts, to the second. The age of the pod does not count.
 func TestOnlyTheTimeWithoutANodeCounts(t *testing.T) {
 	ns := newNamespace(t)
 	pool(t, ns, "b", "32")
@@ -96,8 +96,8 @@ func TestOnlyTheTimeWithoutANodeCounts(t *testing.T) {
 	expectLayout(t, ns, "b=1")
 }
 
-// Case 20: a pod with scheduling gates waits for somebody else. When they are gone the scheduler says that it finds no node, and not since when, so that
-// the pod counts from its creation.
+// Case 20: a pod with scheduling gates waits for their owner. When the gates are removed, the scheduler reports that it finds no node, but not since
+// when. So the time counts from the creation of the pod.
 func TestAGatedPodStaysUntilItsGatesAreGone(t *testing.T) {
 	ns := newNamespace(t)
 	pool(t, ns, "b", "32")
@@ -128,7 +128,7 @@ func TestAGatedPodStaysUntilItsGatesAreGone(t *testing.T) {
 	}
 }
 
-// Case 20: a pod for which others are preempted has a node as soon as they are gone.
+// Case 20: if the scheduler preempts other pods for a pod, the pod gets a node as soon as they are gone.
 func TestAPodThatPreemptsStays(t *testing.T) {
 	ns := newNamespace(t)
 	nodes := pool(t, ns, "a", "1")
@@ -174,8 +174,8 @@ spec:
 	expectLayout(t, ns, "a=1")
 }
 
-// Case 20: pending pods of schedulers that the strategy is not told of stay: admission gives them no subset, and the strategy passes over them also if it
-// has.
+// Case 20: the strategy leaves pending pods of schedulers that it is not configured for. Admission gives them no subset. The strategy also skips them
+// if they have one.
 func TestPendingPodsOfOtherSchedulersStay(t *testing.T) {
 	ns := newNamespace(t)
 	pool(t, ns, "b", "32")
@@ -189,7 +189,7 @@ func TestPendingPodsOfOtherSchedulersStay(t *testing.T) {
 		name = pods[0].Name
 		return "", nil
 	})
-	// This is what the other scheduler says.
+	// The other scheduler writes this condition.
 	said := fmt.Sprintf(`{"status":{"conditions":[{"type":"PodScheduled","status":"False","reason":"Unschedulable","lastTransitionTime":%q}]}}`, time.Now().UTC().Format(time.RFC3339))
 	if _, err := the.Client.CoreV1().Pods(ns).Patch(t.Context(), name, types.StrategicMergePatchType, []byte(said), metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)
@@ -206,7 +206,7 @@ func TestPendingPodsOfOtherSchedulersStay(t *testing.T) {
 	}
 }
 
-// Case 22: a pod that nothing would make anew is never evicted, not even if it asks to be, which has the framework's own filter let it pass.
+// Case 22: a pod that no owner would recreate is never evicted, even if it requests that with the annotation for the framework's own filter.
 func TestBarePodsAreNeverEvicted(t *testing.T) {
 	ns := newNamespace(t)
 	nodes := pool(t, ns, "a", "32")
@@ -222,7 +222,7 @@ spec:
 	expectLayout(t, ns, "none=1")
 	oldEnough(t, ns)
 	watch := watchDisruptions(t, ns, 1)
-	// Had an eviction been sent while they are refused, the exit code would be 2.
+	// If the descheduler had sent an eviction while evictions fail, the exit code would be 2.
 	mend := breakEvictions(t, ns, "127.0.0.1:1", "bare")
 	if _, err := descheduleOnce(t, lifeTime(ns, "filter: {enabled: [SubsetEvictor]}, ")); err != nil {
 		t.Errorf("with Berth's filter: %v", err)
@@ -234,7 +234,8 @@ spec:
 	watch.expect(t, 0)
 }
 
-// Case 37: pods go in one order, whatever the order in which the API server lists them: those that are not ready, then the youngest, then by name.
+// Case 37: pods are evicted in one order, whatever the order of the API server's list: first pods that are not ready, then the youngest, then by
+// name.
 func TestPodsGoInOneOrder(t *testing.T) {
 	ns := newNamespace(t)
 	pool(t, ns, "a", "32")
@@ -291,7 +292,7 @@ func TestPodsGoInOneOrder(t *testing.T) {
 	if len(first) != 6 || first[0] != oldest.Name {
 		t.Fatalf("the order is %v, and %s is not ready", first, oldest.Name)
 	}
-	// Pods of the same second may go in any order that is always the same.
+	// Pods of the same second may go in any order, but it must always be the same.
 	for i, name := range first[1:] {
 		at := slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Name == name })
 		if want := pods[i+1].CreationTimestamp; !pods[at].CreationTimestamp.Equal(&want) {
