@@ -224,7 +224,7 @@ func TestWithoutAWebhookOnlyVoluntaryDisruptionOfProtectedPodsIsRefused(t *testi
 	expectAllowed(t, "deleting a namespace", the.Client.CoreV1().Namespaces().Delete(t.Context(), doomed, metav1.DeleteOptions{}))
 	waitFor(t, "the namespace to be gone", func(ctx context.Context) (string, error) {
 		if _, err := the.Client.CoreV1().Namespaces().Get(ctx, doomed, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-			return "it is there", err
+			return "it still exists", err
 		}
 		return "", nil
 	})
@@ -239,7 +239,7 @@ func TestWithoutAWebhookOnlyVoluntaryDisruptionOfProtectedPodsIsRefused(t *testi
 	dryRunOf := func(ctx context.Context, pod *corev1.Pod) error {
 		return the.Client.CoreV1().Pods(guarded).Delete(ctx, pod.Name, metav1.DeleteOptions{DryRun: dryRun})
 	}
-	waitFor(t, "the API server to ask nobody", func(ctx context.Context) (string, error) {
+	waitFor(t, "the API server to stop calling the webhook", func(ctx context.Context) (string, error) {
 		if err := dryRunOf(ctx, &all[1]); err != nil {
 			return err.Error(), nil
 		}
@@ -329,7 +329,7 @@ func TestAWebhookWhoseCacheIsFrozenCountsRight(t *testing.T) {
 	}
 	servers.Wait()
 	if allowed.Load() != 3 {
-		t.Errorf("%d operations were let through, want 3", allowed.Load())
+		t.Errorf("%d operations were allowed, want 3", allowed.Load())
 	}
 	for i := range all { // exactly the allowed operations succeed
 		if err := remove(t.Context(), &all[i]); err != nil && !isRefused(err) {
@@ -587,13 +587,13 @@ func TestOrphansAndPodsThatChangeHandsStayCounted(t *testing.T) {
 	w := watch(t, namespace, 3)
 	noReplacements(t)
 	all := pods(t, namespace)
-	expectAllowed(t, "a pod whose ReplicaSet nobody owns", remove(t.Context(), &all[0]))
+	expectAllowed(t, "a pod whose ReplicaSet has no owner", remove(t.Context(), &all[0]))
 	expectRefused(t, "another", remove(t.Context(), &all[1]))
 	expectRefused(t, "another that changes its labels", patch(t.Context(), &all[1], `{"metadata":{"labels":{"app":"other"}}}`))
 
 	// Pods without an owner count as long as they exist. So one of the three may be deleted.
 	expectAllowed(t, "deleting the ReplicaSet alone", the.Client.AppsV1().ReplicaSets(namespace).Delete(t.Context(), set.Name, orphan))
-	waitFor(t, "pods of nobody", func(context.Context) (string, error) {
+	waitFor(t, "pods without an owner", func(context.Context) (string, error) {
 		for _, pod := range pods(t, namespace) {
 			if metav1.GetControllerOf(&pod) != nil {
 				return pod.Name, nil
@@ -608,7 +608,7 @@ func TestOrphansAndPodsThatChangeHandsStayCounted(t *testing.T) {
 	}
 	w.setFloor(2)
 	inForce(t, namespace, 3)
-	expectAllowed(t, "a pod of nobody that changes its labels", patch(t.Context(), &all[1], `{"metadata":{"labels":{"app":"other"}}}`))
+	expectAllowed(t, "a pod without an owner that changes its labels", patch(t.Context(), &all[1], `{"metadata":{"labels":{"app":"other"}}}`))
 	if pod := podNamed(t, namespace, all[1].Name); pod.Labels["app"] != "other" {
 		t.Errorf("labels %v", pod.Labels)
 	}
@@ -640,7 +640,7 @@ func TestAControllerThatLagsGivesNothingBack(t *testing.T) {
 	berth.stopController()
 	allowed, refused := stormFor(t, lag, namespace, patient(t.Context(), remove), patient(t.Context(), evict))
 	if refused == 0 {
-		t.Errorf("%d let through, none refused", allowed)
+		t.Errorf("%d allowed, none refused", allowed)
 	}
 	if entries := ledger(t, namespace); len(entries) < 3 {
 		t.Errorf("%d entries are left of at least 3", len(entries))
@@ -826,7 +826,7 @@ func TestBudgetsThatOverlapAreRefused(t *testing.T) {
 		}
 	}
 	if err := budget("web", "selector: {matchLabels: {app: x}}, maxUnavailable: 1"); !apierrors.IsInvalid(err) {
-		t.Errorf("another selector for a budget that is there: got %v, want it to be invalid", err)
+		t.Errorf("another selector for an existing budget: got %v, want it to be invalid", err)
 	}
 	expectAllowed(t, "another value of the label", budget("db", "selector: {matchLabels: {app: db}}, maxUnavailable: 1"))
 	expectAllowed(t, "another label", budget("backend", "selector: {matchLabels: {backend: 'true'}}, maxUnavailable: 1"))
@@ -847,7 +847,7 @@ func TestABudgetWithATargetCoversThePodsOfThatWorkload(t *testing.T) {
 			mine = append(mine, pod)
 		}
 	}
-	expectAllowed(t, "a pod of somebody else", remove(t.Context(), podNamed(t, namespace, "stranger")))
+	expectAllowed(t, "a pod that no budget protects", remove(t.Context(), podNamed(t, namespace, "stranger")))
 	expectAllowed(t, "the first", evict(t.Context(), &mine[0]))
 	expectRefused(t, "the second", remove(t.Context(), &mine[1]))
 	expectAllowed(t, "deleting the budget", berth.client().DeleteAllOf(t.Context(), &v1alpha1.PodUnavailableBudget{}, inNamespace(namespace)))
@@ -856,6 +856,6 @@ func TestABudgetWithATargetCoversThePodsOfThatWorkload(t *testing.T) {
 		if err != nil {
 			return "", err
 		}
-		return map[bool]string{true: "it is there"}[pod.Labels[v1alpha1.ProtectedLabel] != ""], nil
+		return map[bool]string{true: "it still has the label"}[pod.Labels[v1alpha1.ProtectedLabel] != ""], nil
 	})
 }

@@ -150,7 +150,7 @@ func TestUnderLoadAnAnswerCostsAtMostOneRead(t *testing.T) {
 	reads, writes = berth.calls.reads.Load()-reads, berth.calls.writes.Load()-writes
 	berth.set(func(i *installation) {
 		n := int64(len(i.latencies))
-		t.Logf("%d let through, %d refused: %d answers, %d reads, %d writes", allowed, refused, n, reads, writes)
+		t.Logf("%d allowed, %d refused: %d answers, %d reads, %d writes", allowed, refused, n, reads, writes)
 		if reads > n {
 			t.Errorf("%d reads for %d answers", reads, n)
 		}

@@ -68,7 +68,7 @@ func TestARolloutGoesOnBesideADrainThatTriesAgain(t *testing.T) {
 		return map[bool]string{false: "none"}[err == nil && len(events.Items) > 0], err
 	})
 	if entries := ledger(t, namespace); len(entries) > 0 {
-		t.Errorf("%+v were let through, and the PodDisruptionBudget refuses them", entries)
+		t.Errorf("%+v were allowed, but the PodDisruptionBudget refuses them", entries)
 	}
 	body := `{"spec":{"strategy":{"rollingUpdate":{"maxSurge":0,"maxUnavailable":1}},"template":{"spec":{"containers":[{"name":"main","image":"web:9"}]}}}}`
 	if _, err := the.Client.AppsV1().Deployments(namespace).Patch(t.Context(), "web", "application/strategic-merge-patch+json", []byte(body), metav1.PatchOptions{}); err != nil {

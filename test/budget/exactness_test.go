@@ -94,11 +94,11 @@ func TestNoStormOfOperationsTakesMoreThanTheBudget(t *testing.T) {
 			berth.set(func(i *installation) {
 				slices.Sort(i.latencies)
 				if n := len(i.latencies); n > 0 {
-					t.Logf("%d let through, %d refused, lowest %d of %d; answers p50 %v p99 %v", allowed, refused, w.seen(), tc.floor, i.latencies[n/2], i.latencies[n*99/100])
+					t.Logf("%d allowed, %d refused, lowest %d of %d; answers p50 %v p99 %v", allowed, refused, w.seen(), tc.floor, i.latencies[n/2], i.latencies[n*99/100])
 				}
 			})
 			if tc.none != (allowed == 0) || refused == 0 {
-				t.Errorf("%d let through, %d refused", allowed, refused)
+				t.Errorf("%d allowed, %d refused", allowed, refused)
 			}
 		})
 	}
@@ -128,7 +128,7 @@ func TestAConflictStormOnTheStatusCostsTimeAndNoPods(t *testing.T) {
 		})
 	}
 	allowed, refused := storm(t, namespace, remove, evict, patchImage)
-	t.Logf("%d let through, %d refused", allowed, refused)
+	t.Logf("%d allowed, %d refused", allowed, refused)
 	if allowed == 0 {
 		t.Error("nothing got through")
 	}
@@ -145,7 +145,7 @@ func TestTheBudgetHoldsWhileItAndItsWorkloadChange(t *testing.T) {
 		time.Sleep(*duration / 3)
 		apply(t, namespace, fmt.Sprintf(pub, "maxUnavailable: 1"))
 		// Operations that were within the previous budget may still be under way.
-		poll(t, 4*time.Minute, "what was let through to be over", func(ctx context.Context) (string, error) {
+		poll(t, 4*time.Minute, "the allowed operations to be over", func(ctx context.Context) (string, error) {
 			b, err := read(ctx, namespace)
 			if err != nil || b.Status.CurrentAvailable >= 19 && b.Status.ObservedGeneration == b.Generation && len(b.Status.Ledger) <= 1 {
 				return "", err
@@ -186,9 +186,9 @@ func TestTwoHundredDeletionsAreDecidedWithinTwoSeconds(t *testing.T) {
 	}
 	clients.Wait()
 	took := time.Since(start)
-	t.Logf("%d let through, %d refused in %v", allowed.Load(), refused.Load(), took)
+	t.Logf("%d allowed, %d refused in %v", allowed.Load(), refused.Load(), took)
 	if allowed.Load() < 20 || took > time.Duration(*slack)*2*time.Second {
-		t.Errorf("%d of at least 20 let through in %v, want at most 2s", allowed.Load(), took)
+		t.Errorf("%d of at least 20 allowed in %v, want at most 2s", allowed.Load(), took)
 	}
 }
 
@@ -232,7 +232,7 @@ func TestAnAnswerTakesMilliseconds(t *testing.T) {
 	operate("tried without writing", func(ctx context.Context, pod *corev1.Pod) error {
 		return the.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{DryRun: dryRun})
 	})
-	operate("let through", remove)
+	operate("allowed", remove)
 }
 
 // medianWrite measures one write of the budget's status while no requests are under way.

@@ -110,7 +110,7 @@ func TestUpdatesInPlaceTakeTheirTurns(t *testing.T) {
 					}
 				}
 				if under == nil {
-					t.Fatal("nobody is left to be updated")
+					t.Fatal("no pod is left to update")
 				}
 				expectAllowed(t, "its image", patchImage(t.Context(), podNamed(t, namespace, under.Name)))
 				waitFor(t, "the new image to run", func(context.Context) (string, error) {
@@ -154,7 +154,7 @@ func TestNoStormOfUpdatesInPlaceTakesMoreThanTheBudget(t *testing.T) {
 				operations[i] = patient(t.Context(), operations[i])
 			}
 			allowed, refused := storm(t, namespace, operations...)
-			t.Logf("%d let through, %d of them updates in place, %d refused, lowest %d of %d", allowed, turnedOff.Load(), refused, w.seen(), tc.floor)
+			t.Logf("%d allowed, %d of them updates in place, %d refused, lowest %d of %d", allowed, turnedOff.Load(), refused, w.seen(), tc.floor)
 			if refused == 0 {
 				t.Error("nothing was refused")
 			}
