@@ -17,7 +17,7 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// command runs a program of bin in the root of the repository and returns what it prints.
+// command runs a program of bin in the root of the repository. It returns the output.
 func command(t *testing.T, name string, args ...string) (stdout string, err error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), filepath.Join(harness.Root(), "bin", name), args...)
@@ -35,7 +35,7 @@ func kustomized(t *testing.T, dir string) []*unstructured.Unstructured {
 	return parsed(t, "kubectl", "kustomize", dir)
 }
 
-// templated is the chart with these values, and with its definitions.
+// templated renders the chart with these values, including its CRDs.
 func templated(t *testing.T, values ...string) []*unstructured.Unstructured {
 	t.Helper()
 	args := []string{"template", "berth", "charts/berth", "--include-crds"}
@@ -58,21 +58,21 @@ func parsed(t *testing.T, name string, args ...string) []*unstructured.Unstructu
 	return objects
 }
 
-// byName are objects by what nothing else in a cluster has.
+// byName maps each object by kind, namespace and name. This key is unique in a cluster.
 func byName(t *testing.T, objects []*unstructured.Unstructured) map[string]map[string]any {
 	t.Helper()
 	all := map[string]map[string]any{}
 	for _, object := range objects {
 		name := fmt.Sprintf("%s %s %s/%s", object.GetAPIVersion(), object.GetKind(), object.GetNamespace(), object.GetName())
 		if all[name] != nil {
-			t.Errorf("%s is there twice", name)
+			t.Errorf("%s exists twice", name)
 		}
 		all[name] = object.Object
 	}
 	return all
 }
 
-// expectSame compares a set of objects with that of kustomize.
+// expectSame compares a set of objects with the objects of kustomize.
 func expectSame(t *testing.T, kustomized, others []*unstructured.Unstructured) {
 	t.Helper()
 	want, got := byName(t, kustomized), byName(t, others)
@@ -88,7 +88,7 @@ func expectSame(t *testing.T, kustomized, others []*unstructured.Unstructured) {
 	}
 }
 
-// kustomization is one of all of Berth with other parts than manifests/kustomization.yaml names.
+// kustomization renders a kustomization of all of Berth. It may name other parts than manifests/kustomization.yaml does.
 func kustomization(t *testing.T, text string) []*unstructured.Unstructured {
 	t.Helper()
 	dir := t.TempDir()
@@ -141,7 +141,7 @@ func TestTheChartIsTheManifests(t *testing.T) {
 	}
 }
 
-// TestThePartsAreTheWhole: docs/install.md deletes all of these one by one to keep the definitions.
+// TestThePartsAreTheWhole: docs/install.md deletes all of these parts one by one to keep the CRDs.
 func TestThePartsAreTheWhole(t *testing.T) {
 	var all []*unstructured.Unstructured
 	for _, part := range []string{"descheduler/cronjob", "network", "budget", "webhook", "controller", "scheduler", "policy", "base", "crd"} {
@@ -176,7 +176,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"controller.podDisruptionBudget.maxUnavailable=most":   "at '/controller/podDisruptionBudget/maxUnavailable'",
 		"scheduler.topologySpreadConstraints[0].topologyKey=a": "at '/scheduler/topologySpreadConstraints/0': missing properties",
 		"scheduler.resources.request.cpu=1":                    "at '/scheduler/resources': additional properties 'request' not allowed",
-		// Kubernetes fills in that of the cluster's own scheduler.
+		// Kubernetes fills in the lease name of the cluster's own scheduler.
 		"scheduler.config=profiles: []": `scheduler.config: leaderElection is {"leaderElect":true,"resourceName":"kube-scheduler","resourceNamespace":"kube-system"}`,
 		`scheduler.config=leaderElection: {resourceNamespace: berth-system\, resourceName: kube-scheduler}`:                       `"resourceName":"kube-scheduler"`,
 		`scheduler.config=leaderElection: {resourceName: berth-scheduler}`:                                                        `"resourceNamespace":"kube-system"`,
@@ -316,7 +316,7 @@ func TestValuesReachTheirObjects(t *testing.T) {
 	})
 }
 
-// excludedNamespaces are the lists of names that a selector anywhere in the object wants namespaces not to have.
+// excludedNamespaces returns the namespace names that selectors anywhere in the object exclude.
 func excludedNamespaces(value any) (lists [][]any) {
 	switch value := value.(type) {
 	case map[string]any:

@@ -29,21 +29,21 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// look is how often a condition is checked.
+// look is the polling interval for conditions.
 const look = 100 * time.Millisecond
 
 // cluster is a control plane without Berth, and a client with all rights.
 type cluster struct {
 	*sandbox.Sandbox
 	client kubernetes.Interface
-	// dir is where commands run: the root of the repository, unless in has changed it.
+	// dir is the working directory of commands: the root of the repository, unless in has changed it.
 	dir string
 }
 
-// in is the same cluster with another working directory.
+// in returns the same cluster with another working directory.
 func (c *cluster) in(dir string) *cluster { return &cluster{c.Sandbox, c.client, dir} }
 
-// start starts a control plane with three nodes in three zones, and what runs the pods of berth-system.
+// start starts a control plane with three nodes in three zones. It also starts a kubelet for the pods of berth-system.
 func start(t *testing.T) (*cluster, *kubelet) {
 	t.Helper()
 	network := newServiceNetwork(t)
@@ -109,7 +109,7 @@ func kustomizationOf(t *testing.T, dir, version string) {
 	}
 }
 
-// expectVersion wants every component to have its image of this version.
+// expectVersion fails unless every component has its image with this version.
 func (c *cluster) expectVersion(t *testing.T, version string) {
 	t.Helper()
 	images := strings.Fields(c.kubectl(t, "-n", berthSystem, "get", "deployments,cronjobs", "-o", "jsonpath={..containers[*].image}"))
@@ -123,7 +123,7 @@ func (c *cluster) expectVersion(t *testing.T, version string) {
 	}
 }
 
-// documented runs a command that docs/install.md shows, with more arguments after it.
+// documented runs a command that docs/install.md shows, with additional arguments.
 func (c *cluster) documented(t *testing.T, line string, more ...string) string {
 	t.Helper()
 	if !strings.Contains(guide(t), line) {
@@ -153,7 +153,7 @@ func (c *cluster) apply(t *testing.T, namespace, manifest string) {
 	}
 }
 
-// waitFor waits until nothing is missing any more.
+// waitFor waits until the condition returns an empty string.
 func waitFor(t *testing.T, what string, condition func(context.Context) (missing string, err error)) {
 	t.Helper()
 	var last string
@@ -167,7 +167,7 @@ func waitFor(t *testing.T, what string, condition func(context.Context) (missing
 	}
 }
 
-// expectRunning waits until Deployments of berth-system have all of their pods, and the pods' processes answer their probes.
+// expectRunning waits until Deployments of berth-system have all of their pods, and the processes of the pods answer their probes.
 func expectRunning(t *testing.T, k *kubelet, components ...string) {
 	t.Helper()
 	waitFor(t, "pods of "+strings.Join(components, " and "), func(ctx context.Context) (string, error) {
@@ -191,7 +191,7 @@ func expectRunning(t *testing.T, k *kubelet, components ...string) {
 	})
 }
 
-// failureOf is why a Deployment can create no pods, for instance because the security level of the namespace forbids them.
+// failureOf returns why a Deployment cannot create pods. For instance, the security level of the namespace may forbid them.
 func failureOf(d *appsv1.Deployment) string {
 	for _, condition := range d.Status.Conditions {
 		if condition.Type == appsv1.DeploymentReplicaFailure {
@@ -218,7 +218,7 @@ func (p *process) answersProbes(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// anyCertificate is a client like a kubelet or Prometheus, which do not know the CA of the pods' certificates.
+// anyCertificate is a client that accepts any certificate. Kubelets and Prometheus do not know the CA of the pods' certificates either.
 var anyCertificate = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 	DisableKeepAlives: true,
 	TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // on loopback
@@ -248,7 +248,7 @@ func get(ctx context.Context, url, token string) (string, error) {
 	return string(body), nil
 }
 
-// expectZones waits until the pods of the example are in the zones that its spread wants.
+// expectZones waits until the pods of the example are in these zones, as its spread requires.
 func (c *cluster) expectZones(t *testing.T, want string) {
 	t.Helper()
 	waitFor(t, "pods in "+want, func(ctx context.Context) (string, error) {
@@ -283,12 +283,12 @@ kind: PodUnavailableBudget
 metadata: {name: api}
 spec: {selector: {matchLabels: {app: api}}, maxUnavailable: 1}`
 
-// expectABudgetHolds deletes one pod more than the budget allows.
+// expectABudgetHolds tries to delete one pod more than the budget allows.
 func (c *cluster) expectABudgetHolds(t *testing.T) {
 	t.Helper()
 	c.apply(t, "default", budget)
 	c.kubectl(t, "wait", "--for=condition=Enforcing", "--timeout=60s", "podunavailablebudget/api")
-	// Those of a Deployment are replaced at once. Pods without a node do not become available.
+	// The Deployment replaces deleted pods at once. Without a node the new pods do not become available.
 	c.kubectl(t, "cordon", "-l", "topology.kubernetes.io/zone")
 	defer c.kubectl(t, "uncordon", "-l", "topology.kubernetes.io/zone")
 	pods := strings.Fields(c.kubectl(t, "get", "pods", "-l", "app=api", "-o", "name"))
@@ -304,7 +304,7 @@ func (c *cluster) expectABudgetHolds(t *testing.T) {
 	}
 }
 
-// runDescheduler runs now what the CronJob would run.
+// runDescheduler runs the CronJob's pod now.
 func runDescheduler(t *testing.T, k *kubelet) {
 	t.Helper()
 	k.kubectl(t, "-n", berthSystem, "create", "job", "--from=cronjob/berth-descheduler", "by-hand")
@@ -328,7 +328,7 @@ func runDescheduler(t *testing.T, k *kubelet) {
 	}
 }
 
-// expectMetrics reads a metric from components as the PodMonitor of manifests/observe makes Prometheus do it.
+// expectMetrics reads a metric from components in the way that the PodMonitor of manifests/observe configures.
 func expectMetrics(t *testing.T, k *kubelet, component, port string, scheme corev1.URIScheme, token, metric string) {
 	t.Helper()
 	waitFor(t, metric, func(ctx context.Context) (string, error) {
@@ -345,14 +345,14 @@ func expectMetrics(t *testing.T, k *kubelet, component, port string, scheme core
 				missing = append(missing, p.pod.Name+" does not have it")
 			}
 		}
-		if len(missing) < len(k.of(component)) { // the leader has all
+		if len(missing) < len(k.of(component)) { // the leader has all metrics
 			return "", nil
 		}
 		return strings.Join(missing, "\n"), nil
 	})
 }
 
-// metricsToken is Prometheus' token from manifests/observe.
+// metricsToken returns the token of Prometheus from manifests/observe.
 func (c *cluster) metricsToken(t *testing.T) string {
 	t.Helper()
 	c.kubectl(t, "apply", "-f", "manifests/observe/token.yaml")
@@ -370,7 +370,7 @@ func (c *cluster) metricsToken(t *testing.T) string {
 	return token
 }
 
-// versions are the resourceVersions of the objects that a kustomization makes.
+// versions returns the resourceVersions of the objects of a kustomization.
 func (c *cluster) versions(t *testing.T) map[string]string {
 	t.Helper()
 	rendered := c.kubectl(t, "kustomize", "manifests")
@@ -403,8 +403,8 @@ func expectNoLitter(t *testing.T, k *kubelet) {
 	}
 }
 
-// leavePending removes Berth's scheduler from the example's template, as the documents say to do before Berth is removed. It leaves a pod pending
-// that admission gave the scheduler, and returns the others.
+// leavePending removes Berth's scheduler from the example's template, as the documents tell users to do before they remove Berth. It leaves one pod
+// pending for which admission has set the scheduler. It returns the other pods.
 func (c *cluster) leavePending(t *testing.T) (others []string) {
 	t.Helper()
 	c.kubectl(t, "patch", "deployment/api", "--type=json", "-p", `[{"op": "remove", "path": "/spec/template/spec/schedulerName"}]`)
@@ -420,8 +420,8 @@ func (c *cluster) leavePending(t *testing.T) (others []string) {
 	return c.examplePods(t)
 }
 
-// expectGone waits until nothing of Berth is left but its CRDs. It checks that pods have stayed, can be deleted, and do not wait for a scheduler that
-// is gone.
+// expectGone waits until nothing of Berth remains except its CRDs. It checks that the pods still exist and can be deleted. No pod may wait for the
+// removed scheduler.
 func (c *cluster) expectGone(t *testing.T, before []string) {
 	t.Helper()
 	waitFor(t, "namespace berth-system to be gone", func(ctx context.Context) (string, error) {
@@ -448,7 +448,7 @@ func (c *cluster) expectGone(t *testing.T, before []string) {
 	c.kubectl(t, "delete", "--timeout=60s", "pod", after[0])
 }
 
-// examplePods are the pods of the example that have a node.
+// examplePods returns the pods of the example that have a node.
 func (c *cluster) examplePods(t *testing.T) []string {
 	t.Helper()
 	pods, err := c.client.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{LabelSelector: "app=api"})
@@ -476,7 +476,7 @@ func TestInstallWithKustomize(t *testing.T) {
 	c.in(dir).documented(t, "kubectl apply -k .")
 	expectRunning(t, k, "scheduler", "controller")
 	c.expectVersion(t, "v1")
-	for _, mode := range []string{"deployment", "job"} { // the one runs in TestInstallWithHelm, and the other as the CronJob does
+	for _, mode := range []string{"deployment", "job"} { // TestInstallWithHelm runs the first, and the second runs as the CronJob does
 		c.kubectl(t, "apply", "--dry-run=server", "-k", "manifests/descheduler/"+mode)
 	}
 
@@ -496,7 +496,7 @@ func TestInstallWithKustomize(t *testing.T) {
 		if url, err := p.url(corev1.URISchemeHTTPS, "secure", "/metrics"); err != nil {
 			t.Error(err)
 		} else if _, err := get(t.Context(), url, ""); err == nil {
-			t.Errorf("%s shows its metrics to somebody without a token", p.pod.Name)
+			t.Errorf("%s shows its metrics to a client without a token", p.pod.Name)
 		}
 	}
 	expectNoLitter(t, k)

@@ -35,8 +35,8 @@ import (
 
 const berthSystem = "berth-system"
 
-// kubelet runs the pods of berth-system, which the nodes only pretend to run: one process for each, with the arguments, the volumes and the service
-// account's token that the pod says. onThisMachine replaces only what a process cannot have as in a container.
+// kubelet runs the pods of berth-system. The nodes are not real, so each pod is one process. It has the arguments, the volumes and the service
+// account token of the pod. onThisMachine replaces only what a process cannot have as in a container.
 type kubelet struct {
 	*cluster
 	dir string
@@ -45,7 +45,7 @@ type kubelet struct {
 	pods map[types.UID]*process
 }
 
-// containers counts those that were started. Each has its own loopback address, so that all can listen on the ports that they use in a cluster.
+// containers counts the started containers. Each has its own loopback address. So all of them can listen on the same ports as in a cluster.
 var containers atomic.Int64
 
 func newAddress() string {
@@ -62,7 +62,7 @@ type process struct {
 	logPath string
 	stop    context.CancelFunc
 	exited  chan struct{}
-	// err is how it ended. Read it after exited.
+	// err is the result of the process. Read it only after exited.
 	err error
 }
 
@@ -140,7 +140,7 @@ func (k *kubelet) consider(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// end tells a container to end, which takes some time.
+// end sends SIGTERM to a container, which then takes some time to end.
 func (k *kubelet) end(uid types.UID) {
 	k.mu.Lock()
 	p := k.pods[uid]
@@ -167,7 +167,7 @@ func (k *kubelet) start(ctx context.Context, pod *corev1.Pod) (*process, error) 
 	if len(container.Command) != 0 || len(container.Env) != 0 {
 		return nil, fmt.Errorf("it has a command %v and an environment %v, which nobody here gives to it", container.Command, container.Env)
 	}
-	mounts := map[string]string{} // directories here by their path in the container
+	mounts := map[string]string{} // local directories by their path in the container
 	for _, mount := range container.VolumeMounts {
 		for i := range pod.Spec.Volumes {
 			if pod.Spec.Volumes[i].Name == mount.Name {
@@ -200,7 +200,7 @@ func (k *kubelet) start(ctx context.Context, pod *corev1.Pod) (*process, error) 
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)
 	go func() {
-		// The kernel sends the death signal when the thread that started the process ends.
+		// The kernel sends the parent death signal when the thread that started the process ends.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer close(p.exited)
@@ -214,10 +214,10 @@ func (k *kubelet) start(ctx context.Context, pod *corev1.Pod) (*process, error) 
 	return p, <-started
 }
 
-// serviceAccountMount is where a container finds its token.
+// serviceAccountMount is the path of the token in a container.
 const serviceAccountMount = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// imageName is the last part of an image's name, without tag and digest.
+// imageName returns the last part of an image's name, without tag and digest.
 func imageName(image string) string {
 	name, _, _ := strings.Cut(path.Base(image), "@")
 	name, _, _ = strings.Cut(name, ":")
@@ -294,14 +294,14 @@ func editYAML(path string, edit func(map[string]any)) error {
 	return os.WriteFile(path, content, 0o600)
 }
 
-// fill makes a directory with the content of the volume.
+// fill creates a directory with the content of the volume.
 func (k *kubelet) fill(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume, dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	write := func(name string, content []byte) error { return os.WriteFile(filepath.Join(dir, name), content, 0o600) }
 	configMap := func(name string) error {
-		// A namespace's kube-root-ca.crt is created a moment after it.
+		// Kubernetes creates a namespace's kube-root-ca.crt a moment after the namespace.
 		object, err := untilFound(ctx, func(ctx context.Context) (*corev1.ConfigMap, error) {
 			return k.client.CoreV1().ConfigMaps(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
 		})
@@ -351,7 +351,7 @@ func (k *kubelet) fill(ctx context.Context, pod *corev1.Pod, volume *corev1.Volu
 	return fmt.Errorf("of a kind that is not known here: %+v", volume.VolumeSource)
 }
 
-// untilFound gets an object that may not exist yet.
+// untilFound reads an object and waits until it exists.
 func untilFound[T any](ctx context.Context, get func(context.Context) (T, error)) (object T, err error) {
 	waited := wait.PollUntilContextTimeout(ctx, look, harness.Timeout, true, func(ctx context.Context) (bool, error) {
 		object, err = get(ctx)
@@ -360,7 +360,7 @@ func untilFound[T any](ctx context.Context, get func(context.Context) (T, error)
 	return object, errors.Join(waited, err)
 }
 
-// token is a token of the pod's service account, bound to the pod as a kubelet's is.
+// token returns a token of the pod's service account. Like a kubelet's, it is bound to the pod.
 func (k *kubelet) token(ctx context.Context, pod *corev1.Pod, of *corev1.ServiceAccountTokenProjection) (string, error) {
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: of.ExpirationSeconds,
@@ -376,7 +376,7 @@ func (k *kubelet) token(ctx context.Context, pod *corev1.Pod, of *corev1.Service
 	return granted.Status.Token, nil
 }
 
-// kubeconfigFrom writes a kubeconfig with the token and the CA in the directory, and nothing else.
+// kubeconfigFrom writes a kubeconfig that contains only the token and the CA in the directory.
 func (k *kubelet) kubeconfigFrom(dir, path string) (string, error) {
 	token, err := os.ReadFile(filepath.Join(dir, "token"))
 	if err != nil {
@@ -390,7 +390,7 @@ func (k *kubelet) kubeconfigFrom(dir, path string) (string, error) {
 	return path, clientcmd.WriteToFile(*config, path)
 }
 
-// of are the processes of a component that have not been stopped.
+// of returns the processes of a component that were not stopped.
 func (k *kubelet) of(component string) []*process {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -403,7 +403,7 @@ func (k *kubelet) of(component string) []*process {
 	return all
 }
 
-// named is the process of a pod, or nil.
+// named returns the process of a pod, or nil.
 func (k *kubelet) named(name string) *process {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -424,7 +424,7 @@ func (p *process) running() bool {
 	}
 }
 
-// url is where the pod answers a probe, or another path of one of its named ports.
+// url returns the URL of a probe of the pod, or of another path on a named port.
 func (p *process) url(scheme corev1.URIScheme, port, path string) (string, error) {
 	for _, declared := range p.pod.Spec.Containers[0].Ports {
 		if declared.Name == port {

@@ -35,7 +35,7 @@ func as[T any](t *testing.T, object *unstructured.Unstructured) *T {
 	return &typed
 }
 
-// podTemplates are those of all components, in all modes, by their origin.
+// podTemplates returns the pod templates of all components in all modes, by their origin.
 func podTemplates(t *testing.T) map[string]corev1.PodTemplateSpec {
 	t.Helper()
 	all := map[string]corev1.PodTemplateSpec{}
@@ -58,7 +58,7 @@ func podTemplates(t *testing.T) map[string]corev1.PodTemplateSpec {
 	return all
 }
 
-// containerPorts are the named ports of the pods that the selector selects, in all modes.
+// containerPorts returns the named ports of the pods that the selector matches, in all modes.
 func containerPorts(t *testing.T, selector metav1.LabelSelector) map[string]int32 {
 	t.Helper()
 	matcher, err := metav1.LabelSelectorAsSelector(&selector)
@@ -111,8 +111,8 @@ func TestPodsHaveAsFewPowersAsTheyNeed(t *testing.T) {
 	}
 }
 
-// TestTheNetworkPoliciesLetThrough the clients that need access, and no others. The API server is not a pod that a selector could select, and may
-// have any address.
+// TestTheNetworkPoliciesLetThrough checks that the network policies allow exactly the clients that need access. The API server is not a pod that a
+// selector could match, and it may have any address.
 func TestTheNetworkPoliciesLetThrough(t *testing.T) {
 	type rule struct {
 		From  string
@@ -185,7 +185,7 @@ func TestTheServiceAndThePodMonitorAskAtPortsThatAreThere(t *testing.T) {
 	}
 }
 
-// stage is one of the Dockerfile.
+// stage is a stage of the Dockerfile.
 type stage struct {
 	From       string
 	Copies     []string
@@ -232,7 +232,8 @@ func dockerfile(t *testing.T) map[string]*stage {
 	return stages
 }
 
-// TestEveryImageHasATarget in the Dockerfile: it begins with an empty file system, is not root, and runs the binary with the image's name.
+// TestEveryImageHasATarget in the Dockerfile. The target starts from an empty file system, does not run as root, and runs the binary of the image's
+// name.
 func TestEveryImageHasATarget(t *testing.T) {
 	stages := dockerfile(t)
 	base := stages["base"]

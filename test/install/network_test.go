@@ -16,20 +16,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// serviceNetwork is for the API server what kube-proxy and the pod network are: a request for a Service's cluster IP is connected to a ready endpoint
-// of the Service, which is a process of the kubelet. So webhook configurations, Services and certificates are used as they were applied.
+// serviceNetwork does for the API server what kube-proxy and the pod network do. It connects a request for a Service's cluster IP to a ready endpoint
+// of the Service, which is a process of the kubelet. So the API server uses webhook configurations, Services and certificates as they were applied.
 type serviceNetwork struct {
 	socket string
 	server *http.Server
 
 	mu      sync.Mutex
-	kubelet *kubelet // nil until there is one
+	kubelet *kubelet // nil before the kubelet starts
 	turn    int
 }
 
 func newServiceNetwork(t *testing.T) *serviceNetwork {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "berth") // not t.TempDir: the path of a socket must be short
+	dir, err := os.MkdirTemp("", "berth") // the path of a socket must be short, so this does not use t.TempDir
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,14 +83,14 @@ func (n *serviceNetwork) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if _, err := io.WriteString(client, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
 		return
 	}
-	// Closing either end closes both. The two ends handle errors.
+	// If one end closes, both close. The two ends handle errors.
 	ended := make(chan struct{}, 2)
 	go func() { _, _ = io.Copy(pod, buffered); ended <- struct{}{} }()
 	go func() { _, _ = io.Copy(client, pod); ended <- struct{}{} }()
 	<-ended
 }
 
-// endpointOf is the address of a ready endpoint of the Service, in turn.
+// endpointOf returns the addresses of the ready endpoints of the Service in turn.
 func (n *serviceNetwork) endpointOf(ctx context.Context, service string) (string, error) {
 	n.mu.Lock()
 	k := n.kubelet
@@ -127,7 +127,7 @@ func (n *serviceNetwork) endpointOf(ctx context.Context, service string) (string
 	return "", fmt.Errorf("no service has %s", service)
 }
 
-// readyAt are the addresses of the processes behind the ready endpoints, at the Service's port of that name.
+// readyAt returns the addresses of the processes behind the ready endpoints, for the Service port of this name.
 func (k *kubelet) readyAt(slices []discoveryv1.EndpointSlice, portName string) []string {
 	var ready []string
 	for _, slice := range slices {

@@ -28,22 +28,22 @@ var (
 	update    = flag.Bool("update", false, "write what the audit logs say into the table of rights")
 )
 
-// rightsTable says for every right of every component which tests use it, or else why it is granted. make test-rights writes it.
+// rightsTable lists every right of every component, with the tests that use it or the reason why it is granted. make test-rights writes this file.
 const rightsTable = "rights.txt"
 
-// right is what a component may do.
+// right is an operation that a component may do.
 type right struct {
-	// component is the service account in berth-system.
+	// component is the name of the service account in berth-system.
 	component string
 	verb      string
-	// resource is group/resource, without the group for the core group, and "*" as in a rule.
+	// resource is group/resource, or only the resource for the core group. "*" is possible as in a rule.
 	resource string
 }
 
 func (r right) String() string { return fmt.Sprintf("%-18s %-7s %s", r.component, r.verb, r.resource) }
 
-// covers says whether the right is needed for what was done. Get, list and watch count as one: a cache uses whichever of them the API server
-// supports, and none shows more than the others.
+// covers is true if the operation needs this right. Get, list and watch count as one right. A cache uses those that the API server supports, and none
+// of them shows more than the others.
 func (r right) covers(done right) bool {
 	reading := slices.Contains([]string{"get", "list", "watch"}, r.verb) && (done.verb == "list" || done.verb == "watch")
 	if r.component != done.component || r.verb != done.verb && !reading {
@@ -74,7 +74,7 @@ type event struct {
 	Annotations map[string]string `json:"annotations"`
 }
 
-// right is what a component did. Its component is "" if another client did it.
+// right returns what a component did. Its component is "" if another client did it.
 func (e event) right() right {
 	user := e.User.Username
 	if e.ImpersonatedUser.Username != "" {
@@ -104,7 +104,7 @@ func eachEvent(t *testing.T, path string, consider func(event)) {
 	for lines.Scan() {
 		var e event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			continue // half a line, of a process that was killed
+			continue // half a line, because the process was killed
 		}
 		consider(e)
 	}
@@ -135,7 +135,7 @@ func expectNothingForbidden(t *testing.T, auditLog string) {
 	}
 }
 
-// grantedRights are the rights of Berth's own roles, by component. Berth does not decide about kube-scheduler's and other default roles.
+// grantedRights returns the rights of Berth's own roles, by component. Berth does not define kube-scheduler's role and other default roles.
 func grantedRights(t *testing.T) map[right]bool {
 	t.Helper()
 	rules := map[string][]rbacv1.PolicyRule{}
@@ -197,8 +197,8 @@ func grantedRights(t *testing.T) map[right]bool {
 	return granted
 }
 
-// TestSandboxesHaveTheRolesThatAreInstalled, and no others. All tests on a sandbox run with the users and groups of service accounts, so the roles
-// decide what they may do. cmd/sandbox/product tests that components run as them.
+// TestSandboxesHaveTheRolesThatAreInstalled, and no others. All tests on a sandbox run as the users and groups of service accounts. So the roles
+// decide what they may do. cmd/sandbox/product tests that components run as these users.
 func TestSandboxesHaveTheRolesThatAreInstalled(t *testing.T) {
 	roles := func(objects []*unstructured.Unstructured) []*unstructured.Unstructured {
 		return slices.DeleteFunc(objects, func(object *unstructured.Unstructured) bool {
@@ -248,8 +248,8 @@ func readRightsTable(t *testing.T) (header []string, entries []entry) {
 
 const usedBy, notUsed = "used by ", "not used: "
 
-// TestEveryRightHasAUse: a right in a role needs a line in the table, and a line in the table needs a right. With -audit-logs it also checks, or with
-// -update writes, which suites use it.
+// TestEveryRightHasAUse: each right of a role needs a line in the table, and each line needs a right. With -audit-logs the test also checks which
+// suites use the right. With -update it writes them.
 func TestEveryRightHasAUse(t *testing.T) {
 	granted := grantedRights(t)
 	header, entries := readRightsTable(t)
@@ -276,7 +276,7 @@ func TestEveryRightHasAUse(t *testing.T) {
 	}
 }
 
-// evidence are the rights with the suites whose audit logs show their use. Where none does, it keeps the previous reason.
+// evidence returns the rights with the suites whose audit logs show their use. If no log shows a use, it keeps the previous reason.
 func evidence(t *testing.T, granted map[right]bool, before []entry) []entry {
 	t.Helper()
 	logs, err := filepath.Glob(filepath.Join(*auditLogs, "*.log"))

@@ -26,10 +26,10 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// leaderChange is how long it takes until another replica leads after the leader died.
+// leaderChange is how long another replica needs to become the leader after the leader has died.
 const leaderChange = 15 * time.Second
 
-// asking makes the API server ask about a protected pod all the time, in several ways at once, and records failures.
+// asking makes the API server call the webhook for a protected pod continuously, in several ways at once. It records failures.
 type asking struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -37,7 +37,7 @@ type asking struct {
 	mu       sync.Mutex
 	answered int
 	refused  []error
-	// first and last are when a request failed.
+	// first and last are the times of the first and the last failed request.
 	first, last time.Time
 }
 
@@ -85,7 +85,7 @@ func (c *cluster) startAsking(t *testing.T, pod string) *asking {
 	return a
 }
 
-// expectMore waits until many more requests were answered.
+// expectMore waits until many more requests have answers.
 func (a *asking) expectMore(t *testing.T) {
 	t.Helper()
 	count := func() int { a.mu.Lock(); defer a.mu.Unlock(); return a.answered }
@@ -98,7 +98,7 @@ func (a *asking) expectMore(t *testing.T) {
 	})
 }
 
-// stop returns what was refused, and for how long.
+// stop returns the failed requests, and the time between the first and the last of them.
 func (a *asking) stop(t *testing.T) (refused []error, during time.Duration) {
 	t.Helper()
 	a.expectMore(t)
@@ -108,13 +108,13 @@ func (a *asking) stop(t *testing.T) (refused []error, during time.Duration) {
 	return a.refused, a.last.Sub(a.first)
 }
 
-// webhookPaths are the paths that the API server calls, of all webhooks.
+// webhookPaths returns the paths of all webhooks that the API server calls.
 func (c *cluster) webhookPaths(t *testing.T) []string {
 	t.Helper()
 	return c.ofWebhooks(t, "clientConfig.service.path")
 }
 
-// ofWebhooks is a field of all webhooks that have it.
+// ofWebhooks returns the values of a field of all webhooks that have it.
 func (c *cluster) ofWebhooks(t *testing.T, field string) []string {
 	t.Helper()
 	return strings.Fields(c.kubectl(t, "get", "validatingwebhookconfiguration,mutatingwebhookconfiguration", "-o", "jsonpath={.items[*].webhooks[*]."+field+"}"))
@@ -125,7 +125,7 @@ func ofBudgets(path string) bool {
 	return !slices.Contains([]string{endpoint.Pods, endpoint.RequiredPods, endpoint.Spreads}, handler)
 }
 
-// expectNewPaths waits until there is a secret path for each webhook, and a new one for those of budgets.
+// expectNewPaths waits until each webhook has a secret path, and those of budgets have a new one.
 func (c *cluster) expectNewPaths(t *testing.T, before []string) (paths []string) {
 	t.Helper()
 	all := len(c.ofWebhooks(t, "name"))
@@ -146,7 +146,7 @@ func (c *cluster) expectNewPaths(t *testing.T, before []string) (paths []string)
 
 var made = regexp.MustCompile("-[0-9a-f]+/")
 
-// agePaths makes the paths of budgets as old as paths can be.
+// agePaths sets the paths of budgets to the maximum age.
 func (c *cluster) agePaths(t *testing.T) {
 	t.Helper()
 	validating, mutating := c.client.AdmissionregistrationV1().ValidatingWebhookConfigurations(), c.client.AdmissionregistrationV1().MutatingWebhookConfigurations()
@@ -171,7 +171,7 @@ func (c *cluster) agePaths(t *testing.T) {
 	}
 }
 
-// forge sends a review to every replica as the API server would, and returns how each answered.
+// forge sends a review to every replica as the API server would. It returns the status code of each answer.
 func forge(t *testing.T, k *kubelet, path string, pod *corev1.Pod, dryRun bool) (answers []int) {
 	t.Helper()
 	review := fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"forged","operation":"DELETE","dryRun":%t,
@@ -207,7 +207,7 @@ func (c *cluster) expectAnswers(t *testing.T, k *kubelet, path string, pod *core
 	}
 }
 
-// TestOnlyTheAPIServerIsAnswered without client certificates, whatever happens to the webhook configurations meanwhile.
+// TestOnlyTheAPIServerIsAnswered without client certificates, even if the webhook configurations change meanwhile.
 func TestOnlyTheAPIServerIsAnswered(t *testing.T) {
 	t.Parallel()
 	c, k := start(t)
@@ -260,7 +260,7 @@ func TestOnlyTheAPIServerIsAnswered(t *testing.T) {
 		if refused, _ := asking.stop(t); len(refused) > 0 {
 			t.Errorf("%d were refused, the first with %v", len(refused), refused[0])
 		}
-		c.expectAnswers(t, k, former, pod, true, http.StatusOK) // some API server may not have heard of it
+		c.expectAnswers(t, k, former, pod, true, http.StatusOK) // an API server may not have seen the change yet
 		c.expectAnswers(t, k, endpoint.BudgetPods, pod, false, http.StatusNotFound)
 	})
 	t.Run("a replica that starts later", func(t *testing.T) {
@@ -288,7 +288,7 @@ func TestOnlyTheAPIServerIsAnswered(t *testing.T) {
 		}
 	})
 	t.Run("a rollback to manifests without secret paths", func(t *testing.T) {
-		// Nothing else says where the API server asks, and the programs answer there.
+		// The webhook configurations alone decide which paths the API server calls. The webhook servers answer on these paths.
 		asking := c.startAsking(t, pod.Name)
 		namePaths(t, dir)
 		c.in(dir).documented(t, "kubectl apply -k .")
@@ -319,7 +319,7 @@ func TestOnlyTheAPIServerIsAnswered(t *testing.T) {
 	expectNothingForbidden(t, c.AuditLog())
 }
 
-// namePaths makes the kustomization name the path of each webhook, as manifests did before paths were secret.
+// namePaths adds fixed webhook paths to the kustomization, as manifests had before paths were secret.
 func namePaths(t *testing.T, dir string) {
 	t.Helper()
 	file, err := os.OpenFile(filepath.Join(dir, "kustomization.yaml"), os.O_APPEND|os.O_WRONLY, 0o600)
