@@ -292,7 +292,7 @@ func TestAWorkloadHasOneSpread(t *testing.T) {
 		err := the.ApplyYAML(ctx, ns, second)
 		if err == nil {
 			// The webhook had not seen the first spread yet.
-			return "it was let in", the.Dynamic.Resource(v1alpha1.Resource).Namespace(ns).Delete(ctx, "second", metav1.DeleteOptions{})
+			return "it was admitted", the.Dynamic.Resource(v1alpha1.Resource).Namespace(ns).Delete(ctx, "second", metav1.DeleteOptions{})
 		}
 		if message := err.Error(); !apierrors.IsInvalid(err) || !strings.Contains(message, `spec.targetRef: Forbidden: WorkloadSpread "web" already divides Deployment web`) {
 			return "", err

@@ -118,7 +118,7 @@ func TestKubectlBerthRebalanceShowsWhatWouldMove(t *testing.T) {
 	}
 	viewer := viewer(t)
 	if lines, log := planOf(t, "web", "-n", ns, policy, "--as", viewer); len(lines) != 2 || lines[0].Result != guarded.Evicted || !strings.Contains(log, "you may not evict pods in namespace "+ns) {
-		t.Errorf("for somebody who may only look it planned %+v, and said %q", lines, log)
+		t.Errorf("for a user who may only read it planned %+v, and printed %q", lines, log)
 	}
 
 	after, err := the.Pods(t.Context(), ns)
