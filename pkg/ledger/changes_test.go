@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// inRevision is the pod as it is after an update in place to a revision.
+// inRevision returns the pod as it is after an update in place to a revision.
 func inRevision(pod *corev1.Pod, revision string) *corev1.Pod {
 	updated := pod.DeepCopy()
 	updated.Labels["pod-template-hash"] = revision
@@ -31,7 +31,7 @@ func TestAPodUpdatedInPlaceCountsInItsNewRevision(t *testing.T) {
 		w.expectChoice(waits, "SubsetsFull")
 		w.awake = nil
 		w.see(inRevision(bound[0], "v2"))
-		w.expectAwake("waits") // for the slot that the old revision has left
+		w.expectAwake("waits") // for the slot that became free in the old revision
 		w.expectKeptIn("v1", "a=1 b=2")
 		w.expectKeptIn("v2", "a=1 b=0")
 		w.see(inRevision(bound[1], "v2"))
@@ -39,7 +39,7 @@ func TestAPodUpdatedInPlaceCountsInItsNewRevision(t *testing.T) {
 		next := podOf("rs-uid", "next")
 		next.Labels["pod-template-hash"] = "v2"
 		w.see(next)
-		w.expectChoice(next, "b") // two of its revision are in a already
+		w.expectChoice(next, "b") // a already has two pods of its revision
 	})
 	t.Run("and keeps its subset even if its node was relabelled", func(t *testing.T) {
 		w := newWorld(t, 10)
@@ -136,16 +136,16 @@ func TestTheSpreadOfTheNearestOwnerCountsWheneverItIsMade(t *testing.T) {
 	w.awake = nil
 	w.spreadOf("near", 1, "ReplicaSet", "rs", ofReplicaSet)
 	w.expectKept("a=0 b=0")
-	w.expectAwake("claimed", "waits") // their answers were those of another spread
+	w.expectAwake("claimed", "waits") // their answers came from another spread
 	w.expectChoice(claimed, "SubsetsFull")
-	// A process that starts now counts in the same way.
+	// A new process counts in the same way.
 	restarted := newWorld(t, 4)
 	restarted.seeBound(bound, "node-a", "-")
 	restarted.spreadOf("near", 1, "ReplicaSet", "rs", ofReplicaSet)
 	restarted.spread(1, twoAndOneWait)
 	restarted.expectKept("a=0 b=0")
 	restarted.expectChoice(restarted.pod("waits"), "SubsetsFull")
-	// And when the nearer spread is gone, the other counts again.
+	// When the nearer spread is deleted, the other spread counts again.
 	w.awake = nil
 	w.apply(SpreadGone{Key: nameOf(w.ledger.accounts[Workload{"ns", "apps", "ReplicaSet", "rs"}].active())})
 	w.expectKept("a=2 b=0")
@@ -196,7 +196,7 @@ func TestAnAuditFindsAMissedWakeUp(t *testing.T) {
 	w.expectChoice(waits, "SubsetsFull")
 	w.apply(Audit{})
 	w.expectAwake()
-	// A fault: the slot is given back, and nobody is told.
+	// This simulates a fault: the slot is released, but no pod is woken.
 	e := w.ledger.pods[holds.UID]
 	w.ledger.dequeue(e)
 	w.ledger.setStage(e, Waiting)
@@ -208,8 +208,8 @@ func TestAnAuditFindsAMissedWakeUp(t *testing.T) {
 	}
 }
 
-// TestTheOrderOfNewsDoesNotMatter shows the same cluster in random orders, each object several times and some in an older version first. The ledger ends with
-// the same counts.
+// TestTheOrderOfNewsDoesNotMatter shows the same cluster in random orders. It shows each object several times, and some objects in an older version
+// first. The ledger must end with the same counts.
 func TestTheOrderOfNewsDoesNotMatter(t *testing.T) {
 	for seed := range uint64(*histories) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
@@ -227,7 +227,7 @@ func TestTheOrderOfNewsDoesNotMatter(t *testing.T) {
 					pod.OwnerReferences[0].Name = rs
 					bound := onNode(pod, "node-"+string("aba"[i]), []string{"a", "-", "a"}[i])
 					last := inRevision(bound, []string{"v1", "v1", "v2"}[i])
-					versions := []*corev1.Pod{pod, bound, last} // which never come in another order
+					versions := []*corev1.Pod{pod, bound, last} // these always arrive in this order
 					for range versions {
 						say(func() {
 							w.see(versions[0])

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
 
-// gangOf makes pending pods of one pod group.
+// gangOf creates pending pods of one pod group.
 func (w *world) gangOf(group string, n int) []*corev1.Pod {
 	pods := make([]*corev1.Pod, n)
 	for i := range pods {
@@ -29,13 +29,13 @@ func TestAPodGroupIsNotDivided(t *testing.T) {
 		w.spread(1, fiveAndEight)
 		pods := w.gangOf("g", 8)
 		w.expectChoice(pods[3], "b")
-		w.expectKept("a=0 b=8") // the first claims for all
+		w.expectKept("a=0 b=8") // the first pod claims slots for all
 		for _, pod := range pods {
 			w.schedule(pod)
 		}
 		w.expectKept("a=0 b=8")
 		w.expectChoice(w.pod("single"), "a")
-		// A pod that replaces one of the gang goes to the same subset.
+		// A pod that replaces one pod of the gang goes to the same subset.
 		w.delete(pods[0])
 		late := w.gangOf("late", 1)[0]
 		w.delete(late)
@@ -58,7 +58,7 @@ func TestAPodGroupIsNotDivided(t *testing.T) {
 		}
 		w.awake = nil
 		w.delete(single[0])
-		w.expectAwake() // four slots of a and seven of b are free, and neither is enough
+		w.expectAwake() // four slots of a and seven of b are free, but neither is enough
 		w.expectKept("a=4 b=1")
 		w.delete(single[5])
 		w.expectAwake("g0", "g1", "g2", "g3", "g4", "g5", "g6", "g7")
@@ -94,7 +94,7 @@ func TestAPodGroupIsNotDivided(t *testing.T) {
 		w.spread(1, `{subsets: [{name: a, maxReplicas: 2}]}`)
 		pods := w.gangOf("g", 3)
 		w.expectChoice(pods[0], "-")
-		w.delete(pods[2]) // now two would fit
+		w.delete(pods[2]) // now two pods would fit
 		w.expectChoice(pods[1], "-")
 		held := w.gangOf("held", 2)
 		w.expectChoice(held[0], "a")
@@ -116,7 +116,7 @@ func TestAPodGroupIsNotDivided(t *testing.T) {
 			found = append(found, d)
 		}
 		w.expectKept("a=0 b=8")
-		// The other three find no node, and the timeout of the first five ends.
+		// The other three pods find no node, and the timeout of the first five ends.
 		for _, pod := range pods[5:] {
 			if step := w.refuse(pod); step != Preempt {
 				t.Fatalf("got step %d", step)
@@ -130,7 +130,7 @@ func TestAPodGroupIsNotDivided(t *testing.T) {
 		if w.reserve(pods[0], found[0]) {
 			t.Error("reserved by a decision of a claim that was given back")
 		}
-		// Whoever waits for the slots comes first, whatever changes on the nodes.
+		// Pods that wait for the slots come first, whatever changes on the nodes.
 		w.expectAwake()
 		w.expectChoice(pods[6], "NoNodeFits")
 		w.expectKept("a=0 b=0")
@@ -174,12 +174,12 @@ func TestAPodGroupIsNotDivided(t *testing.T) {
 		}
 		results := []CheckResult{Infeasible, Feasible}
 		w.result = func(check *NodeCheck) CheckResult { return results[check.Subset] }
-		w.expectChoice(pods[1], "NoNodeFits") // and it preempts nobody, for there is another subset to try
+		w.expectChoice(pods[1], "NoNodeFits") // it preempts no pod, because another subset is left to try
 		w.awake = nil
 		w.unreserve(pods[0])
 		w.expectAwake("g0", "g1", "g2")
 		w.expectKept("a=0 b=0")
-		results[0] = FeasibleAgain // because its own pods have left
+		results[0] = FeasibleAgain // because its own pods have released their nodes
 		w.expectChoice(pods[2], "b")
 		w.expectKept("a=0 b=3")
 		// In the last subset it may preempt.

@@ -16,9 +16,9 @@ import (
 
 var histories = flag.Uint("histories", 300, "how many random histories of a ledger to run")
 
-// TestNoHistoryLosesOrInventsASlot runs random histories of everything that can happen to pods and their spread, twice, late or not at all. It
-// compares the tally with a recount that knows nothing of it, and with the binds that the API server may have done or may yet do. No slot is left
-// free that a pod waits for.
+// TestNoHistoryLosesOrInventsASlot runs random histories of all events of pods and their spread. Events come twice, late or not at all. The test
+// compares the tally with an independent recount. It also compares it with the binds that the API server may have done or may still do. If a pod
+// waits for a slot, no such slot may be free.
 func TestNoHistoryLosesOrInventsASlot(t *testing.T) {
 	const late = `{subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 3}, {name: c, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`
 	const doubt = time.Second
@@ -31,15 +31,15 @@ func TestNoHistoryLosesOrInventsASlot(t *testing.T) {
 			if seed%2 == 1 {
 				spec, picks = strings.Replace(late, "{whenFull", "{binding: Early, whenFull", 1), []string{"any", "", "a", "b", "c", "c"}
 			}
-			updates := seed%4 == 3 // in place, which may put a revision over its quota
+			updates := seed%4 == 3 // updates in place may put a revision over its quota
 			withoutA := strings.Replace(spec, "{name: a, maxReplicas: 2}, ", "", 1)
 			generation := int64(1)
 			w.spread(generation, spec)
 			var pods []*corev1.Pod
 			decided := map[types.UID]*Decision{}
-			shown := map[types.UID]bool{} // on their nodes, by an event
-			told := map[types.UID]bool{}  // that there is no slot, in their last cycle
-			// Each pod's binds by subset: the one without an step so far, those without an answer, and the one that has happened.
+			shown := map[types.UID]bool{} // an event has shown the pod on its node
+			told := map[types.UID]bool{}  // the last cycle of the pod found no slot
+			// These are each pod's binds by subset: the one that was sent, those without an answer, and the one that has happened.
 			sent, doubted, happened := map[types.UID]string{}, map[types.UID]map[string]bool{}, map[types.UID]string{}
 			mayBeIn := func(pod *corev1.Pod, name string) bool {
 				if in, isBound := happened[pod.UID]; isBound {
@@ -98,7 +98,7 @@ func TestNoHistoryLosesOrInventsASlot(t *testing.T) {
 								continue
 							}
 							if late && w.ledger.pods[pod.UID] != nil {
-								w.apply(PodRead{Pod: onNode(pod, "node-a", in)}) // by a read, ahead of the event
+								w.apply(PodRead{Pod: onNode(pod, "node-a", in)}) // a read shows it before the event
 							} else {
 								w.seeBound(pod, "node-a", in)
 								shown[pod.UID] = true
@@ -115,7 +115,7 @@ func TestNoHistoryLosesOrInventsASlot(t *testing.T) {
 					switch a := w.ledger.byName[spreadKey]; {
 					case a == nil || a.policy == nil || len(a.policy.Subsets) < len(names):
 						w.spread(generation, []string{spec, spec, withoutA}[r.IntN(3)])
-					case r.IntN(20) > 0: // or nobody would ever wait
+					case r.IntN(20) > 0: // so that some pods wait
 					case r.IntN(3) == 0:
 						w.spreadGone()
 					case r.IntN(2) == 0:

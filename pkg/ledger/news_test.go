@@ -14,7 +14,7 @@ import (
 )
 
 func TestAPodWaitsUntilItsOwnerIsSeen(t *testing.T) {
-	// withoutOwner has a pod whose ReplicaSet has not been seen.
+	// withoutOwner creates a pod whose ReplicaSet the ledger has not seen.
 	withoutOwner := func(t *testing.T) (*world, *corev1.Pod) {
 		t.Helper()
 		w := emptyWorld(t)
@@ -64,7 +64,7 @@ func TestAPodWaitsUntilItsOwnerIsSeen(t *testing.T) {
 		w.expectAwake("p")
 		w.expectChoice(pod, "no spread")
 		nothingIsLeft(t, w)
-		// That holds until they can be listed again.
+		// This lasts until the ledger can list them again.
 		w.apply(KindEndsChain{Kind: replicaSetKind})
 		other := podOf("other-uid", "other")
 		w.see(other)
@@ -84,7 +84,7 @@ func TestAnOwnerOfAnotherNamespaceOwnsNoPod(t *testing.T) {
 	w := newWorld(t, 4)
 	w.spread(1, twoThenAny)
 	w.spreadOf("other", 1, "Deployment", "other", twoThenAny)
-	// Anybody can read the UID of a ReplicaSet and write it into a pod of his own.
+	// Any user can read the UID of a ReplicaSet and write it into a new pod.
 	forged := podOf("rs-uid", "forged")
 	forged.Namespace = "theirs"
 	w.see(onNode(forged, "node-a", "a"))
@@ -173,7 +173,7 @@ func TestPercentagesWaitForNewsOfTheWorkload(t *testing.T) {
 	t.Run("a pod above the replicas waits until the new number is there", func(t *testing.T) {
 		w := newWorld(t, 2)
 		w.spread(1, halves)
-		pods := w.podsNamed("p", 4) // the Deployment was scaled to 4, and its pods came first
+		pods := w.podsNamed("p", 4) // the Deployment was scaled to 4, and its pods arrived before that
 		w.expectChoice(pods[0], "WorkloadNotObserved")
 		w.scale(4)
 		w.expectAwake("p0")
@@ -208,7 +208,7 @@ func TestPercentagesWaitForNewsOfTheWorkload(t *testing.T) {
 		w.seeBound(pod, "node-a", "-")
 		w.awake = nil
 		w.scale(2)
-		w.expectAwake() // it would never have the cycle for which a free slot is kept
+		w.expectAwake() // the pod would never have the cycle for which the ledger keeps a free slot
 	})
 	t.Run("a scale-up wakes as many as there are new slots", func(t *testing.T) {
 		w := newWorld(t, 2)
@@ -218,7 +218,7 @@ func TestPercentagesWaitForNewsOfTheWorkload(t *testing.T) {
 			w.seeBound(old[i], "node-"+node, node)
 		}
 		w.seeReplicaSet("new-uid")
-		for i := range 2 { // surge of a rolling update, under a ReplicaSet of its own
+		for i := range 2 { // the surge of a rolling update, under another ReplicaSet
 			pod := podOf("new-uid", fmt.Sprintf("new%d", i))
 			w.see(pod)
 			w.expectChoice(pod, "SubsetsFull")

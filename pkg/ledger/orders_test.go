@@ -13,14 +13,14 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
 
-// ownedBy is the pod under another ReplicaSet.
+// ownedBy returns the pod with another ReplicaSet as its owner.
 func ownedBy(pod *corev1.Pod, name string, uid types.UID) *corev1.Pod {
 	moved := pod.DeepCopy()
 	moved.OwnerReferences[0].Name, moved.OwnerReferences[0].UID = name, uid
 	return moved
 }
 
-// inGroup is the pod with another pod group; empty for none.
+// inGroup returns the pod with another pod group. An empty name means no group.
 func inGroup(pod *corev1.Pod, group string) *corev1.Pod {
 	moved := pod.DeepCopy()
 	moved.Labels[v1alpha1.PodGroupLabel] = group
@@ -54,7 +54,7 @@ func TestAPodThatGetsAnotherOwnerIsTriedAgain(t *testing.T) {
 	})
 }
 
-// A read may show a pod on its node before the watch of owners, and the queue of the scheduler, know of it.
+// A read may show a pod on its node before the watch of owners and the scheduler's queue know about the bind.
 func TestABoundPodMayAskBeforeItsOwnerIsSeen(t *testing.T) {
 	for name, annotations := range map[string]map[string]string{"": nil, " and its spread": {v1alpha1.AdmittedAnnotation: `{"name":"web","subset":"a","pick":"p"}`}} {
 		t.Run("before its owner"+name, func(t *testing.T) {
@@ -88,7 +88,7 @@ scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: true, r
 	w.pod("q") // more than the replicas
 	w.expectChoice(pod, "WorkloadNotObserved")
 	w.awake = nil
-	w.step(time.Second) // what it waited for in the subset
+	w.step(time.Second) // the end of its wait in the subset
 	w.expectAwake("p")
 	w.expectChoice(pod, "WorkloadNotObserved")
 	w.awake = nil
@@ -118,7 +118,7 @@ func TestAPodThatStaysForItsNominationIsNotWokenForASlotThatItDoesNotTake(t *tes
 	w.expectChoice(let, "-")
 	w.awake = nil
 	w.delete(first)
-	// Whoever is woken has a cycle, until nobody is.
+	// Every woken pod has a cycle, until no pod is woken.
 	for cycles := 0; len(w.awake) > 0; cycles++ {
 		if cycles > 10 {
 			t.Fatalf("%v is woken again and again", w.awake)
@@ -200,7 +200,7 @@ func TestAGangThatIsStuckGoesOnWhenNoneOfItHasANode(t *testing.T) {
 	})
 }
 
-// The scheduler backs off from errors, and a pod that is activated skips that.
+// After an error the scheduler uses a backoff. Activation of a pod skips the backoff.
 func TestAPodOfAGangThatGivesItsNodeBackIsNotWokenForThat(t *testing.T) {
 	w := newWorld(t, 20)
 	w.spread(1, `{subsets: [{name: a, maxReplicas: 5}]}`)
@@ -219,7 +219,7 @@ func TestAPodOfAGangThatGivesItsNodeBackIsNotWokenForThat(t *testing.T) {
 	w.expectAwake()
 	w.expectKept("a=0")
 	w.step(time.Second)
-	w.expectAwake("g0", "g1", "g2") // they have rested
+	w.expectAwake("g0", "g1", "g2") // their pause is over
 }
 
 func TestAGangStaysWhereOneOfItMayBeBound(t *testing.T) {
@@ -282,7 +282,7 @@ scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: true, r
 	}
 }
 
-// A pod group of any size must not keep other namespaces waiting.
+// A pod group of any size must not delay other namespaces.
 func TestALargeGangThatWaitsCostsLittle(t *testing.T) {
 	w := newWorld(t, 20)
 	w.spread(1, `{subsets: [{name: a, maxReplicas: 3000}], scheduleStrategy: {whenFull: Wait}}`)
@@ -294,7 +294,7 @@ func TestALargeGangThatWaitsCostsLittle(t *testing.T) {
 	}
 	cheap := func(what string, do func(i int)) {
 		t.Helper()
-		best := time.Hour // of several times, because the machine may do other things as well
+		best := time.Hour // the shortest of several runs, because the machine may be busy
 		for i := range 5 {
 			start := time.Now()
 			do(i)
@@ -361,7 +361,7 @@ func TestAReservationComesBeforeClaimsThatGiveWay(t *testing.T) {
 	w.expectChoice(second, "a")
 	w.refuse(second)
 	w.scale(2)
-	w.schedule(first) // as often as it tried, its bind was not sent while the second kept its claim
+	w.schedule(first) // its bind was not sent while the second pod kept its claim, however often the first tried
 	w.expectChoice(second, "b")
 }
 

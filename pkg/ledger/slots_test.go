@@ -16,7 +16,7 @@ func TestPendingPodsHoldClaims(t *testing.T) {
 	w := newWorld(t, 4)
 	w.spread(1, twoThenAny)
 	pods := w.podsNamed("p", 4)
-	// None of them finds a node, and still the third goes on to the second subset.
+	// None of the pods finds a node, but the third goes to the second subset.
 	for i, want := range []string{"a", "a", "b", "b"} {
 		w.expectChoice(pods[i], want)
 	}
@@ -24,7 +24,7 @@ func TestPendingPodsHoldClaims(t *testing.T) {
 	// A second cycle of the same pod takes no second slot.
 	w.expectChoice(pods[0], "a")
 	w.expectKept("a=2 b=2")
-	// A claim that is given up goes to the oldest pod of a later subset.
+	// A released claim goes to the oldest pod of a later subset.
 	w.delete(pods[1])
 	w.expectAwake("p2")
 	w.expectChoice(pods[2], "a")
@@ -49,7 +49,7 @@ func TestASlotGoesThroughEveryState(t *testing.T) {
 	w.expectKept("a=1 b=0")
 	w.schedule(pod)
 	w.seeBound(pod, "node-a", "a")
-	w.seeBound(pod, "node-a", "a") // informers repeat themselves
+	w.seeBound(pod, "node-a", "a") // informers repeat events
 	w.unreserve(pod)
 	w.bindRefused(pod)
 	w.expectKept("a=1 b=0")
@@ -83,7 +83,7 @@ func TestAnUncertainBindKeepsItsSlot(t *testing.T) {
 		w.spread(2, `{subsets: [{name: a, maxReplicas: 0}, {name: b, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`)
 		w.expectChoice(pod, "b")
 		w.expectKept("a=1 b=1")
-		w.seeBound(pod, "node-a", "a") // it was the first bind that happened
+		w.seeBound(pod, "node-a", "a") // the first bind has happened
 		w.expectKept("a=1 b=0")
 	})
 	t.Run("until the pod is gone", func(t *testing.T) {
@@ -111,7 +111,7 @@ func TestAnUncertainBindKeepsItsSlot(t *testing.T) {
 func TestABindThatMayYetHappenKeepsItsSlotWhateverBecomesOfTheSpread(t *testing.T) {
 	const doubt = 10 * time.Second
 	const withoutA = `{subsets: [{name: c, maxReplicas: 1}, {name: b, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`
-	// What happens to the spread, in two halves: between them it cannot be used, or not for the bind.
+	// Each change of the spread has two halves. Between them the spread cannot be used, or not for this bind.
 	changes := map[string]struct{ begin, end func(*world) }{
 		"it is deleted and created again": {
 			func(w *world) { w.spreadGone() },
@@ -146,7 +146,7 @@ func TestABindThatMayYetHappenKeepsItsSlotWhateverBecomesOfTheSpread(t *testing.
 		w.step(doubt)
 		w.bindSettled(pod, w.now)
 	}
-	// What happens to the bind, which was sent before: ahead of the first half, between the halves, and afterwards.
+	// The bind was sent before the change. Its result comes before the first half, between the halves, or afterwards.
 	tests := map[string]struct {
 		before, between, after func(*world, *corev1.Pod)
 		want, wantAfter        string
@@ -245,7 +245,7 @@ func TestABindThatMayYetHappenKeepsItsSlotWhateverBecomesOfTheSpread(t *testing.
 		w.bindUncertain(pod, doubt)
 		w.expectKept("b=1")
 		w.step(doubt / 2)
-		w.bindSettled(pod, w.now) // the doubt of b goes on
+		w.bindSettled(pod, w.now) // the bind to b is still uncertain
 		w.spread(5, twoAndOneWait)
 		w.expectKept("a=0 b=1")
 		w.step(doubt / 2)
@@ -281,20 +281,20 @@ func TestFullSubsetsHoldPodsAndWakeAsManyAsThereAreSlots(t *testing.T) {
 	w.seeBound(pods[2], "node-b", "b")
 	w.delete(pods[2])
 	w.expectAwake("p3")
-	// p3 has not had its cycle: the slot of b is meant for it, the one of a for the next.
+	// p3 has not had its cycle: the ledger keeps the slot of b for it, and the slot of a for the next pod.
 	w.delete(pods[0])
 	w.expectAwake("p4")
 	w.expectChoice(pods[3], "a")
 	w.expectChoice(pods[4], "b")
 	w.expectAwake()
-	// A woken pod that disappears leaves its slot to the next.
+	// A woken pod that is deleted leaves its slot to the next pod.
 	w.seeBound(pods[1], "node-a", "a")
 	w.delete(pods[1])
 	w.awake = nil
 	w.delete(pods[5])
 	w.expectChoice(pods[6], "a")
 	w.expectKept("a=2 b=1")
-	// A raised quota wakes everyone who waits.
+	// A higher quota wakes all waiting pods.
 	w.spread(2, `{subsets: [{name: a, maxReplicas: 3}, {name: b, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`)
 	w.expectAwake("p3", "p4", "p6", "p7")
 }
@@ -356,7 +356,7 @@ func TestALoweredQuotaCountsOnNoSlotThatAnUncertainBindMayHaveTaken(t *testing.T
 			w.expectChoice(later, "b")
 		}
 		w.spread(3, `{subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`)
-		w.expectChoice(pod, "b") // those behind it in b make no room in a, which others fill
+		w.expectChoice(pod, "b") // pods behind it in b make no room in a, which other pods fill
 		w.expectKept("a=3 b=4")
 	})
 }
@@ -370,7 +370,7 @@ func TestAReservationDoesNotOutliveItsPolicy(t *testing.T) {
 	if w.reserve(pod, d) {
 		t.Error("reserved by a decision of the policy before")
 	}
-	w.expectKept("b=0 a=1") // the claim keeps its subset's name, not its place
+	w.expectKept("b=0 a=1") // the claim keeps the name of its subset, not the position
 }
 
 func TestSlotsFollowTheNamesOfSubsets(t *testing.T) {
@@ -385,7 +385,7 @@ func TestSlotsFollowTheNamesOfSubsets(t *testing.T) {
 	w.spread(2, `subsets:
 - {name: b, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}
 - {name: c, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}`)
-	// p0 is on a node that c now selects; p1's bind to a is on its way and no longer has a subset; p2 stays in b.
+	// p0 is on a node that c now selects. p1's bind to a is under way, but a no longer exists. p2 stays in b.
 	w.expectKept("b=1 c=1")
 	w.seeBound(pods[1], "node-a", "a")
 	w.expectKept("b=1 c=2")
@@ -402,7 +402,7 @@ func TestForgedRecordsNeitherFreeNorTakeQuota(t *testing.T) {
 	w.schedule(pod)
 	w.seeBound(pod, "node-a", "a")
 	w.expectKept("a=2 b=0")
-	w.seeBound(pod, "node-a", "b") // somebody has changed the record of a bound pod
+	w.seeBound(pod, "node-a", "b") // a client has changed the record of a bound pod
 	w.expectKept("a=2 b=0")
 	foreign := onNode(podOf("rs-uid", "foreign"), "node-b", "-")
 	foreign.Annotations = map[string]string{v1alpha1.MatchedAnnotation: `{"name":"web","subset":"a","uid":"p-uid"}`}
@@ -418,7 +418,7 @@ func TestAfterARestartTheBoundPodsAreCountedByTheirRecords(t *testing.T) {
 	w.seeBound(podOf("rs-uid", "early"), "node-new", "-")
 	w.spread(1, twoThenAny)
 	w.expectKept("a=1 b=2")
-	// The node of an adopted pod may be seen after the pod.
+	// The ledger may see the node of an adopted pod after the pod.
 	w.seeNode("node-new", "a")
 	w.expectKept("a=2 b=2")
 	w.expectChoice(w.pod("next"), "b")
@@ -449,7 +449,7 @@ func TestAPodThatAReadHasShownOnItsNodeIsThereWhateverTheCacheHas(t *testing.T) 
 		pod := w.pod("p")
 		w.apply(PodListed{Pod: onNode(pod, "node-a", "a")})
 		w.spreadGone()
-		w.see(terminating(pod)) // as the cache has it, without a node
+		w.see(terminating(pod)) // as the cache contains it, without a node
 		w.spread(1, twoThenAny)
 		w.expectKept("a=0 b=0")
 	})
@@ -538,14 +538,14 @@ func TestAnEarlyBoundPodUsesTheSubsetWhosePatchItCarriesOrNone(t *testing.T) {
 	w.spread(1, early)
 	first, second, third, other := w.admitted("first", "a"), w.admitted("second", "a"), w.admitted("third", "a"), w.admitted("other", "b")
 	w.expectChoice(first, "a")
-	w.expectChoice(other, "b") // although b comes later and nothing keeps it from a
+	w.expectChoice(other, "b") // although b comes later and nothing keeps the pod from a
 	for _, pod := range []*corev1.Pod{second, third} {
 		answer := w.ask(pod)
 		if answer.Reason != v1alpha1.ReasonAdmittedSubsetFull || !strings.Contains(answer.Message, `subset "a", whose patch the pod carries, is full now`) {
 			t.Fatalf("got %+v", answer)
 		}
 	}
-	w.expectAwake() // b has room, which helps neither
+	w.expectAwake() // b has room, but neither pod can use it
 	w.delete(first)
 	w.expectAwake("second")
 	w.expectChoice(second, "a")

@@ -18,7 +18,7 @@ func TestAnAdaptivePodGoesOnToTheNextSubsetInACycleThatFollowsAtOnce(t *testing.
 		t.Fatalf("got step %d, want to go on", got)
 	}
 	w.expectAwake("p")
-	w.expectKept("a=0 b=0") // it holds nothing while it is between two subsets
+	w.expectKept("a=0 b=0") // between two subsets it holds no slot
 	w.expectChoice(pod, "b")
 	w.expectKept("a=0 b=1")
 	w.schedule(pod)
@@ -47,13 +47,13 @@ func TestOneExhaustedPodOfEachKindIsTriedForAnEvent(t *testing.T) {
 			}
 		}
 	}
-	// The big one finds no room, and the small one leaves some for others like it.
+	// The big pod finds no room. The small pod leaves room for other small pods.
 	w.exhaust(big[0], "a", "b")
 	w.awake = nil
 	w.expectChoice(small[0], "a")
 	w.schedule(small[0])
 	w.expectAwake("small1")
-	// One that is on its way and does not arrive leaves its turn to the next. One that waits in line has none to leave.
+	// If a woken pod is deleted before its cycle, the next pod has its turn. A pod that only waits has no turn to pass on.
 	w.delete(small[1])
 	w.expectAwake("small2")
 	w.delete(big[1])
@@ -109,7 +109,7 @@ func TestAnExhaustedPodIsWokenByASlotThatOthersGiveUp(t *testing.T) {
 		w.step(initialBackoff / 2)
 		w.awake = nil
 		w.bindSettled(inA, w.now)
-		w.expectAwake("p") // in-a is tried again by the scheduler, after its error
+		w.expectAwake("p") // after its error the scheduler itself tries in-a again
 	})
 	t.Run("and not by one that was taken in the same cycle, or exhausted pods would wake each other for ever", func(t *testing.T) {
 		w := newWorld(t, 9)
@@ -203,7 +203,7 @@ func TestWithoutSimulationAPodWaitsAndThenNobodyWaitsForAWhile(t *testing.T) {
 		t.Fatalf("got step %d after the wait, want to go on", got)
 	}
 	w.expectChoice(pods[0], "b")
-	// The next pod tries the subset, for it might fit there, but does not wait.
+	// The next pod tries the subset, because it might fit there, but it does not wait.
 	if got := w.refuse(pods[1]); got != GoOn {
 		t.Fatalf("got step %d while the subset is skipped, want to go on", got)
 	}
@@ -244,14 +244,15 @@ func TestANominatedPodKeepsItsClaim(t *testing.T) {
 	sibling := w.pod("sibling")
 	w.expectChoice(sibling, "b")
 	w.schedule(sibling)
-	// An event has it tried again while they are still leaving. It asks whether they are, and neither goes on nor preempts elsewhere.
+	// An event wakes the pod while its victims still terminate. The pod asks whether they do. It neither goes to the next subset nor preempts
+	// elsewhere.
 	w.awake = nil
 	for range 2 {
 		w.preempt(pod, true)
 		w.expectKept("a=1 b=1")
 	}
 	w.expectAwake()
-	w.expectChoice(pod, "a") // its victims have left
+	w.expectChoice(pod, "a") // its victims have terminated
 	w.schedule(pod)
 	w.expectKept("a=1 b=1")
 }
@@ -264,7 +265,7 @@ func TestANominatedPodWhosePreemptionWasInVainGoesOn(t *testing.T) {
 		w.refuse(pod)
 	}
 	w.preempt(pod, true)
-	// Its victims have left, somebody else is on their node, and there are no other victims.
+	// Its victims have terminated, another pod is on their node, and there are no other victims.
 	w.awake = nil
 	w.preempt(pod, false)
 	w.expectKept("a=0 b=0")
@@ -298,7 +299,7 @@ func TestFixedPreemptsInItsSubset(t *testing.T) {
 
 func TestAnExhaustedPodIsLetGoWhenTheLastSlotIsTaken(t *testing.T) {
 	const oneSlot = `{subsets: [{name: a, maxReplicas: 1, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}], scheduleStrategy: {type: Adaptive}}`
-	// No node of a takes the big pods.
+	// No node of a has room for the big pods.
 	exhausted := func(t *testing.T, spec string) (*world, []*corev1.Pod) {
 		t.Helper()
 		w := newWorld(t, 9)
@@ -324,7 +325,7 @@ func TestAnExhaustedPodIsLetGoWhenTheLastSlotIsTaken(t *testing.T) {
 		w.expectChoice(big[0], "-")
 		w.expectAwake()
 		w.schedule(big[0])
-		w.expectAwake("big1") // where one found a node
+		w.expectAwake("big1") // where another pod found a node
 		w.expectKept("a=1")
 	})
 	t.Run("by a pod that somebody else has bound", func(t *testing.T) {

@@ -19,14 +19,14 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// storm is a world with a scheduler that runs a cycle for each pod that is woken, among random events of every kind.
+// storm is a world with a scheduler. It runs a cycle for each woken pod, among random events of every kind.
 type storm struct {
 	*world
 	r *rand.Rand
-	// calm worlds have no change that may put a subset over its quota.
+	// calm is true for a world without changes that may put a subset over its quota.
 	calm bool
 	pods map[string]*stormPod
-	// room is false for the subsets, by name and by the pods' request, whose nodes are full.
+	// room is false for a subset and a pod size if the subset's nodes are full for it.
 	room       map[string]bool
 	replicas   map[string]int32
 	generation int64
@@ -36,18 +36,18 @@ type storm struct {
 
 type stormPod struct {
 	*corev1.Pod
-	// awake: its next cycle is on its way.
+	// awake is true if the pod will have another cycle.
 	awake bool
-	// held: another plugin refuses it before it can ask.
+	// held is true if another plugin refuses the pod before it can ask.
 	held bool
-	// free: no spread divides it, so that it needs nothing from the ledger.
+	// free is true if no spread divides the pod, so that it needs nothing from the ledger.
 	free bool
-	// decision of the cycle that it is in; nil if it is in none.
+	// decision of the current cycle. Nil if the pod is not in a cycle.
 	decision *Decision
 	reserved bool
 	sent     bool
 	bound    bool
-	// doubted are the subsets of its binds without an answer.
+	// doubted are the subsets of the pod's binds without an answer.
 	doubted []string
 }
 
@@ -195,7 +195,7 @@ func requestOf(pod *corev1.Pod) string {
 
 func (s *storm) hasRoom(p *stormPod, in string) bool { return !s.room[in+requestOf(p.Pod)] }
 
-// cycle begins a cycle of the pod. It ends here unless the pod finds a node.
+// cycle begins a cycle of the pod. The cycle ends here unless the pod finds a node.
 func (s *storm) cycle(p *stormPod) {
 	p.awake = false
 	if p.held {
@@ -386,7 +386,7 @@ func (s *storm) step() {
 	}
 }
 
-// thereIsRoom has the scheduler's queue ask about the pods that wait.
+// thereIsRoom makes the scheduler's queue ask the ledger about the waiting pods.
 func (s *storm) thereIsRoom(where string) {
 	change := new(int)
 	for _, name := range slices.Sorted(maps.Keys(s.pods)) {
@@ -405,7 +405,7 @@ func (s *storm) thereIsRoom(where string) {
 	}
 }
 
-// check compares what the ledger keeps with a recount that knows nothing of it.
+// check compares the ledger's counts with an independent recount.
 func (s *storm) check() {
 	s.t.Helper()
 	l := s.ledger
@@ -527,7 +527,7 @@ func (s *storm) check() {
 	}
 }
 
-// rest runs cycles until no pod is awake. Then no pod sleeps that could go.
+// rest runs cycles until no pod is awake. Then no pod may sleep that could go.
 func (s *storm) rest() {
 	s.t.Helper()
 	limit := 200 + 100*len(s.pods)
@@ -593,7 +593,7 @@ func (s *storm) quota(e *entry) []int32 {
 	return e.account.plan.Quota
 }
 
-// couldGo says why a pod that sleeps should not.
+// couldGo returns why a sleeping pod should be awake, or "".
 func (s *storm) couldGo(p *stormPod, e *entry) string {
 	l := s.ledger
 	l.now = s.now
@@ -604,7 +604,7 @@ func (s *storm) couldGo(p *stormPod, e *entry) string {
 		return ""
 	}
 	if held := l.held(e).Reason != ""; held || e.wait == ForNews {
-		if e.wait == ForNews && !held && e.timer == nil { // else it is woken within the time of observation
+		if e.wait == ForNews && !held && e.timer == nil { // otherwise it is woken within the time of observation
 			return "the news is here"
 		}
 		return ""
@@ -668,11 +668,12 @@ func (s *storm) end() {
 	}
 }
 
-// TestNoPodSleepsThatCouldGo runs a scheduler among random events of every kind: two revisions, workloads with spreads at two levels that are edited, invalid,
-// deleted and made again, pod groups, percentages, owners that come late or go, pods that change in place. After each event it counts again. From time to time
-// it runs cycles until no pod is woken any more, which must come soon, and then checks for pods that could go.
+// TestNoPodSleepsThatCouldGo runs a scheduler among random events of every kind. There are two revisions, and workloads with spreads at two levels.
+// Spreads are edited, become invalid, are deleted and created again. There are pod groups, percentages, owners that arrive late or are deleted, and
+// pods that change in place. After each event the test counts again. From time to time it runs cycles until no pod is woken any more, which must be
+// soon. Then it looks for sleeping pods that could go.
 func TestNoPodSleepsThatCouldGo(t *testing.T) {
-	seeds := []uint64{892, 1460, 2725, 2761, 4729, 5369} // each showed a fault that is mended
+	seeds := []uint64{892, 1460, 2725, 2761, 4729, 5369} // each showed a fault that is fixed now
 	for seed := range uint64(*histories) {
 		seeds = append(seeds, seed)
 	}

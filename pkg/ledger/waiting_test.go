@@ -59,7 +59,7 @@ func TestAWokenPodThatTakesNoSlotPassesItOn(t *testing.T) {
 	w.seeBound(inC, "node-a", "c")
 	w.delete(inA)
 	w.expectAwake("in-b")
-	w.expectChoice(w.pod("quick"), "a") // before the pod that was woken for it
+	w.expectChoice(w.pod("quick"), "a") // before the pod that was woken for the slot
 	w.delete(inC)
 	w.awake = nil
 	w.expectChoice(inB, "b")
@@ -81,17 +81,17 @@ func TestAPodThatIsWokenWhileItFindsANodePassesItsSlotOn(t *testing.T) {
 	if !w.reserve(inB, d) {
 		t.Fatal("reserve")
 	}
-	w.expectAwake("waits") // which need not wait until in-b is through Permit and PreBind
+	w.expectAwake("waits") // it need not wait until in-b is through Permit and PreBind
 	w.expectKept("a=0 b=1")
 	w.unreserve(inB)
-	w.expectChoice(inB, "a") // before the pod that was woken for it, to which it leaves its own
+	w.expectChoice(inB, "a") // before the pod that was woken for the slot, which gets the slot that in-b had
 	w.expectAwake()
 	w.expectChoice(waits, "b")
 	w.expectAwake()
 }
 
 func TestAWokenPodThatIsKeptFromAskingPassesItsSlotOn(t *testing.T) {
-	// p2 and p3 wait, and a slot comes free.
+	// p2 and p3 wait, and a slot becomes free.
 	woken := func(t *testing.T) (*world, []*corev1.Pod) {
 		t.Helper()
 		w := newWorld(t, 9)
@@ -112,7 +112,7 @@ func TestAWokenPodThatIsKeptFromAskingPassesItsSlotOn(t *testing.T) {
 		w.apply(PodRefused{UID: pods[2].UID}) // once
 		w.expectAwake()
 		w.expectKept("a=1")
-		// It is not offered the next slot as long as it does not ask, and may ask whenever it is tried.
+		// The ledger does not offer the pod the next slot until the pod asks. The pod may ask whenever the scheduler tries it.
 		w.delete(pods[1])
 		w.expectAwake("p4")
 		w.expectChoice(pods[2], "a")

@@ -22,16 +22,16 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// world drives a ledger, and keeps what it asks for.
+// world drives a ledger and records its requests.
 type world struct {
 	t      testing.TB
 	ledger *Ledger
 	now    time.Time
-	// result is what a pod sees when the ledger has it look at the nodes of a subset.
+	// result is what a pod finds when the ledger makes it check the nodes of a subset.
 	result func(check *NodeCheck) CheckResult
-	// awake are the names of the pods woken since they were last asked for.
+	// awake are the names of the pods that were woken since the last check.
 	awake []string
-	// announced are the announcements since they were last asked for.
+	// announced are the announcements since the last check.
 	announced []string
 	wanted    []schema.GroupKind
 	followed  []string
@@ -45,7 +45,7 @@ var (
 	spreadKey      = types.NamespacedName{Namespace: "ns", Name: "web"}
 )
 
-// emptyWorld has nothing but nodes node-a and node-b in zones a and b.
+// emptyWorld has only nodes node-a and node-b in zones a and b.
 func emptyWorld(tb testing.TB) *world {
 	tb.Helper()
 	w := &world{t: tb, now: time.Unix(1000, 0), ledger: New(2 * time.Second), result: func(*NodeCheck) CheckResult { return Feasible }}
@@ -55,7 +55,7 @@ func emptyWorld(tb testing.TB) *world {
 	return w
 }
 
-// newWorld has a Deployment "web" of the given replicas with one ReplicaSet as well.
+// newWorld also has a Deployment "web" with this number of replicas and one ReplicaSet.
 func newWorld(tb testing.TB, replicas int32) *world {
 	tb.Helper()
 	w := emptyWorld(tb)
@@ -84,7 +84,7 @@ func (w *world) apply(event Event) Effects {
 	return fx
 }
 
-// step lets time pass, and applies TimePassed whenever it is due.
+// step lets time pass. It applies TimePassed whenever it is due.
 func (w *world) step(d time.Duration) {
 	end := w.now.Add(d)
 	for !w.due.IsZero() && !w.due.After(end) {
@@ -98,7 +98,7 @@ func (w *world) seeNode(name, zone string) {
 	w.apply(NodeSeen{Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}}}})
 }
 
-// scale shows the Deployment with a number of replicas.
+// scale shows the ledger the Deployment with this number of replicas.
 func (w *world) scale(replicas int32) {
 	w.apply(OwnerSeen{Kind: deploymentKind, Object: deployment(replicas)})
 }
@@ -107,7 +107,7 @@ func deployment(replicas int32) *appsv1.Deployment {
 	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "web-uid"}, Spec: appsv1.DeploymentSpec{Replicas: &replicas}}
 }
 
-// seeReplicaSet shows a ReplicaSet of the Deployment.
+// seeReplicaSet shows the ledger a ReplicaSet of the Deployment.
 func (w *world) seeReplicaSet(uid types.UID) {
 	w.apply(OwnerSeen{Kind: replicaSetKind, Object: replicaSet(uid)})
 }
@@ -136,7 +136,7 @@ func (w *world) spreadOf(name string, generation int64, kind, workload, spec str
 
 func (w *world) spreadGone() { w.apply(SpreadGone{Key: spreadKey}) }
 
-// pod makes a pending pod of the Deployment and shows it to the ledger.
+// pod creates a pending pod of the Deployment and shows it to the ledger.
 func (w *world) pod(name string) *corev1.Pod {
 	pod := podOf("rs-uid", name)
 	w.see(pod)
@@ -156,7 +156,7 @@ func (w *world) podsNamed(prefix string, n int) []*corev1.Pod {
 	return pods
 }
 
-// important makes a pending pod of a high priority.
+// important creates a pending pod with a high priority.
 func (w *world) important(name string) *corev1.Pod {
 	pod := podOf("rs-uid", name)
 	pod.Spec.Priority = ptr.To[int32](10)
@@ -164,7 +164,7 @@ func (w *world) important(name string) *corev1.Pod {
 	return pod
 }
 
-// admitted is a pod for which admission picked a subset.
+// admitted creates a pod for which admission picked a subset.
 func (w *world) admitted(name, in string) *corev1.Pod {
 	pod := podOf("rs-uid", name)
 	pod.Annotations = map[string]string{v1alpha1.AdmittedAnnotation: fmt.Sprintf(`{"name":"web","subset":%q,"pick":%q}`, in, name)}
@@ -172,7 +172,7 @@ func (w *world) admitted(name, in string) *corev1.Pod {
 	return pod
 }
 
-// onNode is the pod as the API server shows it after a bind by Berth to a subset; "-" for a bind by somebody else.
+// onNode returns the pod as the API server shows it after Berth has bound it to a subset. With "-" another scheduler has bound it.
 func onNode(pod *corev1.Pod, node, in string) *corev1.Pod {
 	bound := pod.DeepCopy()
 	bound.Spec.NodeName = node
@@ -216,7 +216,7 @@ func (w *world) ask(pod *corev1.Pod) Answer {
 	return Answer{}
 }
 
-// choose names the subset that the pod gets: "-" for none, or the reason of a refusal.
+// choose returns the subset that the pod gets, "-" for none, or the reason of a refusal.
 func (w *world) choose(pod *corev1.Pod) string {
 	w.t.Helper()
 	switch answer := w.ask(pod); {
@@ -251,7 +251,7 @@ func (w *world) bindSettled(pod *corev1.Pod, readAt time.Time) {
 	w.apply(BindDisproved{UID: pod.UID, ReadAt: readAt})
 }
 
-// schedule runs a whole cycle up to the sending of the bind.
+// schedule runs a whole cycle until the bind is sent.
 func (w *world) schedule(pod *corev1.Pod) *Decision {
 	w.t.Helper()
 	answer := w.ask(pod)
@@ -267,7 +267,7 @@ func (w *world) schedule(pod *corev1.Pod) *Decision {
 	return answer.Decision
 }
 
-// refuse has the scheduler find no node for the pod, which is in the middle of a cycle in a subset, and says what follows.
+// refuse is called for a pod in the middle of a cycle in a subset. The scheduler finds no node for it. refuse returns the next step.
 func (w *world) refuse(pod *corev1.Pod) Step {
 	w.t.Helper()
 	step, _ := w.refuseIn(pod)
@@ -283,7 +283,7 @@ func (w *world) refuseIn(pod *corev1.Pod) (Step, *Decision) {
 	return w.apply(NoNodeFound{UID: pod.UID, Decision: answer.Decision}).Next, answer.Decision
 }
 
-// preempt has the pod preempt in the subset in which it asks.
+// preempt makes the pod preempt in the subset in which it asks.
 func (w *world) preempt(pod *corev1.Pod, nominated bool) {
 	w.t.Helper()
 	step, d := w.refuseIn(pod)
@@ -293,7 +293,7 @@ func (w *world) preempt(pod *corev1.Pod, nominated bool) {
 	w.apply(Preempted{UID: pod.UID, Decision: d, Nominated: nominated})
 }
 
-// exhaust has a pod find no node in any subset with quota, one subset after the other.
+// exhaust lets a pod find no node in any subset with quota, one subset after the other.
 func (w *world) exhaust(pod *corev1.Pod, subsets ...string) {
 	w.t.Helper()
 	for _, name := range subsets {
@@ -305,7 +305,7 @@ func (w *world) exhaust(pod *corev1.Pod, subsets ...string) {
 	w.expectChoice(pod, "NoNodeFits")
 }
 
-// mayRetry asks whether the pod is tried because of a change on a node.
+// mayRetry returns whether the scheduler tries the pod because of a change on a node.
 func (w *world) mayRetry(pod *corev1.Pod, change any, zone string) bool {
 	return w.apply(ClusterChanged{UID: pod.UID, Change: change, Node: w.ledger.nodes["node-"+zone], OnNode: true}).OK
 }
@@ -317,7 +317,7 @@ func (w *world) expectChoice(pod *corev1.Pod, want string) {
 	}
 }
 
-// expectKept compares the slots of revision v1, as in "a=2 b=1".
+// expectKept compares the slots of revision v1, for example "a=2 b=1".
 func (w *world) expectKept(want string) {
 	w.t.Helper()
 	w.expectKeptIn("v1", want)
