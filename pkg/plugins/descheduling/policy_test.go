@@ -74,7 +74,7 @@ func argsOf(t *testing.T, policy *api.DeschedulerPolicy, name string) string {
 	return string(text)
 }
 
-// policyWith has all plugins with the same args.
+// policyWith is a policy with all plugins, each with the same args.
 func policyWith(args string) string {
 	text := "apiVersion: descheduler/v1alpha2\nkind: DeschedulerPolicy\nprofiles:\n- name: berth\n  pluginConfig:\n"
 	for _, name := range []string{evictunschedulablesubsetpods.Name, enforcesubsetmaxreplicas.Name, rebalancetopreferredsubset.Name, subsetevictor.Name} {
@@ -83,7 +83,7 @@ func policyWith(args string) string {
 	return text
 }
 
-// Case 33: unknown fields are errors, zero values are valid, and all mistakes are reported at once with their paths.
+// Case 33: unknown fields are errors, and zero values are valid. The command reports all mistakes at once with their paths.
 func TestMistakesInArgsAreNamed(t *testing.T) {
 	one := func(name, args string) string {
 		return "apiVersion: descheduler/v1alpha2\nkind: DeschedulerPolicy\nprofiles:\n- name: berth\n  pluginConfig:\n  - {name: " + name + ", args: " + args + "}\n"

@@ -36,7 +36,7 @@ func TestWhatItDecides(t *testing.T) {
 	twoRevisions := func(f *moves.Facts) { f.Pods[9].Revision = "old" }
 	tests := map[string]struct {
 		args      string
-		since     time.Duration // for how long pods have been misplaced
+		since     time.Duration // how long pods have been misplaced
 		change    func(*moves.Facts)
 		want      string
 		noRoom    bool

@@ -30,7 +30,7 @@ func TestWhatIsRefused(t *testing.T) {
 	})
 }
 
-// Three pods wait in subset a, which the spread allows for 30 seconds.
+// Three pods wait in subset a. The spread allows that for 30 seconds.
 func TestWhatItDecides(t *testing.T) {
 	tests := map[string]struct {
 		args  string

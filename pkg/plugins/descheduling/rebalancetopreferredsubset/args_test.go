@@ -31,8 +31,8 @@ func TestWhatItDecides(t *testing.T) {
 	minutes := func(n time.Duration) time.Duration { return n * time.Minute }
 	tests := map[string]struct {
 		args   string
-		age    time.Duration // of the pods, an hour if it is 0
-		stable time.Duration // for how long subset a has had no pod waiting, an hour if it is 0
+		age    time.Duration // of the pods; 0 means an hour
+		stable time.Duration // how long subset a has had no waiting pod; 0 means an hour
 		change func(*moves.Facts)
 		want   string
 	}{
@@ -77,7 +77,7 @@ func TestWhatItDecides(t *testing.T) {
 	}
 }
 
-// A node counts as room only if it has been ready for the same window.
+// A node counts as room only if it has been ready for the same time.
 func TestNodesMustBeStableToo(t *testing.T) {
 	args := testkit.ReadArgs[Args](t, "{stabilizationWindow: 3m}")
 	args.Default()

@@ -20,7 +20,7 @@ import (
 	"github.com/berth-project/berth/pkg/moves"
 )
 
-// args have a single field, which must not be negative, and is 3 if it is left out.
+// args have a single field. It must not be negative, and its default is 3.
 type args struct {
 	corev1.Pod // any object
 

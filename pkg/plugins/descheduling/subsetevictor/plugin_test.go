@@ -12,7 +12,7 @@ import (
 	"github.com/berth-project/berth/pkg/testkit"
 )
 
-// room is a budget for all pods that lets so many go. The pods of the spread "paused" are not to be moved.
+// room is a budget for all pods. It allows this number of disruptions. The pods of the spread "paused" may not be moved.
 type room struct{ left int }
 
 func (r *room) IsPaused(pod *corev1.Pod) bool { return pod.Labels["app"] == "paused" }

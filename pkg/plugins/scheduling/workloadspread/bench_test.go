@@ -13,8 +13,8 @@ import (
 	"github.com/berth-project/berth/pkg/ledger"
 )
 
-// BenchmarkCycle is the plugin's share of a scheduling cycle that depends on what the cluster holds: choosing a subset and reserving the
-// slot. It must not grow with the pods of the workload, nor with other workloads. What grows with the nodes is in BenchmarkTiers.
+// BenchmarkCycle measures the plugin's share of a scheduling cycle: choosing a subset and reserving the slot. It must not grow with the pods of the
+// workload or with other workloads. BenchmarkTiers measures what grows with the nodes.
 func BenchmarkCycle(b *testing.B) {
 	for _, size := range []struct{ spreads, pods int }{{1, 10}, {1, 1_000}, {1, 100_000}, {1_000, 10}, {1_000, 1_000}, {1_000, 100_000}} {
 		b.Run(fmt.Sprintf("spreads=%d/pods=%d", size.spreads, size.pods), func(b *testing.B) {
@@ -42,7 +42,7 @@ func BenchmarkCycle(b *testing.B) {
 	}
 }
 
-// BenchmarkFilter is the plugin's share for each node that the scheduler looks at.
+// BenchmarkFilter measures the plugin's share for each node that the scheduler checks.
 func BenchmarkFilter(b *testing.B) {
 	w := newWorld(b, 10)
 	w.spread(1, adaptive)

@@ -31,7 +31,7 @@ import (
 	schedulermetrics "k8s.io/kubernetes/pkg/scheduler/metrics"
 )
 
-// harbour is a world in which the pod "p" has found a node, and its bind is about to be sent to an API server.
+// harbour is a world in which the pod "p" has found a node. Its bind is about to be sent to an API server.
 type harbour struct {
 	*world
 	pod        *corev1.Pod
@@ -40,9 +40,9 @@ type harbour struct {
 	dispatcher *apidispatcher.APIDispatcher // does not run yet
 
 	mu sync.Mutex
-	// requests for binds so far: their queries.
+	// requests are the queries of all bind requests so far.
 	requests []string
-	// answer writes the answer to one.
+	// answer writes the answer to one request.
 	answer http.HandlerFunc
 }
 
@@ -87,7 +87,7 @@ func newHarbour(t *testing.T, async bool, timeout time.Duration, relevances fwk.
 	return h
 }
 
-// bind has the plugin bind the pod, while something happens over and over again if it is not nil.
+// bind makes the plugin bind the pod. If meanwhile is not nil, it is called repeatedly during the bind.
 func (h *harbour) bind(meanwhile func()) *fwk.Status {
 	h.t.Helper()
 	result := make(chan *fwk.Status, 1)
@@ -102,7 +102,7 @@ func (h *harbour) bind(meanwhile func()) *fwk.Status {
 	return status
 }
 
-// expectUncertain is for a bind of which nobody knows what became: it was no success, and its slot stays taken.
+// expectUncertain checks a bind with an unknown result: it was no success, and its slot stays taken.
 func (h *harbour) expectUncertain(status *fwk.Status) {
 	h.t.Helper()
 	if status.Code() != fwk.Error {
@@ -134,7 +134,7 @@ func TestABindIsSentOnceWithADeadlineThatTheAPIServerKeeps(t *testing.T) {
 				uncertain bool
 			}{
 				"that succeeds": {answer: answers("", `{"kind": "Status", "apiVersion": "v1", "status": "Success"}`, http.StatusCreated), requests: 1},
-				// The client library would send it again.
+				// The client library would send the request again.
 				"that fails on the way": {answer: answers("0", "", http.StatusBadGateway), requests: 1, uncertain: true},
 			} {
 				t.Run(name, func(t *testing.T) {
@@ -186,7 +186,7 @@ func TestABindThatTheDispatcherDoesNotSendIsUncertain(t *testing.T) {
 	t.Run("before the deadline, and never after", func(t *testing.T) {
 		h := newHarbour(t, true, 10*time.Millisecond, apicalls.Relevances)
 		h.expectUncertain(h.bind(nil))
-		// The same through a dispatcher that gives the call away, as it is executed late.
+		// The same with a dispatcher that executes the call late.
 		late := &lateDispatcher{}
 		if err := h.plugin.binds.send(t.Context(), late, &corev1.Binding{ObjectMeta: h.pod.ObjectMeta}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v, want a deadline exceeded", err)
@@ -208,7 +208,7 @@ func (d *lateDispatcher) Add(call fwk.APICall, _ fwk.APICallOptions) error {
 	return nil
 }
 
-// important is a call that does nothing.
+// important is an API call that does nothing.
 type important struct{ *corev1.Pod }
 
 func (important) CallType() fwk.APICallType                           { return "more important" }

@@ -32,7 +32,7 @@ func (f followed) expect(t *testing.T, want ...string) {
 	}
 }
 
-// After a watch was interrupted, one event stands for the end of a spread and for its successor of the same name.
+// If a watch was interrupted, one event may stand for the deletion of a spread and for a new spread of the same name.
 func TestTheReplicasAreReadForASpreadThatIsCreatedAgain(t *testing.T) {
 	read := followed{}
 	b := &book{clock: clock.RealClock{}, owners: read, ledger: ledger.New(time.Second), inFlight: map[types.UID]bool{}}

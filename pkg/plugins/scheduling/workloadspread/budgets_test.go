@@ -37,7 +37,7 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// shore is what preemption sees of budgets, under the test's control.
+// shore contains what preemption sees of budgets. The test controls it.
 type shore struct {
 	*budgets
 	clock *testingclock.FakeClock
@@ -69,7 +69,7 @@ func (s *shore) expectAwake(t *testing.T, want ...string) {
 	s.awake = nil
 }
 
-// spares says whom a preemption for "urgent" must leave alone.
+// spares checks which pods a preemption for "urgent" must leave alone.
 func (s *shore) spares(t *testing.T, want string, pods ...*corev1.Pod) {
 	t.Helper()
 	urgent := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "urgent", UID: "urgent"}}
@@ -85,7 +85,7 @@ func (s *shore) spares(t *testing.T, want string, pods ...*corev1.Pod) {
 	}
 }
 
-// pubWith is a budget over app=web whose status says how many pods are available and must be.
+// pubWith is a budget over app=web. Its status has this number of available and of desired pods.
 func pubWith(available, desired int32, change ...func(*policyv1alpha1.PodUnavailableBudget)) *policyv1alpha1.PodUnavailableBudget {
 	pub := &policyv1alpha1.PodUnavailableBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "pub", Generation: 2},
@@ -113,7 +113,7 @@ func serving(name, app string) *corev1.Pod {
 func TestPreemptionTakesNoMoreThanBudgetsHaveRoomFor(t *testing.T) {
 	s := newShore()
 	a, b, c, other := serving("a", "web"), serving("b", "web"), serving("c", "web"), serving("other", "db")
-	s.spares(t, "", a, b, c, other) // there is no budget
+	s.spares(t, "", a, b, c, other) // no budget exists
 	s.changed(nil, pubWith(5, 4))
 	s.spares(t, "b c", a, b, c, other)
 	s.changed(pubWith(5, 4), pubWith(4, 4))
@@ -141,7 +141,7 @@ func TestTheTargetOfABudgetIsFoundThroughOwners(t *testing.T) {
 	stranger.OwnerReferences[0].UID, unprotected.OwnerReferences[0].UID = "not seen", "not seen"
 	bare.OwnerReferences = nil
 	delete(unprotected.Labels, policyv1alpha1.ProtectedLabel)
-	s.spares(t, "mine unknown", serving("mine", "x"), stranger, bare, unprotected) // a pod that some budget protects may be one of this
+	s.spares(t, "mine unknown", serving("mine", "x"), stranger, bare, unprotected) // some budget protects the pod "unknown", and it may be this budget
 }
 
 func TestAnInvalidBudgetHoldsNobody(t *testing.T) {
@@ -155,11 +155,11 @@ func TestAPreemptorIsWokenWhenThereIsMoreRoom(t *testing.T) {
 	s.changed(nil, pubWith(4, 4))
 	s.spares(t, "a", serving("a", "web"))
 	s.changed(pubWith(4, 4), pubWith(3, 4))
-	s.expectAwake(t) // that is less room
+	s.expectAwake(t) // there is less room now
 	s.changed(pubWith(3, 4), pubWith(5, 4))
 	s.expectAwake(t, "urgent")
 	s.changed(pubWith(5, 4), pubWith(6, 4))
-	s.expectAwake(t) // it waits for nothing any more
+	s.expectAwake(t) // the pod waits for nothing any more
 	s.changed(pubWith(6, 4), pubWith(4, 4))
 	s.spares(t, "a", serving("a", "web"))
 	s.gone(types.NamespacedName{Namespace: "ns", Name: "web"})
@@ -168,7 +168,7 @@ func TestAPreemptorIsWokenWhenThereIsMoreRoom(t *testing.T) {
 	s.spares(t, "a", serving("a", "web"))
 	s.forget("urgent")
 	s.gone(types.NamespacedName{Namespace: "ns", Name: "web"})
-	s.expectAwake(t) // it is gone, or has a node
+	s.expectAwake(t) // the pod is deleted, or has a node
 }
 
 func TestAVictimThatWasRefusedIsNotTriedAgainWithoutNews(t *testing.T) {
@@ -179,7 +179,7 @@ func TestAVictimThatWasRefusedIsNotTriedAgainWithoutNews(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			s := newShore()
-			s.changed(nil, pubWith(5, 4)) // which may be old
+			s.changed(nil, pubWith(5, 4)) // this event may be outdated
 			s.spares(t, "", a)
 			s.refuse(a)
 			s.spares(t, "a", a)
@@ -193,7 +193,7 @@ func TestAVictimThatWasRefusedIsNotTriedAgainWithoutNews(t *testing.T) {
 	}
 }
 
-// scheduler is a scheduler as far as the preemption of one victim is concerned.
+// scheduler has only the parts of a scheduler that the preemption of one victim uses.
 type scheduler struct {
 	fwk.Handle
 	client kubernetes.Interface
@@ -263,7 +263,7 @@ func TestTheLeastImportantOfABudgetGoFirst(t *testing.T) {
 	}
 }
 
-// discovery answers whether PodUnavailableBudgets are served.
+// discovery answers whether the API server serves PodUnavailableBudgets.
 type discovery struct{ answers []error }
 
 func (d *discovery) ServerResourcesForGroupVersion(string) (*metav1.APIResourceList, error) {
@@ -285,7 +285,7 @@ func TestBudgetsAreWatchedOnceTheyAreServed(t *testing.T) {
 			},
 			WatchFuncWithContext: func(_ context.Context, options metav1.ListOptions) (apiwatch.Interface, error) {
 				if options.SendInitialEvents != nil {
-					return nil, apierrors.NewInvalid(schema.GroupKind{}, "", nil) // it is asked for a list then
+					return nil, apierrors.NewInvalid(schema.GroupKind{}, "", nil) // so that the client sends a list request
 				}
 				return apiwatch.NewFake(), nil
 			},

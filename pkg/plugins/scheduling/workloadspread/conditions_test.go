@@ -20,10 +20,10 @@ const (
 	twoSlotsOrWait = "subsets: [" + inA + ", maxReplicas: 2}]\nscheduleStrategy: {whenFull: Wait}"
 )
 
-// said are the reasons and messages of condition PodScheduled that any event has shown, by pod, each when it changed.
+// said has the reasons and messages of condition PodScheduled that events have shown, by pod. Each change adds one.
 type said map[string][]string
 
-// listen follows the pods until the end of the test. What it returns must be read after settle.
+// listen follows the pods until the end of the test. Read the result only after settle.
 func (p *port) listen() said {
 	p.t.Helper()
 	watch, err := p.client.CoreV1().Pods("ns").Watch(p.ctx, metav1.ListOptions{})
@@ -46,7 +46,7 @@ func (p *port) listen() said {
 	return heard
 }
 
-// expect compares what was said of a pod with the beginnings and parts of what it should be, in that order.
+// expect compares the entries of a pod with the expected beginnings and parts, in this order.
 func (s said) expect(t *testing.T, pod string, want ...[2]string) {
 	t.Helper()
 	synctest.Wait()
@@ -63,7 +63,7 @@ func tooLarge(pod *corev1.Pod) {
 	pod.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("11")
 }
 
-// Cluster autoscaler and Karpenter make nodes for pods of which condition PodScheduled has the reason Unschedulable.
+// Cluster autoscaler and Karpenter add nodes for pods whose condition PodScheduled has the reason Unschedulable.
 func TestOnlyAPodThatANodeWouldHelpLooksUnschedulable(t *testing.T) {
 	fullFor := [2]string{"SubsetsFull", `SubsetsFull: WorkloadSpread "web": a: 1/1 kept`}
 	for name, tc := range map[string]struct {
@@ -162,13 +162,13 @@ func TestPlacingAPodWritesNoCondition(t *testing.T) {
 				verbs = append(verbs, action.GetVerb())
 			}
 		}
-		if want := []string{"update"}; !slices.Equal(verbs, want) { // the bind, as the store of objects takes it in
+		if want := []string{"update"}; !slices.Equal(verbs, want) { // the bind, as the object store records it
 			t.Errorf("writes %v, want %v", verbs, want)
 		}
 	})
 }
 
-// A scheduler that does not know of Install works, and nodes may be made in vain.
+// A scheduler that does not know Install works, but an autoscaler may add nodes for nothing.
 func TestWithoutInstallAPodOverQuotaLooksUnschedulable(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		t.Helper()

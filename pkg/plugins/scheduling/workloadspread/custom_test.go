@@ -34,11 +34,11 @@ type training struct {
 	*world
 	custom   *customWorkloads
 	metadata metadatafake.MetadataClient
-	// reads of the job so far, and what the next ones wait for and fail with.
+	// reads counts the reads of the job so far. The other fields say what the next reads wait for, and with which error they fail.
 	reads atomic.Int32
 	hold  chan struct{}
 	fails atomic.Pointer[error]
-	// forbidden is true while the jobs may not be listed and watched. watches are those under way.
+	// forbidden is true while the plugin may not list and watch the jobs. watches are the open watches.
 	forbidden atomic.Bool
 	mu        sync.Mutex
 	watches   []apiwatch.Interface
@@ -49,7 +49,7 @@ var jobKey = ledger.Workload{Namespace: "ns", Group: "kubeflow.org", Kind: "TFJo
 // newTraining must be called in a bubble of synctest.
 func newTraining(t *testing.T) *training {
 	t.Helper()
-	// One of these waits a while after an error, and takes the clocks of all bubbles for the same.
+	// One of these handlers waits a while after an error. It uses one clock for all bubbles.
 	handlers := utilruntime.ErrorHandlers
 	utilruntime.ErrorHandlers = nil
 	t.Cleanup(func() { utilruntime.ErrorHandlers = handlers })
@@ -77,7 +77,7 @@ func newTraining(t *testing.T) *training {
 			return true, nil, *err
 		}
 		if reads > 100 {
-			return true, nil, errors.New("too many reads") // which ends a loop
+			return true, nil, errors.New("too many reads") // this ends a loop
 		}
 		return true, object, nil
 	})
@@ -114,7 +114,7 @@ func (j *training) object() *metav1.PartialObjectMetadata {
 
 var errForbidden = apierrors.NewForbidden(schema.GroupResource{Group: "kubeflow.org", Resource: "tfjobs"}, "", errors.New("no RBAC policy matched"))
 
-// forbid takes the right to read jobs, or gives it back. The API server ends the watches of those who lose it in due course.
+// forbid removes the right to read jobs, or grants it again. The API server ends the watches of clients without the right after a while.
 func (j *training) forbid(forbidden bool) {
 	j.forbidden.Store(forbidden)
 	j.mu.Lock()
@@ -123,11 +123,11 @@ func (j *training) forbid(forbidden bool) {
 	}
 	j.watches = nil
 	j.mu.Unlock()
-	time.Sleep(2 * time.Minute) // in the bubble: the informer tries again at longer and longer intervals
+	time.Sleep(2 * time.Minute) // in the bubble: the informer retries with growing intervals
 	synctest.Wait()
 }
 
-// touch has the watch tell of a change.
+// touch makes the watch report a change.
 func (j *training) touch(label string) {
 	j.t.Helper()
 	object := j.object()
@@ -138,7 +138,7 @@ func (j *training) touch(label string) {
 	synctest.Wait()
 }
 
-// spread creates or changes a spread for half of the replicas at a path. Spreads are of different ages: "older" comes before "younger".
+// spread creates or changes a spread for half of the replicas at a path. The spread "older" was created before "younger".
 func (j *training) spread(name string, generation int64, target, path string) {
 	j.t.Helper()
 	object := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Generation: generation}}
@@ -158,7 +158,7 @@ func (j *training) spreadGone(name string) {
 	j.book.apply(ledger.SpreadGone{Key: types.NamespacedName{Namespace: "ns", Name: name}})
 }
 
-// worker makes a pending pod of the job.
+// worker creates a pending pod of the job.
 func (j *training) worker(name string) *corev1.Pod {
 	pod := podOf("job-uid", name)
 	pod.OwnerReferences[0].APIVersion, pod.OwnerReferences[0].Kind, pod.OwnerReferences[0].Name = "kubeflow.org/v1", "TFJob", "job"
@@ -166,7 +166,7 @@ func (j *training) worker(name string) *corev1.Pod {
 	return pod
 }
 
-// expectReplicas compares those that the job's pods are divided by, once nothing is under way any more; -1 if they are not known.
+// expectReplicas waits until nothing is under way. Then it compares the replicas that divide the job's pods; -1 if they are not known.
 func (j *training) expectReplicas(want int32) {
 	j.t.Helper()
 	synctest.Wait()
@@ -188,7 +188,7 @@ func (j *training) expectHeld(pod *corev1.Pod) {
 	}
 }
 
-// expectReads compares the reads since they were last asked for.
+// expectReads compares the number of reads since the last check.
 func (j *training) expectReads(least, most int32) {
 	j.t.Helper()
 	synctest.Wait()
@@ -197,7 +197,7 @@ func (j *training) expectReads(least, most int32) {
 	}
 }
 
-// expectTargets compares how many workloads are remembered.
+// expectTargets compares how many workloads the plugin keeps.
 func (j *training) expectTargets(want int) {
 	j.t.Helper()
 	synctest.Wait()
@@ -213,7 +213,7 @@ func TestOfTwoSpreadsForACustomWorkloadTheOlderHasItsReplicasRead(t *testing.T) 
 	older := func(j *training) { j.spread("older", 1, v1, "spec.ps") }
 	tests := map[string]struct {
 		younger func(*training)
-		want    int32 // once the older is gone
+		want    int32 // after the older spread is deleted
 	}{
 		"the same paths":  {func(j *training) { j.spread("younger", 1, v1, "spec.ps") }, 2},
 		"other paths":     {func(j *training) { j.spread("younger", 1, v1, "spec.worker") }, 8},
@@ -396,7 +396,7 @@ func TestAWorkloadIsRememberedAsLongAsASpreadAsksForIt(t *testing.T) {
 	})
 }
 
-// owned makes a pending pod whose owner, of the kind in the group example.com, is not in the training's world.
+// owned creates a pending pod. Its owner has a kind of the group example.com and is not in the training's world.
 func (j *training) owned(name, kind string) *corev1.Pod {
 	pod := podOf(types.UID(kind+"-uid"), name)
 	pod.OwnerReferences[0].APIVersion, pod.OwnerReferences[0].Kind, pod.OwnerReferences[0].Name = "example.com/v1", kind, "owner"
@@ -409,7 +409,7 @@ func TestAnOwnerOfAClusterScopedKindEndsTheChain(t *testing.T) {
 		j := newTraining(t)
 		j.spread("older", 1, "kubeflow.org/v1 TFJob", "spec.ps")
 		j.owned("p0", "Pool")
-		synctest.Wait() // nobody knew at first that the kind has no namespace
+		synctest.Wait() // the plugin did not know at first that the kind is cluster-scoped
 		j.expectAnswer("no spread", j.owned("p1", "Pool"))
 		j.expectAnswer("no spread", j.pods["p0-uid"])
 	})
@@ -422,11 +422,11 @@ func TestOwnersOfAKindThatMayNotBeReadAnyMoreEndTheChain(t *testing.T) {
 		of := func(uid, name string) *corev1.Pod {
 			pod := j.worker(name)
 			pod.OwnerReferences[0].UID, pod.OwnerReferences[0].Name = types.UID(uid), uid
-			j.delete(pod) // the one that worker has shown
+			j.delete(pod) // the pod that worker has shown
 			j.see(pod)
 			return pod
 		}
-		above := j.object() // a job that a Pool owns, which the spread does not name
+		above := j.object() // a Pool owns this job, but the spread does not name the Pool
 		above.Name, above.UID = "other-uid", "other-uid"
 		if _, err := j.metadata.CreateFake(above, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
@@ -441,7 +441,7 @@ func TestOwnersOfAKindThatMayNotBeReadAnyMoreEndTheChain(t *testing.T) {
 		j.expectAwake("held")
 		j.expectAnswer("no spread", held)
 		j.expectAnswer("no spread", of("unseen-uid", "late"))
-		// What is known of a kind stays known.
+		// The plugin keeps what it knows of a kind.
 		j.expectAnswer("a", j.worker("p0"))
 
 		j.forbid(false)

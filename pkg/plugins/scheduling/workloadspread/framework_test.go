@@ -23,10 +23,10 @@ import (
 	tf "k8s.io/kubernetes/pkg/scheduler/testing/framework"
 )
 
-// profileName of the configuration that is shipped.
+// profileName is the profile of the shipped configuration.
 const profileName = "berth-scheduler"
 
-// configured is the configuration that is shipped, with pairs of a line in it and what it is replaced by.
+// configured returns the shipped configuration. Each pair of replacements is a line of it and the new text.
 func configured(t *testing.T, replacements ...string) *schedulerconfig.KubeSchedulerConfiguration {
 	t.Helper()
 	file, err := os.ReadFile("../../../../manifests/scheduler/scheduler-config.yaml")
@@ -47,7 +47,7 @@ func configured(t *testing.T, replacements ...string) *schedulerconfig.KubeSched
 	return object.(*schedulerconfig.KubeSchedulerConfiguration)
 }
 
-// newScheduler makes the scheduler of a configuration. It has no cluster and does not run.
+// newScheduler creates the scheduler of a configuration. It has no cluster and does not run.
 func newScheduler(t *testing.T, config *schedulerconfig.KubeSchedulerConfiguration) (*kubescheduler.Scheduler, *Family) {
 	t.Helper()
 	family, client := &Family{}, fake.NewClientset()
@@ -57,7 +57,7 @@ func newScheduler(t *testing.T, config *schedulerconfig.KubeSchedulerConfigurati
 		kubescheduler.WithKubeConfig(&restclient.Config{Host: "127.0.0.1:1"}),
 		kubescheduler.WithFrameworkOutOfTreeRegistry(frameworkruntime.Registry{
 			Name: family.Spread, GateName: family.Gate,
-			coscheduling: tf.NewFakePreFilterPlugin(coscheduling, nil, nil)})) // the real one asks an API server when it is made
+			coscheduling: tf.NewFakePreFilterPlugin(coscheduling, nil, nil)})) // the real plugin calls an API server in its constructor
 	if err != nil {
 		t.Fatalf("making the scheduler: %v", err)
 	}

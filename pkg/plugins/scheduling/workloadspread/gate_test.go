@@ -34,7 +34,7 @@ scheduleStrategy: {whenFull: Wait}`)
 	expectHeld("before its first cycle", pods[1], false)
 	expectFull(pods[1])
 	expectHeld("told to wait", pods[1], true)
-	w.expectAwake("p1") // which makes the queue ask the gate
+	w.expectAwake("p1") // this makes the queue call the gate
 	w.see(pods[1].DeepCopy())
 	expectHeld("its status written", pods[1], true)
 	w.delete(pods[0])
@@ -86,7 +86,7 @@ scheduleStrategy: {whenFull: Wait}`)
 	}
 	w.book.audit()
 	w.delete(pods[0])
-	w.expectAwake("p1") // and the queue does not hear of it
+	w.expectAwake("p1") // and the queue gets no event
 	w.book.audit()
 	w.expectAwake()
 	w.book.audit()

@@ -21,11 +21,11 @@ import (
 
 const testUncertainPeriod = 10 * time.Second
 
-// leaseServer serves one lease as the API server does: an update of an outdated version is refused.
+// leaseServer serves one lease as the API server does: it refuses an update of an outdated version.
 type leaseServer struct {
 	t      *testing.T
 	client *fake.Clientset
-	// lease as it is stored, nil if there is none.
+	// lease is the stored lease. Nil if there is none.
 	lease   *coordinationv1.Lease
 	version int
 }
@@ -36,7 +36,7 @@ func newLeaseServer(t *testing.T) *leaseServer {
 	resource := coordinationv1.Resource("leases")
 	s.client.PrependReactor("*", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		switch action := action.(type) {
-		case clienttesting.CreateAction: // which an update is, too
+		case clienttesting.CreateAction: // an update is one too
 			lease := action.GetObject().(*coordinationv1.Lease)
 			_, isUpdate := action.(clienttesting.UpdateActionImpl)
 			switch {
@@ -63,7 +63,7 @@ func (s *leaseServer) store(lease *coordinationv1.Lease) {
 	s.lease.ResourceVersion = strconv.Itoa(s.version)
 }
 
-// holder that the lease names, empty if there is none.
+// holder returns the holder that the lease names. Empty if there is none.
 func (s *leaseServer) holder() string {
 	if s.lease == nil {
 		return ""
@@ -71,7 +71,7 @@ func (s *leaseServer) holder() string {
 	return *s.lease.Spec.HolderIdentity
 }
 
-// connection is a process's way to the lease. While it hangs, requests wait. An update that is mute is done and has no answer.
+// connection is a process's connection to the lease. While it hangs, requests wait. A mute connection carries out an update but sends no answer.
 type connection struct {
 	resourcelock.Interface
 	hangs, mute bool
@@ -106,7 +106,7 @@ func (c *connection) Update(ctx context.Context, record resourcelock.LeaderElect
 	if err := c.pass(ctx); err != nil {
 		return err
 	}
-	// LeaseLock remembers the version of the answer, so one without is sent by another lock.
+	// LeaseLock remembers the version of the answer. So an update without a version comes from another lock.
 	if c.mute {
 		c.mute = false
 		lost := *c.Interface.(*resourcelock.LeaseLock)
@@ -122,10 +122,10 @@ func (c *connection) Update(ctx context.Context, record resourcelock.LeaderElect
 type process struct {
 	*lease
 	connection *connection
-	// terminate asks the process to end; ended is closed when its leader election has.
+	// terminate asks the process to end. ended is closed when its leader election has ended.
 	terminate context.CancelFunc
 	ended     chan struct{}
-	// began is when it was started, and led when it began to lead; zero before.
+	// began is the start time. led is when the process began to lead. Zero before that.
 	began, led time.Time
 }
 
@@ -187,7 +187,7 @@ func (p *process) awaitEnd(t *testing.T) {
 	}
 }
 
-// expectDoubt is called within 100 ms after the process began to lead.
+// Call expectDoubt within 100 ms after the process began to lead.
 func (p *process) expectDoubt(t *testing.T, want time.Duration) {
 	t.Helper()
 	if got := max(p.uncertainFor(), 0); got > want || got < want-100*time.Millisecond {
@@ -339,7 +339,7 @@ func TestTheLeaseProvesThatNoBindOfAPredecessorIsUnderWay(t *testing.T) {
 }
 
 func TestALeaseIsGivenUpAsSettledOnlyIfItIs(t *testing.T) {
-	// lead has a process lead whose predecessors are settled.
+	// lead starts a process that leads. The binds of its predecessors are settled.
 	lead := func(t *testing.T, s *leaseServer) *process {
 		t.Helper()
 		p := s.process("p")
@@ -414,10 +414,10 @@ func TestALeaseIsGivenUpAsSettledOnlyIfItIs(t *testing.T) {
 	inElection(t, "not by one that holds it no longer", func(s *leaseServer) {
 		t := s.t
 		p := lead(t, s)
-		p.connection.hangs = true // from here on it cannot renew
+		p.connection.hangs = true // from now on it cannot renew the lease
 		next := s.process("next")
 		next.awaitLead(t)
-		// It is in the middle of giving the lease up, and reads it now. Client-go would write it.
+		// The process is in the middle of releasing the lease, and reads it now. Client-go would write it.
 		p.connection.hangs = false
 		p.awaitEnd(t)
 		expectHolder(t, s, "next")

@@ -33,7 +33,7 @@ func TestTheMemoRefusesNodesWhereTheFiltersOfTheProfileDo(t *testing.T) {
 		gate   bool // TaintTolerationComparisonOperators
 		pod    func(*corev1.PodSpec)
 		node   func(*corev1.Node)
-		want   string // the subset: a, or b, whose node takes every pod
+		want   string // the subset: a, or b, whose node has room for every pod
 	}{
 		"a resource that the node lacks": {
 			pod: requests("example.com/gpu"), want: "b"},

@@ -38,7 +38,7 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// profileOf is a real framework with a snapshot of these nodes and pods, and these plugins in this order.
+// profileOf creates a real framework with a snapshot of these nodes and pods, and these plugins in this order.
 func profileOf(tb testing.TB, pods []*corev1.Pod, nodes []*corev1.Node, plugins ...tf.RegisterPluginFunc) framework.Framework {
 	tb.Helper()
 	metrics.Register()
@@ -54,14 +54,14 @@ func profileOf(tb testing.TB, pods []*corev1.Pod, nodes []*corev1.Node, plugins 
 	return profile
 }
 
-// withSpread is the plugin WorkloadSpread of a profile, on the world's ledger.
+// withSpread registers the plugin WorkloadSpread with the world's ledger.
 func (w *world) withSpread(points ...string) tf.RegisterPluginFunc {
 	return tf.RegisterPluginAsExtensions(Name, func(_ context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
 		return &Spread{core: w.core, handle: handle}, nil
 	}, points...)
 }
 
-// withTopologySpread is the stock plugin PodTopologySpread, with these default constraints.
+// withTopologySpread registers the stock plugin PodTopologySpread with these default constraints.
 func withTopologySpread(defaults ...corev1.TopologySpreadConstraint) tf.RegisterPluginFunc {
 	return tf.RegisterPluginAsExtensions(names.PodTopologySpread, func(ctx context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
 		args := &schedulerconfig.PodTopologySpreadArgs{DefaultConstraints: defaults, DefaultingType: schedulerconfig.ListDefaulting}
@@ -74,7 +74,7 @@ func poolNode(name, pool, zone string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name, "pool": pool, "zone": zone}}}
 }
 
-// policyOf compiles a spec, and gives it to the world too.
+// policyOf compiles a spec and adds it to the world.
 func (w *world) policyOf(spec string) *subset.Policy {
 	w.t.Helper()
 	w.spread(1, spec)
@@ -89,7 +89,7 @@ func (w *world) policyOf(spec string) *subset.Policy {
 	return policy
 }
 
-// verdicts are what the filters say of each node after PreFilter, in one word: "ok", or the reasons.
+// verdicts returns the filters' answer for each node after PreFilter: "ok", or the reasons.
 func verdicts(t *testing.T, profile framework.Framework, state fwk.CycleState, pod *corev1.Pod) map[string]string {
 	t.Helper()
 	infos, err := profile.SnapshotSharedLister().NodeInfos().List()
@@ -115,7 +115,7 @@ func preFilter(t *testing.T, profile framework.Framework, pod *corev1.Pod) fwk.C
 	return state
 }
 
-// random things of a test.
+// chance creates random objects.
 type chance struct{ *rand.Rand }
 
 func (c chance) in(percent int) bool         { return c.IntN(100) < percent }
@@ -161,7 +161,7 @@ func (c chance) pods(nodes []*corev1.Node) []*corev1.Pod {
 	return pods
 }
 
-// constrain gives a pod constraints, and terms and tolerations of its own.
+// constrain adds random constraints, node selector terms and tolerations to a pod.
 func (c chance) constrain(pod *corev1.Pod) {
 	pod.Labels = map[string]string{"app": c.one("web", "web", "db"), "pod-template-hash": "v1"}
 	for range 1 + c.IntN(2) {
@@ -195,7 +195,7 @@ func (c chance) constrain(pod *corev1.Pod) {
 	}
 }
 
-// spec is a spread whose pods all go to one of its subsets.
+// spec returns a spread and one of its subsets. All its pods go to this subset.
 func (c chance) spec() (spec string, chosen int) {
 	const (
 		pool = `requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [%s]}]}, `
@@ -264,7 +264,7 @@ func TestTopologySpreadIsThatOfAPodWithTheTermsOfItsSubsetAlone(t *testing.T) {
 		wantState, gotState := preFilter(t, stock, alone), preFilter(t, ours, pod)
 		compare("as it is", wantState, gotState)
 
-		// What preemption and nominated pods do, on nodes that the pod may use.
+		// This does what preemption and nominated pods do, on nodes that the pod may use.
 		for _, node := range nodes {
 			info, err := ours.SnapshotSharedLister().NodeInfos().Get(node.Name)
 			if err != nil {
@@ -298,7 +298,7 @@ func TestTopologySpreadIsThatOfAPodWithTheTermsOfItsSubsetAlone(t *testing.T) {
 var perHost = corev1.TopologySpreadConstraint{MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule,
 	LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"pod-template-hash": "v1"}}}
 
-// poolsOf is a spread over the pools a, of which so many pods are wanted, and b.
+// poolsOf is a spread over the pools a and b with these values of maxReplicas.
 func poolsOf(maxA, maxB int) string {
 	return fmt.Sprintf(`subsets:
 - {name: a, maxReplicas: %d, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}
@@ -314,7 +314,7 @@ func TestTopologySpreadCountsTheNodesThatThePodMayUse(t *testing.T) {
 	tests := map[string]struct {
 		spread string
 		spec   corev1.PodSpec
-		// defaults of the profile, for pods without constraints.
+		// defaults are the profile's constraints for pods without constraints.
 		defaults []corev1.TopologySpreadConstraint
 		want     string
 	}{
@@ -374,7 +374,7 @@ func TestPodTopologySpreadMustCountBeforeWorkloadSpread(t *testing.T) {
 	if status.Code() != fwk.Error || !strings.HasSuffix(status.Message(), want) {
 		t.Errorf("got %v, want an error that ends in %q", status, want)
 	}
-	// A profile may do without.
+	// A profile may omit PodTopologySpread.
 	without := profileOf(t, nil, nodes, w.withSpread("PreFilter", "Filter"))
 	if got := verdicts(t, without, preFilter(t, without, pod), pod); got["a0"] != "ok" {
 		t.Errorf("got %v", got)
@@ -433,7 +433,8 @@ func TestANodeThatIsBetterAvoidedIsAvoidedWhateverOtherSubsetsTolerate(t *testin
 	}
 }
 
-// BenchmarkPreFilter is PreFilter of PodTopologySpread and WorkloadSpread on 5,000 nodes in two pools, with three pods each; "stock" is the former alone.
+// BenchmarkPreFilter measures PreFilter of PodTopologySpread and WorkloadSpread on 5,000 nodes in two pools, with three pods each. "stock" measures
+// PodTopologySpread alone.
 func BenchmarkPreFilter(b *testing.B) {
 	var nodes []*corev1.Node
 	var there []*corev1.Pod

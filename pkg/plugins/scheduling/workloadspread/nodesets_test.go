@@ -20,14 +20,14 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// newCache is the cache of a real scheduler, which needs its metrics.
+// newCache creates the cache of a real scheduler. The cache needs the scheduler's metrics.
 func newCache(tb testing.TB) cache.Cache {
 	tb.Helper()
 	metrics.Register()
 	return cache.New(tb.Context(), 0, nil)
 }
 
-// subsetsOf are subsets that select the nodes of zones.
+// subsetsOf returns subsets that select the nodes of these zones.
 func subsetsOf(tb testing.TB, zones ...string) []subset.Subset {
 	tb.Helper()
 	spec := &v1alpha1.WorkloadSpreadSpec{TargetReference: v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
@@ -88,7 +88,7 @@ func TestTiersAgreeWithEverySnapshotOfTheSchedulersCache(t *testing.T) {
 				continue
 			}
 			nodeSets.update(list)
-			for i := range subsets[:1+step*3/300] { // the later ones are asked for first when much has happened
+			for i := range subsets[:1+step*3/300] { // the test uses the later subsets only after many changes
 				want := sets.New[string]()
 				for _, info := range list {
 					if subsets[i].Holds(info.Node()) {
@@ -103,7 +103,7 @@ func TestTiersAgreeWithEverySnapshotOfTheSchedulersCache(t *testing.T) {
 			since := marks[random.IntN(len(marks))]
 			changed, want := map[string]int{}, map[string]int{}
 			nodeSets.changedSince(since, func(info fwk.NodeInfo) bool {
-				if known[info.Node().Name] != nil { // nodes that are gone may be named as well
+				if known[info.Node().Name] != nil { // the result may also name deleted nodes
 					changed[info.Node().Name] = 1
 				}
 				return false
@@ -126,7 +126,7 @@ func TestForgottenChangesAreLookedForAmongAllNodes(t *testing.T) {
 	nodeSets.update(nodes)
 	start := nodeSets.newest
 	for range 2 * maxChanges {
-		nodes[1] = nodeInfo("b", "1") // in place, as the scheduler's cache does it
+		nodes[1] = nodeInfo("b", "1") // in place, as the scheduler's cache changes it
 		nodeSets.update(nodes)
 	}
 	if len(nodeSets.changes) > maxChanges {
@@ -142,7 +142,7 @@ func TestForgottenChangesAreLookedForAmongAllNodes(t *testing.T) {
 	}
 }
 
-// BenchmarkTiers is what a cycle of a spread's pod costs for every node of the cluster, with one node changed since the last.
+// BenchmarkTiers measures the cost of a cycle of a spread's pod per node of the cluster. One node has changed since the previous cycle.
 func BenchmarkTiers(b *testing.B) {
 	for _, size := range []int{100, 5000} {
 		b.Run(fmt.Sprintf("nodes=%d", size), func(b *testing.B) {

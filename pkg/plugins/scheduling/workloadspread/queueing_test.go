@@ -19,7 +19,7 @@ import (
 	schedulermetrics "k8s.io/kubernetes/pkg/scheduler/metrics"
 )
 
-// batch is a world whose pods go through the scheduler's own batching, with one pod for each node.
+// batch is a world whose pods use the scheduler's own batching. Each node takes one pod.
 type batch struct {
 	*world
 	nodes     []*corev1.Node
@@ -66,8 +66,8 @@ func newBatch(t *testing.T, zones ...string) *batch {
 	return b
 }
 
-// place runs the cycle of a pod as far as batching goes, and puts it on its node: the one that batching hints at, or else the first of those given, of
-// which the others were feasible as well. It returns the hint.
+// place runs the part of a pod's cycle that concerns batching, and returns the hint. It puts the pod on the hinted node, or without a hint on the
+// first feasible node. The other feasible nodes are candidates for the next pods.
 func (b *batch) place(pod *corev1.Pod, feasible ...string) string {
 	b.t.Helper()
 	requesting(pod, "1")
@@ -102,10 +102,10 @@ func (b *batch) expectHint(pod *corev1.Pod, want string, feasible ...string) {
 // nodeNames implements framework.SortedScoredNodes.
 type nodeNames []string
 
-// Len is how many are left.
+// Len returns how many nodes are left.
 func (n *nodeNames) Len() int { return len(*n) }
 
-// Pop takes the best.
+// Pop returns and removes the best node.
 func (n *nodeNames) Pop() string {
 	best := (*n)[0]
 	*n = (*n)[1:]
@@ -114,7 +114,7 @@ func (n *nodeNames) Pop() string {
 
 func TestNodesAreHandedOnToPodsOfTheSameSubsetOnly(t *testing.T) {
 	b := newBatch(t, "a", "a", "b", "b", "b", "b", "b")
-	// Every node is one of b's, which prefers others than a's.
+	// Every node is in b, which prefers other nodes than a does.
 	const spec = `subsets:
 - {name: a, maxReplicas: 1, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
 - {name: b, preferredNodeSelectorTerms: [{weight: 1, preference: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}]}`
@@ -123,7 +123,7 @@ func TestNodesAreHandedOnToPodsOfTheSameSubsetOnly(t *testing.T) {
 	b.expectHint(pods[0], "", "a0", "a1")
 	b.expectHint(pods[1], "", "b2", "b3", "b4", "b5", "b6", "a1")
 	b.expectHint(pods[2], "b3")
-	// A change of the spread may be one of what it prefers.
+	// A change of the spread may change the preferences.
 	b.spread(2, strings.Replace(spec, "weight: 1", "weight: 2", 1))
 	b.expectHint(pods[3], "", "b4", "b5", "b6")
 	b.expectHint(pods[4], "b5")
@@ -156,7 +156,7 @@ func TestAPodIsSignedByItsSubset(t *testing.T) {
 	}
 }
 
-// What docs/install.md says of batching.
+// This tests what docs/install.md says about batching.
 func TestAProfileBatchesWithoutDefaultTopologySpreadAndExtenders(t *testing.T) {
 	const profiles, pluginConfig = "profiles:\n", "  pluginConfig:\n"
 	noDefaults := []string{pluginConfig, pluginConfig + "  - {name: PodTopologySpread, args: {defaultingType: List}}\n"}

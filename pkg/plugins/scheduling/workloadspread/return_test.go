@@ -20,7 +20,7 @@ const (
 
 var profiles = map[string]func(*schedulerconfig.KubeSchedulerProfile){"with the gate": nil, "without the gate": withoutGate}
 
-// besideNo keeps a pod from the nodes that have a pod of the app.
+// besideNo keeps a pod away from nodes with a pod of the app.
 func besideNo(app string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		pod.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
@@ -33,7 +33,7 @@ func running(name, app, node string) *corev1.Pod {
 		Spec: corev1.PodSpec{NodeName: node}}
 }
 
-// keepBusy runs n cycles while there is always another pod in the active queue. They take n milliseconds, far less than any backoff.
+// keepBusy runs n cycles while the active queue always has another pod. They take n milliseconds, far less than any backoff.
 func (p *port) keepBusy(n int) {
 	p.t.Helper()
 	for range n {
@@ -62,11 +62,11 @@ func TestAPodThatSpillsWaitsForNoBackoffWhileTheQueueIsBusy(t *testing.T) {
 	}
 }
 
-// A wake-up that finds the pod in the middle of its cycle would otherwise end in the backoff queue.
+// A wake-up that arrives in the middle of the pod's cycle would otherwise send the pod to the backoff queue.
 func TestAPodThatIsWokenInTheMiddleOfItsCycleIsTriedAgainAtOnce(t *testing.T) {
 	for name, tc := range map[string]struct {
 		spec string
-		// before the pod is made, and while its cycle fails.
+		// before is called before the pod is created. failing is called while its cycle fails.
 		before, failing func(*port)
 		change          func(*corev1.Pod)
 		wantNode        string
@@ -129,7 +129,7 @@ func TestAPodThatNothingWokeIsNotTriedAgain(t *testing.T) {
 				if n := p.cyclesOf("p"); n != 1 {
 					t.Errorf("%d cycles, want one: %v", n, p.popped)
 				}
-				// The slot that it waits for is its own without any backoff.
+				// The pod gets the slot that it waits for, without any backoff.
 				p.delete("first")
 				p.keepBusy(2)
 				p.expectNode("p", "node-a")

@@ -39,7 +39,7 @@ func TestASubsetWithoutNodesCostsNoCycle(t *testing.T) {
 	pod := w.pod("p")
 	w.expectAnswer("b", pod, nodeInfo("b", "1"), nodeInfo("c", "1"))
 	w.expectAnswer(`NoNodeFits: WorkloadSpread "web": a: no node belongs to it; b: no node belongs to it`, pod, nodeInfo("c", "1"))
-	w.expectAnswer("a", pod, nodeInfo("a", "1"), nodeInfo("b", "1")) // which has a node now
+	w.expectAnswer("a", pod, nodeInfo("a", "1"), nodeInfo("b", "1")) // the pod has a node now
 }
 
 func TestASubsetWithoutRoomCostsNoCycle(t *testing.T) {
@@ -53,18 +53,18 @@ func TestASubsetWithoutRoomCostsNoCycle(t *testing.T) {
 	}
 	w.expectAnswer("b", next("first", "500m"), full, other)
 	w.expectAnswer("b", next("same", "500m"), full, other)
-	// A bind elsewhere changes a node of another subset, which proves nothing about this one.
+	// A bind elsewhere changes a node of another subset. This proves nothing about this subset.
 	w.expectAnswer("b", next("elsewhere", "500m"), full, nodeInfo("b", "8", requesting(podOf("rs-uid", "new"), "1")))
 	// A change of the full node that makes no room does not open the subset.
 	stillFull := nodeInfo("a", "1", requesting(podOf("rs-uid", "other"), "800m"))
 	w.expectAnswer("b", next("still-full", "500m"), stillFull, other)
-	// A smaller pod has a shape of its own.
+	// A smaller pod has its own entry.
 	w.expectAnswer("a", next("small", "50m"), stillFull, other)
 	// Room on one node opens the subset again.
 	roomy := nodeInfo("a", "1", requesting(podOf("rs-uid", "little"), "100m"))
 	w.expectAnswer("a", next("room", "500m"), roomy, other)
 	w.expectAnswer(`NoNodeFits: WorkloadSpread "web": a: 0/1 nodes fit: 1 Insufficient cpu; b: 0/1 nodes fit: 1 Insufficient cpu`, next("huge", "9"), roomy, other)
-	w.expectAwake() // nobody had to be tried twice
+	w.expectAwake() // no pod had to be tried twice
 }
 
 func TestAPodWhosePredicatesChangeIsJudgedAgain(t *testing.T) {
@@ -74,7 +74,7 @@ func TestAPodWhosePredicatesChangeIsJudgedAgain(t *testing.T) {
 	w.see(pod)
 	nodes := []fwk.NodeInfo{nodeInfo("a", "400m"), nodeInfo("b", "8")}
 	w.expectAnswer("b", pod, nodes...)
-	resized := requesting(pod.DeepCopy(), "300m") // while it was pending
+	resized := requesting(pod.DeepCopy(), "300m") // while the pod was pending
 	w.see(resized)
 	w.expectAnswer("a", resized, nodes...)
 }
@@ -92,7 +92,7 @@ func TestRoomThatComesFreeInTheMiddleOfARoundIsNotMissed(t *testing.T) {
 		}
 		return entry
 	}
-	w.refuse(pod, newest(before, other), before, other) // in a, where it would displace a nominated pod
+	w.refuse(pod, newest(before, other), before, other) // in a, where the pod would displace a nominated pod
 	after := nodeInfo("a", "1")
 	w.refuse(pod, newest(after, other), before, other) // in b; meanwhile a has changed
 	w.expectAnswer("a", pod, after, other)

@@ -35,7 +35,7 @@ import (
 )
 
 func TestAPodThatEndsWhileItIsBeingReadHoldsNoSlot(t *testing.T) {
-	// Both reads show the pod as it was before its end was reported, and no event of it will come any more.
+	// Both reads show the pod before its end was reported. No later event of the pod will arrive.
 	tests := map[string]struct {
 		verb string
 		read func(*testing.T, *world, storage, *corev1.Pod)
@@ -91,11 +91,11 @@ func TestAPodThatEndsWhileItIsBeingReadHoldsNoSlot(t *testing.T) {
 
 func TestATakeOverWaitsUnlessTheLeaseProvesThatItNeedNot(t *testing.T) {
 	tests := map[string]struct {
-		// lead has the process begin to lead; nil is without leader election.
+		// lead makes the process lead. Nil means no leader election.
 		lead func(*lease)
-		// before is how long before the first pod.
+		// before is the time before the first pod.
 		before time.Duration
-		// bound: Berth has bound a pod.
+		// bound is true if Berth has bound a pod.
 		bound bool
 		want  time.Duration
 	}{
@@ -181,7 +181,7 @@ func TestATakeOverReadsWholeOnlyThePodsThatItHasNotSeenBound(t *testing.T) {
 	w.expectStages(map[ledger.Stage]int{ledger.Bound: 3})
 }
 
-// storage is that of an API server, as a take-over reads it.
+// storage is the storage of an API server, as a take-over reads it.
 type storage struct {
 	client *fake.Clientset
 	lists  *metadatafake.FakeMetadataClient
@@ -256,7 +256,7 @@ func TestPodsOfNamespacesWithoutASpreadDoNotWaitForATakeOver(t *testing.T) {
 	}
 }
 
-// kindServer is an API server that serves WorkloadSpreads, or does not know them, or does not allow that they are listed.
+// kindServer is an API server that serves WorkloadSpreads, or does not know them, or does not allow to list them.
 type kindServer struct{ known, allowed atomic.Bool }
 
 const oneSpread = `{"apiVersion": "apps.kruise.io/v1alpha1", "kind": "WorkloadSpreadList", "metadata": {"resourceVersion": "1"}, "items": [{
@@ -267,7 +267,7 @@ func (s *kindServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer := func(code int, body string) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(code)
-		_, _ = w.Write([]byte(body)) // the client asks again
+		_, _ = w.Write([]byte(body)) // the client retries
 	}
 	const group = "/apis/apps.kruise.io/v1alpha1"
 	refusal := func(code int, reason metav1.StatusReason) {
@@ -294,7 +294,7 @@ func (s *kindServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func TestPodsWaitForSpreadsOnlyIfThereCanBeAny(t *testing.T) {
 	tests := map[string]struct {
 		known, allowed bool
-		// message of a pod with an owner; empty if it may go.
+		// message is for a pod with an owner. Empty if the pod may be scheduled.
 		message string
 	}{
 		"the kind is not known":                          {allowed: true},
@@ -393,7 +393,7 @@ func TestATakeOverReadsManyNamespacesAtOnce(t *testing.T) {
 	}
 }
 
-// handle is what Bind needs of the scheduler.
+// handle has the parts of the scheduler that Bind needs.
 type handle struct{ fwk.Handle }
 
 func (handle) APIDispatcher() fwk.APIDispatcher { return nil }
@@ -405,7 +405,7 @@ func TestABindIsNotBrokenOffWhenTheProcessIsToldToEnd(t *testing.T) {
 		<-answer
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusCreated)
-		_, _ = w.Write([]byte(`{"apiVersion": "v1", "kind": "Status", "status": "Success"}`)) // the test fails without an answer
+		_, _ = w.Write([]byte(`{"apiVersion": "v1", "kind": "Status", "status": "Success"}`)) // without an answer the test fails
 	}))
 	defer server.Close()
 	client := kubernetes.NewForConfigOrDie(&restclient.Config{Host: server.URL})

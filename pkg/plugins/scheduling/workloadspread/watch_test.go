@@ -19,8 +19,8 @@ import (
 	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// TestTheCachesOfSpreadsAndBudgetsLackWhatNobodyReads: they hold the spec, and of the budgets the status and the annotations that are options, but
-// neither who manages which field nor the copy of the object that kubectl leaves on it.
+// TestTheCachesOfSpreadsAndBudgetsLackWhatNobodyReads: the caches contain the spec. For budgets they also contain the status and the annotations that
+// are options. They omit managedFields and kubectl's copy of the object.
 func TestTheCachesOfSpreadsAndBudgetsLackWhatNobodyReads(t *testing.T) {
 	meta := metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid", Generation: 3, ResourceVersion: "5", CreationTimestamp: metav1.NewTime(time.Unix(1, 0)),
 		Labels: map[string]string{"app": "web"}}
@@ -49,7 +49,7 @@ func TestTheCachesOfSpreadsAndBudgetsLackWhatNobodyReads(t *testing.T) {
 	t.Run("budgets", func(t *testing.T) { expectCached(t, newBudgetInformer, policyv1alpha1.Resource, storedPub, pub) })
 }
 
-// expectCached fails the test unless an informer that reads one object has the other in its cache.
+// expectCached fails unless an informer that reads the first object has the second in its cache.
 func expectCached(t *testing.T, newInformer func(*restclient.Config) (cache.SharedIndexInformer, error), resource schema.GroupVersionResource, stored, want runtime.Object) {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {

@@ -45,8 +45,8 @@ import (
 	"github.com/berth-project/berth/pkg/plugins/scheduling/workloadspread"
 )
 
-// port is a whole kube-scheduler with the profile that is deployed, whose cycles the test runs one by one. Its queue, cache, plugins and
-// informers are the real ones; the API server is client-go's store of objects.
+// port is a whole kube-scheduler with the shipped profile. The test runs its cycles one by one. Its queue, cache, plugins and informers are real. The
+// API server is client-go's object store.
 type port struct {
 	t         *testing.T
 	ctx       context.Context
@@ -54,28 +54,28 @@ type port struct {
 	scheduler *scheduler.Scheduler
 	plugins   workloadspread.Family
 	server    *apiServer
-	// popped are the names of the pods that had a cycle, in that order.
+	// popped are the names of the pods that had a cycle, in this order.
 	popped []string
 	// failing is called when a cycle of the pod has failed, before the pod goes back to the queue. Nil does nothing.
 	failing func(pod string)
-	// strangers that were made.
+	// strangers counts the pods that stranger created.
 	strangers int
 }
 
-// The second error handler slows repeated errors down by a clock that is none of a bubble's.
+// The second error handler slows repeated errors down. Its clock does not belong to any bubble.
 func init() { utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1] }
 
-// inBubble runs a test with a clock of its own, which goes on when everything waits.
+// inBubble runs a test with its own clock. The clock advances when all goroutines wait.
 func inBubble(t *testing.T, test func(*testing.T)) {
 	t.Helper()
-	// The scheduler listens for a signal. The runtime must make its own channel for signals outside of the bubble.
+	// The scheduler listens for a signal. The runtime must create its own signal channel outside the bubble.
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGUSR2)
 	defer signal.Stop(signals)
 	synctest.Test(t, test)
 }
 
-// openPort has a Deployment "web" with one ReplicaSet, a spread of the given spec for it, and the nodes. It must be called in a bubble.
+// openPort creates a Deployment "web" with one ReplicaSet, a spread with this spec for it, and the nodes. Call it in a bubble.
 func openPort(t *testing.T, spec string, change func(*schedulerconfig.KubeSchedulerProfile), nodes ...*corev1.Node) *port {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -136,12 +136,12 @@ func openPort(t *testing.T, spec string, change func(*schedulerconfig.KubeSchedu
 		cancel()
 		p.scheduler.SchedulingQueue.Close()
 		factory.Shutdown()
-		time.Sleep(2 * time.Second) // recorders of metrics look once a second whether they are to end
+		time.Sleep(2 * time.Second) // metrics recorders check once a second whether they must end
 	})
 	return p
 }
 
-// settle waits until everything that has happened was taken in. Unlike synctest.Wait it may be called by several at a time.
+// settle waits until all events have been processed. Unlike synctest.Wait, several goroutines may call it at the same time.
 func settle() { time.Sleep(time.Microsecond) }
 
 // cycle runs the next pod's cycle, which takes a millisecond.
@@ -155,7 +155,7 @@ func (p *port) cycle() {
 	settle()
 }
 
-// cycles runs the cycles of all pods that are in the active queue, and of those that join it.
+// cycles runs the cycles of all pods in the active queue, and of those that join it meanwhile.
 func (p *port) cycles() {
 	p.t.Helper()
 	for len(p.scheduler.SchedulingQueue.PodsInActiveQ()) > 0 {
@@ -171,7 +171,7 @@ func (p *port) create(object runtime.Object) {
 	settle()
 }
 
-// pod makes a pod of the Deployment.
+// pod creates a pod of the Deployment.
 func (p *port) pod(name string, change ...func(*corev1.Pod)) {
 	p.t.Helper()
 	yes := true
@@ -203,7 +203,7 @@ func (p *port) delete(name string) {
 	settle()
 }
 
-// stranger makes a pod of no spread, which no node takes.
+// stranger creates a pod without a spread. It fits on no node.
 func (p *port) stranger(name string) {
 	p.t.Helper()
 	p.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name + "-uid")},
@@ -219,7 +219,7 @@ func (p *port) get(name string) *corev1.Pod {
 	return pod
 }
 
-// cyclesOf is how many cycles the pod had.
+// cyclesOf returns how many cycles the pod had.
 func (p *port) cyclesOf(name string) (n int) {
 	for _, popped := range p.popped {
 		if popped == name {
@@ -236,21 +236,21 @@ func (p *port) expectNode(name, want string) {
 	}
 }
 
-// withoutGate is the deployed profile without WorkloadSpreadGate.
+// withoutGate removes WorkloadSpreadGate from the shipped profile.
 func withoutGate(profile *schedulerconfig.KubeSchedulerProfile) {
 	profile.Plugins.MultiPoint.Enabled = slices.DeleteFunc(profile.Plugins.MultiPoint.Enabled, func(p schedulerconfig.Plugin) bool {
 		return p.Name == workloadspread.GateName
 	})
 }
 
-// nodeOf a zone that has room for ten of the Deployment's pods.
+// nodeOf creates a node of a zone with room for ten pods of the Deployment.
 func nodeOf(zone string) *corev1.Node {
 	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10"), corev1.ResourceMemory: resource.MustParse("1Gi"), corev1.ResourcePods: resource.MustParse("110")}
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-" + zone, Labels: map[string]string{"zone": zone, corev1.LabelHostname: "node-" + zone}},
 		Status: corev1.NodeStatus{Allocatable: room, Capacity: room}}
 }
 
-// clientset sends binds to the API server as requests, because client-go's store has no client to send them with.
+// clientset sends binds to the API server as requests, because client-go's object store has no REST client for them.
 type clientset struct {
 	*fake.Clientset
 	core coreClient
@@ -265,13 +265,13 @@ type coreClient struct {
 
 func (c coreClient) RESTClient() restclient.Interface { return c.binds }
 
-// apiServer answers requests for WorkloadSpreads, and binds.
+// apiServer answers requests for WorkloadSpreads and binds.
 type apiServer struct {
 	client *fake.Clientset
 	mu     sync.Mutex
 	object *v1alpha1.WorkloadSpread
 	watch  *io.PipeWriter
-	// refuse is the name of a pod of which the next bind is refused.
+	// refuse is the name of a pod whose next bind is refused.
 	refuse string
 }
 
@@ -323,7 +323,7 @@ func (a *apiServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// bound is the metadata of the pods that have a node.
+// bound returns the metadata of the pods that have a node.
 func (a *apiServer) bound(ctx context.Context) (int, any) {
 	pods, err := a.client.CoreV1().Pods("ns").List(ctx, metav1.ListOptions{})
 	if err != nil {

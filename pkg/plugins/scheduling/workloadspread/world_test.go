@@ -25,15 +25,15 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// world is the plugin with a cluster under the test's control.
+// world is the plugin with a cluster that the test controls.
 type world struct {
 	t testing.TB
 	*Spread
 	nodes map[string]*corev1.Node
 	pods  map[types.UID]*corev1.Pod
-	// awake are the names of the pods woken since they were last asked for.
+	// awake are the names of the pods that were woken since the last check.
 	awake []string
-	// announced are the messages of the announcements since they were last asked for.
+	// announced are the messages of the announcements since the last check.
 	announced []string
 }
 
@@ -42,7 +42,7 @@ func (w *world) want(schema.GroupKind)           {}
 func (w *world) follow(*v1alpha1.WorkloadSpread) {}
 func (w *world) forget(ledger.Workload)          {}
 
-// newWorld has a Deployment "web" of the given replicas with one ReplicaSet, and nodes node-a and node-b in zones a and b.
+// newWorld has a Deployment "web" with this number of replicas and one ReplicaSet, and nodes node-a and node-b in zones a and b.
 func newWorld(tb testing.TB, replicas int32) *world {
 	tb.Helper()
 	w := &world{t: tb, nodes: map[string]*corev1.Node{}, pods: map[types.UID]*corev1.Pod{}}
@@ -81,7 +81,7 @@ func newWorld(tb testing.TB, replicas int32) *world {
 	return w
 }
 
-// scale shows the Deployment with a number of replicas.
+// scale shows the ledger the Deployment with this number of replicas.
 func (w *world) scale(replicas int32) {
 	w.book.apply(ledger.OwnerSeen{Kind: deploymentKind, Object: &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "web-uid"}, Spec: appsv1.DeploymentSpec{Replicas: &replicas}}})
@@ -103,13 +103,13 @@ func podOf(owner types.UID, name string) *corev1.Pod {
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "rs", UID: owner, Controller: ptr.To(true)}}}}
 }
 
-// see shows a pod to the ledger.
+// see shows the ledger a pod.
 func (w *world) see(pod *corev1.Pod) {
 	w.pods[pod.UID] = pod
 	w.book.apply(ledger.PodSeen{Pod: pod})
 }
 
-// pod makes a pending pod of the Deployment and shows it to the ledger.
+// pod creates a pending pod of the Deployment and shows it to the ledger.
 func (w *world) pod(name string) *corev1.Pod {
 	pod := podOf("rs-uid", name)
 	w.see(pod)
@@ -130,7 +130,7 @@ func (w *world) delete(pod *corev1.Pod) {
 	w.book.apply(ledger.PodGone{UID: pod.UID})
 }
 
-// onNode is the pod as the API server shows it after a bind by Berth to a subset; "-" for a bind by somebody else.
+// onNode returns the pod as the API server shows it after Berth has bound it to a subset. With "-" another scheduler has bound it.
 func onNode(pod *corev1.Pod, node, in string) *corev1.Pod {
 	bound := pod.DeepCopy()
 	bound.Spec.NodeName = node
@@ -147,7 +147,7 @@ func terminating(pod *corev1.Pod) *corev1.Pod {
 	return ending
 }
 
-// nodeInfo is a node of a zone in the scheduler's snapshot. Every call gives it a newer generation.
+// nodeInfo returns a node of a zone as in the scheduler's snapshot. Every call gives it a newer generation.
 func nodeInfo(zone, cpu string, pods ...*corev1.Pod) fwk.NodeInfo {
 	info := framework.NewNodeInfo(pods...)
 	info.SetNode(&corev1.Node{
@@ -163,7 +163,7 @@ func requesting(pod *corev1.Pod, cpu string) *corev1.Pod {
 	return pod
 }
 
-// asks runs the pod's PreFilter and names the subset: "-" for none, or the message of a refusal.
+// asks runs the pod's PreFilter. It returns the subset, "-" for none, or the message of a refusal.
 func (w *world) asks(pod *corev1.Pod, nodes ...fwk.NodeInfo) string {
 	w.t.Helper()
 	switch d, refusal := w.ask(pod, nodes); {
@@ -185,7 +185,7 @@ func (w *world) expectAnswer(want string, pod *corev1.Pod, nodes ...fwk.NodeInfo
 	}
 }
 
-// schedule runs a whole cycle up to the sending of the bind.
+// schedule runs a whole cycle until the bind is sent.
 func (w *world) schedule(pod *corev1.Pod) *decision {
 	w.t.Helper()
 	d, refusal := w.ask(pod, nil)
@@ -199,7 +199,7 @@ func (w *world) schedule(pod *corev1.Pod) *decision {
 	return d
 }
 
-// refuse has the scheduler find no node for the pod in the subset in which it asks, and says what follows.
+// refuse lets the scheduler find no node for the pod in the subset in which it asks. It returns the next step.
 func (w *world) refuse(pod *corev1.Pod, verdict memoEntry, nodes ...fwk.NodeInfo) ledger.Step {
 	w.t.Helper()
 	d, refusal := w.ask(pod, nodes)
@@ -223,7 +223,7 @@ func (w *world) expectAwake(want ...string) {
 	w.awake = nil
 }
 
-// expectStages compares how many pods hold a slot at each stage.
+// expectStages compares how many pods hold a slot in each stage.
 func (w *world) expectStages(want map[ledger.Stage]int) {
 	w.t.Helper()
 	got := map[ledger.Stage]int{}
