@@ -1,6 +1,6 @@
-// Command bench measures, on one sandbox of 100 nodes, how long the pods of a Deployment take from scaling up until all of them run: with Berth's
-// scheduler and a spread over three zones, and with the stock scheduler, in turn. Machines are noisy, so it prints every run, the medians and the
-// ratio of each pair.
+// Command bench measures how long the pods of a Deployment take from the scale-up until all of them run. It uses one sandbox of 100 nodes. It
+// measures Berth's scheduler with a spread over three zones, and the stock scheduler, in turn. Machines are noisy, so it prints every run, the
+// medians and the ratio of each pair.
 package main
 
 import (
@@ -55,7 +55,7 @@ func run(ctx context.Context, adaptive bool, pods, pairs int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	// The configuration as it is deployed leaves default-scheduler to the stock scheduler.
+	// The deployed configuration leaves default-scheduler to the stock scheduler.
 	cluster, err := harness.Start(ctx,
 		sandbox.Config{Name: "bench", Dir: dir, Nodes: nodes, Progress: os.Stdout, Components: []sandbox.Component{stockScheduler()}},
 		product.Options{SchedulerConfig: manifests.SchedulerConfig})
@@ -66,7 +66,7 @@ func run(ctx context.Context, adaptive bool, pods, pairs int) (err error) {
 
 	more, cpu := spreadBy("Fixed", "maxReplicas: 20%, "), "100m"
 	if adaptive {
-		more, cpu = spreadBy("Adaptive", ""), "3" // ten of them fill a node
+		more, cpu = spreadBy("Adaptive", ""), "3" // ten pods fill a node
 	}
 	spread := &workload{cluster: cluster, name: "spread", scheduler: "berth-scheduler", pods: pods, cpu: cpu, more: more}
 	stock := &workload{cluster: cluster, name: "stock", scheduler: corev1.DefaultSchedulerName, pods: pods, cpu: cpu}
@@ -74,7 +74,7 @@ func run(ctx context.Context, adaptive bool, pods, pairs int) (err error) {
 		if err := w.create(ctx); err != nil {
 			return err
 		}
-		if _, err := w.measure(ctx); err != nil { // warms caches and, for Berth, takes over the quotas
+		if _, err := w.measure(ctx); err != nil { // warms caches; Berth also takes over the quotas
 			return err
 		}
 	}
@@ -122,7 +122,7 @@ func median(values []float64) float64 {
 	return (sorted[middle-1] + sorted[middle]) / 2
 }
 
-// stockScheduler is kube-scheduler with its defaults and the client limits that Berth's scheduler has.
+// stockScheduler is kube-scheduler with its defaults and the client limits of Berth's scheduler.
 func stockScheduler() sandbox.Component {
 	return sandbox.Component{
 		Name: "kube-scheduler", Binary: "kube-scheduler", Replicas: 1, User: "system:kube-scheduler",
@@ -135,7 +135,7 @@ func stockScheduler() sandbox.Component {
 	}
 }
 
-// workload is a Deployment in a namespace of its own that is scaled from nothing to its pods and back.
+// workload is a Deployment in its own namespace. Each run scales it from 0 to its pods and back.
 type workload struct {
 	cluster         *harness.Cluster
 	name, scheduler string
@@ -185,13 +185,13 @@ spec:
 `+w.more)
 }
 
-// result of a run: the seconds from scaling up until all pods run, and the CPU that was used meanwhile.
+// result of a run: the seconds from the scale-up until all pods run, and the CPU time used meanwhile.
 type result struct {
 	seconds float64
 	cpu     harness.CPU
 }
 
-// measure scales up until all pods run, and then down and waits until they are gone, which does not count.
+// measure scales up and waits until all pods run. Then it scales down and waits until they are deleted, which does not count.
 func (w *workload) measure(ctx context.Context) (r result, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -224,7 +224,7 @@ func (w *workload) scale(ctx context.Context, replicas int) error {
 	return err
 }
 
-// waitForRunning watches the pods until as many run as are wanted, and no other is there.
+// waitForRunning watches the pods until exactly the wanted number exists and all of them run.
 func (w *workload) waitForRunning(ctx context.Context, want int) error {
 	running := map[types.UID]bool{}
 	pods := w.cluster.Client.CoreV1().Pods(w.namespace)

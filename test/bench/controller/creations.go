@@ -26,22 +26,22 @@ import (
 )
 
 const (
-	// workloads are the Deployments whose pods are created, in turn. There is a spread for each, and many more.
+	// workloads is the number of Deployments whose pods are created in turn. Each of them has a spread. Many more spreads exist.
 	workloads = 20
-	// writers bound the requests that are under way, so that a stall shows as a rate that was missed.
+	// writers bounds the concurrent requests. So a stall shows as a rate below the target.
 	writers = 64
 )
 
-// creations are pods that the benchmark itself creates, as the ReplicaSet controller does. Only the controller runs besides the API server, so nobody
-// schedules or runs these pods.
+// creations are pods that the benchmark itself creates, as the ReplicaSet controller does. Besides the API server only the controller runs. So
+// nothing schedules or runs these pods.
 type creations struct {
 	*harness.Cluster
 	fast   kubernetes.Interface
 	owners map[string][]metav1.OwnerReference // by namespace
 }
 
-// Namespaces with the webhook, and without it. In the third, another webhook is called that only answers with a patch of the same size. It shows what
-// any webhook costs the API server. Otherwise they are equal.
+// One namespace has the webhook and one does not. In the third the API server calls a webhook that always answers with a patch of the same size. This
+// shows what any webhook costs the API server. Everything else is equal.
 const (
 	with    = "with"
 	without = "without"
@@ -83,7 +83,7 @@ func measureCreations(ctx context.Context, s settings) (err error) {
 	if err := c.createSpreads(ctx, s.spreads); err != nil {
 		return err
 	}
-	// Warms connections and caches, and gives the garbage collectors something to collect.
+	// This warms connections and caches, and gives the garbage collectors work.
 	for _, namespace := range namespaces {
 		if _, err := c.round(ctx, namespace, s.rate, 2); err != nil {
 			return err
@@ -134,7 +134,7 @@ func measureCreations(ctx context.Context, s settings) (err error) {
 	return nil
 }
 
-// fastClient is as fast as the ReplicaSet controller's: no limit, and protobuf.
+// fastClient is as fast as the ReplicaSet controller's client: it has no rate limit and uses protobuf.
 func fastClient(cluster *harness.Cluster) (kubernetes.Interface, error) {
 	config := rest.CopyConfig(cluster.Sandbox.RESTConfig())
 	config.QPS, config.ContentType, config.AcceptContentTypes = -1, "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf"
@@ -143,7 +143,7 @@ func fastClient(cluster *harness.Cluster) (kubernetes.Interface, error) {
 
 func mebi(bytes float64) float64 { return bytes / (1 << 20) }
 
-// prepare makes a namespace with workloads. No controller manager makes its service account or replica sets.
+// prepare creates a namespace with workloads. Without a controller manager it also creates the service account and the ReplicaSets.
 func (c *creations) prepare(ctx context.Context, name string) error {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if name != with {
@@ -180,7 +180,7 @@ func (c *creations) prepare(ctx context.Context, name string) error {
 
 func workloadName(i int) string { return fmt.Sprintf("web-%d", i) }
 
-// podSpec is of an ordinary size.
+// podSpec is a spec of ordinary size.
 func podSpec() corev1.PodSpec {
 	return corev1.PodSpec{Containers: []corev1.Container{{
 		Name: "main", Image: "registry.example.com/shop/web:v1.2.3", Command: []string{"/web", "--port=8080"},
@@ -191,8 +191,8 @@ func podSpec() corev1.PodSpec {
 	}}}
 }
 
-// createSpreads makes those of the workloads in all namespaces, so that their status costs the same, and all others in the one that the
-// webhook is asked about.
+// createSpreads creates the spreads of the workloads in all namespaces, so that their status costs the same. It creates all other spreads in the
+// namespace with Berth's webhook.
 func (c *creations) createSpreads(ctx context.Context, n int) error {
 	creating, creatingCtx := errgroup.WithContext(ctx)
 	creating.SetLimit(8)
@@ -208,7 +208,7 @@ func (c *creations) createSpreads(ctx context.Context, n int) error {
 	if err := creating.Wait(); err != nil {
 		return err
 	}
-	// The last one has a status when the controller's cache, which is the webhook's, holds it.
+	// The last spread has a status once the controller's cache contains it. The webhook uses the same cache.
 	return c.WaitFor(ctx, "the spreads to be known", func(ctx context.Context) (string, error) {
 		for i := range min(n, workloads) {
 			spread, err := c.Spread(ctx, with, workloadName(i))
@@ -247,7 +247,7 @@ type round struct {
 	took  []time.Duration // sorted
 	lasts time.Duration
 	calls callTimes
-	// cpu is what each component used.
+	// cpu is the CPU time that each component used.
 	cpu harness.CPU
 }
 
@@ -261,13 +261,13 @@ func (r *round) print(number int, namespace string) {
 		fmt.Printf(" %10.2f %9.2f%% %10.2f%% | %10.2f %10.2f |", r.calls.server.mean()*1000, 100*r.calls.server.share(.005), 100*r.calls.server.share(.025),
 			r.calls.own.quantile(.5)*1000, r.calls.own.quantile(.99)*1000)
 	}
-	// Milliseconds a pod, and of what is not ours, cores.
+	// Components of the sandbox use milliseconds per pod. Other processes use cores.
 	perPod := func(component string) float64 { return milliseconds(r.cpu[component]) / n }
 	fmt.Printf(" %9.2f %10.2f %6.2f %6.2f %7.2f\n", perPod(product.Controller), perPod(sandbox.APIServer), perPod(sandbox.Etcd), perPod(harness.ThisProcess),
 		r.cpu[harness.OtherProcesses].Seconds()/r.lasts.Seconds())
 }
 
-// round creates pods of all workloads in turn, each at its moment, and deletes them afterwards.
+// round creates pods of all workloads in turn at a steady rate. Afterwards it deletes them.
 func (c *creations) round(ctx context.Context, namespace string, rate, seconds int) (*round, error) {
 	r := &round{}
 	callsBefore, cpuBefore, err := c.observe(ctx)
@@ -329,7 +329,7 @@ func (c *creations) observe(ctx context.Context) (callTimes, harness.CPU, error)
 	return calls, cpu, err
 }
 
-// clear deletes the pods and waits until the controller is at rest, so that the next round begins as this one did.
+// clear deletes the pods and waits until the controller is idle, so that each round begins in the same state.
 func (c *creations) clear(ctx context.Context, namespace string) error {
 	now := metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}
 	if err := c.fast.CoreV1().Pods(namespace).DeleteCollection(ctx, now, metav1.ListOptions{}); err != nil && !apierrors.IsTimeout(err) {

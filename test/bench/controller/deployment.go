@@ -17,8 +17,8 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// measureDeployment grows a Deployment from nothing, on a whole cluster: in one namespace an unchanged one, which the webhook sees, and in
-// the other one that names Berth's scheduler itself, and that the webhook is kept away from. Both are placed by the same scheduler and spread.
+// measureDeployment scales a Deployment up from 0 on a whole cluster. In one namespace the webhook changes an unmodified Deployment's pods. In the
+// other the Deployment names Berth's scheduler, and the webhook is not called. The same scheduler and an equal spread place both.
 func measureDeployment(ctx context.Context, s settings) (err error) {
 	dir, err := os.MkdirTemp("", "berth-bench-webhook-")
 	if err != nil {
@@ -132,7 +132,7 @@ func (d *deployments) scale(ctx context.Context, kind string, replicas int) erro
 	return err
 }
 
-// await asks the Deployment alone, which costs the API server next to nothing; gone pods are counted.
+// await reads only the Deployment, which costs the API server almost nothing. For a scale-down it counts the pods.
 func (d *deployments) await(ctx context.Context, kind string, replicas int) error {
 	return d.cluster.WaitFor(ctx, fmt.Sprintf("%d pods", replicas), func(ctx context.Context) (string, error) {
 		deployment, err := d.cluster.Client.AppsV1().Deployments(d.namespaces[kind]).Get(ctx, "web", metav1.GetOptions{})
@@ -153,7 +153,7 @@ func (d *deployments) await(ctx context.Context, kind string, replicas int) erro
 	})
 }
 
-// expectAdmission makes sure that what was measured is what the table says.
+// expectAdmission checks that the pods had admission as the table says.
 func (d *deployments) expectAdmission(ctx context.Context, kind string) error {
 	pods, err := d.cluster.Pods(ctx, d.namespaces[kind])
 	if err != nil {

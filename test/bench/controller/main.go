@@ -1,10 +1,10 @@
 // Command controller measures what berth-controller costs, on a sandbox.
 //
-// For its webhook for pods (`make bench-webhook`): how much later a pod is created because of it, at a steady rate of creations and with many spreads
-// in its cache; how much CPU and memory that takes; and how fast a Deployment grows with it and without it. Runs with and without it alternate,
-// because machines are noisy.
+// For the pod webhook (`make bench-webhook`) it measures how much later a pod is created because of it, at a steady rate of creations and with many
+// spreads in its cache. It also measures the CPU and memory, and how fast a Deployment grows with and without the webhook. Runs with and without it
+// alternate, because machines are noisy.
 //
-// For the statuses (`make bench-controller`): many spreads at rest, after a restart, and one spread in a burst.
+// For the statuses (`make bench-controller`) it measures many idle spreads, a restart, and a burst in one spread.
 package main
 
 import (
@@ -24,11 +24,11 @@ import (
 type settings struct {
 	only    string
 	spreads int
-	// Of the creations.
+	// These flags are for the creations.
 	rate    int
 	seconds int
 	rounds  int
-	// Of the Deployment.
+	// These flags are for the Deployment.
 	nodes int
 	pods  int
 	pairs int
@@ -45,7 +45,7 @@ func main() {
 	flag.IntVar(&s.pods, "pods", 3000, "pods of the Deployment, and binds of the burst")
 	flag.IntVar(&s.pairs, "pairs", 5, "measured pairs of Deployments, after one that is not counted")
 	flag.Parse()
-	rest.SetDefaultWarningHandler(rest.NoWarnings{}) // of the many spreads whose workloads do not exist
+	rest.SetDefaultWarningHandler(rest.NoWarnings{}) // about the many spreads whose workloads do not exist
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, s)
 	stop()
@@ -69,7 +69,7 @@ func run(ctx context.Context, s settings) error {
 	return nil
 }
 
-// quantile of sorted durations.
+// quantile returns a quantile of sorted durations.
 func quantile(sorted []time.Duration, q float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// histogram is a Prometheus histogram, as bucket counts that are not cumulative.
+// histogram is a Prometheus histogram. Its bucket counts are not cumulative.
 type histogram struct {
 	bounds []float64
 	counts []float64
@@ -39,7 +39,7 @@ func (h histogram) combine(o histogram, sign float64) histogram {
 
 func (h histogram) mean() float64 { return h.sum / h.count }
 
-// share of the observations that are not above a bound.
+// share returns the share of the observations that do not exceed a bound.
 func (h histogram) share(bound float64) float64 {
 	var within float64
 	for i, b := range h.bounds {
@@ -50,7 +50,7 @@ func (h histogram) share(bound float64) float64 {
 	return within / h.count
 }
 
-// quantile, by a straight line inside of a bucket.
+// quantile returns a quantile. Inside a bucket it interpolates linearly.
 func (h histogram) quantile(q float64) float64 {
 	rank, below, from := q*h.count, 0.0, 0.0
 	for i, bound := range h.bounds {
@@ -62,7 +62,7 @@ func (h histogram) quantile(q float64) float64 {
 	return math.Inf(1)
 }
 
-// callTimes are how long calls of the webhook took, as the API server sees it, and as the webhook itself does.
+// callTimes are the durations of webhook calls: as the API server measures them, and as the webhook itself does.
 type callTimes struct{ server, own histogram }
 
 func (c callTimes) minus(o callTimes) callTimes {
@@ -91,7 +91,7 @@ func readCalls(ctx context.Context, cluster *harness.Cluster) (callTimes, error)
 // metrics are the lines of a Prometheus endpoint.
 type metrics string
 
-// value of a metric without labels.
+// value returns the value of a metric without labels.
 func (m metrics) value(name string) float64 {
 	for line := range strings.Lines(string(m)) {
 		if text, found := strings.CutPrefix(line, name+" "); found {
@@ -106,7 +106,7 @@ func (m metrics) value(name string) float64 {
 
 var bucket = regexp.MustCompile(`^le="([^"]+)"$`)
 
-// histogram adds up the series with the label, or all if it is empty.
+// histogram sums the series with this label. An empty label means all series.
 func (m metrics) histogram(name, label string) histogram {
 	cumulative := map[float64]float64{}
 	var all histogram
@@ -142,7 +142,7 @@ func (m metrics) histogram(name, label string) histogram {
 	return all
 }
 
-// memory of the controller, in bytes.
+// memory is the memory of the controller in bytes.
 type memory struct{ rss, heap float64 }
 
 func readMemory(ctx context.Context, cluster *harness.Cluster) (memory, error) {
@@ -151,11 +151,11 @@ func readMemory(ctx context.Context, cluster *harness.Cluster) (memory, error) {
 		return memory{}, err
 	}
 	rss, err := residentBytes(cluster)
-	// What was live at the last collection is half of what starts the next one.
+	// The next collection starts at twice the live heap of the last collection.
 	return memory{rss: rss, heap: controller.value("go_memstats_next_gc_bytes") / 2}, err
 }
 
-// residentBytes is what the controller occupies, of which files that are mapped, as its program, are no part.
+// residentBytes is the controller's resident memory without mapped files, such as its program.
 func residentBytes(cluster *harness.Cluster) (float64, error) {
 	for _, status := range cluster.Sandbox.Status() {
 		if status.Name != product.Controller {

@@ -27,21 +27,21 @@ import (
 const (
 	// smallSpread is how many pods each of the many spreads has.
 	smallSpread = 30
-	// steadySeconds is how long nothing happens.
+	// steadySeconds is the duration of the idle phase.
 	steadySeconds = 30
-	// changesASecond is the steady rate at which the cost of one change is measured, and changeSeconds for how long.
+	// changesASecond is the steady rate for measuring the cost of one change. changeSeconds is the duration.
 	changesASecond, changeSeconds = 10, 10
 )
 
-// statuses is a cluster on which nothing runs but the controller. The pods of its workloads are made and bound by the benchmark.
+// statuses is a cluster on which only the controller runs. The benchmark creates and binds the pods of its workloads.
 type statuses struct {
 	*harness.Cluster
 	fast      kubernetes.Interface
 	namespace string
 }
 
-// measureStatus measures the controller with many spreads: while nothing happens, after a restart, while one pod changes at a time in spreads of
-// different sizes, and in a burst of binds in a large one.
+// measureStatus measures the controller with many spreads: while idle, after a restart, and in a burst of binds in a large spread. It also measures
+// single pod changes in spreads of different sizes.
 func measureStatus(ctx context.Context, s settings) (err error) {
 	dir, err := os.MkdirTemp("", "berth-bench-controller-")
 	if err != nil {
@@ -76,7 +76,7 @@ func measureStatus(ctx context.Context, s settings) (err error) {
 	return errors.Join(m.measureSteady(ctx), m.measureRestart(ctx, s.spreads), m.measureChanges(ctx), m.measureBurst(ctx, s.pods))
 }
 
-// fill makes workloads with a spread each, and their pods, bound as the scheduler would bind them, and waits until the statuses say so.
+// fill creates workloads with one spread each and their pods. It binds the pods as the scheduler would, and waits until the statuses show them.
 func (m *statuses) fill(ctx context.Context, prefix string, workloads, pods int) error {
 	filling, fillingCtx := errgroup.WithContext(ctx)
 	filling.SetLimit(16)
@@ -132,7 +132,7 @@ spec:
 `, name, pods*2/3))
 }
 
-// bind makes the n-th pod of a workload and gives it a node, as the scheduler does it.
+// bind creates the n-th pod of a workload and binds it as the scheduler does.
 func (m *statuses) bind(ctx context.Context, workload string, owner metav1.OwnerReference, n, pods int) error {
 	pod, err := m.create(ctx, workload, owner)
 	if err != nil {
@@ -184,7 +184,7 @@ func keptIn(spread *v1alpha1.WorkloadSpread) (pods int) {
 	return pods
 }
 
-// revision of the namespace's spreads and pods: the sum of theirs, which any write of any of them makes higher.
+// revision returns the sum of the resourceVersions of the namespace's spreads and pods. Any write of one of them increases it.
 func (m *statuses) revision(ctx context.Context) (sum int64, err error) {
 	spreads, err := m.Dynamic.Resource(v1alpha1.Resource).Namespace(m.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -207,7 +207,7 @@ func (m *statuses) revision(ctx context.Context) (sum int64, err error) {
 	return sum, err
 }
 
-// quiet waits until the controller has used next to no CPU for a while.
+// quiet waits until the controller has used almost no CPU for a while.
 func (m *statuses) quiet(ctx context.Context) error {
 	var last time.Duration
 	return m.WaitFor(ctx, "the controller to come to rest", func(ctx context.Context) (string, error) {
@@ -263,7 +263,7 @@ func (m *statuses) measureSteady(ctx context.Context) error {
 	return nil
 }
 
-// measureRestart ends the controller and measures how long the next one takes to look at every spread.
+// measureRestart ends the controller. It measures how long the next process takes to look at every spread.
 func (m *statuses) measureRestart(ctx context.Context, spreads int) error {
 	revision, err := m.revision(ctx)
 	if err != nil {
@@ -280,7 +280,7 @@ func (m *statuses) measureRestart(ctx context.Context, spreads int) error {
 			return "the next one is on its way", nil //nolint:nilerr // it does not answer yet
 		}
 		seen := 0.0
-		for _, result := range []string{"success", "requeue_after"} { // a spread whose pods were counted is looked at again after a while
+		for _, result := range []string{"success", "requeue_after"} { // after a count the controller looks at the spread again some time later
 			seen += text.value(`controller_runtime_reconcile_total{controller="workloadspread",result="` + result + `"}`)
 		}
 		if first.IsZero() && seen > 0 {
@@ -310,7 +310,7 @@ func (m *statuses) measureRestart(ctx context.Context, spreads int) error {
 	return nil
 }
 
-// controllerPID is 0 while no controller runs.
+// controllerPID returns 0 while no controller runs.
 func (m *statuses) controllerPID() int {
 	for _, status := range m.Sandbox.Status() {
 		if status.Name == product.Controller {
@@ -320,7 +320,7 @@ func (m *statuses) controllerPID() int {
 	return 0
 }
 
-// measureChanges has pods come and go one at a time, in spreads of different sizes.
+// measureChanges creates and deletes pods one at a time, in spreads of different sizes.
 func (m *statuses) measureChanges(ctx context.Context) error {
 	fmt.Printf("one pod at a time, %d a second for %d s:\n%8s %24s\n", changesASecond, changeSeconds, "pods", "CPU per change, ms")
 	for _, size := range []int{smallSpread, 300, 3000} {
@@ -351,7 +351,7 @@ func (m *statuses) measureChanges(ctx context.Context) error {
 				return ctx.Err()
 			case <-tick.C:
 			}
-			if err := m.bind(ctx, name, owner, size, size); err != nil { // one more in b
+			if err := m.bind(ctx, name, owner, size, size); err != nil { // one more pod in b
 				return err
 			}
 		}
@@ -369,7 +369,7 @@ func (m *statuses) measureChanges(ctx context.Context) error {
 	return nil
 }
 
-// measureBurst binds the pods of one spread as fast as the API server lets it, and watches the status.
+// measureBurst binds the pods of one spread as fast as the API server allows, and watches the status.
 func (m *statuses) measureBurst(ctx context.Context, pods int) error {
 	const name = "burst"
 	owner, err := m.workload(ctx, name, pods)
@@ -434,7 +434,7 @@ func (m *statuses) measureBurst(ctx context.Context, pods int) error {
 	mu.Lock()
 	defer mu.Unlock()
 	var closest time.Duration
-	for i := range writes[1:] { // the first is what was there
+	for i := range writes[1:] { // the first is the initial state
 		if gap := writes[i+1].Sub(writes[i]); i > 0 && (closest == 0 || gap < closest) {
 			closest = gap
 		}

@@ -22,7 +22,7 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// serveStub serves a webhook for the namespace stub that answers every review with the same patch, which is about what Berth's answers here.
+// serveStub serves a webhook for the namespace stub. It answers every review with the same patch, which is similar to Berth's.
 func (c *creations) serveStub(ctx context.Context) (stop func(), err error) {
 	answer, err := stubAnswer()
 	if err != nil {
@@ -36,7 +36,7 @@ func (c *creations) serveStub(ctx context.Context) (stop func(), err error) {
 		_, rest, _ := bytes.Cut(body, []byte(`"uid":"`))
 		uid, _, _ := bytes.Cut(rest, []byte(`"`))
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = fmt.Fprintf(w, answer, uid) // the API server would complain
+		_, _ = fmt.Fprintf(w, answer, uid) // the API server reports an invalid answer
 	}))
 	server.EnableHTTP2 = true
 	server.StartTLS()
@@ -65,7 +65,7 @@ func (c *creations) serveStub(ctx context.Context) (stop func(), err error) {
 	})
 }
 
-// stubAnswer is a review with a place for the UID.
+// stubAnswer returns a review with a placeholder for the UID.
 func stubAnswer() (string, error) {
 	spread := &v1alpha1.WorkloadSpread{}
 	if err := yaml.Unmarshal([]byte(spreadOver("web-0")), spread); err != nil {

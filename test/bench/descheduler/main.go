@@ -1,10 +1,10 @@
-// Command descheduler measures one cycle of berth-descheduler, as a CronJob runs it, on a sandbox of many nodes, pods and spreads: from the start of
-// the process to its end, and the most memory that it held.
+// Command descheduler measures one cycle of berth-descheduler, as a CronJob runs it, on a sandbox of many nodes, pods and spreads. It measures the
+// time from the start of the process to its end, and its peak memory.
 //
-// This is case 35 of the descheduler's tests. Its cases: "at rest" there is nothing to do; "without room" two fifths of all pods should come home and no
-// node has room, so that every spread is proved to have none; "moves" one pod of every spread is evicted, with the writes before and the events after,
-// while the components that have nothing to do with it stand still; "moves, all" the same while pods are made, placed and started in their place on
-// the same processors.
+// This is case 35 of the descheduler's tests. There are four measurements. "at rest": there is nothing to do. "without room": two fifths of all pods
+// should move to the preferred subset, but no node has room, so the cycle proves that for every spread. "moves": the cycle evicts one pod of every
+// spread, with the writes before and the events after; components that have no part in it stand still. "moves, all": the same while new pods are
+// created, placed and started on the same processors.
 package main
 
 import (
@@ -42,7 +42,7 @@ type settings struct {
 }
 
 const (
-	// What is asked for.
+	// These are the required limits.
 	mostTime   = 5 * time.Second
 	mostMemory = 500 // MiB
 
@@ -56,7 +56,7 @@ func main() {
 	flag.IntVar(&s.spreads, "spreads", 200, "spreads, one for each workload")
 	flag.IntVar(&s.runs, "runs", 3, "runs of each case")
 	flag.Parse()
-	rest.SetDefaultWarningHandler(rest.NoWarnings{}) // of the spreads that are there before their workloads
+	rest.SetDefaultWarningHandler(rest.NoWarnings{}) // about the spreads that exist before their workloads
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, s)
 	stop()
@@ -90,7 +90,7 @@ func run(ctx context.Context, s settings) error {
 		name   string
 		before func(context.Context) error
 		alone  bool
-		// most time; 0 for any.
+		// most is the maximum time. 0 means no limit.
 		most time.Duration
 	}{
 		{"at rest", func(context.Context) error { return nil }, false, mostTime},
@@ -115,7 +115,7 @@ func run(ctx context.Context, s settings) error {
 	return errors.Join(missed...)
 }
 
-// policy has every strategy, with no waiting.
+// policy has every strategy, without waiting times.
 const policy = `
 apiVersion: descheduler/v1alpha2
 kind: DeschedulerPolicy
@@ -142,7 +142,7 @@ type bench struct {
 	preferred []*corev1.Node
 }
 
-// perWorkload is how many pods a workload has, of which three fifths are in the preferred subset.
+// perWorkload is the number of pods of a workload. Three fifths of them are in the preferred subset.
 func (b *bench) perWorkload() int { return b.pods / b.spreads }
 func (b *bench) quota() int       { return b.perWorkload() * 3 / 5 }
 
@@ -198,7 +198,7 @@ spec:
 	return b.settle(ctx)
 }
 
-// settle waits until all pods are ready, however long that takes.
+// settle waits until all pods are ready, for setUp at most.
 func (b *bench) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, setUp)
 	defer cancel()
@@ -226,7 +226,7 @@ func (b *bench) settle(ctx context.Context) error {
 	}
 }
 
-// openAndCordon lets all pods into the preferred subset, in which no node takes any.
+// openAndCordon raises the preferred subset's limit for all pods, and cordons its nodes.
 func (b *bench) openAndCordon(ctx context.Context) error {
 	if err := b.cordon(ctx, true); err != nil {
 		return err
@@ -265,7 +265,7 @@ type measured struct {
 	others      harness.CPU
 }
 
-// others is what the components used most, in words.
+// others lists the components that used the most CPU time.
 func others(used harness.CPU) string {
 	names := slices.SortedFunc(maps.Keys(used), func(a, b string) int { return cmp.Compare(used[b], used[a]) })
 	var words []string
@@ -277,10 +277,10 @@ func others(used harness.CPU) string {
 	return strings.Join(words, ", ")
 }
 
-// idle are the components that have no part in a cycle.
+// idle are the components without a part in a cycle.
 var idle = []string{sandbox.ControllerManager, sandbox.KWOK, product.Scheduler, product.DefaultScheduler}
 
-// hold has the components that have no part in a cycle stand still until the function is called that it returns.
+// hold halts the components without a part in a cycle. Call release to resume them.
 func (b *bench) hold() (release func(), _ error) {
 	signal := func(sig syscall.Signal) (err error) {
 		for _, component := range idle {
@@ -300,7 +300,7 @@ func (b *bench) hold() (release func(), _ error) {
 	return release, nil
 }
 
-// measure runs the command once, alone if nothing else is to go on.
+// measure runs the command once. With alone, components without a part in a cycle stand still.
 func (b *bench) measure(ctx context.Context, alone bool) (measured, error) {
 	if alone {
 		release, err := b.hold()
