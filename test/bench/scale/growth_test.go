@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestAnUpdateCostsNoMoreAmongManySpreads: what the update of a spread costs does not grow with the other spreads of its namespace and their pods.
-// It compares processor time, because that does not depend on what else the machine does.
+// TestAnUpdateCostsNoMoreAmongManySpreads: the cost of a spread's update must not grow with the other spreads of its namespace and their pods. The
+// test compares processor time, which does not depend on other load of the machine.
 func TestAnUpdateCostsNoMoreAmongManySpreads(t *testing.T) {
 	const updates, batches = 10, 7
 	cost := map[int]time.Duration{}
@@ -19,7 +19,7 @@ func TestAnUpdateCostsNoMoreAmongManySpreads(t *testing.T) {
 			generation := int64(1)
 			var costs []time.Duration
 			for range batches {
-				heap() // so that no collection falls into the measurement
+				heap() // so that no garbage collection happens during the measurement
 				before := processorTime()
 				if err := m.within(t.Context(), func(ctx context.Context) error {
 					_, err := m.afterProbe(ctx, func() {
@@ -44,7 +44,7 @@ func TestAnUpdateCostsNoMoreAmongManySpreads(t *testing.T) {
 	}
 }
 
-// TestATakeOverReadsNoMorePagesOfManyNamespaces: the bound pods are read page by page, and not namespace by namespace.
+// TestATakeOverReadsNoMorePagesOfManyNamespaces: a take-over reads the bound pods page by page, and not namespace by namespace.
 func TestATakeOverReadsNoMorePagesOfManyNamespaces(t *testing.T) {
 	lists := map[int]int{}
 	for _, namespaces := range []int{1, 200} {

@@ -1,5 +1,5 @@
-// Command scale measures Berth's plugin from outside: a complete scheduler with real informers and a real queue, and an API server that only lists,
-// watches and binds, both in one process. Each shape of the cluster is measured in its own process.
+// Command scale measures Berth's plugin from outside. One process contains a complete scheduler with real informers and a real queue, and an API
+// server that only lists, watches and binds. Each cluster shape is measured in its own process.
 package main
 
 import (
@@ -52,7 +52,7 @@ type flags struct {
 	json, log                  bool
 }
 
-// shapes of a cluster with so many spreads, in the order in which they are measured.
+// shapes returns the clusters with this number of spreads, in the order of measurement.
 func (f *flags) shapes() []shape {
 	extra := min(100, f.spreads/10)
 	base := shape{Spreads: f.spreads, Pods: f.pods, Nodes: f.nodes, Extra: extra}
@@ -99,7 +99,7 @@ func (f *flags) run(ctx context.Context) error {
 		command.Stderr = os.Stderr
 		text, err := command.Output()
 		if err != nil {
-			fmt.Fprintf(os.Stderr, "%s: %v\n", s.Name, err) // the other shapes are measured all the same
+			fmt.Fprintf(os.Stderr, "%s: %v\n", s.Name, err) // the other shapes are measured anyway
 			continue
 		}
 		r := &result{}
@@ -120,7 +120,7 @@ func (f *flags) one(ctx context.Context, s shape) error {
 		return err
 	}
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", s.Name, err) // what was measured before counts all the same
+		fmt.Fprintf(os.Stderr, "%s: %v\n", s.Name, err) // results from before the error count
 	}
 	if f.json {
 		return json.NewEncoder(os.Stdout).Encode(r)
@@ -187,7 +187,7 @@ func table(results []*result) string {
 	return b.String()
 }
 
-// number is a cell that is empty if the number is 0, which means that it was not measured.
+// number formats a cell. It is empty for 0, which means that the value was not measured.
 func number(unit float64, digits int, of func(*result) float64) func(*result) string {
 	return func(r *result) string {
 		if of(r) == 0 {
@@ -210,7 +210,7 @@ func several(of func(*result) []float64) func(*result) string {
 	}
 }
 
-// mutex shows the median, the longest, and in parentheses the machine's noise.
+// mutex shows the median, the maximum, and the noise of the machine in parentheses.
 func mutex(of func(*result) held) func(*result) string {
 	return func(r *result) string {
 		h := of(r)

@@ -14,7 +14,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/helper"
 )
 
-// begun starts a scheduler beside an API server with the shape's objects, and waits until it has scheduled all pods.
+// begun starts a scheduler and an API server with the shape's objects. It waits until the scheduler has bound all pods.
 func begun(t *testing.T, s shape) *measurement {
 	t.Helper()
 	klog.SetLogger(logr.Discard())
@@ -33,7 +33,7 @@ func begun(t *testing.T, s shape) *measurement {
 	return m
 }
 
-// asMain in the environment has the test binary run the command.
+// asMain is an environment variable. If it is set, the test binary runs the command.
 const asMain = "BERTH_SCALE_MAIN"
 
 func TestMain(m *testing.M) {
@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// measured returns what the command measures of a shape, in a process of its own, so that nothing that another test left is on its heap.
+// measured runs the command for a shape and returns the result. It uses a new process, so that the heap contains nothing of other tests.
 func measured(t *testing.T, name string) *result {
 	t.Helper()
 	program, err := os.Executable()
@@ -65,7 +65,8 @@ func measured(t *testing.T, name string) *result {
 	return r
 }
 
-// TestAPodOfASpreadIsInMemoryOnce: the ledger holds the pods of the scheduler's cache, and no copies of those that a take-over reads. A pod takes 9 KiB here.
+// TestAPodOfASpreadIsInMemoryOnce: the ledger uses the pods of the scheduler's cache. It keeps no copies of pods that a take-over reads. A pod takes
+// 9 KiB here.
 func TestAPodOfASpreadIsInMemoryOnce(t *testing.T) {
 	stock, berth := measured(t, "stock"), measured(t, "one")
 	if stock.Heap == 0 || berth.Heap == 0 {
@@ -78,7 +79,7 @@ func TestAPodOfASpreadIsInMemoryOnce(t *testing.T) {
 	}
 }
 
-// TestTheCachesOfWorkloadsLackTheirTemplates, and have what the plugin and the filters of kube-scheduler read.
+// TestTheCachesOfWorkloadsLackTheirTemplates, but contain what the plugin and the filters of kube-scheduler read.
 func TestTheCachesOfWorkloadsLackTheirTemplates(t *testing.T) {
 	m := begun(t, shape{Spreads: 1, Pods: 2, Namespaces: 1, Nodes: 2})
 	namespace, name := m.shape.namespaceOf(0), workloadName(0)

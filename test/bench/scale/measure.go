@@ -23,9 +23,9 @@ import (
 type options struct {
 	Stock       bool
 	BindTimeout time.Duration
-	// Waits says that waits for the mutex are measured, which takes a few percent of a processor. The steps after begin need it.
+	// Waits enables the measurement of waits for the mutex. It takes a few percent of a processor. The steps after begin need it.
 	Waits bool
-	// Updates, Scrapes and Creations are how often each is done, and Churn how long pods come and go, Rate of them a second. 0 leaves it out.
+	// Updates, Scrapes and Creations are how often each step runs. Churn is how long pods come and go, and Rate how many a second. 0 skips the step.
 	Updates, Scrapes, Creations int
 	Churn                       time.Duration
 	Rate                        int
@@ -33,16 +33,16 @@ type options struct {
 	Limit time.Duration
 }
 
-// result is what was measured of one shape. Times are in milliseconds, memory is in bytes.
+// result contains the measurements of one shape. Times are in milliseconds, memory is in bytes.
 type result struct {
 	Shape        shape
 	Pods         int
 	Limit        float64 // of the wait for the first answer
 	Synced       float64 // from the start to the informers' sync
-	OwnHandlers  float64 // from there until the scheduler's own handlers have seen everything
+	OwnHandlers  float64 // from Synced until the scheduler's own handlers have seen all objects
 	Ready        float64 // from the informers' sync to the plugin's first answer
-	ReadyCPU     float64 // of this process meanwhile, its API server included
-	Lists        int     // requests by which the bound pods were read before it
+	ReadyCPU     float64 // of this process meanwhile, including its API server
+	Lists        int     // requests that read the bound pods before the first answer
 	ListsTook    float64
 	Settled      float64 // from the informers' sync until all pods have a node
 	Heap         uint64
@@ -50,7 +50,7 @@ type result struct {
 	Update       series
 	UpdateHeld   held
 	UpdateCPU    float64
-	Creation     float64 // of all spreads that were made at once, until they count
+	Creation     float64 // from the creation of all new spreads until they are in force
 	CreationCPU  float64
 	CreationHeld held
 	Scrape       series
@@ -60,7 +60,7 @@ type result struct {
 	Bound        int // pods bound while pods came and went
 }
 
-// series sums up some durations.
+// series summarizes durations.
 type series struct{ Median, P99, Max float64 }
 
 func seriesOf(all []time.Duration) series {
@@ -72,8 +72,8 @@ func seriesOf(all []time.Duration) series {
 	return series{at(0.5), at(0.99), at(1)}
 }
 
-// held is how long the ledger's mutex was held at a stretch, as far as another goroutine could tell: the median of the longest waits of several
-// times, the longest of all, and the machine's noise in the same time.
+// held is how long the ledger's mutex was held without interruption, as another goroutine measures it. It has the median of the longest waits of
+// several periods, the maximum, and the noise of the machine in the same time.
 type held struct{ Median, Max, Noise float64 }
 
 func heldOf(waits []time.Duration, noise time.Duration) held {
@@ -83,7 +83,7 @@ func heldOf(waits []time.Duration, noise time.Duration) held {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// measure starts an API server with the shape's objects and a scheduler, and measures. The result is what was measured before an error.
+// measure starts a scheduler and an API server with the shape's objects, and measures. On an error it returns the results so far.
 func measure(ctx context.Context, s shape, o options) (*result, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -114,19 +114,19 @@ type measurement struct {
 	server  *apiServer
 	process *process
 	waits   *waits // nil if they are not measured
-	// unbound pods were there at the start and have no node yet. settled gets word when it becomes 0.
+	// unbound counts the pods of the start that have no node yet. settled receives when it becomes 0.
 	unbound atomic.Int64
 	settled chan struct{}
-	// empty is the heap before the scheduler was made, and begun when that was.
+	// empty is the heap before the scheduler was created. begun is the time of its creation.
 	empty uint64
 	begun time.Time
-	// release lets the spreads be seen.
+	// release makes the spreads visible.
 	release func()
-	// raised is how often the probe's quota was.
+	// raised is how often the probe's quota was raised.
 	raised int64
 }
 
-// start makes the API server and the scheduler, and starts its informers.
+// start creates the API server and the scheduler, and starts the scheduler's informers.
 func start(ctx context.Context, s shape, o options) (*measurement, error) {
 	m := &measurement{shape: s, options: o, server: newAPIServer(), settled: make(chan struct{}, 1), release: func() {}}
 	total, pending := s.fill(m.server)
@@ -155,7 +155,7 @@ func (m *measurement) within(ctx context.Context, step func(context.Context) err
 	return step(ctx)
 }
 
-// begin has the scheduler schedule, as soon as it can, and waits until all pods have a node.
+// begin starts scheduling as soon as possible, and waits until all pods have a node.
 func (m *measurement) begin(ctx context.Context) error {
 	r := m.result
 	if m.options.Waits {
@@ -194,8 +194,8 @@ func (m *measurement) begin(ctx context.Context) error {
 	return err
 }
 
-// restingHeap is what the scheduler and its caches hold, in bytes, once no event is on its way any more: the informer has a node for every pod, and
-// two measurements one after the other differ by less than a hundredth.
+// restingHeap returns the memory of the scheduler and its caches, in bytes, when no event is under way. Then the informer has a node for every pod,
+// and two consecutive measurements differ by less than one percent.
 func (m *measurement) restingHeap(ctx context.Context) (held uint64, err error) {
 	defer runtime.KeepAlive(m.process)
 	pods := m.process.informers.Core().V1().Pods().Lister()
@@ -214,7 +214,7 @@ func (m *measurement) restingHeap(ctx context.Context) (held uint64, err error) 
 	return held, nil
 }
 
-// heap is what is alive on it.
+// heap returns the live heap.
 func heap() uint64 {
 	runtime.GC()
 	runtime.GC()
@@ -223,8 +223,8 @@ func heap() uint64 {
 	return stats.HeapAlloc
 }
 
-// afterProbe makes a pod that has to wait for the probe's quota, does something, raises the quota, and returns how long it took from before
-// something until the pod got its subset. What something did to spreads has been taken in then, because the informer keeps the order.
+// afterProbe creates a pod that waits for the probe's quota, calls something, and raises the quota. It returns the time from before something until
+// the pod got its subset. By then the scheduler has processed what something did to spreads, because the informer keeps the order.
 func (m *measurement) afterProbe(ctx context.Context, something func()) (time.Duration, error) {
 	m.raised++
 	probe := m.shape.probePod(m.raised)
@@ -310,7 +310,7 @@ func (m *measurement) scrapes(ctx context.Context) error {
 	return nil
 }
 
-// churn deletes pods at a rate, and makes one in place of each.
+// churn deletes pods at a rate, and creates a new pod for each.
 func (m *measurement) churn(ctx context.Context) error {
 	if m.options.Churn == 0 {
 		return nil
@@ -355,7 +355,7 @@ func (m *measurement) churn(ctx context.Context) error {
 func processorTime() time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		return 0 // it has no error for this process
+		return 0 // getrusage has no error for this process
 	}
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

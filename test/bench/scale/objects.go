@@ -19,12 +19,12 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// shape is what the cluster holds. Every spread has a Deployment with two ReplicaSets, of which one is an old one without pods, and a budget.
+// shape describes the objects of the cluster. Every spread has a budget and a Deployment with two ReplicaSets. One of these is old and has no pods.
 type shape struct {
 	Name                     string
-	Spreads, Pods            int // Pods of each spread
+	Spreads, Pods            int // Pods per spread
 	Namespaces, Nodes, Extra int
-	// Late: the spreads are seen after everything else.
+	// Late means that the scheduler sees the spreads after all other objects.
 	Late bool
 }
 
@@ -32,9 +32,9 @@ const (
 	schedulerName = "berth-scheduler"
 	poolLabel     = "pool"
 	hash          = "7d9c5b6f4d"
-	// pendingEvery: one pod of so many spreads has no node.
+	// pendingEvery: one pod in every 25th spread has no node.
 	pendingEvery = 25
-	// probeName is the spread whose pods wait until its quota is raised. Extra workloads have pods, and no spread at first.
+	// probeName is the spread whose pods wait until its quota is raised. Extra workloads have pods, but initially no spread.
 	probeName = "probe"
 	extraName = "extra"
 )
@@ -46,7 +46,7 @@ func (s *shape) namespaceOf(i int) string { return fmt.Sprintf("team-%d", i%s.Na
 
 func workloadName(i int) string { return fmt.Sprintf("web-%d", i) }
 
-// fill gives the API server its first objects, and returns how many pods there are and how many of them have no node.
+// fill adds the first objects to the API server. It returns the number of pods, and how many of them have no node.
 func (s *shape) fill(server *apiServer) (pods, pending int) {
 	for i := range s.Nodes {
 		server.put(node(i))
@@ -97,7 +97,7 @@ func (s *shape) spread(namespace, name string, generation int64) *v1alpha1.Workl
 	return spreadOf(namespace, name, generation, v1alpha1.WhenFullSchedule, inPool("a", s.Pods/2), inPool("b", -1))
 }
 
-// probe is the spread of one subset whose quota is raised by one with each generation, from 0 on.
+// probe is a spread with one subset. Each generation raises its quota by one, starting at 0.
 func (s *shape) probe(generation int64) *v1alpha1.WorkloadSpread {
 	return spreadOf(s.namespaceOf(0), probeName, generation, v1alpha1.WhenFullWait, inPool("a", int(generation)-1))
 }
@@ -158,7 +158,7 @@ func budgetFor(namespace, name string) *policyv1alpha1.PodUnavailableBudget {
 	return object
 }
 
-// metadataOf is the metadata of an object; kind tells objects of the same name apart.
+// metadataOf returns the metadata of an object. kind distinguishes objects of the same name.
 func metadataOf(namespace, kind, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: namespace, Name: name, UID: types.UID(fmt.Sprintf("%s-%s-%s-0000-0000-0000", kind, namespace, name)), Generation: 1,
@@ -166,7 +166,7 @@ func metadataOf(namespace, kind, name string) metav1.ObjectMeta {
 	}
 }
 
-// asApplied adds what kubectl apply leaves on an object: the applied manifest, and who manages which fields.
+// asApplied adds what kubectl apply writes into an object: the applied manifest and the managed fields.
 func asApplied(object metav1.Object, manifest any) {
 	text, err := json.Marshal(manifest)
 	if err != nil {
@@ -224,7 +224,7 @@ func pod(namespace, workload, name string) *corev1.Pod {
 	return p
 }
 
-// bind puts a pod on the n-th node of a pool, in the subset of that name, and with its record if a spread is named.
+// bind puts a pod on the n-th node of a pool, in the subset of that name. If spread is not empty, it adds the record.
 func (s *shape) bind(p *corev1.Pod, n int, pool, spread string) {
 	nodes := s.Nodes / 2
 	at := 2 * (n % nodes) // even nodes are in pool a

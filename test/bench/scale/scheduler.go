@@ -24,16 +24,16 @@ import (
 	"github.com/berth-project/berth/pkg/plugins/scheduling/workloadspread"
 )
 
-// process is a whole scheduler in this process, as it is deployed, but for leader election.
+// process is a whole scheduler in this process, with the deployed configuration but without leader election.
 type process struct {
 	*scheduler.Scheduler
 	informers informers.SharedInformerFactory
-	// spread and gate are Berth's plugins; nil without them.
+	// spread and gate are Berth's plugins. They are nil in a scheduler without them.
 	spread *observed
 	gate   fwk.PreEnqueuePlugin
 }
 
-// newScheduler makes a scheduler of the deployed configuration; without Berth's plugins it is a stock one of the same profile name.
+// newScheduler creates a scheduler with the deployed configuration. Without Berth's plugins it is a stock scheduler with the same profile name.
 func newScheduler(ctx context.Context, url string, withPlugins bool, bindTimeout time.Duration) (*process, error) {
 	object, _, err := scheme.Codecs.UniversalDecoder().Decode(manifests.SchedulerConfig, nil, nil)
 	if err != nil {
@@ -102,7 +102,7 @@ type silent struct{}
 
 func (silent) Eventf(runtime.Object, runtime.Object, string, string, string, string, ...any) {}
 
-// observed is the plugin with a clock at its PreFilter.
+// observed is the plugin with time measurement in PreFilter.
 type observed struct {
 	*workloadspread.Spread
 
@@ -115,7 +115,7 @@ type observed struct {
 type answer struct {
 	pod         string
 	asked, came time.Time
-	// given is true if the pod may look for a node, refused if it has to wait, and neither if the call failed.
+	// given is true if the pod may look for a node. refused is true if it must wait. Both are false if the call failed.
 	given, refused bool
 }
 
@@ -134,14 +134,14 @@ func (o *observed) PreFilter(ctx context.Context, state fwk.CycleState, pod *cor
 	return result, status
 }
 
-// forget drops the answers so far.
+// forget deletes the answers so far.
 func (o *observed) forget() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.answers = nil
 }
 
-// all answers since the last forget.
+// all returns all answers since the last forget.
 func (o *observed) all() []answer {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -169,9 +169,9 @@ func (o *observed) await(ctx context.Context, is func(*answer) bool) (answer, er
 	}
 }
 
-// waits measures how long others wait for the ledger's mutex. One goroutine calls, again and again, methods of the plugins that take it and do
-// next to nothing; the longest call of a time is at least as long as the mutex was held in it. Another does the same with a channel in place
-// of the ledger, so that it is known how much of that is the machine's noise.
+// waits measures how long other goroutines wait for the ledger's mutex. One goroutine repeatedly calls methods of the plugins that take the mutex and
+// do almost nothing else. The longest call in a period is at least as long as the mutex was held in it. Another goroutine does the same with a
+// channel instead of the ledger. This shows the noise of the machine.
 type waits struct {
 	ledger, noise longest
 }
@@ -197,7 +197,7 @@ func (l *longest) watch(ctx context.Context, call func()) {
 	}
 }
 
-// since returns the longest call since the last time, when all that began before are over.
+// since returns the longest call since the previous time. It waits until all calls that began before have ended.
 func (l *longest) since(ctx context.Context) time.Duration {
 	l.mu.Lock()
 	until := l.calls + 2

@@ -30,18 +30,18 @@ import (
 	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// apiServer is as much of an API server as a scheduler needs: it lists and watches, streams first lists, pages others, and binds pods. It keeps
-// objects encoded, as they are sent, so that a hundred thousand pods cost the process that is measured little.
+// apiServer has the parts of an API server that a scheduler needs. It lists and watches, streams initial lists, pages other lists, and binds pods. It
+// keeps objects encoded as on the wire. So a hundred thousand pods cost the measured process little memory.
 type apiServer struct {
 	*httptest.Server
 	types *runtime.Scheme
-	// bound is called with the name of each pod that is bound.
+	// bound is called with the name of each bound pod.
 	bound func(types.NamespacedName)
 
 	mu        sync.Mutex
 	version   int64
 	resources map[schema.GroupVersionResource]*served
-	// lists of pods that were asked for, page by page, and when the first was asked for and the last answered.
+	// lists counts the requested lists of pods, page by page. The times are those of the first request and the last answer.
 	lists                int
 	firstList, lastLists time.Time
 }
@@ -55,18 +55,18 @@ type served struct {
 	byName   map[types.NamespacedName]*stored
 	inSpace  map[string][]*stored
 	watchers map[*watcher]bool
-	// held watches wait until it is closed. Nil holds none.
+	// held makes watches wait until it is closed. Nil makes none wait.
 	held chan struct{}
 }
 
-// stored is an object. It is replaced as a whole, raw is never written to.
+// stored is an object. A change replaces it as a whole and never writes to raw.
 type stored struct {
 	sequence int64
 	raw      []byte // nil once the object is deleted
 	hasNode  bool
 }
 
-// watcher is one watch, with the events that are not sent yet.
+// watcher is one watch, with the events that it has not sent yet.
 type watcher struct {
 	mu     sync.Mutex
 	events [][]byte
@@ -100,7 +100,7 @@ func newAPIServer() *apiServer {
 	return s
 }
 
-// stop ends watches as well, which would otherwise end with their client.
+// stop also ends the watches, which otherwise end with their client.
 func (s *apiServer) stop() {
 	s.CloseClientConnections()
 	s.Close()
@@ -111,7 +111,7 @@ var (
 	spreads = v1alpha1.Resource
 )
 
-// resource finds or makes what is served under a name. Nil if no type has it.
+// resource finds or creates the resource of a name. It returns nil if no type has this name.
 func (s *apiServer) resource(name schema.GroupVersionResource) *served {
 	if r := s.resources[name]; r != nil {
 		return r
@@ -131,7 +131,7 @@ func (s *apiServer) resource(name schema.GroupVersionResource) *served {
 	return nil
 }
 
-// hold has watches of a resource wait until release is called.
+// hold makes watches of a resource wait until release is called.
 func (s *apiServer) hold(name schema.GroupVersionResource) (release func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,7 +170,7 @@ func (s *apiServer) putLocked(object runtime.Object) {
 	r.announce(change, o.raw)
 }
 
-// taken is by how many requests pods were listed, and how long that took in milliseconds.
+// taken returns how many requests listed pods, and how long that took in milliseconds.
 func (s *apiServer) taken() (requests int, took float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -252,7 +252,7 @@ func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason) {
 	_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reason})
 }
 
-// discover answers what a version has.
+// discover returns the resources of a version.
 func (s *apiServer) discover(w http.ResponseWriter, version schema.GroupVersion) {
 	answer := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "APIResourceList"}, GroupVersion: version.String()}
 	for kind := range s.types.KnownTypes(version) {
@@ -279,7 +279,7 @@ func (s *apiServer) get(w http.ResponseWriter, r *served, key types.NamespacedNa
 	_, _ = w.Write(r.wire.object(r.kind, o.raw))
 }
 
-// list answers one page, of built-in objects or of their metadata. The only field selector that it knows is that pods have a node.
+// list returns one page of built-in objects or of their metadata. The only supported field selector selects pods with a node.
 func (s *apiServer) list(w http.ResponseWriter, r *served, namespace string, query map[string][]string, metadata bool) {
 	asked := time.Now()
 	first := func(key string) string { return append(query[key], "")[0] }
@@ -328,7 +328,7 @@ func (s *apiServer) list(w http.ResponseWriter, r *served, namespace string, que
 	}
 }
 
-// watch sends all objects, a bookmark that says so, and from then on what changes.
+// watch sends all objects, then a bookmark, and from then on changes.
 func (s *apiServer) watch(ctx context.Context, w http.ResponseWriter, r *served) {
 	if r.held != nil {
 		select {
@@ -422,7 +422,7 @@ func merged(into, from map[string]string) map[string]string {
 	return all
 }
 
-// wire is how a resource travels. raw is an object as encode makes it.
+// wire is the encoding of a resource. raw is an object as encode returns it.
 type wire interface {
 	contentType() string
 	streamType() string
@@ -461,7 +461,7 @@ func (p protobuf) event(kind schema.GroupVersionKind, change string, raw []byte)
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(message))), message...)
 }
 
-// list: every list type has its metadata as field 1 and its items as field 2.
+// list encodes a list. Every list type has its metadata as field 1 and its items as field 2.
 func (p protobuf) list(kind schema.GroupVersionKind, listMeta metav1.ListMeta, items [][]byte) []byte {
 	metadata, err := listMeta.Marshal()
 	utilruntime.Must(err)
@@ -476,7 +476,7 @@ func (p protobuf) list(kind schema.GroupVersionKind, listMeta metav1.ListMeta, i
 	return p.object(kind.GroupVersion().WithKind(kind.Kind+"List"), message)
 }
 
-// metadataPart of an encoded object is its field 1, as it is that of PartialObjectMetadata.
+// metadataPart returns field 1 of an encoded object. It is also field 1 of PartialObjectMetadata.
 func metadataPart(raw []byte) []byte {
 	size, digits := binary.Uvarint(raw[1:])
 	return raw[:1+digits+int(size)]

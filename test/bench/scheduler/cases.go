@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Pools of nodes. Those of a and b are small machines, the others large.
+// These are pools of nodes. Those of a and b are small machines, the others are large.
 const (
 	poolA     = "a"
 	poolB     = "b"
@@ -13,7 +13,7 @@ const (
 	poolSmall = "small"
 )
 
-// poolSizes deals the nodes: 37 % each to a and b, 1 % to small, the rest to c.
+// poolSizes distributes the nodes: 37 % each to a and b, 1 % to small, the rest to c.
 func poolSizes(nodes int) map[string]int {
 	sizes := map[string]int{poolA: nodes * 37 / 100, poolB: nodes * 37 / 100, poolSmall: max(nodes/100, 1)}
 	sizes[poolC] = nodes - sizes[poolA] - sizes[poolB] - sizes[poolSmall]
@@ -26,15 +26,15 @@ func podsPerNode(nodes, pods int) int { return max(110, 2*pods/max(nodes/100, 1)
 // benchmark is one comparison of the stock scheduler and Berth's on the same cluster with the same number of pods.
 type benchmark struct {
 	name, about string
-	// floor is what Berth's throughput divided by the stock scheduler's must reach.
+	// floor is the minimum of Berth's throughput divided by the stock scheduler's.
 	floor     float64
 	workloads int
-	// subsets of the spread; empty: no spread. Stock pods then have no constraint either.
+	// subsets are the subsets of the spread. Empty means no spread. Then stock pods have no constraint either.
 	subsets, strategy string
 	// affinity are the pools that stock pods require.
 	affinity []string
 	cpu      string
-	// want is the share of the pods in each pool on both sides, if it is determined.
+	// want is the share of the pods in each pool on both sides. Empty if the share is not determined.
 	want map[string]int
 }
 

@@ -23,17 +23,17 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// writers is how many requests are under way at a time while objects are made.
+// writers is the number of concurrent requests that create objects.
 const writers = 32
 
-// cluster is an API server with nodes that nobody runs pods on. A pod is done when it is bound.
+// cluster is an API server with nodes that run no pods. A pod is done when it is bound.
 type cluster struct {
 	*harness.Cluster
 	// fast has no client-side limit and speaks protobuf.
 	fast kubernetes.Interface
 }
 
-// startCluster starts etcd and the API server alone: whatever else ran would take time from the scheduler.
+// startCluster starts only etcd and the API server. Anything else would take processor time from the scheduler.
 func startCluster(ctx context.Context, dir string, nodes, podsPerNode int) (*cluster, error) {
 	base, err := harness.Start(ctx, sandbox.Config{Name: "bench-scheduler", Dir: dir,
 		Without: []string{sandbox.ControllerManager, sandbox.KWOK, product.Scheduler, product.DefaultScheduler, product.Controller}}, product.Options{})
@@ -79,14 +79,14 @@ func (c *cluster) createNode(ctx context.Context, name, pool, cpu string, pods i
 	if _, err := c.fast.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("creating node %s: %w", name, err)
 	}
-	// The API server taints every new node; nobody is there to take the taint away.
+	// The API server taints every new node. No controller runs that would remove the taint.
 	if _, err := c.fast.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, []byte(`{"spec":{"taints":null}}`), metav1.PatchOptions{}); err != nil {
 		return fmt.Errorf("removing the taint of node %s: %w", name, err)
 	}
 	return nil
 }
 
-// newNamespace makes a namespace in which pods can be created; there is no controller that would make its service account.
+// newNamespace creates a namespace and its service account, because no controller does it.
 func (c *cluster) newNamespace(ctx context.Context, prefix string) (string, error) {
 	name, err := c.CreateNamespace(ctx, prefix)
 	if err != nil {
@@ -96,7 +96,7 @@ func (c *cluster) newNamespace(ctx context.Context, prefix string) (string, erro
 	return name, err
 }
 
-// createWorkload makes a Deployment with its ReplicaSet, and the spread if there is one, and returns a pod of it to copy.
+// createWorkload creates a Deployment with its ReplicaSet, and a spread if wanted. It returns a pod to copy.
 func (c *cluster) createWorkload(ctx context.Context, namespace, name string, replicas int, b *benchmark, withSpread bool) (*corev1.Pod, error) {
 	labels := map[string]string{"app": name}
 	hashed := map[string]string{"app": name, appsv1.DefaultDeploymentUniqueLabelKey: "1"}
@@ -140,13 +140,13 @@ func (c *cluster) createWorkload(ctx context.Context, namespace, name string, re
 		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}}, Spec: spec}, nil
 }
 
-// createPods makes so many pods, of each of the samples in turn.
+// createPods creates this number of pods from the samples in turn.
 func (c *cluster) createPods(ctx context.Context, namespace string, samples []*corev1.Pod, count int) error {
 	creating, ctx := errgroup.WithContext(ctx)
 	creating.SetLimit(writers)
 	for i := range count {
 		creating.Go(func() error {
-			// The client writes into what it sends.
+			// The client modifies the object that it sends.
 			_, err := c.fast.CoreV1().Pods(namespace).Create(ctx, samples[i%len(samples)].DeepCopy(), metav1.CreateOptions{})
 			return err
 		})
@@ -154,7 +154,7 @@ func (c *cluster) createPods(ctx context.Context, namespace string, samples []*c
 	return creating.Wait()
 }
 
-// clear deletes what a run has made and waits until its pods are gone.
+// clear deletes the objects of a run and waits until its pods are deleted.
 func (c *cluster) clear(ctx context.Context, namespace string) error {
 	now, all := metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}, metav1.ListOptions{}
 	spreads := c.Dynamic.Resource(v1alpha1.Resource).Namespace(namespace)

@@ -1,12 +1,12 @@
-// Command scheduler compares Berth's scheduler with the stock one on a real API server, and prints and stores what it measured.
+// Command scheduler compares Berth's scheduler with the stock one on a real API server. It prints and stores the results.
 //
-// One run is: all pods are created while no scheduler runs. Then one scheduler is started. Measured are the time from the first bind to the last, as
-// a watch sees them, and the processor time of the scheduler between the two. So the rate at which a client can create pods does not matter, the
-// start of the schedulers (their first lists, and Berth's wait for binds of a predecessor) is left out on both sides, and the queue is full from the
-// beginning. The two alternate, in the order AB BA AB and so on, on one cluster whose nodes are only API objects. They share the machine only with
-// etcd and the API server.
+// In a run, all pods are created while no scheduler runs. Then one scheduler starts. The run measures the time from the first bind to the last, as a
+// watch sees them, and the scheduler's processor time in between. So the rate at which a client can create pods does not matter, and the queue is
+// full from the beginning. On both sides the start of the scheduler does not count: its first lists, and Berth's wait for binds of a predecessor. The
+// two alternate in the order AB BA AB and so on, on one cluster whose nodes are only API objects. They share the machine only with etcd and the API
+// server.
 //
-// Machines are noisy: ratios of pairs and their medians count. Results are stored in the format of Go benchmarks, for benchstat.
+// Machines are noisy, so compare the ratios of pairs and their medians. The results are stored in the format of Go benchmarks, for benchstat.
 package main
 
 import (
@@ -33,9 +33,9 @@ const runLimit = 5 * time.Minute
 type options struct {
 	nodes, pods, pairs, freed int
 	cases                     *regexp.Regexp
-	// out is the directory for the results; empty: they are printed alone.
+	// out is the directory for the results. If it is empty, they are only printed.
 	out string
-	// profile is for how many seconds of each run a CPU profile is taken and stored in out. It costs the scheduler some time. 0: none.
+	// profile is how many seconds of each run a CPU profile covers. It is stored in out, and costs the scheduler some time. 0 means no profile.
 	profile int
 }
 
@@ -76,7 +76,7 @@ type sample struct {
 	pools         map[string]int
 }
 
-// outcome is what one case measured, pair by pair.
+// outcome contains the results of one case, pair by pair.
 type outcome struct {
 	*benchmark
 	stock, berth []sample
@@ -176,7 +176,7 @@ func (r *runner) prepare(ctx context.Context, b *benchmark, withSpread bool, pod
 	return namespace, seen, err
 }
 
-// poolOf is the pool that is part of a node's name.
+// poolOf returns the pool in a node's name.
 func poolOf(node string) string {
 	for _, pool := range []string{poolA, poolB, poolC, poolSmall} {
 		if len(node) > len(pool) && node[:len(pool)+1] == pool+"-" {
@@ -215,7 +215,7 @@ func (r *runner) measure(ctx context.Context, b *benchmark, s side) (measured sa
 	return measured, r.cluster.clear(ctx, namespace)
 }
 
-// storeProfile takes a profile from the first bind on.
+// storeProfile stores a profile that begins at the first bind.
 func (r *runner) storeProfile(ctx context.Context, p *process, binds *binds, name string) error {
 	if r.profile == 0 || r.out == "" {
 		return nil
@@ -235,7 +235,7 @@ func (r *runner) storeProfile(ctx context.Context, p *process, binds *binds, nam
 	return os.WriteFile(filepath.Join(r.out, name+".pprof"), profile, 0o644)
 }
 
-// cpuWhile is the scheduler's processor time at the first bind and at the last.
+// cpuWhile returns the scheduler's processor time at the first bind and at the last.
 func (r *runner) cpuWhile(ctx context.Context, p *process, binds *binds) (before, after time.Duration, err error) {
 	if err := binds.wait(ctx, 1); err != nil {
 		return 0, 0, err

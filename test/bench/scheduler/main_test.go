@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// TestTheBenchmarkRuns runs one small pair of every case, and asserts no speed: that every pod is bound, and where it must be, is part of
-// each run.
+// TestTheBenchmarkRuns runs one small pair of every case, and checks no speed. Each run itself checks that every pod is bound, and in the right pool.
 func TestTheBenchmarkRuns(t *testing.T) {
 	const pods = 400
 	outcomes, err := run(t.Context(), options{nodes: 200, pods: pods, pairs: 1, freed: 100, cases: regexp.MustCompile("."), out: t.TempDir()})

@@ -30,8 +30,8 @@ type side struct {
 	config       map[string]any
 }
 
-// sides are the schedulers, with the same client limits, which are far above what either reaches, and without leader election. Both serve the
-// same scheduler name, so that both get the same pods.
+// sides are the schedulers, without leader election. They have the same client limits, far above what either reaches. Both serve the same scheduler
+// name, so both get the same pods.
 func sides(kubeconfig string) (stock, berth side, err error) {
 	common := func(config map[string]any) map[string]any {
 		config["clientConnection"] = map[string]any{"kubeconfig": kubeconfig, "qps": 10000, "burst": 10000}
@@ -91,7 +91,7 @@ func (s side) start(ctx context.Context, dir, kubeconfig, token string) (*proces
 		return nil, errors.Join(err, log.Close())
 	}
 	return &process{cmd: cmd, log: log, url: fmt.Sprintf("https://127.0.0.1:%d", port), token: token,
-		client: &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}}, nil // it signs its own certificate
+		client: &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}}, nil // its certificate is self-signed
 }
 
 // stop ends the process and waits for it.
@@ -103,7 +103,7 @@ func (p *process) stop() error {
 	err := p.cmd.Wait()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		err = nil // it ends with an error when it is told to
+		err = nil // after the signal it ends with an error
 	}
 	return errors.Join(err, p.log.Close())
 }
@@ -127,7 +127,7 @@ func (p *process) get(ctx context.Context, path string) ([]byte, error) {
 	return body, err
 }
 
-// metric adds up the samples of a metric whose labels match.
+// metric sums the samples of a metric whose labels match.
 func (p *process) metric(ctx context.Context, name string, labels *regexp.Regexp) (float64, error) {
 	body, err := p.get(ctx, "/metrics")
 	if err != nil {

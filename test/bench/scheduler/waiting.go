@@ -11,12 +11,12 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// waitingResult is what freeing slots costs while many pods wait for one.
+// waitingResult is the cost of freed slots while many pods wait for one.
 type waitingResult struct {
 	waiting, freed, bound int
-	// useless are scheduling attempts that bound no pod, for each freed slot.
+	// useless is the number of scheduling attempts without a bind, for each freed slot.
 	useless float64
-	// p50 and p99 are the times from a deletion that frees a slot to a bind, in the order of both.
+	// p50 and p99 are the times from a deletion that frees a slot to a bind. The n-th deletion is paired with the n-th bind.
 	p50, p99 time.Duration
 }
 
@@ -26,7 +26,7 @@ const (
 	settled = 2 * time.Second
 )
 
-// measureWaiting fills a quota, lets the other pods wait, and then deletes bound pods at a steady rate. Every freed slot is for a waiting pod.
+// measureWaiting fills a quota and lets the other pods wait. Then it deletes bound pods at a steady rate. Each freed slot is for a waiting pod.
 func (r *runner) measureWaiting(ctx context.Context, waiting, freed int) (result waitingResult, err error) {
 	quota := freed + 100
 	b := &benchmark{name: "waiting", cpu: "10m", strategy: "{type: Fixed, whenFull: Wait}", workloads: 1,
@@ -49,7 +49,7 @@ func (r *runner) measureWaiting(ctx context.Context, waiting, freed int) (result
 	if err := binds.wait(ctx, quota); err != nil {
 		return result, err
 	}
-	// Each of the others has its first cycle, and is told in its status that it waits.
+	// Each of the other pods has its first cycle. Its status then says that it waits.
 	held := regexp.MustCompile(`state="waiting"`)
 	if err := r.cluster.WaitFor(ctx, "the pods to wait", func(ctx context.Context) (string, error) {
 		n, err := p.metric(ctx, "scheduler_workloadspread_slots", held)
@@ -106,7 +106,7 @@ func (r *runner) measureWaiting(ctx context.Context, waiting, freed int) (result
 
 var anyAttempt = regexp.MustCompile(`profile="`)
 
-// settledAttempts is how many scheduling attempts there have been, once there are no more.
+// settledAttempts waits until the scheduler makes no more attempts, and returns their number.
 func (r *runner) settledAttempts(ctx context.Context, p *process) (attempts float64, err error) {
 	since := time.Now()
 	err = r.cluster.WaitFor(ctx, "scheduling attempts to cease", func(ctx context.Context) (string, error) {

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// binds are what a watch has seen of the pods of a namespace getting their nodes.
+// binds are the binds of a namespace's pods that a watch has seen.
 type binds struct {
 	mu    sync.Mutex
 	seen  map[types.UID]bool
@@ -21,7 +21,7 @@ type binds struct {
 	times []time.Time
 	// first is closed at the first bind.
 	first chan struct{}
-	// enough is closed when so many pods are bound as are waited for.
+	// enough is closed when the expected number of pods is bound.
 	enough chan struct{}
 	want   int
 }
@@ -65,7 +65,7 @@ func (b *binds) count() int {
 	return len(b.times)
 }
 
-// wait returns when so many pods have been bound.
+// wait returns when this number of pods have been bound.
 func (b *binds) wait(ctx context.Context, count int) error {
 	b.mu.Lock()
 	b.want, b.enough = count, make(chan struct{})
@@ -82,7 +82,7 @@ func (b *binds) wait(ctx context.Context, count int) error {
 	}
 }
 
-// result is when the binds happened and where.
+// result returns the times of the binds, and the number of pods in each pool.
 func (b *binds) result() (times []time.Time, pools map[string]int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
