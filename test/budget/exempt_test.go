@@ -32,7 +32,7 @@ func TestWhoExemptsAPodIsLetThrough(t *testing.T) {
 	annotate("true")
 	expectRefused(t, "the second, if it needs room", patch(t.Context(), &all[1], exempted))
 	annotate("false")
-	waitFor(t, "the second to be allowed, if it does not", func(ctx context.Context) (string, error) {
+	waitFor(t, "the second to be allowed without room", func(ctx context.Context) (string, error) {
 		err := patch(ctx, &all[1], exempted)
 		if isRefused(err) { // a webhook server may still use the previous budget
 			return err.Error(), nil
