@@ -250,7 +250,7 @@ func TestAPathThatSomebodyHasNamedIsAnsweredAndStays(t *testing.T) {
 	c.clock.Step(formerFor)
 	c.expectAnswered(guessable, false, first, second)
 
-	c.change(nameIt) // and those of before again
+	c.change(nameIt) // the configurations name the guessable path again
 	c.expectAnswered(guessable, true, first, second)
 	c.keep(first, second)
 	if got := c.paths(); fmt.Sprint(got) != fmt.Sprint(guessable) {

@@ -465,16 +465,23 @@ func (c *cluster) examplePods(t *testing.T) []string {
 	return names
 }
 
-func TestInstallWithKustomize(t *testing.T) {
-	t.Parallel()
-	c, k := start(t)
-	dir := t.TempDir()
+// installWithKustomize installs Berth as docs/install.md says. dir holds the kustomization.
+func installWithKustomize(t *testing.T) (c *cluster, k *kubelet, dir string) {
+	t.Helper()
+	c, k = start(t)
+	dir = t.TempDir()
 	if err := os.Symlink(harness.Root(), filepath.Join(dir, "berth")); err != nil {
 		t.Fatal(err)
 	}
 	kustomizationOf(t, dir, "v1")
 	c.in(dir).documented(t, "kubectl apply -k .")
 	expectRunning(t, k, "scheduler", "controller")
+	return c, k, dir
+}
+
+func TestInstallWithKustomize(t *testing.T) {
+	t.Parallel()
+	c, k, dir := installWithKustomize(t)
 	c.expectVersion(t, "v1")
 	for _, mode := range []string{"deployment", "job"} { // TestInstallWithHelm runs the first, and the second runs as the CronJob does
 		c.kubectl(t, "apply", "--dry-run=server", "-k", "manifests/descheduler/"+mode)

@@ -23,7 +23,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/pkg/endpoint"
-	"github.com/berth-project/berth/test/harness"
 )
 
 // leaderChange is how long another replica needs to become the leader after the leader has died.
@@ -210,14 +209,7 @@ func (c *cluster) expectAnswers(t *testing.T, k *kubelet, path string, pod *core
 // TestOnlyTheAPIServerIsAnswered without client certificates, even if the webhook configurations change meanwhile.
 func TestOnlyTheAPIServerIsAnswered(t *testing.T) {
 	t.Parallel()
-	c, k := start(t)
-	dir := t.TempDir()
-	if err := os.Symlink(harness.Root(), filepath.Join(dir, "berth")); err != nil {
-		t.Fatal(err)
-	}
-	kustomizationOf(t, dir, "v1")
-	c.in(dir).documented(t, "kubectl apply -k .")
-	expectRunning(t, k, "scheduler", "controller")
+	c, k, dir := installWithKustomize(t)
 	c.kubectl(t, "apply", "-f", example)
 	c.kubectl(t, "rollout", "status", "deployment/api", "--timeout=60s")
 	c.apply(t, "default", budget)
