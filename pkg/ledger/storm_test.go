@@ -52,7 +52,7 @@ type stormPod struct {
 }
 
 func (s *storm) do(event Event) Effects {
-	fx := s.world.apply(event)
+	fx := s.apply(event)
 	s.awake = nil
 	for _, pod := range fx.Wake {
 		if p := s.pods[pod.Name]; p != nil {
@@ -152,7 +152,7 @@ func (s *storm) anyStrategy() string { return stormStrategies[s.r.IntN(len(storm
 
 func (s *storm) showSpread(name, kind, target, spec string) {
 	s.generation++
-	s.world.t.Helper()
+	s.t.Helper()
 	before := len(s.log)
 	s.spreadOf(name, s.generation, kind, target, spec)
 	for _, woken := range s.awake {
