@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -114,7 +115,7 @@ func (c *conversion) fromResourcePolicy(document []byte) error {
 
 func (c *conversion) addUnit(unit *resourceUnit, index int) {
 	at := fmt.Sprintf("spec.units[%d]", index)
-	s := v1alpha1.Subset{Name: fmt.Sprintf("%s-%d", or(unit.Resource, "unit"), index+1)}
+	s := v1alpha1.Subset{Name: fmt.Sprintf("%s-%d", cmp.Or(unit.Resource, "unit"), index+1)}
 	term := &corev1.NodeSelectorTerm{}
 	for _, key := range slices.Sorted(maps.Keys(unit.NodeSelector)) {
 		term.MatchExpressions = append(term.MatchExpressions, in(key, unit.NodeSelector[key]))
@@ -164,11 +165,4 @@ func (c *conversion) addUnit(unit *resourceUnit, index int) {
 		c.note("%s.scaleInWeight: no equivalent; scaling down takes the last subset first", at)
 	}
 	c.spread.Spec.Subsets = append(c.spread.Spec.Subsets, s)
-}
-
-func or(text, otherwise string) string {
-	if text == "" {
-		return otherwise
-	}
-	return text
 }

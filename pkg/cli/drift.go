@@ -1,16 +1,17 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"strconv"
 
 	"github.com/spf13/cobra"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/report"
 )
@@ -56,31 +57,31 @@ func driftsIn(r *report.Spread) []Drift {
 // driftCommand is "kubectl berth drift".
 type driftCommand struct {
 	out           io.Writer
-	output        output
+	output        console.Output
 	allNamespaces bool
 }
 
-func newDrift(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+func newDrift(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.Command {
 	c := &driftCommand{out: streams.Out}
 	cmd := &cobra.Command{
 		Use:   "drift",
 		Short: "Where pods differ from what their spreads say, and what corrects it",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cluster, err := connect(flags)
+			cluster, err := console.Connect(flags)
 			if err != nil {
 				return err
 			}
 			return c.run(cmd.Context(), cluster)
 		},
 	}
-	c.output.addTo(cmd.Flags())
+	c.output.AddTo(cmd.Flags())
 	cmd.Flags().BoolVarP(&c.allNamespaces, "all-namespaces", "A", false, "Spreads of all namespaces.")
 	return cmd
 }
 
-func (c *driftCommand) run(ctx context.Context, cluster *cluster) error {
-	options := []client.ListOption{client.InNamespace(cluster.namespace)}
+func (c *driftCommand) run(ctx context.Context, cluster *console.Cluster) error {
+	options := []client.ListOption{client.InNamespace(cluster.Namespace)}
 	if c.allNamespaces {
 		options = nil
 	}
@@ -93,28 +94,20 @@ func (c *driftCommand) run(ctx context.Context, cluster *cluster) error {
 		found := report.Of(&spreads.Items[i])
 		drifts = append(drifts, driftsIn(&found)...)
 	}
-	if done, err := c.output.structured(c.out, drifts); done {
+	if done, err := c.output.Structured(c.out, drifts); done {
 		return err
 	}
 	if len(drifts) == 0 {
-		_, err := fmt.Fprintf(c.out, "No drift in %s.\n", count(len(spreads.Items), "WorkloadSpread"))
+		_, err := fmt.Fprintf(c.out, "No drift in %s.\n", console.Count(len(spreads.Items), "WorkloadSpread"))
 		return err
 	}
-	rows := [][]cell{{{text: "SPREAD"}, {text: "SUBSET"}, {text: "PODS"}, {text: "PLANNED"}, {text: "WHAT"}, {text: "MENDED BY"}}}
+	rows := [][]console.Cell{{{Text: "SPREAD"}, {Text: "SUBSET"}, {Text: "PODS"}, {Text: "PLANNED"}, {Text: "WHAT"}, {Text: "MENDED BY"}}}
 	for _, d := range drifts {
 		name := d.Spread
 		if c.allNamespaces {
 			name = d.Namespace + "/" + d.Spread
 		}
-		rows = append(rows, []cell{{text: name}, {text: or(d.Subset, "-")}, {text: strconv.Itoa(int(d.Pods))}, {text: strconv.Itoa(int(d.Planned))}, {d.What, yellow}, {text: d.Mends}})
+		rows = append(rows, []console.Cell{{Text: name}, {Text: cmp.Or(d.Subset, "-")}, {Text: strconv.Itoa(int(d.Pods))}, {Text: strconv.Itoa(int(d.Planned))}, {Text: d.What, Color: console.Yellow}, {Text: d.Mends}})
 	}
-	return printTable(c.out, paletteFor(c.out), rows)
-}
-
-// count is "1 thing" or "3 things".
-func count(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
+	return console.PrintTable(c.out, console.PaletteFor(c.out), rows)
 }

@@ -6,6 +6,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-project/berth/pkg/cli/console"
+	"github.com/berth-project/berth/pkg/testkit"
 )
 
 func TestDrift(t *testing.T) {
@@ -22,8 +25,8 @@ func TestDrift(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-			c := driftCommand{out: &out, output: asTable}
-			if err := c.run(t.Context(), clusterOf(t, spreadOf(t, tc.spec, tc.status))); err != nil {
+			c := driftCommand{out: &out, output: console.AsTable}
+			if err := c.run(t.Context(), clusterOf(t, testkit.Spread(t, tc.spec, tc.status))); err != nil {
 				t.Fatal(err)
 			}
 			if tc.want == "" {
@@ -35,10 +38,13 @@ func TestDrift(t *testing.T) {
 			lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 			row := strings.Join(strings.Fields(lines[len(lines)-1]), " ")
 			subset, rest, _ := strings.Cut(tc.want, " ")
+			if subset == "" {
+				subset = "-"
+			}
 			numbers, what, _ := strings.Cut(rest, " ")
 			pods, planned, _ := strings.Cut(numbers, "/")
 			what, mends := what[:strings.LastIndex(what, " ")], what[strings.LastIndex(what, " ")+1:]
-			if want := strings.Join([]string{"web", or(subset, "-"), pods, planned, what}, " "); len(lines) != 2 || !strings.HasPrefix(row, want) || !strings.Contains(row, mends) {
+			if want := strings.Join([]string{"web", subset, pods, planned, what}, " "); len(lines) != 2 || !strings.HasPrefix(row, want) || !strings.Contains(row, mends) {
 				t.Errorf("printed\n%s\nwant %q and %s", out.String(), want, mends)
 			}
 		})

@@ -10,10 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/report"
 )
@@ -21,12 +21,12 @@ import (
 // statusCommand is "kubectl berth status".
 type statusCommand struct {
 	out           io.Writer
-	output        output
+	output        console.Output
 	allNamespaces bool
 	watch         bool
 }
 
-func newStatus(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+func newStatus(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.Command {
 	c := &statusCommand{out: streams.Out}
 	cmd := &cobra.Command{
 		Use:   "status [SPREAD]",
@@ -35,26 +35,26 @@ func newStatus(flags *genericclioptions.ConfigFlags, streams genericiooptions.IO
   kubectl berth status web --watch
   kubectl berth status -A -o json`,
 		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: spreadNames(flags),
+		ValidArgsFunction: console.SpreadNames(flags),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cluster, err := connect(flags)
+			cluster, err := console.Connect(flags)
 			if err != nil {
 				return err
 			}
 			return c.run(cmd.Context(), cluster, args)
 		},
 	}
-	c.output.addTo(cmd.Flags())
+	c.output.AddTo(cmd.Flags())
 	cmd.Flags().BoolVarP(&c.allNamespaces, "all-namespaces", "A", false, "Spreads of all namespaces.")
 	cmd.Flags().BoolVarP(&c.watch, "watch", "w", false, "Print again whenever a status changes, until interrupted.")
 	return cmd
 }
 
-func (c *statusCommand) run(ctx context.Context, cluster *cluster, args []string) error {
-	if c.watch && (c.output == asJSON || c.output == asYAML) {
+func (c *statusCommand) run(ctx context.Context, cluster *console.Cluster, args []string) error {
+	if c.watch && (c.output == console.AsJSON || c.output == console.AsYAML) {
 		return errors.New("--watch prints tables; leave -o out, or watch the objects with kubectl get workloadspreads --watch -o json")
 	}
-	options := []client.ListOption{client.InNamespace(cluster.namespace)}
+	options := []client.ListOption{client.InNamespace(cluster.Namespace)}
 	if c.allNamespaces {
 		options = nil
 	}
@@ -89,22 +89,22 @@ func (c *statusCommand) run(ctx context.Context, cluster *cluster, args []string
 }
 
 // print lists the spreads and prints a report of each. It returns the resource version of the list.
-func (c *statusCommand) print(ctx context.Context, cluster *cluster, options []client.ListOption, names []string) (version string, err error) {
+func (c *statusCommand) print(ctx context.Context, cluster *console.Cluster, options []client.ListOption, names []string) (version string, err error) {
 	var spreads v1alpha1.WorkloadSpreadList
 	if err := cluster.List(ctx, &spreads, options...); err != nil {
 		return "", err
 	}
 	if len(names) == 1 && len(spreads.Items) == 0 {
-		return "", noSuchSpread(names[0], cluster.namespace)
+		return "", console.NoSuchSpread(names[0], cluster.Namespace)
 	}
 	reports := make([]report.Spread, len(spreads.Items))
 	for i := range spreads.Items {
 		reports[i] = report.Of(&spreads.Items[i])
 	}
-	if done, err := c.output.structured(c.out, reports); done {
+	if done, err := c.output.Structured(c.out, reports); done {
 		return spreads.ResourceVersion, err
 	}
-	if c.watch && isTerminal(c.out) {
+	if c.watch && console.IsTerminal(c.out) {
 		fmt.Fprint(c.out, "\x1b[H\x1b[2J") // move the cursor to the top and clear the screen
 	}
 	if len(reports) == 0 {
@@ -126,19 +126,19 @@ func (c *statusCommand) printReport(r *report.Spread) error {
 	if c.allNamespaces {
 		name = r.Namespace + "/" + r.Name
 	}
-	state := cell{"Ready", green}
+	state := console.Cell{Text: "Ready", Color: console.Green}
 	if !r.Ready {
-		state = cell{string(r.Reason), red}
+		state = console.Cell{Text: string(r.Reason), Color: console.Red}
 		if r.Reason == "" {
-			state = cell{"Unknown", yellow}
+			state = console.Cell{Text: "Unknown", Color: console.Yellow}
 		}
 	}
-	p := paletteFor(c.out)
-	heading := []cell{{text: name}, {text: r.Target}, {text: r.Strategy}, {text: report.Pods(r.Replicas, "asked for", "asked for")}, state}
-	if err := printTable(c.out, p, [][]cell{heading}); err != nil {
+	p := console.PaletteFor(c.out)
+	heading := []console.Cell{{Text: name}, {Text: r.Target}, {Text: r.Strategy}, {Text: report.Pods(r.Replicas, "asked for", "asked for")}, state}
+	if err := console.PrintTable(c.out, p, [][]console.Cell{heading}); err != nil {
 		return err
 	}
-	if err := printTable(c.out, p, c.subsetRows(r)); err != nil {
+	if err := console.PrintTable(c.out, p, c.subsetRows(r)); err != nil {
 		return err
 	}
 	for _, of := range []struct {
@@ -146,7 +146,7 @@ func (c *statusCommand) printReport(r *report.Spread) error {
 		what string
 	}{{r.Pending, "pending"}, {r.Unplaced, "in no subset"}, {r.Adopted, "bound by others"}, {r.Surplus, "above quota"}} {
 		if of.n > 0 {
-			if _, err := fmt.Fprintf(c.out, "  %s\n", p.paint(yellow, report.Pods(of.n, of.what, of.what))); err != nil {
+			if _, err := fmt.Fprintf(c.out, "  %s\n", p.Paint(console.Yellow, report.Pods(of.n, of.what, of.what))); err != nil {
 				return err
 			}
 		}
@@ -155,27 +155,27 @@ func (c *statusCommand) printReport(r *report.Spread) error {
 	return err
 }
 
-func (c *statusCommand) subsetRows(r *report.Spread) [][]cell {
+func (c *statusCommand) subsetRows(r *report.Spread) [][]console.Cell {
 	if len(r.Subsets) == 0 {
 		return nil
 	}
-	head := []cell{{text: "  SUBSET"}, {text: "PODS"}, {text: "QUOTA"}, {text: "FILL"}, {text: "SCHEDULABLE"}}
-	if c.output == asWide {
-		head = append(head, cell{text: "PLANNED"}, cell{text: "MESSAGE"})
+	head := []console.Cell{{Text: "  SUBSET"}, {Text: "PODS"}, {Text: "QUOTA"}, {Text: "FILL"}, {Text: "SCHEDULABLE"}}
+	if c.output == console.AsWide {
+		head = append(head, console.Cell{Text: "PLANNED"}, console.Cell{Text: "MESSAGE"})
 	}
-	rows := [][]cell{head}
+	rows := [][]console.Cell{head}
 	for _, s := range r.Subsets {
 		quota := "-"
 		if s.Quota != nil {
 			quota = strconv.Itoa(int(*s.Quota))
 		}
-		schedulable := cell{"yes", plain}
+		schedulable := console.Cell{Text: "yes"}
 		if !s.Schedulable {
-			schedulable = cell{"no", yellow}
+			schedulable = console.Cell{Text: "no", Color: console.Yellow}
 		}
-		row := []cell{{text: "  " + s.Name}, {text: strconv.Itoa(int(s.Pods))}, {text: quota}, bar(s), schedulable}
-		if c.output == asWide {
-			row = append(row, cell{text: strconv.Itoa(int(s.Target))}, cell{text: s.Message})
+		row := []console.Cell{{Text: "  " + s.Name}, {Text: strconv.Itoa(int(s.Pods))}, {Text: quota}, bar(s), schedulable}
+		if c.output == console.AsWide {
+			row = append(row, console.Cell{Text: strconv.Itoa(int(s.Target))}, console.Cell{Text: s.Message})
 		}
 		rows = append(rows, row)
 	}
@@ -186,25 +186,25 @@ func (c *statusCommand) subsetRows(r *report.Spread) [][]cell {
 const barWidth = 20
 
 // bar shows how much of its quota a subset holds. Without a quota it shows how much of its plan.
-func bar(s report.Subset) cell {
-	whole, of := s.Target, plain
+func bar(s report.Subset) console.Cell {
+	whole, of := s.Target, console.Plain
 	if s.Quota != nil {
 		whole = *s.Quota
 	}
 	filled := barWidth
 	switch {
 	case s.Pods > whole:
-		of = red
+		of = console.Red
 		if s.Quota == nil {
-			of = plain
+			of = console.Plain
 		}
 	case whole == 0:
 		filled = 0
 	default:
 		filled = int(s.Pods) * barWidth / int(whole)
 		if s.Pods == whole {
-			of = green
+			of = console.Green
 		}
 	}
-	return cell{strings.Repeat("█", filled) + strings.Repeat("·", barWidth-filled), of}
+	return console.Cell{Text: strings.Repeat("█", filled) + strings.Repeat("·", barWidth-filled), Color: of}
 }

@@ -4,39 +4,20 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"net/url"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/yaml"
 
+	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/report"
+	"github.com/berth-project/berth/pkg/testkit"
 )
-
-// spreadOf makes spread shop/web for Deployment web, with a spec and with a status whose spread is ready.
-func spreadOf(t *testing.T, spec, status string) *v1alpha1.WorkloadSpread {
-	t.Helper()
-	spread := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", Generation: 2}}
-	spread.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
-	spread.Status.ObservedGeneration = 2
-	spread.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: string(v1alpha1.ReasonSpreadReady)}}
-	for text, into := range map[string]any{spec: &spread.Spec, status: &spread.Status} {
-		if err := yaml.UnmarshalStrict([]byte(text), into); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return spread
-}
 
 const (
 	twoThenAny = `subsets: [{name: a, maxReplicas: 2}, {name: b}]`
@@ -64,7 +45,7 @@ func TestWhatHappensNext(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got := report.Of(spreadOf(t, tc.spec, tc.status))
+			got := report.Of(testkit.Spread(t, tc.spec, tc.status))
 			if !strings.HasPrefix(got.Next, tc.want) {
 				t.Errorf("next: %q, want %q", got.Next, tc.want)
 			}
@@ -72,19 +53,19 @@ func TestWhatHappensNext(t *testing.T) {
 	}
 }
 
-func clusterOf(t *testing.T, objects ...client.Object) *cluster {
+func clusterOf(t *testing.T, objects ...client.Object) *console.Cluster {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
 	byName := func(object client.Object) []string { return []string{object.GetName()} }
-	return &cluster{namespace: "shop", WithWatch: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+	return &console.Cluster{Namespace: "shop", WithWatch: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
 		WithStatusSubresource(&v1alpha1.WorkloadSpread{}).WithIndex(&v1alpha1.WorkloadSpread{}, "metadata.name", byName).Build()}
 }
 
 func TestStatusPrints(t *testing.T) {
-	spread := spreadOf(t, twoThenAny+adaptive, `{observedReplicas: 4, pendingPods: 1, subsetStatuses: [{name: a, replicas: 1`+waiting+`}, {name: b, replicas: 2, missingReplicas: -1}]}`)
+	spread := testkit.Spread(t, twoThenAny+adaptive, `{observedReplicas: 4, pendingPods: 1, subsetStatuses: [{name: a, replicas: 1`+waiting+`}, {name: b, replicas: 2, missingReplicas: -1}]}`)
 	print := func(c statusCommand, args ...string) (string, error) {
 		var out bytes.Buffer
 		c.out = &out
@@ -92,7 +73,7 @@ func TestStatusPrints(t *testing.T) {
 		return out.String(), err
 	}
 	t.Run("a table", func(t *testing.T) {
-		got, err := print(statusCommand{output: asTable}, "web")
+		got, err := print(statusCommand{output: console.AsTable}, "web")
 		want := `web   Deployment/web   Adaptive   4 pods asked for   Ready
   SUBSET   PODS   QUOTA   FILL                   SCHEDULABLE
   a        1      2       ██████████··········   no
@@ -105,7 +86,7 @@ func TestStatusPrints(t *testing.T) {
 		}
 	})
 	t.Run("wide", func(t *testing.T) {
-		got, err := print(statusCommand{output: asWide, allNamespaces: true})
+		got, err := print(statusCommand{output: console.AsWide, allNamespaces: true})
 		for _, part := range []string{"shop/web", "PLANNED", "pods that find no node: 1"} {
 			if err != nil || !strings.Contains(got, part) {
 				t.Errorf("%v, printed\n%swithout %q", err, got, part)
@@ -113,7 +94,7 @@ func TestStatusPrints(t *testing.T) {
 		}
 	})
 	t.Run("for programs", func(t *testing.T) {
-		for _, format := range []output{asJSON, asYAML} {
+		for _, format := range []console.Output{console.AsJSON, console.AsYAML} {
 			got, err := print(statusCommand{output: format}, "web")
 			var reports []report.Spread
 			if err := errors.Join(err, yaml.UnmarshalStrict([]byte(got), &reports)); err != nil || len(reports) != 1 || *reports[0].Subsets[0].Quota != 2 || reports[0].Subsets[1].Quota != nil {
@@ -122,7 +103,7 @@ func TestStatusPrints(t *testing.T) {
 		}
 	})
 	t.Run("an unknown name", func(t *testing.T) {
-		if _, err := print(statusCommand{output: asTable}, "wbe"); err == nil || !strings.Contains(err.Error(), `no WorkloadSpread "wbe" in namespace "shop"`) {
+		if _, err := print(statusCommand{output: console.AsTable}, "wbe"); err == nil || !strings.Contains(err.Error(), `no WorkloadSpread "wbe" in namespace "shop"`) {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -131,7 +112,7 @@ func TestStatusPrints(t *testing.T) {
 		defer stop()
 		cluster := clusterOf(t, spread)
 		printed := make(chan string, 10)
-		c := statusCommand{output: asTable, watch: true, out: writer(func(text string) {
+		c := statusCommand{output: console.AsTable, watch: true, out: writer(func(text string) {
 			if strings.Contains(text, "next:") {
 				printed <- text
 			}
@@ -182,32 +163,4 @@ type writer func(string)
 func (w writer) Write(p []byte) (int, error) {
 	w(string(p))
 	return len(p), nil
-}
-
-func TestColorsAreNoPartOfTheWidth(t *testing.T) {
-	var out bytes.Buffer
-	if err := printTable(&out, palette(true), [][]cell{{{"long name", red}, {text: "x"}}, {{text: "y"}, {text: "z"}}}); err != nil {
-		t.Fatal(err)
-	}
-	if want := "\x1b[31mlong name\x1b[0m   x\ny           z\n"; out.String() != want {
-		t.Errorf("got %q, want %q", out.String(), want)
-	}
-	if paletteFor(&out) {
-		t.Error("a buffer is no terminal")
-	}
-}
-
-func TestAdvise(t *testing.T) {
-	resource := schema.GroupResource{Group: "apps.kruise.io", Resource: "workloadspreads"}
-	for err, want := range map[error]string{
-		&meta.NoKindMatchError{}:                                                             "install Berth's CRDs with kubectl apply -k manifests/crd",
-		apierrors.NewForbidden(resource, "", errors.New("no")):                               "ask for a role",
-		apierrors.NewUnauthorized("who"):                                                     "rejects your credentials; renew them",
-		&url.Error{Op: "Get", URL: "https://10.0.0.1:6443/apis", Err: errors.New("refused")}: "no API server answers at https://10.0.0.1:6443 (refused)",
-		fmt.Errorf("anything else"):                                                          "anything else",
-	} {
-		if got := Advise(err); !strings.Contains(got, want) || strings.Contains(got, "\n") {
-			t.Errorf("%v: %q, want one line with %q", err, got, want)
-		}
-	}
 }

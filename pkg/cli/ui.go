@@ -12,10 +12,10 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/ui"
 )
 
@@ -27,7 +27,7 @@ type uiCommand struct {
 	allNamespaces bool
 }
 
-func newUI(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+func newUI(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.Command {
 	c := &uiCommand{out: streams.Out, errOut: streams.ErrOut}
 	cmd := &cobra.Command{
 		Use:   "ui",
@@ -48,7 +48,7 @@ func newUI(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStre
 	return cmd
 }
 
-func (c *uiCommand) run(ctx context.Context, flags *genericclioptions.ConfigFlags) error {
+func (c *uiCommand) run(ctx context.Context, flags *console.Flags) error {
 	config, err := flags.ToRESTConfig()
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func (c *uiCommand) run(ctx context.Context, flags *genericclioptions.ConfigFlag
 }
 
 // title names the cluster by its context, or by its address if there is no context.
-func (c *uiCommand) title(flags *genericclioptions.ConfigFlags, host string) (ui.Title, error) {
+func (c *uiCommand) title(flags *console.Flags, host string) (ui.Title, error) {
 	loader := flags.ToRawKubeConfigLoader()
 	title := ui.Title{Cluster: host}
 	raw, err := loader.RawConfig()

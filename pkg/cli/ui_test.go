@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/berth-project/berth/pkg/cli/console"
 )
 
 // apiServer answers discovery with the kinds of apps.kruise.io or without, and refuses every list.
@@ -70,7 +72,7 @@ func TestUISaysInOneLineWhyItCannotShowACluster(t *testing.T) {
 			if err == nil {
 				t.Fatalf("it runs: %s", &out)
 			}
-			advice := Advise(err)
+			advice := console.Advise(err)
 			if !strings.HasPrefix(advice, tc.want) || strings.Contains(advice, "\n") {
 				t.Errorf("got %q for %v, want %q", advice, err, tc.want)
 			}

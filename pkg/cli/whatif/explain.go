@@ -1,6 +1,7 @@
-package cli
+package whatif
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -11,10 +12,10 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/fit"
 	"github.com/berth-project/berth/pkg/subset"
@@ -192,36 +193,36 @@ func whyPending(r *PodReport, policy *subset.Policy, pod *corev1.Pod) string {
 // explainCommand is "kubectl berth explain".
 type explainCommand struct {
 	out    io.Writer
-	output output
+	output console.Output
 }
 
-func newExplain(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+func newExplain(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.Command {
 	c := &explainCommand{out: streams.Out}
 	cmd := &cobra.Command{
 		Use:               "explain pod/NAME",
 		Short:             "Why a pod is where it is, subset by subset, by the scheduler's own filters",
 		Example:           "  kubectl berth explain pod/web-5d4f8-x2lkp",
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: podNames(flags),
+		ValidArgsFunction: console.PodNames(flags),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cluster, err := connect(flags)
+			cluster, err := console.Connect(flags)
 			if err != nil {
 				return err
 			}
 			return c.run(cmd.Context(), cluster, args[0])
 		},
 	}
-	c.output.addTo(cmd.Flags())
+	c.output.AddTo(cmd.Flags())
 	return cmd
 }
 
-func (c *explainCommand) run(ctx context.Context, cluster *cluster, name string) error {
+func (c *explainCommand) run(ctx context.Context, cluster *console.Cluster, name string) error {
 	kind, name, found := strings.Cut(name, "/")
 	if !found || kind != "pod" && kind != "pods" && kind != "po" {
 		return fmt.Errorf("say which pod to explain as pod/NAME")
 	}
 	pod := &corev1.Pod{}
-	if err := cluster.Get(ctx, client.ObjectKey{Namespace: cluster.namespace, Name: name}, pod); err != nil {
+	if err := cluster.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: name}, pod); err != nil {
 		return err
 	}
 	v, filters, err := look(ctx, cluster)
@@ -236,35 +237,35 @@ func (c *explainCommand) run(ctx context.Context, cluster *cluster, name string)
 	if err != nil {
 		return err
 	}
-	if done, err := c.output.structured(c.out, report); done {
+	if done, err := c.output.Structured(c.out, report); done {
 		return err
 	}
 	return c.print(report)
 }
 
 func (c *explainCommand) print(r *PodReport) error {
-	p := paletteFor(c.out)
-	heading := []cell{{text: "pod/" + r.Name}, {text: or(r.Spread, "no spread")}, {text: "node " + or(r.Node, "-")}, {text: "subset " + or(r.Subset, "-")}}
-	if err := printTable(c.out, p, [][]cell{heading}); err != nil {
+	p := console.PaletteFor(c.out)
+	heading := []console.Cell{{Text: "pod/" + r.Name}, {Text: cmp.Or(r.Spread, "no spread")}, {Text: "node " + cmp.Or(r.Node, "-")}, {Text: "subset " + cmp.Or(r.Subset, "-")}}
+	if err := console.PrintTable(c.out, p, [][]console.Cell{heading}); err != nil {
 		return err
 	}
 	if len(r.Tiers) > 0 {
-		rows := [][]cell{{{text: "  SUBSET"}, {text: "KEPT"}, {text: "QUOTA"}, {text: "NODES THAT FIT NOW"}, {text: "VERDICT"}}}
+		rows := [][]console.Cell{{{Text: "  SUBSET"}, {Text: "KEPT"}, {Text: "QUOTA"}, {Text: "NODES THAT FIT NOW"}, {Text: "VERDICT"}}}
 		for _, t := range r.Tiers {
 			quota := "-"
 			if t.Quota != nil {
 				quota = strconv.Itoa(int(*t.Quota))
 			}
-			verdict := cell{t.Verdict, plain}
+			verdict := console.Cell{Text: t.Verdict}
 			switch t.Verdict {
 			case verdictHolds:
-				verdict.color = green
+				verdict.Color = console.Green
 			case verdictFull, verdictNoNodeFits:
-				verdict.color = yellow
+				verdict.Color = console.Yellow
 			}
-			rows = append(rows, []cell{{text: "  " + t.Subset}, {text: strconv.Itoa(int(t.Kept))}, {text: quota}, {text: fitting(t)}, verdict})
+			rows = append(rows, []console.Cell{{Text: "  " + t.Subset}, {Text: strconv.Itoa(int(t.Kept))}, {Text: quota}, {Text: fitting(t)}, verdict})
 		}
-		if err := printTable(c.out, p, rows); err != nil {
+		if err := console.PrintTable(c.out, p, rows); err != nil {
 			return err
 		}
 	}

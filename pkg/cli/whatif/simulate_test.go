@@ -1,4 +1,4 @@
-package cli
+package whatif
 
 import (
 	"bytes"
@@ -17,6 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/cli/console"
+	"github.com/berth-project/berth/pkg/testkit"
 )
 
 // shop is Deployment web with some replicas of one CPU each, and nodes of two CPUs in pools a and b.
@@ -73,7 +76,7 @@ subsets:
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			v, filters := viewOf(t, append(shop(2), tc.there...)...)
-			simulations, err := simulateOn(t.Context(), v, filters, spreadOf(t, tc.spec, "{}"), tc.sizes)
+			simulations, err := simulateOn(t.Context(), v, filters, testkit.Spread(t, tc.spec, "{}"), tc.sizes)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -88,15 +91,15 @@ subsets:
 	}
 	t.Run("why there is no node", func(t *testing.T) {
 		v, filters := viewOf(t, shop(2)...)
-		simulations, err := simulateOn(t.Context(), v, filters, spreadOf(t, openEnded, "{}"), []int32{3})
+		simulations, err := simulateOn(t.Context(), v, filters, testkit.Spread(t, openEnded, "{}"), []int32{3})
 		if want := "a: 0/1: 1 Insufficient cpu"; err != nil || simulations[0].Why != want {
 			t.Errorf("%v, got %+v, want %q", err, simulations, want)
 		}
 	})
 	t.Run("a workload that has a spread", func(t *testing.T) {
-		other := spreadOf(t, byPool, "{}")
+		other := testkit.Spread(t, byPool, "{}")
 		other.Name, other.UID = "older", "older"
-		young := spreadOf(t, byPool, "{}")
+		young := testkit.Spread(t, byPool, "{}")
 		young.CreationTimestamp = metav1.Now()
 		v, filters := viewOf(t, append(shop(2), other)...)
 		if _, err := simulateOn(t.Context(), v, filters, young, nil); err == nil || !strings.Contains(err.Error(), "older divides Deployment/web already") {
@@ -105,7 +108,7 @@ subsets:
 	})
 	t.Run("a workload that does not exist", func(t *testing.T) {
 		v, filters := viewOf(t)
-		if _, err := simulateOn(t.Context(), v, filters, spreadOf(t, byPool, "{}"), nil); err == nil || !strings.Contains(err.Error(), "Deployment/web, the workload of WorkloadSpread web, does not exist") {
+		if _, err := simulateOn(t.Context(), v, filters, testkit.Spread(t, byPool, "{}"), nil); err == nil || !strings.Contains(err.Error(), "Deployment/web, the workload of WorkloadSpread web, does not exist") {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -118,7 +121,7 @@ func stranger(name, cpu, on string) *corev1.Pod {
 }
 
 func TestSimulateFiles(t *testing.T) {
-	noCluster := func() (*cluster, error) { return nil, errors.New("no cluster is needed") }
+	noCluster := func() (*console.Cluster, error) { return nil, errors.New("no cluster is needed") }
 	simulate := func(c simulateCommand, content, suffix string) (string, error) {
 		var out bytes.Buffer
 		c.out, c.file = &out, filepath.Join(t.TempDir(), "file"+suffix)
@@ -130,7 +133,7 @@ func TestSimulateFiles(t *testing.T) {
 	}
 	const header = "apiVersion: apps.kruise.io/v1alpha1\nkind: WorkloadSpread\nmetadata: {name: web}\nspec:\n  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}\n"
 	t.Run("a spread alone", func(t *testing.T) {
-		got, err := simulate(simulateCommand{output: asTable, replicas: -1, scale: []int32{1, 10}}, header+`  subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 3}]`, ".yaml")
+		got, err := simulate(simulateCommand{output: console.AsTable, replicas: -1, scale: []int32{1, 10}}, header+`  subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 3}]`, ".yaml")
 		want := `1 replicas   NOW   THEN   QUOTA
   a          0     1      2
   b          0     0      3
@@ -144,11 +147,11 @@ func TestSimulateFiles(t *testing.T) {
 		}
 	})
 	t.Run("a scenario", func(t *testing.T) {
-		content, err := os.ReadFile("../../test/scenarios/one-one-three.txtar")
+		content, err := os.ReadFile("../../../test/scenarios/one-one-three.txtar")
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := simulate(simulateCommand{output: asTable}, string(content), ".txtar")
+		got, err := simulate(simulateCommand{output: console.AsTable}, string(content), ".txtar")
 		if err != nil || !strings.Contains(got, "SUBSET") {
 			t.Errorf("%v, printed\n%s", err, got)
 		}
@@ -160,7 +163,7 @@ func TestSimulateFiles(t *testing.T) {
 		"a wrong field":     {header + "  subset: []", "unknown field"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := simulate(simulateCommand{output: asTable, replicas: -1}, tc.content, ".yaml"); err == nil || !strings.Contains(err.Error(), tc.want) {
+			if _, err := simulate(simulateCommand{output: console.AsTable, replicas: -1}, tc.content, ".yaml"); err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v, want %q", err, tc.want)
 			}
 		})

@@ -1,4 +1,4 @@
-package cli
+package whatif
 
 import (
 	"context"
@@ -13,13 +13,13 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/manifests"
+	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/descheduler"
 	"github.com/berth-project/berth/pkg/descheduler/cycle"
@@ -28,7 +28,7 @@ import (
 // rebalanceCommand is "kubectl berth rebalance". It shows what the descheduler would do, and does nothing.
 type rebalanceCommand struct {
 	streams       genericiooptions.IOStreams
-	output        output
+	output        console.Output
 	allNamespaces bool
 	dryRun        bool
 	policyFile    string
@@ -41,7 +41,7 @@ type rebalanceCommand struct {
 var errNotDryRun = errors.New("pods are moved by the descheduler, not by this command; see what it would do with --dry-run, and have it done now with " +
 	"kubectl -n berth-system create job --from=cronjob/berth-descheduler berth-descheduler-now")
 
-func newRebalance(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams, strategies Strategies) *cobra.Command {
+func newRebalance(flags *console.Flags, streams genericiooptions.IOStreams, strategies Strategies) *cobra.Command {
 	c := &rebalanceCommand{streams: streams, strategies: strategies}
 	cmd := &cobra.Command{
 		Use:   "rebalance [SPREAD] --dry-run",
@@ -50,28 +50,28 @@ func newRebalance(flags *genericclioptions.ConfigFlags, streams genericiooptions
   kubectl berth rebalance web --dry-run -o json
   kubectl berth rebalance -A --dry-run --policy-config-file=policy.yaml`,
 		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: spreadNames(flags),
+		ValidArgsFunction: console.SpreadNames(flags),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !c.dryRun {
 				return errNotDryRun
 			}
 			klog.LogToStderr(false) // the descheduler's framework logs what it does, and the plan has it already
 			klog.SetOutput(io.Discard)
-			cluster, err := connect(flags)
+			cluster, err := console.Connect(flags)
 			if err != nil {
 				return err
 			}
 			return c.run(cmd.Context(), cluster, args)
 		},
 	}
-	c.output.addTo(cmd.Flags())
+	c.output.AddTo(cmd.Flags())
 	cmd.Flags().BoolVarP(&c.allNamespaces, "all-namespaces", "A", false, "Spreads of all namespaces.")
 	cmd.Flags().BoolVar(&c.dryRun, "dry-run", false, "Required. Evictions are sent for the API server to try, with its budgets and webhooks, if you may evict pods. Nothing is evicted or written.")
 	cmd.Flags().StringVar(&c.policyFile, "policy-config-file", "", "The descheduler's policy. By default the one in the cluster, or else the one that is deployed with Berth.")
 	return cmd
 }
 
-func (c *rebalanceCommand) run(ctx context.Context, cluster *cluster, names []string) error {
+func (c *rebalanceCommand) run(ctx context.Context, cluster *console.Cluster, names []string) error {
 	if err := c.expectSpreads(ctx, cluster, names); err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func (c *rebalanceCommand) run(ctx context.Context, cluster *cluster, names []st
 	if err != nil {
 		return err
 	}
-	options.Config, options.Server.PolicyConfigFile = cluster.config, policyFile
+	options.Config, options.Server.PolicyConfigFile = cluster.Config, policyFile
 	if options.ServerDryRun, err = c.mayEvict(ctx, cluster); err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func (c *rebalanceCommand) run(ctx context.Context, cluster *cluster, names []st
 		c.note("not everything could be read: %v", firstOf(plan.Unread))
 	}
 	plan.Lines = slices.DeleteFunc(plan.Lines, func(line cycle.Line) bool {
-		return !c.allNamespaces && line.Namespace != cluster.namespace || len(names) > 0 && line.Spread != names[0]
+		return !c.allNamespaces && line.Namespace != cluster.Namespace || len(names) > 0 && line.Spread != names[0]
 	})
 	for _, note := range c.notes {
 		fmt.Fprintln(c.streams.ErrOut, "note: "+note)
@@ -106,16 +106,16 @@ func (c *rebalanceCommand) run(ctx context.Context, cluster *cluster, names []st
 }
 
 // expectSpreads refuses a name without a spread, and a cluster without the kind.
-func (c *rebalanceCommand) expectSpreads(ctx context.Context, cluster *cluster, names []string) error {
+func (c *rebalanceCommand) expectSpreads(ctx context.Context, cluster *console.Cluster, names []string) error {
 	if len(names) == 0 {
 		return cluster.List(ctx, &v1alpha1.WorkloadSpreadList{}, client.Limit(1))
 	}
 	if c.allNamespaces {
 		return errors.New("a name and --all-namespaces do not go together; name the namespace with -n")
 	}
-	err := cluster.Get(ctx, client.ObjectKey{Namespace: cluster.namespace, Name: names[0]}, &v1alpha1.WorkloadSpread{})
+	err := cluster.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: names[0]}, &v1alpha1.WorkloadSpread{})
 	if apierrors.IsNotFound(err) {
-		return noSuchSpread(names[0], cluster.namespace)
+		return console.NoSuchSpread(names[0], cluster.Namespace)
 	}
 	return err
 }
@@ -127,11 +127,11 @@ func firstOf(err error) error {
 		return err
 	}
 	all := several.Unwrap()
-	return fmt.Errorf("%w (and %s)", all[0], count(len(all)-1, "more error"))
+	return fmt.Errorf("%w (and %s)", all[0], console.Count(len(all)-1, "more error"))
 }
 
 // policy returns the file with the descheduler's policy, and a function to call after it was read.
-func (c *rebalanceCommand) policy(ctx context.Context, cluster *cluster) (path string, remove func(), _ error) {
+func (c *rebalanceCommand) policy(ctx context.Context, cluster *console.Cluster) (path string, remove func(), _ error) {
 	if c.policyFile != "" {
 		return c.policyFile, func() {}, nil
 	}
@@ -166,12 +166,12 @@ func (c *rebalanceCommand) policy(ctx context.Context, cluster *cluster) (path s
 }
 
 // mayEvict is true if evictions can be sent to the API server as dry runs.
-func (c *rebalanceCommand) mayEvict(ctx context.Context, cluster *cluster) (bool, error) {
+func (c *rebalanceCommand) mayEvict(ctx context.Context, cluster *console.Cluster) (bool, error) {
 	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
 		Verb: "create", Version: "v1", Resource: "pods", Subresource: "eviction"}}}
 	where := "in all namespaces"
 	if !c.allNamespaces {
-		review.Spec.ResourceAttributes.Namespace, where = cluster.namespace, "in namespace "+cluster.namespace
+		review.Spec.ResourceAttributes.Namespace, where = cluster.Namespace, "in namespace "+cluster.Namespace
 	}
 	if err := cluster.Create(ctx, review); err != nil {
 		return false, fmt.Errorf("asking what you may do: %w", err)
@@ -190,14 +190,14 @@ func (c *rebalanceCommand) print(plan *cycle.Report) error {
 	if plan.Lines == nil {
 		plan.Lines = []cycle.Line{}
 	}
-	if done, err := c.output.structured(c.streams.Out, plan); done {
+	if done, err := c.output.Structured(c.streams.Out, plan); done {
 		return err
 	}
 	switch {
 	case len(plan.Lines) == 0:
 		_, err := io.WriteString(c.streams.Out, "Nothing to move: every pod is where the descheduler would have it.\n")
 		return err
-	case c.output == asWide:
+	case c.output == console.AsWide:
 		return plan.WriteWide(c.streams.Out)
 	default:
 		return plan.WriteTable(c.streams.Out)

@@ -1,4 +1,4 @@
-package cli
+package whatif
 
 import (
 	"bytes"
@@ -22,9 +22,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/fit"
 	"github.com/berth-project/berth/pkg/snapshot"
+	"github.com/berth-project/berth/pkg/testkit"
 )
 
 // viewOf is a view of a cluster with these objects, and its filters.
@@ -87,6 +89,9 @@ subsets:
 - {name: b, maxReplicas: 2, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}}
 `
 
+// adaptive is added to a spec.
+const adaptive = "\nscheduleStrategy: {type: Adaptive}"
+
 func TestExplain(t *testing.T) {
 	workloads := func() []client.Object {
 		deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "d"}, Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](3)}}
@@ -128,7 +133,7 @@ func TestExplain(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			v, filters := viewOf(t, append(append(workloads(), spreadOf(t, tc.spec, "{}"), tc.pod), tc.there...)...)
+			v, filters := viewOf(t, append(append(workloads(), testkit.Spread(t, tc.spec, "{}"), tc.pod), tc.there...)...)
 			report, err := explainPod(t.Context(), v, roomsOf(t, v, filters), tc.pod)
 			if err != nil {
 				t.Fatal(err)
@@ -143,13 +148,13 @@ func TestExplain(t *testing.T) {
 		})
 	}
 	t.Run("printed", func(t *testing.T) {
-		v, filters := viewOf(t, append(workloads(), spreadOf(t, byPool+adaptive, "{}"), said)...)
+		v, filters := viewOf(t, append(workloads(), testkit.Spread(t, byPool+adaptive, "{}"), said)...)
 		report, err := explainPod(t.Context(), v, roomsOf(t, v, filters), said)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var out bytes.Buffer
-		if err := (&explainCommand{out: &out, output: asTable}).print(report); err != nil {
+		if err := (&explainCommand{out: &out, output: console.AsTable}).print(report); err != nil {
 			t.Fatal(err)
 		}
 		want := `pod/p   web   node -   subset -

@@ -1,4 +1,4 @@
-package cli
+package console
 
 import (
 	"errors"
@@ -30,7 +30,8 @@ func Advise(err error) string {
 	}
 }
 
-func noSuchSpread(name, namespace string) error {
+// NoSuchSpread is the error for a name of a spread that does not exist.
+func NoSuchSpread(name, namespace string) error {
 	return fmt.Errorf("there is no WorkloadSpread %q in namespace %q; list them with kubectl berth status, or with kubectl berth status -A for all namespaces", name, namespace)
 }
 

@@ -1,4 +1,4 @@
-package cli
+package whatif
 
 import (
 	"bytes"
@@ -11,16 +11,18 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
+	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/descheduler/cycle"
 )
 
 func TestRebalanceMovesNothing(t *testing.T) {
 	streams, _, out, _ := genericiooptions.NewTestIOStreams()
-	command := NewCommand(streams, nil)
+	command, flags := console.NewRoot("kubectl-berth", "", streams)
+	command.AddCommand(Commands(flags, streams, nil)...)
 	command.SetArgs([]string{"rebalance"})
 	err := command.Execute()
-	if err == nil || !strings.Contains(Advise(err), "--dry-run") || !strings.Contains(Advise(err), "create job --from=cronjob/berth-descheduler") || strings.Contains(Advise(err), "\n") {
+	if err == nil || !strings.Contains(console.Advise(err), "--dry-run") || !strings.Contains(console.Advise(err), "create job --from=cronjob/berth-descheduler") || strings.Contains(console.Advise(err), "\n") {
 		t.Errorf("without --dry-run: %v", err)
 	}
 	if out.Len() > 0 {
@@ -33,17 +35,17 @@ func TestRebalancePrints(t *testing.T) {
 	lines := []cycle.Line{{Strategy: "EnforceSubsetMaxReplicas", Namespace: "shop", Spread: "web", Pod: "web-1", Node: "n7", From: "a",
 		Verdict: cycle.Kept, Reason: v1alpha1.ReasonSettling, Until: &until}}
 	for name, tc := range map[string]struct {
-		format output
+		format console.Output
 		lines  []cycle.Line
 		want   string
 	}{
-		"a table": {asTable, lines, `STRATEGY                  NAMESPACE  SPREAD  POD    FROM  TO  VERDICT  REASON    UNTIL                 RESULT
+		"a table": {console.AsTable, lines, `STRATEGY                  NAMESPACE  SPREAD  POD    FROM  TO  VERDICT  REASON    UNTIL                 RESULT
 EnforceSubsetMaxReplicas  shop       web     web-1  a     -   Keep     Settling  2026-01-01T12:00:00Z  -
 `},
-		"wide, with the node": {asWide, lines, `STRATEGY                  NAMESPACE  SPREAD  POD    FROM  TO  VERDICT  REASON    UNTIL                 RESULT  NODE
+		"wide, with the node": {console.AsWide, lines, `STRATEGY                  NAMESPACE  SPREAD  POD    FROM  TO  VERDICT  REASON    UNTIL                 RESULT  NODE
 EnforceSubsetMaxReplicas  shop       web     web-1  a     -   Keep     Settling  2026-01-01T12:00:00Z  -       n7
 `},
-		"YAML": {asYAML, lines, `plan:
+		"YAML": {console.AsYAML, lines, `plan:
 - from: a
   namespace: shop
   node: n7
@@ -54,8 +56,8 @@ EnforceSubsetMaxReplicas  shop       web     web-1  a     -   Keep     Settling 
   until: "2026-01-01T12:00:00Z"
   verdict: Keep
 `},
-		"nothing, for people":   {asTable, nil, "Nothing to move: every pod is where the descheduler would have it.\n"},
-		"nothing, for programs": {asJSON, nil, "{\n  \"plan\": []\n}\n"},
+		"nothing, for people":   {console.AsTable, nil, "Nothing to move: every pod is where the descheduler would have it.\n"},
+		"nothing, for programs": {console.AsJSON, nil, "{\n  \"plan\": []\n}\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer

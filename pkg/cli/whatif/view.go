@@ -1,4 +1,4 @@
-package cli
+package whatif
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/fit"
 	"github.com/berth-project/berth/pkg/lineage"
@@ -40,7 +41,7 @@ type dividing struct {
 const listTimeout = 30 * time.Second
 
 // look takes a view, and makes the scheduler's filters for it. It lists all pods and nodes, because the filters need them.
-func look(ctx context.Context, cluster *cluster) (*view, *fit.Filters, error) {
+func look(ctx context.Context, cluster *console.Cluster) (*view, *fit.Filters, error) {
 	life := ctx
 	ctx, cancel := context.WithTimeoutCause(ctx, listTimeout, fmt.Errorf("listing what the scheduler's filters read took longer than %s; check that you may list nodes, pods, volumes and claims", listTimeout))
 	defer cancel()
@@ -48,7 +49,7 @@ func look(ctx context.Context, cluster *cluster) (*view, *fit.Filters, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	typed, err := kubernetes.NewForConfig(cluster.config)
+	typed, err := kubernetes.NewForConfig(cluster.Config)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -1,4 +1,4 @@
-package cli
+package whatif
 
 import (
 	"cmp"
@@ -15,10 +15,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/yaml"
 
+	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/fit"
 	"github.com/berth-project/berth/pkg/report"
@@ -237,14 +237,14 @@ func (p *placing) place(ctx context.Context, s *Simulation, ordinal int32) error
 // simulateCommand is "kubectl berth simulate".
 type simulateCommand struct {
 	out         io.Writer
-	output      output
+	output      console.Output
 	file        string
 	replicas    int32
 	scale       []int32
 	fromCluster bool
 }
 
-func newSimulate(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+func newSimulate(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.Command {
 	c := &simulateCommand{out: streams.Out}
 	cmd := &cobra.Command{
 		Use:   "simulate -f FILE",
@@ -259,10 +259,10 @@ filters. Without, the spread alone is asked, as if every subset had all the node
   kubectl berth simulate -f test/scenarios/one-one-three.txtar`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return c.run(cmd.Context(), func() (*cluster, error) { return connect(flags) })
+			return c.run(cmd.Context(), func() (*console.Cluster, error) { return console.Connect(flags) })
 		},
 	}
-	c.output.addTo(cmd.Flags())
+	c.output.AddTo(cmd.Flags())
 	cmd.Flags().StringVarP(&c.file, "filename", "f", "", "File with a WorkloadSpread, or a scenario.")
 	cmd.Flags().Int32Var(&c.replicas, "replicas", -1, "Replicas to simulate (default those of the workload in the cluster).")
 	cmd.Flags().Int32SliceVar(&c.scale, "scale", nil, "Several numbers of replicas. Each is simulated from the present state.")
@@ -271,7 +271,7 @@ filters. Without, the spread alone is asked, as if every subset had all the node
 	return cmd
 }
 
-func (c *simulateCommand) run(ctx context.Context, connect func() (*cluster, error)) error {
+func (c *simulateCommand) run(ctx context.Context, connect func() (*console.Cluster, error)) error {
 	if c.file == "" {
 		return errors.New("say what to simulate with -f FILE")
 	}
@@ -287,7 +287,7 @@ func (c *simulateCommand) run(ctx context.Context, connect func() (*cluster, err
 		return fmt.Errorf("%s: %w; the file must contain one WorkloadSpread", c.file, err)
 	}
 	if spread.Kind != "WorkloadSpread" {
-		return fmt.Errorf("%s: it contains a %s; it must contain a WorkloadSpread", c.file, or(spread.Kind, "file without kind"))
+		return fmt.Errorf("%s: it contains a %s; it must contain a WorkloadSpread", c.file, cmp.Or(spread.Kind, "file without kind"))
 	}
 	policy, errs := subset.Compile(&spread.Spec, field.NewPath("spec"))
 	if len(errs) > 0 {
@@ -319,8 +319,8 @@ func (c *simulateCommand) run(ctx context.Context, connect func() (*cluster, err
 }
 
 // fromCluster simulates each size, or the present one if there are none.
-func fromCluster(ctx context.Context, cluster *cluster, spread *v1alpha1.WorkloadSpread, sizes []int32) ([]Simulation, error) {
-	spread.Namespace = or(spread.Namespace, cluster.namespace)
+func fromCluster(ctx context.Context, cluster *console.Cluster, spread *v1alpha1.WorkloadSpread, sizes []int32) ([]Simulation, error) {
+	spread.Namespace = cmp.Or(spread.Namespace, cluster.Namespace)
 	spread.UID, spread.Generation = "simulated", 1
 	v, filters, err := look(ctx, cluster)
 	if err != nil {
@@ -366,7 +366,7 @@ func (c *simulateCommand) play(content []byte) error {
 	if err != nil {
 		return err
 	}
-	if done, err := c.output.structured(c.out, checkpoints); done {
+	if done, err := c.output.Structured(c.out, checkpoints); done {
 		return err
 	}
 	for _, checkpoint := range checkpoints {
@@ -378,25 +378,25 @@ func (c *simulateCommand) play(content []byte) error {
 }
 
 func (c *simulateCommand) print(simulations []Simulation) error {
-	if done, err := c.output.structured(c.out, simulations); done {
+	if done, err := c.output.Structured(c.out, simulations); done {
 		return err
 	}
-	p := paletteFor(c.out)
+	p := console.PaletteFor(c.out)
 	for i := range simulations {
 		s := &simulations[i]
-		rows := [][]cell{{{text: fmt.Sprintf("%d replicas", s.Replicas)}, {text: "NOW"}, {text: "THEN"}, {text: "QUOTA"}}}
+		rows := [][]console.Cell{{{Text: fmt.Sprintf("%d replicas", s.Replicas)}, {Text: "NOW"}, {Text: "THEN"}, {Text: "QUOTA"}}}
 		for _, in := range s.Subsets {
 			quota := "-"
 			if in.Quota != nil {
 				quota = strconv.Itoa(int(*in.Quota))
 			}
-			then := cell{strconv.Itoa(int(in.Then)), plain}
+			then := console.Cell{Text: strconv.Itoa(int(in.Then))}
 			if in.Now != in.Then {
-				then.color = yellow
+				then.Color = console.Yellow
 			}
-			rows = append(rows, []cell{{text: "  " + in.Name}, {text: strconv.Itoa(int(in.Now))}, then, {text: quota}})
+			rows = append(rows, []console.Cell{{Text: "  " + in.Name}, {Text: strconv.Itoa(int(in.Now))}, then, {Text: quota}})
 		}
-		if err := printTable(c.out, p, rows); err != nil {
+		if err := console.PrintTable(c.out, p, rows); err != nil {
 			return err
 		}
 		var text strings.Builder
@@ -404,13 +404,13 @@ func (c *simulateCommand) print(simulations []Simulation) error {
 			fmt.Fprintf(&text, "  %s in no subset\n", report.Pods(s.Unplaced, "runs", "run"))
 		}
 		if s.Waiting > 0 {
-			fmt.Fprintf(&text, "  %s\n", p.paint(yellow, report.Pods(s.Waiting, "waits", "wait")))
+			fmt.Fprintf(&text, "  %s\n", p.Paint(console.Yellow, report.Pods(s.Waiting, "waits", "wait")))
 		}
 		if s.Why != "" {
 			fmt.Fprintf(&text, "  no node: %s\n", s.Why)
 		}
 		for _, move := range s.Moves {
-			fmt.Fprintf(&text, "  %s: %s, %s\n", p.paint(yellow, "would be moved"), move.Pod, or(move.From, "in no subset"))
+			fmt.Fprintf(&text, "  %s: %s, %s\n", p.Paint(console.Yellow, "would be moved"), move.Pod, cmp.Or(move.From, "in no subset"))
 		}
 		if _, err := io.WriteString(c.out, text.String()); err != nil {
 			return err

@@ -1,0 +1,103 @@
+// Package console is what all commands of kubectl berth share: the connection to the cluster, formats of output, tables, and advice on errors.
+package console
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// Flags are the flags of kubectl that choose a cluster, a user and a namespace.
+type Flags = genericclioptions.ConfigFlags
+
+// NewRoot returns a command without subcommands, and the flags that it shares with every subcommand. Its users start it as kubectl berth.
+func NewRoot(name, short string, streams genericiooptions.IOStreams) (*cobra.Command, *Flags) {
+	flags := genericclioptions.NewConfigFlags(true)
+	root := &cobra.Command{
+		Use:           name,
+		Short:         short,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl berth"},
+	}
+	root.SetIn(streams.In)
+	root.SetOut(streams.Out)
+	root.SetErr(streams.ErrOut)
+	flags.AddFlags(root.PersistentFlags())
+	return root, flags
+}
+
+// Cluster is the access to the API server.
+type Cluster struct {
+	client.WithWatch
+	Config *rest.Config
+	// Namespace of the command line or of the kubeconfig context.
+	Namespace string
+}
+
+// Connect makes the client that the flags describe. It sends no request yet.
+func Connect(flags *Flags) (*Cluster, error) {
+	config, err := flags.ToRESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	namespace, _, err := flags.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return nil, err
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("registering types: %w", err)
+		}
+	}
+	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, err
+	}
+	return &Cluster{WithWatch: c, Config: config, Namespace: namespace}, nil
+}
+
+// SpreadNames completes the name of a spread on the command line.
+func SpreadNames(flags *Flags) cobra.CompletionFunc {
+	return namesOf(flags, "", func() client.ObjectList { return &v1alpha1.WorkloadSpreadList{} })
+}
+
+// PodNames completes pod/NAME on the command line.
+func PodNames(flags *Flags) cobra.CompletionFunc {
+	return namesOf(flags, "pod/", func() client.ObjectList { return &corev1.PodList{} })
+}
+
+// namesOf completes one name of the namespace, with a prefix. If the API server does not answer, it offers nothing.
+func namesOf(flags *Flags, prefix string, newList func() client.ObjectList) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		list := newList()
+		cluster, err := Connect(flags)
+		if err == nil {
+			err = cluster.List(cmd.Context(), list, client.InNamespace(cluster.Namespace))
+		}
+		if err == nil {
+			err = meta.EachListItem(list, func(item runtime.Object) error {
+				names = append(names, prefix+item.(client.Object).GetName())
+				return nil
+			})
+		}
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}
