@@ -29,7 +29,7 @@ help: ## seconds | List the targets.
 
 .PHONY: demo
 demo: tools ## minutes | Play two cases on a sandbox, step by step, and check every layout; DEMO_FLAGS="-pause 5s -stay" gives time to look at the page.
-	$(call build-commands,scheduler controller sandbox kubectl-berth)
+	$(call build-commands,scheduler controller sandbox kubectl-berth whatif)
 	@$(GO) run ./test/demo $(DEMO_FLAGS)
 
 .PHONY: sandbox
@@ -40,7 +40,7 @@ sandbox: tools build ## seconds | Start a control plane with Berth on this machi
 
 .PHONY: build
 build: ## minutes | Build Berth's binaries into bin/.
-	$(call build-commands,scheduler controller descheduler sandbox kubectl-berth)
+	$(call build-commands,scheduler controller descheduler sandbox kubectl-berth whatif)
 
 # One call of go build compiles once what the commands share, and links one while it compiles another. It names binaries after directories: they are built into
 # bin/.cmd, and linked into bin by their own names.

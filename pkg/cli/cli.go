@@ -1,5 +1,6 @@
 // Package cli is "kubectl berth". Each command gathers objects from the cluster or from files, makes a report of them with pure functions, and prints
-// it as a table for people or as JSON or YAML for programs. Begin reading at NewCommand.
+// it as a table for people or as JSON or YAML for programs. What asks the scheduler's filters or the descheduler is in package whatif, which another
+// program runs. Begin reading at NewCommand.
 package cli
 
 import (
@@ -7,13 +8,12 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/berth-project/berth/pkg/cli/console"
-	"github.com/berth-project/berth/pkg/cli/whatif"
 )
 
-// NewCommand is the whole program. Pass its errors to console.Advise.
-func NewCommand(streams genericiooptions.IOStreams, strategies whatif.Strategies) *cobra.Command {
+// NewCommand is the whole program, for console.Main.
+func NewCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	root, flags := console.NewRoot("kubectl-berth", "Where the pods of a workload run, how many of them run there, and why", streams)
-	root.AddCommand(newStatus(flags, streams), newDrift(flags, streams), newConvert(streams), newUI(flags, streams))
-	root.AddCommand(whatif.Commands(flags, streams, strategies)...)
+	root.AddCommand(newStatus(flags, streams), newDrift(flags, streams), newConvert(streams), newUI(flags, streams),
+		delegate(console.Explain, streams), delegate(console.Simulate, streams), delegate(console.Rebalance, streams))
 	return root
 }

@@ -66,7 +66,7 @@ func TestUISaysInOneLineWhyItCannotShowACluster(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out, errOut bytes.Buffer
-			cmd := NewCommand(genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &errOut}, nil)
+			cmd := NewCommand(genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &errOut})
 			cmd.SetArgs([]string{"ui", "--kubeconfig", kubeconfig, "--server", tc.server, "-n", "shop"})
 			err := cmd.ExecuteContext(t.Context())
 			if err == nil {

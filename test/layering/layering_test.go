@@ -87,8 +87,14 @@ var forbidden = map[string]map[string]string{
 		module + "pkg/subset":            "it runs the filters of kube-scheduler and knows nothing of the product",
 		"sigs.k8s.io/controller-runtime": "it is used by programs that are no controller",
 	},
-	// pkg/cli calls pkg/descheduler to make a plan.
-	"pkg/cli": {
+	"cmd/kubectl-berth": {
+		"k8s.io/kubernetes":        "kubectl-berth is small; what asks filters is in berth-whatif",
+		"sigs.k8s.io/descheduler":  "kubectl-berth is small; what asks the descheduler is in berth-whatif",
+		module + "pkg/fit":         "kubectl-berth is small; what asks filters is in berth-whatif",
+		module + "pkg/descheduler": "kubectl-berth is small; what asks the descheduler is in berth-whatif",
+	},
+	// pkg/cli/whatif calls pkg/descheduler to make a plan.
+	"pkg/cli/...": {
 		module + "pkg/plugins":    "a command reads what the components write",
 		module + "pkg/controller": "a command reads what the components write",
 		module + "pkg/webhook":    "a command reads what the components write",

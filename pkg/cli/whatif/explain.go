@@ -199,8 +199,8 @@ type explainCommand struct {
 func newExplain(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.Command {
 	c := &explainCommand{out: streams.Out}
 	cmd := &cobra.Command{
-		Use:               "explain pod/NAME",
-		Short:             "Why a pod is where it is, subset by subset, by the scheduler's own filters",
+		Use:               console.Explain.Use,
+		Short:             console.Explain.Short,
 		Example:           "  kubectl berth explain pod/web-5d4f8-x2lkp",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: console.PodNames(flags),

@@ -44,8 +44,8 @@ var errNotDryRun = errors.New("pods are moved by the descheduler, not by this co
 func newRebalance(flags *console.Flags, streams genericiooptions.IOStreams, strategies Strategies) *cobra.Command {
 	c := &rebalanceCommand{streams: streams, strategies: strategies}
 	cmd := &cobra.Command{
-		Use:   "rebalance [SPREAD] --dry-run",
-		Short: "Which pods the descheduler would move now, which it would keep, and why",
+		Use:   console.Rebalance.Use,
+		Short: console.Rebalance.Short,
 		Example: `  kubectl berth rebalance --dry-run
   kubectl berth rebalance web --dry-run -o json
   kubectl berth rebalance -A --dry-run --policy-config-file=policy.yaml`,

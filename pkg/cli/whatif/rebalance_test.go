@@ -18,8 +18,7 @@ import (
 
 func TestRebalanceMovesNothing(t *testing.T) {
 	streams, _, out, _ := genericiooptions.NewTestIOStreams()
-	command, flags := console.NewRoot("kubectl-berth", "", streams)
-	command.AddCommand(Commands(flags, streams, nil)...)
+	command := NewCommand(streams, nil)
 	command.SetArgs([]string{"rebalance"})
 	err := command.Execute()
 	if err == nil || !strings.Contains(console.Advise(err), "--dry-run") || !strings.Contains(console.Advise(err), "create job --from=cronjob/berth-descheduler") || strings.Contains(console.Advise(err), "\n") {

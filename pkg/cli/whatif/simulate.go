@@ -247,8 +247,8 @@ type simulateCommand struct {
 func newSimulate(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.Command {
 	c := &simulateCommand{out: streams.Out}
 	cmd := &cobra.Command{
-		Use:   "simulate -f FILE",
-		Short: "Where pods would be with a spread, before it is applied",
+		Use:   console.Simulate.Use,
+		Short: console.Simulate.Short,
 		Long: `Where pods would be with a spread, before it is applied. Nothing is written to the cluster.
 
 With --from-cluster the pods are placed on the cluster's nodes, beside the pods that run there, by the scheduler's own

@@ -1,4 +1,5 @@
-// Package whatif is the commands of "kubectl berth" that ask the scheduler's filters and the descheduler what they would do. Begin reading at Commands.
+// Package whatif is the commands of "kubectl berth" that ask the scheduler's filters and the descheduler what they would do. They are a program of their
+// own, berth-whatif, because they bring most of a scheduler and of a descheduler with them. Begin reading at NewCommand.
 package whatif
 
 import (
@@ -13,7 +14,9 @@ import (
 // Strategies registers the descheduler's strategies, as cmd/descheduler does.
 type Strategies = func(*cycle.World, pluginregistry.Registry)
 
-// Commands are explain, simulate and rebalance.
-func Commands(flags *console.Flags, streams genericiooptions.IOStreams, strategies Strategies) []*cobra.Command {
-	return []*cobra.Command{newExplain(flags, streams), newSimulate(flags, streams), newRebalance(flags, streams, strategies)}
+// NewCommand is the whole program, for console.Main.
+func NewCommand(streams genericiooptions.IOStreams, strategies Strategies) *cobra.Command {
+	root, flags := console.NewRoot("berth-whatif", "Where pods could run and would run, by the scheduler's own filters and the descheduler", streams)
+	root.AddCommand(newExplain(flags, streams), newSimulate(flags, streams), newRebalance(flags, streams, strategies))
+	return root
 }

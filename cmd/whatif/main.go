@@ -1,0 +1,16 @@
+// Command berth-whatif is the part of "kubectl berth" that contains kube-scheduler's filters and the descheduler. kubectl-berth starts it.
+package main
+
+import (
+	"os"
+
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/berth-project/berth/pkg/cli/console"
+	"github.com/berth-project/berth/pkg/cli/whatif"
+	"github.com/berth-project/berth/pkg/plugins/descheduling"
+)
+
+func main() {
+	os.Exit(console.Main(whatif.NewCommand(genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}, descheduling.Register)))
+}
