@@ -111,7 +111,8 @@ func TestThePageGetsWhatBerthWhatifSays(t *testing.T) {
 	install(t)
 	whatIf := console.WhatIf{Connection: []string{"--server=http://127.0.0.1:1"}}
 	for name, ask := range map[string]func() ([]byte, error){
-		"explain": func() ([]byte, error) { return whatIf.Explain(t.Context(), "shop", "web-1") },
+		"explain":  func() ([]byte, error) { return whatIf.Explain(t.Context(), "shop", "web-1") },
+		"simulate": func() ([]byte, error) { return whatIf.Simulate(t.Context(), "shop", "web", 3) },
 	} {
 		if answer, err := ask(); err == nil || !strings.HasPrefix(err.Error(), "no API server answers at http://127.0.0.1:1") || answer != nil {
 			t.Errorf("%s: %q, %v", name, answer, err)

@@ -13,9 +13,11 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/cli/console"
@@ -252,14 +254,17 @@ func newSimulate(flags *console.Flags, streams genericiooptions.IOStreams) *cobr
 		Long: `Where pods would be with a spread, before it is applied. Nothing is written to the cluster.
 
 With --from-cluster the pods are placed on the cluster's nodes, beside the pods that run there, by the scheduler's own
-filters. Without, the spread alone is asked, as if every subset had all the nodes that it needs. A scenario file
-(*.txtar) is played from its beginning to its end.`,
+filters. Without, the spread alone is asked, as if every subset had all the nodes that it needs. A spread that is applied
+already is named without a file, and its pods are placed on the cluster's nodes. A scenario file (*.txtar) is played from
+its beginning to its end.`,
 		Example: `  kubectl berth simulate -f spread.yaml --scale 5,10,100
+  kubectl berth simulate web --replicas 200
   kubectl berth simulate -f spread.yaml --from-cluster --replicas 200
   kubectl berth simulate -f test/scenarios/one-one-three.txtar`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return c.run(cmd.Context(), func() (*console.Cluster, error) { return console.Connect(flags) })
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: console.SpreadNames(flags),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.run(cmd.Context(), func() (*console.Cluster, error) { return console.Connect(flags) }, args)
 		},
 	}
 	c.output.AddTo(cmd.Flags())
@@ -271,9 +276,16 @@ filters. Without, the spread alone is asked, as if every subset had all the node
 	return cmd
 }
 
-func (c *simulateCommand) run(ctx context.Context, connect func() (*console.Cluster, error)) error {
+func (c *simulateCommand) run(ctx context.Context, connect func() (*console.Cluster, error), names []string) error {
+	if (c.file == "") == (len(names) == 0) {
+		return errors.New("say what to simulate: either a file with -f FILE, or the name of a spread in the cluster")
+	}
+	sizes := c.scale
+	if c.replicas >= 0 {
+		sizes = []int32{c.replicas}
+	}
 	if c.file == "" {
-		return errors.New("say what to simulate with -f FILE")
+		return c.simulateApplied(ctx, connect, names[0], sizes)
 	}
 	content, err := os.ReadFile(c.file)
 	if err != nil {
@@ -293,10 +305,6 @@ func (c *simulateCommand) run(ctx context.Context, connect func() (*console.Clus
 	if len(errs) > 0 {
 		return fmt.Errorf("%s: %w", c.file, errs.ToAggregate())
 	}
-	sizes := c.scale
-	if c.replicas >= 0 {
-		sizes = []int32{c.replicas}
-	}
 	if !c.fromCluster {
 		if len(sizes) == 0 {
 			return errors.New("say for how many pods with --replicas or --scale, or read the cluster with --from-cluster")
@@ -310,6 +318,30 @@ func (c *simulateCommand) run(ctx context.Context, connect func() (*console.Clus
 	cluster, err := connect()
 	if err != nil {
 		return err
+	}
+	simulations, err := fromCluster(ctx, cluster, spread, sizes)
+	if err != nil {
+		return err
+	}
+	return c.print(simulations)
+}
+
+// simulateApplied simulates a spread of the cluster.
+func (c *simulateCommand) simulateApplied(ctx context.Context, connect func() (*console.Cluster, error), name string, sizes []int32) error {
+	cluster, err := connect()
+	if err != nil {
+		return err
+	}
+	spread := &v1alpha1.WorkloadSpread{}
+	err = cluster.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: name}, spread)
+	if apierrors.IsNotFound(err) {
+		return console.NoSuchSpread(name, cluster.Namespace)
+	}
+	if err != nil {
+		return err
+	}
+	if _, errs := subset.Compile(&spread.Spec, field.NewPath("spec")); len(errs) > 0 {
+		return fmt.Errorf("WorkloadSpread %s: %w", name, errs.ToAggregate())
 	}
 	simulations, err := fromCluster(ctx, cluster, spread, sizes)
 	if err != nil {

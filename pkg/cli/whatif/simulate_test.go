@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,10 +16,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/berth-project/berth/pkg/cli/console"
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/testkit"
 )
 
@@ -128,7 +132,7 @@ func TestSimulateFiles(t *testing.T) {
 		if err := os.WriteFile(c.file, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		err := c.run(context.Background(), noCluster)
+		err := c.run(context.Background(), noCluster, nil)
 		return out.String(), err
 	}
 	const header = "apiVersion: apps.kruise.io/v1alpha1\nkind: WorkloadSpread\nmetadata: {name: web}\nspec:\n  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}\n"
@@ -164,6 +168,34 @@ func TestSimulateFiles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := simulate(simulateCommand{output: console.AsTable, replicas: -1}, tc.content, ".yaml"); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestSimulateAsksWhat(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	invalid := testkit.Spread(t, "subsets: [{name: a, maxReplicas: -1}]", "{}")
+	connect := func() (*console.Cluster, error) {
+		return &console.Cluster{Namespace: "shop", WithWatch: fake.NewClientBuilder().WithScheme(scheme).WithObjects(invalid).Build()}, nil
+	}
+	for name, tc := range map[string]struct {
+		file  string
+		names []string
+		want  string
+	}{
+		"neither":           {"", nil, "either a file with -f FILE, or the name of a spread"},
+		"both":              {"spread.yaml", []string{"web"}, "either a file with -f FILE, or the name of a spread"},
+		"no such spread":    {"", []string{"wbe"}, `there is no WorkloadSpread "wbe" in namespace "shop"`},
+		"an invalid spread": {"", []string{"web"}, "spec.subsets[0].maxReplicas"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := simulateCommand{out: io.Discard, file: tc.file, replicas: -1}
+			if err := c.run(t.Context(), connect, tc.names); err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v, want %q", err, tc.want)
 			}
 		})
