@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -91,7 +92,7 @@ func (c *driftCommand) run(ctx context.Context, cluster *console.Cluster) error 
 	}
 	drifts := []Drift{}
 	for i := range spreads.Items {
-		found := report.Of(&spreads.Items[i])
+		found := report.Of(&spreads.Items[i], time.Now())
 		drifts = append(drifts, driftsIn(&found)...)
 	}
 	if done, err := c.output.Structured(c.out, drifts); done {

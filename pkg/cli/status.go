@@ -7,6 +7,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -99,7 +100,7 @@ func (c *statusCommand) print(ctx context.Context, cluster *console.Cluster, opt
 	}
 	reports := make([]report.Spread, len(spreads.Items))
 	for i := range spreads.Items {
-		reports[i] = report.Of(&spreads.Items[i])
+		reports[i] = report.Of(&spreads.Items[i], time.Now())
 	}
 	if done, err := c.output.Structured(c.out, reports); done {
 		return spreads.ResourceVersion, err

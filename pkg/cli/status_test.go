@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -45,7 +46,7 @@ func TestWhatHappensNext(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got := report.Of(testkit.Spread(t, tc.spec, tc.status))
+			got := report.Of(testkit.Spread(t, tc.spec, tc.status), time.Now())
 			if !strings.HasPrefix(got.Next, tc.want) {
 				t.Errorf("next: %q, want %q", got.Next, tc.want)
 			}

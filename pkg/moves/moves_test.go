@@ -1165,3 +1165,21 @@ func TestAFlappingSubsetIsLeftAlone(t *testing.T) {
 		}
 	}
 }
+
+func TestSinceWhenASubsetIsSchedulable(t *testing.T) {
+	p := policy(t, adaptive, 2, -1)
+	spread := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Name: "web", CreationTimestamp: metav1.NewTime(start.Add(-time.Hour))}}
+	say := func(status metav1.ConditionStatus) {
+		spread.Status.SubsetStatuses = []v1alpha1.SubsetStatus{{Name: "b", Conditions: []metav1.Condition{
+			{Type: v1alpha1.ConditionSchedulable, Status: status, LastTransitionTime: metav1.NewTime(start)}}}}
+	}
+	created := spread.CreationTimestamp.Time
+	say(metav1.ConditionTrue)
+	if diff := cmp.Diff([]time.Time{created, start}, FactsOf(spread, p, start).SchedulableSince); diff != "" {
+		t.Errorf("schedulable (-want +got):\n%s", diff)
+	}
+	say(metav1.ConditionFalse)
+	if diff := cmp.Diff([]time.Time{created, {}}, FactsOf(spread, p, start).SchedulableSince); diff != "" {
+		t.Errorf("not schedulable (-want +got):\n%s", diff)
+	}
+}

@@ -70,16 +70,6 @@ func (f *Facts) notBefore(pace Pace, way pair, there []*Pod) (time.Time, bool) {
 	return m.Time.Add(pace.wait(m.Round)), true
 }
 
-// last is when pods were last moved, for moves that match. Zero if there were none.
-func (f *Facts) last(match func(*v1alpha1.Move) bool) (last time.Time) {
-	for i := range f.Moves {
-		if m := &f.Moves[i]; match(m) && m.Time.After(last) {
-			last = m.Time.Time
-		}
-	}
-	return last
-}
-
 // Record returns the moves for the status, with the decision added. The caller must store them before it evicts anything. Pods that are gone, subsets
 // that are gone, and old moves are left out.
 func (f *Facts) Record(d *Decision) []v1alpha1.Move {

@@ -23,6 +23,12 @@ type ReturnLimits struct {
 	Pace Pace
 }
 
+// DefaultReturnLimits are those of RebalanceToPreferredSubset without arguments.
+func DefaultReturnLimits() ReturnLimits {
+	return ReturnLimits{Stable: 10 * time.Minute, Residence: 15 * time.Minute, Cooldown: 5 * time.Minute, AtMost: 1,
+		Pace: Pace{Base: 5 * time.Minute, Longest: 4 * time.Hour}}
+}
+
 // Return decides about pods of later subsets, or of none, for which an earlier subset has quota and a node: pods of no subset first, then those of
 // the last subset, in each the pod with the lowest deletion cost first. If a pod of the workload is missing or not ready, no pod is moved: whatever
 // the workload is doing comes first.
@@ -33,8 +39,11 @@ func Return(f *Facts, limits ReturnLimits, cluster Cluster) Decision {
 	if len(candidates) == 0 {
 		return Decision{}
 	}
-	lastMove := f.last(func(*v1alpha1.Move) bool { return true })
-	switch due := lastMove.Add(limits.Cooldown); {
+	there := map[int][]*Pod{}
+	for _, c := range candidates {
+		there[c.From] = append(there[c.From], c.Pod)
+	}
+	switch {
 	case f.Paused:
 		return all(v1alpha1.ReasonPaused, time.Time{})
 	case f.Moved&Away != 0:
@@ -43,16 +52,14 @@ func Return(f *Facts, limits ReturnLimits, cluster Cluster) Decision {
 		return all(v1alpha1.ReasonRollingOut, time.Time{})
 	case int32(len(present)) != f.Replicas || ready(present) != f.Replicas:
 		return all(v1alpha1.ReasonNotAtRest, time.Time{})
-	case !lastMove.IsZero() && f.Now.Before(due):
-		return all(v1alpha1.ReasonCoolingDown, due)
+	case slices.ContainsFunc(f.Moves, func(m v1alpha1.Move) bool { return f.Now.Before(m.Time.Add(limits.Cooldown)) }):
+		wait := f.Returns(limits, candidates[0].To, func(m *v1alpha1.Move) bool { return returned(m, there[f.Policy.Index(m.From)]) })
+		return all(wait.Reason, wait.Until) // what holds the first pod after the cool-down, if that takes longer
 	}
 	d := Decision{candidates: map[int]int32{}, cameBack: map[pair]bool{}, pace: limits.Pace}
-	there := map[int][]*Pod{}
-	for _, c := range candidates {
-		there[c.From] = append(there[c.From], c.Pod)
-		d.candidates[c.From]++
+	for from, pods := range there {
+		d.candidates[from] = int32(len(pods))
 	}
-	unstable, stableAt := f.unstable(limits.Stable)
 	for _, move := range candidates {
 		reason := cluster.Spares(move.Pod)
 		switch due := move.Pod.BoundSince.Add(limits.Residence); {
@@ -63,15 +70,17 @@ func Return(f *Facts, limits ReturnLimits, cluster Cluster) Decision {
 		case reason != "":
 			d.hold(move.Pod, move.From, reason, time.Time{})
 		default:
-			settles := false
+			var wait Wait
 			// No pod passes a closed subset here: such a subset is unstable too, and preferred again soon.
 			moved := d.try(f, cluster, places, there[move.From], move, 0, HasRoom, func(to int) bool {
-				settles = to != subset.None && unstable.Has(to)
-				return earlier(to, move.From) && !settles
+				if wait = (Wait{}); to != subset.None {
+					wait = f.settles(limits.Stable, to)
+				}
+				return earlier(to, move.From) && wait.isOver(f.Now)
 			})
-			if !moved && settles {
+			if !moved && !wait.isOver(f.Now) {
 				last := &d.Held[len(d.Held)-1]
-				last.Reason, last.Until = v1alpha1.ReasonSettling, stableAt
+				last.Reason, last.Until = wait.Reason, wait.Until
 			}
 		}
 	}
@@ -88,7 +97,7 @@ func (f *Facts) awayFromHome(present []*Pod, places *places) []Move {
 		from, _ := f.Policy.SubsetOf(&pod.Pod, f.Name)
 		for to := range f.Policy.Subsets {
 			if earlier(to, from) && f.Policy.HasRoom(&places.plan, places.tally.Kept(f.Policy.ScopeOf(pod.Revision)), to, subset.Candidate{}) {
-				moves = append(moves, Move{Pod: pod, From: from, Reason: v1alpha1.ReasonEarlierSubsetHasRoom})
+				moves = append(moves, Move{Pod: pod, From: from, To: to, Reason: v1alpha1.ReasonEarlierSubsetHasRoom})
 				break
 			}
 		}
@@ -107,32 +116,3 @@ func (f *Facts) rank(index int) int {
 
 // earlier is true if a pod should rather be in the first subset than in the second.
 func earlier(to, from int) bool { return to != subset.None && (from == subset.None || to < from) }
-
-// unstable are the subsets in which pods waited, or which pods left, too recently. until is when the last of them is stable, as far as is known.
-func (f *Facts) unstable(stable time.Duration) (unstable subset.Mask, until time.Time) {
-	note := func(index int, due time.Time) {
-		if f.Now.Before(due) {
-			unstable = unstable.With(index)
-			if due.After(until) {
-				until = due
-			}
-		}
-	}
-	for i := range f.Policy.Subsets {
-		if i < len(f.SchedulableSince) {
-			if since := f.SchedulableSince[i]; since.IsZero() {
-				unstable = unstable.With(i)
-			} else {
-				note(i, since.Add(stable))
-			}
-		}
-		left := f.last(func(m *v1alpha1.Move) bool {
-			to := f.Policy.Index(m.To)
-			return m.From == f.Policy.Subsets[i].Name && to != i && !earlier(to, i)
-		})
-		if !left.IsZero() {
-			note(i, left.Add(max(stable, f.Policy.Adaptive.Skip)))
-		}
-	}
-	return unstable, until
-}

@@ -5,6 +5,7 @@ package report
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -34,6 +35,9 @@ type Spread struct {
 	Subsets []Subset `json:"subsets,omitempty"`
 	// Next is what the system does, or waits for.
 	Next string `json:"next"`
+	// Wait is what keeps pods of later subsets from an earlier one for now; Next says it too. Nil if no pod could be in an earlier subset, and if
+	// nothing is known that keeps them.
+	Wait *Wait `json:"wait,omitempty"`
 }
 
 // Subset is one subset.
@@ -51,8 +55,8 @@ type Subset struct {
 	Message string `json:"message,omitempty"`
 }
 
-// Of reads the status of a spread.
-func Of(spread *v1alpha1.WorkloadSpread) Spread {
+// Of reads the status of a spread as it is to be understood at a moment.
+func Of(spread *v1alpha1.WorkloadSpread, now time.Time) Spread {
 	status := &spread.Status
 	r := Spread{
 		Namespace: spread.Namespace, Name: spread.Name,
@@ -83,8 +87,22 @@ func Of(spread *v1alpha1.WorkloadSpread) Spread {
 		}
 		r.Subsets = append(r.Subsets, of)
 	}
+	if into, pods := r.couldGoHome(); pods > 0 {
+		r.Wait = Waits(spread, policy, into, time.Time{}, now)
+	}
 	r.Next = nextStep(&r, policy)
 	return r
+}
+
+// couldGoHome is the first subset with fewer pods than it should hold while later ones hold more, and how many pods those could give it. The number
+// is 0 if there is none.
+func (r *Spread) couldGoHome() (into int, pods int32) {
+	for i := range r.Subsets {
+		if pods = min(r.Subsets[i].Target-r.Subsets[i].Pods, r.PodsAfter(i)); pods > 0 {
+			return i, pods
+		}
+	}
+	return subset.None, 0
 }
 
 // nextStep is the first thing that the system does or waits for, in the order in which a person would want to know.
@@ -110,12 +128,12 @@ func nextStep(r *Spread, policy *subset.Policy) string {
 	case r.Unplaced > 0:
 		return Pods(r.Unplaced, "runs", "run") + " in no subset: deleted first when the workload is scaled down"
 	}
-	for i := range r.Subsets {
-		in := &r.Subsets[i]
-		if later := r.PodsAfter(i); in.Pods < in.Target && later > 0 {
-			return fmt.Sprintf("%s of later subsets could be in %s: moved by the descheduler's RebalanceToPreferredSubset when it has room",
-				Pods(min(in.Target-in.Pods, later), "", ""), in.Name)
+	if into, pods := r.couldGoHome(); pods > 0 {
+		next := fmt.Sprintf("%s of later subsets could be in %s: moved by the descheduler's RebalanceToPreferredSubset when it has room", Pods(pods, "", ""), r.Subsets[into].Name)
+		if r.Wait != nil {
+			next += ", " + r.Wait.Text
 		}
+		return next
 	}
 	return "nothing: every pod is where it belongs"
 }

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"time"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/lineage"
@@ -384,7 +385,7 @@ func phaseOf(pod *corev1.Pod) (phase Phase, why string) {
 }
 
 func lookAtSpread(spread *v1alpha1.WorkloadSpread) Spread {
-	shown := Spread{Key: keyOf(spread).String(), Spread: report.Of(spread), Order: make([]string, len(spread.Spec.Subsets))}
+	shown := Spread{Key: keyOf(spread).String(), Spread: report.Of(spread, time.Now()), Order: make([]string, len(spread.Spec.Subsets))}
 	for i := range spread.Spec.Subsets {
 		shown.Order[i] = spread.Spec.Subsets[i].Name
 	}

@@ -248,7 +248,7 @@ func (c *Cycle) remember(ctx context.Context, s *spread, m memory) error {
 		switch {
 		case latest.UID != s.object.UID || latest.Generation != s.object.Generation:
 			return outdatedError{v1alpha1.ReasonSpreadChanged}
-		case latest.Annotations[v1alpha1.PausedAnnotation] == "true":
+		case moves.IsPaused(latest):
 			return outdatedError{v1alpha1.ReasonPaused}
 		case !equality.Semantic.DeepEqual(latest.Status.Moves, s.object.Status.Moves) || !equality.Semantic.DeepEqual(latest.Status.Misplaced, s.object.Status.Misplaced):
 			return outdatedError{v1alpha1.ReasonMovedByOther}

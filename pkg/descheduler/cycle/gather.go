@@ -11,8 +11,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
@@ -148,41 +146,9 @@ func (c *Cycle) prepare(ctx context.Context, object *v1alpha1.WorkloadSpread) (*
 	case err != nil:
 		return nil, v1alpha1.ReasonTargetUnreadable, fmt.Errorf("replicas of %s %s: %w", target.Kind.Kind, target.Name, err)
 	}
-	return &spread{
-		object: object,
-		pods:   map[types.UID]*corev1.Pod{},
-		facts: moves.Facts{
-			Name:             object.Name,
-			Policy:           compiled.Policy,
-			Replicas:         replicas,
-			Paused:           object.Annotations[v1alpha1.PausedAnnotation] == "true",
-			Moves:            object.Status.Moves,
-			Misplaced:        object.Status.Misplaced,
-			Subsets:          object.Status.SubsetStatuses,
-			SchedulableSince: schedulableSince(object, compiled.Policy),
-			Now:              c.Now,
-		},
-		refused: map[string]bool{},
-	}, "", nil
-}
-
-// schedulableSince is what the status says of each subset. One of which it says nothing is as old as the spread.
-func schedulableSince(object *v1alpha1.WorkloadSpread, policy *subset.Policy) []time.Time {
-	since := make([]time.Time, len(policy.Subsets))
-	for i := range since {
-		since[i] = object.CreationTimestamp.Time
-	}
-	for i := range object.Status.SubsetStatuses {
-		status := &object.Status.SubsetStatuses[i]
-		condition := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionSchedulable)
-		if index := policy.Index(status.Name); index != subset.None && condition != nil {
-			since[index] = time.Time{}
-			if condition.Status == metav1.ConditionTrue {
-				since[index] = condition.LastTransitionTime.Time
-			}
-		}
-	}
-	return since
+	facts := moves.FactsOf(object, compiled.Policy, c.Now)
+	facts.Replicas = replicas
+	return &spread{object: object, pods: map[types.UID]*corev1.Pod{}, facts: facts, refused: map[string]bool{}}, "", nil
 }
 
 // spreadOf is the spread that divides a pod, or nil.

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -162,22 +161,4 @@ func looking(t *testing.T, objects ...client.Object) *snapshot.Snapshot {
 		t.Fatal(err)
 	}
 	return taken
-}
-
-func TestSinceWhenASubsetIsSchedulable(t *testing.T) {
-	policy := testkit.Policy(t, pools)
-	object := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(noon.Add(-time.Hour))}}
-	say := func(status metav1.ConditionStatus) {
-		object.Status.SubsetStatuses = []v1alpha1.SubsetStatus{{Name: "b", Conditions: []metav1.Condition{
-			{Type: v1alpha1.ConditionSchedulable, Status: status, LastTransitionTime: metav1.NewTime(noon)}}}}
-	}
-	created := object.CreationTimestamp.Time
-	say(metav1.ConditionTrue)
-	if diff := cmp.Diff([]time.Time{created, noon}, schedulableSince(object, policy)); diff != "" {
-		t.Errorf("schedulable (-want +got):\n%s", diff)
-	}
-	say(metav1.ConditionFalse)
-	if diff := cmp.Diff([]time.Time{created, {}}, schedulableSince(object, policy)); diff != "" {
-		t.Errorf("not schedulable (-want +got):\n%s", diff)
-	}
 }

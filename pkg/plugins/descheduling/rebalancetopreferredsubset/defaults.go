@@ -1,20 +1,18 @@
 package rebalancetopreferredsubset
 
 import (
-	"time"
-
-	"k8s.io/utils/ptr"
-
+	"github.com/berth-project/berth/pkg/moves"
 	"github.com/berth-project/berth/pkg/plugins/descheduling/settings"
 )
 
 // Default implements strategy.Args.
 func (a *Args) Default() {
-	settings.Default(&a.StabilizationWindow, 10*time.Minute)
-	settings.Default(&a.MinResidence, 15*time.Minute)
-	settings.Default(&a.Cooldown, 5*time.Minute)
+	limits := moves.DefaultReturnLimits()
+	settings.Default(&a.StabilizationWindow, limits.Stable)
+	settings.Default(&a.MinResidence, limits.Residence)
+	settings.Default(&a.Cooldown, limits.Cooldown)
 	if a.MaxMovesPerSpread == nil {
-		a.MaxMovesPerSpread = ptr.To[int32](1)
+		a.MaxMovesPerSpread = &limits.AtMost
 	}
-	settings.DefaultBackoff(&a.Backoff, 5*time.Minute, 4*time.Hour)
+	settings.DefaultBackoff(&a.Backoff, limits.Pace.Base, limits.Pace.Longest)
 }
