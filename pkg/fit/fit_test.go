@@ -142,11 +142,73 @@ func TestAnswersAddUp(t *testing.T) {
 	if placed != 2 {
 		t.Errorf("%d pods of 400m were placed on one node of 1 CPU, want 2", placed)
 	}
-	// b0 has lost the two that went home; each of the others still has no room for three.
-	if on, verdict, _ := rooms.Place(t.Context(), pod("third", "900m", ""), nil, inPool("b")); verdict != Fits || on != "b0" {
-		t.Errorf("the room of those that went: got %d on %q, want b0", verdict, on)
+	// The evictions of those that go may be refused, so their rooms are nobody else's.
+	if on, verdict, _ := rooms.Place(t.Context(), pod("third", "900m", ""), nil, inPool("b")); verdict != DoesNotFit {
+		t.Errorf("the room of pods that may not go was given to another on %s", on)
 	}
-	if _, verdict, _ := rooms.Place(t.Context(), pod("fourth", "400m", ""), nil, inPool("b")); verdict != DoesNotFit {
+	if on, verdict, _ := rooms.Place(t.Context(), pod("fourth", "200m", ""), nil, inPool("b")); verdict != Fits || on != "b0" {
+		t.Errorf("what was free: got %d on %q, want b0", verdict, on)
+	}
+	if _, verdict, _ := rooms.Place(t.Context(), pod("fifth", "400m", ""), nil, inPool("b")); verdict != DoesNotFit {
 		t.Errorf("a refused pod has left its node: got %d", verdict)
+	}
+}
+
+// What was promised to a pod holds if all evictions of the pods before it succeed, and if none does.
+func TestAPlaceHoldsWhicheverEvictionsSucceed(t *testing.T) {
+	f := filters(t)
+	labelled := func(p *corev1.Pod, app string, change func(*corev1.PodSpec)) *corev1.Pod {
+		p.Labels = map[string]string{"app": app}
+		if change != nil {
+			change(&p.Spec)
+		}
+		return p
+	}
+	apart := func(s *corev1.PodSpec) {
+		s.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule,
+			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}}
+	}
+	term := []corev1.PodAffinityTerm{{TopologyKey: corev1.LabelTopologyZone, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}}
+	near := func(s *corev1.PodSpec) {
+		s.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: term}}
+	}
+	away := func(s *corev1.PodSpec) {
+		s.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: term}}
+	}
+	for name, tc := range map[string]struct {
+		// of is what the pods that go look at; other is the next pod, that none replaces, for pool b.
+		of, other func(*corev1.PodSpec)
+		app, cpu  string
+		// moving is how many of four pods in pool b may go to pool a.
+		moving int
+		want   Verdict
+	}{
+		"pods spread evenly go while they are spread evenly afterwards": {of: apart, app: "other", cpu: "1m", moving: 2},
+		"a pod has no use for room that may not become free":            {app: "other", cpu: "500m", moving: 4, want: DoesNotFit},
+		"a pod stays away from pods that may stay":                      {app: "other", cpu: "1m", other: away, moving: 4, want: DoesNotFit},
+		"a pod does not follow pods that may go":                        {app: "other", cpu: "1m", other: near, moving: 4, want: DoesNotFit},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var running []*corev1.Pod
+			for i := range 4 {
+				running = append(running, labelled(pod(fmt.Sprintf("old-%d", i), "200m", "b0"), "web", tc.of))
+			}
+			rooms, err := f.Take(running, []*corev1.Node{node("a0", "a"), node("b0", "b")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			moving := 0
+			for i, old := range running {
+				if _, verdict, _ := rooms.Place(t.Context(), labelled(pod(fmt.Sprintf("new-%d", i), "200m", ""), "web", tc.of), old, inPool("a")); verdict == Fits {
+					moving++
+				}
+			}
+			if moving != tc.moving {
+				t.Errorf("%d pods may go, want %d", moving, tc.moving)
+			}
+			if on, verdict, why := rooms.Place(t.Context(), labelled(pod("next", tc.cpu, ""), tc.app, tc.other), nil, inPool("b")); verdict != tc.want {
+				t.Errorf("got %d on %q (%v), want %d", verdict, on, why, tc.want)
+			}
+		})
 	}
 }

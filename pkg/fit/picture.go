@@ -2,6 +2,7 @@ package fit
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -82,6 +83,21 @@ func (p *picture) remove(logger klog.Logger, pod *corev1.Pod) bool {
 	}
 	p.use(pod, -1)
 	return true
+}
+
+// without calls a function while pods are off their nodes, and then puts those back that were there.
+func (p *picture) without(logger klog.Logger, pods []*corev1.Pod, do func() error) error {
+	var removed []*corev1.Pod
+	for _, pod := range pods {
+		if p.remove(logger, pod) {
+			removed = append(removed, pod)
+		}
+	}
+	err := do()
+	for _, pod := range removed {
+		err = errors.Join(err, p.add(pod))
+	}
+	return err
 }
 
 // NodeInfos implements fwk.SharedLister.

@@ -3,8 +3,12 @@ package fit
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -25,6 +29,8 @@ const (
 // Rooms is the cluster at one moment, with what was placed on it since. It is not safe for concurrent use.
 type Rooms struct {
 	filters *Filters
+	// leaving are the pods instead of which others were placed. They keep their rooms.
+	leaving map[types.UID]*corev1.Pod
 }
 
 // Take takes a picture of the cluster: pods that hold room, which are those on nodes that have not ended, and those nominated to one. Only one
@@ -42,39 +48,69 @@ func (f *Filters) Take(pods []*corev1.Pod, nodes []*corev1.Node) (*Rooms, error)
 			holding = append(holding, nominated)
 		}
 	}
-	return &Rooms{filters: f}, f.picture.take(holding, nodes)
+	return &Rooms{filters: f, leaving: map[types.UID]*corev1.Pod{}}, f.picture.take(holding, nodes)
 }
 
-// Place looks for a node for a pod that has none, among the nodes for which may is true. If one fits, the pod is on it from now on, and the pod
-// instead, which may be nil, is gone; the node of that pod does not count, for the move would lead nowhere. Otherwise nothing has changed.
+// Place looks for a node for a pod that has none, among the nodes for which may is true. The pod replaces the pod instead, which may be nil: that one
+// does not keep the pod from a node, but its own node does not count, because the move would lead nowhere. If a node fits, the pod is on it from now on.
+//
+// The pod instead keeps its room: nobody knows yet whether and when it goes. Later pods fit only if they do with it, and without it. If no node fits,
+// nothing has changed.
 func (r *Rooms) Place(ctx context.Context, pod, instead *corev1.Pod, may func(*corev1.Node) bool) (node string, verdict Verdict, why error) {
 	if len(pod.Spec.ResourceClaims) > 0 {
 		return "", Unknown, fmt.Errorf("only the scheduler can allocate the devices that the pod claims")
 	}
+	var replaced []*corev1.Pod
+	if instead != nil {
+		replaced = []*corev1.Pod{instead}
+	}
 	picture, logger := r.filters.picture, klog.FromContext(ctx)
-	removed := instead != nil && picture.remove(logger, instead)
-	node, verdict, why = r.find(ctx, pod, func(n *corev1.Node) bool { return (instead == nil || n.Name != instead.Spec.NodeName) && may(n) })
-	if verdict == Fits {
-		placed := pod.DeepCopy()
-		placed.Spec.NodeName = node
-		return node, Fits, picture.add(placed)
-	}
-	if removed {
-		if err := picture.add(instead); err != nil {
-			return "", Unknown, err
+	err := picture.without(logger, replaced, func() (err error) {
+		allowed := func(n *corev1.Node) bool { return (instead == nil || n.Name != instead.Spec.NodeName) && may(n) }
+		if len(r.leaving) > 0 && looksAtOthers(pod) {
+			after := sets.New[string]()
+			err = picture.without(logger, slices.Collect(maps.Values(r.leaving)), func() error {
+				verdict, why = r.filter(ctx, pod, allowed, func(name string) bool { after.Insert(name); return true })
+				return nil
+			})
+			if err != nil || after.Len() == 0 {
+				return err
+			}
+			allowed = func(n *corev1.Node) bool { return after.Has(n.Name) }
 		}
+		verdict, why = r.filter(ctx, pod, allowed, func(name string) bool { node = name; return false })
+		return nil
+	})
+	if err != nil {
+		return "", Unknown, err
 	}
-	return "", verdict, why
+	if verdict != Fits {
+		return "", verdict, why
+	}
+	placed := pod.DeepCopy()
+	placed.Spec.NodeName = node
+	if instead != nil {
+		r.leaving[instead.UID] = instead
+	}
+	return node, Fits, picture.add(placed)
 }
 
-func (r *Rooms) find(ctx context.Context, pod *corev1.Pod, may func(*corev1.Node) bool) (string, Verdict, error) {
+// looksAtOthers is true for a pod that may fit less where others are gone. That is what affinity to them and even spreading do; room for resources,
+// ports and volumes only grows.
+func looksAtOthers(pod *corev1.Pod) bool {
+	return pod.Spec.Affinity != nil && pod.Spec.Affinity.PodAffinity != nil || len(pod.Spec.TopologySpreadConstraints) > 0
+}
+
+// filter calls a function with the nodes that take a pod, of those for which may is true, for as long as it returns true. Without such a node the
+// verdict is not Fits, and the error says why.
+func (r *Rooms) filter(ctx context.Context, pod *corev1.Pod, may func(*corev1.Node) bool, fits func(node string) (more bool)) (Verdict, error) {
 	run, state := r.filters.framework, framework.NewCycleState()
 	result, status, _ := run.RunPreFilterPlugins(ctx, state, pod)
 	if !status.IsSuccess() {
 		if status.IsRejected() {
-			return "", DoesNotFit, status.AsError()
+			return DoesNotFit, status.AsError()
 		}
-		return "", Unknown, status.AsError()
+		return Unknown, status.AsError()
 	}
 	verdict, why := DoesNotFit, fmt.Errorf("no node may be used")
 	for _, node := range r.filters.picture.nodes {
@@ -84,14 +120,17 @@ func (r *Rooms) find(ctx context.Context, pod *corev1.Pod, may func(*corev1.Node
 		status := run.RunFilterPlugins(ctx, state, pod, node)
 		switch {
 		case status.IsSuccess():
-			return node.Node().Name, Fits, nil
+			if verdict, why = Fits, nil; !fits(node.Node().Name) {
+				return verdict, why
+			}
+		case verdict == Fits:
 		case !status.IsRejected():
 			verdict, why = Unknown, status.AsError()
 		case verdict == DoesNotFit:
 			why = status.AsError()
 		}
 	}
-	return "", verdict, why
+	return verdict, why
 }
 
 // Survey is what the filters say of nodes, without a pod being placed.
