@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
@@ -113,7 +114,8 @@ func prepare(ctx context.Context, options *Options) (*descheduler, error) {
 		return nil, fmt.Errorf("making a client: %w", err)
 	}
 	d := &descheduler{options: options, config: config, watch: &watch{}}
-	d.guard = guarded.New(plain, guarded.Options{Timeout: options.EvictionTimeout, DryRun: options.ServerDryRun, TripAfter: tripAfter})
+	d.guard = guarded.New(plain, guarded.Options{Timeout: options.EvictionTimeout, DryRun: options.ServerDryRun, TripAfter: tripAfter,
+		Settled: func(ctx context.Context, pod *corev1.Pod, result guarded.Result) { d.world.Settle(ctx, pod, result) }})
 	server.Client, server.EventClient = d.guard, d.guard
 	decideBy := options.Clock
 	if decideBy == nil {

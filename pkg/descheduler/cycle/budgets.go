@@ -19,10 +19,10 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// budgets are what PodDisruptionBudgets and PodUnavailableBudgets say that they allow, less what this cycle has taken. They only spare requests that
-// would be refused: whether a pod may go is decided by the API server and its webhook.
+// budgets are what PodDisruptionBudgets and PodUnavailableBudgets say that they allow, less what this cycle has taken. They only save requests that
+// would be refused: the API server and its webhook decide whether a pod may go.
 type budgets struct {
-	mu          sync.Mutex // of close, which several spreads may call at the same time while nobody decides
+	mu          sync.Mutex // evictions of several spreads end at the same time
 	inNamespace map[string][]*allowance
 	taken       map[types.UID]bool
 	// isBelow is true if the pod is owned by the workload, directly or through others.
@@ -164,6 +164,8 @@ func (b *budgets) of(pod *corev1.Pod) (all []*allowance) {
 
 // spare is empty if all budgets of the pod have room, and otherwise why it stays. A pod that was taken before is spared already.
 func (b *budgets) spare(pod *corev1.Pod) appsv1alpha1.Reason {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.taken[pod.UID] {
 		return ""
 	}
@@ -184,6 +186,8 @@ func (b *budgets) spare(pod *corev1.Pod) appsv1alpha1.Reason {
 
 // take counts the pod as gone.
 func (b *budgets) take(pod *corev1.Pod) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.taken[pod.UID] {
 		return
 	}

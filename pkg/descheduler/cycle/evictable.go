@@ -23,12 +23,3 @@ func Evictable(pod *corev1.Pod) bool {
 
 // Spares is true if the budgets of a pod have room for its eviction. It takes nothing.
 func (c *Cycle) Spares(pod *corev1.Pod) bool { return c.budgets.spare(pod) == "" }
-
-// Spare is true if the budgets of a pod have room for its eviction, and counts it as evicted then. It is for plugins that evict by themselves.
-func (c *Cycle) Spare(pod *corev1.Pod) bool {
-	if c.budgets.spare(pod) != "" {
-		return false
-	}
-	c.budgets.take(pod)
-	return true
-}

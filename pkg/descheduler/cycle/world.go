@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -122,4 +123,20 @@ func (w *World) Cycle() (*Cycle, error) {
 	}
 	c.once.Do(func() { c.err = c.gather(c.ctx) })
 	return c, c.err
+}
+
+// Settle takes from the budgets of a pod what its eviction used, whichever plugin evicted it. A budget that refused it counts as used up.
+func (w *World) Settle(ctx context.Context, pod *corev1.Pod, result guarded.Result) {
+	w.mu.Lock()
+	c := w.current
+	w.mu.Unlock()
+	if c == nil || c.budgets == nil {
+		return
+	}
+	switch result {
+	case guarded.Evicted, guarded.Unanswered:
+		c.budgets.take(pod)
+	case guarded.Refused:
+		c.budgets.close(ctx, pod)
+	}
 }

@@ -29,6 +29,8 @@ type Options struct {
 	DryRun bool
 	// TripAfter is how many evictions in a row may fail or be left unanswered before no more are sent in the cycle. 0 is any number.
 	TripAfter int
+	// Settled is called when an eviction has ended, by several goroutines at a time. Nil calls nothing.
+	Settled func(ctx context.Context, pod *corev1.Pod, result Result)
 }
 
 // Tally of the evictions of a cycle.

@@ -230,6 +230,21 @@ func TestAfterTooManyFailuresNoMoreAreSentInTheCycle(t *testing.T) {
 	}
 }
 
+// Budgets count evictions of all plugins when they have ended, and not when a plugin asks whether a pod may go.
+func TestTheResultOfEachEvictionIsTold(t *testing.T) {
+	s := newServer(t)
+	var told []string
+	c := clientOf(t, s, Options{Settled: func(_ context.Context, pod *corev1.Pod, result Result) {
+		told = append(told, fmt.Sprint(pod.Name, " ", result))
+	}})
+	for _, s.code = range []int{201, 429} {
+		_ = evict(t.Context(), c, pod("n")) // the result is told as well
+	}
+	if diff := cmp.Diff([]string{"web-0 Evicted", "web-0 Refused"}, told); diff != "" {
+		t.Errorf("results (-want +got):\n%s", diff)
+	}
+}
+
 func TestNothingElseEndsAPod(t *testing.T) {
 	s := newServer(t)
 	c := clientOf(t, s, Options{})

@@ -61,9 +61,17 @@ type evictor struct {
 	client *Client
 }
 
-// Evict implements Evictor. Errors of the framework's own limits are returned as they are, for plugins tell them apart by their types. In a dry
-// run of the framework's, which evicts from a fake API server, nothing comes by here.
+// Evict implements Evictor. Errors of the framework's own limits are returned as they are, because plugins tell them apart by their types. In a dry
+// run of the framework's, which evicts from a fake API server, no eviction reaches the client.
 func (e evictor) Evict(ctx context.Context, pod *corev1.Pod, opts evictions.EvictOptions) error {
+	err := e.evict(ctx, pod, opts)
+	if settled := e.client.options.Settled; settled != nil {
+		settled(ctx, pod, ResultOf(err))
+	}
+	return err
+}
+
+func (e evictor) evict(ctx context.Context, pod *corev1.Pod, opts evictions.EvictOptions) error {
 	if pod.UID == "" {
 		return &Error{Unintended, fmt.Errorf("pod %s/%s has no UID", pod.Namespace, pod.Name)}
 	}

@@ -33,8 +33,6 @@ type look interface {
 	IsPaused(pod *corev1.Pod) bool
 	// Spares is true if the budgets of a pod have room for its eviction.
 	Spares(pod *corev1.Pod) bool
-	// Spare takes that room, and is false if there is none.
-	Spare(pod *corev1.Pod) bool
 }
 
 var _ frameworktypes.EvictorPlugin = &Plugin{}
@@ -63,26 +61,25 @@ func newPlugin(obj runtime.Object, current func() (look, error)) (*Plugin, error
 // Name of the plugin.
 func (p *Plugin) Name() string { return Name }
 
-// Filter is false for pods that must not be evicted, whose spread is paused, or whose budgets have no room now. It takes no room: it is called for
-// many pods, of which few are evicted.
+// Filter is false for pods that must not be evicted, whose spread is paused, or whose budgets have no room now.
 func (p *Plugin) Filter(pod *corev1.Pod) bool {
-	return !p.looksAt(pod) || cycle.Evictable(pod) && p.passes(pod, look.Spares)
+	return !p.looksAt(pod) || cycle.Evictable(pod) && p.passes(pod)
 }
 
-// PreEvictionFilter is called by some strategies right before they evict a pod. It is false if the pod's spread is paused or a budget has no room for
-// the pod. Otherwise it takes that room for the rest of the cycle.
+// PreEvictionFilter is false if the pod's spread is paused or a budget has no room for the pod. It takes no room: strategies of the framework call it
+// for all pods of a node, and evict few of them.
 func (p *Plugin) PreEvictionFilter(pod *corev1.Pod) bool {
-	return !p.looksAt(pod) || p.passes(pod, look.Spare)
+	return !p.looksAt(pod) || p.passes(pod)
 }
 
-// passes checks the spread of a pod and, with the given function, its budgets.
-func (p *Plugin) passes(pod *corev1.Pod, budgets func(look, *corev1.Pod) bool) bool {
+// passes checks the spread of a pod and its budgets.
+func (p *Plugin) passes(pod *corev1.Pod) bool {
 	current, err := p.look()
 	if err != nil {
 		klog.Background().Error(err, "Keeping a pod, because spreads and budgets are not known", "pod", klog.KObj(pod))
 		return false
 	}
-	return !current.IsPaused(pod) && (p.ignoreBudgets || budgets(current, pod))
+	return !current.IsPaused(pod) && (p.ignoreBudgets || current.Spares(pod))
 }
 
 func (p *Plugin) looksAt(pod *corev1.Pod) bool {

@@ -1,13 +1,21 @@
 package subsetevictor
 
 import (
+	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/descheduler/pkg/descheduler/evictions"
+	podutil "sigs.k8s.io/descheduler/pkg/descheduler/pod"
+	"sigs.k8s.io/descheduler/pkg/framework/plugins/podlifetime"
+	frameworktypes "sigs.k8s.io/descheduler/pkg/framework/types"
 
 	"github.com/berth-project/berth/pkg/testkit"
 )
@@ -83,21 +91,59 @@ func TestWhatItKeeps(t *testing.T) {
 	}
 }
 
-func TestOnlyPreEvictionFilterTakesRoom(t *testing.T) {
-	budget := &room{1}
-	p := filter(t, "{}", func() (look, error) { return budget, nil })
-	for range 3 {
-		if !p.Filter(pod(nil)) {
-			t.Fatal("Filter has taken room")
+// host is a handle of the framework with this filter, on a node with these pods. It records the evictions, and the budget counts them.
+type host struct {
+	frameworktypes.Handle
+	*Plugin
+	budget  *room
+	pods    []*corev1.Pod
+	evicted []string
+}
+
+func (h *host) Evictor() frameworktypes.Evictor { return h }
+func (h *host) Evict(_ context.Context, pod *corev1.Pod, _ evictions.EvictOptions) error {
+	h.evicted = append(h.evicted, pod.Name)
+	h.budget.left--
+	return nil
+}
+
+func (h *host) GetPodsAssignedToNodeFunc() podutil.GetPodsAssignedToNodeFunc {
+	return func(_ string, filter podutil.FilterFunc) (pods []*corev1.Pod, _ error) {
+		for _, p := range h.pods {
+			if filter(p) {
+				pods = append(pods, p)
+			}
+		}
+		return pods, nil
+	}
+}
+
+// PodLifeTime calls both filters for all pods of a node, and then looks which of them are old.
+func TestAYoungPodUsesNoRoomOfTheOldOne(t *testing.T) {
+	named := func(name string, age time.Duration) *corev1.Pod {
+		return pod(func(p *corev1.Pod) {
+			p.Name, p.UID, p.CreationTimestamp = name, types.UID(name), metav1.NewTime(time.Now().Add(-age))
+		})
+	}
+	h := &host{budget: &room{1}, pods: []*corev1.Pod{named("young", time.Minute), named("old", time.Hour)}}
+	h.Plugin = filter(t, "{}", func() (look, error) { return h.budget, nil })
+	strategy, err := podlifetime.New(t.Context(), &podlifetime.PodLifeTimeArgs{MaxPodLifeTimeSeconds: ptr.To[uint](1800)}, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	deschedule := func() {
+		if status := strategy.(frameworktypes.DeschedulePlugin).Deschedule(t.Context(), []*corev1.Node{{}}); status != nil && status.Err != nil {
+			t.Error(status.Err)
 		}
 	}
-	if !p.PreEvictionFilter(pod(nil)) {
-		t.Error("the first pod is kept")
+	if deschedule(); !slices.Equal(h.evicted, []string{"old"}) {
+		t.Errorf("it evicted %v, want the old pod", h.evicted)
 	}
-	if p.PreEvictionFilter(pod(nil)) || p.Filter(pod(nil)) {
-		t.Error("a second pod passes a budget for one")
+	h.pods = []*corev1.Pod{named("older", 2*time.Hour)}
+	if deschedule(); len(h.evicted) != 1 {
+		t.Errorf("it evicted %v under a budget for one", h.evicted)
 	}
-	elsewhere := filter(t, "{namespaces: {exclude: [shop]}}", func() (look, error) { return budget, nil })
+	elsewhere := filter(t, "{namespaces: {exclude: [shop]}}", func() (look, error) { return h.budget, nil })
 	if !elsewhere.PreEvictionFilter(pod(nil)) {
 		t.Error("a pod of a namespace that is excluded is kept")
 	}
