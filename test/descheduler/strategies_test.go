@@ -8,9 +8,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
 
+	"github.com/berth-project/berth/manifests"
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 	"github.com/berth-project/berth/pkg/descheduler"
@@ -449,6 +452,65 @@ func TestStrategiesOfOthersLeavePausedSpreadsAlone(t *testing.T) {
 	if watch.count() == 0 {
 		t.Error("nothing was evicted after the pause")
 	}
+}
+
+// The deployed profile runs RemoveFailedPods if a user adds it. Neither the filter nor a budget without room holds a failed pod. Running pods stay.
+func TestTheDeployedProfileRemovesFailedPods(t *testing.T) {
+	ns := newNamespace(t)
+	pool(t, ns, "a", "32")
+	apply(t, ns, spreadOf(ns, "ReplicaSet", adaptive, "a=-")+"---"+workload("ReplicaSet", 2, "100m")+`---
+apiVersion: policy.kruise.io/v1alpha1
+kind: PodUnavailableBudget
+metadata: {name: web}
+spec: {selector: {matchLabels: {app: web}}, maxUnavailable: 0}
+`)
+	expectLayout(t, ns, "a=2")
+	inForce(t, ns, 0)
+	name := atRest(t, ns, 2)[0].Name
+	if _, err := the.Client.CoreV1().Pods(ns).Patch(t.Context(), name, types.MergePatchType, []byte(`{"status":{"phase":"Failed"}}`), metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "a pod in place of the failed one", func(ctx context.Context) (string, error) {
+		pods, err := live(ctx, ns)
+		ready := 0
+		for i := range pods {
+			if isReady(&pods[i]) && pods[i].Name != name {
+				ready++
+			}
+		}
+		if ready != 2 {
+			return fmt.Sprintf("%d are ready", ready), err
+		}
+		return "", err
+	})
+	watch := watchDisruptions(t, ns, 2)
+	if _, err := descheduleOnce(t, deployedWith(t, "RemoveFailedPods", "{namespaces: {include: ["+ns+"]}}")); err != nil {
+		t.Error(err)
+	}
+	waitFor(t, "the failed pod to be gone", func(ctx context.Context) (string, error) {
+		_, err := the.Client.CoreV1().Pods(ns).Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return "", nil
+		}
+		return "it is there", err
+	})
+	watch.expect(t, 1)
+}
+
+// deployedWith is the policy that Berth deploys, with one more descheduling strategy in its profile.
+func deployedWith(t *testing.T, strategy, args string) string {
+	t.Helper()
+	var object corev1.ConfigMap
+	if err := yaml.UnmarshalStrict(manifests.DeschedulerPolicy, &object); err != nil {
+		t.Fatal(err)
+	}
+	deployed := object.Data["policy.yaml"]
+	with := strings.NewReplacer("  pluginConfig:\n", "  pluginConfig:\n  - {name: "+strategy+", args: "+args+"}\n",
+		"    deschedule: {enabled: [", "    deschedule: {enabled: ["+strategy+", ").Replace(deployed)
+	if strings.Count(with, strategy) != 2 {
+		t.Fatalf("the deployed policy has another form:\n%s", deployed)
+	}
+	return with
 }
 
 // Case 36: if only one node is ready, the framework skips the cycle. Nothing happens, and that is no error.

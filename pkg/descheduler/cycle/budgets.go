@@ -96,7 +96,12 @@ type disruptions struct {
 }
 
 func (d *disruptions) isFree(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodPending || !budget.IsReady(pod) && d.unhealthyGo
+	return !isAskedOfPDBs(pod) || !budget.IsReady(pod) && d.unhealthyGo
+}
+
+// isAskedOfPDBs is false for pods that the API server evicts without a look at PodDisruptionBudgets.
+func isAskedOfPDBs(pod *corev1.Pod) bool {
+	return pod.Status.Phase != corev1.PodPending && !hasEnded(pod)
 }
 
 func (d *disruptions) has(pod *corev1.Pod) bool { return d.left > 0 || d.isFree(pod) }
@@ -178,7 +183,7 @@ func (b *budgets) spare(pod *corev1.Pod) appsv1alpha1.Reason {
 			pdbs++
 		}
 	}
-	if pdbs > 1 && pod.Status.Phase != corev1.PodPending { // of a pending pod the API server asks no PodDisruptionBudget
+	if pdbs > 1 && isAskedOfPDBs(pod) {
 		return appsv1alpha1.ReasonSeveralBudgets
 	}
 	return kept

@@ -36,6 +36,12 @@ func pending(name string) *corev1.Pod {
 	return pod
 }
 
+func failed(name string) *corev1.Pod {
+	pod := podNamed(name, false)
+	pod.Status.Phase = corev1.PodFailed
+	return pod
+}
+
 func newBudgets() *budgets {
 	return &budgets{inNamespace: map[string][]*allowance{}, taken: map[types.UID]bool{},
 		isBelow: func(_ *corev1.Pod, target workload.Owner) bool {
@@ -85,6 +91,9 @@ func TestBudgetsSpare(t *testing.T) {
 		"a pod while a PDB has room":            {disruptionBudget(1, nil), podNamed("p", true), true},
 		"no pod once it has none":               {disruptionBudget(0, nil), podNamed("p", true), false},
 		"a pending pod always":                  {disruptionBudget(0, nil), pending("p"), true},
+		"a failed pod of a PDB":                 {disruptionBudget(0, nil), failed("p"), true},
+		"a failed pod of two PDBs":              {twice(disruptionBudget(0, nil)), failed("p"), true},
+		"a failed pod of a PUB":                 {unavailableBudget(0, nil), failed("p"), true},
 		"a pod of another namespace":            {disruptionBudget(0, nil), other, true},
 		"a pod that is not selected":            {disruptionBudget(0, nil), unlabelled, true},
 		"no pod by a PDB that was not observed": {disruptionBudget(5, func(b *policyv1.PodDisruptionBudget) { b.Generation++ }), podNamed("p", true), false},
@@ -177,7 +186,8 @@ func TestEvictable(t *testing.T) {
 		"a pod of a DaemonSet":  {func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "DaemonSet" }, false},
 		"a mirror pod":          {func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }, false},
 		"a pod that is going":   {func(p *corev1.Pod) { p.DeletionTimestamp = ptr.To(metav1.Now()) }, false},
-		"a pod that has ended":  {func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, false},
+		"a failed pod":          {func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, false},
+		"a completed pod":       {func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, false},
 		"a pod without a UID":   {func(p *corev1.Pod) { p.UID = "" }, false},
 		"a pod that asks not to be": {func(p *corev1.Pod) {
 			p.Annotations = map[string]string{"descheduler.alpha.kubernetes.io/prefer-no-eviction": "true"}

@@ -7,18 +7,24 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// Evictable is false for pods that nothing of Berth's ever evicts: those that nothing would make anew, because they have no controller or one that
-// puts them back on the same node; those of the kubelet's own; those that are on their way out or have ended; and those that are annotated with
-// descheduler.alpha.kubernetes.io/prefer-no-eviction.
+// Evictable is false for pods that Berth's strategies never evict: pods that no controller would replace, or that a DaemonSet or a node puts back on
+// the same node; pods that have ended; and those that may not go; see mayGo.
 func Evictable(pod *corev1.Pod) bool {
 	owner := workload.ControllerOf(pod)
-	if owner == nil || workload.EndsChain(owner.Kind) || pod.UID == "" || pod.DeletionTimestamp != nil || eutils.HaveNoEvictionAnnotation(pod) {
-		return false
-	}
-	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
-		return false
-	}
-	return pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+	return owner != nil && !workload.EndsChain(owner.Kind) && !hasEnded(pod) && mayGo(pod)
+}
+
+// Removable is true for failed pods that may go. Nothing runs in them, so it does not matter who would replace them.
+func Removable(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodFailed && mayGo(pod) }
+
+func hasEnded(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// mayGo is false for mirror pods, terminating pods, and pods with the annotation descheduler.alpha.kubernetes.io/prefer-no-eviction.
+func mayGo(pod *corev1.Pod) bool {
+	_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
+	return !mirror && pod.UID != "" && pod.DeletionTimestamp == nil && !eutils.HaveNoEvictionAnnotation(pod)
 }
 
 // Spares is true if the budgets of a pod have room for its eviction. It takes nothing.

@@ -61,9 +61,9 @@ func newPlugin(obj runtime.Object, current func() (look, error)) (*Plugin, error
 // Name of the plugin.
 func (p *Plugin) Name() string { return Name }
 
-// Filter is false for pods that must not be evicted, whose spread is paused, or whose budgets have no room now.
+// Filter is false for pods that must not be evicted, whose spread is paused, or whose budgets have no room now. Failed pods may be removed.
 func (p *Plugin) Filter(pod *corev1.Pod) bool {
-	return !p.looksAt(pod) || cycle.Evictable(pod) && p.passes(pod)
+	return !p.looksAt(pod) || (cycle.Evictable(pod) || cycle.Removable(pod)) && p.passes(pod)
 }
 
 // PreEvictionFilter is false if the pod's spread is paused or a budget has no room for the pod. It takes no room: strategies of the framework call it

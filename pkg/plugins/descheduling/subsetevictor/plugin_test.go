@@ -61,6 +61,10 @@ func pod(change func(*corev1.Pod)) *corev1.Pod {
 func TestWhatItKeeps(t *testing.T) {
 	ofPaused := func(p *corev1.Pod) { p.Labels = map[string]string{"app": "paused"} }
 	bare := func(p *corev1.Pod) { p.OwnerReferences = nil }
+	failed := func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }
+	asksToStay := func(p *corev1.Pod) {
+		p.Annotations = map[string]string{"descheduler.alpha.kubernetes.io/prefer-no-eviction": "true"}
+	}
 	tests := map[string]struct {
 		args   string
 		left   int
@@ -74,12 +78,15 @@ func TestWhatItKeeps(t *testing.T) {
 		"unless it is in a namespace that is excluded": {args: "{namespaces: {exclude: [shop]}}", change: bare, want: true},
 		"or in none of those that are included":        {args: "{namespaces: {include: [elsewhere]}}", change: bare, want: true},
 		"in one that is included it is kept":           {args: "{namespaces: {include: [shop]}}", left: 1, change: bare},
-		"a pod that asks to stay is kept": {args: "{}", left: 1, change: func(p *corev1.Pod) {
-			p.Annotations = map[string]string{"descheduler.alpha.kubernetes.io/prefer-no-eviction": "true"}
-		}},
-		"a pod of a paused spread is kept":  {args: "{}", left: 1, change: ofPaused},
-		"also if budgets are to be ignored": {args: "{ignoreBudgets: true}", change: ofPaused},
-		"a pod of a DaemonSet is kept":      {args: "{}", left: 1, change: func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "DaemonSet" }},
+		"a pod that asks to stay is kept":              {args: "{}", left: 1, change: asksToStay},
+		"a pod of a paused spread is kept":             {args: "{}", left: 1, change: ofPaused},
+		"also if budgets are to be ignored":            {args: "{ignoreBudgets: true}", change: ofPaused},
+		"a failed pod is not":                          {args: "{}", left: 1, change: failed, want: true},
+		"not even a bare one":                          {args: "{}", left: 1, change: func(p *corev1.Pod) { failed(p); bare(p) }, want: true},
+		"but one of a paused spread is":                {args: "{}", left: 1, change: func(p *corev1.Pod) { failed(p); ofPaused(p) }},
+		"and one that asks to stay":                    {args: "{}", left: 1, change: func(p *corev1.Pod) { failed(p); asksToStay(p) }},
+		"a completed pod is kept":                      {args: "{}", left: 1, change: func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }},
+		"a pod of a DaemonSet is kept":                 {args: "{}", left: 1, change: func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "DaemonSet" }},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
