@@ -23,7 +23,7 @@ import (
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
 	"github.com/berth-project/berth/pkg/sandbox"
-	"github.com/berth-project/berth/pkg/simulate"
+	"github.com/berth-project/berth/pkg/scenario"
 	"github.com/berth-project/berth/pkg/ui"
 	"github.com/berth-project/berth/test/harness"
 )
@@ -123,12 +123,12 @@ func play(ctx context.Context, cluster *harness.Cluster, name string, pause time
 	if err != nil {
 		return err
 	}
-	scenario, err := simulate.Parse(filepath.Base(file), content)
+	parsed, err := scenario.Parse(filepath.Base(file), content)
 	if err != nil {
 		return err
 	}
-	fmt.Printf("\n=== %s\n%s\n\n", name, scenario.Intent)
-	p, err := cluster.NewPlay(ctx, scenario)
+	fmt.Printf("\n=== %s\n%s\n\n", name, parsed.Intent)
+	p, err := cluster.NewPlay(ctx, parsed)
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
-	"github.com/berth-project/berth/pkg/simulate"
+	"github.com/berth-project/berth/pkg/scenario"
 )
 
 // Play is a scenario on a cluster. It has its own nodes and its own namespace.
@@ -30,14 +30,14 @@ type Play struct {
 	// Watching, if set, is called with the expected and the actual table of each expectation, until they are equal.
 	Watching func(section, want, got string)
 
-	scenario *simulate.Scenario
+	scenario *scenario.Scenario
 	nodes    []*corev1.Node
-	applied  map[simulate.Reference]simulate.Object
+	applied  map[scenario.Reference]scenario.Object
 }
 
 // NewPlay creates the nodes and the namespace of a scenario. End deletes them.
-func (c *Cluster) NewPlay(ctx context.Context, scenario *simulate.Scenario) (*Play, error) {
-	p := &Play{Cluster: c, scenario: scenario, nodes: scenario.Nodes(), applied: map[simulate.Reference]simulate.Object{}}
+func (c *Cluster) NewPlay(ctx context.Context, of *scenario.Scenario) (*Play, error) {
+	p := &Play{Cluster: c, scenario: of, nodes: of.Nodes(), applied: map[scenario.Reference]scenario.Object{}}
 	var err error
 	if p.Namespace, err = c.CreateNamespace(ctx, "scenario"); err != nil {
 		return nil, err
@@ -78,24 +78,24 @@ func (p *Play) Run(ctx context.Context) error {
 	return nil
 }
 
-func (p *Play) take(ctx context.Context, action simulate.Action) error {
+func (p *Play) take(ctx context.Context, action scenario.Action) error {
 	switch a := action.(type) {
-	case simulate.Apply:
+	case scenario.Apply:
 		return p.applyAll(ctx, a.Objects)
-	case simulate.Scale:
+	case scenario.Scale:
 		return p.scale(ctx, a)
-	case simulate.Delete:
+	case scenario.Delete:
 		return p.delete(ctx, a.Target)
-	case simulate.Cordon:
+	case scenario.Cordon:
 		return p.cordon(ctx, a.Group, true)
-	case simulate.Uncordon:
+	case scenario.Uncordon:
 		return p.cordon(ctx, a.Group, false)
-	case simulate.Kill:
+	case scenario.Kill:
 		if err := p.waitForBurst(ctx); err != nil {
 			return err
 		}
 		return p.Sandbox.Signal(a.Component, 0, syscall.SIGKILL)
-	case simulate.Expect:
+	case scenario.Expect:
 		return p.expect(ctx, a)
 	default:
 		return fmt.Errorf("step %T cannot be played", action)
@@ -103,9 +103,9 @@ func (p *Play) take(ctx context.Context, action simulate.Action) error {
 }
 
 // rest waits until the effects of a step are complete, as scenarios promise. Kill and expectations skip this wait.
-func (p *Play) rest(ctx context.Context, next simulate.Action) error {
+func (p *Play) rest(ctx context.Context, next scenario.Action) error {
 	switch next.(type) {
-	case simulate.Kill, simulate.Expect:
+	case scenario.Kill, scenario.Expect:
 		return nil
 	}
 	return p.WaitFor(ctx, "the cluster to come to rest", func(ctx context.Context) (string, error) {
@@ -140,7 +140,7 @@ func settled(pod *corev1.Pod) bool {
 	return pod.Spec.NodeName != ""
 }
 
-func (p *Play) applyAll(ctx context.Context, objects []simulate.Object) error {
+func (p *Play) applyAll(ctx context.Context, objects []scenario.Object) error {
 	for _, object := range objects {
 		content, err := Unstructured(object)
 		if err != nil {
@@ -149,12 +149,12 @@ func (p *Play) applyAll(ctx context.Context, objects []simulate.Object) error {
 		if err := p.Apply(ctx, p.Namespace, content); err != nil {
 			return err
 		}
-		p.applied[simulate.ReferenceTo(object)] = object
+		p.applied[scenario.ReferenceTo(object)] = object
 	}
 	return nil
 }
 
-func (p *Play) object(ref simulate.Reference) (*unstructured.Unstructured, error) {
+func (p *Play) object(ref scenario.Reference) (*unstructured.Unstructured, error) {
 	object, ok := p.applied[ref]
 	if !ok {
 		return nil, fmt.Errorf("%s was not applied", ref)
@@ -162,7 +162,7 @@ func (p *Play) object(ref simulate.Reference) (*unstructured.Unstructured, error
 	return Unstructured(object)
 }
 
-func (p *Play) scale(ctx context.Context, a simulate.Scale) error {
+func (p *Play) scale(ctx context.Context, a scenario.Scale) error {
 	object, err := p.object(a.Target)
 	if err != nil {
 		return err
@@ -181,7 +181,7 @@ func (p *Play) scale(ctx context.Context, a simulate.Scale) error {
 	return err
 }
 
-func (p *Play) delete(ctx context.Context, ref simulate.Reference) error {
+func (p *Play) delete(ctx context.Context, ref scenario.Reference) error {
 	object, err := p.object(ref)
 	if err != nil {
 		return err
@@ -205,7 +205,7 @@ func (p *Play) delete(ctx context.Context, ref simulate.Reference) error {
 	})
 }
 
-func (p *Play) cordon(ctx context.Context, group simulate.NodeGroup, unschedulable bool) error {
+func (p *Play) cordon(ctx context.Context, group scenario.NodeGroup, unschedulable bool) error {
 	for _, name := range group.NodeNames() {
 		patch := fmt.Sprintf(`{"spec":{"unschedulable":%t}}`, unschedulable)
 		if _, err := p.Client.CoreV1().Nodes().Patch(ctx, p.nodeName(name), types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
@@ -236,13 +236,13 @@ func (p *Play) waitForBurst(ctx context.Context) error {
 }
 
 // expect waits until all spreads have the expected layout.
-func (p *Play) expect(ctx context.Context, a simulate.Expect) error {
+func (p *Play) expect(ctx context.Context, a scenario.Expect) error {
 	return p.WaitFor(ctx, "table "+a.Section, func(ctx context.Context) (string, error) {
 		layouts, err := p.layouts(ctx)
 		if err != nil {
 			return "", err
 		}
-		got := simulate.Tables(layouts)
+		got := scenario.Tables(layouts)
 		if p.Watching != nil {
 			p.Watching(a.Section, a.Table, got)
 		}
@@ -250,7 +250,7 @@ func (p *Play) expect(ctx context.Context, a simulate.Expect) error {
 	})
 }
 
-func (p *Play) layouts(ctx context.Context) ([]simulate.Layout, error) {
+func (p *Play) layouts(ctx context.Context) ([]scenario.Layout, error) {
 	list, err := p.Dynamic.Resource(v1alpha1.Resource).Namespace(p.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
@@ -264,7 +264,7 @@ func (p *Play) layouts(ctx context.Context) ([]simulate.Layout, error) {
 		nodes[nodeList.Items[i].Name] = &nodeList.Items[i]
 	}
 	sort.Slice(list.Items, func(i, j int) bool { return list.Items[i].GetName() < list.Items[j].GetName() })
-	var layouts []simulate.Layout
+	var layouts []scenario.Layout
 	for i := range list.Items {
 		spread := &v1alpha1.WorkloadSpread{}
 		if err := k8sruntime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, spread); err != nil {
@@ -274,7 +274,7 @@ func (p *Play) layouts(ctx context.Context) ([]simulate.Layout, error) {
 		if err != nil {
 			return nil, err
 		}
-		layout, err := simulate.Observe(spread, replicas, pods, nodes)
+		layout, err := scenario.Observe(spread, replicas, pods, nodes)
 		if err != nil {
 			return nil, err
 		}
@@ -326,7 +326,7 @@ func (p *Play) workload(ctx context.Context, target v1alpha1.TargetReference) (i
 }
 
 func replicasOf(object *unstructured.Unstructured) (int32, error) {
-	typed, ok := map[string]simulate.Object{
+	typed, ok := map[string]scenario.Object{
 		"Deployment": &appsv1.Deployment{}, "ReplicaSet": &appsv1.ReplicaSet{}, "StatefulSet": &appsv1.StatefulSet{}, "Job": &batchv1.Job{},
 	}[object.GetKind()]
 	if !ok {
@@ -335,5 +335,5 @@ func replicasOf(object *unstructured.Unstructured) (int32, error) {
 	if err := k8sruntime.DefaultUnstructuredConverter.FromUnstructured(object.Object, typed); err != nil {
 		return 0, err
 	}
-	return simulate.ReplicasOf(typed), nil
+	return scenario.ReplicasOf(typed), nil
 }

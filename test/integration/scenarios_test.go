@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berth-project/berth/pkg/simulate"
+	"github.com/berth-project/berth/pkg/scenario"
 	"github.com/berth-project/berth/test/checker"
 )
 
@@ -23,11 +23,11 @@ func TestScenarios(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			scenario, err := simulate.Parse(file, content)
+			parsed, err := scenario.Parse(file, content)
 			if err != nil {
 				t.Fatal(err)
 			}
-			play, err := the.NewPlay(t.Context(), scenario)
+			play, err := the.NewPlay(t.Context(), parsed)
 			if err != nil {
 				t.Fatal(err)
 			}

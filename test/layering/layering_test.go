@@ -70,7 +70,7 @@ var forbidden = map[string]map[string]string{
 		"k8s.io/kubernetes":       "only the scheduler is built on k8s.io/kubernetes",
 		module + "cmd":            "nothing imports cmd",
 	},
-	"pkg/simulate": {
+	"pkg/scenario": {
 		"k8s.io/client-go":               "the simulator runs the model on plain data",
 		"k8s.io/kubernetes":              "the simulator runs the model on plain data",
 		"sigs.k8s.io/controller-runtime": "the simulator runs the model on plain data",

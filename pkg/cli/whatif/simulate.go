@@ -24,7 +24,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/fit"
 	"github.com/berth-project/berth/pkg/report"
-	"github.com/berth-project/berth/pkg/simulate"
+	"github.com/berth-project/berth/pkg/scenario"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -390,11 +390,11 @@ func simulateOn(ctx context.Context, v *view, filters *fit.Filters, spread *v1al
 
 // play plays a scenario.
 func (c *simulateCommand) play(content []byte) error {
-	scenario, err := simulate.Parse(c.file, content)
+	parsed, err := scenario.Parse(c.file, content)
 	if err != nil {
 		return err
 	}
-	checkpoints, err := simulate.Run(scenario)
+	checkpoints, err := scenario.Run(parsed)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-// Package simulate runs a scenario through the model in milliseconds. A scenario is one txtar file: a cluster, objects, steps, and the table that is
+// Package scenario runs a scenario through the model in milliseconds. A scenario is one txtar file: a cluster, objects, steps, and the table that is
 // expected after a step. The same file can be played against a real control plane. This package has what both ways share: the parser, and the table,
 // which is made from API objects only.
 //
@@ -8,4 +8,4 @@
 // outcome, where the order is not known.
 //
 // Read in this order: Parse and Scenario say what a file may contain; Observe and Layout.Table make the table; Run plays a scenario.
-package simulate
+package scenario
