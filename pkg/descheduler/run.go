@@ -283,7 +283,7 @@ func (d *descheduler) runCycle(ctx context.Context) (*cycle.Report, error) {
 	err = errors.Join(err, d.watch.err(), context.Cause(ctx))
 	cycle.CycleSeconds.Observe(time.Since(began).Seconds())
 	tally := d.guard.Tally()
-	klog.FromContext(ctx).Info("Cycle done", "evictions", tally.Attempted, "succeeded", tally.Succeeded, "err", errors.Join(err, report.Unread))
+	klog.FromContext(ctx).Info("Cycle done", "dryRun", d.options.isDryRun(), "evictions", tally.Attempted, "succeeded", tally.Succeeded, "err", errors.Join(err, report.Unread))
 	read := err == nil && report.Unread == nil
 	if read && tally.Attempted > 0 && tally.Succeeded == 0 {
 		return report, errNothingEvicted

@@ -297,7 +297,7 @@ func TestDryRunsChangeNothing(t *testing.T) {
 	serverDryRun := func(o *descheduler.Options) { o.ServerDryRun = true }
 	for name, dryRun := range map[string]func(*descheduler.Options){"client": clientDryRun, "server": serverDryRun} {
 		moved, _ := mustDeschedule(t, policyOf(ns, enforce, "settleTime: 0s, maxUnavailable: 100%"), dryRun)
-		if len(moved) != 2 || moved[0].Result != guarded.Evicted {
+		if len(moved) != 2 || moved[0].Result != guarded.WouldEvict {
 			t.Errorf("the dry run of the %s shows %+v", name, moved)
 		}
 	}

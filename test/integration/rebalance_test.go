@@ -80,7 +80,7 @@ func TestKubectlBerthRebalanceShowsWhatWouldMove(t *testing.T) {
 			return fmt.Sprintf("%+v", lines), nil
 		}
 		for _, line := range lines {
-			if line.Verdict != cycle.Moved || line.Reason != v1alpha1.ReasonOverQuota || line.From != "a" || line.To != "b" || line.Node != nodeIn(t, "a") || line.Result != guarded.Evicted {
+			if line.Verdict != cycle.Moved || line.Reason != v1alpha1.ReasonOverQuota || line.From != "a" || line.To != "b" || line.Node != nodeIn(t, "a") || line.Result != guarded.WouldEvict {
 				t.Errorf("planned %+v", line)
 			}
 		}
@@ -117,7 +117,7 @@ func TestKubectlBerthRebalanceShowsWhatWouldMove(t *testing.T) {
 		t.Errorf("with evictions refused it planned %+v", lines)
 	}
 	viewer := viewer(t)
-	if lines, log := planOf(t, "web", "-n", ns, policy, "--as", viewer); len(lines) != 2 || lines[0].Result != guarded.Evicted || !strings.Contains(log, "you may not evict pods in namespace "+ns) {
+	if lines, log := planOf(t, "web", "-n", ns, policy, "--as", viewer); len(lines) != 2 || lines[0].Result != guarded.WouldEvict || !strings.Contains(log, "you may not evict pods in namespace "+ns) {
 		t.Errorf("for a user who may only read it planned %+v, and printed %q", lines, log)
 	}
 

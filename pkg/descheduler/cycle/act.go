@@ -142,7 +142,7 @@ func (r *Report) take(s *spread) {
 	s.lines, s.err = nil, nil
 }
 
-// act writes what is about to be done, does it, and takes back what was refused.
+// act writes what is about to be done, does it, and removes from the record what was refused.
 func (c *Cycle) act(ctx context.Context, strategy *Strategy, s *spread, decision *moves.Decision) error {
 	ahead := memory{moves: s.facts.Moves, misplaced: s.facts.Misplaced}
 	if decision.Remembers {
@@ -162,7 +162,7 @@ func (c *Cycle) act(ctx context.Context, strategy *Strategy, s *spread, decision
 		for i := range decision.Moves {
 			s.noteHeld(strategy, moves.Held{Pod: decision.Moves[i].Pod, From: decision.Moves[i].From, Reason: since.reason})
 		}
-		return nil // the next cycle decides anew
+		return nil // the next cycle decides again
 	}
 	failed := c.evictAll(ctx, strategy, s, decision)
 	if len(failed) < len(decision.Moves) {
@@ -171,7 +171,7 @@ func (c *Cycle) act(ctx context.Context, strategy *Strategy, s *spread, decision
 	if len(failed) > 0 {
 		ahead.moves = s.facts.Retract(ahead.moves, failed)
 		if err := c.remember(ctx, s, ahead); err != nil {
-			klog.FromContext(ctx).Error(err, "Pods that were not evicted count as if, for a while", "workloadspread", klog.KObj(s.object))
+			klog.FromContext(ctx).Error(err, "Pods that were not evicted count as gone for a while", "workloadspread", klog.KObj(s.object))
 		}
 	}
 	s.facts.Moves, s.facts.Misplaced = ahead.moves, ahead.misplaced
@@ -184,26 +184,31 @@ func (c *Cycle) evictAll(ctx context.Context, strategy *Strategy, s *spread, dec
 		pod := s.pods[move.Pod.UID]
 		err := strategy.Evictor.Evict(ctx, pod, podevictions.EvictOptions{StrategyName: strategy.Name, Reason: string(move.Reason)})
 		result := guarded.ResultOf(err)
+		if result == guarded.Evicted && c.world.options.DryRun {
+			result = guarded.WouldEvict
+		}
 		from, to := s.name(move.From), s.name(move.To)
 		s.note(Line{Strategy: strategy.Name, Namespace: s.object.Namespace, Spread: s.object.Name, Pod: pod.Name, Node: pod.Spec.NodeName, From: from, To: to,
 			Verdict: Moved, Reason: move.Reason, Result: result})
+		logger := klog.FromContext(ctx).WithValues("pod", klog.KObj(pod), "workloadspread", klog.KObj(s.object), "from", from, "to", to, "reason", move.Reason)
 		switch result {
 		case guarded.Evicted:
-			klog.FromContext(ctx).Info("Evicted a pod", "pod", klog.KObj(pod), "workloadspread", klog.KObj(s.object), "from", from, "to", to, "reason", move.Reason)
+			logger.Info("Evicted a pod")
 			move.Pod.Active = false
-			if !c.world.options.DryRun {
-				c.tell(s, pod, move)
-			}
-			continue
+			c.tell(s, pod, move)
+		case guarded.WouldEvict:
+			logger.Info("Would evict a pod, if this were no dry run")
+			move.Pod.Active = false
 		case guarded.Unanswered: // it counts as gone, as if the process had ended here
-			klog.FromContext(ctx).Info("Nothing is known of the eviction of a pod, which counts as gone for a while", "pod", klog.KObj(pod), "err", err)
+			logger.Info("An eviction got no answer; the pod counts as gone for a while", "err", err)
 			move.Pod.Active = false
-			continue
 		case guarded.Refused:
 			c.budgets.close(ctx, pod)
+			fallthrough
+		default:
+			logger.Info("A pod was not evicted", "result", result, "err", err)
+			failed = append(failed, *move)
 		}
-		klog.FromContext(ctx).Info("A pod was not evicted", "pod", klog.KObj(pod), "result", result, "err", err)
-		failed = append(failed, *move)
 	}
 	return failed
 }

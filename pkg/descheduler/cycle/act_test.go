@@ -7,13 +7,19 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	fakeclientset "k8s.io/client-go/kubernetes/fake"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	podevictions "sigs.k8s.io/descheduler/pkg/descheduler/evictions"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/descheduler/guarded"
 	"github.com/berth-project/berth/pkg/moves"
 	"github.com/berth-project/berth/pkg/testkit"
 )
@@ -87,5 +93,69 @@ func TestWhatBecomesOfADecisionOnASpreadThatHasChanged(t *testing.T) {
 				t.Errorf("reasons (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// answering is an evictor that ends each eviction with what is known of the pod, and with nil for others.
+type answering map[string]error
+
+func (answering) Filter(*corev1.Pod) bool            { return true }
+func (answering) PreEvictionFilter(*corev1.Pod) bool { return true }
+func (a answering) Evict(_ context.Context, pod *corev1.Pod, _ podevictions.EvictOptions) error {
+	return a[pod.Name]
+}
+
+// acting is a cycle with one spread of these pods, which are in subset a of two.
+func acting(t *testing.T, options Options, pods int) (*Cycle, *spread) {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	stored := spreadNamed("ns", "web", "apps/v1", "Deployment")
+	options.CallTimeout, options.Clock = time.Minute, clocktesting.NewFakeClock(testkit.Now)
+	live := fake.NewClientBuilder().WithScheme(scheme).WithObjects(stored).WithStatusSubresource(stored).Build()
+	s := &spread{object: &v1alpha1.WorkloadSpread{}, facts: *testkit.FactsOf(testkit.Policy(t, pools), testkit.Running("a", pods, time.Hour)), pods: map[types.UID]*corev1.Pod{}}
+	if err := live.Get(t.Context(), client.ObjectKeyFromObject(stored), s.object); err != nil {
+		t.Fatal(err)
+	}
+	for i := range s.facts.Pods {
+		pod := podNamed(s.facts.Pods[i].Name, true)
+		s.pods[s.facts.Pods[i].UID] = pod
+	}
+	return &Cycle{ctx: t.Context(), world: &World{live: live, typed: fakeclientset.NewClientset(), options: options}, budgets: newBudgets()}, s
+}
+
+// moveOf is a decision to move the pods with these positions from subset a to b.
+func moveOf(s *spread, pods ...int) *moves.Decision {
+	d := &moves.Decision{}
+	for _, i := range pods {
+		d.Moves = append(d.Moves, moves.Move{Pod: &s.facts.Pods[i], From: 0, To: 1, Reason: v1alpha1.ReasonOverQuota})
+	}
+	return d
+}
+
+func resultsOf(s *spread) (all []string) {
+	for _, line := range s.lines {
+		all = append(all, line.Pod+" "+string(line.Result))
+	}
+	return all
+}
+
+func TestADryRunDoesNotSayThatItEvicts(t *testing.T) {
+	for _, dryRun := range []bool{true, false} {
+		c, s := acting(t, Options{DryRun: dryRun}, 2)
+		refused := &guarded.Error{Result: guarded.Refused, Err: errors.New("a budget")}
+		if err := c.act(t.Context(), &Strategy{Name: "Some", Evictor: answering{"a-1": refused}}, s, moveOf(s, 0, 1)); err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"a-0 Evicted", "a-1 Refused"}
+		if dryRun {
+			want[0] = "a-0 WouldEvict"
+		}
+		if diff := cmp.Diff(want, resultsOf(s)); diff != "" {
+			t.Errorf("dry run %t (-want +got):\n%s", dryRun, diff)
+		}
+		_ = c.telling.Wait() // the fake API server generates no names
 	}
 }

@@ -37,7 +37,7 @@ type Line struct {
 	Reason  v1alpha1.Reason `json:"reason"`
 	// Until is when to look again. Nil if that is not known.
 	Until *time.Time `json:"until,omitempty"`
-	// Result of the eviction. Empty if there was none.
+	// Result of the eviction; WouldEvict for a dry run's that nothing spoke against. Empty if none was tried.
 	Result guarded.Result `json:"result,omitempty"`
 }
 

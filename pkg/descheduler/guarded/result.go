@@ -12,8 +12,10 @@ import (
 type Result string
 
 const (
-	// Evicted: the API server has accepted it, or would have in a dry run.
+	// Evicted: the API server has accepted it. In a dry run the client returns it too.
 	Evicted Result = "Evicted"
+	// WouldEvict: it is a dry run, and nothing speaks against the eviction. Reports say so in place of Evicted.
+	WouldEvict Result = "WouldEvict"
 	// Refused: a PodDisruptionBudget or PodUnavailableBudget has no room (429 with their cause).
 	Refused Result = "Refused"
 	// Forbidden: the API server or a webhook of somebody else does not allow it (403).
