@@ -121,13 +121,13 @@ type Cluster interface {
 // has failed.
 const flightTime = 2 * time.Minute
 
-// gone are the pods that are being evicted.
-func (f *Facts) gone() map[types.UID]bool {
-	gone := map[types.UID]bool{}
+// gone are the pods that are being evicted, with the subsets in which their replacements were to be.
+func (f *Facts) gone() map[types.UID]int {
+	gone := map[types.UID]int{}
 	for i := range f.Moves {
 		for j := range f.Moves[i].InFlight {
 			if pod := &f.Moves[i].InFlight[j]; f.flies(pod) {
-				gone[pod.UID] = true
+				gone[pod.UID] = f.Policy.Index(f.Moves[i].To)
 			}
 		}
 	}
@@ -141,8 +141,8 @@ func (f *Facts) present() []*Pod {
 	gone := f.gone()
 	var pods []*Pod
 	for i := range f.Pods {
-		if pod := &f.Pods[i]; pod.Active && !gone[pod.UID] {
-			pods = append(pods, pod)
+		if _, flies := gone[f.Pods[i].UID]; f.Pods[i].Active && !flies {
+			pods = append(pods, &f.Pods[i])
 		}
 	}
 	return pods

@@ -90,12 +90,19 @@ type places struct {
 	tally *subset.Tally
 }
 
-// placesOf counts the bound pods, and the pending ones that admission has picked a subset for.
+// placesOf counts the bound pods, the pending ones that admission has picked a subset for, and the replacements of pods that are being evicted. If such a
+// pod is gone, its replacement was created and is one of the pods.
 func (f *Facts) placesOf(present []*Pod) *places {
 	p := &places{plan: f.Policy.Plan(f.Replicas), tally: f.Policy.Count(observed(present), f.Name)}
 	for _, pod := range present {
 		if in, counts := f.Policy.AdmittedTo(pod.Admitted, f.Name); counts && in != subset.None && pod.NodeName == "" {
 			p.tally.Add(f.Policy.ScopeOf(pod.Revision), in)
+		}
+	}
+	gone := f.gone()
+	for i := range f.Pods {
+		if to, flies := gone[f.Pods[i].UID]; flies && f.Pods[i].Active {
+			p.tally.Add(f.Policy.ScopeOf(f.Pods[i].Revision), to)
 		}
 	}
 	return p

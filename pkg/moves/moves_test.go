@@ -767,8 +767,12 @@ func TestASubsetStaysClosedIfOthersGoTheSameWay(t *testing.T) {
 // sentTo is where admission sends the pods made in place of those that are moved.
 func sentTo(f *Facts, d *Decision) (to []int) {
 	f.Pods, f.Moves = slices.Clone(f.Pods), f.Record(d)
-	present := f.present() // those that are moved are in flight
-	places := f.placesOf(present)
+	for i := range f.Pods {
+		if slices.ContainsFunc(d.Moves, func(m Move) bool { return m.Pod.UID == f.Pods[i].UID }) {
+			f.Pods[i].Active = false
+		}
+	}
+	places := f.placesOf(f.present())
 	for range d.Moves {
 		in := f.Policy.PickEarly(&places.plan, places.tally.Kept(""), f.closed()).Subset
 		places.tally.Add("", in)
@@ -956,8 +960,9 @@ func TestWhateverIsMovedMayBeMoved(t *testing.T) {
 			made[name] += len(d.Moves)
 			seen := map[types.UID]bool{}
 			for _, m := range d.Moves {
+				_, flies := gone[m.Pod.UID]
 				switch {
-				case !m.Pod.Active, gone[m.Pod.UID], seen[m.Pod.UID]:
+				case !m.Pod.Active, flies, seen[m.Pod.UID]:
 					t.Errorf("%s moves pod %s, which is gone", name, m.Pod.Name)
 				case f.Paused:
 					t.Errorf("%s moves pods of a paused spread", name)
@@ -1181,5 +1186,84 @@ func TestSinceWhenASubsetIsSchedulable(t *testing.T) {
 	say(metav1.ConditionFalse)
 	if diff := cmp.Diff([]time.Time{created, {}}, FactsOf(spread, p, start).SchedulableSince); diff != "" {
 		t.Errorf("not schedulable (-want +got):\n%s", diff)
+	}
+}
+
+// Strategies decide one after the other on the same look at the cluster. What one of them has announced, the next one reckons with.
+func TestASlotIsNotGivenTwiceInOneCycle(t *testing.T) {
+	f := &Facts{Name: "web", Policy: policy(t, early, 1, 1, 1), Replicas: 3, Now: start, Misplaced: &v1alpha1.Misplaced{Pods: 9},
+		Pods: append(many("c", 2, time.Hour), waiting("p", "a", time.Minute))}
+	limits := trimLimits
+	limits.MaxUnavailable = intstr.FromString("100%")
+	left := Leave(f, leaveLimits, &rooms{places: map[int]int{1: 9}})
+	check(t, left, []string{"p 0>1 UnschedulableTooLong"}, nil)
+	f.Moves = f.Record(&left)
+	check(t, Trim(f, limits, &rooms{places: map[int]int{1: 9}}), nil, map[string]v1alpha1.Reason{"c1": v1alpha1.ReasonNoRoom})
+
+	// The next cycle sees the replacement itself, and counts it once.
+	next := *f
+	next.Pods, next.Now = append(many("c", 2, time.Hour), waiting("r", "b", 0)), start.Add(30*time.Second)
+	next.Policy = policy(t, early, 1, 2, 1)
+	check(t, Trim(&next, limits, &rooms{places: map[int]int{1: 9}}), []string{"c1 2>1 OverQuota"}, nil)
+
+	// If the process ended before the eviction, the pod is still there and may go at any moment.
+	restarted := *f
+	restarted.Now = start.Add(30 * time.Second)
+	check(t, Trim(&restarted, limits, &rooms{places: map[int]int{1: 9}}), nil, map[string]v1alpha1.Reason{"c1": v1alpha1.ReasonNoRoom})
+}
+
+// All strategies of a cycle together fill no subset above its quota, whatever some of them have announced before, now or in an earlier cycle.
+func TestACycleFillsNoSubsetAboveItsQuota(t *testing.T) {
+	together := 0
+	eachRandom(t, func(t *testing.T, seed uint64, _ *rand.Rand, f *Facts, _ func() *rooms) {
+		t.Helper()
+		f.Paused, f.Moved = false, 0
+		if seed%2 == 0 {
+			f.Policy = policy(t, early, quotasOf(f.Policy)...)
+		}
+		c, plan := &rooms{places: map[int]int{-1: 9, 0: 9, 1: 9, 2: 9, 3: 9}}, f.Policy.Plan(f.Replicas)
+		holds := func() map[string]map[int]int32 { // where each pod, or its replacement, is in the end
+			in := map[string]map[int]int32{}
+			for i := range f.Pods {
+				pod := &f.Pods[i]
+				at, _ := f.Policy.SubsetOf(&pod.Pod, f.Name)
+				if pod.NodeName == "" {
+					at, _ = f.Policy.AdmittedTo(pod.Admitted, f.Name)
+				}
+				for _, m := range f.Moves {
+					if slices.ContainsFunc(m.InFlight, func(in v1alpha1.PodInFlight) bool { return in.UID == pod.UID && f.flies(&in) }) {
+						at = f.Policy.Index(m.To)
+					}
+				}
+				if scope := f.Policy.ScopeOf(pod.Revision); pod.Active && at != subset.None {
+					if in[scope] == nil {
+						in[scope] = map[int]int32{}
+					}
+					in[scope][at]++
+				}
+			}
+			return in
+		}
+		before, moving := holds(), 0
+		for _, name := range []string{"leave", "trim", "return"} {
+			d := strategies()[name](f, c)
+			if len(d.Moves) > 0 {
+				f.Moves = f.Record(&d)
+				moving++
+			}
+		}
+		if moving > 1 {
+			together++
+		}
+		for scope, subsets := range holds() {
+			for at, n := range subsets {
+				if quota := plan.Quota[at]; quota != subset.NoLimit && n > max(quota, before[scope][at]) {
+					t.Errorf("seed %d: subset %d gets %d pods; its quota is %d and it had %d", seed, at, n, quota, before[scope][at])
+				}
+			}
+		}
+	})
+	if together < 20 {
+		t.Errorf("in %d cycles several strategies moved pods: the random facts prove nothing", together)
 	}
 }

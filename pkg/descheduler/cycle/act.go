@@ -142,7 +142,8 @@ func (r *Report) take(s *spread) {
 	s.lines, s.err = nil, nil
 }
 
-// act writes what is about to be done, does it, and removes from the record what was refused.
+// act writes what is about to be done, does it, and removes from the record what was refused. Pods that were evicted are in flight then, so later
+// strategies of the cycle count them as gone.
 func (c *Cycle) act(ctx context.Context, strategy *Strategy, s *spread, decision *moves.Decision) error {
 	ahead := memory{moves: s.facts.Moves, misplaced: s.facts.Misplaced}
 	if decision.Remembers {
@@ -194,14 +195,11 @@ func (c *Cycle) evictAll(ctx context.Context, strategy *Strategy, s *spread, dec
 		switch result {
 		case guarded.Evicted:
 			logger.Info("Evicted a pod")
-			move.Pod.Active = false
 			c.tell(s, pod, move)
 		case guarded.WouldEvict:
 			logger.Info("Would evict a pod, if this were no dry run")
-			move.Pod.Active = false
 		case guarded.Unanswered: // it counts as gone, as if the process had ended here
 			logger.Info("An eviction got no answer; the pod counts as gone for a while", "err", err)
-			move.Pod.Active = false
 		case guarded.Refused:
 			c.budgets.close(ctx, pod)
 			fallthrough

@@ -159,3 +159,25 @@ func TestADryRunDoesNotSayThatItEvicts(t *testing.T) {
 		_ = c.telling.Wait() // the fake API server generates no names
 	}
 }
+
+// A pod whose eviction got no answer may be gone, and counts as gone for two minutes. That must survive what the next strategy of the cycle writes.
+func TestAnUnansweredEvictionStaysInTheRecord(t *testing.T) {
+	c, s := acting(t, Options{}, 3)
+	unanswered := &guarded.Error{Result: guarded.Unanswered, Err: errors.New("no answer")}
+	strategy := &Strategy{Name: "Some", Evictor: answering{"a-0": unanswered}}
+	for _, pod := range []int{0, 1} {
+		if err := c.act(t.Context(), strategy, s, moveOf(s, pod)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var flying []string
+	for _, m := range s.object.Status.Moves {
+		for _, in := range m.InFlight {
+			flying = append(flying, in.Name)
+		}
+	}
+	if diff := cmp.Diff([]string{"a-0", "a-1"}, flying); diff != "" {
+		t.Errorf("in flight (-want +got):\n%s", diff)
+	}
+	_ = c.telling.Wait() // the fake API server generates no names
+}
