@@ -2,10 +2,13 @@ package fit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -20,6 +23,9 @@ import (
 type Filters struct {
 	framework framework.Framework
 	picture   *picture
+	claims    *claims
+	// undo takes back what plugins reserved for the pods that were put on nodes of the picture, for instance volumes.
+	undo []func()
 }
 
 // leftOut are plugins that filter by what this package has no part in: devices, whose allocation is made up while a pod is scheduled, and preemption.
@@ -42,17 +48,46 @@ func NewFilters(ctx context.Context, client kubernetes.Interface, factory inform
 		}
 	}
 	profile.Plugins.MultiPoint.Enabled = enabled
-	p := newPicture()
+	p, c := newPicture(), claimsOf(factory)
 	f, err := frameworkruntime.NewFramework(ctx, plugins.NewInTreeRegistry(), &profile,
 		frameworkruntime.WithClientSet(client),
-		frameworkruntime.WithInformerFactory(factory),
+		frameworkruntime.WithInformerFactory(factoryWithClaims{factory, c}),
 		frameworkruntime.WithSnapshotSharedLister(p),
 		frameworkruntime.WithSharedCSIManager(nodevolumelimits.NewCSIManager(factory.Storage().V1().CSINodes().Lister())),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("making the scheduler's filters: %w", err)
 	}
-	return &Filters{framework: f, picture: p}, nil
+	return &Filters{framework: f, picture: p, claims: c}, nil
+}
+
+// unknown is why nothing can be said about the pod. Nil if something can.
+func (f *Filters) unknown(pod *corev1.Pod) error {
+	if len(pod.Spec.ResourceClaims) > 0 {
+		return errors.New("only the scheduler can allocate the devices that the pod claims")
+	}
+	return f.claims.prepare(pod, nil)
+}
+
+// put puts a pod on a node of the picture, with what plugins reserve for it. State is that of the filters, which accepted the node.
+func (f *Filters) put(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) error {
+	if status := f.framework.RunReservePluginsReserve(ctx, state, pod, node); !status.IsSuccess() {
+		f.framework.RunReservePluginsUnreserve(ctx, state, pod, node)
+		return status.AsError()
+	}
+	f.undo = append(f.undo, func() { f.framework.RunReservePluginsUnreserve(ctx, state, pod, node) })
+	placed := pod.DeepCopy()
+	placed.Spec.NodeName = node
+	return f.picture.add(placed)
+}
+
+// forget takes back what was reserved and made for the pods of the picture.
+func (f *Filters) forget() {
+	for _, undo := range f.undo {
+		undo()
+	}
+	f.undo = nil
+	clear(f.claims.made)
 }
 
 // Close gives up what the filters hold.

@@ -7,15 +7,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// filters of a cluster that has nothing but nodes and pods.
-func filters(t *testing.T) *Filters {
+// filters of a cluster that has these objects besides nodes and pods.
+func filters(t *testing.T, objects ...runtime.Object) *Filters {
 	t.Helper()
-	client := fake.NewClientset()
+	client := fake.NewClientset(objects...)
 	factory := informers.NewSharedInformerFactory(client, 0)
 	f, err := NewFilters(t.Context(), client, factory)
 	if err != nil {

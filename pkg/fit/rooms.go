@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
@@ -48,7 +49,14 @@ func (f *Filters) Take(pods []*corev1.Pod, nodes []*corev1.Node) (*Rooms, error)
 			holding = append(holding, nominated)
 		}
 	}
+	f.forget()
 	return &Rooms{filters: f, leaving: map[types.UID]*corev1.Pod{}}, f.picture.take(holding, nodes)
+}
+
+// Expect says which persistent volume claims controllers will make for pods that are about to be placed, as a StatefulSet's does. Claims that exist
+// stay as they are. Nobody need say it of generic ephemeral volumes. The error says why it is not known where a volume will be.
+func (r *Rooms) Expect(namespace string, expected []*corev1.PersistentVolumeClaim) error {
+	return r.filters.claims.prepare(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}}, expected)
 }
 
 // Place looks for a node for a pod that has none, among the nodes for which may is true. The pod replaces the pod instead, which may be nil: that one
@@ -57,20 +65,20 @@ func (f *Filters) Take(pods []*corev1.Pod, nodes []*corev1.Node) (*Rooms, error)
 // The pod instead keeps its room: nobody knows yet whether and when it goes. Later pods fit only if they do with it, and without it. If no node fits,
 // nothing has changed.
 func (r *Rooms) Place(ctx context.Context, pod, instead *corev1.Pod, may func(*corev1.Node) bool) (node string, verdict Verdict, why error) {
-	if len(pod.Spec.ResourceClaims) > 0 {
-		return "", Unknown, fmt.Errorf("only the scheduler can allocate the devices that the pod claims")
+	if err := r.filters.unknown(pod); err != nil {
+		return "", Unknown, err
 	}
 	var replaced []*corev1.Pod
 	if instead != nil {
 		replaced = []*corev1.Pod{instead}
 	}
-	picture, logger := r.filters.picture, klog.FromContext(ctx)
+	picture, logger, state := r.filters.picture, klog.FromContext(ctx), framework.NewCycleState()
 	err := picture.without(logger, replaced, func() (err error) {
 		allowed := func(n *corev1.Node) bool { return (instead == nil || n.Name != instead.Spec.NodeName) && may(n) }
 		if len(r.leaving) > 0 && looksAtOthers(pod) {
 			after := sets.New[string]()
 			err = picture.without(logger, slices.Collect(maps.Values(r.leaving)), func() error {
-				verdict, why = r.filter(ctx, pod, allowed, func(name string) bool { after.Insert(name); return true })
+				verdict, why = r.filter(ctx, framework.NewCycleState(), pod, allowed, func(name string) bool { after.Insert(name); return true })
 				return nil
 			})
 			if err != nil || after.Len() == 0 {
@@ -78,7 +86,7 @@ func (r *Rooms) Place(ctx context.Context, pod, instead *corev1.Pod, may func(*c
 			}
 			allowed = func(n *corev1.Node) bool { return after.Has(n.Name) }
 		}
-		verdict, why = r.filter(ctx, pod, allowed, func(name string) bool { node = name; return false })
+		verdict, why = r.filter(ctx, state, pod, allowed, func(name string) bool { node = name; return false })
 		return nil
 	})
 	if err != nil {
@@ -87,12 +95,13 @@ func (r *Rooms) Place(ctx context.Context, pod, instead *corev1.Pod, may func(*c
 	if verdict != Fits {
 		return "", verdict, why
 	}
-	placed := pod.DeepCopy()
-	placed.Spec.NodeName = node
+	if err := r.filters.put(ctx, state, pod, node); err != nil {
+		return "", Unknown, err
+	}
 	if instead != nil {
 		r.leaving[instead.UID] = instead
 	}
-	return node, Fits, picture.add(placed)
+	return node, Fits, nil
 }
 
 // looksAtOthers is true for a pod that may fit less where others are gone. That is what affinity to them and even spreading do; room for resources,
@@ -102,9 +111,9 @@ func looksAtOthers(pod *corev1.Pod) bool {
 }
 
 // filter calls a function with the nodes that take a pod, of those for which may is true, for as long as it returns true. Without such a node the
-// verdict is not Fits, and the error says why.
-func (r *Rooms) filter(ctx context.Context, pod *corev1.Pod, may func(*corev1.Node) bool, fits func(node string) (more bool)) (Verdict, error) {
-	run, state := r.filters.framework, framework.NewCycleState()
+// verdict is not Fits, and the error says why. State is empty before.
+func (r *Rooms) filter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, may func(*corev1.Node) bool, fits func(node string) (more bool)) (Verdict, error) {
+	run := r.filters.framework
 	result, status, _ := run.RunPreFilterPlugins(ctx, state, pod)
 	if !status.IsSuccess() {
 		if status.IsRejected() {
@@ -139,6 +148,8 @@ type Survey struct {
 	Nodes, Fit int
 	// Refused counts the reasons of the others, in the filters' words. A node can have several.
 	Refused map[string]int
+	// Unknown is why nothing can be said about the nodes. Nil if something can.
+	Unknown error
 }
 
 // Survey asks about all nodes for which may is true. The pod instead, which may be nil, counts as gone.
@@ -150,6 +161,9 @@ func (r *Rooms) Survey(ctx context.Context, pod, instead *corev1.Pod, may func(*
 				err = addErr
 			}
 		}()
+	}
+	if survey.Unknown = r.filters.unknown(pod); survey.Unknown != nil {
+		return survey, nil
 	}
 	survey.Refused = map[string]int{}
 	refuse := func(status *fwk.Status) {

@@ -1,0 +1,151 @@
+package fit
+
+import (
+	"cmp"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/informers/core"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	storagelisters "k8s.io/client-go/listers/storage/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/component-helpers/storage/ephemeral"
+	"k8s.io/utils/ptr"
+)
+
+// claims are the persistent volume claims that the filters see: those of the cluster, and those that do not exist yet because their pod does not. The
+// filters of kube-scheduler refuse a pod whose claim is missing.
+type claims struct {
+	cache.Indexer
+	classes storagelisters.StorageClassLister
+	// made are the claims that do not exist, by namespace and name.
+	made map[string]*corev1.PersistentVolumeClaim
+}
+
+func claimsOf(factory informers.SharedInformerFactory) *claims {
+	return &claims{Indexer: factory.Core().V1().PersistentVolumeClaims().Informer().GetIndexer(), classes: factory.Storage().V1().StorageClasses().Lister(),
+		made: map[string]*corev1.PersistentVolumeClaim{}}
+}
+
+// GetByKey implements cache.Indexer. It is all that the filters read claims by.
+func (c *claims) GetByKey(key string) (item any, exists bool, err error) {
+	if claim, found := c.made[key]; found {
+		return claim, true, nil
+	}
+	return c.Indexer.GetByKey(key)
+}
+
+// prepare makes the claims that a controller will make for a pod: those of its generic ephemeral volumes, and the expected ones. Claims that exist
+// stay as they are. The error says why it is not known where a volume will be.
+func (c *claims) prepare(pod *corev1.Pod, expected []*corev1.PersistentVolumeClaim) error {
+	for i := range pod.Spec.Volumes {
+		if volume := &pod.Spec.Volumes[i]; volume.Ephemeral != nil && volume.Ephemeral.VolumeClaimTemplate != nil {
+			claim := &corev1.PersistentVolumeClaim{ObjectMeta: *volume.Ephemeral.VolumeClaimTemplate.ObjectMeta.DeepCopy(), Spec: *volume.Ephemeral.VolumeClaimTemplate.Spec.DeepCopy()}
+			claim.Name = ephemeral.VolumeClaimName(pod, volume)
+			claim.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID, Controller: ptr.To(true)}}
+			expected = append(expected, claim)
+		}
+	}
+	for _, claim := range expected {
+		if err := c.prepareOne(pod.Namespace, claim); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *claims) prepareOne(namespace string, claim *corev1.PersistentVolumeClaim) error {
+	key := namespace + "/" + claim.Name
+	if _, exists, err := c.GetByKey(key); exists || err != nil {
+		return err
+	}
+	claim = claim.DeepCopy()
+	claim.Namespace, claim.ResourceVersion, claim.Status = namespace, "0", corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
+	class, err := c.classOf(claim)
+	switch {
+	case err != nil:
+		return err
+	case class == nil && ptr.Deref(claim.Spec.StorageClassName, "") == "",
+		class != nil && ptr.Deref(class.VolumeBindingMode, storagev1.VolumeBindingImmediate) != storagev1.VolumeBindingWaitForFirstConsumer:
+		return fmt.Errorf("the volume of claim %s is chosen before the pod is scheduled, so its place is not known", claim.Name)
+	case class != nil:
+		claim.Spec.StorageClassName = &class.Name
+	}
+	c.made[key] = claim
+	return nil
+}
+
+// classOf is the storage class of a claim, the default one if the claim names none. It is nil if there is none.
+func (c *claims) classOf(claim *corev1.PersistentVolumeClaim) (*storagev1.StorageClass, error) {
+	if claim.Spec.StorageClassName == nil {
+		return c.defaultClass()
+	}
+	class, err := c.classes.Get(*claim.Spec.StorageClassName)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	return class, err
+}
+
+// defaultClass is the one that the API server gives to claims: the youngest of those that are marked.
+func (c *claims) defaultClass() (youngest *storagev1.StorageClass, _ error) {
+	classes, err := c.classes.List(labels.Everything())
+	if err != nil {
+		return nil, err
+	}
+	for _, class := range classes {
+		if class.Annotations["storageclass.kubernetes.io/is-default-class"] != "true" {
+			continue
+		}
+		if youngest == nil || cmp.Or(class.CreationTimestamp.Compare(youngest.CreationTimestamp.Time), cmp.Compare(youngest.Name, class.Name)) > 0 {
+			youngest = class
+		}
+	}
+	return youngest, nil
+}
+
+// factoryWithClaims is an informer factory that shows the filters these claims.
+type factoryWithClaims struct {
+	informers.SharedInformerFactory
+	claims *claims
+}
+
+func (f factoryWithClaims) Core() core.Interface {
+	return coreWithClaims{f.SharedInformerFactory.Core(), f.claims}
+}
+
+type coreWithClaims struct {
+	core.Interface
+	claims *claims
+}
+
+func (c coreWithClaims) V1() coreinformers.Interface { return v1WithClaims{c.Interface.V1(), c.claims} }
+
+type v1WithClaims struct {
+	coreinformers.Interface
+	claims *claims
+}
+
+func (v v1WithClaims) PersistentVolumeClaims() coreinformers.PersistentVolumeClaimInformer {
+	return claimInformer{v.Interface.PersistentVolumeClaims().Informer(), v.claims}
+}
+
+// claimInformer implements coreinformers.PersistentVolumeClaimInformer.
+type claimInformer struct {
+	cache.SharedIndexInformer
+	claims *claims
+}
+
+func (i claimInformer) Informer() cache.SharedIndexInformer { return i }
+
+func (i claimInformer) GetIndexer() cache.Indexer { return i.claims }
+
+func (i claimInformer) Lister() corelisters.PersistentVolumeClaimLister {
+	return corelisters.NewPersistentVolumeClaimLister(i.claims)
+}
