@@ -12,8 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
@@ -190,72 +188,6 @@ func (s *Snapshot) List(_ context.Context, into client.ObjectList, opts ...clien
 		list.Items = append(list.Items, *spread)
 	}
 	return nil
-}
-
-// Template is what a pod was made from, as far as its controller is of a built-in kind. Nil if that is not known.
-func (s *Snapshot) Template(pod *corev1.Pod) *corev1.PodTemplateSpec {
-	owner := workload.ControllerOf(pod)
-	if owner == nil {
-		return nil
-	}
-	object, _ := s.Owner(pod.Namespace, *owner)
-	return templateOf(object)
-}
-
-// templateOf is nil for kinds that are not built in.
-func templateOf(object client.Object) *corev1.PodTemplateSpec {
-	switch o := object.(type) {
-	case *appsv1.Deployment:
-		return &o.Spec.Template
-	case *appsv1.ReplicaSet:
-		return &o.Spec.Template
-	case *appsv1.StatefulSet:
-		return &o.Spec.Template
-	case *batchv1.Job:
-		return &o.Spec.Template
-	default:
-		return nil
-	}
-}
-
-// NewPod is a pod as the workload would make it now, without a name. For a kind that is not built in its template is read from spec.template, by one
-// request.
-func (s *Snapshot) NewPod(ctx context.Context, spread *v1alpha1.WorkloadSpread) (*corev1.Pod, error) {
-	target := workload.TargetOf(spread)
-	object, builtIn := s.Owner(spread.Namespace, target)
-	template := templateOf(object)
-	switch {
-	case template != nil:
-	case builtIn:
-		return nil, fmt.Errorf("%s %s/%s does not exist", target.Kind.Kind, spread.Namespace, target.Name)
-	default:
-		var err error
-		if template, err = s.readTemplate(ctx, spread); err != nil {
-			return nil, err
-		}
-	}
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: spread.Namespace, Labels: template.Labels, Annotations: template.Annotations},
-		Spec:       *template.Spec.DeepCopy(),
-	}, nil
-}
-
-func (s *Snapshot) readTemplate(ctx context.Context, spread *v1alpha1.WorkloadSpread) (*corev1.PodTemplateSpec, error) {
-	ref := spread.Spec.TargetReference
-	object := &unstructured.Unstructured{}
-	object.SetGroupVersionKind(schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind))
-	if err := s.live.Get(ctx, client.ObjectKey{Namespace: spread.Namespace, Name: ref.Name}, object); err != nil {
-		return nil, fmt.Errorf("reading %s %s/%s: %w", ref.Kind, spread.Namespace, ref.Name, err)
-	}
-	fields, found, err := unstructured.NestedMap(object.Object, "spec", "template")
-	if err != nil || !found {
-		return nil, fmt.Errorf("%s %s/%s has no pod template at spec.template", ref.Kind, spread.Namespace, ref.Name)
-	}
-	template := &corev1.PodTemplateSpec{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, template); err != nil {
-		return nil, fmt.Errorf("reading the pod template of %s %s/%s: %w", ref.Kind, spread.Namespace, ref.Name, err)
-	}
-	return template, nil
 }
 
 // Node is nil if there is none of the name.

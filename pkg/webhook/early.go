@@ -217,30 +217,14 @@ func (o *podObject) patchFor(policy *subset.Policy, index int, admitted v1alpha1
 	if err := json.Unmarshal(o.raw, &tree); err != nil {
 		return nil, err
 	}
-	var constraints subset.Constraints
-	if index != subset.None {
-		in := &policy.Subsets[index]
-		var err error
-		before := o.pod().Labels
-		if tree, err = in.Patch.ApplyToObject(tree); err != nil {
-			return nil, err
-		}
-		for _, key := range in.Patch.Breaks(selector) {
-			after := child(child(tree, "metadata"), "labels")
-			if value, had := before[key]; had {
-				after[key] = value
-			} else {
-				delete(after, key)
-			}
-		}
-		constraints = in.Constraints
-	}
-	note, err := json.Marshal(admitted)
+	tree, err := policy.PatchEarly(tree, index, admitted, selector)
 	if err != nil {
 		return nil, err
 	}
-	metadata := child(tree, "metadata")
-	child(metadata, "annotations")[v1alpha1.AdmittedAnnotation] = string(note)
+	var constraints subset.Constraints
+	if index != subset.None {
+		constraints = policy.Subsets[index].Constraints
+	}
 	patched, err := json.Marshal(tree)
 	if err != nil {
 		return nil, err
@@ -262,14 +246,4 @@ func (o *podObject) patchFor(policy *subset.Policy, index int, admitted v1alpha1
 	pod.Spec.SchedulerName = v1alpha1.SchedulerName
 	constraints.AddTo(&pod)
 	return append(patch, patchOf(before, &pod)...), nil
-}
-
-// child is the object at a key. It is created if it does not exist.
-func child(of map[string]any, key string) map[string]any {
-	object, ok := of[key].(map[string]any)
-	if !ok {
-		object = map[string]any{}
-		of[key] = object
-	}
-	return object
 }

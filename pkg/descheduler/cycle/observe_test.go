@@ -1,11 +1,9 @@
 package cycle
 
 import (
-	"strings"
 	"testing"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -15,10 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
-	"github.com/berth-project/berth/pkg/moves"
 	"github.com/berth-project/berth/pkg/snapshot"
-	"github.com/berth-project/berth/pkg/subset"
-	"github.com/berth-project/berth/pkg/testkit"
 )
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -95,57 +90,6 @@ const pools = `subsets:
   requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}
   tolerations: [{key: b, operator: Exists}]
 `
-
-// What would be made in place of a pod is what admission and scheduler would make of it in the subset, not a copy of what this one is bound to.
-func TestTheReplacementIsForTheOtherSubset(t *testing.T) {
-	policy := testkit.Policy(t, pools)
-	victim := podNamed("p", true)
-	victim.Spec.Tolerations = []corev1.Toleration{{Key: "own", Operator: corev1.TolerationOpExists}}
-	policy.Constraints.AddTo(victim)
-	c := &cluster{Cycle: &Cycle{snapshot: looking(t)}, spread: &spread{facts: moves.Facts{Name: "web", Policy: policy}}}
-	made, err := c.replacement(victim, &moves.Pod{Pod: subset.Observe(victim, nil)}, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var tolerates []string
-	for _, toleration := range made.Spec.Tolerations {
-		tolerates = append(tolerates, toleration.Key)
-	}
-	if got := strings.Join(tolerates, " "); got != "own a" {
-		t.Errorf("it tolerates %s, want its own and those of the subset", got)
-	}
-	terms := made.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
-	if len(terms) != 1 || terms[0].MatchExpressions[0].Values[0] != "a" {
-		t.Errorf("it requires %v", terms)
-	}
-	if made.Spec.NodeName != "" || made.UID == victim.UID || len(made.Status.Conditions) > 0 {
-		t.Errorf("it is the pod itself: %s on %s", made.UID, made.Spec.NodeName)
-	}
-	if victim.Spec.NodeName != "node" || len(victim.Spec.Tolerations) != 3 {
-		t.Errorf("the pod was changed: %v", victim.Spec)
-	}
-}
-
-func TestTheReplacementOfAnEarlyBoundPodHasThePatchOfTheOtherSubset(t *testing.T) {
-	policy := testkit.Policy(t, strings.Replace(pools, "- name: b\n", "- name: b\n  patch: {spec: {containers: [{name: main, resources: {requests: {cpu: 700m}}}]}}\n", 1))
-	victim := pending("p")
-	victim.Annotations = map[string]string{v1alpha1.AdmittedAnnotation: `{"name":"web","subset":"a"}`}
-	victim.OwnerReferences[0].Name = "web-1"
-	c := &cluster{Cycle: &Cycle{snapshot: looking(t)}, spread: &spread{facts: moves.Facts{Name: "web", Policy: policy}}}
-	observed := &moves.Pod{Pod: subset.Observe(victim, nil)}
-	if _, err := c.replacement(victim, observed, 1); err == nil {
-		t.Error("something is known of a pod without a template")
-	}
-	c.snapshot = looking(t, &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-1", UID: "rs"}, Spec: appsv1.ReplicaSetSpec{
-		Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}}}}})
-	made, err := c.replacement(victim, observed, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if cpu := made.Spec.Containers[0].Resources.Requests.Cpu().String(); cpu != "700m" {
-		t.Errorf("it asks for %s", cpu)
-	}
-}
 
 // looking is a look at a cluster with these objects.
 func looking(t *testing.T, objects ...client.Object) *snapshot.Snapshot {

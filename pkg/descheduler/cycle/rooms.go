@@ -6,7 +6,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
@@ -32,7 +31,7 @@ func (c *cluster) Room(pod *moves.Pod, in int) moves.Room {
 		return moves.RoomUnknown
 	}
 	victim := c.pods[pod.UID]
-	replacement, err := c.replacement(victim, pod, in)
+	replacement, err := c.snapshot.Replacement(victim, c.facts.Policy, c.facts.Name, in)
 	if err != nil {
 		klog.FromContext(c.ctx).V(4).Info("Cannot tell what would be made in place of a pod", "pod", klog.KObj(victim), "err", err)
 		return moves.RoomUnknown
@@ -97,37 +96,6 @@ func steady(node *corev1.Node, now time.Time, window time.Duration) bool {
 		}
 	}
 	return false
-}
-
-// replacement is the pod that would be made in place of one that goes, as it would be in a subset: a copy of it without its node, or if the
-// subset's patch touches the spec one from its template, with what the subset wants. The error says why that is not known.
-func (c *cluster) replacement(victim *corev1.Pod, pod *moves.Pod, in int) (*corev1.Pod, error) {
-	policy := c.facts.Policy
-	made := victim.DeepCopy()
-	if _, admitted := policy.AdmittedTo(pod.Admitted, c.facts.Name); admitted || policy.BindsEarly() && in != subset.None && policy.Subsets[in].PatchesSpec {
-		template := c.snapshot.Template(victim)
-		if template == nil {
-			return nil, fmt.Errorf("its template is not known")
-		}
-		made = &corev1.Pod{ObjectMeta: *template.ObjectMeta.DeepCopy(), Spec: *template.Spec.DeepCopy()}
-		made.Namespace, made.OwnerReferences = victim.Namespace, victim.OwnerReferences
-		if in != subset.None && policy.Subsets[in].Patch != nil {
-			patched, err := policy.Subsets[in].Patch.Apply(made)
-			if err != nil {
-				return nil, err
-			}
-			made = patched
-		}
-	}
-	made.Name, made.UID, made.ResourceVersion = victim.Name+"-anew", victim.UID+"-anew", ""
-	made.Spec.NodeName, made.Status = "", corev1.PodStatus{}
-	made.CreationTimestamp, made.DeletionTimestamp = metav1.Time{}, nil
-	constraints := &policy.Constraints
-	if in != subset.None {
-		constraints = &policy.Subsets[in].Constraints
-	}
-	constraints.AddTo(made)
-	return made, nil
 }
 
 // Spares implements moves.Cluster.

@@ -1,0 +1,129 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
+)
+
+// Template is what a pod was made from, as far as its controller is of a built-in kind. Nil if that is not known.
+func (s *Snapshot) Template(pod *corev1.Pod) *corev1.PodTemplateSpec {
+	owner := workload.ControllerOf(pod)
+	if owner == nil {
+		return nil
+	}
+	object, _ := s.Owner(pod.Namespace, *owner)
+	return templateOf(object)
+}
+
+// templateOf is nil for kinds that are not built in.
+func templateOf(object client.Object) *corev1.PodTemplateSpec {
+	switch o := object.(type) {
+	case *appsv1.Deployment:
+		return &o.Spec.Template
+	case *appsv1.ReplicaSet:
+		return &o.Spec.Template
+	case *appsv1.StatefulSet:
+		return &o.Spec.Template
+	case *batchv1.Job:
+		return &o.Spec.Template
+	default:
+		return nil
+	}
+}
+
+// Replacement is the pod that would be made in place of one that goes, as it would be in a subset of its spread, or without one: a copy without its
+// node, with what the subset wants. It is what admission would make as far as the pod itself shows that: what others have added to the pod is in the
+// copy too. The error says why the pod is not known.
+func (s *Snapshot) Replacement(pod *corev1.Pod, policy *subset.Policy, spread string, in int) (*corev1.Pod, error) {
+	made := pod.DeepCopy()
+	from, admitted := policy.AdmittedTo(subset.AdmittedOf(pod), spread)
+	if admitted || policy.BindsEarly() {
+		if admitted && from != subset.None && policy.Subsets[from].Patch != nil {
+			template := s.Template(pod)
+			if template == nil {
+				return nil, errors.New("the template is not known")
+			}
+			bare, err := policy.Subsets[from].Patch.TakeFrom(made, podFrom(template, pod.Namespace))
+			if err != nil {
+				return nil, err
+			}
+			made = bare
+		}
+		note := v1alpha1.AdmittedSubset{Name: spread}
+		if in != subset.None {
+			note.Subset = policy.Subsets[in].Name
+		}
+		bound, err := policy.BindEarly(made, in, note, nil)
+		if err != nil {
+			return nil, err
+		}
+		made = bound
+	}
+	made.Name, made.UID, made.ResourceVersion = pod.Name+"-again", pod.UID+"-again", ""
+	made.Spec.NodeName, made.Status = "", corev1.PodStatus{}
+	made.CreationTimestamp, made.DeletionTimestamp = metav1.Time{}, nil
+	constraints := &policy.Constraints
+	if in != subset.None {
+		constraints = &policy.Subsets[in].Constraints
+	}
+	constraints.AddTo(made)
+	return made, nil
+}
+
+// podFrom is a pod as a template describes it, without a name.
+func podFrom(template *corev1.PodTemplateSpec, namespace string) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: *template.ObjectMeta.DeepCopy(), Spec: *template.Spec.DeepCopy()}
+	pod.Namespace = namespace
+	return pod
+}
+
+// NewPod is a pod as the workload would make it now, without a name. For a kind that is not built in its template is read from spec.template, by one
+// request.
+func (s *Snapshot) NewPod(ctx context.Context, spread *v1alpha1.WorkloadSpread) (*corev1.Pod, error) {
+	target := workload.TargetOf(spread)
+	object, builtIn := s.Owner(spread.Namespace, target)
+	template := templateOf(object)
+	switch {
+	case template != nil:
+	case builtIn:
+		return nil, fmt.Errorf("%s %s/%s does not exist", target.Kind.Kind, spread.Namespace, target.Name)
+	default:
+		var err error
+		if template, err = s.readTemplate(ctx, spread); err != nil {
+			return nil, err
+		}
+	}
+	return podFrom(template, spread.Namespace), nil
+}
+
+func (s *Snapshot) readTemplate(ctx context.Context, spread *v1alpha1.WorkloadSpread) (*corev1.PodTemplateSpec, error) {
+	ref := spread.Spec.TargetReference
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind))
+	if err := s.live.Get(ctx, client.ObjectKey{Namespace: spread.Namespace, Name: ref.Name}, object); err != nil {
+		return nil, fmt.Errorf("reading %s %s/%s: %w", ref.Kind, spread.Namespace, ref.Name, err)
+	}
+	fields, found, err := unstructured.NestedMap(object.Object, "spec", "template")
+	if err != nil || !found {
+		return nil, fmt.Errorf("%s %s/%s has no pod template at spec.template", ref.Kind, spread.Namespace, ref.Name)
+	}
+	template := &corev1.PodTemplateSpec{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, template); err != nil {
+		return nil, fmt.Errorf("reading the pod template of %s %s/%s: %w", ref.Kind, spread.Namespace, ref.Name, err)
+	}
+	return template, nil
+}

@@ -1,0 +1,164 @@
+package subset
+
+import (
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+)
+
+// PatchEarly returns a pod, as a JSON decoder returns it, with the patch of a subset and the record of the pick. With None it gets the record only.
+// Labels by which the workload selects its pods stay as they are. The selector is nil if it is not known. The original is not changed.
+func (p *Policy) PatchEarly(pod map[string]any, index int, admitted v1alpha1.AdmittedSubset, selector labels.Selector) (map[string]any, error) {
+	var patch *Patch
+	if index != None {
+		patch = p.Subsets[index].Patch
+	}
+	patched, err := patch.ApplyToObject(pod)
+	if err != nil {
+		return nil, err
+	}
+	note, err := json.Marshal(admitted)
+	if err != nil {
+		return nil, err
+	}
+	metadata := makeChild(patched, "metadata")
+	for _, key := range patch.Breaks(selector) {
+		after := makeChild(metadata, "labels")
+		if value, had := child(child(pod, "metadata"), "labels")[key]; had {
+			after[key] = value
+		} else {
+			delete(after, key)
+		}
+	}
+	makeChild(metadata, "annotations")[v1alpha1.AdmittedAnnotation] = string(note)
+	return patched, nil
+}
+
+// makeChild is the object at a key. It is created if it does not exist.
+func makeChild(of map[string]any, key string) map[string]any {
+	object, ok := of[key].(map[string]any)
+	if !ok {
+		object = map[string]any{}
+		of[key] = object
+	}
+	return object
+}
+
+// BindEarly is a copy of a pod as admission makes it when it picks a subset, which may be None, and as the API server stores it.
+func (p *Policy) BindEarly(pod *corev1.Pod, index int, admitted v1alpha1.AdmittedSubset, selector labels.Selector) (*corev1.Pod, error) {
+	tree, err := runtime.DefaultUnstructuredConverter.ToUnstructured(withRequests(pod))
+	if err != nil {
+		return nil, fmt.Errorf("reading the fields of the pod: %w", err)
+	}
+	if tree, err = p.PatchEarly(tree, index, admitted, selector); err != nil {
+		return nil, err
+	}
+	bound := &corev1.Pod{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(tree, bound); err != nil {
+		return nil, fmt.Errorf("reading the patched pod: %w", err)
+	}
+	bound = withRequests(bound)
+	var constraints Constraints
+	if index != None {
+		constraints = p.Subsets[index].Constraints
+	}
+	bound.Spec.SchedulerName = v1alpha1.SchedulerName
+	constraints.AddTo(bound)
+	return bound, nil
+}
+
+// TakeFrom is a copy of a pod that carries the patch, without it. Template is the pod as its workload describes it. What others have added to the
+// pod stays: sidecars, defaults of a LimitRange, volumes of a StatefulSet.
+func (p *Patch) TakeFrom(pod, template *corev1.Pod) (*corev1.Pod, error) {
+	if p == nil {
+		return pod.DeepCopy(), nil
+	}
+	template = withRequests(template)
+	patched, err := p.Apply(template)
+	if err != nil {
+		return nil, err
+	}
+	patched = withRequests(patched)
+	// The tolerations of a pod are one value, which others have added to.
+	own := pod.Spec.Tolerations
+	if added, all := without(patched.Spec.Tolerations, template.Spec.Tolerations); all {
+		own, _ = without(own, added)
+	}
+	patched.Spec.Tolerations = template.Spec.Tolerations
+	with, err := json.Marshal(anchored(patched))
+	if err != nil {
+		return nil, err
+	}
+	bare, err := json.Marshal(anchored(template))
+	if err != nil {
+		return nil, err
+	}
+	back, err := strategicpatch.CreateTwoWayMergePatch(with, bare, corev1.Pod{})
+	if err != nil {
+		return nil, fmt.Errorf("comparing the pod with its template: %w", err)
+	}
+	is, err := json.Marshal(pod)
+	if err != nil {
+		return nil, err
+	}
+	if is, err = strategicpatch.StrategicMergePatch(is, back, corev1.Pod{}); err != nil {
+		return nil, fmt.Errorf("taking the patch from the pod: %w", err)
+	}
+	taken := &corev1.Pod{}
+	if err := json.Unmarshal(is, taken); err != nil {
+		return nil, err
+	}
+	taken.Spec.Tolerations = own
+	return taken, nil
+}
+
+// anchored adds a key to the maps of a copy of a pod that others add keys to. If one of two pods had no such map, their difference would be the map as
+// a whole.
+func anchored(pod *corev1.Pod) *corev1.Pod {
+	const key = "anchor"
+	pod = pod.DeepCopy()
+	for _, of := range []*map[string]string{&pod.Labels, &pod.Annotations, &pod.Spec.NodeSelector} {
+		if *of == nil {
+			*of = map[string]string{}
+		}
+		(*of)[key] = ""
+	}
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			for _, of := range []*corev1.ResourceList{&containers[i].Resources.Requests, &containers[i].Resources.Limits} {
+				if *of == nil {
+					*of = corev1.ResourceList{}
+				}
+				(*of)[key] = resource.Quantity{}
+			}
+		}
+	}
+	return pod
+}
+
+// withRequests is a copy of a pod whose containers request what they are limited to, unless they say otherwise, as the API server stores it.
+func withRequests(pod *corev1.Pod) *corev1.Pod {
+	pod = pod.DeepCopy()
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			resources := &containers[i].Resources
+			for name, limit := range resources.Limits {
+				if _, requested := resources.Requests[name]; requested {
+					continue
+				}
+				if resources.Requests == nil {
+					resources.Requests = corev1.ResourceList{}
+				}
+				resources.Requests[name] = limit
+			}
+		}
+	}
+	return pod
+}
