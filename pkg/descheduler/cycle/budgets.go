@@ -50,7 +50,8 @@ type room interface {
 
 func (c *Cycle) gatherBudgets(ctx context.Context) (*budgets, error) {
 	b := &budgets{inNamespace: map[string][]*allowance{}, taken: map[types.UID]bool{}, isBelow: func(pod *corev1.Pod, target workload.Owner) bool {
-		return c.isBelow(ctx, pod, target)
+		below, err := c.isBelow(ctx, pod, target)
+		return below && err == nil
 	}}
 	var pdbs policyv1.PodDisruptionBudgetList
 	if err := c.world.live.List(ctx, &pdbs); err != nil {
@@ -212,10 +213,19 @@ func (b *budgets) close(ctx context.Context, pod *corev1.Pod) {
 	}
 }
 
-func (c *Cycle) isBelow(ctx context.Context, pod *corev1.Pod, target workload.Owner) (below bool) {
-	_, err := c.lineage.Climb(ctx, pod.Namespace, workload.ControllerOf(pod), func(owner workload.Owner) (bool, error) {
-		below = owner.Kind == target.Kind && owner.Name == target.Name
-		return below, nil
-	})
-	return below && err == nil
+// isBelow is true if the pod is owned by the workload, directly or through others. It begins to watch the kinds of owners on the way.
+func (c *Cycle) isBelow(ctx context.Context, pod *corev1.Pod, target workload.Owner) (below bool, err error) {
+	for range workload.LongestOwnerChain {
+		missing, err := c.lineage.Climb(ctx, pod.Namespace, workload.ControllerOf(pod), func(owner workload.Owner) (bool, error) {
+			below = owner.Kind == target.Kind && owner.Name == target.Name
+			return below, nil
+		})
+		if err != nil || missing == nil || c.lineage.NewObject(missing.Kind) != nil {
+			return below, err
+		}
+		if _, err := c.lineage.Watch(ctx, missing.Kind); err != nil {
+			return false, err
+		}
+	}
+	return below, nil
 }

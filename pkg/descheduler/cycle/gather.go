@@ -42,6 +42,8 @@ type Cycle struct {
 	spreads  []*spread
 	// unread are spreads of which something could not be read. They have no facts.
 	unread []*spread
+	// paused are the spreads whose pods stay, by namespace, whether they can be used or not.
+	paused map[string][]paused
 	// telling writes events. It returns the first that could not be written.
 	telling errgroup.Group
 }
@@ -74,6 +76,12 @@ func (c *Cycle) gather(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	c.paused = map[string][]paused{}
+	for i := range c.snapshot.Spreads {
+		if object := &c.snapshot.Spreads[i]; moves.IsPaused(object) {
+			c.paused[object.Namespace] = append(c.paused[object.Namespace], paused{lineage.Compile(object), workload.TargetOf(object)})
+		}
+	}
 	byKey := map[types.NamespacedName]*spread{}
 	for i := range c.snapshot.Spreads {
 		object := &c.snapshot.Spreads[i]
@@ -104,9 +112,22 @@ func (c *Cycle) gather(ctx context.Context) (err error) {
 	return nil
 }
 
-// IsPaused is true for a pod of a spread whose pods are not to be moved.
+// paused is a spread that is paused.
+type paused struct {
+	*lineage.Spread
+	target workload.Owner
+}
+
+// IsPaused is true for a pod that a paused spread names: its pods stay, even if the spread is invalid, cannot be read, or an older one divides its
+// workload. A pod whose owners cannot be read may be one of them.
 func (c *Cycle) IsPaused(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(c.spreads, func(s *spread) bool { return s.facts.Paused && s.pods[pod.UID] != nil })
+	return slices.ContainsFunc(c.paused[pod.Namespace], func(p paused) bool {
+		if !p.Divides(pod.Labels) {
+			return false
+		}
+		below, err := c.isBelow(c.ctx, pod, p.target)
+		return below || err != nil
+	})
 }
 
 // prepare is the spread without its pods, or why it is passed over. Without an error its status says the same to its owner.
@@ -148,6 +169,8 @@ func (c *Cycle) prepare(ctx context.Context, object *v1alpha1.WorkloadSpread) (*
 	}
 	facts := moves.FactsOf(object, compiled.Policy, c.Now)
 	facts.Replicas = replicas
+	// A spread that divides nothing, because this one is older, may be paused all the same.
+	facts.Paused = slices.ContainsFunc(c.paused[object.Namespace], func(p paused) bool { return p.target == target })
 	return &spread{object: object, pods: map[types.UID]*corev1.Pod{}, facts: facts, refused: map[string]bool{}}, "", nil
 }
 

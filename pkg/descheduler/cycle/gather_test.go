@@ -51,7 +51,7 @@ func begun(t *testing.T, lists func(kind string) error, objects ...client.Object
 			}
 			return c.List(ctx, list, opts...)
 		}}).Build()
-	return &Cycle{Now: noon, world: &World{live: live, options: Options{Clock: clocktesting.NewFakeClock(noon), DryRun: true}}, report: &Report{}}
+	return &Cycle{Now: noon, ctx: t.Context(), world: &World{live: live, options: Options{Clock: clocktesting.NewFakeClock(noon), DryRun: true}}, report: &Report{}}
 }
 
 // spreadNamed is a spread for a workload of the same name.
@@ -139,5 +139,71 @@ func TestAPodWhoseOwnersCannotBeReadIsReported(t *testing.T) {
 	}
 	if text := fmt.Sprint(c.report.Unread); !errors.Is(c.report.Unread, broken) || strings.Count(text, "pod ns/p") != 1 {
 		t.Errorf("not read: %s", text)
+	}
+}
+
+// podOf is a pod whose controller is an object of this kind.
+func podOf(namespace, name, apiVersion, kind, owner string, labels map[string]string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name), Labels: labels,
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: owner, UID: types.UID(owner), Controller: ptr.To(true)}}}}
+}
+
+// Somebody who pauses a spread wants its pods to stay. They stay even if nothing else of the spread can be read.
+func TestAPausedSpreadIsPausedWhateverIsWrongWithIt(t *testing.T) {
+	paused := func(s *v1alpha1.WorkloadSpread) *v1alpha1.WorkloadSpread {
+		s.Annotations = map[string]string{v1alpha1.PausedAnnotation: "true"}
+		return s
+	}
+	selecting := func(s *v1alpha1.WorkloadSpread) *v1alpha1.WorkloadSpread {
+		s.Spec.TargetFilter = &v1alpha1.TargetFilter{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"role": "worker"}}}
+		return s
+	}
+	set := func(namespace, name string) *appsv1.StatefulSet {
+		return &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name)}}
+	}
+	invalid, loser, winner := spreadNamed("ns", "invalid", "apps/v1", "StatefulSet"), spreadNamed("ns", "loser", "apps/v1", "StatefulSet"), spreadNamed("ns", "winner", "apps/v1", "StatefulSet")
+	invalid.Spec.Subsets = nil
+	loser.Spec.TargetReference.Name, winner.Spec.TargetReference.Name = "shared", "shared"
+	loser.CreationTimestamp = metav1.NewTime(noon)
+	c := begun(t, func(string) error { return errors.New("etcd is away") },
+		paused(spreadNamed("ns", "good", "apps/v1", "StatefulSet")), set("ns", "good"),
+		paused(selecting(spreadNamed("ns", "part", "apps/v1", "StatefulSet"))), set("ns", "part"),
+		paused(invalid), set("ns", "invalid"),
+		paused(spreadNamed("ns", "paths", "apps/v1", "StatefulSet", "spec.nothing")), set("ns", "paths"),
+		paused(spreadNamed("ns", "broken", "example.com/v1", "Broken")),
+		paused(spreadNamed("ns", "later", "apps/v1", "StatefulSet")),
+		paused(loser), winner, set("ns", "shared"),
+		spreadNamed("ns", "running", "apps/v1", "StatefulSet"), set("ns", "running"), set("ns", "other"), set("elsewhere", "good"),
+	)
+	if err := c.gather(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	worker := map[string]string{"role": "worker"}
+	for name, tc := range map[string]struct {
+		pod  *corev1.Pod
+		want bool
+	}{
+		"a paused spread":                                        {podOf("ns", "p", "apps/v1", "StatefulSet", "good", nil), true},
+		"a pod that the spread selects":                          {podOf("ns", "p", "apps/v1", "StatefulSet", "part", worker), true},
+		"a pod that it leaves out":                               {podOf("ns", "p", "apps/v1", "StatefulSet", "part", nil), false},
+		"a spread that is invalid":                               {podOf("ns", "p", "apps/v1", "StatefulSet", "invalid", nil), true},
+		"a spread whose replicas cannot be read":                 {podOf("ns", "p", "apps/v1", "StatefulSet", "paths", nil), true},
+		"a spread whose target cannot be read":                   {podOf("ns", "p", "example.com/v1", "Broken", "broken", nil), true},
+		"a spread whose target does not exist":                   {podOf("ns", "p", "apps/v1", "StatefulSet", "later", nil), true},
+		"a spread beside an older one":                           {podOf("ns", "p", "apps/v1", "StatefulSet", "shared", nil), true},
+		"a pod whose owners cannot be read may be one of these":  {podOf("ns", "p", "example.com/v1", "Broken", "any", nil), true},
+		"a spread that is not paused":                            {podOf("ns", "p", "apps/v1", "StatefulSet", "running", nil), false},
+		"a workload without a spread":                            {podOf("ns", "p", "apps/v1", "StatefulSet", "other", nil), false},
+		"another namespace":                                      {podOf("elsewhere", "p", "apps/v1", "StatefulSet", "good", nil), false},
+		"owners that cannot be read, where no spread was paused": {podOf("elsewhere", "p", "example.com/v1", "Broken", "any", nil), false},
+	} {
+		if got := c.IsPaused(tc.pod); got != tc.want {
+			t.Errorf("%s: got %t", name, got)
+		}
+	}
+	for _, s := range c.spreads {
+		if want := s.object.Name != "running"; s.facts.Paused != want {
+			t.Errorf("Berth's strategies take spread %s for paused: %t", s.object.Name, s.facts.Paused)
+		}
 	}
 }
