@@ -458,14 +458,8 @@ func TestStrategiesOfOthersLeavePausedSpreadsAlone(t *testing.T) {
 func TestTheDeployedProfileRemovesFailedPods(t *testing.T) {
 	ns := newNamespace(t)
 	pool(t, ns, "a", "32")
-	apply(t, ns, spreadOf(ns, "ReplicaSet", adaptive, "a=-")+"---"+workload("ReplicaSet", 2, "100m")+`---
-apiVersion: policy.kruise.io/v1alpha1
-kind: PodUnavailableBudget
-metadata: {name: web}
-spec: {selector: {matchLabels: {app: web}}, maxUnavailable: 0}
-`)
+	apply(t, ns, spreadOf(ns, "ReplicaSet", adaptive, "a=-")+"---"+workload("ReplicaSet", 2, "100m"))
 	expectLayout(t, ns, "a=2")
-	inForce(t, ns, 0)
 	name := atRest(t, ns, 2)[0].Name
 	if _, err := the.Client.CoreV1().Pods(ns).Patch(t.Context(), name, types.MergePatchType, []byte(`{"status":{"phase":"Failed"}}`), metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)
@@ -483,8 +477,15 @@ spec: {selector: {matchLabels: {app: web}}, maxUnavailable: 0}
 		}
 		return "", err
 	})
+	apply(t, ns, `
+apiVersion: policy.kruise.io/v1alpha1
+kind: PodUnavailableBudget
+metadata: {name: web}
+spec: {selector: {matchLabels: {app: web}}, maxUnavailable: 0}
+`)
+	inForce(t, ns, 0)
 	watch := watchDisruptions(t, ns, 2)
-	if _, err := descheduleOnce(t, deployedWith(t, "RemoveFailedPods", "{namespaces: {include: ["+ns+"]}}")); err != nil {
+	if _, err := descheduleOnce(t, deployedWith(t, "RemoveFailedPods", "{minPodLifetimeSeconds: 0, namespaces: {include: ["+ns+"]}}")); err != nil {
 		t.Error(err)
 	}
 	waitFor(t, "the failed pod to be gone", func(ctx context.Context) (string, error) {
