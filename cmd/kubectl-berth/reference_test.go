@@ -13,7 +13,6 @@ import (
 
 // The commands that berth-whatif runs are commands of kubectl berth for its users, so their flags are on the same page.
 func TestFlagsAreOnTheirPage(t *testing.T) {
-	t.Setenv("HOME", "~") // a default is below it
 	root, other := cli.NewCommand(genericiooptions.NewTestIOStreamsDiscard()), whatif.NewCommand(genericiooptions.NewTestIOStreamsDiscard(), nil)
 	runs := map[string]*cobra.Command{}
 	for _, command := range other.Commands() {

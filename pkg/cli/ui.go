@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -49,7 +50,7 @@ func newUI(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.Comm
 }
 
 func (c *uiCommand) run(ctx context.Context, flags *console.Flags) error {
-	config, err := flags.ToRESTConfig()
+	config, err := flags.Config().ClientConfig()
 	if err != nil {
 		return err
 	}
@@ -81,21 +82,11 @@ func (c *uiCommand) run(ctx context.Context, flags *console.Flags) error {
 
 // title names the cluster by its context, or by its address if there is no context.
 func (c *uiCommand) title(flags *console.Flags, host string) (ui.Title, error) {
-	loader := flags.ToRawKubeConfigLoader()
-	title := ui.Title{Cluster: host}
-	raw, err := loader.RawConfig()
-	if err != nil {
+	context, err := flags.Context()
+	title := ui.Title{Cluster: cmp.Or(context, host)}
+	if err != nil || c.allNamespaces {
 		return title, err
 	}
-	if raw.CurrentContext != "" {
-		title.Cluster = raw.CurrentContext
-	}
-	if *flags.Context != "" {
-		title.Cluster = *flags.Context
-	}
-	if c.allNamespaces {
-		return title, nil
-	}
-	title.Namespace, _, err = loader.Namespace()
+	title.Namespace, _, err = flags.Config().Namespace()
 	return title, err
 }

@@ -88,6 +88,7 @@ var forbidden = map[string]map[string]string{
 		"sigs.k8s.io/controller-runtime": "it is used by programs that are no controller",
 	},
 	"cmd/kubectl-berth": {
+		"plugin":                   "Go's plugin package keeps the linker from leaving out methods that nobody calls",
 		"k8s.io/kubernetes":        "kubectl-berth is small; what asks filters is in berth-whatif",
 		"sigs.k8s.io/descheduler":  "kubectl-berth is small; what asks the descheduler is in berth-whatif",
 		module + "pkg/fit":         "kubectl-berth is small; what asks filters is in berth-whatif",

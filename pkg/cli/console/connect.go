@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -17,12 +16,8 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
 
-// Flags are the flags of kubectl that choose a cluster, a user and a namespace.
-type Flags = genericclioptions.ConfigFlags
-
 // NewRoot returns a command without subcommands, and the flags that it shares with every subcommand. Its users start it as kubectl berth.
 func NewRoot(name, short string, streams genericiooptions.IOStreams) (*cobra.Command, *Flags) {
-	flags := genericclioptions.NewConfigFlags(true)
 	root := &cobra.Command{
 		Use:           name,
 		Short:         short,
@@ -33,8 +28,7 @@ func NewRoot(name, short string, streams genericiooptions.IOStreams) (*cobra.Com
 	root.SetIn(streams.In)
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)
-	flags.AddFlags(root.PersistentFlags())
-	return root, flags
+	return root, newFlags(root.PersistentFlags())
 }
 
 // Cluster is the access to the API server.
@@ -47,11 +41,11 @@ type Cluster struct {
 
 // Connect makes the client that the flags describe. It sends no request yet.
 func Connect(flags *Flags) (*Cluster, error) {
-	config, err := flags.ToRESTConfig()
+	config, err := flags.Config().ClientConfig()
 	if err != nil {
 		return nil, err
 	}
-	namespace, _, err := flags.ToRawKubeConfigLoader().Namespace()
+	namespace, _, err := flags.Config().Namespace()
 	if err != nil {
 		return nil, err
 	}
