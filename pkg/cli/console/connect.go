@@ -2,16 +2,21 @@
 package console
 
 import (
+	"context"
 	"fmt"
+	"net/http"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 )
@@ -55,11 +60,54 @@ func Connect(flags *Flags) (*Cluster, error) {
 			return nil, fmt.Errorf("registering types: %w", err)
 		}
 	}
-	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
+	config.UserAgent = rest.DefaultKubernetesUserAgent()
+	httpClient, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	mapper, err := mapperFor(config, httpClient)
+	if err != nil {
+		return nil, err
+	}
+	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme, HTTPClient: httpClient, Mapper: mapper})
 	if err != nil {
 		return nil, err
 	}
 	return &Cluster{WithWatch: c, Config: config, Namespace: namespace}, nil
+}
+
+// mapperFor knows the kinds that most commands read without a request. It discovers other kinds when a command reads them.
+func mapperFor(config *rest.Config, httpClient *http.Client) (meta.RESTMapper, error) {
+	discovered, err := apiutil.NewDynamicRESTMapper(config, httpClient)
+	if err != nil {
+		return nil, err
+	}
+	known := meta.NewDefaultRESTMapper(nil)
+	known.Add(v1alpha1.GroupVersion.WithKind("WorkloadSpread"), meta.RESTScopeNamespace)
+	known.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
+	return meta.FirstHitRESTMapper{MultiRESTMapper: meta.MultiRESTMapper{known, discovered}}, nil
+}
+
+// Get is that of the client. Its error is a meta.NoKindMatchError if the API server does not have the kind.
+func (c *Cluster) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	return c.noKind(c.WithWatch.Get(ctx, key, object, options...), object)
+}
+
+// List is that of the client. Its error is a meta.NoKindMatchError if the API server does not have the kind.
+func (c *Cluster) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	return c.noKind(c.WithWatch.List(ctx, list, options...), list)
+}
+
+// noKind replaces the API server's answer for a path that it does not serve. Its answer for an object that does not exist stays.
+func (c *Cluster) noKind(err error, object runtime.Object) error {
+	if !apierrors.IsNotFound(err) || !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) {
+		return err
+	}
+	gvk, unknown := c.GroupVersionKindFor(object)
+	if unknown != nil {
+		return err
+	}
+	return &meta.NoKindMatchError{GroupKind: gvk.GroupKind(), SearchedVersions: []string{gvk.Version}}
 }
 
 // SpreadNames completes the name of a spread on the command line.
