@@ -41,7 +41,7 @@ func driftsIn(r *report.Spread) []Drift {
 	for i := range r.Subsets {
 		in := &r.Subsets[i]
 		switch {
-		case in.Quota != nil && in.Pods > *in.Quota && r.Surplus > 0:
+		case in.Over > 0:
 			add(in.Name, in.Pods, in.Target, "above quota", "the descheduler's EnforceSubsetMaxReplicas, or scaling down")
 		case in.Pods < in.Target && r.PodsAfter(i) > 0:
 			add(in.Name, in.Pods, in.Target, "its pods went to later subsets", "the descheduler's RebalanceToPreferredSubset, once there is room")

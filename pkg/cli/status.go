@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -160,7 +161,12 @@ func (c *statusCommand) subsetRows(r *report.Spread) [][]console.Cell {
 	if len(r.Subsets) == 0 {
 		return nil
 	}
+	// While there are several revisions, each has a row of its own, because it has the quota for itself.
+	divided := slices.ContainsFunc(r.Subsets, func(s report.Subset) bool { return len(s.Revisions) > 0 })
 	head := []console.Cell{{Text: "  SUBSET"}, {Text: "PODS"}, {Text: "QUOTA"}, {Text: "FILL"}, {Text: "SCHEDULABLE"}}
+	if divided {
+		head = slices.Insert(head, 1, console.Cell{Text: "REVISION"})
+	}
 	if c.output == console.AsWide {
 		head = append(head, console.Cell{Text: "PLANNED"}, console.Cell{Text: "MESSAGE"})
 	}
@@ -174,11 +180,16 @@ func (c *statusCommand) subsetRows(r *report.Spread) [][]console.Cell {
 		if !s.Schedulable {
 			schedulable = console.Cell{Text: "no", Color: console.Yellow}
 		}
-		row := []console.Cell{{Text: "  " + s.Name}, {Text: strconv.Itoa(int(s.Pods))}, {Text: quota}, bar(s), schedulable}
-		if c.output == console.AsWide {
-			row = append(row, console.Cell{Text: strconv.Itoa(int(s.Target))}, console.Cell{Text: s.Message})
+		for _, scope := range s.Scopes() {
+			row := []console.Cell{{Text: "  " + s.Name}, {Text: strconv.Itoa(int(scope.Pods))}, {Text: quota}, bar(s, scope.Pods), schedulable}
+			if divided {
+				row = slices.Insert(row, 1, console.Cell{Text: scope.Name})
+			}
+			if c.output == console.AsWide {
+				row = append(row, console.Cell{Text: strconv.Itoa(int(s.Target))}, console.Cell{Text: s.Message})
+			}
+			rows = append(rows, row)
 		}
-		rows = append(rows, row)
 	}
 	return rows
 }
@@ -186,24 +197,23 @@ func (c *statusCommand) subsetRows(r *report.Spread) [][]console.Cell {
 // barWidth is the width of a full quota.
 const barWidth = 20
 
-// bar shows how much of its quota a subset holds. Without a quota it shows how much of its plan.
-func bar(s report.Subset) console.Cell {
+// bar shows how much of its quota a subset holds, by the pods of one quota scope. Without a quota it shows how much of its plan.
+func bar(s report.Subset, pods int32) console.Cell {
 	whole, of := s.Target, console.Plain
 	if s.Quota != nil {
 		whole = *s.Quota
 	}
 	filled := barWidth
 	switch {
-	case s.Pods > whole:
-		of = console.Red
-		if s.Quota == nil {
-			of = console.Plain
+	case pods > whole:
+		if s.Over > 0 {
+			of = console.Red
 		}
 	case whole == 0:
 		filled = 0
 	default:
-		filled = int(s.Pods) * barWidth / int(whole)
-		if s.Pods == whole {
+		filled = int(pods) * barWidth / int(whole)
+		if pods == whole {
 			of = console.Green
 		}
 	}

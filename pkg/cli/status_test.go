@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/yaml"
@@ -23,7 +24,15 @@ import (
 const (
 	twoThenAny = `subsets: [{name: a, maxReplicas: 2}, {name: b}]`
 	adaptive   = "\nscheduleStrategy: {type: Adaptive}"
-	waiting    = `, conditions: [{type: Schedulable, status: "False", message: "pods that find no node: 1"}]`
+	early      = "\nscheduleStrategy: {type: Adaptive, binding: Early, adaptive: {disableSimulationSchedule: true, rescheduleCriticalSeconds: 60}}"
+	earlyStays = "\nscheduleStrategy: {type: Adaptive, binding: Early}"
+	waits      = "\nscheduleStrategy: {whenFull: Wait}"
+	// rollingOut are pods of two revisions, each within its quota, and rolledOver the same with one above it.
+	rollingOut = `{observedReplicas: 3, pendingPods: 1, subsetStatuses: [{name: a, replicas: 3}, {name: b, replicas: 1}], versionedSubsetStatuses: {
+  new: [{name: a, replicas: 1}, {name: b}], old: [{name: a, replicas: 2}, {name: b, replicas: 1}]}}`
+	rolledOver = `{observedReplicas: 3, surplusPods: 1, subsetStatuses: [{name: a, replicas: 4}, {name: b, replicas: 1}], versionedSubsetStatuses: {
+  new: [{name: a, replicas: 1}, {name: b}], old: [{name: a, replicas: 3}, {name: b, replicas: 1}]}}`
+	waiting = `, conditions: [{type: Schedulable, status: "False", message: "pods that find no node: 1"}]`
 )
 
 func TestWhatHappensNext(t *testing.T) {
@@ -39,6 +48,16 @@ func TestWhatHappensNext(t *testing.T) {
 			"2 pods are pending: no subset from a on has a node for them"},
 		"full": {"{subsets: [{name: a, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}", `{observedReplicas: 3, pendingPods: 2, subsetStatuses: [{name: a, replicas: 1}]}`,
 			"2 pods wait until a slot is free"},
+		"full for one revision": {"{subsets: [{name: a, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}",
+			`{observedReplicas: 2, pendingPods: 1, subsetStatuses: [{name: a, replicas: 1}], versionedSubsetStatuses: {new: [{name: a}], old: [{name: a, replicas: 1}]}}`,
+			"1 pod is pending: on the way to a node, or waiting for a slot of a revision"},
+		"room for each revision": {twoThenAny + waits, rollingOut, "1 pod is on the way to a node"},
+		"early-bound pods wait": {twoThenAny + early, `{observedReplicas: 3, pendingPods: 2, subsetStatuses: [{name: a, replicas: 1` + waiting + `}, {name: b}]}`,
+			"2 pods are pending: those with the patch of a wait for a node there; after 1m0s the descheduler's EvictUnschedulableSubsetPods replaces them"},
+		"early-bound pods stay": {twoThenAny + earlyStays, `{observedReplicas: 3, pendingPods: 2, subsetStatuses: [{name: a, replicas: 1` + waiting + `}, {name: b}]}`,
+			"2 pods are pending: those with the patch of a wait for a node there; without rescheduleCriticalSeconds none goes on"},
+		"early-bound for a full subset": {twoThenAny + early, `{observedReplicas: 3, pendingPods: 1, subsetStatuses: [{name: a, replicas: 2}, {name: b}]}`,
+			"1 pod is on the way to a node; berth-controller replaces a pod that carries the patch of a full subset: a"},
 		"on the way": {twoThenAny, `{observedReplicas: 1, pendingPods: 1, subsetStatuses: [{name: a}, {name: b}]}`, "1 pod is on the way to a node"},
 		"surplus":    {twoThenAny, `{observedReplicas: 3, surplusPods: 1, subsetStatuses: [{name: a, replicas: 3}, {name: b}]}`, "1 pod is above quota"},
 		"unplaced":   {twoThenAny, `{observedReplicas: 2, unplacedPods: 1, subsetStatuses: [{name: a, replicas: 1}, {name: b}]}`, "1 pod runs in no subset"},
@@ -91,6 +110,22 @@ func TestStatusPrints(t *testing.T) {
 		for _, part := range []string{"shop/web", "PLANNED", "pods that find no node: 1"} {
 			if err != nil || !strings.Contains(got, part) {
 				t.Errorf("%v, printed\n%swithout %q", err, got, part)
+			}
+		}
+	})
+	t.Run("a rollout", func(t *testing.T) {
+		for status, bars := range map[string]string{rollingOut: "██████████·········· ████████████████████", rolledOver: "██████████·········· ████████████████████!"} {
+			rows := (&statusCommand{}).subsetRows(ptr.To(report.Of(testkit.Spread(t, twoThenAny, status), time.Now())))
+			var got []string
+			for _, row := range rows[1:3] {
+				text := row[4].Text
+				if row[4].Color == console.Red {
+					text += "!"
+				}
+				got = append(got, text)
+			}
+			if diff := cmp.Diff(bars, strings.Join(got, " ")); diff != "" {
+				t.Errorf("bars of the revisions, with ! for red (-want +got):\n%s", diff)
 			}
 		}
 	})

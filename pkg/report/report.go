@@ -4,6 +4,8 @@ package report
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -45,14 +47,24 @@ type Subset struct {
 	Name string `json:"name"`
 	// Pods that are bound in the subset, of all revisions.
 	Pods int32 `json:"pods"`
+	// Revisions divide the pods by rollout revision, if each revision has the quota for itself. Empty while there is only one.
+	Revisions []Revision `json:"revisions,omitempty"`
 	// Quota of each revision, or of all if the spread's quotaScope is Workload. Nil for no limit, and if it is not known.
 	Quota *int32 `json:"quota,omitempty"`
+	// Over is how many pods are above the quota, where each revision is compared with its own.
+	Over int32 `json:"over,omitempty"`
 	// Target is how many pods the subset holds when all have their place.
 	Target int32 `json:"target"`
 	// Schedulable is false if pods wait for a node of the subset.
 	Schedulable bool `json:"schedulable"`
 	// Message says why not.
 	Message string `json:"message,omitempty"`
+}
+
+// Revision is the part of a subset that belongs to one rollout revision of the workload.
+type Revision struct {
+	Name string `json:"name"`
+	Pods int32  `json:"pods"`
 }
 
 // Of reads the status of a spread as it is to be understood at a moment.
@@ -82,6 +94,8 @@ func Of(spread *v1alpha1.WorkloadSpread, now time.Time) Spread {
 		if quota := plan.Quota[i]; quota != subset.NoLimit {
 			of.Quota = &quota
 		}
+		of.Revisions = revisionsOf(status, i)
+		of.Over = over(status, &of)
 		if schedulable := meta.FindStatusCondition(is.Conditions, v1alpha1.ConditionSchedulable); schedulable != nil && schedulable.Status == "False" {
 			of.Schedulable, of.Message = false, schedulable.Message
 		}
@@ -105,6 +119,38 @@ func (r *Spread) couldGoHome() (into int, pods int32) {
 	return subset.None, 0
 }
 
+// revisionsOf are the revisions that have pods, in order of their names, with their pods in one subset. There are none if there is only one revision, or
+// if all revisions share the quota.
+func revisionsOf(status *v1alpha1.WorkloadSpreadStatus, index int) []Revision {
+	if len(status.VersionedSubsetStatuses) < 2 {
+		return nil
+	}
+	var all []Revision
+	for _, name := range slices.Sorted(maps.Keys(status.VersionedSubsetStatuses)) {
+		if in := status.VersionedSubsetStatuses[name]; index < len(in) {
+			all = append(all, Revision{Name: name, Pods: in[index].Replicas})
+		}
+	}
+	return all
+}
+
+// over is how many pods of the subset are above its quota:
+//
+//	sum over all revisions of max(pods − quota, 0)
+//
+// Without revisions all pods are compared with the quota. The controller reports no surplus if it does not know the quotas.
+func over(status *v1alpha1.WorkloadSpreadStatus, in *Subset) (n int32) {
+	if in.Quota == nil || status.SurplusPods == 0 {
+		return 0
+	}
+	rest := in.Pods // pods without a revision share a quota
+	for _, revision := range in.Revisions {
+		n += max(revision.Pods-*in.Quota, 0)
+		rest -= revision.Pods
+	}
+	return n + max(rest-*in.Quota, 0)
+}
+
 // nextStep is the first thing that the system does or waits for, in the order in which a person would want to know.
 func nextStep(r *Spread, policy *subset.Policy) string {
 	if !r.Ready {
@@ -112,15 +158,26 @@ func nextStep(r *Spread, policy *subset.Policy) string {
 	}
 	for i := range r.Subsets {
 		if in := &r.Subsets[i]; !in.Schedulable {
-			if policy.Strategy == v1alpha1.AdaptiveScheduleStrategy {
+			switch adaptive := policy.Strategy == v1alpha1.AdaptiveScheduleStrategy; {
+			case adaptive && policy.BindsEarly() && policy.Adaptive.Wait == 0:
+				return fmt.Sprintf("%s: those with the patch of %s wait for a node there; without rescheduleCriticalSeconds none goes on to another subset",
+					Pods(r.Pending, "is pending", "are pending"), in.Name)
+			case adaptive && policy.BindsEarly():
+				return fmt.Sprintf("%s: those with the patch of %s wait for a node there; after %s the descheduler's EvictUnschedulableSubsetPods replaces them, for another subset",
+					Pods(r.Pending, "is pending", "are pending"), in.Name, policy.Adaptive.Wait)
+			case adaptive:
 				return fmt.Sprintf("%s: no subset from %s on has a node for them; they are bound as soon as one has", Pods(r.Pending, "is pending", "are pending"), in.Name)
 			}
 			return fmt.Sprintf("%s for a node of %s: with strategy Fixed none goes on to another subset", Pods(r.Pending, "waits", "wait"), in.Name)
 		}
 	}
-	switch {
-	case r.Pending > 0 && r.full() && policy.WhenFull == v1alpha1.WhenFullWait:
+	switch full, scopes := r.fullFor(); {
+	case r.Pending > 0 && policy.WhenFull == v1alpha1.WhenFullWait && full == scopes:
 		return Pods(r.Pending, "waits", "wait") + " until a slot is free: every subset is full (whenFull: Wait)"
+	case r.Pending > 0 && policy.WhenFull == v1alpha1.WhenFullWait && full > 0:
+		return Pods(r.Pending, "is pending", "are pending") + ": on the way to a node, or waiting for a slot of a revision for which every subset is full (whenFull: Wait)"
+	case r.Pending > 0 && policy.BindsEarly() && len(r.fullSubsets()) > 0:
+		return Pods(r.Pending, "is", "are") + " on the way to a node; berth-controller replaces a pod that carries the patch of a full subset: " + strings.Join(r.fullSubsets(), ", ")
 	case r.Pending > 0:
 		return Pods(r.Pending, "is", "are") + " on the way to a node"
 	case r.Surplus > 0:
@@ -138,14 +195,38 @@ func nextStep(r *Spread, policy *subset.Policy) string {
 	return "nothing: every pod is where it belongs"
 }
 
-// full is true if no subset has room.
-func (r *Spread) full() bool {
-	for i := range r.Subsets {
-		if r.Subsets[i].Quota == nil || r.Subsets[i].Pods < *r.Subsets[i].Quota {
-			return false
+// fullFor is for how many quota scopes every subset is full, and how many scopes there are.
+func (r *Spread) fullFor() (full, scopes int) {
+	scopes = len(r.Subsets[0].Scopes())
+	for scope := range scopes {
+		if !slices.ContainsFunc(r.Subsets, func(in Subset) bool { return !in.isFull(scope) }) {
+			full++
 		}
 	}
-	return true
+	return full, scopes
+}
+
+// fullSubsets are the names of the subsets that are full for some quota scope.
+func (r *Spread) fullSubsets() (names []string) {
+	for i := range r.Subsets {
+		for scope := range r.Subsets[i].Scopes() {
+			if r.Subsets[i].isFull(scope) {
+				names = append(names, r.Subsets[i].Name)
+				break
+			}
+		}
+	}
+	return names
+}
+
+func (s *Subset) isFull(scope int) bool { return s.Quota != nil && s.Scopes()[scope].Pods >= *s.Quota }
+
+// Scopes are the parts of the subset that are compared with the quota: its revisions, or all pods under an empty name.
+func (s *Subset) Scopes() []Revision {
+	if len(s.Revisions) > 0 {
+		return s.Revisions
+	}
+	return []Revision{{Pods: s.Pods}}
 }
 
 // PodsAfter is how many pods later subsets hold above what they should.
