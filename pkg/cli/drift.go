@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
@@ -57,9 +55,9 @@ func driftsIn(r *report.Spread) []Drift {
 
 // driftCommand is "kubectl berth drift".
 type driftCommand struct {
-	out           io.Writer
-	output        console.Output
-	allNamespaces bool
+	selection
+	out    io.Writer
+	output console.Output
 }
 
 func newDrift(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.Command {
@@ -77,14 +75,14 @@ func newDrift(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.C
 		},
 	}
 	c.output.AddTo(cmd.Flags())
-	cmd.Flags().BoolVarP(&c.allNamespaces, "all-namespaces", "A", false, "Spreads of all namespaces.")
+	c.selection.addTo(cmd.Flags())
 	return cmd
 }
 
 func (c *driftCommand) run(ctx context.Context, cluster *console.Cluster) error {
-	options := []client.ListOption{client.InNamespace(cluster.Namespace)}
-	if c.allNamespaces {
-		options = nil
+	options, err := c.of(cluster, nil)
+	if err != nil {
+		return err
 	}
 	var spreads v1alpha1.WorkloadSpreadList
 	if err := cluster.List(ctx, &spreads, options...); err != nil {
@@ -92,7 +90,7 @@ func (c *driftCommand) run(ctx context.Context, cluster *console.Cluster) error 
 	}
 	drifts := []Drift{}
 	for i := range spreads.Items {
-		found := report.Of(&spreads.Items[i], time.Now())
+		found := reportOf(&spreads.Items[i])
 		drifts = append(drifts, driftsIn(&found)...)
 	}
 	if done, err := c.output.Structured(c.out, drifts); done {
@@ -104,11 +102,15 @@ func (c *driftCommand) run(ctx context.Context, cluster *console.Cluster) error 
 	}
 	rows := [][]console.Cell{{{Text: "SPREAD"}, {Text: "SUBSET"}, {Text: "PODS"}, {Text: "PLANNED"}, {Text: "WHAT"}, {Text: "MENDED BY"}}}
 	for _, d := range drifts {
-		name := d.Spread
-		if c.allNamespaces {
-			name = d.Namespace + "/" + d.Spread
-		}
-		rows = append(rows, []console.Cell{{Text: name}, {Text: cmp.Or(d.Subset, "-")}, {Text: strconv.Itoa(int(d.Pods))}, {Text: strconv.Itoa(int(d.Planned))}, {Text: d.What, Color: console.Yellow}, {Text: d.Mends}})
+		rows = append(rows, []console.Cell{{Text: c.nameOf(d.Namespace, d.Spread)}, {Text: cmp.Or(d.Subset, "-")}, {Text: strconv.Itoa(int(d.Pods))}, {Text: strconv.Itoa(int(d.Planned))}, {Text: d.What, Color: console.Yellow}, {Text: d.Mends}})
 	}
 	return console.PrintTable(c.out, console.PaletteFor(c.out), rows)
+}
+
+// count is "1 thing" or "3 things".
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
 }

@@ -8,12 +8,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
@@ -22,19 +19,20 @@ import (
 
 // statusCommand is "kubectl berth status".
 type statusCommand struct {
-	out           io.Writer
-	output        console.Output
-	allNamespaces bool
-	watch         bool
+	selection
+	out, errOut io.Writer
+	output      console.Output
+	watch       bool
 }
 
 func newStatus(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.Command {
-	c := &statusCommand{out: streams.Out}
+	c := &statusCommand{out: streams.Out, errOut: streams.ErrOut}
 	cmd := &cobra.Command{
 		Use:   "status [SPREAD]",
 		Short: "Where the pods of each spread are, what keeps others, and what happens next",
 		Example: `  kubectl berth status
   kubectl berth status web --watch
+  kubectl berth status -l team=shop
   kubectl berth status -A -o json`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: console.SpreadNames(flags),
@@ -47,7 +45,7 @@ func newStatus(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.
 		},
 	}
 	c.output.AddTo(cmd.Flags())
-	cmd.Flags().BoolVarP(&c.allNamespaces, "all-namespaces", "A", false, "Spreads of all namespaces.")
+	c.selection.addTo(cmd.Flags())
 	cmd.Flags().BoolVarP(&c.watch, "watch", "w", false, "Print again whenever a status changes, until interrupted.")
 	return cmd
 }
@@ -56,78 +54,59 @@ func (c *statusCommand) run(ctx context.Context, cluster *console.Cluster, args 
 	if c.watch && (c.output == console.AsJSON || c.output == console.AsYAML) {
 		return errors.New("--watch prints tables; leave -o out, or watch the objects with kubectl get workloadspreads --watch -o json")
 	}
-	options := []client.ListOption{client.InNamespace(cluster.Namespace)}
-	if c.allNamespaces {
-		options = nil
-	}
-	if len(args) == 1 {
-		if c.allNamespaces {
-			return errors.New("a name and --all-namespaces do not go together; name the namespace with -n")
-		}
-		options = append(options, client.MatchingFields{"metadata.name": args[0]})
-	}
-	version, err := c.print(ctx, cluster, options, args)
-	if err != nil || !c.watch {
-		return err
-	}
-	changes, err := cluster.Watch(ctx, &v1alpha1.WorkloadSpreadList{}, append(options, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: version}})...)
+	options, err := c.of(cluster, args)
 	if err != nil {
 		return err
 	}
-	defer changes.Stop()
-	for {
-		select {
-		case _, open := <-changes.ResultChan():
-			if !open {
-				return errors.New("the API server ended the watch; start it again")
-			}
-			if _, err := c.print(ctx, cluster, options, nil); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return nil
+	first := true
+	print := func(spreads []v1alpha1.WorkloadSpread) (bool, error) {
+		if first && len(args) == 1 && len(spreads) == 0 {
+			return true, console.NoSuchSpread(args[0], cluster.Namespace)
 		}
+		first = false
+		return false, c.print(spreads)
 	}
+	if c.watch {
+		return (&following{Cluster: cluster, options: options, changed: print, lost: func(err error) {
+			fmt.Fprintln(c.errOut, "kubectl berth:", console.Advise(err)+"; trying again")
+		}}).run(ctx)
+	}
+	var list v1alpha1.WorkloadSpreadList
+	if err := cluster.List(ctx, &list, options...); err != nil {
+		return err
+	}
+	_, err = print(list.Items)
+	return err
 }
 
-// print lists the spreads and prints a report of each. It returns the resource version of the list.
-func (c *statusCommand) print(ctx context.Context, cluster *console.Cluster, options []client.ListOption, names []string) (version string, err error) {
-	var spreads v1alpha1.WorkloadSpreadList
-	if err := cluster.List(ctx, &spreads, options...); err != nil {
-		return "", err
-	}
-	if len(names) == 1 && len(spreads.Items) == 0 {
-		return "", console.NoSuchSpread(names[0], cluster.Namespace)
-	}
-	reports := make([]report.Spread, len(spreads.Items))
-	for i := range spreads.Items {
-		reports[i] = report.Of(&spreads.Items[i], time.Now())
+// print prints a report of each spread.
+func (c *statusCommand) print(spreads []v1alpha1.WorkloadSpread) error {
+	reports := make([]report.Spread, len(spreads))
+	for i := range spreads {
+		reports[i] = reportOf(&spreads[i])
 	}
 	if done, err := c.output.Structured(c.out, reports); done {
-		return spreads.ResourceVersion, err
+		return err
 	}
 	if c.watch && console.IsTerminal(c.out) {
 		fmt.Fprint(c.out, "\x1b[H\x1b[2J") // move the cursor to the top and clear the screen
 	}
 	if len(reports) == 0 {
-		_, err = fmt.Fprintln(c.out, "No WorkloadSpreads found.")
+		_, err := fmt.Fprintln(c.out, "No WorkloadSpreads found.")
+		return err
 	}
 	for i := range reports {
 		if i > 0 {
 			fmt.Fprintln(c.out)
 		}
 		if err := c.printReport(&reports[i]); err != nil {
-			return "", err
+			return err
 		}
 	}
-	return spreads.ResourceVersion, err
+	return nil
 }
 
 func (c *statusCommand) printReport(r *report.Spread) error {
-	name := r.Name
-	if c.allNamespaces {
-		name = r.Namespace + "/" + r.Name
-	}
 	state := console.Cell{Text: "Ready", Color: console.Green}
 	if !r.Ready {
 		state = console.Cell{Text: string(r.Reason), Color: console.Red}
@@ -136,7 +115,7 @@ func (c *statusCommand) printReport(r *report.Spread) error {
 		}
 	}
 	p := console.PaletteFor(c.out)
-	heading := []console.Cell{{Text: name}, {Text: r.Target}, {Text: r.Strategy}, {Text: report.Pods(r.Replicas, "asked for", "asked for")}, state}
+	heading := []console.Cell{{Text: c.nameOf(r.Namespace, r.Name)}, {Text: r.Target}, {Text: r.Strategy}, {Text: report.Pods(r.Replicas, "asked for", "asked for")}, state}
 	if err := console.PrintTable(c.out, p, [][]console.Cell{heading}); err != nil {
 		return err
 	}

@@ -4,15 +4,20 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/cli/console"
@@ -106,7 +111,7 @@ func TestStatusPrints(t *testing.T) {
 		}
 	})
 	t.Run("wide", func(t *testing.T) {
-		got, err := print(statusCommand{output: console.AsWide, allNamespaces: true})
+		got, err := print(statusCommand{output: console.AsWide, selection: selection{allNamespaces: true}})
 		for _, part := range []string{"shop/web", "PLANNED", "pods that find no node: 1"} {
 			if err != nil || !strings.Contains(got, part) {
 				t.Errorf("%v, printed\n%swithout %q", err, got, part)
@@ -143,52 +148,107 @@ func TestStatusPrints(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
-	t.Run("again when it changes", func(t *testing.T) {
+	t.Run("by labels", func(t *testing.T) {
+		labelled := spread.DeepCopy()
+		labelled.Name, labelled.Labels = "labelled", map[string]string{"team": "shop"}
+		var out bytes.Buffer
+		c := statusCommand{out: &out, output: console.AsTable, selection: selection{labels: "team in (shop, x)"}}
+		if err := c.run(t.Context(), clusterOf(t, spread, labelled), nil); err != nil || !strings.HasPrefix(out.String(), "labelled ") || strings.Contains(out.String(), "\nweb ") {
+			t.Errorf("%v, printed\n%s", err, out.String())
+		}
+		for labels, want := range map[string]string{"team=": "", "=": "--selector"} {
+			c := statusCommand{out: &bytes.Buffer{}, output: console.AsTable, selection: selection{labels: labels}}
+			if err := c.run(t.Context(), clusterOf(t, spread), nil); fmt.Sprint(err) == "<nil>" != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("-l %s: %v", labels, err)
+			}
+		}
+		if _, err := print(statusCommand{selection: selection{labels: "a=b"}}, "web"); err == nil {
+			t.Error("a name and a selector are accepted together")
+		}
+	})
+}
+
+// TestStatusWatch changes a spread many times in a row. The command lists the spreads once, and prints at once and then at most once for each interval.
+func TestStatusWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
-		defer stop()
-		cluster := clusterOf(t, spread)
-		printed := make(chan string, 10)
+		cluster := clusterOf(t, testkit.Spread(t, twoThenAny, `{observedReplicas: 3, subsetStatuses: [{name: a}, {name: b}]}`))
+		lists := 0
+		cluster.WithWatch = interceptor.NewClient(cluster.WithWatch, interceptor.Funcs{
+			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+				lists++
+				return c.List(ctx, list, options...)
+			},
+		})
+		var printed []string
 		c := statusCommand{output: console.AsTable, watch: true, out: writer(func(text string) {
 			if strings.Contains(text, "next:") {
-				printed <- text
+				printed = append(printed, text)
 			}
 		})}
-		ended := make(chan error)
+		ended := make(chan error, 1)
 		go func() { ended <- c.run(ctx, cluster, nil) }()
-		if first := <-printed; !strings.Contains(first, "1 pod is pending") {
-			t.Errorf("first %q", first)
+		synctest.Wait()
+		if len(printed) != 1 {
+			t.Fatalf("printed at first %q", printed)
 		}
-		for done := false; !done; { // the watch begins some time after the first print
-			now := &v1alpha1.WorkloadSpread{}
-			if err := cluster.Get(t.Context(), client.ObjectKeyFromObject(spread), now); err != nil {
-				t.Fatal(err)
-			}
-			now.Status.PendingPods, now.Status.SubsetStatuses[0].Conditions = 0, nil
-			if now.Status.SubsetStatuses[0].Replicas++; now.Status.SubsetStatuses[0].Replicas > 2 {
-				now.Status.SubsetStatuses[0].Replicas = 1
-			}
-			if err := cluster.Status().Update(t.Context(), now); err != nil {
-				t.Fatal(err)
-			}
-			select {
-			case text := <-printed:
-				done = strings.Contains(text, "next:")
-			case err := <-ended:
-				t.Fatal(err)
-			default:
-			}
-		}
-		stop()
-		for {
-			select {
-			case <-printed:
-				continue
-			case err := <-ended:
-				if err != nil && !errors.Is(err, context.Canceled) {
-					t.Error(err)
+		for range 3 {
+			for pods := range int32(50) {
+				now := &v1alpha1.WorkloadSpread{}
+				if err := cluster.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "web"}, now); err != nil {
+					t.Fatal(err)
+				}
+				now.Status.PendingPods = pods
+				if err := cluster.Status().Update(t.Context(), now); err != nil {
+					t.Fatal(err)
 				}
 			}
-			return
+			time.Sleep(mostOften)
+			synctest.Wait()
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if last := printed[len(printed)-1]; len(printed) != 4 || !strings.Contains(last, "49 pods are on the way") || lists != 1 {
+			t.Errorf("listed %d times, and printed %d times, at last %q; want 1 list, 4 prints and 49 pods on the way", lists, len(printed), last)
+		}
+	})
+}
+
+// TestStatusWatchGoesOn ends the watch, and lets a list fail. The command says so once, and goes on when the API server answers again.
+func TestStatusWatchGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		cluster := clusterOf(t, testkit.Spread(t, twoThenAny, `{observedReplicas: 3, subsetStatuses: [{name: a}, {name: b}]}`))
+		lists, watching := 0, watch.NewFake()
+		cluster.WithWatch = interceptor.NewClient(cluster.WithWatch, interceptor.Funcs{
+			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+				if lists++; lists == 2 || lists == 3 {
+					return &url.Error{Op: "Get", URL: "https://10.0.0.1:6443/apis", Err: errors.New("refused")}
+				}
+				return c.List(ctx, list, options...)
+			},
+			Watch: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) (watch.Interface, error) {
+				return watching, nil
+			},
+		})
+		var out, log bytes.Buffer
+		c := statusCommand{output: console.AsTable, watch: true, out: &out, errOut: &log}
+		ended := make(chan error, 1)
+		go func() { ended <- c.run(ctx, cluster, nil) }()
+		synctest.Wait()
+		watching.Stop()
+		watching = watch.NewFake()
+		time.Sleep(4 * againAfter)
+		synctest.Wait()
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if n := strings.Count(out.String(), "next:"); n != 2 || strings.Count(log.String(), "no API server answers") != 1 {
+			t.Errorf("printed %d times, with %q; want 2 times, and one line about the API server", n, log.String())
 		}
 	})
 }
