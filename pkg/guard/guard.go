@@ -141,7 +141,7 @@ func (i *inquiry) ancestry(ctx context.Context, above *objects) *ancestry {
 // onlyRelabels is true for an update that matters to a budget only by the labels that it changes. It restarts nothing, takes nothing out of service and
 // leaves the pod with its controller.
 func (r *Request) onlyRelabels() bool {
-	return r.After != nil && !r.Restarts && !budget.TakesOut(r.Pod, r.After) && workload.ControllerUID(r.Pod) == workload.ControllerUID(r.After)
+	return r.After != nil && !r.Restarts && !budget.TakesOut(r.Pod, r.After) && workload.HaveSameController(r.Pod, r.After)
 }
 
 // passOver skips the budgets whose selector picks the pod both before and after the update. The list of the namespace's budgets is enough to tell:

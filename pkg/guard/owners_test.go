@@ -40,6 +40,9 @@ func TestTakingAPodFromItsWorkloadNeedsRoom(t *testing.T) {
 		"it gets a controller that does not exist":            {change: ownedBy("none", "none"), counts: true},
 		"it gets a controller of another workload":            {change: ownedBy("other", "other"), counts: true},
 		"its controller is one among its owners":              {change: func(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil }, counts: true},
+		"its controller gets another name":                    {change: ownedBy("none", "rs"), counts: true},
+		"its controller gets another kind":                    {change: func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "StatefulSet" }, counts: true},
+		"its controller gets another version":                 {change: func(p *corev1.Pod) { p.OwnerReferences[0].APIVersion = "apps/v1beta2" }},
 		"it gets a label that its controller does not select": {change: func(p *corev1.Pod) { p.Labels["hash"] = "debug" }, counts: true},
 		"it gets another owner beside its controller": {change: func(p *corev1.Pod) {
 			p.OwnerReferences = append(p.OwnerReferences, metav1.OwnerReference{Kind: "Site", UID: "site"})
@@ -54,6 +57,7 @@ func TestTakingAPodFromItsWorkloadNeedsRoom(t *testing.T) {
 		"a controller adopts a pod without an owner":                           {before: orphaned, change: func(*corev1.Pod) {}},
 		"with a selector, its controller reference is removed":                 {target: "none", change: orphaned, counts: true},
 		"with a selector, it gets a controller that does not exist":            {target: "none", change: ownedBy("none", "none"), counts: true},
+		"with a selector, its controller gets another name":                    {target: "none", change: ownedBy("none", "rs"), counts: true},
 		"with a selector, it gets one without pods of the budget":              {target: "none", change: ownedBy("other", "other"), counts: true},
 		"with a selector, it gets a label that its controller does not select": {target: "none", change: func(p *corev1.Pod) { p.Labels["hash"] = "debug" }},
 		"with a selector, its controller releases it": {

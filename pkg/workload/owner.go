@@ -52,6 +52,15 @@ func ControllerUID(object metav1.Object) types.UID {
 	return ""
 }
 
+// HaveSameController is true if both objects name the same controller, or none. The version in the references does not matter.
+func HaveSameController(a, b metav1.Object) bool {
+	one, other := ControllerOf(a), ControllerOf(b)
+	if one == nil || other == nil {
+		return one == other
+	}
+	return *one == *other
+}
+
 // EndsChain is true for kinds of owners that no spread divides and above which no spread is looked for.
 func EndsChain(kind schema.GroupKind) bool { return endsOfChain[kind] }
 

@@ -726,8 +726,11 @@ func TestOnlyUpdatesThatDisruptNeedRoom(t *testing.T) {
 	namespace := web(t, 4, "maxUnavailable: 0")
 	watch(t, namespace, 4)
 	pod := &pods(t, namespace)[0]
+	owner := pod.OwnerReferences[0]
 	for what, err := range map[string]error{
-		"an image":                     patchImage(t.Context(), pod),
+		"an image": patchImage(t.Context(), pod),
+		"another name of its controller": patch(t.Context(), pod,
+			fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":%q,"kind":%q,"name":"other","uid":%q,"controller":true}]}}`, owner.APIVersion, owner.Kind, owner.UID)),
 		"a resize that restarts":       resize("memory", "32Mi")(t.Context(), pod),
 		"a deadline":                   patch(t.Context(), pod, `{"spec":{"activeDeadlineSeconds":5}}`),
 		"a label that the budget uses": patch(t.Context(), pod, `{"metadata":{"labels":{"app":"other"}}}`),

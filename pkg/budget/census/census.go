@@ -67,7 +67,7 @@ type Count struct {
 	Owners sets.Set[types.UID]
 	// holders are the controllers of the budget's pods, with their selectors. Through them the replicas are known, and for a budget with a target they
 	// connect the pods to the target. A controller that is being deleted is not included: the garbage collector deletes its pods or orphans them.
-	holders map[types.UID]labels.Selector
+	holders map[workload.Owner]labels.Selector
 	// ofTarget is true if the budget has a target.
 	ofTarget bool
 	// TargetGone is true if the target does not exist or is being deleted.
@@ -89,11 +89,11 @@ func (c *Count) Covers(uid types.UID) bool {
 // Loses is false if the labels before the update already do not match the controller's selector: that controller releases the pod anyway. If the labels
 // after the update do not match, a budget with a target loses the pod, and a budget with a selector keeps it.
 func (c *Count) Loses(before, after *corev1.Pod) bool {
-	keeps, held := c.holders[workload.ControllerUID(before)]
+	keeps, held := c.holders[controllerOf(before)]
 	if !held || !keeps.Matches(labels.Set(before.Labels)) {
 		return false
 	}
-	_, stays := c.holders[workload.ControllerUID(after)]
+	_, stays := c.holders[controllerOf(after)]
 	return !stays || c.ofTarget && !keeps.Matches(labels.Set(after.Labels))
 }
 
@@ -101,7 +101,7 @@ func (c *Count) Loses(before, after *corev1.Pod) bool {
 // The keys have no order, and may repeat.
 func (c *Count) KeysOf(pod *corev1.Pod) (keys []string) {
 	selectors := []labels.Selector{c.Selector}
-	if keeps, held := c.holders[workload.ControllerUID(pod)]; held {
+	if keeps, held := c.holders[controllerOf(pod)]; held {
 		selectors = append(selectors, keeps)
 	}
 	for _, selector := range selectors {
@@ -145,7 +145,7 @@ func (c *Count) Find(uid types.UID) *corev1.Pod {
 func (c *Census) Take(ctx context.Context, namespace string, policy *budget.Policy, atLeast string) (*Count, error) {
 	before := map[types.UID]bool{}
 	for {
-		o := &owners{census: c, namespace: namespace, found: map[types.UID]*owner{}}
+		o := &owners{census: c, namespace: namespace, found: map[workload.Owner]*owner{}}
 		count, gone, err := c.take(ctx, o, policy, atLeast)
 		if err != nil {
 			return nil, err
@@ -156,7 +156,10 @@ func (c *Census) Take(ctx context.Context, namespace string, policy *budget.Poli
 			before[uid] = true
 		}
 		if !news {
-			count.Owners = sets.KeySet(o.found)
+			count.Owners = sets.New[types.UID]()
+			for _, owner := range o.found {
+				count.Owners.Insert(owner.uid)
+			}
 			return count, nil
 		}
 		atLeast = ""
@@ -170,7 +173,7 @@ func (c *Census) take(ctx context.Context, o *owners, policy *budget.Policy, atL
 		return c.takeOfTarget(ctx, o, name, policy, atLeast)
 	}
 	o.existence = policy.Replicas != nil
-	count = &Count{Selector: policy.Selector, holders: map[types.UID]labels.Selector{}}
+	count = &Count{Selector: policy.Selector, holders: map[workload.Owner]labels.Selector{}}
 	var pods []*corev1.Pod
 	reading, readCtx := errgroup.WithContext(ctx)
 	panics.Go(ctx, reading, func() (err error) {
@@ -184,18 +187,18 @@ func (c *Census) take(ctx context.Context, o *owners, policy *budget.Policy, atL
 	if err := o.load(ctx, pods); err != nil {
 		return nil, nil, err
 	}
-	o.leaveHints(name, pods, "")
+	o.leaveHints(name, pods, nil)
 	top := make([]*owner, len(pods))
 	for i, pod := range pods {
 		top[i] = o.top(pod)
-		count.hold(o.found[workload.ControllerUID(pod)])
+		count.hold(o.found[controllerOf(pod)])
 	}
-	seen := map[types.UID]bool{}
+	seen := map[*owner]bool{nil: true}
 	for _, owner := range top {
-		if owner == nil || seen[owner.uid] {
+		if seen[owner] {
 			continue
 		}
-		seen[owner.uid] = true
+		seen[owner] = true
 		count.add(owner)
 		if owner.gone {
 			gone = append(gone, owner.uid)
@@ -220,7 +223,7 @@ func (c *Census) takeOfTarget(ctx context.Context, o *owners, name types.Namespa
 		target.gone, target.unread = true, false
 	}
 	target.parent = nil // the owner of the target does not matter
-	count = &Count{Selector: target.selector, TargetGone: target.gone, ofTarget: true, holders: map[types.UID]labels.Selector{}}
+	count = &Count{Selector: target.selector, TargetGone: target.gone, ofTarget: true, holders: map[workload.Owner]labels.Selector{}}
 	count.add(target)
 	if target.uid == "" {
 		count.Selector = labels.Nothing()
@@ -230,16 +233,16 @@ func (c *Census) takeOfTarget(ctx context.Context, o *owners, name types.Namespa
 	if err != nil {
 		return nil, nil, err
 	}
-	o.found[target.uid] = target
+	o.found[target.key()] = target
 	if err := o.load(ctx, all); err != nil {
 		return nil, nil, err
 	}
-	o.leaveHints(name, all, target.uid)
+	o.leaveHints(name, all, target)
 	var pods []*corev1.Pod
 	for _, pod := range all {
-		if o.isUnder(pod, target.uid) {
+		if o.isUnder(pod, target) {
 			pods = append(pods, pod)
-			count.hold(o.found[workload.ControllerUID(pod)])
+			count.hold(o.found[controllerOf(pod)])
 		} else if top := o.top(pod); top != nil && top.gone { // the target may have adopted a pod that this owner orphaned
 			gone = append(gone, top.uid)
 		}
@@ -261,7 +264,7 @@ func (c *Count) add(o *owner) {
 // hold adds the controller of a pod to the holders. controller is nil if the pod has none.
 func (c *Count) hold(controller *owner) {
 	if controller != nil && !controller.deleting && !controller.gone {
-		c.holders[controller.uid] = controller.selector
+		c.holders[controller.key()] = controller.selector
 	}
 }
 
@@ -379,6 +382,23 @@ type owner struct {
 	parent *metav1.OwnerReference
 }
 
+func (o *owner) key() workload.Owner { return workload.Owner{Kind: o.kind, Name: o.name, UID: o.uid} }
+
+// keyOf is the owner that a reference names. It is empty if there is no reference.
+//
+// The UID alone does not identify an owner: anybody who may create pods can create one whose reference has the UID of another pod's ReplicaSet and the
+// name of an object that does not exist. The garbage collector does not take these references for one owner either.
+func keyOf(ref *metav1.OwnerReference) workload.Owner {
+	if ref == nil {
+		return workload.Owner{}
+	}
+	return workload.Owner{Kind: schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind).GroupKind(), Name: ref.Name, UID: ref.UID}
+}
+
+func controllerOf(object metav1.Object) workload.Owner {
+	return keyOf(metav1.GetControllerOfNoCopy(object))
+}
+
 // owners are the owners that one count has read. It reads each of them once.
 type owners struct {
 	census    *Census
@@ -386,15 +406,15 @@ type owners struct {
 	// existence: only their existence matters, and not how many pods they ask for, because an annotation sets the replicas. An owner that cannot be read
 	// counts as unread, whatever the error: the annotation is there for workloads that Berth cannot read.
 	existence bool
-	found     map[types.UID]*owner
+	found     map[workload.Owner]*owner
 }
 
 // load reads all owners of the pods, one level after the other.
 func (o *owners) load(ctx context.Context, pods []*corev1.Pod) error {
-	next := map[types.UID]metav1.OwnerReference{}
+	next := map[workload.Owner]metav1.OwnerReference{}
 	want := func(ref *metav1.OwnerReference) {
-		if ref != nil && o.found[ref.UID] == nil {
-			next[ref.UID] = *ref
+		if key := keyOf(ref); ref != nil && o.found[key] == nil {
+			next[key] = *ref
 		}
 	}
 	for _, pod := range pods {
@@ -434,7 +454,7 @@ func (o *owners) readAll(ctx context.Context, refs []metav1.OwnerReference) ([]*
 		return nil, err
 	}
 	for _, owner := range read {
-		o.found[owner.uid] = owner
+		o.found[owner.key()] = owner
 	}
 	return read, nil
 }
@@ -452,16 +472,16 @@ func (o *owners) loadHints(ctx context.Context, name types.NamespacedName) error
 }
 
 // leaveHints remembers the owners of the pods for the next count, at most maxHints. It leaves out the target and what is above it, because the target is
-// read anyway. target is empty if the budget has none.
-func (o *owners) leaveHints(name types.NamespacedName, pods []*corev1.Pod, target types.UID) {
+// read anyway. target is nil if the budget has none.
+func (o *owners) leaveHints(name types.NamespacedName, pods []*corev1.Pod, target *owner) {
 	var hints []metav1.OwnerReference
-	seen := map[types.UID]bool{target: true}
+	seen := map[*owner]bool{target: true}
 	for _, pod := range pods {
 		for owner := range o.above(pod) {
-			if seen[owner.uid] || len(hints) == maxHints {
+			if seen[owner] || len(hints) == maxHints {
 				break
 			}
-			seen[owner.uid] = true
+			seen[owner] = true
 			hints = append(hints, owner.reference)
 		}
 	}
@@ -477,7 +497,7 @@ func (o *owners) above(pod *corev1.Pod) iter.Seq[*owner] {
 	return func(yield func(*owner) bool) {
 		ref := metav1.GetControllerOfNoCopy(pod)
 		for level := 0; ref != nil && level < workload.LongestOwnerChain; level++ {
-			next := o.found[ref.UID]
+			next := o.found[keyOf(ref)]
 			if next == nil || !yield(next) {
 				return
 			}
@@ -501,9 +521,9 @@ func (o *owners) top(pod *corev1.Pod) *owner {
 	return top
 }
 
-func (o *owners) isUnder(pod *corev1.Pod, uid types.UID) bool {
+func (o *owners) isUnder(pod *corev1.Pod, target *owner) bool {
 	for next := range o.above(pod) {
-		if next.uid == uid {
+		if next == target {
 			return true
 		}
 	}

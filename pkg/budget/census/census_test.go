@@ -287,6 +287,50 @@ func TestAScaleThatSaysNothingSensibleIsNotTakenForNone(t *testing.T) {
 	}
 }
 
+// TestAReferenceWithTheUIDOfAnotherOwner has a pod whose controller reference carries the UID of the others' ReplicaSet or Deployment, and names another
+// object. Anybody who may create pods can create such a pod. It must not change how many pods the workload asks for, nor which pods are its own.
+func TestAReferenceWithTheUIDOfAnotherOwner(t *testing.T) {
+	deployment := v1alpha1.PodUnavailableBudgetSpec{TargetReference: &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
+	replicaSet := v1alpha1.PodUnavailableBudgetSpec{TargetReference: &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "rs"}}
+	for subject, tc := range map[string]struct {
+		spec v1alpha1.PodUnavailableBudgetSpec
+		pods int
+	}{
+		"selector":   {bySelector(), 3},
+		"Deployment": {deployment, 2},
+		"ReplicaSet": {replicaSet, 2},
+	} {
+		for what, forged := range map[string][]metav1.OwnerReference{
+			"the ReplicaSet, by another name": ownedBy("apps/v1", "ReplicaSet", "none", "rs"),
+			"the ReplicaSet, as another kind": ownedBy("v1", "ConfigMap", "rs", "rs"),
+			"the Deployment, by another name": ownedBy("apps/v1", "Deployment", "none", "web"),
+		} {
+			for _, name := range []string{"0", "z"} { // the first and the last of the pods
+				t.Run(subject+", "+what+", pod "+name, func(t *testing.T) {
+					selector := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+					c := censusOf(t, interceptor.Funcs{},
+						&appsv1.Deployment{ObjectMeta: of("web", nil), Spec: appsv1.DeploymentSpec{Replicas: ptr.To(int32(3)), Selector: selector}},
+						&appsv1.ReplicaSet{ObjectMeta: of("rs", ownedBy("apps/v1", "Deployment", "web", "web")), Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To(int32(3)), Selector: selector}},
+						&corev1.Pod{ObjectMeta: of("a", ownedBy("apps/v1", "ReplicaSet", "rs", "rs"))},
+						&corev1.Pod{ObjectMeta: of("b", ownedBy("apps/v1", "ReplicaSet", "rs", "rs"))},
+						&corev1.Pod{ObjectMeta: of(name, forged)},
+					)
+					policy := compiled(t, tc.spec)
+					for range 2 { // the second count begins with the owners that the first one found
+						count, err := c.Take(t.Context(), "ns", policy, "")
+						if err != nil {
+							t.Fatal(err)
+						}
+						if tally := policy.Tally(count.Facts); tally.Total != 3 || tally.Unmanaged != 0 || len(count.Pods) != tc.pods || !count.Covers("a") {
+							t.Fatalf("got %+v of %+v with %d pods, want a total of 3 with %d pods", tally, count.Workloads, len(count.Pods), tc.pods)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
 // Somebody says how many pods there should be. That holds as long as anybody is there to make them.
 func TestTotalReplicasHoldAsLongAsThereIsAWorkload(t *testing.T) {
 	deployment := func() *appsv1.Deployment {

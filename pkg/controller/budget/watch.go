@@ -93,7 +93,7 @@ var podMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return true
 	}
 	return before.UID != after.UID || before.Generation > 1 || after.Generation > 1 ||
-		workload.ControllerUID(before) != workload.ControllerUID(after) ||
+		!workload.HaveSameController(before, after) ||
 		before.Spec.NodeName != after.Spec.NodeName || before.Status.Phase != after.Status.Phase ||
 		!maps.Equal(before.Labels, after.Labels) ||
 		before.Annotations[v1alpha1.SelectorKeysAnnotation] != after.Annotations[v1alpha1.SelectorKeysAnnotation] ||
