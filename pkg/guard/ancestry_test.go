@@ -127,7 +127,7 @@ func TestABudgetThatCannotBeJudgedHoldsNoOtherPodsWhereItIsAlone(t *testing.T) {
 // TestABudgetThatIsPassedOverIsAskedOnceItNamesTheWorkload has a cache in which the budget names another workload than on the API server.
 func TestABudgetThatIsPassedOverIsAskedOnceItNamesTheWorkload(t *testing.T) {
 	before, now := targeting("StatefulSet", "db", 1), targeting("Deployment", "web", 0)
-	now.Name, now.UID = before.Name, before.UID
+	now.Name, now.UID, now.Generation = before.Name, before.UID, before.Generation+1
 	fail := true
 	c := deployed(t, 3, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 		if _, is := o.(*v1alpha1.PodUnavailableBudget); is && fail {
@@ -193,6 +193,7 @@ func TestTheBudgetOfAPodsWorkloadIsAsked(t *testing.T) {
 	strict := targeting("Deployment", "web", 0)
 	before := strict.DeepCopy()
 	before.Spec.TargetReference.Name = "another"
+	strict.Generation++
 	for name, cached := range map[string][]client.Object{
 		"the cache knows it":                        {strict},
 		"the cache does not know it":                nil,

@@ -29,6 +29,7 @@ type Guard struct {
 	// above reads the owners of pods.
 	above      *objects
 	namespaces *namespaces
+	policies   *policies
 	// cached finds the budgets of a namespace. No approval relies on it alone: the guard reads the budget live, or the write of the ledger proves it.
 	cached client.Reader
 	live   client.Reader
@@ -151,7 +152,7 @@ func (g *Guard) passOver(ctx context.Context, i *inquiry, reading *reading[*v1al
 	if err != nil {
 		return err
 	}
-	for _, c := range covering(pubs, i.request.Pod) {
+	for _, c := range g.policies.covering(pubs, i.request.Pod) {
 		if c.target == nil && !budget.Leaves(i.request.Pod, i.request.After, c.selector) {
 			i.asked, i.answer.covers = append(i.asked, c.name), true
 		}
@@ -165,7 +166,7 @@ func (g *Guard) decideMissing(ctx context.Context, i *inquiry, reading *reading[
 	if err != nil {
 		return err
 	}
-	return g.decideAmong(ctx, i, covering(pubs, i.request.Pod))
+	return g.decideAmong(ctx, i, g.policies.covering(pubs, i.request.Pod))
 }
 
 // decideAmong asks the given budgets that the guard has not asked yet. It always asks a budget that is alone, because that budget knows best. If there
@@ -283,7 +284,7 @@ func (g *Guard) cachedBudgets(ctx context.Context, pod *corev1.Pod) ([]candidate
 	if err := g.cached.List(ctx, &pubs, client.InNamespace(pod.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing the budgets of namespace %s: %w", pod.Namespace, err)
 	}
-	return covering(&pubs, pod), nil
+	return g.policies.covering(&pubs, pod), nil
 }
 
 // store does the reads and writes of the rounds of a line.

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/budget"
@@ -57,14 +58,46 @@ func (c candidate) isSame(other candidate) bool {
 	return c.name == other.name && (c.target == nil) == (other.target == nil) && (c.target == nil || *c.target == *other.target)
 }
 
+// policies are compiled budgets. A namespace may have thousands of budgets, and each request compares its pod with all of them.
+type policies struct {
+	compiled *lru.Cache
+}
+
+// mostCompiled bounds the memory. A policy is about as large as the budget's spec. The budget that was looked at least recently is forgotten first.
+const mostCompiled = 4096
+
+func newPolicies() *policies { return &policies{lru.New(mostCompiled)} }
+
+// compiled is a policy, and what it was compiled from.
+type compiled struct {
+	generation  int64
+	annotations [3]string
+	// policy is nil if the budget cannot be compiled.
+	policy *budget.Policy
+}
+
+// of returns the policy of the budget, or nil if the budget cannot be compiled.
+func (p *policies) of(pub *v1alpha1.PodUnavailableBudget) *budget.Policy {
+	known, found := p.compiled.Get(pub.UID)
+	if c, _ := known.(compiled); found && c.generation == pub.Generation && c.annotations == annotationsOf(pub) {
+		return c.policy
+	}
+	policy, errs := budget.Compile(pub)
+	if len(errs) > 0 {
+		policy = nil
+	}
+	p.compiled.Add(pub.UID, compiled{pub.Generation, annotationsOf(pub), policy})
+	return policy
+}
+
 // covering returns the budgets that may cover the pod, sorted by name, so that all processes ask them in the same order. Which of them do shows only
 // when they and their workloads are read.
-func covering(pubs *v1alpha1.PodUnavailableBudgetList, pod *corev1.Pod) []candidate {
+func (p *policies) covering(pubs *v1alpha1.PodUnavailableBudgetList, pod *corev1.Pod) []candidate {
 	var found []candidate
 	for i := range pubs.Items {
 		pub := &pubs.Items[i]
-		policy, errs := budget.Compile(pub)
-		if len(errs) > 0 || pub.DeletionTimestamp != nil {
+		policy := p.of(pub)
+		if policy == nil || pub.DeletionTimestamp != nil {
 			continue // it protects nothing; the controller reports errors in the budget's conditions
 		}
 		if policy.Target != nil || policy.Selector.Matches(labels.Set(pod.Labels)) {

@@ -75,6 +75,6 @@ func New(writer client.Client, live, cached client.Reader, opts Options) *Guard 
 	}
 	return &Guard{
 		remembered: newRegistry(live, fromMemory), committed: newRegistry(live, committed), above: newObjects(live),
-		namespaces: newNamespaces(live, opts.Clock), cached: cached, live: live, clock: opts.Clock, lines: newLines(s, opts.AnswerTimeout),
+		namespaces: newNamespaces(live, opts.Clock), policies: newPolicies(), cached: cached, live: live, clock: opts.Clock, lines: newLines(s, opts.AnswerTimeout),
 	}
 }
