@@ -89,7 +89,7 @@ const look = `(() => {
     for (const row of all('.subset', card)) {
       const bar = row.querySelector('.meter i').getBoundingClientRect(), track = row.querySelector('.meter').getBoundingClientRect();
       lines.push('- ' + text(row.querySelector('.swatch')) + ' ' + text(row.querySelector('.name')) + ' ' + text(row.querySelector('.kept')) +
-        ', bar ' + Math.round(100 * bar.width / track.width) + ' %' + (text(row.querySelector('.waits')) ? ', ' + text(row.querySelector('.waits')) : ''));
+        ', bar ' + Math.round(100 * bar.width / track.width) + ' %' + (row.querySelector('[data-over]') ? ', red' : '') + (text(row.querySelector('.waits')) ? ', ' + text(row.querySelector('.waits')) : ''));
     }
     for (const line of [text(card.querySelector('.wants')), text(card.querySelector('.next'))]) if (line) lines.push('- ' + line);
   }
@@ -197,6 +197,28 @@ web-spread Ready, Deployment/web, Fixed, 10 pods asked for
 	scale(t, namespace, 3)
 	expectLook(t, tab, withoutTrailingSpace(atThree))
 	expectText(t, tab, "#lately", "leave cloud")
+}
+
+// TestARolloutIsNotRed has two revisions of four pods each in the subset that takes four of each revision.
+func TestARolloutIsNotRed(t *testing.T) {
+	namespace := shop(t)
+	tab := open(t, serve(t, namespace, "0").url)
+	scale(t, namespace, 4)
+	expectText(t, tab, ".subset[data-subset=own] .kept", "4 of 4")
+	const surge = `{"spec": {"minReadySeconds": 3600, "progressDeadlineSeconds": 7200, "strategy": {"rollingUpdate": {"maxSurge": "100%", "maxUnavailable": 0}},
+		"template": {"metadata": {"labels": {"version": "2"}}}}}` // no old pod ends for an hour
+	if _, err := the.Client.AppsV1().Deployments(namespace).Patch(t.Context(), "web", types.MergePatchType, []byte(surge), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	expectLook(t, tab, withoutTrailingSpace(`live
+own 2 nodes, 8 pods: 1 1 1 1 1 1 1 1
+cloud 2 nodes, 0 pods
+Waiting for a node 0:
+web-spread Ready, Deployment/web, Fixed, 4 pods asked for
+- 1 own 4 + 4 of 4 each, bar 100 %
+- 2 cloud 0 + 0, no limit, bar 0 %
+- next nothing: every pod is where it belongs
+`))
 }
 
 // withoutTrailingSpace removes the trailing space of the empty tray.

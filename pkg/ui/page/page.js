@@ -556,21 +556,17 @@ function drawSubset(row, s, place) {
   swatch.setAttribute('aria-hidden', 'true');
   setText(name, s.name);
   name.title = s.name;
-  const limit = s.quota === undefined ? 'no limit' : String(s.quota);
-  if (kept.dataset.told !== s.pods + '/' + limit) {
-    kept.dataset.told = s.pods + '/' + limit;
-    const of = make('i');
-    setText(of, s.quota === undefined ? ', no limit' : ' of ' + limit);
-    kept.replaceChildren(String(s.pods), of);
-  }
+  const parts = s.revisions?.map(r => r.pods) ?? [s.pods], most = Math.max(...parts); // each revision has the quota for itself
+  const held = parts.join(' + '), limit = s.quota === undefined ? ', no limit' : ` of ${s.quota}${parts.length > 1 ? ' each' : ''}`;
+  if (kept.textContent !== held + limit) kept.replaceChildren(held, make('i', '', limit));
   meter.dataset.place = colorOf(place);
-  meter.toggleAttribute('data-over', s.quota !== undefined && s.pods > s.quota);
-  meter.firstChild.style.transform = `scaleX(${whole > 0 ? Math.min(1, s.pods / whole) : s.pods > 0 ? 1 : 0})`;
+  meter.toggleAttribute('data-over', s.over > 0);
+  meter.firstChild.style.transform = `scaleX(${whole > 0 ? Math.min(1, most / whole) : most > 0 ? 1 : 0})`;
   meter.setAttribute('aria-label', `kept in ${s.name}`);
   meter.setAttribute('aria-valuemin', 0);
-  meter.setAttribute('aria-valuenow', s.pods);
-  meter.setAttribute('aria-valuemax', Math.max(whole, s.pods));
-  meter.setAttribute('aria-valuetext', s.quota === undefined ? `${s.pods}, no limit` : `${s.pods} of ${s.quota}`);
+  meter.setAttribute('aria-valuenow', most);
+  meter.setAttribute('aria-valuemax', Math.max(whole, most));
+  meter.setAttribute('aria-valuetext', held + limit);
   setText(waits, s.schedulable ? '' : s.message || 'pods wait for a node of it');
 }
 
