@@ -36,6 +36,9 @@ func servePage(ctx context.Context, out io.Writer, listener net.Listener, name s
 	if err != nil {
 		return "", fmt.Errorf("opening the page: %w", err)
 	}
+	if warning := ui.Warning(listener); warning != "" {
+		fmt.Fprintln(out, warning)
+	}
 	host, _, err := net.SplitHostPort(listener.Addr().String())
 	if err != nil {
 		return "", err

@@ -69,8 +69,8 @@ func (c *uiCommand) run(ctx context.Context, flags *console.Flags) error {
 	if err != nil {
 		return fmt.Errorf("%w; use another --address or --port", err)
 	}
-	if address, ok := listener.Addr().(*net.TCPAddr); ok && !address.IP.IsLoopback() {
-		fmt.Fprintf(c.errOut, "Anyone who reaches %s sees what this page shows.\n", listener.Addr())
+	if warning := ui.Warning(listener); warning != "" {
+		fmt.Fprintln(c.errOut, warning)
 	}
 	what := "namespace " + title.Namespace
 	if title.Namespace == "" {

@@ -214,6 +214,14 @@ func (p *Page) Serve(ctx context.Context, listener net.Listener, names ...string
 	}
 }
 
+// Warning is what to tell the user who serves a page on this listener. Empty if only this machine can reach it.
+func Warning(listener net.Listener) string {
+	if address, ok := listener.Addr().(*net.TCPAddr); !ok || address.IP.IsLoopback() {
+		return ""
+	}
+	return fmt.Sprintf("Anyone who reaches %s sees what this page shows: it uses plain HTTP and asks for no password.", listener.Addr())
+}
+
 // URL of the page on a listener. For a listener on all addresses it is the URL on this machine.
 func URL(listener net.Listener) string {
 	address, ok := listener.Addr().(*net.TCPAddr)

@@ -286,3 +286,16 @@ func TestTroubleIsToldWhileAWatchIsAway(t *testing.T) {
 	watch("?watch=true")
 	expectTrouble("when all is well again", "")
 }
+
+func TestWhoServesThePageToOthersIsWarned(t *testing.T) {
+	for address, warned := range map[string]bool{"127.0.0.1:0": false, "[::]:0": true} {
+		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer listener.Close()
+		if warning := Warning(listener); (warning != "") != warned || warned && !strings.Contains(warning, listener.Addr().String()) {
+			t.Errorf("on %s: %q", listener.Addr(), warning)
+		}
+	}
+}
