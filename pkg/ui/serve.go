@@ -23,6 +23,8 @@ const (
 	writeTimeout = 30 * time.Second
 	// readHeaderTimeout is how long the header of a request may take to arrive.
 	readHeaderTimeout = 10 * time.Second
+	// idleTimeout is how long a connection without a request stays open.
+	idleTimeout = 2 * time.Minute
 )
 
 //go:embed page
@@ -42,6 +44,8 @@ var securityHeaders = map[string]string{
 type heartbeat struct {
 	// Trouble is why the page may be out of date. Empty if it is not.
 	Trouble string `json:"trouble"`
+	// Now is the time of the server, to which the browser counts down.
+	Now time.Time `json:"now"`
 }
 
 // Handler serves the page to requests for an IP address, for localhost, or for one of the names. This stops DNS rebinding: the page of an attacker
@@ -59,7 +63,9 @@ func (p *Page) Handler(names ...string) http.Handler {
 		}
 		mux.HandleFunc("GET "+path, serveFile(content, file.kind))
 	}
-	mux.HandleFunc("GET /events", p.serveEvents)
+	mux.HandleFunc("GET /events", fromPage(p.serveEvents))
+	mux.HandleFunc("GET /explain", fromPage(p.serveExplain))
+	mux.HandleFunc("GET /simulate", fromPage(p.serveSimulate))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for name, value := range securityHeaders {
 			w.Header().Set(name, value)
@@ -112,15 +118,21 @@ func serveFile(content []byte, kind string) http.HandlerFunc {
 	}
 }
 
+// fromPage refuses requests that a browser sends for another page, and answers a request for a head without work.
+func fromPage(serve http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
+			http.Error(w, "only the page itself may read this; open the page", http.StatusForbidden)
+			return
+		}
+		if r.Method != http.MethodHead {
+			serve(w, r)
+		}
+	}
+}
+
 // serveEvents sends one browser what changes, until the browser or the page ends.
 func (p *Page) serveEvents(w http.ResponseWriter, r *http.Request) {
-	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
-		http.Error(w, "only the page itself may read this; open the page", http.StatusForbidden)
-		return
-	}
-	if r.Method == http.MethodHead {
-		return
-	}
 	reader, err := p.stream.join()
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
@@ -177,7 +189,7 @@ func (p *Page) writeEvents(ctx context.Context, w http.ResponseWriter, reader *r
 }
 
 func (p *Page) writeHeartbeat(write func(...frame) error) error {
-	f, err := encode("beat", heartbeat{p.following.problem()})
+	f, err := encode("beat", heartbeat{p.following.problem(), p.clock.Now()})
 	if err != nil {
 		return err
 	}
@@ -192,6 +204,8 @@ func (p *Page) Serve(ctx context.Context, listener net.Listener, names ...string
 	server := &http.Server{
 		Handler:           p.Handler(names...),
 		ReadHeaderTimeout: readHeaderTimeout,
+		WriteTimeout:      whatIfTimeout + writeTimeout, // events have their own
+		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    16 << 10,
 		BaseContext:       func(net.Listener) context.Context { return ctx }, // so that streams end with the context
 	}

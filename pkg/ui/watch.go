@@ -32,6 +32,12 @@ const listTimeout = 30 * time.Second
 // Options of a page.
 type Options struct {
 	Title
+	// Explain returns as JSON why a pod is where it is, as "kubectl berth explain -o json" prints it. Nil if the page does not offer that. It is asked
+	// about pods that the page shows. Its context ends when the browser leaves, and after 30 s. Browsers see its error.
+	Explain func(ctx context.Context, namespace, pod string) ([]byte, error)
+	// Simulate returns as JSON where the pods of a spread would be with this number of replicas, as "kubectl berth simulate -o json" prints it. The rest
+	// is as for Explain. Replicas are at most 5,000.
+	Simulate func(ctx context.Context, namespace, spread string, replicas int32) ([]byte, error)
 	// Clock is the real one if nil.
 	Clock clock.WithTicker
 }
@@ -41,6 +47,10 @@ type Page struct {
 	clock     clock.WithTicker
 	stream    *stream
 	following *following
+	// explain and simulate are those of Options.
+	explain   func(ctx context.Context, namespace, pod string) ([]byte, error)
+	simulate  func(ctx context.Context, namespace, spread string, replicas int32) ([]byte, error)
+	questions questions
 	// ended is closed when nothing is followed any more. endedBy says why.
 	ended   chan struct{}
 	endedBy error
@@ -65,7 +75,7 @@ func Open(ctx context.Context, config *rest.Config, options Options) (*Page, err
 	if err := checkRights(ctx, reader, options.Namespace); err != nil {
 		return nil, err
 	}
-	p := &Page{clock: options.Clock, following: newFollowing(options.Clock), ended: make(chan struct{})}
+	p := &Page{clock: options.Clock, following: newFollowing(options.Clock), explain: options.Explain, simulate: options.Simulate, ended: make(chan struct{})}
 	config = rest.CopyConfig(config)
 	config.Wrap(p.following.watch)
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
@@ -82,7 +92,7 @@ func Open(ctx context.Context, config *rest.Config, options Options) (*Page, err
 	if err != nil {
 		return nil, err
 	}
-	p.stream = newStream(newBoard(owners), options.Title, options.Clock)
+	p.stream = newStream(newBoard(owners), options.Title, offersOf(&options), options.Clock)
 	synced, err := p.addHandlers(ctx, mgr, owners)
 	if err != nil {
 		return nil, err
