@@ -221,6 +221,50 @@ web-spread Ready, Deployment/web, Fixed, 4 pods asked for
 `))
 }
 
+func press(t *testing.T, tab context.Context, keys ...string) {
+	t.Helper()
+	for _, key := range keys {
+		var err error
+		if key == "/" { // chromedp types a character even if the page has taken its key
+			_, err = chromedp.Call(tab, input.DispatchKeyEvent, input.DispatchKeyEventParams{Type: input.DispatchKeyEventTypeKeyDown, Key: key, Text: key})
+		} else {
+			err = chromedp.Do(tab, chromedp.KeyEvent(key))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestAPersonFindsPodsWithTheKeyboard(t *testing.T) {
+	namespace := shop(t)
+	tab := open(t, serve(t, namespace, "0").url)
+	scale(t, namespace, 6)
+	expectText(t, tab, ".subset[data-subset=cloud] .kept", "2, no limit")
+
+	press(t, tab, "/", "subset:cloud web-")
+	expectText(t, tab, "#hits", "2 pods found:\n", ", cloud, "+namespace+"-cloud-")
+	if dim := evaluate[int](t, tab, `document.querySelectorAll('.pod.dim').length`); dim != 4 {
+		t.Errorf("%d pods are dimmed, want those of subset own", dim)
+	}
+	press(t, tab, kb.Enter)
+	expectText(t, tab, "#one", "web-", "subset\ncloud", "node\n"+namespace+"-cloud-", "phase\nready")
+	if focused := evaluate[string](t, tab, `document.activeElement.id`); focused != "one" {
+		t.Errorf("the focus is on %q, want the pod's dialog", focused)
+	}
+	press(t, tab, kb.Escape)
+	if focused := evaluate[string](t, tab, `document.activeElement.dataset.subset`); focused != "cloud" {
+		t.Errorf("the focus is on a pod of subset %q, want the pod that was explained", focused)
+	}
+
+	press(t, tab, "/", namespace+"-own-1 nothing-has-this")
+	expectText(t, tab, "#hits", "no pod is found")
+	press(t, tab, kb.Escape)
+	if left := evaluate[string](t, tab, `[document.querySelectorAll('.pod.dim').length, document.querySelector('#hits').hidden].join()`); left != "0,true" {
+		t.Errorf("dimmed pods, list hidden: %s", left)
+	}
+}
+
 // withoutTrailingSpace removes the trailing space of the empty tray.
 func withoutTrailingSpace(look string) string {
 	return strings.ReplaceAll(look, "node 0:\n", "node 0: \n")

@@ -1,5 +1,5 @@
 // The page: what the server tells of the cluster, drawn. The server sends a snapshot and then news; both say the same things, so that a page that was
-// away catches up by itself. Nothing is fetched but events, and nothing from the cluster becomes markup: it is only ever set as text.
+// away catches up by itself. Besides events, only answers to what-ifs are fetched. Nothing from the cluster becomes markup: it is only ever set as text.
 'use strict';
 
 // More nodes or pods than this are drawn in bundles, each of which opens by a click.
@@ -7,6 +7,7 @@ const mostNodes = 400, mostPods = 3000, mostBundles = 200;
 const mostWaiting = 150;  // squares in the tray; the others are a number
 const mostCards = 40;     // spreads; the others are found by name
 const mostLines = 5;      // of what happened lately
+const mostHits = 10;      // pods that a search lists; the others are a number
 const mostMoves = 250;    // squares that move at once; the others are there at once
 const lineMillis = 2000;  // what happens again within that time adds to the same line
 const staleMillis = 12000; // the server is heard of every 5 s
@@ -19,6 +20,7 @@ const nodes = new Map(), pods = new Map(), spreads = new Map(); // by name, UID 
 const podsOn = new Map(); // node name ('' is none) to Set of UIDs
 let keys = []; // labels by which nodes can be grouped, each with the values that subsets select in their order
 let pickedLabel = '', pickedSpread = '';
+let offers = {};     // what-ifs that the server answers
 
 // ---- taking in what the server tells
 
@@ -79,6 +81,7 @@ function takeSnapshot(all) {
   setText($('where'), (all.namespace ? 'namespace ' + all.namespace : 'all namespaces') + ' of ' + all.cluster);
   document.title = 'Berth: ' + all.cluster;
   oneNamespace = Boolean(all.namespace);
+  offers = all.offers;
   const there = { nodes: new Set((all.nodes ?? []).map(n => n.name)), pods: new Set((all.pods ?? []).map(p => p.uid)), spreads: new Set((all.spreads ?? []).map(s => s.key)) };
   all.gone = {
     nodes: [...nodes.keys()].filter(k => !there.nodes.has(k)),
@@ -225,6 +228,7 @@ function drawAll() {
     if (squares.get(uid)?.isConnected) paint(uid);
     else squares.delete(uid); // its node is in a bundle
   }
+  if (seeking.length && (dirty.pods.size || dirty.gone.length)) drawFound();
   drawCards();
   drawHeads();
   keepOneTabStop();
@@ -233,6 +237,7 @@ function drawAll() {
   dirty.shape = dirty.tray = dirty.tones = dirty.silent = false;
   dirty.nodes.clear(); dirty.spreads.clear(); dirty.pods.clear(); dirty.gone = [];
   refreshTip();
+  refreshOne();
 }
 
 const groupKey = () => keys.find(k => k.label === pickedLabel) ?? keys[0];
@@ -410,7 +415,7 @@ function squareOf(uid) {
     square = make('b', 'pod');
     square.dataset.uid = uid;
     square.tabIndex = -1;
-    square.setAttribute('role', 'img');
+    square.setAttribute('role', 'button');
     squares.set(uid, square);
     paint(uid);
   }
@@ -428,7 +433,7 @@ function paint(uid) {
   data.subset = p.subset ?? '';
   if (p.adopted) data.adopted = ''; else delete data.adopted;
   setText(square, place === 'other' ? '' : place !== 'none' ? place : p.node ? '–' : '');
-  square.classList.toggle('dim', pickedSpread !== '' && p.spread !== pickedSpread);
+  square.classList.toggle('dim', pickedSpread !== '' && p.spread !== pickedSpread || !isFound(p));
   square.setAttribute('aria-label', sentence(p));
 }
 
@@ -516,13 +521,13 @@ function makeCard(key) {
   button.addEventListener('click', () => pick(pickedSpread === key ? '' : key));
   const next = make('p', 'next', make('b'), ' ', make('span'));
   setText(next.firstChild, 'next');
-  const card = make('article', 'spread', head, make('p', 'about'), make('div', 'subsets'), make('p', 'wants'), next);
+  const card = make('article', 'spread', head, make('p', 'about'), make('div', 'subsets'), make('p', 'wants'), next, makeWhatIf(key));
   card.dataset.spread = key;
   return card;
 }
 
 function drawCard(card, s) {
-  const [head, about, subsets, wants, next] = card.children;
+  const [head, about, subsets, wants, next, whatIf] = card.children;
   const button = head.firstChild.firstChild, ready = head.lastChild;
   setText(button, shortName(s.key));
   button.setAttribute('aria-pressed', pickedSpread === s.key);
@@ -538,6 +543,7 @@ function drawCard(card, s) {
   setText(wants, [[s.pending, 'pending'], [s.unplaced, 'in no subset'], [s.adopted, 'bound by others'], [s.surplus, 'above quota']]
     .filter(([n]) => n > 0).map(([n, what]) => `${count(n, 'pod')} ${what}`).join(', '));
   setText(next.lastChild, s.next);
+  drawWhatIf(whatIf, s);
 }
 
 function makeSubset() {
@@ -562,7 +568,7 @@ function drawSubset(row, s, place) {
   meter.dataset.place = colorOf(place);
   meter.toggleAttribute('data-over', s.over > 0);
   meter.firstChild.style.transform = `scaleX(${whole > 0 ? Math.min(1, most / whole) : most > 0 ? 1 : 0})`;
-  meter.setAttribute('aria-label', `kept in ${s.name}`);
+  meter.setAttribute('aria-label', `pods in ${s.name}`);
   meter.setAttribute('aria-valuemin', 0);
   meter.setAttribute('aria-valuenow', most);
   meter.setAttribute('aria-valuemax', Math.max(whole, most));
@@ -625,13 +631,12 @@ function fade(square, rect) {
 
 // ---- one pod, told
 
-let told = '', pinned = false;
+let told = '';
 
-function showTip(square, keep) {
+function showTip(square) {
   const p = pods.get(square?.dataset.uid);
   document.querySelector('.lit')?.classList.remove('lit');
   told = p ? p.uid : '';
-  pinned = Boolean(p && keep);
   $('tip').hidden = !p;
   if (!p) return;
   square.classList.add('lit');
@@ -642,15 +647,11 @@ function showTip(square, keep) {
 }
 
 function fillTip(p) {
-  const name = make('strong'), list = make('dl');
-  setText(name, p.name);
-  for (const [term, text] of facts(p)) {
-    const dt = make('dt'), dd = make('dd');
-    setText(dt, term);
-    setText(dd, text);
-    list.append(dt, dd);
-  }
-  $('tip').replaceChildren(name, list);
+  $('tip').replaceChildren(make('strong', '', p.name), factList(p));
+}
+
+function factList(p) {
+  return make('dl', '', ...facts(p).flatMap(([term, text]) => [make('dt', '', term), make('dd', '', text)]));
 }
 
 function facts(p) {
@@ -673,28 +674,200 @@ function refreshTip() {
   else showTip(null);
 }
 
+// ---- what-ifs
+
+const noWhatIf = 'This page answers no such question. The page of kubectl berth ui does, if berth-whatif is installed beside it.';
+let turn = Promise.resolve();
+
+// ask sends one question at a time. The answer is null if nobody wants it any more when its turn comes.
+function ask(path, about, isWanted) {
+  return turn = turn.then(async () => {
+    if (!isWanted()) return null;
+    try {
+      const answer = await fetch(path + '?' + new URLSearchParams(about));
+      return answer.ok ? { content: await answer.json() } : { problem: (await answer.text()).trim() };
+    } catch {
+      return { problem: 'the server of this page does not answer' };
+    }
+  });
+}
+
+function table(heads, rows) {
+  const head = make('tr', '', ...heads.map(text => make('th', '', text)));
+  return make('table', '', make('thead', '', head), make('tbody', '', ...rows.map(row => make('tr', '', ...row.map(text => make('td', '', String(text)))))));
+}
+
+const note = text => make('p', 'note', text);
+const quotaOf = s => s.quota ?? 'no limit';
+
+let one = ''; // UID of the pod that is explained
+
+function explain(uid) {
+  const p = pods.get(uid);
+  if (!p) return;
+  one = uid;
+  $('one').hidden = false;
+  refreshOne();
+  $('one').focus();
+  if (!offers.explain) return $('one-why').replaceChildren(note(noWhatIf));
+  $('one-why').replaceChildren(note('asking …'));
+  ask('explain', { namespace: p.namespace, pod: p.name }, () => one === uid).then(answer => {
+    if (answer && one === uid) $('one-why').replaceChildren(...explanation(answer));
+  });
+}
+
+function explanation({ problem, content: r }) {
+  if (problem) return [note('No answer: ' + problem)];
+  const refused = t => Object.entries(t.refused ?? {}).sort((a, b) => b[1] - a[1]).map(([reason, n]) => `${n} ${reason}`).join(', ');
+  const tiers = (r.tiers ?? []).map(t => [t.subset, t.kept, quotaOf(t), `${t.fit} of ${t.nodes}` + (t.fit < t.nodes ? `: ${refused(t)}` : ''), t.verdict]);
+  return [
+    ...(tiers.length ? [table(['subset', 'pods', 'quota', 'nodes that fit now', 'verdict'], tiers)] : []),
+    make('p', '', r.why),
+    ...(r.scheduler ? [note('the scheduler said: ' + r.scheduler)] : []),
+    note('as of ' + clock(Date.now())),
+  ];
+}
+
+function refreshOne() {
+  if (!one) return;
+  const p = pods.get(one);
+  setText($('one-title'), p ? p.name : $('one-title').textContent.replace(/( is gone)?$/, ' is gone'));
+  if (p) $('one-facts').replaceChildren(...factList(p).children);
+}
+
+function closeOne() {
+  if (!one) return;
+  const square = squares.get(one);
+  one = '';
+  $('one').hidden = true;
+  (square?.isConnected ? square : $('seek')).focus({ preventScroll: true });
+  showTip(null);
+}
+
+$('one-close').addEventListener('click', closeOne);
+
+function makeWhatIf(key) {
+  const range = make('input'), result = make('div', 'then');
+  range.type = 'range';
+  range.min = 0;
+  result.setAttribute('role', 'status');
+  const value = make('output'), label = make('label', '', 'replicas ', range, value);
+  range.addEventListener('input', () => setText(value, range.value));
+  range.addEventListener('change', () => simulate(key, range, result));
+  return make('details', 'whatif', make('summary', '', 'what if it had other replicas'), label, result);
+}
+
+function drawWhatIf(element, s) {
+  const [, label, result] = element.children, range = label.children[0];
+  if (range.disabled !== !offers.simulate) {
+    range.disabled = !offers.simulate;
+    result.replaceChildren(...(range.disabled ? [note(noWhatIf)] : []));
+  }
+  range.max = Math.min(offers.simulate, Math.max(10, 2 * s.replicas));
+  if (!result.firstChild && document.activeElement !== range) range.value = s.replicas;
+  setText(label.lastChild, range.value);
+}
+
+function simulate(key, range, result) {
+  const replicas = result.dataset.asked = range.value, isWanted = () => result.dataset.asked === replicas && result.isConnected;
+  result.replaceChildren(note('asking …'));
+  const [namespace, spread] = key.split('/');
+  ask('simulate', { namespace, spread, replicas }, isWanted).then(answer => {
+    if (answer && isWanted()) result.replaceChildren(...simulation(answer));
+  });
+}
+
+function simulation({ problem, content }) {
+  if (problem) return [note('No answer: ' + problem)];
+  const s = [content].flat()[0];
+  return [
+    table(['subset', 'now', 'then', 'quota'], s.subsets.map(of => [of.name, of.now, of.then, quotaOf(of)])),
+    ...[[s.waiting, 'would wait'], [s.unplaced, 'would run in no subset'], [s.moves?.length, 'would be moved by the descheduler']]
+      .filter(([n]) => n > 0).map(([n, what]) => make('p', 'wants', `${count(n, 'pod')} ${what}`)),
+    ...(s.why ? [note('no node: ' + s.why)] : []),
+    note('as of ' + clock(Date.now())),
+  ];
+}
+
+// ---- search
+
+let seeking = []; // words that a pod must have, each with the fields in which it may be
+const fields = { name: p => p.name, node: where, subset: p => p.subset ?? '' };
+
+const isFound = p => seeking.every(word => word.in.some(field => field(p).toLowerCase().includes(word.text)));
+
+function seek(text) {
+  seeking = text.toLowerCase().split(/\s+/).filter(Boolean).map(word => {
+    const [, field, rest] = word.match(/^(?:(name|node|subset):)?(.*)$/);
+    return { in: field ? [fields[field]] : Object.values(fields), text: rest };
+  });
+  for (const uid of squares.keys()) paint(uid);
+  drawFound();
+}
+
+function drawFound() {
+  $('hits').hidden = !seeking.length;
+  const hits = seeking.length ? [...pods.values()].filter(isFound) : [], shown = hits.slice(0, mostHits);
+  setText($('hits-count'), hits.length ? `${count(hits.length, 'pod')} found` + (hits.length > shown.length ? `, the first ${shown.length}:` : ':') : 'no pod is found');
+  fit($('found'), shown.length, () => make('li', '', make('button')));
+  shown.forEach((p, i) => {
+    const button = $('found').children[i].firstChild;
+    button.type = 'button';
+    button.dataset.uid = p.uid;
+    setText(button, `${p.name}, ${p.subset || 'no subset'}, ${p.node || 'no node'}`);
+  });
+}
+
+// reveal opens what hides a pod, and explains the pod.
+function reveal(uid) {
+  const bundle = bundleOf.get(pods.get(uid)?.node);
+  if (bundle && !bundle.open) bundle.element.click();
+  squares.get(uid)?.scrollIntoView({ block: 'nearest' });
+  explain(uid);
+}
+
+$('seek').addEventListener('input', e => seek(e.target.value));
+$('seek').addEventListener('keydown', e => {
+  if (e.key === 'Enter' && $('found').firstChild) reveal($('found').firstChild.firstChild.dataset.uid);
+  if (e.key !== 'Escape') return;
+  e.target.value = '';
+  seek('');
+  e.target.blur();
+});
+$('found').addEventListener('click', e => { if (e.target.dataset.uid) reveal(e.target.dataset.uid); });
+
 // ---- mouse, touch and keys
 
 const map = $('cluster');
 const squareAt = e => e.target.closest?.('.pod[data-uid]');
-map.addEventListener('pointerover', e => { if (!pinned && e.pointerType !== 'touch') showTip(squareAt(e)); });
-map.addEventListener('pointerleave', () => { if (!pinned) showTip(null); });
+map.addEventListener('pointerover', e => { if (e.pointerType !== 'touch') showTip(squareAt(e)); });
+map.addEventListener('pointerleave', () => showTip(null));
 map.addEventListener('click', e => {
-  const square = squareAt(e);
-  showTip(square, square && !(pinned && told === square.dataset.uid));
+  const uid = squareAt(e)?.dataset.uid;
+  if (uid) explain(uid);
 });
 map.addEventListener('focusin', e => { const square = squareAt(e); if (square) { stopHere(square); showTip(square); } });
-map.addEventListener('focusout', () => { if (!pinned) showTip(null); });
-document.addEventListener('keydown', e => { if (e.key === 'Escape') showTip(null); });
-addEventListener('scroll', () => { if (!pinned) showTip(null); }, { passive: true });
+map.addEventListener('focusout', () => showTip(null));
+document.addEventListener('keydown', e => {
+  if (e.key === 'Escape') { showTip(null); closeOne(); }
+  if (e.key !== '/' || e.ctrlKey || e.metaKey || e.altKey || e.target.matches('input:not([type=range]), select')) return;
+  e.preventDefault();
+  $('seek').focus();
+  $('seek').select();
+});
+addEventListener('scroll', () => showTip(null), { passive: true });
 
 // One square at a time can be reached by the Tab key; arrows go from it to the others.
 map.addEventListener('keydown', e => {
   const square = squareAt(e);
+  if (square && (e.key === 'Enter' || e.key === ' ')) {
+    e.preventDefault();
+    explain(square.dataset.uid);
+  }
   const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 'next', ArrowUp: 'previous', Home: 'first', End: 'last' }[e.key];
   if (!square || !step) return;
   e.preventDefault();
-  const all = [...map.querySelectorAll('.pod[data-uid]')], i = all.indexOf(square);
+  const all = [...map.querySelectorAll('.pod[data-uid]')].filter(s => s === square || !s.classList.contains('dim')), i = all.indexOf(square);
   let to;
   if (step === 'first') to = all[0];
   else if (step === 'last') to = all[all.length - 1];
