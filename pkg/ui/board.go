@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"time"
+	"k8s.io/utils/clock"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/lineage"
@@ -88,8 +88,22 @@ type Spread struct {
 	Key string `json:"key"`
 	// Order are the names of its subsets. The report has none before the spread's first status.
 	Order []string `json:"order"`
+	// Moves are the last ones, the oldest first. At most mostMoves are told.
+	Moves []Move `json:"moves,omitempty"`
 	report.Spread
 }
+
+// Move is the last move of pods from one subset to another. An empty name means no subset.
+type Move struct {
+	From   string      `json:"from,omitempty"`
+	To     string      `json:"to,omitempty"`
+	Reason string      `json:"reason,omitempty"`
+	Round  int32       `json:"round,omitempty"`
+	Time   metav1.Time `json:"time"`
+}
+
+// mostMoves is how many moves of a spread are told.
+const mostMoves = 5
 
 // family knows which spread divides a pod.
 type family interface {
@@ -102,6 +116,7 @@ var _ family = &lineage.Lineage{}
 // have changed are evaluated. It is not safe for concurrent use.
 type board struct {
 	family family
+	clock  clock.PassiveClock
 
 	nodes   map[string]*corev1.Node
 	pods    map[types.NamespacedName]*corev1.Pod
@@ -123,10 +138,10 @@ type board struct {
 	shownSpreads map[types.NamespacedName]Spread
 }
 
-func newBoard(family family) *board {
+func newBoard(family family, clock clock.PassiveClock) *board {
 	return &board{
-		family: family,
-		nodes:  map[string]*corev1.Node{}, pods: map[types.NamespacedName]*corev1.Pod{}, spreads: map[types.NamespacedName]*v1alpha1.WorkloadSpread{},
+		family: family, clock: clock,
+		nodes: map[string]*corev1.Node{}, pods: map[types.NamespacedName]*corev1.Pod{}, spreads: map[types.NamespacedName]*v1alpha1.WorkloadSpread{},
 		podsOn: map[string]sets.Set[types.NamespacedName]{}, awaited: map[types.UID]sets.Set[types.NamespacedName]{},
 		staleNodes: sets.New[string](), stalePods: sets.New[types.NamespacedName](), staleSpreads: sets.New[types.NamespacedName](),
 		shownNodes: map[string]Node{}, shownPods: map[types.NamespacedName]Pod{}, shownSpreads: map[types.NamespacedName]Spread{},
@@ -203,6 +218,16 @@ func (b *board) dropSpread(key types.NamespacedName) {
 	delete(b.spreads, key)
 	b.staleSpreads.Insert(key)
 	b.reassignPods(key.Namespace)
+}
+
+// endWaits is called now and then, because a report changes without an event when what it waits for is over.
+func (b *board) endWaits() {
+	now := b.clock.Now()
+	for key := range b.shownSpreads {
+		if wait := b.shownSpreads[key].Wait; wait != nil && wait.Until != nil && !now.Before(*wait.Until) {
+			b.staleSpreads.Insert(key)
+		}
+	}
 }
 
 // reassignPods is called when pods of the namespace may belong to other spreads or subsets than before.
@@ -283,7 +308,7 @@ func (b *board) news(ctx context.Context) (*News, error) {
 			}
 			continue
 		}
-		shown := lookAtSpread(spread)
+		shown := b.lookAtSpread(spread)
 		b.shownSpreads[key] = shown
 		n.Spreads = append(n.Spreads, shown)
 	}
@@ -384,11 +409,17 @@ func phaseOf(pod *corev1.Pod) (phase Phase, why string) {
 	return Starting, ""
 }
 
-func lookAtSpread(spread *v1alpha1.WorkloadSpread) Spread {
-	shown := Spread{Key: keyOf(spread).String(), Spread: report.Of(spread, time.Now()), Order: make([]string, len(spread.Spec.Subsets))}
+func (b *board) lookAtSpread(spread *v1alpha1.WorkloadSpread) Spread {
+	shown := Spread{Key: keyOf(spread).String(), Spread: report.Of(spread, b.clock.Now()), Order: make([]string, len(spread.Spec.Subsets))}
 	for i := range spread.Spec.Subsets {
 		shown.Order[i] = spread.Spec.Subsets[i].Name
 	}
+	for i := range spread.Status.Moves {
+		m := &spread.Status.Moves[i]
+		shown.Moves = append(shown.Moves, Move{m.From, m.To, m.Reason, m.Round, m.Time})
+	}
+	slices.SortStableFunc(shown.Moves, func(a, b Move) int { return a.Time.Compare(b.Time.Time) })
+	shown.Moves = shown.Moves[max(0, len(shown.Moves)-mostMoves):]
 	return shown
 }
 

@@ -1,11 +1,13 @@
 package ui
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -17,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -44,7 +47,7 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithIndex(&v1alpha1.WorkloadSpread{}, lineage.TargetField, lineage.TargetKeyOf).Build()
 	clock := clocktesting.NewFakeClock(noon)
-	f := &fixture{client: c, board: newBoard(lineage.Over(c, lineage.NewKinds(meta.NewDefaultRESTMapper([]schema.GroupVersion{}), c, clock), clock))}
+	f := &fixture{client: c, board: newBoard(lineage.Over(c, lineage.NewKinds(meta.NewDefaultRESTMapper([]schema.GroupVersion{}), c, clock), clock), clock)}
 	for _, object := range objects {
 		f.add(t, object)
 	}
@@ -364,4 +367,61 @@ func TestNewsAddUpToEverything(t *testing.T) {
 			t.Fatalf("seed %d: the page shows %d pods and %d nodes, there are %d and %d", seed, len(all.Pods), len(all.Nodes), len(f.pods), len(f.nodes))
 		}
 	}
+}
+
+func TestTheLastMovesOfASpreadAreShown(t *testing.T) {
+	s := spread("own", "cloud")
+	for minute := range 7 {
+		s.Status.Moves = append([]v1alpha1.Move{{From: fmt.Sprint(minute), To: "own", Reason: "OverQuota", Round: 2, Time: metav1.NewTime(noon.Add(time.Duration(minute) * time.Minute)),
+			InFlight: []v1alpha1.PodInFlight{{UID: "u", Name: "p"}}}}, s.Status.Moves...)
+	}
+	shown := newFixture(t).lookAtSpread(s).Moves
+	if len(shown) != mostMoves {
+		t.Fatalf("%d moves are shown", len(shown))
+	}
+	for i, m := range shown {
+		if want := (Move{fmt.Sprint(i + 2), "own", "OverQuota", 2, metav1.NewTime(noon.Add(time.Duration(i+2) * time.Minute))}); m != want {
+			t.Errorf("got %v, want %v", m, want)
+		}
+	}
+}
+
+func TestASpreadIsNewsWhenItsWaitIsOver(t *testing.T) {
+	f := newFixture(t)
+	synctest.Test(t, func(t *testing.T) {
+		f.clock = clock.RealClock{}
+		stream := newStream(f.board, Title{}, offers{}, f.clock.(clock.RealClock))
+		ctx, cancel := context.WithCancel(t.Context())
+		go stream.run(ctx)
+		r, err := stream.join()
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := func() string {
+			t.Helper()
+			<-r.wake
+			frames, err := stream.take(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(slices.Concat(frames...))
+		}
+		next() // the snapshot of an empty board
+		s := spread("own", "cloud")
+		s.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
+		s.Status = v1alpha1.WorkloadSpreadStatus{
+			ObservedGeneration: 1, ObservedReplicas: 2, SubsetStatuses: []v1alpha1.SubsetStatus{{Name: "own"}, {Name: "cloud", Replicas: 2}},
+			Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}},
+			Moves:      []v1alpha1.Move{{From: "cloud", To: "own", Remaining: 2, Time: metav1.Now()}},
+		}
+		stream.change(func(b *board) { b.putSpread(s) })
+		if got := next(); !strings.Contains(got, `"wait":{"reason":"CoolingDown","until":"2000-01-01T00:05:00Z"`) {
+			t.Fatalf("after a move: %s", got)
+		}
+		if got, after := next(), time.Since(s.Status.Moves[0].Time.Time); strings.Contains(got, `"wait"`) || after > 5*time.Minute+2*waitCheckInterval {
+			t.Errorf("%s after it: %s", after, got)
+		}
+		cancel()
+		synctest.Wait()
+	})
 }

@@ -16,6 +16,8 @@ import (
 const (
 	// batchInterval is how long changes are collected before they are sent to browsers. People do not see faster changes.
 	batchInterval = 100 * time.Millisecond
+	// waitCheckInterval is how often the stream looks for waits of the descheduler that are over.
+	waitCheckInterval = time.Second
 	// longestQueue is how many batches may wait for a slow browser. A browser that is further behind gets everything again.
 	longestQueue = 16
 	// mostReaders bounds the browsers. Each costs memory and a connection.
@@ -101,9 +103,14 @@ func (s *stream) shows(is func(*board) bool) bool {
 
 // run sends news until the context ends.
 func (s *stream) run(ctx context.Context) {
+	ticker := s.clock.NewTicker(waitCheckInterval)
+	defer ticker.Stop()
 	for {
 		select {
 		case <-s.stale:
+		case <-ticker.C():
+			s.change((*board).endWaits)
+			continue
 		case <-ctx.Done():
 			return
 		}

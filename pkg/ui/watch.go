@@ -92,7 +92,7 @@ func Open(ctx context.Context, config *rest.Config, options Options) (*Page, err
 	if err != nil {
 		return nil, err
 	}
-	p.stream = newStream(newBoard(owners), options.Title, offersOf(&options), options.Clock)
+	p.stream = newStream(newBoard(owners, options.Clock), options.Title, offersOf(&options), options.Clock)
 	synced, err := p.addHandlers(ctx, mgr, owners)
 	if err != nil {
 		return nil, err

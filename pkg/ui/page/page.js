@@ -21,6 +21,7 @@ const podsOn = new Map(); // node name ('' is none) to Set of UIDs
 let keys = []; // labels by which nodes can be grouped, each with the values that subsets select in their order
 let pickedLabel = '', pickedSpread = '';
 let offers = {};     // what-ifs that the server answers
+let clockAhead = 0;  // milliseconds by which the server's clock is ahead of this one
 
 // ---- taking in what the server tells
 
@@ -49,7 +50,10 @@ function hear(take) {
 }
 
 let trouble = '';
-function takeBeat(beat) { trouble = beat.trouble; }
+function takeBeat(beat) {
+  trouble = beat.trouble;
+  clockAhead = Date.parse(beat.now) - Date.now();
+}
 
 function showState() {
   const connected = source.readyState === EventSource.OPEN;
@@ -521,13 +525,13 @@ function makeCard(key) {
   button.addEventListener('click', () => pick(pickedSpread === key ? '' : key));
   const next = make('p', 'next', make('b'), ' ', make('span'));
   setText(next.firstChild, 'next');
-  const card = make('article', 'spread', head, make('p', 'about'), make('div', 'subsets'), make('p', 'wants'), next, makeWhatIf(key));
+  const card = make('article', 'spread', head, make('p', 'about'), make('div', 'subsets'), make('p', 'wants'), next, make('ol', 'moves'), makeWhatIf(key));
   card.dataset.spread = key;
   return card;
 }
 
 function drawCard(card, s) {
-  const [head, about, subsets, wants, next, whatIf] = card.children;
+  const [head, about, subsets, wants, next, moves, whatIf] = card.children;
   const button = head.firstChild.firstChild, ready = head.lastChild;
   setText(button, shortName(s.key));
   button.setAttribute('aria-pressed', pickedSpread === s.key);
@@ -543,6 +547,7 @@ function drawCard(card, s) {
   setText(wants, [[s.pending, 'pending'], [s.unplaced, 'in no subset'], [s.adopted, 'bound by others'], [s.surplus, 'above quota']]
     .filter(([n]) => n > 0).map(([n, what]) => `${count(n, 'pod')} ${what}`).join(', '));
   setText(next.lastChild, s.next);
+  drawMoves(moves, s);
   drawWhatIf(whatIf, s);
 }
 
@@ -574,6 +579,42 @@ function drawSubset(row, s, place) {
   meter.setAttribute('aria-valuemax', Math.max(whole, most));
   meter.setAttribute('aria-valuetext', held + limit);
   setText(waits, s.schedulable ? '' : s.message || 'pods wait for a node of it');
+}
+
+// drawMoves draws a time line: past moves, and at its end what holds the next one.
+function drawMoves(list, s) {
+  const told = JSON.stringify([s.moves, s.wait]);
+  if (list.dataset.told === told) return;
+  list.dataset.told = told;
+  list.setAttribute('aria-label', 'moves of ' + s.key);
+  const names = m => `${m.from || 'no subset'} → ${m.to || 'no subset'}`;
+  const rows = (s.moves ?? []).map(m => make('li', '', timeOf(m.time), make('span', '', `${names(m)}: ${m.reason || 'moved'}${m.round > 1 ? `, round ${m.round}` : ''}`)));
+  if (s.wait) {
+    const row = make('li', 'hold', s.wait.until ? timeOf(s.wait.until) : make('span'), make('span', '', s.wait.reason, make('span', 'left')));
+    row.title = s.wait.text;
+    rows.push(row);
+  }
+  list.replaceChildren(...rows);
+  countDown();
+}
+
+// countDown says how long the waits still take.
+function countDown() {
+  for (const row of document.querySelectorAll('.moves .hold')) {
+    const until = row.firstChild.dateTime;
+    const seconds = until ? Math.max(0, Math.ceil((Date.parse(until) - Date.now() - clockAhead) / 1000)) : NaN;
+    setText(row.querySelector('.left'), isNaN(seconds) ? '' : seconds ? ` holds the next, for ${duration(seconds)}` : ' is over');
+  }
+}
+setInterval(countDown, 1000);
+
+const duration = s => new Date(1000 * s).toISOString().slice(s < 3600 ? 14 : 11, 19);
+
+function timeOf(time) {
+  const element = make('time', '', clock(time));
+  element.dateTime = time;
+  element.title = new Date(time).toLocaleString();
+  return element;
 }
 
 function pick(key) {
