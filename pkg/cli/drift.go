@@ -40,15 +40,15 @@ func driftsIn(r *report.Spread) []Drift {
 		in := &r.Subsets[i]
 		switch {
 		case in.Over > 0:
-			add(in.Name, in.Pods, in.Target, "above quota", "the descheduler's EnforceSubsetMaxReplicas, or scaling down")
+			add(in.Name, in.Pods, in.Target, "above quota", r.Descheduler("EnforceSubsetMaxReplicas")+", or scaling down")
 		case in.Pods < in.Target && r.PodsAfter(i) > 0:
-			add(in.Name, in.Pods, in.Target, "its pods went to later subsets", "the descheduler's RebalanceToPreferredSubset, once there is room")
+			add(in.Name, in.Pods, in.Target, "its pods went to later subsets", r.Descheduler("RebalanceToPreferredSubset")+", once there is room")
 		case !in.Schedulable:
-			add(in.Name, in.Pods, in.Target, "pods wait for a node", "a node that takes them; for early-bound pods the descheduler's EvictUnschedulableSubsetPods")
+			add(in.Name, in.Pods, in.Target, "pods wait for a node", "a node that takes them; for early-bound pods "+r.Descheduler("EvictUnschedulableSubsetPods"))
 		}
 	}
 	if r.Unplaced > 0 {
-		add("", r.Unplaced, 0, "in no subset", "the descheduler's EnforceSubsetMaxReplicas, or scaling down")
+		add("", r.Unplaced, 0, "in no subset", r.Descheduler("EnforceSubsetMaxReplicas")+", or scaling down")
 	}
 	return drifts
 }

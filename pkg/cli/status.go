@@ -132,6 +132,11 @@ func (c *statusCommand) printReport(r *report.Spread) error {
 			}
 		}
 	}
+	if r.Paused {
+		if _, err := fmt.Fprintln(c.out, "  "+p.Paint(console.Yellow, "paused: the descheduler moves none of its pods")); err != nil {
+			return err
+		}
+	}
 	_, err := fmt.Fprintln(c.out, "  next: "+r.Next)
 	return err
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/moves"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -27,6 +28,8 @@ type Spread struct {
 	Ready   bool            `json:"ready"`
 	Reason  v1alpha1.Reason `json:"reason,omitempty"`
 	Message string          `json:"message,omitempty"`
+	// Paused is true if the descheduler moves none of its pods.
+	Paused bool `json:"paused,omitempty"`
 	// Replicas that the workload asks for, and pods that want attention.
 	Replicas int32 `json:"replicas"`
 	Pending  int32 `json:"pending"`
@@ -74,6 +77,7 @@ func Of(spread *v1alpha1.WorkloadSpread, now time.Time) Spread {
 		Namespace: spread.Namespace, Name: spread.Name,
 		Target:   spread.Spec.TargetReference.Kind + "/" + spread.Spec.TargetReference.Name,
 		Strategy: string(spread.Spec.ScheduleStrategy.Type),
+		Paused:   moves.IsPaused(spread),
 		Replicas: status.ObservedReplicas, Pending: status.PendingPods, Unplaced: status.UnplacedPods, Adopted: status.AdoptedPods, Surplus: status.SurplusPods,
 	}
 	ready := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady)
@@ -163,8 +167,8 @@ func nextStep(r *Spread, policy *subset.Policy) string {
 				return fmt.Sprintf("%s: those with the patch of %s wait for a node there; without rescheduleCriticalSeconds none goes on to another subset",
 					Pods(r.Pending, "is pending", "are pending"), in.Name)
 			case adaptive && policy.BindsEarly():
-				return fmt.Sprintf("%s: those with the patch of %s wait for a node there; after %s the descheduler's EvictUnschedulableSubsetPods replaces them, for another subset",
-					Pods(r.Pending, "is pending", "are pending"), in.Name, policy.Adaptive.Wait)
+				return fmt.Sprintf("%s: those with the patch of %s wait for a node there; after %s %s replaces them, for another subset",
+					Pods(r.Pending, "is pending", "are pending"), in.Name, policy.Adaptive.Wait, r.Descheduler("EvictUnschedulableSubsetPods"))
 			case adaptive:
 				return fmt.Sprintf("%s: no subset from %s on has a node for them; they are bound as soon as one has", Pods(r.Pending, "is pending", "are pending"), in.Name)
 			}
@@ -181,7 +185,7 @@ func nextStep(r *Spread, policy *subset.Policy) string {
 	case r.Pending > 0:
 		return Pods(r.Pending, "is", "are") + " on the way to a node"
 	case r.Surplus > 0:
-		return Pods(r.Surplus, "is", "are") + " above quota: deleted first when the workload is scaled down, or moved by the descheduler's EnforceSubsetMaxReplicas"
+		return Pods(r.Surplus, "is", "are") + " above quota: deleted first when the workload is scaled down, or moved by " + r.Descheduler("EnforceSubsetMaxReplicas")
 	case r.Unplaced > 0:
 		return Pods(r.Unplaced, "runs", "run") + " in no subset: deleted first when the workload is scaled down"
 	}
@@ -193,6 +197,14 @@ func nextStep(r *Spread, policy *subset.Policy) string {
 		return next
 	}
 	return "nothing: every pod is where it belongs"
+}
+
+// Descheduler names a strategy that moves pods of the spread, and says if it does not do so now because the spread is paused.
+func (r *Spread) Descheduler(strategy string) string {
+	if r.Paused {
+		return "the descheduler's " + strategy + " (paused)"
+	}
+	return "the descheduler's " + strategy
 }
 
 // fullFor is for how many quota scopes every subset is full, and how many scopes there are.
@@ -227,6 +239,40 @@ func (s *Subset) Scopes() []Revision {
 		return s.Revisions
 	}
 	return []Revision{{Pods: s.Pods}}
+}
+
+// Missing is what is left until the spread is placed, one line for each thing: until all pods that the workload asks for exist, have a node and are of one
+// revision, and each subset holds as many as the plan wants. It is empty for a placed spread.
+func (r *Spread) Missing() (lines []string) {
+	if !r.Ready || len(r.Subsets) == 0 {
+		return []string{r.Next}
+	}
+	all, planned := r.Pending+r.Unplaced, int32(0)
+	var elsewhere []string
+	for i := range r.Subsets {
+		in := &r.Subsets[i]
+		all += in.Pods
+		planned += in.Target
+		if in.Pods != in.Target {
+			elsewhere = append(elsewhere, fmt.Sprintf("%s has %d of %d", in.Name, in.Pods, in.Target))
+		}
+	}
+	if r.Pending > 0 {
+		lines = append(lines, Pods(r.Pending, "has", "have")+" no node")
+	}
+	if all < r.Replicas {
+		lines = append(lines, Pods(r.Replicas-all, "does", "do")+" not exist yet")
+	}
+	if all > r.Replicas {
+		lines = append(lines, Pods(all-r.Replicas, "is", "are")+" more than the workload asks for")
+	}
+	if n := len(r.Subsets[0].Revisions); n > 0 {
+		return append(lines, fmt.Sprintf("the pods are of %d revisions", n))
+	}
+	if unplaced := r.Unplaced - (r.Replicas - planned); unplaced > 0 {
+		elsewhere = append(elsewhere, Pods(unplaced, "is", "are")+" in no subset")
+	}
+	return append(lines, elsewhere...)
 }
 
 // PodsAfter is how many pods later subsets hold above what they should.

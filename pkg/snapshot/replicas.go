@@ -23,19 +23,31 @@ func (s *Snapshot) Replicas(ctx context.Context, spread *v1alpha1.WorkloadSpread
 	if _, other := s.Owner(spread.Namespace, workload.TargetOf(spread)); other && byPaths || !byPaths && !errors.Is(err, workload.ErrNeedsScale) {
 		return replicas, err
 	}
+	return LiveReplicas(ctx, s.live, spread)
+}
+
+// LiveReplicas of a spread's workload, by one request.
+func LiveReplicas(ctx context.Context, live client.Client, spread *v1alpha1.WorkloadSpread) (int32, error) {
+	filter, ref := spread.Spec.TargetFilter, spread.Spec.TargetReference
+	key := client.ObjectKey{Namespace: spread.Namespace, Name: ref.Name}
 	object := &unstructured.Unstructured{}
-	object.SetGroupVersionKind(schema.FromAPIVersionAndKind(spread.Spec.TargetReference.APIVersion, spread.Spec.TargetReference.Kind))
-	object.SetNamespace(spread.Namespace)
-	object.SetName(spread.Spec.TargetReference.Name)
-	if byPaths {
-		if err := s.live.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
+	object.SetGroupVersionKind(schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind))
+	object.SetNamespace(key.Namespace)
+	object.SetName(key.Name)
+	kind, builtIn := workload.BuiltIn(workload.TargetOf(spread).Kind)
+	if builtIn || filter != nil && len(filter.ReplicasPathList) > 0 {
+		var of client.Object = object
+		if builtIn {
+			of = kind.NewObject()
+		}
+		if err := live.Get(ctx, key, of); err != nil {
 			return 0, fmt.Errorf("reading the workload: %w", err)
 		}
-		return workload.Replicas(object, filter)
+		return workload.Replicas(of, filter)
 	}
 	answer := &unstructured.Unstructured{}
 	answer.SetGroupVersionKind(autoscalingv1.SchemeGroupVersion.WithKind("Scale"))
-	if err := s.live.SubResource("scale").Get(ctx, object, answer); err != nil {
+	if err := live.SubResource("scale").Get(ctx, object, answer); err != nil {
 		return 0, fmt.Errorf("reading the workload's scale: %w", err)
 	}
 	scale := &autoscalingv1.Scale{}

@@ -1,0 +1,46 @@
+package cli
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/report"
+	"github.com/berth-project/berth/pkg/testkit"
+)
+
+func TestPauseAndResume(t *testing.T) {
+	spilled := testkit.Spread(t, twoThenAny+adaptive, `{observedReplicas: 3, subsetStatuses: [{name: a}, {name: b, replicas: 3}]}`)
+	spilled.Annotations = map[string]string{"other": "stays"}
+	cluster := clusterOf(t, spilled)
+	for _, step := range []struct {
+		pauses    bool
+		says      string
+		isPaused  bool
+		nextMoves string
+	}{
+		{false, "was already resumed", false, "RebalanceToPreferredSubset when it has room"},
+		{true, "is paused", true, "but not while the spread has the annotation"},
+		{true, "was already paused", true, "but not while the spread has the annotation"},
+		{false, "is resumed", false, "RebalanceToPreferredSubset when it has room"},
+	} {
+		var out bytes.Buffer
+		if err := (&pauseCommand{out: &out, pauses: step.pauses}).run(t.Context(), cluster, "web"); err != nil || !strings.HasPrefix(out.String(), "WorkloadSpread web "+step.says) {
+			t.Errorf("%v, printed %q, want %q", err, out.String(), step.says)
+		}
+		now := &v1alpha1.WorkloadSpread{}
+		if err := cluster.Get(t.Context(), client.ObjectKeyFromObject(spilled), now); err != nil {
+			t.Fatal(err)
+		}
+		if r := report.Of(now, time.Now()); r.Paused != step.isPaused || !strings.Contains(r.Next, step.nextMoves) || now.Annotations["other"] != "stays" {
+			t.Errorf("after %q: %+v with annotations %v", step.says, r, now.Annotations)
+		}
+	}
+	if err := (&pauseCommand{pauses: true}).run(t.Context(), cluster, "wbe"); err == nil || !strings.Contains(err.Error(), `no WorkloadSpread "wbe"`) {
+		t.Errorf("an unknown name: %v", err)
+	}
+}
