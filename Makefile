@@ -115,7 +115,7 @@ generate: $(BIN)/controller-gen api-reference ## minutes | Regenerate deepcopy f
 ##@ Test
 
 .PHONY: test
-test: tools build $(BIN)/kube-scheduler-alone $(BIN)/helm $(BIN)/gotestsum ## half an hour | Run all tests: units and scenarios, then the same scenarios and the failure specs on a real control plane.
+test: tools build $(BIN)/kube-scheduler-alone $(BIN)/helm $(BIN)/gotestsum ## half an hour | Run all tests: units, then scenarios and failure specs on a real control plane.
 	$(GO) vet ./...
 	$(GOTEST) --packages='./cmd/... ./manifests/... ./pkg/...'
 	$(GOTEST) --packages="$$($(GO) list ./test/... | grep -v -e /test/budget -e /test/documents -e /test/ui)" -- -count=1 -timeout=20m

@@ -32,6 +32,6 @@ func newCommand() *cobra.Command {
 	root.SetFlagErrorFunc(func(command *cobra.Command, err error) error {
 		return fmt.Errorf("%w: see `%s --help`", err, command.CommandPath())
 	})
-	root.AddCommand(upCommand(), downCommand(), statusCommand())
+	root.AddCommand(upCommand(), downCommand(), statusCommand(), playCommand())
 	return root
 }

@@ -65,7 +65,7 @@ func upCommand() *cobra.Command {
 	set.StringVar(&flags.nodeMemory, "node-memory", sandbox.DefaultNodeMemory, "memory of a node")
 	set.StringVar(&flags.kubeconfig, "kubeconfig", "",
 		"where to write the kubeconfig (default .sandbox/kubeconfig, or .sandbox/NAME.kubeconfig for another name)")
-	set.StringVar(&flags.binDir, "bin-dir", "", "where the binaries are (default beside this one, or else bin)")
+	set.StringVar(&flags.binDir, "bin-dir", "", binDirUsage)
 	set.BoolVar(&flags.detach, "detach", false, "run in the background and return when everything is ready")
 	set.StringSliceVar(&flags.without, "without", nil, "components not to start, for instance scheduler,controller")
 	set.StringToIntVar(&flags.replicas, "replicas", nil, "replicas of components, for instance scheduler=2")
@@ -121,6 +121,8 @@ func (f upFlags) config() (sandbox.Config, error) {
 	return product.Compose(config, options)
 }
 
+const binDirUsage = "where the binaries are (default beside this one, or else bin)"
+
 func positiveQuantity(flag, value string) (resource.Quantity, error) {
 	quantity, err := resource.ParseQuantity(value)
 	if err != nil || quantity.Sign() <= 0 {
@@ -167,10 +169,7 @@ func run(ctx context.Context, out io.Writer, config sandbox.Config, pageAddress 
 	}
 
 	config.Progress = out
-	s, err := sandbox.Start(ctx, config)
-	if ctx.Err() != nil && err != nil {
-		return errors.New("interrupted while starting: nothing is left running")
-	}
+	s, err := start(ctx, config)
 	if err != nil {
 		return err
 	}
@@ -200,6 +199,14 @@ func run(ctx context.Context, out io.Writer, config sandbox.Config, pageAddress 
 			return nil
 		}
 	}
+}
+
+func start(ctx context.Context, config sandbox.Config) (*sandbox.Sandbox, error) {
+	s, err := sandbox.Start(ctx, config)
+	if ctx.Err() != nil && err != nil {
+		return nil, errors.New("interrupted while starting: nothing is left running")
+	}
+	return s, err
 }
 
 // shortPath returns the path relative to the working directory if it is below it.

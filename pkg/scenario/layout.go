@@ -39,9 +39,9 @@ type Row struct {
 	Quota int32
 }
 
-// Observe makes the layout of a spread. replicas and pods are those of the workload; see ReplicasOf. It ignores pods that the spread's filter does
-// not select. A pod whose node is missing in nodes is counted by its record only.
-func Observe(spread *v1alpha1.WorkloadSpread, replicas int32, pods []*corev1.Pod, nodes map[string]*corev1.Node) (Layout, error) {
+// Observe makes the layout of a spread. replicas and pods are those of the workload. It ignores pods that the spread's filter does not select. node
+// returns nil if there is no node of the name. Then the pod is counted by its record only.
+func Observe(spread *v1alpha1.WorkloadSpread, replicas int32, pods []*corev1.Pod, node func(name string) *corev1.Node) (Layout, error) {
 	policy, errs := subset.Compile(&spread.Spec, field.NewPath("spec"))
 	if len(errs) > 0 {
 		return Layout{}, fmt.Errorf("reading WorkloadSpread %s: %w", spread.Name, errs.ToAggregate())
@@ -61,7 +61,7 @@ func Observe(spread *v1alpha1.WorkloadSpread, replicas int32, pods []*corev1.Pod
 		if !policy.Selects(object.Labels) {
 			continue
 		}
-		pod := subset.Observe(object, nodes[object.Spec.NodeName])
+		pod := subset.Observe(object, node(object.Spec.NodeName))
 		if !pod.Active {
 			if object.DeletionTimestamp == nil {
 				layout.Finished++

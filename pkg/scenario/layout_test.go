@@ -126,7 +126,7 @@ func TestObserve(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.want.Spread, tc.want.Workload, tc.want.Replicas = "web-spread", Reference{"Deployment", "web"}, 4
-			got, err := Observe(tc.spread, 4, tc.pods, nodes)
+			got, err := Observe(tc.spread, 4, tc.pods, func(name string) *corev1.Node { return nodes[name] })
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -16,7 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
@@ -56,11 +56,8 @@ type NodeGroup struct {
 	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
 }
 
-// Object is an object of the API, of its Go type.
-type Object interface {
-	metav1.Object
-	runtime.Object
-}
+// Object is an object of the API as the file has it.
+type Object = *unstructured.Unstructured
 
 // Reference names an object of a scenario.
 type Reference struct {
@@ -73,16 +70,16 @@ func (r Reference) String() string { return r.Kind + "/" + r.Name }
 
 // ReferenceTo is the reference of an object that was parsed from a scenario.
 func ReferenceTo(object Object) Reference {
-	return Reference{Kind: object.GetObjectKind().GroupVersionKind().Kind, Name: object.GetName()}
+	return Reference{Kind: object.GetKind(), Name: object.GetName()}
 }
 
-// kinds are the objects that a scenario may contain.
-var kinds = map[metav1.TypeMeta]func() Object{
-	{APIVersion: v1alpha1.GroupVersion.String(), Kind: "WorkloadSpread"}:  func() Object { return &v1alpha1.WorkloadSpread{} },
-	{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "Deployment"}:  func() Object { return &appsv1.Deployment{} },
-	{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "ReplicaSet"}:  func() Object { return &appsv1.ReplicaSet{} },
-	{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "StatefulSet"}: func() Object { return &appsv1.StatefulSet{} },
-	{APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job"}:        func() Object { return &batchv1.Job{} },
+// kinds are the objects that a scenario may contain, with the types that check their fields.
+var kinds = map[metav1.TypeMeta]func() any{
+	{APIVersion: v1alpha1.GroupVersion.String(), Kind: "WorkloadSpread"}:  func() any { return &v1alpha1.WorkloadSpread{} },
+	{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "Deployment"}:  func() any { return &appsv1.Deployment{} },
+	{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "ReplicaSet"}:  func() any { return &appsv1.ReplicaSet{} },
+	{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "StatefulSet"}: func() any { return &appsv1.StatefulSet{} },
+	{APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job"}:        func() any { return &batchv1.Job{} },
 }
 
 const kindsInWords = "a WorkloadSpread, Deployment, ReplicaSet, StatefulSet or Job"
@@ -239,8 +236,8 @@ func decode(document []byte) (Object, error) {
 	if !found {
 		return nil, fmt.Errorf("cannot play apiVersion %q, kind %q; use %s", meta.APIVersion, meta.Kind, kindsInWords)
 	}
-	object := construct()
-	if err := yaml.UnmarshalStrict(document, object); err != nil {
+	typed, object := construct(), &unstructured.Unstructured{}
+	if err := errors.Join(yaml.UnmarshalStrict(document, typed), yaml.Unmarshal(document, object)); err != nil {
 		return nil, fmt.Errorf("%s: %w; correct the field", meta.Kind, err)
 	}
 	switch {
@@ -249,7 +246,7 @@ func decode(document []byte) (Object, error) {
 	case object.GetNamespace() != "":
 		return nil, fmt.Errorf("%s has a metadata.namespace; leave it out, it is chosen where the scenario is played", ReferenceTo(object))
 	}
-	if spread, ok := object.(*v1alpha1.WorkloadSpread); ok {
+	if spread, ok := typed.(*v1alpha1.WorkloadSpread); ok {
 		if _, errs := subset.Compile(&spread.Spec, field.NewPath("spec")); len(errs) > 0 {
 			return nil, fmt.Errorf("%s: %w; correct the spread", ReferenceTo(object), errs.ToAggregate())
 		}
@@ -265,7 +262,7 @@ func normalize(table string) string {
 	return table + "\n"
 }
 
-// Nodes of all groups, ready and empty. Every call creates new ones.
+// Nodes of all groups, without pods. Every call creates new ones.
 func (s *Scenario) Nodes() []*corev1.Node {
 	var nodes []*corev1.Node
 	for i := range s.Groups {
@@ -296,7 +293,6 @@ func (g *NodeGroup) nodes() []*corev1.Node {
 					corev1.ResourceMemory: resource.MustParse("256Gi"),
 					corev1.ResourcePods:   resource.MustParse("110"),
 				},
-				Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 			},
 		}
 		for key, value := range g.Labels {

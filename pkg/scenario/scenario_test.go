@@ -66,7 +66,7 @@ func TestParseErrors(t *testing.T) {
 		"namespace":            {replace("  name: web\n", "  name: web\n  namespace: x\n"), `s.txtar:7: Deployment/web has a metadata.namespace; leave it out, it is chosen where the scenario is played`},
 		"invalid spread":       {replace("  - name: a\n--", "  - name: a\n    maxReplicas: -1\n--"), `s.txtar:14: WorkloadSpread/web-spread: spec.subsets[0].maxReplicas: Invalid value: -1: must not be negative; correct the spread`},
 		"steps missing":        {valid[:strings.Index(valid, "-- steps")], `s.txtar:1: no section "steps"; add one with a command on each line`},
-		"no step":              {replace(valid[strings.Index(valid, "apply"):], "# nothing\n"), "s.txtar:6: section \"web.yaml\" is never applied; apply it in a step or remove it\ns.txtar:13: section \"spread.yaml\" is never applied; apply it in a step or remove it\ns.txtar:23: no step; begin with apply and end with expect"},
+		"no step":              {replace(valid[strings.Index(valid, "apply"):], "# nothing\n"), "s.txtar:6: section \"web.yaml\" is never applied; apply it in a step or remove it\ns.txtar:13: section \"spread.yaml\" is never applied; apply it in a step or remove it\ns.txtar:23: no step expects a table; begin with apply and end with expect"},
 		"unknown command":      {replace("expect layout\n", "expect layout\nwait\n"), `s.txtar:27: unknown command "wait"; use apply, scale, delete, cordon, uncordon, kill or expect`},
 		"apply of nothing":     {replace("expect layout\n", "expect layout\napply\n"), `s.txtar:27: apply names no section; write apply NAME.yaml`},
 		"apply of no section":  {replace("expect layout\n", "expect layout\napply x.yaml\n"), `s.txtar:27: no section "x.yaml" of objects; add it, with a name that ends in .yaml`},

@@ -2,13 +2,9 @@ package scenario
 
 import (
 	"bytes"
+	"slices"
 	"strconv"
 	"strings"
-
-	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
-
-	"github.com/berth-project/berth/pkg/workload"
 )
 
 // Step is one line of a scenario's steps. A step takes effect at once, and the cluster settles before the next step. Kill is an exception: it strikes
@@ -39,9 +35,9 @@ type (
 	Cordon struct{ Group NodeGroup }
 	// Uncordon makes them schedulable again.
 	Uncordon struct{ Group NodeGroup }
-	// Kill sends SIGKILL to one of Berth's components, which is then restarted. The layout must not change, so the simulation does nothing.
+	// Kill sends SIGKILL to one of Berth's components. The sandbox starts it again.
 	Kill struct{ Component string }
-	// Expect compares the tables of all spreads, sorted by name and separated by empty lines, with a section of the file.
+	// Expect waits until the tables of all spreads, sorted by name and separated by empty lines, equal a section of the file.
 	Expect struct {
 		Section string
 		Table   string
@@ -86,8 +82,9 @@ func (p *parser) parseSteps(data []byte, first int) {
 			p.scenario.Steps = append(p.scenario.Steps, Step{Line: line, Text: strings.Join(words, " "), Action: action})
 		}
 	}
-	if len(p.scenario.Steps) == 0 && len(p.errs) == 0 {
-		p.fail(first, "no step; begin with apply and end with expect")
+	expects := slices.ContainsFunc(p.scenario.Steps, func(s Step) bool { _, is := s.Action.(Expect); return is })
+	if !expects && len(p.errs) == 0 {
+		p.fail(first, "no step expects a table; begin with apply and end with expect")
 	}
 }
 
@@ -209,29 +206,4 @@ func parseExpect(p *parser, line int, args []string) Action {
 	}
 	delete(p.unused, args[0])
 	return Expect{Section: args[0], Table: table}
-}
-
-// ReplicasOf is how many pods a workload asks for. It is 0 for nil and for objects that are no workloads.
-func ReplicasOf(object Object) int32 {
-	replicas, err := workload.Replicas(object, nil)
-	if err != nil {
-		return 0 // a spread asks for none
-	}
-	return replicas
-}
-
-// replicasField is the field with a workload's number of pods, or nil.
-func replicasField(object Object) **int32 {
-	switch w := object.(type) {
-	case *appsv1.Deployment:
-		return &w.Spec.Replicas
-	case *appsv1.ReplicaSet:
-		return &w.Spec.Replicas
-	case *appsv1.StatefulSet:
-		return &w.Spec.Replicas
-	case *batchv1.Job:
-		return &w.Spec.Parallelism
-	default:
-		return nil
-	}
 }

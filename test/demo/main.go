@@ -128,7 +128,7 @@ func play(ctx context.Context, cluster *harness.Cluster, name string, pause time
 		return err
 	}
 	fmt.Printf("\n=== %s\n%s\n\n", name, parsed.Intent)
-	p, err := cluster.NewPlay(ctx, parsed)
+	p, err := scenario.Start(ctx, cluster.Sandbox, parsed)
 	if err != nil {
 		return err
 	}
@@ -140,8 +140,9 @@ func play(ctx context.Context, cluster *harness.Cluster, name string, pause time
 		first = false
 		fmt.Printf("$ %s\n", text)
 	}
-	p.Watching = newProgress().show
-	err = p.Run(ctx)
+	progress := progress{}
+	p.Watching = progress.show
+	err = p.Run(ctx, progress.end)
 	if err == nil {
 		wait(ctx, time.After(pause))
 	}
@@ -160,29 +161,32 @@ func wait(ctx context.Context, then <-chan time.Time) {
 	}
 }
 
-// progress prints one line while pods move to the expected layout. It prints the table of expected and actual pods once they are equal or the wait
-// fails.
+// progress prints one line while pods move to the expected layout.
 type progress struct {
-	started time.Time
 	section string
+	started time.Time
 	shown   int
 }
 
-func newProgress() *progress { return &progress{} }
-
-func (p *progress) show(section, want, got string) {
-	if section != p.section {
-		p.section, p.started, p.shown = section, time.Now(), -1
+func (p *progress) show(c scenario.Checkpoint) {
+	if c.Section != p.section {
+		p.section, p.started, p.shown = c.Section, time.Now(), -1
 	}
-	kept, of := keptIn(got), keptIn(want)
+	kept, of := keptIn(c.Got), keptIn(c.Want)
 	if kept != p.shown {
 		p.shown = kept
 		fmt.Printf("\r  %d of %d pods in place, %.1fs ", kept, of, time.Since(p.started).Seconds())
 	}
-	if want == got {
-		fmt.Printf("\n%s\n", sideBySide(want, got))
-		p.section = ""
+}
+
+// end prints the table of expected and actual pods. It returns an error if they differ.
+func (p *progress) end(c scenario.Checkpoint) error {
+	p.section = ""
+	fmt.Printf("\n%s\n", c.SideBySide())
+	if !c.Met() {
+		return fmt.Errorf("the layout is not the expected one\n%s", c.Warnings)
 	}
+	return nil
 }
 
 // keptIn sums the column KEPT.
@@ -196,23 +200,4 @@ func keptIn(table string) int {
 		}
 	}
 	return sum
-}
-
-// sideBySide prints the expected table to the left of the actual table.
-func sideBySide(want, got string) string {
-	left, right := strings.Split("expected\n"+want, "\n"), strings.Split("actual\n"+got, "\n")
-	var b strings.Builder
-	for i := range max(len(left), len(right)) {
-		var l, r string
-		if i < len(left) {
-			l = left[i]
-		}
-		if i < len(right) {
-			r = right[i]
-		}
-		if l != "" || r != "" {
-			fmt.Fprintf(&b, "  %-48s  %s\n", l, r)
-		}
-	}
-	return b.String()
 }

@@ -28,7 +28,6 @@ var internal = map[string]string{
 	"exit status 0":                    "a component of the sandbox has ended, and its log is shown",
 	"has just been started":            "an intermediate state of the sandbox",
 	"its template is not known":        "reason RoomUnknown",
-	"no %s":                            "the simulator looks an object up that it has made",
 	"no node may be used":              "reason NoRoom",
 	"node %q is not in the picture":    "a mistake in the program",
 	"only the scheduler can allocate":  "reason RoomUnknown",

@@ -32,6 +32,7 @@ var notRun = map[string][]struct{ begins, why string }{
 		{"kubectl delete crd", "deletes the definitions of the cluster"},
 	},
 	"docs/operations/failure-modes.md": {{"kubectl -n berth-system get leases", "needs Berth in pods"}},
+	"docs/scenarios.md":                {{"bin/berth-sandbox play", "test/sandbox plays a scenario, and another sandbox would take long here"}},
 	"docs/kubectl-berth.md":            {{"kubectl berth ui", "runs until it is ended; test/ui does so"}},
 }
 

@@ -1,4 +1,4 @@
-// Package harness puts Berth on a sandbox and plays scenarios there. Tests, the demo and the benchmarks share it.
+// Package harness puts Berth on a sandbox. Tests, the demo and the benchmarks share it.
 package harness
 
 import (

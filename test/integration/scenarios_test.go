@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,7 +12,7 @@ import (
 	"github.com/berth-project/berth/test/checker"
 )
 
-// TestScenarios plays every scenario on the control plane. It expects the same tables as the simulation.
+// TestScenarios plays every scenario.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("..", "scenarios", "*.txtar"))
 	if err != nil || len(files) == 0 {
@@ -27,7 +28,7 @@ func TestScenarios(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			play, err := the.NewPlay(t.Context(), parsed)
+			play, err := scenario.Start(t.Context(), the.Sandbox, parsed)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -36,7 +37,12 @@ func TestScenarios(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			if err := play.Run(t.Context()); err != nil {
+			if err := play.Run(t.Context(), func(c scenario.Checkpoint) error {
+				if !c.Met() {
+					return fmt.Errorf("not met:\n%s%s", c.SideBySide(), c.Warnings)
+				}
+				return nil
+			}); err != nil {
 				t.Fatal(err)
 			}
 			expectNoViolation(t)

@@ -71,9 +71,14 @@ var forbidden = map[string]map[string]string{
 		module + "cmd":            "nothing imports cmd",
 	},
 	"pkg/scenario": {
-		"k8s.io/client-go":               "the simulator runs the model on plain data",
-		"k8s.io/kubernetes":              "the simulator runs the model on plain data",
-		"sigs.k8s.io/controller-runtime": "the simulator runs the model on plain data",
+		module + "pkg/plugins":    "a scenario shows what the components do; it does nothing in their place",
+		module + "pkg/ledger":     "a scenario shows what the components do; it does nothing in their place",
+		module + "pkg/controller": "a scenario shows what the components do; it does nothing in their place",
+		module + "pkg/webhook":    "a scenario shows what the components do; it does nothing in their place",
+		module + "pkg/fit":        "a scenario shows what the components do; it does nothing in their place",
+		module + "pkg/sandbox":    "only cmd and tests start a control plane",
+		module + "cmd":            "nothing imports cmd",
+		"k8s.io/kubernetes":       "a scenario shows what the components do; it does nothing in their place",
 	},
 	"pkg/snapshot": {
 		module + "pkg/plugins":     "programs use it, and not the other way round",

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // withoutProduct omits Berth's own components, which these tests do not need.
@@ -167,6 +169,88 @@ func TestBadFlagsAreExplainedInOneLine(t *testing.T) {
 	}
 }
 
+// twoTables expects a table that is met, and then one that is not.
+const twoTables = `A table that is met, and one that is not.
+
+-- cluster.yaml --
+- {name: a, count: 1, labels: {pool: a}}
+- {name: b, count: 1, labels: {pool: b}}
+-- objects.yaml --
+apiVersion: apps.kruise.io/v1alpha1
+kind: WorkloadSpread
+metadata: {name: web-spread}
+spec:
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
+  subsets:
+  - name: first
+    maxReplicas: 2
+    requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}
+  - name: second
+    requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: app, image: registry.k8s.io/pause:3.10}]}
+-- steps --
+apply objects.yaml
+expect right
+expect wrong
+-- right --
+web-spread  Deployment/web  replicas 3
+SUBSET  KEPT  QUOTA
+first   2     2
+second  1     -
+-- wrong --
+web-spread  Deployment/web  replicas 3
+SUBSET  KEPT  QUOTA
+first   3     2
+second  0     -
+`
+
+func TestPlayFailsIfATableIsNotMet(t *testing.T) {
+	c := newCommand(t)
+	for name, text := range map[string]string{"two.txtar": twoTables, "broken.txtar": "Nothing.\n-- steps --\nwait\n"} {
+		if err := os.WriteFile(filepath.Join(c.dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.expect(1, `broken.txtar:3: unknown command "wait"`, "play", "two.txtar", "broken.txtar")
+	c.expect(1, "--name", "play", "--name=../x", "two.txtar")
+
+	play := exec.CommandContext(t.Context(), c.binary, c.args("play", "--timeout=20s", "two.txtar")...)
+	play.Dir = c.dir
+	var out, progress bytes.Buffer
+	play.Stdout, play.Stderr = &out, &progress
+	if err := play.Run(); play.ProcessState.ExitCode() != 1 {
+		t.Errorf("play ends with %v, want exit code 1", err)
+	}
+	want := `two.txtar:30
+web-spread  Deployment/web  replicas 3
+SUBSET  KEPT  QUOTA
+first   2     2
+second  1     -
+two.txtar:31: table wrong is not met
+  expected                                actual
+  web-spread  Deployment/web  replicas 3  web-spread  Deployment/web  replicas 3
+  SUBSET  KEPT  QUOTA                     SUBSET  KEPT  QUOTA
+  first   3     2                         first   2     2
+  second  0     -                         second  1     -
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("printed (-want +got):\n%s", diff)
+	}
+	if !strings.Contains(progress.String(), "1 of 2 tables are not met") {
+		t.Errorf("standard error has\n%s", progress.String())
+	}
+	expectNoProcessIn(t, c.dir)
+}
+
 // command runs berth-sandbox in a new directory.
 type command struct {
 	t                *testing.T
@@ -216,7 +300,7 @@ func (c command) run(args ...string) (int, string) {
 
 // args adds the directory of the binaries, unless the arguments name one.
 func (c command) args(args ...string) []string {
-	if args[0] != "up" || strings.Contains(strings.Join(args, " "), "--bin-dir") {
+	if args[0] != "up" && args[0] != "play" || strings.Contains(strings.Join(args, " "), "--bin-dir") {
 		return args
 	}
 	return append(args, "--bin-dir="+c.bin)

@@ -24,7 +24,6 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/fit"
 	"github.com/berth-project/berth/pkg/report"
-	"github.com/berth-project/berth/pkg/scenario"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -255,12 +254,10 @@ func newSimulate(flags *console.Flags, streams genericiooptions.IOStreams) *cobr
 
 With --from-cluster the pods are placed on the cluster's nodes, beside the pods that run there, by the scheduler's own
 filters. Without, the spread alone is asked, as if every subset had all the nodes that it needs. A spread that is applied
-already is named without a file, and its pods are placed on the cluster's nodes. A scenario file (*.txtar) is played from
-its beginning to its end.`,
+already is named without a file, and its pods are placed on the cluster's nodes.`,
 		Example: `  kubectl berth simulate -f spread.yaml --scale 5,10,100
   kubectl berth simulate web --replicas 200
-  kubectl berth simulate -f spread.yaml --from-cluster --replicas 200
-  kubectl berth simulate -f test/scenarios/one-one-three.txtar`,
+  kubectl berth simulate -f spread.yaml --from-cluster --replicas 200`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: console.SpreadNames(flags),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -268,7 +265,7 @@ its beginning to its end.`,
 		},
 	}
 	c.output.AddTo(cmd.Flags())
-	cmd.Flags().StringVarP(&c.file, "filename", "f", "", "File with a WorkloadSpread, or a scenario.")
+	cmd.Flags().StringVarP(&c.file, "filename", "f", "", "File with a WorkloadSpread.")
 	cmd.Flags().Int32Var(&c.replicas, "replicas", -1, "Replicas to simulate (default those of the workload in the cluster).")
 	cmd.Flags().Int32SliceVar(&c.scale, "scale", nil, "Several numbers of replicas. Each is simulated from the present state.")
 	cmd.Flags().BoolVar(&c.fromCluster, "from-cluster", false, "Place the pods on the nodes of the cluster.")
@@ -287,12 +284,12 @@ func (c *simulateCommand) run(ctx context.Context, connect func() (*console.Clus
 	if c.file == "" {
 		return c.simulateApplied(ctx, connect, names[0], sizes)
 	}
+	if strings.HasSuffix(c.file, ".txtar") {
+		return fmt.Errorf("%s: a scenario is played on a control plane of its own; use berth-sandbox play %s", c.file, c.file)
+	}
 	content, err := os.ReadFile(c.file)
 	if err != nil {
 		return err
-	}
-	if strings.HasSuffix(c.file, ".txtar") {
-		return c.play(content)
 	}
 	spread := &v1alpha1.WorkloadSpread{}
 	if err := yaml.UnmarshalStrict(content, spread); err != nil {
@@ -386,27 +383,6 @@ func simulateOn(ctx context.Context, v *view, filters *fit.Filters, spread *v1al
 		simulations = append(simulations, *s)
 	}
 	return simulations, nil
-}
-
-// play plays a scenario.
-func (c *simulateCommand) play(content []byte) error {
-	parsed, err := scenario.Parse(c.file, content)
-	if err != nil {
-		return err
-	}
-	checkpoints, err := scenario.Run(parsed)
-	if err != nil {
-		return err
-	}
-	if done, err := c.output.Structured(c.out, checkpoints); done {
-		return err
-	}
-	for _, checkpoint := range checkpoints {
-		if _, err := fmt.Fprintf(c.out, "%s:%d\n%s", c.file, checkpoint.Line, checkpoint.Got); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (c *simulateCommand) print(simulations []Simulation) error {
