@@ -7,7 +7,10 @@ import (
 
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/component-base/config/validation"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/descheduler/cmd/descheduler/app/options"
 	"sigs.k8s.io/descheduler/pkg/framework/pluginregistry"
@@ -34,7 +37,7 @@ type Options struct {
 	Config *rest.Config
 	// Out is where Explain prints to.
 	Out io.Writer
-	// Clock is what strategies decide by. The API server's if nil.
+	// Clock that strategies decide by. Nil is the API server's clock.
 	Clock clock.WithTicker
 	// Register makes Berth's plugins known.
 	Register func(*cycle.World, pluginregistry.Registry)
@@ -84,6 +87,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 
 // Validate returns the first mistake in the options.
 func (o *Options) Validate() error {
+	election := &o.Server.LeaderElection
 	switch {
 	case o.Server.PolicyConfigFile == "":
 		return fmt.Errorf("--policy-config-file is required")
@@ -93,10 +97,14 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("--sync-timeout, --cycle-timeout and --eviction-timeout must be above 0")
 	case o.ServerDryRun && o.Server.DryRun:
 		return fmt.Errorf("--dry-run sends no eviction and --server-dry-run sends all of them as dry runs; give only one of the two")
-	case o.Server.LeaderElection.LeaderElect && o.Server.DeschedulingInterval == 0:
+	case election.LeaderElect && o.Server.DeschedulingInterval == 0:
 		return fmt.Errorf("--leader-elect needs a descheduler that runs repeatedly: set --descheduling-interval, or leave --leader-elect out")
 	}
-	return nil
+	// With durations that do not fit each other, the framework's leader election panics.
+	if election.LeaderElect && election.RenewDeadline.Seconds() <= election.RetryPeriod.Seconds()*leaderelection.JitterFactor {
+		return fmt.Errorf("--leader-elect-renew-deadline must be more than %v times --leader-elect-retry-period", leaderelection.JitterFactor)
+	}
+	return validation.ValidateLeaderElectionConfiguration(election, field.NewPath("leader-elect")).ToAggregate()
 }
 
 func (o *Options) isDryRun() bool { return o.ServerDryRun || o.Server.DryRun }

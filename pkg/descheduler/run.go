@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
@@ -27,15 +27,15 @@ import (
 	"github.com/berth-project/berth/pkg/descheduler/guarded"
 )
 
-// descheduler is one process's.
+// descheduler is the one of a process.
 type descheduler struct {
 	options *Options
 	config  *rest.Config
 	guard   *guarded.Client
 	world   *cycle.World
 	watch   *watch
-	// clock is nil if the options have one.
-	clock *serverClock
+	// report of the cycle that is under way.
+	report *cycle.Report
 
 	policy        *api.DeschedulerPolicy
 	policyVersion string
@@ -43,7 +43,11 @@ type descheduler struct {
 
 // Run runs one cycle, or with a descheduling interval one after the other until the context ends. ExitCode says what the error means.
 //
-// The framework keeps its plugins in a variable of its package, so that only one Run may be under way in a process.
+// It takes the place of Run in the framework's packages app and descheduler, which make their own clients. Evictions through those name a pod by its
+// name only, and are repeated for as long as a budget asks for that. The framework's Run also waits forever for what it may not read, knows no limit
+// for the time of a cycle, and ends well whatever happens. The cycle itself and the election of a leader are the framework's.
+//
+// The framework keeps its plugins in a variable of its package, so only one Run may be under way in a process.
 func Run(ctx context.Context, options *Options) error {
 	if err := options.Validate(); err != nil {
 		return err
@@ -64,11 +68,31 @@ func Run(ctx context.Context, options *Options) error {
 	case options.Server.DeschedulingInterval == 0:
 		return d.runOnce(ctx)
 	case options.Server.LeaderElection.LeaderElect && !options.isDryRun():
-		return d.lead(ctx, d.runForever)
+		return d.lead(ctx)
 	default:
 		d.runForever(ctx)
 		return nil
 	}
+}
+
+// errNotLeading ends a process that has lost its lease. What it was about to do is in the spreads' statuses, which the next leader reads.
+var errNotLeading = errors.New("the lease was lost")
+
+// lead runs cycles while this process holds the lease.
+func (d *descheduler) lead(ctx context.Context) error {
+	leading, stop := context.WithCancel(ctx)
+	defer stop()
+	cycles := func() error {
+		d.runForever(leading)
+		return nil
+	}
+	if err := framework.NewLeaderElection(cycles, d.guard, &d.options.Server.LeaderElection, ctx); err != nil {
+		return fmt.Errorf("electing a leader: %w", err)
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return errNotLeading
 }
 
 // Plan runs one cycle as a dry run and returns what it decided, whatever the API server says to its evictions, and whatever it could not read of single
@@ -113,20 +137,11 @@ func prepare(ctx context.Context, options *Options) (*descheduler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making a client: %w", err)
 	}
-	d := &descheduler{options: options, config: config, watch: &watch{}}
+	d := &descheduler{options: options, config: config, watch: &watch{}, report: &cycle.Report{}}
+	d.world = cycle.NewWorld(cycle.Options{Clock: options.Clock, DryRun: options.isDryRun(), CallTimeout: options.EvictionTimeout, Report: d.note})
 	d.guard = guarded.New(plain, guarded.Options{Timeout: options.EvictionTimeout, DryRun: options.ServerDryRun, TripAfter: tripAfter,
-		Settled: func(ctx context.Context, pod *corev1.Pod, result guarded.Result) { d.world.Settle(ctx, pod, result) }})
+		Settled: d.world.Settle})
 	server.Client, server.EventClient = d.guard, d.guard
-	decideBy := options.Clock
-	if decideBy == nil {
-		if d.clock, err = newServerClock(config); err != nil {
-			return nil, fmt.Errorf("making a client: %w", err)
-		}
-		decideBy = d.clock
-	}
-	if d.world, err = cycle.NewWorld(config, d.guard, cycle.Options{Clock: decideBy, DryRun: options.isDryRun()}); err != nil {
-		return nil, err
-	}
 	syncCtx, cancel := context.WithTimeoutCause(ctx, options.SyncTimeout, fmt.Errorf("not everything could be read within %s", options.SyncTimeout))
 	defer cancel()
 	// Some calls of the framework take no context.
@@ -151,6 +166,7 @@ func prepare(ctx context.Context, options *Options) (*descheduler, error) {
 // load reads the policy and checks that it can be carried out.
 func (d *descheduler) load(ctx context.Context) error {
 	deschedulermetrics.Register()
+	registerMetrics()
 	registry := pluginregistry.NewRegistry()
 	d.options.Register(d.world, registry)
 	berths := sets.KeySet(registry)
@@ -231,20 +247,13 @@ func (o *Options) config() (config *rest.Config, err error) {
 	return config, nil
 }
 
-// runForever runs a cycle at every interval. A cycle that goes wrong is logged, and is in the metrics; the next one looks at everything anew.
+// runForever runs a cycle at every interval. Each has new informers, so that it begins with fresh lists. An error of a cycle is logged and counted.
 func (d *descheduler) runForever(ctx context.Context) {
-	ticker := time.NewTicker(d.options.Server.DeschedulingInterval)
-	defer ticker.Stop()
-	for {
+	wait.NonSlidingUntilWithContext(ctx, func(ctx context.Context) {
 		if err := d.runOnce(ctx); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "The cycle went wrong")
 		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
-	}
+	}, d.options.Server.DeschedulingInterval)
 }
 
 // runOnce runs a cycle and prints what it decided, if that is asked for.
@@ -265,10 +274,9 @@ func (d *descheduler) runCycle(ctx context.Context) (*cycle.Report, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	d.watch.begin(cancel)
-	if d.clock != nil {
-		d.clock.align(ctx, d.options.EvictionTimeout)
-	}
-	d.world.Begin(ctx)
+	d.guard.BeginCycle()
+	report := &cycle.Report{}
+	d.report = report
 	tooLate := time.AfterFunc(d.options.SyncTimeout, func() {
 		if !d.watch.started() {
 			cancel(fmt.Errorf("not everything could be read within %s", d.options.SyncTimeout))
@@ -279,9 +287,8 @@ func (d *descheduler) runCycle(ctx context.Context) (*cycle.Report, error) {
 	once := *d.options.Server
 	once.DeschedulingInterval = 0
 	err := framework.RunDeschedulerStrategies(ctx, &once, d.policy, d.policyVersion)
-	report := d.world.End()
 	err = errors.Join(err, d.watch.err(), context.Cause(ctx))
-	cycle.CycleSeconds.Observe(time.Since(began).Seconds())
+	cycleSeconds.Observe(time.Since(began).Seconds())
 	tally := d.guard.Tally()
 	klog.FromContext(ctx).Info("Cycle done", "dryRun", d.options.isDryRun(), "evictions", tally.Attempted, "succeeded", tally.Succeeded, "err", errors.Join(err, report.Unread))
 	read := err == nil && report.Unread == nil
@@ -289,9 +296,15 @@ func (d *descheduler) runCycle(ctx context.Context) (*cycle.Report, error) {
 		return report, errNothingEvicted
 	}
 	if read {
-		cycle.LastSuccess.SetToCurrentTime()
+		lastSuccess.SetToCurrentTime()
 	}
 	return report, err
+}
+
+// note adds to the report of the cycle.
+func (d *descheduler) note(more *cycle.Report) {
+	d.report.Lines = append(d.report.Lines, more.Lines...)
+	d.report.Unread = errors.Join(d.report.Unread, more.Unread)
 }
 
 func (d *descheduler) explain(report *cycle.Report) error {

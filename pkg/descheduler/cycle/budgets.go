@@ -49,8 +49,9 @@ type room interface {
 }
 
 func (c *Cycle) gatherBudgets(ctx context.Context) (*budgets, error) {
+	later := context.WithoutCancel(ctx)
 	b := &budgets{inNamespace: map[string][]*allowance{}, taken: map[types.UID]bool{}, isBelow: func(pod *corev1.Pod, target workload.Owner) bool {
-		below, err := c.isBelow(ctx, pod, target)
+		below, err := c.isBelow(later, pod, target)
 		return below && err == nil
 	}}
 	var pdbs policyv1.PodDisruptionBudgetList

@@ -1,10 +1,10 @@
-// Package cycle is what descheduling strategies share: one look at the cluster, taken once in a cycle, and one way to act on what package moves
-// decides about it.
+// Package cycle is what descheduling strategies share: one look at the cluster, and one way to do what package moves decides about it.
 //
-// A cycle lists everything from the API server itself, spreads first. What a strategy decides is written into the spread's status before the
-// first pod is evicted, on condition that no other descheduler has written there since; so of several that look at the same time one acts, and
-// one that dies in between leaves what it was about to do. Budgets are asked before, as far as their status tells, with what the cycle has
-// taken of them; whether a pod may go is decided by the API server.
+// A look takes pods and nodes from the informers of the framework, and lists the rest from the API server, spreads first. Each decision is written
+// into the spread's status before the first eviction, on condition that no other descheduler has written to it since. So of several deschedulers that
+// look at the same time, one acts. One that dies in between leaves what it was about to do. Budgets are checked before, by their status and by what
+// was evicted since. The API server decides whether a pod may go.
 //
-// It decides nothing itself. Begin reading at World, then Cycle.Run.
+// The framework tells its plugins neither when a cycle begins nor when it ends. World detects it, so that the plugins also work in a descheduler that
+// knows nothing of Berth. The package decides nothing itself. Begin reading at World.
 package cycle

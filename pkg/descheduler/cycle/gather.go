@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -30,8 +29,9 @@ type Cycle struct {
 
 	world  *World
 	ctx    context.Context // a cycle is a call that the framework cuts into pieces
-	once   sync.Once
-	err    error
+	taken  time.Time       // by the clock of the machine
+	usedBy map[*Strategy]bool
+	err    error // why the look is not complete, so that no strategy may use it
 	report *Report
 
 	filters  *fit.Filters

@@ -16,18 +16,7 @@ var (
 		Subsystem: "berth_descheduler", Name: "evictions_total", StabilityLevel: metrics.ALPHA,
 		Help: "Evictions of Berth's strategies, by strategy and result.",
 	}, []string{"strategy", "result"})
-	// CycleSeconds is how long cycles take.
-	CycleSeconds = metrics.NewHistogram(&metrics.HistogramOpts{
-		Subsystem: "berth_descheduler", Name: "cycle_duration_seconds", StabilityLevel: metrics.ALPHA,
-		Help: "Seconds that a cycle took, from its first request to its last.", Buckets: metrics.ExponentialBuckets(0.05, 2, 12),
-	})
-	// LastSuccess is when a cycle last ended well.
-	LastSuccess = metrics.NewGauge(&metrics.GaugeOpts{
-		Subsystem: "berth_descheduler", Name: "last_success_timestamp_seconds", StabilityLevel: metrics.ALPHA,
-		Help: "Unix time in seconds at which a cycle last ended without an error. 0 until then.",
-	})
-	// ClockOffset is by how much the API server's clock is ahead of this machine's.
-	ClockOffset = metrics.NewGauge(&metrics.GaugeOpts{
+	clockOffset = metrics.NewGauge(&metrics.GaugeOpts{
 		Subsystem: "berth_descheduler", Name: "clock_offset_seconds", StabilityLevel: metrics.ALPHA,
 		Help: "Seconds that the API server's clock is ahead of this machine's. Strategies decide by the API server's clock. 0 if they do not differ noticeably.",
 	})
@@ -36,5 +25,5 @@ var (
 )
 
 func registerMetrics() {
-	registerOnce.Do(func() { legacyregistry.MustRegister(decisions, evictions, CycleSeconds, LastSuccess, ClockOffset) })
+	registerOnce.Do(func() { legacyregistry.MustRegister(decisions, evictions, clockOffset) })
 }

@@ -7,8 +7,10 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -23,106 +25,180 @@ import (
 	"github.com/berth-project/berth/pkg/fit"
 )
 
-// Options of a World.
+// Options of a World. The zero value is for a descheduler that was built without package descheduler.
 type Options struct {
-	// Clock is the real one if nil. Decisions go by it; deadlines go by the real one.
+	// Clock that decisions go by. Nil is the API server's clock. Deadlines go by the clock of the machine.
 	Clock clock.WithTicker
-	// DryRun writes no status and no event. What becomes of evictions is up to the clients.
+	// DryRun writes no status and no event. The clients decide what becomes of evictions. The framework's own dry run sets it.
 	DryRun bool
 	// CallTimeout is how long one write may take. 0 is 5 s.
 	CallTimeout time.Duration
+	// Report is called with what a look could not read, and after each strategy with what it decided. Nil drops both.
+	Report func(*Report)
 }
 
-const defaultCallTimeout = 5 * time.Second
+const (
+	defaultCallTimeout = 5 * time.Second
+	// lookTimeout is how long a look may take.
+	lookTimeout = time.Minute
+	// maxAge is how old a look may be when a plugin begins to use it.
+	maxAge = 30 * time.Second
+)
 
-// World is what the strategies of one process share over all cycles. It remembers nothing of a cycle but numbers for metrics.
+// World is what Berth's plugins of one registry share: their access to the API server, and their look at the cluster. Both come from the handle that
+// the framework builds plugins with. Nobody has to tell it when a cycle begins or ends; see Run. Between looks it only remembers the API server's clock.
 type World struct {
 	options Options
-	live    client.Client
-	typed   kubernetes.Interface
-	guard   *guarded.Client
+
+	// Of the plugins that were built last. The context ends with them.
+	ctx   context.Context //nolint:containedctx // filters are called without one
+	live  client.Client
+	typed kubernetes.Interface
+	// informers of the framework, which hold all pods and nodes. Nil lets a look list them.
+	informers informers.SharedInformerFactory
+	// server is nil if the options have a clock.
+	server *serverClock
 
 	mu      sync.Mutex
+	filters *fit.Filters
 	current *Cycle
+	// running is true while a strategy uses the current look.
+	running bool
 }
 
-// NewWorld makes a world that reads and writes as the configuration says, and evicts through the guard.
-func NewWorld(config *rest.Config, guard *guarded.Client, options Options) (*World, error) {
-	if options.Clock == nil {
-		options.Clock = clock.RealClock{}
-	}
+// NewWorld makes a world without plugins.
+func NewWorld(options Options) *World {
 	if options.CallTimeout == 0 {
 		options.CallTimeout = defaultCallTimeout
+	}
+	registerMetrics()
+	return &World{options: options}
+}
+
+var errNoServer = errors.New("the handle has no client of an API server to read spreads from")
+
+// Join is called by a plugin while it is built. Plugins with the same informers share a look.
+func (w *World) Join(ctx context.Context, handle frameworktypes.Handle) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	server, _ := handle.ClientSet().CoreV1().RESTClient().(*rest.RESTClient) // nil for a fake client
+	factory := handle.SharedInformerFactory()
+	switch {
+	case server == nil && w.live == nil:
+		return errNoServer
+	case server == nil:
+		// For a dry run, the framework builds its plugins twice. The second ones see a copy of pods and nodes, without spreads. They decide on the real
+		// cluster, by the client and the informers of the first ones.
+		w.options.DryRun = true
+		return nil
+	case factory == w.informers:
+		return nil
 	}
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme, policyv1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
-			return nil, fmt.Errorf("registering types: %w", err)
+			return fmt.Errorf("registering types: %w", err)
 		}
 	}
-	live, err := client.New(config, client.Options{Scheme: scheme})
+	base := server.Get().AbsPath("/").URL()
+	live, err := client.New(&rest.Config{Host: base.String(), RateLimiter: server.GetRateLimiter()}, client.Options{HTTPClient: server.Client, Scheme: scheme})
 	if err != nil {
-		return nil, fmt.Errorf("making a client: %w", err)
+		return fmt.Errorf("making a client: %w", err)
 	}
-	registerMetrics()
-	return &World{options: options, live: live, typed: guard, guard: guard}, nil
-}
-
-// Begin begins a cycle. The context bounds it.
-func (w *World) Begin(ctx context.Context) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.guard.BeginCycle()
-	w.current = &Cycle{world: w, ctx: ctx, Now: w.options.Clock.Now(), report: &Report{}}
-	w.current.telling.SetLimit(mostEvents)
-}
-
-// End ends the cycle, once its events are written, and returns what it decided.
-func (w *World) End() *Report {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	c := w.current
-	w.current = nil
-	if c == nil {
-		return &Report{}
+	if w.options.Clock == nil {
+		w.server = &serverClock{client: server.Client, url: base.JoinPath("version").String()}
+		w.options.Clock = w.server
 	}
-	if err := c.telling.Wait(); err != nil {
-		klog.FromContext(c.ctx).Error(err, "Some of what was done has no event")
-	}
-	if c.filters != nil {
-		_ = c.filters.Close() // its plugins hold nothing
-	}
-	return c.report
-}
-
-// Join is called by a strategy while it is built, before the informers of its handle are started. In a dry run of the framework's, strategies are
-// built twice, and the second time with informers of a fake API server, which are not used.
-func (w *World) Join(ctx context.Context, handle frameworktypes.Handle) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.current == nil || w.current.filters != nil {
-		return nil
-	}
-	filters, err := fit.NewFilters(ctx, w.typed, handle.SharedInformerFactory())
-	if err != nil {
-		return err
-	}
-	w.current.filters = filters
+	w.ctx, w.live, w.typed, w.informers, w.filters, w.current = ctx, live, handle.ClientSet(), factory, nil, nil
+	context.AfterFunc(ctx, func() { w.leave(factory) })
 	return nil
 }
 
-var errNoCycle = errors.New("there is no cycle to be part of")
-
-// Cycle is the one that is under way, with its look at the cluster taken.
-func (w *World) Cycle() (*Cycle, error) {
+// leave drops what the plugins with these informers have used.
+func (w *World) leave(factory informers.SharedInformerFactory) {
 	w.mu.Lock()
-	c := w.current
-	w.mu.Unlock()
-	if c == nil {
-		return nil, errNoCycle
+	defer w.mu.Unlock()
+	if w.informers != factory {
+		return
 	}
-	c.once.Do(func() { c.err = c.gather(c.ctx) })
+	if w.filters != nil {
+		_ = w.filters.Close() // its plugins hold nothing
+	}
+	w.filters, w.current = nil, nil
+}
+
+// LookForRoom is called after Join by a plugin that asks whether pods would find a node. The filters need informers, which the framework starts after
+// it has built all plugins.
+func (w *World) LookForRoom() (err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.filters == nil {
+		w.filters, err = fit.NewFilters(w.ctx, w.typed, w.informers)
+	}
+	return err
+}
+
+// Run has a strategy decide and act. In each cycle the framework runs each strategy once. So a look that this very strategy has used is from an earlier
+// cycle, and Run takes a new one.
+func (w *World) Run(ctx context.Context, strategy *Strategy) error {
+	w.mu.Lock()
+	if w.current != nil && w.current.usedBy[strategy] {
+		w.current = nil
+	}
+	c := w.look()
+	c.usedBy[strategy] = true
+	w.running = true
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.running = false
+	}()
+	if c.err != nil {
+		return c.err
+	}
+	c.telling = errgroup.Group{}
+	c.telling.SetLimit(mostEvents)
+	err := c.Run(ctx, *strategy)
+	if untold := c.telling.Wait(); untold != nil {
+		klog.FromContext(ctx).Error(untold, "Some moves have no event")
+	}
+	w.tell(c)
+	return err
+}
+
+// Look returns the current look, for filters. It is new if there is none, or if it is old and no strategy is using it.
+func (w *World) Look() (*Cycle, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c := w.look()
 	return c, c.err
+}
+
+func (w *World) look() *Cycle {
+	if c := w.current; c != nil && (w.running || time.Since(c.taken) < maxAge) { //nolint:forbidigo // the age of what is in memory
+		return c
+	}
+	w.current = nil // frees its memory
+	ctx, cancel := context.WithTimeoutCause(w.ctx, lookTimeout, fmt.Errorf("not everything could be read within %s", lookTimeout))
+	defer cancel()
+	if w.server != nil {
+		w.server.align(ctx, w.options.CallTimeout)
+	}
+	c := &Cycle{world: w, ctx: w.ctx, taken: time.Now(), Now: w.options.Clock.Now(), report: &Report{}, usedBy: map[*Strategy]bool{}, filters: w.filters} //nolint:forbidigo // see above
+	c.err = c.gather(ctx)
+	w.tell(c)
+	w.current = c
+	return c
+}
+
+// tell hands over what the look has to report.
+func (w *World) tell(c *Cycle) {
+	report := *c.report
+	*c.report = Report{}
+	if w.options.Report != nil {
+		w.options.Report(&report)
+	}
 }
 
 // Settle takes from the budgets of a pod what its eviction used, whichever plugin evicted it. A budget that refused it counts as used up.

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	policyv1beta1 "k8s.io/api/policy/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -80,7 +81,7 @@ func clientOf(t *testing.T, s *server, options Options) *Client {
 	return New(client, options)
 }
 
-// framework is the descheduler framework's handle, which sends an eviction by name through its client and makes a text of the error.
+// framework is the descheduler framework's handle, which sends an eviction by name through its client and makes a text of some errors.
 type framework struct {
 	frameworktypes.Handle
 	client kubernetes.Interface
@@ -97,10 +98,13 @@ func (e plainEvictor) Evict(ctx context.Context, pod *corev1.Pod, _ evictions.Ev
 		return evictions.NewEvictionTotalLimitError()
 	}
 	err := e.client.PolicyV1().Evictions(pod.Namespace).Evict(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}})
-	if err != nil {
-		return fmt.Errorf("error when evicting pod (ignoring): %v", err) //nolint:errorlint // as the framework does
+	switch {
+	case apierrors.IsTooManyRequests(err):
+		return fmt.Errorf("error when evicting pod (ignoring) %q: %v", pod.Name, err) //nolint:errorlint // as the framework does
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("pod not found when evicting %q: %v", pod.Name, err) //nolint:errorlint // as the framework does
 	}
-	return nil
+	return err
 }
 
 func pod(node string) *corev1.Pod {
@@ -243,6 +247,82 @@ func TestTheResultOfEachEvictionIsTold(t *testing.T) {
 	if diff := cmp.Diff([]string{"web-0 Evicted", "web-0 Refused"}, told); diff != "" {
 		t.Errorf("results (-want +got):\n%s", diff)
 	}
+}
+
+// bare is the handle of a descheduler that was built without a Client.
+type bare struct{ framework }
+
+func (b bare) ClientSet() kubernetes.Interface { return b.client }
+
+// In a descheduler of somebody else, an eviction names the pod by its name only. So the pod is read before, and the framework's texts are results.
+func TestEvictionsWithoutAGuardMeanOnePod(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pod     *corev1.Pod // that the API server has; nil is none
+		node    string
+		code    int
+		want    Result
+		evicted bool
+	}{
+		"the pod that is meant":                        {pod: pod("n"), node: "n", want: Evicted, evicted: true},
+		"a running pod, whatever its version is":       {pod: versioned(pod("n")), node: "n", want: Evicted, evicted: true},
+		"a pending pod as it was":                      {pod: pod(""), want: Evicted, evicted: true},
+		"not a pending pod that has changed":           {pod: versioned(pod("n")), want: Changed},
+		"not another pod of the name":                  {pod: renewed(pod("n")), node: "n", want: Changed},
+		"no pod":                                       {node: "n", want: Gone},
+		"a pod that goes between the two requests":     {pod: pod("n"), node: "n", code: http.StatusNotFound, want: Gone, evicted: true},
+		"a pod whose budget has no room":               {pod: pod("n"), node: "n", code: http.StatusTooManyRequests, want: Refused, evicted: true},
+		"a pod that somebody does not allow to go":     {pod: pod("n"), node: "n", code: http.StatusForbidden, want: Forbidden, evicted: true},
+		"a pod of which the API server fails to think": {pod: pod("n"), node: "n", code: http.StatusInternalServerError, want: Failed, evicted: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			evicted := false
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				answer, code := any(tc.pod), http.StatusOK
+				if evicted = r.Method == http.MethodPost; evicted || tc.pod == nil {
+					code = max(tc.code, http.StatusCreated)
+					if tc.pod == nil {
+						code = http.StatusNotFound
+					}
+					answer = metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Code: int32(code), Status: metav1.StatusFailure, Reason: reasons[code]}
+				}
+				w.WriteHeader(code)
+				_ = json.NewEncoder(w).Encode(answer) // the client may have gone
+			}))
+			defer server.Close()
+			client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = Evictor(bare{framework{client: client}}).Evict(t.Context(), pod(tc.node), evictions.EvictOptions{})
+			if got := ResultOf(err); got != tc.want || evicted != tc.evicted {
+				t.Errorf("%s, and it was sent: %t (%v)", got, evicted, err)
+			}
+		})
+	}
+	var limit *evictions.EvictionTotalLimitError
+	if err := typed(evictions.NewEvictionTotalLimitError()); !errors.As(err, &limit) || ResultOf(err) != Failed {
+		t.Errorf("a limit of the framework became %v", err)
+	}
+	guarded := clientOf(t, newServer(t), Options{})
+	if _, ok := Evictor(guarded.Handle(bare{framework{client: guarded}})).(careful); ok {
+		t.Error("a guarded eviction asks twice")
+	}
+}
+
+var reasons = map[int]metav1.StatusReason{
+	http.StatusNotFound: metav1.StatusReasonNotFound, http.StatusTooManyRequests: metav1.StatusReasonTooManyRequests,
+	http.StatusForbidden: metav1.StatusReasonForbidden, http.StatusInternalServerError: metav1.StatusReasonInternalError,
+}
+
+func versioned(pod *corev1.Pod) *corev1.Pod {
+	pod.ResourceVersion = "43"
+	return pod
+}
+
+func renewed(pod *corev1.Pod) *corev1.Pod {
+	pod.UID = "uid-8"
+	return pod
 }
 
 func TestNothingElseEndsAPod(t *testing.T) {

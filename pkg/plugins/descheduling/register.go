@@ -11,7 +11,10 @@ import (
 	"github.com/berth-project/berth/pkg/plugins/descheduling/subsetevictor"
 )
 
-// Register registers all of them.
+// AddTo makes all of them known to a descheduler of your own. Call it after the framework's SetupPlugins, which empties the registry.
+func AddTo(registry pluginregistry.Registry) { Register(cycle.NewWorld(cycle.Options{}), registry) }
+
+// Register makes all of them known. They share the world.
 func Register(world *cycle.World, registry pluginregistry.Registry) {
 	evictunschedulablesubsetpods.Register(world, registry)
 	enforcesubsetmaxreplicas.Register(world, registry)

@@ -22,7 +22,7 @@ var components = []struct {
 }{
 	{"berth-scheduler", []string{"pkg/plugins/scheduling/workloadspread"}},
 	{"berth-controller", []string{"pkg/controller", "pkg/webhook", "pkg/guard"}},
-	{"berth-descheduler", []string{"pkg/descheduler/cycle"}},
+	{"berth-descheduler", []string{"pkg/descheduler", "pkg/descheduler/cycle"}},
 }
 
 const introduction = `# Metrics

@@ -15,6 +15,7 @@ import (
 	frameworktypes "sigs.k8s.io/descheduler/pkg/framework/types"
 
 	"github.com/berth-project/berth/pkg/descheduler/cycle"
+	"github.com/berth-project/berth/pkg/descheduler/guarded"
 )
 
 // Args of a strategy: its fields, validation, defaults, and the strategy that they configure.
@@ -70,9 +71,12 @@ func register(name string, args Args, world *cycle.World, registry pluginregistr
 			return nil, err
 		}
 		p := plugin{world: world, strategy: args.Strategy()}
-		p.strategy.Name, p.strategy.Evictor = name, handle.Evictor()
+		p.strategy.Name, p.strategy.Evictor = name, guarded.Evictor(handle)
 		if p.strategy.Scope, err = args.Compile(); err == nil {
 			err = world.Join(ctx, handle)
+		}
+		if err == nil {
+			err = world.LookForRoom()
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
@@ -93,11 +97,7 @@ func (p *plugin) Name() string { return p.strategy.Name }
 
 // run checks the pods of every spread. It reads all nodes itself, including nodes that are not ready.
 func (p *plugin) run(ctx context.Context) *frameworktypes.Status {
-	c, err := p.world.Cycle()
-	if err == nil {
-		err = c.Run(ctx, p.strategy)
-	}
-	return &frameworktypes.Status{Err: err}
+	return &frameworktypes.Status{Err: p.world.Run(ctx, &p.strategy)}
 }
 
 type descheduling struct{ plugin }

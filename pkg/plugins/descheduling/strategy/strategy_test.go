@@ -1,7 +1,6 @@
 package strategy
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -10,7 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/descheduler/pkg/framework/pluginregistry"
 	frameworktypes "sigs.k8s.io/descheduler/pkg/framework/types"
@@ -41,20 +41,27 @@ func (a *args) Strategy() cycle.Strategy {
 	return cycle.Strategy{Direction: moves.Home, Stable: time.Duration(a.value)}
 }
 
-type handle struct{ frameworktypes.Handle }
+// handle is one of a descheduler whose API server does not answer.
+type handle struct {
+	frameworktypes.Handle
+	client  kubernetes.Interface
+	factory informers.SharedInformerFactory
+}
 
-func (handle) Evictor() frameworktypes.Evictor { return evictor{} }
-
-type evictor struct{ frameworktypes.Evictor }
-
-func world(t *testing.T) *cycle.World {
+func newHandle(t *testing.T) handle {
 	t.Helper()
-	w, err := cycle.NewWorld(&rest.Config{Host: "http://127.0.0.1:1"}, guarded.New(fake.NewClientset(), guarded.Options{Timeout: time.Second}), cycle.Options{})
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://127.0.0.1:1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return w
+	return handle{client: guarded.New(client, guarded.Options{Timeout: time.Second}), factory: informers.NewSharedInformerFactory(client, 0)}
 }
+
+func (handle) Evictor() frameworktypes.Evictor                          { return evictor{} }
+func (h handle) ClientSet() kubernetes.Interface                        { return h.client }
+func (h handle) SharedInformerFactory() informers.SharedInformerFactory { return h.factory }
+
+type evictor struct{ frameworktypes.Evictor }
 
 func TestArgsAreValidatedAndDefaulted(t *testing.T) {
 	registry := pluginregistry.NewRegistry()
@@ -79,10 +86,11 @@ func TestArgsAreValidatedAndDefaulted(t *testing.T) {
 
 func TestAStrategyIsBuiltOfItsArgs(t *testing.T) {
 	registry := pluginregistry.NewRegistry()
-	Deschedule("First", &args{}, world(t), registry)
-	Balance("Then", &args{}, world(t), registry)
+	world, h := cycle.NewWorld(cycle.Options{}), newHandle(t)
+	Deschedule("First", &args{}, world, registry)
+	Balance("Then", &args{}, world, registry)
 	for name, want := range map[string]struct{ deschedules, balances bool }{"First": {true, false}, "Then": {false, true}} {
-		built, err := registry[name].PluginBuilder(t.Context(), &args{value: 7}, handle{})
+		built, err := registry[name].PluginBuilder(t.Context(), &args{value: 7}, h)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,20 +116,32 @@ func TestAStrategyIsBuiltOfItsArgs(t *testing.T) {
 		}
 	}
 	broken := errors.New("broken")
-	if _, err := registry["First"].PluginBuilder(t.Context(), &args{scope: broken}, handle{}); !errors.Is(err, broken) {
+	if _, err := registry["First"].PluginBuilder(t.Context(), &args{scope: broken}, h); !errors.Is(err, broken) {
 		t.Errorf("a scope that is none: %v", err)
 	}
-	if _, err := registry["First"].PluginBuilder(t.Context(), &corev1.Pod{}, handle{}); err == nil {
+	if _, err := registry["First"].PluginBuilder(t.Context(), &corev1.Pod{}, h); err == nil {
 		t.Error("a strategy was built of args of another")
 	}
 }
 
-func TestAStrategyThatRunsInNoCycleSaysSo(t *testing.T) {
-	for name, run := range map[string]func(context.Context, []*corev1.Node) *frameworktypes.Status{
-		"deschedule": (&descheduling{plugin{world: world(t)}}).Deschedule,
-		"balance":    (&balancing{plugin{world: world(t)}}).Balance,
-	} {
-		if status := run(t.Context(), nil); status.Err == nil {
+func TestAStrategyThatCannotLookSaysSo(t *testing.T) {
+	registry := pluginregistry.NewRegistry()
+	world, h := cycle.NewWorld(cycle.Options{}), newHandle(t)
+	Deschedule("First", &args{}, world, registry)
+	Balance("Then", &args{}, world, registry)
+	for _, name := range []string{"First", "Then"} {
+		built, err := registry[name].PluginBuilder(t.Context(), &args{}, h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var status *frameworktypes.Status
+		switch p := built.(type) {
+		case frameworktypes.DeschedulePlugin:
+			status = p.Deschedule(t.Context(), nil)
+		case frameworktypes.BalancePlugin:
+			status = p.Balance(t.Context(), nil)
+		}
+		if status == nil || status.Err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}

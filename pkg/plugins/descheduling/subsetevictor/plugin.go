@@ -39,8 +39,11 @@ var _ frameworktypes.EvictorPlugin = &Plugin{}
 
 // Register registers the filter. It shares the world with strategies.
 func Register(world *cycle.World, registry pluginregistry.Registry) {
-	build := func(_ context.Context, args runtime.Object, _ frameworktypes.Handle) (frameworktypes.Plugin, error) {
-		return newPlugin(args, func() (look, error) { return world.Cycle() })
+	build := func(ctx context.Context, args runtime.Object, handle frameworktypes.Handle) (frameworktypes.Plugin, error) {
+		if err := world.Join(ctx, handle); err != nil {
+			return nil, fmt.Errorf("%s: %w", Name, err)
+		}
+		return newPlugin(args, func() (look, error) { return world.Look() })
 	}
 	pluginregistry.Register(Name, build, &Plugin{}, &Args{}, Validate, SetDefaults, registry)
 }

@@ -1,23 +1,19 @@
-package descheduler
+package cycle
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
-	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
-
-	"github.com/berth-project/berth/pkg/descheduler/cycle"
 )
 
-// serverClock is the API server's clock, as far as its answers tell. Since when a pod waits or a node is ready was written by the API server and
-// by what runs beside it; the machine that the descheduler runs on may be minutes off.
+// serverClock is the API server's clock, as far as its answers show it. The API server and the components beside it wrote since when a pod waits or a
+// node is ready. The clock of the descheduler's machine may be minutes off.
 type serverClock struct {
 	clock.RealClock
 	client *http.Client
@@ -29,18 +25,6 @@ type serverClock struct {
 
 var _ clock.WithTicker = &serverClock{}
 
-func newServerClock(config *rest.Config) (*serverClock, error) {
-	client, err := rest.HTTPClientFor(config)
-	if err != nil {
-		return nil, err
-	}
-	server, _, err := rest.DefaultServerUrlFor(config)
-	if err != nil {
-		return nil, err
-	}
-	return &serverClock{client: client, url: strings.TrimSuffix(server.String(), "/") + "/version"}, nil
-}
-
 // Now implements clock.PassiveClock.
 func (c *serverClock) Now() time.Time {
 	c.mu.Lock()
@@ -51,7 +35,7 @@ func (c *serverClock) Now() time.Time {
 // Since implements clock.PassiveClock.
 func (c *serverClock) Since(since time.Time) time.Duration { return c.Now().Sub(since) }
 
-// align asks the API server for the time. Without an answer in time, or if it does not tell, the clock stays as it is.
+// align asks the API server for the time. Without an answer in time, or without a date in it, the clock stays as it is.
 func (c *serverClock) align(ctx context.Context, timeout time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -61,9 +45,9 @@ func (c *serverClock) align(ctx context.Context, timeout time.Duration) {
 		return
 	}
 	if offset != 0 {
-		klog.FromContext(ctx).Info("The API server's clock differs, and is the one that counts", "ahead", offset)
+		klog.FromContext(ctx).Info("The API server's clock differs from this machine's, and decisions go by it", "ahead", offset)
 	}
-	cycle.ClockOffset.Set(offset.Seconds())
+	clockOffset.Set(offset.Seconds())
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.offset = offset
@@ -84,7 +68,7 @@ func (c *serverClock) ask(ctx context.Context) (time.Duration, error) {
 	if err := response.Body.Close(); err != nil {
 		return 0, err
 	}
-	date := response.Header.Get("Date") // also of an answer that says no
+	date := response.Header.Get("Date") // a refusal has it too
 	if date == "" {
 		return 0, errors.New("the API server, or a proxy before it, does not say what time it is")
 	}
@@ -95,8 +79,8 @@ func (c *serverClock) ask(ctx context.Context) (time.Duration, error) {
 	return offsetOf(asked, answered, shown), nil
 }
 
-// offsetOf is the least difference that explains an answer. At some time between asked and answered the other clock was somewhere in the second
-// that begins with shown, so that it is ahead by
+// offsetOf is the least difference that explains an answer. At some time between asked and answered, the other clock was in the second that begins
+// with shown. So it is ahead by
 //
 //	shown − answered  to  shown + 1s − asked
 func offsetOf(asked, answered, shown time.Time) time.Duration {

@@ -1,12 +1,10 @@
-package descheduler
+package cycle
 
 import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
 	"time"
-
-	"k8s.io/client-go/rest"
 )
 
 func TestTheLeastDifferenceThatExplainsAnAnswer(t *testing.T) {
@@ -40,10 +38,7 @@ func TestTheServersClockCounts(t *testing.T) {
 		w.WriteHeader(code)
 	}))
 	defer server.Close()
-	c, err := newServerClock(&rest.Config{Host: server.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := &serverClock{client: server.Client(), url: server.URL + "/version"}
 	expect := func(what string, ahead time.Duration) {
 		t.Helper()
 		c.align(t.Context(), time.Minute)
