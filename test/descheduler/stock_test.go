@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // stock starts the descheduler of kubernetes-sigs with Berth's plugins, once with no interval. The end of the test kills it.
@@ -55,6 +57,11 @@ func TestThePluginsWorkInAStockDescheduler(t *testing.T) {
 	if status := spreadStatus(t, ns); len(status.Moves) != 1 || status.Moves[0].From != "a" || status.Moves[0].To != "b" {
 		t.Errorf("the status remembers %+v\n%s", status.Moves, output)
 	}
+	events, err := the.Client.EventsV1().Events(ns).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=OverQuota,reportingController=berth-descheduler"})
+	if err != nil || len(events.Items) != 2 {
+		t.Errorf("%d events on the spread, want 2: %v", len(events.Items), err)
+	}
+
 	cmd, output = stock(t, binary, policyOf(ns, enforce, "settleTime: 0s, maxUnavailable: 100%"), "--descheduling-interval=1s")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

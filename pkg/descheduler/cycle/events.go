@@ -17,15 +17,14 @@ const reporter = "berth-descheduler"
 // mostEvents are written at the same time.
 const mostEvents = 8
 
-// tell has an event about the move of a pod written on its spread and one on the pod, while the cycle goes on, and beyond the strategy. World.End
-// waits for them: the process may end right after.
+// tell writes an event about the move of a pod on its spread, while the cycle goes on. World.Run waits for it: the process may end after that. The
+// framework writes an event with the same reason on the pod.
 func (c *Cycle) tell(s *spread, pod *corev1.Pod, move *moves.Move) {
 	onSpread := corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind.Kind, Namespace: s.object.Namespace, Name: s.object.Name, UID: s.object.UID,
 		ResourceVersion: s.object.ResourceVersion}
 	onPod := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
 	note := movedNote(pod.Name, s.name(move.From), s.name(move.To), move)
 	c.telling.Go(func() error { return c.send(c.ctx, onSpread, onPod, move.Reason, note) })
-	c.telling.Go(func() error { return c.send(c.ctx, onPod, onSpread, move.Reason, note) })
 }
 
 func movedNote(pod, from, to string, move *moves.Move) string {
