@@ -3,6 +3,7 @@ package snapshot
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -12,8 +13,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -40,9 +43,15 @@ type Snapshot struct {
 
 var _ client.Reader = &Snapshot{}
 
-// Take lists spreads, pods, nodes and the built-in owners of pods. Spreads are listed before everything else: what somebody does to the pods that are
-// listed after them is either to be seen there, or has changed a spread, which is noticed when its status is written.
+// Take lists spreads, pods, nodes and the built-in owners of pods. It lists spreads before everything else: what somebody does to the pods after that is
+// in the list of pods, or has changed a spread, which is noticed when its status is written.
 func Take(ctx context.Context, live client.Client, clock clock.WithTicker) (*Snapshot, error) {
+	return TakeWith(ctx, live, clock, nil)
+}
+
+// TakeWith is Take with the pods and nodes of informers that have synced. Nil lists them. What somebody did to the pods, and an informer has not seen
+// yet, is in the status of their spread if it was a move.
+func TakeWith(ctx context.Context, live client.Client, clock clock.WithTicker, watched informers.SharedInformerFactory) (*Snapshot, error) {
 	s := &Snapshot{live: live, byTarget: map[string][]*v1alpha1.WorkloadSpread{}, nodeNamed: map[string]*corev1.Node{},
 		owners: map[schema.GroupKind]map[types.NamespacedName]client.Object{}, others: map[string]*metav1.PartialObjectMetadata{}}
 	s.Lineage = lineage.Over(s, lineage.NewKinds(live.RESTMapper(), live, clock), clock)
@@ -58,8 +67,12 @@ func Take(ctx context.Context, live client.Client, clock clock.WithTicker) (*Sna
 	var replicaSets appsv1.ReplicaSetList
 	var statefulSets appsv1.StatefulSetList
 	var jobs batchv1.JobList
+	lists := []client.ObjectList{&deployments, &replicaSets, &statefulSets, &jobs}
+	if watched == nil {
+		lists = append(lists, &pods, &nodes)
+	}
 	reading, readCtx := errgroup.WithContext(ctx)
-	for _, list := range []client.ObjectList{&pods, &nodes, &deployments, &replicaSets, &statefulSets, &jobs} {
+	for _, list := range lists {
 		reading.Go(func() error {
 			if err := live.List(readCtx, list); err != nil {
 				return fmt.Errorf("listing into %T: %w", list, err)
@@ -70,6 +83,14 @@ func Take(ctx context.Context, live client.Client, clock clock.WithTicker) (*Sna
 	if err := reading.Wait(); err != nil {
 		return nil, err
 	}
+	if watched != nil {
+		var podsErr, nodesErr error
+		s.Pods, podsErr = watched.Core().V1().Pods().Lister().List(labels.Everything())
+		s.Nodes, nodesErr = watched.Core().V1().Nodes().Lister().List(labels.Everything())
+		if err := errors.Join(podsErr, nodesErr); err != nil {
+			return nil, err
+		}
+	}
 	for i := range pods.Items {
 		pods.Items[i].ManagedFields = nil
 		s.Pods = append(s.Pods, &pods.Items[i])
@@ -77,7 +98,9 @@ func Take(ctx context.Context, live client.Client, clock clock.WithTicker) (*Sna
 	for i := range nodes.Items {
 		nodes.Items[i].ManagedFields = nil
 		s.Nodes = append(s.Nodes, &nodes.Items[i])
-		s.nodeNamed[nodes.Items[i].Name] = &nodes.Items[i]
+	}
+	for _, node := range s.Nodes {
+		s.nodeNamed[node.Name] = node
 	}
 	keep(s, lineage.Deployment, deployments.Items)
 	keep(s, lineage.ReplicaSet, replicaSets.Items)

@@ -8,7 +8,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/informers"
+	kubefake "k8s.io/client-go/kubernetes/fake"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -109,5 +112,29 @@ func TestNewPod(t *testing.T) {
 	}
 	if _, err := s.NewPod(t.Context(), spreadOver("Deployment", "gone")); err == nil {
 		t.Error("a workload that is not there makes a pod")
+	}
+}
+
+// A program that watches pods and nodes anyway holds them once.
+func TestASnapshotTakesPodsAndNodesOfInformers(t *testing.T) {
+	pod, node := podOf("web-1"), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+	watched := informers.NewSharedInformerFactory(kubefake.NewClientset(), 0)
+	for object, informer := range map[client.Object]cache.SharedIndexInformer{pod: watched.Core().V1().Pods().Informer(), node: watched.Core().V1().Nodes().Informer()} {
+		if err := informer.GetStore().Add(object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := TakeWith(t.Context(), fake.NewClientBuilder().WithScheme(scheme).WithObjects(podOf("other")).Build(), clock.RealClock{}, watched)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Pods) != 1 || s.Pods[0] != pod || len(s.Nodes) != 1 || s.Node("n") != node {
+		t.Errorf("it has pods %v and nodes %v", s.Pods, s.Nodes)
 	}
 }

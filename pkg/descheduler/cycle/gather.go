@@ -64,7 +64,7 @@ type spread struct {
 // gather takes the look.
 func (c *Cycle) gather(ctx context.Context) (err error) {
 	began := c.world.options.Clock.Now()
-	if c.snapshot, err = snapshot.Take(ctx, c.world.live, c.world.options.Clock); err != nil {
+	if c.snapshot, err = snapshot.TakeWith(ctx, c.world.live, c.world.options.Clock, c.world.informers); err != nil {
 		return err
 	}
 	c.lineage = c.snapshot.Lineage
