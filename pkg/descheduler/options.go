@@ -30,6 +30,8 @@ type Options struct {
 	EvictionTimeout time.Duration
 	// ServerDryRun sends every eviction for the API server to try, with all of its budgets and webhooks, and evicts nothing.
 	ServerDryRun bool
+	// ServerDryRunIn is the only namespace for which ServerDryRun sends evictions. Those of other namespaces count as accepted. Empty is every namespace.
+	ServerDryRunIn string
 	// Explain prints what every cycle decided: "table", "json", or nothing if it is empty.
 	Explain string
 

@@ -139,7 +139,7 @@ func prepare(ctx context.Context, options *Options) (*descheduler, error) {
 	}
 	d := &descheduler{options: options, config: config, watch: &watch{}, report: &cycle.Report{}}
 	d.world = cycle.NewWorld(cycle.Options{Clock: options.Clock, DryRun: options.isDryRun(), CallTimeout: options.EvictionTimeout, Report: d.note})
-	d.guard = guarded.New(plain, guarded.Options{Timeout: options.EvictionTimeout, DryRun: options.ServerDryRun, TripAfter: tripAfter,
+	d.guard = guarded.New(plain, guarded.Options{Timeout: options.EvictionTimeout, DryRun: options.ServerDryRun, DryRunIn: options.ServerDryRunIn, TripAfter: tripAfter,
 		Settled: d.world.Settle})
 	server.Client, server.EventClient = d.guard, d.guard
 	syncCtx, cancel := context.WithTimeoutCause(ctx, options.SyncTimeout, fmt.Errorf("not everything could be read within %s", options.SyncTimeout))

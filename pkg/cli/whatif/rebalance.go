@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -55,8 +54,6 @@ func newRebalance(flags *console.Flags, streams genericiooptions.IOStreams, stra
 			if !c.dryRun {
 				return errNotDryRun
 			}
-			klog.LogToStderr(false) // the descheduler's framework logs what it does, and the plan has it already
-			klog.SetOutput(io.Discard)
 			cluster, err := console.Connect(flags)
 			if err != nil {
 				return err
@@ -87,6 +84,9 @@ func (c *rebalanceCommand) run(ctx context.Context, cluster *console.Cluster, na
 	options.Config, options.Server.PolicyConfigFile = cluster.Config, policyFile
 	if options.ServerDryRun, err = c.mayEvict(ctx, cluster); err != nil {
 		return err
+	}
+	if !c.allNamespaces {
+		options.ServerDryRunIn = cluster.Namespace
 	}
 	options.Server.DryRun = !options.ServerDryRun
 	plan, err := descheduler.Plan(ctx, options)

@@ -3,8 +3,11 @@
 package whatif
 
 import (
+	"io"
+
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/descheduler/pkg/framework/pluginregistry"
 
 	"github.com/berth-project/berth/pkg/cli/console"
@@ -17,6 +20,10 @@ type Strategies = func(*cycle.World, pluginregistry.Registry)
 // NewCommand is the whole program, for console.Main.
 func NewCommand(streams genericiooptions.IOStreams, strategies Strategies) *cobra.Command {
 	root, flags := console.NewRoot("berth-whatif", "Where pods could run and would run, by the scheduler's own filters and the descheduler", streams)
+	root.PersistentPreRun = func(*cobra.Command, []string) {
+		klog.LogToStderr(false) // the scheduler's filters and the descheduler log what they do, and the answer has it already
+		klog.SetOutput(io.Discard)
+	}
 	root.AddCommand(newExplain(flags, streams), newSimulate(flags, streams), newRebalance(flags, streams, strategies))
 	return root
 }

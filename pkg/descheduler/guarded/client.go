@@ -27,6 +27,8 @@ type Options struct {
 	Timeout time.Duration
 	// DryRun asks the API server, its budgets and its webhooks, and has nothing evicted.
 	DryRun bool
+	// DryRunIn is the only namespace whose evictions a DryRun sends. Those of other namespaces count as evicted. Empty is every namespace.
+	DryRunIn string
 	// TripAfter is how many evictions in a row may fail or be left unanswered before no more are sent in the cycle. 0 is any number.
 	TripAfter int
 	// Settled is called when an eviction has ended, by several goroutines at a time. Nil calls nothing.
@@ -154,6 +156,9 @@ func (c *Client) send(ctx context.Context, eviction *policyv1.Eviction, meant *i
 	eviction.DeleteOptions.Preconditions = &meant.preconditions
 	if c.options.DryRun {
 		eviction.DeleteOptions.DryRun = []string{metav1.DryRunAll}
+		if in := c.options.DryRunIn; in != "" && in != eviction.Namespace {
+			return nil
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
 	defer cancel()
