@@ -137,6 +137,11 @@ func specPatchNotApplied(pods int32) condition {
 		"pods that run without the patch of their subset: %d; they were created while the webhook did not answer, or before the patch; replace them to apply it", pods)
 }
 
+// rolloutBlocked: the spread works, until the workload gets a new template.
+func rolloutBlocked(spread *v1alpha1.WorkloadSpread, why string) condition {
+	return notReady(v1alpha1.ReasonRolloutBlocked, "%s: %s", workloadName(spread), why)
+}
+
 // podsNotAdmitted takes the numbers of pods without a record, by the scheduler that they name.
 func podsNotAdmitted(foreign map[string]int32) condition {
 	var said, others []string

@@ -37,6 +37,8 @@ func (f *facts) knowsWhoIsKept() bool {
 // workloadFacts are what is known about the workload.
 type workloadFacts struct {
 	replicas int32
+	// maxUnavailable is that of workload.MaxUnavailable.
+	maxUnavailable *int32
 	// selector of its pods. Nil if it is not known.
 	selector labels.Selector
 	// problem is why the replicas are not known. Nil if they are.
@@ -93,6 +95,9 @@ func readiness(spread *v1alpha1.WorkloadSpread, f *facts) condition {
 	}
 	if f.withoutPatch > 0 {
 		return specPatchNotApplied(f.withoutPatch)
+	}
+	if blocked := f.policy.BlockedRollout(f.workload.replicas, f.workload.maxUnavailable); blocked != "" {
+		return rolloutBlocked(spread, blocked)
 	}
 	return spreadReady(spread)
 }

@@ -322,6 +322,13 @@ func TestDescribeReady(t *testing.T) {
 			},
 			wantStatus: metav1.ConditionFalse, wantReason: v1alpha1.ReasonTargetUnreadable, wantMessage: []string{"forbidden"},
 		},
+		"a rolling update that can never go on": {
+			spec: `{subsets: [{name: a, maxReplicas: 2}], scheduleStrategy: {quotaScope: Workload, whenFull: Wait}}`, facts: func(f *facts) {
+				f.workload.replicas, f.workload.maxUnavailable = 2, new(int32)
+			},
+			wantStatus: metav1.ConditionFalse, wantReason: v1alpha1.ReasonRolloutBlocked,
+			wantMessage: []string{"2 of 2 replicas must stay available", "2 slots", "maxUnavailable of the workload to 1 or more", "use quotaScope: Revision"}, wantSummary: "a 1/2",
+		},
 		"a label by which the workload would lose its pods is not set": {
 			spec: `subsets: [{name: a, patch: {metadata: {labels: {app: other}}}}]`, facts: func(f *facts) {
 				f.workload.selector = labels.SelectorFromSet(labels.Set{"app": "web"})

@@ -53,7 +53,7 @@ func (r *reconciler) gather(ctx context.Context, spread *v1alpha1.WorkloadSpread
 		f.podsUnknown = problem.condition.reason != v1alpha1.ReasonTargetNotFound
 		return f, nil
 	}
-	f.workload.selector = workload.Selector(object)
+	f.workload.selector, f.workload.maxUnavailable = workload.Selector(object), workload.MaxUnavailable(object)
 	f.workload.replicas, f.workload.problem, err = r.replicas(ctx, spread, object)
 	if err != nil {
 		return nil, fmt.Errorf("reading the replicas of %s: %w", workloadName(spread), err)

@@ -106,6 +106,31 @@ func (p *Policy) WarningsAt(replicas int32, path *field.Path) []string {
 		path.Child("subsets"), replicas, sum, strings.Join(quotas, ", "))}
 }
 
+// BlockedRollout says why a rolling update of a workload with this number of replicas can never go on, and what to change. It is empty if it can, or if
+// that is not known. A nil maxUnavailable means that the workload has no such number.
+//
+// If all revisions share quotas that pods of the old revision fill, a pod of the new one waits until an old one goes. The workload's controller
+// removes an available pod only if more than replicas − maxUnavailable pods are available. No more than there are slots can be.
+func (p *Policy) BlockedRollout(replicas int32, maxUnavailable *int32) string {
+	if p.Scope != v1alpha1.WorkloadQuotaScope || p.WhenFull != v1alpha1.WhenFullWait || maxUnavailable == nil || replicas <= 0 ||
+		!p.podSelector.Empty() { // of the replicas, nobody knows how many the spread divides
+		return ""
+	}
+	slots := int64(0)
+	for _, quota := range p.Plan(replicas).Quota {
+		if quota == NoLimit {
+			return ""
+		}
+		slots += int64(quota)
+	}
+	if slots+int64(*maxUnavailable) > int64(replicas) {
+		return ""
+	}
+	return fmt.Sprintf("a rolling update can never go on: %d of %d replicas must stay available, and all revisions together have %d slots; "+
+		"raise a maxReplicas, set maxUnavailable of the workload to %d or more, or use quotaScope: Revision",
+		replicas-*maxUnavailable, replicas, slots, int64(replicas)-slots+1)
+}
+
 // WarningsAmong are about a cluster with these nodes, of which only names and labels are read. Path is that of the spec.
 func (p *Policy) WarningsAmong(nodes []*corev1.Node, path *field.Path) []string {
 	held, shared := p.holders(nodes)

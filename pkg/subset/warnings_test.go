@@ -1,6 +1,7 @@
 package subset
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -8,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 )
 
 func expectWarnings(t *testing.T, want, got []string) {
@@ -145,6 +147,40 @@ func TestASubsetHasANodeForAPod(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if got := policy.Subsets[0].HasNodeFor(podOf(t, tc.pod), nodes); got != tc.want {
 				t.Errorf("got %t, want %t", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestBlockedRollout(t *testing.T) {
+	const full = `{subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 4}], scheduleStrategy: {quotaScope: Workload, whenFull: Wait}}`
+	tests := map[string]struct {
+		spec           string
+		replicas       int32
+		maxUnavailable *int32
+		blocked        bool
+	}{
+		"no slot for a surge pod":                       {full, 6, ptr.To[int32](0), true},
+		"fewer slots than replicas":                     {full, 8, ptr.To[int32](2), true},
+		"not if more may go than lack slots":            {full, 8, ptr.To[int32](3), false},
+		"percentages that add up to 100":                {`{subsets: [{name: a, maxReplicas: 50%}, {name: b, maxReplicas: 50%}], scheduleStrategy: {quotaScope: Workload, whenFull: Wait}}`, 6, ptr.To[int32](0), true},
+		"not if rounding up leaves a slot":              {`{subsets: [{name: a, maxReplicas: 50%}, {name: b, maxReplicas: 50%}], scheduleStrategy: {quotaScope: Workload, whenFull: Wait}}`, 5, ptr.To[int32](0), false},
+		"not with a slot for a surge pod":               {full, 5, ptr.To[int32](0), false},
+		"not if a pod may go first":                     {full, 6, ptr.To[int32](1), false},
+		"not for a workload that deletes first":         {full, 6, nil, false},
+		"not without replicas":                          {full, 0, ptr.To[int32](0), false},
+		"not if pods go anywhere when subsets are full": {`{subsets: [{name: a, maxReplicas: 6}], scheduleStrategy: {quotaScope: Workload}}`, 6, ptr.To[int32](0), false},
+		"not with quotas for each revision":             {`{subsets: [{name: a, maxReplicas: 6}], scheduleStrategy: {whenFull: Wait}}`, 6, ptr.To[int32](0), false},
+		"not with a subset without limit":               {`{subsets: [{name: a, maxReplicas: 6}, {name: b}], scheduleStrategy: {quotaScope: Workload, whenFull: Wait}}`, 6, ptr.To[int32](0), false},
+		"not if the spread divides only some of the pods": {
+			`{targetFilter: {selector: {matchLabels: {tier: web}}}, subsets: [{name: a, maxReplicas: 6}], scheduleStrategy: {quotaScope: Workload, whenFull: Wait}}`, 6, ptr.To[int32](0), false,
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			blocked := compile(t, tc.spec).BlockedRollout(tc.replicas, tc.maxUnavailable)
+			if (blocked != "") != tc.blocked || tc.blocked && !strings.Contains(blocked, "use quotaScope: Revision") {
+				t.Errorf("got %q", blocked)
 			}
 		})
 	}

@@ -119,7 +119,7 @@ func (v *spreadValidator) target(ctx context.Context, spread *v1alpha1.WorkloadS
 	if err != nil {
 		return Target{}, fmt.Errorf("reading %s: %w", workloadName(spread), err)
 	}
-	return Target{Replicas: replicasOf(object, spread)}, nil
+	return Target{Replicas: replicasOf(object, spread), MaxUnavailable: workload.MaxUnavailable(object)}, nil
 }
 
 func targetKey(spread *v1alpha1.WorkloadSpread) types.NamespacedName {
@@ -162,7 +162,7 @@ func targetOf(object *unstructured.Unstructured, spread *v1alpha1.WorkloadSpread
 	if kind, watched := workloads[kindOfTarget(spread)]; watched {
 		typed := kind.NewObject()
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, typed); err == nil {
-			target.Replicas = replicasOf(typed, spread)
+			target.Replicas, target.MaxUnavailable = replicasOf(typed, spread), workload.MaxUnavailable(typed)
 		}
 	}
 	return target

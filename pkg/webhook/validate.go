@@ -33,6 +33,8 @@ type Target struct {
 	Unread string
 	// Replicas are nil if they are not known.
 	Replicas *int32
+	// MaxUnavailable is that of workload.MaxUnavailable. Nil if it is not known.
+	MaxUnavailable *int32
 	// Whole is true if the complete workload was read. If Template is nil then, the workload has no pod template.
 	Whole bool
 	// Template of its pods. Nil if none was read. It includes the volumes that the workload's controller adds.
@@ -50,6 +52,9 @@ func ValidateSpread(spread, old *v1alpha1.WorkloadSpread, known Known) (warnings
 		warnings = slices.Clone(policy.Warnings)
 		if known.Target.Replicas != nil {
 			warnings = append(warnings, policy.WarningsAt(*known.Target.Replicas, spec)...)
+			if blocked := policy.BlockedRollout(*known.Target.Replicas, known.Target.MaxUnavailable); blocked != "" {
+				warnings = append(warnings, fmt.Sprintf("%s: %s", spec.Child("scheduleStrategy", "quotaScope"), blocked))
+			}
 		}
 		if known.Nodes != nil {
 			warnings = append(warnings, policy.WarningsAmong(known.Nodes, spec)...)

@@ -133,6 +133,13 @@ func TestValidateSpread(t *testing.T) {
 			spread: changed(web, percentages), known: Known{Target: Target{Replicas: ptr.To[int32](3)}},
 			wantWarnings: []string{"spec.subsets: of 3 replicas the percentages, each rounded up, are 4 pods (a 2, b 2), so the last subsets hold fewer"},
 		},
+		"a rolling update that can never go on is a warning": {
+			spread: changed(web, func(s *v1alpha1.WorkloadSpreadSpec) {
+				s.ScheduleStrategy.QuotaScope, s.ScheduleStrategy.WhenFull = v1alpha1.WorkloadQuotaScope, v1alpha1.WhenFullWait
+				s.Subsets[1].MaxReplicas = ptr.To(intstr.FromInt32(3))
+			}), known: Known{Target: Target{Replicas: ptr.To[int32](6), MaxUnavailable: ptr.To[int32](0)}},
+			wantWarnings: []string{"spec.scheduleStrategy.quotaScope: a rolling update can never go on: 6 of 6 replicas must stay available, and all revisions together have 6 slots"},
+		},
 		"percentages of replicas that are not known are not counted": {spread: changed(web, percentages)},
 		"subsets are compared with the nodes that there are": {
 			spread: changed(web, selecting("disk", "pool")), known: Known{Nodes: []*corev1.Node{labelled("n1", "pool")}},

@@ -88,6 +88,70 @@ func TestARollOutEndsInTheLayoutItBeganWith(t *testing.T) {
 	}
 }
 
+// TestARollOutThatCannotGoOnSaysSo shows that it does not go on, and that each of the changes in the message lets it go on. Four pods run.
+func TestARollOutThatCannotGoOnSaysSo(t *testing.T) {
+	full := func(limitOfB, strategy string) string {
+		return strings.Replace(overPools("2", strategy), "{name: b,", "{name: b, maxReplicas: "+limitOfB+",", 1)
+	}
+	const shared = "{quotaScope: Workload, whenFull: Wait}"
+	spread := func(limitOfB, strategy string) func(*testing.T, string) {
+		return func(t *testing.T, ns string) {
+			t.Helper()
+			apply(t, ns, full(limitOfB, strategy))
+		}
+	}
+	unavailable := func(n int) func(*testing.T, string) {
+		return func(t *testing.T, ns string) {
+			t.Helper()
+			patchDeployment(t, ns, fmt.Sprintf(`{"spec":{"strategy":{"rollingUpdate":{"maxUnavailable":%d}}}}`, n))
+		}
+	}
+	for name, tc := range map[string]struct {
+		replicas    int
+		unavailable int // is one less than is needed
+		change      func(*testing.T, string)
+	}{
+		"a slot for the surge pod":        {4, 0, spread("3", shared)},
+		"quotas for each revision":        {4, 0, spread("2", "{quotaScope: Revision, whenFull: Wait}")},
+		"a pod may go first":              {4, 0, unavailable(1)},
+		"more may go than wait for slots": {6, 2, unavailable(3)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pools(t, "a", "b")
+			ns := namespace(t)
+			apply(t, ns, full("2", shared))
+			apply(t, ns, deployment("web", tc.replicas, ""))
+			expectPlaces(t, ns, "a=2 b=2")
+			patchDeployment(t, ns, fmt.Sprintf(`{"spec":{"strategy":{"rollingUpdate":{"maxSurge":1,"maxUnavailable":%d}}}}`, tc.unavailable))
+			expectCondition(t, ns, "web", "False", v1alpha1.ReasonRolloutBlocked, "a rolling update can never go on")
+			patchDeployment(t, ns, revision("2"))
+			waitFor(t, "pods of the new revision to wait for slots that old ones keep", func(ctx context.Context) (string, error) {
+				d, err := the.Client.AppsV1().Deployments(ns).Get(ctx, "web", metav1.GetOptions{})
+				if err != nil || d.Status.ObservedGeneration == d.Generation && d.Status.UpdatedReplicas > 0 && d.Status.AvailableReplicas == 4 && d.Status.UnavailableReplicas > 0 {
+					return "", err
+				}
+				return fmt.Sprintf("%+v", d.Status), nil
+			})
+			expectPlaces(t, ns, "a=2 b=2")
+			tc.change(t, ns)
+			waitFor(t, "the rollout to end", func(ctx context.Context) (string, error) {
+				pods, err := the.Pods(ctx, ns)
+				if err != nil {
+					return "", err
+				}
+				for i := range pods {
+					if pods[i].Annotations["example.com/revision"] != "2" {
+						return pods[i].Name + " is old", nil
+					}
+				}
+				return "", nil
+			})
+			expectCondition(t, ns, "web", "True", v1alpha1.ReasonSpreadReady)
+			expectNoViolation(t)
+		})
+	}
+}
+
 func TestARollOutThatIsPausedAndTakenBack(t *testing.T) {
 	pools(t, "a", "b")
 	ns := namespace(t)

@@ -100,6 +100,8 @@ const (
 	ReasonSpecPatchNotApplied Reason = "SpecPatchNotApplied"
 	// ReasonLabelsNotApplied: a patch sets labels by which the workload selects its pods. These labels are left out.
 	ReasonLabelsNotApplied Reason = "LabelsNotApplied"
+	// ReasonRolloutBlocked: a rolling update of the workload can never go on, because its surge pod gets no slot.
+	ReasonRolloutBlocked Reason = "RolloutBlocked"
 	// ReasonPodsNotWritten: the API server refuses what the controller writes to pods, such as deletion costs. Everything else goes on.
 	ReasonPodsNotWritten Reason = "PodsNotWritten"
 	// ReasonSpreadWarning: the spread is valid, but probably not what was meant.
