@@ -139,7 +139,7 @@ func specPatchNotApplied(pods int32) condition {
 
 // rolloutBlocked: the spread works, until the workload gets a new template.
 func rolloutBlocked(spread *v1alpha1.WorkloadSpread, why string) condition {
-	return notReady(v1alpha1.ReasonRolloutBlocked, "%s: %s", workloadName(spread), why)
+	return notReady(v1alpha1.ReasonRolloutBlocked, "%s", workloadName(spread)+": "+why)
 }
 
 // podsNotAdmitted takes the numbers of pods without a record, by the scheduler that they name.
