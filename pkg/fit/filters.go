@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
@@ -33,8 +34,8 @@ type Filters struct {
 var leftOut = map[string]bool{names.DynamicResources: true, names.DefaultPreemption: true, names.GangScheduling: true}
 
 // NewFilters makes the filters. They register their informers with the factory, which the caller starts; they must have synced before a pod is
-// placed. The context bounds the life of the filters.
-func NewFilters(ctx context.Context, client kubernetes.Interface, factory informers.SharedInformerFactory) (*Filters, error) {
+// placed. The context bounds the life of the filters. Other plugins than those of kube-scheduler are called first by filters, and last elsewhere.
+func NewFilters(ctx context.Context, client kubernetes.Interface, factory informers.SharedInformerFactory, others ...Plugin) (*Filters, error) {
 	schedulermetrics.Register() // the framework writes them
 	defaults, err := latest.Default()
 	if err != nil {
@@ -47,12 +48,22 @@ func NewFilters(ctx context.Context, client kubernetes.Interface, factory inform
 			enabled = append(enabled, plugin)
 		}
 	}
+	registry := plugins.NewInTreeRegistry()
+	for _, other := range others {
+		registry[other.Name] = other.New
+		profile.SchedulerName = other.Profile
+		enabled = append(enabled, config.Plugin{Name: other.Name})
+		profile.Plugins.Filter.Enabled = append(profile.Plugins.Filter.Enabled, config.Plugin{Name: other.Name}) // it refuses most nodes
+		profile.Plugins.Score.Enabled = append(profile.Plugins.Score.Enabled, config.Plugin{Name: other.Name, Weight: other.Weight})
+	}
 	profile.Plugins.MultiPoint.Enabled = enabled
 	p, c := newPicture(), claimsOf(factory)
-	f, err := frameworkruntime.NewFramework(ctx, plugins.NewInTreeRegistry(), &profile,
+	f, err := frameworkruntime.NewFramework(ctx, registry, &profile,
 		frameworkruntime.WithClientSet(client),
 		frameworkruntime.WithInformerFactory(factoryWithClaims{factory, c}),
 		frameworkruntime.WithSnapshotSharedLister(p),
+		frameworkruntime.WithPodNominator(noNominations{}),
+		frameworkruntime.WithLogger(klog.Logger{}), // it reports what is configured here on purpose
 		frameworkruntime.WithSharedCSIManager(nodevolumelimits.NewCSIManager(factory.Storage().V1().CSINodes().Lister())),
 	)
 	if err != nil {
@@ -60,6 +71,11 @@ func NewFilters(ctx context.Context, client kubernetes.Interface, factory inform
 	}
 	return &Filters{framework: f, picture: p, claims: c}, nil
 }
+
+// noNominations says that no pod is nominated: in the picture such pods are on their nodes.
+type noNominations struct{ fwk.PodNominator }
+
+func (noNominations) NominatedPodsForNode(string) []fwk.PodInfo { return nil }
 
 // unknown is why nothing can be said about the pod. Nil if something can.
 func (f *Filters) unknown(pod *corev1.Pod) error {
@@ -71,14 +87,22 @@ func (f *Filters) unknown(pod *corev1.Pod) error {
 
 // put puts a pod on a node of the picture, with what plugins reserve for it. State is that of the filters, which accepted the node.
 func (f *Filters) put(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) error {
-	if status := f.framework.RunReservePluginsReserve(ctx, state, pod, node); !status.IsSuccess() {
-		f.framework.RunReservePluginsUnreserve(ctx, state, pod, node)
-		return status.AsError()
+	if err := f.reserve(ctx, state, pod, node); err != nil {
+		return err
 	}
-	f.undo = append(f.undo, func() { f.framework.RunReservePluginsUnreserve(ctx, state, pod, node) })
 	placed := pod.DeepCopy()
 	placed.Spec.NodeName = node
 	return f.picture.add(placed)
+}
+
+func (f *Filters) reserve(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) error {
+	undo := func() { f.framework.RunReservePluginsUnreserve(ctx, state, pod, node) }
+	if status := f.framework.RunReservePluginsReserve(ctx, state, pod, node); !status.IsSuccess() {
+		undo()
+		return status.AsError()
+	}
+	f.undo = append(f.undo, undo)
+	return nil
 }
 
 // forget takes back what was reserved and made for the pods of the picture.

@@ -32,6 +32,8 @@ type Rooms struct {
 	filters *Filters
 	// leaving are the pods instead of which others were placed. They keep their rooms.
 	leaving map[types.UID]*corev1.Pod
+	// next is where Schedule begins to look at nodes. Each call goes on where the last one ended.
+	next int
 }
 
 // Take takes a picture of the cluster: pods that hold room, which are those on nodes that have not ended, and those nominated to one. Only one

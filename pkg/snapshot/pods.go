@@ -1,9 +1,11 @@
 package snapshot
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -15,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -91,8 +94,8 @@ func podFrom(template *corev1.PodTemplateSpec, namespace string) *corev1.Pod {
 	return pod
 }
 
-// NewPod is a pod as the workload would make it now, without a name. For a kind that is not built in its template is read from spec.template, by one
-// request.
+// NewPod is a pod as the workload would make it now, without a name: of the present revision, and owned by the object that makes such pods. For a kind
+// that is not built in its template is read from spec.template, by one request.
 func (s *Snapshot) NewPod(ctx context.Context, spread *v1alpha1.WorkloadSpread) (*corev1.Pod, error) {
 	target := workload.TargetOf(spread)
 	object, builtIn := s.Owner(spread.Namespace, target)
@@ -106,8 +109,46 @@ func (s *Snapshot) NewPod(ctx context.Context, spread *v1alpha1.WorkloadSpread) 
 		if template, err = s.readTemplate(ctx, spread); err != nil {
 			return nil, err
 		}
+		if object, err = s.Lineage.Read(ctx, spread.Namespace, target); err != nil {
+			return nil, err
+		}
 	}
-	return podFrom(template, spread.Namespace), nil
+	pod, maker := podFrom(template, spread.Namespace), object
+	switch o := object.(type) {
+	case *appsv1.Deployment:
+		if newest := s.newestReplicaSet(o); newest != nil {
+			maker, target.Kind = newest, lineage.ReplicaSet
+			if hash, found := newest.Labels[appsv1.DefaultDeploymentUniqueLabelKey]; found {
+				metav1.SetMetaDataLabel(&pod.ObjectMeta, appsv1.DefaultDeploymentUniqueLabelKey, hash)
+			}
+		}
+	case *appsv1.StatefulSet:
+		if o.Status.UpdateRevision != "" {
+			metav1.SetMetaDataLabel(&pod.ObjectMeta, appsv1.ControllerRevisionHashLabelKey, o.Status.UpdateRevision)
+		}
+	}
+	if maker != nil {
+		pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(maker, target.Kind.WithVersion("v1"))}
+	}
+	return pod, nil
+}
+
+// newestReplicaSet is that of a Deployment's last revision. Nil if it has none.
+func (s *Snapshot) newestReplicaSet(of *appsv1.Deployment) (newest *appsv1.ReplicaSet) {
+	revisionOf := func(rs *appsv1.ReplicaSet) int {
+		revision, _ := strconv.Atoi(rs.Annotations["deployment.kubernetes.io/revision"]) // 0 if somebody has removed it
+		return revision
+	}
+	for _, object := range s.owners[lineage.ReplicaSet] {
+		rs := object.(*appsv1.ReplicaSet)
+		if !metav1.IsControlledBy(rs, of) {
+			continue
+		}
+		if newest == nil || cmp.Or(cmp.Compare(revisionOf(rs), revisionOf(newest)), rs.CreationTimestamp.Compare(newest.CreationTimestamp.Time)) > 0 {
+			newest = rs
+		}
+	}
+	return newest
 }
 
 func (s *Snapshot) readTemplate(ctx context.Context, spread *v1alpha1.WorkloadSpread) (*corev1.PodTemplateSpec, error) {

@@ -98,10 +98,18 @@ var forbidden = map[string]map[string]string{
 		"sigs.k8s.io/descheduler":  "kubectl-berth is small; what asks the descheduler is in berth-whatif",
 		module + "pkg/fit":         "kubectl-berth is small; what asks filters is in berth-whatif",
 		module + "pkg/descheduler": "kubectl-berth is small; what asks the descheduler is in berth-whatif",
+		module + "pkg/plugins":     "kubectl-berth is small; what asks the plugin is in berth-whatif",
 	},
-	// pkg/cli/whatif calls pkg/descheduler to make a plan.
+	"pkg/whatif": {
+		module + "pkg/plugins/descheduling": "it schedules pods and moves none",
+		module + "pkg/descheduler":          "programs use it, and not the other way round",
+		module + "pkg/controller":           "programs use it, and not the other way round",
+		module + "pkg/webhook":              "what admission does to a pod is in the model",
+		module + "pkg/cli":                  "programs use it, and not the other way round",
+		module + "cmd":                      "nothing imports cmd",
+	},
+	// pkg/cli/whatif calls pkg/descheduler to make a plan, and asks the scheduler's plugin by way of pkg/whatif.
 	"pkg/cli/...": {
-		module + "pkg/plugins":    "a command reads what the components write",
 		module + "pkg/controller": "a command reads what the components write",
 		module + "pkg/webhook":    "a command reads what the components write",
 		module + "pkg/sandbox":    "only cmd and tests start a control plane",

@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/fit"
 	"github.com/berth-project/berth/pkg/subset"
+	engine "github.com/berth-project/berth/pkg/whatif"
 )
 
 // PodReport says where a pod is, and why it is not in another subset.
@@ -51,7 +51,7 @@ type Tier struct {
 	Fit   int `json:"fit"`
 	// Refused counts the reasons of the other nodes.
 	Refused map[string]int `json:"refused,omitempty"`
-	// Verdict in one word: Holds, Full, NoNodeFits or Open.
+	// Verdict in one word: Holds, Full, NoNodeFits, Open, or RoomUnknown if the filters alone cannot tell.
 	Verdict string `json:"verdict"`
 }
 
@@ -61,12 +61,13 @@ const (
 	verdictFull       = "Full"
 	verdictNoNodeFits = string(v1alpha1.ReasonNoNodeFits)
 	verdictOpen       = "Open"
+	verdictUnknown    = string(v1alpha1.ReasonRoomUnknown)
 )
 
 // explainPod makes the report of a pod.
-func explainPod(ctx context.Context, v *view, rooms *fit.Rooms, pod *corev1.Pod) (*PodReport, error) {
+func explainPod(ctx context.Context, e *engine.Engine, pod *corev1.Pod) (*PodReport, error) {
 	r := &PodReport{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Scheduler: lastWord(pod)}
-	divided, err := v.dividedBy(ctx, pod)
+	divided, err := e.DividedBy(ctx, pod)
 	if err != nil {
 		return nil, err
 	}
@@ -74,59 +75,76 @@ func explainPod(ctx context.Context, v *view, rooms *fit.Rooms, pod *corev1.Pod)
 		r.Why = "no WorkloadSpread divides it: none names its workload, or its targetFilter leaves the pod out"
 		return r, nil
 	}
-	r.Spread = divided.spread.Name
-	policy := divided.policy
+	r.Spread = divided.Spread.Name
+	policy := divided.Policy
 	if policy == nil {
-		r.Why = fmt.Sprintf("WorkloadSpread %s is invalid, so the scheduler holds its pods: %s", r.Spread, divided.invalid)
+		r.Why = fmt.Sprintf("WorkloadSpread %s is invalid, so the scheduler holds its pods: %s", r.Spread, divided.Invalid)
 		return r, nil
 	}
-	observed := subset.Observe(pod, v.Node(pod.Spec.NodeName))
+	observed := subset.Observe(pod, e.Node(pod.Spec.NodeName))
 	index, adopted := policy.SubsetOf(&observed, r.Spread)
-	plan := policy.Plan(divided.replicas)
-	kept := divided.tally.Kept(policy.ScopeOf(observed.Revision))
+	rooms, err := e.Filters.Take(e.Pods, e.Nodes)
+	if err != nil {
+		return nil, err
+	}
+	plan := policy.Plan(divided.Replicas)
+	kept := divided.Tally.Kept(policy.ScopeOf(observed.Revision))
 	for i := range policy.Subsets {
-		tier, err := tierFor(ctx, rooms, policy, &plan, kept, pod, i)
-		if err != nil {
+		tier := Tier{Subset: policy.Subsets[i].Name, Kept: kept.At(i)}
+		if quota := plan.Quota[i]; quota != subset.NoLimit {
+			tier.Quota = &quota
+		}
+		if err := tier.survey(ctx, e, rooms, divided, pod, i); err != nil {
 			return nil, err
 		}
-		if i == index {
+		switch {
+		case i == index:
 			tier.Verdict = verdictHolds
+		case subset.Free(plan.Quota[i], tier.Kept) == 0:
+			tier.Verdict = verdictFull
 		}
-		r.Tiers = append(r.Tiers, *tier)
+		r.Tiers = append(r.Tiers, tier)
 	}
 	if index != subset.None {
 		r.Subset = policy.Subsets[index].Name
 	}
-	r.Why = why(r, policy, pod, &observed, index, adopted)
+	switch {
+	case !observed.Active:
+		r.Why = "it has ended or is being deleted, and takes no slot"
+	case pod.Spec.NodeName != "":
+		r.Why = why(r, policy, index, adopted)
+	default:
+		outcome, err := e.Try(ctx, divided, pod)
+		if err != nil {
+			return nil, err
+		}
+		r.Why = whyPending(divided, pod, outcome)
+	}
 	return r, nil
 }
 
-func tierFor(ctx context.Context, rooms *fit.Rooms, policy *subset.Policy, plan *subset.Plan, kept subset.Counts, pod *corev1.Pod, index int) (*Tier, error) {
-	in := &policy.Subsets[index]
-	tier := &Tier{Subset: in.Name, Kept: kept.At(index), Verdict: verdictOpen}
-	if quota := plan.Quota[index]; quota != subset.NoLimit {
-		tier.Quota = &quota
+// survey asks the filters about a pod like this one in a subset.
+func (t *Tier) survey(ctx context.Context, e *engine.Engine, rooms *fit.Rooms, d *engine.Divided, pod *corev1.Pod, index int) error {
+	like, unknown := e.Replacement(pod, d.Policy, d.Spread.Name, index)
+	if unknown == nil {
+		if pod.Spec.NodeName == "" {
+			like.Name, like.UID = pod.Name, pod.UID // its claims may exist
+		}
+		survey, err := rooms.Survey(ctx, like, pod, d.Policy.Subsets[index].Holds)
+		if err != nil {
+			return fmt.Errorf("asking the filters about subset %s: %w", t.Subset, err)
+		}
+		t.Nodes, t.Fit, t.Refused, unknown = survey.Nodes, survey.Fit, survey.Refused, survey.Unknown
 	}
-	survey, err := rooms.Survey(ctx, madeFor(pod, in), pod, in.Holds)
-	if err != nil {
-		return nil, fmt.Errorf("asking the filters about subset %s: %w", in.Name, err)
-	}
-	tier.Nodes, tier.Fit, tier.Refused = survey.Nodes, survey.Fit, survey.Refused
 	switch {
-	case subset.Free(plan.Quota[index], tier.Kept) == 0:
-		tier.Verdict = verdictFull
-	case tier.Fit == 0:
-		tier.Verdict = verdictNoNodeFits
+	case unknown != nil:
+		t.Verdict, t.Refused = verdictUnknown, map[string]int{unknown.Error(): 1}
+	case t.Fit == 0:
+		t.Verdict = verdictNoNodeFits
+	default:
+		t.Verdict = verdictOpen
 	}
-	return tier, nil
-}
-
-// madeFor is a pod like this one, without a node, as it would be in the subset.
-func madeFor(pod *corev1.Pod, in *subset.Subset) *corev1.Pod {
-	made := pod.DeepCopy()
-	made.Name, made.UID, made.Spec.NodeName, made.Status = pod.Name+"-like", types.UID(string(pod.UID)+"-like"), "", corev1.PodStatus{}
-	in.Constraints.AddTo(made)
-	return made
+	return nil
 }
 
 // lastWord is the scheduler's last message about a pod that it found no node for.
@@ -139,12 +157,9 @@ func lastWord(pod *corev1.Pod) string {
 	return ""
 }
 
-func why(r *PodReport, policy *subset.Policy, pod *corev1.Pod, observed *subset.Pod, index int, adopted bool) string {
+// why a pod is on its node.
+func why(r *PodReport, policy *subset.Policy, index int, adopted bool) string {
 	switch {
-	case !observed.Active:
-		return "it has ended or is being deleted, and takes no slot"
-	case pod.Spec.NodeName == "":
-		return whyPending(r, policy, pod)
 	case adopted && index == subset.None:
 		return "it was not bound for a subset of this spread, and its node belongs to none"
 	case adopted:
@@ -169,25 +184,42 @@ func why(r *PodReport, policy *subset.Policy, pod *corev1.Pod, observed *subset.
 	return text
 }
 
-func whyPending(r *PodReport, policy *subset.Policy, pod *corev1.Pod) string {
+func whyPending(d *engine.Divided, pod *corev1.Pod, outcome engine.Outcome) string {
 	if len(pod.Spec.SchedulingGates) > 0 {
 		return fmt.Sprintf("it has the scheduling gate %s, which the component that set it must remove", pod.Spec.SchedulingGates[0].Name)
 	}
 	if pod.Spec.SchedulerName != v1alpha1.SchedulerName {
 		return fmt.Sprintf("it names scheduler %s, which does not divide pods; leave schedulerName out of the workload's template, or name %s", pod.Spec.SchedulerName, v1alpha1.SchedulerName)
 	}
-	for i := range r.Tiers {
-		switch t := &r.Tiers[i]; {
-		case t.Verdict == verdictOpen:
-			return fmt.Sprintf("%s has quota left and a node for it; the scheduler should bind it soon", t.Subset)
-		case t.Verdict == verdictNoNodeFits && policy.Strategy != v1alpha1.AdaptiveScheduleStrategy:
-			return fmt.Sprintf("%s has quota left but no node for it; with strategy Fixed the pod waits there", t.Subset)
+	within, early := d.Policy.AdmittedTo(subset.AdmittedOf(pod), d.Spread.Name)
+	early = early && within != subset.None
+	adaptive := d.Policy.Strategy == v1alpha1.AdaptiveScheduleStrategy
+	switch {
+	case outcome.Bound != nil:
+		if in := subset.RecordOf(outcome.Bound); in.Subset != "" {
+			return fmt.Sprintf("%s has quota left and a node for it; the scheduler should bind it soon", in.Subset)
 		}
-	}
-	if slices.ContainsFunc(r.Tiers, func(t Tier) bool { return t.Verdict == verdictNoNodeFits }) {
+		return "every subset is full, and the spread lets such pods go anywhere (whenFull: Schedule); the scheduler should bind it soon"
+	case early && outcome.Reason == v1alpha1.ReasonAdmittedSubsetFull:
+		return fmt.Sprintf("it carries the patch of %s, which is full now; berth-controller replaces the pod if another subset has quota left", d.Policy.Subsets[within].Name)
+	case early && outcome.Waits != nil && adaptive && d.Policy.Adaptive.Wait > 0:
+		return fmt.Sprintf("it carries the patch of %s, which has no node for it; the pod waits there until the descheduler's EvictUnschedulableSubsetPods evicts it, after %s at the earliest",
+			outcome.Waits.Name, d.Policy.Adaptive.Wait)
+	case early && outcome.Waits != nil:
+		return fmt.Sprintf("it carries the patch of %s, which has no node for it; the pod waits there", outcome.Waits.Name)
+	case outcome.Waits != nil && adaptive:
+		return fmt.Sprintf("%s has quota left but no node for it; the pod waits there for %s before it goes on", outcome.Waits.Name, d.Policy.Adaptive.Wait)
+	case outcome.Waits != nil:
+		return fmt.Sprintf("%s has quota left but no node for it; with strategy Fixed the pod waits there", outcome.Waits.Name)
+	case outcome.Reason == v1alpha1.ReasonNoNodeFits:
 		return "no subset with quota left has a node for it"
+	case outcome.Reason == v1alpha1.ReasonSubsetsFull:
+		return "every subset is full, and the spread makes such pods wait (whenFull: Wait)"
+	case outcome.Reason != "":
+		return fmt.Sprintf("the scheduler holds it: %s", outcome.Reason)
+	default:
+		return "the scheduler refuses it before it looks for a subset"
 	}
-	return "every subset is full, and the spread makes such pods wait (whenFull: Wait)"
 }
 
 // explainCommand is "kubectl berth explain".
@@ -225,15 +257,11 @@ func (c *explainCommand) run(ctx context.Context, cluster *console.Cluster, name
 	if err := cluster.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: name}, pod); err != nil {
 		return err
 	}
-	v, filters, err := look(ctx, cluster)
+	e, err := look(ctx, cluster)
 	if err != nil {
 		return err
 	}
-	rooms, err := filters.Take(v.Pods, v.Nodes)
-	if err != nil {
-		return err
-	}
-	report, err := explainPod(ctx, v, rooms, pod)
+	report, err := explainPod(ctx, e, pod)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -24,13 +25,13 @@ import (
 
 	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
-	"github.com/berth-project/berth/pkg/fit"
 	"github.com/berth-project/berth/pkg/snapshot"
 	"github.com/berth-project/berth/pkg/testkit"
+	engine "github.com/berth-project/berth/pkg/whatif"
 )
 
-// viewOf is a view of a cluster with these objects, and its filters.
-func viewOf(t *testing.T, objects ...client.Object) (*view, *fit.Filters) {
+// engineOf is the engine of a cluster with these objects.
+func engineOf(t *testing.T, objects ...client.Object) *engine.Engine {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
@@ -38,28 +39,27 @@ func viewOf(t *testing.T, objects ...client.Object) (*view, *fit.Filters) {
 			t.Fatal(err)
 		}
 	}
-	taken, err := snapshot.Take(t.Context(), ctrlfake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(), clocktesting.NewFakeClock(metav1.Now().Time))
+	var storage []runtime.Object
+	for _, object := range objects {
+		switch object.(type) {
+		case *storagev1.StorageClass, *corev1.PersistentVolumeClaim, *corev1.PersistentVolume:
+			storage = append(storage, object)
+		}
+	}
+	live, clock := ctrlfake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(), clocktesting.NewFakeClock(metav1.Now().Time)
+	taken, err := snapshot.Take(t.Context(), live, clock)
 	if err != nil {
 		t.Fatal(err)
 	}
-	typed := fake.NewClientset()
+	typed := fake.NewClientset(storage...)
 	factory := informers.NewSharedInformerFactory(typed, 0)
-	filters, err := fit.NewFilters(t.Context(), typed, factory)
+	e, err := engine.New(t.Context(), taken, live, typed, factory, clock)
 	if err != nil {
 		t.Fatal(err)
 	}
 	factory.Start(t.Context().Done())
 	factory.WaitForCacheSync(t.Context().Done())
-	return &view{taken}, filters
-}
-
-func roomsOf(t *testing.T, v *view, filters *fit.Filters) *fit.Rooms {
-	t.Helper()
-	rooms, err := filters.Take(v.Pods, v.Nodes)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return rooms
+	return e
 }
 
 func node(name, pool string) *corev1.Node {
@@ -92,6 +92,12 @@ subsets:
 // adaptive is added to a spec.
 const adaptive = "\nscheduleStrategy: {type: Adaptive}"
 
+// admittedTo is a pod that admission has picked a subset for.
+func admittedTo(in string, p *corev1.Pod) *corev1.Pod {
+	p.Annotations[v1alpha1.AdmittedAnnotation] = fmt.Sprintf(`{"name":"web","subset":%q,"pick":"m"}`, in)
+	return p
+}
+
 func TestExplain(t *testing.T) {
 	workloads := func() []client.Object {
 		deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "d"}, Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](3)}}
@@ -107,6 +113,12 @@ func TestExplain(t *testing.T) {
 	said.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "no room at all"}}
 	stranger := pod("p", "1", "", "")
 	stranger.OwnerReferences = nil
+	const patching = byPool + `scheduleStrategy: {binding: Early}`
+	late := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "late"}, Provisioner: "csi.example.com", VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)}
+	claim := corev1.PersistentVolumeClaimSpec{StorageClassName: ptr.To("late"), Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}}
+	scratch := pod("p", "1", "", "")
+	scratch.Spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{
+		VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{Spec: claim}}}}}
 	tests := map[string]struct {
 		spec  string
 		there []client.Object
@@ -125,7 +137,15 @@ func TestExplain(t *testing.T) {
 		"Adaptive has tried all":          {byPool + adaptive, nil, said, "no subset with quota left has a node for it", "a NoNodeFits 0 0/1; b NoNodeFits 0 0/1"},
 		"full": {strings.Replace(byPool, "maxReplicas: 2", "maxReplicas: 0", 1) + "scheduleStrategy: {whenFull: Wait}", []client.Object{pod("x", "1", "node-a", "a")}, pod("p", "1", "", ""),
 			"every subset is full", "a Full 1 1/1; b Full 0 1/1"},
-		"on its way":                {byPool, nil, pod("p", "1", "", ""), "a has quota left and a node for it", "a Open 0 1/1; b Open 0 1/1"},
+		"on its way": {byPool, nil, pod("p", "1", "", ""), "a has quota left and a node for it", "a Open 0 1/1; b Open 0 1/1"},
+		"Adaptive has patience": {byPool + "scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: true, rescheduleCriticalSeconds: 30}}", nil, pod("p", "3", "", ""),
+			"a has quota left but no node for it; the pod waits there for 30s before it goes on", "a NoNodeFits 0 0/1; b NoNodeFits 0 0/1"},
+		"behind a pod that waits": {byPool, []client.Object{pod("older", "3", "", "")}, pod("p", "1", "", ""), "b has quota left and a node for it", "a Open 0 1/1; b Open 0 1/1"},
+		"with a patch that finds no node": {patching, []client.Object{pod("x", "2", "node-b", "b")}, admittedTo("b", pod("p", "1", "", "")),
+			"it carries the patch of b, which has no node for it; the pod waits there", "a Open 0 1/1; b NoNodeFits 1 0/1"},
+		"with a patch of a full subset": {patching, []client.Object{pod("x", "1", "node-a", "a")}, admittedTo("a", pod("p", "1", "", "")),
+			"it carries the patch of a, which is full now; berth-controller replaces the pod", "a Full 1 1/1; b Open 0 1/1"},
+		"with an ephemeral volume":  {byPool, []client.Object{late}, scratch, "a has quota left and a node for it", "a Open 0 1/1; b Open 0 1/1"},
 		"with a gate":               {byPool, nil, gated, "it has the scheduling gate quota", "a Open 0 1/1; b Open 0 1/1"},
 		"with another scheduler":    {byPool, nil, others, "it names scheduler default-scheduler", "a Open 0 1/1; b Open 0 1/1"},
 		"of nobody":                 {byPool, nil, stranger, "no WorkloadSpread divides it", ""},
@@ -133,8 +153,7 @@ func TestExplain(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			v, filters := viewOf(t, append(append(workloads(), testkit.Spread(t, tc.spec, "{}"), tc.pod), tc.there...)...)
-			report, err := explainPod(t.Context(), v, roomsOf(t, v, filters), tc.pod)
+			report, err := explainPod(t.Context(), engineOf(t, append(append(workloads(), testkit.Spread(t, tc.spec, "{}"), tc.pod), tc.there...)...), tc.pod)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -148,8 +167,7 @@ func TestExplain(t *testing.T) {
 		})
 	}
 	t.Run("printed", func(t *testing.T) {
-		v, filters := viewOf(t, append(workloads(), testkit.Spread(t, byPool+adaptive, "{}"), said)...)
-		report, err := explainPod(t.Context(), v, roomsOf(t, v, filters), said)
+		report, err := explainPod(t.Context(), engineOf(t, append(workloads(), testkit.Spread(t, byPool+adaptive, "{}"), said)...), said)
 		if err != nil {
 			t.Fatal(err)
 		}

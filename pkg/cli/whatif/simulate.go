@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,9 +21,9 @@ import (
 
 	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
-	"github.com/berth-project/berth/pkg/fit"
 	"github.com/berth-project/berth/pkg/report"
 	"github.com/berth-project/berth/pkg/subset"
+	engine "github.com/berth-project/berth/pkg/whatif"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -39,6 +38,8 @@ type Simulation struct {
 	Why string `json:"why,omitempty"`
 	// Moves are existing pods that are misplaced, so that the descheduler would move them.
 	Moves []SimulatedMove `json:"moves,omitempty"`
+	// Note is how the pods were made, if the API server was not asked what admission makes of them.
+	Note string `json:"note,omitempty"`
 }
 
 // SimulatedPlace is one subset.
@@ -83,156 +84,42 @@ func places(policy *subset.Policy, plan *subset.Plan) []SimulatedPlace {
 	return all
 }
 
-// onCluster is where the pods would be on the nodes of the cluster. Existing pods stay, unless there are too many. New pods are placed one by one, as
-// the scheduler would.
-func onCluster(ctx context.Context, v *view, filters *fit.Filters, d *dividing, replicas int32) (*Simulation, error) {
-	var bound []subset.Pod
-	byUID := map[types.UID]*corev1.Pod{}
-	for _, pod := range d.pods {
-		if o := subset.Observe(pod, v.Node(pod.Spec.NodeName)); o.Active && o.NodeName != "" {
-			bound = append(bound, o)
-			byUID[o.UID] = pod
+// onCluster is where the pods would be on the nodes of the cluster.
+func onCluster(ctx context.Context, e *engine.Engine, d *engine.Divided, replicas int32) (*Simulation, error) {
+	placed, err := e.Simulate(ctx, d, replicas)
+	if err != nil {
+		return nil, err
+	}
+	s := &Simulation{Replicas: replicas, Subsets: places(d.Policy, &placed.Plan), Waiting: placed.Waiting, Note: placed.Note}
+	for _, pod := range d.Pods {
+		if o := subset.Observe(pod, e.Node(pod.Spec.NodeName)); o.Active {
+			if in, _ := d.Policy.SubsetOf(&o, d.Spread.Name); in != subset.None {
+				s.Subsets[in].Now++
+			}
 		}
 	}
-	plan := d.policy.Plan(replicas)
-	s := &Simulation{Replicas: replicas, Subsets: places(d.policy, &plan)}
-	for i := range bound {
-		if in, _ := d.policy.SubsetOf(&bound[i], d.spread.Name); in != subset.None {
-			s.Subsets[in].Now++
-		}
-	}
-	kept := cheapestGone(d.policy, &plan, d.spread.Name, bound, replicas)
-	roster := d.policy.NewRoster(&plan, d.spread.Name)
-	total := make(subset.Counts, len(s.Subsets))
-	for i := range kept {
-		if in := roster.Put(kept[i]).Subset; in == subset.None {
+	roster := d.Policy.NewRoster(&placed.Plan, d.Spread.Name)
+	for _, pod := range slices.Concat(placed.Kept, placed.Bound) {
+		if in := roster.Put(subset.Observe(pod, e.Node(pod.Spec.NodeName))).Subset; in == subset.None {
 			s.Unplaced++
 		} else {
-			total[in]++
+			s.Subsets[in].Then++
 		}
 	}
 	for _, excess := range roster.Surplus() {
+		if !slices.ContainsFunc(placed.Kept, func(pod *corev1.Pod) bool { return pod.UID == excess.Pod.UID }) {
+			continue // it was let go because every subset is full
+		}
 		move := SimulatedMove{Pod: excess.Pod.Name, Reason: excess.Reason}
 		if excess.Subset != subset.None {
 			move.From = s.Subsets[excess.Subset].Name
 		}
 		s.Moves = append(s.Moves, move)
 	}
-	running := slices.DeleteFunc(slices.Clone(v.Pods), func(pod *corev1.Pod) bool {
-		_, is := byUID[pod.UID]
-		return is && !slices.ContainsFunc(kept, func(k subset.Pod) bool { return k.UID == pod.UID })
-	})
-	rooms, err := filters.Take(running, v.Nodes)
-	if err != nil {
-		return nil, err
-	}
-	template, err := v.NewPod(ctx, d.spread)
-	if err != nil {
-		return nil, err
-	}
-	p := &placing{policy: d.policy, plan: &plan, kept: total, rooms: rooms, template: template, full: map[int]bool{}}
-	for n := int32(len(kept)); n < replicas; n++ {
-		if err := p.place(ctx, s, n); err != nil {
-			return nil, err
-		}
-	}
-	for i := range s.Subsets {
-		s.Subsets[i].Then = p.kept[i]
+	if in := placed.Subset; in != nil {
+		s.Why = in.Name + ": " + fitting(Tier{Fit: placed.Survey.Fit, Nodes: placed.Survey.Nodes, Refused: placed.Survey.Refused})
 	}
 	return s, nil
-}
-
-// cheapestGone are the pods that remain after scaling down to this number. Pods with the lowest deletion cost are deleted first, as by the ReplicaSet
-// controller.
-func cheapestGone(policy *subset.Policy, plan *subset.Plan, spread string, pods []subset.Pod, replicas int32) []subset.Pod {
-	costs := policy.Costs(plan, pods, spread)
-	slices.SortFunc(costs, func(a, b subset.PodCost) int {
-		if a.Pod.Ready != b.Pod.Ready {
-			if a.Pod.Ready {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Or(cmp.Compare(b.Cost, a.Cost), a.Pod.Created.Compare(b.Pod.Created), cmp.Compare(a.Pod.Name, b.Pod.Name))
-	})
-	kept := make([]subset.Pod, 0, len(costs))
-	left := map[types.UID]bool{}
-	for _, c := range costs[:min(len(costs), int(replicas))] {
-		left[c.Pod.UID] = true
-	}
-	for i := range pods {
-		if left[pods[i].UID] {
-			kept = append(kept, pods[i])
-		}
-	}
-	return kept
-}
-
-// placing places new pods of one workload.
-type placing struct {
-	policy   *subset.Policy
-	plan     *subset.Plan
-	kept     subset.Counts
-	rooms    *fit.Rooms
-	template *corev1.Pod
-	// full are the subsets without a node for another pod. Pods of one workload are equal, and room only shrinks.
-	full map[int]bool
-}
-
-func (p *placing) place(ctx context.Context, s *Simulation, ordinal int32) error {
-	var closed subset.Mask
-	for i := range p.full {
-		if p.policy.Strategy == v1alpha1.AdaptiveScheduleStrategy {
-			closed = closed.With(i)
-		}
-	}
-	for {
-		verdict := p.policy.Admit(p.plan, p.kept, subset.Candidate{Closed: closed})
-		switch {
-		case !verdict.Allowed(), verdict.Subset != subset.None && p.full[verdict.Subset]:
-			s.Waiting++
-			return nil
-		}
-		pod, may := p.template.DeepCopy(), func(*corev1.Node) bool { return true }
-		pod.Name, pod.UID = fmt.Sprintf("simulated-%d", ordinal), types.UID(fmt.Sprintf("simulated-%d", ordinal))
-		if verdict.Subset != subset.None {
-			in := &p.policy.Subsets[verdict.Subset]
-			may = in.Holds
-			if in.Patch != nil {
-				patched, err := in.Patch.Apply(pod)
-				if err != nil {
-					return fmt.Errorf("applying the patch of subset %s: %w", in.Name, err)
-				}
-				pod = patched
-			}
-			in.Constraints.AddTo(pod)
-		}
-		node, result, why := p.rooms.Place(ctx, pod, nil, may)
-		switch {
-		case result == fit.Unknown:
-			return fmt.Errorf("the filters cannot say where a pod would go: %w", why)
-		case node != "" && verdict.Subset == subset.None:
-			s.Unplaced++
-			return nil
-		case node != "":
-			p.kept[verdict.Subset]++
-			return nil
-		case verdict.Subset == subset.None:
-			s.Waiting++
-			return nil
-		}
-		p.full[verdict.Subset] = true
-		survey, err := p.rooms.Survey(ctx, pod, nil, may)
-		if err != nil {
-			return err
-		}
-		s.Why = p.policy.Subsets[verdict.Subset].Name + ": " + fitting(Tier{Fit: survey.Fit, Nodes: survey.Nodes, Refused: survey.Refused})
-		if p.policy.Strategy != v1alpha1.AdaptiveScheduleStrategy {
-			s.Waiting++
-			return nil
-		}
-		closed = closed.With(verdict.Subset)
-	}
 }
 
 // simulateCommand is "kubectl berth simulate".
@@ -351,32 +238,32 @@ func (c *simulateCommand) simulateApplied(ctx context.Context, connect func() (*
 func fromCluster(ctx context.Context, cluster *console.Cluster, spread *v1alpha1.WorkloadSpread, sizes []int32) ([]Simulation, error) {
 	spread.Namespace = cmp.Or(spread.Namespace, cluster.Namespace)
 	spread.UID, spread.Generation = "simulated", 1
-	v, filters, err := look(ctx, cluster)
+	e, err := look(ctx, cluster)
 	if err != nil {
 		return nil, err
 	}
-	return simulateOn(ctx, v, filters, spread, sizes)
+	return simulateOn(ctx, e, spread, sizes)
 }
 
-func simulateOn(ctx context.Context, v *view, filters *fit.Filters, spread *v1alpha1.WorkloadSpread, sizes []int32) ([]Simulation, error) {
-	v.Suppose(spread)
-	winner, err := v.Lineage.Winner(ctx, spread.Namespace, workload.TargetOf(spread))
+func simulateOn(ctx context.Context, e *engine.Engine, spread *v1alpha1.WorkloadSpread, sizes []int32) ([]Simulation, error) {
+	e.Suppose(spread)
+	winner, err := e.Lineage.Winner(ctx, spread.Namespace, workload.TargetOf(spread))
 	if err != nil {
 		return nil, err
 	}
 	if winner != nil && winner.Name != spread.Name {
 		return nil, fmt.Errorf("WorkloadSpread %s divides %s/%s already; simulate a change of that one", winner.Name, spread.Spec.TargetReference.Kind, spread.Spec.TargetReference.Name)
 	}
-	d, err := v.divides(ctx, spread, v.Lineage.Compiled(spread))
+	d, err := e.Divide(ctx, spread, e.Lineage.Compiled(spread))
 	if err != nil {
 		return nil, err
 	}
 	if len(sizes) == 0 {
-		sizes = []int32{d.replicas}
+		sizes = []int32{d.Replicas}
 	}
 	var simulations []Simulation
 	for _, size := range sizes {
-		s, err := onCluster(ctx, v, filters, d, size)
+		s, err := onCluster(ctx, e, d, size)
 		if err != nil {
 			return nil, err
 		}
@@ -416,6 +303,9 @@ func (c *simulateCommand) print(simulations []Simulation) error {
 		}
 		if s.Why != "" {
 			fmt.Fprintf(&text, "  no node: %s\n", s.Why)
+		}
+		if s.Note != "" {
+			fmt.Fprintf(&text, "  note: %s\n", s.Note)
 		}
 		for _, move := range s.Moves {
 			fmt.Fprintf(&text, "  %s: %s, %s\n", p.Paint(console.Yellow, "would be moved"), move.Pod, cmp.Or(move.From, "in no subset"))

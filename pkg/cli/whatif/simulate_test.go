@@ -68,7 +68,7 @@ subsets:
 		want  []string
 	}{
 		"quotas are kept":                   {byPool, nil, []int32{1, 3, 4}, []string{"a 0>1 b 0>0", "a 0>1 b 0>2", "a 0>1 b 0>2 unplaced 1"}},
-		"Fixed waits for a node":            {openEnded, nil, []int32{5}, []string{"a 0>2 b 0>0 waiting 3"}},
+		"Fixed waits for a node":            {openEnded, nil, []int32{5}, []string{"a 0>2 b 0>2 waiting 1"}}, // the waiting pod keeps its slot of a
 		"Adaptive goes on":                  {openEnded + adaptive, nil, []int32{4, 5}, []string{"a 0>2 b 0>2", "a 0>2 b 0>2 waiting 1"}},
 		"the present size":                  {byPool, nil, nil, []string{"a 0>1 b 0>1"}},
 		"pods that are there hold room":     {openEnded + adaptive, []client.Object{pod("p", "1", "node-a", "a")}, []int32{3}, []string{"a 1>2 b 0>1"}},
@@ -79,8 +79,7 @@ subsets:
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			v, filters := viewOf(t, append(shop(2), tc.there...)...)
-			simulations, err := simulateOn(t.Context(), v, filters, testkit.Spread(t, tc.spec, "{}"), tc.sizes)
+			simulations, err := simulateOn(t.Context(), engineOf(t, append(shop(2), tc.there...)...), testkit.Spread(t, tc.spec, "{}"), tc.sizes)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -94,8 +93,7 @@ subsets:
 		})
 	}
 	t.Run("why there is no node", func(t *testing.T) {
-		v, filters := viewOf(t, shop(2)...)
-		simulations, err := simulateOn(t.Context(), v, filters, testkit.Spread(t, openEnded, "{}"), []int32{3})
+		simulations, err := simulateOn(t.Context(), engineOf(t, shop(2)...), testkit.Spread(t, openEnded, "{}"), []int32{3})
 		if want := "a: 0/1: 1 Insufficient cpu"; err != nil || simulations[0].Why != want {
 			t.Errorf("%v, got %+v, want %q", err, simulations, want)
 		}
@@ -105,14 +103,12 @@ subsets:
 		other.Name, other.UID = "older", "older"
 		young := testkit.Spread(t, byPool, "{}")
 		young.CreationTimestamp = metav1.Now()
-		v, filters := viewOf(t, append(shop(2), other)...)
-		if _, err := simulateOn(t.Context(), v, filters, young, nil); err == nil || !strings.Contains(err.Error(), "older divides Deployment/web already") {
+		if _, err := simulateOn(t.Context(), engineOf(t, append(shop(2), other)...), young, nil); err == nil || !strings.Contains(err.Error(), "older divides Deployment/web already") {
 			t.Errorf("got %v", err)
 		}
 	})
 	t.Run("a workload that does not exist", func(t *testing.T) {
-		v, filters := viewOf(t)
-		if _, err := simulateOn(t.Context(), v, filters, testkit.Spread(t, byPool, "{}"), nil); err == nil || !strings.Contains(err.Error(), "Deployment/web, the workload of WorkloadSpread web, does not exist") {
+		if _, err := simulateOn(t.Context(), engineOf(t), testkit.Spread(t, byPool, "{}"), nil); err == nil || !strings.Contains(err.Error(), "Deployment/web, the workload of WorkloadSpread web, does not exist") {
 			t.Errorf("got %v", err)
 		}
 	})

@@ -22,7 +22,7 @@ import (
 // All methods may be called from any goroutine. Effects are carried out after the mutex is released, because the scheduling queue calls the plugin's
 // queueing hints under a lock of its own.
 type book struct {
-	clock clock.WithDelayedExecution
+	clock delayingClock
 	// activate makes the scheduling queue try pods soon.
 	activate func(map[string]*corev1.Pod)
 	// cached is true if the informer cache holds this very pod. Then its deletion will be reported.
@@ -40,6 +40,12 @@ type book struct {
 	timer clock.Timer
 	// timerAt is when the timer fires. Zero if it is not set.
 	timerAt time.Time
+}
+
+// delayingClock is the part of clock.WithDelayedExecution that a book needs.
+type delayingClock interface {
+	clock.PassiveClock
+	AfterFunc(time.Duration, func()) clock.Timer
 }
 
 type heldPod struct {

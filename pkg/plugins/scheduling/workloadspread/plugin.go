@@ -30,7 +30,7 @@ type Spread struct {
 	*core
 	handle fwk.Handle
 	// preemption runs last; see PostFilter. So profiles must disable the plugin DefaultPreemption. It spares pods for which a PodUnavailableBudget
-	// has no room.
+	// has no room. Nil in a Rehearsal, where no pod preempts.
 	preemption *defaultpreemption.DefaultPreemption
 }
 

@@ -21,7 +21,7 @@ func (s *Spread) PostFilter(ctx context.Context, state fwk.CycleState, pod *core
 		s.book.apply(ledger.PodRefused{UID: pod.UID})
 	}
 	if d == nil || d.Subset == subset.None {
-		return s.preemption.PostFilter(ctx, state, pod, statuses)
+		return s.preempt(ctx, state, pod, statuses)
 	}
 	verdict, err := s.verdictOn(d, statuses)
 	if err != nil {
@@ -48,9 +48,9 @@ func (s *Spread) PostFilter(ctx context.Context, state fwk.CycleState, pod *core
 	case ledger.Stay:
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("waiting in subset %q. %s", d.Name(), explain()))
 	default:
-		result, status := s.preemption.PostFilter(ctx, state, pod, statuses)
+		result, status := s.preempt(ctx, state, pod, statuses)
 		nominated := status.IsSuccess() && result != nil && result.NominatingInfo != nil && result.NominatedNodeName != ""
-		if result == nil && status.Code() == fwk.Unschedulable {
+		if result == nil && status.Code() == fwk.Unschedulable && s.preemption != nil {
 			nominated = s.waitsForVictims(ctx, pod, statuses)
 		}
 		s.book.apply(ledger.Preempted{UID: pod.UID, Decision: d.Decision, Nominated: nominated})
@@ -59,6 +59,13 @@ func (s *Spread) PostFilter(ctx context.Context, state fwk.CycleState, pod *core
 		}
 		return result, status
 	}
+}
+
+func (s *Spread) preempt(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+	if s.preemption == nil {
+		return nil, fwk.NewStatus(fwk.Unschedulable)
+	}
+	return s.preemption.PostFilter(ctx, state, pod, statuses)
 }
 
 var stepNames = map[ledger.Step]string{ledger.Stay: "waiting", ledger.GoOn: "spilled", ledger.Preempt: "preempting"}

@@ -1,0 +1,95 @@
+package whatif
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
+)
+
+// remaining are the active pods that the workload's controller keeps at the replicas of a plan, and the others.
+func (e *Engine) remaining(d *Divided, plan *subset.Plan) (remaining []*corev1.Pod, gone sets.Set[types.UID]) {
+	gone = sets.New[types.UID]()
+	for _, pod := range d.Pods {
+		if subset.IsActive(pod) {
+			remaining = append(remaining, pod)
+		}
+	}
+	target, _ := e.Owner(d.Spread.Namespace, workload.TargetOf(d.Spread))
+	if set, ok := target.(*appsv1.StatefulSet); ok {
+		return slices.DeleteFunc(remaining, func(pod *corev1.Pod) bool {
+			at := strings.LastIndexByte(pod.Name, '-')
+			ordinal, err := strconv.ParseInt(pod.Name[at+1:], 10, 32)
+			goes := err == nil && int32(ordinal) >= startOf(set)+plan.Replicas
+			if goes {
+				gone.Insert(pod.UID)
+			}
+			return goes
+		}), gone
+	}
+	if len(remaining) <= int(plan.Replicas) {
+		return remaining, gone
+	}
+	costs, onNode := map[types.UID]int32{}, map[string]int{}
+	if _, ok := target.(*batchv1.Job); !ok { // the Job controller reads no deletion costs, and does not look for pods that share a node
+		var observed []subset.Pod
+		for _, pod := range remaining {
+			observed = append(observed, subset.Observe(pod, e.Node(pod.Spec.NodeName)))
+			onNode[pod.Spec.NodeName]++
+		}
+		for _, c := range d.Policy.Costs(plan, observed, d.Spread.Name) {
+			costs[c.Pod.UID] = c.Cost
+		}
+	}
+	slices.SortFunc(remaining, func(a, b *corev1.Pod) int {
+		return -cmp.Or(cmp.Compare(stageOf(a), stageOf(b)), cmp.Compare(costs[a.UID], costs[b.UID]), -cmp.Compare(onNode[a.Spec.NodeName], onNode[b.Spec.NodeName]),
+			-readySince(a).Compare(readySince(b)), -cmp.Compare(restartsOf(a), restartsOf(b)), -a.CreationTimestamp.Compare(b.CreationTimestamp.Time), -cmp.Compare(a.Name, b.Name))
+	})
+	for _, pod := range remaining[plan.Replicas:] {
+		gone.Insert(pod.UID)
+	}
+	return remaining[:plan.Replicas], gone
+}
+
+// stageOf is higher for a pod that controllers delete later: without a node, pending, unknown, running, ready.
+func stageOf(pod *corev1.Pod) int {
+	switch {
+	case pod.Spec.NodeName == "":
+		return 0
+	case !readySince(pod).IsZero():
+		return 4
+	case pod.Status.Phase == corev1.PodRunning:
+		return 3
+	case pod.Status.Phase == corev1.PodUnknown:
+		return 2
+	default:
+		return 1
+	}
+}
+
+// readySince is zero for a pod that is not ready.
+func readySince(pod *corev1.Pod) time.Time {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
+}
+
+func restartsOf(pod *corev1.Pod) (most int32) {
+	for i := range pod.Status.ContainerStatuses {
+		most = max(most, pod.Status.ContainerStatuses[i].RestartCount)
+	}
+	return most
+}
