@@ -17,8 +17,10 @@ type Facts struct {
 	Name string
 	// Policy of the spread.
 	Policy *subset.Policy
-	// Replicas that the workload asks for.
+	// Replicas that the workload asks for. Quotas in percent are of this number.
 	Replicas int32
+	// IsPart is true if the spread divides only some pods of the workload, and nobody says how many of the replicas these are.
+	IsPart bool
 	// Pods that the spread divides, in any order.
 	Pods []Pod
 	// Paused is true if nothing may be moved.
@@ -154,6 +156,20 @@ func observed(pods []*Pod) []subset.Pod {
 		plain[i] = pod.Pod
 	}
 	return plain
+}
+
+// asked is how many pods the spread should divide. If nobody says it, the pods that it divides, with those that are being evicted, are neither too many
+// nor too few.
+func (f *Facts) asked() (n int32) {
+	if !f.IsPart {
+		return f.Replicas
+	}
+	for i := range f.Pods {
+		if f.Pods[i].Active {
+			n++
+		}
+	}
+	return n
 }
 
 // isRollingOut is true if there are pods of several revisions.

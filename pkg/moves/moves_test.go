@@ -1267,3 +1267,44 @@ func TestACycleFillsNoSubsetAboveItsQuota(t *testing.T) {
 		t.Errorf("in %d cycles several strategies moved pods: the random facts prove nothing", together)
 	}
 }
+
+// A spread with targetFilter.selector and without replicasPathList divides some pods of its workload, and nobody says how many the workload asks for
+// of these. It is at rest when the pods that it has are ready.
+func TestASpreadOfAPartOfTheWorkload(t *testing.T) {
+	unready := many("b", 1, time.Hour)
+	unready[0].Ready = false
+	limits := trimLimits
+	limits.MaxUnavailable = intstr.FromString("25%")
+	trim := func(f *Facts, c Cluster) Decision { return Trim(f, limits, c) }
+	home := func(f *Facts, c Cluster) Decision { return Return(f, returnLimits, c) }
+	inFlight := func(uid types.UID) []v1alpha1.Move {
+		return []v1alpha1.Move{{From: "b", To: "c", Round: 1, Remaining: 9, Time: metav1.NewTime(start.Add(-90 * time.Second)),
+			InFlight: []v1alpha1.PodInFlight{{UID: uid, Time: metav1.NewTime(start.Add(-90 * time.Second))}}}}
+	}
+	for name, tc := range map[string]struct {
+		decide   func(*Facts, Cluster) Decision
+		pods     []Pod
+		moves    []v1alpha1.Move
+		want     []string
+		wantHeld map[string]v1alpha1.Reason
+	}{
+		"a pod returns while all are ready": {decide: home, pods: many("b", 2, time.Hour), want: []string{"b0 1>0 EarlierSubsetHasRoom"},
+			wantHeld: map[string]v1alpha1.Reason{"b1": v1alpha1.ReasonLimitReached}},
+		"none returns while one is not": {decide: home, pods: append(many("c", 1, time.Hour), unready...),
+			wantHeld: map[string]v1alpha1.Reason{"all": v1alpha1.ReasonNotAtRest}},
+		"none returns while one waits": {decide: home, pods: append(many("c", 1, time.Hour), waiting("w", "", time.Hour)),
+			wantHeld: map[string]v1alpha1.Reason{"all": v1alpha1.ReasonNotAtRest}},
+		"none returns while one is being evicted": {decide: home, pods: many("c", 2, time.Hour), moves: inFlight("c1"),
+			wantHeld: map[string]v1alpha1.Reason{"all": v1alpha1.ReasonNotAtRest}},
+		"a quarter of its pods may be unavailable, and not of all pods": {decide: trim, pods: many("a", 8, time.Hour), want: []string{"a7 0>1 OverQuota", "a6 0>1 OverQuota"},
+			wantHeld: map[string]v1alpha1.Reason{"a3": v1alpha1.ReasonLimitReached, "a4": v1alpha1.ReasonLimitReached, "a5": v1alpha1.ReasonLimitReached}},
+		"a pod that is being evicted is one of these": {decide: trim, pods: many("a", 8, time.Hour), moves: inFlight("a7"), want: []string{"a6 0>1 OverQuota"},
+			wantHeld: map[string]v1alpha1.Reason{"a3": v1alpha1.ReasonLimitReached, "a4": v1alpha1.ReasonLimitReached, "a5": v1alpha1.ReasonLimitReached}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &Facts{Name: "web", Policy: policy(t, adaptive, 3, -1, -1), Replicas: 100, IsPart: true, Pods: tc.pods, Moves: tc.moves,
+				Misplaced: &v1alpha1.Misplaced{Pods: 9}, Now: start}
+			check(t, tc.decide(f, &rooms{places: map[int]int{0: 9, 1: 9}}), tc.want, tc.wantHeld)
+		})
+	}
+}

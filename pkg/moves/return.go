@@ -50,7 +50,7 @@ func Return(f *Facts, limits ReturnLimits, cluster Cluster) Decision {
 		return all(v1alpha1.ReasonOppositeMove, time.Time{})
 	case isRollingOut(present):
 		return all(v1alpha1.ReasonRollingOut, time.Time{})
-	case int32(len(present)) != f.Replicas || ready(present) != f.Replicas:
+	case int32(len(present)) != f.asked() || ready(present) != f.asked():
 		return all(v1alpha1.ReasonNotAtRest, time.Time{})
 	case slices.ContainsFunc(f.Moves, func(m v1alpha1.Move) bool { return f.Now.Before(m.Time.Add(limits.Cooldown)) }):
 		wait := f.Returns(limits, candidates[0].To, func(m *v1alpha1.Move) bool { return returned(m, there[f.Policy.Index(m.From)]) })

@@ -17,8 +17,8 @@ import (
 type TrimLimits struct {
 	// Settle is how long pods must have been misplaced, so that short disturbances move no pod.
 	Settle time.Duration
-	// MaxUnavailable is how many pods of the workload may be missing or not ready, including moved pods: a count, or a percentage of the replicas,
-	// rounded up.
+	// MaxUnavailable is how many pods of the spread may be missing or not ready, including moved pods: a count, or a percentage of the pods that it
+	// should divide, rounded up.
 	MaxUnavailable intstr.IntOrString
 	// DuringRollouts also moves pods of a workload with several revisions.
 	DuringRollouts bool
@@ -51,7 +51,7 @@ func (f *Facts) trim(limits TrimLimits, cluster Cluster, present []*Pod, places 
 		return all(v1alpha1.ReasonOppositeMove, time.Time{})
 	case !limits.DuringRollouts && isRollingOut(present):
 		return all(v1alpha1.ReasonRollingOut, time.Time{})
-	case !limits.DuringRollouts && int32(len(present)) > f.Replicas:
+	case !limits.DuringRollouts && int32(len(present)) > f.asked():
 		return all(v1alpha1.ReasonNotAtRest, time.Time{}) // the workload deletes some itself
 	case f.Now.Before(due):
 		return all(v1alpha1.ReasonSettling, due)
@@ -62,7 +62,7 @@ func (f *Facts) trim(limits TrimLimits, cluster Cluster, present []*Pod, places 
 		there[misplaced[i].From] = append(there[misplaced[i].From], misplaced[i].Pod)
 		d.candidates[misplaced[i].From]++
 	}
-	allowed := amount(limits.MaxUnavailable, f.Replicas) - max(f.Replicas-ready(present), 0)
+	allowed := amount(limits.MaxUnavailable, f.asked()) - max(f.asked()-ready(present), 0)
 	enough := HasRoom
 	if limits.WithoutRoom {
 		enough = NoRoom

@@ -15,6 +15,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/moves"
 	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 // Spread says where the pods of a spread are and what happens next.
@@ -92,6 +93,9 @@ func Of(spread *v1alpha1.WorkloadSpread, now time.Time) Spread {
 		return r
 	}
 	plan := policy.Plan(status.ObservedReplicas)
+	if workload.IsPart(spread.Spec.TargetFilter) {
+		plan = plan.For(podsOf(status))
+	}
 	for i := range status.SubsetStatuses {
 		is := &status.SubsetStatuses[i]
 		of := Subset{Name: is.Name, Pods: is.Replicas, Target: plan.Target[i], Schedulable: true}
@@ -110,6 +114,15 @@ func Of(spread *v1alpha1.WorkloadSpread, now time.Time) Spread {
 	}
 	r.Next = nextStep(&r, policy)
 	return r
+}
+
+// podsOf is how many pods the status counts.
+func podsOf(status *v1alpha1.WorkloadSpreadStatus) int32 {
+	pods := status.PendingPods + status.UnplacedPods
+	for i := range status.SubsetStatuses {
+		pods += status.SubsetStatuses[i].Replicas
+	}
+	return pods
 }
 
 // couldGoHome is the first subset with fewer pods than it should hold while later ones hold more, and how many pods those could give it. The number

@@ -6,7 +6,9 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
@@ -103,5 +105,31 @@ func TestAPodThatHasJustArrivedStays(t *testing.T) {
 	}
 	if got := Waits(spread, policy, 0, testkit.Now.Add(-time.Hour), testkit.Now); got == nil || got.Reason != v1alpha1.ReasonSettling {
 		t.Errorf("for an older pod: got %+v", got)
+	}
+}
+
+// A spread that divides some pods of a workload plans for the pods that it has. The replicas of the whole workload would fill every subset.
+func TestASpreadOfAPartPlansForItsPods(t *testing.T) {
+	spread := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Name: "web", CreationTimestamp: metav1.NewTime(testkit.Now.Add(-time.Hour))}}
+	spread.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web"}
+	spread.Spec.Subsets = []v1alpha1.Subset{{Name: "a", MaxReplicas: ptr.To(intstr.FromInt(3))}, {Name: "b"}}
+	spread.Status = v1alpha1.WorkloadSpreadStatus{ObservedReplicas: 100, SubsetStatuses: []v1alpha1.SubsetStatus{{Name: "a", Replicas: 1}, {Name: "b", Replicas: 4}},
+		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}}}
+	workers := &metav1.LabelSelector{MatchLabels: map[string]string{"role": "worker"}}
+	for name, tc := range map[string]struct {
+		filter *v1alpha1.TargetFilter
+		want   string
+		b      int32
+	}{
+		"all pods":           {nil, "nothing", 97},
+		"a part":             {&v1alpha1.TargetFilter{Selector: workers}, "2 pods of later subsets could be in a", 2},
+		"a part with a path": {&v1alpha1.TargetFilter{Selector: workers, ReplicasPathList: []string{"spec.replicas"}}, "nothing", 97},
+		"all, by a selector": {&v1alpha1.TargetFilter{Selector: &metav1.LabelSelector{}}, "nothing", 97},
+		"all, without one":   {&v1alpha1.TargetFilter{}, "nothing", 97},
+	} {
+		spread.Spec.TargetFilter = tc.filter
+		if r := Of(spread, testkit.Now); !strings.HasPrefix(r.Next, tc.want) || r.Subsets[1].Target != tc.b || r.Replicas != 100 {
+			t.Errorf("%s: next %q, target of b %d", name, r.Next, r.Subsets[1].Target)
+		}
 	}
 }

@@ -27,18 +27,21 @@ type Plan struct {
 //
 // Negative replicas count as 0.
 func (p *Policy) Plan(replicas int32) Plan {
-	replicas = max(replicas, 0)
-	plan := Plan{
-		Replicas: replicas,
-		Quota:    make([]int32, len(p.Subsets)),
-		Target:   make([]int32, len(p.Subsets)),
-		Unplaced: replicas,
-	}
+	plan := Plan{Replicas: max(replicas, 0), Quota: make([]int32, len(p.Subsets))}
 	for i := range p.Subsets {
-		plan.Quota[i] = p.Subsets[i].Limit.Quota(replicas)
+		plan.Quota[i] = p.Subsets[i].Limit.Quota(plan.Replicas)
+	}
+	return plan.For(plan.Replicas)
+}
+
+// For is the plan with targets for another number of pods than the replicas, and with the same quotas. A spread that divides some pods of a workload
+// may know the replicas of the whole workload only.
+func (plan Plan) For(pods int32) Plan {
+	plan.Target, plan.Unplaced = make([]int32, len(plan.Quota)), pods
+	for i, quota := range plan.Quota {
 		plan.Target[i] = plan.Unplaced
-		if plan.Quota[i] != NoLimit {
-			plan.Target[i] = min(plan.Quota[i], plan.Unplaced)
+		if quota != NoLimit {
+			plan.Target[i] = min(quota, plan.Unplaced)
 		}
 		plan.Unplaced -= plan.Target[i]
 	}

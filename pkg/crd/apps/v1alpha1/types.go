@@ -98,7 +98,8 @@ type TargetFilter struct {
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 	// ReplicasPathList are dotted paths in the workload to integers, for instance spec.replicaSpecs.worker.replicas. Their sum is the number of pods
-	// that the selector picks. A numeric segment indexes a list. Empty means the workload's scale subresource.
+	// that the selector picks. A numeric segment indexes a list. Empty means the replicas of the whole workload, whatever the selector picks:
+	// percentages are of these, and the descheduler goes by the selected pods that exist.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
