@@ -33,7 +33,7 @@ func ClosedBy(moves []v1alpha1.Move, statuses []v1alpha1.SubsetStatus, policy *s
 	return closed
 }
 
-// closes is true for a recent move of pods out of its subset From because no node there took them.
+// closes is true for a recent move of pods out of its subset From because none of its nodes took them.
 func closes(m *v1alpha1.Move, policy *subset.Policy, now time.Time) bool {
 	from, to := policy.Index(m.From), policy.Index(m.To)
 	if from == subset.None || to != subset.None && to <= from || m.Reason != string(v1alpha1.ReasonUnschedulableTooLong) && m.Reason != "" {

@@ -19,7 +19,7 @@ type Facts struct {
 	Policy *subset.Policy
 	// Replicas that the workload asks for. Quotas in percent are of this number.
 	Replicas int32
-	// IsPart is true if the spread divides only some pods of the workload, and nobody says how many of the replicas these are.
+	// IsPart is true if the spread divides only some pods of the workload, and the workload does not say how many of its replicas these are.
 	IsPart bool
 	// Pods that the spread divides, in any order.
 	Pods []Pod
@@ -110,8 +110,8 @@ const (
 
 // Cluster answers questions about a pod that depend on the cluster. What it grants stays taken for the rest of the cycle.
 type Cluster interface {
-	// Room says whether a node of the subset, or any node for subset.None, takes a replacement of the pod once the pod is gone. If there is room,
-	// Room takes it, and frees the room of the pod.
+	// Room says whether a node of the subset, or any node for subset.None, takes a replacement of the pod once the pod is gone. If one does,
+	// Room takes its room. The pod keeps its own room until the end of the cycle, because its eviction may fail.
 	Room(pod *Pod, in int) Room
 	// Spares is empty if the pod may be evicted now, and otherwise the reason. It takes nothing.
 	Spares(pod *Pod) v1alpha1.Reason
@@ -158,8 +158,8 @@ func observed(pods []*Pod) []subset.Pod {
 	return plain
 }
 
-// asked is how many pods the spread should divide. If nobody says it, the pods that it divides, with those that are being evicted, are neither too many
-// nor too few.
+// asked is how many pods the spread should divide. If the workload does not say it, it is the number of pods that exist, with those that are being
+// evicted.
 func (f *Facts) asked() (n int32) {
 	if !f.IsPart {
 		return f.Replicas
@@ -188,7 +188,7 @@ func ready(pods []*Pod) (n int32) {
 }
 
 // before is the order in which pods of one subset are moved: pods that are not ready first, then those with the lowest deletion cost, then those that
-// have been there longest. UIDs break ties.
+// have been bound longest. UIDs break ties.
 func before(a, b *Pod) int {
 	if a.Ready != b.Ready {
 		if b.Ready {

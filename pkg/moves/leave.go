@@ -38,16 +38,16 @@ func Leave(f *Facts, limits LeaveLimits, cluster Cluster) Decision {
 	d := Decision{candidates: map[int]int32{}, cameBack: map[pair]bool{}, pace: limits.Pace}
 	places := f.placesOf(present)
 	for from := range f.Policy.Subsets {
-		there := waiting[from]
-		d.candidates[from] = int32(len(there))
-		slices.SortFunc(there, func(a, b *Pod) int {
+		pods := waiting[from]
+		d.candidates[from] = int32(len(pods))
+		slices.SortFunc(pods, func(a, b *Pod) int {
 			if c := a.UnschedulableSince.Compare(b.UnschedulableSince); c != 0 {
 				return c
 			}
 			return before(a, b)
 		})
-		left, most := 0, amount(limits.AtMost, int32(len(there)))
-		for _, pod := range there {
+		left, most := 0, amount(limits.AtMost, int32(len(pods)))
+		for _, pod := range pods {
 			due := pod.UnschedulableSince.Add(wait + limits.Tolerance)
 			switch reason := cluster.Spares(pod); {
 			case !f.Now.After(due):
@@ -62,7 +62,7 @@ func Leave(f *Facts, limits LeaveLimits, cluster Cluster) Decision {
 				d.hold(pod, from, reason, time.Time{})
 			default:
 				closed := f.closed().With(from)
-				if d.try(f, cluster, places, there, Move{Pod: pod, From: from, Reason: v1alpha1.ReasonUnschedulableTooLong}, closed, RoomUnknown, nil) {
+				if d.try(f, cluster, places, pods, Move{Pod: pod, From: from, Reason: v1alpha1.ReasonUnschedulableTooLong}, closed, RoomUnknown, nil) {
 					left++
 				}
 			}
@@ -90,8 +90,8 @@ type places struct {
 	tally *subset.Tally
 }
 
-// placesOf counts the bound pods, the pending ones that admission has picked a subset for, and the replacements of pods that are being evicted. If such a
-// pod is gone, its replacement was created and is one of the pods.
+// placesOf counts the bound pods, the pending ones that admission has picked a subset for, and the replacements of pods that are being evicted. If an
+// evicted pod is gone, its replacement was created and is one of the pods.
 func (f *Facts) placesOf(present []*Pod) *places {
 	p := &places{plan: f.Policy.Plan(f.Replicas), tally: f.Policy.Count(observed(present), f.Name)}
 	for _, pod := range present {
@@ -109,7 +109,7 @@ func (f *Facts) placesOf(present []*Pod) *places {
 }
 
 // sent is true if admission decides about the replacement of the pod. Admission knows no nodes, so the replacement may have to wait. A running pod
-// had better stay then. A pending pod loses nothing by it: the replacement goes on from there.
+// should stay then. A pending pod loses nothing: its replacement goes on to the next subset.
 func (f *Facts) sent(pod *Pod) bool { return f.Policy.BindsEarly() && pod.NodeName != "" }
 
 // next is the subset for a replacement of the pod.
@@ -124,7 +124,7 @@ func (f *Facts) next(places *places, pod *Pod, closed subset.Mask) subset.Verdic
 // try looks for the subset of a replacement of the pod: the first with quota that is not closed and, with strategy Adaptive, has a node, unless
 // admission decides. It moves the pod if may allows the subset, and otherwise holds it. enough is the least knowledge of room that is needed: with
 // NoRoom the pod may be moved although its replacement will wait.
-func (d *Decision) try(f *Facts, cluster Cluster, places *places, there []*Pod, move Move, closed subset.Mask, enough Room, may func(to int) bool) bool {
+func (d *Decision) try(f *Facts, cluster Cluster, places *places, candidates []*Pod, move Move, closed subset.Mask, enough Room, may func(to int) bool) bool {
 	scope, pod := f.Policy.ScopeOf(move.Pod.Revision), move.Pod
 	places.tally.Remove(scope, move.From)
 	found := v1alpha1.ReasonNoRoom
@@ -139,7 +139,7 @@ func (d *Decision) try(f *Facts, cluster Cluster, places *places, there []*Pod, 
 			move.To = in // an early-bound pod may end in a later one
 		}
 		way := pair{move.From, move.To}
-		wait, cameBack := f.notBefore(d.pace, way, there)
+		wait, cameBack := f.notBefore(d.pace, way, candidates)
 		if f.Now.Before(wait) {
 			found, until = v1alpha1.ReasonBackingOff, wait
 			break
@@ -147,7 +147,7 @@ func (d *Decision) try(f *Facts, cluster Cluster, places *places, there []*Pod, 
 		room := cluster.Room(pod, in)
 		if room >= enough {
 			if move.Room = room; !verdict.Allowed() || in != move.To {
-				move.Room = NoRoom // it waits first, whatever nodes there are
+				move.Room = NoRoom // it waits first, even if a node is free
 			}
 			cluster.Take(pod)
 			places.tally.Add(scope, move.To)

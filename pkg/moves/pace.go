@@ -51,20 +51,20 @@ func find(moves []v1alpha1.Move, from, to string) int {
 	return slices.IndexFunc(moves, func(m v1alpha1.Move) bool { return m.From == from && m.To == to })
 }
 
-// returned is true if pods have come back to a subset since the move: there are more than the move left, or younger ones.
-func returned(m *v1alpha1.Move, there []*Pod) bool {
-	return int32(len(there)) > m.Remaining || slices.ContainsFunc(there, func(pod *Pod) bool { return pod.Created.After(m.Time.Time) })
+// returned is true if pods have come back to a subset since the move: it has more than the move left, or younger ones.
+func returned(m *v1alpha1.Move, pods []*Pod) bool {
+	return int32(len(pods)) > m.Remaining || slices.ContainsFunc(pods, func(pod *Pod) bool { return pod.Created.After(m.Time.Time) })
 }
 
 // notBefore is when the pods in the subset may be moved in this direction again. The second result is true if they have come back. Both are zero if
 // no pod was moved in this direction before.
-func (f *Facts) notBefore(pace Pace, way pair, there []*Pod) (time.Time, bool) {
+func (f *Facts) notBefore(pace Pace, way pair, pods []*Pod) (time.Time, bool) {
 	at := find(f.Moves, f.name(way.from), f.name(way.to))
 	if at < 0 {
 		return time.Time{}, false
 	}
 	m := &f.Moves[at]
-	if !returned(m, there) {
+	if !returned(m, pods) {
 		return time.Time{}, false
 	}
 	return m.Time.Add(pace.wait(m.Round)), true

@@ -39,9 +39,9 @@ func Return(f *Facts, limits ReturnLimits, cluster Cluster) Decision {
 	if len(candidates) == 0 {
 		return Decision{}
 	}
-	there := map[int][]*Pod{}
+	byFrom := map[int][]*Pod{}
 	for _, c := range candidates {
-		there[c.From] = append(there[c.From], c.Pod)
+		byFrom[c.From] = append(byFrom[c.From], c.Pod)
 	}
 	switch {
 	case f.Paused:
@@ -53,11 +53,11 @@ func Return(f *Facts, limits ReturnLimits, cluster Cluster) Decision {
 	case int32(len(present)) != f.asked() || ready(present) != f.asked():
 		return all(v1alpha1.ReasonNotAtRest, time.Time{})
 	case slices.ContainsFunc(f.Moves, func(m v1alpha1.Move) bool { return f.Now.Before(m.Time.Add(limits.Cooldown)) }):
-		wait := f.Returns(limits, candidates[0].To, func(m *v1alpha1.Move) bool { return returned(m, there[f.Policy.Index(m.From)]) })
+		wait := f.Returns(limits, candidates[0].To, func(m *v1alpha1.Move) bool { return returned(m, byFrom[f.Policy.Index(m.From)]) })
 		return all(wait.Reason, wait.Until) // what holds the first pod after the cool-down, if that takes longer
 	}
 	d := Decision{candidates: map[int]int32{}, cameBack: map[pair]bool{}, pace: limits.Pace}
-	for from, pods := range there {
+	for from, pods := range byFrom {
 		d.candidates[from] = int32(len(pods))
 	}
 	for _, move := range candidates {
@@ -72,7 +72,7 @@ func Return(f *Facts, limits ReturnLimits, cluster Cluster) Decision {
 		default:
 			var wait Wait
 			// No pod passes a closed subset here: such a subset is unstable too, and preferred again soon.
-			moved := d.try(f, cluster, places, there[move.From], move, 0, HasRoom, func(to int) bool {
+			moved := d.try(f, cluster, places, byFrom[move.From], move, 0, HasRoom, func(to int) bool {
 				if wait = (Wait{}); to != subset.None {
 					wait = f.settles(limits.Stable, to)
 				}

@@ -57,9 +57,9 @@ func (f *Facts) trim(limits TrimLimits, cluster Cluster, present []*Pod, places 
 		return all(v1alpha1.ReasonSettling, due)
 	}
 	d := Decision{candidates: map[int]int32{}, cameBack: map[pair]bool{}, pace: limits.Pace}
-	there := map[int][]*Pod{}
+	byFrom := map[int][]*Pod{}
 	for i := range misplaced {
-		there[misplaced[i].From] = append(there[misplaced[i].From], misplaced[i].Pod)
+		byFrom[misplaced[i].From] = append(byFrom[misplaced[i].From], misplaced[i].Pod)
 		d.candidates[misplaced[i].From]++
 	}
 	allowed := amount(limits.MaxUnavailable, f.asked()) - max(f.asked()-ready(present), 0)
@@ -80,7 +80,7 @@ func (f *Facts) trim(limits TrimLimits, cluster Cluster, present []*Pod, places 
 			d.hold(move.Pod, move.From, v1alpha1.ReasonLimitReached, time.Time{})
 			continue
 		}
-		if d.try(f, cluster, places, there[move.From], move, closed, enough, nil) && move.Pod.Ready {
+		if d.try(f, cluster, places, byFrom[move.From], move, closed, enough, nil) && move.Pod.Ready {
 			allowed--
 		}
 	}
@@ -113,7 +113,7 @@ func (f *Facts) misplaced(present []*Pod, plan *subset.Plan) []Move {
 	return moves
 }
 
-// remember is since when this many pods have been misplaced. If the number grows, the time starts again, because nobody knows which pods are new.
+// remember is since when this many pods have been misplaced. If the number grows, the time starts again, because it is not known which pods are new.
 func (f *Facts) remember(pods int32) *v1alpha1.Misplaced {
 	switch {
 	case pods == 0:

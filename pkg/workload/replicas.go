@@ -21,7 +21,7 @@ import (
 var ErrNeedsScale = errors.New("only the scale subresource of this kind has its replicas")
 
 // IsPart is true if the filter picks some pods of a workload and has no paths at which the workload says how many it asks for. Replicas are those of
-// the whole workload then: quotas in percent are of them, and nobody knows how many of them the filter picks. Nil picks all.
+// the whole workload then: quotas in percent are of them, and it is not known how many of them the filter picks. A nil filter picks all.
 func IsPart(filter *v1alpha1.TargetFilter) bool {
 	if filter == nil || filter.Selector == nil || len(filter.ReplicasPathList) > 0 {
 		return false

@@ -80,7 +80,7 @@ func (c *Cycle) Run(ctx context.Context, strategy Strategy) error {
 			c.report.take(s)
 		}
 	}
-	decided := make([]*moves.Decision, len(c.spreads)) // nil where there is nothing to do
+	decided := make([]*moves.Decision, len(c.spreads)) // nil for spreads out of scope
 	for i, s := range c.spreads {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -224,7 +224,7 @@ func (e outdatedError) Error() string {
 	return fmt.Sprintf("the spread has changed since it was looked at: %s", e.reason)
 }
 
-// remember writes the memory of a spread into its status, if nobody has changed the spread or its memory since it was read. The status controller
+// remember writes the memory of a spread into its status, if the spread and its memory are as they were read. The status controller
 // writes to the same object; what it changes does not matter.
 func (c *Cycle) remember(ctx context.Context, s *spread, m memory) error {
 	if c.world.options.DryRun {

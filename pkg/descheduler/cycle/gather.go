@@ -206,7 +206,7 @@ func (c *Cycle) observe(pod *corev1.Pod) moves.Pod {
 		case condition.Status == corev1.ConditionFalse && condition.Reason == corev1.PodReasonUnschedulable &&
 			pod.Status.NominatedNodeName == "" && len(pod.Spec.SchedulingGates) == 0:
 			if observed.UnschedulableSince = condition.LastTransitionTime.Time; observed.UnschedulableSince.IsZero() {
-				observed.UnschedulableSince = pod.CreationTimestamp.Time // it had gates, and nobody notes when they went
+				observed.UnschedulableSince = pod.CreationTimestamp.Time // Kubernetes does not record when its gates were removed
 			}
 		}
 	}
