@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -35,7 +36,7 @@ type ancestry struct {
 
 // isOf is false only if the workload surely does not own the pod now.
 func (a *ancestry) isOf(target *v1alpha1.TargetReference) bool {
-	return a.open || slices.Contains(a.owners, workload.Owner{Kind: kindOf(target), Name: target.Name})
+	return a.open || slices.Contains(a.owners, workload.Owner{Kind: budget.KindOf(target), Name: target.Name})
 }
 
 // mayBeOf is false only if the workload surely does not own the pod now and cannot adopt it.

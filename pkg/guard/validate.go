@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -71,7 +70,7 @@ func (v *budgetValidator) validate(ctx context.Context, pub *v1alpha1.PodUnavail
 		if other.Name == pub.Name || other.DeletionTimestamp != nil {
 			continue
 		}
-		if path, clash := clashes(pub, policy, other); clash {
+		if path, clash := budget.Clashes(pub, policy, other); clash {
 			return warnings, apierrors.NewInvalid(v1alpha1.Kind.GroupKind(), pub.Name, field.ErrorList{field.Forbidden(path,
 				fmt.Sprintf("overlaps with PodUnavailableBudget %q, and no pod may have two such budgets: select by different values of one label, or change that budget", other.Name))})
 		}
@@ -97,20 +96,4 @@ func compile(pub *v1alpha1.PodUnavailableBudget, refused field.ErrorList) (*budg
 		return nil, nil, apierrors.NewInvalid(v1alpha1.Kind.GroupKind(), pub.Name, errs)
 	}
 	return policy, policy.Warnings, nil
-}
-
-// clashes is true if two budgets cover the same pods: they name the same workload, or their selectors overlap. It does not compare a workload with a
-// selector. If a pod has a budget of each kind, both must allow an operation. The path is the field to blame.
-func clashes(pub *v1alpha1.PodUnavailableBudget, policy *budget.Policy, other *v1alpha1.PodUnavailableBudget) (*field.Path, bool) {
-	spec := field.NewPath("spec")
-	mine, theirs := pub.Spec.TargetReference, other.Spec.TargetReference
-	if mine != nil || theirs != nil {
-		return spec.Child("targetRef"), mine != nil && theirs != nil && mine.Name == theirs.Name && kindOf(mine) == kindOf(theirs)
-	}
-	selector, err := metav1.LabelSelectorAsSelector(other.Spec.Selector)
-	return spec.Child("selector"), err == nil && budget.Overlaps(policy.Selector, selector)
-}
-
-func kindOf(ref *v1alpha1.TargetReference) schema.GroupKind {
-	return schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind).GroupKind()
 }

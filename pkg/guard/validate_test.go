@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
@@ -68,7 +69,7 @@ func BenchmarkClashWithThousandsOfLargeSelectors(b *testing.B) {
 	other := selecting("other", maxSelector, maxSelector-1)
 	start := time.Now()
 	for b.Loop() {
-		if _, clash := clashes(pub, policy, other); clash {
+		if _, clash := budget.Clashes(pub, policy, other); clash {
 			b.Fatal("they have no value in common")
 		}
 	}

@@ -1,0 +1,428 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	yamlnodes "go.yaml.in/yaml/v3"
+	batchv1 "k8s.io/api/batch/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-project/berth/pkg/budget"
+	"github.com/berth-project/berth/pkg/cli/console"
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
+)
+
+// Finding is a mistake in a file, or something that is valid and probably not meant.
+type Finding struct {
+	File string `json:"file"`
+	// Line of the field, or of the nearest one above it that is there. Lines count from 1.
+	Line int `json:"line"`
+	// Object as "WorkloadSpread web". Empty for a document that cannot be read.
+	Object string `json:"object,omitempty"`
+	// Path of the field. Empty if the whole document is meant.
+	Path string `json:"path,omitempty"`
+	// Severity is error or warning.
+	Severity string `json:"severity"`
+	Message  string `json:"message"`
+}
+
+const (
+	severityError   = "error"
+	severityWarning = "warning"
+)
+
+// lintCommand is "kubectl berth lint".
+type lintCommand struct {
+	in     io.Reader
+	out    io.Writer
+	output console.Output
+	files  []string
+}
+
+func newLint(streams genericiooptions.IOStreams) *cobra.Command {
+	c := &lintCommand{in: streams.In, out: streams.Out}
+	cmd := &cobra.Command{
+		Use:   "lint -f FILE|DIRECTORY",
+		Short: "Check WorkloadSpreads and PodUnavailableBudgets in files, without a cluster",
+		Long: `Check every WorkloadSpread and PodUnavailableBudget in YAML and JSON files, as the API server and the webhook would, without a cluster. All mistakes are
+listed, with file and line. With mistakes the exit code is 1; warnings alone leave it 0. Of a directory, all files that end in .yaml, .yml or .json are read.
+
+If a workload is in the files too, its replicas are compared with the quotas. What only a cluster knows is not checked: nodes, and patches on the pods of the
+workload.`,
+		Example: `  kubectl berth lint -f deploy/
+  kustomize build overlays/prod | kubectl berth lint -f -`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return c.run() },
+	}
+	c.output.AddTo(cmd.Flags())
+	cmd.Flags().StringSliceVarP(&c.files, "filename", "f", nil, "File or directory to check, or - for standard input. May be given several times.")
+	return cmd
+}
+
+func (c *lintCommand) run() error {
+	if len(c.files) == 0 {
+		return errors.New("say what to check with -f FILE or -f DIRECTORY")
+	}
+	l, err := newLinter()
+	if err != nil {
+		return err
+	}
+	for _, name := range c.files {
+		if err := c.read(l, name); err != nil {
+			return err
+		}
+	}
+	l.check()
+	slices.SortStableFunc(l.findings, func(a, b Finding) int { return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line)) })
+	mistakes := 0
+	for _, f := range l.findings {
+		if f.Severity == severityError {
+			mistakes++
+		}
+	}
+	done, err := c.output.Structured(c.out, append([]Finding{}, l.findings...))
+	if !done {
+		err = c.print(l, mistakes)
+	}
+	if err == nil && mistakes > 0 {
+		return &console.ExitError{Code: 1}
+	}
+	return err
+}
+
+func (c *lintCommand) print(l *linter, mistakes int) error {
+	p := console.PaletteFor(c.out)
+	for _, f := range l.findings {
+		color := console.Yellow
+		if f.Severity == severityError {
+			color = console.Red
+		}
+		where := strings.TrimSpace(f.Object + " " + f.Path)
+		if where != "" {
+			where += ": "
+		}
+		if _, err := fmt.Fprintf(c.out, "%s:%d: %s: %s%s\n", f.File, f.Line, p.Paint(color, f.Severity), where, f.Message); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintf(c.out, "%s and %s: %s, %s\n", console.Count(len(l.spreads), "WorkloadSpread"), console.Count(len(l.budgets), "PodUnavailableBudget"),
+		console.Count(mistakes, "mistake"), console.Count(len(l.findings)-mistakes, "warning"))
+	return err
+}
+
+// read gives the files of a name to the linter.
+func (c *lintCommand) read(l *linter, name string) error {
+	if name == "-" {
+		content, err := io.ReadAll(c.in)
+		if err != nil {
+			return fmt.Errorf("reading standard input: %w", err)
+		}
+		l.readFile("-", content)
+		return nil
+	}
+	return filepath.WalkDir(name, func(file string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		if file != name && !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(file)) {
+			return nil
+		}
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		l.readFile(file, content)
+		return nil
+	})
+}
+
+// linter collects the objects of all files and what is wrong with them.
+type linter struct {
+	scheme   *runtime.Scheme
+	codecs   serializer.CodecFactory
+	spreads  []located[*v1alpha1.WorkloadSpread]
+	budgets  []located[*policyv1alpha1.PodUnavailableBudget]
+	findings []Finding
+	// workloads by namespace and name.
+	workloads map[string]runtime.Object
+}
+
+// located is an object with its place.
+type located[T any] struct {
+	object T
+	document
+}
+
+// document is a part of a file with one object, or one object of a list.
+type document struct {
+	file string
+	// kind and name of the object. Empty if they could not be read.
+	kind, name string
+	node       *yamlnodes.Node
+}
+
+func newLinter() (*linter, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), policyv1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("registering types: %w", err)
+	}
+	return &linter{scheme: scheme, codecs: serializer.NewCodecFactory(scheme, serializer.EnableStrict), workloads: map[string]runtime.Object{}}, nil
+}
+
+func (l *linter) add(d *document, severity, path, message string) {
+	l.findings = append(l.findings, Finding{File: d.file, Line: lineOf(d.node, path), Object: strings.TrimSpace(d.kind + " " + d.name), Path: path, Severity: severity, Message: message})
+}
+
+func (l *linter) addErrors(d *document, errs field.ErrorList) {
+	for _, err := range errs {
+		l.add(d, severityError, err.Field, err.ErrorBody())
+	}
+}
+
+// addWarnings takes warnings that begin with a path.
+func (l *linter) addWarnings(d *document, warnings []string) {
+	for _, warning := range warnings {
+		path, message, _ := strings.Cut(warning, ": ")
+		l.add(d, severityWarning, path, message)
+	}
+}
+
+var separator = regexp.MustCompile(`(?m)^---([ \t].*)?$`)
+
+// readFile reads the documents of a file. Each is preceded by as many empty lines as the file has lines before it, so that every parser counts the lines of
+// the file.
+func (l *linter) readFile(name string, content []byte) {
+	begin := 0
+	for _, at := range append(separator.FindAllIndex(content, -1), []int{len(content), len(content)}) {
+		text := append(bytes.Repeat([]byte("\n"), bytes.Count(content[:begin], []byte("\n"))), content[begin:at[0]]...)
+		l.readDocument(name, text)
+		begin = at[1]
+	}
+}
+
+// mentionsOurs matches a document that could be one of ours. Documents of other programs, such as templates, need not be YAML.
+var mentionsOurs = regexp.MustCompile(`kind["']?:\s*["']?(WorkloadSpread|PodUnavailableBudget)`)
+
+func (l *linter) readDocument(file string, text []byte) {
+	var root yamlnodes.Node
+	if err := yamlnodes.Unmarshal(text, &root); err != nil || len(root.Content) == 0 {
+		if err != nil && mentionsOurs.Match(text) {
+			l.findings = append(l.findings, Finding{File: file, Line: lineIn(err), Severity: severityError, Message: err.Error()})
+		}
+		return
+	}
+	l.readObject(file, root.Content[0], text)
+}
+
+// lineIn is the line that a YAML parser names, or 1.
+func lineIn(err error) int {
+	if found := regexp.MustCompile(`line (\d+)`).FindStringSubmatch(err.Error()); found != nil {
+		if line, err := strconv.Atoi(found[1]); err == nil {
+			return line
+		}
+	}
+	return 1
+}
+
+// readObject keeps an object that matters. Text is its YAML.
+func (l *linter) readObject(file string, node *yamlnodes.Node, text []byte) {
+	var header metav1.PartialObjectMetadata
+	if err := node.Decode(&map[string]any{}); err == nil {
+		_ = yaml.Unmarshal(text, &header) // an object without a readable header is none of ours
+	}
+	if items := child(node, "items"); items != nil && strings.HasSuffix(header.Kind, "List") {
+		for _, item := range items.Content {
+			if text, err := yamlnodes.Marshal(item); err == nil {
+				l.readObject(file, item, text)
+			}
+		}
+		return
+	}
+	d := document{file: file, kind: header.Kind, name: header.Name, node: node}
+	ours := header.Kind == "WorkloadSpread" || header.Kind == policyv1alpha1.Kind.Kind
+	if !ours && !mentionsOurs.Match(text) {
+		l.readWorkload(&header, text)
+		return
+	}
+	object, _, err := l.codecs.UniversalDeserializer().Decode(text, nil, nil)
+	if err != nil {
+		l.addDecodingErrors(&d, err)
+	}
+	switch o := object.(type) {
+	case *v1alpha1.WorkloadSpread:
+		l.spreads = append(l.spreads, located[*v1alpha1.WorkloadSpread]{o, d})
+	case *policyv1alpha1.PodUnavailableBudget:
+		l.budgets = append(l.budgets, located[*policyv1alpha1.PodUnavailableBudget]{o, d})
+	}
+}
+
+var quoted = regexp.MustCompile(`(?:unknown|duplicate) field "([^"]+)"`)
+
+// addDecodingErrors takes unknown and duplicate fields one by one, as the API server does.
+func (l *linter) addDecodingErrors(d *document, err error) {
+	errs := []error{err}
+	if strict, ok := runtime.AsStrictDecodingError(err); ok {
+		errs = strict.Errors()
+	}
+	for _, err := range errs {
+		path := ""
+		if found := quoted.FindStringSubmatch(err.Error()); found != nil {
+			path = found[1]
+		}
+		l.add(d, severityError, path, strings.ReplaceAll(err.Error(), "\n", " "))
+	}
+}
+
+// readWorkload keeps a workload of a built-in kind that says its replicas, unless it cannot be read.
+func (l *linter) readWorkload(header *metav1.PartialObjectMetadata, text []byte) {
+	if _, builtIn := workload.BuiltIn(header.GroupVersionKind().GroupKind()); !builtIn {
+		return
+	}
+	object, _, err := l.codecs.UniversalDeserializer().Decode(text, nil, nil)
+	if err != nil && !runtime.IsStrictDecodingError(err) || object == nil {
+		return
+	}
+	var says struct {
+		Spec struct{ Replicas *int32 }
+	}
+	if err := yaml.Unmarshal(text, &says); err != nil {
+		return
+	}
+	if _, isJob := object.(*batchv1.Job); isJob || says.Spec.Replicas != nil {
+		l.workloads[keyIn(header.Namespace, workload.Owner{Kind: header.GroupVersionKind().GroupKind(), Name: header.Name})] = object
+	}
+}
+
+func keyIn(namespace string, of workload.Owner) string {
+	return namespace + "/" + of.Kind.String() + "/" + of.Name
+}
+
+// check checks all objects.
+func (l *linter) check() {
+	spec := field.NewPath("spec")
+	dividing := map[string]*document{}
+	for i := range l.spreads {
+		spread, d := l.spreads[i].object, &l.spreads[i].document
+		l.addErrors(d, nameErrors(&spread.ObjectMeta))
+		policy, errs := subset.Compile(&spread.Spec, spec)
+		l.addErrors(d, errs)
+		target := keyIn(spread.Namespace, workload.TargetOf(spread))
+		if other := dividing[target]; other != nil && other.name != d.name { // one name in several files is one spread in several variants
+			l.add(d, severityError, "spec.targetRef", fmt.Sprintf("WorkloadSpread %s in %s:%d divides the same workload, and a workload can have only one", other.name, other.file, other.node.Line))
+		} else {
+			dividing[target] = d
+		}
+		if policy == nil {
+			continue
+		}
+		l.addWarnings(d, policy.Warnings)
+		if of := l.workloads[target]; of != nil {
+			if replicas, err := workload.Replicas(of, spread.Spec.TargetFilter); err == nil {
+				l.addWarnings(d, policy.WarningsAt(replicas, spec))
+				if plan := policy.Plan(replicas); plan.Unplaced > 0 && policy.WhenFull == v1alpha1.WhenFullWait {
+					l.add(d, severityWarning, "spec.subsets", fmt.Sprintf("the quotas hold %d of the %d replicas of %s %s; with whenFull: Wait the other pods wait until others end",
+						replicas-plan.Unplaced, replicas, spread.Spec.TargetReference.Kind, spread.Spec.TargetReference.Name))
+				}
+			}
+		}
+	}
+	for i := range l.budgets {
+		pub, d := l.budgets[i].object, &l.budgets[i].document
+		l.addErrors(d, nameErrors(&pub.ObjectMeta))
+		policy, errs := budget.Compile(pub)
+		l.addErrors(d, slices.Concat(errs, budget.Refuse(pub)))
+		if policy == nil {
+			continue
+		}
+		l.addWarnings(d, policy.Warnings)
+		for j := range l.budgets[:i] {
+			other := &l.budgets[j]
+			if other.object.Namespace != pub.Namespace {
+				continue
+			}
+			if path, clash := budget.Clashes(pub, policy, other.object); clash {
+				l.add(d, severityError, path.String(), fmt.Sprintf("overlaps with PodUnavailableBudget %s in %s:%d, and no pod may have two such budgets", other.name, other.file, other.node.Line))
+			}
+		}
+	}
+}
+
+func nameErrors(object *metav1.ObjectMeta) (errs field.ErrorList) {
+	path := field.NewPath("metadata", "name")
+	if object.Name == "" && object.GenerateName == "" {
+		return field.ErrorList{field.Required(path, "name or generateName is required")}
+	}
+	if object.Name != "" {
+		for _, message := range validation.IsDNS1123Subdomain(object.Name) {
+			errs = append(errs, field.Invalid(path, object.Name, message))
+		}
+	}
+	return errs
+}
+
+// step is one part of the path of a field: a name, an index, or a key.
+var step = regexp.MustCompile(`\[([^\]]*)\]|([^.\[\]]+)`)
+
+// lineOf is the line of a field, or of the nearest one above it that is there.
+func lineOf(node *yamlnodes.Node, path string) int {
+	line := node.Line
+	for _, part := range step.FindAllStringSubmatch(path, -1) {
+		name := cmp.Or(part[1], part[2])
+		var next *yamlnodes.Node
+		if index, err := strconv.Atoi(name); err == nil && node.Kind == yamlnodes.SequenceNode && index < len(node.Content) {
+			next = node.Content[index]
+			line = next.Line
+		} else if next = child(node, name); next != nil {
+			line = keyLine(node, name)
+		}
+		if next == nil {
+			break
+		}
+		node = next
+	}
+	return line
+}
+
+// child is the value of a field of a mapping, or nil.
+func child(node *yamlnodes.Node, name string) *yamlnodes.Node {
+	if at := keyAt(node, name); at >= 0 {
+		return node.Content[at+1]
+	}
+	return nil
+}
+
+func keyLine(node *yamlnodes.Node, name string) int { return node.Content[keyAt(node, name)].Line }
+
+// keyAt is where a mapping, whose content are keys and values in turn, has a key. It is -1 if there is none.
+func keyAt(node *yamlnodes.Node, name string) int {
+	if node.Kind == yamlnodes.MappingNode {
+		for i := 0; i+1 < len(node.Content); i += 2 {
+			if node.Content[i].Value == name {
+				return i
+			}
+		}
+	}
+	return -1
+}
