@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/ledger"
@@ -36,6 +37,7 @@ type customWorkloads struct {
 	mapper   *restmapper.DeferredDiscoveryRESTMapper
 	dynamic  dynamic.Interface
 	metadata metadata.Interface
+	clock    clock.PassiveClock
 
 	// tell passes events to the ledger.
 	tell func(ledger.Event)
@@ -71,7 +73,7 @@ type customTarget struct {
 	known    bool
 }
 
-func newCustomWorkloads(config *restclient.Config, client kubernetes.Interface) (*customWorkloads, error) {
+func newCustomWorkloads(config *restclient.Config, client kubernetes.Interface, now clock.PassiveClock) (*customWorkloads, error) {
 	config = jsonConfig(config)
 	dynamicClient, err := dynamic.NewForConfig(config)
 	if err != nil {
@@ -85,6 +87,7 @@ func newCustomWorkloads(config *restclient.Config, client kubernetes.Interface) 
 		mapper:      restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client.Discovery())),
 		dynamic:     dynamicClient,
 		metadata:    metadataClient,
+		clock:       now,
 		kindQueue:   workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[schema.GroupKind](100*time.Millisecond, 30*time.Second)),
 		targetQueue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[ledger.Workload](100*time.Millisecond, 30*time.Second)),
 		kinds:       map[schema.GroupKind]*customKind{},
@@ -178,9 +181,9 @@ func (c *customWorkloads) watched(gk schema.GroupKind) *customKind {
 func (c *customWorkloads) watchKind(ctx context.Context, gk schema.GroupKind) error {
 	mapping, err := c.mapper.RESTMapping(gk)
 	if err != nil {
-		if time.Since(c.discovered) >= discoveryInterval {
+		if now := c.clock.Now(); now.Sub(c.discovered) >= discoveryInterval {
 			c.mapper.Reset()
-			c.discovered = time.Now()
+			c.discovered = now
 		}
 		return fmt.Errorf("looking up %s: %w", gk, err)
 	}

@@ -2,6 +2,7 @@ package workloadspread
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -23,6 +25,8 @@ import (
 	metadatafake "k8s.io/client-go/metadata/fake"
 	restclient "k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
@@ -63,7 +67,7 @@ func newTraining(t *testing.T) *training {
 		APIResources: []metav1.APIResource{{Name: "deployments", Kind: "Deployment", Namespaced: true}}},
 		&metav1.APIResourceList{GroupVersion: "example.com/v1", APIResources: []metav1.APIResource{{Name: "pools", Kind: "Pool"}}})
 	var err error
-	if j.custom, err = newCustomWorkloads(&restclient.Config{}, client); err != nil {
+	if j.custom, err = newCustomWorkloads(&restclient.Config{}, client, clock.RealClock{}); err != nil {
 		t.Fatal(err)
 	}
 	reader := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())
@@ -402,6 +406,36 @@ func (j *training) owned(name, kind string) *corev1.Pod {
 	pod.OwnerReferences[0].APIVersion, pod.OwnerReferences[0].Kind, pod.OwnerReferences[0].Name = "example.com/v1", kind, "owner"
 	j.see(pod)
 	return pod
+}
+
+// TestDiscoveryIsCalledOnceASecond has owners of kinds that do not exist, and asks for each of them several times.
+func TestDiscoveryIsCalledOnceASecond(t *testing.T) {
+	client := fake.NewClientset()
+	client.Resources = append(client.Resources, &metav1.APIResourceList{GroupVersion: "example.com/v1", APIResources: []metav1.APIResource{{Name: "pools", Kind: "Pool"}}})
+	now := clocktesting.NewFakePassiveClock(time.Now())
+	custom, err := newCustomWorkloads(&restclient.Config{}, client, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for second := range 3 {
+		client.ClearActions()
+		for i := range 100 {
+			if err := custom.watchKind(t.Context(), schema.GroupKind{Group: "example.com", Kind: fmt.Sprintf("Kind%d", i%20)}); !meta.IsNoMatchError(err) {
+				t.Fatalf("got %v, want that there is no such kind", err)
+			}
+		}
+		lookups := 0
+		for _, action := range client.Actions() {
+			if action.GetResource().Resource == "group" {
+				lookups++
+			}
+		}
+		// The mapper calls discovery when it is asked first.
+		if want := 1 + map[bool]int{true: 1}[second == 0]; lookups != want {
+			t.Errorf("second %d: discovery was called %d times, want %d", second, lookups, want)
+		}
+		now.SetTime(now.Now().Add(discoveryInterval))
+	}
 }
 
 func TestAnOwnerOfAClusterScopedKindEndsTheChain(t *testing.T) {

@@ -141,7 +141,7 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*cor
 	if err != nil {
 		return nil, err
 	}
-	custom, err := newCustomWorkloads(handle.KubeConfig(), handle.ClientSet())
+	custom, err := newCustomWorkloads(handle.KubeConfig(), handle.ClientSet(), clock.RealClock{})
 	if err != nil {
 		return nil, err
 	}
