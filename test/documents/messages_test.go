@@ -21,6 +21,8 @@ var internal = map[string]string{
 	"%s: want %T, got %T":              "the framework has converted the arguments before",
 	"a %T is not in the snapshot":      "a mistake in the program",
 	"a descheduler evicts pods":        "a plugin of somebody else deletes pods, and the log names it",
+	"%d pods do not come to rest":      "a mistake in the program",
+	"a rehearsal needs the framework":  "a mistake in the program",
 	"a plan is a dry run":              "a mistake in the program",
 	"an object without kind or name":   "a mistake in the manifests",
 	"eviction of %s without a pod":     "result Unintended",
