@@ -19,8 +19,6 @@ type Facts struct {
 	Policy *subset.Policy
 	// Replicas that the workload asks for. Quotas in percent are of this number.
 	Replicas int32
-	// IsPart is true if the spread divides only some pods of the workload, and the workload does not say how many of its replicas these are.
-	IsPart bool
 	// Pods that the spread divides, in any order.
 	Pods []Pod
 	// Paused is true if nothing may be moved.
@@ -161,7 +159,7 @@ func observed(pods []*Pod) []subset.Pod {
 // asked is how many pods the spread should divide. If the workload does not say it, it is the number of pods that exist, with those that are being
 // evicted.
 func (f *Facts) asked() (n int32) {
-	if !f.IsPart {
+	if !f.Policy.IsPart {
 		return f.Replicas
 	}
 	for i := range f.Pods {

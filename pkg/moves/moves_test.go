@@ -1302,7 +1302,9 @@ func TestASpreadOfAPartOfTheWorkload(t *testing.T) {
 			wantHeld: map[string]v1alpha1.Reason{"a3": v1alpha1.ReasonLimitReached, "a4": v1alpha1.ReasonLimitReached, "a5": v1alpha1.ReasonLimitReached}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &Facts{Name: "web", Policy: policy(t, adaptive, 3, -1, -1), Replicas: 100, IsPart: true, Pods: tc.pods, Moves: tc.moves,
+			part := policy(t, adaptive, 3, -1, -1)
+			part.IsPart = true
+			f := &Facts{Name: "web", Policy: part, Replicas: 100, Pods: tc.pods, Moves: tc.moves,
 				Misplaced: &v1alpha1.Misplaced{Pods: 9}, Now: start}
 			check(t, tc.decide(f, &rooms{places: map[int]int{0: 9, 1: 9}}), tc.want, tc.wantHeld)
 		})

@@ -8,7 +8,6 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/subset"
-	"github.com/berth-project/berth/pkg/workload"
 )
 
 // FactsOf is what a spread and its status say at a moment: everything but the replicas and the pods. The policy is the compiled spec.
@@ -16,7 +15,6 @@ func FactsOf(spread *v1alpha1.WorkloadSpread, policy *subset.Policy, now time.Ti
 	return Facts{
 		Name:             spread.Name,
 		Policy:           policy,
-		IsPart:           workload.IsPart(spread.Spec.TargetFilter),
 		Paused:           IsPaused(spread),
 		Moves:            spread.Status.Moves,
 		Misplaced:        spread.Status.Misplaced,

@@ -15,7 +15,6 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/moves"
 	"github.com/berth-project/berth/pkg/subset"
-	"github.com/berth-project/berth/pkg/workload"
 )
 
 // Spread says where the pods of a spread are and what happens next.
@@ -93,7 +92,7 @@ func Of(spread *v1alpha1.WorkloadSpread, now time.Time) Spread {
 		return r
 	}
 	plan := policy.Plan(status.ObservedReplicas)
-	if workload.IsPart(spread.Spec.TargetFilter) {
+	if policy.IsPart {
 		plan = plan.For(podsOf(status))
 	}
 	for i := range status.SubsetStatuses {

@@ -37,6 +37,9 @@ type Policy struct {
 	PodGroups v1alpha1.PodGroupsMode
 	// Adaptive says when a pod of strategy Adaptive goes on from a subset that has no node for it.
 	Adaptive Adaptive
+	// IsPart is true if the spread divides some pods of its workload, and the workload does not say how many of its replicas these are. Percentages are
+	// of all replicas then.
+	IsPart bool
 	// Subsets in order of preference.
 	Subsets []Subset
 	// Constraints of a late-bound pod, which may end in any subset.
@@ -191,6 +194,7 @@ func Compile(spec *v1alpha1.WorkloadSpreadSpec, path *field.Path) (*Policy, fiel
 
 	selector, selectorErrs := compileFilter(spec.TargetFilter, path.Child("targetFilter"))
 	policy.podSelector = selector
+	policy.IsPart = selector != nil && !selector.Empty() && len(spec.TargetFilter.ReplicasPathList) == 0
 	errs = append(errs, selectorErrs...)
 
 	subsetsPath := path.Child("subsets")

@@ -20,17 +20,8 @@ import (
 // ErrNeedsScale is returned by Replicas for a kind whose replicas only its scale subresource has.
 var ErrNeedsScale = errors.New("only the scale subresource of this kind has its replicas")
 
-// IsPart is true if the filter picks some pods of a workload and has no paths at which the workload says how many it asks for. Replicas are those of
-// the whole workload then: quotas in percent are of them, and it is not known how many of them the filter picks. A nil filter picks all.
-func IsPart(filter *v1alpha1.TargetFilter) bool {
-	if filter == nil || filter.Selector == nil || len(filter.ReplicasPathList) > 0 {
-		return false
-	}
-	return len(filter.Selector.MatchLabels) > 0 || len(filter.Selector.MatchExpressions) > 0
-}
-
 // Replicas is how many pods a workload asks for. With replicasPathList it is the sum at those paths, for every kind. Without, it is the number of a
-// Deployment, ReplicaSet, StatefulSet or Job, whatever pods of it the selector picks (see IsPart), and ErrNeedsScale for other kinds.
+// Deployment, ReplicaSet, StatefulSet or Job, whatever pods of it the selector picks, and ErrNeedsScale for other kinds.
 func Replicas(object runtime.Object, filter *v1alpha1.TargetFilter) (int32, error) {
 	if filter != nil && len(filter.ReplicasPathList) > 0 {
 		fields, err := fieldsOf(object)
