@@ -294,3 +294,47 @@ func TestSeveralSpreadsShareABudget(t *testing.T) {
 	expectLayout(t, ns, "a=6 b=12")
 	watch.expect(t, 12)
 }
+
+// Two spreads want to change places, and only one pod has a free node to go to. A budget refuses its eviction, so the other pod has nowhere to go. The
+// other pod moves once the room is really free.
+func TestTheRoomOfAPodThatMayStayIsNotGivenAway(t *testing.T) {
+	ns := newNamespace(t)
+	pool(t, ns, "a", "1")
+	pool(t, ns, "b", "1", "1")
+	for name, subsets := range map[string]string{"first": "a=1 b=-", "second": "b=1 a=-"} {
+		apply(t, ns, strings.ReplaceAll(spreadOf(ns, "ReplicaSet", adaptive, subsets)+"---"+workload("ReplicaSet", 1, "700m"), "web", name))
+	}
+	expectLayout(t, ns, "a=1 b=1")
+	for _, name := range []string{"first", "second"} {
+		if _, err := the.Dynamic.Resource(v1alpha1.Resource).Namespace(ns).Patch(t.Context(), name, types.JSONPatchType, []byte(`[{"op":"replace","path":"/spec/subsets/0/maxReplicas","value":0}]`), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	watch := watchDisruptions(t, ns, 0)
+	policy := policyOf(ns, enforce, "settleTime: 0s, maxUnavailable: 100%")
+	report, err := descheduleOnce(t, policy, beforeEviction(func(*corev1.Pod) {
+		apply(t, ns, "{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {name: first}, spec: {maxUnavailable: 0, selector: {matchLabels: {app: first}}}}")
+	}))
+	if code := descheduler.ExitCode(err); code != descheduler.ExitNothingEvicted || len(report.Lines) != 2 {
+		t.Fatalf("exit code %d (%v), %+v", code, err, report.Lines)
+	}
+	for _, line := range report.Lines {
+		if line.Spread == "first" && line.Result != guarded.Refused || line.Spread == "second" && line.Reason != v1alpha1.ReasonNoRoom {
+			t.Errorf("got %+v", line)
+		}
+	}
+	watch.expect(t, 0)
+	expectLayout(t, ns, "a=1 b=1")
+	if err := the.Client.PolicyV1().PodDisruptionBudgets(ns).Delete(t.Context(), "first", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, spread := range []string{"first", "second"} {
+		moved, _ := mustDeschedule(t, policy)
+		if len(moved) != 1 || moved[0].Spread != spread || moved[0].Result != guarded.Evicted {
+			t.Errorf("%s should move: %+v", spread, moved)
+		}
+		atRest(t, ns, 2)
+	}
+	expectLayout(t, ns, "a=1 b=1")
+	watch.expect(t, 2)
+}

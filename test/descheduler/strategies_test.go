@@ -83,6 +83,30 @@ func names(pods []corev1.Pod, in string) (all []string) {
 	return all
 }
 
+// A spread divides three pods of a StatefulSet of five, and nothing says that there should be three. They come home all the same.
+func TestPodsOfASpreadOfAPartComeHome(t *testing.T) {
+	ns := newNamespace(t)
+	first := pool(t, ns, "a", "32")
+	cordon(t, first, true)
+	pool(t, ns, "b", "32")
+	part := strings.Replace(spreadOf(ns, "StatefulSet", adaptive, "a=- b=-"), "  subsets:\n",
+		"  targetFilter: {selector: {matchExpressions: [{key: apps.kubernetes.io/pod-index, operator: In, values: ['0', '1', '2']}]}}\n  subsets:\n", 1)
+	apply(t, ns, part+"---"+strings.Replace(workload("StatefulSet", 5, "100m"), "  replicas:", "  serviceName: web\n  podManagementPolicy: Parallel\n  replicas:", 1))
+	expectLayout(t, ns, "b=3 none=2")
+	told(t, ns)
+	cordon(t, first, false)
+	policy := policyOf(ns, rebalance, "stabilizationWindow: 0s, minResidence: 0s, cooldown: 0s, maxMovesPerSpread: 1")
+	for home, want := range []string{"a=1 b=2 none=2", "a=2 b=1 none=2", "a=3 none=2"} {
+		if moved, kept := mustDeschedule(t, policy); len(moved) != 1 {
+			t.Fatalf("with %d pods at home: moved %+v, kept %v", home, moved, kept)
+		}
+		expectLayout(t, ns, want)
+	}
+	if moved, kept := mustDeschedule(t, policy); len(moved) != 0 || len(kept) != 0 {
+		t.Errorf("with all pods at home: moved %+v, kept %v", moved, kept)
+	}
+}
+
 // Case 27: the preferred subset gets room for one pod, and 20 pods could use it. Each cycle with new room evicts exactly one pod.
 func TestOnePodComesHomeForOneFreePlace(t *testing.T) {
 	ns := newNamespace(t)
@@ -437,7 +461,13 @@ func TestStrategiesOfOthersLeavePausedSpreadsAlone(t *testing.T) {
 		t.Error(err)
 	}
 	watch.expect(t, 0)
-	patchSpread(t, ns, types.MergePatchType, `{"metadata":{"annotations":null}}`)
+	// The pause holds even if the spread divides nothing, because its workload's replicas cannot be read.
+	patchSpread(t, ns, types.MergePatchType, `{"spec":{"targetFilter":{"replicasPathList":["spec.nothing"]}}}`)
+	if _, err := descheduleOnce(t, policy); err != nil {
+		t.Error(err)
+	}
+	watch.expect(t, 0)
+	patchSpread(t, ns, types.MergePatchType, `{"metadata":{"annotations":null},"spec":{"targetFilter":null}}`)
 	if _, err := descheduleOnce(t, policy); err != nil {
 		t.Error(err)
 	}
