@@ -51,7 +51,7 @@ type World struct {
 	options Options
 
 	// Of the plugins that were built last. The context ends with them.
-	ctx   context.Context //nolint:containedctx // filters are called without one
+	ctx   context.Context // filters are called without one
 	live  client.Client
 	typed kubernetes.Interface
 	// informers of the framework, which hold all pods and nodes. Nil lets a look list them.
@@ -176,7 +176,7 @@ func (w *World) Look() (*Cycle, error) {
 }
 
 func (w *World) look() *Cycle {
-	if c := w.current; c != nil && (w.running || time.Since(c.taken) < maxAge) { //nolint:forbidigo // the age of what is in memory
+	if c := w.current; c != nil && (w.running || time.Since(c.taken) < maxAge) {
 		return c
 	}
 	w.current = nil // frees its memory
@@ -185,7 +185,7 @@ func (w *World) look() *Cycle {
 	if w.server != nil {
 		w.server.align(ctx, w.options.CallTimeout)
 	}
-	c := &Cycle{world: w, ctx: w.ctx, taken: time.Now(), Now: w.options.Clock.Now(), report: &Report{}, usedBy: map[*Strategy]bool{}, filters: w.filters} //nolint:forbidigo // see above
+	c := &Cycle{world: w, ctx: w.ctx, taken: time.Now(), Now: w.options.Clock.Now(), report: &Report{}, usedBy: map[*Strategy]bool{}, filters: w.filters} //nolint:forbidigo // the age of what is in memory
 	c.err = c.gather(ctx)
 	w.tell(c)
 	w.current = c
