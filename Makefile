@@ -8,6 +8,7 @@ BENCH_OUT ?= $(CURDIR)/.bench
 BENCH_FLAGS ?=
 DEMO_FLAGS ?=
 AUDIT_DIR ?= $(CURDIR)/.audit
+DIST ?= $(CURDIR)/dist
 # RERUN is how often a failed test is run again. gotestsum lists at the end what failed, also what passed afterwards.
 RERUN ?= 0
 GOTEST := $(BIN)/gotestsum --format=pkgname --hide-summary=skipped --rerun-fails=$(RERUN) --rerun-fails-max-failures=3
@@ -47,6 +48,11 @@ build: ## minutes | Build Berth's binaries into bin/.
 build-commands = @echo "building Berth: $(1)" && $(GO_BUILD) -o $(BIN)/.cmd/ $(addprefix ./cmd/,$(1)) \
 	$(foreach command,$(1),&& ln -f $(BIN)/.cmd/$(command) $(BIN)/$(patsubst berth-kubectl-%,kubectl-%,berth-$(command))) \
 	&& cp cmd/kubectl-berth/kubectl_complete-berth $(BIN)/
+
+# Without cgo and paths of this machine, the same source gives the same programs everywhere.
+.PHONY: archives
+archives: ## half an hour | Write archives of kubectl berth for Linux and macOS, and a manifest for Krew, into dist/; VERSION=v1.2.3.
+	GO=$(GO) CGO_ENABLED=0 GOFLAGS=-trimpath hack/archives.sh "$(VERSION)" $(DIST) linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
 
 .PHONY: tools
 tools: $(CONTROL_PLANE) ## minutes, once | Build the control plane and KWOK into bin/, if they are not there.
@@ -216,4 +222,4 @@ verify: generate lint test ## half an hour | Regenerate, lint, test, and require
 
 .PHONY: clean
 clean: ## seconds | Remove what was built.
-	rm -rf $(BIN) .sandbox .bench $(AUDIT_DIR)
+	rm -rf $(BIN) $(DIST) .sandbox .bench $(AUDIT_DIR)

@@ -92,8 +92,10 @@ var forbidden = map[string]map[string]string{
 		module + "pkg/subset":            "it runs the filters of kube-scheduler and knows nothing of the product",
 		"sigs.k8s.io/controller-runtime": "it is used by programs that are no controller",
 	},
+	"cmd/...": {
+		"plugin": "with Go's plugin package in a program, the linker keeps methods that nobody calls",
+	},
 	"cmd/kubectl-berth": {
-		"plugin":                   "Go's plugin package keeps the linker from leaving out methods that nobody calls",
 		"k8s.io/kubernetes":        "kubectl-berth is small; what asks filters is in berth-whatif",
 		"sigs.k8s.io/descheduler":  "kubectl-berth is small; what asks the descheduler is in berth-whatif",
 		module + "pkg/fit":         "kubectl-berth is small; what asks filters is in berth-whatif",

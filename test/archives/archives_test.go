@@ -1,0 +1,232 @@
+// Package archives builds the archive of kubectl berth for this machine, and checks that Krew can install it, and that it is small and starts fast.
+package archives
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+const version = "v0.0.0-test"
+
+// plugin is the part of Krew's manifest that Krew requires, or that berth.yaml uses.
+type plugin struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Metadata   struct {
+		Name string `json:"name"`
+	} `json:"metadata"`
+	Spec struct {
+		Version          string     `json:"version"`
+		Homepage         string     `json:"homepage"`
+		ShortDescription string     `json:"shortDescription"`
+		Description      string     `json:"description"`
+		Platforms        []platform `json:"platforms"`
+	} `json:"spec"`
+}
+
+type platform struct {
+	Selector struct {
+		MatchLabels map[string]string `json:"matchLabels"`
+	} `json:"selector"`
+	URI    string `json:"uri"`
+	Sha256 string `json:"sha256"`
+	Bin    string `json:"bin"`
+	Files  []struct {
+		From string `json:"from"`
+		To   string `json:"to"`
+	} `json:"files"`
+}
+
+// build writes the archive and the manifest for this machine, with the flags of make build, so that the compile cache has most of it.
+func build(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), filepath.Join("..", "..", "hack", "archives.sh"), version, dir, runtime.GOOS+"/"+runtime.GOARCH)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return dir
+}
+
+// readManifest fails the test unless Krew accepts the manifest: the rules are those of its package internal/index/validation.
+func readManifest(t *testing.T, dir string) *plugin {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(dir, "berth.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &plugin{}
+	if err := yaml.UnmarshalStrict(content, p); err != nil {
+		t.Fatal(err)
+	}
+	for what, is := range map[string]bool{
+		"apiVersion":           p.APIVersion == "krew.googlecontainertools.github.com/v1alpha2",
+		"kind":                 p.Kind == "Plugin",
+		"the name of the file": p.Metadata.Name == "berth",
+		"version":              p.Spec.Version == version,
+		"homepage":             p.Spec.Homepage == "https://github.com/berth-project/berth",
+		"a short description":  p.Spec.ShortDescription != "" && len(p.Spec.ShortDescription) <= 80 && !strings.ContainsAny(p.Spec.ShortDescription, "\r\n"),
+		"one platform":         len(p.Spec.Platforms) == 1,
+	} {
+		if !is {
+			t.Fatalf("%s is missing or wrong:\n%s", what, content)
+		}
+	}
+	on := p.Spec.Platforms[0]
+	name := "kubectl-berth-" + version + "-" + runtime.GOOS + "-" + runtime.GOARCH + ".tar.gz"
+	for what, is := range map[string]bool{
+		"selector": len(on.Selector.MatchLabels) == 2 && on.Selector.MatchLabels["os"] == runtime.GOOS && on.Selector.MatchLabels["arch"] == runtime.GOARCH,
+		"uri":      on.URI == "https://github.com/berth-project/berth/releases/download/"+version+"/"+name,
+		"sha256":   regexp.MustCompile(`^[a-f0-9]{64}$`).MatchString(on.Sha256),
+		"bin":      on.Bin == "kubectl-berth",
+		"files":    len(on.Files) > 0,
+	} {
+		if !is {
+			t.Fatalf("%s is missing or wrong:\n%s", what, content)
+		}
+	}
+	return p
+}
+
+// install does what Krew does: it compares the checksum, moves the files that the manifest names to a directory, and puts a link to bin on the PATH.
+func install(t *testing.T, dir string, on *platform) (link string) {
+	t.Helper()
+	archive, err := os.ReadFile(filepath.Join(dir, filepath.Base(on.URI)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sum := sha256.Sum256(archive); hex.EncodeToString(sum[:]) != on.Sha256 {
+		t.Errorf("the manifest has checksum %s, the archive has %x", on.Sha256, sum)
+	}
+	unpacked := unpack(t, string(archive))
+	store, bin := t.TempDir(), t.TempDir()
+	for _, file := range on.Files {
+		if file.To != "." {
+			t.Errorf("%s goes to %s", file.From, file.To)
+		}
+		if err := os.Rename(filepath.Join(unpacked, file.From), filepath.Join(store, filepath.Base(file.From))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(store, "LICENSE")); err != nil {
+		t.Error(err)
+	}
+	link = filepath.Join(bin, "kubectl-berth")
+	if err := os.Symlink(filepath.Join(store, on.Bin), link); err != nil {
+		t.Fatal(err)
+	}
+	return link
+}
+
+func unpack(t *testing.T, archive string) string {
+	t.Helper()
+	plain, err := gzip.NewReader(strings.NewReader(archive))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for files := tar.NewReader(plain); ; {
+		header, err := files.Next()
+		if errors.Is(err, io.EOF) {
+			return dir
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if header.Uid != 0 || header.ModTime.Unix() != 0 {
+			t.Errorf("%s has an owner or a time, so no two archives are the same: %+v", header.Name, header)
+		}
+		if header.Typeflag != tar.TypeReg {
+			continue
+		}
+		file, err := os.OpenFile(filepath.Join(dir, filepath.Base(header.Name)), os.O_CREATE|os.O_WRONLY, header.FileInfo().Mode())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(file, files); err != nil {
+			t.Fatal(err)
+		}
+		if err := file.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestArchive(t *testing.T) {
+	dir := build(t)
+	link := install(t, dir, &readManifest(t, dir).Spec.Platforms[0])
+	t.Run("kubectl-berth is below 60 MB", func(t *testing.T) {
+		info, err := os.Stat(link)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%.1f MB", float64(info.Size())/1e6)
+		if info.Size() > 60e6 {
+			t.Errorf("it has %d bytes", info.Size())
+		}
+	})
+	t.Run("it finds berth-whatif beside itself, behind the link", func(t *testing.T) {
+		cmd := exec.CommandContext(t.Context(), link, "explain", "--help")
+		cmd.Env = []string{"PATH=", "HOME=" + t.TempDir()}
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "kubectl berth explain pod/NAME [flags]") || !strings.Contains(string(out), "--output") {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
+	t.Run("status starts fast", func(t *testing.T) { expectFastStart(t, link) })
+}
+
+// expectFastStart measures "kubectl berth status" against a server on this machine. It counts requests and CPU time, because the time that passes depends on
+// what else the machine does.
+func expectFastStart(t *testing.T, program string) {
+	t.Helper()
+	const limit = 150 * time.Millisecond
+	var asked []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.URL.Path)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"kind": "WorkloadSpreadList", "apiVersion": "apps.kruise.io/v1alpha1", "metadata": {"resourceVersion": "1"}, "items": []}`)
+	}))
+	defer server.Close()
+	var cpu, passed []time.Duration
+	for range 10 {
+		cmd := exec.CommandContext(t.Context(), program, "status", "--server", server.URL, "-n", "shop")
+		cmd.Env = []string{"HOME=" + t.TempDir()}
+		began := time.Now()
+		if out, err := cmd.CombinedOutput(); err != nil || string(out) != "No WorkloadSpreads found.\n" {
+			t.Fatalf("%v: %s", err, out)
+		}
+		passed = append(passed, time.Since(began))
+		cpu = append(cpu, cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())
+	}
+	t.Logf("the fastest of 10 took %s, with %s of CPU", slices.Min(passed), slices.Min(cpu))
+	if slices.Min(cpu) > limit {
+		t.Errorf("it takes %s of CPU, want at most %s", slices.Min(cpu), limit)
+	}
+	if len(asked) != 10 {
+		t.Errorf("10 runs sent %d requests: %v", len(asked), asked)
+	}
+}
+
+func TestAVersionThatKrewDoesNotTake(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), filepath.Join("..", "..", "hack", "archives.sh"), "main", t.TempDir()).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "give one like v1.2.3") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
