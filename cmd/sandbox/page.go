@@ -10,6 +10,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
+	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/pkg/ui"
 )
@@ -32,7 +33,8 @@ func listenForPage(ctx context.Context, address string) (net.Listener, error) {
 // servePage serves the page of a sandbox until the context ends, and returns its URL once it can be opened.
 func servePage(ctx context.Context, out io.Writer, listener net.Listener, name string, s *sandbox.Sandbox) (url string, err error) {
 	ctrl.SetLogger(logr.Discard()) // the page shows errors
-	page, err := ui.Open(ctx, product.PageConfig(s.RESTConfig()), ui.Options{Title: ui.Title{Cluster: "sandbox " + name}})
+	whatIf := &console.WhatIf{Connection: []string{"--kubeconfig=" + s.Kubeconfig()}}
+	page, err := ui.Open(ctx, product.PageConfig(s.RESTConfig()), ui.Options{Title: ui.Title{Cluster: "sandbox " + name}, Explain: whatIf.Explain, Simulate: whatIf.Simulate})
 	if err != nil {
 		return "", fmt.Errorf("opening the page: %w", err)
 	}

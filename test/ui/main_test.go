@@ -75,15 +75,21 @@ func shop(t *testing.T) (namespace string) {
 	return namespace
 }
 
-// server runs "kubectl berth ui" as a user does, with only the rights that the page needs.
+// server runs "kubectl berth ui" as a user does.
 type server struct {
 	url string
 	cmd *exec.Cmd
 }
 
+// serve runs a server with only the rights that the page needs. What-ifs need more.
 func serve(t *testing.T, namespace, port string) *server {
 	t.Helper()
-	cmd := exec.Command(filepath.Join(harness.Root(), "bin", "kubectl-berth"), "ui", "--kubeconfig", the.Sandbox.Kubeconfig(), "--as", "berth-page", "-n", namespace, "--port", port)
+	return serveWith(t, "--as", "berth-page", "-n", namespace, "--port", port)
+}
+
+func serveWith(t *testing.T, flags ...string) *server {
+	t.Helper()
+	cmd := exec.Command(filepath.Join(harness.Root(), "bin", "kubectl-berth"), append([]string{"ui", "--kubeconfig", the.Sandbox.Kubeconfig()}, flags...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -265,6 +265,25 @@ func TestAPersonFindsPodsWithTheKeyboard(t *testing.T) {
 	}
 }
 
+// TestAPersonAsksWhyAndWhatIf gets the answers of berth-whatif.
+func TestAPersonAsksWhyAndWhatIf(t *testing.T) {
+	namespace := shop(t)
+	tab := open(t, serveWith(t, "-n", namespace).url)
+	scale(t, namespace, 6)
+	expectText(t, tab, ".subset[data-subset=cloud] .kept", "2, no limit")
+
+	at := evaluate[[]float64](t, tab, `(r => [r.x + r.width / 2, r.y + r.height / 2])(document.querySelector('.pod[data-subset=cloud]').getBoundingClientRect())`)
+	if err := chromedp.Do(tab, chromedp.MouseClickXY(at[0], at[1])); err != nil {
+		t.Fatal(err)
+	}
+	expectText(t, tab, "#one", "subset\ncloud", "own\t4\t4\t2 of 2\tFull", "cloud\t2\tno limit\t", "Holds", "own had no quota left when it was bound")
+	evaluate[bool](t, tab, `(document.querySelector('#one-close').click(), true)`)
+
+	evaluate[bool](t, tab, `(document.querySelector('.whatif').open = true, document.querySelector('.whatif input').focus(), true)`)
+	press(t, tab, kb.End)
+	expectText(t, tab, ".whatif", "12", "own\t4\t4\t4", "cloud\t2\t4\tno limit", "4 pods would wait", "Insufficient cpu")
+}
+
 // withoutTrailingSpace removes the trailing space of the empty tray.
 func withoutTrailingSpace(look string) string {
 	return strings.ReplaceAll(look, "node 0:\n", "node 0: \n")
@@ -314,7 +333,9 @@ func TestALargeClusterIsDrawnInBundles(t *testing.T) {
 		Nodes   []thing `json:"nodes"`
 		Pods    []thing `json:"pods"`
 		Spreads []thing `json:"spreads"`
+		Offers  thing   `json:"offers"`
 	}
+	all.Offers = thing{"explain": false, "simulate": 0}
 	all.Cluster, all.Keys = "large", []thing{{"label": "pool", "values": []string{"own", "cloud"}}}
 	for i := range nodes {
 		all.Nodes = append(all.Nodes, thing{"name": fmt.Sprintf("node-%04d", i), "in": thing{"pool": []string{"own", "cloud"}[i/(nodes/2)]}})
@@ -365,6 +386,18 @@ func TestALargeClusterIsDrawnInBundles(t *testing.T) {
 	if n := evaluate[int](t, tab, `document.querySelectorAll('*').length`); n > 5000 {
 		t.Errorf("the page has %d elements", n)
 	}
+
+	if told := evaluate[string](t, tab, `(w => w.querySelector('input').disabled + ': ' + w.querySelector('.then').textContent)(document.querySelector('.whatif'))`); !strings.HasPrefix(told, "true: This page answers no such question") {
+		t.Errorf("the slider of a server without berth-whatif: %s", told)
+	}
+	press(t, tab, "/", "name:web-999")
+	expectText(t, tab, "#hits", "11 pods found, the first 10:")
+	press(t, tab, kb.Enter) // opens the bundle that has the first one
+	expectText(t, tab, "#one", "web-", "This page answers no such question")
+	if drawn := evaluate[string](t, tab, `document.querySelector('.pod[data-uid]').dataset.pod`); !strings.HasPrefix(drawn, "web-") {
+		t.Errorf("the pod that was found is not drawn: %q", drawn)
+	}
+	press(t, tab, kb.Escape, "/", kb.Escape)
 
 	evaluate[bool](t, tab, `(window.drawnFor = 0, new PerformanceObserver(l => { for (const e of l.getEntries()) drawnFor += e.duration; }).observe({ type: 'longtask' }), true)`)
 	close(burst)
