@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
@@ -19,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/sandbox"
 )
 
@@ -282,6 +284,36 @@ func TestAPersonAsksWhyAndWhatIf(t *testing.T) {
 	evaluate[bool](t, tab, `(document.querySelector('.whatif').open = true, document.querySelector('.whatif input').focus(), true)`)
 	press(t, tab, kb.End)
 	expectText(t, tab, ".whatif", "12", "own\t4\t4\t4", "cloud\t2\t4\tno limit", "4 pods would wait", "Insufficient cpu")
+}
+
+// TestAPersonSeesWhatHoldsTheNextMove records a move as a descheduler does, after which pods came back.
+func TestAPersonSeesWhatHoldsTheNextMove(t *testing.T) {
+	namespace := shop(t)
+	tab := open(t, serve(t, namespace, "0").url)
+	scale(t, namespace, 6)
+	expectText(t, tab, ".subset[data-subset=cloud] .kept", "2, no limit")
+	spreads := the.Dynamic.Resource(v1alpha1.Resource).Namespace(namespace)
+	patch := func(kind types.PatchType, patch string, subresources ...string) {
+		t.Helper()
+		if _, err := spreads.Patch(t.Context(), "web-spread", kind, []byte(patch), metav1.PatchOptions{}, subresources...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	patch(types.JSONPatchType, `[{"op": "replace", "path": "/spec/subsets/0/maxReplicas", "value": 6}]`)
+	patch(types.MergePatchType, fmt.Sprintf(`{"status": {"moves": [{"from": "cloud", "to": "own", "reason": "EarlierSubsetHasRoom", "round": 3, "time": %q}]}}`,
+		time.Now().UTC().Format(time.RFC3339)), "status")
+	expectText(t, tab, ".moves", "cloud → own: EarlierSubsetHasRoom, round 3", "BackingOff holds the next, for 19:")
+	expectText(t, tab, ".next", "2 pods of later subsets could be in own", "pods came back to cloud after the move", "round 3 (BackingOff)")
+	first := evaluate[string](t, tab, `document.querySelector('.moves .left').innerText`)
+	if err := the.WaitFor(t.Context(), "the next second of the countdown", func(context.Context) (string, error) {
+		now, err := chromedp.Run(tab, chromedp.Evaluate[string](`document.querySelector('.moves .left').innerText`))
+		if now == first {
+			return "it is still " + first, err
+		}
+		return "", err
+	}); err != nil {
+		t.Error(err)
+	}
 }
 
 // withoutTrailingSpace removes the trailing space of the empty tray.
