@@ -540,7 +540,7 @@ function drawCard(card, s) {
   ready.dataset.ready = s.ready ? 'yes' : s.reason ? 'no' : 'unknown';
   setText(ready, s.ready ? 'Ready' : s.reason || 'Unknown');
   ready.title = s.message ?? '';
-  setText(about, `${s.target}, ${s.strategy || 'Fixed'}, ${count(s.replicas, 'pod')} asked for`);
+  setText(about, `${s.target}, ${s.strategy || 'Fixed'}, ${count(s.replicas, 'pod')} asked for${s.paused ? ', paused' : ''}`);
   const rows = s.subsets ?? [];
   fit(subsets, rows.length, makeSubset);
   rows.forEach((row, i) => drawSubset(subsets.children[i], row, String(s.order.indexOf(row.name) + 1)));
@@ -573,7 +573,7 @@ function drawSubset(row, s, place) {
   meter.dataset.place = colorOf(place);
   meter.toggleAttribute('data-over', s.over > 0);
   meter.firstChild.style.transform = `scaleX(${whole > 0 ? Math.min(1, most / whole) : most > 0 ? 1 : 0})`;
-  meter.setAttribute('aria-label', `pods in ${s.name}`);
+  meter.setAttribute('aria-label', `kept in ${s.name}`);
   meter.setAttribute('aria-valuemin', 0);
   meter.setAttribute('aria-valuenow', most);
   meter.setAttribute('aria-valuemax', Math.max(whole, most));
@@ -762,7 +762,7 @@ function explanation({ problem, content: r }) {
   const refused = t => Object.entries(t.refused ?? {}).sort((a, b) => b[1] - a[1]).map(([reason, n]) => `${n} ${reason}`).join(', ');
   const tiers = (r.tiers ?? []).map(t => [t.subset, t.kept, quotaOf(t), `${t.fit} of ${t.nodes}` + (t.fit < t.nodes ? `: ${refused(t)}` : ''), t.verdict]);
   return [
-    ...(tiers.length ? [table(['subset', 'pods', 'quota', 'nodes that fit now', 'verdict'], tiers)] : []),
+    ...(tiers.length ? [table(['subset', 'kept', 'quota', 'nodes that fit now', 'verdict'], tiers)] : []),
     make('p', '', r.why),
     ...(r.scheduler ? [note('the scheduler said: ' + r.scheduler)] : []),
     note('as of ' + clock(Date.now())),
@@ -826,6 +826,7 @@ function simulation({ problem, content }) {
     ...[[s.waiting, 'would wait'], [s.unplaced, 'would run in no subset'], [s.moves?.length, 'would be moved by the descheduler']]
       .filter(([n]) => n > 0).map(([n, what]) => make('p', 'wants', `${count(n, 'pod')} ${what}`)),
     ...(s.why ? [note('no node: ' + s.why)] : []),
+    ...(s.note ? [note(s.note)] : []),
     note('as of ' + clock(Date.now())),
   ];
 }
