@@ -1,31 +1,56 @@
 // Package turns is a work queue that serves namespaces in turn (round robin). The only waiting object of a namespace waits for at most one object of
-// each other namespace, even if another namespace has thousands. Within a namespace the order is first in, first out.
+// each other namespace, even if another namespace has thousands. No namespace occupies all workers. Within a namespace the order is first in, first out.
 package turns
 
 import (
+	"sync"
+
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// NewQueue makes the queue of a controller. It is a value for NewQueue in the controller options of controller-runtime.
-func NewQueue(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+// NewQueue makes functions that make the queue of a controller, for NewQueue in the controller options of controller-runtime. most is how many requests of
+// one namespace are served at a time. If the controller has more workers, some are left for other namespaces while those of one namespace take long.
+func NewQueue(most int) func(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
 	type request = reconcile.Request
-	return workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[request]{
-		Name: name,
-		DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[request]{
-			Name:  name,
-			Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[request]{Name: name, Queue: &turns{waiting: map[string][]request{}}}),
-		}),
-	})
+	return func(name string, limiter workqueue.TypedRateLimiter[request]) workqueue.TypedRateLimitingInterface[request] {
+		t := &turns{most: most, waiting: map[string][]request{}, served: map[string]int{}}
+		return &queue{turns: t, TypedRateLimitingInterface: workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[request]{
+			Name: name,
+			DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[request]{
+				Name:  name,
+				Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[request]{Name: name, Queue: t}),
+			}),
+		})}
+	}
 }
 
-// turns are the waiting requests. The work queue calls it under its own lock, and never adds a request twice.
+// queue tells the turns which requests are no longer served.
+type queue struct {
+	workqueue.TypedRateLimitingInterface[reconcile.Request]
+	turns *turns
+}
+
+// Done ends the work on a request. It makes at most one more request ready. The worker that calls Done takes that one when it calls Get, unless another
+// worker is faster, so nobody needs to be woken.
+func (q *queue) Done(request reconcile.Request) {
+	q.turns.done(request.Namespace)
+	q.TypedRateLimitingInterface.Done(request)
+}
+
+// turns are the waiting requests. The work queue never adds a request twice.
 type turns struct {
+	most int
+
+	mu sync.Mutex
 	// waiting are the requests of each namespace in their order. It has no empty lists.
 	waiting map[string][]reconcile.Request
-	// next are the namespaces with waiting requests, in the order of their turns.
+	// served counts the requests of each namespace that workers serve now. It has no zeros.
+	served map[string]int
+	// next are the namespaces with waiting requests of which fewer than most are served, in the order of their turns.
 	next []string
-	len  int
+	// ready counts the waiting requests of these namespaces.
+	ready int
 }
 
 var _ workqueue.Queue[reconcile.Request] = &turns{}
@@ -35,27 +60,56 @@ func (t *turns) Touch(reconcile.Request) {}
 
 // Push adds a request behind the others of its namespace.
 func (t *turns) Push(request reconcile.Request) {
-	if len(t.waiting[request.Namespace]) == 0 {
-		t.next = append(t.next, request.Namespace)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	namespace := request.Namespace
+	t.waiting[namespace] = append(t.waiting[namespace], request)
+	if t.served[namespace] == t.most {
+		return
 	}
-	t.waiting[request.Namespace] = append(t.waiting[request.Namespace], request)
-	t.len++
+	t.ready++
+	if len(t.waiting[namespace]) == 1 {
+		t.next = append(t.next, namespace)
+	}
 }
 
-// Len is the number of waiting requests.
-func (t *turns) Len() int { return t.len }
+// Len is the number of waiting requests, without those of namespaces of which enough are served.
+func (t *turns) Len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.ready
+}
 
 // Pop removes the first request of the namespace whose turn it is. The next turn of this namespace comes after those of all others.
 func (t *turns) Pop() reconcile.Request {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	namespace := t.next[0]
 	t.next = t.next[1:]
-	requests := t.waiting[namespace]
-	if len(requests) > 1 {
-		t.waiting[namespace] = requests[1:]
-		t.next = append(t.next, namespace)
-	} else {
+	first, rest := t.waiting[namespace][0], t.waiting[namespace][1:]
+	t.waiting[namespace] = rest
+	t.served[namespace]++
+	t.ready--
+	switch {
+	case len(rest) == 0:
 		delete(t.waiting, namespace)
+	case t.served[namespace] == t.most:
+		t.ready -= len(rest)
+	default:
+		t.next = append(t.next, namespace)
 	}
-	t.len--
-	return requests[0]
+	return first
+}
+
+// done counts a request of the namespace as no longer served.
+func (t *turns) done(namespace string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.served[namespace] == t.most && len(t.waiting[namespace]) > 0 {
+		t.next = append(t.next, namespace)
+		t.ready += len(t.waiting[namespace])
+	}
+	if t.served[namespace]--; t.served[namespace] == 0 {
+		delete(t.served, namespace)
+	}
 }

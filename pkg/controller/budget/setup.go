@@ -35,8 +35,12 @@ type Options struct {
 	Name string
 }
 
-// concurrentReconciles is how many budgets the controller reconciles at a time. No budget is reconciled by two workers at once.
-const concurrentReconciles = 4
+const (
+	// concurrentReconciles is how many budgets the controller reconciles at a time. No budget is reconciled by two workers at once.
+	concurrentReconciles = 8
+	// concurrentOfNamespace is how many of them may be of one namespace. Some kinds of owners take the API server long to read.
+	concurrentOfNamespace = 4
+)
 
 const (
 	// After an error the controller retries a budget with exponential backoff from firstRetry up to lastRetry. Without the backoff, thousands of failing
@@ -76,7 +80,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
 	c, err := controller.New(opts.Name, mgr, controller.Options{
 		Reconciler:              r,
 		MaxConcurrentReconciles: concurrentReconciles,
-		NewQueue:                turns.NewQueue,
+		NewQueue:                turns.NewQueue(concurrentOfNamespace),
 		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
 		ReconciliationTimeout:   reconcileTimeout,
 	})
