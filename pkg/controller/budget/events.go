@@ -59,6 +59,11 @@ func approvalLapsed(entry *lapsed, after time.Duration) news {
 		return news{corev1.EventTypeNormal, v1alpha1.ReasonApprovalExpired, "StrikeOut",
 			fmt.Sprintf("%s of pod %s happened, but its end could not be confirmed within %s; the pod counts by its status again", entry.Operation, entry.Name, after)}
 	}
+	if entry.Operation == v1alpha1.OperationLeave { // the entry does not say whether the pod should leave the budget's selector or its workload
+		return news{corev1.EventTypeWarning, v1alpha1.ReasonApprovalExpired, "StrikeOut",
+			fmt.Sprintf("%s of pod %s was allowed, and after %s the budget still covers the pod: it has left its workload only, or it did not leave; the pod counts by its status again",
+				entry.Operation, entry.Name, after)}
+	}
 	return news{corev1.EventTypeWarning, v1alpha1.ReasonApprovalExpired, "StrikeOut",
 		fmt.Sprintf("%s of pod %s was allowed and did not happen within %s; the pod counts as available again", entry.Operation, entry.Name, after)}
 }
