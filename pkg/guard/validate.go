@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -60,7 +61,11 @@ func (v *budgetValidator) validate(ctx context.Context, pub *v1alpha1.PodUnavail
 	}
 	var others v1alpha1.PodUnavailableBudgetList
 	if err := v.live.List(ctx, &others, client.InNamespace(pub.Namespace)); err != nil {
-		return warnings, apierrors.NewInternalError(fmt.Errorf("listing the budgets of namespace %s: %w", pub.Namespace, err))
+		err = fmt.Errorf("listing the budgets of namespace %s: %w", pub.Namespace, err)
+		if after, passing := passes(err); passing {
+			return warnings, apierrors.NewTooManyRequests(err.Error(), int(after/time.Second))
+		}
+		return warnings, apierrors.NewInternalError(err)
 	}
 	for i := range others.Items {
 		if err := ctx.Err(); err != nil {

@@ -2,7 +2,9 @@ package guard
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -58,6 +60,31 @@ func TestAHugeSelector(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
+}
+
+// TestABudgetThatCannotBeCompared is one whose namespace cannot be read just now, or not at all.
+func TestABudgetThatCannotBeCompared(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err        error
+		wantCode   int32
+		wantSecond int32
+	}{
+		"for a moment":                      {apierrors.NewServerTimeout(v1alpha1.Resource.GroupResource(), "list", 3), http.StatusTooManyRequests, 3},
+		"until the API server answers":      {context.DeadlineExceeded, http.StatusTooManyRequests, 1},
+		"until somebody gives it the right": {apierrors.NewForbidden(v1alpha1.Resource.GroupResource(), "", errors.New("no rule")), http.StatusInternalServerError, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := budgetValidator{live: cluster(t, 0, interceptor.Funcs{List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return tc.err }})}
+			_, err := v.ValidateCreate(t.Context(), selecting("web", 0, 1))
+			var status apierrors.APIStatus
+			if !errors.As(err, &status) {
+				t.Fatalf("got %v", err)
+			}
+			if got := status.Status(); got.Code != tc.wantCode || got.Details.RetryAfterSeconds != tc.wantSecond {
+				t.Errorf("got %d, again after %d s, want %d and %d", got.Code, got.Details.RetryAfterSeconds, tc.wantCode, tc.wantSecond)
+			}
+		})
+	}
 }
 
 func BenchmarkClashWithThousandsOfLargeSelectors(b *testing.B) {
