@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/berth-project/berth/pkg/allocation"
 )
 
 // Plan says what each subset may and should hold at a number of replicas.
@@ -37,13 +39,16 @@ func (p *Policy) Plan(replicas int32) Plan {
 // For is the plan with targets for another number of pods than the replicas, and with the same quotas. A spread that divides some pods of a workload
 // may know the replicas of the whole workload only.
 func (plan Plan) For(pods int32) Plan {
-	plan.Target, plan.Unplaced = make([]int32, len(plan.Quota)), pods
+	claims := make([]allocation.Claim, len(plan.Quota))
 	for i, quota := range plan.Quota {
-		plan.Target[i] = plan.Unplaced
-		if quota != NoLimit {
-			plan.Target[i] = min(quota, plan.Unplaced)
+		claims[i] = allocation.Claim{Order: i, Max: quota, Capacity: allocation.Unlimited}
+		if quota == NoLimit {
+			claims[i].Max = allocation.Unlimited
 		}
-		plan.Unplaced -= plan.Target[i]
+	}
+	plan.Target, plan.Unplaced = allocation.Divide(pods, claims, true), pods
+	for _, target := range plan.Target {
+		plan.Unplaced -= target
 	}
 	return plan
 }

@@ -15,6 +15,11 @@ var forbidden = map[string]map[string]string{
 		module + "pkg/subset": "the vocabulary knows no rule",
 		"k8s.io/client-go":    "the vocabulary is imported by everyone",
 	},
+	"pkg/allocation": {
+		"k8s.io/":             "it divides numbers",
+		module + "pkg/subset": "subsets ask it",
+		module + "pkg/crd":    "it divides numbers",
+	},
 	"pkg/subset": {
 		"k8s.io/client-go":               "the model has no client; move the reading to the adapter",
 		"k8s.io/kubernetes":              "the model is used by programs that are no scheduler",
