@@ -58,7 +58,7 @@ func (s *Snapshot) Replacement(pod *corev1.Pod, policy *subset.Policy, spread st
 		if admitted && from != subset.None && policy.Subsets[from].Patch != nil {
 			template := s.Template(pod)
 			if template == nil {
-				return nil, errors.New("the template is not known")
+				return nil, errors.New("its template is not known")
 			}
 			bare, err := policy.Subsets[from].Patch.TakeFrom(made, podFrom(template, pod.Namespace))
 			if err != nil {
