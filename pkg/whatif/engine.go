@@ -85,7 +85,7 @@ func (e *Engine) Divide(ctx context.Context, spread *v1alpha1.WorkloadSpread, co
 	if target == nil {
 		return nil, fmt.Errorf("%s/%s, the workload of WorkloadSpread %s, does not exist", spread.Spec.TargetReference.Kind, spread.Spec.TargetReference.Name, spread.Name)
 	}
-	if d.Replicas, err = e.Snapshot.Replicas(ctx, spread, target); err != nil {
+	if d.Replicas, err = e.Replicas(ctx, spread, target); err != nil {
 		return nil, err
 	}
 	var pods []subset.Pod

@@ -1,7 +1,9 @@
 package whatif
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -11,9 +13,11 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
@@ -22,6 +26,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
@@ -192,6 +197,44 @@ func TestSimulate(t *testing.T) {
 			e := engineOf(t, append(tc.objects, node("a0", "a"), node("b0", "b"))...)
 			if got := inAWord(simulate(t, e, spreadOf(t, tc.kind, tc.spec), tc.replicas)); got != strings.Replace(tc.want, "b 0; ", "", 1) {
 				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// The API server is asked what admission makes of a pod. If it does not say, the answer says so.
+func TestPodsAreMadeAsAdmissionMakesThem(t *testing.T) {
+	for name, tc := range map[string]struct {
+		answer func(client.Object) error
+		want   string
+		note   string
+	}{
+		"a sidecar takes room": {func(object client.Object) error {
+			pod := object.(*corev1.Pod)
+			if len(pod.OwnerReferences) > 0 {
+				t.Error("Berth's webhook would divide the pod that is asked about")
+			}
+			sidecar := template().Spec.Containers[0]
+			sidecar.Name = "sidecar"
+			pod.Spec.Containers = append(pod.Spec.Containers, sidecar)
+			return nil
+		}, "a 1; b 1; waiting 2", ""},
+		"without the right to create pods": {func(object client.Object) error {
+			return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, object.GetName(), errors.New("no"))
+		}, "a 2; b 1; waiting 1", "pods are made from the workload's template"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := engineOf(t, statefulSet(func(*appsv1.StatefulSet) {}), node("a0", "a"), node("b0", "b"))
+			e.live = interceptor.NewClient(e.live.(client.WithWatch), interceptor.Funcs{
+				Create: func(_ context.Context, _ client.WithWatch, object client.Object, opts ...client.CreateOption) error {
+					if created := (&client.CreateOptions{}).ApplyOptions(opts); len(created.DryRun) == 0 {
+						t.Error("a pod was created")
+					}
+					return tc.answer(object)
+				}})
+			placed := simulate(t, e, spreadOf(t, "StatefulSet", openEnded), 4)
+			if got := inAWord(placed); got != tc.want || !strings.HasPrefix(placed.Note, tc.note) || (placed.Note == "") != (tc.note == "") {
+				t.Errorf("got %q with note %q, want %q with %q", got, placed.Note, tc.want, tc.note)
 			}
 		})
 	}
