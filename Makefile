@@ -156,7 +156,7 @@ test-budget: tools build ## minutes | Storms of deletions, evictions and updates
 	$(GO) test -count=1 -timeout=20m -v ./test/budget -storm=20s -clients=200 -long
 
 .PHONY: test-descheduler
-test-descheduler: tools build ## minutes | The descheduler on a real control plane, with 1,500 random pods to compare its filters with the scheduler on.
+test-descheduler: tools build ## minutes | The descheduler on a real control plane, with 1,500 random pods to compare its filters with the scheduler on, and 200 random spreads to compare the what-if with.
 	$(GO) test -count=1 -timeout=30m -v ./test/descheduler -parity-pods=1500
 
 .PHONY: test-faults

@@ -26,7 +26,8 @@ import (
 )
 
 var (
-	// parityPods is the number of random pods on which the test compares the filters with the scheduler.
+	// parityPods is the number of random pods on which the test compares the filters with the scheduler. The what-if is compared on about as many, of 2
+	// spreads for every 15 pods.
 	parityPods = flag.Int("parity-pods", 150, "how many random pods to compare the scheduler's verdict on")
 	// simulated is how many minutes the test watches the flapping subset, by the clock of the descheduler.
 	simulated = flag.Int("simulated-minutes", 120, "how many minutes by the descheduler's clock a subset flaps")
