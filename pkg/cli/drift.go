@@ -42,7 +42,7 @@ func driftsIn(r *report.Spread) []Drift {
 		case in.Over > 0:
 			add(in.Name, in.Pods, in.Target, "above quota", r.Descheduler("EnforceSubsetMaxReplicas")+", or scaling down")
 		case in.Pods < in.Target && r.PodsAfter(i) > 0:
-			add(in.Name, in.Pods, in.Target, "its pods went to later subsets", r.Descheduler("RebalanceToPreferredSubset")+", once there is room")
+			add(in.Name, in.Pods, in.Target, "its pods went to later subsets", r.Descheduler("RebalanceToPreferredSubset")+", when it has room"+in.Wait.Clause())
 		case !in.Schedulable:
 			add(in.Name, in.Pods, in.Target, "pods wait for a node", "a node that takes them; for early-bound pods "+r.Descheduler("EvictUnschedulableSubsetPods"))
 		}

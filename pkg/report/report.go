@@ -40,8 +40,7 @@ type Spread struct {
 	Subsets []Subset `json:"subsets,omitempty"`
 	// Next is what the system does, or waits for.
 	Next string `json:"next"`
-	// Wait is what keeps pods of later subsets from an earlier one for now; Next says it too. Nil if no pod could be in an earlier subset, and if
-	// nothing is known that keeps them.
+	// Wait is that of the first subset that could take pods of later ones. Next says it too.
 	Wait *Wait `json:"wait,omitempty"`
 }
 
@@ -62,6 +61,8 @@ type Subset struct {
 	Schedulable bool `json:"schedulable"`
 	// Message says why not.
 	Message string `json:"message,omitempty"`
+	// Wait is what keeps pods of later subsets from this one for now. Nil if no later subset holds pods for it, and if nothing is known that keeps them.
+	Wait *Wait `json:"wait,omitempty"`
 }
 
 // Revision is the part of a subset that belongs to one rollout revision of the workload.
@@ -108,8 +109,11 @@ func Of(spread *v1alpha1.WorkloadSpread, now time.Time) Spread {
 		}
 		r.Subsets = append(r.Subsets, of)
 	}
-	if into, pods := r.couldGoHome(); pods > 0 {
-		r.Wait = Waits(spread, policy, into, time.Time{}, now)
+	for i := len(r.Subsets) - 1; i >= 0; i-- {
+		if r.couldTake(i) > 0 {
+			r.Subsets[i].Wait = Waits(spread, policy, i, time.Time{}, now)
+			r.Wait = r.Subsets[i].Wait
+		}
 	}
 	r.Next = nextStep(&r, policy)
 	return r
@@ -124,15 +128,9 @@ func podsOf(status *v1alpha1.WorkloadSpreadStatus) int32 {
 	return pods
 }
 
-// couldGoHome is the first subset with fewer pods than it should hold while later ones hold more, and how many pods those could give it. The number
-// is 0 if there is none.
-func (r *Spread) couldGoHome() (into int, pods int32) {
-	for i := range r.Subsets {
-		if pods = min(r.Subsets[i].Target-r.Subsets[i].Pods, r.PodsAfter(i)); pods > 0 {
-			return i, pods
-		}
-	}
-	return subset.None, 0
+// couldTake is how many pods of later subsets could be in this one: it has fewer than it should hold, and later ones have more.
+func (r *Spread) couldTake(subset int) int32 {
+	return max(min(r.Subsets[subset].Target-r.Subsets[subset].Pods, r.PodsAfter(subset)), 0)
 }
 
 // revisionsOf are the revisions that have pods, in order of their names, with their pods in one subset. There are none if there is only one revision, or
@@ -201,12 +199,11 @@ func nextStep(r *Spread, policy *subset.Policy) string {
 	case r.Unplaced > 0:
 		return Pods(r.Unplaced, "runs", "run") + " in no subset: deleted first when the workload is scaled down"
 	}
-	if into, pods := r.couldGoHome(); pods > 0 {
-		next := fmt.Sprintf("%s of later subsets could be in %s: moved by the descheduler's RebalanceToPreferredSubset when it has room", Pods(pods, "", ""), r.Subsets[into].Name)
-		if r.Wait != nil {
-			next += ", " + r.Wait.Text
+	for i := range r.Subsets {
+		if pods := r.couldTake(i); pods > 0 {
+			return fmt.Sprintf("%s of later subsets could be in %s: moved by the descheduler's RebalanceToPreferredSubset when it has room%s",
+				Pods(pods, "", ""), r.Subsets[i].Name, r.Subsets[i].Wait.Clause())
 		}
-		return next
 	}
 	return "nothing: every pod is where it belongs"
 }

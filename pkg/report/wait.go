@@ -44,6 +44,14 @@ func Waits(spread *v1alpha1.WorkloadSpread, policy *subset.Policy, into int, bou
 	return &Wait{Reason: wait.Reason, Until: &wait.Until, Text: fmt.Sprintf("but by default not before %s: %s", stamp(wait.Until), because)}
 }
 
+// Clause is the text after a comma, and empty for nil.
+func (w *Wait) Clause() string {
+	if w == nil {
+		return ""
+	}
+	return ", " + w.Text
+}
+
 func why(wait *moves.Wait, into string) string {
 	since := stamp(wait.Since)
 	switch {

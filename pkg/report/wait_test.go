@@ -72,11 +72,11 @@ func TestWhatHoldsPodsOfLaterSubsets(t *testing.T) {
 				Conditions:     []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}}}
 			tc.change(spread)
 			r := Of(spread, testkit.Now)
-			if got := r.Wait; (got == nil) != (tc.want == "") || got != nil && (got.Reason != tc.want || (got.Until == nil) != tc.until.IsZero() || got.Until != nil && !got.Until.Equal(tc.until)) {
+			if got := r.Subsets[0].Wait; (got == nil) != (tc.want == "") || got != nil && (got.Reason != tc.want || (got.Until == nil) != tc.until.IsZero() || got.Until != nil && !got.Until.Equal(tc.until)) {
 				t.Errorf("got %+v, want %s until %s", got, tc.want, tc.until)
 			}
-			if r.Wait != nil && (!strings.Contains(r.Wait.Text, tc.wantText) || r.Subsets[0].Schedulable && !strings.HasSuffix(r.Next, " when it has room, "+r.Wait.Text)) {
-				t.Errorf("text %q, next %q, want %q", r.Wait.Text, r.Next, tc.wantText)
+			if wait := r.Subsets[0].Wait; wait != nil && (!strings.Contains(wait.Text, tc.wantText) || r.Subsets[0].Schedulable && !strings.HasSuffix(r.Next, " when it has room, "+wait.Text)) {
+				t.Errorf("text %q, next %q, want %q", wait.Text, r.Next, tc.wantText)
 			}
 			policy, errs := subset.Compile(&spread.Spec, field.NewPath("spec"))
 			if len(errs) > 0 {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +18,7 @@ import (
 	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/fit"
+	"github.com/berth-project/berth/pkg/report"
 	"github.com/berth-project/berth/pkg/subset"
 	engine "github.com/berth-project/berth/pkg/whatif"
 )
@@ -112,7 +114,9 @@ func explainPod(ctx context.Context, e *engine.Engine, pod *corev1.Pod) (*PodRep
 	case !observed.Active:
 		r.Why = "it has ended or is being deleted, and takes no slot"
 	case pod.Spec.NodeName != "":
-		r.Why = why(r, policy, index, adopted)
+		r.Why = why(r, policy, index, adopted, func(open int) string {
+			return report.Waits(divided.Spread, policy, open, boundSince(pod), time.Now()).Clause()
+		})
 	default:
 		outcome, err := e.Try(ctx, divided, pod)
 		if err != nil {
@@ -157,8 +161,18 @@ func lastWord(pod *corev1.Pod) string {
 	return ""
 }
 
-// why a pod is on its node.
-func why(r *PodReport, policy *subset.Policy, index int, adopted bool) string {
+// boundSince is since when a pod has its node. Zero if its conditions do not say it.
+func boundSince(pod *corev1.Pod) time.Time {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
+}
+
+// why a pod is on its node. waits says what keeps it from an open subset.
+func why(r *PodReport, policy *subset.Policy, index int, adopted bool, waits func(open int) string) string {
 	switch {
 	case adopted && index == subset.None:
 		return "it was not bound for a subset of this spread, and its node belongs to none"
@@ -179,7 +193,7 @@ func why(r *PodReport, policy *subset.Policy, index int, adopted bool) string {
 	}
 	text := fmt.Sprintf("%s %s when it was bound", strings.Join(earlier, ", "), reason)
 	if open := slices.IndexFunc(r.Tiers[:index], func(t Tier) bool { return t.Verdict == verdictOpen }); open >= 0 {
-		text += fmt.Sprintf("; %s is open now, and the descheduler's RebalanceToPreferredSubset would move the pod back", r.Tiers[open].Subset)
+		text += fmt.Sprintf("; %s is open now, and the descheduler's RebalanceToPreferredSubset would move the pod back%s", r.Tiers[open].Subset, waits(open))
 	}
 	return text
 }
