@@ -22,7 +22,7 @@ import (
 type Options struct {
 	// Server are the framework's own options.
 	Server *options.DeschedulerServer
-	// SyncTimeout is how long it may take until everything was read that a cycle begins with.
+	// SyncTimeout is how long reading the cluster may take before a cycle.
 	SyncTimeout time.Duration
 	// CycleTimeout is how long a cycle may take.
 	CycleTimeout time.Duration
@@ -32,10 +32,10 @@ type Options struct {
 	ServerDryRun bool
 	// ServerDryRunIn is the only namespace for which ServerDryRun sends evictions. Those of other namespaces count as accepted. Empty is every namespace.
 	ServerDryRunIn string
-	// Explain prints what every cycle decided: "table", "json", or nothing if it is empty.
+	// Explain prints what every cycle decided, as "table" or as "json". Empty prints nothing.
 	Explain string
 
-	// Config reaches the API server. Nil is what the framework's options say.
+	// Config of the client. Nil takes the kubeconfig of the framework's options.
 	Config *rest.Config
 	// Out is where Explain prints to.
 	Out io.Writer
@@ -46,11 +46,11 @@ type Options struct {
 }
 
 const (
-	// The API server's own priority and fairness is the limit that counts.
+	// The API server limits requests by its priority and fairness.
 	defaultQPS   = 1000
 	defaultBurst = 1000
 
-	// tripAfter is how many evictions in a row may fail for another reason than a budget before the cycle sends no more.
+	// tripAfter is after how many failures in a row the cycle sends no more evictions. A refusal by a budget is no failure.
 	tripAfter = 3
 
 	leaseName, leaseNamespace = "berth-descheduler", "berth-system"

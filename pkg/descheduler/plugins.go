@@ -14,7 +14,7 @@ import (
 	"github.com/berth-project/berth/pkg/descheduler/guarded"
 )
 
-// watch knows what has become of the plugins of a cycle, of which the framework says nothing to its caller.
+// watch records which plugins of a cycle ran and what they returned. The framework does not tell its caller.
 type watch struct {
 	mu     sync.Mutex
 	cancel context.CancelCauseFunc
@@ -29,7 +29,7 @@ func (w *watch) begin(cancel context.CancelCauseFunc) {
 	w.cancel, w.ran, w.errs = cancel, map[frameworktypes.Plugin]bool{}, nil
 }
 
-// started is true once a plugin has run, so that everything it reads is there.
+// started is true once a plugin has run. Then the framework's informers have synced.
 func (w *watch) started() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -45,7 +45,7 @@ func (w *watch) err() error {
 
 var errAgain = errors.New("the framework started the cycle again, because it could not finish it")
 
-// run runs a plugin, unless the cycle is over: the framework calls plugins also then, with informers that are empty. It runs each once.
+// run runs a plugin once, unless the cycle is over. The framework calls plugins then too, with empty informers.
 func (w *watch) run(ctx context.Context, plugin frameworktypes.Plugin, do func() *frameworktypes.Status) *frameworktypes.Status {
 	w.mu.Lock()
 	err := context.Cause(ctx)
@@ -69,7 +69,7 @@ func (w *watch) run(ctx context.Context, plugin frameworktypes.Plugin, do func()
 	return status
 }
 
-// watched has every plugin of the registry built with guarded evictions, and reports how it runs.
+// watched returns the registry with plugins that are built with guarded evictions, and that the watch sees run.
 func watched(registry pluginregistry.Registry, guard *guarded.Client, w *watch) pluginregistry.Registry {
 	all := pluginregistry.NewRegistry()
 	for name, plugin := range registry {

@@ -22,9 +22,9 @@ import (
 	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 )
 
-// What a cycle reads. A list that is missing here is one that an informer would wait for until the sync timeout, without saying what it waits for.
+// What a cycle reads. If a list is missing here and not allowed, an informer waits for it until the sync timeout, and does not say for what.
 var (
-	// readByFramework is what the framework watches whatever is configured.
+	// readByFramework is what the framework always watches.
 	readByFramework = []schema.GroupVersionResource{
 		core("pods"), core("nodes"), core("namespaces"), core("persistentvolumeclaims"),
 		{Group: "scheduling.k8s.io", Version: "v1", Resource: "priorityclasses"},
@@ -35,7 +35,7 @@ var (
 		v1alpha1.Resource, policyv1alpha1.GroupVersion.WithResource("podunavailablebudgets"),
 		apps("deployments"), apps("replicasets"), apps("statefulsets"), {Group: "batch", Version: "v1", Resource: "jobs"},
 	}
-	// readByFilters is what the scheduler's filters watch in addition.
+	// readByFilters is what the scheduler's filters watch as well.
 	readByFilters = []schema.GroupVersionResource{
 		core("services"), core("replicationcontrollers"), core("persistentvolumes"),
 		storage("storageclasses"), storage("csinodes"), storage("csidrivers"), storage("csistoragecapacities"), storage("volumeattachments"),
@@ -66,7 +66,7 @@ func enabledIn(policy *api.DeschedulerPolicy) sets.Set[string] {
 	return enabled
 }
 
-// required are the lists and the rights that a cycle of the policy cannot do without.
+// required are the lists and the rights that a cycle of the policy needs.
 type required struct {
 	lists  []schema.GroupVersionResource
 	rights []authorizationv1.ResourceAttributes
@@ -91,12 +91,12 @@ func requiredBy(policy *api.DeschedulerPolicy, berths sets.Set[string], dryRun b
 // look is how often an API server that does not answer is asked again.
 const look = 500 * time.Millisecond
 
-// check returns what is missing. It asks again while the API server does not answer; the context bounds it.
+// check returns what is missing. It asks again until the API server answers or the context ends.
 func (r *required) check(ctx context.Context, lists metadata.Interface, client kubernetes.Interface) error {
 	var missing []error
 	err := wait.PollUntilContextCancel(ctx, look, true, func(ctx context.Context) (bool, error) {
 		now := r.missing(ctx, lists, client)
-		if missing == nil || !errors.Is(errors.Join(now...), context.DeadlineExceeded) { // the attempt that was cut off says less than those before it
+		if missing == nil || !errors.Is(errors.Join(now...), context.DeadlineExceeded) { // the attempt that was cut off says less than earlier ones
 			missing = now
 		}
 		return !slices.ContainsFunc(now, mayPass), nil
@@ -107,7 +107,7 @@ func (r *required) check(ctx context.Context, lists metadata.Interface, client k
 	return errors.Join(missing...)
 }
 
-// mayPass is true for an error that another attempt may not have.
+// mayPass is true for an error that may not come again.
 func mayPass(err error) bool {
 	return !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) && !apierrors.IsUnauthorized(err) && !errors.Is(err, errNotAllowed)
 }
@@ -141,7 +141,7 @@ func (r *required) missing(ctx context.Context, lists metadata.Interface, client
 			continue
 		}
 		if missing = append(missing, err); mayPass(err) {
-			break // the others will not say more
+			break // the other errors say no more
 		}
 	}
 	return missing

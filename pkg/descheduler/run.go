@@ -95,8 +95,8 @@ func (d *descheduler) lead(ctx context.Context) error {
 	return errNotLeading
 }
 
-// Plan runs one cycle as a dry run and returns what it decided, whatever the API server says to its evictions, and whatever it could not read of single
-// spreads: the report has lines for that. Like Run it may be under way only once in a process.
+// Plan runs one cycle as a dry run and returns what it decided. The report has lines for refused evictions and for spreads that it could not read, so
+// they are no error. Like Run it may be under way only once in a process.
 func Plan(ctx context.Context, options *Options) (*cycle.Report, error) {
 	if !options.isDryRun() {
 		return nil, errors.New("a plan is a dry run")
@@ -124,7 +124,7 @@ func Plan(ctx context.Context, options *Options) (*cycle.Report, error) {
 
 var errTooFewNodes = errors.New("no plan: the descheduler needs at least two ready nodes that match nodeSelector of its policy")
 
-// prepare makes sure, before anything is watched, that everything can be.
+// prepare checks that everything can be read, before anything is watched.
 func prepare(ctx context.Context, options *Options) (*descheduler, error) {
 	server := options.Server
 	config, err := options.config()
@@ -155,7 +155,7 @@ func prepare(ctx context.Context, options *Options) (*descheduler, error) {
 	case <-syncCtx.Done():
 		err = context.Cause(syncCtx)
 		select {
-		case late := <-done: // it may say what was missing
+		case late := <-done: // its error may name what is missing
 			err = errors.Join(err, late)
 		case <-time.After(time.Second):
 		}
@@ -163,7 +163,7 @@ func prepare(ctx context.Context, options *Options) (*descheduler, error) {
 	return d, err
 }
 
-// load reads the policy and checks that it can be carried out.
+// load reads the policy and checks that the cluster and the rights allow it.
 func (d *descheduler) load(ctx context.Context) error {
 	deschedulermetrics.Register()
 	registerMetrics()
@@ -202,14 +202,14 @@ func (d *descheduler) load(ctx context.Context) error {
 	return d.connectMetrics()
 }
 
-// sendsAhead is true if the framework would send every eviction that it is told of.
+// sendsAhead is true if the framework sends every eviction that a plugin asks for.
 func (d *descheduler) sendsAhead() bool {
 	p, server := d.policy, d.options.Server
 	return !server.DryRun && !server.DefaultFeatureGates.Enabled(features.EvictionsInBackground) &&
 		p.MaxNoOfPodsToEvictPerNode == nil && p.MaxNoOfPodsToEvictPerNamespace == nil && p.MaxNoOfPodsToEvictTotal == nil
 }
 
-// connectMetrics is for strategies of the framework that go by the use of nodes.
+// connectMetrics makes the client for strategies of the framework that go by the usage of nodes.
 func (d *descheduler) connectMetrics() error {
 	wanted := d.policy.MetricsCollector != nil && d.policy.MetricsCollector.Enabled // deprecated, and still valid in policies
 	for i := range d.policy.MetricsProviders {
@@ -226,7 +226,7 @@ func (d *descheduler) connectMetrics() error {
 	return nil
 }
 
-// config reaches the API server with the limits of the options.
+// config is the configuration of the client, with the limits of the options.
 func (o *Options) config() (config *rest.Config, err error) {
 	connection := &o.Server.ClientConnection
 	switch {
@@ -256,7 +256,7 @@ func (d *descheduler) runForever(ctx context.Context) {
 	}, d.options.Server.DeschedulingInterval)
 }
 
-// runOnce runs a cycle and prints what it decided, if that is asked for.
+// runOnce runs a cycle, and prints what it decided if the options ask for that.
 func (d *descheduler) runOnce(ctx context.Context) error {
 	report, err := d.runCycle(ctx)
 	err = errors.Join(err, report.Unread)
@@ -266,7 +266,7 @@ func (d *descheduler) runOnce(ctx context.Context) error {
 	return err
 }
 
-// runCycle has the framework run one cycle, as it does in a CronJob. What could not be read of single spreads is in the report alone.
+// runCycle has the framework run one cycle. Spreads that could not be read are only in the report.
 func (d *descheduler) runCycle(ctx context.Context) (*cycle.Report, error) {
 	began := time.Now() //nolint:forbidigo // a metric
 	ctx, stop := context.WithTimeoutCause(ctx, d.options.CycleTimeout, fmt.Errorf("the cycle took longer than %s", d.options.CycleTimeout))

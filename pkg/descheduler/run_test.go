@@ -34,6 +34,14 @@ func TestOptionsThatCannotBe(t *testing.T) {
 		"a leader that runs on and on": {func(o *Options) {
 			o.Server.LeaderElection.LeaderElect, o.Server.DeschedulingInterval = true, time.Minute
 		}, true},
+		"a leader that retries too seldom": {func(o *Options) {
+			o.Server.LeaderElection.LeaderElect, o.Server.DeschedulingInterval = true, time.Minute
+			o.Server.LeaderElection.RetryPeriod.Duration = 9 * time.Second
+		}, false},
+		"a leader whose lease ends before it is renewed": {func(o *Options) {
+			o.Server.LeaderElection.LeaderElect, o.Server.DeschedulingInterval = true, time.Minute
+			o.Server.LeaderElection.LeaseDuration.Duration = 10 * time.Second
+		}, false},
 	} {
 		o, err := NewOptions(nil)
 		if err != nil {
