@@ -29,7 +29,7 @@ func delegate(command console.Summary, streams genericiooptions.IOStreams) *cobr
 		return run(cmd.Context(), streams, append([]string{cmd.Name()}, args...)...)
 	}
 	cmd.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
-		if err := run(context.Background(), streams, cmd.Name(), "--help"); err != nil {
+		if err := run(cmd.Root().Context(), streams, cmd.Name(), "--help"); err != nil {
 			fmt.Fprintln(streams.ErrOut, err)
 		}
 	})

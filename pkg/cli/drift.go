@@ -75,7 +75,7 @@ func newDrift(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.C
 		},
 	}
 	c.output.AddTo(cmd.Flags())
-	c.selection.addTo(cmd.Flags())
+	c.addTo(cmd.Flags())
 	return cmd
 }
 
@@ -105,12 +105,4 @@ func (c *driftCommand) run(ctx context.Context, cluster *console.Cluster) error 
 		rows = append(rows, []console.Cell{{Text: c.nameOf(d.Namespace, d.Spread)}, {Text: cmp.Or(d.Subset, "-")}, {Text: strconv.Itoa(int(d.Pods))}, {Text: strconv.Itoa(int(d.Planned))}, {Text: d.What, Color: console.Yellow}, {Text: d.Mends}})
 	}
 	return console.PrintTable(c.out, console.PaletteFor(c.out), rows)
-}
-
-// count is "1 thing" or "3 things".
-func count(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
 }

@@ -45,7 +45,7 @@ func newStatus(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.
 		},
 	}
 	c.output.AddTo(cmd.Flags())
-	c.selection.addTo(cmd.Flags())
+	c.addTo(cmd.Flags())
 	cmd.Flags().BoolVarP(&c.watch, "watch", "w", false, "Print again whenever a status changes, until interrupted.")
 	return cmd
 }
