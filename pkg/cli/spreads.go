@@ -78,10 +78,10 @@ func getSpread(ctx context.Context, cluster *console.Cluster, name string) (*v1a
 	return spread, err
 }
 
-// reportOf is the report of a spread now.
-func reportOf(spread *v1alpha1.WorkloadSpread) report.Spread {
-	return report.Of(spread, time.Now()) //nolint:forbidigo // a command runs at one moment, and synctest controls the clock of tests
-}
+// now is the time. A command runs at one moment, and synctest controls the clock of tests.
+func now() time.Time { return time.Now() } //nolint:forbidigo // see above
+
+func reportOf(spread *v1alpha1.WorkloadSpread) report.Spread { return report.Of(spread, now()) }
 
 const (
 	// mostOften is the shortest time between two calls of changed.

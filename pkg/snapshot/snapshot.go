@@ -52,11 +52,21 @@ func Take(ctx context.Context, live client.Client, clock clock.WithTicker) (*Sna
 // TakeWith is Take with the pods and nodes of informers that have synced. Nil lists them. What somebody did to the pods, and an informer has not seen
 // yet, is in the status of their spread if it was a move.
 func TakeWith(ctx context.Context, live client.Client, clock clock.WithTicker, watched informers.SharedInformerFactory) (*Snapshot, error) {
+	return read(ctx, live, clock, "", watched)
+}
+
+// TakeNamespace is Take for one namespace and without nodes, for users who may list no more.
+func TakeNamespace(ctx context.Context, live client.Client, clock clock.WithTicker, namespace string) (*Snapshot, error) {
+	return read(ctx, live, clock, namespace, nil)
+}
+
+// read reads one namespace without nodes, or everything if the name is empty.
+func read(ctx context.Context, live client.Client, clock clock.WithTicker, namespace string, watched informers.SharedInformerFactory) (*Snapshot, error) {
 	s := &Snapshot{live: live, byTarget: map[string][]*v1alpha1.WorkloadSpread{}, nodeNamed: map[string]*corev1.Node{},
 		owners: map[schema.GroupKind]map[types.NamespacedName]client.Object{}, others: map[string]*metav1.PartialObjectMetadata{}}
 	s.Lineage = lineage.Over(s, lineage.NewKinds(live.RESTMapper(), live, clock), clock)
 	var spreads v1alpha1.WorkloadSpreadList
-	if err := live.List(ctx, &spreads); err != nil {
+	if err := live.List(ctx, &spreads, client.InNamespace(namespace)); err != nil {
 		return nil, fmt.Errorf("listing spreads: %w", err)
 	}
 	s.Spreads = spreads.Items
@@ -69,12 +79,15 @@ func TakeWith(ctx context.Context, live client.Client, clock clock.WithTicker, w
 	var jobs batchv1.JobList
 	lists := []client.ObjectList{&deployments, &replicaSets, &statefulSets, &jobs}
 	if watched == nil {
-		lists = append(lists, &pods, &nodes)
+		lists = append(lists, &pods)
+	}
+	if watched == nil && namespace == "" {
+		lists = append(lists, &nodes)
 	}
 	reading, readCtx := errgroup.WithContext(ctx)
 	for _, list := range lists {
 		reading.Go(func() error {
-			if err := live.List(readCtx, list); err != nil {
+			if err := live.List(readCtx, list, client.InNamespace(namespace)); err != nil {
 				return fmt.Errorf("listing into %T: %w", list, err)
 			}
 			return nil
