@@ -72,6 +72,59 @@ func TestKubectlBerthStatus(t *testing.T) {
 	}
 }
 
+// berth runs the plugin in a namespace. It fails the test if the command fails or does not print these texts.
+func berth(t *testing.T, ns string, args []string, texts ...string) string {
+	t.Helper()
+	out, log, failed := kubectl(t, append([]string{"berth", "-n", ns}, args...)...)
+	for _, text := range texts {
+		if failed || !strings.Contains(out, text) {
+			t.Errorf("%s printed\n%s%swithout %q", args, out, log, text)
+		}
+	}
+	return out
+}
+
+func TestKubectlBerthOnASpread(t *testing.T) {
+	pools(t, "a", "b")
+	ns := namespace(t)
+	spread := strings.Replace(spreadHeader, "metadata: {", "metadata: {labels: {team: shop}, ", 1) + `
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
+` + strings.Replace(twoPools, "%s", "1", 1)
+	apply(t, ns, spread)
+	if _, log, failed := kubectl(t, "berth", "-n", ns, "wait", "web", "--timeout=10ms"); !failed || !strings.Contains(log, "web is not placed after 10ms: ") {
+		t.Errorf("waiting for a workload that does not exist: %q", log)
+	}
+	apply(t, ns, deployment("web", 3, ""))
+	berth(t, ns, []string{"wait", "web", "--timeout=" + harness.Timeout.String()}, "WorkloadSpread web is placed.")
+	expectPlaces(t, ns, "a=1 b=2")
+
+	berth(t, ns, []string{"status", "-l", "team=shop"}, "Deployment/web")
+	berth(t, ns, []string{"status", "-l", "team!=shop"}, "No WorkloadSpreads found.")
+	berth(t, ns, []string{"drift", "-l", "team=shop"}, "No drift in 1 WorkloadSpread.")
+	out := berth(t, ns, []string{"tree", "web"}, "WorkloadSpread/web", "Deployment/web", "ReplicaSet/web-", "subset a ", "subset b ")
+	if n := strings.Count(out, "Pod/web-"); n != 3 {
+		t.Errorf("%d pods in the tree:\n%s", n, out)
+	}
+	berth(t, ns, []string{"moves", "web"}, "No moves of WorkloadSpread web are recorded.", "next: nothing")
+	berth(t, ns, []string{"pause", "web"}, "is paused")
+	berth(t, ns, []string{"pause", "web"}, "was already paused")
+	berth(t, ns, []string{"status", "web"}, "paused: the descheduler moves none of its pods")
+	berth(t, ns, []string{"resume", "web"}, "is resumed")
+	berth(t, ns, []string{"version"}, "kubectl-berth", "API server", "no Deployment or CronJob of Berth")
+
+	file := filepath.Join(t.TempDir(), "spread.yaml")
+	if err := os.WriteFile(file, []byte(spread), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	berth(t, ns, []string{"lint", "-f", file}, "1 WorkloadSpread and 0 PodUnavailableBudgets: 0 mistakes, 0 warnings")
+	if err := os.WriteFile(file, []byte(strings.Replace(spread, "subsets:", "subset:", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, log, failed := kubectl(t, "berth", "lint", "-f", file); !failed || !strings.Contains(out, `unknown field "spec.subset"`) || log != "" {
+		t.Errorf("failed: %t, printed\n%s%s", failed, out, log)
+	}
+}
+
 func TestKubectlBerthSaysWhatToDo(t *testing.T) {
 	for name, tc := range map[string]struct {
 		args []string
