@@ -100,7 +100,7 @@ func (c *driftCommand) run(ctx context.Context, cluster *console.Cluster) error 
 		_, err := fmt.Fprintf(c.out, "No drift in %s.\n", console.Count(len(spreads.Items), "WorkloadSpread"))
 		return err
 	}
-	rows := [][]console.Cell{{{Text: "SPREAD"}, {Text: "SUBSET"}, {Text: "PODS"}, {Text: "PLANNED"}, {Text: "WHAT"}, {Text: "MENDED BY"}}}
+	rows := [][]console.Cell{{{Text: "SPREAD"}, {Text: "SUBSET"}, {Text: "KEPT"}, {Text: "PLANNED"}, {Text: "WHAT"}, {Text: "MENDED BY"}}}
 	for _, d := range drifts {
 		rows = append(rows, []console.Cell{{Text: c.nameOf(d.Namespace, d.Spread)}, {Text: cmp.Or(d.Subset, "-")}, {Text: strconv.Itoa(int(d.Pods))}, {Text: strconv.Itoa(int(d.Planned))}, {Text: d.What, Color: console.Yellow}, {Text: d.Mends}})
 	}

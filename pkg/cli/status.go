@@ -147,7 +147,7 @@ func (c *statusCommand) subsetRows(r *report.Spread) [][]console.Cell {
 	}
 	// While there are several revisions, each has a row of its own, because it has the quota for itself.
 	divided := slices.ContainsFunc(r.Subsets, func(s report.Subset) bool { return len(s.Revisions) > 0 })
-	head := []console.Cell{{Text: "  SUBSET"}, {Text: "PODS"}, {Text: "QUOTA"}, {Text: "FILL"}, {Text: "SCHEDULABLE"}}
+	head := []console.Cell{{Text: "  SUBSET"}, {Text: "KEPT"}, {Text: "QUOTA"}, {Text: "FILL"}, {Text: "SCHEDULABLE"}}
 	if divided {
 		head = slices.Insert(head, 1, console.Cell{Text: "REVISION"})
 	}

@@ -101,7 +101,7 @@ func TestStatusPrints(t *testing.T) {
 	t.Run("a table", func(t *testing.T) {
 		got, err := print(statusCommand{output: console.AsTable}, "web")
 		want := `web   Deployment/web   Adaptive   4 pods asked for   Ready
-  SUBSET   PODS   QUOTA   FILL                   SCHEDULABLE
+  SUBSET   KEPT   QUOTA   FILL                   SCHEDULABLE
   a        1      2       ██████████··········   no
   b        2      -       ████████████████████   yes
   1 pod pending

@@ -279,7 +279,7 @@ func (c *simulateCommand) print(simulations []Simulation) error {
 	p := console.PaletteFor(c.out)
 	for i := range simulations {
 		s := &simulations[i]
-		rows := [][]console.Cell{{{Text: fmt.Sprintf("%d replicas", s.Replicas)}, {Text: "NOW"}, {Text: "THEN"}, {Text: "QUOTA"}}}
+		rows := [][]console.Cell{{{Text: fmt.Sprintf("%d replicas", s.Replicas)}, {Text: "KEPT"}, {Text: "THEN"}, {Text: "QUOTA"}}}
 		for _, in := range s.Subsets {
 			quota := "-"
 			if in.Quota != nil {

@@ -134,12 +134,12 @@ func TestSimulateFiles(t *testing.T) {
 	const header = "apiVersion: apps.kruise.io/v1alpha1\nkind: WorkloadSpread\nmetadata: {name: web}\nspec:\n  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}\n"
 	t.Run("a spread alone", func(t *testing.T) {
 		got, err := simulate(simulateCommand{output: console.AsTable, replicas: -1, scale: []int32{1, 10}}, header+`  subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 3}]`, ".yaml")
-		want := `1 replicas   NOW   THEN   QUOTA
-  a          0     1      2
-  b          0     0      3
-10 replicas   NOW   THEN   QUOTA
-  a           0     2      2
-  b           0     3      3
+		want := `1 replicas   KEPT   THEN   QUOTA
+  a          0      1      2
+  b          0      0      3
+10 replicas   KEPT   THEN   QUOTA
+  a           0      2      2
+  b           0      3      3
   5 pods run in no subset
 `
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
