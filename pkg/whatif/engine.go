@@ -3,6 +3,7 @@ package whatif
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -33,6 +34,9 @@ type Engine struct {
 	scheduler *fit.Filters
 	plugin    *workloadspread.Rehearsal
 }
+
+// Now is the time of the engine's clock.
+func (e *Engine) Now() time.Time { return e.clock.Now() }
 
 // New makes an engine. Its filters register their informers with the factory, which the caller starts; they must have synced before a question is
 // asked. The context bounds the life of the engine.

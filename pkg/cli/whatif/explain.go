@@ -115,7 +115,7 @@ func explainPod(ctx context.Context, e *engine.Engine, pod *corev1.Pod) (*PodRep
 		r.Why = "it has ended or is being deleted, and takes no slot"
 	case pod.Spec.NodeName != "":
 		r.Why = why(r, policy, index, adopted, func(open int) string {
-			return report.Waits(divided.Spread, policy, open, boundSince(pod), time.Now()).Clause()
+			return report.Waits(divided.Spread, policy, open, boundSince(pod), e.Now()).Clause()
 		})
 	default:
 		outcome, err := e.Try(ctx, divided, pod)
