@@ -69,7 +69,7 @@ func TestCommandsOfBerthWhatifAreCommandsOfKubectlBerth(t *testing.T) {
 		out, errOut string
 		code        int
 	}{
-		"it runs":                      {[]string{"simulate", "-f", file, "--replicas", "3"}, "a          0     2      2", "", 0},
+		"it runs":                      {[]string{"simulate", "-f", file, "--replicas", "3"}, "a          0      2      2", "", 0},
 		"flags before the command":     {[]string{"-n", "shop", "--request-timeout=1s", "simulate", "-f", file, "--replicas=3"}, "3 replicas", "", 0},
 		"--help":                       {[]string{"explain", "--help"}, "kubectl berth explain pod/NAME [flags]", "", 0},
 		"help":                         {[]string{"help", "rebalance"}, "--policy-config-file", "", 0},

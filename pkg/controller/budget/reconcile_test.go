@@ -545,7 +545,7 @@ func TestAPodThatWasTakenFromItsWorkloadHasLeft(t *testing.T) {
 			got = append(got, e)
 		}
 	}
-	want := []string{"Warning ApprovalExpired LEAVE of pod stayed was allowed and did not happen within 2m0s; the pod counts as available again"}
+	want := []string{"Warning ApprovalExpired LEAVE of pod stayed was allowed, and after 2m0s the budget still covers the pod: it has left its workload only, or it did not leave; the pod counts by its status again"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
