@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -299,4 +300,44 @@ func TestPodsGoInOneOrder(t *testing.T) {
 			t.Errorf("%s, of %s, goes as number %d; want one of %s", name, pods[at].CreationTimestamp, i+1, want)
 		}
 	}
+}
+
+// Pods that were created while no webhook answered run where the default scheduler put them. The descheduler brings them home.
+func TestPodsWithoutAdmissionComeHome(t *testing.T) {
+	ns := newNamespace(t)
+	apply(t, ns, spreadOf(ns, "ReplicaSet", "{}", "a=2 b=-"))
+	resume, err := the.Sandbox.Halt(product.Controller, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resume()
+	apply(t, ns, workload("ReplicaSet", 5, "100m"))
+	expectLayout(t, ns, "none=5")
+	resume()
+	waitFor(t, "the spread to say that pods were not admitted", func(context.Context) (string, error) {
+		status := spreadStatus(t, ns)
+		if c := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionAdmitted); c == nil || c.Reason != string(v1alpha1.ReasonPodsNotAdmitted) {
+			return fmt.Sprintf("%+v", c), nil
+		}
+		return "", nil
+	})
+	pool(t, ns, "a", "32")
+	pool(t, ns, "b", "32")
+	told(t, ns)
+	policy := policyOf(ns, rebalance, "stabilizationWindow: 0s, minResidence: 0s, cooldown: 0s, maxMovesPerSpread: 20")
+	const home = "a=2 b=3"
+	for range 5 { // a cycle moves at least one pod
+		if layout(atRest(t, ns, 5)) == home {
+			break
+		}
+		mustDeschedule(t, policy)
+	}
+	expectLayout(t, ns, home)
+	waitFor(t, "the spread to say that all pods were divided", func(context.Context) (string, error) {
+		status := spreadStatus(t, ns)
+		if c := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionAdmitted); c == nil || c.Status != metav1.ConditionTrue {
+			return fmt.Sprintf("%+v", c), nil
+		}
+		return "", nil
+	})
 }
