@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -228,7 +229,11 @@ func whyPending(d *engine.Divided, pod *corev1.Pod, outcome engine.Outcome) stri
 	case outcome.Reason == v1alpha1.ReasonNoNodeFits:
 		return "no subset with quota left has a node for it"
 	case outcome.Reason == v1alpha1.ReasonSubsetsFull:
-		return "every subset is full, and the spread makes such pods wait (whenFull: Wait)"
+		text := "every subset is full, and the spread makes such pods wait (whenFull: Wait)"
+		if ready := meta.FindStatusCondition(d.Spread.Status.Conditions, v1alpha1.ConditionReady); ready != nil && ready.Reason == string(v1alpha1.ReasonRolloutBlocked) {
+			text += "; " + ready.Message
+		}
+		return text
 	case outcome.Reason != "":
 		return fmt.Sprintf("the scheduler holds it: %s", outcome.Reason)
 	default:

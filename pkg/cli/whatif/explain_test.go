@@ -193,3 +193,21 @@ func TestExplain(t *testing.T) {
 		}
 	})
 }
+
+// A pod that waits for a slot which no rolling update frees says so.
+func TestExplainInARolloutThatCannotGoOn(t *testing.T) {
+	const status = `{conditions: [{type: Ready, status: "False", reason: RolloutBlocked, message: "Deployment shop/web: a rolling update can never go on: 2 slots"}]}`
+	spread := testkit.Spread(t, strings.Replace(byPool, "maxReplicas: 2", "maxReplicas: 0", 1)+"scheduleStrategy: {whenFull: Wait, quotaScope: Workload}", status)
+	waiting := pod("p", "1", "", "")
+	e := engineOf(t, spread, waiting, pod("x", "1", "node-a", "a"), node("node-a", "a"), node("node-b", "b"),
+		&appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1", UID: "rs",
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "d", Controller: ptr.To(true)}}}},
+		&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "d"}, Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](1)}})
+	report, err := explainPod(t.Context(), e, waiting)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasSuffix(report.Why, "(whenFull: Wait); Deployment shop/web: a rolling update can never go on: 2 slots") {
+		t.Error(report.Why)
+	}
+}
