@@ -56,6 +56,7 @@ func TestPodsEndWhereTheWhatIfSays(t *testing.T) {
 				t.Fatalf("%v\n%s", err, text)
 			}
 		}
+		bound := 0
 		want := whatIf(t, ns, name, func(e *whatif.Engine, d *whatif.Divided) string {
 			placed, err := e.Simulate(t.Context(), d, int32(replicas))
 			if err != nil {
@@ -65,6 +66,7 @@ func TestPodsEndWhereTheWhatIfSays(t *testing.T) {
 				t.Error(placed.Note)
 			}
 			waiting += int(placed.Waiting)
+			bound = len(placed.Bound)
 			return inPlaces(placed.Bound, int(placed.Waiting))
 		})
 		podsIn += replicas
@@ -89,16 +91,11 @@ func TestPodsEndWhereTheWhatIfSays(t *testing.T) {
 			}
 			return ""
 		})
+		// Pods that wait would take the room of the next workload, and the what-if is about one workload.
+		shrink(t, ns, name, bound)
 		if running = append(running, name); len(running) > 3 {
 			at := r.IntN(len(running))
-			scale(t, ns, running[at], 0)
-			waitFor(t, "the pods to be gone", func(ctx context.Context) (string, error) {
-				pods, err := the.Client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{LabelSelector: "app=" + running[at]})
-				if err != nil || len(pods.Items) == 0 {
-					return "", err
-				}
-				return fmt.Sprintf("%d are there", len(pods.Items)), nil
-			})
+			shrink(t, ns, running[at], 0)
 			running = slices.Delete(running, at, at+1)
 		}
 	}
@@ -209,6 +206,19 @@ func scale(t *testing.T, ns, name string, replicas int) {
 	if _, err := the.Client.AppsV1().Deployments(ns).Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// shrink scales a workload down, and waits until no more pods are there. Its controller deletes pods without a node first.
+func shrink(t *testing.T, ns, name string, replicas int) {
+	t.Helper()
+	scale(t, ns, name, replicas)
+	waitFor(t, "the pods to be gone", func(ctx context.Context) (string, error) {
+		pods, err := the.Client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{LabelSelector: "app=" + name})
+		if err != nil || len(pods.Items) <= replicas {
+			return "", err
+		}
+		return fmt.Sprintf("%d of %d are to go", len(pods.Items)-replicas, len(pods.Items)), nil
+	})
 }
 
 // whatIf asks an engine with a new look at the cluster.
