@@ -306,11 +306,18 @@ func TestPodsGoInOneOrder(t *testing.T) {
 func TestPodsWithoutAdmissionComeHome(t *testing.T) {
 	ns := newNamespace(t)
 	apply(t, ns, spreadOf(ns, "ReplicaSet", "{}", "a=2 b=-"))
+	spread, err := the.Spread(t.Context(), ns, "web")
+	if err != nil {
+		t.Fatal(err)
+	}
 	resume, err := the.Sandbox.Halt(product.Controller, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resume()
+	waitFor(t, "a second that is later than that of the spread, because pods of the same second may be older", func(context.Context) (string, error) {
+		return map[bool]string{false: "it is the same second"}[time.Since(spread.CreationTimestamp.Time) >= 2*time.Second], nil
+	})
 	apply(t, ns, workload("ReplicaSet", 5, "100m"))
 	expectLayout(t, ns, "none=5")
 	resume()
