@@ -78,8 +78,8 @@ CRD_REF_DOCS = $(BIN)/crd-ref-docs --log-level=ERROR --renderer=markdown --confi
 
 .PHONY: api-reference
 api-reference: $(BIN)/crd-ref-docs ## minutes | Write docs/api from the code: fields, arguments, metrics, flags.
-	$(CRD_REF_DOCS) --source-path=./pkg/crd/apps --output-path=docs/api/workloadspread.md
-	$(CRD_REF_DOCS) --source-path=./pkg/crd/policy --output-path=docs/api/podunavailablebudget.md
+	$(CRD_REF_DOCS) --source-path=./pkg/crd/apps/v1beta1 --output-path=docs/api/workloadspread.md
+	$(CRD_REF_DOCS) --source-path=./pkg/crd/policy/v1beta1 --output-path=docs/api/podunavailablebudget.md
 	cd hack/tools/apiref && $(GO) run ./arguments $(CURDIR) > $(CURDIR)/docs/api/arguments.md
 	cd hack/tools/apiref && $(GO) run ./metrics $(CURDIR) > $(CURDIR)/docs/api/metrics.md
 	$(GO) test -count=1 -run=TestFlagsAreOnTheirPage $(addprefix ./cmd/,scheduler controller descheduler kubectl-berth sandbox) -args -update
@@ -116,6 +116,7 @@ chart: ## seconds | Copy into charts/berth what it shares with manifests/.
 generate: $(BIN)/controller-gen api-reference ## minutes | Regenerate deepcopy functions, CRDs and docs/api.
 	$(BIN)/controller-gen object:headerFile=hack/boilerplate.go.txt paths=./pkg/crd/... paths=./pkg/plugins/...
 	$(BIN)/controller-gen crd paths=./pkg/crd/... output:crd:dir=manifests/crd
+	for file in manifests/crd/*_*.yaml; do sed -e '/^spec:$$/r hack/crd-conversion.yaml' -e '/^  annotations:$$/r hack/crd-annotations.yaml' $$file > $$file.next && mv $$file.next $$file || exit 1; done
 	$(MAKE) --no-print-directory chart
 
 ##@ Test

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/validation"
 	"sigs.k8s.io/yaml"
@@ -102,7 +103,7 @@ func docsOf(t *testing.T, groups ...string) []string {
 	t.Helper()
 	var docs []string
 	for _, group := range groups {
-		files, err := filepath.Glob(filepath.Join("..", "pkg", "crd", group, "v1alpha1", "*.go"))
+		files, err := filepath.Glob(filepath.Join("..", "pkg", "crd", group, "v1beta1", "*.go"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,3 +140,37 @@ func withoutMarkers(comment *ast.CommentGroup) string {
 }
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+// TestVersionsDifferInNamesOnly compares the rules, columns and descriptions of the two versions of each definition. They come from Go types of two packages.
+func TestVersionsDifferInNamesOnly(t *testing.T) {
+	renamed := map[string]string{"requiredNodeSelectorTerm": "requiredNodeSelector", "preferredNodeSelectorTerms": "preferredNodeSelector"}
+	added := []string{"protectOperations", "protectTotalReplicas", "ignoredPodSelector"} // v1alpha1 has annotations for them
+	for _, crd := range definitions(t) {
+		if len(crd.Spec.Versions) != 2 || crd.Spec.Versions[0].Name != "v1alpha1" || crd.Spec.Versions[1].Name != "v1beta1" {
+			t.Fatalf("%s: want v1alpha1 and v1beta1", crd.Name)
+		}
+		old, now := crd.Spec.Versions[0].DeepCopy(), crd.Spec.Versions[1].DeepCopy()
+		if !old.Served || !now.Served || old.Storage || !now.Storage {
+			t.Errorf("%s: want both versions served and v1beta1 stored", crd.Name)
+		}
+		spec := now.Schema.OpenAPIV3Schema.Properties["spec"]
+		for _, name := range added {
+			delete(spec.Properties, name)
+		}
+		walk(old.Schema.OpenAPIV3Schema, "", func(_ string, schema *apiextensionsv1.JSONSchemaProps) {
+			for from, to := range renamed {
+				if property, found := schema.Properties[from]; found {
+					if first, rest, _ := strings.Cut(property.Description, " "); strings.EqualFold(first, from) {
+						property.Description = strings.ToUpper(to[:1]) + to[1:] + " " + rest
+					}
+					schema.Properties[to] = property
+					delete(schema.Properties, from)
+				}
+			}
+		})
+		old.Name, old.Storage = now.Name, now.Storage
+		if diff := cmp.Diff(old, now); diff != "" {
+			t.Errorf("%s (-v1alpha1 +v1beta1):\n%s", crd.Name, diff)
+		}
+	}
+}

@@ -21,8 +21,8 @@ import (
 
 	"github.com/berth-project/berth/pkg/controller"
 	budgetcontroller "github.com/berth-project/berth/pkg/controller/budget"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
-	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/guard"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/webhook"
@@ -99,7 +99,7 @@ func run(ctx context.Context, f flags) error {
 		return fmt.Errorf("--budget-expiry is %s: must be at least %s, because an allowed request may take that long to happen", f.budgetExpiry, shortest)
 	}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme, policyv1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme, policyv1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return fmt.Errorf("registering types: %w", err)
 		}

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"container/heap"
 	"math"
-	"math/bits"
 	"slices"
 	"strings"
 )
@@ -185,20 +184,17 @@ func (h *next) Pop() any {
 	return last
 }
 
-// Less compares the quotients of two claims without rounding.
+// Less is true if claim i gets a replica before claim j.
 func (h *next) Less(i, j int) bool {
 	a, b := h.claims[i], h.claims[j]
-	left, right := h.quotient(a, b), h.quotient(b, a)
 	x, y := &h.division.claims[a], &h.division.claims[b]
-	return cmp.Or(cmp.Compare(right.high, left.high), cmp.Compare(right.low, left.low),
-		cmp.Compare(y.Weight, x.Weight), cmp.Compare(x.Tie, y.Tie), strings.Compare(x.Name, y.Name)) < 0
+	return cmp.Or(CompareShares(x.Weight, h.got[a], y.Weight, h.got[b]), cmp.Compare(x.Tie, y.Tie), strings.Compare(x.Name, y.Name)) < 0
 }
 
-// product is a number of 128 bits.
-type product struct{ high, low uint64 }
-
-// quotient is the quotient of claim a, multiplied by the denominators of both.
-func (h *next) quotient(a, b int) product {
-	high, low := bits.Mul64(uint64(h.division.claims[a].Weight), 2*uint64(h.got[b])+1)
-	return product{high, low}
+// CompareShares compares two claims by which of them is due for the next replica: the one with the greater weight / (2·assigned + 1), without rounding;
+// if these are equal, the one with the greater weight. It is negative for the first claim, and 0 if both are equal. No number is negative.
+func CompareShares(weight, assigned, otherWeight, otherAssigned int32) int {
+	return cmp.Or(
+		cmp.Compare(uint64(otherWeight)*(2*uint64(assigned)+1), uint64(weight)*(2*uint64(otherAssigned)+1)), // below 2^63
+		cmp.Compare(otherWeight, weight))
 }

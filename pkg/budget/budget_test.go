@@ -22,12 +22,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // budgetOf makes a budget over app=web with a rule such as "max 1", "max 30%" or "min 80%".
-func budgetOf(rule string) *v1alpha1.PodUnavailableBudget {
-	pub := &v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
+func budgetOf(rule string) *v1beta1.PodUnavailableBudget {
+	pub := &v1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
 	pub.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
 	kind, value, _ := strings.Cut(rule, " ")
 	amount := intstr.Parse(value)
@@ -39,7 +39,7 @@ func budgetOf(rule string) *v1alpha1.PodUnavailableBudget {
 	return pub
 }
 
-func compile(t *testing.T, pub *v1alpha1.PodUnavailableBudget) *Policy {
+func compile(t *testing.T, pub *v1beta1.PodUnavailableBudget) *Policy {
 	t.Helper()
 	p, errs := Compile(pub)
 	if len(errs) > 0 {
@@ -60,7 +60,7 @@ func facts(replicas int32, states ...State) Facts {
 
 func times(n int, state State) []State { return slices.Repeat([]State{state}, n) }
 
-func request(pod string, operation v1alpha1.Operation) Request {
+func request(pod string, operation v1beta1.Operation) Request {
 	return Request{Name: pod, UID: types.UID(pod), Operation: operation}
 }
 
@@ -97,47 +97,47 @@ func TestTally(t *testing.T) {
 	all := facts(5, Available, Available, Doubtful, Unavailable, Pending, Gone, Exempt)
 	tests := map[string]struct {
 		rule   string
-		change func(*v1alpha1.PodUnavailableBudget, *Facts)
+		change func(*v1beta1.PodUnavailableBudget, *Facts)
 		want   Tally
 	}{
 		"only pods that surely are available count": {rule: "max 4", want: Tally{Total: 5, Desired: 1, Available: 2, Allowed: 1}},
 		"a pod in the ledger is not available": {rule: "max 4", want: Tally{Total: 5, Desired: 1, Available: 1},
-			change: func(_ *v1alpha1.PodUnavailableBudget, f *Facts) { f.Ledger = []v1alpha1.LedgerEntry{{UID: "p0"}} }},
+			change: func(_ *v1beta1.PodUnavailableBudget, f *Facts) { f.Ledger = []v1beta1.LedgerEntry{{UID: "p0"}} }},
 		"an entry of another pod of the same name counts for nothing": {rule: "max 4", want: Tally{Total: 5, Desired: 1, Available: 2, Allowed: 1},
-			change: func(_ *v1alpha1.PodUnavailableBudget, f *Facts) {
-				f.Ledger = []v1alpha1.LedgerEntry{{UID: "old", Name: "p0"}}
+			change: func(_ *v1beta1.PodUnavailableBudget, f *Facts) {
+				f.Ledger = []v1beta1.LedgerEntry{{UID: "old", Name: "p0"}}
 			}},
 		"a surge does not raise what is allowed above maxUnavailable": {rule: "max 1", want: Tally{Total: 1, Desired: 0, Available: 2, Allowed: 1},
-			change: func(_ *v1alpha1.PodUnavailableBudget, f *Facts) { f.Workloads[0].Replicas = 1 }},
+			change: func(_ *v1beta1.PodUnavailableBudget, f *Facts) { f.Workloads[0].Replicas = 1 }},
 		"several workloads add up": {rule: "max 4", want: Tally{Total: 8, Desired: 4, Available: 2},
-			change: func(_ *v1alpha1.PodUnavailableBudget, f *Facts) {
+			change: func(_ *v1beta1.PodUnavailableBudget, f *Facts) {
 				f.Workloads = append(f.Workloads, Workload{Replicas: 3})
 			}},
 		"workloads that ask for more than there can be do not add up to none": {rule: "max 4", want: Tally{Total: math.MaxInt32, Desired: math.MaxInt32 - 4, Available: 2},
-			change: func(_ *v1alpha1.PodUnavailableBudget, f *Facts) {
+			change: func(_ *v1beta1.PodUnavailableBudget, f *Facts) {
 				f.Workloads = []Workload{{Replicas: math.MaxInt32}, {Replicas: math.MaxInt32}, {Replicas: 5}}
 			}},
 		"nor does one that asks for less than none take from another": {rule: "max 4", want: Tally{Total: 5, Desired: 1, Available: 2, Allowed: 1},
-			change: func(_ *v1alpha1.PodUnavailableBudget, f *Facts) {
+			change: func(_ *v1beta1.PodUnavailableBudget, f *Facts) {
 				f.Workloads = append(f.Workloads, Workload{Replicas: math.MinInt32})
 			}},
 		"a workload that is gone asks for none": {rule: "max 4", want: Tally{Total: 0, Desired: 0, Available: 2, Allowed: 2},
-			change: func(_ *v1alpha1.PodUnavailableBudget, f *Facts) { f.Workloads[0] = Workload{Gone: true} }},
+			change: func(_ *v1beta1.PodUnavailableBudget, f *Facts) { f.Workloads[0] = Workload{Gone: true} }},
 		"pods of no workload count while they exist": {rule: "min 2", want: Tally{Total: 3, Desired: 2, Available: 2, Unmanaged: 3},
-			change: func(_ *v1alpha1.PodUnavailableBudget, f *Facts) {
+			change: func(_ *v1beta1.PodUnavailableBudget, f *Facts) {
 				f.Workloads = nil
 				for _, i := range []int{0, 1, 3, 5, 6} {
 					f.Pods[i].Unmanaged = true
 				}
 			}},
 		"the annotation takes the place of what workloads ask for": {rule: "max 4", want: Tally{Total: 6, Desired: 2, Available: 2},
-			change: func(b *v1alpha1.PodUnavailableBudget, _ *Facts) {
-				b.Annotations = map[string]string{v1alpha1.ProtectTotalReplicasAnnotation: "6"}
+			change: func(b *v1beta1.PodUnavailableBudget, _ *Facts) {
+				b.Annotations = map[string]string{v1beta1.ProtectTotalReplicasAnnotation: "6"}
 			}},
 		"but not for a target that is gone": {rule: "max 4", want: Tally{Total: 0, Available: 2, Allowed: 2},
-			change: func(b *v1alpha1.PodUnavailableBudget, f *Facts) {
-				b.Annotations = map[string]string{v1alpha1.ProtectTotalReplicasAnnotation: "6"}
-				b.Spec.TargetReference = &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+			change: func(b *v1beta1.PodUnavailableBudget, f *Facts) {
+				b.Annotations = map[string]string{v1beta1.ProtectTotalReplicasAnnotation: "6"}
+				b.Spec.TargetReference = &v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
 				f.Workloads[0] = Workload{Gone: true}
 			}},
 	}
@@ -161,42 +161,42 @@ func TestDecide(t *testing.T) {
 		ifHealthy bool
 		facts     Facts
 		request   Request
-		want      v1alpha1.Reason
+		want      v1beta1.Reason
 		refused   bool
 	}{
-		"a pod above the budget's need may go": {rule: "max 1", facts: facts(3, times(3, Available)...), want: v1alpha1.ReasonWithinBudget},
-		"a pod that is needed stays":           {rule: "max 1", facts: facts(3, Available, Available), want: v1alpha1.ReasonBudgetExhausted, refused: true},
-		"a pod that is not available may go":   {rule: "max 0", facts: facts(3, Unavailable, Available), want: v1alpha1.ReasonPodUnavailable},
+		"a pod above the budget's need may go": {rule: "max 1", facts: facts(3, times(3, Available)...), want: v1beta1.ReasonWithinBudget},
+		"a pod that is needed stays":           {rule: "max 1", facts: facts(3, Available, Available), want: v1beta1.ReasonBudgetExhausted, refused: true},
+		"a pod that is not available may go":   {rule: "max 0", facts: facts(3, Unavailable, Available), want: v1beta1.ReasonPodUnavailable},
 		"with IfHealthyBudget it stays while others are missing": {rule: "max 1", ifHealthy: true, facts: facts(3, Unavailable, Available),
-			want: v1alpha1.ReasonBudgetUnhealthy, refused: true},
+			want: v1beta1.ReasonBudgetUnhealthy, refused: true},
 		"with IfHealthyBudget it may go once enough are there": {rule: "max 1", ifHealthy: true, facts: facts(3, Unavailable, Available, Available),
-			want: v1alpha1.ReasonPodUnavailable},
-		"with IfHealthyBudget a pod that never ran may go": {rule: "max 0", ifHealthy: true, facts: facts(3, Pending), want: v1alpha1.ReasonPodUnavailable},
-		"a pod that terminates may go":                     {rule: "max 0", ifHealthy: true, facts: facts(3, Gone), want: v1alpha1.ReasonPodUnavailable},
+			want: v1beta1.ReasonPodUnavailable},
+		"with IfHealthyBudget a pod that never ran may go": {rule: "max 0", ifHealthy: true, facts: facts(3, Pending), want: v1beta1.ReasonPodUnavailable},
+		"a pod that terminates may go":                     {rule: "max 0", ifHealthy: true, facts: facts(3, Gone), want: v1beta1.ReasonPodUnavailable},
 		"a pod that may serve goes only if the rest suffice": {rule: "max 1", facts: facts(3, Doubtful, Available, Available),
-			want: v1alpha1.ReasonWithinBudget},
-		"and stays if it is needed":                       {rule: "max 1", facts: facts(3, Doubtful, Available), want: v1alpha1.ReasonBudgetExhausted, refused: true},
-		"an exempt pod is nobody's business":              {rule: "max 0", facts: facts(1, Exempt), want: v1alpha1.ReasonNotProtected},
-		"pods of a workload scaled to 0 may all go":       {rule: "max 0", facts: facts(0, Available), want: v1alpha1.ReasonNothingDesired},
-		"a workload that was scaled down gives pods up":   {rule: "max 1", facts: facts(1, Available, Available), want: v1alpha1.ReasonNothingDesired},
-		"a workload that was scaled up keeps what it has": {rule: "max 1", facts: facts(5, times(3, Available)...), want: v1alpha1.ReasonBudgetExhausted, refused: true},
-		"a pod that is not there any more may go":         {rule: "max 0", facts: facts(2, Available, Available), request: request("p9", v1alpha1.OperationDelete), want: v1alpha1.ReasonPodUnavailable},
+			want: v1beta1.ReasonWithinBudget},
+		"and stays if it is needed":                       {rule: "max 1", facts: facts(3, Doubtful, Available), want: v1beta1.ReasonBudgetExhausted, refused: true},
+		"an exempt pod is nobody's business":              {rule: "max 0", facts: facts(1, Exempt), want: v1beta1.ReasonNotProtected},
+		"pods of a workload scaled to 0 may all go":       {rule: "max 0", facts: facts(0, Available), want: v1beta1.ReasonNothingDesired},
+		"a workload that was scaled down gives pods up":   {rule: "max 1", facts: facts(1, Available, Available), want: v1beta1.ReasonNothingDesired},
+		"a workload that was scaled up keeps what it has": {rule: "max 1", facts: facts(5, times(3, Available)...), want: v1beta1.ReasonBudgetExhausted, refused: true},
+		"a pod that is not there any more may go":         {rule: "max 0", facts: facts(2, Available, Available), request: request("p9", v1beta1.OperationDelete), want: v1beta1.ReasonPodUnavailable},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			pub := budgetOf(tc.rule)
 			if tc.ifHealthy {
-				pub.Spec.UnhealthyPodPolicy = v1alpha1.IfHealthyBudget
+				pub.Spec.UnhealthyPodPolicy = v1beta1.IfHealthyBudget
 			}
 			if tc.request.Name == "" {
-				tc.request = request("p0", v1alpha1.OperationDelete)
+				tc.request = request("p0", v1beta1.OperationDelete)
 			}
 			d := compile(t, pub).Decide(tc.facts, []Request{tc.request}, metav1.Time{})
 			v := d.Verdicts[0]
 			if v.Reason != tc.want || v.Allowed == tc.refused {
 				t.Fatalf("got %+v, want %s", v, tc.want)
 			}
-			if recorded := len(d.Ledger) == 1; recorded != (v.Allowed && v.Reason != v1alpha1.ReasonNotProtected) || recorded != d.Changed {
+			if recorded := len(d.Ledger) == 1; recorded != (v.Allowed && v.Reason != v1beta1.ReasonNotProtected) || recorded != d.Changed {
 				t.Errorf("the ledger is %+v: what is let through is recorded, and nothing else", d.Ledger)
 			}
 			if tc.refused && !strings.Contains(v.Message, "PodUnavailableBudget web needs") {
@@ -205,7 +205,7 @@ func TestDecide(t *testing.T) {
 		})
 	}
 	t.Run("of a group, as many go as there is room for, and the first of them", func(t *testing.T) {
-		group := []Request{request("p1", v1alpha1.OperationDelete), request("p0", v1alpha1.OperationEvict), request("p2", v1alpha1.OperationUpdate)}
+		group := []Request{request("p1", v1beta1.OperationDelete), request("p0", v1beta1.OperationEvict), request("p2", v1beta1.OperationUpdate)}
 		d := compile(t, budgetOf("max 2")).Decide(facts(5, times(5, Available)...), group, metav1.Time{})
 		if !d.Verdicts[0].Allowed || !d.Verdicts[1].Allowed || d.Verdicts[2].Allowed || d.Tally.Available != 3 || d.Tally.Allowed != 0 {
 			t.Errorf("%+v", d)
@@ -213,9 +213,9 @@ func TestDecide(t *testing.T) {
 	})
 	t.Run("operations that the annotation leaves out go unasked", func(t *testing.T) {
 		pub := budgetOf("max 0")
-		pub.Annotations = map[string]string{v1alpha1.ProtectOperationsAnnotation: "evict, RESIZE"}
+		pub.Annotations = map[string]string{v1beta1.ProtectOperationsAnnotation: "evict, RESIZE"}
 		p := compile(t, pub)
-		for operation, protected := range map[v1alpha1.Operation]bool{"DELETE": false, "EVICT": true, "UPDATE": false, "RESIZE": true, "LEAVE": false} {
+		for operation, protected := range map[v1beta1.Operation]bool{"DELETE": false, "EVICT": true, "UPDATE": false, "RESIZE": true, "LEAVE": false} {
 			d := p.Decide(facts(1, Available), []Request{request("p0", operation)}, metav1.Time{})
 			if d.Verdicts[0].Allowed == protected || d.Changed {
 				t.Errorf("%s: %+v", operation, d)
@@ -226,25 +226,25 @@ func TestDecide(t *testing.T) {
 
 func TestRenewal(t *testing.T) {
 	p, f := compile(t, budgetOf("max 0")), facts(1, Available)
-	entry := v1alpha1.LedgerEntry{UID: "p0", Name: "p0", Operation: v1alpha1.OperationUpdate, Generation: 3}
+	entry := v1beta1.LedgerEntry{UID: "p0", Name: "p0", Operation: v1beta1.OperationUpdate, Generation: 3}
 	tests := map[string]struct {
 		request Request
-		want    v1alpha1.LedgerEntry
+		want    v1beta1.LedgerEntry
 		changed bool
 	}{
 		"a fresh entry covers the same operation":         {Request{Operation: "UPDATE", Generation: 3, Fresh: true}, entry, false},
-		"an entry that may be old is renewed":             {Request{Operation: "UPDATE", Generation: 3}, v1alpha1.LedgerEntry{Operation: "UPDATE", Generation: 3, Renewals: 1}, true},
-		"a later update moves the entry on":               {Request{Operation: "UPDATE", Generation: 4, Fresh: true}, v1alpha1.LedgerEntry{Operation: "UPDATE", Generation: 4, Renewals: 1}, true},
-		"a deletion takes the place of an update":         {Request{Operation: "DELETE", Generation: 3, Fresh: true}, v1alpha1.LedgerEntry{Operation: "DELETE", Generation: 3, Renewals: 1}, true},
+		"an entry that may be old is renewed":             {Request{Operation: "UPDATE", Generation: 3}, v1beta1.LedgerEntry{Operation: "UPDATE", Generation: 3, Renewals: 1}, true},
+		"a later update moves the entry on":               {Request{Operation: "UPDATE", Generation: 4, Fresh: true}, v1beta1.LedgerEntry{Operation: "UPDATE", Generation: 4, Renewals: 1}, true},
+		"a deletion takes the place of an update":         {Request{Operation: "DELETE", Generation: 3, Fresh: true}, v1beta1.LedgerEntry{Operation: "DELETE", Generation: 3, Renewals: 1}, true},
 		"an update never takes the place of more than it": {Request{Operation: "RESIZE", Generation: 2, Fresh: true}, entry, false},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			f := f
-			f.Ledger = []v1alpha1.LedgerEntry{entry}
+			f.Ledger = []v1beta1.LedgerEntry{entry}
 			tc.request.UID, tc.request.Name, tc.want.UID, tc.want.Name = "p0", "p0", "p0", "p0"
 			d := p.Decide(f, []Request{tc.request}, metav1.Time{})
-			if diff := cmp.Diff([]v1alpha1.LedgerEntry{tc.want}, d.Ledger); diff != "" || d.Changed != tc.changed || !d.Verdicts[0].Allowed {
+			if diff := cmp.Diff([]v1beta1.LedgerEntry{tc.want}, d.Ledger); diff != "" || d.Changed != tc.changed || !d.Verdicts[0].Allowed {
 				t.Errorf("%+v (-want +got)\n%s", d.Verdicts, diff)
 			}
 		})
@@ -261,30 +261,30 @@ func TestAnOperationThatNeverHappensLosesItsApproval(t *testing.T) {
 		return d.Verdicts[0]
 	}
 	for i := range MaxRenewals + 1 {
-		if v := try(request("p0", v1alpha1.OperationEvict)); !v.Allowed {
+		if v := try(request("p0", v1beta1.OperationEvict)); !v.Allowed {
 			t.Fatalf("attempt %d: %+v", i, v)
 		}
 	}
 	before := slices.Clone(f.Ledger)
 	for range 5 {
-		if v := try(request("p0", v1alpha1.OperationEvict)); v.Allowed || v.Reason != v1alpha1.ReasonApprovalUnused || !strings.Contains(v.Message, "4 times") {
+		if v := try(request("p0", v1beta1.OperationEvict)); v.Allowed || v.Reason != v1beta1.ReasonApprovalUnused || !strings.Contains(v.Message, "4 times") {
 			t.Errorf("got %+v, want the entry left to expire", v)
 		}
 	}
 	if diff := cmp.Diff(before, f.Ledger); diff != "" {
 		t.Errorf("the entry was renewed (-before +after)\n%s", diff)
 	}
-	fresh := request("p0", v1alpha1.OperationEvict)
+	fresh := request("p0", v1beta1.OperationEvict)
 	fresh.Fresh = true
 	if v := try(fresh); !v.Allowed {
 		t.Errorf("got %+v of a review that a fresh entry covers", v)
 	}
-	later := request("p0", v1alpha1.OperationEvict)
+	later := request("p0", v1beta1.OperationEvict)
 	later.Generation = 7
 	if v := try(later); !v.Allowed || f.Ledger[0].Renewals != 1 {
 		t.Errorf("got %+v of a pod that has changed since, with %+v", v, f.Ledger)
 	}
-	if v := try(request("p1", v1alpha1.OperationDelete)); v.Allowed {
+	if v := try(request("p1", v1beta1.OperationDelete)); v.Allowed {
 		t.Errorf("got %+v of another pod, while the entry is there", v)
 	}
 }
@@ -292,7 +292,7 @@ func TestAnOperationThatNeverHappensLosesItsApproval(t *testing.T) {
 func TestManyRequestsForOnePodInOneDecisionAreOneApproval(t *testing.T) {
 	var requests []Request
 	for range 64 {
-		requests = append(requests, request("p0", v1alpha1.OperationDelete))
+		requests = append(requests, request("p0", v1beta1.OperationDelete))
 	}
 	d := compile(t, budgetOf("max 1")).Decide(facts(3, times(3, Available)...), requests, metav1.Time{})
 	for i, v := range d.Verdicts {
@@ -345,7 +345,7 @@ func TestExpectedWait(t *testing.T) {
 // pod makes a pod that is available.
 func pod(change ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "p0", UID: "p0", Generation: 2, Labels: map[string]string{"app": "web", v1alpha1.ProtectedLabel: "true"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "p0", UID: "p0", Generation: 2, Labels: map[string]string{"app": "web", v1beta1.ProtectedLabel: "true"}},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "web:1", ResizePolicy: []corev1.ContainerResizePolicy{
 			{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.NotRequired}, {ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer},
 		}}}},
@@ -361,8 +361,8 @@ func pod(change ...func(*corev1.Pod)) *corev1.Pod {
 
 func unready(p *corev1.Pod)    { p.Status.Conditions[0].Status = corev1.ConditionFalse }
 func pending(p *corev1.Pod)    { p.Status.Phase = corev1.PodPending }
-func exempt(p *corev1.Pod)     { p.Annotations = map[string]string{v1alpha1.NoProtectAnnotation: "true"} }
-func unlabelled(p *corev1.Pod) { delete(p.Labels, v1alpha1.ProtectedLabel) }
+func exempt(p *corev1.Pod)     { p.Annotations = map[string]string{v1beta1.NoProtectAnnotation: "true"} }
+func unlabelled(p *corev1.Pod) { delete(p.Labels, v1beta1.ProtectedLabel) }
 func deleted(p *corev1.Pod)    { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }
 func image(i string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Spec.Containers[0].Image = i }
@@ -432,7 +432,7 @@ func TestState(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := Observe(tc.pod, tc.nodeGone).State; got != tc.want {
+			if got := Observe(tc.pod, nil, tc.nodeGone).State; got != tc.want {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}
 		})
@@ -468,7 +468,7 @@ func TestChanges(t *testing.T) {
 			if got := ResizeRestarts(before, tc.after); got != tc.resized {
 				t.Errorf("ResizeRestarts: %t", got)
 			}
-			if got := Leaves(before, tc.after, web); got != tc.leaves {
+			if got := Leaves(before, tc.after, web, nil); got != tc.leaves {
 				t.Errorf("Leaves: %t", got)
 			}
 		})
@@ -476,10 +476,10 @@ func TestChanges(t *testing.T) {
 }
 
 func TestSettled(t *testing.T) {
-	removal := v1alpha1.LedgerEntry{UID: "p0", Name: "p0", Operation: v1alpha1.OperationDelete}
-	update := v1alpha1.LedgerEntry{UID: "p0", Name: "p0", Operation: v1alpha1.OperationUpdate, Generation: 2}
+	removal := v1beta1.LedgerEntry{UID: "p0", Name: "p0", Operation: v1beta1.OperationDelete}
+	update := v1beta1.LedgerEntry{UID: "p0", Name: "p0", Operation: v1beta1.OperationUpdate, Generation: 2}
 	tests := map[string]struct {
-		entry v1alpha1.LedgerEntry
+		entry v1beta1.LedgerEntry
 		pod   *corev1.Pod
 		want  bool
 	}{
@@ -487,7 +487,7 @@ func TestSettled(t *testing.T) {
 		"a deleted pod that terminates":                 {entry: removal, pod: pod(deleted), want: true},
 		"a deleted pod that lives is not":               {entry: removal, pod: pod()},
 		"one that was exempted meanwhile is not":        {entry: removal, pod: pod(exempt)},
-		"one that is to leave is not":                   {entry: v1alpha1.LedgerEntry{UID: "p0", Name: "p0", Operation: v1alpha1.OperationLeave}, pod: pod()},
+		"one that is to leave is not":                   {entry: v1beta1.LedgerEntry{UID: "p0", Name: "p0", Operation: v1beta1.OperationLeave}, pod: pod()},
 		"an updated pod that runs the new spec":         {entry: update, pod: pod(), want: true},
 		"an updated pod that is not ready is not":       {entry: update, pod: pod(unready)},
 		"an update that has not happened is not":        {entry: update, pod: pod(func(p *corev1.Pod) { p.Generation, p.Status.ObservedGeneration = 1, 1 })},
@@ -508,29 +508,29 @@ func TestSettled(t *testing.T) {
 func TestWhatMayExpireAndWhetherItHappened(t *testing.T) {
 	unseen := func(p *corev1.Pod) { p.Generation = 3 }
 	tests := map[string]struct {
-		operation           v1alpha1.Operation
+		operation           v1beta1.Operation
 		pod                 *corev1.Pod
 		mayExpire, happened bool
 	}{
-		"a deletion": {v1alpha1.OperationDelete, pod(), true, false},
-		"a deletion of a pod that the kubelet is busy with": {v1alpha1.OperationEvict, pod(unseen, beingResized), true, false},
-		"a change that was seen":                            {v1alpha1.OperationUpdate, pod(image("web:2")), true, true},
-		"a change that did not happen":                      {v1alpha1.OperationUpdate, pod(neverChanged), true, false},
-		"a change that the kubelet has not seen":            {v1alpha1.OperationUpdate, pod(unseen), false, true},
-		"a change of a pod that left":                       {v1alpha1.OperationUpdate, nil, true, false},
-		"a resize that is going on":                         {v1alpha1.OperationResize, pod(beingResized), false, true},
-		"a resize that waits for room, perhaps for ever":    {v1alpha1.OperationResize, pod(deferred), true, true},
-		"leaving, and the pod is not the budget's any more": {v1alpha1.OperationLeave, nil, true, true},
-		"leaving, and the pod is exempt":                    {v1alpha1.OperationLeave, pod(exempt), true, true},
-		"leaving, and the pod is still there as it was":     {v1alpha1.OperationLeave, pod(), true, false},
+		"a deletion": {v1beta1.OperationDelete, pod(), true, false},
+		"a deletion of a pod that the kubelet is busy with": {v1beta1.OperationEvict, pod(unseen, beingResized), true, false},
+		"a change that was seen":                            {v1beta1.OperationUpdate, pod(image("web:2")), true, true},
+		"a change that did not happen":                      {v1beta1.OperationUpdate, pod(neverChanged), true, false},
+		"a change that the kubelet has not seen":            {v1beta1.OperationUpdate, pod(unseen), false, true},
+		"a change of a pod that left":                       {v1beta1.OperationUpdate, nil, true, false},
+		"a resize that is going on":                         {v1beta1.OperationResize, pod(beingResized), false, true},
+		"a resize that waits for room, perhaps for ever":    {v1beta1.OperationResize, pod(deferred), true, true},
+		"leaving, and the pod is not the budget's any more": {v1beta1.OperationLeave, nil, true, true},
+		"leaving, and the pod is exempt":                    {v1beta1.OperationLeave, pod(exempt), true, true},
+		"leaving, and the pod is still there as it was":     {v1beta1.OperationLeave, pod(), true, false},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			entry := &v1alpha1.LedgerEntry{UID: "p0", Name: "p0", Operation: tc.operation, Generation: 2}
+			entry := &v1beta1.LedgerEntry{UID: "p0", Name: "p0", Operation: tc.operation, Generation: 2}
 			if got := MayExpire(entry, tc.pod); got != tc.mayExpire {
 				t.Errorf("MayExpire: %t", got)
 			}
-			if got := Happened(entry, tc.pod); got != tc.happened {
+			if got := Happened(entry, tc.pod, nil); got != tc.happened {
 				t.Errorf("Happened: %t", got)
 			}
 		})
@@ -555,35 +555,35 @@ func TestImagesAreTheSameHoweverTheyAreReported(t *testing.T) {
 
 func TestCompile(t *testing.T) {
 	tests := map[string]struct {
-		change  func(*v1alpha1.PodUnavailableBudget)
+		change  func(*v1beta1.PodUnavailableBudget)
 		errors  string
 		warning string
 	}{
-		"a budget": {change: func(*v1alpha1.PodUnavailableBudget) {}},
+		"a budget": {change: func(*v1beta1.PodUnavailableBudget) {}},
 		"targetRef takes precedence over selector": {warning: "spec.selector: not used",
-			change: func(b *v1alpha1.PodUnavailableBudget) {
-				b.Spec.TargetReference = &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+			change: func(b *v1beta1.PodUnavailableBudget) {
+				b.Spec.TargetReference = &v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
 			}},
 		"maxUnavailable takes precedence over minAvailable": {warning: "spec.minAvailable: not used",
-			change: func(b *v1alpha1.PodUnavailableBudget) { b.Spec.MinAvailable = ptr.To(intstr.FromInt32(1)) }},
+			change: func(b *v1beta1.PodUnavailableBudget) { b.Spec.MinAvailable = ptr.To(intstr.FromInt32(1)) }},
 		"maxUnavailable 0 is worth a warning": {warning: "never finish",
-			change: func(b *v1alpha1.PodUnavailableBudget) { b.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(0)) }},
+			change: func(b *v1beta1.PodUnavailableBudget) { b.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(0)) }},
 		"an unknown operation does not take the protection away": {warning: `"FLY" is not one of`,
-			change: func(b *v1alpha1.PodUnavailableBudget) {
-				b.Annotations = map[string]string{v1alpha1.ProtectOperationsAnnotation: "FLY"}
+			change: func(b *v1beta1.PodUnavailableBudget) {
+				b.Annotations = map[string]string{v1beta1.ProtectOperationsAnnotation: "FLY"}
 			}},
 		"a number of replicas that is none is not used": {warning: "not a number of pods",
-			change: func(b *v1alpha1.PodUnavailableBudget) {
-				b.Annotations = map[string]string{v1alpha1.ProtectTotalReplicasAnnotation: "-1"}
+			change: func(b *v1beta1.PodUnavailableBudget) {
+				b.Annotations = map[string]string{v1beta1.ProtectTotalReplicasAnnotation: "-1"}
 			}},
-		"a budget without subject": {errors: "selector or targetRef", change: func(b *v1alpha1.PodUnavailableBudget) { b.Spec.Selector = nil }},
-		"a budget without amount":  {errors: "maxUnavailable or minAvailable", change: func(b *v1alpha1.PodUnavailableBudget) { b.Spec.MaxUnavailable = nil }},
-		"a percentage above all":   {errors: "spec.maxUnavailable", change: func(b *v1alpha1.PodUnavailableBudget) { b.Spec.MaxUnavailable = ptr.To(intstr.FromString("101%")) }},
-		"a text":                   {errors: "spec.maxUnavailable", change: func(b *v1alpha1.PodUnavailableBudget) { b.Spec.MaxUnavailable = ptr.To(intstr.FromString("many")) }},
-		"a target without name and kind": {errors: "spec.targetRef.kind", change: func(b *v1alpha1.PodUnavailableBudget) {
-			b.Spec.TargetReference = &v1alpha1.TargetReference{APIVersion: "v1"}
+		"a budget without subject": {errors: "selector or targetRef", change: func(b *v1beta1.PodUnavailableBudget) { b.Spec.Selector = nil }},
+		"a budget without amount":  {errors: "maxUnavailable or minAvailable", change: func(b *v1beta1.PodUnavailableBudget) { b.Spec.MaxUnavailable = nil }},
+		"a percentage above all":   {errors: "spec.maxUnavailable", change: func(b *v1beta1.PodUnavailableBudget) { b.Spec.MaxUnavailable = ptr.To(intstr.FromString("101%")) }},
+		"a text":                   {errors: "spec.maxUnavailable", change: func(b *v1beta1.PodUnavailableBudget) { b.Spec.MaxUnavailable = ptr.To(intstr.FromString("many")) }},
+		"a target without name and kind": {errors: "spec.targetRef.kind", change: func(b *v1beta1.PodUnavailableBudget) {
+			b.Spec.TargetReference = &v1beta1.TargetReference{APIVersion: "v1"}
 		}},
-		"a policy that there is none like": {errors: "spec.unhealthyPodPolicy", change: func(b *v1alpha1.PodUnavailableBudget) { b.Spec.UnhealthyPodPolicy = "Never" }},
+		"a policy that there is none like": {errors: "spec.unhealthyPodPolicy", change: func(b *v1beta1.PodUnavailableBudget) { b.Spec.UnhealthyPodPolicy = "Never" }},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -704,7 +704,7 @@ func pick(terms []string) string { return terms[rand.N(len(terms))] }
 
 var (
 	allStates     = []State{Available, Available, Available, Doubtful, Unavailable, Pending, Gone, Exempt}
-	allOperations = []v1alpha1.Operation{v1alpha1.OperationDelete, v1alpha1.OperationEvict, v1alpha1.OperationUpdate, v1alpha1.OperationResize, v1alpha1.OperationLeave, v1alpha1.OperationUnready}
+	allOperations = []v1beta1.Operation{v1beta1.OperationDelete, v1beta1.OperationEvict, v1beta1.OperationUpdate, v1beta1.OperationResize, v1beta1.OperationLeave, v1beta1.OperationUnready}
 	allRules      = []string{"max 0", "max 1", "max 3", "max 30%", "max 100%", "min 0", "min 2", "min 8", "min 50%", "min 100%"}
 )
 
@@ -742,7 +742,7 @@ func checkDecision(t *testing.T, seed uint64) {
 	}
 	d := p.Decide(f, requests, metav1.Time{})
 	for i, v := range d.Verdicts {
-		if !v.Allowed || v.Reason == v1alpha1.ReasonNotProtected {
+		if !v.Allowed || v.Reason == v1beta1.ReasonNotProtected {
 			continue
 		}
 		if !serving[requests[i].UID] || lost[requests[i].UID] {
@@ -807,8 +807,8 @@ func TestHowManyOfAGroupGoDoesNotDependOnItsOrder(t *testing.T) {
 }
 
 func TestThePublishedMapsFollowTheLedger(t *testing.T) {
-	var status v1alpha1.PodUnavailableBudgetStatus
-	Publish(&status, 7, []v1alpha1.LedgerEntry{{UID: "a", Name: "a", Operation: "DELETE"}, {UID: "b", Name: "b", Operation: "RESIZE"}}, Tally{Total: 5, Desired: 4, Available: 3})
+	var status v1beta1.PodUnavailableBudgetStatus
+	Publish(&status, 7, []v1beta1.LedgerEntry{{UID: "a", Name: "a", Operation: "DELETE"}, {UID: "b", Name: "b", Operation: "RESIZE"}}, Tally{Total: 5, Desired: 4, Available: 3})
 	if keys := slices.Collect(maps.Keys(status.DisruptedPods)); !slices.Equal(keys, []string{"a"}) {
 		t.Errorf("disrupted %v", keys)
 	}
@@ -836,7 +836,7 @@ func FuzzDecide(f *testing.F) {
 
 func TestForesee(t *testing.T) {
 	recorded := facts(3, times(3, Available)...)
-	recorded.Ledger = []v1alpha1.LedgerEntry{{UID: "p1", Name: "p1", Operation: v1alpha1.OperationDelete}}
+	recorded.Ledger = []v1beta1.LedgerEntry{{UID: "p1", Name: "p1", Operation: v1beta1.OperationDelete}}
 	tests := map[string]struct {
 		rule       string
 		facts      Facts
@@ -855,7 +855,7 @@ func TestForesee(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pub := budgetOf(tc.rule)
 			pub.Generation = 3
-			pub.Annotations = map[string]string{v1alpha1.ProtectOperationsAnnotation: tc.operations}
+			pub.Annotations = map[string]string{v1beta1.ProtectOperationsAnnotation: tc.operations}
 			policy := compile(t, pub)
 			Publish(&pub.Status, tc.generation, tc.facts.Ledger, policy.Tally(tc.facts))
 			if diff := cmp.Diff(tc.want, policy.Foresee(pub, tc.facts.Pods)); diff != "" {
@@ -873,7 +873,7 @@ func TestWhatIsForeseenFromAStatusThatIsTrueIsWhatIsDecided(t *testing.T) {
 		Publish(&pub.Status, pub.Generation, f.Ledger, policy.Tally(f))
 		requests := make([]Request, len(f.Pods))
 		for i := range f.Pods {
-			requests[i] = Request{Name: f.Pods[i].Name, UID: f.Pods[i].UID, Operation: v1alpha1.OperationDelete}
+			requests[i] = Request{Name: f.Pods[i].Name, UID: f.Pods[i].UID, Operation: v1beta1.OperationDelete}
 		}
 		want := make([]bool, len(requests))
 		for i, verdict := range policy.Decide(f, requests, metav1.Time{}).Verdicts {
@@ -891,14 +891,14 @@ func TestALedgerTakesNoMoreThanAStatusCanHold(t *testing.T) {
 	var requests []Request
 	for i := range f.Pods {
 		f.Pods[i].UID = types.UID(fmt.Sprintf("%036d", i))
-		requests = append(requests, Request{Name: fmt.Sprintf("%0253d", i), UID: f.Pods[i].UID, Operation: v1alpha1.OperationDelete, Generation: 1000, Revision: "18446744073709551615"})
+		requests = append(requests, Request{Name: fmt.Sprintf("%0253d", i), UID: f.Pods[i].UID, Operation: v1beta1.OperationDelete, Generation: 1000, Revision: "18446744073709551615"})
 	}
 	p := compile(t, pub)
 	d := p.Decide(f, requests, metav1.Now())
 	if len(d.Ledger) != MaxLedger || !d.Verdicts[MaxLedger-1].Allowed {
 		t.Fatalf("%d entries, want %d", len(d.Ledger), MaxLedger)
 	}
-	if v := d.Verdicts[MaxLedger]; v.Allowed || v.Reason != v1alpha1.ReasonLedgerFull || !strings.Contains(v.Message, "1000 operations under way") {
+	if v := d.Verdicts[MaxLedger]; v.Allowed || v.Reason != v1beta1.ReasonLedgerFull || !strings.Contains(v.Message, "1000 operations under way") {
 		t.Errorf("got %+v of a ledger that is full", v)
 	}
 	f.Ledger = d.Ledger

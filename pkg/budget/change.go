@@ -92,12 +92,12 @@ func sameAmount(name corev1.ResourceName, a, b corev1.ResourceList) bool {
 	return had == has && before.Cmp(after) == 0
 }
 
-// Leaves is true if an update of a pod takes it out of a budget with this selector.
-func Leaves(before, after *corev1.Pod, selector labels.Selector) bool {
-	if IsExempt(before) {
-		return false // no budget covers it
+// Leaves is true if an update of a pod takes it out of a budget with this selector. ignored selects the pods that the budget ignores; nil ignores none.
+func Leaves(before, after *corev1.Pod, selector, ignored labels.Selector) bool {
+	if IsExempt(before, ignored) {
+		return false // the budget does not cover it
 	}
-	return IsExempt(after) ||
+	return IsExempt(after, ignored) ||
 		IsProtected(before) && !IsProtected(after) ||
 		selector.Matches(labels.Set(before.Labels)) && !selector.Matches(labels.Set(after.Labels))
 }

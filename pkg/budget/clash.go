@@ -5,12 +5,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // Clashes is true if two budgets of one namespace cover the same pods: they name the same workload, or their selectors overlap. It does not compare a
 // workload with a selector. If a pod has a budget of each kind, both must allow an operation. policy is pub, compiled. The path is the field to blame.
-func Clashes(pub *v1alpha1.PodUnavailableBudget, policy *Policy, other *v1alpha1.PodUnavailableBudget) (*field.Path, bool) {
+func Clashes(pub *v1beta1.PodUnavailableBudget, policy *Policy, other *v1beta1.PodUnavailableBudget) (*field.Path, bool) {
 	spec := field.NewPath("spec")
 	mine, theirs := pub.Spec.TargetReference, other.Spec.TargetReference
 	if mine != nil || theirs != nil {
@@ -21,6 +21,6 @@ func Clashes(pub *v1alpha1.PodUnavailableBudget, policy *Policy, other *v1alpha1
 }
 
 // KindOf is the kind of a workload, without its version.
-func KindOf(ref *v1alpha1.TargetReference) schema.GroupKind {
+func KindOf(ref *v1beta1.TargetReference) schema.GroupKind {
 	return schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind).GroupKind()
 }

@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // Facts are the input of a decision. The caller reads all of them after it has read the budget with the ledger.
@@ -17,7 +17,7 @@ type Facts struct {
 	// Workloads that own the pods.
 	Workloads []Workload
 	// Ledger of the budget. This package does not change it.
-	Ledger []v1alpha1.LedgerEntry
+	Ledger []v1beta1.LedgerEntry
 }
 
 // Workload is an owner of pods and the number of pods that it asks for.
@@ -86,7 +86,7 @@ func allGone(workloads []Workload) bool {
 type Request struct {
 	Name      string
 	UID       types.UID
-	Operation v1alpha1.Operation
+	Operation v1beta1.Operation
 	// Generation that the pod will have after the operation.
 	Generation int64
 	// Revision is the resourceVersion of the pod in the request, for OperationUnready. It is empty for other operations.
@@ -100,7 +100,7 @@ type Request struct {
 // Verdict is the answer to a Request.
 type Verdict struct {
 	Allowed bool
-	Reason  v1alpha1.Reason
+	Reason  v1beta1.Reason
 	// Message names the budget and its numbers.
 	Message string
 	// Recorded is true if the verdict is valid only after the decision's ledger has been written.
@@ -112,7 +112,7 @@ type Decision struct {
 	// Verdicts in the order of the requests.
 	Verdicts []Verdict
 	// Ledger includes an entry for every allowed operation.
-	Ledger []v1alpha1.LedgerEntry
+	Ledger []v1beta1.LedgerEntry
 	// Tally counts the pods with this ledger.
 	Tally Tally
 	// Changed is true if the caller must write the ledger before it answers.
@@ -145,7 +145,7 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 		r := &requests[i]
 		state, found := states[r.UID]
 		if !p.Protects(r.Operation) || state == Exempt {
-			d.Verdicts[i] = Verdict{Allowed: true, Reason: v1alpha1.ReasonNotProtected}
+			d.Verdicts[i] = Verdict{Allowed: true, Reason: v1beta1.ReasonNotProtected}
 			continue
 		}
 		if index, recorded := at[r.UID]; recorded {
@@ -153,13 +153,13 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 			again.Fresh = r.Fresh || written[r.UID]
 			entry, renewed, ok := renew(d.Ledger[index], &again, now)
 			if !ok {
-				d.Verdicts[i] = Verdict{Reason: v1alpha1.ReasonApprovalUnused, Message: p.unused(r)}
+				d.Verdicts[i] = Verdict{Reason: v1beta1.ReasonApprovalUnused, Message: p.unused(r)}
 				continue
 			}
 			written[r.UID] = written[r.UID] || renewed
 			d.Ledger[index] = entry
 			d.Changed = d.Changed || renewed
-			d.Verdicts[i] = Verdict{Allowed: true, Reason: v1alpha1.ReasonApproved, Recorded: renewed}
+			d.Verdicts[i] = Verdict{Allowed: true, Reason: v1beta1.ReasonApproved, Recorded: renewed}
 			continue
 		}
 		if !found {
@@ -167,7 +167,7 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 		}
 		verdict := p.judge(state, d.Tally)
 		if r.Exempts && !p.exemptingNeedsRoom {
-			verdict = Verdict{Allowed: true, Reason: v1alpha1.ReasonExempted} // recorded as well, so that the pod does not count as available for others
+			verdict = Verdict{Allowed: true, Reason: v1beta1.ReasonExempted} // recorded as well, so that the pod does not count as available for others
 		}
 		if !verdict.Allowed {
 			verdict.Message = p.refusal(r, verdict.Reason, d.Tally, len(d.Ledger))
@@ -175,13 +175,13 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 			continue
 		}
 		if len(d.Ledger) >= MaxLedger {
-			d.Verdicts[i] = Verdict{Reason: v1alpha1.ReasonLedgerFull, Message: p.ledgerFull(r, len(d.Ledger))}
+			d.Verdicts[i] = Verdict{Reason: v1beta1.ReasonLedgerFull, Message: p.ledgerFull(r, len(d.Ledger))}
 			continue
 		}
 		verdict.Recorded = true
 		d.Verdicts[i] = verdict
 		at[r.UID] = len(d.Ledger)
-		d.Ledger = append(d.Ledger, v1alpha1.LedgerEntry{UID: r.UID, Name: r.Name, Operation: r.Operation, Generation: r.Generation, Revision: r.Revision, Time: now})
+		d.Ledger = append(d.Ledger, v1beta1.LedgerEntry{UID: r.UID, Name: r.Name, Operation: r.Operation, Generation: r.Generation, Revision: r.Revision, Time: now})
 		d.Changed, written[r.UID] = true, true
 		if state == Available {
 			d.Tally.Available--
@@ -196,35 +196,35 @@ func (p *Policy) judge(state State, t Tally) Verdict {
 	healthy := t.Available >= t.Desired
 	switch {
 	case state == Gone, state == Pending:
-		return Verdict{Allowed: true, Reason: v1alpha1.ReasonPodUnavailable}
+		return Verdict{Allowed: true, Reason: v1beta1.ReasonPodUnavailable}
 	case t.Desired == 0:
-		return Verdict{Allowed: true, Reason: v1alpha1.ReasonNothingDesired}
+		return Verdict{Allowed: true, Reason: v1beta1.ReasonNothingDesired}
 	case state == Unavailable && (!p.ifHealthy || healthy):
-		return Verdict{Allowed: true, Reason: v1alpha1.ReasonPodUnavailable}
+		return Verdict{Allowed: true, Reason: v1beta1.ReasonPodUnavailable}
 	case state == Unavailable:
-		return Verdict{Reason: v1alpha1.ReasonBudgetUnhealthy}
+		return Verdict{Reason: v1beta1.ReasonBudgetUnhealthy}
 	case state == Doubtful && healthy, state == Available && t.Available-1 >= t.Desired:
-		return Verdict{Allowed: true, Reason: v1alpha1.ReasonWithinBudget}
+		return Verdict{Allowed: true, Reason: v1beta1.ReasonWithinBudget}
 	default:
-		return Verdict{Reason: v1alpha1.ReasonBudgetExhausted}
+		return Verdict{Reason: v1beta1.ReasonBudgetExhausted}
 	}
 }
 
-var verbs = map[v1alpha1.Operation]string{
-	v1alpha1.OperationDelete:  "deleted",
-	v1alpha1.OperationEvict:   "evicted",
-	v1alpha1.OperationUpdate:  "restarted by an update",
-	v1alpha1.OperationResize:  "restarted by a resize",
-	v1alpha1.OperationLeave:   "taken out of the budget",
-	v1alpha1.OperationUnready: "made unready",
+var verbs = map[v1beta1.Operation]string{
+	v1beta1.OperationDelete:  "deleted",
+	v1beta1.OperationEvict:   "evicted",
+	v1beta1.OperationUpdate:  "restarted by an update",
+	v1beta1.OperationResize:  "restarted by a resize",
+	v1beta1.OperationLeave:   "taken out of the budget",
+	v1beta1.OperationUnready: "made unready",
 }
 
-func (p *Policy) refusal(r *Request, reason v1alpha1.Reason, t Tally, entries int) string {
+func (p *Policy) refusal(r *Request, reason v1beta1.Reason, t Tally, entries int) string {
 	why := "try again when more are available"
 	if t.Desired >= t.Total {
 		why = "no pod may go while the budget needs all of them: raise maxUnavailable, lower minAvailable, or scale up"
 	}
-	if reason == v1alpha1.ReasonBudgetUnhealthy {
+	if reason == v1beta1.ReasonBudgetUnhealthy {
 		why = "until enough are available, unavailable pods are kept as well (unhealthyPodPolicy)"
 	}
 	underWay := ""

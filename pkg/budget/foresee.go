@@ -4,7 +4,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // Forecast estimates, from the status of a budget alone, for which pods an operation would be allowed. Callers that choose among pods use it first, and
@@ -21,7 +21,7 @@ type Forecast struct {
 }
 
 // Forecast starts from the status of pub, from which the policy was compiled.
-func (p *Policy) Forecast(pub *v1alpha1.PodUnavailableBudget, operation v1alpha1.Operation) *Forecast {
+func (p *Policy) Forecast(pub *v1beta1.PodUnavailableBudget, operation v1beta1.Operation) *Forecast {
 	f := &Forecast{
 		policy: p, protects: p.Protects(operation), observed: pub.Status.ObservedGeneration == pub.Generation,
 		recorded: make(sets.Set[types.UID], len(pub.Status.Ledger)),
@@ -62,8 +62,8 @@ func (f *Forecast) Refused(pod *Pod) {
 }
 
 // Foresee says which of the pods could be deleted in this order. Each answer counts the pods before it that could.
-func (p *Policy) Foresee(pub *v1alpha1.PodUnavailableBudget, pods []Pod) []bool {
-	f := p.Forecast(pub, v1alpha1.OperationDelete)
+func (p *Policy) Foresee(pub *v1beta1.PodUnavailableBudget, pods []Pod) []bool {
+	f := p.Forecast(pub, v1beta1.OperationDelete)
 	answers := make([]bool, len(pods))
 	for i := range pods {
 		if answers[i] = f.May(&pods[i]); answers[i] {

@@ -8,8 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // MaxRenewals is how often the approval of one operation is renewed. If the operation still has not happened, something else refuses it, such as a
@@ -19,7 +20,7 @@ const MaxRenewals = 3
 
 // renew approves an operation on a pod that has an entry. A fresh entry that covers the request stays unchanged. Otherwise the entry changes, which
 // also restarts its expiry. ok is false if the entry must be left to expire.
-func renew(entry v1alpha1.LedgerEntry, r *Request, now metav1.Time) (_ v1alpha1.LedgerEntry, changed, ok bool) {
+func renew(entry v1beta1.LedgerEntry, r *Request, now metav1.Time) (_ v1beta1.LedgerEntry, changed, ok bool) {
 	operation := entry.Operation
 	if rank(r.Operation) > rank(operation) {
 		operation = r.Operation
@@ -45,13 +46,13 @@ func renew(entry v1alpha1.LedgerEntry, r *Request, now metav1.Time) (_ v1alpha1.
 
 // rank orders operations. One that removes a pod outranks one that changes it: a changed pod can be proven available again, a deleted one cannot.
 // Making the pod unready has the lowest rank, because an updater does so before it changes the pod.
-func rank(operation v1alpha1.Operation) int {
+func rank(operation v1beta1.Operation) int {
 	switch operation {
-	case v1alpha1.OperationDelete, v1alpha1.OperationEvict:
+	case v1beta1.OperationDelete, v1beta1.OperationEvict:
 		return 2
-	case v1alpha1.OperationLeave:
+	case v1beta1.OperationLeave:
 		return 1
-	case v1alpha1.OperationUnready:
+	case v1beta1.OperationUnready:
 		return -1
 	default:
 		return 0
@@ -68,7 +69,7 @@ func rank(operation v1alpha1.Operation) int {
 //
 // A running pod that the budget does not cover, or that is exempt, proves nothing: it may come back before the operation happens. Meanwhile its entry
 // lowers no count.
-func Settled(entry *v1alpha1.LedgerEntry, pod *corev1.Pod) bool {
+func Settled(entry *v1beta1.LedgerEntry, pod *corev1.Pod) bool {
 	if pod == nil || pod.DeletionTimestamp != nil || hasEnded(pod) {
 		return true
 	}
@@ -76,9 +77,9 @@ func Settled(entry *v1alpha1.LedgerEntry, pod *corev1.Pod) bool {
 		return false // the pod may still become unready
 	}
 	switch entry.Operation {
-	case v1alpha1.OperationUnready:
+	case v1beta1.OperationUnready:
 		return entry.Revision != "" && serves(pod)
-	case v1alpha1.OperationUpdate, v1alpha1.OperationResize:
+	case v1beta1.OperationUpdate, v1beta1.OperationResize:
 		// If a change is reverted, the status can match the spec before the kubelet has acted on the change. So the kubelet must have observed the spec.
 		return pod.Generation >= entry.Generation && pod.Status.ObservedGeneration >= pod.Generation && runsItsSpec(pod) && IsReady(pod)
 	default:
@@ -90,9 +91,9 @@ func Settled(entry *v1alpha1.LedgerEntry, pod *corev1.Pod) bool {
 // nobody can tell any more. The entry of a change stays while the kubelet still has work to do for the pod's latest spec. A resize that waits for
 // resources of the node does not keep its entry: it may wait for ever, and its pod is Doubtful without an entry too. pod is nil if the budget's selector
 // does not select it.
-func MayExpire(entry *v1alpha1.LedgerEntry, pod *corev1.Pod) bool {
+func MayExpire(entry *v1beta1.LedgerEntry, pod *corev1.Pod) bool {
 	switch entry.Operation {
-	case v1alpha1.OperationUpdate, v1alpha1.OperationResize:
+	case v1beta1.OperationUpdate, v1beta1.OperationResize:
 		return pod == nil || specObserved(pod) && !conditionIs(pod, corev1.PodResizeInProgress)
 	default:
 		return true
@@ -100,15 +101,15 @@ func MayExpire(entry *v1alpha1.LedgerEntry, pod *corev1.Pod) bool {
 }
 
 // Happened is true if the pod shows that the operation took place. That alone does not prove that it is over. pod is nil if the budget's selector does
-// not select it.
-func Happened(entry *v1alpha1.LedgerEntry, pod *corev1.Pod) bool {
+// not select it. ignored selects the pods that the budget ignores; nil ignores none.
+func Happened(entry *v1beta1.LedgerEntry, pod *corev1.Pod, ignored labels.Selector) bool {
 	switch entry.Operation {
-	case v1alpha1.OperationUpdate, v1alpha1.OperationResize:
+	case v1beta1.OperationUpdate, v1beta1.OperationResize:
 		return pod != nil && pod.Generation >= entry.Generation
-	case v1alpha1.OperationUnready:
+	case v1beta1.OperationUnready:
 		return pod != nil && !serves(pod)
-	case v1alpha1.OperationLeave:
-		return pod == nil || IsExempt(pod)
+	case v1beta1.OperationLeave:
+		return pod == nil || IsExempt(pod, ignored)
 	default:
 		return false
 	}
@@ -254,13 +255,13 @@ func conditionIs(pod *corev1.Pod, kind corev1.PodConditionType) bool {
 }
 
 // Publish writes a ledger and its numbers into a status. It derives DisruptedPods and UnavailablePods from the ledger.
-func Publish(status *v1alpha1.PodUnavailableBudgetStatus, generation int64, ledger []v1alpha1.LedgerEntry, t Tally) {
+func Publish(status *v1beta1.PodUnavailableBudgetStatus, generation int64, ledger []v1beta1.LedgerEntry, t Tally) {
 	status.ObservedGeneration = generation
 	status.TotalReplicas, status.DesiredAvailable = t.Total, t.Desired
 	status.CurrentAvailable, status.UnavailableAllowed = t.Available, t.Allowed
 	status.Ledger = ledger
 	status.DisruptedPods, status.UnavailablePods = nil, nil
-	put := func(pods *map[string]metav1.Time, entry *v1alpha1.LedgerEntry) {
+	put := func(pods *map[string]metav1.Time, entry *v1beta1.LedgerEntry) {
 		if *pods == nil {
 			*pods = map[string]metav1.Time{}
 		}

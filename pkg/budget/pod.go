@@ -2,9 +2,10 @@ package budget
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // State of a pod, as far as a budget is concerned. A pod counts as available only if it certainly is. An operation on it is free only if the pod is
@@ -23,7 +24,7 @@ const (
 	Pending State = "pending"
 	// Gone pods terminate, have ended, or their node does not exist. No operation can make them less available.
 	Gone State = "gone"
-	// Exempt pods have NoProtectAnnotation, so they are in no budget.
+	// Exempt pods have NoProtectAnnotation, so they are in no budget, or the budget ignores them.
 	Exempt State = "exempt"
 )
 
@@ -36,16 +37,17 @@ type Pod struct {
 	Unmanaged bool
 }
 
-// Observe derives a Pod from a pod of the API server. nodeGone is true if the pod's node is known not to exist.
-func Observe(pod *corev1.Pod, nodeGone bool) Pod {
-	return Pod{Name: pod.Name, UID: pod.UID, State: stateOf(pod, nodeGone)}
+// Observe derives a Pod of a budget from a pod of the API server. ignored selects the pods that the budget ignores; nil ignores none. nodeGone is true if
+// the pod's node is known not to exist.
+func Observe(pod *corev1.Pod, ignored labels.Selector, nodeGone bool) Pod {
+	return Pod{Name: pod.Name, UID: pod.UID, State: stateOf(pod, ignored, nodeGone)}
 }
 
-func stateOf(pod *corev1.Pod, nodeGone bool) State {
+func stateOf(pod *corev1.Pod, ignored labels.Selector, nodeGone bool) State {
 	switch {
 	case pod.DeletionTimestamp != nil, hasEnded(pod), nodeGone:
 		return Gone
-	case IsExempt(pod):
+	case IsExempt(pod, ignored):
 		return Exempt
 	case !IsReady(pod):
 		if pod.Status.Phase == corev1.PodPending || pod.Status.Phase == "" {
@@ -71,12 +73,14 @@ func hasEnded(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// IsExempt is true for a pod with NoProtectAnnotation, which is in no budget.
-func IsExempt(pod *corev1.Pod) bool { return pod.Annotations[v1alpha1.NoProtectAnnotation] == "true" }
+// IsExempt is true for a pod with NoProtectAnnotation, which is in no budget, and for a pod that the budget ignores. A nil selector ignores none.
+func IsExempt(pod *corev1.Pod, ignored labels.Selector) bool {
+	return pod.Annotations[v1beta1.NoProtectAnnotation] == "true" || ignored != nil && ignored.Matches(labels.Set(pod.Labels))
+}
 
 // IsProtected is true for a pod about which the API server calls the webhook.
 func IsProtected(pod *corev1.Pod) bool {
-	_, found := pod.Labels[v1alpha1.ProtectedLabel]
+	_, found := pod.Labels[v1beta1.ProtectedLabel]
 	return found
 }
 

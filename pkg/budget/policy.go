@@ -1,6 +1,8 @@
 package budget
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -12,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // Policy is a compiled, valid budget.
@@ -20,9 +22,11 @@ type Policy struct {
 	// Name of the budget, for messages.
 	Name string
 	// Target is the workload whose pods the budget covers. It is nil if Selector selects them.
-	Target *v1alpha1.TargetReference
+	Target *v1beta1.TargetReference
 	// Selector of the pods. It selects nothing if Target is set.
 	Selector labels.Selector
+	// Ignored selects the pods that the budget ignores. It selects nothing by default.
+	Ignored labels.Selector
 	// Replicas replaces the number of pods that workloads ask for, unless all of them are gone. If it is nil, the workloads' numbers count.
 	Replicas *int32
 	// Warnings are about valid settings that the author probably did not mean.
@@ -33,7 +37,7 @@ type Policy struct {
 	ifHealthy      bool
 	// exemptingNeedsRoom: NoProtectAnnotation on an available pod is judged like a deletion.
 	exemptingNeedsRoom bool
-	protected          []v1alpha1.Operation // nil: all
+	protected          []v1beta1.Operation // nil: all
 }
 
 // amount is a count, or a percentage of the replicas.
@@ -53,16 +57,29 @@ func (a amount) of(total int32) int32 {
 const maxReplicas = int32(1<<31 - 1)
 
 // Compile reads a budget. The policy is nil if there is an error.
-func Compile(pub *v1alpha1.PodUnavailableBudget) (*Policy, field.ErrorList) {
+func Compile(pub *v1beta1.PodUnavailableBudget) (*Policy, field.ErrorList) {
 	spec := field.NewPath("spec")
-	p := &Policy{Name: pub.Name, Selector: labels.Nothing(), ifHealthy: pub.Spec.UnhealthyPodPolicy == v1alpha1.IfHealthyBudget}
+	p := &Policy{Name: pub.Name, Selector: labels.Nothing(), Ignored: labels.Nothing(), ifHealthy: pub.Spec.UnhealthyPodPolicy == v1beta1.IfHealthyBudget}
 	errs := p.compileSubject(&pub.Spec, spec)
 	errs = append(errs, p.compileAmounts(&pub.Spec, spec)...)
 	switch pub.Spec.UnhealthyPodPolicy {
-	case "", v1alpha1.AlwaysAllowUnhealthy, v1alpha1.IfHealthyBudget:
+	case "", v1beta1.AlwaysAllowUnhealthy, v1beta1.IfHealthyBudget:
 	default:
 		errs = append(errs, field.NotSupported(spec.Child("unhealthyPodPolicy"), pub.Spec.UnhealthyPodPolicy,
-			[]v1alpha1.UnhealthyPodPolicy{v1alpha1.AlwaysAllowUnhealthy, v1alpha1.IfHealthyBudget}))
+			[]v1beta1.UnhealthyPodPolicy{v1beta1.AlwaysAllowUnhealthy, v1beta1.IfHealthyBudget}))
+	}
+	errs = append(errs, p.compileIgnored(&pub.Spec, spec)...)
+	p.Replicas, p.protected = pub.Spec.ProtectTotalReplicas, pub.Spec.ProtectOperations
+	if len(p.protected) == 0 {
+		p.protected = nil
+	}
+	for i, operation := range p.protected {
+		if !slices.Contains(v1beta1.ProtectableOperations, operation) {
+			errs = append(errs, field.NotSupported(spec.Child("protectOperations").Index(i), operation, v1beta1.ProtectableOperations))
+		}
+	}
+	if replicas := p.Replicas; replicas != nil && *replicas < 0 {
+		errs = append(errs, field.Invalid(spec.Child("protectTotalReplicas"), *replicas, "must be a number of pods"))
 	}
 	p.compileAnnotations(pub)
 	if len(errs) > 0 {
@@ -71,7 +88,7 @@ func Compile(pub *v1alpha1.PodUnavailableBudget) (*Policy, field.ErrorList) {
 	return p, nil
 }
 
-func (p *Policy) compileSubject(spec *v1alpha1.PodUnavailableBudgetSpec, path *field.Path) field.ErrorList {
+func (p *Policy) compileSubject(spec *v1beta1.PodUnavailableBudgetSpec, path *field.Path) field.ErrorList {
 	if ref := spec.TargetReference; ref != nil {
 		var errs field.ErrorList
 		target := path.Child("targetRef")
@@ -101,7 +118,7 @@ func (p *Policy) compileSubject(spec *v1alpha1.PodUnavailableBudgetSpec, path *f
 	return nil
 }
 
-func (p *Policy) compileAmounts(spec *v1alpha1.PodUnavailableBudgetSpec, path *field.Path) field.ErrorList {
+func (p *Policy) compileAmounts(spec *v1beta1.PodUnavailableBudgetSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	read := func(value *intstr.IntOrString, name string) *amount {
 		if value == nil {
@@ -147,35 +164,82 @@ func parseAmount(value *intstr.IntOrString) (amount, error) {
 	return amount{value: int64(n), isPercent: true}, nil
 }
 
-// compileAnnotations ignores values that it cannot read, and adds a warning. Annotations of existing budgets are not validated, and a typing error must
-// not remove the protection.
-func (p *Policy) compileAnnotations(pub *v1alpha1.PodUnavailableBudget) {
+func (p *Policy) compileIgnored(spec *v1beta1.PodUnavailableBudgetSpec, path *field.Path) field.ErrorList {
+	if spec.IgnoredPodSelector == nil {
+		return nil
+	}
+	at := path.Child("ignoredPodSelector")
+	ignored, err := parseIgnored(spec.IgnoredPodSelector)
+	if err != nil {
+		return field.ErrorList{field.Invalid(at, spec.IgnoredPodSelector, err.Error())}
+	}
+	p.Ignored = ignored
+	return nil
+}
+
+// parseIgnored refuses an empty selector: the budget would protect no pod.
+func parseIgnored(selector *metav1.LabelSelector) (labels.Selector, error) {
+	if len(selector.MatchLabels) == 0 && len(selector.MatchExpressions) == 0 {
+		return nil, errors.New("must not be empty, which would mean every pod; select by a label, or leave it out")
+	}
+	return metav1.LabelSelectorAsSelector(selector)
+}
+
+// compileAnnotations reads the annotations that a v1alpha1 budget has in place of fields. Conversion makes fields of them unless the field would not
+// become the same annotation again. A field that is set takes precedence.
+//
+// It ignores values that it cannot read, and adds a warning: a typing error in an existing budget must not remove the protection.
+func (p *Policy) compileAnnotations(pub *v1beta1.PodUnavailableBudget) {
 	path := field.NewPath("metadata", "annotations")
-	if value, found := pub.Annotations[v1alpha1.ProtectTotalReplicasAnnotation]; found {
+	p.exemptingNeedsRoom = pub.Annotations[v1beta1.NoProtectNeedsRoomAnnotation] == "true"
+	if value, found := pub.Annotations[v1beta1.ProtectTotalReplicasAnnotation]; found && pub.Spec.ProtectTotalReplicas == nil {
 		if replicas, err := parseReplicas(value); err == nil {
 			p.Replicas = &replicas
 		} else {
-			p.warn("%s: %q is not used, because it is not a number of pods", path.Key(v1alpha1.ProtectTotalReplicasAnnotation), value)
+			p.warn("%s: %q is not used, because it is not a number of pods", path.Key(v1beta1.ProtectTotalReplicasAnnotation), value)
 		}
 	}
-	p.exemptingNeedsRoom = pub.Annotations[v1alpha1.NoProtectNeedsRoomAnnotation] == "true"
-	value := pub.Annotations[v1alpha1.ProtectOperationsAnnotation]
-	if strings.TrimSpace(value) == "" {
+	if value, found := pub.Annotations[v1beta1.IgnoredPodSelectorAnnotation]; found && pub.Spec.IgnoredPodSelector == nil {
+		if ignored, err := parseIgnoredText(value); err == nil {
+			p.Ignored = ignored
+		} else {
+			p.warn("%s: %q is not used, because it is not a label selector in JSON: %v", path.Key(v1beta1.IgnoredPodSelectorAnnotation), value, err)
+		}
+	}
+	if p.protected != nil {
 		return
 	}
-	protected := []v1alpha1.Operation{}
-	for name := range strings.SplitSeq(value, ",") {
-		operation := v1alpha1.Operation(strings.ToUpper(strings.TrimSpace(name)))
-		switch operation {
-		case v1alpha1.OperationDelete, v1alpha1.OperationEvict, v1alpha1.OperationUpdate, v1alpha1.OperationResize:
+	protected, unknown := parseOperations(pub.Annotations[v1beta1.ProtectOperationsAnnotation])
+	for _, name := range unknown {
+		p.warn("%s: %q is not one of DELETE, EVICT, UPDATE, RESIZE", path.Key(v1beta1.ProtectOperationsAnnotation), name)
+	}
+	p.protected = protected
+}
+
+// parseOperations returns nil for an empty list, and for a list of unknown names only.
+func parseOperations(text string) (protected []v1beta1.Operation, unknown []string) {
+	if strings.TrimSpace(text) == "" {
+		return nil, nil
+	}
+	for name := range strings.SplitSeq(text, ",") {
+		name = strings.TrimSpace(name)
+		if operation := v1beta1.Operation(strings.ToUpper(name)); slices.Contains(v1beta1.ProtectableOperations, operation) {
 			protected = append(protected, operation)
-		default:
-			p.warn("%s: %q is not one of DELETE, EVICT, UPDATE, RESIZE", path.Key(v1alpha1.ProtectOperationsAnnotation), strings.TrimSpace(name))
+		} else {
+			unknown = append(unknown, name)
 		}
 	}
-	if len(protected) > 0 {
-		p.protected = protected
+	return protected, unknown
+}
+
+func parseIgnoredText(text string) (labels.Selector, error) {
+	selector := &metav1.LabelSelector{}
+	strict := json.NewDecoder(strings.NewReader(text))
+	strict.DisallowUnknownFields()
+	if err := strict.Decode(selector); err != nil {
+		return nil, err
 	}
+	return parseIgnored(selector)
 }
 
 func (p *Policy) warn(format string, args ...any) {
@@ -184,15 +248,15 @@ func (p *Policy) warn(format string, args ...any) {
 
 // Protects is true if the budget protects its pods from the operation. A budget that protects from DELETE or UPDATE also protects from LEAVE, which
 // would bypass it. A budget that protects from UPDATE also protects from UNREADY, which is a part of an update.
-func (p *Policy) Protects(operation v1alpha1.Operation) bool {
+func (p *Policy) Protects(operation v1beta1.Operation) bool {
 	if p.protected == nil {
 		return true
 	}
-	if operation == v1alpha1.OperationLeave {
-		return slices.Contains(p.protected, v1alpha1.OperationDelete) || slices.Contains(p.protected, v1alpha1.OperationUpdate)
+	if operation == v1beta1.OperationLeave {
+		return slices.Contains(p.protected, v1beta1.OperationDelete) || slices.Contains(p.protected, v1beta1.OperationUpdate)
 	}
-	if operation == v1alpha1.OperationUnready {
-		operation = v1alpha1.OperationUpdate
+	if operation == v1beta1.OperationUnready {
+		operation = v1beta1.OperationUpdate
 	}
 	return slices.Contains(p.protected, operation)
 }

@@ -1,28 +1,61 @@
 package budget
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // Refuse returns the errors for which the webhook refuses a new budget although Compile accepts it. Such a budget is most likely not what its author
 // meant, and OpenKruise refuses it too. Existing budgets with these errors stay in use, so that a new rule takes protection from nobody.
-func Refuse(pub *v1alpha1.PodUnavailableBudget) field.ErrorList {
-	errs := refuseSubject(&pub.Spec)
-	if value, found := pub.Annotations[v1alpha1.ProtectTotalReplicasAnnotation]; found {
-		if _, err := parseReplicas(value); err != nil {
-			errs = append(errs, field.Invalid(field.NewPath("metadata", "annotations").Key(v1alpha1.ProtectTotalReplicasAnnotation), value, "must be a number of pods"))
+func Refuse(pub *v1beta1.PodUnavailableBudget) field.ErrorList {
+	return append(refuseSubject(&pub.Spec), refuseAnnotations(pub)...)
+}
+
+// refuseAnnotations refuses annotations that stand for a field and that Compile would ignore.
+func refuseAnnotations(pub *v1beta1.PodUnavailableBudget) field.ErrorList {
+	var errs field.ErrorList
+	path := field.NewPath("metadata", "annotations")
+	check := func(annotation, name string, given bool, read func(value string) error) {
+		value, found := pub.Annotations[annotation]
+		if !found {
+			return
+		}
+		if given {
+			errs = append(errs, field.Forbidden(path.Key(annotation), fmt.Sprintf("has no effect beside spec.%s; remove it", name)))
+		} else if err := read(value); err != nil {
+			errs = append(errs, field.Invalid(path.Key(annotation), value, err.Error()))
 		}
 	}
+	check(v1beta1.ProtectTotalReplicasAnnotation, "protectTotalReplicas", pub.Spec.ProtectTotalReplicas != nil, func(value string) error {
+		if _, err := parseReplicas(value); err != nil {
+			return errors.New("must be a number of pods")
+		}
+		return nil
+	})
+	check(v1beta1.ProtectOperationsAnnotation, "protectOperations", len(pub.Spec.ProtectOperations) > 0, func(value string) error {
+		if _, unknown := parseOperations(value); len(unknown) > 0 {
+			return fmt.Errorf("%s is not an operation; must be some of DELETE, EVICT, UPDATE, RESIZE, separated by commas", strings.Join(unknown, ", "))
+		}
+		return nil
+	})
+	check(v1beta1.IgnoredPodSelectorAnnotation, "ignoredPodSelector", pub.Spec.IgnoredPodSelector != nil, func(value string) error {
+		if _, err := parseIgnoredText(value); err != nil {
+			return fmt.Errorf(`must be a label selector in JSON, for instance {"matchLabels":{"app":"web"}}: %w`, err)
+		}
+		return nil
+	})
 	return errs
 }
 
-func refuseSubject(spec *v1alpha1.PodUnavailableBudgetSpec) field.ErrorList {
+func refuseSubject(spec *v1beta1.PodUnavailableBudgetSpec) field.ErrorList {
 	path := field.NewPath("spec", "selector")
 	switch {
 	case spec.Selector == nil:
@@ -38,7 +71,7 @@ func refuseSubject(spec *v1alpha1.PodUnavailableBudgetSpec) field.ErrorList {
 
 // RefuseChange returns the errors for which the webhook refuses a change of a budget: errors of Refuse that are new, and a change of selector or targetRef.
 // These two may change if Compile does not accept the existing budget, or if Refuse would refuse its selector.
-func RefuseChange(before, after *v1alpha1.PodUnavailableBudget) field.ErrorList {
+func RefuseChange(before, after *v1beta1.PodUnavailableBudget) field.ErrorList {
 	known := Refuse(before)
 	errs := slices.DeleteFunc(Refuse(after), func(e *field.Error) bool {
 		return slices.ContainsFunc(known, func(k *field.Error) bool { return k.Error() == e.Error() })

@@ -9,12 +9,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
-type edit = func(*v1alpha1.PodUnavailableBudget)
+type edit = func(*v1beta1.PodUnavailableBudget)
 
-func edited(edits ...edit) *v1alpha1.PodUnavailableBudget {
+func edited(edits ...edit) *v1beta1.PodUnavailableBudget {
 	pub := budgetOf("max 1")
 	for _, e := range edits {
 		e(pub)
@@ -23,27 +23,27 @@ func edited(edits ...edit) *v1alpha1.PodUnavailableBudget {
 }
 
 func selects(app string) edit {
-	return func(b *v1alpha1.PodUnavailableBudget) {
+	return func(b *v1beta1.PodUnavailableBudget) {
 		b.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}
 	}
 }
 
 func targets(name string) edit {
-	return func(b *v1alpha1.PodUnavailableBudget) {
-		b.Spec.TargetReference = &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name}
+	return func(b *v1beta1.PodUnavailableBudget) {
+		b.Spec.TargetReference = &v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name}
 	}
 }
 
-func emptySelector(b *v1alpha1.PodUnavailableBudget) { b.Spec.Selector = &metav1.LabelSelector{} }
-func noSelector(b *v1alpha1.PodUnavailableBudget)    { b.Spec.Selector = nil }
+func emptySelector(b *v1beta1.PodUnavailableBudget) { b.Spec.Selector = &metav1.LabelSelector{} }
+func noSelector(b *v1beta1.PodUnavailableBudget)    { b.Spec.Selector = nil }
 
 func replicas(value string) edit {
-	return func(b *v1alpha1.PodUnavailableBudget) {
-		b.Annotations = map[string]string{v1alpha1.ProtectTotalReplicasAnnotation: value}
+	return func(b *v1beta1.PodUnavailableBudget) {
+		b.Annotations = map[string]string{v1beta1.ProtectTotalReplicasAnnotation: value}
 	}
 }
 
-func twoMay(b *v1alpha1.PodUnavailableBudget) { b.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(2)) }
+func twoMay(b *v1beta1.PodUnavailableBudget) { b.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(2)) }
 
 func fieldsOf(errs field.ErrorList) (fields []string) {
 	for _, e := range errs {
@@ -56,7 +56,7 @@ const totalReplicas = "metadata.annotations[pub.kruise.io/protect-total-replicas
 
 func TestWhatIsRefusedOfANewBudget(t *testing.T) {
 	tests := map[string]struct {
-		budget *v1alpha1.PodUnavailableBudget
+		budget *v1beta1.PodUnavailableBudget
 		want   []string
 	}{
 		"a selector":                     {budget: edited()},
@@ -85,7 +85,7 @@ func TestWhatIsRefusedOfANewBudget(t *testing.T) {
 
 func TestWhatIsRefusedOfAChange(t *testing.T) {
 	tests := map[string]struct {
-		before, after *v1alpha1.PodUnavailableBudget
+		before, after *v1beta1.PodUnavailableBudget
 		want          []string
 	}{
 		"the number that may go":          {before: edited(), after: edited(twoMay)},
@@ -94,7 +94,7 @@ func TestWhatIsRefusedOfAChange(t *testing.T) {
 		"a target in place of a selector": {before: edited(), after: edited(noSelector, targets("web")), want: []string{"spec.selector", "spec.targetRef"}},
 		"a target beside the selector":    {before: edited(), after: edited(targets("web")), want: []string{"spec.selector", "spec.targetRef"}},
 		"a selector that is empty now":    {before: edited(), after: edited(emptySelector), want: []string{"spec.selector", "spec.selector"}},
-		"the same selector in other words": {before: edited(), after: edited(func(b *v1alpha1.PodUnavailableBudget) {
+		"the same selector in other words": {before: edited(), after: edited(func(b *v1beta1.PodUnavailableBudget) {
 			b.Spec.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{}
 		})},
 		"one that was refused today stays":       {before: edited(targets("web")), after: edited(targets("web"), twoMay)},

@@ -6,7 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // TakesOut is true if an update of a pod or of its status takes a serving pod out of service although its containers run. After the update the pod is
@@ -40,7 +40,7 @@ func passesGates(pod *corev1.Pod) bool {
 // isMarkedUnavailable is true for a pod that a label takes out of service.
 func isMarkedUnavailable(pod *corev1.Pod) bool {
 	for key := range pod.Labels {
-		if strings.HasPrefix(key, v1alpha1.UnavailableLabelPrefix) {
+		if strings.HasPrefix(key, v1beta1.UnavailableLabelPrefix) {
 			return true
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 const gate corev1.PodConditionType = "InPlaceUpdateReady"
@@ -21,7 +21,7 @@ func gated(value corev1.ConditionStatus) func(*corev1.Pod) {
 	}
 }
 
-func marked(p *corev1.Pod) { p.Labels[v1alpha1.UnavailableLabelPrefix+"maintenance"] = "" }
+func marked(p *corev1.Pod) { p.Labels[v1beta1.UnavailableLabelPrefix+"maintenance"] = "" }
 
 // running has the pod's container ready or not.
 func running(ready bool) func(*corev1.Pod) {
@@ -60,7 +60,7 @@ func TestWhatTakesAPodOutOfService(t *testing.T) {
 		"its containers run and it is not":    {before: pod(running(true)), after: pod(running(true), unready), want: true},
 		"its containers have ended":           {before: pod(running(true)), after: pod(running(false), failed)},
 		"a label says so":                     {before: pod(), after: pod(marked), want: true},
-		"another label says so":               {before: pod(marked), after: pod(marked, func(p *corev1.Pod) { p.Labels[v1alpha1.UnavailableLabelPrefix+"x"] = "" })},
+		"another label says so":               {before: pod(marked), after: pod(marked, func(p *corev1.Pod) { p.Labels[v1beta1.UnavailableLabelPrefix+"x"] = "" })},
 		"the label is taken off":              {before: pod(marked), after: pod()},
 		"the label of a pod that is unready":  {before: pod(unready), after: pod(unready, marked)},
 		"a marked pod that is made unready":   {before: pod(marked), after: pod(marked, unready)},
@@ -97,7 +97,7 @@ func TestTheStateOfAPodThatSomebodyTakesOutOfService(t *testing.T) {
 		"its kubelet has seen that a gate is off":       {pod(gated("False"), unready), Unavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := Observe(tc.pod, false).State; got != tc.want {
+			if got := Observe(tc.pod, nil, false).State; got != tc.want {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}
 		})
@@ -105,13 +105,13 @@ func TestTheStateOfAPodThatSomebodyTakesOutOfService(t *testing.T) {
 }
 
 func TestWhenItIsKnownWhatBecameOfAPodThatWasToBeUnready(t *testing.T) {
-	entry := v1alpha1.LedgerEntry{UID: "p0", Name: "p0", Operation: v1alpha1.OperationUnready, Generation: 2, Revision: "10"}
+	entry := v1beta1.LedgerEntry{UID: "p0", Name: "p0", Operation: v1beta1.OperationUnready, Generation: 2, Revision: "10"}
 	updated := entry
-	updated.Operation = v1alpha1.OperationUpdate
+	updated.Operation = v1beta1.OperationUpdate
 	unknown := entry
 	unknown.Revision = ""
 	tests := map[string]struct {
-		entry                        v1alpha1.LedgerEntry
+		entry                        v1beta1.LedgerEntry
 		pod                          *corev1.Pod
 		settled, mayExpire, happened bool
 	}{
@@ -137,7 +137,7 @@ func TestWhenItIsKnownWhatBecameOfAPodThatWasToBeUnready(t *testing.T) {
 			if got := MayExpire(&tc.entry, tc.pod); got != tc.mayExpire {
 				t.Errorf("MayExpire: %t", got)
 			}
-			if got := Happened(&tc.entry, tc.pod); got != tc.happened {
+			if got := Happened(&tc.entry, tc.pod, nil); got != tc.happened {
 				t.Errorf("Happened: %t", got)
 			}
 		})
@@ -146,12 +146,12 @@ func TestWhenItIsKnownWhatBecameOfAPodThatWasToBeUnready(t *testing.T) {
 
 // TestAnUpdaterNeedsRoomOnce goes the way of an updater: it makes a pod unready, changes it, and does so again later.
 func TestAnUpdaterNeedsRoomOnce(t *testing.T) {
-	for _, policy := range []v1alpha1.UnhealthyPodPolicy{v1alpha1.AlwaysAllowUnhealthy, v1alpha1.IfHealthyBudget} {
+	for _, policy := range []v1beta1.UnhealthyPodPolicy{v1beta1.AlwaysAllowUnhealthy, v1beta1.IfHealthyBudget} {
 		t.Run(string(policy), func(t *testing.T) {
 			pub := budgetOf("max 1")
 			pub.Spec.UnhealthyPodPolicy = policy
 			p, f := compile(t, pub), facts(4, times(4, Available)...)
-			ask := func(pod string, operation v1alpha1.Operation, generation int64, revision string) (v1alpha1.Reason, bool) {
+			ask := func(pod string, operation v1beta1.Operation, generation int64, revision string) (v1beta1.Reason, bool) {
 				t.Helper()
 				r := request(pod, operation)
 				r.Generation, r.Revision, r.Fresh = generation, revision, true
@@ -159,29 +159,29 @@ func TestAnUpdaterNeedsRoomOnce(t *testing.T) {
 				f.Ledger = d.Ledger
 				return d.Verdicts[0].Reason, d.Changed
 			}
-			expect := func(reason v1alpha1.Reason, written bool, wantReason v1alpha1.Reason, wantWritten bool) {
+			expect := func(reason v1beta1.Reason, written bool, wantReason v1beta1.Reason, wantWritten bool) {
 				t.Helper()
 				if reason != wantReason || written != wantWritten {
 					t.Errorf("got %s, written %t; want %s, %t", reason, written, wantReason, wantWritten)
 				}
 			}
-			reason, written := ask("p0", v1alpha1.OperationUnready, 1, "10")
-			expect(reason, written, v1alpha1.ReasonWithinBudget, true)
-			reason, written = ask("p0", v1alpha1.OperationUnready, 1, "10") // the API server asks twice
-			expect(reason, written, v1alpha1.ReasonApproved, false)
-			reason, written = ask("p1", v1alpha1.OperationUnready, 1, "11")
-			expect(reason, written, v1alpha1.ReasonBudgetExhausted, false)
+			reason, written := ask("p0", v1beta1.OperationUnready, 1, "10")
+			expect(reason, written, v1beta1.ReasonWithinBudget, true)
+			reason, written = ask("p0", v1beta1.OperationUnready, 1, "10") // the API server asks twice
+			expect(reason, written, v1beta1.ReasonApproved, false)
+			reason, written = ask("p1", v1beta1.OperationUnready, 1, "11")
+			expect(reason, written, v1beta1.ReasonBudgetExhausted, false)
 			f.Pods[0].State, f.Pods[3].State = Unavailable, Unavailable // p3 has failed by itself
-			reason, written = ask("p0", v1alpha1.OperationUpdate, 2, "")
-			expect(reason, written, v1alpha1.ReasonApproved, true)
-			if e := f.Ledger[0]; len(f.Ledger) != 1 || e.Operation != v1alpha1.OperationUpdate || e.Generation != 2 || e.Revision != "10" {
+			reason, written = ask("p0", v1beta1.OperationUpdate, 2, "")
+			expect(reason, written, v1beta1.ReasonApproved, true)
+			if e := f.Ledger[0]; len(f.Ledger) != 1 || e.Operation != v1beta1.OperationUpdate || e.Generation != 2 || e.Revision != "10" {
 				t.Errorf("the ledger is %+v", f.Ledger)
 			}
 			// It serves again, and nobody has struck the entry out. What relies on it now must not be struck out with what it was before.
 			f.Pods[0].State = Available
-			reason, written = ask("p0", v1alpha1.OperationUnready, 2, "20")
-			expect(reason, written, v1alpha1.ReasonApproved, true)
-			if e := f.Ledger[0]; e.Operation != v1alpha1.OperationUpdate || e.Revision != "20" || Settled(&e, pod(revision("20"))) {
+			reason, written = ask("p0", v1beta1.OperationUnready, 2, "20")
+			expect(reason, written, v1beta1.ReasonApproved, true)
+			if e := f.Ledger[0]; e.Operation != v1beta1.OperationUpdate || e.Revision != "20" || Settled(&e, pod(revision("20"))) {
 				t.Errorf("the entry %+v", e)
 			}
 		})
@@ -191,8 +191,8 @@ func TestAnUpdaterNeedsRoomOnce(t *testing.T) {
 func TestMakingPodsUnreadyIsProtectedWhereUpdatingIs(t *testing.T) {
 	for annotation, want := range map[string]bool{"": true, "UPDATE": true, "DELETE,EVICT": false, "RESIZE": false} {
 		pub := budgetOf("max 1")
-		pub.Annotations = map[string]string{v1alpha1.ProtectOperationsAnnotation: annotation}
-		if got := compile(t, pub).Protects(v1alpha1.OperationUnready); got != want {
+		pub.Annotations = map[string]string{v1beta1.ProtectOperationsAnnotation: annotation}
+		if got := compile(t, pub).Protects(v1beta1.OperationUnready); got != want {
 			t.Errorf("%q: got %t, want %t", annotation, got, want)
 		}
 	}

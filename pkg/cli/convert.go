@@ -16,7 +16,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/yaml"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -48,7 +48,7 @@ written to the cluster.`,
 
 // conversion is a spread, with notes on what it does not take over from the policy.
 type conversion struct {
-	spread *v1alpha1.WorkloadSpread
+	spread *v1beta1.WorkloadSpread
 	notes  []string
 }
 
@@ -98,7 +98,7 @@ func (c *convertCommand) run() error {
 }
 
 // parseTarget reads KIND/NAME or KIND.VERSION.GROUP/NAME.
-func parseTarget(text string) (*v1alpha1.TargetReference, error) {
+func parseTarget(text string) (*v1beta1.TargetReference, error) {
 	kind, name, found := strings.Cut(text, "/")
 	if !found || kind == "" || name == "" {
 		return nil, fmt.Errorf("say which workload to divide with --target KIND/NAME, for instance Deployment/web; got %q", text)
@@ -112,16 +112,16 @@ func parseTarget(text string) (*v1alpha1.TargetReference, error) {
 	} else if len(parts) == 2 {
 		return nil, fmt.Errorf("--target %s: name version and group as in Rollout.v1alpha1.argoproj.io/web", text)
 	}
-	return &v1alpha1.TargetReference{APIVersion: apiVersion, Kind: kind, Name: name}, nil
+	return &v1beta1.TargetReference{APIVersion: apiVersion, Kind: kind, Name: name}, nil
 }
 
-func convert(document []byte, target v1alpha1.TargetReference) (*conversion, error) {
+func convert(document []byte, target v1beta1.TargetReference) (*conversion, error) {
 	var header metav1.PartialObjectMetadata
 	if err := yaml.Unmarshal(document, &header); err != nil {
 		return nil, err
 	}
-	c := &conversion{spread: &v1alpha1.WorkloadSpread{
-		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "WorkloadSpread"},
+	c := &conversion{spread: &v1beta1.WorkloadSpread{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: "WorkloadSpread"},
 		ObjectMeta: metav1.ObjectMeta{Name: header.Name, Namespace: header.Namespace},
 	}}
 	c.spread.Spec.TargetReference = target
@@ -162,8 +162,8 @@ func (c *conversion) decode(document []byte, into any) error {
 func (c *conversion) print(w io.Writer) error {
 	encoded, err := yaml.Marshal(struct {
 		metav1.TypeMeta `json:",inline"`
-		Metadata        map[string]string           `json:"metadata"`
-		Spec            v1alpha1.WorkloadSpreadSpec `json:"spec"`
+		Metadata        map[string]string          `json:"metadata"`
+		Spec            v1beta1.WorkloadSpreadSpec `json:"spec"`
 	}{c.spread.TypeMeta, nameOf(c.spread), c.spread.Spec})
 	if err != nil {
 		return err
@@ -178,7 +178,7 @@ func (c *conversion) print(w io.Writer) error {
 	return err
 }
 
-func nameOf(spread *v1alpha1.WorkloadSpread) map[string]string {
+func nameOf(spread *v1beta1.WorkloadSpread) map[string]string {
 	name := map[string]string{"name": spread.Name}
 	if spread.Namespace != "" {
 		name["namespace"] = spread.Namespace

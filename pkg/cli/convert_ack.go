@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // resourcePolicy is an ACK ResourcePolicy, as its documentation has it:
@@ -72,26 +72,26 @@ func (c *conversion) fromResourcePolicy(document []byte) error {
 	for i := range spec.Units {
 		c.addUnit(&spec.Units[i], i)
 	}
-	strategy.WhenFull = v1alpha1.WhenFullWait
+	strategy.WhenFull = v1beta1.WhenFullWait
 	c.note("spec.selector, matchExpressions: replaced by the target; all of its pods are divided")
-	strategy.QuotaScope = v1alpha1.WorkloadQuotaScope
+	strategy.QuotaScope = v1beta1.WorkloadQuotaScope
 	switch {
 	case slices.Equal(spec.MatchLabelKeys, []string{"pod-template-hash"}):
-		strategy.QuotaScope = v1alpha1.RevisionQuotaScope
+		strategy.QuotaScope = v1beta1.RevisionQuotaScope
 	case len(spec.MatchLabelKeys) > 0:
 		c.note("spec.matchLabelKeys: no equivalent for %s; quotas count all pods of the workload", strings.Join(spec.MatchLabelKeys, ", "))
 	}
-	strategy.Type = v1alpha1.AdaptiveScheduleStrategy
+	strategy.Type = v1beta1.AdaptiveScheduleStrategy
 	switch next := spec.WhenTryNextUnits; next.Policy {
 	case "", "LackResourceOrExceedMax":
 	case "ExceedMax":
-		strategy.Type = v1alpha1.FixedScheduleStrategy
+		strategy.Type = v1beta1.FixedScheduleStrategy
 	case "TimeoutOrExceedMax", "Timeout":
 		timeout := defaultTimeout
 		if next.Timeout != nil {
 			timeout = next.Timeout.Duration
 		}
-		strategy.Adaptive = &v1alpha1.AdaptiveStrategy{DisableSimulationSchedule: true, RescheduleCriticalSeconds: ptr.To(int32(timeout.Seconds()))}
+		strategy.Adaptive = &v1beta1.AdaptiveStrategy{DisableSimulationSchedule: true, RescheduleCriticalSeconds: ptr.To(int32(timeout.Seconds()))}
 	default:
 		c.note("spec.whenTryNextUnits.policy: no equivalent for %s; pods go on when no node fits or the quota is full", next.Policy)
 	}
@@ -115,7 +115,7 @@ func (c *conversion) fromResourcePolicy(document []byte) error {
 
 func (c *conversion) addUnit(unit *resourceUnit, index int) {
 	at := fmt.Sprintf("spec.units[%d]", index)
-	s := v1alpha1.Subset{Name: fmt.Sprintf("%s-%d", cmp.Or(unit.Resource, "unit"), index+1)}
+	s := v1beta1.Subset{Name: fmt.Sprintf("%s-%d", cmp.Or(unit.Resource, "unit"), index+1)}
 	term := &corev1.NodeSelectorTerm{}
 	for _, key := range slices.Sorted(maps.Keys(unit.NodeSelector)) {
 		term.MatchExpressions = append(term.MatchExpressions, in(key, unit.NodeSelector[key]))
@@ -133,7 +133,7 @@ func (c *conversion) addUnit(unit *resourceUnit, index int) {
 		c.note("%s.resource: %q is not known; the subset has the nodes that its nodeSelector names", at, unit.Resource)
 	}
 	if len(term.MatchExpressions) > 0 {
-		s.RequiredNodeSelectorTerm = term
+		s.RequiredNodeSelector = term
 	}
 	if unit.Max != nil {
 		s.MaxReplicas = ptr.To(intstr.FromInt32(*unit.Max))

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // placementPolicy is an Azure PlacementPolicy, as github.com/Azure/placement-policy-scheduler-plugins defines it.
@@ -42,14 +42,14 @@ func (c *conversion) fromPlacementPolicy(document []byte) error {
 	if spec.Policy.TargetSize == nil {
 		return fmt.Errorf("spec.policy.targetSize: it is missing; say how many pods go to the selected nodes, for instance 40%%")
 	}
-	selected := v1alpha1.Subset{Name: "selected", RequiredNodeSelectorTerm: &corev1.NodeSelectorTerm{MatchExpressions: requirements}}
-	others := v1alpha1.Subset{Name: "others"}
+	selected := v1beta1.Subset{Name: "selected", RequiredNodeSelector: &corev1.NodeSelectorTerm{MatchExpressions: requirements}}
+	others := v1beta1.Subset{Name: "others"}
 	if len(requirements) == 1 {
-		others.RequiredNodeSelectorTerm = &corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{opposite(requirements[0])}}
+		others.RequiredNodeSelector = &corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{opposite(requirements[0])}}
 	} else {
 		c.note("spec.nodeSelector: one term cannot say \"any other node\" of several labels; subset others has every node, and its pods may also go to selected ones")
 	}
-	subsets := []v1alpha1.Subset{selected, others}
+	subsets := []v1beta1.Subset{selected, others}
 	switch spec.Policy.Action {
 	case "Must":
 	case "MustNot":
@@ -64,8 +64,8 @@ func (c *conversion) fromPlacementPolicy(document []byte) error {
 	}
 	c.note("spec.podSelector: replaced by the target; all of its pods are divided")
 	strategy := &c.spread.Spec.ScheduleStrategy
-	if strategy.Type = v1alpha1.FixedScheduleStrategy; spec.EnforcementMode != "Strict" {
-		strategy.Type = v1alpha1.AdaptiveScheduleStrategy
+	if strategy.Type = v1beta1.FixedScheduleStrategy; spec.EnforcementMode != "Strict" {
+		strategy.Type = v1beta1.AdaptiveScheduleStrategy
 	}
 	if spec.Weight != 0 {
 		c.note("spec.weight: no equivalent; a workload has one spread")

@@ -11,7 +11,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/berth-project/berth/pkg/cli/console"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/report"
 )
 
@@ -36,13 +36,17 @@ func driftsIn(r *report.Spread) []Drift {
 	add := func(subset string, pods, planned int32, what, mends string) {
 		drifts = append(drifts, Drift{r.Namespace, r.Name, subset, pods, planned, what, mends})
 	}
+	elsewhere := "its pods went to later subsets"
+	if r.ByTarget {
+		elsewhere = "its pods are in other subsets"
+	}
 	for i := range r.Subsets {
 		in := &r.Subsets[i]
 		switch {
 		case in.Over > 0:
 			add(in.Name, in.Pods, in.Target, "above quota", r.Descheduler("EnforceSubsetMaxReplicas")+", or scaling down")
-		case in.Pods < in.Target && r.PodsAfter(i) > 0:
-			add(in.Name, in.Pods, in.Target, "its pods went to later subsets", r.Descheduler("RebalanceToPreferredSubset")+", when it has room"+in.Wait.Clause())
+		case r.CouldTake(i) > 0:
+			add(in.Name, in.Pods, in.Target, elsewhere, r.Descheduler("RebalanceToPreferredSubset")+", when it has room"+in.Wait.Clause())
 		case !in.Schedulable:
 			add(in.Name, in.Pods, in.Target, "pods wait for a node", "a node that takes them; for early-bound pods "+r.Descheduler("EvictUnschedulableSubsetPods"))
 		}
@@ -66,25 +70,19 @@ func newDrift(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.C
 		Use:   "drift",
 		Short: "Where pods differ from what their spreads say, and what corrects it",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cluster, err := console.Connect(flags)
-			if err != nil {
-				return err
-			}
-			return c.run(cmd.Context(), cluster)
-		},
+		RunE:  console.OnCluster(flags, c.run),
 	}
 	c.output.AddTo(cmd.Flags())
 	c.addTo(cmd.Flags())
 	return cmd
 }
 
-func (c *driftCommand) run(ctx context.Context, cluster *console.Cluster) error {
+func (c *driftCommand) run(ctx context.Context, cluster *console.Cluster, _ []string) error {
 	options, err := c.of(cluster, nil)
 	if err != nil {
 		return err
 	}
-	var spreads v1alpha1.WorkloadSpreadList
+	var spreads v1beta1.WorkloadSpreadList
 	if err := cluster.List(ctx, &spreads, options...); err != nil {
 		return err
 	}

@@ -19,6 +19,8 @@ func TestDrift(t *testing.T) {
 		"two revisions":         {twoThenAny, rollingOut, ""},
 		"above for one of two":  {twoThenAny, rolledOver, "a 4/2 above quota EnforceSubsetMaxReplicas"},
 		"pods that went on":     {twoThenAny + adaptive, `{observedReplicas: 3, subsetStatuses: [{name: a, replicas: 1}, {name: b, replicas: 2}]}`, "a 1/2 its pods went to later subsets RebalanceToPreferredSubset"},
+		"shares as they should": {shares, `{observedReplicas: 7, subsetStatuses: [{name: a, replicas: 1}, {name: b, replicas: 1}, {name: c, replicas: 5}]}`, ""},
+		"shares elsewhere":      {shares, `{observedReplicas: 7, subsetStatuses: [{name: a, replicas: 2}, {name: b, replicas: 1}, {name: c, replicas: 4}]}`, "c 4/5 its pods are in other subsets RebalanceToPreferredSubset"},
 		"pods without a node":   {twoThenAny, `{observedReplicas: 3, pendingPods: 1, subsetStatuses: [{name: a, replicas: 1` + waiting + `}, {name: b, replicas: 1}]}`, "a 1/2 pods wait for a node EvictUnschedulableSubsetPods"},
 		"pods of no subset":     {twoThenAny, `{observedReplicas: 3, unplacedPods: 2, subsetStatuses: [{name: a, replicas: 1}, {name: b}]}`, " 2/0 in no subset EnforceSubsetMaxReplicas"},
 		"a spread that is none": {`subsets: [{name: a, maxReplicas: -1}]`, `{}`, ""},
@@ -27,7 +29,7 @@ func TestDrift(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
 			c := driftCommand{out: &out, output: console.AsTable}
-			if err := c.run(t.Context(), clusterOf(t, testkit.Spread(t, tc.spec, tc.status))); err != nil {
+			if err := c.run(t.Context(), clusterOf(t, testkit.Spread(t, tc.spec, tc.status)), nil); err != nil {
 				t.Fatal(err)
 			}
 			if tc.want == "" {

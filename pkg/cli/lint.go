@@ -19,6 +19,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -28,8 +29,9 @@ import (
 
 	"github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/cli/console"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
-	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/pkg/crd/versions"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -162,8 +164,8 @@ func (c *lintCommand) read(l *linter, name string) error {
 type linter struct {
 	scheme   *runtime.Scheme
 	codecs   serializer.CodecFactory
-	spreads  []located[*v1alpha1.WorkloadSpread]
-	budgets  []located[*policyv1alpha1.PodUnavailableBudget]
+	spreads  []located[*v1beta1.WorkloadSpread]
+	budgets  []located[*policyv1beta1.PodUnavailableBudget]
 	findings []Finding
 	// workloads by namespace and name.
 	workloads map[string]runtime.Object
@@ -180,18 +182,21 @@ type document struct {
 	file string
 	// kind and name of the object. Empty if they could not be read.
 	kind, name string
-	node       *yamlnodes.Node
+	// version of the object. Its fields have the names of this version.
+	version schema.GroupVersionKind
+	node    *yamlnodes.Node
 }
 
 func newLinter() (*linter, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), policyv1alpha1.AddToScheme(scheme)); err != nil {
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("registering types: %w", err)
 	}
 	return &linter{scheme: scheme, codecs: serializer.NewCodecFactory(scheme, serializer.EnableStrict), workloads: map[string]runtime.Object{}}, nil
 }
 
 func (l *linter) add(d *document, severity, path, message string) {
+	path, message = versions.InWords(d.version, path), versions.InWords(d.version, message)
 	l.findings = append(l.findings, Finding{File: d.file, Line: lineOf(d.node, path), Object: strings.TrimSpace(d.kind + " " + d.name), Path: path, Severity: severity, Message: message})
 }
 
@@ -261,20 +266,21 @@ func (l *linter) readObject(file string, node *yamlnodes.Node, text []byte) {
 		return
 	}
 	d := document{file: file, kind: header.Kind, name: header.Name, node: node}
-	ours := header.Kind == "WorkloadSpread" || header.Kind == policyv1alpha1.Kind.Kind
+	ours := header.Kind == "WorkloadSpread" || header.Kind == policyv1beta1.Kind.Kind
 	if !ours && !mentionsOurs.Match(text) {
 		l.readWorkload(&header, text)
 		return
 	}
-	object, _, err := l.codecs.UniversalDeserializer().Decode(text, nil, nil)
+	object, version, err := versions.Decode(text)
 	if err != nil {
 		l.addDecodingErrors(&d, err)
 	}
+	d.version = version
 	switch o := object.(type) {
-	case *v1alpha1.WorkloadSpread:
-		l.spreads = append(l.spreads, located[*v1alpha1.WorkloadSpread]{o, d})
-	case *policyv1alpha1.PodUnavailableBudget:
-		l.budgets = append(l.budgets, located[*policyv1alpha1.PodUnavailableBudget]{o, d})
+	case *v1beta1.WorkloadSpread:
+		l.spreads = append(l.spreads, located[*v1beta1.WorkloadSpread]{o, d})
+	case *policyv1beta1.PodUnavailableBudget:
+		l.budgets = append(l.budgets, located[*policyv1beta1.PodUnavailableBudget]{o, d})
 	}
 }
 
@@ -340,10 +346,11 @@ func (l *linter) check() {
 		l.addWarnings(d, policy.Warnings)
 		if of := l.workloads[target]; of != nil {
 			if replicas, err := workload.Replicas(of, spread.Spec.TargetFilter); err == nil {
-				l.addWarnings(d, policy.WarningsAt(replicas, spec))
-				if plan := policy.Plan(replicas); plan.Unplaced > 0 && policy.WhenFull == v1alpha1.WhenFullWait {
+				l.addWarnings(d, policy.WarningsAt(replicas, workload.MaxUnavailable(of), spec))
+				plan := policy.Plan(replicas)
+				if _, unplaced := policy.Targets(&plan, replicas); unplaced > 0 && policy.WhenFull == v1beta1.WhenFullWait {
 					l.add(d, severityWarning, "spec.subsets", fmt.Sprintf("the quotas hold %d of the %d replicas of %s %s; with whenFull: Wait the other pods wait until others end",
-						replicas-plan.Unplaced, replicas, spread.Spec.TargetReference.Kind, spread.Spec.TargetReference.Name))
+						replicas-unplaced, replicas, spread.Spec.TargetReference.Kind, spread.Spec.TargetReference.Name))
 				}
 			}
 		}

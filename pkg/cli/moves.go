@@ -15,7 +15,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/berth-project/berth/pkg/cli/console"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/report"
 )
 
@@ -24,7 +24,7 @@ type MovesReport struct {
 	Namespace string `json:"namespace"`
 	Spread    string `json:"spread"`
 	// Moves has the last move between each two subsets.
-	Moves []v1alpha1.Move `json:"moves"`
+	Moves []v1beta1.Move `json:"moves"`
 	// Wait is what keeps pods of later subsets from returning now. Nil if none should, or if nothing is known that keeps them.
 	Wait *report.Wait `json:"wait,omitempty"`
 	// Next is what happens next, as status says it.
@@ -48,26 +48,21 @@ Below, the next step as in kubectl berth status. The time that is left is that o
 		Example:           "  kubectl berth moves web",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: console.SpreadNames(flags),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cluster, err := console.Connect(flags)
-			if err != nil {
-				return err
-			}
-			return c.run(cmd.Context(), cluster, args[0])
-		},
+		RunE:              console.OnCluster(flags, c.run),
 	}
 	c.output.AddTo(cmd.Flags())
 	return cmd
 }
 
-func (c *movesCommand) run(ctx context.Context, cluster *console.Cluster, name string) error {
+func (c *movesCommand) run(ctx context.Context, cluster *console.Cluster, args []string) error {
+	name := args[0]
 	spread, err := getSpread(ctx, cluster, name)
 	if err != nil {
 		return err
 	}
 	of := reportOf(spread)
-	r := MovesReport{Namespace: spread.Namespace, Spread: spread.Name, Moves: append([]v1alpha1.Move{}, spread.Status.Moves...), Wait: of.Wait, Next: of.Next}
-	slices.SortStableFunc(r.Moves, func(a, b v1alpha1.Move) int { return a.Time.Compare(b.Time.Time) })
+	r := MovesReport{Namespace: spread.Namespace, Spread: spread.Name, Moves: append([]v1beta1.Move{}, spread.Status.Moves...), Wait: of.Wait, Next: of.Next}
+	slices.SortStableFunc(r.Moves, func(a, b v1beta1.Move) int { return a.Time.Compare(b.Time.Time) })
 	if done, err := c.output.Structured(c.out, r); done {
 		return err
 	}

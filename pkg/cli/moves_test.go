@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/cli/console"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/testkit"
 )
 
@@ -23,7 +23,7 @@ func TestMoves(t *testing.T) {
 		print := func(output console.Output) string {
 			t.Helper()
 			var out bytes.Buffer
-			if err := (&movesCommand{out: &out, output: output}).run(t.Context(), clusterOf(t, spread), "web"); err != nil {
+			if err := (&movesCommand{out: &out, output: output}).run(t.Context(), clusterOf(t, spread), []string{"web"}); err != nil {
 				t.Fatal(err)
 			}
 			return out.String()
@@ -31,8 +31,8 @@ func TestMoves(t *testing.T) {
 		if got := print(console.AsTable); !strings.HasPrefix(got, "No moves of WorkloadSpread web are recorded.\n  next: 1 pod of later subsets could be in a") {
 			t.Errorf("without moves: %q", got)
 		}
-		spread.Status.Moves = []v1alpha1.Move{
-			{From: "b", To: "a", Reason: "EarlierSubsetHasRoom", Round: 2, Remaining: 1, Time: at(2 * time.Minute), InFlight: []v1alpha1.PodInFlight{{UID: "1", Name: "web-1"}, {UID: "2", Name: "web-2"}}},
+		spread.Status.Moves = []v1beta1.Move{
+			{From: "b", To: "a", Reason: "EarlierSubsetHasRoom", Round: 2, Remaining: 1, Time: at(2 * time.Minute), InFlight: []v1beta1.PodInFlight{{UID: "1", Name: "web-1"}, {UID: "2", Name: "web-2"}}},
 			{From: "", To: "a", Reason: "EarlierSubsetHasRoom", Round: 1, Time: at(30 * time.Minute)},
 		}
 		got := print(console.AsTable)

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/cli/console"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/moves"
 )
 
@@ -26,7 +26,7 @@ func newPause(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.C
 	return (&pauseCommand{out: streams.Out, pauses: true}).command(flags, &cobra.Command{
 		Use:   "pause SPREAD",
 		Short: "Keep the descheduler from moving the pods of a spread",
-		Long: `Keep the descheduler from moving the pods of a spread, by the annotation ` + v1alpha1.PausedAnnotation + `.
+		Long: `Keep the descheduler from moving the pods of a spread, by the annotation ` + v1beta1.PausedAnnotation + `.
 
 Berth's strategies then move no pod of the spread. Other strategies of the same profile move none either, if the filter SubsetEvictor is on, as it is by
 default. Nothing else pauses: new pods get their subset, quotas hold, and the workload is scaled and rolled out as always. A drain evicts the pods as before;
@@ -44,18 +44,12 @@ func newResume(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.
 }
 
 func (c *pauseCommand) command(flags *console.Flags, cmd *cobra.Command) *cobra.Command {
-	cmd.Args, cmd.ValidArgsFunction = cobra.ExactArgs(1), console.SpreadNames(flags)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		cluster, err := console.Connect(flags)
-		if err != nil {
-			return err
-		}
-		return c.run(cmd.Context(), cluster, args[0])
-	}
+	cmd.Args, cmd.ValidArgsFunction, cmd.RunE = cobra.ExactArgs(1), console.SpreadNames(flags), console.OnCluster(flags, c.run)
 	return cmd
 }
 
-func (c *pauseCommand) run(ctx context.Context, cluster *console.Cluster, name string) error {
+func (c *pauseCommand) run(ctx context.Context, cluster *console.Cluster, args []string) error {
+	name := args[0]
 	spread, err := getSpread(ctx, cluster, name)
 	if err != nil {
 		return err
@@ -66,9 +60,9 @@ func (c *pauseCommand) run(ctx context.Context, cluster *console.Cluster, name s
 	}
 	before := spread.DeepCopy()
 	if c.pauses {
-		metav1.SetMetaDataAnnotation(&spread.ObjectMeta, v1alpha1.PausedAnnotation, "true")
+		metav1.SetMetaDataAnnotation(&spread.ObjectMeta, v1beta1.PausedAnnotation, "true")
 	} else {
-		delete(spread.Annotations, v1alpha1.PausedAnnotation)
+		delete(spread.Annotations, v1beta1.PausedAnnotation)
 	}
 	if err := cluster.Patch(ctx, spread, client.MergeFrom(before)); err != nil {
 		return err

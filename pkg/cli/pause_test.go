@@ -8,7 +8,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/report"
 	"github.com/berth-project/berth/pkg/testkit"
 )
@@ -29,10 +29,10 @@ func TestPauseAndResume(t *testing.T) {
 		{false, "is resumed", false, "RebalanceToPreferredSubset when it has room"},
 	} {
 		var out bytes.Buffer
-		if err := (&pauseCommand{out: &out, pauses: step.pauses}).run(t.Context(), cluster, "web"); err != nil || !strings.HasPrefix(out.String(), "WorkloadSpread web "+step.says) {
+		if err := (&pauseCommand{out: &out, pauses: step.pauses}).run(t.Context(), cluster, []string{"web"}); err != nil || !strings.HasPrefix(out.String(), "WorkloadSpread web "+step.says) {
 			t.Errorf("%v, printed %q, want %q", err, out.String(), step.says)
 		}
-		now := &v1alpha1.WorkloadSpread{}
+		now := &v1beta1.WorkloadSpread{}
 		if err := cluster.Get(t.Context(), client.ObjectKeyFromObject(spilled), now); err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +40,7 @@ func TestPauseAndResume(t *testing.T) {
 			t.Errorf("after %q: %+v with annotations %v", step.says, r, now.Annotations)
 		}
 	}
-	if err := (&pauseCommand{pauses: true}).run(t.Context(), cluster, "wbe"); err == nil || !strings.Contains(err.Error(), `no WorkloadSpread "wbe"`) {
+	if err := (&pauseCommand{pauses: true}).run(t.Context(), cluster, []string{"wbe"}); err == nil || !strings.Contains(err.Error(), `no WorkloadSpread "wbe"`) {
 		t.Errorf("an unknown name: %v", err)
 	}
 }

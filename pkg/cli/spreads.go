@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/cli/console"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/report"
 )
 
@@ -69,8 +69,8 @@ func (s *selection) nameOf(namespace, name string) string {
 }
 
 // getSpread reads one spread of the namespace.
-func getSpread(ctx context.Context, cluster *console.Cluster, name string) (*v1alpha1.WorkloadSpread, error) {
-	spread := &v1alpha1.WorkloadSpread{}
+func getSpread(ctx context.Context, cluster *console.Cluster, name string) (*v1beta1.WorkloadSpread, error) {
+	spread := &v1beta1.WorkloadSpread{}
 	err := cluster.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: name}, spread)
 	if apierrors.IsNotFound(err) {
 		return nil, console.NoSuchSpread(name, cluster.Namespace)
@@ -81,7 +81,7 @@ func getSpread(ctx context.Context, cluster *console.Cluster, name string) (*v1a
 // now is the time. A command runs at one moment, and synctest controls the clock of tests.
 func now() time.Time { return time.Now() } //nolint:forbidigo // see above
 
-func reportOf(spread *v1alpha1.WorkloadSpread) report.Spread { return report.Of(spread, now()) }
+func reportOf(spread *v1beta1.WorkloadSpread) report.Spread { return report.Of(spread, now()) }
 
 const (
 	// mostOften is the shortest time between two calls of changed.
@@ -96,11 +96,11 @@ type following struct {
 	options []client.ListOption
 	// changed is called with the spreads, sorted by namespace and name: at once, and again when they have changed. It ends the following by returning true
 	// or an error.
-	changed func([]v1alpha1.WorkloadSpread) (done bool, err error)
+	changed func([]v1beta1.WorkloadSpread) (done bool, err error)
 	// lost is called when the API server stops answering. The following goes on and tries again.
 	lost func(error)
 
-	spreads map[types.NamespacedName]v1alpha1.WorkloadSpread
+	spreads map[types.NamespacedName]v1beta1.WorkloadSpread
 }
 
 // run returns when changed ends it, when the context ends, or when the spreads cannot be listed and watched at first.
@@ -126,11 +126,11 @@ func (f *following) run(ctx context.Context) error {
 
 // listAndWatch is done if changed said so or failed. Without an error and not done, the watch has ended.
 func (f *following) listAndWatch(ctx context.Context) (done bool, err error) {
-	var list v1alpha1.WorkloadSpreadList
+	var list v1beta1.WorkloadSpreadList
 	if err := f.List(ctx, &list, f.options...); err != nil {
 		return false, err
 	}
-	f.spreads = make(map[types.NamespacedName]v1alpha1.WorkloadSpread, len(list.Items))
+	f.spreads = make(map[types.NamespacedName]v1beta1.WorkloadSpread, len(list.Items))
 	for i := range list.Items {
 		f.spreads[client.ObjectKeyFromObject(&list.Items[i])] = list.Items[i]
 	}
@@ -138,7 +138,7 @@ func (f *following) listAndWatch(ctx context.Context) (done bool, err error) {
 		return true, err
 	}
 	since := &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: list.ResourceVersion}}
-	events, err := f.Watch(ctx, &v1alpha1.WorkloadSpreadList{}, append(slices.Clone(f.options), since)...)
+	events, err := f.Watch(ctx, &v1beta1.WorkloadSpreadList{}, append(slices.Clone(f.options), since)...)
 	if err != nil {
 		return false, err
 	}
@@ -167,7 +167,7 @@ func (f *following) listAndWatch(ctx context.Context) (done bool, err error) {
 
 // take is true if the event changes the spreads.
 func (f *following) take(event watch.Event) bool {
-	spread, ok := event.Object.(*v1alpha1.WorkloadSpread)
+	spread, ok := event.Object.(*v1beta1.WorkloadSpread)
 	if !ok {
 		return false
 	}
@@ -180,7 +180,7 @@ func (f *following) take(event watch.Event) bool {
 }
 
 func (f *following) call() (done bool, err error) {
-	sorted := slices.SortedFunc(maps.Values(f.spreads), func(a, b v1alpha1.WorkloadSpread) int {
+	sorted := slices.SortedFunc(maps.Values(f.spreads), func(a, b v1beta1.WorkloadSpread) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	done, err = f.changed(sorted)

@@ -13,7 +13,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/berth-project/berth/pkg/cli/console"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/report"
 )
 
@@ -36,13 +36,7 @@ func newStatus(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.
   kubectl berth status -A -o json`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: console.SpreadNames(flags),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cluster, err := console.Connect(flags)
-			if err != nil {
-				return err
-			}
-			return c.run(cmd.Context(), cluster, args)
-		},
+		RunE:              console.OnCluster(flags, c.run),
 	}
 	c.output.AddTo(cmd.Flags())
 	c.addTo(cmd.Flags())
@@ -59,7 +53,7 @@ func (c *statusCommand) run(ctx context.Context, cluster *console.Cluster, args 
 		return err
 	}
 	first := true
-	print := func(spreads []v1alpha1.WorkloadSpread) (bool, error) {
+	print := func(spreads []v1beta1.WorkloadSpread) (bool, error) {
 		if first && len(args) == 1 && len(spreads) == 0 {
 			return true, console.NoSuchSpread(args[0], cluster.Namespace)
 		}
@@ -71,7 +65,7 @@ func (c *statusCommand) run(ctx context.Context, cluster *console.Cluster, args 
 			fmt.Fprintln(c.errOut, "kubectl berth:", console.Advise(err)+"; trying again")
 		}}).run(ctx)
 	}
-	var list v1alpha1.WorkloadSpreadList
+	var list v1beta1.WorkloadSpreadList
 	if err := cluster.List(ctx, &list, options...); err != nil {
 		return err
 	}
@@ -80,7 +74,7 @@ func (c *statusCommand) run(ctx context.Context, cluster *console.Cluster, args 
 }
 
 // print prints a report of each spread.
-func (c *statusCommand) print(spreads []v1alpha1.WorkloadSpread) error {
+func (c *statusCommand) print(spreads []v1beta1.WorkloadSpread) error {
 	reports := make([]report.Spread, len(spreads))
 	for i := range spreads {
 		reports[i] = reportOf(&spreads[i])
@@ -148,6 +142,9 @@ func (c *statusCommand) subsetRows(r *report.Spread) [][]console.Cell {
 	// While there are several revisions, each has a row of its own, because it has the quota for itself.
 	divided := slices.ContainsFunc(r.Subsets, func(s report.Subset) bool { return len(s.Revisions) > 0 })
 	head := []console.Cell{{Text: "  SUBSET"}, {Text: "KEPT"}, {Text: "QUOTA"}, {Text: "FILL"}, {Text: "SCHEDULABLE"}}
+	if r.ByTarget {
+		head = slices.Insert(head, 3, console.Cell{Text: "TARGET"})
+	}
 	if divided {
 		head = slices.Insert(head, 1, console.Cell{Text: "REVISION"})
 	}
@@ -165,7 +162,10 @@ func (c *statusCommand) subsetRows(r *report.Spread) [][]console.Cell {
 			schedulable = console.Cell{Text: "no", Color: console.Yellow}
 		}
 		for _, scope := range s.Scopes() {
-			row := []console.Cell{{Text: "  " + s.Name}, {Text: strconv.Itoa(int(scope.Pods))}, {Text: quota}, bar(s, scope.Pods), schedulable}
+			row := []console.Cell{{Text: "  " + s.Name}, {Text: strconv.Itoa(int(scope.Pods))}, {Text: quota}, bar(s, scope.Pods, r.ByTarget), schedulable}
+			if r.ByTarget {
+				row = slices.Insert(row, 3, console.Cell{Text: strconv.Itoa(int(s.Target))})
+			}
 			if divided {
 				row = slices.Insert(row, 1, console.Cell{Text: scope.Name})
 			}
@@ -181,10 +181,10 @@ func (c *statusCommand) subsetRows(r *report.Spread) [][]console.Cell {
 // barWidth is the width of a full quota.
 const barWidth = 20
 
-// bar shows how much of its quota a subset holds, by the pods of one quota scope. Without a quota it shows how much of its plan.
-func bar(s report.Subset, pods int32) console.Cell {
+// bar shows how much of its quota a subset holds, by the pods of one quota scope. Without a quota, and if asked for, it shows how much of its target.
+func bar(s report.Subset, pods int32, byTarget bool) console.Cell {
 	whole, of := s.Target, console.Plain
-	if s.Quota != nil {
+	if s.Quota != nil && !byTarget {
 		whole = *s.Quota
 	}
 	filled := barWidth

@@ -22,13 +22,14 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/cli/console"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/report"
 	"github.com/berth-project/berth/pkg/testkit"
 )
 
 const (
 	twoThenAny = `subsets: [{name: a, maxReplicas: 2}, {name: b}]`
+	shares     = `subsets: [{name: a, maxReplicas: 20%}, {name: b, maxReplicas: 20%}, {name: c, maxReplicas: 60%}]`
 	adaptive   = "\nscheduleStrategy: {type: Adaptive}"
 	early      = "\nscheduleStrategy: {type: Adaptive, binding: Early, adaptive: {disableSimulationSchedule: true, rescheduleCriticalSeconds: 60}}"
 	earlyStays = "\nscheduleStrategy: {type: Adaptive, binding: Early}"
@@ -64,10 +65,14 @@ func TestWhatHappensNext(t *testing.T) {
 			"2 pods are pending: those with the patch of a wait for a node there; without rescheduleCriticalSeconds none goes on"},
 		"early-bound for a full subset": {twoThenAny + early, `{observedReplicas: 3, pendingPods: 1, subsetStatuses: [{name: a, replicas: 2}, {name: b}]}`,
 			"1 pod is on the way to a node; berth-controller replaces a pod that carries the patch of a full subset: a"},
-		"on the way": {twoThenAny, `{observedReplicas: 1, pendingPods: 1, subsetStatuses: [{name: a}, {name: b}]}`, "1 pod is on the way to a node"},
-		"surplus":    {twoThenAny, `{observedReplicas: 3, surplusPods: 1, subsetStatuses: [{name: a, replicas: 3}, {name: b}]}`, "1 pod is above quota"},
-		"unplaced":   {twoThenAny, `{observedReplicas: 2, unplacedPods: 1, subsetStatuses: [{name: a, replicas: 1}, {name: b}]}`, "1 pod runs in no subset"},
-		"spilled":    {twoThenAny + adaptive, `{observedReplicas: 3, subsetStatuses: [{name: a}, {name: b, replicas: 3}]}`, "2 pods of later subsets could be in a"},
+		"Adaptive has tried all shares": {shares + adaptive, `{observedReplicas: 3, pendingPods: 2, subsetStatuses: [{name: a, replicas: 1` + waiting + `}, {name: b}, {name: c}]}`,
+			"2 pods are pending: no subset has a node for them"},
+		"shares as they should be": {shares, `{observedReplicas: 7, subsetStatuses: [{name: a, replicas: 1}, {name: b, replicas: 1}, {name: c, replicas: 5}]}`, "nothing: every pod is where it belongs"},
+		"a share too many":         {shares, `{observedReplicas: 7, subsetStatuses: [{name: a, replicas: 2}, {name: b, replicas: 1}, {name: c, replicas: 4}]}`, "1 pod of other subsets could be in c"},
+		"on the way":               {twoThenAny, `{observedReplicas: 1, pendingPods: 1, subsetStatuses: [{name: a}, {name: b}]}`, "1 pod is on the way to a node"},
+		"surplus":                  {twoThenAny, `{observedReplicas: 3, surplusPods: 1, subsetStatuses: [{name: a, replicas: 3}, {name: b}]}`, "1 pod is above quota"},
+		"unplaced":                 {twoThenAny, `{observedReplicas: 2, unplacedPods: 1, subsetStatuses: [{name: a, replicas: 1}, {name: b}]}`, "1 pod runs in no subset"},
+		"spilled":                  {twoThenAny + adaptive, `{observedReplicas: 3, subsetStatuses: [{name: a}, {name: b, replicas: 3}]}`, "2 pods of later subsets could be in a"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -82,12 +87,12 @@ func TestWhatHappensNext(t *testing.T) {
 func clusterOf(t *testing.T, objects ...client.Object) *console.Cluster {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := errors.Join(v1alpha1.AddToScheme(scheme), clientgoscheme.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(v1beta1.AddToScheme(scheme), clientgoscheme.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
 	byName := func(object client.Object) []string { return []string{object.GetName()} }
 	return &console.Cluster{Namespace: "shop", WithWatch: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
-		WithStatusSubresource(&v1alpha1.WorkloadSpread{}).WithIndex(&v1alpha1.WorkloadSpread{}, "metadata.name", byName).Build()}
+		WithStatusSubresource(&v1beta1.WorkloadSpread{}).WithIndex(&v1beta1.WorkloadSpread{}, "metadata.name", byName).Build()}
 }
 
 func TestStatusPrints(t *testing.T) {
@@ -109,6 +114,33 @@ func TestStatusPrints(t *testing.T) {
 `
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("printed (-want +got):\n%s%v", diff, err)
+		}
+	})
+	t.Run("a table with targets", func(t *testing.T) {
+		for spec, want := range map[string]string{
+			shares: `web   Deployment/web      7 pods asked for   Ready
+  SUBSET   KEPT   QUOTA   TARGET   FILL                   SCHEDULABLE
+  a        1      2       1        ████████████████████   yes
+  b        1      2       1        ████████████████████   yes
+  c        5      5       5        ████████████████████   yes
+  next: nothing: every pod is where it belongs
+`,
+			`subsets: [{name: a}, {name: b, minReplicas: 2}, {name: c, minReplicas: 2}]`: `web   Deployment/web      7 pods asked for   Ready
+  SUBSET   KEPT   QUOTA   TARGET   FILL                   SCHEDULABLE
+  a        1      -       3        ██████··············   yes
+  b        1      -       2        ██████████··········   yes
+  c        5      -       2        ████████████████████   yes
+  next: 2 pods of other subsets could be in a: moved by the descheduler's RebalanceToPreferredSubset when it has room, but not yet: pods wait for a node of a (Settling)
+`,
+		} {
+			spread := testkit.Spread(t, spec, `{observedReplicas: 7, subsetStatuses: [{name: a, replicas: 1}, {name: b, replicas: 1}, {name: c, replicas: 5}]}`)
+			var out bytes.Buffer
+			if err := (&statusCommand{out: &out, output: console.AsTable}).run(t.Context(), clusterOf(t, spread), []string{"web"}); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, out.String()); diff != "" {
+				t.Errorf("printed (-want +got):\n%s", diff)
+			}
 		}
 	})
 	t.Run("wide", func(t *testing.T) {
@@ -195,7 +227,7 @@ func TestStatusWatch(t *testing.T) {
 		}
 		for range 3 {
 			for pods := range int32(50) {
-				now := &v1alpha1.WorkloadSpread{}
+				now := &v1beta1.WorkloadSpread{}
 				if err := cluster.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "web"}, now); err != nil {
 					t.Fatal(err)
 				}

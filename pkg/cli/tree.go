@@ -15,7 +15,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-project/berth/pkg/cli/console"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/snapshot"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
@@ -61,7 +61,7 @@ type leaf struct {
 }
 
 // treeOf is the tree of a spread whose pods are in the snapshot. Nodes need not be.
-func treeOf(ctx context.Context, s *snapshot.Snapshot, spread *v1alpha1.WorkloadSpread) (*Branch, error) {
+func treeOf(ctx context.Context, s *snapshot.Snapshot, spread *v1beta1.WorkloadSpread) (*Branch, error) {
 	r := reportOf(spread)
 	root := &Branch{Kind: "WorkloadSpread", Name: spread.Name, State: "Ready", Created: &spread.CreationTimestamp.Time}
 	if !r.Ready {
@@ -110,7 +110,7 @@ func treeOf(ctx context.Context, s *snapshot.Snapshot, spread *v1alpha1.Workload
 }
 
 // leavesOf are the pods that the spread divides, sorted by owners, subset and name.
-func leavesOf(ctx context.Context, s *snapshot.Snapshot, spread *v1alpha1.WorkloadSpread, policy *subset.Policy) ([]leaf, error) {
+func leavesOf(ctx context.Context, s *snapshot.Snapshot, spread *v1beta1.WorkloadSpread, policy *subset.Policy) ([]leaf, error) {
 	target := workload.TargetOf(spread)
 	var leaves []leaf
 	for _, pod := range s.Pods {
@@ -131,7 +131,7 @@ func leavesOf(ctx context.Context, s *snapshot.Snapshot, spread *v1alpha1.Worklo
 		slices.Reverse(l.owners)
 		var adopted bool
 		if l.in, adopted = policy.SubsetOf(&l.Pod, spread.Name); adopted {
-			l.in = policy.Index(pod.Labels[v1alpha1.SubsetLabel]) // the controller knows the node
+			l.in = policy.Index(pod.Labels[v1beta1.SubsetLabel]) // the controller knows the node
 		}
 		if l.NodeName == "" {
 			l.in, _ = policy.AdmittedTo(l.Admitted, spread.Name)
@@ -176,28 +176,23 @@ func newTree(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.Co
 		Long: `The workload of a spread, the owners between it and its pods, such as ReplicaSets, and for each owner its pods by subset, with node, state and age.
 
 It lists the spreads, pods and built-in workloads of the namespace, and no nodes. For a pod that Berth did not bind, the subset is the one of its label
-` + v1alpha1.SubsetLabel + `, which the controller sets.`,
+` + v1beta1.SubsetLabel + `, which the controller sets.`,
 		Example:           "  kubectl berth tree web",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: console.SpreadNames(flags),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cluster, err := console.Connect(flags)
-			if err != nil {
-				return err
-			}
-			return c.run(cmd.Context(), cluster, args[0])
-		},
+		RunE:              console.OnCluster(flags, c.run),
 	}
 	c.output.AddTo(cmd.Flags())
 	return cmd
 }
 
-func (c *treeCommand) run(ctx context.Context, cluster *console.Cluster, name string) error {
+func (c *treeCommand) run(ctx context.Context, cluster *console.Cluster, args []string) error {
+	name := args[0]
 	s, err := snapshot.TakeNamespace(ctx, cluster, clock.RealClock{}, cluster.Namespace)
 	if err != nil {
 		return err
 	}
-	at := slices.IndexFunc(s.Spreads, func(spread v1alpha1.WorkloadSpread) bool { return spread.Name == name })
+	at := slices.IndexFunc(s.Spreads, func(spread v1beta1.WorkloadSpread) bool { return spread.Name == name })
 	if at < 0 {
 		return console.NoSuchSpread(name, cluster.Namespace)
 	}

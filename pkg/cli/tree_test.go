@@ -51,7 +51,7 @@ func TestTree(t *testing.T) {
 	pod("p-5", "web-2", "", "n-3", true)
 
 	var out bytes.Buffer
-	if err := (&treeCommand{out: &out, output: console.AsTable}).run(t.Context(), clusterOf(t, objects...), "web"); err != nil {
+	if err := (&treeCommand{out: &out, output: console.AsTable}).run(t.Context(), clusterOf(t, objects...), []string{"web"}); err != nil {
 		t.Fatal(err)
 	}
 	want := `NAME                         KEPT   QUOTA   NODE   STATE      AGE
@@ -81,11 +81,11 @@ WorkloadSpread/web                                 Ready      20h
 	}
 	out.Reset()
 	var root Branch
-	if err := (&treeCommand{out: &out, output: console.AsYAML}).run(t.Context(), clusterOf(t, objects...), "web"); err != nil || yaml.UnmarshalStrict(out.Bytes(), &root) != nil ||
+	if err := (&treeCommand{out: &out, output: console.AsYAML}).run(t.Context(), clusterOf(t, objects...), []string{"web"}); err != nil || yaml.UnmarshalStrict(out.Bytes(), &root) != nil ||
 		*root.Branches[0].Branches[0].Branches[0].Kept != 2 {
 		t.Errorf("%v, printed\n%s", err, out.String())
 	}
-	if err := (&treeCommand{out: &out}).run(t.Context(), clusterOf(t, objects...), "wbe"); err == nil || !strings.Contains(err.Error(), `no WorkloadSpread "wbe"`) {
+	if err := (&treeCommand{out: &out}).run(t.Context(), clusterOf(t, objects...), []string{"wbe"}); err == nil || !strings.Contains(err.Error(), `no WorkloadSpread "wbe"`) {
 		t.Errorf("an unknown name: %v", err)
 	}
 }

@@ -25,8 +25,8 @@ func apiServer(t *testing.T, withSpreads bool) string {
 	}
 	if withSpreads {
 		answers["/apis"] = `{"kind": "APIGroupList", "apiVersion": "v1", "groups": [{"name": "apps.kruise.io",
-			"versions": [{"groupVersion": "apps.kruise.io/v1alpha1", "version": "v1alpha1"}], "preferredVersion": {"groupVersion": "apps.kruise.io/v1alpha1", "version": "v1alpha1"}}]}`
-		answers["/apis/apps.kruise.io/v1alpha1"] = `{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "apps.kruise.io/v1alpha1",
+			"versions": [{"groupVersion": "apps.kruise.io/v1beta1", "version": "v1beta1"}], "preferredVersion": {"groupVersion": "apps.kruise.io/v1beta1", "version": "v1alpha1"}}]}`
+		answers["/apis/apps.kruise.io/v1beta1"] = `{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "apps.kruise.io/v1beta1",
 			"resources": [{"name": "workloadspreads", "namespaced": true, "kind": "WorkloadSpread", "verbs": ["list", "watch"]}]}`
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -12,7 +12,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/berth-project/berth/pkg/cli/console"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/report"
 	"github.com/berth-project/berth/pkg/snapshot"
 )
@@ -46,16 +46,13 @@ A Job is placed while all pods run that it runs at the same time.`,
   kubectl apply -f web.yaml && kubectl rollout status deployment/web && kubectl berth wait web --timeout 1m`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: console.SpreadNames(flags),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		PreRunE: func(*cobra.Command, []string) error {
 			if c.what != forPlaced {
 				return fmt.Errorf("--for=%s: it must be one of %s", c.what, forPlaced)
 			}
-			cluster, err := console.Connect(flags)
-			if err != nil {
-				return err
-			}
-			return c.run(cmd.Context(), cluster, args[0])
+			return nil
 		},
+		RunE: console.OnCluster(flags, c.run),
 	}
 	cmd.Flags().StringVar(&c.what, "for", forPlaced, "What to wait for: "+forPlaced+".")
 	cmd.Flags().DurationVar(&c.timeout, "timeout", 5*time.Minute, "How long to wait. 0 looks once.")
@@ -65,14 +62,15 @@ A Job is placed while all pods run that it runs at the same time.`,
 	return cmd
 }
 
-func (c *waitCommand) run(ctx context.Context, cluster *console.Cluster, name string) error {
+func (c *waitCommand) run(ctx context.Context, cluster *console.Cluster, args []string) error {
+	name := args[0]
 	if c.timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, c.timeout)
 		defer cancel()
 	}
 	missing, seen, placed := []string{"the API server has not answered"}, false, false
-	err := (&following{Cluster: cluster, options: named(cluster, name), lost: func(error) {}, changed: func(spreads []v1alpha1.WorkloadSpread) (bool, error) {
+	err := (&following{Cluster: cluster, options: named(cluster, name), lost: func(error) {}, changed: func(spreads []v1beta1.WorkloadSpread) (bool, error) {
 		switch {
 		case len(spreads) == 0 && seen:
 			return true, fmt.Errorf("WorkloadSpread %s is gone", name)

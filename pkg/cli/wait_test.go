@@ -13,7 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/report"
 	"github.com/berth-project/berth/pkg/testkit"
 )
@@ -76,7 +76,7 @@ func TestWait(t *testing.T) {
 				cluster, began := clusterOf(t, objects...), time.Now()
 				if tc.then != "" {
 					time.AfterFunc(time.Minute, func() {
-						now := &v1alpha1.WorkloadSpread{}
+						now := &v1beta1.WorkloadSpread{}
 						err := cluster.Get(t.Context(), client.ObjectKeyFromObject(objects[0]), now)
 						if err == nil && tc.then == "gone" {
 							err = cluster.Delete(t.Context(), now)
@@ -90,14 +90,14 @@ func TestWait(t *testing.T) {
 					})
 				}
 				var out bytes.Buffer
-				err := (&waitCommand{out: &out, timeout: tc.timeout}).run(t.Context(), cluster, "web")
+				err := (&waitCommand{out: &out, timeout: tc.timeout}).run(t.Context(), cluster, []string{"web"})
 				if said := out.String() + fmt.Sprint(err); !strings.Contains(said, tc.want) || (err == nil) != (tc.want == "is placed.") || time.Since(began) != tc.after {
 					t.Errorf("after %s: %q, want %q after %s", time.Since(began), said, tc.want, tc.after)
 				}
 			})
 		})
 	}
-	if err := (&waitCommand{}).run(t.Context(), clusterOf(t), "wbe"); err == nil || !strings.Contains(err.Error(), `no WorkloadSpread "wbe"`) {
+	if err := (&waitCommand{}).run(t.Context(), clusterOf(t), []string{"wbe"}); err == nil || !strings.Contains(err.Error(), `no WorkloadSpread "wbe"`) {
 		t.Errorf("an unknown name: %v", err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -83,7 +83,7 @@ func openAccount(of basis) *account {
 func (a *account) take(pod *corev1.Pod, node *corev1.Node) {
 	observed := subset.Observe(pod, node)
 	observed.CostIgnored = !scalesByCost(pod)
-	a.put(observed, podFacts{label: pod.Labels[v1alpha1.SubsetLabel], until: pod.DeletionTimestamp, unschedulable: isUnschedulable(pod), scheduler: pod.Spec.SchedulerName})
+	a.put(observed, podFacts{label: pod.Labels[v1beta1.SubsetLabel], until: pod.DeletionTimestamp, unschedulable: isUnschedulable(pod), scheduler: pod.Spec.SchedulerName})
 }
 
 func (a *account) put(pod subset.Pod, s podFacts) {
@@ -150,7 +150,7 @@ func (a *account) isForeign(e *entry) bool {
 		return false
 	}
 	switch e.scheduler {
-	case v1alpha1.SchedulerName, "": // bound by a client that did not ask the scheduler
+	case v1beta1.SchedulerName, "": // bound by a client that did not ask the scheduler
 		return false
 	case corev1.DefaultSchedulerName:
 		return e.Created.Unix() > a.since

@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // player changes objects at random, as users and controllers do.
@@ -65,7 +65,7 @@ func (p *player) move(t *testing.T) {
 		if pod := pick(); pod != nil && pod.Spec.NodeName == "" {
 			pod.Spec.NodeName = "n" + fmt.Sprint(p.IntN(4))
 			if p.IntN(2) == 0 {
-				metav1.SetMetaDataAnnotation(&pod.ObjectMeta, v1alpha1.MatchedAnnotation, fmt.Sprintf(`{"name":"web","subset":%q,"uid":%q}`, p.zone(), pod.UID))
+				metav1.SetMetaDataAnnotation(&pod.ObjectMeta, v1beta1.MatchedAnnotation, fmt.Sprintf(`{"name":"web","subset":%q,"uid":%q}`, p.zone(), pod.UID))
 			}
 			p.update(t, pod)
 		}

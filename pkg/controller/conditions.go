@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/subset"
 )
@@ -21,7 +21,7 @@ import (
 // condition is a condition without its times.
 type condition struct {
 	status  metav1.ConditionStatus
-	reason  v1alpha1.Reason
+	reason  v1beta1.Reason
 	message string
 }
 
@@ -57,30 +57,30 @@ func atMost(bytes int, text string) string {
 	return text[:end] + ellipsis
 }
 
-func notReady(reason v1alpha1.Reason, format string, args ...any) condition {
+func notReady(reason v1beta1.Reason, format string, args ...any) condition {
 	return condition{metav1.ConditionFalse, reason, fmt.Sprintf(format, args...)}
 }
 
 // workloadName is a workload as messages name it: "Deployment default/web".
-func workloadName(spread *v1alpha1.WorkloadSpread) string {
+func workloadName(spread *v1beta1.WorkloadSpread) string {
 	return fmt.Sprintf("%s %s/%s", spread.Spec.TargetReference.Kind, spread.Namespace, spread.Spec.TargetReference.Name)
 }
 
-func spreadReady(spread *v1alpha1.WorkloadSpread) condition {
-	return condition{metav1.ConditionTrue, v1alpha1.ReasonSpreadReady, "the pods of " + workloadName(spread) + " are divided over the subsets"}
+func spreadReady(spread *v1beta1.WorkloadSpread) condition {
+	return condition{metav1.ConditionTrue, v1beta1.ReasonSpreadReady, "the pods of " + workloadName(spread) + " are divided over the subsets"}
 }
 
 func invalidSpread(errs field.ErrorList) condition {
-	return notReady(v1alpha1.ReasonInvalidSpread, "%s", errs.ToAggregate())
+	return notReady(v1beta1.ReasonInvalidSpread, "%s", errs.ToAggregate())
 }
 
-func spreadConflict(spread *v1alpha1.WorkloadSpread, older string) condition {
-	return notReady(v1alpha1.ReasonSpreadConflict, "%s is divided by WorkloadSpread %s/%s, which is older; delete one of the two",
+func spreadConflict(spread *v1beta1.WorkloadSpread, older string) condition {
+	return notReady(v1beta1.ReasonSpreadConflict, "%s is divided by WorkloadSpread %s/%s, which is older; delete one of the two",
 		workloadName(spread), spread.Namespace, older)
 }
 
-func targetNotFound(spread *v1alpha1.WorkloadSpread) condition {
-	return notReady(v1alpha1.ReasonTargetNotFound, "%s does not exist; create it or correct spec.targetRef", workloadName(spread))
+func targetNotFound(spread *v1beta1.WorkloadSpread) condition {
+	return notReady(v1beta1.ReasonTargetNotFound, "%s does not exist; create it or correct spec.targetRef", workloadName(spread))
 }
 
 // cannotWatch says why a kind of workload cannot be watched.
@@ -98,61 +98,61 @@ func cannotWatch(u *lineage.Unwatchable) condition {
 }
 
 func kindNotFound(kind schema.GroupKind) condition {
-	return notReady(v1alpha1.ReasonTargetNotFound, "the API server has no kind %s in group %q; install it or correct spec.targetRef", kind.Kind, kind.Group)
+	return notReady(v1beta1.ReasonTargetNotFound, "the API server has no kind %s in group %q; install it or correct spec.targetRef", kind.Kind, kind.Group)
 }
 
 func kindNotNamespaced(kind schema.GroupKind) condition {
-	return notReady(v1alpha1.ReasonTargetUnreadable,
+	return notReady(v1beta1.ReasonTargetUnreadable,
 		"%s is not namespaced; a spread divides a workload of its own namespace: correct spec.targetRef", kind)
 }
 
 func notListed(resource schema.GroupResource) condition {
-	return notReady(v1alpha1.ReasonTargetUnreadable, "the API server does not list %s; correct spec.targetRef", resource)
+	return notReady(v1beta1.ReasonTargetUnreadable, "the API server does not list %s; correct spec.targetRef", resource)
 }
 
 func forbidden(verb string, resource schema.GroupResource) condition {
-	return notReady(v1alpha1.ReasonTargetUnreadable,
+	return notReady(v1beta1.ReasonTargetUnreadable,
 		"Berth may not %s %s; create a ClusterRole with get, list and watch on it and the label %s", verb, resource, labelForReaders)
 }
 
-func noScale(spread *v1alpha1.WorkloadSpread) condition {
-	return notReady(v1alpha1.ReasonTargetUnreadable,
+func noScale(spread *v1beta1.WorkloadSpread) condition {
+	return notReady(v1beta1.ReasonTargetUnreadable,
 		"%s has no scale subresource; say in spec.targetFilter.replicasPathList where its replicas are", workloadName(spread))
 }
 
-func noReplicasAtPaths(spread *v1alpha1.WorkloadSpread, err error) condition {
-	return notReady(v1alpha1.ReasonTargetUnreadable, "spec.targetFilter.replicasPathList does not fit %s: %s",
+func noReplicasAtPaths(spread *v1beta1.WorkloadSpread, err error) condition {
+	return notReady(v1beta1.ReasonTargetUnreadable, "spec.targetFilter.replicasPathList does not fit %s: %s",
 		workloadName(spread), strings.ReplaceAll(err.Error(), "\n", "; "))
 }
 
 // labelsNotApplied: the spread works, except for some labels of its patches.
-func labelsNotApplied(spread *v1alpha1.WorkloadSpread, paths []string) condition {
-	return notReady(v1alpha1.ReasonLabelsNotApplied, "these labels are not set: %s; %s selects its pods by them and would release the pods; remove the labels from the patch",
+func labelsNotApplied(spread *v1beta1.WorkloadSpread, paths []string) condition {
+	return notReady(v1beta1.ReasonLabelsNotApplied, "these labels are not set: %s; %s selects its pods by them and would release the pods; remove the labels from the patch",
 		strings.Join(paths, ", "), workloadName(spread))
 }
 
 // specPatchNotApplied: the spread works, except for pods whose spec was not patched at admission.
 func specPatchNotApplied(pods int32) condition {
-	return notReady(v1alpha1.ReasonSpecPatchNotApplied,
+	return notReady(v1beta1.ReasonSpecPatchNotApplied,
 		"pods that run without the patch of their subset: %d; they were created while the webhook did not answer, or before the patch; replace them to apply it", pods)
 }
 
 // rolloutBlocked: the spread works, until the workload gets a new template.
-func rolloutBlocked(spread *v1alpha1.WorkloadSpread, why string) condition {
-	return notReady(v1alpha1.ReasonRolloutBlocked, "%s", workloadName(spread)+": "+why)
+func rolloutBlocked(spread *v1beta1.WorkloadSpread, why string) condition {
+	return notReady(v1beta1.ReasonRolloutBlocked, "%s", workloadName(spread)+": "+why)
 }
 
 // podsNotAdmitted takes the numbers of pods without a record, by the scheduler that they name.
 func podsNotAdmitted(foreign map[string]int32) condition {
 	var said, others []string
-	reason := v1alpha1.ReasonOtherScheduler
+	reason := v1beta1.ReasonOtherScheduler
 	for _, scheduler := range slices.Sorted(maps.Keys(foreign)) {
 		if scheduler != corev1.DefaultSchedulerName {
 			others = append(others, fmt.Sprintf("%s %d", scheduler, foreign[scheduler]))
 		}
 	}
 	if pods := foreign[corev1.DefaultSchedulerName]; pods > 0 {
-		reason = v1alpha1.ReasonPodsNotAdmitted
+		reason = v1beta1.ReasonPodsNotAdmitted
 		said = append(said, fmt.Sprintf("pods that the default scheduler placed: %d; the webhook did not answer when they were created, or does not see the namespace; "+
 			"they count where they are, and the descheduler moves those that are in no subset or above a quota", pods))
 	}
@@ -164,11 +164,11 @@ func podsNotAdmitted(foreign map[string]int32) condition {
 }
 
 func podsAdmitted() condition {
-	return condition{metav1.ConditionTrue, v1alpha1.ReasonPodsAdmitted, "Berth has divided all pods that have a node"}
+	return condition{metav1.ConditionTrue, v1beta1.ReasonPodsAdmitted, "Berth has divided all pods that have a node"}
 }
 
 func schedulable() condition {
-	return condition{metav1.ConditionTrue, v1alpha1.ReasonSufficient, "no pod waits for a node of the subset"}
+	return condition{metav1.ConditionTrue, v1beta1.ReasonSufficient, "no pod waits for a node of the subset"}
 }
 
 func unschedulable(pods int32, policy *subset.Policy) condition {
@@ -176,5 +176,5 @@ func unschedulable(pods int32, policy *subset.Policy) condition {
 	if policy.BindsEarly() { // the webhook may not have answered
 		why = "admission picked this subset for them, or it is the first with quota left"
 	}
-	return condition{metav1.ConditionFalse, v1alpha1.ReasonPodUnschedulable, fmt.Sprintf("pods that find no node: %d; %s", pods, why)}
+	return condition{metav1.ConditionFalse, v1beta1.ReasonPodUnschedulable, fmt.Sprintf("pods that find no node: %d; %s", pods, why)}
 }

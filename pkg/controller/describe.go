@@ -10,8 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 // facts are everything that a status is made of, besides the spread itself.
@@ -46,20 +47,20 @@ type workloadFacts struct {
 }
 
 // describe returns the new status of a spread. It keeps the transition times of conditions that do not change.
-func describe(spread *v1alpha1.WorkloadSpread, f *facts) v1alpha1.WorkloadSpreadStatus {
-	status := v1alpha1.WorkloadSpreadStatus{
+func describe(spread *v1beta1.WorkloadSpread, f *facts) v1beta1.WorkloadSpreadStatus {
+	status := v1beta1.WorkloadSpreadStatus{
 		ObservedGeneration: spread.Generation,
 		Conditions:         slices.Clone(spread.Status.Conditions),
 		// Only deschedulers write these.
 		Moves:     spread.Status.Moves,
 		Misplaced: spread.Status.Misplaced,
 	}
-	readiness(spread, f).set(&status.Conditions, v1alpha1.ConditionReady, spread.Generation, f.now)
+	readiness(spread, f).set(&status.Conditions, v1beta1.ConditionReady, spread.Generation, f.now)
 	if f.policy == nil || f.older != "" || f.podsUnknown {
 		return status // it divides no pods, or their number is not known
 	}
 	if admitted, told := admission(spread, f); told {
-		admitted.set(&status.Conditions, v1alpha1.ConditionAdmitted, spread.Generation, f.now)
+		admitted.set(&status.Conditions, v1beta1.ConditionAdmitted, spread.Generation, f.now)
 	}
 	plan, tally := f.roster.Plan(), f.roster.Tally()
 	waiting := waitingFor(f, plan, tally)
@@ -70,9 +71,10 @@ func describe(spread *v1alpha1.WorkloadSpread, f *facts) v1alpha1.WorkloadSpread
 	status.SurplusPods = surplus(f, plan, tally)
 	deleting := deletions(f)
 	status.SubsetStatuses = subsetStatuses(spread, f, plan, tally.Total(), waiting.Total(), deleting[total], spread.Status.SubsetStatuses)
+	setTargets(&status, spread, f.policy, plan)
 	for _, revision := range countedRevisions(f) {
 		if status.VersionedSubsetStatuses == nil {
-			status.VersionedSubsetStatuses = map[string][]v1alpha1.SubsetStatus{}
+			status.VersionedSubsetStatuses = map[string][]v1beta1.SubsetStatus{}
 		}
 		status.VersionedSubsetStatuses[revision] = subsetStatuses(spread, f, plan, tally.Kept(revision), waiting.Kept(revision),
 			deleting[revision], spread.Status.VersionedSubsetStatuses[revision])
@@ -80,8 +82,22 @@ func describe(spread *v1alpha1.WorkloadSpread, f *facts) v1alpha1.WorkloadSpread
 	return status
 }
 
+func setTargets(status *v1beta1.WorkloadSpreadStatus, spread *v1beta1.WorkloadSpread, policy *subset.Policy, plan *subset.Plan) {
+	pods := plan.Replicas
+	if policy.IsPart {
+		pods = status.Pods()
+	}
+	targets, _ := policy.Targets(plan, pods)
+	if kind, _ := workload.BuiltIn(workload.TargetOf(spread).Kind); kind.ByOrdinal {
+		targets, _ = policy.TargetsByOrdinal(plan, pods)
+	}
+	for i := range status.SubsetStatuses {
+		status.SubsetStatuses[i].TargetReplicas = targets[i]
+	}
+}
+
 // readiness names the first problem that keeps the spread from working completely, in the order in which the user has to solve them.
-func readiness(spread *v1alpha1.WorkloadSpread, f *facts) condition {
+func readiness(spread *v1beta1.WorkloadSpread, f *facts) condition {
 	switch {
 	case f.policy == nil:
 		return invalidSpread(f.invalid)
@@ -103,9 +119,9 @@ func readiness(spread *v1alpha1.WorkloadSpread, f *facts) condition {
 }
 
 // admission says which pods Berth should have placed and did not, and why. There is no such condition for a spread that never had any.
-func admission(spread *v1alpha1.WorkloadSpread, f *facts) (_ condition, told bool) {
+func admission(spread *v1beta1.WorkloadSpread, f *facts) (_ condition, told bool) {
 	if len(f.foreign) == 0 {
-		return podsAdmitted(), meta.FindStatusCondition(spread.Status.Conditions, v1alpha1.ConditionAdmitted) != nil
+		return podsAdmitted(), meta.FindStatusCondition(spread.Status.Conditions, v1beta1.ConditionAdmitted) != nil
 	}
 	return podsNotAdmitted(f.foreign), true
 }
@@ -201,12 +217,12 @@ func deletions(f *facts) map[string]map[int]map[string]metav1.Time {
 }
 
 // subsetStatuses has an entry for each subset, in order. It keeps the transition times of conditions that do not change.
-func subsetStatuses(spread *v1alpha1.WorkloadSpread, f *facts, plan *subset.Plan, kept, waiting subset.Counts,
-	deleting map[int]map[string]metav1.Time, before []v1alpha1.SubsetStatus) []v1alpha1.SubsetStatus {
-	statuses := make([]v1alpha1.SubsetStatus, len(f.policy.Subsets))
+func subsetStatuses(spread *v1beta1.WorkloadSpread, f *facts, plan *subset.Plan, kept, waiting subset.Counts,
+	deleting map[int]map[string]metav1.Time, before []v1beta1.SubsetStatus) []v1beta1.SubsetStatus {
+	statuses := make([]v1beta1.SubsetStatus, len(f.policy.Subsets))
 	for i := range statuses {
 		name := f.policy.Subsets[i].Name
-		statuses[i] = v1alpha1.SubsetStatus{
+		statuses[i] = v1beta1.SubsetStatus{
 			Name:            name,
 			Replicas:        kept.At(i),
 			MissingReplicas: subset.Free(plan.Quota[i], kept.At(i)),
@@ -221,14 +237,14 @@ func subsetStatuses(spread *v1alpha1.WorkloadSpread, f *facts, plan *subset.Plan
 		if pods := waiting.At(i); pods > 0 {
 			verdict = unschedulable(pods, f.policy)
 		}
-		verdict.set(&statuses[i].Conditions, v1alpha1.ConditionSchedulable, spread.Generation, f.now)
+		verdict.set(&statuses[i].Conditions, v1beta1.ConditionSchedulable, spread.Generation, f.now)
 	}
 	return statuses
 }
 
 // countedRevisions have pods and are counted separately, in order. There are none for a workload without revisions.
 func countedRevisions(f *facts) []string {
-	if f.policy.Scope != v1alpha1.RevisionQuotaScope {
+	if f.policy.Scope != v1beta1.RevisionQuotaScope {
 		return nil
 	}
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(f.revisions)), func(revision string) bool { return revision == "" })

@@ -16,15 +16,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
 // makeSpread is a spread named web for Deployment web, with a spec as a user writes it.
-func makeSpread(t *testing.T, spec string) *v1alpha1.WorkloadSpread {
+func makeSpread(t *testing.T, spec string) *v1beta1.WorkloadSpread {
 	t.Helper()
-	spread := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "web-spread", Generation: 7}}
-	spread.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+	spread := &v1beta1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "web-spread", Generation: 7}}
+	spread.Spec.TargetReference = v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
 	if err := yaml.UnmarshalStrict([]byte(spec), &spread.Spec); err != nil {
 		t.Fatalf("parsing the spec: %v", err)
 	}
@@ -61,7 +61,7 @@ func observed(t *testing.T, line string) []subset.Pod {
 var noon = metav1.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 // factsOf are those of a workload with some replicas and pods.
-func factsOf(t *testing.T, spread *v1alpha1.WorkloadSpread, replicas int32, pods string) *facts {
+func factsOf(t *testing.T, spread *v1beta1.WorkloadSpread, replicas int32, pods string) *facts {
 	t.Helper()
 	f := &facts{workload: workloadFacts{replicas: replicas}, now: noon}
 	f.policy, f.invalid = subset.Compile(&spread.Spec, field.NewPath("spec"))
@@ -85,8 +85,8 @@ const (
 	threeThenAny = `subsets: [{name: a, maxReplicas: 3}, {name: b}]`
 	halfAndHalf  = `subsets: [{name: a, maxReplicas: "50%"}, {name: b, maxReplicas: "50%"}]`
 	byZone       = `subsets:
-- {name: a, maxReplicas: 2, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
-- {name: b, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}`
+- {name: a, maxReplicas: 2, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
+- {name: b, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}`
 	wholeWorkload = "\nscheduleStrategy: {quotaScope: Workload}"
 )
 
@@ -99,7 +99,7 @@ type counts struct {
 	Unschedulable, UnschedulableRevision string
 }
 
-func countsOf(status *v1alpha1.WorkloadSpreadStatus) counts {
+func countsOf(status *v1beta1.WorkloadSpreadStatus) counts {
 	c := counts{Summary: status.Summary, Pending: status.PendingPods, Unplaced: status.UnplacedPods, Adopted: status.AdoptedPods, Surplus: status.SurplusPods}
 	for i := range status.SubsetStatuses {
 		c.Missing = append(c.Missing, status.SubsetStatuses[i].MissingReplicas)
@@ -121,10 +121,10 @@ func countsOf(status *v1alpha1.WorkloadSpreadStatus) counts {
 	return c
 }
 
-func unschedulableOf(statuses []v1alpha1.SubsetStatus) string {
+func unschedulableOf(statuses []v1beta1.SubsetStatus) string {
 	var names []string
 	for i := range statuses {
-		if meta.IsStatusConditionFalse(statuses[i].Conditions, v1alpha1.ConditionSchedulable) {
+		if meta.IsStatusConditionFalse(statuses[i].Conditions, v1beta1.ConditionSchedulable) {
 			names = append(names, statuses[i].Name)
 		}
 	}
@@ -225,7 +225,7 @@ func TestDescribeCounts(t *testing.T) {
 func TestDescribeWhereEarlyBoundPodsWait(t *testing.T) {
 	const early = `{scheduleStrategy: {type: Adaptive, binding: %s}, subsets: [{name: a, maxReplicas: 3}, {name: b, maxReplicas: 2}, {name: c}]}`
 	tests := map[string]struct {
-		binding v1alpha1.BindingMode
+		binding v1beta1.BindingMode
 		bound   string
 		// picked are the subsets that admission picked for pods that find no node, "-" if it let the pod go, "?" if it did not answer.
 		picked string
@@ -242,7 +242,7 @@ func TestDescribeWhereEarlyBoundPodsWait(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			if tc.binding == "" {
-				tc.binding = v1alpha1.EarlyBinding
+				tc.binding = v1beta1.EarlyBinding
 			}
 			spread := makeSpread(t, fmt.Sprintf(early, tc.binding))
 			f := factsOf(t, spread, 9, tc.bound)
@@ -256,7 +256,7 @@ func TestDescribeWhereEarlyBoundPodsWait(t *testing.T) {
 			status := describe(spread, f)
 			got := map[string]int32{}
 			for _, in := range status.SubsetStatuses {
-				c, pods := meta.FindStatusCondition(in.Conditions, v1alpha1.ConditionSchedulable), int32(0)
+				c, pods := meta.FindStatusCondition(in.Conditions, v1beta1.ConditionSchedulable), int32(0)
 				if c.Status == metav1.ConditionTrue {
 					continue
 				}
@@ -284,70 +284,70 @@ func TestDescribeReady(t *testing.T) {
 		spec        string
 		facts       func(*facts)
 		wantStatus  metav1.ConditionStatus
-		wantReason  v1alpha1.Reason
+		wantReason  v1beta1.Reason
 		wantMessage []string
 		wantSummary string
 	}{
 		"a valid spread whose workload exists is ready": {
 			spec: threeThenAny, facts: func(*facts) {},
-			wantStatus: metav1.ConditionTrue, wantReason: v1alpha1.ReasonSpreadReady, wantMessage: []string{"Deployment default/web"}, wantSummary: "a 1/3, b 0/-",
+			wantStatus: metav1.ConditionTrue, wantReason: v1beta1.ReasonSpreadReady, wantMessage: []string{"Deployment default/web"}, wantSummary: "a 1/3, b 0/-",
 		},
 		"an invalid spread lists every error with its path and counts nothing": {
 			spec:       `{subsets: [{name: a, maxReplicas: -1}, {name: b, maxReplicas: "120%"}, {name: c, tolerations: [{operator: Sometimes}]}]}`,
 			facts:      func(*facts) {},
-			wantStatus: metav1.ConditionFalse, wantReason: v1alpha1.ReasonInvalidSpread,
+			wantStatus: metav1.ConditionFalse, wantReason: v1beta1.ReasonInvalidSpread,
 			wantMessage: []string{"spec.subsets[0].maxReplicas", "spec.subsets[1].maxReplicas", "spec.subsets[2].tolerations[0].operator"},
 		},
 		"a spread with an older one for its workload counts nothing": {
 			spec: threeThenAny, facts: func(f *facts) { f.older = "first" },
-			wantStatus: metav1.ConditionFalse, wantReason: v1alpha1.ReasonSpreadConflict, wantMessage: []string{"WorkloadSpread default/first", "older"},
+			wantStatus: metav1.ConditionFalse, wantReason: v1beta1.ReasonSpreadConflict, wantMessage: []string{"WorkloadSpread default/first", "older"},
 		},
 		"a spread without its workload waits for it": {
 			spec: threeThenAny, facts: func(f *facts) {
-				f.account, f.workload.problem = accountOf(f.policy, 0), &problem{condition: targetNotFound(&v1alpha1.WorkloadSpread{})}
+				f.account, f.workload.problem = accountOf(f.policy, 0), &problem{condition: targetNotFound(&v1beta1.WorkloadSpread{})}
 			},
-			wantStatus: metav1.ConditionFalse, wantReason: v1alpha1.ReasonTargetNotFound, wantMessage: []string{"does not exist; create it or correct spec.targetRef"}, wantSummary: "a 0/3, b 0/-",
+			wantStatus: metav1.ConditionFalse, wantReason: v1beta1.ReasonTargetNotFound, wantMessage: []string{"does not exist; create it or correct spec.targetRef"}, wantSummary: "a 0/3, b 0/-",
 		},
 		"a percentage of replicas that cannot be read is not known": {
 			spec: `subsets: [{name: a, maxReplicas: "50%"}, {name: b}]`, facts: func(f *facts) {
-				f.workload = workloadFacts{problem: &problem{condition: noScale(&v1alpha1.WorkloadSpread{})}}
+				f.workload = workloadFacts{problem: &problem{condition: noScale(&v1beta1.WorkloadSpread{})}}
 				f.unschedulable = map[waiter]int32{{}: 1}
 			},
-			wantStatus: metav1.ConditionFalse, wantReason: v1alpha1.ReasonTargetUnreadable, wantMessage: []string{"no scale subresource", "replicasPathList"}, wantSummary: "a 1/?, b 0/-",
+			wantStatus: metav1.ConditionFalse, wantReason: v1beta1.ReasonTargetUnreadable, wantMessage: []string{"no scale subresource", "replicasPathList"}, wantSummary: "a 1/?, b 0/-",
 		},
 		"a workload that may not be read leaves its pods unknown": {
 			spec: threeThenAny, facts: func(f *facts) {
-				f.workload = workloadFacts{problem: &problem{condition: condition{metav1.ConditionFalse, v1alpha1.ReasonTargetUnreadable, "forbidden"}}}
+				f.workload = workloadFacts{problem: &problem{condition: condition{metav1.ConditionFalse, v1beta1.ReasonTargetUnreadable, "forbidden"}}}
 				f.podsUnknown = true
 			},
-			wantStatus: metav1.ConditionFalse, wantReason: v1alpha1.ReasonTargetUnreadable, wantMessage: []string{"forbidden"},
+			wantStatus: metav1.ConditionFalse, wantReason: v1beta1.ReasonTargetUnreadable, wantMessage: []string{"forbidden"},
 		},
 		"a rolling update that can never go on": {
 			spec: `{subsets: [{name: a, maxReplicas: 2}], scheduleStrategy: {quotaScope: Workload, whenFull: Wait}}`, facts: func(f *facts) {
 				f.workload.replicas, f.workload.maxUnavailable = 2, new(int32)
 			},
-			wantStatus: metav1.ConditionFalse, wantReason: v1alpha1.ReasonRolloutBlocked,
+			wantStatus: metav1.ConditionFalse, wantReason: v1beta1.ReasonRolloutBlocked,
 			wantMessage: []string{"2 of 2 replicas must stay available", "2 slots", "maxUnavailable of the workload to 1 or more", "use quotaScope: Revision"}, wantSummary: "a 1/2",
 		},
 		"a label by which the workload would lose its pods is not set": {
 			spec: `subsets: [{name: a, patch: {metadata: {labels: {app: other}}}}]`, facts: func(f *facts) {
 				f.workload.selector = labels.SelectorFromSet(labels.Set{"app": "web"})
 			},
-			wantStatus: metav1.ConditionFalse, wantReason: v1alpha1.ReasonLabelsNotApplied,
+			wantStatus: metav1.ConditionFalse, wantReason: v1beta1.ReasonLabelsNotApplied,
 			wantMessage: []string{"spec.subsets[0].patch.metadata.labels[app]", "selects its pods by them"}, wantSummary: "a 1/-",
 		},
 		"a pod without the patch of its subset is counted": {
 			spec: patched, facts: func(f *facts) {
 				f.account = accountOf(f.policy, 1, subset.Pod{Name: "p", Active: true, NodeName: "n", Record: &subset.Record{Spread: "web", Subset: "b"}})
 			},
-			wantStatus: metav1.ConditionFalse, wantReason: v1alpha1.ReasonSpecPatchNotApplied, wantMessage: []string{"without the patch", ": 1;"}, wantSummary: "a 0/1, b 1/-",
+			wantStatus: metav1.ConditionFalse, wantReason: v1beta1.ReasonSpecPatchNotApplied, wantMessage: []string{"without the patch", ": 1;"}, wantSummary: "a 0/1, b 1/-",
 		},
 		"a pod that carries the patch of its subset is as it should be": {
 			spec: patched, facts: func(f *facts) {
 				f.account = accountOf(f.policy, 1, subset.Pod{Name: "p", Active: true, NodeName: "n", Record: &subset.Record{Spread: "web", Subset: "b"},
 					Admitted: &subset.Admitted{Spread: "web", Subset: "b", Pick: "p"}})
 			},
-			wantStatus: metav1.ConditionTrue, wantReason: v1alpha1.ReasonSpreadReady, wantSummary: "a 0/1, b 1/-",
+			wantStatus: metav1.ConditionTrue, wantReason: v1beta1.ReasonSpreadReady, wantSummary: "a 0/1, b 1/-",
 		},
 	}
 	for name, tc := range tests {
@@ -356,7 +356,7 @@ func TestDescribeReady(t *testing.T) {
 			f := factsOf(t, spread, 1, "a")
 			tc.facts(f)
 			status := describe(spread, f)
-			ready := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady)
+			ready := meta.FindStatusCondition(status.Conditions, v1beta1.ConditionReady)
 			if ready == nil || ready.Status != tc.wantStatus || ready.Reason != string(tc.wantReason) || ready.ObservedGeneration != spread.Generation {
 				t.Fatalf("Ready is %+v, want %s, %s", ready, tc.wantStatus, tc.wantReason)
 			}
@@ -379,7 +379,7 @@ func TestDescribeAgain(t *testing.T) {
 	const later = 90 * time.Second
 	spread := makeSpread(t, threeThenAny)
 	spread.Status = describe(spread, factsOf(t, spread, 4, "a a@r pending@r"))
-	again := func(t *testing.T, change func(*v1alpha1.WorkloadSpread, *facts)) v1alpha1.WorkloadSpreadStatus {
+	again := func(t *testing.T, change func(*v1beta1.WorkloadSpread, *facts)) v1beta1.WorkloadSpreadStatus {
 		t.Helper()
 		f := factsOf(t, spread, 4, "a a@r pending@r")
 		f.now = metav1.NewTime(noon.Add(later))
@@ -388,14 +388,14 @@ func TestDescribeAgain(t *testing.T) {
 		return describe(changed, f)
 	}
 	t.Run("the same facts make the same status at any time", func(t *testing.T) {
-		got := again(t, func(*v1alpha1.WorkloadSpread, *facts) {})
+		got := again(t, func(*v1beta1.WorkloadSpread, *facts) {})
 		if diff := cmp.Diff(spread.Status, got); diff != "" {
 			t.Errorf("status (-want +got):\n%s", diff)
 		}
 	})
 	t.Run("the status that the spread has is not changed in place", func(t *testing.T) {
 		before := spread.Status.DeepCopy()
-		again(t, func(s *v1alpha1.WorkloadSpread, f *facts) {
+		again(t, func(s *v1beta1.WorkloadSpread, f *facts) {
 			s.Generation++
 			f.unschedulable = map[waiter]int32{{revision: "r"}: 1}
 		})
@@ -404,9 +404,9 @@ func TestDescribeAgain(t *testing.T) {
 		}
 	})
 	t.Run("a condition that turns says when", func(t *testing.T) {
-		got := again(t, func(_ *v1alpha1.WorkloadSpread, f *facts) { f.unschedulable = map[waiter]int32{{revision: "r"}: 1} })
-		a := meta.FindStatusCondition(got.SubsetStatuses[0].Conditions, v1alpha1.ConditionSchedulable)
-		b := meta.FindStatusCondition(got.SubsetStatuses[1].Conditions, v1alpha1.ConditionSchedulable)
+		got := again(t, func(_ *v1beta1.WorkloadSpread, f *facts) { f.unschedulable = map[waiter]int32{{revision: "r"}: 1} })
+		a := meta.FindStatusCondition(got.SubsetStatuses[0].Conditions, v1beta1.ConditionSchedulable)
+		b := meta.FindStatusCondition(got.SubsetStatuses[1].Conditions, v1beta1.ConditionSchedulable)
 		if want := noon.Add(later); a.Status != metav1.ConditionFalse || !a.LastTransitionTime.Time.Equal(want) {
 			t.Errorf("a is schedulable %s since %s, want False since %s", a.Status, a.LastTransitionTime, want)
 		}
@@ -415,7 +415,7 @@ func TestDescribeAgain(t *testing.T) {
 		}
 	})
 	t.Run("a subset that is gone from the spec is gone from the status", func(t *testing.T) {
-		got := again(t, func(s *v1alpha1.WorkloadSpread, f *facts) {
+		got := again(t, func(s *v1beta1.WorkloadSpread, f *facts) {
 			s.Spec.Subsets = s.Spec.Subsets[1:]
 			*f = *factsOf(t, s, 4, "a a@r pending@r")
 		})
@@ -424,7 +424,7 @@ func TestDescribeAgain(t *testing.T) {
 		}
 	})
 	t.Run("a condition of somebody else's is kept", func(t *testing.T) {
-		got := again(t, func(s *v1alpha1.WorkloadSpread, _ *facts) {
+		got := again(t, func(s *v1beta1.WorkloadSpread, _ *facts) {
 			s.Status.Conditions = append(s.Status.Conditions, metav1.Condition{Type: "Theirs", Status: metav1.ConditionTrue})
 		})
 		if meta.FindStatusCondition(got.Conditions, "Theirs") == nil {
@@ -453,8 +453,8 @@ func TestAtMost(t *testing.T) {
 
 func TestWhatDeschedulersWroteStays(t *testing.T) {
 	spread := makeSpread(t, "subsets: [{name: a, maxReplicas: 2}, {name: b}]")
-	spread.Status.Moves = []v1alpha1.Move{{From: "a", To: "b", Round: 2, Time: noon}}
-	spread.Status.Misplaced = &v1alpha1.Misplaced{Pods: 3, Since: noon}
+	spread.Status.Moves = []v1beta1.Move{{From: "a", To: "b", Round: 2, Time: noon}}
+	spread.Status.Misplaced = &v1beta1.Misplaced{Pods: 3, Since: noon}
 	policy, _ := subset.Compile(&spread.Spec, field.NewPath("spec"))
 	for name, f := range map[string]*facts{
 		"of a valid spread":    {policy: policy, now: noon, account: accountOf(policy, 2, observed(t, "a b")...)},

@@ -9,13 +9,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // news is an event about a spread or a pod.
 type news struct {
 	eventType string
-	reason    v1alpha1.Reason
+	reason    v1beta1.Reason
 	action    string
 	note      string
 }
@@ -29,9 +29,9 @@ func (n news) send(recorder events.EventRecorder, regarding, related runtime.Obj
 }
 
 // newsOf are the events about a spread whose status changes.
-func newsOf(spread *v1alpha1.WorkloadSpread, before *v1alpha1.WorkloadSpreadStatus, warnings []string) []news {
+func newsOf(spread *v1beta1.WorkloadSpread, before *v1beta1.WorkloadSpreadStatus, warnings []string) []news {
 	var all []news
-	for _, conditionType := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionAdmitted} {
+	for _, conditionType := range []string{v1beta1.ConditionReady, v1beta1.ConditionAdmitted} {
 		was, is := meta.FindStatusCondition(before.Conditions, conditionType), meta.FindStatusCondition(spread.Status.Conditions, conditionType)
 		if is != nil && (was == nil || was.Reason != is.Reason) {
 			all = append(all, conditionChanged(is))
@@ -50,19 +50,19 @@ func conditionChanged(to *metav1.Condition) news {
 	if to.Status != metav1.ConditionTrue {
 		eventType = corev1.EventTypeWarning
 	}
-	return news{eventType, v1alpha1.Reason(to.Reason), "ReportStatus", to.Message}
+	return news{eventType, v1beta1.Reason(to.Reason), "ReportStatus", to.Message}
 }
 
 func admittedSubsetFull(pod *corev1.Pod, subset string) news {
-	return news{corev1.EventTypeNormal, v1alpha1.ReasonAdmittedSubsetFull, "ReplacePod",
+	return news{corev1.EventTypeNormal, v1beta1.ReasonAdmittedSubsetFull, "ReplacePod",
 		"pod " + pod.Name + " was replaced while it was pending: it carries the patch of subset " + subset + ", which other pods have filled since"}
 }
 
 func podsNotWritten(pods int, latest error) news {
-	return news{corev1.EventTypeWarning, v1alpha1.ReasonPodsNotWritten, "WritePods",
+	return news{corev1.EventTypeWarning, v1beta1.ReasonPodsNotWritten, "WritePods",
 		fmt.Sprintf("%d pods could not be written; the controller tries again, see that it may patch them; for instance: %v", pods, latest)}
 }
 
 func spreadWarning(warning string) news {
-	return news{corev1.EventTypeWarning, v1alpha1.ReasonSpreadWarning, "CheckSpec", warning}
+	return news{corev1.EventTypeWarning, v1beta1.ReasonSpreadWarning, "CheckSpec", warning}
 }

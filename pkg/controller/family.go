@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -121,7 +121,7 @@ func anyOf(predicates []podPredicate, pod *corev1.Pod) bool {
 }
 
 // dividedBy is true for the pods that a spread divides, of those below its workload.
-func (f *family) dividedBy(spread *v1alpha1.WorkloadSpread) podPredicate {
+func (f *family) dividedBy(spread *v1beta1.WorkloadSpread) podPredicate {
 	compiled := f.Compiled(spread)
 	return func(pod *corev1.Pod) bool { return compiled.Divides(pod.Labels) }
 }

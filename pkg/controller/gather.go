@@ -19,12 +19,12 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
 // gather reads the facts about a spread. It returns an error if they cannot be read. A problem that the user has to solve is a fact and no error.
-func (r *reconciler) gather(ctx context.Context, spread *v1alpha1.WorkloadSpread) (*facts, error) {
+func (r *reconciler) gather(ctx context.Context, spread *v1beta1.WorkloadSpread) (*facts, error) {
 	f := &facts{now: metav1.NewTime(r.clock.Now())}
 	compiled := r.family.Compiled(spread)
 	f.policy, f.invalid = compiled.Policy, compiled.Invalid
@@ -50,7 +50,7 @@ func (r *reconciler) gather(ctx context.Context, spread *v1alpha1.WorkloadSpread
 	}
 	if problem != nil {
 		f.workload.problem = problem
-		f.podsUnknown = problem.condition.reason != v1alpha1.ReasonTargetNotFound
+		f.podsUnknown = problem.condition.reason != v1beta1.ReasonTargetNotFound
 		return f, nil
 	}
 	f.workload.selector, f.workload.maxUnavailable = workload.Selector(object), workload.MaxUnavailable(object)
@@ -71,7 +71,7 @@ func (r *reconciler) gather(ctx context.Context, spread *v1alpha1.WorkloadSpread
 const recountInterval = 10 * time.Minute
 
 // accountOf is the account of a spread's pods, updated from the cache.
-func (r *reconciler) accountOf(ctx context.Context, spread *v1alpha1.WorkloadSpread, now basis) (*account, error) {
+func (r *reconciler) accountOf(ctx context.Context, spread *v1beta1.WorkloadSpread, now basis) (*account, error) {
 	key := client.ObjectKeyFromObject(spread)
 	// The changes come first: a change that comes later may already be in what is read, and one that is not must not be lost.
 	change, known := r.changes.take(key), r.accounts.of(key)
@@ -148,7 +148,7 @@ type problem struct {
 }
 
 // workloadOf reads the workload from the cache: all of it for built-in kinds, only metadata for others.
-func (r *reconciler) workloadOf(ctx context.Context, spread *v1alpha1.WorkloadSpread, target workload.Owner) (client.Object, *problem, error) {
+func (r *reconciler) workloadOf(ctx context.Context, spread *v1beta1.WorkloadSpread, target workload.Owner) (client.Object, *problem, error) {
 	unwatchable, err := r.family.Watch(ctx, target.Kind)
 	if err != nil {
 		return nil, nil, err
@@ -167,7 +167,7 @@ func (r *reconciler) workloadOf(ctx context.Context, spread *v1alpha1.WorkloadSp
 }
 
 // replicas of the workload, from the cache if it has them, and otherwise with one request.
-func (r *reconciler) replicas(ctx context.Context, spread *v1alpha1.WorkloadSpread, cached client.Object) (int32, *problem, error) {
+func (r *reconciler) replicas(ctx context.Context, spread *v1beta1.WorkloadSpread, cached client.Object) (int32, *problem, error) {
 	filter := spread.Spec.TargetFilter
 	if filter != nil && len(filter.ReplicasPathList) > 0 {
 		return r.replicasAtPaths(ctx, spread)
@@ -179,7 +179,7 @@ func (r *reconciler) replicas(ctx context.Context, spread *v1alpha1.WorkloadSpre
 	return replicas, nil, err
 }
 
-func (r *reconciler) replicasAtPaths(ctx context.Context, spread *v1alpha1.WorkloadSpread) (int32, *problem, error) {
+func (r *reconciler) replicasAtPaths(ctx context.Context, spread *v1beta1.WorkloadSpread) (int32, *problem, error) {
 	object, mapping, err := r.unstructuredTarget(spread)
 	if err != nil {
 		return 0, nil, err
@@ -201,7 +201,7 @@ func (r *reconciler) replicasAtPaths(ctx context.Context, spread *v1alpha1.Workl
 }
 
 // replicasOfScale reads the scale subresource. The workload is known to exist, so "not found" means that it has no such subresource.
-func (r *reconciler) replicasOfScale(ctx context.Context, spread *v1alpha1.WorkloadSpread) (int32, *problem, error) {
+func (r *reconciler) replicasOfScale(ctx context.Context, spread *v1beta1.WorkloadSpread) (int32, *problem, error) {
 	object, mapping, err := r.unstructuredTarget(spread)
 	if err != nil {
 		return 0, nil, err
@@ -227,7 +227,7 @@ func (r *reconciler) replicasOfScale(ctx context.Context, spread *v1alpha1.Workl
 }
 
 // unstructuredTarget is the workload in the version of the spread's targetRef if the API server serves it, and otherwise in another version.
-func (r *reconciler) unstructuredTarget(spread *v1alpha1.WorkloadSpread) (*unstructured.Unstructured, *meta.RESTMapping, error) {
+func (r *reconciler) unstructuredTarget(spread *v1beta1.WorkloadSpread) (*unstructured.Unstructured, *meta.RESTMapping, error) {
 	target := workload.TargetOf(spread)
 	gv, err := schema.ParseGroupVersion(spread.Spec.TargetReference.APIVersion)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // Metrics of spreads, on the controller's endpoint, from their last status.
@@ -17,6 +17,8 @@ var (
 		"Active pods bound in a subset.", []string{"namespace", "workloadspread", "subset"}, nil)
 	quotaDesc = prometheus.NewDesc("berth_workloadspread_quota",
 		"Pods that a subset may hold in one quota scope; -1 is no limit.", []string{"namespace", "workloadspread", "subset"}, nil)
+	targetDesc = prometheus.NewDesc("berth_workloadspread_target",
+		"Pods that a subset holds when every pod is where it should be.", []string{"namespace", "workloadspread", "subset"}, nil)
 	stateDesc = prometheus.NewDesc("berth_workloadspread_pods_in_state",
 		"Pods of a spread that may need attention, by state: pending (no node yet), unplaced (in no subset), adopted (bound by others), surplus (above a quota), unadmitted (placed by the default scheduler after the spread was created), other_scheduler (placed by a scheduler that does not divide them).",
 		[]string{"namespace", "workloadspread", "state"}, nil)
@@ -41,7 +43,7 @@ type measures struct {
 }
 
 type measure struct {
-	status v1alpha1.WorkloadSpreadStatus
+	status v1beta1.WorkloadSpreadStatus
 	// quota of each subset in the status. Nil if it is not known.
 	quota []int32
 	// unadmitted counts pods that the default scheduler placed, and otherScheduler those of other schedulers.
@@ -54,7 +56,7 @@ func newMeasures() *measures {
 	return &measures{measured: map[types.NamespacedName]measure{}, others: map[types.NamespacedName]bool{}}
 }
 
-func (m *measures) take(spread types.NamespacedName, status v1alpha1.WorkloadSpreadStatus, f *facts) {
+func (m *measures) take(spread types.NamespacedName, status v1beta1.WorkloadSpreadStatus, f *facts) {
 	now := measure{status: status}
 	if f.policy != nil && f.workload.problem == nil {
 		now.quota = f.policy.Plan(f.workload.replicas).Quota
@@ -94,7 +96,7 @@ func (m *measures) corrected() {
 
 // Describe implements prometheus.Collector.
 func (m *measures) Describe(ch chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{podsDesc, quotaDesc, stateDesc, readyDesc, spreadsDesc, correctionsDesc} {
+	for _, desc := range []*prometheus.Desc{podsDesc, quotaDesc, targetDesc, stateDesc, readyDesc, spreadsDesc, correctionsDesc} {
 		ch <- desc
 	}
 }
@@ -112,6 +114,7 @@ func (m *measures) Collect(ch chan<- prometheus.Metric) {
 			gauge(podsDesc, float64(in.Replicas), spread.Namespace, spread.Name, in.Name)
 			if now.quota != nil {
 				gauge(quotaDesc, float64(now.quota[i]), spread.Namespace, spread.Name, in.Name)
+				gauge(targetDesc, float64(in.TargetReplicas), spread.Namespace, spread.Name, in.Name)
 			}
 		}
 		for state, pods := range map[string]int32{
@@ -121,7 +124,7 @@ func (m *measures) Collect(ch chan<- prometheus.Metric) {
 			gauge(stateDesc, float64(pods), spread.Namespace, spread.Name, state)
 		}
 		ready := 0.0
-		if meta.IsStatusConditionTrue(now.status.Conditions, v1alpha1.ConditionReady) {
+		if meta.IsStatusConditionTrue(now.status.Conditions, v1beta1.ConditionReady) {
 			ready = 1
 		}
 		gauge(readyDesc, ready, spread.Namespace, spread.Name)

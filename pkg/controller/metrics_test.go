@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 func TestMetricsSayWhatTheStatusSays(t *testing.T) {
@@ -46,7 +46,7 @@ func TestMetricsSayWhatTheStatusSays(t *testing.T) {
 func TestTheNumberOfTimeSeriesIsBounded(t *testing.T) {
 	m := newMeasures()
 	for i := range mostMeasured + 100 {
-		m.take(types.NamespacedName{Namespace: "ns", Name: fmt.Sprint(i)}, v1alpha1.WorkloadSpreadStatus{SubsetStatuses: []v1alpha1.SubsetStatus{{Name: "a"}}}, &facts{})
+		m.take(types.NamespacedName{Namespace: "ns", Name: fmt.Sprint(i)}, v1beta1.WorkloadSpreadStatus{SubsetStatuses: []v1beta1.SubsetStatus{{Name: "a"}}}, &facts{})
 	}
 	if n := testutil.CollectAndCount(m, "berth_workloadspread_pods"); n != mostMeasured {
 		t.Errorf("%d series, want %d", n, mostMeasured)

@@ -22,7 +22,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/panics"
 	"github.com/berth-project/berth/pkg/subset"
@@ -32,7 +32,7 @@ import (
 // readCosts are the controllers that read deletion costs when they scale down. For others it is not worth a write.
 var readCosts = map[schema.GroupKind]bool{
 	lineage.ReplicaSet: true,
-	{Group: v1alpha1.GroupVersion.Group, Kind: "CloneSet"}: true,
+	{Group: v1beta1.GroupVersion.Group, Kind: "CloneSet"}: true,
 }
 
 // scalesByCost is true if the pod's controller reads its deletion cost.
@@ -58,7 +58,7 @@ type podChange struct {
 //
 // A pod without a valid record belongs to the first subset that selects its node. It gets, once, what its Binding would have set: the subset label
 // says that it has. IgnoreExistingPodsAnnotation on the spread forbids that.
-func podChanges(spread *v1alpha1.WorkloadSpread, f *facts) []podChange {
+func podChanges(spread *v1beta1.WorkloadSpread, f *facts) []podChange {
 	if !f.knowsWhoIsKept() {
 		return nil
 	}
@@ -72,7 +72,7 @@ func podChanges(spread *v1alpha1.WorkloadSpread, f *facts) []podChange {
 	for _, want := range f.roster.WrongCosts() {
 		of(want.Pod).cost = ptr.To(want.Cost)
 	}
-	if spread.Annotations[v1alpha1.IgnoreExistingPodsAnnotation] != "true" {
+	if spread.Annotations[v1beta1.IgnoreExistingPodsAnnotation] != "true" {
 		for _, e := range f.unlabelled {
 			in, change := &f.policy.Subsets[e.Subset], of(&e.Pod)
 			change.adoptedBy, change.metadata = in, in.MetadataFor(f.workload.selector)
@@ -151,7 +151,7 @@ func (f *refusals) end(now time.Time) time.Duration {
 }
 
 // writePods corrects the pods of a spread, and replaces those that can never run. It returns when to retry failed writes, 0 if none failed.
-func (r *reconciler) writePods(ctx context.Context, spread *v1alpha1.WorkloadSpread, f *facts) time.Duration {
+func (r *reconciler) writePods(ctx context.Context, spread *v1beta1.WorkloadSpread, f *facts) time.Duration {
 	if !f.knowsWhoIsKept() {
 		return 0
 	}
@@ -169,7 +169,7 @@ func (r *reconciler) writePods(ctx context.Context, spread *v1alpha1.WorkloadSpr
 }
 
 // replacePods deletes pods that can never be bound in the subset that was picked for them, so that their workload creates others.
-func (r *reconciler) replacePods(ctx context.Context, spread *v1alpha1.WorkloadSpread, refused *refusals, pods []*subset.Pod) {
+func (r *reconciler) replacePods(ctx context.Context, spread *v1beta1.WorkloadSpread, refused *refusals, pods []*subset.Pod) {
 	for _, pod := range pods {
 		if !refused.has(pod.UID) {
 			refused.add(pod.UID, r.replacePod(ctx, spread, pod))
@@ -178,7 +178,7 @@ func (r *reconciler) replacePods(ctx context.Context, spread *v1alpha1.WorkloadS
 }
 
 // replacePod reads the pod again and deletes it only in this version: a pod that has got a node meanwhile is left alone.
-func (r *reconciler) replacePod(ctx context.Context, spread *v1alpha1.WorkloadSpread, pod *subset.Pod) error {
+func (r *reconciler) replacePod(ctx context.Context, spread *v1beta1.WorkloadSpread, pod *subset.Pod) error {
 	now := &corev1.Pod{}
 	err := r.live.Get(ctx, types.NamespacedName{Namespace: spread.Namespace, Name: pod.Name}, now)
 	if apierrors.IsNotFound(err) || err == nil && (now.UID != pod.UID || now.Spec.NodeName != "" || now.DeletionTimestamp != nil) {
@@ -202,7 +202,7 @@ func (r *reconciler) replacePod(ctx context.Context, spread *v1alpha1.WorkloadSp
 }
 
 // correctPods writes what the pods lack. It reads the cache, so a pod may be written twice. The second write changes nothing.
-func (r *reconciler) correctPods(ctx context.Context, spread *v1alpha1.WorkloadSpread, refused *refusals, changes []podChange) {
+func (r *reconciler) correctPods(ctx context.Context, spread *v1beta1.WorkloadSpread, refused *refusals, changes []podChange) {
 	var writes errgroup.Group
 	writes.SetLimit(concurrentWrites)
 	written := 0
@@ -228,10 +228,10 @@ func (r *reconciler) correctPod(ctx context.Context, namespace string, change po
 	if in := change.adoptedBy; in != nil {
 		maps.Copy(want.Labels, change.metadata.Labels)
 		maps.Copy(want.Annotations, change.metadata.Annotations)
-		want.Labels[v1alpha1.SubsetLabel] = in.Name
+		want.Labels[v1beta1.SubsetLabel] = in.Name
 	}
 	if change.cost != nil {
-		want.Annotations[v1alpha1.PodDeletionCostAnnotation] = strconv.Itoa(int(*change.cost))
+		want.Annotations[v1beta1.PodDeletionCostAnnotation] = strconv.Itoa(int(*change.cost))
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": want.UID, "labels": want.Labels, "annotations": want.Annotations}})
 	if err != nil {

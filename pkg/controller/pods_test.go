@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // costs are the deletion costs of all pods by name; "-" is none.
@@ -29,7 +29,7 @@ func (f *fixture) costs(t *testing.T) map[string]string {
 	costs := map[string]string{}
 	for i := range pods.Items {
 		costs[pods.Items[i].Name] = "-"
-		if cost, found := pods.Items[i].Annotations[v1alpha1.PodDeletionCostAnnotation]; found {
+		if cost, found := pods.Items[i].Annotations[v1beta1.PodDeletionCostAnnotation]; found {
 			costs[pods.Items[i].Name] = cost
 		}
 	}
@@ -37,7 +37,7 @@ func (f *fixture) costs(t *testing.T) map[string]string {
 }
 
 func costing(p *corev1.Pod, cost string) *corev1.Pod {
-	p.Annotations[v1alpha1.PodDeletionCostAnnotation] = cost
+	p.Annotations[v1beta1.PodDeletionCostAnnotation] = cost
 	return p
 }
 
@@ -49,7 +49,7 @@ func TestAdoptedPodsGetTheMetadataOfTheirSubset(t *testing.T) {
 		return p
 	}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"zone": "b"}}}
-	withPatch := func() *v1alpha1.WorkloadSpread {
+	withPatch := func() *v1beta1.WorkloadSpread {
 		spread := makeSpread(t, patched)
 		spread.Spec.Subsets[1].Patch = &runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{"arch":"arm"},"annotations":{"example.com/package":"p1"}}}`)}
 		return spread
@@ -65,11 +65,11 @@ func TestAdoptedPodsGetTheMetadataOfTheirSubset(t *testing.T) {
 		f := newFixture(t, withPatch(), deployment(1), replicaSet("r1"), foreign("p"), node.DeepCopy())
 		f.settle(t)
 		got := read(f, "p")
-		want := map[string]string{"pod-template-hash": "r1", "arch": "arm", v1alpha1.SubsetLabel: "b"}
+		want := map[string]string{"pod-template-hash": "r1", "arch": "arm", v1beta1.SubsetLabel: "b"}
 		if diff := cmp.Diff(want, got.Labels); diff != "" {
 			t.Errorf("labels (-want +got):\n%s", diff)
 		}
-		if got.Annotations["example.com/package"] != "p1" || got.Annotations[v1alpha1.MatchedAnnotation] != "" {
+		if got.Annotations["example.com/package"] != "p1" || got.Annotations[v1beta1.MatchedAnnotation] != "" {
 			t.Errorf("annotations %v", got.Annotations)
 		}
 		f.settle(t)
@@ -79,7 +79,7 @@ func TestAdoptedPodsGetTheMetadataOfTheirSubset(t *testing.T) {
 	})
 	t.Run("unless the spread says no", func(t *testing.T) {
 		spread := withPatch()
-		spread.Annotations = map[string]string{v1alpha1.IgnoreExistingPodsAnnotation: "true"}
+		spread.Annotations = map[string]string{v1beta1.IgnoreExistingPodsAnnotation: "true"}
 		f := newFixture(t, spread, deployment(1), replicaSet("r1"), foreign("p"), node.DeepCopy())
 		f.settle(t)
 		if got := read(f, "p"); got.Labels["arch"] != "" {
@@ -220,7 +220,7 @@ func TestAPodThatCannotBeWrittenHoldsUpNothingElse(t *testing.T) {
 	}
 	told := 0
 	for len(f.events.Events) > 0 {
-		if text := <-f.events.Events; strings.Contains(text, string(v1alpha1.ReasonPodsNotWritten)) && strings.Contains(text, "a policy says no") {
+		if text := <-f.events.Events; strings.Contains(text, string(v1beta1.ReasonPodsNotWritten)) && strings.Contains(text, "a policy says no") {
 			told++
 		}
 	}

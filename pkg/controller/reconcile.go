@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 )
 
@@ -57,7 +57,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 // reconcile gathers the facts about a spread, corrects its pods, describes the facts, and writes what is new. The pods come first: their deletion
 // costs must be right before the workload is scaled down.
 func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	spread := &v1alpha1.WorkloadSpread{}
+	spread := &v1beta1.WorkloadSpread{}
 	if err := r.client.Get(ctx, request.NamespacedName, spread); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.pace.forget(request.NamespacedName)
@@ -87,7 +87,7 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 
 // publish writes the status if it has changed. The write has the resourceVersion of the spread that the status describes. If that is not the latest,
 // the write fails, and a newer status follows.
-func (r *reconciler) publish(ctx context.Context, spread *v1alpha1.WorkloadSpread, status v1alpha1.WorkloadSpreadStatus, f *facts) (reconcile.Result, error) {
+func (r *reconciler) publish(ctx context.Context, spread *v1beta1.WorkloadSpread, status v1beta1.WorkloadSpreadStatus, f *facts) (reconcile.Result, error) {
 	done := reconcile.Result{}
 	switch {
 	case f.workload.problem != nil && f.workload.problem.silent:

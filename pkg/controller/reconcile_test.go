@@ -32,7 +32,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 )
 
@@ -52,14 +52,14 @@ type fixture struct {
 func newFixture(t *testing.T, objects ...client.Object) *fixture {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
 	}
 	f := &fixture{clock: clocktesting.NewFakePassiveClock(noon.Time), events: events.NewFakeRecorder(100)}
-	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1alpha1.WorkloadSpread{}).
-		WithIndex(&v1alpha1.WorkloadSpread{}, lineage.TargetField, lineage.TargetKeyOf).
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1beta1.WorkloadSpread{}).
+		WithIndex(&v1beta1.WorkloadSpread{}, lineage.TargetField, lineage.TargetKeyOf).
 		WithIndex(&corev1.Pod{}, controllerField, controllerUIDOf).
 		WithIndex(&corev1.Pod{}, nodeField, nodeNameOf).
 		WithIndex(&appsv1.Deployment{}, controllerField, controllerUIDOf).
@@ -107,7 +107,7 @@ func (f *fixture) reconcileWeb(t *testing.T) (reconcile.Result, error) {
 }
 
 // settle reconciles spread default/web after a while and returns its status.
-func (f *fixture) settle(t *testing.T) *v1alpha1.WorkloadSpreadStatus {
+func (f *fixture) settle(t *testing.T) *v1beta1.WorkloadSpreadStatus {
 	t.Helper()
 	f.clock.SetTime(f.clock.Now().Add(writeInterval))
 	if _, err := f.reconcileWeb(t); err != nil {
@@ -116,9 +116,9 @@ func (f *fixture) settle(t *testing.T) *v1alpha1.WorkloadSpreadStatus {
 	return f.status(t)
 }
 
-func (f *fixture) status(t *testing.T) *v1alpha1.WorkloadSpreadStatus {
+func (f *fixture) status(t *testing.T) *v1beta1.WorkloadSpreadStatus {
 	t.Helper()
-	spread := &v1alpha1.WorkloadSpread{}
+	spread := &v1beta1.WorkloadSpread{}
 	if err := f.client.Get(t.Context(), types.NamespacedName{Namespace: "default", Name: "web"}, spread); err != nil {
 		t.Fatal(err)
 	}
@@ -196,9 +196,9 @@ func (f *fixture) reported() []string {
 	}
 }
 
-func expectReason(t *testing.T, status *v1alpha1.WorkloadSpreadStatus, want v1alpha1.Reason) *metav1.Condition {
+func expectReason(t *testing.T, status *v1beta1.WorkloadSpreadStatus, want v1beta1.Reason) *metav1.Condition {
 	t.Helper()
-	ready := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady)
+	ready := meta.FindStatusCondition(status.Conditions, v1beta1.ConditionReady)
 	if ready == nil || ready.Reason != string(want) {
 		t.Fatalf("Ready is %+v, want reason %s", ready, want)
 	}
@@ -228,7 +228,7 @@ func pod(name, replicaSet, subset string) *corev1.Pod {
 	setController(p, "apps/v1", "ReplicaSet", replicaSet, types.UID(replicaSet))
 	if subset != "" {
 		p.Spec.NodeName = "some-node"
-		p.Annotations = map[string]string{v1alpha1.MatchedAnnotation: `{"name":"web","subset":"` + subset + `","uid":"` + name + `"}`}
+		p.Annotations = map[string]string{v1beta1.MatchedAnnotation: `{"name":"web","subset":"` + subset + `","uid":"` + name + `"}`}
 	}
 	return p
 }
@@ -238,7 +238,7 @@ func TestReconcile(t *testing.T) {
 		f := newFixture(t, makeSpread(t, threeThenAny), deployment(4), replicaSet("r1"), replicaSet("r2"),
 			pod("p1", "r1", "a"), pod("p2", "r1", "b"), pod("p3", "r2", "a"), pod("p4", "r2", ""), pod("stranger", "r9", "a"))
 		status := f.settle(t)
-		expectReason(t, status, v1alpha1.ReasonSpreadReady)
+		expectReason(t, status, v1beta1.ReasonSpreadReady)
 		want := counts{Summary: "a 2/3, b 1/-", Pending: 1, Missing: []int32{1, -1},
 			Revisions: map[string]string{"r1": "a 1 missing 2, b 1 missing -", "r2": "a 1 missing 2, b 0 missing -"}}
 		if diff := cmp.Diff(want, countsOf(status)); diff != "" {
@@ -290,12 +290,12 @@ func TestReconcile(t *testing.T) {
 		if err != nil || !result.IsZero() {
 			t.Fatalf("got %+v, %v", result, err)
 		}
-		ready := expectReason(t, f.status(t), v1alpha1.ReasonTargetNotFound)
+		ready := expectReason(t, f.status(t), v1beta1.ReasonTargetNotFound)
 		if want := "Deployment default/web does not exist; create it or correct spec.targetRef"; ready.Message != want {
 			t.Errorf("message %q, want %q", ready.Message, want)
 		}
 		f.create(t, deployment(2))
-		expectReason(t, f.settle(t), v1alpha1.ReasonSpreadReady)
+		expectReason(t, f.settle(t), v1beta1.ReasonSpreadReady)
 	})
 
 	t.Run("a kind that the API server does not have is looked for again after a while", func(t *testing.T) {
@@ -306,7 +306,7 @@ func TestReconcile(t *testing.T) {
 		if err != nil || result.RequeueAfter != lineage.RetryInterval {
 			t.Fatalf("got %+v, %v", result, err)
 		}
-		if ready := expectReason(t, f.status(t), v1alpha1.ReasonTargetNotFound); !strings.Contains(ready.Message, `no kind Widget in group "example.com"`) {
+		if ready := expectReason(t, f.status(t), v1beta1.ReasonTargetNotFound); !strings.Contains(ready.Message, `no kind Widget in group "example.com"`) {
 			t.Errorf("message %q", ready.Message)
 		}
 	})
@@ -314,19 +314,19 @@ func TestReconcile(t *testing.T) {
 	t.Run("an invalid spread says all that is wrong with it, and is ready when it is corrected", func(t *testing.T) {
 		valid := makeSpread(t, threeThenAny)
 		f := newFixture(t, makeSpread(t, `subsets: [{name: a, maxReplicas: -1, patch: {spec: {hostNetwrk: true}}}, {name: a}]`), deployment(1))
-		ready := expectReason(t, f.settle(t), v1alpha1.ReasonInvalidSpread)
+		ready := expectReason(t, f.settle(t), v1beta1.ReasonInvalidSpread)
 		for _, path := range []string{"spec.subsets[0].maxReplicas", "spec.subsets[0].patch.spec.hostNetwrk", "spec.subsets[1].name"} {
 			if !strings.Contains(ready.Message, path) {
 				t.Errorf("message %q, want one with %s", ready.Message, path)
 			}
 		}
-		spread := &v1alpha1.WorkloadSpread{}
+		spread := &v1beta1.WorkloadSpread{}
 		if err := f.client.Get(t.Context(), client.ObjectKeyFromObject(valid), spread); err != nil {
 			t.Fatal(err)
 		}
 		spread.Spec = valid.Spec
 		f.update(t, spread)
-		expectReason(t, f.settle(t), v1alpha1.ReasonSpreadReady)
+		expectReason(t, f.settle(t), v1beta1.ReasonSpreadReady)
 	})
 
 	t.Run("the younger of two spreads of one workload gives way and counts nothing", func(t *testing.T) {
@@ -336,14 +336,14 @@ func TestReconcile(t *testing.T) {
 		younger.CreationTimestamp = noon
 		f := newFixture(t, older, younger, deployment(1), replicaSet("r1"), pod("p1", "r1", "a"))
 		status := f.settle(t)
-		if ready := expectReason(t, status, v1alpha1.ReasonSpreadConflict); !strings.Contains(ready.Message, "default/first") {
+		if ready := expectReason(t, status, v1beta1.ReasonSpreadConflict); !strings.Contains(ready.Message, "default/first") {
 			t.Errorf("message %q", ready.Message)
 		}
 		if status.Summary != "" || status.SubsetStatuses != nil {
 			t.Errorf("summary %q, subsets %v", status.Summary, status.SubsetStatuses)
 		}
 		f.delete(t, older)
-		expectReason(t, f.settle(t), v1alpha1.ReasonSpreadReady)
+		expectReason(t, f.settle(t), v1beta1.ReasonSpreadReady)
 	})
 
 	t.Run("pods that the spread of a nearer owner selects are its own", func(t *testing.T) {
@@ -367,18 +367,18 @@ func TestReconcile(t *testing.T) {
 		}
 		spread := makeSpread(t, byZone)
 		spread.CreationTimestamp = made
-		divided, pending := by("divided", v1alpha1.SchedulerName, -time.Minute), by("pending", corev1.DefaultSchedulerName, -time.Minute)
-		divided.Annotations = map[string]string{v1alpha1.MatchedAnnotation: `{"name":"web","subset":"a","uid":"divided"}`}
+		divided, pending := by("divided", v1beta1.SchedulerName, -time.Minute), by("pending", corev1.DefaultSchedulerName, -time.Minute)
+		divided.Annotations = map[string]string{v1beta1.MatchedAnnotation: `{"name":"web","subset":"a","uid":"divided"}`}
 		pending.Spec.NodeName = ""
 		late, foreign := by("late", corev1.DefaultSchedulerName, -time.Minute), by("foreign", "volcano", time.Minute)
 		f := newFixture(t, spread, deployment(7), replicaSet("r1"), divided, pending, late, by("later", corev1.DefaultSchedulerName, -time.Minute), foreign,
-			by("older", corev1.DefaultSchedulerName, time.Minute), by("by-hand", v1alpha1.SchedulerName, -time.Minute))
-		expect := func(reason v1alpha1.Reason, says ...string) {
+			by("older", corev1.DefaultSchedulerName, time.Minute), by("by-hand", v1beta1.SchedulerName, -time.Minute))
+		expect := func(reason v1beta1.Reason, says ...string) {
 			t.Helper()
 			status := f.settle(t)
-			expectReason(t, status, v1alpha1.ReasonSpreadReady)
-			admitted := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionAdmitted)
-			if admitted == nil || admitted.Reason != string(reason) || (admitted.Status == metav1.ConditionTrue) != (reason == v1alpha1.ReasonPodsAdmitted) {
+			expectReason(t, status, v1beta1.ReasonSpreadReady)
+			admitted := meta.FindStatusCondition(status.Conditions, v1beta1.ConditionAdmitted)
+			if admitted == nil || admitted.Reason != string(reason) || (admitted.Status == metav1.ConditionTrue) != (reason == v1beta1.ReasonPodsAdmitted) {
 				t.Fatalf("%+v, want reason %s", admitted, reason)
 			}
 			for _, text := range says {
@@ -390,7 +390,7 @@ func TestReconcile(t *testing.T) {
 				t.Errorf("events %q, want one of %s", all, reason)
 			}
 		}
-		expect(v1alpha1.ReasonPodsNotAdmitted, "the default scheduler placed: 2;", "volcano 1;")
+		expect(v1beta1.ReasonPodsNotAdmitted, "the default scheduler placed: 2;", "volcano 1;")
 		want := `
 			# HELP berth_workloadspread_pods_in_state Pods of a spread that may need attention, by state: pending (no node yet), unplaced (in no subset), adopted (bound by others), surplus (above a quota), unadmitted (placed by the default scheduler after the spread was created), other_scheduler (placed by a scheduler that does not divide them).
 			# TYPE berth_workloadspread_pods_in_state gauge
@@ -406,9 +406,9 @@ func TestReconcile(t *testing.T) {
 		}
 		f.delete(t, late)
 		f.delete(t, by("later", "", 0))
-		expect(v1alpha1.ReasonOtherScheduler, "volcano 1;", "take schedulerName out of the template")
+		expect(v1beta1.ReasonOtherScheduler, "volcano 1;", "take schedulerName out of the template")
 		f.delete(t, foreign)
-		expect(v1alpha1.ReasonPodsAdmitted)
+		expect(v1beta1.ReasonPodsAdmitted)
 	})
 
 	t.Run("a spread that is gone is nothing to do", func(t *testing.T) {
@@ -420,7 +420,7 @@ func TestReconcile(t *testing.T) {
 }
 
 func TestReconcileWrites(t *testing.T) {
-	resource := v1alpha1.Resource.GroupResource()
+	resource := v1beta1.Resource.GroupResource()
 	t.Run("a conflict is no error and brings the spread back", func(t *testing.T) {
 		f := newFixture(t, makeSpread(t, threeThenAny), deployment(1))
 		f.refuse = apierrors.NewConflict(resource, "web", errors.New("changed"))
@@ -492,7 +492,7 @@ func TestEvents(t *testing.T) {
 		}},
 		{"a change of the counts is not told", func() { f.create(t, replicaSet("r1")); f.create(t, pod("p1", "r1", "a")) }, nil},
 		{"the warnings about a new generation are told", func() {
-			spread := &v1alpha1.WorkloadSpread{}
+			spread := &v1beta1.WorkloadSpread{}
 			if err := f.client.Get(t.Context(), types.NamespacedName{Namespace: "default", Name: "web"}, spread); err != nil {
 				t.Fatal(err)
 			}

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
-	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/turns"
 	"github.com/berth-project/berth/pkg/workload"
@@ -118,8 +118,8 @@ func keepOfPod(obj any) (any, error) {
 	}
 	kept.ManagedFields = nil
 	kept.Annotations = nil
-	for _, key := range []string{v1alpha1.MatchedAnnotation, v1alpha1.AdmittedAnnotation, v1alpha1.PodDeletionCostAnnotation, policyv1alpha1.NoProtectAnnotation,
-		policyv1alpha1.SelectorKeysAnnotation} {
+	for _, key := range []string{v1beta1.MatchedAnnotation, v1beta1.AdmittedAnnotation, v1beta1.PodDeletionCostAnnotation, policyv1beta1.NoProtectAnnotation,
+		policyv1beta1.SelectorKeysAnnotation} {
 		if value, found := pod.Annotations[key]; found {
 			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, value)
 		}
@@ -135,7 +135,7 @@ func keepOfPod(obj any) (any, error) {
 
 // schedulerOf is the scheduler that the pod's spec names. The usual names are shared strings, to save memory.
 func schedulerOf(pod *corev1.Pod) string {
-	for _, usual := range []string{v1alpha1.SchedulerName, corev1.DefaultSchedulerName} {
+	for _, usual := range []string{v1beta1.SchedulerName, corev1.DefaultSchedulerName} {
 		if pod.Spec.SchedulerName == usual {
 			return usual
 		}

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
@@ -52,7 +52,7 @@ func (f *family) watches() []watch {
 		return watch{object, f.ofWorkload(kind), workloadMatters, hasOtherOwner}
 	}
 	return []watch{
-		{&v1alpha1.WorkloadSpread{}, f.ofSpread, spreadMatters, specChanged},
+		{&v1beta1.WorkloadSpread{}, f.ofSpread, spreadMatters, specChanged},
 		{&corev1.Pod{}, f.ofPod, podMatters, nil},
 		{node, f.ofNode, nodeMatters, always},
 		ofWorkload(&appsv1.Deployment{}, lineage.Deployment),
@@ -127,7 +127,7 @@ func (f *family) ofWorkload(kind schema.GroupKind) affectedSpreads {
 // ofSpread are the spread itself, other spreads of its workload, and those of the workloads above it, which gain or lose the pods of this spread.
 func (f *family) ofSpread(ctx context.Context, object client.Object) sets.Set[reconcile.Request] {
 	affected := sets.New(requestFor(object))
-	if spread, ok := object.(*v1alpha1.WorkloadSpread); ok {
+	if spread, ok := object.(*v1beta1.WorkloadSpread); ok {
 		workload := workload.TargetOf(spread)
 		f.climb(ctx, spread.Namespace, &workload, affected)
 	}
@@ -200,8 +200,8 @@ func requestFor(object metav1.Object) reconcile.Request {
 
 // spreadMatters also passes status changes: a status that another client has written is corrected.
 var spreadMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok := e.ObjectOld.(*v1alpha1.WorkloadSpread)
-	after, okAfter := e.ObjectNew.(*v1alpha1.WorkloadSpread)
+	before, ok := e.ObjectOld.(*v1beta1.WorkloadSpread)
+	after, okAfter := e.ObjectNew.(*v1beta1.WorkloadSpread)
 	return !ok || !okAfter || before.Generation != after.Generation || !equality.Semantic.DeepEqual(before.Status, after.Status)
 }}
 

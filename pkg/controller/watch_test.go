@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -96,7 +96,7 @@ func TestWhatMatters(t *testing.T) {
 			"becoming ready matters":           {func(p *corev1.Pod) { addCondition(p, corev1.PodReady, corev1.ConditionTrue, "") }, true},
 			"ending matters":                   {func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, true},
 			"terminating matters":              {func(p *corev1.Pod) { p.DeletionTimestamp = ptr.To(noon) }, true},
-			"its record matters":               {func(p *corev1.Pod) { p.Annotations[v1alpha1.MatchedAnnotation] = "" }, true},
+			"its record matters":               {func(p *corev1.Pod) { p.Annotations[v1beta1.MatchedAnnotation] = "" }, true},
 			"its labels matter, to selectors":  {func(p *corev1.Pod) { p.Labels["role"] = "worker" }, true},
 			"its owner matters":                {func(p *corev1.Pod) { p.OwnerReferences = nil }, true},
 			"its node matters":                 {func(p *corev1.Pod) { p.Spec.NodeName = "other" }, true},
@@ -145,7 +145,7 @@ func TestWhatMatters(t *testing.T) {
 		before, metadata, spec, status := makeSpread(t, threeThenAny), makeSpread(t, threeThenAny), makeSpread(t, threeThenAny), makeSpread(t, threeThenAny)
 		metadata.Labels, spec.Generation, status.Status.Summary = map[string]string{"x": "y"}, 8, "changed"
 		got := []bool{}
-		for _, after := range []*v1alpha1.WorkloadSpread{metadata, spec, status} {
+		for _, after := range []*v1beta1.WorkloadSpread{metadata, spec, status} {
 			got = append(got, spreadMatters.Update(update(before, after)))
 		}
 		if diff := cmp.Diff([]bool{false, true, true}, got); diff != "" {

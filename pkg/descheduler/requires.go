@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/metadata"
 	"sigs.k8s.io/descheduler/pkg/api"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
-	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // What a cycle reads. If a list is missing here and not allowed, an informer waits for it until the sync timeout, and does not say for what.
@@ -32,7 +32,7 @@ var (
 	}
 	// readByBerth is what a cycle of Berth's plugins lists.
 	readByBerth = []schema.GroupVersionResource{
-		v1alpha1.Resource, policyv1alpha1.GroupVersion.WithResource("podunavailablebudgets"),
+		v1beta1.Resource, policyv1beta1.GroupVersion.WithResource("podunavailablebudgets"),
 		apps("deployments"), apps("replicasets"), apps("statefulsets"), {Group: "batch", Version: "v1", Resource: "jobs"},
 	}
 	// readByFilters is what the scheduler's filters watch as well.
@@ -82,8 +82,8 @@ func requiredBy(policy *api.DeschedulerPolicy, berths sets.Set[string], dryRun b
 	}
 	r.lists = slices.Concat(r.lists, readByBerth, readByFilters)
 	if !dryRun {
-		r.rights = append(r.rights, authorizationv1.ResourceAttributes{Verb: "patch", Group: v1alpha1.GroupName, Version: "v1alpha1",
-			Resource: v1alpha1.Resource.Resource, Subresource: "status"})
+		r.rights = append(r.rights, authorizationv1.ResourceAttributes{Verb: "patch", Group: v1beta1.GroupName, Version: v1beta1.GroupVersion.Version,
+			Resource: v1beta1.Resource.Resource, Subresource: "status"})
 	}
 	return r
 }

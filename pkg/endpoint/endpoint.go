@@ -35,6 +35,12 @@ const (
 	Budgets = "/validate-podunavailablebudget"
 )
 
+// Conversion converts objects between versions. It is the path in the definitions, without a secret segment: conversion reads and writes nothing.
+const Conversion = "/convert"
+
+// Definitions are the names of the CustomResourceDefinitions.
+var Definitions = []string{"workloadspreads.apps.kruise.io", "podunavailablebudgets.policy.kruise.io"}
+
 // Lifetime is how long a webhook configuration keeps one segment. A segment does not stay secret for ever: if the webhook does not answer, the API server
 // shows the whole URL to the client whose operation fails.
 const Lifetime = time.Hour

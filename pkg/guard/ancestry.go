@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/budget"
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -35,12 +35,12 @@ type ancestry struct {
 }
 
 // isOf is false only if the workload surely does not own the pod now.
-func (a *ancestry) isOf(target *v1alpha1.TargetReference) bool {
+func (a *ancestry) isOf(target *v1beta1.TargetReference) bool {
 	return a.open || slices.Contains(a.owners, workload.Owner{Kind: budget.KindOf(target), Name: target.Name})
 }
 
 // mayBeOf is false only if the workload surely does not own the pod now and cannot adopt it.
-func (a *ancestry) mayBeOf(target *v1alpha1.TargetReference) bool {
+func (a *ancestry) mayBeOf(target *v1beta1.TargetReference) bool {
 	return a.adoptable || a.isOf(target)
 }
 

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // deployed returns a cluster whose ReplicaSet belongs to a Deployment.
@@ -43,11 +43,11 @@ func deployed(t *testing.T, pods int, calls interceptor.Funcs, more ...client.Ob
 }
 
 // targeting returns a budget that names a workload and has this maxUnavailable.
-func targeting(kind, name string, maxUnavailable int32) *v1alpha1.PodUnavailableBudget {
-	return &v1alpha1.PodUnavailableBudget{
+func targeting(kind, name string, maxUnavailable int32) *v1beta1.PodUnavailableBudget {
+	return &v1beta1.PodUnavailableBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: kind + "-" + name, UID: types.UID(kind + "-" + name), Generation: 1},
-		Spec: v1alpha1.PodUnavailableBudgetSpec{
-			TargetReference: &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: kind, Name: name}, MaxUnavailable: ptr.To(intstr.FromInt32(maxUnavailable)),
+		Spec: v1beta1.PodUnavailableBudgetSpec{
+			TargetReference: &v1beta1.TargetReference{APIVersion: "apps/v1", Kind: kind, Name: name}, MaxUnavailable: ptr.To(intstr.FromInt32(maxUnavailable)),
 		},
 	}
 }
@@ -70,12 +70,12 @@ func TestABudgetThatCannotBeJudgedHoldsPodsOfItsWorkloadOnly(t *testing.T) {
 	}}
 	c := deployed(t, 3, unreadable, targeting("StatefulSet", "db", 1))
 	g := New(c, c, c, Options{})
-	if allowed, reason := decide(t, g, 0); !allowed || reason != v1alpha1.ReasonWithinBudget {
+	if allowed, reason := decide(t, g, 0); !allowed || reason != v1beta1.ReasonWithinBudget {
 		t.Errorf("allowed %t, reason %s", allowed, reason)
 	}
 	mine := pod(1)
 	mine.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", UID: "db", Controller: ptr.To(true)}}
-	if v, err := g.Decide(t.Context(), Request{Pod: mine, Operation: v1alpha1.OperationDelete}); !apierrors.IsForbidden(err) {
+	if v, err := g.Decide(t.Context(), Request{Pod: mine, Operation: v1beta1.OperationDelete}); !apierrors.IsForbidden(err) {
 		t.Errorf("got %+v, %v; want an error about the workload that it may not read", v, err)
 	}
 }
@@ -106,7 +106,7 @@ func TestABudgetThatCannotBeJudgedHoldsNoOtherPodsWhereItIsAlone(t *testing.T) {
 				}
 				return c.Get(ctx, key, o, opts...)
 			}}, targeting("StatefulSet", "db", 1))
-			if err := c.Delete(t.Context(), &v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}}); err != nil {
+			if err := c.Delete(t.Context(), &v1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}}); err != nil {
 				t.Fatal(err)
 			}
 			asked := pod(0)
@@ -116,7 +116,7 @@ func TestABudgetThatCannotBeJudgedHoldsNoOtherPodsWhereItIsAlone(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			v, err := New(c, c, c, Options{}).Decide(t.Context(), Request{Pod: asked, Operation: v1alpha1.OperationEvict})
+			v, err := New(c, c, c, Options{}).Decide(t.Context(), Request{Pod: asked, Operation: v1beta1.OperationEvict})
 			if tc.held && err == nil || !tc.held && (err != nil || !v.Allowed) {
 				t.Errorf("got %+v, %v; want it held: %t", v, err, tc.held)
 			}
@@ -130,17 +130,17 @@ func TestABudgetThatIsPassedOverIsAskedOnceItNamesTheWorkload(t *testing.T) {
 	now.Name, now.UID, now.Generation = before.Name, before.UID, before.Generation+1
 	fail := true
 	c := deployed(t, 3, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-		if _, is := o.(*v1alpha1.PodUnavailableBudget); is && fail {
+		if _, is := o.(*v1beta1.PodUnavailableBudget); is && fail {
 			fail = false
 			return errors.New("down")
 		}
 		return c.Get(ctx, key, o, opts...)
 	}}, now)
-	if err := c.Delete(t.Context(), &v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}}); err != nil {
+	if err := c.Delete(t.Context(), &v1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}}); err != nil {
 		t.Fatal(err)
 	}
 	cache := fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, before).Build()
-	if allowed, reason := decide(t, New(c, c, cache, Options{}), 0); allowed || reason != v1alpha1.ReasonBudgetExhausted {
+	if allowed, reason := decide(t, New(c, c, cache, Options{}), 0); allowed || reason != v1beta1.ReasonBudgetExhausted {
 		t.Errorf("allowed %t, reason %s", allowed, reason)
 	}
 }
@@ -158,7 +158,7 @@ func TestBudgetsOfOtherWorkloadsCostNothing(t *testing.T) {
 			c := deployed(t, 3, interceptor.Funcs{
 				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 					switch o := o.(type) {
-					case *v1alpha1.PodUnavailableBudget:
+					case *v1beta1.PodUnavailableBudget:
 						budgets.Add(1)
 					case *metav1.PartialObjectMetadata:
 						if o.Kind != "Node" {
@@ -178,7 +178,7 @@ func TestBudgetsOfOtherWorkloadsCostNothing(t *testing.T) {
 			}, more()...)
 			judged := pod(0)
 			judged.ResourceVersion = "999"
-			if _, err := New(c, c, deployed(t, 3, interceptor.Funcs{}, more()...), Options{}).Decide(t.Context(), Request{Pod: judged, Operation: v1alpha1.OperationDelete}); err != nil {
+			if _, err := New(c, c, deployed(t, 3, interceptor.Funcs{}, more()...), Options{}).Decide(t.Context(), Request{Pod: judged, Operation: v1beta1.OperationDelete}); err != nil {
 				t.Fatal(err)
 			}
 			if got := fmt.Sprintf("%d budgets, %d pods, %d metadata", budgets.Load(), pods.Load(), metadata.Load()); got != want {
@@ -202,7 +202,7 @@ func TestTheBudgetOfAPodsWorkloadIsAsked(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := deployed(t, 3, interceptor.Funcs{}, strict.DeepCopy(), targeting("Deployment", "other", 1))
-			pub := &v1alpha1.PodUnavailableBudget{}
+			pub := &v1beta1.PodUnavailableBudget{}
 			if err := c.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "web"}, pub); err != nil {
 				t.Fatal(err)
 			}
@@ -210,7 +210,7 @@ func TestTheBudgetOfAPodsWorkloadIsAsked(t *testing.T) {
 			for _, o := range cached {
 				cache = cache.WithObjects(o.DeepCopyObject().(client.Object))
 			}
-			if allowed, reason := decide(t, New(c, c, cache.Build(), Options{}), 0); allowed || reason != v1alpha1.ReasonBudgetExhausted {
+			if allowed, reason := decide(t, New(c, c, cache.Build(), Options{}), 0); allowed || reason != v1beta1.ReasonBudgetExhausted {
 				t.Errorf("allowed %t, reason %s", allowed, reason)
 			}
 		})
@@ -272,8 +272,8 @@ func TestAncestry(t *testing.T) {
 				tc.pod = pod(0)
 			}
 			above := ancestryOf(t.Context(), newObjects(c), tc.pod)
-			mine := above.mayBeOf(&v1alpha1.TargetReference{APIVersion: "apps/v1beta1", Kind: "Deployment", Name: "web"})
-			others := above.mayBeOf(&v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "other"})
+			mine := above.mayBeOf(&v1beta1.TargetReference{APIVersion: "apps/v1beta1", Kind: "Deployment", Name: "web"})
+			others := above.mayBeOf(&v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "other"})
 			if mine != tc.mine || others != tc.others {
 				t.Errorf("%+v: of its Deployment %t, of another %t; want %t and %t", above, mine, others, tc.mine, tc.others)
 			}

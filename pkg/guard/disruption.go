@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/budget"
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // heldByDisruptionBudget returns the refusal of an eviction that the API server would itself refuse because of a PodDisruptionBudget. It returns nil if
@@ -48,7 +48,7 @@ func (g *Guard) heldByDisruptionBudget(ctx context.Context, pod *corev1.Pod) *bu
 	if err := g.live.Get(ctx, client.ObjectKeyFromObject(holding), latest); err != nil || !selects(latest, pod) || !allowsNone(latest) {
 		return nil
 	}
-	return &budget.Verdict{Reason: v1alpha1.ReasonPodDisruptionBudget, Message: fmt.Sprintf(
+	return &budget.Verdict{Reason: v1beta1.ReasonPodDisruptionBudget, Message: fmt.Sprintf(
 		"pod %s cannot be evicted now: PodDisruptionBudget %s needs %d healthy pods and has %d; try again when it allows a disruption",
 		pod.Name, latest.Name, latest.Status.DesiredHealthy, latest.Status.CurrentHealthy)}
 }

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 func TestAnEvictionThatADisruptionBudgetRefusesTakesNoRoom(t *testing.T) {
@@ -30,7 +30,7 @@ func TestAnEvictionThatADisruptionBudgetRefusesTakesNoRoom(t *testing.T) {
 	tests := map[string]struct {
 		pdbs      []*policyv1.PodDisruptionBudget
 		live      *policyv1.PodDisruptionBudget // if the cache is behind
-		operation v1alpha1.Operation            // EVICT if empty
+		operation v1beta1.Operation             // EVICT if empty
 		pod       func(*corev1.Pod)
 		fails     bool // the live read fails
 		held      bool
@@ -42,7 +42,7 @@ func TestAnEvictionThatADisruptionBudgetRefusesTakesNoRoom(t *testing.T) {
 		"one of other pods":                                     {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0, func(p *policyv1.PodDisruptionBudget) { p.Spec.Selector.MatchLabels["app"] = "db" })}},
 		"one of no pods":                                        {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0, func(p *policyv1.PodDisruptionBudget) { p.Spec.Selector = nil })}},
 		"several, about which the API server has another error": {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0), pdb("b", 0)}},
-		"a deletion, which it does not limit":                   {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0)}, operation: v1alpha1.OperationDelete},
+		"a deletion, which it does not limit":                   {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0)}, operation: v1beta1.OperationDelete},
 		"a pod that is not ready": {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0)},
 			pod: func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionFalse }},
 		"the live read fails": {pdbs: []*policyv1.PodDisruptionBudget{pdb("a", 0)}, fails: true},
@@ -71,10 +71,10 @@ func TestAnEvictionThatADisruptionBudgetRefusesTakesNoRoom(t *testing.T) {
 				tc.pod(asked)
 			}
 			if tc.operation == "" {
-				tc.operation = v1alpha1.OperationEvict
+				tc.operation = v1beta1.OperationEvict
 			}
 			v, err := New(c, c, c, Options{}).Decide(t.Context(), Request{Pod: asked, Operation: tc.operation})
-			if err != nil || v.Allowed == tc.held || tc.held && v.Reason != v1alpha1.ReasonPodDisruptionBudget {
+			if err != nil || v.Allowed == tc.held || tc.held && v.Reason != v1beta1.ReasonPodDisruptionBudget {
 				t.Errorf("got %+v, %v; want it held: %t", v, err, tc.held)
 			}
 			if entries := recorded(t, c); len(entries) > 0 == tc.held {
@@ -93,7 +93,7 @@ func TestADrainThatSomethingElseRefusesLosesItsApproval(t *testing.T) {
 	}
 	renewals := func() int32 {
 		t.Helper()
-		pub := &v1alpha1.PodUnavailableBudget{}
+		pub := &v1beta1.PodUnavailableBudget{}
 		if err := c.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "web"}, pub); err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +110,7 @@ func TestADrainThatSomethingElseRefusesLosesItsApproval(t *testing.T) {
 	for range 5 { // each time a process that has just started
 		decide(t, New(c, c, c, Options{}), 0)
 	}
-	if allowed, reason := decide(t, New(c, c, c, Options{}), 0); allowed || reason != v1alpha1.ReasonApprovalUnused {
+	if allowed, reason := decide(t, New(c, c, c, Options{}), 0); allowed || reason != v1beta1.ReasonApprovalUnused {
 		t.Errorf("allowed %t, reason %s", allowed, reason)
 	}
 	if n := renewals(); n != 3 {

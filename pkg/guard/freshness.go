@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // freshness remembers which ledger entries this process wrote lately, by its own monotonic clock. The controller lets an entry expire some time after
@@ -24,7 +24,7 @@ type freshness struct {
 type key struct{ budget, pod types.UID }
 
 type writing struct {
-	entry v1alpha1.LedgerEntry
+	entry v1beta1.LedgerEntry
 	at    time.Time
 }
 
@@ -33,7 +33,7 @@ func newFreshness(clock clock.PassiveClock) *freshness {
 }
 
 // wrote notes the entries that are new in after, or differ from those in before.
-func (f *freshness) wrote(budget types.UID, before, after []v1alpha1.LedgerEntry) {
+func (f *freshness) wrote(budget types.UID, before, after []v1beta1.LedgerEntry) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.clock.Now()
@@ -54,7 +54,7 @@ func (f *freshness) wrote(budget types.UID, before, after []v1alpha1.LedgerEntry
 }
 
 // has is true if the ledger has the pod's entry as this process wrote it lately, or as another process renewed it later.
-func (f *freshness) has(budget types.UID, ledger []v1alpha1.LedgerEntry, pod types.UID) bool {
+func (f *freshness) has(budget types.UID, ledger []v1beta1.LedgerEntry, pod types.UID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	w, found := f.written[key{budget, pod}]

@@ -17,7 +17,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/budget/census"
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -47,7 +47,7 @@ type Request struct {
 	After *corev1.Pod
 	// Operation is DELETE, EVICT, UPDATE, RESIZE or UNREADY. An update that takes the pod out of a budget is LEAVE for that budget. An update that
 	// takes the pod out of service while its containers run is UNREADY.
-	Operation v1alpha1.Operation
+	Operation v1beta1.Operation
 	// Restarts is true if an update restarts a container.
 	Restarts bool
 	// DryRun is true if the decision must write nothing.
@@ -72,7 +72,7 @@ func (g *Guard) Decide(ctx context.Context, request Request) (budget.Verdict, er
 }
 
 func (g *Guard) decide(ctx context.Context, request Request) (verdict, error) {
-	if request.Operation == v1alpha1.OperationEvict {
+	if request.Operation == v1beta1.OperationEvict {
 		if held := g.heldByDisruptionBudget(ctx, request.Pod); held != nil {
 			return verdict{Verdict: *held}, nil
 		}
@@ -82,7 +82,7 @@ func (g *Guard) decide(ctx context.Context, request Request) (verdict, error) {
 		return verdict{}, err
 	}
 	protected := budget.IsProtected(request.Pod)
-	var remembered *reading[*v1alpha1.PodUnavailableBudgetList]
+	var remembered *reading[*v1beta1.PodUnavailableBudgetList]
 	if protected && (request.onlyRelabels() || !slices.ContainsFunc(found, candidate.isFull)) {
 		remembered = g.remembered.ask(ctx, request.Pod.Namespace)
 	}
@@ -114,7 +114,7 @@ func (g *Guard) decide(ctx context.Context, request Request) (verdict, error) {
 		return verdict{}, err
 	}
 	if terminating {
-		return verdict{Verdict: budget.Verdict{Allowed: true, Reason: v1alpha1.ReasonNamespaceTerminating}}, nil
+		return verdict{Verdict: budget.Verdict{Allowed: true, Reason: v1beta1.ReasonNamespaceTerminating}}, nil
 	}
 	return i.answer, nil
 }
@@ -147,13 +147,13 @@ func (r *Request) onlyRelabels() bool {
 
 // passOver skips the budgets whose selector picks the pod both before and after the update. The list of the namespace's budgets is enough to tell:
 // passOver counts nothing. A budget that names a workload selects by the workload's selector, so the guard asks it.
-func (g *Guard) passOver(ctx context.Context, i *inquiry, reading *reading[*v1alpha1.PodUnavailableBudgetList]) error {
+func (g *Guard) passOver(ctx context.Context, i *inquiry, reading *reading[*v1beta1.PodUnavailableBudgetList]) error {
 	pubs, err := reading.wait(ctx)
 	if err != nil {
 		return err
 	}
 	for _, c := range g.policies.covering(pubs, i.request.Pod) {
-		if c.target == nil && !budget.Leaves(i.request.Pod, i.request.After, c.selector) {
+		if c.target == nil && !budget.Leaves(i.request.Pod, i.request.After, c.selector, c.ignored) {
 			i.asked, i.answer.covers = append(i.asked, c.name), true
 		}
 	}
@@ -161,7 +161,7 @@ func (g *Guard) passOver(ctx context.Context, i *inquiry, reading *reading[*v1al
 }
 
 // decideMissing asks the budgets in the list that the guard has not asked yet.
-func (g *Guard) decideMissing(ctx context.Context, i *inquiry, reading *reading[*v1alpha1.PodUnavailableBudgetList]) error {
+func (g *Guard) decideMissing(ctx context.Context, i *inquiry, reading *reading[*v1beta1.PodUnavailableBudgetList]) error {
 	pubs, err := reading.wait(ctx)
 	if err != nil {
 		return err
@@ -250,13 +250,13 @@ func (g *Guard) spares(ctx context.Context, i *inquiry, c candidate, err error) 
 
 // notProtected is the verdict of a budget that the operation does not concern.
 func notProtected() verdict {
-	return verdict{Verdict: budget.Verdict{Allowed: true, Reason: v1alpha1.ReasonNotProtected}}
+	return verdict{Verdict: budget.Verdict{Allowed: true, Reason: v1beta1.ReasonNotProtected}}
 }
 
 // and combines the verdict of the budgets that have allowed the operation with the verdict of one more.
 func (v verdict) and(next verdict) verdict {
 	covers := v.covers || next.covers
-	if !next.Allowed || next.Reason != v1alpha1.ReasonNotProtected {
+	if !next.Allowed || next.Reason != v1beta1.ReasonNotProtected {
 		v = next
 	}
 	v.covers = covers
@@ -264,12 +264,12 @@ func (v verdict) and(next verdict) verdict {
 }
 
 // refusedBy adds to a refusal the budget that refuses, and how long the refusal is likely to last. It leaves an approval as it is.
-func (v *verdict) refusedBy(pub *v1alpha1.PodUnavailableBudget, t budget.Tally, pods []*corev1.Pod, now time.Time) {
+func (v *verdict) refusedBy(pub *v1beta1.PodUnavailableBudget, t budget.Tally, pods []*corev1.Pod, now time.Time) {
 	if v.Allowed {
 		return
 	}
-	v.by = &corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "PodUnavailableBudget", Namespace: pub.Namespace, Name: pub.Name, UID: pub.UID}
-	if v.Reason != v1alpha1.ReasonBudgetExhausted && v.Reason != v1alpha1.ReasonBudgetUnhealthy || t.Desired >= t.Total {
+	v.by = &corev1.ObjectReference{APIVersion: v1beta1.GroupVersion.String(), Kind: "PodUnavailableBudget", Namespace: pub.Namespace, Name: pub.Name, UID: pub.UID}
+	if v.Reason != v1beta1.ReasonBudgetExhausted && v.Reason != v1beta1.ReasonBudgetUnhealthy || t.Desired >= t.Total {
 		return
 	}
 	if wait, takes := budget.ExpectedWait(pods, int(t.Desired+1-t.Available), now); wait > 0 {
@@ -279,7 +279,7 @@ func (v *verdict) refusedBy(pub *v1alpha1.PodUnavailableBudget, t budget.Tally, 
 
 // cachedBudgets returns the budgets in the cache that may cover the pod.
 func (g *Guard) cachedBudgets(ctx context.Context, pod *corev1.Pod) ([]candidate, error) {
-	var pubs v1alpha1.PodUnavailableBudgetList
+	var pubs v1beta1.PodUnavailableBudgetList
 	// Objects from the cache are shared. Nobody may change them.
 	if err := g.cached.List(ctx, &pubs, client.InNamespace(pod.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing the budgets of namespace %s: %w", pod.Namespace, err)
@@ -341,7 +341,7 @@ func (s *store) decideOnce(ctx context.Context, name types.NamespacedName, reque
 }
 
 // decideBy is a round with a budget that may not be the latest. It returns neither verdicts nor an error if the round needs a live read of the budget.
-func (s *store) decideBy(ctx context.Context, known *v1alpha1.PodUnavailableBudget, requests []Request, k *knowledge) ([]verdict, error) {
+func (s *store) decideBy(ctx context.Context, known *v1beta1.PodUnavailableBudget, requests []Request, k *knowledge) ([]verdict, error) {
 	if err := s.take(ctx, known, requests, k); err != nil || k.counted.policy == nil {
 		return nil, nil //nolint:nilerr // the latest budget may differ; if it does not, its round reports the error
 	}
@@ -361,7 +361,7 @@ func (s *store) decideBy(ctx context.Context, known *v1alpha1.PodUnavailableBudg
 }
 
 // judge returns the verdicts of the budget by the count, and the decision: what must be written before the verdicts hold.
-func (s *store) judge(pub *v1alpha1.PodUnavailableBudget, counted *snapshot, requests []Request) ([]verdict, budget.Decision) {
+func (s *store) judge(pub *v1beta1.PodUnavailableBudget, counted *snapshot, requests []Request) ([]verdict, budget.Decision) {
 	verdicts := nothingTo(requests)
 	policy, count := counted.policy, counted.count
 	facts := count.Facts
@@ -384,7 +384,7 @@ func (s *store) judge(pub *v1alpha1.PodUnavailableBudget, counted *snapshot, req
 }
 
 // write writes the ledger of a decision, with the resourceVersion of the budget that was judged. It returns the verdicts that hold afterwards.
-func (s *store) write(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, decision budget.Decision, verdicts []verdict, k *knowledge) ([]verdict, error) {
+func (s *store) write(ctx context.Context, pub *v1beta1.PodUnavailableBudget, decision budget.Decision, verdicts []verdict, k *knowledge) ([]verdict, error) {
 	at, written := s.clock.Now(), pub.DeepCopy()
 	budget.Publish(&written.Status, pub.Generation, decision.Ledger, decision.Tally)
 	switch err := s.writer.Update(ctx, written); {
@@ -438,17 +438,17 @@ func isPicked(pod *corev1.Pod, count *census.Count) bool {
 // The pods were read after the client made the request. So a pod that is not among them was deleted or relabelled meanwhile, or never existed. The
 // webhook allows its operation and does not record it: otherwise a user who writes reviews could fill the ledger with pods that nobody finds. For the
 // same reason, the name in the ledger is that of the pod that was read.
-func (s *store) sort(pub *v1alpha1.PodUnavailableBudget, count *census.Count, requests []Request) (trial, binding asked) {
+func (s *store) sort(pub *v1beta1.PodUnavailableBudget, count *census.Count, requests []Request) (trial, binding asked) {
 	for i := range requests {
 		r := &requests[i]
 		operation := r.Operation
 		if r.After != nil {
 			switch {
-			case budget.Leaves(r.Pod, r.After, count.Selector), count.Loses(r.Pod, r.After):
-				operation = v1alpha1.OperationLeave
+			case budget.Leaves(r.Pod, r.After, count.Selector, count.Ignored), count.Loses(r.Pod, r.After):
+				operation = v1beta1.OperationLeave
 			case r.Restarts:
 			case budget.TakesOut(r.Pod, r.After):
-				operation = v1alpha1.OperationUnready
+				operation = v1beta1.OperationUnready
 			default:
 				continue
 			}
@@ -466,10 +466,10 @@ func (s *store) sort(pub *v1alpha1.PodUnavailableBudget, count *census.Count, re
 			one.Generation = r.After.Generation
 		}
 		switch operation {
-		case v1alpha1.OperationUnready:
+		case v1beta1.OperationUnready:
 			one.Revision = r.Pod.ResourceVersion
-		case v1alpha1.OperationLeave:
-			one.Exempts = budget.IsExempt(r.After)
+		case v1beta1.OperationLeave:
+			one.Exempts = budget.IsExempt(r.After, count.Ignored)
 		}
 		if r.DryRun {
 			trial.add(i, one)

@@ -28,13 +28,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/berth-project/berth/pkg/budget"
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 func scheme(t *testing.T) *runtime.Scheme {
 	t.Helper()
 	s := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(s), v1alpha1.AddToScheme(s)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(s), v1beta1.AddToScheme(s)); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -47,29 +47,29 @@ func cluster(t *testing.T, pods int, calls interceptor.Funcs) client.WithWatch {
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}},
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}},
 		&appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "rs"}, Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To(int32(pods))}},
-		&v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "pub", Generation: 1}, Spec: v1alpha1.PodUnavailableBudgetSpec{
+		&v1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "pub", Generation: 1}, Spec: v1beta1.PodUnavailableBudgetSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, MaxUnavailable: ptr.To(intstr.FromInt32(1)),
 		}},
 	}
 	for i := range pods {
 		objects = append(objects, pod(i))
 	}
-	return fake.NewClientBuilder().WithScheme(scheme(t)).WithStatusSubresource(&v1alpha1.PodUnavailableBudget{}).WithObjects(objects...).WithInterceptorFuncs(calls).Build()
+	return fake.NewClientBuilder().WithScheme(scheme(t)).WithStatusSubresource(&v1beta1.PodUnavailableBudget{}).WithObjects(objects...).WithInterceptorFuncs(calls).Build()
 }
 
 func pod(i int) *corev1.Pod {
 	name := fmt.Sprintf("web-%d", i)
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Labels: map[string]string{"app": "web", v1alpha1.ProtectedLabel: "true"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Labels: map[string]string{"app": "web", v1beta1.ProtectedLabel: "true"},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: "rs", Controller: ptr.To(true)}}},
 		Spec:   corev1.PodSpec{NodeName: "node", Containers: []corev1.Container{{Name: "main", Image: "web:1"}}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
 	}
 }
 
-func decide(t *testing.T, g *Guard, i int) (allowed bool, reason v1alpha1.Reason) {
+func decide(t *testing.T, g *Guard, i int) (allowed bool, reason v1beta1.Reason) {
 	t.Helper()
-	v, err := g.Decide(t.Context(), Request{Pod: pod(i), Operation: v1alpha1.OperationDelete})
+	v, err := g.Decide(t.Context(), Request{Pod: pod(i), Operation: v1beta1.OperationDelete})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestManyRequestsShareFewWrites(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 		return c.SubResource(sub).Update(ctx, o, opts...)
 	}})
-	pub := &v1alpha1.PodUnavailableBudget{}
+	pub := &v1beta1.PodUnavailableBudget{}
 	if err := c.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "web"}, pub); err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestManyRequestsShareFewWrites(t *testing.T) {
 	var clients sync.WaitGroup
 	for i := range 50 {
 		clients.Go(func() {
-			v, err := g.Decide(t.Context(), Request{Pod: pod(i), Operation: v1alpha1.OperationDelete})
+			v, err := g.Decide(t.Context(), Request{Pod: pod(i), Operation: v1beta1.OperationDelete})
 			if err != nil {
 				t.Error(err)
 			}
@@ -118,26 +118,26 @@ func TestTheSecondReviewOfARequestIsAnsweredWithoutAWrite(t *testing.T) {
 	}})
 	clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
 	g := New(c, c, c, Options{Clock: clock})
-	expect := func(i int, want v1alpha1.Reason, wantWrites int32) {
+	expect := func(i int, want v1beta1.Reason, wantWrites int32) {
 		t.Helper()
 		if _, reason := decide(t, g, i); reason != want || writes.Load() != wantWrites {
 			t.Errorf("got %s with %d writes so far, want %s with %d", reason, writes.Load(), want, wantWrites)
 		}
 	}
-	expect(0, v1alpha1.ReasonWithinBudget, 1)
-	expect(0, v1alpha1.ReasonApproved, 1)
-	expect(1, v1alpha1.ReasonBudgetExhausted, 1)
+	expect(0, v1beta1.ReasonWithinBudget, 1)
+	expect(0, v1beta1.ReasonApproved, 1)
+	expect(1, v1beta1.ReasonBudgetExhausted, 1)
 	clock.SetTime(time.Unix(1000, 0).Add(freshFor))
-	expect(0, v1alpha1.ReasonApproved, 2) // renewed, because the entry could expire before this request ends
+	expect(0, v1beta1.ReasonApproved, 2) // renewed, because the entry could expire before this request ends
 	other := New(c, c, c, Options{Clock: clocktesting.NewFakePassiveClock(time.Unix(1, 0))})
-	if _, reason := decide(t, other, 0); reason != v1alpha1.ReasonApproved || writes.Load() != 3 {
+	if _, reason := decide(t, other, 0); reason != v1beta1.ReasonApproved || writes.Load() != 3 {
 		t.Errorf("another process got %s with %d writes, want it to renew", reason, writes.Load())
 	}
 }
 
 func TestABudgetThatNeverStandsStillIsAnsweredInTime(t *testing.T) {
 	c := cluster(t, 3, interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
-		other := &v1alpha1.PodUnavailableBudget{}
+		other := &v1beta1.PodUnavailableBudget{}
 		if err := c.Get(ctx, client.ObjectKeyFromObject(o), other); err != nil {
 			return err
 		}
@@ -149,7 +149,7 @@ func TestABudgetThatNeverStandsStillIsAnsweredInTime(t *testing.T) {
 	}})
 	start := time.Now()
 	allowed, reason := decide(t, New(c, c, c, Options{AnswerTimeout: 300 * time.Millisecond}), 0)
-	if allowed || reason != v1alpha1.ReasonContended || time.Since(start) > 3*time.Second {
+	if allowed || reason != v1beta1.ReasonContended || time.Since(start) > 3*time.Second {
 		t.Errorf("allowed %t, reason %s after %v", allowed, reason, time.Since(start))
 	}
 }
@@ -161,7 +161,7 @@ func TestAFailureIsNoRefusal(t *testing.T) {
 		}
 		return c.List(ctx, list, opts...)
 	}})
-	if _, err := New(c, c, c, Options{}).Decide(t.Context(), Request{Pod: pod(0), Operation: v1alpha1.OperationDelete}); err == nil {
+	if _, err := New(c, c, c, Options{}).Decide(t.Context(), Request{Pod: pod(0), Operation: v1beta1.OperationDelete}); err == nil {
 		t.Error("got an answer")
 	}
 }
@@ -187,7 +187,7 @@ func TestReviews(t *testing.T) {
 	}
 	remove := review(admissionv1.Delete, "", pod(1), nil) // an item of a collection has no name
 	evict := func(name string, options *metav1.DeleteOptions) admissionv1.AdmissionRequest {
-		r := review(admissionv1.Create, "eviction", nil, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", Labels: map[string]string{v1alpha1.ProtectedLabel: ""}}, DeleteOptions: options})
+		r := review(admissionv1.Create, "eviction", nil, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", Labels: map[string]string{v1beta1.ProtectedLabel: ""}}, DeleteOptions: options})
 		r.Name = name
 		return r
 	}
@@ -219,7 +219,7 @@ func TestReviews(t *testing.T) {
 		"the same by a kubelet":                             {request: unready("system:node:n", "system:nodes")},
 		"the same by the node controller":                   {request: unready("system:serviceaccount:kube-system:node-controller")},
 		"the same by a controller manager with one account": {request: unready("system:kube-controller-manager")},
-		"a label that takes it out of service":              {request: review(admissionv1.Update, "", pod(1), with(func(p *corev1.Pod) { p.Labels[v1alpha1.UnavailableLabelPrefix+"x"] = "" })), code: 429},
+		"a label that takes it out of service":              {request: review(admissionv1.Update, "", pod(1), with(func(p *corev1.Pod) { p.Labels[v1beta1.UnavailableLabelPrefix+"x"] = "" })), code: 429},
 		"a pod that terminates":                             {request: review(admissionv1.Delete, "", with(func(p *corev1.Pod) { p.DeletionTimestamp = ptr.To(metav1.Now()) }), nil)},
 		"a pod that has failed":                             {request: review(admissionv1.Delete, "", with(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), nil)},
 		"a mirror pod":                                      {request: review(admissionv1.Delete, "", with(func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }), nil)},
@@ -261,7 +261,7 @@ func TestNamespacesThatTerminateAreNotHeldUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	clock.SetTime(clock.Now().Add(thereFor))
-	if allowed, reason := decide(t, g, 1); !allowed || reason != v1alpha1.ReasonNamespaceTerminating {
+	if allowed, reason := decide(t, g, 1); !allowed || reason != v1beta1.ReasonNamespaceTerminating {
 		t.Errorf("allowed %t, reason %s", allowed, reason)
 	}
 }
@@ -278,7 +278,7 @@ func TestManyRefusalsReadTheNamespaceOnce(t *testing.T) {
 	var clients sync.WaitGroup
 	for i := range 50 {
 		clients.Go(func() {
-			if v, err := g.Decide(t.Context(), Request{Pod: pod(i), Operation: v1alpha1.OperationDelete}); err != nil {
+			if v, err := g.Decide(t.Context(), Request{Pod: pod(i), Operation: v1beta1.OperationDelete}); err != nil {
 				t.Error(err)
 			} else if !v.Allowed {
 				refused.Add(1)
@@ -299,15 +299,15 @@ func TestADefaultExpiryOutlivesEveryRequest(t *testing.T) {
 
 // TestABudgetThatTheCacheDoesNotKnowIsAsked has a cache with one budget of the namespace. It lacks the budget that has no room.
 func TestABudgetThatTheCacheDoesNotKnowIsAsked(t *testing.T) {
-	other := &v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "other", UID: "other", Generation: 1}}
-	for name, change := range map[string]func(*v1alpha1.PodUnavailableBudgetSpec){
-		"of other pods": func(s *v1alpha1.PodUnavailableBudgetSpec) {
-			s.TargetReference = &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "none"}
+	other := &v1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "other", UID: "other", Generation: 1}}
+	for name, change := range map[string]func(*v1beta1.PodUnavailableBudgetSpec){
+		"of other pods": func(s *v1beta1.PodUnavailableBudgetSpec) {
+			s.TargetReference = &v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "none"}
 		},
-		"of the same pods": func(s *v1alpha1.PodUnavailableBudgetSpec) {
-			s.TargetReference = &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web"}
+		"of the same pods": func(s *v1beta1.PodUnavailableBudgetSpec) {
+			s.TargetReference = &v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web"}
 		},
-		"of no pods": func(s *v1alpha1.PodUnavailableBudgetSpec) {
+		"of no pods": func(s *v1beta1.PodUnavailableBudgetSpec) {
 			s.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "none"}}
 		},
 	} {
@@ -320,10 +320,10 @@ func TestABudgetThatTheCacheDoesNotKnowIsAsked(t *testing.T) {
 				t.Fatal(err)
 			}
 			g := New(c, c, fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(known, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}).Build(), Options{})
-			if allowed, reason := decide(t, g, 0); !allowed || reason != v1alpha1.ReasonWithinBudget {
+			if allowed, reason := decide(t, g, 0); !allowed || reason != v1beta1.ReasonWithinBudget {
 				t.Fatalf("the first: allowed %t, reason %s", allowed, reason)
 			}
-			if allowed, reason := decide(t, g, 1); allowed || reason != v1alpha1.ReasonBudgetExhausted {
+			if allowed, reason := decide(t, g, 1); allowed || reason != v1beta1.ReasonBudgetExhausted {
 				t.Errorf("the second: allowed %t, reason %s", allowed, reason)
 			}
 		})
@@ -331,9 +331,9 @@ func TestABudgetThatTheCacheDoesNotKnowIsAsked(t *testing.T) {
 }
 
 // behind is an API server whose memory has only the given budgets. It counts the lists that it answers from its store.
-func behind(committed *atomic.Int32, remembered ...v1alpha1.PodUnavailableBudget) interceptor.Funcs {
+func behind(committed *atomic.Int32, remembered ...v1beta1.PodUnavailableBudget) interceptor.Funcs {
 	return interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-		if budgets, is := list.(*v1alpha1.PodUnavailableBudgetList); is {
+		if budgets, is := list.(*v1beta1.PodUnavailableBudgetList); is {
 			var options client.ListOptions
 			options.ApplyOptions(opts)
 			if options.Raw != nil && options.Raw.ResourceVersion == fromMemory {
@@ -348,21 +348,21 @@ func behind(committed *atomic.Int32, remembered ...v1alpha1.PodUnavailableBudget
 
 // TestABudgetThatTheAPIServerDoesNotRememberIsAsked has an API server that is cut off from its store, and a cache that watches this API server.
 func TestABudgetThatTheAPIServerDoesNotRememberIsAsked(t *testing.T) {
-	of := func(name string, change func(*v1alpha1.PodUnavailableBudgetSpec)) v1alpha1.PodUnavailableBudget {
-		pub := v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Generation: 1}}
+	of := func(name string, change func(*v1beta1.PodUnavailableBudgetSpec)) v1beta1.PodUnavailableBudget {
+		pub := v1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Generation: 1}}
 		pub.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(3))
 		change(&pub.Spec)
 		return pub
 	}
-	targeting := func(s *v1alpha1.PodUnavailableBudgetSpec) {
-		s.TargetReference = &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "none"}
+	targeting := func(s *v1beta1.PodUnavailableBudgetSpec) {
+		s.TargetReference = &v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "none"}
 	}
-	selecting := func(app string) func(*v1alpha1.PodUnavailableBudgetSpec) {
-		return func(s *v1alpha1.PodUnavailableBudgetSpec) {
+	selecting := func(app string) func(*v1beta1.PodUnavailableBudgetSpec) {
+		return func(s *v1beta1.PodUnavailableBudgetSpec) {
 			s.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}
 		}
 	}
-	for name, remembered := range map[string][]v1alpha1.PodUnavailableBudget{
+	for name, remembered := range map[string][]v1beta1.PodUnavailableBudget{
 		"because it remembers none":                        nil,
 		"and it remembers one of other pods":               {of("other", targeting)},
 		"as it is":                                         {of("web", selecting("none"))},
@@ -376,10 +376,10 @@ func TestABudgetThatTheAPIServerDoesNotRememberIsAsked(t *testing.T) {
 				cache = cache.WithObjects(&remembered[i])
 			}
 			g := New(c, c, cache.Build(), Options{})
-			if allowed, reason := decide(t, g, 0); !allowed || reason != v1alpha1.ReasonWithinBudget {
+			if allowed, reason := decide(t, g, 0); !allowed || reason != v1beta1.ReasonWithinBudget {
 				t.Fatalf("the first: allowed %t, reason %s", allowed, reason)
 			}
-			if allowed, reason := decide(t, g, 1); allowed || reason != v1alpha1.ReasonBudgetExhausted {
+			if allowed, reason := decide(t, g, 1); allowed || reason != v1beta1.ReasonBudgetExhausted {
 				t.Errorf("the second: allowed %t, reason %s", allowed, reason)
 			}
 		})
@@ -388,24 +388,24 @@ func TestABudgetThatTheAPIServerDoesNotRememberIsAsked(t *testing.T) {
 
 func TestAPodThatHasABudgetNeedsNoCommittedOnes(t *testing.T) {
 	tests := map[string]struct {
-		spec    func(*v1alpha1.PodUnavailableBudget)
+		spec    func(*v1beta1.PodUnavailableBudget)
 		request Request
-		want    v1alpha1.Reason
+		want    v1beta1.Reason
 	}{
-		"for its deletion": {want: v1alpha1.ReasonWithinBudget},
-		"for an operation that is not guarded": {spec: func(b *v1alpha1.PodUnavailableBudget) {
-			b.Annotations = map[string]string{v1alpha1.ProtectOperationsAnnotation: "EVICT"}
-		}, want: v1alpha1.ReasonNotProtected},
-		"for an update that is nothing to it": {request: Request{After: pod(0), Operation: v1alpha1.OperationUpdate}, want: v1alpha1.ReasonNotProtected},
-		"that names its workload": {spec: func(b *v1alpha1.PodUnavailableBudget) {
-			b.Spec.TargetReference = &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web"}
-		}, request: Request{After: pod(0), Operation: v1alpha1.OperationUpdate}, want: v1alpha1.ReasonNotProtected},
+		"for its deletion": {want: v1beta1.ReasonWithinBudget},
+		"for an operation that is not guarded": {spec: func(b *v1beta1.PodUnavailableBudget) {
+			b.Annotations = map[string]string{v1beta1.ProtectOperationsAnnotation: "EVICT"}
+		}, want: v1beta1.ReasonNotProtected},
+		"for an update that is nothing to it": {request: Request{After: pod(0), Operation: v1beta1.OperationUpdate}, want: v1beta1.ReasonNotProtected},
+		"that names its workload": {spec: func(b *v1beta1.PodUnavailableBudget) {
+			b.Spec.TargetReference = &v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web"}
+		}, request: Request{After: pod(0), Operation: v1beta1.OperationUpdate}, want: v1beta1.ReasonNotProtected},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			var committed atomic.Int32
 			c := cluster(t, 3, behind(&committed))
-			pub := &v1alpha1.PodUnavailableBudget{}
+			pub := &v1beta1.PodUnavailableBudget{}
 			if err := c.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "web"}, pub); err != nil {
 				t.Fatal(err)
 			}
@@ -418,7 +418,7 @@ func TestAPodThatHasABudgetNeedsNoCommittedOnes(t *testing.T) {
 			g := New(c, c, fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(pub.DeepCopy(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}).Build(), Options{})
 			tc.request.Pod = pod(0)
 			if tc.request.Operation == "" {
-				tc.request.Operation = v1alpha1.OperationDelete
+				tc.request.Operation = v1beta1.OperationDelete
 			}
 			if v, err := g.Decide(t.Context(), tc.request); err != nil || !v.Allowed || v.Reason != tc.want || committed.Load() != 0 {
 				t.Errorf("%+v, %v after %d lists of what is committed, want %s after none", v, err, committed.Load(), tc.want)
@@ -431,7 +431,7 @@ func TestManyRequestsShareReadingsThatBeginAfterThem(t *testing.T) {
 	var began atomic.Int32
 	proceed := make(chan struct{})
 	c := cluster(t, 1, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-		if _, is := list.(*v1alpha1.PodUnavailableBudgetList); is {
+		if _, is := list.(*v1beta1.PodUnavailableBudgetList); is {
 			began.Add(1)
 			<-proceed
 		}
@@ -439,7 +439,7 @@ func TestManyRequestsShareReadingsThatBeginAfterThem(t *testing.T) {
 	}})
 	r := newRegistry(c, fromMemory)
 	first := r.ask(t.Context(), "ns")
-	var later []*reading[*v1alpha1.PodUnavailableBudgetList]
+	var later []*reading[*v1beta1.PodUnavailableBudgetList]
 	for range 100 {
 		later = append(later, r.ask(t.Context(), "ns"))
 	}
@@ -462,17 +462,17 @@ func TestManyRequestsShareReadingsThatBeginAfterThem(t *testing.T) {
 
 func TestAFullLedgerRefuses(t *testing.T) {
 	c := cluster(t, 3, interceptor.Funcs{})
-	pub := &v1alpha1.PodUnavailableBudget{}
+	pub := &v1beta1.PodUnavailableBudget{}
 	if err := c.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "web"}, pub); err != nil {
 		t.Fatal(err)
 	}
 	for i := range budget.MaxLedger {
-		pub.Status.Ledger = append(pub.Status.Ledger, v1alpha1.LedgerEntry{UID: types.UID(fmt.Sprint(i)), Time: metav1.Now()})
+		pub.Status.Ledger = append(pub.Status.Ledger, v1beta1.LedgerEntry{UID: types.UID(fmt.Sprint(i)), Time: metav1.Now()})
 	}
 	if err := c.Status().Update(t.Context(), pub); err != nil {
 		t.Fatal(err)
 	}
-	if allowed, reason := decide(t, New(c, c, c, Options{}), 0); allowed || reason != v1alpha1.ReasonLedgerFull {
+	if allowed, reason := decide(t, New(c, c, c, Options{}), 0); allowed || reason != v1beta1.ReasonLedgerFull {
 		t.Errorf("allowed %t, reason %s", allowed, reason)
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/berth-project/berth/pkg/budget"
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // podHandler answers for DELETE and UPDATE of pods, UPDATE of pods/resize and pods/status, and CREATE of pods/eviction. It also allows all operations
@@ -45,7 +45,7 @@ func (h *podHandler) Handle(asked context.Context, review admission.Request) adm
 	request, err := h.read(ctx, review)
 	switch {
 	case errors.Is(err, errUntied):
-		return refused(budget.Verdict{Reason: v1alpha1.ReasonPodUnknown, Message: "pod " + review.Name + " " + err.Error()})
+		return refused(budget.Verdict{Reason: v1beta1.ReasonPodUnknown, Message: "pod " + review.Name + " " + err.Error()})
 	case apierrors.IsNotFound(err):
 		return missing(err)
 	case err != nil:
@@ -77,9 +77,9 @@ func failed(asked context.Context, review admission.Request, err error) admissio
 	operation := operationOf(review)
 	after, passing := passes(err)
 	if asked.Err() == nil {
-		decision, reason := decisionFailed, v1alpha1.Reason("")
+		decision, reason := decisionFailed, v1beta1.Reason("")
 		if passing {
-			decision, reason = decisionRefused, v1alpha1.ReasonServerUnavailable
+			decision, reason = decisionRefused, v1beta1.ReasonServerUnavailable
 		}
 		decisions.WithLabelValues(string(operation), decision, string(reason)).Inc()
 		klog.FromContext(asked).Error(err, "Could not decide on an operation", "operation", operation, "pod", klog.KRef(review.Namespace, review.Name), "transient", passing)
@@ -89,23 +89,23 @@ func failed(asked context.Context, review admission.Request, err error) admissio
 	}
 	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Result: &metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,
-		Message: string(v1alpha1.ReasonServerUnavailable) + ": the budgets of the pod could not be checked, because the API server did not answer the webhook; try again: " + err.Error(),
+		Message: string(v1beta1.ReasonServerUnavailable) + ": the budgets of the pod could not be checked, because the API server did not answer the webhook; try again: " + err.Error(),
 		Details: &metav1.StatusDetails{RetryAfterSeconds: int32(after / time.Second)},
 	}}}
 }
 
-func operationOf(review admission.Request) v1alpha1.Operation {
+func operationOf(review admission.Request) v1beta1.Operation {
 	switch {
 	case review.SubResource == "eviction":
-		return v1alpha1.OperationEvict
+		return v1beta1.OperationEvict
 	case review.SubResource == "resize":
-		return v1alpha1.OperationResize
+		return v1beta1.OperationResize
 	case review.SubResource == "status":
-		return v1alpha1.OperationUnready
+		return v1beta1.OperationUnready
 	case review.Operation == admissionv1.Delete:
-		return v1alpha1.OperationDelete
+		return v1beta1.OperationDelete
 	default:
-		return v1alpha1.OperationUpdate
+		return v1beta1.OperationUpdate
 	}
 }
 
@@ -123,7 +123,7 @@ func (h *podHandler) read(ctx context.Context, review admission.Request) (*Reque
 		if err := h.decoder.DecodeRaw(review.OldObject, pod); err != nil {
 			return nil, fmt.Errorf("decoding the pod to be deleted: %w", err)
 		}
-		return &Request{Pod: pod, Operation: v1alpha1.OperationDelete, DryRun: dryRun}, nil
+		return &Request{Pod: pod, Operation: v1beta1.OperationDelete, DryRun: dryRun}, nil
 	case review.Operation == admissionv1.Update && (review.SubResource == "" || review.SubResource == "resize" || review.SubResource == "status"):
 		before, after := &corev1.Pod{}, &corev1.Pod{}
 		if err := h.decoder.DecodeRaw(review.OldObject, before); err != nil {
@@ -176,10 +176,10 @@ func (h *podHandler) readEviction(ctx context.Context, review admission.Request,
 	if uid != nil && *uid != pod.UID {
 		return nil, nil // the API server refuses it
 	}
-	if _, marked := eviction.Labels[v1alpha1.ProtectedLabel]; marked && uid == nil {
+	if _, marked := eviction.Labels[v1beta1.ProtectedLabel]; marked && uid == nil {
 		return nil, errUntied
 	}
-	return &Request{Pod: pod, Operation: v1alpha1.OperationEvict, DryRun: dryRun}, nil
+	return &Request{Pod: pod, Operation: v1beta1.OperationEvict, DryRun: dryRun}, nil
 }
 
 // isExemptUser is true for controllers that clean up after something that has already happened, and for kubelets, which run the pods.

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-project/berth/pkg/budget"
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/panics"
 )
 
@@ -190,7 +190,7 @@ func (l *lines) resume(name types.NamespacedName) *knowledge {
 
 func contended(name types.NamespacedName) verdict {
 	return verdict{Verdict: budget.Verdict{
-		Reason:  v1alpha1.ReasonContended,
+		Reason:  v1beta1.ReasonContended,
 		Message: "PodUnavailableBudget " + name.Name + " gets more requests than it can answer in time; try again",
 	}}
 }

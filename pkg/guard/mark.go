@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/berth-project/berth/pkg/budget"
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // evictionMarker labels evictions of pods that a budget may cover. It gives them the protection label of the pods, the mark. It also ties each eviction
@@ -68,7 +68,7 @@ func (m *evictionMarker) Handle(ctx context.Context, review admission.Request) a
 	if marks == nil {
 		marks = map[string]string{}
 	}
-	marks[v1alpha1.ProtectedLabel] = v1alpha1.ProtectedValue
+	marks[v1beta1.ProtectedLabel] = v1beta1.ProtectedValue
 	eviction.SetLabels(marks)
 	marked, err := json.Marshal(eviction)
 	if err != nil {

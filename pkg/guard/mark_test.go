@@ -22,12 +22,12 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/manifests"
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/endpoint"
 )
 
 func TestEvictionsOfPodsThatABudgetMayCoverAreMarked(t *testing.T) {
-	unprotected := func(p *corev1.Pod) { delete(p.Labels, v1alpha1.ProtectedLabel) }
+	unprotected := func(p *corev1.Pod) { delete(p.Labels, v1beta1.ProtectedLabel) }
 	// ofSet makes it a pod of a StatefulSet, which no workload adopts.
 	ofSet := func(change func(*corev1.Pod)) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
@@ -43,8 +43,8 @@ func TestEvictionsOfPodsThatABudgetMayCoverAreMarked(t *testing.T) {
 		more   string // of the eviction's JSON
 		user   authenticationv1.UserInfo
 		down   bool
-		budget *v1alpha1.PodUnavailableBudget // instead of the one that selects the pods by their labels
-		want   []string                       // parts of the eviction's JSON afterwards; nil if it is unchanged
+		budget *v1beta1.PodUnavailableBudget // instead of the one that selects the pods by their labels
+		want   []string                      // parts of the eviction's JSON afterwards; nil if it is unchanged
 	}{
 		"a protected pod":                                         {pod: "web-0", want: []string{mark, tied("web-0")}},
 		"labels of the eviction are kept":                         {pod: "web-0", more: `,"metadata":{"labels":{"a":"b"}}`, want: []string{`"a":"b","policy.berth.dev/protected":"true"`, tied("web-0")}},
@@ -74,7 +74,7 @@ func TestEvictionsOfPodsThatABudgetMayCoverAreMarked(t *testing.T) {
 				return err
 			}})
 			if tc.budget != nil {
-				old := &v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}}
+				old := &v1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}}
 				sts := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "rs"}}
 				if err := errors.Join(c.Delete(t.Context(), old), c.Create(t.Context(), tc.budget.DeepCopy()), c.Create(t.Context(), sts)); err != nil {
 					t.Fatal(err)

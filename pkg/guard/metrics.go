@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // Metrics of the guard, on the controller's own endpoint. None has a label for pods or budgets, so the number of series is fixed.
@@ -27,9 +27,9 @@ var (
 func init() {
 	metrics.Registry.MustRegister(decisions, decisionSeconds, conflicts)
 	// rate() sees the first failure only if the series had a 0 before it.
-	for _, operation := range []v1alpha1.Operation{v1alpha1.OperationDelete, v1alpha1.OperationEvict, v1alpha1.OperationUpdate, v1alpha1.OperationResize, v1alpha1.OperationUnready} {
+	for _, operation := range []v1beta1.Operation{v1beta1.OperationDelete, v1beta1.OperationEvict, v1beta1.OperationUpdate, v1beta1.OperationResize, v1beta1.OperationUnready} {
 		decisions.WithLabelValues(string(operation), decisionFailed, "")
-		decisions.WithLabelValues(string(operation), decisionRefused, string(v1alpha1.ReasonServerUnavailable))
+		decisions.WithLabelValues(string(operation), decisionRefused, string(v1beta1.ReasonServerUnavailable))
 	}
 }
 

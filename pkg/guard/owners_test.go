@@ -10,7 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // TestTakingAPodFromItsWorkloadNeedsRoom has a Deployment with 3 replicas and a ReplicaSet that selects by app and hash. Their budget has room for one.
@@ -77,7 +77,7 @@ func TestTakingAPodFromItsWorkloadNeedsRoom(t *testing.T) {
 			c := deployed(t, 3, interceptor.Funcs{}, targeting(tc.target, "web", 1),
 				&appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "other", UID: "other"}, Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To[int32](0)}})
 			name := types.NamespacedName{Namespace: "ns", Name: tc.target + "-web"}
-			pub := &v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}}
+			pub := &v1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}}
 			if tc.target == "none" {
 				name.Name = "web"
 				pub = targeting("none", "web", 1)
@@ -85,12 +85,12 @@ func TestTakingAPodFromItsWorkloadNeedsRoom(t *testing.T) {
 			if err := c.Delete(t.Context(), pub); err != nil {
 				t.Fatal(err)
 			}
-			pub = &v1alpha1.PodUnavailableBudget{}
+			pub = &v1beta1.PodUnavailableBudget{}
 			if err := c.Get(t.Context(), name, pub); err != nil {
 				t.Fatal(err)
 			}
 			if tc.replicas != "" {
-				pub.Annotations = map[string]string{v1alpha1.ProtectTotalReplicasAnnotation: tc.replicas}
+				pub.Annotations = map[string]string{v1beta1.ProtectTotalReplicasAnnotation: tc.replicas}
 				if err := c.Update(t.Context(), pub); err != nil {
 					t.Fatal(err)
 				}
@@ -123,27 +123,27 @@ func TestTakingAPodFromItsWorkloadNeedsRoom(t *testing.T) {
 				}
 			}
 			g := New(c, c, c, Options{})
-			ask := func(i int) v1alpha1.Reason {
+			ask := func(i int) v1beta1.Reason {
 				t.Helper()
 				after := hashed(i)
 				tc.change(after)
-				v, err := g.Decide(t.Context(), Request{Pod: before[i], After: after, Operation: v1alpha1.OperationUpdate})
+				v, err := g.Decide(t.Context(), Request{Pod: before[i], After: after, Operation: v1beta1.OperationUpdate})
 				if err != nil {
 					t.Fatal(err)
 				}
 				return v.Reason
 			}
 			first, second := ask(0), ask(1)
-			if tc.counts && (first != v1alpha1.ReasonWithinBudget || second != v1alpha1.ReasonBudgetExhausted) {
+			if tc.counts && (first != v1beta1.ReasonWithinBudget || second != v1beta1.ReasonBudgetExhausted) {
 				t.Errorf("got %s and %s, want the second to have no room", first, second)
 			}
-			if !tc.counts && (first != v1alpha1.ReasonNotProtected || second != v1alpha1.ReasonNotProtected) {
+			if !tc.counts && (first != v1beta1.ReasonNotProtected || second != v1beta1.ReasonNotProtected) {
 				t.Errorf("got %s and %s, want it to be nothing to the budget", first, second)
 			}
 			if err := c.Get(t.Context(), name, pub); err != nil {
 				t.Fatal(err)
 			}
-			if tc.counts != (len(pub.Status.Ledger) == 1 && pub.Status.Ledger[0].Operation == v1alpha1.OperationLeave) {
+			if tc.counts != (len(pub.Status.Ledger) == 1 && pub.Status.Ledger[0].Operation == v1beta1.OperationLeave) {
 				t.Errorf("the ledger is %+v", pub.Status.Ledger)
 			}
 		})

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 func TestAPanicFailsItsOwnRoundAlone(t *testing.T) {
@@ -39,7 +39,7 @@ func TestAPanicFailsItsOwnRoundAlone(t *testing.T) {
 			return c.Get(ctx, key, o, opts...)
 		}},
 		"of what many wait for": {List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-			if _, budgets := list.(*v1alpha1.PodUnavailableBudgetList); budgets {
+			if _, budgets := list.(*v1beta1.PodUnavailableBudgetList); budgets {
 				fails()
 			}
 			return c.List(ctx, list, opts...)
@@ -49,7 +49,7 @@ func TestAPanicFailsItsOwnRoundAlone(t *testing.T) {
 			c := cluster(t, 3, calls)
 			g := New(c, c, cluster(t, 3, interceptor.Funcs{}), Options{})
 			broken.Store(true)
-			if _, err := g.Decide(t.Context(), Request{Pod: pod(0), Operation: v1alpha1.OperationDelete}); err == nil || !strings.Contains(err.Error(), "panic") {
+			if _, err := g.Decide(t.Context(), Request{Pod: pod(0), Operation: v1beta1.OperationDelete}); err == nil || !strings.Contains(err.Error(), "panic") {
 				t.Fatalf("got %v, want an error that says so", err)
 			}
 			broken.Store(false)

@@ -12,13 +12,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // recorded returns the entries of the budget's ledger, each as UID=name.
 func recorded(t *testing.T, c client.Reader) []string {
 	t.Helper()
-	pub := &v1alpha1.PodUnavailableBudget{}
+	pub := &v1beta1.PodUnavailableBudget{}
 	if err := c.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "web"}, pub); err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func TestOnlyPodsThatExistAreRecorded(t *testing.T) {
 	tests := map[string]struct {
 		name  string
 		uid   types.UID
-		reads func(*v1alpha1.PodUnavailableBudgetSpec)
+		reads func(*v1beta1.PodUnavailableBudgetSpec)
 		want  []string
 	}{
 		"a pod of the budget":                        {name: "web-0", uid: "web-0", want: []string{"web-0=web-0"}},
@@ -42,14 +42,14 @@ func TestOnlyPodsThatExistAreRecorded(t *testing.T) {
 		"a pod that does not exist and never can":    {name: "a/b", uid: "none"},
 		"another pod of the name of one that exists": {name: "web-0", uid: "none"},
 		"no UID": {name: "web-0"},
-		"a pod that does not exist, for the budget of a workload": {name: "a/b", uid: "none", reads: func(s *v1alpha1.PodUnavailableBudgetSpec) {
-			s.TargetReference = &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web"}
+		"a pod that does not exist, for the budget of a workload": {name: "a/b", uid: "none", reads: func(s *v1beta1.PodUnavailableBudgetSpec) {
+			s.TargetReference = &v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web"}
 		}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			c := cluster(t, 3, interceptor.Funcs{})
-			pub := &v1alpha1.PodUnavailableBudget{}
+			pub := &v1beta1.PodUnavailableBudget{}
 			if err := c.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "web"}, pub); err != nil {
 				t.Fatal(err)
 			}
@@ -61,7 +61,7 @@ func TestOnlyPodsThatExistAreRecorded(t *testing.T) {
 			}
 			claimed := pod(0)
 			claimed.Name, claimed.UID = tc.name, tc.uid
-			v, err := New(c, c, c, Options{}).Decide(t.Context(), Request{Pod: claimed, Operation: v1alpha1.OperationDelete})
+			v, err := New(c, c, c, Options{}).Decide(t.Context(), Request{Pod: claimed, Operation: v1beta1.OperationDelete})
 			if err != nil || !v.Allowed {
 				t.Fatalf("%+v, %v", v, err)
 			}
@@ -75,11 +75,11 @@ func TestOnlyPodsThatExistAreRecorded(t *testing.T) {
 // TestAPodThatAWorkloadMayStillAdoptIsRecorded has a pod that the selector picks and that the workload does not own yet.
 func TestAPodThatAWorkloadMayStillAdoptIsRecorded(t *testing.T) {
 	c := cluster(t, 3, interceptor.Funcs{})
-	pub := &v1alpha1.PodUnavailableBudget{}
+	pub := &v1beta1.PodUnavailableBudget{}
 	if err := c.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "web"}, pub); err != nil {
 		t.Fatal(err)
 	}
-	pub.Spec.TargetReference = &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web"}
+	pub.Spec.TargetReference = &v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web"}
 	orphan := pod(9)
 	orphan.OwnerReferences = nil
 	if err := c.Update(t.Context(), pub); err != nil {
@@ -88,7 +88,7 @@ func TestAPodThatAWorkloadMayStillAdoptIsRecorded(t *testing.T) {
 	if err := c.Create(t.Context(), orphan); err != nil {
 		t.Fatal(err)
 	}
-	v, err := New(c, c, c, Options{}).Decide(t.Context(), Request{Pod: orphan, Operation: v1alpha1.OperationEvict})
+	v, err := New(c, c, c, Options{}).Decide(t.Context(), Request{Pod: orphan, Operation: v1beta1.OperationEvict})
 	if err != nil || !v.Allowed {
 		t.Fatalf("%+v, %v", v, err)
 	}
@@ -111,8 +111,8 @@ func TestAPodOfARevisionThatIsYetToComeHoldsNobodyUp(t *testing.T) {
 	}})
 	claimed := pod(0)
 	claimed.ResourceVersion = "999999999"
-	v, err := New(c, c, c, Options{}).Decide(t.Context(), Request{Pod: claimed, Operation: v1alpha1.OperationDelete})
-	if err != nil || !v.Allowed || v.Reason != v1alpha1.ReasonWithinBudget {
+	v, err := New(c, c, c, Options{}).Decide(t.Context(), Request{Pod: claimed, Operation: v1beta1.OperationDelete})
+	if err != nil || !v.Allowed || v.Reason != v1beta1.ReasonWithinBudget {
 		t.Errorf("%+v, %v", v, err)
 	}
 }

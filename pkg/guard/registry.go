@@ -14,11 +14,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/budget"
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // registry lists the budgets of a namespace.
-type registry = shared[string, *v1alpha1.PodUnavailableBudgetList]
+type registry = shared[string, *v1beta1.PodUnavailableBudgetList]
 
 const (
 	// fromMemory makes the API server answer from its own memory. A new budget reaches that memory within milliseconds, well before its status says
@@ -30,9 +30,9 @@ const (
 
 // newRegistry takes the revision to list at, as in metav1.ListOptions.ResourceVersion.
 func newRegistry(live client.Reader, revision string) *registry {
-	return newShared(func(ctx context.Context, namespace string) (*v1alpha1.PodUnavailableBudgetList, error) {
+	return newShared(func(ctx context.Context, namespace string) (*v1beta1.PodUnavailableBudgetList, error) {
 		options := &client.ListOptions{Namespace: namespace, Raw: &metav1.ListOptions{ResourceVersion: revision}}
-		budgets := &v1alpha1.PodUnavailableBudgetList{}
+		budgets := &v1beta1.PodUnavailableBudgetList{}
 		if err := live.List(ctx, budgets, options); err != nil {
 			return nil, fmt.Errorf("listing the budgets of namespace %s: %w", namespace, err)
 		}
@@ -44,8 +44,10 @@ func newRegistry(live client.Reader, revision string) *registry {
 type candidate struct {
 	name types.NamespacedName
 	// target is nil if the budget has a selector. The selector then picks the pod.
-	target   *v1alpha1.TargetReference
+	target   *v1beta1.TargetReference
 	selector labels.Selector
+	// ignored selects the pods that the budget ignores.
+	ignored labels.Selector
 	// room is how many more pods may become unavailable, as the budget's status says.
 	room int32
 }
@@ -71,13 +73,13 @@ func newPolicies() *policies { return &policies{lru.New(mostCompiled)} }
 // compiled is a policy, and what it was compiled from.
 type compiled struct {
 	generation  int64
-	annotations [3]string
+	annotations optionAnnotations
 	// policy is nil if the budget cannot be compiled.
 	policy *budget.Policy
 }
 
 // of returns the policy of the budget, or nil if the budget cannot be compiled.
-func (p *policies) of(pub *v1alpha1.PodUnavailableBudget) *budget.Policy {
+func (p *policies) of(pub *v1beta1.PodUnavailableBudget) *budget.Policy {
 	known, found := p.compiled.Get(pub.UID)
 	if c, _ := known.(compiled); found && c.generation == pub.Generation && c.annotations == annotationsOf(pub) {
 		return c.policy
@@ -92,7 +94,7 @@ func (p *policies) of(pub *v1alpha1.PodUnavailableBudget) *budget.Policy {
 
 // covering returns the budgets that may cover the pod, sorted by name, so that all processes ask them in the same order. Which of them do shows only
 // when they and their workloads are read.
-func (p *policies) covering(pubs *v1alpha1.PodUnavailableBudgetList, pod *corev1.Pod) []candidate {
+func (p *policies) covering(pubs *v1beta1.PodUnavailableBudgetList, pod *corev1.Pod) []candidate {
 	var found []candidate
 	for i := range pubs.Items {
 		pub := &pubs.Items[i]
@@ -101,7 +103,7 @@ func (p *policies) covering(pubs *v1alpha1.PodUnavailableBudgetList, pod *corev1
 			continue // it protects nothing; the controller reports errors in the budget's conditions
 		}
 		if policy.Target != nil || policy.Selector.Matches(labels.Set(pod.Labels)) {
-			found = append(found, candidate{client.ObjectKeyFromObject(pub), policy.Target, policy.Selector, pub.Status.UnavailableAllowed})
+			found = append(found, candidate{client.ObjectKeyFromObject(pub), policy.Target, policy.Selector, policy.Ignored, pub.Status.UnavailableAllowed})
 		}
 	}
 	slices.SortFunc(found, func(a, b candidate) int { return strings.Compare(a.name.Name, b.name.Name) })

@@ -11,24 +11,24 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // TestAPolicyIsOfTheSpecOfTheBudget asks about budgets that change, with the same policies.
 func TestAPolicyIsOfTheSpecOfTheBudget(t *testing.T) {
 	p := newPolicies()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}}}
-	budget := func(uid types.UID, generation int64, app string) *v1alpha1.PodUnavailableBudget {
-		return &v1alpha1.PodUnavailableBudget{
+	budget := func(uid types.UID, generation int64, app string) *v1beta1.PodUnavailableBudget {
+		return &v1beta1.PodUnavailableBudget{
 			ObjectMeta: metav1.ObjectMeta{Name: "web", UID: uid, Generation: generation},
-			Spec:       v1alpha1.PodUnavailableBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}, MaxUnavailable: ptr.To(intstr.FromInt32(1))},
+			Spec:       v1beta1.PodUnavailableBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}, MaxUnavailable: ptr.To(intstr.FromInt32(1))},
 		}
 	}
 	invalid := budget("web", 3, "web")
 	invalid.Spec.MaxUnavailable = nil
 	for _, step := range []struct {
 		what string
-		of   *v1alpha1.PodUnavailableBudget
+		of   *v1beta1.PodUnavailableBudget
 		want int
 	}{
 		{"it selects the pod", budget("web", 1, "web"), 1},
@@ -38,12 +38,12 @@ func TestAPolicyIsOfTheSpecOfTheBudget(t *testing.T) {
 		{"it is corrected", budget("web", 4, "web"), 1},
 		{"another one has its name", budget("other", 1, "db"), 0},
 	} {
-		if got := p.covering(&v1alpha1.PodUnavailableBudgetList{Items: []v1alpha1.PodUnavailableBudget{*step.of}}, pod); len(got) != step.want {
+		if got := p.covering(&v1beta1.PodUnavailableBudgetList{Items: []v1beta1.PodUnavailableBudget{*step.of}}, pod); len(got) != step.want {
 			t.Errorf("%s: %d budgets may cover the pod, want %d", step.what, len(got), step.want)
 		}
 	}
 	total := budget("web", 4, "web")
-	total.Annotations = map[string]string{v1alpha1.ProtectTotalReplicasAnnotation: "7"}
+	total.Annotations = map[string]string{v1beta1.ProtectTotalReplicasAnnotation: "7"}
 	if policy := p.of(total); policy.Replicas == nil || *policy.Replicas != 7 {
 		t.Error("the policy is without an annotation that the budget got since")
 	}
@@ -66,11 +66,11 @@ func BenchmarkTheBudgetsOfAPod(b *testing.B) {
 		"small": {Key: "app", Operator: metav1.LabelSelectorOpIn, Values: values[:1]},
 		"large": {Key: "app", Operator: metav1.LabelSelectorOpIn, Values: values},
 	} {
-		pubs := &v1alpha1.PodUnavailableBudgetList{}
+		pubs := &v1beta1.PodUnavailableBudgetList{}
 		for i := range 2000 {
-			pubs.Items = append(pubs.Items, v1alpha1.PodUnavailableBudget{
+			pubs.Items = append(pubs.Items, v1beta1.PodUnavailableBudget{
 				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i), UID: types.UID(fmt.Sprint(i)), Generation: 1},
-				Spec: v1alpha1.PodUnavailableBudgetSpec{
+				Spec: v1beta1.PodUnavailableBudgetSpec{
 					Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{expression}}, MaxUnavailable: ptr.To(intstr.FromInt32(1)),
 				},
 			})

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // TestAnUpdateThatOnlyRelabelsIsAnsweredFromTheListOfBudgets has three pods and a budget for app web without room. The cache has the budget, or lacks
@@ -23,21 +23,21 @@ func TestAnUpdateThatOnlyRelabelsIsAnsweredFromTheListOfBudgets(t *testing.T) {
 		before  func(*corev1.Pod)
 		target  bool
 		unknown bool
-		want    v1alpha1.Reason
+		want    v1beta1.Reason
 		counts  bool
 	}{
-		"a label by which no budget selects":                   {change: role, want: v1alpha1.ReasonNotProtected},
-		"and the cache does not know the budget":               {change: role, unknown: true, want: v1alpha1.ReasonNotProtected},
-		"nothing changes":                                      {change: func(*corev1.Pod) {}, want: v1alpha1.ReasonNotProtected},
-		"the pod leaves the budget":                            {change: func(p *corev1.Pod) { p.Labels["app"] = "api" }, want: v1alpha1.ReasonBudgetExhausted, counts: true},
-		"the pod leaves a budget that the cache does not know": {change: func(p *corev1.Pod) { p.Labels["app"] = "api" }, unknown: true, want: v1alpha1.ReasonBudgetExhausted, counts: true},
-		"the pod loses its protection":                         {change: func(p *corev1.Pod) { delete(p.Labels, v1alpha1.ProtectedLabel) }, want: v1alpha1.ReasonBudgetExhausted, counts: true},
-		"the pod is exempted":                                  {change: func(p *corev1.Pod) { p.Annotations = map[string]string{v1alpha1.NoProtectAnnotation: "true"} }, want: v1alpha1.ReasonExempted, counts: true},
-		"an exempt pod leaves":                                 {before: func(p *corev1.Pod) { p.Annotations = map[string]string{v1alpha1.NoProtectAnnotation: "true"} }, change: func(p *corev1.Pod) { p.Labels["app"] = "api" }, want: v1alpha1.ReasonNotProtected},
-		"a label says that the pod does not serve":             {change: func(p *corev1.Pod) { p.Labels[v1alpha1.UnavailableLabelPrefix+"x"] = "" }, want: v1alpha1.ReasonBudgetExhausted, counts: true},
-		"the pod gets another controller":                      {change: func(p *corev1.Pod) { p.OwnerReferences[0].UID = "other" }, want: v1alpha1.ReasonBudgetExhausted, counts: true},
-		"its image changes too":                                {change: func(p *corev1.Pod) { role(p); p.Spec.Containers[0].Image = "web:2" }, want: v1alpha1.ReasonBudgetExhausted, counts: true},
-		"for the budget of a workload, which has the selector": {change: role, target: true, want: v1alpha1.ReasonNotProtected, counts: true},
+		"a label by which no budget selects":                   {change: role, want: v1beta1.ReasonNotProtected},
+		"and the cache does not know the budget":               {change: role, unknown: true, want: v1beta1.ReasonNotProtected},
+		"nothing changes":                                      {change: func(*corev1.Pod) {}, want: v1beta1.ReasonNotProtected},
+		"the pod leaves the budget":                            {change: func(p *corev1.Pod) { p.Labels["app"] = "api" }, want: v1beta1.ReasonBudgetExhausted, counts: true},
+		"the pod leaves a budget that the cache does not know": {change: func(p *corev1.Pod) { p.Labels["app"] = "api" }, unknown: true, want: v1beta1.ReasonBudgetExhausted, counts: true},
+		"the pod loses its protection":                         {change: func(p *corev1.Pod) { delete(p.Labels, v1beta1.ProtectedLabel) }, want: v1beta1.ReasonBudgetExhausted, counts: true},
+		"the pod is exempted":                                  {change: func(p *corev1.Pod) { p.Annotations = map[string]string{v1beta1.NoProtectAnnotation: "true"} }, want: v1beta1.ReasonExempted, counts: true},
+		"an exempt pod leaves":                                 {before: func(p *corev1.Pod) { p.Annotations = map[string]string{v1beta1.NoProtectAnnotation: "true"} }, change: func(p *corev1.Pod) { p.Labels["app"] = "api" }, want: v1beta1.ReasonNotProtected},
+		"a label says that the pod does not serve":             {change: func(p *corev1.Pod) { p.Labels[v1beta1.UnavailableLabelPrefix+"x"] = "" }, want: v1beta1.ReasonBudgetExhausted, counts: true},
+		"the pod gets another controller":                      {change: func(p *corev1.Pod) { p.OwnerReferences[0].UID = "other" }, want: v1beta1.ReasonBudgetExhausted, counts: true},
+		"its image changes too":                                {change: func(p *corev1.Pod) { role(p); p.Spec.Containers[0].Image = "web:2" }, want: v1beta1.ReasonBudgetExhausted, counts: true},
+		"for the budget of a workload, which has the selector": {change: role, target: true, want: v1beta1.ReasonNotProtected, counts: true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -49,13 +49,13 @@ func TestAnUpdateThatOnlyRelabelsIsAnsweredFromTheListOfBudgets(t *testing.T) {
 					return c.List(ctx, list, opts...)
 				},
 			})
-			pub := &v1alpha1.PodUnavailableBudget{}
+			pub := &v1beta1.PodUnavailableBudget{}
 			if err := c.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "web"}, pub); err != nil {
 				t.Fatal(err)
 			}
 			pub.Spec.MaxUnavailable.IntVal = 0
 			if tc.target {
-				pub.Spec.TargetReference = &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web"}
+				pub.Spec.TargetReference = &v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web"}
 			}
 			if err := c.Update(t.Context(), pub); err != nil {
 				t.Fatal(err)
@@ -74,7 +74,7 @@ func TestAnUpdateThatOnlyRelabelsIsAnsweredFromTheListOfBudgets(t *testing.T) {
 			if !tc.unknown {
 				cache = cache.WithObjects(pub.DeepCopy())
 			}
-			request := Request{Pod: before, After: after, Operation: v1alpha1.OperationUpdate, Restarts: before.Spec.Containers[0].Image != after.Spec.Containers[0].Image}
+			request := Request{Pod: before, After: after, Operation: v1beta1.OperationUpdate, Restarts: before.Spec.Containers[0].Image != after.Spec.Containers[0].Image}
 			v, err := New(c, c, cache.Build(), Options{}).Decide(t.Context(), request)
 			if err != nil || v.Reason != tc.want || counted != tc.counts {
 				t.Errorf("%+v, %v, pods were counted: %t; want %s and %t", v, err, counted, tc.want, tc.counts)

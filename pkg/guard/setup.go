@@ -13,7 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/berth-project/berth/pkg/budget/census"
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/conversion"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/endpoint"
 )
 
@@ -35,10 +36,10 @@ func ShortestExpiry(requestTimeout time.Duration) time.Duration {
 }
 
 // Setup registers the handlers and makes the manager's cache watch the objects that they look up. The manager's scheme must have the types of
-// pkg/crd/policy/v1alpha1. Setup uses the context only until it returns.
+// pkg/crd/policy/v1beta1. Setup uses the context only until it returns.
 func Setup(ctx context.Context, mgr ctrl.Manager, register func(path string, hook http.Handler), opts Options) error {
 	for what, object := range map[string]client.Object{
-		"PodUnavailableBudgets": &v1alpha1.PodUnavailableBudget{}, "PodDisruptionBudgets": &policyv1.PodDisruptionBudget{}, "nodes": census.NewNode(),
+		"PodUnavailableBudgets": &v1beta1.PodUnavailableBudget{}, "PodDisruptionBudgets": &policyv1.PodDisruptionBudget{}, "nodes": census.NewNode(),
 	} {
 		if _, err := mgr.GetCache().GetInformer(ctx, object); err != nil {
 			return fmt.Errorf("watching %s: %w", what, err)
@@ -53,7 +54,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, register func(path string, hoo
 		guard: g, decoder: admission.NewDecoder(mgr.GetScheme()), live: mgr.GetAPIReader(), clock: g.clock,
 	}})
 	register(endpoint.Evictions, &admission.Webhook{Handler: &evictionMarker{guard: g, live: mgr.GetAPIReader()}})
-	register(endpoint.Budgets, admission.WithValidator(mgr.GetScheme(), &budgetValidator{live: mgr.GetAPIReader()}))
+	register(endpoint.Budgets, conversion.Admission(v1beta1.GroupVersion, admission.WithValidator(mgr.GetScheme(), &budgetValidator{live: mgr.GetAPIReader()})))
 	return nil
 }
 

@@ -12,7 +12,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/budget/census"
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/panics"
 )
 
@@ -22,7 +22,7 @@ type knowledge struct {
 	// counted is the last count. It may be used as long as it is young.
 	counted snapshot
 	// budget is the budget as this process last wrote or read it, and at is when. Nil if it has done neither.
-	budget *v1alpha1.PodUnavailableBudget
+	budget *v1beta1.PodUnavailableBudget
 	at     time.Time
 	// contested is true after another writer was faster. The known budget is then not likely to be the latest.
 	contested bool
@@ -48,13 +48,17 @@ type snapshot struct {
 	uid    types.UID
 	// generation and annotations are what the policy was compiled from.
 	generation  int64
-	annotations [3]string
+	annotations optionAnnotations
 	at          time.Time
 }
 
-func annotationsOf(pub *v1alpha1.PodUnavailableBudget) [3]string {
-	return [3]string{
-		pub.Annotations[v1alpha1.ProtectOperationsAnnotation], pub.Annotations[v1alpha1.ProtectTotalReplicasAnnotation], pub.Annotations[v1alpha1.NoProtectNeedsRoomAnnotation],
+// optionAnnotations are the annotations of a budget from which a policy is compiled.
+type optionAnnotations [4]string
+
+func annotationsOf(pub *v1beta1.PodUnavailableBudget) optionAnnotations {
+	return optionAnnotations{
+		pub.Annotations[v1beta1.ProtectOperationsAnnotation], pub.Annotations[v1beta1.ProtectTotalReplicasAnnotation],
+		pub.Annotations[v1beta1.IgnoredPodSelectorAnnotation], pub.Annotations[v1beta1.NoProtectNeedsRoomAnnotation],
 	}
 }
 
@@ -63,7 +67,7 @@ func annotationsOf(pub *v1alpha1.PodUnavailableBudget) [3]string {
 const oldestSnapshot = 250 * time.Millisecond
 
 // serves is true if the snapshot is valid for these requests to the budget.
-func (s *snapshot) serves(pub *v1alpha1.PodUnavailableBudget, requests []Request, now time.Time) bool {
+func (s *snapshot) serves(pub *v1beta1.PodUnavailableBudget, requests []Request, now time.Time) bool {
 	oldest := oldestPods(pub.Status.LedgerRevision, requests)
 	return s.count != nil && s.uid == pub.UID && s.generation == pub.Generation && s.annotations == annotationsOf(pub) &&
 		now.Sub(s.at) < oldestSnapshot &&
@@ -82,7 +86,7 @@ func oldestPods(ledgerRevision string, requests []Request) string {
 }
 
 // take counts for the budget, unless the last count is still valid.
-func (s *store) take(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, requests []Request, k *knowledge) error {
+func (s *store) take(ctx context.Context, pub *v1beta1.PodUnavailableBudget, requests []Request, k *knowledge) error {
 	now := s.clock.Now()
 	if k.counted.serves(pub, requests, now) {
 		return nil
@@ -102,8 +106,8 @@ func (s *store) take(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, re
 
 // known returns the newest version of the budget that this process has: from the watch, or as this process last wrote or read it. Nil if it has none.
 // The caller must not change it.
-func (s *store) known(ctx context.Context, name types.NamespacedName, last *v1alpha1.PodUnavailableBudget) *v1alpha1.PodUnavailableBudget {
-	watched := &v1alpha1.PodUnavailableBudget{}
+func (s *store) known(ctx context.Context, name types.NamespacedName, last *v1beta1.PodUnavailableBudget) *v1beta1.PodUnavailableBudget {
+	watched := &v1beta1.PodUnavailableBudget{}
 	if err := s.cached.Get(ctx, name, watched, client.UnsafeDisableDeepCopy); err != nil {
 		return last
 	}
@@ -118,14 +122,14 @@ func (s *store) known(ctx context.Context, name types.NamespacedName, last *v1al
 
 // mayLetGo is true if a round with this budget is likely to write, although it may not be the latest. The number of reads depends on it, and no verdict
 // does.
-func mayLetGo(known *v1alpha1.PodUnavailableBudget, requests []Request) bool {
+func mayLetGo(known *v1beta1.PodUnavailableBudget, requests []Request) bool {
 	return known != nil && known.DeletionTimestamp == nil && known.Status.UnavailableAllowed > 0 &&
 		slices.ContainsFunc(requests, func(r Request) bool { return !r.DryRun })
 }
 
 // read reads the budget live. At the same time it counts for the known budget, which most likely has the same spec.
-func (s *store) read(ctx context.Context, name types.NamespacedName, known *v1alpha1.PodUnavailableBudget, requests []Request, k *knowledge) (*v1alpha1.PodUnavailableBudget, error) {
-	pub := &v1alpha1.PodUnavailableBudget{}
+func (s *store) read(ctx context.Context, name types.NamespacedName, known *v1beta1.PodUnavailableBudget, requests []Request, k *knowledge) (*v1beta1.PodUnavailableBudget, error) {
+	pub := &v1beta1.PodUnavailableBudget{}
 	if known == nil || k.counted.serves(known, requests, s.clock.Now()) {
 		return pub, s.live.Get(ctx, name, pub)
 	}

@@ -16,13 +16,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/berth-project/berth/pkg/budget/census"
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 func TestWhenASnapshotServes(t *testing.T) {
 	now := time.Unix(1000, 0)
-	of := func(change func(*v1alpha1.PodUnavailableBudget)) *v1alpha1.PodUnavailableBudget {
-		pub := &v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{UID: "pub", Generation: 2}}
+	of := func(change func(*v1beta1.PodUnavailableBudget)) *v1beta1.PodUnavailableBudget {
+		pub := &v1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{UID: "pub", Generation: 2}}
 		pub.Status.LedgerRevision = "90"
 		if change != nil {
 			change(pub)
@@ -30,7 +30,7 @@ func TestWhenASnapshotServes(t *testing.T) {
 		return pub
 	}
 	tests := map[string]struct {
-		pub  func(*v1alpha1.PodUnavailableBudget)
+		pub  func(*v1beta1.PodUnavailableBudget)
 		pods []string // resourceVersions of the judged pods
 		age  time.Duration
 		want bool
@@ -38,15 +38,15 @@ func TestWhenASnapshotServes(t *testing.T) {
 		"its pods are as new as the ledger needs":            {want: true},
 		"and as the pod that is judged":                      {pods: []string{"100", "7"}, want: true},
 		"a pod that is judged has changed since":             {pods: []string{"7", "101"}},
-		"the ledger was cleaned by newer pods":               {pub: func(p *v1alpha1.PodUnavailableBudget) { p.Status.LedgerRevision = "101" }},
-		"the ledger was cleaned by pods with one digit more": {pub: func(p *v1alpha1.PodUnavailableBudget) { p.Status.LedgerRevision = "1000" }},
-		"nobody knows how new the pods must be":              {pub: func(p *v1alpha1.PodUnavailableBudget) { p.Status.LedgerRevision = "" }},
+		"the ledger was cleaned by newer pods":               {pub: func(p *v1beta1.PodUnavailableBudget) { p.Status.LedgerRevision = "101" }},
+		"the ledger was cleaned by pods with one digit more": {pub: func(p *v1beta1.PodUnavailableBudget) { p.Status.LedgerRevision = "1000" }},
+		"nobody knows how new the pods must be":              {pub: func(p *v1beta1.PodUnavailableBudget) { p.Status.LedgerRevision = "" }},
 		"a revision is not a number":                         {pods: []string{"x"}},
-		"the budget has another spec":                        {pub: func(p *v1alpha1.PodUnavailableBudget) { p.Generation = 3 }},
-		"the budget has another annotation": {pub: func(p *v1alpha1.PodUnavailableBudget) {
-			p.Annotations = map[string]string{v1alpha1.ProtectTotalReplicasAnnotation: "9"}
+		"the budget has another spec":                        {pub: func(p *v1beta1.PodUnavailableBudget) { p.Generation = 3 }},
+		"the budget has another annotation": {pub: func(p *v1beta1.PodUnavailableBudget) {
+			p.Annotations = map[string]string{v1beta1.ProtectTotalReplicasAnnotation: "9"}
 		}},
-		"the budget is another of the name":            {pub: func(p *v1alpha1.PodUnavailableBudget) { p.UID = "other" }},
+		"the budget is another of the name":            {pub: func(p *v1beta1.PodUnavailableBudget) { p.UID = "other" }},
 		"a pod may have failed by itself long ago":     {age: oldestSnapshot},
 		"a pod may have failed by itself a moment ago": {age: oldestSnapshot - 1, want: true},
 	}
@@ -66,33 +66,33 @@ func TestWhenASnapshotServes(t *testing.T) {
 
 // TestABudgetFromTheWatchIsProvenByTheWrite has a watch that shows an earlier version of the budget. One of three pods may go.
 func TestABudgetFromTheWatchIsProvenByTheWrite(t *testing.T) {
-	taken := func(pub *v1alpha1.PodUnavailableBudget) {
-		pub.Status.Ledger = []v1alpha1.LedgerEntry{{UID: "web-2", Name: "web-2", Operation: v1alpha1.OperationDelete, Time: metav1.Unix(1, 0)}}
+	taken := func(pub *v1beta1.PodUnavailableBudget) {
+		pub.Status.Ledger = []v1beta1.LedgerEntry{{UID: "web-2", Name: "web-2", Operation: v1beta1.OperationDelete, Time: metav1.Unix(1, 0)}}
 	}
 	tests := map[string]struct {
 		// since changes the budget after the watch has shown it. Nil deletes the budget.
-		since func(*v1alpha1.PodUnavailableBudget)
+		since func(*v1beta1.PodUnavailableBudget)
 		// allowed is status.unavailableAllowed as the watch shows it.
 		allowed int32
-		want    v1alpha1.Reason
+		want    v1beta1.Reason
 		reads   int
 		// attempts is how often the guard tries to write.
 		attempts int
 	}{
-		"it is the latest": {since: func(*v1alpha1.PodUnavailableBudget) {}, allowed: 1, want: v1alpha1.ReasonWithinBudget, attempts: 1},
-		"it is the latest, and seems to have no room":    {since: func(*v1alpha1.PodUnavailableBudget) {}, want: v1alpha1.ReasonWithinBudget, reads: 1, attempts: 1},
-		"somebody has taken the room since":              {since: taken, allowed: 1, want: v1alpha1.ReasonBudgetExhausted, reads: 1, attempts: 1},
-		"somebody has taken the room, and it shows":      {since: taken, want: v1alpha1.ReasonBudgetExhausted, reads: 1},
-		"it has a spec since that allows none":           {since: func(p *v1alpha1.PodUnavailableBudget) { p.Generation, p.Spec.MaxUnavailable.IntVal = 2, 0 }, allowed: 1, want: v1alpha1.ReasonBudgetExhausted, reads: 1, attempts: 1},
-		"it was deleted, and something would be written": {allowed: 1, want: v1alpha1.ReasonNotProtected, attempts: 1},
-		"it was deleted, and nothing would be written":   {want: v1alpha1.ReasonNotProtected, reads: 1},
+		"it is the latest": {since: func(*v1beta1.PodUnavailableBudget) {}, allowed: 1, want: v1beta1.ReasonWithinBudget, attempts: 1},
+		"it is the latest, and seems to have no room":    {since: func(*v1beta1.PodUnavailableBudget) {}, want: v1beta1.ReasonWithinBudget, reads: 1, attempts: 1},
+		"somebody has taken the room since":              {since: taken, allowed: 1, want: v1beta1.ReasonBudgetExhausted, reads: 1, attempts: 1},
+		"somebody has taken the room, and it shows":      {since: taken, want: v1beta1.ReasonBudgetExhausted, reads: 1},
+		"it has a spec since that allows none":           {since: func(p *v1beta1.PodUnavailableBudget) { p.Generation, p.Spec.MaxUnavailable.IntVal = 2, 0 }, allowed: 1, want: v1beta1.ReasonBudgetExhausted, reads: 1, attempts: 1},
+		"it was deleted, and something would be written": {allowed: 1, want: v1beta1.ReasonNotProtected, attempts: 1},
+		"it was deleted, and nothing would be written":   {want: v1beta1.ReasonNotProtected, reads: 1},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			reads, attempts := 0, 0
 			c := cluster(t, 3, interceptor.Funcs{
 				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-					if _, is := o.(*v1alpha1.PodUnavailableBudget); is {
+					if _, is := o.(*v1beta1.PodUnavailableBudget); is {
 						reads++
 					}
 					return c.Get(ctx, key, o, opts...)
@@ -103,7 +103,7 @@ func TestABudgetFromTheWatchIsProvenByTheWrite(t *testing.T) {
 				},
 			})
 			name := types.NamespacedName{Namespace: "ns", Name: "web"}
-			pub := &v1alpha1.PodUnavailableBudget{}
+			pub := &v1beta1.PodUnavailableBudget{}
 			if err := c.Get(t.Context(), name, pub); err != nil {
 				t.Fatal(err)
 			}
@@ -135,14 +135,14 @@ func TestABudgetFromTheWatchIsProvenByTheWrite(t *testing.T) {
 			if err := c.Get(t.Context(), name, pub); err != nil && !apierrors.IsNotFound(err) {
 				t.Fatal(err)
 			}
-			if held := len(pub.Status.Ledger) == 1 && pub.Status.Ledger[0].UID == "web-0"; held != (reason == v1alpha1.ReasonWithinBudget) {
+			if held := len(pub.Status.Ledger) == 1 && pub.Status.Ledger[0].UID == "web-0"; held != (reason == v1beta1.ReasonWithinBudget) {
 				t.Errorf("%s, and the ledger is %+v", reason, pub.Status.Ledger)
 			}
 		})
 	}
 }
 
-func equalBudgets(a, b *v1alpha1.PodUnavailableBudget) bool {
+func equalBudgets(a, b *v1beta1.PodUnavailableBudget) bool {
 	return len(a.Status.Ledger) == len(b.Status.Ledger) && a.Spec.MaxUnavailable.IntVal == b.Spec.MaxUnavailable.IntVal
 }
 
@@ -162,7 +162,7 @@ func TestRoundsOfOneLineShareACount(t *testing.T) {
 			clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
 			lists, reads := 0, 0
 			c := cluster(t, 3, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-				if _, is := o.(*v1alpha1.PodUnavailableBudget); is {
+				if _, is := o.(*v1beta1.PodUnavailableBudget); is {
 					reads++
 				}
 				return c.Get(ctx, key, o, opts...)
@@ -174,7 +174,7 @@ func TestRoundsOfOneLineShareACount(t *testing.T) {
 				}
 				return err
 			}})
-			pub := &v1alpha1.PodUnavailableBudget{}
+			pub := &v1beta1.PodUnavailableBudget{}
 			name := types.NamespacedName{Namespace: "ns", Name: "web"}
 			if err := c.Get(t.Context(), name, pub); err != nil {
 				t.Fatal(err)
@@ -191,8 +191,8 @@ func TestRoundsOfOneLineShareACount(t *testing.T) {
 			s := New(c, c, cache, Options{Clock: clock}).lines.store
 			reads = 0
 			var k knowledge
-			for i, want := range []v1alpha1.Reason{v1alpha1.ReasonWithinBudget, v1alpha1.ReasonWithinBudget, v1alpha1.ReasonBudgetExhausted} {
-				verdicts, err := s.decideOnce(t.Context(), name, []Request{{Pod: pod(i), Operation: v1alpha1.OperationDelete}}, &k)
+			for i, want := range []v1beta1.Reason{v1beta1.ReasonWithinBudget, v1beta1.ReasonWithinBudget, v1beta1.ReasonBudgetExhausted} {
+				verdicts, err := s.decideOnce(t.Context(), name, []Request{{Pod: pod(i), Operation: v1beta1.OperationDelete}}, &k)
 				if err != nil || verdicts[0].Reason != want {
 					t.Fatalf("round %d: %+v, %v, want %s", i, verdicts, err, want)
 				}
@@ -220,22 +220,22 @@ func TestLinesShareACountForAMoment(t *testing.T) {
 			return err
 		}})
 		g := New(c, c, c, Options{})
-		ask := func(i, wantLists int, want v1alpha1.Reason) {
+		ask := func(i, wantLists int, want v1beta1.Reason) {
 			t.Helper()
 			judged := pod(i)
 			judged.ResourceVersion = "90"
-			v, err := g.Decide(t.Context(), Request{Pod: judged, Operation: v1alpha1.OperationDelete})
+			v, err := g.Decide(t.Context(), Request{Pod: judged, Operation: v1beta1.OperationDelete})
 			if err != nil || v.Reason != want || lists != wantLists {
 				t.Errorf("%+v, %v after %d lists of pods, want %s after %d", v, err, lists, want, wantLists)
 			}
 		}
-		ask(0, 1, v1alpha1.ReasonWithinBudget)
-		ask(1, 1, v1alpha1.ReasonBudgetExhausted)
+		ask(0, 1, v1beta1.ReasonWithinBudget)
+		ask(1, 1, v1beta1.ReasonBudgetExhausted)
 		time.Sleep(oldestSnapshot) // by the bubble's clock
 		synctest.Wait()
 		if n := len(g.lines.kept); n > 0 {
 			t.Errorf("%d counts are kept although no request comes", n)
 		}
-		ask(1, 2, v1alpha1.ReasonBudgetExhausted)
+		ask(1, 2, v1beta1.ReasonBudgetExhausted)
 	})
 }

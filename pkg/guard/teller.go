@@ -11,7 +11,7 @@ import (
 	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 const (
@@ -43,8 +43,8 @@ type teller struct {
 
 // refusal is the content of the events.
 type refusal struct {
-	reason    v1alpha1.Reason
-	operation v1alpha1.Operation
+	reason    v1beta1.Reason
+	operation v1beta1.Operation
 	message   string
 	pod       corev1.ObjectReference
 	budget    *corev1.ObjectReference

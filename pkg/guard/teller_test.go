@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/berth-project/berth/pkg/budget"
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // heard records events, each as the object it regards, the related object, its reason and its note.
@@ -45,7 +45,7 @@ func telling(t *testing.T, test func(t *testing.T, teller *teller, h *heard)) {
 
 func refusedPod(namespace, name string) (*Request, verdict) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name)}}
-	return &Request{Pod: pod, Operation: v1alpha1.OperationEvict}, verdict{Verdict: budget.Verdict{Reason: v1alpha1.ReasonBudgetExhausted, Message: "no room"},
+	return &Request{Pod: pod, Operation: v1beta1.OperationEvict}, verdict{Verdict: budget.Verdict{Reason: v1beta1.ReasonBudgetExhausted, Message: "no room"},
 		by: &corev1.ObjectReference{Kind: "PodUnavailableBudget", Namespace: namespace, Name: "web", UID: types.UID(namespace + "-budget")}}
 }
 
@@ -57,7 +57,7 @@ func TestARefusalIsToldOnThePodAndOnTheBudget(t *testing.T) {
 		g.teller = teller
 		ask := func(i int, dryRun bool) {
 			t.Helper()
-			if _, err := g.Decide(t.Context(), Request{Pod: pod(i), Operation: v1alpha1.OperationEvict, DryRun: dryRun}); err != nil {
+			if _, err := g.Decide(t.Context(), Request{Pod: pod(i), Operation: v1beta1.OperationEvict, DryRun: dryRun}); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
@@ -136,7 +136,7 @@ func TestARefusalSaysHowLongItIsLikelyToLast(t *testing.T) {
 	}
 	g := New(c, c, c, Options{})
 	decide(t, g, 0)
-	v, err := g.Decide(t.Context(), Request{Pod: pod(1), Operation: v1alpha1.OperationDelete})
+	v, err := g.Decide(t.Context(), Request{Pod: pod(1), Operation: v1beta1.OperationDelete})
 	if err != nil || !strings.HasSuffix(v.Message, "try again when more are available (in about 40s: its pods take 40s to become ready)") {
 		t.Errorf("got %q, %v", v.Message, err)
 	}

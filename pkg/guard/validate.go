@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/berth-project/berth/pkg/budget"
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // budgetValidator validates PodUnavailableBudgets.
@@ -21,16 +21,16 @@ type budgetValidator struct {
 	live client.Reader
 }
 
-var _ admission.Validator[*v1alpha1.PodUnavailableBudget] = &budgetValidator{}
+var _ admission.Validator[*v1beta1.PodUnavailableBudget] = &budgetValidator{}
 
 // ValidateCreate validates a new budget.
-func (v *budgetValidator) ValidateCreate(ctx context.Context, pub *v1alpha1.PodUnavailableBudget) (admission.Warnings, error) {
+func (v *budgetValidator) ValidateCreate(ctx context.Context, pub *v1beta1.PodUnavailableBudget) (admission.Warnings, error) {
 	return v.validate(ctx, pub, budget.Refuse(pub))
 }
 
 // ValidateUpdate validates a changed budget. It accepts a budget that is being deleted, or whose spec and annotations have not changed. Rules that are
 // newer than the budget must not keep anybody from labelling it.
-func (v *budgetValidator) ValidateUpdate(ctx context.Context, old, pub *v1alpha1.PodUnavailableBudget) (admission.Warnings, error) {
+func (v *budgetValidator) ValidateUpdate(ctx context.Context, old, pub *v1beta1.PodUnavailableBudget) (admission.Warnings, error) {
 	if pub.DeletionTimestamp != nil || equality.Semantic.DeepEqual(old.Spec, pub.Spec) && equality.Semantic.DeepEqual(old.Annotations, pub.Annotations) {
 		return nil, nil
 	}
@@ -42,7 +42,7 @@ func (v *budgetValidator) ValidateUpdate(ctx context.Context, old, pub *v1alpha1
 }
 
 // ValidateDelete allows every deletion. The webhook configuration does not make the API server call it.
-func (v *budgetValidator) ValidateDelete(context.Context, *v1alpha1.PodUnavailableBudget) (admission.Warnings, error) {
+func (v *budgetValidator) ValidateDelete(context.Context, *v1beta1.PodUnavailableBudget) (admission.Warnings, error) {
 	return nil, nil
 }
 
@@ -50,16 +50,15 @@ func (v *budgetValidator) ValidateDelete(context.Context, *v1alpha1.PodUnavailab
 // waits.
 const maxSelector = 200
 
-func (v *budgetValidator) validate(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, refused field.ErrorList) (admission.Warnings, error) {
-	if size := sizeOf(pub.Spec.Selector); size > maxSelector {
-		return nil, apierrors.NewInvalid(v1alpha1.Kind.GroupKind(), pub.Name, field.ErrorList{field.Forbidden(field.NewPath("spec", "selector"),
-			fmt.Sprintf("has %d keys and values, and at most %d are allowed: give the pods one label of their own and select by it", size, maxSelector))})
+func (v *budgetValidator) validate(ctx context.Context, pub *v1beta1.PodUnavailableBudget, refused field.ErrorList) (admission.Warnings, error) {
+	if errs := tooLarge("selector", pub.Spec.Selector); len(errs) > 0 {
+		return nil, apierrors.NewInvalid(v1beta1.Kind.GroupKind(), pub.Name, errs)
 	}
 	policy, warnings, err := compile(pub, refused)
 	if err != nil {
 		return warnings, err
 	}
-	var others v1alpha1.PodUnavailableBudgetList
+	var others v1beta1.PodUnavailableBudgetList
 	if err := v.live.List(ctx, &others, client.InNamespace(pub.Namespace)); err != nil {
 		err = fmt.Errorf("listing the budgets of namespace %s: %w", pub.Namespace, err)
 		if after, passing := passes(err); passing {
@@ -76,11 +75,21 @@ func (v *budgetValidator) validate(ctx context.Context, pub *v1alpha1.PodUnavail
 			continue
 		}
 		if path, clash := budget.Clashes(pub, policy, other); clash {
-			return warnings, apierrors.NewInvalid(v1alpha1.Kind.GroupKind(), pub.Name, field.ErrorList{field.Forbidden(path,
+			return warnings, apierrors.NewInvalid(v1beta1.Kind.GroupKind(), pub.Name, field.ErrorList{field.Forbidden(path,
 				fmt.Sprintf("overlaps with PodUnavailableBudget %q, and no pod may have two such budgets: select by different values of one label, or change that budget", other.Name))})
 		}
 	}
 	return warnings, nil
+}
+
+// tooLarge refuses a selector with more than maxSelector keys and values.
+func tooLarge(name string, selector *metav1.LabelSelector) field.ErrorList {
+	size := sizeOf(selector)
+	if size <= maxSelector {
+		return nil
+	}
+	return field.ErrorList{field.Forbidden(field.NewPath("spec", name),
+		fmt.Sprintf("has %d keys and values, and at most %d are allowed: give the pods one label of their own and select by it", size, maxSelector))}
 }
 
 // sizeOf counts the keys and values of a selector. Nil has none.
@@ -95,10 +104,11 @@ func sizeOf(selector *metav1.LabelSelector) int {
 	return size
 }
 
-func compile(pub *v1alpha1.PodUnavailableBudget, refused field.ErrorList) (*budget.Policy, admission.Warnings, error) {
+func compile(pub *v1beta1.PodUnavailableBudget, refused field.ErrorList) (*budget.Policy, admission.Warnings, error) {
 	policy, errs := budget.Compile(pub)
+	errs = append(errs, tooLarge("ignoredPodSelector", pub.Spec.IgnoredPodSelector)...) // its keys are written into an annotation of each pod
 	if errs = append(errs, refused...); len(errs) > 0 {
-		return nil, nil, apierrors.NewInvalid(v1alpha1.Kind.GroupKind(), pub.Name, errs)
+		return nil, nil, apierrors.NewInvalid(v1beta1.Kind.GroupKind(), pub.Name, errs)
 	}
 	return policy, policy.Warnings, nil
 }

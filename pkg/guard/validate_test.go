@@ -17,16 +17,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/berth-project/berth/pkg/budget"
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // selecting returns a budget whose selector names one label and this many values of it.
-func selecting(name string, from, values int) *v1alpha1.PodUnavailableBudget {
+func selecting(name string, from, values int) *v1beta1.PodUnavailableBudget {
 	expression := metav1.LabelSelectorRequirement{Key: "app", Operator: metav1.LabelSelectorOpIn}
 	for i := range values {
 		expression.Values = append(expression.Values, fmt.Sprintf("v%d", from+i))
 	}
-	return &v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: v1alpha1.PodUnavailableBudgetSpec{
+	return &v1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: v1beta1.PodUnavailableBudgetSpec{
 		Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{expression}}, MaxUnavailable: ptr.To(intstr.FromInt32(1)),
 	}}
 }
@@ -69,9 +69,9 @@ func TestABudgetThatCannotBeCompared(t *testing.T) {
 		wantCode   int32
 		wantSecond int32
 	}{
-		"for a moment":                      {apierrors.NewServerTimeout(v1alpha1.Resource.GroupResource(), "list", 3), http.StatusTooManyRequests, 3},
+		"for a moment":                      {apierrors.NewServerTimeout(v1beta1.Resource.GroupResource(), "list", 3), http.StatusTooManyRequests, 3},
 		"until the API server answers":      {context.DeadlineExceeded, http.StatusTooManyRequests, 1},
-		"until somebody gives it the right": {apierrors.NewForbidden(v1alpha1.Resource.GroupResource(), "", errors.New("no rule")), http.StatusInternalServerError, 0},
+		"until somebody gives it the right": {apierrors.NewForbidden(v1beta1.Resource.GroupResource(), "", errors.New("no rule")), http.StatusInternalServerError, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := budgetValidator{live: cluster(t, 0, interceptor.Funcs{List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return tc.err }})}

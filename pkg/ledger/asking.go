@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -18,7 +18,7 @@ func (ev PodAsks) apply(l *Ledger) {
 	case e == nil:
 		return // no spread divides it
 	case e.stage > Claimed:
-		l.effects.Answer = Answer{Reason: v1alpha1.ReasonWorkloadNotObserved, Message: "the pod is being bound already"}
+		l.effects.Answer = Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: "the pod is being bound already"}
 		return
 	case e.account == nil:
 		l.effects.Answer = l.answerUndivided(e)
@@ -52,11 +52,11 @@ func (l *Ledger) answerUndivided(e *entry) (answer Answer) {
 	_, missing := l.resolve(e)
 	switch {
 	case missing != nil:
-		answer = Answer{Reason: v1alpha1.ReasonWorkloadNotObserved, Message: fmt.Sprintf(
+		answer = Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: fmt.Sprintf(
 			"waiting to see %s %q, which owns the pod; if it is gone, delete the pod", missing.Kind, missing.Name)}
 	case subset.WasAdmitted(e.pod) && !l.lateForNews(e):
 		// Admission had found a spread. The watch of spreads may be behind that of pods. The spread may also be deleted, and no event tells that.
-		answer = Answer{Reason: v1alpha1.ReasonWorkloadNotObserved, Message: "waiting to see the WorkloadSpread that divided the pod when it was created"}
+		answer = Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: "waiting to see the WorkloadSpread that divided the pod when it was created"}
 	}
 	if answer.Reason != "" {
 		e.wait = ForNews
@@ -70,15 +70,15 @@ func (l *Ledger) held(e *entry) Answer {
 	a := e.account
 	switch {
 	case a.policy == nil:
-		return Answer{Reason: v1alpha1.ReasonInvalidSpread, Message: fmt.Sprintf("WorkloadSpread %q cannot be used until it is corrected: %s", a.active().Name, a.invalid)}
+		return Answer{Reason: v1beta1.ReasonInvalidSpread, Message: fmt.Sprintf("WorkloadSpread %q cannot be used until it is corrected: %s", a.active().Name, a.invalid)}
 	case a.policy.UsesPercent() && !a.replicasKnown:
-		return Answer{Reason: v1alpha1.ReasonWorkloadNotObserved, Message: a.unknownReplicas()}
+		return Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: a.unknownReplicas()}
 	case a.policy.LagsBehind(&a.plan, a.live[e.owner.uid]) && !l.lateForNews(e):
-		return Answer{Reason: v1alpha1.ReasonWorkloadNotObserved, Message: fmt.Sprintf(
+		return Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: fmt.Sprintf(
 			"%s has more pods than the %d replicas that the scheduler has seen; waiting for the new number", a.workload, a.plan.Replicas)}
 	case e.gang.isBackingOff(l.now) && !e.gang.hasNodes():
 		l.wakeAt(e, e.gang.backoffUntil)
-		answer := l.describe(e, v1alpha1.ReasonNoNodeFits)
+		answer := l.describe(e, v1beta1.ReasonNoNodeFits)
 		answer.Message = fmt.Sprintf("pod group %q found no nodes for all of its pods and is tried again soon", e.gang.key.group)
 		return answer
 	}
@@ -95,8 +95,11 @@ func (l *Ledger) startCycle(e *entry) {
 // candidate is the pod as package subset needs it.
 func (l *Ledger) candidate(e *entry) subset.Candidate {
 	a := e.account
-	c := subset.Candidate{Holds: e.holds(), Gang: e.gang.seen()}
-	c.Within, c.Admitted = a.policy.AdmittedTo(subset.AdmittedOf(e.pod), a.active().Name)
+	admitted := subset.AdmittedOf(e.pod)
+	c := a.policy.At(&a.plan, e.position(), subset.Candidate{Holds: e.holds(), Lent: e.lent, Gang: e.gang.seen()})
+	if c.Within, c.Admitted = a.policy.AdmittedTo(admitted, a.active().Name); c.Admitted {
+		c.Lent = admitted.Lent
+	}
 	claim := e.index()
 	if e.stage != Claimed && e.stage != Reserved || claim == subset.None {
 		return c
@@ -124,9 +127,9 @@ func (e *entry) mayBeBoundIn(slot string) bool {
 	return false
 }
 
-// checkSubsets goes through the subsets with quota, in order, up to the first that may have a node for the pod. Closed are those that have none. A
-// subset that had no node when the pod tried it in this round, and may have one now, counts as not tried. If ask is not nil, the caller must check
-// these nodes first, and the other results do not count.
+// checkSubsets goes through the subsets with quota, in the order in which they are due, up to the first that may have a node for the pod. Closed are
+// those that have none. A subset that had no node when the pod tried it in this round, and may have one now, counts as not tried. If ask is not nil, the
+// caller must check these nodes first, and the other results do not count.
 func (l *Ledger) checkSubsets(e *entry, candidate subset.Candidate, results *CheckResults) (tried, closed subset.Mask, ask *NodeCheck) {
 	a := e.account
 	if e.wait == ForNextSubset {
@@ -136,10 +139,12 @@ func (l *Ledger) checkSubsets(e *entry, candidate subset.Candidate, results *Che
 		return tried, 0, nil
 	}
 	kept := a.tally.Kept(e.scope)
-	for i := range a.policy.Subsets {
-		if !a.policy.HasRoom(&a.plan, kept, i, candidate) {
-			continue
+	for seen := subset.Mask(0); ; {
+		i := a.policy.Next(&a.plan, kept, candidate, seen)
+		if i == subset.None {
+			return tried, closed, nil
 		}
+		seen = seen.With(i)
 		if e.gang != nil && tried.Has(i) {
 			continue // that its own pods have left the subset changes nothing
 		}
@@ -158,7 +163,6 @@ func (l *Ledger) checkSubsets(e *entry, candidate subset.Candidate, results *Che
 			return tried, closed, nil
 		}
 	}
-	return tried, closed, nil
 }
 
 // admit asks the model and takes the slot that it grants.
@@ -174,10 +178,10 @@ func (l *Ledger) admit(e *entry, candidate subset.Candidate, closed subset.Mask)
 		candidate.Closed, preempts = ^subset.Mask(0).With(e.index()), true
 	}
 	verdict := a.policy.Admit(&a.plan, kept, candidate)
-	if verdict.Reason == v1alpha1.ReasonNoNodeFits && e.gang.hasNodes() {
+	if verdict.Reason == v1beta1.ReasonNoNodeFits && e.gang.hasNodes() {
 		e.gang.stuck = e.gang.stuck.With(candidate.Gang.In)
 	}
-	if verdict.Reason == v1alpha1.ReasonNoNodeFits && l.mayPreempt(e.pod) && !l.gangMayGoOn(e, candidate) {
+	if verdict.Reason == v1beta1.ReasonNoNodeFits && l.mayPreempt(e.pod) && !l.gangMayGoOn(e, candidate) {
 		// Every subset has refused the pod. Now it may preempt, in the order of the subsets.
 		candidate.Closed, candidate.Prefers = e.preempted, 0
 		verdict = a.policy.Admit(&a.plan, kept, candidate)
@@ -185,13 +189,14 @@ func (l *Ledger) admit(e *entry, candidate subset.Candidate, closed subset.Mask)
 	}
 	if !verdict.Allowed() {
 		answer := l.describe(e, verdict.Reason)
-		answer.retries = verdict.Reason == v1alpha1.ReasonNoNodeFits && e.tried&^closed != 0
-		if verdict.Reason == v1alpha1.ReasonAdmittedSubsetFull {
+		answer.retries = verdict.Reason == v1beta1.ReasonNoNodeFits && e.tried&^closed != 0
+		if verdict.Reason == v1beta1.ReasonAdmittedSubsetFull {
 			answer.Message = fmt.Sprintf("subset %q, whose patch the pod carries, is full now; berth-controller replaces the pod. %s",
 				a.policy.Subsets[candidate.Within].Name, answer.Describe(nil))
 		}
 		return answer
 	}
+	e.lent = verdict.Lent
 	d := &Decision{Spread: a.active(), Policy: a.policy, Subset: verdict.Subset, Own: e.own, preempts: preempts}
 	if d.Subset != subset.None {
 		d.Metadata = a.metadata[d.Subset]
@@ -214,7 +219,7 @@ func (l *Ledger) nominatedTo(e *entry) (mask subset.Mask) {
 		return 0
 	}
 	for i := range e.policy().Subsets {
-		if e.policy().Subsets[i].Fits(node, e.own) == v1alpha1.ReasonAdmitted {
+		if e.policy().Subsets[i].Fits(node, e.own) == v1beta1.ReasonAdmitted {
 			return mask.With(i)
 		}
 	}
@@ -253,7 +258,7 @@ func (l *Ledger) answer(e *entry, answer Answer) {
 		if answer.retries {
 			l.tryAgainLater(e.place.list)
 		}
-		if !a.announced && (e.wait == ForAnyNode || answer.Reason == v1alpha1.ReasonSubsetsFull) {
+		if !a.announced && (e.wait == ForAnyNode || answer.Reason == v1beta1.ReasonSubsetsFull) {
 			a.announced, l.effects.Announce = true, true
 		}
 	}
@@ -262,11 +267,11 @@ func (l *Ledger) answer(e *entry, answer Answer) {
 	}
 }
 
-func waitFor(reason v1alpha1.Reason) Wait {
+func waitFor(reason v1beta1.Reason) Wait {
 	switch reason {
-	case v1alpha1.ReasonSubsetsFull, v1alpha1.ReasonAdmittedSubsetFull:
+	case v1beta1.ReasonSubsetsFull, v1beta1.ReasonAdmittedSubsetFull:
 		return ForSlot
-	case v1alpha1.ReasonNoNodeFits:
+	case v1beta1.ReasonNoNodeFits:
 		return ForAnyNode
 	default:
 		return ForNews
@@ -277,6 +282,7 @@ func waitFor(reason v1alpha1.Reason) Wait {
 func (l *Ledger) release(e *entry, fresh bool) {
 	l.dequeue(e)
 	l.setStage(e, Waiting)
+	e.lent = false
 	if e.slot == "" {
 		return
 	}

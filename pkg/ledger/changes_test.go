@@ -84,7 +84,7 @@ func TestAPodUpdatedInPlaceCountsInItsNewRevision(t *testing.T) {
 func TestABindIsNotSentByTheQuotaOfAPreviousSpec(t *testing.T) {
 	tests := map[string]func(w *world){
 		"the subset has other nodes": func(w *world) {
-			w.spread(2, `subsets: [{name: a, maxReplicas: 1, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}, {name: b}]`)
+			w.spread(2, `subsets: [{name: a, maxReplicas: 1, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}, {name: b}]`)
 		},
 		"the subset has a smaller quota": func(w *world) { w.spread(2, `subsets: [{name: a, maxReplicas: 0}, {name: b}]`) },
 		"the spread is invalid":          func(w *world) { w.spread(2, `subsets: [{name: a, maxReplicas: -1}]`) },
@@ -159,8 +159,8 @@ func TestAPodThatIsNominatedToANodePrefersItsSubset(t *testing.T) {
 		t.Run(strategy, func(t *testing.T) {
 			w := newWorld(t, 4)
 			w.spread(1, `subsets:
-- {name: a, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
-- {name: b, maxReplicas: 1, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}
+- {name: a, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
+- {name: b, maxReplicas: 1, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}
 scheduleStrategy: {type: `+strategy+`}`)
 			var pods []*corev1.Pod
 			for _, node := range []string{"node-b", "node-b", "node-gone"} {

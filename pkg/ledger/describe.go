@@ -5,12 +5,12 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
 // describe is an answer with the fields that Describe needs.
-func (l *Ledger) describe(e *entry, reason v1alpha1.Reason) Answer {
+func (l *Ledger) describe(e *entry, reason v1beta1.Reason) Answer {
 	a := e.account
 	return Answer{Reason: reason, Spread: a.active(), Policy: a.policy, Plan: a.plan, Claim: e.index(), Kept: slices.Clone(a.tally.Kept(e.scope))}
 }

@@ -103,6 +103,8 @@ type search struct {
 	shape string
 	// tried are the subsets that refused the pod in this round of cycles. preempted are those of them in which it found no victims either.
 	tried, preempted subset.Mask
+	// lent is true if the pod has claimed a subset above its quota; see subset.Verdict.
+	lent bool
 	// nominated is true if the pod waits in its claimed subset for victims to terminate.
 	nominated bool
 	// since when the pod has looked for a node, by subset.
@@ -264,7 +266,7 @@ func (l *Ledger) joinAccount(e *entry, a *account) {
 // beginAgain forgets what the pod has tried.
 func (s *search) beginAgain() {
 	s.wait, s.wokenForSlot, s.place, s.probeOf, s.overdue = ForCycle, noSlot, place{}, nil, false
-	s.tried, s.preempted, s.nominated, s.since = 0, 0, false, nil
+	s.tried, s.preempted, s.lent, s.nominated, s.since = 0, 0, false, false, nil
 }
 
 // confirmBound counts a pod where the API server shows it. From then on its record and the labels of its node are not read again, so neither a

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -57,7 +57,7 @@ type (
 	}
 
 	// SpreadSeen is a new or changed spread.
-	SpreadSeen struct{ Spread *v1alpha1.WorkloadSpread }
+	SpreadSeen struct{ Spread *v1beta1.WorkloadSpread }
 	// SpreadGone says that a spread was deleted.
 	SpreadGone struct{ Key types.NamespacedName }
 
@@ -155,7 +155,7 @@ type Effects struct {
 	// Want are kinds of owners that the caller must watch.
 	Want []schema.GroupKind
 	// Follow are spreads whose workload's replicas the caller must read, now and after each change of the workload, and send as ReplicasRead.
-	Follow []*v1alpha1.WorkloadSpread
+	Follow []*v1beta1.WorkloadSpread
 	// Forget are workloads that no spread divides any more.
 	Forget []Workload
 	// Missed is how many pods an Audit woke that an event should have woken. Above 0 the ledger has a bug.
@@ -181,12 +181,12 @@ type Answer struct {
 	// Decision is nil if the pod is refused, or if no spread divides it.
 	Decision *Decision
 	// Reason of a refusal. Empty if the pod is not refused.
-	Reason v1alpha1.Reason
+	Reason v1beta1.Reason
 	// Message of a refusal that is not about subsets. If it is empty, Describe says why each subset refused the pod.
 	Message string
 
 	// Spread and the fields below are set for Describe, in refusals because of subsets and in the answer to NoNodeFound.
-	Spread *v1alpha1.WorkloadSpread
+	Spread *v1beta1.WorkloadSpread
 	Policy *subset.Policy
 	Plan   subset.Plan
 	// Claim is the subset in which the pod itself holds a slot, or subset.None.
@@ -200,7 +200,7 @@ type Answer struct {
 
 // Decision is the subset that a pod may use in this cycle.
 type Decision struct {
-	Spread *v1alpha1.WorkloadSpread
+	Spread *v1beta1.WorkloadSpread
 	Policy *subset.Policy
 	// Subset by index in the policy; subset.None if the pod may use any node.
 	Subset int

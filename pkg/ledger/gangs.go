@@ -5,7 +5,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -25,8 +25,8 @@ type gangKey struct{ scope, group string }
 
 // joinGang adds a pod of an account to its gang, if its pod group must stay together.
 func (l *Ledger) joinGang(e *entry) {
-	a, group := e.account, e.pod.Labels[v1alpha1.PodGroupLabel]
-	if group == "" || a.policy == nil || a.policy.PodGroups == v1alpha1.PodGroupsDivided {
+	a, group := e.account, e.pod.Labels[v1beta1.PodGroupLabel]
+	if group == "" || a.policy == nil || a.policy.PodGroups == v1beta1.PodGroupsDivided {
 		return
 	}
 	if _, early := a.policy.AdmittedTo(subset.AdmittedOf(e.pod), a.active().Name); early {
@@ -45,7 +45,7 @@ func (l *Ledger) joinGang(e *entry) {
 
 // regroup follows a change of the pod's pod group.
 func (l *Ledger) regroup(e *entry) {
-	if had := e.gang; e.account != nil && (had == nil || had.key.group != e.pod.Labels[v1alpha1.PodGroupLabel]) {
+	if had := e.gang; e.account != nil && (had == nil || had.key.group != e.pod.Labels[v1beta1.PodGroupLabel]) {
 		l.leaveGang(e)
 		l.joinGang(e)
 		if e.gang != had {
@@ -209,9 +209,9 @@ func (l *Ledger) wakeGangs(a *account, scope string) (woken int) {
 		}
 		of := g.seen()
 		fits := func(e *entry) bool {
-			return a.policy.Admit(&a.plan, kept, subset.Candidate{Holds: e.holds(), Gang: of}).Reason != v1alpha1.ReasonSubsetsFull
+			return a.policy.Admit(&a.plan, kept, subset.Candidate{Holds: e.holds(), Gang: of}).Reason != v1beta1.ReasonSubsetsFull
 		}
-		room := a.policy.Admit(&a.plan, kept, subset.Candidate{Gang: of}).Reason != v1alpha1.ReasonSubsetsFull
+		room := a.policy.Admit(&a.plan, kept, subset.Candidate{Gang: of}).Reason != v1beta1.ReasonSubsetsFull
 		for _, e := range g.members {
 			if e.stage == Waiting && e.wait == ForSlot && (room || len(e.uncertain) > 0 && fits(e)) {
 				l.wake(e)
@@ -245,5 +245,5 @@ func (l *Ledger) gangMayGoOn(e *entry, pod subset.Candidate) bool {
 	}
 	pod.Gang = &subset.Gang{In: subset.None, Size: int32(len(e.gang.members))}
 	a := e.account
-	return a.policy.Admit(&a.plan, a.tally.Kept(e.scope), pod).Reason == v1alpha1.ReasonAdmitted
+	return a.policy.Admit(&a.plan, a.tally.Kept(e.scope), pod).Reason == v1beta1.ReasonAdmitted
 }

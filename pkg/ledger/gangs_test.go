@@ -8,7 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // gangOf creates pending pods of one pod group.
@@ -16,7 +16,7 @@ func (w *world) gangOf(group string, n int) []*corev1.Pod {
 	pods := make([]*corev1.Pod, n)
 	for i := range pods {
 		pods[i] = podOf("rs-uid", fmt.Sprintf("%s%d", group, i))
-		pods[i].Labels[v1alpha1.PodGroupLabel] = group
+		pods[i].Labels[v1beta1.PodGroupLabel] = group
 		w.see(pods[i])
 	}
 	return pods
@@ -40,7 +40,7 @@ func TestAPodGroupIsNotDivided(t *testing.T) {
 		late := w.gangOf("late", 1)[0]
 		w.delete(late)
 		again := podOf("rs-uid", "again")
-		again.Labels[v1alpha1.PodGroupLabel] = "g"
+		again.Labels[v1beta1.PodGroupLabel] = "g"
 		w.see(again)
 		w.expectChoice(again, "b")
 	})
@@ -99,7 +99,7 @@ func TestAPodGroupIsNotDivided(t *testing.T) {
 		held := w.gangOf("held", 2)
 		w.expectChoice(held[0], "a")
 		third := podOf("rs-uid", "third")
-		third.Labels[v1alpha1.PodGroupLabel] = "held"
+		third.Labels[v1beta1.PodGroupLabel] = "held"
 		w.see(third)
 		w.expectChoice(third, "SubsetsFull")
 	})
@@ -166,7 +166,7 @@ func TestAPodGroupIsNotDivided(t *testing.T) {
 		w.spread(1, adaptive)
 		pods := []*corev1.Pod{w.important("g0"), w.important("g1"), w.important("g2")}
 		for _, pod := range pods {
-			pod.Labels[v1alpha1.PodGroupLabel] = "g"
+			pod.Labels[v1beta1.PodGroupLabel] = "g"
 			w.see(pod)
 		}
 		if !w.reserve(pods[0], w.ask(pods[0]).Decision) {

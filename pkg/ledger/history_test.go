@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 var histories = flag.Uint("histories", 300, "how many random histories of a ledger to run")
@@ -141,7 +141,7 @@ func TestNoHistoryLosesOrInventsASlot(t *testing.T) {
 					}
 				default:
 					answer := w.ask(pod)
-					told[pod.UID] = answer.Reason == v1alpha1.ReasonSubsetsFull || answer.Reason == v1alpha1.ReasonAdmittedSubsetFull
+					told[pod.UID] = answer.Reason == v1beta1.ReasonSubsetsFull || answer.Reason == v1beta1.ReasonAdmittedSubsetFull
 					if d := answer.Decision; d != nil && w.reserve(pod, d) {
 						decided[pod.UID] = d
 					}

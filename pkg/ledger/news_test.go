@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 func TestAPodWaitsUntilItsOwnerIsSeen(t *testing.T) {
@@ -106,7 +106,7 @@ func TestAnAdmittedPodWaitsForItsSpread(t *testing.T) {
 		w.expectAwake()
 		return pod
 	}
-	for _, annotation := range []string{v1alpha1.ConstraintsAnnotation, v1alpha1.AdmittedAnnotation} {
+	for _, annotation := range []string{v1beta1.ConstraintsAnnotation, v1beta1.AdmittedAnnotation} {
 		t.Run(annotation+": until it is seen", func(t *testing.T) {
 			w := newWorld(t, 4)
 			pod := admitted(w, annotation)
@@ -119,7 +119,7 @@ func TestAnAdmittedPodWaitsForItsSpread(t *testing.T) {
 	}
 	t.Run("not for ever", func(t *testing.T) {
 		w := newWorld(t, 4)
-		pod := admitted(w, v1alpha1.ConstraintsAnnotation)
+		pod := admitted(w, v1beta1.ConstraintsAnnotation)
 		w.step(2*time.Second - 1)
 		w.expectAwake()
 		w.expectChoice(pod, "WorkloadNotObserved")
@@ -129,7 +129,7 @@ func TestAnAdmittedPodWaitsForItsSpread(t *testing.T) {
 	})
 	t.Run("not after its end", func(t *testing.T) {
 		w := newWorld(t, 4)
-		pod := admitted(w, v1alpha1.ConstraintsAnnotation)
+		pod := admitted(w, v1beta1.ConstraintsAnnotation)
 		w.delete(pod)
 		w.step(2 * time.Second)
 		w.expectAwake()
@@ -140,7 +140,7 @@ func TestAnAdmittedPodWaitsForItsSpread(t *testing.T) {
 	t.Run("until it is changed so that a spread divides it", func(t *testing.T) {
 		w := newWorld(t, 4)
 		w.spread(1, `{subsets: [{name: a}], targetFilter: {selector: {matchLabels: {role: worker}}}}`)
-		pod := admitted(w, v1alpha1.ConstraintsAnnotation)
+		pod := admitted(w, v1beta1.ConstraintsAnnotation)
 		w.see(pod.DeepCopy()) // the condition that the scheduler has written
 		w.expectAwake()
 		pod = pod.DeepCopy()

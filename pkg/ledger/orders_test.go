@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // ownedBy returns the pod with another ReplicaSet as its owner.
@@ -23,7 +23,7 @@ func ownedBy(pod *corev1.Pod, name string, uid types.UID) *corev1.Pod {
 // inGroup returns the pod with another pod group. An empty name means no group.
 func inGroup(pod *corev1.Pod, group string) *corev1.Pod {
 	moved := pod.DeepCopy()
-	moved.Labels[v1alpha1.PodGroupLabel] = group
+	moved.Labels[v1beta1.PodGroupLabel] = group
 	return moved
 }
 
@@ -56,7 +56,7 @@ func TestAPodThatGetsAnotherOwnerIsTriedAgain(t *testing.T) {
 
 // A read may show a pod on its node before the watch of owners and the scheduler's queue know about the bind.
 func TestABoundPodMayAskBeforeItsOwnerIsSeen(t *testing.T) {
-	for name, annotations := range map[string]map[string]string{"": nil, " and its spread": {v1alpha1.AdmittedAnnotation: `{"name":"web","subset":"a","pick":"p"}`}} {
+	for name, annotations := range map[string]map[string]string{"": nil, " and its spread": {v1beta1.AdmittedAnnotation: `{"name":"web","subset":"a","pick":"p"}`}} {
 		t.Run("before its owner"+name, func(t *testing.T) {
 			w := emptyWorld(t)
 			if annotations == nil {
@@ -100,8 +100,8 @@ scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: true, r
 func TestAPodThatStaysForItsNominationIsNotWokenForASlotThatItDoesNotTake(t *testing.T) {
 	w := newWorld(t, 4)
 	w.spread(1, `subsets:
-- {name: a, maxReplicas: 1, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
-- {name: b, maxReplicas: 2, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}`)
+- {name: a, maxReplicas: 1, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
+- {name: b, maxReplicas: 2, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}`)
 	first := w.pod("first")
 	w.schedule(first)
 	var pods []*corev1.Pod

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -37,6 +38,14 @@ type owner struct {
 	parent   *owner
 	children map[*owner]bool
 	pods     map[types.UID]*entry
+}
+
+// position of the pod in its StatefulSet. It is 0 if the pod has none, or if it does not decide where the pod belongs. The account has a policy.
+func (e *entry) position() int32 {
+	if !e.account.policy.GoesByOrdinal(e.pod) {
+		return 0
+	}
+	return workload.Position(e.pod.Name, workload.Owner{Kind: e.owner.kind(), Name: e.owner.Name}, e.owner.object)
 }
 
 func (o *owner) kind() schema.GroupKind { return schema.GroupKind{Group: o.Group, Kind: o.Kind} }
@@ -115,7 +124,7 @@ func (o *owner) walk(visit func(*entry), depth int) {
 
 func (ev OwnerSeen) apply(l *Ledger) {
 	o := l.owners.of(idOfObject(ev.Kind, ev.Object))
-	wasSeen, had := o.seen, o.parent
+	wasSeen, had, before := o.seen, o.parent, o.object
 	o.object, o.seen, o.parent = ev.Object, true, nil
 	if ref := workload.ControllerOf(ev.Object); ref != nil && !workload.EndsChain(ref.Kind) {
 		o.parent = l.owners.of(idOf(o.Namespace, *ref))
@@ -132,7 +141,28 @@ func (ev OwnerSeen) apply(l *Ledger) {
 			}
 		}, workload.LongestOwnerChain)
 	}
+	l.wakeRenumbered(o, before)
 	l.workloadNews(o.Workload)
+}
+
+// wakeRenumbered wakes the pods of a StatefulSet whose first ordinal has changed: they belong elsewhere now.
+func (l *Ledger) wakeRenumbered(o *owner, before metav1.Object) {
+	if firstOrdinal(before) == firstOrdinal(o.object) {
+		return
+	}
+	for _, e := range o.pods {
+		if e.search != nil && e.account != nil {
+			l.wake(e)
+		}
+	}
+}
+
+// firstOrdinal is 0 for what is no StatefulSet.
+func firstOrdinal(owner metav1.Object) int32 {
+	if set, is := owner.(*appsv1.StatefulSet); is {
+		return workload.FirstOrdinal(set)
+	}
+	return 0
 }
 
 func idOfObject(kind schema.GroupKind, object metav1.Object) ownerID {
@@ -144,7 +174,9 @@ func (ev OwnerGone) apply(l *Ledger) {
 	if o == nil {
 		return
 	}
+	before := o.object
 	o.object = nil
+	l.wakeRenumbered(o, before)
 	l.workloadNews(o.Workload)
 	l.owners.prune(o)
 }

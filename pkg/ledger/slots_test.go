@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 func TestPendingPodsHoldClaims(t *testing.T) {
@@ -383,8 +383,8 @@ func TestSlotsFollowTheNamesOfSubsets(t *testing.T) {
 	w.seeBound(pods[0], "node-a", "a")
 	w.expectKept("a=2 b=1")
 	w.spread(2, `subsets:
-- {name: b, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}
-- {name: c, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}`)
+- {name: b, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}
+- {name: c, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}`)
 	// p0 is on a node that c now selects. p1's bind to a is under way, but a no longer exists. p2 stays in b.
 	w.expectKept("b=1 c=1")
 	w.seeBound(pods[1], "node-a", "a")
@@ -395,7 +395,7 @@ func TestForgedRecordsNeitherFreeNorTakeQuota(t *testing.T) {
 	w := newWorld(t, 4)
 	w.spread(1, twoThenAny)
 	pending := podOf("rs-uid", "pending")
-	pending.Annotations = map[string]string{v1alpha1.MatchedAnnotation: `{"name":"web","subset":"b","uid":"pending-uid"}`}
+	pending.Annotations = map[string]string{v1beta1.MatchedAnnotation: `{"name":"web","subset":"b","uid":"pending-uid"}`}
 	w.see(pending)
 	w.expectChoice(pending, "a")
 	pod := w.pod("p")
@@ -405,7 +405,7 @@ func TestForgedRecordsNeitherFreeNorTakeQuota(t *testing.T) {
 	w.seeBound(pod, "node-a", "b") // a client has changed the record of a bound pod
 	w.expectKept("a=2 b=0")
 	foreign := onNode(podOf("rs-uid", "foreign"), "node-b", "-")
-	foreign.Annotations = map[string]string{v1alpha1.MatchedAnnotation: `{"name":"web","subset":"a","uid":"p-uid"}`}
+	foreign.Annotations = map[string]string{v1beta1.MatchedAnnotation: `{"name":"web","subset":"a","uid":"p-uid"}`}
 	w.see(foreign)
 	w.expectKept("a=2 b=1") // by its node
 }
@@ -497,9 +497,9 @@ func TestTheOlderOfTwoSpreadsForAWorkloadCounts(t *testing.T) {
 	w.spread(1, twoThenAny)
 	pod := w.pod("p")
 	w.expectChoice(pod, "a")
-	later := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web2", UID: "2", Generation: 1, CreationTimestamp: metav1.Time{Time: time.Unix(5, 0)}}}
-	later.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
-	later.Spec.Subsets = []v1alpha1.Subset{{Name: "other"}}
+	later := &v1beta1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web2", UID: "2", Generation: 1, CreationTimestamp: metav1.Time{Time: time.Unix(5, 0)}}}
+	later.Spec.TargetReference = v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+	later.Spec.Subsets = []v1beta1.Subset{{Name: "other"}}
 	w.apply(SpreadSeen{Spread: later})
 	w.expectChoice(pod, "a")
 	w.spreadGone()
@@ -541,7 +541,7 @@ func TestAnEarlyBoundPodUsesTheSubsetWhosePatchItCarriesOrNone(t *testing.T) {
 	w.expectChoice(other, "b") // although b comes later and nothing keeps the pod from a
 	for _, pod := range []*corev1.Pod{second, third} {
 		answer := w.ask(pod)
-		if answer.Reason != v1alpha1.ReasonAdmittedSubsetFull || !strings.Contains(answer.Message, `subset "a", whose patch the pod carries, is full now`) {
+		if answer.Reason != v1beta1.ReasonAdmittedSubsetFull || !strings.Contains(answer.Message, `subset "a", whose patch the pod carries, is full now`) {
 			t.Fatalf("got %+v", answer)
 		}
 	}

@@ -298,7 +298,7 @@ func TestFixedPreemptsInItsSubset(t *testing.T) {
 }
 
 func TestAnExhaustedPodIsLetGoWhenTheLastSlotIsTaken(t *testing.T) {
-	const oneSlot = `{subsets: [{name: a, maxReplicas: 1, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}], scheduleStrategy: {type: Adaptive}}`
+	const oneSlot = `{subsets: [{name: a, maxReplicas: 1, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}], scheduleStrategy: {type: Adaptive}}`
 	// No node of a has room for the big pods.
 	exhausted := func(t *testing.T, spec string) (*world, []*corev1.Pod) {
 		t.Helper()
@@ -343,7 +343,7 @@ func TestAnExhaustedPodIsLetGoWhenTheLastSlotIsTaken(t *testing.T) {
 		w.expectChoice(big[0], "-")
 	})
 	t.Run("but not while another subset has room", func(t *testing.T) {
-		w, _ := exhausted(t, strings.Replace(oneSlot, "}], sch", "}, {name: b, maxReplicas: 1, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}], sch", 1))
+		w, _ := exhausted(t, strings.Replace(oneSlot, "}], sch", "}, {name: b, maxReplicas: 1, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}], sch", 1))
 		w.schedule(requesting(w.pod("small"), "1"))
 		w.expectAwake()
 	})
@@ -389,4 +389,32 @@ func TestARefusalSaysOfEachSubsetWhatKeepsThePodFromIt(t *testing.T) {
 	if got := answer.Describe(why); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
+}
+
+// TestALentClaimIsKeptAndBound has ten pods at 20/20/60 % and no node in a. Its share goes to the others, and no pod more than there are replicas.
+func TestALentClaimIsKeptAndBound(t *testing.T) {
+	w := newWorld(t, 10)
+	w.result = func(check *NodeCheck) CheckResult {
+		if check.Policy.Subsets[check.Subset].Name == "a" {
+			return Infeasible
+		}
+		return Feasible
+	}
+	w.spread(1, `{subsets: [{name: a, maxReplicas: 20%}, {name: b, maxReplicas: 20%}, {name: c, maxReplicas: 60%}], scheduleStrategy: {type: Adaptive}}`)
+	for i, in := range []string{"c", "c", "b", "c", "c", "c", "b", "c", "c", "c"} {
+		pod := w.pod(fmt.Sprint("p", i))
+		w.expectChoice(pod, in)
+		for range i % 3 { // it may ask again before it has a node
+			w.expectChoice(pod, in)
+		}
+		w.schedule(pod)
+		w.seeBound(pod, "node-"+in, in)
+	}
+	w.expectKept("a=0 b=2 c=8")
+	if over := w.ledger.Counts().OverQuota; over != 0 {
+		t.Errorf("%d pods are over quota, want lent pods not to be", over)
+	}
+	w.result = func(*NodeCheck) CheckResult { return Feasible }
+	w.scale(11)
+	w.expectChoice(w.pod("next"), "a")
 }

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -21,9 +21,9 @@ import (
 type account struct {
 	workload Workload
 	// spreads that name the workload. The first one divides its pods; see workload.Wins.
-	spreads []*v1alpha1.WorkloadSpread
+	spreads []*v1beta1.WorkloadSpread
 	// dividing is the spread from which the policy was compiled. Nil before the first.
-	dividing *v1alpha1.WorkloadSpread
+	dividing *v1beta1.WorkloadSpread
 	members  map[types.UID]*entry
 	// live counts the live pods by their direct owner, including waiting ones.
 	live map[types.UID]int32
@@ -52,7 +52,7 @@ type account struct {
 }
 
 // active is the spread that divides the workload.
-func (a *account) active() *v1alpha1.WorkloadSpread { return a.spreads[0] }
+func (a *account) active() *v1beta1.WorkloadSpread { return a.spreads[0] }
 
 // divides is true if the spread selects the pod. The pod must belong to the workload.
 func (a *account) divides(pod *corev1.Pod) bool {
@@ -69,7 +69,7 @@ func (a *account) scopeOf(pod *corev1.Pod) string {
 // nobodyWaits is true if no pod of the account waits for a slot or a node.
 func (a *account) nobodyWaits() bool { return len(a.waiting) == 0 && len(a.exhausted) == 0 }
 
-func nameOf(spread *v1alpha1.WorkloadSpread) types.NamespacedName {
+func nameOf(spread *v1beta1.WorkloadSpread) types.NamespacedName {
 	return types.NamespacedName{Namespace: spread.Namespace, Name: spread.Name}
 }
 
@@ -107,7 +107,7 @@ func (ev SpreadGone) apply(l *Ledger) {
 }
 
 func (a *account) find(key types.NamespacedName) int {
-	return slices.IndexFunc(a.spreads, func(s *v1alpha1.WorkloadSpread) bool { return nameOf(s) == key })
+	return slices.IndexFunc(a.spreads, func(s *v1beta1.WorkloadSpread) bool { return nameOf(s) == key })
 }
 
 func (l *Ledger) dropSpread(key types.NamespacedName) {
@@ -119,7 +119,7 @@ func (l *Ledger) dropSpread(key types.NamespacedName) {
 			l.wake(e)
 		}
 	}
-	a.spreads = slices.DeleteFunc(a.spreads, func(s *v1alpha1.WorkloadSpread) bool { return nameOf(s) == key })
+	a.spreads = slices.DeleteFunc(a.spreads, func(s *v1beta1.WorkloadSpread) bool { return nameOf(s) == key })
 	if len(a.spreads) > 0 {
 		l.reelect(a)
 		return
@@ -134,7 +134,7 @@ func (l *Ledger) dropSpread(key types.NamespacedName) {
 
 // reelect makes the oldest spread divide the pods of the workload, by its current spec.
 func (l *Ledger) reelect(a *account) {
-	slices.SortStableFunc(a.spreads, func(x, y *v1alpha1.WorkloadSpread) int {
+	slices.SortStableFunc(a.spreads, func(x, y *v1beta1.WorkloadSpread) int {
 		switch {
 		case workload.Wins(x, y):
 			return -1
@@ -209,12 +209,12 @@ func (l *Ledger) recount(e *entry) {
 }
 
 // readsSameReplicas is true if two spreads have the replicas of their workload read in the same way.
-func readsSameReplicas(a, b *v1alpha1.WorkloadSpread) bool {
+func readsSameReplicas(a, b *v1beta1.WorkloadSpread) bool {
 	return a.Spec.TargetReference.APIVersion == b.Spec.TargetReference.APIVersion && slices.Equal(ReplicaPaths(a), ReplicaPaths(b))
 }
 
 // ReplicaPaths are the paths at which the replicas of the workload are read. Nil means the place where the kind has them.
-func ReplicaPaths(spread *v1alpha1.WorkloadSpread) []string {
+func ReplicaPaths(spread *v1beta1.WorkloadSpread) []string {
 	if spread.Spec.TargetFilter == nil {
 		return nil
 	}
@@ -222,7 +222,7 @@ func ReplicaPaths(spread *v1alpha1.WorkloadSpread) []string {
 }
 
 // TargetVersion is the API version of the workload that a spread names, without the group.
-func TargetVersion(spread *v1alpha1.WorkloadSpread) string {
+func TargetVersion(spread *v1beta1.WorkloadSpread) string {
 	version := spread.Spec.TargetReference.APIVersion
 	if _, after, found := strings.Cut(version, "/"); found {
 		return after

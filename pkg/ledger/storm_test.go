@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -25,6 +25,10 @@ type storm struct {
 	r *rand.Rand
 	// calm is true for a world without changes that may put a subset over its quota.
 	calm bool
+	// ranked is true if spreads have minimums and shares.
+	ranked bool
+	// sets is true for a world in which half of the pods belong to a StatefulSet.
+	sets bool
 	pods map[string]*stormPod
 	// room is false for a subset and a pod size if the subset's nodes are full for it.
 	room       map[string]bool
@@ -103,9 +107,13 @@ func (s *storm) owner(kind, name, parent string) {
 	if parent != "" {
 		object.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: parent, UID: types.UID(parent + "-uid"), Controller: ptr.To(true)}}
 	}
-	if kind == "Deployment" {
+	switch kind {
+	case "StatefulSet":
+		s.do(OwnerSeen{Kind: statefulSetKind, Object: &appsv1.StatefulSet{ObjectMeta: object, Spec: appsv1.StatefulSetSpec{Replicas: ptr.To(s.replicas[name]),
+			Ordinals: &appsv1.StatefulSetOrdinals{Start: s.replicas[name] % 3}}}})
+	case "Deployment":
 		s.do(OwnerSeen{Kind: deploymentKind, Object: &appsv1.Deployment{ObjectMeta: object, Spec: appsv1.DeploymentSpec{Replicas: ptr.To(s.replicas[name])}}})
-	} else {
+	default:
 		s.do(OwnerSeen{Kind: replicaSetKind, Object: &appsv1.ReplicaSet{ObjectMeta: object, Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To(s.replicas[name])}}})
 	}
 }
@@ -113,7 +121,9 @@ func (s *storm) owner(kind, name, parent string) {
 var stormOwners = map[string]string{"rs1": "web", "rs2": "web", "rs3": "api", "rs4": ""}
 
 func (s *storm) showOwner(name string) {
-	if parent, isSet := stormOwners[name]; isSet {
+	if name == "db" {
+		s.owner("StatefulSet", name, "web")
+	} else if parent, isSet := stormOwners[name]; isSet {
 		s.owner("ReplicaSet", name, parent)
 	} else {
 		s.owner("Deployment", name, "")
@@ -122,16 +132,18 @@ func (s *storm) showOwner(name string) {
 
 func (s *storm) hideOwner(name string) {
 	kind := deploymentKind
-	if _, isSet := stormOwners[name]; isSet {
+	if name == "db" {
+		kind = statefulSetKind
+	} else if _, isSet := stormOwners[name]; isSet {
 		kind = replicaSetKind
 	}
 	s.do(OwnerGone{Kind: kind, Object: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name + "-uid")}}})
 }
 
 const inZones = `subsets:
-- {name: a, maxReplicas: %s, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
-- {name: b, maxReplicas: %s, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}
-- {name: c, maxReplicas: %s}
+- {name: a, %s, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
+- {name: b, %s, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}
+- {name: c, %s}
 scheduleStrategy: {%s}`
 
 var stormStrategies = []string{
@@ -141,9 +153,18 @@ var stormStrategies = []string{
 }
 
 func (s *storm) newSpec(strategy string) string {
-	quota := func() string { return []string{"1", "2", "3", "4"}[s.r.IntN(4)] }
-	if !s.calm && s.r.IntN(5) == 0 {
-		return fmt.Sprintf(inZones, `"30%"`, `"50%"`, "null", strategy)
+	quota := func() string { return fmt.Sprintf("maxReplicas: %d", 1+s.r.IntN(4)) }
+	percent := !s.calm && s.r.IntN(5) == 0
+	switch {
+	case percent && s.ranked: // a share without a node goes to the others
+		return fmt.Sprintf(inZones, `maxReplicas: "30%"`, `maxReplicas: "50%", minReplicas: 1`, `maxReplicas: "20%"`, strategy)
+	case percent:
+		return fmt.Sprintf(inZones, `maxReplicas: "30%"`, `maxReplicas: "50%"`, "maxReplicas: null", strategy)
+	case s.ranked:
+		weight := s.r.Int32N(4)
+		quota = func() string {
+			return fmt.Sprintf("maxReplicas: %d, minReplicas: %d, weight: %d", 2+s.r.IntN(3), s.r.IntN(3), weight*s.r.Int32N(3))
+		}
 	}
 	return fmt.Sprintf(inZones, quota(), quota(), quota(), strategy)
 }
@@ -174,11 +195,17 @@ func (s *storm) newPod() {
 	pod := podOf(types.UID(rs+"-uid"), fmt.Sprintf("p%d", s.made))
 	pod.OwnerReferences[0].Name = rs
 	pod.Labels["pod-template-hash"] = "v" + rs[2:]
+	if s.sets && s.r.IntN(2) == 0 {
+		name := fmt.Sprintf("db-%d", s.r.IntN(10))
+		if s.pods[name] == nil {
+			pod.Name, pod.OwnerReferences[0] = name, metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", UID: "db-uid", Controller: ptr.To(true)}
+		}
+	}
 	if s.r.IntN(3) == 0 {
-		pod.Labels[v1alpha1.PodGroupLabel] = fmt.Sprintf("g%d", s.r.IntN(2))
+		pod.Labels[v1beta1.PodGroupLabel] = fmt.Sprintf("g%d", s.r.IntN(2))
 	}
 	if s.r.IntN(6) == 0 {
-		pod.Annotations = map[string]string{v1alpha1.AdmittedAnnotation: fmt.Sprintf(`{"name":"web","subset":%q,"pick":%q}`, []string{"", "a", "b", "c"}[s.r.IntN(4)], pod.Name)}
+		pod.Annotations = map[string]string{v1beta1.AdmittedAnnotation: fmt.Sprintf(`{"name":"web","subset":%q,"pick":%q}`, []string{"", "a", "b", "c"}[s.r.IntN(4)], pod.Name)}
 	}
 	if s.r.IntN(6) == 0 {
 		pod.Spec.Priority = ptr.To[int32](10)
@@ -331,7 +358,7 @@ func (s *storm) step() {
 		if s.r.IntN(2) == 0 {
 			changed.Labels["pod-template-hash"] = []string{"v1", "v2"}[s.r.IntN(2)]
 		} else {
-			changed.Labels[v1alpha1.PodGroupLabel] = []string{"", "g0", "g1"}[s.r.IntN(3)]
+			changed.Labels[v1beta1.PodGroupLabel] = []string{"", "g0", "g1"}[s.r.IntN(3)]
 		}
 		p.Pod = changed
 		s.do(PodSeen{Pod: changed})
@@ -342,6 +369,9 @@ func (s *storm) step() {
 		s.do(PodSeen{Pod: p.Pod})
 	case n == 22:
 		names := []string{"rs1", "rs2", "rs3", "rs4", "web", "api"}
+		if s.sets {
+			names = append(names, "db", "db")
+		}
 		name := names[s.r.IntN(len(names))]
 		if s.r.IntN(3) == 0 {
 			s.hideOwner(name)
@@ -477,7 +507,7 @@ func (s *storm) check() {
 			if e.search != nil && e.probeOf != nil {
 				probes[e.probeOf]++
 			}
-			if e.gang != nil && (a.gangs[e.gang.key] != e.gang || e.gang.members[e.pod.UID] != e || e.gang.key != gangKey{e.scope, e.pod.Labels[v1alpha1.PodGroupLabel]}) {
+			if e.gang != nil && (a.gangs[e.gang.key] != e.gang || e.gang.members[e.pod.UID] != e || e.gang.key != gangKey{e.scope, e.pod.Labels[v1beta1.PodGroupLabel]}) {
 				s.fatalf("%s is in a wrong gang", e.pod.Name)
 			}
 		}
@@ -617,6 +647,7 @@ func (s *storm) couldGo(p *stormPod, e *entry) string {
 			return "there is a slot"
 		}
 	case ForAnyNode:
+		c.Lent = true // a subset with quota had no node for it
 		for i := range a.policy.Subsets {
 			if e.gang != nil && e.tried.Has(i) {
 				continue // another pod of its gang has found no node there
@@ -631,6 +662,15 @@ func (s *storm) couldGo(p *stormPod, e *entry) string {
 			return "there is a node"
 		}
 		if !a.isAdaptive() && !c.Admitted && e.gang == nil && !l.nominatedTo(e).Has(claim) {
+			if c.HasHome {
+				if c.Home != subset.None && c.Home != claim && a.policy.Next(&a.plan, kept, c, 0) != claim {
+					return "there is a better slot"
+				}
+				return ""
+			}
+			if a.policy.IsRanked() {
+				return ""
+			}
 			for i, quota := range a.plan.Quota {
 				if (claim == subset.None || i < claim) && subset.Free(quota, kept.At(i)) > 0 {
 					return "there is an earlier slot"
@@ -653,7 +693,7 @@ func (s *storm) end() {
 	for _, name := range []string{"web", "set", "second"} {
 		s.do(SpreadGone{Key: types.NamespacedName{Namespace: "ns", Name: name}})
 	}
-	for _, name := range []string{"rs1", "rs2", "rs3", "rs4", "web", "api"} {
+	for _, name := range []string{"rs1", "rs2", "rs3", "rs4", "web", "api", "db"} {
 		s.hideOwner(name)
 	}
 	for name := range s.ledger.nodes {
@@ -669,32 +709,58 @@ func (s *storm) end() {
 }
 
 // TestNoPodSleepsThatCouldGo runs a scheduler among random events of every kind. There are two revisions, and workloads with spreads at two levels.
-// Spreads are edited, become invalid, are deleted and created again. There are pod groups, percentages, owners that arrive late or are deleted, and
+// Spreads are edited, become invalid, are deleted and created again. Half of the histories have spreads with minimums and shares. There are pod groups, percentages, owners that arrive late or are deleted, and
 // pods that change in place. After each event the test counts again. From time to time it runs cycles until no pod is woken any more, which must be
 // soon. Then it looks for sleeping pods that could go.
 func TestNoPodSleepsThatCouldGo(t *testing.T) {
 	seeds := []uint64{892, 1460, 2725, 2761, 4729, 5369} // each showed a fault that is fixed now
+	old := len(seeds)
 	for seed := range uint64(*histories) {
 		seeds = append(seeds, seed)
 	}
-	for _, seed := range seeds {
+	for i, seed := range seeds {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
-			s := &storm{world: emptyWorld(t), r: rand.New(rand.NewPCG(seed, 3)), calm: seed%3 == 0, pods: map[string]*stormPod{}, room: map[string]bool{}, replicas: map[string]int32{}}
-			for _, name := range []string{"rs1", "rs2", "rs3", "rs4", "web", "api"} {
-				s.replicas[name] = 10
-				if s.calm || s.r.IntN(4) > 0 {
-					s.showOwner(name)
-				}
-			}
-			s.showSpread("web", "Deployment", "web", s.newSpec(stormStrategies[seed%uint64(len(stormStrategies))]))
-			for range 6 {
-				for range 25 {
-					s.step()
-					s.check()
-				}
-				s.rest()
-			}
-			s.end()
+			s := newStorm(t, seed)
+			s.ranked = i >= old && seed%2 == 1
+			s.run(seed)
+		})
+	}
+}
+
+func newStorm(t *testing.T, seed uint64) *storm {
+	t.Helper()
+	return &storm{world: emptyWorld(t), r: rand.New(rand.NewPCG(seed, 3)), calm: seed%3 == 0, pods: map[string]*stormPod{}, room: map[string]bool{}, replicas: map[string]int32{}}
+}
+
+func (s *storm) run(seed uint64) {
+	names := []string{"rs1", "rs2", "rs3", "rs4", "web", "api"}
+	if s.sets {
+		names = append(names, "db")
+	}
+	for _, name := range names {
+		s.replicas[name] = 10
+		if s.calm || s.r.IntN(4) > 0 {
+			s.showOwner(name)
+		}
+	}
+	s.showSpread("web", "Deployment", "web", s.newSpec(stormStrategies[seed%uint64(len(stormStrategies))]))
+	for range 6 {
+		for range 25 {
+			s.step()
+			s.check()
+		}
+		s.rest()
+	}
+	s.end()
+}
+
+// TestNoPodOfAStatefulSetSleepsThatCouldGo is the same with a StatefulSet, whose first ordinal changes as well. Its pods have homes, and may be strays.
+func TestNoPodOfAStatefulSetSleepsThatCouldGo(t *testing.T) {
+	for seed := range uint64(*histories) {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			s := newStorm(t, seed)
+			s.sets, s.ranked = true, seed%2 == 1
+			s.run(seed)
 		})
 	}
 }

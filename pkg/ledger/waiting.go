@@ -4,15 +4,15 @@ import (
 	"container/heap"
 	"time"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
 // waitlist holds the pods of a quota scope that wait for a free slot, or the exhausted pods of one class. The pod that came first is served first.
 //
 // The waitlist of a quota scope has several queues. First, for each subset, the pods that have claimed it and would take an earlier one. Then the
-// pods for which no subset had room. Then, for each subset, the early-bound pods that can use only that subset. A waitlist of exhausted pods has one
-// queue.
+// pods for which no subset had room. Then, for each subset, the early-bound pods that can use only that subset. Last come the strays: pods of a
+// StatefulSet that have a claim elsewhere than in their home. A waitlist of exhausted pods has one queue.
 type waitlist struct {
 	account *account
 	class   podClass
@@ -63,13 +63,15 @@ func (q *queue) Pop() any {
 	return e
 }
 
-// next is the queue with the oldest pod that would take a slot of the subset, or -1. It considers the queues after queue behind, and the pods that
-// can use only this subset.
-func (w *waitlist) next(index, behind int) int {
-	oldest := -1
+// strays is the last queue.
+func (w *waitlist) strays() int { return 2*w.subsets + 1 }
+
+// next is the oldest pod that would take a slot of the subset, or nil. It considers the queues after queue behind, and the pods that can use only this
+// subset.
+func (w *waitlist) next(index, behind int) (oldest *entry) {
 	consider := func(queue int) {
-		if len(w.queues[queue]) > 0 && (oldest == -1 || w.queues[queue][0].order < w.queues[oldest][0].order) {
-			oldest = queue
+		if len(w.queues[queue]) > 0 && (oldest == nil || w.queues[queue][0].order < oldest.order) {
+			oldest = w.queues[queue][0]
 		}
 	}
 	for queue := behind + 1; queue <= w.subsets; queue++ {
@@ -77,6 +79,26 @@ func (w *waitlist) next(index, behind int) int {
 	}
 	consider(w.subsets + 1 + index)
 	return oldest
+}
+
+// nextOrStray is next with the strays that would rather be in the subset.
+func (w *waitlist) nextOrStray(l *Ledger, index, behind int) *entry {
+	oldest := w.next(index, behind)
+	for _, e := range w.queues[w.strays()] {
+		if (oldest == nil || e.order < oldest.order) && l.ratherIn(e, index) {
+			oldest = e
+		}
+	}
+	return oldest
+}
+
+// ratherIn is true if the pod would give up its claim for a slot of the subset.
+func (l *Ledger) ratherIn(e *entry, index int) bool {
+	a, claim := e.account, e.index()
+	if len(a.spreads) == 0 {
+		return false // the account is being dropped, and that wakes all of its pods
+	}
+	return index != claim && a.policy.Next(&a.plan, a.tally.Kept(e.scope), l.candidate(e), ^subset.Mask(0).With(index).With(claim)) == index
 }
 
 // enqueue puts a claimed or waiting pod into its waitlist. It does nothing for a pod that is in one. It does nothing either for an early-bound pod
@@ -114,9 +136,17 @@ func (l *Ledger) enqueue(e *entry) {
 		}
 		at = claim
 	}
+	if home, known := a.policy.SubsetAt(&a.plan, e.position()); known && at <= n {
+		switch {
+		case home == subset.None && (claim != subset.None || a.policy.WhenFull == v1beta1.WhenFullSchedule), home != subset.None && home == claim:
+			return // no other slot is better
+		case claim != subset.None:
+			at = 2*n + 1
+		}
+	}
 	w := a.waiting[e.scope]
 	if w == nil {
-		w = &waitlist{account: a, class: podClass{scope: e.scope}, queues: make([]queue, 2*n+1), subsets: n, wokenFor: make([]int, n)}
+		w = &waitlist{account: a, class: podClass{scope: e.scope}, queues: make([]queue, 2*n+2), subsets: n, wokenFor: make([]int, n)}
 		a.waiting[e.scope] = w
 	}
 	e.place = place{list: w, queue: at}
@@ -161,7 +191,7 @@ func (l *Ledger) wake(e *entry) {
 	} else if w := e.account.waiting[e.scope]; w != nil && e.wokenForSlot == noSlot {
 		e.wokenForSlot = anySlot
 		w.woken++
-		if e.place.list == w && e.place.queue > w.subsets {
+		if e.place.list == w && e.place.queue > w.subsets && e.place.queue < w.strays() {
 			e.wokenForSlot = e.place.queue - w.subsets - 1
 			w.wokenFor[e.wokenForSlot]++
 		}
@@ -229,7 +259,8 @@ func (l *Ledger) passProbe(w *waitlist) {
 // cycle yet. No pod waits for a slot of a subset without limit. It returns how many pods it woke.
 //
 // With strategy Adaptive a pod that has a claim in a later subset does not need a free slot: it skipped the earlier subset because no node fit. It is
-// woken when a pod leaves that subset; see wakeBehind.
+// woken when a pod leaves that subset; see wakeBehind. With shares or minimums the pod is where it belongs, and the slot is for the pod that the workload
+// makes in place of the one that ended.
 func (l *Ledger) wakeNext(a *account, scope string) (woken int) {
 	if a.policy == nil {
 		return 0
@@ -256,22 +287,25 @@ func (l *Ledger) wakeNext(a *account, scope string) (woken int) {
 		taken := min(slots, anywhere)
 		anywhere -= taken
 		behind := i
-		if a.isAdaptive() {
+		if a.isAdaptive() || a.policy.IsRanked() {
 			behind = w.subsets - 1
 		}
 		for range slots - taken {
-			at := w.next(i, behind)
-			if at == -1 {
+			next := w.next(i, behind)
+			if !a.isAdaptive() {
+				next = w.nextOrStray(l, i, behind)
+			}
+			if next == nil {
 				break
 			}
-			l.wake(w.queues[at][0])
+			l.wake(next)
 			woken++
 		}
 	}
 	return woken
 }
 
-func (a *account) isAdaptive() bool { return a.policy.Strategy == v1alpha1.AdaptiveScheduleStrategy }
+func (a *account) isAdaptive() bool { return a.policy.Strategy == v1beta1.AdaptiveScheduleStrategy }
 
 // wakeBehind wakes the oldest pod of strategy Adaptive with a claim in a subset after those that a pod has left.
 func (l *Ledger) wakeBehind(a *account, scope string, left subset.Mask) {
@@ -279,8 +313,12 @@ func (l *Ledger) wakeBehind(a *account, scope string, left subset.Mask) {
 	if w == nil || a.policy == nil || !a.isAdaptive() {
 		return
 	}
-	if at := w.next(left.First(), left.First()); at != -1 {
-		l.wake(w.queues[at][0])
+	behind := left.First()
+	if a.policy.IsRanked() {
+		behind = -1 // the pod may have skipped it for a subset in front of it
+	}
+	if next := w.nextOrStray(l, left.First(), behind); next != nil {
+		l.wake(next)
 	}
 }
 
@@ -297,7 +335,7 @@ func (l *Ledger) wakeUnplaced(a *account, scope string, taken subset.Mask) {
 	if taken == 0 || len(a.exhausted) == 0 {
 		return
 	}
-	if a.policy.Admit(&a.plan, a.tally.Kept(scope), subset.Candidate{}).Reason != v1alpha1.ReasonAdmitted {
+	if a.policy.Admit(&a.plan, a.tally.Kept(scope), subset.Candidate{}).Reason != v1beta1.ReasonAdmitted {
 		l.wakeOfEachClass(a, scope)
 	}
 }
@@ -368,7 +406,7 @@ func (e *entry) isConcerned(ev ClusterChanged) bool {
 		return false
 	}
 	for i := range e.policy().Subsets {
-		if e.policy().Subsets[i].Fits(ev.Node, e.own) == v1alpha1.ReasonAdmitted {
+		if e.policy().Subsets[i].Fits(ev.Node, e.own) == v1beta1.ReasonAdmitted {
 			return true
 		}
 	}

@@ -18,7 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -126,8 +126,8 @@ func (w *world) spread(generation int64, spec string) {
 // spreadOf creates or changes a spread for a workload of group apps.
 func (w *world) spreadOf(name string, generation int64, kind, workload, spec string) {
 	w.t.Helper()
-	object := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("spread-uid-" + name), Generation: generation}}
-	object.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: kind, Name: workload}
+	object := &v1beta1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("spread-uid-" + name), Generation: generation}}
+	object.Spec.TargetReference = v1beta1.TargetReference{APIVersion: "apps/v1", Kind: kind, Name: workload}
 	if err := yaml.UnmarshalStrict([]byte(spec), &object.Spec); err != nil {
 		w.t.Fatalf("parsing the spec: %v", err)
 	}
@@ -167,7 +167,7 @@ func (w *world) important(name string) *corev1.Pod {
 // admitted creates a pod for which admission picked a subset.
 func (w *world) admitted(name, in string) *corev1.Pod {
 	pod := podOf("rs-uid", name)
-	pod.Annotations = map[string]string{v1alpha1.AdmittedAnnotation: fmt.Sprintf(`{"name":"web","subset":%q,"pick":%q}`, in, name)}
+	pod.Annotations = map[string]string{v1beta1.AdmittedAnnotation: fmt.Sprintf(`{"name":"web","subset":%q,"pick":%q}`, in, name)}
 	w.see(pod)
 	return pod
 }
@@ -177,8 +177,8 @@ func onNode(pod *corev1.Pod, node, in string) *corev1.Pod {
 	bound := pod.DeepCopy()
 	bound.Spec.NodeName = node
 	if in != "-" {
-		record, _ := json.Marshal(v1alpha1.MatchedSubset{Name: "web", Subset: in, UID: string(pod.UID)})
-		bound.Annotations = map[string]string{v1alpha1.MatchedAnnotation: string(record)}
+		record, _ := json.Marshal(v1beta1.MatchedSubset{Name: "web", Subset: in, UID: string(pod.UID)})
+		bound.Annotations = map[string]string{v1beta1.MatchedAnnotation: string(record)}
 	}
 	return bound
 }
@@ -346,16 +346,16 @@ func (w *world) expectAwake(want ...string) {
 
 const (
 	twoThenAny = `subsets:
-- {name: a, maxReplicas: 2, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
-- {name: b, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}`
+- {name: a, maxReplicas: 2, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
+- {name: b, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}`
 	twoAndOneWait = `{subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`
 	halves        = `{subsets: [{name: a, maxReplicas: "50%"}, {name: b}]}`
 	early         = `subsets:
 - {name: a, maxReplicas: 1, patch: {spec: {priorityClassName: low}}}
 - {name: b, maxReplicas: 2}`
 	adaptive = `subsets:
-- {name: a, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
-- {name: b, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}
+- {name: a, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
+- {name: b, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}
 scheduleStrategy: {type: Adaptive}`
 	waitFirst = `subsets: [{name: a}, {name: b}]
 scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: true, rescheduleCriticalSeconds: 30, unschedulableLastSeconds: 100}}`

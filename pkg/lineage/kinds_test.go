@@ -14,7 +14,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // answer is an API server that answers every list with the same error, or none.
@@ -245,7 +245,7 @@ func TestPodsThatOwnPodsAreNotWatchedTwice(t *testing.T) {
 }
 
 func TestADriverPodIsBetweenItsExecutorsAndTheirWorkload(t *testing.T) {
-	s := spread("spark", "Widget", "spark", func(s *v1alpha1.WorkloadSpread) { s.Spec.TargetReference.APIVersion = "example.com/v1" })
+	s := spread("spark", "Widget", "spark", func(s *v1beta1.WorkloadSpread) { s.Spec.TargetReference.APIVersion = "example.com/v1" })
 	driver := ownedBy(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "driver", UID: "driver"}}, "example.com/v1", "Widget", "spark")
 	f := newFixture(t, s, driver)
 	found, missing, err := f.SpreadOf(t.Context(), "shop", owner("", "Pod", "driver"), nil)

@@ -15,7 +15,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -56,7 +56,7 @@ func New(ctx context.Context, mgr ctrl.Manager, opts Options) (*Lineage, error) 
 	if opts.Clock == nil {
 		opts.Clock = clock.RealClock{}
 	}
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.WorkloadSpread{}, TargetField, TargetKeyOf); err != nil {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1beta1.WorkloadSpread{}, TargetField, TargetKeyOf); err != nil {
 		return nil, fmt.Errorf("indexing spreads by their workloads: %w", err)
 	}
 	l := Over(mgr.GetCache(), NewKinds(mgr.GetRESTMapper(), mgr.GetAPIReader(), opts.Clock), opts.Clock)
@@ -69,7 +69,7 @@ func New(ctx context.Context, mgr ctrl.Manager, opts Options) (*Lineage, error) 
 		object     client.Object
 		seen, gone func(metav1.Object)
 	}
-	all := []told{{&v1alpha1.WorkloadSpread{}, l.spreadSeen, l.spreadGone}, {&corev1.Pod{}, l.ownerSeen, nil}}
+	all := []told{{&v1beta1.WorkloadSpread{}, l.spreadSeen, l.spreadGone}, {&corev1.Pod{}, l.ownerSeen, nil}}
 	for _, typed := range builtIn {
 		all = append(all, told{typed.NewObject(), l.ownerSeen, nil})
 	}
@@ -137,7 +137,7 @@ func (l *Lineage) seeOwnerOf(object metav1.Object) {
 
 // spreadSeen prepares for the first pod of a spread, so that the pod does not wait for slow steps.
 func (l *Lineage) spreadSeen(object metav1.Object) {
-	spread, ok := object.(*v1alpha1.WorkloadSpread)
+	spread, ok := object.(*v1beta1.WorkloadSpread)
 	if !ok {
 		return
 	}
@@ -165,7 +165,7 @@ const TargetField = "spec.targetRef"
 
 // TargetKeyOf is the index value of a spread for TargetField.
 func TargetKeyOf(obj client.Object) []string {
-	spread, ok := obj.(*v1alpha1.WorkloadSpread)
+	spread, ok := obj.(*v1beta1.WorkloadSpread)
 	if !ok {
 		return nil
 	}
@@ -181,25 +181,25 @@ func (l *Lineage) HasSpreads(ctx context.Context, namespace string) (bool, error
 	if l.spreadsIn != nil {
 		return l.spreadsIn.has(namespace), nil
 	}
-	var spreads v1alpha1.WorkloadSpreadList
+	var spreads v1beta1.WorkloadSpreadList
 	err := l.Reader.List(ctx, &spreads, client.InNamespace(namespace), client.Limit(1), client.UnsafeDisableDeepCopy)
 	return len(spreads.Items) > 0, err
 }
 
 // SpreadsNaming are the spreads whose targetRef names the workload.
-func (l *Lineage) SpreadsNaming(ctx context.Context, namespace string, o workload.Owner) ([]v1alpha1.WorkloadSpread, error) {
-	var spreads v1alpha1.WorkloadSpreadList
+func (l *Lineage) SpreadsNaming(ctx context.Context, namespace string, o workload.Owner) ([]v1beta1.WorkloadSpread, error) {
+	var spreads v1beta1.WorkloadSpreadList
 	err := l.Reader.List(ctx, &spreads, client.InNamespace(namespace), client.MatchingFields{TargetField: keyOf(o)}, client.UnsafeDisableDeepCopy)
 	return spreads.Items, err
 }
 
 // Winner is the spread that divides the workload, or nil.
-func (l *Lineage) Winner(ctx context.Context, namespace string, o workload.Owner) (*v1alpha1.WorkloadSpread, error) {
+func (l *Lineage) Winner(ctx context.Context, namespace string, o workload.Owner) (*v1beta1.WorkloadSpread, error) {
 	spreads, err := l.SpreadsNaming(ctx, namespace, o)
 	if err != nil {
 		return nil, fmt.Errorf("listing the spreads of %s %s: %w", o.Kind.Kind, o.Name, err)
 	}
-	var winner *v1alpha1.WorkloadSpread
+	var winner *v1beta1.WorkloadSpread
 	for i := range spreads {
 		if winner == nil || workload.Wins(&spreads[i], winner) {
 			winner = &spreads[i]
@@ -209,7 +209,7 @@ func (l *Lineage) Winner(ctx context.Context, namespace string, o workload.Owner
 }
 
 // Compiled is the compiled spec of a spread. It is compiled once for each generation.
-func (l *Lineage) Compiled(spread *v1alpha1.WorkloadSpread) *Spread { return l.policies.of(spread) }
+func (l *Lineage) Compiled(spread *v1beta1.WorkloadSpread) *Spread { return l.policies.of(spread) }
 
 // Read reads an owner from the cache. It returns nil if the cache does not have the owner, or if its kind is not watched.
 func (l *Lineage) Read(ctx context.Context, namespace string, o workload.Owner) (client.Object, error) {

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -43,7 +43,7 @@ type fixture struct {
 func newFixture(t *testing.T, objects ...client.Object) *fixture {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
@@ -52,7 +52,7 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 	mapper.Add(widget, meta.RESTScopeNamespace)
 	mapper.Add(gadget, meta.RESTScopeNamespace)
 	f := &fixture{
-		client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(&v1alpha1.WorkloadSpread{}, TargetField, TargetKeyOf).Build(),
+		client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(&v1beta1.WorkloadSpread{}, TargetField, TargetKeyOf).Build(),
 		clock:  clocktesting.NewFakeClock(noon.Time),
 		server: &answer{},
 	}
@@ -69,10 +69,10 @@ func (f *fixture) add(t *testing.T, object client.Object) {
 	f.ownerSeen(object)
 }
 
-func spread(name, kind, target string, change ...func(*v1alpha1.WorkloadSpread)) *v1alpha1.WorkloadSpread {
-	s := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID("spread-" + name)}}
-	s.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: kind, Name: target}
-	s.Spec.Subsets = []v1alpha1.Subset{{Name: "a"}}
+func spread(name, kind, target string, change ...func(*v1beta1.WorkloadSpread)) *v1beta1.WorkloadSpread {
+	s := &v1beta1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID("spread-" + name)}}
+	s.Spec.TargetReference = v1beta1.TargetReference{APIVersion: "apps/v1", Kind: kind, Name: target}
+	s.Spec.Subsets = []v1beta1.Subset{{Name: "a"}}
 	for _, c := range change {
 		c(s)
 	}
@@ -104,11 +104,11 @@ func owner(group, kind, name string) *workload.Owner {
 }
 
 func TestTheNearestOwnerWithASpreadThatSelectsThePodCounts(t *testing.T) {
-	selecting := func(s *v1alpha1.WorkloadSpread) {
-		s.Spec.TargetFilter = &v1alpha1.TargetFilter{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"role": "worker"}}}
+	selecting := func(s *v1beta1.WorkloadSpread) {
+		s.Spec.TargetFilter = &v1beta1.TargetFilter{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"role": "worker"}}}
 	}
-	younger := func(s *v1alpha1.WorkloadSpread) { s.CreationTimestamp = noon }
-	invalid := func(s *v1alpha1.WorkloadSpread) { s.Spec.Subsets = nil }
+	younger := func(s *v1beta1.WorkloadSpread) { s.CreationTimestamp = noon }
+	invalid := func(s *v1beta1.WorkloadSpread) { s.Spec.Subsets = nil }
 	worker := map[string]string{"role": "worker"}
 	web := ownedBy(replicaSet("r1"), "apps/v1", "Deployment", "web")
 	const rs, apps = "ReplicaSet", "apps"
@@ -125,10 +125,10 @@ func TestTheNearestOwnerWithASpreadThatSelectsThePodCounts(t *testing.T) {
 		"a nearer spread that selects it takes it":                  {[]client.Object{web, deployment("web"), spread("s", "Deployment", "web"), spread("near", rs, "r1", selecting)}, owner(apps, rs, "r1"), worker, "near", ""},
 		"the older of two spreads of one workload divides":          {[]client.Object{web, deployment("web"), spread("a", "Deployment", "web", younger), spread("b", "Deployment", "web")}, owner(apps, rs, "r1"), nil, "b", ""},
 		"a spread that cannot be used keeps its pods":               {[]client.Object{web, deployment("web"), spread("s", "Deployment", "web"), spread("near", rs, "r1", invalid)}, owner(apps, rs, "r1"), nil, "near", ""},
-		"the versions of a reference do not matter":                 {[]client.Object{spread("s", rs, "r1", func(s *v1alpha1.WorkloadSpread) { s.Spec.TargetReference.APIVersion = "apps/v1beta1" })}, owner(apps, rs, "r1"), nil, "s", ""},
+		"the versions of a reference do not matter":                 {[]client.Object{spread("s", rs, "r1", func(s *v1beta1.WorkloadSpread) { s.Spec.TargetReference.APIVersion = "apps/v1beta1" })}, owner(apps, rs, "r1"), nil, "s", ""},
 		"the owner need not be known if it has a spread":            {[]client.Object{spread("s", rs, "r1")}, owner(apps, rs, "r1"), nil, "s", ""},
-		"a workload of the same name and another group is another":  {[]client.Object{replicaSet("r1"), spread("s", rs, "r1", func(s *v1alpha1.WorkloadSpread) { s.Spec.TargetReference.APIVersion = "example.com/v1" })}, owner(apps, rs, "r1"), nil, "", ""},
-		"a workload of the same name and another namespace is too":  {[]client.Object{web, deployment("web"), spread("s", "Deployment", "web", func(s *v1alpha1.WorkloadSpread) { s.Namespace = "farm" })}, owner(apps, rs, "r1"), nil, "", ""},
+		"a workload of the same name and another group is another":  {[]client.Object{replicaSet("r1"), spread("s", rs, "r1", func(s *v1beta1.WorkloadSpread) { s.Spec.TargetReference.APIVersion = "example.com/v1" })}, owner(apps, rs, "r1"), nil, "", ""},
+		"a workload of the same name and another namespace is too":  {[]client.Object{web, deployment("web"), spread("s", "Deployment", "web", func(s *v1beta1.WorkloadSpread) { s.Namespace = "farm" })}, owner(apps, rs, "r1"), nil, "", ""},
 		"no owner, no spread":                                       {[]client.Object{spread("s", "Deployment", "web")}, nil, nil, "", ""},
 		"above the pods of a DaemonSet nothing is looked for":       {[]client.Object{spread("s", "Deployment", "web")}, owner(apps, "DaemonSet", "d"), nil, "", ""},
 		"an owner that is not in the cache is missing":              {[]client.Object{spread("s", "Deployment", "web")}, owner(apps, rs, "r1"), nil, "", "r1"},
@@ -136,7 +136,7 @@ func TestTheNearestOwnerWithASpreadThatSelectsThePodCounts(t *testing.T) {
 		"another object with the owner's name is not the owner":     {[]client.Object{web}, &workload.Owner{Kind: ReplicaSet, Name: "r1", UID: "r1-before"}, nil, "", "r1-before"},
 		"an owner of a kind that is not watched yet is missing":     {[]client.Object{spread("s", "Deployment", "web")}, owner("example.com", "Widget", "w"), nil, "", "w"},
 		"a chain without end is given up":                           {[]client.Object{ownedBy(replicaSet("r1"), "apps/v1", rs, "r1")}, owner(apps, rs, "r1"), nil, "", ""},
-		"a spread of a kind that is not watched is found by name":   {[]client.Object{spread("s", "Widget", "w", func(s *v1alpha1.WorkloadSpread) { s.Spec.TargetReference.APIVersion = "example.com/v1" })}, owner("example.com", "Widget", "w"), nil, "s", ""},
+		"a spread of a kind that is not watched is found by name":   {[]client.Object{spread("s", "Widget", "w", func(s *v1beta1.WorkloadSpread) { s.Spec.TargetReference.APIVersion = "example.com/v1" })}, owner("example.com", "Widget", "w"), nil, "s", ""},
 		"a Deployment that exists without a spread is nobody's pod": {[]client.Object{web, deployment("web")}, owner(apps, rs, "r1"), nil, "", ""},
 	}
 	for name, tc := range tests {
@@ -400,7 +400,7 @@ func TestKindsAreWatchedWhereThereAreSpreads(t *testing.T) {
 			}
 		}
 	}
-	target := func(s *v1alpha1.WorkloadSpread) { s.Spec.TargetReference.APIVersion = "example.com/v1" }
+	target := func(s *v1beta1.WorkloadSpread) { s.Spec.TargetReference.APIVersion = "example.com/v1" }
 	t.Run("the kind of a target is watched as soon as the spread is seen", func(t *testing.T) {
 		f, started := setup(t)
 		f.spreadSeen(spread("s", "Gadget", "g", target))

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -22,7 +22,7 @@ type Spread struct {
 }
 
 // Compile compiles the spec of a spread.
-func Compile(spread *v1alpha1.WorkloadSpread) *Spread {
+func Compile(spread *v1beta1.WorkloadSpread) *Spread {
 	s := &Spread{Name: spread.Name, generation: spread.Generation}
 	s.Policy, s.Invalid = subset.Compile(&spread.Spec, field.NewPath("spec"))
 	return s
@@ -39,7 +39,7 @@ type policies struct {
 	byUID sync.Map // of types.UID to *Spread
 }
 
-func (p *policies) of(spread *v1alpha1.WorkloadSpread) *Spread {
+func (p *policies) of(spread *v1beta1.WorkloadSpread) *Spread {
 	if known, found := p.byUID.Load(spread.UID); found {
 		if s, ok := known.(*Spread); ok && s.generation == spread.Generation {
 			return s

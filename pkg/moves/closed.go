@@ -6,14 +6,14 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
 // ClosedBy are the subsets, with strategy Adaptive, that recently had no node for a pod: pods were moved out of them for that reason, or wait in
 // them, as their condition says. Admission skips them.
-func ClosedBy(moves []v1alpha1.Move, statuses []v1alpha1.SubsetStatus, policy *subset.Policy, now time.Time) (closed subset.Mask) {
-	if policy.Strategy != v1alpha1.AdaptiveScheduleStrategy {
+func ClosedBy(moves []v1beta1.Move, statuses []v1beta1.SubsetStatus, policy *subset.Policy, now time.Time) (closed subset.Mask) {
+	if policy.Strategy != v1beta1.AdaptiveScheduleStrategy {
 		return 0
 	}
 	for i := range moves {
@@ -22,7 +22,7 @@ func ClosedBy(moves []v1alpha1.Move, statuses []v1alpha1.SubsetStatus, policy *s
 		}
 	}
 	for i := range statuses {
-		index, c := policy.Index(statuses[i].Name), meta.FindStatusCondition(statuses[i].Conditions, v1alpha1.ConditionSchedulable)
+		index, c := policy.Index(statuses[i].Name), meta.FindStatusCondition(statuses[i].Conditions, v1beta1.ConditionSchedulable)
 		if index == subset.None || c == nil || c.Status != metav1.ConditionFalse {
 			continue
 		}
@@ -34,9 +34,9 @@ func ClosedBy(moves []v1alpha1.Move, statuses []v1alpha1.SubsetStatus, policy *s
 }
 
 // closes is true for a recent move of pods out of its subset From because none of its nodes took them.
-func closes(m *v1alpha1.Move, policy *subset.Policy, now time.Time) bool {
+func closes(m *v1beta1.Move, policy *subset.Policy, now time.Time) bool {
 	from, to := policy.Index(m.From), policy.Index(m.To)
-	if from == subset.None || to != subset.None && to <= from || m.Reason != string(v1alpha1.ReasonUnschedulableTooLong) && m.Reason != "" {
+	if from == subset.None || to != subset.None && to <= from && !policy.IsRanked() || m.Reason != string(v1beta1.ReasonUnschedulableTooLong) && m.Reason != "" {
 		return false
 	}
 	return now.Sub(m.Time.Time) < policy.Adaptive.Skip

@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -24,10 +24,10 @@ type Facts struct {
 	// Paused is true if nothing may be moved.
 	Paused bool
 	// Moves and Misplaced are what the spread's status records of earlier cycles. They are not changed.
-	Moves     []v1alpha1.Move
-	Misplaced *v1alpha1.Misplaced
+	Moves     []v1beta1.Move
+	Misplaced *v1beta1.Misplaced
 	// Subsets are the subset statuses. Admission reads them.
-	Subsets []v1alpha1.SubsetStatus
+	Subsets []v1beta1.SubsetStatus
 	// SchedulableSince is since when no pod of each subset has waited for a node. Zero if a pod waits. Subsets beyond its length count as schedulable
 	// all the time.
 	SchedulableSince []time.Time
@@ -65,7 +65,7 @@ type Move struct {
 	From, To int
 	// Room is what the cluster said about subset To. Without HasRoom the pod is moved in any case, and its replacement may have to wait.
 	Room   Room
-	Reason v1alpha1.Reason
+	Reason v1beta1.Reason
 }
 
 // Held is a pod that should be elsewhere and is not moved.
@@ -74,7 +74,7 @@ type Held struct {
 	Pod *Pod
 	// From is the subset of the pod.
 	From   int
-	Reason v1alpha1.Reason
+	Reason v1beta1.Reason
 	// Until is when to check again. Zero if that is not known.
 	Until time.Time
 }
@@ -85,7 +85,7 @@ type Decision struct {
 	Moves []Move
 	Held  []Held
 	// Misplaced is what the status should record, if Remembers is true. Only Trim decides that.
-	Misplaced *v1alpha1.Misplaced
+	Misplaced *v1beta1.Misplaced
 	Remembers bool
 	// candidates is how many pods could have been moved, by their subset.
 	candidates map[int]int32
@@ -112,7 +112,7 @@ type Cluster interface {
 	// Room takes its room. The pod keeps its own room until the end of the cycle, because its eviction may fail.
 	Room(pod *Pod, in int) Room
 	// Spares is empty if the pod may be evicted now, and otherwise the reason. It takes nothing.
-	Spares(pod *Pod) v1alpha1.Reason
+	Spares(pod *Pod) v1beta1.Reason
 	// Take counts the pod as evicted for later calls of Spares.
 	Take(pod *Pod)
 }
@@ -134,7 +134,7 @@ func (f *Facts) gone() map[types.UID]int {
 	return gone
 }
 
-func (f *Facts) flies(pod *v1alpha1.PodInFlight) bool { return f.Now.Sub(pod.Time.Time) < flightTime }
+func (f *Facts) flies(pod *v1beta1.PodInFlight) bool { return f.Now.Sub(pod.Time.Time) < flightTime }
 
 // present are the active pods that are not being evicted, in no particular order.
 func (f *Facts) present() []*Pod {
@@ -207,6 +207,6 @@ func costOf(pod *Pod) int32 {
 }
 
 // all holds every pod for the same reason.
-func all(reason v1alpha1.Reason, until time.Time) Decision {
+func all(reason v1beta1.Reason, until time.Time) Decision {
 	return Decision{Held: []Held{{From: subset.None, Reason: reason, Until: until}}}
 }

@@ -6,7 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -25,7 +25,7 @@ type LeaveLimits struct {
 // Admission may send their replacements to a subset before that one. They then leave it in turn.
 func Leave(f *Facts, limits LeaveLimits, cluster Cluster) Decision {
 	wait := f.Policy.Adaptive.Wait
-	if !f.Policy.BindsEarly() || f.Policy.Strategy != v1alpha1.AdaptiveScheduleStrategy || wait == 0 {
+	if !f.Policy.BindsEarly() || f.Policy.Strategy != v1beta1.AdaptiveScheduleStrategy || wait == 0 {
 		return Decision{}
 	}
 	present := f.present()
@@ -53,16 +53,16 @@ func Leave(f *Facts, limits LeaveLimits, cluster Cluster) Decision {
 			case !f.Now.After(due):
 				continue // it may still find a node
 			case f.Paused:
-				d.hold(pod, from, v1alpha1.ReasonPaused, time.Time{})
+				d.hold(pod, from, v1beta1.ReasonPaused, time.Time{})
 			case f.Moved&Home != 0:
-				d.hold(pod, from, v1alpha1.ReasonOppositeMove, time.Time{})
+				d.hold(pod, from, v1beta1.ReasonOppositeMove, time.Time{})
 			case left >= int(most):
-				d.hold(pod, from, v1alpha1.ReasonLimitReached, time.Time{})
+				d.hold(pod, from, v1beta1.ReasonLimitReached, time.Time{})
 			case reason != "":
 				d.hold(pod, from, reason, time.Time{})
 			default:
 				closed := f.closed().With(from)
-				if d.try(f, cluster, places, pods, Move{Pod: pod, From: from, Reason: v1alpha1.ReasonUnschedulableTooLong}, closed, RoomUnknown, nil) {
+				if d.try(f, cluster, places, pods, Move{Pod: pod, From: from, Reason: v1beta1.ReasonUnschedulableTooLong}, closed, RoomUnknown, nil) {
 					left++
 				}
 			}
@@ -80,7 +80,7 @@ func amount(value intstr.IntOrString, total int32) int32 {
 	return max(int32(n), 1)
 }
 
-func (d *Decision) hold(pod *Pod, from int, reason v1alpha1.Reason, until time.Time) {
+func (d *Decision) hold(pod *Pod, from int, reason v1beta1.Reason, until time.Time) {
 	d.Held = append(d.Held, Held{Pod: pod, From: from, Reason: reason, Until: until})
 }
 
@@ -88,12 +88,17 @@ func (d *Decision) hold(pod *Pod, from int, reason v1alpha1.Reason, until time.T
 type places struct {
 	plan  subset.Plan
 	tally *subset.Tally
+	// targets of the pods that the spread should divide. Nil if the subsets are filled in order.
+	targets []int32
 }
 
 // placesOf counts the bound pods, the pending ones that admission has picked a subset for, and the replacements of pods that are being evicted. If an
 // evicted pod is gone, its replacement was created and is one of the pods.
 func (f *Facts) placesOf(present []*Pod) *places {
 	p := &places{plan: f.Policy.Plan(f.Replicas), tally: f.Policy.Count(observed(present), f.Name)}
+	if f.Policy.IsRanked() {
+		p.targets, _ = f.Policy.Targets(&p.plan, f.asked())
+	}
 	for _, pod := range present {
 		if in, counts := f.Policy.AdmittedTo(pod.Admitted, f.Name); counts && in != subset.None && pod.NodeName == "" {
 			p.tally.Add(f.Policy.ScopeOf(pod.Revision), in)
@@ -114,11 +119,11 @@ func (f *Facts) sent(pod *Pod) bool { return f.Policy.BindsEarly() && pod.NodeNa
 
 // next is the subset for a replacement of the pod.
 func (f *Facts) next(places *places, pod *Pod, closed subset.Mask) subset.Verdict {
-	kept := places.tally.Kept(f.Policy.ScopeOf(pod.Revision))
+	kept, candidate := places.tally.Kept(f.Policy.ScopeOf(pod.Revision)), f.Policy.At(&places.plan, pod.Position, subset.Candidate{Closed: closed})
 	if f.sent(pod) {
-		return f.Policy.PickEarly(&places.plan, kept, closed)
+		return f.Policy.PickEarly(&places.plan, kept, candidate)
 	}
-	return f.Policy.Admit(&places.plan, kept, subset.Candidate{Closed: closed})
+	return f.Policy.Admit(&places.plan, kept, candidate)
 }
 
 // try looks for the subset of a replacement of the pod: the first with quota that is not closed and, with strategy Adaptive, has a node, unless
@@ -127,7 +132,7 @@ func (f *Facts) next(places *places, pod *Pod, closed subset.Mask) subset.Verdic
 func (d *Decision) try(f *Facts, cluster Cluster, places *places, candidates []*Pod, move Move, closed subset.Mask, enough Room, may func(to int) bool) bool {
 	scope, pod := f.Policy.ScopeOf(move.Pod.Revision), move.Pod
 	places.tally.Remove(scope, move.From)
-	found := v1alpha1.ReasonNoRoom
+	found := v1beta1.ReasonNoRoom
 	var until time.Time
 	for tried := 0; tried <= len(f.Policy.Subsets); tried++ {
 		verdict := f.next(places, pod, closed)
@@ -141,7 +146,7 @@ func (d *Decision) try(f *Facts, cluster Cluster, places *places, candidates []*
 		way := pair{move.From, move.To}
 		wait, cameBack := f.notBefore(d.pace, way, candidates)
 		if f.Now.Before(wait) {
-			found, until = v1alpha1.ReasonBackingOff, wait
+			found, until = v1beta1.ReasonBackingOff, wait
 			break
 		}
 		room := cluster.Room(pod, in)
@@ -156,9 +161,9 @@ func (d *Decision) try(f *Facts, cluster Cluster, places *places, candidates []*
 			return true
 		}
 		if room == RoomUnknown {
-			found = v1alpha1.ReasonRoomUnknown
+			found = v1beta1.ReasonRoomUnknown
 		}
-		if in == subset.None || f.Policy.Strategy != v1alpha1.AdaptiveScheduleStrategy || f.sent(pod) {
+		if in == subset.None || f.Policy.Strategy != v1beta1.AdaptiveScheduleStrategy || f.sent(pod) {
 			break
 		}
 		closed = closed.With(in)

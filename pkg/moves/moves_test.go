@@ -16,21 +16,21 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
 var start = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 // policy has subsets a, b, c, … with these quotas, -1 for no limit, on nodes with the label pool=a and so on.
-func policy(tb testing.TB, strategy v1alpha1.ScheduleStrategy, quotas ...int) *subset.Policy {
+func policy(tb testing.TB, strategy v1beta1.ScheduleStrategy, quotas ...int) *subset.Policy {
 	tb.Helper()
-	spec := &v1alpha1.WorkloadSpreadSpec{
-		TargetReference:  v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"},
+	spec := &v1beta1.WorkloadSpreadSpec{
+		TargetReference:  v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"},
 		ScheduleStrategy: strategy,
 	}
 	for i, quota := range quotas {
-		s := v1alpha1.Subset{Name: letter(i), RequiredNodeSelectorTerm: &corev1.NodeSelectorTerm{
+		s := v1beta1.Subset{Name: letter(i), RequiredNodeSelector: &corev1.NodeSelectorTerm{
 			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "pool", Operator: corev1.NodeSelectorOpIn, Values: []string{letter(i)}}}}}
 		if quota >= 0 {
 			s.MaxReplicas = ptr.To(intstr.FromInt(quota))
@@ -47,9 +47,9 @@ func policy(tb testing.TB, strategy v1alpha1.ScheduleStrategy, quotas ...int) *s
 func letter(i int) string { return string("abcdefgh"[i]) }
 
 var (
-	adaptive = v1alpha1.ScheduleStrategy{Type: v1alpha1.AdaptiveScheduleStrategy}
-	early    = v1alpha1.ScheduleStrategy{Type: v1alpha1.AdaptiveScheduleStrategy, Binding: v1alpha1.EarlyBinding,
-		Adaptive: &v1alpha1.AdaptiveStrategy{RescheduleCriticalSeconds: ptr.To[int32](30)}}
+	adaptive = v1beta1.ScheduleStrategy{Type: v1beta1.AdaptiveScheduleStrategy}
+	early    = v1beta1.ScheduleStrategy{Type: v1beta1.AdaptiveScheduleStrategy, Binding: v1beta1.EarlyBinding,
+		Adaptive: &v1beta1.AdaptiveStrategy{RescheduleCriticalSeconds: ptr.To[int32](30)}}
 )
 
 func node(pool string) *corev1.Node {
@@ -78,7 +78,7 @@ func waiting(name, in string, unschedulable time.Duration) Pod {
 type rooms struct {
 	places  map[int]int
 	unknown bool
-	kept    map[types.UID]v1alpha1.Reason
+	kept    map[types.UID]v1beta1.Reason
 	// spare is how many pods may go; nil for any number.
 	spare *int
 	asked int
@@ -96,9 +96,9 @@ func (r *rooms) Room(_ *Pod, in int) Room {
 	return NoRoom
 }
 
-func (r *rooms) Spares(pod *Pod) v1alpha1.Reason {
+func (r *rooms) Spares(pod *Pod) v1beta1.Reason {
 	if r.spare != nil && *r.spare <= 0 {
-		return v1alpha1.ReasonBudgetExhausted
+		return v1beta1.ReasonBudgetExhausted
 	}
 	return r.kept[pod.UID]
 }
@@ -116,8 +116,8 @@ func names(d Decision) (all []string) {
 	return all
 }
 
-func reasons(d Decision) map[string]v1alpha1.Reason {
-	all := map[string]v1alpha1.Reason{}
+func reasons(d Decision) map[string]v1beta1.Reason {
+	all := map[string]v1beta1.Reason{}
 	for _, h := range d.Held {
 		name := "all"
 		if h.Pod != nil {
@@ -138,16 +138,16 @@ var (
 func TestLeave(t *testing.T) {
 	at := func(seconds int) time.Duration { return time.Duration(seconds) * time.Second }
 	tests := map[string]struct {
-		strategy *v1alpha1.ScheduleStrategy
+		strategy *v1beta1.ScheduleStrategy
 		pods     []Pod
-		moves    []v1alpha1.Move
-		subsets  []v1alpha1.SubsetStatus
+		moves    []v1beta1.Move
+		subsets  []v1beta1.SubsetStatus
 		paused   bool
 		moved    Direction
 		cluster  rooms
 		limits   LeaveLimits
 		want     []string
-		wantHeld map[string]v1alpha1.Reason
+		wantHeld map[string]v1beta1.Reason
 	}{
 		"a pod leaves when its time and the tolerance are over": {
 			pods:    []Pod{waiting("p", "a", at(36))},
@@ -160,7 +160,7 @@ func TestLeave(t *testing.T) {
 		},
 		"a pod without room elsewhere stays": {
 			pods:     []Pod{waiting("p", "a", at(36))},
-			wantHeld: map[string]v1alpha1.Reason{"p": v1alpha1.ReasonNoRoom},
+			wantHeld: map[string]v1beta1.Reason{"p": v1beta1.ReasonNoRoom},
 		},
 		"a pod of which nobody can tell whether there is room leaves: it is of no use where it is": {
 			pods:    []Pod{waiting("p", "a", at(36))},
@@ -171,21 +171,21 @@ func TestLeave(t *testing.T) {
 			pods:     []Pod{waiting("p", "a", at(40)), waiting("q", "a", at(50))},
 			cluster:  rooms{places: map[int]int{1: 1}},
 			want:     []string{"q 0>1 UnschedulableTooLong"},
-			wantHeld: map[string]v1alpha1.Reason{"p": v1alpha1.ReasonNoRoom},
+			wantHeld: map[string]v1beta1.Reason{"p": v1beta1.ReasonNoRoom},
 		},
 		"a late-bound pod stays: the scheduler goes on by itself": {
-			strategy: &v1alpha1.ScheduleStrategy{Type: v1alpha1.AdaptiveScheduleStrategy,
-				Adaptive: &v1alpha1.AdaptiveStrategy{RescheduleCriticalSeconds: ptr.To[int32](30)}},
+			strategy: &v1beta1.ScheduleStrategy{Type: v1beta1.AdaptiveScheduleStrategy,
+				Adaptive: &v1beta1.AdaptiveStrategy{RescheduleCriticalSeconds: ptr.To[int32](30)}},
 			pods:    []Pod{waiting("p", "a", at(100))},
 			cluster: rooms{places: map[int]int{1: 1}},
 		},
 		"a pod of strategy Fixed stays": {
-			strategy: &v1alpha1.ScheduleStrategy{Binding: v1alpha1.EarlyBinding},
+			strategy: &v1beta1.ScheduleStrategy{Binding: v1beta1.EarlyBinding},
 			pods:     []Pod{waiting("p", "a", at(100))},
 			cluster:  rooms{places: map[int]int{1: 1}},
 		},
 		"without rescheduleCriticalSeconds nobody leaves": {
-			strategy: &v1alpha1.ScheduleStrategy{Type: v1alpha1.AdaptiveScheduleStrategy, Binding: v1alpha1.EarlyBinding},
+			strategy: &v1beta1.ScheduleStrategy{Type: v1beta1.AdaptiveScheduleStrategy, Binding: v1beta1.EarlyBinding},
 			pods:     []Pod{waiting("p", "a", at(100))},
 			cluster:  rooms{places: map[int]int{1: 1}},
 		},
@@ -197,16 +197,16 @@ func TestLeave(t *testing.T) {
 		"a paused spread keeps its pods": {
 			pods: []Pod{waiting("p", "a", at(36))}, paused: true,
 			cluster:  rooms{places: map[int]int{1: 1}},
-			wantHeld: map[string]v1alpha1.Reason{"p": v1alpha1.ReasonPaused},
+			wantHeld: map[string]v1beta1.Reason{"p": v1beta1.ReasonPaused},
 		},
 		"nobody leaves in a cycle in which others returned": {
 			pods: []Pod{waiting("p", "a", at(36))}, moved: Home,
 			cluster:  rooms{places: map[int]int{1: 1}},
-			wantHeld: map[string]v1alpha1.Reason{"p": v1alpha1.ReasonOppositeMove},
+			wantHeld: map[string]v1beta1.Reason{"p": v1beta1.ReasonOppositeMove},
 		},
 		"a pod goes on past a subset that others left of late": {
 			pods:    []Pod{waiting("p", "a", at(36))},
-			moves:   []v1alpha1.Move{{From: "b", To: "c", Time: metav1.NewTime(start.Add(-time.Minute))}},
+			moves:   []v1beta1.Move{{From: "b", To: "c", Time: metav1.NewTime(start.Add(-time.Minute))}},
 			cluster: rooms{places: map[int]int{1: 1, 2: 1}},
 			want:    []string{"p 0>2 UnschedulableTooLong"},
 		},
@@ -218,13 +218,13 @@ func TestLeave(t *testing.T) {
 		},
 		"pods that came back wait longer": {
 			pods:     []Pod{waiting("p", "a", at(36))},
-			moves:    []v1alpha1.Move{{From: "a", To: "b", Round: 2, Time: metav1.NewTime(start.Add(-time.Minute))}},
+			moves:    []v1beta1.Move{{From: "a", To: "b", Round: 2, Time: metav1.NewTime(start.Add(-time.Minute))}},
 			cluster:  rooms{places: map[int]int{1: 1}},
-			wantHeld: map[string]v1alpha1.Reason{"p": v1alpha1.ReasonBackingOff},
+			wantHeld: map[string]v1beta1.Reason{"p": v1beta1.ReasonBackingOff},
 		},
 		"pods that did not come back do not": {
 			pods:    []Pod{waiting("p", "a", at(36)), waiting("q", "a", at(36))},
-			moves:   []v1alpha1.Move{{From: "a", To: "b", Round: 2, Remaining: 2, Time: metav1.NewTime(start.Add(-20 * time.Second))}},
+			moves:   []v1beta1.Move{{From: "a", To: "b", Round: 2, Remaining: 2, Time: metav1.NewTime(start.Add(-20 * time.Second))}},
 			cluster: rooms{places: map[int]int{1: 9}},
 			want:    []string{"p 0>1 UnschedulableTooLong", "q 0>1 UnschedulableTooLong"},
 		},
@@ -233,12 +233,12 @@ func TestLeave(t *testing.T) {
 			cluster:  rooms{places: map[int]int{1: 9}},
 			limits:   LeaveLimits{AtMost: intstr.FromString("50%")},
 			want:     []string{"r 0>1 UnschedulableTooLong", "q 0>1 UnschedulableTooLong"},
-			wantHeld: map[string]v1alpha1.Reason{"p": v1alpha1.ReasonLimitReached},
+			wantHeld: map[string]v1beta1.Reason{"p": v1beta1.ReasonLimitReached},
 		},
 		"a pod that must not be evicted stays": {
 			pods:     []Pod{waiting("p", "a", at(36))},
-			cluster:  rooms{places: map[int]int{1: 1}, kept: map[types.UID]v1alpha1.Reason{"p": v1alpha1.ReasonNotEvictable}},
-			wantHeld: map[string]v1alpha1.Reason{"p": v1alpha1.ReasonNotEvictable},
+			cluster:  rooms{places: map[int]int{1: 1}, kept: map[types.UID]v1beta1.Reason{"p": v1beta1.ReasonNotEvictable}},
+			wantHeld: map[string]v1beta1.Reason{"p": v1beta1.ReasonNotEvictable},
 		},
 	}
 	for name, tc := range tests {
@@ -255,10 +255,10 @@ func TestLeave(t *testing.T) {
 	}
 }
 
-func check(t *testing.T, d Decision, want []string, wantHeld map[string]v1alpha1.Reason) {
+func check(t *testing.T, d Decision, want []string, wantHeld map[string]v1beta1.Reason) {
 	t.Helper()
 	if wantHeld == nil {
-		wantHeld = map[string]v1alpha1.Reason{}
+		wantHeld = map[string]v1beta1.Reason{}
 	}
 	if diff := cmp.Diff(want, names(d)); diff != "" {
 		t.Errorf("moves (-want +got):\n%s", diff)
@@ -277,55 +277,55 @@ func many(in string, n int, age time.Duration) (pods []Pod) {
 }
 
 func TestTrim(t *testing.T) {
-	settled := &v1alpha1.Misplaced{Pods: 99, Since: metav1.NewTime(start.Add(-time.Hour))}
+	settled := &v1beta1.Misplaced{Pods: 99, Since: metav1.NewTime(start.Add(-time.Hour))}
 	relabelled := func(pod Pod, pool string) Pod {
 		pod.Node = node(pool)
 		return pod
 	}
 	tests := map[string]struct {
-		strategy  v1alpha1.ScheduleStrategy
+		strategy  v1beta1.ScheduleStrategy
 		quotas    []int
 		pods      []Pod
 		replicas  int32
-		moves     []v1alpha1.Move
-		misplaced *v1alpha1.Misplaced
+		moves     []v1beta1.Move
+		misplaced *v1beta1.Misplaced
 		cluster   rooms
 		limits    func(*TrimLimits)
 		want      []string
-		wantHeld  map[string]v1alpha1.Reason
+		wantHeld  map[string]v1beta1.Reason
 	}{
 		"the youngest pod above the quota goes, one for each that may be unavailable": {
 			quotas: []int{3, -1}, pods: many("a", 5, time.Hour), misplaced: settled,
 			cluster:  rooms{places: map[int]int{1: 9}},
 			want:     []string{"a4 0>1 OverQuota"},
-			wantHeld: map[string]v1alpha1.Reason{"a3": v1alpha1.ReasonLimitReached},
+			wantHeld: map[string]v1beta1.Reason{"a3": v1beta1.ReasonLimitReached},
 		},
 		"nobody goes before it has settled": {
 			quotas: []int{3, -1}, pods: many("a", 5, time.Hour),
 			cluster:  rooms{places: map[int]int{1: 9}},
-			wantHeld: map[string]v1alpha1.Reason{"all": v1alpha1.ReasonSettling},
+			wantHeld: map[string]v1beta1.Reason{"all": v1beta1.ReasonSettling},
 		},
 		"nobody goes while another is not ready": {
 			quotas: []int{3, -1}, pods: many("a", 4, time.Hour), replicas: 5, misplaced: settled,
 			cluster:  rooms{places: map[int]int{1: 9}},
-			wantHeld: map[string]v1alpha1.Reason{"a3": v1alpha1.ReasonLimitReached},
+			wantHeld: map[string]v1beta1.Reason{"a3": v1beta1.ReasonLimitReached},
 		},
 		"a pod that a budget needs stays": {
 			quotas: []int{3, -1}, pods: many("a", 5, time.Hour), misplaced: settled,
 			cluster:  rooms{places: map[int]int{1: 9}, spare: ptr.To(0)},
-			wantHeld: map[string]v1alpha1.Reason{"a3": v1alpha1.ReasonBudgetExhausted, "a4": v1alpha1.ReasonBudgetExhausted},
+			wantHeld: map[string]v1beta1.Reason{"a3": v1beta1.ReasonBudgetExhausted, "a4": v1beta1.ReasonBudgetExhausted},
 		},
 		"nobody goes without room": {
 			quotas: []int{3, -1}, pods: many("a", 5, time.Hour), misplaced: settled,
-			wantHeld: map[string]v1alpha1.Reason{"a3": v1alpha1.ReasonNoRoom, "a4": v1alpha1.ReasonNoRoom},
+			wantHeld: map[string]v1beta1.Reason{"a3": v1beta1.ReasonNoRoom, "a4": v1beta1.ReasonNoRoom},
 		},
 		"nobody goes where all subsets are full and pods would wait": {
-			strategy: v1alpha1.ScheduleStrategy{WhenFull: v1alpha1.WhenFullWait}, quotas: []int{3, 0}, pods: many("a", 5, time.Hour), misplaced: settled,
+			strategy: v1beta1.ScheduleStrategy{WhenFull: v1beta1.WhenFullWait}, quotas: []int{3, 0}, pods: many("a", 5, time.Hour), misplaced: settled,
 			cluster:  rooms{places: map[int]int{subset.None: 9, 1: 9}},
-			wantHeld: map[string]v1alpha1.Reason{"a3": v1alpha1.ReasonNoRoom, "a4": v1alpha1.ReasonNoRoom},
+			wantHeld: map[string]v1beta1.Reason{"a3": v1beta1.ReasonNoRoom, "a4": v1beta1.ReasonNoRoom},
 		},
 		"they go all the same if the quota counts for more than the pods": {
-			strategy: v1alpha1.ScheduleStrategy{WhenFull: v1alpha1.WhenFullWait}, quotas: []int{3, 0}, pods: many("a", 4, time.Hour), misplaced: settled,
+			strategy: v1beta1.ScheduleStrategy{WhenFull: v1beta1.WhenFullWait}, quotas: []int{3, 0}, pods: many("a", 4, time.Hour), misplaced: settled,
 			limits: func(l *TrimLimits) { l.WithoutRoom = true },
 			want:   []string{"a3 0>-1 OverQuota"},
 		},
@@ -351,26 +351,26 @@ func TestTrim(t *testing.T) {
 				return pods
 			}(), misplaced: settled,
 			cluster:  rooms{places: map[int]int{1: 9}},
-			wantHeld: map[string]v1alpha1.Reason{"all": v1alpha1.ReasonRollingOut},
+			wantHeld: map[string]v1beta1.Reason{"all": v1beta1.ReasonRollingOut},
 		},
 		"nobody goes while the workload gives pods up itself": {
 			quotas: []int{3, -1}, pods: many("a", 5, time.Hour), replicas: 3, misplaced: settled,
 			cluster:  rooms{places: map[int]int{1: 9}},
-			wantHeld: map[string]v1alpha1.Reason{"all": v1alpha1.ReasonNotAtRest},
+			wantHeld: map[string]v1beta1.Reason{"all": v1beta1.ReasonNotAtRest},
 		},
 		"a pod in flight counts as gone, and as unavailable": {
 			quotas: []int{3, -1}, pods: many("a", 5, time.Hour), misplaced: settled,
-			moves:    []v1alpha1.Move{{From: "a", To: "b", Round: 1, Remaining: 1, Time: metav1.NewTime(start), InFlight: []v1alpha1.PodInFlight{{UID: "a4", Time: metav1.NewTime(start)}}}},
+			moves:    []v1beta1.Move{{From: "a", To: "b", Round: 1, Remaining: 1, Time: metav1.NewTime(start), InFlight: []v1beta1.PodInFlight{{UID: "a4", Time: metav1.NewTime(start)}}}},
 			cluster:  rooms{places: map[int]int{1: 9}},
-			wantHeld: map[string]v1alpha1.Reason{"a3": v1alpha1.ReasonLimitReached},
+			wantHeld: map[string]v1beta1.Reason{"a3": v1beta1.ReasonLimitReached},
 		},
 		"a pod that should have gone long ago is one like any other": {
 			quotas: []int{3, -1}, pods: many("a", 5, time.Hour), misplaced: settled,
-			moves: []v1alpha1.Move{{From: "a", To: "b", Round: 1, Remaining: 1, Time: metav1.NewTime(start.Add(-flightTime)),
-				InFlight: []v1alpha1.PodInFlight{{UID: "a4", Time: metav1.NewTime(start.Add(-flightTime))}}}},
+			moves: []v1beta1.Move{{From: "a", To: "b", Round: 1, Remaining: 1, Time: metav1.NewTime(start.Add(-flightTime)),
+				InFlight: []v1beta1.PodInFlight{{UID: "a4", Time: metav1.NewTime(start.Add(-flightTime))}}}},
 			cluster:  rooms{places: map[int]int{1: 9}},
 			want:     []string{"a4 0>1 OverQuota"},
-			wantHeld: map[string]v1alpha1.Reason{"a3": v1alpha1.ReasonLimitReached},
+			wantHeld: map[string]v1beta1.Reason{"a3": v1beta1.ReasonLimitReached},
 		},
 	}
 	for name, tc := range tests {
@@ -389,12 +389,12 @@ func TestTrim(t *testing.T) {
 }
 
 func TestTrimRemembersSinceWhen(t *testing.T) {
-	p := policy(t, v1alpha1.ScheduleStrategy{}, 3, -1)
-	at := func(pods int, memory *v1alpha1.Misplaced, now time.Time) *v1alpha1.Misplaced {
+	p := policy(t, v1beta1.ScheduleStrategy{}, 3, -1)
+	at := func(pods int, memory *v1beta1.Misplaced, now time.Time) *v1beta1.Misplaced {
 		return Trim(&Facts{Name: "web", Policy: p, Replicas: int32(pods), Pods: many("a", pods, time.Hour), Misplaced: memory, Now: now}, trimLimits, &rooms{}).Misplaced
 	}
 	first := at(5, nil, start)
-	if diff := cmp.Diff(&v1alpha1.Misplaced{Pods: 2, Since: metav1.NewTime(start)}, first); diff != "" {
+	if diff := cmp.Diff(&v1beta1.Misplaced{Pods: 2, Since: metav1.NewTime(start)}, first); diff != "" {
 		t.Errorf("when they are first seen (-want +got):\n%s", diff)
 	}
 	if got := at(5, first, start.Add(time.Minute)); !got.Since.Equal(&first.Since) {
@@ -414,23 +414,23 @@ func TestTrimRemembersSinceWhen(t *testing.T) {
 func TestReturn(t *testing.T) {
 	hour := time.Hour
 	tests := map[string]struct {
-		strategy *v1alpha1.ScheduleStrategy
+		strategy *v1beta1.ScheduleStrategy
 		quotas   []int
 		pods     []Pod
 		replicas int32
-		moves    []v1alpha1.Move
+		moves    []v1beta1.Move
 		since    []time.Time
 		moved    Direction
 		cluster  rooms
 		atMost   int32
 		want     []string
-		wantHeld map[string]v1alpha1.Reason
+		wantHeld map[string]v1beta1.Reason
 	}{
 		"the oldest pod of the last subset comes home": {
 			quotas: []int{2, 2, -1}, pods: slices.Concat(many("b", 1, hour), many("c", 2, hour)),
 			cluster:  rooms{places: map[int]int{0: 9}},
 			want:     []string{"c0 2>0 EarlierSubsetHasRoom"},
-			wantHeld: map[string]v1alpha1.Reason{"b0": v1alpha1.ReasonLimitReached, "c1": v1alpha1.ReasonLimitReached},
+			wantHeld: map[string]v1beta1.Reason{"b0": v1beta1.ReasonLimitReached, "c1": v1beta1.ReasonLimitReached},
 		},
 		"a pod of no subset comes first": {
 			quotas: []int{2, 2}, pods: append(many("b", 1, hour), func() Pod {
@@ -440,7 +440,7 @@ func TestReturn(t *testing.T) {
 			}()),
 			cluster:  rooms{places: map[int]int{0: 9}},
 			want:     []string{"x -1>0 EarlierSubsetHasRoom"},
-			wantHeld: map[string]v1alpha1.Reason{"b0": v1alpha1.ReasonLimitReached},
+			wantHeld: map[string]v1beta1.Reason{"b0": v1beta1.ReasonLimitReached},
 		},
 		"pods that others put into no subset come home, one at a time": {
 			quotas: []int{5, 5}, pods: append(many("a", 5, hour), func() (unplaced []Pod) {
@@ -452,17 +452,17 @@ func TestReturn(t *testing.T) {
 			}()...),
 			cluster: rooms{places: map[int]int{1: 9}},
 			want:    []string{"x0 -1>1 EarlierSubsetHasRoom"},
-			wantHeld: map[string]v1alpha1.Reason{
-				"x1": v1alpha1.ReasonLimitReached, "x2": v1alpha1.ReasonLimitReached, "x3": v1alpha1.ReasonLimitReached},
+			wantHeld: map[string]v1beta1.Reason{
+				"x1": v1beta1.ReasonLimitReached, "x2": v1beta1.ReasonLimitReached, "x3": v1beta1.ReasonLimitReached},
 		},
 		"twenty pods and one free place: one comes home": {
 			quotas: []int{-1, -1}, pods: many("b", 20, hour), atMost: 20,
 			cluster: rooms{places: map[int]int{0: 1}},
 			want:    []string{"b0 1>0 EarlierSubsetHasRoom"},
-			wantHeld: func() map[string]v1alpha1.Reason {
-				held := map[string]v1alpha1.Reason{}
+			wantHeld: func() map[string]v1beta1.Reason {
+				held := map[string]v1beta1.Reason{}
 				for i := 1; i < 20; i++ {
-					held[fmt.Sprintf("b%d", i)] = v1alpha1.ReasonNoRoom
+					held[fmt.Sprintf("b%d", i)] = v1beta1.ReasonNoRoom
 				}
 				return held
 			}(),
@@ -475,12 +475,12 @@ func TestReturn(t *testing.T) {
 			quotas: []int{2, -1}, pods: append(many("a", 1, hour), many("b", 2, hour)...), atMost: 9,
 			cluster:  rooms{places: map[int]int{0: 9}},
 			want:     []string{"b0 1>0 EarlierSubsetHasRoom"},
-			wantHeld: map[string]v1alpha1.Reason{"b1": v1alpha1.ReasonNoRoom},
+			wantHeld: map[string]v1beta1.Reason{"b1": v1beta1.ReasonNoRoom},
 		},
 		"nobody comes home where it cannot be told": {
 			quotas: []int{2, -1}, pods: many("b", 1, hour),
 			cluster:  rooms{unknown: true},
-			wantHeld: map[string]v1alpha1.Reason{"b0": v1alpha1.ReasonRoomUnknown},
+			wantHeld: map[string]v1beta1.Reason{"b0": v1beta1.ReasonRoomUnknown},
 		},
 		"with Adaptive a pod comes to the first subset that has a node": {
 			quotas: []int{2, 2, -1}, pods: many("c", 1, hour),
@@ -488,70 +488,70 @@ func TestReturn(t *testing.T) {
 			want:    []string{"c0 2>1 EarlierSubsetHasRoom"},
 		},
 		"with Fixed it would wait for the first subset, so it stays": {
-			strategy: &v1alpha1.ScheduleStrategy{}, quotas: []int{2, 2, -1}, pods: many("c", 1, hour),
+			strategy: &v1beta1.ScheduleStrategy{}, quotas: []int{2, 2, -1}, pods: many("c", 1, hour),
 			cluster:  rooms{places: map[int]int{1: 1}},
-			wantHeld: map[string]v1alpha1.Reason{"c0": v1alpha1.ReasonNoRoom},
+			wantHeld: map[string]v1beta1.Reason{"c0": v1beta1.ReasonNoRoom},
 		},
 		"a young pod stays": {
 			quotas: []int{2, -1}, pods: many("b", 1, time.Minute),
 			cluster:  rooms{places: map[int]int{0: 1}},
-			wantHeld: map[string]v1alpha1.Reason{"b0": v1alpha1.ReasonTooYoung},
+			wantHeld: map[string]v1beta1.Reason{"b0": v1beta1.ReasonTooYoung},
 		},
 		"nobody returns to a subset in which pods waited a moment ago": {
 			quotas: []int{2, -1}, pods: many("b", 1, hour), since: []time.Time{start.Add(-time.Minute)},
 			cluster:  rooms{places: map[int]int{0: 1}},
-			wantHeld: map[string]v1alpha1.Reason{"b0": v1alpha1.ReasonSettling},
+			wantHeld: map[string]v1beta1.Reason{"b0": v1beta1.ReasonSettling},
 		},
 		"nobody returns to a subset in which pods wait": {
 			quotas: []int{2, -1}, pods: many("b", 1, hour), since: []time.Time{{}},
 			cluster:  rooms{places: map[int]int{0: 1}},
-			wantHeld: map[string]v1alpha1.Reason{"b0": v1alpha1.ReasonSettling},
+			wantHeld: map[string]v1beta1.Reason{"b0": v1beta1.ReasonSettling},
 		},
 		"nobody returns to a subset that others left a moment ago": {
 			quotas: []int{2, -1}, pods: many("b", 1, hour),
-			moves:    []v1alpha1.Move{{From: "a", To: "b", Round: 1, Time: metav1.NewTime(start.Add(-9 * time.Minute))}},
+			moves:    []v1beta1.Move{{From: "a", To: "b", Round: 1, Time: metav1.NewTime(start.Add(-9 * time.Minute))}},
 			cluster:  rooms{places: map[int]int{0: 1}},
-			wantHeld: map[string]v1alpha1.Reason{"b0": v1alpha1.ReasonSettling},
+			wantHeld: map[string]v1beta1.Reason{"b0": v1beta1.ReasonSettling},
 		},
 		"nobody returns in a cycle in which others left": {
 			quotas: []int{2, -1}, pods: many("b", 1, hour), moved: Away,
 			cluster:  rooms{places: map[int]int{0: 1}},
-			wantHeld: map[string]v1alpha1.Reason{"all": v1alpha1.ReasonOppositeMove},
+			wantHeld: map[string]v1beta1.Reason{"all": v1beta1.ReasonOppositeMove},
 		},
 		"nobody returns while a pod is missing": {
 			quotas: []int{2, -1}, pods: many("b", 2, hour), replicas: 3,
 			cluster:  rooms{places: map[int]int{0: 1}},
-			wantHeld: map[string]v1alpha1.Reason{"all": v1alpha1.ReasonNotAtRest},
+			wantHeld: map[string]v1beta1.Reason{"all": v1beta1.ReasonNotAtRest},
 		},
 		"nobody returns while a pod waits": {
 			quotas: []int{2, -1}, pods: append(many("b", 1, hour), waiting("w", "", time.Hour)),
 			cluster:  rooms{places: map[int]int{0: 1}},
-			wantHeld: map[string]v1alpha1.Reason{"all": v1alpha1.ReasonNotAtRest},
+			wantHeld: map[string]v1beta1.Reason{"all": v1beta1.ReasonNotAtRest},
 		},
 		"nobody returns right after others": {
 			quotas: []int{2, -1}, pods: many("b", 2, hour),
-			moves:    []v1alpha1.Move{{From: "b", To: "a", Round: 1, Remaining: 2, Time: metav1.NewTime(start.Add(-30 * time.Second))}},
+			moves:    []v1beta1.Move{{From: "b", To: "a", Round: 1, Remaining: 2, Time: metav1.NewTime(start.Add(-30 * time.Second))}},
 			cluster:  rooms{places: map[int]int{0: 1}},
-			wantHeld: map[string]v1alpha1.Reason{"all": v1alpha1.ReasonCoolingDown},
+			wantHeld: map[string]v1beta1.Reason{"all": v1beta1.ReasonCoolingDown},
 		},
 		"the next returns when the last has stayed": {
 			quotas: []int{2, -1}, pods: append(many("a", 1, time.Minute), many("b", 1, hour)...),
-			moves:   []v1alpha1.Move{{From: "b", To: "a", Round: 1, Remaining: 1, Time: metav1.NewTime(start.Add(-2 * time.Minute))}},
+			moves:   []v1beta1.Move{{From: "b", To: "a", Round: 1, Remaining: 1, Time: metav1.NewTime(start.Add(-2 * time.Minute))}},
 			cluster: rooms{places: map[int]int{0: 1}},
 			want:    []string{"b0 1>0 EarlierSubsetHasRoom"},
 		},
 		"one that came back waits": {
 			quotas: []int{2, -1}, pods: many("b", 2, hour),
-			moves:    []v1alpha1.Move{{From: "b", To: "a", Round: 3, Remaining: 1, Time: metav1.NewTime(start.Add(-19 * time.Minute))}},
+			moves:    []v1beta1.Move{{From: "b", To: "a", Round: 3, Remaining: 1, Time: metav1.NewTime(start.Add(-19 * time.Minute))}},
 			cluster:  rooms{places: map[int]int{0: 1}},
-			wantHeld: map[string]v1alpha1.Reason{"b0": v1alpha1.ReasonBackingOff, "b1": v1alpha1.ReasonBackingOff},
+			wantHeld: map[string]v1beta1.Reason{"b0": v1beta1.ReasonBackingOff, "b1": v1beta1.ReasonBackingOff},
 		},
 		"and returns when its time is over": {
 			quotas: []int{2, -1}, pods: many("b", 2, hour),
-			moves:    []v1alpha1.Move{{From: "b", To: "a", Round: 3, Remaining: 1, Time: metav1.NewTime(start.Add(-20 * time.Minute))}},
+			moves:    []v1beta1.Move{{From: "b", To: "a", Round: 3, Remaining: 1, Time: metav1.NewTime(start.Add(-20 * time.Minute))}},
 			cluster:  rooms{places: map[int]int{0: 1}},
 			want:     []string{"b0 1>0 EarlierSubsetHasRoom"},
-			wantHeld: map[string]v1alpha1.Reason{"b1": v1alpha1.ReasonLimitReached},
+			wantHeld: map[string]v1beta1.Reason{"b1": v1beta1.ReasonLimitReached},
 		},
 	}
 	for name, tc := range tests {
@@ -576,9 +576,9 @@ func TestReturn(t *testing.T) {
 func TestAMoveSaysWhatRoomWasFound(t *testing.T) {
 	withoutRoom := trimLimits
 	withoutRoom.WithoutRoom = true
-	surplus := &Facts{Name: "web", Policy: policy(t, adaptive, 3, -1), Replicas: 4, Pods: many("a", 4, time.Hour), Misplaced: &v1alpha1.Misplaced{Pods: 9}, Now: start}
-	full := &Facts{Name: "web", Policy: policy(t, v1alpha1.ScheduleStrategy{WhenFull: v1alpha1.WhenFullWait}, 3, 0), Replicas: 4, Pods: many("a", 4, time.Hour),
-		Misplaced: &v1alpha1.Misplaced{Pods: 9}, Now: start}
+	surplus := &Facts{Name: "web", Policy: policy(t, adaptive, 3, -1), Replicas: 4, Pods: many("a", 4, time.Hour), Misplaced: &v1beta1.Misplaced{Pods: 9}, Now: start}
+	full := &Facts{Name: "web", Policy: policy(t, v1beta1.ScheduleStrategy{WhenFull: v1beta1.WhenFullWait}, 3, 0), Replicas: 4, Pods: many("a", 4, time.Hour),
+		Misplaced: &v1beta1.Misplaced{Pods: 9}, Now: start}
 	stuck := &Facts{Name: "web", Policy: policy(t, early, 5, -1), Replicas: 1, Pods: []Pod{waiting("p", "a", time.Minute)}, Now: start}
 	for name, tc := range map[string]struct {
 		decision Decision
@@ -597,7 +597,7 @@ func TestAMoveSaysWhatRoomWasFound(t *testing.T) {
 
 func TestRecordAndRetract(t *testing.T) {
 	p := policy(t, adaptive, 2, 2, -1)
-	before := []v1alpha1.Move{
+	before := []v1beta1.Move{
 		{From: "b", To: "a", Round: 2, Remaining: 1, Time: metav1.NewTime(start.Add(-time.Hour))},
 		{From: "gone", To: "a", Round: 2, Time: metav1.NewTime(start.Add(-time.Hour))},
 		{From: "c", To: "b", Round: 2, Time: metav1.NewTime(start.Add(-3 * forgetAfter))},
@@ -607,15 +607,15 @@ func TestRecordAndRetract(t *testing.T) {
 	limits.AtMost = 3
 	d := Return(f, limits, &rooms{places: map[int]int{0: 2, 1: 2}})
 	got := f.Record(&d)
-	want := []v1alpha1.Move{
+	want := []v1beta1.Move{
 		{From: "b", To: "a", Round: 2, Remaining: 1, Time: metav1.NewTime(start.Add(-time.Hour))},
-		{From: "c", To: "a", Reason: string(v1alpha1.ReasonEarlierSubsetHasRoom), Round: 1, Remaining: 0, Time: metav1.NewTime(start), InFlight: []v1alpha1.PodInFlight{
+		{From: "c", To: "a", Reason: string(v1beta1.ReasonEarlierSubsetHasRoom), Round: 1, Remaining: 0, Time: metav1.NewTime(start), InFlight: []v1beta1.PodInFlight{
 			{UID: "c0", Name: "c0", Time: metav1.NewTime(start)}, {UID: "c1", Name: "c1", Time: metav1.NewTime(start)}}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Fatalf("the record (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]v1alpha1.Move{want[0], {From: "c", To: "a", Reason: string(v1alpha1.ReasonEarlierSubsetHasRoom), Round: 1, Remaining: 1, Time: metav1.NewTime(start), InFlight: want[1].InFlight[1:]}},
+	if diff := cmp.Diff([]v1beta1.Move{want[0], {From: "c", To: "a", Reason: string(v1beta1.ReasonEarlierSubsetHasRoom), Round: 1, Remaining: 1, Time: metav1.NewTime(start), InFlight: want[1].InFlight[1:]}},
 		f.Retract(got, d.Moves[:1])); diff != "" {
 		t.Errorf("with one that was refused (-want +got):\n%s", diff)
 	}
@@ -678,7 +678,7 @@ func TestRoundsBeginAnewAfterAQuietTime(t *testing.T) {
 	pace := Pace{Base: time.Minute, Longest: time.Hour}
 	for ago, want := range map[time.Duration]int32{time.Hour + time.Second: 8, 2 * time.Hour: 8, 2*time.Hour + time.Second: 1} {
 		f := &Facts{Name: "web", Policy: policy(t, adaptive, 5, -1), Replicas: 2, Pods: many("b", 2, 5*time.Hour), Now: start,
-			Moves: []v1alpha1.Move{{From: "b", To: "a", Round: 7, Remaining: 1, Time: metav1.NewTime(start.Add(-ago))}}}
+			Moves: []v1beta1.Move{{From: "b", To: "a", Round: 7, Remaining: 1, Time: metav1.NewTime(start.Add(-ago))}}}
 		d := Return(f, ReturnLimits{AtMost: 1, Pace: pace}, &rooms{places: map[int]int{0: 1}})
 		if got := f.Record(&d); len(d.Moves) != 1 || got[0].Round != want {
 			t.Errorf("%s after the last: %v, and then %+v; want round %d", ago, names(d), got, want)
@@ -689,35 +689,35 @@ func TestRoundsBeginAnewAfterAQuietTime(t *testing.T) {
 func TestAdmissionClosesWhatPodsLeft(t *testing.T) {
 	p := policy(t, early, 5, 5, -1)
 	ago := func(d time.Duration) metav1.Time { return metav1.NewTime(start.Add(-d)) }
-	got := ClosedBy([]v1alpha1.Move{
-		{From: "a", To: "b", Reason: string(v1alpha1.ReasonUnschedulableTooLong), Time: ago(299 * time.Second)},
-		{From: "b", To: "c", Reason: string(v1alpha1.ReasonUnschedulableTooLong), Time: ago(300 * time.Second)},
-		{From: "c", To: "a", Reason: string(v1alpha1.ReasonUnschedulableTooLong), Time: ago(time.Second)},
+	got := ClosedBy([]v1beta1.Move{
+		{From: "a", To: "b", Reason: string(v1beta1.ReasonUnschedulableTooLong), Time: ago(299 * time.Second)},
+		{From: "b", To: "c", Reason: string(v1beta1.ReasonUnschedulableTooLong), Time: ago(300 * time.Second)},
+		{From: "c", To: "a", Reason: string(v1beta1.ReasonUnschedulableTooLong), Time: ago(time.Second)},
 		{From: "", To: "a", Time: ago(time.Second)},
 		{From: "removed", To: "a", Time: ago(time.Second)},
 	}, nil, p, start)
 	if want := subset.Mask(0).With(0); got != want {
 		t.Errorf("closed %b, want %b", got, want)
 	}
-	for reason, want := range map[v1alpha1.Reason]bool{v1alpha1.ReasonUnschedulableTooLong: true, v1alpha1.ReasonOverQuota: false,
-		v1alpha1.ReasonNodeOutsideSubset: false, "": true} {
-		if closed := ClosedBy([]v1alpha1.Move{{From: "b", To: "c", Reason: string(reason), Time: ago(time.Second)}}, nil, p, start); closed.Has(1) != want {
+	for reason, want := range map[v1beta1.Reason]bool{v1beta1.ReasonUnschedulableTooLong: true, v1beta1.ReasonOverQuota: false,
+		v1beta1.ReasonNodeOutsideSubset: false, "": true} {
+		if closed := ClosedBy([]v1beta1.Move{{From: "b", To: "c", Reason: string(reason), Time: ago(time.Second)}}, nil, p, start); closed.Has(1) != want {
 			t.Errorf("after moves with reason %q: closed %b", reason, closed)
 		}
 	}
 }
 
 // waitedIn is what the status says of a subset in which pods have waited for so long.
-func waitedIn(name string, ago time.Duration) []v1alpha1.SubsetStatus {
-	return []v1alpha1.SubsetStatus{{Name: name, Conditions: []metav1.Condition{
-		{Type: v1alpha1.ConditionSchedulable, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(start.Add(-ago))}}}}
+func waitedIn(name string, ago time.Duration) []v1beta1.SubsetStatus {
+	return []v1beta1.SubsetStatus{{Name: name, Conditions: []metav1.Condition{
+		{Type: v1beta1.ConditionSchedulable, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(start.Add(-ago))}}}}
 }
 
 func TestAdmissionClosesWherePodsWait(t *testing.T) {
 	for ago, want := range map[time.Duration]bool{30 * time.Second: false, 31 * time.Second: true, 329 * time.Second: true, 330 * time.Second: false} {
-		for _, strategy := range []v1alpha1.ScheduleStrategy{early, {Binding: v1alpha1.EarlyBinding}} {
+		for _, strategy := range []v1beta1.ScheduleStrategy{early, {Binding: v1beta1.EarlyBinding}} {
 			p := policy(t, strategy, 5, 5, -1)
-			want := want && p.Strategy == v1alpha1.AdaptiveScheduleStrategy
+			want := want && p.Strategy == v1beta1.AdaptiveScheduleStrategy
 			if closed := ClosedBy(nil, waitedIn("b", ago), p, start); closed.Has(1) != want || closed.Has(0) {
 				t.Errorf("strategy %s, for %s: closed %b", p.Strategy, ago, closed)
 			}
@@ -733,7 +733,7 @@ func TestAdmissionClosesWherePodsWait(t *testing.T) {
 // Of a subset that is above its quota nobody knows that it has no nodes, so that others may go there.
 func TestASubsetIsNotClosedBecauseItWasAboveItsQuota(t *testing.T) {
 	p := policy(t, early, 2, 5, -1)
-	f := &Facts{Name: "web", Policy: p, Replicas: 3, Pods: many("a", 3, time.Hour), Misplaced: &v1alpha1.Misplaced{Pods: 9}, Now: start}
+	f := &Facts{Name: "web", Policy: p, Replicas: 3, Pods: many("a", 3, time.Hour), Misplaced: &v1beta1.Misplaced{Pods: 9}, Now: start}
 	trim := trimLimits
 	trim.MaxUnavailable = intstr.FromInt(3)
 	d := Trim(f, trim, &rooms{places: map[int]int{1: 1}})
@@ -755,8 +755,8 @@ func TestASubsetStaysClosedIfOthersGoTheSameWay(t *testing.T) {
 	p := policy(t, early, 5, -1)
 	x := bound("x", "a", time.Hour)
 	x.Node = node("z")
-	f := &Facts{Name: "web", Policy: p, Replicas: 1, Pods: []Pod{x}, Misplaced: &v1alpha1.Misplaced{Pods: 9}, Now: start,
-		Moves: []v1alpha1.Move{{From: "a", To: "b", Reason: string(v1alpha1.ReasonUnschedulableTooLong), Round: 1, Remaining: 1, Time: metav1.NewTime(start.Add(-time.Minute))}}}
+	f := &Facts{Name: "web", Policy: p, Replicas: 1, Pods: []Pod{x}, Misplaced: &v1beta1.Misplaced{Pods: 9}, Now: start,
+		Moves: []v1beta1.Move{{From: "a", To: "b", Reason: string(v1beta1.ReasonUnschedulableTooLong), Round: 1, Remaining: 1, Time: metav1.NewTime(start.Add(-time.Minute))}}}
 	d := Trim(f, trimLimits, &rooms{places: map[int]int{1: 1}})
 	check(t, d, []string{"x 0>1 NodeOutsideSubset"}, nil)
 	if closed := ClosedBy(f.Record(&d), nil, p, start); !closed.Has(0) {
@@ -774,7 +774,7 @@ func sentTo(f *Facts, d *Decision) (to []int) {
 	}
 	places := f.placesOf(f.present())
 	for range d.Moves {
-		in := f.Policy.PickEarly(&places.plan, places.tally.Kept(""), f.closed()).Subset
+		in := f.Policy.PickEarly(&places.plan, places.tally.Kept(""), subset.Candidate{Closed: f.closed()}).Subset
 		places.tally.Add("", in)
 		to = append(to, in)
 	}
@@ -783,7 +783,7 @@ func sentTo(f *Facts, d *Decision) (to []int) {
 }
 
 func TestEarlyBoundPodsAreMovedToWhereAdmissionSendsThem(t *testing.T) {
-	settled := &v1alpha1.Misplaced{Pods: 99, Since: metav1.NewTime(start.Add(-time.Hour))}
+	settled := &v1beta1.Misplaced{Pods: 99, Since: metav1.NewTime(start.Add(-time.Hour))}
 	relabelled := bound("x", "a", time.Hour)
 	relabelled.Node = node("z")
 	trim := func(f *Facts, c Cluster) Decision { return Trim(f, trimLimits, c) }
@@ -793,20 +793,20 @@ func TestEarlyBoundPodsAreMovedToWhereAdmissionSendsThem(t *testing.T) {
 		return Trim(f, limits, c)
 	}
 	full := early
-	full.WhenFull = v1alpha1.WhenFullWait
+	full.WhenFull = v1beta1.WhenFullWait
 	tests := map[string]struct {
 		decide   func(*Facts, Cluster) Decision
-		strategy v1alpha1.ScheduleStrategy
+		strategy v1beta1.ScheduleStrategy
 		quotas   []int
 		pods     []Pod
-		subsets  []v1alpha1.SubsetStatus
+		subsets  []v1beta1.SubsetStatus
 		room     int
 		want     []string
-		wantHeld map[string]v1alpha1.Reason
+		wantHeld map[string]v1beta1.Reason
 	}{
 		"a running pod of a relabelled node stays if only a later subset has room": {
 			decide: trim, strategy: early, quotas: []int{5, -1}, pods: append(many("a", 4, time.Hour), relabelled), room: 1,
-			wantHeld: map[string]v1alpha1.Reason{"x": v1alpha1.ReasonNoRoom},
+			wantHeld: map[string]v1beta1.Reason{"x": v1beta1.ReasonNoRoom},
 		},
 		"it goes there if admission passes over the subset before": {
 			decide: trim, strategy: early, quotas: []int{5, -1}, pods: append(many("a", 4, time.Hour), relabelled), room: 1, subsets: waitedIn("a", time.Minute),
@@ -818,7 +818,7 @@ func TestEarlyBoundPodsAreMovedToWhereAdmissionSendsThem(t *testing.T) {
 		},
 		"a running pod above the quota stays if only a later subset has room": {
 			decide: trim, strategy: early, quotas: []int{2, 2, -1}, pods: many("a", 3, time.Hour), room: 2,
-			wantHeld: map[string]v1alpha1.Reason{"a2": v1alpha1.ReasonNoRoom},
+			wantHeld: map[string]v1beta1.Reason{"a2": v1beta1.ReasonNoRoom},
 		},
 		"it goes to the subset after its own all the same if the quota counts for more than the pods": {
 			decide: withoutRoom, strategy: early, quotas: []int{2, 2, -1}, pods: many("a", 3, time.Hour), room: 2,
@@ -831,7 +831,7 @@ func TestEarlyBoundPodsAreMovedToWhereAdmissionSendsThem(t *testing.T) {
 		"a running pod comes home to the first subset with quota only": {
 			decide:   func(f *Facts, c Cluster) Decision { return Return(f, returnLimits, c) },
 			strategy: early, quotas: []int{2, 2, -1}, pods: many("c", 1, time.Hour), room: 1,
-			wantHeld: map[string]v1alpha1.Reason{"c0": v1alpha1.ReasonNoRoom},
+			wantHeld: map[string]v1beta1.Reason{"c0": v1beta1.ReasonNoRoom},
 		},
 		"a pod that waits leaves for the next subset with quota, though only one after that has room": {
 			decide:   func(f *Facts, c Cluster) Decision { return Leave(f, leaveLimits, c) },
@@ -856,7 +856,7 @@ func TestEarlyBoundPodsAreMovedToWhereAdmissionSendsThem(t *testing.T) {
 // random facts, in which pods, quotas, memory and room are anything.
 func random(tb testing.TB, r *rand.Rand) *Facts {
 	tb.Helper()
-	strategy := []v1alpha1.ScheduleStrategy{adaptive, early, {}, {WhenFull: v1alpha1.WhenFullWait}, {QuotaScope: v1alpha1.WorkloadQuotaScope}}[r.IntN(5)]
+	strategy := []v1beta1.ScheduleStrategy{adaptive, early, {}, {WhenFull: v1beta1.WhenFullWait}, {QuotaScope: v1beta1.WorkloadQuotaScope}}[r.IntN(5)]
 	subsets := 1 + r.IntN(4)
 	quotas := make([]int, subsets)
 	for i := range quotas {
@@ -884,10 +884,10 @@ func random(tb testing.TB, r *rand.Rand) *Facts {
 	}
 	f.Replicas = int32(len(f.Pods)) - int32(r.IntN(2)*r.IntN(3))
 	for range r.IntN(3) {
-		m := v1alpha1.Move{From: letter(r.IntN(subsets)), To: letter(r.IntN(subsets)), Round: 1 + int32(r.IntN(4)), Remaining: int32(r.IntN(5)),
+		m := v1beta1.Move{From: letter(r.IntN(subsets)), To: letter(r.IntN(subsets)), Round: 1 + int32(r.IntN(4)), Remaining: int32(r.IntN(5)),
 			Time: metav1.NewTime(start.Add(-time.Duration(r.IntN(3600)) * time.Second))}
 		if len(f.Pods) > 0 && r.IntN(2) == 0 {
-			m.InFlight = []v1alpha1.PodInFlight{{UID: f.Pods[r.IntN(len(f.Pods))].UID, Time: metav1.NewTime(start.Add(-time.Duration(r.IntN(180)) * time.Second))}}
+			m.InFlight = []v1beta1.PodInFlight{{UID: f.Pods[r.IntN(len(f.Pods))].UID, Time: metav1.NewTime(start.Add(-time.Duration(r.IntN(180)) * time.Second))}}
 		}
 		if find(f.Moves, m.From, m.To) < 0 {
 			f.Moves = append(f.Moves, m)
@@ -903,7 +903,7 @@ func random(tb testing.TB, r *rand.Rand) *Facts {
 		}
 	}
 	if r.IntN(2) == 0 {
-		f.Misplaced = &v1alpha1.Misplaced{Pods: 20, Since: metav1.NewTime(start.Add(-time.Hour))}
+		f.Misplaced = &v1beta1.Misplaced{Pods: 20, Since: metav1.NewTime(start.Add(-time.Hour))}
 	}
 	return f
 }
@@ -1096,7 +1096,7 @@ func TestWhatIsRecordedIsNotMovedAgain(t *testing.T) {
 					went.Moves = append(went.Moves, m)
 				}
 			}
-			reasonOfThoseThatWent := cmpopts.IgnoreFields(v1alpha1.Move{}, "Reason") // one word for several moves
+			reasonOfThoseThatWent := cmpopts.IgnoreFields(v1beta1.Move{}, "Reason") // one word for several moves
 			if diff := cmp.Diff(f.Record(&went), f.Retract(second.Moves, failed), reasonOfThoseThatWent, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("%s: it is not as if %d refused moves had not been decided (-want +got):\n%s", name, len(failed), diff)
 			}
@@ -1173,10 +1173,10 @@ func TestAFlappingSubsetIsLeftAlone(t *testing.T) {
 
 func TestSinceWhenASubsetIsSchedulable(t *testing.T) {
 	p := policy(t, adaptive, 2, -1)
-	spread := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Name: "web", CreationTimestamp: metav1.NewTime(start.Add(-time.Hour))}}
+	spread := &v1beta1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Name: "web", CreationTimestamp: metav1.NewTime(start.Add(-time.Hour))}}
 	say := func(status metav1.ConditionStatus) {
-		spread.Status.SubsetStatuses = []v1alpha1.SubsetStatus{{Name: "b", Conditions: []metav1.Condition{
-			{Type: v1alpha1.ConditionSchedulable, Status: status, LastTransitionTime: metav1.NewTime(start)}}}}
+		spread.Status.SubsetStatuses = []v1beta1.SubsetStatus{{Name: "b", Conditions: []metav1.Condition{
+			{Type: v1beta1.ConditionSchedulable, Status: status, LastTransitionTime: metav1.NewTime(start)}}}}
 	}
 	created := spread.CreationTimestamp.Time
 	say(metav1.ConditionTrue)
@@ -1191,14 +1191,14 @@ func TestSinceWhenASubsetIsSchedulable(t *testing.T) {
 
 // Strategies decide one after the other on the same look at the cluster. What one of them has announced, the next one reckons with.
 func TestASlotIsNotGivenTwiceInOneCycle(t *testing.T) {
-	f := &Facts{Name: "web", Policy: policy(t, early, 1, 1, 1), Replicas: 3, Now: start, Misplaced: &v1alpha1.Misplaced{Pods: 9},
+	f := &Facts{Name: "web", Policy: policy(t, early, 1, 1, 1), Replicas: 3, Now: start, Misplaced: &v1beta1.Misplaced{Pods: 9},
 		Pods: append(many("c", 2, time.Hour), waiting("p", "a", time.Minute))}
 	limits := trimLimits
 	limits.MaxUnavailable = intstr.FromString("100%")
 	left := Leave(f, leaveLimits, &rooms{places: map[int]int{1: 9}})
 	check(t, left, []string{"p 0>1 UnschedulableTooLong"}, nil)
 	f.Moves = f.Record(&left)
-	check(t, Trim(f, limits, &rooms{places: map[int]int{1: 9}}), nil, map[string]v1alpha1.Reason{"c1": v1alpha1.ReasonNoRoom})
+	check(t, Trim(f, limits, &rooms{places: map[int]int{1: 9}}), nil, map[string]v1beta1.Reason{"c1": v1beta1.ReasonNoRoom})
 
 	// The next cycle sees the replacement itself, and counts it once.
 	next := *f
@@ -1209,7 +1209,7 @@ func TestASlotIsNotGivenTwiceInOneCycle(t *testing.T) {
 	// If the process ended before the eviction, the pod is still there and may go at any moment.
 	restarted := *f
 	restarted.Now = start.Add(30 * time.Second)
-	check(t, Trim(&restarted, limits, &rooms{places: map[int]int{1: 9}}), nil, map[string]v1alpha1.Reason{"c1": v1alpha1.ReasonNoRoom})
+	check(t, Trim(&restarted, limits, &rooms{places: map[int]int{1: 9}}), nil, map[string]v1beta1.Reason{"c1": v1beta1.ReasonNoRoom})
 }
 
 // All strategies of a cycle together fill no subset above its quota, whatever some of them have announced before, now or in an earlier cycle.
@@ -1231,7 +1231,7 @@ func TestACycleFillsNoSubsetAboveItsQuota(t *testing.T) {
 					at, _ = f.Policy.AdmittedTo(pod.Admitted, f.Name)
 				}
 				for _, m := range f.Moves {
-					if slices.ContainsFunc(m.InFlight, func(in v1alpha1.PodInFlight) bool { return in.UID == pod.UID && f.flies(&in) }) {
+					if slices.ContainsFunc(m.InFlight, func(in v1beta1.PodInFlight) bool { return in.UID == pod.UID && f.flies(&in) }) {
 						at = f.Policy.Index(m.To)
 					}
 				}
@@ -1277,35 +1277,35 @@ func TestASpreadOfAPartOfTheWorkload(t *testing.T) {
 	limits.MaxUnavailable = intstr.FromString("25%")
 	trim := func(f *Facts, c Cluster) Decision { return Trim(f, limits, c) }
 	home := func(f *Facts, c Cluster) Decision { return Return(f, returnLimits, c) }
-	inFlight := func(uid types.UID) []v1alpha1.Move {
-		return []v1alpha1.Move{{From: "b", To: "c", Round: 1, Remaining: 9, Time: metav1.NewTime(start.Add(-90 * time.Second)),
-			InFlight: []v1alpha1.PodInFlight{{UID: uid, Time: metav1.NewTime(start.Add(-90 * time.Second))}}}}
+	inFlight := func(uid types.UID) []v1beta1.Move {
+		return []v1beta1.Move{{From: "b", To: "c", Round: 1, Remaining: 9, Time: metav1.NewTime(start.Add(-90 * time.Second)),
+			InFlight: []v1beta1.PodInFlight{{UID: uid, Time: metav1.NewTime(start.Add(-90 * time.Second))}}}}
 	}
 	for name, tc := range map[string]struct {
 		decide   func(*Facts, Cluster) Decision
 		pods     []Pod
-		moves    []v1alpha1.Move
+		moves    []v1beta1.Move
 		want     []string
-		wantHeld map[string]v1alpha1.Reason
+		wantHeld map[string]v1beta1.Reason
 	}{
 		"a pod returns while all are ready": {decide: home, pods: many("b", 2, time.Hour), want: []string{"b0 1>0 EarlierSubsetHasRoom"},
-			wantHeld: map[string]v1alpha1.Reason{"b1": v1alpha1.ReasonLimitReached}},
+			wantHeld: map[string]v1beta1.Reason{"b1": v1beta1.ReasonLimitReached}},
 		"none returns while one is not": {decide: home, pods: append(many("c", 1, time.Hour), unready...),
-			wantHeld: map[string]v1alpha1.Reason{"all": v1alpha1.ReasonNotAtRest}},
+			wantHeld: map[string]v1beta1.Reason{"all": v1beta1.ReasonNotAtRest}},
 		"none returns while one waits": {decide: home, pods: append(many("c", 1, time.Hour), waiting("w", "", time.Hour)),
-			wantHeld: map[string]v1alpha1.Reason{"all": v1alpha1.ReasonNotAtRest}},
+			wantHeld: map[string]v1beta1.Reason{"all": v1beta1.ReasonNotAtRest}},
 		"none returns while one is being evicted": {decide: home, pods: many("c", 2, time.Hour), moves: inFlight("c1"),
-			wantHeld: map[string]v1alpha1.Reason{"all": v1alpha1.ReasonNotAtRest}},
+			wantHeld: map[string]v1beta1.Reason{"all": v1beta1.ReasonNotAtRest}},
 		"a quarter of its pods may be unavailable, and not of all pods": {decide: trim, pods: many("a", 8, time.Hour), want: []string{"a7 0>1 OverQuota", "a6 0>1 OverQuota"},
-			wantHeld: map[string]v1alpha1.Reason{"a3": v1alpha1.ReasonLimitReached, "a4": v1alpha1.ReasonLimitReached, "a5": v1alpha1.ReasonLimitReached}},
+			wantHeld: map[string]v1beta1.Reason{"a3": v1beta1.ReasonLimitReached, "a4": v1beta1.ReasonLimitReached, "a5": v1beta1.ReasonLimitReached}},
 		"a pod that is being evicted is one of these": {decide: trim, pods: many("a", 8, time.Hour), moves: inFlight("a7"), want: []string{"a6 0>1 OverQuota"},
-			wantHeld: map[string]v1alpha1.Reason{"a3": v1alpha1.ReasonLimitReached, "a4": v1alpha1.ReasonLimitReached, "a5": v1alpha1.ReasonLimitReached}},
+			wantHeld: map[string]v1beta1.Reason{"a3": v1beta1.ReasonLimitReached, "a4": v1beta1.ReasonLimitReached, "a5": v1beta1.ReasonLimitReached}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			part := policy(t, adaptive, 3, -1, -1)
 			part.IsPart = true
 			f := &Facts{Name: "web", Policy: part, Replicas: 100, Pods: tc.pods, Moves: tc.moves,
-				Misplaced: &v1alpha1.Misplaced{Pods: 9}, Now: start}
+				Misplaced: &v1beta1.Misplaced{Pods: 9}, Now: start}
 			check(t, tc.decide(f, &rooms{places: map[int]int{0: 9, 1: 9}}), tc.want, tc.wantHeld)
 		})
 	}

@@ -7,7 +7,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -47,12 +47,12 @@ func (f *Facts) name(index int) string {
 	return f.Policy.Subsets[index].Name
 }
 
-func find(moves []v1alpha1.Move, from, to string) int {
-	return slices.IndexFunc(moves, func(m v1alpha1.Move) bool { return m.From == from && m.To == to })
+func find(moves []v1beta1.Move, from, to string) int {
+	return slices.IndexFunc(moves, func(m v1beta1.Move) bool { return m.From == from && m.To == to })
 }
 
 // returned is true if pods have come back to a subset since the move: it has more than the move left, or younger ones.
-func returned(m *v1alpha1.Move, pods []*Pod) bool {
+func returned(m *v1beta1.Move, pods []*Pod) bool {
 	return int32(len(pods)) > m.Remaining || slices.ContainsFunc(pods, func(pod *Pod) bool { return pod.Created.After(m.Time.Time) })
 }
 
@@ -72,12 +72,12 @@ func (f *Facts) notBefore(pace Pace, way pair, pods []*Pod) (time.Time, bool) {
 
 // Record returns the moves for the status, with the decision added. The caller must store them before it evicts anything. Pods that are gone, subsets
 // that are gone, and old moves are left out.
-func (f *Facts) Record(d *Decision) []v1alpha1.Move {
+func (f *Facts) Record(d *Decision) []v1beta1.Move {
 	present := map[string]bool{"": true}
 	for i := range f.Policy.Subsets {
 		present[f.Policy.Subsets[i].Name] = true
 	}
-	var moves []v1alpha1.Move
+	var moves []v1beta1.Move
 	for i := range f.Moves {
 		m := f.Moves[i].DeepCopy()
 		if present[m.From] && present[m.To] && f.Now.Sub(m.Time.Time) < forgetAfter {
@@ -97,7 +97,7 @@ func (f *Facts) Record(d *Decision) []v1alpha1.Move {
 		at := find(moves, f.name(way.from), f.name(way.to))
 		if at < 0 {
 			at = len(moves)
-			moves = append(moves, v1alpha1.Move{From: f.name(way.from), To: f.name(way.to), Round: 1, Time: now})
+			moves = append(moves, v1beta1.Move{From: f.name(way.from), To: f.name(way.to), Round: 1, Time: now})
 			began[way] = true
 		}
 		m := &moves[at]
@@ -115,9 +115,9 @@ func (f *Facts) Record(d *Decision) []v1alpha1.Move {
 			m.Reason = string(move.Reason)
 		}
 		m.Remaining = max(d.candidates[way.from]-leaving[way.from], 0)
-		m.InFlight = append(m.InFlight, v1alpha1.PodInFlight{UID: move.Pod.UID, Name: move.Pod.Name, Time: now})
+		m.InFlight = append(m.InFlight, v1beta1.PodInFlight{UID: move.Pod.UID, Name: move.Pod.Name, Time: now})
 	}
-	slices.SortFunc(moves, func(a, b v1alpha1.Move) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })
+	slices.SortFunc(moves, func(a, b v1beta1.Move) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })
 	return moves
 }
 
@@ -128,32 +128,32 @@ const LongestPace = 24 * time.Hour
 const forgetAfter = quietWaits * LongestPace
 
 // settle removes pods from a move that are gone, or should be by now.
-func (f *Facts) settle(m *v1alpha1.Move) {
-	m.InFlight = slices.DeleteFunc(m.InFlight, func(in v1alpha1.PodInFlight) bool {
+func (f *Facts) settle(m *v1beta1.Move) {
+	m.InFlight = slices.DeleteFunc(m.InFlight, func(in v1beta1.PodInFlight) bool {
 		return !f.flies(&in) || !slices.ContainsFunc(f.Pods, func(pod Pod) bool { return pod.UID == in.UID && pod.Active })
 	})
 }
 
 // Retract removes pods from the record that were not evicted after all, as if the decision had been made without them. A direction in which none was
 // moved is as it was before. In the other directions from the same subset, more pods remain.
-func (f *Facts) Retract(recorded []v1alpha1.Move, failed []Move) []v1alpha1.Move {
+func (f *Facts) Retract(recorded []v1beta1.Move, failed []Move) []v1beta1.Move {
 	before := f.Record(&Decision{})
 	stayed := map[string]int32{}
 	for i := range failed {
 		stayed[f.name(failed[i].From)]++
 	}
-	var moves []v1alpha1.Move
+	var moves []v1beta1.Move
 	for i := range recorded {
 		m := recorded[i].DeepCopy()
 		at := find(before, m.From, m.To)
-		decided := func(in v1alpha1.PodInFlight) bool {
-			return at < 0 || !slices.ContainsFunc(before[at].InFlight, func(was v1alpha1.PodInFlight) bool { return was.UID == in.UID })
+		decided := func(in v1beta1.PodInFlight) bool {
+			return at < 0 || !slices.ContainsFunc(before[at].InFlight, func(was v1beta1.PodInFlight) bool { return was.UID == in.UID })
 		}
 		if !slices.ContainsFunc(m.InFlight, decided) {
 			moves = append(moves, *m) // the decision did not change it
 			continue
 		}
-		m.InFlight = slices.DeleteFunc(m.InFlight, func(in v1alpha1.PodInFlight) bool {
+		m.InFlight = slices.DeleteFunc(m.InFlight, func(in v1beta1.PodInFlight) bool {
 			return slices.ContainsFunc(failed, func(move Move) bool { return move.Pod.UID == in.UID })
 		})
 		m.Remaining += stayed[m.From]

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -30,7 +30,8 @@ func DefaultReturnLimits() ReturnLimits {
 }
 
 // Return decides about pods of later subsets, or of none, for which an earlier subset has quota and a node: pods of no subset first, then those of
-// the last subset, in each the pod with the lowest deletion cost first. If a pod of the workload is missing or not ready, no pod is moved: whatever
+// the last subset, in each the pod with the lowest deletion cost first. With shares or minimums it decides about pods of subsets above their target,
+// for which a subset below its target has quota and a node. A pod of a StatefulSet returns to its home only; see subset.Policy.SubsetAt. If a pod of the workload is missing or not ready, no pod is moved: whatever
 // the workload is doing comes first.
 func Return(f *Facts, limits ReturnLimits, cluster Cluster) Decision {
 	present := f.present()
@@ -45,15 +46,15 @@ func Return(f *Facts, limits ReturnLimits, cluster Cluster) Decision {
 	}
 	switch {
 	case f.Paused:
-		return all(v1alpha1.ReasonPaused, time.Time{})
+		return all(v1beta1.ReasonPaused, time.Time{})
 	case f.Moved&Away != 0:
-		return all(v1alpha1.ReasonOppositeMove, time.Time{})
+		return all(v1beta1.ReasonOppositeMove, time.Time{})
 	case isRollingOut(present):
-		return all(v1alpha1.ReasonRollingOut, time.Time{})
+		return all(v1beta1.ReasonRollingOut, time.Time{})
 	case int32(len(present)) != f.asked() || ready(present) != f.asked():
-		return all(v1alpha1.ReasonNotAtRest, time.Time{})
-	case slices.ContainsFunc(f.Moves, func(m v1alpha1.Move) bool { return f.Now.Before(m.Time.Add(limits.Cooldown)) }):
-		wait := f.Returns(limits, candidates[0].To, func(m *v1alpha1.Move) bool { return returned(m, byFrom[f.Policy.Index(m.From)]) })
+		return all(v1beta1.ReasonNotAtRest, time.Time{})
+	case slices.ContainsFunc(f.Moves, func(m v1beta1.Move) bool { return f.Now.Before(m.Time.Add(limits.Cooldown)) }):
+		wait := f.Returns(limits, candidates[0].To, func(m *v1beta1.Move) bool { return returned(m, byFrom[f.Policy.Index(m.From)]) })
 		return all(wait.Reason, wait.Until) // what holds the first pod after the cool-down, if that takes longer
 	}
 	d := Decision{candidates: map[int]int32{}, cameBack: map[pair]bool{}, pace: limits.Pace}
@@ -64,9 +65,9 @@ func Return(f *Facts, limits ReturnLimits, cluster Cluster) Decision {
 		reason := cluster.Spares(move.Pod)
 		switch due := move.Pod.BoundSince.Add(limits.Residence); {
 		case int32(len(d.Moves)) >= limits.AtMost:
-			d.hold(move.Pod, move.From, v1alpha1.ReasonLimitReached, time.Time{})
+			d.hold(move.Pod, move.From, v1beta1.ReasonLimitReached, time.Time{})
 		case f.Now.Before(due):
-			d.hold(move.Pod, move.From, v1alpha1.ReasonTooYoung, due)
+			d.hold(move.Pod, move.From, v1beta1.ReasonTooYoung, due)
 		case reason != "":
 			d.hold(move.Pod, move.From, reason, time.Time{})
 		default:
@@ -76,7 +77,7 @@ func Return(f *Facts, limits ReturnLimits, cluster Cluster) Decision {
 				if wait = (Wait{}); to != subset.None {
 					wait = f.settles(limits.Stable, to)
 				}
-				return earlier(to, move.From) && wait.isOver(f.Now)
+				return f.gains(places, move.Pod, to, move.From, 0) && wait.isOver(f.Now)
 			})
 			if !moved && !wait.isOver(f.Now) {
 				last := &d.Held[len(d.Held)-1]
@@ -87,7 +88,7 @@ func Return(f *Facts, limits ReturnLimits, cluster Cluster) Decision {
 	return d
 }
 
-// awayFromHome are the bound pods for which an earlier subset has quota, in the order in which they return.
+// awayFromHome are the bound pods that should rather be in another subset, which has quota, in the order in which they return.
 func (f *Facts) awayFromHome(present []*Pod, places *places) []Move {
 	var moves []Move
 	for _, pod := range present {
@@ -95,9 +96,10 @@ func (f *Facts) awayFromHome(present []*Pod, places *places) []Move {
 			continue
 		}
 		from, _ := f.Policy.SubsetOf(&pod.Pod, f.Name)
+		scope := f.Policy.ScopeOf(pod.Revision)
 		for to := range f.Policy.Subsets {
-			if earlier(to, from) && f.Policy.HasRoom(&places.plan, places.tally.Kept(f.Policy.ScopeOf(pod.Revision)), to, subset.Candidate{}) {
-				moves = append(moves, Move{Pod: pod, From: from, To: to, Reason: v1alpha1.ReasonEarlierSubsetHasRoom})
+			if f.gains(places, pod, to, from, 1) && f.Policy.HasRoom(&places.plan, places.tally.Kept(scope), to, subset.Candidate{}) {
+				moves = append(moves, Move{Pod: pod, From: from, To: to, Reason: v1beta1.ReasonEarlierSubsetHasRoom})
 				break
 			}
 		}
@@ -112,6 +114,26 @@ func (f *Facts) rank(index int) int {
 		return len(f.Policy.Subsets)
 	}
 	return index
+}
+
+// gains is true if a pod should rather be in the first subset than in the second. counted is 1 if the counts of the scope include the pod, and otherwise 0.
+func (f *Facts) gains(places *places, pod *Pod, to, from int, counted int32) bool {
+	if home, known := f.Policy.SubsetAt(&places.plan, pod.Position); known {
+		return to == home && from != home && home != subset.None
+	}
+	if !f.Policy.IsRanked() || to == subset.None || from == subset.None {
+		return earlier(to, from)
+	}
+	kept := places.tally.Kept(f.Policy.ScopeOf(pod.Revision))
+	return kept.At(to) < places.targets[to] && kept.At(from)-counted >= places.targets[from]
+}
+
+// isHomeward is true for a recorded move after which pods should not be in subset From. Other moves left a subset that had no node or no quota for them.
+func (f *Facts) isHomeward(m *v1beta1.Move) bool {
+	if m.Reason == string(v1beta1.ReasonEarlierSubsetHasRoom) {
+		return true // the home of a pod of a StatefulSet may be later
+	}
+	return !f.Policy.IsRanked() && earlier(f.Policy.Index(m.To), f.Policy.Index(m.From))
 }
 
 // earlier is true if a pod should rather be in the first subset than in the second.

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -40,21 +40,21 @@ func Trim(f *Facts, limits TrimLimits, cluster Cluster) Decision {
 	return d
 }
 
-func (f *Facts) trim(limits TrimLimits, cluster Cluster, present []*Pod, places *places, misplaced []Move, memory *v1alpha1.Misplaced) Decision {
+func (f *Facts) trim(limits TrimLimits, cluster Cluster, present []*Pod, places *places, misplaced []Move, memory *v1beta1.Misplaced) Decision {
 	if len(misplaced) == 0 {
 		return Decision{}
 	}
 	switch due := memory.Since.Add(limits.Settle); {
 	case f.Paused:
-		return all(v1alpha1.ReasonPaused, time.Time{})
+		return all(v1beta1.ReasonPaused, time.Time{})
 	case f.Moved&Home != 0:
-		return all(v1alpha1.ReasonOppositeMove, time.Time{})
+		return all(v1beta1.ReasonOppositeMove, time.Time{})
 	case !limits.DuringRollouts && isRollingOut(present):
-		return all(v1alpha1.ReasonRollingOut, time.Time{})
+		return all(v1beta1.ReasonRollingOut, time.Time{})
 	case !limits.DuringRollouts && int32(len(present)) > f.asked():
-		return all(v1alpha1.ReasonNotAtRest, time.Time{}) // the workload deletes some itself
+		return all(v1beta1.ReasonNotAtRest, time.Time{}) // the workload deletes some itself
 	case f.Now.Before(due):
-		return all(v1alpha1.ReasonSettling, due)
+		return all(v1beta1.ReasonSettling, due)
 	}
 	d := Decision{candidates: map[int]int32{}, cameBack: map[pair]bool{}, pace: limits.Pace}
 	byFrom := map[int][]*Pod{}
@@ -77,7 +77,7 @@ func (f *Facts) trim(limits TrimLimits, cluster Cluster, present []*Pod, places 
 			continue
 		}
 		if move.Pod.Ready && allowed <= 0 {
-			d.hold(move.Pod, move.From, v1alpha1.ReasonLimitReached, time.Time{})
+			d.hold(move.Pod, move.From, v1beta1.ReasonLimitReached, time.Time{})
 			continue
 		}
 		if d.try(f, cluster, places, byFrom[move.From], move, closed, enough, nil) && move.Pod.Ready {
@@ -95,7 +95,7 @@ func (f *Facts) misplaced(present []*Pod, plan *subset.Plan) []Move {
 	for _, pod := range present {
 		in, adopted := f.Policy.SubsetOf(&pod.Pod, f.Name)
 		if in != subset.None && !adopted && pod.Node != nil && !f.Policy.Subsets[in].Holds(pod.Node) {
-			moves = append(moves, Move{Pod: pod, From: in, Reason: v1alpha1.ReasonNodeOutsideSubset})
+			moves = append(moves, Move{Pod: pod, From: in, Reason: v1beta1.ReasonNodeOutsideSubset})
 			continue
 		}
 		rest = append(rest, pod)
@@ -106,7 +106,7 @@ func (f *Facts) misplaced(present []*Pod, plan *subset.Plan) []Move {
 		byUID[pod.UID] = pod
 	}
 	for _, excess := range f.Policy.Surplus(plan, observed(rest), f.Name) {
-		if excess.Reason == v1alpha1.ReasonOverQuota {
+		if excess.Reason == v1beta1.ReasonOverQuota {
 			moves = append(moves, Move{Pod: byUID[excess.Pod.UID], From: excess.Subset, Reason: excess.Reason})
 		}
 	}
@@ -114,13 +114,13 @@ func (f *Facts) misplaced(present []*Pod, plan *subset.Plan) []Move {
 }
 
 // remember is since when this many pods have been misplaced. If the number grows, the time starts again, because it is not known which pods are new.
-func (f *Facts) remember(pods int32) *v1alpha1.Misplaced {
+func (f *Facts) remember(pods int32) *v1beta1.Misplaced {
 	switch {
 	case pods == 0:
 		return nil
 	case f.Misplaced == nil || pods > f.Misplaced.Pods:
-		return &v1alpha1.Misplaced{Pods: pods, Since: metav1.NewTime(f.Now)}
+		return &v1beta1.Misplaced{Pods: pods, Since: metav1.NewTime(f.Now)}
 	default:
-		return &v1alpha1.Misplaced{Pods: pods, Since: f.Misplaced.Since}
+		return &v1beta1.Misplaced{Pods: pods, Since: f.Misplaced.Since}
 	}
 }

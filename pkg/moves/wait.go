@@ -6,12 +6,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
 // FactsOf is what a spread and its status say at a moment: everything but the replicas and the pods. The policy is the compiled spec.
-func FactsOf(spread *v1alpha1.WorkloadSpread, policy *subset.Policy, now time.Time) Facts {
+func FactsOf(spread *v1beta1.WorkloadSpread, policy *subset.Policy, now time.Time) Facts {
 	return Facts{
 		Name:             spread.Name,
 		Policy:           policy,
@@ -25,19 +25,19 @@ func FactsOf(spread *v1alpha1.WorkloadSpread, policy *subset.Policy, now time.Ti
 }
 
 // IsPaused is true for a spread whose pods no descheduler may evict. It needs no valid spec.
-func IsPaused(spread *v1alpha1.WorkloadSpread) bool {
-	return spread.Annotations[v1alpha1.PausedAnnotation] == "true"
+func IsPaused(spread *v1beta1.WorkloadSpread) bool {
+	return spread.Annotations[v1beta1.PausedAnnotation] == "true"
 }
 
 // schedulableSince is what the status says of each subset. A subset without an entry counts as schedulable since the spread was created.
-func schedulableSince(spread *v1alpha1.WorkloadSpread, policy *subset.Policy) []time.Time {
+func schedulableSince(spread *v1beta1.WorkloadSpread, policy *subset.Policy) []time.Time {
 	since := make([]time.Time, len(policy.Subsets))
 	for i := range since {
 		since[i] = spread.CreationTimestamp.Time
 	}
 	for i := range spread.Status.SubsetStatuses {
 		status := &spread.Status.SubsetStatuses[i]
-		condition := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionSchedulable)
+		condition := meta.FindStatusCondition(status.Conditions, v1beta1.ConditionSchedulable)
 		if index := policy.Index(status.Name); index != subset.None && condition != nil {
 			since[index] = time.Time{}
 			if condition.Status == metav1.ConditionTrue {
@@ -51,13 +51,13 @@ func schedulableSince(spread *v1alpha1.WorkloadSpread, policy *subset.Policy) []
 // Wait keeps pods from returning to a subset for a while. The zero value keeps none.
 type Wait struct {
 	// Reason is CoolingDown, Settling or BackingOff. Empty if nothing keeps them.
-	Reason v1alpha1.Reason
+	Reason v1beta1.Reason
 	// Until is when the wait ends. Zero if that is not known, because pods wait for a node of the subset.
 	Until time.Time
 	// Since is when it began: the time of Move or, if that is nil, when the last pod found a node of the subset.
 	Since time.Time
 	// Move is the recorded move that the wait follows. Nil if it follows none.
-	Move *v1alpha1.Move
+	Move *v1beta1.Move
 }
 
 // isOver is true if the wait keeps no pod at this time.
@@ -67,7 +67,7 @@ func (w *Wait) isOver(now time.Time) bool {
 
 // Returns is the wait that ends last, of those that keep pods from returning to a subset. cameBack says whether pods have come back since a recorded
 // move.
-func (f *Facts) Returns(limits ReturnLimits, to int, cameBack func(*v1alpha1.Move) bool) (last Wait) {
+func (f *Facts) Returns(limits ReturnLimits, to int, cameBack func(*v1beta1.Move) bool) (last Wait) {
 	note := func(w Wait) {
 		if !w.isOver(f.Now) && (last.Reason == "" || w.Until.IsZero() || !last.Until.IsZero() && w.Until.After(last.Until)) {
 			last = w
@@ -75,9 +75,9 @@ func (f *Facts) Returns(limits ReturnLimits, to int, cameBack func(*v1alpha1.Mov
 	}
 	for i := range f.Moves {
 		m := &f.Moves[i]
-		note(Wait{v1alpha1.ReasonCoolingDown, m.Time.Add(limits.Cooldown), m.Time.Time, m})
-		if m.To == f.name(to) && earlier(to, f.Policy.Index(m.From)) && cameBack(m) {
-			note(Wait{v1alpha1.ReasonBackingOff, m.Time.Add(limits.Pace.wait(m.Round)), m.Time.Time, m})
+		note(Wait{v1beta1.ReasonCoolingDown, m.Time.Add(limits.Cooldown), m.Time.Time, m})
+		if m.To == f.name(to) && f.isHomeward(m) && cameBack(m) {
+			note(Wait{v1beta1.ReasonBackingOff, m.Time.Add(limits.Pace.wait(m.Round)), m.Time.Time, m})
 		}
 	}
 	note(f.settles(limits.Stable, to))
@@ -89,18 +89,17 @@ func (f *Facts) settles(stable time.Duration, in int) (wait Wait) {
 	if in < len(f.SchedulableSince) {
 		since := f.SchedulableSince[in]
 		if since.IsZero() {
-			return Wait{Reason: v1alpha1.ReasonSettling}
+			return Wait{Reason: v1beta1.ReasonSettling}
 		}
-		wait = Wait{v1alpha1.ReasonSettling, since.Add(stable), since, nil}
+		wait = Wait{v1beta1.ReasonSettling, since.Add(stable), since, nil}
 	}
 	for i := range f.Moves {
 		m := &f.Moves[i]
-		to := f.Policy.Index(m.To)
-		if m.From != f.Policy.Subsets[in].Name || to == in || earlier(to, in) {
+		if m.From != f.Policy.Subsets[in].Name || m.To == m.From || f.isHomeward(m) {
 			continue
 		}
 		if until := m.Time.Add(max(stable, f.Policy.Adaptive.Skip)); wait.Reason == "" || until.After(wait.Until) {
-			wait = Wait{v1alpha1.ReasonSettling, until, m.Time.Time, m}
+			wait = Wait{v1beta1.ReasonSettling, until, m.Time.Time, m}
 		}
 	}
 	return wait

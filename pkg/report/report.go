@@ -12,9 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/moves"
 	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 // Spread says where the pods of a spread are and what happens next.
@@ -25,9 +26,9 @@ type Spread struct {
 	Target   string `json:"target"`
 	Strategy string `json:"strategy"`
 	// Ready, with the reason and what to do about it if it is false.
-	Ready   bool            `json:"ready"`
-	Reason  v1alpha1.Reason `json:"reason,omitempty"`
-	Message string          `json:"message,omitempty"`
+	Ready   bool           `json:"ready"`
+	Reason  v1beta1.Reason `json:"reason,omitempty"`
+	Message string         `json:"message,omitempty"`
 	// Paused is true if the descheduler moves none of its pods.
 	Paused bool `json:"paused,omitempty"`
 	// Replicas that the workload asks for, and pods that want attention.
@@ -38,6 +39,8 @@ type Spread struct {
 	Surplus  int32 `json:"surplus"`
 	// Subsets in order. Empty if the spread divides no pods.
 	Subsets []Subset `json:"subsets,omitempty"`
+	// ByTarget is true if the spread has shares or minimums. The quotas and the order of the subsets then do not say where pods go; the targets do.
+	ByTarget bool `json:"byTarget,omitempty"`
 	// Next is what the system does, or waits for.
 	Next string `json:"next"`
 	// Wait is that of the first subset that could take pods of later ones. Next says it too.
@@ -72,7 +75,7 @@ type Revision struct {
 }
 
 // Of reads the status of a spread as it is to be understood at a moment.
-func Of(spread *v1alpha1.WorkloadSpread, now time.Time) Spread {
+func Of(spread *v1beta1.WorkloadSpread, now time.Time) Spread {
 	status := &spread.Status
 	r := Spread{
 		Namespace: spread.Namespace, Name: spread.Name,
@@ -81,61 +84,59 @@ func Of(spread *v1alpha1.WorkloadSpread, now time.Time) Spread {
 		Paused:   moves.IsPaused(spread),
 		Replicas: status.ObservedReplicas, Pending: status.PendingPods, Unplaced: status.UnplacedPods, Adopted: status.AdoptedPods, Surplus: status.SurplusPods,
 	}
-	ready := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady)
+	ready := meta.FindStatusCondition(status.Conditions, v1beta1.ConditionReady)
 	if ready == nil || status.ObservedGeneration != spread.Generation {
 		r.Next = "berth-controller has not looked at this version of the spread; see that it runs: kubectl get pods -n berth-system"
 		return r
 	}
-	r.Ready, r.Reason, r.Message = ready.Status == "True", v1alpha1.Reason(ready.Reason), ready.Message
+	r.Ready, r.Reason, r.Message = ready.Status == "True", v1beta1.Reason(ready.Reason), ready.Message
 	policy, _ := subset.Compile(&spread.Spec, field.NewPath("spec"))
 	if policy == nil || len(status.SubsetStatuses) != len(policy.Subsets) {
 		r.Next = "no pod is placed until that is corrected: " + r.Message
 		return r
 	}
 	plan := policy.Plan(status.ObservedReplicas)
+	pods := plan.Replicas
 	if policy.IsPart {
-		plan = plan.For(podsOf(status))
+		pods = status.Pods()
+	}
+	targets, _ := policy.Targets(&plan, pods)
+	r.ByTarget = policy.IsRanked()
+	kind, _ := workload.BuiltIn(workload.TargetOf(spread).Kind)
+	if kind.ByOrdinal {
+		targets, _ = policy.TargetsByOrdinal(&plan, pods)
 	}
 	for i := range status.SubsetStatuses {
 		is := &status.SubsetStatuses[i]
-		of := Subset{Name: is.Name, Pods: is.Replicas, Target: plan.Target[i], Schedulable: true}
+		of := Subset{Name: is.Name, Pods: is.Replicas, Target: targets[i], Schedulable: true}
 		if quota := plan.Quota[i]; quota != subset.NoLimit {
 			of.Quota = &quota
 		}
 		of.Revisions = revisionsOf(status, i)
 		of.Over = over(status, &of)
-		if schedulable := meta.FindStatusCondition(is.Conditions, v1alpha1.ConditionSchedulable); schedulable != nil && schedulable.Status == "False" {
+		if schedulable := meta.FindStatusCondition(is.Conditions, v1beta1.ConditionSchedulable); schedulable != nil && schedulable.Status == "False" {
 			of.Schedulable, of.Message = false, schedulable.Message
 		}
 		r.Subsets = append(r.Subsets, of)
 	}
 	for i := len(r.Subsets) - 1; i >= 0; i-- {
-		if r.couldTake(i) > 0 {
+		if r.CouldTake(i) > 0 {
 			r.Subsets[i].Wait = Waits(spread, policy, i, time.Time{}, now)
 			r.Wait = r.Subsets[i].Wait
 		}
 	}
-	r.Next = nextStep(&r, policy)
+	r.Next = nextStep(&r, policy, kind.ByOrdinal && policy.GoByOrdinal())
 	return r
 }
 
-// podsOf is how many pods the status counts.
-func podsOf(status *v1alpha1.WorkloadSpreadStatus) int32 {
-	pods := status.PendingPods + status.UnplacedPods
-	for i := range status.SubsetStatuses {
-		pods += status.SubsetStatuses[i].Replicas
-	}
-	return pods
-}
-
-// couldTake is how many pods of later subsets could be in this one: it has fewer than it should hold, and later ones have more.
-func (r *Spread) couldTake(subset int) int32 {
-	return max(min(r.Subsets[subset].Target-r.Subsets[subset].Pods, r.PodsAfter(subset)), 0)
+// CouldTake is how many pods of other subsets could be in this one: it has fewer than it should hold, and others have more.
+func (r *Spread) CouldTake(subset int) int32 {
+	return max(min(r.Subsets[subset].Target-r.Subsets[subset].Pods, r.podsAbove()), 0)
 }
 
 // revisionsOf are the revisions that have pods, in order of their names, with their pods in one subset. There are none if there is only one revision, or
 // if all revisions share the quota.
-func revisionsOf(status *v1alpha1.WorkloadSpreadStatus, index int) []Revision {
+func revisionsOf(status *v1beta1.WorkloadSpreadStatus, index int) []Revision {
 	if len(status.VersionedSubsetStatuses) < 2 {
 		return nil
 	}
@@ -153,7 +154,7 @@ func revisionsOf(status *v1alpha1.WorkloadSpreadStatus, index int) []Revision {
 //	sum over all revisions of max(pods − quota, 0)
 //
 // Without revisions all pods are compared with the quota. The controller reports no surplus if it does not know the quotas.
-func over(status *v1alpha1.WorkloadSpreadStatus, in *Subset) (n int32) {
+func over(status *v1beta1.WorkloadSpreadStatus, in *Subset) (n int32) {
 	if in.Quota == nil || status.SurplusPods == 0 {
 		return 0
 	}
@@ -165,20 +166,23 @@ func over(status *v1alpha1.WorkloadSpreadStatus, in *Subset) (n int32) {
 	return n + max(rest-*in.Quota, 0)
 }
 
-// nextStep is the first thing that the system does or waits for, in the order in which a person would want to know.
-func nextStep(r *Spread, policy *subset.Policy) string {
+// nextStep is the first thing that the system does or waits for, in the order in which a person would want to know. If the ordinals of the pods decide
+// where they belong, the status does not say whether each pod is there: it counts pods.
+func nextStep(r *Spread, policy *subset.Policy, byOrdinal bool) string {
 	if !r.Ready {
 		return r.Message
 	}
 	for i := range r.Subsets {
 		if in := &r.Subsets[i]; !in.Schedulable {
-			switch adaptive := policy.Strategy == v1alpha1.AdaptiveScheduleStrategy; {
+			switch adaptive := policy.Strategy == v1beta1.AdaptiveScheduleStrategy; {
 			case adaptive && policy.BindsEarly() && policy.Adaptive.Wait == 0:
 				return fmt.Sprintf("%s: those with the patch of %s wait for a node there; without rescheduleCriticalSeconds none goes on to another subset",
 					Pods(r.Pending, "is pending", "are pending"), in.Name)
 			case adaptive && policy.BindsEarly():
 				return fmt.Sprintf("%s: those with the patch of %s wait for a node there; after %s %s replaces them, for another subset",
 					Pods(r.Pending, "is pending", "are pending"), in.Name, policy.Adaptive.Wait, r.Descheduler("EvictUnschedulableSubsetPods"))
+			case adaptive && r.ByTarget:
+				return Pods(r.Pending, "is pending", "are pending") + ": no subset has a node for them; they are bound as soon as one has"
 			case adaptive:
 				return fmt.Sprintf("%s: no subset from %s on has a node for them; they are bound as soon as one has", Pods(r.Pending, "is pending", "are pending"), in.Name)
 			}
@@ -186,9 +190,9 @@ func nextStep(r *Spread, policy *subset.Policy) string {
 		}
 	}
 	switch full, scopes := r.fullFor(); {
-	case r.Pending > 0 && policy.WhenFull == v1alpha1.WhenFullWait && full == scopes:
+	case r.Pending > 0 && policy.WhenFull == v1beta1.WhenFullWait && full == scopes:
 		return Pods(r.Pending, "waits", "wait") + " until a slot is free: every subset is full (whenFull: Wait)"
-	case r.Pending > 0 && policy.WhenFull == v1alpha1.WhenFullWait && full > 0:
+	case r.Pending > 0 && policy.WhenFull == v1beta1.WhenFullWait && full > 0:
 		return Pods(r.Pending, "is pending", "are pending") + ": on the way to a node, or waiting for a slot of a revision for which every subset is full (whenFull: Wait)"
 	case r.Pending > 0 && policy.BindsEarly() && len(r.fullSubsets()) > 0:
 		return Pods(r.Pending, "is", "are") + " on the way to a node; berth-controller replaces a pod that carries the patch of a full subset: " + strings.Join(r.fullSubsets(), ", ")
@@ -200,10 +204,17 @@ func nextStep(r *Spread, policy *subset.Policy) string {
 		return Pods(r.Unplaced, "runs", "run") + " in no subset: deleted first when the workload is scaled down"
 	}
 	for i := range r.Subsets {
-		if pods := r.couldTake(i); pods > 0 {
-			return fmt.Sprintf("%s of later subsets could be in %s: moved by the descheduler's RebalanceToPreferredSubset when it has room%s",
-				Pods(pods, "", ""), r.Subsets[i].Name, r.Subsets[i].Wait.Clause())
+		if pods := r.CouldTake(i); pods > 0 {
+			others := "later"
+			if r.ByTarget || byOrdinal {
+				others = "other"
+			}
+			return fmt.Sprintf("%s of %s subsets could be in %s: moved by the descheduler's RebalanceToPreferredSubset when it has room%s",
+				Pods(pods, "", ""), others, r.Subsets[i].Name, r.Subsets[i].Wait.Clause())
 		}
+	}
+	if byOrdinal {
+		return "nothing: every subset holds as many pods as it should"
 	}
 	return "nothing: every pod is where it belongs"
 }
@@ -284,10 +295,10 @@ func (r *Spread) Missing() (lines []string) {
 	return append(lines, elsewhere...)
 }
 
-// PodsAfter is how many pods later subsets hold above what they should.
-func (r *Spread) PodsAfter(subset int) (n int32) {
-	for _, later := range r.Subsets[subset+1:] {
-		n += max(later.Pods-later.Target, 0)
+// podsAbove is how many pods all subsets together hold above what they should, without those above quotas.
+func (r *Spread) podsAbove() (n int32) {
+	for i := range r.Subsets {
+		n += max(r.Subsets[i].Pods-r.Subsets[i].Target-r.Subsets[i].Over, 0)
 	}
 	return n
 }

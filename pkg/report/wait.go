@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/moves"
 	"github.com/berth-project/berth/pkg/subset"
 )
@@ -12,7 +12,7 @@ import (
 // Wait says why the descheduler leaves pods where they are for now, although they could be in an earlier subset, as far as the spread shows it.
 type Wait struct {
 	// Reason is one of those for which a descheduler leaves a pod where it is, as in its own report.
-	Reason v1alpha1.Reason `json:"reason"`
+	Reason v1beta1.Reason `json:"reason"`
 	// Until is when the wait ends with the descheduler's default arguments. Nil if that is not known.
 	Until *time.Time `json:"until,omitempty"`
 	// Text says the same as a part of a sentence: "but by default not before 2026-01-01T12:10:00Z: pods were moved out of a at … (Settling)".
@@ -22,17 +22,17 @@ type Wait struct {
 // Waits says what keeps RebalanceToPreferredSubset from moving pods into a subset of the policy, which is the spread's compiled spec, at a moment.
 // bound is since when the pod in question has its node, and zero if that is not known. Waits is nil if nothing is known that keeps the pods; budgets,
 // filters and rooms are not known.
-func Waits(spread *v1alpha1.WorkloadSpread, policy *subset.Policy, into int, bound, now time.Time) *Wait {
+func Waits(spread *v1beta1.WorkloadSpread, policy *subset.Policy, into int, bound, now time.Time) *Wait {
 	facts, limits := moves.FactsOf(spread, policy, now), moves.DefaultReturnLimits()
 	switch {
 	case facts.Paused:
-		return &Wait{Reason: v1alpha1.ReasonPaused, Text: fmt.Sprintf("but not while the spread has the annotation %s (%s)", v1alpha1.PausedAnnotation, v1alpha1.ReasonPaused)}
+		return &Wait{Reason: v1beta1.ReasonPaused, Text: fmt.Sprintf("but not while the spread has the annotation %s (%s)", v1beta1.PausedAnnotation, v1beta1.ReasonPaused)}
 	case len(spread.Status.VersionedSubsetStatuses) > 1:
-		return &Wait{Reason: v1alpha1.ReasonRollingOut, Text: fmt.Sprintf("but not during the rollout (%s)", v1alpha1.ReasonRollingOut)}
+		return &Wait{Reason: v1beta1.ReasonRollingOut, Text: fmt.Sprintf("but not during the rollout (%s)", v1beta1.ReasonRollingOut)}
 	}
-	wait := facts.Returns(limits, into, func(m *v1alpha1.Move) bool { return podsIn(spread, m.From) > m.Remaining })
+	wait := facts.Returns(limits, into, func(m *v1beta1.Move) bool { return podsIn(spread, m.From) > m.Remaining })
 	if young := bound.Add(limits.Residence); !bound.IsZero() && now.Before(young) && (wait.Reason == "" || !wait.Until.IsZero() && young.After(wait.Until)) {
-		wait = moves.Wait{Reason: v1alpha1.ReasonTooYoung, Until: young, Since: bound}
+		wait = moves.Wait{Reason: v1beta1.ReasonTooYoung, Until: young, Since: bound}
 	}
 	if wait.Reason == "" {
 		return nil
@@ -55,11 +55,11 @@ func (w *Wait) Clause() string {
 func why(wait *moves.Wait, into string) string {
 	since := stamp(wait.Since)
 	switch {
-	case wait.Reason == v1alpha1.ReasonTooYoung:
+	case wait.Reason == v1beta1.ReasonTooYoung:
 		return "the pod has its node only since " + since
-	case wait.Reason == v1alpha1.ReasonCoolingDown:
+	case wait.Reason == v1beta1.ReasonCoolingDown:
 		return "pods of the spread were moved at " + since
-	case wait.Reason == v1alpha1.ReasonBackingOff:
+	case wait.Reason == v1beta1.ReasonBackingOff:
 		return fmt.Sprintf("pods came back to %s after the move at %s, round %d", orNone(wait.Move.From), since, max(wait.Move.Round, 1))
 	case wait.Move != nil:
 		return fmt.Sprintf("pods were moved out of %s at %s", into, since)
@@ -71,7 +71,7 @@ func why(wait *moves.Wait, into string) string {
 }
 
 // podsIn is how many bound pods the status counts in a subset; those of no subset for an empty name.
-func podsIn(spread *v1alpha1.WorkloadSpread, name string) int32 {
+func podsIn(spread *v1beta1.WorkloadSpread, name string) int32 {
 	if name == "" {
 		return spread.Status.UnplacedPods
 	}

@@ -259,31 +259,55 @@ func (s *Sandbox) Halt(component string, replica int) (resume func(), err error)
 	return nil, fmt.Errorf("halting %s-%d: no such component", component, replica)
 }
 
-// launchAll starts all replicas of the parts at the same time and returns when they are ready.
+// launchAll starts all replicas of the parts at the same time and returns when they are ready. Before it starts any, it applies the manifests of all: a
+// component should not see another one's manifests change.
 func (s *Sandbox) launchAll(ctx context.Context, parts []part) error {
-	launching, ctx := errgroup.WithContext(ctx)
+	type prepared struct {
+		part    part
+		replica int
+		process *process
+	}
+	var all []*prepared
+	preparing, preparingCtx := errgroup.WithContext(ctx)
 	for _, part := range parts {
 		for replica := range max(part.Replicas, 1) {
-			launching.Go(func() error { return s.launch(ctx, part, replica) })
+			p := &prepared{part: part, replica: replica}
+			all = append(all, p)
+			preparing.Go(func() (err error) {
+				p.process, err = s.prepare(preparingCtx, part, replica)
+				return err
+			})
 		}
+	}
+	if err := preparing.Wait(); err != nil {
+		return err
+	}
+	launching, launchingCtx := errgroup.WithContext(ctx)
+	for _, p := range all {
+		launching.Go(func() error { return s.launch(launchingCtx, p.part, p.replica, p.process) })
 	}
 	return launching.Wait()
 }
 
-// launch starts one replica and returns when it is ready.
-func (s *Sandbox) launch(ctx context.Context, part part, replica int) error {
+// prepare applies the manifests of one replica and returns its process, which does not run yet.
+func (s *Sandbox) prepare(ctx context.Context, part part, replica int) (*process, error) {
+	in := s.newInstance(part, replica)
+	process, err := s.newProcess(part, in)
+	if err == nil {
+		err = s.applyManifestsOf(ctx, part, in)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("preparing %s-%d: %w", part.Name, replica, err)
+	}
+	return process, nil
+}
+
+// launch starts one prepared replica and returns when it is ready. If another program has taken one of its ports, it is prepared again.
+func (s *Sandbox) launch(ctx context.Context, part part, replica int, process *process) error {
 	for attempt := 1; ; attempt++ {
-		in := s.newInstance(part, replica)
-		process, err := s.newProcess(part, in)
-		if err == nil {
-			err = s.applyManifestsOf(ctx, part, in)
-		}
-		if err != nil {
-			return fmt.Errorf("preparing %s-%d: %w", part.Name, replica, err)
-		}
 		s.add(process)
 		process.start()
-		err = process.awaitReady(ctx)
+		err := process.awaitReady(ctx)
 		if err == nil {
 			return nil
 		}
@@ -292,6 +316,9 @@ func (s *Sandbox) launch(ctx context.Context, part part, replica int) error {
 			return err
 		}
 		s.remove(process)
+		if process, err = s.prepare(ctx, part, replica); err != nil {
+			return err
+		}
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -41,7 +41,7 @@ type Row struct {
 
 // Observe makes the layout of a spread. replicas and pods are those of the workload. It ignores pods that the spread's filter does not select. node
 // returns nil if there is no node of the name. Then the pod is counted by its record only.
-func Observe(spread *v1alpha1.WorkloadSpread, replicas int32, pods []*corev1.Pod, node func(name string) *corev1.Node) (Layout, error) {
+func Observe(spread *v1beta1.WorkloadSpread, replicas int32, pods []*corev1.Pod, node func(name string) *corev1.Node) (Layout, error) {
 	policy, errs := subset.Compile(&spread.Spec, field.NewPath("spec"))
 	if len(errs) > 0 {
 		return Layout{}, fmt.Errorf("reading WorkloadSpread %s: %w", spread.Name, errs.ToAggregate())

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -65,12 +65,12 @@ a       1     1
 
 func TestObserve(t *testing.T) {
 	two := intstr.FromInt32(2)
-	spread := func(change func(spec *v1alpha1.WorkloadSpreadSpec)) *v1alpha1.WorkloadSpread {
-		s := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Name: "web-spread"}, Spec: v1alpha1.WorkloadSpreadSpec{
-			TargetReference: v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"},
-			Subsets: []v1alpha1.Subset{{
+	spread := func(change func(spec *v1beta1.WorkloadSpreadSpec)) *v1beta1.WorkloadSpread {
+		s := &v1beta1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Name: "web-spread"}, Spec: v1beta1.WorkloadSpreadSpec{
+			TargetReference: v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"},
+			Subsets: []v1beta1.Subset{{
 				Name: "a", MaxReplicas: &two,
-				RequiredNodeSelectorTerm: &corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
+				RequiredNodeSelector: &corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
 					{Key: "pool", Operator: corev1.NodeSelectorOpIn, Values: []string{"a"}},
 				}},
 			}},
@@ -78,7 +78,7 @@ func TestObserve(t *testing.T) {
 		change(&s.Spec)
 		return s
 	}
-	asIs := func(*v1alpha1.WorkloadSpreadSpec) {}
+	asIs := func(*v1beta1.WorkloadSpreadSpec) {}
 	nodes := map[string]*corev1.Node{
 		"a-0": {ObjectMeta: metav1.ObjectMeta{Name: "a-0", Labels: map[string]string{"pool": "a"}}},
 		"b-0": {ObjectMeta: metav1.ObjectMeta{Name: "b-0"}},
@@ -92,7 +92,7 @@ func TestObserve(t *testing.T) {
 	recorded := func(uid types.UID) *corev1.Pod {
 		return pod(func(p *corev1.Pod) {
 			p.Spec.NodeName = "b-0"
-			p.Annotations = map[string]string{v1alpha1.MatchedAnnotation: `{"name":"web-spread","subset":"a","uid":"` + string(uid) + `"}`}
+			p.Annotations = map[string]string{v1beta1.MatchedAnnotation: `{"name":"web-spread","subset":"a","uid":"` + string(uid) + `"}`}
 		})
 	}
 	revision := func(hash string) *corev1.Pod {
@@ -101,7 +101,7 @@ func TestObserve(t *testing.T) {
 	now := metav1.Now()
 
 	for name, tc := range map[string]struct {
-		spread *v1alpha1.WorkloadSpread
+		spread *v1beta1.WorkloadSpread
 		pods   []*corev1.Pod
 		want   Layout
 	}{
@@ -114,12 +114,12 @@ func TestObserve(t *testing.T) {
 		"a pod that terminates is not counted":                {spread(asIs), []*corev1.Pod{pod(func(p *corev1.Pod) { p.Spec.NodeName = "a-0"; p.DeletionTimestamp = &now })}, Layout{Rows: []Row{{"a", 0, 2}}, Revisions: 1}},
 		"revisions with a quota of their own are counted":     {spread(asIs), []*corev1.Pod{revision("x"), revision("y"), revision("y")}, Layout{Rows: []Row{{"a", 0, 2}}, Pending: 3, Revisions: 2}},
 		"revisions that share the quota are not worth mentioning": {
-			spread(func(s *v1alpha1.WorkloadSpreadSpec) { s.ScheduleStrategy.QuotaScope = v1alpha1.WorkloadQuotaScope }),
+			spread(func(s *v1beta1.WorkloadSpreadSpec) { s.ScheduleStrategy.QuotaScope = v1beta1.WorkloadQuotaScope }),
 			[]*corev1.Pod{revision("x"), revision("y")}, Layout{Rows: []Row{{"a", 0, 2}}, Pending: 2, Revisions: 1},
 		},
 		"a pod that the filter does not select is left out": {
-			spread(func(s *v1alpha1.WorkloadSpreadSpec) {
-				s.TargetFilter = &v1alpha1.TargetFilter{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "other"}}}
+			spread(func(s *v1beta1.WorkloadSpreadSpec) {
+				s.TargetFilter = &v1beta1.TargetFilter{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "other"}}}
 			}),
 			[]*corev1.Pod{pod(on("a-0"))}, Layout{Rows: []Row{{"a", 0, 2}}, Revisions: 1},
 		},
@@ -137,7 +137,7 @@ func TestObserve(t *testing.T) {
 	}
 
 	t.Run("a spread that is no use is an error", func(t *testing.T) {
-		broken := spread(func(s *v1alpha1.WorkloadSpreadSpec) { s.Subsets = nil })
+		broken := spread(func(s *v1beta1.WorkloadSpreadSpec) { s.Subsets = nil })
 		if _, err := Observe(broken, 1, nil, nil); err == nil {
 			t.Error("no error")
 		}

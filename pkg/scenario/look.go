@@ -11,7 +11,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/snapshot"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
@@ -55,7 +55,7 @@ func ownerOf(object Object) workload.Owner {
 
 // tables are those of all spreads.
 func (l *look) tables(ctx context.Context) (string, error) {
-	spreads := slices.SortedFunc(slices.Values(l.Spreads), func(a, b v1alpha1.WorkloadSpread) int { return cmp.Compare(a.Name, b.Name) })
+	spreads := slices.SortedFunc(slices.Values(l.Spreads), func(a, b v1beta1.WorkloadSpread) int { return cmp.Compare(a.Name, b.Name) })
 	layouts := make([]Layout, len(spreads))
 	for i := range spreads {
 		target := workload.TargetOf(&spreads[i])
@@ -93,7 +93,7 @@ func (l *look) underWay(applied map[Reference]Object) string {
 	}
 	for ref, object := range applied {
 		owner := ownerOf(object)
-		if owner.Kind == v1alpha1.Kind.GroupKind() {
+		if owner.Kind == v1beta1.Kind.GroupKind() {
 			continue
 		}
 		workloadNow := l.object(owner)

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -98,7 +98,7 @@ func (c Checkpoint) SideBySide() string {
 // Start creates the namespace and the nodes of a scenario. Play.End deletes them. After an error nothing is left.
 func Start(ctx context.Context, stage Stage, scenario *Scenario) (*Play, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1beta1.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
 	all, err := client.New(stage.RESTConfig(), client.Options{Scheme: scheme})

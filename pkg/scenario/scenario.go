@@ -22,7 +22,8 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/pkg/crd/versions"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -73,9 +74,8 @@ func ReferenceTo(object Object) Reference {
 	return Reference{Kind: object.GetKind(), Name: object.GetName()}
 }
 
-// kinds are the objects that a scenario may contain, with the types that check their fields.
+// kinds are the objects that a scenario may contain besides a WorkloadSpread of any version, with the types that check their fields.
 var kinds = map[metav1.TypeMeta]func() any{
-	{APIVersion: v1alpha1.GroupVersion.String(), Kind: "WorkloadSpread"}:  func() any { return &v1alpha1.WorkloadSpread{} },
 	{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "Deployment"}:  func() any { return &appsv1.Deployment{} },
 	{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "ReplicaSet"}:  func() any { return &appsv1.ReplicaSet{} },
 	{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "StatefulSet"}: func() any { return &appsv1.StatefulSet{} },
@@ -233,11 +233,21 @@ func decode(document []byte) (Object, error) {
 		return nil, fmt.Errorf("%w; correct the YAML", err)
 	}
 	construct, found := kinds[meta]
-	if !found {
+	gvk := meta.GroupVersionKind()
+	isSpread := gvk.GroupKind() == v1beta1.Kind.GroupKind() && versions.Served(gvk)
+	if !found && !isSpread {
 		return nil, fmt.Errorf("cannot play apiVersion %q, kind %q; use %s", meta.APIVersion, meta.Kind, kindsInWords)
 	}
-	typed, object := construct(), &unstructured.Unstructured{}
-	if err := errors.Join(yaml.UnmarshalStrict(document, typed), yaml.Unmarshal(document, object)); err != nil {
+	object := &unstructured.Unstructured{}
+	var typed any
+	var err error
+	if isSpread {
+		typed, _, err = versions.Decode(document)
+	} else {
+		typed = construct()
+		err = yaml.UnmarshalStrict(document, typed)
+	}
+	if err := errors.Join(err, yaml.Unmarshal(document, object)); err != nil {
 		return nil, fmt.Errorf("%s: %w; correct the field", meta.Kind, err)
 	}
 	switch {
@@ -246,9 +256,9 @@ func decode(document []byte) (Object, error) {
 	case object.GetNamespace() != "":
 		return nil, fmt.Errorf("%s has a metadata.namespace; leave it out, it is chosen where the scenario is played", ReferenceTo(object))
 	}
-	if spread, ok := typed.(*v1alpha1.WorkloadSpread); ok {
+	if spread, ok := typed.(*v1beta1.WorkloadSpread); ok {
 		if _, errs := subset.Compile(&spread.Spec, field.NewPath("spec")); len(errs) > 0 {
-			return nil, fmt.Errorf("%s: %w; correct the spread", ReferenceTo(object), errs.ToAggregate())
+			return nil, fmt.Errorf("%s: %w; correct the spread", ReferenceTo(object), versions.ErrorInWords(gvk, errs.ToAggregate()))
 		}
 	}
 	return object, nil

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
@@ -66,7 +66,7 @@ func (s *Snapshot) Replacement(pod *corev1.Pod, policy *subset.Policy, spread st
 			}
 			made = bare
 		}
-		note := v1alpha1.AdmittedSubset{Name: spread}
+		note := v1beta1.AdmittedSubset{Name: spread}
 		if in != subset.None {
 			note.Subset = policy.Subsets[in].Name
 		}
@@ -96,7 +96,7 @@ func podFrom(template *corev1.PodTemplateSpec, namespace string) *corev1.Pod {
 
 // NewPod is a pod as the workload would make it now, without a name: of the present revision, and owned by the object that makes such pods. For a kind
 // that is not built in its template is read from spec.template, by one request.
-func (s *Snapshot) NewPod(ctx context.Context, spread *v1alpha1.WorkloadSpread) (*corev1.Pod, error) {
+func (s *Snapshot) NewPod(ctx context.Context, spread *v1beta1.WorkloadSpread) (*corev1.Pod, error) {
 	target := workload.TargetOf(spread)
 	object, builtIn := s.Owner(spread.Namespace, target)
 	template := templateOf(object)
@@ -151,7 +151,7 @@ func (s *Snapshot) newestReplicaSet(of *appsv1.Deployment) (newest *appsv1.Repli
 	return newest
 }
 
-func (s *Snapshot) readTemplate(ctx context.Context, spread *v1alpha1.WorkloadSpread) (*corev1.PodTemplateSpec, error) {
+func (s *Snapshot) readTemplate(ctx context.Context, spread *v1beta1.WorkloadSpread) (*corev1.PodTemplateSpec, error) {
 	ref := spread.Spec.TargetReference
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind))

@@ -10,17 +10,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/testkit"
 )
 
 const pools = `subsets:
 - name: a
-  requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}
+  requiredNodeSelector: {matchExpressions: [{key: pool, operator: In, values: [a]}]}
   tolerations: [{key: a, operator: Exists}]
 - name: b
-  requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}
+  requiredNodeSelector: {matchExpressions: [{key: pool, operator: In, values: [b]}]}
   tolerations: [{key: b, operator: Exists}]
 `
 
@@ -66,7 +66,7 @@ func TestTheReplacementOfAnEarlyBoundPod(t *testing.T) {
 		"- name: b\n", "- name: b\n  patch: {spec: {containers: [{name: main, resources: {requests: {cpu: 700m}}}]}}\n").Replace(pools))
 	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "db", UID: "set"}}
 	set.Spec.Template.Spec.Containers = []corev1.Container{{Name: "main"}}
-	admitted, err := policy.BindEarly(podFrom(&set.Spec.Template, "ns"), 0, v1alpha1.AdmittedSubset{Name: "web", Subset: "a"}, nil)
+	admitted, err := policy.BindEarly(podFrom(&set.Spec.Template, "ns"), 0, v1beta1.AdmittedSubset{Name: "web", Subset: "a"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,12 +11,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
 // Replicas of a spread's workload, which is target: from the snapshot if it is of a built-in kind, and otherwise by one request.
-func (s *Snapshot) Replicas(ctx context.Context, spread *v1alpha1.WorkloadSpread, target client.Object) (int32, error) {
+func (s *Snapshot) Replicas(ctx context.Context, spread *v1beta1.WorkloadSpread, target client.Object) (int32, error) {
 	replicas, err := workload.Replicas(target, spread.Spec.TargetFilter)
 	filter := spread.Spec.TargetFilter
 	byPaths := filter != nil && len(filter.ReplicasPathList) > 0
@@ -27,7 +27,7 @@ func (s *Snapshot) Replicas(ctx context.Context, spread *v1alpha1.WorkloadSpread
 }
 
 // LiveReplicas of a spread's workload, by one request.
-func LiveReplicas(ctx context.Context, live client.Client, spread *v1alpha1.WorkloadSpread) (int32, error) {
+func LiveReplicas(ctx context.Context, live client.Client, spread *v1beta1.WorkloadSpread) (int32, error) {
 	filter, ref := spread.Spec.TargetFilter, spread.Spec.TargetReference
 	key := client.ObjectKey{Namespace: spread.Namespace, Name: ref.Name}
 	object := &unstructured.Unstructured{}

@@ -20,22 +20,23 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
 // Snapshot is what the API server had at one moment. It implements client.Reader as far as a lineage reads. Owners of kinds that are not built in are
 // read when they are asked for, once. What it holds is shared and must not be changed. It is not safe for concurrent use.
 type Snapshot struct {
-	Spreads []v1alpha1.WorkloadSpread
+	Spreads []v1beta1.WorkloadSpread
 	Pods    []*corev1.Pod
 	Nodes   []*corev1.Node
 	// Lineage of what is in the snapshot.
 	Lineage *lineage.Lineage
 
 	live      client.Client
-	byTarget  map[string][]*v1alpha1.WorkloadSpread
+	byTarget  map[string][]*v1beta1.WorkloadSpread
 	nodeNamed map[string]*corev1.Node
 	owners    map[schema.GroupKind]map[types.NamespacedName]client.Object
 	others    map[string]*metav1.PartialObjectMetadata
@@ -62,10 +63,10 @@ func TakeNamespace(ctx context.Context, live client.Client, clock clock.WithTick
 
 // read reads one namespace without nodes, or everything if the name is empty.
 func read(ctx context.Context, live client.Client, clock clock.WithTicker, namespace string, watched informers.SharedInformerFactory) (*Snapshot, error) {
-	s := &Snapshot{live: live, byTarget: map[string][]*v1alpha1.WorkloadSpread{}, nodeNamed: map[string]*corev1.Node{},
+	s := &Snapshot{live: live, byTarget: map[string][]*v1beta1.WorkloadSpread{}, nodeNamed: map[string]*corev1.Node{},
 		owners: map[schema.GroupKind]map[types.NamespacedName]client.Object{}, others: map[string]*metav1.PartialObjectMetadata{}}
 	s.Lineage = lineage.Over(s, lineage.NewKinds(live.RESTMapper(), live, clock), clock)
-	var spreads v1alpha1.WorkloadSpreadList
+	var spreads v1beta1.WorkloadSpreadList
 	if err := live.List(ctx, &spreads, client.InNamespace(namespace)); err != nil {
 		return nil, fmt.Errorf("listing spreads: %w", err)
 	}
@@ -133,8 +134,8 @@ func (s *Snapshot) indexSpreads() {
 }
 
 // Suppose puts a spread into the snapshot, in place of the one of its name if there is one.
-func (s *Snapshot) Suppose(spread *v1alpha1.WorkloadSpread) {
-	s.Spreads = slices.DeleteFunc(s.Spreads, func(other v1alpha1.WorkloadSpread) bool {
+func (s *Snapshot) Suppose(spread *v1beta1.WorkloadSpread) {
+	s.Spreads = slices.DeleteFunc(s.Spreads, func(other v1beta1.WorkloadSpread) bool {
 		return other.Namespace == spread.Namespace && other.Name == spread.Name
 	})
 	s.Spreads = append(s.Spreads, *spread)
@@ -207,7 +208,7 @@ func (s *Snapshot) getOther(ctx context.Context, key client.ObjectKey, into *met
 
 // List implements client.Reader for the spreads of a workload.
 func (s *Snapshot) List(_ context.Context, into client.ObjectList, opts ...client.ListOption) error {
-	list, ok := into.(*v1alpha1.WorkloadSpreadList)
+	list, ok := into.(*v1beta1.WorkloadSpreadList)
 	if !ok {
 		return fmt.Errorf("a %T is not in the snapshot", into)
 	}
@@ -233,6 +234,16 @@ func (s *Snapshot) Node(name string) *corev1.Node { return s.nodeNamed[name] }
 func (s *Snapshot) Owner(namespace string, o workload.Owner) (object client.Object, builtIn bool) {
 	all, builtIn := s.owners[o.Kind]
 	return all[types.NamespacedName{Namespace: namespace, Name: o.Name}], builtIn
+}
+
+// Position of a pod in its StatefulSet, as subset.Pod has it. The policy is that of the spread that divides the pod.
+func (s *Snapshot) Position(pod *corev1.Pod, policy *subset.Policy) int32 {
+	controller := workload.ControllerOf(pod)
+	if controller == nil || !policy.GoesByOrdinal(pod) {
+		return 0
+	}
+	object, _ := s.Owner(pod.Namespace, *controller)
+	return workload.Position(pod.Name, *controller, object)
 }
 
 // SpreadOf is the spread that divides a pod, or nil.

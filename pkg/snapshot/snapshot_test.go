@@ -17,14 +17,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 )
 
 func take(t *testing.T, objects ...client.Object) *Snapshot {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
@@ -36,9 +36,9 @@ func take(t *testing.T, objects ...client.Object) *Snapshot {
 	return s
 }
 
-func spreadOver(kind, name string) *v1alpha1.WorkloadSpread {
-	return &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "web"}, Spec: v1alpha1.WorkloadSpreadSpec{
-		TargetReference: v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: kind, Name: name}, Subsets: []v1alpha1.Subset{{Name: "a"}}}}
+func spreadOver(kind, name string) *v1beta1.WorkloadSpread {
+	return &v1beta1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "web"}, Spec: v1beta1.WorkloadSpreadSpec{
+		TargetReference: v1beta1.TargetReference{APIVersion: "apps/v1", Kind: kind, Name: name}, Subsets: []v1beta1.Subset{{Name: "a"}}}}
 }
 
 func replicaSet() *appsv1.ReplicaSet {
@@ -63,7 +63,7 @@ func TestASnapshotAnswersALineage(t *testing.T) {
 		t.Errorf("what is not there: %v", err)
 	}
 	for namespace, want := range map[string]int{"ns": 1, "elsewhere": 0} {
-		var list v1alpha1.WorkloadSpreadList
+		var list v1beta1.WorkloadSpreadList
 		err := s.List(t.Context(), &list, client.InNamespace(namespace), client.MatchingFields{lineage.TargetField: lineage.TargetKeyOf(spread)[0]})
 		if err != nil || len(list.Items) != want {
 			t.Errorf("in %s: %d spreads, %v", namespace, len(list.Items), err)
@@ -125,7 +125,7 @@ func TestASnapshotTakesPodsAndNodesOfInformers(t *testing.T) {
 		}
 	}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}

@@ -10,12 +10,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // PatchEarly returns a pod, as a JSON decoder returns it, with the patch of a subset and the record of the pick. With None it gets the record only.
 // Labels by which the workload selects its pods stay as they are. The selector is nil if it is not known. The original is not changed.
-func (p *Policy) PatchEarly(pod map[string]any, index int, admitted v1alpha1.AdmittedSubset, selector labels.Selector) (map[string]any, error) {
+func (p *Policy) PatchEarly(pod map[string]any, index int, admitted v1beta1.AdmittedSubset, selector labels.Selector) (map[string]any, error) {
 	var patch *Patch
 	if index != None {
 		patch = p.Subsets[index].Patch
@@ -37,7 +37,7 @@ func (p *Policy) PatchEarly(pod map[string]any, index int, admitted v1alpha1.Adm
 			delete(after, key)
 		}
 	}
-	makeChild(metadata, "annotations")[v1alpha1.AdmittedAnnotation] = string(note)
+	makeChild(metadata, "annotations")[v1beta1.AdmittedAnnotation] = string(note)
 	return patched, nil
 }
 
@@ -52,7 +52,7 @@ func makeChild(of map[string]any, key string) map[string]any {
 }
 
 // BindEarly is a copy of a pod as admission makes it when it picks a subset, which may be None, and as the API server stores it.
-func (p *Policy) BindEarly(pod *corev1.Pod, index int, admitted v1alpha1.AdmittedSubset, selector labels.Selector) (*corev1.Pod, error) {
+func (p *Policy) BindEarly(pod *corev1.Pod, index int, admitted v1beta1.AdmittedSubset, selector labels.Selector) (*corev1.Pod, error) {
 	tree, err := runtime.DefaultUnstructuredConverter.ToUnstructured(withRequests(pod))
 	if err != nil {
 		return nil, fmt.Errorf("reading the fields of the pod: %w", err)
@@ -69,7 +69,7 @@ func (p *Policy) BindEarly(pod *corev1.Pod, index int, admitted v1alpha1.Admitte
 	if index != None {
 		constraints = p.Subsets[index].Constraints
 	}
-	bound.Spec.SchedulerName = v1alpha1.SchedulerName
+	bound.Spec.SchedulerName = v1beta1.SchedulerName
 	constraints.AddTo(bound)
 	return bound, nil
 }

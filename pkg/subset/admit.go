@@ -7,7 +7,8 @@ import (
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/allocation"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // Mask is a set of subsets by index.
@@ -33,12 +34,17 @@ type Candidate struct {
 	// Admitted is true for a pod that carries the patch of a subset. It may use that subset only: Within, or none if Within is None.
 	Admitted bool
 	Within   int
+	// Lent is true for a pod that was given a subset above its quota; see Verdict.
+	Lent bool
 	// Closed are subsets in which no node fits this pod. Strategy Fixed ignores them.
 	Closed Mask
 	// Prefers are subsets that are tried before all others, because a node of theirs is nominated for the pod.
 	Prefers Mask
 	// Gang is nil for a pod that need not share a subset with its pod group.
 	Gang *Gang
+	// HasHome is true for a pod of a StatefulSet that belongs in subset Home; see Policy.SubsetAt. Home is None if the pod is beyond all quotas.
+	HasHome bool
+	Home    int
 }
 
 // Gang are the other pods of a pod group, which must be in the same subset.
@@ -66,18 +72,21 @@ func (c *Candidate) outOfTheWay(subset int) int32 {
 type Verdict struct {
 	// Subset that the pod may use. None if the pod is let go without one, or is refused.
 	Subset int
+	// Lent is true if the subset was at its quota when the pod first got it, and the pod takes the share of another subset, which had no node for it. The
+	// pods of all subsets together are then no more than the replicas.
+	Lent bool
 	// Reason is ReasonAdmitted, ReasonUnplaced (let go), ReasonSubsetsFull, ReasonAdmittedSubsetFull or ReasonNoNodeFits (refused).
-	Reason v1alpha1.Reason
+	Reason v1beta1.Reason
 }
 
 // Allowed is true if the pod may be scheduled, in a subset or without one.
 func (v Verdict) Allowed() bool {
-	return v.Reason == v1alpha1.ReasonAdmitted || v.Reason == v1alpha1.ReasonUnplaced
+	return v.Reason == v1beta1.ReasonAdmitted || v.Reason == v1beta1.ReasonUnplaced
 }
 
-// Admit picks the subset of one pod: the first that has quota left and, with strategy Adaptive, is not closed to the pod. If no subset has quota
-// left, the spread decides whether the pod is let go or refused. If the subsets with quota left are all closed, the pod is refused. Admit allocates
-// no memory.
+// Admit picks the subset of one pod: the first, in the order of Next, that has quota left and, with strategy Adaptive, is not closed to the pod. If no
+// subset has quota left, the spread decides whether the pod is let go or refused. If the subsets with quota left are all closed, the pod is refused.
+// Admit allocates no memory.
 //
 // Kept must count every slot that is taken, promised or possibly taken. A slot that is missing there puts a pod over quota.
 func (p *Policy) Admit(plan *Plan, kept Counts, pod Candidate) Verdict {
@@ -85,51 +94,125 @@ func (p *Policy) Admit(plan *Plan, kept Counts, pod Candidate) Verdict {
 		return p.admitWithin(plan, kept, pod)
 	}
 	if gang := pod.Gang; gang != nil && gang.Held && gang.In == None {
-		return Verdict{Subset: None, Reason: v1alpha1.ReasonUnplaced}
+		return Verdict{Subset: None, Reason: v1beta1.ReasonUnplaced}
 	}
-	full, first := true, None
-	for i := range plan.Quota {
-		if !p.HasRoom(plan, kept, i, pod) {
-			continue
+	if pod.Prefers != 0 {
+		if preferred := p.Next(plan, kept, pod, ^pod.Prefers|pod.Closed); preferred != None {
+			return Verdict{Subset: preferred, Lent: pod.Lent, Reason: v1beta1.ReasonAdmitted}
 		}
-		full = false
-		switch closed := pod.Closed.Has(i); {
-		case !closed && pod.Prefers.Has(i):
-			return Verdict{Subset: i, Reason: v1alpha1.ReasonAdmitted}
-		case first == None && (!closed || p.Strategy == v1alpha1.FixedScheduleStrategy):
-			first = i
-		}
-		if first != None && pod.Prefers == 0 {
-			break
-		}
+	}
+	closed := pod.Closed
+	if p.Strategy == v1beta1.FixedScheduleStrategy {
+		closed = 0
+	}
+	if next := p.Next(plan, kept, pod, closed); next != None {
+		return Verdict{Subset: next, Lent: pod.Lent, Reason: v1beta1.ReasonAdmitted}
 	}
 	switch {
-	case first != None:
-		return Verdict{Subset: first, Reason: v1alpha1.ReasonAdmitted}
-	case !full:
-		return Verdict{Subset: None, Reason: v1alpha1.ReasonNoNodeFits}
-	case p.WhenFull == v1alpha1.WhenFullSchedule && (pod.Gang == nil || !pod.Gang.Held):
-		return Verdict{Subset: None, Reason: v1alpha1.ReasonUnplaced}
+	case closed != 0 && p.Next(plan, kept, pod, 0) != None:
+		pod.Lent = true
+		if next := p.Next(plan, kept, pod, closed); next != None {
+			return Verdict{Subset: next, Lent: true, Reason: v1beta1.ReasonAdmitted}
+		}
+		return Verdict{Subset: None, Reason: v1beta1.ReasonNoNodeFits}
+	case p.WhenFull == v1beta1.WhenFullSchedule && (pod.Gang == nil || !pod.Gang.Held):
+		return Verdict{Subset: None, Reason: v1beta1.ReasonUnplaced}
 	default:
-		return Verdict{Subset: None, Reason: v1alpha1.ReasonSubsetsFull}
+		return Verdict{Subset: None, Reason: v1beta1.ReasonSubsetsFull}
 	}
+}
+
+// Next is the subset that is due for the next pod, of those with room for it that are not skipped. It is None if there is none. Subsets below their
+// minimum come first, in order. Then come, if the spread has shares, subsets below their target, and then all others; in both the subset that has the
+// fewest pods for its weight comes first. Without shares all others come in order.
+//
+// For a pod with a home the home comes first. Without shares the subsets after it follow, and then those before it, the nearest first: the pod takes no
+// slot of a lower ordinal while there is another. A pod beyond all quotas takes none if the spread says whenFull: Schedule.
+func (p *Policy) Next(plan *Plan, kept Counts, pod Candidate, skip Mask) int {
+	if pod.HasHome {
+		return p.nextFromHome(plan, kept, &pod, skip)
+	}
+	return p.nextDue(plan, kept, &pod, skip)
+}
+
+func (p *Policy) nextFromHome(plan *Plan, kept Counts, pod *Candidate, skip Mask) int {
+	home := pod.Home
+	if home == None {
+		if p.WhenFull == v1beta1.WhenFullSchedule {
+			return None
+		}
+		home = len(plan.Quota) // the last subset comes first
+	}
+	open := func(i int) bool { return !skip.Has(i) && p.hasRoom(plan, kept, i, pod) }
+	if p.shares {
+		if home < len(plan.Quota) && open(home) {
+			return home
+		}
+		return p.nextDue(plan, kept, pod, skip)
+	}
+	for i := home; i < len(plan.Quota); i++ {
+		if open(i) {
+			return i
+		}
+	}
+	for i := home - 1; i >= 0; i-- {
+		if open(i) {
+			return i
+		}
+	}
+	return None
+}
+
+func (p *Policy) nextDue(plan *Plan, kept Counts, pod *Candidate, skip Mask) int {
+	next := None
+	for i := range plan.Quota {
+		if skip.Has(i) || !p.hasRoom(plan, kept, i, pod) {
+			continue
+		}
+		if !p.ranked {
+			return i
+		}
+		if next == None || p.dueBefore(plan, kept, pod, i, next) {
+			next = i
+		}
+	}
+	return next
+}
+
+// dueBefore is true if a subset gets the next pod although an earlier one has room.
+func (p *Policy) dueBefore(plan *Plan, kept Counts, pod *Candidate, later, earlier int) bool {
+	a, b := kept.At(later)-pod.outOfTheWay(later), kept.At(earlier)-pod.outOfTheWay(earlier)
+	switch {
+	case b < plan.Min[earlier]:
+		return false
+	case a < plan.Min[later]:
+		return true
+	case !p.shares:
+		return false
+	}
+	if plan.Target != nil {
+		if below := a < plan.Target[later]; below != (b < plan.Target[earlier]) {
+			return below
+		}
+	}
+	return allocation.CompareShares(p.Subsets[later].Weight, max(a, 0), p.Subsets[earlier].Weight, max(b, 0)) < 0
 }
 
 // admitWithin is the verdict on a pod whose subset admission picked.
 func (p *Policy) admitWithin(plan *Plan, kept Counts, pod Candidate) Verdict {
 	switch {
 	case pod.Within == None:
-		return Verdict{Subset: None, Reason: v1alpha1.ReasonUnplaced}
+		return Verdict{Subset: None, Reason: v1beta1.ReasonUnplaced}
 	case p.HasRoom(plan, kept, pod.Within, pod):
-		return Verdict{Subset: pod.Within, Reason: v1alpha1.ReasonAdmitted}
+		return Verdict{Subset: pod.Within, Reason: v1beta1.ReasonAdmitted}
 	default:
-		return Verdict{Subset: None, Reason: v1alpha1.ReasonAdmittedSubsetFull}
+		return Verdict{Subset: None, Reason: v1beta1.ReasonAdmittedSubsetFull}
 	}
 }
 
 // BindsEarly is true if admission picks the subset of each pod, so that it can apply the subset's patch.
 func (p *Policy) BindsEarly() bool {
-	return p.Binding == v1alpha1.EarlyBinding || p.Binding == v1alpha1.AutoBinding && p.PatchesSpec()
+	return p.Binding == v1beta1.EarlyBinding || p.Binding == v1beta1.AutoBinding && p.PatchesSpec()
 }
 
 // AdmittedTo is the subset that admission picked for a pod, or None if admission let the pod go. It is false if no pick counts, and the pod may use
@@ -145,21 +228,31 @@ func (p *Policy) AdmittedTo(admitted *Admitted, spread string) (index int, count
 	return index, index != None
 }
 
-// PickEarly is the subset whose patch a new pod gets. If Admit refuses the pod, PickEarly returns the first subset, and the pod waits for it: a pod
-// cannot be patched later.
-func (p *Policy) PickEarly(plan *Plan, kept Counts, closed Mask) Verdict {
-	verdict := p.Admit(plan, kept, Candidate{Closed: closed})
-	if verdict.Reason == v1alpha1.ReasonNoNodeFits {
-		verdict = p.Admit(plan, kept, Candidate{})
+// PickEarly is the subset whose patch a new pod gets. If Admit refuses the pod, PickEarly returns its home, or else the first subset, and the pod waits
+// for it: a pod cannot be patched later.
+func (p *Policy) PickEarly(plan *Plan, kept Counts, pod Candidate) Verdict {
+	verdict := p.Admit(plan, kept, pod)
+	if verdict.Reason == v1beta1.ReasonNoNodeFits {
+		pod.Closed = 0
+		verdict = p.Admit(plan, kept, pod)
 	}
 	if !verdict.Allowed() {
 		verdict.Subset = 0
+		if pod.HasHome && pod.Home != None {
+			verdict.Subset = pod.Home
+		}
 	}
 	return verdict
 }
 
-// HasRoom is true if the subset's quota has room for the pod and for all pods of its gang that need a slot.
+// HasRoom is true if the subset's quota has room for the pod and for all pods of its gang that need a slot. For a lent pod, room in the quotas of all
+// subsets together is enough.
 func (p *Policy) HasRoom(plan *Plan, kept Counts, subset int, pod Candidate) bool {
+	return p.hasRoom(plan, kept, subset, &pod)
+}
+
+// hasRoom is HasRoom without a copy of the candidate, for loops over the subsets.
+func (p *Policy) hasRoom(plan *Plan, kept Counts, subset int, pod *Candidate) bool {
 	needs := int32(1)
 	if gang := pod.Gang; gang != nil {
 		switch {
@@ -170,7 +263,10 @@ func (p *Policy) HasRoom(plan *Plan, kept Counts, subset int, pod Candidate) boo
 		}
 	}
 	quota := plan.Quota[subset]
-	return quota == NoLimit || kept.At(subset)-pod.outOfTheWay(subset)+needs <= quota
+	if quota == NoLimit || kept.At(subset)-pod.outOfTheWay(subset)+needs <= quota {
+		return true
+	}
+	return pod.Lent && p.lends && quota > 0 && kept.sum()-int32(bits.OnesCount64(uint64(pod.Holds)))+needs <= plan.Replicas
 }
 
 // Free is how many more pods the subset takes, or NoLimit.
@@ -209,14 +305,14 @@ func (s *Subset) Tolerates(node *corev1.Node, own []corev1.Toleration) bool {
 }
 
 // Fits says whether a pod of the subset, with these tolerations of its own, may use the node. It returns ReasonAdmitted, or why not.
-func (s *Subset) Fits(node *corev1.Node, own []corev1.Toleration) v1alpha1.Reason {
+func (s *Subset) Fits(node *corev1.Node, own []corev1.Toleration) v1beta1.Reason {
 	if !s.Holds(node) {
-		return v1alpha1.ReasonNodeOutsideSubset
+		return v1beta1.ReasonNodeOutsideSubset
 	}
 	if !s.Tolerates(node, own) {
-		return v1alpha1.ReasonTaintNotTolerated
+		return v1beta1.ReasonTaintNotTolerated
 	}
-	return v1alpha1.ReasonAdmitted
+	return v1beta1.ReasonAdmitted
 }
 
 // HasPreferences is true if the subset ranks its nodes.

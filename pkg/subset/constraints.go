@@ -6,7 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // Constraints hold for a late-bound pod in whatever subset it ends: it may use a node only if some subset selects the node, and it tolerates what any
@@ -33,7 +33,7 @@ const (
 
 // compileConstraints reads a valid spec. There are no terms if some subset selects every node, or if pods may use any node once all subsets are full.
 // The latter cannot happen if a subset has no limit.
-func compileConstraints(spec *v1alpha1.WorkloadSpreadSpec, policy *Policy) Constraints {
+func compileConstraints(spec *v1beta1.WorkloadSpreadSpec, policy *Policy) Constraints {
 	var c Constraints
 	anyNode, limited := false, true
 	for i := range spec.Subsets {
@@ -42,23 +42,23 @@ func compileConstraints(spec *v1alpha1.WorkloadSpreadSpec, policy *Policy) Const
 				c.tolerations = append(c.tolerations, t)
 			}
 		}
-		if term := spec.Subsets[i].RequiredNodeSelectorTerm; term != nil {
+		if term := spec.Subsets[i].RequiredNodeSelector; term != nil {
 			c.terms = orTerm(c.terms, term)
 		} else {
 			anyNode = true
 		}
 		limited = limited && policy.Subsets[i].Limit.kind != unlimited
 	}
-	if anyNode || limited && policy.WhenFull == v1alpha1.WhenFullSchedule {
+	if anyNode || limited && policy.WhenFull == v1beta1.WhenFullSchedule {
 		c.terms = nil
 	}
 	return c
 }
 
 // constraintsOf are the constraints of a pod whose subset is known.
-func constraintsOf(spec *v1alpha1.Subset) Constraints {
+func constraintsOf(spec *v1beta1.Subset) Constraints {
 	c := Constraints{tolerations: spec.Tolerations}
-	if term := spec.RequiredNodeSelectorTerm; term != nil {
+	if term := spec.RequiredNodeSelector; term != nil {
 		c.terms = []corev1.NodeSelectorTerm{*term}
 	}
 	return c
@@ -74,7 +74,7 @@ type Addition struct {
 	TooMany bool
 }
 
-// record is the value of v1alpha1.ConstraintsAnnotation: what admission added, by value. Others may add to the pod before and after, so counts would
+// record is the value of v1beta1.ConstraintsAnnotation: what admission added, by value. Others may add to the pod before and after, so counts would
 // not tell whose is what.
 type record struct {
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
@@ -156,14 +156,14 @@ func (s *Subset) Narrow(pod *corev1.Pod, own []corev1.Toleration) *corev1.Pod {
 // WasAdmitted is true if admission recorded on the pod that a spread divides it. If not, a spread may still divide it: for some spreads there is
 // nothing to record, and the webhook may have been down.
 func WasAdmitted(pod *corev1.Pod) bool {
-	_, constrained := pod.Annotations[v1alpha1.ConstraintsAnnotation]
-	_, early := pod.Annotations[v1alpha1.AdmittedAnnotation]
+	_, constrained := pod.Annotations[v1beta1.ConstraintsAnnotation]
+	_, early := pod.Annotations[v1beta1.AdmittedAnnotation]
 	return constrained || early
 }
 
 // recordOf is the record on the pod. If it cannot be decoded, Berth did not write it, and everything in the pod is its own.
 func recordOf(pod *corev1.Pod) *record {
-	value, found := pod.Annotations[v1alpha1.ConstraintsAnnotation]
+	value, found := pod.Annotations[v1beta1.ConstraintsAnnotation]
 	if !found {
 		return &record{}
 	}
@@ -183,7 +183,7 @@ func encode(r *record) (value string, fits bool) {
 }
 
 func setRecord(pod *corev1.Pod, value string) {
-	current, found := pod.Annotations[v1alpha1.ConstraintsAnnotation]
+	current, found := pod.Annotations[v1beta1.ConstraintsAnnotation]
 	if found == (value != "") && current == value {
 		return
 	}
@@ -191,9 +191,9 @@ func setRecord(pod *corev1.Pod, value string) {
 	for k, v := range pod.Annotations {
 		annotations[k] = v
 	}
-	delete(annotations, v1alpha1.ConstraintsAnnotation)
+	delete(annotations, v1beta1.ConstraintsAnnotation)
 	if value != "" {
-		annotations[v1alpha1.ConstraintsAnnotation] = value
+		annotations[v1beta1.ConstraintsAnnotation] = value
 	}
 	pod.Annotations = annotations
 }

@@ -15,14 +15,14 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"sigs.k8s.io/yaml"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // pools is a spread over two node pools, of which the second is tainted.
 const pools = `
-- {name: a, maxReplicas: 3, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}
+- {name: a, maxReplicas: 3, requiredNodeSelector: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}
 - name: b
-  requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}
+  requiredNodeSelector: {matchExpressions: [{key: pool, operator: In, values: [b]}]}
   tolerations: [{key: spot, operator: Exists, effect: NoSchedule}]`
 
 func podWith(t *testing.T, spec string) *corev1.Pod {
@@ -41,7 +41,7 @@ func TestWhatAdmissionAdds(t *testing.T) {
 		spot       = `{key: spot, operator: Exists, effect: NoSchedule}`
 		required   = `affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [%s]}}}`
 		unreached  = `{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 300}`
-		allLimited = `[{name: a, maxReplicas: 1, requiredNodeSelectorTerm: ` + poolA + `}, {name: b, maxReplicas: 0, tolerations: [` + spot + `], requiredNodeSelectorTerm: ` + poolB + `}]`
+		allLimited = `[{name: a, maxReplicas: 1, requiredNodeSelector: ` + poolA + `}, {name: b, maxReplicas: 0, tolerations: [` + spot + `], requiredNodeSelector: ` + poolB + `}]`
 	)
 	either := poolA + ", " + poolB
 	tests := map[string]struct {
@@ -110,25 +110,25 @@ func TestWhatAdmissionAdds(t *testing.T) {
 			record:  `{tolerations: [` + spot + `]}`,
 		},
 		"preferences of the pod stay, and those of a subset are not added": {
-			subsets: `[{name: a, requiredNodeSelectorTerm: ` + poolA + `, preferredNodeSelectorTerms: [{weight: 1, preference: ` + poolB + `}]}]`,
+			subsets: `[{name: a, requiredNodeSelector: ` + poolA + `, preferredNodeSelector: [{weight: 1, preference: ` + poolB + `}]}]`,
 			pod:     `affinity: {podAntiAffinity: {}, nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 5, preference: {}}]}}`,
 			want: `affinity: {podAntiAffinity: {}, nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 5, preference: {}}],
 				requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [` + poolA + `]}}}`,
 			record: `{terms: [` + poolA + `]}`,
 		},
 		"subsets of the same nodes are one alternative, and a subset inside another is none": {
-			subsets: `[{name: a, requiredNodeSelectorTerm: ` + poolA + `}, {name: b, requiredNodeSelectorTerm: ` + poolA + `},
-				{name: c, requiredNodeSelectorTerm: {matchExpressions: [{key: disk, operator: Exists}, {key: pool, operator: In, values: [a]}]}}]`,
+			subsets: `[{name: a, requiredNodeSelector: ` + poolA + `}, {name: b, requiredNodeSelector: ` + poolA + `},
+				{name: c, requiredNodeSelector: {matchExpressions: [{key: disk, operator: Exists}, {key: pool, operator: In, values: [a]}]}}]`,
 			want:   fmt.Sprintf(required, poolA),
 			record: `{terms: [` + poolA + `]}`,
 		},
 		"a wider subset takes the place of narrower ones before it": {
-			subsets: `[{name: c, requiredNodeSelectorTerm: {matchExpressions: [{key: disk, operator: Exists}, {key: pool, operator: In, values: [a]}]}}, {name: a, requiredNodeSelectorTerm: ` + poolA + `}]`,
+			subsets: `[{name: c, requiredNodeSelector: {matchExpressions: [{key: disk, operator: Exists}, {key: pool, operator: In, values: [a]}]}}, {name: a, requiredNodeSelector: ` + poolA + `}]`,
 			want:    fmt.Sprintf(required, poolA),
 			record:  `{terms: [` + poolA + `]}`,
 		},
 		"if a subset takes any node, there are no terms": {
-			subsets: `[{name: a, maxReplicas: 1, requiredNodeSelectorTerm: ` + poolA + `}, {name: b, tolerations: [` + spot + `]}]`,
+			subsets: `[{name: a, maxReplicas: 1, requiredNodeSelector: ` + poolA + `}, {name: b, tolerations: [` + spot + `]}]`,
 			want:    "tolerations: [" + spot + "]",
 			record:  `{tolerations: [` + spot + `]}`,
 		},
@@ -138,7 +138,7 @@ func TestWhatAdmissionAdds(t *testing.T) {
 			record:  `{tolerations: [` + spot + `]}`,
 		},
 		"percentages limit a subset too": {
-			subsets: `[{name: a, maxReplicas: 50%, requiredNodeSelectorTerm: ` + poolA + `}, {name: b, maxReplicas: 50%, requiredNodeSelectorTerm: ` + poolB + `}]`,
+			subsets: `[{name: a, maxReplicas: 50%, requiredNodeSelector: ` + poolA + `}, {name: b, maxReplicas: 50%, requiredNodeSelector: ` + poolB + `}]`,
 		},
 		"if pods wait when all subsets are full, there are": {
 			subsets: allLimited, strategy: "{whenFull: Wait}",
@@ -168,7 +168,7 @@ func TestWhatAdmissionAdds(t *testing.T) {
 			if err := yaml.UnmarshalStrict([]byte(tc.record), &wantRecord); err != nil {
 				t.Fatal(err)
 			}
-			value, noted := got.Annotations[v1alpha1.ConstraintsAnnotation]
+			value, noted := got.Annotations[v1beta1.ConstraintsAnnotation]
 			if noted != (tc.record != "") {
 				t.Fatalf("noted: %q", value)
 			}
@@ -195,7 +195,7 @@ func TestConstraintsThatAreTooMuchForAPodAreLeftOut(t *testing.T) {
 	subsets := func(n int, more string) string {
 		var all strings.Builder
 		for i := range n {
-			fmt.Fprintf(&all, "- {name: s%[1]d, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [p%[1]d]}]}"+more+"}\n", i)
+			fmt.Fprintf(&all, "- {name: s%[1]d, requiredNodeSelector: {matchExpressions: [{key: pool, operator: In, values: [p%[1]d]}]}"+more+"}\n", i)
 		}
 		return "subsets:\n" + all.String()
 	}
@@ -246,7 +246,7 @@ func TestConstraintsThatAreTooMuchForAPodAreLeftOut(t *testing.T) {
 			if tc.ownTerms && !cmp.Equal(before.Spec.Affinity, pod.Spec.Affinity) {
 				t.Error("the pod's own terms were changed")
 			}
-			if size := len(pod.Annotations[v1alpha1.ConstraintsAnnotation]); size > maxRecord {
+			if size := len(pod.Annotations[v1beta1.ConstraintsAnnotation]); size > maxRecord {
 				t.Errorf("the annotation has %d bytes", size)
 			}
 		})
@@ -302,10 +302,10 @@ func TestOwnTolerations(t *testing.T) {
 			pod.Spec.Tolerations = all(tc.pod)
 			switch {
 			case strings.ContainsAny(tc.record, "{["):
-				pod.Annotations = map[string]string{v1alpha1.ConstraintsAnnotation: tc.record}
+				pod.Annotations = map[string]string{v1beta1.ConstraintsAnnotation: tc.record}
 			case tc.record != "":
 				value, _ := encode(&record{Tolerations: all(tc.record)})
-				pod.Annotations = map[string]string{v1alpha1.ConstraintsAnnotation: value}
+				pod.Annotations = map[string]string{v1beta1.ConstraintsAnnotation: value}
 			}
 			if diff := cmp.Diff(all(tc.want), OwnTolerations(pod), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("own (-want +got):\n%s", diff)
@@ -369,7 +369,7 @@ func randomSpread(r *rand.Rand) string {
 			fmt.Fprintf(&b, "  maxReplicas: %d\n", r.IntN(3))
 		}
 		if r.IntN(6) > 0 {
-			fmt.Fprintf(&b, "  requiredNodeSelectorTerm: %s\n", randomTerm(r))
+			fmt.Fprintf(&b, "  requiredNodeSelector: %s\n", randomTerm(r))
 		}
 		if r.IntN(2) > 0 {
 			fmt.Fprintf(&b, "  tolerations: %s\n", randomTolerations(r))
@@ -475,7 +475,7 @@ func TestConstraintsOfRandomSpreadsAndPods(t *testing.T) {
 			for i := range policy.Subsets {
 				s := &policy.Subsets[i]
 				held = held || s.Holds(node)
-				if wants && s.Fits(node, own.Spec.Tolerations) == v1alpha1.ReasonAdmitted && (!matches || !anyTolerates(node, pod.Spec.Tolerations)) {
+				if wants && s.Fits(node, own.Spec.Tolerations) == v1beta1.ReasonAdmitted && (!matches || !anyTolerates(node, pod.Spec.Tolerations)) {
 					fail("a node that a subset gives the pod is never excluded", node.Labels, node.Spec.Taints, s.Name)
 				}
 			}
@@ -546,11 +546,11 @@ func TestAPodIsNarrowedToTheNodesOfItsSubset(t *testing.T) {
 func FuzzConstraints(f *testing.F) {
 	f.Add(`{"tolerations":[{"key":"spot","operator":"Exists"}],"terms":[{"matchExpressions":[{"key":"pool","operator":"Exists"}]}]}`,
 		`{"tolerations":[{"key":"spot","operator":"Exists"}],"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"pool","operator":"Exists"}]}]}}}}`,
-		`[{"name":"a","requiredNodeSelectorTerm":{"matchExpressions":[{"key":"pool","operator":"In","values":["a"]}]},"tolerations":[{"operator":"Exists"}]}]`)
+		`[{"name":"a","requiredNodeSelector":{"matchExpressions":[{"key":"pool","operator":"In","values":["a"]}]},"tolerations":[{"operator":"Exists"}]}]`)
 	f.Add(`{"own":[{}],"terms":[{}]}`, `{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{}}}}`, `[{"name":"a"}]`)
 	f.Add(`null`, `{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{},{}]}}}}`, `[]`)
 	f.Fuzz(func(t *testing.T, note, spec, subsets string) {
-		spread := &v1alpha1.WorkloadSpreadSpec{TargetReference: v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
+		spread := &v1beta1.WorkloadSpreadSpec{TargetReference: v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
 		pod := &corev1.Pod{}
 		if json.Unmarshal([]byte(spec), &pod.Spec) != nil || json.Unmarshal([]byte(subsets), &spread.Subsets) != nil {
 			return
@@ -560,7 +560,7 @@ func FuzzConstraints(f *testing.F) {
 			return
 		}
 		if note != "" {
-			pod.Annotations = map[string]string{v1alpha1.ConstraintsAnnotation: note}
+			pod.Annotations = map[string]string{v1beta1.ConstraintsAnnotation: note}
 		}
 		own := OwnTolerations(pod)
 		policy.Constraints.AddTo(pod)
@@ -576,7 +576,7 @@ func FuzzConstraints(f *testing.F) {
 }
 
 func BenchmarkAddTo(b *testing.B) {
-	spec := &v1alpha1.WorkloadSpreadSpec{}
+	spec := &v1beta1.WorkloadSpreadSpec{}
 	if err := yaml.Unmarshal([]byte("targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}\nsubsets: "+pools), spec); err != nil {
 		b.Fatal(err)
 	}

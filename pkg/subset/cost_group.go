@@ -125,10 +125,13 @@ func (r *rows) change(m *Member, alone bool, change func(*row, *Member), by int3
 func (r *rows) empty() bool { return r.shared.length()+r.alone.length() == 0 }
 
 func (r *rows) all() []PodCost {
-	return slices.Concat(r.shared.right(), r.alone.right(), r.shared.wrong(), r.alone.wrong())
+	return slices.Concat(r.shared.right(), r.alone.right(), r.shared.newlySeated(), r.alone.newlySeated())
 }
 
-func (r *rows) wrong() []PodCost { return append(r.shared.wrong(), r.alone.wrong()...) }
+// wrong leaves out pods with late seats that have the same cost.
+func (r *rows) wrong() []PodCost {
+	return slices.DeleteFunc(append(r.shared.newlySeated(), r.alone.newlySeated()...), func(c PodCost) bool { return c.Pod.Cost != nil && *c.Pod.Cost == c.Cost })
+}
 
 // row is the seats of a subset from first to last, and as many pods. A seat is named by the ordinal of its pod, from 1.
 type row struct {
@@ -238,8 +241,8 @@ func (r *row) right() []PodCost {
 	return list
 }
 
-// wrong gives the free seats to the pods without one, both in order, and returns these costs.
-func (r *row) wrong() []PodCost {
+// newlySeated gives the free seats to the pods without one, both in order, and returns these costs.
+func (r *row) newlySeated() []PodCost {
 	if len(r.standing) == 0 {
 		return nil
 	}

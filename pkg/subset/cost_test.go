@@ -13,7 +13,7 @@ import (
 )
 
 const oneOneThree = `
-subsets: [{name: a, maxReplicas: "20%"}, {name: b, maxReplicas: "20%"}, {name: c}]
+subsets: [{name: a, maxReplicas: "20%"}, {name: b, maxReplicas: "20%"}, {name: c, maxReplicas: "60%"}]
 targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
 `
 
@@ -127,49 +127,120 @@ func TestRightCostsStay(t *testing.T) {
 	}
 }
 
-// TestEverySizeIsALayoutOfItsOwn: whatever the percentages, the first K seats leave each subset within one pod of its share of K, and within
-// its quota at K.
-func TestEverySizeIsALayoutOfItsOwn(t *testing.T) {
-	random := rand.New(rand.NewPCG(3, 5))
-	for range 500 {
-		spec, rest := "targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}\nsubsets:\n", 100
-		n := 1 + random.IntN(8)
-		shares := make([]int, n)
-		for i := range n {
-			shares[i] = random.IntN(rest + 1)
-			if i == n-1 {
-				shares[i] = rest
-			}
-			limit := fmt.Sprintf(", maxReplicas: %d%%", shares[i])
-			if i == n-1 && random.IntN(2) == 0 {
-				limit = ""
-			}
-			rest -= shares[i]
-			spec += fmt.Sprintf("- {name: s%d%s}\n", i, limit)
-		}
-		policy := compile(t, spec)
-		if !policy.UsesPercent() {
-			continue
-		}
-		next := make([]int32, n)
+// TestGrowthGoesThroughTheTargets grows workloads from nothing, one pod at a time and by the seats, and shrinks them again. Without percentages in minimums,
+// and unless percentages leave a rest, both go through the targets of every size.
+func TestGrowthGoesThroughTheTargets(t *testing.T) {
+	properties(t, func(t *testing.T, r *rand.Rand) {
+		t.Helper()
+		policy := randomPolicy(t, r)
+		percentMinimum := slices.ContainsFunc(policy.Subsets, func(s Subset) bool { return s.Min.IsPercent() })
+		exact := !percentMinimum && (policy.shares || !policy.hasPercent) && (!policy.ranked || !policy.hasPercent || policy.seats.repeats())
+		kept := make(Counts, len(policy.Subsets))
 		for size := int32(1); size <= 250; size++ {
-			plan, dealt := policy.Plan(size), int32(0)
-			for i := range next {
-				if seat, seated := policy.seats.of(i, next[i]+1); seated && seat == size {
-					next[i]++
+			plan := policy.boundsAt(size)
+			next := policy.Next(&plan, kept, Candidate{}, 0)
+			if next == None {
+				break // every subset is full for good
+			}
+			kept[next]++
+			if kept[next] > plan.Quota[next] && plan.Quota[next] != NoLimit {
+				t.Fatalf("%d pods: subset %d has %d, above its quota of %d", size, next, kept[next], plan.Quota[next])
+			}
+			if policy.seats.has(next) {
+				if seat := policy.seats.of(next, kept[next]); seat != size {
+					t.Fatalf("pod %d of subset %d has seat %d, want %d", kept[next], next, seat, size)
 				}
-				dealt += next[i]
-				low, high := int32(shares[i])*size/100, (int32(shares[i])*size+99)/100
-				if next[i] < low || next[i] > high {
-					t.Fatalf("%s\nat %d pods subset %d has %d seats, want %d to %d", spec, size, i, next[i], low, high)
-				}
-				if plan.Quota[i] != NoLimit && next[i] > plan.Quota[i] {
-					t.Fatalf("%s\nat %d pods subset %d has %d seats above its quota of %d", spec, size, i, next[i], plan.Quota[i])
+				cost := policy.DeletionCost(next, kept[next])
+				if ordinal, found := policy.seats.ordinal(next, &cost); !found || ordinal != kept[next] {
+					t.Fatalf("cost %d of subset %d says pod %d (%v), want %d", cost, next, ordinal, found, kept[next])
 				}
 			}
-			if dealt != size {
-				t.Fatalf("%s\nat %d pods %d seats are dealt", spec, size, dealt)
+			if targets, _ := policy.Targets(&plan, size); exact && !slices.Equal(targets, kept) {
+				t.Fatalf("%d pods are %v, want the targets %v", size, kept, targets)
 			}
+		}
+	})
+}
+
+// TestPodsBoundAtOneSizeReachTheTargets binds as many pods as a workload has, in the order in which a scheduler finds nodes, which is any.
+func TestPodsBoundAtOneSizeReachTheTargets(t *testing.T) {
+	properties(t, func(t *testing.T, r *rand.Rand) {
+		t.Helper()
+		policy := randomPolicy(t, r)
+		for range 20 {
+			plan := policy.Plan(r.Int32N(60))
+			kept, want := make(Counts, len(policy.Subsets)), int32(0)
+			targets, unplaced := policy.Targets(&plan, plan.Replicas)
+			for want = plan.Replicas - unplaced; want > 0; want-- {
+				next := policy.Next(&plan, kept, Candidate{}, 0)
+				if next == None {
+					t.Fatalf("%d replicas: no subset for the next pod after %v, targets %v", plan.Replicas, kept, targets)
+				}
+				kept[next]++
+			}
+			if !slices.Equal(targets, kept) {
+				t.Fatalf("%d replicas are %v, want the targets %v", plan.Replicas, kept, targets)
+			}
+			// A pod that ends is replaced in the same subset, whichever it is.
+			for i := range kept {
+				if kept[i] == 0 {
+					continue
+				}
+				kept[i]--
+				if next := policy.Next(&plan, kept, Candidate{}, 0); next != i {
+					t.Fatalf("%d replicas: a pod of subset %d ended, and the next pod goes to %d; kept %v, targets %v", plan.Replicas, i, next, kept, targets)
+				}
+				kept[i]++
+			}
+		}
+	})
+}
+
+// TestSharesAreTheSameUpAndDown is the case of seven pods at 20/20/60 %, at every size.
+func TestSharesAreTheSameUpAndDown(t *testing.T) {
+	for name, spec := range map[string]string{
+		"percentages": oneOneThree,
+		"weights":     `subsets: [{name: a, weight: 1}, {name: b, weight: 1}, {name: c, weight: 3}]`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			policy := compile(t, spec)
+			plan := policy.Plan(7)
+			if targets, _ := policy.Targets(&plan, 7); !slices.Equal(targets, []int32{1, 1, 5}) {
+				t.Errorf("7 pods are %v, want 1/1/5", targets)
+			}
+			var costs []int32 // of the pods of a workload that grew to 40, in the order of growth
+			kept := make(Counts, 3)
+			for size := int32(1); size <= 40; size++ {
+				plan := policy.Plan(size)
+				next := policy.Next(&plan, kept, Candidate{}, 0)
+				kept[next]++
+				costs = append(costs, policy.DeletionCost(next, kept[next]))
+				if targets, _ := policy.Targets(&plan, size); !slices.Equal(targets, kept) {
+					t.Errorf("%d pods are %v, want %v", size, kept, targets)
+				}
+			}
+			if !slices.IsSortedFunc(costs, func(a, b int32) int { return int(b - a) }) {
+				t.Errorf("scale-down would not go back the way: costs %v", costs)
+			}
+		})
+	}
+}
+
+func TestScaleDownTakesMinimumsLast(t *testing.T) {
+	policy := compile(t, `subsets: [{name: a, minReplicas: 1}, {name: b, minReplicas: 2, maxReplicas: 4}, {name: c, minReplicas: 1}]`)
+	plan := policy.Plan(9)
+	if targets, unplaced := policy.Targets(&plan, 9); !slices.Equal(targets, []int32{6, 2, 1}) || unplaced != 0 {
+		t.Errorf("targets %v, %d unplaced", targets, unplaced)
+	}
+	type pod struct {
+		subset, ordinal int32
+	}
+	// Three pods of b and two of c are there, because subset a had no node for a while.
+	order := []pod{{0, 1}, {1, 1}, {1, 2}, {2, 1}, {0, 2}, {0, 3}, {0, 4}, {1, 3}, {2, 2}}
+	for i := range order[1:] {
+		before, after := policy.DeletionCost(int(order[i].subset), order[i].ordinal), policy.DeletionCost(int(order[i+1].subset), order[i+1].ordinal)
+		if before <= after {
+			t.Errorf("pod %v costs %d and pod %v %d, want less", order[i], before, order[i+1], after)
 		}
 	}
 }

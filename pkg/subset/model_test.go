@@ -3,6 +3,7 @@ package subset
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,8 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 func TestPlan(t *testing.T) {
@@ -22,42 +24,74 @@ func TestPlan(t *testing.T) {
 		spec     string
 		replicas int32
 		want     Plan
+		targets  []int32
+		unplaced int32
 	}{
 		"the first subset is filled before the second": {
 			spec:     `subsets: [{name: normal, maxReplicas: 100}, {name: elastic}]`,
 			replicas: 120,
-			want:     Plan{Replicas: 120, Quota: []int32{100, NoLimit}, Target: []int32{100, 20}},
+			want:     Plan{Replicas: 120, Quota: []int32{100, NoLimit}}, targets: []int32{100, 20},
 		},
 		"a subset that is not reached stays empty": {
 			spec:     `subsets: [{name: normal, maxReplicas: 100}, {name: elastic}]`,
 			replicas: 80,
-			want:     Plan{Replicas: 80, Quota: []int32{100, NoLimit}, Target: []int32{80, 0}},
+			want:     Plan{Replicas: 80, Quota: []int32{100, NoLimit}}, targets: []int32{80, 0},
 		},
 		"percentages divide in proportion": {
 			spec:     `subsets: [{name: a, maxReplicas: "20%"}, {name: b, maxReplicas: "20%"}, {name: c, maxReplicas: "60%"}]`,
 			replicas: 15,
-			want:     Plan{Replicas: 15, Quota: []int32{3, 3, 9}, Target: []int32{3, 3, 9}},
+			want:     Plan{Replicas: 15, Quota: []int32{3, 3, 9}, Min: []int32{0, 0, 0}, Target: []int32{3, 3, 9}}, targets: []int32{3, 3, 9},
 		},
-		"rounding up is at the expense of the last subset": {
+		"percentages are shares, and the quotas are rounded up": {
 			spec:     `subsets: [{name: a, maxReplicas: "33%"}, {name: b, maxReplicas: "33%"}, {name: c, maxReplicas: "34%"}]`,
 			replicas: 10,
-			want:     Plan{Replicas: 10, Quota: []int32{4, 4, 4}, Target: []int32{4, 4, 2}},
+			want:     Plan{Replicas: 10, Quota: []int32{4, 4, 4}, Min: []int32{0, 0, 0}, Target: []int32{3, 3, 4}}, targets: []int32{3, 3, 4},
+		},
+		"percentages before a subset without limit are filled in order": {
+			spec:     `subsets: [{name: a, maxReplicas: "33%"}, {name: b, maxReplicas: "33%"}, {name: c}]`,
+			replicas: 10,
+			want:     Plan{Replicas: 10, Quota: []int32{4, 4, NoLimit}}, targets: []int32{4, 4, 2},
+		},
+		"minimums come before all else, in order": {
+			spec:     `subsets: [{name: a}, {name: b, minReplicas: 3}, {name: c, minReplicas: "20%"}]`,
+			replicas: 11,
+			want:     Plan{Replicas: 11, Quota: []int32{NoLimit, NoLimit, NoLimit}, Min: []int32{0, 3, 3}, Target: []int32{5, 3, 3}}, targets: []int32{5, 3, 3},
+		},
+		"minimums that do not fit are filled in order": {
+			spec:     `subsets: [{name: a, minReplicas: 3}, {name: b, minReplicas: 3}]`,
+			replicas: 4,
+			want:     Plan{Replicas: 4, Quota: []int32{NoLimit, NoLimit}, Min: []int32{3, 3}, Target: []int32{3, 1}}, targets: []int32{3, 1},
+		},
+		"weights divide the rest, up to maximums": {
+			spec:     `subsets: [{name: a, weight: 1, minReplicas: 2}, {name: b, weight: 1, maxReplicas: 2}, {name: c, weight: 3}]`,
+			replicas: 20,
+			want:     Plan{Replicas: 20, Quota: []int32{NoLimit, 2, NoLimit}, Min: []int32{2, 0, 0}, Target: []int32{4, 2, 14}}, targets: []int32{4, 2, 14},
+		},
+		"a subset without weight gets its minimum": {
+			spec:     `subsets: [{name: a, minReplicas: 2}, {name: b, weight: 5}, {name: c}]`,
+			replicas: 9,
+			want:     Plan{Replicas: 9, Quota: []int32{2, NoLimit, 0}, Min: []int32{2, 0, 0}, Target: []int32{2, 7, 0}}, targets: []int32{2, 7, 0},
 		},
 		"pods above every quota are unplaced": {
 			spec:     `subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 0}]`,
 			replicas: 5,
-			want:     Plan{Replicas: 5, Quota: []int32{2, 0}, Target: []int32{2, 0}, Unplaced: 3},
+			want:     Plan{Replicas: 5, Quota: []int32{2, 0}}, targets: []int32{2, 0}, unplaced: 3,
 		},
 		"negative replicas are none": {
 			spec:     `subsets: [{name: a}]`,
 			replicas: -1,
-			want:     Plan{Quota: []int32{NoLimit}, Target: []int32{0}},
+			want:     Plan{Quota: []int32{NoLimit}}, targets: []int32{0},
 		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, compile(t, tc.spec).Plan(tc.replicas)); diff != "" {
+			policy := compile(t, tc.spec)
+			plan := policy.Plan(tc.replicas)
+			if diff := cmp.Diff(tc.want, plan); diff != "" {
 				t.Errorf("plan (-want +got):\n%s", diff)
+			}
+			if targets, unplaced := policy.Targets(&plan, tc.replicas); !slices.Equal(targets, tc.targets) || unplaced != tc.unplaced {
+				t.Errorf("targets %v, unplaced %d; want %v, %d", targets, unplaced, tc.targets, tc.unplaced)
 			}
 		})
 	}
@@ -74,19 +108,28 @@ func TestAdmit(t *testing.T) {
 		pod  Candidate
 		want Verdict
 	}{
-		"the first subset with quota is taken":                      {twoThenAny, Counts{1, 0}, Candidate{}, Verdict{0, v1alpha1.ReasonAdmitted}},
-		"a full subset is passed over":                              {twoThenAny, Counts{2, 7}, Candidate{}, Verdict{1, v1alpha1.ReasonAdmitted}},
-		"nothing kept is room everywhere":                           {twoAndTwo, nil, Candidate{}, Verdict{0, v1alpha1.ReasonAdmitted}},
-		"a pod's own slot does not stand in its way":                {twoAndTwo, Counts{2, 2}, Candidate{Holds: Mask(0).With(0)}, Verdict{0, v1alpha1.ReasonAdmitted}},
-		"a pod moves to an earlier subset that has room":            {twoAndTwo, Counts{1, 2}, Candidate{Holds: Mask(0).With(1)}, Verdict{0, v1alpha1.ReasonAdmitted}},
-		"a lowered quota is kept by those who asked first":          {twoAndTwo, Counts{5, 0}, Candidate{Holds: Mask(0).With(0), Behind: 3}, Verdict{0, v1alpha1.ReasonAdmitted}},
-		"a lowered quota sends those on who asked last":             {twoAndTwo, Counts{5, 0}, Candidate{Holds: Mask(0).With(0), Behind: 2}, Verdict{1, v1alpha1.ReasonAdmitted}},
-		"claims give way in the subset that they are in, no other":  {twoAndTwo, Counts{3, 5}, Candidate{Holds: Mask(0).With(0).With(1), Claim: 1, Behind: 3}, Verdict{1, v1alpha1.ReasonAdmitted}},
-		"with every subset full the pod is let go":                  {twoAndTwo, Counts{2, 2}, Candidate{}, Verdict{None, v1alpha1.ReasonUnplaced}},
-		"with every subset full the pod is held if the spread says": {twoAndTwo + wait, Counts{2, 2}, Candidate{}, Verdict{None, v1alpha1.ReasonSubsetsFull}},
-		"a subset that is closed to the pod is passed over":         {twoThenAny + adaptive, Counts{0, 0}, Candidate{Closed: Mask(0).With(0)}, Verdict{1, v1alpha1.ReasonAdmitted}},
-		"a subset with quota that is closed does not let a pod go":  {twoAndTwo + adaptive, Counts{2, 1}, Candidate{Closed: Mask(0).With(1)}, Verdict{None, v1alpha1.ReasonNoNodeFits}},
-		"Fixed stays in a subset that is closed":                    {twoThenAny, Counts{0, 0}, Candidate{Closed: Mask(0).With(0)}, Verdict{0, v1alpha1.ReasonAdmitted}},
+		"the first subset with quota is taken":                      {twoThenAny, Counts{1, 0}, Candidate{}, Verdict{Subset: 0, Reason: v1beta1.ReasonAdmitted}},
+		"a full subset is passed over":                              {twoThenAny, Counts{2, 7}, Candidate{}, Verdict{Subset: 1, Reason: v1beta1.ReasonAdmitted}},
+		"nothing kept is room everywhere":                           {twoAndTwo, nil, Candidate{}, Verdict{Subset: 0, Reason: v1beta1.ReasonAdmitted}},
+		"a pod's own slot does not stand in its way":                {twoAndTwo, Counts{2, 2}, Candidate{Holds: Mask(0).With(0)}, Verdict{Subset: 0, Reason: v1beta1.ReasonAdmitted}},
+		"a pod moves to an earlier subset that has room":            {twoAndTwo, Counts{1, 2}, Candidate{Holds: Mask(0).With(1)}, Verdict{Subset: 0, Reason: v1beta1.ReasonAdmitted}},
+		"a lowered quota is kept by those who asked first":          {twoAndTwo, Counts{5, 0}, Candidate{Holds: Mask(0).With(0), Behind: 3}, Verdict{Subset: 0, Reason: v1beta1.ReasonAdmitted}},
+		"a lowered quota sends those on who asked last":             {twoAndTwo, Counts{5, 0}, Candidate{Holds: Mask(0).With(0), Behind: 2}, Verdict{Subset: 1, Reason: v1beta1.ReasonAdmitted}},
+		"claims give way in the subset that they are in, no other":  {twoAndTwo, Counts{3, 5}, Candidate{Holds: Mask(0).With(0).With(1), Claim: 1, Behind: 3}, Verdict{Subset: 1, Reason: v1beta1.ReasonAdmitted}},
+		"with every subset full the pod is let go":                  {twoAndTwo, Counts{2, 2}, Candidate{}, Verdict{Subset: None, Reason: v1beta1.ReasonUnplaced}},
+		"with every subset full the pod is held if the spread says": {twoAndTwo + wait, Counts{2, 2}, Candidate{}, Verdict{Subset: None, Reason: v1beta1.ReasonSubsetsFull}},
+		"a subset that is closed to the pod is passed over":         {twoThenAny + adaptive, Counts{0, 0}, Candidate{Closed: Mask(0).With(0)}, Verdict{Subset: 1, Reason: v1beta1.ReasonAdmitted}},
+		"a subset with quota that is closed does not let a pod go":  {twoAndTwo + adaptive, Counts{2, 1}, Candidate{Closed: Mask(0).With(1)}, Verdict{Subset: None, Reason: v1beta1.ReasonNoNodeFits}},
+		"a share without a node goes to the others":                 {oneOneThree + adaptive, Counts{0, 2, 6}, Candidate{Closed: Mask(0).With(0)}, Verdict{Subset: 2, Lent: true, Reason: v1beta1.ReasonAdmitted}},
+		"a lent pod that asks again keeps what it has":              {oneOneThree + adaptive, Counts{0, 2, 7}, Candidate{Holds: Mask(0).With(2), Lent: true, Closed: Mask(0).With(0)}, Verdict{Subset: 2, Lent: true, Reason: v1beta1.ReasonAdmitted}},
+		"a share with a node does not":                              {oneOneThree + adaptive, Counts{0, 2, 6}, Candidate{Closed: Mask(0).With(1)}, Verdict{Subset: 0, Reason: v1beta1.ReasonAdmitted}},
+		"no more pods than replicas are lent":                       {oneOneThree + adaptive, Counts{0, 3, 7}, Candidate{Closed: Mask(0).With(0)}, Verdict{Subset: None, Reason: v1beta1.ReasonNoNodeFits}},
+		"with Fixed a share without a node waits":                   {oneOneThree, Counts{0, 2, 6}, Candidate{Closed: Mask(0).With(0)}, Verdict{Subset: 0, Reason: v1beta1.ReasonAdmitted}},
+		"a subset of 0 % is lent nothing": {`subsets: [{name: a, maxReplicas: 50%}, {name: b, maxReplicas: 0%}, {name: c, maxReplicas: 50%}]` + adaptive,
+			Counts{0, 0, 5}, Candidate{Closed: Mask(0).With(0).With(2)}, Verdict{Subset: None, Reason: v1beta1.ReasonNoNodeFits}},
+		"weights go on up to the maximum": {`subsets: [{name: a, weight: 1}, {name: b, weight: 1, maxReplicas: 3}]` + adaptive,
+			Counts{0, 3}, Candidate{Closed: Mask(0).With(0)}, Verdict{Subset: None, Reason: v1beta1.ReasonNoNodeFits}},
+		"Fixed stays in a subset that is closed": {twoThenAny, Counts{0, 0}, Candidate{Closed: Mask(0).With(0)}, Verdict{Subset: 0, Reason: v1beta1.ReasonAdmitted}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -96,6 +139,7 @@ func TestAdmit(t *testing.T) {
 			if got != tc.want {
 				t.Errorf("got %+v, want %+v", got, tc.want)
 			}
+			tc.pod.Lent = got.Lent
 			if got.Subset != None && !policy.HasRoom(&plan, tc.kept, got.Subset, tc.pod) {
 				t.Error("HasRoom disagrees with Admit")
 			}
@@ -156,8 +200,8 @@ func node(zone string) *corev1.Node {
 }
 
 const zones = `subsets:
-- {name: a, maxReplicas: 2, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
-- {name: b, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}`
+- {name: a, maxReplicas: 2, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
+- {name: b, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}`
 
 func TestSubsetOf(t *testing.T) {
 	policy := compile(t, zones)
@@ -192,7 +236,7 @@ func TestRecordOf(t *testing.T) {
 	pod := func(nodeName, annotation string) *corev1.Pod {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "me", Annotations: map[string]string{}}, Spec: corev1.PodSpec{NodeName: nodeName}}
 		if annotation != "" {
-			p.Annotations[v1alpha1.MatchedAnnotation] = annotation
+			p.Annotations[v1beta1.MatchedAnnotation] = annotation
 		}
 		return p
 	}
@@ -241,12 +285,12 @@ func TestSurplus(t *testing.T) {
 // randomPolicy makes a valid policy of up to five subsets.
 func randomPolicy(tb testing.TB, r *rand.Rand) *Policy {
 	tb.Helper()
-	spec := &v1alpha1.WorkloadSpreadSpec{TargetReference: v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
+	spec := &v1beta1.WorkloadSpreadSpec{TargetReference: v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
 	n := 1 + r.IntN(5)
 	rest := 100
 	percentages := r.IntN(2) == 0
 	for i := range n {
-		subset := v1alpha1.Subset{Name: fmt.Sprintf("s%d", i)}
+		subset := v1beta1.Subset{Name: fmt.Sprintf("s%d", i)}
 		if i < n-1 || !percentages && r.IntN(2) == 0 {
 			limit := intstr.FromInt32(r.Int32N(8))
 			if percentages {
@@ -258,11 +302,24 @@ func randomPolicy(tb testing.TB, r *rand.Rand) *Policy {
 		}
 		spec.Subsets = append(spec.Subsets, subset)
 	}
-	if r.IntN(2) == 0 {
-		spec.ScheduleStrategy.QuotaScope = v1alpha1.WorkloadQuotaScope
+	if !percentages && r.IntN(2) == 0 {
+		for i := range spec.Subsets {
+			spec.Subsets[i].Weight = ptr.To(r.Int32N(6))
+		}
+	}
+	if percentages && r.IntN(2) == 0 {
+		spec.Subsets[n-1].MaxReplicas = ptr.To(intstr.FromString(fmt.Sprintf("%d%%", rest)))
 	}
 	if r.IntN(2) == 0 {
-		spec.ScheduleStrategy.WhenFull = v1alpha1.WhenFullWait
+		for i := range spec.Subsets {
+			spec.Subsets[i].MinReplicas = randomMinimum(r, spec.Subsets[i].MaxReplicas, n)
+		}
+	}
+	if r.IntN(2) == 0 {
+		spec.ScheduleStrategy.QuotaScope = v1beta1.WorkloadQuotaScope
+	}
+	if r.IntN(2) == 0 {
+		spec.ScheduleStrategy.WhenFull = v1beta1.WhenFullWait
 	}
 	policy, errs := Compile(spec, field.NewPath("spec"))
 	if len(errs) > 0 {
@@ -271,13 +328,30 @@ func randomPolicy(tb testing.TB, r *rand.Rand) *Policy {
 	return policy
 }
 
+// randomMinimum is within a maximum. Percentages of n of them add up to at most 100.
+func randomMinimum(r *rand.Rand, maximum *intstr.IntOrString, n int) *intstr.IntOrString {
+	if r.IntN(3) == 0 {
+		most := 100 / n
+		if maximum != nil && maximum.Type == intstr.String {
+			limit, _ := compileLimit(maximum, nil)
+			most = min(most, int(limit.value))
+		}
+		return ptr.To(intstr.FromString(fmt.Sprintf("%d%%", r.IntN(most+1))))
+	}
+	most := int32(4)
+	if maximum != nil && maximum.Type == intstr.Int {
+		most = maximum.IntVal
+	}
+	return ptr.To(intstr.FromInt32(r.Int32N(most + 1)))
+}
+
 func checkPlan(tb testing.TB, policy *Policy, plan *Plan) {
 	tb.Helper()
-	sum := plan.Unplaced
+	targets, sum := policy.Targets(plan, plan.Replicas)
 	for i := range policy.Subsets {
-		sum += plan.Target[i]
-		if plan.Target[i] < 0 || plan.Quota[i] != NoLimit && plan.Target[i] > plan.Quota[i] {
-			tb.Fatalf("subset %d: target %d with quota %d", i, plan.Target[i], plan.Quota[i])
+		sum += targets[i]
+		if targets[i] < 0 || plan.Quota[i] != NoLimit && targets[i] > plan.Quota[i] {
+			tb.Fatalf("subset %d: target %d with quota %d", i, targets[i], plan.Quota[i])
 		}
 	}
 	if sum != plan.Replicas {
@@ -323,7 +397,7 @@ func TestNoSubsetGetsMoreThanItsQuota(t *testing.T) {
 			verdict := policy.Admit(&plan, tally.Kept(scope), Candidate{})
 			for i := range policy.Subsets {
 				hasRoom := plan.Quota[i] == NoLimit || tally.Kept(scope).At(i) < plan.Quota[i]
-				if hasRoom && (verdict.Subset == None || verdict.Subset > i) {
+				if hasRoom && (verdict.Subset == None || verdict.Subset > i && !policy.ranked) {
 					t.Fatalf("subset %d has room and the pod was given %d", i, verdict.Subset)
 				}
 			}

@@ -18,8 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
-	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // Patch is the strategic merge patch of a subset, checked as far as that is possible without a pod. It is immutable and safe for concurrent use. A
@@ -74,18 +74,18 @@ var reservedKeys = map[string]string{
 	"controller-uid":                           ofController,
 	"batch.kubernetes.io/job-completion-index": ofController,
 	"apps.kruise.io/cloneset-instance-id":      ofController,
-	v1alpha1.PodDeletionCostAnnotation:         "Berth computes this annotation from the subset; remove it from the patch",
-	v1alpha1.MatchedAnnotation:                 "is Berth's own record; remove it from the patch",
-	v1alpha1.AdmittedAnnotation:                "is Berth's own record; remove it from the patch",
-	v1alpha1.ConstraintsAnnotation:             "is Berth's own record; remove it from the patch",
-	v1alpha1.SubsetLabel:                       "is Berth's own label; remove it from the patch",
-	policyv1alpha1.ProtectedLabel:              "is how Berth marks pods for budgets; remove it from the patch",
-	policyv1alpha1.SelectorKeysAnnotation:      "is how Berth marks pods for budgets; remove it from the patch",
+	v1beta1.PodDeletionCostAnnotation:          "Berth computes this annotation from the subset; remove it from the patch",
+	v1beta1.MatchedAnnotation:                  "is Berth's own record; remove it from the patch",
+	v1beta1.AdmittedAnnotation:                 "is Berth's own record; remove it from the patch",
+	v1beta1.ConstraintsAnnotation:              "is Berth's own record; remove it from the patch",
+	v1beta1.SubsetLabel:                        "is Berth's own label; remove it from the patch",
+	policyv1beta1.ProtectedLabel:               "is how Berth marks pods for budgets; remove it from the patch",
+	policyv1beta1.SelectorKeysAnnotation:       "is how Berth marks pods for budgets; remove it from the patch",
 }
 
 // reservedFields are fields of a pod's spec that a patch must not change, each with the reason.
 var reservedFields = map[string]string{
-	"nodeName":            "the scheduler picks the node; use requiredNodeSelectorTerm of the subset",
+	"nodeName":            "the scheduler picks the node; use requiredNodeSelector of the subset",
 	"schedulerName":       "another scheduler does not keep the subset's quota; leave schedulerName out",
 	"schedulingGates":     "the component that removes a gate sets it; set it in the workload's template",
 	"ephemeralContainers": "they can only be added to a running pod; use kubectl debug",

@@ -112,7 +112,7 @@ func TestAPatchIsRefused(t *testing.T) {
 			`{spec: {nodeName: n, schedulerName: s, schedulingGates: [{name: g}], ephemeralContainers: [], priority: 1, overhead: {cpu: 1}, serviceAccount: x}}`,
 			[]string{
 				`patch.spec.ephemeralContainers: Forbidden: they can only be added to a running pod; use kubectl debug`,
-				`patch.spec.nodeName: Forbidden: the scheduler picks the node; use requiredNodeSelectorTerm of the subset`,
+				`patch.spec.nodeName: Forbidden: the scheduler picks the node; use requiredNodeSelector of the subset`,
 				`patch.spec.overhead: Forbidden: is computed from runtimeClassName; patch that one`,
 				`patch.spec.priority: Forbidden: is computed from priorityClassName; patch that one`,
 				`patch.spec.schedulerName: Forbidden: another scheduler does not keep the subset's quota; leave schedulerName out`,

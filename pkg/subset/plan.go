@@ -17,40 +17,79 @@ type Plan struct {
 	Replicas int32
 	// Quota of each subset, or NoLimit.
 	Quota []int32
-	// Target is how many pods each subset holds when every pod is where it should be.
-	Target []int32
-	// Unplaced is how many pods are left over when every subset is full.
-	Unplaced int32
+	// Min is the minimum of each subset, and Target how many pods it should hold. Both are nil if the subsets are filled in order: then the quotas say it
+	// all.
+	Min, Target []int32
 }
 
-// Plan fills the subsets in order:
-//
-//	target[i] = min(quota[i], replicas − target[0] − … − target[i−1])
-//
-// Negative replicas count as 0.
+// Plan is the plan for a number of replicas. Negative replicas count as 0.
 func (p *Policy) Plan(replicas int32) Plan {
-	plan := Plan{Replicas: max(replicas, 0), Quota: make([]int32, len(p.Subsets))}
-	for i := range p.Subsets {
-		plan.Quota[i] = p.Subsets[i].Limit.Quota(plan.Replicas)
+	plan := p.boundsAt(replicas)
+	if p.ranked {
+		plan.Target, _ = p.Targets(&plan, plan.Replicas)
 	}
-	return plan.For(plan.Replicas)
+	return plan
 }
 
-// For is the plan with targets for another number of pods than the replicas, and with the same quotas. A spread that divides some pods of a workload
-// may know the replicas of the whole workload only.
-func (plan Plan) For(pods int32) Plan {
-	claims := make([]allocation.Claim, len(plan.Quota))
+// boundsAt is a plan without targets.
+func (p *Policy) boundsAt(replicas int32) Plan {
+	n := len(p.Subsets)
+	plan := Plan{Replicas: max(replicas, 0), Quota: make([]int32, n)}
+	if p.ranked {
+		plan.Min = make([]int32, n)
+	}
+	p.setBounds(&plan)
+	return plan
+}
+
+// setBounds computes quotas and minimums for the replicas of the plan.
+func (p *Policy) setBounds(plan *Plan) {
+	for i := range p.Subsets {
+		s := &p.Subsets[i]
+		quota := s.Limit.Quota(plan.Replicas)
+		if p.ranked {
+			least := max(s.Min.Quota(plan.Replicas), 0)
+			if quota != NoLimit {
+				least = min(least, quota)
+			}
+			if plan.Min[i] = least; p.shares && s.Weight == 0 {
+				quota = least
+			}
+		}
+		plan.Quota[i] = quota
+	}
+}
+
+// Targets are how many pods each subset holds when every pod is where it should be. unplaced is how many pods are left over when every subset is full.
+// pods are the replicas of the plan, or fewer if the spread divides some pods of a workload, and knows the replicas of the whole workload only.
+func (p *Policy) Targets(plan *Plan, pods int32) (targets []int32, unplaced int32) {
+	unplaced = max(pods, 0)
+	if p.seats.repeats() && p.shares {
+		targets = p.seats.upTo(unplaced) // each rounded at the same time as when the workload grows to this size
+	} else {
+		targets = allocation.Divide(pods, p.claims(plan), true)
+	}
+	for _, target := range targets {
+		unplaced -= target
+	}
+	return targets, unplaced
+}
+
+func (p *Policy) claims(plan *Plan) []allocation.Claim {
+	claims := make([]allocation.Claim, len(p.Subsets))
 	for i, quota := range plan.Quota {
-		claims[i] = allocation.Claim{Order: i, Max: quota, Capacity: allocation.Unlimited}
+		claims[i] = allocation.Claim{Order: i, Tie: i, Max: quota, Capacity: allocation.Unlimited}
 		if quota == NoLimit {
 			claims[i].Max = allocation.Unlimited
 		}
+		if p.ranked {
+			claims[i].Min = plan.Min[i]
+		}
+		if p.shares {
+			claims[i].Weight = p.Subsets[i].Weight
+		}
 	}
-	plan.Target, plan.Unplaced = allocation.Divide(pods, claims, true), pods
-	for _, target := range plan.Target {
-		plan.Unplaced -= target
-	}
-	return plan
+	return claims
 }
 
 // LagsBehind is true if one owner has more live pods than the plan has replicas. The workload was then scaled up, and the new number has not arrived

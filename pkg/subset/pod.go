@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // Pod is what the model needs to know about a pod.
@@ -21,6 +21,8 @@ type Pod struct {
 	Revision string
 	// Owner is the pod's controller. Empty if it has none.
 	Owner types.UID
+	// Position of the pod in its StatefulSet, from 1, if the spread divides the pods by ordinal; see Policy.GoesByOrdinal. 0 for other pods.
+	Position int32
 	// Cost is the pod's deletion cost. Nil if it has none, or a value that is not a number.
 	Cost *int32
 	// CostIgnored is true if the pod's controller does not read deletion costs. Such a pod gets none.
@@ -51,8 +53,9 @@ type Admitted struct {
 	Spread string
 	// Subset is empty if every subset was full and the spread says whenFull: Schedule.
 	Subset string
-	// Pick identifies the pick; see v1alpha1.AdmittedSubset.
+	// Pick identifies the pick, and Lent says that it is above the quota; see v1beta1.AdmittedSubset.
 	Pick string
+	Lent bool
 }
 
 // Observe reads what the model needs from a pod and its node, which may be nil.
@@ -81,7 +84,7 @@ func ownerOf(pod *corev1.Pod) types.UID {
 }
 
 func costOf(pod *corev1.Pod) *int32 {
-	value, found := pod.Annotations[v1alpha1.PodDeletionCostAnnotation]
+	value, found := pod.Annotations[v1beta1.PodDeletionCostAnnotation]
 	if !found {
 		return nil
 	}
@@ -112,11 +115,11 @@ func RecordOf(pod *corev1.Pod) *Record {
 
 // RecordIn is RecordOf for the metadata of a pod that is known to have a node.
 func RecordIn(pod metav1.Object) *Record {
-	value, found := pod.GetAnnotations()[v1alpha1.MatchedAnnotation]
+	value, found := pod.GetAnnotations()[v1beta1.MatchedAnnotation]
 	if !found {
 		return nil
 	}
-	var matched v1alpha1.MatchedSubset
+	var matched v1beta1.MatchedSubset
 	if err := json.Unmarshal([]byte(value), &matched); err != nil || matched.UID != string(pod.GetUID()) {
 		return nil
 	}
@@ -126,15 +129,15 @@ func RecordIn(pod metav1.Object) *Record {
 // AdmittedOf is what admission picked for a pod, or nil. A copy of a pod may carry the pick of the original. It also carries the patch of that
 // subset, so it is held to the same quota.
 func AdmittedOf(pod *corev1.Pod) *Admitted {
-	value, found := pod.Annotations[v1alpha1.AdmittedAnnotation]
+	value, found := pod.Annotations[v1beta1.AdmittedAnnotation]
 	if !found {
 		return nil
 	}
-	var admitted v1alpha1.AdmittedSubset
+	var admitted v1beta1.AdmittedSubset
 	if err := json.Unmarshal([]byte(value), &admitted); err != nil {
 		return nil
 	}
-	return &Admitted{Spread: admitted.Name, Subset: admitted.Subset, Pick: admitted.Pick}
+	return &Admitted{Spread: admitted.Name, Subset: admitted.Subset, Pick: admitted.Pick, Lent: admitted.Lent}
 }
 
 // IsActive is false for a pod that holds no slot any more: it terminates, has succeeded or has failed.
@@ -153,7 +156,7 @@ func isReady(pod *corev1.Pod) bool {
 
 // ScopeOf is the quota scope that a revision counts in: the revision itself, or the single scope of the workload.
 func (p *Policy) ScopeOf(revision string) string {
-	if p.Scope == v1alpha1.WorkloadQuotaScope {
+	if p.Scope == v1beta1.WorkloadQuotaScope {
 		return ""
 	}
 	return revision
@@ -193,9 +196,12 @@ func (p *Policy) RecordedIn(record *Record, spread string) (index int, counts bo
 	return index, index != None
 }
 
-// keepBefore orders the pods of one subset by which of them is kept first: ready before not ready, then older before younger. Name and UID break
-// ties.
+// keepBefore orders the pods of one subset by which of them is kept first: pods of a StatefulSet by their positions; others after them, ready before not
+// ready, then older before younger. Name and UID break ties.
 func keepBefore(a, b *Pod) int {
+	if a.Position != b.Position {
+		return cmp.Compare(uint32(a.Position-1), uint32(b.Position-1)) // 0 comes last
+	}
 	if a.Ready != b.Ready {
 		if a.Ready {
 			return -1

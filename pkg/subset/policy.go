@@ -3,6 +3,7 @@ package subset
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,11 +16,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // None is the index of no subset.
 const None = -1
+
+// maxWeight is the greatest weight of a subset.
+const maxWeight = 1_000_000
 
 // NoLimit is the quota of a subset without maxReplicas.
 const NoLimit int32 = -1
@@ -29,12 +33,12 @@ const MaxSubsets = 64
 
 // Policy is a valid, compiled spec. It is immutable and safe for concurrent use.
 type Policy struct {
-	Strategy v1alpha1.ScheduleStrategyType
-	Scope    v1alpha1.QuotaScope
-	WhenFull v1alpha1.WhenFull
-	Binding  v1alpha1.BindingMode
+	Strategy v1beta1.ScheduleStrategyType
+	Scope    v1beta1.QuotaScope
+	WhenFull v1beta1.WhenFull
+	Binding  v1beta1.BindingMode
 	// PodGroups says whether pods of a pod group may be in different subsets.
-	PodGroups v1alpha1.PodGroupsMode
+	PodGroups v1beta1.PodGroupsMode
 	// Adaptive says when a pod of strategy Adaptive goes on from a subset that has no node for it.
 	Adaptive Adaptive
 	// IsPart is true if the spread divides some pods of its workload, and the workload does not say how many of its replicas these are. Percentages are
@@ -49,7 +53,14 @@ type Policy struct {
 
 	podSelector labels.Selector
 	hasPercent  bool
-	seats       seating
+	// shares is true if the pods above the minimums are divided by weight. Otherwise they go to the subsets in order.
+	shares bool
+	// lends is true if a share that has no node goes to the other subsets, although each share has an upper bound: strategy Adaptive and percentages.
+	lends bool
+	// ranked is true if the next pod may belong in a later subset although an earlier one has room: there are shares or minimums.
+	ranked bool
+	// seats is nil if every quota is a count and subsets are filled in order.
+	seats *seating
 }
 
 // Adaptive says when a pod of strategy Adaptive goes on from a subset that has no node for it.
@@ -64,7 +75,7 @@ type Adaptive struct {
 
 const defaultSkip = 300 * time.Second
 
-func compileAdaptive(adaptive *v1alpha1.AdaptiveStrategy) Adaptive {
+func compileAdaptive(adaptive *v1beta1.AdaptiveStrategy) Adaptive {
 	if adaptive == nil {
 		return Adaptive{Simulate: true, Skip: defaultSkip}
 	}
@@ -92,7 +103,7 @@ const (
 // another pod waited in vain. With Stay, the second result is when to ask again; 0 means never.
 func (p *Policy) NoNode(waited time.Duration, skipped bool) (Step, time.Duration) {
 	switch {
-	case p.Strategy != v1alpha1.AdaptiveScheduleStrategy:
+	case p.Strategy != v1beta1.AdaptiveScheduleStrategy:
 		return Stay, 0
 	case p.Adaptive.Simulate || skipped:
 		return GoOn, 0
@@ -109,6 +120,10 @@ func (p *Policy) NoNode(waited time.Duration, skipped bool) (Step, time.Duration
 type Subset struct {
 	Name  string
 	Limit Limit
+	// Min is filled in all subsets before any of them gets more. Its zero value is no minimum.
+	Min Limit
+	// Weight is the share of the subset in the pods above the minimums. 0 if it has none.
+	Weight int32
 	// Metadata is the part of the patch that is written with the pod's Binding.
 	Metadata Metadata
 	// PatchesSpec is true if the patch changes anything else, which only admission can do.
@@ -145,7 +160,7 @@ func (s *Subset) MetadataFor(selector labels.Selector) Metadata {
 	return kept
 }
 
-// Limit is a subset's maxReplicas. The zero value is no limit.
+// Limit is a subset's maxReplicas or minReplicas. The zero value is one that is not set.
 type Limit struct {
 	kind  limitKind
 	value int32
@@ -179,14 +194,14 @@ func (l Limit) IsPercent() bool { return l.kind == percent }
 // Compile turns a spec into a Policy, or returns every error in it, with paths below path. It accepts what the API server's schema accepts, with
 // these exceptions: selectors that do not parse, tolerations that can never match, and patches that are no patches of a pod, that the binding mode
 // cannot apply, or that make the spread lose the pod.
-func Compile(spec *v1alpha1.WorkloadSpreadSpec, path *field.Path) (*Policy, field.ErrorList) {
+func Compile(spec *v1beta1.WorkloadSpreadSpec, path *field.Path) (*Policy, field.ErrorList) {
 	var errs field.ErrorList
 	policy := &Policy{
-		Strategy:  withDefault(spec.ScheduleStrategy.Type, v1alpha1.FixedScheduleStrategy),
-		Scope:     withDefault(spec.ScheduleStrategy.QuotaScope, v1alpha1.RevisionQuotaScope),
-		WhenFull:  withDefault(spec.ScheduleStrategy.WhenFull, v1alpha1.WhenFullSchedule),
-		Binding:   withDefault(spec.ScheduleStrategy.Binding, v1alpha1.AutoBinding),
-		PodGroups: withDefault(spec.ScheduleStrategy.PodGroups, v1alpha1.PodGroupsTogether),
+		Strategy:  withDefault(spec.ScheduleStrategy.Type, v1beta1.FixedScheduleStrategy),
+		Scope:     withDefault(spec.ScheduleStrategy.QuotaScope, v1beta1.RevisionQuotaScope),
+		WhenFull:  withDefault(spec.ScheduleStrategy.WhenFull, v1beta1.WhenFullSchedule),
+		Binding:   withDefault(spec.ScheduleStrategy.Binding, v1beta1.AutoBinding),
+		PodGroups: withDefault(spec.ScheduleStrategy.PodGroups, v1beta1.PodGroupsTogether),
 		Adaptive:  compileAdaptive(spec.ScheduleStrategy.Adaptive),
 	}
 	errs = append(errs, validateTarget(&spec.TargetReference, path.Child("targetRef"))...)
@@ -212,7 +227,9 @@ func Compile(spec *v1alpha1.WorkloadSpreadSpec, path *field.Path) (*Policy, fiel
 			errs = append(errs, field.Duplicate(subsetsPath.Index(i).Child("name"), subset.Name))
 		}
 		names[subset.Name] = true
-		policy.hasPercent = policy.hasPercent || subset.Limit.IsPercent()
+		policy.hasPercent = policy.hasPercent || subset.Limit.IsPercent() || subset.Min.IsPercent()
+		policy.ranked = policy.ranked || subset.Min.kind != unlimited
+		policy.shares = policy.shares || subset.Weight > 0
 		policy.Subsets = append(policy.Subsets, subset)
 	}
 	errs = append(errs, validateLimitsTogether(policy.Subsets, subsetsPath)...)
@@ -220,8 +237,10 @@ func Compile(spec *v1alpha1.WorkloadSpreadSpec, path *field.Path) (*Policy, fiel
 	if len(errs) > 0 {
 		return nil, errs
 	}
-	if policy.hasPercent {
-		policy.seats = newSeating(policy.Subsets)
+	policy.shareByPercent()
+	policy.ranked = policy.ranked || policy.shares
+	if policy.hasPercent || policy.ranked {
+		policy.seats = newSeating(policy)
 	}
 	policy.Constraints = compileConstraints(spec, policy)
 	for i := range policy.Subsets {
@@ -231,6 +250,17 @@ func Compile(spec *v1alpha1.WorkloadSpreadSpec, path *field.Path) (*Policy, fiel
 	return policy, nil
 }
 
+// shareByPercent makes percentages of all subsets, which add up to 100, weights.
+func (p *Policy) shareByPercent() {
+	if p.shares || slices.ContainsFunc(p.Subsets, func(s Subset) bool { return !s.Limit.IsPercent() }) {
+		return
+	}
+	p.shares, p.lends = true, p.Strategy == v1beta1.AdaptiveScheduleStrategy
+	for i := range p.Subsets {
+		p.Subsets[i].Weight = p.Subsets[i].Limit.value
+	}
+}
+
 func withDefault[T ~string](value, def T) T {
 	if value == "" {
 		return def
@@ -238,7 +268,7 @@ func withDefault[T ~string](value, def T) T {
 	return value
 }
 
-func validateTarget(target *v1alpha1.TargetReference, path *field.Path) field.ErrorList {
+func validateTarget(target *v1beta1.TargetReference, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	group, version, found := strings.Cut(target.APIVersion, "/")
 	if !found {
@@ -256,16 +286,16 @@ func validateTarget(target *v1alpha1.TargetReference, path *field.Path) field.Er
 	return errs
 }
 
-func validateStrategy(policy *Policy, strategy *v1alpha1.ScheduleStrategy, path *field.Path) field.ErrorList {
+func validateStrategy(policy *Policy, strategy *v1beta1.ScheduleStrategy, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	errs = append(errs, oneOf(path.Child("type"), policy.Strategy, v1alpha1.FixedScheduleStrategy, v1alpha1.AdaptiveScheduleStrategy)...)
-	errs = append(errs, oneOf(path.Child("quotaScope"), policy.Scope, v1alpha1.RevisionQuotaScope, v1alpha1.WorkloadQuotaScope)...)
-	errs = append(errs, oneOf(path.Child("whenFull"), policy.WhenFull, v1alpha1.WhenFullSchedule, v1alpha1.WhenFullWait)...)
-	errs = append(errs, oneOf(path.Child("podGroups"), policy.PodGroups, v1alpha1.PodGroupsTogether, v1alpha1.PodGroupsDivided)...)
-	errs = append(errs, oneOf(path.Child("binding"), policy.Binding, v1alpha1.AutoBinding, v1alpha1.LateBinding, v1alpha1.EarlyBinding)...)
+	errs = append(errs, oneOf(path.Child("type"), policy.Strategy, v1beta1.FixedScheduleStrategy, v1beta1.AdaptiveScheduleStrategy)...)
+	errs = append(errs, oneOf(path.Child("quotaScope"), policy.Scope, v1beta1.RevisionQuotaScope, v1beta1.WorkloadQuotaScope)...)
+	errs = append(errs, oneOf(path.Child("whenFull"), policy.WhenFull, v1beta1.WhenFullSchedule, v1beta1.WhenFullWait)...)
+	errs = append(errs, oneOf(path.Child("podGroups"), policy.PodGroups, v1beta1.PodGroupsTogether, v1beta1.PodGroupsDivided)...)
+	errs = append(errs, oneOf(path.Child("binding"), policy.Binding, v1beta1.AutoBinding, v1beta1.LateBinding, v1beta1.EarlyBinding)...)
 	if adaptive := strategy.Adaptive; adaptive != nil {
 		adaptivePath := path.Child("adaptive")
-		if policy.Strategy != v1alpha1.AdaptiveScheduleStrategy {
+		if policy.Strategy != v1beta1.AdaptiveScheduleStrategy {
 			errs = append(errs, field.Forbidden(adaptivePath, "adaptive is only used with type: Adaptive; set the type or remove adaptive"))
 		}
 		errs = append(errs, notNegative(adaptivePath.Child("rescheduleCriticalSeconds"), adaptive.RescheduleCriticalSeconds)...)
@@ -290,7 +320,7 @@ func notNegative(path *field.Path, value *int32) field.ErrorList {
 	return field.ErrorList{field.Invalid(path, *value, "must not be negative")}
 }
 
-func compileFilter(filter *v1alpha1.TargetFilter, path *field.Path) (labels.Selector, field.ErrorList) {
+func compileFilter(filter *v1beta1.TargetFilter, path *field.Path) (labels.Selector, field.ErrorList) {
 	if filter == nil {
 		return labels.Everything(), nil
 	}
@@ -313,7 +343,7 @@ func compileFilter(filter *v1alpha1.TargetFilter, path *field.Path) (labels.Sele
 	return selector, errs
 }
 
-func compileSubset(spec *v1alpha1.Subset, path *field.Path) (Subset, field.ErrorList) {
+func compileSubset(spec *v1beta1.Subset, path *field.Path) (Subset, field.ErrorList) {
 	var errs field.ErrorList
 	subset := Subset{Name: spec.Name, tolerations: spec.Tolerations}
 	if spec.Name == "" {
@@ -325,9 +355,19 @@ func compileSubset(spec *v1alpha1.Subset, path *field.Path) (Subset, field.Error
 	limit, limitErrs := compileLimit(spec.MaxReplicas, path.Child("maxReplicas"))
 	subset.Limit = limit
 	errs = append(errs, limitErrs...)
+	minimum, minimumErrs := compileLimit(spec.MinReplicas, path.Child("minReplicas"))
+	subset.Min = minimum
+	errs = append(errs, minimumErrs...)
+	if minimum.kind != unlimited && minimum.kind == limit.kind && minimum.value > limit.value {
+		errs = append(errs, field.Invalid(path.Child("minReplicas"), spec.MinReplicas.String(), "must not be greater than maxReplicas"))
+	}
+	if spec.Weight != nil {
+		subset.Weight = *spec.Weight
+		errs = append(errs, validateWeight(&subset, path.Child("weight"))...)
+	}
 
-	if term := spec.RequiredNodeSelectorTerm; term != nil {
-		termPath := path.Child("requiredNodeSelectorTerm")
+	if term := spec.RequiredNodeSelector; term != nil {
+		termPath := path.Child("requiredNodeSelector")
 		if isEmpty(term) {
 			errs = append(errs, field.Required(termPath, "an empty term selects no node; leave it out to select every node"))
 		}
@@ -340,18 +380,18 @@ func compileSubset(spec *v1alpha1.Subset, path *field.Path) (Subset, field.Error
 		}
 		subset.term, subset.required, subset.nodesKey = term, required, term.String()
 	}
-	preferredPath := path.Child("preferredNodeSelectorTerms")
+	preferredPath := path.Child("preferredNodeSelector")
 	var preferredErrs field.ErrorList
-	for i := range spec.PreferredNodeSelectorTerms {
-		preferred := &spec.PreferredNodeSelectorTerms[i]
+	for i := range spec.PreferredNodeSelector {
+		preferred := &spec.PreferredNodeSelector[i]
 		if w := preferred.Weight; w < 1 || w > 100 {
 			errs = append(errs, field.Invalid(preferredPath.Index(i).Child("weight"), w, "must be in the range 1-100"))
 		}
 		preferredErrs = append(preferredErrs, validateTerm(&preferred.Preference, preferredPath.Index(i).Child("preference"))...)
 	}
 	errs = append(errs, preferredErrs...)
-	if len(spec.PreferredNodeSelectorTerms) > 0 {
-		preferred, err := nodeaffinity.NewPreferredSchedulingTerms(spec.PreferredNodeSelectorTerms, field.WithPath(preferredPath))
+	if len(spec.PreferredNodeSelector) > 0 {
+		preferred, err := nodeaffinity.NewPreferredSchedulingTerms(spec.PreferredNodeSelector, field.WithPath(preferredPath))
 		if err != nil && len(preferredErrs) == 0 {
 			errs = append(errs, field.Invalid(preferredPath, field.OmitValueType{}, err.Error()))
 		}
@@ -364,6 +404,17 @@ func compileSubset(spec *v1alpha1.Subset, path *field.Path) (Subset, field.Error
 		subset.Patch, subset.Metadata, subset.PatchesSpec = patch, patch.Metadata, len(patch.early) > 0
 	}
 	return subset, append(errs, patchErrs...)
+}
+
+func validateWeight(subset *Subset, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if subset.Weight < 0 || subset.Weight > maxWeight {
+		errs = append(errs, field.Invalid(path, subset.Weight, "must be in the range 0-1000000"))
+	}
+	if subset.Weight > 0 && subset.Limit.IsPercent() {
+		errs = append(errs, field.Invalid(path, subset.Weight, "weight needs a count in maxReplicas, or no maxReplicas: percentages that add up to 100% are shares already"))
+	}
+	return errs
 }
 
 // validateTerm refuses what the API server refuses in a pod's node affinity. The parser accepts some of it, or reports it with another path.
@@ -451,11 +502,14 @@ func compileLimit(value *intstr.IntOrString, path *field.Path) (Limit, field.Err
 	return Limit{kind: percent, value: int32(number)}, nil
 }
 
-// validateLimitsTogether refuses counts mixed with percentages, and percentages that do not add up.
+// validateLimitsTogether refuses maximums in counts and percentages, and percentages that do not add up.
 func validateLimitsTogether(subsets []Subset, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	var counts, percents, sum int32
+	var counts, percents, sum, minimums int32
 	for i := range subsets {
+		if subsets[i].Min.IsPercent() {
+			minimums += subsets[i].Min.value
+		}
 		switch subsets[i].Limit.kind {
 		case count:
 			counts++
@@ -466,6 +520,9 @@ func validateLimitsTogether(subsets []Subset, path *field.Path) field.ErrorList 
 	}
 	if counts > 0 && percents > 0 {
 		errs = append(errs, field.Invalid(path, field.OmitValueType{}, "maxReplicas must be a count in every subset or a percentage in every subset, not both"))
+	}
+	if minimums > 100 {
+		errs = append(errs, field.Invalid(path, fmt.Sprintf("%d%%", minimums), "percentages in minReplicas must not add up to more than 100%"))
 	}
 	if sum > 100 {
 		errs = append(errs, field.Invalid(path, fmt.Sprintf("%d%%", sum), "percentages of the subsets must not add up to more than 100%"))
@@ -484,7 +541,7 @@ func validatePatchesTogether(policy *Policy) field.ErrorList {
 		if patch == nil {
 			continue
 		}
-		if policy.Binding == v1alpha1.LateBinding {
+		if policy.Binding == v1beta1.LateBinding {
 			for _, path := range patch.early {
 				errs = append(errs, field.Forbidden(path, "must be set when the pod is created, and binding: Late can only set labels and annotations when the pod is bound; set binding to Auto or Early"))
 			}
@@ -536,8 +593,14 @@ func validateTolerations(tolerations []corev1.Toleration, path *field.Path) fiel
 	return errs
 }
 
-// UsesPercent is true if the quota of any subset depends on the workload's replicas.
+// UsesPercent is true if the quota or the minimum of any subset depends on the workload's replicas.
 func (p *Policy) UsesPercent() bool { return p.hasPercent }
+
+// IsRanked is true if the next pod may belong in a later subset although an earlier one has room: there are shares or minimums.
+func (p *Policy) IsRanked() bool { return p.ranked }
+
+// HasShares is true if the pods above the minimums are divided by weight, or by percentages of all subsets.
+func (p *Policy) HasShares() bool { return p.shares }
 
 // PatchesSpec is true if the patch of a subset changes more than labels and annotations.
 func (p *Policy) PatchesSpec() bool {

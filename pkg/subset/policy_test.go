@@ -9,13 +9,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // parse reads a spec as a user writes it.
-func parse(tb testing.TB, text string) *v1alpha1.WorkloadSpreadSpec {
+func parse(tb testing.TB, text string) *v1beta1.WorkloadSpreadSpec {
 	tb.Helper()
-	spec := &v1alpha1.WorkloadSpreadSpec{TargetReference: v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
+	spec := &v1beta1.WorkloadSpreadSpec{TargetReference: v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
 	if err := yaml.UnmarshalStrict([]byte(text), spec); err != nil {
 		tb.Fatalf("parsing the spec: %v", err)
 	}
@@ -64,12 +64,30 @@ func TestCompileRefuses(t *testing.T) {
 			spec: `subsets: [{name: a, maxReplicas: "60%"}, {name: b, maxReplicas: "30%"}]`,
 			want: []string{`spec.subsets: Invalid value: "90%": percentages of all subsets must add up to 100%`},
 		},
+		"minimums and weights that are none": {
+			spec: `subsets: [{name: a, minReplicas: -1, weight: -1}, {name: b, minReplicas: half, maxReplicas: 3, weight: 1000001}, {name: c, minReplicas: 5, maxReplicas: 4},
+				{name: d, minReplicas: "101%"}]`,
+			want: []string{
+				"spec.subsets[0].minReplicas: Invalid value: -1: must not be negative", "spec.subsets[0].weight: Invalid value: -1: must be in the range 0-1000000",
+				`spec.subsets[1].minReplicas: Invalid value: "half": must be a count or a percentage from 0% to 100%`, "spec.subsets[1].weight: Invalid value: 1000001: must be",
+				`spec.subsets[2].minReplicas: Invalid value: "5": must not be greater than maxReplicas`,
+				`spec.subsets[3].minReplicas: Invalid value: "101%": must be a count or a percentage from 0% to 100%`,
+			},
+		},
+		"minimums and weights that do not go with percentages": {
+			spec: `subsets: [{name: a, minReplicas: "60%", maxReplicas: "50%", weight: 1}, {name: b, minReplicas: "41%", maxReplicas: "50%", weight: 0}]`,
+			want: []string{
+				`spec.subsets[0].minReplicas: Invalid value: "60%": must not be greater than maxReplicas`,
+				`spec.subsets[0].weight: Invalid value: 1: weight needs a count in maxReplicas, or no maxReplicas: percentages that add up to 100% are shares already`,
+				`spec.subsets: Invalid value: "101%": percentages in minReplicas must not add up to more than 100%`,
+			},
+		},
 		"a required term that selects no node": {
-			spec: `subsets: [{name: a, requiredNodeSelectorTerm: {}}]`,
-			want: []string{"spec.subsets[0].requiredNodeSelectorTerm: Required value: an empty term selects no node; leave it out to select every node"},
+			spec: `subsets: [{name: a, requiredNodeSelector: {}}]`,
+			want: []string{"spec.subsets[0].requiredNodeSelector: Required value: an empty term selects no node; leave it out to select every node"},
 		},
 		"labels of nodes that the API server would refuse in a pod's node affinity": {
-			spec: `subsets: [{name: a, requiredNodeSelectorTerm: {matchExpressions: [
+			spec: `subsets: [{name: a, requiredNodeSelector: {matchExpressions: [
 				{key: "not a key", operator: Exists}, {key: k, operator: In}, {key: k, operator: NotIn, values: []}, {key: k, operator: Exists, values: [v]},
 				{key: k, operator: DoesNotExist, values: [v]}, {key: k, operator: Gt, values: ["1", "2"]}, {key: k, operator: Lt, values: [few]},
 				{key: k, operator: Among, values: [v]}, {key: k, operator: In, values: [ok, "not a value"]}, {operator: Exists}]}}]`,
@@ -88,7 +106,7 @@ func TestCompileRefuses(t *testing.T) {
 			},
 		},
 		"fields of nodes that the API server would refuse in a pod's node affinity": {
-			spec: `subsets: [{name: a, requiredNodeSelectorTerm: {matchFields: [
+			spec: `subsets: [{name: a, requiredNodeSelector: {matchFields: [
 				{key: spec.unschedulable, operator: In, values: ["true"]}, {key: metadata.name, operator: In, values: [a, b]},
 				{key: metadata.name, operator: Exists}, {key: metadata.name, operator: NotIn, values: [Not_a_node]}]}}]`,
 			want: []string{
@@ -99,12 +117,12 @@ func TestCompileRefuses(t *testing.T) {
 			},
 		},
 		"preferences that the API server would refuse": {
-			spec: `subsets: [{name: a, preferredNodeSelectorTerms: [{weight: 0, preference: {matchExpressions: [{key: zone, operator: Exists}]}},
+			spec: `subsets: [{name: a, preferredNodeSelector: [{weight: 0, preference: {matchExpressions: [{key: zone, operator: Exists}]}},
 				{weight: 101, preference: {matchExpressions: [{key: zone, operator: In}]}}]}]`,
 			want: []string{
-				"spec.subsets[0].preferredNodeSelectorTerms[0].weight: Invalid value: 0: must be in the range 1-100",
-				"spec.subsets[0].preferredNodeSelectorTerms[1].weight: Invalid value: 101: must be in the range 1-100",
-				"spec.subsets[0].preferredNodeSelectorTerms[1].preference.matchExpressions[0].values: Required value",
+				"spec.subsets[0].preferredNodeSelector[0].weight: Invalid value: 0: must be in the range 1-100",
+				"spec.subsets[0].preferredNodeSelector[1].weight: Invalid value: 101: must be in the range 1-100",
+				"spec.subsets[0].preferredNodeSelector[1].preference.matchExpressions[0].values: Required value",
 			},
 		},
 		"tolerations that the API server would refuse on a pod": {
@@ -169,7 +187,7 @@ func TestQuotaRoundsPercentagesUp(t *testing.T) {
 }
 
 func TestFits(t *testing.T) {
-	const zoneA = `requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}`
+	const zoneA = `requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [a]}]}`
 	policy := compile(t, `subsets: [{name: a, `+zoneA+`, tolerations: [{key: spot, operator: Exists}]}, {name: b}]`)
 	node := func(zone string, taints ...corev1.Taint) *corev1.Node {
 		n := &corev1.Node{}
@@ -181,17 +199,17 @@ func TestFits(t *testing.T) {
 	tests := map[string]struct {
 		subset int
 		node   *corev1.Node
-		want   v1alpha1.Reason
+		want   v1beta1.Reason
 	}{
-		"a node with the labels fits":                                  {0, node("a"), v1alpha1.ReasonAdmitted},
-		"a node without them does not":                                 {0, node("b"), v1alpha1.ReasonNodeOutsideSubset},
-		"the subset's tolerations count":                               {0, node("a", spot), v1alpha1.ReasonAdmitted},
-		"the pod's own tolerations count":                              {0, node("a", corev1.Taint{Key: "own", Effect: corev1.TaintEffectNoExecute}), v1alpha1.ReasonAdmitted},
-		"the tolerations of another subset do not":                     {1, node("a", spot), v1alpha1.ReasonTaintNotTolerated},
-		"a taint that only asks to be avoided keeps nobody away":       {1, node("a", corev1.Taint{Key: "x", Effect: corev1.TaintEffectPreferNoSchedule}), v1alpha1.ReasonAdmitted},
-		"a subset without a selector takes every node":                 {1, node("z"), v1alpha1.ReasonAdmitted},
-		"both kinds of tolerations together must cover every taint":    {0, node("a", spot, corev1.Taint{Key: "own", Effect: corev1.TaintEffectNoSchedule}), v1alpha1.ReasonAdmitted},
-		"one taint that nobody tolerates is enough to keep a pod away": {0, node("a", spot, corev1.Taint{Key: "x", Effect: corev1.TaintEffectNoSchedule}), v1alpha1.ReasonTaintNotTolerated},
+		"a node with the labels fits":                                  {0, node("a"), v1beta1.ReasonAdmitted},
+		"a node without them does not":                                 {0, node("b"), v1beta1.ReasonNodeOutsideSubset},
+		"the subset's tolerations count":                               {0, node("a", spot), v1beta1.ReasonAdmitted},
+		"the pod's own tolerations count":                              {0, node("a", corev1.Taint{Key: "own", Effect: corev1.TaintEffectNoExecute}), v1beta1.ReasonAdmitted},
+		"the tolerations of another subset do not":                     {1, node("a", spot), v1beta1.ReasonTaintNotTolerated},
+		"a taint that only asks to be avoided keeps nobody away":       {1, node("a", corev1.Taint{Key: "x", Effect: corev1.TaintEffectPreferNoSchedule}), v1beta1.ReasonAdmitted},
+		"a subset without a selector takes every node":                 {1, node("z"), v1beta1.ReasonAdmitted},
+		"both kinds of tolerations together must cover every taint":    {0, node("a", spot, corev1.Taint{Key: "own", Effect: corev1.TaintEffectNoSchedule}), v1beta1.ReasonAdmitted},
+		"one taint that nobody tolerates is enough to keep a pod away": {0, node("a", spot, corev1.Taint{Key: "x", Effect: corev1.TaintEffectNoSchedule}), v1beta1.ReasonTaintNotTolerated},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -203,7 +221,7 @@ func TestFits(t *testing.T) {
 }
 
 func TestPreference(t *testing.T) {
-	policy := compile(t, `subsets: [{name: a, preferredNodeSelectorTerms: [{weight: 30, preference: {matchExpressions: [{key: disk, operator: In, values: [ssd]}]}}, {weight: 5, preference: {matchExpressions: [{key: zone, operator: Exists}]}}]}]`)
+	policy := compile(t, `subsets: [{name: a, preferredNodeSelector: [{weight: 30, preference: {matchExpressions: [{key: disk, operator: In, values: [ssd]}]}}, {weight: 5, preference: {matchExpressions: [{key: zone, operator: Exists}]}}]}]`)
 	node := &corev1.Node{}
 	node.Labels = map[string]string{"disk": "ssd", "zone": "a"}
 	if got := policy.Subsets[0].Preference(node); got != 35 {
@@ -215,10 +233,10 @@ func TestPreference(t *testing.T) {
 func FuzzCompile(f *testing.F) {
 	f.Add(`{"targetRef":{"apiVersion":"apps/v1","kind":"Deployment","name":"web"},"subsets":[{"name":"a","maxReplicas":3},{"name":"b"}]}`, int32(5))
 	f.Add(`{"subsets":[{"name":"a","maxReplicas":"20%","patch":{"metadata":{"labels":{"x":"y"}}}},{"name":"b","maxReplicas":"80%"}]}`, int32(7))
-	f.Add(`{"subsets":[{"name":"a","requiredNodeSelectorTerm":{"matchExpressions":[{"key":"z","operator":"Gt","values":["1"]}]},"tolerations":[{"operator":"Exists"}]}],"scheduleStrategy":{"type":"Adaptive","adaptive":{}}}`, int32(-1))
+	f.Add(`{"subsets":[{"name":"a","requiredNodeSelector":{"matchExpressions":[{"key":"z","operator":"Gt","values":["1"]}]},"tolerations":[{"operator":"Exists"}]}],"scheduleStrategy":{"type":"Adaptive","adaptive":{}}}`, int32(-1))
 	f.Add(`{"subsets":[{"patch":{"spec":{"containers":[null,{"$patch":"delete"}]}}}]}`, int32(0))
 	f.Fuzz(func(t *testing.T, text string, replicas int32) {
-		spec := &v1alpha1.WorkloadSpreadSpec{}
+		spec := &v1beta1.WorkloadSpreadSpec{}
 		if err := yaml.Unmarshal([]byte(text), spec); err != nil {
 			return
 		}

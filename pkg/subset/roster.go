@@ -7,7 +7,7 @@ import (
 	"github.com/google/btree"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // Roster is the pods of one spread at one plan. It knows which pods are above a quota, which have a wrong deletion cost, and which wait for a slot
@@ -296,17 +296,18 @@ type Excess struct {
 	// Subset the pod is in, or None.
 	Subset int
 	// Reason is ReasonOverQuota or ReasonNoSubset.
-	Reason v1alpha1.Reason
+	Reason v1beta1.Reason
 }
 
 // Surplus lists the active bound pods above the plan, those to delete first in front: pods of no subset, then those above the quota of the last
-// subset, and so on to the first. Inside a subset, ready and old pods are kept. Each quota scope is judged by itself, with the same plan.
+// subset, and so on to the first. Inside a subset, ready and old pods are kept. Each quota scope is judged by itself, with the same plan. Lent pods are
+// not above the plan.
 func (r *Roster) Surplus() []Excess {
 	var surplus []Excess
 	for at, here := range r.places {
-		reason := v1alpha1.ReasonOverQuota
+		reason := v1beta1.ReasonOverQuota
 		if at.subset == None {
-			reason = v1alpha1.ReasonNoSubset
+			reason = v1beta1.ReasonNoSubset
 		}
 		here.over.Ascend(func(m *Member) bool {
 			surplus = append(surplus, Excess{Pod: m.Pod, Subset: at.subset, Reason: reason})
@@ -316,7 +317,26 @@ func (r *Roster) Surplus() []Excess {
 	slices.SortFunc(surplus, func(a, b Excess) int {
 		return cmp.Or(cmp.Compare(r.policy.surplusCost(a.Subset), r.policy.surplusCost(b.Subset)), keepBefore(&b.Pod, &a.Pod))
 	})
-	return surplus
+	return r.withoutLent(surplus)
+}
+
+// withoutLent leaves out the pods that may stay above their quota.
+func (r *Roster) withoutLent(surplus []Excess) []Excess {
+	if !r.policy.lends {
+		return surplus
+	}
+	over := map[string]int32{} // how many pods of each scope are above quotas and not lent
+	for _, scope := range r.tally.Scopes() {
+		over[scope] = r.policy.OverQuota(&r.plan, r.tally.Kept(scope))
+	}
+	return slices.DeleteFunc(surplus, func(e Excess) bool {
+		if e.Subset == None {
+			return false
+		}
+		scope := r.policy.ScopeOf(e.Pod.Revision)
+		over[scope]--
+		return over[scope] < 0
+	})
 }
 
 // Surplus is Roster.Surplus of these pods.
@@ -340,7 +360,7 @@ func (r *Roster) Overbooked() []*Pod {
 	for _, pod := range waiting {
 		index, _ := r.policy.AdmittedTo(pod.Admitted, r.spread)
 		scope := r.policy.ScopeOf(pod.Revision)
-		if r.policy.HasRoom(&r.plan, kept.Kept(scope), index, Candidate{}) {
+		if r.policy.HasRoom(&r.plan, kept.Kept(scope), index, Candidate{Lent: pod.Admitted.Lent}) {
 			kept.Add(scope, index)
 		} else {
 			overbooked = append(overbooked, pod)

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // surplusByCounting, costsByCounting and overbookedByCounting answer as a roster does, by looking at all pods.
@@ -33,9 +33,9 @@ func surplusByCounting(p *Policy, plan *Plan, pods []Pod) []Excess {
 	}
 	var surplus []Excess
 	for here, pods := range places {
-		reason, quota := v1alpha1.ReasonNoSubset, int32(0)
+		reason, quota := v1beta1.ReasonNoSubset, int32(0)
 		if here.subset != None {
-			reason, quota = v1alpha1.ReasonOverQuota, plan.Quota[here.subset]
+			reason, quota = v1beta1.ReasonOverQuota, plan.Quota[here.subset]
 		}
 		if quota == NoLimit || len(pods) <= int(quota) {
 			continue
@@ -199,7 +199,7 @@ func TestARosterAnswersAsIfItHadCounted(t *testing.T) {
 		t.Helper()
 		policy := randomPolicy(t, r)
 		if r.IntN(3) == 0 {
-			policy.Binding = v1alpha1.EarlyBinding
+			policy.Binding = v1beta1.EarlyBinding
 		}
 		plan := policy.Plan(r.Int32N(20))
 		roster, pods, next := policy.NewRoster(&plan, "web"), map[types.UID]*Pod{}, 0

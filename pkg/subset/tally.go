@@ -13,13 +13,23 @@ func (c Counts) At(subset int) int32 {
 	return c[subset]
 }
 
-// OverQuota is how many of the counted pods are above the quotas of their subsets.
+func (c Counts) sum() (n int32) {
+	for _, pods := range c {
+		n += pods
+	}
+	return n
+}
+
+// OverQuota is how many of the counted pods are above the quotas of their subsets. Lent pods are not, as long as there are no more pods than replicas.
 func (p *Policy) OverQuota(plan *Plan, kept Counts) int32 {
 	var over int32
 	for i, quota := range plan.Quota {
 		if quota != NoLimit {
 			over += max(kept.At(i)-quota, 0)
 		}
+	}
+	if p.lends {
+		over = min(over, max(kept.sum()-plan.Replicas, 0))
 	}
 	return over
 }

@@ -9,11 +9,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // warnings are about what the spec alone shows.
-func warnings(policy *Policy, spec *v1alpha1.WorkloadSpreadSpec, path *field.Path) []string {
+func warnings(policy *Policy, spec *v1beta1.WorkloadSpreadSpec, path *field.Path) []string {
 	subsets := path.Child("subsets")
 	all := warnOfUnreached(policy, subsets)
 	all = append(all, warnOfSameNodes(policy, subsets)...)
@@ -23,14 +23,40 @@ func warnings(policy *Policy, spec *v1alpha1.WorkloadSpreadSpec, path *field.Pat
 	return append(all, warnOfAdaptive(policy, &spec.ScheduleStrategy, path.Child("scheduleStrategy"))...)
 }
 
+// warnOfUnreached is about subsets to which no pod goes. A subset with a quota of 0 is closed on purpose.
 func warnOfUnreached(policy *Policy, path *field.Path) []string {
-	for i := 0; i < len(policy.Subsets)-1; i++ {
-		if policy.Strategy == v1alpha1.FixedScheduleStrategy && policy.Subsets[i].Limit.kind == unlimited {
-			return []string{fmt.Sprintf("%s: has no maxReplicas, so with type: Fixed no pod reaches the subsets after it", path.Index(i))}
+	if policy.shares {
+		return warnOfNoWeight(policy, path)
+	}
+	unlimitedAt := slices.IndexFunc(policy.Subsets, func(s Subset) bool { return s.Limit.kind == unlimited })
+	if policy.Strategy != v1beta1.FixedScheduleStrategy || unlimitedAt == -1 {
+		return nil
+	}
+	without, which := 0, ""
+	for _, after := range policy.Subsets[unlimitedAt+1:] {
+		if hasMinimum(after) {
+			which = " that have no minReplicas"
+		} else {
+			without++
 		}
 	}
-	return nil
+	if without == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s: has no maxReplicas, so with type: Fixed no pod reaches the subsets after it%s", path.Index(unlimitedAt), which)}
 }
+
+func warnOfNoWeight(policy *Policy, path *field.Path) []string {
+	var all []string
+	for i := range policy.Subsets {
+		if s := policy.Subsets[i]; s.Weight == 0 && !hasMinimum(s) && (s.Limit.kind == unlimited || s.Limit.value > 0) {
+			all = append(all, fmt.Sprintf("%s: has neither weight nor minReplicas, and other subsets have a weight, so no pod goes there", path.Index(i)))
+		}
+	}
+	return all
+}
+
+func hasMinimum(s Subset) bool { return s.Min.kind != unlimited && s.Min.value > 0 }
 
 // warnOfSameNodes ignores subsets without a term. If no subset has one, the spread is not about nodes.
 func warnOfSameNodes(policy *Policy, path *field.Path) []string {
@@ -38,7 +64,7 @@ func warnOfSameNodes(policy *Policy, path *field.Path) []string {
 	for i := range policy.Subsets {
 		if j := policy.firstWithNodesOf(i); j != None {
 			all = append(all, fmt.Sprintf("%s: selects the same nodes as %s; pods there that Berth did not bind count in the first of the two",
-				path.Index(i).Child("requiredNodeSelectorTerm"), path.Index(j)))
+				path.Index(i).Child("requiredNodeSelector"), path.Index(j)))
 		}
 	}
 	return all
@@ -55,23 +81,23 @@ func (p *Policy) firstWithNodesOf(subset int) int {
 	return None
 }
 
-func warnOfPreferences(spec *v1alpha1.Subset, path *field.Path) []string {
+func warnOfPreferences(spec *v1beta1.Subset, path *field.Path) []string {
 	var all []string
-	for i := range spec.PreferredNodeSelectorTerms {
-		preference := &spec.PreferredNodeSelectorTerms[i].Preference
-		at := path.Child("preferredNodeSelectorTerms").Index(i).Child("preference")
-		switch required := spec.RequiredNodeSelectorTerm; {
+	for i := range spec.PreferredNodeSelector {
+		preference := &spec.PreferredNodeSelector[i].Preference
+		at := path.Child("preferredNodeSelector").Index(i).Child("preference")
+		switch required := spec.RequiredNodeSelector; {
 		case isEmpty(preference):
 			all = append(all, fmt.Sprintf("%s: is empty and matches no node, so it has no effect", at))
 		case required != nil && implies(required, preference):
-			all = append(all, fmt.Sprintf("%s: every node of the subset matches it, as requiredNodeSelectorTerm says the same, so it has no effect", at))
+			all = append(all, fmt.Sprintf("%s: every node of the subset matches it, as requiredNodeSelector says the same, so it has no effect", at))
 		}
 	}
 	return all
 }
 
-func warnOfAdaptive(policy *Policy, strategy *v1alpha1.ScheduleStrategy, path *field.Path) []string {
-	if policy.Strategy != v1alpha1.AdaptiveScheduleStrategy {
+func warnOfAdaptive(policy *Policy, strategy *v1beta1.ScheduleStrategy, path *field.Path) []string {
+	if policy.Strategy != v1beta1.AdaptiveScheduleStrategy {
 		return nil
 	}
 	if len(policy.Subsets) == 1 {
@@ -88,22 +114,45 @@ func warnOfAdaptive(policy *Policy, strategy *v1alpha1.ScheduleStrategy, path *f
 	return all
 }
 
-// WarningsAt are about a workload with this number of replicas. Path is that of the spec.
-func (p *Policy) WarningsAt(replicas int32, path *field.Path) []string {
-	if !p.hasPercent || replicas <= 0 {
+// WarningsAt are about a workload with this number of replicas. maxUnavailable is as in BlockedRollout. Path is that of the spec.
+func (p *Policy) WarningsAt(replicas int32, maxUnavailable *int32, path *field.Path) []string {
+	all := append(p.warnOfRounding(replicas, path), p.warnOfMinimums(replicas, path)...)
+	if blocked := p.BlockedRollout(replicas, maxUnavailable); blocked != "" {
+		all = append(all, fmt.Sprintf("%s: %s", path.Child("scheduleStrategy", "quotaScope"), blocked))
+	}
+	return all
+}
+
+// warnOfRounding is about percentages that are filled in order. Shares are never more than the replicas.
+func (p *Policy) warnOfRounding(replicas int32, path *field.Path) []string {
+	if p.shares || !slices.ContainsFunc(p.Subsets, func(s Subset) bool { return s.Limit.IsPercent() }) {
 		return nil
 	}
-	plan := p.Plan(replicas)
-	quotas, sum := make([]string, len(plan.Quota)), int64(0)
-	for i, quota := range plan.Quota {
-		quotas[i] = fmt.Sprintf("%s %s", p.Subsets[i].Name, FormatQuota(quota))
-		sum += int64(max(quota, 0))
-	}
-	if sum <= int64(replicas) {
+	quotas, sum := p.sumOf(p.boundsAt(replicas).Quota)
+	if sum <= int64(replicas) || replicas <= 0 {
 		return nil
 	}
 	return []string{fmt.Sprintf("%s: of %d replicas the percentages, each rounded up, are %d pods (%s), so the last subsets hold fewer",
-		path.Child("subsets"), replicas, sum, strings.Join(quotas, ", "))}
+		path.Child("subsets"), replicas, sum, quotas)}
+}
+
+func (p *Policy) warnOfMinimums(replicas int32, path *field.Path) []string {
+	minimums, sum := p.sumOf(p.boundsAt(replicas).Min)
+	if sum <= int64(replicas) || replicas <= 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s: the minimums are %d pods (%s), and the workload has %d replicas, so the last subsets get less than their minimum",
+		path.Child("subsets"), sum, minimums, replicas)}
+}
+
+// sumOf adds up the bounds of the subsets, and lists them.
+func (p *Policy) sumOf(bounds []int32) (list string, sum int64) {
+	parts := make([]string, len(bounds))
+	for i, bound := range bounds {
+		parts[i] = fmt.Sprintf("%s %s", p.Subsets[i].Name, FormatQuota(bound))
+		sum += int64(max(bound, 0))
+	}
+	return strings.Join(parts, ", "), sum
 }
 
 // BlockedRollout says why a rolling update of a workload with this number of replicas can never go on, and what to change. It is empty if it can, or if
@@ -112,7 +161,7 @@ func (p *Policy) WarningsAt(replicas int32, path *field.Path) []string {
 // If all revisions share quotas that pods of the old revision fill, a pod of the new one waits until an old one goes. The workload's controller
 // removes an available pod only if more than replicas − maxUnavailable pods are available. No more than there are slots can be.
 func (p *Policy) BlockedRollout(replicas int32, maxUnavailable *int32) string {
-	if p.Scope != v1alpha1.WorkloadQuotaScope || p.WhenFull != v1alpha1.WhenFullWait || maxUnavailable == nil || replicas <= 0 ||
+	if p.Scope != v1beta1.WorkloadQuotaScope || p.WhenFull != v1beta1.WhenFullWait || maxUnavailable == nil || replicas <= 0 ||
 		!p.podSelector.Empty() { // of the replicas, nobody knows how many the spread divides
 		return ""
 	}
@@ -136,7 +185,7 @@ func (p *Policy) WarningsAmong(nodes []*corev1.Node, path *field.Path) []string 
 	held, shared := p.holders(nodes)
 	var all []string
 	for i := range p.Subsets {
-		at := path.Child("subsets").Index(i).Child("requiredNodeSelectorTerm")
+		at := path.Child("subsets").Index(i).Child("requiredNodeSelector")
 		switch {
 		case p.Subsets[i].required == nil:
 		case !held.Has(i):

@@ -21,9 +21,9 @@ func expectWarnings(t *testing.T, want, got []string) {
 
 func TestWarningsOfASpec(t *testing.T) {
 	const (
-		poolA  = `requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}`
-		both   = `requiredNodeSelectorTerm: {matchExpressions: [{key: arch, operator: Exists}, {key: pool, operator: In, values: [a]}]}`
-		turned = `requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}, {key: arch, operator: Exists}]}`
+		poolA  = `requiredNodeSelector: {matchExpressions: [{key: pool, operator: In, values: [a]}]}`
+		both   = `requiredNodeSelector: {matchExpressions: [{key: arch, operator: Exists}, {key: pool, operator: In, values: [a]}]}`
+		turned = `requiredNodeSelector: {matchExpressions: [{key: pool, operator: In, values: [a]}, {key: arch, operator: Exists}]}`
 		same   = "; pods there that Berth did not bind count in the first of the two"
 	)
 	tests := map[string]struct {
@@ -35,17 +35,31 @@ func TestWarningsOfASpec(t *testing.T) {
 			[]string{"spec.subsets[1]: has no maxReplicas, so with type: Fixed no pod reaches the subsets after it"},
 		},
 		"none of it with type Adaptive, where pods reach them when there is no node": {`{subsets: [{name: a}, {name: b}], scheduleStrategy: {type: Adaptive}}`, nil},
+		"none of it for later subsets with a minimum":                                {`subsets: [{name: a, minReplicas: 1}, {name: b, minReplicas: 3}, {name: c, minReplicas: 10%}]`, nil},
+		"only for those without": {
+			`subsets: [{name: a}, {name: b, minReplicas: 3}, {name: c, minReplicas: 0}]`,
+			[]string{"spec.subsets[0]: has no maxReplicas, so with type: Fixed no pod reaches the subsets after it that have no minReplicas"},
+		},
+		"none of it with weights": {`subsets: [{name: a, weight: 1}, {name: b, weight: 1, maxReplicas: 3}, {name: c, weight: 3}]`, nil},
+		"subsets without a weight, unless they have a minimum or are closed": {
+			`{subsets: [{name: a, weight: 1}, {name: b, minReplicas: 3}, {name: c, weight: 0}, {name: d, maxReplicas: 0}, {name: e, maxReplicas: 5}], scheduleStrategy: {type: Adaptive}}`,
+			[]string{
+				"spec.subsets[2]: has neither weight nor minReplicas, and other subsets have a weight, so no pod goes there",
+				"spec.subsets[4]: has neither weight nor minReplicas, and other subsets have a weight, so no pod goes there",
+			},
+		},
+		"not for a share of 0 %": {`subsets: [{name: a, maxReplicas: 0%}, {name: b, maxReplicas: 100%}]`, nil},
 		"subsets with the same nodes, by the words of their terms in any order": {
 			`subsets: [{name: a, maxReplicas: 1, ` + both + `}, {name: b, maxReplicas: 1, ` + poolA + `}, {name: c, ` + turned + `}]`,
-			[]string{"spec.subsets[2].requiredNodeSelectorTerm: selects the same nodes as spec.subsets[0]" + same},
+			[]string{"spec.subsets[2].requiredNodeSelector: selects the same nodes as spec.subsets[0]" + same},
 		},
 		"none of it for subsets that take any node": {`subsets: [{name: a, maxReplicas: 1}, {name: b, maxReplicas: 1}, {name: c}]`, nil},
 		"preferences without effect": {
-			`subsets: [{name: a, ` + both + `, preferredNodeSelectorTerms: [{weight: 1, preference: {}}, {weight: 1, preference: {matchExpressions: [{key: pool, operator: In, values: [a]}]}},
+			`subsets: [{name: a, ` + both + `, preferredNodeSelector: [{weight: 1, preference: {}}, {weight: 1, preference: {matchExpressions: [{key: pool, operator: In, values: [a]}]}},
 				{weight: 1, preference: {matchExpressions: [{key: pool, operator: Exists}]}}]}]`,
 			[]string{
-				"spec.subsets[0].preferredNodeSelectorTerms[0].preference: is empty and matches no node, so it has no effect",
-				"spec.subsets[0].preferredNodeSelectorTerms[1].preference: every node of the subset matches it, as requiredNodeSelectorTerm says the same, so it has no effect",
+				"spec.subsets[0].preferredNodeSelector[0].preference: is empty and matches no node, so it has no effect",
+				"spec.subsets[0].preferredNodeSelector[1].preference: every node of the subset matches it, as requiredNodeSelector says the same, so it has no effect",
 			},
 		},
 		"Adaptive with one subset": {
@@ -77,13 +91,29 @@ func TestWarningsAtANumberOfReplicas(t *testing.T) {
 		replicas int32
 		want     []string
 	}{
+		"not for shares, which are never more": {thirds, 10, nil},
 		"percentages that round up to more than there are": {
-			thirds, 10, []string{"spec.subsets: of 10 replicas the percentages, each rounded up, are 12 pods (a 4, b 4, c 4), so the last subsets hold fewer"},
+			`subsets: [{name: a, maxReplicas: 33%}, {name: b, maxReplicas: 33%}, {name: c, maxReplicas: 33%}, {name: d}]`, 10,
+			[]string{"spec.subsets: of 10 replicas the percentages, each rounded up, are 12 pods (a 4, b 4, c 4, d -), so the last subsets hold fewer"},
 		},
 		"also if they leave nothing for a subset without one": {
 			rest, 1, []string{"spec.subsets: of 1 replicas the percentages, each rounded up, are 2 pods (a 1, b 1, c -), so the last subsets hold fewer"},
 		},
-		"not if they are exact":                {thirds, 100, nil},
+		"not if they are exact":           {`subsets: [{name: a, maxReplicas: 33%}, {name: b, maxReplicas: 66%}, {name: c}]`, 100, nil},
+		"not for percentages in minimums": {`subsets: [{name: a, maxReplicas: 20, minReplicas: 10%}, {name: b}]`, 10, nil},
+		"minimums that are more than there are": {
+			`subsets: [{name: a, minReplicas: 3}, {name: b, minReplicas: 3, weight: 1}, {name: c, minReplicas: 10%}]`, 6,
+			[]string{"spec.subsets: the minimums are 7 pods (a 3, b 3, c 1), and the workload has 6 replicas, so the last subsets get less than their minimum"},
+		},
+		"not if they are as many":     {`subsets: [{name: a, minReplicas: 3}, {name: b, minReplicas: 3}]`, 6, nil},
+		"not for minimums of no pods": {`subsets: [{name: a, minReplicas: 3}, {name: b, minReplicas: 3}]`, 0, nil},
+		"both for percentages": {
+			`subsets: [{name: a, minReplicas: 50%, maxReplicas: 50%}, {name: b, minReplicas: 50%, maxReplicas: 50%}, {name: c}]`, 1,
+			[]string{
+				"spec.subsets: of 1 replicas the percentages, each rounded up, are 2 pods (a 1, b 1, c -), so the last subsets hold fewer",
+				"spec.subsets: the minimums are 2 pods (a 1, b 1, c 0), and the workload has 1 replicas, so the last subsets get less than their minimum",
+			},
+		},
 		"not if rounding up leaves some over":  {rest, 11, nil},
 		"not without replicas":                 {thirds, 0, nil},
 		"not for counts, which do not follow":  {`subsets: [{name: a, maxReplicas: 20}, {name: b, maxReplicas: 5}]`, 10, nil},
@@ -91,14 +121,14 @@ func TestWarningsAtANumberOfReplicas(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			expectWarnings(t, tc.want, compile(t, tc.spec).WarningsAt(tc.replicas, field.NewPath("spec")))
+			expectWarnings(t, tc.want, compile(t, tc.spec).WarningsAt(tc.replicas, nil, field.NewPath("spec")))
 		})
 	}
 }
 
 func TestWarningsAmongNodes(t *testing.T) {
 	term := func(key, value string) string {
-		return `requiredNodeSelectorTerm: {matchExpressions: [{key: ` + key + `, operator: In, values: [` + value + `]}]}`
+		return `requiredNodeSelector: {matchExpressions: [{key: ` + key + `, operator: In, values: [` + value + `]}]}`
 	}
 	node := func(name string, labels map[string]string) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
@@ -112,11 +142,11 @@ func TestWarningsAmongNodes(t *testing.T) {
 		"every subset has nodes of its own": {`subsets: [{name: a, maxReplicas: 1, ` + term("pool", "a") + `}, {name: b, ` + term("pool", "b") + `}]`, nil},
 		"a subset that no node matches": {
 			`subsets: [{name: a, maxReplicas: 1, ` + term("pool", "a") + `}, {name: b, ` + term("pool", "c") + `}]`,
-			[]string{"spec.subsets[1].requiredNodeSelectorTerm: no node matches now"},
+			[]string{"spec.subsets[1].requiredNodeSelector: no node matches now"},
 		},
 		"subsets that share nodes": {
 			`subsets: [{name: a, maxReplicas: 1, ` + term("pool", "b") + `}, {name: b, maxReplicas: 1, ` + term("pool", "a") + `}, {name: c, ` + term("disk", "ssd") + `}]`,
-			[]string{"spec.subsets[2].requiredNodeSelectorTerm: selects nodes that spec.subsets[1] selects too, such as n2; pods there that Berth did not bind count in the first of the two"},
+			[]string{"spec.subsets[2].requiredNodeSelector: selects nodes that spec.subsets[1] selects too, such as n2; pods there that Berth did not bind count in the first of the two"},
 		},
 		"what the terms alone show is not said twice": {`subsets: [{name: a, maxReplicas: 1, ` + term("pool", "a") + `}, {name: b, ` + term("pool", "a") + `}]`, nil},
 		"a subset that takes any node shares none":    {`subsets: [{name: a, maxReplicas: 1, ` + term("pool", "a") + `}, {name: b}]`, nil},
@@ -129,7 +159,7 @@ func TestWarningsAmongNodes(t *testing.T) {
 }
 
 func TestASubsetHasANodeForAPod(t *testing.T) {
-	policy := compile(t, `subsets: [{name: a, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}]`)
+	policy := compile(t, `subsets: [{name: a, requiredNodeSelector: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}]`)
 	nodes := []*corev1.Node{
 		{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"pool": "a", "arch": "x86"}}},
 		{ObjectMeta: metav1.ObjectMeta{Name: "n2", Labels: map[string]string{"pool": "b", "arch": "arm"}}},

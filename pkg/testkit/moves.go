@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/moves"
 	"github.com/berth-project/berth/pkg/subset"
 )
@@ -26,7 +26,7 @@ var Now = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 // Policy of a spread for a Deployment web; spec is the rest of it as YAML.
 func Policy(t *testing.T, spec string) *subset.Policy {
 	t.Helper()
-	full := v1alpha1.WorkloadSpreadSpec{TargetReference: v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
+	full := v1beta1.WorkloadSpreadSpec{TargetReference: v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
 	if err := yaml.UnmarshalStrict([]byte(spec), &full); err != nil {
 		t.Fatal(err)
 	}
@@ -72,8 +72,8 @@ func pod(in string, i int, since time.Duration) moves.Pod {
 }
 
 // MovedAgo is what the status remembers of a move so long ago, of which the pods that are there now have come back.
-func MovedAgo(from, to string, ago time.Duration) []v1alpha1.Move {
-	return []v1alpha1.Move{{From: from, To: to, Round: 1, Time: metav1.NewTime(Now.Add(-ago))}}
+func MovedAgo(from, to string, ago time.Duration) []v1beta1.Move {
+	return []v1beta1.Move{{From: from, To: to, Round: 1, Time: metav1.NewTime(Now.Add(-ago))}}
 }
 
 // Rooms is a cluster with so many places in each subset, by index. Every pod may be evicted.
@@ -91,7 +91,7 @@ func (r Rooms) Room(_ *moves.Pod, in int) moves.Room {
 }
 
 // Spares implements moves.Cluster.
-func (Rooms) Spares(*moves.Pod) v1alpha1.Reason { return "" }
+func (Rooms) Spares(*moves.Pod) v1beta1.Reason { return "" }
 
 // Take implements moves.Cluster.
 func (Rooms) Take(*moves.Pod) {}

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/report"
 	"github.com/berth-project/berth/pkg/subset"
@@ -120,7 +120,7 @@ type board struct {
 
 	nodes   map[string]*corev1.Node
 	pods    map[types.NamespacedName]*corev1.Pod
-	spreads map[types.NamespacedName]*v1alpha1.WorkloadSpread
+	spreads map[types.NamespacedName]*v1beta1.WorkloadSpread
 	// podsOn are the pods of a node.
 	podsOn map[string]sets.Set[types.NamespacedName]
 	// awaited are pods by the UID of an owner that is not known yet.
@@ -141,7 +141,7 @@ type board struct {
 func newBoard(family family, clock clock.PassiveClock) *board {
 	return &board{
 		family: family, clock: clock,
-		nodes: map[string]*corev1.Node{}, pods: map[types.NamespacedName]*corev1.Pod{}, spreads: map[types.NamespacedName]*v1alpha1.WorkloadSpread{},
+		nodes: map[string]*corev1.Node{}, pods: map[types.NamespacedName]*corev1.Pod{}, spreads: map[types.NamespacedName]*v1beta1.WorkloadSpread{},
 		podsOn: map[string]sets.Set[types.NamespacedName]{}, awaited: map[types.UID]sets.Set[types.NamespacedName]{},
 		staleNodes: sets.New[string](), stalePods: sets.New[types.NamespacedName](), staleSpreads: sets.New[types.NamespacedName](),
 		shownNodes: map[string]Node{}, shownPods: map[types.NamespacedName]Pod{}, shownSpreads: map[types.NamespacedName]Spread{},
@@ -204,7 +204,7 @@ func (b *board) leaveNode(key types.NamespacedName) {
 	}
 }
 
-func (b *board) putSpread(spread *v1alpha1.WorkloadSpread) {
+func (b *board) putSpread(spread *v1beta1.WorkloadSpread) {
 	key := keyOf(spread)
 	before := b.spreads[key]
 	b.spreads[key] = spread
@@ -409,7 +409,7 @@ func phaseOf(pod *corev1.Pod) (phase Phase, why string) {
 	return Starting, ""
 }
 
-func (b *board) lookAtSpread(spread *v1alpha1.WorkloadSpread) Spread {
+func (b *board) lookAtSpread(spread *v1beta1.WorkloadSpread) Spread {
 	shown := Spread{Key: keyOf(spread).String(), Spread: report.Of(spread, b.clock.Now()), Order: make([]string, len(spread.Spec.Subsets))}
 	for i := range spread.Spec.Subsets {
 		shown.Order[i] = spread.Spec.Subsets[i].Name
@@ -431,7 +431,7 @@ func (b *board) groupKeys() []Key {
 	places := map[string]map[string][]int{}
 	for _, spread := range b.spreads {
 		for i := range spread.Spec.Subsets {
-			term := spread.Spec.Subsets[i].RequiredNodeSelectorTerm
+			term := spread.Spec.Subsets[i].RequiredNodeSelector
 			if term == nil {
 				continue
 			}

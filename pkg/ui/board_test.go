@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 )
 
@@ -40,12 +40,12 @@ type fixture struct {
 func newFixture(t *testing.T, objects ...client.Object) *fixture {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
 	}
-	c := fake.NewClientBuilder().WithScheme(scheme).WithIndex(&v1alpha1.WorkloadSpread{}, lineage.TargetField, lineage.TargetKeyOf).Build()
+	c := fake.NewClientBuilder().WithScheme(scheme).WithIndex(&v1beta1.WorkloadSpread{}, lineage.TargetField, lineage.TargetKeyOf).Build()
 	clock := clocktesting.NewFakeClock(noon)
 	f := &fixture{client: c, board: newBoard(lineage.Over(c, lineage.NewKinds(meta.NewDefaultRESTMapper([]schema.GroupVersion{}), c, clock), clock), clock)}
 	for _, object := range objects {
@@ -62,7 +62,7 @@ func (f *fixture) add(t *testing.T, object client.Object) {
 		f.putNode(o)
 	case *corev1.Pod:
 		f.putPod(o)
-	case *v1alpha1.WorkloadSpread:
+	case *v1beta1.WorkloadSpread:
 		f.create(t, o)
 		f.putSpread(o)
 	default:
@@ -141,11 +141,11 @@ func node(name, pool string) *corev1.Node {
 }
 
 // spread divides Deployment web over subsets named as the values of the label "pool" that they select.
-func spread(subsets ...string) *v1alpha1.WorkloadSpread {
-	s := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-spread", UID: "web-spread", Generation: 1}}
-	s.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+func spread(subsets ...string) *v1beta1.WorkloadSpread {
+	s := &v1beta1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-spread", UID: "web-spread", Generation: 1}}
+	s.Spec.TargetReference = v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
 	for _, name := range subsets {
-		s.Spec.Subsets = append(s.Spec.Subsets, v1alpha1.Subset{Name: name, RequiredNodeSelectorTerm: &corev1.NodeSelectorTerm{
+		s.Spec.Subsets = append(s.Spec.Subsets, v1beta1.Subset{Name: name, RequiredNodeSelector: &corev1.NodeSelectorTerm{
 			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "pool", Operator: corev1.NodeSelectorOpIn, Values: []string{name}}}}})
 	}
 	return s
@@ -172,7 +172,7 @@ func pod(name, node, subset string) *corev1.Pod {
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	}
 	if subset != "" {
-		p.Annotations = map[string]string{v1alpha1.MatchedAnnotation: fmt.Sprintf(`{"name": "web-spread", "subset": %q, "uid": %q}`, subset, p.UID)}
+		p.Annotations = map[string]string{v1beta1.MatchedAnnotation: fmt.Sprintf(`{"name": "web-spread", "subset": %q, "uid": %q}`, subset, p.UID)}
 	}
 	return p
 }
@@ -372,8 +372,8 @@ func TestNewsAddUpToEverything(t *testing.T) {
 func TestTheLastMovesOfASpreadAreShown(t *testing.T) {
 	s := spread("own", "cloud")
 	for minute := range 7 {
-		s.Status.Moves = append([]v1alpha1.Move{{From: fmt.Sprint(minute), To: "own", Reason: "OverQuota", Round: 2, Time: metav1.NewTime(noon.Add(time.Duration(minute) * time.Minute)),
-			InFlight: []v1alpha1.PodInFlight{{UID: "u", Name: "p"}}}}, s.Status.Moves...)
+		s.Status.Moves = append([]v1beta1.Move{{From: fmt.Sprint(minute), To: "own", Reason: "OverQuota", Round: 2, Time: metav1.NewTime(noon.Add(time.Duration(minute) * time.Minute)),
+			InFlight: []v1beta1.PodInFlight{{UID: "u", Name: "p"}}}}, s.Status.Moves...)
 	}
 	shown := newFixture(t).lookAtSpread(s).Moves
 	if len(shown) != mostMoves {
@@ -409,10 +409,10 @@ func TestASpreadIsNewsWhenItsWaitIsOver(t *testing.T) {
 		next() // the snapshot of an empty board
 		s := spread("own", "cloud")
 		s.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
-		s.Status = v1alpha1.WorkloadSpreadStatus{
-			ObservedGeneration: 1, ObservedReplicas: 2, SubsetStatuses: []v1alpha1.SubsetStatus{{Name: "own"}, {Name: "cloud", Replicas: 2}},
-			Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}},
-			Moves:      []v1alpha1.Move{{From: "cloud", To: "own", Remaining: 2, Time: metav1.Now()}},
+		s.Status = v1beta1.WorkloadSpreadStatus{
+			ObservedGeneration: 1, ObservedReplicas: 2, SubsetStatuses: []v1beta1.SubsetStatus{{Name: "own"}, {Name: "cloud", Replicas: 2}},
+			Conditions: []metav1.Condition{{Type: v1beta1.ConditionReady, Status: metav1.ConditionTrue}},
+			Moves:      []v1beta1.Move{{From: "cloud", To: "own", Remaining: 2, Time: metav1.Now()}},
 		}
 		stream.change(func(b *board) { b.putSpread(s) })
 		if got := next(); !strings.Contains(got, `"wait":{"reason":"CoolingDown","until":"2000-01-01T00:05:00Z"`) {

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -63,7 +63,7 @@ func Open(ctx context.Context, config *rest.Config, options Options) (*Page, err
 		options.Clock = clock.RealClock{}
 	}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("registering types: %w", err)
 		}
@@ -131,7 +131,7 @@ func checkRights(ctx context.Context, reader client.Reader, namespace string) er
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	for _, list := range []client.ObjectList{
-		&v1alpha1.WorkloadSpreadList{}, &corev1.PodList{}, &corev1.NodeList{},
+		&v1beta1.WorkloadSpreadList{}, &corev1.PodList{}, &corev1.NodeList{},
 		&appsv1.DeploymentList{}, &appsv1.ReplicaSetList{}, &appsv1.StatefulSetList{}, &batchv1.JobList{},
 	} {
 		in := []client.ListOption{client.Limit(1)}
@@ -166,7 +166,7 @@ func (p *Page) addHandlers(ctx context.Context, mgr ctrl.Manager, owners *lineag
 		{&corev1.Pod{}, onBoard(p.stream, (*board).putPod), func(object metav1.Object) {
 			p.stream.change(func(b *board) { b.dropPod(keyOf(object)) })
 		}},
-		{&v1alpha1.WorkloadSpread{}, onBoard(p.stream, (*board).putSpread), func(object metav1.Object) {
+		{&v1beta1.WorkloadSpread{}, onBoard(p.stream, (*board).putSpread), func(object metav1.Object) {
 			p.stream.change(func(b *board) { b.dropSpread(keyOf(object)) })
 		}},
 	}
@@ -225,7 +225,7 @@ func keepOfPod(obj any) (any, error) {
 		Status:     corev1.PodStatus{Phase: pod.Status.Phase, Conditions: pod.Status.Conditions},
 	}
 	kept.ManagedFields, kept.Annotations = nil, nil
-	for _, key := range []string{v1alpha1.MatchedAnnotation, v1alpha1.AdmittedAnnotation} {
+	for _, key := range []string{v1beta1.MatchedAnnotation, v1beta1.AdmittedAnnotation} {
 		if value, found := pod.Annotations[key]; found {
 			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, value)
 		}

@@ -294,6 +294,8 @@ type candidate struct {
 	adopted      subset.Counts
 	adoptedAlike int32
 	closed       subset.Mask
+	// position of the pod in its StatefulSet; see subset.Pod.
+	position int32
 	// replicas of the workload. With mayLag they may be older than the pods.
 	replicas int32
 	mayLag   bool
@@ -308,7 +310,7 @@ func (b *bookings) book(in *scope, pod *candidate) subset.Verdict {
 		kept[i] += pod.adopted.At(i)
 	}
 	plan := b.plan(in, pod, alike+pod.adoptedAlike+1)
-	verdict := in.policy.PickEarly(&plan, kept, pod.closed)
+	verdict := in.policy.PickEarly(&plan, kept, in.policy.At(&plan, pod.position, subset.Candidate{Closed: pod.closed}))
 	if !pod.trial {
 		picked := place{revision: pod.revision}
 		if verdict.Subset != subset.None {

@@ -15,7 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -37,12 +37,12 @@ func boundPod(name, replicaSet, revision string) *corev1.Pod {
 
 // recorded has the pod carry what Berth leaves on one that it has bound.
 func recorded(p *corev1.Pod, spread, in string) *corev1.Pod {
-	p.Annotations[v1alpha1.MatchedAnnotation] = fmt.Sprintf(`{"name":%q,"subset":%q,"uid":%q}`, spread, in, p.UID)
+	p.Annotations[v1beta1.MatchedAnnotation] = fmt.Sprintf(`{"name":%q,"subset":%q,"uid":%q}`, spread, in, p.UID)
 	return admittedTo(p, spread, in)
 }
 
 func admittedTo(p *corev1.Pod, spread, in string) *corev1.Pod {
-	p.Annotations[v1alpha1.AdmittedAnnotation] = fmt.Sprintf(`{"name":%q,"subset":%q,"pick":%q}`, spread, in, p.UID)
+	p.Annotations[v1beta1.AdmittedAnnotation] = fmt.Sprintf(`{"name":%q,"subset":%q,"pick":%q}`, spread, in, p.UID)
 	return p
 }
 
@@ -59,8 +59,8 @@ func replicaSetOf(deployment, name string) *appsv1.ReplicaSet {
 const earlyPools = `
 scheduleStrategy: {binding: Early%s}
 subsets:
-- {name: a, maxReplicas: 3, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}
-- {name: b, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}}
+- {name: a, maxReplicas: 3, requiredNodeSelector: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}
+- {name: b, requiredNodeSelector: {matchExpressions: [{key: pool, operator: In, values: [b]}]}}
 %s`
 
 // Three pods are on nodes of a, which takes three, or are not counted there. A fourth is admitted, and should the controller find that a has no room
@@ -330,8 +330,8 @@ func TestAdmissionCountsAsTheModelDoes(t *testing.T) {
 const earlyPercentages = `
 scheduleStrategy: {binding: Early}
 subsets:
-- {name: a, maxReplicas: "30%", requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}
-- {name: b, maxReplicas: "70%", requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}}`
+- {name: a, maxReplicas: "30%", requiredNodeSelector: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}
+- {name: b, maxReplicas: "70%", requiredNodeSelector: {matchExpressions: [{key: pool, operator: In, values: [b]}]}}`
 
 func TestPercentagesAreOfThePodsThereAreUntilTheReplicasAreKnown(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
@@ -364,21 +364,21 @@ func TestPercentagesAreOfThePodsThereAreUntilTheReplicasAreKnown(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
-	expect(create(1, candidate{revision: "r1", trial: true}), "a 1, b 0, none 0")
+	expect(create(1, candidate{revision: "r1", trial: true}), "a 0, b 1, none 0")
 	expect(create(10, candidate{revision: "r1"}), "a 3, b 7, none 0")
 	// It is scaled up to 20. The status says 10 by now, and of a rollout with one of a new revision it is right.
-	expect(create(3, candidate{revision: "r2", replicas: 10}), "a 3, b 0, none 0")
+	expect(create(3, candidate{revision: "r2", replicas: 10}), "a 1, b 2, none 0")
 	expect(create(10, candidate{revision: "r1", replicas: 10}), "a 3, b 7, none 0")
 	// Pods that were adopted are pods that there are.
-	expect(create(1, candidate{revision: "r3", replicas: 10, adopted: subset.Counts{3, 7}, adoptedAlike: 10}), "a 1, b 0, none 0")
+	expect(create(1, candidate{revision: "r3", replicas: 10, adopted: subset.Counts{3, 7}, adoptedAlike: 10}), "a 0, b 1, none 0")
 	// It says 20, and that is so: pods that are too many are replaced until nothing else can be expected, and then let go.
-	expect(create(1, candidate{revision: "r1", replicas: 20}), "a 1, b 0, none 0")
-	clock.SetTime(clock.Now().Add(maxLag))
 	expect(create(1, candidate{revision: "r1", replicas: 20}), "a 0, b 1, none 0")
+	clock.SetTime(clock.Now().Add(maxLag))
+	expect(create(1, candidate{revision: "r1", replicas: 20}), "a 1, b 0, none 0")
 	clock.SetTime(clock.Now().Add(time.Second))
 	expect(create(1, candidate{revision: "r1", replicas: 20}), "a 0, b 0, none 1")
 	// Other news, which may be old as well.
-	expect(create(1, candidate{revision: "r1", replicas: 21}), "a 1, b 0, none 0")
+	expect(create(1, candidate{revision: "r1", replicas: 21}), "a 0, b 1, none 0")
 }
 
 func TestALagIsOverAfterAWhileAndBeginsAnewAfterQuiet(t *testing.T) {
@@ -398,7 +398,7 @@ func TestALagIsOverAfterAWhileAndBeginsAnewAfterQuiet(t *testing.T) {
 
 func TestTheReplicasOfAKindThatIsNotInTheCacheMayLag(t *testing.T) {
 	objects := webObjects(t, earlyPercentages)
-	spread, deployment := objects[0].(*v1alpha1.WorkloadSpread), objects[2].(*appsv1.Deployment)
+	spread, deployment := objects[0].(*v1beta1.WorkloadSpread), objects[2].(*appsv1.Deployment)
 	spread.Status.ObservedReplicas, deployment.Spec.Replicas = 4, ptr.To[int32](8)
 	metadata := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "apps.kruise.io/v1alpha1", Kind: "CloneSet"}}
 	for name, tc := range map[string]struct {
@@ -416,7 +416,7 @@ func TestTheReplicasOfAKindThatIsNotInTheCacheMayLag(t *testing.T) {
 			}
 		})
 	}
-	spread.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: "apps.kruise.io/v1alpha1", Kind: "CloneSet", Name: "web"}
+	spread.Spec.TargetReference = v1beta1.TargetReference{APIVersion: "apps.kruise.io/v1alpha1", Kind: "CloneSet", Name: "web"}
 	spread.Status.ObservedReplicas = 0 // they come in one file, and the status has not seen the workload
 	handler, picked := earlyReplica(t, clocktesting.NewFakePassiveClock(time.Unix(1000, 0)), objects), map[string]int{}
 	for range 10 {

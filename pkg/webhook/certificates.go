@@ -9,12 +9,13 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
+	"time"
 
 	"github.com/open-policy-agent/cert-controller/pkg/rotator"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,51 +23,31 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/berth-project/berth/pkg/endpoint"
+	"github.com/berth-project/berth/pkg/webhook/certificate"
 )
-
-// Names in manifests/webhook.
-const (
-	namespace   = "berth-system"
-	secretName  = "berth-webhook-cert"
-	serviceName = "berth-webhook"
-)
-
-// Files in the certificate directory and keys of the Secret.
-const (
-	certFile = "tls.crt"
-	keyFile  = "tls.key"
-	caFile   = "ca.crt"
-)
-
-var secretKey = types.NamespacedName{Namespace: namespace, Name: secretName}
 
 // manageCertificates makes the rotator create and renew the certificate in the Secret and write its CA into the webhook configurations. Each replica
-// keeps a copy of the certificate in dir. Every replica runs the rotator, so that no replica must wait for a leader before it serves. An update
-// conflict decides whose certificate is used. The caller runs the cache, which newCache makes.
-func manageCertificates(mgr ctrl.Manager, cached cache.Cache, dir string) error {
+// keeps a copy of the certificate in dir, and writes the CA into the definitions. Every replica runs the rotator, so that no replica must wait for a leader
+// before it serves. An update conflict decides whose certificate is used. Front runs all of this; mgr has the readiness check. The caller runs the cache,
+// which newCache makes.
+func manageCertificates(mgr, front ctrl.Manager, cached cache.Cache, dir string) error {
 	var webhooks []rotator.WebhookInfo
 	for _, name := range endpoint.Configurations {
 		webhooks = append(webhooks, rotator.WebhookInfo{Name: name, Type: rotator.Validating}, rotator.WebhookInfo{Name: name, Type: rotator.Mutating})
 	}
-	err := rotator.AddRotator(mgr, &rotator.CertRotator{
-		SecretKey:      secretKey,
-		CertDir:        dir,
-		CertName:       certFile,
-		KeyName:        keyFile,
-		CAName:         "berth-webhook-ca",
-		CAOrganization: "berth",
-		DNSName:        fmt.Sprintf("%s.%s.svc", serviceName, namespace),
-		ExtraDNSNames:  []string{"localhost"}, // a sandbox has no Services
-		Webhooks:       webhooks,
-		FieldOwner:     "berth-controller",
-		// Required, but not waited for: it checks only once a second. See certificates.trusted.
-		IsReady: make(chan struct{}),
-	})
+	r := certificate.Rotator()
+	r.CertDir, r.Webhooks = dir, webhooks
+	r.IsReady = make(chan struct{}) // required, but not waited for: it checks only once a second. See certificates.trusted.
+	err := rotator.AddRotator(front, r)
 	if err != nil {
 		return err
 	}
-	c := &certificates{cache: cached, reader: cached, dir: dir}
-	if err := mgr.Add(c); err != nil {
+	definitions, err := newDefinitions(front.GetConfig())
+	if err != nil {
+		return err
+	}
+	c := &certificates{cache: cached, reader: cached, definitions: definitions, dir: dir}
+	if err := front.Add(c); err != nil {
 		return err
 	}
 	return mgr.AddReadyzCheck("webhook-certificate", onceTrue(func(request *http.Request) error { return c.trusted(request.Context()) }))
@@ -92,8 +73,8 @@ func onceTrue(check healthz.Checker) healthz.Checker {
 // its own cache.
 func newCache(mgr ctrl.Manager) (cache.Cache, error) {
 	secret := cache.ByObject{
-		Field:      fields.OneTermEqualSelector("metadata.name", secretName),
-		Namespaces: map[string]cache.Config{namespace: {}},
+		Field:      fields.OneTermEqualSelector("metadata.name", certificate.Secret.Name),
+		Namespaces: map[string]cache.Config{certificate.Namespace: {}},
 	}
 	return cache.New(mgr.GetConfig(), cache.Options{
 		Scheme:           mgr.GetScheme(),
@@ -109,7 +90,9 @@ type certificates struct {
 	cache cache.Cache
 	// reader is the cache.
 	reader client.Reader
-	dir    string
+	// definitions tell the API server the CA for conversion. Nil in tests.
+	definitions *definitions
+	dir         string
 }
 
 var (
@@ -139,14 +122,21 @@ func (c *certificates) Start(ctx context.Context) error {
 	}); err != nil {
 		return fmt.Errorf("watching the webhook's certificate: %w", err)
 	}
+	next := definitionsInterval
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
+			if err := c.copy(ctx); err != nil {
+				return fmt.Errorf("copying the webhook's certificate: %w", err)
+			}
+		case <-time.After(next):
 		}
-		if err := c.copy(ctx); err != nil {
-			return fmt.Errorf("copying the webhook's certificate: %w", err)
+		next = definitionsInterval
+		if err := c.tellDefinitions(ctx); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Writing the authority of the certificate into the definitions")
+			next = retryInterval
 		}
 	}
 }
@@ -154,22 +144,34 @@ func (c *certificates) Start(ctx context.Context) error {
 // copy writes the certificate into the files, unless they have it already. The rotator has not filled a Secret without a certificate yet.
 func (c *certificates) copy(ctx context.Context) error {
 	secret := &corev1.Secret{}
-	if err := c.reader.Get(ctx, secretKey, secret); err != nil {
+	if err := c.reader.Get(ctx, certificate.Secret, secret); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	if _, err := tls.X509KeyPair(secret.Data[certFile], secret.Data[keyFile]); err != nil {
+	if _, err := tls.X509KeyPair(secret.Data[certificate.File], secret.Data[certificate.KeyFile]); err != nil {
 		return nil //nolint:nilerr // the rotator sees that too, and replaces it
 	}
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
 		return err
 	}
 	// The key comes first, so that a reader who finds the certificate finds its key.
-	for _, name := range []string{keyFile, certFile} {
+	for _, name := range []string{certificate.KeyFile, certificate.File} {
 		if err := replaceFile(filepath.Join(c.dir, name), secret.Data[name]); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// authority is the CA in the Secret. It is empty if the Secret does not exist or has no usable certificate yet.
+func (c *certificates) authority(ctx context.Context) ([]byte, error) {
+	secret := &corev1.Secret{}
+	if err := c.reader.Get(ctx, certificate.Secret, secret); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	if _, err := tls.X509KeyPair(secret.Data[certificate.File], secret.Data[certificate.KeyFile]); err != nil {
+		return nil, nil //nolint:nilerr // the rotator sees that too, and replaces it
+	}
+	return secret.Data[certificate.CAFile], nil
 }
 
 // replaceFile never leaves half a file, and does not touch a file with the same content.
@@ -192,12 +194,12 @@ func (c *certificates) trusted(ctx context.Context) error {
 		return err
 	}
 	secret := &corev1.Secret{}
-	if err := c.reader.Get(ctx, secretKey, secret); err != nil {
+	if err := c.reader.Get(ctx, certificate.Secret, secret); err != nil {
 		return fmt.Errorf("reading the webhook's certificate: %w", err)
 	}
 	for _, configuration := range configurations {
 		for _, webhook := range endpoint.WebhooksOf(configuration) {
-			if bundle := webhook.Client.CABundle; len(bundle) == 0 || !bytes.Equal(bundle, secret.Data[caFile]) {
+			if bundle := webhook.Client.CABundle; len(bundle) == 0 || !bytes.Equal(bundle, secret.Data[certificate.CAFile]) {
 				return fmt.Errorf("the API server does not know the authority of the certificate for webhook %s yet", webhook.Name)
 			}
 		}

@@ -25,14 +25,15 @@ import (
 	"github.com/berth-project/berth/manifests"
 	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/webhook/certificate"
 )
 
 func secret(data map[string][]byte) client.Object {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: secretName}, Data: data}
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: certificate.Namespace, Name: certificate.Secret.Name}, Data: data}
 }
 
-// certificate is a new key pair, as the rotator writes it.
-func certificate(t *testing.T) map[string][]byte {
+// keyPair is a new key pair, as the rotator writes it.
+func keyPair(t *testing.T) map[string][]byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -48,13 +49,13 @@ func certificate(t *testing.T) map[string][]byte {
 		t.Fatal(err)
 	}
 	return map[string][]byte{
-		certFile: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}),
-		keyFile:  pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}),
+		certificate.File:    pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}),
+		certificate.KeyFile: pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}),
 	}
 }
 
 func TestTheCertificateIsCopiedIntoFiles(t *testing.T) {
-	first, second := certificate(t), certificate(t)
+	first, second := keyPair(t), keyPair(t)
 	tests := map[string]struct {
 		cache []client.Object
 		there map[string][]byte
@@ -65,7 +66,7 @@ func TestTheCertificateIsCopiedIntoFiles(t *testing.T) {
 		"a Secret that is still empty changes nothing":     {cache: []client.Object{secret(nil)}},
 		"a Secret that is gone changes nothing":            {there: first, want: first},
 		"a certificate with another's key changes nothing": {
-			cache: []client.Object{secret(map[string][]byte{certFile: first[certFile], keyFile: second[keyFile]})}, there: first, want: first,
+			cache: []client.Object{secret(map[string][]byte{certificate.File: first[certificate.File], certificate.KeyFile: second[certificate.KeyFile]})}, there: first, want: first,
 		},
 	}
 	for name, tc := range tests {
@@ -145,7 +146,7 @@ func TestReadyMeansThatTheAPIServerTrustsTheCertificate(t *testing.T) {
 			}},
 		}
 	}
-	made := secret(map[string][]byte{caFile: []byte("ours")})
+	made := secret(map[string][]byte{certificate.CAFile: []byte("ours")})
 	tests := map[string]struct {
 		cache     []client.Object
 		wantError string
@@ -158,7 +159,7 @@ func TestReadyMeansThatTheAPIServerTrustsTheCertificate(t *testing.T) {
 		"it has it for evictions and not for pods":         {cache: []client.Object{made, ofBudgets(""), ofEvictions("ours")}, wantError: "pods.budget.berth.dev"},
 		"it has the authority of another certificate":      {cache: []client.Object{made, configuration("theirs")}, wantError: "workloadspread.berth.dev"},
 		"there is no authority yet":                        {cache: []client.Object{secret(nil), configuration("")}, wantError: "workloadspread.berth.dev"},
-		"there is no Secret":                               {cache: []client.Object{configuration("ours")}, wantError: secretName},
+		"there is no Secret":                               {cache: []client.Object{configuration("ours")}, wantError: certificate.Secret.Name},
 		"without a configuration there is nobody to trust": {cache: []client.Object{made}},
 	}
 	for name, tc := range tests {
@@ -179,7 +180,7 @@ func TestAReplicaThatWasReadyStaysSoWhateverBecomesOfTheCertificate(t *testing.T
 	trusts := func(bundle string) client.Reader {
 		told := told.DeepCopy()
 		told.Webhooks[0].ClientConfig.CABundle = []byte(bundle)
-		return cacheOf(t, secret(map[string][]byte{caFile: []byte("ours")}), told)
+		return cacheOf(t, secret(map[string][]byte{certificate.CAFile: []byte("ours")}), told)
 	}
 	c := &certificates{}
 	ready := onceTrue(func(*http.Request) error { return c.trusted(t.Context()) })
@@ -214,7 +215,7 @@ func TestTheManifestsNameWhatIsServed(t *testing.T) {
 	for _, configuration := range []client.Object{&validating, &mutating} {
 		for _, w := range endpoint.WebhooksOf(configuration) {
 			got = append(got, configuration.GetName()+" "+w.Handler)
-			if service := w.Client.Service; service == nil || service.Namespace != namespace || service.Name != serviceName || service.Path != nil {
+			if service := w.Client.Service; service == nil || service.Namespace != certificate.Namespace || service.Name != certificate.Service || service.Path != nil {
 				t.Errorf("webhook %s is asked at %v", w.Name, service)
 			}
 		}

@@ -11,19 +11,25 @@ import (
 	certutil "k8s.io/client-go/util/cert"
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
+	"github.com/berth-project/berth/pkg/conversion"
 	"github.com/berth-project/berth/pkg/endpoint"
+	"github.com/berth-project/berth/pkg/webhook/certificate"
 )
 
-// newServer makes a server and a function that registers handlers with it. The handlers answer only the API server. It is recognized by a client
-// certificate, if authorities are given, and otherwise by the path that it calls.
+// newServer makes a server and a function that registers handlers with it. The handlers answer once synced is true, and only the API server. It is
+// recognized by a client certificate, if authorities are given, and otherwise by the path that it calls.
+//
+// Conversion is answered from the start, because filling the caches may need it. It is answered to everybody: it reads and writes nothing, and an API server
+// presents no certificate there.
 //
 // A client with a certificate of another authority gets no connection. A client without a certificate gets one, because readiness probes connect
 // without a certificate.
-func newServer(opts Options, answered func(ctx context.Context, path string) bool) (web ctrlwebhook.Server, register func(path string, hook http.Handler), err error) {
+func newServer(opts Options, synced func() bool, answered func(ctx context.Context, path string) bool) (web ctrlwebhook.Server, register func(path string, hook http.Handler), err error) {
 	handlers := http.NewServeMux()
-	known := &knownClients{handlers: handlers, answered: answered}
-	options := ctrlwebhook.Options{Host: opts.Host, Port: opts.Port, CertDir: opts.CertDir, CertName: certFile, KeyName: keyFile, WebhookMux: http.NewServeMux()}
+	known := &knownClients{handlers: handlers, synced: synced, answered: answered}
+	options := ctrlwebhook.Options{Host: opts.Host, Port: opts.Port, CertDir: opts.CertDir, CertName: certificate.File, KeyName: certificate.KeyFile, WebhookMux: http.NewServeMux()}
 	options.WebhookMux.Handle("/", known)
+	options.WebhookMux.Handle(endpoint.Conversion, conversion.Handler())
 	if opts.ClientCA != "" {
 		authorities, err := certutil.NewPool(opts.ClientCA)
 		if err != nil {
@@ -43,6 +49,7 @@ type knownClients struct {
 	handlers http.Handler
 	// certified is true if clients are recognized by their certificates, which the connection has verified, and not by their paths.
 	certified bool
+	synced    func() bool
 	answered  func(ctx context.Context, path string) bool
 }
 
@@ -53,6 +60,8 @@ func (k *knownClients) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refusal = http.StatusNotFound
 	case k.certified && (r.TLS == nil || len(r.TLS.VerifiedChains) == 0):
 		refusal = http.StatusUnauthorized
+	case !k.synced():
+		refusal = http.StatusServiceUnavailable
 	case !k.certified && !k.answered(r.Context(), r.URL.Path):
 		refusal = http.StatusNotFound
 	}

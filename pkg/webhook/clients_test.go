@@ -23,6 +23,7 @@ import (
 	certutil "k8s.io/client-go/util/cert"
 
 	"github.com/berth-project/berth/pkg/endpoint"
+	"github.com/berth-project/berth/pkg/webhook/certificate"
 )
 
 // authority signs client certificates.
@@ -91,13 +92,19 @@ const secretPath = "/secret" + endpoint.Pods
 // served starts a server whose hook tells that it was asked. Strangers do not know the secret path.
 func served(t *testing.T, clientCA string) (address string, trusted *x509.CertPool, asked *atomic.Bool) {
 	t.Helper()
+	return servedOnce(t, clientCA, func() bool { return true })
+}
+
+// servedOnce starts the same server, whose caches are full once synced is true.
+func servedOnce(t *testing.T, clientCA string, synced func() bool) (address string, trusted *x509.CertPool, asked *atomic.Bool) {
+	t.Helper()
 	dir := t.TempDir()
 	serving, key, err := certutil.GenerateSelfSignedCertKey("localhost", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(dir, certFile), serving)
-	write(t, filepath.Join(dir, keyFile), key)
+	write(t, filepath.Join(dir, certificate.File), serving)
+	write(t, filepath.Join(dir, certificate.KeyFile), key)
 	trusted = x509.NewCertPool()
 	trusted.AppendCertsFromPEM(serving)
 	listener, err := net.Listen("tcp", "127.0.0.1:0") // finds a port
@@ -108,7 +115,7 @@ func served(t *testing.T, clientCA string) (address string, trusted *x509.CertPo
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
-	web, register, err := newServer(Options{Host: "127.0.0.1", Port: listener.Addr().(*net.TCPAddr).Port, CertDir: dir, ClientCA: clientCA},
+	web, register, err := newServer(Options{Host: "127.0.0.1", Port: listener.Addr().(*net.TCPAddr).Port, CertDir: dir, ClientCA: clientCA}, synced,
 		func(_ context.Context, path string) bool { return path == secretPath })
 	if err != nil {
 		t.Fatal(err)
@@ -150,6 +157,9 @@ func TestOnlyTheAPIServerIsAnswered(t *testing.T) {
 		"who has half of it":                           {path: "/secret", want: http.StatusNotFound},
 		"who has more than it":                         {path: "/secret" + secretPath, want: http.StatusNotFound},
 		"who asks anywhere else":                       {path: "/", want: http.StatusNotFound},
+		"whoever converts, but this is no review":      {path: endpoint.Conversion, want: http.StatusBadRequest},
+		"who converts without a certificate":           {clientCA: clientCA, path: endpoint.Conversion, want: http.StatusBadRequest},
+		"who converts below a secret":                  {path: "/secret" + endpoint.Conversion, want: http.StatusNotFound},
 		"a certificate of the authority":               {clientCA: clientCA, with: known, path: secretPath, want: http.StatusOK},
 		"a certificate, and no secret":                 {clientCA: clientCA, with: known, path: endpoint.Pods, want: http.StatusOK},
 		"a certificate, and another secret":            {clientCA: clientCA, with: known, path: "/former" + endpoint.Pods, want: http.StatusOK},
@@ -229,9 +239,37 @@ func TestAClientAuthorityThatCannotBeReadIsAnError(t *testing.T) {
 		"with nothing in it": write(t, filepath.Join(dir, "empty"), nil),
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, _, err := newServer(Options{CertDir: dir, ClientCA: file}, nil); err == nil {
+			if _, _, err := newServer(Options{CertDir: dir, ClientCA: file}, nil, nil); err == nil {
 				t.Error("everybody would be answered")
 			}
 		})
+	}
+}
+
+// TestConversionIsServedBeforeTheCachesAreFull: filling the caches may need it.
+func TestConversionIsServedBeforeTheCachesAreFull(t *testing.T) {
+	var synced atomic.Bool
+	address, trusted, asked := servedOnce(t, "", synced.Load)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted, ServerName: "localhost"}}
+	defer transport.CloseIdleConnections()
+	post := func(path, body string) int {
+		t.Helper()
+		response, err := (&http.Client{Transport: transport}).Post("https://"+address+path+"?timeout=2s", "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close() // nothing is read of it
+		return response.StatusCode
+	}
+	const review = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"ConversionReview","request":{"uid":"1","desiredAPIVersion":"apps.kruise.io/v1beta1","objects":[]}}`
+	if got := post(endpoint.Conversion, review); got != http.StatusOK {
+		t.Errorf("conversion: got %d", got)
+	}
+	if got := post(secretPath, "{}"); got != http.StatusServiceUnavailable || asked.Load() {
+		t.Errorf("admission: got %d, want %d until the caches are full", got, http.StatusServiceUnavailable)
+	}
+	synced.Store(true)
+	if got := post(secretPath, "{}"); got != http.StatusOK || !asked.Load() {
+		t.Errorf("admission: got %d once the caches are full", got)
 	}
 }

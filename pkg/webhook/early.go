@@ -18,7 +18,7 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/moves"
 	"github.com/berth-project/berth/pkg/subset"
@@ -41,7 +41,7 @@ const maxPickAge = time.Minute
 // review answers with the pod as its subset wants it. It picks the subset, unless an earlier review of the same pod has picked one.
 func (e *earlyBinding) review(ctx context.Context, request *podRequest, found *lineage.Spread) answer {
 	key := types.NamespacedName{Namespace: request.Namespace, Name: found.Name}
-	object := &v1alpha1.WorkloadSpread{}
+	object := &v1beta1.WorkloadSpread{}
 	if err := e.owners.Reader.Get(ctx, key, object, client.UnsafeDisableDeepCopy); err != nil {
 		return e.admitUnchanged(ctx, key, fmt.Errorf("reading WorkloadSpread %s: %w", key.Name, err))
 	}
@@ -66,9 +66,9 @@ func (e *earlyBinding) review(ctx context.Context, request *podRequest, found *l
 // pickedBefore is the pick that an earlier review left on the pod. The pod carries the patch of this subset. The API server asks again after other
 // webhooks, or its own plugins, have changed the pod. It is subset.None if the pod has no pick of this spread, or one that is too old for this
 // request: then the pod is a copy of another pod.
-func (e *earlyBinding) pickedBefore(ctx context.Context, request *podRequest, policy *subset.Policy, spread types.NamespacedName) (v1alpha1.AdmittedSubset, int) {
-	var admitted v1alpha1.AdmittedSubset
-	note, noted := request.Object.Metadata.Annotations[v1alpha1.AdmittedAnnotation]
+func (e *earlyBinding) pickedBefore(ctx context.Context, request *podRequest, policy *subset.Policy, spread types.NamespacedName) (v1beta1.AdmittedSubset, int) {
+	var admitted v1beta1.AdmittedSubset
+	note, noted := request.Object.Metadata.Annotations[v1beta1.AdmittedAnnotation]
 	if !noted || json.Unmarshal([]byte(note), &admitted) != nil || admitted.Name != spread.Name || admitted.Pick == "" || len(admitted.Pick) > maxPickLength {
 		return admitted, subset.None
 	}
@@ -84,24 +84,41 @@ func (e *earlyBinding) pickedBefore(ctx context.Context, request *podRequest, po
 }
 
 // pick finds out how full the subsets are, lets the model pick one, and books it.
-func (e *earlyBinding) pick(ctx context.Context, request *podRequest, policy *subset.Policy, spread *v1alpha1.WorkloadSpread, target client.Object) (
-	v1alpha1.AdmittedSubset, int, error) {
+func (e *earlyBinding) pick(ctx context.Context, request *podRequest, policy *subset.Policy, spread *v1beta1.WorkloadSpread, target client.Object) (
+	v1beta1.AdmittedSubset, int, error) {
 	pod, now := request.Object.pod(), e.bookings.clock.Now()
-	admitted := v1alpha1.AdmittedSubset{Name: spread.Name, Pick: string(uuid.NewUUID()), Time: metav1.NewTime(now)}
+	admitted := v1beta1.AdmittedSubset{Name: spread.Name, Pick: string(uuid.NewUUID()), Time: metav1.NewTime(now)}
 	closed := moves.ClosedBy(spread.Status.Moves, spread.Status.SubsetStatuses, policy, now)
 	asking := candidate{revision: subset.RevisionOf(pod), mark: admitted.Pick, trial: request.isTrial(), closed: closed}
 	asking.replicas, asking.mayLag = replicasOrObserved(target, spread)
 	in := scopeOf(client.ObjectKeyFromObject(spread), policy, asking.revision)
 	var err error
+	if asking.position, err = e.positionOf(ctx, request.Namespace, pod, policy); err != nil {
+		return admitted, subset.None, err
+	}
 	if asking.adopted, asking.adoptedAlike, err = e.adopted(ctx, &in, workload.ControllerUID(pod), asking.revision); err != nil {
 		return admitted, subset.None, err
 	}
 	verdict := e.bookings.book(&in, &asking)
+	admitted.Lent = verdict.Lent
 	if verdict.Subset != subset.None {
 		admitted.Subset = policy.Subsets[verdict.Subset].Name
 	}
 	klog.FromContext(ctx).V(4).Info("Picked a subset at admission", "workloadspread", klog.KObj(spread), "subset", admitted.Subset, "reason", verdict.Reason)
 	return admitted, verdict.Subset, nil
+}
+
+// positionOf is the position of a pod in its StatefulSet, 0 if it has none.
+func (e *earlyBinding) positionOf(ctx context.Context, namespace string, pod *corev1.Pod, policy *subset.Policy) (int32, error) {
+	controller := workload.ControllerOf(pod)
+	if kind, _ := workload.BuiltIn(controller.Kind); !kind.ByOrdinal || !policy.GoesByOrdinal(pod) {
+		return 0, nil
+	}
+	set, err := e.owners.Read(ctx, namespace, *controller)
+	if err != nil {
+		return 0, err
+	}
+	return workload.Position(pod.Name, *controller, set), nil
 }
 
 // isTrial is true for a dry run.
@@ -114,7 +131,7 @@ func (e *earlyBinding) admitUnchanged(ctx context.Context, key types.NamespacedN
 
 // replicasOrObserved are the replicas of the workload in the cache. If the cache does not have them, they are those in the spread's status, which may
 // be older than the pods that are created for them.
-func replicasOrObserved(target client.Object, spread *v1alpha1.WorkloadSpread) (replicas int32, mayLag bool) {
+func replicasOrObserved(target client.Object, spread *v1beta1.WorkloadSpread) (replicas int32, mayLag bool) {
 	if target != nil {
 		if replicas, err := workload.Replicas(target, spread.Spec.TargetFilter); err == nil {
 			return replicas, false
@@ -212,7 +229,7 @@ func (c *controllerCache) of(in *scope, now time.Time, find func() ([]types.UID,
 // patchFor returns the changes that the subset makes to the pod: its strategic merge patch, its term and tolerations, Berth's scheduler, and the
 // annotation with the pick. With subset.None they are the scheduler and the annotation. Labels by which the workload selects its pods stay as they
 // are. The selector is nil if it is not known.
-func (o *podObject) patchFor(policy *subset.Policy, index int, admitted v1alpha1.AdmittedSubset, selector labels.Selector) ([]operation, error) {
+func (o *podObject) patchFor(policy *subset.Policy, index int, admitted v1beta1.AdmittedSubset, selector labels.Selector) ([]operation, error) {
 	var tree map[string]any
 	if err := json.Unmarshal(o.raw, &tree); err != nil {
 		return nil, err
@@ -243,7 +260,7 @@ func (o *podObject) patchFor(policy *subset.Policy, index int, admitted v1alpha1
 	}
 	before := after.pod()
 	pod := *before
-	pod.Spec.SchedulerName = v1alpha1.SchedulerName
+	pod.Spec.SchedulerName = v1beta1.SchedulerName
 	constraints.AddTo(&pod)
 	return append(patch, patchOf(before, &pod)...), nil
 }

@@ -11,6 +11,7 @@ import (
 
 	jsonpatchapply "github.com/evanphx/json-patch/v5"
 	admissionv1 "k8s.io/api/admission/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -22,13 +23,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
 func compileEarly(tb testing.TB, text string) *subset.Policy {
 	tb.Helper()
-	var spec v1alpha1.WorkloadSpreadSpec
+	var spec v1beta1.WorkloadSpreadSpec
 	if err := yaml.UnmarshalStrict([]byte("targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}\n"+text), &spec); err != nil {
 		tb.Fatal(err)
 	}
@@ -42,9 +43,9 @@ func compileEarly(tb testing.TB, text string) *subset.Policy {
 const twoArchitectures = `subsets:
 - name: x86
   maxReplicas: 2
-  requiredNodeSelectorTerm: {matchExpressions: [{key: arch, operator: In, values: [amd64]}]}
+  requiredNodeSelector: {matchExpressions: [{key: arch, operator: In, values: [amd64]}]}
 - name: arm
-  requiredNodeSelectorTerm: {matchExpressions: [{key: arch, operator: In, values: [arm64]}]}
+  requiredNodeSelector: {matchExpressions: [{key: arch, operator: In, values: [arm64]}]}
   tolerations: [{key: arm, operator: Exists}]
   patch: {metadata: {labels: {arch: arm}}, spec: {containers: [{name: main, resources: {limits: {cpu: 800m}}}]}}
 `
@@ -68,7 +69,7 @@ func TestTheFirstPodsGoToTheFirstSubsetUntilItsQuotaIsBooked(t *testing.T) {
 		p := &corev1.Pod{}
 		p.Namespace, p.Name, p.UID = "ns", name, types.UID(name)
 		p.Labels = map[string]string{"pod-template-hash": "r1"}
-		p.Annotations = map[string]string{v1alpha1.AdmittedAnnotation: fmt.Sprintf(`{"name":"web","subset":%q,"pick":%q}`, in, mark)}
+		p.Annotations = map[string]string{v1beta1.AdmittedAnnotation: fmt.Sprintf(`{"name":"web","subset":%q,"pick":%q}`, in, mark)}
 		p.OwnerReferences = controlledBy("web-1")
 		return p
 	}
@@ -101,13 +102,13 @@ func TestAnEarlyBoundPodIsMadeAsItsSubsetWantsIt(t *testing.T) {
 	if err := json.Unmarshal(raw, &object); err != nil {
 		t.Fatal(err)
 	}
-	operations, err := object.patchFor(policy, 1, v1alpha1.AdmittedSubset{Name: "web", Subset: "arm", Pick: "m"}, nil)
+	operations, err := object.patchFor(policy, 1, v1beta1.AdmittedSubset{Name: "web", Subset: "arm", Pick: "m"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	patched := applied(t, raw, operations)
 	pod := podIn(t, patched)
-	if pod.Labels["arch"] != "arm" || pod.Labels["app"] != "web" || pod.Spec.SchedulerName != v1alpha1.SchedulerName ||
+	if pod.Labels["arch"] != "arm" || pod.Labels["app"] != "web" || pod.Spec.SchedulerName != v1beta1.SchedulerName ||
 		pod.Spec.Containers[0].Resources.Limits.Cpu().String() != "800m" || len(pod.Spec.Tolerations) != 1 ||
 		pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions[0].Values[0] != "arm64" {
 		t.Errorf("%s", patched)
@@ -204,7 +205,7 @@ func TestAPickThatWasCopiedFromAnotherPodCountsForNothing(t *testing.T) {
 	replica := earlyReplica(t, clock, webObjects(t, onePlaceEach))
 	fresh := webPod(t, `{containers: [{name: main, image: i}]}`)
 	original, _ := send(t, replica, fresh)
-	before := original.Annotations[v1alpha1.AdmittedAnnotation]
+	before := original.Annotations[v1beta1.AdmittedAnnotation]
 	for name, tc := range map[string]struct {
 		value string
 		after time.Duration
@@ -227,7 +228,7 @@ func TestAPickThatWasCopiedFromAnotherPodCountsForNothing(t *testing.T) {
 				t.Fatal("a was full")
 			}
 			copied := original.DeepCopy()
-			copied.Annotations[v1alpha1.AdmittedAnnotation] = tc.value
+			copied.Annotations[v1beta1.AdmittedAnnotation] = tc.value
 			admitted, _ := send(t, replica, copied)
 			got := subset.AdmittedOf(admitted)
 			if got.Subset != tc.want || (got.Pick == subset.AdmittedOf(original).Pick) != (tc.want == "a") {
@@ -256,7 +257,7 @@ subsets: [{name: a, patch: {metadata: {labels: {app: other, tier: elastic}}, spe
 			if err := json.Unmarshal(raw, &object); err != nil {
 				t.Fatal(err)
 			}
-			operations, err := object.patchFor(policy, 0, v1alpha1.AdmittedSubset{Name: "web", Subset: "a", Pick: "m"}, tc.selector)
+			operations, err := object.patchFor(policy, 0, v1beta1.AdmittedSubset{Name: "web", Subset: "a", Pick: "m"}, tc.selector)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -298,11 +299,11 @@ func podIn(t *testing.T, text []byte) *corev1.Pod {
 func TestAdmissionPassesOverASubsetThatHadNoNodeOfLate(t *testing.T) {
 	const adaptively = onePlaceEach + "\nscheduleStrategy: {type: Adaptive, adaptive: {rescheduleCriticalSeconds: 30, unschedulableLastSeconds: 60}}"
 	since := time.Unix(1000, 0)
-	left := v1alpha1.WorkloadSpreadStatus{Moves: []v1alpha1.Move{{From: "a", To: "b", Time: metav1.NewTime(since)}}}
-	waited := v1alpha1.WorkloadSpreadStatus{SubsetStatuses: []v1alpha1.SubsetStatus{{Name: "a",
-		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionSchedulable, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(since)}}}}}
+	left := v1beta1.WorkloadSpreadStatus{Moves: []v1beta1.Move{{From: "a", To: "b", Time: metav1.NewTime(since)}}}
+	waited := v1beta1.WorkloadSpreadStatus{SubsetStatuses: []v1beta1.SubsetStatus{{Name: "a",
+		Conditions: []metav1.Condition{{Type: v1beta1.ConditionSchedulable, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(since)}}}}}
 	for name, tc := range map[string]struct {
-		status v1alpha1.WorkloadSpreadStatus
+		status v1beta1.WorkloadSpreadStatus
 		after  time.Duration
 		want   string
 	}{
@@ -312,10 +313,29 @@ func TestAdmissionPassesOverASubsetThatHadNoNodeOfLate(t *testing.T) {
 		"pods wait in it, since just now": {waited, 30 * time.Second, "a: A"},
 	} {
 		objects := webObjects(t, adaptively)
-		objects[0].(*v1alpha1.WorkloadSpread).Status = tc.status
+		objects[0].(*v1beta1.WorkloadSpread).Status = tc.status
 		pod, _ := send(t, earlyReplica(t, clocktesting.NewFakePassiveClock(since.Add(tc.after)), objects), webPod(t, `{containers: [{name: main, image: i}]}`))
 		if got := patchedAs(t, pod); got != tc.want {
 			t.Errorf("%s: got %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+// The pods of a StatefulSet come in any order, and each gets the subset of its ordinal.
+func TestAdmissionPicksTheSubsetOfAnOrdinal(t *testing.T) {
+	objects := webObjects(t, onePlaceEach)
+	spread := objects[0].(*v1beta1.WorkloadSpread)
+	spread.Spec.TargetReference = v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db"}
+	objects = append(objects, &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db", UID: "db"},
+		Spec: appsv1.StatefulSetSpec{Replicas: ptr.To[int32](3), Ordinals: &appsv1.StatefulSetOrdinals{Start: 5}}})
+	handler := earlyReplica(t, clocktesting.NewFakePassiveClock(time.Unix(1000, 0)), objects)
+	for _, tc := range [][2]string{{"db-7", "c"}, {"db-6", "b"}, {"db-5", "a"}} {
+		pod := webPod(t, `{containers: [{name: main, image: i}]}`)
+		pod.Name = tc[0]
+		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", UID: "db", Controller: ptr.To(true)}}
+		admitted, _ := send(t, handler, pod)
+		if got := subset.AdmittedOf(admitted); got == nil || got.Subset != tc[1] {
+			t.Errorf("%s: got %+v, want subset %q", tc[0], got, tc[1])
 		}
 	}
 }

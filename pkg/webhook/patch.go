@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // operation of a JSON patch.
@@ -22,7 +22,7 @@ func add(path string, value any) operation { return operation{Op: "add", Path: p
 func remove(path string) operation { return operation{Op: "remove", Path: path} }
 
 const (
-	// constraintsPath is that of v1alpha1.ConstraintsAnnotation, with its slash escaped.
+	// constraintsPath is that of v1beta1.ConstraintsAnnotation, with its slash escaped.
 	constraintsPath = "/metadata/annotations/berth.dev~1constraints"
 	affinityPath    = "/spec/affinity"
 	requiredPath    = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -41,15 +41,15 @@ func patchOf(before, after *corev1.Pod) []operation {
 }
 
 func patchOfNote(before, after *corev1.Pod) []operation {
-	was, had := before.Annotations[v1alpha1.ConstraintsAnnotation]
-	is, has := after.Annotations[v1alpha1.ConstraintsAnnotation]
+	was, had := before.Annotations[v1beta1.ConstraintsAnnotation]
+	is, has := after.Annotations[v1beta1.ConstraintsAnnotation]
 	switch {
 	case had == has && was == is:
 		return nil
 	case !has:
 		return []operation{remove(constraintsPath)}
 	case len(before.Annotations) == 0:
-		return []operation{add("/metadata/annotations", map[string]string{v1alpha1.ConstraintsAnnotation: is})}
+		return []operation{add("/metadata/annotations", map[string]string{v1beta1.ConstraintsAnnotation: is})}
 	default:
 		return []operation{add(constraintsPath, is)}
 	}

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -48,7 +48,7 @@ func (a *podAdmission) review(ctx context.Context, request *podRequest) answer {
 		return a.early(ctx, request, spread)
 	}
 	after := *before
-	after.Spec.SchedulerName = v1alpha1.SchedulerName
+	after.Spec.SchedulerName = v1beta1.SchedulerName
 	var warnings []string
 	if spread.Policy == nil {
 		warnings = append(warnings, spreadIsInvalid(spread))
@@ -62,7 +62,7 @@ func (a *podAdmission) review(ctx context.Context, request *podRequest) answer {
 // mayHaveSpread is false for pods that no spread can divide, and for pods that have chosen another scheduler.
 func mayHaveSpread(pod *corev1.Pod) bool {
 	switch pod.Spec.SchedulerName {
-	case "", corev1.DefaultSchedulerName, v1alpha1.SchedulerName:
+	case "", corev1.DefaultSchedulerName, v1beta1.SchedulerName:
 	default:
 		return false
 	}
@@ -82,7 +82,7 @@ func (a *podAdmission) spreadOf(ctx context.Context, namespace string, pod *core
 
 func ownerIsUnknown(missing *workload.Owner, pod *corev1.Pod) string {
 	then := corev1.DefaultSchedulerName + " places the pod"
-	if pod.Spec.SchedulerName == v1alpha1.SchedulerName {
+	if pod.Spec.SchedulerName == v1beta1.SchedulerName {
 		then = "the scheduler holds the pod until then"
 	}
 	return fmt.Sprintf("Berth: %s %s is not known yet; if a WorkloadSpread divides the pod, %s", missing.Kind.Kind, missing.Name, then)

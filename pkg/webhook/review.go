@@ -50,6 +50,7 @@ func (o *podObject) UnmarshalJSON(raw []byte) error {
 
 type podFields struct {
 	Metadata struct {
+		Name            string                  `json:"name"`
 		Labels          map[string]string       `json:"labels"`
 		Annotations     map[string]string       `json:"annotations"`
 		OwnerReferences []metav1.OwnerReference `json:"ownerReferences"`
@@ -67,7 +68,7 @@ type podFields struct {
 // pod is a Pod with the fields that were read.
 func (o *podObject) pod() *corev1.Pod {
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Labels: o.Metadata.Labels, Annotations: o.Metadata.Annotations, OwnerReferences: o.Metadata.OwnerReferences},
+		ObjectMeta: metav1.ObjectMeta{Name: o.Metadata.Name, Labels: o.Metadata.Labels, Annotations: o.Metadata.Annotations, OwnerReferences: o.Metadata.OwnerReferences},
 		Spec:       corev1.PodSpec{SchedulerName: o.Spec.SchedulerName, Tolerations: o.Spec.Tolerations},
 	}
 	if o.Spec.Affinity != nil {

@@ -26,7 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/yaml"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/workload"
@@ -41,12 +41,12 @@ func serve(tb testing.TB, objects ...client.Object) http.Handler {
 func ownersIn(tb testing.TB, objects ...client.Object) *lineage.Lineage {
 	tb.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			tb.Fatal(err)
 		}
 	}
-	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(&v1alpha1.WorkloadSpread{}, lineage.TargetField, lineage.TargetKeyOf).Build()
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(&v1beta1.WorkloadSpread{}, lineage.TargetField, lineage.TargetKeyOf).Build()
 	return lineage.Over(c, lineage.NewKinds(c.RESTMapper(), c, clock.RealClock{}), clock.RealClock{})
 }
 
@@ -119,11 +119,11 @@ func webObjects(tb testing.TB, spec string) []client.Object {
 	tb.Helper()
 	spread := spreadOf("web", "web", 1)
 	spread.UID = "spread-web"
-	spread.Spec = v1alpha1.WorkloadSpreadSpec{}
+	spread.Spec = v1beta1.WorkloadSpreadSpec{}
 	if err := yaml.UnmarshalStrict([]byte(spec), &spread.Spec); err != nil {
 		tb.Fatal(err)
 	}
-	spread.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+	spread.Spec.TargetReference = v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
 	replicaSet := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1", UID: "web-1"}}
 	replicaSet.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "web", Controller: ptr.To(true)}}
 	return []client.Object{spread, replicaSet, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "web"}}}
@@ -131,8 +131,8 @@ func webObjects(tb testing.TB, spec string) []client.Object {
 
 const twoPools = `
 subsets:
-- {name: a, maxReplicas: 3, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}
-- {name: b, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}, tolerations: [{key: spot, operator: Exists}]}`
+- {name: a, maxReplicas: 3, requiredNodeSelector: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}
+- {name: b, requiredNodeSelector: {matchExpressions: [{key: pool, operator: In, values: [b]}]}, tolerations: [{key: spot, operator: Exists}]}`
 
 func TestAPodOfASpreadIsMadeFitForIt(t *testing.T) {
 	handler := serve(t, webObjects(t, twoPools)...)
@@ -254,7 +254,7 @@ func TestWhatIsUnknownIsAdmittedAsItIsWithAWarning(t *testing.T) {
 		want      string
 	}{
 		"an owner that does not arrive":              {unknowing{missing: replicaSet}, "", "Berth: ReplicaSet web-1 is not known yet; if a WorkloadSpread divides the pod, default-scheduler places the pod"},
-		"that of a pod which names our scheduler":    {unknowing{missing: replicaSet}, v1alpha1.SchedulerName, "Berth: ReplicaSet web-1 is not known yet; if a WorkloadSpread divides the pod, the scheduler holds the pod until then"},
+		"that of a pod which names our scheduler":    {unknowing{missing: replicaSet}, v1beta1.SchedulerName, "Berth: ReplicaSet web-1 is not known yet; if a WorkloadSpread divides the pod, the scheduler holds the pod until then"},
 		"a cache that cannot be read":                {unknowing{err: errors.New("the cache is broken")}, "", "Berth admits the pod as it is: the cache is broken"},
 		"but for a spread that is invalid it is not": {unknowing{spread: &lineage.Spread{Name: "web"}}, "", "Berth: WorkloadSpread web is invalid; the scheduler holds the pod until the spread is corrected; see condition Ready of the spread"},
 	}
@@ -270,7 +270,7 @@ func TestWhatIsUnknownIsAdmittedAsItIsWithAWarning(t *testing.T) {
 				t.Errorf("warnings (-want +got):\n%s", diff)
 			}
 			if tc.owners.spread != nil { // an invalid spread keeps its pods, and adds nothing else
-				pod.Spec.SchedulerName = v1alpha1.SchedulerName
+				pod.Spec.SchedulerName = v1beta1.SchedulerName
 			}
 			if diff := cmp.Diff(pod, admitted); diff != "" {
 				t.Errorf("pod (-created +admitted):\n%s", diff)
@@ -424,7 +424,7 @@ func FuzzReview(f *testing.F) {
 }
 
 func BenchmarkReview(b *testing.B) {
-	spread := &v1alpha1.WorkloadSpread{}
+	spread := &v1beta1.WorkloadSpread{}
 	if err := yaml.Unmarshal([]byte(twoPools+"\ntargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}"), &spread.Spec); err != nil {
 		b.Fatal(err)
 	}
@@ -460,7 +460,7 @@ func (l *late) HasSpreads(ctx context.Context, namespace string) (bool, error) {
 
 func TestAPodWaitsForASpreadThatIsAnnounced(t *testing.T) {
 	handler := &podReviews{answer: (&podAdmission{owners: &late{Lineage: ownersIn(t, webObjects(t, twoPools)...)}}).review, clock: clock.RealClock{}}
-	if admitted, _ := send(t, handler, webPod(t, "")); admitted.Spec.SchedulerName != v1alpha1.SchedulerName {
+	if admitted, _ := send(t, handler, webPod(t, "")); admitted.Spec.SchedulerName != v1beta1.SchedulerName {
 		t.Errorf("the pod goes to %s", admitted.Spec.SchedulerName)
 	}
 }

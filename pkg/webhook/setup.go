@@ -3,25 +3,31 @@ package webhook
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net/http"
 	"path/filepath"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/conversion"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/webhook/certificate"
 )
 
 // CertificateSource says where the certificate comes from.
@@ -50,28 +56,32 @@ type Options struct {
 	ClientCA string
 }
 
-// Setup makes the manager serve the webhooks on every replica, leader or not, as soon as there is a certificate. The manager is not ready before
-// that, and before the API server knows the CA of a managed certificate and the path to call. The lineage must be of the same manager. The context is
-// used until Setup returns.
+// Setup makes the manager serve the webhooks on every replica, leader or not. Conversion is served as soon as there is a certificate, and admission once the
+// caches are full. The manager is not ready before that, and before the API server knows the CA of a managed certificate and the path to call. The lineage
+// must be of the same manager. The context is used until Setup returns.
 //
 // Each function of more is called with a function that registers more handlers, at paths of pkg/endpoint. They are served at the same port with the
 // same certificate.
 func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts Options, more ...func(register func(path string, hook http.Handler)) error) error {
-	configurations, err := newCache(mgr)
+	front, err := newFront(mgr)
+	if err != nil {
+		return err
+	}
+	configurations, err := newCache(front)
 	if err != nil {
 		return err
 	}
 	switch opts.Certificates {
 	case ManagedCertificates, "":
-		if err := manageCertificates(mgr, configurations, opts.CertDir); err != nil {
+		if err := manageCertificates(mgr, front, configurations, opts.CertDir); err != nil {
 			return fmt.Errorf("managing the webhook's certificate: %w", err)
 		}
 	case ProvidedCertificates:
 	default:
 		return fmt.Errorf("webhook certificates %q: must be %s or %s", opts.Certificates, ManagedCertificates, ProvidedCertificates)
 	}
-	asked := newPaths(configurations, mgr.GetAPIReader(), mgr.GetClient(), clock.RealClock{})
-	if err := mgr.Add(asked); err != nil {
+	asked := newPaths(configurations, front.GetAPIReader(), front.GetClient(), clock.RealClock{})
+	if err := front.Add(asked); err != nil {
 		return fmt.Errorf("adding the paths of the webhooks: %w", err)
 	}
 	if err := mgr.AddReadyzCheck("webhook-path", func(request *http.Request) error { return asked.ready(request.Context()) }); err != nil {
@@ -80,12 +90,13 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	if err := fillCache(ctx, mgr); err != nil {
 		return err
 	}
-	web, register, err := newServer(opts, asked.answered)
+	early := &earlyBinding{owners: owners, bookings: newBookings(clock.RealClock{})}
+	booked, err := owners.Handle(ctx, mgr, &corev1.Pod{}, early.bookings.seen, early.bookings.gone)
 	if err != nil {
 		return err
 	}
-	early := &earlyBinding{owners: owners, bookings: newBookings(clock.RealClock{})}
-	booked, err := owners.Handle(ctx, mgr, &corev1.Pod{}, early.bookings.seen, early.bookings.gone)
+	synced := func() bool { return owners.HasSynced() && booked() && asked.learned() }
+	web, register, err := newServer(opts, synced, asked.answered)
 	if err != nil {
 		return err
 	}
@@ -93,23 +104,50 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	register(endpoint.Pods, &podReviews{answer: pods.review, clock: clock.RealClock{}})
 	register(endpoint.RequiredPods, &podReviews{answer: pods.review, clock: clock.RealClock{}, required: true})
 	// A panic becomes an error by default.
-	register(endpoint.Spreads, admission.WithValidator(mgr.GetScheme(), &spreadValidator{reader: mgr.GetCache(), live: mgr.GetAPIReader(), announce: owners.Announce}))
+	register(endpoint.Spreads, conversion.Admission(v1beta1.GroupVersion,
+		admission.WithValidator(mgr.GetScheme(), &spreadValidator{reader: mgr.GetCache(), live: mgr.GetAPIReader(), announce: owners.Announce})))
 	for _, handlers := range more {
 		if err := handlers(register); err != nil {
 			return err
 		}
 	}
-	if err := mgr.Add(&server{web: web, certDir: opts.CertDir, synced: func() bool { return owners.HasSynced() && booked() && asked.learned() }}); err != nil {
+	if err := front.Add(&server{web: web, certDir: opts.CertDir}); err != nil {
 		return fmt.Errorf("adding the webhook server: %w", err)
 	}
+	if err := mgr.AddReadyzCheck("webhook-caches", onceTrue(func(*http.Request) error {
+		if !synced() {
+			return errors.New("the caches of the webhooks are not full yet")
+		}
+		return nil
+	})); err != nil {
+		return err
+	}
 	return mgr.AddReadyzCheck("webhook", web.StartedChecker())
+}
+
+// newFront makes a manager for everything that must run before the caches of mgr are full: the certificate, the paths and the server. If the API server has
+// objects of another version than the stored one, filling the caches needs the conversion that this server offers.
+//
+// The manager mgr runs it beside its caches, because it is a cluster to it, and does not wait for it any longer than for them.
+func newFront(mgr ctrl.Manager) (ctrl.Manager, error) {
+	front, err := ctrl.NewManager(mgr.GetConfig(), ctrl.Options{
+		Scheme: mgr.GetScheme(), Logger: mgr.GetLogger(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mgr.GetRESTMapper(), nil },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("making the manager of the webhook server: %w", err)
+	}
+	if err := mgr.Add(front); err != nil {
+		return nil, fmt.Errorf("adding the manager of the webhook server: %w", err)
+	}
+	return front, nil
 }
 
 // fillCache makes the cache watch what the webhooks read, from the start.
 func fillCache(ctx context.Context, mgr ctrl.Manager) error {
 	node := &metav1.PartialObjectMetadata{}
 	node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
-	objects := []client.Object{&v1alpha1.WorkloadSpread{}, node}
+	objects := []client.Object{&v1beta1.WorkloadSpread{}, node}
 	for _, kind := range workloads {
 		objects = append(objects, kind.NewObject())
 	}
@@ -121,12 +159,10 @@ func fillCache(ctx context.Context, mgr ctrl.Manager) error {
 	return nil
 }
 
-// server starts the webhooks later than the manager would: when the cache is full, when lineage and bookings have processed it, when the paths that
-// the API server calls are known, and when there is a certificate. None of this needs leadership.
+// server starts the webhooks when there is a certificate. That needs no leadership.
 type server struct {
 	web     ctrlwebhook.Server
 	certDir string
-	synced  func() bool
 }
 
 var (
@@ -137,15 +173,15 @@ var (
 // NeedLeaderElection is false: every replica serves.
 func (s *server) NeedLeaderElection() bool { return false }
 
-// lookInterval is how often Start checks for a certificate, and whether the lineage is ready.
+// lookInterval is how often Start checks for a certificate.
 const lookInterval = 50 * time.Millisecond
 
 // Start serves until the context ends.
 func (s *server) Start(ctx context.Context) error {
 	klog.FromContext(ctx).Info("Serving webhooks once there is a certificate", "dir", s.certDir)
 	err := wait.PollUntilContextCancel(ctx, lookInterval, true, func(context.Context) (bool, error) {
-		_, err := tls.LoadX509KeyPair(filepath.Join(s.certDir, certFile), filepath.Join(s.certDir, keyFile))
-		return err == nil && s.synced(), nil
+		_, err := tls.LoadX509KeyPair(filepath.Join(s.certDir, certificate.File), filepath.Join(s.certDir, certificate.KeyFile))
+		return err == nil, nil
 	})
 	if err != nil {
 		return nil //nolint:nilerr // the manager stops, and there was nothing to serve

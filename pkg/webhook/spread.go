@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -38,13 +38,13 @@ type spreadValidator struct {
 	announce func(namespace string, spread types.UID)
 }
 
-var _ admission.Validator[*v1alpha1.WorkloadSpread] = &spreadValidator{}
+var _ admission.Validator[*v1beta1.WorkloadSpread] = &spreadValidator{}
 
 // workloads are the kinds whose objects are in the cache, so that one that is missing can be told from one that is not watched.
 var workloads = workload.Watched()
 
 // ValidateCreate validates a new spread.
-func (v *spreadValidator) ValidateCreate(ctx context.Context, spread *v1alpha1.WorkloadSpread) (admission.Warnings, error) {
+func (v *spreadValidator) ValidateCreate(ctx context.Context, spread *v1beta1.WorkloadSpread) (admission.Warnings, error) {
 	warnings, err := v.validate(ctx, spread, nil)
 	if err == nil {
 		v.announceIfStored(ctx, spread)
@@ -53,19 +53,19 @@ func (v *spreadValidator) ValidateCreate(ctx context.Context, spread *v1alpha1.W
 }
 
 // announceIfStored announces the spread, unless it is known that it will not be stored.
-func (v *spreadValidator) announceIfStored(ctx context.Context, spread *v1alpha1.WorkloadSpread) {
+func (v *spreadValidator) announceIfStored(ctx context.Context, spread *v1beta1.WorkloadSpread) {
 	request, err := admission.RequestFromContext(ctx)
 	if v.announce == nil || err != nil || ptr.Deref(request.DryRun, false) || spread.UID == "" {
 		return
 	}
-	if err := v.reader.Get(ctx, client.ObjectKeyFromObject(spread), &v1alpha1.WorkloadSpread{}); apierrors.IsNotFound(err) {
+	if err := v.reader.Get(ctx, client.ObjectKeyFromObject(spread), &v1beta1.WorkloadSpread{}); apierrors.IsNotFound(err) {
 		v.announce(spread.Namespace, spread.UID)
 	}
 }
 
 // ValidateUpdate validates a changed spread. An unchanged spec, or a spread that is being deleted, always passes: rules that are newer than the
 // spread must not keep anybody from labelling it or from removing its last finalizer.
-func (v *spreadValidator) ValidateUpdate(ctx context.Context, old, spread *v1alpha1.WorkloadSpread) (admission.Warnings, error) {
+func (v *spreadValidator) ValidateUpdate(ctx context.Context, old, spread *v1beta1.WorkloadSpread) (admission.Warnings, error) {
 	if spread.DeletionTimestamp != nil || equality.Semantic.DeepEqual(old.Spec, spread.Spec) {
 		return nil, nil
 	}
@@ -73,24 +73,24 @@ func (v *spreadValidator) ValidateUpdate(ctx context.Context, old, spread *v1alp
 }
 
 // ValidateDelete admits every deletion. The webhook configuration does not ask about deletions.
-func (v *spreadValidator) ValidateDelete(context.Context, *v1alpha1.WorkloadSpread) (admission.Warnings, error) {
+func (v *spreadValidator) ValidateDelete(context.Context, *v1beta1.WorkloadSpread) (admission.Warnings, error) {
 	return nil, nil
 }
 
-func (v *spreadValidator) validate(ctx context.Context, spread, old *v1alpha1.WorkloadSpread) (admission.Warnings, error) {
+func (v *spreadValidator) validate(ctx context.Context, spread, old *v1beta1.WorkloadSpread) (admission.Warnings, error) {
 	known, err := v.gather(ctx, spread)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
 	warnings, errs := ValidateSpread(spread, old, known)
 	if len(errs) > 0 {
-		return warnings, apierrors.NewInvalid(v1alpha1.Kind.GroupKind(), spread.Name, errs)
+		return warnings, apierrors.NewInvalid(v1beta1.Kind.GroupKind(), spread.Name, errs)
 	}
 	return warnings, nil
 }
 
-func (v *spreadValidator) gather(ctx context.Context, spread *v1alpha1.WorkloadSpread) (Known, error) {
-	var spreads v1alpha1.WorkloadSpreadList
+func (v *spreadValidator) gather(ctx context.Context, spread *v1beta1.WorkloadSpread) (Known, error) {
+	var spreads v1beta1.WorkloadSpreadList
 	// The objects are shared with the cache and are only read.
 	if err := v.reader.List(ctx, &spreads, client.InNamespace(spread.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return Known{}, fmt.Errorf("listing the spreads of namespace %s: %w", spread.Namespace, err)
@@ -103,7 +103,7 @@ func (v *spreadValidator) gather(ctx context.Context, spread *v1alpha1.WorkloadS
 }
 
 // target reads the workload from the API server if the cache lacks something: it holds no templates, and no objects of kinds that are not built in.
-func (v *spreadValidator) target(ctx context.Context, spread *v1alpha1.WorkloadSpread) (Target, error) {
+func (v *spreadValidator) target(ctx context.Context, spread *v1beta1.WorkloadSpread) (Target, error) {
 	kind, watched := workloads[kindOfTarget(spread)]
 	if v.live != nil && (!watched || hasPatch(spread)) {
 		return v.liveTarget(ctx, spread), nil
@@ -122,12 +122,12 @@ func (v *spreadValidator) target(ctx context.Context, spread *v1alpha1.WorkloadS
 	return Target{Replicas: replicasOf(object, spread), MaxUnavailable: workload.MaxUnavailable(object)}, nil
 }
 
-func targetKey(spread *v1alpha1.WorkloadSpread) types.NamespacedName {
+func targetKey(spread *v1beta1.WorkloadSpread) types.NamespacedName {
 	return types.NamespacedName{Namespace: spread.Namespace, Name: spread.Spec.TargetReference.Name}
 }
 
 // liveTarget reads the workload with one request. A failure is no error: most of a spread can be validated without the workload.
-func (v *spreadValidator) liveTarget(ctx context.Context, spread *v1alpha1.WorkloadSpread) Target {
+func (v *spreadValidator) liveTarget(ctx context.Context, spread *v1beta1.WorkloadSpread) Target {
 	ctx, cancel := context.WithTimeout(ctx, targetTimeout)
 	defer cancel()
 	object := &unstructured.Unstructured{}
@@ -147,7 +147,7 @@ func (v *spreadValidator) liveTarget(ctx context.Context, spread *v1alpha1.Workl
 }
 
 // targetVersion is the kind to read: built-in kinds in the version that Berth knows, whatever the spread says.
-func targetVersion(spread *v1alpha1.WorkloadSpread) schema.GroupVersionKind {
+func targetVersion(spread *v1beta1.WorkloadSpread) schema.GroupVersionKind {
 	kind := kindOfTarget(spread)
 	if _, watched := workloads[kind]; watched {
 		return kind.WithVersion("v1")
@@ -157,7 +157,7 @@ func targetVersion(spread *v1alpha1.WorkloadSpread) schema.GroupVersionKind {
 }
 
 // targetOf reads fields that most kinds have at the same paths. It leaves out fields that are missing or have another type.
-func targetOf(object *unstructured.Unstructured, spread *v1alpha1.WorkloadSpread) Target {
+func targetOf(object *unstructured.Unstructured, spread *v1beta1.WorkloadSpread) Target {
 	target := Target{Whole: true, Template: templateOf(object), Selector: selectorOf(object), Replicas: replicasOf(object, spread)}
 	if kind, watched := workloads[kindOfTarget(spread)]; watched {
 		typed := kind.NewObject()
@@ -169,7 +169,7 @@ func targetOf(object *unstructured.Unstructured, spread *v1alpha1.WorkloadSpread
 }
 
 // replicasOf is nil if the object does not contain the replicas.
-func replicasOf(object runtime.Object, spread *v1alpha1.WorkloadSpread) *int32 {
+func replicasOf(object runtime.Object, spread *v1beta1.WorkloadSpread) *int32 {
 	replicas, err := workload.Replicas(object, spread.Spec.TargetFilter)
 	if err != nil {
 		return nil // the spread's status says why
@@ -211,8 +211,8 @@ func selectorOf(object *unstructured.Unstructured) labels.Selector {
 }
 
 // nodes are nil if no subset selects nodes, or if they cannot be read. They are used for warnings only.
-func (v *spreadValidator) nodes(ctx context.Context, spread *v1alpha1.WorkloadSpread) []*corev1.Node {
-	if !slices.ContainsFunc(spread.Spec.Subsets, func(s v1alpha1.Subset) bool { return s.RequiredNodeSelectorTerm != nil }) {
+func (v *spreadValidator) nodes(ctx context.Context, spread *v1beta1.WorkloadSpread) []*corev1.Node {
+	if !slices.ContainsFunc(spread.Spec.Subsets, func(s v1beta1.Subset) bool { return s.RequiredNodeSelector != nil }) {
 		return nil
 	}
 	list := &metav1.PartialObjectMetadataList{}

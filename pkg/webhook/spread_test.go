@@ -25,13 +25,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	"sigs.k8s.io/yaml"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 func schemeOf(t *testing.T) *runtime.Scheme {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +45,7 @@ func cacheOf(t *testing.T, objects ...client.Object) client.Reader {
 }
 
 // ask sends a review of a creation, or of an update if old is not nil.
-func ask(t *testing.T, reader client.Reader, spread, old *v1alpha1.WorkloadSpread) admission.Response {
+func ask(t *testing.T, reader client.Reader, spread, old *v1beta1.WorkloadSpread) admission.Response {
 	t.Helper()
 	request := admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{UID: "review", Operation: admissionv1.Create, Object: raw(t, spread)}}
 	if old != nil {
@@ -54,7 +54,7 @@ func ask(t *testing.T, reader client.Reader, spread, old *v1alpha1.WorkloadSprea
 	return admission.WithValidator(schemeOf(t), &spreadValidator{reader: reader}).Handle(t.Context(), request)
 }
 
-func raw(t *testing.T, spread *v1alpha1.WorkloadSpread) runtime.RawExtension {
+func raw(t *testing.T, spread *v1beta1.WorkloadSpread) runtime.RawExtension {
 	t.Helper()
 	content, err := json.Marshal(spread)
 	if err != nil {
@@ -89,11 +89,11 @@ func TestTheWorkloadIsLookedForInTheCache(t *testing.T) {
 	deployment := func(namespace string) client.Object {
 		return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}
 	}
-	custom := changed(spreadOf("web", "web", 1), func(spec *v1alpha1.WorkloadSpreadSpec) {
+	custom := changed(spreadOf("web", "web", 1), func(spec *v1beta1.WorkloadSpreadSpec) {
 		spec.TargetReference.APIVersion, spec.TargetReference.Kind = "example.com/v1", "Fleet"
 	})
 	tests := map[string]struct {
-		spread *v1alpha1.WorkloadSpread
+		spread *v1beta1.WorkloadSpread
 		cache  client.Reader
 		want   []string
 	}{
@@ -116,7 +116,7 @@ func TestTheWorkloadIsLookedForInTheCache(t *testing.T) {
 }
 
 // askLive is ask with an API server that has other objects than the cache.
-func askLive(t *testing.T, cache, live client.Reader, spread *v1alpha1.WorkloadSpread) admission.Response {
+func askLive(t *testing.T, cache, live client.Reader, spread *v1beta1.WorkloadSpread) admission.Response {
 	t.Helper()
 	request := admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{UID: "review", Operation: admissionv1.Create, Object: raw(t, spread)}}
 	return admission.WithValidator(schemeOf(t), &spreadValidator{reader: cache, live: live}).Handle(t.Context(), request)
@@ -163,8 +163,8 @@ const (
 	anotherSystem = `{apiVersion: example.com/v1, kind: Fleet, spec: {selector: web, template: {spec: {containers: [main]}}}}`
 )
 
-func targeting(apiVersion, kind string, patch string) func(*v1alpha1.WorkloadSpreadSpec) {
-	return func(spec *v1alpha1.WorkloadSpreadSpec) {
+func targeting(apiVersion, kind string, patch string) func(*v1beta1.WorkloadSpreadSpec) {
+	return func(spec *v1beta1.WorkloadSpreadSpec) {
 		spec.TargetReference.APIVersion, spec.TargetReference.Kind = apiVersion, kind
 		if patch != "" {
 			spec.Subsets[0].Patch = &runtime.RawExtension{Raw: []byte(patch)}
@@ -179,7 +179,7 @@ func TestWhatTheAPIServerIsAskedFor(t *testing.T) {
 	tests := map[string]struct {
 		there        string // in the API server; nothing is in the cache
 		err          error
-		spread       func(*v1alpha1.WorkloadSpreadSpec)
+		spread       func(*v1beta1.WorkloadSpreadSpec)
 		wantAsked    bool
 		wantErrors   []string
 		wantWarnings []string
@@ -202,11 +202,11 @@ func TestWhatTheAPIServerIsAskedFor(t *testing.T) {
 		},
 		"its replicas": {
 			there: aDeployment, wantAsked: true,
-			spread: func(spec *v1alpha1.WorkloadSpreadSpec) {
+			spread: func(spec *v1beta1.WorkloadSpreadSpec) {
 				percentages(spec)
 				patchedBy(`{"spec":{"hostname":"x"}}`)(spec)
 			},
-			wantWarnings: []string{"spec.subsets: of 3 replicas the percentages"},
+			wantWarnings: []string{"spec.subsets: the minimums are 4 pods (a 2, b 2), and the workload has 3 replicas"},
 		},
 		"the volumes that its controller adds": {there: aStatefulSet, spread: targeting("apps/v1", "StatefulSet", mountsDisk), wantAsked: true},
 		"a kind that is not built in": {
@@ -219,12 +219,12 @@ func TestWhatTheAPIServerIsAskedFor(t *testing.T) {
 		},
 		"the replicas of a kind that is not built in, at their paths": {
 			there: aFleet, wantAsked: true,
-			spread: func(spec *v1alpha1.WorkloadSpreadSpec) {
+			spread: func(spec *v1beta1.WorkloadSpreadSpec) {
 				percentages(spec)
 				targeting("example.com/v1", "Fleet", "")(spec)
-				spec.TargetFilter = &v1alpha1.TargetFilter{ReplicasPathList: []string{"spec.groups.0.size"}}
+				spec.TargetFilter = &v1beta1.TargetFilter{ReplicasPathList: []string{"spec.groups.0.size"}}
 			},
-			wantWarnings: []string{"spec.subsets: of 3 replicas the percentages"},
+			wantWarnings: []string{"spec.subsets: the minimums are 4 pods (a 2, b 2), and the workload has 3 replicas"},
 		},
 		"a kind without a pod template": {
 			there: aRollout, spread: targeting("argoproj.io/v1alpha1", "Rollout", noImage), wantAsked: true,
@@ -282,16 +282,16 @@ func TestNodesAreReadFromTheCacheIfASubsetSelectsAny(t *testing.T) {
 	selects := changed(spreadOf("web", "web", 1), selecting("disk", "pool"))
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
 	tests := map[string]struct {
-		spread *v1alpha1.WorkloadSpread
+		spread *v1beta1.WorkloadSpread
 		cache  client.Reader
 		want   []string
 	}{
 		"those that are there are compared with": {selects, cacheOf(t, deployment, node("n1", "disk"), node("n2", "pool")), nil},
 		"those that are not there are missed": {
-			selects, cacheOf(t, deployment, node("n1", "disk")), []string{"spec.subsets[1].requiredNodeSelectorTerm: no node matches now"},
+			selects, cacheOf(t, deployment, node("n1", "disk")), []string{"spec.subsets[1].requiredNodeSelector: no node matches now"},
 		},
 		"those of two subsets are named": {
-			selects, cacheOf(t, deployment, node("n1", "disk", "pool")), []string{"spec.subsets[1].requiredNodeSelectorTerm: selects nodes that spec.subsets[0] selects too, such as n1"},
+			selects, cacheOf(t, deployment, node("n1", "disk", "pool")), []string{"spec.subsets[1].requiredNodeSelector: selects nodes that spec.subsets[0] selects too, such as n1"},
 		},
 		"a spread that selects none does not ask":            {spreadOf("web", "web", 1), noNodes{cacheOf(t, deployment)}, nil},
 		"if they cannot be read, nothing is said about them": {selects, noNodes{cacheOf(t, deployment)}, nil},
@@ -333,12 +333,12 @@ func (c noCache) List(context.Context, client.ObjectList, ...client.ListOption) 
 func TestWhatIsNoChangeOfTheSpecAlwaysPasses(t *testing.T) {
 	// Invalid, as if it had come in before the rules that it breaks.
 	invalid := changed(spreadOf("web", "web", 1), broken)
-	tests := map[string]func(*v1alpha1.WorkloadSpread){
-		"a label":             func(s *v1alpha1.WorkloadSpread) { s.Labels = map[string]string{"team": "shop"} },
-		"a finalizer":         func(s *v1alpha1.WorkloadSpread) { s.Finalizers = []string{"example.com/keep"} },
-		"the status":          func(s *v1alpha1.WorkloadSpread) { s.Status.ObservedGeneration = 7 },
-		"the end of a spread": func(s *v1alpha1.WorkloadSpread) { s.DeletionTimestamp = &metav1.Time{Time: s.CreationTimestamp.Time} },
-		"a change at that end": func(s *v1alpha1.WorkloadSpread) {
+	tests := map[string]func(*v1beta1.WorkloadSpread){
+		"a label":             func(s *v1beta1.WorkloadSpread) { s.Labels = map[string]string{"team": "shop"} },
+		"a finalizer":         func(s *v1beta1.WorkloadSpread) { s.Finalizers = []string{"example.com/keep"} },
+		"the status":          func(s *v1beta1.WorkloadSpread) { s.Status.ObservedGeneration = 7 },
+		"the end of a spread": func(s *v1beta1.WorkloadSpread) { s.DeletionTimestamp = &metav1.Time{Time: s.CreationTimestamp.Time} },
+		"a change at that end": func(s *v1beta1.WorkloadSpread) {
 			s.DeletionTimestamp = &metav1.Time{Time: s.CreationTimestamp.Time}
 			s.Spec.Subsets = nil
 		},
@@ -353,7 +353,7 @@ func TestWhatIsNoChangeOfTheSpecAlwaysPasses(t *testing.T) {
 		})
 	}
 	t.Run("but not a change of the spec", func(t *testing.T) {
-		spread := changed(invalid, func(spec *v1alpha1.WorkloadSpreadSpec) { spec.Subsets[1].Name = "c" })
+		spread := changed(invalid, func(spec *v1beta1.WorkloadSpreadSpec) { spec.Subsets[1].Name = "c" })
 		if response := ask(t, cacheOf(t), spread, invalid); response.Allowed {
 			t.Error("an invalid spread passed")
 		}
@@ -384,12 +384,12 @@ func TestAFailureIsAnErrorAndNoVerdict(t *testing.T) {
 func TestASpreadIsAnnouncedIfItWillBeStored(t *testing.T) {
 	known := spreadOf("known", "api", 1)
 	tests := map[string]struct {
-		spread, old *v1alpha1.WorkloadSpread
+		spread, old *v1beta1.WorkloadSpread
 		change      func(*admissionv1.AdmissionRequest)
 		want        []types.UID
 	}{
 		"a new one":           {spread: spreadOf("web", "web", 1), want: []types.UID{"new"}},
-		"not a changed one":   {spread: changed(spreadOf("web", "web", 1), func(spec *v1alpha1.WorkloadSpreadSpec) { spec.Subsets[0].Name = "z" }), old: spreadOf("web", "web", 1)},
+		"not a changed one":   {spread: changed(spreadOf("web", "web", 1), func(spec *v1beta1.WorkloadSpreadSpec) { spec.Subsets[0].Name = "z" }), old: spreadOf("web", "web", 1)},
 		"not an invalid one":  {spread: changed(spreadOf("web", "web", 1), broken)},
 		"not a dry run":       {spread: spreadOf("web", "web", 1), change: func(r *admissionv1.AdmissionRequest) { r.DryRun = ptr.To(true) }},
 		"not if there is one": {spread: spreadOf("known", "web", 1)},

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -18,7 +18,7 @@ import (
 // Known is what validation knows besides the spread itself. The zero value knows nothing, and causes no warnings.
 type Known struct {
 	// Spreads of the spread's namespace. They may include the spread.
-	Spreads []v1alpha1.WorkloadSpread
+	Spreads []v1beta1.WorkloadSpread
 	// Target is the workload.
 	Target Target
 	// Nodes of the cluster. Only names and labels are read. Nil if they are not known.
@@ -45,16 +45,13 @@ type Target struct {
 
 // ValidateSpread returns errors and warnings about a spread that is about to be created (old is nil) or to replace old. Errors and warnings name the
 // path of the field. It needs no API server.
-func ValidateSpread(spread, old *v1alpha1.WorkloadSpread, known Known) (warnings []string, errs field.ErrorList) {
+func ValidateSpread(spread, old *v1beta1.WorkloadSpread, known Known) (warnings []string, errs field.ErrorList) {
 	spec := field.NewPath("spec")
 	policy, errs := subset.Compile(&spread.Spec, spec)
 	if policy != nil {
 		warnings = slices.Clone(policy.Warnings)
 		if known.Target.Replicas != nil {
-			warnings = append(warnings, policy.WarningsAt(*known.Target.Replicas, spec)...)
-			if blocked := policy.BlockedRollout(*known.Target.Replicas, known.Target.MaxUnavailable); blocked != "" {
-				warnings = append(warnings, fmt.Sprintf("%s: %s", spec.Child("scheduleStrategy", "quotaScope"), blocked))
-			}
+			warnings = append(warnings, policy.WarningsAt(*known.Target.Replicas, known.Target.MaxUnavailable, spec)...)
 		}
 		if known.Nodes != nil {
 			warnings = append(warnings, policy.WarningsAmong(known.Nodes, spec)...)
@@ -66,7 +63,7 @@ func ValidateSpread(spread, old *v1alpha1.WorkloadSpread, known Known) (warnings
 }
 
 // validateTarget checks what depends on the cluster.
-func validateTarget(spread, old *v1alpha1.WorkloadSpread, known *Known, path *field.Path) (warnings []string, errs field.ErrorList) {
+func validateTarget(spread, old *v1beta1.WorkloadSpread, known *Known, path *field.Path) (warnings []string, errs field.ErrorList) {
 	if other := conflictingSpread(spread, known.Spreads); other != nil {
 		switch {
 		case old == nil:
@@ -95,13 +92,13 @@ func validateTarget(spread, old *v1alpha1.WorkloadSpread, known *Known, path *fi
 }
 
 // hasPatch is true if a subset has a patch, valid or not.
-func hasPatch(spread *v1alpha1.WorkloadSpread) bool {
-	return slices.ContainsFunc(spread.Spec.Subsets, func(s v1alpha1.Subset) bool { return s.Patch != nil && len(s.Patch.Raw) > 0 })
+func hasPatch(spread *v1beta1.WorkloadSpread) bool {
+	return slices.ContainsFunc(spread.Spec.Subsets, func(s v1beta1.Subset) bool { return s.Patch != nil && len(s.Patch.Raw) > 0 })
 }
 
 // validatePatches tries the patches on a pod of the workload. The policy is nil if the spec is invalid; valid patches are tried in any case. An error
 // in an unchanged patch is only a warning: the workload has changed since, and that must not keep anybody from changing something else.
-func validatePatches(spread, old *v1alpha1.WorkloadSpread, policy *subset.Policy, known *Known, path *field.Path) (warnings []string, errs field.ErrorList) {
+func validatePatches(spread, old *v1beta1.WorkloadSpread, policy *subset.Policy, known *Known, path *field.Path) (warnings []string, errs field.ErrorList) {
 	for i := range spread.Spec.Subsets {
 		spec, at := &spread.Spec.Subsets[i], path.Index(i)
 		patch, _ := subset.CompilePatch(spec.Patch, at.Child("patch")) // subset.Compile reports the errors
@@ -139,15 +136,15 @@ func breaksSelector(patch *subset.Patch, selector labels.Selector, workload stri
 }
 
 // samePatch is true if the spread has a subset of the same name with the same patch.
-func samePatch(old *v1alpha1.WorkloadSpread, spec *v1alpha1.Subset) bool {
-	return slices.ContainsFunc(old.Spec.Subsets, func(before v1alpha1.Subset) bool {
+func samePatch(old *v1beta1.WorkloadSpread, spec *v1beta1.Subset) bool {
+	return slices.ContainsFunc(old.Spec.Subsets, func(before v1beta1.Subset) bool {
 		return before.Name == spec.Name && before.Patch != nil && spec.Patch != nil && bytes.Equal(before.Patch.Raw, spec.Patch.Raw)
 	})
 }
 
 // conflictingSpread is the spread that divides the same workload instead of this one, or nil.
-func conflictingSpread(spread *v1alpha1.WorkloadSpread, all []v1alpha1.WorkloadSpread) *v1alpha1.WorkloadSpread {
-	var winner *v1alpha1.WorkloadSpread
+func conflictingSpread(spread *v1beta1.WorkloadSpread, all []v1beta1.WorkloadSpread) *v1beta1.WorkloadSpread {
+	var winner *v1beta1.WorkloadSpread
 	for i := range all {
 		other := &all[i]
 		if other.Name == spread.Name || !sameTarget(other, spread) {
@@ -161,15 +158,15 @@ func conflictingSpread(spread *v1alpha1.WorkloadSpread, all []v1alpha1.WorkloadS
 }
 
 // sameTarget is true if both spreads, of one namespace, name the same workload, in any version.
-func sameTarget(a, b *v1alpha1.WorkloadSpread) bool {
+func sameTarget(a, b *v1beta1.WorkloadSpread) bool {
 	return kindOfTarget(a) == kindOfTarget(b) && a.Spec.TargetReference.Name == b.Spec.TargetReference.Name
 }
 
-func kindOfTarget(spread *v1alpha1.WorkloadSpread) schema.GroupKind {
+func kindOfTarget(spread *v1beta1.WorkloadSpread) schema.GroupKind {
 	ref := spread.Spec.TargetReference
 	return schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind).GroupKind()
 }
 
-func workloadName(spread *v1alpha1.WorkloadSpread) string {
+func workloadName(spread *v1beta1.WorkloadSpread) string {
 	return spread.Spec.TargetReference.Kind + " " + spread.Spec.TargetReference.Name
 }

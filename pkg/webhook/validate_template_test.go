@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // template is that of a workload as a user writes it.
@@ -150,7 +150,7 @@ func TestPatchesAreTriedOnThePodsOfTheWorkload(t *testing.T) {
 			if text == "" {
 				text = template
 			}
-			spread := changed(spreadOf("web", "web", 1), func(spec *v1alpha1.WorkloadSpreadSpec) { spec.Subsets[0].Patch = yamlPatch(t, tc.patch) })
+			spread := changed(spreadOf("web", "web", 1), func(spec *v1beta1.WorkloadSpreadSpec) { spec.Subsets[0].Patch = yamlPatch(t, tc.patch) })
 			known := Known{Target: Target{Whole: true, Template: templateOfYAML(t, text), Selector: labels.SelectorFromSet(labels.Set{"app": "web"})}}
 			warnings, errs := ValidateSpread(spread, nil, known)
 			expectEachToContain(t, "errors", tc.want, texts(errs))
@@ -172,12 +172,12 @@ func TestAPatchThatDoesNotFitTheWorkloadAnyMore(t *testing.T) {
 	old := changed(spreadOf("web", "web", 1), patchedBy(gone))
 	known := Known{Target: Target{Whole: true, Template: templateOfYAML(t, template)}}
 	tests := map[string]struct {
-		change               func(*v1alpha1.WorkloadSpreadSpec)
+		change               func(*v1beta1.WorkloadSpreadSpec)
 		wantWarned, wantErrs string
 	}{
-		"is a warning while something else is changed": {func(spec *v1alpha1.WorkloadSpreadSpec) { spec.Subsets[0].MaxReplicas = nil }, "spec.subsets[0].patch.spec.volumes[0].hostPath: Forbidden", ""},
+		"is a warning while something else is changed": {func(spec *v1beta1.WorkloadSpreadSpec) { spec.Subsets[0].MaxReplicas = nil }, "spec.subsets[0].patch.spec.volumes[0].hostPath: Forbidden", ""},
 		"also in another place": {
-			func(spec *v1alpha1.WorkloadSpreadSpec) {
+			func(spec *v1beta1.WorkloadSpreadSpec) {
 				spec.Subsets[0], spec.Subsets[1] = spec.Subsets[1], spec.Subsets[0]
 			}, "spec.subsets[1].patch.spec.volumes[0].hostPath: Forbidden", "",
 		},
@@ -198,7 +198,7 @@ func TestAPatchThatDoesNotFitTheWorkloadAnyMore(t *testing.T) {
 }
 
 func TestPatchesAreTriedAlsoIfTheSpreadIsInvalidElsewhere(t *testing.T) {
-	spread := changed(spreadOf("web", "web", 1), func(spec *v1alpha1.WorkloadSpreadSpec) {
+	spread := changed(spreadOf("web", "web", 1), func(spec *v1beta1.WorkloadSpreadSpec) {
 		spec.Subsets[0].Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpEqual}}
 		patchedBy(`{"spec":{"nodeName":"n"}}`, `{"spec":{"containers":[{"name":"sidecar"}]}}`)(spec)
 	})

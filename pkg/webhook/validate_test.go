@@ -12,30 +12,30 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // spreadOf is a valid spread of a Deployment, of an age that grows with minute.
-func spreadOf(name, deployment string, minute int) *v1alpha1.WorkloadSpread {
-	return &v1alpha1.WorkloadSpread{
+func spreadOf(name, deployment string, minute int) *v1beta1.WorkloadSpread {
+	return &v1beta1.WorkloadSpread{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "shop", Name: name, CreationTimestamp: metav1.NewTime(time.Date(2026, 1, 1, 12, -minute, 0, 0, time.UTC)),
 		},
-		Spec: v1alpha1.WorkloadSpreadSpec{
-			TargetReference: v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: deployment},
-			Subsets:         []v1alpha1.Subset{{Name: "a", MaxReplicas: ptr.To(intstr.FromInt32(3))}, {Name: "b"}},
+		Spec: v1beta1.WorkloadSpreadSpec{
+			TargetReference: v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: deployment},
+			Subsets:         []v1beta1.Subset{{Name: "a", MaxReplicas: ptr.To(intstr.FromInt32(3))}, {Name: "b"}},
 		},
 	}
 }
 
-func changed(spread *v1alpha1.WorkloadSpread, change func(*v1alpha1.WorkloadSpreadSpec)) *v1alpha1.WorkloadSpread {
+func changed(spread *v1beta1.WorkloadSpread, change func(*v1beta1.WorkloadSpreadSpec)) *v1beta1.WorkloadSpread {
 	spread = spread.DeepCopy()
 	change(&spread.Spec)
 	return spread
 }
 
-func spreads(all ...*v1alpha1.WorkloadSpread) []v1alpha1.WorkloadSpread {
-	var list []v1alpha1.WorkloadSpread
+func spreads(all ...*v1beta1.WorkloadSpread) []v1beta1.WorkloadSpread {
+	var list []v1beta1.WorkloadSpread
 	for _, spread := range all {
 		list = append(list, *spread)
 	}
@@ -43,30 +43,30 @@ func spreads(all ...*v1alpha1.WorkloadSpread) []v1alpha1.WorkloadSpread {
 }
 
 // broken gives a spread three errors that only the model sees.
-func broken(spec *v1alpha1.WorkloadSpreadSpec) {
+func broken(spec *v1beta1.WorkloadSpreadSpec) {
 	spec.Subsets[0].Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpEqual}}
 	spec.Subsets[0].Patch = &runtime.RawExtension{Raw: []byte(`{"spec":{"containers":[{"name":"main","resources":{"limit":{"cpu":"2"}}}]}}`)}
 	spec.Subsets[1].Patch = &runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{"lane":"not a label!"}}}`)}
 }
 
 // patchedBy gives the subsets patches, in order.
-func patchedBy(patches ...string) func(*v1alpha1.WorkloadSpreadSpec) {
-	return func(spec *v1alpha1.WorkloadSpreadSpec) {
+func patchedBy(patches ...string) func(*v1beta1.WorkloadSpreadSpec) {
+	return func(spec *v1beta1.WorkloadSpreadSpec) {
 		for i := range patches {
 			spec.Subsets[i].Patch = &runtime.RawExtension{Raw: []byte(patches[i])}
 		}
 	}
 }
 
-func percentages(spec *v1alpha1.WorkloadSpreadSpec) {
-	spec.Subsets[0].MaxReplicas, spec.Subsets[1].MaxReplicas = ptr.To(intstr.FromString("50%")), ptr.To(intstr.FromString("50%"))
+func percentages(spec *v1beta1.WorkloadSpreadSpec) {
+	spec.Subsets[0].MinReplicas, spec.Subsets[1].MinReplicas = ptr.To(intstr.FromString("50%")), ptr.To(intstr.FromString("50%"))
 }
 
 // selecting gives each subset the nodes with a label.
-func selecting(labels ...string) func(*v1alpha1.WorkloadSpreadSpec) {
-	return func(spec *v1alpha1.WorkloadSpreadSpec) {
+func selecting(labels ...string) func(*v1beta1.WorkloadSpreadSpec) {
+	return func(spec *v1beta1.WorkloadSpreadSpec) {
 		for i := range labels {
-			spec.Subsets[i].RequiredNodeSelectorTerm = &corev1.NodeSelectorTerm{
+			spec.Subsets[i].RequiredNodeSelector = &corev1.NodeSelectorTerm{
 				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: labels[i], Operator: corev1.NodeSelectorOpExists}},
 			}
 		}
@@ -84,13 +84,13 @@ func labelled(name string, labels ...string) *corev1.Node {
 func TestValidateSpread(t *testing.T) {
 	web := spreadOf("web", "web", 1)
 	older, oldest, younger := spreadOf("older", "web", 2), spreadOf("oldest", "web", 3), spreadOf("younger", "web", 0)
-	otherVersion := changed(older, func(spec *v1alpha1.WorkloadSpreadSpec) { spec.TargetReference.APIVersion = "apps/v1beta1" })
-	otherGroup := changed(older, func(spec *v1alpha1.WorkloadSpreadSpec) { spec.TargetReference.APIVersion = "apps.kruise.io/v1" })
-	otherKind := changed(older, func(spec *v1alpha1.WorkloadSpreadSpec) { spec.TargetReference.Kind = "StatefulSet" })
-	before := changed(web, func(spec *v1alpha1.WorkloadSpreadSpec) { spec.Subsets = spec.Subsets[:1] })
+	otherVersion := changed(older, func(spec *v1beta1.WorkloadSpreadSpec) { spec.TargetReference.APIVersion = "apps/v1beta1" })
+	otherGroup := changed(older, func(spec *v1beta1.WorkloadSpreadSpec) { spec.TargetReference.APIVersion = "apps.kruise.io/v1" })
+	otherKind := changed(older, func(spec *v1beta1.WorkloadSpreadSpec) { spec.TargetReference.Kind = "StatefulSet" })
+	before := changed(web, func(spec *v1beta1.WorkloadSpreadSpec) { spec.Subsets = spec.Subsets[:1] })
 
 	tests := map[string]struct {
-		spread, old  *v1alpha1.WorkloadSpread
+		spread, old  *v1beta1.WorkloadSpread
 		known        Known
 		wantWarnings []string
 		wantErrors   []string
@@ -105,7 +105,7 @@ func TestValidateSpread(t *testing.T) {
 			},
 		},
 		"the warnings of the model are passed on": {
-			spread:       changed(web, func(spec *v1alpha1.WorkloadSpreadSpec) { spec.Subsets[0].MaxReplicas = nil }),
+			spread:       changed(web, func(spec *v1beta1.WorkloadSpreadSpec) { spec.Subsets[0].MaxReplicas = nil }),
 			wantWarnings: []string{"spec.subsets[0]: has no maxReplicas"},
 		},
 		"a workload that is not there yet is a warning": {
@@ -131,11 +131,11 @@ func TestValidateSpread(t *testing.T) {
 		"a workload without a template is as good as any for a spread without patches": {spread: web, known: Known{Target: Target{Whole: true}}},
 		"percentages are counted at the replicas that there are": {
 			spread: changed(web, percentages), known: Known{Target: Target{Replicas: ptr.To[int32](3)}},
-			wantWarnings: []string{"spec.subsets: of 3 replicas the percentages, each rounded up, are 4 pods (a 2, b 2), so the last subsets hold fewer"},
+			wantWarnings: []string{"spec.subsets: the minimums are 4 pods (a 2, b 2), and the workload has 3 replicas, so the last subsets get less than their minimum"},
 		},
 		"a rolling update that can never go on is a warning": {
-			spread: changed(web, func(s *v1alpha1.WorkloadSpreadSpec) {
-				s.ScheduleStrategy.QuotaScope, s.ScheduleStrategy.WhenFull = v1alpha1.WorkloadQuotaScope, v1alpha1.WhenFullWait
+			spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) {
+				s.ScheduleStrategy.QuotaScope, s.ScheduleStrategy.WhenFull = v1beta1.WorkloadQuotaScope, v1beta1.WhenFullWait
 				s.Subsets[1].MaxReplicas = ptr.To(intstr.FromInt32(3))
 			}), known: Known{Target: Target{Replicas: ptr.To[int32](6), MaxUnavailable: ptr.To[int32](0)}},
 			wantWarnings: []string{"spec.scheduleStrategy.quotaScope: a rolling update can never go on: 6 of 6 replicas must stay available, and all revisions together have 6 slots"},
@@ -143,15 +143,15 @@ func TestValidateSpread(t *testing.T) {
 		"percentages of replicas that are not known are not counted": {spread: changed(web, percentages)},
 		"subsets are compared with the nodes that there are": {
 			spread: changed(web, selecting("disk", "pool")), known: Known{Nodes: []*corev1.Node{labelled("n1", "pool")}},
-			wantWarnings: []string{"spec.subsets[0].requiredNodeSelectorTerm: no node matches now"},
+			wantWarnings: []string{"spec.subsets[0].requiredNodeSelector: no node matches now"},
 		},
 		"subsets that share a node are a warning": {
 			spread: changed(web, selecting("disk", "pool")), known: Known{Nodes: []*corev1.Node{labelled("n1", "pool", "disk")}},
-			wantWarnings: []string{"spec.subsets[1].requiredNodeSelectorTerm: selects nodes that spec.subsets[0] selects too, such as n1"},
+			wantWarnings: []string{"spec.subsets[1].requiredNodeSelector: selects nodes that spec.subsets[0] selects too, such as n1"},
 		},
 		"with no node in the cluster there is none for the subsets": {
 			spread: changed(web, selecting("disk", "pool")), known: Known{Nodes: []*corev1.Node{}},
-			wantWarnings: []string{"spec.subsets[0].requiredNodeSelectorTerm: no node matches now", "spec.subsets[1].requiredNodeSelectorTerm: no node matches now"},
+			wantWarnings: []string{"spec.subsets[0].requiredNodeSelector: no node matches now", "spec.subsets[1].requiredNodeSelector: no node matches now"},
 		},
 		"nodes that are not known are not missed": {spread: changed(web, selecting("disk", "pool"))},
 		"a second spread for a workload is refused and told of the first": {

@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/fit"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/plugins/scheduling/workloadspread"
@@ -46,13 +46,13 @@ func New(ctx context.Context, taken *snapshot.Snapshot, live client.Client, type
 	if e.Filters, err = fit.NewFilters(ctx, typed, factory); err != nil {
 		return nil, err
 	}
-	e.scheduler, err = fit.NewFilters(ctx, typed, factory, fit.Plugin{Profile: v1alpha1.SchedulerName, Name: workloadspread.Name, Weight: 2, New: e.plugin.Plugin})
+	e.scheduler, err = fit.NewFilters(ctx, typed, factory, fit.Plugin{Profile: v1beta1.SchedulerName, Name: workloadspread.Name, Weight: 2, New: e.plugin.Plugin})
 	return e, err
 }
 
 // Divided is a spread with the pods that it divides.
 type Divided struct {
-	Spread *v1alpha1.WorkloadSpread
+	Spread *v1beta1.WorkloadSpread
 	// Policy is nil if the spread is invalid. Invalid then says why.
 	Policy   *subset.Policy
 	Invalid  field.ErrorList
@@ -77,7 +77,7 @@ func (e *Engine) DividedBy(ctx context.Context, pod *corev1.Pod) (*Divided, erro
 }
 
 // Divide counts the pods of a spread. It is an error if the workload does not exist.
-func (e *Engine) Divide(ctx context.Context, spread *v1alpha1.WorkloadSpread, compiled *lineage.Spread) (*Divided, error) {
+func (e *Engine) Divide(ctx context.Context, spread *v1beta1.WorkloadSpread, compiled *lineage.Spread) (*Divided, error) {
 	d := &Divided{Spread: spread, Policy: compiled.Policy, Invalid: compiled.Invalid}
 	if d.Policy == nil {
 		return d, nil

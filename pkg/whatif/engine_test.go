@@ -29,7 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/yaml"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/snapshot"
 	"github.com/berth-project/berth/pkg/subset"
 )
@@ -40,7 +40,7 @@ var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 func engineOf(tb testing.TB, objects ...client.Object) *Engine {
 	tb.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			tb.Fatal(err)
 		}
@@ -93,32 +93,32 @@ func running(kind, name, on, in string, age time.Duration) *corev1.Pod {
 	if kind == "Job" {
 		version = "batch/v1"
 	}
-	record, _ := json.Marshal(v1alpha1.MatchedSubset{Name: "web", Subset: in, UID: name})
+	record, _ := json.Marshal(v1beta1.MatchedSubset{Name: "web", Subset: in, UID: name})
 	born := metav1.NewTime(noon.Add(-age))
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name), Labels: map[string]string{"app": "web"}, CreationTimestamp: born,
-			Annotations:     map[string]string{v1alpha1.MatchedAnnotation: string(record)},
+			Annotations:     map[string]string{v1beta1.MatchedAnnotation: string(record)},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: version, Kind: kind, Name: "web", UID: "web", Controller: ptr.To(true)}}},
-		Spec:   corev1.PodSpec{NodeName: on, SchedulerName: v1alpha1.SchedulerName, Containers: template().Spec.Containers},
+		Spec:   corev1.PodSpec{NodeName: on, SchedulerName: v1beta1.SchedulerName, Containers: template().Spec.Containers},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: born}}},
 	}
 }
 
-func spreadOf(tb testing.TB, kind, spec string) *v1alpha1.WorkloadSpread {
+func spreadOf(tb testing.TB, kind, spec string) *v1beta1.WorkloadSpread {
 	tb.Helper()
 	version := "apps/v1"
 	if kind == "Job" {
 		version = "batch/v1"
 	}
-	spread := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "spread", Generation: 1}}
+	spread := &v1beta1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "spread", Generation: 1}}
 	if err := yaml.UnmarshalStrict([]byte(spec), &spread.Spec); err != nil {
 		tb.Fatal(err)
 	}
-	spread.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: version, Kind: kind, Name: "web"}
+	spread.Spec.TargetReference = v1beta1.TargetReference{APIVersion: version, Kind: kind, Name: "web"}
 	return spread
 }
 
-func simulate(tb testing.TB, e *Engine, spread *v1alpha1.WorkloadSpread, replicas int32) *Placement {
+func simulate(tb testing.TB, e *Engine, spread *v1beta1.WorkloadSpread, replicas int32) *Placement {
 	tb.Helper()
 	e.Suppose(spread)
 	d, err := e.Divide(tb.Context(), spread, e.Lineage.Compiled(spread))
@@ -158,8 +158,8 @@ func inAWord(placed *Placement) string {
 
 const openEnded = `
 subsets:
-- {name: a, maxReplicas: 3, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}
-- {name: b, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}}
+- {name: a, maxReplicas: 3, requiredNodeSelector: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}
+- {name: b, requiredNodeSelector: {matchExpressions: [{key: pool, operator: In, values: [b]}]}}
 `
 
 func TestSimulate(t *testing.T) {

@@ -13,7 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/moves"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
@@ -74,7 +75,7 @@ func (e *Engine) newMaker(ctx context.Context, d *Divided, plan *subset.Plan, re
 		m.selector = workload.Selector(target)
 	}
 	if set, ok := target.(*appsv1.StatefulSet); ok {
-		m.set, m.inOrder, m.ordinal = set, set.Spec.PodManagementPolicy != appsv1.ParallelPodManagement, startOf(set)
+		m.set, m.inOrder, m.ordinal = set, set.Spec.PodManagementPolicy != appsv1.ParallelPodManagement, workload.FirstOrdinal(set)
 	}
 	if err := e.admit(ctx, m.base); err != nil {
 		m.note = fmt.Sprintf("pods are made from the workload's template with what Berth adds, because the API server did not say what else is added: %v", err)
@@ -102,20 +103,25 @@ func (m *maker) next() (*corev1.Pod, []*corev1.PersistentVolumeClaim, error) {
 	pod.UID = types.UID(pod.Name)
 	m.made++
 	var claims []*corev1.PersistentVolumeClaim
+	var position int32
 	if m.set != nil {
 		for m.names.Has(nameOf(m.set, m.ordinal)) {
 			m.ordinal++
 		}
 		pod.Name = nameOf(m.set, m.ordinal)
 		m.ordinal++
+		if m.policy.GoesByOrdinal(pod) {
+			position = workload.Position(pod.Name, workload.Owner{Kind: lineage.StatefulSet, Name: m.set.Name}, m.set)
+		}
 		claims = claimsFor(pod, m.set)
 	}
 	if !m.policy.BindsEarly() {
-		pod.Spec.SchedulerName = v1alpha1.SchedulerName
+		pod.Spec.SchedulerName = v1beta1.SchedulerName
 		m.policy.Constraints.AddTo(pod)
 		return pod, claims, nil
 	}
-	verdict, note := m.policy.PickEarly(m.plan, m.kept, m.closed), v1alpha1.AdmittedSubset{Name: m.spread}
+	verdict, note := m.policy.PickEarly(m.plan, m.kept, m.policy.At(m.plan, position, subset.Candidate{Closed: m.closed})), v1beta1.AdmittedSubset{Name: m.spread}
+	note.Lent = verdict.Lent
 	if verdict.Subset != subset.None {
 		note.Subset = m.policy.Subsets[verdict.Subset].Name
 		m.kept[verdict.Subset]++
@@ -126,14 +132,6 @@ func (m *maker) next() (*corev1.Pod, []*corev1.PersistentVolumeClaim, error) {
 
 func nameOf(set *appsv1.StatefulSet, ordinal int32) string {
 	return fmt.Sprintf("%s-%d", set.Name, ordinal)
-}
-
-// startOf is the first ordinal.
-func startOf(set *appsv1.StatefulSet) int32 {
-	if set.Spec.Ordinals == nil {
-		return 0
-	}
-	return set.Spec.Ordinals.Start
 }
 
 // claimsFor gives a pod the volumes of a StatefulSet's claims, and returns the claims.

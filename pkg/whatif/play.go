@@ -15,7 +15,7 @@ import (
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/fit"
 	"github.com/berth-project/berth/pkg/ledger"
 	"github.com/berth-project/berth/pkg/subset"
@@ -33,7 +33,7 @@ type play struct {
 	active  sets.Set[types.UID]
 	// bound and refused are what came of them. A pod that waits in a subset is in neither.
 	bound   map[types.UID]*corev1.Pod
-	refused map[types.UID]v1alpha1.Reason
+	refused map[types.UID]v1beta1.Reason
 }
 
 // begin tells the plugin about the namespace of a spread, as if its workload had this number of replicas and the pods that are gone did not exist.
@@ -43,7 +43,7 @@ func (e *Engine) begin(ctx context.Context, d *Divided, replicas int32, gone set
 	if err != nil {
 		return nil, err
 	}
-	p := &play{Engine: e, rooms: rooms, there: there, active: sets.New[types.UID](), bound: map[types.UID]*corev1.Pod{}, refused: map[types.UID]v1alpha1.Reason{}}
+	p := &play{Engine: e, rooms: rooms, there: there, active: sets.New[types.UID](), bound: map[types.UID]*corev1.Pod{}, refused: map[types.UID]v1beta1.Reason{}}
 	e.plugin.Begin(e.clock.Now())
 	e.plugin.Activate = func(pod *corev1.Pod) { p.active.Insert(pod.UID) }
 	for _, node := range e.Nodes {
@@ -136,7 +136,7 @@ func (p *play) see(pod *corev1.Pod) {
 
 // isScheduled is true for a pod that Berth's scheduler would take from its queue.
 func isScheduled(pod *corev1.Pod) bool {
-	return subset.IsActive(pod) && pod.Spec.NodeName == "" && pod.Spec.SchedulerName == v1alpha1.SchedulerName && len(pod.Spec.SchedulingGates) == 0
+	return subset.IsActive(pod) && pod.Spec.NodeName == "" && pod.Spec.SchedulerName == v1beta1.SchedulerName && len(pod.Spec.SchedulingGates) == 0
 }
 
 // cyclesPerPod bounds the cycles of a run. A pod needs one for each subset, and more if others make it try again.

@@ -3,8 +3,6 @@ package whatif
 import (
 	"cmp"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -28,9 +26,8 @@ func (e *Engine) remaining(d *Divided, plan *subset.Plan) (remaining []*corev1.P
 	target, _ := e.Owner(d.Spread.Namespace, workload.TargetOf(d.Spread))
 	if set, ok := target.(*appsv1.StatefulSet); ok {
 		return slices.DeleteFunc(remaining, func(pod *corev1.Pod) bool {
-			at := strings.LastIndexByte(pod.Name, '-')
-			ordinal, err := strconv.ParseInt(pod.Name[at+1:], 10, 32)
-			goes := err == nil && int32(ordinal) >= startOf(set)+plan.Replicas
+			ordinal, found := workload.OrdinalOf(pod.Name, set.Name)
+			goes := found && ordinal >= workload.FirstOrdinal(set)+plan.Replicas
 			if goes {
 				gone.Insert(pod.UID)
 			}

@@ -8,7 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/fit"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
@@ -104,7 +104,7 @@ func patienceOf(policy *subset.Policy) time.Duration {
 // survey asks the filters about the nodes of the subset in which a pod waits. One pod stands for all.
 func (p *play) survey(ctx context.Context, policy *subset.Policy, pod *corev1.Pod, placed *Placement) (err error) {
 	in := p.plugin.ClaimOf(pod)
-	if in == nil && p.refused[pod.UID] == v1alpha1.ReasonNoNodeFits {
+	if in == nil && p.refused[pod.UID] == v1beta1.ReasonNoNodeFits {
 		in = &policy.Subsets[len(policy.Subsets)-1]
 	}
 	if in == nil || placed.Subset != nil {

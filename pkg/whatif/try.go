@@ -6,7 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -17,7 +17,7 @@ type Outcome struct {
 	// Waits is the subset in which it waits for a node. Nil if it waits in none.
 	Waits *subset.Subset
 	// Reason why it got no subset. Empty if it waits in one.
-	Reason v1alpha1.Reason
+	Reason v1beta1.Reason
 }
 
 // Try is the outcome for a pending pod of a spread, after the pods of the spread that came before it. It is empty for a pod that Berth's scheduler does

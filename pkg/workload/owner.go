@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // Owner is an object that may own pods, directly or through others. It has no version, because two references may use different ones.
@@ -22,7 +22,7 @@ type Owner struct {
 const LongestOwnerChain = 8
 
 // TargetOf is the workload that a spread names.
-func TargetOf(spread *v1alpha1.WorkloadSpread) Owner {
+func TargetOf(spread *v1beta1.WorkloadSpread) Owner {
 	ref := spread.Spec.TargetReference
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
 	if err != nil {

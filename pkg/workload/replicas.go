@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // ErrNeedsScale is returned by Replicas for a kind whose replicas only its scale subresource has.
@@ -22,7 +22,7 @@ var ErrNeedsScale = errors.New("only the scale subresource of this kind has its 
 
 // Replicas is how many pods a workload asks for. With replicasPathList it is the sum at those paths, for every kind. Without, it is the number of a
 // Deployment, ReplicaSet, StatefulSet or Job, whatever pods of it the selector picks, and ErrNeedsScale for other kinds.
-func Replicas(object runtime.Object, filter *v1alpha1.TargetFilter) (int32, error) {
+func Replicas(object runtime.Object, filter *v1beta1.TargetFilter) (int32, error) {
 	if filter != nil && len(filter.ReplicasPathList) > 0 {
 		fields, err := fieldsOf(object)
 		if err != nil {

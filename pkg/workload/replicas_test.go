@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 func TestReplicasNow(t *testing.T) {
@@ -48,10 +48,10 @@ func TestReplicas(t *testing.T) {
 		return &batchv1.Job{Spec: batchv1.JobSpec{Parallelism: parallelism, Completions: completions}}
 	}
 	custom := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"workers": int64(3), "replicas": int64(9)}}}
-	paths := func(paths ...string) *v1alpha1.TargetFilter { return &v1alpha1.TargetFilter{ReplicasPathList: paths} }
+	paths := func(paths ...string) *v1beta1.TargetFilter { return &v1beta1.TargetFilter{ReplicasPathList: paths} }
 	tests := map[string]struct {
 		object runtime.Object
-		filter *v1alpha1.TargetFilter
+		filter *v1beta1.TargetFilter
 		want   int32
 	}{
 		"a Deployment asks for its replicas":                     {object: deployment(ptr.To[int32](7)), want: 7},

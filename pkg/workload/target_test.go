@@ -6,17 +6,17 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 func TestWins(t *testing.T) {
-	spread := func(name string, second int) *v1alpha1.WorkloadSpread {
-		return &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{
+	spread := func(name string, second int) *v1beta1.WorkloadSpread {
+		return &v1beta1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{
 			Name: name, CreationTimestamp: metav1.Date(2026, 1, 1, 0, 0, second, 0, time.UTC),
 		}}
 	}
 	tests := map[string]struct {
-		a, b *v1alpha1.WorkloadSpread
+		a, b *v1beta1.WorkloadSpread
 		want bool
 	}{
 		"the older spread wins":                                 {spread("z", 1), spread("a", 2), true},

@@ -201,7 +201,7 @@ func expectFastStart(t *testing.T, program string) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked = append(asked, r.URL.Path)
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = io.WriteString(w, `{"kind": "WorkloadSpreadList", "apiVersion": "apps.kruise.io/v1alpha1", "metadata": {"resourceVersion": "1"}, "items": []}`)
+		_, _ = io.WriteString(w, `{"kind": "WorkloadSpreadList", "apiVersion": "apps.kruise.io/v1beta1", "metadata": {"resourceVersion": "1"}, "items": []}`)
 	}))
 	defer server.Close()
 	var cpu, passed []time.Duration

@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/guard"
 	"github.com/berth-project/berth/test/harness"
 )
@@ -173,7 +173,7 @@ func TestWithoutAWebhookOnlyVoluntaryDisruptionOfProtectedPodsIsRefused(t *testi
 	ended := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: guarded, Name: "ended"}}
 	waitFor(t, "a protected pod to run and end", func(ctx context.Context) (_ string, err error) {
 		ended, err = the.Client.CoreV1().Pods(guarded).Get(ctx, ended.Name, metav1.GetOptions{})
-		if err != nil || ended.Labels[v1alpha1.ProtectedLabel] == "" || ended.Status.Phase == corev1.PodPending {
+		if err != nil || ended.Labels[v1beta1.ProtectedLabel] == "" || ended.Status.Phase == corev1.PodPending {
 			return "it is not protected, or does not run", err
 		}
 		if ended.Status.Phase != corev1.PodFailed {
@@ -195,7 +195,7 @@ func TestWithoutAWebhookOnlyVoluntaryDisruptionOfProtectedPodsIsRefused(t *testi
 		t.Errorf("evicting a protected pod: got %v, want it to be forbidden", err)
 	}
 	marked := the.Client.CoreV1().Pods(guarded).EvictV1(t.Context(), &policyv1.Eviction{
-		ObjectMeta: metav1.ObjectMeta{Name: all[1].Name, Namespace: guarded, Labels: map[string]string{v1alpha1.ProtectedLabel: v1alpha1.ProtectedValue}},
+		ObjectMeta: metav1.ObjectMeta{Name: all[1].Name, Namespace: guarded, Labels: map[string]string{v1beta1.ProtectedLabel: v1beta1.ProtectedValue}},
 	})
 	if marked == nil || isRefused(marked) {
 		t.Errorf("evicting a protected pod with the mark that only the webhook sets: got %v, want a failure", marked)
@@ -250,7 +250,7 @@ func TestWithoutAWebhookOnlyVoluntaryDisruptionOfProtectedPodsIsRefused(t *testi
 	label("null")
 	waitFor(t, "the API server to ask again", func(ctx context.Context) (string, error) {
 		for _, pod := range pods(t, guarded) {
-			if pod.Labels[v1alpha1.ProtectedLabel] != "" {
+			if pod.Labels[v1beta1.ProtectedLabel] != "" {
 				return map[bool]string{true: "it does not"}[dryRunOf(ctx, &pod) == nil], nil
 			}
 		}
@@ -318,10 +318,10 @@ func TestAWebhookWhoseCacheIsFrozenCountsRight(t *testing.T) {
 		g := guard.New(writer, writer, cached, guard.Options{})
 		for i := range all {
 			servers.Go(func() {
-				verdict, err := g.Decide(t.Context(), guard.Request{Pod: &all[i], Operation: v1alpha1.OperationDelete})
+				verdict, err := g.Decide(t.Context(), guard.Request{Pod: &all[i], Operation: v1beta1.OperationDelete})
 				if err != nil {
 					t.Error(err)
-				} else if verdict.Allowed && verdict.Reason == v1alpha1.ReasonWithinBudget {
+				} else if verdict.Allowed && verdict.Reason == v1beta1.ReasonWithinBudget {
 					allowed.Add(1)
 				}
 			})
@@ -466,7 +466,7 @@ func TestANewPodOfAnOldNameNeedsRoomOfItsOwn(t *testing.T) {
 func isReplaced(old *corev1.Pod) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		pod, err := the.Client.CoreV1().Pods(old.Namespace).Get(ctx, old.Name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) || err == nil && (pod.UID == old.UID || !isAvailable(pod) || pod.Labels[v1alpha1.ProtectedLabel] == "") {
+		if apierrors.IsNotFound(err) || err == nil && (pod.UID == old.UID || !isAvailable(pod) || pod.Labels[v1beta1.ProtectedLabel] == "") {
 			return "it is not there", nil
 		}
 		return "", err
@@ -623,7 +623,7 @@ func TestOrphansAndPodsThatChangeHandsStayCounted(t *testing.T) {
 	waitFor(t, "the pods to be adopted", func(ctx context.Context) (string, error) {
 		b, err := read(ctx, namespace)
 		return map[bool]string{false: fmt.Sprintf("%+v", b.Status)}[err == nil && b.Status.TotalReplicas == 2 && b.Status.CurrentAvailable == 2 &&
-			meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionReplicasKnown)], err
+			meta.IsStatusConditionTrue(b.Status.Conditions, v1beta1.ConditionReplicasKnown)], err
 	})
 	expectAllowed(t, "an adopted pod", remove(t.Context(), &all[2]))
 	expectRefused(t, "the other", remove(t.Context(), &all[3]))
@@ -853,12 +853,12 @@ func TestABudgetWithATargetCoversThePodsOfThatWorkload(t *testing.T) {
 	expectAllowed(t, "a pod that no budget protects", remove(t.Context(), podNamed(t, namespace, "stranger")))
 	expectAllowed(t, "the first", evict(t.Context(), &mine[0]))
 	expectRefused(t, "the second", remove(t.Context(), &mine[1]))
-	expectAllowed(t, "deleting the budget", berth.client().DeleteAllOf(t.Context(), &v1alpha1.PodUnavailableBudget{}, inNamespace(namespace)))
+	expectAllowed(t, "deleting the budget", berth.client().DeleteAllOf(t.Context(), &v1beta1.PodUnavailableBudget{}, inNamespace(namespace)))
 	waitFor(t, "the label to be taken off", func(ctx context.Context) (string, error) {
 		pod, err := the.Client.CoreV1().Pods(namespace).Get(ctx, mine[1].Name, metav1.GetOptions{})
 		if err != nil {
 			return "", err
 		}
-		return map[bool]string{true: "it still has the label"}[pod.Labels[v1alpha1.ProtectedLabel] != ""], nil
+		return map[bool]string{true: "it still has the label"}[pod.Labels[v1beta1.ProtectedLabel] != ""], nil
 	})
 }

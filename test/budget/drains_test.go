@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/guard"
 	"github.com/berth-project/berth/test/harness"
 )
@@ -64,7 +64,7 @@ func TestARolloutGoesOnBesideADrainThatTriesAgain(t *testing.T) {
 		return map[bool]string{false: "none"}[attempts.Load() > 3], nil
 	})
 	waitFor(t, "events that tell of refusals", func(ctx context.Context) (string, error) {
-		events, err := the.Client.EventsV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=" + string(v1alpha1.ReasonPodDisruptionBudget)})
+		events, err := the.Client.EventsV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=" + string(v1beta1.ReasonPodDisruptionBudget)})
 		return map[bool]string{false: "none"}[err == nil && len(events.Items) > 0], err
 	})
 	if entries := ledger(t, namespace); len(entries) > 0 {

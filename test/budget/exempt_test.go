@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // TestWhoExemptsAPodIsLetThrough: a user may exempt a pod even if there is no room, unless the budget requires room. The pod does not count any more.
@@ -20,7 +20,7 @@ func TestWhoExemptsAPodIsLetThrough(t *testing.T) {
 	all := pods(t, namespace)
 	annotate := func(value string) {
 		t.Helper()
-		b := &v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}
+		b := &v1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}
 		body := fmt.Appendf(nil, `{"metadata":{"annotations":{"policy.berth.dev/no-protect-needs-room":%q}}}`, value)
 		if err := berth.client().Patch(t.Context(), b, client.RawPatch(types.MergePatchType, body)); err != nil {
 			t.Fatal(err)

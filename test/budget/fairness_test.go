@@ -15,7 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/pkg/budget"
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // TestBrokenBudgetsOfOneNamespaceDelayNoOther has thousands of budgets whose workload Berth may not read. A pod beside them is created and deleted
@@ -31,8 +31,8 @@ func TestBrokenBudgetsOfOneNamespaceDelayNoOther(t *testing.T) {
 	for range 8 {
 		working.Go(func() {
 			for i := range create {
-				one := &v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: hostile, Name: fmt.Sprintf("broken-%d", i)}, Spec: v1alpha1.PodUnavailableBudgetSpec{
-					TargetReference: &v1alpha1.TargetReference{APIVersion: "v1", Kind: "Secret", Name: fmt.Sprintf("secret-%d", i)}, MaxUnavailable: ptr.To(intstr.FromInt32(1)),
+				one := &v1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: hostile, Name: fmt.Sprintf("broken-%d", i)}, Spec: v1beta1.PodUnavailableBudgetSpec{
+					TargetReference: &v1beta1.TargetReference{APIVersion: "v1", Kind: "Secret", Name: fmt.Sprintf("secret-%d", i)}, MaxUnavailable: ptr.To(intstr.FromInt32(1)),
 				}}
 				// The webhook compares each new budget with all others of the namespace. On a slow machine that may take too long for the API server.
 				for err := berth.client().Create(ctx, one); err != nil; err = berth.client().Create(ctx, one) {
@@ -74,7 +74,7 @@ func TestBrokenBudgetsOfOneNamespaceDelayNoOther(t *testing.T) {
 			t.Fatal(err)
 		}
 		for event := range w.ResultChan() {
-			if pod, is := event.Object.(*corev1.Pod); is && pod.Labels[v1alpha1.ProtectedLabel] != "" {
+			if pod, is := event.Object.(*corev1.Pod); is && pod.Labels[v1beta1.ProtectedLabel] != "" {
 				latencies[i] = time.Since(start)
 				break
 			}

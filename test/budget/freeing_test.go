@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // expectNone waits until the namespace has no pods.
@@ -38,7 +38,7 @@ func TestDeletingABudgetFreesItsPodsAlsoWhileNoWebhookAnswers(t *testing.T) {
 	expectAllowed(t, "deleting the budget", berth.client().Delete(t.Context(), b, client.PropagationPolicy(metav1.DeletePropagationForeground)))
 	waitFor(t, "the label to be taken off", func(context.Context) (string, error) {
 		for _, pod := range pods(t, namespace) {
-			if pod.Labels[v1alpha1.ProtectedLabel] != "" {
+			if pod.Labels[v1beta1.ProtectedLabel] != "" {
 				return pod.Name + " has it", nil
 			}
 		}

@@ -40,7 +40,7 @@ import (
 
 	"github.com/berth-project/berth/manifests"
 	budgetcontroller "github.com/berth-project/berth/pkg/controller/budget"
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/guard"
 )
@@ -93,7 +93,7 @@ func (s skewed) Since(t time.Time) time.Duration { return s.Now().Sub(t) }
 
 func install(ctx context.Context) (*installation, error) {
 	i := &installation{scheme: runtime.NewScheme()}
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme} {
 		if err := add(i.scheme); err != nil {
 			return nil, err
 		}

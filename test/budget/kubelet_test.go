@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // restartTime is how long a container takes to restart.
@@ -242,7 +242,7 @@ func describe(pod *corev1.Pod) string {
 		pod.Status.Phase, spec.Image, spec.Resources.Requests.Memory(), runs)
 }
 
-func describeBudget(b *v1alpha1.PodUnavailableBudget) string {
+func describeBudget(b *v1beta1.PodUnavailableBudget) string {
 	line := fmt.Sprintf("budget at revision %s: %d of %d, at least %d, pods of %s; under way", b.ResourceVersion, b.Status.CurrentAvailable, b.Status.TotalReplicas,
 		b.Status.DesiredAvailable, b.Status.LedgerRevision)
 	for i := range b.Status.Ledger {
@@ -298,14 +298,14 @@ func watch(t *testing.T, namespace string, floor int) *watcher {
 	if err != nil {
 		t.Fatal(err)
 	}
-	budgets, err := berth.client().Watch(ctx, &v1alpha1.PodUnavailableBudgetList{}, client.InNamespace(namespace))
+	budgets, err := berth.client().Watch(ctx, &v1beta1.PodUnavailableBudgetList{}, client.InNamespace(namespace))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		for e := range budgets.ResultChan() {
-			if b, ok := e.Object.(*v1alpha1.PodUnavailableBudget); ok {
+			if b, ok := e.Object.(*v1beta1.PodUnavailableBudget); ok {
 				w.mu.Lock()
 				w.tell(describeBudget(b))
 				w.mu.Unlock()

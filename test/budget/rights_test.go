@@ -2,14 +2,20 @@ package budget
 
 import (
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"testing"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 )
@@ -172,4 +178,65 @@ func nodeName(t *testing.T) string {
 		t.Fatalf("%d nodes, %v", len(nodes.Items), err)
 	}
 	return nodes.Items[0].Name
+}
+
+// The controller has the right to patch its two definitions. An admission policy restricts it to the CA bundle of the conversion webhook.
+func TestTheControllerMayWriteTheAuthorityOfDefinitionsAndNoMore(t *testing.T) {
+	controller, err := dynamic.NewForConfig(berth.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	definitions := controller.Resource(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"))
+	const ours = "podunavailablebudgets.policy.kruise.io"
+	definition, err := definitions.Get(t.Context(), ours, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	versions, _, err := unstructured.NestedSlice(definition.Object, "spec", "versions")
+	if err != nil || len(versions) != 2 {
+		t.Fatalf("got %v, %v", versions, err)
+	}
+	second, _ := versions[1].(map[string]any)
+	served := maps.Clone(second)
+	served["served"] = false
+	notServed, err := json.Marshal([]any{versions[0], served})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inWebhook := func(fields string) string { return `{"spec":{"conversion":{"webhook":{` + fields + `}}}}` }
+	for name, tc := range map[string]struct {
+		of, patch string
+		allowed   bool
+	}{
+		"trust another authority":      {of: ours, patch: inWebhook(`"clientConfig":{"caBundle":"` + base64.StdEncoding.EncodeToString(berth.caPEM) + `"}`), allowed: true},
+		"call another host":            {of: ours, patch: inWebhook(`"clientConfig":{"url":"https://evil.example/convert"}`)},
+		"call another path":            {of: ours, patch: inWebhook(`"clientConfig":{"url":"` + urlOf(t, definition) + `/other"}`)},
+		"call a Service":               {of: ours, patch: inWebhook(`"clientConfig":{"url":null,"service":{"namespace":"evil","name":"evil"}}`)},
+		"ask for another review":       {of: ours, patch: inWebhook(`"conversionReviewVersions":["v1","v2"]`)},
+		"convert nothing":              {of: ours, patch: `{"spec":{"conversion":{"strategy":"None","webhook":null}}}`},
+		"serve a version no more":      {of: ours, patch: `{"spec":{"versions":` + string(notServed) + `}}`},
+		"rename the kind":              {of: ours, patch: `{"spec":{"names":{"shortNames":["po"]}}}`},
+		"hold up its deletion":         {of: ours, patch: `{"metadata":{"finalizers":["example.com/wait"]}}`},
+		"hand it to an owner":          {of: ours, patch: `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"x","uid":"x"}]}}`},
+		"write a definition of others": {of: "clonesets.apps.kruise.io", patch: inWebhook(`"clientConfig":{"caBundle":"eA=="}`)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := definitions.Patch(t.Context(), tc.of, types.MergePatchType, []byte(tc.patch), metav1.PatchOptions{DryRun: dryRun})
+			switch {
+			case tc.allowed && err != nil:
+				t.Error(err)
+			case !tc.allowed && !apierrors.IsForbidden(err):
+				t.Errorf("got %v, want it to be forbidden", err)
+			}
+		})
+	}
+}
+
+func urlOf(t *testing.T, definition *unstructured.Unstructured) string {
+	t.Helper()
+	url, found, err := unstructured.NestedString(definition.Object, "spec", "conversion", "webhook", "clientConfig", "url")
+	if err != nil || !found {
+		t.Fatalf("the definition has no URL: %v", err)
+	}
+	return url
 }

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/test/harness"
 )
 
@@ -58,7 +58,7 @@ func namespace(t *testing.T) string {
 	}
 	t.Cleanup(func() {
 		ctx := context.Background()
-		if err := berth.client().DeleteAllOf(ctx, &v1alpha1.PodUnavailableBudget{}, inNamespace(name)); err != nil {
+		if err := berth.client().DeleteAllOf(ctx, &v1beta1.PodUnavailableBudget{}, inNamespace(name)); err != nil {
 			t.Error(err)
 		}
 		if err := the.DeleteNamespace(ctx, name); err != nil {
@@ -95,19 +95,19 @@ func inForce(t *testing.T, namespace string, available int) {
 			return "", err
 		}
 		if b.Status.ObservedGeneration != b.Generation || int(b.Status.CurrentAvailable) != available || len(b.Status.Ledger) > 0 ||
-			!meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionEnforcing) {
+			!meta.IsStatusConditionTrue(b.Status.Conditions, v1beta1.ConditionEnforcing) {
 			return fmt.Sprintf("%+v", b.Status), nil
 		}
 		return "", nil
 	})
 }
 
-func read(ctx context.Context, namespace string) (*v1alpha1.PodUnavailableBudget, error) {
-	b := &v1alpha1.PodUnavailableBudget{}
+func read(ctx context.Context, namespace string) (*v1beta1.PodUnavailableBudget, error) {
+	b := &v1beta1.PodUnavailableBudget{}
 	return b, berth.client().Get(ctx, types.NamespacedName{Namespace: namespace, Name: "web"}, b)
 }
 
-func ledger(t *testing.T, namespace string) []v1alpha1.LedgerEntry {
+func ledger(t *testing.T, namespace string) []v1beta1.LedgerEntry {
 	t.Helper()
 	b, err := read(t.Context(), namespace)
 	if err != nil {

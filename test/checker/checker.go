@@ -32,7 +32,7 @@ const defaultGrace = 2 * time.Second
 
 var watched = []schema.GroupVersionResource{
 	{Version: "v1", Resource: "pods"},
-	{Group: "apps.kruise.io", Version: "v1alpha1", Resource: "workloadspreads"},
+	{Group: "apps.kruise.io", Version: "v1beta1", Resource: "workloadspreads"},
 	{Group: "apps", Version: "v1", Resource: "deployments"},
 	{Group: "apps", Version: "v1", Resource: "replicasets"},
 	{Group: "apps", Version: "v1", Resource: "statefulsets"},
@@ -60,24 +60,13 @@ type event struct {
 func Start(ctx context.Context, client dynamic.Interface) (*Checker, error) {
 	c := &Checker{Grace: defaultGrace}
 	for _, resource := range watched {
-		list, err := client.Resource(resource).List(ctx, metav1.ListOptions{})
+		events, err := c.follow(ctx, client, resource)
 		if err != nil {
-			return nil, fmt.Errorf("listing %s: %w", resource.Resource, err)
-		}
-		for i := range list.Items {
-			c.record(watch.Event{Type: watch.Added, Object: &list.Items[i]})
-		}
-		watcher, err := watchtools.NewRetryWatcherWithContext(ctx, list.GetResourceVersion(), &cache.ListWatch{
-			WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-				return client.Resource(resource).Watch(ctx, options)
-			},
-		})
-		if err != nil {
-			return nil, fmt.Errorf("watching %s: %w", resource.Resource, err)
+			return nil, err
 		}
 		go func() {
-			for e := range watcher.ResultChan() {
-				c.record(e)
+			for events != nil {
+				events = c.recordAll(ctx, client, resource, events)
 			}
 			if ctx.Err() == nil {
 				c.fail("the watch of %s ended, so events are missing", resource.Resource)
@@ -85,6 +74,40 @@ func Start(ctx context.Context, client dynamic.Interface) (*Checker, error) {
 		}()
 	}
 	return c, nil
+}
+
+// follow lists the objects of a resource and watches them from there on.
+func (c *Checker) follow(ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource) (<-chan watch.Event, error) {
+	list, err := client.Resource(resource).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("listing %s: %w", resource.Resource, err)
+	}
+	for i := range list.Items {
+		c.record(watch.Event{Type: watch.Added, Object: &list.Items[i]})
+	}
+	watcher, err := watchtools.NewRetryWatcherWithContext(ctx, list.GetResourceVersion(), &cache.ListWatch{
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			return client.Resource(resource).Watch(ctx, options)
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watching %s: %w", resource.Resource, err)
+	}
+	return watcher.ResultChan(), nil
+}
+
+// recordAll records events until the watch ends. It returns the next watch, or nil if there is none. When a definition is changed, as the controller does with
+// the authority for conversion right after its start, the API server ends all watches of the kind, and forgets the revisions before.
+func (c *Checker) recordAll(ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource, events <-chan watch.Event) (next <-chan watch.Event) {
+	for e := range events {
+		if status, isStatus := e.Object.(*metav1.Status); isStatus && status.Reason == metav1.StatusReasonExpired && resource.Group == "apps.kruise.io" {
+			if next, err := c.follow(ctx, client, resource); err == nil {
+				return next
+			}
+		}
+		c.record(e)
+	}
+	return nil
 }
 
 func (c *Checker) fail(format string, args ...any) {
@@ -162,21 +185,26 @@ type state struct {
 type spread struct {
 	target string
 	// known is false for a workload whose replicas the checker does not read. The checker does not judge percentages of such a workload.
-	known   bool
-	whole   bool
+	known bool
+	whole bool
+	// lends is true if a share without a node goes to the other subsets: strategy Adaptive and a percentage in every subset.
+	lends   bool
 	subsets []limit
 	// history contains the quotas, oldest first.
 	history []quotas
 }
 
 type limit struct {
-	name string
-	max  any // nil, a number or a percentage
+	name     string
+	max, min any // nil, a number or a percentage
+	weight   int64
 }
 
 type quotas struct {
 	from   time.Time
 	quotas map[string]int64
+	// replicas of the workload.
+	replicas int64
 }
 
 type pod struct {
@@ -252,34 +280,58 @@ func readSpread(object *unstructured.Unstructured) *spread {
 		whole:  text("spec", "scheduleStrategy", "quotaScope") == "Workload",
 	}
 	subsets, _, _ := unstructured.NestedSlice(object.Object, "spec", "subsets")
+	s.lends = text("spec", "scheduleStrategy", "type") == "Adaptive"
 	for _, each := range subsets {
 		fields := each.(map[string]any)
 		name, _ := fields["name"].(string)
-		s.subsets = append(s.subsets, limit{name: name, max: fields["maxReplicas"]})
+		weight, _ := fields["weight"].(int64)
+		s.subsets = append(s.subsets, limit{name: name, max: fields["maxReplicas"], min: fields["minReplicas"], weight: weight})
+		_, isPercent := fields["maxReplicas"].(string)
+		s.lends = s.lends && isPercent
 	}
 	return s
 }
 
 func (s *state) requote(spread *spread, at time.Time) {
-	now := quotas{from: at, quotas: map[string]int64{}}
+	now := quotas{from: at, quotas: map[string]int64{}, replicas: s.replicas[spread.target]}
+	weighted := slices.ContainsFunc(spread.subsets, func(l limit) bool { return l.weight > 0 })
 	for _, subset := range spread.subsets {
-		switch max := subset.max.(type) {
-		case int64:
-			now.quotas[subset.name] = max
-		case string:
-			share, err := strconv.ParseFloat(strings.TrimSuffix(max, "%"), 64)
-			if err != nil {
-				s.violations = append(s.violations, fmt.Sprintf("spread of %s: maxReplicas %q", spread.target, max))
-			}
-			now.quotas[subset.name] = int64(math.Ceil(share*float64(s.replicas[spread.target])/100 - 1e-9))
-			if !spread.known {
-				now.quotas[subset.name] = noLimit
-			}
-		default:
-			now.quotas[subset.name] = noLimit
+		now.quotas[subset.name] = s.amount(spread, subset.max, noLimit)
+		if weighted && subset.weight == 0 {
+			now.quotas[subset.name] = min(now.quotas[subset.name], s.amount(spread, subset.min, 0))
 		}
 	}
 	spread.history = append(spread.history, now)
+}
+
+// amount is a count, or a percentage of the replicas.
+func (s *state) amount(spread *spread, value any, unset int64) int64 {
+	switch value := value.(type) {
+	case int64:
+		return value
+	case string:
+		share, err := strconv.ParseFloat(strings.TrimSuffix(value, "%"), 64)
+		if err != nil {
+			s.violations = append(s.violations, fmt.Sprintf("spread of %s: percentage %q", spread.target, value))
+		}
+		if !spread.known {
+			return noLimit
+		}
+		return int64(math.Ceil(share*float64(s.replicas[spread.target])/100 - 1e-9))
+	default:
+		return unset
+	}
+}
+
+// lendsAt is true if this many pods of a scope may be divided in any way at the given time, or could be within the grace before it.
+func (sp *spread) lendsAt(pods int64, at time.Time, grace time.Duration) bool {
+	for i, q := range sp.history {
+		ended := i+1 < len(sp.history) && sp.history[i+1].from.Before(at.Add(-grace))
+		if sp.lends && pods <= q.replicas && !ended && !q.from.After(at) {
+			return true
+		}
+	}
+	return false
 }
 
 // quotaAt returns the highest quota that was in force at the given time or within the grace before it.
@@ -320,13 +372,16 @@ func (s *state) applyPod(e event) {
 	if spread == nil || now.subset == "" || !now.active {
 		return
 	}
-	kept := int64(0)
+	kept, inAll := int64(0), int64(0)
 	for _, other := range s.pods {
-		if other.active && other.spread == now.spread && other.subset == now.subset && (spread.whole || other.scope == now.scope) {
-			kept++
+		if other.active && other.spread == now.spread && other.subset != "" && (spread.whole || other.scope == now.scope) {
+			inAll++
+			if other.subset == now.subset {
+				kept++
+			}
 		}
 	}
-	if quota := spread.quotaAt(now.subset, e.seen, s.grace); kept > quota {
+	if quota := spread.quotaAt(now.subset, e.seen, s.grace); kept > quota && !spread.lendsAt(inAll, e.seen, s.grace) {
 		s.violations = append(s.violations, fmt.Sprintf("revision %d: pod %s/%s is number %d in subset %s of spread %s, whose quota is %d",
 			e.revision, e.object.GetNamespace(), e.object.GetName(), kept, now.subset, now.spread, quota))
 	}

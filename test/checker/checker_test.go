@@ -19,7 +19,7 @@ type history struct {
 func newHistory(t *testing.T, scope string) *history {
 	t.Helper()
 	h := &history{t: t}
-	h.show(map[string]any{"apiVersion": "apps.kruise.io/v1alpha1", "kind": "WorkloadSpread", "metadata": map[string]any{"namespace": "ns", "name": "web"},
+	h.show(map[string]any{"apiVersion": "apps.kruise.io/v1beta1", "kind": "WorkloadSpread", "metadata": map[string]any{"namespace": "ns", "name": "web"},
 		"spec": map[string]any{
 			"targetRef":        map[string]any{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web"},
 			"scheduleStrategy": map[string]any{"quotaScope": scope},

@@ -122,11 +122,19 @@ func (r *recount) compare(object *unstructured.Unstructured) (differences []stri
 		kept[subset]++
 		byPlace[place{scope, subset}]++
 	}
-	var surplus int64
+	over, inAll := map[string]int64{}, map[string]int64{}
 	for at, n := range byPlace {
 		if at.subset != "" {
-			surplus += max(0, n-quota[at.subset])
+			over[at.scope] += max(0, n-quota[at.subset])
+			inAll[at.scope] += n
 		}
+	}
+	var surplus int64
+	for scope, n := range over {
+		if spread.lends {
+			n = min(n, max(0, inAll[scope]-quotas.replicas[spread.target]))
+		}
+		surplus += n
 	}
 	number := func(path ...string) int64 {
 		n, _, _ := unstructured.NestedInt64(object.Object, append([]string{"status"}, path...)...)
@@ -151,7 +159,7 @@ func (r *recount) compare(object *unstructured.Unstructured) (differences []stri
 		}
 		status, name := each.(map[string]any), spread.subsets[i].name
 		missing := int64(-1)
-		if quota[name] != noLimit && spread.subsets[i].max != nil {
+		if quota[name] != noLimit {
 			missing = max(0, quota[name]-kept[name])
 		}
 		replicas, _ := status["replicas"].(int64)
@@ -200,7 +208,7 @@ func (r *recount) subsetOf(pod, spread *unstructured.Unstructured, node string) 
 	}
 	for _, each := range subsets {
 		fields := each.(map[string]any)
-		if term, _ := fields["requiredNodeSelectorTerm"].(map[string]any); selects(term, r.nodes[node]) {
+		if term, _ := fields["requiredNodeSelector"].(map[string]any); selects(term, r.nodes[node]) {
 			name, _ := fields["name"].(string)
 			return name, false
 		}

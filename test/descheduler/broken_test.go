@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/descheduler"
 	"github.com/berth-project/berth/pkg/descheduler/cycle"
 	"github.com/berth-project/berth/pkg/descheduler/guarded"
@@ -88,7 +88,7 @@ spec: {maxUnavailable: 1, selector: {matchLabels: {app: web}}}
 		t.Errorf("exit code %d after %s: %v", descheduler.ExitCode(err), took, err)
 	}
 	moved, kept := mustDeschedule(t, policyOf(ns, enforce, "settleTime: 0s, maxUnavailable: 100%"))
-	if len(moved) != 0 || kept[v1alpha1.ReasonBudgetExhausted] != 3 {
+	if len(moved) != 0 || kept[v1beta1.ReasonBudgetExhausted] != 3 {
 		t.Errorf("moved %+v, kept %v", moved, kept)
 	}
 	watch.expect(t, 0)
@@ -139,7 +139,7 @@ func TestAPodOfSeveralDisruptionBudgetsIsNotTried(t *testing.T) {
 	})
 	setQuota(t, ns, 1)
 	moved, kept := mustDeschedule(t, policyOf(ns, enforce, "settleTime: 0s, maxUnavailable: 100%"))
-	if len(moved) != 0 || kept[v1alpha1.ReasonSeveralBudgets] != 4 {
+	if len(moved) != 0 || kept[v1beta1.ReasonSeveralBudgets] != 4 {
 		t.Errorf("moved %+v, kept %v", moved, kept)
 	}
 }
@@ -332,7 +332,7 @@ func TestTheAPIServersClockCounts(t *testing.T) {
 		t.Errorf("by the time that it is: moved %+v, kept %v", moved, kept)
 	}
 	moved, _ := mustDeschedule(t, policyOf(ns, unschedulable, ""), shifted(time.Hour))
-	if len(moved) != 1 || moved[0].Reason != v1alpha1.ReasonUnschedulableTooLong {
+	if len(moved) != 1 || moved[0].Reason != v1beta1.ReasonUnschedulableTooLong {
 		t.Errorf("an hour later for the API server: moved %+v", moved)
 	}
 	expectLayout(t, ns, "b=1")

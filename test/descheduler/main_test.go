@@ -20,7 +20,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
-	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/test/harness"
 )
@@ -111,7 +111,7 @@ func kubeconfigAs(t *testing.T, user string) string {
 // withoutBudgets deletes the budgets of a namespace, so that its pods can be deleted.
 func withoutBudgets(ctx context.Context, ns string) error {
 	all := metav1.ListOptions{}
-	if err := the.Dynamic.Resource(policyv1alpha1.Resource).Namespace(ns).DeleteCollection(ctx, metav1.DeleteOptions{}, all); err != nil {
+	if err := the.Dynamic.Resource(policyv1beta1.Resource).Namespace(ns).DeleteCollection(ctx, metav1.DeleteOptions{}, all); err != nil {
 		return err
 	}
 	return the.Client.PolicyV1().PodDisruptionBudgets(ns).DeleteCollection(ctx, metav1.DeleteOptions{}, all)

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/descheduler/pkg/framework/pluginregistry"
 	frameworktypes "sigs.k8s.io/descheduler/pkg/framework/types"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/descheduler"
 	"github.com/berth-project/berth/pkg/descheduler/cycle"
 	"github.com/berth-project/berth/pkg/descheduler/guarded"
@@ -271,13 +271,13 @@ func TestSeveralSpreadsShareABudget(t *testing.T) {
 	settled()
 	watch := watchDisruptions(t, ns, 14)
 	for i := range spreads {
-		if _, err := the.Dynamic.Resource(v1alpha1.Resource).Namespace(ns).Patch(t.Context(), named(i), types.JSONPatchType, []byte(`[{"op":"replace","path":"/spec/subsets/0/maxReplicas","value":1}]`), metav1.PatchOptions{}); err != nil {
+		if _, err := the.Dynamic.Resource(v1beta1.Resource).Namespace(ns).Patch(t.Context(), named(i), types.JSONPatchType, []byte(`[{"op":"replace","path":"/spec/subsets/0/maxReplicas","value":1}]`), metav1.PatchOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for round := 1; round <= 3; round++ {
 		moved, kept := mustDeschedule(t, policyOf(ns, enforce, "settleTime: 0s, maxUnavailable: 100%"))
-		if len(moved) != 4 || kept[v1alpha1.ReasonBudgetExhausted] != 12-4*round {
+		if len(moved) != 4 || kept[v1beta1.ReasonBudgetExhausted] != 12-4*round {
 			t.Fatalf("round %d: moved %+v, kept %v", round, moved, kept)
 		}
 		for i := range moved {
@@ -306,7 +306,7 @@ func TestTheRoomOfAPodThatMayStayIsNotGivenAway(t *testing.T) {
 	}
 	expectLayout(t, ns, "a=1 b=1")
 	for _, name := range []string{"first", "second"} {
-		if _, err := the.Dynamic.Resource(v1alpha1.Resource).Namespace(ns).Patch(t.Context(), name, types.JSONPatchType, []byte(`[{"op":"replace","path":"/spec/subsets/0/maxReplicas","value":0}]`), metav1.PatchOptions{}); err != nil {
+		if _, err := the.Dynamic.Resource(v1beta1.Resource).Namespace(ns).Patch(t.Context(), name, types.JSONPatchType, []byte(`[{"op":"replace","path":"/spec/subsets/0/maxReplicas","value":0}]`), metav1.PatchOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -319,7 +319,7 @@ func TestTheRoomOfAPodThatMayStayIsNotGivenAway(t *testing.T) {
 		t.Fatalf("exit code %d (%v), %+v", code, err, report.Lines)
 	}
 	for _, line := range report.Lines {
-		if line.Spread == "first" && line.Result != guarded.Refused || line.Spread == "second" && line.Reason != v1alpha1.ReasonNoRoom {
+		if line.Spread == "first" && line.Result != guarded.Refused || line.Spread == "second" && line.Reason != v1beta1.ReasonNoRoom {
 			t.Errorf("got %+v", line)
 		}
 	}

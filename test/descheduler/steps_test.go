@@ -24,8 +24,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
-	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/descheduler"
 	"github.com/berth-project/berth/pkg/descheduler/cycle"
 	"github.com/berth-project/berth/pkg/plugins/descheduling"
@@ -100,7 +100,7 @@ func live(ctx context.Context, ns string) ([]corev1.Pod, error) {
 func layout(pods []corev1.Pod) string {
 	counts := map[string]int{}
 	for i := range pods {
-		in := pods[i].Labels[v1alpha1.SubsetLabel]
+		in := pods[i].Labels[v1beta1.SubsetLabel]
 		switch {
 		case pods[i].Spec.NodeName == "":
 			in = "pending"
@@ -243,13 +243,13 @@ func at(now time.Time) func(*descheduler.Options) {
 }
 
 // mustDeschedule runs a cycle that must succeed. It returns the moved pods, and the reasons why it kept the others.
-func mustDeschedule(t *testing.T, policy string, change ...func(*descheduler.Options)) (moved []cycle.Line, kept map[v1alpha1.Reason]int) {
+func mustDeschedule(t *testing.T, policy string, change ...func(*descheduler.Options)) (moved []cycle.Line, kept map[v1beta1.Reason]int) {
 	t.Helper()
 	report, err := descheduleOnce(t, policy, change...)
 	if err != nil {
 		t.Fatalf("exit code %d: %v\n%+v", descheduler.ExitCode(err), err, report.Lines)
 	}
-	kept = map[v1alpha1.Reason]int{}
+	kept = map[v1beta1.Reason]int{}
 	for _, line := range report.Lines {
 		if line.Verdict == cycle.Moved {
 			moved = append(moved, line)
@@ -367,7 +367,7 @@ func setQuota(t *testing.T, ns string, quota int) {
 
 func patchSpread(t *testing.T, ns string, kind types.PatchType, body string) {
 	t.Helper()
-	if _, err := the.Dynamic.Resource(v1alpha1.Resource).Namespace(ns).Patch(t.Context(), "web", kind, []byte(body), metav1.PatchOptions{}); err != nil {
+	if _, err := the.Dynamic.Resource(v1beta1.Resource).Namespace(ns).Patch(t.Context(), "web", kind, []byte(body), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -386,7 +386,7 @@ func cordon(t *testing.T, nodes []*corev1.Node, cordoned bool) {
 	}
 }
 
-func spreadStatus(t *testing.T, ns string) v1alpha1.WorkloadSpreadStatus {
+func spreadStatus(t *testing.T, ns string) v1beta1.WorkloadSpreadStatus {
 	t.Helper()
 	spread, err := the.Spread(t.Context(), ns, "web")
 	if err != nil {
@@ -408,7 +408,7 @@ func told(t *testing.T, ns string) {
 			return fmt.Sprintf("%+v", status), nil
 		}
 		for i := range status.SubsetStatuses {
-			if !meta.IsStatusConditionTrue(status.SubsetStatuses[i].Conditions, v1alpha1.ConditionSchedulable) {
+			if !meta.IsStatusConditionTrue(status.SubsetStatuses[i].Conditions, v1beta1.ConditionSchedulable) {
 				return status.SubsetStatuses[i].Name + " is not schedulable", nil
 			}
 		}
@@ -420,7 +420,7 @@ func told(t *testing.T, ns string) {
 func inForce(t *testing.T, ns string, allowed int64) {
 	t.Helper()
 	waitFor(t, "the budget", func(ctx context.Context) (string, error) {
-		object, err := the.Dynamic.Resource(policyv1alpha1.Resource).Namespace(ns).Get(ctx, "web", metav1.GetOptions{})
+		object, err := the.Dynamic.Resource(policyv1beta1.Resource).Namespace(ns).Get(ctx, "web", metav1.GetOptions{})
 		if err != nil {
 			return "", err
 		}

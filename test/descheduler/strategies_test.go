@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/manifests"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
-	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/descheduler"
 	"github.com/berth-project/berth/pkg/descheduler/guarded"
 )
@@ -76,7 +76,7 @@ spec: {selector: {matchLabels: {app: web}}, maxUnavailable: 1}
 
 func names(pods []corev1.Pod, in string) (all []string) {
 	for i := range pods {
-		if pods[i].Labels[v1alpha1.SubsetLabel] == in {
+		if pods[i].Labels[v1beta1.SubsetLabel] == in {
 			all = append(all, pods[i].Name)
 		}
 	}
@@ -116,13 +116,13 @@ func TestOnePodComesHomeForOneFreePlace(t *testing.T) {
 	expectLayout(t, ns, "b=20")
 	told(t, ns)
 	policy := policyOf(ns, rebalance, "stabilizationWindow: 0s, minResidence: 0s, cooldown: 0s, maxMovesPerSpread: 20")
-	if moved, kept := mustDeschedule(t, policy); len(moved) != 0 || kept[v1alpha1.ReasonNoRoom] != 20 {
+	if moved, kept := mustDeschedule(t, policy); len(moved) != 0 || kept[v1beta1.ReasonNoRoom] != 20 {
 		t.Fatalf("with no room: moved %+v, kept %v", moved, kept)
 	}
 	for home := 1; home <= 3; home++ {
 		pool(t, ns, "a", "1")
 		moved, kept := mustDeschedule(t, policy)
-		if len(moved) != 1 || moved[0].Result != guarded.Evicted || kept[v1alpha1.ReasonNoRoom] != 20-home {
+		if len(moved) != 1 || moved[0].Result != guarded.Evicted || kept[v1beta1.ReasonNoRoom] != 20-home {
 			t.Fatalf("with room for one: moved %+v, kept %v", moved, kept)
 		}
 		expectLayout(t, ns, fmt.Sprintf("a=%d b=%d", home, 20-home))
@@ -276,7 +276,7 @@ func TestAnUnschedulablePodLeavesItsSubset(t *testing.T) {
 		t.Fatalf("at its time: moved %+v, kept %v", moved, kept)
 	}
 	moved, _ := mustDeschedule(t, strict, at(since.Add(66*time.Second)))
-	if len(moved) != 1 || moved[0].Reason != v1alpha1.ReasonUnschedulableTooLong || moved[0].From != "a" || moved[0].To != "b" {
+	if len(moved) != 1 || moved[0].Reason != v1beta1.ReasonUnschedulableTooLong || moved[0].From != "a" || moved[0].To != "b" {
 		t.Fatalf("after its time: moved %+v", moved)
 	}
 	expectLayout(t, ns, "b=1")
@@ -291,7 +291,7 @@ func TestAPausedSpreadIsLeftAlone(t *testing.T) {
 	expectLayout(t, ns, "a=2")
 	setQuota(t, ns, 1)
 	patchSpread(t, ns, types.MergePatchType, `{"metadata":{"annotations":{"berth.dev/paused":"true"}}}`)
-	if moved, kept := mustDeschedule(t, policyOf(ns, enforce, "")); len(moved) != 0 || kept[v1alpha1.ReasonPaused] != 1 {
+	if moved, kept := mustDeschedule(t, policyOf(ns, enforce, "")); len(moved) != 0 || kept[v1beta1.ReasonPaused] != 1 {
 		t.Errorf("moved %+v, kept %v", moved, kept)
 	}
 	patchSpread(t, ns, types.MergePatchType, `{"metadata":{"annotations":null}}`)
@@ -365,7 +365,7 @@ spec: {selector: {matchLabels: {app: web}}, maxUnavailable: 1}
 	if _, err := descheduleOnce(t, stock, serverDryRun); err != nil {
 		t.Errorf("with room for one: %v", err)
 	}
-	budgets := the.Dynamic.Resource(policyv1alpha1.Resource).Namespace(ns)
+	budgets := the.Dynamic.Resource(policyv1beta1.Resource).Namespace(ns)
 	object, err := budgets.Get(t.Context(), "web", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -437,7 +437,7 @@ spec: {selector: {matchLabels: {app: web}}, maxUnavailable: 1}
 	if disrupted == 0 { // it evicts more than one only as fast as new pods become ready
 		t.Error("nothing was evicted")
 	}
-	if _, err := the.Dynamic.Resource(policyv1alpha1.Resource).Namespace(ns).Patch(t.Context(), "web", types.MergePatchType, []byte(`{"spec":{"maxUnavailable":0}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := the.Dynamic.Resource(policyv1beta1.Resource).Namespace(ns).Patch(t.Context(), "web", types.MergePatchType, []byte(`{"spec":{"maxUnavailable":0}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	inForce(t, ns, 0)

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/descheduler"
 )
 
@@ -202,7 +202,7 @@ func TestPendingPodsOfOtherSchedulersStay(t *testing.T) {
 	apply(t, ours, early(ours)+workload("ReplicaSet", 1, "100m"))
 	waitForUnschedulable(t, ours)
 	moved, kept := mustDeschedule(t, policyOf(ours, unschedulable, "skewTolerance: 0s, schedulerNames: [somebody-else]"), at(time.Now().Add(time.Hour)))
-	if len(moved) != 0 || kept[v1alpha1.ReasonNotEvictable] != 1 {
+	if len(moved) != 0 || kept[v1beta1.ReasonNotEvictable] != 1 {
 		t.Errorf("a pod of ours, for others: moved %+v, kept %v", moved, kept)
 	}
 }
@@ -323,7 +323,7 @@ func TestPodsWithoutAdmissionComeHome(t *testing.T) {
 	resume()
 	waitFor(t, "the spread to say that pods were not admitted", func(context.Context) (string, error) {
 		status := spreadStatus(t, ns)
-		if c := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionAdmitted); c == nil || c.Reason != string(v1alpha1.ReasonPodsNotAdmitted) {
+		if c := meta.FindStatusCondition(status.Conditions, v1beta1.ConditionAdmitted); c == nil || c.Reason != string(v1beta1.ReasonPodsNotAdmitted) {
 			return fmt.Sprintf("%+v", c), nil
 		}
 		return "", nil
@@ -342,7 +342,7 @@ func TestPodsWithoutAdmissionComeHome(t *testing.T) {
 	expectLayout(t, ns, home)
 	waitFor(t, "the spread to say that all pods were divided", func(context.Context) (string, error) {
 		status := spreadStatus(t, ns)
-		if c := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionAdmitted); c == nil || c.Status != metav1.ConditionTrue {
+		if c := meta.FindStatusCondition(status.Conditions, v1beta1.ConditionAdmitted); c == nil || c.Status != metav1.ConditionTrue {
 			return fmt.Sprintf("%+v", c), nil
 		}
 		return "", nil

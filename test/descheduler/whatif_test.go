@@ -17,7 +17,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/pkg/snapshot"
 	"github.com/berth-project/berth/pkg/subset"
@@ -227,7 +227,7 @@ func whatIf(t *testing.T, ns, name string, ask func(*whatif.Engine, *whatif.Divi
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	scheme := k8sruntime.NewScheme()
-	for _, add := range []func(*k8sruntime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*k8sruntime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}

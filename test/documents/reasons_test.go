@@ -27,9 +27,9 @@ func TestEveryReasonIsExplained(t *testing.T) {
 	}
 	explained := text.String()
 	for file, kind := range map[string]string{
-		path("pkg", "crd", "apps", "v1alpha1", "names.go"):   "Reason",
-		path("pkg", "crd", "policy", "v1alpha1", "names.go"): "Reason",
-		path("pkg", "descheduler", "guarded", "result.go"):   "Result",
+		path("pkg", "crd", "apps", "v1beta1", "names.go"):   "Reason",
+		path("pkg", "crd", "policy", "v1beta1", "names.go"): "Reason",
+		path("pkg", "descheduler", "guarded", "result.go"):  "Result",
 	} {
 		constants := constantsOf(t, file, kind)
 		if len(constants) < 5 {

@@ -29,7 +29,6 @@ var notRun = map[string][]struct{ begins, why string }{
 	"docs/migration.md": {
 		{"helm list -A --filter kruise", "needs OpenKruise"},
 		{"kubectl apply --server-side", "replaces the definitions of the cluster"},
-		{"kubectl delete crd", "deletes the definitions of the cluster"},
 	},
 	"docs/operations/failure-modes.md": {{"kubectl -n berth-system get leases", "needs Berth in pods"}},
 	"docs/scenarios.md":                {{"bin/berth-sandbox play", "test/sandbox plays a scenario, and another sandbox would take long here"}},

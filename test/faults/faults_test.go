@@ -28,7 +28,7 @@ import (
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
 	"github.com/berth-project/berth/manifests"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/test/checker"
 	"github.com/berth-project/berth/test/harness"
@@ -305,7 +305,7 @@ func expectAtRest(t *testing.T, cluster *harness.Cluster, ns, when string, exact
 		}
 		for i := range pods {
 			if pods[i].Spec.NodeName != "" && pods[i].DeletionTimestamp == nil {
-				kept[pods[i].Labels["app"]][pods[i].Labels[v1alpha1.SubsetLabel]]++
+				kept[pods[i].Labels["app"]][pods[i].Labels[v1beta1.SubsetLabel]]++
 			}
 		}
 		for _, name := range slices.Sorted(maps.Keys(spreads)) {

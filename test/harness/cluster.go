@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,7 +31,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/sandbox"
 )
 
@@ -83,6 +84,13 @@ func Start(ctx context.Context, config sandbox.Config, options product.Options) 
 	if c.Client, err = kubernetes.NewForConfig(s.RESTConfig()); err == nil {
 		c.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(c.Client.Discovery()))
 		c.Dynamic, err = dynamic.NewForConfig(s.RESTConfig())
+	}
+	switch {
+	case err != nil:
+	case slices.Contains(config.Without, product.Controller):
+		err = c.convert(ctx)
+	default:
+		err = c.awaitConversion(ctx)
 	}
 	if err != nil {
 		s.Stop()
@@ -252,11 +260,11 @@ func (c *Cluster) Pods(ctx context.Context, namespace string) ([]corev1.Pod, err
 }
 
 // Spread reads a WorkloadSpread.
-func (c *Cluster) Spread(ctx context.Context, namespace, name string) (*v1alpha1.WorkloadSpread, error) {
-	object, err := c.Dynamic.Resource(v1alpha1.Resource).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+func (c *Cluster) Spread(ctx context.Context, namespace, name string) (*v1beta1.WorkloadSpread, error) {
+	object, err := c.Dynamic.Resource(v1beta1.Resource).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil, err
 	}
-	spread := &v1alpha1.WorkloadSpread{}
+	spread := &v1beta1.WorkloadSpread{}
 	return spread, k8sruntime.DefaultUnstructuredConverter.FromUnstructured(object.Object, spread)
 }

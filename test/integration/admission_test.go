@@ -35,7 +35,7 @@ import (
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
 	"github.com/berth-project/berth/manifests"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/test/harness"
@@ -82,7 +82,7 @@ func expectPods(t *testing.T, ns string, n int) []corev1.Pod {
 
 // isConstrained is true for a pod that the webhook has changed.
 func isConstrained(pod *corev1.Pod) bool {
-	return pod.Spec.SchedulerName == v1alpha1.SchedulerName && pod.Annotations[v1alpha1.ConstraintsAnnotation] != ""
+	return pod.Spec.SchedulerName == v1beta1.SchedulerName && pod.Annotations[v1beta1.ConstraintsAnnotation] != ""
 }
 
 func expectConstrained(t *testing.T, pods []corev1.Pod) {
@@ -145,7 +145,7 @@ func TestALateBoundPodAfterAdmission(t *testing.T) {
 			apply(t, ns, spreadFor("web", "apps/v1", "Deployment", "web", tc.spread))
 			apply(t, ns, unchanged("apps/v1", "Deployment", "web", 1, tc.template))
 			pod := &expectPods(t, ns, 1)[0]
-			if pod.Spec.SchedulerName != v1alpha1.SchedulerName {
+			if pod.Spec.SchedulerName != v1beta1.SchedulerName {
 				t.Errorf("scheduler %s", pod.Spec.SchedulerName)
 			}
 			var want corev1.PodSpec
@@ -198,7 +198,7 @@ func TestPodsOfNoSpreadAreAdmittedAsTheyAre(t *testing.T) {
 	apply(t, ns, unchanged("apps/v1", "Deployment", "web", 1, ""))
 	apply(t, ns, unchanged("apps/v1", "Deployment", "other", 1, ""))
 	for _, pod := range expectPods(t, ns, 2) {
-		if pod.Spec.SchedulerName != corev1.DefaultSchedulerName || len(pod.Spec.Tolerations) != 2 || pod.Spec.Affinity != nil || pod.Annotations[v1alpha1.ConstraintsAnnotation] != "" {
+		if pod.Spec.SchedulerName != corev1.DefaultSchedulerName || len(pod.Spec.Tolerations) != 2 || pod.Spec.Affinity != nil || pod.Annotations[v1beta1.ConstraintsAnnotation] != "" {
 			t.Errorf("pod %s: scheduler %s, tolerations %v, affinity %v, annotations %v", pod.Name, pod.Spec.SchedulerName, pod.Spec.Tolerations, pod.Spec.Affinity, pod.Annotations)
 		}
 	}
@@ -240,7 +240,7 @@ func TestTheAPIServerDoesNotAskAboutPodsThatNoSpreadCanDivide(t *testing.T) {
 	pools(t, "a")
 	ns := namespace(t)
 	excluded := namespace(t)
-	label := []byte(fmt.Sprintf(`{"metadata":{"labels":{%q:"disabled"}}}`, v1alpha1.AdmissionLabel))
+	label := []byte(fmt.Sprintf(`{"metadata":{"labels":{%q:"disabled"}}}`, v1beta1.AdmissionLabel))
 	if _, err := the.Client.CoreV1().Namespaces().Patch(t.Context(), excluded, types.MergePatchType, label, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +294,7 @@ func TestTheAPIServerDoesNotAskAboutPodsThatNoSpreadCanDivide(t *testing.T) {
 func TestAnExcludedNamespaceKeepsItsQuotas(t *testing.T) {
 	pools(t, "a", "b")
 	ns := namespace(t)
-	label := []byte(fmt.Sprintf(`{"metadata":{"labels":{%q:"disabled"}}}`, v1alpha1.AdmissionLabel))
+	label := []byte(fmt.Sprintf(`{"metadata":{"labels":{%q:"disabled"}}}`, v1beta1.AdmissionLabel))
 	if _, err := the.Client.CoreV1().Namespaces().Patch(t.Context(), ns, types.MergePatchType, label, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -302,7 +302,7 @@ func TestAnExcludedNamespaceKeepsItsQuotas(t *testing.T) {
 	apply(t, ns, deployment("web", 3, ""))
 	expectPlaces(t, ns, "a=2 b=1")
 	for _, pod := range expectPods(t, ns, 3) {
-		if pod.Annotations[v1alpha1.ConstraintsAnnotation] != "" {
+		if pod.Annotations[v1beta1.ConstraintsAnnotation] != "" {
 			t.Errorf("pod %s was seen by the webhook", pod.Name)
 		}
 	}
@@ -486,7 +486,7 @@ func TestNoPodOfANewDeploymentIsMissed(t *testing.T) {
 func expectKnown(t *testing.T, ns string) {
 	t.Helper()
 	waitFor(t, "the spreads to be known", func(ctx context.Context) (string, error) {
-		list, err := the.Dynamic.Resource(v1alpha1.Resource).Namespace(ns).List(ctx, metav1.ListOptions{})
+		list, err := the.Dynamic.Resource(v1beta1.Resource).Namespace(ns).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return "", err
 		}
@@ -585,7 +585,7 @@ func TestWhileTheWebhookIsDown(t *testing.T) {
 	}
 	// In this namespace no pod may be created without the webhook.
 	required := namespace(t)
-	label := []byte(fmt.Sprintf(`{"metadata":{"labels":{%q:"required"}}}`, v1alpha1.AdmissionLabel))
+	label := []byte(fmt.Sprintf(`{"metadata":{"labels":{%q:"required"}}}`, v1beta1.AdmissionLabel))
 	if _, err := the.Client.CoreV1().Namespaces().Patch(t.Context(), required, types.MergePatchType, label, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -651,7 +651,7 @@ func TestWhileTheWebhookIsDown(t *testing.T) {
 	})
 	t.Run("the others are placed by the default scheduler", func(t *testing.T) {
 		for _, pod := range bound["plain"] {
-			if pod.Spec.SchedulerName != corev1.DefaultSchedulerName || pod.Annotations[v1alpha1.MatchedAnnotation] != "" {
+			if pod.Spec.SchedulerName != corev1.DefaultSchedulerName || pod.Annotations[v1beta1.MatchedAnnotation] != "" {
 				t.Errorf("pod %s: scheduler %s, annotations %v", pod.Name, pod.Spec.SchedulerName, pod.Annotations)
 			}
 		}
@@ -698,8 +698,8 @@ func TestWhileTheWebhookIsDown(t *testing.T) {
 			if err != nil {
 				return "", err
 			}
-			admitted := meta.FindStatusCondition(spread.Status.Conditions, v1alpha1.ConditionAdmitted)
-			if admitted == nil || admitted.Reason != string(v1alpha1.ReasonPodsNotAdmitted) || !strings.Contains(admitted.Message, "placed: 4;") {
+			admitted := meta.FindStatusCondition(spread.Status.Conditions, v1beta1.ConditionAdmitted)
+			if admitted == nil || admitted.Reason != string(v1beta1.ReasonPodsNotAdmitted) || !strings.Contains(admitted.Message, "placed: 4;") {
 				return fmt.Sprintf("%+v", spread.Status.Conditions), nil
 			}
 			return "", nil
@@ -1058,8 +1058,8 @@ func TestCertificatesFromCertManager(t *testing.T) {
 			}
 		}
 	}
-	want := map[string]int{"MutatingWebhookConfiguration": 2, "ValidatingWebhookConfiguration": 2, "Deployment": 1, "Issuer": 1, "Certificate": 1, "Service": 1,
-		"ValidatingAdmissionPolicy": 4, "ValidatingAdmissionPolicyBinding": 4, "FlowSchema": 1, "PriorityLevelConfiguration": 1, "PodDisruptionBudget": 1}
+	want := map[string]int{"MutatingWebhookConfiguration": 2, "ValidatingWebhookConfiguration": 2, "Deployment": 1, "Issuer": 1, "Certificate": 1, "Service": 2,
+		"ValidatingAdmissionPolicy": 5, "ValidatingAdmissionPolicyBinding": 5, "FlowSchema": 1, "PriorityLevelConfiguration": 1, "PodDisruptionBudget": 1}
 	if diff := cmp.Diff(want, kinds, cmpopts.IgnoreMapEntries(func(kind string, _ int) bool {
 		return strings.Contains(kind, "Role") || kind == "ServiceAccount"
 	})); diff != "" {

@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/test/harness"
 )
@@ -96,6 +96,51 @@ func TestAnInvalidSpreadIsRefusedWithAllItsErrors(t *testing.T) {
 	}
 }
 
+// TestInvalidMinimumsAndWeightsAreRefusedWithAllTheirErrors has the specs and texts of TestCompileRefuses in package subset.
+func TestInvalidMinimumsAndWeightsAreRefusedWithAllTheirErrors(t *testing.T) {
+	const target = "\n  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}\n  subsets:\n"
+	tests := map[string]struct {
+		subsets string
+		want    map[string]string
+	}{
+		"that are none": {`
+  - {name: a, minReplicas: -1, weight: -1}
+  - {name: b, minReplicas: half, maxReplicas: 3, weight: 1000001}
+  - {name: c, minReplicas: 5, maxReplicas: 4}
+  - {name: d, minReplicas: 101%}`,
+			map[string]string{
+				"spec.subsets[0].minReplicas": "must not be negative", "spec.subsets[0].weight": "should be greater than or equal to 0",
+				"spec.subsets[1].minReplicas": "must be a count or a percentage from 0% to 100%", "spec.subsets[1].weight": "should be less than or equal to 1000000",
+				"spec.subsets[2].minReplicas": "must not be greater than maxReplicas",
+				"spec.subsets[3].minReplicas": "must be a count or a percentage from 0% to 100%",
+			},
+		},
+		"that do not go with percentages": {`
+  - {name: a, minReplicas: 60%, maxReplicas: 50%, weight: 1}
+  - {name: b, minReplicas: 41%, maxReplicas: 50%, weight: 0}`,
+			map[string]string{
+				"spec.subsets[0].minReplicas": "must not be greater than maxReplicas",
+				"spec.subsets[0].weight":      "weight needs a count in maxReplicas, or no maxReplicas: percentages that add up to 100% are shares already",
+				"spec.subsets":                "percentages in minReplicas must not add up to more than 100%",
+			},
+		},
+	}
+	ns := namespace(t)
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			refused, _ := review(t, ns, target+strings.TrimPrefix(tc.subsets, "\n")+"\n")
+			for path, text := range tc.want {
+				if !strings.Contains(refused[path], text) {
+					t.Errorf("%s: got %q, want %q", path, refused[path], text)
+				}
+			}
+			if len(refused) != len(tc.want) {
+				t.Errorf("got %d errors, want %d: %v", len(refused), len(tc.want), refused)
+			}
+		})
+	}
+}
+
 func TestWhatTheSchemaRefuses(t *testing.T) {
 	const target = "\n  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}"
 	tests := map[string]struct{ spec, want string }{
@@ -131,7 +176,7 @@ func TestWhatTheSchemaRefuses(t *testing.T) {
 }
 
 // expectCondition waits until the spread's Ready condition has the status and reason, and a message with all the parts.
-func expectCondition(t *testing.T, ns, name, status string, reason v1alpha1.Reason, parts ...string) {
+func expectCondition(t *testing.T, ns, name, status string, reason v1beta1.Reason, parts ...string) {
 	t.Helper()
 	waitFor(t, "condition Ready="+status+" "+string(reason), func(ctx context.Context) (string, error) {
 		spread, err := the.Spread(ctx, ns, name)
@@ -139,7 +184,7 @@ func expectCondition(t *testing.T, ns, name, status string, reason v1alpha1.Reas
 			return "", err
 		}
 		for _, c := range spread.Status.Conditions {
-			if c.Type != v1alpha1.ConditionReady {
+			if c.Type != v1beta1.ConditionReady {
 				continue
 			}
 			for _, part := range parts {
@@ -162,9 +207,9 @@ func TestASpreadSaysWhatItWaitsFor(t *testing.T) {
   targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
   subsets: [{name: a, maxReplicas: 2}, {name: b}]
 `)
-	expectCondition(t, ns, "web", "False", v1alpha1.ReasonTargetNotFound, `web`)
+	expectCondition(t, ns, "web", "False", v1beta1.ReasonTargetNotFound, `web`)
 	apply(t, ns, deployment("web", 0, ""))
-	expectCondition(t, ns, "web", "True", v1alpha1.ReasonSpreadReady)
+	expectCondition(t, ns, "web", "True", v1beta1.ReasonSpreadReady)
 }
 
 // onlyTheModelSees is a spec with errors that the schema does not find.
@@ -191,7 +236,7 @@ func TestAnInvalidSpreadThatTheWebhookMissedSaysSo(t *testing.T) {
 		return "", err
 	})
 	apply(t, ns, deployment("web", 1, "")) // the Deployment comes later, because its pod could be bound before the spread exists
-	expectCondition(t, ns, "web", "False", v1alpha1.ReasonInvalidSpread,
+	expectCondition(t, ns, "web", "False", v1beta1.ReasonInvalidSpread,
 		"spec.subsets[0].patch.spec.containers[0].resources.limit: Invalid value: unknown field", "spec.subsets[0].tolerations[0].operator")
 	waitFor(t, "the pod's own message", func(ctx context.Context) (string, error) {
 		return podMessage(ctx, ns, "InvalidSpread", "resources.limit")
@@ -292,7 +337,7 @@ func TestAWorkloadHasOneSpread(t *testing.T) {
 		err := the.ApplyYAML(ctx, ns, second)
 		if err == nil {
 			// The webhook had not seen the first spread yet.
-			return "it was admitted", the.Dynamic.Resource(v1alpha1.Resource).Namespace(ns).Delete(ctx, "second", metav1.DeleteOptions{})
+			return "it was admitted", the.Dynamic.Resource(v1beta1.Resource).Namespace(ns).Delete(ctx, "second", metav1.DeleteOptions{})
 		}
 		if message := err.Error(); !apierrors.IsInvalid(err) || !strings.Contains(message, `spec.targetRef: Forbidden: WorkloadSpread "web" already divides Deployment web`) {
 			return "", err
@@ -326,7 +371,7 @@ func review(t *testing.T, ns, spec string) (refused map[string]string, warned []
 	if err := yaml.Unmarshal([]byte(spreadHeader+spec), &spread.Object); err != nil {
 		t.Fatal(err)
 	}
-	_, err = client.Resource(v1alpha1.Resource).Namespace(ns).Create(t.Context(), spread, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	_, err = client.Resource(oldSpreads).Namespace(ns).Create(t.Context(), spread, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	return causes(t, err), got
 }
 
@@ -635,8 +680,16 @@ func TestWarningsOfWhatTheClusterShows(t *testing.T) {
 			[]string{"spec.subsets[0].preferredNodeSelectorTerms[0].preference: every node of the subset matches it, as requiredNodeSelectorTerm says the same, so it has no effect"},
 		},
 		"percentages above the replicas that there are": {
-			target + "  - {name: a, maxReplicas: 33%}\n  - {name: b, maxReplicas: 33%}\n  - {name: c, maxReplicas: 34%}\n",
-			[]string{"spec.subsets: of 10 replicas the percentages, each rounded up, are 12 pods (a 4, b 4, c 4), so the last subsets hold fewer"},
+			target + "  - {name: a, maxReplicas: 33%}\n  - {name: b, maxReplicas: 33%}\n  - {name: c, maxReplicas: 33%}\n  - {name: d}\n",
+			[]string{"spec.subsets: of 10 replicas the percentages, each rounded up, are 12 pods (a 4, b 4, c 4, d -), so the last subsets hold fewer"},
+		},
+		"minimums above the replicas that there are": {
+			target + "  - {name: a, minReplicas: 8}\n  - {name: b, minReplicas: 8}\n",
+			[]string{"spec.subsets: the minimums are 16 pods (a 8, b 8), and the workload has 10 replicas, so the last subsets get less than their minimum"},
+		},
+		"a subset without a weight": {
+			target + "  - {name: a, weight: 1}\n  - {name: b}\n",
+			[]string{"spec.subsets[1]: has neither weight nor minReplicas, and other subsets have a weight, so no pod goes there"},
 		},
 		"Adaptive that never goes on": {
 			target + "  - {name: a}\n  - {name: b}\n  scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: true}}\n",
@@ -673,7 +726,7 @@ func TestWarningsReachTheUser(t *testing.T) {
 `), &spread.Object); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.Resource(v1alpha1.Resource).Namespace(namespace(t)).Create(t.Context(), spread, metav1.CreateOptions{}); err != nil {
+	if _, err := client.Resource(oldSpreads).Namespace(namespace(t)).Create(t.Context(), spread, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	want := warnings{

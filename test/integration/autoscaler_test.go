@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // wantsNode is the condition on which cluster autoscaler and Karpenter add a node for a pod without one. In cluster autoscaler it is isUnschedulable
@@ -90,7 +90,7 @@ func TestNoNodeIsMadeForAPodThatWaitsForASlot(t *testing.T) {
 		return podMessage(ctx, ns, `SubsetsFull: WorkloadSpread "web": a: 1/1 kept`)
 	})
 	patch := []byte(`{"spec": {"subsets": [{"name": "a", "maxReplicas": 3}]}}`)
-	if _, err := the.Dynamic.Resource(v1alpha1.Resource).Namespace(ns).Patch(t.Context(), "web", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if _, err := the.Dynamic.Resource(v1beta1.Resource).Namespace(ns).Patch(t.Context(), "web", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	expectReasons(t, ns, map[string]int{"SubsetsFull": 1})

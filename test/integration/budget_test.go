@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
-	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/test/harness"
 )
 
@@ -26,15 +26,15 @@ import (
 func expectEnforced(t *testing.T, ns, name string, available int32) {
 	t.Helper()
 	waitFor(t, fmt.Sprintf("%d protected pods", available), func(ctx context.Context) (string, error) {
-		object, err := the.Dynamic.Resource(policyv1alpha1.Resource).Namespace(ns).Get(ctx, name, getOptions)
+		object, err := the.Dynamic.Resource(policyv1beta1.Resource).Namespace(ns).Get(ctx, name, getOptions)
 		if err != nil {
 			return "", err
 		}
-		pub := &policyv1alpha1.PodUnavailableBudget{}
+		pub := &policyv1beta1.PodUnavailableBudget{}
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, pub); err != nil {
 			return "", err
 		}
-		if pub.Status.CurrentAvailable != available || !meta.IsStatusConditionTrue(pub.Status.Conditions, policyv1alpha1.ConditionEnforcing) {
+		if pub.Status.CurrentAvailable != available || !meta.IsStatusConditionTrue(pub.Status.Conditions, policyv1beta1.ConditionEnforcing) {
 			return fmt.Sprintf("%+v", pub.Status), nil
 		}
 		return "", nil
@@ -74,7 +74,7 @@ func TestTheControllerServesBudgets(t *testing.T) {
 	pools(t, "a", "b")
 	ns, other := namespace(t), namespace(t)
 	t.Cleanup(func() {
-		if err := the.Dynamic.Resource(policyv1alpha1.Resource).Namespace(ns).DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		if err := the.Dynamic.Resource(policyv1beta1.Resource).Namespace(ns).DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 			t.Error(err)
 		}
 	})

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 const earlySpread = spreadHeader + `
@@ -54,10 +54,10 @@ func expectPatched(t *testing.T, ns string) {
 		if pod.DeletionTimestamp != nil {
 			continue
 		}
-		arm := pod.Labels[v1alpha1.SubsetLabel] == "arm"
+		arm := pod.Labels[v1beta1.SubsetLabel] == "arm"
 		limit, sidecars := pod.Spec.Containers[0].Resources.Limits[corev1.ResourceCPU], len(pod.Spec.InitContainers)
 		if (pod.Labels["sidecar-injection"] == "true") != arm || (limit.String() == "800m") != arm || (sidecars == 1) != arm || (len(pod.Spec.Containers[0].Env) == 1) != arm {
-			t.Errorf("pod %s of subset %q: labels %v, limit %s, %d sidecars", pod.Name, pod.Labels[v1alpha1.SubsetLabel], pod.Labels, limit.String(), sidecars)
+			t.Errorf("pod %s of subset %q: labels %v, limit %s, %d sidecars", pod.Name, pod.Labels[v1beta1.SubsetLabel], pod.Labels, limit.String(), sidecars)
 		}
 	}
 }
@@ -69,7 +69,7 @@ func TestASubsetsPatchOfTheSpecIsAppliedAtAdmission(t *testing.T) {
 	apply(t, ns, plain("web", 12))
 	expectPlaces(t, ns, "a=8 b=4")
 	expectPatched(t, ns)
-	expectCondition(t, ns, "web", "True", v1alpha1.ReasonSpreadReady)
+	expectCondition(t, ns, "web", "True", v1beta1.ReasonSpreadReady)
 	// One replica keeps the exact count, so no pod had to be replaced.
 	waitFor(t, "the checker to see all pods", func(context.Context) (string, error) {
 		if created := watcher.Created(ns, "web"); created != 12 {
@@ -117,7 +117,7 @@ func TestAPodWhosePatchAddsAContainerIsPickedForOnce(t *testing.T) {
 				t.Errorf("container %s of pod %s mounts %v, and not the token alone", names[j], pod.Name, mounts)
 			}
 		}
-		if want := "[of-" + pod.Labels[v1alpha1.SubsetLabel] + " main]"; fmt.Sprint(names) != want {
+		if want := "[of-" + pod.Labels[v1beta1.SubsetLabel] + " main]"; fmt.Sprint(names) != want {
 			t.Errorf("pod %s has containers %v, want %s", pod.Name, names, want)
 		}
 	}
@@ -143,7 +143,7 @@ func TestAPodPickedForASubsetThatHasNoSlotForItIsReplacedBeforeItRuns(t *testing
 		}
 		picked := 0
 		for i := range pods {
-			if strings.Contains(pods[i].Annotations[v1alpha1.AdmittedAnnotation], `"subset":"x86"`) {
+			if strings.Contains(pods[i].Annotations[v1beta1.AdmittedAnnotation], `"subset":"x86"`) {
 				picked++
 			}
 		}
@@ -162,7 +162,7 @@ func TestAPodPickedForASubsetThatHasNoSlotForItIsReplacedBeforeItRuns(t *testing
 		}
 		replaced := 0
 		for i := range events.Items {
-			if e := &events.Items[i]; e.Reason == string(v1alpha1.ReasonAdmittedSubsetFull) && e.Regarding.Kind == "Pod" {
+			if e := &events.Items[i]; e.Reason == string(v1beta1.ReasonAdmittedSubsetFull) && e.Regarding.Kind == "Pod" {
 				replaced++
 			}
 		}
@@ -189,7 +189,7 @@ func TestAPatchCannotTakePodsFromTheirWorkload(t *testing.T) {
 			apply(t, ns, spreadFor("web", "apps/v1", "Deployment", "web", fmt.Sprintf("  subsets: [{name: a, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}, patch: %s}]", patch)))
 			apply(t, ns, plain("web", 3))
 			expectPlaces(t, ns, "a=3 b=0")
-			expectCondition(t, ns, "web", "False", v1alpha1.ReasonLabelsNotApplied)
+			expectCondition(t, ns, "web", "False", v1beta1.ReasonLabelsNotApplied)
 			pods, err := the.Pods(t.Context(), ns)
 			if err != nil {
 				t.Fatal(err)

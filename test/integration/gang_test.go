@@ -17,7 +17,7 @@ import (
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
 	"github.com/berth-project/berth/manifests"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/test/checker"
 	"github.com/berth-project/berth/test/harness"
@@ -186,7 +186,7 @@ func unlike(pods []corev1.Pod, replicas int, want string) string {
 	for i := range pods {
 		switch pod := &pods[i]; {
 		case pod.Spec.NodeName != "":
-			count[pod.Labels[v1alpha1.SubsetLabel]+"/"+pod.Labels[v1alpha1.PodGroupLabel]]++
+			count[pod.Labels[v1beta1.SubsetLabel]+"/"+pod.Labels[v1beta1.PodGroupLabel]]++
 		case len(pod.Status.Conditions) == 0:
 			untried++
 		}

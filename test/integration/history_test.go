@@ -17,7 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // A spread over pools a, with a limit, and b, with its strategy.
@@ -28,7 +28,12 @@ func overPools(limit, strategy string) string {
 // patchDeployment changes Deployment web with a merge patch, and describes its pods.
 func patchDeployment(t *testing.T, ns, patch string) {
 	t.Helper()
-	if _, err := the.Client.AppsV1().Deployments(ns).Patch(t.Context(), "web", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+	patchNamed(t, ns, "web", patch)
+}
+
+func patchNamed(t *testing.T, ns, name, patch string) {
+	t.Helper()
+	if _, err := the.Client.AppsV1().Deployments(ns).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -123,7 +128,7 @@ func TestARollOutThatCannotGoOnSaysSo(t *testing.T) {
 			apply(t, ns, deployment("web", tc.replicas, ""))
 			expectPlaces(t, ns, "a=2 b=2")
 			patchDeployment(t, ns, fmt.Sprintf(`{"spec":{"strategy":{"rollingUpdate":{"maxSurge":1,"maxUnavailable":%d}}}}`, tc.unavailable))
-			expectCondition(t, ns, "web", "False", v1alpha1.ReasonRolloutBlocked, "a rolling update can never go on")
+			expectCondition(t, ns, "web", "False", v1beta1.ReasonRolloutBlocked, "a rolling update can never go on")
 			patchDeployment(t, ns, revision("2"))
 			waitFor(t, "pods of the new revision to wait for slots that old ones keep", func(ctx context.Context) (string, error) {
 				d, err := the.Client.AppsV1().Deployments(ns).Get(ctx, "web", metav1.GetOptions{})
@@ -146,7 +151,7 @@ func TestARollOutThatCannotGoOnSaysSo(t *testing.T) {
 				}
 				return "", nil
 			})
-			expectCondition(t, ns, "web", "True", v1alpha1.ReasonSpreadReady)
+			expectCondition(t, ns, "web", "True", v1beta1.ReasonSpreadReady)
 			expectNoViolation(t)
 		})
 	}
@@ -281,7 +286,7 @@ func TestAJobsRetriesTakeTheSlotsOfThePodsThatFailed(t *testing.T) {
 	apply(t, ns, spreadFor("web", "batch/v1", "Job", "web", fmt.Sprintf(twoPools, "2")))
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: batchv1.JobSpec{
 		Parallelism: ptr.To[int32](5), Completions: ptr.To[int32](5), BackoffLimit: ptr.To[int32](100),
-		Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{SchedulerName: v1alpha1.SchedulerName, RestartPolicy: corev1.RestartPolicyNever,
+		Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{SchedulerName: v1beta1.SchedulerName, RestartPolicy: corev1.RestartPolicyNever,
 			Containers: []corev1.Container{{Name: "main", Image: "registry.k8s.io/pause:3.10"}}}},
 	}}
 	if _, err := the.Client.BatchV1().Jobs(ns).Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
@@ -311,7 +316,7 @@ func TestAJobsRetriesTakeTheSlotsOfThePodsThatFailed(t *testing.T) {
 		active := map[string]int{}
 		for i := range pods {
 			if pods[i].Status.Phase != corev1.PodFailed && pods[i].DeletionTimestamp == nil {
-				active[pods[i].Labels[v1alpha1.SubsetLabel]]++
+				active[pods[i].Labels[v1beta1.SubsetLabel]]++
 			}
 		}
 		if want := map[string]int{"a": failed, "b": 3}; !maps.Equal(active, want) {

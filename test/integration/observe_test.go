@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
-	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/test/harness"
 )
 
@@ -21,7 +21,7 @@ func TestAlertsAndDashboardAskForMetricsThatAreThere(t *testing.T) {
 	pools(t, "a", "b")
 	ns := namespace(t)
 	t.Cleanup(func() {
-		if err := the.Dynamic.Resource(policyv1alpha1.Resource).Namespace(ns).DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		if err := the.Dynamic.Resource(policyv1beta1.Resource).Namespace(ns).DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 			t.Error(err)
 		}
 	})

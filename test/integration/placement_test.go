@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/sandbox"
 )
 
@@ -84,10 +84,10 @@ func expectPlaces(t *testing.T, ns, want string) {
 	expectNoViolation(t)
 }
 
-func record(t *testing.T, pod *corev1.Pod) v1alpha1.MatchedSubset {
+func record(t *testing.T, pod *corev1.Pod) v1beta1.MatchedSubset {
 	t.Helper()
-	var matched v1alpha1.MatchedSubset
-	if err := json.Unmarshal([]byte(pod.Annotations[v1alpha1.MatchedAnnotation]), &matched); err != nil {
+	var matched v1beta1.MatchedSubset
+	if err := json.Unmarshal([]byte(pod.Annotations[v1beta1.MatchedAnnotation]), &matched); err != nil {
 		t.Fatalf("record of pod %s: %v", pod.Name, err)
 	}
 	return matched
@@ -117,7 +117,7 @@ func TestABindingCarriesTheSubsetItsMetadataAndTheDeletionCost(t *testing.T) {
 			matched := record(t, pod)
 			seen[matched.Subset] = true
 			want := map[string]string{"a": "200", "b": "100"}[matched.Subset]
-			if matched.Name != "web" || matched.UID != string(pod.UID) || pod.Labels[v1alpha1.SubsetLabel] != matched.Subset || pod.Annotations[v1alpha1.PodDeletionCostAnnotation] != want {
+			if matched.Name != "web" || matched.UID != string(pod.UID) || pod.Labels[v1beta1.SubsetLabel] != matched.Subset || pod.Annotations[v1beta1.PodDeletionCostAnnotation] != want {
 				t.Errorf("pod %s: labels %v, annotations %v", pod.Name, pod.Labels, pod.Annotations)
 			}
 			if isX86 := pod.Labels["arch"] == "x86" && pod.Annotations["eip"] == "id1"; isX86 != (matched.Subset == "a") {
@@ -137,7 +137,7 @@ func TestAForgedRecordNeitherFreesNorTakesQuota(t *testing.T) {
 	apply(t, ns, spreadHeader+"\n  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}"+fmt.Sprintf(twoPools, "2"))
 	// The template carries a record from the start. The record belongs to no pod, so Berth places all pods as if the record did not exist.
 	forged := strings.Replace(deployment("web", 3, ""), "labels: {app: web}}\n    spec", "labels: {app: web}, annotations: {"+
-		v1alpha1.MatchedAnnotation+`: '{"name":"web","subset":"b","uid":"x"}'}}`+"\n    spec", 1)
+		v1beta1.MatchedAnnotation+`: '{"name":"web","subset":"b","uid":"x"}'}}`+"\n    spec", 1)
 	apply(t, ns, forged)
 	expectPlaces(t, ns, "a=2 b=1")
 
@@ -150,7 +150,7 @@ func TestAForgedRecordNeitherFreesNorTakesQuota(t *testing.T) {
 		if record(t, pod).Subset != "a" {
 			continue
 		}
-		patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.MatchedAnnotation, fmt.Sprintf(`{"name":"web","subset":"b","uid":%q}`, pod.UID))
+		patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, v1beta1.MatchedAnnotation, fmt.Sprintf(`{"name":"web","subset":"b","uid":%q}`, pod.UID))
 		for _, subresource := range [][]string{nil, {"status"}} {
 			_, err := the.Client.CoreV1().Pods(ns).Patch(t.Context(), pod.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, subresource...)
 			if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "cannot be changed") {
@@ -197,7 +197,7 @@ func TestAllProfilesShareTheQuota(t *testing.T) {
 	kept := map[string]int{}
 	for i := range pods {
 		if pods[i].DeletionTimestamp == nil {
-			kept[pods[i].Labels[v1alpha1.SubsetLabel]]++
+			kept[pods[i].Labels[v1beta1.SubsetLabel]]++
 		}
 	}
 	if kept["a"] > 3 || kept["a"]+kept["b"] != 4 {
@@ -296,7 +296,7 @@ func widgetPods(t *testing.T, ns string, owner *unstructured.Unstructured, role 
 		pod := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{GenerateName: "widget-", Labels: map[string]string{"role": role},
 				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, owner.GroupVersionKind())}},
-			Spec: corev1.PodSpec{SchedulerName: v1alpha1.SchedulerName, Containers: []corev1.Container{{Name: "main", Image: "registry.k8s.io/pause:3.10"}}},
+			Spec: corev1.PodSpec{SchedulerName: v1beta1.SchedulerName, Containers: []corev1.Container{{Name: "main", Image: "registry.k8s.io/pause:3.10"}}},
 		}
 		if _, err := the.Client.CoreV1().Pods(ns).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 			t.Fatalf("pod %d: %v", i, err)

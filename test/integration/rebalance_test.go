@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-project/berth/manifests"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/descheduler/cycle"
 	"github.com/berth-project/berth/pkg/descheduler/guarded"
 )
@@ -80,7 +80,7 @@ func TestKubectlBerthRebalanceShowsWhatWouldMove(t *testing.T) {
 			return fmt.Sprintf("%+v", lines), nil
 		}
 		for _, line := range lines {
-			if line.Verdict != cycle.Moved || line.Reason != v1alpha1.ReasonOverQuota || line.From != "a" || line.To != "b" || line.Node != nodeIn(t, "a") || line.Result != guarded.WouldEvict {
+			if line.Verdict != cycle.Moved || line.Reason != v1beta1.ReasonOverQuota || line.From != "a" || line.To != "b" || line.Node != nodeIn(t, "a") || line.Result != guarded.WouldEvict {
 				t.Errorf("planned %+v", line)
 			}
 		}
@@ -99,7 +99,7 @@ func TestKubectlBerthRebalanceShowsWhatWouldMove(t *testing.T) {
 
 	// The cluster's policy requires that pods have been above the quota for a minute. Only a dry run, which writes nothing, can have seen them.
 	lines, log := planOf(t, "web", "-n", ns)
-	if len(lines) != 1 || lines[0].Reason != v1alpha1.ReasonSettling || !strings.Contains(log, "uses the policy that is deployed with Berth") {
+	if len(lines) != 1 || lines[0].Reason != v1beta1.ReasonSettling || !strings.Contains(log, "uses the policy that is deployed with Berth") {
 		t.Errorf("without a policy in the cluster it planned %+v, and said %q", lines, log)
 	}
 	apply(t, "berth-system", strings.ReplaceAll(string(manifests.DeschedulerPolicy), "settleTime: 1m", "settleTime: 0s"))

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // refusing is a policy that forbids everybody to change the deletion cost of one pod.
@@ -72,19 +72,19 @@ func TestAPodThatAPolicyKeepsFromBeingWrittenHoldsUpNoStatus(t *testing.T) {
 			return "", err
 		}
 		for i := range pods {
-			cost := pods[i].Annotations[v1alpha1.PodDeletionCostAnnotation]
-			want := map[string]string{"a": "-100", "b": "100"}[pods[i].Labels[v1alpha1.SubsetLabel]]
+			cost := pods[i].Annotations[v1beta1.PodDeletionCostAnnotation]
+			want := map[string]string{"a": "-100", "b": "100"}[pods[i].Labels[v1beta1.SubsetLabel]]
 			if pods[i].Name == refused {
 				want = "200"
 			}
 			if cost != want {
-				return fmt.Sprintf("pod %s of subset %s costs %q, want %q", pods[i].Name, pods[i].Labels[v1alpha1.SubsetLabel], cost, want), nil
+				return fmt.Sprintf("pod %s of subset %s costs %q, want %q", pods[i].Name, pods[i].Labels[v1beta1.SubsetLabel], cost, want), nil
 			}
 		}
 		return "", nil
 	})
 	waitFor(t, "an event that says so", func(ctx context.Context) (string, error) {
-		events, err := the.Client.CoreV1().Events(ns).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=WorkloadSpread,reason=" + string(v1alpha1.ReasonPodsNotWritten)})
+		events, err := the.Client.CoreV1().Events(ns).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=WorkloadSpread,reason=" + string(v1beta1.ReasonPodsNotWritten)})
 		if err != nil || len(events.Items) > 0 && events.Items[0].Type == corev1.EventTypeWarning {
 			return "", err
 		}

@@ -14,12 +14,15 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
 	"github.com/berth-project/berth/manifests"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/test/checker"
 	"github.com/berth-project/berth/test/harness"
@@ -235,12 +238,20 @@ func TestPodsAreScheduledWithoutTheKindOrTheRightToReadIt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	definitions := cluster.Dynamic.Resource(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"))
+	definition, err := definitions.Get(t.Context(), "workloadspreads.apps.kruise.io", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	unstructured.RemoveNestedField(definition.Object, "status")
 	install := func() {
 		t.Helper()
 		for _, manifest := range manifests.Install() {
 			objects, err := harness.Documents(string(manifest))
 			for _, object := range objects {
-				err = errors.Join(err, cluster.Apply(t.Context(), object.GetNamespace(), object))
+				if object.GetKind() != definition.GetKind() { // those of the cluster say who converts
+					err = errors.Join(err, cluster.Apply(t.Context(), object.GetNamespace(), object))
+				}
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -277,12 +288,12 @@ func TestPodsAreScheduledWithoutTheKindOrTheRightToReadIt(t *testing.T) {
 	// A pod that was bound before the scheduler knew the kind is in no subset. isDivided deletes such a pod, and is true for its replacement in
 	// subset a.
 	isDivided := func(pod *corev1.Pod) bool {
-		if isBound(pod) && pod.Labels[v1alpha1.SubsetLabel] != "a" && pod.DeletionTimestamp == nil {
+		if isBound(pod) && pod.Labels[v1beta1.SubsetLabel] != "a" && pod.DeletionTimestamp == nil {
 			if err := cluster.Client.CoreV1().Pods(ns).Delete(t.Context(), pod.Name, metav1.DeleteOptions{}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		return pod.Labels[v1alpha1.SubsetLabel] == "a"
+		return pod.Labels[v1beta1.SubsetLabel] == "a"
 	}
 
 	halt()
@@ -303,10 +314,23 @@ func TestPodsAreScheduledWithoutTheKindOrTheRightToReadIt(t *testing.T) {
 
 	halt()
 	remove("apiextensions.k8s.io", "customresourcedefinitions", "workloadspreads.apps.kruise.io")
+	if err := cluster.WaitFor(t.Context(), "the kind to be gone", func(ctx context.Context) (string, error) {
+		_, err := cluster.Dynamic.Resource(v1beta1.Resource).List(ctx, metav1.ListOptions{Limit: 1})
+		if apierrors.IsNotFound(err) {
+			return "", nil
+		}
+		return "it is served", nil
+	}); err != nil {
+		t.Fatal(err)
+	}
 	resume()
 	create(deployment("early", 1, ""))
 	expect("a pod with an owner to be bound without the kind", "early", isBound)
-	install()
+	again := definition.DeepCopy()
+	again.SetResourceVersion("")
+	if _, err := definitions.Create(t.Context(), again, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	create(spreadFor("late", "apps/v1", "Deployment", "late", fmt.Sprintf(twoPools, "5")))
 	create(deployment("late", 1, ""))
 	expect("a spread to count that came with the kind", "late", isDivided)

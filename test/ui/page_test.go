@@ -20,7 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/sandbox"
 )
 
@@ -274,8 +274,17 @@ func TestAPersonAsksWhyAndWhatIf(t *testing.T) {
 	scale(t, namespace, 6)
 	expectText(t, tab, ".subset[data-subset=cloud] .kept", "2, no limit")
 
-	at := evaluate[[]float64](t, tab, `(r => [r.x + r.width / 2, r.y + r.height / 2])(document.querySelector('.pod[data-subset=cloud]').getBoundingClientRect())`)
-	if err := chromedp.Do(tab, chromedp.MouseClickXY(at[0], at[1])); err != nil {
+	// A pod can move between the look and the click, while the page draws the new pods.
+	if err := the.WaitFor(t.Context(), "the details of the pod that is clicked", func(context.Context) (string, error) {
+		at := evaluate[[]float64](t, tab, `(r => [r.x + r.width / 2, r.y + r.height / 2])(document.querySelector('.pod[data-subset=cloud]').getBoundingClientRect())`)
+		if err := chromedp.Do(tab, chromedp.MouseClickXY(at[0], at[1])); err != nil {
+			return "", err
+		}
+		if shown := evaluate[string](t, tab, `document.querySelector('#one').innerText`); !strings.Contains(shown, "cloud") {
+			return fmt.Sprintf("it shows %q", shown), nil
+		}
+		return "", nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 	expectText(t, tab, "#one", "subset\ncloud", "own\t4\t4\t2 of 2\tFull", "cloud\t2\tno limit\t", "Holds", "own had no quota left when it was bound")
@@ -292,7 +301,7 @@ func TestAPersonSeesWhatHoldsTheNextMove(t *testing.T) {
 	tab := open(t, serve(t, namespace, "0").url)
 	scale(t, namespace, 6)
 	expectText(t, tab, ".subset[data-subset=cloud] .kept", "2, no limit")
-	spreads := the.Dynamic.Resource(v1alpha1.Resource).Namespace(namespace)
+	spreads := the.Dynamic.Resource(v1beta1.Resource).Namespace(namespace)
 	patch := func(kind types.PatchType, patch string, subresources ...string) {
 		t.Helper()
 		if _, err := spreads.Patch(t.Context(), "web-spread", kind, []byte(patch), metav1.PatchOptions{}, subresources...); err != nil {

@@ -15,7 +15,11 @@
 
 {{/* The first part of the metadata and the spec of each pod. Argument as above. */}}
 {{- define "berth.podMetadata" -}}
+{{- if eq .component "controller" }}
+labels: {app.kubernetes.io/name: berth, app.kubernetes.io/component: controller, berth.dev/converts: v1beta1}
+{{- else }}
 labels: {{ include "berth.labels" .component }}
+{{- end }}
 {{- with (index .root.Values .component).podAnnotations }}
 annotations:
   {{- toYaml . | nindent 2 }}

@@ -8,14 +8,17 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/manifests"
 	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/sandbox"
+	"github.com/berth-project/berth/pkg/webhook/certificate"
 )
 
 // Names of the components.
@@ -124,6 +127,9 @@ func scheduler(replicas int, config []byte) sandbox.Component {
 	}
 }
 
+// sandboxCertificate is for how long the controller of a sandbox does not renew its certificate.
+const sandboxCertificate = 365 * 24 * time.Hour
+
 func controller(replicas int) sandbox.Component {
 	return sandbox.Component{
 		Name:     Controller,
@@ -147,7 +153,22 @@ func controller(replicas int) sandbox.Component {
 			if in.Replica > 0 {
 				return nil, nil // a sandbox has no Services, so that the API server can ask one replica only
 			}
-			return webhookConfigurationsAt(in.Port(webhookPort))
+			configurations, err := webhookConfigurationsAt(in.Port(webhookPort))
+			if err != nil {
+				return nil, err
+			}
+			// The definitions have the authority from the start. If the controller added it, the API server would end all watches of spreads and budgets
+			// then, and for about a second nobody would see new ones.
+			secret, err := certificate.New(time.Now(), sandboxCertificate)
+			if err != nil {
+				return nil, err
+			}
+			content, err := yaml.Marshal(secret)
+			if err != nil {
+				return nil, err
+			}
+			definitions, err := DefinitionsAt(fmt.Sprintf("https://localhost:%d%s", in.Port(webhookPort), endpoint.Conversion), secret.Data[certificate.CAFile])
+			return slices.Concat(definitions, configurations, [][]byte{content}), err
 		},
 		Ready: func(in sandbox.Instance) string { return "http://" + in.Address(healthPort) + "/readyz" },
 	}
@@ -174,6 +195,30 @@ func webhookConfigurationsAt(port int) ([][]byte, error) {
 			*webhook.Client = admissionregistrationv1.WebhookClientConfig{URL: &url}
 		}
 		content, err := yaml.Marshal(one.configuration)
+		if err != nil {
+			return nil, err
+		}
+		contents = append(contents, content)
+	}
+	return contents, nil
+}
+
+// DefinitionsAt returns the definitions with a URL for conversion instead of the Service, and with the authority to trust there. Without an authority the
+// controller adds one.
+func DefinitionsAt(url string, authority []byte) ([][]byte, error) {
+	var contents [][]byte
+	for _, content := range manifests.CRDs() {
+		var definition apiextensionsv1.CustomResourceDefinition
+		if err := yaml.UnmarshalStrict(content, &definition); err != nil {
+			return nil, fmt.Errorf("reading a definition: %w", err)
+		}
+		definition.Spec.Conversion.Webhook.ClientConfig = &apiextensionsv1.WebhookClientConfig{URL: &url, CABundle: authority}
+		object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&definition)
+		if err != nil {
+			return nil, err
+		}
+		delete(object, "status")
+		content, err := yaml.Marshal(object)
 		if err != nil {
 			return nil, err
 		}

@@ -28,7 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/budget"
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/panics"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -63,6 +63,8 @@ type Count struct {
 	Revision string
 	// Selector selects the pods that the budget may cover. For a budget with a target it is the selector of the workload.
 	Selector labels.Selector
+	// Ignored selects the pods that the budget ignores. Nil selects none.
+	Ignored labels.Selector
 	// Owners are the UIDs of the owners of the pods, directly or through others. It may include owners that only the previous count found.
 	Owners sets.Set[types.UID]
 	// holders are the controllers of the budget's pods, with their selectors. Through them the replicas are known, and for a budget with a target they
@@ -97,10 +99,13 @@ func (c *Count) Loses(before, after *corev1.Pod) bool {
 	return !stays || c.ofTarget && !keeps.Matches(labels.Set(after.Labels))
 }
 
-// KeysOf are the label keys in the selectors of the budget and of the pod's controller. No change of another label can take the pod out of the budget.
+// KeysOf are the label keys in the selectors of the budget and of the pod's controller, and in that of the pods that the budget ignores. No change of another label can take the pod out of the budget.
 // The keys have no order, and may repeat.
 func (c *Count) KeysOf(pod *corev1.Pod) (keys []string) {
 	selectors := []labels.Selector{c.Selector}
+	if c.Ignored != nil {
+		selectors = append(selectors, c.Ignored)
+	}
 	if keeps, held := c.holders[controllerOf(pod)]; held {
 		selectors = append(selectors, keeps)
 	}
@@ -116,7 +121,7 @@ func (c *Count) KeysOf(pod *corev1.Pod) (keys []string) {
 // LeavesUnasked is true if a label that KeysOf lists can change without a call to the webhook. The API server calls the webhook about the keys in the
 // pod's SelectorKeysAnnotation, and about all keys if the pod has no such annotation.
 func (c *Count) LeavesUnasked(pod *corev1.Pod) bool {
-	written, annotated := pod.Annotations[v1alpha1.SelectorKeysAnnotation]
+	written, annotated := pod.Annotations[v1beta1.SelectorKeysAnnotation]
 	if !annotated {
 		return false
 	}
@@ -173,7 +178,7 @@ func (c *Census) take(ctx context.Context, o *owners, policy *budget.Policy, atL
 		return c.takeOfTarget(ctx, o, name, policy, atLeast)
 	}
 	o.existence = policy.Replicas != nil
-	count = &Count{Selector: policy.Selector, holders: map[workload.Owner]labels.Selector{}}
+	count = &Count{Selector: policy.Selector, Ignored: policy.Ignored, holders: map[workload.Owner]labels.Selector{}}
 	var pods []*corev1.Pod
 	reading, readCtx := errgroup.WithContext(ctx)
 	panics.Go(ctx, reading, func() (err error) {
@@ -223,7 +228,7 @@ func (c *Census) takeOfTarget(ctx context.Context, o *owners, name types.Namespa
 		target.gone, target.unread = true, false
 	}
 	target.parent = nil // the owner of the target does not matter
-	count = &Count{Selector: target.selector, TargetGone: target.gone, ofTarget: true, holders: map[workload.Owner]labels.Selector{}}
+	count = &Count{Selector: target.selector, Ignored: policy.Ignored, TargetGone: target.gone, ofTarget: true, holders: map[workload.Owner]labels.Selector{}}
 	count.add(target)
 	if target.uid == "" {
 		count.Selector = labels.Nothing()
@@ -330,7 +335,7 @@ func (c *Census) observe(ctx context.Context, count *Count, pods []*corev1.Pod, 
 			}
 			gone[node] = missing
 		}
-		count.Facts.Pods[i] = budget.Observe(pod, gone[node])
+		count.Facts.Pods[i] = budget.Observe(pod, count.Ignored, gone[node])
 		if count.Facts.Pods[i].State == budget.Available && count.LeavesUnasked(pod) {
 			count.Facts.Pods[i].State = budget.Doubtful
 		}

@@ -26,7 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/berth-project/berth/pkg/budget"
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 func ownedBy(apiVersion, kind, name string, uid types.UID) []metav1.OwnerReference {
@@ -37,14 +37,14 @@ func of(name string, owners []metav1.OwnerReference) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), OwnerReferences: owners, Labels: map[string]string{"app": "web"}}
 }
 
-func bySelector() v1alpha1.PodUnavailableBudgetSpec {
-	return v1alpha1.PodUnavailableBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}
+func bySelector() v1beta1.PodUnavailableBudgetSpec {
+	return v1beta1.PodUnavailableBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}
 }
 
 func censusOf(t *testing.T, calls interceptor.Funcs, objects ...client.Object) *Census {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1beta1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(calls).Build()
@@ -73,10 +73,10 @@ var (
 	noSuch    = &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "example.com", Kind: "Site"}}
 )
 
-func compiled(t *testing.T, spec v1alpha1.PodUnavailableBudgetSpec) *budget.Policy {
+func compiled(t *testing.T, spec v1beta1.PodUnavailableBudgetSpec) *budget.Policy {
 	t.Helper()
 	spec.MaxUnavailable = ptr.To(intstr.FromInt32(1))
-	policy, errs := budget.Compile(&v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}, Spec: spec})
+	policy, errs := budget.Compile(&v1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}, Spec: spec})
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}
@@ -84,9 +84,9 @@ func compiled(t *testing.T, spec v1alpha1.PodUnavailableBudgetSpec) *budget.Poli
 }
 
 func TestAnOwnerThatCannotBeReadLeavesTheOneBelowIt(t *testing.T) {
-	specs := map[string]v1alpha1.PodUnavailableBudgetSpec{
+	specs := map[string]v1beta1.PodUnavailableBudgetSpec{
 		"selector":  bySelector(),
-		"targetRef": {TargetReference: &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}},
+		"targetRef": {TargetReference: &v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}},
 	}
 	for name, spec := range specs {
 		for _, failure := range []error{forbidden, noSuch} {
@@ -105,17 +105,17 @@ func TestAnOwnerThatCannotBeReadLeavesTheOneBelowIt(t *testing.T) {
 
 func TestATarget(t *testing.T) {
 	tests := map[string]struct {
-		target v1alpha1.TargetReference
+		target v1beta1.TargetReference
 		err    error
 		gone   bool
 	}{
-		"that does not exist":         {target: v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "none"}, gone: true},
-		"of a kind that is not there": {target: v1alpha1.TargetReference{APIVersion: "example.com/v1", Kind: "Site", Name: "site"}, err: noSuch, gone: true},
-		"that Berth may not read":     {target: v1alpha1.TargetReference{APIVersion: "example.com/v1", Kind: "Site", Name: "site"}, err: forbidden},
+		"that does not exist":         {target: v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "none"}, gone: true},
+		"of a kind that is not there": {target: v1beta1.TargetReference{APIVersion: "example.com/v1", Kind: "Site", Name: "site"}, err: noSuch, gone: true},
+		"that Berth may not read":     {target: v1beta1.TargetReference{APIVersion: "example.com/v1", Kind: "Site", Name: "site"}, err: forbidden},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			count, err := operated(t, tc.err).Take(t.Context(), "ns", compiled(t, v1alpha1.PodUnavailableBudgetSpec{TargetReference: &tc.target}), "")
+			count, err := operated(t, tc.err).Take(t.Context(), "ns", compiled(t, v1beta1.PodUnavailableBudgetSpec{TargetReference: &tc.target}), "")
 			if !tc.gone {
 				if !apierrors.IsForbidden(err) {
 					t.Errorf("got %v, want it to be forbidden", err)
@@ -160,9 +160,9 @@ func TestWhatAnOwnerLeavesBehindStaysProtected(t *testing.T) {
 		return &appsv1.ReplicaSet{ObjectMeta: of(name, owners), Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To(int32(2)), Selector: selector}}
 	}
 	ofDeployment, ofReplicaSet, ofNext := ownedBy("apps/v1", "Deployment", "web", "web"), ownedBy("apps/v1", "ReplicaSet", "rs", "rs"), ownedBy("apps/v1", "ReplicaSet", "next", "next")
-	byTarget := v1alpha1.PodUnavailableBudgetSpec{TargetReference: &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
+	byTarget := v1beta1.PodUnavailableBudgetSpec{TargetReference: &v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
 	tests := map[string]struct {
-		spec    v1alpha1.PodUnavailableBudgetSpec
+		spec    v1beta1.PodUnavailableBudgetSpec
 		objects []client.Object
 		pods    []metav1.OwnerReference
 		// when the owner is read for the first time, its children are given to another, or to nobody, and then it goes.
@@ -290,10 +290,10 @@ func TestAScaleThatSaysNothingSensibleIsNotTakenForNone(t *testing.T) {
 // TestAReferenceWithTheUIDOfAnotherOwner has a pod whose controller reference carries the UID of the others' ReplicaSet or Deployment, and names another
 // object. Anybody who may create pods can create such a pod. It must not change how many pods the workload asks for, nor which pods are its own.
 func TestAReferenceWithTheUIDOfAnotherOwner(t *testing.T) {
-	deployment := v1alpha1.PodUnavailableBudgetSpec{TargetReference: &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
-	replicaSet := v1alpha1.PodUnavailableBudgetSpec{TargetReference: &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "rs"}}
+	deployment := v1beta1.PodUnavailableBudgetSpec{TargetReference: &v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
+	replicaSet := v1beta1.PodUnavailableBudgetSpec{TargetReference: &v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "rs"}}
 	for subject, tc := range map[string]struct {
-		spec v1alpha1.PodUnavailableBudgetSpec
+		spec v1beta1.PodUnavailableBudgetSpec
 		pods int
 	}{
 		"selector":   {bySelector(), 3},
@@ -378,7 +378,7 @@ func TestTotalReplicasHoldAsLongAsThereIsAWorkload(t *testing.T) {
 					return broken
 				},
 			}, tc.objects...)
-			pub := &v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", Annotations: map[string]string{v1alpha1.ProtectTotalReplicasAnnotation: "5"}}, Spec: bySelector()}
+			pub := &v1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", Annotations: map[string]string{v1beta1.ProtectTotalReplicasAnnotation: "5"}}, Spec: bySelector()}
 			pub.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(1))
 			policy, errs := budget.Compile(pub)
 			if len(errs) > 0 {
@@ -400,11 +400,11 @@ func TestTotalReplicasHoldAsLongAsThereIsAWorkload(t *testing.T) {
 
 func TestWhatIsReadOfOwners(t *testing.T) {
 	tests := map[string]struct {
-		spec v1alpha1.PodUnavailableBudgetSpec
+		spec v1beta1.PodUnavailableBudgetSpec
 		want int
 	}{
 		"for pods of a selector, each above them once":           {spec: bySelector(), want: 2},
-		"for a workload, also if it is known from the last time": {spec: v1alpha1.PodUnavailableBudgetSpec{TargetReference: &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}, want: 2},
+		"for a workload, also if it is known from the last time": {spec: v1beta1.PodUnavailableBudgetSpec{TargetReference: &v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}, want: 2},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // NewRoot returns a command without subcommands, and the flags that it shares with every subcommand. Its users start it as kubectl berth.
@@ -44,6 +44,17 @@ type Cluster struct {
 	Namespace string
 }
 
+// OnCluster is what a command runs that begins by connecting to the cluster of the flags.
+func OnCluster(flags *Flags, run func(ctx context.Context, cluster *Cluster, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		cluster, err := Connect(flags)
+		if err != nil {
+			return err
+		}
+		return run(cmd.Context(), cluster, args)
+	}
+}
+
 // Connect makes the client that the flags describe. It sends no request yet.
 func Connect(flags *Flags) (*Cluster, error) {
 	config, err := flags.Config().ClientConfig()
@@ -55,7 +66,7 @@ func Connect(flags *Flags) (*Cluster, error) {
 		return nil, err
 	}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("registering types: %w", err)
 		}
@@ -83,7 +94,7 @@ func mapperFor(config *rest.Config, httpClient *http.Client) (meta.RESTMapper, e
 		return nil, err
 	}
 	known := meta.NewDefaultRESTMapper(nil)
-	known.Add(v1alpha1.GroupVersion.WithKind("WorkloadSpread"), meta.RESTScopeNamespace)
+	known.Add(v1beta1.GroupVersion.WithKind("WorkloadSpread"), meta.RESTScopeNamespace)
 	known.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
 	return meta.FirstHitRESTMapper{MultiRESTMapper: meta.MultiRESTMapper{known, discovered}}, nil
 }
@@ -112,7 +123,7 @@ func (c *Cluster) noKind(err error, object runtime.Object) error {
 
 // SpreadNames completes the name of a spread on the command line.
 func SpreadNames(flags *Flags) cobra.CompletionFunc {
-	return namesOf(flags, "", func() client.ObjectList { return &v1alpha1.WorkloadSpreadList{} })
+	return namesOf(flags, "", func() client.ObjectList { return &v1beta1.WorkloadSpreadList{} })
 }
 
 // PodNames completes pod/NAME on the command line.

@@ -12,7 +12,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // apiServer answers some paths as an API server does, and all others as one without the kind. It returns a connection, and the paths that were asked for.
@@ -44,12 +44,12 @@ func apiServer(t *testing.T, answers map[string]string) (*Cluster, *[]string) {
 	return cluster, &asked
 }
 
-const spreads = "/apis/apps.kruise.io/v1alpha1/namespaces/shop/workloadspreads"
+const spreads = "/apis/apps.kruise.io/v1beta1/namespaces/shop/workloadspreads"
 
 func TestSpreadsAreReadWithOneRequest(t *testing.T) {
 	cluster, asked := apiServer(t, map[string]string{
-		spreads: `{"kind": "WorkloadSpreadList", "apiVersion": "apps.kruise.io/v1alpha1", "metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": "web"}}]}`})
-	var list v1alpha1.WorkloadSpreadList
+		spreads: `{"kind": "WorkloadSpreadList", "apiVersion": "apps.kruise.io/v1beta1", "metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": "web"}}]}`})
+	var list v1beta1.WorkloadSpreadList
 	if err := cluster.List(t.Context(), &list, client.InNamespace(cluster.Namespace)); err != nil || len(list.Items) != 1 {
 		t.Fatalf("%v, got %v", err, list.Items)
 	}
@@ -62,15 +62,15 @@ func TestAClusterWithoutTheKindIsNoClusterWithoutTheObject(t *testing.T) {
 	const advice = "install Berth's CRDs"
 	key := client.ObjectKey{Namespace: "shop", Name: "web"}
 	without, _ := apiServer(t, nil)
-	if err := without.List(t.Context(), &v1alpha1.WorkloadSpreadList{}, client.InNamespace("shop")); err == nil || !strings.Contains(Advise(err), advice) {
+	if err := without.List(t.Context(), &v1beta1.WorkloadSpreadList{}, client.InNamespace("shop")); err == nil || !strings.Contains(Advise(err), advice) {
 		t.Errorf("list: %v", err)
 	}
-	if err := without.Get(t.Context(), key, &v1alpha1.WorkloadSpread{}); err == nil || apierrors.IsNotFound(err) || !strings.Contains(Advise(err), advice) {
+	if err := without.Get(t.Context(), key, &v1beta1.WorkloadSpread{}); err == nil || apierrors.IsNotFound(err) || !strings.Contains(Advise(err), advice) {
 		t.Errorf("get: %v", err)
 	}
 	with, _ := apiServer(t, map[string]string{
 		spreads + "/web": `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound", "message": "it does not exist"}`})
-	if err := with.Get(t.Context(), key, &v1alpha1.WorkloadSpread{}); !apierrors.IsNotFound(err) {
+	if err := with.Get(t.Context(), key, &v1beta1.WorkloadSpread{}); !apierrors.IsNotFound(err) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/cli/console"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/fit"
 	"github.com/berth-project/berth/pkg/report"
 	"github.com/berth-project/berth/pkg/subset"
@@ -49,6 +49,9 @@ type Tier struct {
 	Kept int32 `json:"kept"`
 	// Quota is nil if there is no limit.
 	Quota *int32 `json:"quota,omitempty"`
+	// Min and Target are the minimum of the subset, and how many pods it should hold. Nil if the spread has neither shares nor minimums.
+	Min    *int32 `json:"min,omitempty"`
+	Target *int32 `json:"target,omitempty"`
 	// Nodes of the subset, and how many of them would take the pod now.
 	Nodes int `json:"nodes"`
 	Fit   int `json:"fit"`
@@ -62,9 +65,9 @@ type Tier struct {
 const (
 	verdictHolds      = "Holds"
 	verdictFull       = "Full"
-	verdictNoNodeFits = string(v1alpha1.ReasonNoNodeFits)
+	verdictNoNodeFits = string(v1beta1.ReasonNoNodeFits)
 	verdictOpen       = "Open"
-	verdictUnknown    = string(v1alpha1.ReasonRoomUnknown)
+	verdictUnknown    = string(v1beta1.ReasonRoomUnknown)
 )
 
 // explainPod makes the report of a pod.
@@ -91,11 +94,19 @@ func explainPod(ctx context.Context, e *engine.Engine, pod *corev1.Pod) (*PodRep
 		return nil, err
 	}
 	plan := policy.Plan(divided.Replicas)
+	pods := plan.Replicas
+	if policy.IsPart {
+		pods = divided.Spread.Status.Pods()
+	}
+	targets, _ := policy.Targets(&plan, pods)
 	kept := divided.Tally.Kept(policy.ScopeOf(observed.Revision))
 	for i := range policy.Subsets {
 		tier := Tier{Subset: policy.Subsets[i].Name, Kept: kept.At(i)}
 		if quota := plan.Quota[i]; quota != subset.NoLimit {
 			tier.Quota = &quota
+		}
+		if policy.IsRanked() {
+			tier.Min, tier.Target = &plan.Min[i], &targets[i]
 		}
 		if err := tier.survey(ctx, e, rooms, divided, pod, i); err != nil {
 			return nil, err
@@ -111,19 +122,25 @@ func explainPod(ctx context.Context, e *engine.Engine, pod *corev1.Pod) (*PodRep
 	if index != subset.None {
 		r.Subset = policy.Subsets[index].Name
 	}
+	home, known := policy.SubsetAt(&plan, e.Position(pod, policy))
 	switch {
 	case !observed.Active:
 		r.Why = "it has ended or is being deleted, and takes no slot"
 	case pod.Spec.NodeName != "":
-		r.Why = why(r, policy, index, adopted, func(open int) string {
+		waits := func(open int) string {
 			return report.Waits(divided.Spread, policy, open, boundSince(pod), e.Now()).Clause()
-		})
+		}
+		if known && !adopted {
+			r.Why = whyByOrdinal(r, home, index, waits)
+		} else {
+			r.Why = why(r, policy, index, adopted, waits)
+		}
 	default:
 		outcome, err := e.Try(ctx, divided, pod)
 		if err != nil {
 			return nil, err
 		}
-		r.Why = whyPending(divided, pod, outcome)
+		r.Why = whyPending(divided, pod, outcome, known && home == subset.None)
 	}
 	return r, nil
 }
@@ -181,6 +198,8 @@ func why(r *PodReport, policy *subset.Policy, index int, adopted bool, waits fun
 		return fmt.Sprintf("it was not bound for a subset of this spread; %s is the first that its node belongs to", r.Subset)
 	case index == subset.None:
 		return "every subset was full when it was bound, and the spread lets such pods go anywhere (whenFull: Schedule)"
+	case policy.IsRanked():
+		return whyRanked(r, policy, index, waits)
 	case index == 0:
 		return fmt.Sprintf("%s comes first, and had quota and a node for it", r.Subset)
 	}
@@ -189,7 +208,7 @@ func why(r *PodReport, policy *subset.Policy, index int, adopted bool, waits fun
 		earlier[i] = r.Tiers[i].Subset
 	}
 	reason := "had no quota left"
-	if policy.Strategy == v1alpha1.AdaptiveScheduleStrategy {
+	if policy.Strategy == v1beta1.AdaptiveScheduleStrategy {
 		reason = "had no quota left or no node for it"
 	}
 	text := fmt.Sprintf("%s %s when it was bound", strings.Join(earlier, ", "), reason)
@@ -199,23 +218,66 @@ func why(r *PodReport, policy *subset.Policy, index int, adopted bool, waits fun
 	return text
 }
 
-func whyPending(d *engine.Divided, pod *corev1.Pod, outcome engine.Outcome) string {
+// whyByOrdinal is why for a pod of a StatefulSet. home is the subset of its ordinal.
+func whyByOrdinal(r *PodReport, home, index int, waits func(open int) string) string {
+	switch {
+	case home == index && home != subset.None:
+		return fmt.Sprintf("%s is the subset of its ordinal", r.Subset)
+	case home == index:
+		return "its ordinal is above all quotas, and the spread lets such pods go anywhere (whenFull: Schedule)"
+	case home == subset.None:
+		return fmt.Sprintf("its ordinal is above all quotas by now; %s had a free slot when it was bound", r.Subset)
+	}
+	tier := r.Tiers[home]
+	text := fmt.Sprintf("%s is the subset of its ordinal; when the pod was bound, %s had no quota left or no node for it, or the ordinal belonged elsewhere", tier.Subset, tier.Subset)
+	if tier.Verdict == verdictOpen {
+		text += fmt.Sprintf("; %s is open now, and the descheduler's RebalanceToPreferredSubset would move the pod there%s", tier.Subset, waits(home))
+	}
+	return text
+}
+
+// whyRanked is why a pod is in its subset if the spread has shares or minimums.
+func whyRanked(r *PodReport, policy *subset.Policy, index int, waits func(open int) string) string {
+	in := &r.Tiers[index]
+	rule := "pods go to the first subset that is not full"
+	if policy.HasShares() {
+		rule = "pods go to the subset that is furthest below its share"
+	}
+	if slices.ContainsFunc(r.Tiers, func(t Tier) bool { return *t.Min > 0 }) {
+		rule = "minimums come first, and above them " + rule
+	}
+	of := ""
+	if policy.Strategy == v1beta1.AdaptiveScheduleStrategy {
+		of = ", of the subsets with a node for it,"
+	}
+	text := fmt.Sprintf("%s was due for the next pod%s when it was bound: %s; it has %s now, and its target is %d", in.Subset, of, rule, report.Pods(in.Kept, "", ""), *in.Target)
+	if below := slices.IndexFunc(r.Tiers, func(t Tier) bool { return t.Kept < *t.Target && t.Verdict == verdictOpen }); below >= 0 && in.Kept > *in.Target {
+		text += fmt.Sprintf("; %s is below its target and open, and the descheduler's RebalanceToPreferredSubset would move a pod there%s", r.Tiers[below].Subset, waits(below))
+	}
+	return text
+}
+
+// whyPending says why a pod has no node. aboveAll is true for a pod of a StatefulSet whose ordinal is above all quotas.
+func whyPending(d *engine.Divided, pod *corev1.Pod, outcome engine.Outcome, aboveAll bool) string {
 	if len(pod.Spec.SchedulingGates) > 0 {
 		return fmt.Sprintf("it has the scheduling gate %s, which the component that set it must remove", pod.Spec.SchedulingGates[0].Name)
 	}
-	if pod.Spec.SchedulerName != v1alpha1.SchedulerName {
-		return fmt.Sprintf("it names scheduler %s, which does not divide pods; leave schedulerName out of the workload's template, or name %s", pod.Spec.SchedulerName, v1alpha1.SchedulerName)
+	if pod.Spec.SchedulerName != v1beta1.SchedulerName {
+		return fmt.Sprintf("it names scheduler %s, which does not divide pods; leave schedulerName out of the workload's template, or name %s", pod.Spec.SchedulerName, v1beta1.SchedulerName)
 	}
 	within, early := d.Policy.AdmittedTo(subset.AdmittedOf(pod), d.Spread.Name)
 	early = early && within != subset.None
-	adaptive := d.Policy.Strategy == v1alpha1.AdaptiveScheduleStrategy
+	adaptive := d.Policy.Strategy == v1beta1.AdaptiveScheduleStrategy
 	switch {
 	case outcome.Bound != nil:
 		if in := subset.RecordOf(outcome.Bound); in.Subset != "" {
 			return fmt.Sprintf("%s has quota left and a node for it; the scheduler should bind it soon", in.Subset)
 		}
+		if aboveAll {
+			return "its ordinal is above all quotas, and the spread lets such pods go anywhere (whenFull: Schedule); the scheduler should bind it soon"
+		}
 		return "every subset is full, and the spread lets such pods go anywhere (whenFull: Schedule); the scheduler should bind it soon"
-	case early && outcome.Reason == v1alpha1.ReasonAdmittedSubsetFull:
+	case early && outcome.Reason == v1beta1.ReasonAdmittedSubsetFull:
 		return fmt.Sprintf("it carries the patch of %s, which is full now; berth-controller replaces the pod if another subset has quota left", d.Policy.Subsets[within].Name)
 	case early && outcome.Waits != nil && adaptive && d.Policy.Adaptive.Wait > 0:
 		return fmt.Sprintf("it carries the patch of %s, which has no node for it; the pod waits there until the descheduler's EvictUnschedulableSubsetPods evicts it, after %s at the earliest",
@@ -226,11 +288,11 @@ func whyPending(d *engine.Divided, pod *corev1.Pod, outcome engine.Outcome) stri
 		return fmt.Sprintf("%s has quota left but no node for it; the pod waits there for %s before it goes on", outcome.Waits.Name, d.Policy.Adaptive.Wait)
 	case outcome.Waits != nil:
 		return fmt.Sprintf("%s has quota left but no node for it; with strategy Fixed the pod waits there", outcome.Waits.Name)
-	case outcome.Reason == v1alpha1.ReasonNoNodeFits:
+	case outcome.Reason == v1beta1.ReasonNoNodeFits:
 		return "no subset with quota left has a node for it"
-	case outcome.Reason == v1alpha1.ReasonSubsetsFull:
+	case outcome.Reason == v1beta1.ReasonSubsetsFull:
 		text := "every subset is full, and the spread makes such pods wait (whenFull: Wait)"
-		if ready := meta.FindStatusCondition(d.Spread.Status.Conditions, v1alpha1.ConditionReady); ready != nil && ready.Reason == string(v1alpha1.ReasonRolloutBlocked) {
+		if ready := meta.FindStatusCondition(d.Spread.Status.Conditions, v1beta1.ConditionReady); ready != nil && ready.Reason == string(v1beta1.ReasonRolloutBlocked) {
 			text += "; " + ready.Message
 		}
 		return text
@@ -255,20 +317,14 @@ func newExplain(flags *console.Flags, streams genericiooptions.IOStreams) *cobra
 		Example:           "  kubectl berth explain pod/web-5d4f8-x2lkp",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: console.PodNames(flags),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cluster, err := console.Connect(flags)
-			if err != nil {
-				return err
-			}
-			return c.run(cmd.Context(), cluster, args[0])
-		},
+		RunE:              console.OnCluster(flags, c.run),
 	}
 	c.output.AddTo(cmd.Flags())
 	return cmd
 }
 
-func (c *explainCommand) run(ctx context.Context, cluster *console.Cluster, name string) error {
-	kind, name, found := strings.Cut(name, "/")
+func (c *explainCommand) run(ctx context.Context, cluster *console.Cluster, args []string) error {
+	kind, name, found := strings.Cut(args[0], "/")
 	if !found || kind != "pod" && kind != "pods" && kind != "po" {
 		return fmt.Errorf("say which pod to explain as pod/NAME")
 	}
@@ -297,7 +353,11 @@ func (c *explainCommand) print(r *PodReport) error {
 		return err
 	}
 	if len(r.Tiers) > 0 {
-		rows := [][]console.Cell{{{Text: "  SUBSET"}, {Text: "KEPT"}, {Text: "QUOTA"}, {Text: "NODES THAT FIT NOW"}, {Text: "VERDICT"}}}
+		head := []console.Cell{{Text: "  SUBSET"}, {Text: "KEPT"}, {Text: "QUOTA"}, {Text: "NODES THAT FIT NOW"}, {Text: "VERDICT"}}
+		if r.Tiers[0].Target != nil {
+			head = slices.Insert(head, 3, console.Cell{Text: "TARGET"})
+		}
+		rows := [][]console.Cell{head}
 		for _, t := range r.Tiers {
 			quota := "-"
 			if t.Quota != nil {
@@ -310,7 +370,11 @@ func (c *explainCommand) print(r *PodReport) error {
 			case verdictFull, verdictNoNodeFits:
 				verdict.Color = console.Yellow
 			}
-			rows = append(rows, []console.Cell{{Text: "  " + t.Subset}, {Text: strconv.Itoa(int(t.Kept))}, {Text: quota}, {Text: fitting(t)}, verdict})
+			row := []console.Cell{{Text: "  " + t.Subset}, {Text: strconv.Itoa(int(t.Kept))}, {Text: quota}, {Text: fitting(t)}, verdict}
+			if t.Target != nil {
+				row = slices.Insert(row, 3, console.Cell{Text: strconv.Itoa(int(*t.Target))})
+			}
+			rows = append(rows, row)
 		}
 		if err := console.PrintTable(c.out, p, rows); err != nil {
 			return err

@@ -24,7 +24,7 @@ import (
 	ctrlfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/berth-project/berth/pkg/cli/console"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/snapshot"
 	"github.com/berth-project/berth/pkg/testkit"
 	engine "github.com/berth-project/berth/pkg/whatif"
@@ -34,7 +34,7 @@ import (
 func engineOf(t *testing.T, objects ...client.Object) *engine.Engine {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
@@ -74,19 +74,19 @@ func pod(name, cpu, on, in string) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name), Labels: map[string]string{"app": "web", "pod-template-hash": "1"}, Annotations: map[string]string{},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web-1", UID: "rs", Controller: ptr.To(true)}}},
-		Spec: corev1.PodSpec{NodeName: on, SchedulerName: v1alpha1.SchedulerName, Containers: []corev1.Container{{Name: "main",
+		Spec: corev1.PodSpec{NodeName: on, SchedulerName: v1beta1.SchedulerName, Containers: []corev1.Container{{Name: "main",
 			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}}}},
 	}
 	if on != "" && in != "adopted" {
-		p.Annotations[v1alpha1.MatchedAnnotation] = fmt.Sprintf(`{"name":"web","subset":%q,"uid":%q}`, in, name)
+		p.Annotations[v1beta1.MatchedAnnotation] = fmt.Sprintf(`{"name":"web","subset":%q,"uid":%q}`, in, name)
 	}
 	return p
 }
 
 const byPool = `
 subsets:
-- {name: a, maxReplicas: 1, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}
-- {name: b, maxReplicas: 2, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}}
+- {name: a, maxReplicas: 1, requiredNodeSelector: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}
+- {name: b, maxReplicas: 2, requiredNodeSelector: {matchExpressions: [{key: pool, operator: In, values: [b]}]}}
 `
 
 // adaptive is added to a spec.
@@ -94,7 +94,7 @@ const adaptive = "\nscheduleStrategy: {type: Adaptive}"
 
 // admittedTo is a pod that admission has picked a subset for.
 func admittedTo(in string, p *corev1.Pod) *corev1.Pod {
-	p.Annotations[v1alpha1.AdmittedAnnotation] = fmt.Sprintf(`{"name":"web","subset":%q,"pick":"m"}`, in)
+	p.Annotations[v1beta1.AdmittedAnnotation] = fmt.Sprintf(`{"name":"web","subset":%q,"pick":"m"}`, in)
 	return p
 }
 
@@ -113,6 +113,8 @@ func TestExplain(t *testing.T) {
 	said.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "no room at all"}}
 	stranger := pod("p", "1", "", "")
 	stranger.OwnerReferences = nil
+	minimum := strings.Replace(byPool, "maxReplicas: 2", "minReplicas: 1", 1)
+	byShare := strings.NewReplacer("maxReplicas: 1", "weight: 1", "maxReplicas: 2", "weight: 2").Replace(byPool)
 	const patching = byPool + `scheduleStrategy: {binding: Early}`
 	late := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "late"}, Provisioner: "csi.example.com", VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)}
 	claim := corev1.PersistentVolumeClaimSpec{StorageClassName: ptr.To("late"), Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}}
@@ -137,6 +139,14 @@ func TestExplain(t *testing.T) {
 		"Adaptive has tried all":          {byPool + adaptive, nil, said, "no subset with quota left has a node for it", "a NoNodeFits 0 0/1; b NoNodeFits 0 0/1"},
 		"full": {strings.Replace(byPool, "maxReplicas: 2", "maxReplicas: 0", 1) + "scheduleStrategy: {whenFull: Wait}", []client.Object{pod("x", "1", "node-a", "a")}, pod("p", "1", "", ""),
 			"every subset is full", "a Full 1 1/1; b Full 0 1/1"},
+		"by shares": {byShare, []client.Object{pod("x", "1", "node-b", "b")}, pod("p", "1", "node-b", "b"),
+			"b was due for the next pod when it was bound: pods go to the subset that is furthest below its share; it has 2 pods now, and its target is 2", "a Open 0 1/1; b Holds 2 1/1"},
+		"above the target": {byShare, []client.Object{pod("x", "1", "node-a", "a"), pod("y", "1", "node-a", "a")}, pod("p", "1", "node-a", "a"),
+			"a was due for the next pod when it was bound: pods go to the subset that is furthest below its share; it has 3 pods now, and its target is 1; b is below its target and open, and the descheduler's RebalanceToPreferredSubset would move a pod there",
+			"a Holds 3 0/1; b Open 0 1/1"},
+		"for a minimum": {minimum + adaptive, nil, pod("p", "1", "node-b", "b"),
+			"b was due for the next pod, of the subsets with a node for it, when it was bound: minimums come first, and above them pods go to the first subset that is not full; it has 1 pod now, and its target is 2",
+			"a Open 0 1/1; b Holds 1 1/1"},
 		"on its way": {byPool, nil, pod("p", "1", "", ""), "a has quota left and a node for it", "a Open 0 1/1; b Open 0 1/1"},
 		"Adaptive has patience": {byPool + "scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: true, rescheduleCriticalSeconds: 30}}", nil, pod("p", "3", "", ""),
 			"a has quota left but no node for it; the pod waits there for 30s before it goes on", "a NoNodeFits 0 0/1; b NoNodeFits 0 0/1"},
@@ -166,6 +176,35 @@ func TestExplain(t *testing.T) {
 			}
 		})
 	}
+	t.Run("of a StatefulSet", func(t *testing.T) {
+		const toDB = `targetRef: {apiVersion: apps/v1, kind: StatefulSet, name: db}` + "\n"
+		set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db", UID: "db"}, Spec: appsv1.StatefulSetSpec{Replicas: ptr.To[int32](4)}}
+		db := func(name, on, in string) *corev1.Pod {
+			p := pod(name, "1", on, in)
+			p.OwnerReferences[0] = metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", UID: "db", Controller: ptr.To(true)}
+			return p
+		}
+		for _, tc := range []struct {
+			pod  *corev1.Pod
+			want string
+		}{
+			{db("db-0", "node-a", "a"), "a is the subset of its ordinal"},
+			{db("db-1", "node-b", "b"), "b is the subset of its ordinal"},
+			{db("db-2", "node-a", "a"), "b is the subset of its ordinal; when the pod was bound, b had no quota left or no node for it, or the ordinal belonged elsewhere; b is open now"},
+			{db("db-3", "node-c", ""), "its ordinal is above all quotas, and the spread lets such pods go anywhere"},
+			{db("db-3", "node-b", "b"), "its ordinal is above all quotas by now; b had a free slot when it was bound"},
+			{db("db-1", "", ""), "b has quota left and a node for it"},
+			{db("db-3", "", ""), "its ordinal is above all quotas, and the spread lets such pods go anywhere (whenFull: Schedule); the scheduler should bind it soon"},
+		} {
+			report, err := explainPod(t.Context(), engineOf(t, append(workloads(), set, testkit.Spread(t, toDB+byPool, "{}"), tc.pod)...), tc.pod)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.HasPrefix(report.Why, tc.want) {
+				t.Errorf("%s: why %q, want %q", tc.pod.Name, report.Why, tc.want)
+			}
+		}
+	})
 	t.Run("printed", func(t *testing.T) {
 		report, err := explainPod(t.Context(), engineOf(t, append(workloads(), testkit.Spread(t, byPool+adaptive, "{}"), said)...), said)
 		if err != nil {
@@ -187,7 +226,7 @@ func TestExplain(t *testing.T) {
 		}
 	})
 	t.Run("a name that is none", func(t *testing.T) {
-		err := (&explainCommand{out: &bytes.Buffer{}}).run(context.Background(), nil, "web-1")
+		err := (&explainCommand{out: &bytes.Buffer{}}).run(context.Background(), nil, []string{"web-1"})
 		if err == nil || !strings.Contains(err.Error(), "pod/NAME") {
 			t.Errorf("got %v", err)
 		}

@@ -19,7 +19,7 @@ import (
 
 	"github.com/berth-project/berth/manifests"
 	"github.com/berth-project/berth/pkg/cli/console"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/descheduler"
 	"github.com/berth-project/berth/pkg/descheduler/cycle"
 )
@@ -50,16 +50,13 @@ func newRebalance(flags *console.Flags, streams genericiooptions.IOStreams, stra
   kubectl berth rebalance -A --dry-run --policy-config-file=policy.yaml`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: console.SpreadNames(flags),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		PreRunE: func(*cobra.Command, []string) error {
 			if !c.dryRun {
 				return errNotDryRun
 			}
-			cluster, err := console.Connect(flags)
-			if err != nil {
-				return err
-			}
-			return c.run(cmd.Context(), cluster, args)
+			return nil
 		},
+		RunE: console.OnCluster(flags, c.run),
 	}
 	c.output.AddTo(cmd.Flags())
 	cmd.Flags().BoolVarP(&c.allNamespaces, "all-namespaces", "A", false, "Spreads of all namespaces.")
@@ -108,12 +105,12 @@ func (c *rebalanceCommand) run(ctx context.Context, cluster *console.Cluster, na
 // expectSpreads refuses a name without a spread, and a cluster without the kind.
 func (c *rebalanceCommand) expectSpreads(ctx context.Context, cluster *console.Cluster, names []string) error {
 	if len(names) == 0 {
-		return cluster.List(ctx, &v1alpha1.WorkloadSpreadList{}, client.Limit(1))
+		return cluster.List(ctx, &v1beta1.WorkloadSpreadList{}, client.Limit(1))
 	}
 	if c.allNamespaces {
 		return errors.New("a name and --all-namespaces do not go together; name the namespace with -n")
 	}
-	err := cluster.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: names[0]}, &v1alpha1.WorkloadSpread{})
+	err := cluster.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: names[0]}, &v1beta1.WorkloadSpread{})
 	if apierrors.IsNotFound(err) {
 		return console.NoSuchSpread(names[0], cluster.Namespace)
 	}

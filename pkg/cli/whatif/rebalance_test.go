@@ -12,7 +12,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/berth-project/berth/pkg/cli/console"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/descheduler/cycle"
 )
 
@@ -32,7 +32,7 @@ func TestRebalanceMovesNothing(t *testing.T) {
 func TestRebalancePrints(t *testing.T) {
 	until := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	lines := []cycle.Line{{Strategy: "EnforceSubsetMaxReplicas", Namespace: "shop", Spread: "web", Pod: "web-1", Node: "n7", From: "a",
-		Verdict: cycle.Kept, Reason: v1alpha1.ReasonSettling, Until: &until}}
+		Verdict: cycle.Kept, Reason: v1beta1.ReasonSettling, Until: &until}}
 	for name, tc := range map[string]struct {
 		format console.Output
 		lines  []cycle.Line

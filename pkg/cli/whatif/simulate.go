@@ -14,13 +14,15 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/cli/console"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/pkg/crd/versions"
 	"github.com/berth-project/berth/pkg/report"
 	"github.com/berth-project/berth/pkg/subset"
 	engine "github.com/berth-project/berth/pkg/whatif"
@@ -56,18 +58,19 @@ type SimulatedPlace struct {
 type SimulatedMove struct {
 	Pod string `json:"pod"`
 	// From is empty for a pod in no subset.
-	From   string          `json:"from,omitempty"`
-	Reason v1alpha1.Reason `json:"reason"`
+	From   string         `json:"from,omitempty"`
+	Reason v1beta1.Reason `json:"reason"`
 }
 
 // planned is what the spread alone says, as if every subset had enough nodes.
 func planned(policy *subset.Policy, replicas int32) Simulation {
 	plan := policy.Plan(replicas)
 	s := Simulation{Replicas: replicas, Subsets: places(policy, &plan)}
+	targets, unplaced := policy.Targets(&plan, plan.Replicas)
 	for i := range s.Subsets {
-		s.Subsets[i].Then = plan.Target[i]
+		s.Subsets[i].Then = targets[i]
 	}
-	if s.Unplaced = plan.Unplaced; policy.WhenFull == v1alpha1.WhenFullWait {
+	if s.Unplaced = unplaced; policy.WhenFull == v1beta1.WhenFullWait {
 		s.Waiting, s.Unplaced = s.Unplaced, 0
 	}
 	return s
@@ -100,7 +103,9 @@ func onCluster(ctx context.Context, e *engine.Engine, d *engine.Divided, replica
 	}
 	roster := d.Policy.NewRoster(&placed.Plan, d.Spread.Name)
 	for _, pod := range slices.Concat(placed.Kept, placed.Bound) {
-		if in := roster.Put(subset.Observe(pod, e.Node(pod.Spec.NodeName))).Subset; in == subset.None {
+		o := subset.Observe(pod, e.Node(pod.Spec.NodeName))
+		o.Position = e.Position(pod, d.Policy)
+		if in := roster.Put(o).Subset; in == subset.None {
 			s.Unplaced++
 		} else {
 			s.Subsets[in].Then++
@@ -178,16 +183,24 @@ func (c *simulateCommand) run(ctx context.Context, connect func() (*console.Clus
 	if err != nil {
 		return err
 	}
-	spread := &v1alpha1.WorkloadSpread{}
-	if err := yaml.UnmarshalStrict(content, spread); err != nil {
+	var header metav1.TypeMeta
+	if err := yaml.Unmarshal(content, &header); err != nil {
 		return fmt.Errorf("%s: %w; the file must contain one WorkloadSpread", c.file, err)
 	}
-	if spread.Kind != "WorkloadSpread" {
-		return fmt.Errorf("%s: it contains a %s; it must contain a WorkloadSpread", c.file, cmp.Or(spread.Kind, "file without kind"))
+	if header.Kind != v1beta1.Kind.Kind {
+		return fmt.Errorf("%s: it contains a %s; it must contain a WorkloadSpread", c.file, cmp.Or(header.Kind, "file without kind"))
+	}
+	object, gvk, err := versions.Decode(content)
+	if err != nil {
+		return fmt.Errorf("%s: %w; the file must contain one WorkloadSpread", c.file, err)
+	}
+	spread, isSpread := object.(*v1beta1.WorkloadSpread)
+	if !isSpread {
+		return fmt.Errorf("%s: it contains a %s of %s; it must contain a WorkloadSpread", c.file, gvk.Kind, gvk.GroupVersion())
 	}
 	policy, errs := subset.Compile(&spread.Spec, field.NewPath("spec"))
 	if len(errs) > 0 {
-		return fmt.Errorf("%s: %w", c.file, errs.ToAggregate())
+		return fmt.Errorf("%s: %w", c.file, versions.ErrorInWords(gvk, errs.ToAggregate()))
 	}
 	if !c.fromCluster {
 		if len(sizes) == 0 {
@@ -216,7 +229,7 @@ func (c *simulateCommand) simulateApplied(ctx context.Context, connect func() (*
 	if err != nil {
 		return err
 	}
-	spread := &v1alpha1.WorkloadSpread{}
+	spread := &v1beta1.WorkloadSpread{}
 	err = cluster.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: name}, spread)
 	if apierrors.IsNotFound(err) {
 		return console.NoSuchSpread(name, cluster.Namespace)
@@ -235,7 +248,7 @@ func (c *simulateCommand) simulateApplied(ctx context.Context, connect func() (*
 }
 
 // fromCluster simulates each size, or the present one if there are none.
-func fromCluster(ctx context.Context, cluster *console.Cluster, spread *v1alpha1.WorkloadSpread, sizes []int32) ([]Simulation, error) {
+func fromCluster(ctx context.Context, cluster *console.Cluster, spread *v1beta1.WorkloadSpread, sizes []int32) ([]Simulation, error) {
 	spread.Namespace = cmp.Or(spread.Namespace, cluster.Namespace)
 	spread.UID, spread.Generation = "simulated", 1
 	e, err := look(ctx, cluster)
@@ -245,7 +258,7 @@ func fromCluster(ctx context.Context, cluster *console.Cluster, spread *v1alpha1
 	return simulateOn(ctx, e, spread, sizes)
 }
 
-func simulateOn(ctx context.Context, e *engine.Engine, spread *v1alpha1.WorkloadSpread, sizes []int32) ([]Simulation, error) {
+func simulateOn(ctx context.Context, e *engine.Engine, spread *v1beta1.WorkloadSpread, sizes []int32) ([]Simulation, error) {
 	e.Suppose(spread)
 	winner, err := e.Lineage.Winner(ctx, spread.Namespace, workload.TargetOf(spread))
 	if err != nil {

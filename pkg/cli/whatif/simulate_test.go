@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/berth-project/berth/pkg/cli/console"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/testkit"
 )
 
@@ -58,8 +58,8 @@ func inAWord(s *Simulation) string {
 func TestSimulateOnACluster(t *testing.T) {
 	const openEnded = `
 subsets:
-- {name: a, maxReplicas: 3, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}
-- {name: b, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}}
+- {name: a, maxReplicas: 3, requiredNodeSelector: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}
+- {name: b, requiredNodeSelector: {matchExpressions: [{key: pool, operator: In, values: [b]}]}}
 `
 	tests := map[string]struct {
 		spec  string
@@ -167,7 +167,7 @@ func TestSimulateFiles(t *testing.T) {
 
 func TestSimulateAsksWhat(t *testing.T) {
 	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
+	if err := v1beta1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
 	invalid := testkit.Spread(t, "subsets: [{name: a, maxReplicas: -1}]", "{}")

@@ -10,11 +10,11 @@ import (
 
 	model "github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/budget/census"
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // describe is the new status of a valid budget. ledger has the entries that are still needed.
-func describe(pub *v1alpha1.PodUnavailableBudget, policy *model.Policy, count *census.Count, ledger []v1alpha1.LedgerEntry, now metav1.Time) v1alpha1.PodUnavailableBudgetStatus {
+func describe(pub *v1beta1.PodUnavailableBudget, policy *model.Policy, count *census.Count, ledger []v1beta1.LedgerEntry, now metav1.Time) v1beta1.PodUnavailableBudgetStatus {
 	facts := count.Facts
 	facts.Ledger = ledger
 	t := policy.Tally(facts)
@@ -31,10 +31,10 @@ func describe(pub *v1alpha1.PodUnavailableBudget, policy *model.Policy, count *c
 }
 
 // unusable is the new status of a budget that Berth cannot enforce.
-func unusable(pub *v1alpha1.PodUnavailableBudget, reason v1alpha1.Reason, message string, now metav1.Time) v1alpha1.PodUnavailableBudgetStatus {
+func unusable(pub *v1beta1.PodUnavailableBudget, reason v1beta1.Reason, message string, now metav1.Time) v1beta1.PodUnavailableBudgetStatus {
 	status := *pub.Status.DeepCopy()
 	status.ObservedGeneration = pub.Generation
-	c := condition{v1alpha1.ConditionEnforcing, metav1.ConditionFalse, reason, message}
+	c := condition{v1beta1.ConditionEnforcing, metav1.ConditionFalse, reason, message}
 	c.set(&status.Conditions, pub.Generation, now)
 	return status
 }
@@ -43,7 +43,7 @@ func unusable(pub *v1alpha1.PodUnavailableBudget, reason v1alpha1.Reason, messag
 type condition struct {
 	kind    string
 	status  metav1.ConditionStatus
-	reason  v1alpha1.Reason
+	reason  v1beta1.Reason
 	message string
 }
 
@@ -56,56 +56,56 @@ func (c condition) set(conditions *[]metav1.Condition, generation int64, now met
 func disruptionAllowed(policy *model.Policy, t model.Tally) condition {
 	switch {
 	case t.Desired == 0:
-		return condition{v1alpha1.ConditionDisruptionAllowed, metav1.ConditionTrue, v1alpha1.ReasonNothingDesired, "no pod has to be available"}
+		return condition{v1beta1.ConditionDisruptionAllowed, metav1.ConditionTrue, v1beta1.ReasonNothingDesired, "no pod has to be available"}
 	case t.Allowed > 0:
-		return condition{v1alpha1.ConditionDisruptionAllowed, metav1.ConditionTrue, v1alpha1.ReasonSufficientPods,
+		return condition{v1beta1.ConditionDisruptionAllowed, metav1.ConditionTrue, v1beta1.ReasonSufficientPods,
 			fmt.Sprintf("%d of %d desired pods are available", t.Available, t.Desired)}
 	case t.Desired >= t.Total:
-		return condition{v1alpha1.ConditionDisruptionAllowed, metav1.ConditionFalse, v1alpha1.ReasonNoneMayGo,
+		return condition{v1beta1.ConditionDisruptionAllowed, metav1.ConditionFalse, v1beta1.ReasonNoneMayGo,
 			fmt.Sprintf("all %d pods must be available, so no pod may ever be deleted, evicted or restarted, and node drains never finish; raise maxUnavailable, lower minAvailable, or scale up", t.Total)}
 	default:
-		return condition{v1alpha1.ConditionDisruptionAllowed, metav1.ConditionFalse, v1alpha1.ReasonInsufficientPods,
+		return condition{v1beta1.ConditionDisruptionAllowed, metav1.ConditionFalse, v1beta1.ReasonInsufficientPods,
 			fmt.Sprintf("%d of %d desired pods are available", t.Available, t.Desired)}
 	}
 }
 
 func enforcing(policy *model.Policy, count *census.Count) condition {
 	if count.TargetGone {
-		return condition{v1alpha1.ConditionEnforcing, metav1.ConditionFalse, v1alpha1.ReasonTargetNotFound,
+		return condition{v1beta1.ConditionEnforcing, metav1.ConditionFalse, v1beta1.ReasonTargetNotFound,
 			fmt.Sprintf("%s %s does not exist or is being deleted; create it, or recreate the budget with another targetRef", policy.Target.Kind, policy.Target.Name)}
 	}
 	unprotected, loose := 0, 0
 	for _, pod := range count.Pods {
 		switch {
 		case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
-		case needsProtection(pod):
+		case needsProtection(pod, count.Ignored):
 			unprotected++
-		case mayBeProtected(pod) && count.LeavesUnasked(pod):
+		case mayBeProtected(pod, count.Ignored) && count.LeavesUnasked(pod):
 			loose++
 		}
 	}
 	if unprotected > 0 {
-		return condition{v1alpha1.ConditionEnforcing, metav1.ConditionFalse, v1alpha1.ReasonPodsUnprotected,
-			fmt.Sprintf("%d pods do not have the label %s yet; berth-controller adds it", unprotected, v1alpha1.ProtectedLabel)}
+		return condition{v1beta1.ConditionEnforcing, metav1.ConditionFalse, v1beta1.ReasonPodsUnprotected,
+			fmt.Sprintf("%d pods do not have the label %s yet; berth-controller adds it", unprotected, v1beta1.ProtectedLabel)}
 	}
 	if loose > 0 {
-		return condition{v1alpha1.ConditionEnforcing, metav1.ConditionFalse, v1alpha1.ReasonPodsUnprotected,
-			fmt.Sprintf("the webhook does not see every change of the labels of %d pods until berth-controller has written all keys of their selectors into annotation %s", loose, v1alpha1.SelectorKeysAnnotation)}
+		return condition{v1beta1.ConditionEnforcing, metav1.ConditionFalse, v1beta1.ReasonPodsUnprotected,
+			fmt.Sprintf("the webhook does not see every change of the labels of %d pods until berth-controller has written all keys of their selectors into annotation %s", loose, v1beta1.SelectorKeysAnnotation)}
 	}
-	return condition{v1alpha1.ConditionEnforcing, metav1.ConditionTrue, v1alpha1.ReasonAllPodsProtected, "every pod has the protection label"}
+	return condition{v1beta1.ConditionEnforcing, metav1.ConditionTrue, v1beta1.ReasonAllPodsProtected, "every pod has the protection label"}
 }
 
 func replicasKnown(count *census.Count, t model.Tally) condition {
 	if t.Unmanaged == 0 {
-		return condition{v1alpha1.ConditionReplicasKnown, metav1.ConditionTrue, v1alpha1.ReasonReplicasKnown, "the number of replicas is known"}
+		return condition{v1beta1.ConditionReplicasKnown, metav1.ConditionTrue, v1beta1.ReasonReplicasKnown, "the number of replicas is known"}
 	}
 	whose := "no controller"
 	if len(count.Unread) > 0 {
 		whose = "a controller without a readable number of replicas (" + strings.Join(count.Unread, ", ") + ") or none"
 	}
-	return condition{v1alpha1.ConditionReplicasKnown, metav1.ConditionFalse, v1alpha1.ReasonReplicasUnknown,
-		fmt.Sprintf("%d pods have %s and count only while they exist; set annotation %s on the budget to the number of replicas",
-			t.Unmanaged, whose, v1alpha1.ProtectTotalReplicasAnnotation)}
+	return condition{v1beta1.ConditionReplicasKnown, metav1.ConditionFalse, v1beta1.ReasonReplicasUnknown,
+		fmt.Sprintf("%d pods have %s and count only while they exist; set spec.protectTotalReplicas of the budget (in v1alpha1 the annotation %s) to the number of replicas",
+			t.Unmanaged, whose, v1beta1.ProtectTotalReplicasAnnotation)}
 }
 
 func (r *reconciler) now() metav1.Time { return metav1.NewTime(r.clock.Now()) }

@@ -9,45 +9,45 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	model "github.com/berth-project/berth/pkg/budget"
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // news is the content of an event on a budget.
 type news struct {
 	eventType string
-	reason    v1alpha1.Reason
+	reason    v1beta1.Reason
 	action    string
 	note      string
 }
 
-func (n news) send(recorder events.EventRecorder, pub *v1alpha1.PodUnavailableBudget) {
+func (n news) send(recorder events.EventRecorder, pub *v1beta1.PodUnavailableBudget) {
 	recorder.Eventf(pub, nil, n.eventType, string(n.reason), n.action, "%s", n.note)
 }
 
 // newsOf returns the events for a change of status from before to that of pub. DisruptionAllowed changes too often for events, except for the reason
 // NoPodMayEverGo.
-func newsOf(pub *v1alpha1.PodUnavailableBudget, before *v1alpha1.PodUnavailableBudgetStatus) []news {
+func newsOf(pub *v1beta1.PodUnavailableBudget, before *v1beta1.PodUnavailableBudgetStatus) []news {
 	var all []news
-	if is := meta.FindStatusCondition(pub.Status.Conditions, v1alpha1.ConditionEnforcing); is != nil {
-		was := meta.FindStatusCondition(before.Conditions, v1alpha1.ConditionEnforcing)
-		if (was == nil || was.Reason != is.Reason) && is.Reason != string(v1alpha1.ReasonPodsUnprotected) {
+	if is := meta.FindStatusCondition(pub.Status.Conditions, v1beta1.ConditionEnforcing); is != nil {
+		was := meta.FindStatusCondition(before.Conditions, v1beta1.ConditionEnforcing)
+		if (was == nil || was.Reason != is.Reason) && is.Reason != string(v1beta1.ReasonPodsUnprotected) {
 			eventType := corev1.EventTypeNormal
 			if is.Status != "True" {
 				eventType = corev1.EventTypeWarning
 			}
-			all = append(all, news{eventType, v1alpha1.Reason(is.Reason), "ReportStatus", is.Message})
+			all = append(all, news{eventType, v1beta1.Reason(is.Reason), "ReportStatus", is.Message})
 		}
 	}
-	if is := meta.FindStatusCondition(pub.Status.Conditions, v1alpha1.ConditionDisruptionAllowed); is != nil && is.Reason == string(v1alpha1.ReasonNoneMayGo) {
-		was := meta.FindStatusCondition(before.Conditions, v1alpha1.ConditionDisruptionAllowed)
+	if is := meta.FindStatusCondition(pub.Status.Conditions, v1beta1.ConditionDisruptionAllowed); is != nil && is.Reason == string(v1beta1.ReasonNoneMayGo) {
+		was := meta.FindStatusCondition(before.Conditions, v1beta1.ConditionDisruptionAllowed)
 		if was == nil || was.Reason != is.Reason {
-			all = append(all, news{corev1.EventTypeWarning, v1alpha1.ReasonNoneMayGo, "ReportStatus", is.Message})
+			all = append(all, news{corev1.EventTypeWarning, v1beta1.ReasonNoneMayGo, "ReportStatus", is.Message})
 		}
 	}
 	if before.ObservedGeneration != pub.Generation {
 		if policy, errs := model.Compile(pub); len(errs) == 0 {
 			for _, warning := range policy.Warnings {
-				all = append(all, news{corev1.EventTypeWarning, v1alpha1.ReasonBudgetWarning, "CheckSpec", warning})
+				all = append(all, news{corev1.EventTypeWarning, v1beta1.ReasonBudgetWarning, "CheckSpec", warning})
 			}
 		}
 	}
@@ -56,14 +56,14 @@ func newsOf(pub *v1alpha1.PodUnavailableBudget, before *v1alpha1.PodUnavailableB
 
 func approvalLapsed(entry *lapsed, after time.Duration) news {
 	if entry.outcome == unproven {
-		return news{corev1.EventTypeNormal, v1alpha1.ReasonApprovalExpired, "StrikeOut",
+		return news{corev1.EventTypeNormal, v1beta1.ReasonApprovalExpired, "StrikeOut",
 			fmt.Sprintf("%s of pod %s happened, but its end could not be confirmed within %s; the pod counts by its status again", entry.Operation, entry.Name, after)}
 	}
-	if entry.Operation == v1alpha1.OperationLeave { // the entry does not say whether the pod should leave the budget's selector or its workload
-		return news{corev1.EventTypeWarning, v1alpha1.ReasonApprovalExpired, "StrikeOut",
+	if entry.Operation == v1beta1.OperationLeave { // the entry does not say whether the pod should leave the budget's selector or its workload
+		return news{corev1.EventTypeWarning, v1beta1.ReasonApprovalExpired, "StrikeOut",
 			fmt.Sprintf("%s of pod %s was allowed, and after %s the budget still covers the pod: it has left its workload only, or it did not leave; the pod counts by its status again",
 				entry.Operation, entry.Name, after)}
 	}
-	return news{corev1.EventTypeWarning, v1alpha1.ReasonApprovalExpired, "StrikeOut",
+	return news{corev1.EventTypeWarning, v1beta1.ReasonApprovalExpired, "StrikeOut",
 		fmt.Sprintf("%s of pod %s was allowed and did not happen within %s; the pod counts as available again", entry.Operation, entry.Name, after)}
 }

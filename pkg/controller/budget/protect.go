@@ -15,7 +15,7 @@ import (
 
 	model "github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/budget/census"
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // concurrentPatches is how many pods the controller patches at a time, for one budget or namespace.
@@ -27,13 +27,13 @@ func (r *reconciler) protect(ctx context.Context, count *census.Count) error {
 	var patching errgroup.Group
 	patching.SetLimit(concurrentPatches)
 	for _, pod := range count.Pods {
-		_, annotated := pod.Annotations[v1alpha1.SelectorKeysAnnotation]
-		if !mayBeProtected(pod) || model.IsProtected(pod) && annotated && !count.LeavesUnasked(pod) {
+		_, annotated := pod.Annotations[v1beta1.SelectorKeysAnnotation]
+		if !mayBeProtected(pod, count.Ignored) || model.IsProtected(pod) && annotated && !count.LeavesUnasked(pod) {
 			continue
 		}
 		patching.Go(func() error {
 			patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q},"annotations":{%q:%q}}}`,
-				v1alpha1.ProtectedLabel, v1alpha1.ProtectedValue, v1alpha1.SelectorKeysAnnotation, selectorKeys(count, pod))
+				v1beta1.ProtectedLabel, v1beta1.ProtectedValue, v1beta1.SelectorKeysAnnotation, selectorKeys(count, pod))
 			return r.patch(ctx, pod, patch)
 		})
 	}
@@ -41,16 +41,19 @@ func (r *reconciler) protect(ctx context.Context, count *census.Count) error {
 }
 
 // needsProtection is true for a pod that lacks ProtectedLabel, so that it could be deleted without a call to the webhook.
-func needsProtection(pod *corev1.Pod) bool { return mayBeProtected(pod) && !model.IsProtected(pod) }
+func needsProtection(pod *corev1.Pod, ignored labels.Selector) bool {
+	return mayBeProtected(pod, ignored) && !model.IsProtected(pod)
+}
 
-func mayBeProtected(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp == nil && !model.IsExempt(pod)
+// mayBeProtected is false for a pod that the budget does not protect. ignored selects the pods that the budget ignores.
+func mayBeProtected(pod *corev1.Pod, ignored labels.Selector) bool {
+	return pod.DeletionTimestamp == nil && !model.IsExempt(pod, ignored)
 }
 
 // selectorKeys is the value of SelectorKeysAnnotation for a pod of the budget. It keeps existing keys, because another budget of the pod may need them. A
 // needless key only costs calls to the webhook.
 func selectorKeys(count *census.Count, pod *corev1.Pod) string {
-	all := sets.New(strings.Split(pod.Annotations[v1alpha1.SelectorKeysAnnotation], ",")...).Delete("")
+	all := sets.New(strings.Split(pod.Annotations[v1beta1.SelectorKeysAnnotation], ",")...).Delete("")
 	return strings.Join(sets.List(all.Insert(count.KeysOf(pod)...)), ",")
 }
 
@@ -58,13 +61,13 @@ func selectorKeys(count *census.Count, pod *corev1.Pod) string {
 // pods that may cover: a needless label only costs calls to the webhook, but a missing one leaves a pod unprotected.
 func (r *reconciler) unprotect(ctx context.Context, namespace string) error {
 	var pods corev1.PodList
-	if err := r.cached.List(ctx, &pods, client.InNamespace(namespace), client.HasLabels{v1alpha1.ProtectedLabel}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.cached.List(ctx, &pods, client.InNamespace(namespace), client.HasLabels{v1beta1.ProtectedLabel}, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("listing the protected pods of namespace %s: %w", namespace, err)
 	}
 	if len(pods.Items) == 0 {
 		return nil
 	}
-	var pubs v1alpha1.PodUnavailableBudgetList
+	var pubs v1beta1.PodUnavailableBudgetList
 	if err := r.live.List(ctx, &pubs, client.InNamespace(namespace)); err != nil {
 		return fmt.Errorf("listing the budgets of namespace %s: %w", namespace, err)
 	}
@@ -94,7 +97,7 @@ func (r *reconciler) unprotect(ctx context.Context, namespace string) error {
 		patching.Go(func() error {
 			// The resourceVersion makes the patch fail if the pod has changed, because a budget may cover it now.
 			patch := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q,"labels":{%q:null},"annotations":{%q:null}}}`,
-				pod.ResourceVersion, v1alpha1.ProtectedLabel, v1alpha1.SelectorKeysAnnotation)
+				pod.ResourceVersion, v1beta1.ProtectedLabel, v1beta1.SelectorKeysAnnotation)
 			return r.patch(ctx, pod, patch)
 		})
 	}

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/events"
@@ -20,7 +21,7 @@ import (
 
 	model "github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/budget/census"
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // lookInterval is how often the controller checks for changes without an event, such as the scale of a custom kind.
@@ -51,7 +52,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if request.Name == "" {
 		return reconcile.Result{}, r.unprotect(ctx, request.Namespace)
 	}
-	pub := &v1alpha1.PodUnavailableBudget{}
+	pub := &v1beta1.PodUnavailableBudget{}
 	err := r.live.Get(ctx, request.NamespacedName, pub)
 	if apierrors.IsNotFound(err) {
 		r.extent.forget(request.NamespacedName)
@@ -66,7 +67,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	policy, errs := model.Compile(pub)
 	if len(errs) > 0 {
-		return resultOf(r.publish(ctx, pub, unusable(pub, v1alpha1.ReasonInvalidBudget, "the budget protects nothing until its spec is corrected: "+errs.ToAggregate().Error(), r.now())))
+		return resultOf(r.publish(ctx, pub, unusable(pub, v1beta1.ReasonInvalidBudget, "the budget protects nothing until its spec is corrected: "+errs.ToAggregate().Error(), r.now())))
 	}
 	end := r.extent.begin(request.NamespacedName)
 	defer end()
@@ -76,7 +77,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	count, err := r.census.Take(ctx, pub.Namespace, policy, "")
 	if apierrors.IsForbidden(err) { // no event tells when the permission is granted, so the error makes the controller retry
-		status := unusable(pub, v1alpha1.ReasonReadFailed, "Berth cannot read the budget's pods or their workload, and protects no further pod until it can: "+err.Error(), r.now())
+		status := unusable(pub, v1beta1.ReasonReadFailed, "Berth cannot read the budget's pods or their workload, and protects no further pod until it can: "+err.Error(), r.now())
 		return reconcile.Result{}, errors.Join(err, r.publish(ctx, pub, status))
 	}
 	if err != nil {
@@ -124,7 +125,7 @@ var errChanged = errors.New("the budget has changed meanwhile")
 
 // conclude writes the status for the pods that were counted, and sends its events. If the webhook has written a new status in between, conclude computes
 // the status for that version and tries again. The count is still valid then, and so are the outcomes of entries that have not changed.
-func (r *reconciler) conclude(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, policy *model.Policy, count *census.Count, over settled) error {
+func (r *reconciler) conclude(ctx context.Context, pub *v1beta1.PodUnavailableBudget, policy *model.Policy, count *census.Count, over settled) error {
 	for range maxAttempts {
 		ledger, told := over.strikeOut(pub.Status.Ledger)
 		err := r.publish(ctx, pub, describe(pub, policy, count, ledger, r.now()))
@@ -135,7 +136,7 @@ func (r *reconciler) conclude(ctx context.Context, pub *v1alpha1.PodUnavailableB
 		if !apierrors.IsConflict(err) {
 			return err
 		}
-		latest := &v1alpha1.PodUnavailableBudget{}
+		latest := &v1beta1.PodUnavailableBudget{}
 		if err := r.live.Get(ctx, client.ObjectKeyFromObject(pub), latest); err != nil {
 			return fmt.Errorf("reading the budget again: %w", err)
 		}
@@ -151,14 +152,14 @@ func (r *reconciler) conclude(ctx context.Context, pub *v1alpha1.PodUnavailableB
 const maxAttempts = 3
 
 // isSameBudget is true if only the status may differ.
-func isSameBudget(a, b *v1alpha1.PodUnavailableBudget) bool {
+func isSameBudget(a, b *v1beta1.PodUnavailableBudget) bool {
 	return a.UID == b.UID && a.Generation == b.Generation && b.DeletionTimestamp == nil && maps.Equal(a.Annotations, b.Annotations)
 }
 
 // gone are the pods of the ledger that do not exist any more, by UID. Reconcile calls it before it reads the pods of the budget. So no list of pods at
 // that revision or later contains a pod that is gone. If the cache still has a pod, gone does not ask the API server: an event follows when
 // the pod is gone. A pod with an invalid name cannot exist. gone does not ask about such names, because the API server would not answer "not found".
-func (r *reconciler) gone(ctx context.Context, pub *v1alpha1.PodUnavailableBudget) (map[types.UID]bool, error) {
+func (r *reconciler) gone(ctx context.Context, pub *v1beta1.PodUnavailableBudget) (map[types.UID]bool, error) {
 	gone := map[types.UID]bool{}
 	for i := range pub.Status.Ledger {
 		entry := &pub.Status.Ledger[i]
@@ -184,7 +185,7 @@ func (r *reconciler) gone(ctx context.Context, pub *v1alpha1.PodUnavailableBudge
 
 // settle finds the ledger entries whose outcome is proven, and those that expire. next is when to check the remaining entries again, 0 if there are none.
 // All proof is from the counted pods, or older.
-func (r *reconciler) settle(pub *v1alpha1.PodUnavailableBudget, count *census.Count, gone map[types.UID]bool) (over settled, next time.Duration) {
+func (r *reconciler) settle(pub *v1beta1.PodUnavailableBudget, count *census.Count, gone map[types.UID]bool) (over settled, next time.Duration) {
 	listed := make(map[types.UID]*corev1.Pod, len(count.Listed))
 	for _, pod := range count.Listed {
 		listed[pod.UID] = pod
@@ -199,10 +200,10 @@ func (r *reconciler) settle(pub *v1alpha1.PodUnavailableBudget, count *census.Co
 		case (found || gone[entry.UID]) && model.Settled(entry, pod):
 			over[entryKeyOf(entry)] = proven
 		case remaining <= 0 && model.MayExpire(entry, pod):
-			if entry.Operation == v1alpha1.OperationLeave && !count.Covers(entry.UID) {
+			if entry.Operation == v1beta1.OperationLeave && !count.Covers(entry.UID) {
 				pod = nil // the pod may still match the selector, but not belong to the budget's target any more
 			}
-			over[entryKeyOf(entry)] = outcomeOf(entry, pod)
+			over[entryKeyOf(entry)] = outcomeOf(entry, pod, count.Ignored)
 		default:
 			next = sooner(next, max(remaining, time.Second))
 		}
@@ -225,12 +226,12 @@ const (
 	expired
 )
 
-// outcomeOf is the outcome of an entry that expires.
-func outcomeOf(entry *v1alpha1.LedgerEntry, pod *corev1.Pod) outcome {
+// outcomeOf is the outcome of an entry that expires. ignored selects the pods that the budget ignores.
+func outcomeOf(entry *v1beta1.LedgerEntry, pod *corev1.Pod, ignored labels.Selector) outcome {
 	switch {
-	case !model.Happened(entry, pod):
+	case !model.Happened(entry, pod, ignored):
 		return expired
-	case entry.Operation == v1alpha1.OperationLeave:
+	case entry.Operation == v1beta1.OperationLeave:
 		return left
 	default:
 		return unproven
@@ -239,7 +240,7 @@ func outcomeOf(entry *v1alpha1.LedgerEntry, pod *corev1.Pod) outcome {
 
 // strikeOut returns the entries that are still needed, and those that it removes without proof, which must be reported. An entry that was renewed
 // in between is needed.
-func (s settled) strikeOut(ledger []v1alpha1.LedgerEntry) (needed []v1alpha1.LedgerEntry, told []lapsed) {
+func (s settled) strikeOut(ledger []v1beta1.LedgerEntry) (needed []v1beta1.LedgerEntry, told []lapsed) {
 	for i := range ledger {
 		switch outcome := s[entryKeyOf(&ledger[i])]; outcome {
 		case proven, left:
@@ -254,12 +255,12 @@ func (s settled) strikeOut(ledger []v1alpha1.LedgerEntry) (needed []v1alpha1.Led
 
 // lapsed is an entry that was removed from the ledger without proof.
 type lapsed struct {
-	v1alpha1.LedgerEntry
+	v1beta1.LedgerEntry
 	outcome outcome
 }
 
 // report sends an event and logs each entry that was removed without proof.
-func (r *reconciler) report(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, all []lapsed) {
+func (r *reconciler) report(ctx context.Context, pub *v1beta1.PodUnavailableBudget, all []lapsed) {
 	for i := range all {
 		entry := &all[i]
 		approvalLapsed(entry, r.expiry).send(r.events, pub)
@@ -269,7 +270,7 @@ func (r *reconciler) report(ctx context.Context, pub *v1alpha1.PodUnavailableBud
 
 // publish writes the status if it has changed, and sends its events. The write carries the resourceVersion of pub, so it fails with a conflict if the
 // budget has changed since it was read.
-func (r *reconciler) publish(ctx context.Context, pub *v1alpha1.PodUnavailableBudget, status v1alpha1.PodUnavailableBudgetStatus) error {
+func (r *reconciler) publish(ctx context.Context, pub *v1beta1.PodUnavailableBudget, status v1beta1.PodUnavailableBudgetStatus) error {
 	if equality.Semantic.DeepEqual(pub.Status, status) {
 		return nil
 	}

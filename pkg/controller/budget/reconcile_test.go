@@ -29,7 +29,7 @@ import (
 
 	model "github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/budget/census"
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 var web = types.NamespacedName{Namespace: "ns", Name: "web"}
@@ -44,10 +44,10 @@ type bench struct {
 func newBench(t *testing.T, calls interceptor.Funcs, objects ...client.Object) *bench {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1beta1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	c := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.PodUnavailableBudget{}).WithObjects(objects...).WithInterceptorFuncs(calls).Build()
+	c := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1beta1.PodUnavailableBudget{}).WithObjects(objects...).WithInterceptorFuncs(calls).Build()
 	b := &bench{client: c}
 	b.restart()
 	return b
@@ -62,29 +62,29 @@ func (b *bench) restart() {
 	}
 }
 
-func (b *bench) reconcile(t *testing.T) *v1alpha1.PodUnavailableBudget {
+func (b *bench) reconcile(t *testing.T) *v1beta1.PodUnavailableBudget {
 	t.Helper()
 	if _, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: web}); err != nil {
 		t.Fatal(err)
 	}
-	pub := &v1alpha1.PodUnavailableBudget{}
+	pub := &v1beta1.PodUnavailableBudget{}
 	if err := b.client.Get(t.Context(), web, pub); err != nil {
 		t.Fatal(err)
 	}
 	return pub
 }
 
-func budgetWith(ledger ...v1alpha1.LedgerEntry) *v1alpha1.PodUnavailableBudget {
-	return &v1alpha1.PodUnavailableBudget{
+func budgetWith(ledger ...v1beta1.LedgerEntry) *v1beta1.PodUnavailableBudget {
+	return &v1beta1.PodUnavailableBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "pub", Generation: 1},
-		Spec: v1alpha1.PodUnavailableBudgetSpec{
+		Spec: v1beta1.PodUnavailableBudgetSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, MaxUnavailable: ptr.To(intstr.FromInt32(1)),
 		},
-		Status: v1alpha1.PodUnavailableBudgetStatus{Ledger: ledger},
+		Status: v1beta1.PodUnavailableBudgetStatus{Ledger: ledger},
 	}
 }
 
-func objects(pub *v1alpha1.PodUnavailableBudget, pods ...*corev1.Pod) []client.Object {
+func objects(pub *v1beta1.PodUnavailableBudget, pods ...*corev1.Pod) []client.Object {
 	all := []client.Object{pub, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}},
 		&appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "rs"}, Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To(int32(len(pods)))}}}
 	for _, pod := range pods {
@@ -113,20 +113,20 @@ func (b *bench) told() []string {
 }
 
 func protected() map[string]string {
-	return map[string]string{"app": "web", v1alpha1.ProtectedLabel: v1alpha1.ProtectedValue}
+	return map[string]string{"app": "web", v1beta1.ProtectedLabel: v1beta1.ProtectedValue}
 }
 
-func entry(pod string) v1alpha1.LedgerEntry {
-	return v1alpha1.LedgerEntry{UID: types.UID(pod), Name: pod, Operation: v1alpha1.OperationDelete, Time: metav1.NewTime(time.Unix(5, 0))}
+func entry(pod string) v1beta1.LedgerEntry {
+	return v1beta1.LedgerEntry{UID: types.UID(pod), Name: pod, Operation: v1beta1.OperationDelete, Time: metav1.NewTime(time.Unix(5, 0))}
 }
 
 func TestPodsThatWereThereBeforeTheBudgetAreProtected(t *testing.T) {
 	b := newBench(t, interceptor.Funcs{}, objects(budgetWith(), pod("a", map[string]string{"app": "web"}), pod("b", map[string]string{"app": "web"}))...)
-	if pub := b.reconcile(t); meta.IsStatusConditionTrue(pub.Status.Conditions, v1alpha1.ConditionEnforcing) || pub.Status.CurrentAvailable != 0 {
+	if pub := b.reconcile(t); meta.IsStatusConditionTrue(pub.Status.Conditions, v1beta1.ConditionEnforcing) || pub.Status.CurrentAvailable != 0 {
 		t.Errorf("%+v: it does not enforce yet, and counts no pod that could be deleted unasked", pub.Status)
 	}
 	pub := b.reconcile(t)
-	if !meta.IsStatusConditionTrue(pub.Status.Conditions, v1alpha1.ConditionEnforcing) || pub.Status.CurrentAvailable != 2 || pub.Status.UnavailableAllowed != 1 {
+	if !meta.IsStatusConditionTrue(pub.Status.Conditions, v1beta1.ConditionEnforcing) || pub.Status.CurrentAvailable != 2 || pub.Status.UnavailableAllowed != 1 {
 		t.Errorf("%+v", pub.Status)
 	}
 }
@@ -144,7 +144,7 @@ func TestAnEntryIsStruckOutByProofOnly(t *testing.T) {
 	expectLedger(t, b.reconcile(t))
 }
 
-func expectLedger(t *testing.T, pub *v1alpha1.PodUnavailableBudget, want ...string) {
+func expectLedger(t *testing.T, pub *v1beta1.PodUnavailableBudget, want ...string) {
 	t.Helper()
 	var got []string
 	for i := range pub.Status.Ledger {
@@ -175,7 +175,7 @@ func TestAnEntryExpiresByTheControllersOwnClock(t *testing.T) {
 }
 
 func TestWhatIsToldOfEntriesThatExpire(t *testing.T) {
-	changed := func(name string, operation v1alpha1.Operation) v1alpha1.LedgerEntry {
+	changed := func(name string, operation v1beta1.Operation) v1beta1.LedgerEntry {
 		e := entry(name)
 		e.Operation, e.Generation = operation, 2
 		return e
@@ -190,9 +190,9 @@ func TestWhatIsToldOfEntriesThatExpire(t *testing.T) {
 		return p
 	}
 	exempt := as("exempt")
-	exempt.Annotations = map[string]string{v1alpha1.NoProtectAnnotation: "true"}
-	all := objects(budgetWith(entry("deleted"), changed("updated", v1alpha1.OperationUpdate), changed("digest", v1alpha1.OperationUpdate),
-		changed("left", v1alpha1.OperationLeave), changed("exempt", v1alpha1.OperationLeave), changed("stayed", v1alpha1.OperationLeave)),
+	exempt.Annotations = map[string]string{v1beta1.NoProtectAnnotation: "true"}
+	all := objects(budgetWith(entry("deleted"), changed("updated", v1beta1.OperationUpdate), changed("digest", v1beta1.OperationUpdate),
+		changed("left", v1beta1.OperationLeave), changed("exempt", v1beta1.OperationLeave), changed("stayed", v1beta1.OperationLeave)),
 		as("deleted"), as("updated"), digest, pod("left", map[string]string{"app": "other"}), exempt, as("stayed"))
 	b := newBench(t, interceptor.Funcs{}, all...)
 	b.reconcile(t)
@@ -200,7 +200,7 @@ func TestWhatIsToldOfEntriesThatExpire(t *testing.T) {
 	expectLedger(t, b.reconcile(t))
 	var got []string
 	for _, e := range b.told() {
-		if strings.Contains(e, string(v1alpha1.ReasonApprovalExpired)) {
+		if strings.Contains(e, string(v1beta1.ReasonApprovalExpired)) {
 			got = append(got, e)
 		}
 	}
@@ -231,12 +231,12 @@ func TestARenewedEntryStartsAnew(t *testing.T) {
 }
 
 // beforeWriting returns calls that have the budget changed by somebody else before it is written the first time.
-func beforeWriting(change func(context.Context, client.Client, *v1alpha1.PodUnavailableBudget) error) interceptor.Funcs {
+func beforeWriting(change func(context.Context, client.Client, *v1beta1.PodUnavailableBudget) error) interceptor.Funcs {
 	changed := false
 	return interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
 		if !changed {
 			changed = true
-			pub := &v1alpha1.PodUnavailableBudget{}
+			pub := &v1beta1.PodUnavailableBudget{}
 			if err := errors.Join(c.Get(ctx, web, pub), change(ctx, c, pub)); err != nil {
 				return err
 			}
@@ -246,7 +246,7 @@ func beforeWriting(change func(context.Context, client.Client, *v1alpha1.PodUnav
 }
 
 func TestAnEntryThatIsWrittenMeanwhileStays(t *testing.T) {
-	b := newBench(t, beforeWriting(func(ctx context.Context, c client.Client, pub *v1alpha1.PodUnavailableBudget) error {
+	b := newBench(t, beforeWriting(func(ctx context.Context, c client.Client, pub *v1beta1.PodUnavailableBudget) error {
 		pub.Status.Ledger[1].Renewals++
 		pub.Status.Ledger = append(pub.Status.Ledger, entry("b"), entry("also gone"))
 		return c.SubResource("status").Update(ctx, pub)
@@ -261,8 +261,8 @@ func TestAnEntryThatIsWrittenMeanwhileStays(t *testing.T) {
 
 func TestAnEntryIsNotStruckOutByWhatWasSeenOfAnEarlierRevision(t *testing.T) {
 	e := entry("a")
-	e.Operation, e.Revision, e.Renewals = v1alpha1.OperationUnready, "10", 1
-	b := newBench(t, beforeWriting(func(ctx context.Context, c client.Client, pub *v1alpha1.PodUnavailableBudget) error {
+	e.Operation, e.Revision, e.Renewals = v1beta1.OperationUnready, "10", 1
+	b := newBench(t, beforeWriting(func(ctx context.Context, c client.Client, pub *v1beta1.PodUnavailableBudget) error {
 		pub.Status.Ledger[0].Revision = "999" // renewed within the same second
 		return c.SubResource("status").Update(ctx, pub)
 	}), objects(budgetWith(e), pod("a", protected()), pod("b", protected()))...)
@@ -273,7 +273,7 @@ func TestAnEntryIsNotStruckOutByWhatWasSeenOfAnEarlierRevision(t *testing.T) {
 
 func TestAPodThatMayLeaveUnaskedDoesNotCount(t *testing.T) {
 	loose := pod("a", protected())
-	loose.Annotations = map[string]string{v1alpha1.SelectorKeysAnnotation: "tier"} // another budget's
+	loose.Annotations = map[string]string{v1beta1.SelectorKeysAnnotation: "tier"} // another budget's
 	never := interceptor.Funcs{Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
 		return errors.New("not now")
 	}}
@@ -284,7 +284,7 @@ func TestAPodThatMayLeaveUnaskedDoesNotCount(t *testing.T) {
 }
 
 func TestABudgetWhoseSpecChangesMeanwhileIsCountedAnew(t *testing.T) {
-	b := newBench(t, beforeWriting(func(ctx context.Context, c client.Client, pub *v1alpha1.PodUnavailableBudget) error {
+	b := newBench(t, beforeWriting(func(ctx context.Context, c client.Client, pub *v1beta1.PodUnavailableBudget) error {
 		pub.Generation++
 		pub.Spec.Selector.MatchLabels["app"] = "other"
 		return c.Update(ctx, pub)
@@ -299,7 +299,7 @@ func TestABudgetWhoseSpecChangesMeanwhileIsCountedAnew(t *testing.T) {
 
 func TestEntriesOfAWorkloadThatIsGoneExpire(t *testing.T) {
 	pub := budgetWith(entry("a"))
-	pub.Spec.TargetReference = &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "gone"}
+	pub.Spec.TargetReference = &v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "gone"}
 	b := newBench(t, interceptor.Funcs{}, objects(pub, pod("a", protected()))...)
 	if n := len(b.reconcile(t).Status.Ledger); n != 1 {
 		t.Fatal("nobody knows which pods there are, and the entry was struck out")
@@ -315,7 +315,7 @@ func TestALedgerThatIsCleanedSaysByWhichPods(t *testing.T) {
 		t.Run(there, func(t *testing.T) {
 			pub := budgetWith(entry("deleted"))
 			pub.Status.LedgerRevision = "5"
-			pub.Spec.TargetReference = &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: kind, Name: "web"}
+			pub.Spec.TargetReference = &v1beta1.TargetReference{APIVersion: "apps/v1", Kind: kind, Name: "web"}
 			b := newBench(t, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 				err := c.List(ctx, list, opts...)
 				if _, is := list.(*corev1.PodList); is {
@@ -359,7 +359,7 @@ func TestTheLabelIsTakenOffOncePodsAreInNoBudget(t *testing.T) {
 }
 
 func TestTheLabelIsTakenOffOfPodsWhoseBudgetWasDeletedWhileNobodyLooked(t *testing.T) {
-	left := pod("left", map[string]string{"app": "gone", v1alpha1.ProtectedLabel: v1alpha1.ProtectedValue})
+	left := pod("left", map[string]string{"app": "gone", v1beta1.ProtectedLabel: v1beta1.ProtectedValue})
 	objects := objects(budgetWith(), pod("a", protected()), left)
 	t.Run("the only one", func(t *testing.T) {
 		b := newBench(t, interceptor.Funcs{}, objects[1:]...)
@@ -392,16 +392,16 @@ func TestAPodSaysByWhichLabelsItsBudgetsGo(t *testing.T) {
 		if err := b.client.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: name}, pod); err != nil {
 			t.Fatal(err)
 		}
-		keys, annotated = pod.Annotations[v1alpha1.SelectorKeysAnnotation]
+		keys, annotated = pod.Annotations[v1beta1.SelectorKeysAnnotation]
 		return keys, annotated
 	}
 	annotated := func(name, keys string) *corev1.Pod {
 		p := pod(name, protected())
-		p.Annotations = map[string]string{v1alpha1.SelectorKeysAnnotation: keys}
+		p.Annotations = map[string]string{v1beta1.SelectorKeysAnnotation: keys}
 		return p
 	}
-	isEnforced := func(pub *v1alpha1.PodUnavailableBudget) bool {
-		return meta.IsStatusConditionTrue(pub.Status.Conditions, v1alpha1.ConditionEnforcing)
+	isEnforced := func(pub *v1beta1.PodUnavailableBudget) bool {
+		return meta.IsStatusConditionTrue(pub.Status.Conditions, v1beta1.ConditionEnforcing)
 	}
 	t.Run("a selector", func(t *testing.T) {
 		b := newBench(t, interceptor.Funcs{}, objects(budgetWith(), pod("new", map[string]string{"app": "web"}), pod("old", protected()), annotated("shared", "tier"))...)
@@ -438,7 +438,7 @@ func TestAPodSaysByWhichLabelsItsBudgetsGo(t *testing.T) {
 	})
 	t.Run("a workload, by what it and its controllers keep their pods", func(t *testing.T) {
 		pub := budgetWith()
-		pub.Spec.Selector, pub.Spec.TargetReference = nil, &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+		pub.Spec.Selector, pub.Spec.TargetReference = nil, &v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
 		deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "deployment"},
 			Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](1), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}}
 		all := append(objects(pub, pod("a", map[string]string{"app": "web", "pod-template-hash": "1"})), deployment)
@@ -467,19 +467,19 @@ func TestAPodThatCannotBeLabelledHoldsNothingElseUp(t *testing.T) {
 	if err != nil || result.RequeueAfter != labelRetry {
 		t.Errorf("got %+v, %v, want it to be tried again after %s", result, err, labelRetry)
 	}
-	pub := &v1alpha1.PodUnavailableBudget{}
+	pub := &v1beta1.PodUnavailableBudget{}
 	if err := b.client.Get(t.Context(), web, pub); err != nil {
 		t.Fatal(err)
 	}
 	expectLedger(t, pub)
-	if meta.IsStatusConditionTrue(pub.Status.Conditions, v1alpha1.ConditionEnforcing) || !isLabelled(t, b, "a") {
+	if meta.IsStatusConditionTrue(pub.Status.Conditions, v1beta1.ConditionEnforcing) || !isLabelled(t, b, "a") {
 		t.Errorf("%+v: the other pod is to be protected, and the status is to say that one is not", pub.Status.Conditions)
 	}
 }
 
 func TestABudgetOfWhatBerthMayNotReadSaysSo(t *testing.T) {
 	pub := budgetWith()
-	pub.Spec.TargetReference = &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+	pub.Spec.TargetReference = &v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
 	b := newBench(t, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 		if _, is := o.(*appsv1.Deployment); is {
 			return apierrors.NewForbidden(appsv1.Resource("deployments"), key.Name, errors.New("no rule"))
@@ -492,7 +492,7 @@ func TestABudgetOfWhatBerthMayNotReadSaysSo(t *testing.T) {
 	if err := b.client.Get(t.Context(), web, pub); err != nil {
 		t.Fatal(err)
 	}
-	if c := meta.FindStatusCondition(pub.Status.Conditions, v1alpha1.ConditionEnforcing); c == nil || c.Reason != string(v1alpha1.ReasonReadFailed) {
+	if c := meta.FindStatusCondition(pub.Status.Conditions, v1beta1.ConditionEnforcing); c == nil || c.Reason != string(v1beta1.ReasonReadFailed) {
 		t.Errorf("%+v", c)
 	}
 }
@@ -501,15 +501,15 @@ func TestABudgetUnderWhichNothingMayEverGoSaysSo(t *testing.T) {
 	pub := budgetWith()
 	pub.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(0))
 	b := newBench(t, interceptor.Funcs{}, objects(pub, pod("a", protected()))...)
-	condition := meta.FindStatusCondition(b.reconcile(t).Status.Conditions, v1alpha1.ConditionDisruptionAllowed)
-	if condition == nil || condition.Reason != string(v1alpha1.ReasonNoneMayGo) {
+	condition := meta.FindStatusCondition(b.reconcile(t).Status.Conditions, v1beta1.ConditionDisruptionAllowed)
+	if condition == nil || condition.Reason != string(v1beta1.ReasonNoneMayGo) {
 		t.Errorf("%+v", condition)
 	}
 }
 
 // TestAnEntryOfAnImpossiblePodIsStruckOut: the API server says something else of such a name than that nothing has it.
 func TestAnEntryOfAnImpossiblePodIsStruckOut(t *testing.T) {
-	entries := []v1alpha1.LedgerEntry{entry("a"), entry("a/b"), entry("A"), entry("..")}
+	entries := []v1beta1.LedgerEntry{entry("a"), entry("a/b"), entry("A"), entry("..")}
 	nameless := entry("")
 	nameless.UID = "nameless"
 	b := newBench(t, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
@@ -526,13 +526,13 @@ func TestAnEntryOfAnImpossiblePodIsStruckOut(t *testing.T) {
 
 // TestAPodThatWasTakenFromItsWorkloadHasLeft: the selector picks it still.
 func TestAPodThatWasTakenFromItsWorkloadHasLeft(t *testing.T) {
-	leave := func(name string) v1alpha1.LedgerEntry {
+	leave := func(name string) v1beta1.LedgerEntry {
 		e := entry(name)
-		e.Operation, e.Generation = v1alpha1.OperationLeave, 2
+		e.Operation, e.Generation = v1beta1.OperationLeave, 2
 		return e
 	}
 	pub := budgetWith(leave("taken"), leave("stayed"))
-	pub.Spec.TargetReference = &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web"}
+	pub.Spec.TargetReference = &v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web"}
 	taken := pod("taken", protected())
 	taken.OwnerReferences = nil
 	b := newBench(t, interceptor.Funcs{}, objects(pub, taken, pod("stayed", protected()))...)
@@ -541,7 +541,7 @@ func TestAPodThatWasTakenFromItsWorkloadHasLeft(t *testing.T) {
 	expectLedger(t, b.reconcile(t))
 	var got []string
 	for _, e := range b.told() {
-		if strings.Contains(e, string(v1alpha1.ReasonApprovalExpired)) {
+		if strings.Contains(e, string(v1beta1.ReasonApprovalExpired)) {
 			got = append(got, e)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // seenEntries remember when this process first saw each ledger entry, by its own monotonic clock. They ignore the times in the entries, which come from
@@ -29,14 +29,14 @@ type seenLedger struct {
 // entryKey identifies an entry in one version. A renewed entry has another key.
 type entryKey struct {
 	pod        types.UID
-	operation  v1alpha1.Operation
+	operation  v1beta1.Operation
 	generation int64
 	renewals   int32
 	revision   string
 	unix       int64
 }
 
-func entryKeyOf(e *v1alpha1.LedgerEntry) entryKey {
+func entryKeyOf(e *v1beta1.LedgerEntry) entryKey {
 	return entryKey{e.UID, e.Operation, e.Generation, e.Renewals, e.Revision, e.Time.Unix()}
 }
 
@@ -45,7 +45,7 @@ func newSeenEntries(clock clock.PassiveClock) *seenEntries {
 }
 
 // ages is how long this process has known each entry of the budget's ledger, in their order. It forgets entries that are not in the ledger any more.
-func (s *seenEntries) ages(pub *v1alpha1.PodUnavailableBudget) []time.Duration {
+func (s *seenEntries) ages(pub *v1beta1.PodUnavailableBudget) []time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	name := client.ObjectKeyFromObject(pub)

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/berth-project/berth/pkg/budget/census"
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/turns"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -51,7 +51,7 @@ const (
 	reconcileTimeout = 30 * time.Second
 )
 
-// Setup adds the controller of PodUnavailableBudgets to the manager. The manager's scheme must have the types of pkg/crd/policy/v1alpha1. Setup uses the
+// Setup adds the controller of PodUnavailableBudgets to the manager. The manager's scheme must have the types of pkg/crd/policy/v1beta1. Setup uses the
 // context only until it returns.
 func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
 	if opts.Clock == nil {
@@ -92,7 +92,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
 		affected func(context.Context, client.Object) []string
 		matters  predicate.Predicate
 	}
-	watches := []watched{{&v1alpha1.PodUnavailableBudget{}, itself, predicate.Funcs{}}, {&corev1.Pod{}, r.ofPod, podMatters}}
+	watches := []watched{{&v1beta1.PodUnavailableBudget{}, itself, predicate.Funcs{}}, {&corev1.Pod{}, r.ofPod, podMatters}}
 	for _, kind := range workload.Watched() {
 		watches = append(watches, watched{kind.NewObject(), r.ofWorkload, predicate.GenerationChangedPredicate{}})
 	}

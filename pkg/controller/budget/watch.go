@@ -19,7 +19,7 @@ import (
 
 	model "github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/budget/census"
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -69,7 +69,7 @@ func (r *reconciler) ofPod(_ context.Context, pod client.Object) []string {
 	names := r.extent.affected(pod.GetNamespace(), func(e *extent) bool {
 		return e.selector.Matches(labels.Set(pod.GetLabels())) || e.pods.Has(pod.GetUID())
 	})
-	if _, protected := pod.GetLabels()[v1alpha1.ProtectedLabel]; protected && len(names) == 0 {
+	if _, protected := pod.GetLabels()[v1beta1.ProtectedLabel]; protected && len(names) == 0 {
 		return []string{""}
 	}
 	return names
@@ -96,8 +96,8 @@ var podMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		!workload.HaveSameController(before, after) ||
 		before.Spec.NodeName != after.Spec.NodeName || before.Status.Phase != after.Status.Phase ||
 		!maps.Equal(before.Labels, after.Labels) ||
-		before.Annotations[v1alpha1.SelectorKeysAnnotation] != after.Annotations[v1alpha1.SelectorKeysAnnotation] ||
-		model.Observe(before, false) != model.Observe(after, false)
+		before.Annotations[v1beta1.SelectorKeysAnnotation] != after.Annotations[v1beta1.SelectorKeysAnnotation] ||
+		model.Observe(before, nil, false) != model.Observe(after, nil, false)
 }}
 
 // extents remember what the last count of each budget covered, and which budgets are being counted.
@@ -117,7 +117,7 @@ type extent struct {
 	// owners of the pods, and those above them.
 	owners sets.Set[types.UID]
 	// target is the workload that the budget names, nil if it names none.
-	target *v1alpha1.TargetReference
+	target *v1beta1.TargetReference
 }
 
 func newExtents() *extents { return &extents{byNamespace: map[string]map[string]*extent{}} }
@@ -167,7 +167,7 @@ func (e *extents) begin(name types.NamespacedName) (end func()) {
 }
 
 // set records a count. isNew is true for the first count of this generation of the budget.
-func (e *extents) set(name types.NamespacedName, pub *v1alpha1.PodUnavailableBudget, count *census.Count) (isNew bool) {
+func (e *extents) set(name types.NamespacedName, pub *v1beta1.PodUnavailableBudget, count *census.Count) (isNew bool) {
 	pods := sets.New[types.UID]()
 	for _, pod := range count.Pods {
 		pods.Insert(pod.UID)

@@ -18,12 +18,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 func TestABudgetThatCannotBeCountedIsNotTriedAgainForEveryPod(t *testing.T) {
 	pub := budgetWith()
-	pub.Spec.Selector, pub.Spec.TargetReference = nil, &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "secret"}
+	pub.Spec.Selector, pub.Spec.TargetReference = nil, &v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "secret"}
 	stranger := pod("stranger", map[string]string{"app": "other"})
 	var b *bench
 	meanwhile := []string{"nothing was read"}
@@ -57,9 +57,9 @@ func TestAWorkloadAffectsTheBudgetsOfItsPods(t *testing.T) {
 		return set
 	}
 	target := budgetWith()
-	target.Spec.Selector, target.Spec.TargetReference = nil, &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "later"}
+	target.Spec.Selector, target.Spec.TargetReference = nil, &v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "later"}
 	for name, tc := range map[string]struct {
-		pub    *v1alpha1.PodUnavailableBudget
+		pub    *v1beta1.PodUnavailableBudget
 		object *appsv1.ReplicaSet
 		want   bool
 	}{
@@ -96,9 +96,9 @@ func TestUpdatesOfPods(t *testing.T) {
 		"a label":            {func(p *corev1.Pod) { p.Labels["app"] = "other" }, true},
 		"its owner":          {func(p *corev1.Pod) { p.OwnerReferences = nil }, true},
 		"its node":           {func(p *corev1.Pod) { p.Spec.NodeName = "other" }, true},
-		"it is exempt":       {func(p *corev1.Pod) { p.Annotations = map[string]string{v1alpha1.NoProtectAnnotation: "true"} }, true},
+		"it is exempt":       {func(p *corev1.Pod) { p.Annotations = map[string]string{v1beta1.NoProtectAnnotation: "true"} }, true},
 		"the keys that its budgets go by": {func(p *corev1.Pod) {
-			p.Annotations = map[string]string{v1alpha1.SelectorKeysAnnotation: "app"}
+			p.Annotations = map[string]string{v1beta1.SelectorKeysAnnotation: "app"}
 		}, true},
 		"its spec":      {func(p *corev1.Pod) { p.Generation = 2 }, true},
 		"it is another": {func(p *corev1.Pod) { p.UID = "other" }, true},
@@ -128,7 +128,7 @@ func TestABudgetThatCannotBeCountedHoldsNoLabelsOfOthers(t *testing.T) {
 	broken.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "broken"}}
 	invalid := budgetWith()
 	invalid.Name, invalid.UID, invalid.Spec.MaxUnavailable = "invalid", "invalid", nil
-	b := newBench(t, interceptor.Funcs{}, append(objects(gone, pod("a", protected()), pod("b", map[string]string{"app": "broken", v1alpha1.ProtectedLabel: "true"})), broken, invalid)...)
+	b := newBench(t, interceptor.Funcs{}, append(objects(gone, pod("a", protected()), pod("b", map[string]string{"app": "broken", v1beta1.ProtectedLabel: "true"})), broken, invalid)...)
 	if err := b.client.Delete(t.Context(), gone); err != nil {
 		t.Fatal(err)
 	}

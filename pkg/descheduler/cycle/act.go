@@ -18,7 +18,7 @@ import (
 	podevictions "sigs.k8s.io/descheduler/pkg/descheduler/evictions"
 	frameworktypes "sigs.k8s.io/descheduler/pkg/framework/types"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/descheduler/guarded"
 	"github.com/berth-project/berth/pkg/moves"
 	"github.com/berth-project/berth/pkg/subset"
@@ -50,7 +50,7 @@ type Scope struct {
 	Spreads labels.Selector
 }
 
-func (s *Scope) has(object *v1alpha1.WorkloadSpread) bool {
+func (s *Scope) has(object *v1beta1.WorkloadSpread) bool {
 	return (s.Include.Len() == 0 || s.Include.Has(object.Namespace)) && !s.Exclude.Has(object.Namespace) &&
 		(s.Spreads == nil || s.Spreads.Matches(labels.Set(object.Labels)))
 }
@@ -76,7 +76,7 @@ func (c *Cycle) Run(ctx context.Context, strategy Strategy) error {
 	}()
 	for _, s := range c.unread {
 		if strategy.Scope.has(s.object) {
-			s.noteHeld(&strategy, moves.Held{From: subset.None, Reason: v1alpha1.ReasonTargetUnreadable})
+			s.noteHeld(&strategy, moves.Held{From: subset.None, Reason: v1beta1.ReasonTargetUnreadable})
 			c.report.take(s)
 		}
 	}
@@ -213,12 +213,12 @@ func (c *Cycle) evictAll(ctx context.Context, strategy *Strategy, s *spread, dec
 
 // memory is what the status of a spread holds for deschedulers.
 type memory struct {
-	moves     []v1alpha1.Move
-	misplaced *v1alpha1.Misplaced
+	moves     []v1beta1.Move
+	misplaced *v1beta1.Misplaced
 }
 
 // outdatedError says what has changed of a spread since it was looked at.
-type outdatedError struct{ reason v1alpha1.Reason }
+type outdatedError struct{ reason v1beta1.Reason }
 
 func (e outdatedError) Error() string {
 	return fmt.Sprintf("the spread has changed since it was looked at: %s", e.reason)
@@ -237,38 +237,38 @@ func (c *Cycle) remember(ctx context.Context, s *spread, m memory) error {
 		case err == nil:
 			return nil
 		case apierrors.IsNotFound(err):
-			return outdatedError{v1alpha1.ReasonSpreadChanged}
+			return outdatedError{v1beta1.ReasonSpreadChanged}
 		case !apierrors.IsConflict(err):
 			return fmt.Errorf("writing what is about to be done: %w", err)
 		}
-		latest := &v1alpha1.WorkloadSpread{}
+		latest := &v1beta1.WorkloadSpread{}
 		if err := c.get(ctx, client.ObjectKeyFromObject(s.object), latest); err != nil {
 			if apierrors.IsNotFound(err) {
-				return outdatedError{v1alpha1.ReasonSpreadChanged}
+				return outdatedError{v1beta1.ReasonSpreadChanged}
 			}
 			return fmt.Errorf("reading the spread again: %w", err)
 		}
 		switch {
 		case latest.UID != s.object.UID || latest.Generation != s.object.Generation:
-			return outdatedError{v1alpha1.ReasonSpreadChanged}
+			return outdatedError{v1beta1.ReasonSpreadChanged}
 		case moves.IsPaused(latest):
-			return outdatedError{v1alpha1.ReasonPaused}
+			return outdatedError{v1beta1.ReasonPaused}
 		case !equality.Semantic.DeepEqual(latest.Status.Moves, s.object.Status.Moves) || !equality.Semantic.DeepEqual(latest.Status.Misplaced, s.object.Status.Misplaced):
-			return outdatedError{v1alpha1.ReasonMovedByOther}
+			return outdatedError{v1beta1.ReasonMovedByOther}
 		}
 		s.object = latest
 	}
-	return outdatedError{v1alpha1.ReasonSpreadChanged}
+	return outdatedError{v1beta1.ReasonSpreadChanged}
 }
 
-func (c *Cycle) get(ctx context.Context, key client.ObjectKey, into *v1alpha1.WorkloadSpread) error {
+func (c *Cycle) get(ctx context.Context, key client.ObjectKey, into *v1beta1.WorkloadSpread) error {
 	ctx, cancel := context.WithTimeout(ctx, c.world.options.CallTimeout)
 	defer cancel()
 	return c.world.live.Get(ctx, key, into)
 }
 
 // write patches the status of the object, which is replaced by the answer.
-func (c *Cycle) write(ctx context.Context, object *v1alpha1.WorkloadSpread, m memory) error {
+func (c *Cycle) write(ctx context.Context, object *v1beta1.WorkloadSpread, m memory) error {
 	ctx, cancel := context.WithTimeout(ctx, c.world.options.CallTimeout)
 	defer cancel()
 	changed := object.DeepCopy()

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	podevictions "sigs.k8s.io/descheduler/pkg/descheduler/evictions"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/descheduler/guarded"
 	"github.com/berth-project/berth/pkg/moves"
 	"github.com/berth-project/berth/pkg/testkit"
@@ -29,35 +29,35 @@ func TestWhatBecomesOfADecisionOnASpreadThatHasChanged(t *testing.T) {
 	broken := errors.New("etcd is away")
 	for name, tc := range map[string]struct {
 		// change is what somebody does after the cycle has looked.
-		change func(client.Client, *v1alpha1.WorkloadSpread) error
+		change func(client.Client, *v1beta1.WorkloadSpread) error
 		writes error
-		want   []v1alpha1.Reason
+		want   []v1beta1.Reason
 		err    error
 	}{
-		"another descheduler has moved pods": {change: func(c client.Client, s *v1alpha1.WorkloadSpread) error {
-			s.Status.Moves = []v1alpha1.Move{{From: "a", To: "b", Time: metav1.NewTime(noon)}}
+		"another descheduler has moved pods": {change: func(c client.Client, s *v1beta1.WorkloadSpread) error {
+			s.Status.Moves = []v1beta1.Move{{From: "a", To: "b", Time: metav1.NewTime(noon)}}
 			return c.Status().Update(t.Context(), s)
-		}, want: []v1alpha1.Reason{v1alpha1.ReasonMovedByOther}},
-		"another has seen that pods are misplaced": {change: func(c client.Client, s *v1alpha1.WorkloadSpread) error {
-			s.Status.Misplaced = &v1alpha1.Misplaced{Pods: 1, Since: metav1.NewTime(noon)}
+		}, want: []v1beta1.Reason{v1beta1.ReasonMovedByOther}},
+		"another has seen that pods are misplaced": {change: func(c client.Client, s *v1beta1.WorkloadSpread) error {
+			s.Status.Misplaced = &v1beta1.Misplaced{Pods: 1, Since: metav1.NewTime(noon)}
 			return c.Status().Update(t.Context(), s)
-		}, want: []v1alpha1.Reason{v1alpha1.ReasonMovedByOther}},
-		"it was paused": {change: func(c client.Client, s *v1alpha1.WorkloadSpread) error {
-			s.Annotations = map[string]string{v1alpha1.PausedAnnotation: "true"}
+		}, want: []v1beta1.Reason{v1beta1.ReasonMovedByOther}},
+		"it was paused": {change: func(c client.Client, s *v1beta1.WorkloadSpread) error {
+			s.Annotations = map[string]string{v1beta1.PausedAnnotation: "true"}
 			return c.Update(t.Context(), s)
-		}, want: []v1alpha1.Reason{v1alpha1.ReasonPaused}},
-		"its spec has changed": {change: func(c client.Client, s *v1alpha1.WorkloadSpread) error {
+		}, want: []v1beta1.Reason{v1beta1.ReasonPaused}},
+		"its spec has changed": {change: func(c client.Client, s *v1beta1.WorkloadSpread) error {
 			s.Generation++ // the fake API server does not count
 			return c.Update(t.Context(), s)
-		}, want: []v1alpha1.Reason{v1alpha1.ReasonSpreadChanged}},
-		"it is gone": {change: func(c client.Client, s *v1alpha1.WorkloadSpread) error {
+		}, want: []v1beta1.Reason{v1beta1.ReasonSpreadChanged}},
+		"it is gone": {change: func(c client.Client, s *v1beta1.WorkloadSpread) error {
 			return c.Delete(t.Context(), s)
-		}, want: []v1alpha1.Reason{v1alpha1.ReasonSpreadChanged}},
-		"it cannot be written": {change: func(client.Client, *v1alpha1.WorkloadSpread) error { return nil }, writes: broken, err: broken},
+		}, want: []v1beta1.Reason{v1beta1.ReasonSpreadChanged}},
+		"it cannot be written": {change: func(client.Client, *v1beta1.WorkloadSpread) error { return nil }, writes: broken, err: broken},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scheme := runtime.NewScheme()
-			if err := v1alpha1.AddToScheme(scheme); err != nil {
+			if err := v1beta1.AddToScheme(scheme); err != nil {
 				t.Fatal(err)
 			}
 			stored := spreadNamed("ns", "web", "apps/v1", "Deployment")
@@ -68,7 +68,7 @@ func TestWhatBecomesOfADecisionOnASpreadThatHasChanged(t *testing.T) {
 					}
 					return c.SubResource(sub).Patch(ctx, object, patch, opts...)
 				}}).Build()
-			looked := &v1alpha1.WorkloadSpread{}
+			looked := &v1beta1.WorkloadSpread{}
 			if err := live.Get(t.Context(), client.ObjectKeyFromObject(stored), looked); err != nil {
 				t.Fatal(err)
 			}
@@ -78,11 +78,11 @@ func TestWhatBecomesOfADecisionOnASpreadThatHasChanged(t *testing.T) {
 			policy := testkit.Policy(t, pools)
 			s := &spread{object: looked, facts: *testkit.FactsOf(policy, testkit.Running("a", 1, time.Hour))}
 			c := &Cycle{world: &World{live: live, options: Options{CallTimeout: time.Minute}}}
-			decision := &moves.Decision{Moves: []moves.Move{{Pod: &s.facts.Pods[0], From: 0, To: 1, Reason: v1alpha1.ReasonOverQuota}}}
+			decision := &moves.Decision{Moves: []moves.Move{{Pod: &s.facts.Pods[0], From: 0, To: 1, Reason: v1beta1.ReasonOverQuota}}}
 			if err := c.act(t.Context(), &Strategy{Name: "Some"}, s, decision); !errors.Is(err, tc.err) {
 				t.Errorf("got %v, want %v", err, tc.err)
 			}
-			var got []v1alpha1.Reason
+			var got []v1beta1.Reason
 			for _, line := range s.lines {
 				if line.Pod != "a-0" || line.Node != "node-a" || line.From != "a" || line.Verdict != Kept {
 					t.Errorf("line %+v", line)
@@ -109,13 +109,13 @@ func (a answering) Evict(_ context.Context, pod *corev1.Pod, _ podevictions.Evic
 func acting(t *testing.T, options Options, pods int) (*Cycle, *spread) {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
+	if err := v1beta1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
 	stored := spreadNamed("ns", "web", "apps/v1", "Deployment")
 	options.CallTimeout, options.Clock = time.Minute, clocktesting.NewFakeClock(testkit.Now)
 	live := fake.NewClientBuilder().WithScheme(scheme).WithObjects(stored).WithStatusSubresource(stored).Build()
-	s := &spread{object: &v1alpha1.WorkloadSpread{}, facts: *testkit.FactsOf(testkit.Policy(t, pools), testkit.Running("a", pods, time.Hour)), pods: map[types.UID]*corev1.Pod{}}
+	s := &spread{object: &v1beta1.WorkloadSpread{}, facts: *testkit.FactsOf(testkit.Policy(t, pools), testkit.Running("a", pods, time.Hour)), pods: map[types.UID]*corev1.Pod{}}
 	if err := live.Get(t.Context(), client.ObjectKeyFromObject(stored), s.object); err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func acting(t *testing.T, options Options, pods int) (*Cycle, *spread) {
 func moveOf(s *spread, pods ...int) *moves.Decision {
 	d := &moves.Decision{}
 	for _, i := range pods {
-		d.Moves = append(d.Moves, moves.Move{Pod: &s.facts.Pods[i], From: 0, To: 1, Reason: v1alpha1.ReasonOverQuota})
+		d.Moves = append(d.Moves, moves.Move{Pod: &s.facts.Pods[i], From: 0, To: 1, Reason: v1beta1.ReasonOverQuota})
 	}
 	return d
 }

@@ -14,8 +14,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/berth-project/berth/pkg/budget"
-	appsv1alpha1 "github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	appsv1beta1 "github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -61,7 +61,7 @@ func (c *Cycle) gatherBudgets(ctx context.Context) (*budgets, error) {
 	for i := range pdbs.Items {
 		b.addDisruptionBudget(&pdbs.Items[i])
 	}
-	var pubs v1alpha1.PodUnavailableBudgetList
+	var pubs v1beta1.PodUnavailableBudgetList
 	if err := c.world.live.List(ctx, &pubs); err != nil {
 		return nil, fmt.Errorf("listing PodUnavailableBudgets: %w", err)
 	}
@@ -121,12 +121,12 @@ func (d *disruptions) refused(pod *corev1.Pod) {
 }
 
 // addUnavailableBudget has the model foresee what the budget allows, by what its controller has counted.
-func (b *budgets) addUnavailableBudget(pub *v1alpha1.PodUnavailableBudget) {
+func (b *budgets) addUnavailableBudget(pub *v1beta1.PodUnavailableBudget) {
 	policy, errs := budget.Compile(pub)
 	if len(errs) > 0 {
 		return // it protects nothing
 	}
-	a := &allowance{name: "PodUnavailableBudget " + pub.Name, selector: policy.Selector, room: forecast{policy.Forecast(pub, v1alpha1.OperationEvict)}}
+	a := &allowance{name: "PodUnavailableBudget " + pub.Name, selector: policy.Selector, room: forecast{policy.Forecast(pub, v1beta1.OperationEvict), policy.Ignored}}
 	if policy.Target != nil {
 		gv, err := schema.ParseGroupVersion(policy.Target.APIVersion)
 		if err != nil {
@@ -138,20 +138,23 @@ func (b *budgets) addUnavailableBudget(pub *v1alpha1.PodUnavailableBudget) {
 }
 
 // forecast is the room of a PodUnavailableBudget.
-type forecast struct{ *budget.Forecast }
+type forecast struct {
+	*budget.Forecast
+	ignored labels.Selector
+}
 
 func (f forecast) has(pod *corev1.Pod) bool {
-	observed := budget.Observe(pod, false)
+	observed := budget.Observe(pod, f.ignored, false)
 	return f.May(&observed)
 }
 
 func (f forecast) take(pod *corev1.Pod) {
-	observed := budget.Observe(pod, false)
+	observed := budget.Observe(pod, f.ignored, false)
 	f.Take(&observed)
 }
 
 func (f forecast) refused(pod *corev1.Pod) {
-	observed := budget.Observe(pod, false)
+	observed := budget.Observe(pod, f.ignored, false)
 	f.Refused(&observed)
 }
 
@@ -170,23 +173,23 @@ func (b *budgets) of(pod *corev1.Pod) (all []*allowance) {
 }
 
 // spare is empty if all budgets of the pod have room, and otherwise why it stays. A pod that was taken before is spared already.
-func (b *budgets) spare(pod *corev1.Pod) appsv1alpha1.Reason {
+func (b *budgets) spare(pod *corev1.Pod) appsv1beta1.Reason {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.taken[pod.UID] {
 		return ""
 	}
-	kept, pdbs := appsv1alpha1.Reason(""), 0
+	kept, pdbs := appsv1beta1.Reason(""), 0
 	for _, a := range b.of(pod) {
 		if !a.room.has(pod) {
-			kept = appsv1alpha1.ReasonBudgetExhausted
+			kept = appsv1beta1.ReasonBudgetExhausted
 		}
 		if _, isPDB := a.room.(*disruptions); isPDB {
 			pdbs++
 		}
 	}
 	if pdbs > 1 && isAskedOfPDBs(pod) {
-		return appsv1alpha1.ReasonSeveralBudgets
+		return appsv1beta1.ReasonSeveralBudgets
 	}
 	return kept
 }

@@ -11,15 +11,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
-	appsv1alpha1 "github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
-	"github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	appsv1beta1 "github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/descheduler/guarded"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
 func podNamed(name string, ready bool) *corev1.Pod {
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Labels: map[string]string{"app": "web", v1alpha1.ProtectedLabel: "true"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Labels: map[string]string{"app": "web", v1beta1.ProtectedLabel: "true"},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web-1", UID: "rs", Controller: ptr.To(true)}}},
 		Spec:   corev1.PodSpec{NodeName: "node"},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning},
@@ -61,10 +61,10 @@ func disruptionBudget(allowed int32, change func(*policyv1.PodDisruptionBudget))
 	return b
 }
 
-func unavailableBudget(allowed int32, change func(*v1alpha1.PodUnavailableBudget)) *budgets {
-	pub := &v1alpha1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", Generation: 2},
-		Spec:   v1alpha1.PodUnavailableBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, MaxUnavailable: ptr.To(intstr.FromInt(3))},
-		Status: v1alpha1.PodUnavailableBudgetStatus{UnavailableAllowed: allowed, ObservedGeneration: 2, DesiredAvailable: 3, CurrentAvailable: 3 + allowed}}
+func unavailableBudget(allowed int32, change func(*v1beta1.PodUnavailableBudget)) *budgets {
+	pub := &v1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", Generation: 2},
+		Spec:   v1beta1.PodUnavailableBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, MaxUnavailable: ptr.To(intstr.FromInt(3))},
+		Status: v1beta1.PodUnavailableBudgetStatus{UnavailableAllowed: allowed, ObservedGeneration: 2, DesiredAvailable: 3, CurrentAvailable: 3 + allowed}}
 	if change != nil {
 		change(pub)
 	}
@@ -79,7 +79,7 @@ func TestBudgetsSpare(t *testing.T) {
 	unlabelled := podNamed("unlabelled", true)
 	delete(unlabelled.Labels, "app")
 	exempt := podNamed("exempt", true)
-	exempt.Annotations = map[string]string{v1alpha1.NoProtectAnnotation: "true"}
+	exempt.Annotations = map[string]string{v1beta1.NoProtectAnnotation: "true"}
 	for name, tc := range map[string]struct {
 		budgets *budgets
 		pod     *corev1.Pod
@@ -105,19 +105,19 @@ func TestBudgetsSpare(t *testing.T) {
 		"a pod while a PUB has room":  {unavailableBudget(1, nil), podNamed("p", true), true},
 		"none once it has none":       {unavailableBudget(0, nil), podNamed("p", true), false},
 		"an unavailable pod of a PUB": {unavailableBudget(0, nil), podNamed("p", false), true},
-		"no unavailable pod of an unhealthy one, if asked": {unavailableBudget(0, func(b *v1alpha1.PodUnavailableBudget) {
-			b.Spec.UnhealthyPodPolicy, b.Status.CurrentAvailable = v1alpha1.IfHealthyBudget, 2
+		"no unavailable pod of an unhealthy one, if asked": {unavailableBudget(0, func(b *v1beta1.PodUnavailableBudget) {
+			b.Spec.UnhealthyPodPolicy, b.Status.CurrentAvailable = v1beta1.IfHealthyBudget, 2
 		}), podNamed("p", false), false},
 		"a pod that is in no PUB":               {unavailableBudget(0, nil), exempt, true},
-		"no pod by a PUB that was not observed": {unavailableBudget(5, func(b *v1alpha1.PodUnavailableBudget) { b.Generation++ }), podNamed("p", true), false},
-		"a pod by a PUB that protects from other things": {unavailableBudget(0, func(b *v1alpha1.PodUnavailableBudget) {
-			b.Annotations = map[string]string{v1alpha1.ProtectOperationsAnnotation: "DELETE"}
+		"no pod by a PUB that was not observed": {unavailableBudget(5, func(b *v1beta1.PodUnavailableBudget) { b.Generation++ }), podNamed("p", true), false},
+		"a pod by a PUB that protects from other things": {unavailableBudget(0, func(b *v1beta1.PodUnavailableBudget) {
+			b.Annotations = map[string]string{v1beta1.ProtectOperationsAnnotation: "DELETE"}
 		}), podNamed("p", true), true},
-		"no pod below the target of a PUB": {unavailableBudget(0, func(b *v1alpha1.PodUnavailableBudget) {
-			b.Spec.TargetReference = &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+		"no pod below the target of a PUB": {unavailableBudget(0, func(b *v1beta1.PodUnavailableBudget) {
+			b.Spec.TargetReference = &v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
 		}), unlabelled, false},
-		"a pod that is not below it": {unavailableBudget(0, func(b *v1alpha1.PodUnavailableBudget) {
-			b.Spec.TargetReference = &v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "other"}
+		"a pod that is not below it": {unavailableBudget(0, func(b *v1beta1.PodUnavailableBudget) {
+			b.Spec.TargetReference = &v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "other"}
 		}), podNamed("p", true), true},
 	} {
 		if got := tc.budgets.spare(tc.pod); (got == "") != tc.want {
@@ -129,7 +129,7 @@ func TestBudgetsSpare(t *testing.T) {
 // The API server fails such an eviction with 500, as if it were broken, whatever room the budgets have.
 func TestAPodOfSeveralPDBsIsNotEvicted(t *testing.T) {
 	for allowed, pod := range map[int32]*corev1.Pod{0: podNamed("p", true), 1: podNamed("p", true), 2: podNamed("unready", false)} {
-		if got := twice(disruptionBudget(allowed, nil)).spare(pod); got != appsv1alpha1.ReasonSeveralBudgets {
+		if got := twice(disruptionBudget(allowed, nil)).spare(pod); got != appsv1beta1.ReasonSeveralBudgets {
 			t.Errorf("pod %s, with room for %d: got %q", pod.Name, allowed, got)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/moves"
 )
 
@@ -20,7 +20,7 @@ const mostEvents = 8
 // tell writes an event about the move of a pod on its spread, while the cycle goes on. World.Run waits for it: the process may end after that. The
 // framework writes an event with the same reason on the pod.
 func (c *Cycle) tell(s *spread, pod *corev1.Pod, move *moves.Move) {
-	onSpread := corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind.Kind, Namespace: s.object.Namespace, Name: s.object.Name, UID: s.object.UID,
+	onSpread := corev1.ObjectReference{APIVersion: v1beta1.GroupVersion.String(), Kind: v1beta1.Kind.Kind, Namespace: s.object.Namespace, Name: s.object.Name, UID: s.object.UID,
 		ResourceVersion: s.object.ResourceVersion}
 	onPod := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
 	note := movedNote(pod.Name, s.name(move.From), s.name(move.To), move)
@@ -32,11 +32,11 @@ func movedNote(pod, from, to string, move *moves.Move) string {
 	if from != "" {
 		where = "subset " + from
 	}
-	why := map[v1alpha1.Reason]string{
-		v1alpha1.ReasonUnschedulableTooLong: "no node of it has taken the pod for rescheduleCriticalSeconds",
-		v1alpha1.ReasonOverQuota:            "it holds more pods than its quota",
-		v1alpha1.ReasonNodeOutsideSubset:    "the pod's node no longer belongs to it",
-		v1alpha1.ReasonEarlierSubsetHasRoom: "an earlier subset has quota and a node",
+	why := map[v1beta1.Reason]string{
+		v1beta1.ReasonUnschedulableTooLong: "no node of it has taken the pod for rescheduleCriticalSeconds",
+		v1beta1.ReasonOverQuota:            "it holds more pods than its quota",
+		v1beta1.ReasonNodeOutsideSubset:    "the pod's node no longer belongs to it",
+		v1beta1.ReasonEarlierSubsetHasRoom: "a subset that is preferred for the pod has quota and a node",
 	}[move.Reason]
 	note := fmt.Sprintf("pod %s was evicted from %s: %s", pod, where, why)
 	switch {
@@ -49,7 +49,7 @@ func movedNote(pod, from, to string, move *moves.Move) string {
 	}
 }
 
-func (c *Cycle) send(ctx context.Context, regarding, related corev1.ObjectReference, reason v1alpha1.Reason, note string) error {
+func (c *Cycle) send(ctx context.Context, regarding, related corev1.ObjectReference, reason v1beta1.Reason, note string) error {
 	ctx, cancel := context.WithTimeout(ctx, c.world.options.CallTimeout)
 	defer cancel()
 	event := &eventsv1.Event{

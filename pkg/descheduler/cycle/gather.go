@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/fit"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/moves"
@@ -50,7 +50,7 @@ type Cycle struct {
 
 // spread is a WorkloadSpread that can be used, with its pods.
 type spread struct {
-	object *v1alpha1.WorkloadSpread
+	object *v1beta1.WorkloadSpread
 	facts  moves.Facts
 	pods   map[types.UID]*corev1.Pod
 	// refused are shapes of pods for which a subset was found to have no room; see rooms.go.
@@ -88,7 +88,7 @@ func (c *Cycle) gather(ctx context.Context) (err error) {
 		s, why, err := c.prepare(ctx, object)
 		if why != "" {
 			klog.FromContext(ctx).V(2).Info("Passing over a spread", "workloadspread", klog.KObj(object), "reason", why)
-			if why == v1alpha1.ReasonTargetUnreadable {
+			if why == v1beta1.ReasonTargetUnreadable {
 				c.unread = append(c.unread, &spread{object: object, err: err})
 			}
 			continue
@@ -99,7 +99,9 @@ func (c *Cycle) gather(ctx context.Context) (err error) {
 	for _, pod := range c.snapshot.Pods {
 		if s := c.spreadOf(ctx, byKey, pod); s != nil {
 			s.pods[pod.UID] = pod
-			s.facts.Pods = append(s.facts.Pods, c.observe(pod))
+			observed := c.observe(pod)
+			observed.Position = c.snapshot.Position(pod, s.facts.Policy)
+			s.facts.Pods = append(s.facts.Pods, observed)
 		}
 	}
 	for _, spreads := range [][]*spread{c.spreads, c.unread} {
@@ -131,41 +133,41 @@ func (c *Cycle) IsPaused(pod *corev1.Pod) bool {
 }
 
 // prepare is the spread without its pods, or why it is passed over. Without an error its status says the same to its owner.
-func (c *Cycle) prepare(ctx context.Context, object *v1alpha1.WorkloadSpread) (*spread, v1alpha1.Reason, error) {
+func (c *Cycle) prepare(ctx context.Context, object *v1beta1.WorkloadSpread) (*spread, v1beta1.Reason, error) {
 	compiled := lineage.Compile(object)
 	if compiled.Policy == nil {
-		return nil, v1alpha1.ReasonInvalidSpread, nil
+		return nil, v1beta1.ReasonInvalidSpread, nil
 	}
 	target := workload.TargetOf(object)
 	winner, err := c.lineage.Winner(ctx, object.Namespace, target)
 	if err != nil {
-		return nil, v1alpha1.ReasonTargetUnreadable, err
+		return nil, v1beta1.ReasonTargetUnreadable, err
 	}
 	if winner.UID != object.UID {
-		return nil, v1alpha1.ReasonSpreadConflict, nil
+		return nil, v1beta1.ReasonSpreadConflict, nil
 	}
 	unwatchable, err := c.lineage.Watch(ctx, target.Kind)
 	switch {
 	case err != nil:
-		return nil, v1alpha1.ReasonTargetUnreadable, err
+		return nil, v1beta1.ReasonTargetUnreadable, err
 	case unwatchable != nil && unwatchable.Why == lineage.NotServed:
-		return nil, v1alpha1.ReasonTargetNotFound, nil
+		return nil, v1beta1.ReasonTargetNotFound, nil
 	case unwatchable != nil:
-		return nil, v1alpha1.ReasonTargetUnreadable, nil
+		return nil, v1beta1.ReasonTargetUnreadable, nil
 	}
 	workloadObject, err := c.lineage.Read(ctx, object.Namespace, target)
 	if err != nil {
-		return nil, v1alpha1.ReasonTargetUnreadable, err
+		return nil, v1beta1.ReasonTargetUnreadable, err
 	}
 	if workloadObject == nil {
-		return nil, v1alpha1.ReasonTargetNotFound, nil
+		return nil, v1beta1.ReasonTargetNotFound, nil
 	}
 	replicas, err := c.snapshot.Replicas(ctx, object, workloadObject)
 	switch {
 	case apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err): // it has no scale subresource
-		return nil, v1alpha1.ReasonTargetUnreadable, nil
+		return nil, v1beta1.ReasonTargetUnreadable, nil
 	case err != nil:
-		return nil, v1alpha1.ReasonTargetUnreadable, fmt.Errorf("replicas of %s %s: %w", target.Kind.Kind, target.Name, err)
+		return nil, v1beta1.ReasonTargetUnreadable, fmt.Errorf("replicas of %s %s: %w", target.Kind.Kind, target.Name, err)
 	}
 	facts := moves.FactsOf(object, compiled.Policy, c.Now)
 	facts.Replicas = replicas

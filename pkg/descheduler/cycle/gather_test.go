@@ -25,8 +25,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
-	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/moves"
 )
 
@@ -35,7 +35,7 @@ import (
 func begun(t *testing.T, lists func(kind string) error, objects ...client.Object) *Cycle {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme, policyv1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme, policyv1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
@@ -55,12 +55,12 @@ func begun(t *testing.T, lists func(kind string) error, objects ...client.Object
 }
 
 // spreadNamed is a spread for a workload of the same name.
-func spreadNamed(namespace, name, apiVersion, kind string, paths ...string) *v1alpha1.WorkloadSpread {
-	object := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name)}}
-	object.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: apiVersion, Kind: kind, Name: name}
-	object.Spec.Subsets = []v1alpha1.Subset{{Name: "a"}}
+func spreadNamed(namespace, name, apiVersion, kind string, paths ...string) *v1beta1.WorkloadSpread {
+	object := &v1beta1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name)}}
+	object.Spec.TargetReference = v1beta1.TargetReference{APIVersion: apiVersion, Kind: kind, Name: name}
+	object.Spec.Subsets = []v1beta1.Subset{{Name: "a"}}
 	if len(paths) > 0 {
-		object.Spec.TargetFilter = &v1alpha1.TargetFilter{ReplicasPathList: paths}
+		object.Spec.TargetFilter = &v1beta1.TargetFilter{ReplicasPathList: paths}
 	}
 	return object
 }
@@ -150,12 +150,12 @@ func podOf(namespace, name, apiVersion, kind, owner string, labels map[string]st
 
 // Somebody who pauses a spread wants its pods to stay. They stay even if nothing else of the spread can be read.
 func TestAPausedSpreadIsPausedWhateverIsWrongWithIt(t *testing.T) {
-	paused := func(s *v1alpha1.WorkloadSpread) *v1alpha1.WorkloadSpread {
-		s.Annotations = map[string]string{v1alpha1.PausedAnnotation: "true"}
+	paused := func(s *v1beta1.WorkloadSpread) *v1beta1.WorkloadSpread {
+		s.Annotations = map[string]string{v1beta1.PausedAnnotation: "true"}
 		return s
 	}
-	selecting := func(s *v1alpha1.WorkloadSpread) *v1alpha1.WorkloadSpread {
-		s.Spec.TargetFilter = &v1alpha1.TargetFilter{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"role": "worker"}}}
+	selecting := func(s *v1beta1.WorkloadSpread) *v1beta1.WorkloadSpread {
+		s.Spec.TargetFilter = &v1beta1.TargetFilter{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"role": "worker"}}}
 		return s
 	}
 	set := func(namespace, name string) *appsv1.StatefulSet {

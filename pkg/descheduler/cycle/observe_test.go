@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/snapshot"
 )
 
@@ -50,9 +50,9 @@ func TestSinceWhenAPodIsUnschedulable(t *testing.T) {
 
 // Case 20: a pod of another scheduler is not ours to move while it is pending.
 func TestPendingPodsOfOtherSchedulersStay(t *testing.T) {
-	strategy := &Strategy{Schedulers: []string{v1alpha1.SchedulerName}}
+	strategy := &Strategy{Schedulers: []string{v1beta1.SchedulerName}}
 	pod := pending("p")
-	for name, want := range map[string]bool{v1alpha1.SchedulerName: true, corev1.DefaultSchedulerName: false} {
+	for name, want := range map[string]bool{v1beta1.SchedulerName: true, corev1.DefaultSchedulerName: false} {
 		if pod.Spec.SchedulerName = name; strategy.admits(pod) != want {
 			t.Errorf("%s: got %t", name, !want)
 		}
@@ -84,10 +84,10 @@ func TestNodesMustBeSteady(t *testing.T) {
 
 const pools = `subsets:
 - name: a
-  requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}
+  requiredNodeSelector: {matchExpressions: [{key: pool, operator: In, values: [a]}]}
   tolerations: [{key: a, operator: Exists}]
 - name: b
-  requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}
+  requiredNodeSelector: {matchExpressions: [{key: pool, operator: In, values: [b]}]}
   tolerations: [{key: b, operator: Exists}]
 `
 
@@ -95,7 +95,7 @@ const pools = `subsets:
 func looking(t *testing.T, objects ...client.Object) *snapshot.Snapshot {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}

@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/descheduler/guarded"
 )
 
@@ -31,10 +31,10 @@ type Line struct {
 	// Node that the pod is on. Empty if it has none.
 	Node string `json:"node,omitempty"`
 	// From and To are subsets. Empty for none.
-	From    string          `json:"from,omitempty"`
-	To      string          `json:"to,omitempty"`
-	Verdict Verdict         `json:"verdict"`
-	Reason  v1alpha1.Reason `json:"reason"`
+	From    string         `json:"from,omitempty"`
+	To      string         `json:"to,omitempty"`
+	Verdict Verdict        `json:"verdict"`
+	Reason  v1beta1.Reason `json:"reason"`
 	// Until is when to look again. Nil if that is not known.
 	Until *time.Time `json:"until,omitempty"`
 	// Result of the eviction; WouldEvict for a dry run's that nothing spoke against. Empty if none was tried.

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/fit"
 	"github.com/berth-project/berth/pkg/moves"
 	"github.com/berth-project/berth/pkg/subset"
@@ -79,7 +79,7 @@ func (c *cluster) shape(victim *corev1.Pod, in int) string {
 	if node := c.snapshot.Node(victim.Spec.NodeName); in == subset.None || node != nil && c.facts.Policy.Subsets[in].Holds(node) {
 		return ""
 	}
-	return fmt.Sprintf("%s %d %s %s", c.strategy.Name, in, workload.ControllerUID(victim), victim.Annotations[v1alpha1.ConstraintsAnnotation])
+	return fmt.Sprintf("%s %d %s %s", c.strategy.Name, in, workload.ControllerUID(victim), victim.Annotations[v1beta1.ConstraintsAnnotation])
 }
 
 // steady is true for a node that has been ready, and there, for as long.
@@ -99,16 +99,16 @@ func steady(node *corev1.Node, now time.Time, window time.Duration) bool {
 }
 
 // Spares implements moves.Cluster.
-func (c *cluster) Spares(pod *moves.Pod) v1alpha1.Reason {
+func (c *cluster) Spares(pod *moves.Pod) v1beta1.Reason {
 	victim := c.pods[pod.UID]
 	reason := c.budgets.spare(victim)
 	switch {
 	case !Evictable(victim):
-		return v1alpha1.ReasonNotEvictable
+		return v1beta1.ReasonNotEvictable
 	case reason != "": // before the filters, one of which may look at budgets and does not say so
 		return reason
 	case !c.strategy.admits(victim):
-		return v1alpha1.ReasonNotEvictable
+		return v1beta1.ReasonNotEvictable
 	default:
 		return ""
 	}

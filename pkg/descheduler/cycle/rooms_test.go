@@ -13,7 +13,7 @@ import (
 	typedfake "k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/fit"
 	"github.com/berth-project/berth/pkg/moves"
 	"github.com/berth-project/berth/pkg/subset"
@@ -24,10 +24,10 @@ import (
 func TestRoomForPodsWithVolumes(t *testing.T) {
 	const early = `subsets:
 - name: a
-  requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}
+  requiredNodeSelector: {matchExpressions: [{key: pool, operator: In, values: [a]}]}
   patch: {spec: {containers: [{name: main, env: [{name: POOL, value: a}]}]}}
 - name: b
-  requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}
+  requiredNodeSelector: {matchExpressions: [{key: pool, operator: In, values: [b]}]}
   patch: {spec: {containers: [{name: main, env: [{name: POOL, value: b}]}]}}
 `
 	storage := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
@@ -61,12 +61,12 @@ func TestRoomForPodsWithVolumes(t *testing.T) {
 		in     int
 		want   moves.Room
 	}{
-		"a volume that subset a cannot reach":     {corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-db-0"}}, 0, moves.NoRoom},
-		"a volume that subset b can reach":        {corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-db-0"}}, 1, moves.HasRoom},
-		"an ephemeral volume, which is made anew": {corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: ptr.To("late"), Resources: corev1.VolumeResourceRequirements{Requests: storage}}}}}, 0, moves.HasRoom},
+		"a volume that subset a cannot reach":      {corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-db-0"}}, 0, moves.NoRoom},
+		"a volume that subset b can reach":         {corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-db-0"}}, 1, moves.HasRoom},
+		"an ephemeral volume, which is made again": {corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: ptr.To("late"), Resources: corev1.VolumeResourceRequirements{Requests: storage}}}}}, 0, moves.HasRoom},
 	} {
 		t.Run(name, func(t *testing.T) {
-			victim, err := policy.BindEarly(&corev1.Pod{Spec: *set.Spec.Template.Spec.DeepCopy()}, 1, v1alpha1.AdmittedSubset{Name: "web", Subset: "b"}, nil)
+			victim, err := policy.BindEarly(&corev1.Pod{Spec: *set.Spec.Template.Spec.DeepCopy()}, 1, v1beta1.AdmittedSubset{Name: "web", Subset: "b"}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -543,7 +543,7 @@ function drawCard(card, s) {
   setText(about, `${s.target}, ${s.strategy || 'Fixed'}, ${count(s.replicas, 'pod')} asked for${s.paused ? ', paused' : ''}`);
   const rows = s.subsets ?? [];
   fit(subsets, rows.length, makeSubset);
-  rows.forEach((row, i) => drawSubset(subsets.children[i], row, String(s.order.indexOf(row.name) + 1)));
+  rows.forEach((row, i) => drawSubset(subsets.children[i], row, String(s.order.indexOf(row.name) + 1), s.byTarget));
   setText(wants, [[s.pending, 'pending'], [s.unplaced, 'in no subset'], [s.adopted, 'bound by others'], [s.surplus, 'above quota']]
     .filter(([n]) => n > 0).map(([n, what]) => `${count(n, 'pod')} ${what}`).join(', '));
   setText(next.lastChild, s.next);
@@ -557,9 +557,9 @@ function makeSubset() {
   return make('div', 'subset', make('b', 'pod swatch'), make('span', 'name'), make('span', 'kept'), meter, make('span', 'waits'));
 }
 
-function drawSubset(row, s, place) {
+function drawSubset(row, s, place, byTarget) {
   const [swatch, name, kept, meter, waits] = row.children;
-  const whole = s.quota ?? s.target;
+  const whole = byTarget ? s.target : s.quota ?? s.target;
   row.dataset.subset = s.name;
   swatch.dataset.place = colorOf(place);
   swatch.dataset.phase = 'ready';
@@ -568,7 +568,8 @@ function drawSubset(row, s, place) {
   setText(name, s.name);
   name.title = s.name;
   const parts = s.revisions?.map(r => r.pods) ?? [s.pods], most = Math.max(...parts); // each revision has the quota for itself
-  const held = parts.join(' + '), limit = s.quota === undefined ? ', no limit' : ` of ${s.quota}${parts.length > 1 ? ' each' : ''}`;
+  const each = parts.length > 1 ? ' each' : '', quota = s.quota === undefined ? ', no limit' : ` of ${s.quota}${each}`;
+  const held = parts.join(' + '), limit = byTarget ? `, target ${s.target}${each}` : quota;
   if (kept.textContent !== held + limit) kept.replaceChildren(held, make('i', '', limit));
   meter.dataset.place = colorOf(place);
   meter.toggleAttribute('data-over', s.over > 0);

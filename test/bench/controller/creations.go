@@ -20,7 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/test/harness"
 )
@@ -147,7 +147,7 @@ func mebi(bytes float64) float64 { return bytes / (1 << 20) }
 func (c *creations) prepare(ctx context.Context, name string) error {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if name != with {
-		namespace.Labels = map[string]string{v1alpha1.AdmissionLabel: "disabled"}
+		namespace.Labels = map[string]string{v1beta1.AdmissionLabel: "disabled"}
 	}
 	if _, err := c.fast.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil {
 		return err
@@ -298,7 +298,7 @@ func (c *creations) round(ctx context.Context, namespace string, rate, seconds i
 			if err != nil {
 				return err
 			}
-			if changed := made.Annotations[v1alpha1.ConstraintsAnnotation] != ""; changed != (namespace != without) {
+			if changed := made.Annotations[v1beta1.ConstraintsAnnotation] != ""; changed != (namespace != without) {
 				return fmt.Errorf("pod %s/%s was changed: %t", namespace, made.Name, changed)
 			}
 			mu.Lock()

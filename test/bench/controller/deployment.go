@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/test/harness"
 )
@@ -85,11 +85,11 @@ func (d *deployments) create(ctx context.Context, kind string) error {
 	d.namespaces[kind] = namespace
 	scheduler := ""
 	if kind == without {
-		label := []byte(fmt.Sprintf(`{"metadata":{"labels":{%q:"disabled"}}}`, v1alpha1.AdmissionLabel))
+		label := []byte(fmt.Sprintf(`{"metadata":{"labels":{%q:"disabled"}}}`, v1beta1.AdmissionLabel))
 		if _, err := d.cluster.Client.CoreV1().Namespaces().Patch(ctx, namespace, types.MergePatchType, label, metav1.PatchOptions{}); err != nil {
 			return err
 		}
-		scheduler = "schedulerName: " + v1alpha1.SchedulerName
+		scheduler = "schedulerName: " + v1beta1.SchedulerName
 	}
 	return d.cluster.ApplyYAML(ctx, namespace, strings.Replace(spreadOver("web"), "maxReplicas: 100", "maxReplicas: 1000", 1)+`
 ---
@@ -161,7 +161,7 @@ func (d *deployments) expectAdmission(ctx context.Context, kind string) error {
 	}
 	for i := range pods {
 		pod := &pods[i]
-		if constrained := pod.Annotations[v1alpha1.ConstraintsAnnotation] != ""; pod.Spec.SchedulerName != v1alpha1.SchedulerName || constrained != (kind == with) {
+		if constrained := pod.Annotations[v1beta1.ConstraintsAnnotation] != ""; pod.Spec.SchedulerName != v1beta1.SchedulerName || constrained != (kind == with) {
 			return fmt.Errorf("%s the webhook: pod %s has scheduler %s, constrained is %t", kind, pod.Name, pod.Spec.SchedulerName, constrained)
 		}
 	}

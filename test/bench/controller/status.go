@@ -19,7 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/test/harness"
 )
@@ -144,7 +144,7 @@ func (m *statuses) bind(ctx context.Context, workload string, owner metav1.Owner
 func (m *statuses) create(ctx context.Context, workload string, owner metav1.OwnerReference) (*corev1.Pod, error) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: workload + "-1-", Labels: map[string]string{"app": workload, "pod-template-hash": "1"},
 		OwnerReferences: []metav1.OwnerReference{owner}}, Spec: podSpec()}
-	pod.Spec.SchedulerName = v1alpha1.SchedulerName
+	pod.Spec.SchedulerName = v1beta1.SchedulerName
 	return m.fast.CoreV1().Pods(m.namespace).Create(ctx, pod, metav1.CreateOptions{})
 }
 
@@ -153,13 +153,13 @@ func (m *statuses) bindPod(ctx context.Context, pod *corev1.Pod, workload string
 	if n >= pods*2/3 {
 		in, cost = "b", 100
 	}
-	record, err := json.Marshal(v1alpha1.MatchedSubset{Name: workload, Subset: in, UID: string(pod.UID)})
+	record, err := json.Marshal(v1beta1.MatchedSubset{Name: workload, Subset: in, UID: string(pod.UID)})
 	if err != nil {
 		return err
 	}
 	return m.fast.CoreV1().Pods(m.namespace).Bind(ctx, &corev1.Binding{
-		ObjectMeta: metav1.ObjectMeta{Name: pod.Name, UID: pod.UID, Labels: map[string]string{v1alpha1.SubsetLabel: in},
-			Annotations: map[string]string{v1alpha1.MatchedAnnotation: string(record), v1alpha1.PodDeletionCostAnnotation: strconv.Itoa(cost)}},
+		ObjectMeta: metav1.ObjectMeta{Name: pod.Name, UID: pod.UID, Labels: map[string]string{v1beta1.SubsetLabel: in},
+			Annotations: map[string]string{v1beta1.MatchedAnnotation: string(record), v1beta1.PodDeletionCostAnnotation: strconv.Itoa(cost)}},
 		Target: corev1.ObjectReference{Kind: "Node", Name: "node-" + in},
 	}, metav1.CreateOptions{})
 }
@@ -177,7 +177,7 @@ func (m *statuses) waitForStatus(ctx context.Context, spread string, pods int) e
 	})
 }
 
-func keptIn(spread *v1alpha1.WorkloadSpread) (pods int) {
+func keptIn(spread *v1beta1.WorkloadSpread) (pods int) {
 	for i := range spread.Status.SubsetStatuses {
 		pods += int(spread.Status.SubsetStatuses[i].Replicas)
 	}
@@ -186,7 +186,7 @@ func keptIn(spread *v1alpha1.WorkloadSpread) (pods int) {
 
 // revision returns the sum of the resourceVersions of the namespace's spreads and pods. Any write of one of them increases it.
 func (m *statuses) revision(ctx context.Context) (sum int64, err error) {
-	spreads, err := m.Dynamic.Resource(v1alpha1.Resource).Namespace(m.namespace).List(ctx, metav1.ListOptions{})
+	spreads, err := m.Dynamic.Resource(v1beta1.Resource).Namespace(m.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return 0, err
 	}
@@ -391,14 +391,14 @@ func (m *statuses) measureBurst(ctx context.Context, pods int) error {
 	var mu sync.Mutex
 	var writes []time.Time
 	var complete time.Time
-	watch, err := m.Dynamic.Resource(v1alpha1.Resource).Namespace(m.namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+	watch, err := m.Dynamic.Resource(v1beta1.Resource).Namespace(m.namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
 	if err != nil {
 		return err
 	}
 	defer watch.Stop()
 	go func() {
 		for event := range watch.ResultChan() {
-			spread := &v1alpha1.WorkloadSpread{}
+			spread := &v1beta1.WorkloadSpread{}
 			text, err := json.Marshal(event.Object)
 			if err != nil || json.Unmarshal(text, spread) != nil {
 				continue

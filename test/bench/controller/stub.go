@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/manifests"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -58,7 +58,7 @@ func (c *creations) serveStub(ctx context.Context) (stop func(), err error) {
 	return server.Close, c.WaitFor(ctx, "the API server to know the stub", func(ctx context.Context) (string, error) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-", OwnerReferences: c.owners[stub][:1]}, Spec: podSpec()}
 		made, err := c.fast.CoreV1().Pods(stub).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		if err != nil || made.Annotations[v1alpha1.ConstraintsAnnotation] != "" {
+		if err != nil || made.Annotations[v1beta1.ConstraintsAnnotation] != "" {
 			return "", err
 		}
 		return "it does not ask", nil
@@ -67,7 +67,7 @@ func (c *creations) serveStub(ctx context.Context) (stop func(), err error) {
 
 // stubAnswer returns a review with a placeholder for the UID.
 func stubAnswer() (string, error) {
-	spread := &v1alpha1.WorkloadSpread{}
+	spread := &v1beta1.WorkloadSpread{}
 	if err := yaml.Unmarshal([]byte(spreadOver("web-0")), spread); err != nil {
 		return "", err
 	}
@@ -78,7 +78,7 @@ func stubAnswer() (string, error) {
 	pod := &corev1.Pod{}
 	policy.Constraints.AddTo(pod)
 	patch := []map[string]any{
-		{"op": "add", "path": "/spec/schedulerName", "value": v1alpha1.SchedulerName},
+		{"op": "add", "path": "/spec/schedulerName", "value": v1beta1.SchedulerName},
 		{"op": "add", "path": "/metadata/annotations", "value": pod.Annotations},
 		{"op": "add", "path": "/spec/affinity", "value": pod.Spec.Affinity},
 	}

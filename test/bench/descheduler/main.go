@@ -32,7 +32,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/test/harness"
 )
@@ -233,7 +233,7 @@ func (b *bench) openAndCordon(ctx context.Context) error {
 	}
 	patch := fmt.Sprintf(`[{"op":"replace","path":"/spec/subsets/0/maxReplicas","value":%d}]`, b.perWorkload())
 	for i := range b.spreads {
-		if _, err := b.Dynamic.Resource(v1alpha1.Resource).Namespace(b.namespace).Patch(ctx, fmt.Sprintf("web-%d", i), types.JSONPatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		if _, err := b.Dynamic.Resource(v1beta1.Resource).Namespace(b.namespace).Patch(ctx, fmt.Sprintf("web-%d", i), types.JSONPatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 			return err
 		}
 	}

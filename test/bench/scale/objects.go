@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
-	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -93,13 +93,13 @@ func (s *shape) subsetOf(j int) string {
 	return "b"
 }
 
-func (s *shape) spread(namespace, name string, generation int64) *v1alpha1.WorkloadSpread {
-	return spreadOf(namespace, name, generation, v1alpha1.WhenFullSchedule, inPool("a", s.Pods/2), inPool("b", -1))
+func (s *shape) spread(namespace, name string, generation int64) *v1beta1.WorkloadSpread {
+	return spreadOf(namespace, name, generation, v1beta1.WhenFullSchedule, inPool("a", s.Pods/2), inPool("b", -1))
 }
 
 // probe is a spread with one subset. Each generation raises its quota by one, starting at 0.
-func (s *shape) probe(generation int64) *v1alpha1.WorkloadSpread {
-	return spreadOf(s.namespaceOf(0), probeName, generation, v1alpha1.WhenFullWait, inPool("a", int(generation)-1))
+func (s *shape) probe(generation int64) *v1beta1.WorkloadSpread {
+	return spreadOf(s.namespaceOf(0), probeName, generation, v1beta1.WhenFullWait, inPool("a", int(generation)-1))
 }
 
 // probePod is the n-th pod that waits for the probe's quota.
@@ -107,8 +107,8 @@ func (s *shape) probePod(n int64) *corev1.Pod {
 	return pod(s.namespaceOf(0), probeName, fmt.Sprintf("%s-%s-%05d", probeName, hash, n))
 }
 
-func inPool(name string, limit int) v1alpha1.Subset {
-	in := v1alpha1.Subset{Name: name, RequiredNodeSelectorTerm: &corev1.NodeSelectorTerm{
+func inPool(name string, limit int) v1beta1.Subset {
+	in := v1beta1.Subset{Name: name, RequiredNodeSelector: &corev1.NodeSelectorTerm{
 		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: poolLabel, Operator: corev1.NodeSelectorOpIn, Values: []string{name}}}}}
 	if limit >= 0 {
 		in.MaxReplicas = ptr.To(intstr.FromInt32(int32(limit)))
@@ -116,27 +116,27 @@ func inPool(name string, limit int) v1alpha1.Subset {
 	return in
 }
 
-func spreadOf(namespace, name string, generation int64, full v1alpha1.WhenFull, subsets ...v1alpha1.Subset) *v1alpha1.WorkloadSpread {
-	object := &v1alpha1.WorkloadSpread{
-		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "WorkloadSpread"},
+func spreadOf(namespace, name string, generation int64, full v1beta1.WhenFull, subsets ...v1beta1.Subset) *v1beta1.WorkloadSpread {
+	object := &v1beta1.WorkloadSpread{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: "WorkloadSpread"},
 		ObjectMeta: metadataOf(namespace, "spread", name),
-		Spec: v1alpha1.WorkloadSpreadSpec{
-			TargetReference:  v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name},
+		Spec: v1beta1.WorkloadSpreadSpec{
+			TargetReference:  v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name},
 			Subsets:          subsets,
-			ScheduleStrategy: v1alpha1.ScheduleStrategy{Type: v1alpha1.FixedScheduleStrategy, WhenFull: full},
+			ScheduleStrategy: v1beta1.ScheduleStrategy{Type: v1beta1.FixedScheduleStrategy, WhenFull: full},
 		},
-		Status: v1alpha1.WorkloadSpreadStatus{ObservedGeneration: generation, Summary: "a 10/10, b 10"},
+		Status: v1beta1.WorkloadSpreadStatus{ObservedGeneration: generation, Summary: "a 10/10, b 10"},
 	}
 	object.Generation = generation
 	for _, in := range subsets {
-		object.Status.SubsetStatuses = append(object.Status.SubsetStatuses, v1alpha1.SubsetStatus{Name: in.Name, Replicas: 10, Conditions: []metav1.Condition{
+		object.Status.SubsetStatuses = append(object.Status.SubsetStatuses, v1beta1.SubsetStatus{Name: in.Name, Replicas: 10, Conditions: []metav1.Condition{
 			{Type: "Schedulable", Status: metav1.ConditionTrue, LastTransitionTime: created, Reason: "Schedulable", Message: "pods of this subset find nodes"}}})
 	}
 	asApplied(object, object)
 	return object
 }
 
-func constraintsOf(object *v1alpha1.WorkloadSpread) subset.Constraints {
+func constraintsOf(object *v1beta1.WorkloadSpread) subset.Constraints {
 	policy, errs := subset.Compile(&object.Spec, nil)
 	if len(errs) > 0 {
 		panic(errs.ToAggregate()) // the spread is our own
@@ -144,15 +144,15 @@ func constraintsOf(object *v1alpha1.WorkloadSpread) subset.Constraints {
 	return policy.Constraints
 }
 
-func budgetFor(namespace, name string) *policyv1alpha1.PodUnavailableBudget {
-	object := &policyv1alpha1.PodUnavailableBudget{
-		TypeMeta:   metav1.TypeMeta{APIVersion: policyv1alpha1.GroupVersion.String(), Kind: "PodUnavailableBudget"},
+func budgetFor(namespace, name string) *policyv1beta1.PodUnavailableBudget {
+	object := &policyv1beta1.PodUnavailableBudget{
+		TypeMeta:   metav1.TypeMeta{APIVersion: policyv1beta1.GroupVersion.String(), Kind: "PodUnavailableBudget"},
 		ObjectMeta: metadataOf(namespace, "budget", name),
-		Spec: policyv1alpha1.PodUnavailableBudgetSpec{
-			TargetReference: &policyv1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name},
+		Spec: policyv1beta1.PodUnavailableBudgetSpec{
+			TargetReference: &policyv1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name},
 			MaxUnavailable:  ptr.To(intstr.FromString("20%")),
 		},
-		Status: policyv1alpha1.PodUnavailableBudgetStatus{ObservedGeneration: 1, UnavailableAllowed: 4, CurrentAvailable: 20, DesiredAvailable: 16, TotalReplicas: 20},
+		Status: policyv1beta1.PodUnavailableBudgetStatus{ObservedGeneration: 1, UnavailableAllowed: 4, CurrentAvailable: 20, DesiredAvailable: 16, TotalReplicas: 20},
 	}
 	asApplied(object, object)
 	return object
@@ -241,13 +241,13 @@ func (s *shape) bind(p *corev1.Pod, n int, pool, spread string) {
 	if spread == "" {
 		return
 	}
-	record, err := json.Marshal(v1alpha1.MatchedSubset{Name: spread, Subset: pool, UID: string(p.UID)})
+	record, err := json.Marshal(v1beta1.MatchedSubset{Name: spread, Subset: pool, UID: string(p.UID)})
 	if err != nil {
 		panic(err) // the record is our own
 	}
-	p.Annotations[v1alpha1.MatchedAnnotation] = string(record)
-	p.Annotations[v1alpha1.PodDeletionCostAnnotation] = "100"
-	p.Labels[v1alpha1.SubsetLabel] = pool
+	p.Annotations[v1beta1.MatchedAnnotation] = string(record)
+	p.Annotations[v1beta1.PodDeletionCostAnnotation] = "100"
+	p.Labels[v1beta1.SubsetLabel] = pool
 }
 
 func podSpec() corev1.PodSpec {

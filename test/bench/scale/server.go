@@ -26,8 +26,8 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
-	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // apiServer has the parts of an API server that a scheduler needs. It lists and watches, streams initial lists, pages other lists, and binds pods. It
@@ -94,8 +94,8 @@ func (w *watcher) take() [][]byte {
 func newAPIServer() *apiServer {
 	s := &apiServer{types: runtime.NewScheme(), resources: map[schema.GroupVersionResource]*served{}, bound: func(types.NamespacedName) {}}
 	utilruntime.Must(scheme.AddToScheme(s.types))
-	utilruntime.Must(v1alpha1.AddToScheme(s.types))
-	utilruntime.Must(policyv1alpha1.AddToScheme(s.types))
+	utilruntime.Must(v1beta1.AddToScheme(s.types))
+	utilruntime.Must(policyv1beta1.AddToScheme(s.types))
 	s.Server = httptest.NewServer(s)
 	return s
 }
@@ -108,7 +108,7 @@ func (s *apiServer) stop() {
 
 var (
 	pods    = corev1.SchemeGroupVersion.WithResource("pods")
-	spreads = v1alpha1.Resource
+	spreads = v1beta1.Resource
 )
 
 // resource finds or creates the resource of a name. It returns nil if no type has this name.

@@ -18,7 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/test/harness"
 )
@@ -101,7 +101,7 @@ func (c *cluster) createWorkload(ctx context.Context, namespace, name string, re
 	labels := map[string]string{"app": name}
 	hashed := map[string]string{"app": name, appsv1.DefaultDeploymentUniqueLabelKey: "1"}
 	spec := corev1.PodSpec{
-		SchedulerName: v1alpha1.SchedulerName, TerminationGracePeriodSeconds: ptr.To[int64](0), AutomountServiceAccountToken: ptr.To(false),
+		SchedulerName: v1beta1.SchedulerName, TerminationGracePeriodSeconds: ptr.To[int64](0), AutomountServiceAccountToken: ptr.To(false),
 		Containers: []corev1.Container{{Name: "main", Image: "registry.k8s.io/pause:3.10", Resources: corev1.ResourceRequirements{
 			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(b.cpu), corev1.ResourceMemory: resource.MustParse("16Mi")}}}},
 	}
@@ -157,7 +157,7 @@ func (c *cluster) createPods(ctx context.Context, namespace string, samples []*c
 // clear deletes the objects of a run and waits until its pods are deleted.
 func (c *cluster) clear(ctx context.Context, namespace string) error {
 	now, all := metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}, metav1.ListOptions{}
-	spreads := c.Dynamic.Resource(v1alpha1.Resource).Namespace(namespace)
+	spreads := c.Dynamic.Resource(v1beta1.Resource).Namespace(namespace)
 	if err := errors.Join(
 		spreads.DeleteCollection(ctx, metav1.DeleteOptions{}, all),
 		c.fast.AppsV1().Deployments(namespace).DeleteCollection(ctx, now, all),

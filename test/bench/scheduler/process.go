@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/manifests"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/test/harness"
 )
 
@@ -45,7 +45,7 @@ func sides(kubeconfig string) (stock, berth side, err error) {
 	berth = side{"berth", "berth-scheduler", common(config)}
 	stock = side{"stock", "kube-scheduler-alone", common(map[string]any{
 		"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
-		"profiles": []any{map[string]any{"schedulerName": v1alpha1.SchedulerName}},
+		"profiles": []any{map[string]any{"schedulerName": v1beta1.SchedulerName}},
 	})}
 	return stock, berth, nil
 }

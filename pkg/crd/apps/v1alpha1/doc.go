@@ -1,10 +1,6 @@
-// Package v1alpha1 is the vocabulary of WorkloadSpread: its API types and the names of the labels, annotations, conditions
-// and reasons that Berth writes where users and other tools read them.
-//
-// The group, version, kind and field names are those of the WorkloadSpread kind that users already have manifests for.
-// Fields marked "Berth" are additions; leaving them out gives the behaviour the kind always promised.
-//
-// The package decides nothing: what a spread means is answered by pkg/subset.
+// Package v1alpha1 has WorkloadSpread as clients of apps.kruise.io/v1alpha1 write and read it. It differs from v1beta1, which the API server stores, in
+// the names of two fields of a subset. The package holds what differs, and the conversion. Everything else is in package v1beta1, and all of Berth's
+// programs use that one.
 //
 // +kubebuilder:object:generate=true
 // +groupName=apps.kruise.io

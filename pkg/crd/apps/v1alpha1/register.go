@@ -4,20 +4,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-)
 
-// GroupName is the API group of WorkloadSpread.
-const GroupName = "apps.kruise.io"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+)
 
 var (
 	// GroupVersion is the group and version of the types in this package.
-	GroupVersion = schema.GroupVersion{Group: GroupName, Version: "v1alpha1"}
-
-	// Resource is where the API server serves WorkloadSpreads.
-	Resource = GroupVersion.WithResource("workloadspreads")
-
-	// Kind is the kind that owns the events and references Berth writes.
-	Kind = GroupVersion.WithKind("WorkloadSpread")
+	GroupVersion = schema.GroupVersion{Group: v1beta1.GroupName, Version: "v1alpha1"}
 
 	schemeBuilder = runtime.NewSchemeBuilder(addKnownTypes)
 

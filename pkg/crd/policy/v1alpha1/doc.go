@@ -1,10 +1,6 @@
-// Package v1alpha1 has the API types of PodUnavailableBudget, and the names of the labels, annotations, conditions and reasons that Berth reads
-// and writes for it.
-//
-// The group, version, kind and field names are those of OpenKruise, because users have manifests for them. Fields that are described as additions of
-// Berth do not exist there. They are optional, and their defaults keep the behaviour that OpenKruise documents.
-//
-// The package decides nothing: pkg/budget says what a budget means.
+// Package v1alpha1 has PodUnavailableBudget as clients of policy.kruise.io/v1alpha1 write and read it. Three fields of v1beta1, which the API server
+// stores, are annotations in it. The package holds what differs, and the conversion. Everything else is in package v1beta1, and all of Berth's programs
+// use that one.
 //
 // +kubebuilder:object:generate=true
 // +groupName=policy.kruise.io

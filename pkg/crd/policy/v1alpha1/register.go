@@ -4,20 +4,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-)
 
-// GroupName is the API group of PodUnavailableBudget.
-const GroupName = "policy.kruise.io"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+)
 
 var (
 	// GroupVersion is the group and version of the types in this package.
-	GroupVersion = schema.GroupVersion{Group: GroupName, Version: "v1alpha1"}
-
-	// Resource is the resource under which the API server serves PodUnavailableBudgets.
-	Resource = GroupVersion.WithResource("podunavailablebudgets")
-
-	// Kind is the kind of object that Berth's events on budgets are about.
-	Kind = GroupVersion.WithKind("PodUnavailableBudget")
+	GroupVersion = schema.GroupVersion{Group: v1beta1.GroupName, Version: "v1alpha1"}
 
 	schemeBuilder = runtime.NewSchemeBuilder(addKnownTypes)
 

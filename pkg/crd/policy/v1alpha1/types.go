@@ -2,8 +2,9 @@ package v1alpha1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // PodUnavailableBudget keeps a number of pods available during voluntary disruptions: deletions, evictions and in-place changes of the pods.
@@ -24,8 +25,8 @@ type PodUnavailableBudget struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	// +required
-	Spec   PodUnavailableBudgetSpec   `json:"spec"`
-	Status PodUnavailableBudgetStatus `json:"status,omitempty"`
+	Spec   PodUnavailableBudgetSpec           `json:"spec"`
+	Status v1beta1.PodUnavailableBudgetStatus `json:"status,omitempty"`
 }
 
 // PodUnavailableBudgetList is a list of PodUnavailableBudgets.
@@ -56,7 +57,7 @@ type PodUnavailableBudgetSpec struct {
 	// TargetReference names the workload whose pods the budget protects. The workload is in the budget's own namespace.
 	//
 	// +optional
-	TargetReference *TargetReference `json:"targetRef,omitempty"`
+	TargetReference *v1beta1.TargetReference `json:"targetRef,omitempty"`
 
 	// MaxUnavailable is how many pods may be unavailable: a count, or a percentage of the replicas. A percentage is rounded up to whole pods.
 	// It takes precedence over minAvailable.
@@ -78,128 +79,5 @@ type PodUnavailableBudgetSpec struct {
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
-	UnhealthyPodPolicy UnhealthyPodPolicy `json:"unhealthyPodPolicy,omitempty"`
-}
-
-// TargetReference identifies a workload.
-type TargetReference struct {
-	// +optional
-	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9.-]+/)?v[a-z0-9]+$')",message="must be the group and version of the workload, for instance apps/v1"
-	APIVersion string `json:"apiVersion,omitempty"`
-	// +optional
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=63
-	Kind string `json:"kind,omitempty"`
-	// +optional
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	Name string `json:"name,omitempty"`
-}
-
-// UnhealthyPodPolicy is AlwaysAllow or IfHealthyBudget.
-type UnhealthyPodPolicy string
-
-const (
-	// AlwaysAllowUnhealthy allows every operation on an unavailable pod, so that broken pods can be replaced. This is the default.
-	AlwaysAllowUnhealthy UnhealthyPodPolicy = "AlwaysAllow"
-	// IfHealthyBudget also protects a running pod that is unavailable, until enough other pods are available. Use it for pods that hold data
-	// while they are not ready.
-	IfHealthyBudget UnhealthyPodPolicy = "IfHealthyBudget"
-)
-
-// PodUnavailableBudgetStatus is the observed state of a budget, and the ledger of allowed operations.
-//
-// The webhook and the controller write it. Each write carries the resourceVersion of the budget that the writer read. So all writes have one
-// order, and none overwrites a change that its writer has not seen.
-type PodUnavailableBudgetStatus struct {
-	// ObservedGeneration is the generation of the spec from which the numbers were computed.
-	//
-	// +optional
-	ObservedGeneration int64 `json:"observedGeneration"`
-
-	// DisruptedPods are the pods in the ledger that are about to be deleted or to leave the budget. It maps their names to the time of the approval.
-	// It only informs.
-	//
-	// +optional
-	DisruptedPods map[string]metav1.Time `json:"disruptedPods,omitempty"`
-
-	// UnavailablePods are the pods in the ledger that are changed in place or made unready. It maps their names to the time of the approval.
-	// It only informs.
-	//
-	// +optional
-	UnavailablePods map[string]metav1.Time `json:"unavailablePods,omitempty"`
-
-	// UnavailableAllowed is how many more pods may become unavailable now. It only informs: the webhook counts the pods again for every decision.
-	//
-	// +optional
-	UnavailableAllowed int32 `json:"unavailableAllowed"`
-
-	// CurrentAvailable is how many pods are available.
-	//
-	// +optional
-	CurrentAvailable int32 `json:"currentAvailable"`
-
-	// DesiredAvailable is how many pods must stay available.
-	//
-	// +optional
-	DesiredAvailable int32 `json:"desiredAvailable"`
-
-	// TotalReplicas is how many pods the budget's workloads ask for.
-	//
-	// +optional
-	TotalReplicas int32 `json:"totalReplicas"`
-
-	// Ledger records the allowed operations whose outcome is not proven yet. Their pods count as unavailable. This field is an addition of Berth.
-	//
-	// +optional
-	// +listType=map
-	// +listMapKey=uid
-	Ledger []LedgerEntry `json:"ledger,omitempty"`
-
-	// LedgerRevision is the resourceVersion of the list of pods by which Berth last removed entries from the ledger. Berth decides nothing by an older
-	// list: a pod whose entry was removed could still look available in it. This field is an addition of Berth.
-	//
-	// +optional
-	LedgerRevision string `json:"ledgerRevision,omitempty"`
-
-	// Conditions are DisruptionAllowed, Enforcing and ReplicasKnown. This field is an addition of Berth.
-	//
-	// +optional
-	// +listType=map
-	// +listMapKey=type
-	Conditions []metav1.Condition `json:"conditions,omitempty"`
-}
-
-// LedgerEntry is one allowed operation on one pod.
-type LedgerEntry struct {
-	// UID of the pod.
-	//
-	// +required
-	UID types.UID `json:"uid"`
-	// Name of the pod.
-	//
-	// +optional
-	Name string `json:"name,omitempty"`
-	// Operation that the webhook allowed. An operation that removes the pod replaces one that changes it.
-	//
-	// +optional
-	Operation Operation `json:"operation,omitempty"`
-	// Generation that the pod will have after the operation, if it is known.
-	//
-	// +optional
-	Generation int64 `json:"generation,omitempty"`
-	// Revision is the resourceVersion of the pod for which the webhook allowed an UNREADY operation. It is empty for other operations. The API server
-	// either applies the change to this revision or calls the webhook again. So the request is over once the pod has another revision.
-	//
-	// +optional
-	Revision string `json:"revision,omitempty"`
-	// Time of the last approval, by the clock of the writer. It only informs: Berth decides nothing by it.
-	//
-	// +optional
-	Time metav1.Time `json:"time,omitempty"`
-	// Renewals is how often the webhook has renewed the approval. Any change of the entry restarts the time after which it expires.
-	//
-	// +optional
-	Renewals int32 `json:"renewals,omitempty"`
+	UnhealthyPodPolicy string `json:"unhealthyPodPolicy,omitempty"`
 }

@@ -6,7 +6,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/moves"
 	"github.com/berth-project/berth/pkg/testkit"
 )
@@ -63,7 +63,7 @@ func TestWhatItDecides(t *testing.T) {
 			strategy := args.Strategy()
 			f := testkit.FactsOf(policy, testkit.Running("a", 3, time.Hour), testkit.Running("b", 7, time.Hour))
 			if !tc.firstSeen {
-				f.Misplaced = &v1alpha1.Misplaced{Pods: 2, Since: metav1.NewTime(testkit.Now.Add(-tc.since))}
+				f.Misplaced = &v1beta1.Misplaced{Pods: 2, Since: metav1.NewTime(testkit.Now.Add(-tc.since))}
 			}
 			if tc.change != nil {
 				tc.change(f)

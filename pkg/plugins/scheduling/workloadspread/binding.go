@@ -19,7 +19,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	apicalls "k8s.io/kubernetes/pkg/scheduler/framework/api_calls"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/ledger"
 	"github.com/berth-project/berth/pkg/subset"
 )
@@ -82,7 +82,7 @@ func (s *Spread) Bind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod
 // bindingOf is the one write that gives a pod its node and its subset. The API server merges the labels and annotations of a Binding into the pod
 // together with the node name.
 func bindingOf(pod *corev1.Pod, nodeName string, d *decision) (*corev1.Binding, error) {
-	record, err := json.Marshal(v1alpha1.MatchedSubset{Name: d.Spread.Name, Subset: d.Name(), UID: string(pod.UID)})
+	record, err := json.Marshal(v1beta1.MatchedSubset{Name: d.Spread.Name, Subset: d.Name(), UID: string(pod.UID)})
 	if err != nil {
 		return nil, fmt.Errorf("encoding the record of the subset: %w", err)
 	}
@@ -94,10 +94,10 @@ func bindingOf(pod *corev1.Pod, nodeName string, d *decision) (*corev1.Binding, 
 	if d.Subset != subset.None {
 		maps.Copy(binding.Labels, d.Metadata.Labels)
 		maps.Copy(binding.Annotations, d.Metadata.Annotations)
-		binding.Labels[v1alpha1.SubsetLabel] = d.Name()
+		binding.Labels[v1beta1.SubsetLabel] = d.Name()
 	}
-	binding.Annotations[v1alpha1.MatchedAnnotation] = string(record)
-	binding.Annotations[v1alpha1.PodDeletionCostAnnotation] = strconv.Itoa(int(d.Policy.DeletionCost(d.Subset, d.Ordinal)))
+	binding.Annotations[v1beta1.MatchedAnnotation] = string(record)
+	binding.Annotations[v1beta1.PodDeletionCostAnnotation] = strconv.Itoa(int(d.Policy.DeletionCost(d.Subset, d.Ordinal)))
 	return binding, nil
 }
 

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/ledger"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
@@ -58,7 +58,7 @@ type ownerReader interface {
 	// want starts to watch a kind of owners.
 	want(schema.GroupKind)
 	// follow reads the replicas of the spread's workload, now and after each change, unless the scheduler's informers have them.
-	follow(*v1alpha1.WorkloadSpread)
+	follow(*v1beta1.WorkloadSpread)
 	// forget ends what follow began.
 	forget(ledger.Workload)
 }
@@ -81,7 +81,7 @@ func (b *book) ask(event ledger.PodAsks) ledger.Effects {
 	if !b.ledger.Knows(event.Pod.UID) {
 		if !b.cached(event.Pod) {
 			b.mu.Unlock()
-			return ledger.Effects{Answer: ledger.Answer{Reason: v1alpha1.ReasonWorkloadNotObserved, Message: "the pod is gone"}}
+			return ledger.Effects{Answer: ledger.Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: "the pod is gone"}}
 		}
 		shown = b.ledger.Apply(b.clock.Now(), ledger.PodSeen{Pod: event.Pod})
 	}

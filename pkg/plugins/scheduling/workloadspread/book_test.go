@@ -11,16 +11,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/ledger"
 )
 
 // followed are the workloads that a book has read.
 type followed map[string]bool
 
-func (f followed) want(schema.GroupKind)             {}
-func (f followed) follow(s *v1alpha1.WorkloadSpread) { f[s.Spec.TargetReference.Name] = true }
-func (f followed) forget(w ledger.Workload)          { delete(f, w.Name) }
+func (f followed) want(schema.GroupKind)            {}
+func (f followed) follow(s *v1beta1.WorkloadSpread) { f[s.Spec.TargetReference.Name] = true }
+func (f followed) forget(w ledger.Workload)         { delete(f, w.Name) }
 func (f followed) expect(t *testing.T, want ...string) {
 	t.Helper()
 	var got []string
@@ -37,8 +37,8 @@ func TestTheReplicasAreReadForASpreadThatIsCreatedAgain(t *testing.T) {
 	read := followed{}
 	b := &book{clock: clock.RealClock{}, owners: read, ledger: ledger.New(time.Second), inFlight: map[types.UID]bool{}}
 	show := func(uid types.UID, target string) {
-		spread := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: uid, Generation: 1}}
-		spread.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: "example.com/v1", Kind: "Set", Name: target}
+		spread := &v1beta1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: uid, Generation: 1}}
+		spread.Spec.TargetReference = v1beta1.TargetReference{APIVersion: "example.com/v1", Kind: "Set", Name: target}
 		b.apply(ledger.SpreadSeen{Spread: spread})
 	}
 	show("first", "web")

@@ -20,7 +20,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-project/berth/pkg/budget"
-	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -44,7 +44,7 @@ type budgets struct {
 }
 
 type knownBudget struct {
-	object *policyv1alpha1.PodUnavailableBudget
+	object *policyv1beta1.PodUnavailableBudget
 	policy *budget.Policy
 }
 
@@ -72,7 +72,7 @@ type serverResources interface {
 func (b *budgets) run(ctx context.Context, served serverResources, informer cache.SharedIndexInformer) {
 	logger := klog.FromContext(ctx)
 	err := wait.PollUntilContextCancel(ctx, servedInterval, true, func(context.Context) (bool, error) {
-		_, err := served.ServerResourcesForGroupVersion(policyv1alpha1.GroupVersion.String())
+		_, err := served.ServerResourcesForGroupVersion(policyv1beta1.GroupVersion.String())
 		if err != nil && !apierrors.IsNotFound(err) {
 			logger.V(2).Info("Will ask again whether there are PodUnavailableBudgets", "err", err)
 		}
@@ -85,9 +85,9 @@ func (b *budgets) run(ctx context.Context, served serverResources, informer cach
 
 func (b *budgets) events() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc: func(obj any) { b.changed(nil, obj.(*policyv1alpha1.PodUnavailableBudget)) },
+		AddFunc: func(obj any) { b.changed(nil, obj.(*policyv1beta1.PodUnavailableBudget)) },
 		UpdateFunc: func(before, after any) {
-			b.changed(before.(*policyv1alpha1.PodUnavailableBudget), after.(*policyv1alpha1.PodUnavailableBudget))
+			b.changed(before.(*policyv1beta1.PodUnavailableBudget), after.(*policyv1beta1.PodUnavailableBudget))
 		},
 		DeleteFunc: func(obj any) {
 			if name, err := cache.DeletionHandlingObjectToName(obj); err == nil {
@@ -117,7 +117,7 @@ func (b *budgets) podEvents() cache.ResourceEventHandler {
 }
 
 // changed records a new or changed budget. Before is nil for a new one.
-func (b *budgets) changed(before, after *policyv1alpha1.PodUnavailableBudget) {
+func (b *budgets) changed(before, after *policyv1beta1.PodUnavailableBudget) {
 	if before != nil && before.Generation == after.Generation && maps.Equal(before.Annotations, after.Annotations) &&
 		equality.Semantic.DeepEqual(before.Status, after.Status) {
 		return
@@ -140,7 +140,7 @@ func (b *budgets) changed(before, after *policyv1alpha1.PodUnavailableBudget) {
 }
 
 // room is how many pods are available above the desired number.
-func room(pub *policyv1alpha1.PodUnavailableBudget) int32 {
+func room(pub *policyv1beta1.PodUnavailableBudget) int32 {
 	if pub.Status.ObservedGeneration != pub.Generation {
 		return 0
 	}
@@ -227,7 +227,7 @@ func (b *budgets) spare(preemptor *corev1.Pod, pods []*corev1.Pod) sets.Set[type
 		}
 		for _, known := range b.known[pod.Namespace] {
 			if b.covers(known, pod) {
-				covered[known] = append(covered[known], budget.Observe(pod, false))
+				covered[known] = append(covered[known], budget.Observe(pod, known.policy.Ignored, false))
 			}
 		}
 	}

@@ -33,7 +33,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
-	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -86,13 +86,13 @@ func (s *shore) spares(t *testing.T, want string, pods ...*corev1.Pod) {
 }
 
 // pubWith is a budget over app=web. Its status has this number of available and of desired pods.
-func pubWith(available, desired int32, change ...func(*policyv1alpha1.PodUnavailableBudget)) *policyv1alpha1.PodUnavailableBudget {
-	pub := &policyv1alpha1.PodUnavailableBudget{
+func pubWith(available, desired int32, change ...func(*policyv1beta1.PodUnavailableBudget)) *policyv1beta1.PodUnavailableBudget {
+	pub := &policyv1beta1.PodUnavailableBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "pub", Generation: 2},
-		Spec: policyv1alpha1.PodUnavailableBudgetSpec{
+		Spec: policyv1beta1.PodUnavailableBudgetSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, MinAvailable: ptr.To(intstr.FromInt32(desired)),
 		},
-		Status: policyv1alpha1.PodUnavailableBudgetStatus{ObservedGeneration: 2, TotalReplicas: available, CurrentAvailable: available, DesiredAvailable: desired},
+		Status: policyv1beta1.PodUnavailableBudgetStatus{ObservedGeneration: 2, TotalReplicas: available, CurrentAvailable: available, DesiredAvailable: desired},
 	}
 	for _, c := range change {
 		c(pub)
@@ -103,7 +103,7 @@ func pubWith(available, desired int32, change ...func(*policyv1alpha1.PodUnavail
 // serving is a pod that counts as available.
 func serving(name, app string) *corev1.Pod {
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Labels: map[string]string{"app": app, policyv1alpha1.ProtectedLabel: policyv1alpha1.ProtectedValue},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Labels: map[string]string{"app": app, policyv1beta1.ProtectedLabel: policyv1beta1.ProtectedValue},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web-1", UID: "rs-uid", Controller: ptr.To(true)}}},
 		Spec:   corev1.PodSpec{NodeName: "node"},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
@@ -125,28 +125,28 @@ func TestPreemptionTakesNoMoreThanBudgetsHaveRoomFor(t *testing.T) {
 func TestAPodOfTwoBudgetsNeedsRoomInBoth(t *testing.T) {
 	s := newShore()
 	s.changed(nil, pubWith(5, 0))
-	s.changed(nil, pubWith(5, 5, func(pub *policyv1alpha1.PodUnavailableBudget) {
+	s.changed(nil, pubWith(5, 5, func(pub *policyv1beta1.PodUnavailableBudget) {
 		pub.Name = "deployment"
-		pub.Spec.Selector, pub.Spec.TargetReference = nil, &policyv1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+		pub.Spec.Selector, pub.Spec.TargetReference = nil, &policyv1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
 	}))
 	s.spares(t, "a", serving("a", "web"))
 }
 
 func TestTheTargetOfABudgetIsFoundThroughOwners(t *testing.T) {
 	s := newShore()
-	s.changed(nil, pubWith(5, 5, func(pub *policyv1alpha1.PodUnavailableBudget) {
-		pub.Spec.Selector, pub.Spec.TargetReference = nil, &policyv1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+	s.changed(nil, pubWith(5, 5, func(pub *policyv1beta1.PodUnavailableBudget) {
+		pub.Spec.Selector, pub.Spec.TargetReference = nil, &policyv1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
 	}))
 	stranger, bare, unprotected := serving("unknown", "x"), serving("bare", "x"), serving("unprotected", "x")
 	stranger.OwnerReferences[0].UID, unprotected.OwnerReferences[0].UID = "not seen", "not seen"
 	bare.OwnerReferences = nil
-	delete(unprotected.Labels, policyv1alpha1.ProtectedLabel)
+	delete(unprotected.Labels, policyv1beta1.ProtectedLabel)
 	s.spares(t, "mine unknown", serving("mine", "x"), stranger, bare, unprotected) // some budget protects the pod "unknown", and it may be this budget
 }
 
 func TestAnInvalidBudgetHoldsNobody(t *testing.T) {
 	s := newShore()
-	s.changed(nil, pubWith(5, 5, func(pub *policyv1alpha1.PodUnavailableBudget) { pub.Spec.MinAvailable = nil }))
+	s.changed(nil, pubWith(5, 5, func(pub *policyv1beta1.PodUnavailableBudget) { pub.Spec.MinAvailable = nil }))
 	s.spares(t, "", serving("a", "web"))
 }
 
@@ -221,7 +221,7 @@ func TestAProtectedVictimIsAskedAboutBeforeItIsMarked(t *testing.T) {
 			s, asked, taken := newShore(), false, false
 			victim := serving("a", "web")
 			if !tc.protected {
-				delete(victim.Labels, policyv1alpha1.ProtectedLabel)
+				delete(victim.Labels, policyv1beta1.ProtectedLabel)
 			}
 			client := fake.NewClientset(victim)
 			client.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -281,7 +281,7 @@ func TestBudgetsAreWatchedOnceTheyAreServed(t *testing.T) {
 		informer := cache.NewSharedIndexInformer(&cache.ListWatch{
 			ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
 				lists.Add(1)
-				return &policyv1alpha1.PodUnavailableBudgetList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: []policyv1alpha1.PodUnavailableBudget{*pubWith(4, 4)}}, nil
+				return &policyv1beta1.PodUnavailableBudgetList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: []policyv1beta1.PodUnavailableBudget{*pubWith(4, 4)}}, nil
 			},
 			WatchFuncWithContext: func(_ context.Context, options metav1.ListOptions) (apiwatch.Interface, error) {
 				if options.SendInitialEvents != nil {
@@ -289,7 +289,7 @@ func TestBudgetsAreWatchedOnceTheyAreServed(t *testing.T) {
 				}
 				return apiwatch.NewFake(), nil
 			},
-		}, &policyv1alpha1.PodUnavailableBudget{}, 0, cache.Indexers{})
+		}, &policyv1beta1.PodUnavailableBudget{}, 0, cache.Indexers{})
 		s := newShore()
 		if _, err := informer.AddEventHandler(s.events()); err != nil {
 			t.Fatal(err)

@@ -12,12 +12,12 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	schedutil "k8s.io/kubernetes/pkg/scheduler/util"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // refusal is why PreFilter refuses a pod that no node would help.
 type refusal struct {
-	reason  v1alpha1.Reason
+	reason  v1beta1.Reason
 	message string
 }
 

@@ -25,7 +25,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/ledger"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -134,7 +134,7 @@ func (c *customWorkloads) want(gk schema.GroupKind) {
 }
 
 // follow implements ownerReader.
-func (c *customWorkloads) follow(spread *v1alpha1.WorkloadSpread) {
+func (c *customWorkloads) follow(spread *v1beta1.WorkloadSpread) {
 	owner := workload.TargetOf(spread)
 	key := ledger.WorkloadOf(spread.Namespace, owner)
 	if builtIn.Has(owner.Kind) && len(ledger.ReplicaPaths(spread)) == 0 {

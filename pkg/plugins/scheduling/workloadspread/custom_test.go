@@ -29,7 +29,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/yaml"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/ledger"
 )
 
@@ -145,12 +145,12 @@ func (j *training) touch(label string) {
 // spread creates or changes a spread for half of the replicas at a path. The spread "older" was created before "younger".
 func (j *training) spread(name string, generation int64, target, path string) {
 	j.t.Helper()
-	object := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Generation: generation}}
+	object := &v1beta1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Generation: generation}}
 	object.CreationTimestamp = map[string]metav1.Time{"older": metav1.Unix(1, 0), "younger": metav1.Unix(2, 0)}[name]
 	version, kind, _ := strings.Cut(target, " ")
-	object.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: version, Kind: kind, Name: "job"}
+	object.Spec.TargetReference = v1beta1.TargetReference{APIVersion: version, Kind: kind, Name: "job"}
 	if path != "" {
-		object.Spec.TargetFilter = &v1alpha1.TargetFilter{ReplicasPathList: []string{path}}
+		object.Spec.TargetFilter = &v1beta1.TargetFilter{ReplicasPathList: []string{path}}
 	}
 	if err := yaml.UnmarshalStrict([]byte(halves), &object.Spec); err != nil {
 		j.t.Fatalf("parsing the spec: %v", err)

@@ -9,7 +9,7 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/ledger"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
@@ -130,15 +130,15 @@ func (s *Spread) refuse(pod *corev1.Pod, answer *ledger.Answer, announce bool) *
 	}
 	// Removing other pods from a node would give this one neither a slot nor an owner.
 	status, why := fwk.NewStatus(fwk.UnschedulableAndUnresolvable), &refusal{answer.Reason, message}
-	if answer.Reason == v1alpha1.ReasonNoNodeFits {
+	if answer.Reason == v1beta1.ReasonNoNodeFits {
 		status.AppendReason(why.Error()) // the pod waits for a node
 		return status
 	}
 	return status.WithError(why)
 }
 
-func isFull(reason v1alpha1.Reason) bool {
-	return reason == v1alpha1.ReasonSubsetsFull || reason == v1alpha1.ReasonAdmittedSubsetFull
+func isFull(reason v1beta1.Reason) bool {
+	return reason == v1beta1.ReasonSubsetsFull || reason == v1beta1.ReasonAdmittedSubsetFull
 }
 
 // resultOf is the answer as a value of the metric.
@@ -150,7 +150,7 @@ func resultOf(answer *ledger.Answer) string {
 		return "chosen"
 	case isFull(answer.Reason):
 		return "full"
-	case answer.Reason == v1alpha1.ReasonNoNodeFits:
+	case answer.Reason == v1beta1.ReasonNoNodeFits:
 		return "exhausted"
 	default:
 		return "held"

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/ledger"
 )
 
@@ -46,7 +46,7 @@ func TestABindSetsNoLabelByWhichTheWorkloadWouldLoseItsPod(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := map[string]string{"tier": "elastic", v1alpha1.SubsetLabel: "a"}; !maps.Equal(binding.Labels, want) || binding.Annotations["app"] != "other" {
+	if want := map[string]string{"tier": "elastic", v1beta1.SubsetLabel: "a"}; !maps.Equal(binding.Labels, want) || binding.Annotations["app"] != "other" {
 		t.Errorf("labels %v and annotations %v, want labels %v", binding.Labels, binding.Annotations, want)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/ledger"
 	"github.com/berth-project/berth/pkg/subset"
 )
@@ -204,7 +204,7 @@ func (p *predicates) of(pod *corev1.Pod, own []corev1.Toleration, in *subset.Sub
 		refused = profile.(filterFor)(pod)
 	}
 	return func(info fwk.NodeInfo) string {
-		if in.Fits(info.Node(), own) != v1alpha1.ReasonAdmitted {
+		if in.Fits(info.Node(), own) != v1beta1.ReasonAdmitted {
 			return untolerated
 		}
 		return refused(info)

@@ -34,7 +34,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -78,7 +78,7 @@ func poolNode(name, pool, zone string) *corev1.Node {
 func (w *world) policyOf(spec string) *subset.Policy {
 	w.t.Helper()
 	w.spread(1, spec)
-	object := &v1alpha1.WorkloadSpreadSpec{TargetReference: v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
+	object := &v1beta1.WorkloadSpreadSpec{TargetReference: v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
 	if err := yaml.UnmarshalStrict([]byte(spec), object); err != nil {
 		w.t.Fatal(err)
 	}
@@ -198,7 +198,7 @@ func (c chance) constrain(pod *corev1.Pod) {
 // spec returns a spread and one of its subsets. All its pods go to this subset.
 func (c chance) spec() (spec string, chosen int) {
 	const (
-		pool = `requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [%s]}]}, `
+		pool = `requiredNodeSelector: {matchExpressions: [{key: pool, operator: In, values: [%s]}]}, `
 		all  = `tolerations: [{operator: Exists}], `
 		blue = `tolerations: [{key: blue, operator: Exists}], `
 		red  = `tolerations: [{key: red, operator: Exists}], `
@@ -249,7 +249,7 @@ func TestTopologySpreadIsThatOfAPodWithTheTermsOfItsSubsetAlone(t *testing.T) {
 			t.Helper()
 			want, got := verdicts(t, stock, wantState, alone), verdicts(t, ours, gotState, pod)
 			for _, node := range nodes {
-				if in := &policy.Subsets[chosen]; in.Fits(node, subset.OwnTolerations(pod)) != v1alpha1.ReasonAdmitted {
+				if in := &policy.Subsets[chosen]; in.Fits(node, subset.OwnTolerations(pod)) != v1beta1.ReasonAdmitted {
 					delete(want, node.Name)
 					delete(got, node.Name)
 				}
@@ -270,7 +270,7 @@ func TestTopologySpreadIsThatOfAPodWithTheTermsOfItsSubsetAlone(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if policy.Subsets[chosen].Fits(node, subset.OwnTolerations(pod)) != v1alpha1.ReasonAdmitted {
+			if policy.Subsets[chosen].Fits(node, subset.OwnTolerations(pod)) != v1beta1.ReasonAdmitted {
 				continue
 			}
 			wantState, gotState := wantState.Clone(), gotState.Clone()
@@ -301,8 +301,8 @@ var perHost = corev1.TopologySpreadConstraint{MaxSkew: 1, TopologyKey: corev1.La
 // poolsOf is a spread over the pools a and b with these values of maxReplicas.
 func poolsOf(maxA, maxB int) string {
 	return fmt.Sprintf(`subsets:
-- {name: a, maxReplicas: %d, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}
-- {name: b, maxReplicas: %d, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}}
+- {name: a, maxReplicas: %d, requiredNodeSelector: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}
+- {name: b, maxReplicas: %d, requiredNodeSelector: {matchExpressions: [{key: pool, operator: In, values: [b]}]}}
 scheduleStrategy: {whenFull: Schedule}`, maxA, maxB)
 }
 
@@ -387,7 +387,7 @@ func TestANodeThatIsBetterAvoidedIsAvoidedWhateverOtherSubsetsTolerate(t *testin
 	nodes := []*corev1.Node{soft, poolNode("firm", "b", "x")}
 	const spread = `subsets:
 - {name: virtual, maxReplicas: %d, tolerations: [{operator: Exists}]}
-- {name: real, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}}`
+- {name: real, requiredNodeSelector: {matchExpressions: [{key: pool, operator: In, values: [b]}]}}`
 	taints := tf.RegisterPluginAsExtensions(tainttoleration.Name, func(ctx context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
 		return tainttoleration.New(ctx, nil, handle, feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate))
 	}, "PreScore", "Score")

@@ -16,7 +16,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -30,9 +30,9 @@ func newCache(tb testing.TB) cache.Cache {
 // subsetsOf returns subsets that select the nodes of these zones.
 func subsetsOf(tb testing.TB, zones ...string) []subset.Subset {
 	tb.Helper()
-	spec := &v1alpha1.WorkloadSpreadSpec{TargetReference: v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
+	spec := &v1beta1.WorkloadSpreadSpec{TargetReference: v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
 	for _, zone := range zones {
-		spec.Subsets = append(spec.Subsets, v1alpha1.Subset{Name: zone, RequiredNodeSelectorTerm: &corev1.NodeSelectorTerm{
+		spec.Subsets = append(spec.Subsets, v1beta1.Subset{Name: zone, RequiredNodeSelector: &corev1.NodeSelectorTerm{
 			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{zone}}}}})
 	}
 	policy, errs := subset.Compile(spec, field.NewPath("spec"))

@@ -12,7 +12,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	schedutil "k8s.io/kubernetes/pkg/scheduler/util"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/ledger"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -66,7 +66,7 @@ func (s *Spread) isSchedulableAfterNodeChange(_ klog.Logger, pod *corev1.Pod, be
 		return fwk.QueueSkip, nil
 	}
 	fits := func(node *corev1.Node) bool {
-		return claimed.Fits(node, own) == v1alpha1.ReasonAdmitted
+		return claimed.Fits(node, own) == v1beta1.ReasonAdmitted
 	}
 	if fits(is) && (was == nil || !fits(was)) {
 		return fwk.Queue, nil

@@ -116,8 +116,8 @@ func TestNodesAreHandedOnToPodsOfTheSameSubsetOnly(t *testing.T) {
 	b := newBatch(t, "a", "a", "b", "b", "b", "b", "b")
 	// Every node is in b, which prefers other nodes than a does.
 	const spec = `subsets:
-- {name: a, maxReplicas: 1, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
-- {name: b, preferredNodeSelectorTerms: [{weight: 1, preference: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}]}`
+- {name: a, maxReplicas: 1, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
+- {name: b, preferredNodeSelector: [{weight: 1, preference: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}]}`
 	b.spread(1, spec)
 	pods := b.podsNamed("p", 5)
 	b.expectHint(pods[0], "", "a0", "a1")

@@ -15,7 +15,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/utils/clock"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/ledger"
 	"github.com/berth-project/berth/pkg/subset"
 )
@@ -107,14 +107,14 @@ func (r *Rehearsal) ClaimOf(pod *corev1.Pod) *subset.Subset {
 }
 
 // ReasonOf a status with which the plugin refused a pod. Empty for a status that is not the plugin's.
-func (r *Rehearsal) ReasonOf(status *fwk.Status) v1alpha1.Reason {
+func (r *Rehearsal) ReasonOf(status *fwk.Status) v1beta1.Reason {
 	var refused *refusal
 	switch {
 	case status.Plugin() != Name:
 	case errors.As(status.AsError(), &refused):
 		return refused.reason
-	case strings.HasPrefix(status.Message(), string(v1alpha1.ReasonNoNodeFits)):
-		return v1alpha1.ReasonNoNodeFits
+	case strings.HasPrefix(status.Message(), string(v1beta1.ReasonNoNodeFits)):
+		return v1beta1.ReasonNoNodeFits
 	}
 	return ""
 }
@@ -160,6 +160,6 @@ func (t *rehearsedTimer) Stop() bool { return true }
 // noOwnerReader reads nothing: the caller of a Rehearsal tells the ledger about owners.
 type noOwnerReader struct{}
 
-func (noOwnerReader) want(schema.GroupKind)           {}
-func (noOwnerReader) follow(*v1alpha1.WorkloadSpread) {}
-func (noOwnerReader) forget(ledger.Workload)          {}
+func (noOwnerReader) want(schema.GroupKind)          {}
+func (noOwnerReader) follow(*v1beta1.WorkloadSpread) {}
+func (noOwnerReader) forget(ledger.Workload)         {}

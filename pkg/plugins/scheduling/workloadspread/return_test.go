@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	inA = `{name: a, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}`
-	inB = `{name: b, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [b]}]}`
-	inC = `{name: c, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [c]}]}`
+	inA = `{name: a, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [a]}]}`
+	inB = `{name: b, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [b]}]}`
+	inC = `{name: c, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [c]}]}`
 )
 
 var profiles = map[string]func(*schedulerconfig.KubeSchedulerProfile){"with the gate": nil, "without the gate": withoutGate}

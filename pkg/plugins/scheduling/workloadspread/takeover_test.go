@@ -30,7 +30,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/utils/clock"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/ledger"
 )
 
@@ -259,8 +259,8 @@ func TestPodsOfNamespacesWithoutASpreadDoNotWaitForATakeOver(t *testing.T) {
 // kindServer is an API server that serves WorkloadSpreads, or does not know them, or does not allow to list them.
 type kindServer struct{ known, allowed atomic.Bool }
 
-const oneSpread = `{"apiVersion": "apps.kruise.io/v1alpha1", "kind": "WorkloadSpreadList", "metadata": {"resourceVersion": "1"}, "items": [{
-	"apiVersion": "apps.kruise.io/v1alpha1", "kind": "WorkloadSpread", "metadata": {"namespace": "ns", "name": "web", "uid": "web", "resourceVersion": "1", "generation": 1},
+const oneSpread = `{"apiVersion": "apps.kruise.io/v1beta1", "kind": "WorkloadSpreadList", "metadata": {"resourceVersion": "1"}, "items": [{
+	"apiVersion": "apps.kruise.io/v1beta1", "kind": "WorkloadSpread", "metadata": {"namespace": "ns", "name": "web", "uid": "web", "resourceVersion": "1", "generation": 1},
 	"spec": {"targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}, "subsets": [{"name": "a"}]}}]}`
 
 func (s *kindServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -269,7 +269,7 @@ func (s *kindServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(code)
 		_, _ = w.Write([]byte(body)) // the client retries
 	}
-	const group = "/apis/apps.kruise.io/v1alpha1"
+	const group = "/apis/apps.kruise.io/v1beta1"
 	refusal := func(code int, reason metav1.StatusReason) {
 		answer(code, fmt.Sprintf(`{"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": %d, "reason": %q, "message": "it is %[2]s"}`, code, reason))
 	}
@@ -279,7 +279,7 @@ func (s *kindServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !s.known.Load():
 		refusal(http.StatusNotFound, metav1.StatusReasonNotFound)
 	case r.URL.Path == group:
-		answer(http.StatusOK, `{"apiVersion": "v1", "kind": "APIResourceList", "groupVersion": "apps.kruise.io/v1alpha1", "resources": [{"name": "workloadspreads"}]}`)
+		answer(http.StatusOK, `{"apiVersion": "v1", "kind": "APIResourceList", "groupVersion": "apps.kruise.io/v1beta1", "resources": [{"name": "workloadspreads"}]}`)
 	case r.URL.Query().Has("sendInitialEvents"):
 		refusal(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid) // so that the client lists
 	case r.URL.Query().Has("watch"):
@@ -370,9 +370,9 @@ func TestATakeOverReadsManyNamespacesAtOnce(t *testing.T) {
 			boundIn("no-spread")
 			for i := range n {
 				namespace := fmt.Sprintf("ns-%d", i)
-				object := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web", UID: types.UID(namespace), Generation: 1}}
-				object.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "rs"}
-				object.Spec.Subsets = []v1alpha1.Subset{{Name: "a"}}
+				object := &v1beta1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web", UID: types.UID(namespace), Generation: 1}}
+				object.Spec.TargetReference = v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "rs"}
+				object.Spec.Subsets = []v1beta1.Subset{{Name: "a"}}
 				w.book.apply(ledger.SpreadSeen{Spread: object})
 				boundIn(namespace)
 			}

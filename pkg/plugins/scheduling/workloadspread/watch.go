@@ -25,8 +25,8 @@ import (
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
-	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/ledger"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -121,22 +121,22 @@ func (w *listeners) runSpreads(ctx context.Context, list listSpreads, informer c
 // listOneSpread lists at most one spread. A client that may not list spreads is not told whether the kind exists, so discovery is asked.
 func listOneSpread(client dynamic.Interface, discovery serverResources) listSpreads {
 	return func(ctx context.Context) error {
-		_, err := client.Resource(v1alpha1.Resource).List(ctx, metav1.ListOptions{Limit: 1})
+		_, err := client.Resource(v1beta1.Resource).List(ctx, metav1.ListOptions{Limit: 1})
 		if apierrors.IsForbidden(err) {
-			_, err = discovery.ServerResourcesForGroupVersion(v1alpha1.GroupVersion.String())
+			_, err = discovery.ServerResourcesForGroupVersion(v1beta1.GroupVersion.String())
 		}
 		return err
 	}
 }
 
 func newSpreadInformer(config *restclient.Config) (cache.SharedIndexInformer, error) {
-	return newInformer(config, v1alpha1.AddToScheme, v1alpha1.Resource, &v1alpha1.WorkloadSpread{}, func(s *v1alpha1.WorkloadSpread) {
-		s.ManagedFields, s.Annotations, s.Status = nil, nil, v1alpha1.WorkloadSpreadStatus{}
+	return newInformer(config, v1beta1.AddToScheme, v1beta1.Resource, &v1beta1.WorkloadSpread{}, func(s *v1beta1.WorkloadSpread) {
+		s.ManagedFields, s.Annotations, s.Status = nil, nil, v1beta1.WorkloadSpreadStatus{}
 	})
 }
 
 func newBudgetInformer(config *restclient.Config) (cache.SharedIndexInformer, error) {
-	return newInformer(config, policyv1alpha1.AddToScheme, policyv1alpha1.Resource, &policyv1alpha1.PodUnavailableBudget{}, func(b *policyv1alpha1.PodUnavailableBudget) {
+	return newInformer(config, policyv1beta1.AddToScheme, policyv1beta1.Resource, &policyv1beta1.PodUnavailableBudget{}, func(b *policyv1beta1.PodUnavailableBudget) {
 		b.ManagedFields = nil
 		delete(b.Annotations, corev1.LastAppliedConfigAnnotation) // others are options
 	})
@@ -193,8 +193,8 @@ func eventsOf[T any](seen func(T), updated func(before, after T), gone func(T)) 
 }
 
 func spreadEvents(b *book) cache.ResourceEventHandler {
-	seen := func(s *v1alpha1.WorkloadSpread) { b.apply(ledger.SpreadSeen{Spread: s}) }
-	return eventsOf(seen, func(_, s *v1alpha1.WorkloadSpread) { seen(s) }, func(s *v1alpha1.WorkloadSpread) {
+	seen := func(s *v1beta1.WorkloadSpread) { b.apply(ledger.SpreadSeen{Spread: s}) }
+	return eventsOf(seen, func(_, s *v1beta1.WorkloadSpread) { seen(s) }, func(s *v1beta1.WorkloadSpread) {
 		b.apply(ledger.SpreadGone{Key: types.NamespacedName{Namespace: s.Namespace, Name: s.Name}})
 	})
 }

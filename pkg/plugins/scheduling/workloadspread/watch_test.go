@@ -15,8 +15,8 @@ import (
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
-	policyv1alpha1 "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // TestTheCachesOfSpreadsAndBudgetsLackWhatNobodyReads: the caches contain the spec. For budgets they also contain the status and the annotations that
@@ -33,20 +33,20 @@ func TestTheCachesOfSpreadsAndBudgetsLackWhatNobodyReads(t *testing.T) {
 		object.SetAnnotations(annotations)
 	}
 
-	spread := &v1alpha1.WorkloadSpread{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "WorkloadSpread"}, ObjectMeta: meta,
-		Spec: v1alpha1.WorkloadSpreadSpec{Subsets: []v1alpha1.Subset{{Name: "a"}}}}
+	spread := &v1beta1.WorkloadSpread{TypeMeta: metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: "WorkloadSpread"}, ObjectMeta: meta,
+		Spec: v1beta1.WorkloadSpreadSpec{Subsets: []v1beta1.Subset{{Name: "a"}}}}
 	stored := spread.DeepCopy()
 	asStored(stored)
-	stored.Status = v1alpha1.WorkloadSpreadStatus{ObservedGeneration: 3, Summary: "a 1"}
-	t.Run("spreads", func(t *testing.T) { expectCached(t, newSpreadInformer, v1alpha1.Resource, stored, spread) })
+	stored.Status = v1beta1.WorkloadSpreadStatus{ObservedGeneration: 3, Summary: "a 1"}
+	t.Run("spreads", func(t *testing.T) { expectCached(t, newSpreadInformer, v1beta1.Resource, stored, spread) })
 
-	pub := &policyv1alpha1.PodUnavailableBudget{TypeMeta: metav1.TypeMeta{APIVersion: policyv1alpha1.GroupVersion.String(), Kind: "PodUnavailableBudget"}, ObjectMeta: meta,
-		Spec:   policyv1alpha1.PodUnavailableBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}},
-		Status: policyv1alpha1.PodUnavailableBudgetStatus{ObservedGeneration: 3, CurrentAvailable: 10, DesiredAvailable: 8}}
-	pub.Annotations = map[string]string{policyv1alpha1.ProtectOperationsAnnotation: "DELETE"}
+	pub := &policyv1beta1.PodUnavailableBudget{TypeMeta: metav1.TypeMeta{APIVersion: policyv1beta1.GroupVersion.String(), Kind: "PodUnavailableBudget"}, ObjectMeta: meta,
+		Spec:   policyv1beta1.PodUnavailableBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}},
+		Status: policyv1beta1.PodUnavailableBudgetStatus{ObservedGeneration: 3, CurrentAvailable: 10, DesiredAvailable: 8}}
+	pub.Annotations = map[string]string{policyv1beta1.ProtectOperationsAnnotation: "DELETE"}
 	storedPub := pub.DeepCopy()
 	asStored(storedPub)
-	t.Run("budgets", func(t *testing.T) { expectCached(t, newBudgetInformer, policyv1alpha1.Resource, storedPub, pub) })
+	t.Run("budgets", func(t *testing.T) { expectCached(t, newBudgetInformer, policyv1beta1.Resource, storedPub, pub) })
 }
 
 // expectCached fails unless an informer that reads the first object has the second in its cache.

@@ -41,7 +41,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/manifests"
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/plugins/scheduling/workloadspread"
 )
 
@@ -269,7 +269,7 @@ func (c coreClient) RESTClient() restclient.Interface { return c.binds }
 type apiServer struct {
 	client *fake.Clientset
 	mu     sync.Mutex
-	object *v1alpha1.WorkloadSpread
+	object *v1beta1.WorkloadSpread
 	watch  *io.PipeWriter
 	// refuse is the name of a pod whose next bind is refused.
 	refuse string
@@ -278,9 +278,9 @@ type apiServer struct {
 // spread creates or changes the spread "web".
 func (a *apiServer) spread(t *testing.T, generation int64, spec string) {
 	t.Helper()
-	object := &v1alpha1.WorkloadSpread{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "WorkloadSpread"},
+	object := &v1beta1.WorkloadSpread{TypeMeta: metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: "WorkloadSpread"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "spread-uid", Generation: generation, ResourceVersion: fmt.Sprint(generation)}}
-	object.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+	object.Spec.TargetReference = v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
 	if err := yaml.UnmarshalStrict([]byte(spec), &object.Spec); err != nil {
 		t.Fatalf("parsing the spec: %v", err)
 	}
@@ -318,8 +318,8 @@ func (a *apiServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	default:
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		return answer(http.StatusOK, v1alpha1.WorkloadSpreadList{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "WorkloadSpreadList"},
-			ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: []v1alpha1.WorkloadSpread{*a.object}})
+		return answer(http.StatusOK, v1beta1.WorkloadSpreadList{TypeMeta: metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: "WorkloadSpreadList"},
+			ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: []v1beta1.WorkloadSpread{*a.object}})
 	}
 }
 

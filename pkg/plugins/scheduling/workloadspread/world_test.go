@@ -20,7 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/ledger"
 	"github.com/berth-project/berth/pkg/subset"
 )
@@ -38,9 +38,9 @@ type world struct {
 }
 
 // want, follow and forget implement ownerReader: nothing needs to be read.
-func (w *world) want(schema.GroupKind)           {}
-func (w *world) follow(*v1alpha1.WorkloadSpread) {}
-func (w *world) forget(ledger.Workload)          {}
+func (w *world) want(schema.GroupKind)          {}
+func (w *world) follow(*v1beta1.WorkloadSpread) {}
+func (w *world) forget(ledger.Workload)         {}
 
 // newWorld has a Deployment "web" with this number of replicas and one ReplicaSet, and nodes node-a and node-b in zones a and b.
 func newWorld(tb testing.TB, replicas int32) *world {
@@ -90,8 +90,8 @@ func (w *world) scale(replicas int32) {
 // spread creates or changes the spread "web".
 func (w *world) spread(generation int64, spec string) {
 	w.t.Helper()
-	object := &v1alpha1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "spread-uid", Generation: generation}}
-	object.Spec.TargetReference = v1alpha1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+	object := &v1beta1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "spread-uid", Generation: generation}}
+	object.Spec.TargetReference = v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
 	if err := yaml.UnmarshalStrict([]byte(spec), &object.Spec); err != nil {
 		w.t.Fatalf("parsing the spec: %v", err)
 	}
@@ -135,8 +135,8 @@ func onNode(pod *corev1.Pod, node, in string) *corev1.Pod {
 	bound := pod.DeepCopy()
 	bound.Spec.NodeName = node
 	if in != "-" {
-		record, _ := json.Marshal(v1alpha1.MatchedSubset{Name: "web", Subset: in, UID: string(pod.UID)})
-		bound.Annotations = map[string]string{v1alpha1.MatchedAnnotation: string(record)}
+		record, _ := json.Marshal(v1beta1.MatchedSubset{Name: "web", Subset: in, UID: string(pod.UID)})
+		bound.Annotations = map[string]string{v1beta1.MatchedAnnotation: string(record)}
 	}
 	return bound
 }
@@ -239,11 +239,11 @@ func (w *world) expectStages(want map[ledger.Stage]int) {
 
 const (
 	twoThenAny = `subsets:
-- {name: a, maxReplicas: 2, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
-- {name: b, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}`
+- {name: a, maxReplicas: 2, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
+- {name: b, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}`
 	halves   = `{subsets: [{name: a, maxReplicas: "50%"}, {name: b}]}`
 	adaptive = `subsets:
-- {name: a, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
-- {name: b, requiredNodeSelectorTerm: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}
+- {name: a, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
+- {name: b, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}
 scheduleStrategy: {type: Adaptive}`
 )

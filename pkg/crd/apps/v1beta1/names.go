@@ -1,4 +1,4 @@
-package v1alpha1
+package v1beta1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -58,6 +58,9 @@ type AdmittedSubset struct {
 	Subset string `json:"subset"`
 	// Pick identifies the pick. A pod at admission has no UID yet, and often no name.
 	Pick string `json:"pick"`
+	// Lent is true if the subset was at its quota, and the pod takes the share of another subset, which had no node. Such a pod is bound as long as
+	// there are no more pods than replicas.
+	Lent bool `json:"lent,omitempty"`
 	// Time of the pick. The API server may ask admission again after other webhooks changed the pod, and admission then keeps its pick. An old pick
 	// was copied from another pod, so admission picks again.
 	Time metav1.Time `json:"time,omitempty"`
@@ -124,7 +127,8 @@ const (
 const (
 	// ReasonUnschedulableTooLong: the pod carries the patch of its subset and found no node there for rescheduleCriticalSeconds.
 	ReasonUnschedulableTooLong Reason = "UnschedulableTooLong"
-	// ReasonEarlierSubsetHasRoom: an earlier subset has quota left and a node for a replacement of the pod.
+	// ReasonEarlierSubsetHasRoom: an earlier subset has quota left and a node for a replacement of the pod. For a pod of a StatefulSet it is the subset
+	// of its ordinal.
 	ReasonEarlierSubsetHasRoom Reason = "EarlierSubsetHasRoom"
 )
 

@@ -1,12 +1,15 @@
-package v1alpha1
+package v1beta1
 
 const (
-	// ProtectOperationsAnnotation on a budget lists the operations that it protects pods from, separated by commas: DELETE, EVICT, UPDATE, RESIZE.
-	// Without it, the budget protects from all of them. The budget neither refuses nor counts operations that the list leaves out.
+	// ProtectOperationsAnnotation on a budget is spec.protectOperations in v1alpha1: names separated by commas, in either case. It has no effect if the
+	// field is set.
 	ProtectOperationsAnnotation = "kruise.io/pub-protect-operations"
 
-	// ProtectTotalReplicasAnnotation on a budget sets the number of replicas, for pods whose workload does not tell it.
+	// ProtectTotalReplicasAnnotation on a budget is spec.protectTotalReplicas in v1alpha1. It has no effect if the field is set.
 	ProtectTotalReplicasAnnotation = "pub.kruise.io/protect-total-replicas"
+
+	// IgnoredPodSelectorAnnotation on a budget is spec.ignoredPodSelector in v1alpha1: a label selector as JSON. It has no effect if the field is set.
+	IgnoredPodSelectorAnnotation = "policy.berth.dev/ignored-pod-selector"
 
 	// NoProtectAnnotation with the value "true" takes a pod out of every budget. No budget refuses an operation on the pod or counts it as available.
 	// Everybody who may change the pod may set the annotation, even if no further pod may become unavailable. NoProtectNeedsRoomAnnotation on the
@@ -53,6 +56,9 @@ const (
 	// OperationLeave: the pod's labels, annotations or controller change so that the budget does not cover it any more.
 	OperationLeave Operation = "LEAVE"
 )
+
+// ProtectableOperations are those that spec.protectOperations may name.
+var ProtectableOperations = []Operation{OperationDelete, OperationEvict, OperationUpdate, OperationResize}
 
 // Reason is one word that says why the webhook allowed or refused an operation, or why a condition has its status. Messages, metrics, events and
 // conditions use the same word.

@@ -1,0 +1,32 @@
+package v1beta1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupName is the API group of PodUnavailableBudget.
+const GroupName = "policy.kruise.io"
+
+var (
+	// GroupVersion is the group and version of the types in this package.
+	GroupVersion = schema.GroupVersion{Group: GroupName, Version: "v1beta1"}
+
+	// Resource is the resource under which the API server serves PodUnavailableBudgets.
+	Resource = GroupVersion.WithResource("podunavailablebudgets")
+
+	// Kind is the kind of object that Berth's events on budgets are about.
+	Kind = GroupVersion.WithKind("PodUnavailableBudget")
+
+	schemeBuilder = runtime.NewSchemeBuilder(addKnownTypes)
+
+	// AddToScheme registers the types of this package.
+	AddToScheme = schemeBuilder.AddToScheme
+)
+
+func addKnownTypes(scheme *runtime.Scheme) error {
+	scheme.AddKnownTypes(GroupVersion, &PodUnavailableBudget{}, &PodUnavailableBudgetList{})
+	metav1.AddToGroupVersion(scheme, GroupVersion)
+	return nil
+}

@@ -1,0 +1,230 @@
+package v1beta1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// PodUnavailableBudget keeps a number of pods available during voluntary disruptions: deletions, evictions and in-place changes of the pods.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:storageversion
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=podunavailablebudgets,shortName=pub,categories=all
+// +kubebuilder:printcolumn:name="Max Unavailable",type=string,JSONPath=".spec.maxUnavailable"
+// +kubebuilder:printcolumn:name="Min Available",type=string,JSONPath=".spec.minAvailable"
+// +kubebuilder:printcolumn:name="Allowed",type=integer,JSONPath=".status.unavailableAllowed",description="How many more pods may become unavailable now"
+// +kubebuilder:printcolumn:name="Available",type=integer,JSONPath=".status.currentAvailable"
+// +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=".status.desiredAvailable"
+// +kubebuilder:printcolumn:name="Total",type=integer,JSONPath=".status.totalReplicas"
+// +kubebuilder:printcolumn:name="Enforcing",type=string,priority=1,JSONPath=".status.conditions[?(@.type=='Enforcing')].status"
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=".metadata.creationTimestamp"
+type PodUnavailableBudget struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +required
+	Spec   PodUnavailableBudgetSpec   `json:"spec"`
+	Status PodUnavailableBudgetStatus `json:"status,omitempty"`
+}
+
+// PodUnavailableBudgetList is a list of PodUnavailableBudgets.
+//
+// +kubebuilder:object:root=true
+type PodUnavailableBudgetList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []PodUnavailableBudget `json:"items"`
+}
+
+// PodUnavailableBudgetSpec says which pods are protected and how many of them must stay available.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.selector) || has(self.targetRef)",message="needs selector or targetRef to know which pods to protect"
+// +kubebuilder:validation:XValidation:rule="has(self.maxUnavailable) || has(self.minAvailable)",message="needs maxUnavailable or minAvailable"
+// +kubebuilder:validation:XValidation:rule="!has(self.maxUnavailable) || type(self.maxUnavailable) != int || int(self.maxUnavailable) >= 0",message="must not be negative",fieldPath=".maxUnavailable"
+// +kubebuilder:validation:XValidation:rule="!has(self.maxUnavailable) || type(self.maxUnavailable) != string || string(self.maxUnavailable).matches('^(100|[0-9]{1,2})%$')",message="must be a count or a percentage from 0% to 100%",fieldPath=".maxUnavailable"
+// +kubebuilder:validation:XValidation:rule="!has(self.minAvailable) || type(self.minAvailable) != int || int(self.minAvailable) >= 0",message="must not be negative",fieldPath=".minAvailable"
+// +kubebuilder:validation:XValidation:rule="!has(self.minAvailable) || type(self.minAvailable) != string || string(self.minAvailable).matches('^(100|[0-9]{1,2})%$')",message="must be a count or a percentage from 0% to 100%",fieldPath=".minAvailable"
+// +kubebuilder:validation:XValidation:rule="!has(self.unhealthyPodPolicy) || size(self.unhealthyPodPolicy) == 0 || self.unhealthyPodPolicy in ['AlwaysAllow', 'IfHealthyBudget']",message="must be AlwaysAllow or IfHealthyBudget",fieldPath=".unhealthyPodPolicy"
+type PodUnavailableBudgetSpec struct {
+	// Selector selects the pods in the budget's own namespace. It must not be empty. A budget has either selector or targetRef, and neither can be
+	// changed. In budgets that are older than these rules, an empty selector selects all pods, and targetRef takes precedence over selector.
+	//
+	// +optional
+	Selector *metav1.LabelSelector `json:"selector,omitempty"`
+
+	// TargetReference names the workload whose pods the budget protects. The workload is in the budget's own namespace.
+	//
+	// +optional
+	TargetReference *TargetReference `json:"targetRef,omitempty"`
+
+	// MaxUnavailable is how many pods may be unavailable: a count, or a percentage of the replicas. A percentage is rounded up to whole pods.
+	// It takes precedence over minAvailable.
+	//
+	// +optional
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:MaxLength=32
+	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
+
+	// MinAvailable is how many pods must stay available: a count, or a percentage of the replicas. A percentage is rounded up to whole pods.
+	//
+	// +optional
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:MaxLength=32
+	MinAvailable *intstr.IntOrString `json:"minAvailable,omitempty"`
+
+	// UnhealthyPodPolicy says which operations the webhook allows on pods that are unavailable already. AlwaysAllow, the default, allows all of them.
+	// IfHealthyBudget refuses them for a running pod while fewer pods are available than the budget needs. This field is an addition of Berth.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	UnhealthyPodPolicy UnhealthyPodPolicy `json:"unhealthyPodPolicy,omitempty"`
+
+	// ProtectOperations are the operations that the budget protects pods from: DELETE, EVICT, UPDATE, RESIZE. Empty means all of them. The budget neither
+	// refuses nor counts operations that the list leaves out. In v1alpha1, the annotation kruise.io/pub-protect-operations lists them.
+	//
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=4
+	// +kubebuilder:validation:items:MaxLength=32
+	// +kubebuilder:validation:items:Pattern=`^(DELETE|EVICT|UPDATE|RESIZE)$`
+	ProtectOperations []Operation `json:"protectOperations,omitempty"`
+
+	// ProtectTotalReplicas is the number of replicas, for pods whose workload does not tell it. Nil means that the workloads' numbers count. In v1alpha1,
+	// the annotation pub.kruise.io/protect-total-replicas says it.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	ProtectTotalReplicas *int32 `json:"protectTotalReplicas,omitempty"`
+
+	// IgnoredPodSelector selects pods that the budget does not protect, although selector or targetRef covers them. The budget neither refuses an operation
+	// on them nor counts them as available. Nil selects none. It must not be empty. In v1alpha1, the annotation policy.berth.dev/ignored-pod-selector
+	// holds it as JSON.
+	//
+	// +optional
+	IgnoredPodSelector *metav1.LabelSelector `json:"ignoredPodSelector,omitempty"`
+}
+
+// TargetReference identifies a workload.
+type TargetReference struct {
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9.-]+/)?v[a-z0-9]+$')",message="must be the group and version of the workload, for instance apps/v1"
+	APIVersion string `json:"apiVersion,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Kind string `json:"kind,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name,omitempty"`
+}
+
+// UnhealthyPodPolicy is AlwaysAllow or IfHealthyBudget.
+type UnhealthyPodPolicy string
+
+const (
+	// AlwaysAllowUnhealthy allows every operation on an unavailable pod, so that broken pods can be replaced. This is the default.
+	AlwaysAllowUnhealthy UnhealthyPodPolicy = "AlwaysAllow"
+	// IfHealthyBudget also protects a running pod that is unavailable, until enough other pods are available. Use it for pods that hold data
+	// while they are not ready.
+	IfHealthyBudget UnhealthyPodPolicy = "IfHealthyBudget"
+)
+
+// PodUnavailableBudgetStatus is the observed state of a budget, and the ledger of allowed operations.
+//
+// The webhook and the controller write it. Each write carries the resourceVersion of the budget that the writer read. So all writes have one
+// order, and none overwrites a change that its writer has not seen.
+type PodUnavailableBudgetStatus struct {
+	// ObservedGeneration is the generation of the spec from which the numbers were computed.
+	//
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration"`
+
+	// DisruptedPods are the pods in the ledger that are about to be deleted or to leave the budget. It maps their names to the time of the approval.
+	// It only informs.
+	//
+	// +optional
+	DisruptedPods map[string]metav1.Time `json:"disruptedPods,omitempty"`
+
+	// UnavailablePods are the pods in the ledger that are changed in place or made unready. It maps their names to the time of the approval.
+	// It only informs.
+	//
+	// +optional
+	UnavailablePods map[string]metav1.Time `json:"unavailablePods,omitempty"`
+
+	// UnavailableAllowed is how many more pods may become unavailable now. It only informs: the webhook counts the pods again for every decision.
+	//
+	// +optional
+	UnavailableAllowed int32 `json:"unavailableAllowed"`
+
+	// CurrentAvailable is how many pods are available.
+	//
+	// +optional
+	CurrentAvailable int32 `json:"currentAvailable"`
+
+	// DesiredAvailable is how many pods must stay available.
+	//
+	// +optional
+	DesiredAvailable int32 `json:"desiredAvailable"`
+
+	// TotalReplicas is how many pods the budget's workloads ask for.
+	//
+	// +optional
+	TotalReplicas int32 `json:"totalReplicas"`
+
+	// Ledger records the allowed operations whose outcome is not proven yet. Their pods count as unavailable. This field is an addition of Berth.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=uid
+	Ledger []LedgerEntry `json:"ledger,omitempty"`
+
+	// LedgerRevision is the resourceVersion of the list of pods by which Berth last removed entries from the ledger. Berth decides nothing by an older
+	// list: a pod whose entry was removed could still look available in it. This field is an addition of Berth.
+	//
+	// +optional
+	LedgerRevision string `json:"ledgerRevision,omitempty"`
+
+	// Conditions are DisruptionAllowed, Enforcing and ReplicasKnown. This field is an addition of Berth.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// LedgerEntry is one allowed operation on one pod.
+type LedgerEntry struct {
+	// UID of the pod.
+	//
+	// +required
+	UID types.UID `json:"uid"`
+	// Name of the pod.
+	//
+	// +optional
+	Name string `json:"name,omitempty"`
+	// Operation that the webhook allowed. An operation that removes the pod replaces one that changes it.
+	//
+	// +optional
+	Operation Operation `json:"operation,omitempty"`
+	// Generation that the pod will have after the operation, if it is known.
+	//
+	// +optional
+	Generation int64 `json:"generation,omitempty"`
+	// Revision is the resourceVersion of the pod for which the webhook allowed an UNREADY operation. It is empty for other operations. The API server
+	// either applies the change to this revision or calls the webhook again. So the request is over once the pod has another revision.
+	//
+	// +optional
+	Revision string `json:"revision,omitempty"`
+	// Time of the last approval, by the clock of the writer. It only informs: Berth decides nothing by it.
+	//
+	// +optional
+	Time metav1.Time `json:"time,omitempty"`
+	// Renewals is how often the webhook has renewed the approval. Any change of the entry restarts the time after which it expires.
+	//
+	// +optional
+	Renewals int32 `json:"renewals,omitempty"`
+}

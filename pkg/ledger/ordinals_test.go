@@ -1,0 +1,334 @@
+package ledger
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+var statefulSetKind = schema.GroupKind{Group: appsv1.GroupName, Kind: "StatefulSet"}
+
+// setWorld has a StatefulSet "db" with a controller and a scheduler. All subsets have nodes.
+type setWorld struct {
+	*world
+	start, replicas int32
+	revision        int
+	spec            string
+	generation      int64
+	// pods by ordinal.
+	pods map[int32]*corev1.Pod
+	made int
+}
+
+func newSetWorld(tb testing.TB, replicas int32, spec string) *setWorld {
+	tb.Helper()
+	w := &setWorld{world: emptyWorld(tb), replicas: replicas, revision: 1, spec: spec, pods: map[int32]*corev1.Pod{}}
+	w.show()
+	return w
+}
+
+// show shows the ledger the StatefulSet and its spread.
+func (w *setWorld) show() {
+	w.t.Helper()
+	w.generation++
+	w.showSet()
+	w.spreadOf("web", w.generation, "StatefulSet", "db", w.spec)
+}
+
+func (w *setWorld) showSet() {
+	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "db", UID: "db-uid"}, Spec: appsv1.StatefulSetSpec{Replicas: ptr.To(w.replicas)}}
+	if w.start > 0 {
+		set.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: w.start}
+	}
+	w.apply(OwnerSeen{Kind: statefulSetKind, Object: set})
+}
+
+// restart replaces the ledger by one that begins with what the API server has.
+func (w *setWorld) restart() {
+	old := w.world
+	w.world = emptyWorld(old.t)
+	w.now = old.now
+	w.show()
+	for _, ordinal := range slices.Sorted(maps.Keys(w.pods)) {
+		w.see(w.pods[ordinal])
+	}
+}
+
+// make makes the pod with this ordinal, and shows it to the ledger.
+func (w *setWorld) make(ordinal int32) *corev1.Pod {
+	w.made++
+	name := fmt.Sprintf("db-%d", ordinal)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(fmt.Sprintf("%s-%d", name, w.made)),
+		Labels:          map[string]string{"controller-revision-hash": fmt.Sprintf("v%d", w.revision)},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", UID: "db-uid", Controller: ptr.To(true)}}}}
+	w.pods[ordinal] = pod
+	w.see(pod)
+	return pod
+}
+
+func (w *setWorld) unmake(ordinal int32) {
+	w.apply(PodGone{UID: w.pods[ordinal].UID})
+	delete(w.pods, ordinal)
+}
+
+// place binds a pod where the ledger wants it, if the ledger lets it go.
+func (w *setWorld) place(ordinal int32) {
+	w.t.Helper()
+	pod := w.pods[ordinal]
+	answer := w.ask(pod)
+	if pod.Spec.NodeName != "" || answer.Decision == nil {
+		return
+	}
+	if !w.reserve(pod, answer.Decision) || !w.startBind(pod, answer.Decision) {
+		w.t.Fatalf("%s lost its slot in %q", pod.Name, answer.Decision.Name())
+	}
+	w.pods[ordinal] = onNode(pod, "node-"+answer.Decision.Name(), answer.Decision.Name())
+	w.see(w.pods[ordinal])
+}
+
+// scale has the controller make the missing pods in this order, or delete those above from the top.
+func (w *setWorld) scale(replicas int32, order func([]int32)) {
+	w.t.Helper()
+	w.replicas = replicas
+	w.showSet()
+	for _, ordinal := range slices.Backward(slices.Sorted(maps.Keys(w.pods))) {
+		if ordinal >= w.start+replicas || ordinal < w.start {
+			w.unmake(ordinal)
+		}
+	}
+	var missing []int32
+	for ordinal := w.start; ordinal < w.start+replicas; ordinal++ {
+		if w.pods[ordinal] == nil {
+			missing = append(missing, ordinal)
+		}
+	}
+	order(missing)
+	for _, ordinal := range missing {
+		w.make(ordinal)
+	}
+	for _, ordinal := range missing {
+		w.place(ordinal)
+	}
+}
+
+func inOrder([]int32) {}
+
+// roll updates the pods from the top down to an ordinal.
+func (w *setWorld) roll(downTo int32) {
+	w.t.Helper()
+	for _, ordinal := range slices.Backward(slices.Sorted(maps.Keys(w.pods))) {
+		if ordinal >= downTo {
+			w.unmake(ordinal)
+			w.make(ordinal)
+			w.place(ordinal)
+		}
+	}
+}
+
+// layout is where the pods are, by ordinal: "aabb". It has - for a pod of no subset, and . for one without a node.
+func (w *setWorld) layout() string {
+	var layout strings.Builder
+	for _, ordinal := range slices.Sorted(maps.Keys(w.pods)) {
+		pod := w.pods[ordinal]
+		switch record := subset.RecordOf(pod); {
+		case pod.Spec.NodeName == "":
+			layout.WriteString(".")
+		case record.Subset == "":
+			layout.WriteString("-")
+		default:
+			layout.WriteString(record.Subset)
+		}
+	}
+	return layout.String()
+}
+
+func (w *setWorld) expect(want string) {
+	w.t.Helper()
+	if got := w.layout(); got != want {
+		w.t.Errorf("the pods are in %s, want %s", got, want)
+	}
+}
+
+func TestAStatefulSetKeepsItsLowestOrdinalsInTheFirstSubset(t *testing.T) {
+	w := newSetWorld(t, 0, twoThenAny)
+	w.scale(6, inOrder)
+	w.expect("aabbbb")
+	w.revision++
+	w.roll(0) // from 5 to 0
+	w.expect("aabbbb")
+	w.scale(3, inOrder)
+	w.expect("aab")
+}
+
+func TestOrdinalsDecideInWhateverOrderThePodsCome(t *testing.T) {
+	const wait = `, scheduleStrategy: {whenFull: Wait}}`
+	for name, tc := range map[string]struct {
+		spec, want string
+		start      int32
+	}{
+		"counts":                                        {spec: `{subsets: [{name: a, maxReplicas: 2}, {name: b}]}`, want: "aabbbbbb"},
+		"the first ordinal is another":                  {spec: `{subsets: [{name: a, maxReplicas: 2}, {name: b}]}`, want: "aabbbbbb", start: 4},
+		"one quota scope":                               {spec: `{subsets: [{name: a, maxReplicas: 2}, {name: b}], scheduleStrategy: {quotaScope: Workload}}`, want: "aabbbbbb"},
+		"pods beyond all quotas are let go":             {spec: `{subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 3}]}`, want: "aabbb---"},
+		"quotas that add up to the replicas, with Wait": {spec: `{subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 6}]` + wait, want: "aabbbbbb"},
+		"a percentage and the rest":                     {spec: `{subsets: [{name: a, maxReplicas: "30%"}, {name: b}]}`, want: "abbabbab"},
+		"shares":                                        {spec: `{subsets: [{name: a, maxReplicas: "50%"}, {name: b, maxReplicas: "50%"}]}`, want: "abababab"},
+		"weights":                                       {spec: `{subsets: [{name: a, weight: 1}, {name: b, weight: 3}]}`, want: "bbabbbab"},
+		"minimums":                                      {spec: `{subsets: [{name: a, minReplicas: 1, maxReplicas: 4}, {name: b, minReplicas: 2}]}`, want: "abbaaabb"},
+		"Adaptive":                                      {spec: `{subsets: [{name: a, maxReplicas: 2}, {name: b}], scheduleStrategy: {type: Adaptive}}`, want: "aabbbbbb"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for seed := range uint64(20) {
+				r := rand.New(rand.NewPCG(seed, 1))
+				w := newSetWorld(t, 0, tc.spec)
+				w.start = tc.start
+				w.scale(8, func(missing []int32) {
+					r.Shuffle(len(missing), func(i, j int) { missing[i], missing[j] = missing[j], missing[i] })
+				})
+				w.expect(tc.want)
+				w.scale(r.Int32N(8), inOrder)
+				w.expect(tc.want[:w.replicas])
+			}
+		})
+	}
+}
+
+// Each revision has the quotas for itself, so a roll-out that stops half-way has the layout of the whole set.
+func TestAPartitionedRolloutKeepsTheLayout(t *testing.T) {
+	w := newSetWorld(t, 0, twoThenAny)
+	w.scale(5, inOrder)
+	w.revision++
+	w.roll(1)
+	w.expect("aabbb")
+	w.restart()
+	w.scale(6, inOrder)
+	w.expect("aabbbb")
+	w.roll(0)
+	w.expect("aabbbb")
+}
+
+// TestTheLayoutFollowsTheOrdinals changes a StatefulSet at random: its replicas, its revision down to a random partition, its pods, and the scheduler.
+// Pods come in any order. While nodes have room each pod is in the subset of its ordinal after each change.
+func TestTheLayoutFollowsTheOrdinals(t *testing.T) {
+	subsets := []string{
+		`[{name: a, maxReplicas: 2}, {name: b}]`,
+		`[{name: a, maxReplicas: 3}, {name: b, maxReplicas: 0}, {name: c, maxReplicas: 20}]`,
+		`[{name: a, maxReplicas: "30%"}, {name: b, maxReplicas: "40%"}, {name: c}]`,
+		`[{name: a, maxReplicas: "20%"}, {name: b, maxReplicas: "20%"}, {name: c, maxReplicas: "60%"}]`,
+		`[{name: a, weight: 1}, {name: b, weight: 1, maxReplicas: 4}, {name: c, weight: 3}]`,
+		`[{name: a, minReplicas: 2, maxReplicas: 5}, {name: b, minReplicas: 3}, {name: c}]`,
+		`[{name: a, minReplicas: "20%"}, {name: b, minReplicas: 1, weight: 2}, {name: c, minReplicas: "30%", weight: 1}]`,
+	}
+	strategies := []string{`{}`, `{quotaScope: Workload}`, `{whenFull: Wait}`, `{type: Adaptive}`, `{type: Adaptive, quotaScope: Workload, whenFull: Wait}`}
+	for seed := range uint64(*histories) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		spec := fmt.Sprintf(`{subsets: %s, scheduleStrategy: %s}`, subsets[r.IntN(len(subsets))], strategies[r.IntN(len(strategies))])
+		w := newSetWorld(t, 0, spec)
+		w.start = r.Int32N(2) * 7
+		shuffle := func(ordinals []int32) {
+			r.Shuffle(len(ordinals), func(i, j int) { ordinals[i], ordinals[j] = ordinals[j], ordinals[i] })
+		}
+		w.scale(r.Int32N(12), shuffle)
+		for range 30 {
+			var did string
+			switch r.IntN(5) {
+			case 0, 1:
+				w.scale(r.Int32N(16), shuffle)
+				did = "scaling"
+			case 2:
+				w.revision++
+				w.roll(w.start + r.Int32N(w.replicas+1))
+				did = "an update"
+			case 3:
+				w.restart()
+				did = "a restart"
+			default:
+				for _, ordinal := range slices.Collect(maps.Keys(w.pods)) {
+					if r.IntN(3) == 0 {
+						w.unmake(ordinal)
+					}
+				}
+				w.scale(w.replicas, shuffle)
+				did = "evictions"
+			}
+			policy := w.ledger.byName[spreadKey].policy
+			plan := policy.Plan(w.replicas)
+			var want strings.Builder
+			for position := range w.replicas {
+				home, known := policy.SubsetAt(&plan, position+1)
+				if !known || home == subset.None {
+					t.Fatalf("position %d has no home in %s", position+1, spec)
+				}
+				want.WriteString(policy.Subsets[home].Name)
+			}
+			if got := w.layout(); got != want.String() {
+				t.Fatalf("seed %d, %s: after %s the pods are in %s, want %s", seed, spec, did, got, want.String())
+			}
+		}
+	}
+}
+
+// The first ordinal may change while pods wait. Those that belong elsewhere then are tried again.
+func TestANewFirstOrdinalWakesPodsThatWait(t *testing.T) {
+	w := newSetWorld(t, 4, twoThenAny)
+	pod := w.make(2)
+	w.expectChoice(pod, "b") // and finds no node
+	w.awake = nil
+	w.start = 2
+	w.showSet()
+	w.expectAwake("db-2")
+	w.expectChoice(pod, "a")
+}
+
+// With strategy Adaptive a pod whose home has no node goes to a later subset first, and looks in its home again when it is made again.
+func TestAnOrdinalThatWentOnComesHomeWhenItIsMadeAgain(t *testing.T) {
+	w := newSetWorld(t, 0, `{subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 2}, {name: c, maxReplicas: 4}], scheduleStrategy: {type: Adaptive}}`)
+	w.result = func(check *NodeCheck) CheckResult {
+		if check.Subset == 1 {
+			return Infeasible
+		}
+		return Feasible
+	}
+	w.scale(4, slices.Reverse)
+	w.expect("aacc")
+	w.result = func(*NodeCheck) CheckResult { return Feasible }
+	w.scale(6, inOrder)
+	w.expect("aacccc")
+	w.unmake(3)
+	w.scale(6, inOrder)
+	w.expect("aacbcc")
+	w.scale(1, inOrder)
+	w.scale(6, inOrder)
+	w.expect("aabbcc")
+}
+
+// A pod that finds its home taken waits elsewhere, and is woken as soon as its home has a slot.
+func TestAStrayIsWokenForItsHome(t *testing.T) {
+	w := newSetWorld(t, 4, `{subsets: [{name: a, maxReplicas: 1}, {name: b, maxReplicas: 2}, {name: c}], scheduleStrategy: {quotaScope: Workload}}`)
+	stranger := w.make(7)
+	stranger.Name = "other" // has no position, and takes the slot of db-0
+	w.apply(PodGone{UID: stranger.UID})
+	w.see(stranger)
+	w.expectChoice(stranger, "a")
+	stray, third := w.make(0), w.make(2)
+	w.expectChoice(stray, "b")
+	w.expectChoice(third, "b")
+	w.awake = nil
+	w.apply(PodGone{UID: third.UID}) // no slot for db-0
+	w.expectAwake()
+	w.apply(PodGone{UID: stranger.UID})
+	w.expectAwake("db-0")
+	w.expectChoice(stray, "a")
+}

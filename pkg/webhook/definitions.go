@@ -1,0 +1,86 @@
+package webhook
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/endpoint"
+)
+
+// definitionsInterval is how often Berth checks that the definitions have the CA. Nothing else tells it that somebody has replaced them: a watch would have to
+// read every definition of the cluster, because RBAC cannot restrict one to two names.
+const definitionsInterval = 30 * time.Second
+
+// definitions are the CustomResourceDefinitions of Berth's kinds. The API server converts objects by calling the webhook that they name.
+type definitions struct {
+	// live reads from the API server.
+	live client.Client
+}
+
+func newDefinitions(config *rest.Config) (*definitions, error) {
+	scheme := runtime.NewScheme()
+	if err := apiextensionsv1.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("registering types: %w", err)
+	}
+	live, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("making a client for definitions: %w", err)
+	}
+	return &definitions{live}, nil
+}
+
+// trust makes the API server trust the authority when it calls the conversion webhook. It changes nothing else of the definitions, and leaves alone those
+// that do not exist or name no webhook.
+func (d *definitions) trust(ctx context.Context, authority []byte) error {
+	var errs []error
+	for _, name := range endpoint.Definitions {
+		errs = append(errs, d.trustOf(ctx, name, authority))
+	}
+	return errors.Join(errs...)
+}
+
+func (d *definitions) trustOf(ctx context.Context, name string, authority []byte) error {
+	definition := &apiextensionsv1.CustomResourceDefinition{}
+	if err := d.live.Get(ctx, types.NamespacedName{Name: name}, definition); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	conversion := definition.Spec.Conversion
+	if conversion == nil || conversion.Webhook == nil || conversion.Webhook.ClientConfig == nil || bytes.Equal(conversion.Webhook.ClientConfig.CABundle, authority) {
+		return nil
+	}
+	// A patch, because a newer API server may have fields that this version would drop. The revision lets only one of several replicas write.
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"resourceVersion": definition.ResourceVersion},
+		"spec":     map[string]any{"conversion": map[string]any{"webhook": map[string]any{"clientConfig": map[string]any{"caBundle": authority}}}},
+	})
+	if err != nil {
+		return err
+	}
+	if err := d.live.Patch(ctx, definition, client.RawPatch(types.MergePatchType, patch)); err != nil && !apierrors.IsConflict(err) {
+		return fmt.Errorf("writing the authority of CustomResourceDefinition %s: %w", name, err)
+	}
+	return nil
+}
+
+// tellDefinitions writes the CA of the Secret into the definitions, unless the Secret has none yet.
+func (c *certificates) tellDefinitions(ctx context.Context) error {
+	if c.definitions == nil {
+		return nil
+	}
+	authority, err := c.authority(ctx)
+	if err != nil || len(authority) == 0 {
+		return err
+	}
+	return c.definitions.trust(ctx, authority)
+}
