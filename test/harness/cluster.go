@@ -72,6 +72,13 @@ func Audited(config sandbox.Config) sandbox.Config {
 // Start starts a sandbox with Berth on it, from the binaries in bin. The caller stops it.
 func Start(ctx context.Context, config sandbox.Config, options product.Options) (*Cluster, error) {
 	config.BinDir = filepath.Join(Root(), "bin")
+	if slices.Contains(config.Without, product.Controller) {
+		definitions, err := convert()
+		if err != nil {
+			return nil, err
+		}
+		config.Manifests = slices.Concat(definitions, config.Manifests)
+	}
 	config, err := product.Compose(Audited(config), options)
 	if err != nil {
 		return nil, err
@@ -85,11 +92,7 @@ func Start(ctx context.Context, config sandbox.Config, options product.Options) 
 		c.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(c.Client.Discovery()))
 		c.Dynamic, err = dynamic.NewForConfig(s.RESTConfig())
 	}
-	switch {
-	case err != nil:
-	case slices.Contains(config.Without, product.Controller):
-		err = c.convert(ctx)
-	default:
+	if err == nil {
 		err = c.awaitConversion(ctx)
 	}
 	if err != nil {
