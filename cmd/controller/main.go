@@ -44,6 +44,7 @@ type flags struct {
 	shutdownDelay           time.Duration
 	budgets                 bool
 	budgetExpiry            time.Duration
+	compatibility           string
 }
 
 // requestTimeout is how long kube-apiserver works on a request, unless its --request-timeout says otherwise.
@@ -84,6 +85,9 @@ func (f *flags) addTo(set *flag.FlagSet) {
 	set.DurationVar(&f.budgetExpiry, "budget-expiry", budgetcontroller.DefaultExpiry,
 		"How long a PodUnavailableBudget counts an operation that it allowed, if the operation does not happen. At least "+guard.ShortestExpiry(requestTimeout).String()+
 			". If the API server's --request-timeout is above 1m, add the difference.")
+	set.StringVar(&f.compatibility, "compatibility", "",
+		"kruise: WorkloadSpreads behave as OpenKruise's in everything that clients can observe, except those with another value in annotation "+
+			v1beta1.CompatibilityAnnotation+"; none or empty: only those with value kruise in the annotation do.")
 	clientconfig.RegisterFlags(set)
 	klog.InitFlags(set)
 }
@@ -91,6 +95,12 @@ func (f *flags) addTo(set *flag.FlagSet) {
 func run(ctx context.Context, f flags) error {
 	if f.shutdownDelay < 0 {
 		return fmt.Errorf("--shutdown-delay is %s: must not be negative", f.shutdownDelay)
+	}
+	installation := v1beta1.Compatibility(f.compatibility)
+	switch installation {
+	case "", v1beta1.CompatibleWithKruise, v1beta1.NoCompatibility:
+	default:
+		return fmt.Errorf("--compatibility is %q: must be %s or %s", f.compatibility, v1beta1.CompatibleWithKruise, v1beta1.NoCompatibility)
 	}
 	if f.budgets && !f.webhooks {
 		return errors.New("--webhooks=false needs --budgets=false: without the webhooks no protected pod could be deleted")
@@ -130,7 +140,7 @@ func run(ctx context.Context, f flags) error {
 	if err := mgr.AddReadyzCheck("staying", staying); err != nil {
 		return err
 	}
-	owners, err := lineage.New(ctx, mgr, lineage.Options{})
+	owners, err := lineage.New(ctx, mgr, lineage.Options{Compatibility: installation})
 	if err != nil {
 		return err
 	}

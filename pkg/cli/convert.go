@@ -137,7 +137,7 @@ func convert(document []byte, target v1beta1.TargetReference) (*conversion, erro
 	if err != nil {
 		return nil, err
 	}
-	policy, errs := subset.Compile(&c.spread.Spec, field.NewPath("spec"))
+	policy, errs := subset.Compile(c.spread, field.NewPath("spec"))
 	if len(errs) > 0 {
 		return nil, fmt.Errorf("the converted WorkloadSpread is not valid; correct the policy: %w", errs.ToAggregate())
 	}

@@ -332,7 +332,7 @@ func (l *linter) check() {
 	for i := range l.spreads {
 		spread, d := l.spreads[i].object, &l.spreads[i].document
 		l.addErrors(d, nameErrors(&spread.ObjectMeta))
-		policy, errs := subset.Compile(&spread.Spec, spec)
+		policy, errs := subset.Compile(spread, spec)
 		l.addErrors(d, errs)
 		target := keyIn(spread.Namespace, workload.TargetOf(spread))
 		if other := dividing[target]; other != nil && other.name != d.name { // one name in several files is one spread in several variants

@@ -69,7 +69,7 @@ func treeOf(ctx context.Context, s *snapshot.Snapshot, spread *v1beta1.WorkloadS
 	}
 	target := workload.TargetOf(spread)
 	root.sub(target.Kind.Kind, target.Name)
-	policy, _ := subset.Compile(&spread.Spec, field.NewPath("spec"))
+	policy, _ := subset.Compile(spread, field.NewPath("spec"))
 	if policy == nil {
 		return root, nil // its state says so
 	}

@@ -28,6 +28,8 @@ type facts struct {
 	// podsUnknown is true if the pods could not be found, because the workload could not.
 	podsUnknown bool
 	now         metav1.Time
+	// installation is its compatibility. Empty means none.
+	installation v1beta1.Compatibility
 }
 
 // knowsWhoIsKept is false if it is not known which pods the spread divides, or how many pods the workload asks for.
@@ -50,6 +52,7 @@ type workloadFacts struct {
 func describe(spread *v1beta1.WorkloadSpread, f *facts) v1beta1.WorkloadSpreadStatus {
 	status := v1beta1.WorkloadSpreadStatus{
 		ObservedGeneration: spread.Generation,
+		Compatibility:      f.installation,
 		Conditions:         slices.Clone(spread.Status.Conditions),
 		// Only deschedulers write these.
 		Moves:     spread.Status.Moves,

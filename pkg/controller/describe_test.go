@@ -64,7 +64,7 @@ var noon = metav1.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 func factsOf(t *testing.T, spread *v1beta1.WorkloadSpread, replicas int32, pods string) *facts {
 	t.Helper()
 	f := &facts{workload: workloadFacts{replicas: replicas}, now: noon}
-	f.policy, f.invalid = subset.Compile(&spread.Spec, field.NewPath("spec"))
+	f.policy, f.invalid = subset.Compile(spread, field.NewPath("spec"))
 	if f.policy != nil {
 		f.account = accountOf(f.policy, replicas, observed(t, pods)...)
 	}
@@ -455,7 +455,7 @@ func TestWhatDeschedulersWroteStays(t *testing.T) {
 	spread := makeSpread(t, "subsets: [{name: a, maxReplicas: 2}, {name: b}]")
 	spread.Status.Moves = []v1beta1.Move{{From: "a", To: "b", Round: 2, Time: noon}}
 	spread.Status.Misplaced = &v1beta1.Misplaced{Pods: 3, Since: noon}
-	policy, _ := subset.Compile(&spread.Spec, field.NewPath("spec"))
+	policy, _ := subset.Compile(spread, field.NewPath("spec"))
 	for name, f := range map[string]*facts{
 		"of a valid spread":    {policy: policy, now: noon, account: accountOf(policy, 2, observed(t, "a b")...)},
 		"of one with conflict": {policy: policy, now: noon, older: "other"},

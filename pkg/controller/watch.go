@@ -202,7 +202,7 @@ func requestFor(object metav1.Object) reconcile.Request {
 var spreadMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*v1beta1.WorkloadSpread)
 	after, okAfter := e.ObjectNew.(*v1beta1.WorkloadSpread)
-	return !ok || !okAfter || before.Generation != after.Generation || !equality.Semantic.DeepEqual(before.Status, after.Status)
+	return !ok || !okAfter || !subset.SamePolicy(before, after) || !equality.Semantic.DeepEqual(before.Status, after.Status)
 }}
 
 // podMatters drops updates that change nothing the model or the status reads.

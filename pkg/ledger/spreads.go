@@ -73,12 +73,12 @@ func nameOf(spread *v1beta1.WorkloadSpread) types.NamespacedName {
 	return types.NamespacedName{Namespace: spread.Namespace, Name: spread.Name}
 }
 
-// A change of status or metadata only is ignored.
+// A change that compiles to the same policy is ignored.
 func (ev SpreadSeen) apply(l *Ledger) {
 	key, target := nameOf(ev.Spread), WorkloadOf(ev.Spread.Namespace, workload.TargetOf(ev.Spread))
 	if a := l.byName[key]; a != nil {
 		known := a.spreads[a.find(key)]
-		if known.UID == ev.Spread.UID && known.Generation == ev.Spread.Generation {
+		if subset.SamePolicy(known, ev.Spread) {
 			return
 		}
 		if known.UID != ev.Spread.UID || a.workload != target {
@@ -158,7 +158,7 @@ func (l *Ledger) compile(a *account) {
 	for _, scope := range a.scopes() {
 		l.counts.OverQuota -= a.policy.OverQuota(&a.plan, a.tally.Kept(scope))
 	}
-	policy, errs := subset.Compile(&spread.Spec, field.NewPath("spec"))
+	policy, errs := subset.Compile(spread, field.NewPath("spec"))
 	a.dividing, a.policy, a.invalid, a.tally, a.plan, a.announced = spread, policy, "", nil, subset.Plan{}, false
 	a.waiting, a.exhausted, a.gangs = map[string]*waitlist{}, map[podClass]*waitlist{}, map[gangKey]*gang{}
 	a.skipUntil = make([]time.Time, len(spread.Spec.Subsets))

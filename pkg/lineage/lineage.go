@@ -48,6 +48,8 @@ func (l *Lineage) HasSynced() bool {
 type Options struct {
 	// Clock for tests. Nil means the real clock.
 	Clock clock.WithTicker
+	// Compatibility of the installation, for spreads that say nothing. Empty means none.
+	Compatibility v1beta1.Compatibility
 }
 
 // New returns a lineage over the manager's cache. The cache watches spreads, pods and built-in workloads from the start, and other kinds on demand. New
@@ -60,6 +62,7 @@ func New(ctx context.Context, mgr ctrl.Manager, opts Options) (*Lineage, error) 
 		return nil, fmt.Errorf("indexing spreads by their workloads: %w", err)
 	}
 	l := Over(mgr.GetCache(), NewKinds(mgr.GetRESTMapper(), mgr.GetAPIReader(), opts.Clock), opts.Clock)
+	l.policies.installation = opts.Compatibility
 	l.spreadsIn = &spreadsIn{byNamespace: map[string]sets.Set[types.UID]{}}
 	l.OnStart(func(ctx context.Context, object *metav1.PartialObjectMetadata) error {
 		_, err := l.Handle(ctx, mgr, object, l.ownerSeen, nil)
@@ -210,6 +213,9 @@ func (l *Lineage) Winner(ctx context.Context, namespace string, o workload.Owner
 
 // Compiled is the compiled spec of a spread. It is compiled once for each generation.
 func (l *Lineage) Compiled(spread *v1beta1.WorkloadSpread) *Spread { return l.policies.of(spread) }
+
+// Compatibility of the installation, for spreads that say nothing. Empty means none.
+func (l *Lineage) Compatibility() v1beta1.Compatibility { return l.policies.installation }
 
 // Read reads an owner from the cache. It returns nil if the cache does not have the owner, or if its kind is not watched.
 func (l *Lineage) Read(ctx context.Context, namespace string, o workload.Owner) (client.Object, error) {

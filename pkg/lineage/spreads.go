@@ -18,13 +18,13 @@ type Spread struct {
 	Policy  *subset.Policy
 	Invalid field.ErrorList
 
-	generation int64
+	of *v1beta1.WorkloadSpread
 }
 
 // Compile compiles the spec of a spread.
 func Compile(spread *v1beta1.WorkloadSpread) *Spread {
-	s := &Spread{Name: spread.Name, generation: spread.Generation}
-	s.Policy, s.Invalid = subset.Compile(&spread.Spec, field.NewPath("spec"))
+	s := &Spread{Name: spread.Name, of: spread}
+	s.Policy, s.Invalid = subset.Compile(spread, field.NewPath("spec"))
 	return s
 }
 
@@ -36,12 +36,16 @@ func (s *Spread) Divides(labels map[string]string) bool {
 
 // policies are compiled once for each generation of a spread. Reading an existing one takes no lock.
 type policies struct {
+	// installation is its compatibility. The status of a spread may not say it yet.
+	installation v1beta1.Compatibility
+
 	byUID sync.Map // of types.UID to *Spread
 }
 
 func (p *policies) of(spread *v1beta1.WorkloadSpread) *Spread {
+	spread = subset.In(p.installation, spread)
 	if known, found := p.byUID.Load(spread.UID); found {
-		if s, ok := known.(*Spread); ok && s.generation == spread.Generation {
+		if s, ok := known.(*Spread); ok && subset.SamePolicy(s.of, spread) {
 			return s
 		}
 	}

@@ -19,7 +19,7 @@ func TestALentShareComesBack(t *testing.T) {
 	for i, share := range []string{"20%", "20%", "60%"} {
 		spec.Subsets = append(spec.Subsets, v1beta1.Subset{Name: letter(i), MaxReplicas: ptr.To(intstr.FromString(share))})
 	}
-	shares, errs := subset.Compile(spec, field.NewPath("spec"))
+	shares, errs := subset.Compile(&v1beta1.WorkloadSpread{Spec: *spec}, field.NewPath("spec"))
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}

@@ -37,7 +37,7 @@ func policy(tb testing.TB, strategy v1beta1.ScheduleStrategy, quotas ...int) *su
 		}
 		spec.Subsets = append(spec.Subsets, s)
 	}
-	p, errs := subset.Compile(spec, field.NewPath("spec"))
+	p, errs := subset.Compile(&v1beta1.WorkloadSpread{Spec: *spec}, field.NewPath("spec"))
 	if len(errs) > 0 {
 		tb.Fatal(errs)
 	}

@@ -26,7 +26,7 @@ func sharing(tb testing.TB, a, b, c string) *subset.Policy {
 	if err := yaml.UnmarshalStrict([]byte(text), spec); err != nil {
 		tb.Fatal(err)
 	}
-	policy, errs := subset.Compile(spec, field.NewPath("spec"))
+	policy, errs := subset.Compile(&v1beta1.WorkloadSpread{Spec: *spec}, field.NewPath("spec"))
 	if len(errs) > 0 {
 		tb.Fatal(errs)
 	}

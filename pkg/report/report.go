@@ -90,7 +90,7 @@ func Of(spread *v1beta1.WorkloadSpread, now time.Time) Spread {
 		return r
 	}
 	r.Ready, r.Reason, r.Message = ready.Status == "True", v1beta1.Reason(ready.Reason), ready.Message
-	policy, _ := subset.Compile(&spread.Spec, field.NewPath("spec"))
+	policy, _ := subset.Compile(spread, field.NewPath("spec"))
 	if policy == nil || len(status.SubsetStatuses) != len(policy.Subsets) {
 		r.Next = "no pod is placed until that is corrected: " + r.Message
 		return r

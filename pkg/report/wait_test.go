@@ -78,7 +78,7 @@ func TestWhatHoldsPodsOfLaterSubsets(t *testing.T) {
 			if wait := r.Subsets[0].Wait; wait != nil && (!strings.Contains(wait.Text, tc.wantText) || r.Subsets[0].Schedulable && !strings.HasSuffix(r.Next, " when it has room, "+wait.Text)) {
 				t.Errorf("text %q, next %q, want %q", wait.Text, r.Next, tc.wantText)
 			}
-			policy, errs := subset.Compile(&spread.Spec, field.NewPath("spec"))
+			policy, errs := subset.Compile(spread, field.NewPath("spec"))
 			if len(errs) > 0 {
 				t.Fatal(errs)
 			}

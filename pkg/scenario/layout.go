@@ -42,7 +42,7 @@ type Row struct {
 // Observe makes the layout of a spread. replicas and pods are those of the workload. It ignores pods that the spread's filter does not select. node
 // returns nil if there is no node of the name. Then the pod is counted by its record only.
 func Observe(spread *v1beta1.WorkloadSpread, replicas int32, pods []*corev1.Pod, node func(name string) *corev1.Node) (Layout, error) {
-	policy, errs := subset.Compile(&spread.Spec, field.NewPath("spec"))
+	policy, errs := subset.Compile(spread, field.NewPath("spec"))
 	if len(errs) > 0 {
 		return Layout{}, fmt.Errorf("reading WorkloadSpread %s: %w", spread.Name, errs.ToAggregate())
 	}

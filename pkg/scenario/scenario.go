@@ -257,7 +257,7 @@ func decode(document []byte) (Object, error) {
 		return nil, fmt.Errorf("%s has a metadata.namespace; leave it out, it is chosen where the scenario is played", ReferenceTo(object))
 	}
 	if spread, ok := typed.(*v1beta1.WorkloadSpread); ok {
-		if _, errs := subset.Compile(&spread.Spec, field.NewPath("spec")); len(errs) > 0 {
+		if _, errs := subset.Compile(spread, field.NewPath("spec")); len(errs) > 0 {
 			return nil, fmt.Errorf("%s: %w; correct the spread", ReferenceTo(object), versions.ErrorInWords(gvk, errs.ToAggregate()))
 		}
 	}

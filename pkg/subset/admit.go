@@ -210,9 +210,9 @@ func (p *Policy) admitWithin(plan *Plan, kept Counts, pod Candidate) Verdict {
 	}
 }
 
-// BindsEarly is true if admission picks the subset of each pod, so that it can apply the subset's patch.
+// BindsEarly is true if admission picks the subset of each pod, so that it can apply the subset's patch, or because clients expect the pick there.
 func (p *Policy) BindsEarly() bool {
-	return p.Binding == v1beta1.EarlyBinding || p.Binding == v1beta1.AutoBinding && p.PatchesSpec()
+	return p.Binding == v1beta1.EarlyBinding || p.Binding == v1beta1.AutoBinding && (p.Kruise || p.PatchesSpec())
 }
 
 // AdmittedTo is the subset that admission picked for a pod, or None if admission let the pod go. It is false if no pick counts, and the pod may use

@@ -555,7 +555,7 @@ func FuzzConstraints(f *testing.F) {
 		if json.Unmarshal([]byte(spec), &pod.Spec) != nil || json.Unmarshal([]byte(subsets), &spread.Subsets) != nil {
 			return
 		}
-		policy, _ := Compile(spread, field.NewPath("spec"))
+		policy, _ := Compile(&v1beta1.WorkloadSpread{Spec: *spread}, field.NewPath("spec"))
 		if policy == nil {
 			return
 		}
@@ -580,7 +580,7 @@ func BenchmarkAddTo(b *testing.B) {
 	if err := yaml.Unmarshal([]byte("targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}\nsubsets: "+pools), spec); err != nil {
 		b.Fatal(err)
 	}
-	policy, errs := Compile(spec, field.NewPath("spec"))
+	policy, errs := Compile(&v1beta1.WorkloadSpread{Spec: *spec}, field.NewPath("spec"))
 	if policy == nil {
 		b.Fatal(errs)
 	}

@@ -321,7 +321,7 @@ func randomPolicy(tb testing.TB, r *rand.Rand) *Policy {
 	if r.IntN(2) == 0 {
 		spec.ScheduleStrategy.WhenFull = v1beta1.WhenFullWait
 	}
-	policy, errs := Compile(spec, field.NewPath("spec"))
+	policy, errs := Compile(&v1beta1.WorkloadSpread{Spec: *spec}, field.NewPath("spec"))
 	if len(errs) > 0 {
 		tb.Fatalf("random spec: %v", errs.ToAggregate())
 	}

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // patchOf reads a patch as a user writes it.
@@ -309,7 +311,7 @@ func TestWhatTheRestOfTheSpecSaysOfAPatch(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			_, errs := Compile(parse(t, tc.spec), field.NewPath("spec"))
+			_, errs := Compile(&v1beta1.WorkloadSpread{Spec: *parse(t, tc.spec)}, field.NewPath("spec"))
 			var got []string
 			for i, err := range errs {
 				text := err.Error()

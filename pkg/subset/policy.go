@@ -37,6 +37,8 @@ type Policy struct {
 	Scope    v1beta1.QuotaScope
 	WhenFull v1beta1.WhenFull
 	Binding  v1beta1.BindingMode
+	// Kruise is true if the spread behaves as OpenKruise's; see v1beta1.CompatibleWithKruise.
+	Kruise bool
 	// PodGroups says whether pods of a pod group may be in different subsets.
 	PodGroups v1beta1.PodGroupsMode
 	// Adaptive says when a pod of strategy Adaptive goes on from a subset that has no node for it.
@@ -191,12 +193,13 @@ func (l Limit) Quota(replicas int32) int32 {
 // IsPercent is true if the quota depends on the replicas.
 func (l Limit) IsPercent() bool { return l.kind == percent }
 
-// Compile turns a spec into a Policy, or returns every error in it, with paths below path. It accepts what the API server's schema accepts, with
+// Compile turns a spread into a Policy, or returns every error in it. Path is that of the spec. It accepts what the API server's schema accepts, with
 // these exceptions: selectors that do not parse, tolerations that can never match, and patches that are no patches of a pod, that the binding mode
 // cannot apply, or that make the spread lose the pod.
-func Compile(spec *v1beta1.WorkloadSpreadSpec, path *field.Path) (*Policy, field.ErrorList) {
-	var errs field.ErrorList
+func Compile(spread *v1beta1.WorkloadSpread, path *field.Path) (*Policy, field.ErrorList) {
+	spec, errs := &spread.Spec, validateCompatibility(spread)
 	policy := &Policy{
+		Kruise:    CompatibilityOf(spread) == v1beta1.CompatibleWithKruise,
 		Strategy:  withDefault(spec.ScheduleStrategy.Type, v1beta1.FixedScheduleStrategy),
 		Scope:     withDefault(spec.ScheduleStrategy.QuotaScope, v1beta1.RevisionQuotaScope),
 		WhenFull:  withDefault(spec.ScheduleStrategy.WhenFull, v1beta1.WhenFullSchedule),

@@ -24,7 +24,7 @@ func parse(tb testing.TB, text string) *v1beta1.WorkloadSpreadSpec {
 
 func compile(tb testing.TB, text string) *Policy {
 	tb.Helper()
-	policy, errs := Compile(parse(tb, text), field.NewPath("spec"))
+	policy, errs := Compile(&v1beta1.WorkloadSpread{Spec: *parse(tb, text)}, field.NewPath("spec"))
 	if len(errs) > 0 {
 		tb.Fatalf("compiling: %v", errs.ToAggregate())
 	}
@@ -144,7 +144,7 @@ func TestCompileRefuses(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			policy, errs := Compile(parse(t, tc.spec), field.NewPath("spec"))
+			policy, errs := Compile(&v1beta1.WorkloadSpread{Spec: *parse(t, tc.spec)}, field.NewPath("spec"))
 			if policy != nil {
 				t.Errorf("got a policy")
 			}
@@ -240,7 +240,7 @@ func FuzzCompile(f *testing.F) {
 		if err := yaml.Unmarshal([]byte(text), spec); err != nil {
 			return
 		}
-		policy, errs := Compile(spec, field.NewPath("spec"))
+		policy, errs := Compile(&v1beta1.WorkloadSpread{Spec: *spec}, field.NewPath("spec"))
 		if (policy == nil) == (len(errs) == 0) {
 			t.Fatalf("policy %v with errors %v", policy, errs)
 		}
@@ -254,4 +254,49 @@ func FuzzCompile(f *testing.F) {
 			policy.Subsets[i].Fits(&corev1.Node{}, nil)
 		}
 	})
+}
+
+// TestTheAnnotationOverridesTheInstallation: and a change of either is a change of the policy, although neither changes the generation.
+func TestTheAnnotationOverridesTheInstallation(t *testing.T) {
+	for _, tc := range []struct {
+		installation v1beta1.Compatibility
+		annotation   string // "-" for none
+		binding      v1beta1.BindingMode
+		kruise       bool
+		early        bool
+	}{
+		{"", "-", "", false, false},
+		{"", "kruise", "", true, true},
+		{"", "none", "", false, false},
+		{"kruise", "-", "", true, true},
+		{"kruise", "none", "", false, false},
+		{"kruise", "kruise", "", true, true},
+		{"kruise", "-", "Late", true, false},
+		{"", "none", "Early", false, true},
+	} {
+		spread := &v1beta1.WorkloadSpread{Spec: *parse(t, `{targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}, subsets: [{name: a, maxReplicas: 3}]}`)}
+		spread.Spec.ScheduleStrategy.Binding = tc.binding
+		plain := spread.DeepCopy()
+		if tc.annotation != "-" {
+			spread.Annotations = map[string]string{v1beta1.CompatibilityAnnotation: tc.annotation}
+		}
+		seen := In(tc.installation, spread)
+		policy, errs := Compile(seen, field.NewPath("spec"))
+		if len(errs) > 0 {
+			t.Fatal(errs)
+		}
+		if policy.Kruise != tc.kruise || policy.BindsEarly() != tc.early {
+			t.Errorf("installation %q, annotation %q: kruise %v, early %v; want %v, %v", tc.installation, tc.annotation, policy.Kruise, policy.BindsEarly(), tc.kruise, tc.early)
+		}
+		if got := SamePolicy(plain, seen); got == tc.kruise {
+			t.Errorf("installation %q, annotation %q: the same policy as without: %v", tc.installation, tc.annotation, got)
+		}
+	}
+	broken := &v1beta1.WorkloadSpread{Spec: *parse(t, `{targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}, subsets: [{name: a}]}`)}
+	broken.Annotations = map[string]string{v1beta1.CompatibilityAnnotation: "Kruise"}
+	_, errs := Compile(broken, field.NewPath("spec"))
+	want := `metadata.annotations[berth.dev/compatibility]: Unsupported value: "Kruise": supported values: "kruise", "none"`
+	if len(errs) != 1 || errs[0].Error() != want {
+		t.Errorf("got %v, want %s", errs, want)
+	}
 }

@@ -30,7 +30,7 @@ func Policy(t *testing.T, spec string) *subset.Policy {
 	if err := yaml.UnmarshalStrict([]byte(spec), &full); err != nil {
 		t.Fatal(err)
 	}
-	policy, errs := subset.Compile(&full, field.NewPath("spec"))
+	policy, errs := subset.Compile(&v1beta1.WorkloadSpread{Spec: full}, field.NewPath("spec"))
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}

@@ -209,7 +209,7 @@ func (b *board) putSpread(spread *v1beta1.WorkloadSpread) {
 	before := b.spreads[key]
 	b.spreads[key] = spread
 	b.staleSpreads.Insert(key)
-	if before == nil || before.UID != spread.UID || before.Generation != spread.Generation {
+	if before == nil || !subset.SamePolicy(before, spread) {
 		b.reassignPods(key.Namespace)
 	}
 }

@@ -33,7 +33,7 @@ func compileEarly(tb testing.TB, text string) *subset.Policy {
 	if err := yaml.UnmarshalStrict([]byte("targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}\n"+text), &spec); err != nil {
 		tb.Fatal(err)
 	}
-	policy, errs := subset.Compile(&spec, field.NewPath("spec"))
+	policy, errs := subset.Compile(&v1beta1.WorkloadSpread{Spec: spec}, field.NewPath("spec"))
 	if len(errs) > 0 {
 		tb.Fatal(errs)
 	}

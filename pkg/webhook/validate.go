@@ -47,7 +47,7 @@ type Target struct {
 // path of the field. It needs no API server.
 func ValidateSpread(spread, old *v1beta1.WorkloadSpread, known Known) (warnings []string, errs field.ErrorList) {
 	spec := field.NewPath("spec")
-	policy, errs := subset.Compile(&spread.Spec, spec)
+	policy, errs := subset.Compile(spread, spec)
 	if policy != nil {
 		warnings = slices.Clone(policy.Warnings)
 		if known.Target.Replicas != nil {

@@ -198,7 +198,7 @@ func (c *simulateCommand) run(ctx context.Context, connect func() (*console.Clus
 	if !isSpread {
 		return fmt.Errorf("%s: it contains a %s of %s; it must contain a WorkloadSpread", c.file, gvk.Kind, gvk.GroupVersion())
 	}
-	policy, errs := subset.Compile(&spread.Spec, field.NewPath("spec"))
+	policy, errs := subset.Compile(spread, field.NewPath("spec"))
 	if len(errs) > 0 {
 		return fmt.Errorf("%s: %w", c.file, versions.ErrorInWords(gvk, errs.ToAggregate()))
 	}
@@ -237,7 +237,7 @@ func (c *simulateCommand) simulateApplied(ctx context.Context, connect func() (*
 	if err != nil {
 		return err
 	}
-	if _, errs := subset.Compile(&spread.Spec, field.NewPath("spec")); len(errs) > 0 {
+	if _, errs := subset.Compile(spread, field.NewPath("spec")); len(errs) > 0 {
 		return fmt.Errorf("WorkloadSpread %s: %w", name, errs.ToAggregate())
 	}
 	simulations, err := fromCluster(ctx, cluster, spread, sizes)

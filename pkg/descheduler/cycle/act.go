@@ -249,7 +249,7 @@ func (c *Cycle) remember(ctx context.Context, s *spread, m memory) error {
 			return fmt.Errorf("reading the spread again: %w", err)
 		}
 		switch {
-		case latest.UID != s.object.UID || latest.Generation != s.object.Generation:
+		case !subset.SamePolicy(latest, s.object):
 			return outdatedError{v1beta1.ReasonSpreadChanged}
 		case moves.IsPaused(latest):
 			return outdatedError{v1beta1.ReasonPaused}

@@ -71,7 +71,7 @@ func stubAnswer() (string, error) {
 	if err := yaml.Unmarshal([]byte(spreadOver("web-0")), spread); err != nil {
 		return "", err
 	}
-	policy, errs := subset.Compile(&spread.Spec, nil)
+	policy, errs := subset.Compile(spread, nil)
 	if policy == nil {
 		return "", errs.ToAggregate()
 	}

@@ -137,7 +137,7 @@ func spreadOf(namespace, name string, generation int64, full v1beta1.WhenFull, s
 }
 
 func constraintsOf(object *v1beta1.WorkloadSpread) subset.Constraints {
-	policy, errs := subset.Compile(&object.Spec, nil)
+	policy, errs := subset.Compile(object, nil)
 	if len(errs) > 0 {
 		panic(errs.ToAggregate()) // the spread is our own
 	}

@@ -30,6 +30,9 @@ const (
 	// PausedAnnotation on a spread, set to "true", keeps deschedulers from evicting its pods by Berth's strategies.
 	PausedAnnotation = "berth.dev/paused"
 
+	// CompatibilityAnnotation on a spread is the Compatibility of this spread. Without it, that of the installation counts.
+	CompatibilityAnnotation = "berth.dev/compatibility"
+
 	// PodGroupLabel names the pod group of a pod, as the coscheduling plugin of sigs.k8s.io/scheduler-plugins reads it.
 	PodGroupLabel = "scheduling.x-k8s.io/pod-group"
 
@@ -38,6 +41,18 @@ const (
 
 	// SchedulerName is the default name under which pods choose Berth's scheduler.
 	SchedulerName = "berth-scheduler"
+)
+
+// Compatibility says as which controller's spread a spread behaves. It changes what clients can observe; quotas are as exact as without.
+//
+// +enum
+type Compatibility string
+
+const (
+	// CompatibleWithKruise: annotations, labels, deletion costs, status and events are as OpenKruise's.
+	CompatibleWithKruise Compatibility = "kruise"
+	// NoCompatibility is the default of an installation. On a spread it overrides the installation.
+	NoCompatibility Compatibility = "none"
 )
 
 // MatchedSubset is the value of MatchedAnnotation.

@@ -358,6 +358,11 @@ type WorkloadSpreadStatus struct {
 	// +kubebuilder:validation:MaxItems=4225
 	Moves []Move `json:"moves,omitempty"`
 
+	// Compatibility of the installation, for spreads without annotation berth.dev/compatibility. Empty means none. (Berth)
+	//
+	// +optional
+	Compatibility Compatibility `json:"compatibility,omitempty"`
+
 	// Misplaced says since when a descheduler has seen pods above their quota or outside of their subset. (Berth)
 	//
 	// +optional

@@ -82,7 +82,7 @@ func (w *world) policyOf(spec string) *subset.Policy {
 	if err := yaml.UnmarshalStrict([]byte(spec), object); err != nil {
 		w.t.Fatal(err)
 	}
-	policy, errs := subset.Compile(object, field.NewPath("spec"))
+	policy, errs := subset.Compile(&v1beta1.WorkloadSpread{Spec: *object}, field.NewPath("spec"))
 	if len(errs) > 0 {
 		w.t.Fatal(errs)
 	}

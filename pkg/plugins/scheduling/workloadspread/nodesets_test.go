@@ -35,7 +35,7 @@ func subsetsOf(tb testing.TB, zones ...string) []subset.Subset {
 		spec.Subsets = append(spec.Subsets, v1beta1.Subset{Name: zone, RequiredNodeSelector: &corev1.NodeSelectorTerm{
 			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{zone}}}}})
 	}
-	policy, errs := subset.Compile(spec, field.NewPath("spec"))
+	policy, errs := subset.Compile(&v1beta1.WorkloadSpread{Spec: *spec}, field.NewPath("spec"))
 	if len(errs) > 0 {
 		tb.Fatal(errs)
 	}
