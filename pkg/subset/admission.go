@@ -37,7 +37,16 @@ func (p *Policy) PatchEarly(pod map[string]any, index int, admitted v1beta1.Admi
 			delete(after, key)
 		}
 	}
-	makeChild(metadata, "annotations")[v1beta1.AdmittedAnnotation] = string(note)
+	annotations := makeChild(metadata, "annotations")
+	annotations[v1beta1.AdmittedAnnotation] = string(note)
+	if p.Kruise && index != None {
+		if annotations[v1beta1.MatchedAnnotation], err = p.knownRecord(&admitted); err != nil {
+			return nil, err
+		}
+		if err := p.Subsets[index].prefer(patched); err != nil {
+			return nil, err
+		}
+	}
 	return patched, nil
 }
 
@@ -69,7 +78,7 @@ func (p *Policy) BindEarly(pod *corev1.Pod, index int, admitted v1beta1.Admitted
 	if index != None {
 		constraints = p.Subsets[index].Constraints
 	}
-	bound.Spec.SchedulerName = v1beta1.SchedulerName
+	bound.Spec.SchedulerName = p.SchedulerOf(pod.Spec.SchedulerName)
 	constraints.AddTo(bound)
 	return bound, nil
 }

@@ -1,6 +1,13 @@
 package subset
 
 import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
@@ -32,6 +39,62 @@ func In(installation v1beta1.Compatibility, spread *v1beta1.WorkloadSpread) *v1b
 // SamePolicy is true if both are the same object, and compile to the same policy.
 func SamePolicy(a, b *v1beta1.WorkloadSpread) bool {
 	return a.UID == b.UID && a.Generation == b.Generation && CompatibilityOf(a) == CompatibilityOf(b)
+}
+
+// SchedulerOf is the scheduler for a pod that the spread divides and that names this scheduler. It is empty if the spread leaves such pods alone. A spread
+// that is CompatibleWithKruise divides the pods of every scheduler at admission, if it binds early.
+func (p *Policy) SchedulerOf(named string) string {
+	switch {
+	case !ChoseOther(named):
+		return v1beta1.SchedulerName
+	case p.Kruise && p.BindsEarly():
+		return named
+	default:
+		return ""
+	}
+}
+
+// ChoseOther is true for a pod that names another scheduler than Berth's and the default one.
+func ChoseOther(scheduler string) bool {
+	return scheduler != "" && scheduler != corev1.DefaultSchedulerName && scheduler != v1beta1.SchedulerName
+}
+
+// knownRecord is what OpenKruise writes to a pod at admission: the record with an identifier of its own, because the pod has no UID yet.
+func (p *Policy) knownRecord(admitted *v1beta1.AdmittedSubset) (string, error) {
+	record, err := json.Marshal(v1beta1.MatchedSubset{Name: admitted.Name, Subset: admitted.Subset, UID: admitted.Pick})
+	return string(record), err
+}
+
+// prefer adds the preferred terms of a subset to a pod, after its own. A pod that admission sees again has them already.
+func (s *Subset) prefer(pod map[string]any) error {
+	if len(s.preferredTerms) == 0 {
+		return nil
+	}
+	affinity := makeChild(makeChild(makeChild(pod, "spec"), "affinity"), "nodeAffinity")
+	const key = "preferredDuringSchedulingIgnoredDuringExecution"
+	own, _ := affinity[key].([]any)
+	var present []corev1.PreferredSchedulingTerm
+	encoded, err := json.Marshal(own)
+	if err == nil {
+		err = json.Unmarshal(encoded, &present)
+	}
+	if err != nil {
+		return fmt.Errorf("reading the preferred terms of the pod: %w", err)
+	}
+	terms := slices.Clip(own)
+	for i := range s.preferredTerms {
+		term := &s.preferredTerms[i]
+		if slices.ContainsFunc(present, func(other corev1.PreferredSchedulingTerm) bool { return equality.Semantic.DeepEqual(&other, term) }) {
+			continue
+		}
+		object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(term)
+		if err != nil {
+			return fmt.Errorf("writing a preferred term: %w", err)
+		}
+		terms = append(terms, object)
+	}
+	affinity[key] = terms
+	return nil
 }
 
 func validateCompatibility(spread *v1beta1.WorkloadSpread) field.ErrorList {

@@ -135,11 +135,13 @@ type Subset struct {
 	// Patch is the whole patch, for admission. Nil means no patch.
 	Patch *Patch
 
-	term        *corev1.NodeSelectorTerm
-	required    *nodeaffinity.NodeSelector
-	nodesKey    string
-	preferred   *nodeaffinity.PreferredSchedulingTerms
-	tolerations []corev1.Toleration
+	term      *corev1.NodeSelectorTerm
+	required  *nodeaffinity.NodeSelector
+	nodesKey  string
+	preferred *nodeaffinity.PreferredSchedulingTerms
+	// preferredTerms are the same, for the pod.
+	preferredTerms []corev1.PreferredSchedulingTerm
+	tolerations    []corev1.Toleration
 }
 
 // Metadata are labels and annotations to set. Nil maps set nothing.
@@ -398,7 +400,7 @@ func compileSubset(spec *v1beta1.Subset, path *field.Path) (Subset, field.ErrorL
 		if err != nil && len(preferredErrs) == 0 {
 			errs = append(errs, field.Invalid(preferredPath, field.OmitValueType{}, err.Error()))
 		}
-		subset.preferred = preferred
+		subset.preferred, subset.preferredTerms = preferred, spec.PreferredNodeSelector
 	}
 	errs = append(errs, validateTolerations(spec.Tolerations, path.Child("tolerations"))...)
 

@@ -260,7 +260,7 @@ func (o *podObject) patchFor(policy *subset.Policy, index int, admitted v1beta1.
 	}
 	before := after.pod()
 	pod := *before
-	pod.Spec.SchedulerName = v1beta1.SchedulerName
+	pod.Spec.SchedulerName = policy.SchedulerOf(before.Spec.SchedulerName)
 	constraints.AddTo(&pod)
 	return append(patch, patchOf(before, &pod)...), nil
 }

@@ -29,11 +29,16 @@ import (
 
 func compileEarly(tb testing.TB, text string) *subset.Policy {
 	tb.Helper()
+	return compileAs(tb, v1beta1.NoCompatibility, text)
+}
+
+func compileAs(tb testing.TB, as v1beta1.Compatibility, text string) *subset.Policy {
+	tb.Helper()
 	var spec v1beta1.WorkloadSpreadSpec
 	if err := yaml.UnmarshalStrict([]byte("targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}\n"+text), &spec); err != nil {
 		tb.Fatal(err)
 	}
-	policy, errs := subset.Compile(&v1beta1.WorkloadSpread{Spec: spec}, field.NewPath("spec"))
+	policy, errs := subset.Compile(subset.In(as, &v1beta1.WorkloadSpread{Spec: spec}), field.NewPath("spec"))
 	if len(errs) > 0 {
 		tb.Fatal(errs)
 	}
@@ -125,6 +130,105 @@ func TestAnEarlyBoundPodIsMadeAsItsSubsetWantsIt(t *testing.T) {
 	if err := json.Unmarshal(patched, &tree); err != nil || !tree.Spec.FutureField["kept"] {
 		t.Errorf("a field that is not known did not survive: %s", patched)
 	}
+}
+
+// TestAPodOfACompatibleSpreadCarriesWhatClientsOfOpenKruiseRead: at its creation it has the record, the terms and the tolerations of its own subset, and
+// nothing of another one. Its scheduler is its own choice. The API server may ask again.
+func TestAPodOfACompatibleSpreadCarriesWhatClientsOfOpenKruiseRead(t *testing.T) {
+	const subsets = `subsets:
+- name: zone-a
+  maxReplicas: 2
+  requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [a]}]}
+  preferredNodeSelector: [{weight: 7, preference: {matchExpressions: [{key: disk, operator: In, values: [ssd]}]}}]
+  tolerations: [{key: a, operator: Exists}]
+- name: zone-b
+  maxReplicas: 3
+  requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [b]}]}
+  tolerations: [{key: b, operator: Exists}]
+`
+	policy := compileAs(t, v1beta1.CompatibleWithKruise, subsets)
+	for _, tc := range []struct {
+		name, scheduler, affinity string
+		want, required, preferred string
+	}{
+		{"plain", "", "", v1beta1.SchedulerName, "zone=a", "7 disk=ssd"},
+		{"of the default scheduler", "default-scheduler", "", v1beta1.SchedulerName, "zone=a", "7 disk=ssd"},
+		{"of Volcano", "volcano", "", "volcano", "zone=a", "7 disk=ssd"},
+		{"with terms of its own", "volcano", `"affinity":{"nodeAffinity":{
+			"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"arch","operator":"In","values":["arm64"]}]},{"matchExpressions":[{"key":"arch","operator":"In","values":["amd64"]}]}]},
+			"preferredDuringSchedulingIgnoredDuringExecution":[{"weight":1,"preference":{"matchExpressions":[{"key":"rack","operator":"In","values":["r1"]}]}}]}},`,
+			"volcano", "arch=arm64,zone=a arch=amd64,zone=a", "1 rack=r1, 7 disk=ssd"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			raw := []byte(`{"metadata":{"generateName":"web-","labels":{"app":"web"}},"spec":{"schedulerName":"` + tc.scheduler + `",` + tc.affinity + `"containers":[{"name":"main","image":"i"}]}}`)
+			admitted := v1beta1.AdmittedSubset{Name: "web", Subset: "zone-a", Pick: "m"}
+			for again := range 3 {
+				var object podObject
+				if err := json.Unmarshal(raw, &object); err != nil {
+					t.Fatal(err)
+				}
+				operations, err := object.patchFor(policy, 0, admitted, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if again > 0 && len(operations) > 0 {
+					t.Errorf("asked again it answers %v", operations)
+				}
+				raw = applied(t, raw, operations)
+			}
+			pod := podIn(t, raw)
+			if got := pod.Annotations[v1beta1.MatchedAnnotation]; got != `{"name":"web","subset":"zone-a","uid":"m"}` {
+				t.Errorf("record %s", got)
+			}
+			if subset.RecordIn(pod) != nil {
+				t.Error("the record counts although no Binding wrote it")
+			}
+			if pod.Spec.SchedulerName != tc.want {
+				t.Errorf("scheduler %q, want %q", pod.Spec.SchedulerName, tc.want)
+			}
+			if len(pod.Spec.Tolerations) != 1 || pod.Spec.Tolerations[0].Key != "a" {
+				t.Errorf("tolerations %v", pod.Spec.Tolerations)
+			}
+			affinity := pod.Spec.Affinity.NodeAffinity
+			var required, preferred []string
+			for _, term := range affinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+				required = append(required, inWords(term))
+			}
+			for _, term := range affinity.PreferredDuringSchedulingIgnoredDuringExecution {
+				preferred = append(preferred, fmt.Sprintf("%d %s", term.Weight, inWords(term.Preference)))
+			}
+			if got := strings.Join(required, " "); got != tc.required {
+				t.Errorf("required %s, want %s", got, tc.required)
+			}
+			if got := strings.Join(preferred, ", "); got != tc.preferred {
+				t.Errorf("preferred %s, want %s", got, tc.preferred)
+			}
+		})
+	}
+	t.Run("beyond all quotas", func(t *testing.T) {
+		raw := []byte(`{"metadata":{"generateName":"web-"},"spec":{"schedulerName":"volcano","containers":[{"name":"main","image":"i"}]}}`)
+		var object podObject
+		if err := json.Unmarshal(raw, &object); err != nil {
+			t.Fatal(err)
+		}
+		operations, err := object.patchFor(policy, subset.None, v1beta1.AdmittedSubset{Name: "web", Pick: "m"}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod := podIn(t, applied(t, raw, operations))
+		if _, recorded := pod.Annotations[v1beta1.MatchedAnnotation]; recorded || pod.Spec.Affinity != nil || len(pod.Spec.Tolerations) > 0 || pod.Spec.SchedulerName != "volcano" {
+			t.Errorf("%+v", pod)
+		}
+	})
+}
+
+// inWords is a term of expressions with one value each.
+func inWords(term corev1.NodeSelectorTerm) string {
+	var parts []string
+	for _, e := range term.MatchExpressions {
+		parts = append(parts, e.Key+"="+strings.Join(e.Values, "|"))
+	}
+	return strings.Join(parts, ",")
 }
 
 // onePlaceEach are subsets of which each leaves its mark on the pod's containers.

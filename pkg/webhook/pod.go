@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -34,7 +35,10 @@ func (a *podAdmission) review(ctx context.Context, request *podRequest) answer {
 		return answer{outcome: left}
 	}
 	spread, missing, err := a.spreadOf(ctx, request.Namespace, before)
+	other := subset.ChoseOther(before.Spec.SchedulerName)
 	switch {
+	case other && (err != nil || missing != nil || spread == nil || spread.Policy == nil || spread.Policy.SchedulerOf(before.Spec.SchedulerName) == ""):
+		return answer{outcome: left} // few spreads divide such a pod, and it counts where it runs
 	case err != nil:
 		klog.FromContext(ctx).Error(err, "Admitting a pod as it is", "namespace", request.Namespace)
 		return answer{outcome: failed, warnings: []string{"Berth admits the pod as it is: " + err.Error()}}
@@ -59,13 +63,8 @@ func (a *podAdmission) review(ctx context.Context, request *podRequest) answer {
 	return answer{outcome: constrained, patch: patchOf(before, &after), warnings: warnings}
 }
 
-// mayHaveSpread is false for pods that no spread can divide, and for pods that have chosen another scheduler.
+// mayHaveSpread is false for pods that no spread can divide.
 func mayHaveSpread(pod *corev1.Pod) bool {
-	switch pod.Spec.SchedulerName {
-	case "", corev1.DefaultSchedulerName, v1beta1.SchedulerName:
-	default:
-		return false
-	}
 	owner := workload.ControllerOf(pod)
 	return owner != nil && !workload.EndsChain(owner.Kind)
 }

@@ -202,6 +202,7 @@ func TestPodsThatAreLeftAsTheyAre(t *testing.T) {
 		change func(*admissionv1.AdmissionRequest)
 	}{
 		"a pod of another scheduler":              {twoPools, func(p *corev1.Pod) { p.Spec.SchedulerName = "volcano" }, nil},
+		"a pod of another scheduler, early":       {twoPools + "\nscheduleStrategy: {binding: Early}", func(p *corev1.Pod) { p.Spec.SchedulerName = "volcano" }, nil},
 		"a pod without owner":                     {twoPools, func(p *corev1.Pod) { p.OwnerReferences = nil }, nil},
 		"a pod whose owner is not its controller": {twoPools, func(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil }, nil},
 		"a pod of a DaemonSet":                    {twoPools, ownedBy("apps/v1", "DaemonSet"), nil},
