@@ -131,7 +131,8 @@ func listOneSpread(client dynamic.Interface, discovery serverResources) listSpre
 
 func newSpreadInformer(config *restclient.Config) (cache.SharedIndexInformer, error) {
 	return newInformer(config, v1beta1.AddToScheme, v1beta1.Resource, &v1beta1.WorkloadSpread{}, func(s *v1beta1.WorkloadSpread) {
-		s.ManagedFields, s.Annotations, s.Status = nil, nil, v1beta1.WorkloadSpreadStatus{}
+		s.ManagedFields, s.Status = nil, v1beta1.WorkloadSpreadStatus{Compatibility: s.Status.Compatibility}
+		maps.DeleteFunc(s.Annotations, func(key, _ string) bool { return key != v1beta1.CompatibilityAnnotation })
 	})
 }
 
