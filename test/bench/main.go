@@ -1,6 +1,6 @@
 // Command bench measures how long the pods of a Deployment take from the scale-up until all of them run. It uses one sandbox of 100 nodes. It
-// measures Berth's scheduler with a spread over three zones, and the stock scheduler, in turn. Machines are noisy, so it prints every run, the
-// medians and the ratio of each pair.
+// measures Berth's scheduler with a spread over three zones, and the stock scheduler, in turn; with -weights, a spread by weights and one by percentages.
+// Machines are noisy, so it prints every run, the medians and the ratio of each pair.
 package main
 
 import (
@@ -37,11 +37,12 @@ const (
 
 func main() {
 	adaptive := flag.Bool("adaptive", false, "use strategy Adaptive without quotas, and pods so large that the first two zones fill up")
+	weights := flag.Bool("weights", false, "compare a spread with weights 1, 1 and 3 to one with percentages 20, 20 and no limit")
 	pods := flag.Int("pods", 1000, "pods of the Deployment; with -adaptive 1000 is all that fits")
 	pairs := flag.Int("pairs", 5, "measured runs of each scheduler, after one that is not counted")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, *adaptive, *pods, *pairs)
+	err := run(ctx, *adaptive, *weights, *pods, *pairs)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -49,7 +50,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, adaptive bool, pods, pairs int) (err error) {
+func run(ctx context.Context, adaptive, weights bool, pods, pairs int) (err error) {
 	dir, err := os.MkdirTemp("", "berth-bench-")
 	if err != nil {
 		return err
@@ -64,13 +65,18 @@ func run(ctx context.Context, adaptive bool, pods, pairs int) (err error) {
 	}
 	defer cluster.Sandbox.Stop()
 
-	more, cpu := spreadBy("Fixed", "maxReplicas: 20%, "), "100m"
+	percentages, cpu := spreadBy("Fixed", "maxReplicas: 20%", "maxReplicas: 20%", ""), "100m"
 	if adaptive {
-		more, cpu = spreadBy("Adaptive", ""), "3" // ten pods fill a node
+		percentages, cpu = spreadBy("Adaptive", "", "", ""), "3" // ten pods fill a node
 	}
-	spread := &workload{cluster: cluster, name: "spread", scheduler: "berth-scheduler", pods: pods, cpu: cpu, more: more}
-	stock := &workload{cluster: cluster, name: "stock", scheduler: corev1.DefaultSchedulerName, pods: pods, cpu: cpu}
-	for _, w := range []*workload{spread, stock} {
+	spread := &workload{cluster: cluster, name: "spread", scheduler: "berth-scheduler", pods: pods, cpu: cpu, more: percentages}
+	other := &workload{cluster: cluster, name: "stock", scheduler: corev1.DefaultSchedulerName, pods: pods, cpu: cpu}
+	if weights {
+		other, spread = spread, &workload{cluster: cluster, name: "weights", scheduler: "berth-scheduler", pods: pods, cpu: cpu,
+			more: spreadBy("Fixed", "weight: 1", "weight: 1", "weight: 3")}
+		other.name = "percents"
+	}
+	for _, w := range []*workload{spread, other} {
 		if err := w.create(ctx); err != nil {
 			return err
 		}
@@ -78,13 +84,13 @@ func run(ctx context.Context, adaptive bool, pods, pairs int) (err error) {
 			return err
 		}
 	}
-	var spreads, stocks, ratios []float64
+	var spreads, others, ratios []float64
 	used := map[*workload][]harness.CPU{}
-	fmt.Printf("\n%d pods on %d nodes, seconds until all run\n%-6s %8s %8s %8s\n", pods, nodes, "pair", "spread", "stock", "ratio")
+	fmt.Printf("\n%d pods on %d nodes, seconds until all run\n%-6s %8s %8s %8s\n", pods, nodes, "pair", spread.name, other.name, "ratio")
 	for i := range pairs {
-		order := []*workload{spread, stock}
+		order := []*workload{spread, other}
 		if i%2 == 1 {
-			order = []*workload{stock, spread}
+			order = []*workload{other, spread}
 		}
 		took := map[*workload]float64{}
 		for _, w := range order {
@@ -94,13 +100,13 @@ func run(ctx context.Context, adaptive bool, pods, pairs int) (err error) {
 			}
 			took[w], used[w] = r.seconds, append(used[w], r.cpu)
 		}
-		spreads, stocks, ratios = append(spreads, took[spread]), append(stocks, took[stock]), append(ratios, took[spread]/took[stock])
-		fmt.Printf("%-6d %8.2f %8.2f %8.2f\n", i+1, took[spread], took[stock], took[spread]/took[stock])
+		spreads, others, ratios = append(spreads, took[spread]), append(others, took[other]), append(ratios, took[spread]/took[other])
+		fmt.Printf("%-6d %8.2f %8.2f %8.2f\n", i+1, took[spread], took[other], took[spread]/took[other])
 	}
-	fmt.Printf("%-6s %8.2f %8.2f %8.2f\n", "median", median(spreads), median(stocks), median(ratios))
-	fmt.Printf("\nseconds of CPU meanwhile, medians\n%-28s %8s %8s\n", "", "spread", "stock")
+	fmt.Printf("%-6s %8.2f %8.2f %8.2f\n", "median", median(spreads), median(others), median(ratios))
+	fmt.Printf("\nseconds of CPU meanwhile, medians\n%-28s %8s %8s\n", "", spread.name, other.name)
 	for _, component := range slices.Sorted(maps.Keys(used[spread][0])) {
-		fmt.Printf("%-28s %8.2f %8.2f\n", component, median(secondsOf(component, used[spread])), median(secondsOf(component, used[stock])))
+		fmt.Printf("%-28s %8.2f %8.2f\n", component, median(secondsOf(component, used[spread])), median(secondsOf(component, used[other])))
 	}
 	return nil
 }
@@ -144,8 +150,8 @@ type workload struct {
 	namespace       string
 }
 
-// spreadBy is a spread over three zones, with the same limit on the first two.
-func spreadBy(strategy, limit string) string {
+// spreadBy is a spread over three zones with these limits, which may be empty.
+func spreadBy(strategy string, limits ...string) string {
 	const subset = "{%srequiredNodeSelectorTerm: {matchExpressions: [{key: topology.kubernetes.io/zone, operator: In, values: [zone-%s]}]}}"
 	text := `
 ---
@@ -157,11 +163,12 @@ spec:
   scheduleStrategy: {type: ` + strategy + `}
   subsets:
 `
-	for _, zone := range []string{"a", "b", "c"} {
-		if zone == "c" {
-			limit = ""
+	for i, zone := range []string{"a", "b", "c"} {
+		start := "name: " + zone + ", "
+		if limits[i] != "" {
+			start += limits[i] + ", "
 		}
-		text += "  - " + fmt.Sprintf(subset, "name: "+zone+", "+limit, zone) + "\n"
+		text += "  - " + fmt.Sprintf(subset, start, zone) + "\n"
 	}
 	return text
 }
