@@ -164,6 +164,11 @@ test-descheduler: tools build ## minutes | The descheduler on a real control pla
 test-faults: tools build ## 6 min | Spoil the scheduler's binds in every way, ten bursts with a seed each.
 	$(GO) test -count=1 -timeout=30m -v ./test/faults -rounds=10
 
+.PHONY: test-compatibility
+test-compatibility: tools build ## 10 min | Run the storms, take-overs and spoilt binds with an installation that is compatible with OpenKruise.
+	BERTH_COMPATIBILITY=kruise $(GO) test -count=1 -timeout=30m -v ./test/faults -rounds=3
+	BERTH_COMPATIBILITY=kruise $(GO) test -count=1 -timeout=20m -v ./test/integration -run 'Compatible|TheNextLeader|TheFirstPodWaits|KeepsMinimums|KilledInTheMiddle'
+
 .PHONY: test-rights
 test-rights: tools build $(BIN)/helm ## 20 min | Find out from audit logs which rights of Berth's roles the tests use, and write it into test/install/rights.txt.
 	rm -rf $(AUDIT_DIR) && mkdir -p $(AUDIT_DIR)

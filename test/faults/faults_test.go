@@ -53,7 +53,7 @@ func isBind(r *http.Request) bool {
 // startSpoilt starts a sandbox whose scheduler reaches the API server through the proxy.
 func startSpoilt(t *testing.T, p *harness.Proxy) *harness.Cluster {
 	t.Helper()
-	config := sandbox.Config{Name: "faults", Dir: t.TempDir(), AuditLog: true, Without: []string{product.Scheduler, product.Controller},
+	config := sandbox.Config{Name: "faults", Dir: t.TempDir(), AuditLog: true, Without: harness.WithoutController(product.Scheduler),
 		Components: []sandbox.Component{{
 			Name: schedulerName, Binary: "berth-scheduler", User: schedulerUser, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:berth-system"},
 			Args: func(in sandbox.Instance) ([]string, error) {

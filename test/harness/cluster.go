@@ -69,6 +69,18 @@ func Audited(config sandbox.Config) sandbox.Config {
 	return config
 }
 
+// Compatibility is that of the sandboxes of a test run, from the environment variable BERTH_COMPATIBILITY; see make test-compatibility. Empty means none.
+func Compatibility() v1beta1.Compatibility { return v1beta1.Compatibility(os.Getenv("BERTH_COMPATIBILITY")) }
+
+// WithoutController are the components that a test of the scheduler alone leaves out. With Compatibility it leaves out none, because admission picks the
+// subsets.
+func WithoutController(more ...string) []string {
+	if Compatibility() != "" {
+		return more
+	}
+	return append(more, product.Controller)
+}
+
 // Start starts a sandbox with Berth on it, from the binaries in bin. The caller stops it.
 func Start(ctx context.Context, config sandbox.Config, options product.Options) (*Cluster, error) {
 	config.BinDir = filepath.Join(Root(), "bin")
@@ -78,6 +90,9 @@ func Start(ctx context.Context, config sandbox.Config, options product.Options) 
 			return nil, err
 		}
 		config.Manifests = slices.Concat(definitions, config.Manifests)
+	}
+	if options.Compatibility == "" {
+		options.Compatibility = Compatibility()
 	}
 	config, err := product.Compose(Audited(config), options)
 	if err != nil {

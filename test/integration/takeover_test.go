@@ -34,7 +34,7 @@ var takeovers = flag.Int("takeovers", 1, "how many times to kill the leading sch
 // turn. The checker watches every revision.
 func TestTheNextLeaderKeepsTheQuotas(t *testing.T) {
 	const pods = 2000
-	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "takeover", Dir: t.TempDir(), Without: []string{product.Controller}},
+	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "takeover", Dir: t.TempDir(), Without: harness.WithoutController()},
 		product.Options{Replicas: map[string]int{product.Scheduler: 2}})
 	if err != nil {
 		t.Fatal(err)
@@ -136,7 +136,7 @@ func TestTheNextLeaderKeepsTheQuotas(t *testing.T) {
 // TestTheFirstPodWaitsOnlyForBindsThatMayBeUnderWay: after a fresh start, or after a process that stopped in order, no binds are under way. After a
 // kill there may be some.
 func TestTheFirstPodWaitsOnlyForBindsThatMayBeUnderWay(t *testing.T) {
-	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "first-pod", Dir: t.TempDir(), Without: []string{product.Controller}}, product.Options{})
+	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "first-pod", Dir: t.TempDir(), Without: harness.WithoutController()}, product.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

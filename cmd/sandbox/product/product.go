@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/manifests"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/pkg/webhook/certificate"
@@ -43,6 +44,8 @@ type Options struct {
 	// SchedulerConfig is a KubeSchedulerConfiguration that replaces the deployed one. Its client connection and leader election are overwritten. Nil
 	// means the deployed one.
 	SchedulerConfig []byte
+	// Compatibility is that of the installation. Empty means none.
+	Compatibility v1beta1.Compatibility
 }
 
 // Compose returns the config with Berth's manifests before, and its components after, those that it has already. A component DefaultScheduler in the
@@ -70,7 +73,7 @@ func Compose(config sandbox.Config, options Options) (sandbox.Config, error) {
 	if !slices.ContainsFunc(config.Components, func(c sandbox.Component) bool { return c.Name == DefaultScheduler }) {
 		config.Components = append(config.Components, defaultScheduler())
 	}
-	config.Components = append(config.Components, scheduler(replicas[Scheduler], schedulerConfig), controller(replicas[Controller]))
+	config.Components = append(config.Components, scheduler(replicas[Scheduler], schedulerConfig), controller(replicas[Controller], options.Compatibility))
 	return config, nil
 }
 
@@ -130,7 +133,7 @@ func scheduler(replicas int, config []byte) sandbox.Component {
 // sandboxCertificate is for how long the controller of a sandbox does not renew its certificate.
 const sandboxCertificate = 365 * 24 * time.Hour
 
-func controller(replicas int) sandbox.Component {
+func controller(replicas int, compatibility v1beta1.Compatibility) sandbox.Component {
 	return sandbox.Component{
 		Name:     Controller,
 		Binary:   "berth-controller",
@@ -144,6 +147,7 @@ func controller(replicas int) sandbox.Component {
 				"--health-probe-bind-address=" + in.Address(healthPort),
 				fmt.Sprintf("--leader-elect=%t", replicas > 1),
 				"--shutdown-delay=0", // nobody has to be told first
+				"--compatibility=" + string(compatibility),
 				"--webhook-host=127.0.0.1",
 				fmt.Sprintf("--webhook-port=%d", in.Port(webhookPort)),
 				"--cert-dir=" + filepath.Join(in.Dir, "webhook-certs"),
