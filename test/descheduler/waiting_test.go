@@ -97,6 +97,59 @@ func TestOnlyTheTimeWithoutANodeCounts(t *testing.T) {
 	expectLayout(t, ns, "b=1")
 }
 
+// A spread that is compatible with OpenKruise moves a pod on without any patch, also if another scheduler finds no node for it. That scheduler must be
+// named to the strategy.
+func TestPodsOfACompatibleSpreadLeaveTheirSubset(t *testing.T) {
+	for scheduler, names := range map[string]string{"default-scheduler": "berth-scheduler", "volcano": "volcano"} {
+		t.Run(scheduler, func(t *testing.T) {
+			ns := newNamespace(t)
+			pool(t, ns, "b", "32")
+			spread := spreadOf(ns, "ReplicaSet", "{type: Adaptive, adaptive: {rescheduleCriticalSeconds: 60}}", "a=- b=-") + "---"
+			spread = strings.Replace(spread, "metadata: {name: web}", "metadata: {name: web, annotations: {berth.dev/compatibility: kruise}}", 1)
+			apply(t, ns, spread+strings.Replace(workload("ReplicaSet", 1, "100m"), "containers:", "schedulerName: "+scheduler+"\n      containers:", 1))
+			if scheduler == "volcano" { // it writes this condition
+				var name string
+				waitFor(t, "a pod", func(ctx context.Context) (string, error) {
+					pods, err := live(ctx, ns)
+					if err != nil || len(pods) != 1 {
+						return fmt.Sprintf("there are %d", len(pods)), err
+					}
+					name = pods[0].Name
+					return "", nil
+				})
+				said := fmt.Sprintf(`{"status":{"conditions":[{"type":"PodScheduled","status":"False","reason":"Unschedulable","lastTransitionTime":%q}]}}`, time.Now().UTC().Format(time.RFC3339))
+				if _, err := the.Client.CoreV1().Pods(ns).Patch(t.Context(), name, types.StrategicMergePatchType, []byte(said), metav1.PatchOptions{}, "status"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			pod := waitForUnschedulable(t, ns)
+			if got := pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms; len(got) != 1 || got[0].MatchExpressions[0].Values[0] != ns+"-a" {
+				t.Errorf("the pod was made for %v", got)
+			}
+			since := scheduled(&pod).LastTransitionTime.Time
+			policy := policyOf(ns, unschedulable, "skewTolerance: 0s, schedulerNames: ["+names+"]")
+			expectNothing(t, "a minute", policy, since.Add(time.Minute))
+			if moved, kept := mustDeschedule(t, policy, at(since.Add(61*time.Second))); len(moved) != 1 || moved[0].To != "b" {
+				t.Fatalf("a second later: moved %+v, kept %v", moved, kept)
+			}
+			if scheduler == "default-scheduler" {
+				expectLayout(t, ns, "b=1")
+				return
+			}
+			waitFor(t, "a pod that was made for b", func(ctx context.Context) (string, error) {
+				pods, err := live(ctx, ns)
+				if err != nil || len(pods) != 1 {
+					return fmt.Sprintf("there are %d", len(pods)), err
+				}
+				if in := pods[0].Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions[0].Values[0]; in != ns+"-b" || pods[0].Spec.SchedulerName != scheduler {
+					return "it is for " + in + " and " + pods[0].Spec.SchedulerName, nil
+				}
+				return "", nil
+			})
+		})
+	}
+}
+
 // Case 20: a pod with scheduling gates waits for their owner. When the gates are removed, the scheduler reports that it finds no node, but not since
 // when. So the time counts from the creation of the pod.
 func TestAGatedPodStaysUntilItsGatesAreGone(t *testing.T) {

@@ -70,7 +70,9 @@ func Audited(config sandbox.Config) sandbox.Config {
 }
 
 // Compatibility is that of the sandboxes of a test run, from the environment variable BERTH_COMPATIBILITY; see make test-compatibility. Empty means none.
-func Compatibility() v1beta1.Compatibility { return v1beta1.Compatibility(os.Getenv("BERTH_COMPATIBILITY")) }
+func Compatibility() v1beta1.Compatibility {
+	return v1beta1.Compatibility(os.Getenv("BERTH_COMPATIBILITY"))
+}
 
 // WithoutController are the components that a test of the scheduler alone leaves out. With Compatibility it leaves out none, because admission picks the
 // subsets.

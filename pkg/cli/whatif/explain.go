@@ -262,11 +262,14 @@ func whyPending(d *engine.Divided, pod *corev1.Pod, outcome engine.Outcome, abov
 	if len(pod.Spec.SchedulingGates) > 0 {
 		return fmt.Sprintf("it has the scheduling gate %s, which the component that set it must remove", pod.Spec.SchedulingGates[0].Name)
 	}
+	within, early := d.Policy.AdmittedTo(subset.AdmittedOf(pod), d.Spread.Name)
+	early = early && within != subset.None
+	if scheduler := pod.Spec.SchedulerName; scheduler != v1beta1.SchedulerName && d.Policy.SchedulerOf(scheduler) == scheduler && early {
+		return fmt.Sprintf("admission gave it subset %s, and scheduler %s has not bound it; the events of the pod say why", d.Policy.Subsets[within].Name, scheduler)
+	}
 	if pod.Spec.SchedulerName != v1beta1.SchedulerName {
 		return fmt.Sprintf("it names scheduler %s, which does not divide pods; leave schedulerName out of the workload's template, or name %s", pod.Spec.SchedulerName, v1beta1.SchedulerName)
 	}
-	within, early := d.Policy.AdmittedTo(subset.AdmittedOf(pod), d.Spread.Name)
-	early = early && within != subset.None
 	adaptive := d.Policy.Strategy == v1beta1.AdaptiveScheduleStrategy
 	switch {
 	case outcome.Bound != nil:
