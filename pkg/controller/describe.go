@@ -91,7 +91,7 @@ func setTargets(status *v1beta1.WorkloadSpreadStatus, spread *v1beta1.WorkloadSp
 		pods = status.Pods()
 	}
 	targets, _ := policy.Targets(plan, pods)
-	if kind, _ := workload.BuiltIn(workload.TargetOf(spread).Kind); kind.ByOrdinal {
+	if workload.ByOrdinal(workload.TargetOf(spread).Kind) {
 		targets, _ = policy.TargetsByOrdinal(plan, pods)
 	}
 	for i := range status.SubsetStatuses {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 // Event is something that happened. Any event may come twice or late, and its object may be older than what the ledger knows.
@@ -46,7 +47,8 @@ type (
 		Kind schema.GroupKind
 		Ends bool
 	}
-	// ReplicasRead are the replicas of a workload that the caller reads; see Effects.Follow. Known is false if the workload does not exist.
+	// ReplicasRead are the replicas of a workload that the caller reads; see Effects.Follow. Known is false if the workload does not exist. Ordinals
+	// are nil if they were not read, or if the kind does not hide them.
 	ReplicasRead struct {
 		Workload Workload
 		// Version and Paths are those of the spread that asked. The ledger ignores an answer to an older question.
@@ -54,6 +56,7 @@ type (
 		Paths    []string
 		Replicas int32
 		Known    bool
+		Ordinals *workload.Ordinals
 	}
 
 	// SpreadSeen is a new or changed spread.
@@ -154,7 +157,7 @@ type Effects struct {
 	Announce bool
 	// Want are kinds of owners that the caller must watch.
 	Want []schema.GroupKind
-	// Follow are spreads whose workload's replicas the caller must read, now and after each change of the workload, and send as ReplicasRead.
+	// Follow are spreads whose workload's replicas, and ordinals if its kind hides them, the caller must read, now and after each change of the workload, and send as ReplicasRead.
 	Follow []*v1beta1.WorkloadSpread
 	// Forget are workloads that no spread divides any more.
 	Forget []Workload

@@ -45,7 +45,22 @@ func (e *entry) position() int32 {
 	if !e.account.policy.GoesByOrdinal(e.pod) {
 		return 0
 	}
-	return workload.Position(e.pod.Name, workload.Owner{Kind: e.owner.kind(), Name: e.owner.Name}, e.owner.object)
+	return e.ordinals().Position(e.pod.Name, e.owner.Name)
+}
+
+// ordinals that the controller of the pod gives. Those that were read count until the controller is seen with another spec.
+func (e *entry) ordinals() *workload.Ordinals {
+	read := e.account.ordinals
+	if read != nil && e.owner.object != nil && e.owner.object.GetGeneration() > read.Generation {
+		read = nil
+	}
+	return workload.OrdinalsOf(workload.Owner{Kind: e.owner.kind(), Name: e.owner.Name, UID: e.owner.uid}, e.owner.object, read)
+}
+
+// awaitsOrdinals is true if the ordinals of the pod's controller are being read. Only those of the workload that a spread names are.
+func (l *Ledger) awaitsOrdinals(e *entry) bool {
+	return workload.HidesOrdinals(e.owner.kind()) && e.owner.Workload == e.account.workload && e.account.policy.GoesByOrdinal(e.pod) &&
+		!l.owners.ends.Has(e.owner.kind()) && e.ordinals() == nil
 }
 
 func (o *owner) kind() schema.GroupKind { return schema.GroupKind{Group: o.Group, Kind: o.Kind} }
@@ -141,17 +156,16 @@ func (ev OwnerSeen) apply(l *Ledger) {
 			}
 		}, workload.LongestOwnerChain)
 	}
-	l.wakeRenumbered(o, before)
+	if firstOrdinal(before) != firstOrdinal(o.object) {
+		l.wakeRenumbered(o.pods)
+	}
 	l.workloadNews(o.Workload)
 }
 
-// wakeRenumbered wakes the pods of a StatefulSet whose first ordinal has changed: they belong elsewhere now.
-func (l *Ledger) wakeRenumbered(o *owner, before metav1.Object) {
-	if firstOrdinal(before) == firstOrdinal(o.object) {
-		return
-	}
-	for _, e := range o.pods {
-		if e.search != nil && e.account != nil {
+// wakeRenumbered wakes those of the pods that asked with another position than they have now: they belong elsewhere.
+func (l *Ledger) wakeRenumbered(pods map[types.UID]*entry) {
+	for _, e := range pods {
+		if e.search != nil && e.account != nil && e.account.policy != nil && e.asked != e.position() {
 			l.wake(e)
 		}
 	}
@@ -176,7 +190,9 @@ func (ev OwnerGone) apply(l *Ledger) {
 	}
 	before := o.object
 	o.object = nil
-	l.wakeRenumbered(o, before)
+	if firstOrdinal(before) != 0 {
+		l.wakeRenumbered(o.pods)
+	}
 	l.workloadNews(o.Workload)
 	l.owners.prune(o)
 }

@@ -29,6 +29,8 @@ type account struct {
 	live map[types.UID]int32
 	// read are the replicas that the caller read. Nil if it has not, or if the workload does not exist.
 	read *int32
+	// ordinals are those that the caller read. Nil if it has read none, or if the kind does not hide them.
+	ordinals *workload.Ordinals
 
 	// policy is nil if the spec of the dividing spread is invalid. invalid then says why.
 	policy  *subset.Policy
@@ -247,18 +249,23 @@ func (ev ReplicasRead) apply(l *Ledger) {
 	if ev.Known {
 		a.read = &ev.Replicas
 	}
+	if before, now := a.ordinals, ev.Ordinals; now != nil && (before == nil || before.UID != now.UID || before.Generation < now.Generation) {
+		a.ordinals = now
+		l.wakeRenumbered(a.members)
+		l.wakeWaiting(a) // free slots may have come while the positions were not known
+	}
 	l.workloadNews(ev.Workload)
 }
 
 // workloadNews follows a change of a workload. If a quota changes, it wakes the pods that wait for it.
 func (l *Ledger) workloadNews(key Workload) {
-	a := l.accounts[key]
-	if a == nil || a.policy == nil {
-		return
+	if a := l.accounts[key]; a != nil && a.policy != nil && l.replan(a) {
+		l.wakeWaiting(a)
 	}
-	if !l.replan(a) {
-		return
-	}
+}
+
+// wakeWaiting wakes pods that wait for news, and as many others as may be of use.
+func (l *Ledger) wakeWaiting(a *account) {
 	for _, e := range a.members {
 		if e.search != nil && e.stage <= Claimed && e.wait == ForNews {
 			l.wake(e)

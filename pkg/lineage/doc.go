@@ -2,6 +2,6 @@
 // package watches the metadata of other than built-in kinds on demand: once a spread names the kind, or once an object of the kind owns an object in a
 // namespace with a spread. This happens on every replica, leader or not.
 //
-// It writes nothing, answers from the cache without requests to the API server, and decides no placement. Adapters that read through a manager
+// It writes nothing, decides no placement, and answers from the cache without requests to the API server, except for Ordinals. Adapters that read through a manager
 // (controllers, webhooks) share one Lineage. Begin reading at New, then Lineage.SpreadOf.
 package lineage

@@ -8,10 +8,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/lru"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -28,6 +30,8 @@ type Lineage struct {
 	policies  policies
 	arrivals  arrivals
 	announced announcements
+	// ordinals are those that Ordinals has read, by ordinalsOf.
+	ordinals *lru.Cache
 	// spreadsIn is nil if the lineage gets no events of spreads.
 	spreadsIn *spreadsIn
 	// synced return true once the initial content of the cache has been processed.
@@ -93,6 +97,7 @@ func Over(reader client.Reader, kinds *Kinds, clock clock.WithTicker) *Lineage {
 		Kinds:     kinds,
 		arrivals:  arrivals{clock: clock, windows: map[types.UID]*window{}},
 		announced: announcements{clock: clock, byNamespace: map[string]map[types.UID]*window{}},
+		ordinals:  lru.New(mostOrdinals),
 	}
 	kinds.changed = l.arrivals.lookAgain
 	return l
@@ -231,6 +236,38 @@ func (l *Lineage) Read(ctx context.Context, namespace string, o workload.Owner) 
 		return nil, fmt.Errorf("reading %s %s: %w", o.Kind.Kind, o.Name, err)
 	}
 	return object, nil
+}
+
+// mostOrdinals is of how many workloads the ordinals are remembered.
+const mostOrdinals = 100
+
+// ordinalsOf is the spec of an object.
+type ordinalsOf struct {
+	uid        types.UID
+	generation int64
+}
+
+// Ordinals are those of a workload whose kind hides them. They are nil for another kind, and if the workload is not in the cache. Ordinals sends a
+// request if it has not read them since the last change of the spec.
+func (l *Lineage) Ordinals(ctx context.Context, namespace string, o workload.Owner) (*workload.Ordinals, error) {
+	if !workload.HidesOrdinals(o.Kind) {
+		return nil, nil
+	}
+	metadata, err := l.Read(ctx, namespace, o)
+	if err != nil || metadata == nil {
+		return nil, err
+	}
+	if known, found := l.ordinals.Get(ordinalsOf{metadata.GetUID(), metadata.GetGeneration()}); found {
+		return known.(*workload.Ordinals), nil
+	}
+	object := &unstructured.Unstructured{} // of the version that is watched: older versions of a kind may lack the fields of ordinals
+	object.SetGroupVersionKind(l.NewObject(o.Kind).GetObjectKind().GroupVersionKind())
+	if err := l.live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: o.Name}, object); err != nil {
+		return nil, fmt.Errorf("reading the ordinals of %s %s: %w", o.Kind.Kind, o.Name, err)
+	}
+	read := workload.ReadOrdinals(object)
+	l.ordinals.Add(ordinalsOf{read.UID, read.Generation}, read)
+	return read, nil
 }
 
 // Parent is the controller of an owner, or nil if it has none. known is false if the owner is not in the cache although its kind is, or will be,

@@ -102,8 +102,8 @@ func Of(spread *v1beta1.WorkloadSpread, now time.Time) Spread {
 	}
 	targets, _ := policy.Targets(&plan, pods)
 	r.ByTarget = policy.IsRanked()
-	kind, _ := workload.BuiltIn(workload.TargetOf(spread).Kind)
-	if kind.ByOrdinal {
+	byOrdinal := workload.ByOrdinal(workload.TargetOf(spread).Kind)
+	if byOrdinal {
 		targets, _ = policy.TargetsByOrdinal(&plan, pods)
 	}
 	for i := range status.SubsetStatuses {
@@ -125,7 +125,7 @@ func Of(spread *v1beta1.WorkloadSpread, now time.Time) Spread {
 			r.Wait = r.Subsets[i].Wait
 		}
 	}
-	r.Next = nextStep(&r, policy, kind.ByOrdinal && policy.GoByOrdinal())
+	r.Next = nextStep(&r, policy, byOrdinal && policy.GoByOrdinal())
 	return r
 }
 

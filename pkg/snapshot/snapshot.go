@@ -236,14 +236,15 @@ func (s *Snapshot) Owner(namespace string, o workload.Owner) (object client.Obje
 	return all[types.NamespacedName{Namespace: namespace, Name: o.Name}], builtIn
 }
 
-// Position of a pod in its StatefulSet, as subset.Pod has it. The policy is that of the spread that divides the pod.
-func (s *Snapshot) Position(pod *corev1.Pod, policy *subset.Policy) int32 {
+// Position of a pod in its StatefulSet, as subset.Pod has it. The policy is that of the spread that divides the pod. Read are the ordinals of the
+// workload that this spread names; see lineage.Lineage.Ordinals.
+func (s *Snapshot) Position(pod *corev1.Pod, policy *subset.Policy, read *workload.Ordinals) int32 {
 	controller := workload.ControllerOf(pod)
 	if controller == nil || !policy.GoesByOrdinal(pod) {
 		return 0
 	}
 	object, _ := s.Owner(pod.Namespace, *controller)
-	return workload.Position(pod.Name, *controller, object)
+	return workload.OrdinalsOf(*controller, object, read).Position(pod.Name, controller.Name)
 }
 
 // SpreadOf is the spread that divides a pod, or nil.

@@ -93,7 +93,7 @@ func (e *earlyBinding) pick(ctx context.Context, request *podRequest, policy *su
 	asking.replicas, asking.mayLag = replicasOrObserved(target, spread)
 	in := scopeOf(client.ObjectKeyFromObject(spread), policy, asking.revision)
 	var err error
-	if asking.position, err = e.positionOf(ctx, request.Namespace, pod, policy); err != nil {
+	if asking.position, err = e.positionOf(ctx, request.Namespace, pod, policy, workload.TargetOf(spread)); err != nil {
 		return admitted, subset.None, err
 	}
 	if asking.adopted, asking.adoptedAlike, err = e.adopted(ctx, &in, workload.ControllerUID(pod), asking.revision); err != nil {
@@ -108,17 +108,23 @@ func (e *earlyBinding) pick(ctx context.Context, request *podRequest, policy *su
 	return admitted, verdict.Subset, nil
 }
 
-// positionOf is the position of a pod in its StatefulSet, 0 if it has none.
-func (e *earlyBinding) positionOf(ctx context.Context, namespace string, pod *corev1.Pod, policy *subset.Policy) (int32, error) {
+// positionOf is the position of a pod in its StatefulSet, 0 if it has none, or if its ordinals cannot be read.
+func (e *earlyBinding) positionOf(ctx context.Context, namespace string, pod *corev1.Pod, policy *subset.Policy, target workload.Owner) (int32, error) {
 	controller := workload.ControllerOf(pod)
-	if kind, _ := workload.BuiltIn(controller.Kind); !kind.ByOrdinal || !policy.GoesByOrdinal(pod) {
+	if !workload.ByOrdinal(controller.Kind) || !policy.GoesByOrdinal(pod) {
 		return 0, nil
 	}
 	set, err := e.owners.Read(ctx, namespace, *controller)
 	if err != nil {
 		return 0, err
 	}
-	return workload.Position(pod.Name, *controller, set), nil
+	inTime, cancel := context.WithTimeout(ctx, lineage.OwnerTimeout)
+	defer cancel()
+	read, err := e.owners.Ordinals(inTime, namespace, target)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Picking a subset without the ordinal of the pod", "namespace", namespace, "pod", pod.Name)
+	}
+	return workload.OrdinalsOf(*controller, set, read).Position(pod.Name, controller.Name), nil
 }
 
 // isTrial is true for a dry run.

@@ -57,6 +57,8 @@ type Divided struct {
 	Policy   *subset.Policy
 	Invalid  field.ErrorList
 	Replicas int32
+	// Ordinals of the workload. Nil if it gives none.
+	Ordinals *workload.Ordinals
 	// Pods that it divides.
 	Pods  []*corev1.Pod
 	Tally *subset.Tally
@@ -92,6 +94,13 @@ func (e *Engine) Divide(ctx context.Context, spread *v1beta1.WorkloadSpread, com
 	if d.Replicas, err = e.Replicas(ctx, spread, target); err != nil {
 		return nil, err
 	}
+	owner := workload.TargetOf(spread)
+	read, err := e.Lineage.Ordinals(ctx, spread.Namespace, owner)
+	if err != nil {
+		return nil, err
+	}
+	owner.UID = target.GetUID()
+	d.Ordinals = workload.OrdinalsOf(owner, target, read)
 	var pods []subset.Pod
 	for _, pod := range e.Pods {
 		if pod.Namespace != spread.Namespace {

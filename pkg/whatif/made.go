@@ -3,6 +3,7 @@ package whatif
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -14,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
-	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/moves"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
@@ -38,13 +38,17 @@ type maker struct {
 	// set is nil for other kinds. inOrder is true for a StatefulSet that makes a pod when the previous one is ready.
 	set     *appsv1.StatefulSet
 	inOrder bool
-	names   sets.Set[string]
-	ordinal int32
+	// ordinals of the workload with this name. The next pod has the first one from ordinal on that is not in names.
+	ordinals *workload.Ordinals
+	workload string
+	names    sets.Set[string]
+	ordinal  int32
 }
 
 // newMaker makes pods besides those that remain.
 func (e *Engine) newMaker(ctx context.Context, d *Divided, plan *subset.Plan, remaining []*corev1.Pod) (*maker, error) {
-	m := &maker{policy: d.Policy, spread: d.Spread.Name, plan: plan, kept: make(subset.Counts, len(d.Policy.Subsets)), names: sets.New[string]()}
+	m := &maker{policy: d.Policy, spread: d.Spread.Name, plan: plan, kept: make(subset.Counts, len(d.Policy.Subsets)), names: sets.New[string](),
+		ordinals: d.Ordinals, workload: workload.TargetOf(d.Spread).Name}
 	m.closed = moves.ClosedBy(d.Spread.Status.Moves, d.Spread.Status.SubsetStatuses, d.Policy, e.clock.Now())
 	var err error
 	if m.base, err = e.NewPod(ctx, d.Spread); err != nil {
@@ -75,7 +79,7 @@ func (e *Engine) newMaker(ctx context.Context, d *Divided, plan *subset.Plan, re
 		m.selector = workload.Selector(target)
 	}
 	if set, ok := target.(*appsv1.StatefulSet); ok {
-		m.set, m.inOrder, m.ordinal = set, set.Spec.PodManagementPolicy != appsv1.ParallelPodManagement, workload.FirstOrdinal(set)
+		m.set, m.inOrder = set, set.Spec.PodManagementPolicy != appsv1.ParallelPodManagement
 	}
 	if err := e.admit(ctx, m.base); err != nil {
 		m.note = fmt.Sprintf("pods are made from the workload's template with what Berth adds, because the API server did not say what else is added: %v", err)
@@ -104,15 +108,19 @@ func (m *maker) next() (*corev1.Pod, []*corev1.PersistentVolumeClaim, error) {
 	m.made++
 	var claims []*corev1.PersistentVolumeClaim
 	var position int32
-	if m.set != nil {
-		for m.names.Has(nameOf(m.set, m.ordinal)) {
-			m.ordinal++
+	if m.ordinals.Known() {
+		for {
+			ordinal := m.ordinals.Next(m.ordinal)
+			m.ordinal = ordinal + 1
+			if pod.Name = fmt.Sprintf("%s-%d", m.workload, ordinal); !m.names.Has(pod.Name) || ordinal == math.MaxInt32 {
+				break
+			}
 		}
-		pod.Name = nameOf(m.set, m.ordinal)
-		m.ordinal++
 		if m.policy.GoesByOrdinal(pod) {
-			position = workload.Position(pod.Name, workload.Owner{Kind: lineage.StatefulSet, Name: m.set.Name}, m.set)
+			position = m.ordinals.Position(pod.Name, m.workload)
 		}
+	}
+	if m.set != nil {
 		claims = claimsFor(pod, m.set)
 	}
 	if !m.policy.BindsEarly() {
@@ -128,10 +136,6 @@ func (m *maker) next() (*corev1.Pod, []*corev1.PersistentVolumeClaim, error) {
 	}
 	bound, err := m.policy.BindEarly(pod, verdict.Subset, note, m.selector)
 	return bound, claims, err
-}
-
-func nameOf(set *appsv1.StatefulSet, ordinal int32) string {
-	return fmt.Sprintf("%s-%d", set.Name, ordinal)
 }
 
 // claimsFor gives a pod the volumes of a StatefulSet's claims, and returns the claims.

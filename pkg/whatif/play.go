@@ -60,7 +60,7 @@ func (e *Engine) begin(ctx context.Context, d *Divided, replicas int32, gone set
 		return nil, err
 	}
 	e.plugin.Apply(ledger.ReplicasRead{Workload: ledger.WorkloadOf(namespace, target), Version: ledger.TargetVersion(d.Spread), Paths: ledger.ReplicaPaths(d.Spread),
-		Replicas: replicas, Known: true})
+		Replicas: replicas, Known: true, Ordinals: d.Ordinals})
 	for _, pod := range there {
 		if pod.Namespace != namespace {
 			continue

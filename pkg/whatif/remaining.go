@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,10 +23,12 @@ func (e *Engine) remaining(d *Divided, plan *subset.Plan) (remaining []*corev1.P
 		}
 	}
 	target, _ := e.Owner(d.Spread.Namespace, workload.TargetOf(d.Spread))
-	if set, ok := target.(*appsv1.StatefulSet); ok {
+	if d.Ordinals.Known() {
+		set := workload.TargetOf(d.Spread).Name
 		return slices.DeleteFunc(remaining, func(pod *corev1.Pod) bool {
-			ordinal, found := workload.OrdinalOf(pod.Name, set.Name)
-			goes := found && ordinal >= workload.FirstOrdinal(set)+plan.Replicas
+			_, found := workload.OrdinalOf(pod.Name, set)
+			position := d.Ordinals.Position(pod.Name, set)
+			goes := found && (position < 1 || position > plan.Replicas)
 			if goes {
 				gone.Insert(pod.UID)
 			}

@@ -28,17 +28,15 @@ type Kind struct {
 	NewList   func() List
 	// Watched is true for a kind that a spread may divide. Whoever serves spreads watches it from the start.
 	Watched bool
-	// ByOrdinal is true for a kind that gives each pod an ordinal and deletes the highest first.
-	ByOrdinal bool
 }
 
 var kinds = map[schema.GroupKind]Kind{
-	{Group: appsv1.GroupName, Kind: "Deployment"}:            {func() Object { return &appsv1.Deployment{} }, func() List { return &appsv1.DeploymentList{} }, true, false},
-	{Group: appsv1.GroupName, Kind: "ReplicaSet"}:            {func() Object { return &appsv1.ReplicaSet{} }, func() List { return &appsv1.ReplicaSetList{} }, true, false},
-	{Group: appsv1.GroupName, Kind: "StatefulSet"}:           {func() Object { return &appsv1.StatefulSet{} }, func() List { return &appsv1.StatefulSetList{} }, true, true},
-	{Group: batchv1.GroupName, Kind: "Job"}:                  {func() Object { return &batchv1.Job{} }, func() List { return &batchv1.JobList{} }, true, false},
-	{Group: appsv1.GroupName, Kind: "DaemonSet"}:             {func() Object { return &appsv1.DaemonSet{} }, func() List { return &appsv1.DaemonSetList{} }, false, false},
-	{Group: corev1.GroupName, Kind: "ReplicationController"}: {func() Object { return &corev1.ReplicationController{} }, func() List { return &corev1.ReplicationControllerList{} }, false, false},
+	{Group: appsv1.GroupName, Kind: "Deployment"}:            {func() Object { return &appsv1.Deployment{} }, func() List { return &appsv1.DeploymentList{} }, true},
+	{Group: appsv1.GroupName, Kind: "ReplicaSet"}:            {func() Object { return &appsv1.ReplicaSet{} }, func() List { return &appsv1.ReplicaSetList{} }, true},
+	{Group: appsv1.GroupName, Kind: "StatefulSet"}:           {func() Object { return &appsv1.StatefulSet{} }, func() List { return &appsv1.StatefulSetList{} }, true},
+	{Group: batchv1.GroupName, Kind: "Job"}:                  {func() Object { return &batchv1.Job{} }, func() List { return &batchv1.JobList{} }, true},
+	{Group: appsv1.GroupName, Kind: "DaemonSet"}:             {func() Object { return &appsv1.DaemonSet{} }, func() List { return &appsv1.DaemonSetList{} }, false},
+	{Group: corev1.GroupName, Kind: "ReplicationController"}: {func() Object { return &corev1.ReplicationController{} }, func() List { return &corev1.ReplicationControllerList{} }, false},
 }
 
 // BuiltIn is false for a kind that is not built in.

@@ -122,7 +122,7 @@ func explainPod(ctx context.Context, e *engine.Engine, pod *corev1.Pod) (*PodRep
 	if index != subset.None {
 		r.Subset = policy.Subsets[index].Name
 	}
-	home, known := policy.SubsetAt(&plan, e.Position(pod, policy))
+	home, known := policy.SubsetAt(&plan, e.Position(pod, policy, divided.Ordinals))
 	switch {
 	case !observed.Active:
 		r.Why = "it has ended or is being deleted, and takes no slot"

@@ -104,7 +104,7 @@ func onCluster(ctx context.Context, e *engine.Engine, d *engine.Divided, replica
 	roster := d.Policy.NewRoster(&placed.Plan, d.Spread.Name)
 	for _, pod := range slices.Concat(placed.Kept, placed.Bound) {
 		o := subset.Observe(pod, e.Node(pod.Spec.NodeName))
-		o.Position = e.Position(pod, d.Policy)
+		o.Position = e.Position(pod, d.Policy, d.Ordinals)
 		if in := roster.Put(o).Subset; in == subset.None {
 			s.Unplaced++
 		} else {

@@ -57,6 +57,8 @@ type spread struct {
 	refused map[string]bool
 	// lines are what was decided about the spread and is not in the report yet.
 	lines []Line
+	// ordinals of the workload, if its kind hides them.
+	ordinals *workload.Ordinals
 	// err is why something of the spread could not be read, until it is in the report. Nil if its status says so to its owner.
 	err error
 }
@@ -100,7 +102,7 @@ func (c *Cycle) gather(ctx context.Context) (err error) {
 		if s := c.spreadOf(ctx, byKey, pod); s != nil {
 			s.pods[pod.UID] = pod
 			observed := c.observe(pod)
-			observed.Position = c.snapshot.Position(pod, s.facts.Policy)
+			observed.Position = c.snapshot.Position(pod, s.facts.Policy, s.ordinals)
 			s.facts.Pods = append(s.facts.Pods, observed)
 		}
 	}
@@ -169,11 +171,15 @@ func (c *Cycle) prepare(ctx context.Context, object *v1beta1.WorkloadSpread) (*s
 	case err != nil:
 		return nil, v1beta1.ReasonTargetUnreadable, fmt.Errorf("replicas of %s %s: %w", target.Kind.Kind, target.Name, err)
 	}
+	ordinals, err := c.lineage.Ordinals(ctx, object.Namespace, target)
+	if err != nil {
+		return nil, v1beta1.ReasonTargetUnreadable, err
+	}
 	facts := moves.FactsOf(object, compiled.Policy, c.Now)
 	facts.Replicas = replicas
 	// A spread that divides nothing, because this one is older, may be paused all the same.
 	facts.Paused = slices.ContainsFunc(c.paused[object.Namespace], func(p paused) bool { return p.target == target })
-	return &spread{object: object, pods: map[types.UID]*corev1.Pod{}, facts: facts, refused: map[string]bool{}}, "", nil
+	return &spread{object: object, ordinals: ordinals, pods: map[types.UID]*corev1.Pod{}, facts: facts, refused: map[string]bool{}}, "", nil
 }
 
 // spreadOf is the spread that divides a pod, or nil.

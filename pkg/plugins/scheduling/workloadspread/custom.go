@@ -2,6 +2,7 @@ package workloadspread
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -32,7 +33,7 @@ import (
 
 // customWorkloads knows the owners and workloads of kinds for which the scheduler has no informer: kinds with a scale subresource, and kinds to whose
 // replicas a spread gives paths. It watches the metadata of a kind from the moment that a spread names the kind, or that an object of it owns a pod
-// in a namespace with a spread. It reads replicas with one request after each change of the workload.
+// in a namespace with a spread. It reads replicas, and ordinals of kinds that hide them, after each change of the workload.
 type customWorkloads struct {
 	mapper   *restmapper.DeferredDiscoveryRESTMapper
 	dynamic  dynamic.Interface
@@ -71,6 +72,7 @@ type customTarget struct {
 	paths    []string
 	replicas int32
 	known    bool
+	ordinals *workload.Ordinals
 }
 
 func newCustomWorkloads(config *restclient.Config, client kubernetes.Interface, now clock.PassiveClock) (*customWorkloads, error) {
@@ -156,7 +158,7 @@ func (c *customWorkloads) follow(spread *v1beta1.WorkloadSpread) {
 
 // news is what was read of a target.
 func (t *customTarget) news(key ledger.Workload) ledger.ReplicasRead {
-	return ledger.ReplicasRead{Workload: key, Version: t.version, Paths: t.paths, Replicas: t.replicas, Known: t.known}
+	return ledger.ReplicasRead{Workload: key, Version: t.version, Paths: t.paths, Replicas: t.replicas, Known: t.known, Ordinals: t.ordinals}
 }
 
 // forget implements ownerReader.
@@ -264,7 +266,7 @@ func (c *customWorkloads) requeueTargets(gk schema.GroupKind) {
 	}
 }
 
-// readTarget reads the replicas of a workload, if a spread still names it.
+// readTarget reads the replicas and the ordinals of a workload, if a spread still names it.
 func (c *customWorkloads) readTarget(ctx context.Context, key ledger.Workload) error {
 	c.mu.Lock()
 	watched := c.kinds[schema.GroupKind{Group: key.Group, Kind: key.Kind}].watched
@@ -274,28 +276,45 @@ func (c *customWorkloads) readTarget(ctx context.Context, key ledger.Workload) e
 		return nil // no spread names it any more, or watchKind will queue it again
 	}
 	gk := schema.GroupKind{Group: key.Group, Kind: key.Kind}
+	latest, err := c.mapper.RESTMapping(gk) // older versions of a kind may lack the fields of ordinals
+	if err != nil {
+		return fmt.Errorf("looking up %s: %w", gk, err)
+	}
 	mapping, err := c.mapper.RESTMapping(gk, target.version)
 	if meta.IsNoMatchError(err) {
-		mapping, err = c.mapper.RESTMapping(gk) // the spread's version is no longer served
+		mapping, err = latest, nil // the spread's version is no longer served
 	}
 	if err != nil {
 		return fmt.Errorf("looking up %s: %w", gk, err)
 	}
 	replicas, err := c.read(ctx, c.dynamic.Resource(mapping.Resource).Namespace(key.Namespace), key.Name, target.paths)
+	var failed error
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("reading the replicas of %s in namespace %s: %w", key, key.Namespace, err)
+		failed = fmt.Errorf("reading the replicas of %s in namespace %s: %w", key, key.Namespace, err)
+	}
+	var ordinals *workload.Ordinals
+	if workload.HidesOrdinals(gk) {
+		object, err := c.dynamic.Resource(latest.Resource).Namespace(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+		if err == nil {
+			ordinals = workload.ReadOrdinals(object)
+		} else if !apierrors.IsNotFound(err) {
+			failed = errors.Join(failed, fmt.Errorf("reading the ordinals of %s in namespace %s: %w", key, key.Namespace, err))
+		}
 	}
 	c.mu.Lock()
 	current := c.targets[key] == target
-	if current {
+	if current && (err == nil || apierrors.IsNotFound(err)) {
 		target.replicas, target.known = replicas, err == nil
+	}
+	if current && ordinals != nil {
+		target.ordinals = ordinals
 	}
 	news := target.news(key)
 	c.mu.Unlock()
 	if current { // else it was forgotten, or replaced by a target that is in the queue
 		c.tell(news)
 	}
-	return nil
+	return failed
 }
 
 func (c *customWorkloads) read(ctx context.Context, client dynamic.ResourceInterface, name string, paths []string) (int32, error) {
