@@ -7,26 +7,39 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
 
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
-var statefulSetKind = schema.GroupKind{Group: appsv1.GroupName, Kind: "StatefulSet"}
+var (
+	statefulSetKind = schema.GroupKind{Group: appsv1.GroupName, Kind: "StatefulSet"}
+	advancedSetKind = schema.GroupKind{Group: v1beta1.GroupName, Kind: "StatefulSet"}
+)
 
 // setWorld has a StatefulSet "db" with a controller and a scheduler. All subsets have nodes.
 type setWorld struct {
 	*world
 	start, replicas int32
-	revision        int
-	spec            string
-	generation      int64
+	// reserved are the ordinals that an advanced StatefulSet reserves. Nil means a StatefulSet of group apps. Its spec is read with each change,
+	// unless unread is true.
+	reserved      map[int32]bool
+	unread        bool
+	setGeneration int64
+	revision      int
+	spec          string
+	generation    int64
 	// pods by ordinal.
 	pods map[int32]*corev1.Pod
 	made int
@@ -44,10 +57,69 @@ func (w *setWorld) show() {
 	w.t.Helper()
 	w.generation++
 	w.showSet()
-	w.spreadOf("web", w.generation, "StatefulSet", "db", w.spec)
+	if w.reserved == nil {
+		w.spreadOf("web", w.generation, "StatefulSet", "db", w.spec)
+		return
+	}
+	object := &v1beta1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "spread-uid-web", Generation: w.generation}}
+	object.Spec.TargetReference = v1beta1.TargetReference{APIVersion: "apps.kruise.io/v1beta1", Kind: "StatefulSet", Name: "db"}
+	if err := yaml.UnmarshalStrict([]byte(w.spec), &object.Spec); err != nil {
+		w.t.Fatalf("parsing the spec: %v", err)
+	}
+	w.apply(SpreadSeen{Spread: object})
+	if !w.unread {
+		w.readSet() // whoever follows the spread reads its workload
+	}
+}
+
+func newAdvancedSetWorld(tb testing.TB, replicas int32, spec string, reserved ...int32) *setWorld {
+	tb.Helper()
+	w := &setWorld{world: emptyWorld(tb), replicas: replicas, revision: 1, spec: spec, pods: map[int32]*corev1.Pod{}}
+	w.reserves(reserved...)
+	w.show()
+	return w
+}
+
+// reserves reserves these ordinals and no others. showSet shows it.
+func (w *setWorld) reserves(ordinals ...int32) {
+	w.reserved = map[int32]bool{}
+	for _, ordinal := range ordinals {
+		w.reserved[ordinal] = true
+	}
+}
+
+// readSet tells the ledger what is read of the advanced StatefulSet.
+func (w *setWorld) readSet() {
+	var reserved []any
+	for ordinal := range w.reserved {
+		reserved = append(reserved, int64(ordinal))
+	}
+	read := workload.ReadOrdinals(&unstructured.Unstructured{Object: map[string]any{
+		"metadata": map[string]any{"name": "db", "uid": "db-uid", "generation": w.setGeneration},
+		"spec":     map[string]any{"ordinals": map[string]any{"start": int64(w.start)}, "reserveOrdinals": reserved}}})
+	w.apply(ReplicasRead{Workload: Workload{Namespace: "ns", Group: "apps.kruise.io", Kind: "StatefulSet", Name: "db"}, Version: "v1beta1",
+		Replicas: w.replicas, Known: true, Ordinals: read})
+}
+
+// ordinals are those of the pods that the controller wants.
+func (w *setWorld) ordinals() (wanted []int32) {
+	for ordinal := w.start; len(wanted) < int(w.replicas); ordinal++ {
+		if !w.reserved[ordinal] {
+			wanted = append(wanted, ordinal)
+		}
+	}
+	return wanted
 }
 
 func (w *setWorld) showSet() {
+	if w.setGeneration++; w.reserved != nil {
+		w.apply(OwnerSeen{Kind: advancedSetKind, Object: &metav1.PartialObjectMetadata{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "db", UID: "db-uid", Generation: w.setGeneration}}})
+		if !w.unread {
+			w.readSet()
+		}
+		return
+	}
 	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "db", UID: "db-uid"}, Spec: appsv1.StatefulSetSpec{Replicas: ptr.To(w.replicas)}}
 	if w.start > 0 {
 		set.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: w.start}
@@ -73,6 +145,9 @@ func (w *setWorld) make(ordinal int32) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(fmt.Sprintf("%s-%d", name, w.made)),
 		Labels:          map[string]string{"controller-revision-hash": fmt.Sprintf("v%d", w.revision)},
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", UID: "db-uid", Controller: ptr.To(true)}}}}
+	if w.reserved != nil {
+		pod.OwnerReferences[0].APIVersion = "apps.kruise.io/v1beta1"
+	}
 	w.pods[ordinal] = pod
 	w.see(pod)
 	return pod
@@ -104,12 +179,12 @@ func (w *setWorld) scale(replicas int32, order func([]int32)) {
 	w.replicas = replicas
 	w.showSet()
 	for _, ordinal := range slices.Backward(slices.Sorted(maps.Keys(w.pods))) {
-		if ordinal >= w.start+replicas || ordinal < w.start {
+		if !slices.Contains(w.ordinals(), ordinal) {
 			w.unmake(ordinal)
 		}
 	}
 	var missing []int32
-	for ordinal := w.start; ordinal < w.start+replicas; ordinal++ {
+	for _, ordinal := range w.ordinals() {
 		if w.pods[ordinal] == nil {
 			missing = append(missing, ordinal)
 		}
@@ -158,6 +233,13 @@ func (w *setWorld) expect(want string) {
 	w.t.Helper()
 	if got := w.layout(); got != want {
 		w.t.Errorf("the pods are in %s, want %s", got, want)
+	}
+}
+
+func (w *setWorld) expectHeld(pod *corev1.Pod, want v1beta1.Reason) {
+	w.t.Helper()
+	if answer := w.ask(pod); answer.Decision != nil || answer.Reason != want {
+		w.t.Errorf("%s: got decision %v and reason %q, want it held for %s", pod.Name, answer.Decision, answer.Reason, want)
 	}
 }
 
@@ -236,6 +318,9 @@ func TestTheLayoutFollowsTheOrdinals(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		spec := fmt.Sprintf(`{subsets: %s, scheduleStrategy: %s}`, subsets[r.IntN(len(subsets))], strategies[r.IntN(len(strategies))])
 		w := newSetWorld(t, 0, spec)
+		if advanced := seed%2 == 0; advanced {
+			w = newAdvancedSetWorld(t, 0, spec)
+		}
 		w.start = r.Int32N(2) * 7
 		shuffle := func(ordinals []int32) {
 			r.Shuffle(len(ordinals), func(i, j int) { ordinals[i], ordinals[j] = ordinals[j], ordinals[i] })
@@ -243,7 +328,11 @@ func TestTheLayoutFollowsTheOrdinals(t *testing.T) {
 		w.scale(r.Int32N(12), shuffle)
 		for range 30 {
 			var did string
-			switch r.IntN(5) {
+			steps := 5
+			if w.reserved != nil {
+				steps++
+			}
+			switch r.IntN(steps) {
 			case 0, 1:
 				w.scale(r.Int32N(16), shuffle)
 				did = "scaling"
@@ -254,6 +343,16 @@ func TestTheLayoutFollowsTheOrdinals(t *testing.T) {
 			case 3:
 				w.restart()
 				did = "a restart"
+			case 5: // pods that stay have other positions, so all of them are made again
+				w.reserves()
+				for range r.IntN(8) {
+					w.reserved[w.start+r.Int32N(12)] = true
+				}
+				for _, ordinal := range slices.Collect(maps.Keys(w.pods)) {
+					w.unmake(ordinal)
+				}
+				w.scale(r.Int32N(16), shuffle)
+				did = "a change of the reserved ordinals"
 			default:
 				for _, ordinal := range slices.Collect(maps.Keys(w.pods)) {
 					if r.IntN(3) == 0 {
@@ -290,6 +389,103 @@ func TestANewFirstOrdinalWakesPodsThatWait(t *testing.T) {
 	w.showSet()
 	w.expectAwake("db-2")
 	w.expectChoice(pod, "a")
+}
+
+func TestReservedOrdinalsAreNotCounted(t *testing.T) {
+	w := newAdvancedSetWorld(t, 0, twoThenAny, 0, 2, 3)
+	w.scale(4, slices.Reverse) // 1 4 5 6
+	w.expect("aabb")
+	w.revision++
+	w.roll(0)
+	w.expect("aabb")
+	w.restart()
+	w.scale(6, slices.Reverse)
+	w.expect("aabbbb")
+}
+
+// The API server has shown the StatefulSet and its pods, and its ordinals are still being read. No order of pods may decide meanwhile.
+func TestPodsWaitForTheReservedOrdinals(t *testing.T) {
+	w := newAdvancedSetWorld(t, 0, `{subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 2}]}`, 0, 1, 2, 3)
+	w.scale(1, inOrder) // db-4
+	w.expect("a")
+	w.unread, w.replicas = true, 4
+	w.reserves(0, 1, 2, 3, 5)
+	w.showSet() // the ordinals that are known are those of the previous spec
+	last, second := w.make(8), w.make(6)
+	for _, pod := range []*corev1.Pod{last, second} {
+		w.expectHeld(pod, v1beta1.ReasonWorkloadNotObserved)
+	}
+	w.awake = nil
+	w.readSet()
+	w.expectAwake("db-6", "db-8")
+	w.expectChoice(last, "b")
+	w.expectChoice(second, "a")
+	w.awake = nil
+	w.readSet() // again, because the status has changed
+	w.expectAwake()
+}
+
+// Somebody may not let Berth read the StatefulSet. Its pods wait as long as for other news, and then go in the order in which they ask. So they are not
+// let go while there are slots.
+func TestPodsGoInOrderIfTheirOrdinalsAreNotRead(t *testing.T) {
+	w := newAdvancedSetWorld(t, 4, `{subsets: [{name: a, maxReplicas: 1}, {name: b, maxReplicas: 2}]}`)
+	w = &setWorld{world: emptyWorld(t), replicas: 4, spec: w.spec, reserved: map[int32]bool{}, unread: true, pods: map[int32]*corev1.Pod{}}
+	w.show()
+	far, near := w.make(90), w.make(4)
+	for _, pod := range []*corev1.Pod{far, near} {
+		w.expectHeld(pod, v1beta1.ReasonWorkloadNotObserved)
+	}
+	w.step(2 * time.Second)
+	w.expectAwake("db-4", "db-90")
+	w.expectChoice(far, "a")
+	w.expectChoice(near, "b")
+	w.awake = nil
+	w.reserves(0, 1, 2, 3)
+	w.readSet() // at last
+	w.expectAwake("db-4", "db-90")
+	w.expectChoice(far, "-") // beyond all quotas
+	w.expectChoice(near, "a")
+}
+
+// A list that reserves more, or fewer, changes where the pods behind it belong. Pods before it stay asleep.
+func TestReservedOrdinalsThatChangeWakeTheirPods(t *testing.T) {
+	w := newAdvancedSetWorld(t, 4, twoThenAny)
+	first, third := w.make(0), w.make(2)
+	w.expectChoice(first, "a")
+	w.expectChoice(third, "b") // and both find no node
+	w.awake = nil
+	w.reserves(1)
+	w.showSet()
+	w.expectAwake("db-2")
+	w.expectChoice(third, "a")
+	w.awake = nil
+	w.reserves(1, 7)
+	w.showSet()
+	w.expectAwake()
+	w.reserves()
+	w.showSet()
+	w.expectAwake("db-2")
+	w.expectChoice(third, "b")
+}
+
+// Reads are not ordered with the watch: an answer may be of the spec before, or of a StatefulSet that is gone.
+func TestOnlyTheOrdinalsOfTheStatefulSetThatOwnsAPodCount(t *testing.T) {
+	w := newAdvancedSetWorld(t, 4, twoThenAny, 0, 1)
+	old := w.ledger.accounts[Workload{Namespace: "ns", Group: "apps.kruise.io", Kind: "StatefulSet", Name: "db"}].ordinals
+	w.reserves(1)
+	w.showSet()
+	pod := w.make(3) // its position is 3
+	w.expectChoice(pod, "b")
+	late := ReplicasRead{Workload: Workload{Namespace: "ns", Group: "apps.kruise.io", Kind: "StatefulSet", Name: "db"}, Version: "v1beta1", Replicas: 4, Known: true, Ordinals: old}
+	w.apply(late)
+	w.apply(ReplicasRead{Workload: late.Workload, Version: late.Version, Replicas: 4, Known: true}) // or none, because the read failed
+	w.expectChoice(pod, "b")
+
+	stranger := w.make(2)
+	w.apply(PodGone{UID: stranger.UID})
+	stranger.OwnerReferences[0].UID = "another-uid"
+	w.see(stranger)
+	w.expectHeld(stranger, v1beta1.ReasonWorkloadNotObserved)
 }
 
 // With strategy Adaptive a pod whose home has no node goes to a later subset first, and looks in its home again when it is made again.
