@@ -330,10 +330,30 @@ const OwnerTimeout = 500 * time.Millisecond
 // different kinds are not ordered, so the pod may arrive first. Nothing distinguishes an owner that will arrive from a deleted one. So the wait is
 // bounded: the first pod that waits for an owner opens one window of OwnerTimeout for all pods of that owner. missing is an owner that did not arrive
 // in time.
-func (l *Lineage) AwaitSpreadOf(ctx context.Context, namespace string, owner *workload.Owner, labels map[string]string) (_ *Spread, missing *workload.Owner, _ error) {
-	s, missing, err := l.SpreadOf(ctx, namespace, owner, labels)
+func (l *Lineage) AwaitSpreadOf(ctx context.Context, namespace string, owner *workload.Owner, labels map[string]string) (found *Spread, missing *workload.Owner, _ error) {
+	missing, err := l.await(ctx, namespace, func() (missing *workload.Owner, err error) {
+		found, missing, err = l.SpreadOf(ctx, namespace, owner, labels)
+		return missing, err
+	})
+	return found, missing, err
+}
+
+// AwaitOwner is Read, but waits for a missing owner as AwaitSpreadOf does.
+func (l *Lineage) AwaitOwner(ctx context.Context, namespace string, o workload.Owner) (object client.Object, _ error) {
+	_, err := l.await(ctx, namespace, func() (missing *workload.Owner, err error) {
+		if object, err = l.Read(ctx, namespace, o); object == nil {
+			missing = &o
+		}
+		return missing, err
+	})
+	return object, err
+}
+
+// await looks until no owner is missing, or until one has not arrived in time.
+func (l *Lineage) await(ctx context.Context, namespace string, look func() (missing *workload.Owner, err error)) (*workload.Owner, error) {
+	missing, err := look()
 	if missing == nil || err != nil {
-		return s, nil, err
+		return nil, err
 	}
 	// Several owners may be missing, and each may open a window.
 	until := l.arrivals.clock.Now().Add(OwnerTimeout)
@@ -342,11 +362,11 @@ func (l *Lineage) AwaitSpreadOf(ctx context.Context, namespace string, owner *wo
 		arrived, closes := l.arrivals.expect(missing.UID)
 		left := min(until.Sub(l.arrivals.clock.Now()), closes)
 		if left <= 0 {
-			return nil, missing, nil
+			return missing, nil
 		}
 		// The owner may have arrived before expect was called. Then no event follows.
-		if s, missing, err = l.SpreadOf(ctx, namespace, owner, labels); missing == nil || err != nil {
-			return s, nil, err
+		if missing, err = look(); missing == nil || err != nil {
+			return nil, err
 		}
 		timer := l.arrivals.clock.NewTimer(left)
 		select {
@@ -356,10 +376,10 @@ func (l *Lineage) AwaitSpreadOf(ctx context.Context, namespace string, owner *wo
 		}
 		timer.Stop()
 		if ctx.Err() != nil {
-			return nil, missing, nil
+			return missing, nil
 		}
-		if s, missing, err = l.SpreadOf(ctx, namespace, owner, labels); missing == nil || err != nil {
-			return s, nil, err
+		if missing, err = look(); missing == nil || err != nil {
+			return nil, err
 		}
 	}
 }

@@ -114,7 +114,7 @@ func (e *earlyBinding) positionOf(ctx context.Context, namespace string, pod *co
 	if !workload.ByOrdinal(controller.Kind) || !policy.GoesByOrdinal(pod) {
 		return 0, nil
 	}
-	set, err := e.owners.Read(ctx, namespace, *controller)
+	set, err := e.owners.AwaitOwner(ctx, namespace, *controller)
 	if err != nil {
 		return 0, err
 	}

@@ -1,7 +1,9 @@
 package webhook
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -13,17 +15,24 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -442,4 +451,88 @@ func TestAdmissionPicksTheSubsetOfAnOrdinal(t *testing.T) {
 			t.Errorf("%s: got %+v, want subset %q", tc[0], got, tc[1])
 		}
 	}
+}
+
+// countingReader counts the requests for whole objects of a cluster, and fails them while err is not nil.
+type countingReader struct {
+	client.Client
+	reads int
+	err   error
+}
+
+func (c *countingReader) Get(ctx context.Context, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
+	if _, whole := into.(*unstructured.Unstructured); whole {
+		if c.reads++; c.err != nil {
+			return c.err
+		}
+	}
+	return c.Client.Get(ctx, key, into, opts...)
+}
+
+// Of an advanced StatefulSet the webhook has the metadata only. It reads the reserved ordinals once for each version of the spec.
+func TestAdmissionPicksTheSubsetOfAnOrdinalPastReservedOnes(t *testing.T) {
+	kind := schema.GroupVersionKind{Group: "apps.kruise.io", Version: "v1beta1", Kind: "StatefulSet"}
+	objects := webObjects(t, onePlaceEach)
+	objects[0].(*v1beta1.WorkloadSpread).Spec.TargetReference = v1beta1.TargetReference{APIVersion: "apps.kruise.io/v1alpha1", Kind: "StatefulSet", Name: "db"}
+	set := &unstructured.Unstructured{Object: map[string]any{
+		"metadata": map[string]any{"namespace": "shop", "name": "db", "uid": "db", "generation": int64(1)},
+		"spec":     map[string]any{"replicas": int64(3), "reserveOrdinals": []any{int64(0), "2-6", int64(8)}}}}
+	set.SetGroupVersionKind(kind)
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	scheme.AddKnownTypeWithName(kind, &unstructured.Unstructured{})
+	scheme.AddKnownTypeWithName(kind.GroupVersion().WithKind("StatefulSetList"), &unstructured.UnstructuredList{})
+	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{kind.GroupVersion()})
+	mapper.Add(kind, meta.RESTScopeNamespace)
+	live := &countingReader{Client: fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjects(append(objects, set)...).
+		WithIndex(&v1beta1.WorkloadSpread{}, lineage.TargetField, lineage.TargetKeyOf).Build()}
+	owners := lineage.Over(live.Client, lineage.NewKinds(mapper, live, clock.RealClock{}), clock.RealClock{})
+	if unwatchable, err := owners.Watch(t.Context(), kind.GroupKind()); err != nil || unwatchable != nil {
+		t.Fatal(unwatchable, err)
+	}
+	replica := func() http.Handler {
+		now := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
+		early := &earlyBinding{owners: owners, bookings: newBookings(now)}
+		return &podReviews{answer: (&podAdmission{owners: owners, early: early.review}).review, clock: now}
+	}
+	expect := func(handler http.Handler, want ...[2]string) {
+		t.Helper()
+		for _, tc := range want {
+			pod := webPod(t, `{containers: [{name: main, image: i}]}`)
+			pod.Name = tc[0]
+			pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps.kruise.io/v1beta1", Kind: "StatefulSet", Name: "db", UID: "db", Controller: ptr.To(true)}}
+			admitted, _ := send(t, handler, pod)
+			if got := subset.AdmittedOf(admitted); got == nil || got.Subset != tc[1] {
+				t.Errorf("%s: got %+v, want subset %q", tc[0], got, tc[1])
+			}
+		}
+	}
+	expectReads := func(want int) {
+		t.Helper()
+		if live.reads != want {
+			t.Errorf("%d requests, want %d", live.reads, want)
+		}
+		live.reads = 0
+	}
+	live.err = errors.New("the API server does not answer")
+	expect(replica(), [2]string{"db-9", "a"}, [2]string{"db-1", "b"}) // in the order of creation
+	expectReads(2)
+	live.err = nil
+	expect(replica(), [2]string{"db-9", "c"}, [2]string{"db-7", "b"}, [2]string{"db-1", "a"})
+	expectReads(1)
+	set = set.DeepCopy()
+	if err := live.Client.Get(t.Context(), client.ObjectKeyFromObject(set), set); err != nil {
+		t.Fatal(err)
+	}
+	set.SetGeneration(2)
+	set.Object["spec"].(map[string]any)["reserveOrdinals"] = []any{"0-6"}
+	if err := live.Client.Update(t.Context(), set); err != nil {
+		t.Fatal(err)
+	}
+	expect(replica(), [2]string{"db-9", "c"}, [2]string{"db-8", "b"}, [2]string{"db-7", "a"})
+	expectReads(1)
 }
