@@ -489,3 +489,65 @@ func TestOwnersOfAKindThatMayNotBeReadAnyMoreEndTheChain(t *testing.T) {
 		j.expectAnswer("no spread", j.pods["later-uid"])
 	})
 }
+
+// The conversion of an older version of a kind may drop the reserved ordinals. Replicas and ordinals are read apart, so neither waits for the other.
+func TestOrdinalsAreReadInTheLatestVersion(t *testing.T) {
+	client := fake.NewClientset()
+	for _, version := range []string{"v1beta1", "v1alpha1"} { // the API server names the preferred one first
+		client.Resources = append(client.Resources, &metav1.APIResourceList{GroupVersion: "apps.kruise.io/" + version,
+			APIResources: []metav1.APIResource{{Name: "statefulsets", Kind: "StatefulSet", Namespaced: true}}})
+	}
+	custom, err := newCustomWorkloads(&restclient.Config{}, client, clock.RealClock{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed := errors.New("the API server does not answer")
+	var failing string
+	reader := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())
+	reader.PrependReactor("get", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		spec, metadata := map[string]any{"replicas": int64(3)}, map[string]any{"name": "db", "uid": "db-uid", "generation": int64(4)}
+		if action.GetSubresource() == failing {
+			return true, nil, failed
+		}
+		if action.GetResource().Version == "v1beta1" && action.GetSubresource() == "" {
+			spec["reserveOrdinals"] = []any{"0-2"}
+		}
+		return true, &unstructured.Unstructured{Object: map[string]any{"metadata": metadata, "spec": spec}}, nil
+	})
+	custom.dynamic = reader
+	key := ledger.Workload{Namespace: "ns", Group: "apps.kruise.io", Kind: "StatefulSet", Name: "db"}
+	for name, tc := range map[string]struct {
+		failing      string
+		want         ledger.ReplicasRead
+		wantPosition int32
+		wantErr      error
+	}{
+		"both are read":                  {failing: "none", want: ledger.ReplicasRead{Replicas: 3, Known: true}, wantPosition: 2},
+		"the replicas cannot be read":    {failing: "scale", wantPosition: 2, wantErr: failed},
+		"the StatefulSet cannot be read": {failing: "", want: ledger.ReplicasRead{Replicas: 3, Known: true}, wantErr: failed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			failing = tc.failing
+			var told []ledger.ReplicasRead
+			custom.tell = func(event ledger.Event) { told = append(told, event.(ledger.ReplicasRead)) }
+			custom.kinds[schema.GroupKind{Group: key.Group, Kind: key.Kind}] = &customKind{watched: true}
+			custom.targets[key] = &customTarget{version: "v1alpha1"}
+			if err := custom.readTarget(t.Context(), key); !errors.Is(err, tc.wantErr) {
+				t.Errorf("got %v, want %v", err, tc.wantErr)
+			}
+			if len(told) != 1 {
+				t.Fatalf("%d events, want one", len(told))
+			}
+			got := told[0]
+			if got.Replicas != tc.want.Replicas || got.Known != tc.want.Known {
+				t.Errorf("%d replicas, known %t, want %d, %t", got.Replicas, got.Known, tc.want.Replicas, tc.want.Known)
+			}
+			if position := got.Ordinals.Position("db-4", "db"); position != tc.wantPosition {
+				t.Errorf("db-4 has position %d, want %d", position, tc.wantPosition)
+			}
+			if got.Ordinals != nil && (got.Ordinals.UID != "db-uid" || got.Ordinals.Generation != 4) {
+				t.Errorf("the ordinals are of %s, generation %d", got.Ordinals.UID, got.Ordinals.Generation)
+			}
+		})
+	}
+}
