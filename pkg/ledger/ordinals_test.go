@@ -37,6 +37,7 @@ type setWorld struct {
 	reserved      map[int32]bool
 	unread        bool
 	setGeneration int64
+	uid           types.UID
 	revision      int
 	spec          string
 	generation    int64
@@ -47,7 +48,7 @@ type setWorld struct {
 
 func newSetWorld(tb testing.TB, replicas int32, spec string) *setWorld {
 	tb.Helper()
-	w := &setWorld{world: emptyWorld(tb), replicas: replicas, revision: 1, spec: spec, pods: map[int32]*corev1.Pod{}}
+	w := &setWorld{world: emptyWorld(tb), uid: "db-uid", replicas: replicas, revision: 1, spec: spec, pods: map[int32]*corev1.Pod{}}
 	w.show()
 	return w
 }
@@ -74,7 +75,7 @@ func (w *setWorld) show() {
 
 func newAdvancedSetWorld(tb testing.TB, replicas int32, spec string, reserved ...int32) *setWorld {
 	tb.Helper()
-	w := &setWorld{world: emptyWorld(tb), replicas: replicas, revision: 1, spec: spec, pods: map[int32]*corev1.Pod{}}
+	w := &setWorld{world: emptyWorld(tb), replicas: replicas, uid: "db-uid", revision: 1, spec: spec, pods: map[int32]*corev1.Pod{}}
 	w.reserves(reserved...)
 	w.show()
 	return w
@@ -95,7 +96,7 @@ func (w *setWorld) readSet() {
 		reserved = append(reserved, int64(ordinal))
 	}
 	read := workload.ReadOrdinals(&unstructured.Unstructured{Object: map[string]any{
-		"metadata": map[string]any{"name": "db", "uid": "db-uid", "generation": w.setGeneration},
+		"metadata": map[string]any{"name": "db", "uid": string(w.uid), "generation": w.setGeneration},
 		"spec":     map[string]any{"ordinals": map[string]any{"start": int64(w.start)}, "reserveOrdinals": reserved}}})
 	w.apply(ReplicasRead{Workload: Workload{Namespace: "ns", Group: "apps.kruise.io", Kind: "StatefulSet", Name: "db"}, Version: "v1beta1",
 		Replicas: w.replicas, Known: true, Ordinals: read})
@@ -114,7 +115,7 @@ func (w *setWorld) ordinals() (wanted []int32) {
 func (w *setWorld) showSet() {
 	if w.setGeneration++; w.reserved != nil {
 		w.apply(OwnerSeen{Kind: advancedSetKind, Object: &metav1.PartialObjectMetadata{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "db", UID: "db-uid", Generation: w.setGeneration}}})
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "db", UID: w.uid, Generation: w.setGeneration}}})
 		if !w.unread {
 			w.readSet()
 		}
@@ -144,7 +145,7 @@ func (w *setWorld) make(ordinal int32) *corev1.Pod {
 	name := fmt.Sprintf("db-%d", ordinal)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(fmt.Sprintf("%s-%d", name, w.made)),
 		Labels:          map[string]string{"controller-revision-hash": fmt.Sprintf("v%d", w.revision)},
-		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", UID: "db-uid", Controller: ptr.To(true)}}}}
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", UID: w.uid, Controller: ptr.To(true)}}}}
 	if w.reserved != nil {
 		pod.OwnerReferences[0].APIVersion = "apps.kruise.io/v1beta1"
 	}
@@ -429,7 +430,7 @@ func TestPodsWaitForTheReservedOrdinals(t *testing.T) {
 // let go while there are slots.
 func TestPodsGoInOrderIfTheirOrdinalsAreNotRead(t *testing.T) {
 	w := newAdvancedSetWorld(t, 4, `{subsets: [{name: a, maxReplicas: 1}, {name: b, maxReplicas: 2}]}`)
-	w = &setWorld{world: emptyWorld(t), replicas: 4, spec: w.spec, reserved: map[int32]bool{}, unread: true, pods: map[int32]*corev1.Pod{}}
+	w = &setWorld{world: emptyWorld(t), uid: w.uid, replicas: 4, spec: w.spec, reserved: map[int32]bool{}, unread: true, pods: map[int32]*corev1.Pod{}}
 	w.show()
 	far, near := w.make(90), w.make(4)
 	for _, pod := range []*corev1.Pod{far, near} {
@@ -486,6 +487,68 @@ func TestOnlyTheOrdinalsOfTheStatefulSetThatOwnsAPodCount(t *testing.T) {
 	stranger.OwnerReferences[0].UID = "another-uid"
 	w.see(stranger)
 	w.expectHeld(stranger, v1beta1.ReasonWorkloadNotObserved)
+}
+
+// A pod may have no position with the new list either. It does not wait longer for that.
+func TestThePodOfAReservedOrdinalIsWokenToo(t *testing.T) {
+	w := newAdvancedSetWorld(t, 4, twoThenAny)
+	w.unread = true
+	w.reserves(1)
+	w.showSet()
+	pod := w.make(1)
+	w.expectHeld(pod, v1beta1.ReasonWorkloadNotObserved)
+	w.awake = nil
+	w.readSet()
+	w.expectAwake("db-1")
+	w.expectChoice(pod, "a") // in the order in which pods ask
+}
+
+// A StatefulSet that replaces another of its name begins with generation 1.
+func TestTheOrdinalsOfAReplacedStatefulSetCount(t *testing.T) {
+	w := newAdvancedSetWorld(t, 4, twoThenAny)
+	w.setGeneration = 7
+	w.showSet()
+	w.uid, w.setGeneration = "new-uid", 0
+	w.reserves(0, 1, 2)
+	w.showSet()
+	w.expectChoice(w.make(4), "a")
+	w.expectChoice(w.make(5), "b")
+	w.expectChoice(w.make(3), "a")
+}
+
+// While positions are not known, nobody can say whom a free slot is for. It must not stay free after that.
+func TestASlotThatCameFreeMeanwhileIsFound(t *testing.T) {
+	w := newAdvancedSetWorld(t, 2, `{subsets: [{name: a, maxReplicas: 1}, {name: b, maxReplicas: 1}], scheduleStrategy: {quotaScope: Workload, whenFull: Wait}}`)
+	stranger := onNode(w.make(9), "node-b", "b")
+	w.see(stranger)
+	stray := w.make(1)
+	w.expectChoice(stray, "a") // because its home, b, is full
+	w.unread = true
+	w.showSet()
+	w.apply(PodGone{UID: stranger.UID})
+	w.awake = nil
+	w.readSet()
+	w.expectAwake("db-1")
+	w.expectChoice(stray, "b")
+}
+
+// Nobody reads the ordinals of a StatefulSet that is not the workload of the spread, or that Berth may not list. Nothing is to wait for.
+func TestPodsDoNotWaitForOrdinalsThatAreNotRead(t *testing.T) {
+	t.Run("its kind must not be listed", func(t *testing.T) {
+		w := newAdvancedSetWorld(t, 4, twoThenAny)
+		w = &setWorld{world: emptyWorld(t), uid: w.uid, replicas: 4, spec: w.spec, reserved: map[int32]bool{}, unread: true, pods: map[int32]*corev1.Pod{}}
+		w.show()
+		w.apply(KindEndsChain{Kind: advancedSetKind, Ends: true})
+		w.expectChoice(w.make(8), "a")
+	})
+	t.Run("the spread names its owner", func(t *testing.T) {
+		w := newAdvancedSetWorld(t, 4, twoThenAny)
+		w.spreadGone()
+		w.spreadOf("web", w.generation+1, "StatefulSet", "parent", w.spec)
+		w.apply(OwnerSeen{Kind: advancedSetKind, Object: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "db", UID: "db-uid",
+			Generation: w.setGeneration + 1, OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "parent", UID: "parent-uid", Controller: ptr.To(true)}}}}})
+		w.expectChoice(w.make(8), "a")
+	})
 }
 
 // With strategy Adaptive a pod whose home has no node goes to a later subset first, and looks in its home again when it is made again.
