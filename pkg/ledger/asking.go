@@ -66,9 +66,6 @@ func (l *Ledger) answerUndivided(e *entry) (answer Answer) {
 	return answer
 }
 
-// unnumbered is no position.
-const unnumbered = -1
-
 // held is a refusal if the pod must wait for news before a subset can be chosen.
 func (l *Ledger) held(e *entry) Answer {
 	a := e.account
@@ -81,7 +78,6 @@ func (l *Ledger) held(e *entry) Answer {
 		return Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: fmt.Sprintf(
 			"%s has more pods than the %d replicas that the scheduler has seen; waiting for the new number", a.workload, a.plan.Replicas)}
 	case l.awaitsOrdinals(e) && !l.lateForNews(e):
-		e.asked = unnumbered
 		return Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: fmt.Sprintf("waiting to read which ordinals %s gives to its pods", a.workload)}
 	case e.gang.isBackingOff(l.now) && !e.gang.hasNodes():
 		l.wakeAt(e, e.gang.backoffUntil)

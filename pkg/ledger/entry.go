@@ -109,7 +109,7 @@ type search struct {
 	nominated bool
 	// since when the pod has looked for a node, by subset.
 	since map[string]time.Time
-	// asked is the position with which the pod asked last. It is unnumbered if the pod had to wait for its position.
+	// asked is the position with which the pod asked last.
 	asked int32
 	// newsBy is when the pod stops waiting for news. Zero if it has not waited yet.
 	newsBy time.Time

@@ -252,7 +252,7 @@ func (ev ReplicasRead) apply(l *Ledger) {
 	if before, now := a.ordinals, ev.Ordinals; now != nil && (before == nil || before.UID != now.UID || before.Generation < now.Generation) {
 		a.ordinals = now
 		l.wakeRenumbered(a.members)
-		l.wakeWaiting(a) // free slots may have come while the positions were not known
+		l.wakeWaiting(a) // pods may wait for the list, and slots may have come free meanwhile
 	}
 	l.workloadNews(ev.Workload)
 }

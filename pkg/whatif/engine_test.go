@@ -14,8 +14,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -46,13 +48,19 @@ func engineOf(tb testing.TB, objects ...client.Object) *Engine {
 		}
 	}
 	var storage []runtime.Object
+	mapper := apimeta.NewDefaultRESTMapper([]schema.GroupVersion{v1beta1.GroupVersion})
 	for _, object := range objects {
 		switch object.(type) {
+		case *unstructured.Unstructured:
+			kind := object.GetObjectKind().GroupVersionKind()
+			scheme.AddKnownTypeWithName(kind, &unstructured.Unstructured{})
+			scheme.AddKnownTypeWithName(kind.GroupVersion().WithKind(kind.Kind+"List"), &unstructured.UnstructuredList{})
+			mapper.Add(kind, apimeta.RESTScopeNamespace)
 		case *storagev1.StorageClass, *corev1.PersistentVolumeClaim, *corev1.PersistentVolume:
 			storage = append(storage, object)
 		}
 	}
-	live, clock := ctrlfake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(), clocktesting.NewFakePassiveClock(noon)
+	live, clock := ctrlfake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjects(objects...).Build(), clocktesting.NewFakePassiveClock(noon)
 	taken, err := snapshot.Take(tb.Context(), live, clocktesting.NewFakeClock(noon))
 	if err != nil {
 		tb.Fatal(err)
@@ -197,6 +205,55 @@ func TestSimulate(t *testing.T) {
 			e := engineOf(t, append(tc.objects, node("a0", "a"), node("b0", "b"))...)
 			if got := inAWord(simulate(t, e, spreadOf(t, tc.kind, tc.spec), tc.replicas)); got != strings.Replace(tc.want, "b 0; ", "", 1) {
 				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// An advanced StatefulSet deletes its highest ordinals and those that are reserved, and makes none of them.
+func TestSimulateAnAdvancedStatefulSet(t *testing.T) {
+	kind := schema.GroupVersionKind{Group: "apps.kruise.io", Version: "v1beta1", Kind: "StatefulSet"}
+	template, err := runtime.DefaultUnstructuredConverter.ToUnstructured(ptr.To(template()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ofSet := func(name, on, in string) *corev1.Pod {
+		pod := running("StatefulSet", name, on, in, time.Hour)
+		pod.OwnerReferences[0].APIVersion = "apps.kruise.io/v1beta1"
+		return pod
+	}
+	for name, tc := range map[string]struct {
+		replicas int32
+		reserved []any
+		want     string
+		made     []string
+	}{
+		"it shrinks":                     {2, []any{"1-3"}, "kept web-0 web-4", nil},
+		"it grows":                       {4, []any{"1-3", int64(6)}, "kept web-0 web-4 web-5; b 1", []string{"web-7"}},
+		"an ordinal with a pod":          {3, []any{"0-3", int64(6)}, "kept web-4 web-5; b 1", []string{"web-7"}},
+		"nobody can read what it means":  {3, []any{"1-"}, "kept web-0 web-4 web-5", nil},
+		"none of its pods is left":       {1, []any{"0-5"}, "a 1", []string{"web-6"}},
+		"it reserves every last ordinal": {3, []any{"0-2147483647"}, "a 2; b 1", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set := &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"namespace": "shop", "name": "web", "uid": "web"},
+				"spec": map[string]any{"replicas": int64(3), "template": template, "reserveOrdinals": tc.reserved}}}
+			set.SetGroupVersionKind(kind)
+			e := engineOf(t, set, ofSet("web-0", "a0", "a"), ofSet("web-4", "a0", "a"), ofSet("web-5", "b0", "b"), node("a0", "a"), node("b0", "b"))
+			if unwatchable, err := e.Lineage.Watch(t.Context(), kind.GroupKind()); unwatchable != nil || err != nil {
+				t.Fatal(unwatchable, err)
+			}
+			spread := spreadOf(t, "StatefulSet", strings.Replace(openEnded, "maxReplicas: 3", "maxReplicas: 2", 1))
+			spread.Spec.TargetReference.APIVersion = "apps.kruise.io/v1beta1"
+			spread.Spec.TargetFilter = &v1beta1.TargetFilter{ReplicasPathList: []string{"spec.replicas"}}
+			placed := simulate(t, e, spread, tc.replicas)
+			if got := inAWord(placed); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+			for i, name := range tc.made {
+				if got := placed.Bound[i].Name; got != name {
+					t.Errorf("made %s, want %s", got, name)
+				}
 			}
 		})
 	}
