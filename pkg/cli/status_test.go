@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -23,6 +25,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/report"
 	"github.com/berth-project/berth/pkg/testkit"
 )
@@ -87,12 +90,13 @@ func TestWhatHappensNext(t *testing.T) {
 func clusterOf(t *testing.T, objects ...client.Object) *console.Cluster {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := errors.Join(v1beta1.AddToScheme(scheme), clientgoscheme.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(v1beta1.AddToScheme(scheme), policyv1beta1.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), clientgoscheme.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
 	byName := func(object client.Object) []string { return []string{object.GetName()} }
 	return &console.Cluster{Namespace: "shop", WithWatch: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
-		WithStatusSubresource(&v1beta1.WorkloadSpread{}).WithIndex(&v1beta1.WorkloadSpread{}, "metadata.name", byName).Build()}
+		WithStatusSubresource(&v1beta1.WorkloadSpread{}).WithIndex(&v1beta1.WorkloadSpread{}, "metadata.name", byName).
+		WithIndex(&corev1.Event{}, "reason", func(object client.Object) []string { return []string{object.(*corev1.Event).Reason} }).WithReturnManagedFields().Build()}
 }
 
 func TestStatusPrints(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/pkg/crd/writers"
 	"github.com/berth-project/berth/pkg/lineage"
 )
 
@@ -100,6 +101,7 @@ func (r *reconciler) publish(ctx context.Context, spread *v1beta1.WorkloadSpread
 	}
 	written := spread.DeepCopy()
 	written.Status = *status.DeepCopy()
+	written.ManagedFields = nil // the cache keeps only parts of them
 	switch err := r.client.Status().Update(ctx, written); {
 	case apierrors.IsConflict(err):
 		return reconcile.Result{RequeueAfter: batchWindow}, nil
@@ -114,6 +116,9 @@ func (r *reconciler) publish(ctx context.Context, spread *v1beta1.WorkloadSpread
 	var warnings []string
 	if f.policy != nil {
 		warnings = f.policy.Warnings
+	}
+	if other, active := writers.Other(spread); active {
+		twoControllers(other).send(r.events, written, nil)
 	}
 	for _, n := range newsOf(written, &spread.Status, warnings) {
 		n.send(r.events, written, nil)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/pkg/crd/writers"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/turns"
 	"github.com/berth-project/berth/pkg/workload"
@@ -96,14 +97,22 @@ func CacheOptions() cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}:         {Transform: keepOfPod, UnsafeDisableDeepCopy: shared},
-			&corev1.Node{}:        {Transform: keepOfNode, UnsafeDisableDeepCopy: shared},
-			&appsv1.Deployment{}:  {Transform: workload.Keep, UnsafeDisableDeepCopy: shared},
-			&appsv1.ReplicaSet{}:  {Transform: workload.Keep, UnsafeDisableDeepCopy: shared},
-			&appsv1.StatefulSet{}: {Transform: workload.Keep, UnsafeDisableDeepCopy: shared},
-			&batchv1.Job{}:        {Transform: workload.Keep, UnsafeDisableDeepCopy: shared},
+			&v1beta1.WorkloadSpread{}: {Transform: keepOfSpread},
+			&corev1.Pod{}:             {Transform: keepOfPod, UnsafeDisableDeepCopy: shared},
+			&corev1.Node{}:            {Transform: keepOfNode, UnsafeDisableDeepCopy: shared},
+			&appsv1.Deployment{}:      {Transform: workload.Keep, UnsafeDisableDeepCopy: shared},
+			&appsv1.ReplicaSet{}:      {Transform: workload.Keep, UnsafeDisableDeepCopy: shared},
+			&appsv1.StatefulSet{}:     {Transform: workload.Keep, UnsafeDisableDeepCopy: shared},
+			&batchv1.Job{}:            {Transform: workload.Keep, UnsafeDisableDeepCopy: shared},
 		},
 	}
+}
+
+func keepOfSpread(obj any) (any, error) {
+	if spread, ok := obj.(*v1beta1.WorkloadSpread); ok {
+		writers.Keep(spread)
+	}
+	return obj, nil
 }
 
 func keepOfPod(obj any) (any, error) {

@@ -22,6 +22,7 @@ import (
 	model "github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/budget/census"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/pkg/crd/writers"
 )
 
 // lookInterval is how often the controller checks for changes without an event, such as the scale of a custom kind.
@@ -278,6 +279,9 @@ func (r *reconciler) publish(ctx context.Context, pub *v1beta1.PodUnavailableBud
 	written.Status = status
 	if err := r.writer.Status().Update(ctx, written); err != nil {
 		return fmt.Errorf("writing the status: %w", err)
+	}
+	if other, active := writers.Other(pub); active {
+		twoControllers(other).send(r.events, written)
 	}
 	for _, n := range newsOf(written, &pub.Status) {
 		n.send(r.events, written)

@@ -122,6 +122,8 @@ const (
 	ReasonRolloutBlocked Reason = "RolloutBlocked"
 	// ReasonPodsNotWritten: the API server refuses what the controller writes to pods, such as deletion costs. Everything else goes on.
 	ReasonPodsNotWritten Reason = "PodsNotWritten"
+	// ReasonTwoControllers: another program writes the status of the spread too.
+	ReasonTwoControllers Reason = "TwoControllers"
 	// ReasonSpreadWarning: the spread is valid, but probably not what was meant.
 	ReasonSpreadWarning Reason = "SpreadWarning"
 	// ReasonSufficient: nothing keeps pods from the subset.

@@ -116,6 +116,8 @@ const (
 	ReasonReplicasUnknown Reason = "ReplicasUnknown"
 	// ReasonReplicasKnown: every pod has a workload with a readable number of replicas, or ProtectTotalReplicasAnnotation sets the number.
 	ReasonReplicasKnown Reason = "ReplicasKnown"
+	// ReasonTwoControllers: another program writes the status of the budget too.
+	ReasonTwoControllers Reason = "TwoControllers"
 	// ReasonBudgetWarning: the budget is valid but probably not what its author meant.
 	ReasonBudgetWarning Reason = "BudgetWarning"
 	// ReasonApprovalExpired: an allowed operation did not happen in time, or Berth could not prove that it is over.

@@ -1,0 +1,332 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/cli/console"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/pkg/crd/versions"
+	"github.com/berth-project/berth/pkg/crd/writers"
+	"github.com/berth-project/berth/pkg/endpoint"
+)
+
+// recent is how old an event may be that still says something about the present. The API server keeps events for an hour.
+const recent = 10 * time.Minute
+
+// Check is one thing that the doctor has looked at.
+type Check struct {
+	Name string `json:"name"`
+	// Result is ok, problem, or unknown if the check could not be made.
+	Result string `json:"result"`
+	// Says what was found, and what to do about a problem.
+	Says string `json:"says"`
+}
+
+const (
+	resultOK      = "ok"
+	resultProblem = "problem"
+	resultUnknown = "unknown"
+)
+
+// checks, in the order in which one looks for a fault. Each returns what is well, or the problems. An error means that it is not known.
+var checks = []struct {
+	name string
+	run  func(ctx context.Context, c *console.Cluster) (well string, problems []string, err error)
+}{
+	{"definitions", checkDefinitions},
+	{"conversion", checkConversion},
+	{"webhooks", checkWebhooks},
+	{"deployments", checkDeployments},
+	{"scheduler", checkScheduler},
+	{"controller", checkController},
+	{"one controller", checkWriters},
+	{"spreads", checkSpreads},
+	{"budgets", checkBudgets},
+}
+
+// doctorCommand is "kubectl berth doctor".
+type doctorCommand struct {
+	out    io.Writer
+	output console.Output
+}
+
+func newDoctor(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.Command {
+	c := &doctorCommand{out: streams.Out}
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Whether Berth works on this cluster, and what to do if it does not",
+		Long: `Whether Berth works on this cluster, and what to do if it does not: one line for each check. It looks at the whole cluster and changes nothing. With a
+problem the exit code is 1. A check that could not be made, for instance for lack of rights, is unknown and leaves it 0.`,
+		Args: cobra.NoArgs,
+		RunE: console.OnCluster(flags, c.run),
+	}
+	c.output.AddTo(cmd.Flags())
+	return cmd
+}
+
+func (c *doctorCommand) run(ctx context.Context, cluster *console.Cluster, _ []string) error {
+	var all []Check
+	failed := false
+	for _, check := range checks {
+		well, problems, err := check.run(ctx, cluster)
+		done := Check{check.name, resultOK, well}
+		switch {
+		case len(problems) > 0:
+			done.Result, done.Says, failed = resultProblem, firstOf(problems), true
+		case err != nil:
+			done.Result, done.Says = resultUnknown, console.Advise(err)
+		}
+		all = append(all, done)
+	}
+	structured, err := c.output.Structured(c.out, all)
+	if !structured {
+		colors := map[string]console.Color{resultOK: console.Green, resultProblem: console.Red, resultUnknown: console.Yellow}
+		rows := [][]console.Cell{{{Text: "CHECK"}, {Text: "RESULT"}, {Text: "SAYS"}}}
+		for _, check := range all {
+			rows = append(rows, []console.Cell{{Text: check.Name}, {Text: check.Result, Color: colors[check.Result]}, {Text: check.Says}})
+		}
+		err = console.PrintTable(c.out, console.PaletteFor(c.out), rows)
+	}
+	if err == nil && failed {
+		return &console.ExitError{Code: 1}
+	}
+	return err
+}
+
+// firstOf are the first of several problems on one line, and how many more there are.
+func firstOf(problems []string) string {
+	const most = 3
+	if more := len(problems) - most; more > 0 {
+		problems = append(slices.Clone(problems[:most]), fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(problems, "; ")
+}
+
+func checkDefinitions(ctx context.Context, c *console.Cluster) (string, []string, error) {
+	var problems []string
+	for _, name := range endpoint.Definitions {
+		definition := &apiextensionsv1.CustomResourceDefinition{}
+		switch err := c.Get(ctx, client.ObjectKey{Name: name}, definition); {
+		case apierrors.IsNotFound(err):
+			problems = append(problems, name+" does not exist: kubectl apply --server-side -k manifests/crd")
+		case err != nil:
+			return "", nil, err
+		case !isBerths(definition):
+			problems = append(problems, name+" is not Berth's, and drops fields that Berth needs: kubectl berth migrate, or apply manifests/crd")
+		case slices.Contains(definition.Status.StoredVersions, "v1alpha1"):
+			problems = append(problems, name+" may have objects that are stored as v1alpha1: make the storage migration of docs/versioning.md")
+		}
+	}
+	return "both are Berth's, and store v1beta1", problems, nil
+}
+
+// isBerths tells by fields that only Berth's definitions have. Without them the API server would drop the fields.
+func isBerths(definition *apiextensionsv1.CustomResourceDefinition) bool {
+	for _, version := range definition.Spec.Versions {
+		if version.Name != v1beta1.GroupVersion.Version || version.Schema == nil || version.Schema.OpenAPIV3Schema == nil {
+			continue
+		}
+		schema := version.Schema.OpenAPIV3Schema.Properties
+		_, spreads := schema["spec"].Properties["scheduleStrategy"].Properties["quotaScope"]
+		_, budgets := schema["status"].Properties["ledger"]
+		return spreads || budgets
+	}
+	return false
+}
+
+// checkConversion reads objects in the version that is not stored. The API server then asks the controller.
+func checkConversion(ctx context.Context, c *console.Cluster) (string, []string, error) {
+	var problems []string
+	for _, gvk := range versions.All() {
+		if gvk.Version == v1beta1.GroupVersion.Version {
+			continue
+		}
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(gvk)
+		err := c.List(ctx, list, client.Limit(1))
+		if meta.IsNoMatchError(err) || apierrors.IsForbidden(err) || err != nil && ctx.Err() != nil {
+			return "", nil, err
+		}
+		if err != nil {
+			problems = append(problems, fmt.Sprintf("%s cannot be read as %s: see whether berth-controller runs and the API server reaches it: %v", gvk.Kind, gvk.Version, err))
+		}
+	}
+	return "objects can be read in every version", problems, nil
+}
+
+func checkWebhooks(ctx context.Context, c *console.Cluster) (string, []string, error) {
+	var problems []string
+	for _, name := range endpoint.Configurations {
+		for _, object := range []client.Object{&admissionregistrationv1.ValidatingWebhookConfiguration{}, &admissionregistrationv1.MutatingWebhookConfiguration{}} {
+			err := c.Get(ctx, client.ObjectKey{Name: name}, object)
+			if apierrors.IsNotFound(err) {
+				problems = append(problems, fmt.Sprintf("%s %s does not exist: install Berth", kindOf(object), name))
+				continue
+			}
+			if err != nil {
+				return "", nil, err
+			}
+			for _, webhook := range endpoint.WebhooksOf(object) {
+				if len(webhook.Client.CABundle) == 0 || webhook.Path() == "" {
+					problems = append(problems, fmt.Sprintf("%s %s, %s, has no CA bundle or path yet: see the log of berth-controller", kindOf(object), name, webhook.Name))
+				}
+			}
+		}
+	}
+	return "the API server knows where they are and whom to trust", problems, nil
+}
+
+func kindOf(object client.Object) string {
+	_, kind, _ := strings.Cut(fmt.Sprintf("%T", object), ".")
+	return kind
+}
+
+func checkDeployments(ctx context.Context, c *console.Cluster) (string, []string, error) {
+	var list appsv1.DeploymentList
+	if err := c.List(ctx, &list, client.InNamespace(systemNamespace), client.MatchingLabels{"app.kubernetes.io/name": "berth"}); err != nil {
+		return "", nil, err
+	}
+	if len(list.Items) == 0 {
+		return "", nil, errors.New("namespace " + systemNamespace + " has no Deployment of Berth")
+	}
+	var problems []string
+	for i := range list.Items {
+		d := &list.Items[i]
+		if wanted := ptr.Deref(d.Spec.Replicas, 1); d.Status.AvailableReplicas < wanted {
+			problems = append(problems, fmt.Sprintf("%s: %d of %d pods are available: kubectl -n %s describe deployment %s", d.Name, d.Status.AvailableReplicas, wanted, systemNamespace, d.Name))
+		}
+	}
+	return "all pods are available", problems, nil
+}
+
+func checkScheduler(ctx context.Context, c *console.Cluster) (string, []string, error) {
+	well, problems, err := checkLease(ctx, c, "berth-scheduler")
+	if apierrors.IsNotFound(err) {
+		return "", []string{"berth-scheduler has never led: install it, or see its log"}, nil
+	}
+	return well, problems, err
+}
+
+// checkController does not take a missing lease for a problem: with --leader-elect=false there is none.
+func checkController(ctx context.Context, c *console.Cluster) (string, []string, error) {
+	return checkLease(ctx, c, "berth-controller")
+}
+
+// checkLease looks whether a replica leads.
+func checkLease(ctx context.Context, c *console.Cluster, name string) (string, []string, error) {
+	lease := &coordinationv1.Lease{}
+	if err := c.Get(ctx, client.ObjectKey{Namespace: systemNamespace, Name: name}, lease); err != nil {
+		return "", nil, err
+	}
+	if lease.Spec.RenewTime == nil || ptr.Deref(lease.Spec.HolderIdentity, "") == "" {
+		return "", []string{"no replica of " + name + " leads: see whether it runs, and its log"}, nil
+	}
+	age := now().Sub(lease.Spec.RenewTime.Time).Truncate(time.Second)
+	if age > 2*time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 15))*time.Second {
+		return "", []string{fmt.Sprintf("no replica of %s has led for %s: see whether it runs, and its log", name, age)}, nil
+	}
+	return *lease.Spec.HolderIdentity + " leads", nil, nil
+}
+
+// checkWriters looks for other controllers of the kinds: by the objects, and by what the controller has said, because it overwrites what others write.
+func checkWriters(ctx context.Context, c *console.Cluster) (string, []string, error) {
+	found, err := otherWriters(ctx, c)
+	if err != nil {
+		return "", nil, err
+	}
+	var told corev1.EventList
+	if err := c.List(ctx, &told, client.MatchingFields{"reason": string(v1beta1.ReasonTwoControllers)}); err != nil {
+		return "", nil, err
+	}
+	for i := range told.Items {
+		event := &told.Items[i]
+		last := event.EventTime.Time
+		if event.Series != nil {
+			last = event.Series.LastObservedTime.Time
+		}
+		if now().Sub(last) < recent {
+			found = append(found, fmt.Sprintf("%s %s/%s: %s", event.InvolvedObject.Kind, event.InvolvedObject.Namespace, event.InvolvedObject.Name, event.Message))
+		}
+	}
+	return "nobody else writes the status of spreads and budgets", found, nil
+}
+
+// otherWriters are the objects whose status another program writes now.
+func otherWriters(ctx context.Context, c *console.Cluster) (found []string, err error) {
+	for _, gvk := range versions.All() {
+		if gvk.Version != v1beta1.GroupVersion.Version {
+			continue
+		}
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
+		if err := c.List(ctx, list); err != nil {
+			return nil, err
+		}
+		for i := range list.Items {
+			if other, active := writers.Other(&list.Items[i]); active {
+				found = append(found, fmt.Sprintf("%s %s/%s: %s", gvk.Kind, list.Items[i].Namespace, list.Items[i].Name, other.Message()))
+			}
+		}
+	}
+	return found, nil
+}
+
+func checkSpreads(ctx context.Context, c *console.Cluster) (string, []string, error) {
+	var list v1beta1.WorkloadSpreadList
+	if err := c.List(ctx, &list); err != nil {
+		return "", nil, err
+	}
+	var problems []string
+	for i := range list.Items {
+		s := &list.Items[i]
+		problems = append(problems, problemsOf("WorkloadSpread", s, s.Status.ObservedGeneration, s.Status.Conditions, v1beta1.ConditionReady, v1beta1.ConditionAdmitted)...)
+	}
+	return fmt.Sprintf("%s ready, and their pods are admitted", console.Count(len(list.Items), "spread")), problems, nil
+}
+
+func checkBudgets(ctx context.Context, c *console.Cluster) (string, []string, error) {
+	var list policyv1beta1.PodUnavailableBudgetList
+	if err := c.List(ctx, &list); err != nil {
+		return "", nil, err
+	}
+	var problems []string
+	for i := range list.Items {
+		b := &list.Items[i]
+		problems = append(problems, problemsOf("PodUnavailableBudget", b, b.Status.ObservedGeneration, b.Status.Conditions, policyv1beta1.ConditionEnforcing)...)
+	}
+	return fmt.Sprintf("%s enforced", console.Count(len(list.Items), "budget")), problems, nil
+}
+
+func problemsOf(kind string, object client.Object, observed int64, conditions []metav1.Condition, wanted ...string) (problems []string) {
+	name := fmt.Sprintf("%s %s/%s", kind, object.GetNamespace(), object.GetName())
+	if observed < object.GetGeneration() {
+		return []string{name + ": berth-controller has not looked at its spec yet"}
+	}
+	for _, kind := range wanted {
+		if is := meta.FindStatusCondition(conditions, kind); is != nil && is.Status == metav1.ConditionFalse {
+			problems = append(problems, fmt.Sprintf("%s: %s: %s", name, is.Reason, is.Message))
+		}
+	}
+	return problems
+}

@@ -1,0 +1,158 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-project/berth/manifests"
+	"github.com/berth-project/berth/pkg/cli/console"
+	"github.com/berth-project/berth/pkg/endpoint"
+	"github.com/berth-project/berth/pkg/testkit"
+)
+
+// installed are the objects of a cluster on which Berth works.
+func installed(t *testing.T) []client.Object {
+	t.Helper()
+	var all []client.Object
+	read := func(content []byte, object client.Object) {
+		if err := yaml.UnmarshalStrict(content, object); err != nil {
+			t.Fatal(err)
+		}
+		for _, webhook := range endpoint.WebhooksOf(object) {
+			webhook.Client.CABundle = []byte("a CA")
+			webhook.Fill(now())
+		}
+		all = append(all, object)
+	}
+	for _, content := range manifests.CRDs() {
+		read(content, &apiextensionsv1.CustomResourceDefinition{})
+	}
+	for _, content := range [][]byte{manifests.ValidatingWebhook, manifests.BudgetWebhook} {
+		read(content, &admissionregistrationv1.ValidatingWebhookConfiguration{})
+	}
+	for _, content := range [][]byte{manifests.MutatingWebhook, manifests.EvictionWebhook} {
+		read(content, &admissionregistrationv1.MutatingWebhookConfiguration{})
+	}
+	for _, name := range []string{"berth-scheduler", "berth-controller"} {
+		all = append(all, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "berth-system", Name: name},
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To(name + "-0"), RenewTime: ptr.To(metav1.NowMicro()), LeaseDurationSeconds: ptr.To[int32](15)}},
+			&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "berth-system", Name: name, Labels: map[string]string{"app.kubernetes.io/name": "berth"}},
+				Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](2)}, Status: appsv1.DeploymentStatus{AvailableReplicas: 2}})
+	}
+	return all
+}
+
+func TestDoctor(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(objects []client.Object) []client.Object
+		funcs  interceptor.Funcs
+		// want are the checks that are not ok, as "name result: part of the text".
+		want []string
+	}{
+		"all is well": {},
+		"nothing is installed": {change: func([]client.Object) []client.Object { return nil },
+			want: []string{"definitions problem: does not exist", "webhooks problem: does not exist", "deployments unknown: no Deployment", "scheduler problem: never led", "controller unknown: not found"}},
+		"the definitions of somebody else": {change: func(objects []client.Object) []client.Object {
+			delete(objects[0].(*apiextensionsv1.CustomResourceDefinition).Spec.Versions[1].Schema.OpenAPIV3Schema.Properties["spec"].Properties, "scheduleStrategy")
+			return objects
+		}, want: []string{"definitions problem: workloadspreads.apps.kruise.io is not Berth's"}},
+		"objects of an old version": {change: func(objects []client.Object) []client.Object {
+			objects[1].(*apiextensionsv1.CustomResourceDefinition).Status.StoredVersions = []string{"v1alpha1", "v1beta1"}
+			return objects
+		}, want: []string{"definitions problem: storage migration"}},
+		"nobody converts": {funcs: interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if list.GetObjectKind().GroupVersionKind().Version == "v1alpha1" {
+				return errors.New("conversion webhook failed")
+			}
+			return c.List(ctx, list, options...)
+		}}, want: []string{"conversion problem: conversion webhook failed"}},
+		"no authority": {change: func(objects []client.Object) []client.Object {
+			endpoint.WebhooksOf(objects[2])[0].Client.CABundle = nil
+			return objects
+		}, want: []string{"webhooks problem: ValidatingWebhookConfiguration berth-webhook, workloadspread.berth.dev, has no CA bundle"}},
+		"a lease that nobody renews": {change: func(objects []client.Object) []client.Object {
+			objects[6].(*coordinationv1.Lease).Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.Now().Add(-time.Hour)))
+			objects[9].(*appsv1.Deployment).Status.AvailableReplicas = 1
+			return objects
+		}, want: []string{"deployments problem: berth-controller: 1 of 2 pods", "scheduler problem: no replica of berth-scheduler has led for 1h0m"}},
+		"another controller": {change: func(objects []client.Object) []client.Object {
+			spread := testkit.Spread(t, twoThenAny, `{observedReplicas: 1}`)
+			at := metav1.Now()
+			for _, manager := range []string{"berth-controller", "kruise-manager"} {
+				spread.ManagedFields = append(spread.ManagedFields, metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, Subresource: "status", Time: &at,
+					APIVersion: "apps.kruise.io/v1beta1", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:status":{}}`)}})
+			}
+			return append(objects, spread)
+		}, want: []string{"one controller problem: kruise-manager writes the status too"}},
+		"another controller, of which an event tells": {change: func(objects []client.Object) []client.Object {
+			event := func(name string, age time.Duration) *corev1.Event {
+				return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Reason: "TwoControllers", Message: name + " writes the status too",
+					EventTime: metav1.NewMicroTime(time.Now().Add(-age)), InvolvedObject: corev1.ObjectReference{Kind: "PodUnavailableBudget", Namespace: "shop", Name: "web"}}
+			}
+			again := event("series", time.Hour)
+			again.Series = &corev1.EventSeries{LastObservedTime: metav1.NowMicro()}
+			return append(objects, event("once", time.Minute), event("old", 30*time.Minute), again)
+		}, want: []string{"one controller problem: PodUnavailableBudget shop/web: once writes the status too; PodUnavailableBudget shop/web: series writes"}},
+		"pods that are not admitted": {change: func(objects []client.Object) []client.Object {
+			return append(objects, testkit.Spread(t, twoThenAny, `conditions: [{type: Admitted, status: "False", reason: PodsNotAdmitted, message: "the webhook is down"}]`))
+		}, want: []string{"spreads problem: /web: PodsNotAdmitted: the webhook is down"}},
+		"no rights": {funcs: interceptor.Funcs{List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+			return apierrors.NewForbidden(schema.GroupResource{Resource: "things"}, "", errors.New("no"))
+		}}, want: []string{"conversion unknown: ask for a role", "deployments unknown: ask", "one controller unknown: ask", "spreads unknown: ask", "budgets unknown: ask"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := installed(t)
+			if tc.change != nil {
+				objects = tc.change(objects)
+			}
+			cluster := clusterOf(t, objects...)
+			cluster.WithWatch = interceptor.NewClient(cluster.WithWatch, tc.funcs)
+			var out, table bytes.Buffer
+			err := (&doctorCommand{out: &out, output: console.AsJSON}).run(t.Context(), cluster, nil)
+			var got []Check
+			if json.Unmarshal(out.Bytes(), &got) != nil || len(got) != len(checks) {
+				t.Fatalf("%v, printed\n%s", err, out.String())
+			}
+			var exit *console.ExitError
+			if problems := strings.Contains(strings.Join(tc.want, "\n"), " problem: "); problems != errors.As(err, &exit) {
+				t.Errorf("ended with %v", err)
+			}
+			var bad []string
+			for _, check := range got {
+				if check.Result != resultOK {
+					bad = append(bad, check.Name+" "+check.Result+" "+check.Says)
+				}
+			}
+			if len(bad) != len(tc.want) {
+				t.Fatalf("got\n%s\nwant\n%s", strings.Join(bad, "\n"), strings.Join(tc.want, "\n"))
+			}
+			for i, want := range tc.want {
+				head, part, _ := strings.Cut(want, ": ")
+				if !strings.HasPrefix(bad[i], head) || !strings.Contains(bad[i], part) {
+					t.Errorf("got %q, want %q", bad[i], want)
+				}
+			}
+			if err := (&doctorCommand{out: &table, output: console.AsTable}).run(t.Context(), cluster, nil); err != nil && !errors.As(err, &exit) || !strings.HasPrefix(table.String(), "CHECK") {
+				t.Errorf("%v, printed\n%s", err, table.String())
+			}
+		})
+	}
+}
