@@ -134,6 +134,8 @@ func checkDefinitions(ctx context.Context, c *console.Cluster) (string, []string
 			return "", nil, err
 		case !isBerths(definition):
 			problems = append(problems, name+" is not Berth's, and drops fields that Berth needs: kubectl berth migrate, or apply manifests/crd")
+		case !convertsItself(definition):
+			problems = append(problems, name+" names another converter than Berth, which drops fields that Berth needs: kubectl berth migrate")
 		case slices.Contains(definition.Status.StoredVersions, "v1alpha1"):
 			problems = append(problems, name+" may have objects that are stored as v1alpha1: make the storage migration of docs/versioning.md")
 		}
@@ -153,6 +155,16 @@ func isBerths(definition *apiextensionsv1.CustomResourceDefinition) bool {
 		return spreads || budgets
 	}
 	return false
+}
+
+// convertsItself is true if the definition has Berth convert. With a URL nobody can tell who that is.
+func convertsItself(definition *apiextensionsv1.CustomResourceDefinition) bool {
+	conversion := definition.Spec.Conversion
+	if conversion == nil || conversion.Webhook == nil || conversion.Webhook.ClientConfig == nil {
+		return false
+	}
+	service := conversion.Webhook.ClientConfig.Service
+	return service == nil || service.Name == "berth-conversion"
 }
 
 // checkConversion reads objects in the version that is not stored. The API server then asks the controller.

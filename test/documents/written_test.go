@@ -27,8 +27,8 @@ var notRun = map[string][]struct{ begins, why string }{
 		{"kubectl delete pods", "test/install runs it"},
 	},
 	"docs/migration.md": {
-		{"helm list -A --filter kruise", "needs OpenKruise"},
-		{"kubectl apply --server-side", "replaces the definitions of the cluster"},
+		{"kubectl berth migrate --from kruise --dry-run", "needs OpenKruise, or its stand-in in test/integration: TestMigrationFromOpenKruiseAndBack"},
+		{"kubectl berth migrate --from kruise --undo", "the same"},
 	},
 	"docs/operations/failure-modes.md": {{"kubectl -n berth-system get leases", "needs Berth in pods"}},
 	"docs/scenarios.md":                {{"bin/berth-sandbox play", "test/sandbox plays a scenario, and another sandbox would take long here"}},

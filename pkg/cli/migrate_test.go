@@ -1,0 +1,161 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/cli/console"
+	"github.com/berth-project/berth/pkg/testkit"
+)
+
+// kruiseManager is OpenKruise's Deployment with these arguments, whose rollout is over.
+func kruiseManager(args ...string) *appsv1.Deployment {
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: kruiseNamespace, Name: kruiseDeployment}, Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](2)},
+		Status: appsv1.DeploymentStatus{Replicas: 2, UpdatedReplicas: 2}}
+	d.Spec.Template.Spec.Containers = []corev1.Container{{Name: "manager", Args: args}}
+	return d
+}
+
+func TestMigrateGates(t *testing.T) {
+	const off = "--feature-gates=WorkloadSpread=false,PodUnavailableBudgetDeleteGate=false"
+	underWay := kruiseManager(off)
+	underWay.Status.UpdatedReplicas = 1
+	for name, tc := range map[string]struct {
+		deployment *appsv1.Deployment
+		// want is a part of what is left to do, empty if nothing is.
+		want string
+	}{
+		"OpenKruise is not there":      {nil, ""},
+		"the defaults":                 {kruiseManager(), `featureGates="PodUnavailableBudgetDeleteGate=false\,WorkloadSpread=false"`},
+		"other gates stay":             {kruiseManager("--v=2", "--feature-gates=A=true,WorkloadSpread=true,B=false"), `featureGates="A=true\,WorkloadSpread=false\,B=false\,PodUnavailableBudgetDeleteGate=false"`},
+		"a gate that is off elsewhere": {kruiseManager("--feature-gates=PodUnavailableBudgetUpdateGate=true"), `"PodUnavailableBudgetUpdateGate=false\,PodUnavailableBudgetDeleteGate=false\,WorkloadSpread=false"`},
+		"all are off":                  {kruiseManager(off), ""},
+		"old pods run":                 {underWay, "rollout status"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var objects []client.Object
+			if tc.deployment != nil {
+				objects = append(objects, tc.deployment)
+			}
+			got, err := (&migrateCommand{cluster: clusterOf(t, objects...)}).checkGates(t.Context())
+			if err != nil || !strings.Contains(got, tc.want) || (got == "") != (tc.want == "") {
+				t.Errorf("got %q, %v, want %q", got, err, tc.want)
+			}
+		})
+	}
+}
+
+// TestMigrate goes from OpenKruise to Berth and back on a fake API server, with definitions that store v1alpha1. test/integration does it on a real one.
+func TestMigrate(t *testing.T) {
+	objects := installed(t)
+	objects = slices.DeleteFunc(objects, func(object client.Object) bool { _, is := object.(*appsv1.Deployment); return is })
+	for _, object := range objects[:2] {
+		definition := object.(*apiextensionsv1.CustomResourceDefinition)
+		schema := definition.Spec.Versions[1].Schema.OpenAPIV3Schema.Properties
+		delete(schema["spec"].Properties, "scheduleStrategy")
+		delete(schema["status"].Properties, "ledger")
+		definition.Spec.Versions[0].Storage, definition.Spec.Versions[1].Storage = true, false
+		definition.Status.StoredVersions = []string{"v1alpha1"}
+	}
+	entry := func(name, resource string) admissionregistrationv1.ValidatingWebhook {
+		return admissionregistrationv1.ValidatingWebhook{Name: name, Rules: []admissionregistrationv1.RuleWithOperations{{Rule: admissionregistrationv1.Rule{Resources: []string{resource}}}}}
+	}
+	const template = `[{"name":"vpod.kb.io","rules":[{"resources":["pods"]}]},{"name":"vworkloadspread.kb.io","rules":[{"resources":["workloadspreads"]}]}]`
+	waiting := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1", Annotations: map[string]string{"apps.kruise.io/matched-workloadspread": "{}"}}}
+	running := waiting.DeepCopy()
+	running.Name, running.Spec.NodeName = "web-2", "node-1"
+	objects = append(objects, waiting, running, kruiseManager("--feature-gates=WorkloadSpread=false,PodUnavailableBudgetDeleteGate=false"), testkit.Spread(t, twoThenAny, "{}"),
+		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: kruiseWebhooks, Annotations: map[string]string{kruiseTemplate: template}},
+			Webhooks: []admissionregistrationv1.ValidatingWebhook{entry("vpod.kb.io", "pods"), entry("vworkloadspread.kb.io", "workloadspreads"), entry("vpodunavailablebudget.kb.io", "podunavailablebudgets")}})
+	cluster := clusterOf(t, objects...)
+	backup := t.TempDir() + "/copies"
+	run := func(c migrateCommand) (string, error) {
+		var out bytes.Buffer
+		c.out, c.backup = &out, backup
+		err := c.run(t.Context(), cluster, nil)
+		return strings.Join(strings.Fields(out.String()), " "), err
+	}
+	state := func() string {
+		t.Helper()
+		var text strings.Builder
+		for _, object := range objects[:2] {
+			definition := &apiextensionsv1.CustomResourceDefinition{}
+			if err := cluster.Get(t.Context(), client.ObjectKeyFromObject(object), definition); err != nil {
+				t.Fatal(err)
+			}
+			for _, version := range definition.Spec.Versions {
+				fmt.Fprintf(&text, "%s %t %t, ", version.Name, version.Served, version.Storage)
+			}
+			fmt.Fprintf(&text, "Berth's %t, stored %v; ", isBerths(definition), definition.Status.StoredVersions)
+		}
+		configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
+		if err := cluster.Get(t.Context(), client.ObjectKey{Name: kruiseWebhooks}, configuration); err != nil {
+			t.Fatal(err)
+		}
+		for i := range configuration.Webhooks {
+			text.WriteString(configuration.Webhooks[i].Name + " ")
+		}
+		fmt.Fprintf(&text, "template %d", strings.Count(configuration.Annotations[kruiseTemplate], `"name"`))
+		return text.String()
+	}
+	const old, berths = "v1alpha1 true true, v1beta1 true false, Berth's false, stored [v1alpha1]; ", "v1alpha0 false false, v1alpha1 true false, v1beta1 true true, Berth's true, stored [v1beta1]; "
+	const before, after = old + old + "vpod.kb.io vworkloadspread.kb.io vpodunavailablebudget.kb.io template 2", berths + berths + "vpod.kb.io template 1"
+	if _, err := run(migrateCommand{undo: true}); err == nil || !strings.Contains(err.Error(), "has no copies of a migration") {
+		t.Errorf("going back from nothing: %v", err)
+	}
+	var exit *console.ExitError
+	if out, err := run(migrateCommand{dryRun: true}); !errors.As(err, &exit) || !strings.Contains(out, "save needed") || state() != before {
+		t.Errorf("dry run: %v, printed %s\n%s", err, out, state())
+	}
+	for _, again := range []bool{false, true} {
+		out, err := run(migrateCommand{})
+		if err != nil || strings.Contains(out, "definitions done nothing to do") != again || !strings.HasSuffix(out, "All steps are done.") || state() != after {
+			t.Errorf("again %t: %v, printed %s\n%s", again, err, out, state())
+		}
+	}
+	var pods corev1.PodList
+	if err := cluster.List(t.Context(), &pods); err != nil || len(pods.Items) != 1 || pods.Items[0].Name != "web-2" {
+		t.Errorf("pods: %v, %v", pods.Items, err)
+	}
+	if copied, err := os.ReadFile(backup + "/deployment.yaml"); err != nil || !strings.Contains(string(copied), "feature-gates=") || strings.Contains(string(copied), "resourceVersion: ") {
+		t.Errorf("the copy of the Deployment: %v\n%s", err, copied)
+	}
+
+	// Back, once the gates are as they were, which they are here. Berth is still there.
+	if out, err := run(migrateCommand{undo: true}); !errors.As(err, &exit) || !strings.Contains(out, "remove yours remove Berth") {
+		t.Errorf("with Berth: %v, printed %s", err, out)
+	}
+	for _, object := range objects[2:6] {
+		if err := cluster.Delete(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, again := range []bool{false, true} {
+		out, err := run(migrateCommand{undo: true})
+		if err != nil || strings.Contains(out, "definitions done nothing to do") != again || state() != before {
+			t.Errorf("back again %t: %v, printed %s\n%s", again, err, out, state())
+		}
+	}
+}
+
+func TestMigrateFromNothing(t *testing.T) {
+	root := NewCommand(genericiooptions.NewTestIOStreamsDiscard())
+	root.SetArgs([]string{"migrate"})
+	if err := root.Execute(); err == nil || !strings.Contains(err.Error(), "it must be kruise") {
+		t.Errorf("got %v", err)
+	}
+}
