@@ -44,6 +44,8 @@ type basis struct {
 	workload types.UID
 	// since is when the spread was created, in seconds.
 	since int64
+	// latest is the revision that the workload rolls out; see subset.Roster. Empty for a spread that does not behave as OpenKruise's.
+	latest string
 }
 
 // waiter is what a pending pod waits for: a slot and a node, in the subset that admission picked or in any subset. Pods with equal waiters wait for
@@ -73,8 +75,10 @@ type podFacts struct {
 
 func openAccount(of basis) *account {
 	plan := of.policy.Plan(0)
+	roster := of.policy.NewRoster(&plan, of.spread)
+	roster.Latest = of.latest
 	return &account{
-		basis: of, roster: of.policy.NewRoster(&plan, of.spread), pods: map[string]*entry{},
+		basis: of, roster: roster, pods: map[string]*entry{},
 		foreign: map[string]int32{}, revisions: map[string]int32{}, unschedulable: map[waiter]int32{}, terminating: map[string]*entry{}, unlabelled: map[string]*entry{},
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -103,6 +104,28 @@ func (f *family) ownersOwnedBy(ctx context.Context, namespace string, uid types.
 		}
 	}
 	return owners, nil
+}
+
+// latestRevision is the revision that a Deployment rolls out, or has rolled out. It is empty for other workloads: their pods have one controller for
+// all revisions, or no revisions.
+func (f *family) latestRevision(ctx context.Context, of client.Object) (string, error) {
+	if _, ok := of.(*appsv1.Deployment); !ok {
+		return "", nil
+	}
+	var sets appsv1.ReplicaSetList
+	if err := f.Reader.List(ctx, &sets, ownedBy(of.GetNamespace(), of.GetUID())...); err != nil {
+		return "", fmt.Errorf("listing ReplicaSets: %w", err)
+	}
+	var latest *appsv1.ReplicaSet
+	for i := range sets.Items {
+		if set := &sets.Items[i]; latest == nil || workload.CompareRevisions(set, latest) > 0 {
+			latest = set
+		}
+	}
+	if latest == nil {
+		return "", nil
+	}
+	return latest.Labels[appsv1.DefaultDeploymentUniqueLabelKey], nil
 }
 
 func ownedBy(namespace string, uid types.UID) []client.ListOption {

@@ -58,7 +58,13 @@ func (r *reconciler) gather(ctx context.Context, spread *v1beta1.WorkloadSpread)
 	if err != nil {
 		return nil, fmt.Errorf("reading the replicas of %s: %w", workloadName(spread), err)
 	}
-	f.account, err = r.accountOf(ctx, spread, basis{f.policy, spread.Name, object.GetUID(), spread.CreationTimestamp.Unix()})
+	latest := ""
+	if f.policy.Kruise {
+		if latest, err = r.family.latestRevision(ctx, object); err != nil {
+			return nil, fmt.Errorf("finding the latest revision of %s: %w", workloadName(spread), err)
+		}
+	}
+	f.account, err = r.accountOf(ctx, spread, basis{f.policy, spread.Name, object.GetUID(), spread.CreationTimestamp.Unix(), latest})
 	if err != nil {
 		return nil, fmt.Errorf("finding the pods of %s: %w", workloadName(spread), err)
 	}

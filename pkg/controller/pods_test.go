@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 // costs are the deletion costs of all pods by name; "-" is none.
@@ -139,6 +141,28 @@ func TestDeletionCosts(t *testing.T) {
 		f.settle(t)
 		if got := f.costs(t)["p1"]; got != "-" {
 			t.Errorf("cost %s without a workload", got)
+		}
+	})
+
+	t.Run("a spread as OpenKruise's has the costs of each revision, and follows the Deployment", func(t *testing.T) {
+		numbered := func(name, revision string) *appsv1.ReplicaSet {
+			set := replicaSet(name)
+			set.Labels = map[string]string{"pod-template-hash": name}
+			set.Annotations = map[string]string{workload.RevisionAnnotation: revision}
+			return set
+		}
+		spread, old := makeSpread(t, threeThenAny), numbered("r1", "1")
+		spread.Annotations = map[string]string{v1beta1.CompatibilityAnnotation: "kruise"}
+		f := newFixture(t, spread, deployment(4), old, numbered("r2", "2"), pod("old-a", "r1", "a"), pod("old-b", "r1", "b"), pod("new-a", "r2", "a"), pod("new-b", "r2", "b"))
+		f.settle(t)
+		if diff := cmp.Diff(map[string]string{"old-a": "100", "old-b": "200", "new-a": "200", "new-b": "100"}, f.costs(t)); diff != "" {
+			t.Errorf("in a rollout (-want +got):\n%s", diff)
+		}
+		old.Annotations[workload.RevisionAnnotation] = "3" // a rollback
+		f.update(t, old)
+		f.settle(t)
+		if diff := cmp.Diff(map[string]string{"old-a": "200", "old-b": "100", "new-a": "100", "new-b": "200"}, f.costs(t)); diff != "" {
+			t.Errorf("in a rollback (-want +got):\n%s", diff)
 		}
 	})
 

@@ -226,9 +226,11 @@ func specChanged(before, after client.Object) bool {
 // always: node events are already filtered to what decides about pods.
 func always(client.Object, client.Object) bool { return true }
 
-// workloadMatters: replicas are part of the spec, so the generation changes with them.
+// workloadMatters: replicas are part of the spec, so the generation changes with them. A Deployment that goes back to an old ReplicaSet gives it a new
+// number.
 var workloadMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() || hasOtherOwner(e.ObjectOld, e.ObjectNew)
+	return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() || hasOtherOwner(e.ObjectOld, e.ObjectNew) ||
+		e.ObjectOld.GetAnnotations()[workload.RevisionAnnotation] != e.ObjectNew.GetAnnotations()[workload.RevisionAnnotation]
 }}
 
 // nodeMatters: subsets select nodes by labels and name.

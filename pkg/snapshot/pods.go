@@ -1,11 +1,9 @@
 package snapshot
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -135,16 +133,12 @@ func (s *Snapshot) NewPod(ctx context.Context, spread *v1beta1.WorkloadSpread) (
 
 // newestReplicaSet is that of a Deployment's last revision. Nil if it has none.
 func (s *Snapshot) newestReplicaSet(of *appsv1.Deployment) (newest *appsv1.ReplicaSet) {
-	revisionOf := func(rs *appsv1.ReplicaSet) int {
-		revision, _ := strconv.Atoi(rs.Annotations["deployment.kubernetes.io/revision"]) // 0 if somebody has removed it
-		return revision
-	}
 	for _, object := range s.owners[lineage.ReplicaSet] {
 		rs := object.(*appsv1.ReplicaSet)
 		if !metav1.IsControlledBy(rs, of) {
 			continue
 		}
-		if newest == nil || cmp.Or(cmp.Compare(revisionOf(rs), revisionOf(newest)), rs.CreationTimestamp.Compare(newest.CreationTimestamp.Time)) > 0 {
+		if newest == nil || workload.CompareRevisions(rs, newest) > 0 {
 			newest = rs
 		}
 	}

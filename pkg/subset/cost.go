@@ -26,8 +26,17 @@ type PodCost struct {
 // a late seat. The cost does not depend on the replicas, so a controller may read it at any time while they change.
 //
 // A pod is of an older revision if its own controller has pods of a newer one, as a CloneSet does. The revisions of a Deployment have a controller
-// each, and each controller is ranked by itself. Pods whose cost is right keep it, so that as few pods as possible are written. A pod that is not
+// each, and each controller is ranked by itself. With one subset no pod is of an older revision: the costs say nothing that the controller does not
+// know, and a rollout would write every pod. Pods whose cost is right keep it, so that as few pods as possible are written. A pod that is not
 // ready is deleted before all others of its controller, whatever its cost: that is a rule of the ReplicaSet controller.
+//
+// A spread that behaves as OpenKruise's has OpenKruise's costs, also with percentages, minimums and weights. There a pod is of an older revision if
+// its Deployment rolls out another one; see Roster.Latest. The order of the subsets is then the other way round:
+//
+//	                               latest revision     older revision
+//	kept                            100·(n−i)           100·(i+1)
+//	over quota                     −100·(i+1)          −100·(n−i)
+//	no subset                      −100·(n+1)          −100·(n+1)
 func (r *Roster) Costs() []PodCost { return r.listCosts(costs.all) }
 
 // WrongCosts are those of Costs that differ from what the pods carry.
@@ -62,6 +71,8 @@ const (
 	withinQuota costClass = iota
 	aboveQuota
 	ofOlderRevision
+	// aboveQuotaOfOlder is for spreads that behave as OpenKruise's. Others do not look at the quota of an older revision.
+	aboveQuotaOfOlder
 )
 
 // costs computes the costs of a group of pods. Pods that are alone on their nodes cost less.
@@ -108,10 +119,13 @@ func (r *Roster) reassignCost(m *Member) {
 }
 
 func (r *Roster) groupOf(m *Member) costGroup {
+	over := m.overQuota && m.Subset != None
 	switch {
+	case r.isOlder(m) && over && r.policy.Kruise:
+		return costGroup{m.Owner, m.Subset, aboveQuotaOfOlder}
 	case r.isOlder(m):
 		return costGroup{m.Owner, m.Subset, ofOlderRevision}
-	case m.overQuota && m.Subset != None && !r.policy.seats.has(m.Subset):
+	case over && !r.policy.graded(m.Subset):
 		return costGroup{m.Owner, m.Subset, aboveQuota}
 	default:
 		return costGroup{m.Owner, m.Subset, withinQuota}
@@ -121,11 +135,13 @@ func (r *Roster) groupOf(m *Member) costGroup {
 func (r *Roster) newCosts(of costGroup) costs {
 	p := r.policy
 	switch {
+	case p.Kruise:
+		return newBand(p.costAsKruise(of), 0)
 	case of.class == ofOlderRevision:
 		return newBand(-100*int32(len(p.Subsets)+2), 0)
 	case of.class == aboveQuota:
 		return newBand(p.surplusCost(of.subset), 0)
-	case p.seats.has(of.subset):
+	case p.graded(of.subset):
 		return newRows(p.seats, of.subset)
 	case of.subset == None:
 		return newBand(p.surplusCost(None), 0)
@@ -134,10 +150,24 @@ func (r *Roster) newCosts(of costGroup) costs {
 	}
 }
 
-// DeletionCost is the cost of a pod that is within quota or in no subset. The pod is the ordinal-th of its subset to be kept, counted from 1. The ordinal
+// graded is true if each pod of the subset has a cost of its own.
+func (p *Policy) graded(subset int) bool { return !p.Kruise && p.seats.has(subset) }
+
+func (p *Policy) costAsKruise(of costGroup) int32 {
+	i := of.subset
+	if i != None && (of.class == ofOlderRevision || of.class == aboveQuotaOfOlder) {
+		i = len(p.Subsets) - 1 - i
+	}
+	if of.class == aboveQuota || of.class == aboveQuotaOfOlder {
+		return p.surplusCost(i)
+	}
+	return p.DeletionCost(i, 1)
+}
+
+// DeletionCost is the cost of a pod that is within quota or in no subset, and of no older revision. The pod is the ordinal-th of its subset to be kept, counted from 1. The ordinal
 // matters if there are percentages, minimums or weights.
 func (p *Policy) DeletionCost(subset int, ordinal int32) int32 {
-	if p.seats.has(subset) {
+	if p.graded(subset) {
 		return p.seats.cost(subset, max(ordinal, 1))
 	}
 	if subset == None {

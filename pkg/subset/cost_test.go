@@ -69,6 +69,79 @@ func TestCosts(t *testing.T) {
 	}
 }
 
+func TestCostsOfOneSubsetDoNotDependOnTheRevision(t *testing.T) {
+	for name, limit := range map[string]string{"no limit": "", "a count": ", maxReplicas: 2"} {
+		t.Run(name, func(t *testing.T) {
+			policy := compile(t, "subsets: [{name: a"+limit+"}]\ntargetRef: {apiVersion: apps.kruise.io/v1beta1, kind: CloneSet, name: web}")
+			want := map[string]int32{"clone-1a0": 100, "clone-1a1": 100, "clone-2a0": 100, "clone-10": -200}
+			got := costsOf(policy, 4, append(kept("clone", "1", "a", 2, "", 1), kept("clone", "2", "a", 1)...))
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("costs (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// kruise is the policy of a spread that behaves as OpenKruise's.
+func kruise(p *Policy) *Policy {
+	p.Kruise = true
+	return p
+}
+
+func TestCostsAsOpenKruise(t *testing.T) {
+	tests := map[string]struct {
+		spec   string
+		latest string
+		pods   []Pod
+		want   map[string]int32
+	}{
+		"counts": {twoAndOne, "", kept("rs", "1", "a", 3, "b", 2, "", 1), map[string]int32{
+			"rs-1a0": 200, "rs-1a1": 200, "rs-1a2": -100, "rs-1b0": 100, "rs-1b1": -200, "rs-10": -300}},
+		"percentages are not graded": {oneOneThree, "", kept("rs", "1", "a", 2, "b", 1, "c", 2), map[string]int32{
+			"rs-1a0": 300, "rs-1a1": -100, "rs-1b0": 200, "rs-1c0": 100, "rs-1c1": 100}},
+		"older revisions have the subsets the other way round": {twoAndOne, "2",
+			append(kept("old", "1", "a", 3, "b", 2, "", 1), kept("new", "2", "a", 3, "b", 2, "", 1)...), map[string]int32{
+				"old-1a0": 100, "old-1a1": 100, "old-1a2": -200, "old-1b0": 200, "old-1b1": -100, "old-10": -300,
+				"new-2a0": 200, "new-2a1": 200, "new-2a2": -100, "new-2b0": 100, "new-2b1": -200, "new-20": -300}},
+		"so it is with percentages": {oneOneThree, "2", append(kept("old", "1", "a", 1, "c", 1), kept("new", "2", "a", 1, "c", 1)...), map[string]int32{
+			"old-1a0": 100, "old-1c0": 300, "new-2a0": 300, "new-2c0": 100}},
+		"a CloneSet has one revision": {twoAndOne, "", append(kept("clone", "1", "a", 1), kept("clone", "2", "b", 1)...), map[string]int32{
+			"clone-1a0": 200, "clone-2b0": 100}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			policy := kruise(compile(t, tc.spec))
+			plan := policy.Plan(5)
+			roster := policy.NewRoster(&plan, "web")
+			roster.Latest = tc.latest
+			for _, pod := range tc.pods {
+				roster.Put(pod)
+			}
+			got := map[string]int32{}
+			for _, c := range roster.Costs() {
+				got[c.Pod.Name] = c.Cost
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("costs (-want +got):\n%s", diff)
+			}
+		})
+	}
+	t.Run("a pod alone on its node costs what the others do", func(t *testing.T) {
+		pods := kept("rs", "1", "a", 2)
+		pods = append(pods, kept("rs", "1", "b", 1)...)
+		pods[1].NodeName = "another"
+		want := map[string]int32{"rs-1a0": 200, "rs-1a1": 200, "rs-1b0": 100}
+		if diff := cmp.Diff(want, costsOf(kruise(compile(t, twoAndOne)), 3, pods)); diff != "" {
+			t.Errorf("costs (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("the Binding writes the same cost", func(t *testing.T) {
+		if cost := kruise(compile(t, oneOneThree)).DeletionCost(0, 7); cost != 300 {
+			t.Errorf("cost %d, want 300", cost)
+		}
+	})
+}
+
 func TestAPodThatEmptiesANodeGoesBeforeOthersOfItsSubset(t *testing.T) {
 	policy, pods := compile(t, twoAndOne), kept("rs", "1", "a", 2)
 	if diff := cmp.Diff(map[string]int32{"rs-1a0": 200, "rs-1a1": 200}, costsOf(policy, 2, pods)); diff != "" {

@@ -14,6 +14,10 @@ import (
 // that others hold. The cost of an update or a query depends on how much has changed or is wrong, and not on the number of pods. It is not safe for
 // concurrent use.
 type Roster struct {
+	// Latest is the revision that the workload rolls out, for the costs of a spread that behaves as OpenKruise's. Empty if the workload has no
+	// revisions, or one controller for all of them. It must be set before the first Put.
+	Latest string
+
 	policy *Policy
 	spread string
 	plan   Plan
@@ -284,8 +288,14 @@ func (r *Roster) changeAges(ages *btree.BTreeG[*Member], change func()) {
 	}
 }
 
-// isOlder is true for a pod whose controller has pods of a newer revision.
+// isOlder is true for a pod of an older revision; see Costs.
 func (r *Roster) isOlder(m *Member) bool {
+	if len(r.policy.Subsets) == 1 {
+		return false
+	}
+	if r.policy.Kruise {
+		return r.Latest != "" && m.Revision != r.Latest
+	}
 	newest, _ := r.ages[m.Owner].Max()
 	return newest.Revision != m.Revision
 }

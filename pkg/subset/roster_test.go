@@ -76,7 +76,7 @@ func costsByCounting(p *Policy, plan *Plan, pods []Pod) map[string]int32 {
 		}
 		in, _ := p.SubsetOf(pod, "web")
 		switch {
-		case pod.Revision != newest[pod.Owner].Revision:
+		case len(p.Subsets) > 1 && pod.Revision != newest[pod.Owner].Revision:
 			costs[pod.Name] = -100 * int32(len(p.Subsets)+2)
 		case over[pod.UID] && !p.seats.has(in):
 			costs[pod.Name] = -100 * int32(in+1)
@@ -116,6 +116,37 @@ func costsByCounting(p *Policy, plan *Plan, pods []Pod) map[string]int32 {
 			})
 			for i, pod := range half {
 				costs[pod.Name] = wanted[i]
+			}
+		}
+	}
+	return costs
+}
+
+func costsAsKruiseByCounting(p *Policy, plan *Plan, pods []Pod, latest string) map[string]int32 {
+	costs, n := map[string]int32{}, int32(len(p.Subsets))
+	places := map[place][]*Pod{}
+	for i := range pods {
+		if pod := &pods[i]; pod.Active && pod.NodeName != "" {
+			in, _ := p.SubsetOf(pod, "web")
+			at := place{p.ScopeOf(pod.Revision), in}
+			places[at] = append(places[at], pod)
+		}
+	}
+	for at, here := range places {
+		slices.SortFunc(here, keepBefore)
+		for rank, pod := range here {
+			i := int32(at.subset)
+			if latest != "" && pod.Revision != latest {
+				i = n - 1 - i
+			}
+			switch {
+			case pod.CostIgnored:
+			case at.subset == None:
+				costs[pod.Name] = -100 * (n + 1)
+			case plan.Quota[at.subset] != NoLimit && rank >= int(plan.Quota[at.subset]):
+				costs[pod.Name] = -100 * (i + 1)
+			default:
+				costs[pod.Name] = 100 * (n - i)
 			}
 		}
 	}
@@ -201,8 +232,10 @@ func TestARosterAnswersAsIfItHadCounted(t *testing.T) {
 		if r.IntN(3) == 0 {
 			policy.Binding = v1beta1.EarlyBinding
 		}
+		policy.Kruise = r.IntN(3) == 0
 		plan := policy.Plan(r.Int32N(20))
 		roster, pods, next := policy.NewRoster(&plan, "web"), map[types.UID]*Pod{}, 0
+		roster.Latest = []string{"", "r0", "r1"}[r.IntN(3)]
 		for step := range 80 {
 			if r.IntN(20) == 0 {
 				plan = policy.Plan(r.Int32N(20))
@@ -221,7 +254,12 @@ func TestARosterAnswersAsIfItHadCounted(t *testing.T) {
 			}
 			expectEqual(t, step, "tally", policy.Count(all, "web").scopes, roster.Tally().scopes)
 			expectEqual(t, step, "surplus", surplusByCounting(policy, &plan, all), roster.Surplus())
-			want := costsByCounting(policy, &plan, all)
+			var want map[string]int32
+			if policy.Kruise {
+				want = costsAsKruiseByCounting(policy, &plan, all, roster.Latest)
+			} else {
+				want = costsByCounting(policy, &plan, all)
+			}
 			expectEqual(t, step, "costs", want, byName(roster.Costs()))
 			for _, pod := range all {
 				if cost, costs := want[pod.Name]; costs && pod.Cost != nil && *pod.Cost == cost {

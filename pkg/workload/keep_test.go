@@ -42,6 +42,13 @@ func TestKeepLeavesReplicasSelectorAndOwner(t *testing.T) {
 			t.Errorf("kept (-want +got):\n%s", diff)
 		}
 	}
+	rs := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: "long", workload.RevisionAnnotation: "7"}}}
+	if _, err := workload.Keep(rs); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]string{workload.RevisionAnnotation: "7"}, rs.Annotations); diff != "" {
+		t.Errorf("annotations of a ReplicaSet (-want +got):\n%s", diff)
+	}
 	other := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"a": "b"}}}
 	if got, err := workload.Keep(other.DeepCopy()); err != nil || !cmp.Equal(got, any(other)) {
 		t.Errorf("a pod became %v, %v", got, err)
