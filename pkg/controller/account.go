@@ -22,15 +22,15 @@ type account struct {
 
 	// Active pods: without a node; in no subset; adopted by a subset; in a subset whose spec patch they did not get at admission.
 	pending, unplaced, adopted, withoutPatch int32
-	// foreign are active bound pods without a record of Berth, by the scheduler that their spec names. Pods older than the spread are left out,
+	// foreign are active pods that others bound, by the scheduler that their spec names. Pods older than the spread are left out,
 	// unless they name another scheduler: nobody could have divided them.
 	foreign map[string]int32
 	// revisions counts the active pods of each revision.
 	revisions map[string]int32
 	// unschedulable are the pods for which the scheduler found no node, by what they wait for.
 	unschedulable map[waiter]int32
-	// terminating are terminating pods. unlabelled are pods that were adopted by a subset and do not carry its label. Both are by name.
-	terminating, unlabelled map[string]*entry
+	// terminating are terminating pods. unwritten are pods that were adopted by a subset and lack a record, or the subset's label. Both are by name.
+	terminating, unwritten map[string]*entry
 	// refused are the pods that the API server refused to update.
 	refused refusals
 	// recount is when all pods are counted again.
@@ -79,7 +79,7 @@ func openAccount(of basis) *account {
 	roster.Latest = of.latest
 	return &account{
 		basis: of, roster: roster, pods: map[string]*entry{},
-		foreign: map[string]int32{}, revisions: map[string]int32{}, unschedulable: map[waiter]int32{}, terminating: map[string]*entry{}, unlabelled: map[string]*entry{},
+		foreign: map[string]int32{}, revisions: map[string]int32{}, unschedulable: map[waiter]int32{}, terminating: map[string]*entry{}, unwritten: map[string]*entry{},
 	}
 }
 
@@ -132,10 +132,10 @@ func (a *account) count(e *entry, by int32) {
 		}
 	case in == subset.None:
 		a.unplaced += by
-	case e.Adopted:
+	case e.Adopted || e.BoundByOthers():
 		a.adopted += by
-		if e.label != a.policy.Subsets[in].Name {
-			keep(a.unlabelled, e, by)
+		if e.Record == nil || e.label != a.policy.Subsets[in].Name {
+			keep(a.unwritten, e, by)
 		}
 	}
 	if a.isForeign(e) {
@@ -150,7 +150,7 @@ func (a *account) count(e *entry, by int32) {
 
 // isForeign is true for a pod that Berth should have placed and did not.
 func (a *account) isForeign(e *entry) bool {
-	if e.NodeName == "" || e.Record != nil {
+	if !e.BoundByOthers() {
 		return false
 	}
 	switch e.scheduler {
@@ -195,7 +195,7 @@ func (a *account) agrees(with *account) bool {
 	}
 	return len(a.pods) == len(with.pods) && a.pending == with.pending && a.unplaced == with.unplaced && a.adopted == with.adopted &&
 		a.withoutPatch == with.withoutPatch && maps.Equal(a.foreign, with.foreign) && maps.Equal(a.revisions, with.revisions) && maps.Equal(a.unschedulable, with.unschedulable) &&
-		len(a.terminating) == len(with.terminating) && len(a.unlabelled) == len(with.unlabelled)
+		len(a.terminating) == len(with.terminating) && len(a.unwritten) == len(with.unwritten)
 }
 
 // accounts of all spreads. An account belongs to the worker that reconciles its spread. Looking one up is safe for concurrent use.

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -49,6 +50,8 @@ type podChange struct {
 	pod *subset.Pod
 	// cost is nil if the pod's cost is right.
 	cost *int32
+	// record that the pod lacks. Nil if it has a valid one.
+	record *v1beta1.MatchedSubset
 	// adoptedBy is the subset whose label and metadata the pod lacks. Nil if it should not get any.
 	adoptedBy *subset.Subset
 	metadata  subset.Metadata
@@ -56,8 +59,8 @@ type podChange struct {
 
 // podChanges asks the model what is wrong with the pods of a spread.
 //
-// A pod without a valid record belongs to the first subset that selects its node. It gets, once, what its Binding would have set: the subset label
-// says that it has. IgnoreExistingPodsAnnotation on the spread forbids that.
+// A pod without a valid record belongs to a subset by its node. It gets, once, what its Binding would have set. The record says that the pod has got
+// one, and the subset label that it has got the metadata. IgnoreExistingPodsAnnotation on the spread forbids the label and the metadata.
 func podChanges(spread *v1beta1.WorkloadSpread, f *facts) []podChange {
 	if !f.knowsWhoIsKept() {
 		return nil
@@ -72,9 +75,13 @@ func podChanges(spread *v1beta1.WorkloadSpread, f *facts) []podChange {
 	for _, want := range f.roster.WrongCosts() {
 		of(want.Pod).cost = ptr.To(want.Cost)
 	}
-	if spread.Annotations[v1beta1.IgnoreExistingPodsAnnotation] != "true" {
-		for _, e := range f.unlabelled {
-			in, change := &f.policy.Subsets[e.Subset], of(&e.Pod)
+	for _, e := range f.unwritten {
+		in := &f.policy.Subsets[e.Subset]
+		if e.Record == nil {
+			of(&e.Pod).record = &v1beta1.MatchedSubset{Name: f.spread, Subset: in.Name, UID: string(e.UID), Adopted: !f.policy.Kruise}
+		}
+		if e.label != in.Name && spread.Annotations[v1beta1.IgnoreExistingPodsAnnotation] != "true" {
+			change := of(&e.Pod)
 			change.adoptedBy, change.metadata = in, in.MetadataFor(f.workload.selector)
 		}
 	}
@@ -212,7 +219,7 @@ func (r *reconciler) correctPods(ctx context.Context, spread *v1beta1.WorkloadSp
 		}
 		written++
 		panics.Go(ctx, &writes, func() error {
-			err := r.correctPod(ctx, spread.Namespace, change)
+			err := retry.RetryOnConflict(retry.DefaultBackoff, func() error { return r.correctPod(ctx, spread.Namespace, change) })
 			refused.add(change.pod.UID, err)
 			return err
 		})
@@ -222,9 +229,25 @@ func (r *reconciler) correctPods(ctx context.Context, spread *v1beta1.WorkloadSp
 	}
 }
 
-// correctPod sends the UID in the patch, so the API server refuses to write another pod of the same name.
+// correctPod sends the UID in the patch, so the API server refuses to write another pod of the same name. A record is written only to the version of
+// the pod that was seen to have none. It returns a conflict if there is another version by now.
 func (r *reconciler) correctPod(ctx context.Context, namespace string, change podChange) error {
 	want := metav1.ObjectMeta{UID: change.pod.UID, Labels: map[string]string{}, Annotations: map[string]string{}}
+	if change.record != nil {
+		now := &corev1.Pod{}
+		err := r.live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: change.pod.Name}, now)
+		if apierrors.IsNotFound(err) || err == nil && (now.UID != change.pod.UID || subset.RecordOf(now) != nil) {
+			return nil // the watch will tell
+		}
+		if err != nil {
+			return fmt.Errorf("reading pod %s to record its subset: %w", change.pod.Name, err)
+		}
+		record, err := json.Marshal(change.record)
+		if err != nil {
+			return fmt.Errorf("encoding the record of pod %s: %w", change.pod.Name, err)
+		}
+		want.ResourceVersion, want.Annotations[v1beta1.MatchedAnnotation] = now.ResourceVersion, string(record)
+	}
 	if in := change.adoptedBy; in != nil {
 		maps.Copy(want.Labels, change.metadata.Labels)
 		maps.Copy(want.Annotations, change.metadata.Annotations)
@@ -233,13 +256,17 @@ func (r *reconciler) correctPod(ctx context.Context, namespace string, change po
 	if change.cost != nil {
 		want.Annotations[v1beta1.PodDeletionCostAnnotation] = strconv.Itoa(int(*change.cost))
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": want.UID, "labels": want.Labels, "annotations": want.Annotations}})
+	metadata := map[string]any{"uid": want.UID, "labels": want.Labels, "annotations": want.Annotations}
+	if want.ResourceVersion != "" {
+		metadata["resourceVersion"] = want.ResourceVersion
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
 		return fmt.Errorf("encoding the patch of pod %s: %w", change.pod.Name, err)
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: change.pod.Name}}
 	err = r.client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch))
-	if isOfAnotherPod(err) {
+	if isOfAnotherPod(err) && (want.ResourceVersion == "" || !apierrors.IsConflict(err)) {
 		return nil
 	}
 	if err != nil {

@@ -71,7 +71,7 @@ func TestAdoptedPodsGetTheMetadataOfTheirSubset(t *testing.T) {
 		if diff := cmp.Diff(want, got.Labels); diff != "" {
 			t.Errorf("labels (-want +got):\n%s", diff)
 		}
-		if got.Annotations["example.com/package"] != "p1" || got.Annotations[v1beta1.MatchedAnnotation] != "" {
+		if got.Annotations["example.com/package"] != "p1" || got.Annotations[v1beta1.MatchedAnnotation] != `{"name":"web","subset":"b","uid":"p","adopted":true}` {
 			t.Errorf("annotations %v", got.Annotations)
 		}
 		f.settle(t)
@@ -84,8 +84,51 @@ func TestAdoptedPodsGetTheMetadataOfTheirSubset(t *testing.T) {
 		spread.Annotations = map[string]string{v1beta1.IgnoreExistingPodsAnnotation: "true"}
 		f := newFixture(t, spread, deployment(1), replicaSet("r1"), foreign("p"), node.DeepCopy())
 		f.settle(t)
-		if got := read(f, "p"); got.Labels["arch"] != "" {
-			t.Errorf("labels %v", got.Labels)
+		got := read(f, "p")
+		if got.Labels["arch"] != "" || got.Annotations[v1beta1.MatchedAnnotation] == "" {
+			t.Errorf("labels %v, annotations %v", got.Labels, got.Annotations)
+		}
+		f.settle(t)
+		if again := read(f, "p"); again.ResourceVersion != got.ResourceVersion {
+			t.Error("written twice")
+		}
+	})
+	t.Run("with a record that says what OpenKruise's would", func(t *testing.T) {
+		spread, p := withPatch(), foreign("p")
+		spread.Annotations = map[string]string{v1beta1.CompatibilityAnnotation: "kruise"}
+		p.Annotations = map[string]string{v1beta1.MatchedAnnotation: `{"name":"web","subset":"a","uid":"generated"}`} // as at its creation
+		f := newFixture(t, spread, deployment(1), replicaSet("r1"), p, node.DeepCopy())
+		f.settle(t)
+		if got := read(f, "p"); got.Annotations[v1beta1.MatchedAnnotation] != `{"name":"web","subset":"b","uid":"p"}` {
+			t.Errorf("annotations %v", got.Annotations)
+		}
+	})
+	t.Run("and stay in the subset of their record when the node gets other labels", func(t *testing.T) {
+		f := newFixture(t, withPatch(), deployment(1), replicaSet("r1"), foreign("p"), node.DeepCopy())
+		f.settle(t)
+		relabelled := &corev1.Node{}
+		if err := f.client.Get(t.Context(), types.NamespacedName{Name: "n"}, relabelled); err != nil {
+			t.Fatal(err)
+		}
+		relabelled.Labels["zone"] = "a"
+		f.update(t, relabelled)
+		status := f.settle(t)
+		if status.Summary != "a 0/2, b 1/-" || status.AdoptedPods != 1 {
+			t.Errorf("summary %q, adopted %d", status.Summary, status.AdoptedPods)
+		}
+	})
+	t.Run("only in the version that was seen to have no record", func(t *testing.T) {
+		f := newFixture(t, withPatch(), deployment(1), replicaSet("r1"), foreign("p"), node.DeepCopy())
+		const theirs = `{"name":"web","subset":"a","uid":"p"}`
+		f.refusePod = func(name string) error { // another replica was faster
+			f.refusePod = nil
+			p := read(f, name)
+			p.Annotations = map[string]string{v1beta1.MatchedAnnotation: theirs}
+			return f.client.Update(t.Context(), p)
+		}
+		f.settle(t)
+		if got := read(f, "p").Annotations[v1beta1.MatchedAnnotation]; got != theirs {
+			t.Errorf("record %s", got)
 		}
 	})
 	t.Run("and pods that Berth bound are left as they are", func(t *testing.T) {

@@ -272,7 +272,7 @@ func (s *search) beginAgain() {
 }
 
 // confirmBound counts a pod where the API server shows it. From then on its record and the labels of its node are not read again, so neither a
-// changed annotation nor a changed node label moves it to another quota.
+// changed annotation nor a changed node label moves it to another quota. A pod without a record may get one, once.
 func (l *Ledger) confirmBound(e *entry) {
 	a := e.account
 	l.endWaitForNews(e)
@@ -294,6 +294,19 @@ func (l *Ledger) confirmBound(e *entry) {
 	l.wakeUnplaced(a, e.scope, e.holds()&^before)
 	l.passProbe(probed)
 	l.endBackoff(e.gang)
+}
+
+// confirmRecord counts a bound pod by the record that it has got from the controller, if it has. That is where it counts already, unless its node has
+// other labels by now.
+func (l *Ledger) confirmRecord(e *entry) {
+	if e.record = subset.RecordOf(e.pod); e.record == nil || e.account == nil {
+		return
+	}
+	before := e.holds()
+	freed := l.setSlots(e, l.classify(e), nil)
+	l.wakeNext(e.account, e.scope)
+	l.wakeExhausted(e.account, e.scope, freed)
+	l.wakeUnplaced(e.account, e.scope, e.holds()&^before)
 }
 
 // classify is the name of the subset of a bound pod, by the record that was first seen on it.

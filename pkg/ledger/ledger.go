@@ -158,6 +158,8 @@ func (l *Ledger) observe(pod *corev1.Pod) {
 	e.pod = pod
 	if pod.Spec.NodeName != "" && e.stage != Bound {
 		l.confirmBound(e)
+	} else if e.stage == Bound && e.record == nil {
+		l.confirmRecord(e)
 	} else if nominated && e.stage == Claimed && e.account != nil && e.wait == ForNode {
 		l.dequeue(e)
 		l.enqueue(e)

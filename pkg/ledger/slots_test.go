@@ -424,6 +424,19 @@ func TestAfterARestartTheBoundPodsAreCountedByTheirRecords(t *testing.T) {
 	w.expectChoice(w.pod("next"), "b")
 }
 
+func TestAnAdoptedPodCountsByTheRecordThatItGets(t *testing.T) {
+	w := newWorld(t, 6)
+	w.spread(1, twoThenAny)
+	pod := podOf("rs-uid", "p")
+	w.see(onNode(pod, "node-b", "-"))
+	w.expectKept("a=0 b=1")
+	w.see(onNode(pod, "node-b", "a")) // the controller saw other labels of the node
+	w.expectKept("a=1 b=0")
+	w.see(onNode(pod, "node-b", "b")) // nobody may change a record
+	w.see(onNode(pod, "node-b", "-"))
+	w.expectKept("a=1 b=0")
+}
+
 func TestAPodThatAReadHasShownOnItsNodeIsThereWhateverTheCacheHas(t *testing.T) {
 	for name, in := range map[string]string{"bound by Berth": "a", "bound by somebody else": "-"} {
 		t.Run(name, func(t *testing.T) {

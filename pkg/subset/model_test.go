@@ -214,19 +214,70 @@ func TestSubsetOf(t *testing.T) {
 		adopted bool
 	}{
 		"an unbound pod has none":                                     {Pod{Active: true}, None, false},
-		"the record is the truth, whatever the node's labels say":     {bound(&Record{"web", "a"}, node("b")), 0, false},
+		"the record is the truth, whatever the node's labels say":     {bound(&Record{Spread: "web", Subset: "a"}, node("b")), 0, false},
 		"a pod without a record is adopted by its node":               {bound(nil, node("b")), 1, true},
-		"a record of another spread counts for nothing":               {bound(&Record{"other", "a"}, node("b")), 1, true},
-		"a subset that is no longer there leaves the pod to its node": {bound(&Record{"web", "gone"}, node("a")), 0, true},
+		"a record of another spread counts for nothing":               {bound(&Record{Spread: "other", Subset: "a"}, node("b")), 1, true},
+		"a subset that is no longer there leaves the pod to its node": {bound(&Record{Spread: "web", Subset: "gone"}, node("a")), 0, true},
 		"a node in no subset leaves the pod in none":                  {bound(nil, node("z")), None, true},
 		"a node that is not known leaves the pod in none":             {bound(nil, nil), None, true},
-		"a pod that was let go without a subset is in none for good":  {bound(&Record{"web", ""}, node("a")), None, false},
+		"a pod that was let go without a subset is in none for good":  {bound(&Record{Spread: "web", Subset: ""}, node("a")), None, false},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			got, adopted := policy.SubsetOf(&tc.pod, "web")
 			if got != tc.want || adopted != tc.adopted {
 				t.Errorf("got %d, adopted %t; want %d, %t", got, adopted, tc.want, tc.adopted)
+			}
+		})
+	}
+}
+
+// ranks are subsets that overlap on node b.
+const ranks = `subsets:
+- {name: any, patch: {metadata: {labels: {tier: any}}}}
+- name: prefers
+  patch: {metadata: {labels: {tier: prefers}}}
+  preferredNodeSelector: [{weight: 1, preference: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}]
+- {name: a, patch: {metadata: {labels: {tier: a}}}, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
+- {name: "no", patch: {metadata: {labels: {tier: "no"}}}, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [z]}]}}
+`
+
+func TestAdoptedPods(t *testing.T) {
+	bound := func(zone, tier, picked string) Pod {
+		pod := Pod{Active: true, NodeName: "n", Node: node(zone), Labels: map[string]string{"tier": tier}}
+		if picked != "" {
+			pod.Admitted = &Admitted{Spread: "web", Subset: picked}
+		}
+		return pod
+	}
+	const early = "scheduleStrategy: {binding: Early}"
+	for name, tc := range map[string]struct {
+		pod           Pod
+		late          bool
+		want, kruises string
+	}{
+		"the first subset of the node wins a tie":               {bound("a", "", ""), false, "any", "any"},
+		"the subset that prefers the node wins":                 {bound("b", "", ""), false, "prefers", "prefers"},
+		"before labels do, which only OpenKruise's spreads see": {bound("b", "any", ""), false, "prefers", "prefers"},
+		"in a tie of preferences labels win there":              {bound("a", "a", ""), false, "any", "a"},
+		"but not those of a subset without the node":            {bound("a", "no", ""), false, "any", "any"},
+		"the pick of admission wins over all":                   {bound("b", "", "any"), false, "any", "any"},
+		"unless its subset does not select the node":            {bound("b", "", "a"), false, "prefers", "prefers"},
+		"or the spread binds late":                              {bound("b", "", "any"), true, "prefers", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := ranks + early
+			if tc.late {
+				spec = ranks
+			}
+			policy := compile(t, spec)
+			if in, adopted := policy.SubsetOf(&tc.pod, "web"); policy.Subsets[in].Name != tc.want || !adopted {
+				t.Errorf("in %s, adopted %t; want %s", policy.Subsets[in].Name, adopted, tc.want)
+			}
+			if policy = kruise(policy); tc.kruises != "" {
+				if in, _ := policy.SubsetOf(&tc.pod, "web"); policy.Subsets[in].Name != tc.kruises {
+					t.Errorf("as OpenKruise's in %s, want %s", policy.Subsets[in].Name, tc.kruises)
+				}
 			}
 		})
 	}
@@ -244,7 +295,8 @@ func TestRecordOf(t *testing.T) {
 		pod  *corev1.Pod
 		want *Record
 	}{
-		"our own record counts":                      {pod("n", `{"name":"web","subset":"a","uid":"me"}`), &Record{"web", "a"}},
+		"our own record counts":                      {pod("n", `{"name":"web","subset":"a","uid":"me"}`), &Record{Spread: "web", Subset: "a"}},
+		"so does one that the controller wrote":      {pod("n", `{"name":"web","subset":"a","uid":"me","adopted":true}`), &Record{Spread: "web", Subset: "a", Adopted: true}},
 		"a record on an unbound pod is forged":       {pod("", `{"name":"web","subset":"a","uid":"me"}`), nil},
 		"a record copied from another pod is forged": {pod("n", `{"name":"web","subset":"a","uid":"other"}`), nil},
 		"a record without a UID is forged":           {pod("n", `{"name":"web","subset":"a"}`), nil},

@@ -31,6 +31,8 @@ type Pod struct {
 	Record *Record
 	// Admitted is what admission picked for the pod. Nil if it picked nothing.
 	Admitted *Admitted
+	// Labels of the pod. They are shared with the object that was observed.
+	Labels map[string]string
 	// NodeName is empty until the pod is bound.
 	NodeName string
 	// Node the pod is bound to. Nil if the pod is unbound or the node is gone.
@@ -41,11 +43,13 @@ type Pod struct {
 	Created time.Time
 }
 
-// Record is what Berth wrote into a pod's Binding.
+// Record is what Berth wrote into a pod's Binding or, later, onto a pod that another scheduler had bound.
 type Record struct {
 	Spread string
 	// Subset is empty for a pod that was bound outside of all subsets because every subset was full.
 	Subset string
+	// Adopted is true if another scheduler bound the pod. Such a record does not say so if the spread behaved as OpenKruise's.
+	Adopted bool
 }
 
 // Admitted is what admission picked for an early-bound pod.
@@ -68,6 +72,7 @@ func Observe(pod *corev1.Pod, node *corev1.Node) Pod {
 		Cost:     costOf(pod),
 		Record:   RecordOf(pod),
 		Admitted: AdmittedOf(pod),
+		Labels:   pod.Labels,
 		NodeName: pod.Spec.NodeName,
 		Node:     node,
 		Active:   IsActive(pod),
@@ -104,7 +109,7 @@ func RevisionOf(pod *corev1.Pod) string {
 	return pod.Labels["controller-revision-hash"]
 }
 
-// RecordOf is the record that Berth's Binding left on a pod. It is nil for an unbound pod, and for a record with another UID than the pod's: anybody
+// RecordOf is the record that Berth left on a pod. It is nil for an unbound pod, and for a record with another UID than the pod's: anybody
 // who may write pods can write annotations, so a copied or invented record is ignored.
 func RecordOf(pod *corev1.Pod) *Record {
 	if pod.Spec.NodeName == "" {
@@ -123,7 +128,12 @@ func RecordIn(pod metav1.Object) *Record {
 	if err := json.Unmarshal([]byte(value), &matched); err != nil || matched.UID != string(pod.GetUID()) {
 		return nil
 	}
-	return &Record{Spread: matched.Name, Subset: matched.Subset}
+	return &Record{Spread: matched.Name, Subset: matched.Subset, Adopted: matched.Adopted}
+}
+
+// BoundByOthers is true if the pod has a node that Berth did not choose, as far as its record says.
+func (p *Pod) BoundByOthers() bool {
+	return p.NodeName != "" && (p.Record == nil || p.Record.Adopted)
 }
 
 // AdmittedOf is what admission picked for a pod, or nil. A copy of a pod may carry the pick of the original. It also carries the patch of that
@@ -162,9 +172,9 @@ func (p *Policy) ScopeOf(revision string) string {
 	return revision
 }
 
-// SubsetOf is the subset that a bound pod belongs to, or None. The record of its Binding decides, even if the node's labels have changed since. A pod
-// without a valid record for this spread, or with a record for a subset that is gone, is adopted: it belongs to the first subset that selects its
-// node.
+// SubsetOf is the subset that a bound pod belongs to, or None. The record decides, even if the node's labels have changed since. A pod without a valid
+// record for this spread, or with a record for a subset that is gone, is adopted: its node decides, and then the controller writes a record that says
+// the same. The rule looks at the pod and its node alone and not at counts, so all processes come to the same subset.
 func (p *Policy) SubsetOf(pod *Pod, spread string) (index int, adopted bool) {
 	if pod.NodeName == "" {
 		return None, false
@@ -175,12 +185,31 @@ func (p *Policy) SubsetOf(pod *Pod, spread string) (index int, adopted bool) {
 	if pod.Node == nil {
 		return None, true
 	}
+	return p.adopt(pod, spread), true
+}
+
+// adopt is the subset of a pod that another scheduler bound. Only subsets that select its node count. That which admission picked for the pod comes
+// first, then that which prefers the node most, by the sum of its weights. The first subset wins a tie. In a spread that behaves as OpenKruise's, the
+// first whose labels the pod carries wins it.
+func (p *Policy) adopt(pod *Pod, spread string) int {
+	if picked, counts := p.AdmittedTo(pod.Admitted, spread); counts && picked != None && p.Subsets[picked].Holds(pod.Node) {
+		return picked
+	}
+	best, most := None, int64(-1)
 	for i := range p.Subsets {
-		if p.Subsets[i].Holds(pod.Node) {
-			return i, true
+		s := &p.Subsets[i]
+		if !s.Holds(pod.Node) {
+			continue
+		}
+		score := 2 * s.Preference(pod.Node)
+		if p.Kruise && s.Metadata.isOn(pod.Labels) {
+			score++
+		}
+		if score > most {
+			best, most = i, score
 		}
 	}
-	return None, true
+	return best
 }
 
 // RecordedIn is the subset that a record names, or None if the record says that the pod was let go. It is false if the pod's node decides: the record

@@ -150,6 +150,16 @@ type Metadata struct {
 	Annotations map[string]string
 }
 
+// isOn is true if there are labels to set and a pod has all of them.
+func (m *Metadata) isOn(pod map[string]string) bool {
+	for key, value := range m.Labels {
+		if has, found := pod[key]; !found || has != value {
+			return false
+		}
+	}
+	return len(m.Labels) > 0
+}
+
 // MetadataFor is what the subset sets on pods of a workload with this selector. It leaves out labels by which the workload would lose the pods; see
 // Patch.Breaks.
 func (s *Subset) MetadataFor(selector labels.Selector) Metadata {

@@ -377,7 +377,7 @@ func (b *board) lookAtPod(ctx context.Context, pod *corev1.Pod) (Pod, error) {
 	observed := subset.Observe(pod, b.nodes[pod.Spec.NodeName])
 	switch index, adopted := spread.Policy.SubsetOf(&observed, spread.Name); {
 	case index != subset.None:
-		shown.Subset, shown.Adopted = spread.Policy.Subsets[index].Name, adopted
+		shown.Subset, shown.Adopted = spread.Policy.Subsets[index].Name, adopted || observed.BoundByOthers()
 	case shown.Node == "":
 		if picked, _ := spread.Policy.AdmittedTo(observed.Admitted, spread.Name); picked != subset.None {
 			shown.Subset = spread.Policy.Subsets[picked].Name

@@ -58,6 +58,8 @@ type signature struct {
 	// spread that the pods name. Pods without a name are bound, and another scheduler bound them.
 	spread types.NamespacedName
 	place
+	// picked is what admission picked for a pod that is bound by now. It counts if its record does not.
+	picked subset.Admitted
 }
 
 // place is the revision and subset that a pod of a spread names.
@@ -137,6 +139,9 @@ func signatureOf(pod *corev1.Pod, admitted *subset.Admitted) (signature, bool) {
 	if of.bound = pod.Spec.NodeName != ""; of.bound {
 		if record := subset.RecordOf(pod); record != nil {
 			of.spread.Name, of.subset = record.Spread, record.Subset
+		}
+		if admitted != nil {
+			of.picked = subset.Admitted{Spread: admitted.Spread, Subset: admitted.Subset}
 		}
 		return of, true
 	}
@@ -260,11 +265,19 @@ func (c buckets) adoptable(in *scope) *corev1.Pod {
 	return nil
 }
 
-// adoptedOn is how many such pods these controllers have on each node, and how many of them are of the revision.
-func (b *bookings) adoptedOn(in *scope, controllers []types.UID, revision string) (on map[string]int32, ofRevision int32) {
+// alike are pods that a spread adopts in the same subset: the same node, pick and, if the spread looks at them, labels.
+type alike struct {
+	node   string
+	picked subset.Admitted
+	// uid of the pod if the spread looks at labels.
+	uid types.UID
+}
+
+// adoptedOn is how many such pods these controllers have, and how many of them are of the revision.
+func (b *bookings) adoptedOn(in *scope, controllers []types.UID, revision string) (adopted map[alike]*adoptees, ofRevision int32) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	on = map[string]int32{}
+	adopted = map[alike]*adoptees{}
 	for _, controller := range controllers {
 		for _, bucket := range b.controllers[in.spread.Namespace][controller] {
 			if !in.adopts(bucket) {
@@ -274,13 +287,27 @@ func (b *bookings) adoptedOn(in *scope, controllers []types.UID, revision string
 				if !in.policy.Selects(pod.Labels) {
 					continue
 				}
-				if on[pod.Spec.NodeName]++; bucket.revision == revision {
+				of := alike{node: pod.Spec.NodeName, picked: bucket.picked}
+				if in.policy.Kruise {
+					of.uid = pod.UID
+				}
+				if adopted[of] == nil {
+					adopted[of] = &adoptees{labels: pod.Labels}
+				}
+				if adopted[of].pods++; bucket.revision == revision {
 					ofRevision++
 				}
 			}
 		}
 	}
-	return on, ofRevision
+	return adopted, ofRevision
+}
+
+// adoptees are pods that are alike.
+type adoptees struct {
+	pods int32
+	// labels of one of them, which must not be changed.
+	labels map[string]string
 }
 
 // candidate is a pod that asks for a subset.

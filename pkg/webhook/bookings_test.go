@@ -3,6 +3,7 @@ package webhook
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -198,6 +199,34 @@ func TestWhichControllersThereAreIsFoundOutAnewAfterAMoment(t *testing.T) {
 	}
 }
 
+func TestAdoptedPodsCountWhereTheModelSays(t *testing.T) {
+	const text = `
+scheduleStrategy: {binding: Early}
+subsets: [{name: a, patch: {metadata: {labels: {tier: a}}}}, {name: b, patch: {metadata: {labels: {tier: b}}}}]`
+	early := &earlyBinding{owners: ownersIn(t, append(webObjects(t, text), nodeOf("a"))...), bookings: newBookings(clocktesting.NewFakePassiveClock(time.Unix(1000, 0)))}
+	for name, picked := range map[string]string{"p1": "", "p2": "b", "p3": "a", "p4": ""} {
+		pod := boundPod(name, "web-1", "r1")
+		if picked != "" {
+			metav1.SetMetaDataAnnotation(&pod.ObjectMeta, v1beta1.AdmittedAnnotation, fmt.Sprintf(`{"name":"web","subset":%q,"pick":%q}`, picked, name))
+		}
+		if name == "p4" {
+			pod.Labels["tier"] = "b"
+		}
+		early.bookings.seen(pod)
+	}
+	for _, kruise := range []bool{false, true} {
+		policy, want := compileEarly(t, text), subset.Counts{3, 1}
+		if policy.Kruise = kruise; kruise {
+			want = subset.Counts{2, 2}
+		}
+		in := scopeOf(types.NamespacedName{Namespace: "shop", Name: "web"}, policy, "r1")
+		counts, alike, err := early.adopted(t.Context(), &in, "web-1", "r1")
+		if err != nil || !slices.Equal(counts, want) || alike != 4 {
+			t.Errorf("OpenKruise's %t: counts %v and %d of the revision, want %v and 4 (%v)", kruise, counts, alike, want, err)
+		}
+	}
+}
+
 func TestAPodThatItsControllerReleasedCountsNoMore(t *testing.T) {
 	for name, tc := range map[string]func(*corev1.Pod) *corev1.Pod{
 		"that somebody else bound": func(p *corev1.Pod) *corev1.Pod { return p },
@@ -210,7 +239,12 @@ func TestAPodThatItsControllerReleasedCountsNoMore(t *testing.T) {
 			count := func() int32 {
 				kept, _ := b.kept(&in, "r1")
 				on, _ := b.adoptedOn(&in, []types.UID{"web-1"}, "r1")
-				return kept.At(0) + on["node-a"]
+				for of, these := range on {
+					if of.node == "node-a" {
+						kept[0] += these.pods
+					}
+				}
+				return kept.At(0)
 			}
 			pod := tc(boundPod("p", "web-1", "r1"))
 			b.seen(pod)

@@ -146,7 +146,7 @@ func replicasOrObserved(target client.Object, spread *v1beta1.WorkloadSpread) (r
 	return spread.Status.ObservedReplicas, true
 }
 
-// adopted counts the bound pods that name no subset, by the subset that selects their node. It counts pods of this controller, and of other
+// adopted counts the bound pods without a record that counts, by the subset that adopts them. It counts pods of this controller, and of other
 // controllers that share the quota. ofRevision is how many of them are of the revision, in a subset or not.
 func (e *earlyBinding) adopted(ctx context.Context, in *scope, controller types.UID, revision string) (counts subset.Counts, ofRevision int32, _ error) {
 	others, err := e.dividing.of(in, e.bookings.clock.Now(), func() ([]types.UID, error) { return e.divided(ctx, in) })
@@ -160,20 +160,20 @@ func (e *earlyBinding) adopted(ctx context.Context, in *scope, controller types.
 		}
 	}
 	counts = make(subset.Counts, len(in.policy.Subsets))
-	on, ofRevision := e.bookings.adoptedOn(in, controllers, revision)
-	for name, pods := range on {
+	adopted, ofRevision := e.bookings.adoptedOn(in, controllers, revision)
+	for of, these := range adopted {
 		metadata := &metav1.PartialObjectMetadata{}
 		metadata.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
-		err := e.owners.Reader.Get(ctx, types.NamespacedName{Name: name}, metadata)
+		err := e.owners.Reader.Get(ctx, types.NamespacedName{Name: of.node}, metadata)
 		if apierrors.IsNotFound(err) {
 			continue
 		}
 		if err != nil {
-			return nil, 0, fmt.Errorf("reading node %s: %w", name, err)
+			return nil, 0, fmt.Errorf("reading node %s: %w", of.node, err)
 		}
-		adopted := subset.Pod{NodeName: name, Node: &corev1.Node{ObjectMeta: metadata.ObjectMeta}}
-		if index, _ := in.policy.SubsetOf(&adopted, in.spread.Name); index != subset.None {
-			counts[index] += pods
+		pod := subset.Pod{NodeName: of.node, Node: &corev1.Node{ObjectMeta: metadata.ObjectMeta}, Admitted: &of.picked, Labels: these.labels}
+		if index, _ := in.policy.SubsetOf(&pod, in.spread.Name); index != subset.None {
+			counts[index] += these.pods
 		}
 	}
 	return counts, ofRevision, nil

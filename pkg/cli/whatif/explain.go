@@ -89,6 +89,7 @@ func explainPod(ctx context.Context, e *engine.Engine, pod *corev1.Pod) (*PodRep
 	}
 	observed := subset.Observe(pod, e.Node(pod.Spec.NodeName))
 	index, adopted := policy.SubsetOf(&observed, r.Spread)
+	adopted = adopted || observed.BoundByOthers()
 	rooms, err := e.Filters.Take(e.Pods, e.Nodes)
 	if err != nil {
 		return nil, err
@@ -195,7 +196,7 @@ func why(r *PodReport, policy *subset.Policy, index int, adopted bool, waits fun
 	case adopted && index == subset.None:
 		return "it was not bound for a subset of this spread, and its node belongs to none"
 	case adopted:
-		return fmt.Sprintf("it was not bound for a subset of this spread; %s is the first that its node belongs to", r.Subset)
+		return fmt.Sprintf("it was not bound for a subset of this spread; its node belongs to %s", r.Subset)
 	case index == subset.None:
 		return "every subset was full when it was bound, and the spread lets such pods go anywhere (whenFull: Schedule)"
 	case policy.IsRanked():

@@ -132,7 +132,7 @@ func TestExplain(t *testing.T) {
 		"in the first subset":             {byPool, nil, pod("p", "1", "node-a", "a"), "a comes first", "a Holds 1 1/1; b Open 0 1/1"},
 		"in the second":                   {byPool, []client.Object{pod("x", "1", "node-a", "a")}, pod("p", "1", "node-b", "b"), "a had no quota left when it was bound", "a Full 1 1/1; b Holds 1 1/1"},
 		"Adaptive, and the first is open": {byPool + adaptive, nil, pod("p", "1", "node-b", "b"), "a had no quota left or no node for it when it was bound; a is open now, and the descheduler's RebalanceToPreferredSubset would move the pod back", "a Open 0 1/1; b Holds 1 1/1"},
-		"adopted":                         {byPool, nil, pod("p", "1", "node-b", "adopted"), "it was not bound for a subset of this spread; b is the first that its node belongs to", "a Open 0 1/1; b Holds 1 1/1"},
+		"adopted":                         {byPool, nil, pod("p", "1", "node-b", "adopted"), "it was not bound for a subset of this spread; its node belongs to b", "a Open 0 1/1; b Holds 1 1/1"},
 		"of no subset":                    {byPool, nil, pod("p", "1", "node-c", "adopted"), "it was not bound for a subset of this spread, and its node belongs to none", "a Open 0 1/1; b Open 0 1/1"},
 		"let go":                          {byPool, nil, pod("p", "1", "node-c", ""), "every subset was full", "a Open 0 1/1; b Open 0 1/1"},
 		"Fixed waits":                     {byPool, nil, pod("p", "3", "", ""), "a has quota left but no node for it; with strategy Fixed the pod waits there", "a NoNodeFits 0 0/1; b NoNodeFits 0 0/1"},

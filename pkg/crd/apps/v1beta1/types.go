@@ -321,7 +321,8 @@ type WorkloadSpreadStatus struct {
 	// +optional
 	UnplacedPods int32 `json:"unplacedPods,omitempty"`
 
-	// AdoptedPods is how many pods are counted by the node they run on: another scheduler bound them, or they were bound before the spread existed.
+	// AdoptedPods is how many pods were given their subset by the node they run on: another scheduler bound them, or they were bound before the spread
+	// existed.
 	//
 	// +optional
 	AdoptedPods int32 `json:"adoptedPods,omitempty"`

@@ -160,7 +160,7 @@ func (t *takeover) readBound(ctx context.Context, namespaces []string) (found, r
 				return nil
 			}
 			found++
-			if subset.RecordIn(pod) != nil {
+			if record := subset.RecordIn(pod); record != nil && !record.Adopted {
 				recorded++
 			}
 			if owner := workload.ControllerOf(pod); owner == nil || workload.EndsChain(owner.Kind) || t.book.isBound(pod.UID) {
