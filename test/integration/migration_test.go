@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -38,6 +39,7 @@ import (
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
 	"github.com/berth-project/berth/manifests"
+	"github.com/berth-project/berth/pkg/cli"
 	"github.com/berth-project/berth/pkg/conversion"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
@@ -49,7 +51,7 @@ import (
 // The workload of the migration. Both products must keep these numbers at any time.
 const (
 	migratedQuota        = 3 // of subset a, for each revision
-	migratedMinAvailable = 4
+	migratedMinAvailable = 5
 	migratedPair         = `
 apiVersion: apps.kruise.io/v1alpha1
 kind: WorkloadSpread
@@ -63,7 +65,7 @@ spec:
 apiVersion: policy.kruise.io/v1alpha1
 kind: PodUnavailableBudget
 metadata: {name: web}
-spec: {selector: {matchLabels: {app: web}}, minAvailable: 4}
+spec: {selector: {matchLabels: {app: web}}, minAvailable: 5}
 `
 	kruise = "kruise-manager"
 )
@@ -549,20 +551,26 @@ func TestMigrationFromOpenKruiseAndBack(t *testing.T) {
 	expected := func(err error) bool {
 		return apierrors.IsNotFound(err) || apierrors.IsTooManyRequests(err) || apierrors.IsForbidden(err) || apierrors.IsConflict(err) || apierrors.IsInternalError(err)
 	}
-	again(150*time.Millisecond, func(ctx context.Context) error {
+	// More evictions at once than any budget allows.
+	again(400*time.Millisecond, func(ctx context.Context) error {
 		pods, err := s.pods(ctx)
-		if err != nil || len(pods) == 0 {
+		if err != nil {
 			return err
 		}
-		pod := &pods[rand.IntN(len(pods))]
-		err = cluster.Client.CoreV1().Pods(ns).EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: ns}})
-		if err == nil {
-			evicted.Add(1)
+		var evicting errgroup.Group
+		for _, at := range rand.Perm(len(pods)) {
+			evicting.Go(func() error {
+				err := cluster.Client.CoreV1().Pods(ns).EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pods[at].Name, Namespace: ns}})
+				if err == nil {
+					evicted.Add(1)
+				}
+				if expected(err) {
+					return nil
+				}
+				return err
+			})
 		}
-		if expected(err) {
-			return nil
-		}
-		return err
+		return evicting.Wait()
 	})
 	again(200*time.Millisecond, func(ctx context.Context) error {
 		pods, err := s.pods(ctx)
@@ -677,6 +685,17 @@ func TestMigrationFromOpenKruiseAndBack(t *testing.T) {
 		t.Errorf("the status is not Berth's: %+v, %v", spread.Status, err)
 	}
 	expect(true, nil, "All steps are done.") // nothing has come back
+	doctor := exec.CommandContext(ctx, filepath.Join(harness.Root(), "bin", "kubectl-berth"), "doctor", "-o=json", "--kubeconfig="+cluster.Sandbox.Kubeconfig())
+	text, _ := doctor.Output() // the exit code is 1: events still tell of the time when both were active
+	var found []cli.Check
+	if err := json.Unmarshal(text, &found); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	for _, check := range found {
+		if slices.Contains([]string{"definitions", "conversion", "webhooks"}, check.Name) && check.Result != "ok" {
+			t.Errorf("doctor: %+v", check)
+		}
+	}
 
 	expect(false, []string{"--undo"}, "gates yours set the feature gates")
 	setGates("SidecarTerminator=true")
