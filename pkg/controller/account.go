@@ -29,6 +29,8 @@ type account struct {
 	revisions map[string]int32
 	// unschedulable are the pods for which the scheduler found no node, by what they wait for.
 	unschedulable map[waiter]int32
+	// searching are the same pods, by name.
+	searching map[string]*entry
 	// terminating are terminating pods. unwritten are pods that were adopted by a subset and lack a record, or the subset's label. Both are by name.
 	terminating, unwritten map[string]*entry
 	// refused are the pods that the API server refused to update.
@@ -79,7 +81,7 @@ func openAccount(of basis) *account {
 	roster.Latest = of.latest
 	return &account{
 		basis: of, roster: roster, pods: map[string]*entry{},
-		foreign: map[string]int32{}, revisions: map[string]int32{}, unschedulable: map[waiter]int32{}, terminating: map[string]*entry{}, unwritten: map[string]*entry{},
+		foreign: map[string]int32{}, revisions: map[string]int32{}, unschedulable: map[waiter]int32{}, searching: map[string]*entry{}, terminating: map[string]*entry{}, unwritten: map[string]*entry{},
 	}
 }
 
@@ -129,6 +131,7 @@ func (a *account) count(e *entry, by int32) {
 		a.pending += by
 		if e.unschedulable {
 			tally(a.unschedulable, a.waiterOf(e), by)
+			keep(a.searching, e, by)
 		}
 	case in == subset.None:
 		a.unplaced += by

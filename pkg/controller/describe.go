@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -66,20 +67,24 @@ func describe(spread *v1beta1.WorkloadSpread, f *facts) v1beta1.WorkloadSpreadSt
 		admitted.set(&status.Conditions, v1beta1.ConditionAdmitted, spread.Generation, f.now)
 	}
 	plan, tally := f.roster.Plan(), f.roster.Tally()
-	waiting := waitingFor(f, plan, tally)
+	held, waiting, pending := tally, waitingFor(f, plan, tally), f.pending
+	if f.policy.Kruise {
+		held, waiting = f.roster.Held(), overdue(f)
+		pending -= sum(held.Total()) - sum(tally.Total())
+	}
 
-	status.Summary = summary(f, plan, tally.Total())
+	status.Summary = summary(f, plan, held.Total())
 	status.ObservedReplicas = plan.Replicas
-	status.PendingPods, status.UnplacedPods, status.AdoptedPods = f.pending, f.unplaced, f.adopted
+	status.PendingPods, status.UnplacedPods, status.AdoptedPods = pending, f.unplaced, f.adopted
 	status.SurplusPods = surplus(f, plan, tally)
 	deleting := deletions(f)
-	status.SubsetStatuses = subsetStatuses(spread, f, plan, tally.Total(), waiting.Total(), deleting[total], spread.Status.SubsetStatuses)
+	status.SubsetStatuses = subsetStatuses(spread, f, plan, held.Total(), waiting.Total(), deleting[total], spread.Status.SubsetStatuses)
 	setTargets(&status, spread, f.policy, plan)
 	for _, revision := range countedRevisions(f) {
 		if status.VersionedSubsetStatuses == nil {
 			status.VersionedSubsetStatuses = map[string][]v1beta1.SubsetStatus{}
 		}
-		status.VersionedSubsetStatuses[revision] = subsetStatuses(spread, f, plan, tally.Kept(revision), waiting.Kept(revision),
+		status.VersionedSubsetStatuses[revision] = subsetStatuses(spread, f, plan, held.Kept(revision), waiting.Kept(revision),
 			deleting[revision], spread.Status.VersionedSubsetStatuses[revision])
 	}
 	return status
@@ -188,6 +193,80 @@ func waitingFor(f *facts, plan *subset.Plan, tally *subset.Tally) *subset.Tally 
 	return waiting
 }
 
+func sum(counts subset.Counts) (n int32) {
+	for _, pods := range counts {
+		n += pods
+	}
+	return n
+}
+
+// overdue counts, for a spread that behaves as OpenKruise's, the pods that have waited rescheduleCriticalSeconds for a node of the subset that
+// admission picked for them. Without the field, or with another strategy than Adaptive, and in the last subset, no pod is overdue.
+func overdue(f *facts) *subset.Tally {
+	late := f.policy.NewTally()
+	for _, e := range f.searching {
+		if in, at := f.overdueAt(e); in != subset.None && !f.now.Time.Before(at) {
+			late.Add(f.policy.ScopeOf(e.Revision), in)
+		}
+	}
+	return late
+}
+
+// overdueAt is from when a pod without a node is overdue in a subset. The subset is None if it never is.
+func (f *facts) overdueAt(e *entry) (in int, at time.Time) {
+	in, picked := f.policy.AdmittedTo(e.Admitted, f.spread)
+	if !picked || !reschedules(f.policy) || in == len(f.policy.Subsets)-1 {
+		return subset.None, time.Time{}
+	}
+	return in, e.Created.Add(f.policy.Adaptive.Wait)
+}
+
+func reschedules(policy *subset.Policy) bool {
+	return policy.Strategy == v1beta1.AdaptiveScheduleStrategy && policy.Adaptive.Wait > 0
+}
+
+// schedulableAsKruise sets the condition of a subset as OpenKruise does: False from when a pod is overdue, for at least as long as admission then skips
+// the subset. There is no condition if pods are never overdue.
+func schedulableAsKruise(status *v1beta1.SubsetStatus, f *facts, late int32, generation int64) {
+	if !reschedules(f.policy) {
+		meta.RemoveStatusCondition(&status.Conditions, v1beta1.ConditionSchedulable)
+		return
+	}
+	verdict := schedulable()
+	switch before := meta.FindStatusCondition(status.Conditions, v1beta1.ConditionSchedulable); {
+	case late > 0:
+		verdict = unschedulable(late, f.policy)
+	case before != nil && before.Status == metav1.ConditionFalse && f.now.Time.Before(before.LastTransitionTime.Add(f.policy.Adaptive.Skip)):
+		verdict = condition{before.Status, v1beta1.Reason(before.Reason), before.Message}
+	}
+	verdict.set(&status.Conditions, v1beta1.ConditionSchedulable, generation, f.now)
+}
+
+// turnsAt is when a status changes without any event: a pod becomes overdue, or a subset opens. Zero if it does not.
+func turnsAt(status *v1beta1.WorkloadSpreadStatus, f *facts) (first time.Time) {
+	if f.account == nil || !f.policy.Kruise || !reschedules(f.policy) {
+		return first
+	}
+	consider := func(at time.Time) {
+		if at.After(f.now.Time) && (first.IsZero() || at.Before(first)) {
+			first = at
+		}
+	}
+	for _, e := range f.searching {
+		if in, at := f.overdueAt(e); in != subset.None {
+			consider(at)
+		}
+	}
+	for _, subsets := range append(slices.Collect(maps.Values(status.VersionedSubsetStatuses)), status.SubsetStatuses) {
+		for i := range subsets {
+			if c := meta.FindStatusCondition(subsets[i].Conditions, v1beta1.ConditionSchedulable); c != nil && c.Status == metav1.ConditionFalse {
+				consider(c.LastTransitionTime.Add(f.policy.Adaptive.Skip))
+			}
+		}
+	}
+	return first
+}
+
 const (
 	// total stands for all revisions together.
 	total = ""
@@ -235,6 +314,10 @@ func subsetStatuses(spread *v1beta1.WorkloadSpread, f *facts, plan *subset.Plan,
 			if before[j].Name == name {
 				statuses[i].Conditions = slices.Clone(before[j].Conditions)
 			}
+		}
+		if f.policy.Kruise {
+			schedulableAsKruise(&statuses[i], f, waiting.At(i), spread.Generation)
+			continue
 		}
 		verdict := schedulable()
 		if pods := waiting.At(i); pods > 0 {

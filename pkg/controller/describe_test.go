@@ -467,3 +467,62 @@ func TestWhatDeschedulersWroteStays(t *testing.T) {
 		}
 	}
 }
+
+func TestStatusAsOpenKruises(t *testing.T) {
+	const spec = `{scheduleStrategy: {type: Adaptive, adaptive: {rescheduleCriticalSeconds: 30}}, subsets: [{name: a, maxReplicas: 3}, {name: b}]}`
+	spread := makeSpread(t, spec)
+	spread.Annotations = map[string]string{v1beta1.CompatibilityAnnotation: "kruise"}
+	f := factsOf(t, spread, 4, "a a@r")
+	put := func(name, picked, revision string) {
+		pod := subset.Pod{Name: name, UID: types.UID(name), Active: true, Created: f.now.Time, Revision: revision}
+		if picked != "" {
+			pod.Admitted = &subset.Admitted{Spread: "web", Subset: picked, Pick: name}
+		}
+		f.put(pod, podFacts{unschedulable: true})
+	}
+	put("waits-a", "a", "r")
+	put("waits-b", "b", "r")
+	put("waits", "", "r")
+	// at describes the facts at a time after noon, and returns the condition of a and when it asks to be called again.
+	at := func(after time.Duration) (condition metav1.Condition, turns time.Duration, recovered bool) {
+		t.Helper()
+		f.now = metav1.NewTime(noon.Add(after))
+		before := spread.Status
+		spread.Status = describe(spread, f)
+		if turn := turnsAt(&spread.Status, f); !turn.IsZero() {
+			turns = turn.Sub(noon.Time)
+		}
+		return *meta.FindStatusCondition(spread.Status.SubsetStatuses[0].Conditions, v1beta1.ConditionSchedulable), turns, len(recoveries(spread, &before)) > 0
+	}
+	expect := func(after time.Duration, status metav1.ConditionStatus, reason v1beta1.Reason, turn time.Duration, recovers bool) {
+		t.Helper()
+		c, turns, recovered := at(after)
+		if c.Status != status || c.Reason != string(reason) || turns != turn || recovered != recovers {
+			t.Errorf("after %s: %s %s, turns after %s, recovered %t; want %s %s, %s, %t", after, c.Status, c.Reason, turns, recovered, status, reason, turn, recovers)
+		}
+		if b := meta.FindStatusCondition(spread.Status.SubsetStatuses[1].Conditions, v1beta1.ConditionSchedulable); b.Status != metav1.ConditionTrue {
+			t.Errorf("after %s: the last subset is not schedulable", after)
+		}
+	}
+	expect(10*time.Second, metav1.ConditionTrue, v1beta1.ReasonSufficient, 30*time.Second, false)
+	if a, b := spread.Status.SubsetStatuses[0], spread.Status.SubsetStatuses[1]; a.Replicas != 3 || a.MissingReplicas != 0 || b.Replicas != 1 || b.MissingReplicas != -1 {
+		t.Errorf("a has %d, misses %d; b has %d, misses %d", a.Replicas, a.MissingReplicas, b.Replicas, b.MissingReplicas)
+	}
+	if r := spread.Status.VersionedSubsetStatuses["r"]; r[0].Replicas != 2 || r[0].MissingReplicas != 1 {
+		t.Errorf("revision r has %d in a, misses %d", r[0].Replicas, r[0].MissingReplicas)
+	}
+	if spread.Status.PendingPods != 1 || spread.Status.Pods() != 5 || spread.Status.SubsetStatuses[0].CreatingPods != nil {
+		t.Errorf("%d pending of %d pods", spread.Status.PendingPods, spread.Status.Pods())
+	}
+	expect(30*time.Second, metav1.ConditionFalse, v1beta1.ReasonPodUnschedulable, 330*time.Second, false)
+	f.drop("waits-a")
+	expect(60*time.Second, metav1.ConditionFalse, v1beta1.ReasonPodUnschedulable, 330*time.Second, false)
+	expect(330*time.Second, metav1.ConditionTrue, v1beta1.ReasonSufficient, 0, true)
+
+	spread.Spec.ScheduleStrategy.Adaptive.RescheduleCriticalSeconds = nil
+	spread.Generation++
+	f.policy, _ = subset.Compile(spread, field.NewPath("spec"))
+	if got := describe(spread, f); len(got.SubsetStatuses[0].Conditions) > 0 {
+		t.Errorf("pods are never overdue, and there is %v", got.SubsetStatuses[0].Conditions)
+	}
+}

@@ -46,6 +46,26 @@ func newsOf(spread *v1beta1.WorkloadSpread, before *v1beta1.WorkloadSpreadStatus
 	return all
 }
 
+// recoveries are the events about subsets that are schedulable again, as OpenKruise sends them.
+func recoveries(spread *v1beta1.WorkloadSpread, before *v1beta1.WorkloadSpreadStatus) []news {
+	var all []news
+	for i := range before.SubsetStatuses {
+		was := &before.SubsetStatuses[i]
+		for j := range spread.Status.SubsetStatuses {
+			is := &spread.Status.SubsetStatuses[j]
+			if is.Name == was.Name && meta.IsStatusConditionFalse(was.Conditions, v1beta1.ConditionSchedulable) &&
+				meta.IsStatusConditionTrue(is.Conditions, v1beta1.ConditionSchedulable) {
+				all = append(all, recoverSchedulable(is.Name))
+			}
+		}
+	}
+	return all
+}
+
+func recoverSchedulable(subset string) news {
+	return news{corev1.EventTypeNormal, v1beta1.ReasonRecoverSchedulable, "ReportStatus", "subset " + subset + " is schedulable again: new pods may go there"}
+}
+
 func conditionChanged(to *metav1.Condition) news {
 	eventType := corev1.EventTypeNormal
 	if to.Status != metav1.ConditionTrue {

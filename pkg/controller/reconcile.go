@@ -80,10 +80,21 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 	status := describe(spread, facts)
 	r.measures.take(request.NamespacedName, status, facts)
 	result, err := r.publish(ctx, spread, status, facts)
-	if err == nil && retry > 0 && (result.RequeueAfter == 0 || retry < result.RequeueAfter) {
-		result.RequeueAfter = retry
+	if err != nil {
+		return result, err
 	}
-	return result, err
+	sooner := func(after time.Duration) {
+		if result.RequeueAfter == 0 || after < result.RequeueAfter {
+			result.RequeueAfter = after
+		}
+	}
+	if retry > 0 {
+		sooner(retry)
+	}
+	if at := turnsAt(&status, facts); !at.IsZero() {
+		sooner(max(at.Sub(facts.now.Time), batchWindow))
+	}
+	return result, nil
 }
 
 // publish writes the status if it has changed. The write has the resourceVersion of the spread that the status describes. If that is not the latest,
@@ -120,7 +131,11 @@ func (r *reconciler) publish(ctx context.Context, spread *v1beta1.WorkloadSpread
 	if other, active := writers.Other(spread); active {
 		twoControllers(other).send(r.events, written, nil)
 	}
-	for _, n := range newsOf(written, &spread.Status, warnings) {
+	news := newsOf(written, &spread.Status, warnings)
+	if f.policy != nil && f.policy.Kruise {
+		news = append(news, recoveries(written, &spread.Status)...)
+	}
+	for _, n := range news {
 		n.send(r.events, written, nil)
 	}
 	return done, nil

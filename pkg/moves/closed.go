@@ -26,7 +26,11 @@ func ClosedBy(moves []v1beta1.Move, statuses []v1beta1.SubsetStatus, policy *sub
 		if index == subset.None || c == nil || c.Status != metav1.ConditionFalse {
 			continue
 		}
-		if since := c.LastTransitionTime.Add(policy.Adaptive.Wait); now.After(since) && now.Before(since.Add(policy.Adaptive.Skip)) {
+		wait := policy.Adaptive.Wait
+		if policy.Kruise {
+			wait = 0 // the pods had waited when the condition changed
+		}
+		if since := c.LastTransitionTime.Add(wait); now.After(since) && now.Before(since.Add(policy.Adaptive.Skip)) {
 			closed = closed.With(index)
 		}
 	}

@@ -123,6 +123,16 @@ func (r *Roster) Plan() *Plan { return &r.plan }
 // Tally of the active bound pods. The caller must not change it. It changes with the roster.
 func (r *Roster) Tally() *Tally { return r.tally }
 
+// Held is the tally with the pending pods that admission picked a subset for, in a new tally.
+func (r *Roster) Held() *Tally {
+	held := r.tally.Clone()
+	for _, m := range r.waiting {
+		index, _ := r.policy.AdmittedTo(m.Admitted, r.spread)
+		held.Add(r.policy.ScopeOf(m.Revision), index)
+	}
+	return held
+}
+
 func holdsSlot(pod *Pod) bool { return pod.Active && pod.NodeName != "" }
 
 // enter counts a pod.

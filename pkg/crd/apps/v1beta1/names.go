@@ -133,6 +133,8 @@ const (
 	ReasonSufficient Reason = "Sufficient"
 	// ReasonPodUnschedulable: a pod of the subset finds no node in it.
 	ReasonPodUnschedulable Reason = "PodUnschedulable"
+	// ReasonRecoverSchedulable is an event on a spread that behaves as OpenKruise's: a subset is schedulable again.
+	ReasonRecoverSchedulable Reason = "RecoverSchedulable"
 	// ReasonSpreadReady: the spread is valid and its workload was found.
 	ReasonSpreadReady Reason = "SpreadReady"
 	// ReasonPodsNotAdmitted: the default scheduler bound pods that admission should have given to Berth's scheduler.

@@ -311,7 +311,8 @@ type WorkloadSpreadStatus struct {
 	// +optional
 	ObservedReplicas int32 `json:"observedReplicas,omitempty"`
 
-	// PendingPods is how many pods of the workload have no node yet.
+	// PendingPods is how many pods of the workload have no node yet. In a spread with annotation berth.dev/compatibility kruise, those for which
+	// admission picked a subset count in the subset instead.
 	//
 	// +optional
 	PendingPods int32 `json:"pendingPods,omitempty"`
@@ -448,7 +449,8 @@ type SubsetStatus struct {
 	// Name of the subset.
 	Name string `json:"name"`
 
-	// Replicas is the number of active pods bound in the subset.
+	// Replicas is the number of active pods bound in the subset. In a spread with annotation berth.dev/compatibility kruise, pending pods for which
+	// admission picked the subset count too.
 	Replicas int32 `json:"replicas"`
 
 	// TargetReplicas is how many pods the subset holds when every pod is where it should be.
