@@ -208,9 +208,10 @@ type quotas struct {
 }
 
 type pod struct {
-	// spread includes the namespace. It is empty for a pod that Berth did not bind.
+	// spread includes the namespace. It is empty for a pod without a record.
 	spread, subset, scope string
-	active                bool
+	// adopted is true if the record says that others bound the pod. Not every record of such a pod says so.
+	active, bound, adopted bool
 }
 
 const noLimit = math.MaxInt64
@@ -367,6 +368,9 @@ func (s *state) applyPod(e event) {
 	if now.spread == "" {
 		return
 	}
+	if now.adopted || before != nil && before.bound {
+		return // the controller wrote the record of a pod that others had bound, whatever the quota
+	}
 	s.binds++
 	spread := s.spreads[now.spread]
 	if spread == nil || now.subset == "" || !now.active {
@@ -387,18 +391,25 @@ func (s *state) applyPod(e event) {
 	}
 }
 
-// readPod reads the record that Berth's Binding left. Spread stays empty for pods that Berth did not bind.
+// readPod reads the record that Berth left. Spread stays empty for pods without one.
 func readPod(object *unstructured.Unstructured) *pod {
 	phase, _, _ := unstructured.NestedString(object.Object, "status", "phase")
 	labels := object.GetLabels()
 	p := &pod{scope: labels["pod-template-hash"] + labels["controller-revision-hash"],
 		active: object.GetDeletionTimestamp() == nil && phase != "Succeeded" && phase != "Failed"}
 	nodeName, _, _ := unstructured.NestedString(object.Object, "spec", "nodeName")
-	var record struct{ Name, Subset, UID string }
+	p.bound = nodeName != ""
+	var record podRecord
 	value := object.GetAnnotations()["apps.kruise.io/matched-workloadspread"]
 	if nodeName == "" || value == "" || json.Unmarshal([]byte(value), &record) != nil || record.UID != string(object.GetUID()) {
 		return p
 	}
-	p.spread, p.subset = object.GetNamespace()+"/"+record.Name, record.Subset
+	p.spread, p.subset, p.adopted = object.GetNamespace()+"/"+record.Name, record.Subset, record.Adopted
 	return p
+}
+
+// podRecord is the record of a pod.
+type podRecord struct {
+	Name, Subset, UID string
+	Adopted           bool
 }

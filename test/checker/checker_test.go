@@ -61,6 +61,19 @@ func (h *history) expectViolations(parts ...string) {
 	}
 }
 
+func TestThePodsOfOthersGetTheirRecordsAboveTheQuota(t *testing.T) {
+	bound := map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"namespace": "ns", "name": "p2", "uid": "p2",
+		"labels": map[string]any{"controller-revision-hash": "r"}}, "spec": map[string]any{"nodeName": "node"}}
+	h := newHistory(t, "Revision")
+	h.pod("p0", "r", "a")
+	h.pod("p1", "r", "a")
+	h.show(bound)
+	h.pod("p2", "r", "a")
+	h.expectViolations()
+	h.pod("p2", "r", "b")
+	h.expectViolations("pod ns/p2 was recorded in ns/web/a and is now in ns/web/b")
+}
+
 func TestAPodUpdatedInPlaceCountsInItsNewRevision(t *testing.T) {
 	t.Run("a bind that finds its new revision full is a violation", func(t *testing.T) {
 		h := newHistory(t, "Revision")

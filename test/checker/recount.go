@@ -185,13 +185,13 @@ func nodeNameOf(pod *unstructured.Unstructured) string {
 	return name
 }
 
-// subsetOf returns the subset that the Binding recorded on the pod. Without a record it returns the first subset whose term selects the node. It
+// subsetOf returns the subset that Berth recorded on the pod, and whether it did so at the Binding. Without a record it returns the first subset whose term selects the node. It
 // returns "" if there is none.
 func (r *recount) subsetOf(pod, spread *unstructured.Unstructured, node string) (subset string, recorded bool) {
 	if node == "" {
 		return "", false
 	}
-	var record struct{ Name, Subset, UID string }
+	var record podRecord
 	value := pod.GetAnnotations()["apps.kruise.io/matched-workloadspread"]
 	valid := json.Unmarshal([]byte(value), &record) == nil && record.UID == string(pod.GetUID()) && record.Name == spread.GetName()
 	if valid && record.Subset == "" {
@@ -200,7 +200,7 @@ func (r *recount) subsetOf(pod, spread *unstructured.Unstructured, node string) 
 	subsets, _, _ := unstructured.NestedSlice(spread.Object, "spec", "subsets")
 	for _, each := range subsets {
 		if name, _ := each.(map[string]any)["name"].(string); valid && name == record.Subset {
-			return name, true
+			return name, !record.Adopted
 		}
 	}
 	if r.nodes[node] == nil {
