@@ -151,9 +151,13 @@ func (a *account) count(e *entry, by int32) {
 	}
 }
 
-// isForeign is true for a pod that Berth should have placed and did not.
+// isForeign is true for a pod that Berth should have placed and did not. In a spread that behaves as OpenKruise's, other schedulers may place the pods
+// that admission picked a subset for.
 func (a *account) isForeign(e *entry) bool {
 	if !e.BoundByOthers() {
+		return false
+	}
+	if _, picked := a.policy.AdmittedTo(e.Admitted, a.spread); picked && a.policy.Kruise {
 		return false
 	}
 	switch e.scheduler {

@@ -525,4 +525,14 @@ func TestStatusAsOpenKruises(t *testing.T) {
 	if got := describe(spread, f); len(got.SubsetStatuses[0].Conditions) > 0 {
 		t.Errorf("pods are never overdue, and there is %v", got.SubsetStatuses[0].Conditions)
 	}
+
+	bound := subset.Pod{Name: "by-others", UID: "by-others", Active: true, NodeName: "n", Created: f.now.Time, Admitted: &subset.Admitted{Spread: "web", Subset: "b"}}
+	f.put(bound, podFacts{scheduler: "other"})
+	if len(f.foreign) > 0 {
+		t.Errorf("a pod that admission gave to another scheduler counts as not divided: %v", f.foreign)
+	}
+	bound.Admitted = nil
+	if f.put(bound, podFacts{scheduler: "other"}); f.foreign["other"] != 1 {
+		t.Errorf("a pod that admission did not see is not told: %v", f.foreign)
+	}
 }
