@@ -78,7 +78,7 @@ func podChanges(spread *v1beta1.WorkloadSpread, f *facts) []podChange {
 	for _, e := range f.unwritten {
 		in := &f.policy.Subsets[e.Subset]
 		if e.Record == nil {
-			of(&e.Pod).record = &v1beta1.MatchedSubset{Name: f.spread, Subset: in.Name, UID: string(e.UID), Adopted: !f.policy.Kruise}
+			of(&e.Pod).record = &v1beta1.MatchedSubset{Name: f.spread, Subset: in.Name, UID: string(e.UID), Adopted: true}
 		}
 		if e.label != in.Name && spread.Annotations[v1beta1.IgnoreExistingPodsAnnotation] != "true" {
 			change := of(&e.Pod)

@@ -93,14 +93,14 @@ func TestAdoptedPodsGetTheMetadataOfTheirSubset(t *testing.T) {
 			t.Error("written twice")
 		}
 	})
-	t.Run("with a record that says what OpenKruise's would", func(t *testing.T) {
+	t.Run("with a record in place of the one from its creation", func(t *testing.T) {
 		spread, p := withPatch(), foreign("p")
 		spread.Annotations = map[string]string{v1beta1.CompatibilityAnnotation: "kruise"}
 		p.Annotations = map[string]string{v1beta1.MatchedAnnotation: `{"name":"web","subset":"a","uid":"generated"}`} // as at its creation
 		f := newFixture(t, spread, deployment(1), replicaSet("r1"), p, node.DeepCopy())
-		f.settle(t)
-		if got := read(f, "p"); got.Annotations[v1beta1.MatchedAnnotation] != `{"name":"web","subset":"b","uid":"p"}` {
-			t.Errorf("annotations %v", got.Annotations)
+		status := f.settle(t)
+		if got := read(f, "p"); got.Annotations[v1beta1.MatchedAnnotation] != `{"name":"web","subset":"b","uid":"p","adopted":true}` || status.AdoptedPods != 1 {
+			t.Errorf("annotations %v, adopted %d", got.Annotations, status.AdoptedPods)
 		}
 	})
 	t.Run("and stay in the subset of their record when the node gets other labels", func(t *testing.T) {

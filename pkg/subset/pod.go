@@ -48,7 +48,7 @@ type Record struct {
 	Spread string
 	// Subset is empty for a pod that was bound outside of all subsets because every subset was full.
 	Subset string
-	// Adopted is true if another scheduler bound the pod. Such a record does not say so if the spread behaved as OpenKruise's.
+	// Adopted is true if another scheduler bound the pod.
 	Adopted bool
 }
 

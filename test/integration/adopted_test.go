@@ -73,7 +73,11 @@ func TestASpreadAsOpenKruises(t *testing.T) {
 			case is == "a":
 				oldInA++
 			}
-			wantRecord := fmt.Sprintf(`{"name":"web","subset":%q,"uid":%q}`, is, pod.UID)
+			adopted := ""
+			if pod.Labels["version"] != "2" { // it was bound before the spread existed
+				adopted = `,"adopted":true`
+			}
+			wantRecord := fmt.Sprintf(`{"name":"web","subset":%q,"uid":%q%s}`, is, pod.UID, adopted)
 			if got := pod.Annotations[v1beta1.MatchedAnnotation]; got != wantRecord || cost != want || pod.Labels[v1beta1.SubsetLabel] != is {
 				wrong = append(wrong, fmt.Sprintf("%s (version %q, in %s): record %s, cost %s, label %s", pod.Name, pod.Labels["version"], is, got, cost, pod.Labels[v1beta1.SubsetLabel]))
 			}

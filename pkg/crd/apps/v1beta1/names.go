@@ -63,8 +63,7 @@ type MatchedSubset struct {
 	Subset string `json:"subset"`
 	// UID is the pod's own UID. A record with another UID was copied from another pod or written by hand, and is ignored.
 	UID string `json:"uid,omitempty"`
-	// Adopted is true if another scheduler bound the pod, and the controller wrote the record afterwards. A spread that behaves as OpenKruise's leaves it
-	// out.
+	// Adopted is true if another scheduler bound the pod, and the controller wrote the record afterwards.
 	Adopted bool `json:"adopted,omitempty"`
 }
 

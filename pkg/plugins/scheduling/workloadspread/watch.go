@@ -132,8 +132,16 @@ func listOneSpread(client dynamic.Interface, discovery serverResources) listSpre
 func newSpreadInformer(config *restclient.Config) (cache.SharedIndexInformer, error) {
 	return newInformer(config, v1beta1.AddToScheme, v1beta1.Resource, &v1beta1.WorkloadSpread{}, func(s *v1beta1.WorkloadSpread) {
 		s.ManagedFields, s.Status = nil, v1beta1.WorkloadSpreadStatus{Compatibility: s.Status.Compatibility}
-		maps.DeleteFunc(s.Annotations, func(key, _ string) bool { return key != v1beta1.CompatibilityAnnotation })
+		s.Annotations = only(s.Annotations, v1beta1.CompatibilityAnnotation)
 	})
+}
+
+// only is the map with this key alone. It is nil without the key.
+func only(all map[string]string, key string) map[string]string {
+	if value, found := all[key]; found {
+		return map[string]string{key: value}
+	}
+	return nil
 }
 
 func newBudgetInformer(config *restclient.Config) (cache.SharedIndexInformer, error) {

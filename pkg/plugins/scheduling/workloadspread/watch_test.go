@@ -19,7 +19,7 @@ import (
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
-// TestTheCachesOfSpreadsAndBudgetsLackWhatNobodyReads: the caches contain the spec. For budgets they also contain the status and the annotations that
+// TestTheCachesOfSpreadsAndBudgetsLackWhatNobodyReads: the caches contain the spec and what else decides the policy. For budgets they also contain the status and the annotations that
 // are options. They omit managedFields and kubectl's copy of the object.
 func TestTheCachesOfSpreadsAndBudgetsLackWhatNobodyReads(t *testing.T) {
 	meta := metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid", Generation: 3, ResourceVersion: "5", CreationTimestamp: metav1.NewTime(time.Unix(1, 0)),
@@ -39,6 +39,13 @@ func TestTheCachesOfSpreadsAndBudgetsLackWhatNobodyReads(t *testing.T) {
 	asStored(stored)
 	stored.Status = v1beta1.WorkloadSpreadStatus{ObservedGeneration: 3, Summary: "a 1"}
 	t.Run("spreads", func(t *testing.T) { expectCached(t, newSpreadInformer, v1beta1.Resource, stored, spread) })
+
+	spread = spread.DeepCopy()
+	spread.Annotations, spread.Status.Compatibility = map[string]string{v1beta1.CompatibilityAnnotation: "none"}, v1beta1.CompatibleWithKruise
+	stored = spread.DeepCopy()
+	asStored(stored)
+	stored.Status.Summary = "a 1"
+	t.Run("compatible spreads", func(t *testing.T) { expectCached(t, newSpreadInformer, v1beta1.Resource, stored, spread) })
 
 	pub := &policyv1beta1.PodUnavailableBudget{TypeMeta: metav1.TypeMeta{APIVersion: policyv1beta1.GroupVersion.String(), Kind: "PodUnavailableBudget"}, ObjectMeta: meta,
 		Spec:   policyv1beta1.PodUnavailableBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}},
