@@ -124,3 +124,27 @@ func TestRootHasWhatPeopleLookFor(t *testing.T) {
 		}
 	}
 }
+
+// TestEachDifferenceHasATest checks that each line of the page about OpenKruise names tests that exist.
+func TestEachDifferenceHasATest(t *testing.T) {
+	file, names, lines := path("docs", "what-differs.md"), testNames(t), 0
+	for i, line := range strings.Split(read(t, file), "\n") {
+		cells := strings.Split(strings.Trim(line, "| "), " | ")
+		if !strings.HasPrefix(line, "|") || strings.HasPrefix(line, "|---") || cells[len(cells)-1] == "tests" {
+			continue
+		}
+		lines++
+		named := code.FindAllStringSubmatch(cells[len(cells)-1], -1)
+		if len(named) == 0 {
+			t.Errorf("%s:%d: the line names no test", relative(file), i+1)
+		}
+		for _, found := range named {
+			if !slices.Contains(names, found[1]) {
+				t.Errorf("%s:%d: there is no test %s", relative(file), i+1, found[1])
+			}
+		}
+	}
+	if lines < 20 {
+		t.Errorf("%s has %d lines only", relative(file), lines)
+	}
+}

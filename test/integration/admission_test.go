@@ -255,15 +255,15 @@ func TestTheAPIServerDoesNotAskAboutPodsThatNoSpreadCanDivide(t *testing.T) {
 		pod       func(*corev1.Pod)
 		want      float64
 	}{
-		"but it asks about a pod of a ReplicaSet": {ns, replicaSet, 1},
-		"of no controller":                        {ns, func(p *corev1.Pod) { ownedBy("apps/v1", "ReplicaSet")(p); p.OwnerReferences[0].Controller = nil }, 0},
-		"of no owner":                             {ns, func(*corev1.Pod) {}, 0},
-		"of a DaemonSet":                          {ns, ownedBy("apps/v1", "DaemonSet"), 0},
-		"of a ReplicationController":              {ns, ownedBy("v1", "ReplicationController"), 0},
+		"but it asks about a pod of a ReplicaSet":                                                            {ns, replicaSet, 1},
+		"but it asks about a pod of another scheduler, which a spread compatible with OpenKruise may divide": {ns, func(p *corev1.Pod) { replicaSet(p); p.Spec.SchedulerName = "volcano" }, 1},
+		"of no controller":           {ns, func(p *corev1.Pod) { ownedBy("apps/v1", "ReplicaSet")(p); p.OwnerReferences[0].Controller = nil }, 0},
+		"of no owner":                {ns, func(*corev1.Pod) {}, 0},
+		"of a DaemonSet":             {ns, ownedBy("apps/v1", "DaemonSet"), 0},
+		"of a ReplicationController": {ns, ownedBy("v1", "ReplicationController"), 0},
 		"of the kubelet": {ns, func(p *corev1.Pod) {
 			p.Annotations, p.Spec.NodeName = map[string]string{corev1.MirrorPodAnnotationKey: "x"}, nodeIn(t, "a")
 		}, 0},
-		"of another scheduler":     {ns, func(p *corev1.Pod) { replicaSet(p); p.Spec.SchedulerName = "volcano" }, 0},
 		"of a system namespace":    {metav1.NamespaceSystem, replicaSet, 0},
 		"of Berth's own namespace": {"berth-system", replicaSet, 0},
 		"of an excluded namespace": {excluded, replicaSet, 0},
