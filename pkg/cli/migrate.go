@@ -104,6 +104,7 @@ func (c *migrateCommand) run(ctx context.Context, cluster *console.Cluster, _ []
 		{"install", c.checkInstalled, nil},
 		{"definitions", c.checkOwned, c.own},
 		{"storage", func(ctx context.Context) (string, error) { return c.checkStored(ctx, "v1beta1") }, func(ctx context.Context) error { return c.store(ctx, "v1beta1") }},
+		{"paths", c.checkPaths, c.writePaths},
 		{"webhooks", c.checkEntries, c.writeEntries},
 		{"gates", c.checkGates, nil},
 		{"pods", c.checkPods, c.deletePods},
@@ -570,7 +571,8 @@ func (c *migrateCommand) waiting(ctx context.Context) ([]corev1.Pod, error) {
 		return nil, err
 	}
 	return slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool {
-		theirs := pod.Annotations[v1beta1.MatchedAnnotation] != ""
+		// In a spread that is compatible with OpenKruise, Berth writes the record at admission too, beside its pick.
+		theirs := pod.Annotations[v1beta1.MatchedAnnotation] != "" && pod.Annotations[v1beta1.AdmittedAnnotation] == ""
 		if c.undo {
 			theirs = pod.Spec.SchedulerName == v1beta1.SchedulerName
 		}

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/cli/console"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/testkit"
 )
 
@@ -78,6 +79,13 @@ func TestMigrate(t *testing.T) {
 	waiting := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1", Annotations: map[string]string{"apps.kruise.io/matched-workloadspread": "{}"}}}
 	running := waiting.DeepCopy()
 	running.Name, running.Spec.NodeName = "web-2", "node-1"
+	picked := waiting.DeepCopy() // by Berth, for a spread that is compatible with OpenKruise
+	picked.Name, picked.Annotations[v1beta1.AdmittedAnnotation] = "web-3", `{"name":"web","subset":"a","pick":"p"}`
+	custom, known := testkit.Spread(t, twoThenAny, "{}"), testkit.Spread(t, twoThenAny, "{}")
+	custom.Name, custom.Spec.TargetReference = "train", v1beta1.TargetReference{APIVersion: "kubeflow.org/v1", Kind: "TFJob", Name: "train"}
+	known.Name, known.Spec.TargetReference, known.Spec.TargetFilter = "known", custom.Spec.TargetReference, &v1beta1.TargetFilter{ReplicasPathList: []string{"spec.own"}}
+	const kinds = `{"workloads":[{"Group":"kubeflow.org","Version":"v1","Kind":"TFJob","replicasPath":"spec.tfReplicaSpecs.Worker.replicas"},{"Group":"example.com","Kind":"Other","subResources":[]}]}`
+	objects = append(objects, picked, custom, known, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: kruiseNamespace, Name: kruiseConfiguration}, Data: map[string]string{kruiseKinds: kinds}})
 	objects = append(objects, waiting, running, kruiseManager("--feature-gates=WorkloadSpread=false,PodUnavailableBudgetDeleteGate=false"), testkit.Spread(t, twoThenAny, "{}"),
 		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: kruiseWebhooks, Annotations: map[string]string{kruiseTemplate: template}},
 			Webhooks: []admissionregistrationv1.ValidatingWebhook{entry("vpod.kb.io", "pods"), entry("vworkloadspread.kb.io", "workloadspreads"), entry("vpodunavailablebudget.kb.io", "podunavailablebudgets")}})
@@ -128,8 +136,15 @@ func TestMigrate(t *testing.T) {
 		}
 	}
 	var pods corev1.PodList
-	if err := cluster.List(t.Context(), &pods); err != nil || len(pods.Items) != 1 || pods.Items[0].Name != "web-2" {
+	if err := cluster.List(t.Context(), &pods); err != nil || len(pods.Items) != 2 || pods.Items[0].Name != "web-2" || pods.Items[1].Name != "web-3" {
 		t.Errorf("pods: %v, %v", pods.Items, err)
+	}
+	for _, spread := range []*v1beta1.WorkloadSpread{custom, known} {
+		want := map[string]string{"train": "spec.tfReplicaSpecs.Worker.replicas", "known": "spec.own"}[spread.Name]
+		got := &v1beta1.WorkloadSpread{}
+		if err := cluster.Get(t.Context(), client.ObjectKeyFromObject(spread), got); err != nil || got.Spec.TargetFilter == nil || !slices.Equal(got.Spec.TargetFilter.ReplicasPathList, []string{want}) {
+			t.Errorf("spread %s has target filter %+v, want path %s, %v", spread.Name, got.Spec.TargetFilter, want, err)
+		}
 	}
 	if copied, err := os.ReadFile(backup + "/deployment.yaml"); err != nil || !strings.Contains(string(copied), "feature-gates=") || strings.Contains(string(copied), "resourceVersion: ") {
 		t.Errorf("the copy of the Deployment: %v\n%s", err, copied)
@@ -149,6 +164,15 @@ func TestMigrate(t *testing.T) {
 		if err != nil || strings.Contains(out, "definitions done nothing to do") != again || state() != before {
 			t.Errorf("back again %t: %v, printed %s\n%s", again, err, out, state())
 		}
+	}
+}
+
+func TestPathsOfCustomKinds(t *testing.T) {
+	if _, err := pathsOf(&corev1.ConfigMap{Data: map[string]string{kruiseKinds: "workloads:"}}); err == nil || !strings.Contains(err.Error(), kruiseKinds+" in ConfigMap kruise-system/kruise-configuration") {
+		t.Errorf("a list that is no JSON: %v", err)
+	}
+	if paths, err := pathsOf(&corev1.ConfigMap{}); err != nil || len(paths) != 0 {
+		t.Errorf("no list: %v, %v", paths, err)
 	}
 }
 
