@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
@@ -211,10 +214,122 @@ func TestACompatibleSpreadDividesThePodsOfAnotherScheduler(t *testing.T) {
 		})
 	}
 	placed("a=5 b=15")
+	waitFor(t, "the pods that another scheduler bound in the status", func(ctx context.Context) (string, error) {
+		spread, err := the.Spread(ctx, ns, "web")
+		if err != nil || spread.Status.AdoptedPods == 20 {
+			return "", err
+		}
+		return fmt.Sprintf("%d adopted pods", spread.Status.AdoptedPods), nil
+	})
 	scale(t, ns, "web", 13) // those without a subset go first
 	placed("a=5 b=8")
 	scale(t, ns, "web", 3)
 	placed("a=3 b=0")
 	scale(t, ns, "web", 9)
 	placed("a=5 b=4")
+}
+
+// TestASubsetOfACompatibleSpreadOpensAgain: a pod waits for a node of the first subset. Then the subset is not schedulable, and new pods go to the next one.
+// After unschedulableLastSeconds the subset is schedulable again, and an event says so.
+func TestASubsetOfACompatibleSpreadOpensAgain(t *testing.T) {
+	pools(t, "b")
+	ns := namespace(t)
+	apply(t, ns, `
+apiVersion: apps.kruise.io/v1alpha1
+kind: WorkloadSpread
+metadata: {name: web, annotations: {berth.dev/compatibility: kruise}}
+spec:
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
+  scheduleStrategy: {type: Adaptive, adaptive: {rescheduleCriticalSeconds: 2, unschedulableLastSeconds: 8}}
+  subsets:
+  - {name: first, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}
+  - {name: second, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [b]}]}}
+`)
+	apply(t, ns, plain("web", 1))
+	is := func(status metav1.ConditionStatus, reason v1beta1.Reason, pods int32) (since time.Time) {
+		t.Helper()
+		waitFor(t, "condition Schedulable="+string(status), func(ctx context.Context) (string, error) {
+			spread, err := the.Spread(ctx, ns, "web")
+			if err != nil || len(spread.Status.SubsetStatuses) == 0 {
+				return "there is no status", err
+			}
+			first := &spread.Status.SubsetStatuses[0]
+			c := meta.FindStatusCondition(first.Conditions, v1beta1.ConditionSchedulable)
+			if c == nil || c.Status != status || c.Reason != string(reason) {
+				return fmt.Sprintf("it is %+v", c), nil
+			}
+			if first.Replicas != pods || spread.Status.PendingPods != 0 {
+				return fmt.Sprintf("the first subset has %d pods, and %d are pending", first.Replicas, spread.Status.PendingPods), nil
+			}
+			since = c.LastTransitionTime.Time
+			return "", nil
+		})
+		return since
+	}
+	closed := is(metav1.ConditionFalse, v1beta1.ReasonPodUnschedulable, 1)
+	scale(t, ns, "web", 2)
+	expectPlaces(t, ns, "a=0 b=1")
+	pods, err := the.Pods(t.Context(), ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	oldest := slices.MinFunc(pods, func(a, b corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+	if got := time.Since(oldest.CreationTimestamp.Time); closed.Before(oldest.CreationTimestamp.Add(2 * time.Second)) {
+		t.Errorf("closed after less than 2 s; the pod is %s old", got)
+	}
+	// As long as the pod waits, the subset does not open. The next pod goes to the second subset.
+	if err := the.Client.CoreV1().Pods(ns).Delete(t.Context(), oldest.Name, *metav1.NewDeleteOptions(0)); err != nil {
+		t.Fatal(err)
+	}
+	expectPlaces(t, ns, "a=0 b=2")
+	if opened := is(metav1.ConditionTrue, v1beta1.ReasonSufficient, 0); opened.Before(closed.Add(8 * time.Second)) {
+		t.Errorf("closed at %s, and open again at %s", closed, opened)
+	}
+	waitFor(t, "event RecoverSchedulable", func(ctx context.Context) (string, error) {
+		events, err := the.Client.EventsV1().Events(ns).List(ctx, metav1.ListOptions{FieldSelector: "reason=RecoverSchedulable"})
+		if err != nil || len(events.Items) == 1 {
+			return "", err
+		}
+		return fmt.Sprintf("there are %d", len(events.Items)), nil
+	})
+}
+
+// TestACompatibleSpreadDividesAStatefulSetByOrdinal also if all pods are created at the same time, and again after pods were deleted.
+func TestACompatibleSpreadDividesAStatefulSetByOrdinal(t *testing.T) {
+	pools(t, "a", "b")
+	ns := namespace(t)
+	apply(t, ns, strings.Replace(kruiseSpread, "kind: Deployment", "kind: StatefulSet", 1))
+	apply(t, ns, `
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: web}
+spec:
+  replicas: 9
+  podManagementPolicy: Parallel
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {terminationGracePeriodSeconds: 0, containers: [{name: main, image: "registry.k8s.io/pause:3.10"}]}
+`)
+	exist := func() {
+		t.Helper()
+		waitFor(t, "nine pods", func(ctx context.Context) (string, error) {
+			pods, err := the.Pods(ctx, ns)
+			if err != nil || len(pods) == 9 {
+				return "", err
+			}
+			return fmt.Sprintf("there are %d", len(pods)), nil
+		})
+	}
+	exist()
+	const want = "web-0=first web-1=first web-2=first web-3=first web-4=first web-5=second web-6=second web-7=second web-8=second"
+	expectSubsets(t, ns, want)
+	for _, name := range []string{"web-8", "web-0", "web-4", "web-5"} {
+		if err := the.Client.CoreV1().Pods(ns).Delete(t.Context(), name, *metav1.NewDeleteOptions(0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exist()
+	expectSubsets(t, ns, want)
+	expectNoViolation(t)
 }
