@@ -80,9 +80,11 @@ func (p *paths) NeedLeaderElection() bool { return false }
 func (p *paths) Start(ctx context.Context) error {
 	changed := make(chan struct{}, 1)
 	announce := func(object any) {
-		if named, ok := object.(client.Object); !ok || !slices.Contains(endpoint.Configurations, named.GetName()) {
+		configuration, ok := object.(client.Object)
+		if !ok || !slices.Contains(endpoint.Configurations, configuration.GetName()) {
 			return
 		}
+		p.see(configuration)
 		select {
 		case changed <- struct{}{}:
 		default: // a change is announced already
@@ -178,6 +180,23 @@ func (p *paths) fill(ctx context.Context, configuration client.Object) error {
 	}
 	klog.FromContext(ctx).V(2).Info("Wrote new paths into the webhook configuration", "configuration", klog.KObj(configuration))
 	return nil
+}
+
+// see learns the paths of one version of a configuration. When keep reads the cache, there may be a newer version already. An API server that has seen this
+// one asks at its paths for a while.
+func (p *paths) see(configuration client.Object) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.known == nil {
+		return // keep has not learned the first version yet
+	}
+	for _, webhook := range endpoint.WebhooksOf(configuration) {
+		if path := webhook.Path(); path != "" {
+			if _, found := p.known[path]; !found {
+				p.known[path] = p.clock.Now().Add(formerFor)
+			}
+		}
+	}
 }
 
 // learn updates known to the paths of the configurations. Other paths stay known for formerFor.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -388,4 +389,29 @@ func TestAWebhookOfSomebodyElseInOurConfigurationIsLeftAlone(t *testing.T) {
 	if err := p.ready(t.Context()); err != nil {
 		t.Error(err)
 	}
+}
+
+// aged matches the time of a path.
+var aged = regexp.MustCompile("-[0-9a-f]+/")
+
+// TestAPathThatWasReplacedAtOnceIsAnswered: another replica replaces the path before this one reads the cache. Its watch has had the version in between.
+func TestAPathThatWasReplacedAtOnceIsAnswered(t *testing.T) {
+	c := tell(t)
+	p, other := c.replica(), c.replica()
+	c.keep(p, other)
+	c.change(func(w endpoint.Webhook) { w.Client.Service.Path = ptr.To(aged.ReplaceAllString(w.Path(), "-1/")) })
+	between := c.paths()
+	configurations, err := read(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, configuration := range configurations {
+		p.see(configuration)
+	}
+	c.keep(other)
+	c.keep(p)
+	c.expectAnswered(between, true, p)
+	c.expectAnswered(c.paths(), true, p)
+	c.clock.Step(formerFor)
+	c.expectAnswered(between, false, p)
 }

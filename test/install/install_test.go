@@ -370,19 +370,23 @@ func (c *cluster) metricsToken(t *testing.T) string {
 	return token
 }
 
-// versions returns the resourceVersions of the objects of a kustomization.
+// versions returns the resourceVersions of the objects of a kustomization. Of a CronJob it returns the generation, because its status changes every few
+// minutes.
 func (c *cluster) versions(t *testing.T) map[string]string {
 	t.Helper()
 	rendered := c.kubectl(t, "kustomize", "manifests")
 	output, err := c.run(t, rendered, "kubectl", "get", "-f", "-", "-o",
-		`jsonpath={range .items[*]}{.kind}/{.metadata.name}{"\t"}{.metadata.resourceVersion}{"\n"}{end}`)
+		`jsonpath={range .items[*]}{.kind}/{.metadata.name}{"\t"}{.metadata.resourceVersion}{"\t"}{.metadata.generation}{"\n"}{end}`)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}
 	all := map[string]string{}
 	for line := range strings.Lines(output) {
-		name, version, _ := strings.Cut(strings.TrimSpace(line), "\t")
-		all[name] = version
+		fields := strings.Split(strings.TrimSpace(line), "\t")
+		all[fields[0]] = fields[1]
+		if strings.HasPrefix(fields[0], "CronJob/") {
+			all[fields[0]] = fields[2]
+		}
 	}
 	return all
 }
@@ -476,7 +480,22 @@ func installWithKustomize(t *testing.T) (c *cluster, k *kubelet, dir string) {
 	kustomizationOf(t, dir, "v1")
 	c.in(dir).documented(t, "kubectl apply -k .")
 	expectRunning(t, k, "scheduler", "controller")
+	c.awaitWatches(t)
 	return c, k, dir
+}
+
+// awaitWatches waits until the controller sees new spreads. In the first installation it writes its authority into the definitions, and the API server then
+// ends the watches of spreads, which begin again about a second later.
+func (c *cluster) awaitWatches(t *testing.T) {
+	t.Helper()
+	c.apply(t, "default", `
+apiVersion: apps.kruise.io/v1beta1
+kind: WorkloadSpread
+metadata: {name: probe}
+spec: {targetRef: {apiVersion: apps/v1, kind: Deployment, name: probe}, subsets: [{name: a}]}
+`)
+	c.kubectl(t, "wait", "--for=condition=Ready=false", "--timeout=60s", "workloadspread/probe")
+	c.kubectl(t, "delete", "workloadspread/probe")
 }
 
 func TestInstallWithKustomize(t *testing.T) {
@@ -546,6 +565,7 @@ func TestInstallWithHelm(t *testing.T) {
 	c.documented(t, "helm install berth charts/berth --namespace kube-system --set image.registry=registry.example.com,image.tag=v1", "--wait", "--timeout", "80s",
 		"--set", "descheduler.mode=deployment,descheduler.interval=2s,budgets.enabled=false", "--set", "admission.excludedNamespaces={kube-system,left-alone}")
 	expectRunning(t, k, "scheduler", "controller", "descheduler")
+	c.awaitWatches(t)
 	c.kubectl(t, "apply", "-f", example)
 	c.kubectl(t, "rollout", "status", "deployment/api", "--timeout=60s")
 	c.expectZones(t, "zone-a:2 zone-b:2 zone-c:6")
