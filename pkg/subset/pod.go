@@ -189,7 +189,7 @@ func (p *Policy) SubsetOf(pod *Pod, spread string) (index int, adopted bool) {
 }
 
 // adopt is the subset of a pod that another scheduler bound. Only subsets that select its node count. That which admission picked for the pod comes
-// first, then that which prefers the node most, by the sum of its weights. The first subset wins a tie. In a spread that behaves as OpenKruise's, the
+// first, then the subset that prefers the node most, by the sum of its weights. The first subset wins a tie. In a spread that behaves as OpenKruise's, the
 // first whose labels the pod carries wins it.
 func (p *Policy) adopt(pod *Pod, spread string) int {
 	if picked, counts := p.AdmittedTo(pod.Admitted, spread); counts && picked != None && p.Subsets[picked].Holds(pod.Node) {

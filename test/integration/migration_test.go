@@ -695,6 +695,9 @@ func TestMigrationFromOpenKruiseAndBack(t *testing.T) {
 		if slices.Contains([]string{"definitions", "conversion", "webhooks"}, check.Name) && check.Result != "ok" {
 			t.Errorf("doctor: %+v", check)
 		}
+		if check.Name == "one controller" && (check.Result != "problem" || !strings.Contains(check.Says, kruise)) {
+			t.Errorf("doctor does not say that both have written the status: %+v", check)
+		}
 	}
 
 	expect(false, []string{"--undo"}, "gates yours set the feature gates")
