@@ -80,6 +80,7 @@ CRD_REF_DOCS = $(BIN)/crd-ref-docs --log-level=ERROR --renderer=markdown --confi
 api-reference: $(BIN)/crd-ref-docs ## minutes | Write docs/api from the code: fields, arguments, metrics, flags.
 	$(CRD_REF_DOCS) --source-path=./pkg/crd/apps/v1beta1 --output-path=docs/api/workloadspread.md
 	$(CRD_REF_DOCS) --source-path=./pkg/crd/policy/v1beta1 --output-path=docs/api/podunavailablebudget.md
+	$(CRD_REF_DOCS) --source-path=./pkg/crd/united/v1beta1 --output-path=docs/api/uniteddeployment.md
 	cd hack/tools/apiref && $(GO) run ./arguments $(CURDIR) > $(CURDIR)/docs/api/arguments.md
 	cd hack/tools/apiref && $(GO) run ./metrics $(CURDIR) > $(CURDIR)/docs/api/metrics.md
 	$(GO) test -count=1 -run=TestFlagsAreOnTheirPage $(addprefix ./cmd/,scheduler controller descheduler kubectl-berth sandbox) -args -update

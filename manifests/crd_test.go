@@ -18,7 +18,7 @@ import (
 
 // TestDescriptionsAreNotCut holds that kubectl explain shows what the types say, and all of it.
 func TestDescriptionsAreNotCut(t *testing.T) {
-	documented := docsOf(t, "apps", "policy")
+	documented := docsOf(t, "apps", "policy", "united")
 	if len(documented) < 50 {
 		t.Fatalf("found %d comments only", len(documented))
 	}
@@ -74,7 +74,7 @@ func definitions(t *testing.T) []apiextensionsv1.CustomResourceDefinition {
 		}
 		all = append(all, crd)
 	}
-	if len(all) != 2 {
+	if len(all) != 3 {
 		t.Fatalf("%d definitions", len(all))
 	}
 	return all

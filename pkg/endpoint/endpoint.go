@@ -38,8 +38,11 @@ const (
 // Conversion converts objects between versions. It is the path in the definitions, without a secret segment: conversion reads and writes nothing.
 const Conversion = "/convert"
 
-// Definitions are the names of the CustomResourceDefinitions.
+// Definitions are the names of the CustomResourceDefinitions that Berth cannot do without.
 var Definitions = []string{"workloadspreads.apps.kruise.io", "podunavailablebudgets.policy.kruise.io"}
+
+// UnitedDefinition is the name of the CustomResourceDefinition of UnitedDeployments. It may be missing, or be another controller's.
+const UnitedDefinition = "uniteddeployments.apps.kruise.io"
 
 // Lifetime is how long a webhook configuration keeps one segment. A segment does not stay secret for ever: if the webhook does not answer, the API server
 // shows the whole URL to the client whose operation fails.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -16,10 +17,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/endpoint"
+	"github.com/berth-project/berth/pkg/webhook/certificate"
 )
 
 // definitionsInterval is how often Berth checks that the definitions have the CA. Nothing else tells it that somebody has replaced them: a watch would have to
-// read every definition of the cluster, because RBAC cannot restrict one to two names.
+// read every definition of the cluster, because RBAC cannot restrict one to names.
 const definitionsInterval = 30 * time.Second
 
 // definitions are the CustomResourceDefinitions of Berth's kinds. The API server converts objects by calling the webhook that they name.
@@ -41,10 +43,10 @@ func newDefinitions(config *rest.Config) (*definitions, error) {
 }
 
 // trust makes the API server trust the authority when it calls the conversion webhook. It changes nothing else of the definitions, and leaves alone those
-// that do not exist or name no webhook.
+// that do not exist, name no webhook, or name that of another controller.
 func (d *definitions) trust(ctx context.Context, authority []byte) error {
 	var errs []error
-	for _, name := range endpoint.Definitions {
+	for _, name := range append(slices.Clone(endpoint.Definitions), endpoint.UnitedDefinition) {
 		errs = append(errs, d.trustOf(ctx, name, authority))
 	}
 	return errors.Join(errs...)
@@ -57,6 +59,9 @@ func (d *definitions) trustOf(ctx context.Context, name string, authority []byte
 	}
 	conversion := definition.Spec.Conversion
 	if conversion == nil || conversion.Webhook == nil || conversion.Webhook.ClientConfig == nil || bytes.Equal(conversion.Webhook.ClientConfig.CABundle, authority) {
+		return nil
+	}
+	if service := conversion.Webhook.ClientConfig.Service; service != nil && service.Name != certificate.ConversionService {
 		return nil
 	}
 	// A patch, because a newer API server may have fields that this version would drop. The revision lets only one of several replicas write.

@@ -37,16 +37,22 @@ func TestTheAuthorityIsWrittenIntoTheDefinitionsAlone(t *testing.T) {
 		all[0].(*apiextensionsv1.CustomResourceDefinition).Spec.Conversion = &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.NoneConverter}
 		return all
 	}
+	othersWebhook := func() []client.Object {
+		all := definitionsOf(t, "old")
+		all[0].(*apiextensionsv1.CustomResourceDefinition).Spec.Conversion.Webhook.ClientConfig.Service.Name = "kruise-webhook-service"
+		return all
+	}
 	for name, tc := range map[string]struct {
 		there []client.Object
 		want  []string // bundles, or "none" without a webhook
 		wrote int
 	}{
-		"neither has it":             {definitionsOf(t, ""), []string{"new", "new"}, 2},
-		"both have another":          {definitionsOf(t, "old"), []string{"new", "new"}, 2},
-		"both have it":               {definitionsOf(t, "new"), []string{"new", "new"}, 0},
-		"one does not exist":         {definitionsOf(t, "")[1:], []string{"new"}, 1},
-		"one has no webhook to call": {withoutWebhook(), []string{"none", "new"}, 1},
+		"none has it":                 {definitionsOf(t, ""), []string{"new", "new", "new"}, 3},
+		"all have another":            {definitionsOf(t, "old"), []string{"new", "new", "new"}, 3},
+		"all have it":                 {definitionsOf(t, "new"), []string{"new", "new", "new"}, 0},
+		"one does not exist":          {definitionsOf(t, "")[1:], []string{"new", "new"}, 2},
+		"one has no webhook to call":  {withoutWebhook(), []string{"none", "new", "new"}, 2},
+		"one is another controller's": {othersWebhook(), []string{"old", "new", "new"}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scheme := runtime.NewScheme()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/pem"
 	"net/http/httptest"
+	"slices"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,7 +28,7 @@ func convert() (definitions [][]byte, err error) {
 func (c *Cluster) awaitConversion(ctx context.Context) error {
 	definitions := c.Dynamic.Resource(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"))
 	return c.WaitFor(ctx, "the authority for conversion", func(ctx context.Context) (string, error) {
-		for _, name := range endpoint.Definitions {
+		for _, name := range append(slices.Clone(endpoint.Definitions), endpoint.UnitedDefinition) {
 			definition, err := definitions.Get(ctx, name, metav1.GetOptions{})
 			if err != nil {
 				return "", err

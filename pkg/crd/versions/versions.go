@@ -1,4 +1,4 @@
-// Package versions converts WorkloadSpreads and PodUnavailableBudgets between the versions that the API server serves, and reads them from files. The
+// Package versions converts WorkloadSpreads, PodUnavailableBudgets and UnitedDeployments between the versions that the API server serves, and reads them from files. The
 // types of v1beta1, which the API server stores, are the hub: every other version is converted to them and from them.
 //
 // The conversion works on content as decoded from JSON and not on Go types. So it keeps fields that this version of Berth does not know, for instance
@@ -19,6 +19,8 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	oldpolicy "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	oldunited "github.com/berth-project/berth/pkg/crd/united/v1alpha1"
+	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 )
 
 // kind is one kind in all its versions.
@@ -55,7 +57,19 @@ var kinds = []kind{{
 		fromHub: oldpolicy.FromHub,
 		inWords: oldpolicy.InWords,
 	}},
+}, {
+	hub:    unitedv1beta1.Kind,
+	newHub: func() runtime.Object { return &unitedv1beta1.UnitedDeployment{} },
+	spokes: []spoke{{
+		version: oldunited.GroupVersion.Version,
+		toHub:   same,
+		fromHub: same,
+		inWords: func(message string) string { return message },
+	}},
 }}
+
+// same is the conversion of a kind whose versions have the same fields.
+func same(map[string]any) {}
 
 // find returns the kind, and its version unless it is the hub.
 func find(gvk schema.GroupVersionKind) (*kind, *spoke, bool) {
@@ -136,7 +150,8 @@ func ErrorInWords(gvk schema.GroupVersionKind, err error) error {
 
 // AddToScheme registers the types of all versions. Programs that read and write objects in a cluster register only the hub.
 func AddToScheme(scheme *runtime.Scheme) error {
-	return errors.Join(v1beta1.AddToScheme(scheme), oldapps.AddToScheme(scheme), policyv1beta1.AddToScheme(scheme), oldpolicy.AddToScheme(scheme))
+	return errors.Join(v1beta1.AddToScheme(scheme), oldapps.AddToScheme(scheme), policyv1beta1.AddToScheme(scheme), oldpolicy.AddToScheme(scheme),
+		unitedv1beta1.AddToScheme(scheme), oldunited.AddToScheme(scheme))
 }
 
 // ToHub returns an object of any version in the version of the hub. Objects that are not of Berth, and objects of the hub, stay what they are.
