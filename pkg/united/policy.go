@@ -1,0 +1,95 @@
+package united
+
+import (
+	"math"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Policy is a valid UnitedDeployment, compiled for use. It is immutable.
+type Policy struct {
+	// Name and Namespace of the UnitedDeployment.
+	Namespace, Name string
+	// Replicas is the total.
+	Replicas int32
+	// Selector of the pods of all children, without the subset.
+	Selector labels.Selector
+	// LabelSelector is the same, as it is in the spec.
+	LabelSelector *metav1.LabelSelector
+	// Template of the children. Nil if the template is empty: the children stay as they are.
+	Template *Template
+	// Subsets in order.
+	Subsets []Subset
+	// Adaptive is nil with strategy Fixed.
+	Adaptive *Adaptive
+	// Paused keeps changed templates and patches from children.
+	Paused bool
+	// InOrder updates a subset when all earlier ones have been updated and are ready.
+	InOrder bool
+	// Surge is how many replicas all children together may have above the total while replicas move. At least 1.
+	Surge int32
+	// History is how many old revisions are kept.
+	History int32
+	// Warnings are about a spec that is valid, but probably not what was meant. Each begins with the path of a field.
+	Warnings []string
+}
+
+// Template is the template of the children.
+type Template struct {
+	// Kind of the children.
+	Kind schema.GroupKind
+	// Metadata and Spec as decoded from JSON. They must not be changed.
+	Metadata, Spec map[string]any
+}
+
+// Kinds of children.
+var (
+	DeploymentKind          = schema.GroupKind{Group: "apps", Kind: "Deployment"}
+	StatefulSetKind         = schema.GroupKind{Group: "apps", Kind: "StatefulSet"}
+	AdvancedStatefulSetKind = schema.GroupKind{Group: "apps.kruise.io", Kind: "StatefulSet"}
+	CloneSetKind            = schema.GroupKind{Group: "apps.kruise.io", Kind: "CloneSet"}
+)
+
+// Subset is a compiled subset.
+type Subset struct {
+	Name string
+	// Term selects the nodes. Nil selects every node.
+	Term        *corev1.NodeSelectorTerm
+	Tolerations []corev1.Toleration
+	// Replicas are specified, or not. Min and Max bound them, or not.
+	Replicas, Min, Max Count
+	// PatchText is the strategic merge patch of the pod template as the user wrote it, in JSON. Empty if there is none.
+	PatchText string
+	// Partition is how many replicas keep the previous template.
+	Partition int32
+}
+
+// Adaptive is the strategy Adaptive.
+type Adaptive struct {
+	// Critical is for how long a pod may find no node before its replica goes to another subset.
+	Critical time.Duration
+	// Unschedulable is for how long the subset then gets no new replicas.
+	Unschedulable time.Duration
+	// Reserve keeps pods that find no node, while another subset runs pods in their place.
+	Reserve bool
+}
+
+// Count is a number of replicas, or a percentage of the total. Its zero value is neither.
+type Count struct {
+	// IsSet is true for both.
+	IsSet     bool
+	IsPercent bool
+	Value     int32
+}
+
+// Of is the number of replicas out of a total. A percentage is rounded to the nearest number, and a half upwards. It is 0 if the count is not set.
+func (c Count) Of(total int32) int32 {
+	if !c.IsPercent {
+		return c.Value
+	}
+	return int32(min((int64(c.Value)*int64(total)+50)/100, math.MaxInt32))
+}
