@@ -1,0 +1,391 @@
+package united
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-project/berth/pkg/allocation"
+	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+)
+
+// Plan says what every child is to be, and the new status.
+//
+// All children together never ask for more than the total, the surge, and the reservations: the plan gives a child more replicas only as far as the others, as
+// they are after the first part of the plan, leave room.
+func (p *Policy) Plan(in Observed) Plan {
+	r := &round{Policy: p, Observed: in, places: make([]place, len(p.Subsets))}
+	if r.Status == nil {
+		r.Status = &v1beta1.UnitedDeploymentStatus{}
+	}
+	r.assign()
+	for i := range r.places {
+		r.look(&r.places[i])
+	}
+	if p.Template != nil {
+		r.divide()
+		r.try()
+		r.makeRoom()
+	}
+	return r.result()
+}
+
+// round is one call of Plan.
+type round struct {
+	*Policy
+	Observed
+	places []place
+	// leaving are the children that have to go.
+	leaving []leaver
+	// unplaced is how many replicas no subset takes.
+	unplaced int32
+	again    time.Duration
+}
+
+// place is a subset with its child.
+type place struct {
+	*Subset
+	// child is nil if there is none.
+	child *Child
+	// base is how many replicas the child asks for, without those that are tried. A trial that has succeeded is part of the base.
+	base int32
+	// firm is how many replicas stay where they are, with strategy Adaptive: their pods are bound, and count.
+	firm int32
+	// reserved are the pods that found no node and are kept as reservations, until they are ready.
+	reserved int32
+	// rolling: pods of more than one revision exist.
+	rolling bool
+	// stuck is how many pods found no node for too long.
+	stuck int32
+	// schedulable is the new condition. Nil with strategy Fixed.
+	schedulable *v1beta1.Condition
+	// share is what the division gives, and ideal what it would give if every subset had room and nothing ran yet.
+	share, ideal int32
+	// wanted is the number of replicas that the child is to ask for in the end, and next the one that it asks for now.
+	wanted, next int32
+	// trial is how many of these are tried.
+	trial int32
+}
+
+// leaver is a child that has to go, with the replicas that it keeps for now.
+type leaver struct {
+	child *Child
+	keeps int32
+}
+
+// blocked is true while the subset gets no new replicas.
+func (pl *place) blocked() bool {
+	return pl.schedulable != nil && pl.schedulable.Status == corev1.ConditionFalse
+}
+
+// ready is how many pods of the child are ready.
+func (pl *place) ready() (n int32) {
+	if pl.child != nil {
+		for i := range pl.child.Pods {
+			if pl.child.Pods[i].Ready {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// assign gives each subset the child that it keeps. All other children have to go.
+func (r *round) assign() {
+	for i := range r.places {
+		r.places[i].Subset = &r.Subsets[i]
+	}
+	children := make([]*Child, len(r.Children))
+	for i := range r.Children {
+		children[i] = &r.Children[i]
+	}
+	slices.SortFunc(children, func(a, b *Child) int {
+		return cmp.Or(cmp.Compare(b.Replicas, a.Replicas), a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name))
+	})
+	for _, child := range children {
+		at := slices.IndexFunc(r.places, func(pl place) bool { return pl.Name == child.Subset })
+		right := r.Template == nil || child.Kind == r.Template.Kind
+		if at >= 0 && right && !child.Deleting && r.places[at].child == nil {
+			r.places[at].child = child
+			continue
+		}
+		r.leaving = append(r.leaving, leaver{child, child.Replicas})
+	}
+}
+
+// look counts the pods of a place, and says whether it is schedulable.
+func (r *round) look(pl *place) {
+	if pl.child != nil {
+		if pl.base = max(pl.child.Replicas-pl.child.Trial, 0); pl.ready() >= pl.child.Replicas {
+			pl.base = pl.child.Replicas
+		}
+	}
+	if r.Adaptive == nil {
+		return
+	}
+	var bound, highest int32
+	if pl.child != nil {
+		for i := range pl.child.Pods {
+			pod := &pl.child.Pods[i]
+			pl.rolling = pl.rolling || pod.Revision != pl.child.Revision
+			stuck := r.isStuck(pod)
+			if stuck {
+				pl.stuck++
+			}
+			if r.isReserved(pod, stuck) {
+				pl.reserved++
+				continue
+			}
+			if pod.Bound {
+				bound++
+				highest = max(highest, pod.Ordinal+1)
+			}
+		}
+		if pl.child.ByOrdinal {
+			bound = highest
+		}
+		pl.firm = min(bound, pl.base)
+		if pl.rolling {
+			pl.firm = pl.base
+		}
+	}
+	r.judge(pl)
+}
+
+// isStuck is true for a pod that found no node for too long.
+func (r *round) isStuck(pod *Pod) bool {
+	if pod.Bound || pod.UnschedulableSince.IsZero() {
+		return false
+	}
+	if left := pod.UnschedulableSince.Add(r.Adaptive.Critical).Sub(r.Now); left > 0 {
+		r.wait(left)
+		return false
+	}
+	return true
+}
+
+// isReserved is true for a pod that found no node, from then until it is ready.
+func (r *round) isReserved(pod *Pod, stuck bool) bool {
+	return r.Adaptive.Reserve && (stuck || pod.Reserved != nil && *pod.Reserved && !pod.Ready)
+}
+
+// wait makes the plan look again after a while.
+func (r *round) wait(d time.Duration) {
+	if d = max(d, time.Millisecond); r.again == 0 || d < r.again {
+		r.again = d
+	}
+}
+
+// judge sets the condition of a place. A pod that is stuck while its child rolls out may be one of the surge, and says nothing about the subset.
+func (r *round) judge(pl *place) {
+	before := schedulableOf(r.Status, pl.Name)
+	set := func(status corev1.ConditionStatus, reason v1beta1.Reason, message string, since time.Time) {
+		pl.schedulable = newCondition(v1beta1.SubsetSchedulable, status, reason, message, since)
+	}
+	stuck := pl.stuck > 0 && !pl.rolling
+	if before == nil || before.Status != corev1.ConditionFalse {
+		switch {
+		case stuck:
+			set(corev1.ConditionFalse, v1beta1.ReasonReschedule, messageOf(pl.stuck), r.Now)
+			r.wait(r.Adaptive.Unschedulable)
+		case before != nil:
+			pl.schedulable = before
+		default:
+			set(corev1.ConditionTrue, v1beta1.ReasonSchedulable, "", r.Now)
+		}
+		return
+	}
+	left := before.LastTransitionTime.Add(r.Adaptive.Unschedulable).Sub(r.Now)
+	switch {
+	case left > 0:
+		pl.schedulable = before
+		r.wait(left)
+	case stuck:
+		set(corev1.ConditionFalse, v1beta1.ReasonReschedule, messageOf(pl.stuck), r.Now)
+		r.wait(r.Adaptive.Unschedulable)
+	default:
+		set(corev1.ConditionTrue, v1beta1.ReasonRecovered, "", r.Now)
+	}
+}
+
+func messageOf(stuck int32) string {
+	if stuck == 1 {
+		return "1 pod found no node"
+	}
+	return fmt.Sprintf("%d pods found no node", stuck)
+}
+
+// divide sets the shares and ideals, and what follows from them without trials.
+func (r *round) divide() {
+	claims := r.claims()
+	ideal := allocation.Divide(r.Replicas, claims, true)
+	share := ideal
+	if r.Adaptive != nil {
+		for i := range r.places {
+			pl := &r.places[i]
+			claims[i].Current = pl.firm
+			if pl.blocked() || pl.reserved > 0 {
+				claims[i].Capacity = pl.firm
+			}
+		}
+		share = r.leaveWaiting(claims, allocation.Divide(r.Replicas, claims, false))
+	}
+	r.unplaced = r.Replicas
+	for i := range r.places {
+		pl := &r.places[i]
+		pl.share, pl.ideal = share[i], ideal[i]
+		pl.wanted = pl.share + min(pl.reserved, max(pl.ideal-pl.share, 0))
+		r.unplaced -= pl.share
+	}
+}
+
+// claims are those of the spec.
+//
+//   - With minimums or maximums, or with strategy Adaptive, subsets are filled in order.
+//   - Otherwise the specified replicas come first. Percentages of all subsets that add up to 100 are weights. The others share evenly.
+func (r *round) claims() []allocation.Claim {
+	claims := make([]allocation.Claim, len(r.places))
+	shares := r.sharesOnly()
+	inOrder := r.Adaptive != nil || slices.ContainsFunc(r.Subsets, func(s Subset) bool { return s.Min.IsSet || s.Max.IsSet })
+	for i := range r.places {
+		pl := &r.places[i]
+		claim := allocation.Claim{Name: pl.Name, Order: i, Max: allocation.Unlimited, Capacity: allocation.Unlimited}
+		switch {
+		case inOrder:
+			claim.Min = pl.Min.Of(r.Policy.Replicas)
+			if pl.Max.IsSet {
+				claim.Max = pl.Max.Of(r.Policy.Replicas)
+			}
+		case shares:
+			claim.Weight = pl.Replicas.Value
+		case pl.Replicas.IsSet:
+			claim.Min = pl.Replicas.Of(r.Policy.Replicas)
+			claim.Max = claim.Min
+		default:
+			claim.Weight = 1
+		}
+		claim.Tie = r.rankOf(i)
+		claims[i] = claim
+	}
+	return claims
+}
+
+// sharesOnly is true if the percentages of all subsets add up to 100.
+func (r *round) sharesOnly() bool {
+	var sum int32
+	for i := range r.Subsets {
+		if s := &r.Subsets[i].Replicas; !s.IsSet || !s.IsPercent {
+			return false
+		}
+		sum += r.Subsets[i].Replicas.Value
+	}
+	return sum == 100
+}
+
+// rankOf is the place of a subset among those that have most replicas now. The remainder of a division that is not even goes to the first.
+func (r *round) rankOf(index int) (rank int) {
+	for i := range r.places {
+		more := cmp.Compare(r.places[i].base, r.places[index].base)
+		if more > 0 || more == 0 && i < index {
+			rank++
+		}
+	}
+	return rank
+}
+
+// leaveWaiting gives out what no subset has room for: pods that wait show cluster autoscalers what is missing. They wait where they wait now, if they
+// can, or else in the first subset with such a bound.
+func (r *round) leaveWaiting(claims []allocation.Claim, share []int32) []int32 {
+	var sum int32
+	for _, n := range share {
+		sum += n
+	}
+	if sum == r.Policy.Replicas {
+		return share
+	}
+	for i := range claims {
+		claims[i].Min = share[i]
+		claims[i].Current = max(share[i], r.places[i].base)
+		claims[i].Capacity = allocation.Unlimited
+	}
+	return allocation.Divide(r.Policy.Replicas, claims, false)
+}
+
+// try gives the first subset that has less than its ideal, and could have room again, a few replicas more than its share. If their pods become ready, they are
+// part of the base in a later round, and other subsets get as many fewer. If they find no node, the subset is blocked again, and the trial is over.
+func (r *round) try() {
+	if r.Adaptive == nil || r.Adaptive.Reserve || len(r.leaving) > 0 {
+		return
+	}
+	ongoing := func(pl *place) bool { return pl.child != nil && pl.base < pl.child.Replicas }
+	for i := range r.places {
+		if pl := &r.places[i]; ongoing(pl) && !pl.blocked() && pl.ideal > pl.share {
+			pl.trial = min(pl.child.Replicas-pl.base, pl.ideal-pl.share)
+			pl.wanted += pl.trial
+			return
+		}
+	}
+	if slices.ContainsFunc(r.places, func(pl place) bool { return pl.share != pl.base || pl.rolling }) {
+		return // one thing at a time
+	}
+	for i := range r.places {
+		pl := &r.places[i]
+		if !pl.blocked() && pl.ideal > pl.share && pl.ready() >= pl.share && r.isAboveIdeal(i+1) {
+			pl.trial = min(pl.ideal-pl.share, r.Surge)
+			pl.wanted += pl.trial
+			return
+		}
+	}
+}
+
+// isAboveIdeal is true if a subset from an index on has more than its ideal.
+func (r *round) isAboveIdeal(from int) bool {
+	return slices.ContainsFunc(r.places[from:], func(pl place) bool { return pl.share > pl.ideal })
+}
+
+// makeRoom says how far each child goes for now. Children that have to go keep as many replicas as the others lack in ready pods. The others grow into the
+// room that is left below the total and the surge.
+func (r *round) makeRoom() {
+	var placed, extra, ready, deleting int32
+	claims := make([]allocation.Claim, len(r.places))
+	for i := range r.places {
+		pl := &r.places[i]
+		pl.next = pl.wanted
+		placed += pl.share
+		extra += pl.wanted - pl.share
+		ready += min(pl.ready(), pl.wanted)
+		claims[i] = allocation.Claim{Name: pl.Name, Order: i, Max: pl.wanted, Capacity: allocation.Unlimited}
+		if pl.child != nil {
+			claims[i].Min = min(pl.child.Replicas, pl.wanted)
+		}
+	}
+	if len(r.leaving) == 0 {
+		return
+	}
+	going := make([]allocation.Claim, len(r.leaving))
+	for i, l := range r.leaving {
+		going[i] = allocation.Claim{Name: l.child.Name, Order: i, Max: l.child.Replicas, Capacity: allocation.Unlimited}
+		if l.child.Deleting {
+			going[i].Max = 0
+			deleting += l.child.Replicas
+		}
+	}
+	room := r.Policy.Replicas + r.Surge + extra - deleting
+	for i, keeps := range allocation.Divide(placed-ready, going, true) {
+		if l := &r.leaving[i]; !l.child.Deleting {
+			l.keeps = keeps
+			room -= keeps
+		}
+	}
+	var have int32
+	for i := range claims {
+		have += claims[i].Min
+	}
+	for i, next := range allocation.Divide(max(room, have), claims, true) { // nothing that exists is lowered for want of room
+		r.places[i].next = next
+	}
+}

@@ -1,0 +1,157 @@
+package united
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+)
+
+func count(n int32) Count   { return Count{IsSet: true, Value: n} }
+func percent(n int32) Count { return Count{IsSet: true, IsPercent: true, Value: n} }
+
+// policyOf is a policy with Deployments as children.
+func policyOf(replicas int32, subsets ...Subset) *Policy {
+	return &Policy{
+		Namespace: "shop", Name: "web", Replicas: replicas, Surge: max((replicas+3)/4, 1), Subsets: subsets,
+		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+		Template:      &Template{Kind: DeploymentKind, Spec: map[string]any{"template": map[string]any{}}},
+	}
+}
+
+// having are children with so many ready pods, in the order of the subsets.
+func having(p *Policy, ready ...int32) (children []Child) {
+	for i, n := range ready {
+		child := Child{Kind: DeploymentKind, Name: p.Subsets[i].Name + "-1", Subset: p.Subsets[i].Name, Replicas: n, Revision: "r1", Rolled: true}
+		for range n {
+			child.Pods = append(child.Pods, Pod{Name: fmt.Sprint(child.Name, "-", len(child.Pods)), Revision: "r1", Bound: true, Ready: true, Ordinal: int32(len(child.Pods))})
+		}
+		children = append(children, child)
+	}
+	return children
+}
+
+// numbers are the wanted replicas in the order of the subsets, with trials after a plus.
+func numbers(plan *Plan) string {
+	all := map[int]string{}
+	for _, w := range plan.Children {
+		if w.Subset >= 0 {
+			if all[w.Subset] = fmt.Sprint(w.Replicas - w.Trial); w.Trial > 0 {
+				all[w.Subset] += fmt.Sprint("+", w.Trial)
+			}
+		}
+	}
+	var list []string
+	for i := range len(all) {
+		list = append(list, all[i])
+	}
+	return strings.Join(list, " ")
+}
+
+func TestReplicasAreDivided(t *testing.T) {
+	a, b, c := Subset{Name: "a"}, Subset{Name: "b"}, Subset{Name: "c"}
+	with := func(s Subset, change func(*Subset)) Subset { change(&s); return s }
+	replicas := func(s Subset, n Count) Subset { return with(s, func(s *Subset) { s.Replicas = n }) }
+	least := func(s Subset, n Count) Subset { return with(s, func(s *Subset) { s.Min = n }) }
+	most := func(s Subset, n Count) Subset { return with(s, func(s *Subset) { s.Max = n }) }
+	both := func(s Subset, from, to int32) Subset { return least(most(s, count(to)), count(from)) }
+	for name, tc := range map[string]struct {
+		replicas int32
+		subsets  []Subset
+		has      []int32
+		want     string
+	}{
+		"subsets without numbers share evenly":                   {6, []Subset{a, b, c}, nil, "2 2 2"},
+		"the remainder goes to the first":                        {7, []Subset{a, b, c}, nil, "3 2 2"},
+		"the remainder goes to the one that has most":            {7, []Subset{a, b, c}, []int32{2, 2, 3}, "2 2 3"},
+		"specified replicas come first":                          {10, []Subset{replicas(a, count(5)), b, c}, nil, "5 3 2"},
+		"specified replicas are cut from the end":                {6, []Subset{replicas(a, count(5)), replicas(b, count(5))}, nil, "5 1"},
+		"specified replicas that do not add up leave some out":   {10, []Subset{replicas(a, count(3)), replicas(b, count(3))}, nil, "3 3"},
+		"a percentage is rounded to the nearest":                 {10, []Subset{replicas(a, percent(25)), b}, nil, "3 7"},
+		"percentages of all subsets add up: 50, 25 and 25 of 4":  {4, []Subset{replicas(a, percent(50)), replicas(b, percent(25)), replicas(c, percent(25))}, nil, "2 1 1"},
+		"percentages of all subsets add up: 50 and 50 of 5":      {5, []Subset{replicas(a, percent(50)), replicas(b, percent(50))}, nil, "3 2"},
+		"percentages of all subsets add up: 33, 33 and 34 of 10": {10, []Subset{replicas(a, percent(33)), replicas(b, percent(33)), replicas(c, percent(34))}, nil, "3 3 4"},
+		"a maximum is filled first":                              {6, []Subset{most(a, count(2)), b}, nil, "2 4"},
+		"minimums come first, in order":                          {5, []Subset{both(a, 1, 4), least(b, count(3))}, nil, "2 3"},
+		"above the minimums, up to the maximum in order":         {9, []Subset{both(a, 1, 4), least(b, count(3))}, nil, "4 5"},
+		"below the sum of the minimums, earlier subsets win":     {3, []Subset{both(a, 2, 4), least(b, count(3))}, nil, "2 1"},
+		"scale-down is the reverse":                              {4, []Subset{both(a, 1, 4), least(b, count(2))}, []int32{4, 5}, "2 2"},
+		"a minimum in percent":                                   {10, []Subset{least(a, percent(15)), most(b, count(3)), c}, nil, "10 0 0"},
+		"nothing is left of nothing":                             {0, []Subset{least(a, count(2)), b}, []int32{2, 2}, "0 0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := policyOf(tc.replicas, tc.subsets...)
+			plan := p.Plan(Observed{Now: time.Unix(1000, 0), Revision: "r1", Children: having(p, tc.has...)})
+			if got := numbers(&plan); got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestUnplacedReplicasAreSaid(t *testing.T) {
+	p := policyOf(10, Subset{Name: "a", Max: count(2)}, Subset{Name: "b", Max: count(3)})
+	plan := p.Plan(Observed{Now: time.Unix(1000, 0), Revision: "r1", Children: having(p, 2, 3)})
+	for _, c := range plan.Status.Conditions {
+		if c.Type == v1beta1.ReadyCondition && (c.Status != corev1.ConditionFalse || c.Reason != v1beta1.ReasonUnplaced || !strings.Contains(c.Message, "5 of 10")) {
+			t.Errorf("got %+v", c)
+		}
+	}
+}
+
+func TestChildrenThatGetFewerComeFirst(t *testing.T) {
+	p := policyOf(6, Subset{Name: "a", Replicas: count(4)}, Subset{Name: "b", Replicas: count(1)}, Subset{Name: "c", Replicas: count(1)})
+	plan := p.Plan(Observed{Now: time.Unix(1000, 0), Revision: "r1", Children: having(p, 1, 4)})
+	var order []string
+	for _, w := range plan.Children {
+		order = append(order, fmt.Sprint(p.Subsets[w.Subset].Name, w.Replicas, w.Raises()))
+	}
+	if diff := cmp.Diff([]string{"b1 false", "a4 true", "c1 true"}, order, cmp.Transformer("", func(s string) string { return strings.ReplaceAll(s, " ", "") })); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestTemplatesAreHeld(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*Policy, []Child)
+		want   string
+	}{
+		"all are updated at once":                        {func(*Policy, []Child) {}, "a:r2 b:r2 c:r2"},
+		"paused":                                         {func(p *Policy, _ []Child) { p.Paused = true }, "a:r1 b:r1 c:r1"},
+		"in order":                                       {func(p *Policy, _ []Child) { p.InOrder = true }, "a:r2 b:r1 c:r1"},
+		"in order, the first is done":                    {func(p *Policy, c []Child) { p.InOrder = true; c[0].Revision = "r2" }, "a:r2 b:r2 c:r1"},
+		"in order, the first is not ready":               {func(p *Policy, c []Child) { p.InOrder = true; c[0].Revision, c[0].Rolled = "r2", false }, "a:r2 b:r1 c:r1"},
+		"a Deployment whose partition covers it":         {func(p *Policy, _ []Child) { p.Subsets[1].Partition = 2 }, "a:r2 b:r1 c:r2"},
+		"a Deployment whose partition does not cover it": {func(p *Policy, _ []Child) { p.Subsets[1].Partition = 1 }, "a:r2 b:r2 c:r2"},
+		"a patch is held as a template is": {func(p *Policy, c []Child) {
+			for i := range c {
+				c[i].Revision = "r2"
+			}
+			p.Subsets[1].PatchText, p.Paused = "{}", true
+		}, "a:r2 b:r2 held c:r2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := policyOf(6, Subset{Name: "a"}, Subset{Name: "b"}, Subset{Name: "c"})
+			children := having(p, 2, 2, 2)
+			tc.change(p, children)
+			plan := p.Plan(Observed{Now: time.Unix(1000, 0), Revision: "r2", Children: children})
+			var got []string
+			for _, w := range plan.Children {
+				text := p.Subsets[w.Subset].Name + ":" + w.Revision
+				if w.Held && w.Revision == "r2" {
+					text += " held"
+				}
+				got = append(got, text)
+			}
+			if diff := cmp.Diff(tc.want, strings.Join(got, " ")); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,220 @@
+package united
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	kjson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+
+	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+// ChildName is the name of a new child. It is the same whenever it is computed, so that a creation whose answer was lost is not made twice. UnitedDeployments of
+// the same name, one after the other, have children of different names.
+func ChildName(ud, subset string, uid types.UID, kind schema.GroupKind) string {
+	return ud + "-" + subset + "-" + hashOf(string(uid), subset, kind.String())
+}
+
+func hashOf(parts ...string) string {
+	hash := fnv.New32a()
+	for _, part := range parts {
+		hash.Write([]byte(part))
+		hash.Write([]byte{0})
+	}
+	return rand.SafeEncodeString(fmt.Sprintf("%08x", hash.Sum32()))
+}
+
+// revision is the content of a ControllerRevision.
+type revision struct {
+	Spec struct {
+		Template v1beta1.SubsetTemplate `json:"template"`
+	} `json:"spec"`
+}
+
+// RevisionOf is the data of the ControllerRevision of a template, and the end of its name, after that of the UnitedDeployment and a dash. The same template
+// gives the same data, in whatever order its fields are written.
+func RevisionOf(t *v1beta1.SubsetTemplate, collisions int32) (data []byte, hash string, _ error) {
+	var r revision
+	r.Spec.Template = *t
+	written, err := json.Marshal(r)
+	if err != nil {
+		return nil, "", fmt.Errorf("writing the template: %w", err)
+	}
+	var content map[string]any
+	if err := kjson.Unmarshal(written, &content); err != nil {
+		return nil, "", fmt.Errorf("reading the template: %w", err)
+	}
+	if data, err = json.Marshal(content); err != nil {
+		return nil, "", err
+	}
+	if collisions == 0 {
+		return data, hashOf(string(data)), nil
+	}
+	return data, hashOf(string(data), fmt.Sprint(collisions)), nil
+}
+
+// TemplateIn is the template in the data of a ControllerRevision.
+func TemplateIn(data []byte) (*Template, error) {
+	var r revision
+	if err := json.Unmarshal(data, &r); err != nil {
+		return nil, fmt.Errorf("reading a ControllerRevision: %w", err)
+	}
+	return TemplateOf(&r.Spec.Template)
+}
+
+// HasPartition is true for a kind whose objects can keep some replicas on the previous template.
+func HasPartition(kind schema.GroupKind) bool { return kind != DeploymentKind }
+
+// Render is a child as it is applied. The template is that of the revision. The child gets the patch of its subset or, if it is held, the patch that it has. Fields
+// that are not in the result belong to whoever set them. apiVersion is that of the child.
+func (p *Policy) Render(w Wanted, t *Template, revision, apiVersion string, owner *v1beta1.UnitedDeployment) (map[string]any, error) {
+	s := &p.Subsets[w.Subset]
+	name, patch := ChildName(p.Name, s.Name, owner.UID, t.Kind), s.PatchText
+	if w.Child != nil {
+		name = w.Child.Name
+		if w.Held {
+			patch = w.Child.PatchText
+		}
+	}
+	spec := runtime.DeepCopyJSON(t.Spec)
+	podLabels := map[string]string{v1beta1.SubsetNameLabel: s.Name, v1beta1.RevisionLabel: revision}
+	if p.Adaptive != nil && p.Adaptive.Reserve {
+		podLabels[v1beta1.ReservedPodLabel] = "false"
+	}
+	template, err := podTemplate(at(spec, "template"), s, patch, podLabels)
+	if err != nil {
+		return nil, err
+	}
+	spec["template"] = template
+	spec["replicas"] = int64(w.Replicas)
+	if spec["selector"], err = childSelector(p.LabelSelector, s.Name); err != nil {
+		return nil, err
+	}
+	setPartition(spec, t.Kind, w.Partition)
+
+	labels := stringsIn(t.Metadata, "labels")
+	if p.LabelSelector != nil {
+		maps.Copy(labels, p.LabelSelector.MatchLabels)
+	}
+	maps.Copy(labels, map[string]string{v1beta1.SubsetNameLabel: s.Name, v1beta1.RevisionLabel: revision})
+	annotations := stringsIn(t.Metadata, "annotations")
+	if patch != "" {
+		annotations[v1beta1.SubsetPatchAnnotation] = patch
+	}
+	if w.Trial > 0 {
+		annotations[v1beta1.TrialAnnotation] = fmt.Sprint(w.Trial)
+	}
+	metadata := map[string]any{
+		"name": name, "namespace": p.Namespace, "labels": anys(labels),
+		"ownerReferences": []any{map[string]any{
+			"apiVersion": v1beta1.GroupVersion.String(), "kind": v1beta1.Kind.Kind, "name": owner.Name, "uid": string(owner.UID),
+			"controller": true, "blockOwnerDeletion": true,
+		}},
+	}
+	if len(annotations) > 0 {
+		metadata["annotations"] = anys(annotations)
+	}
+	return map[string]any{"apiVersion": apiVersion, "kind": t.Kind.Kind, "metadata": metadata, "spec": spec}, nil
+}
+
+// PodTemplate is the pod template of a subset's child, with the term, the tolerations and the patch of the subset.
+func (p *Policy) PodTemplate(t *Template, index int) (map[string]any, error) {
+	s := &p.Subsets[index]
+	return podTemplate(runtime.DeepCopyJSON(at(t.Spec, "template")), s, s.PatchText, map[string]string{v1beta1.SubsetNameLabel: s.Name})
+}
+
+// podTemplate changes and returns the pod template. The patch wins over everything but the labels by which Berth knows the pods.
+func podTemplate(template map[string]any, s *Subset, patch string, labels map[string]string) (map[string]any, error) {
+	spec := at(template, "spec")
+	if err := subset.Require(spec, s.Term); err != nil {
+		return nil, err
+	}
+	if err := subset.Tolerate(spec, s.Tolerations); err != nil {
+		return nil, err
+	}
+	template["spec"] = spec
+	if patch != "" {
+		var changes map[string]any
+		if err := kjson.Unmarshal([]byte(patch), &changes); err != nil {
+			return nil, fmt.Errorf("reading the patch: %w", err)
+		}
+		patched, err := strategicpatch.StrategicMergeMapPatch(template, changes, corev1.PodTemplateSpec{})
+		if err != nil {
+			return nil, fmt.Errorf("applying the patch: %w", err)
+		}
+		template = patched
+	}
+	metadata := at(template, "metadata")
+	all := at(metadata, "labels")
+	for key, value := range labels {
+		all[key] = value
+	}
+	metadata["labels"], template["metadata"] = all, metadata
+	return template, nil
+}
+
+// childSelector is the selector of a child: that of the UnitedDeployment, and the name of the subset.
+func childSelector(of *metav1.LabelSelector, name string) (map[string]any, error) {
+	selector := of.DeepCopy()
+	if selector == nil {
+		selector = &metav1.LabelSelector{}
+	}
+	metav1.AddLabelToSelector(selector, v1beta1.SubsetNameLabel, name)
+	return runtime.DefaultUnstructuredConverter.ToUnstructured(selector)
+}
+
+// setPartition sets how many replicas keep the previous template.
+func setPartition(spec map[string]any, kind schema.GroupKind, partition int32) {
+	if !HasPartition(kind) {
+		return
+	}
+	strategy := at(spec, "updateStrategy")
+	if strategy["type"] == "OnDelete" {
+		return
+	}
+	spec["updateStrategy"] = strategy
+	if kind == CloneSetKind {
+		strategy["partition"] = int64(partition)
+		return
+	}
+	rolling := at(strategy, "rollingUpdate")
+	rolling["partition"] = int64(partition)
+	strategy["type"], strategy["rollingUpdate"] = "RollingUpdate", rolling
+}
+
+// at is the object at a key, or a new one that is not part of the content yet.
+func at(content map[string]any, key string) map[string]any {
+	if object, is := content[key].(map[string]any); is {
+		return object
+	}
+	return map[string]any{}
+}
+
+// stringsIn are the strings of the object at a key. The result is the caller's.
+func stringsIn(content map[string]any, key string) map[string]string {
+	all := map[string]string{}
+	for k, v := range at(content, key) {
+		if text, is := v.(string); is {
+			all[k] = text
+		}
+	}
+	return all
+}
+
+func anys(of map[string]string) map[string]any {
+	all := make(map[string]any, len(of))
+	for key, value := range of {
+		all[key] = value
+	}
+	return all
+}

@@ -1,0 +1,254 @@
+package united
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+)
+
+// result writes down what the round has decided.
+func (r *round) result() Plan {
+	plan := Plan{Labels: r.labels(), Again: r.again}
+	if r.Template != nil {
+		plan.Children = r.children()
+	}
+	plan.Status = r.status(plan.Children)
+	return plan
+}
+
+// children are the wanted children: first those that get fewer replicas or have to go, last those that get more.
+func (r *round) children() []Wanted {
+	var all []Wanted
+	for _, l := range r.leaving {
+		if l.child.Deleting {
+			continue
+		}
+		all = append(all, Wanted{
+			Child: l.child, Subset: -1, Replicas: l.keeps, Partition: l.child.Partition, Revision: l.child.Revision, ReplicasOnly: true,
+			Delete: l.keeps == 0 && l.child.Replicas == 0 && len(l.child.Pods) == 0,
+		})
+	}
+	earlierDone := true
+	for i := range r.places {
+		pl := &r.places[i]
+		w := Wanted{Child: pl.child, Subset: i, Replicas: pl.next, Partition: pl.Partition, Revision: r.Revision}
+		if pl.next == pl.wanted {
+			w.Trial = pl.trial
+		}
+		updated := pl.child != nil && pl.child.Revision == r.Revision && pl.child.PatchText == pl.PatchText
+		if pl.child != nil && !updated && (r.Paused || r.InOrder && !earlierDone || r.keepsTemplate(pl)) {
+			w.Held, w.Revision, w.Partition = true, pl.child.Revision, pl.child.Partition
+		}
+		earlierDone = earlierDone && updated && pl.child.Rolled
+		all = append(all, w)
+	}
+	slices.SortStableFunc(all, func(a, b Wanted) int { return cmp.Compare(a.direction(), b.direction()) })
+	return all
+}
+
+// keepsTemplate is true for a child whose kind has no partitions, and whose partition is not below its replicas.
+func (r *round) keepsTemplate(pl *place) bool {
+	return !HasPartition(r.Template.Kind) && pl.Partition > 0 && pl.Partition >= pl.next
+}
+
+// direction is -1 for a child that gets fewer replicas or has to go, and 1 for one that gets more or is made.
+func (w *Wanted) direction() int {
+	if w.Child == nil {
+		return 1
+	}
+	if w.ReplicasOnly {
+		return -1
+	}
+	return cmp.Compare(w.Replicas, w.Child.Replicas)
+}
+
+// Raises is true if the children ask for more replicas afterwards, or if a child is made.
+func (w *Wanted) Raises() bool { return w.direction() > 0 }
+
+// labels are the pods whose label says something else than they are.
+func (r *round) labels() []Label {
+	var all []Label
+	for i := range r.places {
+		if r.places[i].child == nil {
+			continue
+		}
+		for _, pod := range r.places[i].child.Pods {
+			reserved := r.Adaptive != nil && r.isReserved(&pod, r.isStuck(&pod))
+			if is := pod.Reserved != nil && *pod.Reserved; is != reserved {
+				all = append(all, Label{pod, reserved})
+			}
+		}
+	}
+	return all
+}
+
+// status is the new status. The wanted children are nil if the template is empty.
+func (r *round) status(children []Wanted) v1beta1.UnitedDeploymentStatus {
+	status := v1beta1.UnitedDeploymentStatus{
+		CurrentRevision: r.Status.CurrentRevision, UpdatedRevision: r.Revision, CollisionCount: r.Status.CollisionCount,
+		SubsetReplicas: map[string]int32{}, UpdateStatus: &v1beta1.UpdateStatus{UpdatedRevision: r.Revision},
+		LabelSelector: metav1.FormatLabelSelector(r.LabelSelector),
+	}
+	if r.Adaptive != nil && r.Adaptive.Reserve {
+		status.LabelSelector += "," + v1beta1.ReservedPodLabel + "=false"
+	}
+	count := func(child *Child) {
+		for i := range child.Pods {
+			pod := &child.Pods[i]
+			if r.Adaptive != nil && r.isReserved(pod, r.isStuck(pod)) {
+				continue
+			}
+			status.Replicas++
+			updated := pod.Revision == r.Revision
+			if pod.Ready {
+				status.ReadyReplicas++
+			}
+			if updated {
+				status.UpdatedReplicas++
+			}
+			if updated && pod.Ready {
+				status.UpdatedReadyReplicas++
+			}
+		}
+	}
+	var summary []string
+	for i := range r.places {
+		pl := &r.places[i]
+		s := v1beta1.SubsetStatus{Name: pl.Name, ReadyReplicas: pl.ready(), Partition: pl.Partition, ReservedPods: pl.reserved}
+		if pl.child != nil {
+			count(pl.child)
+			s.Replicas = pl.child.Replicas
+		}
+		if r.Template != nil {
+			s.Replicas = pl.next
+		}
+		if pl.schedulable != nil {
+			s.Conditions = []v1beta1.Condition{*pl.schedulable}
+		}
+		if pl.Partition > 0 {
+			if status.UpdateStatus.CurrentPartitions == nil {
+				status.UpdateStatus.CurrentPartitions = map[string]int32{}
+			}
+			status.UpdateStatus.CurrentPartitions[pl.Name] = pl.Partition
+		}
+		status.ReservedPods += pl.reserved
+		status.SubsetReplicas[pl.Name] = s.Replicas
+		status.SubsetStatuses = append(status.SubsetStatuses, s)
+		summary = append(summary, fmt.Sprintf("%s %d/%d", pl.Name, s.ReadyReplicas, s.Replicas))
+	}
+	for _, l := range r.leaving {
+		count(l.child)
+	}
+	status.Summary = strings.Join(summary, ", ")
+	allUpdated := status.UpdatedReplicas == status.Replicas && !slices.ContainsFunc(children, func(w Wanted) bool { return w.Held })
+	if allUpdated && r.Template != nil || status.CurrentRevision == "" {
+		status.CurrentRevision = r.Revision
+	}
+	status.Conditions = r.conditions(children, allUpdated)
+	return status
+}
+
+func (r *round) conditions(children []Wanted, allUpdated bool) []v1beta1.Condition {
+	var missing, behind, held []string
+	for _, w := range children {
+		switch {
+		case w.Subset < 0:
+		case w.Child == nil:
+			missing = append(missing, r.Subsets[w.Subset].Name)
+		case w.Held:
+			held = append(held, r.Subsets[w.Subset].Name)
+		case w.Child.Revision != w.Revision || w.Child.Replicas != w.Replicas || w.Child.PatchText != r.Subsets[w.Subset].PatchText:
+			behind = append(behind, r.Subsets[w.Subset].Name)
+		}
+	}
+	provisioned, updated, ready := yes(), yes(), yes()
+	switch {
+	case r.Template == nil:
+		provisioned = no(v1beta1.ReasonNoTemplate, "spec.template is empty, so the children stay as they are; set exactly one template")
+	case len(missing) > 0:
+		provisioned = no(v1beta1.ReasonInProgress, "no child yet: "+strings.Join(missing, ", "))
+	case len(r.leaving) > 0:
+		provisioned = no(v1beta1.ReasonInProgress, fmt.Sprintf("%d children are left that have to go", len(r.leaving)))
+	}
+	switch {
+	case r.Template == nil:
+		updated = provisioned
+	case len(behind)+len(missing) > 0:
+		updated = no(v1beta1.ReasonInProgress, "being written: "+strings.Join(slices.Concat(missing, behind), ", "))
+	case len(held) > 0 && r.Paused:
+		updated = no(v1beta1.ReasonPaused, "spec.updateStrategy.paused keeps the previous template: "+strings.Join(held, ", "))
+	case len(held) > 0:
+		updated = no(v1beta1.ReasonInProgress, "previous template for now: "+strings.Join(held, ", "))
+	}
+	switch {
+	case r.Template == nil:
+		ready = provisioned
+	case r.unplaced > 0:
+		ready = no(v1beta1.ReasonUnplaced, fmt.Sprintf("no subset takes %d of %d replicas: raise replicas or maxReplicas of a subset, or leave one out", r.unplaced, r.Policy.Replicas))
+	case provisioned.Status != corev1.ConditionTrue:
+		ready = provisioned
+	case updated.Status != corev1.ConditionTrue && updated.Reason == v1beta1.ReasonInProgress && len(held) == 0:
+		ready = updated
+	}
+	rolled := yes()
+	if !allUpdated {
+		rolled = no(v1beta1.ReasonInProgress, "not all pods have the template of "+r.Revision)
+	}
+	var all []v1beta1.Condition
+	for _, c := range []struct {
+		of v1beta1.ConditionType
+		is verdict
+	}{{v1beta1.ReadyCondition, ready}, {v1beta1.SubsetProvisioned, provisioned}, {v1beta1.SubsetUpdated, updated}, {v1beta1.UnitedDeploymentUpdated, rolled}} {
+		all = append(all, Condition(r.Status.Conditions, c.of, c.is.Status, c.is.Reason, c.is.Message, r.Now))
+	}
+	return all
+}
+
+type verdict struct {
+	Status  corev1.ConditionStatus
+	Reason  v1beta1.Reason
+	Message string
+}
+
+func yes() verdict { return verdict{corev1.ConditionTrue, v1beta1.ReasonReady, ""} }
+
+func no(reason v1beta1.Reason, message string) verdict {
+	return verdict{corev1.ConditionFalse, reason, message}
+}
+
+// Condition is a condition as it is now. Its time is that of the previous one, if that had the same status.
+func Condition(previous []v1beta1.Condition, of v1beta1.ConditionType, status corev1.ConditionStatus, reason v1beta1.Reason, message string, now time.Time) v1beta1.Condition {
+	condition := newCondition(of, status, reason, message, now)
+	for _, before := range previous {
+		if before.Type == of && before.Status == status {
+			condition.LastTransitionTime = before.LastTransitionTime
+		}
+	}
+	return *condition
+}
+
+func newCondition(of v1beta1.ConditionType, status corev1.ConditionStatus, reason v1beta1.Reason, message string, since time.Time) *v1beta1.Condition {
+	return &v1beta1.Condition{Type: of, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(since)}
+}
+
+// schedulableOf is the condition of a subset in a status, or nil.
+func schedulableOf(status *v1beta1.UnitedDeploymentStatus, name string) *v1beta1.Condition {
+	for i := range status.SubsetStatuses {
+		if status.SubsetStatuses[i].Name != name {
+			continue
+		}
+		for j := range status.SubsetStatuses[i].Conditions {
+			if c := &status.SubsetStatuses[i].Conditions[j]; c.Type == v1beta1.SubsetSchedulable {
+				return c
+			}
+		}
+	}
+	return nil
+}
