@@ -51,9 +51,9 @@ type place struct {
 	*Subset
 	// child is nil if there is none.
 	child *Child
-	// base is how many replicas the child asks for, without those that are tried. A trial that has succeeded is part of the base.
+	// base is how many replicas the child asks for, without reservations, and without those that are tried and not ready yet.
 	base int32
-	// firm is how many replicas stay where they are, with strategy Adaptive: their pods are bound, and count.
+	// firm is how many replicas have pods that are bound and count. With strategy Adaptive they stay where they are.
 	firm int32
 	// reserved are the pods that found no node and are kept as reservations, until they are ready.
 	reserved int32
@@ -63,8 +63,9 @@ type place struct {
 	stuck int32
 	// schedulable is the new condition. Nil with strategy Fixed.
 	schedulable *v1beta1.Condition
-	// share is what the division gives, and ideal what it would give if every subset had room and nothing ran yet.
-	share, ideal int32
+	// share is what the division gives. ideal is what it would give if every subset had room and nothing ran yet, and hope the same without the
+	// subsets that are known to have no room.
+	share, ideal, hope int32
 	// wanted is the number of replicas that the child is to ask for in the end, and next the one that it asks for now.
 	wanted, next int32
 	// trial is how many of these are tried.
@@ -83,18 +84,41 @@ func (pl *place) blocked() bool {
 }
 
 // ready is how many pods of the child are ready.
-func (pl *place) ready() (n int32) {
-	if pl.child != nil {
-		for i := range pl.child.Pods {
-			if pl.child.Pods[i].Ready {
-				n++
-			}
+func (pl *place) ready() int32 {
+	if pl.child == nil {
+		return 0
+	}
+	return pl.child.ready()
+}
+
+func (c *Child) ready() int32 { return c.count(func(pod *Pod) bool { return pod.Ready }) }
+
+func (c *Child) count(counts func(*Pod) bool) (n int32) {
+	for i := range c.Pods {
+		if counts(&c.Pods[i]) {
+			n++
 		}
 	}
 	return n
 }
 
-// assign gives each subset the child that it keeps. All other children have to go.
+// proven is how many replicas the child could be lowered to so that the rest is ready.
+func (pl *place) proven() int32 {
+	if !pl.child.ByOrdinal {
+		return pl.ready()
+	}
+	ready := map[int32]bool{}
+	for i := range pl.child.Pods {
+		ready[pl.child.Pods[i].Ordinal] = pl.child.Pods[i].Ready
+	}
+	n := int32(0)
+	for ready[n] {
+		n++
+	}
+	return n
+}
+
+// assign gives each subset the child that it keeps: of several, the one with most ready pods. All other children have to go.
 func (r *round) assign() {
 	for i := range r.places {
 		r.places[i].Subset = &r.Subsets[i]
@@ -104,7 +128,7 @@ func (r *round) assign() {
 		children[i] = &r.Children[i]
 	}
 	slices.SortFunc(children, func(a, b *Child) int {
-		return cmp.Or(cmp.Compare(b.Replicas, a.Replicas), a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(b.ready(), a.ready()), a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name))
 	})
 	for _, child := range children {
 		at := slices.IndexFunc(r.places, func(pl place) bool { return pl.Name == child.Subset })
@@ -119,14 +143,6 @@ func (r *round) assign() {
 
 // look counts the pods of a place, and says whether it is schedulable.
 func (r *round) look(pl *place) {
-	if pl.child != nil {
-		if pl.base = max(pl.child.Replicas-pl.child.Trial, 0); pl.ready() >= pl.child.Replicas {
-			pl.base = pl.child.Replicas
-		}
-	}
-	if r.Adaptive == nil {
-		return
-	}
 	var bound, highest int32
 	if pl.child != nil {
 		for i := range pl.child.Pods {
@@ -145,6 +161,7 @@ func (r *round) look(pl *place) {
 				highest = max(highest, pod.Ordinal+1)
 			}
 		}
+		pl.base = min(max(pl.child.Replicas-max(pl.child.Trial, pl.reserved), pl.proven(), 0), pl.child.Replicas)
 		if pl.child.ByOrdinal {
 			bound = highest
 		}
@@ -153,12 +170,14 @@ func (r *round) look(pl *place) {
 			pl.firm = pl.base
 		}
 	}
-	r.judge(pl)
+	if r.Adaptive != nil {
+		r.judge(pl)
+	}
 }
 
 // isStuck is true for a pod that found no node for too long.
 func (r *round) isStuck(pod *Pod) bool {
-	if pod.Bound || pod.UnschedulableSince.IsZero() {
+	if r.Adaptive == nil || pod.Bound || pod.UnschedulableSince.IsZero() {
 		return false
 	}
 	if left := pod.UnschedulableSince.Add(r.Adaptive.Critical).Sub(r.Now); left > 0 {
@@ -170,7 +189,7 @@ func (r *round) isStuck(pod *Pod) bool {
 
 // isReserved is true for a pod that found no node, from then until it is ready.
 func (r *round) isReserved(pod *Pod, stuck bool) bool {
-	return r.Adaptive.Reserve && (stuck || pod.Reserved != nil && *pod.Reserved && !pod.Ready)
+	return r.Adaptive != nil && r.Adaptive.Reserve && (stuck || pod.Reserved != nil && *pod.Reserved && !pod.Ready)
 }
 
 // wait makes the plan look again after a while.
@@ -223,21 +242,21 @@ func messageOf(stuck int32) string {
 func (r *round) divide() {
 	claims := r.claims()
 	ideal := allocation.Divide(r.Replicas, claims, true)
-	share := ideal
+	share, hope := ideal, ideal
 	if r.Adaptive != nil {
 		for i := range r.places {
 			pl := &r.places[i]
-			claims[i].Current = pl.firm
 			if pl.blocked() || pl.reserved > 0 {
 				claims[i].Capacity = pl.firm
 			}
 		}
-		share = r.leaveWaiting(claims, allocation.Divide(r.Replicas, claims, false))
+		hope = allocation.Divide(r.Replicas, claims, true)
+		share = r.leaveWaiting(claims, r.keep(claims))
 	}
 	r.unplaced = r.Replicas
 	for i := range r.places {
 		pl := &r.places[i]
-		pl.share, pl.ideal = share[i], ideal[i]
+		pl.share, pl.ideal, pl.hope = share[i], ideal[i], hope[i]
 		pl.wanted = pl.share + min(pl.reserved, max(pl.ideal-pl.share, 0))
 		r.unplaced -= pl.share
 	}
@@ -274,6 +293,28 @@ func (r *round) claims() []allocation.Claim {
 	return claims
 }
 
+// keep divides so that what is firm stays where it is, within the maximums. Other replicas go to minimums first, and then in order. If there are fewer replicas
+// than are firm, none goes anywhere, and those above the minimums go first, from the end.
+func (r *round) keep(claims []allocation.Claim) []int32 {
+	firm, bound := slices.Clone(claims), slices.Clone(claims)
+	var sum int64
+	for i := range claims {
+		firm[i].Min = min(r.places[i].firm, claims[i].Max)
+		firm[i].Max = max(firm[i].Min, claims[i].Min)
+		bound[i].Max = firm[i].Min
+		bound[i].Min = min(firm[i].Min, claims[i].Min)
+		sum += int64(firm[i].Min)
+	}
+	if sum > int64(r.Policy.Replicas) {
+		return allocation.Divide(r.Policy.Replicas, bound, true)
+	}
+	filled := slices.Clone(claims)
+	for i, n := range allocation.Divide(r.Policy.Replicas, firm, true) {
+		filled[i].Min = n
+	}
+	return allocation.Divide(r.Policy.Replicas, filled, true)
+}
+
 // sharesOnly is true if the percentages of all subsets add up to 100.
 func (r *round) sharesOnly() bool {
 	var sum int32
@@ -307,24 +348,28 @@ func (r *round) leaveWaiting(claims []allocation.Claim, share []int32) []int32 {
 	if sum == r.Policy.Replicas {
 		return share
 	}
+	waiting := slices.Clone(claims)
 	for i := range claims {
-		claims[i].Min = share[i]
-		claims[i].Current = max(share[i], r.places[i].base)
-		claims[i].Capacity = allocation.Unlimited
+		claims[i].Min, claims[i].Capacity = share[i], allocation.Unlimited
+		waiting[i] = claims[i]
+		waiting[i].Max = min(max(share[i], r.places[i].base), max(claims[i].Max, share[i]))
 	}
-	return allocation.Divide(r.Policy.Replicas, claims, false)
+	for i, n := range allocation.Divide(r.Policy.Replicas, waiting, true) {
+		claims[i].Min = n
+	}
+	return allocation.Divide(r.Policy.Replicas, claims, true)
 }
 
-// try gives the first subset that has less than its ideal, and could have room again, a few replicas more than its share. If their pods become ready, they are
+// try gives the first subset that has less than one can hope for, and could have room again, a few replicas more than its share. If their pods become ready, they are
 // part of the base in a later round, and other subsets get as many fewer. If they find no node, the subset is blocked again, and the trial is over.
 func (r *round) try() {
-	if r.Adaptive == nil || r.Adaptive.Reserve || len(r.leaving) > 0 {
+	if r.Adaptive == nil || len(r.leaving) > 0 {
 		return
 	}
-	ongoing := func(pl *place) bool { return pl.child != nil && pl.base < pl.child.Replicas }
+	ongoing := func(pl *place) bool { return pl.child != nil && pl.child.Trial > 0 && pl.base < pl.child.Replicas }
 	for i := range r.places {
-		if pl := &r.places[i]; ongoing(pl) && !pl.blocked() && pl.ideal > pl.share {
-			pl.trial = min(pl.child.Replicas-pl.base, pl.ideal-pl.share)
+		if pl := &r.places[i]; ongoing(pl) && !pl.blocked() && pl.reserved == 0 && pl.hope > pl.share {
+			pl.trial = min(pl.child.Replicas-pl.base, pl.hope-pl.share)
 			pl.wanted += pl.trial
 			return
 		}
@@ -334,58 +379,61 @@ func (r *round) try() {
 	}
 	for i := range r.places {
 		pl := &r.places[i]
-		if !pl.blocked() && pl.ideal > pl.share && pl.ready() >= pl.share && r.isAboveIdeal(i+1) {
-			pl.trial = min(pl.ideal-pl.share, r.Surge)
+		if !pl.blocked() && pl.reserved == 0 && pl.hope > pl.share && pl.ready() >= pl.share && r.isAboveHope(i+1) {
+			pl.trial = min(pl.hope-pl.share, r.Surge)
 			pl.wanted += pl.trial
 			return
 		}
 	}
 }
 
-// isAboveIdeal is true if a subset from an index on has more than its ideal.
-func (r *round) isAboveIdeal(from int) bool {
-	return slices.ContainsFunc(r.places[from:], func(pl place) bool { return pl.share > pl.ideal })
+// isAboveHope is true if a subset from an index on has more than it would have.
+func (r *round) isAboveHope(from int) bool {
+	return slices.ContainsFunc(r.places[from:], func(pl place) bool { return pl.share > pl.hope })
 }
 
-// makeRoom says how far each child goes for now. Children that have to go keep as many replicas as the others lack in ready pods. The others grow into the
-// room that is left below the total and the surge.
+// makeRoom says how far each child goes for now. Bound pods that have to go, because their child has to or gets fewer replicas, stay as long as other children lack
+// ready pods. These grow into the room that is left below the total and the surge.
 func (r *round) makeRoom() {
-	var placed, extra, ready, deleting int32
-	claims := make([]allocation.Claim, len(r.places))
+	room, lack := r.Policy.Replicas+r.Surge, int32(0)
+	growing, going := make([]allocation.Claim, len(r.places)), make([]allocation.Claim, 0, len(r.places)+len(r.leaving))
+	claim := func(name string, n int32) allocation.Claim {
+		return allocation.Claim{Name: name, Order: len(going), Max: max(n, 0), Capacity: allocation.Unlimited}
+	}
 	for i := range r.places {
 		pl := &r.places[i]
-		pl.next = pl.wanted
-		placed += pl.share
-		extra += pl.wanted - pl.share
-		ready += min(pl.ready(), pl.wanted)
-		claims[i] = allocation.Claim{Name: pl.Name, Order: i, Max: pl.wanted, Capacity: allocation.Unlimited}
+		room += pl.wanted - pl.share // trials are within the surge, see below; reservations are not
+		if pl.base <= pl.share {
+			lack += max(pl.share-pl.ready(), 0)
+		}
+		growing[i] = allocation.Claim{Name: pl.Name, Order: i, Max: pl.wanted, Capacity: allocation.Unlimited}
 		if pl.child != nil {
-			claims[i].Min = min(pl.child.Replicas, pl.wanted)
+			growing[i].Min = min(pl.child.Replicas, pl.wanted)
 		}
+		room -= pl.trial
+		going = append(going, claim(pl.Name, pl.firm-pl.wanted))
 	}
-	if len(r.leaving) == 0 {
-		return
-	}
-	going := make([]allocation.Claim, len(r.leaving))
-	for i, l := range r.leaving {
-		going[i] = allocation.Claim{Name: l.child.Name, Order: i, Max: l.child.Replicas, Capacity: allocation.Unlimited}
+	for _, l := range r.leaving {
+		stays := min(l.child.Replicas, l.child.count(func(pod *Pod) bool { return pod.Bound }))
 		if l.child.Deleting {
-			going[i].Max = 0
-			deleting += l.child.Replicas
+			room -= l.child.Replicas
+			stays = 0
 		}
+		going = append(going, claim(l.child.Name, stays))
 	}
-	room := r.Policy.Replicas + r.Surge + extra - deleting
-	for i, keeps := range allocation.Divide(placed-ready, going, true) {
-		if l := &r.leaving[i]; !l.child.Deleting {
-			l.keeps = keeps
-			room -= keeps
-		}
-	}
+	keeps := allocation.Divide(lack, going, true)
 	var have int32
-	for i := range claims {
-		have += claims[i].Min
+	for i := range growing {
+		room -= keeps[i]
+		have += growing[i].Min
 	}
-	for i, next := range allocation.Divide(max(room, have), claims, true) { // nothing that exists is lowered for want of room
-		r.places[i].next = next
+	for i := range r.leaving {
+		if l := &r.leaving[i]; !l.child.Deleting {
+			l.keeps = keeps[len(r.places)+i]
+			room -= l.keeps
+		}
+	}
+	for i, next := range allocation.Divide(max(room, have), growing, true) { // nothing that exists is lowered for want of room
+		r.places[i].next = next + keeps[i]
 	}
 }

@@ -80,7 +80,7 @@ func (r *round) labels() []Label {
 			continue
 		}
 		for _, pod := range r.places[i].child.Pods {
-			reserved := r.Adaptive != nil && r.isReserved(&pod, r.isStuck(&pod))
+			reserved := r.isReserved(&pod, r.isStuck(&pod))
 			if is := pod.Reserved != nil && *pod.Reserved; is != reserved {
 				all = append(all, Label{pod, reserved})
 			}
@@ -102,7 +102,7 @@ func (r *round) status(children []Wanted) v1beta1.UnitedDeploymentStatus {
 	count := func(child *Child) {
 		for i := range child.Pods {
 			pod := &child.Pods[i]
-			if r.Adaptive != nil && r.isReserved(pod, r.isStuck(pod)) {
+			if r.isReserved(pod, r.isStuck(pod)) {
 				continue
 			}
 			status.Replicas++

@@ -1,0 +1,402 @@
+package united
+
+import (
+	"fmt"
+	"math/rand"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+)
+
+// world is a cluster that is small enough to check at every step: children with their controllers, a scheduler, and rooms that change. Nothing of the model is
+// in it.
+type world struct {
+	t        *testing.T
+	policy   *Policy
+	random   *rand.Rand
+	now      time.Time
+	children []Child
+	status   v1beta1.UnitedDeploymentStatus
+	// room is how many pods each subset can run.
+	room []int32
+	// history says what happened, for messages.
+	history []string
+	pods    int
+	made    int
+	// lowered is true from a change of the total until the children ask for no more than it allows.
+	lowered bool
+}
+
+func newWorld(t *testing.T, seed int64, policy *Policy) *world {
+	t.Helper()
+	return &world{t: t, policy: policy, random: rand.New(rand.NewSource(seed)), now: time.Unix(10_000, 0), room: make([]int32, len(policy.Subsets))}
+}
+
+func (w *world) say(format string, args ...any) {
+	w.history = append(w.history, fmt.Sprintf("%6s ", w.now.Sub(time.Unix(10_000, 0)))+fmt.Sprintf(format, args...))
+}
+
+func (w *world) fail(format string, args ...any) {
+	w.t.Helper()
+	last := w.history[max(len(w.history)-16, 0):]
+	w.t.Fatalf("%s\n%s", fmt.Sprintf(format, args...), strings.Join(last, "\n"))
+}
+
+func (w *world) String() string {
+	var parts []string
+	for i := range w.children {
+		c := &w.children[i]
+		ready, bound := 0, 0
+		for _, pod := range c.Pods {
+			if pod.Ready {
+				ready++
+			}
+			if pod.Bound {
+				bound++
+			}
+		}
+		parts = append(parts, fmt.Sprintf("%s=%d+%d(%d bound, %d ready)", c.Subset, c.Replicas-c.Trial, c.Trial, bound, ready))
+	}
+	return strings.Join(parts, " ")
+}
+
+func (w *world) asked() (n int32) {
+	for i := range w.children {
+		n += w.children[i].Replicas
+	}
+	return n
+}
+
+// reconcile does what the plan says. A crash ends it after some of the writes.
+func (w *world) reconcile(crash bool) {
+	w.t.Helper()
+	status := w.status.DeepCopy()
+	seen := make([]Child, len(w.children))
+	for i := range w.children {
+		seen[i] = w.children[i]
+		seen[i].Pods = slices.Clone(w.children[i].Pods)
+	}
+	plan := w.policy.Plan(Observed{Now: w.now, Revision: "r1", Children: seen, Status: status})
+	for i, wanted := range plan.Children {
+		if crash && w.random.Intn(2) == 0 {
+			w.say("crash before write %d of %d", i+1, len(plan.Children))
+			return
+		}
+		w.write(wanted)
+		w.check()
+	}
+	if crash && w.random.Intn(2) == 0 {
+		w.say("crash before the status")
+		return
+	}
+	for _, label := range plan.Labels {
+		for i := range w.children {
+			for j := range w.children[i].Pods {
+				if pod := &w.children[i].Pods[j]; pod.Name == label.Pod.Name {
+					pod.Reserved = &label.Reserved
+				}
+			}
+		}
+	}
+	w.status = plan.Status
+}
+
+func (w *world) write(wanted Wanted) {
+	if wanted.Child == nil {
+		w.made++
+		w.children = append(w.children, Child{
+			Kind: w.policy.Template.Kind, Name: fmt.Sprint("c", w.made), Subset: w.policy.Subsets[wanted.Subset].Name,
+			Revision: "r1", Replicas: wanted.Replicas, Trial: wanted.Trial, ByOrdinal: w.policy.Template.Kind == StatefulSetKind, Created: w.now,
+		})
+		w.say("make %s with %d", w.policy.Subsets[wanted.Subset].Name, wanted.Replicas)
+		return
+	}
+	for i := range w.children {
+		child := &w.children[i]
+		if child.Name != wanted.Child.Name {
+			continue
+		}
+		if wanted.Delete {
+			w.say("delete %s", child.Name)
+			w.children = slices.Delete(w.children, i, i+1)
+			return
+		}
+		if child.Replicas != wanted.Replicas || child.Trial != wanted.Trial {
+			w.say("%s from %d+%d to %d+%d", child.Subset, child.Replicas-child.Trial, child.Trial, wanted.Replicas-wanted.Trial, wanted.Trial)
+		}
+		child.Replicas, child.Trial = wanted.Replicas, wanted.Trial
+		return
+	}
+}
+
+// check holds at every write that the children ask for no more than they may.
+func (w *world) check() {
+	w.t.Helper()
+	reserved := int32(0)
+	if w.policy.Adaptive != nil && w.policy.Adaptive.Reserve {
+		for i := range w.children {
+			for _, pod := range w.children[i].Pods {
+				if !pod.Ready && (pod.Reserved != nil && *pod.Reserved || !pod.Bound && !pod.UnschedulableSince.IsZero() && w.now.Sub(pod.UnschedulableSince) >= w.policy.Adaptive.Critical) {
+					reserved++
+				}
+			}
+		}
+	}
+	most := w.policy.Replicas + w.policy.Surge + reserved
+	if asked := w.asked(); asked > most && !w.lowered {
+		w.fail("the children ask for %d of %d, with a surge of %d and %d reserved: %s", asked, w.policy.Replicas, w.policy.Surge, reserved, w)
+	} else if asked <= w.policy.Replicas+w.policy.Surge {
+		w.lowered = false
+	}
+}
+
+// live lets the controllers of the children and the scheduler act, and time pass.
+func (w *world) live(passed time.Duration) {
+	w.now = w.now.Add(passed)
+	for i := range w.children {
+		child := &w.children[i]
+		for len(child.Pods) > int(child.Replicas) {
+			at := w.victim(child)
+			if child.Pods[at].Bound {
+				w.say("%s loses a bound pod", child.Subset)
+			}
+			child.Pods = slices.Delete(child.Pods, at, at+1)
+		}
+		for len(child.Pods) < int(child.Replicas) {
+			w.pods++
+			child.Pods = append(child.Pods, Pod{Name: fmt.Sprint("p", w.pods), Revision: "r1", Ordinal: int32(len(child.Pods)), UnschedulableSince: time.Time{}})
+		}
+	}
+	for s, name := range []string{"a", "b", "c", "d"}[:len(w.room)] {
+		var bound int32
+		for i := range w.children {
+			if w.children[i].Subset == name {
+				for j := range w.children[i].Pods {
+					if w.children[i].Pods[j].Bound {
+						bound++
+					}
+				}
+			}
+		}
+		for i := range w.children {
+			if w.children[i].Subset != name {
+				continue
+			}
+			for j := range w.children[i].Pods {
+				switch pod := &w.children[i].Pods[j]; {
+				case pod.Bound:
+					pod.Ready = true
+				case bound < w.room[s]:
+					bound++
+					pod.Bound, pod.UnschedulableSince = true, time.Time{}
+				case pod.UnschedulableSince.IsZero():
+					pod.UnschedulableSince = w.now
+				}
+			}
+		}
+	}
+}
+
+// victim is the pod that the child's controller deletes first: one that is not bound, then one that is not ready. A StatefulSet deletes the highest ordinal.
+func (w *world) victim(child *Child) int {
+	last := len(child.Pods) - 1
+	if child.ByOrdinal {
+		return last
+	}
+	for _, spare := range []func(*Pod) bool{func(p *Pod) bool { return !p.Bound }, func(p *Pod) bool { return !p.Ready }} {
+		for i := last; i >= 0; i-- {
+			if spare(&child.Pods[i]) {
+				return i
+			}
+		}
+	}
+	return last
+}
+
+func (w *world) ready() (n int32) {
+	for i := range w.children {
+		for _, pod := range w.children[i].Pods {
+			if pod.Ready {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+const (
+	critical      = 30 * time.Second
+	unschedulable = 5 * time.Minute
+)
+
+// TestNothingThatRunsIsDeletedToFindOut lets the room of subsets change at random under Adaptive UnitedDeployments, with crashes between writes. At every write the
+// sum holds. While the total stays as it is, ready pods never become fewer than the total because of a move. When the room stays as it is, everything comes to rest,
+// and what rests is what the room allows, from the first subset on.
+func TestNothingThatRunsIsDeletedToFindOut(t *testing.T) {
+	for seed := range int64(120) {
+		random := rand.New(rand.NewSource(seed))
+		subsets := []Subset{{Name: "a"}, {Name: "b"}, {Name: "c"}}[:2+random.Intn(2)]
+		for i := range subsets {
+			if random.Intn(3) == 0 {
+				subsets[i].Min = count(int32(random.Intn(4)))
+			}
+			if i < len(subsets)-1 && random.Intn(2) == 0 {
+				subsets[i].Max = count(subsets[i].Min.Value + int32(random.Intn(8)))
+			}
+		}
+		policy := policyOf(int32(1+random.Intn(20)), subsets...)
+		policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable, Reserve: seed%3 == 0}
+		if seed%3 == 1 && random.Intn(2) == 0 {
+			policy.Template.Kind = StatefulSetKind
+		}
+		w := newWorld(t, seed, policy)
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			w.t = t
+			w.changeRoom(random)
+			for range 60 {
+				switch random.Intn(12) {
+				case 0:
+					w.changeRoom(random)
+				case 1:
+					before := policy.Replicas
+					policy.Replicas = int32(random.Intn(25))
+					policy.Surge = max((policy.Replicas+3)/4, 1)
+					w.lowered = w.lowered || policy.Replicas < before
+					w.say("%d replicas", policy.Replicas)
+				}
+				w.round(random.Intn(4) == 0)
+			}
+			w.rest()
+		})
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// round is a reconcile and some time.
+func (w *world) round(crash bool) {
+	w.t.Helper()
+	// As long as there are no more pods than wanted, a move takes none away.
+	enough, total := w.ready() >= w.policy.Replicas, w.policy.Replicas
+	w.reconcile(crash)
+	w.live(time.Duration(1+w.random.Intn(20)) * time.Second)
+	if enough && w.ready() < total {
+		w.fail("%d pods are ready, and %d were before: %s", w.ready(), total, w)
+	}
+}
+
+// changeRoom gives subsets other room. Nodes that run pods stay.
+func (w *world) changeRoom(random *rand.Rand) {
+	for i := range w.room {
+		w.room[i] = int32(random.Intn(15))
+	}
+	w.room[len(w.room)-1] = 100
+	w.say("room %v", w.room)
+}
+
+// rest lets everything come to rest with the room as it is, and checks what rests.
+func (w *world) rest() {
+	w.t.Helper()
+	for range 150 {
+		w.round(false)
+	}
+	before := len(w.history)
+	for range 150 {
+		w.round(false)
+	}
+	for _, line := range w.history[before:] {
+		if strings.Contains(line, "loses a bound pod") {
+			w.fail("a bound pod is lost at rest: %s", w)
+		}
+	}
+	if w.ready() < w.policy.Replicas {
+		w.fail("%d of %d are ready at rest, with room %v: %s", w.ready(), w.policy.Replicas, w.room, w)
+	}
+	// Each subset has what it should, as far as it has room.
+	left := w.policy.Replicas
+	for i := range w.policy.Subsets {
+		left -= w.policy.Subsets[i].Min.Of(w.policy.Replicas)
+	}
+	for i := range w.policy.Subsets {
+		s := &w.policy.Subsets[i]
+		var ready int32
+		for j := range w.children {
+			for _, pod := range w.children[j].Pods {
+				if w.children[j].Subset == s.Name && pod.Ready {
+					ready++
+				}
+			}
+		}
+		if left < 0 || i == len(w.policy.Subsets)-1 {
+			break
+		}
+		want := s.Min.Of(w.policy.Replicas) + left
+		if s.Max.IsSet {
+			want = min(want, s.Max.Of(w.policy.Replicas))
+		}
+		want = min(want, max(w.room[i], ready))
+		if ready < want {
+			w.fail("subset %s has %d ready pods and could have %d, with room %v: %s", s.Name, ready, want, w.room, w)
+		}
+		left -= max(want-s.Min.Of(w.policy.Replicas), 0)
+	}
+}
+
+// TestChildrenGoWhenOthersAreReady removes and adds subsets, switches the kind, and makes duplicates, with crashes between writes. At every write the sum holds, and
+// ready pods never become fewer than the total. In the end only the right children are left.
+func TestChildrenGoWhenOthersAreReady(t *testing.T) {
+	for seed := range int64(100) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			random := rand.New(rand.NewSource(seed))
+			policy := policyOf(int32(1+random.Intn(12)), Subset{Name: "a"}, Subset{Name: "b"})
+			if random.Intn(2) == 0 {
+				policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable}
+			}
+			w := newWorld(t, seed, policy)
+			w.room = []int32{100, 100, 100, 100}
+			for range 4 {
+				w.round(false)
+			}
+			for range 4 {
+				switch random.Intn(3) {
+				case 0:
+					names := [][]string{{"a", "b"}, {"b", "c"}, {"c"}, {"a", "c", "d"}}[random.Intn(4)]
+					policy.Subsets = nil
+					for _, name := range names {
+						policy.Subsets = append(policy.Subsets, Subset{Name: name})
+					}
+					w.say("subsets %v", names)
+				case 1:
+					if policy.Template.Kind == DeploymentKind {
+						policy.Template = &Template{Kind: CloneSetKind}
+					} else {
+						policy.Template = &Template{Kind: DeploymentKind}
+					}
+					w.say("kind %s", policy.Template.Kind)
+				case 2:
+					copied := w.children[random.Intn(len(w.children))]
+					copied.Name, copied.Pods = copied.Name+"-copy", nil
+					w.children = append(w.children, copied)
+					w.lowered = true
+					w.say("copy of %s with %d", copied.Subset, copied.Replicas)
+				}
+				for range 5 + random.Intn(20) {
+					w.round(random.Intn(4) == 0)
+				}
+			}
+			for range 100 {
+				w.round(false)
+			}
+			if len(w.children) != len(policy.Subsets) || w.asked() != policy.Replicas || w.ready() != policy.Replicas {
+				w.fail("it ends with %d children for %d subsets: %s", len(w.children), len(policy.Subsets), w)
+			}
+		})
+		if t.Failed() {
+			return
+		}
+	}
+}
