@@ -178,10 +178,11 @@ test-rights: tools build $(BIN)/helm ## 20 min | Find out from audit logs which 
 	$(GO) test -count=1 ./test/install -run TestEveryRightHasAUse -audit-logs=$(AUDIT_DIR) -update
 
 .PHONY: fuzz
-fuzz: ## 5 min | Fuzz what reads input of users, a minute each: spreads, patches, constraints, reviews, budgets.
+fuzz: ## 6 min | Fuzz what reads input of users, a minute each: spreads, patches, constraints, UnitedDeployments, reviews, budgets.
 	$(GO) test -run='^$$' -fuzz='^FuzzCompile$$' -fuzztime=60s ./pkg/subset
 	$(GO) test -run='^$$' -fuzz='^FuzzApplyPatch$$' -fuzztime=60s ./pkg/subset
 	$(GO) test -run='^$$' -fuzz='^FuzzConstraints$$' -fuzztime=60s ./pkg/subset
+	$(GO) test -run='^$$' -fuzz='^FuzzCompile$$' -fuzztime=60s ./pkg/united
 	$(GO) test -run='^$$' -fuzz='^FuzzReview$$' -fuzztime=60s ./pkg/webhook
 	$(GO) test -run='^$$' -fuzz='^FuzzDecide$$' -fuzztime=60s ./pkg/budget
 

@@ -254,7 +254,7 @@ func (p *Patch) compileTolerations(list []any, path *field.Path) field.ErrorList
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(map[string]any{"tolerations": list}, &pod); err != nil {
 		return field.ErrorList{field.Invalid(path, field.OmitValueType{}, err.Error())}
 	}
-	return validateTolerations(pod.Tolerations, path)
+	return ValidateTolerations(pod.Tolerations, path)
 }
 
 // Breaks are the labels that the patch sets or removes so that the selector no longer matches the pod, whatever other labels the pod has. The

@@ -61,6 +61,21 @@ func element(t reflect.Type) reflect.Type {
 	return t
 }
 
+// ValidatePatch returns an error, with its path, for everything in a strategic merge patch that does not fit a type, which is a struct. It finds unknown
+// fields, values of another type, and directives that nobody can follow.
+func ValidatePatch(patch map[string]any, of reflect.Type, path *field.Path) field.ErrorList {
+	check := shapeCheck{}
+	check.object(patch, of, path, merged)
+	return check.errs
+}
+
+// ValidateFields does the same for an object that is no patch.
+func ValidateFields(object map[string]any, of reflect.Type, path *field.Path) field.ErrorList {
+	check := shapeCheck{}
+	check.object(object, of, path, replaced)
+	return check.errs
+}
+
 // shapeCheck compares a patch with the types of a pod and collects what does not fit. If it finds nothing, only the pod itself can keep the patch
 // from being applied.
 type shapeCheck struct{ errs field.ErrorList }

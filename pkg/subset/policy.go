@@ -386,13 +386,8 @@ func compileSubset(spec *v1beta1.Subset, path *field.Path) (Subset, field.ErrorL
 		if isEmpty(term) {
 			errs = append(errs, field.Required(termPath, "an empty term selects no node; leave it out to select every node"))
 		}
-		termErrs := validateTerm(term, termPath)
+		required, termErrs := CompileTerm(term, termPath)
 		errs = append(errs, termErrs...)
-		required, err := nodeaffinity.NewNodeSelector(&corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{*term}})
-		if err != nil && len(termErrs) == 0 {
-			// The parser names a selector with a list of terms. A subset has one term.
-			errs = append(errs, field.Invalid(termPath, field.OmitValueType{}, strings.ReplaceAll(err.Error(), "nodeSelectorTerms[0].", "")))
-		}
 		subset.term, subset.required, subset.nodesKey = term, required, term.String()
 	}
 	preferredPath := path.Child("preferredNodeSelector")
@@ -412,7 +407,7 @@ func compileSubset(spec *v1beta1.Subset, path *field.Path) (Subset, field.ErrorL
 		}
 		subset.preferred, subset.preferredTerms = preferred, spec.PreferredNodeSelector
 	}
-	errs = append(errs, validateTolerations(spec.Tolerations, path.Child("tolerations"))...)
+	errs = append(errs, ValidateTolerations(spec.Tolerations, path.Child("tolerations"))...)
 
 	patch, patchErrs := CompilePatch(spec.Patch, path.Child("patch"))
 	if patch != nil {
@@ -430,6 +425,17 @@ func validateWeight(subset *Subset, path *field.Path) field.ErrorList {
 		errs = append(errs, field.Invalid(path, subset.Weight, "weight needs a count in maxReplicas, or no maxReplicas: percentages that add up to 100% are shares already"))
 	}
 	return errs
+}
+
+// CompileTerm turns a term into a selector of nodes, or returns every error in it.
+func CompileTerm(term *corev1.NodeSelectorTerm, path *field.Path) (*nodeaffinity.NodeSelector, field.ErrorList) {
+	errs := validateTerm(term, path)
+	selector, err := nodeaffinity.NewNodeSelector(&corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{*term}})
+	if err != nil && len(errs) == 0 {
+		// The parser names a selector with a list of terms. A subset has one term.
+		errs = append(errs, field.Invalid(path, field.OmitValueType{}, strings.ReplaceAll(err.Error(), "nodeSelectorTerms[0].", "")))
+	}
+	return selector, errs
 }
 
 // validateTerm refuses what the API server refuses in a pod's node affinity. The parser accepts some of it, or reports it with another path.
@@ -503,18 +509,31 @@ func compileLimit(value *intstr.IntOrString, path *field.Path) (Limit, field.Err
 	if value == nil {
 		return Limit{}, nil
 	}
+	number, isPercent, errs := ParseLimit(value, path)
+	switch {
+	case len(errs) > 0:
+		return Limit{}, errs
+	case isPercent:
+		return Limit{kind: percent, value: number}, nil
+	default:
+		return Limit{kind: count, value: number}, nil
+	}
+}
+
+// ParseLimit reads a count, or a percentage from 0% to 100%.
+func ParseLimit(value *intstr.IntOrString, path *field.Path) (number int32, isPercent bool, errs field.ErrorList) {
 	if value.Type == intstr.Int {
 		if value.IntVal < 0 {
-			return Limit{}, field.ErrorList{field.Invalid(path, value.IntVal, "must not be negative")}
+			return 0, false, field.ErrorList{field.Invalid(path, value.IntVal, "must not be negative")}
 		}
-		return Limit{kind: count, value: value.IntVal}, nil
+		return value.IntVal, false, nil
 	}
 	digits, isPercent := strings.CutSuffix(value.StrVal, "%")
-	number, err := strconv.ParseUint(digits, 10, 8)
-	if !isPercent || err != nil || number > 100 || len(digits) > 3 {
-		return Limit{}, field.ErrorList{field.Invalid(path, value.StrVal, "must be a count or a percentage from 0% to 100%")}
+	parsed, err := strconv.ParseUint(digits, 10, 8)
+	if !isPercent || err != nil || parsed > 100 || len(digits) > 3 {
+		return 0, false, field.ErrorList{field.Invalid(path, value.StrVal, "must be a count or a percentage from 0% to 100%")}
 	}
-	return Limit{kind: percent, value: int32(number)}, nil
+	return int32(parsed), true, nil
 }
 
 // validateLimitsTogether refuses maximums in counts and percentages, and percentages that do not add up.
@@ -571,7 +590,8 @@ func validatePatchesTogether(policy *Policy) field.ErrorList {
 	return errs
 }
 
-func validateTolerations(tolerations []corev1.Toleration, path *field.Path) field.ErrorList {
+// ValidateTolerations refuses what the API server refuses in a pod, and tolerations that can never match.
+func ValidateTolerations(tolerations []corev1.Toleration, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i, t := range tolerations {
 		p := path.Index(i)

@@ -150,11 +150,11 @@ spec:
 
 func TestPartitionsGoWhereTheKindHasThem(t *testing.T) {
 	for _, tc := range []struct{ template, want string }{
-		{`deploymentTemplate: {spec: {template: {}}}`, `null`},
-		{`statefulSetTemplate: {spec: {template: {}}}`, `{"rollingUpdate":{"partition":2},"type":"RollingUpdate"}`},
-		{`statefulSetTemplate: {spec: {template: {}, updateStrategy: {type: OnDelete}}}`, `{"type":"OnDelete"}`},
-		{`advancedStatefulSetTemplate: {spec: {template: {}, updateStrategy: {rollingUpdate: {maxUnavailable: 1, partition: 7}}}}`, `{"rollingUpdate":{"maxUnavailable":1,"partition":2},"type":"RollingUpdate"}`},
-		{`cloneSetTemplate: {spec: {template: {}, updateStrategy: {type: InPlaceIfPossible}}}`, `{"partition":2,"type":"InPlaceIfPossible"}`},
+		{`deploymentTemplate: {spec: {template: {spec: {containers: [{name: main, image: web}]}}}}`, `null`},
+		{`statefulSetTemplate: {spec: {template: {spec: {containers: [{name: main, image: web}]}}}}`, `{"rollingUpdate":{"partition":2},"type":"RollingUpdate"}`},
+		{`statefulSetTemplate: {spec: {template: {spec: {containers: [{name: main, image: web}]}}, updateStrategy: {type: OnDelete}}}`, `{"type":"OnDelete"}`},
+		{`advancedStatefulSetTemplate: {spec: {template: {spec: {containers: [{name: main, image: web}]}}, updateStrategy: {rollingUpdate: {maxUnavailable: 1, partition: 7}}}}`, `{"rollingUpdate":{"maxUnavailable":1,"partition":2},"type":"RollingUpdate"}`},
+		{`cloneSetTemplate: {spec: {template: {spec: {containers: [{name: main, image: web}]}}, updateStrategy: {type: InPlaceIfPossible}}}`, `{"partition":2,"type":"InPlaceIfPossible"}`},
 	} {
 		template, err := TemplateOf(templateFrom(t, tc.template))
 		if err != nil {
