@@ -77,6 +77,8 @@ type UnitedDeploymentSpec struct {
 }
 
 // SubsetTemplate is the template of the children, of one kind.
+//
+// +kubebuilder:validation:XValidation:rule="[has(self.statefulSetTemplate), has(self.advancedStatefulSetTemplate), has(self.cloneSetTemplate), has(self.deploymentTemplate)].filter(given, given).size() <= 1",message="children have one kind; keep one of statefulSetTemplate, advancedStatefulSetTemplate, cloneSetTemplate and deploymentTemplate"
 type SubsetTemplate struct {
 	// StatefulSetTemplate makes children of kind StatefulSet in apps/v1.
 	//
@@ -113,11 +115,16 @@ type WorkloadTemplate struct {
 }
 
 // Topology is the subsets in order.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.subsets) || self.subsets.all(s, !has(s.replicas)) || self.subsets.all(s, !has(s.minReplicas) && !has(s.maxReplicas))",message="replicas exclude minReplicas and maxReplicas in all subsets; use either replicas or the others",fieldPath=".subsets"
+// +kubebuilder:validation:XValidation:rule="!has(self.subsets) || !has(self.scheduleStrategy) || !has(self.scheduleStrategy.type) || self.scheduleStrategy.type != 'Adaptive' || self.subsets.all(s, !has(s.replicas))",message="with type: Adaptive subsets take over from each other; use minReplicas and maxReplicas",fieldPath=".subsets"
+// +kubebuilder:validation:XValidation:rule="!has(self.subsets) || self.subsets.map(s, has(s.replicas) && type(s.replicas) == string && string(s.replicas).matches('^(100|[0-9]{1,2})%$') ? int(string(s.replicas).split('%')[0]) : 0).sum() <= 100",message="percentages of the subsets must not add up to more than 100%",fieldPath=".subsets"
 type Topology struct {
 	// Subsets of the replicas. Each has a child.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:XValidation:rule="self.all(s, self.exists_one(o, has(o.name) == has(s.name) && (!has(s.name) || o.name == s.name)))",message="subset names must be unique"
 	Subsets []Subset `json:"subsets,omitempty"`
 
 	// ScheduleStrategy says what happens when pods of a subset find no node.
@@ -127,6 +134,16 @@ type Topology struct {
 }
 
 // Subset is a set of nodes with a number of replicas.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.name) && self.name.matches('^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$')",message="must be a DNS label: at most 63 lowercase letters, digits or '-', with a letter or digit at both ends",fieldPath=".name"
+// +kubebuilder:validation:XValidation:rule="!has(self.replicas) || type(self.replicas) != int || int(self.replicas) >= 0",message="must not be negative",fieldPath=".replicas"
+// +kubebuilder:validation:XValidation:rule="!has(self.replicas) || type(self.replicas) != string || string(self.replicas).matches('^(100|[0-9]{1,2})%$')",message="must be a count or a percentage from 0% to 100%",fieldPath=".replicas"
+// +kubebuilder:validation:XValidation:rule="!has(self.minReplicas) || type(self.minReplicas) != int || int(self.minReplicas) >= 0",message="must not be negative",fieldPath=".minReplicas"
+// +kubebuilder:validation:XValidation:rule="!has(self.minReplicas) || type(self.minReplicas) != string || string(self.minReplicas).matches('^(100|[0-9]{1,2})%$')",message="must be a count or a percentage from 0% to 100%",fieldPath=".minReplicas"
+// +kubebuilder:validation:XValidation:rule="!has(self.maxReplicas) || type(self.maxReplicas) != int || int(self.maxReplicas) >= 0",message="must not be negative",fieldPath=".maxReplicas"
+// +kubebuilder:validation:XValidation:rule="!has(self.maxReplicas) || type(self.maxReplicas) != string || string(self.maxReplicas).matches('^(100|[0-9]{1,2})%$')",message="must be a count or a percentage from 0% to 100%",fieldPath=".maxReplicas"
+// +kubebuilder:validation:XValidation:rule="!has(self.minReplicas) || !has(self.maxReplicas) || type(self.minReplicas) != int || type(self.maxReplicas) != int || int(self.maxReplicas) < 0 || int(self.minReplicas) <= int(self.maxReplicas)",message="must not be greater than maxReplicas",fieldPath=".minReplicas"
+// +kubebuilder:validation:XValidation:rule="!has(self.minReplicas) || !has(self.maxReplicas) || type(self.minReplicas) != string || type(self.maxReplicas) != string || !string(self.minReplicas).matches('^(100|[0-9]{1,2})%$') || !string(self.maxReplicas).matches('^(100|[0-9]{1,2})%$') || int(string(self.minReplicas).split('%')[0]) <= int(string(self.maxReplicas).split('%')[0])",message="must not be greater than maxReplicas",fieldPath=".minReplicas"
 type Subset struct {
 	// Name is unique in the UnitedDeployment, and a DNS label. The name of the child begins with <name of the UnitedDeployment>-<name of the subset>-.
 	//
@@ -134,8 +151,8 @@ type Subset struct {
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name,omitempty"`
 
-	// NodeSelectorTerm selects the nodes of the subset. It is combined (AND) with each required node affinity term of the pod template. Nil selects
-	// every node. It cannot be changed: create a subset with another name instead, and remove this one.
+	// NodeSelectorTerm selects the nodes of the subset. It is combined (AND) with each required node affinity term of the pod template. Nil, and a
+	// term without requirements, select every node. It cannot be changed: create a subset with another name instead, and remove this one.
 	//
 	// +optional
 	NodeSelectorTerm *corev1.NodeSelectorTerm `json:"nodeSelectorTerm,omitempty"`
@@ -190,6 +207,8 @@ const (
 )
 
 // ScheduleStrategy says what happens when pods of a subset find no node.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.adaptive) || has(self.type) && self.type == 'Adaptive'",message="adaptive is only used with type: Adaptive; set the type or remove adaptive",fieldPath=".adaptive"
 type ScheduleStrategy struct {
 	// Type is Fixed (default): the pods wait. Or Adaptive: the next subset runs them.
 	//
@@ -204,6 +223,8 @@ type ScheduleStrategy struct {
 }
 
 // AdaptiveStrategy refines the strategy Adaptive.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.unschedulableDuration) || !has(self.unschedulableLastSeconds)",message="is another name of unschedulableDuration, which is given too; keep one",fieldPath=".unschedulableLastSeconds"
 type AdaptiveStrategy struct {
 	// RescheduleCriticalSeconds is for how many seconds a pod may find no node before its replica goes to another subset. Nil means 30.
 	//
@@ -247,6 +268,10 @@ const (
 )
 
 // UpdateStrategy says how a changed template is rolled out.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.maxSurge) || type(self.maxSurge) != int || int(self.maxSurge) >= 0",message="must not be negative",fieldPath=".maxSurge"
+// +kubebuilder:validation:XValidation:rule="!has(self.maxSurge) || type(self.maxSurge) != string || string(self.maxSurge).matches('^(100|[0-9]{1,2})%$')",message="must be a count or a percentage from 0% to 100%",fieldPath=".maxSurge"
+// +kubebuilder:validation:XValidation:rule="!has(self.maxSurge) || (type(self.maxSurge) == int ? int(self.maxSurge) != 0 : !string(self.maxSurge).matches('^0+%$'))",message="must be above 0: replicas move only by starting in their new place before they end in the old one",fieldPath=".maxSurge"
 type UpdateStrategy struct {
 	// Type is Manual (default).
 	//
