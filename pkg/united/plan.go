@@ -377,19 +377,15 @@ func (r *round) try() {
 	if slices.ContainsFunc(r.places, func(pl place) bool { return pl.share != pl.base || pl.rolling }) {
 		return // one thing at a time
 	}
+	above := slices.ContainsFunc(r.places, func(pl place) bool { return pl.share > pl.hope })
 	for i := range r.places {
 		pl := &r.places[i]
-		if !pl.blocked() && pl.reserved == 0 && pl.hope > pl.share && pl.ready() >= pl.share && r.isAboveHope(i+1) {
+		if !pl.blocked() && pl.reserved == 0 && pl.hope > pl.share && pl.ready() >= pl.share && above {
 			pl.trial = min(pl.hope-pl.share, r.Surge)
 			pl.wanted += pl.trial
 			return
 		}
 	}
-}
-
-// isAboveHope is true if a subset from an index on has more than it would have.
-func (r *round) isAboveHope(from int) bool {
-	return slices.ContainsFunc(r.places[from:], func(pl place) bool { return pl.share > pl.hope })
 }
 
 // makeRoom says how far each child goes for now. Bound pods that have to go, because their child has to or gets fewer replicas, stay as long as other children lack
