@@ -28,6 +28,18 @@ import (
 	"github.com/berth-project/berth/pkg/testkit"
 )
 
+// find is the object of a type and a name.
+func find[T client.Object](t *testing.T, objects []client.Object, name string) (found T) {
+	t.Helper()
+	for _, object := range objects {
+		if typed, is := object.(T); is && object.GetName() == name {
+			return typed
+		}
+	}
+	t.Fatalf("there is no %T %s", found, name)
+	return found
+}
+
 // installed are the objects of a cluster on which Berth works.
 func installed(t *testing.T) []client.Object {
 	t.Helper()
@@ -71,11 +83,11 @@ func TestDoctor(t *testing.T) {
 		"nothing is installed": {change: func([]client.Object) []client.Object { return nil },
 			want: []string{"definitions problem: does not exist", "webhooks problem: does not exist", "deployments unknown: no Deployment", "scheduler problem: never led", "controller unknown: not found"}},
 		"the definitions of somebody else": {change: func(objects []client.Object) []client.Object {
-			delete(objects[0].(*apiextensionsv1.CustomResourceDefinition).Spec.Versions[1].Schema.OpenAPIV3Schema.Properties["spec"].Properties, "scheduleStrategy")
+			delete(find[*apiextensionsv1.CustomResourceDefinition](t, objects, "workloadspreads.apps.kruise.io").Spec.Versions[1].Schema.OpenAPIV3Schema.Properties["spec"].Properties, "scheduleStrategy")
 			return objects
 		}, want: []string{"definitions problem: workloadspreads.apps.kruise.io is not Berth's"}},
 		"objects of an old version": {change: func(objects []client.Object) []client.Object {
-			objects[1].(*apiextensionsv1.CustomResourceDefinition).Status.StoredVersions = []string{"v1alpha1", "v1beta1"}
+			find[*apiextensionsv1.CustomResourceDefinition](t, objects, "podunavailablebudgets.policy.kruise.io").Status.StoredVersions = []string{"v1alpha1", "v1beta1"}
 			return objects
 		}, want: []string{"definitions problem: storage migration"}},
 		"nobody converts": {funcs: interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
@@ -85,12 +97,12 @@ func TestDoctor(t *testing.T) {
 			return c.List(ctx, list, options...)
 		}}, want: []string{"conversion problem: conversion webhook failed"}},
 		"no authority": {change: func(objects []client.Object) []client.Object {
-			endpoint.WebhooksOf(objects[2])[0].Client.CABundle = nil
+			endpoint.WebhooksOf(find[*admissionregistrationv1.ValidatingWebhookConfiguration](t, objects, "berth-webhook"))[0].Client.CABundle = nil
 			return objects
 		}, want: []string{"webhooks problem: ValidatingWebhookConfiguration berth-webhook, workloadspread.berth.dev, has no CA bundle"}},
 		"a lease that nobody renews": {change: func(objects []client.Object) []client.Object {
-			objects[6].(*coordinationv1.Lease).Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.Now().Add(-time.Hour)))
-			objects[9].(*appsv1.Deployment).Status.AvailableReplicas = 1
+			find[*coordinationv1.Lease](t, objects, "berth-scheduler").Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.Now().Add(-time.Hour)))
+			find[*appsv1.Deployment](t, objects, "berth-controller").Status.AvailableReplicas = 1
 			return objects
 		}, want: []string{"deployments problem: berth-controller: 1 of 2 pods", "scheduler problem: no replica of berth-scheduler has led for 1h0m"}},
 		"another controller": {change: func(objects []client.Object) []client.Object {

@@ -31,8 +31,10 @@ import (
 	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/crd/versions"
 	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/united"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -129,7 +131,11 @@ func (c *lintCommand) print(l *linter, mistakes int) error {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(c.out, "%s and %s: %s, %s\n", console.Count(len(l.spreads), "WorkloadSpread"), console.Count(len(l.budgets), "PodUnavailableBudget"),
+	objects := console.Count(len(l.spreads), "WorkloadSpread") + " and " + console.Count(len(l.budgets), "PodUnavailableBudget")
+	if len(l.united) > 0 {
+		objects = console.Count(len(l.united), "UnitedDeployment") + ", " + objects
+	}
+	_, err := fmt.Fprintf(c.out, "%s: %s, %s\n", objects,
 		console.Count(mistakes, "mistake"), console.Count(len(l.findings)-mistakes, "warning"))
 	return err
 }
@@ -166,6 +172,7 @@ type linter struct {
 	codecs   serializer.CodecFactory
 	spreads  []located[*v1beta1.WorkloadSpread]
 	budgets  []located[*policyv1beta1.PodUnavailableBudget]
+	united   []located[*unitedv1beta1.UnitedDeployment]
 	findings []Finding
 	// workloads by namespace and name.
 	workloads map[string]runtime.Object
@@ -228,7 +235,7 @@ func (l *linter) readFile(name string, content []byte) {
 }
 
 // mentionsOurs matches a document that could be one of ours. Documents of other programs, such as templates, need not be YAML.
-var mentionsOurs = regexp.MustCompile(`kind["']?:\s*["']?(WorkloadSpread|PodUnavailableBudget)`)
+var mentionsOurs = regexp.MustCompile(`kind["']?:\s*["']?(WorkloadSpread|PodUnavailableBudget|UnitedDeployment)`)
 
 func (l *linter) readDocument(file string, text []byte) {
 	var root yamlnodes.Node
@@ -266,7 +273,7 @@ func (l *linter) readObject(file string, node *yamlnodes.Node, text []byte) {
 		return
 	}
 	d := document{file: file, kind: header.Kind, name: header.Name, node: node}
-	ours := header.Kind == "WorkloadSpread" || header.Kind == policyv1beta1.Kind.Kind
+	ours := header.Kind == "WorkloadSpread" || header.Kind == policyv1beta1.Kind.Kind || header.Kind == unitedv1beta1.Kind.Kind
 	if !ours && !mentionsOurs.Match(text) {
 		l.readWorkload(&header, text)
 		return
@@ -281,6 +288,8 @@ func (l *linter) readObject(file string, node *yamlnodes.Node, text []byte) {
 		l.spreads = append(l.spreads, located[*v1beta1.WorkloadSpread]{o, d})
 	case *policyv1beta1.PodUnavailableBudget:
 		l.budgets = append(l.budgets, located[*policyv1beta1.PodUnavailableBudget]{o, d})
+	case *unitedv1beta1.UnitedDeployment:
+		l.united = append(l.united, located[*unitedv1beta1.UnitedDeployment]{o, d})
 	}
 }
 
@@ -353,6 +362,15 @@ func (l *linter) check() {
 						replicas-unplaced, replicas, spread.Spec.TargetReference.Kind, spread.Spec.TargetReference.Name))
 				}
 			}
+		}
+	}
+	for i := range l.united {
+		ud, d := l.united[i].object, &l.united[i].document
+		l.addErrors(d, nameErrors(&ud.ObjectMeta))
+		policy, errs := united.Compile(ud, spec)
+		l.addErrors(d, slices.Concat(errs, united.ValidateCreate(ud, spec)))
+		if policy != nil {
+			l.addWarnings(d, policy.Warnings)
 		}
 	}
 	for i := range l.budgets {

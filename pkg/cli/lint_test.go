@@ -61,6 +61,12 @@ a.yaml:13: error: PodUnavailableBudget two spec.selector: overlaps with PodUnava
 a.yaml:19: error: PodUnavailableBudget three spec.maxUnavailable: Invalid value: "101%": must be a count or a percentage from 0% to 100%
 a.yaml:20: error: PodUnavailableBudget three spec.selector: Required value: must not be empty, which would mean every pod of the namespace; select by a label
 0 WorkloadSpreads and 3 PodUnavailableBudgets: 3 mistakes, 0 warnings`},
+		"a UnitedDeployment": {map[string]string{"a.yaml": "apiVersion: apps.kruise.io/v1alpha1\nkind: UnitedDeployment\nmetadata: {name: web}\nspec:\n  selector: {matchLabels: {app: web}}\n" +
+			"  template:\n    deploymentTemplate:\n      spec:\n        template:\n          metadata: {labels: {app: web}}\n          spec: {containers: [{name: main, image: web}]}\n" +
+			"  topology:\n    subsets:\n    - name: a\n      replicas: 60%\n      maxReplicas: 3\n    - name: b\n      replica: 2\n"}, `
+a.yaml:15: error: UnitedDeployment web spec.topology.subsets[0].replicas: Forbidden: 
+a.yaml:18: error: UnitedDeployment web spec.topology.subsets[1].replica: unknown field "spec.topology.subsets[1].replica"
+1 UnitedDeployment, 0 WorkloadSpreads and 0 PodUnavailableBudgets: 2 mistakes, 0 warnings`},
 		"JSON and lists": {map[string]string{"a.json": `{"kind": "List", "apiVersion": "v1", "items": [
 {"apiVersion": "apps.kruise.io/v1alpha1", "kind": "WorkloadSpread", "metadata": {"name": "web"},
  "spec": {"targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},

@@ -20,6 +20,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/testkit"
 )
 
@@ -63,7 +64,10 @@ func TestMigrateGates(t *testing.T) {
 // TestMigrate goes from OpenKruise to Berth and back on a fake API server, with definitions that store v1alpha1. test/integration does it on a real one.
 func TestMigrate(t *testing.T) {
 	objects := installed(t)
-	objects = slices.DeleteFunc(objects, func(object client.Object) bool { _, is := object.(*appsv1.Deployment); return is })
+	objects = slices.DeleteFunc(objects, func(object client.Object) bool {
+		_, is := object.(*appsv1.Deployment)
+		return is || object.GetName() == endpoint.UnitedDefinition
+	})
 	for _, object := range objects[:2] {
 		definition := object.(*apiextensionsv1.CustomResourceDefinition)
 		schema := definition.Spec.Versions[1].Schema.OpenAPIV3Schema.Properties

@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/report"
 )
 
@@ -28,14 +29,17 @@ type statusCommand struct {
 func newStatus(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.Command {
 	c := &statusCommand{out: streams.Out, errOut: streams.ErrOut}
 	cmd := &cobra.Command{
-		Use:   "status [SPREAD]",
-		Short: "Where the pods of each spread are, what keeps others, and what happens next",
+		Use:   "status [NAME]",
+		Short: "Where the pods of each spread and UnitedDeployment are, what keeps others, and what happens next",
+		Long: `Where the pods of each spread and UnitedDeployment are, what keeps others, and what happens next.
+
+--watch follows spreads only; follow UnitedDeployments with kubectl get uniteddeployments --watch.`,
 		Example: `  kubectl berth status
   kubectl berth status web --watch
   kubectl berth status -l team=shop
   kubectl berth status -A -o json`,
 		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: console.SpreadNames(flags),
+		ValidArgsFunction: console.SpreadAndUnitedNames(flags),
 		RunE:              console.OnCluster(flags, c.run),
 	}
 	c.output.AddTo(cmd.Flags())
@@ -54,11 +58,18 @@ func (c *statusCommand) run(ctx context.Context, cluster *console.Cluster, args 
 	}
 	first := true
 	print := func(spreads []v1beta1.WorkloadSpread) (bool, error) {
-		if first && len(args) == 1 && len(spreads) == 0 {
-			return true, console.NoSuchSpread(args[0], cluster.Namespace)
+		var united []unitedv1beta1.UnitedDeployment
+		if !c.watch {
+			var err error
+			if united, err = listUnited(ctx, cluster, options); err != nil {
+				return true, err
+			}
+		}
+		if first && len(args) == 1 && len(spreads)+len(united) == 0 {
+			return true, console.NoSuchSpreadOrUnited(args[0], cluster.Namespace)
 		}
 		first = false
-		return false, c.print(spreads)
+		return false, c.print(spreads, united)
 	}
 	if c.watch {
 		return (&following{Cluster: cluster, options: options, changed: print, lost: func(err error) {
@@ -73,27 +84,37 @@ func (c *statusCommand) run(ctx context.Context, cluster *console.Cluster, args 
 	return err
 }
 
-// print prints a report of each spread.
-func (c *statusCommand) print(spreads []v1beta1.WorkloadSpread) error {
-	reports := make([]report.Spread, len(spreads))
+// print prints a report of each spread and UnitedDeployment.
+func (c *statusCommand) print(spreads []v1beta1.WorkloadSpread, united []unitedv1beta1.UnitedDeployment) error {
+	all := []any{}
 	for i := range spreads {
-		reports[i] = reportOf(&spreads[i])
+		all = append(all, reportOf(&spreads[i]))
 	}
-	if done, err := c.output.Structured(c.out, reports); done {
+	for i := range united {
+		all = append(all, report.OfUnited(&united[i], now()))
+	}
+	if done, err := c.output.Structured(c.out, all); done {
 		return err
 	}
 	if c.watch && console.IsTerminal(c.out) {
 		fmt.Fprint(c.out, "\x1b[H\x1b[2J") // move the cursor to the top and clear the screen
 	}
-	if len(reports) == 0 {
+	if len(all) == 0 {
 		_, err := fmt.Fprintln(c.out, "No WorkloadSpreads found.")
 		return err
 	}
-	for i := range reports {
+	for i, r := range all {
 		if i > 0 {
 			fmt.Fprintln(c.out)
 		}
-		if err := c.printReport(&reports[i]); err != nil {
+		var err error
+		switch r := r.(type) {
+		case report.Spread:
+			err = c.printReport(&r)
+		case report.United:
+			err = c.printUnited(&r)
+		}
+		if err != nil {
 			return err
 		}
 	}

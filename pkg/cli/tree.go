@@ -171,15 +171,16 @@ type treeCommand struct {
 func newTree(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.Command {
 	c := &treeCommand{out: streams.Out}
 	cmd := &cobra.Command{
-		Use:   "tree SPREAD",
-		Short: "The workload of a spread, its owners of pods, and their pods by subset",
+		Use:   "tree NAME",
+		Short: "The workload of a spread or the children of a UnitedDeployment, their owners of pods, and the pods by subset",
 		Long: `The workload of a spread, the owners between it and its pods, such as ReplicaSets, and for each owner its pods by subset, with node, state and age.
+Of a UnitedDeployment it shows the subsets with their children and pods. If both have the name, it shows the spread.
 
 It lists the spreads, pods and built-in workloads of the namespace, and no nodes. For a pod that Berth did not bind, the subset is the one of its label
 ` + v1beta1.SubsetLabel + `, which the controller sets.`,
 		Example:           "  kubectl berth tree web",
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: console.SpreadNames(flags),
+		ValidArgsFunction: console.SpreadAndUnitedNames(flags),
 		RunE:              console.OnCluster(flags, c.run),
 	}
 	c.output.AddTo(cmd.Flags())
@@ -193,10 +194,19 @@ func (c *treeCommand) run(ctx context.Context, cluster *console.Cluster, args []
 		return err
 	}
 	at := slices.IndexFunc(s.Spreads, func(spread v1beta1.WorkloadSpread) bool { return spread.Name == name })
-	if at < 0 {
-		return console.NoSuchSpread(name, cluster.Namespace)
+	var root *Branch
+	if at >= 0 {
+		root, err = treeOf(ctx, s, &s.Spreads[at])
+	} else {
+		united, failed := listUnited(ctx, cluster, named(cluster, name))
+		if failed != nil {
+			return failed
+		}
+		if len(united) == 0 {
+			return console.NoSuchSpreadOrUnited(name, cluster.Namespace)
+		}
+		root, err = treeOfUnited(ctx, s, &united[0])
 	}
-	root, err := treeOf(ctx, s, &s.Spreads[at])
 	if err != nil {
 		return err
 	}

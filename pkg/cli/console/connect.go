@@ -21,6 +21,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 )
 
 // NewRoot returns a command without subcommands, and the flags that it shares with every subcommand. Its users start it as kubectl berth.
@@ -68,7 +69,7 @@ func Connect(flags *Flags) (*Cluster, error) {
 		return nil, err
 	}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, v1beta1.AddToScheme, policyv1beta1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, v1beta1.AddToScheme, policyv1beta1.AddToScheme, unitedv1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("registering types: %w", err)
 		}
@@ -126,6 +127,16 @@ func (c *Cluster) noKind(err error, object runtime.Object) error {
 // SpreadNames completes the name of a spread on the command line.
 func SpreadNames(flags *Flags) cobra.CompletionFunc {
 	return namesOf(flags, "", func() client.ObjectList { return &v1beta1.WorkloadSpreadList{} })
+}
+
+// SpreadAndUnitedNames completes the name of a spread or a UnitedDeployment on the command line.
+func SpreadAndUnitedNames(flags *Flags) cobra.CompletionFunc {
+	spreads, united := SpreadNames(flags), namesOf(flags, "", func() client.ObjectList { return &unitedv1beta1.UnitedDeploymentList{} })
+	return func(cmd *cobra.Command, args []string, begin string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		names, directive := spreads(cmd, args, begin)
+		more, _ := united(cmd, args, begin)
+		return append(names, more...), directive
+	}
 }
 
 // PodNames completes pod/NAME on the command line.

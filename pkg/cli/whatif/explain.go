@@ -30,6 +30,8 @@ type PodReport struct {
 	Name      string `json:"name"`
 	// Spread that divides the pod. Empty if none does.
 	Spread string `json:"spread,omitempty"`
+	// United is the UnitedDeployment that the pod belongs to. Empty if it belongs to none.
+	United string `json:"unitedDeployment,omitempty"`
 	// Node is empty if the pod has none.
 	Node string `json:"node,omitempty"`
 	// Subset that the pod is in. Empty if it is in none.
@@ -344,6 +346,11 @@ func (c *explainCommand) run(ctx context.Context, cluster *console.Cluster, args
 	if err != nil {
 		return err
 	}
+	if report.Spread == "" {
+		if err := report.explainUnited(ctx, cluster, e, pod); err != nil {
+			return err
+		}
+	}
 	if done, err := c.output.Structured(c.out, report); done {
 		return err
 	}
@@ -352,7 +359,7 @@ func (c *explainCommand) run(ctx context.Context, cluster *console.Cluster, args
 
 func (c *explainCommand) print(r *PodReport) error {
 	p := console.PaletteFor(c.out)
-	heading := []console.Cell{{Text: "pod/" + r.Name}, {Text: cmp.Or(r.Spread, "no spread")}, {Text: "node " + cmp.Or(r.Node, "-")}, {Text: "subset " + cmp.Or(r.Subset, "-")}}
+	heading := []console.Cell{{Text: "pod/" + r.Name}, {Text: cmp.Or(r.Spread, r.United, "no spread")}, {Text: "node " + cmp.Or(r.Node, "-")}, {Text: "subset " + cmp.Or(r.Subset, "-")}}
 	if err := console.PrintTable(c.out, p, [][]console.Cell{heading}); err != nil {
 		return err
 	}

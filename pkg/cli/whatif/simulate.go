@@ -17,14 +17,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/crd/versions"
 	"github.com/berth-project/berth/pkg/report"
 	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/united"
 	engine "github.com/berth-project/berth/pkg/whatif"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -146,7 +149,9 @@ func newSimulate(flags *console.Flags, streams genericiooptions.IOStreams) *cobr
 
 With --from-cluster the pods are placed on the cluster's nodes, beside the pods that run there, by the scheduler's own
 filters. Without, the spread alone is asked, as if every subset had all the nodes that it needs. A spread that is applied
-already is named without a file, and its pods are placed on the cluster's nodes.`,
+already is named without a file, and its pods are placed on the cluster's nodes.
+
+For a file with a UnitedDeployment it says how its replicas are divided, as if every subset had all the nodes that it needs.`,
 		Example: `  kubectl berth simulate -f spread.yaml --scale 5,10,100
   kubectl berth simulate web --replicas 200
   kubectl berth simulate -f spread.yaml --from-cluster --replicas 200`,
@@ -157,7 +162,7 @@ already is named without a file, and its pods are placed on the cluster's nodes.
 		},
 	}
 	c.output.AddTo(cmd.Flags())
-	cmd.Flags().StringVarP(&c.file, "filename", "f", "", "File with a WorkloadSpread.")
+	cmd.Flags().StringVarP(&c.file, "filename", "f", "", "File with a WorkloadSpread or a UnitedDeployment.")
 	cmd.Flags().Int32Var(&c.replicas, "replicas", -1, "Replicas to simulate (default those of the workload in the cluster).")
 	cmd.Flags().Int32SliceVar(&c.scale, "scale", nil, "Several numbers of replicas. Each is simulated from the present state.")
 	cmd.Flags().BoolVar(&c.fromCluster, "from-cluster", false, "Place the pods on the nodes of the cluster.")
@@ -187,8 +192,11 @@ func (c *simulateCommand) run(ctx context.Context, connect func() (*console.Clus
 	if err := yaml.Unmarshal(content, &header); err != nil {
 		return fmt.Errorf("%s: %w; the file must contain one WorkloadSpread", c.file, err)
 	}
+	if header.Kind == unitedv1beta1.Kind.Kind {
+		return c.simulateUnited(content, sizes)
+	}
 	if header.Kind != v1beta1.Kind.Kind {
-		return fmt.Errorf("%s: it contains a %s; it must contain a WorkloadSpread", c.file, cmp.Or(header.Kind, "file without kind"))
+		return fmt.Errorf("%s: it contains a %s; it must contain a WorkloadSpread or a UnitedDeployment", c.file, cmp.Or(header.Kind, "file without kind"))
 	}
 	object, gvk, err := versions.Decode(content)
 	if err != nil {
@@ -221,6 +229,50 @@ func (c *simulateCommand) run(ctx context.Context, connect func() (*console.Clus
 		return err
 	}
 	return c.print(simulations)
+}
+
+// simulateUnited says how a UnitedDeployment divides its replicas, as if every subset had all the nodes that it needs.
+func (c *simulateCommand) simulateUnited(content []byte, sizes []int32) error {
+	if c.fromCluster {
+		return errors.New("--from-cluster knows WorkloadSpreads only; leave it out to see how the replicas of a UnitedDeployment are divided")
+	}
+	object, gvk, err := versions.Decode(content)
+	if err != nil {
+		return fmt.Errorf("%s: %w; the file must contain one UnitedDeployment", c.file, err)
+	}
+	ud, is := object.(*unitedv1beta1.UnitedDeployment)
+	if !is {
+		return fmt.Errorf("%s: it contains a %s of %s; it must contain a UnitedDeployment", c.file, gvk.Kind, gvk.GroupVersion())
+	}
+	if len(sizes) == 0 {
+		sizes = []int32{ptr.Deref(ud.Spec.Replicas, 1)}
+	}
+	var simulations []Simulation
+	for _, size := range sizes {
+		ud.Spec.Replicas = &size
+		policy, errs := united.Compile(ud, field.NewPath("spec"))
+		if len(errs) > 0 {
+			return fmt.Errorf("%s: %w", c.file, errs.ToAggregate())
+		}
+		simulations = append(simulations, plannedUnited(policy))
+	}
+	return c.print(simulations)
+}
+
+func plannedUnited(policy *united.Policy) Simulation {
+	plan := policy.Plan(united.Observed{})
+	s := Simulation{Replicas: policy.Replicas, Unplaced: policy.Replicas}
+	for i := range plan.Status.SubsetStatuses {
+		is := &plan.Status.SubsetStatuses[i]
+		place := SimulatedPlace{Name: is.Name, Then: is.Replicas}
+		if most := policy.Subsets[i].Max; most.IsSet {
+			quota := most.Of(policy.Replicas)
+			place.Quota = &quota
+		}
+		s.Subsets = append(s.Subsets, place)
+		s.Unplaced -= is.Replicas
+	}
+	return s
 }
 
 // simulateApplied simulates a spread of the cluster.

@@ -146,6 +146,28 @@ func TestSimulateFiles(t *testing.T) {
 			t.Errorf("%v, printed (-want +got):\n%s", err, diff)
 		}
 	})
+	t.Run("a UnitedDeployment", func(t *testing.T) {
+		const united = `apiVersion: apps.kruise.io/v1alpha1
+kind: UnitedDeployment
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template: {deploymentTemplate: {spec: {template: {metadata: {labels: {app: web}}, spec: {containers: [{name: main, image: web}]}}}}}
+  topology: {subsets: [{name: a, minReplicas: 1, maxReplicas: 2}, {name: b, maxReplicas: 3}]}
+`
+		got, err := simulate(simulateCommand{output: console.AsTable, replicas: -1, scale: []int32{3, 10}}, united, ".yaml")
+		want := `3 replicas   KEPT   THEN   QUOTA
+  a          0      2      2
+  b          0      1      3
+10 replicas   KEPT   THEN   QUOTA
+  a           0      2      2
+  b           0      3      3
+  5 pods run in no subset
+`
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("%v, printed (-want +got):\n%s", err, diff)
+		}
+	})
 	t.Run("a scenario", func(t *testing.T) {
 		if got, err := simulate(simulateCommand{output: console.AsTable}, "", ".txtar"); err == nil || !strings.Contains(err.Error(), "use berth-sandbox play") {
 			t.Errorf("%v, printed\n%s", err, got)

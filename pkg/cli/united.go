@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/cli/console"
+	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/report"
+	"github.com/berth-project/berth/pkg/snapshot"
+	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
+)
+
+// listUnited lists UnitedDeployments. A cluster without the kind has none.
+func listUnited(ctx context.Context, cluster *console.Cluster, options []client.ListOption) ([]v1beta1.UnitedDeployment, error) {
+	var list v1beta1.UnitedDeploymentList
+	if err := cluster.List(ctx, &list, options...); err != nil && !meta.IsNoMatchError(err) {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+func (c *statusCommand) printUnited(r *report.United) error {
+	state := console.Cell{Text: "Ready", Color: console.Green}
+	if !r.Ready {
+		state = console.Cell{Text: cmp.Or(string(r.Reason), "Unknown"), Color: console.Yellow}
+	}
+	p := console.PaletteFor(c.out)
+	heading := []console.Cell{{Text: c.nameOf(r.Namespace, r.Name)}, {Text: "UnitedDeployment"}, {Text: r.Strategy}, {Text: report.Pods(r.Replicas, "asked for", "asked for")}, state}
+	if err := console.PrintTable(c.out, p, [][]console.Cell{heading}); err != nil {
+		return err
+	}
+	if len(r.Subsets) > 0 {
+		rows := [][]console.Cell{{{Text: "  SUBSET"}, {Text: "READY"}, {Text: "REPLICAS"}, {Text: "RESERVED"}, {Text: "PARTITION"}, {Text: "SCHEDULABLE"}}}
+		if c.output == console.AsWide {
+			rows[0] = append(rows[0], console.Cell{Text: "MESSAGE"})
+		}
+		for _, s := range r.Subsets {
+			schedulable := console.Cell{Text: "yes"}
+			if !s.Schedulable {
+				schedulable = console.Cell{Text: "no", Color: console.Yellow}
+			}
+			row := []console.Cell{{Text: "  " + s.Name}, {Text: number(s.Ready)}, {Text: number(s.Replicas)}, {Text: number(s.Reserved)}, {Text: number(s.Partition)}, schedulable}
+			if c.output == console.AsWide {
+				row = append(row, console.Cell{Text: s.Message})
+			}
+			rows = append(rows, row)
+		}
+		if err := console.PrintTable(c.out, p, rows); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintln(c.out, "  next: "+r.Next)
+	return err
+}
+
+func number(n int32) string { return strconv.Itoa(int(n)) }
+
+// treeOfUnited is the tree of a UnitedDeployment: its subsets, their children, the owners between these and the pods, and the pods.
+func treeOfUnited(ctx context.Context, s *snapshot.Snapshot, ud *v1beta1.UnitedDeployment) (*Branch, error) {
+	r := report.OfUnited(ud, now())
+	root := &Branch{Kind: "UnitedDeployment", Name: ud.Name, State: "Ready", Created: &ud.CreationTimestamp.Time}
+	if !r.Ready {
+		root.State = cmp.Or(string(r.Reason), "Unknown")
+	}
+	for _, is := range r.Subsets {
+		branch := root.sub(kindSubset, is.Name)
+		branch.Kept, branch.Quota = new(int32), &is.Replicas
+	}
+	pods := slices.SortedFunc(slices.Values(s.Pods), func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
+	for _, pod := range pods {
+		owners, err := ownersBelow(ctx, s, pod, ud)
+		if err != nil {
+			return nil, err
+		}
+		if owners == nil {
+			continue
+		}
+		in := root.sub(kindSubset, pod.Labels[v1beta1.SubsetNameLabel])
+		branch := in
+		for _, owner := range owners {
+			branch = branch.sub(owner.Kind.Kind, owner.Name)
+			if object, _ := s.Owner(ud.Namespace, owner); object != nil {
+				created := object.GetCreationTimestamp().Time
+				branch.Created = &created
+			}
+		}
+		l := leaf{Pod: subset.Observe(pod, s.Node(pod.Spec.NodeName)), terminates: pod.DeletionTimestamp != nil}
+		if in.Kept != nil && l.Active && l.NodeName != "" {
+			*in.Kept++
+		}
+		branch = branch.sub("Pod", l.Name)
+		branch.Node, branch.State, branch.Created = l.NodeName, stateOf(&l), &l.Created
+	}
+	return root, nil
+}
+
+// ownersBelow are the owners of a pod from the child of a UnitedDeployment down. It is nil for a pod of something else.
+func ownersBelow(ctx context.Context, s *snapshot.Snapshot, pod *corev1.Pod, ud *v1beta1.UnitedDeployment) ([]workload.Owner, error) {
+	var owners, below []workload.Owner
+	_, err := s.Lineage.Climb(ctx, pod.Namespace, workload.ControllerOf(pod), func(owner workload.Owner) (bool, error) {
+		if owner.Kind == v1beta1.Kind.GroupKind() && owner.UID == ud.UID {
+			below = owners
+			return true, nil
+		}
+		owners = append(owners, owner)
+		return false, nil
+	})
+	slices.Reverse(below)
+	return below, err
+}
