@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -119,7 +120,7 @@ func (v *spreadValidator) target(ctx context.Context, spread *v1beta1.WorkloadSp
 	if err != nil {
 		return Target{}, fmt.Errorf("reading %s: %w", workloadName(spread), err)
 	}
-	return Target{Replicas: replicasOf(object, spread), MaxUnavailable: workload.MaxUnavailable(object)}, nil
+	return Target{Replicas: replicasOf(object, spread), MaxUnavailable: workload.MaxUnavailable(object), United: unitedOf(object)}, nil
 }
 
 func targetKey(spread *v1beta1.WorkloadSpread) types.NamespacedName {
@@ -158,7 +159,7 @@ func targetVersion(spread *v1beta1.WorkloadSpread) schema.GroupVersionKind {
 
 // targetOf reads fields that most kinds have at the same paths. It leaves out fields that are missing or have another type.
 func targetOf(object *unstructured.Unstructured, spread *v1beta1.WorkloadSpread) Target {
-	target := Target{Whole: true, Template: templateOf(object), Selector: selectorOf(object), Replicas: replicasOf(object, spread)}
+	target := Target{Whole: true, United: unitedOf(object), Template: templateOf(object), Selector: selectorOf(object), Replicas: replicasOf(object, spread)}
 	if kind, watched := workloads[kindOfTarget(spread)]; watched {
 		typed := kind.NewObject()
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, typed); err == nil {
@@ -166,6 +167,14 @@ func targetOf(object *unstructured.Unstructured, spread *v1beta1.WorkloadSpread)
 		}
 	}
 	return target
+}
+
+// unitedOf is the name of the UnitedDeployment whose child the object is, or empty.
+func unitedOf(object metav1.Object) string {
+	if owner := workload.ControllerOf(object); owner != nil && owner.Kind == unitedv1beta1.Kind.GroupKind() {
+		return owner.Name
+	}
+	return ""
 }
 
 // replicasOf is nil if the object does not contain the replicas.

@@ -115,6 +115,35 @@ func TestTheWorkloadIsLookedForInTheCache(t *testing.T) {
 	}
 }
 
+// TestAChildOfAUnitedDeploymentIsKnownByItsOwner: whether the workload comes from the cache or, for a spread with patches, from the API server.
+func TestAChildOfAUnitedDeploymentIsKnownByItsOwner(t *testing.T) {
+	owner := func(apiVersion, kind string) []metav1.OwnerReference {
+		return []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: "shop", UID: "u", Controller: ptr.To(true)}}
+	}
+	for name, tc := range map[string]struct {
+		owners  []metav1.OwnerReference
+		allowed bool
+	}{
+		"a child":                        {owner("apps.kruise.io/v1alpha1", "UnitedDeployment"), false},
+		"a child, in another version":    {owner("apps.kruise.io/v1beta1", "UnitedDeployment"), false},
+		"a workload of something else":   {owner("example.com/v1", "UnitedDeployment"), true},
+		"a workload that nobody manages": {nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			deployment := &appsv1.Deployment{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}, ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", OwnerReferences: tc.owners}}
+			patched := changed(spreadOf("web", "web", 1), patchedBy(`{"spec":{"hostname":"x"}}`))
+			for _, response := range []admission.Response{
+				ask(t, cacheOf(t, deployment), spreadOf("web", "web", 1), nil),
+				askLive(t, cacheOf(t), &apiServer{Reader: cacheOf(t, deployment)}, patched),
+			} {
+				if response.Allowed != tc.allowed {
+					t.Errorf("allowed is %t: %+v", response.Allowed, response.Result)
+				}
+			}
+		})
+	}
+}
+
 // askLive is ask with an API server that has other objects than the cache.
 func askLive(t *testing.T, cache, live client.Reader, spread *v1beta1.WorkloadSpread) admission.Response {
 	t.Helper()

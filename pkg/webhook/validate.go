@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -31,6 +32,8 @@ type Target struct {
 	Missing bool
 	// Unread says why the workload could not be read, as an error message. Empty if it was read, or if nobody tried.
 	Unread string
+	// United is the name of the UnitedDeployment whose child the workload is. Empty if it is none, or if that is not known.
+	United string
 	// Replicas are nil if they are not known.
 	Replicas *int32
 	// MaxUnavailable is that of workload.MaxUnavailable. Nil if it is not known.
@@ -74,6 +77,13 @@ func validateTarget(spread, old *v1beta1.WorkloadSpread, known *Known, path *fie
 			warnings = append(warnings, fmt.Sprintf("%s: has no effect, because the older WorkloadSpread %q divides %s", path, other.Name, workloadName(spread)))
 		}
 	}
+	if why := dividedByUnited(spread, &known.Target); why != "" {
+		if old == nil {
+			errs = append(errs, field.Forbidden(path, why))
+		} else {
+			warnings = append(warnings, fmt.Sprintf("%s: %s", path, why)) // the target cannot be changed, so this update did not cause it
+		}
+	}
 	const untried = "so the patches were not tried on its pods"
 	target, patched := &known.Target, hasPatch(spread)
 	switch {
@@ -89,6 +99,19 @@ func validateTarget(spread, old *v1beta1.WorkloadSpread, known *Known, path *fie
 		warnings = append(warnings, fmt.Sprintf("%s: %s has no pod template at spec.template, %s", path, workloadName(spread), untried))
 	}
 	return warnings, errs
+}
+
+// dividedByUnited says why a spread must not divide a UnitedDeployment or one of its children. It is empty for other workloads.
+func dividedByUnited(spread *v1beta1.WorkloadSpread, target *Target) string {
+	const instead = "put the numbers into spec.topology.subsets of the UnitedDeployment, and delete the spread"
+	switch {
+	case kindOfTarget(spread) == unitedv1beta1.Kind.GroupKind():
+		return "a UnitedDeployment divides its pods itself; " + instead
+	case target.United != "":
+		return fmt.Sprintf("%s is a child of UnitedDeployment %s, which divides its pods over subsets already; %s", workloadName(spread), target.United, instead)
+	default:
+		return ""
+	}
 }
 
 // hasPatch is true if a subset has a patch, valid or not.

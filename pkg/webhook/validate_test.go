@@ -129,6 +129,19 @@ func TestValidateSpread(t *testing.T) {
 			wantWarnings: []string{"spec.targetRef: Deployment web has no pod template at spec.template, so the patches were not tried on its pods"},
 		},
 		"a workload without a template is as good as any for a spread without patches": {spread: web, known: Known{Target: Target{Whole: true}}},
+		"a child of a UnitedDeployment is divided already": {
+			spread: web, known: Known{Target: Target{United: "shop"}},
+			wantErrors: []string{"spec.targetRef: Forbidden: Deployment web is a child of UnitedDeployment shop, which divides its pods over subsets already; put the numbers into spec.topology.subsets"},
+		},
+		"a workload that became a child is a warning": {
+			spread: web, old: before, known: Known{Target: Target{United: "shop"}},
+			wantWarnings: []string{"spec.targetRef: Deployment web is a child of UnitedDeployment shop"},
+		},
+		"a UnitedDeployment divides its pods itself": {
+			spread:     changed(web, targeting("apps.kruise.io/v1alpha1", "UnitedDeployment", "")),
+			wantErrors: []string{"spec.targetRef: Forbidden: a UnitedDeployment divides its pods itself; put the numbers into spec.topology.subsets"},
+		},
+		"a UnitedDeployment of another group is a workload like any": {spread: changed(web, targeting("example.com/v1", "UnitedDeployment", ""))},
 		"percentages are counted at the replicas that there are": {
 			spread: changed(web, percentages), known: Known{Target: Target{Replicas: ptr.To[int32](3)}},
 			wantWarnings: []string{"spec.subsets: the minimums are 4 pods (a 2, b 2), and the workload has 3 replicas, so the last subsets get less than their minimum"},
