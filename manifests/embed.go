@@ -6,7 +6,7 @@ import (
 	"io/fs"
 )
 
-//go:embed base/namespace.yaml base/workload-reader.yaml crd/*_*.yaml scheduler/rbac.yaml scheduler/flowschema.yaml controller/rbac.yaml controller/policy.yaml policy/record.yaml
+//go:embed base/namespace.yaml base/workload-reader.yaml crd/*_*.yaml scheduler/rbac.yaml scheduler/flowschema.yaml controller/rbac.yaml controller/united.yaml controller/policy.yaml policy/record.yaml
 //go:embed webhook/rbac.yaml webhook/certificate.yaml budget/rbac.yaml budget/protection.yaml budget/eviction.yaml budget/flowschema.yaml
 //go:embed descheduler/base/rbac.yaml
 var files embed.FS
@@ -19,7 +19,7 @@ var SchedulerConfig []byte
 // The webhook configurations have the API server ask Berth's webhook, at its Service. They are applied when the webhook runs, and not by
 // Install.
 var (
-	// ValidatingWebhook is about WorkloadSpreads.
+	// ValidatingWebhook is about WorkloadSpreads and UnitedDeployments.
 	//
 	//go:embed webhook/validatingwebhookconfiguration.yaml
 	ValidatingWebhook []byte
@@ -49,7 +49,7 @@ func CRDs() [][]byte { return read("crd/*_*.yaml") }
 // policies, and the Secret for the webhook's certificate.
 func Install() [][]byte {
 	all := CRDs()
-	for _, pattern := range []string{"base/namespace.yaml", "base/workload-reader.yaml", "scheduler/rbac.yaml", "scheduler/flowschema.yaml", "controller/rbac.yaml", "controller/policy.yaml", "policy/record.yaml",
+	for _, pattern := range []string{"base/namespace.yaml", "base/workload-reader.yaml", "scheduler/rbac.yaml", "scheduler/flowschema.yaml", "controller/rbac.yaml", "controller/united.yaml", "controller/policy.yaml", "policy/record.yaml",
 		"webhook/rbac.yaml", "webhook/certificate.yaml", "budget/rbac.yaml", "budget/protection.yaml", "budget/eviction.yaml", "budget/flowschema.yaml",
 		"descheduler/base/rbac.yaml"} {
 		all = append(all, read(pattern)...)

@@ -23,6 +23,7 @@ import (
 	budgetcontroller "github.com/berth-project/berth/pkg/controller/budget"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/guard"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/webhook"
@@ -44,7 +45,9 @@ type flags struct {
 	shutdownDelay           time.Duration
 	budgets                 bool
 	budgetExpiry            time.Duration
-	compatibility           string
+	// united is true if the controller of UnitedDeployments runs.
+	united        bool
+	compatibility string
 }
 
 // requestTimeout is how long kube-apiserver works on a request, unless its --request-timeout says otherwise.
@@ -85,6 +88,7 @@ func (f *flags) addTo(set *flag.FlagSet) {
 	set.DurationVar(&f.budgetExpiry, "budget-expiry", budgetcontroller.DefaultExpiry,
 		"How long a PodUnavailableBudget counts an operation that it allowed, if the operation does not happen. At least "+guard.ShortestExpiry(requestTimeout).String()+
 			". If the API server's --request-timeout is above 1m, add the difference.")
+	set.BoolVar(&f.united, "united-deployments", true, "Run the controller of UnitedDeployments. If false, they are left alone.")
 	set.StringVar(&f.compatibility, "compatibility", "",
 		"kruise: WorkloadSpreads behave as OpenKruise's in everything that clients can observe, except those with another value in annotation "+
 			v1beta1.CompatibilityAnnotation+"; none or empty: only those with value kruise in the annotation do.")
@@ -109,11 +113,12 @@ func run(ctx context.Context, f flags) error {
 		return fmt.Errorf("--budget-expiry is %s: must be at least %s, because an allowed request may take that long to happen", f.budgetExpiry, shortest)
 	}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme, policyv1beta1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme, policyv1beta1.AddToScheme, unitedv1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return fmt.Errorf("registering types: %w", err)
 		}
 	}
+	f.webhook.IgnoreUnitedDeployments = !f.united
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return fmt.Errorf("finding the API server: %w", err)

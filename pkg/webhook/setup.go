@@ -54,6 +54,8 @@ type Options struct {
 	// review is read. Setup reads the file once. If it is empty, the client must call the path that the webhook configuration names; other paths get
 	// 404.
 	ClientCA string
+	// IgnoreUnitedDeployments admits every UnitedDeployment, because another controller runs for them in the cluster.
+	IgnoreUnitedDeployments bool
 }
 
 // Setup makes the manager serve the webhooks on every replica, leader or not. Conversion is served as soon as there is a certificate, and admission once the
@@ -106,6 +108,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	// A panic becomes an error by default.
 	register(endpoint.Spreads, conversion.Admission(v1beta1.GroupVersion,
 		admission.WithValidator(mgr.GetScheme(), &spreadValidator{reader: mgr.GetCache(), live: mgr.GetAPIReader(), announce: owners.Announce})))
+	register(endpoint.UnitedDeployments, unitedReviews(mgr.GetScheme(), mgr.GetRESTMapper(), opts.IgnoreUnitedDeployments))
 	for _, handlers := range more {
 		if err := handlers(register); err != nil {
 			return err

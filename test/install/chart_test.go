@@ -166,6 +166,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"scheduler.replica=3":                                  "at '/scheduler': additional properties 'replica' not allowed",
 		"scheduler.replicas=three":                             "at '/scheduler/replicas': got string, want integer",
 		"controller.replicas=-1":                               "at '/controller/replicas': minimum: got -1, want 0",
+		"unitedDeployments.enabled=no-thanks":                  "at '/unitedDeployments/enabled': got string, want boolean",
 		"certificates.source=letsencrypt":                      "at '/certificates/source': value must be one of 'managed', 'cert-manager'",
 		"descheduler.mode=daemon":                              "at '/descheduler/mode': value must be one of 'cronjob', 'job', 'deployment', 'none'",
 		"descheduler.interval=often":                           "at '/descheduler/interval'",
@@ -269,6 +270,20 @@ func TestValuesReachTheirObjects(t *testing.T) {
 		}
 		if diff := cmp.Diff([]any{"--webhooks=false", "--metrics-bind-address=:8080", "--budgets=false"}, container(t, objects, "berth-controller")["args"]); diff != "" {
 			t.Errorf("args (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("UnitedDeployments that are left alone", func(t *testing.T) {
+		objects := templated(t, "unitedDeployments.enabled=false")
+		for _, object := range objects {
+			if object.GetName() == "berth-united" {
+				t.Errorf("%s %s is left", object.GetKind(), object.GetName())
+			}
+		}
+		if diff := cmp.Diff([]any{"--webhook-certs=managed", "--metrics-bind-address=:8080", "--united-deployments=false"}, container(t, objects, "berth-controller")["args"]); diff != "" {
+			t.Errorf("args (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff(len(templated(t))-2, len(objects)); diff != "" {
+			t.Errorf("number of objects (-want +got):\n%s", diff)
 		}
 	})
 	t.Run("a configuration of the scheduler has a name of its own", func(t *testing.T) {

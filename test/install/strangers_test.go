@@ -121,7 +121,7 @@ func (c *cluster) ofWebhooks(t *testing.T, field string) []string {
 
 func ofBudgets(path string) bool {
 	handler := endpoint.HandlerOf(path)
-	return !slices.Contains([]string{endpoint.Pods, endpoint.RequiredPods, endpoint.Spreads}, handler)
+	return !slices.Contains([]string{endpoint.Pods, endpoint.RequiredPods, endpoint.Spreads, endpoint.UnitedDeployments}, handler)
 }
 
 // expectNewPaths waits until each webhook has a secret path, and those of budgets have a new one.
@@ -324,7 +324,7 @@ func namePaths(t *testing.T, dir string) {
 		kind, name string
 		paths      []string
 	}{
-		{"ValidatingWebhookConfiguration", "berth-webhook", []string{endpoint.Spreads}},
+		{"ValidatingWebhookConfiguration", "berth-webhook", []string{endpoint.Spreads, endpoint.UnitedDeployments}},
 		{"MutatingWebhookConfiguration", "berth-webhook", []string{endpoint.Pods, endpoint.RequiredPods}},
 		{"ValidatingWebhookConfiguration", "berth-budget", []string{endpoint.BudgetPods, endpoint.BudgetPods, endpoint.BudgetPods, endpoint.BudgetPods, endpoint.Budgets}},
 		{"MutatingWebhookConfiguration", "berth-budget", []string{endpoint.Evictions}},
