@@ -129,7 +129,7 @@ func (f *family) latestRevision(ctx context.Context, of client.Object) (string, 
 }
 
 func ownedBy(namespace string, uid types.UID) []client.ListOption {
-	return []client.ListOption{client.InNamespace(namespace), client.MatchingFields{controllerField: string(uid)}, client.UnsafeDisableDeepCopy}
+	return []client.ListOption{client.InNamespace(namespace), client.MatchingFields{ControllerField: string(uid)}, client.UnsafeDisableDeepCopy}
 }
 
 type podPredicate func(*corev1.Pod) bool

@@ -60,12 +60,12 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 	f := &fixture{clock: clocktesting.NewFakePassiveClock(noon.Time), events: events.NewFakeRecorder(100)}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1beta1.WorkloadSpread{}).
 		WithIndex(&v1beta1.WorkloadSpread{}, lineage.TargetField, lineage.TargetKeyOf).
-		WithIndex(&corev1.Pod{}, controllerField, controllerUIDOf).
+		WithIndex(&corev1.Pod{}, ControllerField, controllerUIDOf).
 		WithIndex(&corev1.Pod{}, nodeField, nodeNameOf).
-		WithIndex(&appsv1.Deployment{}, controllerField, controllerUIDOf).
-		WithIndex(&appsv1.ReplicaSet{}, controllerField, controllerUIDOf).
-		WithIndex(&appsv1.StatefulSet{}, controllerField, controllerUIDOf).
-		WithIndex(&batchv1.Job{}, controllerField, controllerUIDOf).
+		WithIndex(&appsv1.Deployment{}, ControllerField, controllerUIDOf).
+		WithIndex(&appsv1.ReplicaSet{}, ControllerField, controllerUIDOf).
+		WithIndex(&appsv1.StatefulSet{}, ControllerField, controllerUIDOf).
+		WithIndex(&batchv1.Job{}, ControllerField, controllerUIDOf).
 		WithInterceptorFuncs(interceptor.Funcs{
 			SubResourceUpdate: func(ctx context.Context, c client.Client, _ string, object client.Object, options ...client.SubResourceUpdateOption) error {
 				f.writes++

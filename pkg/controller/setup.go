@@ -77,7 +77,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	}
 	// A replica that does not lead needs the watch when it starts to lead.
 	owners.OnStart(func(ctx context.Context, object *metav1.PartialObjectMetadata) error {
-		if err := mgr.GetFieldIndexer().IndexField(ctx, object, controllerField, controllerUIDOf); err != nil {
+		if err := mgr.GetFieldIndexer().IndexField(ctx, object, ControllerField, controllerUIDOf); err != nil {
 			return err
 		}
 		return watch(family.watchOf(object))
@@ -161,8 +161,8 @@ func keepOfNode(obj any) (any, error) {
 
 // Indexes of the cache.
 const (
-	// controllerField of any object is the UID of its controller.
-	controllerField = "metadata.controller"
+	// ControllerField of any object is the UID of its controller.
+	ControllerField = "metadata.controller"
 	// nodeField of a pod is the node it is bound to.
 	nodeField = "spec.nodeName"
 )
@@ -173,12 +173,12 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		field   string
 		extract client.IndexerFunc
 	}{
-		{&corev1.Pod{}, controllerField, controllerUIDOf},
+		{&corev1.Pod{}, ControllerField, controllerUIDOf},
 		{&corev1.Pod{}, nodeField, nodeNameOf},
-		{&appsv1.Deployment{}, controllerField, controllerUIDOf},
-		{&appsv1.ReplicaSet{}, controllerField, controllerUIDOf},
-		{&appsv1.StatefulSet{}, controllerField, controllerUIDOf},
-		{&batchv1.Job{}, controllerField, controllerUIDOf},
+		{&appsv1.Deployment{}, ControllerField, controllerUIDOf},
+		{&appsv1.ReplicaSet{}, ControllerField, controllerUIDOf},
+		{&appsv1.StatefulSet{}, ControllerField, controllerUIDOf},
+		{&batchv1.Job{}, ControllerField, controllerUIDOf},
 	} {
 		if err := indexer.IndexField(ctx, index.object, index.field, index.extract); err != nil {
 			return fmt.Errorf("indexing %T by %s: %w", index.object, index.field, err)

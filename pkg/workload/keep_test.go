@@ -54,3 +54,25 @@ func TestKeepLeavesReplicasSelectorAndOwner(t *testing.T) {
 		t.Errorf("a pod became %v, %v", got, err)
 	}
 }
+
+func TestKeepLeavesTheNumbersAndAnnotationsOfAChildOfAUnitedDeployment(t *testing.T) {
+	meta := metav1.ObjectMeta{Name: "web-a", Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: "long", "team": "shop"},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps.kruise.io/v1alpha1", Kind: "UnitedDeployment", Name: "web", UID: "u", Controller: ptr.To(true)}}}
+	kept := *meta.DeepCopy()
+	kept.Annotations = map[string]string{"team": "shop"}
+	for _, tc := range []struct{ whole, want runtime.Object }{
+		{&appsv1.Deployment{ObjectMeta: meta, Status: appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: 4, UpdatedReplicas: 3, ReadyReplicas: 1, AvailableReplicas: 1,
+			Conditions: []appsv1.DeploymentCondition{{}}}},
+			&appsv1.Deployment{ObjectMeta: kept, Status: appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: 4, UpdatedReplicas: 3, ReadyReplicas: 1}}},
+		{&appsv1.StatefulSet{ObjectMeta: *meta.DeepCopy(), Status: appsv1.StatefulSetStatus{ObservedGeneration: 2, Replicas: 4, UpdatedReplicas: 3, ReadyReplicas: 1, CurrentRevision: "x"}},
+			&appsv1.StatefulSet{ObjectMeta: kept, Status: appsv1.StatefulSetStatus{ObservedGeneration: 2, Replicas: 4, UpdatedReplicas: 3, ReadyReplicas: 1}}},
+	} {
+		got, err := workload.Keep(tc.whole)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("kept (-want +got):\n%s", diff)
+		}
+	}
+}
