@@ -76,4 +76,6 @@ const (
 	ReasonChildUpdated Reason = "ChildUpdated"
 	// ReasonChildDeleted: event, a child was deleted, because its subset was removed or another child took its place.
 	ReasonChildDeleted Reason = "ChildDeleted"
+	// ReasonUnitedDeploymentWarning: event, the spec is valid, but probably not what was meant.
+	ReasonUnitedDeploymentWarning Reason = "UnitedDeploymentWarning"
 )

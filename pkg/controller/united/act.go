@@ -1,0 +1,407 @@
+package united
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/util/csaupgrade"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	model "github.com/berth-project/berth/pkg/united"
+)
+
+// concurrentWrites is how many children or pods of a UnitedDeployment are written at a time.
+const concurrentWrites = 8
+
+// memory is what the controller remembers of a UnitedDeployment. It only saves requests. Without it everything is read, and applied once more.
+type memory struct {
+	uid types.UID
+	// revision is the name of the ControllerRevision of the latest template. It exists.
+	revision string
+	// templates of other revisions, by name.
+	templates map[string]*model.Template
+	// pruned says for which state the ControllerRevisions were pruned last.
+	pruned string
+
+	mu sync.Mutex
+	// applied are the children as they were applied last, by UID.
+	applied map[types.UID]applied
+}
+
+// applied is what was applied to a child, and the generation that it had afterwards. If the child has another generation, somebody has changed its spec.
+type applied struct {
+	object     [sha256.Size]byte
+	generation int64
+}
+
+func newMemory(of types.UID) *memory {
+	return &memory{uid: of, templates: map[string]*model.Template{}, applied: map[types.UID]applied{}}
+}
+
+// keepOnly forgets children that do not exist any more.
+func (m *memory) keepOnly(all []*child) {
+	exist := sets.New[types.UID]()
+	for _, c := range all {
+		exist.Insert(c.UID)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for uid := range m.applied {
+		if !exist.Has(uid) {
+			delete(m.applied, uid)
+		}
+	}
+}
+
+func (m *memory) remember(uid types.UID, a applied) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.applied[uid] = a
+}
+
+func (m *memory) was(uid types.UID, a applied) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.applied[uid] == a
+}
+
+// step is a child that is not as wanted.
+type step struct {
+	model.Wanted
+	// child is nil if it is to be created.
+	child *child
+	// object is what is applied. Nil if only replicas are written, or the child is deleted.
+	object *unstructured.Unstructured
+	hash   [sha256.Size]byte
+}
+
+// steps are what the plan asks for, without the children that are as wanted.
+func (r *reconciler) steps(ctx context.Context, ud *v1beta1.UnitedDeployment, policy *model.Policy, plan *model.Plan, found *children, m *memory) (lower, rest []step, _ error) {
+	byUID := map[types.UID]*child{}
+	for _, c := range found.all {
+		byUID[c.UID] = c
+	}
+	for _, wanted := range plan.Children {
+		s := step{Wanted: wanted}
+		if wanted.Child != nil {
+			s.child = byUID[wanted.Child.UID]
+		}
+		if !s.ReplicasOnly {
+			if err := r.render(ctx, &s, ud, policy, m); err != nil {
+				return nil, nil, err
+			}
+		}
+		switch {
+		case s.isDone(m):
+		case s.child != nil && (s.ReplicasOnly || s.Replicas < s.child.Replicas):
+			lower = append(lower, s)
+		default:
+			rest = append(rest, s)
+		}
+	}
+	return lower, rest, nil
+}
+
+// render sets the object that is applied. There is none for a held child whose revision does not exist any more: only its replicas can be written.
+func (r *reconciler) render(ctx context.Context, s *step, ud *v1beta1.UnitedDeployment, policy *model.Policy, m *memory) error {
+	template := policy.Template
+	if s.Held && s.Revision != m.revision {
+		var err error
+		if template, err = r.templateOf(ctx, ud, s.Revision, m); err != nil {
+			return err
+		}
+		if template == nil || template.Kind != s.child.Kind {
+			s.ReplicasOnly = true
+			return nil
+		}
+	}
+	content, err := policy.Render(s.Wanted, template, s.Revision, r.versionOf(template.Kind).GroupVersion().String(), ud)
+	if err != nil {
+		return fmt.Errorf("rendering the child of subset %s: %w", policy.Subsets[s.Subset].Name, err)
+	}
+	text, err := json.Marshal(content)
+	if err != nil {
+		return err
+	}
+	s.object, s.hash = &unstructured.Unstructured{Object: content}, sha256.Sum256(text)
+	return nil
+}
+
+// isDone is true if the child is as wanted, or nothing can be done now.
+func (s *step) isDone(m *memory) bool {
+	switch {
+	case s.child == nil:
+		return false
+	case s.Delete:
+		return s.child.left > 0 || s.child.status.replicas > 0 || s.child.status.observed < s.child.object.GetGeneration()
+	case s.ReplicasOnly:
+		return s.Replicas == s.child.Replicas && s.Trial == s.child.Trial
+	default:
+		return s.Trial == s.child.Trial && m.was(s.child.UID, applied{s.hash, s.child.object.GetGeneration()}) &&
+			contains(s.child.object.GetLabels(), s.object.GetLabels()) && contains(s.child.object.GetAnnotations(), s.object.GetAnnotations())
+	}
+}
+
+func contains(all, some map[string]string) bool {
+	for key, value := range some {
+		if all[key] != value {
+			return false
+		}
+	}
+	return true
+}
+
+// outcome of all writes.
+type outcome struct {
+	mu sync.Mutex
+	// refused are messages for the user: the API server does not accept a child.
+	refused []string
+	// stale is true if something has changed since it was read.
+	stale bool
+	err   error
+}
+
+// add counts the result of a write. It is false if the write failed.
+func (o *outcome) add(subset string, err error) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case err == nil:
+		return true
+	case isStale(err):
+		o.stale = true
+	case isRefused(err):
+		o.refused = append(o.refused, subset+": "+err.Error())
+	default:
+		o.err = errors.Join(o.err, fmt.Errorf("writing the child of subset %s: %w", subset, err))
+	}
+	return false
+}
+
+// isStale is true for an error that says that the plan is out of date.
+func isStale(err error) bool {
+	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) || apierrors.IsGone(err)
+}
+
+// isRefused is true if the same request will be refused again, until the user or somebody else changes something.
+func isRefused(err error) bool {
+	var other *taken
+	if errors.As(err, &other) {
+		return true
+	}
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || isStale(err) {
+		return false
+	}
+	code := status.Status().Code
+	return code >= 400 && code < 500 && code != http.StatusTooManyRequests && code != http.StatusRequestTimeout && code != http.StatusUnauthorized
+}
+
+// act carries out the steps: first those that lower, then, only if all of these succeeded, the others, slowly at first.
+func (r *reconciler) act(ctx context.Context, ud *v1beta1.UnitedDeployment, lower, rest []step, m *memory) *outcome {
+	o := &outcome{}
+	if !r.all(ctx, ud, lower, m, o) {
+		return o
+	}
+	for size := 1; len(rest) > 0; size *= 2 {
+		batch := rest[:min(size, len(rest))]
+		if rest = rest[len(batch):]; !r.all(ctx, ud, batch, m, o) {
+			return o
+		}
+	}
+	return o
+}
+
+// all carries out steps at the same time. It is false if one of them failed.
+func (r *reconciler) all(ctx context.Context, ud *v1beta1.UnitedDeployment, steps []step, m *memory, o *outcome) bool {
+	var writing errgroup.Group
+	writing.SetLimit(concurrentWrites)
+	failed := errors.New("a write failed")
+	for i := range steps {
+		writing.Go(func() error {
+			if !r.write(ctx, ud, &steps[i], m, o) {
+				return failed
+			}
+			return nil
+		})
+	}
+	return writing.Wait() == nil
+}
+
+// write carries out one step. If the API server refuses the object of an existing child, its replicas are still written: a template that is not valid does
+// not keep anybody from scaling.
+func (r *reconciler) write(ctx context.Context, ud *v1beta1.UnitedDeployment, s *step, m *memory, o *outcome) bool {
+	switch {
+	case s.child == nil:
+		return o.add(s.subset(), r.create(ctx, ud, s, m))
+	case s.Delete:
+		return o.add(s.subset(), r.delete(ctx, ud, s))
+	case s.ReplicasOnly:
+		return o.add(s.subset(), r.scale(ctx, ud, s))
+	}
+	err := r.apply(ctx, ud, s, m)
+	if o.add(s.subset(), err) {
+		return true
+	}
+	return isRefused(err) && s.Replicas != s.child.Replicas && o.add(s.subset(), r.scale(ctx, ud, s))
+}
+
+// subset of the step, for messages.
+func (s *step) subset() string {
+	if s.child != nil {
+		return s.child.Subset
+	}
+	return s.object.GetLabels()[v1beta1.SubsetNameLabel]
+}
+
+// create makes a child, unless an object of its name exists. Server-side apply would change that object instead.
+func (r *reconciler) create(ctx context.Context, ud *v1beta1.UnitedDeployment, s *step, m *memory) error {
+	object := s.object.DeepCopy()
+	err := r.client.Create(ctx, object, client.FieldOwner(v1beta1.FieldManager))
+	if apierrors.IsAlreadyExists(err) {
+		err = r.explain(ctx, ud, s, err)
+	}
+	r.measures.wrote(creating, err)
+	if err == nil {
+		m.remember(object.GetUID(), applied{s.hash, object.GetGeneration()})
+		childCreated(s).send(r.events, ud)
+		klog.FromContext(ctx).V(2).Info("Created a child", "uniteddeployment", klog.KObj(ud), "child", s.object.GetName(), "replicas", s.Replicas)
+	}
+	return err
+}
+
+// explain says who has the name of a child. It returns the error if that is a child of the UnitedDeployment, which was made or is being deleted.
+func (r *reconciler) explain(ctx context.Context, ud *v1beta1.UnitedDeployment, s *step, exists error) error {
+	other := &metav1.PartialObjectMetadata{}
+	other.SetGroupVersionKind(s.object.GroupVersionKind())
+	if err := r.live.Get(ctx, client.ObjectKeyFromObject(s.object), other); err != nil {
+		return err
+	}
+	if metav1.IsControlledBy(other, ud) {
+		return exists
+	}
+	return &taken{fmt.Sprintf("%s %s exists and is no child of this UnitedDeployment; delete it, or give the subset another name", s.object.GetKind(), other.Name)}
+}
+
+// taken: somebody else has an object of the name of a child.
+type taken struct{ message string }
+
+func (t *taken) Error() string { return t.message }
+
+// apply makes a child as it is wanted. It fails if the child has changed since it was read.
+func (r *reconciler) apply(ctx context.Context, ud *v1beta1.UnitedDeployment, s *step, m *memory) error {
+	before := s.child.object
+	version, err := r.upgrade(ctx, before)
+	if err != nil {
+		return err
+	}
+	object := s.object.DeepCopy()
+	object.SetUID(before.GetUID())
+	object.SetResourceVersion(version)
+	err = r.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.ForceOwnership, client.FieldOwner(v1beta1.FieldManager))
+	r.measures.wrote(applying, err)
+	if err != nil {
+		return err
+	}
+	if _, tried := object.GetAnnotations()[v1beta1.TrialAnnotation]; tried && s.Trial == 0 { // somebody else has set it too
+		s.child.object = object
+		if err := r.scale(ctx, ud, s); err != nil {
+			return err
+		}
+	}
+	m.remember(object.GetUID(), applied{s.hash, object.GetGeneration()})
+	for _, n := range childApplied(s) {
+		n.send(r.events, ud)
+	}
+	if object.GetGeneration() != before.GetGeneration() {
+		klog.FromContext(ctx).V(2).Info("Wrote a child", "uniteddeployment", klog.KObj(ud), "child", object.GetName(), "replicas", s.Replicas, "revision", s.Revision)
+	}
+	return nil
+}
+
+// upgrade takes the fields that Berth wrote without server-side apply as applied. Otherwise a field would stay when it is no longer in what is applied.
+func (r *reconciler) upgrade(ctx context.Context, object client.Object) (resourceVersion string, _ error) {
+	patch, err := csaupgrade.UpgradeManagedFieldsPatch(object, sets.New(v1beta1.FieldManager), v1beta1.FieldManager)
+	if err != nil || patch == nil {
+		return object.GetResourceVersion(), err
+	}
+	upgraded := object.DeepCopyObject().(client.Object)
+	if err := r.client.Patch(ctx, upgraded, client.RawPatch(types.JSONPatchType, patch)); err != nil {
+		return "", err
+	}
+	return upgraded.GetResourceVersion(), nil
+}
+
+// scale writes only the replicas and the trial of a child. It fails if the child has changed since it was read.
+func (r *reconciler) scale(ctx context.Context, ud *v1beta1.UnitedDeployment, s *step) error {
+	before := s.child.object
+	trial := any(nil)
+	if s.Trial > 0 {
+		trial = strconv.Itoa(int(s.Trial))
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{
+			"uid": before.GetUID(), "resourceVersion": before.GetResourceVersion(), "annotations": map[string]any{v1beta1.TrialAnnotation: trial},
+		},
+		"spec": map[string]any{"replicas": s.Replicas},
+	})
+	if err != nil {
+		return err
+	}
+	err = r.client.Patch(ctx, before.DeepCopyObject().(client.Object), client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1beta1.FieldManager))
+	r.measures.wrote(scaling, err)
+	if err == nil && s.Replicas != s.child.Replicas {
+		childScaled(s).send(r.events, ud)
+		klog.FromContext(ctx).V(2).Info("Scaled a child", "uniteddeployment", klog.KObj(ud), "child", before.GetName(), "replicas", s.Replicas)
+	}
+	return err
+}
+
+// delete deletes a child without pods. It fails if the child has changed since it was read.
+func (r *reconciler) delete(ctx context.Context, ud *v1beta1.UnitedDeployment, s *step) error {
+	object := s.child.object.DeepCopyObject().(client.Object)
+	uid, version := object.GetUID(), object.GetResourceVersion()
+	err := r.client.Delete(ctx, object, client.Preconditions{UID: &uid, ResourceVersion: &version}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	r.measures.wrote(deleting, err)
+	if err == nil {
+		childDeleted(s).send(r.events, ud)
+		klog.FromContext(ctx).V(2).Info("Deleted a child", "uniteddeployment", klog.KObj(ud), "child", object.GetName())
+	}
+	return err
+}
+
+// label writes the labels of pods. A pod that is gone is left out, and the plan comes again.
+func (r *reconciler) label(ctx context.Context, labels []model.Label) error {
+	var writing errgroup.Group
+	writing.SetLimit(concurrentWrites)
+	for i := range labels {
+		pod := &labels[i].Pod
+		writing.Go(func() error {
+			patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"labels":{%q:%q}}}`, pod.UID, v1beta1.ReservedPodLabel, strconv.FormatBool(labels[i].Reserved))
+			target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
+			err := r.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1beta1.FieldManager))
+			r.measures.wrote(labelling, err)
+			if err != nil && !isStale(err) {
+				return fmt.Errorf("labelling pod %s: %w", pod.Name, err)
+			}
+			return nil
+		})
+	}
+	return writing.Wait()
+}
+

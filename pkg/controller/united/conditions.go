@@ -1,0 +1,97 @@
+package united
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/lineage"
+	model "github.com/berth-project/berth/pkg/united"
+)
+
+// maxMessage is the longest message of a condition, in bytes.
+const maxMessage = 4096
+
+// status is the new status, as far as nothing has failed. If the spec is not valid, the previous numbers stay.
+func (v *view) status(now time.Time) v1beta1.UnitedDeploymentStatus {
+	var status v1beta1.UnitedDeploymentStatus
+	before := &v.ud.Status
+	if v.plan == nil {
+		status = *before.DeepCopy()
+		setCondition(&status, before, v1beta1.ReadyCondition, corev1.ConditionFalse, v1beta1.ReasonInvalid, v.invalid.ToAggregate().Error(), now)
+	} else {
+		status = *v.plan.Status.DeepCopy()
+		if v.found.unwatchable != nil {
+			setCondition(&status, before, v1beta1.ReadyCondition, corev1.ConditionFalse, v1beta1.ReasonKindNotServed, notServed(v.found.unwatchable), now)
+		}
+	}
+	status.ObservedGeneration = v.ud.Generation
+	if status.CollisionCount = nil; v.collisions > 0 {
+		status.CollisionCount = ptr.To(v.collisions)
+	}
+	return status
+}
+
+// notServed says why children of the kind of the template cannot be written.
+func notServed(u *lineage.Unwatchable) string {
+	switch u.Why {
+	case lineage.NotServed:
+		return fmt.Sprintf("the API server has no kind %s in group %q, so the children stay as they are; install it or use another template", u.Kind.Kind, u.Kind.Group)
+	default:
+		return fmt.Sprintf("Berth may not list %s, so the children stay as they are; give berth-controller the rights of ClusterRole berth-united", u.Resource)
+	}
+}
+
+// fail says that the API server has refused children.
+func fail(status, before *v1beta1.UnitedDeploymentStatus, refused []string, now time.Time) {
+	slices.Sort(refused)
+	message := strings.Join(refused, "; ")
+	setCondition(status, before, v1beta1.SubsetFailure, corev1.ConditionTrue, v1beta1.ReasonChildRefused, message, now)
+	setCondition(status, before, v1beta1.ReadyCondition, corev1.ConditionFalse, v1beta1.ReasonChildRefused, message, now)
+}
+
+// keepFailure keeps what was refused the last time, until it is known whether it is refused again.
+func keepFailure(status, before *v1beta1.UnitedDeploymentStatus) {
+	if c := conditionOf(before, v1beta1.SubsetFailure); c != nil && c.Status == corev1.ConditionTrue {
+		fail(status, before, []string{c.Message}, c.LastTransitionTime.Time)
+	}
+}
+
+// setCondition puts a condition into the status. It keeps the time of the last transition if the condition had the same status before.
+func setCondition(status, before *v1beta1.UnitedDeploymentStatus, of v1beta1.ConditionType, is corev1.ConditionStatus, reason v1beta1.Reason, message string, now time.Time) {
+	condition := model.Condition(before.Conditions, of, is, reason, atMost(maxMessage, message), now)
+	if c := conditionOf(status, of); c != nil {
+		*c = condition
+		return
+	}
+	status.Conditions = append(status.Conditions, condition)
+}
+
+// conditionOf is the condition of a type, or nil.
+func conditionOf(status *v1beta1.UnitedDeploymentStatus, of v1beta1.ConditionType) *v1beta1.Condition {
+	for i := range status.Conditions {
+		if status.Conditions[i].Type == of {
+			return &status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// atMost cuts a text to a number of bytes, between characters.
+func atMost(bytes int, text string) string {
+	if len(text) <= bytes {
+		return text
+	}
+	const ellipsis = "..."
+	end := bytes - len(ellipsis)
+	for !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + ellipsis
+}

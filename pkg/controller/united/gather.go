@@ -1,0 +1,355 @@
+package united
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/controller"
+	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/lineage"
+	model "github.com/berth-project/berth/pkg/united"
+	"github.com/berth-project/berth/pkg/workload"
+)
+
+// child is a child with the object that was read. The object may be shared, and must not be changed.
+type child struct {
+	model.Child
+	object client.Object
+	status numbers
+	// left is how many pods it has, without those that have ended.
+	left int
+}
+
+// children are all children of a UnitedDeployment.
+type children struct {
+	all []*child
+	// adoptable are objects without a controller that are like a child in all but the owner.
+	adoptable []client.Object
+	// unwatchable is why the kind of the template cannot be read. Nil if it can.
+	unwatchable *lineage.Unwatchable
+}
+
+// from says where children are read. Pods always come from the cache.
+type from string
+
+const (
+	theCache  from = "cache"
+	theServer from = "API server"
+)
+
+// childrenOf reads the children. It returns an error unless it has read all of them.
+func (r *reconciler) childrenOf(ctx context.Context, ud *v1beta1.UnitedDeployment, policy *model.Policy, from from) (*children, error) {
+	var found children
+	for _, kind := range []schema.GroupKind{model.DeploymentKind, model.StatefulSetKind, model.CloneSetKind, model.AdvancedStatefulSetKind} {
+		unwatchable, err := r.owners.Watch(ctx, kind)
+		if err != nil {
+			return nil, err
+		}
+		isTemplate := policy.Template != nil && policy.Template.Kind == kind
+		if unwatchable != nil {
+			if isTemplate {
+				found.unwatchable = unwatchable
+			}
+			continue
+		}
+		mine, orphans, err := r.objectsOf(ctx, ud, kind, from)
+		if err != nil {
+			return nil, fmt.Errorf("reading the children of kind %s: %w", kind, err)
+		}
+		for _, object := range mine {
+			c, err := r.observe(ctx, object, kind)
+			if err != nil {
+				return nil, err
+			}
+			found.all = append(found.all, c)
+		}
+		for _, object := range orphans {
+			if isTemplate && isAdoptable(object, policy) {
+				found.adoptable = append(found.adoptable, object)
+			}
+		}
+	}
+	return &found, nil
+}
+
+// objectsOf are the objects of a kind that the UnitedDeployment controls, and those with a subset that nobody controls.
+func (r *reconciler) objectsOf(ctx context.Context, ud *v1beta1.UnitedDeployment, kind schema.GroupKind, from from) (mine, orphans []client.Object, _ error) {
+	sort := func(item runtime.Object) error {
+		object, is := item.(client.Object)
+		switch {
+		case !is:
+		case metav1.IsControlledBy(object, ud):
+			mine = append(mine, object)
+		case metav1.GetControllerOfNoCopy(object) == nil && hasSubset(object):
+			orphans = append(orphans, object)
+		}
+		return nil
+	}
+	in := client.InNamespace(ud.Namespace)
+	builtIn, isBuiltIn := workload.BuiltIn(kind)
+	if from == theServer {
+		list := r.newList(kind)
+		if err := r.live.List(ctx, list, in); err != nil {
+			return nil, nil, err
+		}
+		return mine, orphans, meta.EachListItem(list, sort)
+	}
+	for _, which := range []client.ListOption{client.MatchingFields{controller.ControllerField: string(ud.UID)}, client.HasLabels{v1beta1.SubsetNameLabel}} {
+		var list client.ObjectList
+		if isBuiltIn {
+			list = builtIn.NewList()
+		} else {
+			metadata := &metav1.PartialObjectMetadataList{}
+			metadata.SetGroupVersionKind(r.versionOf(kind))
+			list = metadata
+		}
+		if err := r.client.List(ctx, list, in, which, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, nil, err
+		}
+		if _, byLabel := which.(client.HasLabels); byLabel {
+			before := mine
+			err := meta.EachListItem(list, sort)
+			if mine = before; err != nil {
+				return nil, nil, err
+			}
+		} else if err := meta.EachListItem(list, sort); err != nil {
+			return nil, nil, err
+		}
+	}
+	if isBuiltIn {
+		return mine, orphans, nil
+	}
+	var err error
+	if mine, err = r.wholeOf(ctx, mine, kind); err == nil {
+		orphans, err = r.wholeOf(ctx, orphans, kind)
+	}
+	return mine, orphans, err
+}
+
+// newList is an empty list of whole objects.
+func (r *reconciler) newList(kind schema.GroupKind) client.ObjectList {
+	if builtIn, is := workload.BuiltIn(kind); is {
+		return builtIn.NewList()
+	}
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(r.versionOf(kind))
+	return list
+}
+
+// versionOf is the version of a kind of children that Berth reads and writes.
+func (r *reconciler) versionOf(kind schema.GroupKind) schema.GroupVersionKind {
+	if _, is := workload.BuiltIn(kind); is {
+		return kind.WithVersion("v1")
+	}
+	return r.owners.NewObject(kind).GetObjectKind().GroupVersionKind()
+}
+
+// wholeOf reads objects from the API server of which the cache has the metadata only.
+func (r *reconciler) wholeOf(ctx context.Context, metadata []client.Object, kind schema.GroupKind) ([]client.Object, error) {
+	var all []client.Object
+	for _, m := range metadata {
+		object := &unstructured.Unstructured{}
+		object.SetGroupVersionKind(r.versionOf(kind))
+		err := r.live.Get(ctx, client.ObjectKeyFromObject(m), object)
+		if apierrors.IsNotFound(err) || err == nil && object.GetUID() != m.GetUID() {
+			continue // its deletion has not arrived yet
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, object)
+	}
+	return all, nil
+}
+
+// isAdoptable is true for an object that selects the pods that a child of its subset selects. Only then it can become one: its selector cannot change.
+func isAdoptable(object client.Object, policy *model.Policy) bool {
+	var selector *metav1.LabelSelector
+	switch w := object.(type) {
+	case *appsv1.Deployment:
+		selector = w.Spec.Selector
+	case *appsv1.StatefulSet:
+		selector = w.Spec.Selector
+	case *unstructured.Unstructured:
+		content, _, _ := unstructured.NestedMap(w.Object, "spec", "selector")
+		selector = &metav1.LabelSelector{}
+		if runtime.DefaultUnstructuredConverter.FromUnstructured(content, selector) != nil {
+			return false
+		}
+	}
+	wanted := metav1.AddLabelToSelector(policy.LabelSelector.DeepCopy(), v1beta1.SubsetNameLabel, object.GetLabels()[v1beta1.SubsetNameLabel])
+	return object.GetDeletionTimestamp().IsZero() && equality.Semantic.DeepEqual(selector, wanted)
+}
+
+// adopt makes the UnitedDeployment the controller of objects that it may adopt, as far as nobody has changed them.
+func (r *reconciler) adopt(ctx context.Context, ud *v1beta1.UnitedDeployment, objects []client.Object) error {
+	for _, object := range objects {
+		owners := append(object.GetOwnerReferences(), *metav1.NewControllerRef(ud, v1beta1.Kind))
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+			"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion(), "ownerReferences": owners,
+		}})
+		if err != nil {
+			return err
+		}
+		adopted := object.DeepCopyObject().(client.Object)
+		err = r.client.Patch(ctx, adopted, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1beta1.FieldManager))
+		r.measures.wrote(adopting, err)
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return fmt.Errorf("adopting %s: %w", object.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// observe is what the model is told about a child.
+func (r *reconciler) observe(ctx context.Context, object client.Object, kind schema.GroupKind) (*child, error) {
+	labels, annotations := object.GetLabels(), object.GetAnnotations()
+	trial, _ := strconv.ParseInt(annotations[v1beta1.TrialAnnotation], 10, 32) // 0 for what is not a number
+	c := &child{object: object, Child: model.Child{
+		Kind: kind, Name: object.GetName(), UID: object.GetUID(),
+		Subset: labels[v1beta1.SubsetNameLabel], Revision: labels[v1beta1.RevisionLabel], PatchText: annotations[v1beta1.SubsetPatchAnnotation],
+		Created: object.GetCreationTimestamp().Time, Deleting: !object.GetDeletionTimestamp().IsZero(),
+		Trial: max(int32(trial), 0), ByOrdinal: workload.ByOrdinal(kind),
+	}}
+	var ordinals *workload.Ordinals
+	c.status = numbersOf(object)
+	owner := workload.Owner{Kind: kind, Name: object.GetName(), UID: object.GetUID()}
+	switch w := object.(type) {
+	case *appsv1.StatefulSet:
+		if rolling := w.Spec.UpdateStrategy.RollingUpdate; rolling != nil {
+			c.Partition = ptr.Deref(rolling.Partition, 0)
+		}
+		ordinals = workload.OrdinalsOf(owner, w, nil)
+	case *unstructured.Unstructured:
+		c.status = numbersIn(w)
+		c.Partition = partitionIn(w, c.status.asked)
+		if c.ByOrdinal {
+			ordinals = workload.ReadOrdinals(w)
+		}
+	}
+	status := &c.status
+	c.Replicas = status.asked
+	c.Rolled = status.observed >= object.GetGeneration() && status.replicas == status.asked && status.ready >= status.asked &&
+		status.updated >= status.asked-min(c.Partition, status.asked)
+	pods, err := r.podsOf(ctx, object, kind)
+	if err != nil {
+		return nil, err
+	}
+	for i := range pods {
+		if !hasEnded(&pods[i]) {
+			c.left++
+		}
+		if !isActive(&pods[i]) {
+			continue
+		}
+		pod := podOf(&pods[i])
+		if ordinals != nil {
+			pod.Ordinal = ordinals.Position(pod.Name, object.GetName()) - 1
+		}
+		c.Pods = append(c.Pods, pod)
+	}
+	return c, nil
+}
+
+// podsOf are the pods of a child in the cache.
+func (r *reconciler) podsOf(ctx context.Context, object client.Object, kind schema.GroupKind) ([]corev1.Pod, error) {
+	controlledBy := func(uid types.UID, list client.ObjectList) error {
+		return r.client.List(ctx, list, client.InNamespace(object.GetNamespace()), client.MatchingFields{controller.ControllerField: string(uid)}, client.UnsafeDisableDeepCopy)
+	}
+	owners := []types.UID{object.GetUID()}
+	if kind == model.DeploymentKind {
+		var sets appsv1.ReplicaSetList
+		if err := controlledBy(object.GetUID(), &sets); err != nil {
+			return nil, fmt.Errorf("listing ReplicaSets: %w", err)
+		}
+		owners = nil
+		for i := range sets.Items {
+			owners = append(owners, sets.Items[i].UID)
+		}
+	}
+	var all []corev1.Pod
+	for _, owner := range owners {
+		var pods corev1.PodList
+		if err := controlledBy(owner, &pods); err != nil {
+			return nil, fmt.Errorf("listing pods: %w", err)
+		}
+		all = append(all, pods.Items...)
+	}
+	return all, nil
+}
+
+// podOf is what the model is told about a pod, without its ordinal.
+func podOf(pod *corev1.Pod) model.Pod {
+	p := model.Pod{
+		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Revision: pod.Labels[v1beta1.RevisionLabel], Bound: pod.Spec.NodeName != "",
+	}
+	if value, has := pod.Labels[v1beta1.ReservedPodLabel]; has {
+		p.Reserved = ptr.To(value == "true")
+	}
+	for i := range pod.Status.Conditions {
+		switch c := &pod.Status.Conditions[i]; {
+		case c.Type == corev1.PodReady:
+			p.Ready = c.Status == corev1.ConditionTrue
+		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable && !p.Bound:
+			p.UnschedulableSince = c.LastTransitionTime.Time
+		}
+	}
+	return p
+}
+
+func hasEnded(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+func isActive(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil && !hasEnded(pod) }
+
+// numbersIn are those of an object of OpenKruise.
+func numbersIn(object *unstructured.Unstructured) numbers {
+	number := func(missing int64, path ...string) int64 {
+		n, found, err := unstructured.NestedInt64(object.Object, path...)
+		if !found || err != nil {
+			return missing
+		}
+		return n
+	}
+	return numbers{
+		observed: number(0, "status", "observedGeneration"), replicas: int32(number(0, "status", "replicas")),
+		updated: int32(number(0, "status", "updatedReplicas")), ready: int32(number(0, "status", "readyReplicas")), asked: int32(number(1, "spec", "replicas")),
+	}
+}
+
+// partitionIn is how many replicas an object of OpenKruise keeps on the previous template.
+func partitionIn(object *unstructured.Unstructured, replicas int32) int32 {
+	path := []string{"spec", "updateStrategy", "partition"}
+	if object.GroupVersionKind().GroupKind() == model.AdvancedStatefulSetKind {
+		path = []string{"spec", "updateStrategy", "rollingUpdate", "partition"}
+	}
+	var partition intstr.IntOrString
+	switch value, _, _ := unstructured.NestedFieldNoCopy(object.Object, path...); v := value.(type) {
+	case int64:
+		partition = intstr.FromInt32(int32(v))
+	case string:
+		partition = intstr.FromString(v)
+	}
+	n, err := intstr.GetScaledValueFromIntOrPercent(&partition, int(replicas), true)
+	if err != nil {
+		return 0
+	}
+	return int32(n)
+}

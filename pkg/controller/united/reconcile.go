@@ -1,0 +1,262 @@
+package united
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/lineage"
+	model "github.com/berth-project/berth/pkg/united"
+)
+
+// statusInterval is the shortest time between two writes of a status that only tell of pods.
+const statusInterval = time.Second
+
+// reconciler writes the children and the status of UnitedDeployments, one UnitedDeployment at a time per worker.
+type reconciler struct {
+	owners *lineage.Lineage
+	// client reads from the cache, and writes.
+	client client.Client
+	// live reads from the API server.
+	live     client.Reader
+	events   events.EventRecorder
+	clock    clock.PassiveClock
+	measures *measures
+
+	// memories are of each UnitedDeployment, of type types.NamespacedName to *memory. A memory belongs to the worker that reconciles it.
+	memories sync.Map
+	// told is when each status was written last, of type types.NamespacedName to time.Time.
+	told sync.Map
+}
+
+var _ reconcile.Reconciler = &reconciler{}
+
+// view is what is known about a UnitedDeployment at one time, and what follows from it.
+type view struct {
+	ud *v1beta1.UnitedDeployment
+	// policy is nil if the spec is not valid. invalid then says why.
+	policy  *model.Policy
+	invalid field.ErrorList
+	// found and plan are nil if the spec is not valid.
+	found *children
+	plan  *model.Plan
+	// lower and rest are the steps to take.
+	lower, rest []step
+	collisions  int32
+}
+
+// Reconcile plans from the cache. If there is something to write, it plans again from the API server, and carries out that plan.
+func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	if !r.isServed() {
+		return reconcile.Result{}, nil
+	}
+	ud := &v1beta1.UnitedDeployment{}
+	err := r.client.Get(ctx, request.NamespacedName, ud)
+	if apierrors.IsNotFound(err) {
+		r.forget(request.NamespacedName)
+		return reconcile.Result{}, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("reading the UnitedDeployment: %w", err)
+	}
+	if !ud.DeletionTimestamp.IsZero() {
+		return reconcile.Result{}, nil // the garbage collector deletes the children, or leaves them behind, as it was asked
+	}
+	m := r.memoryOf(ud)
+	v, err := r.look(ctx, ud, theCache, m)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if !v.mustWrite() {
+		return r.tell(ctx, v, m)
+	}
+	ud = &v1beta1.UnitedDeployment{}
+	err = r.live.Get(ctx, request.NamespacedName, ud)
+	if apierrors.IsNotFound(err) || err == nil && (ud.UID != m.uid || !ud.DeletionTimestamp.IsZero()) {
+		return reconcile.Result{}, nil // an event follows
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("reading the UnitedDeployment: %w", err)
+	}
+	if v, err = r.look(ctx, ud, theServer, m); err != nil {
+		return reconcile.Result{}, err
+	}
+	return r.carryOut(ctx, v, m)
+}
+
+// look gathers what is known, and plans.
+func (r *reconciler) look(ctx context.Context, ud *v1beta1.UnitedDeployment, from from, m *memory) (*view, error) {
+	v := &view{ud: ud, collisions: ptr.Deref(ud.Status.CollisionCount, 0)}
+	if v.policy, v.invalid = model.Compile(ud, field.NewPath("spec")); v.policy == nil {
+		return v, nil
+	}
+	var err error
+	if v.found, err = r.childrenOf(ctx, ud, v.policy, from); err != nil {
+		return nil, err
+	}
+	if from == theServer && len(v.found.adoptable) > 0 {
+		if err := r.adopt(ctx, ud, v.found.adoptable); err != nil {
+			return nil, err
+		}
+		if v.found, err = r.childrenOf(ctx, ud, v.policy, from); err != nil {
+			return nil, err
+		}
+	}
+	revision := ud.Status.UpdatedRevision
+	if v.acts() {
+		if revision, v.collisions, err = r.ensureRevision(ctx, ud, m); err != nil {
+			return nil, err
+		}
+	}
+	observed := model.Observed{Now: r.clock.Now(), Revision: revision, Status: ud.Status.DeepCopy()}
+	for _, c := range v.found.all {
+		observed.Children = append(observed.Children, c.Child)
+	}
+	plan := v.policy.Plan(observed)
+	v.plan = &plan
+	m.keepOnly(v.found.all)
+	if v.acts() {
+		v.lower, v.rest, err = r.steps(ctx, ud, v.policy, v.plan, v.found, m)
+	}
+	return v, err
+}
+
+// acts is false if the children stay as they are.
+func (v *view) acts() bool {
+	return v.policy != nil && v.policy.Template != nil && v.found.unwatchable == nil
+}
+
+// mustWrite is true if anything but the status is to be written.
+func (v *view) mustWrite() bool {
+	return v.acts() && len(v.lower)+len(v.rest)+len(v.plan.Labels)+len(v.found.adoptable) > 0
+}
+
+// carryOut writes what the plan says. The status comes first: the plan of the next time needs to know since when a subset is not schedulable, even if
+// this process ends in the middle.
+func (r *reconciler) carryOut(ctx context.Context, v *view, m *memory) (reconcile.Result, error) {
+	status := v.status(r.clock.Now())
+	if len(v.lower)+len(v.rest) > 0 {
+		keepFailure(&status, &v.ud.Status)
+	}
+	if written, err := r.publish(ctx, v, status); !written {
+		return reconcile.Result{RequeueAfter: batchWindow}, err
+	}
+	if err := r.label(ctx, v.plan.Labels); err != nil {
+		return reconcile.Result{}, err
+	}
+	o := r.act(ctx, v.ud, v.lower, v.rest, m)
+	if len(o.refused) > 0 {
+		status := v.status(r.clock.Now())
+		fail(&status, &v.ud.Status, o.refused, r.clock.Now())
+		_, err := r.publish(ctx, v, status)
+		return reconcile.Result{}, errors.Join(o.err, err, refusal(o.refused))
+	}
+	if o.err != nil {
+		return reconcile.Result{}, o.err
+	}
+	result := reconcile.Result{RequeueAfter: v.plan.Again}
+	if o.stale {
+		result.RequeueAfter = batchWindow
+	}
+	return result, nil
+}
+
+// refusal makes the queue try again later: no event tells when the API server accepts the child.
+func refusal(messages []string) error {
+	return fmt.Errorf("the API server refused children: %w", errors.New(strings.Join(messages, "; ")))
+}
+
+// tell writes the status, if nothing else is to be written, and deletes old revisions.
+func (r *reconciler) tell(ctx context.Context, v *view, m *memory) (reconcile.Result, error) {
+	status := v.status(r.clock.Now())
+	var result reconcile.Result
+	if v.plan != nil {
+		result.RequeueAfter = v.plan.Again
+	}
+	if v.found != nil && v.found.unwatchable != nil {
+		result.RequeueAfter = lineage.RetryInterval
+	}
+	if wait := r.waitOf(v.ud); wait > 0 && status.ObservedGeneration == v.ud.Status.ObservedGeneration && !equality.Semantic.DeepEqual(status, v.ud.Status) {
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
+	written, err := r.publish(ctx, v, status)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if !written {
+		return reconcile.Result{RequeueAfter: batchWindow}, nil
+	}
+	if v.acts() {
+		err = r.pruneRevisions(ctx, v.ud, v.policy.History, v.found, &status, m)
+	}
+	return result, err
+}
+
+// publish writes the status if it has changed. It is false if the UnitedDeployment has changed since it was read.
+func (r *reconciler) publish(ctx context.Context, v *view, status v1beta1.UnitedDeploymentStatus) (bool, error) {
+	key := client.ObjectKeyFromObject(v.ud)
+	r.measures.take(key, &status)
+	if equality.Semantic.DeepEqual(status, v.ud.Status) {
+		return true, nil
+	}
+	written := v.ud.DeepCopy()
+	written.Status = *status.DeepCopy()
+	written.ManagedFields = nil // the cache does not keep them
+	switch err := r.client.Status().Update(ctx, written); {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("writing the status: %w", err)
+	}
+	r.told.Store(key, r.clock.Now())
+	klog.FromContext(ctx).V(2).Info("Wrote status", "uniteddeployment", klog.KObj(v.ud), "summary", status.Summary)
+	var warnings []string
+	if v.policy != nil {
+		warnings = v.policy.Warnings
+	}
+	for _, n := range newsOf(written, &v.ud.Status, &status, warnings) {
+		n.send(r.events, written)
+	}
+	v.ud = written
+	return true, nil
+}
+
+// waitOf is how long the next write of the status must wait. 0 or less means that it need not.
+func (r *reconciler) waitOf(ud *v1beta1.UnitedDeployment) time.Duration {
+	last, found := r.told.Load(client.ObjectKeyFromObject(ud))
+	if !found {
+		return 0
+	}
+	return last.(time.Time).Add(statusInterval).Sub(r.clock.Now())
+}
+
+func (r *reconciler) memoryOf(ud *v1beta1.UnitedDeployment) *memory {
+	key := client.ObjectKeyFromObject(ud)
+	if known, found := r.memories.Load(key); found && known.(*memory).uid == ud.UID {
+		return known.(*memory)
+	}
+	m := newMemory(ud.UID)
+	r.memories.Store(key, m)
+	return m
+}
+
+func (r *reconciler) forget(key types.NamespacedName) {
+	r.memories.Delete(key)
+	r.told.Delete(key)
+	r.measures.forget(key)
+}

@@ -1,0 +1,154 @@
+package united
+
+import (
+	"context"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/workload"
+)
+
+// batchWindow is how long changes of a UnitedDeployment are collected before it is reconciled, so that a burst of changes is one reconcile.
+const batchWindow = 200 * time.Millisecond
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// affected are the names of the UnitedDeployments that an object may change something for, in its namespace.
+type affected func(context.Context, client.Object) []string
+
+// delayed queues the affected UnitedDeployments at the end of the batch window that the first event opens.
+type delayed struct{ affected affected }
+
+var _ handler.EventHandler = delayed{}
+
+func (d delayed) add(ctx context.Context, object client.Object, q queue) {
+	for _, name := range d.affected(ctx, object) {
+		q.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: name}}, batchWindow)
+	}
+}
+
+// Create is called for a new object.
+func (d delayed) Create(ctx context.Context, e event.CreateEvent, q queue) { d.add(ctx, e.Object, q) }
+
+// Update is called for a changed object, which may have got another owner.
+func (d delayed) Update(ctx context.Context, e event.UpdateEvent, q queue) {
+	d.add(ctx, e.ObjectNew, q)
+	if !workload.HaveSameController(e.ObjectOld, e.ObjectNew) {
+		d.add(ctx, e.ObjectOld, q)
+	}
+}
+
+// Delete is called for a deleted object.
+func (d delayed) Delete(ctx context.Context, e event.DeleteEvent, q queue) { d.add(ctx, e.Object, q) }
+
+// Generic is not used.
+func (d delayed) Generic(context.Context, event.GenericEvent, queue) {}
+
+func itself(_ context.Context, object client.Object) []string { return []string{object.GetName()} }
+
+// ofChild is the UnitedDeployment of a child, or all of the namespace for an object that one of them may adopt.
+func (r *reconciler) ofChild(ctx context.Context, object client.Object) []string {
+	owner := workload.ControllerOf(object)
+	if owner != nil && owner.Kind == unitedDeployment {
+		return []string{owner.Name}
+	}
+	if owner != nil || !hasSubset(object) || !r.isServed() {
+		return nil
+	}
+	var all v1beta1.UnitedDeploymentList
+	if err := r.client.List(ctx, &all, client.InNamespace(object.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
+		klog.FromContext(ctx).Error(err, "Listing UnitedDeployments", "namespace", object.GetNamespace())
+		return nil
+	}
+	var names []string
+	for i := range all.Items {
+		names = append(names, all.Items[i].Name)
+	}
+	return names
+}
+
+// belowChild is the UnitedDeployment above a pod or ReplicaSet. All pods of children have the label of their subset, so that other pods cost nothing.
+func (r *reconciler) belowChild(ctx context.Context, object client.Object) []string {
+	if !hasSubset(object) {
+		return nil
+	}
+	var names []string
+	_, err := r.owners.Climb(ctx, object.GetNamespace(), workload.ControllerOf(object), func(owner workload.Owner) (bool, error) {
+		if owner.Kind == unitedDeployment {
+			names = append(names, owner.Name)
+		}
+		return len(names) > 0, nil
+	})
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Looking for the UnitedDeployment of an object", "object", klog.KObj(object))
+	}
+	return names
+}
+
+func hasSubset(object metav1.Object) bool {
+	_, has := object.GetLabels()[v1beta1.SubsetNameLabel]
+	return has
+}
+
+// unitedMatters also passes status changes: a status that another client has written is corrected.
+var unitedMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*v1beta1.UnitedDeployment)
+	after, okAfter := e.ObjectNew.(*v1beta1.UnitedDeployment)
+	return !ok || !okAfter || before.UID != after.UID || before.Generation != after.Generation || !equality.Semantic.DeepEqual(before.Status, after.Status)
+}}
+
+// childMatters drops updates of conditions and the like, which the cache does not keep.
+var childMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, after := e.ObjectOld, e.ObjectNew
+	return before.GetGeneration() != after.GetGeneration() || !workload.HaveSameController(before, after) ||
+		before.GetDeletionTimestamp().IsZero() != after.GetDeletionTimestamp().IsZero() ||
+		!equality.Semantic.DeepEqual(before.GetLabels(), after.GetLabels()) || !equality.Semantic.DeepEqual(before.GetAnnotations(), after.GetAnnotations()) ||
+		numbersOf(before) != numbersOf(after)
+}}
+
+// ownerMatters: a ReplicaSet only leads from a pod to its Deployment.
+var ownerMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	return !workload.HaveSameController(e.ObjectOld, e.ObjectNew)
+}}
+
+// podMatters drops updates that change nothing the model reads.
+var podMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*corev1.Pod)
+	after, okAfter := e.ObjectNew.(*corev1.Pod)
+	if !ok || !okAfter {
+		return true
+	}
+	return !workload.HaveSameController(before, after) || hasEnded(before) != hasEnded(after) || isActive(before) != isActive(after) ||
+		!equality.Semantic.DeepEqual(podOf(before), podOf(after))
+}}
+
+// numbers are those of a child's status.
+type numbers struct {
+	observed                        int64
+	replicas, updated, ready, asked int32
+}
+
+// numbersOf are those of a built-in kind; zeros for others.
+func numbersOf(object any) numbers {
+	switch w := object.(type) {
+	case *appsv1.Deployment:
+		return numbers{w.Status.ObservedGeneration, w.Status.Replicas, w.Status.UpdatedReplicas, w.Status.ReadyReplicas, workload.OfDeployment(w)}
+	case *appsv1.StatefulSet:
+		return numbers{w.Status.ObservedGeneration, w.Status.Replicas, w.Status.UpdatedReplicas, w.Status.ReadyReplicas, workload.OfStatefulSet(w)}
+	default:
+		return numbers{}
+	}
+}
