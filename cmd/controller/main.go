@@ -21,6 +21,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/controller"
 	budgetcontroller "github.com/berth-project/berth/pkg/controller/budget"
+	unitedcontroller "github.com/berth-project/berth/pkg/controller/united"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
@@ -88,10 +89,10 @@ func (f *flags) addTo(set *flag.FlagSet) {
 	set.DurationVar(&f.budgetExpiry, "budget-expiry", budgetcontroller.DefaultExpiry,
 		"How long a PodUnavailableBudget counts an operation that it allowed, if the operation does not happen. At least "+guard.ShortestExpiry(requestTimeout).String()+
 			". If the API server's --request-timeout is above 1m, add the difference.")
-	set.BoolVar(&f.united, "united-deployments", true, "Run the controller of UnitedDeployments. If false, they are left alone.")
 	set.StringVar(&f.compatibility, "compatibility", "",
 		"kruise: WorkloadSpreads behave as OpenKruise's in everything that clients can observe, except those with another value in annotation "+
 			v1beta1.CompatibilityAnnotation+"; none or empty: only those with value kruise in the annotation do.")
+	set.BoolVar(&f.united, "united-deployments", true, "Serve UnitedDeployments, as soon as the API server has the kind. If false, they and their children stay as they are.")
 	clientconfig.RegisterFlags(set)
 	klog.InitFlags(set)
 }
@@ -151,6 +152,11 @@ func run(ctx context.Context, f flags) error {
 	}
 	if err := controller.Setup(ctx, mgr, owners, controller.Options{}); err != nil {
 		return err
+	}
+	if f.united {
+		if err := unitedcontroller.Setup(ctx, mgr, owners, unitedcontroller.Options{}); err != nil {
+			return err
+		}
 	}
 	var more []func(register func(path string, hook http.Handler)) error
 	if f.budgets {

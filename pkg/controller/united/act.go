@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/util/csaupgrade"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,6 +32,10 @@ const concurrentWrites = 8
 // memory is what the controller remembers of a UnitedDeployment. It only saves requests. Without it everything is read, and applied once more.
 type memory struct {
 	uid types.UID
+	// policy is the compiled spec of a generation, or nil if it is not valid. invalid then says why.
+	policy     *model.Policy
+	invalid    field.ErrorList
+	generation int64
 	// revision is the name of the ControllerRevision of the latest template. It exists.
 	revision string
 	// templates of other revisions, by name.
@@ -404,4 +409,3 @@ func (r *reconciler) label(ctx context.Context, labels []model.Label) error {
 	}
 	return writing.Wait()
 }
-

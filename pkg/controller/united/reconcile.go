@@ -102,7 +102,11 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 // look gathers what is known, and plans.
 func (r *reconciler) look(ctx context.Context, ud *v1beta1.UnitedDeployment, from from, m *memory) (*view, error) {
 	v := &view{ud: ud, collisions: ptr.Deref(ud.Status.CollisionCount, 0)}
-	if v.policy, v.invalid = model.Compile(ud, field.NewPath("spec")); v.policy == nil {
+	if m.policy == nil && m.invalid == nil || m.generation != ud.Generation {
+		m.policy, m.invalid = model.Compile(ud, field.NewPath("spec"))
+		m.generation = ud.Generation
+	}
+	if v.policy, v.invalid = m.policy, m.invalid; v.policy == nil {
 		return v, nil
 	}
 	var err error
