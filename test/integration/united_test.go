@@ -1,0 +1,515 @@
+package integration
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-project/berth/cmd/sandbox/product"
+	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
+)
+
+// onPods is a pod template whose first container has an environment variable with this value.
+func onPods(value string) string {
+	return fmt.Sprintf(`{metadata: {labels: {app: web}}, spec: {terminationGracePeriodSeconds: 0, containers: [{name: main, image: registry.k8s.io/pause:3.10, env: [{name: V, value: %s}]}]}}`, value)
+}
+
+func ofDeployments(value string) string {
+	return "{deploymentTemplate: {metadata: {labels: {app: web}}, spec: {template: " + onPods(value) + "}}}"
+}
+
+func ofStatefulSets(value string) string {
+	return "{statefulSetTemplate: {metadata: {labels: {app: web}}, spec: {serviceName: web, podManagementPolicy: Parallel, template: " + onPods(value) + "}}}"
+}
+
+// inPool is a subset on the nodes of a pool.
+func inPool(name, more string) string {
+	return fmt.Sprintf("{name: %[1]s, nodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [%[1]s]}]}%[2]s}", name, more)
+}
+
+func united(replicas int, template, more string, subsets ...string) string {
+	return fmt.Sprintf(`
+apiVersion: apps.kruise.io/v1beta1
+kind: UnitedDeployment
+metadata: {name: web}
+spec:
+  replicas: %d
+  selector: {matchLabels: {app: web}}
+  template: %s
+  topology: {subsets: [%s]}
+%s
+`, replicas, template, strings.Join(subsets, ", "), more)
+}
+
+// uniteds is the client for UnitedDeployments, without types.
+func patchUnited(t *testing.T, ns, patch string, subresources ...string) {
+	t.Helper()
+	if _, err := the.Dynamic.Resource(unitedv1beta1.Resource).Namespace(ns).Patch(t.Context(), "web", types.MergePatchType, []byte(patch), metav1.PatchOptions{}, subresources...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func readUnited(ctx context.Context, ns string) (*unitedv1beta1.UnitedDeployment, error) {
+	object, err := the.Dynamic.Resource(unitedv1beta1.Resource).Namespace(ns).Get(ctx, "web", metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	ud := &unitedv1beta1.UnitedDeployment{}
+	return ud, k8sruntime.DefaultUnstructuredConverter.FromUnstructured(object.Object, ud)
+}
+
+// childrenIn are the objects with a subset in a namespace.
+func childrenIn(ctx context.Context, ns string) ([]unstructured.Unstructured, error) {
+	var all []unstructured.Unstructured
+	for _, resource := range []string{"deployments", "statefulsets"} {
+		list, err := the.Dynamic.Resource(appsv1.SchemeGroupVersion.WithResource(resource)).Namespace(ns).List(ctx, metav1.ListOptions{LabelSelector: unitedv1beta1.SubsetNameLabel})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, list.Items...)
+	}
+	slices.SortFunc(all, func(a, b unstructured.Unstructured) int {
+		return cmp.Compare(a.GetLabels()[unitedv1beta1.SubsetNameLabel], b.GetLabels()[unitedv1beta1.SubsetNameLabel])
+	})
+	return all, nil
+}
+
+func replicasIn(object *unstructured.Unstructured) int {
+	n, _, _ := unstructured.NestedInt64(object.Object, "spec", "replicas")
+	return int(n)
+}
+
+// childIn is the child of a subset.
+func childIn(t *testing.T, ns, subset string) *unstructured.Unstructured {
+	t.Helper()
+	all, err := childrenIn(t.Context(), ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range all {
+		if all[i].GetLabels()[unitedv1beta1.SubsetNameLabel] == subset {
+			return &all[i]
+		}
+	}
+	t.Fatalf("subset %s has no child", subset)
+	return nil
+}
+
+func patchChild(t *testing.T, child *unstructured.Unstructured, patch string) {
+	t.Helper()
+	client, err := the.Resource(child, child.GetNamespace())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Patch(t.Context(), child.GetName(), types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// expectUnited waits until the children ask for these replicas, all pods are ready and of the latest template, and the status says so. For example "a=2 b=1".
+func expectUnited(t *testing.T, ns, want string) *unitedv1beta1.UnitedDeployment {
+	t.Helper()
+	var ud *unitedv1beta1.UnitedDeployment
+	waitFor(t, "children "+want, func(ctx context.Context) (_ string, err error) {
+		if ud, err = readUnited(ctx, ns); err != nil {
+			return "", err
+		}
+		all, err := childrenIn(ctx, ns)
+		if err != nil {
+			return "", err
+		}
+		var got, summary []string
+		total := 0
+		for i := range all {
+			n := replicasIn(&all[i])
+			total += n
+			name := all[i].GetLabels()[unitedv1beta1.SubsetNameLabel]
+			got = append(got, fmt.Sprintf("%s=%d", name, n))
+			summary = append(summary, fmt.Sprintf("%s %d/%d", name, n, n))
+		}
+		status := &ud.Status
+		if s := strings.Join(got, " "); s != want || status.ObservedGeneration != ud.Generation || status.Summary != strings.Join(summary, ", ") ||
+			int(status.Replicas) != total || int(status.ReadyReplicas) != total || conditionIn(status, unitedv1beta1.ReadyCondition).Status != corev1.ConditionTrue {
+			text, err := json.Marshal(status)
+			return fmt.Sprintf("children %s, generation %d, status %s", s, ud.Generation, text), err
+		}
+		return "", nil
+	})
+	return ud
+}
+
+// expectUpdated waits until all pods have the latest template.
+func expectUpdated(t *testing.T, ns string) *unitedv1beta1.UnitedDeployment {
+	t.Helper()
+	var ud *unitedv1beta1.UnitedDeployment
+	waitFor(t, "the rollout", func(ctx context.Context) (_ string, err error) {
+		if ud, err = readUnited(ctx, ns); err != nil {
+			return "", err
+		}
+		if s := &ud.Status; s.ObservedGeneration != ud.Generation || s.CurrentRevision != s.UpdatedRevision || s.UpdatedReadyReplicas != *ud.Spec.Replicas || s.Replicas != *ud.Spec.Replicas {
+			text, err := json.Marshal(s)
+			return string(text), err
+		}
+		return "", nil
+	})
+	return ud
+}
+
+func conditionIn(status *unitedv1beta1.UnitedDeploymentStatus, of unitedv1beta1.ConditionType) unitedv1beta1.Condition {
+	for _, c := range status.Conditions {
+		if c.Type == of {
+			return c
+		}
+	}
+	return unitedv1beta1.Condition{}
+}
+
+// expectCondition waits for the reason of a condition.
+func expectUnitedReason(t *testing.T, ns string, of unitedv1beta1.ConditionType, want unitedv1beta1.Reason) unitedv1beta1.Condition {
+	t.Helper()
+	var is unitedv1beta1.Condition
+	waitFor(t, "reason "+string(want), func(ctx context.Context) (string, error) {
+		ud, err := readUnited(ctx, ns)
+		if err != nil {
+			return "", err
+		}
+		if is = conditionIn(&ud.Status, of); is.Reason != want || ud.Status.ObservedGeneration != ud.Generation {
+			return fmt.Sprint(ud.Status.Conditions), nil
+		}
+		return "", nil
+	})
+	return is
+}
+
+// audit records every change of the UnitedDeployment and of its children.
+type audit struct {
+	mu     sync.Mutex
+	events []auditEvent
+}
+
+type auditEvent struct {
+	revision uint64
+	deleted  bool
+	object   *unstructured.Unstructured
+}
+
+// auditChildren watches from now on. In the end, the test fails if a write ever made the children ask for more than the total and the surge.
+func auditChildren(t *testing.T, ns string, surge int) {
+	t.Helper()
+	a := &audit{}
+	var watching sync.WaitGroup
+	ctx, stop := context.WithCancel(context.Background())
+	for _, resource := range []schema.GroupVersionResource{unitedv1beta1.Resource, appsv1.SchemeGroupVersion.WithResource("deployments"), appsv1.SchemeGroupVersion.WithResource("statefulsets")} {
+		w, err := the.Dynamic.Resource(resource).Namespace(ns).Watch(ctx, metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		watching.Add(1)
+		go func() {
+			defer watching.Done()
+			for event := range w.ResultChan() {
+				object, is := event.Object.(*unstructured.Unstructured)
+				if !is {
+					continue
+				}
+				revision, _ := strconv.ParseUint(object.GetResourceVersion(), 10, 64)
+				a.mu.Lock()
+				a.events = append(a.events, auditEvent{revision, event.Type == "DELETED", object})
+				a.mu.Unlock()
+			}
+		}()
+	}
+	t.Cleanup(func() {
+		stop()
+		watching.Wait()
+		a.check(t, surge)
+	})
+}
+
+func (a *audit) check(t *testing.T, surge int) {
+	t.Helper()
+	slices.SortFunc(a.events, func(x, y auditEvent) int { return cmp.Compare(x.revision, y.revision) })
+	asks := map[types.UID]int{}
+	total, previous, raises := 0, 0, 0
+	for _, event := range a.events {
+		n := replicasIn(event.object)
+		if event.object.GetKind() == "UnitedDeployment" {
+			if n != total {
+				previous, total = total, n
+			}
+			continue
+		}
+		uid := event.object.GetUID()
+		before := asks[uid]
+		if asks[uid] = n; event.deleted {
+			delete(asks, uid)
+		}
+		sum := 0
+		for _, n := range asks {
+			sum += n
+		}
+		if n <= before || event.deleted {
+			continue
+		}
+		raises++
+		if sum > max(total, previous)+surge {
+			t.Errorf("at revision %d %s asks for %d, and all children together for %d; the total is %d, and was %d", event.revision, event.object.GetName(), n, sum, total, previous)
+		}
+	}
+	if raises == 0 {
+		t.Error("no child was raised: nothing was checked")
+	}
+}
+
+func TestAUnitedDeploymentSharesEquallyAndLeavesTheFieldsOfUsersAlone(t *testing.T) {
+	pools(t, "a", "b", "c")
+	ns := namespace(t)
+	auditChildren(t, ns, 0)
+	apply(t, ns, united(7, ofDeployments("one"), "", inPool("a", ""), inPool("b", ""), inPool("c", ", patch: {metadata: {labels: {tier: last}}}")))
+	first := expectUnited(t, ns, "a=3 b=2 c=2")
+	if first.Status.CurrentRevision == "" || first.Status.LabelSelector != "app=web" {
+		t.Errorf("status %+v", first.Status)
+	}
+	pods, err := the.Pods(t.Context(), ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range pods {
+		in := pod.Labels[unitedv1beta1.SubsetNameLabel]
+		if !strings.HasSuffix(pod.Spec.NodeName, "-"+in) || (pod.Labels["tier"] == "last") != (in == "c") || pod.Labels[unitedv1beta1.RevisionLabel] != first.Status.UpdatedRevision {
+			t.Errorf("pod %s of subset %s is on %s and has labels %v", pod.Name, in, pod.Spec.NodeName, pod.Labels)
+		}
+	}
+	// A user changes fields that Berth does not set, and one that it does.
+	patchChild(t, childIn(t, ns, "a"), `{"metadata":{"annotations":{"note":"mine"}},"spec":{"revisionHistoryLimit":3,"replicas":9}}`)
+	expectUnited(t, ns, "a=3 b=2 c=2")
+	patchUnited(t, ns, `{"spec":{"replicas":9}}`, "scale")
+	expectUnited(t, ns, "a=3 b=3 c=3")
+	apply(t, ns, united(9, ofDeployments("two"), "", inPool("a", ""), inPool("b", ""), inPool("c", ", patch: {metadata: {labels: {tier: last}}}")))
+	expectUpdated(t, ns)
+	child := childIn(t, ns, "a")
+	if limit, _, _ := unstructured.NestedInt64(child.Object, "spec", "revisionHistoryLimit"); limit != 3 || child.GetAnnotations()["note"] != "mine" {
+		t.Errorf("the user's fields are gone: limit %d, annotations %v", limit, child.GetAnnotations())
+	}
+	// The first template again: its ControllerRevision becomes the latest.
+	apply(t, ns, united(9, ofDeployments("one"), "", inPool("a", ""), inPool("b", ""), inPool("c", ", patch: {metadata: {labels: {tier: last}}}")))
+	last := expectUpdated(t, ns)
+	if last.Status.UpdatedRevision != first.Status.UpdatedRevision {
+		t.Errorf("revision %s, and after the rollback %s", first.Status.UpdatedRevision, last.Status.UpdatedRevision)
+	}
+	revisions, err := the.Client.AppsV1().ControllerRevisions(ns).List(t.Context(), metav1.ListOptions{LabelSelector: unitedv1beta1.RevisionLabel})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(revisions.Items) != 2 {
+		t.Errorf("%d ControllerRevisions, want 2", len(revisions.Items))
+	}
+	for _, revision := range revisions.Items {
+		if latest := revision.Name == last.Status.UpdatedRevision; latest != (revision.Revision == 3) {
+			t.Errorf("ControllerRevision %s has number %d", revision.Name, revision.Revision)
+		}
+	}
+}
+
+func TestAUnitedDeploymentFillsInOrderAndEmptiesInReverse(t *testing.T) {
+	pools(t, "a", "b", "c")
+	ns := namespace(t)
+	auditChildren(t, ns, 0)
+	apply(t, ns, united(4, ofStatefulSets("one"), "", inPool("a", ", minReplicas: 1, maxReplicas: 3"), inPool("b", ", minReplicas: 1"), inPool("c", ", maxReplicas: 0")))
+	expectUnited(t, ns, "a=3 b=1 c=0")
+	for _, step := range []struct {
+		replicas int
+		want     string
+	}{{6, "a=3 b=3 c=0"}, {2, "a=1 b=1 c=0"}, {0, "a=0 b=0 c=0"}, {5, "a=3 b=2 c=0"}} {
+		patchUnited(t, ns, fmt.Sprintf(`{"spec":{"replicas":%d}}`, step.replicas))
+		expectUnited(t, ns, step.want)
+	}
+}
+
+func TestAUnitedDeploymentKeepsToPartitionsAndSpecifiedReplicas(t *testing.T) {
+	pools(t, "a", "b")
+	ns := namespace(t)
+	subsets := []string{inPool("a", ", replicas: 40%"), inPool("b", "")}
+	apply(t, ns, united(5, ofStatefulSets("one"), "", subsets...))
+	first := expectUnited(t, ns, "a=2 b=3")
+	partitions := func(a, b int) string {
+		return fmt.Sprintf("  updateStrategy: {manualUpdate: {partitions: {a: %d, b: %d}}}", a, b)
+	}
+	apply(t, ns, united(5, ofStatefulSets("two"), partitions(0, 3), subsets...))
+	expectUpdatedPods(t, ns, "a=2 b=0")
+	apply(t, ns, united(5, ofStatefulSets("two"), partitions(0, 1), subsets...))
+	expectUpdatedPods(t, ns, "a=2 b=2")
+	ud, err := readUnited(t.Context(), ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ud.Status.CurrentRevision != first.Status.CurrentRevision || ud.Status.UpdatedRevision == first.Status.UpdatedRevision {
+		t.Errorf("revisions %s and %s, and before %s", ud.Status.CurrentRevision, ud.Status.UpdatedRevision, first.Status.CurrentRevision)
+	}
+	apply(t, ns, united(5, ofStatefulSets("two"), partitions(0, 0), subsets...))
+	expectUpdated(t, ns)
+}
+
+// expectUpdatedPods waits until this many pods of each subset have the latest template and are ready.
+func expectUpdatedPods(t *testing.T, ns, want string) {
+	t.Helper()
+	waitFor(t, "updated pods "+want, func(ctx context.Context) (string, error) {
+		ud, err := readUnited(ctx, ns)
+		if err != nil {
+			return "", err
+		}
+		pods, err := the.Pods(ctx, ns)
+		if err != nil {
+			return "", err
+		}
+		updated, ready := map[string]int{}, 0
+		for i := range pods {
+			if pods[i].Labels[unitedv1beta1.RevisionLabel] == ud.Status.UpdatedRevision {
+				updated[pods[i].Labels[unitedv1beta1.SubsetNameLabel]]++
+			}
+			for _, c := range pods[i].Status.Conditions {
+				if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+					ready++
+				}
+			}
+		}
+		got := fmt.Sprintf("a=%d b=%d", updated["a"], updated["b"])
+		if got != want || ready != int(*ud.Spec.Replicas) || ud.Status.ObservedGeneration != ud.Generation || int(ud.Status.UpdatedReplicas) != updated["a"]+updated["b"] {
+			return fmt.Sprintf("%s, %d pods are ready, status %+v", got, ready, ud.Status), nil
+		}
+		return "", nil
+	})
+}
+
+func TestARemovedSubsetMovesItsReplicas(t *testing.T) {
+	pools(t, "a", "b")
+	ns := namespace(t)
+	auditChildren(t, ns, 1)
+	apply(t, ns, united(6, ofDeployments("one"), "", inPool("a", ""), inPool("b", "")))
+	expectUnited(t, ns, "a=3 b=3")
+	surge := "  updateStrategy: {maxSurge: 1}"
+	apply(t, ns, united(6, ofDeployments("one"), surge, inPool("a", "")))
+	expectUnited(t, ns, "a=6")
+	// Another kind, by way of an empty template.
+	patchUnited(t, ns, `{"spec":{"template":null}}`)
+	expectUnitedReason(t, ns, unitedv1beta1.ReadyCondition, unitedv1beta1.ReasonNoTemplate)
+	apply(t, ns, united(6, ofStatefulSets("one"), surge, inPool("a", "")))
+	expectUnited(t, ns, "a=6")
+	if kind := childIn(t, ns, "a").GetKind(); kind != "StatefulSet" {
+		t.Errorf("the child is a %s", kind)
+	}
+}
+
+func TestChildrenThatWereLeftBehindAreAdopted(t *testing.T) {
+	pools(t, "a", "b")
+	ns := namespace(t)
+	apply(t, ns, united(4, ofDeployments("one"), "", inPool("a", ""), inPool("b", "")))
+	expectUnited(t, ns, "a=2 b=2")
+	before := childIn(t, ns, "a")
+	orphan := metav1.DeletePropagationOrphan
+	if err := the.Dynamic.Resource(unitedv1beta1.Resource).Namespace(ns).Delete(t.Context(), "web", metav1.DeleteOptions{PropagationPolicy: &orphan}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the deletion", func(ctx context.Context) (string, error) {
+		_, err := readUnited(ctx, ns)
+		if apierrors.IsNotFound(err) {
+			return "", nil
+		}
+		return "it exists", err
+	})
+	if left := childIn(t, ns, "a"); len(left.GetOwnerReferences()) > 0 || replicasIn(left) != 2 {
+		t.Errorf("left behind: owners %v, replicas %d", left.GetOwnerReferences(), replicasIn(left))
+	}
+	pods, err := the.Pods(t.Context(), ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply(t, ns, united(5, ofDeployments("one"), "", inPool("a", ""), inPool("b", "")))
+	ud := expectUnited(t, ns, "a=3 b=2")
+	after := childIn(t, ns, "a")
+	if after.GetUID() != before.GetUID() || !metav1.IsControlledBy(after, ud) {
+		t.Errorf("child %s with owners %v, and before %s", after.GetUID(), after.GetOwnerReferences(), before.GetUID())
+	}
+	for _, pod := range pods {
+		if _, err := the.Client.CoreV1().Pods(ns).Get(t.Context(), pod.Name, getOptions); err != nil {
+			t.Errorf("pod %s was replaced: %v", pod.Name, err)
+		}
+	}
+}
+
+func TestAnErrorIsSaidAndScalingStillWorks(t *testing.T) {
+	pools(t, "a", "b")
+	ns := namespace(t)
+	apply(t, ns, united(4, ofDeployments("one"), "", inPool("a", ""), inPool("b", "")))
+	expectUnited(t, ns, "a=2 b=2")
+	// The API server knows that a limit is below a request. Berth does not.
+	broken := strings.Replace(ofDeployments("one"), "pause:3.10,", "pause:3.10, resources: {requests: {cpu: 2}, limits: {cpu: 1}},", 1)
+	apply(t, ns, united(2, broken, "", inPool("a", ""), inPool("b", "")))
+	c := expectUnitedReason(t, ns, unitedv1beta1.SubsetFailure, unitedv1beta1.ReasonChildRefused)
+	if !strings.Contains(c.Message, "must be less than or equal to cpu limit") {
+		t.Errorf("message %q", c.Message)
+	}
+	waitFor(t, "fewer replicas", func(ctx context.Context) (string, error) {
+		all, err := childrenIn(ctx, ns)
+		if err != nil {
+			return "", err
+		}
+		if replicasIn(&all[0]) != 1 || replicasIn(&all[1]) != 1 {
+			return fmt.Sprintf("%d and %d", replicasIn(&all[0]), replicasIn(&all[1])), nil
+		}
+		return "", nil
+	})
+	apply(t, ns, united(4, ofDeployments("one"), "", inPool("a", ""), inPool("b", "")))
+	ud := expectUnited(t, ns, "a=2 b=2")
+	if c := conditionIn(&ud.Status, unitedv1beta1.SubsetFailure); c.Type != "" {
+		t.Errorf("still %+v", c)
+	}
+}
+
+func TestAControllerThatIsKilledInTheMiddleKeepsTheTotal(t *testing.T) {
+	pools(t, "a", "b", "c")
+	ns := namespace(t)
+	auditChildren(t, ns, 2)
+	apply(t, ns, united(6, ofDeployments("one"), "  updateStrategy: {maxSurge: 2}", inPool("a", ""), inPool("b", "")))
+	expectUnited(t, ns, "a=3 b=3")
+	for _, step := range []struct {
+		replicas int
+		subsets  []string
+		want     string
+	}{
+		{9, []string{inPool("a", ""), inPool("b", ""), inPool("c", "")}, "a=3 b=3 c=3"},
+		{6, []string{inPool("c", ""), inPool("a", "")}, "a=3 c=3"},
+	} {
+		apply(t, ns, united(step.replicas, ofDeployments("one"), "  updateStrategy: {maxSurge: 2}", step.subsets...))
+		if err := the.Sandbox.Signal(product.Controller, 0, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		waitFor(t, "children "+step.want, func(ctx context.Context) (string, error) {
+			all, err := childrenIn(ctx, ns)
+			var got []string
+			for i := range all {
+				got = append(got, fmt.Sprintf("%s=%d", all[i].GetLabels()[unitedv1beta1.SubsetNameLabel], replicasIn(&all[i])))
+			}
+			if strings.Join(got, " ") != step.want {
+				return strings.Join(got, " "), err
+			}
+			return "", err
+		})
+	}
+}
