@@ -354,7 +354,7 @@ func (l *linter) check() {
 		}
 		l.addWarnings(d, policy.Warnings)
 		if of := l.workloads[target]; of != nil {
-			if replicas, err := workload.Replicas(of, spread.Spec.TargetFilter); err == nil {
+			if replicas, err := workload.Replicas(of, subset.ReplicaPaths(spread)); err == nil {
 				l.addWarnings(d, policy.WarningsAt(replicas, workload.MaxUnavailable(of), spec))
 				plan := policy.Plan(replicas)
 				if _, unplaced := policy.Targets(&plan, replicas); unplaced > 0 && policy.WhenFull == v1beta1.WhenFullWait {

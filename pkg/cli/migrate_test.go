@@ -22,6 +22,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/testkit"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 // kruiseManager is OpenKruise's Deployment with these arguments, whose rollout is over.
@@ -89,7 +90,7 @@ func TestMigrate(t *testing.T) {
 	custom.Name, custom.Spec.TargetReference = "train", v1beta1.TargetReference{APIVersion: "kubeflow.org/v1", Kind: "TFJob", Name: "train"}
 	known.Name, known.Spec.TargetReference, known.Spec.TargetFilter = "known", custom.Spec.TargetReference, &v1beta1.TargetFilter{ReplicasPathList: []string{"spec.own"}}
 	const kinds = `{"workloads":[{"Group":"kubeflow.org","Version":"v1","Kind":"TFJob","replicasPath":"spec.tfReplicaSpecs.Worker.replicas"},{"Group":"example.com","Kind":"Other","subResources":[]}]}`
-	objects = append(objects, picked, custom, known, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: kruiseNamespace, Name: kruiseConfiguration}, Data: map[string]string{kruiseKinds: kinds}})
+	objects = append(objects, picked, custom, known, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: workload.KruiseConfiguration.Namespace, Name: workload.KruiseConfiguration.Name}, Data: map[string]string{workload.KruiseKindsKey: kinds}})
 	objects = append(objects, waiting, running, kruiseManager("--feature-gates=WorkloadSpread=false,PodUnavailableBudgetDeleteGate=false"), testkit.Spread(t, twoThenAny, "{}"),
 		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: kruiseWebhooks, Annotations: map[string]string{kruiseTemplate: template}},
 			Webhooks: []admissionregistrationv1.ValidatingWebhook{entry("vpod.kb.io", "pods"), entry("vworkloadspread.kb.io", "workloadspreads"), entry("vpodunavailablebudget.kb.io", "podunavailablebudgets")}})
@@ -168,15 +169,6 @@ func TestMigrate(t *testing.T) {
 		if err != nil || strings.Contains(out, "definitions done nothing to do") != again || state() != before {
 			t.Errorf("back again %t: %v, printed %s\n%s", again, err, out, state())
 		}
-	}
-}
-
-func TestPathsOfCustomKinds(t *testing.T) {
-	if _, err := pathsOf(&corev1.ConfigMap{Data: map[string]string{kruiseKinds: "workloads:"}}); err == nil || !strings.Contains(err.Error(), kruiseKinds+" in ConfigMap kruise-system/kruise-configuration") {
-		t.Errorf("a list that is no JSON: %v", err)
-	}
-	if paths, err := pathsOf(&corev1.ConfigMap{}); err != nil || len(paths) != 0 {
-		t.Errorf("no list: %v, %v", paths, err)
 	}
 }
 

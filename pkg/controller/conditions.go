@@ -16,6 +16,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 // condition is a condition without its times.
@@ -121,8 +122,20 @@ func noScale(spread *v1beta1.WorkloadSpread) condition {
 }
 
 func noReplicasAtPaths(spread *v1beta1.WorkloadSpread, err error) condition {
-	return notReady(v1beta1.ReasonTargetUnreadable, "spec.targetFilter.replicasPathList does not fit %s: %s",
-		workloadName(spread), strings.ReplaceAll(err.Error(), "\n", "; "))
+	said := strings.ReplaceAll(err.Error(), "\n", "; ")
+	if filter := spread.Spec.TargetFilter; filter == nil || len(filter.ReplicasPathList) == 0 {
+		return notReady(v1beta1.ReasonTargetUnreadable, "the replicasPath in ConfigMap %s does not fit %s: %s", workload.KruiseConfiguration, workloadName(spread), said)
+	}
+	return notReady(v1beta1.ReasonTargetUnreadable, "spec.targetFilter.replicasPathList does not fit %s: %s", workloadName(spread), said)
+}
+
+// kindListUnreadable: the spread works as without the list, if nothing else keeps it from that.
+func kindListUnreadable(f *facts) condition {
+	said := f.kindList.Error() + "; correct the list, which counts as empty until then"
+	if f.workload.problem != nil {
+		said += ": " + f.workload.problem.condition.message
+	}
+	return notReady(v1beta1.ReasonKindListUnreadable, "%s", said)
 }
 
 // labelsNotApplied: the spread works, except for some labels of its patches.

@@ -31,6 +31,10 @@ type facts struct {
 	now         metav1.Time
 	// installation is its compatibility. Empty means none.
 	installation v1beta1.Compatibility
+	// kruisePaths are those of OpenKruise's list for the kind of the workload, if they count. kindList is why the list cannot be read, and nil if it can, or
+	// need not.
+	kruisePaths []string
+	kindList    error
 }
 
 // knowsWhoIsKept is false if it is not known which pods the spread divides, or how many pods the workload asks for.
@@ -54,6 +58,7 @@ func describe(spread *v1beta1.WorkloadSpread, f *facts) v1beta1.WorkloadSpreadSt
 	status := v1beta1.WorkloadSpreadStatus{
 		ObservedGeneration: spread.Generation,
 		Compatibility:      f.installation,
+		ReplicasPathList:   f.kruisePaths,
 		Conditions:         slices.Clone(spread.Status.Conditions),
 		// Only deschedulers write these.
 		Moves:     spread.Status.Moves,
@@ -111,6 +116,8 @@ func readiness(spread *v1beta1.WorkloadSpread, f *facts) condition {
 		return invalidSpread(f.invalid)
 	case f.older != "":
 		return spreadConflict(spread, f.older)
+	case f.kindList != nil:
+		return kindListUnreadable(f)
 	case f.workload.problem != nil:
 		return f.workload.problem.condition
 	}

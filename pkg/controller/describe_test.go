@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -314,6 +315,17 @@ func TestDescribeReady(t *testing.T) {
 				f.unschedulable = map[waiter]int32{{}: 1}
 			},
 			wantStatus: metav1.ConditionFalse, wantReason: v1beta1.ReasonTargetUnreadable, wantMessage: []string{"no scale subresource", "replicasPathList"}, wantSummary: "a 1/?, b 0/-",
+		},
+		"a list of custom kinds that cannot be read counts as empty": {
+			spec: threeThenAny, facts: func(f *facts) { f.kindList = errors.New("reading the list: broken") },
+			wantStatus: metav1.ConditionFalse, wantReason: v1beta1.ReasonKindListUnreadable, wantMessage: []string{"reading the list: broken; correct the list"}, wantSummary: "a 1/3, b 0/-",
+		},
+		"a list of custom kinds that cannot be read, and may have the path": {
+			spec: threeThenAny, facts: func(f *facts) {
+				f.kindList = errors.New("reading the list: broken")
+				f.workload = workloadFacts{problem: &problem{condition: noScale(&v1beta1.WorkloadSpread{})}}
+			},
+			wantStatus: metav1.ConditionFalse, wantReason: v1beta1.ReasonKindListUnreadable, wantMessage: []string{"broken", "counts as empty", "no scale subresource"}, wantSummary: "a 1/3, b 0/-",
 		},
 		"a workload that may not be read leaves its pods unknown": {
 			spec: threeThenAny, facts: func(f *facts) {

@@ -20,12 +20,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
 // gather reads the facts about a spread. It returns an error if they cannot be read. A problem that the user has to solve is a fact and no error.
 func (r *reconciler) gather(ctx context.Context, spread *v1beta1.WorkloadSpread) (*facts, error) {
 	f := &facts{now: metav1.NewTime(r.clock.Now()), installation: r.family.Compatibility()}
+	spread, err := r.withKruisePaths(ctx, spread, f)
+	if err != nil {
+		return nil, err
+	}
 	compiled := r.family.Compiled(spread)
 	f.policy, f.invalid = compiled.Policy, compiled.Invalid
 	if f.policy == nil {
@@ -71,6 +76,29 @@ func (r *reconciler) gather(ctx context.Context, spread *v1beta1.WorkloadSpread)
 	plan := f.policy.Plan(f.workload.replicas)
 	f.roster.Replan(&plan)
 	return f, nil
+}
+
+// withKruisePaths returns the spread with the status.replicasPathList that it should have.
+func (r *reconciler) withKruisePaths(ctx context.Context, spread *v1beta1.WorkloadSpread, f *facts) (*v1beta1.WorkloadSpread, error) {
+	seen := *subset.In(f.installation, spread)
+	seen.Status.ReplicasPathList = nil
+	if subset.CompatibilityOf(&seen) != v1beta1.CompatibleWithKruise || len(subset.ReplicaPaths(&seen)) > 0 {
+		return &seen, nil
+	}
+	if _, builtIn := workload.BuiltIn(workload.TargetOf(&seen).Kind); builtIn {
+		return &seen, nil
+	}
+	configuration := &corev1.ConfigMap{}
+	if err := r.client.Get(ctx, workload.KruiseConfiguration, configuration); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading ConfigMap %s: %w", workload.KruiseConfiguration, err)
+	}
+	var kinds workload.KruiseKinds
+	kinds, f.kindList = workload.ReadKruiseKinds(configuration)
+	if path := kinds.PathOf(schema.FromAPIVersionAndKind(seen.Spec.TargetReference.APIVersion, seen.Spec.TargetReference.Kind)); path != "" {
+		f.kruisePaths = []string{path}
+	}
+	seen.Status.ReplicasPathList = f.kruisePaths
+	return &seen, nil
 }
 
 // recountInterval is how often all pods of an account are counted again, as a check.
@@ -174,11 +202,10 @@ func (r *reconciler) workloadOf(ctx context.Context, spread *v1beta1.WorkloadSpr
 
 // replicas of the workload, from the cache if it has them, and otherwise with one request.
 func (r *reconciler) replicas(ctx context.Context, spread *v1beta1.WorkloadSpread, cached client.Object) (int32, *problem, error) {
-	filter := spread.Spec.TargetFilter
-	if filter != nil && len(filter.ReplicasPathList) > 0 {
+	if len(subset.ReplicaPaths(spread)) > 0 {
 		return r.replicasAtPaths(ctx, spread)
 	}
-	replicas, err := workload.Replicas(cached, filter)
+	replicas, err := workload.Replicas(cached, nil)
 	if errors.Is(err, workload.ErrNeedsScale) {
 		return r.replicasOfScale(ctx, spread)
 	}
@@ -199,7 +226,7 @@ func (r *reconciler) replicasAtPaths(ctx context.Context, spread *v1beta1.Worklo
 	case err != nil:
 		return 0, nil, err
 	}
-	replicas, err := workload.Replicas(object, spread.Spec.TargetFilter)
+	replicas, err := workload.Replicas(object, subset.ReplicaPaths(spread))
 	if err != nil {
 		return 0, &problem{condition: noReplicasAtPaths(spread, err)}, nil
 	}

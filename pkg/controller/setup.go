@@ -8,6 +8,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -99,11 +100,14 @@ func CacheOptions() cache.Options {
 		ByObject: map[client.Object]cache.ByObject{
 			&v1beta1.WorkloadSpread{}: {Transform: keepOfSpread},
 			&corev1.Pod{}:             {Transform: keepOfPod, UnsafeDisableDeepCopy: shared},
-			&corev1.Node{}:            {Transform: keepOfNode, UnsafeDisableDeepCopy: shared},
-			&appsv1.Deployment{}:      {Transform: workload.Keep, UnsafeDisableDeepCopy: shared},
-			&appsv1.ReplicaSet{}:      {Transform: workload.Keep, UnsafeDisableDeepCopy: shared},
-			&appsv1.StatefulSet{}:     {Transform: workload.Keep, UnsafeDisableDeepCopy: shared},
-			&batchv1.Job{}:            {Transform: workload.Keep, UnsafeDisableDeepCopy: shared},
+			&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{workload.KruiseConfiguration.Namespace: {
+				FieldSelector: fields.OneTermEqualSelector("metadata.name", workload.KruiseConfiguration.Name),
+			}}},
+			&corev1.Node{}:        {Transform: keepOfNode, UnsafeDisableDeepCopy: shared},
+			&appsv1.Deployment{}:  {Transform: workload.Keep, UnsafeDisableDeepCopy: shared},
+			&appsv1.ReplicaSet{}:  {Transform: workload.Keep, UnsafeDisableDeepCopy: shared},
+			&appsv1.StatefulSet{}: {Transform: workload.Keep, UnsafeDisableDeepCopy: shared},
+			&batchv1.Job{}:        {Transform: workload.Keep, UnsafeDisableDeepCopy: shared},
 		},
 	}
 }

@@ -55,6 +55,7 @@ func (f *family) watches() []watch {
 		{&v1beta1.WorkloadSpread{}, f.ofSpread, spreadMatters, specChanged},
 		{&corev1.Pod{}, f.ofPod, podMatters, nil},
 		{node, f.ofNode, nodeMatters, always},
+		{&corev1.ConfigMap{}, f.ofKruiseKinds, predicate.Funcs{}, always},
 		ofWorkload(&appsv1.Deployment{}, lineage.Deployment),
 		ofWorkload(&appsv1.ReplicaSet{}, lineage.ReplicaSet),
 		ofWorkload(&appsv1.StatefulSet{}, lineage.StatefulSet),
@@ -147,6 +148,22 @@ func (f *family) ofNode(ctx context.Context, node client.Object) sets.Set[reconc
 		if uid := workload.ControllerUID(&pods.Items[i]); !climbed.Has(uid) {
 			climbed.Insert(uid)
 			affected = affected.Union(f.ofPod(ctx, &pods.Items[i]))
+		}
+	}
+	return affected
+}
+
+// ofKruiseKinds are the spreads of custom kinds. The list of OpenKruise has changed.
+func (f *family) ofKruiseKinds(ctx context.Context, _ client.Object) sets.Set[reconcile.Request] {
+	affected := sets.New[reconcile.Request]()
+	var spreads v1beta1.WorkloadSpreadList
+	if err := f.Reader.List(ctx, &spreads, client.UnsafeDisableDeepCopy); err != nil {
+		klog.FromContext(ctx).Error(err, "Listing WorkloadSpreads")
+		return affected
+	}
+	for i := range spreads.Items {
+		if _, builtIn := workload.BuiltIn(workload.TargetOf(&spreads.Items[i]).Kind); !builtIn {
+			affected.Insert(requestFor(&spreads.Items[i]))
 		}
 	}
 	return affected

@@ -212,15 +212,7 @@ func (l *Ledger) recount(e *entry) {
 
 // readsSameReplicas is true if two spreads have the replicas of their workload read in the same way.
 func readsSameReplicas(a, b *v1beta1.WorkloadSpread) bool {
-	return a.Spec.TargetReference.APIVersion == b.Spec.TargetReference.APIVersion && slices.Equal(ReplicaPaths(a), ReplicaPaths(b))
-}
-
-// ReplicaPaths are the paths at which the replicas of the workload are read. Nil means the place where the kind has them.
-func ReplicaPaths(spread *v1beta1.WorkloadSpread) []string {
-	if spread.Spec.TargetFilter == nil {
-		return nil
-	}
-	return spread.Spec.TargetFilter.ReplicasPathList
+	return a.Spec.TargetReference.APIVersion == b.Spec.TargetReference.APIVersion && slices.Equal(subset.ReplicaPaths(a), subset.ReplicaPaths(b))
 }
 
 // TargetVersion is the API version of the workload that a spread names, without the group.
@@ -242,7 +234,7 @@ func (a *account) scopes() []string {
 
 func (ev ReplicasRead) apply(l *Ledger) {
 	a := l.accounts[ev.Workload]
-	if a == nil || ev.Version != TargetVersion(a.active()) || !slices.Equal(ev.Paths, ReplicaPaths(a.active())) {
+	if a == nil || ev.Version != TargetVersion(a.active()) || !slices.Equal(ev.Paths, subset.ReplicaPaths(a.active())) {
 		return
 	}
 	a.read = nil
@@ -303,7 +295,7 @@ func (l *Ledger) replan(a *account) bool {
 }
 
 func (a *account) replicas(object runtime.Object) (int32, bool) {
-	if len(ReplicaPaths(a.active())) == 0 && object != nil {
+	if len(subset.ReplicaPaths(a.active())) == 0 && object != nil {
 		if replicas, err := workload.Replicas(object, nil); err == nil {
 			return replicas, true
 		}

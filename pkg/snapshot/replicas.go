@@ -12,14 +12,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
 // Replicas of a spread's workload, which is target: from the snapshot if it is of a built-in kind, and otherwise by one request.
 func (s *Snapshot) Replicas(ctx context.Context, spread *v1beta1.WorkloadSpread, target client.Object) (int32, error) {
-	replicas, err := workload.Replicas(target, spread.Spec.TargetFilter)
-	filter := spread.Spec.TargetFilter
-	byPaths := filter != nil && len(filter.ReplicasPathList) > 0
+	paths := subset.ReplicaPaths(spread)
+	replicas, err := workload.Replicas(target, paths)
+	byPaths := len(paths) > 0
 	if _, other := s.Owner(spread.Namespace, workload.TargetOf(spread)); other && byPaths || !byPaths && !errors.Is(err, workload.ErrNeedsScale) {
 		return replicas, err
 	}
@@ -28,14 +29,14 @@ func (s *Snapshot) Replicas(ctx context.Context, spread *v1beta1.WorkloadSpread,
 
 // LiveReplicas of a spread's workload, by one request.
 func LiveReplicas(ctx context.Context, live client.Client, spread *v1beta1.WorkloadSpread) (int32, error) {
-	filter, ref := spread.Spec.TargetFilter, spread.Spec.TargetReference
+	paths, ref := subset.ReplicaPaths(spread), spread.Spec.TargetReference
 	key := client.ObjectKey{Namespace: spread.Namespace, Name: ref.Name}
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind))
 	object.SetNamespace(key.Namespace)
 	object.SetName(key.Name)
 	kind, builtIn := workload.BuiltIn(workload.TargetOf(spread).Kind)
-	if builtIn || filter != nil && len(filter.ReplicasPathList) > 0 {
+	if builtIn || len(paths) > 0 {
 		var of client.Object = object
 		if builtIn {
 			of = kind.NewObject()
@@ -43,7 +44,7 @@ func LiveReplicas(ctx context.Context, live client.Client, spread *v1beta1.Workl
 		if err := live.Get(ctx, key, of); err != nil {
 			return 0, fmt.Errorf("reading the workload: %w", err)
 		}
-		return workload.Replicas(of, filter)
+		return workload.Replicas(of, paths)
 	}
 	answer := &unstructured.Unstructured{}
 	answer.SetGroupVersionKind(autoscalingv1.SchemeGroupVersion.WithKind("Scale"))

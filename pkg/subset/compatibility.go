@@ -38,7 +38,19 @@ func In(installation v1beta1.Compatibility, spread *v1beta1.WorkloadSpread) *v1b
 
 // SamePolicy is true if both are the same object, and compile to the same policy.
 func SamePolicy(a, b *v1beta1.WorkloadSpread) bool {
-	return a.UID == b.UID && a.Generation == b.Generation && CompatibilityOf(a) == CompatibilityOf(b)
+	return a.UID == b.UID && a.Generation == b.Generation && CompatibilityOf(a) == CompatibilityOf(b) && slices.Equal(ReplicaPaths(a), ReplicaPaths(b))
+}
+
+// ReplicaPaths are the paths at which the replicas of a spread's workload are read: its own or, if it has none and is CompatibleWithKruise, those that
+// OpenKruise's list has for the kind, as the controller wrote them to the status. Nil means the place where the kind has its replicas.
+func ReplicaPaths(spread *v1beta1.WorkloadSpread) []string {
+	if filter := spread.Spec.TargetFilter; filter != nil && len(filter.ReplicasPathList) > 0 {
+		return filter.ReplicasPathList
+	}
+	if CompatibilityOf(spread) == v1beta1.CompatibleWithKruise {
+		return spread.Status.ReplicasPathList
+	}
+	return nil
 }
 
 // SchedulerOf is the scheduler for a pod that the spread divides and that names this scheduler. It is empty if the spread leaves such pods alone. A spread

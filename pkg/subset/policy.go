@@ -224,7 +224,7 @@ func Compile(spread *v1beta1.WorkloadSpread, path *field.Path) (*Policy, field.E
 
 	selector, selectorErrs := compileFilter(spec.TargetFilter, path.Child("targetFilter"))
 	policy.podSelector = selector
-	policy.IsPart = selector != nil && !selector.Empty() && len(spec.TargetFilter.ReplicasPathList) == 0
+	policy.IsPart = selector != nil && !selector.Empty() && len(ReplicaPaths(spread)) == 0
 	errs = append(errs, selectorErrs...)
 
 	subsetsPath := path.Child("subsets")

@@ -1,6 +1,7 @@
 package subset
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -290,6 +291,30 @@ func TestTheAnnotationOverridesTheInstallation(t *testing.T) {
 		}
 		if got := SamePolicy(plain, seen); got == tc.kruise {
 			t.Errorf("installation %q, annotation %q: the same policy as without: %v", tc.installation, tc.annotation, got)
+		}
+	}
+	for _, tc := range []struct {
+		annotation, own string // empty for none
+		want            []string
+	}{
+		{"kruise", "", []string{"spec.listed"}},
+		{"kruise", "spec.own", []string{"spec.own"}},
+		{"none", "", nil},
+		{"none", "spec.own", []string{"spec.own"}},
+	} {
+		spread := &v1beta1.WorkloadSpread{Spec: *parse(t, `{targetRef: {apiVersion: example.com/v1, kind: Custom, name: web}, targetFilter: {selector: {matchLabels: {role: worker}}}, subsets: [{name: a}]}`)}
+		spread.Annotations = map[string]string{v1beta1.CompatibilityAnnotation: tc.annotation}
+		if tc.own != "" {
+			spread.Spec.TargetFilter.ReplicasPathList = []string{tc.own}
+		}
+		unlisted := spread.DeepCopy()
+		spread.Status.ReplicasPathList = []string{"spec.listed"}
+		policy, errs := Compile(spread, field.NewPath("spec"))
+		if got := ReplicaPaths(spread); len(errs) > 0 || !slices.Equal(got, tc.want) || policy.IsPart != (tc.want == nil) {
+			t.Errorf("%+v: got %v, %v", tc, got, errs)
+		}
+		if got, want := SamePolicy(unlisted, spread), tc.own != "" || tc.annotation == "none"; got != want {
+			t.Errorf("%+v: the same policy as without the list: %v", tc, got)
 		}
 	}
 	broken := &v1beta1.WorkloadSpread{Spec: *parse(t, `{targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}, subsets: [{name: a}]}`)}

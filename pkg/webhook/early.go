@@ -139,7 +139,7 @@ func (e *earlyBinding) admitUnchanged(ctx context.Context, key types.NamespacedN
 // be older than the pods that are created for them.
 func replicasOrObserved(target client.Object, spread *v1beta1.WorkloadSpread) (replicas int32, mayLag bool) {
 	if target != nil {
-		if replicas, err := workload.Replicas(target, spread.Spec.TargetFilter); err == nil {
+		if replicas, err := workload.Replicas(target, subset.ReplicaPaths(spread)); err == nil {
 			return replicas, false
 		}
 	}

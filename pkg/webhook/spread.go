@@ -23,6 +23,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -179,7 +180,7 @@ func unitedOf(object metav1.Object) string {
 
 // replicasOf is nil if the object does not contain the replicas.
 func replicasOf(object runtime.Object, spread *v1beta1.WorkloadSpread) *int32 {
-	replicas, err := workload.Replicas(object, spread.Spec.TargetFilter)
+	replicas, err := workload.Replicas(object, subset.ReplicaPaths(spread))
 	if err != nil {
 		return nil // the spread's status says why
 	}

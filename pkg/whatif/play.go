@@ -59,7 +59,7 @@ func (e *Engine) begin(ctx context.Context, d *Divided, replicas int32, gone set
 	if err := p.tellOwners(ctx, namespace, &target, target, replicas); err != nil {
 		return nil, err
 	}
-	e.plugin.Apply(ledger.ReplicasRead{Workload: ledger.WorkloadOf(namespace, target), Version: ledger.TargetVersion(d.Spread), Paths: ledger.ReplicaPaths(d.Spread),
+	e.plugin.Apply(ledger.ReplicasRead{Workload: ledger.WorkloadOf(namespace, target), Version: ledger.TargetVersion(d.Spread), Paths: subset.ReplicaPaths(d.Spread),
 		Replicas: replicas, Known: true, Ordinals: d.Ordinals})
 	for _, pod := range there {
 		if pod.Namespace != namespace {

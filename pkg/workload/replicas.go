@@ -13,22 +13,20 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-
-	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // ErrNeedsScale is returned by Replicas for a kind whose replicas only its scale subresource has.
 var ErrNeedsScale = errors.New("only the scale subresource of this kind has its replicas")
 
-// Replicas is how many pods a workload asks for. With replicasPathList it is the sum at those paths, for every kind. Without, it is the number of a
-// Deployment, ReplicaSet, StatefulSet or Job, whatever pods of it the selector picks, and ErrNeedsScale for other kinds.
-func Replicas(object runtime.Object, filter *v1beta1.TargetFilter) (int32, error) {
-	if filter != nil && len(filter.ReplicasPathList) > 0 {
+// Replicas is how many pods a workload asks for. With paths, those of subset.ReplicaPaths, it is the sum at those, for every kind. Without, it is the
+// number of a Deployment, ReplicaSet, StatefulSet or Job, whatever pods of it a spread picks, and ErrNeedsScale for other kinds.
+func Replicas(object runtime.Object, paths []string) (int32, error) {
+	if len(paths) > 0 {
 		fields, err := fieldsOf(object)
 		if err != nil {
 			return 0, err
 		}
-		return AtPaths(fields, filter.ReplicasPathList)
+		return AtPaths(fields, paths)
 	}
 	switch w := object.(type) {
 	case *appsv1.Deployment:
@@ -124,7 +122,7 @@ func orOne(n *int32) int32 {
 	return *n
 }
 
-// AtPaths is the sum of the integers at dotted paths in an object, as in targetFilter.replicasPathList. A segment of digits indexes a list, or is a
+// AtPaths is the sum of the integers at dotted paths in an object; see subset.ReplicaPaths. A segment of digits indexes a list, or is a
 // key of an object. Without paths the sum is 0. The error names every path that leads to no replicas, and what was found there.
 func AtPaths(object map[string]any, paths []string) (int32, error) {
 	var sum int64

@@ -13,8 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
-
-	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 func TestReplicasNow(t *testing.T) {
@@ -48,28 +46,26 @@ func TestReplicas(t *testing.T) {
 		return &batchv1.Job{Spec: batchv1.JobSpec{Parallelism: parallelism, Completions: completions}}
 	}
 	custom := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"workers": int64(3), "replicas": int64(9)}}}
-	paths := func(paths ...string) *v1beta1.TargetFilter { return &v1beta1.TargetFilter{ReplicasPathList: paths} }
 	tests := map[string]struct {
 		object runtime.Object
-		filter *v1beta1.TargetFilter
+		paths  []string
 		want   int32
 	}{
-		"a Deployment asks for its replicas":                     {object: deployment(ptr.To[int32](7)), want: 7},
-		"a Deployment may ask for none":                          {object: deployment(ptr.To[int32](0)), want: 0},
-		"a Deployment without replicas asks for one":             {object: deployment(nil), want: 1},
-		"a ReplicaSet asks for its replicas":                     {object: &appsv1.ReplicaSet{Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To[int32](2)}}, want: 2},
-		"a StatefulSet asks for its replicas":                    {object: &appsv1.StatefulSet{Spec: appsv1.StatefulSetSpec{Replicas: ptr.To[int32](5)}}, want: 5},
-		"a Job runs as many pods as its parallelism":             {object: job(ptr.To[int32](6), nil), want: 6},
-		"a Job without parallelism runs one":                     {object: job(nil, ptr.To[int32](10)), want: 1},
-		"a Job never runs more pods than it wants to complete":   {object: job(ptr.To[int32](6), ptr.To[int32](4)), want: 4},
-		"a Job that is suspended by parallelism 0 runs none":     {object: job(ptr.To[int32](0), ptr.To[int32](4)), want: 0},
-		"paths take the place of the replicas of a known kind":   {object: deployment(ptr.To[int32](7)), filter: paths("spec.revisionHistoryLimit"), want: 4},
-		"paths are summed up for any kind":                       {object: custom, filter: paths("spec.workers", "spec.replicas"), want: 12},
-		"a filter without paths leaves the replicas as they are": {object: deployment(ptr.To[int32](7)), filter: paths(), want: 7},
+		"a Deployment asks for its replicas":                   {object: deployment(ptr.To[int32](7)), want: 7},
+		"a Deployment may ask for none":                        {object: deployment(ptr.To[int32](0)), want: 0},
+		"a Deployment without replicas asks for one":           {object: deployment(nil), want: 1},
+		"a ReplicaSet asks for its replicas":                   {object: &appsv1.ReplicaSet{Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To[int32](2)}}, want: 2},
+		"a StatefulSet asks for its replicas":                  {object: &appsv1.StatefulSet{Spec: appsv1.StatefulSetSpec{Replicas: ptr.To[int32](5)}}, want: 5},
+		"a Job runs as many pods as its parallelism":           {object: job(ptr.To[int32](6), nil), want: 6},
+		"a Job without parallelism runs one":                   {object: job(nil, ptr.To[int32](10)), want: 1},
+		"a Job never runs more pods than it wants to complete": {object: job(ptr.To[int32](6), ptr.To[int32](4)), want: 4},
+		"a Job that is suspended by parallelism 0 runs none":   {object: job(ptr.To[int32](0), ptr.To[int32](4)), want: 0},
+		"paths take the place of the replicas of a known kind": {object: deployment(ptr.To[int32](7)), paths: []string{"spec.revisionHistoryLimit"}, want: 4},
+		"paths are summed up for any kind":                     {object: custom, paths: []string{"spec.workers", "spec.replicas"}, want: 12},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := Replicas(tc.object, tc.filter)
+			got, err := Replicas(tc.object, tc.paths)
 			if err != nil || got != tc.want {
 				t.Errorf("got %d, %v; want %d", got, err, tc.want)
 			}

@@ -333,3 +333,54 @@ spec:
 	expectSubsets(t, ns, want)
 	expectNoViolation(t)
 }
+
+// TestACompatibleSpreadReadsTheReplicasWhereOpenKruiseDoes: of a kind without a scale subresource, as OpenKruise's list says, also after the list changes.
+func TestACompatibleSpreadReadsTheReplicasWhereOpenKruiseDoes(t *testing.T) {
+	pools(t, "a", "b")
+	ns := namespace(t)
+	const kruise = "kruise-system"
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: kruise}}
+	if _, err := the.Client.CoreV1().Namespaces().Create(t.Context(), namespace, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	list := func(text string) {
+		t.Helper()
+		apply(t, kruise, fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {name: kruise-configuration}, data: {WorkloadSpread_Watch_Custom_Workload_WhiteList: '%s'}}", text))
+	}
+	listed := func(path string) string {
+		return `{"workloads": [{"Group": "learning.example.com", "Version": "v1", "Kind": "Learning", "replicasPath": "` + path + `"}]}`
+	}
+	kind := &customKind{group: "learning.example.com", plural: "learnings", kind: "Learning", version: "v1",
+		spec: func(replicas int64) map[string]any { return map[string]any{"workers": replicas, "twice": 2 * replicas} }}
+	apply(t, ns, kind.definition())
+	apply(t, ns, kind.reader())
+	spread := spreadFor("web", "learning.example.com/v1", kind.kind, "web", fmt.Sprintf(twoPools, "40%"))
+	apply(t, ns, strings.Replace(spread, "metadata: {name: web}", "metadata: {name: web, annotations: {berth.dev/compatibility: kruise}}", 1))
+	expectCondition(t, ns, "web", "False", v1beta1.ReasonTargetNotFound)
+
+	list(listed("spec.workers"))
+	kind.set(t, ns, 5)
+	expectPlaces(t, ns, "a=2 b=3")
+	expectCondition(t, ns, "web", "True", v1beta1.ReasonSpreadReady)
+	kind.set(t, ns, 10)
+	expectPlaces(t, ns, "a=4 b=6")
+
+	list("workloads: none")
+	expectCondition(t, ns, "web", "False", v1beta1.ReasonKindListUnreadable, "ConfigMap kruise-system/kruise-configuration", "no scale subresource")
+	list(listed("spec.twice"))
+	expectCondition(t, ns, "web", "True", v1beta1.ReasonSpreadReady)
+	waitFor(t, "twice the replicas", func(ctx context.Context) (string, error) {
+		spread, err := the.Spread(ctx, ns, "web")
+		if err != nil || spread.Status.ObservedReplicas == 20 {
+			return "", err
+		}
+		return fmt.Sprintf("there are %d", spread.Status.ObservedReplicas), nil
+	})
+	list(listed("spec.none"))
+	expectCondition(t, ns, "web", "False", v1beta1.ReasonTargetUnreadable, "spec.none", "kruise-configuration")
+	if err := the.Client.CoreV1().ConfigMaps(kruise).Delete(t.Context(), "kruise-configuration", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	expectCondition(t, ns, "web", "False", v1beta1.ReasonTargetUnreadable, "no scale subresource")
+	expectNoViolation(t)
+}

@@ -112,6 +112,8 @@ const (
 	ReasonTargetNotFound Reason = "TargetNotFound"
 	// ReasonTargetUnreadable: the workload's replicas cannot be read.
 	ReasonTargetUnreadable Reason = "TargetUnreadable"
+	// ReasonKindListUnreadable: OpenKruise's list of custom kinds cannot be read, and the spread works as without it.
+	ReasonKindListUnreadable Reason = "KindListUnreadable"
 	// ReasonWorkloadNotObserved: the pod's owner or workload is not in the cache yet. The pod is held until it is.
 	ReasonWorkloadNotObserved Reason = "WorkloadNotObserved"
 	// ReasonSpreadConflict: another, older spread already names the same workload.

@@ -365,6 +365,12 @@ type WorkloadSpreadStatus struct {
 	// +optional
 	Compatibility Compatibility `json:"compatibility,omitempty"`
 
+	// ReplicasPathList is where the replicas of the workload are, as OpenKruise's ConfigMap kruise-configuration says for its kind. It counts in a
+	// spread that behaves as OpenKruise's and has no targetFilter.replicasPathList. Empty means that the ConfigMap has no path for the kind. (Berth)
+	//
+	// +optional
+	ReplicasPathList []string `json:"replicasPathList,omitempty"`
+
 	// Misplaced says since when a descheduler has seen pods above their quota or outside of their subset. (Berth)
 	//
 	// +optional

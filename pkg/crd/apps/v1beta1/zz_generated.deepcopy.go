@@ -418,6 +418,11 @@ func (in *WorkloadSpreadStatus) DeepCopyInto(out *WorkloadSpreadStatus) {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}
 	}
+	if in.ReplicasPathList != nil {
+		in, out := &in.ReplicasPathList, &out.ReplicasPathList
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.Misplaced != nil {
 		in, out := &in.Misplaced, &out.Misplaced
 		*out = new(Misplaced)

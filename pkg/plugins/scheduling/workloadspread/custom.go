@@ -28,6 +28,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/ledger"
+	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -139,15 +140,15 @@ func (c *customWorkloads) want(gk schema.GroupKind) {
 func (c *customWorkloads) follow(spread *v1beta1.WorkloadSpread) {
 	owner := workload.TargetOf(spread)
 	key := ledger.WorkloadOf(spread.Namespace, owner)
-	if builtIn.Has(owner.Kind) && len(ledger.ReplicaPaths(spread)) == 0 {
+	if builtIn.Has(owner.Kind) && len(subset.ReplicaPaths(spread)) == 0 {
 		c.forget(key) // the spread may have given paths before
 		return
 	}
 	c.mu.Lock()
 	c.watched(owner.Kind)
 	target := c.targets[key]
-	if target == nil || target.version != ledger.TargetVersion(spread) || !slices.Equal(target.paths, ledger.ReplicaPaths(spread)) {
-		target = &customTarget{version: ledger.TargetVersion(spread), paths: slices.Clone(ledger.ReplicaPaths(spread))}
+	if target == nil || target.version != ledger.TargetVersion(spread) || !slices.Equal(target.paths, subset.ReplicaPaths(spread)) {
+		target = &customTarget{version: ledger.TargetVersion(spread), paths: slices.Clone(subset.ReplicaPaths(spread))}
 		c.targets[key] = target
 		c.targetQueue.Add(key)
 	}

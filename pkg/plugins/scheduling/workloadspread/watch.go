@@ -131,7 +131,7 @@ func listOneSpread(client dynamic.Interface, discovery serverResources) listSpre
 
 func newSpreadInformer(config *restclient.Config) (cache.SharedIndexInformer, error) {
 	return newInformer(config, v1beta1.AddToScheme, v1beta1.Resource, &v1beta1.WorkloadSpread{}, func(s *v1beta1.WorkloadSpread) {
-		s.ManagedFields, s.Status = nil, v1beta1.WorkloadSpreadStatus{Compatibility: s.Status.Compatibility}
+		s.ManagedFields, s.Status = nil, v1beta1.WorkloadSpreadStatus{Compatibility: s.Status.Compatibility, ReplicasPathList: s.Status.ReplicasPathList}
 		s.Annotations = only(s.Annotations, v1beta1.CompatibilityAnnotation)
 	})
 }

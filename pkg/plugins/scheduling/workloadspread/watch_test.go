@@ -42,6 +42,7 @@ func TestTheCachesOfSpreadsAndBudgetsLackWhatNobodyReads(t *testing.T) {
 
 	spread = spread.DeepCopy()
 	spread.Annotations, spread.Status.Compatibility = map[string]string{v1beta1.CompatibilityAnnotation: "none"}, v1beta1.CompatibleWithKruise
+	spread.Status.ReplicasPathList = []string{"spec.workers"}
 	stored = spread.DeepCopy()
 	asStored(stored)
 	stored.Status.Summary = "a 1"
