@@ -133,8 +133,20 @@ func (s *Snapshot) indexSpreads() {
 	}
 }
 
-// Suppose puts a spread into the snapshot, in place of the one of its name if there is one.
+// Suppose puts a spread into the snapshot, in place of the one of its name if there is one. It writes to the status of the spread what the installation is
+// compatible with, as the status of other spreads says it. If there is none, the installation counts as compatible with nothing.
 func (s *Snapshot) Suppose(spread *v1beta1.WorkloadSpread) {
+	of := spread.Spec.TargetReference
+	for i := range s.Spreads {
+		known := &s.Spreads[i]
+		if known.Status.ObservedGeneration == 0 {
+			continue
+		}
+		spread.Status.Compatibility = known.Status.Compatibility
+		if paths, ref := known.Status.ReplicasPathList, known.Spec.TargetReference; len(paths) > 0 && ref.APIVersion == of.APIVersion && ref.Kind == of.Kind {
+			spread.Status.ReplicasPathList = paths
+		}
+	}
 	s.Spreads = slices.DeleteFunc(s.Spreads, func(other v1beta1.WorkloadSpread) bool {
 		return other.Namespace == spread.Namespace && other.Name == spread.Name
 	})

@@ -90,6 +90,16 @@ func TestSpreadOf(t *testing.T) {
 	s.Suppose(spreadOver("ReplicaSet", "web-1"))
 	expect("web-1", "web")
 	expect("gone", "")
+	s.Spreads[0].Status = v1beta1.WorkloadSpreadStatus{ObservedGeneration: 1, Compatibility: v1beta1.CompatibleWithKruise, ReplicasPathList: []string{"spec.workers"}}
+	again, custom := spreadOver("ReplicaSet", "web-1"), spreadOver("Custom", "web-1")
+	again.Name, custom.Name = "again", "custom"
+	if s.Suppose(again); again.Status.Compatibility != v1beta1.CompatibleWithKruise || len(again.Status.ReplicasPathList) != 1 {
+		t.Errorf("a spread in a compatible installation has status %+v", again.Status)
+	}
+	if s.Suppose(custom); custom.Status.Compatibility != v1beta1.CompatibleWithKruise || custom.Status.ReplicasPathList != nil {
+		t.Errorf("a spread of another kind has status %+v", custom.Status)
+	}
+	s.Spreads = s.Spreads[:1]
 	s.Suppose(spreadOver("ReplicaSet", "other"))
 	if expect("web-1", ""); len(s.Spreads) != 1 {
 		t.Errorf("%d spreads of one name", len(s.Spreads))

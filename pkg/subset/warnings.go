@@ -105,7 +105,10 @@ func warnOfAdaptive(policy *Policy, strategy *v1beta1.ScheduleStrategy, path *fi
 	}
 	adaptive, neverWaits := path.Child("adaptive"), policy.Adaptive.Wait == 0
 	var all []string
-	if neverWaits && !policy.Adaptive.Simulate {
+	switch {
+	case neverWaits && policy.Kruise && policy.BindsEarly():
+		all = append(all, fmt.Sprintf("%s: is not set, and the subset is picked at admission, so no pod goes on to the next subset, as with type: Fixed", adaptive.Child("rescheduleCriticalSeconds")))
+	case neverWaits && !policy.Adaptive.Simulate:
 		all = append(all, fmt.Sprintf("%s: without rescheduleCriticalSeconds no pod goes on to the next subset, as with type: Fixed", adaptive.Child("disableSimulationSchedule")))
 	}
 	if neverWaits && strategy.Adaptive != nil && strategy.Adaptive.UnschedulableLastSeconds != nil {

@@ -38,6 +38,8 @@ type spreadValidator struct {
 	live client.Reader
 	// announce is called for spreads that are about to be stored. It may be nil.
 	announce func(namespace string, spread types.UID)
+	// installation is its compatibility. The status of a new spread does not say it.
+	installation v1beta1.Compatibility
 }
 
 var _ admission.Validator[*v1beta1.WorkloadSpread] = &spreadValidator{}
@@ -65,10 +67,11 @@ func (v *spreadValidator) announceIfStored(ctx context.Context, spread *v1beta1.
 	}
 }
 
-// ValidateUpdate validates a changed spread. An unchanged spec, or a spread that is being deleted, always passes: rules that are newer than the
-// spread must not keep anybody from labelling it or from removing its last finalizer.
+// ValidateUpdate validates a changed spread. An unchanged spec and compatibility, or a spread that is being deleted, always passes: rules
+// that are newer than the spread must not keep anybody from labelling it or from removing its last finalizer.
 func (v *spreadValidator) ValidateUpdate(ctx context.Context, old, spread *v1beta1.WorkloadSpread) (admission.Warnings, error) {
-	if spread.DeletionTimestamp != nil || equality.Semantic.DeepEqual(old.Spec, spread.Spec) {
+	if spread.DeletionTimestamp != nil || equality.Semantic.DeepEqual(old.Spec, spread.Spec) &&
+		old.Annotations[v1beta1.CompatibilityAnnotation] == spread.Annotations[v1beta1.CompatibilityAnnotation] {
 		return nil, nil
 	}
 	return v.validate(ctx, spread, old)
@@ -80,6 +83,7 @@ func (v *spreadValidator) ValidateDelete(context.Context, *v1beta1.WorkloadSprea
 }
 
 func (v *spreadValidator) validate(ctx context.Context, spread, old *v1beta1.WorkloadSpread) (admission.Warnings, error) {
+	spread = subset.In(v.installation, spread)
 	known, err := v.gather(ctx, spread)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)

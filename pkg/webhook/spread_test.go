@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -141,6 +142,37 @@ func TestAChildOfAUnitedDeploymentIsKnownByItsOwner(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestAValidatorKnowsTheInstallation(t *testing.T) {
+	spread := spreadOf("web", "web", 1)
+	spread.Spec.ScheduleStrategy.Type = v1beta1.AdaptiveScheduleStrategy
+	const never = "spec.scheduleStrategy.adaptive.rescheduleCriticalSeconds: is not set, and the subset is picked at admission, so no pod goes on to the next subset, as with type: Fixed"
+	own := spread.DeepCopy()
+	own.Annotations = map[string]string{v1beta1.CompatibilityAnnotation: "none"}
+	for name, tc := range map[string]struct {
+		installation v1beta1.Compatibility
+		spread       *v1beta1.WorkloadSpread
+		want         bool
+	}{
+		"compatible with nothing":                       {"", spread, false},
+		"compatible with OpenKruise":                    {v1beta1.CompatibleWithKruise, spread, true},
+		"compatible, and the spread is not, as it says": {v1beta1.CompatibleWithKruise, own, false},
+	} {
+		validator := &spreadValidator{reader: cacheOf(t), installation: tc.installation}
+		warnings, err := validator.ValidateCreate(t.Context(), tc.spread)
+		if err != nil || slices.Contains(warnings, never) != tc.want {
+			t.Errorf("%s: %q, %v", name, warnings, err)
+		}
+	}
+	broken := spread.DeepCopy()
+	broken.Annotations = map[string]string{v1beta1.CompatibilityAnnotation: "Kruise"}
+	if response := ask(t, cacheOf(t), broken, spread); response.Allowed {
+		t.Error("an update may set a compatibility that there is not")
+	}
+	if response := ask(t, cacheOf(t), broken, broken); !response.Allowed {
+		t.Errorf("a broken spread cannot be written as it is: %v", response.Result)
 	}
 }
 
