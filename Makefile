@@ -168,7 +168,7 @@ test-faults: tools build ## 6 min | Spoil the scheduler's binds in every way, te
 .PHONY: test-compatibility
 test-compatibility: tools build ## 10 min | Run the storms, take-overs and spoilt binds with an installation that is compatible with OpenKruise.
 	BERTH_COMPATIBILITY=kruise $(GO) test -count=1 -timeout=30m -v ./test/faults -rounds=3
-	BERTH_COMPATIBILITY=kruise $(GO) test -count=1 -timeout=20m -v ./test/integration -run 'Compatible|TheNextLeader|TheFirstPodWaits|KeepsMinimums|KilledInTheMiddle'
+	BERTH_COMPATIBILITY=kruise $(GO) test -count=1 -timeout=20m -v ./test/integration -run 'Compatible|TheNextLeader|TheFirstPodWaits|KeepsMinimums|KilledInTheMiddle|NoPodOfANewDeployment|PickAtTheSameTime'
 
 .PHONY: test-rights
 test-rights: tools build $(BIN)/helm ## 20 min | Find out from audit logs which rights of Berth's roles the tests use, and write it into test/install/rights.txt.

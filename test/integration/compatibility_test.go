@@ -19,6 +19,7 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/pkg/sandbox"
 )
 
 // kruiseSpread has limits on all of its subsets.
@@ -332,6 +333,60 @@ spec:
 	exist()
 	expectSubsets(t, ns, want)
 	expectNoViolation(t)
+}
+
+// TestABurstOfACompatibleSpreadKeepsToTheQuota: no pod over the quota is created for the first subset, so none is replaced.
+func TestABurstOfACompatibleSpreadKeepsToTheQuota(t *testing.T) {
+	var all []*corev1.Node
+	for i := range 4 {
+		pool := string("ab"[i%2])
+		all = append(all, sandbox.NewNode(nodeIn(t, fmt.Sprint(i, "-", pool)), "zone-a", map[string]string{"pool": pool}, nil, allocatable("64", "256Gi", "0")))
+	}
+	nodes(t, all...)
+	ns := namespace(t)
+	apply(t, ns, strings.Replace(spreadFor("web", "apps/v1", "Deployment", "web", fmt.Sprintf(twoPools, "100")), "metadata: {name: web}", "metadata: {name: web, annotations: {berth.dev/compatibility: kruise}}", 1))
+	expectKnown(t, ns)
+	apply(t, ns, deployment("web", 300, ""))
+	expectSpilled(t, ns, 100, 200)
+	expectNoDeletion(t, ns)
+	expectTrueStatus(t, ns)
+}
+
+// waitForKruisesCosts is waitForRest for oneOneThree with OpenKruise's costs: one for the pods within the quota of a subset, and one for those above.
+func waitForKruisesCosts(t *testing.T, ns string, replicas int) map[string]int {
+	t.Helper()
+	var kept map[string]int
+	quotas := sharesOf(replicas)
+	waitFor(t, fmt.Sprintf("%d pods with the costs of OpenKruise", replicas), func(ctx context.Context) (string, error) {
+		pods, err := the.Pods(ctx, ns)
+		if err != nil {
+			return "", err
+		}
+		kept = map[string]int{}
+		costs := map[string]int{}
+		for i := range pods {
+			if in := pods[i].Labels[v1beta1.SubsetLabel]; pods[i].DeletionTimestamp == nil && isReady(&pods[i]) {
+				kept[in]++
+				costs[in+" "+pods[i].Annotations[v1beta1.PodDeletionCostAnnotation]]++
+			}
+		}
+		want, all := map[string]int{}, 0
+		for i, quota := range []int{quotas.a, quotas.b, quotas.c} {
+			in := string("abc"[i])
+			all += kept[in]
+			if within := min(kept[in], quota); within > 0 {
+				want[fmt.Sprint(in, " ", 100*(3-i))] = within
+			}
+			if above := kept[in] - quota; above > 0 {
+				want[fmt.Sprint(in, " ", -100*(i+1))] = above
+			}
+		}
+		if all != replicas || !maps.Equal(costs, want) {
+			return fmt.Sprintf("%v, want %v", costs, want), nil
+		}
+		return "", nil
+	})
+	return kept
 }
 
 // TestACompatibleSpreadReadsTheReplicasWhereOpenKruiseDoes: of a kind without a scale subresource, as OpenKruise's list says, also after the list changes.
