@@ -126,7 +126,7 @@ generate: $(BIN)/controller-gen api-reference ## minutes | Regenerate deepcopy f
 test: tools build $(BIN)/kube-scheduler-alone $(BIN)/helm $(BIN)/gotestsum ## half an hour | Run all tests: units, then scenarios and failure specs on a real control plane.
 	$(GO) vet ./...
 	$(GOTEST) --packages='./cmd/... ./manifests/... ./pkg/...'
-	$(GOTEST) --packages="$$($(GO) list ./test/... | grep -v -e /test/budget -e /test/documents -e /test/ui)" -- -count=1 -timeout=20m
+	$(GOTEST) --packages="./test/integration $$($(GO) list ./test/... | grep -v -e /test/budget -e /test/documents -e /test/ui -e /test/integration$$)" -- -count=1 -timeout=20m # the longest first
 	$(GOTEST) --packages=./test/documents -- -count=1 -timeout=10m # by itself, because what commands print must be what the pages show
 	if hack/browser.sh; then $(GOTEST) --packages=./test/ui -- -count=1; else echo "test/ui is left out, it needs a browser; see 'make test-ui'" >&2; fi
 	$(GOTEST) --packages=./test/budget -- -count=1 -timeout=10m -args -slack=4 # by itself, because it measures how long answers take
@@ -158,8 +158,8 @@ test-budget: tools build ## minutes | Storms of deletions, evictions and updates
 	$(GO) test -count=1 -timeout=20m -v ./test/budget -storm=20s -clients=200 -long
 
 .PHONY: test-descheduler
-test-descheduler: tools build ## minutes | The descheduler on a real control plane, with 1,500 random pods to compare its filters with the scheduler on, and 200 random spreads to compare the what-if with.
-	$(GO) test -count=1 -timeout=30m -v ./test/descheduler -parity-pods=1500
+test-descheduler: tools build ## minutes | The descheduler on a real control plane, with 1,500 random pods to compare its filters with the scheduler on, 200 random spreads to compare the what-if with, and a subset that flaps for two hours of its clock.
+	$(GO) test -count=1 -timeout=30m -v ./test/descheduler -parity-pods=1500 -simulated-minutes=120
 
 .PHONY: test-faults
 test-faults: tools build ## 6 min | Spoil the scheduler's binds in every way, ten bursts with a seed each.

@@ -28,9 +28,9 @@ import (
 var (
 	// parityPods is the number of random pods on which the test compares the filters with the scheduler. The what-if is compared on about as many, of 2
 	// spreads for every 15 pods.
-	parityPods = flag.Int("parity-pods", 150, "how many random pods to compare the scheduler's verdict on")
+	parityPods = flag.Int("parity-pods", 75, "how many random pods to compare the scheduler's verdict on")
 	// simulated is how many minutes the test watches the flapping subset, by the clock of the descheduler.
-	simulated = flag.Int("simulated-minutes", 120, "how many minutes by the descheduler's clock a subset flaps")
+	simulated = flag.Int("simulated-minutes", 60, "how many minutes by the descheduler's clock a subset flaps")
 )
 
 // the is the cluster that all tests share. dir is a directory for files.

@@ -193,7 +193,7 @@ func TestAFlappingSubsetIsLeftAlone(t *testing.T) {
 	}
 	t.Logf("moved at minutes %v", moves)
 	status := spreadStatus(t, ns)
-	// Waits of 5, 10, 20 and 40 minutes fit into two hours. In each round two cycles come before the next failure.
+	// Waits of 5, 10 and 20 minutes fit into an hour, and one of 40 into two. In each round two cycles come before the next failure.
 	if len(moves) < 3 || len(moves) > 12 {
 		t.Errorf("%d pods were moved in %d minutes: %v", len(moves), *simulated, moves)
 	}

@@ -873,6 +873,7 @@ func TestOthersMayChangeAPodAfterUs(t *testing.T) {
 
 // TestAReplicaThatDoesNotLeadKnowsCustomKinds: every replica serves the webhook. So a replica must watch a custom kind before it is the leader.
 func TestAReplicaThatDoesNotLeadKnowsCustomKinds(t *testing.T) {
+	t.Parallel() // it has a cluster of its own
 	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "standby", Dir: t.TempDir(), Without: []string{product.Scheduler, product.DefaultScheduler}},
 		product.Options{Replicas: map[string]int{product.Controller: 2}})
 	if err != nil {

@@ -284,7 +284,7 @@ func TestAChangedSpreadLeavesItsPodsWhereTheyAre(t *testing.T) {
 func TestAJobsRetriesTakeTheSlotsOfThePodsThatFailed(t *testing.T) {
 	pools(t, "a", "b")
 	ns := namespace(t)
-	apply(t, ns, spreadFor("web", "batch/v1", "Job", "web", fmt.Sprintf(twoPools, "2")))
+	apply(t, ns, spreadFor("web", "batch/v1", "Job", "web", fmt.Sprintf(twoPools, "1"))) // the Job waits 10 s after one failure, and 20 s after two
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: batchv1.JobSpec{
 		Parallelism: ptr.To[int32](5), Completions: ptr.To[int32](5), BackoffLimit: ptr.To[int32](100),
 		Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{SchedulerName: v1beta1.SchedulerName, RestartPolicy: corev1.RestartPolicyNever,
@@ -293,7 +293,7 @@ func TestAJobsRetriesTakeTheSlotsOfThePodsThatFailed(t *testing.T) {
 	if _, err := the.Client.BatchV1().Jobs(ns).Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	expectPlaces(t, ns, "a=2 b=3")
+	expectPlaces(t, ns, "a=1 b=4")
 	pods, err := the.Pods(t.Context(), ns)
 	if err != nil {
 		t.Fatal(err)
@@ -320,7 +320,7 @@ func TestAJobsRetriesTakeTheSlotsOfThePodsThatFailed(t *testing.T) {
 				active[pods[i].Labels[v1beta1.SubsetLabel]]++
 			}
 		}
-		if want := map[string]int{"a": failed, "b": 3}; !maps.Equal(active, want) {
+		if want := map[string]int{"a": failed, "b": 4}; !maps.Equal(active, want) {
 			return fmt.Sprint(active), nil
 		}
 		return "", nil

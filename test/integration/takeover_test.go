@@ -121,9 +121,20 @@ func TestTheNextLeaderKeepsTheQuotas(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
+		if round+1 == *takeovers {
+			break // the cluster goes as a whole
+		}
 		if err := cluster.DeleteNamespace(t.Context(), ns); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := cluster.WaitFor(t.Context(), "the checker to see all binds", func(context.Context) (string, error) {
+		if binds := watcher.Binds(); binds < *takeovers*pods {
+			return fmt.Sprintf("it saw %d", binds), nil
+		}
+		return "", nil
+	}); err != nil {
+		t.Fatal(err)
 	}
 	for _, violation := range watcher.Violations() {
 		t.Error(violation)
@@ -213,6 +224,7 @@ func TestTheFirstPodWaitsOnlyForBindsThatMayBeUnderWay(t *testing.T) {
 // TestPodsAreScheduledWithoutTheKindOrTheRightToReadIt: in both cases the scheduler binds pods without an owner. It binds pods with an owner if no
 // spread can exist.
 func TestPodsAreScheduledWithoutTheKindOrTheRightToReadIt(t *testing.T) {
+	t.Parallel() // it has a cluster of its own
 	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "kind", Dir: t.TempDir(), Without: []string{product.Controller}}, product.Options{})
 	if err != nil {
 		t.Fatal(err)

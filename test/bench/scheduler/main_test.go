@@ -7,8 +7,8 @@ import (
 
 // TestTheBenchmarkRuns runs one small pair of every case, and checks no speed. Each run itself checks that every pod is bound, and in the right pool.
 func TestTheBenchmarkRuns(t *testing.T) {
-	const pods = 400
-	outcomes, err := run(t.Context(), options{nodes: 200, pods: pods, pairs: 1, freed: 100, cases: regexp.MustCompile("."), out: t.TempDir()})
+	const pods = 100
+	outcomes, err := run(t.Context(), options{nodes: 50, pods: pods, pairs: 1, freed: 25, cases: regexp.MustCompile("."), out: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
