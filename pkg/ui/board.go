@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/report"
 	"github.com/berth-project/berth/pkg/subset"
@@ -90,6 +91,8 @@ type Spread struct {
 	Order []string `json:"order"`
 	// Moves are the last ones, the oldest first. At most mostMoves are told.
 	Moves []Move `json:"moves,omitempty"`
+	// United is true for a UnitedDeployment, which the page shows as it shows a spread: the quota of a subset is how many replicas its child asks for.
+	United bool `json:"united,omitempty"`
 	report.Spread
 }
 
@@ -105,8 +108,9 @@ type Move struct {
 // mostMoves is how many moves of a spread are told.
 const mostMoves = 5
 
-// family knows which spread divides a pod.
+// family knows which spread divides a pod, and its owners.
 type family interface {
+	Climb(ctx context.Context, namespace string, from *workload.Owner, visit func(workload.Owner) (done bool, err error)) (missing *workload.Owner, err error)
 	SpreadOf(ctx context.Context, namespace string, owner *workload.Owner, labels map[string]string) (_ *lineage.Spread, missing *workload.Owner, _ error)
 }
 
@@ -121,6 +125,7 @@ type board struct {
 	nodes   map[string]*corev1.Node
 	pods    map[types.NamespacedName]*corev1.Pod
 	spreads map[types.NamespacedName]*v1beta1.WorkloadSpread
+	united  map[types.NamespacedName]*unitedv1beta1.UnitedDeployment
 	// podsOn are the pods of a node.
 	podsOn map[string]sets.Set[types.NamespacedName]
 	// awaited are pods by the UID of an owner that is not known yet.
@@ -129,6 +134,7 @@ type board struct {
 	staleNodes   sets.Set[string]
 	stalePods    sets.Set[types.NamespacedName]
 	staleSpreads sets.Set[types.NamespacedName]
+	staleUnited  sets.Set[types.NamespacedName]
 	staleKeys    bool
 
 	// What the page shows.
@@ -136,12 +142,14 @@ type board struct {
 	shownNodes   map[string]Node
 	shownPods    map[types.NamespacedName]Pod
 	shownSpreads map[types.NamespacedName]Spread
+	shownUnited  map[types.NamespacedName]Spread
 }
 
 func newBoard(family family, clock clock.PassiveClock) *board {
 	return &board{
 		family: family, clock: clock,
 		nodes: map[string]*corev1.Node{}, pods: map[types.NamespacedName]*corev1.Pod{}, spreads: map[types.NamespacedName]*v1beta1.WorkloadSpread{},
+		united: map[types.NamespacedName]*unitedv1beta1.UnitedDeployment{}, staleUnited: sets.New[types.NamespacedName](), shownUnited: map[types.NamespacedName]Spread{},
 		podsOn: map[string]sets.Set[types.NamespacedName]{}, awaited: map[types.UID]sets.Set[types.NamespacedName]{},
 		staleNodes: sets.New[string](), stalePods: sets.New[types.NamespacedName](), staleSpreads: sets.New[types.NamespacedName](),
 		shownNodes: map[string]Node{}, shownPods: map[types.NamespacedName]Pod{}, shownSpreads: map[types.NamespacedName]Spread{},
@@ -220,6 +228,22 @@ func (b *board) dropSpread(key types.NamespacedName) {
 	b.reassignPods(key.Namespace)
 }
 
+func (b *board) putUnited(ud *unitedv1beta1.UnitedDeployment) {
+	key := keyOf(ud)
+	before := b.united[key]
+	b.united[key] = ud
+	b.staleUnited.Insert(key)
+	if before == nil || before.Generation != ud.Generation {
+		b.staleKeys = true
+	}
+}
+
+func (b *board) dropUnited(key types.NamespacedName) {
+	delete(b.united, key)
+	b.staleUnited.Insert(key)
+	b.staleKeys = true
+}
+
 // endWaits is called now and then, because a report changes without an event when what it waits for is over.
 func (b *board) endWaits() {
 	now := b.clock.Now()
@@ -248,7 +272,7 @@ func (b *board) seeOwner(uid types.UID) {
 
 // isStale is true if there may be news.
 func (b *board) isStale() bool {
-	return b.staleKeys || len(b.staleNodes) > 0 || len(b.stalePods) > 0 || len(b.staleSpreads) > 0
+	return b.staleKeys || len(b.staleNodes) > 0 || len(b.stalePods) > 0 || len(b.staleSpreads) > 0 || len(b.staleUnited) > 0
 }
 
 // news returns what has changed since the last call, or nil. After an error, which comes from the cache, the next call tries the same again.
@@ -312,6 +336,16 @@ func (b *board) news(ctx context.Context) (*News, error) {
 		b.shownSpreads[key] = shown
 		n.Spreads = append(n.Spreads, shown)
 	}
+	for key := range b.staleUnited {
+		if ud := b.united[key]; ud != nil {
+			b.shownUnited[key] = b.lookAtUnited(ud)
+			n.Spreads = append(n.Spreads, b.shownUnited[key])
+		} else if _, known := b.shownUnited[key]; known {
+			gone.Spreads = append(gone.Spreads, keyOfUnited(key))
+			delete(b.shownUnited, key)
+		}
+	}
+	clear(b.staleUnited)
 	clear(b.staleNodes)
 	clear(b.stalePods)
 	clear(b.staleSpreads)
@@ -331,7 +365,7 @@ func (b *board) everything() *News {
 		Keys:    b.keys,
 		Nodes:   slices.Collect(maps.Values(b.shownNodes)),
 		Pods:    slices.Collect(maps.Values(b.shownPods)),
-		Spreads: slices.Collect(maps.Values(b.shownSpreads)),
+		Spreads: slices.AppendSeq(slices.Collect(maps.Values(b.shownSpreads)), maps.Values(b.shownUnited)),
 	}
 }
 
@@ -368,7 +402,7 @@ func (b *board) lookAtPod(ctx context.Context, pod *corev1.Pod) (Pod, error) {
 		b.awaited[missing.UID].Insert(keyOf(pod))
 	}
 	if spread == nil {
-		return shown, nil
+		return shown, b.lookAtUnitedPod(ctx, pod, &shown)
 	}
 	shown.Spread = types.NamespacedName{Namespace: pod.Namespace, Name: spread.Name}.String()
 	if spread.Policy == nil {
@@ -384,6 +418,40 @@ func (b *board) lookAtPod(ctx context.Context, pod *corev1.Pod) (Pod, error) {
 		}
 	}
 	return shown, nil
+}
+
+// lookAtUnitedPod shows a pod in its UnitedDeployment, if it has one.
+func (b *board) lookAtUnitedPod(ctx context.Context, pod *corev1.Pod, shown *Pod) error {
+	in := pod.Labels[unitedv1beta1.SubsetNameLabel]
+	if in == "" {
+		return nil
+	}
+	_, err := b.family.Climb(ctx, pod.Namespace, workload.ControllerOf(pod), func(owner workload.Owner) (bool, error) {
+		if owner.Kind != unitedv1beta1.Kind.GroupKind() {
+			return false, nil
+		}
+		shown.Spread, shown.Subset = keyOfUnited(types.NamespacedName{Namespace: pod.Namespace, Name: owner.Name}), in
+		return true, nil
+	})
+	return err
+}
+
+// keyOfUnited is the key of a UnitedDeployment on the page. A spread may have the same name.
+func keyOfUnited(key types.NamespacedName) string { return key.String() + " (UnitedDeployment)" }
+
+func (b *board) lookAtUnited(ud *unitedv1beta1.UnitedDeployment) Spread {
+	r := report.OfUnited(ud, b.clock.Now())
+	shown := Spread{Key: keyOfUnited(keyOf(ud)), United: true, Order: []string{}, Spread: report.Spread{
+		Namespace: r.Namespace, Name: r.Name, Target: cmp.Or(r.Children, "no template") + " in each subset", Strategy: r.Strategy,
+		Ready: r.Ready, Reason: v1beta1.Reason(r.Reason), Message: r.Message, Replicas: r.Replicas, Next: r.Next,
+	}}
+	for i := range ud.Spec.Topology.Subsets {
+		shown.Order = append(shown.Order, ud.Spec.Topology.Subsets[i].Name)
+	}
+	for _, is := range r.Subsets {
+		shown.Subsets = append(shown.Subsets, report.Subset{Name: is.Name, Pods: is.Ready, Quota: &is.Replicas, Target: is.Replicas, Schedulable: is.Schedulable, Message: is.Message})
+	}
+	return shown
 }
 
 // phaseOf returns the phase of a pod and, for a pending pod, why it is pending.
@@ -429,9 +497,23 @@ func (b *board) groupKeys() []Key {
 	selecting := map[string]int{corev1.LabelTopologyZone: 0}
 	// places has, for each value of a label, the positions of the subsets that select it.
 	places := map[string]map[string][]int{}
+	var lists [][]*corev1.NodeSelectorTerm
 	for _, spread := range b.spreads {
+		var terms []*corev1.NodeSelectorTerm
 		for i := range spread.Spec.Subsets {
-			term := spread.Spec.Subsets[i].RequiredNodeSelector
+			terms = append(terms, spread.Spec.Subsets[i].RequiredNodeSelector)
+		}
+		lists = append(lists, terms)
+	}
+	for _, ud := range b.united {
+		var terms []*corev1.NodeSelectorTerm
+		for i := range ud.Spec.Topology.Subsets {
+			terms = append(terms, ud.Spec.Topology.Subsets[i].NodeSelectorTerm)
+		}
+		lists = append(lists, terms)
+	}
+	for _, terms := range lists {
+		for i, term := range terms {
 			if term == nil {
 				continue
 			}

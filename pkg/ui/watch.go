@@ -9,6 +9,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -22,6 +24,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -51,6 +54,8 @@ type Page struct {
 	explain   func(ctx context.Context, namespace, pod string) ([]byte, error)
 	simulate  func(ctx context.Context, namespace, spread string, replicas int32) ([]byte, error)
 	questions questions
+	// united is true if UnitedDeployments are watched.
+	united bool
 	// ended is closed when nothing is followed any more. endedBy says why.
 	ended   chan struct{}
 	endedBy error
@@ -63,7 +68,7 @@ func Open(ctx context.Context, config *rest.Config, options Options) (*Page, err
 		options.Clock = clock.RealClock{}
 	}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme, unitedv1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("registering types: %w", err)
 		}
@@ -75,7 +80,11 @@ func Open(ctx context.Context, config *rest.Config, options Options) (*Page, err
 	if err := checkRights(ctx, reader, options.Namespace); err != nil {
 		return nil, err
 	}
-	p := &Page{clock: options.Clock, following: newFollowing(options.Clock), explain: options.Explain, simulate: options.Simulate, ended: make(chan struct{})}
+	united, err := listsUnited(ctx, reader, options.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	p := &Page{united: united, clock: options.Clock, following: newFollowing(options.Clock), explain: options.Explain, simulate: options.Simulate, ended: make(chan struct{})}
 	config = rest.CopyConfig(config)
 	config.Wrap(p.following.watch)
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
@@ -145,6 +154,17 @@ func checkRights(ctx context.Context, reader client.Reader, namespace string) er
 	return nil
 }
 
+// listsUnited is true if the cluster has UnitedDeployments and shows them to the user. The page works without.
+func listsUnited(ctx context.Context, reader client.Reader, namespace string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	err := reader.List(ctx, &unitedv1beta1.UnitedDeploymentList{}, client.Limit(1), client.InNamespace(namespace))
+	if meta.IsNoMatchError(err) || apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // addHandlers puts everything that is watched on the board.
 func (p *Page) addHandlers(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage) ([]toolscache.InformerSynced, error) {
 	seeOwner := func(object metav1.Object) {
@@ -172,6 +192,11 @@ func (p *Page) addHandlers(ctx context.Context, mgr ctrl.Manager, owners *lineag
 	}
 	for _, object := range workloads() {
 		all = append(all, told{object, seeOwner, nil})
+	}
+	if p.united {
+		all = append(all, told{&unitedv1beta1.UnitedDeployment{}, onBoard(p.stream, (*board).putUnited), func(object metav1.Object) {
+			p.stream.change(func(b *board) { b.dropUnited(keyOf(object)) })
+		}})
 	}
 	var synced []toolscache.InformerSynced
 	for _, of := range all {

@@ -514,7 +514,7 @@ function drawCards() {
     if (card === at) at = at.nextSibling; else $('cards').insertBefore(card, at);
   }
   setText($('more-cards'), found.length > shown.length ? `and ${found.length - shown.length} more: find them by name` :
-    all.length === 0 ? 'There is no WorkloadSpread yet.' : found.length === 0 ? 'No spread has such a name.' : '');
+    all.length === 0 ? 'There is no WorkloadSpread or UnitedDeployment yet.' : found.length === 0 ? 'No spread has such a name.' : '');
   if (pickedSpread && !spreads.has(pickedSpread)) pick('');
 }
 
@@ -801,6 +801,7 @@ function makeWhatIf(key) {
 
 function drawWhatIf(element, s) {
   const [, label, result] = element.children, range = label.children[0];
+  element.hidden = Boolean(s.united);
   if (range.disabled !== !offers.simulate) {
     range.disabled = !offers.simulate;
     result.replaceChildren(...(range.disabled ? [note(noWhatIf)] : []));
