@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -96,7 +97,7 @@ func (r *required) check(ctx context.Context, lists metadata.Interface, client k
 	var missing []error
 	err := wait.PollUntilContextCancel(ctx, look, true, func(ctx context.Context) (bool, error) {
 		now := r.missing(ctx, lists, client)
-		if missing == nil || !errors.Is(errors.Join(now...), context.DeadlineExceeded) { // the attempt that was cut off says less than earlier ones
+		if missing == nil || !slices.ContainsFunc(now, isCutOff) { // the attempt that was cut off says less than earlier ones
 			missing = now
 		}
 		return !slices.ContainsFunc(now, mayPass), nil
@@ -106,6 +107,9 @@ func (r *required) check(ctx context.Context, lists metadata.Interface, client k
 	}
 	return errors.Join(missing...)
 }
+
+// isCutOff is true for an error that says that the context ends. That of the client's limiter, "would exceed context deadline", has no type.
+func isCutOff(err error) bool { return strings.Contains(err.Error(), "context deadline") }
 
 // mayPass is true for an error that may not come again.
 func mayPass(err error) bool {
