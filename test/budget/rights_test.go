@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,6 +19,9 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 )
 
 // The controller has the right to patch and delete pods. An admission policy restricts it to the operations that it needs.
@@ -59,6 +63,7 @@ func TestTheControllerMayDoToPodsWhatItDoesAndNoMore(t *testing.T) {
 	}{
 		"protect a pod":                        {dry(`{"metadata":{"labels":{"policy.berth.dev/protected":"true"},"annotations":{"policy.berth.dev/selector-keys":"app"}}}`), true},
 		"write its deletion cost":              {dry(`{"metadata":{"annotations":{"controller.kubernetes.io/pod-deletion-cost":"100"}}}`), true},
+		"mark it as a reservation":             {dry(`{"metadata":{"labels":{"apps.kruise.io/united-deployment-reserved-pod":"true"}}}`), true},
 		"adopt it":                             {dry(`{"metadata":{"labels":{"berth.dev/subset":"a","arch":"arm"},"annotations":{"example.com/package":"p"}}}`), true},
 		"replace one that was admitted":        {deletion(admitted), true},
 		"delete one that was not":              {deletion(pending), false},
@@ -71,6 +76,75 @@ func TestTheControllerMayDoToPodsWhatItDoesAndNoMore(t *testing.T) {
 		"set a deadline":                       {dry(`{"spec":{"activeDeadlineSeconds":1}}`), false},
 		"take its finalizer":                   {dry(`{"metadata":{"finalizers":null}}`), false},
 		"own it":                               {dry(`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"x","uid":"x"}]}}`), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			switch err := tc.do(); {
+			case tc.allowed && err != nil:
+				t.Error(err)
+			case !tc.allowed && !apierrors.IsForbidden(err):
+				t.Errorf("got %v, want it to be forbidden", err)
+			}
+		})
+	}
+}
+
+// The controller has the right to write workloads and ControllerRevisions. An admission policy restricts it to those of UnitedDeployments.
+func TestTheControllerMayWriteChildrenOfUnitedDeploymentsAndNoMore(t *testing.T) {
+	namespace := namespace(t)
+	controller, err := kubernetes.NewForConfig(berth.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply(t, namespace, "{apiVersion: apps.kruise.io/v1beta1, kind: UnitedDeployment, metadata: {name: shop}, spec: {replicas: 0, topology: {subsets: [{name: a}]}}}")
+	united, err := the.Dynamic.Resource(unitedv1beta1.Resource).Namespace(namespace).Get(t.Context(), "shop", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner := func(kind string) string {
+		return fmt.Sprintf(`ownerReferences: [{apiVersion: apps.kruise.io/v1alpha1, kind: %s, name: shop, uid: %s, controller: true}]`, kind, united.GetUID())
+	}
+	const spec = `spec: {replicas: 0, selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: web}}, spec: {containers: [{name: main, image: web:1}]}}}`
+	for name, metadata := range map[string]string{"child": owner("UnitedDeployment"), "strange": "labels: {app: web}", "left": "labels: {apps.kruise.io/subset-name: a}"} {
+		apply(t, namespace, fmt.Sprintf(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: %s, %s}, %s}`, name, metadata, spec))
+		apply(t, namespace, fmt.Sprintf(`{apiVersion: apps/v1, kind: ControllerRevision, metadata: {name: %s, %s}, revision: 1}`, name, metadata))
+	}
+	write := func(kind, name, metadata, rest string) func() error {
+		return func() error {
+			body := fmt.Sprintf(`{apiVersion: apps/v1, kind: %s, metadata: {name: %s, %s}, %s}`, kind, name, metadata, rest)
+			options := metav1.PatchOptions{DryRun: dryRun, FieldManager: unitedv1beta1.FieldManager, Force: ptr.To(true)}
+			if kind == "ControllerRevision" {
+				revision := &appsv1.ControllerRevision{}
+				if err := yaml.Unmarshal([]byte(body), revision); err != nil {
+					return err
+				}
+				_, err := controller.AppsV1().ControllerRevisions(namespace).Create(t.Context(), revision, metav1.CreateOptions{DryRun: dryRun})
+				return err
+			}
+			_, err := controller.AppsV1().Deployments(namespace).Patch(t.Context(), name, types.ApplyPatchType, []byte(body), options)
+			return err
+		}
+	}
+	deletion := func(name string) func() error {
+		return func() error {
+			return controller.AppsV1().Deployments(namespace).Delete(t.Context(), name, metav1.DeleteOptions{DryRun: dryRun})
+		}
+	}
+	for name, tc := range map[string]struct {
+		do      func() error
+		allowed bool
+	}{
+		"make a child":                     {write("Deployment", "new", owner("UnitedDeployment"), spec), true},
+		"change a child":                   {write("Deployment", "child", owner("UnitedDeployment"), spec), true},
+		"delete a child":                   {deletion("child"), true},
+		"adopt what was left behind":       {write("Deployment", "left", owner("UnitedDeployment"), spec), true},
+		"keep a template":                  {write("ControllerRevision", "new", owner("UnitedDeployment"), "revision: 2"), true},
+		"make a workload":                  {write("Deployment", "new", "labels: {}", spec), false},
+		"make a workload of another owner": {write("Deployment", "new", owner("CloneSet"), spec), false},
+		"change a workload":                {write("Deployment", "strange", "labels: {a: b}", spec), false},
+		"take a workload":                  {write("Deployment", "strange", owner("UnitedDeployment"), spec), false},
+		"delete a workload":                {deletion("strange"), false},
+		"delete what was left behind":      {deletion("left"), false},
+		"keep a template of others":        {write("ControllerRevision", "new", "labels: {}", "revision: 2"), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			switch err := tc.do(); {

@@ -282,7 +282,7 @@ func TestValuesReachTheirObjects(t *testing.T) {
 		if diff := cmp.Diff([]any{"--webhook-certs=managed", "--metrics-bind-address=:8080", "--united-deployments=false"}, container(t, objects, "berth-controller")["args"]); diff != "" {
 			t.Errorf("args (-want +got):\n%s", diff)
 		}
-		if diff := cmp.Diff(len(templated(t))-2, len(objects)); diff != "" {
+		if diff := cmp.Diff(len(templated(t))-4, len(objects)); diff != "" {
 			t.Errorf("number of objects (-want +got):\n%s", diff)
 		}
 	})
