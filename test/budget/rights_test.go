@@ -106,7 +106,7 @@ func TestTheControllerMayWriteChildrenOfUnitedDeploymentsAndNoMore(t *testing.T)
 	const spec = `spec: {replicas: 0, selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: web}}, spec: {containers: [{name: main, image: web:1}]}}}`
 	for name, metadata := range map[string]string{"child": owner("UnitedDeployment"), "strange": "labels: {app: web}", "left": "labels: {apps.kruise.io/subset-name: a}"} {
 		apply(t, namespace, fmt.Sprintf(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: %s, %s}, %s}`, name, metadata, spec))
-		apply(t, namespace, fmt.Sprintf(`{apiVersion: apps/v1, kind: ControllerRevision, metadata: {name: %s, %s}, revision: 1}`, name, metadata))
+		apply(t, namespace, fmt.Sprintf(`{apiVersion: apps/v1, kind: ControllerRevision, metadata: {name: %s, %s}, revision: 1, data: {}}`, name, metadata))
 	}
 	write := func(kind, name, metadata, rest string) func() error {
 		return func() error {
@@ -137,14 +137,14 @@ func TestTheControllerMayWriteChildrenOfUnitedDeploymentsAndNoMore(t *testing.T)
 		"change a child":                   {write("Deployment", "child", owner("UnitedDeployment"), spec), true},
 		"delete a child":                   {deletion("child"), true},
 		"adopt what was left behind":       {write("Deployment", "left", owner("UnitedDeployment"), spec), true},
-		"keep a template":                  {write("ControllerRevision", "new", owner("UnitedDeployment"), "revision: 2"), true},
+		"keep a template":                  {write("ControllerRevision", "new", owner("UnitedDeployment"), "revision: 2, data: {}"), true},
 		"make a workload":                  {write("Deployment", "new", "labels: {}", spec), false},
 		"make a workload of another owner": {write("Deployment", "new", owner("CloneSet"), spec), false},
 		"change a workload":                {write("Deployment", "strange", "labels: {a: b}", spec), false},
 		"take a workload":                  {write("Deployment", "strange", owner("UnitedDeployment"), spec), false},
 		"delete a workload":                {deletion("strange"), false},
 		"delete what was left behind":      {deletion("left"), false},
-		"keep a template of others":        {write("ControllerRevision", "new", "labels: {}", "revision: 2"), false},
+		"keep a template of others":        {write("ControllerRevision", "new", "labels: {}", "revision: 2, data: {}"), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			switch err := tc.do(); {
