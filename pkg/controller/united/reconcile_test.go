@@ -1,0 +1,300 @@
+package united
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/berth-project/berth/pkg/controller"
+	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/workload"
+)
+
+// world is a reconciler on an API server that answers at once. Its cache is always up to date.
+type world struct {
+	*reconciler
+	t      *testing.T
+	client client.Client
+	passed *clocktesting.FakeClock
+	// writes are the requests that changed something, in their order: "Create web-a".
+	writes []string
+	// refuse answers a write instead of the API server, if it returns an error.
+	refuse func(verb, name string) error
+}
+
+func newWorld(t *testing.T, objects ...client.Object) *world {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{v1beta1.GroupVersion, appsv1.SchemeGroupVersion, corev1.SchemeGroupVersion})
+	mapper.Add(v1beta1.Kind, meta.RESTScopeNamespace)
+	for _, kind := range []string{"Deployment", "StatefulSet", "ReplicaSet", "ControllerRevision"} {
+		mapper.Add(appsv1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
+	}
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
+	w := &world{t: t, refuse: func(string, string) error { return nil }}
+	note := func(verb, name string) error {
+		if err := w.refuse(verb, name); err != nil {
+			return err
+		}
+		w.writes = append(w.writes, verb+" "+name)
+		return nil
+	}
+	build := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjects(objects...).WithStatusSubresource(&v1beta1.UnitedDeployment{}).WithReturnManagedFields()
+	for _, object := range []client.Object{&corev1.Pod{}, &appsv1.ReplicaSet{}, &appsv1.Deployment{}, &appsv1.StatefulSet{}} {
+		build = build.WithIndex(object, controller.ControllerField, func(object client.Object) []string { return []string{string(workload.ControllerUID(object))} })
+	}
+	made := 0
+	build = build.WithInterceptorFuncs(interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.CreateOption) error {
+			if err := note("Create", object.GetName()); err != nil {
+				return err
+			}
+			made++
+			object.SetUID(types.UID(fmt.Sprint("made-", made)))
+			return c.Create(ctx, object, opts...)
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			if err := note("Patch", object.GetName()); err != nil {
+				return err
+			}
+			return c.Patch(ctx, object, patch, opts...)
+		},
+		Apply: func(ctx context.Context, c client.WithWatch, object runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
+			if err := note("Apply", object.(interface{ GetName() string }).GetName()); err != nil {
+				return err
+			}
+			return c.Apply(ctx, object, opts...)
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.DeleteOption) error {
+			if err := note("Delete", object.GetName()); err != nil {
+				return err
+			}
+			return c.Delete(ctx, object, opts...)
+		},
+	})
+	w.client = build.Build()
+	clock := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
+	w.passed = clock
+	owners := lineage.Over(w.client, lineage.NewKinds(mapper, w.client, clock), clock)
+	if unwatchable, err := owners.Watch(t.Context(), unitedDeployment); unwatchable != nil || err != nil {
+		t.Fatal(unwatchable, err)
+	}
+	w.reconciler = &reconciler{owners: owners, client: w.client, live: w.client, events: events.NewFakeRecorder(1000), clock: clock, measures: newMeasures()}
+	return w
+}
+
+func unitedOf(replicas int32, subsets ...string) *v1beta1.UnitedDeployment {
+	ud := &v1beta1.UnitedDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "u", Generation: 1}}
+	ud.Spec.Replicas = ptr.To(replicas)
+	ud.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+	ud.Spec.Template.DeploymentTemplate = &v1beta1.WorkloadTemplate{Spec: &runtime.RawExtension{Raw: []byte(
+		`{"template":{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"main","image":"main"}]}}}`)}}
+	for _, name := range subsets {
+		ud.Spec.Topology.Subsets = append(ud.Spec.Topology.Subsets, v1beta1.Subset{Name: name})
+	}
+	return ud
+}
+
+// settle reconciles a few times, and returns the last error. The writes are those of these reconciles.
+func (w *world) settle() (last error) {
+	w.t.Helper()
+	w.writes = nil
+	for range 4 {
+		w.passed.Step(statusInterval)
+		_, last = w.Reconcile(w.t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "ns", Name: "web"}})
+	}
+	return last
+}
+
+func (w *world) mustSettle() {
+	w.t.Helper()
+	if err := w.settle(); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) get() *v1beta1.UnitedDeployment {
+	w.t.Helper()
+	ud := &v1beta1.UnitedDeployment{}
+	if err := w.client.Get(w.t.Context(), types.NamespacedName{Namespace: "ns", Name: "web"}, ud); err != nil {
+		w.t.Fatal(err)
+	}
+	return ud
+}
+
+// change changes the spec, as users do.
+func (w *world) change(change func(*v1beta1.UnitedDeployment)) {
+	w.t.Helper()
+	ud := w.get()
+	change(ud)
+	ud.Generation++
+	if err := w.client.Update(w.t.Context(), ud); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) expect(want string) {
+	w.t.Helper()
+	var list appsv1.DeploymentList
+	if err := w.client.List(w.t.Context(), &list); err != nil {
+		w.t.Fatal(err)
+	}
+	var got []string
+	for i := range list.Items {
+		got = append(got, fmt.Sprintf("%s=%d", list.Items[i].Labels[v1beta1.SubsetNameLabel], *list.Items[i].Spec.Replicas))
+	}
+	slices.Sort(got)
+	if strings.Join(got, " ") != want {
+		w.t.Errorf("children %v, want %s", got, want)
+	}
+}
+
+func (w *world) wrote(prefix string) (n int) {
+	for _, write := range w.writes {
+		if strings.HasPrefix(write, prefix) {
+			n++
+		}
+	}
+	return n
+}
+
+func TestChildrenAreMadeAndNothingIsWrittenTwice(t *testing.T) {
+	w := newWorld(t, unitedOf(5, "a", "b"))
+	w.mustSettle()
+	w.expect("a=3 b=2")
+	if ud := w.get(); ud.Status.ObservedGeneration != 1 || ud.Status.UpdatedRevision == "" || ud.Status.SubsetReplicas["a"] != 3 {
+		t.Errorf("status %+v", ud.Status)
+	}
+	w.mustSettle()
+	if len(w.writes) > 0 {
+		t.Errorf("nothing has changed, and these writes came: %v", w.writes)
+	}
+	// A process that starts remembers nothing. It applies every child once.
+	w.memories.Clear()
+	w.mustSettle()
+	if w.wrote("Apply") != 2 || w.wrote("Create") != 1 { // the ControllerRevision exists
+		t.Errorf("after a restart: %v", w.writes)
+	}
+	w.expect("a=3 b=2")
+}
+
+func TestNothingIsRaisedBeforeTheOthersAreLowered(t *testing.T) {
+	w := newWorld(t, unitedOf(4, "a", "b"))
+	w.mustSettle()
+	w.expect("a=2 b=2")
+	lowered := func(ud *v1beta1.UnitedDeployment) { ud.Spec.Topology.Subsets[0].Replicas = ptr.To(intstrOf(0)) }
+	for name, err := range map[string]error{
+		"conflict": apierrors.NewConflict(appsv1.Resource("deployments"), "web-a", errors.New("changed")),
+		"broken":   errors.New("connection refused"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w.refuse = func(verb, name string) error {
+				if strings.HasPrefix(name, "web-a-") {
+					return err
+				}
+				return nil
+			}
+			w.change(lowered)
+			_ = w.settle() // the error is the one above
+			w.expect("a=2 b=2")
+		})
+	}
+	w.refuse = func(string, string) error { return nil }
+	w.mustSettle()
+	w.expect("a=0 b=4")
+}
+
+func TestANameThatIsTakenIsSaid(t *testing.T) {
+	w := newWorld(t, unitedOf(2, "a"))
+	w.mustSettle()
+	var list appsv1.DeploymentList
+	if err := w.client.List(t.Context(), &list); err != nil {
+		t.Fatal(err)
+	}
+	stranger := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: list.Items[0].Name, UID: "stranger"}}
+	w = newWorld(t, unitedOf(2, "a"), stranger)
+	if err := w.settle(); err == nil {
+		t.Error("want an error, so that it is tried again")
+	}
+	ud := w.get()
+	c := conditionOf(&ud.Status, v1beta1.SubsetFailure)
+	if c == nil || c.Reason != v1beta1.ReasonChildRefused || !strings.Contains(c.Message, "is no child of this UnitedDeployment") {
+		t.Errorf("condition %+v", c)
+	}
+	if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(stranger), stranger); err != nil || len(stranger.Labels) > 0 {
+		t.Errorf("the stranger's Deployment became %+v, %v", stranger, err)
+	}
+	if err := w.client.Delete(t.Context(), stranger); err != nil {
+		t.Fatal(err)
+	}
+	w.mustSettle()
+	w.expect("a=2")
+	if ud := w.get(); conditionOf(&ud.Status, v1beta1.SubsetFailure) != nil {
+		t.Errorf("the failure is over: %+v", ud.Status.Conditions)
+	}
+}
+
+func TestADeletedUnitedDeploymentIsLeftAlone(t *testing.T) {
+	ud := unitedOf(2, "a")
+	ud.DeletionTimestamp, ud.Finalizers = ptr.To(metav1.Now()), []string{"orphan"}
+	w := newWorld(t, ud)
+	w.mustSettle()
+	w.expect("")
+	if len(w.writes) > 0 {
+		t.Errorf("written: %v", w.writes)
+	}
+}
+
+func TestASpecThatIsNotValidLeavesTheChildrenAlone(t *testing.T) {
+	w := newWorld(t, unitedOf(2, "a"))
+	w.mustSettle()
+	for reason, change := range map[v1beta1.Reason]func(*v1beta1.UnitedDeployment){
+		v1beta1.ReasonInvalid: func(ud *v1beta1.UnitedDeployment) { ud.Spec.Selector = nil },
+		v1beta1.ReasonNoTemplate: func(ud *v1beta1.UnitedDeployment) {
+			ud.Spec = unitedOf(9, "a").Spec
+			ud.Spec.Template = v1beta1.SubsetTemplate{}
+		},
+		v1beta1.ReasonKindNotServed: func(ud *v1beta1.UnitedDeployment) {
+			ud.Spec = unitedOf(9, "a").Spec
+			ud.Spec.Template = v1beta1.SubsetTemplate{CloneSetTemplate: ud.Spec.Template.DeploymentTemplate}
+		},
+	} {
+		w.change(change)
+		w.mustSettle()
+		w.expect("a=2")
+		ud := w.get()
+		if c := conditionOf(&ud.Status, v1beta1.ReadyCondition); c == nil || c.Reason != reason || ud.Status.ObservedGeneration != ud.Generation {
+			t.Errorf("want reason %s, status %+v", reason, ud.Status)
+		}
+	}
+}
+
+func intstrOf(n int32) intstr.IntOrString { return intstr.FromInt32(n) }
