@@ -108,7 +108,8 @@ func (r *reconciler) objectsOf(ctx context.Context, ud *v1beta1.UnitedDeployment
 		if err := r.live.List(ctx, list, in); err != nil {
 			return nil, nil, err
 		}
-		return mine, orphans, meta.EachListItem(list, sort)
+		err := meta.EachListItem(list, sort) // it fills mine and orphans
+		return mine, orphans, err
 	}
 	for _, which := range []client.ListOption{client.MatchingFields{controller.ControllerField: string(ud.UID)}, client.HasLabels{v1beta1.SubsetNameLabel}} {
 		var list client.ObjectList

@@ -298,3 +298,104 @@ func TestASpecThatIsNotValidLeavesTheChildrenAlone(t *testing.T) {
 }
 
 func intstrOf(n int32) intstr.IntOrString { return intstr.FromInt32(n) }
+
+func (w *world) children() []appsv1.Deployment {
+	w.t.Helper()
+	var list appsv1.DeploymentList
+	if err := w.client.List(w.t.Context(), &list); err != nil {
+		w.t.Fatal(err)
+	}
+	return list.Items
+}
+
+func TestOrphansWithTheSelectorOfAChildAreAdoptedAndOthersAreNot(t *testing.T) {
+	orphan := func(name, app string, labels map[string]string) *appsv1.Deployment {
+		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Labels: labels}}
+		d.Spec.Replicas = ptr.To[int32](1)
+		d.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": app, v1beta1.SubsetNameLabel: "a"}}
+		return d
+	}
+	inA := map[string]string{v1beta1.SubsetNameLabel: "a"}
+	owned := orphan("owned", "web", inA)
+	owned.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps.kruise.io/v1beta1", Kind: "UnitedDeployment", Name: "other", UID: "other", Controller: ptr.To(true)}}
+	w := newWorld(t, unitedOf(2, "a"), orphan("left", "web", inA), orphan("foreign", "shop", inA), orphan("plain", "web", nil), owned)
+	w.mustSettle()
+	for _, d := range w.children() {
+		adopted := metav1.IsControlledBy(&d, w.get())
+		if adopted != (d.Name == "left") || adopted && *d.Spec.Replicas != 2 || !adopted && *d.Spec.Replicas != 1 {
+			t.Errorf("%s: adopted %t, replicas %d", d.Name, adopted, *d.Spec.Replicas)
+		}
+	}
+}
+
+func TestATemplateThatComesBackHasItsRevisionAgain(t *testing.T) {
+	w := newWorld(t, unitedOf(2, "a"))
+	image := func(name string) func(*v1beta1.UnitedDeployment) {
+		return func(ud *v1beta1.UnitedDeployment) {
+			raw := unitedOf(2, "a").Spec.Template.DeploymentTemplate.Spec.Raw
+			ud.Spec.Template.DeploymentTemplate.Spec.Raw = []byte(strings.Replace(string(raw), `"image":"main"`, `"image":"`+name+`"`, 1))
+			ud.Spec.RevisionHistoryLimit = ptr.To[int32](1)
+		}
+	}
+	w.mustSettle()
+	first := w.get().Status.UpdatedRevision
+	w.change(image("two"))
+	w.mustSettle()
+	second := w.get().Status.UpdatedRevision
+	w.change(image("main"))
+	w.mustSettle()
+	if again := w.get().Status.UpdatedRevision; first == second || again != first {
+		t.Errorf("revisions %s, %s, %s", first, second, again)
+	}
+	for _, name := range []string{"three", "four"} {
+		w.change(image(name))
+		w.mustSettle()
+	}
+	var list appsv1.ControllerRevisionList
+	if err := w.client.List(t.Context(), &list); err != nil {
+		t.Fatal(err)
+	}
+	numbers := map[string]int64{}
+	for _, revision := range list.Items {
+		numbers[revision.Name] = revision.Revision
+	}
+	if len(numbers) != 2 || numbers[w.get().Status.UpdatedRevision] != 5 || numbers[second] != 0 {
+		t.Errorf("ControllerRevisions %v, want the latest with number 5, and one older", numbers)
+	}
+}
+
+func TestAChildWithoutSubsetIsLoweredAndThenDeleted(t *testing.T) {
+	w := newWorld(t, unitedOf(2, "a", "b"))
+	w.mustSettle()
+	w.expect("a=1 b=1")
+	w.change(func(ud *v1beta1.UnitedDeployment) {
+		ud.Spec.Replicas, ud.Spec.Topology.Subsets = ptr.To[int32](0), ud.Spec.Topology.Subsets[:1]
+	})
+	w.mustSettle()
+	w.expect("a=0")
+	if w.wrote("Delete web-b-") != 1 {
+		t.Errorf("writes %v", w.writes)
+	}
+}
+
+func TestWhatSomebodyElseWritesToAChildIsPutBackOnlyWhereBerthSetsIt(t *testing.T) {
+	w := newWorld(t, unitedOf(2, "a"))
+	w.mustSettle()
+	child := w.children()[0]
+	child.Spec.Replicas, child.Spec.RevisionHistoryLimit = ptr.To[int32](7), ptr.To[int32](3)
+	child.Generation++
+	metav1.SetMetaDataLabel(&child.ObjectMeta, "mine", "yes")
+	metav1.SetMetaDataLabel(&child.ObjectMeta, v1beta1.RevisionLabel, "wrong")
+	if err := w.client.Update(t.Context(), &child); err != nil {
+		t.Fatal(err)
+	}
+	w.mustSettle()
+	child = w.children()[0]
+	if *child.Spec.Replicas != 2 || *child.Spec.RevisionHistoryLimit != 3 || child.Labels["mine"] != "yes" || child.Labels[v1beta1.RevisionLabel] != w.get().Status.UpdatedRevision {
+		t.Errorf("replicas %d, labels %v", *child.Spec.Replicas, child.Labels)
+	}
+	w.mustSettle()
+	if len(w.writes) > 0 {
+		t.Errorf("written again: %v", w.writes)
+	}
+}
