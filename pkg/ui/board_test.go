@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 )
 
@@ -424,4 +425,19 @@ func TestASpreadIsNewsWhenItsWaitIsOver(t *testing.T) {
 		cancel()
 		synctest.Wait()
 	})
+}
+
+func TestUnitedDeploymentsAreShownWithTheirPods(t *testing.T) {
+	owned := func(group, kind, owner string) []metav1.OwnerReference {
+		return []metav1.OwnerReference{{APIVersion: group, Kind: kind, Name: owner, UID: types.UID(owner), Controller: ptr.To(true)}}
+	}
+	f := newFixture(t, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-a", UID: "web-a", OwnerReferences: owned("apps.kruise.io/v1beta1", "UnitedDeployment", "web")}},
+		&appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-a-1", UID: "web-a-1", OwnerReferences: owned("apps/v1", "Deployment", "web-a")}})
+	ud := &unitedv1beta1.UnitedDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "web"}}
+	ud.Spec.Topology.Subsets = []unitedv1beta1.Subset{{Name: "a"}}
+	f.putUnited(ud)
+	f.add(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "p", UID: "p", Labels: map[string]string{unitedv1beta1.SubsetNameLabel: "a"}, OwnerReferences: owned("apps/v1", "ReplicaSet", "web-a-1")}})
+	f.expectNews(t, "p=web (UnitedDeployment)/a:pending", "shop/web (UnitedDeployment)")
+	f.dropUnited(keyOf(ud))
+	f.expectNews(t, "-shop/web (UnitedDeployment)")
 }
