@@ -296,10 +296,10 @@ func TestAUnitedDeploymentSharesEquallyAndLeavesTheFieldsOfUsersAlone(t *testing
 			t.Errorf("pod %s of subset %s is on %s and has labels %v", pod.Name, in, pod.Spec.NodeName, pod.Labels)
 		}
 	}
-	// A user changes fields that Berth does not set, and one that it does.
-	patchChild(t, childIn(t, ns, "a"), `{"metadata":{"annotations":{"note":"mine"}},"spec":{"revisionHistoryLimit":3,"replicas":9}}`)
-	expectUnited(t, ns, "a=3 b=2 c=2")
 	patchUnited(t, ns, `{"spec":{"replicas":9}}`, "scale")
+	expectUnited(t, ns, "a=3 b=3 c=3")
+	// A user changes fields that Berth does not set, and one that it does.
+	patchChild(t, childIn(t, ns, "a"), `{"metadata":{"annotations":{"note":"mine"}},"spec":{"revisionHistoryLimit":3,"replicas":1}}`)
 	expectUnited(t, ns, "a=3 b=3 c=3")
 	apply(t, ns, united(9, ofDeployments("two"), "", inPool("a", ""), inPool("b", ""), inPool("c", ", patch: {metadata: {labels: {tier: last}}}")))
 	expectUpdated(t, ns)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -236,16 +237,17 @@ func (r *reconciler) act(ctx context.Context, ud *v1beta1.UnitedDeployment, lowe
 func (r *reconciler) all(ctx context.Context, ud *v1beta1.UnitedDeployment, steps []step, m *memory, o *outcome) bool {
 	var writing errgroup.Group
 	writing.SetLimit(concurrentWrites)
-	failed := errors.New("a write failed")
+	var failed atomic.Bool
 	for i := range steps {
 		writing.Go(func() error {
 			if !r.write(ctx, ud, &steps[i], m, o) {
-				return failed
+				failed.Store(true)
 			}
 			return nil
 		})
 	}
-	return writing.Wait() == nil
+	_ = writing.Wait() // no step returns an error: the outcome has them
+	return !failed.Load()
 }
 
 // write carries out one step. If the API server refuses the object of an existing child, its replicas are still written: a template that is not valid does
