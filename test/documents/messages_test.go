@@ -20,7 +20,6 @@ var internal = map[string]string{
 	"%s is halted already":             "for tests, which end and halt components",
 	"%s: want %T, got %T":              "the framework has converted the arguments before",
 	"a %T is not in the snapshot":      "a mistake in the program",
-	"a write failed":                   "the controller logs the failure itself",
 	"a descheduler evicts pods":        "a plugin of somebody else deletes pods, and the log names it",
 	"%d pods do not come to rest":      "a mistake in the program",
 	"a rehearsal needs the framework":  "a mistake in the program",
