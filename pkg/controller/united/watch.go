@@ -2,6 +2,7 @@ package united
 
 import (
 	"context"
+	"reflect"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -132,7 +133,7 @@ var podMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return true
 	}
 	return !workload.HaveSameController(before, after) || hasEnded(before) != hasEnded(after) || isActive(before) != isActive(after) ||
-		!equality.Semantic.DeepEqual(podOf(before), podOf(after))
+		!reflect.DeepEqual(podOf(before), podOf(after)) // equality.Semantic knows metav1.Time, and panics at a time.Time
 }}
 
 // numbers are those of a child's status.
