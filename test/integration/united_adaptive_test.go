@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -103,7 +104,7 @@ func awaitUnited(t *testing.T, ns, summary string) *unitedv1beta1.UnitedDeployme
 		if ud, err = readUnited(ctx, ns); err != nil || ud.Status.Summary == summary {
 			return "", err
 		}
-		return ud.Status.Summary, nil
+		return "summary is " + strconv.Quote(ud.Status.Summary), nil
 	})
 	return ud
 }

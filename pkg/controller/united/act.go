@@ -201,7 +201,12 @@ func (o *outcome) add(subset string, err error) bool {
 
 // isStale is true for an error that says that the plan is out of date.
 func isStale(err error) bool {
-	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) || apierrors.IsGone(err)
+	return endsWithNamespace(err) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) || apierrors.IsGone(err)
+}
+
+// endsWithNamespace is true for an error that says that the namespace is being deleted, and everything in it.
+func endsWithNamespace(err error) bool {
+	return apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
 }
 
 // isRefused is true if the same request will be refused again, until the user or somebody else changes something.

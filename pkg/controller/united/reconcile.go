@@ -60,8 +60,17 @@ type view struct {
 	collisions  int32
 }
 
-// Reconcile plans from the cache. If there is something to write, it plans again from the API server, and carries out that plan.
+// Reconcile does what is to be done. A namespace that is being deleted takes care of itself.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	result, err := r.reconcile(ctx, request)
+	if endsWithNamespace(err) {
+		return reconcile.Result{}, nil
+	}
+	return result, err
+}
+
+// reconcile plans from the cache. If there is something to write, it plans again from the API server, and carries out that plan.
+func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	if !r.isServed() {
 		return reconcile.Result{}, nil
 	}
