@@ -369,7 +369,7 @@ func (r *round) try() {
 	ongoing := func(pl *place) bool { return pl.child != nil && pl.child.Trial > 0 && pl.base < pl.child.Replicas }
 	for i := range r.places {
 		if pl := &r.places[i]; ongoing(pl) && !pl.blocked() && pl.reserved == 0 && pl.hope > pl.share {
-			pl.trial = min(pl.child.Replicas-pl.base, pl.hope-pl.share)
+			pl.trial = min(pl.child.Replicas-pl.base, pl.hope-pl.share, r.Surge)
 			pl.wanted += pl.trial
 			return
 		}
@@ -389,7 +389,7 @@ func (r *round) try() {
 }
 
 // makeRoom says how far each child goes for now. Bound pods that have to go, because their child has to or gets fewer replicas, stay as long as other children lack
-// ready pods. These grow into the room that is left below the total and the surge.
+// ready pods, and as the total and the surge allow. The others grow into the room that is left below the total and the surge.
 func (r *round) makeRoom() {
 	room, lack := r.Policy.Replicas+r.Surge, int32(0)
 	growing, going := make([]allocation.Claim, len(r.places)), make([]allocation.Claim, 0, len(r.places)+len(r.leaving))
@@ -398,7 +398,7 @@ func (r *round) makeRoom() {
 	}
 	for i := range r.places {
 		pl := &r.places[i]
-		room += pl.wanted - pl.share // trials are within the surge, see below; reservations are not
+		room += pl.wanted - pl.share - pl.trial // a trial is part of the surge, and a reservation is not
 		if pl.base <= pl.share {
 			lack += max(pl.share-pl.ready(), 0)
 		}
@@ -406,7 +406,6 @@ func (r *round) makeRoom() {
 		if pl.child != nil {
 			growing[i].Min = min(pl.child.Replicas, pl.wanted)
 		}
-		room -= pl.trial
 		going = append(going, claim(pl.Name, pl.firm-pl.wanted))
 	}
 	for _, l := range r.leaving {
@@ -417,11 +416,13 @@ func (r *round) makeRoom() {
 		}
 		going = append(going, claim(l.child.Name, stays))
 	}
-	keeps := allocation.Divide(lack, going, true)
 	var have int32
 	for i := range growing {
-		room -= keeps[i]
 		have += growing[i].Min
+	}
+	keeps := allocation.Divide(min(lack, max(room-have, 0)), going, true)
+	for i := range growing {
+		room -= keeps[i]
 	}
 	for i := range r.leaving {
 		if l := &r.leaving[i]; !l.child.Deleting {

@@ -157,3 +157,16 @@ func TestTemplatesAreHeld(t *testing.T) {
 		})
 	}
 }
+
+// TestAScaleDownDoesNotWaitForPodsThatCrash: a has five pods that are not ready, and b five that are. Of b no more stay than the surge allows.
+func TestAScaleDownDoesNotWaitForPodsThatCrash(t *testing.T) {
+	p := policyOf(5, Subset{Name: "a", Max: count(5)}, Subset{Name: "b"})
+	children := having(p, 5, 5)
+	for i := range children[0].Pods {
+		children[0].Pods[i].Ready = false
+	}
+	plan := p.Plan(Observed{Now: time.Unix(1000, 0), Revision: "r1", Children: children})
+	if got := numbers(&plan); got != "5 2" {
+		t.Errorf("got %s, want 5 2", got)
+	}
+}

@@ -133,7 +133,7 @@ func (w *world) write(wanted Wanted) {
 }
 
 // check holds that the children ask for no more than they may. The total may have been lowered, and reservations may have become ready, so this holds after writes
-// that raise a child.
+// that raise a child, and after all writes of a plan.
 func (w *world) check() {
 	w.t.Helper()
 	reserved := int32(0)
@@ -279,7 +279,9 @@ func (w *world) round(crash bool) {
 	w.t.Helper()
 	// As long as there are no more pods than wanted, a move takes none away.
 	enough, total := w.ready() >= w.policy.Replicas, w.policy.Replicas
-	w.reconcile(crash)
+	if w.reconcile(crash); !crash {
+		w.check()
+	}
 	w.live(time.Duration(1+w.random.Intn(20)) * time.Second)
 	if enough && w.ready() < total {
 		w.fail("%d pods are ready, and %d were before: %s", w.ready(), total, w)
