@@ -482,6 +482,48 @@ func TestAnErrorIsSaidAndScalingStillWorks(t *testing.T) {
 	}
 }
 
+// TestStrangersWhoWriteToChildrenDoNotBreakTheTotal writes to the children all the time, so that many of Berth's writes are refused as out of date, takes their
+// labels away, and scales them by hand.
+func TestStrangersWhoWriteToChildrenDoNotBreakTheTotal(t *testing.T) {
+	pools(t, "a", "b", "c")
+	ns := namespace(t)
+	auditChildren(t, ns, 3) // as many as the stranger adds
+	apply(t, ns, united(4, ofDeployments("one"), "", inPool("a", ""), inPool("b", ""), inPool("c", "")))
+	expectUnited(t, ns, "a=2 b=1 c=1")
+	uids := map[types.UID]bool{}
+	for _, subset := range []string{"a", "b", "c"} {
+		uids[childIn(t, ns, subset).GetUID()] = true
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	deployments := the.Client.AppsV1().Deployments(ns)
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			list, err := deployments.List(ctx, metav1.ListOptions{})
+			if err != nil {
+				continue
+			}
+			for _, d := range list.Items {
+				patch := fmt.Sprintf(`{"metadata":{"annotations":{"stranger":"%d"}}}`, i)
+				_, _ = deployments.Patch(ctx, d.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}) // one of many
+			}
+		}
+	})
+	for i, replicas := range []int{9, 3, 12, 6} {
+		child := childIn(t, ns, "b")
+		patchChild(t, child, []string{`{"metadata":{"labels":{"apps.kruise.io/subset-name":null}}}`, fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicasIn(child)+3)}[i%2])
+		patchUnited(t, ns, fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas), "scale")
+		expectUnited(t, ns, fmt.Sprintf("a=%[1]d b=%[1]d c=%[1]d", replicas/3))
+	}
+	stop()
+	writing.Wait()
+	for _, subset := range []string{"a", "b", "c"} {
+		if child := childIn(t, ns, subset); !uids[child.GetUID()] || child.GetAnnotations()["stranger"] == "" {
+			t.Errorf("subset %s has another child, %s", subset, child.GetName())
+		}
+	}
+}
+
 func TestAControllerThatIsKilledInTheMiddleKeepsTheTotal(t *testing.T) {
 	pools(t, "a", "b", "c")
 	ns := namespace(t)

@@ -77,6 +77,9 @@ func (r *reconciler) childrenOf(ctx context.Context, ud *v1beta1.UnitedDeploymen
 			if err != nil {
 				return nil, err
 			}
+			if c.Subset == "" {
+				c.Subset = subsetNamed(ud, policy, kind, c.Name)
+			}
 			found.all = append(found.all, c)
 		}
 		for _, object := range orphans {
@@ -86,6 +89,16 @@ func (r *reconciler) childrenOf(ctx context.Context, ud *v1beta1.UnitedDeploymen
 		}
 	}
 	return &found, nil
+}
+
+// subsetNamed is the subset of a child that has lost its label, by its name. It is empty for a child that Berth has not named.
+func subsetNamed(ud *v1beta1.UnitedDeployment, policy *model.Policy, kind schema.GroupKind, child string) string {
+	for i := range policy.Subsets {
+		if name := policy.Subsets[i].Name; model.ChildName(ud.Name, name, ud.UID, kind) == child {
+			return name
+		}
+	}
+	return ""
 }
 
 // objectsOf are the objects of a kind that the UnitedDeployment controls, and those with a subset that nobody controls.
