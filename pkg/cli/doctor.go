@@ -164,7 +164,7 @@ func convertsItself(definition *apiextensionsv1.CustomResourceDefinition) bool {
 		return false
 	}
 	service := conversion.Webhook.ClientConfig.Service
-	return service == nil || service.Name == "berth-conversion"
+	return service == nil || service.Name == endpoint.ConversionService
 }
 
 // checkConversion reads objects in the version that is not stored. The API server then asks the controller.

@@ -43,6 +43,9 @@ const Conversion = "/convert"
 // Definitions are the names of the CustomResourceDefinitions that Berth cannot do without.
 var Definitions = []string{"workloadspreads.apps.kruise.io", "podunavailablebudgets.policy.kruise.io"}
 
+// ConversionService is the name of the Service at which the API server asks for conversion. Definitions of other controllers name another one.
+const ConversionService = "berth-conversion"
+
 // UnitedDefinition is the name of the CustomResourceDefinition of UnitedDeployments. It may be missing, or be another controller's.
 const UnitedDefinition = "uniteddeployments.apps.kruise.io"
 

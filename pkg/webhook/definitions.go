@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/endpoint"
-	"github.com/berth-project/berth/pkg/webhook/certificate"
 )
 
 // definitionsInterval is how often Berth checks that the definitions have the CA. Nothing else tells it that somebody has replaced them: a watch would have to
@@ -61,7 +60,7 @@ func (d *definitions) trustOf(ctx context.Context, name string, authority []byte
 	if conversion == nil || conversion.Webhook == nil || conversion.Webhook.ClientConfig == nil || bytes.Equal(conversion.Webhook.ClientConfig.CABundle, authority) {
 		return nil
 	}
-	if service := conversion.Webhook.ClientConfig.Service; service != nil && service.Name != certificate.ConversionService {
+	if service := conversion.Webhook.ClientConfig.Service; service != nil && service.Name != endpoint.ConversionService {
 		return nil
 	}
 	// A patch, because a newer API server may have fields that this version would drop. The revision lets only one of several replicas write.

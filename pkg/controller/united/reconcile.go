@@ -33,10 +33,12 @@ type reconciler struct {
 	// client reads from the cache, and writes.
 	client client.Client
 	// live reads from the API server.
-	live     client.Reader
-	events   events.EventRecorder
-	clock    clock.PassiveClock
-	measures *measures
+	live   client.Reader
+	events events.EventRecorder
+	clock  clock.PassiveClock
+	// ownership says whether Berth is to serve UnitedDeployments.
+	ownership *ownership
+	measures  *measures
 
 	// memories are of each UnitedDeployment, of type types.NamespacedName to *memory. A memory belongs to the worker that reconciles it.
 	memories sync.Map
@@ -73,6 +75,11 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	if !r.isServed() {
 		return reconcile.Result{}, nil
+	}
+	if ours, err := r.ownership.isOurs(ctx); err != nil {
+		return reconcile.Result{}, err
+	} else if !ours {
+		return reconcile.Result{RequeueAfter: lineage.RetryInterval}, nil
 	}
 	ud := &v1beta1.UnitedDeployment{}
 	err := r.client.Get(ctx, request.NamespacedName, ud)

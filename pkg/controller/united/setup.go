@@ -60,12 +60,13 @@ func Setup(_ context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts Op
 		return fmt.Errorf("registering metrics: %w", err)
 	}
 	r := &reconciler{
-		owners:   owners,
-		client:   mgr.GetClient(),
-		live:     mgr.GetAPIReader(),
-		events:   mgr.GetEventRecorder("berth-controller"),
-		clock:    opts.Clock,
-		measures: measures,
+		owners:    owners,
+		client:    mgr.GetClient(),
+		live:      mgr.GetAPIReader(),
+		events:    mgr.GetEventRecorder("berth-controller"),
+		clock:     opts.Clock,
+		measures:  measures,
+		ownership: &ownership{live: mgr.GetAPIReader(), clock: opts.Clock},
 	}
 	c, err := controller.New("uniteddeployment", mgr, controller.Options{
 		Reconciler:              r,

@@ -11,15 +11,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-project/berth/pkg/endpoint"
 )
 
 // Names in manifests/webhook.
 const (
 	Namespace  = "berth-system"
 	secretName = "berth-webhook-cert"
-	// Service has the replicas that are ready, and ConversionService all that convert.
-	Service           = "berth-webhook"
-	ConversionService = "berth-conversion"
+	// Service has the replicas that are ready, and endpoint.ConversionService all that convert.
+	Service = "berth-webhook"
 )
 
 // Keys of the Secret, and files in the certificate directory.
@@ -42,7 +43,7 @@ func Rotator() *rotator.CertRotator {
 		CAName:         "berth-webhook-ca",
 		CAOrganization: "berth",
 		// The rotator replaces a certificate without the first name. Certificates of Berth before v1beta1 do not have it.
-		DNSName:       fmt.Sprintf("%s.%s.svc", ConversionService, Namespace),
+		DNSName:       fmt.Sprintf("%s.%s.svc", endpoint.ConversionService, Namespace),
 		ExtraDNSNames: []string{fmt.Sprintf("%s.%s.svc", Service, Namespace), "localhost"}, // a sandbox has no Services
 		ExtKeyUsages:  &[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		FieldOwner:    "berth-controller",

@@ -1,0 +1,53 @@
+package united
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/endpoint"
+	"github.com/berth-project/berth/pkg/lineage"
+)
+
+// ownership knows whether the definition of UnitedDeployments is Berth's. If it is OpenKruise's, kruise-manager serves them, and two controllers would make
+// children for each other's without end.
+type ownership struct {
+	live  client.Reader
+	clock clock.PassiveClock
+
+	mu    sync.Mutex
+	known bool
+	ours  bool
+	until time.Time
+}
+
+// isOurs is true if the definition has Berth convert. It looks again after a while, because somebody may replace the definition. A definition with a URL in
+// place of a service is one of a sandbox.
+func (o *ownership) isOurs(ctx context.Context) (bool, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.known && o.clock.Now().Before(o.until) {
+		return o.ours, nil
+	}
+	definition := &unstructured.Unstructured{}
+	definition.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+	if err := o.live.Get(ctx, client.ObjectKey{Name: endpoint.UnitedDefinition}, definition); err != nil {
+		return false, fmt.Errorf("reading whose definition of UnitedDeployments this is: %w", err)
+	}
+	config, found, _ := unstructured.NestedMap(definition.Object, "spec", "conversion", "webhook", "clientConfig")
+	service, hasService, _ := unstructured.NestedString(config, "service", "name")
+	ours := found && (!hasService || service == endpoint.ConversionService)
+	if !ours && (!o.known || o.ours) {
+		klog.FromContext(ctx).Info("Leaving UnitedDeployments alone: the definition is another controller's. Apply Berth's if Berth is to serve them, or start with --united-deployments=false",
+			"definition", endpoint.UnitedDefinition)
+	}
+	o.known, o.ours, o.until = true, ours, o.clock.Now().Add(lineage.RetryInterval)
+	return ours, nil
+}
