@@ -206,6 +206,10 @@ bench-webhook: tools build ## minutes | Measure what admission costs: creations 
 bench-controller: tools build ## minutes | Measure the status controller with 1,000 spreads of 30 pods: at rest, after a restart, one change at a time, in a burst.
 	$(GO) run ./test/bench/controller -only status $(BENCH_FLAGS)
 
+.PHONY: bench-united
+bench-united: tools build ## minutes | Measure UnitedDeployments: 100 of them at rest, one change at a time, and one that grows beside plain Deployments.
+	$(GO) run ./test/bench/controller -only united $(BENCH_FLAGS)
+
 .PHONY: bench-descheduler
 bench-descheduler: tools build ## minutes | Measure a cycle of the descheduler over 500 nodes, 5,000 pods and 200 spreads: time and memory.
 	$(GO) run ./test/bench/descheduler $(BENCH_FLAGS)

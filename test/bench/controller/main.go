@@ -5,6 +5,8 @@
 // alternate, because machines are noisy.
 //
 // For the statuses (`make bench-controller`) it measures many idle spreads, a restart, and a burst in one spread.
+//
+// For UnitedDeployments (`make bench-united`) it measures 100 of them at rest and one change at a time, and how fast one grows beside plain Deployments.
 package main
 
 import (
@@ -36,7 +38,7 @@ type settings struct {
 
 func main() {
 	var s settings
-	flag.StringVar(&s.only, "only", "creations,deployment", "what to measure, of creations, deployment and status")
+	flag.StringVar(&s.only, "only", "creations,deployment", "what to measure, of creations, deployment, status and united")
 	flag.IntVar(&s.spreads, "spreads", 1000, "spreads in the controller's cache")
 	flag.IntVar(&s.rate, "rate", 500, "creations a second")
 	flag.IntVar(&s.seconds, "seconds", 10, "length of a round of creations")
@@ -56,11 +58,11 @@ func main() {
 }
 
 func run(ctx context.Context, s settings) error {
-	measures := map[string]func(context.Context, settings) error{"creations": measureCreations, "deployment": measureDeployment, "status": measureStatus}
+	measures := map[string]func(context.Context, settings) error{"creations": measureCreations, "deployment": measureDeployment, "status": measureStatus, "united": measureUnited}
 	for _, name := range strings.Split(s.only, ",") {
 		measure := measures[name]
 		if measure == nil {
-			return fmt.Errorf("-only %s: must be of creations, deployment and status", s.only)
+			return fmt.Errorf("-only %s: must be of creations, deployment, status and united", s.only)
 		}
 		if err := measure(ctx, s); err != nil {
 			return fmt.Errorf("measuring %s: %w", name, err)
