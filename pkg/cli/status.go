@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/berth-project/berth/pkg/cli/console"
@@ -61,7 +62,10 @@ func (c *statusCommand) run(ctx context.Context, cluster *console.Cluster, args 
 		var united []unitedv1beta1.UnitedDeployment
 		if !c.watch {
 			var err error
-			if united, err = listUnited(ctx, cluster, options); err != nil {
+			switch united, err = listUnited(ctx, cluster, options); {
+			case apierrors.IsForbidden(err): // a role from the time before UnitedDeployments
+				fmt.Fprintln(c.errOut, "kubectl berth: without UnitedDeployments:", console.Advise(err))
+			case err != nil:
 				return true, err
 			}
 		}

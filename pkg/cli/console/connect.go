@@ -98,6 +98,7 @@ func mapperFor(config *rest.Config, httpClient *http.Client) (meta.RESTMapper, e
 	}
 	known := meta.NewDefaultRESTMapper(nil)
 	known.Add(v1beta1.GroupVersion.WithKind("WorkloadSpread"), meta.RESTScopeNamespace)
+	known.Add(unitedv1beta1.Kind, meta.RESTScopeNamespace)
 	known.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
 	return meta.FirstHitRESTMapper{MultiRESTMapper: meta.MultiRESTMapper{known, discovered}}, nil
 }
