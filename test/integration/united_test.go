@@ -11,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -498,7 +499,10 @@ func TestStrangersWhoWriteToChildrenDoNotBreakTheTotal(t *testing.T) {
 	deployments := the.Client.AppsV1().Deployments(ns)
 	var writing sync.WaitGroup
 	writing.Go(func() {
+		often := time.NewTicker(100 * time.Millisecond)
+		defer often.Stop()
 		for i := 0; ctx.Err() == nil; i++ {
+			<-often.C
 			list, err := deployments.List(ctx, metav1.ListOptions{})
 			if err != nil {
 				continue

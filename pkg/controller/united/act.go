@@ -25,6 +25,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	model "github.com/berth-project/berth/pkg/united"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 // concurrentWrites is how many children or pods of a UnitedDeployment are written at a time.
@@ -264,13 +265,33 @@ func (r *reconciler) write(ctx context.Context, ud *v1beta1.UnitedDeployment, s 
 	case s.Delete:
 		return o.add(s.subset(), r.delete(ctx, ud, s))
 	case s.ReplicasOnly:
-		return o.add(s.subset(), r.scale(ctx, ud, s))
+		return o.add(s.subset(), r.again(ctx, s, func() error { return r.scale(ctx, ud, s) }))
 	}
-	err := r.apply(ctx, ud, s, m)
+	err := r.again(ctx, s, func() error { return r.apply(ctx, ud, s, m) })
 	if o.add(s.subset(), err) {
 		return true
 	}
 	return isRefused(err) && s.Replicas != s.child.Replicas && o.add(s.subset(), r.scale(ctx, ud, s))
+}
+
+// attempts bounds how often a child is written again because somebody else wrote to it at the same time.
+const attempts = 5
+
+// again repeats a write that came too late, as long as only metadata or the status of the child has changed. The plan still holds then: it goes by the spec. Without
+// this, somebody who often writes an annotation could keep a child from being scaled for long.
+func (r *reconciler) again(ctx context.Context, s *step, write func() error) error {
+	for attempt := 1; ; attempt++ {
+		err := write()
+		if !apierrors.IsConflict(err) || attempt == attempts {
+			return err
+		}
+		now := s.child.object.DeepCopyObject().(client.Object)
+		if r.live.Get(ctx, client.ObjectKeyFromObject(now), now) != nil || now.GetUID() != s.child.UID || now.GetGeneration() != s.child.object.GetGeneration() ||
+			workload.ControllerUID(now) != workload.ControllerUID(s.child.object) || !now.GetDeletionTimestamp().IsZero() {
+			return err
+		}
+		s.child.object = now
+	}
 }
 
 // subset of the step, for messages.
