@@ -292,7 +292,9 @@ func otherWriters(ctx context.Context, c *console.Cluster) (found []string, err 
 		}
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
-		if err := c.List(ctx, list); err != nil {
+		if err := c.List(ctx, list); meta.IsNoMatchError(err) {
+			continue // the check of the definitions says it, and UnitedDeployments may be missing
+		} else if err != nil {
 			return nil, err
 		}
 		for i := range list.Items {
