@@ -56,20 +56,18 @@ type templateKind struct {
 	spec reflect.Type
 	// named is true if pods have the name of the child in a label, and in their host name.
 	named bool
-	// partial is true if some replicas can keep the previous template.
-	partial bool
 	// reserves is true if pods that find no node can be kept as reservations.
 	reserves bool
 }
 
 var templateKinds = []templateKind{
 	{"statefulSetTemplate", func(t *v1beta1.SubsetTemplate) *v1beta1.WorkloadTemplate { return t.StatefulSetTemplate },
-		StatefulSetKind, reflect.TypeFor[appsv1.StatefulSetSpec](), true, true, false},
+		StatefulSetKind, reflect.TypeFor[appsv1.StatefulSetSpec](), true, false},
 	{"advancedStatefulSetTemplate", func(t *v1beta1.SubsetTemplate) *v1beta1.WorkloadTemplate { return t.AdvancedStatefulSetTemplate },
-		AdvancedStatefulSetKind, nil, true, true, false},
-	{"cloneSetTemplate", func(t *v1beta1.SubsetTemplate) *v1beta1.WorkloadTemplate { return t.CloneSetTemplate }, CloneSetKind, nil, false, true, true},
+		AdvancedStatefulSetKind, nil, true, false},
+	{"cloneSetTemplate", func(t *v1beta1.SubsetTemplate) *v1beta1.WorkloadTemplate { return t.CloneSetTemplate }, CloneSetKind, nil, false, true},
 	{"deploymentTemplate", func(t *v1beta1.SubsetTemplate) *v1beta1.WorkloadTemplate { return t.DeploymentTemplate },
-		DeploymentKind, reflect.TypeFor[appsv1.DeploymentSpec](), false, false, true},
+		DeploymentKind, reflect.TypeFor[appsv1.DeploymentSpec](), false, true},
 }
 
 var podTemplateType = reflect.TypeFor[corev1.PodTemplateSpec]()
@@ -115,7 +113,7 @@ func Compile(ud *v1beta1.UnitedDeployment, path *field.Path) (*Policy, field.Err
 	if len(errs) > 0 {
 		return nil, errs
 	}
-	policy.Warnings = warnings(policy, &spec.Template, path)
+	policy.Warnings = warnings(policy, path)
 	return policy, nil
 }
 

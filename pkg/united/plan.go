@@ -268,7 +268,7 @@ func (r *round) divide() {
 //   - Otherwise the specified replicas come first. Percentages of all subsets that add up to 100 are weights. The others share evenly.
 func (r *round) claims() []allocation.Claim {
 	claims := make([]allocation.Claim, len(r.places))
-	shares := r.sharesOnly()
+	shares := r.areShares()
 	inOrder := r.Adaptive != nil || slices.ContainsFunc(r.Subsets, func(s Subset) bool { return s.Min.IsSet || s.Max.IsSet })
 	for i := range r.places {
 		pl := &r.places[i]
@@ -313,18 +313,6 @@ func (r *round) keep(claims []allocation.Claim) []int32 {
 		filled[i].Min = n
 	}
 	return allocation.Divide(r.Policy.Replicas, filled, true)
-}
-
-// sharesOnly is true if the percentages of all subsets add up to 100.
-func (r *round) sharesOnly() bool {
-	var sum int32
-	for i := range r.Subsets {
-		if s := &r.Subsets[i].Replicas; !s.IsSet || !s.IsPercent {
-			return false
-		}
-		sum += r.Subsets[i].Replicas.Value
-	}
-	return sum == 100
 }
 
 // rankOf is the place of a subset among those that have most replicas now. The remainder of a division that is not even goes to the first.

@@ -6,14 +6,12 @@ import (
 	"hash/fnv"
 	"maps"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	kjson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/rand"
-	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
@@ -102,12 +100,12 @@ func (p *Policy) Render(w Wanted, t *Template, revision, apiVersion string, owne
 	}
 	setPartition(spec, t.Kind, w.Partition)
 
-	labels := stringsIn(t.Metadata, "labels")
+	labels := stringsAt(t.Metadata, "labels")
 	if p.LabelSelector != nil {
 		maps.Copy(labels, p.LabelSelector.MatchLabels)
 	}
 	maps.Copy(labels, map[string]string{v1beta1.SubsetNameLabel: s.Name, v1beta1.RevisionLabel: revision})
-	annotations := stringsIn(t.Metadata, "annotations")
+	annotations := stringsAt(t.Metadata, "annotations")
 	if patch != "" {
 		annotations[v1beta1.SubsetPatchAnnotation] = patch
 	}
@@ -127,12 +125,6 @@ func (p *Policy) Render(w Wanted, t *Template, revision, apiVersion string, owne
 	return map[string]any{"apiVersion": apiVersion, "kind": t.Kind.Kind, "metadata": metadata, "spec": spec}, nil
 }
 
-// PodTemplate is the pod template of a subset's child, with the term, the tolerations and the patch of the subset.
-func (p *Policy) PodTemplate(t *Template, index int) (map[string]any, error) {
-	s := &p.Subsets[index]
-	return podTemplate(runtime.DeepCopyJSON(at(t.Spec, "template")), s, s.PatchText, map[string]string{v1beta1.SubsetNameLabel: s.Name})
-}
-
 // podTemplate changes and returns the pod template. The patch wins over everything but the labels by which Berth knows the pods.
 func podTemplate(template map[string]any, s *Subset, patch string, labels map[string]string) (map[string]any, error) {
 	spec := at(template, "spec")
@@ -148,7 +140,7 @@ func podTemplate(template map[string]any, s *Subset, patch string, labels map[st
 		if err := kjson.Unmarshal([]byte(patch), &changes); err != nil {
 			return nil, fmt.Errorf("reading the patch: %w", err)
 		}
-		patched, err := strategicpatch.StrategicMergeMapPatch(template, changes, corev1.PodTemplateSpec{})
+		patched, err := patchTemplate(template, changes)
 		if err != nil {
 			return nil, fmt.Errorf("applying the patch: %w", err)
 		}
@@ -198,17 +190,6 @@ func at(content map[string]any, key string) map[string]any {
 		return object
 	}
 	return map[string]any{}
-}
-
-// stringsIn are the strings of the object at a key. The result is the caller's.
-func stringsIn(content map[string]any, key string) map[string]string {
-	all := map[string]string{}
-	for k, v := range at(content, key) {
-		if text, is := v.(string); is {
-			all[k] = text
-		}
-	}
-	return all
 }
 
 func anys(of map[string]string) map[string]any {

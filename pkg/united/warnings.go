@@ -6,15 +6,13 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
-
-	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 )
 
 // warnings are about a valid spec.
-func warnings(policy *Policy, template *v1beta1.SubsetTemplate, path *field.Path) []string {
+func warnings(policy *Policy, path *field.Path) []string {
 	subsets := path.Child("topology", "subsets")
 	all := append(warnOfReplicas(policy, subsets), warnOfBounds(policy, subsets)...)
-	if kinds := templatesOf(template); len(kinds) == 1 && !kinds[0].partial {
+	if policy.Template != nil && !HasPartition(policy.Template.Kind) {
 		all = append(all, warnOfPartitions(policy, path.Child("updateStrategy", "manualUpdate", "partitions"))...)
 	}
 	return all

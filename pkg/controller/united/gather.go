@@ -102,58 +102,61 @@ func subsetNamed(ud *v1beta1.UnitedDeployment, policy *model.Policy, kind schema
 }
 
 // objectsOf are the objects of a kind that the UnitedDeployment controls, and those with a subset that nobody controls.
-func (r *reconciler) objectsOf(ctx context.Context, ud *v1beta1.UnitedDeployment, kind schema.GroupKind, from from) (mine, orphans []client.Object, _ error) {
-	sort := func(item runtime.Object) error {
-		object, is := item.(client.Object)
-		switch {
-		case !is:
-		case metav1.IsControlledBy(object, ud):
+func (r *reconciler) objectsOf(ctx context.Context, ud *v1beta1.UnitedDeployment, kind schema.GroupKind, from from) (mine, orphans []client.Object, err error) {
+	var owned, labelled []client.Object
+	if from == theServer {
+		owned, err = read(ctx, r.live, r.newList(kind), client.InNamespace(ud.Namespace))
+		labelled = owned
+	} else {
+		in := []client.ListOption{client.InNamespace(ud.Namespace), client.UnsafeDisableDeepCopy}
+		if owned, err = read(ctx, r.client, r.newCachedList(kind), append(in, client.MatchingFields{controller.ControllerField: string(ud.UID)})...); err == nil {
+			labelled, err = read(ctx, r.client, r.newCachedList(kind), append(in, client.HasLabels{v1beta1.SubsetNameLabel})...)
+		}
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, object := range owned {
+		if metav1.IsControlledBy(object, ud) {
 			mine = append(mine, object)
-		case metav1.GetControllerOfNoCopy(object) == nil && hasSubset(object):
+		}
+	}
+	for _, object := range labelled {
+		if metav1.GetControllerOfNoCopy(object) == nil && hasSubset(object) {
 			orphans = append(orphans, object)
 		}
-		return nil
 	}
-	in := client.InNamespace(ud.Namespace)
-	builtIn, isBuiltIn := workload.BuiltIn(kind)
-	if from == theServer {
-		list := r.newList(kind)
-		if err := r.live.List(ctx, list, in); err != nil {
-			return nil, nil, err
-		}
-		err := meta.EachListItem(list, sort) // it fills mine and orphans
-		return mine, orphans, err
-	}
-	for _, which := range []client.ListOption{client.MatchingFields{controller.ControllerField: string(ud.UID)}, client.HasLabels{v1beta1.SubsetNameLabel}} {
-		var list client.ObjectList
-		if isBuiltIn {
-			list = builtIn.NewList()
-		} else {
-			metadata := &metav1.PartialObjectMetadataList{}
-			metadata.SetGroupVersionKind(r.versionOf(kind))
-			list = metadata
-		}
-		if err := r.client.List(ctx, list, in, which, client.UnsafeDisableDeepCopy); err != nil {
-			return nil, nil, err
-		}
-		if _, byLabel := which.(client.HasLabels); byLabel {
-			before := mine
-			err := meta.EachListItem(list, sort)
-			if mine = before; err != nil {
-				return nil, nil, err
-			}
-		} else if err := meta.EachListItem(list, sort); err != nil {
-			return nil, nil, err
-		}
-	}
-	if isBuiltIn {
+	if _, isBuiltIn := workload.BuiltIn(kind); isBuiltIn || from == theServer {
 		return mine, orphans, nil
 	}
-	var err error
 	if mine, err = r.wholeOf(ctx, mine, kind); err == nil {
 		orphans, err = r.wholeOf(ctx, orphans, kind)
 	}
 	return mine, orphans, err
+}
+
+// read returns the objects of a list.
+func read(ctx context.Context, reader client.Reader, list client.ObjectList, options ...client.ListOption) (all []client.Object, _ error) {
+	if err := reader.List(ctx, list, options...); err != nil {
+		return nil, err
+	}
+	err := meta.EachListItem(list, func(item runtime.Object) error {
+		if object, is := item.(client.Object); is { // every item is
+			all = append(all, object)
+		}
+		return nil
+	})
+	return all, err
+}
+
+// newCachedList is an empty list of what the cache has: whole objects of built-in kinds, and the metadata of others.
+func (r *reconciler) newCachedList(kind schema.GroupKind) client.ObjectList {
+	if builtIn, is := workload.BuiltIn(kind); is {
+		return builtIn.NewList()
+	}
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(r.versionOf(kind))
+	return list
 }
 
 // newList is an empty list of whole objects.
