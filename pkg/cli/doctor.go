@@ -31,8 +31,9 @@ import (
 	"github.com/berth-project/berth/pkg/endpoint"
 )
 
-// recent is how old an event may be that still says something about the present. The API server keeps events for an hour.
-const recent = 10 * time.Minute
+// recent is how old an event may be that still says something about the present. A recorder that counts the same event again and again writes the count, and
+// the time of the latest one, every 30 minutes. The API server keeps events for an hour.
+const recent = 31 * time.Minute
 
 // Check is one thing that the doctor has looked at.
 type Check struct {

@@ -10,7 +10,6 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
-	"github.com/berth-project/berth/pkg/crd/writers"
 )
 
 // news is an event about a spread or a pod.
@@ -82,10 +81,6 @@ func admittedSubsetFull(pod *corev1.Pod, subset string) news {
 func podsNotWritten(pods int, latest error) news {
 	return news{corev1.EventTypeWarning, v1beta1.ReasonPodsNotWritten, "WritePods",
 		fmt.Sprintf("%d pods could not be written; the controller tries again, see that it may patch them; for instance: %v", pods, latest)}
-}
-
-func twoControllers(other writers.Writer) news {
-	return news{corev1.EventTypeWarning, v1beta1.ReasonTwoControllers, "ReportStatus", other.Message()}
 }
 
 func spreadWarning(warning string) news {

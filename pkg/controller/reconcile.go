@@ -110,6 +110,7 @@ func (r *reconciler) publish(ctx context.Context, spread *v1beta1.WorkloadSpread
 	if equality.Semantic.DeepEqual(spread.Status, status) {
 		return done, nil
 	}
+	writers.Tell(r.events, spread, string(v1beta1.ReasonTwoControllers))
 	written := spread.DeepCopy()
 	written.Status = *status.DeepCopy()
 	written.ManagedFields = nil // the cache keeps only parts of them
@@ -122,14 +123,14 @@ func (r *reconciler) publish(ctx context.Context, spread *v1beta1.WorkloadSpread
 		return reconcile.Result{}, fmt.Errorf("writing the status: %w", err)
 	}
 	r.pace.wrote(client.ObjectKeyFromObject(spread), r.clock.Now())
+	if err := writers.Track(ctx, r.client, written, v1beta1.Kind); err != nil {
+		klog.FromContext(ctx).Error(err, "Another controller would not be noticed", "spread", klog.KObj(spread))
+	}
 	klog.FromContext(ctx).V(2).Info("Wrote status", "spread", klog.KObj(spread), "summary", status.Summary)
 
 	var warnings []string
 	if f.policy != nil {
 		warnings = f.policy.Warnings
-	}
-	if other, active := writers.Other(spread); active {
-		twoControllers(other).send(r.events, written, nil)
 	}
 	news := newsOf(written, &spread.Status, warnings)
 	if f.policy != nil && f.policy.Kruise {

@@ -71,14 +71,22 @@ func TestAnotherControllerIsNoticed(t *testing.T) {
 	if check := oneController(); strings.Contains(check.Says, ns) {
 		t.Errorf("after a write of the metadata: %+v", check)
 	}
-	write(v1beta1.Resource, `{"status":{"subsetStatuses":[{"name":"a","replicas":7,"missingReplicas":0}]}}`, "status")
-	write(policyv1beta1.Resource, `{"status":{"unavailableAllowed":7}}`, "status")
+	// The API server forgets who writes an object if that is written while its conversion fails.
+	for _, resource := range []schema.GroupVersionResource{v1beta1.Resource, policyv1beta1.Resource} {
+		if object := write(resource, `{"metadata":{"managedFields":[{}]}}`); len(object.GetManagedFields()) > 0 {
+			t.Fatalf("the API server still knows who wrote: %v", object.GetManagedFields())
+		}
+	}
+	replicas := 6
 	waitFor(t, "events about the other controller", func(ctx context.Context) (string, error) {
+		replicas++ // the other controller writes again and again
+		write(v1beta1.Resource, fmt.Sprintf(`{"status":{"subsetStatuses":[{"name":"a","replicas":%d,"missingReplicas":0}]}}`, replicas), "status")
+		write(policyv1beta1.Resource, fmt.Sprintf(`{"status":{"unavailableAllowed":%d}}`, replicas), "status")
 		all, err := told(ctx)
 		if slices.Equal(all, []string{"PodUnavailableBudget kruise-manager", "WorkloadSpread kruise-manager"}) {
 			return "", err
 		}
-		return strings.Join(all, ", "), err
+		return fmt.Sprintf("there are %q", all), err
 	})
 	if check := oneController(); check.Result != "problem" || !strings.Contains(check.Says, ns+"/web") {
 		t.Errorf("the doctor: %+v", check)

@@ -711,6 +711,15 @@ func TestMigrationFromOpenKruiseAndBack(t *testing.T) {
 		return out, nil
 	})
 	live("both")
+	wait("doctor to name both controllers", func(context.Context) (string, error) {
+		found := doctor()
+		if slices.ContainsFunc(found, func(c cli.Check) bool {
+			return c.Name == "one controller" && c.Result == "problem" && strings.Contains(c.Says, kruise)
+		}) {
+			return "", nil
+		}
+		return fmt.Sprintf("%+v", found), nil
+	})
 	stop()
 	expect(true, []string{"--undo"}, "definitions done", "All steps are done.")
 	live("OpenKruise again")

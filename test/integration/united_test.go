@@ -553,7 +553,7 @@ func TestAControllerThatIsKilledInTheMiddleKeepsTheTotal(t *testing.T) {
 				got = append(got, fmt.Sprintf("%s=%d", all[i].GetLabels()[unitedv1beta1.SubsetNameLabel], replicasIn(&all[i])))
 			}
 			if strings.Join(got, " ") != step.want {
-				return strings.Join(got, " "), err
+				return fmt.Sprintf("there are %q", got), err
 			}
 			return "", err
 		})

@@ -10,7 +10,6 @@ import (
 
 	model "github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
-	"github.com/berth-project/berth/pkg/crd/writers"
 )
 
 // news is the content of an event on a budget.
@@ -53,10 +52,6 @@ func newsOf(pub *v1beta1.PodUnavailableBudget, before *v1beta1.PodUnavailableBud
 		}
 	}
 	return all
-}
-
-func twoControllers(other writers.Writer) news {
-	return news{corev1.EventTypeWarning, v1beta1.ReasonTwoControllers, "ReportStatus", other.Message()}
 }
 
 func approvalLapsed(entry *lapsed, after time.Duration) news {

@@ -275,13 +275,14 @@ func (r *reconciler) publish(ctx context.Context, pub *v1beta1.PodUnavailableBud
 	if equality.Semantic.DeepEqual(pub.Status, status) {
 		return nil
 	}
+	writers.Tell(r.events, pub, string(v1beta1.ReasonTwoControllers))
 	written := pub.DeepCopy()
 	written.Status = status
 	if err := r.writer.Status().Update(ctx, written); err != nil {
 		return fmt.Errorf("writing the status: %w", err)
 	}
-	if other, active := writers.Other(pub); active {
-		twoControllers(other).send(r.events, written)
+	if err := writers.Track(ctx, r.writer, written, v1beta1.Kind); err != nil {
+		klog.FromContext(ctx).Error(err, "Another controller would not be noticed", "budget", klog.KObj(pub))
 	}
 	for _, n := range newsOf(written, &pub.Status) {
 		n.send(r.events, written)

@@ -17,15 +17,17 @@ func TestOther(t *testing.T) {
 		entries []metav1.ManagedFieldsEntry
 		want    string
 	}{
-		"nobody writes":                              {nil, ""},
-		"Berth alone":                                {[]metav1.ManagedFieldsEntry{entry("berth-controller", "status", 1), entry("berth-descheduler", "status", 2)}, ""},
-		"the other wrote before Berth came":          {[]metav1.ManagedFieldsEntry{entry("kruise-manager", "status", 1), entry("berth-controller", "status", 2)}, ""},
-		"Berth is not there":                         {[]metav1.ManagedFieldsEntry{entry("kruise-manager", "status", 3)}, ""},
-		"the other writes on":                        {[]metav1.ManagedFieldsEntry{entry("berth-controller", "status", 2), entry("kruise-manager", "status", 3)}, "kruise-manager"},
-		"both in one second":                         {[]metav1.ManagedFieldsEntry{entry("berth-controller", "status", 2), entry("kruise-manager", "status", 2)}, "kruise-manager"},
-		"the latest of several":                      {[]metav1.ManagedFieldsEntry{entry("b", "status", 3), entry("a", "status", 4), entry("berth-controller", "status", 2)}, "a"},
-		"the descheduler is the last of Berth":       {[]metav1.ManagedFieldsEntry{entry("kruise-manager", "status", 2), entry("berth-controller", "status", 1), entry("berth-descheduler", "status", 3)}, ""},
-		"who writes the spec is no other controller": {[]metav1.ManagedFieldsEntry{entry("berth-controller", "status", 2), entry("kubectl", "", 3)}, ""},
+		"nobody writes":                                   {nil, ""},
+		"Berth alone":                                     {[]metav1.ManagedFieldsEntry{entry("berth-controller", "status", 1), entry("berth-descheduler", "status", 2)}, ""},
+		"the other wrote before Berth came":               {[]metav1.ManagedFieldsEntry{entry("kruise-manager", "status", 1), entry("berth-controller", "status", 2)}, ""},
+		"Berth is not there":                              {[]metav1.ManagedFieldsEntry{entry("kruise-manager", "status", 3)}, ""},
+		"the other writes on":                             {[]metav1.ManagedFieldsEntry{entry("berth-controller", "status", 2), entry("kruise-manager", "status", 3)}, "kruise-manager"},
+		"Berth wrote before the API server kept records":  {[]metav1.ManagedFieldsEntry{entry("before-first-apply", "status", 2), entry("kruise-manager", "status", 3)}, "kruise-manager"},
+		"nobody wrote since the API server keeps records": {[]metav1.ManagedFieldsEntry{entry("before-first-apply", "status", 2), entry("berth-controller", "status", 1)}, ""},
+		"both in one second":                              {[]metav1.ManagedFieldsEntry{entry("berth-controller", "status", 2), entry("kruise-manager", "status", 2)}, "kruise-manager"},
+		"the latest of several":                           {[]metav1.ManagedFieldsEntry{entry("b", "status", 3), entry("a", "status", 4), entry("berth-controller", "status", 2)}, "a"},
+		"the descheduler is the last of Berth":            {[]metav1.ManagedFieldsEntry{entry("kruise-manager", "status", 2), entry("berth-controller", "status", 1), entry("berth-descheduler", "status", 3)}, ""},
+		"who writes the spec is no other controller":      {[]metav1.ManagedFieldsEntry{entry("berth-controller", "status", 2), entry("kubectl", "", 3)}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{ManagedFields: tc.entries}}
