@@ -18,11 +18,11 @@ import (
 
 // TestDescriptionsAreNotCut holds that kubectl explain shows what the types say, and all of it.
 func TestDescriptionsAreNotCut(t *testing.T) {
-	documented := docsOf(t, "apps", "policy", "united")
+	documented := docsOf(t, "apps/v1beta1", "policy/v1beta1", "united/v1beta1", "federation/v1alpha1")
 	if len(documented) < 50 {
 		t.Fatalf("found %d comments only", len(documented))
 	}
-	for _, crd := range definitions(t) {
+	for _, crd := range append(definitions(t), federation(t)) {
 		described := 0
 		for _, version := range crd.Spec.Versions {
 			walk(version.Schema.OpenAPIV3Schema, version.Name, func(path string, schema *apiextensionsv1.JSONSchemaProps) {
@@ -52,7 +52,7 @@ func TestDescriptionsAreNotCut(t *testing.T) {
 
 // TestDefinitionsCanBeApplied holds that kubectl apply, which notes the whole object in an annotation, can do so with much to spare.
 func TestDefinitionsCanBeApplied(t *testing.T) {
-	for _, crd := range definitions(t) {
+	for _, crd := range append(definitions(t), federation(t)) {
 		noted, err := json.Marshal(crd)
 		if err != nil {
 			t.Fatal(err)
@@ -68,16 +68,26 @@ func definitions(t *testing.T) []apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	var all []apiextensionsv1.CustomResourceDefinition
 	for _, content := range CRDs() {
-		var crd apiextensionsv1.CustomResourceDefinition
-		if err := yaml.UnmarshalStrict(content, &crd); err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, crd)
+		all = append(all, definition(t, content))
 	}
 	if len(all) != 3 {
 		t.Fatalf("%d definitions", len(all))
 	}
 	return all
+}
+
+// federation is the definition that only the hub of a federation has.
+func federation(t *testing.T) apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	return definition(t, FederationCRD)
+}
+
+func definition(t *testing.T, content []byte) (crd apiextensionsv1.CustomResourceDefinition) {
+	t.Helper()
+	if err := yaml.UnmarshalStrict(content, &crd); err != nil {
+		t.Fatal(err)
+	}
+	return crd
 }
 
 // walk visits a schema and all below it.
@@ -98,12 +108,12 @@ func walk(schema *apiextensionsv1.JSONSchemaProps, path string, visit func(path 
 	}
 }
 
-// docsOf are the comments of all types and fields of the API groups.
-func docsOf(t *testing.T, groups ...string) []string {
+// docsOf are the comments of all types and fields of versions of API groups.
+func docsOf(t *testing.T, versions ...string) []string {
 	t.Helper()
 	var docs []string
-	for _, group := range groups {
-		files, err := filepath.Glob(filepath.Join("..", "pkg", "crd", group, "v1beta1", "*.go"))
+	for _, version := range versions {
+		files, err := filepath.Glob(filepath.Join("..", "pkg", "crd", version, "*.go"))
 		if err != nil {
 			t.Fatal(err)
 		}

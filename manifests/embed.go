@@ -37,6 +37,11 @@ var (
 	EvictionWebhook []byte
 )
 
+// FederationCRD is the definition of FederatedReplicaSets. Only the hub of a federation has it, so it is not part of Install.
+//
+//go:embed federation/federation.berth.dev_federatedreplicasets.yaml
+var FederationCRD []byte
+
 // DeschedulerPolicy is the ConfigMap with the descheduler's policy as it is deployed.
 //
 //go:embed descheduler/base/policy.yaml

@@ -1,0 +1,89 @@
+package v1alpha1
+
+const (
+	// PreferencesAnnotation on a FederatedReplicaSet is its preferences as JSON, for manifests that were written before spec.preferences existed. Both at once
+	// are refused.
+	PreferencesAnnotation = "federation.kubernetes.io/replica-set-preferences"
+
+	// CascadeAnnotation on a FederatedReplicaSet is "true" if its deletion deletes the ReplicaSets in the clusters too. Without it they stay, with their pods.
+	CascadeAnnotation = "federation.berth.dev/cascade"
+
+	// CascadeFinalizer keeps a FederatedReplicaSet with CascadeAnnotation until its ReplicaSets are deleted.
+	CascadeFinalizer = "federation.berth.dev/cascade"
+
+	// OwnerLabel on a ReplicaSet in a cluster is the UID of its FederatedReplicaSet. Berth touches no ReplicaSet without it.
+	OwnerLabel = "federation.berth.dev/federatedreplicaset-uid"
+
+	// AdoptLabel on a ReplicaSet in a cluster with the name and namespace of a FederatedReplicaSet lets Berth take it over, if it is "true".
+	AdoptLabel = "federation.berth.dev/adopt"
+
+	// AnyCluster is the name in spec.preferences.clusters that stands for every cluster without an entry of its own.
+	AnyCluster = "*"
+
+	// FieldManager is the name with which Berth applies ReplicaSets.
+	FieldManager = "berth-federation"
+)
+
+// Conditions of a FederatedReplicaSet.
+const (
+	// ReadyCondition is True if the spec is valid, all clusters answer, and every ReplicaSet asks for what it should. Whether pods are available is in the numbers.
+	ReadyCondition = "Ready"
+	// PlacedCondition is True if all replicas have a cluster that takes them.
+	PlacedCondition = "Placed"
+	// ReachableCondition is True if all clusters with replicas answer. If it is False, status.mayExceedBy says how many replicas may run above the total.
+	ReachableCondition = "ClustersReachable"
+)
+
+// Reasons of conditions and events.
+const (
+	// ReasonReady: everything is as wanted.
+	ReasonReady = "Ready"
+	// ReasonInvalid: the spec or the annotation cannot be used until it is corrected. ReplicaSets stay as they are.
+	ReasonInvalid = "Invalid"
+	// ReasonInProgress: ReplicaSets are being written, or replicas move.
+	ReasonInProgress = "InProgress"
+	// ReasonPlaced: all replicas have a cluster.
+	ReasonPlaced = "Placed"
+	// ReasonUnplaced: the clusters do not take all replicas: their maximums, or what they have room for, are too low.
+	ReasonUnplaced = "Unplaced"
+	// ReasonWaiting: no cluster has room for some replicas. They wait in a cluster as pods without a node, if a cluster without a reported figure may have them.
+	ReasonWaiting = "Waiting"
+	// ReasonReachable: all clusters with replicas answer.
+	ReasonReachable = "Reachable"
+	// ReasonUnreachable: a cluster with replicas does not answer.
+	ReasonUnreachable = "Unreachable"
+	// ReasonUnknownCluster: spec.preferences.clusters names a cluster that does not exist. Event.
+	ReasonUnknownCluster = "UnknownCluster"
+)
+
+// ClusterState says how a cluster takes part.
+type ClusterState string
+
+const (
+	// ClusterReady takes replicas.
+	ClusterReady ClusterState = "Ready"
+	// ClusterFull has no room for more than status.clusters[].capacity.
+	ClusterFull ClusterState = "Full"
+	// ClusterNameTaken has another ReplicaSet of the same name, which Berth does not touch. The cluster gets no replicas.
+	ClusterNameTaken ClusterState = "NameTaken"
+	// ClusterUnreachable does not answer. Its replicas stay its own until spec.pace.lostSeconds are over.
+	ClusterUnreachable ClusterState = "Unreachable"
+	// ClusterLost has not answered for spec.pace.lostSeconds. Other clusters run its replicas, but for its minimum.
+	ClusterLost ClusterState = "Lost"
+	// ClusterReturned answers again after it was lost, and still runs replicas that other clusters have taken over.
+	ClusterReturned ClusterState = "Returned"
+	// ClusterLeaving has no entry in spec.preferences.clusters any more. Its replicas go when others are available.
+	ClusterLeaving ClusterState = "Leaving"
+)
+
+// CapacitySource says how a figure of capacity was found.
+type CapacitySource string
+
+const (
+	// CapacityObserved: pods found no node there for spec.pace.unschedulableSeconds.
+	CapacityObserved CapacitySource = "Observed"
+	// CapacityRefused: the API server of the cluster refused the ReplicaSet.
+	CapacityRefused CapacitySource = "Refused"
+	// CapacityReported: Berth in the cluster has counted how many pods of the template find a node.
+	CapacityReported CapacitySource = "Reported"
+)

@@ -1,0 +1,32 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupName is the API group of FederatedReplicaSet.
+const GroupName = "federation.berth.dev"
+
+var (
+	// GroupVersion is the group and version of the types in this package.
+	GroupVersion = schema.GroupVersion{Group: GroupName, Version: "v1alpha1"}
+
+	// Resource is where the API server serves FederatedReplicaSets.
+	Resource = GroupVersion.WithResource("federatedreplicasets")
+
+	// Kind is the kind of FederatedReplicaSet.
+	Kind = GroupVersion.WithKind("FederatedReplicaSet")
+
+	schemeBuilder = runtime.NewSchemeBuilder(addKnownTypes)
+
+	// AddToScheme registers the types of this package.
+	AddToScheme = schemeBuilder.AddToScheme
+)
+
+func addKnownTypes(scheme *runtime.Scheme) error {
+	scheme.AddKnownTypes(GroupVersion, &FederatedReplicaSet{}, &FederatedReplicaSetList{})
+	metav1.AddToGroupVersion(scheme, GroupVersion)
+	return nil
+}
