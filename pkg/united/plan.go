@@ -251,7 +251,8 @@ func (r *round) divide() {
 			}
 		}
 		hope = allocation.Divide(r.Replicas, claims, true)
-		share = r.leaveWaiting(claims, r.keep(claims))
+		// Pods that wait show cluster autoscalers what is missing.
+		share = allocation.Overflow(r.Replicas, claims, r.keep(claims), asked(r.places))
 	}
 	r.unplaced = r.Replicas
 	for i := range r.places {
@@ -260,6 +261,15 @@ func (r *round) divide() {
 		pl.wanted = pl.share + min(pl.reserved, max(pl.ideal-pl.share, 0))
 		r.unplaced -= pl.share
 	}
+}
+
+// asked is how many replicas each place has now, without reservations and trials.
+func asked(places []place) []int32 {
+	all := make([]int32, len(places))
+	for i := range places {
+		all[i] = places[i].base
+	}
+	return all
 }
 
 // claims are those of the spec.
@@ -326,28 +336,6 @@ func (r *round) rankOf(index int) (rank int) {
 	return rank
 }
 
-// leaveWaiting gives out what no subset has room for: pods that wait show cluster autoscalers what is missing. They wait where they wait now, if they
-// can, or else in the first subset with such a bound.
-func (r *round) leaveWaiting(claims []allocation.Claim, share []int32) []int32 {
-	var sum int32
-	for _, n := range share {
-		sum += n
-	}
-	if sum == r.Policy.Replicas {
-		return share
-	}
-	waiting := slices.Clone(claims)
-	for i := range claims {
-		claims[i].Min, claims[i].Capacity = share[i], allocation.Unlimited
-		waiting[i] = claims[i]
-		waiting[i].Max = min(max(share[i], r.places[i].base), max(claims[i].Max, share[i]))
-	}
-	for i, n := range allocation.Divide(r.Policy.Replicas, waiting, true) {
-		claims[i].Min = n
-	}
-	return allocation.Divide(r.Policy.Replicas, claims, true)
-}
-
 // try gives the first subset that has less than one can hope for, and could have room again, a few replicas more than its share. If their pods become ready, they are
 // part of the base in a later round, and other subsets get as many fewer. If they find no node, the subset is blocked again, and the trial is over.
 func (r *round) try() {
@@ -379,46 +367,33 @@ func (r *round) try() {
 // makeRoom says how far each child goes for now. Bound pods that have to go, because their child has to or gets fewer replicas, stay as long as other children lack
 // ready pods, and as the total and the surge allow. The others grow into the room that is left below the total and the surge.
 func (r *round) makeRoom() {
-	room, lack := r.Policy.Replicas+r.Surge, int32(0)
-	growing, going := make([]allocation.Claim, len(r.places)), make([]allocation.Claim, 0, len(r.places)+len(r.leaving))
-	claim := func(name string, n int32) allocation.Claim {
-		return allocation.Claim{Name: name, Order: len(going), Max: max(n, 0), Capacity: allocation.Unlimited}
-	}
+	limit := r.Policy.Replicas + r.Surge
+	places := make([]allocation.Place, 0, len(r.places)+len(r.leaving))
 	for i := range r.places {
 		pl := &r.places[i]
-		room += pl.wanted - pl.share - pl.trial // a trial is part of the surge, and a reservation is not
-		if pl.base <= pl.share {
-			lack += max(pl.share-pl.ready(), 0)
-		}
-		growing[i] = allocation.Claim{Name: pl.Name, Order: i, Max: pl.wanted, Capacity: allocation.Unlimited}
+		limit += pl.wanted - pl.share - pl.trial // a trial is part of the surge, and a reservation is not
+		p := allocation.Place{Name: pl.Name, Counted: pl.base, Running: pl.firm, Ready: pl.ready(), Share: pl.share, Wanted: pl.wanted}
 		if pl.child != nil {
-			growing[i].Min = min(pl.child.Replicas, pl.wanted)
+			p.Asked = pl.child.Replicas
 		}
-		going = append(going, claim(pl.Name, pl.firm-pl.wanted))
+		places = append(places, p)
 	}
 	for _, l := range r.leaving {
-		stays := min(l.child.Replicas, l.child.count(func(pod *Pod) bool { return pod.Bound }))
+		p := allocation.Place{Name: l.child.Name}
 		if l.child.Deleting {
-			room -= l.child.Replicas
-			stays = 0
+			limit -= l.child.Replicas
+		} else {
+			p.Running = min(l.child.Replicas, l.child.count(func(pod *Pod) bool { return pod.Bound }))
 		}
-		going = append(going, claim(l.child.Name, stays))
+		places = append(places, p)
 	}
-	var have int32
-	for i := range growing {
-		have += growing[i].Min
-	}
-	keeps := allocation.Divide(min(lack, max(room-have, 0)), going, true)
-	for i := range growing {
-		room -= keeps[i]
+	next := allocation.Approach(limit, places)
+	for i := range r.places {
+		r.places[i].next = next[i]
 	}
 	for i := range r.leaving {
 		if l := &r.leaving[i]; !l.child.Deleting {
-			l.keeps = keeps[len(r.places)+i]
-			room -= l.keeps
+			l.keeps = next[len(r.places)+i]
 		}
-	}
-	for i, next := range allocation.Divide(max(room, have), growing, true) { // nothing that exists is lowered for want of room
-		r.places[i].next = next + keeps[i]
 	}
 }

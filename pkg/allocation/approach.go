@@ -1,0 +1,63 @@
+package allocation
+
+import "slices"
+
+// Place is where a place stands on the way to its share. No number is negative.
+type Place struct {
+	Name string
+	// Asked is how many replicas the place is asked for now.
+	Asked int32
+	// Counted is how many of these count as the share of the place. A replica that is only tried does not.
+	Counted int32
+	// Running is how many have a node, and Ready how many are ready.
+	Running, Ready int32
+	// Share is what Divide gives the place. 0 for one that has to go.
+	Share int32
+	// Wanted is what the place is to be asked for in the end: its share, and what is tried or reserved there.
+	Wanted int32
+}
+
+// Approach returns how many replicas each place is to be asked for next, in the order of the places, so that all end up with what is wanted, and nothing that runs goes before there
+// is something in its place:
+//
+//   - Running replicas of a place that has too many stay as long as other places lack ready ones, as far as the limit allows. The rest goes at once.
+//   - The other places grow into what is left below the limit. Nothing is lowered for want of room.
+//
+// A caller that carries out what is lowered before what is raised never has more than limit replicas in all places, unless it had before.
+func Approach(limit int32, places []Place) []int32 {
+	growing, going := make([]Claim, len(places)), make([]Claim, len(places))
+	var have, lack int32
+	for i := range places {
+		p := &places[i]
+		growing[i] = Claim{Name: p.Name, Order: i, Min: min(p.Asked, p.Wanted), Max: p.Wanted, Capacity: Unlimited}
+		going[i] = Claim{Name: p.Name, Order: i, Max: max(p.Running-p.Wanted, 0), Capacity: Unlimited}
+		have += growing[i].Min
+		if p.Counted <= p.Share {
+			lack += max(p.Share-p.Ready, 0)
+		}
+	}
+	keeps := Divide(min(lack, max(limit-have, 0)), going, true)
+	for _, n := range keeps {
+		limit -= n
+	}
+	next := Divide(max(limit, have), growing, true)
+	for i := range next {
+		next[i] += keeps[i]
+	}
+	return next
+}
+
+// Overflow adds to what Divide gave what it has left over for want of capacity: replicas that wait. They wait where replicas are asked for now, in the slice has, if the maximums
+// allow that, or else where they are due.
+func Overflow(total int32, claims []Claim, got, has []int32) []int32 {
+	waiting, open := slices.Clone(claims), slices.Clone(claims)
+	for i := range claims {
+		open[i].Min, open[i].Max, open[i].Capacity = got[i], max(claims[i].Max, got[i]), Unlimited
+		waiting[i] = open[i]
+		waiting[i].Max = min(max(got[i], has[i]), open[i].Max)
+	}
+	for i, n := range Divide(total, waiting, true) {
+		open[i].Min = n
+	}
+	return Divide(total, open, true)
+}

@@ -1,0 +1,104 @@
+package allocation
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestApproach(t *testing.T) {
+	at := func(running, share int32) Place {
+		return Place{Asked: running, Counted: running, Running: running, Ready: running, Share: share, Wanted: share}
+	}
+	for name, tc := range map[string]struct {
+		limit  int32
+		places []Place
+		want   []int32
+	}{
+		"new replicas come at once":                         {55, []Place{at(0, 16), at(0, 17), at(0, 17)}, []int32{16, 17, 17}},
+		"running replicas stay until others are ready":      {55, []Place{at(50, 16), at(0, 17), at(0, 17)}, []int32{50, 5, 0}},
+		"as many go as have come":                           {55, []Place{at(50, 16), at(5, 17), at(0, 17)}, []int32{45, 10, 0}},
+		"pods without a node go at once":                    {55, []Place{at(16, 22), at(17, 22), {Asked: 17, Counted: 17, Running: 6, Ready: 6, Share: 6, Wanted: 6}}, []int32{22, 22, 6}},
+		"a place that has to go keeps what others lack":     {11, []Place{at(0, 10), at(10, 0)}, []int32{1, 10}},
+		"what is above the limit is not raised":             {11, []Place{at(15, 15), at(0, 3)}, []int32{15, 0}},
+		"a trial does not keep replicas of others for long": {11, []Place{at(10, 10), {Asked: 1, Running: 1, Wanted: 1}}, []int32{10, 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, Approach(tc.limit, tc.places)); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestApproachArrives lets random places go to random shares, where new replicas get ready or not. The sum never exceeds the limit, ready replicas never become fewer than the total because of a
+// move, and if all get ready, every place arrives.
+func TestApproachArrives(t *testing.T) {
+	for seed := range uint64(3000) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		places := make([]Place, 1+r.IntN(5))
+		var total, before int32
+		for i := range places {
+			n, share := int32(r.IntN(12)), int32(r.IntN(12))
+			places[i] = Place{Asked: n, Counted: n, Running: n, Ready: n, Share: share, Wanted: share}
+			total += share
+			before += n
+		}
+		limit := total + 1 + int32(r.IntN(4))
+		for step := 0; ; step++ {
+			next := Approach(limit, places)
+			var sum, ready int32
+			for i := range places {
+				p := &places[i]
+				p.Asked, p.Counted = next[i], next[i]
+				if p.Running, p.Ready = min(p.Running, next[i]), min(p.Ready, next[i]); r.IntN(3) > 0 {
+					p.Running = next[i]
+				}
+				sum += next[i]
+				ready += p.Ready
+			}
+			if sum > limit {
+				t.Fatalf("seed %d: %d of %d: %+v", seed, sum, limit, places)
+			}
+			if ready < min(total, before) {
+				t.Fatalf("seed %d: %d ready of %d, and %d were: %+v", seed, ready, total, before, places)
+			}
+			arrived := true
+			for i := range places {
+				p := &places[i]
+				p.Ready = p.Running
+				arrived = arrived && p.Asked == p.Share && p.Ready == p.Share
+			}
+			before = min(total, readyIn(places))
+			if arrived {
+				break
+			}
+			if step > 200 {
+				t.Fatalf("seed %d: still on the way: %+v", seed, places)
+			}
+		}
+	}
+}
+
+func readyIn(places []Place) (n int32) {
+	for i := range places {
+		n += places[i].Ready
+	}
+	return n
+}
+
+func TestOverflow(t *testing.T) {
+	full := func(n int32) Claim { return Claim{Weight: 1, Max: Unlimited, Capacity: n} }
+	claims := ordered(full(16), full(17), full(6))
+	for name, tc := range map[string]struct{ has, want []int32 }{
+		"where they wait":           {[]int32{22, 22, 6}, []int32{22, 22, 6}},
+		"by weight, if nowhere yet": {[]int32{16, 17, 6}, []int32{17, 17, 16}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, Overflow(50, claims, []int32{16, 17, 6}, tc.has)); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
