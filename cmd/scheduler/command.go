@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/apiserver/pkg/server"
+	"k8s.io/client-go/dynamic"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/cli/globalflag"
 	basecompatibility "k8s.io/component-base/compatibility"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 
+	"github.com/berth-project/berth/pkg/lookahead"
 	"github.com/berth-project/berth/pkg/plugins/scheduling/workloadspread"
 )
 
@@ -71,6 +73,13 @@ func run(cmd *cobra.Command, opts *options.Options, berth *workloadspread.Family
 	if config.LeaderElection != nil {
 		config.LeaderElection.Lock = berth.Observe(config.LeaderElection.Lock)
 		config.LeaderElection.ReleaseOnCancel = true
+	}
+	client, err := dynamic.NewForConfig(config.KubeConfig)
+	if err != nil {
+		return fmt.Errorf("making a client: %w", err)
+	}
+	if err := lookahead.Start(ctx, client, config.Client, config.InformerFactory, berth.Leads); err != nil {
+		return err
 	}
 	gates.(featuregate.MutableFeatureGate).AddMetrics()
 	opts.ComponentGlobalsRegistry.AddMetrics()

@@ -27,8 +27,8 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/crd/versions"
-	"github.com/berth-project/berth/pkg/crd/writers"
 	"github.com/berth-project/berth/pkg/endpoint"
+	"github.com/berth-project/berth/pkg/writers"
 )
 
 // recent is how old an event may be that still says something about the present. A recorder that counts the same event again and again writes the count, and

@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
-	"github.com/berth-project/berth/pkg/crd/writers"
 	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/writers"
 )
 
 // writeInterval is the shortest time between two writes of a spread's status, for bursts longer than the batch window.

@@ -20,10 +20,10 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
-	"github.com/berth-project/berth/pkg/crd/writers"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/turns"
 	"github.com/berth-project/berth/pkg/workload"
+	"github.com/berth-project/berth/pkg/writers"
 )
 
 // Options are what tests replace.

@@ -442,7 +442,10 @@ func compileStrategy(policy *Policy, spec *v1beta1.UnitedDeploymentSpec, path *f
 	if adaptive.UnschedulableDuration != nil && adaptive.UnschedulableLastSeconds != nil {
 		errs = append(errs, field.Forbidden(at.Child("unschedulableLastSeconds"), "is another name of unschedulableDuration, which is given too; keep one"))
 	}
-	policy.Adaptive.Reserve = adaptive.ReserveUnschedulablePods
+	policy.Adaptive.Reserve, policy.Adaptive.LookAhead = adaptive.ReserveUnschedulablePods, adaptive.LookAhead
+	if adaptive.ReserveUnschedulablePods && adaptive.LookAhead {
+		errs = append(errs, field.Forbidden(at.Child("lookAhead"), "excludes reserveUnschedulablePods, which needs pods that wait; keep one"))
+	}
 	if kinds := templatesOf(&spec.Template); adaptive.ReserveUnschedulablePods && len(kinds) == 1 && !kinds[0].reserves {
 		errs = append(errs, field.Forbidden(at.Child("reserveUnschedulablePods"), fmt.Sprintf("needs deploymentTemplate or cloneSetTemplate, and the template is %s: "+
 			"a StatefulSet cannot have a pod in the place of one that waits", kinds[0].field)))

@@ -194,7 +194,7 @@ func TestWhatIsSaidIsInThePolicy(t *testing.T) {
 	if diff := cmp.Diff([]any{"zone", 1, Count{}, `{"spec":{"priorityClassName":"low"}}`, int32(4)}, []any{b.Term.MatchExpressions[0].Key, len(b.Tolerations), b.Max, b.PatchText, b.Partition}); diff != "" {
 		t.Errorf("b (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]any{int32(10), int32(2), int32(0), true, true, CloneSetKind, &Adaptive{10 * time.Second, time.Hour, true}},
+	if diff := cmp.Diff([]any{int32(10), int32(2), int32(0), true, true, CloneSetKind, &Adaptive{Critical: 10 * time.Second, Unschedulable: time.Hour, Reserve: true}},
 		[]any{policy.Replicas, policy.Surge, policy.History, policy.Paused, policy.InOrder, policy.Template.Kind, policy.Adaptive}); diff != "" {
 		t.Errorf("policy (-want +got):\n%s", diff)
 	}

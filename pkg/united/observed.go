@@ -12,6 +12,9 @@ import (
 // Observed is what the adapter has gathered.
 type Observed struct {
 	Now time.Time
+	// Generation of the spec, and when it was first seen. A time that is too late, as after a restart, costs at most lookAheadWait.
+	Generation int64
+	Seen       time.Time
 	// Revision is the name of the ControllerRevision of the template.
 	Revision string
 	// Children are all objects that the UnitedDeployment controls, of every kind, in any order. Those that are being deleted count too.

@@ -220,6 +220,11 @@ func (r *round) judge(pl *place) {
 	}
 	left := before.LastTransitionTime.Add(r.Adaptive.Unschedulable).Sub(r.Now)
 	switch {
+	case before.Reason == v1beta1.ReasonNoRoom && stuck: // there is less room than the scheduler said
+		set(corev1.ConditionFalse, v1beta1.ReasonReschedule, messageOf(pl.stuck), r.Now)
+		r.wait(r.Adaptive.Unschedulable)
+	case before.Reason == v1beta1.ReasonNoRoom:
+		pl.schedulable = before // until judgeRoom says otherwise
 	case left > 0:
 		pl.schedulable = before
 		r.wait(left)
@@ -246,8 +251,8 @@ func (r *round) divide() {
 	if r.Adaptive != nil {
 		for i := range r.places {
 			pl := &r.places[i]
-			if pl.blocked() || pl.reserved > 0 {
-				claims[i].Capacity = pl.firm
+			if n, bounded := r.bound(pl); bounded {
+				claims[i].Capacity = n
 			}
 		}
 		hope = allocation.Divide(r.Replicas, claims, true)
@@ -258,6 +263,9 @@ func (r *round) divide() {
 	for i := range r.places {
 		pl := &r.places[i]
 		pl.share, pl.ideal, pl.hope = share[i], ideal[i], hope[i]
+		if r.looksAhead() {
+			r.judgeRoom(pl)
+		}
 		pl.wanted = pl.share + min(pl.reserved, max(pl.ideal-pl.share, 0))
 		r.unplaced -= pl.share
 	}
@@ -388,8 +396,11 @@ func (r *round) makeRoom() {
 		places = append(places, p)
 	}
 	next := allocation.Approach(limit, places)
+	awaits := r.awaitsAnswer()
 	for i := range r.places {
-		r.places[i].next = next[i]
+		if r.places[i].next = next[i]; awaits {
+			r.places[i].next = min(next[i], places[i].Asked)
+		}
 	}
 	for i := range r.leaving {
 		if l := &r.leaving[i]; !l.child.Deleting {

@@ -76,6 +76,8 @@ type Adaptive struct {
 	Unschedulable time.Duration
 	// Reserve keeps pods that find no node, while another subset runs pods in their place.
 	Reserve bool
+	// LookAhead uses what the scheduler says about capacity.
+	LookAhead bool
 }
 
 // Count is a number of replicas, or a percentage of the total. Its zero value is neither.

@@ -104,6 +104,19 @@ var forbidden = map[string]map[string]string{
 		module + "pkg/subset":            "it runs the filters of kube-scheduler and knows nothing of the product",
 		"sigs.k8s.io/controller-runtime": "it is used by programs that are no controller",
 	},
+	"pkg/writers": {
+		module + "pkg/plugins":    "adapters use it, and not the other way round",
+		module + "pkg/controller": "adapters use it, and not the other way round",
+		module + "pkg/webhook":    "adapters use it, and not the other way round",
+		"k8s.io/kubernetes":       "it is used by programs that are no scheduler",
+	},
+	"pkg/lookahead": {
+		module + "pkg/controller":        "adapters do not import each other",
+		module + "pkg/webhook":           "adapters do not import each other",
+		module + "pkg/plugins":           "it asks the filters of kube-scheduler, and no quota",
+		"sigs.k8s.io/controller-runtime": "it reads the scheduler's own informers",
+		module + "cmd":                   "nothing imports cmd",
+	},
 	"cmd/...": {
 		"plugin": "with Go's plugin package in a program, the linker keeps methods that nobody calls",
 	},

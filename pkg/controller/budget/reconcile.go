@@ -22,7 +22,7 @@ import (
 	model "github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/budget/census"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
-	"github.com/berth-project/berth/pkg/crd/writers"
+	"github.com/berth-project/berth/pkg/writers"
 )
 
 // lookInterval is how often the controller checks for changes without an event, such as the scale of a custom kind.

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -38,6 +39,8 @@ type memory struct {
 	policy     *model.Policy
 	invalid    field.ErrorList
 	generation int64
+	// seen is when the generation was first seen.
+	seen time.Time
 	// revision is the name of the ControllerRevision of the latest template. It exists.
 	revision string
 	// templates of other revisions, by name.

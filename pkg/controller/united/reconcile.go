@@ -120,7 +120,7 @@ func (r *reconciler) look(ctx context.Context, ud *v1beta1.UnitedDeployment, fro
 	v := &view{ud: ud, collisions: ptr.Deref(ud.Status.CollisionCount, 0)}
 	if m.policy == nil && m.invalid == nil || m.generation != ud.Generation {
 		m.policy, m.invalid = model.Compile(ud, field.NewPath("spec"))
-		m.generation = ud.Generation
+		m.generation, m.seen = ud.Generation, r.clock.Now()
 	}
 	if v.policy, v.invalid = m.policy, m.invalid; v.policy == nil {
 		return v, nil
@@ -143,7 +143,7 @@ func (r *reconciler) look(ctx context.Context, ud *v1beta1.UnitedDeployment, fro
 			return nil, err
 		}
 	}
-	observed := model.Observed{Now: r.clock.Now(), Revision: revision, Status: ud.Status.DeepCopy()}
+	observed := model.Observed{Now: r.clock.Now(), Generation: ud.Generation, Seen: m.seen, Revision: revision, Status: ud.Status.DeepCopy()}
 	for _, c := range v.found.all {
 		observed.Children = append(observed.Children, c.Child)
 	}
