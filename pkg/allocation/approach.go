@@ -7,8 +7,6 @@ type Place struct {
 	Name string
 	// Asked is how many replicas the place is asked for now.
 	Asked int32
-	// Counted is how many of these count as the share of the place. A replica that is only tried does not.
-	Counted int32
 	// Running is how many have a node, and Ready how many are ready.
 	Running, Ready int32
 	// Share is what Divide gives the place. 0 for one that has to go.
@@ -20,27 +18,30 @@ type Place struct {
 // Approach returns how many replicas each place is to be asked for next, in the order of the places, so that all end up with what is wanted, and nothing that runs goes before there
 // is something in its place:
 //
-//   - Running replicas of a place that has too many stay as long as other places lack ready ones, as far as the limit allows. The rest goes at once.
-//   - The other places grow into what is left below the limit. Nothing is lowered for want of room.
+//   - Running replicas of a place that has too many stay as long as places lack ready ones, as far as the limit allows. The rest goes at once.
+//   - Into what is left below the limit, places first keep what they have, and then they grow. If there is too little for what they have, replicas that do not run go.
 //
-// A caller that carries out what is lowered before what is raised never has more than limit replicas in all places, unless it had before.
+// Nothing that runs and is wanted goes. A caller that carries out what is lowered before what is raised never has more than limit replicas in all places, unless more than that run.
 func Approach(limit int32, places []Place) []int32 {
 	growing, going := make([]Claim, len(places)), make([]Claim, len(places))
-	var have, lack int32
+	var run, lack int32
 	for i := range places {
 		p := &places[i]
-		growing[i] = Claim{Name: p.Name, Order: i, Min: min(p.Asked, p.Wanted), Max: p.Wanted, Capacity: Unlimited}
+		have := min(p.Asked, p.Wanted)
+		growing[i] = Claim{Name: p.Name, Order: i, Min: min(p.Running, have), Max: have, Capacity: Unlimited}
 		going[i] = Claim{Name: p.Name, Order: i, Max: max(p.Running-p.Wanted, 0), Capacity: Unlimited}
-		have += growing[i].Min
-		if p.Counted <= p.Share {
-			lack += max(p.Share-p.Ready, 0)
-		}
+		run += growing[i].Min
+		lack += max(p.Share-p.Ready, 0)
 	}
-	keeps := Divide(min(lack, max(limit-have, 0)), going, true)
+	keeps := Divide(min(lack, max(limit-run, 0)), going, true)
 	for _, n := range keeps {
 		limit -= n
 	}
-	next := Divide(max(limit, have), growing, true)
+	limit = max(limit, run)
+	for i, n := range Divide(limit, growing, true) {
+		growing[i].Min, growing[i].Max = n, places[i].Wanted
+	}
+	next := Divide(limit, growing, true)
 	for i := range next {
 		next[i] += keeps[i]
 	}

@@ -9,7 +9,7 @@ import (
 
 func TestApproach(t *testing.T) {
 	at := func(running, share int32) Place {
-		return Place{Asked: running, Counted: running, Running: running, Ready: running, Share: share, Wanted: share}
+		return Place{Asked: running, Running: running, Ready: running, Share: share, Wanted: share}
 	}
 	for name, tc := range map[string]struct {
 		limit  int32
@@ -19,8 +19,9 @@ func TestApproach(t *testing.T) {
 		"new replicas come at once":                         {55, []Place{at(0, 16), at(0, 17), at(0, 17)}, []int32{16, 17, 17}},
 		"running replicas stay until others are ready":      {55, []Place{at(50, 16), at(0, 17), at(0, 17)}, []int32{50, 5, 0}},
 		"as many go as have come":                           {55, []Place{at(50, 16), at(5, 17), at(0, 17)}, []int32{45, 10, 0}},
-		"pods without a node go at once":                    {55, []Place{at(16, 22), at(17, 22), {Asked: 17, Counted: 17, Running: 6, Ready: 6, Share: 6, Wanted: 6}}, []int32{22, 22, 6}},
+		"pods without a node go at once":                    {55, []Place{at(16, 22), at(17, 22), {Asked: 17, Running: 6, Ready: 6, Share: 6, Wanted: 6}}, []int32{22, 22, 6}},
 		"a place that has to go keeps what others lack":     {11, []Place{at(0, 10), at(10, 0)}, []int32{1, 10}},
+		"replicas that do not run go first":                 {25, []Place{at(24, 14), {Asked: 17, Running: 5, Ready: 5, Share: 6, Wanted: 6}}, []int32{15, 6}},
 		"what is above the limit is not raised":             {11, []Place{at(15, 15), at(0, 3)}, []int32{15, 0}},
 		"a trial does not keep replicas of others for long": {11, []Place{at(10, 10), {Asked: 1, Running: 1, Wanted: 1}}, []int32{10, 1}},
 	} {
@@ -41,7 +42,7 @@ func TestApproachArrives(t *testing.T) {
 		var total, before int32
 		for i := range places {
 			n, share := int32(r.IntN(12)), int32(r.IntN(12))
-			places[i] = Place{Asked: n, Counted: n, Running: n, Ready: n, Share: share, Wanted: share}
+			places[i] = Place{Asked: n, Running: n, Ready: n, Share: share, Wanted: share}
 			total += share
 			before += n
 		}
@@ -51,7 +52,7 @@ func TestApproachArrives(t *testing.T) {
 			var sum, ready int32
 			for i := range places {
 				p := &places[i]
-				p.Asked, p.Counted = next[i], next[i]
+				p.Asked = next[i]
 				if p.Running, p.Ready = min(p.Running, next[i]), min(p.Ready, next[i]); r.IntN(3) > 0 {
 					p.Running = next[i]
 				}

@@ -380,7 +380,7 @@ func (r *round) makeRoom() {
 	for i := range r.places {
 		pl := &r.places[i]
 		limit += pl.wanted - pl.share - pl.trial // a trial is part of the surge, and a reservation is not
-		p := allocation.Place{Name: pl.Name, Counted: pl.base, Running: pl.firm, Ready: pl.ready(), Share: pl.share, Wanted: pl.wanted}
+		p := allocation.Place{Name: pl.Name, Running: pl.firm, Ready: pl.ready(), Share: pl.share, Wanted: pl.wanted}
 		if pl.child != nil {
 			p.Asked = pl.child.Replicas
 		}

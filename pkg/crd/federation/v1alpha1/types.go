@@ -210,18 +210,17 @@ type ClusterStatus struct {
 	// +optional
 	Share int32 `json:"share"`
 
-	// Wanted is how many replicas its ReplicaSet is to ask for now. It differs from Share while replicas move. For a cluster that does not answer it is what its
-	// ReplicaSet may ask for.
+	// Wanted is how many replicas its ReplicaSet is to ask for now. It differs from Share while replicas move.
 	//
 	// +optional
 	Wanted int32 `json:"wanted"`
 
-	// Replicas is how many pods the ReplicaSet there has.
+	// Replicas is how many replicas its ReplicaSet asked for when it was seen last.
 	//
 	// +optional
 	Replicas int32 `json:"replicas"`
 
-	// ScheduledReplicas is how many of them have a node.
+	// ScheduledReplicas is how many of its pods have a node.
 	//
 	// +optional
 	ScheduledReplicas int32 `json:"scheduledReplicas"`

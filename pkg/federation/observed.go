@@ -1,0 +1,98 @@
+package federation
+
+import (
+	"time"
+
+	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
+)
+
+// Observed is what the adapter has gathered.
+type Observed struct {
+	Now time.Time
+	// Generation of the FederatedReplicaSet.
+	Generation int64
+	// Members are all clusters, in any order.
+	Members []Member
+	// Status is the previous one.
+	Status *v1alpha1.FederatedReplicaSetStatus
+	// Seats are those that other FederatedReplicaSets hold. Nil if none do. Plan reads it only.
+	Seats *Seats
+}
+
+// Member is a cluster.
+type Member struct {
+	Name string
+	// Reachable is true if what is said of the cluster is not old.
+	Reachable bool
+	// Since is when Reachable last changed. Zero if that is not known.
+	Since time.Time
+	// Local is the ReplicaSet of the FederatedReplicaSet. Nil if there is none. For a cluster that does not answer it is what was seen last, or nil if that is not known.
+	Local *Local
+	// Taken is true if another ReplicaSet has the name, which Berth must not touch.
+	Taken bool
+	// Room is what Berth in the cluster has reported. Nil if it reports nothing.
+	Room *Room
+}
+
+// Local is the ReplicaSet in a cluster.
+type Local struct {
+	// Replicas is what its spec asks for.
+	Replicas int32
+	// Deleting is true if it has a deletion timestamp.
+	Deleting bool
+	// FailingSince is since when its controller cannot create pods. Zero if it can.
+	FailingSince time.Time
+	// Pods of it that are active: neither being deleted nor ended.
+	Pods []Pod
+}
+
+func (l *Local) available() (n int32) {
+	for i := range l.Pods {
+		if l.Pods[i].Available {
+			n++
+		}
+	}
+	return n
+}
+
+// Pod is an active pod.
+type Pod struct {
+	// BoundAt is when it got its node. Zero if it has none.
+	BoundAt time.Time
+	// Available is true if it has been ready for minReadySeconds.
+	Available bool
+	// UnschedulableSince is when the scheduler first said that no node fits. Zero if it has not, or if the pod is bound.
+	UnschedulableSince time.Time
+}
+
+func (p *Pod) bound() bool { return !p.BoundAt.IsZero() }
+
+// Plan is what is to be done, and what is to be said.
+type Plan struct {
+	// Clusters to write: first those that get fewer replicas or none, then those that get more. Clusters that do not answer are not in it. One that stays as it is is.
+	Clusters []Wanted
+	// Status is the new one. It must be written before anything else is.
+	Status v1alpha1.FederatedReplicaSetStatus
+	// Unknown are the names in the preferences that no cluster has.
+	Unknown []string
+	// Again is after which time the plan may change by itself. 0 if it does not.
+	Again time.Duration
+}
+
+// Wanted is what the ReplicaSet in a cluster is to be.
+type Wanted struct {
+	Member string
+	// Local is nil if the ReplicaSet is to be made.
+	Local    *Local
+	Replicas int32
+	// Leaving is true if the cluster gets no replicas any more: nothing but the replicas of its ReplicaSet is written.
+	Leaving bool
+	// Delete is true if the ReplicaSet is to be deleted. It has no pods.
+	Delete bool
+}
+
+// Raises is true if the cluster is asked for more replicas afterwards.
+func (w *Wanted) Raises() bool { return w.Local == nil || w.Replicas > w.Local.Replicas }
+
+// Lowers is true if the cluster is asked for fewer replicas afterwards.
+func (w *Wanted) Lowers() bool { return w.Local != nil && (w.Replicas < w.Local.Replicas || w.Delete) }

@@ -1,0 +1,425 @@
+package federation
+
+import (
+	"cmp"
+	"hash/fnv"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-project/berth/pkg/allocation"
+	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
+)
+
+const (
+	// longestRetry bounds the back-off of a cluster that is full, and is for how long a figure is remembered after it.
+	longestRetry = time.Hour
+	// oldestFigure is for how long a reported figure is used.
+	oldestFigure = 2 * time.Minute
+)
+
+// Plan says what the ReplicaSet in every cluster is to be, and the new status.
+//
+// While all clusters answer, they are never asked for more than the total and MaxMoving together. A cluster that does not answer counts with what it may have, until it is lost.
+func (p *Policy) Plan(in Observed) Plan {
+	r := &round{Policy: p, Observed: in}
+	if r.Status == nil {
+		r.Status = &v1alpha1.FederatedReplicaSetStatus{}
+	}
+	r.gather()
+	for _, pl := range r.places {
+		r.count(pl)
+		r.judge(pl)
+		r.bound(pl)
+	}
+	r.settle()
+	r.divide()
+	r.approach()
+	return r.result()
+}
+
+// Hold has the seats that the plan takes held.
+func (p *Policy) Hold(seats *Seats, plan *Plan) {
+	for i := range plan.Clusters {
+		if w := &plan.Clusters[i]; w.Raises() {
+			seats.Raise(w.Member, p.key(), p.Shape, w.Replicas)
+		}
+	}
+}
+
+func (p *Policy) key() string { return p.Namespace + "/" + p.Name }
+
+// round is one call of Plan.
+type round struct {
+	*Policy
+	Observed
+	// places are the clusters that answer, by name, and absent those that do not.
+	places []*place
+	absent []*absentee
+	// total is what the clusters that answer are to have: Replicas without those of the others.
+	total int32
+	// unplaced is how many replicas no cluster takes, and waiting how many are where there is no room for them.
+	unplaced, waiting int32
+	again             time.Duration
+}
+
+// place is a cluster that answers.
+type place struct {
+	*Member
+	bounds Bounds
+	// leaving is true for a cluster that gets no replicas any more.
+	leaving bool
+	// before is the previous status. Empty if there is none.
+	before v1alpha1.ClusterStatus
+	// asked is what the ReplicaSet asks for. Of its pods, scheduled have a node, firm are those that it keeps, and available are available.
+	asked, scheduled, firm, available int32
+	// stuck is how many pods found no node, or could not be created, for too long.
+	stuck int32
+	// capacity of the cluster, and what is known of it. Exact is true if no pod may wait there.
+	capacity int32
+	figure   *v1alpha1.Capacity
+	exact    bool
+	// full is true until the figure is tried again.
+	full bool
+	// returned is true for a cluster that was lost, until its surplus has gone.
+	returned bool
+	// rank is the place in an order of clusters that differs from one FederatedReplicaSet to another.
+	rank int
+	// share is what the division gives, and next what the ReplicaSet asks for next.
+	share, next int32
+}
+
+// absentee is a cluster that does not answer.
+type absentee struct {
+	name   string
+	before v1alpha1.ClusterStatus
+	since  time.Time
+	// available is how many of its pods were available when it answered last.
+	available int32
+	// asked is what its ReplicaSet may ask for, and sure what it asks for at least: nobody knows whether the last write has arrived. credit is what other clusters do not make.
+	asked, sure, credit int32
+	lost                bool
+}
+
+// gather sorts clusters into those that answer and those that do not. A cluster that is no member any more does not answer.
+func (r *round) gather() {
+	members, before := map[string]*Member{}, map[string]v1alpha1.ClusterStatus{}
+	var names []string
+	for i := range r.Members {
+		members[r.Members[i].Name] = &r.Members[i]
+		names = append(names, r.Members[i].Name)
+	}
+	for _, s := range r.Status.Clusters {
+		before[s.Name] = s
+		names = append(names, s.Name)
+	}
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		bounds, wanted := r.BoundsOf(name)
+		m := members[name]
+		if m != nil && m.Reachable {
+			if wanted || m.Local != nil {
+				r.places = append(r.places, &place{Member: m, bounds: bounds, leaving: !wanted, before: before[name]})
+			}
+			continue
+		}
+		a := &absentee{name: name, before: before[name]}
+		a.available = a.before.AvailableReplicas
+		a.asked, a.sure = max(a.before.Wanted, a.before.Replicas), min(a.before.Wanted, a.before.Replicas)
+		if m != nil && m.Local != nil {
+			a.available = m.Local.available()
+			a.asked, a.sure = max(a.asked, m.Local.Replicas), min(a.sure, m.Local.Replicas)
+			if a.before.Name == "" {
+				a.sure = m.Local.Replicas
+			}
+		}
+		r.await(a, m)
+		if a.lost && m == nil || a.asked == 0 && (m == nil || !wanted) {
+			continue // nobody will ever hear of it again, or it has nothing to do with the object
+		}
+		switch {
+		case !a.lost:
+			a.credit = a.sure
+		case wanted:
+			a.credit = min(a.sure, bounds.Min)
+		}
+		r.absent = append(r.absent, a)
+	}
+	ranked := slices.Clone(r.places)
+	slices.SortFunc(ranked, func(a, b *place) int {
+		return cmp.Or(cmp.Compare(r.hash(a.Name), r.hash(b.Name)), strings.Compare(a.Name, b.Name))
+	})
+	for i, pl := range ranked {
+		pl.rank = i
+	}
+}
+
+// await says since when a cluster does not answer, and whether it is lost. The previous status is right about it even if this process has just started.
+func (r *round) await(a *absentee, m *Member) {
+	a.since = r.Now
+	switch {
+	case a.before.State == v1alpha1.ClusterUnreachable || a.before.State == v1alpha1.ClusterLost:
+		a.since = a.before.Since.Time
+	case m != nil && !m.Since.IsZero():
+		a.since = m.Since
+	}
+	left := a.since.Add(r.Lost).Sub(r.Now)
+	if a.lost = left <= 0; !a.lost {
+		r.wait(left)
+	}
+}
+
+// hash orders clusters differently for each FederatedReplicaSet, so that those of one replica are not all in the same cluster.
+func (r *round) hash(cluster string) uint32 {
+	h := fnv.New32a()
+	h.Write([]byte(cluster + "\x00" + r.key()))
+	return h.Sum32()
+}
+
+// wait makes the plan look again after a while.
+func (r *round) wait(d time.Duration) {
+	if d = max(d, time.Millisecond); r.again == 0 || d < r.again {
+		r.again = d
+	}
+}
+
+// count counts the pods of a place.
+func (r *round) count(pl *place) {
+	pl.returned = pl.before.State == v1alpha1.ClusterLost || pl.before.State == v1alpha1.ClusterReturned
+	if pl.Local == nil {
+		return
+	}
+	pl.asked, pl.available = pl.Local.Replicas, pl.Local.available()
+	for i := range pl.Local.Pods {
+		pod := &pl.Local.Pods[i]
+		if pod.bound() {
+			pl.scheduled++
+		} else if r.isOver(pod.UnschedulableSince) {
+			pl.stuck++
+		}
+	}
+	pl.firm = min(pl.scheduled, pl.asked)
+	if missing := pl.asked - int32(len(pl.Local.Pods)); missing > 0 && r.isOver(pl.Local.FailingSince) {
+		pl.stuck += missing
+	}
+}
+
+// isOver is true if something has not worked for too long.
+func (r *round) isOver(since time.Time) bool {
+	if since.IsZero() {
+		return false
+	}
+	left := since.Add(r.Unschedulable).Sub(r.Now)
+	if left > 0 {
+		r.wait(left)
+	}
+	return left <= 0
+}
+
+// judge says how many replicas the place can run, by what became of its pods:
+//
+//   - Pods that found no node for too long make a figure: what is scheduled there. The place gets no more until it is tried again, each time after twice as long.
+//   - Then it gets MaxMoving more than the figure. As these get nodes, the figure grows, and the next ones follow.
+//   - A figure that is no limit any more is dropped, and so is one that nobody tried for long.
+func (r *round) judge(pl *place) {
+	pl.capacity = allocation.Unlimited
+	before := pl.before.Capacity
+	if before != nil && before.Source == v1alpha1.CapacityReported {
+		before = nil
+	}
+	retry := r.Now
+	if before != nil && before.RetryTime != nil {
+		retry = before.RetryTime.Time
+	}
+	tried := !retry.After(r.Now)
+	switch {
+	case before == nil && pl.stuck == 0:
+		return
+	case pl.stuck > 0 && (before == nil || tried):
+		failures := int32(1)
+		if before != nil {
+			failures += before.Failures
+		}
+		pl.figure, pl.full = r.failed(r.Now, pl.firm, failures, v1alpha1.CapacityObserved), true
+	case tried && r.Now.Sub(retry) >= longestRetry:
+		return
+	default:
+		pl.figure, pl.full = before.DeepCopy(), !tried
+		known := max(before.Replicas, pl.firm)
+		if pl.stuck > 0 {
+			known = pl.firm
+		}
+		if known > before.Replicas && tried {
+			pl.figure.Failures = 0
+		}
+		if known != before.Replicas {
+			pl.figure.Replicas, pl.figure.Time = known, metav1.NewTime(r.Now)
+		}
+	}
+	pl.capacity = pl.figure.Replicas
+	if pl.full {
+		pl.exact = pl.figure.Source == v1alpha1.CapacityRefused
+		r.wait(pl.figure.RetryTime.Sub(r.Now))
+		return
+	}
+	pl.capacity += min(r.MaxMoving, allocation.Unlimited-pl.capacity)
+	r.wait(retry.Add(longestRetry).Sub(r.Now))
+}
+
+// failed is the figure of a cluster that had no room, for the so many-th time in a row.
+func (p *Policy) failed(now time.Time, replicas, failures int32, source v1alpha1.CapacitySource) *v1alpha1.Capacity {
+	wait := p.Retry
+	for range failures - 1 {
+		if wait *= 2; wait >= longestRetry {
+			break
+		}
+	}
+	return &v1alpha1.Capacity{
+		Replicas: replicas, Time: metav1.NewTime(now), Source: source, Failures: failures,
+		RetryTime: ptr.To(metav1.NewTime(now.Add(max(min(wait, longestRetry), p.Retry)))),
+	}
+}
+
+// Refuse notes in a status that a cluster has refused the ReplicaSet. It gets no more replicas until it is tried again.
+func (p *Policy) Refuse(status *v1alpha1.FederatedReplicaSetStatus, cluster, message string, now time.Time) {
+	for i := range status.Clusters {
+		s := &status.Clusters[i]
+		if s.Name != cluster {
+			continue
+		}
+		failures := int32(1)
+		if s.Capacity != nil {
+			failures += s.Capacity.Failures
+		}
+		s.Capacity = p.failed(now, s.ScheduledReplicas, failures, v1alpha1.CapacityRefused)
+		s.State, s.Since, s.Message = v1alpha1.ClusterFull, metav1.NewTime(now), message
+	}
+}
+
+// bound adds what Berth in the cluster has reported. A figure that is old is not used, and neither is one of a cluster that does not answer.
+func (r *round) bound(pl *place) {
+	if pl.Room == nil {
+		return
+	}
+	age := r.Now.Sub(pl.Room.At)
+	if age >= oldestFigure || age <= -oldestFigure {
+		return
+	}
+	seats := r.Seats
+	if seats == nil {
+		seats = &Seats{}
+	}
+	left, known := seats.Left(pl.Name, r.key(), r.Shape, pl.Room)
+	if !known {
+		return
+	}
+	r.wait(oldestFigure - age)
+	if reported := max(left, pl.firm); reported < pl.capacity {
+		pl.capacity = reported
+		if pl.figure == nil {
+			pl.figure = &v1alpha1.Capacity{Replicas: reported, Time: metav1.NewTime(pl.Room.At), Source: v1alpha1.CapacityReported}
+		}
+	}
+	pl.exact = true
+}
+
+// settle says how many replicas the clusters that answer are to have: what others do not have. They make no replica that others may have, but nothing that runs here ends for a replica there
+// that was not available.
+func (r *round) settle() {
+	made, here, there := int64(0), int64(0), int64(0)
+	for _, a := range r.absent {
+		made += int64(a.credit)
+		there += int64(min(a.available, a.credit))
+	}
+	for _, pl := range r.places {
+		here += int64(pl.firm)
+	}
+	total := int64(r.Replicas)
+	r.total = int32(max(total-made, min(here, total-there), 0))
+}
+
+// divide sets the shares.
+func (r *round) divide() {
+	claims := make([]allocation.Claim, len(r.places))
+	open := make([]allocation.Claim, len(r.places))
+	// While replicas may come back with a cluster, nothing that runs moves.
+	rebalance := r.Rebalance && !slices.ContainsFunc(r.absent, func(a *absentee) bool { return !a.lost && a.asked > 0 })
+	for i, pl := range r.places {
+		claims[i] = r.claim(pl, rebalance)
+		open[i] = claims[i]
+		open[i].Capacity = allocation.Unlimited
+	}
+	r.lower(claims)
+	ideal := allocation.Divide(r.total, open, true)
+	share := allocation.Divide(r.total, claims, rebalance)
+	waiting, has := slices.Clone(claims), make([]int32, len(claims))
+	for i, pl := range r.places {
+		has[i] = pl.asked
+		if pl.exact {
+			waiting[i].Max = min(waiting[i].Max, max(claims[i].Capacity, share[i]))
+		}
+	}
+	placed := share
+	share = allocation.Overflow(r.total, waiting, share, has)
+	r.unplaced = r.total
+	for i, pl := range r.places {
+		pl.share = share[i]
+		r.unplaced -= share[i]
+		r.waiting += share[i] - placed[i]
+		if pl.figure != nil && !pl.full && pl.figure.Source != v1alpha1.CapacityReported && pl.firm >= ideal[i] {
+			pl.figure = nil // it is no limit any more
+		}
+	}
+}
+
+// claim is what the preferences give a place. Minimums go by weight and then in the order of the ranks; what does not divide evenly goes in the opposite order.
+func (r *round) claim(pl *place, rebalance bool) allocation.Claim {
+	c := allocation.Claim{
+		Name: pl.Name, Min: pl.bounds.Min, Max: pl.bounds.Max, Weight: pl.bounds.Weight, Capacity: pl.capacity, Current: pl.firm,
+		Order: pl.rank - int(pl.bounds.Weight)*len(r.places), Tie: -pl.rank,
+	}
+	if c.Weight == 0 {
+		c.Max = c.Min
+		if !rebalance {
+			c.Max = min(max(c.Min, pl.firm), pl.bounds.Max)
+		}
+	}
+	if pl.leaving || pl.Taken {
+		c.Min, c.Max = 0, 0
+	}
+	return c
+}
+
+// lower makes clusters that have returned keep only what others do not have: the surplus leaves them, and not those that have taken over.
+func (r *round) lower(claims []allocation.Claim) {
+	left := r.total
+	kept := func(i int) int32 {
+		return max(min(claims[i].Min, claims[i].Max), min(claims[i].Current, claims[i].Max))
+	}
+	for i, pl := range r.places {
+		if !pl.returned {
+			left = max(left-kept(i), 0)
+		}
+	}
+	for i, pl := range r.places {
+		if pl.returned {
+			claims[i].Current = min(claims[i].Current, left)
+			left -= min(kept(i), left)
+		}
+	}
+}
+
+// approach says what each ReplicaSet asks for next.
+func (r *round) approach() {
+	places := make([]allocation.Place, len(r.places))
+	for i, pl := range r.places {
+		places[i] = allocation.Place{Name: pl.Name, Asked: pl.asked, Running: pl.firm, Ready: pl.available, Share: pl.share, Wanted: pl.share}
+	}
+	limit := r.total + min(r.MaxMoving, allocation.Unlimited-r.total)
+	for i, next := range allocation.Approach(limit, places) {
+		r.places[i].next = next
+	}
+}

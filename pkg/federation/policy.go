@@ -1,0 +1,47 @@
+package federation
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
+)
+
+// Policy is a valid FederatedReplicaSet, compiled for use. It is immutable.
+type Policy struct {
+	// Name and Namespace of the FederatedReplicaSet, and of the ReplicaSet in each cluster.
+	Namespace, Name string
+	// Replicas is the total.
+	Replicas        int32
+	MinReadySeconds int32
+	LabelSelector   *metav1.LabelSelector
+	// Template of the pods, as decoded from JSON. It must not be changed.
+	Template map[string]any
+	// Shape is the same for templates that need the same of a node.
+	Shape string
+	// Rebalance lets running replicas move.
+	Rebalance bool
+	// Clusters by name, or v1alpha1.AnyCluster.
+	Clusters map[string]Bounds
+	// MaxMoving is how many replicas all clusters together may have above the total while replicas move. At least 1.
+	MaxMoving int32
+	// Unschedulable is for how long a pod may find no node before its replica goes elsewhere.
+	Unschedulable time.Duration
+	// Retry is after which time a cluster that was full is tried for the first time.
+	Retry time.Duration
+	// Lost is for how long a cluster may not answer before its replicas go elsewhere.
+	Lost time.Duration
+}
+
+// Bounds of a cluster. Max is allocation.Unlimited if there is none.
+type Bounds struct{ Min, Max, Weight int32 }
+
+// BoundsOf are those of a cluster. The second result is false if the cluster gets no replicas.
+func (p *Policy) BoundsOf(cluster string) (Bounds, bool) {
+	if own, has := p.Clusters[cluster]; has {
+		return own, true
+	}
+	any, has := p.Clusters[v1alpha1.AnyCluster]
+	return any, has
+}

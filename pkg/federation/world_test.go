@@ -1,0 +1,623 @@
+package federation
+
+import (
+	"fmt"
+	"math/rand"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-project/berth/pkg/allocation"
+	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
+)
+
+// world is a federation that is small enough to check at every step: clusters with ReplicaSets, schedulers, and rooms that change. Nothing of the model is in it.
+type world struct {
+	t        *testing.T
+	policy   *Policy
+	random   *rand.Rand
+	now      time.Time
+	clusters []*cluster
+	status   v1alpha1.FederatedReplicaSetStatus
+	// history says what happened, for messages.
+	history []string
+	again   time.Duration
+	// lost is how many bound pods the hub's writes have ended, and writes how often it has changed replicas.
+	lost, writes int
+}
+
+// cluster is what is really there, and what the hub has seen of it.
+type cluster struct {
+	name string
+	room int32
+	away bool
+	// since is when away last changed.
+	since time.Time
+	local *Local
+	// seen is local as the hub has seen it last. Nil after a restart of the hub, if the cluster is away.
+	seen *Local
+}
+
+var start = time.Unix(1_700_000_000, 0)
+
+func newWorld(t *testing.T, seed int64, policy *Policy, rooms ...int32) *world {
+	t.Helper()
+	w := &world{t: t, policy: policy, random: rand.New(rand.NewSource(seed)), now: start}
+	for i, room := range rooms {
+		w.clusters = append(w.clusters, &cluster{name: string(rune('a' + i)), room: room})
+	}
+	return w
+}
+
+// policyOf is a policy under whose name a comes before b, and b before c.
+func policyOf(replicas int32, rebalance bool, clusters map[string]Bounds) *Policy {
+	p := &Policy{
+		Namespace: "shop", Replicas: replicas, Rebalance: rebalance, Clusters: clusters, MaxMoving: max((replicas+3)/4, 1), Shape: "s",
+		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+		Unschedulable: defaultUnschedulable, Retry: defaultRetry, Lost: defaultLost,
+	}
+	for i := 0; ; i++ {
+		p.Name = fmt.Sprint("web-", i)
+		r := &round{Policy: p}
+		if r.hash("a") < r.hash("b") && r.hash("b") < r.hash("c") {
+			return p
+		}
+	}
+}
+
+func (w *world) say(format string, args ...any) {
+	w.history = append(w.history, fmt.Sprintf("%6s ", w.now.Sub(start))+fmt.Sprintf(format, args...))
+}
+
+func (w *world) fail(format string, args ...any) {
+	w.t.Helper()
+	w.t.Fatalf("%s\n%s\n%s", fmt.Sprintf(format, args...), w, strings.Join(w.history[max(len(w.history)-30, 0):], "\n"))
+}
+
+func (w *world) String() string {
+	var parts []string
+	for _, c := range w.clusters {
+		asked := int32(0)
+		if c.local != nil {
+			asked = c.local.Replicas
+		}
+		parts = append(parts, fmt.Sprintf("%s=%d(%d bound, %d available, room %d, away %v)", c.name, asked, c.bound(), c.available(), c.room, c.away))
+	}
+	return strings.Join(parts, " ") + " status: " + w.status.Summary
+}
+
+func (c *cluster) bound() (n int32) {
+	if c.local != nil {
+		for i := range c.local.Pods {
+			if c.local.Pods[i].bound() {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func (c *cluster) available() (n int32) {
+	if c.local != nil {
+		for i := range c.local.Pods {
+			if c.local.Pods[i].Available {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func (c *cluster) asked() int32 {
+	if c.local == nil {
+		return 0
+	}
+	return c.local.Replicas
+}
+
+func (w *world) asked() (n int32) {
+	for _, c := range w.clusters {
+		n += c.asked()
+	}
+	return n
+}
+
+func (w *world) available() (n int32) {
+	for _, c := range w.clusters {
+		n += c.available()
+	}
+	return n
+}
+
+// layout is what the clusters are asked for.
+func (w *world) layout() string {
+	var parts []string
+	for _, c := range w.clusters {
+		parts = append(parts, fmt.Sprint(c.asked()))
+	}
+	return strings.Join(parts, " ")
+}
+
+func copyOf(l *Local) *Local {
+	if l == nil {
+		return nil
+	}
+	copied := *l
+	copied.Pods = slices.Clone(l.Pods)
+	return &copied
+}
+
+func (w *world) observe() Observed {
+	in := Observed{Now: w.now, Status: w.status.DeepCopy()}
+	for _, c := range w.clusters {
+		if !c.away {
+			c.seen = copyOf(c.local)
+		}
+		in.Members = append(in.Members, Member{Name: c.name, Reachable: !c.away, Since: c.since, Local: copyOf(c.seen)})
+	}
+	return in
+}
+
+// stored is a status as the API server gives it back: with times in whole seconds.
+func stored(s v1alpha1.FederatedReplicaSetStatus) v1alpha1.FederatedReplicaSetStatus {
+	out := *s.DeepCopy()
+	for i := range out.Clusters {
+		c := &out.Clusters[i]
+		c.Since = metav1.NewTime(c.Since.Truncate(time.Second))
+		if c.Capacity != nil && c.Capacity.RetryTime != nil {
+			c.Capacity.RetryTime.Time = c.Capacity.RetryTime.Truncate(time.Second)
+		}
+	}
+	return out
+}
+
+// reconcile does what the plan says. A crash ends it before the status or after some of the writes.
+func (w *world) reconcile(crash bool) {
+	w.t.Helper()
+	plan := w.policy.Plan(w.observe())
+	w.again = plan.Again
+	if crash && w.random.Intn(4) == 0 {
+		w.say("crash before the status")
+		return
+	}
+	w.status = stored(plan.Status)
+	for i, wanted := range plan.Clusters {
+		if crash && w.random.Intn(2) == 0 {
+			w.say("crash before write %d of %d", i+1, len(plan.Clusters))
+			return
+		}
+		before := w.asked()
+		w.write(wanted)
+		most := int64(w.policy.Replicas) + int64(w.policy.MaxMoving) + int64(w.status.MayExceedBy)
+		if asked := w.asked(); asked > before && int64(asked) > most {
+			w.fail("the clusters are asked for %d of %d, with %d moving and %d by clusters that are away", asked, w.policy.Replicas, w.policy.MaxMoving, w.status.MayExceedBy)
+		}
+	}
+}
+
+func (w *world) write(wanted Wanted) {
+	w.t.Helper()
+	c := w.clusters[slices.IndexFunc(w.clusters, func(c *cluster) bool { return c.name == wanted.Member })]
+	if c.away {
+		w.fail("%s is away and is written", c.name)
+	}
+	if wanted.Delete {
+		if c.local == nil || len(c.local.Pods) > 0 {
+			w.fail("%s is deleted with pods", c.name)
+		}
+		w.say("delete %s", c.name)
+		c.local = nil
+		return
+	}
+	if c.local == nil {
+		c.local = &Local{}
+	}
+	if c.local.Replicas != wanted.Replicas {
+		w.writes++
+		w.say("%s from %d to %d", c.name, c.local.Replicas, wanted.Replicas)
+	}
+	c.local.Replicas = wanted.Replicas
+}
+
+// live lets the controllers and schedulers of the clusters act, away or not, and time pass.
+func (w *world) live(passed time.Duration) {
+	w.now = w.now.Add(passed)
+	for _, c := range w.clusters {
+		if c.local == nil {
+			continue
+		}
+		l := c.local
+		for len(l.Pods) > int(l.Replicas) {
+			at := slices.IndexFunc(l.Pods, func(p Pod) bool { return !p.bound() })
+			if at < 0 {
+				at = max(slices.IndexFunc(l.Pods, func(p Pod) bool { return !p.Available }), 0)
+			}
+			if l.Pods[at].bound() {
+				w.lost++
+				w.say("%s loses a bound pod", c.name)
+			}
+			l.Pods = slices.Delete(l.Pods, at, at+1)
+		}
+		for len(l.Pods) < int(l.Replicas) {
+			l.Pods = append(l.Pods, Pod{})
+		}
+		bound := c.bound()
+		for i := range l.Pods {
+			switch p := &l.Pods[i]; {
+			case p.bound():
+				p.Available = true
+			case bound < c.room:
+				bound++
+				p.BoundAt, p.UnschedulableSince = w.now, time.Time{}
+			case p.UnschedulableSince.IsZero():
+				p.UnschedulableSince = w.now
+			}
+		}
+	}
+}
+
+// round is a reconcile and some time.
+func (w *world) round(crash bool) {
+	w.t.Helper()
+	enough, total, lost, over := w.available(), w.policy.Replicas, w.lost, w.asked() > w.policy.Replicas
+	w.reconcile(crash)
+	w.live(time.Duration(1000+w.random.Intn(20_000)) * time.Millisecond)
+	if now := w.available(); now < min(enough, total) {
+		w.fail("%d pods are available, and %d of %d were before", now, enough, total)
+	}
+	// Without rebalancing, bound pods end only if there are too many.
+	if !w.policy.Rebalance && !over && w.lost > lost && w.mayStay() {
+		w.fail("a pod that runs is moved")
+	}
+}
+
+// mayStay is true if no cluster has more than its maximum, or has to go.
+func (w *world) mayStay() bool {
+	for _, c := range w.clusters {
+		if b, wanted := w.policy.BoundsOf(c.name); c.local != nil && (!wanted || c.bound() >= b.Max) {
+			return false
+		}
+	}
+	return true
+}
+
+func (w *world) setAway(i int, away bool) {
+	c := w.clusters[i]
+	if c.away != away {
+		c.away, c.since = away, w.now
+		w.say("%s away: %v", c.name, away)
+	}
+}
+
+// restart makes the hub forget all that it has seen.
+func (w *world) restart() {
+	w.say("restart of the hub")
+	for _, c := range w.clusters {
+		if c.seen = nil; c.away {
+			c.since = w.now
+		}
+	}
+}
+
+// rest lets the world run for long, and wants no replica to move in the last part of it, but for trials.
+func (w *world) rest() {
+	w.t.Helper()
+	for range 400 {
+		w.round(false)
+	}
+	lost := w.lost
+	for range 400 {
+		w.round(false)
+	}
+	if w.lost > lost {
+		w.fail("%d bound pods end at rest", w.lost-lost)
+	}
+}
+
+func weight(n int32) Bounds { return Bounds{Max: allocation.Unlimited, Weight: n} }
+
+// TestScenarios has the layouts of the proposal for federated ReplicaSets, scenarios 1 to 7, for 50 replicas: what the clusters are asked for when all has come to rest.
+func TestScenarios(t *testing.T) {
+	const lots = 1000
+	all := func(b Bounds) map[string]Bounds { return map[string]Bounds{"*": b} }
+	four := map[string]Bounds{"*": weight(1), "c": {Max: 20, Weight: 1}}
+	five := map[string]Bounds{"a": weight(1_000_000), "b": weight(1), "c": weight(1)}
+	for name, tc := range map[string]struct {
+		clusters map[string]Bounds
+		rebal    bool
+		rooms    [3]int32
+		has      [3]int32
+		away     string
+		want     string
+	}{
+		"1: evenly":                               {all(weight(1)), true, [3]int32{lots, lots, lots}, [3]int32{}, "", "16 17 17"},
+		"1: c has capacity for 6":                 {all(weight(1)), true, [3]int32{lots, lots, 6}, [3]int32{}, "", "22 22 6"},
+		"1: b and c are offline":                  {all(weight(1)), true, [3]int32{lots, lots, lots}, [3]int32{}, "bc", "50 0 0"},
+		"2: at most 2, with a weight":             {all(Bounds{Max: 2, Weight: 1}), true, [3]int32{lots, lots, lots}, [3]int32{}, "", "2 2 2"},
+		"2: at least 2, without a weight":         {all(Bounds{Min: 2, Max: allocation.Unlimited}), true, [3]int32{lots, lots, lots}, [3]int32{}, "", "2 2 2"},
+		"2: at least and at most 2":               {all(Bounds{Min: 2, Max: 2}), true, [3]int32{lots, lots, lots}, [3]int32{}, "", "2 2 2"},
+		"3: at least 20":                          {all(Bounds{Min: 20, Max: allocation.Unlimited}), true, [3]int32{lots, lots, lots}, [3]int32{}, "", "20 20 10"},
+		"4: all have capacity":                    {four, true, [3]int32{lots, lots, lots}, [3]int32{}, "", "16 17 17"},
+		"4: b is offline":                         {four, true, [3]int32{lots, lots, lots}, [3]int32{}, "b", "30 0 20"},
+		"4: b has no capacity":                    {four, true, [3]int32{lots, 0, lots}, [3]int32{}, "", "30 0 20"},
+		"4: a and b are offline":                  {four, true, [3]int32{lots, lots, lots}, [3]int32{}, "ab", "0 0 20"},
+		"5: all have capacity":                    {five, false, [3]int32{lots, lots, lots}, [3]int32{}, "", "50 0 0"},
+		"5: a has capacity for 40":                {five, false, [3]int32{40, lots, lots}, [3]int32{}, "", "40 5 5"},
+		"6: a gets twice as many":                 {map[string]Bounds{"a": weight(2), "b": weight(1), "c": weight(1)}, false, [3]int32{lots, lots, lots}, [3]int32{}, "", "25 12 13"},
+		"7: a has 20":                             {all(weight(1)), false, [3]int32{lots, lots, lots}, [3]int32{20}, "", "20 15 15"},
+		"7: a has 20, and c has capacity for 6":   {all(weight(1)), false, [3]int32{lots, lots, 6}, [3]int32{20}, "", "22 22 6"},
+		"7: a has 30, and c has capacity for 6":   {all(weight(1)), false, [3]int32{lots, lots, 6}, [3]int32{30}, "", "30 14 6"},
+		"with rebalance a gives replicas away":    {all(weight(1)), true, [3]int32{lots, lots, 6}, [3]int32{30}, "", "22 22 6"},
+		"a cluster without an entry gets nothing": {map[string]Bounds{"a": weight(1), "b": weight(1)}, true, [3]int32{lots, lots, lots}, [3]int32{0, 0, 12}, "", "25 25 0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 1, policyOf(50, tc.rebal, tc.clusters), tc.rooms[:]...)
+			for i, n := range tc.has {
+				if n > 0 {
+					w.clusters[i].local = &Local{Replicas: n}
+				}
+				w.setAway(i, strings.Contains(tc.away, w.clusters[i].name))
+			}
+			w.live(time.Second)
+			w.live(time.Second)
+			for range 60 {
+				w.reconcile(false)
+				w.live(3 * time.Second)
+			}
+			if got := w.layout(); got != tc.want {
+				w.fail("got %s, want %s", got, tc.want)
+			}
+			if c := w.status.Conditions; len(c) != 3 {
+				t.Errorf("conditions %v", c)
+			}
+		})
+	}
+}
+
+// TestNothingIsMovedInVain lets clusters get lost and return, rooms change, the hub crash and restart, and the total change, at random. At every write the sum holds. While the
+// total stays as it is, available pods never become fewer than the total because of a move. When all stays as it is, everything comes to rest, and all replicas that have room run.
+func TestNothingIsMovedInVain(t *testing.T) {
+	for seed := range int64(300) {
+		random := rand.New(rand.NewSource(seed))
+		clusters := map[string]Bounds{"*": weight(1)}
+		for _, name := range []string{"a", "b", "c", "d"} {
+			b := Bounds{Max: allocation.Unlimited, Weight: int32(1 + random.Intn(4))}
+			if random.Intn(3) == 0 {
+				b.Min = int32(random.Intn(4))
+			}
+			if random.Intn(4) == 0 {
+				b.Max = b.Min + int32(random.Intn(8))
+			}
+			if random.Intn(2) == 0 {
+				clusters[name] = b
+			}
+		}
+		policy := policyOf(int32(1+random.Intn(30)), random.Intn(2) == 0, clusters)
+		w := newWorld(t, seed, policy, make([]int32, 2+random.Intn(3))...)
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			w.t = t
+			w.changeRoom()
+			for range 80 {
+				switch random.Intn(14) {
+				case 0:
+					w.changeRoom()
+				case 1:
+					policy.Replicas = int32(random.Intn(40))
+					policy.MaxMoving = max((policy.Replicas+3)/4, 1)
+					w.say("%d replicas", policy.Replicas)
+				case 2, 3:
+					i := random.Intn(len(w.clusters))
+					w.setAway(i, !w.clusters[i].away)
+				case 4:
+					w.restart()
+				}
+				w.round(random.Intn(4) == 0)
+				if random.Intn(10) == 0 {
+					w.live(time.Duration(random.Intn(400)) * time.Second)
+				}
+			}
+			for i := range w.clusters {
+				w.setAway(i, false)
+			}
+			w.rest()
+			w.checkRest()
+		})
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+func (w *world) changeRoom() {
+	for _, c := range w.clusters {
+		if c.room = int32(w.random.Intn(20)); w.random.Intn(2) == 0 {
+			c.room = 100
+		}
+		w.say("%s has room for %d", c.name, c.room)
+	}
+}
+
+// checkRest holds that all replicas run that the bounds and rooms allow.
+func (w *world) checkRest() {
+	w.t.Helper()
+	room := int64(0)
+	for _, c := range w.clusters {
+		if b, wanted := w.policy.BoundsOf(c.name); wanted {
+			room += min(int64(max(c.room, c.bound())), int64(b.Max))
+		}
+	}
+	if got := int64(w.available()); got != min(int64(w.policy.Replicas), room) {
+		w.fail("%d of %d are available at rest, and there is room for %d", got, w.policy.Replicas, room)
+	}
+	if w.status.MayExceedBy != 0 {
+		w.fail("all clusters answer, and the total may be exceeded by %d", w.status.MayExceedBy)
+	}
+	for _, c := range w.status.Clusters {
+		if c.State != v1alpha1.ClusterReady && c.State != v1alpha1.ClusterFull {
+			w.fail("%s is %s", c.Name, c.State)
+		}
+	}
+}
+
+// until runs rounds for some time.
+func (w *world) until(passed time.Duration) {
+	w.t.Helper()
+	for end := w.now.Add(passed); w.now.Before(end); {
+		w.reconcile(false)
+		w.live(5 * time.Second)
+	}
+}
+
+func (w *world) expect(want string) {
+	w.t.Helper()
+	if got := w.layout(); got != want {
+		w.fail("got %s, want %s", got, want)
+	}
+}
+
+func (w *world) expectState(name string, want v1alpha1.ClusterState) {
+	w.t.Helper()
+	if c := statusOf(&w.status, name); c == nil || c.State != want {
+		w.fail("%s is %+v, want %s", name, c, want)
+	}
+}
+
+func statusOf(s *v1alpha1.FederatedReplicaSetStatus, name string) *v1alpha1.ClusterStatus {
+	for i := range s.Clusters {
+		if s.Clusters[i].Name == name {
+			return &s.Clusters[i]
+		}
+	}
+	return nil
+}
+
+func TestAClusterIsLostAndReturns(t *testing.T) {
+	for name, tc := range map[string]struct {
+		rebalance  bool
+		clusters   map[string]Bounds
+		lost, back string
+		mayExceed  int32
+	}{
+		"running replicas stay where they are made": {false, map[string]Bounds{"*": weight(1)}, "25 25 17", "25 25 0", 17},
+		"shares are the same as before":             {true, map[string]Bounds{"*": weight(1)}, "25 25 17", "16 17 17", 17},
+		"a minimum is not made elsewhere":           {false, map[string]Bounds{"*": {Min: 12, Max: allocation.Unlimited, Weight: 1}}, "19 19 17", "19 19 12", 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 1, policyOf(50, tc.rebalance, tc.clusters), 100, 100, 100)
+			w.until(time.Minute)
+			w.expect("16 17 17")
+			w.setAway(2, true)
+			w.until(4 * time.Minute)
+			w.expect("16 17 17")
+			w.expectState("c", v1alpha1.ClusterUnreachable)
+			if w.status.MayExceedBy != 0 {
+				w.fail("may exceed by %d", w.status.MayExceedBy)
+			}
+			w.restart() // the time goes on
+			w.until(2 * time.Minute)
+			w.expect(tc.lost)
+			w.expectState("c", v1alpha1.ClusterLost)
+			if w.status.MayExceedBy != tc.mayExceed {
+				w.fail("may exceed by %d, want %d", w.status.MayExceedBy, tc.mayExceed)
+			}
+			w.setAway(2, false)
+			w.until(2 * time.Minute)
+			w.expect(tc.back)
+			w.expectState("c", v1alpha1.ClusterReady)
+		})
+	}
+}
+
+func TestTheTotalIsFollowedWhileAClusterIsAway(t *testing.T) {
+	w := newWorld(t, 1, policyOf(30, true, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+	w.until(time.Minute)
+	w.expect("10 10 10")
+	w.setAway(2, true)
+	w.policy.Replicas = 40
+	w.until(time.Minute)
+	w.expect("15 15 10")
+	w.policy.Replicas = 6
+	w.until(time.Minute)
+	w.expect("0 0 10")
+	if w.status.MayExceedBy != 4 {
+		w.fail("may exceed by %d, want 4", w.status.MayExceedBy)
+	}
+	w.setAway(2, false)
+	w.until(time.Minute)
+	w.expect("2 2 2")
+}
+
+// TestAFullClusterIsTriedAgain: c has room for 6 of 17. It is tried after 300, 600, 1200, ... seconds, and nothing that runs ends for it. When it has room, it gets its share step by step.
+func TestAFullClusterIsTriedAgain(t *testing.T) {
+	w := newWorld(t, 1, policyOf(50, true, map[string]Bounds{"*": weight(1)}), 100, 100, 6)
+	w.policy.MaxMoving = 4
+	w.until(3 * time.Minute)
+	w.expect("22 22 6")
+	w.expectState("c", v1alpha1.ClusterFull)
+	tries, was := 0, int32(6)
+	for range 4 * 60 * 12 {
+		w.reconcile(false)
+		w.live(5 * time.Second)
+		if asked := w.clusters[2].asked(); asked > was {
+			tries++
+		}
+		was = w.clusters[2].asked()
+	}
+	if tries < 4 || tries > 6 { // after about 0:05, 0:16, 0:37, 1:18, 2:19, 3:20
+		w.fail("c is tried %d times in four hours", tries)
+	}
+	if w.lost > 0 {
+		w.fail("%d pods end to find out", w.lost)
+	}
+	w.clusters[2].room = 100
+	before, most := w.clusters[2].asked(), int32(0)
+	for range 70 * 12 {
+		w.reconcile(false)
+		most, before = max(most, w.clusters[2].asked()-before), w.clusters[2].asked()
+		w.live(5 * time.Second)
+	}
+	w.expect("16 17 17")
+	if most != 4 {
+		w.fail("c grows by %d at a time, want 4", most)
+	}
+	if c := statusOf(&w.status, "c"); c.Capacity != nil || c.State != v1alpha1.ClusterReady {
+		w.fail("c is %+v", c)
+	}
+}
+
+// TestAFederationCanLoseItsStatus: nothing that runs moves if somebody deletes the status.
+func TestAFederationCanLoseItsStatus(t *testing.T) {
+	w := newWorld(t, 1, policyOf(50, false, map[string]Bounds{"*": weight(1)}), 100, 100, 6)
+	w.until(3 * time.Minute)
+	w.expect("22 22 6")
+	w.status = v1alpha1.FederatedReplicaSetStatus{}
+	w.until(3 * time.Minute)
+	w.expect("22 22 6")
+}
+
+// TestMovesKeepTheirPace: of 50 replicas in a, 34 move, 5 at a time.
+func TestMovesKeepTheirPace(t *testing.T) {
+	w := newWorld(t, 1, policyOf(50, true, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+	w.policy.MaxMoving = 5
+	w.clusters[0].local = &Local{Replicas: 50}
+	w.live(time.Second)
+	w.live(time.Second)
+	for range 40 {
+		starting := int32(-w.available())
+		w.reconcile(false)
+		for _, c := range w.clusters {
+			starting += c.asked()
+		}
+		if starting > 5 {
+			w.fail("%d move at once", starting)
+		}
+		w.live(5 * time.Second)
+		if w.available() < 50 {
+			w.fail("%d are available", w.available())
+		}
+	}
+	w.expect("16 17 17")
+}
