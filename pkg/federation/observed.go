@@ -57,15 +57,13 @@ func (l *Local) available() (n int32) {
 
 // Pod is an active pod.
 type Pod struct {
-	// BoundAt is when it got its node. Zero if it has none.
-	BoundAt time.Time
+	// Bound is true if it has a node.
+	Bound bool
 	// Available is true if it has been ready for minReadySeconds.
 	Available bool
 	// UnschedulableSince is when the scheduler first said that no node fits. Zero if it has not, or if the pod is bound.
 	UnschedulableSince time.Time
 }
-
-func (p *Pod) bound() bool { return !p.BoundAt.IsZero() }
 
 // Plan is what is to be done, and what is to be said.
 type Plan struct {

@@ -45,12 +45,13 @@ func (p *Policy) Plan(in Observed) Plan {
 func (p *Policy) Hold(seats *Seats, plan *Plan) {
 	for i := range plan.Clusters {
 		if w := &plan.Clusters[i]; w.Raises() {
-			seats.Raise(w.Member, p.key(), p.Shape, w.Replicas)
+			seats.Raise(w.Member, p.Key(), p.Shape, w.Replicas)
 		}
 	}
 }
 
-func (p *Policy) key() string { return p.Namespace + "/" + p.Name }
+// Key is the name of the FederatedReplicaSet for Seats and Room.
+func (p *Policy) Key() string { return p.Namespace + "/" + p.Name }
 
 // round is one call of Plan.
 type round struct {
@@ -149,8 +150,12 @@ func (r *round) gather() {
 		r.absent = append(r.absent, a)
 	}
 	ranked := slices.Clone(r.places)
+	hashes := make(map[string]uint64, len(ranked))
+	for _, pl := range ranked {
+		hashes[pl.Name] = r.hash(pl.Name)
+	}
 	slices.SortFunc(ranked, func(a, b *place) int {
-		return cmp.Or(cmp.Compare(r.hash(a.Name), r.hash(b.Name)), strings.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(hashes[a.Name], hashes[b.Name]), strings.Compare(a.Name, b.Name))
 	})
 	for i, pl := range ranked {
 		pl.rank = i
@@ -172,11 +177,14 @@ func (r *round) await(a *absentee, m *Member) {
 	}
 }
 
-// hash orders clusters differently for each FederatedReplicaSet, so that those of one replica are not all in the same cluster.
-func (r *round) hash(cluster string) uint32 {
-	h := fnv.New32a()
-	h.Write([]byte(cluster + "\x00" + r.key()))
-	return h.Sum32()
+// hash orders clusters differently for each FederatedReplicaSet, so that those of one replica are not all in the same cluster. FNV alone keeps the order of names
+// that differ in one letter.
+func (r *round) hash(cluster string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(r.Key() + "\x00" + cluster))
+	n := h.Sum64()
+	n = (n ^ n>>33) * 0xff51afd7ed558ccd
+	return n ^ n>>33
 }
 
 // wait makes the plan look again after a while.
@@ -195,7 +203,7 @@ func (r *round) count(pl *place) {
 	pl.asked, pl.available = pl.Local.Replicas, pl.Local.available()
 	for i := range pl.Local.Pods {
 		pod := &pl.Local.Pods[i]
-		if pod.bound() {
+		if pod.Bound {
 			pl.scheduled++
 		} else if r.isOver(pod.UnschedulableSince) {
 			pl.stuck++
@@ -312,7 +320,7 @@ func (r *round) bound(pl *place) {
 	if seats == nil {
 		seats = &Seats{}
 	}
-	left, known := seats.Left(pl.Name, r.key(), r.Shape, pl.Room)
+	left, known := seats.Left(pl.Name, r.Key(), r.Shape, pl.Room)
 	if !known {
 		return
 	}

@@ -42,6 +42,6 @@ func (p *Policy) BoundsOf(cluster string) (Bounds, bool) {
 	if own, has := p.Clusters[cluster]; has {
 		return own, true
 	}
-	any, has := p.Clusters[v1alpha1.AnyCluster]
-	return any, has
+	others, has := p.Clusters[v1alpha1.AnyCluster]
+	return others, has
 }

@@ -1,15 +1,14 @@
 package federation
 
-import (
-	"sort"
-	"time"
-)
+import "time"
 
-// Room is how many more pods find a node in a cluster, at one time.
+// Room is how many more pods find a node in a cluster. All of it is of one time.
 type Room struct {
+	At time.Time
 	// Seats by the shape of pods. A shape that is not in it is not known.
 	Seats map[string]int32
-	At    time.Time
+	// Bound is how many pods had a node, by FederatedReplicaSet, as Policy.Key names it.
+	Bound map[string]int32
 }
 
 // Seats are the replicas that FederatedReplicaSets have been given in clusters, and that are not part of a figure yet. The adapter keeps one for all of them, and holds a lock while
@@ -26,46 +25,21 @@ type seated struct {
 	// shapes are how many seats are held, by shape.
 	shapes map[string]int64
 	// used is the part of the room that they are, in units of 1/whole.
-	used uint64
+	used int64
 }
 
 // whole is all of the room of a cluster.
-const whole = 1 << 31
+const whole int64 = 1 << 31
 
 type holding struct {
 	shape string
 	asked int32
-	// bound is when its pods got their nodes, in order.
-	bound []time.Time
 	// held is how many of its replicas are not in the room of the cluster yet.
 	held int64
 }
 
-// Set says what a FederatedReplicaSet has in a cluster: how many replicas it asks for, and when pods of it got their nodes.
-func (s *Seats) Set(cluster, workload, shape string, asked int32, boundAt []time.Time) {
-	sort.Slice(boundAt, func(i, j int) bool { return boundAt[i].Before(boundAt[j]) })
-	s.put(cluster, workload, &holding{shape: shape, asked: asked, bound: boundAt})
-}
-
-// Raise says that a FederatedReplicaSet is about to ask for so many replicas in a cluster. It lowers nothing.
-func (s *Seats) Raise(cluster, workload, shape string, asked int32) {
-	next := &holding{shape: shape, asked: asked}
-	if in := s.clusters[cluster]; in != nil {
-		if h := in.workloads[workload]; h != nil {
-			next.asked, next.bound = max(asked, h.asked), h.bound
-		}
-	}
-	s.put(cluster, workload, next)
-}
-
-// Forget drops all seats of a FederatedReplicaSet.
-func (s *Seats) Forget(workload string) {
-	for _, in := range s.clusters {
-		in.drop(workload)
-	}
-}
-
-func (s *Seats) put(cluster, workload string, h *holding) {
+// Set says how many replicas a FederatedReplicaSet asks for in a cluster.
+func (s *Seats) Set(cluster, workload, shape string, asked int32) {
 	if s.clusters == nil {
 		s.clusters = map[string]*seated{}
 	}
@@ -75,9 +49,25 @@ func (s *Seats) put(cluster, workload string, h *holding) {
 		s.clusters[cluster] = in
 	}
 	in.drop(workload)
+	h := &holding{shape: shape, asked: asked}
 	in.workloads[workload] = h
-	h.held = heldOf(h, in.room)
+	h.held = in.heldOf(workload)
 	in.add(h.shape, h.held)
+}
+
+// Raise says that a FederatedReplicaSet is about to ask for so many replicas in a cluster. It lowers nothing.
+func (s *Seats) Raise(cluster, workload, shape string, asked int32) {
+	if in := s.clusters[cluster]; in != nil && in.workloads[workload] != nil {
+		asked = max(asked, in.workloads[workload].asked)
+	}
+	s.Set(cluster, workload, shape, asked)
+}
+
+// Forget drops all seats of a FederatedReplicaSet.
+func (s *Seats) Forget(workload string) {
+	for _, in := range s.clusters {
+		in.drop(workload)
+	}
 }
 
 // Left is how many replicas of a shape a FederatedReplicaSet may have in a cluster: its pods that are in the figure, and the seats that others do not hold. It is false if the figure does not know
@@ -97,10 +87,10 @@ func (s *Seats) Left(cluster, workload, shape string, room *Room) (int32, bool) 
 		own = &holding{shape: shape}
 	}
 	in.add(own.shape, -own.held)
-	// Replicas of the same shape count one by one. Of others, what is not a whole seat counts as one.
+	// Replicas of the same shape count one by one. Of others, what is not a whole seat counts as one, but for errors of rounding.
 	same := min(in.shapes[shape], int64(seats))
 	others := min(in.used-part(same, seats), whole)
-	free := int64(seats)*int64(whole-others)/whole - same
+	free := int64(seats) - same - (int64(seats)*others+whole-1-whole/1024)/whole
 	in.add(own.shape, own.held)
 	return int32(max(free, 0) + int64(own.asked) - own.held), true
 }
@@ -112,8 +102,8 @@ func (in *seated) align(room *Room) {
 	}
 	in.room, in.used = room, 0
 	clear(in.shapes)
-	for _, h := range in.workloads {
-		h.held = heldOf(h, room)
+	for workload, h := range in.workloads {
+		h.held = in.heldOf(workload)
 		in.add(h.shape, h.held)
 	}
 }
@@ -136,19 +126,21 @@ func (in *seated) add(shape string, n int64) {
 	in.used += part(in.shapes[shape], seats)
 }
 
-// part is the part of the room that replicas of a shape can take, rounded up. If no more of them find a node, they take nothing.
-func part(held int64, seats int32) uint64 {
-	if held <= 0 || seats <= 0 {
+// part is the part of the room that replicas of a shape take, rounded up. If the figure has no room for them, that is all of it: they were given room that pods take which are about to end.
+func part(held int64, seats int32) int64 {
+	if held <= 0 {
 		return 0
 	}
-	return uint64((min(held, int64(seats))*whole + int64(seats) - 1) / int64(seats))
+	if seats <= 0 {
+		return whole
+	}
+	return (min(held, int64(seats))*whole + int64(seats) - 1) / int64(seats)
 }
 
-// heldOf is how many replicas are not in the figure: the figure knows the pods that had a node before its time. Times of pods are whole seconds, rounded down.
-func heldOf(h *holding, room *Room) int64 {
-	if room == nil {
+// heldOf is how many replicas of a FederatedReplicaSet had no node when the figure was made.
+func (in *seated) heldOf(workload string) int64 {
+	if in.room == nil {
 		return 0
 	}
-	seen := sort.Search(len(h.bound), func(i int) bool { return h.bound[i].Add(time.Second).After(room.At) })
-	return max(int64(h.asked)-int64(seen), 0)
+	return int64(max(in.workloads[workload].asked-in.room.Bound[workload], 0))
 }

@@ -92,7 +92,7 @@ func (w *world) String() string {
 func (c *cluster) bound() (n int32) {
 	if c.local != nil {
 		for i := range c.local.Pods {
-			if c.local.Pods[i].bound() {
+			if c.local.Pods[i].Bound {
 				n++
 			}
 		}
@@ -231,11 +231,11 @@ func (w *world) live(passed time.Duration) {
 		}
 		l := c.local
 		for len(l.Pods) > int(l.Replicas) {
-			at := slices.IndexFunc(l.Pods, func(p Pod) bool { return !p.bound() })
+			at := slices.IndexFunc(l.Pods, func(p Pod) bool { return !p.Bound })
 			if at < 0 {
 				at = max(slices.IndexFunc(l.Pods, func(p Pod) bool { return !p.Available }), 0)
 			}
-			if l.Pods[at].bound() {
+			if l.Pods[at].Bound {
 				w.lost++
 				w.say("%s loses a bound pod", c.name)
 			}
@@ -247,11 +247,11 @@ func (w *world) live(passed time.Duration) {
 		bound := c.bound()
 		for i := range l.Pods {
 			switch p := &l.Pods[i]; {
-			case p.bound():
+			case p.Bound:
 				p.Available = true
 			case bound < c.room:
 				bound++
-				p.BoundAt, p.UnschedulableSince = w.now, time.Time{}
+				p.Bound, p.UnschedulableSince = true, time.Time{}
 			case p.UnschedulableSince.IsZero():
 				p.UnschedulableSince = w.now
 			}
@@ -380,7 +380,7 @@ func TestScenarios(t *testing.T) {
 // TestNothingIsMovedInVain lets clusters get lost and return, rooms change, the hub crash and restart, and the total change, at random. At every write the sum holds. While the
 // total stays as it is, available pods never become fewer than the total because of a move. When all stays as it is, everything comes to rest, and all replicas that have room run.
 func TestNothingIsMovedInVain(t *testing.T) {
-	for seed := range int64(300) {
+	for seed := range int64(120) {
 		random := rand.New(rand.NewSource(seed))
 		clusters := map[string]Bounds{"*": weight(1)}
 		for _, name := range []string{"a", "b", "c", "d"} {
