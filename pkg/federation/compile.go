@@ -203,8 +203,11 @@ func compilePace(p *Policy, pace *v1alpha1.Pace, path *field.Path) field.ErrorLi
 			continue
 		}
 		*seconds.into = time.Duration(*seconds.value) * time.Second
-		if *seconds.value < seconds.least {
-			errs = append(errs, field.Invalid(path.Child(seconds.name), *seconds.value, fmt.Sprintf("must be at least %d", seconds.least)))
+		switch {
+		case *seconds.value < 0:
+			errs = append(errs, field.Invalid(path.Child(seconds.name), *seconds.value, "must be at least 0"))
+		case *seconds.value < seconds.least:
+			errs = append(errs, field.Invalid(path.Child(seconds.name), *seconds.value, "must be at least 1"))
 		}
 	}
 	return errs
