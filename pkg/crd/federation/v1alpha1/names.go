@@ -14,6 +14,9 @@ const (
 	// OwnerLabel on a ReplicaSet in a cluster is the UID of its FederatedReplicaSet. Berth touches no ReplicaSet without it.
 	OwnerLabel = "federation.berth.dev/federatedreplicaset-uid"
 
+	// HubLabel is on every ReplicaSet that a hub writes in a cluster, and on the pods of its template. A hub sees no other ReplicaSets and pods by its caches.
+	HubLabel = "federation.berth.dev/hub"
+
 	// AdoptLabel on a ReplicaSet in a cluster with the name and namespace of a FederatedReplicaSet lets Berth take it over, if it is "true".
 	AdoptLabel = "federation.berth.dev/adopt"
 
@@ -52,6 +55,10 @@ const (
 	ReasonReachable = "Reachable"
 	// ReasonUnreachable: a cluster with replicas does not answer.
 	ReasonUnreachable = "Unreachable"
+	// ReasonClusterScaled: event, a cluster is asked for another number of replicas.
+	ReasonClusterScaled = "ClusterScaled"
+	// ReasonClusterRefused: event, the API server of a cluster refused the ReplicaSet.
+	ReasonClusterRefused = "ClusterRefused"
 	// ReasonUnknownCluster: spec.preferences.clusters names a cluster that does not exist. Event.
 	ReasonUnknownCluster = "UnknownCluster"
 )

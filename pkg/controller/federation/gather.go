@@ -1,0 +1,183 @@
+package federation
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
+	model "github.com/berth-project/berth/pkg/federation"
+)
+
+// OwnerIndex is the field index of pods in the caches of clusters: the name of the controller that owns the pod.
+const OwnerIndex = "owner"
+
+// requestTimeout bounds every request to a cluster. One that does not answer in time counts as one that does not answer.
+const requestTimeout = 5 * time.Second
+
+// Members are the clusters. No method waits for a cluster.
+type Members interface {
+	// List is what is known of all clusters.
+	List() []Member
+	// Client writes to a cluster, and reads from its API server.
+	Client(name string) (client.Client, error)
+	// Cache reads ReplicaSets and pods with v1alpha1.HubLabel. ReplicaSets may lack the spec of their pods.
+	Cache(name string) (client.Reader, error)
+}
+
+// Member is a cluster.
+type Member struct {
+	Name string
+	// Reachable is true if the cluster answers and its cache is complete. Since is when that changed last.
+	Reachable bool
+	Since     time.Time
+	// Room is what Berth in the cluster has reported. Nil if it has reported nothing.
+	Room *model.Room
+}
+
+// from says where ReplicaSets and pods are read.
+type from string
+
+const (
+	theCaches  from = "cache"
+	theServers from = "API server"
+)
+
+// local is the ReplicaSet in a cluster.
+type local struct {
+	model.Member
+	// set is nil if there is none, or if it is somebody else's. It may be shared, and must not be changed.
+	set *appsv1.ReplicaSet
+}
+
+// localsOf reads the ReplicaSets and pods of a FederatedReplicaSet in all clusters at the same time.
+func (r *reconciler) localsOf(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, from from) map[string]*local {
+	all := map[string]*local{}
+	var reading sync.WaitGroup
+	for _, m := range r.members.List() {
+		l := &local{Member: model.Member{Name: m.Name, Reachable: m.Reachable, Since: m.Since, Room: m.Room}}
+		all[m.Name] = l
+		if !m.Reachable {
+			continue
+		}
+		reading.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+			defer cancel()
+			if err := r.observe(ctx, l, frs, policy, from); err != nil {
+				klog.FromContext(ctx).V(2).Info("A cluster does not answer", "cluster", m.Name, "err", err)
+				*l = local{Member: model.Member{Name: m.Name}}
+			}
+		})
+	}
+	reading.Wait()
+	return all
+}
+
+func (r *reconciler) observe(ctx context.Context, l *local, frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, from from) error {
+	var reader client.Reader
+	var err error
+	ofSet := client.MatchingFields{OwnerIndex: frs.Name}
+	options := []client.ListOption{client.InNamespace(frs.Namespace), ofSet, client.UnsafeDisableDeepCopy}
+	if from == theCaches {
+		reader, err = r.members.Cache(l.Name)
+	} else {
+		selector, selectorErr := metav1.LabelSelectorAsSelector(policy.LabelSelector)
+		if selectorErr != nil {
+			return selectorErr
+		}
+		options = []client.ListOption{client.InNamespace(frs.Namespace), client.MatchingLabelsSelector{Selector: selector}}
+		reader, err = r.members.Client(l.Name)
+	}
+	if err != nil {
+		return err
+	}
+	set := &appsv1.ReplicaSet{}
+	err = reader.Get(ctx, types.NamespacedName{Namespace: frs.Namespace, Name: frs.Name}, set)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading the ReplicaSet: %w", err)
+	}
+	if !isOurs(set, frs) && !isAdoptable(set, policy) {
+		l.Taken = true
+		return nil
+	}
+	var pods corev1.PodList
+	if err := reader.List(ctx, &pods, options...); err != nil {
+		return fmt.Errorf("listing pods: %w", err)
+	}
+	l.set, l.Local = set, r.localOf(set, pods.Items)
+	return nil
+}
+
+func isOurs(set *appsv1.ReplicaSet, frs *v1alpha1.FederatedReplicaSet) bool {
+	return set.Labels[v1alpha1.OwnerLabel] == string(frs.UID)
+}
+
+// isAdoptable is true for a ReplicaSet that its owner has labelled for Berth to take over, and whose pods are those that the FederatedReplicaSet selects.
+func isAdoptable(set *appsv1.ReplicaSet, policy *model.Policy) bool {
+	return set.Labels[v1alpha1.AdoptLabel] == "true" && metav1.GetControllerOfNoCopy(set) == nil && set.DeletionTimestamp.IsZero() &&
+		equality.Semantic.DeepEqual(set.Spec.Selector, policy.LabelSelector)
+}
+
+func replicasOf(set *appsv1.ReplicaSet) int32 { return ptr.Deref(set.Spec.Replicas, 1) }
+
+// localOf is what the model is told about a ReplicaSet.
+func (r *reconciler) localOf(set *appsv1.ReplicaSet, pods []corev1.Pod) *model.Local {
+	l := &model.Local{Replicas: replicasOf(set), Deleting: !set.DeletionTimestamp.IsZero()}
+	for _, c := range set.Status.Conditions {
+		if c.Type == appsv1.ReplicaSetReplicaFailure && c.Status == corev1.ConditionTrue {
+			l.FailingSince = c.LastTransitionTime.Time
+		}
+	}
+	available, terminating := int32(0), int32(0)
+	for i := range pods {
+		pod := &pods[i]
+		if !metav1.IsControlledBy(pod, set) || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		if pod.DeletionTimestamp != nil {
+			terminating++
+			continue
+		}
+		p := r.podOf(pod, set.Spec.MinReadySeconds)
+		if p.Available {
+			available++
+		}
+		l.Pods = append(l.Pods, p)
+	}
+	// Pods of an adopted ReplicaSet lack the label, and are not in the cache. Its status counts them.
+	for i := int32(len(l.Pods)); i < set.Status.Replicas && terminating == 0; i++ {
+		runs := available < set.Status.AvailableReplicas
+		if runs {
+			available++
+		}
+		l.Pods = append(l.Pods, model.Pod{Bound: runs, Available: runs})
+	}
+	return l
+}
+
+func (r *reconciler) podOf(pod *corev1.Pod, minReadySeconds int32) model.Pod {
+	p := model.Pod{Bound: pod.Spec.NodeName != ""}
+	for i := range pod.Status.Conditions {
+		switch c := &pod.Status.Conditions[i]; {
+		case c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue:
+			p.Available = !c.LastTransitionTime.Add(time.Duration(minReadySeconds) * time.Second).After(r.clock.Now())
+		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable && !p.Bound:
+			p.UnschedulableSince = c.LastTransitionTime.Time
+		}
+	}
+	return p
+}

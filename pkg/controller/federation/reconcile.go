@@ -1,0 +1,372 @@
+package federation
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
+	model "github.com/berth-project/berth/pkg/federation"
+)
+
+const (
+	// batchWindow is how long Berth waits if something has changed while it wrote.
+	batchWindow = 200 * time.Millisecond
+	// cascadeInterval is how often a cluster is asked again whose ReplicaSet is to be deleted.
+	cascadeInterval = 10 * time.Second
+)
+
+// reconciler writes the ReplicaSets and the status of FederatedReplicaSets, one at a time per worker.
+type reconciler struct {
+	// client reads from the cache of the hub, and writes. live reads from its API server.
+	client  client.Client
+	live    client.Reader
+	members Members
+	events  events.EventRecorder
+	clock   clock.PassiveClock
+
+	// mu guards seats, from before a plan is made until what it takes is held.
+	mu    sync.Mutex
+	seats model.Seats
+	// primed is when each cluster became reachable whose ReplicaSets are all in seats.
+	primed map[string]time.Time
+	// applied is what was applied last, of type string to applied.
+	applied sync.Map
+}
+
+var _ reconcile.Reconciler = &reconciler{}
+
+// view is what is known about a FederatedReplicaSet at one time, and what follows from it.
+type view struct {
+	frs         *v1alpha1.FederatedReplicaSet
+	policy      *model.Policy
+	plan        model.Plan
+	lower, rest []step
+}
+
+// Reconcile plans from the caches. If there is something to write, it plans again from the API servers, and carries out that plan.
+func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	frs := &v1alpha1.FederatedReplicaSet{}
+	err := r.client.Get(ctx, request.NamespacedName, frs)
+	if apierrors.IsNotFound(err) {
+		r.forget(request.NamespacedName)
+		return reconcile.Result{}, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("reading the FederatedReplicaSet: %w", err)
+	}
+	if !frs.DeletionTimestamp.IsZero() {
+		return r.cascade(ctx, frs)
+	}
+	if done, err := r.finalize(ctx, frs); !done {
+		return reconcile.Result{}, err // an event follows
+	}
+	policy, invalid := model.Compile(frs)
+	if len(invalid) > 0 {
+		return reconcile.Result{}, r.publishInvalid(ctx, frs, invalid.ToAggregate())
+	}
+	v, err := r.look(ctx, frs, policy, theCaches)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if len(v.lower)+len(v.rest) > 0 {
+		frs = &v1alpha1.FederatedReplicaSet{}
+		if err := r.live.Get(ctx, request.NamespacedName, frs); err != nil {
+			return reconcile.Result{}, client.IgnoreNotFound(err)
+		}
+		if frs.UID != v.frs.UID || frs.Generation != v.frs.Generation || !frs.DeletionTimestamp.IsZero() {
+			return reconcile.Result{}, nil // an event follows
+		}
+		if v, err = r.look(ctx, frs, policy, theServers); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	if written, err := r.publish(ctx, v.frs, &v.plan.Status); !written {
+		return reconcile.Result{RequeueAfter: batchWindow}, err
+	}
+	r.warn(v)
+	return r.carryOut(ctx, v)
+}
+
+// look gathers what is known, and plans. What the plan takes is held until the next look.
+func (r *reconciler) look(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, from from) (*view, error) {
+	v := &view{frs: frs, policy: policy}
+	locals := r.localsOf(ctx, frs, policy, from)
+	observed := model.Observed{Now: r.clock.Now(), Generation: frs.Generation, Status: frs.Status.DeepCopy(), Seats: &r.seats}
+	for _, name := range slices.Sorted(maps.Keys(locals)) {
+		observed.Members = append(observed.Members, locals[name].Member)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.prime(ctx); err != nil {
+		return nil, err
+	}
+	if from == theServers {
+		r.seat(policy, locals)
+	}
+	v.plan = policy.Plan(observed)
+	if from == theServers {
+		policy.Hold(&r.seats, &v.plan)
+	}
+	var err error
+	v.lower, v.rest, err = r.steps(frs, policy, &v.plan, locals)
+	if from == theCaches && err == nil && len(v.lower)+len(v.rest) == 0 {
+		r.seat(policy, locals) // the caches have what was written last
+	}
+	return v, err
+}
+
+// seat says what a FederatedReplicaSet has in the clusters that answer.
+func (r *reconciler) seat(policy *model.Policy, locals map[string]*local) {
+	for _, l := range locals {
+		if !l.Reachable {
+			continue
+		}
+		asked := int32(0)
+		if l.Local != nil {
+			asked = l.Local.Replicas
+		}
+		r.seats.Set(l.Name, policy.Key(), policy.Shape, asked)
+	}
+}
+
+// prime makes the seats of clusters that report their room, once after each time that they became reachable: what this process has not planned itself is in their ReplicaSets.
+func (r *reconciler) prime(ctx context.Context) error {
+	var shapes map[string]*model.Policy
+	for _, m := range r.members.List() {
+		if since, is := r.primed[m.Name]; !m.Reachable || m.Room == nil || is && since.Equal(m.Since) {
+			continue
+		}
+		if shapes == nil {
+			shapes = map[string]*model.Policy{}
+			var all v1alpha1.FederatedReplicaSetList
+			if err := r.client.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
+				return fmt.Errorf("listing FederatedReplicaSets: %w", err)
+			}
+			for i := range all.Items {
+				if policy, invalid := model.Compile(&all.Items[i]); len(invalid) == 0 {
+					shapes[string(all.Items[i].UID)] = policy
+				}
+			}
+		}
+		cache, err := r.members.Cache(m.Name)
+		if err != nil {
+			continue // it has just stopped to answer
+		}
+		var sets appsv1.ReplicaSetList
+		if err := cache.List(ctx, &sets, client.HasLabels{v1alpha1.HubLabel}, client.UnsafeDisableDeepCopy); err != nil {
+			continue
+		}
+		for i := range sets.Items {
+			if policy := shapes[sets.Items[i].Labels[v1alpha1.OwnerLabel]]; policy != nil {
+				r.seats.Raise(m.Name, policy.Key(), policy.Shape, replicasOf(&sets.Items[i]))
+			}
+		}
+		if r.primed == nil {
+			r.primed = map[string]time.Time{}
+		}
+		r.primed[m.Name] = m.Since
+	}
+	return nil
+}
+
+// carryOut writes the ReplicaSets. A refusal is noted in the status: the model goes by it.
+func (r *reconciler) carryOut(ctx context.Context, v *view) (reconcile.Result, error) {
+	result := reconcile.Result{RequeueAfter: v.plan.Again}
+	if len(v.lower)+len(v.rest) == 0 {
+		return result, nil
+	}
+	o := r.act(ctx, v.frs, v.lower, v.rest)
+	if len(o.refused) > 0 {
+		status := v.frs.Status.DeepCopy()
+		for _, member := range slices.Sorted(maps.Keys(o.refused)) {
+			message := "refuses the ReplicaSet: " + o.refused[member]
+			v.policy.Refuse(status, member, message, r.clock.Now())
+			r.events.Eventf(v.frs, nil, corev1.EventTypeWarning, v1alpha1.ReasonClusterRefused, "ScaleCluster", "cluster %s %s", member, atMost(900, message))
+		}
+		_, err := r.publish(ctx, v.frs, status)
+		return reconcile.Result{RequeueAfter: batchWindow}, errors.Join(o.err, err)
+	}
+	if o.err != nil {
+		return reconcile.Result{}, o.err
+	}
+	if o.stale {
+		result.RequeueAfter = batchWindow
+	}
+	return result, nil
+}
+
+// publish writes the status if it has changed. It is false if the FederatedReplicaSet has changed since it was read.
+func (r *reconciler) publish(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, status *v1alpha1.FederatedReplicaSetStatus) (bool, error) {
+	if equality.Semantic.DeepEqual(stored(status), stored(&frs.Status)) {
+		return true, nil
+	}
+	written := frs.DeepCopy()
+	written.Status = *status.DeepCopy()
+	written.ManagedFields = nil // the cache does not keep them
+	switch err := r.client.Status().Update(ctx, written); {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("writing the status: %w", err)
+	}
+	*frs = *written
+	return true, nil
+}
+
+// stored is a status as the API server gives it back: with times in whole seconds.
+func stored(status *v1alpha1.FederatedReplicaSetStatus) *v1alpha1.FederatedReplicaSetStatus {
+	s := status.DeepCopy()
+	for i := range s.Clusters {
+		c := &s.Clusters[i]
+		c.Since = metav1.NewTime(c.Since.Truncate(time.Second))
+		if c.Capacity != nil {
+			c.Capacity.Time = metav1.NewTime(c.Capacity.Time.Truncate(time.Second))
+			if c.Capacity.RetryTime != nil {
+				c.Capacity.RetryTime.Time = c.Capacity.RetryTime.Truncate(time.Second)
+			}
+		}
+	}
+	for i := range s.Conditions {
+		s.Conditions[i].LastTransitionTime = metav1.NewTime(s.Conditions[i].LastTransitionTime.Truncate(time.Second))
+	}
+	return s
+}
+
+// publishInvalid says that the spec cannot be used. The rest of the status stays.
+func (r *reconciler) publishInvalid(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, invalid error) error {
+	status := frs.Status.DeepCopy()
+	status.ObservedGeneration = frs.Generation
+	changed := meta.SetStatusCondition(&status.Conditions, metav1.Condition{
+		Type: v1alpha1.ReadyCondition, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInvalid, Message: atMost(4096, invalid.Error()),
+		ObservedGeneration: frs.Generation, LastTransitionTime: metav1.NewTime(r.clock.Now()),
+	})
+	if changed {
+		r.events.Eventf(frs, nil, corev1.EventTypeWarning, v1alpha1.ReasonInvalid, "CheckSpec", "%s", atMost(900, invalid.Error()))
+	}
+	_, err := r.publish(ctx, frs, status)
+	return err
+}
+
+// warn writes an event about names that no cluster has, once for each generation.
+func (r *reconciler) warn(v *view) {
+	if len(v.plan.Unknown) == 0 {
+		return
+	}
+	if was, _ := r.applied.Swap("warned/"+string(v.frs.UID), v.frs.Generation); was == v.frs.Generation {
+		return
+	}
+	r.events.Eventf(v.frs, nil, corev1.EventTypeWarning, v1alpha1.ReasonUnknownCluster, "CheckSpec", "no cluster has the name %s; correct or remove it", atMost(900, strings.Join(v.plan.Unknown, ", ")))
+}
+
+// finalize sets or removes the finalizer as the annotation says. It is false if it has changed something, or failed.
+func (r *reconciler) finalize(ctx context.Context, frs *v1alpha1.FederatedReplicaSet) (bool, error) {
+	wanted, is := frs.Annotations[v1alpha1.CascadeAnnotation] == "true", controllerutil.ContainsFinalizer(frs, v1alpha1.CascadeFinalizer)
+	if wanted == is {
+		return true, nil
+	}
+	finalizers := slices.DeleteFunc(slices.Clone(frs.Finalizers), func(f string) bool { return f == v1alpha1.CascadeFinalizer })
+	if wanted {
+		finalizers = append(finalizers, v1alpha1.CascadeFinalizer)
+	}
+	return false, r.setFinalizers(ctx, frs, finalizers)
+}
+
+func (r *reconciler) setFinalizers(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, finalizers []string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": frs.UID, "resourceVersion": frs.ResourceVersion, "finalizers": finalizers}})
+	if err != nil {
+		return err
+	}
+	err = r.client.Patch(ctx, frs.DeepCopy(), client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1alpha1.FieldManager))
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil // an event follows
+	}
+	return err
+}
+
+// cascade deletes the ReplicaSets in the clusters, if the annotation asks for it. A cluster that does not answer is waited for, as long as the annotation stays.
+func (r *reconciler) cascade(ctx context.Context, frs *v1alpha1.FederatedReplicaSet) (reconcile.Result, error) {
+	if !controllerutil.ContainsFinalizer(frs, v1alpha1.CascadeFinalizer) {
+		return reconcile.Result{}, nil
+	}
+	if frs.Annotations[v1alpha1.CascadeAnnotation] == "true" {
+		members := r.members.List()
+		left, errs := make([]bool, len(members)), make([]error, len(members))
+		var deleting sync.WaitGroup
+		for i, m := range members {
+			deleting.Go(func() {
+				gone, err := r.deleteIn(ctx, frs, m)
+				if left[i] = !gone; err != nil {
+					errs[i] = fmt.Errorf("deleting the ReplicaSet in cluster %s: %w", m.Name, err)
+				}
+			})
+		}
+		deleting.Wait()
+		if err := errors.Join(errs...); err != nil {
+			return reconcile.Result{}, err
+		}
+		if slices.Contains(left, true) {
+			return reconcile.Result{RequeueAfter: cascadeInterval}, nil
+		}
+	}
+	finalizers := slices.DeleteFunc(slices.Clone(frs.Finalizers), func(f string) bool { return f == v1alpha1.CascadeFinalizer })
+	return reconcile.Result{}, r.setFinalizers(ctx, frs, finalizers)
+}
+
+// deleteIn deletes the ReplicaSet in a cluster. It is true if there is none any more. A cluster that does not answer, and of which nothing is known, has none.
+func (r *reconciler) deleteIn(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, m Member) (bool, error) {
+	if !m.Reachable {
+		asked := slices.ContainsFunc(frs.Status.Clusters, func(c v1alpha1.ClusterStatus) bool { return c.Name == m.Name && max(c.Wanted, c.Replicas) > 0 })
+		return !asked, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	to, err := r.members.Client(m.Name)
+	if err != nil {
+		return false, err
+	}
+	set := &metav1.PartialObjectMetadata{}
+	set.SetGroupVersionKind(replicaSetKind)
+	err = to.Get(ctx, client.ObjectKeyFromObject(frs), set)
+	if apierrors.IsNotFound(err) || err == nil && set.Labels[v1alpha1.OwnerLabel] != string(frs.UID) {
+		return true, nil
+	}
+	if err != nil || !set.DeletionTimestamp.IsZero() {
+		return false, err
+	}
+	uid := set.UID
+	return false, client.IgnoreNotFound(to.Delete(ctx, set, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground)))
+}
+
+func (r *reconciler) forget(key types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seats.Forget(key.String())
+}
+
+// atMost cuts a text to a number of bytes.
+func atMost(bytes int, text string) string {
+	if len(text) <= bytes {
+		return text
+	}
+	return strings.ToValidUTF8(text[:bytes-3], "") + "..."
+}

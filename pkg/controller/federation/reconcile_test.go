@@ -1,0 +1,525 @@
+package federation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
+	model "github.com/berth-project/berth/pkg/federation"
+)
+
+// world is a reconciler on a hub and clusters whose API servers answer at once. Their caches are always up to date.
+type world struct {
+	*reconciler
+	t        *testing.T
+	hub      client.Client
+	passed   *clocktesting.FakeClock
+	clusters []*cluster
+	// writes are the requests that changed something, in their order: "a Create", "hub Status".
+	writes []string
+	// refuse answers a write instead of the API server, if it returns an error.
+	refuse func(server, verb string) error
+}
+
+// cluster is a member with a ReplicaSet controller and a scheduler.
+type cluster struct {
+	name  string
+	room  int
+	away  bool
+	since time.Time
+	api   client.Client
+	pods  int
+	has   *model.Room
+}
+
+var _ Members = &world{}
+
+func (w *world) List() (all []Member) {
+	for _, c := range w.clusters {
+		all = append(all, Member{Name: c.name, Reachable: !c.away, Since: c.since, Room: c.has})
+	}
+	return all
+}
+
+func (w *world) Client(name string) (client.Client, error) {
+	c := w.cluster(name)
+	if c.away {
+		return nil, errors.New("away")
+	}
+	return c.api, nil
+}
+
+func (w *world) Cache(name string) (client.Reader, error) { return w.Client(name) }
+
+func (w *world) cluster(name string) *cluster {
+	return w.clusters[slices.IndexFunc(w.clusters, func(c *cluster) bool { return c.name == name })]
+}
+
+func newWorld(t *testing.T, spec string, rooms ...int) *world {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := &world{t: t, refuse: func(string, string) error { return nil }, passed: clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))}
+	build := func(server string) client.Client {
+		note := func(verb string) error {
+			if err := w.refuse(server, verb); err != nil {
+				return err
+			}
+			w.writes = append(w.writes, server+" "+verb)
+			return nil
+		}
+		return fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.FederatedReplicaSet{}, &appsv1.ReplicaSet{}).WithReturnManagedFields().
+			WithIndex(&corev1.Pod{}, OwnerIndex, func(object client.Object) []string {
+				if owner := metav1.GetControllerOf(object); owner != nil {
+					return []string{owner.Name}
+				}
+				return nil
+			}).WithInterceptorFuncs(interceptor.Funcs{
+			Create: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.CreateOption) error {
+				if _, isPod := object.(*corev1.Pod); !isPod {
+					if err := note("Create"); err != nil {
+						return err
+					}
+					if object.GetUID() == "" {
+						object.SetUID(types.UID("made-in-" + server))
+					}
+				}
+				return c.Create(ctx, object, opts...)
+			},
+			Apply: func(ctx context.Context, c client.WithWatch, object runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
+				if err := note("Apply"); err != nil {
+					return err
+				}
+				return c.Apply(ctx, object, opts...)
+			},
+			Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+				if err := note("Patch"); err != nil {
+					return err
+				}
+				return c.Patch(ctx, object, patch, opts...)
+			},
+			Delete: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.DeleteOption) error {
+				if _, isPod := object.(*corev1.Pod); !isPod {
+					if err := note("Delete"); err != nil {
+						return err
+					}
+				}
+				return c.Delete(ctx, object, opts...)
+			},
+			SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, object client.Object, opts ...client.SubResourceUpdateOption) error {
+				if server == "hub" {
+					if err := note("Status"); err != nil {
+						return err
+					}
+				}
+				return c.SubResource(sub).Update(ctx, object, opts...)
+			},
+		}).Build()
+	}
+	w.hub = build("hub")
+	for i, room := range rooms {
+		name := string(rune('a' + i))
+		w.clusters = append(w.clusters, &cluster{name: name, room: room, api: build(name)})
+	}
+	frs := &v1alpha1.FederatedReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "frs", Generation: 1}}
+	if err := yaml.UnmarshalStrict([]byte("{selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: web}}, spec: {containers: [{name: main, image: i}]}}, "+spec+"}"), &frs.Spec); err != nil {
+		t.Fatal(err)
+	}
+	w.do(w.hub.Create(t.Context(), frs))
+	w.restart()
+	return w
+}
+
+// restart makes the hub forget everything.
+func (w *world) restart() {
+	w.reconciler = &reconciler{client: w.hub, live: w.hub, members: w, events: events.NewFakeRecorder(10_000), clock: w.passed}
+}
+
+func (w *world) do(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) frs() *v1alpha1.FederatedReplicaSet {
+	w.t.Helper()
+	frs := &v1alpha1.FederatedReplicaSet{}
+	w.do(w.hub.Get(w.t.Context(), types.NamespacedName{Namespace: "shop", Name: "web"}, frs))
+	return frs
+}
+
+func (w *world) change(change func(*v1alpha1.FederatedReplicaSet)) {
+	w.t.Helper()
+	frs := w.frs()
+	change(frs)
+	frs.Generation++
+	w.do(w.hub.Update(w.t.Context(), frs))
+}
+
+func (w *world) reconcile() error {
+	_, err := w.Reconcile(w.t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "shop", Name: "web"}})
+	return err
+}
+
+func (w *world) set(name string) *appsv1.ReplicaSet {
+	w.t.Helper()
+	set := &appsv1.ReplicaSet{}
+	err := w.cluster(name).api.Get(w.t.Context(), types.NamespacedName{Namespace: "shop", Name: "web"}, set)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	w.do(err)
+	return set
+}
+
+// layout is what the clusters are asked for.
+func (w *world) layout() string {
+	var parts []string
+	for _, c := range w.clusters {
+		n := int32(0)
+		if set := w.set(c.name); set != nil {
+			n = replicasOf(set)
+		}
+		parts = append(parts, fmt.Sprint(n))
+	}
+	return strings.Join(parts, " ")
+}
+
+func (w *world) expect(want string) {
+	w.t.Helper()
+	if got := w.layout(); got != want {
+		w.t.Fatalf("got %s, want %s; %s; %v", got, want, w.frs().Status.Summary, w.writes)
+	}
+}
+
+// live lets ReplicaSet controllers and schedulers act.
+func (w *world) live() {
+	w.t.Helper()
+	ctx, now := w.t.Context(), metav1.NewTime(w.passed.Now())
+	for _, c := range w.clusters {
+		set := w.set(c.name)
+		if set == nil {
+			continue
+		}
+		var pods corev1.PodList
+		w.do(c.api.List(ctx, &pods))
+		slices.SortStableFunc(pods.Items, func(a, b corev1.Pod) int { return strings.Compare(b.Spec.NodeName, a.Spec.NodeName) }) // bound ones first
+		for len(pods.Items) > int(replicasOf(set)) {
+			last := len(pods.Items) - 1
+			w.do(c.api.Delete(ctx, &pods.Items[last]))
+			pods.Items = pods.Items[:last]
+		}
+		for len(pods.Items) < int(replicasOf(set)) {
+			c.pods++
+			pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "shop", Name: fmt.Sprint("web-", c.pods), Labels: set.Spec.Template.Labels,
+				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, replicaSetKind)},
+			}}
+			w.do(c.api.Create(ctx, &pod))
+			pods.Items = append(pods.Items, pod)
+		}
+		for i := range pods.Items {
+			pod := &pods.Items[i]
+			switch {
+			case pod.Spec.NodeName != "" || i >= c.room && len(pod.Status.Conditions) > 0:
+				continue
+			case i < c.room:
+				pod.Spec.NodeName = "node"
+				pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: now}}
+			default:
+				pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, LastTransitionTime: now}}
+			}
+			status := pod.Status
+			w.do(c.api.Update(ctx, pod))
+			pod.Status = status
+			w.do(c.api.Status().Update(ctx, pod))
+		}
+		set.Status.Replicas = int32(len(pods.Items))
+		w.do(c.api.Status().Update(ctx, set))
+	}
+}
+
+// until reconciles every five seconds, with restarts of the hub in between.
+func (w *world) until(d time.Duration) {
+	w.t.Helper()
+	for end := w.passed.Now().Add(d); w.passed.Now().Before(end); w.passed.Step(5 * time.Second) {
+		w.do(w.reconcile())
+		w.live()
+		if w.passed.Now().Unix()%7 == 0 {
+			w.restart()
+		}
+	}
+	w.do(w.reconcile())
+}
+
+func (w *world) expectReason(of, want string) {
+	w.t.Helper()
+	if c := meta.FindStatusCondition(w.frs().Status.Conditions, of); c == nil || c.Reason != want {
+		w.t.Fatalf("%s is %+v, want %s", of, c, want)
+	}
+}
+
+const evenly = "replicas: 12, preferences: {rebalance: true, clusters: {'*': {weight: 1}}}"
+
+func TestReplicasGoWhereThereIsRoom(t *testing.T) {
+	w := newWorld(t, evenly, 100, 100, 2)
+	w.until(3 * time.Minute)
+	w.expect("5 5 2")
+	w.expectReason(v1alpha1.ReadyCondition, v1alpha1.ReasonReady)
+	w.cluster("c").room = 100
+	w.until(10 * time.Minute)
+	w.expect("4 4 4")
+	status := w.frs().Status
+	if status.Summary != "a 4/4, b 4/4, c 4/4" || status.Replicas != 12 || status.AvailableReplicas != 12 || status.ScheduledReplicas != 12 {
+		t.Errorf("got %+v", status)
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		set := w.set(name)
+		if set.Labels[v1alpha1.OwnerLabel] != "frs" || set.Labels[v1alpha1.HubLabel] == "" || set.Spec.Template.Labels[v1alpha1.HubLabel] == "" || len(set.OwnerReferences) > 0 {
+			t.Errorf("got %+v", set.ObjectMeta)
+		}
+	}
+	w.restart()
+	w.do(w.reconcile())
+	before := len(w.writes)
+	w.do(w.reconcile())
+	if len(w.writes) > before {
+		t.Errorf("writes at rest: %v", w.writes[before:])
+	}
+}
+
+func TestAClusterIsLostAndReturns(t *testing.T) {
+	w := newWorld(t, "replicas: 12, preferences: {clusters: {'*': {weight: 1}}}", 100, 100, 100)
+	w.until(time.Minute)
+	w.expect("4 4 4")
+	c := w.cluster("c")
+	c.away, c.since = true, w.passed.Now()
+	w.until(4 * time.Minute)
+	w.expect("4 4 4")
+	w.expectReason(v1alpha1.ReachableCondition, v1alpha1.ReasonUnreachable)
+	w.until(2 * time.Minute)
+	w.expect("6 6 4")
+	if got := w.frs().Status.MayExceedBy; got != 4 {
+		t.Errorf("may exceed by %d", got)
+	}
+	c.away, c.since = false, w.passed.Now()
+	w.until(time.Minute)
+	w.expect("6 6 0")
+	w.expectReason(v1alpha1.ReachableCondition, v1alpha1.ReasonReachable)
+}
+
+// TestWhatLowersComesFirst, and nothing is raised if that fails. The status comes before everything.
+func TestWhatLowersComesFirst(t *testing.T) {
+	w := newWorld(t, evenly, 100, 100)
+	w.until(time.Minute)
+	w.expect("6 6")
+	w.change(func(frs *v1alpha1.FederatedReplicaSet) {
+		frs.Spec.Preferences.Clusters["a"] = v1alpha1.ClusterPreferences{MaxReplicas: ptr.To[int32](2), Weight: 1}
+	})
+	w.until(30 * time.Second)
+	w.expect("2 10")
+	w.change(func(frs *v1alpha1.FederatedReplicaSet) {
+		frs.Spec.Preferences.Clusters["a"] = v1alpha1.ClusterPreferences{Weight: 1}
+		frs.Spec.Preferences.Clusters["b"] = v1alpha1.ClusterPreferences{MaxReplicas: ptr.To[int32](4), Weight: 1}
+		frs.Spec.Replicas = ptr.To[int32](8)
+	})
+	w.writes = nil
+	w.refuse = func(server, verb string) error {
+		if server == "b" {
+			return apierrors.NewInternalError(errors.New("no"))
+		}
+		return nil
+	}
+	if w.reconcile() == nil {
+		t.Error("no error")
+	}
+	w.expect("2 10")
+	if !slices.Equal(w.writes, []string{"hub Status"}) {
+		t.Errorf("got %v", w.writes)
+	}
+	w.refuse = func(string, string) error { return nil }
+	w.until(30 * time.Second)
+	w.expect("4 4")
+}
+
+func TestAClusterThatRefusesIsFull(t *testing.T) {
+	for name, refusal := range map[string]error{
+		"a policy":     apierrors.NewForbidden(appsv1.Resource("replicasets"), "web", errors.New("policy")),
+		"no namespace": apierrors.NewNotFound(corev1.Resource("namespaces"), "shop"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, evenly, 100, 100, 100)
+			refused := refusal
+			w.refuse = func(server, verb string) error {
+				if server == "c" {
+					return refused
+				}
+				return nil
+			}
+			w.until(time.Minute)
+			w.expect("6 6 0")
+			c := w.frs().Status.Clusters[2]
+			if c.State != v1alpha1.ClusterFull || !strings.Contains(c.Message, refused.Error()) || c.Capacity.Failures != 1 {
+				t.Errorf("got %+v", c)
+			}
+			if at := slices.IndexFunc(w.writes, func(s string) bool { return s == "a Create" }); at < 0 || len(w.writes) > 30 {
+				t.Errorf("got %v", w.writes)
+			}
+			w.refuse = func(string, string) error { return nil }
+			w.until(6 * time.Minute)
+			w.expect("4 4 4")
+		})
+	}
+}
+
+func TestAnotherReplicaSetIsLeftAlone(t *testing.T) {
+	w := newWorld(t, evenly, 100, 100, 100)
+	other := &appsv1.ReplicaSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "other"},
+		Spec:       appsv1.ReplicaSetSpec{Replicas: ptr.To[int32](3), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}}}},
+	}
+	w.do(w.cluster("c").api.Create(t.Context(), other))
+	w.until(time.Minute)
+	w.expect("6 6 3")
+	if c := w.frs().Status.Clusters[2]; c.State != v1alpha1.ClusterNameTaken {
+		t.Errorf("got %+v", c)
+	}
+	set := w.set("c")
+	set.Labels = map[string]string{v1alpha1.AdoptLabel: "true"}
+	w.do(w.cluster("c").api.Update(t.Context(), set))
+	w.until(time.Minute)
+	w.expect("4 4 4")
+	if set = w.set("c"); set.UID != "other" || set.Labels[v1alpha1.OwnerLabel] != "frs" {
+		t.Errorf("got %+v", set.ObjectMeta)
+	}
+}
+
+func TestDeletionCascadesOnlyIfAsked(t *testing.T) {
+	w := newWorld(t, evenly, 100, 100)
+	w.until(time.Minute)
+	w.do(w.hub.Delete(t.Context(), w.frs()))
+	w.do(w.reconcile())
+	w.expect("6 6")
+
+	w = newWorld(t, evenly, 100, 100, 100)
+	w.change(func(frs *v1alpha1.FederatedReplicaSet) {
+		frs.Annotations = map[string]string{v1alpha1.CascadeAnnotation: "true"}
+	})
+	w.until(time.Minute)
+	w.expect("4 4 4")
+	w.do(w.hub.Delete(t.Context(), w.frs()))
+	w.cluster("c").away = true
+	w.do(w.reconcile())
+	w.do(w.reconcile())
+	w.expect("0 0 4")
+	if w.frs().DeletionTimestamp.IsZero() {
+		t.Error("it is not being deleted")
+	}
+	w.cluster("c").away = false
+	w.do(w.reconcile())
+	w.do(w.reconcile())
+	w.expect("0 0 0")
+	if err := w.hub.Get(t.Context(), types.NamespacedName{Namespace: "shop", Name: "web"}, &v1alpha1.FederatedReplicaSet{}); !apierrors.IsNotFound(err) {
+		t.Errorf("it is still there: %v", err)
+	}
+}
+
+func TestASpecThatIsNotValidLeavesAllAsItIs(t *testing.T) {
+	w := newWorld(t, evenly, 100, 100)
+	w.until(time.Minute)
+	w.change(func(frs *v1alpha1.FederatedReplicaSet) {
+		frs.Annotations = map[string]string{v1alpha1.PreferencesAnnotation: "{}"}
+		frs.Spec.Replicas = ptr.To[int32](40)
+	})
+	w.until(time.Minute)
+	w.expect("6 6")
+	w.expectReason(v1alpha1.ReadyCondition, v1alpha1.ReasonInvalid)
+	w.change(func(frs *v1alpha1.FederatedReplicaSet) { frs.Annotations = nil })
+	w.until(time.Minute)
+	w.expect("20 20")
+}
+
+// TestNamesThatNoClusterHas is a warning, once.
+func TestNamesThatNoClusterHas(t *testing.T) {
+	w := newWorld(t, "replicas: 2, preferences: {clusters: {a: {weight: 1}, eats: {weight: 1}}}", 100)
+	for range 5 {
+		w.do(w.reconcile())
+	}
+	recorder, warnings := w.events.(*events.FakeRecorder), 0
+	for len(recorder.Events) > 0 {
+		if strings.Contains(<-recorder.Events, "no cluster has the name eats") {
+			warnings++
+		}
+	}
+	if warnings != 1 {
+		t.Errorf("%d warnings", warnings)
+	}
+	w.expect("2")
+}
+
+// TestSeatsAreMadeAgain: after a restart of the hub, replicas without a node hold the seats that a cluster has reported.
+func TestSeatsAreMadeAgain(t *testing.T) {
+	w := newWorld(t, "replicas: 20, preferences: {clusters: {'*': {weight: 1}}}", 0, 100)
+	policy, invalid := model.Compile(w.frs())
+	if len(invalid) > 0 {
+		t.Fatal(invalid)
+	}
+	other := w.frs().DeepCopy()
+	other.Name, other.UID, other.ResourceVersion, other.Spec.Replicas = "other", "other", "", ptr.To[int32](4)
+	w.do(w.hub.Create(t.Context(), other))
+	content, err := policy.Render(4, "other")
+	w.do(err)
+	set := &appsv1.ReplicaSet{}
+	w.do(runtime.DefaultUnstructuredConverter.FromUnstructured(content, set))
+	set.Name = "other"
+	w.do(w.cluster("a").api.Create(t.Context(), set))
+	w.cluster("a").has = &model.Room{At: w.passed.Now(), Seats: map[string]int32{policy.Shape: 6}, Bound: map[string]int32{}}
+	w.do(w.reconcile())
+	w.expect("2 18")
+}
+
+// TestAClusterThatHangsIsOneThatDoesNotAnswer: its API server does not answer a read, although its state says that it does.
+func TestAClusterThatHangsIsOneThatDoesNotAnswer(t *testing.T) {
+	w := newWorld(t, evenly, 100, 100, 100)
+	w.until(time.Minute)
+	healthy := w.cluster("c").api
+	w.cluster("c").api = interceptor.NewClient(healthy.(client.WithWatch), interceptor.Funcs{
+		Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+			return context.DeadlineExceeded
+		},
+	})
+	w.do(w.reconcile())
+	if c := w.frs().Status.Clusters[2]; c.State != v1alpha1.ClusterUnreachable || c.Wanted != 4 {
+		t.Errorf("got %+v", c)
+	}
+	w.cluster("c").api = healthy
+	w.do(w.reconcile())
+	w.expect("4 4 4")
+}

@@ -1,0 +1,59 @@
+package federation
+
+import (
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
+	"github.com/berth-project/berth/pkg/turns"
+)
+
+const (
+	// concurrentReconciles is how many FederatedReplicaSets are reconciled at the same time, and concurrentOfNamespace how many of them may be of one namespace.
+	concurrentReconciles  = 8
+	concurrentOfNamespace = 4
+	// After an error a FederatedReplicaSet is tried again with exponential backoff from firstRetry up to lastRetry.
+	firstRetry = 200 * time.Millisecond
+	lastRetry  = time.Minute
+)
+
+var replicaSetKind = appsv1.SchemeGroupVersion.WithKind("ReplicaSet")
+
+// Options are what tests replace.
+type Options struct {
+	// Clock is the real one if nil.
+	Clock clock.PassiveClock
+}
+
+// Setup adds the controller of FederatedReplicaSets to the manager of the hub. Changes gives a request for each FederatedReplicaSet that a change in a cluster may concern.
+func Setup(mgr ctrl.Manager, members Members, changes source.Source, opts Options) error {
+	if opts.Clock == nil {
+		opts.Clock = clock.RealClock{}
+	}
+	r := &reconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), members: members, events: mgr.GetEventRecorder("berth-controller"), clock: opts.Clock}
+	c, err := controller.New("federatedreplicaset", mgr, controller.Options{
+		Reconciler:              r,
+		MaxConcurrentReconciles: concurrentReconciles,
+		NewQueue:                turns.NewQueue(concurrentOfNamespace),
+		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
+	})
+	if err != nil {
+		return fmt.Errorf("making the controller: %w", err)
+	}
+	if err := c.Watch(source.Kind(mgr.GetCache(), &v1alpha1.FederatedReplicaSet{}, &handler.TypedEnqueueRequestForObject[*v1alpha1.FederatedReplicaSet]{})); err != nil {
+		return fmt.Errorf("watching FederatedReplicaSets: %w", err)
+	}
+	if err := c.Watch(changes); err != nil {
+		return fmt.Errorf("watching the clusters: %w", err)
+	}
+	return nil
+}
