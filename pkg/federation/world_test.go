@@ -333,25 +333,29 @@ func TestScenarios(t *testing.T) {
 		away     string
 		want     string
 	}{
-		"1: evenly":                               {all(weight(1)), true, [3]int32{lots, lots, lots}, [3]int32{}, "", "16 17 17"},
-		"1: c has capacity for 6":                 {all(weight(1)), true, [3]int32{lots, lots, 6}, [3]int32{}, "", "22 22 6"},
-		"1: b and c are offline":                  {all(weight(1)), true, [3]int32{lots, lots, lots}, [3]int32{}, "bc", "50 0 0"},
-		"2: at most 2, with a weight":             {all(Bounds{Max: 2, Weight: 1}), true, [3]int32{lots, lots, lots}, [3]int32{}, "", "2 2 2"},
-		"2: at least 2, without a weight":         {all(Bounds{Min: 2, Max: allocation.Unlimited}), true, [3]int32{lots, lots, lots}, [3]int32{}, "", "2 2 2"},
-		"2: at least and at most 2":               {all(Bounds{Min: 2, Max: 2}), true, [3]int32{lots, lots, lots}, [3]int32{}, "", "2 2 2"},
-		"3: at least 20":                          {all(Bounds{Min: 20, Max: allocation.Unlimited}), true, [3]int32{lots, lots, lots}, [3]int32{}, "", "20 20 10"},
-		"4: all have capacity":                    {four, true, [3]int32{lots, lots, lots}, [3]int32{}, "", "16 17 17"},
-		"4: b is offline":                         {four, true, [3]int32{lots, lots, lots}, [3]int32{}, "b", "30 0 20"},
-		"4: b has no capacity":                    {four, true, [3]int32{lots, 0, lots}, [3]int32{}, "", "30 0 20"},
-		"4: a and b are offline":                  {four, true, [3]int32{lots, lots, lots}, [3]int32{}, "ab", "0 0 20"},
-		"5: all have capacity":                    {five, false, [3]int32{lots, lots, lots}, [3]int32{}, "", "50 0 0"},
-		"5: a has capacity for 40":                {five, false, [3]int32{40, lots, lots}, [3]int32{}, "", "40 5 5"},
-		"6: a gets twice as many":                 {map[string]Bounds{"a": weight(2), "b": weight(1), "c": weight(1)}, false, [3]int32{lots, lots, lots}, [3]int32{}, "", "25 12 13"},
-		"7: a has 20":                             {all(weight(1)), false, [3]int32{lots, lots, lots}, [3]int32{20}, "", "20 15 15"},
-		"7: a has 20, and c has capacity for 6":   {all(weight(1)), false, [3]int32{lots, lots, 6}, [3]int32{20}, "", "22 22 6"},
-		"7: a has 30, and c has capacity for 6":   {all(weight(1)), false, [3]int32{lots, lots, 6}, [3]int32{30}, "", "30 14 6"},
-		"with rebalance a gives replicas away":    {all(weight(1)), true, [3]int32{lots, lots, 6}, [3]int32{30}, "", "22 22 6"},
-		"a cluster without an entry gets nothing": {map[string]Bounds{"a": weight(1), "b": weight(1)}, true, [3]int32{lots, lots, lots}, [3]int32{0, 0, 12}, "", "25 25 0"},
+		"1: evenly":                             {all(weight(1)), true, [3]int32{lots, lots, lots}, [3]int32{}, "", "16 17 17"},
+		"1: c has capacity for 6":               {all(weight(1)), true, [3]int32{lots, lots, 6}, [3]int32{}, "", "22 22 6"},
+		"1: b and c are offline":                {all(weight(1)), true, [3]int32{lots, lots, lots}, [3]int32{}, "bc", "50 0 0"},
+		"2: at most 2, with a weight":           {all(Bounds{Max: 2, Weight: 1}), true, [3]int32{lots, lots, lots}, [3]int32{}, "", "2 2 2"},
+		"2: at least 2, without a weight":       {all(Bounds{Min: 2, Max: allocation.Unlimited}), true, [3]int32{lots, lots, lots}, [3]int32{}, "", "2 2 2"},
+		"2: at least and at most 2":             {all(Bounds{Min: 2, Max: 2}), true, [3]int32{lots, lots, lots}, [3]int32{}, "", "2 2 2"},
+		"3: at least 20":                        {all(Bounds{Min: 20, Max: allocation.Unlimited}), true, [3]int32{lots, lots, lots}, [3]int32{}, "", "20 20 10"},
+		"4: all have capacity":                  {four, true, [3]int32{lots, lots, lots}, [3]int32{}, "", "16 17 17"},
+		"4: b is offline":                       {four, true, [3]int32{lots, lots, lots}, [3]int32{}, "b", "30 0 20"},
+		"4: b has no capacity":                  {four, true, [3]int32{lots, 0, lots}, [3]int32{}, "", "30 0 20"},
+		"4: a and b are offline":                {four, true, [3]int32{lots, lots, lots}, [3]int32{}, "ab", "0 0 20"},
+		"5: all have capacity":                  {five, false, [3]int32{lots, lots, lots}, [3]int32{}, "", "50 0 0"},
+		"5: a has capacity for 40":              {five, false, [3]int32{40, lots, lots}, [3]int32{}, "", "40 5 5"},
+		"6: a gets twice as many":               {map[string]Bounds{"a": weight(2), "b": weight(1), "c": weight(1)}, false, [3]int32{lots, lots, lots}, [3]int32{}, "", "25 12 13"},
+		"7: a has 20":                           {all(weight(1)), false, [3]int32{lots, lots, lots}, [3]int32{20}, "", "20 15 15"},
+		"7: a has 20, and c has capacity for 6": {all(weight(1)), false, [3]int32{lots, lots, 6}, [3]int32{20}, "", "22 22 6"},
+		"7: a has 30, and c has capacity for 6": {all(weight(1)), false, [3]int32{lots, lots, 6}, [3]int32{30}, "", "30 14 6"},
+		"with rebalance a gives replicas away":  {all(weight(1)), true, [3]int32{lots, lots, 6}, [3]int32{30}, "", "22 22 6"},
+		"minimums go by weight":                 {map[string]Bounds{"a": {Min: 40, Max: 40, Weight: 1}, "b": {Min: 40, Max: 40, Weight: 2}}, true, [3]int32{lots, lots, lots}, [3]int32{}, "", "10 40 0"},
+		"without rebalance, a cluster without a weight keeps what runs": {map[string]Bounds{"a": weight(1), "b": {Max: 20}}, false, [3]int32{lots, lots, lots}, [3]int32{0, 12}, "", "38 12 0"},
+		"with rebalance it does not":                                    {map[string]Bounds{"a": weight(1), "b": {Max: 20}}, true, [3]int32{lots, lots, lots}, [3]int32{0, 12}, "", "50 0 0"},
+		"replicas without room wait where they are":                     {all(weight(1)), false, [3]int32{16, 17, 6}, [3]int32{}, "", "22 22 6"},
+		"a cluster without an entry gets nothing":                       {map[string]Bounds{"a": weight(1), "b": weight(1)}, true, [3]int32{lots, lots, lots}, [3]int32{0, 0, 12}, "", "25 25 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 1, policyOf(50, tc.rebal, tc.clusters), tc.rooms[:]...)
@@ -620,4 +624,88 @@ func TestMovesKeepTheirPace(t *testing.T) {
 		}
 	}
 	w.expect("16 17 17")
+}
+
+// TestNothingMovesForBalanceWhileAClusterIsAway, because it may come back.
+func TestNothingMovesForBalanceWhileAClusterIsAway(t *testing.T) {
+	w := newWorld(t, 1, policyOf(30, true, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+	w.until(time.Minute)
+	w.expect("10 10 10")
+	w.setAway(2, true)
+	w.policy.Clusters = map[string]Bounds{"*": weight(1), "a": weight(3)}
+	w.until(time.Minute)
+	w.expect("10 10 10")
+	w.setAway(2, false)
+	w.until(2 * time.Minute)
+	w.expect("18 6 6")
+}
+
+// TestAClusterThatWasFullGrowsStepByStep: it takes no more than MaxMoving of many new replicas, even if these are not moved.
+func TestAClusterThatWasFullGrowsStepByStep(t *testing.T) {
+	w := newWorld(t, 1, policyOf(50, false, map[string]Bounds{"*": weight(1)}), 100, 100, 6)
+	w.policy.MaxMoving = 4
+	w.until(3 * time.Minute)
+	w.expect("22 22 6")
+	w.until(5 * time.Minute)
+	w.policy.Replicas = 80
+	w.reconcile(false)
+	w.expect("35 35 10")
+}
+
+// TestAFigureIsForgotten if nobody has tried it for an hour: nothing has moved, and nothing was missing.
+func TestAFigureIsForgotten(t *testing.T) {
+	w := newWorld(t, 1, policyOf(50, false, map[string]Bounds{"*": weight(1)}), 100, 100, 6)
+	w.until(3 * time.Minute)
+	if c := statusOf(&w.status, "c"); c.Capacity == nil || c.Capacity.Replicas != 6 {
+		w.fail("c is %+v", c)
+	}
+	w.until(80 * time.Minute)
+	w.expect("22 22 6")
+	if c := statusOf(&w.status, "c"); c.Capacity != nil {
+		w.fail("c is %+v", c)
+	}
+}
+
+// TestAFullClusterThatLosesNodesIsSmaller: two of its six pods lose their node.
+func TestAFullClusterThatLosesNodesIsSmaller(t *testing.T) {
+	w := newWorld(t, 1, policyOf(50, false, map[string]Bounds{"*": weight(1)}), 100, 100, 6)
+	w.until(2 * time.Minute)
+	w.expect("22 22 6")
+	c := w.clusters[2]
+	c.room = 4
+	c.local.Pods[0], c.local.Pods[1] = Pod{UnschedulableSince: w.now}, Pod{UnschedulableSince: w.now}
+	w.until(90 * time.Second)
+	w.expect("23 23 4")
+}
+
+// TestBackOffBeginsAgainAfterSuccess: c had no room five times. Two of the pods that were tried have a node now.
+func TestBackOffBeginsAgainAfterSuccess(t *testing.T) {
+	w := newWorld(t, 1, policyOf(50, true, map[string]Bounds{"*": weight(1)}), 100, 100, 8)
+	w.until(2 * time.Minute)
+	w.expect("21 21 8")
+	c := statusOf(&w.status, "c")
+	c.Capacity.Replicas, c.Capacity.Failures, c.Capacity.RetryTime.Time = 6, 5, w.now
+	w.reconcile(false)
+	if c := statusOf(&w.status, "c"); c.Capacity.Failures != 0 || c.Capacity.Replicas != 8 {
+		w.fail("c is %+v", c.Capacity)
+	}
+	w.live(time.Second)
+	w.until(70 * time.Second)
+	if c := statusOf(&w.status, "c"); c.Capacity.Failures != 1 {
+		w.fail("c is %+v", c.Capacity)
+	}
+}
+
+// TestTheSurplusLeavesTheOneThatReturned, even if the hub ends after it has written that it has returned.
+func TestTheSurplusLeavesTheOneThatReturned(t *testing.T) {
+	w := newWorld(t, 1, policyOf(50, false, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+	w.until(time.Minute)
+	w.setAway(2, true)
+	w.until(6 * time.Minute)
+	w.expect("25 25 17")
+	w.setAway(2, false)
+	w.status = stored(w.policy.Plan(w.observe()).Status)
+	w.expectState("c", v1alpha1.ClusterReturned)
+	w.until(time.Minute)
+	w.expect("25 25 0")
 }
