@@ -8,7 +8,7 @@ import (
 
 //go:embed base/namespace.yaml base/workload-reader.yaml crd/*_*.yaml scheduler/rbac.yaml scheduler/flowschema.yaml controller/rbac.yaml controller/united.yaml controller/policy.yaml policy/record.yaml
 //go:embed webhook/rbac.yaml webhook/certificate.yaml budget/rbac.yaml budget/protection.yaml budget/eviction.yaml budget/flowschema.yaml
-//go:embed descheduler/base/rbac.yaml
+//go:embed descheduler/base/rbac.yaml federation/hub/clusterprofiles.yaml federation/hub/rbac.yaml federation/member/rbac.yaml
 var files embed.FS
 
 // SchedulerConfig is the configuration of the scheduler as it is deployed, without a client connection.
@@ -61,6 +61,14 @@ func Install() [][]byte {
 	}
 	return all
 }
+
+// FederationHub is what a hub needs for its members, in addition to Install.
+func FederationHub() [][]byte {
+	return append(read("federation/hub/clusterprofiles.yaml"), read("federation/hub/rbac.yaml")...)
+}
+
+// FederationMember is what a member of a federation needs.
+func FederationMember() [][]byte { return read("federation/member/rbac.yaml") }
 
 func read(pattern string) [][]byte {
 	names, err := fs.Glob(files, pattern)

@@ -44,6 +44,9 @@ const (
 	LeaderChangedInstead Fault = "the store has another leader: the answer is 500 and says so"
 	ExpiredInstead       Fault = "the revision is too old: the answer is 410"
 	ForbiddenInstead     Fault = "the right is missing: the answer is 403"
+	UnauthorizedInstead  Fault = "the credentials are not accepted: the answer is 401"
+	Silence              Fault = "the request arrives nowhere, and there is no answer until the client leaves"
+	HalfAnswer           Fault = "the connection breaks in the middle of the answer"
 )
 
 // AllFaults are the faults that a write can meet.
@@ -56,6 +59,8 @@ const (
 	ProxyTimeout = 6 * time.Second
 	// longest is the longest time for which the proxy holds a slow request.
 	longest = 2 * time.Second
+	// half is how much of an answer the client gets with HalfAnswer, in bytes.
+	half = 1000
 )
 
 // Proxy forwards requests to an API server and disturbs some of them.
@@ -199,6 +204,14 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusGone, metav1.StatusReasonExpired, "too old resource version")
 	case ForbiddenInstead:
 		refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden, "")
+	case UnauthorizedInstead:
+		refuse(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "")
+	case Silence:
+		<-r.Context().Done()
+		panic(http.ErrAbortHandler)
+	case HalfAnswer:
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		forward.ServeHTTP(&halfway{ResponseWriter: w, left: half}, r)
 	case ConnectionRefused:
 		panic(http.ErrAbortHandler)
 	case Late:
@@ -222,6 +235,26 @@ func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason, message
 	status := metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message}
 	_ = json.NewEncoder(w).Encode(status) // the client may be gone
 }
+
+// halfway breaks the connection after some bytes.
+type halfway struct {
+	http.ResponseWriter
+	left int
+}
+
+// Write implements http.ResponseWriter.
+func (h *halfway) Write(p []byte) (int, error) {
+	if len(p) > h.left {
+		_, _ = h.ResponseWriter.Write(p[:h.left]) // the connection breaks anyway
+		_ = http.NewResponseController(h.ResponseWriter).Flush()
+		panic(http.ErrAbortHandler)
+	}
+	h.left -= len(p)
+	return h.ResponseWriter.Write(p)
+}
+
+// Unwrap lets http.ResponseController flush.
+func (h *halfway) Unwrap() http.ResponseWriter { return h.ResponseWriter }
 
 // nowhere discards a response that the client must not receive.
 type nowhere struct{}

@@ -202,6 +202,14 @@ var forbidden = map[string]map[string]string{
 		"k8s.io/kubernetes/pkg/controller": "only the control plane is built on its controllers",
 		module + "cmd":                     "nothing imports cmd",
 	},
+	"pkg/members": {
+		module + "pkg/plugins":    "adapters do not import each other",
+		module + "pkg/controller": "controllers use it, and not the other way round",
+		module + "pkg/webhook":    "adapters do not import each other",
+		module + "pkg/sandbox":    "only cmd and tests start a control plane",
+		"k8s.io/kubernetes":       "only the scheduler is built on k8s.io/kubernetes",
+		module + "cmd":            "nothing imports cmd",
+	},
 	"pkg/controller/...": {
 		module + "pkg/plugins": "adapters do not import each other",
 		module + "pkg/webhook": "adapters do not import each other",

@@ -1,0 +1,475 @@
+package members
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/connrotation"
+	"k8s.io/client-go/util/flowcontrol"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+)
+
+// kinds are what the cache holds of a member.
+var kinds = []schema.GroupVersionKind{appsv1.SchemeGroupVersion.WithKind("ReplicaSet"), corev1.SchemeGroupVersion.WithKind("Pod")}
+
+// knownKinds maps the kinds of the cache without a request.
+func knownKinds() meta.RESTMapper {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	for _, kind := range kinds {
+		mapper.Add(kind, meta.RESTScopeNamespace)
+	}
+	return mapper
+}
+
+// link is one member with one set of credentials. If the credentials change, another link takes its place.
+type link struct {
+	options *Options
+	// config is nil if there are no usable credentials.
+	config *rest.Config
+	of     fingerprint
+	// previous is the link whose place this one takes, or nil.
+	previous *link
+	// changed is called with every change of the state, and with changes in the member while it is ready. It must not block.
+	changed func(Status, Change)
+
+	cancel context.CancelFunc
+	done   chan struct{} // closed when nothing of it is left
+
+	mu     sync.Mutex
+	status Status
+	now    *session // nil unless ready
+}
+
+// run keeps the member connected until the context ends.
+func (l *link) run(ctx context.Context) {
+	defer close(l.done)
+	if l.previous != nil {
+		<-l.previous.done // two caches of one member would be twice the memory
+		l.previous = nil
+	}
+	backoff := l.backoff()
+	for {
+		began := time.Now()
+		l.attempt(ctx)
+		if time.Since(began) > l.options.LongestPause {
+			backoff = l.backoff()
+		}
+		select {
+		case <-time.After(backoff.Step()):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (l *link) backoff() *wait.Backoff {
+	return &wait.Backoff{Duration: l.options.ShortestPause, Factor: 2, Jitter: 0.2, Steps: 1 << 30, Cap: l.options.LongestPause}
+}
+
+// attempt connects, and returns when the connection cannot be used, or not any more. Nothing of it is left then.
+func (l *link) attempt(ctx context.Context) {
+	within, cancel := context.WithCancel(ctx)
+	s, err := open(within, l)
+	if err == nil {
+		err = s.run()
+	}
+	if ctx.Err() == nil {
+		l.fail(err)
+	} else {
+		l.leave()
+	}
+	cancel()
+	if s != nil {
+		s.close()
+	}
+}
+
+// arrive makes the member ready.
+func (l *link) arrive(s *session, version string) {
+	l.mu.Lock()
+	l.now = s
+	l.status = Status{Name: l.status.Name, State: Ready, Since: time.Now(), Version: version, Seen: s.seen()}
+	status := l.status
+	l.mu.Unlock()
+	l.changed(status, Change{Member: status.Name})
+}
+
+// fail records why the member is not ready. From here on nobody reads its cache.
+func (l *link) fail(err error) {
+	server := ""
+	if l.config != nil {
+		server = l.config.Host
+	}
+	l.mu.Lock()
+	before := l.status
+	l.now = nil
+	l.status.State, l.status.Message, l.status.Seen = stateOf(err), messageOf(before.Name, server, err), time.Time{}
+	if before.State == Ready {
+		l.status.Since = time.Now()
+	}
+	status := l.status
+	l.mu.Unlock()
+	if before.State != status.State {
+		l.changed(status, Change{Member: status.Name})
+	}
+}
+
+// leave ends the use of a link that is not the member's any more.
+func (l *link) leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.now = nil
+	if l.status.State == Ready {
+		l.status.State, l.status.Since, l.status.Seen = Connecting, time.Now(), time.Time{}
+	}
+}
+
+// get returns the status, and the session if the member is ready.
+func (l *link) get() (Status, *session) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.status, l.now
+}
+
+// session is one connection to a member with its cache. It is complete while it is the link's now.
+type session struct {
+	link *link
+	// open ends with the session. No request of its clients passes after that.
+	open    context.Context
+	http    *http.Client
+	asking  client.Client // for probes
+	conns   *connrotation.Dialer
+	cache   cache.Cache
+	live    client.Client
+	broken  chan error // has the first reason why the cache cannot follow the member
+	reached *discovery.DiscoveryClient
+
+	running sync.WaitGroup
+
+	// lists are the informers, and what a probe read last. Only the link's goroutine uses them.
+	lists []list
+}
+
+// list is a kind in the cache.
+type list struct {
+	kind     schema.GroupVersionKind
+	informer interface{ LastSyncResourceVersion() string }
+	// version is the resource version of the collection at the time asked, when the cache had not reached it yet.
+	version string
+	asked   time.Time
+	// seen is the latest time of which the cache has everything.
+	seen time.Time
+}
+
+// open prepares a session. It sends no request.
+func open(ctx context.Context, l *link) (*session, error) {
+	s := &session{link: l, open: ctx, broken: make(chan error, 1)}
+	config := rest.CopyConfig(l.config)
+	config.UserAgent = "berth-controller/federation"
+	config.QPS = -1 // the cache and the probes must not wait behind the writes of a busy caller
+	s.conns = connrotation.NewDialer((&net.Dialer{Timeout: l.options.ProbeTimeout, KeepAlive: 15 * time.Second}).DialContext)
+	config.Dial = s.conns.DialContext
+	if config.Proxy == nil {
+		// This is the default. client-go keeps a transport for ever, unless a proxy is set.
+		config.Proxy = http.ProxyFromEnvironment
+	}
+	var err error
+	if s.http, err = rest.HTTPClientFor(config); err != nil {
+		return nil, badCredentials("%w", err)
+	}
+	s.http.Transport = &gate{inner: s.http.Transport, open: ctx}
+	quick, bounded := *s.http, *s.http // the cache's own requests last as long as its watches
+	quick.Timeout, bounded.Timeout = l.options.ProbeTimeout, l.options.RequestTimeout
+
+	if s.reached, err = discovery.NewDiscoveryClientForConfigAndClient(config, &quick); err != nil {
+		return nil, err
+	}
+	if s.asking, err = client.New(config, client.Options{HTTPClient: &quick, Scheme: l.options.Scheme, Mapper: knownKinds()}); err != nil {
+		return nil, err
+	}
+	limited := rest.CopyConfig(config)
+	limited.QPS, limited.RateLimiter = 0, flowcontrol.NewTokenBucketRateLimiter(l.options.QPS, l.options.Burst)
+	others, err := apiutil.NewDynamicRESTMapper(limited, &bounded)
+	if err != nil {
+		return nil, err
+	}
+	mapper := meta.FirstHitRESTMapper{MultiRESTMapper: meta.MultiRESTMapper{knownKinds(), others}}
+	if s.live, err = client.New(limited, client.Options{HTTPClient: &bounded, Scheme: l.options.Scheme, Mapper: mapper}); err != nil {
+		return nil, err
+	}
+	if err := s.prepareCache(config); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *session) prepareCache(config *rest.Config) error {
+	l := s.link
+	var err error
+	s.cache, err = cache.New(config, cache.Options{
+		HTTPClient: s.http, Scheme: l.options.Scheme, Mapper: knownKinds(), ReaderFailOnMissingInformer: true, DefaultLabelSelector: l.options.Selector,
+		ByObject:                 map[client.Object]cache.ByObject{&appsv1.ReplicaSet{}: {Transform: trimReplicaSet}, &corev1.Pod{}: {Transform: trimPod}},
+		DefaultWatchErrorHandler: s.watchFailed,
+	})
+	if err != nil {
+		return err
+	}
+	tell := func(object any) {
+		if workload, ok := about(object); ok {
+			if status, now := l.get(); now == s { // until then nothing is complete, and arrive tells everybody
+				l.changed(status, Change{Member: status.Name, Workload: workload})
+			}
+		}
+	}
+	for _, kind := range kinds {
+		informer, err := s.cache.GetInformerForKind(s.open, kind, cache.BlockUntilSynced(false))
+		if err != nil {
+			return err
+		}
+		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: tell, UpdateFunc: func(_, object any) { tell(object) }, DeleteFunc: tell}); err != nil {
+			return err
+		}
+		s.lists = append(s.lists, list{kind: kind, informer: informer.(interface{ LastSyncResourceVersion() string })})
+	}
+	return s.cache.IndexField(s.open, &corev1.Pod{}, OwnerIndex, ownerOf)
+}
+
+// run connects, makes the member ready, and returns why it is not ready any more, or cannot be.
+func (s *session) run() error {
+	version, err := s.version()
+	if err != nil {
+		return err
+	}
+	// The rights are checked before the cache starts, because a cache only tries again.
+	if err := s.probe(); err != nil {
+		return err
+	}
+	s.running.Go(func() {
+		if err := s.cache.Start(s.open); err != nil {
+			s.isBroken(err)
+		}
+	})
+	if err := s.awaitSync(); err != nil {
+		return err
+	}
+	s.link.arrive(s, version)
+	ticker := time.NewTicker(s.link.options.ProbeInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-s.open.Done():
+			return s.open.Err()
+		case err := <-s.broken:
+			return err
+		case <-ticker.C:
+		}
+		if s.probe() == nil {
+			if err := s.checkAge(); err != nil {
+				return err
+			}
+		} else if err := s.probe(); err != nil { // one lost packet is no reason to build a cache again
+			return err
+		}
+	}
+}
+
+// checkAge is an error if the cache may lack what happened too long ago.
+func (s *session) checkAge() error {
+	seen := s.seen()
+	if age := time.Since(seen); age > s.link.options.StaleAfter {
+		return fmt.Errorf("its watches have brought nothing for %s, although something has changed", age.Round(time.Second))
+	}
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
+	s.link.status.Seen = seen
+	return nil
+}
+
+// watchFailed is called when a list or watch of the cache has ended with an error. The informer would try again, and meanwhile the cache would be old.
+func (s *session) watchFailed(_ context.Context, _ *toolscache.Reflector, err error) {
+	if !errors.Is(err, io.EOF) && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && s.open.Err() == nil {
+		s.isBroken(err)
+	}
+}
+
+func (s *session) isBroken(err error) {
+	select {
+	case s.broken <- err:
+	default: // the first one is the reason
+	}
+}
+
+// awaitSync returns when the cache is complete, or why it will not be.
+func (s *session) awaitSync() error {
+	ctx, cancel := context.WithTimeout(s.open, s.link.options.SyncTimeout)
+	defer cancel()
+	synced := make(chan bool, 1)
+	go func() { synced <- s.cache.WaitForCacheSync(ctx) }()
+	select {
+	case complete := <-synced:
+		if !complete {
+			return fmt.Errorf("its ReplicaSets and pods could not be listed within %s", s.link.options.SyncTimeout)
+		}
+		for i := range s.lists {
+			s.lists[i].seen = s.lists[i].asked
+		}
+		return nil
+	case err := <-s.broken:
+		return fmt.Errorf("listing its ReplicaSets and pods: %w", err)
+	}
+}
+
+func (s *session) version() (string, error) {
+	info, err := s.reached.ServerVersion()
+	if err != nil {
+		return "", err
+	}
+	return info.Major + "." + info.Minor, checkVersion(info)
+}
+
+// probe asks for one object of each kind. So it proves that the hub still has its rights, and returns how far the cache should be.
+func (s *session) probe() error {
+	ctx, cancel := context.WithTimeout(s.open, s.link.options.ProbeTimeout)
+	defer cancel()
+	for i := range s.lists {
+		one, asked := &s.lists[i], time.Now()
+		objects := &metav1.PartialObjectMetadataList{}
+		objects.SetGroupVersionKind(one.kind.GroupVersion().WithKind(one.kind.Kind + "List"))
+		if err := s.asking.List(ctx, objects, client.Limit(1), client.MatchingLabelsSelector{Selector: s.link.options.Selector}); err != nil {
+			return err
+		}
+		one.heard(objects.ResourceVersion, asked)
+	}
+	return nil
+}
+
+// heard takes an answer of the API server: the collection had that resource version at the time asked.
+func (l *list) heard(version string, asked time.Time) {
+	if l.reached() {
+		l.seen, l.version = l.asked, ""
+	}
+	if l.version == "" {
+		l.version, l.asked = version, asked
+	}
+}
+
+// reached is true if the cache has everything that the last answer has. In a member where nothing changes, the bookmarks of a watch say so once a minute.
+func (l *list) reached() bool {
+	if l.version == "" {
+		return false
+	}
+	order, err := resourceversion.CompareResourceVersion(l.informer.LastSyncResourceVersion(), l.version)
+	return err == nil && order >= 0
+}
+
+// seen is the time of which the whole cache has everything.
+func (s *session) seen() time.Time {
+	seen := s.lists[0].seen
+	for _, one := range s.lists[1:] {
+		if one.seen.Before(seen) {
+			seen = one.seen
+		}
+	}
+	return seen
+}
+
+// close returns when nothing of the session is left. Its context has ended.
+func (s *session) close() {
+	s.running.Wait()
+	s.conns.CloseAll()
+	s.http.CloseIdleConnections()
+}
+
+var errClosed = errors.New("the connection to the member was closed meanwhile")
+
+// gate lets requests pass while the session is open. A request returns when its context or the session ends, even if the transport does not: a credential
+// plugin that hangs does not look at contexts.
+type gate struct {
+	inner http.RoundTripper
+	open  context.Context
+}
+
+// RoundTrip implements http.RoundTripper.
+func (g *gate) RoundTrip(request *http.Request) (*http.Response, error) {
+	type answer struct {
+		response *http.Response
+		err      error
+	}
+	if g.open.Err() != nil {
+		return nil, errClosed
+	}
+	answers := make(chan answer)
+	left := make(chan struct{})
+	own := request.Clone(request.Context()) // the transport may still change it when this has returned
+	go func() {
+		//nolint:bodyclose // the receiver closes it, or the line below
+		response, err := g.inner.RoundTrip(own)
+		select {
+		case answers <- answer{response, err}:
+		case <-left:
+			if response != nil {
+				response.Body.Close()
+			}
+		}
+	}()
+	select {
+	case a := <-answers:
+		return a.response, a.err
+	case <-request.Context().Done():
+		close(left)
+		return nil, request.Context().Err()
+	case <-g.open.Done():
+		close(left)
+		return nil, errClosed
+	}
+}
+
+// CloseIdleConnections lets http.Client.CloseIdleConnections reach the transport.
+func (g *gate) CloseIdleConnections() {
+	utilnet.CloseIdleConnectionsFor(g.inner)
+}
+
+// reader reads the cache of a session while the session lasts.
+type reader struct {
+	session *session
+}
+
+var _ client.Reader = reader{}
+
+// Get implements client.Reader.
+func (r reader) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	return r.still(r.session.cache.Get(ctx, key, object, options...))
+}
+
+// List implements client.Reader.
+func (r reader) List(ctx context.Context, objects client.ObjectList, options ...client.ListOption) error {
+	return r.still(r.session.cache.List(ctx, objects, options...))
+}
+
+// still is an error if what was read may be old.
+func (r reader) still(err error) error {
+	if status, now := r.session.link.get(); now != r.session {
+		return &NotReadyError{status}
+	}
+	return err
+}

@@ -1,0 +1,224 @@
+package members
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/version"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+)
+
+func TestEachStateHasOneMessage(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	for name, tc := range map[string]struct {
+		err       error
+		wantState State
+		want      string
+	}{
+		"a refused connection": {errors.New("dial tcp: connection refused"), Unreachable,
+			"member m at https://m cannot be reached: dial tcp: connection refused: check its API server and the network between"},
+		"a deadline": {fmt.Errorf("Get \"https://m/version\": %w", context.DeadlineExceeded), Unreachable,
+			"member m at https://m cannot be reached: no answer in time: check its API server and the network between"},
+		"401": {apierrors.NewUnauthorized("Unauthorized"), Unauthorized,
+			"member m at https://m refuses the hub: Unauthorized: renew the credentials, or grant the rights in manifests/federation/member"},
+		"403": {apierrors.NewForbidden(pods, "", errors.New("no")), Unauthorized,
+			"member m at https://m refuses the hub: pods is forbidden: no: renew the credentials, or grant the rights in manifests/federation/member"},
+		"a plugin that fails": {errors.New(`Get "https://m": getting credentials: exec: "get-token": not found`), Unauthorized,
+			`member m at https://m refuses the hub: Get "https://m": getting credentials: exec: "get-token": not found: renew the credentials, or grant the rights in manifests/federation/member`},
+		"an old version": {checkVersion(&version.Info{Major: "1", Minor: "32+"}), UnsupportedVersion,
+			"member m at https://m has Kubernetes 1.32: upgrade it to 1.33 or later"},
+		"no version": {checkVersion(&version.Info{}), UnsupportedVersion,
+			`member m at https://m has Kubernetes ".", which is no version: upgrade it to 1.33 or later`},
+		"no credentials": {badCredentials("there are none"), BadCredentials, "member m has no usable credentials: there are none"},
+		"a long and broken text": {errors.New("a\nb " + strings.Repeat("ä", 1000)), Unreachable,
+			"member m at https://m cannot be reached: a b " + strings.Repeat("ä", 148) + "…: check its API server and the network between"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := stateOf(tc.err); got != tc.wantState {
+				t.Errorf("state %s, want %s", got, tc.wantState)
+			}
+			if diff := cmp.Diff(tc.want, messageOf("m", "https://m", tc.err)); diff != "" {
+				t.Errorf("message (-want +got):\n%s", diff)
+			}
+		})
+	}
+	for _, good := range []version.Info{{Major: "1", Minor: "33"}, {Major: "1", Minor: "35+"}, {Major: "1", Minor: "100"}, {Major: "2", Minor: "0"}} {
+		if err := checkVersion(&good); err != nil {
+			t.Errorf("%v: %v", good, err)
+		}
+	}
+}
+
+func TestSinceIsWhenAMemberCeasedToBeReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told []State
+		l := &link{options: &Options{}, status: Status{Name: "m", State: Connecting, Since: time.Now()}, changed: func(s Status, _ Change) { told = append(told, s.State) }}
+		registered := time.Now()
+		time.Sleep(time.Minute)
+		l.fail(errors.New("refused"))
+		l.fail(apierrors.NewUnauthorized(""))
+		l.fail(apierrors.NewUnauthorized(""))
+		if status, _ := l.get(); status.State != Unauthorized || !status.Since.Equal(registered) {
+			t.Errorf("a member that was never ready: %+v, registered %s", status, registered)
+		}
+		l.arrive(&session{link: l, lists: []list{{seen: time.Now()}}}, "1.35")
+		if status, now := l.get(); now == nil || !status.Since.Equal(time.Now()) || status.Message != "" || status.Seen.IsZero() {
+			t.Errorf("a ready member: %+v", status)
+		}
+		time.Sleep(time.Hour)
+		lost := time.Now()
+		l.fail(errors.New("refused"))
+		time.Sleep(time.Hour)
+		l.fail(errors.New("refused again"))
+		if status, now := l.get(); now != nil || !status.Since.Equal(lost) || !status.Seen.IsZero() || status.Version != "1.35" {
+			t.Errorf("a lost member: %+v, lost %s", status, lost)
+		}
+		if diff := cmp.Diff([]State{Unreachable, Unauthorized, Ready, Unreachable}, told); diff != "" {
+			t.Errorf("told (-want +got):\n%s", diff)
+		}
+	})
+}
+
+type informerAt struct{ version string }
+
+func (i *informerAt) LastSyncResourceVersion() string { return i.version }
+
+func TestACacheThatAWatchDoesNotFollowIsOld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		informer := &informerAt{"10"}
+		l := &link{options: &Options{StaleAfter: 3 * time.Minute}}
+		s := &session{link: l, lists: []list{{informer: informer, seen: time.Now()}}}
+		one := &s.lists[0]
+		// ask is what a probe does with an answer.
+		ask := func(version string) error {
+			one.heard(version, time.Now())
+			return s.checkAge()
+		}
+		for minute := range 10 { // a quiet member: its revision grows, and bookmarks come late
+			if err := ask(fmt.Sprint(20 + minute)); err != nil {
+				t.Fatalf("minute %d: %v", minute, err)
+			}
+			time.Sleep(time.Minute)
+			informer.version = fmt.Sprint(20 + minute)
+		}
+		if l.status.Seen.IsZero() {
+			t.Error("a ready member does not say when it was seen")
+		}
+		// From here on the watch brings nothing.
+		began, last := time.Now(), s.seen()
+		for time.Since(began) < time.Hour {
+			if err := ask("99"); err != nil {
+				if age := time.Since(last); age < 3*time.Minute || age > 5*time.Minute {
+					t.Errorf("found after %s: %v", age, err)
+				}
+				return
+			}
+			time.Sleep(10 * time.Second)
+		}
+		t.Error("the cache is never found to be old")
+	})
+}
+
+type transport func(*http.Request) (*http.Response, error)
+
+func (t transport) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
+
+func TestARequestEndsEvenIfItsTransportDoesNot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		held := make(chan struct{})
+		open, closeIt := context.WithCancel(t.Context())
+		var passed atomic.Int32
+		g := &gate{open: open, inner: transport(func(*http.Request) (*http.Response, error) {
+			passed.Add(1)
+			<-held
+			return nil, errors.New("too late")
+		})}
+		client := &http.Client{Transport: g, Timeout: 5 * time.Second}
+		request := func() error {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://m", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			response, err := client.Do(r)
+			if err == nil {
+				response.Body.Close()
+			}
+			return err
+		}
+		began := time.Now()
+		if err := request(); err == nil || time.Since(began) != 5*time.Second {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+		time.AfterFunc(time.Second, closeIt)
+		began = time.Now()
+		if err := request(); !errors.Is(err, errClosed) || time.Since(began) != time.Second {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+		if err := request(); !errors.Is(err, errClosed) || passed.Load() != 2 {
+			t.Errorf("%d requests have passed, the last: %v", passed.Load(), err)
+		}
+		close(held) // the bubble ends only if no goroutine is left
+	})
+}
+
+func TestTheCacheKeepsWhatIsNeeded(t *testing.T) {
+	owner := metav1.OwnerReference{Kind: "ReplicaSet", Name: "web", Controller: ptr.To(true)}
+	meta := metav1.ObjectMeta{Namespace: "ns", Name: "web-1", UID: "u", Labels: map[string]string{"a": "b"}, OwnerReferences: []metav1.OwnerReference{owner}}
+	big := meta
+	big.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}}
+	big.Annotations = map[string]string{corev1.LastAppliedConfigAnnotation: "x"}
+	kept := meta
+	kept.Annotations = map[string]string{}
+	got, err := trimPod(&corev1.Pod{
+		ObjectMeta: *big.DeepCopy(),
+		Spec:       corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{{Name: "c"}}},
+		Status: corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{}}, Conditions: []corev1.PodCondition{
+			{Type: corev1.PodScheduled, Message: "no node"}, {Type: corev1.PodReady, Message: "m"}, {Type: corev1.PodInitialized},
+		}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &corev1.Pod{ObjectMeta: kept, Spec: corev1.PodSpec{NodeName: "n"}, Status: corev1.PodStatus{
+		Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Message: "no node"}, {Type: corev1.PodReady}},
+	}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("pod (-want +got):\n%s", diff)
+	}
+	set := &appsv1.ReplicaSet{ObjectMeta: *big.DeepCopy(), Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To[int32](3)}}
+	set.Spec.Template.Labels, set.Spec.Template.Spec.Containers = map[string]string{"x": "y"}, []corev1.Container{{}}
+	if _, err := trimReplicaSet(set); err != nil {
+		t.Fatal(err)
+	}
+	if set.ManagedFields != nil || set.Spec.Template.Spec.Containers != nil || *set.Spec.Replicas != 3 || set.Spec.Template.Labels["x"] != "y" {
+		t.Errorf("ReplicaSet %+v", set)
+	}
+
+	web := types.NamespacedName{Namespace: "ns", Name: "web"}
+	for name, object := range map[string]any{
+		"a pod": want, "a deleted pod": toolscache.DeletedFinalStateUnknown{Obj: want},
+		"a ReplicaSet": &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}},
+	} {
+		if got, ok := about(object); !ok || got != web {
+			t.Errorf("%s is about %v", name, got)
+		}
+	}
+	if got, ok := about(&corev1.Pod{}); ok {
+		t.Errorf("a pod without owner is about %v", got)
+	}
+}

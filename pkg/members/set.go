@@ -1,0 +1,375 @@
+package members
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	inventory "sigs.k8s.io/cluster-inventory-api/apis/v1alpha1"
+	"sigs.k8s.io/cluster-inventory-api/pkg/access"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+)
+
+// Defaults of Options.
+const (
+	// DefaultNamespace holds the ClusterProfiles and the Secrets with their kubeconfigs. Nothing else should be there: the hub reads all its Secrets.
+	DefaultNamespace = "berth-members"
+	// HubLabel is on every ReplicaSet and pod that a hub makes in a member. Caches hold nothing else.
+	HubLabel = "federation.berth.dev/hub"
+
+	DefaultProbeInterval  = 10 * time.Second
+	DefaultProbeTimeout   = 5 * time.Second
+	DefaultRequestTimeout = 10 * time.Second
+	DefaultSyncTimeout    = time.Minute
+	DefaultStaleAfter     = 3 * time.Minute
+	DefaultShortestPause  = time.Second
+	DefaultLongestPause   = 30 * time.Second
+	DefaultQPS            = 100
+	DefaultBurst          = 200
+)
+
+// Options say which members there are and how patient the hub is with them. Zero values mean the defaults.
+type Options struct {
+	// Namespace in the hub that holds the ClusterProfiles and their Secrets.
+	Namespace string
+	// Selector selects what the caches hold. Defaults to everything with HubLabel.
+	Selector labels.Selector
+	// Scheme has the types of the per-member clients. Defaults to the manager's.
+	Scheme *runtime.Scheme
+	// Providers are the credential plugins that ClusterProfiles may choose from. Nil means none.
+	Providers *access.Config
+
+	// ProbeInterval is how often a ready member is asked whether it is well, and ProbeTimeout how long it may take. A member that does not answer is found
+	// after at most ProbeInterval + 2 ProbeTimeout.
+	ProbeInterval, ProbeTimeout time.Duration
+	// RequestTimeout bounds each request of a client from Client.
+	RequestTimeout time.Duration
+	// SyncTimeout bounds how long the cache of a member may take to be complete.
+	SyncTimeout time.Duration
+	// StaleAfter is the greatest age of what is read from a cache. It must exceed the minute after which watches send bookmarks.
+	StaleAfter time.Duration
+	// ShortestPause and LongestPause bound the time between attempts to connect. It doubles from one to the other.
+	ShortestPause, LongestPause time.Duration
+	// QPS and Burst limit the requests to one member, in all.
+	QPS   float32
+	Burst int
+}
+
+func (o *Options) complete(scheme *runtime.Scheme) {
+	setDefault(&o.Namespace, DefaultNamespace)
+	setDefault(&o.ProbeInterval, DefaultProbeInterval)
+	setDefault(&o.ProbeTimeout, DefaultProbeTimeout)
+	setDefault(&o.RequestTimeout, DefaultRequestTimeout)
+	setDefault(&o.SyncTimeout, DefaultSyncTimeout)
+	setDefault(&o.StaleAfter, DefaultStaleAfter)
+	setDefault(&o.ShortestPause, DefaultShortestPause)
+	setDefault(&o.LongestPause, DefaultLongestPause)
+	setDefault(&o.QPS, DefaultQPS)
+	setDefault(&o.Burst, DefaultBurst)
+	setDefault(&o.Scheme, scheme)
+	if o.Selector == nil {
+		o.Selector = labels.SelectorFromSet(nil)
+		if has, err := labels.Parse(HubLabel); err == nil {
+			o.Selector = has
+		}
+	}
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Change says that something has changed in a member.
+type Change struct {
+	Member string
+	// Workload is the ReplicaSet that has changed, or whose pods have. Zero if the state of the member has changed: then any workload may have changed, or
+	// nothing is known of them any more.
+	Workload types.NamespacedName
+}
+
+// Set is all members of the hub. Its methods may be called at any time by anybody. None of them waits for a member.
+type Set struct {
+	options Options
+	hub     client.Reader
+	events  events.EventRecorder
+	started chan struct{} // closed when ctx is set
+	ctx     context.Context
+
+	mu    sync.Mutex
+	links map[string]*link
+	sinks []func(Change)
+}
+
+var (
+	_ reconcile.Reconciler = &Set{}
+	_ manager.Runnable     = &Set{}
+)
+
+// Setup adds the members to a manager, on the leader only. The manager's API server is the hub; it must have the kind ClusterProfile.
+func Setup(mgr ctrl.Manager, options Options) (*Set, error) {
+	options.complete(mgr.GetScheme())
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{inventory.AddToScheme, corev1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
+	}
+	// The manager's cache would read the Secrets of all namespaces.
+	hub, err := cache.New(mgr.GetConfig(), cache.Options{
+		HTTPClient: mgr.GetHTTPClient(), Scheme: scheme, Mapper: mgr.GetRESTMapper(), DefaultNamespaces: map[string]cache.Config{options.Namespace: {}},
+		DefaultTransform: cache.TransformStripManagedFields(), ReaderFailOnMissingInformer: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s := &Set{options: options, hub: hub, events: mgr.GetEventRecorder("berth-controller"), started: make(chan struct{}), links: map[string]*link{}}
+	for _, runnable := range []manager.Runnable{manager.RunnableFunc(hub.Start), s} {
+		if err := mgr.Add(runnable); err != nil {
+			return nil, err
+		}
+	}
+	return s, ctrl.NewControllerManagedBy(mgr).Named("members").
+		WatchesRawSource(source.Kind(hub, &inventory.ClusterProfile{}, &handler.TypedEnqueueRequestForObject[*inventory.ClusterProfile]{})).
+		WatchesRawSource(source.Kind(hub, &corev1.Secret{}, handler.TypedEnqueueRequestsFromMapFunc(s.profilesOf))).
+		Complete(s)
+}
+
+// Start implements manager.Runnable. It returns when nothing of any member is left.
+func (s *Set) Start(ctx context.Context) error {
+	s.ctx = ctx
+	close(s.started)
+	<-ctx.Done()
+	s.mu.Lock()
+	links := slices.Collect(maps.Values(s.links))
+	s.mu.Unlock()
+	for _, l := range links {
+		<-l.done
+	}
+	return nil
+}
+
+// List returns what is known of all members, by name.
+func (s *Set) List() []Status {
+	s.mu.Lock()
+	links := maps.Clone(s.links)
+	s.mu.Unlock()
+	var all []Status
+	for _, name := range slices.Sorted(maps.Keys(links)) {
+		status, _ := links[name].get()
+		all = append(all, status)
+	}
+	return all
+}
+
+// Status returns what is known of a member. It returns false if there is no such member.
+func (s *Set) Status(name string) (Status, bool) {
+	l := s.link(name)
+	if l == nil {
+		return Status{}, false
+	}
+	status, _ := l.get()
+	return status, true
+}
+
+// Client returns a client for writes and live reads. Every request is bounded by Options.RequestTimeout and fails once the member is not ready or its
+// credentials have changed. So callers ask for it again for each piece of work. The error is a *NotReadyError, or says that there is no such member.
+func (s *Set) Client(name string) (client.Client, error) {
+	now, err := s.session(name)
+	if err != nil {
+		return nil, err
+	}
+	return now.live, nil
+}
+
+// Cache returns the cache of a member. It holds ReplicaSets without the spec of their pods, and pods with OwnerIndex, as far as Options.Selector selects
+// them; see trimPod. Once the member is not ready, each read returns a *NotReadyError. The error is the same as that of Client.
+func (s *Set) Cache(name string) (client.Reader, error) {
+	now, err := s.session(name)
+	if err != nil {
+		return nil, err
+	}
+	return reader{now}, nil
+}
+
+func (s *Set) session(name string) (*session, error) {
+	l := s.link(name)
+	if l == nil {
+		return nil, apierrors.NewNotFound(inventory.GroupVersion.WithResource("clusterprofiles").GroupResource(), name)
+	}
+	status, now := l.get()
+	if now == nil {
+		return nil, &NotReadyError{status}
+	}
+	return now, nil
+}
+
+func (s *Set) link(name string) *link {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.links[name]
+}
+
+// Source returns a source of the requests that changes in members lead to. It must be used before the manager starts; requests must not block.
+func (s *Set) Source(requests func(Change) []reconcile.Request) source.Source {
+	return source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		s.subscribe(func(change Change) {
+			for _, request := range requests(change) {
+				queue.Add(request)
+			}
+		})
+		return nil
+	})
+}
+
+// subscribe adds a function that is called with every change. It must not block.
+func (s *Set) subscribe(sink func(Change)) {
+	s.mu.Lock()
+	s.sinks = append(s.sinks, sink)
+	known := slices.Collect(maps.Keys(s.links))
+	s.mu.Unlock()
+	for _, member := range known { // what it missed
+		sink(Change{Member: member})
+	}
+}
+
+func (s *Set) publish(change Change) {
+	s.mu.Lock()
+	sinks := s.sinks
+	s.mu.Unlock()
+	for _, sink := range sinks {
+		sink(change)
+	}
+}
+
+// profilesOf returns the profiles that name the Secret.
+func (s *Set) profilesOf(ctx context.Context, secret *corev1.Secret) []reconcile.Request {
+	var profiles inventory.ClusterProfileList
+	if err := s.hub.List(ctx, &profiles); err != nil {
+		klog.FromContext(ctx).Error(err, "Listing ClusterProfiles") // their own events come
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range profiles.Items {
+		if profiles.Items[i].Annotations[SecretAnnotation] == secret.Name {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&profiles.Items[i])})
+		}
+	}
+	return requests
+}
+
+// Reconcile implements reconcile.Reconciler. It gives the member of a ClusterProfile the link of its credentials.
+func (s *Set) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	select {
+	case <-s.started:
+	case <-ctx.Done():
+		return reconcile.Result{}, ctx.Err()
+	}
+	var profile inventory.ClusterProfile
+	if err := s.hub.Get(ctx, request.NamespacedName, &profile); apierrors.IsNotFound(err) || err == nil && profile.DeletionTimestamp != nil {
+		s.remove(request.Name)
+		return reconcile.Result{}, nil
+	} else if err != nil {
+		return reconcile.Result{}, err
+	}
+	next := &link{options: &s.options, done: make(chan struct{})}
+	var invalid error
+	if name := profile.Annotations[SecretAnnotation]; name != "" {
+		var secret corev1.Secret
+		if err := s.hub.Get(ctx, client.ObjectKey{Namespace: profile.Namespace, Name: name}, &secret); client.IgnoreNotFound(err) != nil {
+			return reconcile.Result{}, err
+		}
+		next.of = fingerprintOf(profile.UID, name, secret.Data[KubeconfigKey])
+		next.config, invalid = fromSecret(name, secret.Data[KubeconfigKey])
+	} else {
+		next.of = fingerprintOf(profile.UID, profile.Status.AccessProviders, profile.Status.CredentialProviders)
+		next.config, invalid = fromProviders(s.options.Providers, &profile)
+	}
+	s.replace(&profile, next, invalid)
+	return reconcile.Result{}, nil
+}
+
+// replace starts the link, unless the member has one with the same credentials.
+func (s *Set) replace(profile *inventory.ClusterProfile, next *link, invalid error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return
+	}
+	next.status = Status{Name: profile.Name, State: Connecting, Since: time.Now()}
+	if previous := s.links[profile.Name]; previous != nil {
+		if previous.of == next.of {
+			return
+		}
+		previous.cancel()
+		next.previous = previous
+		if was, _ := previous.get(); was.State != Ready {
+			next.status.Since = was.Since
+		}
+	}
+	next.changed = s.tellerOf(profile)
+	var ctx context.Context
+	ctx, next.cancel = context.WithCancel(s.ctx)
+	s.links[profile.Name] = next
+	if invalid != nil {
+		go next.refuse(ctx, invalid)
+	} else {
+		go next.run(ctx)
+	}
+}
+
+// refuse is the life of a link without usable credentials: it waits to be replaced.
+func (l *link) refuse(ctx context.Context, invalid error) {
+	defer close(l.done)
+	l.fail(invalid)
+	if l.previous != nil {
+		<-l.previous.done
+	}
+	<-ctx.Done()
+}
+
+func (s *Set) remove(name string) {
+	s.mu.Lock()
+	gone := s.links[name]
+	delete(s.links, name)
+	s.mu.Unlock()
+	if gone != nil {
+		gone.cancel()
+		s.publish(Change{Member: name})
+	}
+}
+
+// tellerOf returns what tells everybody of changes in a member. An event of its ClusterProfile shows each new state.
+func (s *Set) tellerOf(profile *inventory.ClusterProfile) func(Status, Change) {
+	regarding := &corev1.ObjectReference{
+		APIVersion: inventory.GroupVersion.String(), Kind: "ClusterProfile", Namespace: profile.Namespace, Name: profile.Name, UID: profile.UID,
+	}
+	return func(status Status, change Change) {
+		if change.Workload == (types.NamespacedName{}) {
+			if status.State == Ready {
+				s.events.Eventf(regarding, nil, corev1.EventTypeNormal, string(Ready), "Connect", "%s", "the hub is connected, Kubernetes "+status.Version)
+			} else {
+				s.events.Eventf(regarding, nil, corev1.EventTypeWarning, string(status.State), "Connect", "%s", status.Message)
+			}
+		}
+		s.publish(change)
+	}
+}

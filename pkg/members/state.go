@@ -1,0 +1,128 @@
+package members
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/apimachinery/pkg/version"
+)
+
+// State says whether the hub can work with a member, and if not, what kind of thing is in the way.
+type State string
+
+const (
+	// Ready: the member answers and its cache is complete.
+	Ready State = "Ready"
+	// Connecting: the member has just been registered, or its credentials have changed, and the first attempt is under way.
+	Connecting State = "Connecting"
+	// Unreachable: the member does not answer, answers too late or with errors, or its cache cannot be completed.
+	Unreachable State = "Unreachable"
+	// Unauthorized: the member does not accept the credentials, or they lack a right.
+	Unauthorized State = "Unauthorized"
+	// UnsupportedVersion: the Kubernetes of the member is older than OldestVersion.
+	UnsupportedVersion State = "UnsupportedVersion"
+	// BadCredentials: the hub has no credentials for the member, or cannot use them. It sends no request.
+	BadCredentials State = "BadCredentials"
+)
+
+// OldestVersion is the oldest Kubernetes of a member. Its API has everything that the hub uses; see docs/federation-members.md.
+const OldestVersion = "1.33"
+
+// Status is what is known of a member.
+type Status struct {
+	// Name is that of the member's ClusterProfile.
+	Name  string
+	State State
+	// Since is when the member became ready, or when it ceased to be. While a member is not ready its state may change, and Since stays: it is the time since
+	// when nothing is known of the member. After a restart of the hub it is the time of the restart.
+	Since time.Time
+	// Message says what is wrong, where, and what to do. Empty if the member is ready.
+	Message string
+	// Version of the member's Kubernetes, such as 1.35. Empty if it was never reached.
+	Version string
+	// Seen is when the member's cache was proved to be complete last: nothing that happened before is missing in it. Zero if the member is not ready.
+	Seen time.Time
+}
+
+// NotReadyError is why a member has no client and no cache now.
+type NotReadyError struct{ Status Status }
+
+// Error implements error.
+func (e *NotReadyError) Error() string {
+	if e.Status.Message == "" {
+		return fmt.Sprintf("member %s is not ready: %s", e.Status.Name, e.Status.State)
+	}
+	return e.Status.Message
+}
+
+// problem is an error that says which state it leads to.
+type problem struct {
+	state State
+	err   error
+}
+
+func (p *problem) Error() string { return p.err.Error() }
+func (p *problem) Unwrap() error { return p.err }
+
+func badCredentials(format string, args ...any) error {
+	return &problem{BadCredentials, fmt.Errorf(format, args...)}
+}
+
+// stateOf is the state to which an error of a request leads.
+func stateOf(err error) State {
+	var known *problem
+	switch {
+	case errors.As(err, &known):
+		return known.state
+	case apierrors.IsUnauthorized(err), apierrors.IsForbidden(err), fromPlugin(err):
+		return Unauthorized
+	default:
+		return Unreachable
+	}
+}
+
+// fromPlugin is true for errors of a credential plugin, which client-go marks by this text only.
+func fromPlugin(err error) bool { return strings.Contains(err.Error(), "getting credentials: ") }
+
+// longestCause bounds what a message quotes, in bytes. A member chooses what its errors say.
+const longestCause = 300
+
+// messageOf is the message of a member that is not ready because of err.
+func messageOf(member, server string, err error) string {
+	cause := strings.Join(strings.Fields(err.Error()), " ")
+	var timeout net.Error
+	if errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout() {
+		cause = "no answer in time"
+	}
+	if len(cause) > longestCause {
+		cause = strings.ToValidUTF8(cause[:longestCause], "") + "…"
+	}
+	switch stateOf(err) {
+	case Unauthorized:
+		return fmt.Sprintf("member %s at %s refuses the hub: %s: renew the credentials, or grant the rights in manifests/federation/member", member, server, cause)
+	case UnsupportedVersion:
+		return fmt.Sprintf("member %s at %s has Kubernetes %s: upgrade it to %s or later", member, server, cause, OldestVersion)
+	case BadCredentials:
+		return fmt.Sprintf("member %s has no usable credentials: %s", member, cause)
+	default:
+		return fmt.Sprintf("member %s at %s cannot be reached: %s: check its API server and the network between", member, server, cause)
+	}
+}
+
+// checkVersion refuses a member that is too old. Major and minor have no patch level or name of a vendor in them, except for a "+" at the end.
+func checkVersion(info *version.Info) error {
+	got, err := utilversion.ParseGeneric(strings.TrimRight(info.Major, "+") + "." + strings.TrimRight(info.Minor, "+"))
+	if err != nil {
+		return &problem{UnsupportedVersion, fmt.Errorf("%q, which is no version", info.Major+"."+info.Minor)}
+	}
+	if got.LessThan(utilversion.MustParseGeneric(OldestVersion)) {
+		return &problem{UnsupportedVersion, errors.New(got.String())}
+	}
+	return nil
+}
