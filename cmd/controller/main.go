@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/klog/v2"
+	"sigs.k8s.io/cluster-inventory-api/pkg/access"
 	ctrl "sigs.k8s.io/controller-runtime"
 	clientconfig "sigs.k8s.io/controller-runtime/pkg/client/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
@@ -27,6 +28,7 @@ import (
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/guard"
 	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/members"
 	"github.com/berth-project/berth/pkg/webhook"
 )
 
@@ -49,6 +51,10 @@ type flags struct {
 	// united is true if the controller of UnitedDeployments runs.
 	united        bool
 	compatibility string
+	// federation is true if this cluster is the hub of a federation.
+	federation        bool
+	memberNamespace   string
+	accessProvidersIn string
 }
 
 // requestTimeout is how long kube-apiserver works on a request, unless its --request-timeout says otherwise.
@@ -93,6 +99,10 @@ func (f *flags) addTo(set *flag.FlagSet) {
 		"kruise: WorkloadSpreads behave as OpenKruise's in everything that clients can observe, except those with another value in annotation "+
 			v1beta1.CompatibilityAnnotation+"; none or empty: only those with value kruise in the annotation do.")
 	set.BoolVar(&f.united, "united-deployments", true, "Serve UnitedDeployments, as soon as the API server has the kind. If false, they and their children stay as they are.")
+	set.BoolVar(&f.federation, "federation", false, "Be the hub of a federation: connect to the clusters that ClusterProfiles stand for. The API server must have the kind ClusterProfile.")
+	set.StringVar(&f.memberNamespace, "federation-namespace", members.DefaultNamespace, "Namespace of the ClusterProfiles and of the Secrets with kubeconfigs that they name.")
+	set.StringVar(&f.accessProvidersIn, "clusterprofile-provider-file", "",
+		"JSON file with the credential plugins that ClusterProfiles may choose from in status.accessProviders. The file is read at the start. Empty means none.")
 	clientconfig.RegisterFlags(set)
 	klog.InitFlags(set)
 }
@@ -120,6 +130,13 @@ func run(ctx context.Context, f flags) error {
 		}
 	}
 	f.webhook.IgnoreUnitedDeployments = !f.united
+	var providers *access.Config
+	if f.accessProvidersIn != "" {
+		var err error
+		if providers, err = access.NewFromFile(f.accessProvidersIn); err != nil {
+			return fmt.Errorf("--clusterprofile-provider-file: %w", err)
+		}
+	}
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return fmt.Errorf("finding the API server: %w", err)
@@ -156,6 +173,11 @@ func run(ctx context.Context, f flags) error {
 	if f.united {
 		if err := unitedcontroller.Setup(ctx, mgr, owners, unitedcontroller.Options{}); err != nil {
 			return err
+		}
+	}
+	if f.federation {
+		if _, err := members.Setup(mgr, members.Options{Namespace: f.memberNamespace, Providers: providers}); err != nil {
+			return fmt.Errorf("connecting to the members of the federation: %w", err)
 		}
 	}
 	var more []func(register func(path string, hook http.Handler)) error

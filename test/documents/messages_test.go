@@ -40,6 +40,7 @@ var internal = map[string]string{
 	"profile %q: plugins.%s: %s":       "the same is refused when the scheduler starts",
 	"spreads are listed by %s":         "a mistake in the program",
 	"the budget has changed meanwhile": "it is tried again",
+	"the connection to the member was": "it is tried again",
 	"the framework started the cycle":  "it is tried again",
 }
 
