@@ -22,8 +22,10 @@ import (
 
 	"github.com/berth-project/berth/pkg/controller"
 	budgetcontroller "github.com/berth-project/berth/pkg/controller/budget"
+	federationcontroller "github.com/berth-project/berth/pkg/controller/federation"
 	unitedcontroller "github.com/berth-project/berth/pkg/controller/united"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	federationv1alpha1 "github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/guard"
@@ -124,7 +126,7 @@ func run(ctx context.Context, f flags) error {
 		return fmt.Errorf("--budget-expiry is %s: must be at least %s, because an allowed request may take that long to happen", f.budgetExpiry, shortest)
 	}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme, policyv1beta1.AddToScheme, unitedv1beta1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme, policyv1beta1.AddToScheme, unitedv1beta1.AddToScheme, federationv1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return fmt.Errorf("registering types: %w", err)
 		}
@@ -176,8 +178,12 @@ func run(ctx context.Context, f flags) error {
 		}
 	}
 	if f.federation {
-		if _, err := members.Setup(mgr, members.Options{Namespace: f.memberNamespace, Providers: providers}); err != nil {
+		set, err := members.Setup(mgr, members.Options{Namespace: f.memberNamespace, Providers: providers})
+		if err != nil {
 			return fmt.Errorf("connecting to the members of the federation: %w", err)
+		}
+		if err := federationcontroller.Setup(mgr, set, federationcontroller.Options{}); err != nil {
+			return err
 		}
 	}
 	var more []func(register func(path string, hook http.Handler)) error

@@ -24,6 +24,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 )
 
 // Defaults of Options.
@@ -31,7 +33,7 @@ const (
 	// DefaultNamespace holds the ClusterProfiles and the Secrets with their kubeconfigs. Nothing else should be there: the hub reads all its Secrets.
 	DefaultNamespace = "berth-members"
 	// HubLabel is on every ReplicaSet and pod that a hub makes in a member. Caches hold nothing else.
-	HubLabel = "federation.berth.dev/hub"
+	HubLabel = v1alpha1.HubLabel
 
 	DefaultProbeInterval  = 10 * time.Second
 	DefaultProbeTimeout   = 5 * time.Second

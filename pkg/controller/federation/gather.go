@@ -18,10 +18,8 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	model "github.com/berth-project/berth/pkg/federation"
+	"github.com/berth-project/berth/pkg/members"
 )
-
-// OwnerIndex is the field index of pods in the caches of clusters: the name of the controller that owns the pod.
-const OwnerIndex = "owner"
 
 // requestTimeout bounds every request to a cluster. One that does not answer in time counts as one that does not answer.
 const requestTimeout = 5 * time.Second
@@ -87,7 +85,7 @@ func (r *reconciler) localsOf(ctx context.Context, frs *v1alpha1.FederatedReplic
 func (r *reconciler) observe(ctx context.Context, l *local, frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, from from) error {
 	var reader client.Reader
 	var err error
-	ofSet := client.MatchingFields{OwnerIndex: frs.Name}
+	ofSet := client.MatchingFields{members.OwnerIndex: frs.Name}
 	options := []client.ListOption{client.InNamespace(frs.Namespace), ofSet, client.UnsafeDisableDeepCopy}
 	if from == theCaches {
 		reader, err = r.members.Cache(l.Name)

@@ -28,6 +28,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	model "github.com/berth-project/berth/pkg/federation"
+	"github.com/berth-project/berth/pkg/members"
 )
 
 // world is a reconciler on a hub and clusters whose API servers answer at once. Their caches are always up to date.
@@ -95,7 +96,7 @@ func newWorld(t *testing.T, spec string, rooms ...int) *world {
 			return nil
 		}
 		return fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.FederatedReplicaSet{}, &appsv1.ReplicaSet{}).WithReturnManagedFields().
-			WithIndex(&corev1.Pod{}, OwnerIndex, func(object client.Object) []string {
+			WithIndex(&corev1.Pod{}, members.OwnerIndex, func(object client.Object) []string {
 				if owner := metav1.GetControllerOf(object); owner != nil {
 					return []string{owner.Name}
 				}

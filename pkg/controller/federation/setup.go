@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
+	"github.com/berth-project/berth/pkg/members"
 	"github.com/berth-project/berth/pkg/turns"
 )
 
@@ -34,12 +35,12 @@ type Options struct {
 	Clock clock.PassiveClock
 }
 
-// Setup adds the controller of FederatedReplicaSets to the manager of the hub. Changes gives a request for each FederatedReplicaSet that a change in a cluster may concern.
-func Setup(mgr ctrl.Manager, members Members, changes source.Source, opts Options) error {
+// Setup adds the controller of FederatedReplicaSets to the manager of the hub.
+func Setup(mgr ctrl.Manager, set *members.Set, opts Options) error {
 	if opts.Clock == nil {
 		opts.Clock = clock.RealClock{}
 	}
-	r := &reconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), members: members, events: mgr.GetEventRecorder("berth-controller"), clock: opts.Clock}
+	r := &reconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), members: clusters{set}, events: mgr.GetEventRecorder("berth-controller"), clock: opts.Clock}
 	c, err := controller.New("federatedreplicaset", mgr, controller.Options{
 		Reconciler:              r,
 		MaxConcurrentReconciles: concurrentReconciles,
@@ -52,7 +53,7 @@ func Setup(mgr ctrl.Manager, members Members, changes source.Source, opts Option
 	if err := c.Watch(source.Kind(mgr.GetCache(), &v1alpha1.FederatedReplicaSet{}, &handler.TypedEnqueueRequestForObject[*v1alpha1.FederatedReplicaSet]{})); err != nil {
 		return fmt.Errorf("watching FederatedReplicaSets: %w", err)
 	}
-	if err := c.Watch(changes); err != nil {
+	if err := c.Watch(set.Source(concerned(mgr.GetClient()))); err != nil {
 		return fmt.Errorf("watching the clusters: %w", err)
 	}
 	return nil
