@@ -4,6 +4,7 @@ package manifests
 import (
 	"embed"
 	"io/fs"
+	"slices"
 )
 
 //go:embed base/namespace.yaml base/workload-reader.yaml crd/*_*.yaml scheduler/rbac.yaml scheduler/flowschema.yaml controller/rbac.yaml controller/united.yaml controller/policy.yaml policy/record.yaml
@@ -64,7 +65,7 @@ func Install() [][]byte {
 
 // FederationHub is what a hub needs for its members, in addition to Install.
 func FederationHub() [][]byte {
-	return append(read("federation/hub/clusterprofiles.yaml"), read("federation/hub/rbac.yaml")...)
+	return slices.Concat([][]byte{FederationCRD}, read("federation/hub/clusterprofiles.yaml"), read("federation/hub/rbac.yaml"))
 }
 
 // FederationMember is what a member of a federation needs.
