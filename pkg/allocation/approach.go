@@ -51,6 +51,13 @@ func Approach(limit int32, places []Place) []int32 {
 // Overflow adds to what Divide gave what it has left over for want of capacity: replicas that wait. They wait where replicas are asked for now, in the slice has, if the maximums
 // allow that, or else where they are due.
 func Overflow(total int32, claims []Claim, got, has []int32) []int32 {
+	var sum int64
+	for _, n := range got {
+		sum += int64(n)
+	}
+	if sum >= int64(total) {
+		return got
+	}
 	waiting, open := slices.Clone(claims), slices.Clone(claims)
 	for i := range claims {
 		open[i].Min, open[i].Max, open[i].Capacity = got[i], max(claims[i].Max, got[i]), Unlimited

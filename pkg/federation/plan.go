@@ -361,7 +361,6 @@ func (r *round) divide() {
 		open[i].Capacity = allocation.Unlimited
 	}
 	r.lower(claims)
-	ideal := allocation.Divide(r.total, open, true)
 	share := allocation.Divide(r.total, claims, rebalance)
 	waiting, has := slices.Clone(claims), make([]int32, len(claims))
 	for i, pl := range r.places {
@@ -377,7 +376,15 @@ func (r *round) divide() {
 		pl.share = share[i]
 		r.unplaced -= share[i]
 		r.waiting += share[i] - placed[i]
-		if pl.figure != nil && !pl.full && pl.figure.Source != v1alpha1.CapacityReported && pl.firm >= ideal[i] {
+	}
+	tried := func(pl *place) bool {
+		return pl.figure != nil && !pl.full && pl.figure.Source != v1alpha1.CapacityReported
+	}
+	if !slices.ContainsFunc(r.places, tried) {
+		return
+	}
+	for i, ideal := range allocation.Divide(r.total, open, true) {
+		if pl := r.places[i]; tried(pl) && pl.firm >= ideal {
 			pl.figure = nil // it is no limit any more
 		}
 	}
