@@ -64,6 +64,8 @@ type Config struct {
 	Manifests [][]byte
 	// Components start after Manifests are applied, all at the same time.
 	Components []Component
+	// Controllers are those of kube-controller-manager that run, by name. Empty means all.
+	Controllers []string
 	// Without names components, also of the control plane, that are not started.
 	Without []string
 

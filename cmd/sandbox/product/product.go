@@ -46,6 +46,8 @@ type Options struct {
 	SchedulerConfig []byte
 	// Compatibility is that of the installation. Empty means none.
 	Compatibility v1beta1.Compatibility
+	// Federation makes the cluster the hub of a federation.
+	Federation bool
 }
 
 // Compose returns the config with Berth's manifests before, and its components after, those that it has already. A component DefaultScheduler in the
@@ -68,13 +70,29 @@ func Compose(config sandbox.Config, options Options) (sandbox.Config, error) {
 		}
 		replicas[name] = count
 	}
-	config.Manifests = slices.Concat(manifests.Install(), [][]byte{pageManifest}, config.Manifests)
+	install := manifests.Install()
+	if options.Federation {
+		install = append(install, manifests.FederationHub()...)
+	}
+	config.Manifests = slices.Concat(install, [][]byte{pageManifest}, config.Manifests)
 	config.Components = slices.Clone(config.Components)
 	if !slices.ContainsFunc(config.Components, func(c sandbox.Component) bool { return c.Name == DefaultScheduler }) {
 		config.Components = append(config.Components, defaultScheduler())
 	}
-	config.Components = append(config.Components, scheduler(replicas[Scheduler], schedulerConfig), controller(replicas[Controller], options.Compatibility))
+	config.Components = append(config.Components, scheduler(replicas[Scheduler], schedulerConfig), controller(replicas[Controller], options))
 	return config, nil
+}
+
+// memberControllers are those that ReplicaSets and nodes need, and those that clean up.
+var memberControllers = []string{"replicaset-controller", "node-lifecycle-controller", "taint-eviction-controller", "pod-garbage-collector-controller",
+	"garbage-collector-controller", "namespace-controller", "serviceaccount-controller", "root-ca-certificate-publisher-controller"}
+
+// Member returns the config as that of a member of a federation, in which Berth does not run.
+func Member(config sandbox.Config) sandbox.Config {
+	config.Manifests = slices.Concat(manifests.FederationMember(), config.Manifests)
+	config.Components = append(slices.Clone(config.Components), defaultScheduler())
+	config.Controllers = memberControllers
+	return config
 }
 
 // defaultScheduler is kube-scheduler with its defaults, and the client limits that Berth's scheduler has.
@@ -133,7 +151,7 @@ func scheduler(replicas int, config []byte) sandbox.Component {
 // sandboxCertificate is for how long the controller of a sandbox does not renew its certificate.
 const sandboxCertificate = 365 * 24 * time.Hour
 
-func controller(replicas int, compatibility v1beta1.Compatibility) sandbox.Component {
+func controller(replicas int, options Options) sandbox.Component {
 	return sandbox.Component{
 		Name:     Controller,
 		Binary:   "berth-controller",
@@ -147,7 +165,8 @@ func controller(replicas int, compatibility v1beta1.Compatibility) sandbox.Compo
 				"--health-probe-bind-address=" + in.Address(healthPort),
 				fmt.Sprintf("--leader-elect=%t", replicas > 1),
 				"--shutdown-delay=0", // nobody has to be told first
-				"--compatibility=" + string(compatibility),
+				"--compatibility=" + string(options.Compatibility),
+				fmt.Sprintf("--federation=%t", options.Federation),
 				"--webhook-host=127.0.0.1",
 				fmt.Sprintf("--webhook-port=%d", in.Port(webhookPort)),
 				"--cert-dir=" + filepath.Join(in.Dir, "webhook-certs"),

@@ -1,0 +1,2 @@
+// Package federation divides FederatedReplicaSets over three real member clusters.
+package federation
