@@ -395,7 +395,6 @@ func (k *customKind) set(t *testing.T, ns string, replicas int64) {
 		return "", nil
 	})
 	object = get(t, ns, object)
-	owner := *metav1.NewControllerRef(object, object.GroupVersionKind())
 	template := corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web", "role": "worker"}},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "registry.k8s.io/pause:3.10"}}},
@@ -403,7 +402,7 @@ func (k *customKind) set(t *testing.T, ns string, replicas int64) {
 	if k.throughReplicaSets {
 		replicaSet := &appsv1.ReplicaSet{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "ReplicaSet"},
-			ObjectMeta: metav1.ObjectMeta{Name: "web-1", OwnerReferences: []metav1.OwnerReference{owner}},
+			ObjectMeta: metav1.ObjectMeta{Name: "web-1", OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(object, object.GroupVersionKind())}},
 			Spec:       appsv1.ReplicaSetSpec{Replicas: ptr.To(int32(replicas)), Selector: &metav1.LabelSelector{MatchLabels: template.Labels}, Template: template},
 		}
 		content, err := harness.Unstructured(replicaSet)
@@ -420,9 +419,7 @@ func (k *customKind) set(t *testing.T, ns string, replicas int64) {
 		t.Fatal(err)
 	}
 	for range int(replicas) - len(pods) {
-		pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
-		pod.GenerateName, pod.OwnerReferences = "web-", []metav1.OwnerReference{owner}
-		if _, err := the.Client.CoreV1().Pods(ns).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		if err := createPod(t.Context(), object, "web-", &template); err != nil {
 			t.Fatal(err)
 		}
 	}

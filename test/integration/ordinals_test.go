@@ -15,34 +15,29 @@ import (
 // advancedSet is an advanced StatefulSet of OpenKruise. The test acts as its controller.
 type advancedSet struct {
 	ns, name string
-	kind     *customKind
 	object   *unstructured.Unstructured
 }
 
 // apply changes the spec.
 func (s *advancedSet) apply(t *testing.T, replicas int64, reserved ...any) {
 	t.Helper()
-	s.object = &unstructured.Unstructured{Object: map[string]any{"apiVersion": s.kind.group + "/" + s.kind.version, "kind": s.kind.kind,
+	s.object = &unstructured.Unstructured{Object: map[string]any{"apiVersion": advancedSets.group + "/" + advancedSets.version, "kind": advancedSets.kind,
 		"metadata": map[string]any{"name": s.name}, "spec": map[string]any{"replicas": replicas, "reserveOrdinals": reserved}}}
-	waitFor(t, "the new kind", func(ctx context.Context) (string, error) {
-		if err := the.Apply(ctx, s.ns, s.object); err != nil {
-			return err.Error(), nil // the API server serves the kind a moment after the definition is applied
-		}
-		return "", nil
-	})
+	if err := the.Apply(t.Context(), s.ns, s.object); err != nil {
+		t.Fatal(err)
+	}
 	s.object = get(t, s.ns, s.object)
 }
 
 // make creates the pods with these ordinals, in this order.
 func (s *advancedSet) make(t *testing.T, ordinals ...int) {
 	t.Helper()
+	template := corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "db"}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "registry.k8s.io/pause:3.10"}}},
+	}
 	for _, ordinal := range ordinals {
-		pod := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", s.name, ordinal), Labels: map[string]string{"app": "db"},
-				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(s.object, s.object.GroupVersionKind())}},
-			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "registry.k8s.io/pause:3.10"}}},
-		}
-		if _, err := the.Client.CoreV1().Pods(s.ns).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		if err := createPod(t.Context(), s.object, fmt.Sprintf("%s-%d", s.name, ordinal), &template); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -61,15 +56,13 @@ func (s *advancedSet) unmake(t *testing.T, ordinals ...int) {
 // TestTheFirstSubsetHasTheLowestOrdinalsThatExist: an advanced StatefulSet reserves ordinals, and its pods come in the worst order, right after it.
 func TestTheFirstSubsetHasTheLowestOrdinalsThatExist(t *testing.T) {
 	pools(t, "a", "b")
-	kind := &customKind{group: "apps.kruise.io", plural: "statefulsets", kind: "StatefulSet", version: "v1beta1", scale: scaleSubresource}
+	advancedSets.serve(t, true)
 	for _, binding := range []string{"Late", "Early"} {
 		t.Run(binding, func(t *testing.T) {
 			ns := namespace(t)
-			apply(t, ns, kind.definition())
-			(&advancedSet{ns: ns, name: "other", kind: kind}).apply(t, 0) // the API server serves the kind now
 			apply(t, ns, spreadFor("db", "apps.kruise.io/v1beta1", "StatefulSet", "db", "  scheduleStrategy: {binding: "+binding+"}"+fmt.Sprintf(twoPools, "2")))
 			expectKnown(t, ns)
-			set := &advancedSet{ns: ns, name: "db", kind: kind}
+			set := &advancedSet{ns: ns, name: "db"}
 			set.apply(t, 5, int64(0), "2-3")
 			set.make(t, 7, 6, 5, 4, 1)
 			expectSubsets(t, ns, "db-1=a db-4=a db-5=b db-6=b db-7=b")

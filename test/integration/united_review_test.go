@@ -111,14 +111,7 @@ spec:
 var unitedResources = map[string]string{oldunited.GroupVersion.Version: "v1alpha1", unitedv1beta1.GroupVersion.Version: "v1beta1"}
 
 func TestUnitedDeploymentsOfTheArticlesAreTaken(t *testing.T) {
-	cloneSets := &customKind{group: "apps.kruise.io", plural: "clonesets", kind: "CloneSet", version: "v1alpha1", scale: scaleSubresource}
-	apply(t, namespace(t), cloneSets.definition())
-	waitFor(t, "CloneSets", func(context.Context) (string, error) {
-		if _, log, failed := kubectl(t, "get", "clonesets.apps.kruise.io", "-A"); failed {
-			return log, nil
-		}
-		return "", nil
-	})
+	cloneSets.serve(t, true)
 	for version := range unitedResources {
 		t.Run(version, func(t *testing.T) {
 			ns := namespace(t)

@@ -85,6 +85,13 @@ func childrenIn(ctx context.Context, ns string) ([]unstructured.Unstructured, er
 		}
 		all = append(all, list.Items...)
 	}
+	for _, kind := range []*customKind{cloneSets, advancedSets} {
+		objects, err := kind.in(ctx, ns)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, objects...)
+	}
 	slices.SortFunc(all, func(a, b unstructured.Unstructured) int {
 		return cmp.Compare(a.GetLabels()[unitedv1beta1.SubsetNameLabel], b.GetLabels()[unitedv1beta1.SubsetNameLabel])
 	})
@@ -216,8 +223,12 @@ func auditChildren(t *testing.T, ns string, surge int) {
 	a := &audit{}
 	var watching sync.WaitGroup
 	ctx, stop := context.WithCancel(context.Background())
-	for _, resource := range []schema.GroupVersionResource{unitedv1beta1.Resource, appsv1.SchemeGroupVersion.WithResource("deployments"), appsv1.SchemeGroupVersion.WithResource("statefulsets")} {
+	for _, resource := range []schema.GroupVersionResource{unitedv1beta1.Resource, appsv1.SchemeGroupVersion.WithResource("deployments"), appsv1.SchemeGroupVersion.WithResource("statefulsets"),
+		cloneSets.resource(), advancedSets.resource()} {
 		w, err := the.Dynamic.Resource(resource).Namespace(ns).Watch(ctx, metav1.ListOptions{})
+		if apierrors.IsNotFound(err) {
+			continue // a kind that the API server does not serve
+		}
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -62,15 +62,19 @@ func (r *reconciler) childrenOf(ctx context.Context, ud *v1beta1.UnitedDeploymen
 			return nil, err
 		}
 		isTemplate := policy.Template != nil && policy.Template.Kind == kind
-		if unwatchable != nil {
-			if isTemplate {
-				found.unwatchable = unwatchable
+		var mine, orphans []client.Object
+		if unwatchable == nil {
+			mine, orphans, err = r.objectsOf(ctx, ud, kind, from)
+			// A list of no objects is no error. So a kind of OpenKruise is not served any more, and its objects are gone.
+			if _, isBuiltIn := workload.BuiltIn(kind); apierrors.IsNotFound(err) && !isBuiltIn {
+				unwatchable, err = &lineage.Unwatchable{Kind: kind, Why: lineage.NotServed}, nil
 			}
-			continue
+			if err != nil {
+				return nil, fmt.Errorf("reading the children of kind %s: %w", kind, err)
+			}
 		}
-		mine, orphans, err := r.objectsOf(ctx, ud, kind, from)
-		if err != nil {
-			return nil, fmt.Errorf("reading the children of kind %s: %w", kind, err)
+		if unwatchable != nil && isTemplate {
+			found.unwatchable = unwatchable
 		}
 		for _, object := range mine {
 			c, err := r.observe(ctx, object, kind)

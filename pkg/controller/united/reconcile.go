@@ -24,6 +24,9 @@ import (
 	model "github.com/berth-project/berth/pkg/united"
 )
 
+// kindInterval is how often a UnitedDeployment looks for the kind of its template, while the API server does not serve it, or Berth may not list it. No event tells.
+const kindInterval = 10 * time.Second
+
 // statusInterval is the shortest time between two writes of a status that only tell of pods.
 const statusInterval = time.Second
 
@@ -111,6 +114,9 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	if v, err = r.look(ctx, ud, theServer, m); err != nil {
 		return reconcile.Result{}, err
+	}
+	if !v.mustWrite() {
+		return r.tell(ctx, v, m)
 	}
 	return r.carryOut(ctx, v, m)
 }
@@ -209,7 +215,7 @@ func (r *reconciler) tell(ctx context.Context, v *view, m *memory) (reconcile.Re
 		result.RequeueAfter = v.plan.Again
 	}
 	if v.found != nil && v.found.unwatchable != nil {
-		result.RequeueAfter = lineage.RetryInterval
+		result.RequeueAfter = kindInterval
 	}
 	if wait := r.waitOf(v.ud); wait > 0 && status.ObservedGeneration == v.ud.Status.ObservedGeneration && !equality.Semantic.DeepEqual(status, v.ud.Status) {
 		return reconcile.Result{RequeueAfter: wait}, nil

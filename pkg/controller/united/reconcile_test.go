@@ -30,6 +30,7 @@ import (
 	"github.com/berth-project/berth/pkg/controller"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
+	model "github.com/berth-project/berth/pkg/united"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -38,6 +39,7 @@ type world struct {
 	*reconciler
 	t      *testing.T
 	client client.Client
+	mapper *meta.DefaultRESTMapper
 	passed *clocktesting.FakeClock
 	// writes are the requests that changed something, in their order: "Create web-a".
 	writes []string
@@ -59,7 +61,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		mapper.Add(appsv1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 	}
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
-	w := &world{t: t, refuse: func(string, string) error { return nil }}
+	w := &world{t: t, mapper: mapper, refuse: func(string, string) error { return nil }}
 	note := func(verb, name string) error {
 		if err := w.refuse(verb, name); err != nil {
 			return err
@@ -68,7 +70,13 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		return nil
 	}
 	build := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjects(objects...).WithStatusSubresource(&v1beta1.UnitedDeployment{}).WithReturnManagedFields()
-	for _, object := range []client.Object{&corev1.Pod{}, &appsv1.ReplicaSet{}, &appsv1.Deployment{}, &appsv1.StatefulSet{}} {
+	indexed := []client.Object{&corev1.Pod{}, &appsv1.ReplicaSet{}, &appsv1.Deployment{}, &appsv1.StatefulSet{}}
+	for _, kind := range []schema.GroupKind{model.CloneSetKind, model.AdvancedStatefulSetKind} {
+		object := &metav1.PartialObjectMetadata{}
+		object.SetGroupVersionKind(kind.WithVersion(v1beta1.GroupVersion.Version))
+		indexed = append(indexed, object)
+	}
+	for _, object := range indexed {
 		build = build.WithIndex(object, controller.ControllerField, func(object client.Object) []string { return []string{string(workload.ControllerUID(object))} })
 	}
 	made := 0
@@ -399,4 +407,47 @@ func TestWhatSomebodyElseWritesToAChildIsPutBackOnlyWhereBerthSetsIt(t *testing.
 	if len(w.writes) > 0 {
 		t.Errorf("written again: %v", w.writes)
 	}
+}
+
+// TestAKindThatIsNotServedAnyMoreHindersNobodyElse: its definition was deleted, and lineage still takes it for watched.
+func TestAKindThatIsNotServedAnyMoreHindersNobodyElse(t *testing.T) {
+	w := newWorld(t, unitedOf(2, "a"))
+	gone := map[schema.GroupKind]bool{}
+	w.live = goneKinds{w.live, gone}
+	for _, kind := range []schema.GroupKind{model.CloneSetKind, model.AdvancedStatefulSetKind} {
+		w.mapper.Add(kind.WithVersion(v1beta1.GroupVersion.Version), meta.RESTScopeNamespace)
+		if unwatchable, err := w.owners.Watch(t.Context(), kind); unwatchable != nil || err != nil {
+			t.Fatal(unwatchable, err)
+		}
+		gone[kind] = true
+	}
+	w.mustSettle()
+	w.expect("a=2")
+	w.change(func(ud *v1beta1.UnitedDeployment) {
+		ud.Spec.Template = v1beta1.SubsetTemplate{CloneSetTemplate: ud.Spec.Template.DeploymentTemplate}
+	})
+	w.mustSettle()
+	w.expect("a=2") // the Deployment stays as long as no CloneSet can replace it
+	ud := w.get()
+	if c := conditionOf(&ud.Status, v1beta1.ReadyCondition); c == nil || c.Reason != v1beta1.ReasonKindNotServed {
+		t.Errorf("conditions %+v", ud.Status.Conditions)
+	}
+	result, err := w.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(ud)})
+	if err != nil || result.RequeueAfter != kindInterval {
+		t.Errorf("again after %v, %v", result.RequeueAfter, err)
+	}
+}
+
+// goneKinds answers lists of kinds as an API server does that does not serve them.
+type goneKinds struct {
+	client.Reader
+	gone map[schema.GroupKind]bool
+}
+
+func (g goneKinds) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	kind := list.GetObjectKind().GroupVersionKind().GroupKind()
+	if kind.Kind = strings.TrimSuffix(kind.Kind, "List"); g.gone[kind] {
+		return apierrors.NewGenericServerResponse(404, "get", schema.GroupResource{Group: kind.Group, Resource: kind.Kind}, "", "404 page not found", 0, true)
+	}
+	return g.Reader.List(ctx, list, opts...)
 }
