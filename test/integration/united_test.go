@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -19,11 +18,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/test/checker"
 )
 
 // onPods is a pod template whose first container has an environment variable with this value.
@@ -205,88 +204,23 @@ func expectUnitedReason(t *testing.T, ns string, of unitedv1beta1.ConditionType,
 	return is
 }
 
-// audit records every change of the UnitedDeployment and of its children.
-type audit struct {
-	mu     sync.Mutex
-	events []auditEvent
-}
-
-type auditEvent struct {
-	revision uint64
-	deleted  bool
-	object   *unstructured.Unstructured
-}
-
 // auditChildren watches from now on. In the end, the test fails if a write ever made the children ask for more than the total and the surge.
 func auditChildren(t *testing.T, ns string, surge int) {
 	t.Helper()
-	a := &audit{}
-	var watching sync.WaitGroup
-	ctx, stop := context.WithCancel(context.Background())
-	for _, resource := range []schema.GroupVersionResource{unitedv1beta1.Resource, appsv1.SchemeGroupVersion.WithResource("deployments"), appsv1.SchemeGroupVersion.WithResource("statefulsets"),
-		cloneSets.resource(), advancedSets.resource()} {
-		w, err := the.Dynamic.Resource(resource).Namespace(ns).Watch(ctx, metav1.ListOptions{})
-		if apierrors.IsNotFound(err) {
-			continue // a kind that the API server does not serve
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		watching.Add(1)
-		go func() {
-			defer watching.Done()
-			for event := range w.ResultChan() {
-				object, is := event.Object.(*unstructured.Unstructured)
-				if !is {
-					continue
-				}
-				revision, _ := strconv.ParseUint(object.GetResourceVersion(), 10, 64)
-				a.mu.Lock()
-				a.events = append(a.events, auditEvent{revision, event.Type == "DELETED", object})
-				a.mu.Unlock()
-			}
-		}()
+	children, err := checker.WatchChildren(the.Dynamic, ns)
+	if err != nil {
+		t.Fatal(err)
 	}
+	children.Surge = surge
 	t.Cleanup(func() {
-		stop()
-		watching.Wait()
-		a.check(t, surge)
+		violations, checked := children.Violations()
+		for _, violation := range violations {
+			t.Error(violation)
+		}
+		if checked == 0 {
+			t.Error("no child was raised: nothing was checked")
+		}
 	})
-}
-
-func (a *audit) check(t *testing.T, surge int) {
-	t.Helper()
-	slices.SortFunc(a.events, func(x, y auditEvent) int { return cmp.Compare(x.revision, y.revision) })
-	asks := map[types.UID]int{}
-	total, previous, raises := 0, 0, 0
-	for _, event := range a.events {
-		n := replicasIn(event.object)
-		if event.object.GetKind() == "UnitedDeployment" {
-			if n != total {
-				previous, total = total, n
-			}
-			continue
-		}
-		uid := event.object.GetUID()
-		before := asks[uid]
-		if asks[uid] = n; event.deleted {
-			delete(asks, uid)
-		}
-		sum := 0
-		for _, n := range asks {
-			sum += n
-		}
-		if n <= before || event.deleted {
-			continue
-		}
-		raises++
-		if sum > max(total, previous)+surge {
-			t.Errorf("at revision %d %s asks for %d, and all children together for %d; the total is %d, and was %d", event.revision, event.object.GetName(), n, sum, total, previous)
-		}
-	}
-	if raises == 0 {
-		t.Error("no child was raised: nothing was checked")
-	}
 }
 
 func TestAUnitedDeploymentSharesEquallyAndLeavesTheFieldsOfUsersAlone(t *testing.T) {
