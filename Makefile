@@ -106,7 +106,7 @@ $(BIN)/vale: hack/tools/vale/go.mod
 
 # What the chart shares with manifests/ is copied: a chart can only read its own files.
 CHART_SHARES := base/namespace.yaml base/workload-reader.yaml policy/record.yaml scheduler/rbac.yaml scheduler/flowschema.yaml scheduler/scheduler-config.yaml \
-	controller/rbac.yaml controller/united.yaml controller/policy.yaml federation/federation.berth.dev_federatedreplicasets.yaml $(addprefix webhook/,service.yaml certificate.yaml rbac.yaml mutatingwebhookconfiguration.yaml validatingwebhookconfiguration.yaml \
+	controller/rbac.yaml controller/united.yaml controller/policy.yaml $(addprefix federation/hub/,clusterprofiles.yaml federation.berth.dev_federatedreplicasets.yaml rbac.yaml) $(addprefix webhook/,service.yaml certificate.yaml rbac.yaml mutatingwebhookconfiguration.yaml validatingwebhookconfiguration.yaml \
 	cert-manager/certificate.yaml) $(addprefix budget/,rbac.yaml flowschema.yaml protection.yaml eviction.yaml mutatingwebhookconfiguration.yaml \
 	validatingwebhookconfiguration.yaml) descheduler/base/rbac.yaml descheduler/base/policy.yaml $(addprefix observe/,podmonitor.yaml token.yaml rules.yaml dashboard.json)
 
@@ -120,7 +120,7 @@ chart: ## seconds | Copy into charts/berth what it shares with manifests/.
 generate: $(BIN)/controller-gen api-reference ## minutes | Regenerate deepcopy functions, CRDs and docs/api.
 	$(BIN)/controller-gen object:headerFile=hack/boilerplate.go.txt paths=./pkg/crd/... paths=./pkg/plugins/...
 	$(BIN)/controller-gen crd paths=./pkg/crd/... output:crd:dir=manifests/crd
-	mkdir -p manifests/federation && mv manifests/crd/federation.berth.dev_*.yaml manifests/federation/
+	mv manifests/crd/federation.berth.dev_*.yaml manifests/federation/hub/
 	for file in manifests/crd/*_*.yaml; do sed -e '/^spec:$$/r hack/crd-conversion.yaml' -e '/^  annotations:$$/r hack/crd-annotations.yaml' $$file > $$file.next && mv $$file.next $$file || exit 1; done
 	$(MAKE) --no-print-directory chart
 

@@ -40,7 +40,7 @@ var (
 
 // FederationCRD is the definition of FederatedReplicaSets. Only the hub of a federation has it, so it is not part of Install.
 //
-//go:embed federation/federation.berth.dev_federatedreplicasets.yaml
+//go:embed federation/hub/federation.berth.dev_federatedreplicasets.yaml
 var FederationCRD []byte
 
 // DeschedulerPolicy is the ConfigMap with the descheduler's policy as it is deployed.
