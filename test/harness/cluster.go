@@ -32,6 +32,7 @@ import (
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/sandbox"
 )
 
@@ -134,6 +135,10 @@ func (c *Cluster) DeleteNamespace(ctx context.Context, namespace string) error {
 	background := metav1.DeletePropagationBackground
 	options := metav1.DeleteOptions{PropagationPolicy: &background}
 	all := metav1.ListOptions{}
+	// First what would make its children again.
+	if err := c.Dynamic.Resource(unitedv1beta1.Resource).Namespace(namespace).DeleteCollection(ctx, options, all); err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
 	if err := errors.Join(
 		c.Client.AppsV1().Deployments(namespace).DeleteCollection(ctx, options, all),
 		c.Client.AppsV1().ReplicaSets(namespace).DeleteCollection(ctx, options, all),
