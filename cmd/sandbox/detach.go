@@ -87,13 +87,13 @@ func relayReport(report io.Reader, out io.Writer) (string, bool) {
 }
 
 // supervise runs the sandbox in the background and reports to the command that started it until it is ready.
-func supervise(ctx context.Context, config sandbox.Config, pageAddress string) error {
+func supervise(ctx context.Context, config sandbox.Config, members int, pageAddress string) error {
 	report := &reportWriter{pipe: os.NewFile(reportFD, "report")}
 	if report.pipe == nil {
 		return fmt.Errorf("--%s is only for --detach to use", superviseFlag)
 	}
 	syscall.CloseOnExec(reportFD) // or else the components would keep the report open
-	err := run(ctx, report, config, pageAddress, func() { report.finish(nil) })
+	err := run(ctx, report, config, members, pageAddress, func() { report.finish(nil) })
 	report.finish(err)
 	return err
 }

@@ -155,7 +155,7 @@ func takeRecord(name string) (*record, error) {
 }
 
 // write records what the components are doing.
-func (r *record) write(s *sandbox.Sandbox) error {
+func (r *record) write(s running) error {
 	current := state{Supervisor: processOf(os.Getpid()), Ready: true, Page: r.page}
 	for _, status := range s.Status() {
 		current.Components = append(current.Components, componentState{ComponentStatus: status, Process: processOf(status.PID)})

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/berth-project/berth/cmd/sandbox/federated"
 	"github.com/berth-project/berth/cmd/sandbox/product"
 	"github.com/berth-project/berth/pkg/sandbox"
 )
@@ -29,6 +30,7 @@ type upFlags struct {
 	supervise       bool
 	without         []string
 	replicas        map[string]int
+	members         int
 	schedulerConfig string
 	page            string
 }
@@ -44,14 +46,17 @@ func upCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if flags.members > 0 {
+				flags.page = noPage // the page has no clusters yet
+			}
 			out := command.OutOrStdout()
 			switch {
 			case flags.supervise:
-				return supervise(command.Context(), config, flags.page)
+				return supervise(command.Context(), config, flags.members, flags.page)
 			case flags.detach:
 				return detach(command.Context(), out, config)
 			default:
-				return run(command.Context(), out, config, flags.page, func() {
+				return run(command.Context(), out, config, flags.members, flags.page, func() {
 					fmt.Fprintf(out, "press Ctrl-C to stop it\n")
 				})
 			}
@@ -69,6 +74,8 @@ func upCommand() *cobra.Command {
 	set.BoolVar(&flags.detach, "detach", false, "run in the background and return when everything is ready")
 	set.StringSliceVar(&flags.without, "without", nil, "components not to start, for instance scheduler,controller")
 	set.StringToIntVar(&flags.replicas, "replicas", nil, "replicas of components, for instance scheduler=2")
+	set.IntVar(&flags.members, "members", 0,
+		"start a federation instead: a hub, and so many members with nodes of their own; the kubeconfig has the contexts hub, member-1 and so on")
 	set.StringVar(&flags.schedulerConfig, "scheduler-config", "",
 		"KubeSchedulerConfiguration for the scheduler (default the one in manifests/scheduler)")
 	set.StringVar(&flags.page, "page", "127.0.0.1:0", "address of the page that shows the sandbox live; port 0 picks a free one; or "+noPage)
@@ -86,6 +93,9 @@ func (f upFlags) config() (sandbox.Config, error) {
 	}
 	if f.nodes < 0 {
 		return sandbox.Config{}, fmt.Errorf("--nodes %d: must not be negative", f.nodes)
+	}
+	if err := f.checkMembers(); err != nil {
+		return sandbox.Config{}, err
 	}
 	cpu, err := positiveQuantity("--node-cpu", f.nodeCPU)
 	if err != nil {
@@ -118,7 +128,21 @@ func (f upFlags) config() (sandbox.Config, error) {
 	if config.BinDir == "" {
 		config.BinDir = defaultBinDir()
 	}
+	if f.members > 0 {
+		return config, nil // composed for each cluster
+	}
 	return product.Compose(config, options)
+}
+
+// checkMembers refuses what a federation does not go by.
+func (f upFlags) checkMembers() error {
+	switch {
+	case f.members < 0:
+		return fmt.Errorf("--members %d: must not be negative", f.members)
+	case f.members > 0 && (len(f.without) > 0 || len(f.replicas) > 0 || f.schedulerConfig != ""):
+		return errors.New("--members: a federation has fixed components; leave out --without, --replicas and --scheduler-config")
+	}
+	return nil
 }
 
 const binDirUsage = "where the binaries are (default beside this one, or else bin)"
@@ -153,8 +177,15 @@ func fileExists(path string) bool {
 	return err == nil
 }
 
-// run starts the sandbox, serves its page, keeps its state file current, and stops it when the context ends. It calls ready once.
-func run(ctx context.Context, out io.Writer, config sandbox.Config, pageAddress string, ready func()) error {
+// running is a sandbox or a federation.
+type running interface {
+	Status() []sandbox.ComponentStatus
+	Changed() <-chan struct{}
+	Stop()
+}
+
+// run starts the sandbox, or a federation with that many members, serves its page, keeps its state file current, and stops it when the context ends. It calls ready once.
+func run(ctx context.Context, out io.Writer, config sandbox.Config, members int, pageAddress string, ready func()) error {
 	record, err := takeRecord(config.Name)
 	if err != nil {
 		return err
@@ -169,7 +200,12 @@ func run(ctx context.Context, out io.Writer, config sandbox.Config, pageAddress 
 	}
 
 	config.Progress = out
-	s, err := start(ctx, config)
+	var s running
+	if members > 0 {
+		s, err = startFederation(ctx, config, members)
+	} else {
+		s, err = start(ctx, config)
+	}
 	if err != nil {
 		return err
 	}
@@ -177,14 +213,18 @@ func run(ctx context.Context, out io.Writer, config sandbox.Config, pageAddress 
 	if err := record.write(s); err != nil {
 		return fmt.Errorf("writing the state file: %w", err)
 	}
-	if listener != nil {
-		if record.page, err = servePage(ctx, out, listener, config.Name, s); err != nil {
+	if one, is := s.(*sandbox.Sandbox); is && listener != nil {
+		if record.page, err = servePage(ctx, out, listener, config.Name, one); err != nil {
 			return err
 		}
 		fmt.Fprintf(out, "see it at %s\n", record.page)
 	}
-	fmt.Fprintf(out, "sandbox %q is up, use it with:\n  %s --kubeconfig %s get nodes\n",
-		config.Name, shortPath(filepath.Join(config.BinDir, "kubectl")), shortPath(s.Kubeconfig()))
+	use := "get nodes"
+	if members > 0 {
+		use = "get clusterprofiles -A"
+	}
+	fmt.Fprintf(out, "sandbox %q is up, use it with:\n  %s --kubeconfig %s %s\n",
+		config.Name, shortPath(filepath.Join(config.BinDir, "kubectl")), shortPath(config.Kubeconfig), use)
 	ready()
 
 	for {
@@ -203,10 +243,31 @@ func run(ctx context.Context, out io.Writer, config sandbox.Config, pageAddress 
 
 func start(ctx context.Context, config sandbox.Config) (*sandbox.Sandbox, error) {
 	s, err := sandbox.Start(ctx, config)
+	return s, orInterrupted(ctx, err)
+}
+
+func orInterrupted(ctx context.Context, err error) error {
 	if ctx.Err() != nil && err != nil {
-		return nil, errors.New("interrupted while starting: nothing is left running")
+		return errors.New("interrupted while starting: nothing is left running")
 	}
-	return s, err
+	return err
+}
+
+// startFederation writes the kubeconfig of all clusters, too.
+func startFederation(ctx context.Context, config sandbox.Config, members int) (*federated.Federation, error) {
+	f, err := federated.Start(ctx, config, members)
+	if err != nil {
+		return nil, orInterrupted(ctx, err)
+	}
+	content, err := f.Kubeconfig()
+	if err == nil {
+		err = os.WriteFile(config.Kubeconfig, content, 0o600)
+	}
+	if err != nil {
+		f.Stop()
+		return nil, fmt.Errorf("writing the kubeconfig: %w", err)
+	}
+	return f, nil
 }
 
 // shortPath returns the path relative to the working directory if it is below it.

@@ -66,6 +66,26 @@ func TestUpInTheBackgroundRunsUntilDown(t *testing.T) {
 	c.expect(1, "does not run", "status")
 }
 
+// TestUpWithMembersIsAFederation: one kubeconfig has all clusters, and down leaves nothing of any, also after the supervisor was killed.
+func TestUpWithMembersIsAFederation(t *testing.T) {
+	c := newCommand(t)
+	c.expect(0, "get clusterprofiles -A", "up", "--detach", "--nodes=1", "--members=1")
+	for context, want := range map[string]string{"hub": "clusterprofile.multicluster.x-k8s.io/member-1\n", "member-1": "node/node-1\n"} {
+		resource := map[string]string{"hub": "clusterprofiles", "member-1": "nodes"}[context]
+		kubectl := exec.Command(filepath.Join(binDir(t), "kubectl"), "--kubeconfig=.sandbox/kubeconfig", "--context="+context, "get", resource, "-A", "-o=name")
+		kubectl.Dir = c.dir
+		if output, err := kubectl.CombinedOutput(); err != nil || string(output) != want {
+			t.Errorf("%s in %s: %v: got %q, want %q", resource, context, err, output, want)
+		}
+	}
+	if status := c.expect(0, "NAME", "status"); !strings.Contains(status, "hub/controller-0") || !strings.Contains(status, "member-1/kube-scheduler-0") {
+		t.Errorf("the status lacks components:\n%s", status)
+	}
+	c.killSupervisor(t, "default")
+	c.expect(0, "stale state is removed", "down")
+	expectNoProcessIn(t, c.dir)
+}
+
 func TestUpInTheForegroundStopsWhenInterrupted(t *testing.T) {
 	c := newCommand(t)
 	up := exec.CommandContext(limited(t), c.binary, c.args("up", "--nodes=1", withoutProduct)...)
@@ -110,10 +130,10 @@ func TestUpShowsTheLogOfAComponentThatCannotStart(t *testing.T) {
 	expectNoProcessIn(t, c.dir)
 }
 
-func TestDownAfterTheSupervisorWasKilledRemovesItsState(t *testing.T) {
-	c := newCommand(t)
-	c.expect(0, "is up", "up", "--detach", "--nodes=0", "--name=killed", withoutProduct)
-	path := filepath.Join(c.dir, ".sandbox", "killed", "state.json")
+// killSupervisor kills the process that runs a sandbox, and returns the path of the state that stays.
+func (c *command) killSupervisor(t *testing.T, name string) string {
+	t.Helper()
+	path := filepath.Join(c.dir, ".sandbox", name, "state.json")
 	content, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -126,6 +146,13 @@ func TestDownAfterTheSupervisorWasKilledRemovesItsState(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitFor(t, "the supervisor to be gone", func(context.Context) (bool, error) { return !runs(state.Supervisor.PID), nil })
+	return path
+}
+
+func TestDownAfterTheSupervisorWasKilledRemovesItsState(t *testing.T) {
+	c := newCommand(t)
+	c.expect(0, "is up", "up", "--detach", "--nodes=0", "--name=killed", withoutProduct)
+	path := c.killSupervisor(t, "killed")
 	c.expect(0, "stale state is removed", "down", "--name=killed")
 	expectNoProcessIn(t, c.dir)
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
@@ -142,6 +169,8 @@ func TestBadFlagsAreExplainedInOneLine(t *testing.T) {
 	for flag, want := range map[string]string{
 		"--name=../x":                 "--name",
 		"--nodes=-1":                  "--nodes -1: must not be negative",
+		"--members=-1":                "--members -1: must not be negative",
+		"--members=1":                 "a federation has fixed components",
 		"--node-cpu=many":             "--node-cpu",
 		"--node-memory=0":             "--node-memory",
 		"--without=nothing":           "no such component",

@@ -125,6 +125,34 @@ func configs(config sandbox.Config, count int) ([]sandbox.Config, error) {
 // MemberDir is the directory of a member in that of its federation.
 func MemberDir(dir, member string) string { return filepath.Join(dir, "members", member) }
 
+// Status is that of all components. Each name begins with that of its cluster.
+func (f *Federation) Status() (all []sandbox.ComponentStatus) {
+	for _, cluster := range f.Clusters {
+		for _, status := range cluster.Status() {
+			status.Name = cluster.Name + "/" + status.Name
+			all = append(all, status)
+		}
+	}
+	return all
+}
+
+// Changed returns a channel that is closed when the status of any cluster changes.
+func (f *Federation) Changed() <-chan struct{} {
+	changed := make(chan struct{})
+	var once sync.Once
+	for _, cluster := range f.Clusters {
+		one := cluster.Changed()
+		go func() {
+			select {
+			case <-one:
+				once.Do(func() { close(changed) })
+			case <-changed:
+			}
+		}()
+	}
+	return changed
+}
+
 // Stop ends everything, and returns when no process is left.
 func (f *Federation) Stop() {
 	var stopping sync.WaitGroup

@@ -109,7 +109,7 @@ type ClusterPreferences struct {
 	// +kubebuilder:validation:Minimum=0
 	MaxReplicas *int32 `json:"maxReplicas,omitempty"`
 
-	// Weight is the share of the cluster in what the minimums leave, in proportion to the other weights. With 0, the cluster gets its minimum and no more.
+	// Weight is the share of the cluster, in proportion to the other weights. A minimum is part of the share. With 0, the cluster gets its minimum and no more.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
