@@ -39,14 +39,14 @@ func (c condition) set(conditions *[]metav1.Condition, conditionType string, gen
 		Type:               conditionType,
 		Status:             c.status,
 		Reason:             string(c.reason),
-		Message:            atMost(maxMessage, c.message),
+		Message:            AtMost(maxMessage, c.message),
 		ObservedGeneration: generation,
 		LastTransitionTime: now,
 	})
 }
 
-// atMost cuts a text to a number of bytes, between characters.
-func atMost(bytes int, text string) string {
+// AtMost cuts a text to a number of bytes, between characters.
+func AtMost(bytes int, text string) string {
 	if len(text) <= bytes {
 		return text
 	}

@@ -456,7 +456,7 @@ func TestAtMost(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := atMost(tc.bytes, tc.text); got != tc.want {
+			if got := AtMost(tc.bytes, tc.text); got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})

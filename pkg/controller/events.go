@@ -25,7 +25,7 @@ const maxNote = 1024
 
 // send records the event on an object. Related is another object that it involves, or nil.
 func (n news) send(recorder events.EventRecorder, regarding, related runtime.Object) {
-	recorder.Eventf(regarding, related, n.eventType, string(n.reason), n.action, "%s", atMost(maxNote, n.note))
+	recorder.Eventf(regarding, related, n.eventType, string(n.reason), n.action, "%s", AtMost(maxNote, n.note))
 }
 
 // newsOf are the events about a spread whose status changes.

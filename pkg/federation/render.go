@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -22,10 +23,9 @@ func (p *Policy) Render(replicas int32, owner types.UID) (map[string]any, error)
 	}
 	maps.Copy(labels, map[string]any{v1alpha1.OwnerLabel: string(owner), v1alpha1.HubLabel: "true"})
 	template := runtime.DeepCopyJSON(p.Template)
-	metadata := at(template, "metadata")
-	podLabels := at(metadata, "labels")
-	podLabels[v1alpha1.HubLabel] = "true"
-	metadata["labels"], template["metadata"] = podLabels, metadata
+	if err := unstructured.SetNestedField(template, "true", "metadata", "labels", v1alpha1.HubLabel); err != nil {
+		return nil, fmt.Errorf("labelling the pods: %w", err)
+	}
 	return map[string]any{
 		"apiVersion": "apps/v1", "kind": "ReplicaSet",
 		"metadata": map[string]any{"namespace": p.Namespace, "name": p.Name, "labels": labels},
@@ -33,12 +33,4 @@ func (p *Policy) Render(replicas int32, owner types.UID) (map[string]any, error)
 			"replicas": int64(replicas), "minReadySeconds": int64(p.MinReadySeconds), "selector": selector, "template": template,
 		},
 	}, nil
-}
-
-// at is the object at a key, or a new one that is not part of the content yet.
-func at(content map[string]any, key string) map[string]any {
-	if object, is := content[key].(map[string]any); is {
-		return object
-	}
-	return map[string]any{}
 }

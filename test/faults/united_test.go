@@ -160,6 +160,9 @@ func TestSpoiltWritesNeitherExceedTheTotalNorLeaveASecondChild(t *testing.T) {
 			t.Errorf("nothing met the fault %q", f)
 		}
 	}
+	if raised == 0 {
+		t.Error("the watchers have seen no write that gave a child more")
+	}
 	t.Logf("%d requests were spoilt, %d writes gave a child more", spoiltIn(p), raised)
 }
 

@@ -60,11 +60,21 @@ func (t *tally) allow(most int32) {
 	t.most, t.above = most, time.Time{}
 }
 
-func (t *tally) look(now time.Time) {
-	var sum int32
-	for _, n := range t.asked {
+func (t *tally) sum() (sum int32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return sumOf(t.asked)
+}
+
+func sumOf(asked []int32) (sum int32) {
+	for _, n := range asked {
 		sum += n
 	}
+	return sum
+}
+
+func (t *tally) look(now time.Time) {
+	sum := sumOf(t.asked)
 	switch {
 	case t.most < 0 || sum <= t.most:
 		t.above = time.Time{}
@@ -93,13 +103,11 @@ func (t *tally) watch(ctx context.Context, i int, member kubernetes.Interface, n
 				}
 			}
 			// The API server was killed. The list of a new watch says what has changed.
-			for ctx.Err() == nil {
-				if watcher, err = member.AppsV1().ReplicaSets(ns).Watch(ctx, metav1.ListOptions{}); err == nil {
-					break
-				}
-				time.Sleep(50 * time.Millisecond) //nolint:forbidigo // between attempts, bounded by the context
-			}
-			if ctx.Err() != nil {
+			err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+				watcher, err = member.AppsV1().ReplicaSets(ns).Watch(ctx, metav1.ListOptions{})
+				return err == nil, nil
+			})
+			if err != nil {
 				return
 			}
 		}
@@ -188,6 +196,9 @@ func TestFaultsAtRandom(t *testing.T) {
 		}
 	}
 	promise()
+	if err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, timeout, true, func(context.Context) (bool, error) { return watched.sum() == total, nil }); err != nil {
+		t.Errorf("the watches end with %d replicas, and the members have %d", watched.sum(), total)
+	}
 	for i, member := range w.members {
 		live := &appsv1.ReplicaSet{}
 		if err := member.Get(ctx, client.ObjectKeyFromObject(stranger), live); err != nil {

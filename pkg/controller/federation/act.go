@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/berth-project/berth/pkg/controller"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	model "github.com/berth-project/berth/pkg/federation"
 )
@@ -71,13 +71,15 @@ func (r *reconciler) isDone(s *step, frs *v1alpha1.FederatedReplicaSet) bool {
 	case s.Leaving:
 		return !s.Lowers()
 	default:
-		was, known := r.applied.Load(appliedKey(frs, s.Member))
+		was, known := r.applied.Load(written{client.ObjectKeyFromObject(frs), s.Member})
 		return known && was == applied{s.local.set.UID, s.hash, s.local.set.Generation} && isOurs(s.local.set, frs) && s.local.set.Labels[v1alpha1.HubLabel] != ""
 	}
 }
 
-func appliedKey(frs *v1alpha1.FederatedReplicaSet, member string) string {
-	return string(frs.UID) + "/" + member
+// written is the ReplicaSet of a FederatedReplicaSet in a member.
+type written struct {
+	frs    types.NamespacedName
+	member string
 }
 
 // outcome of all writes.
@@ -99,22 +101,12 @@ func (o *outcome) add(s *step, err error) bool {
 		return true
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err) && s.local.set != nil: // otherwise the namespace does not exist
 		o.stale = true
-	case isRefused(err):
+	case controller.IsRefused(err):
 		o.refused[s.Member] = err.Error()
 	default:
 		o.err = errors.Join(o.err, fmt.Errorf("writing the ReplicaSet in cluster %s: %w", s.Member, err))
 	}
 	return false
-}
-
-// isRefused is true if the same request will be refused again, until somebody changes something.
-func isRefused(err error) bool {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return false
-	}
-	code := status.Status().Code
-	return code >= 400 && code < 500 && code != http.StatusTooManyRequests && code != http.StatusRequestTimeout && code != http.StatusUnauthorized
 }
 
 // act carries out the steps: first those that lower, then, only if all of these succeeded, the others.
@@ -178,7 +170,7 @@ func (r *reconciler) write(ctx context.Context, frs *v1alpha1.FederatedReplicaSe
 		err = to.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.ForceOwnership, client.FieldOwner(v1alpha1.FieldManager))
 	}
 	if err == nil {
-		r.applied.Store(appliedKey(frs, s.Member), applied{object.GetUID(), s.hash, object.GetGeneration()})
+		r.applied.Store(written{client.ObjectKeyFromObject(frs), s.Member}, applied{object.GetUID(), s.hash, object.GetGeneration()})
 	}
 	r.tell(ctx, frs, s, err)
 	return err

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/berth-project/berth/pkg/controller"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	model "github.com/berth-project/berth/pkg/federation"
 )
@@ -49,8 +50,16 @@ type reconciler struct {
 	seats model.Seats
 	// primed is when each cluster became reachable whose ReplicaSets are all in seats.
 	primed map[string]time.Time
-	// applied is what was applied last, of type string to applied.
+	// applied is what was applied last, of type written to applied.
 	applied sync.Map
+	// warned is the generation of a FederatedReplicaSet for which an event named the clusters that do not exist, of type types.NamespacedName to warning.
+	warned sync.Map
+}
+
+// warning is the state of a FederatedReplicaSet that an event has told of.
+type warning struct {
+	uid        types.UID
+	generation int64
 }
 
 var _ reconcile.Reconciler = &reconciler{}
@@ -201,7 +210,7 @@ func (r *reconciler) carryOut(ctx context.Context, v *view) (reconcile.Result, e
 		for _, member := range slices.Sorted(maps.Keys(o.refused)) {
 			message := "refuses the ReplicaSet: " + o.refused[member]
 			v.policy.Refuse(status, member, message, r.clock.Now())
-			r.events.Eventf(v.frs, nil, corev1.EventTypeWarning, v1alpha1.ReasonClusterRefused, "ScaleCluster", "cluster %s %s", member, atMost(900, message))
+			r.events.Eventf(v.frs, nil, corev1.EventTypeWarning, v1alpha1.ReasonClusterRefused, "ScaleCluster", "cluster %s %s", member, controller.AtMost(900, message))
 		}
 		_, err := r.publish(ctx, v.frs, status)
 		return reconcile.Result{RequeueAfter: batchWindow}, errors.Join(o.err, err)
@@ -257,11 +266,11 @@ func (r *reconciler) publishInvalid(ctx context.Context, frs *v1alpha1.Federated
 	status := frs.Status.DeepCopy()
 	status.ObservedGeneration = frs.Generation
 	changed := meta.SetStatusCondition(&status.Conditions, metav1.Condition{
-		Type: v1alpha1.ReadyCondition, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInvalid, Message: atMost(4096, invalid.Error()),
+		Type: v1alpha1.ReadyCondition, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInvalid, Message: controller.AtMost(4096, invalid.Error()),
 		ObservedGeneration: frs.Generation, LastTransitionTime: metav1.NewTime(r.clock.Now()),
 	})
 	if changed {
-		r.events.Eventf(frs, nil, corev1.EventTypeWarning, v1alpha1.ReasonInvalid, "CheckSpec", "%s", atMost(900, invalid.Error()))
+		r.events.Eventf(frs, nil, corev1.EventTypeWarning, v1alpha1.ReasonInvalid, "CheckSpec", "%s", controller.AtMost(900, invalid.Error()))
 	}
 	_, err := r.publish(ctx, frs, status)
 	return err
@@ -272,10 +281,11 @@ func (r *reconciler) warn(v *view) {
 	if len(v.plan.Unknown) == 0 {
 		return
 	}
-	if was, _ := r.applied.Swap("warned/"+string(v.frs.UID), v.frs.Generation); was == v.frs.Generation {
+	now := warning{v.frs.UID, v.frs.Generation}
+	if was, _ := r.warned.Swap(client.ObjectKeyFromObject(v.frs), now); was == now {
 		return
 	}
-	r.events.Eventf(v.frs, nil, corev1.EventTypeWarning, v1alpha1.ReasonUnknownCluster, "CheckSpec", "no cluster has the name %s; correct or remove it", atMost(900, strings.Join(v.plan.Unknown, ", ")))
+	r.events.Eventf(v.frs, nil, corev1.EventTypeWarning, v1alpha1.ReasonUnknownCluster, "CheckSpec", "no cluster has the name %s; correct or remove it", controller.AtMost(900, strings.Join(v.plan.Unknown, ", ")))
 }
 
 // finalize sets or removes the finalizer as the annotation says. It is false if it has changed something, or failed.
@@ -357,16 +367,16 @@ func (r *reconciler) deleteIn(ctx context.Context, frs *v1alpha1.FederatedReplic
 	return false, client.IgnoreNotFound(to.Delete(ctx, set, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground)))
 }
 
+// forget drops what is remembered about a FederatedReplicaSet that does not exist any more.
 func (r *reconciler) forget(key types.NamespacedName) {
+	r.warned.Delete(key)
+	r.applied.Range(func(k, _ any) bool {
+		if k.(written).frs == key {
+			r.applied.Delete(k)
+		}
+		return true
+	})
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seats.Forget(key.String())
-}
-
-// atMost cuts a text to a number of bytes.
-func atMost(bytes int, text string) string {
-	if len(text) <= bytes {
-		return text
-	}
-	return strings.ToValidUTF8(text[:bytes-3], "") + "..."
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -24,6 +23,7 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/berth-project/berth/pkg/controller"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	model "github.com/berth-project/berth/pkg/united"
 	"github.com/berth-project/berth/pkg/workload"
@@ -219,12 +219,7 @@ func isRefused(err error) bool {
 	if errors.As(err, &other) {
 		return true
 	}
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) || isStale(err) {
-		return false
-	}
-	code := status.Status().Code
-	return code >= 400 && code < 500 && code != http.StatusTooManyRequests && code != http.StatusRequestTimeout && code != http.StatusUnauthorized
+	return !isStale(err) && controller.IsRefused(err)
 }
 
 // act carries out the steps: first those that lower, then, only if all of these succeeded, the others, slowly at first.
