@@ -121,6 +121,7 @@ generate: $(BIN)/controller-gen api-reference ## minutes | Regenerate deepcopy f
 	$(BIN)/controller-gen object:headerFile=hack/boilerplate.go.txt paths=./pkg/crd/... paths=./pkg/plugins/...
 	$(BIN)/controller-gen crd paths=./pkg/crd/... output:crd:dir=manifests/crd
 	mv manifests/crd/federation.berth.dev_*.yaml manifests/federation/hub/
+	mv manifests/crd/*_sidecarsets.yaml manifests/sidecar/
 	for file in manifests/crd/*_*.yaml; do sed -e '/^spec:$$/r hack/crd-conversion.yaml' -e '/^  annotations:$$/r hack/crd-annotations.yaml' $$file > $$file.next && mv $$file.next $$file || exit 1; done
 	$(MAKE) --no-print-directory chart
 

@@ -180,7 +180,7 @@ func containersRun(containers []corev1.Container, statuses []corev1.ContainerSta
 	for i := range containers {
 		container := &containers[i]
 		status := statusOf(container.Name, statuses)
-		if status == nil || !sameImage(status.Image, container.Image) {
+		if status == nil || !SameImage(status.Image, container.Image) {
 			return false
 		}
 		if status.Resources != nil && !sameResources(status.Resources, &container.Resources) {
@@ -199,9 +199,9 @@ func statusOf(name string, statuses []corev1.ContainerStatus) *corev1.ContainerS
 	return nil
 }
 
-// sameImage is true if both names mean the same image once the default registry, repository and tag are filled in, as a runtime does. An image that is
+// SameImage is true if both names mean the same image once the default registry, repository and tag are filled in, as a runtime does. An image that is
 // reported by digest or by another of its names is not recognised. The entry of its pod expires.
-func sameImage(reported, asked string) bool {
+func SameImage(reported, asked string) bool {
 	return reported == asked || full(reported) == full(asked)
 }
 

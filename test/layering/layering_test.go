@@ -55,6 +55,13 @@ var forbidden = map[string]map[string]string{
 		module + "pkg/webhook":           "imports point from adapters to the model",
 		module + "pkg/controller":        "imports point from adapters to the model",
 	},
+	"pkg/sidecar": {
+		"k8s.io/client-go":               "the model has no client; move the reading to the adapter",
+		"k8s.io/kubernetes":              "the model is used by programs that are no scheduler",
+		"sigs.k8s.io/controller-runtime": "the model is used by programs that are no controller",
+		module + "pkg/webhook":           "imports point from adapters to the model",
+		module + "pkg/controller":        "imports point from adapters to the model",
+	},
 	"pkg/moves": {
 		"k8s.io/client-go":               "the model has no client; move the reading to the adapter",
 		"k8s.io/kubernetes":              "the model is used by programs that are no scheduler",

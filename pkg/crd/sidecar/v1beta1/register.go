@@ -1,0 +1,32 @@
+package v1beta1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupName is the API group of SidecarSet.
+const GroupName = "apps.kruise.io"
+
+var (
+	// GroupVersion is the group and version of the types in this package.
+	GroupVersion = schema.GroupVersion{Group: GroupName, Version: "v1beta1"}
+
+	// Resource is where the API server serves SidecarSets.
+	Resource = GroupVersion.WithResource("sidecarsets")
+
+	// Kind is the kind that owns the ControllerRevisions, and the events that Berth writes.
+	Kind = GroupVersion.WithKind("SidecarSet")
+
+	schemeBuilder = runtime.NewSchemeBuilder(addKnownTypes)
+
+	// AddToScheme registers the types of this package.
+	AddToScheme = schemeBuilder.AddToScheme
+)
+
+func addKnownTypes(scheme *runtime.Scheme) error {
+	scheme.AddKnownTypes(GroupVersion, &SidecarSet{}, &SidecarSetList{})
+	metav1.AddToGroupVersion(scheme, GroupVersion)
+	return nil
+}

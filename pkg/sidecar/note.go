@@ -1,0 +1,62 @@
+package sidecar
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
+)
+
+// read decodes an annotation of a pod. One that cannot be decoded counts as absent: a user has written it.
+func read[T any](pod *corev1.Pod, annotation string) map[string]T {
+	values := map[string]T{}
+	if err := json.Unmarshal([]byte(pod.Annotations[annotation]), &values); err != nil {
+		return map[string]T{}
+	}
+	return values
+}
+
+func write[T any](pod *corev1.Pod, annotation string, values map[string]T) {
+	text, err := json.Marshal(values)
+	if err != nil { // plain structs
+		panic(fmt.Sprintf("encoding annotation %s: %v", annotation, err))
+	}
+	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, annotation, string(text))
+}
+
+func set[T any](pod *corev1.Pod, annotation, key string, value T) {
+	values := read[T](pod, annotation)
+	values[key] = value
+	write(pod, annotation, values)
+}
+
+// note writes down that a pod has a version of a set.
+func (c *Content) note(pod *corev1.Pod, setName, revision string, now time.Time) {
+	list := []string{}
+	given := v1beta1.Given{Fixed: c.Fixed, Containers: map[string]v1beta1.GivenContainer{}}
+	for _, container := range c.running() {
+		list = append(list, container.Name)
+		given.Containers[container.Name] = v1beta1.GivenContainer{Image: container.Image, Resources: container.Resources}
+	}
+	slices.Sort(list)
+	version := v1beta1.PodVersion{UpdateTimestamp: metav1.NewTime(now), Hash: c.Hash, SidecarSetName: setName, SidecarList: list, ControllerRevision: revision}
+	set(pod, v1beta1.HashAnnotation, setName, version)
+	version.Hash, version.ControllerRevision = c.WithoutImage, ""
+	set(pod, v1beta1.HashWithoutImageAnnotation, setName, version)
+	set(pod, v1beta1.GivenAnnotation, setName, given)
+	sets := read[v1beta1.PodVersion](pod, v1beta1.HashAnnotation)
+	pod.Annotations[v1beta1.InjectedListAnnotation] = strings.Join(slices.Sorted(maps.Keys(sets)), ",")
+}
+
+// VersionOf is the version of a set that a pod has. It is false for a pod without the set.
+func VersionOf(pod *corev1.Pod, setName string) (v1beta1.PodVersion, bool) {
+	version, has := read[v1beta1.PodVersion](pod, v1beta1.HashAnnotation)[setName]
+	return version, has
+}

@@ -1,0 +1,120 @@
+package sidecar
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-project/berth/pkg/budget"
+	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
+)
+
+// doubt is for how long an update counts as going on if the container has restarted, and its status does not tell with which image. An image may have several names,
+// and the runtime reports any of them.
+const doubt = 2 * time.Minute
+
+// Pod is what is known about a pod that a set picks, and that has its containers.
+type Pod struct {
+	*corev1.Pod
+	// Updated is true if the pod has the latest version. Its containers may not run yet.
+	Updated bool
+	// Touched is true if the pod was updated in place once, to whatever version.
+	Touched bool
+	// Settled is true if what the previous update has changed runs, and no hot upgrade is under way.
+	Settled bool
+	// Migrated is true if only the last step of hot upgrades is left to do: the new containers are ready, and the old ones still run.
+	Migrated bool
+	// Ready is true if the pod runs and is ready.
+	Ready bool
+	// Why says why the pod cannot be updated in place. Empty if it can.
+	Why string
+}
+
+// Available is true if nothing that the set does keeps the pod from working.
+func (p *Pod) Available() bool { return p.Ready && p.Settled }
+
+// Observe returns what is known about a pod. It is false if the pod does not have the containers of the set, or has ended.
+func (p *Policy) Observe(pod *corev1.Pod, now time.Time) (Pod, bool) {
+	version, has := VersionOf(pod, p.Name)
+	if !has || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return Pod{}, false
+	}
+	state, touched := read[v1beta1.InPlaceState](pod, v1beta1.InPlaceStateAnnotation)[p.Name]
+	is := Pod{
+		Pod: pod, Updated: version.Hash == p.Hash, Touched: touched, Ready: pod.Status.Phase == corev1.PodRunning && budget.IsReady(pod), Why: p.why(pod),
+	}
+	if p.restarted(pod, &state, now) {
+		migrating := p.migrating(pod)
+		is.Settled = len(migrating) == 0
+		is.Migrated = len(migrating) > 0 && !slices.ContainsFunc(migrating, func(c *v1beta1.SidecarContainer) bool {
+			status := statusOf(pod, hotNames(c.Name)[working(pod, c.Name)])
+			return status == nil || !status.Ready
+		})
+	}
+	return is, true
+}
+
+// why says why a pod cannot be updated in place.
+func (p *Policy) why(pod *corev1.Pod) string {
+	given, has := read[v1beta1.Given](pod, v1beta1.GivenAnnotation)[p.Name]
+	switch {
+	case !has:
+		return "another product has injected its sidecars"
+	case given.Fixed != p.Fixed:
+		return "more than images and resources has changed"
+	}
+	for _, c := range p.running() {
+		for _, name := range podNames(c) {
+			if containerOf(pod, name) == nil {
+				return fmt.Sprintf("it has no container %s", name)
+			}
+		}
+	}
+	return ""
+}
+
+// restarted is true if all containers run as the previous update has asked for.
+func (p *Policy) restarted(pod *corev1.Pod, state *v1beta1.InPlaceState, now time.Time) bool {
+	for _, c := range p.running() {
+		for _, name := range podNames(c) {
+			if !runs(pod, name, state, now) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// runs is true if a container runs as the previous update has asked for.
+//
+// The observed generation alone does not tell this: a kubelet reports it before it restarts the container. A restarted container alone does not either: it may have
+// crashed before the kubelet saw the update.
+func runs(pod *corev1.Pod, name string, state *v1beta1.InPlaceState, now time.Time) bool {
+	before, changed := state.LastContainerStatuses[name]
+	container := containerOf(pod, name)
+	if !changed || container == nil {
+		return true
+	}
+	is := statusOf(pod, name)
+	if is == nil || is.ContainerID == "" {
+		return false
+	}
+	named := budget.SameImage(is.Image, container.Image)
+	if is.ContainerID == before.ContainerID { // two updates, and the kubelet has seen only the second, which undoes the first
+		return named && pod.Status.ObservedGeneration >= pod.Generation
+	}
+	return named || is.ImageID != before.ImageID || now.Sub(state.UpdateTimestamp.Time) > doubt
+}
+
+func statusOf(pod *corev1.Pod, name string) *corev1.ContainerStatus {
+	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
+		for i := range statuses {
+			if statuses[i].Name == name {
+				return &statuses[i]
+			}
+		}
+	}
+	return nil
+}

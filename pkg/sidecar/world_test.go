@@ -1,0 +1,206 @@
+package sidecar
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+var seeds = flag.Int("seeds", 30, "how many random histories TestWorld plays")
+
+// world is pods, their kubelets, and an updater that may crash between any two writes. It checks by its own arithmetic that updates make no more pods unavailable than
+// allowed.
+type world struct {
+	t      *testing.T
+	random *rand.Rand
+	now    time.Time
+	pods   []*corev1.Pod
+	ids    int
+	images [2]int
+	policy *Policy
+	limit  int
+	// out are pods that were ready when they were last written, and have not been ready with what was written since.
+	out map[string]bool
+	log []string
+}
+
+const poolSize = 9
+
+func (w *world) note(format string, args ...any) {
+	w.log = append(w.log, fmt.Sprintf(format, args...))
+}
+
+// publish changes the images of the set. An image with an odd number does not start.
+func (w *world) publish(log, mesh, partition int) {
+	w.images = [2]int{log, mesh}
+	w.policy = compile(w.t, "s", fmt.Sprintf(`{selector: {matchLabels: {app: x}}, updateStrategy: {maxUnavailable: %d, partition: %d}, initContainers: [{name: native, image: 'native:%d', restartPolicy: Always}],
+containers: [{name: log, image: 'log:%d'}, {name: mesh, image: 'mesh:%d', upgradeStrategy: {upgradeType: HotUpgrade, hotUpgradeEmptyImage: 'mesh:0'}}]}`, w.limit, partition, log, log, mesh))
+	w.note("publish %v", w.images)
+}
+
+func isBad(image string) bool { return strings.ContainsAny(image[len(image)-1:], "13579") }
+
+// statuses calls f for each container and its status.
+func statuses(pod *corev1.Pod, f func(*corev1.Container, *corev1.ContainerStatus)) {
+	for i := range pod.Spec.InitContainers {
+		f(&pod.Spec.InitContainers[i], &pod.Status.InitContainerStatuses[i])
+	}
+	for i := range pod.Spec.Containers {
+		f(&pod.Spec.Containers[i], &pod.Status.ContainerStatuses[i])
+	}
+}
+
+func runsAll(pod *corev1.Pod) bool {
+	all := true
+	statuses(pod, func(c *corev1.Container, s *corev1.ContainerStatus) { all = all && c.Image == s.Image && s.Ready })
+	return all
+}
+
+// kubelet observes the spec of a pod, or restarts one of its containers, which may have changed or crashed.
+func (w *world) kubelet(pod *corev1.Pod) {
+	defer func() {
+		if pod.Status.ObservedGeneration == pod.Generation && pod.Status.Conditions[0].Status == corev1.ConditionTrue && runsAll(pod) {
+			delete(w.out, pod.Name)
+		}
+	}()
+	if pod.Status.Phase != corev1.PodRunning {
+		pod.Status.Phase, pod.Status.Conditions = corev1.PodRunning, []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}}
+	}
+	if pod.Status.ObservedGeneration < pod.Generation && w.random.IntN(2) == 0 {
+		pod.Status.ObservedGeneration = pod.Generation
+		return
+	}
+	ready := true
+	statuses(pod, func(c *corev1.Container, s *corev1.ContainerStatus) {
+		image := s.Image
+		if pod.Status.ObservedGeneration == pod.Generation {
+			image = c.Image
+		}
+		if image != s.Image && w.random.IntN(2) == 0 || w.random.IntN(60) == 0 && s.Ready {
+			w.ids++
+			s.Image, s.ContainerID, s.ImageID, s.Ready = image, fmt.Sprint("id-", w.ids), "sha-"+image, !isBad(image)
+		}
+		ready = ready && s.Ready
+	})
+	status := corev1.ConditionFalse
+	if ready {
+		status = corev1.ConditionTrue
+	}
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}
+}
+
+func (w *world) create(name string) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": "x"}, Generation: 1}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "app:2"}}}}
+	inject(pod, w.policy)
+	pod.Status.InitContainerStatuses = make([]corev1.ContainerStatus, len(pod.Spec.InitContainers))
+	pod.Status.ContainerStatuses = make([]corev1.ContainerStatus, len(pod.Spec.Containers))
+	statuses(pod, func(c *corev1.Container, s *corev1.ContainerStatus) { s.Name = c.Name })
+	return pod
+}
+
+func (w *world) write(i int, after *corev1.Pod, what string) {
+	w.t.Helper()
+	pod := w.pods[i]
+	wasReady := len(pod.Status.Conditions) > 0 && pod.Status.Conditions[0].Status == corev1.ConditionTrue
+	after.Generation++
+	w.pods[i] = after
+	w.note("%s %s", what, pod.Name)
+	if wasReady && !runsAll(after) {
+		w.out[pod.Name] = true
+	}
+	if len(w.out) > w.limit {
+		w.t.Fatalf("%v are unavailable because of updates, at most %d may be\n%s\n%s", w.out, w.limit, w.describe(), strings.Join(w.log, "\n"))
+	}
+}
+
+// update plays one round of the updater, which may crash.
+func (w *world) update(crash bool) (writes int) {
+	var pods []Pod
+	index := map[string]int{}
+	for i, pod := range w.pods {
+		index[pod.Name] = i
+		if p, has := w.policy.Observe(pod, w.now); has {
+			pods = append(pods, p)
+		}
+	}
+	for _, pod := range w.policy.Resets(pods) {
+		w.write(index[pod.Name], w.policy.Reset(pod.Pod, w.now), "reset")
+		if writes++; crash && w.random.IntN(3) == 0 {
+			return writes
+		}
+	}
+	for _, pod := range w.policy.Next(pods) {
+		after, _ := w.policy.Update(w.pods[index[pod.Name]], "", w.now)
+		w.write(index[pod.Name], after, "update")
+		if writes++; crash && w.random.IntN(3) == 0 {
+			return writes
+		}
+	}
+	return writes
+}
+
+func (w *world) describe() string {
+	var text strings.Builder
+	for _, pod := range w.pods {
+		p, _ := w.policy.Observe(pod, w.now)
+		fmt.Fprintf(&text, "%s updated %v touched %v settled %v migrated %v ready %v observed %v:", pod.Name, p.Updated, p.Touched, p.Settled, p.Migrated, p.Ready, pod.Status.ObservedGeneration == pod.Generation)
+		statuses(pod, func(c *corev1.Container, s *corev1.ContainerStatus) {
+			fmt.Fprintf(&text, " %s %s %v,", c.Image, s.Image, s.Ready)
+		})
+		text.WriteString("\n")
+	}
+	return text.String()
+}
+
+func TestWorld(t *testing.T) {
+	for seed := range *seeds {
+		w := &world{t: t, random: rand.New(rand.NewPCG(uint64(seed), 0)), now: now, out: map[string]bool{}}
+		w.note("seed %d", seed)
+		w.limit = 1 + w.random.IntN(3)
+		w.publish(2, 2, 0)
+		for i := range poolSize {
+			w.pods = append(w.pods, w.create(fmt.Sprint("p", i)))
+		}
+		for range 400 {
+			w.now = w.now.Add(time.Second)
+			switch n := w.random.IntN(20); {
+			case n < 14:
+				w.kubelet(w.pods[w.random.IntN(poolSize)])
+			case n < 18:
+				w.update(true)
+			case n == 18 && w.random.IntN(4) == 0:
+				w.publish(w.random.IntN(5)+1, w.random.IntN(5)+1, w.random.IntN(3))
+			case w.random.IntN(8) == 0:
+				i := w.random.IntN(poolSize)
+				delete(w.out, w.pods[i].Name)
+				w.pods[i] = w.create(w.pods[i].Name)
+				w.note("new pod %s", w.pods[i].Name)
+			}
+		}
+		w.publish(8, 8, 0) // pods of a bad version that the partition keeps would hold up all others
+		for range 200 {
+			w.now = w.now.Add(time.Second)
+			for _, pod := range w.pods {
+				w.kubelet(pod)
+			}
+			w.update(false)
+		}
+		for _, pod := range w.pods {
+			p, _ := w.policy.Observe(pod, w.now)
+			at := working(pod, "mesh")
+			if !p.Updated || !p.Available() || containerOf(pod, "log").Image != "log:8" || containerOf(pod, hotNames("mesh")[at]).Image != "mesh:8" ||
+				containerOf(pod, hotNames("mesh")[1-at]).Image != "mesh:0" || versions(pod, "mesh")[1-at] != 0 {
+				t.Fatalf("%s, at most %d out\n%s\n%s", pod.Name, w.limit, w.describe(), strings.Join(w.log, "\n"))
+			}
+		}
+		if w.update(false) > 0 {
+			t.Fatalf("writes at rest\n%s", strings.Join(w.log, "\n"))
+		}
+	}
+}
