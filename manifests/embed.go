@@ -9,6 +9,7 @@ import (
 
 //go:embed base/namespace.yaml base/workload-reader.yaml crd/*_*.yaml scheduler/rbac.yaml scheduler/flowschema.yaml controller/rbac.yaml controller/united.yaml controller/policy.yaml policy/record.yaml
 //go:embed webhook/rbac.yaml webhook/certificate.yaml budget/rbac.yaml budget/protection.yaml budget/eviction.yaml budget/flowschema.yaml
+//go:embed sidecar/rbac.yaml
 //go:embed descheduler/base/rbac.yaml federation/hub/clusterprofiles.yaml federation/hub/rbac.yaml federation/member/rbac.yaml
 var files embed.FS
 
@@ -43,6 +44,18 @@ var (
 //go:embed federation/hub/federation.berth.dev_federatedreplicasets.yaml
 var FederationCRD []byte
 
+// The parts of SidecarSets, which are not part of Install.
+var (
+	// SidecarCRD is the definition of SidecarSets.
+	//
+	//go:embed sidecar/apps.kruise.io_sidecarsets.yaml
+	SidecarCRD []byte
+	// SidecarWebhooks are the webhook configurations of SidecarSets: a mutating one and a validating one.
+	//
+	//go:embed sidecar/webhooks.yaml
+	SidecarWebhooks []byte
+)
+
 // DeschedulerPolicy is the ConfigMap with the descheduler's policy as it is deployed.
 //
 //go:embed descheduler/base/policy.yaml
@@ -67,6 +80,9 @@ func Install() [][]byte {
 func FederationHub() [][]byte {
 	return slices.Concat([][]byte{FederationCRD}, read("federation/hub/clusterprofiles.yaml"), read("federation/hub/rbac.yaml"))
 }
+
+// Sidecars is what SidecarSets need before their webhooks, in addition to Install.
+func Sidecars() [][]byte { return slices.Concat([][]byte{SidecarCRD}, read("sidecar/rbac.yaml")) }
 
 // FederationMember is what a member of a federation needs.
 func FederationMember() [][]byte { return read("federation/member/rbac.yaml") }

@@ -23,10 +23,12 @@ import (
 	"github.com/berth-project/berth/pkg/controller"
 	budgetcontroller "github.com/berth-project/berth/pkg/controller/budget"
 	federationcontroller "github.com/berth-project/berth/pkg/controller/federation"
+	sidecarcontroller "github.com/berth-project/berth/pkg/controller/sidecar"
 	unitedcontroller "github.com/berth-project/berth/pkg/controller/united"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	federationv1alpha1 "github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	sidecarv1beta1 "github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/guard"
 	"github.com/berth-project/berth/pkg/lineage"
@@ -54,7 +56,9 @@ type flags struct {
 	united        bool
 	compatibility string
 	// federation is true if this cluster is the hub of a federation.
-	federation        bool
+	federation bool
+	// sidecars is true if SidecarSets are served.
+	sidecars          bool
 	memberNamespace   string
 	accessProvidersIn string
 }
@@ -101,6 +105,7 @@ func (f *flags) addTo(set *flag.FlagSet) {
 		"kruise: WorkloadSpreads behave as OpenKruise's in everything that clients can observe, except those with another value in annotation "+
 			v1beta1.CompatibilityAnnotation+"; none or empty: only those with value kruise in the annotation do.")
 	set.BoolVar(&f.united, "united-deployments", true, "Serve UnitedDeployments, as soon as the API server has the kind. If false, they and their children stay as they are.")
+	set.BoolVar(&f.sidecars, "sidecar-sets", false, "Serve SidecarSets. The API server must have the kind. If false, pods keep the sidecars that they have, and new ones get none.")
 	set.BoolVar(&f.federation, "federation", false, "Be the hub of a federation: connect to the clusters that ClusterProfiles stand for. The API server must have the kind ClusterProfile.")
 	set.StringVar(&f.memberNamespace, "federation-namespace", members.DefaultNamespace, "Namespace of the ClusterProfiles and of the Secrets with kubeconfigs that they name.")
 	set.StringVar(&f.accessProvidersIn, "clusterprofile-provider-file", "",
@@ -126,7 +131,7 @@ func run(ctx context.Context, f flags) error {
 		return fmt.Errorf("--budget-expiry is %s: must be at least %s, because an allowed request may take that long to happen", f.budgetExpiry, shortest)
 	}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme, policyv1beta1.AddToScheme, unitedv1beta1.AddToScheme, federationv1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme, policyv1beta1.AddToScheme, unitedv1beta1.AddToScheme, federationv1alpha1.AddToScheme, sidecarv1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return fmt.Errorf("registering types: %w", err)
 		}
@@ -193,6 +198,14 @@ func run(ctx context.Context, f flags) error {
 		}
 		more = append(more, func(register func(path string, hook http.Handler)) error {
 			return guard.Setup(ctx, mgr, register, guard.Options{})
+		})
+	}
+	if f.sidecars {
+		if err := sidecarcontroller.Setup(ctx, mgr, sidecarcontroller.Options{Namespace: f.leaderElectionNamespace}); err != nil {
+			return err
+		}
+		more = append(more, func(register func(path string, hook http.Handler)) error {
+			return webhook.SetupSidecars(ctx, mgr, owners, f.leaderElectionNamespace, register)
 		})
 	}
 	if f.webhooks {

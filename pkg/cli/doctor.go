@@ -194,7 +194,9 @@ func checkWebhooks(ctx context.Context, c *console.Cluster) (string, []string, e
 		for _, object := range []client.Object{&admissionregistrationv1.ValidatingWebhookConfiguration{}, &admissionregistrationv1.MutatingWebhookConfiguration{}} {
 			err := c.Get(ctx, client.ObjectKey{Name: name}, object)
 			if apierrors.IsNotFound(err) {
-				problems = append(problems, fmt.Sprintf("%s %s does not exist: install Berth", kindOf(object), name))
+				if name != endpoint.SidecarConfiguration {
+					problems = append(problems, fmt.Sprintf("%s %s does not exist: install Berth", kindOf(object), name))
+				}
 				continue
 			}
 			if err != nil {

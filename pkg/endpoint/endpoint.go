@@ -29,6 +29,10 @@ const (
 	Pods = "/mutate-pod"
 	// RequiredPods does the same in namespaces where no pod of a spread may be created without the webhook.
 	RequiredPods = "/mutate-required-pod"
+	// Sidecars injects the containers of SidecarSets into pods that are being created.
+	Sidecars = "/mutate-sidecars"
+	// SidecarSets validates SidecarSets.
+	SidecarSets = "/validate-sidecarset"
 	// BudgetPods allows or refuses operations on pods that a budget protects.
 	BudgetPods = "/validate-budget-pods"
 	// Evictions marks the evictions about which the API server must call BudgetPods.
@@ -53,8 +57,12 @@ const UnitedDefinition = "uniteddeployments.apps.kruise.io"
 // shows the whole URL to the client whose operation fails.
 const Lifetime = time.Hour
 
-// Configurations are the names of the webhook configurations. Each name has a validating and a mutating one.
-var Configurations = []string{"berth-webhook", "berth-budget"}
+// Configurations are the names of the webhook configurations. Each name has a validating and a mutating one. SidecarConfiguration is among them, and may be missing.
+var Configurations = []string{"berth-webhook", "berth-budget", SidecarConfiguration}
+
+// SidecarConfiguration is the name of the webhook configurations for SidecarSets. It comes before that of pods in the alphabet, so that sidecars are injected before a subset
+// is picked, and a subset's patch may change them.
+const SidecarConfiguration = "berth-sidecars"
 
 // The handlers of webhooks, by the names of the webhooks in manifests/webhook and manifests/budget. A webhook must never get another handler: during an
 // upgrade, replicas of both versions would overwrite each other's paths again and again.
@@ -62,6 +70,7 @@ var (
 	validating = map[string]string{
 		"workloadspread.berth.dev":               Spreads,
 		"uniteddeployment.berth.dev":             UnitedDeployments,
+		"sidecarset.berth.dev":                   SidecarSets,
 		"pods.budget.berth.dev":                  BudgetPods,
 		"labels.budget.berth.dev":                BudgetPods,
 		"status.budget.berth.dev":                BudgetPods,
@@ -69,6 +78,7 @@ var (
 		"podunavailablebudgets.budget.berth.dev": Budgets,
 	}
 	mutating = map[string]string{
+		"pod.sidecar.berth.dev":      Sidecars,
 		"pod.berth.dev":              Pods,
 		"required.pod.berth.dev":     RequiredPods,
 		"evictions.budget.berth.dev": Evictions,
@@ -108,7 +118,7 @@ func WebhooksOf(configuration runtime.Object) []Webhook {
 // HandlerOf is the handler of a path, with or without a segment before it. It is empty if the path has no handler.
 func HandlerOf(path string) string {
 	handler := path[max(strings.LastIndexByte(path, '/'), 0):]
-	if strings.Count(path, "/") <= 2 && slices.Contains([]string{Spreads, UnitedDeployments, Pods, RequiredPods, BudgetPods, Evictions, Budgets}, handler) {
+	if strings.Count(path, "/") <= 2 && slices.Contains([]string{Spreads, UnitedDeployments, Pods, RequiredPods, Sidecars, SidecarSets, BudgetPods, Evictions, Budgets}, handler) {
 		return handler
 	}
 	return ""

@@ -321,7 +321,17 @@ func (c *Content) sum() {
 	})
 }
 
-// ContentIn decodes what EncodeContent has encoded.
+// Whole is a hash of the whole content, in hexadecimal digits.
+func (c *Content) Whole() string {
+	text, err := json.Marshal(c)
+	if err != nil { // it was decoded from JSON
+		panic(fmt.Sprintf("encoding the content: %v", err))
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+// ContentIn decodes the data of a ControllerRevision.
 func ContentIn(data []byte) (*Content, error) {
 	content := &Content{}
 	if err := json.Unmarshal(data, content); err != nil {

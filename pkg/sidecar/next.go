@@ -29,7 +29,7 @@ func (p *Policy) Next(pods []Pod) []Pod {
 			continue
 		}
 		old++
-		if p.UpdateSelector.Matches(labels.Set(pod.Labels)) && (pod.Why == "" || p.Recreate) {
+		if p.UpdateSelector.Matches(labels.Set(pod.Labels)) && (pod.Why == "" || p.Recreate) && !pod.Held {
 			waiting = append(waiting, pod)
 		}
 	}
@@ -44,7 +44,7 @@ func (p *Policy) Resets(pods []Pod) []Pod {
 	total, busy, serving := p.count(pods)
 	var due []Pod
 	for _, pod := range pods {
-		if pod.Migrated && pod.DeletionTimestamp == nil {
+		if pod.Migrated && pod.DeletionTimestamp == nil && !pod.Held {
 			due = append(due, pod)
 		}
 	}

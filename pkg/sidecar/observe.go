@@ -28,6 +28,8 @@ type Pod struct {
 	Migrated bool
 	// Ready is true if the pod runs and is ready.
 	Ready bool
+	// Held keeps the pod from being updated now. The caller sets it.
+	Held bool
 	// Why says why the pod cannot be updated in place. Empty if it can.
 	Why string
 }

@@ -52,6 +52,15 @@ func (p *Policy) Picks(namespace string, namespaceLabels, podLabels labels.Set) 
 	return (p.Namespace == "" || p.Namespace == namespace) && p.Namespaces.Matches(namespaceLabels) && p.Selector.Matches(podLabels)
 }
 
+// GivesRevision is true if a new pod gets the version that the injection strategy names. With policy Partial, a pod that the selector of the update strategy picks gets
+// the latest one. Without a selector all pods get the named one, and the update then brings as many to the latest as the partition allows: so their number is exact.
+func (p *Policy) GivesRevision(pod labels.Set) bool {
+	if p.Revision == nil {
+		return false
+	}
+	return p.Revision.Policy != v1beta1.PartialPolicy || p.Paused || p.UpdateSelector.Empty() || !p.UpdateSelector.Matches(pod)
+}
+
 func isHot(c *v1beta1.SidecarContainer) bool {
 	return c.UpgradeStrategy.UpgradeType == v1beta1.HotUpgrade
 }

@@ -13,6 +13,8 @@ const (
 	constrained outcome = "constrained"
 	// picked: a subset was picked for the pod, and its patch applied.
 	picked outcome = "picked"
+	// injected: the pod got sidecars.
+	injected outcome = "injected"
 	// left as it is: no spread divides the pod.
 	left outcome = "left"
 	// ownerUnknown: the pod's owner was not known in time, and the pod was admitted as it is.
@@ -25,7 +27,7 @@ const (
 var (
 	podsReviewed = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "berth_webhook_pods_total",
-		Help: "Pods that the API server asked about, by outcome: constrained (pod of a spread), picked (a subset was picked and its patch applied), left (pod of no spread), owner_unknown (admitted unchanged, because its owner was not known in time), failed (admitted unchanged, because of an error). If the namespace requires admission, the last two are refused.",
+		Help: "Pods that the API server asked about, by outcome: constrained (pod of a spread), picked (a subset was picked and its patch applied), injected (the pod got the containers of SidecarSets), left (pod of no spread), owner_unknown (admitted unchanged, because its owner was not known in time), failed (admitted unchanged, because of an error). If the namespace requires admission, the last two are refused.",
 	}, []string{"outcome"})
 	reviewSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "berth_webhook_pod_seconds",
@@ -36,7 +38,7 @@ var (
 
 func init() {
 	metrics.Registry.MustRegister(podsReviewed, reviewSeconds)
-	for _, o := range []outcome{constrained, picked, left, ownerUnknown, failed} {
+	for _, o := range []outcome{constrained, picked, injected, left, ownerUnknown, failed} {
 		podsReviewed.WithLabelValues(string(o)) // so that they are exposed before the first pod
 	}
 }

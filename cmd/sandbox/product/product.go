@@ -3,6 +3,7 @@
 package product
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -48,6 +49,8 @@ type Options struct {
 	Compatibility v1beta1.Compatibility
 	// Federation makes the cluster the hub of a federation.
 	Federation bool
+	// SidecarSets serves SidecarSets.
+	SidecarSets bool
 }
 
 // Compose returns the config with Berth's manifests before, and its components after, those that it has already. A component DefaultScheduler in the
@@ -73,6 +76,9 @@ func Compose(config sandbox.Config, options Options) (sandbox.Config, error) {
 	install := manifests.Install()
 	if options.Federation {
 		install = append(install, manifests.FederationHub()...)
+	}
+	if options.SidecarSets {
+		install = append(install, manifests.Sidecars()...)
 	}
 	config.Manifests = slices.Concat(install, [][]byte{pageManifest}, config.Manifests)
 	config.Components = slices.Clone(config.Components)
@@ -167,6 +173,7 @@ func controller(replicas int, options Options) sandbox.Component {
 				"--shutdown-delay=0", // nobody has to be told first
 				"--compatibility=" + string(options.Compatibility),
 				fmt.Sprintf("--federation=%t", options.Federation),
+				fmt.Sprintf("--sidecar-sets=%t", options.SidecarSets),
 				"--webhook-host=127.0.0.1",
 				fmt.Sprintf("--webhook-port=%d", in.Port(webhookPort)),
 				"--cert-dir=" + filepath.Join(in.Dir, "webhook-certs"),
@@ -176,7 +183,7 @@ func controller(replicas int, options Options) sandbox.Component {
 			if in.Replica > 0 {
 				return nil, nil // a sandbox has no Services, so that the API server can ask one replica only
 			}
-			configurations, err := webhookConfigurationsAt(in.Port(webhookPort))
+			configurations, err := webhookConfigurationsAt(in.Port(webhookPort), options)
 			if err != nil {
 				return nil, err
 			}
@@ -199,18 +206,24 @@ func controller(replicas int, options Options) sandbox.Component {
 
 // webhookConfigurationsAt returns the webhook configurations with a port of this machine instead of the Service. The URL has a host name, because the
 // webhook's certificate is for names. It has no path; the controller adds one.
-func webhookConfigurationsAt(port int) ([][]byte, error) {
+func webhookConfigurationsAt(port int, options Options) ([][]byte, error) {
 	url := fmt.Sprintf("https://localhost:%d", port)
-	var contents [][]byte
-	for _, one := range []struct {
+	type one struct {
 		content       []byte
 		configuration runtime.Object
-	}{
+	}
+	all := []one{
 		{manifests.ValidatingWebhook, &admissionregistrationv1.ValidatingWebhookConfiguration{}},
 		{manifests.MutatingWebhook, &admissionregistrationv1.MutatingWebhookConfiguration{}},
 		{manifests.BudgetWebhook, &admissionregistrationv1.ValidatingWebhookConfiguration{}},
 		{manifests.EvictionWebhook, &admissionregistrationv1.MutatingWebhookConfiguration{}},
-	} {
+	}
+	if options.SidecarSets {
+		mutating, validating, _ := bytes.Cut(manifests.SidecarWebhooks, []byte("\n---\n"))
+		all = append(all, one{mutating, &admissionregistrationv1.MutatingWebhookConfiguration{}}, one{validating, &admissionregistrationv1.ValidatingWebhookConfiguration{}})
+	}
+	var contents [][]byte
+	for _, one := range all {
 		if err := yaml.UnmarshalStrict(one.content, one.configuration); err != nil {
 			return nil, fmt.Errorf("reading a webhook configuration: %w", err)
 		}

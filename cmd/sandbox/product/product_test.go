@@ -85,7 +85,7 @@ func TestAStockSchedulerOfTheCallersOwnStays(t *testing.T) {
 }
 
 func TestTheWebhooksAreAskedOnThisMachine(t *testing.T) {
-	contents, err := webhookConfigurationsAt(12345)
+	contents, err := webhookConfigurationsAt(12345, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,370 @@
+package sidecar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/berth-project/berth/pkg/controller"
+	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
+	model "github.com/berth-project/berth/pkg/sidecar"
+)
+
+const (
+	// writeTimeout bounds each write. A write that does not answer in time may still happen for doubtFor.
+	writeTimeout = 10 * time.Second
+	doubtFor     = time.Minute
+	// heldFor is how long a pod is not tried again after its update was refused.
+	heldFor = 5 * time.Second
+	// staleInterval is how long Berth waits for its cache.
+	staleInterval = 50 * time.Millisecond
+	// publishInterval is the shortest time between two writes of the status for the same generation.
+	publishInterval = time.Second
+	// lookInterval is how often each set is looked at again.
+	lookInterval = time.Minute
+	// mostWrites bounds the writes of one round, after which the spec is read again.
+	mostWrites = 100
+)
+
+// reconciler updates the pods of SidecarSets, and writes their status.
+type reconciler struct {
+	// client reads sets and namespaces from the cache, and writes. pods is the cache of pods. live reads from the API server.
+	client    client.Client
+	pods      client.Reader
+	live      client.Reader
+	events    events.EventRecorder
+	clock     clock.PassiveClock
+	namespace string
+
+	mu       sync.Mutex
+	memories map[string]*memory
+	// asked is the expression of the webhook that was written or read last, and when.
+	asked   string
+	askedAt time.Time
+}
+
+var _ reconcile.Reconciler = &reconciler{}
+
+// memory is what is remembered about a set from one round to the next. Nothing is lost with it but time: the first round after that reads from the API server.
+type memory struct {
+	uid    types.UID
+	primed bool
+	// seen are the resourceVersions that the cache must reach before a plan can be made from it.
+	seen map[types.UID]string
+	// held is until when a pod is not tried again, and doubts until when a write may still happen.
+	held, doubts map[types.UID]time.Time
+	// refusal is the last message of somebody who refused an update.
+	refusal string
+	// revision is the ControllerRevision of the latest version, and version the label that it has.
+	revision, version string
+	published         time.Time
+}
+
+func (r *reconciler) memoryOf(set *v1beta1.SidecarSet) *memory {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.memories == nil {
+		r.memories = map[string]*memory{}
+	}
+	m := r.memories[set.Name]
+	if m == nil || m.uid != set.UID {
+		m = &memory{uid: set.UID, seen: map[types.UID]string{}, held: map[types.UID]time.Time{}, doubts: map[types.UID]time.Time{}}
+		r.memories[set.Name] = m
+	}
+	return m
+}
+
+// Reconcile updates the pods that are next, and writes the status.
+func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	if err := r.askFor(ctx); err != nil {
+		return reconcile.Result{}, err
+	}
+	set := &v1beta1.SidecarSet{}
+	err := r.client.Get(ctx, request.NamespacedName, set)
+	if apierrors.IsNotFound(err) || err == nil && !set.DeletionTimestamp.IsZero() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.memories, request.Name)
+		return reconcile.Result{}, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("reading the SidecarSet: %w", err)
+	}
+	m, set := r.memoryOf(set), set.DeepCopy()
+	policy, errs := model.Compile(set)
+	if len(errs) > 0 {
+		return r.publish(ctx, m, set, nil, condition(metav1.ConditionFalse, v1beta1.ReasonInvalid, errs.ToAggregate().Error()))
+	}
+	if err := r.ensureRevision(ctx, set, policy, m); err != nil {
+		return reconcile.Result{}, err
+	}
+	found, err := r.gather(ctx, policy, m)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if found == nil {
+		return reconcile.Result{RequeueAfter: staleInterval}, nil
+	}
+	more, err := r.act(ctx, set, policy, m, found)
+	result, publishErr := r.publish(ctx, m, set, found, found.condition(policy, m))
+	if more {
+		result.RequeueAfter = time.Millisecond
+	}
+	return result, errors.Join(err, publishErr, r.pruneRevisions(ctx, set, policy, m.revision, found))
+}
+
+// found are the pods of a set.
+type found struct {
+	pods        []model.Pod
+	notInjected int32
+}
+
+// gather observes the pods of a set: those of the cache, and in the first round of a process those of the API server. It is nil if the cache is older than what was written.
+func (r *reconciler) gather(ctx context.Context, policy *model.Policy, m *memory) (*found, error) {
+	reader := r.pods
+	if !m.primed {
+		reader = r.live
+	}
+	var list corev1.PodList
+	options := []client.ListOption{client.MatchingLabelsSelector{Selector: policy.Selector}, client.InNamespace(policy.Namespace), client.UnsafeDisableDeepCopy}
+	if err := reader.List(ctx, &list, options...); err != nil {
+		return nil, fmt.Errorf("listing pods: %w", err)
+	}
+	var namespaces metav1.PartialObjectMetadataList
+	namespaces.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
+	if err := r.client.List(ctx, &namespaces, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing namespaces: %w", err)
+	}
+	picked := map[string]bool{}
+	for i := range namespaces.Items {
+		picked[namespaces.Items[i].Name] = policy.Namespaces.Matches(labels.Set(namespaces.Items[i].Labels))
+	}
+	now := r.clock.Now()
+	expire(m.held, now)
+	expire(m.doubts, now)
+	all := &found{}
+	for i := range list.Items {
+		pod := &list.Items[i]
+		if !picked[pod.Namespace] {
+			continue
+		}
+		if !m.primed {
+			m.seen[pod.UID] = pod.ResourceVersion
+		} else if seen, is := m.seen[pod.UID]; is {
+			order, err := resourceversion.CompareResourceVersion(pod.ResourceVersion, seen)
+			if err != nil {
+				return nil, fmt.Errorf("comparing versions of pod %s: %w", klog.KObj(pod), err)
+			}
+			if order < 0 {
+				return nil, nil
+			}
+			if order > 0 {
+				delete(m.seen, pod.UID)
+				delete(m.doubts, pod.UID)
+			}
+		}
+		is, has := policy.Observe(pod, now)
+		_, is.Held = m.held[pod.UID]
+		if _, doubtful := m.doubts[pod.UID]; doubtful {
+			is.Settled = false
+		}
+		switch {
+		case has:
+			all.pods = append(all.pods, is)
+		case pod.DeletionTimestamp.IsZero() && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed:
+			all.notInjected++
+		}
+	}
+	m.primed = true
+	return all, nil
+}
+
+func expire(times map[types.UID]time.Time, now time.Time) {
+	maps.DeleteFunc(times, func(_ types.UID, until time.Time) bool { return now.After(until) })
+}
+
+// act carries out what is next. It is true if there is more to do at once.
+func (r *reconciler) act(ctx context.Context, set *v1beta1.SidecarSet, policy *model.Policy, m *memory, all *found) (more bool, _ error) {
+	writes := 0
+	do := func(pods []model.Pod, write func(context.Context, *model.Pod) (*corev1.Pod, error)) (done bool, _ error) {
+		for _, pod := range pods {
+			if writes == mostWrites {
+				return false, nil
+			}
+			writes++
+			at := slices.IndexFunc(all.pods, func(p model.Pod) bool { return p.UID == pod.UID })
+			ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+			after, err := write(ctx, &pod)
+			cancel()
+			now := r.clock.Now()
+			switch {
+			case err == nil && after == nil: // evicted
+				all.pods[at].DeletionTimestamp = &metav1.Time{Time: now}
+			case err == nil:
+				m.seen[pod.UID] = after.ResourceVersion
+				if all.pods[at], _ = policy.Observe(after, now); pod.Migrated == all.pods[at].Migrated && !all.pods[at].Updated {
+					all.pods[at].Held = true // otherwise the two would write for ever
+					m.held[pod.UID], m.refusal = now.Add(lookInterval), fmt.Sprintf("pod %s/%s: somebody changes what Berth writes into its annotations", pod.Namespace, pod.Name)
+				}
+				r.events.Eventf(set, after, corev1.EventTypeNormal, v1beta1.ReasonUpdated, "UpdatePod", "pod %s/%s has version %s", after.Namespace, after.Name, m.revision)
+			case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+				all.pods[at].Held = true // the cache will show what has changed
+				m.held[pod.UID] = now.Add(staleInterval)
+			case controller.IsRefused(err), apierrors.IsTooManyRequests(err):
+				all.pods[at].Held = true
+				m.held[pod.UID], m.refusal = now.Add(heldFor), fmt.Sprintf("pod %s/%s: %v", pod.Namespace, pod.Name, err)
+				r.events.Eventf(set, pod.Pod, corev1.EventTypeWarning, v1beta1.ReasonRefused, "UpdatePod", "%s", controller.AtMost(900, m.refusal))
+			default: // nobody knows whether it happens
+				all.pods[at].Settled, m.doubts[pod.UID], m.primed = false, now.Add(doubtFor), false
+				return false, fmt.Errorf("updating pod %s/%s: %w", pod.Namespace, pod.Name, err)
+			}
+		}
+		return true, nil
+	}
+	done, err := do(policy.Resets(all.pods), func(ctx context.Context, pod *model.Pod) (*corev1.Pod, error) {
+		return r.patch(ctx, pod.Pod, policy.Reset(pod.Pod, r.clock.Now()), "")
+	})
+	for done && err == nil {
+		next := policy.Next(all.pods)
+		if len(next) == 0 {
+			if len(m.held) == 0 {
+				m.refusal = ""
+			}
+			return false, nil
+		}
+		done, err = do(next, func(ctx context.Context, pod *model.Pod) (*corev1.Pod, error) {
+			return r.update(ctx, policy, pod, m.revision)
+		})
+	}
+	return !done, err
+}
+
+// publish writes the status if it has changed, but not too often.
+func (r *reconciler) publish(ctx context.Context, m *memory, set *v1beta1.SidecarSet, all *found, ready metav1.Condition) (reconcile.Result, error) {
+	result := reconcile.Result{RequeueAfter: lookInterval}
+	if len(m.held) > 0 {
+		result.RequeueAfter = heldFor
+	}
+	status := set.Status.DeepCopy()
+	status.ObservedGeneration = set.Generation
+	if all != nil {
+		all.count(status)
+		status.LatestRevision = m.revision
+	}
+	ready.ObservedGeneration, ready.LastTransitionTime = set.Generation, metav1.NewTime(r.clock.Now())
+	meta.SetStatusCondition(&status.Conditions, ready)
+	if equality.Semantic.DeepEqual(status, &set.Status) {
+		return result, nil
+	}
+	if wait := publishInterval - r.clock.Since(m.published); wait > 0 && set.Status.ObservedGeneration == set.Generation {
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
+	set.Status = *status
+	m.published = r.clock.Now()
+	err := r.client.Status().Update(ctx, set, client.FieldOwner(v1beta1.FieldManager))
+	if apierrors.IsConflict(err) {
+		return reconcile.Result{RequeueAfter: staleInterval}, nil
+	}
+	if err != nil {
+		return result, fmt.Errorf("writing the status: %w", err)
+	}
+	return result, nil
+}
+
+func (f *found) count(status *v1beta1.SidecarSetStatus) {
+	status.MatchedPods, status.UpdatedPods, status.ReadyPods, status.UpdatedReadyPods, status.NotUpdatablePods = 0, 0, 0, 0, 0
+	status.NotInjectedPods = f.notInjected
+	for i := range f.pods {
+		pod := &f.pods[i]
+		if !pod.DeletionTimestamp.IsZero() {
+			continue
+		}
+		status.MatchedPods++
+		if pod.Ready {
+			status.ReadyPods++
+		}
+		switch {
+		case pod.Updated:
+			status.UpdatedPods++
+			if pod.Ready {
+				status.UpdatedReadyPods++
+			}
+		case pod.Why != "":
+			status.NotUpdatablePods++
+		}
+	}
+}
+
+func condition(is metav1.ConditionStatus, reason, message string) metav1.Condition {
+	return metav1.Condition{Type: v1beta1.ReadyCondition, Status: is, Reason: reason, Message: controller.AtMost(4096, message)}
+}
+
+// condition says what the set waits for.
+func (f *found) condition(policy *model.Policy, m *memory) metav1.Condition {
+	var total, updated, left int
+	var out, stuck []string
+	for i := range f.pods {
+		pod := &f.pods[i]
+		if !pod.DeletionTimestamp.IsZero() {
+			continue
+		}
+		total++
+		switch name := pod.Namespace + "/" + pod.Name; {
+		case pod.Updated && pod.Available():
+			updated++
+		case !pod.Available() && (pod.Updated || pod.Touched):
+			out = append(out, name)
+		case pod.Why != "" && !policy.Recreate:
+			stuck = append(stuck, fmt.Sprintf("%s: %s", name, pod.Why))
+		}
+		if !pod.Updated {
+			left++
+		}
+	}
+	slices.Sort(out)
+	slices.Sort(stuck)
+	keep := policy.Keep(total)
+	progress := fmt.Sprintf("%d of %d pods have the latest version and are available", updated, total)
+	switch {
+	case left <= keep && len(out) == 0:
+		return condition(metav1.ConditionTrue, v1beta1.ReasonReady, progress)
+	case !policy.Rolling, policy.Paused:
+		return condition(metav1.ConditionFalse, v1beta1.ReasonPaused, progress+"; the update strategy updates no more")
+	case m.refusal != "":
+		return condition(metav1.ConditionFalse, v1beta1.ReasonRefused, progress+"; "+m.refusal)
+	case len(out) > 0:
+		return condition(metav1.ConditionFalse, v1beta1.ReasonUpdating, fmt.Sprintf("%s; %d were updated and are not available: %s", progress, len(out), first(out)))
+	case len(stuck) > 0 && left-len(stuck) <= keep:
+		return condition(metav1.ConditionFalse, v1beta1.ReasonNotUpdatable, fmt.Sprintf("%s; %d cannot be updated in place, delete them to let their workloads make new ones: %s", progress, len(stuck), first(stuck)))
+	default:
+		return condition(metav1.ConditionFalse, v1beta1.ReasonUpdating, progress)
+	}
+}
+
+// first are a few of many.
+func first(all []string) string {
+	const few = 5
+	if len(all) > few {
+		return strings.Join(all[:few], ", ") + " and more"
+	}
+	return strings.Join(all, ", ")
+}

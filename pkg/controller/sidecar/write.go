@@ -1,0 +1,136 @@
+package sidecar
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
+	"github.com/berth-project/berth/pkg/endpoint"
+	model "github.com/berth-project/berth/pkg/sidecar"
+)
+
+// update gives a pod the latest version, in place or by an eviction. It returns the pod as it is then, or nil if the pod was evicted.
+func (r *reconciler) update(ctx context.Context, policy *model.Policy, pod *model.Pod, revision string) (*corev1.Pod, error) {
+	if pod.Why != "" {
+		eviction := &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion}}}
+		return nil, r.client.SubResource("eviction").Create(ctx, pod.Pod.DeepCopy(), eviction)
+	}
+	current := pod.Pod
+	if resized := policy.Resized(current); resized != nil {
+		var err error
+		if current, err = r.patch(ctx, current, resized, "resize"); err != nil {
+			return nil, err
+		}
+	}
+	after, _ := policy.Update(current, revision, r.clock.Now())
+	return r.patch(ctx, current, after, "")
+}
+
+// patch writes what differs between two states of a pod, if the pod is still in the first one. It returns the pod as it is then.
+func (r *reconciler) patch(ctx context.Context, before, after *corev1.Pod, subresource string) (*corev1.Pod, error) {
+	metadata := map[string]any{"uid": before.UID, "resourceVersion": before.ResourceVersion}
+	spec := map[string]any{}
+	if subresource == "" {
+		annotations := map[string]any{}
+		for key, value := range after.Annotations {
+			if was, had := before.Annotations[key]; !had || was != value {
+				annotations[key] = value
+			}
+		}
+		metadata["annotations"] = annotations
+	}
+	for field, containers := range map[string][2][]corev1.Container{
+		"containers": {before.Spec.Containers, after.Spec.Containers}, "initContainers": {before.Spec.InitContainers, after.Spec.InitContainers},
+	} {
+		var changed []any
+		for i := range containers[1] {
+			was, is := &containers[0][i], &containers[1][i]
+			content := map[string]any{"name": is.Name}
+			if was.Image != is.Image {
+				content["image"] = is.Image
+			}
+			if !equality.Semantic.DeepEqual(was.Resources, is.Resources) {
+				content["resources"] = map[string]any{"$patch": "replace", "limits": is.Resources.Limits, "requests": is.Resources.Requests}
+			}
+			if len(content) > 1 {
+				changed = append(changed, content)
+			}
+		}
+		if len(changed) > 0 {
+			spec[field] = changed
+		}
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": metadata, "spec": spec})
+	if err != nil {
+		return nil, err
+	}
+	written := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: before.Namespace, Name: before.Name}}
+	raw := client.RawPatch(types.StrategicMergePatchType, patch)
+	if subresource != "" {
+		return written, r.client.SubResource(subresource).Patch(ctx, written, raw, &client.SubResourcePatchOptions{PatchOptions: client.PatchOptions{FieldManager: v1beta1.FieldManager}})
+	}
+	return written, r.client.Patch(ctx, written, raw, client.FieldOwner(v1beta1.FieldManager))
+}
+
+// pickCondition is the name of the match condition with the expression of all sets.
+const pickCondition = "sidecarsets-pick-it"
+
+// askFor makes the API server call the webhook for the pods that a set may pick, and for no others.
+func (r *reconciler) askFor(ctx context.Context) error {
+	var list v1beta1.SidecarSetList
+	if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("listing SidecarSets: %w", err)
+	}
+	var policies []*model.Policy
+	for i := range list.Items {
+		if policy, errs := model.Compile(&list.Items[i]); len(errs) == 0 && list.Items[i].DeletionTimestamp.IsZero() {
+			policies = append(policies, policy)
+		}
+	}
+	expression := model.Expression(policies)
+	r.mu.Lock()
+	known := r.asked == expression && r.clock.Since(r.askedAt) < lookInterval
+	r.mu.Unlock()
+	if known {
+		return nil
+	}
+	configuration := &admissionregistrationv1.MutatingWebhookConfiguration{}
+	err := r.live.Get(ctx, types.NamespacedName{Name: endpoint.SidecarConfiguration}, configuration)
+	if apierrors.IsNotFound(err) {
+		return nil // sidecars are updated, and not injected
+	}
+	if err != nil {
+		return fmt.Errorf("reading the webhook configuration: %w", err)
+	}
+	patch := []map[string]any{{"op": "test", "path": "/metadata/resourceVersion", "value": configuration.ResourceVersion}}
+	for i := range configuration.Webhooks {
+		at := slices.IndexFunc(configuration.Webhooks[i].MatchConditions, func(c admissionregistrationv1.MatchCondition) bool { return c.Name == pickCondition })
+		if at >= 0 && configuration.Webhooks[i].MatchConditions[at].Expression != expression {
+			patch = append(patch, map[string]any{"op": "replace", "path": fmt.Sprintf("/webhooks/%d/matchConditions/%d/expression", i, at), "value": expression})
+		}
+	}
+	if len(patch) > 1 {
+		content, err := json.Marshal(patch)
+		if err != nil {
+			return err
+		}
+		if err := r.client.Patch(ctx, configuration, client.RawPatch(types.JSONPatchType, content), client.FieldOwner(v1beta1.FieldManager)); err != nil {
+			return fmt.Errorf("writing which pods the webhook is called for: %w", err)
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked, r.askedAt = expression, r.clock.Now()
+	return nil
+}

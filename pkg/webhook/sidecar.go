@@ -1,0 +1,331 @@
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
+	"github.com/berth-project/berth/pkg/endpoint"
+	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/sidecar"
+)
+
+// SetupSidecars registers the webhooks of SidecarSets: one gives sidecars to new pods, and one validates SidecarSets. revisions is the namespace of the
+// ControllerRevisions of SidecarSets.
+func SetupSidecars(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, revisions string, register func(path string, hook http.Handler)) error {
+	s := &sidecarAdmission{cached: mgr.GetCache(), live: mgr.GetAPIReader(), revisions: revisions, clock: clock.RealClock{}, sets: map[string]*sidecarSet{}}
+	var err error
+	if s.synced, err = owners.Handle(ctx, mgr, &v1beta1.SidecarSet{}, s.seen, s.gone); err != nil {
+		return err
+	}
+	if _, err := mgr.GetCache().GetInformer(ctx, newNamespace()); err != nil {
+		return fmt.Errorf("watching namespaces: %w", err)
+	}
+	register(endpoint.Sidecars, &podReviews{answer: s.review, clock: clock.RealClock{}})
+	register(endpoint.SidecarSets, admission.WithValidator(mgr.GetScheme(), &sidecarValidator{others: s.policies}))
+	return nil
+}
+
+func newNamespace() *metav1.PartialObjectMetadata {
+	namespace := &metav1.PartialObjectMetadata{}
+	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	return namespace
+}
+
+// sidecarSet is what the webhook knows about a valid SidecarSet.
+type sidecarSet struct {
+	policy *sidecar.Policy
+	// latest is the name of the ControllerRevision of the policy. Empty if it is not known yet.
+	latest string
+	// named is the version that the injection strategy names, and until when Berth need not read it again. Nil if there is none.
+	named *sidecar.Version
+	until time.Time
+}
+
+// namedFor is how long a version is used that was found by its name.
+const namedFor = 5 * time.Second
+
+// sidecarAdmission gives sidecars to new pods. It refuses no pod.
+type sidecarAdmission struct {
+	cached    client.Reader
+	live      client.Reader
+	revisions string
+	clock     clock.PassiveClock
+	synced    cache.InformerSynced
+
+	mu   sync.Mutex
+	sets map[string]*sidecarSet
+}
+
+func (s *sidecarAdmission) seen(object metav1.Object) {
+	set, is := object.(*v1beta1.SidecarSet)
+	if !is {
+		return
+	}
+	policy, errs := sidecar.Compile(set)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(errs) > 0 || set.DeletionTimestamp != nil {
+		delete(s.sets, set.Name)
+		return
+	}
+	known := &sidecarSet{policy: policy}
+	if set.Status.ObservedGeneration == set.Generation {
+		known.latest = set.Status.LatestRevision
+	}
+	s.sets[set.Name] = known
+}
+
+func (s *sidecarAdmission) gone(object metav1.Object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.sets, object.GetName())
+}
+
+func (s *sidecarAdmission) policies() (all []*sidecar.Policy) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, set := range s.sets {
+		all = append(all, set.policy)
+	}
+	return all
+}
+
+// review injects the containers of all sets that pick the pod.
+func (s *sidecarAdmission) review(ctx context.Context, request *podRequest) answer {
+	if !s.synced() {
+		return answer{outcome: failed, warnings: []string{"Berth admits the pod without sidecars: it does not know the SidecarSets yet"}}
+	}
+	versions, warnings, err := s.versionsFor(ctx, request)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Admitting a pod without sidecars", "namespace", request.Namespace)
+		return answer{outcome: failed, warnings: []string{"Berth admits the pod without sidecars: " + err.Error()}}
+	}
+	if len(versions) == 0 {
+		return answer{outcome: left}
+	}
+	before := &corev1.Pod{}
+	if err := json.Unmarshal(request.Object.raw, before); err != nil {
+		return answer{outcome: failed, warnings: []string{"Berth admits the pod without sidecars: it cannot read it: " + err.Error()}}
+	}
+	after := before.DeepCopy()
+	warnings = append(warnings, sidecar.Inject(after, versions, s.clock.Now())...)
+	return answer{outcome: injected, patch: patchOfSidecars(before, after), warnings: warnings}
+}
+
+func (s *sidecarAdmission) versionsFor(ctx context.Context, request *podRequest) (versions []sidecar.Version, warnings []string, _ error) {
+	var namespaceLabels map[string]string
+	for _, policy := range s.policies() {
+		if policy.InjectionPaused || !policy.Selector.Matches(labels.Set(request.Object.Metadata.Labels)) {
+			continue
+		}
+		if namespaceLabels == nil {
+			namespace := newNamespace()
+			if err := s.cached.Get(ctx, types.NamespacedName{Name: request.Namespace}, namespace); client.IgnoreNotFound(err) != nil {
+				return nil, nil, fmt.Errorf("reading namespace %s: %w", request.Namespace, err)
+			}
+			namespaceLabels = namespace.Labels
+			if namespaceLabels == nil {
+				namespaceLabels = map[string]string{corev1.LabelMetadataName: request.Namespace} // the API server adds it to all
+			}
+		}
+		if !policy.Picks(request.Namespace, namespaceLabels, request.Object.Metadata.Labels) {
+			continue
+		}
+		version, warning := s.versionOf(ctx, policy, request)
+		versions = append(versions, version)
+		if warning != "" {
+			warnings = append(warnings, warning)
+		}
+	}
+	return versions, warnings, nil
+}
+
+// versionOf is the version that a new pod gets: the latest, or the one that the injection strategy names. With policy Partial, pods that the selector of the update
+// strategy picks get the latest one if there is a selector; all others get the named one, and the update brings as many as it should to the latest.
+func (s *sidecarAdmission) versionOf(ctx context.Context, policy *sidecar.Policy, request *podRequest) (sidecar.Version, string) {
+	s.mu.Lock()
+	set := s.sets[policy.Name]
+	if set == nil || set.policy != policy {
+		set = &sidecarSet{policy: policy} // it has just changed
+	}
+	latest, named, until := set.latest, set.named, set.until
+	s.mu.Unlock()
+	newest := sidecar.Version{Set: policy.Name, Content: &policy.Content, Revision: latest}
+	if !policy.GivesRevision(request.Object.Metadata.Labels) {
+		return newest, ""
+	}
+	if named == nil || s.clock.Now().After(until) {
+		var err error
+		if named, err = s.find(ctx, policy); err != nil {
+			return newest, fmt.Sprintf("the pod gets the latest version of SidecarSet %s: %v", policy.Name, err)
+		}
+		s.mu.Lock()
+		set.named, set.until = named, s.clock.Now().Add(namedFor)
+		s.mu.Unlock()
+	}
+	return *named, ""
+}
+
+// find reads the version that the injection strategy names.
+func (s *sidecarAdmission) find(ctx context.Context, policy *sidecar.Policy) (*sidecar.Version, error) {
+	revision := &appsv1.ControllerRevision{}
+	if name := ptr.Deref(policy.Revision.RevisionName, ""); name != "" {
+		err := s.live.Get(ctx, types.NamespacedName{Namespace: s.revisions, Name: name}, revision)
+		if apierrors.IsNotFound(err) || err == nil && revision.Labels[v1beta1.NameLabel] != policy.Name {
+			return nil, fmt.Errorf("it has no ControllerRevision %s in namespace %s; correct injectionStrategy.revision", name, s.revisions)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading ControllerRevision %s: %w", name, err)
+		}
+	} else {
+		var list appsv1.ControllerRevisionList
+		version := ptr.Deref(policy.Revision.CustomVersion, "")
+		if err := s.live.List(ctx, &list, client.InNamespace(s.revisions), client.MatchingLabels{v1beta1.NameLabel: policy.Name, v1beta1.CustomVersionLabel: version}); err != nil {
+			return nil, fmt.Errorf("listing ControllerRevisions: %w", err)
+		}
+		if len(list.Items) == 0 {
+			return nil, fmt.Errorf("it has no ControllerRevision with label %s=%s in namespace %s; correct injectionStrategy.revision", v1beta1.CustomVersionLabel, version, s.revisions)
+		}
+		*revision = slices.MaxFunc(list.Items, func(a, b appsv1.ControllerRevision) int { return int(a.Revision - b.Revision) })
+	}
+	content, err := sidecar.ContentIn(revision.Data.Raw)
+	if err != nil {
+		return nil, fmt.Errorf("ControllerRevision %s: %w", revision.Name, err)
+	}
+	return &sidecar.Version{Set: policy.Name, Content: content, Revision: revision.Name}, nil
+}
+
+// patchOfSidecars turns a pod into the one with sidecars. It adds and removes items of lists, and leaves the others alone, because they may have fields that this version of
+// Kubernetes does not know.
+func patchOfSidecars(before, after *corev1.Pod) []operation {
+	nameOf := func(c *corev1.Container) string { return c.Name }
+	patch := patchOfList("/spec/initContainers", before.Spec.InitContainers, after.Spec.InitContainers, nameOf)
+	patch = append(patch, patchOfList("/spec/containers", before.Spec.Containers, after.Spec.Containers, nameOf)...)
+	patch = append(patch, patchOfList("/spec/volumes", before.Spec.Volumes, after.Spec.Volumes, func(v *corev1.Volume) string { return v.Name })...)
+	patch = append(patch, patchOfList("/spec/imagePullSecrets", before.Spec.ImagePullSecrets, after.Spec.ImagePullSecrets, func(r *corev1.LocalObjectReference) string { return r.Name })...)
+	return append(patch, patchOfAnnotations(before.Annotations, after.Annotations)...)
+}
+
+// patchOfList removes the items that are not there any more, or have changed, and adds others at their places.
+func patchOfList[T any](path string, before, after []T, nameOf func(*T) string) (patch []operation) {
+	if len(before) == 0 {
+		if len(after) > 0 {
+			patch = append(patch, add(path, after))
+		}
+		return patch
+	}
+	kept := func(item *T, in []T) bool {
+		return slices.ContainsFunc(in, func(other T) bool { return nameOf(&other) == nameOf(item) && equality.Semantic.DeepEqual(&other, item) })
+	}
+	for i := len(before) - 1; i >= 0; i-- {
+		if !kept(&before[i], after) {
+			patch = append(patch, remove(fmt.Sprintf("%s/%d", path, i)))
+		}
+	}
+	for i := range after {
+		if !kept(&after[i], before) {
+			patch = append(patch, add(fmt.Sprintf("%s/%d", path, i), &after[i]))
+		}
+	}
+	return patch
+}
+
+func patchOfAnnotations(before, after map[string]string) (patch []operation) {
+	if len(before) == 0 && len(after) > 0 {
+		return []operation{add("/metadata/annotations", after)}
+	}
+	at := func(key string) string {
+		return "/metadata/annotations/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
+	}
+	for key, value := range after {
+		if was, had := before[key]; !had || was != value {
+			patch = append(patch, add(at(key), value))
+		}
+	}
+	for key := range before {
+		if _, has := after[key]; !has {
+			patch = append(patch, remove(at(key)))
+		}
+	}
+	return patch
+}
+
+// sidecarValidator reviews SidecarSets.
+type sidecarValidator struct {
+	// others are the policies of all valid sets.
+	others func() []*sidecar.Policy
+}
+
+var _ admission.Validator[*v1beta1.SidecarSet] = &sidecarValidator{}
+
+// ValidateCreate validates a new SidecarSet.
+func (v *sidecarValidator) ValidateCreate(_ context.Context, set *v1beta1.SidecarSet) (admission.Warnings, error) {
+	return nil, v.validate(set, nil)
+}
+
+// ValidateUpdate validates a changed SidecarSet. An unchanged spec and an object that is being deleted always pass.
+func (v *sidecarValidator) ValidateUpdate(_ context.Context, old, set *v1beta1.SidecarSet) (admission.Warnings, error) {
+	if set.DeletionTimestamp != nil || equality.Semantic.DeepEqual(old.Spec, set.Spec) {
+		return nil, nil
+	}
+	return nil, v.validate(set, old)
+}
+
+// ValidateDelete admits every deletion. The webhook configuration does not ask about deletions.
+func (v *sidecarValidator) ValidateDelete(context.Context, *v1beta1.SidecarSet) (admission.Warnings, error) {
+	return nil, nil
+}
+
+func (v *sidecarValidator) validate(set, old *v1beta1.SidecarSet) error {
+	policy, errs := sidecar.Compile(set)
+	if policy != nil {
+		var before *sidecar.Policy
+		if old != nil {
+			before, _ = sidecar.Compile(old)
+		}
+		errs = append(errs, sidecar.ValidateUpdate(policy, before)...)
+		errs = append(errs, sidecar.Conflicts(policy, v.others())...)
+		errs = append(errs, validateSample(policy)...)
+	}
+	if len(errs) > 0 {
+		return apierrors.NewInvalid(v1beta1.Kind.GroupKind(), set.Name, errs)
+	}
+	return nil
+}
+
+// validateSample tries the containers and volumes in a pod.
+func validateSample(policy *sidecar.Policy) (errs field.ErrorList) {
+	sample := sidecar.Sample(policy)
+	seen := map[string]bool{}
+	for _, e := range podErrors(sample) {
+		at := sidecar.Locate(policy, sample, e.Field).String()
+		if key := at + e.Detail; !seen[key] { // a sidecar with hot upgrade has two containers
+			seen[key] = true
+			errs = append(errs, &field.Error{Type: e.Type, Field: at, BadValue: e.BadValue, Detail: e.Detail})
+		}
+	}
+	return errs
+}

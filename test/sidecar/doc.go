@@ -1,0 +1,2 @@
+// Package sidecar tests SidecarSets on a real control plane.
+package sidecar
