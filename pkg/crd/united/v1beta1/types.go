@@ -470,10 +470,14 @@ type ClusterStatus struct {
 	//
 	// +required
 	Since metav1.Time `json:"since"`
-	// LeavingReplicas is how many replicas children ask for that have to go. If the cluster does not answer, it is what was known last.
+	// LeavingReplicas is how many replicas children keep for now that have to go.
 	//
 	// +optional
 	LeavingReplicas int32 `json:"leavingReplicas,omitempty"`
+	// SeenLeavingReplicas is how many these asked for when the cluster answered last.
+	//
+	// +optional
+	SeenLeavingReplicas int32 `json:"seenLeavingReplicas,omitempty"`
 }
 
 // Capacity is how many replicas the subsets have room for at a time.
