@@ -197,7 +197,7 @@ func (w *world) run(t *testing.T) *running {
 		close(r.changed)
 		r.changed = make(chan struct{})
 		return []reconcile.Request{{NamespacedName: change.Workload}}
-	})
+	}, 0)
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	if err := source.Start(t.Context(), queue); err != nil {
 		t.Fatal(err)
