@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -205,8 +206,8 @@ func (r *reconciler) finalize(ctx context.Context, v *view) (bool, error) {
 	case !wanted && (len(v.ud.Status.Clusters)+len(v.plan.Status.Clusters) > 0 || slices.ContainsFunc(v.found.all, func(c *child) bool { return c.Cluster != "" })):
 		return true, nil
 	case !wanted:
-		if left, err := r.cascadeAll(ctx, v.ud, func(*cluster, client.Object) error { return nil }); err != nil || len(left) > 0 {
-			return true, nil //nolint:nilerr // it stays, which does no harm
+		if left, silent := r.visitAll(ctx, v.ud, func(*cluster, client.Object) error { return nil }); left || len(silent) > 0 {
+			return true, nil // it stays, which does no harm
 		}
 	}
 	return false, r.setFinalizer(ctx, v.ud, wanted)
@@ -242,17 +243,19 @@ func (r *reconciler) cascade(ctx context.Context, ud *v1beta1.UnitedDeployment) 
 	if r.members == nil {
 		return reconcile.Result{}, r.publishWaiting(ctx, ud, "berth-controller is not the hub of a federation; start it with --federation")
 	}
-	left, err := r.cascadeAll(ctx, ud, func(in *cluster, object client.Object) error {
+	left, silent := r.visitAll(ctx, ud, func(in *cluster, object client.Object) error {
 		uid := object.GetUID()
 		return client.IgnoreNotFound(in.client.Delete(ctx, object, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground)))
 	})
-	if err != nil {
-		return reconcile.Result{}, err
-	}
-	if len(left) == 0 {
+	silent = slices.DeleteFunc(silent, func(name string) bool { return !mayHaveChildren(ud, name) })
+	switch {
+	case len(silent) > 0:
+		return reconcile.Result{RequeueAfter: cascadeInterval}, r.publishWaiting(ctx, ud, "these clusters do not answer, or refuse the deletion of its children: "+strings.Join(silent, ", "))
+	case left:
+		return reconcile.Result{RequeueAfter: cascadeInterval}, nil
+	default:
 		return reconcile.Result{}, r.setFinalizer(ctx, ud, false)
 	}
-	return reconcile.Result{RequeueAfter: cascadeInterval}, r.publishWaiting(ctx, ud, fmt.Sprintf("children are left in clusters %v; see that these answer", left))
 }
 
 // isOrphaning is true if whoever deleted the UnitedDeployment wants its children to stay.
@@ -268,35 +271,29 @@ func (r *reconciler) noteOrphaning(object client.Object) {
 	}
 }
 
-// cascadeAll visits the children in all other clusters at the same time, and returns the names of the clusters that have some, or may have. A cluster that does not answer, and of which
-// nothing is known, has none while the UnitedDeployment is being deleted.
-func (r *reconciler) cascadeAll(ctx context.Context, ud *v1beta1.UnitedDeployment, visit func(*cluster, client.Object) error) (left []string, _ error) {
+// visitAll visits the children in all other clusters at the same time. It says whether there were any, and which clusters do not answer, or not as they should.
+func (r *reconciler) visitAll(ctx context.Context, ud *v1beta1.UnitedDeployment, visit func(*cluster, client.Object) error) (left bool, silent []string) {
 	list := r.members.List()
 	has, errs := make([]bool, len(list)), make([]error, len(list))
 	var visiting sync.WaitGroup
 	for i, status := range list {
-		if status.State != members.Ready {
-			has[i] = ud.DeletionTimestamp.IsZero() || mayHaveChildren(ud, status.Name)
-			continue
-		}
 		visiting.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 			defer cancel()
-			if has[i], errs[i] = r.visitChildren(ctx, status.Name, ud, visit); errs[i] != nil {
-				klog.FromContext(ctx).V(2).Info("A cluster does not answer", "cluster", status.Name, "err", errs[i])
-				has[i] = true
-			}
+			has[i], errs[i] = r.visitChildren(ctx, status.Name, ud, visit)
 		})
 	}
 	visiting.Wait()
 	for i, status := range list {
-		if has[i] {
-			left = append(left, status.Name)
+		if left = left || has[i]; errs[i] != nil {
+			klog.FromContext(ctx).V(2).Info("A cluster does not answer", "cluster", status.Name, "err", errs[i])
+			silent = append(silent, status.Name)
 		}
 	}
-	return left, nil
+	return left, silent
 }
 
+// mayHaveChildren is true if the status knows of replicas in a cluster.
 func mayHaveChildren(ud *v1beta1.UnitedDeployment, cluster string) bool {
 	return slices.ContainsFunc(ud.Status.SubsetStatuses, func(s v1beta1.SubsetStatus) bool { return s.Cluster == cluster && max(s.Replicas, s.SeenReplicas) > 0 }) ||
 		slices.ContainsFunc(ud.Status.Clusters, func(c v1beta1.ClusterStatus) bool {
@@ -320,7 +317,7 @@ func (r *reconciler) visitChildren(ctx context.Context, name string, ud *v1beta1
 			has = true
 			if object.GetDeletionTimestamp().IsZero() {
 				if err := visit(in, object); err != nil {
-					return false, err
+					return true, err
 				}
 			}
 		}
