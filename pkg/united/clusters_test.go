@@ -112,3 +112,14 @@ func TestWhatAClusterSaysCannotOverflow(t *testing.T) {
 		}
 	}
 }
+
+func TestTheSchedulerSaysNothingOfOtherClusters(t *testing.T) {
+	p := inClusters(true)
+	p.Adaptive.LookAhead = true
+	now := time.Unix(10_000, 0)
+	status := &v1beta1.UnitedDeploymentStatus{Capacity: &v1beta1.Capacity{Time: metav1.NewTime(now), Subsets: []v1beta1.SubsetCapacity{{Name: "a"}}}}
+	plan := p.Plan(Observed{Now: now, Revision: "r1", Status: status, Clusters: []Cluster{{Name: "m", Reachable: true}}})
+	if got := numbers(&plan); got != "10 0" {
+		t.Errorf("got %s", got)
+	}
+}
