@@ -3,6 +3,7 @@ package federation
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -44,27 +45,31 @@ func (w *world) pools(t *testing.T, ns string) {
 
 // united is a UnitedDeployment as the article about UnitedDeployments over clusters has it.
 func united(ns string, replicas int, strategy string, subsets ...string) string {
+	return unitedOf("deploymentTemplate", "web", ns, replicas, strategy, subsets...)
+}
+
+func unitedOf(template, name, ns string, replicas int, strategy string, subsets ...string) string {
 	return fmt.Sprintf(`
 apiVersion: apps.kruise.io/v1alpha1
 kind: UnitedDeployment
-metadata: {name: web, namespace: %s}
+metadata: {name: %[2]s, namespace: %[3]s}
 spec:
-  replicas: %d
-  selector: {matchLabels: {app: web}}
+  replicas: %[4]d
+  selector: {matchLabels: {app: %[2]s}}
   template:
-    deploymentTemplate:
+    %[1]s:
       spec:
         template:
-          metadata: {labels: {app: web}}
+          metadata: {labels: {app: %[2]s}}
           spec: {terminationGracePeriodSeconds: 0, containers: [{name: main, image: "registry.k8s.io/pause:3.10"}]}
   topology:
     clusterRegistry:
       namespaces: [berth-members]
       selector: {x-k8s.io/cluster-manager: berth-sandbox}
       clusterType: {apiVersion: multicluster.x-k8s.io/v1alpha1, kind: ClusterProfile}
-    scheduleStrategy: {type: %s}
-    subsets: [%s]
-`, ns, replicas, strategy, strings.Join(subsets, ", "))
+    scheduleStrategy: {type: %[5]s}
+    subsets: [%[6]s]
+`, template, name, ns, replicas, strategy, strings.Join(subsets, ", "))
 }
 
 // in is a subset of a member, on a pool or on all nodes, with other fields.
@@ -140,6 +145,28 @@ func (w *world) awaitUnited(t *testing.T, ns, want string) {
 	}
 }
 
+// awaitSets waits until the StatefulSets in the members have so many ready pods.
+func (w *world) awaitSets(t *testing.T, ns string, want ...int32) {
+	t.Helper()
+	var got []int32
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
+		got = make([]int32, memberCount)
+		for i, member := range w.members {
+			var list appsv1.StatefulSetList
+			if err := member.List(ctx, &list, client.InNamespace(ns)); err != nil {
+				return false, err
+			}
+			for _, set := range list.Items {
+				got[i] += set.Status.ReadyReplicas
+			}
+		}
+		return slices.Equal(got, want), nil
+	})
+	if err != nil {
+		t.Fatalf("ready pods of StatefulSets %v, want %v: %v", got, want, err)
+	}
+}
+
 // awaitReason waits for the reason of condition Ready, and returns its message.
 func (w *world) awaitReason(t *testing.T, ns string, want v1beta1.Reason) (message string) {
 	t.Helper()
@@ -177,7 +204,9 @@ func TestUnitedDeploymentOverClusters(t *testing.T) {
 	}
 	a, c, b := in("a", "member-1", "on-demand", ", maxReplicas: 4"), in("c", "member-2", "", ", maxReplicas: 3"), in("b", "member-1", "spot", "")
 	w.applyUnited(t, united(ns, 10, "Adaptive", a, c, b))
+	w.applyUnited(t, unitedOf("statefulSetTemplate", "sets", ns, 3, "Fixed", in("c", "member-2", "", ""), in("d", "member-3", "", "")))
 	w.awaitUnited(t, ns, "1/a=4 1/b=3 2/c=3")
+	w.awaitSets(t, ns, 0, 2, 1)
 	w.awaitReason(t, ns, v1beta1.ReasonReady)
 	w.applyUnited(t, united(ns, 12, "Adaptive", a, c, b))
 	w.awaitUnited(t, ns, "1/a=4 1/b=5 2/c=3")

@@ -240,7 +240,9 @@ func (r *reconciler) tell(ctx context.Context, v *view, m *memory) (reconcile.Re
 		return reconcile.Result{RequeueAfter: batchWindow}, nil
 	}
 	// A cluster that does not answer may have children of any revision.
-	if v.acts() && !slices.ContainsFunc(v.found.clusters, func(c model.Cluster) bool { return !c.Reachable }) {
+	if v.acts() && !slices.ContainsFunc(status.Clusters, func(c v1beta1.ClusterStatus) bool {
+		return c.State == v1beta1.ClusterUnreachable || c.State == v1beta1.ClusterLost
+	}) {
 		err = r.pruneRevisions(ctx, v.ud, v.policy.History, v.found, &status, m)
 	}
 	return result, err
