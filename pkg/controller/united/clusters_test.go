@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -31,8 +32,9 @@ import (
 type member struct {
 	client.Client
 	away bool
-	// broken answers lists from the API server, and refuse answers creations, if they are not nil.
+	// broken answers lists from the API server, and refuse answers creations, if they are not nil. hangs answers no lists.
 	broken, refuse error
+	hangs          bool
 }
 
 type membership map[string]*member
@@ -56,6 +58,10 @@ func (m membership) Client(name string) (client.Client, error) {
 	}
 	return interceptor.NewClient(m[name].Client.(client.WithWatch), interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if m[name].hangs {
+				<-ctx.Done()
+				return ctx.Err()
+			}
 			if m[name].broken != nil {
 				return m[name].broken
 			}
@@ -174,6 +180,7 @@ func TestAClusterThatDoesNotAnswerDelaysNoOther(t *testing.T) {
 	for name, fault := range map[string]func(*member){
 		"away":             func(m *member) { m.away = true },
 		"lists are broken": func(m *member) { m.broken = errors.New("no answer in time") },
+		"it hangs":         func(m *member) { m.hangs = true },
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, n := memberWith(), memberWith()
@@ -183,11 +190,19 @@ func TestAClusterThatDoesNotAnswerDelaysNoOther(t *testing.T) {
 			w.mustSettle()
 			fault(m)
 			w.change(func(ud *v1beta1.UnitedDeployment) { ud.Spec.Replicas = ptr.To[int32](9) })
-			_, _ = w.settle(), w.get()
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				if _, err := w.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(ud)}); err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(began); took > requestTimeout {
+					t.Errorf("the others waited %s", took)
+				}
+			})
 			w.expect("a=3")
 			m.expectIn(t, "b=2")
 			n.expectIn(t, "c=3")
-			m.away, m.broken = false, nil
+			m.away, m.broken, m.hangs = false, nil, false
 			w.mustSettle()
 			m.expectIn(t, "b=3")
 		})
