@@ -108,7 +108,7 @@ func (w *world) childrenOf(ctx context.Context, ns string) (string, error) {
 		for _, d := range list.Items {
 			subset, ready := d.Labels[v1beta1.SubsetNameLabel], int32(0)
 			var pods corev1.PodList
-			if err := member.List(ctx, &pods, client.InNamespace(ns), client.MatchingLabels{v1beta1.SubsetNameLabel: subset}); err != nil {
+			if err := member.List(ctx, &pods, client.InNamespace(ns), client.MatchingLabels{v1beta1.SubsetNameLabel: subset, v1beta1.OwnerLabel: d.Labels[v1beta1.OwnerLabel]}); err != nil {
 				return "", err
 			}
 			for _, pod := range pods.Items {
