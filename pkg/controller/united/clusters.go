@@ -198,19 +198,23 @@ func (r *reconciler) readMember(ctx context.Context, name string, ud *v1beta1.Un
 
 // finalize sets the finalizer before there can be children in other clusters, and removes it when there cannot be any more. It is false if it has changed something, or failed.
 func (r *reconciler) finalize(ctx context.Context, v *view) (bool, error) {
-	has := controllerutil.ContainsFinalizer(v.ud, v1beta1.MembersFinalizer)
-	wanted := v.acts() && len(v.policy.Clusters()) > 0
-	switch {
-	case r.members == nil || v.policy == nil || has == wanted || has && !v.acts():
+	if r.members == nil || !v.acts() {
 		return true, nil
-	case !wanted && (len(v.ud.Status.Clusters)+len(v.plan.Status.Clusters) > 0 || slices.ContainsFunc(v.found.all, func(c *child) bool { return c.Cluster != "" })):
+	}
+	has, wanted := controllerutil.ContainsFinalizer(v.ud, v1beta1.MembersFinalizer), len(v.policy.Clusters()) > 0
+	if has == wanted || has && !r.isCleared(ctx, v) {
 		return true, nil
-	case !wanted:
-		if left, silent := r.visitAll(ctx, v.ud, func(*cluster, client.Object) error { return nil }); left || len(silent) > 0 {
-			return true, nil // it stays, which does no harm
-		}
 	}
 	return false, r.setFinalizer(ctx, v.ud, wanted)
+}
+
+// isCleared is true if no other cluster has children. Every cluster must answer: otherwise the finalizer stays, which does no harm.
+func (r *reconciler) isCleared(ctx context.Context, v *view) bool {
+	if len(v.ud.Status.Clusters)+len(v.plan.Status.Clusters) > 0 || slices.ContainsFunc(r.members.List(), func(s members.Status) bool { return s.State != members.Ready }) {
+		return false
+	}
+	left, silent := r.visitAll(ctx, v.ud, func(*cluster, client.Object) error { return nil })
+	return !left && len(silent) == 0
 }
 
 func (r *reconciler) setFinalizer(ctx context.Context, ud *v1beta1.UnitedDeployment, wanted bool) error {
