@@ -177,17 +177,17 @@ func run(ctx context.Context, f flags) error {
 	if err := controller.Setup(ctx, mgr, owners, controller.Options{}); err != nil {
 		return err
 	}
-	if f.united {
-		if err := unitedcontroller.Setup(ctx, mgr, owners, unitedcontroller.Options{}); err != nil {
-			return err
-		}
-	}
+	var set *members.Set
 	if f.federation {
-		set, err := members.Setup(mgr, members.Options{Namespace: f.memberNamespace, Providers: providers})
-		if err != nil {
+		if set, err = members.Setup(mgr, members.Options{Namespace: f.memberNamespace, Providers: providers}); err != nil {
 			return fmt.Errorf("connecting to the members of the federation: %w", err)
 		}
 		if err := federationcontroller.Setup(mgr, set, federationcontroller.Options{}); err != nil {
+			return err
+		}
+	}
+	if f.united {
+		if err := unitedcontroller.Setup(ctx, mgr, owners, unitedcontroller.Options{Members: set}); err != nil {
 			return err
 		}
 	}

@@ -40,6 +40,10 @@ func (c *statusCommand) printUnited(r *report.United) error {
 	}
 	if len(r.Subsets) > 0 {
 		rows := [][]console.Cell{{{Text: "  SUBSET"}, {Text: "READY"}, {Text: "REPLICAS"}, {Text: "RESERVED"}, {Text: "PARTITION"}, {Text: "SCHEDULABLE"}}}
+		elsewhere := slices.ContainsFunc(r.Subsets, func(s report.UnitedSubset) bool { return s.Cluster != "" })
+		if elsewhere {
+			rows[0] = append(rows[0], console.Cell{Text: "CLUSTER"})
+		}
 		if c.output == console.AsWide {
 			rows[0] = append(rows[0], console.Cell{Text: "MESSAGE"})
 		}
@@ -49,6 +53,9 @@ func (c *statusCommand) printUnited(r *report.United) error {
 				schedulable = console.Cell{Text: "no", Color: console.Yellow}
 			}
 			row := []console.Cell{{Text: "  " + s.Name}, {Text: number(s.Ready)}, {Text: number(s.Replicas)}, {Text: number(s.Reserved)}, {Text: number(s.Partition)}, schedulable}
+			if elsewhere {
+				row = append(row, console.Cell{Text: cmp.Or(s.Cluster, "-")})
+			}
 			if c.output == console.AsWide {
 				row = append(row, console.Cell{Text: s.Message})
 			}

@@ -69,6 +69,21 @@ func squeezed(text string) string {
 	return strings.Join(lines, "\n")
 }
 
+func TestStatusShowsTheClustersOfSubsets(t *testing.T) {
+	objects := unitedOf(t)
+	objects[0].(*v1beta1.UnitedDeployment).Status.SubsetStatuses[1].Cluster = "member-1"
+	var out bytes.Buffer
+	if err := (&statusCommand{out: &out, output: console.AsTable}).run(t.Context(), clusterOf(t, objects...), []string{"shop"}); err != nil {
+		t.Fatal(err)
+	}
+	want := `SUBSET READY REPLICAS RESERVED PARTITION SCHEDULABLE CLUSTER
+zone-a 1 2 0 0 no -
+zone-b 0 1 0 0 yes member-1`
+	if got := squeezed(out.String()); !strings.Contains(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
 func TestStatusAndTreeKnowUnitedDeployments(t *testing.T) {
 	cluster := clusterOf(t, unitedOf(t)...)
 	var out bytes.Buffer

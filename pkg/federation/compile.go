@@ -33,7 +33,6 @@ const (
 	defaultReplicas      = 1
 	defaultUnschedulable = 60 * time.Second
 	defaultRetry         = 300 * time.Second
-	defaultLost          = 300 * time.Second
 )
 
 var defaultMaxMoving = intstr.FromString("25%")
@@ -44,7 +43,7 @@ func Compile(frs *v1alpha1.FederatedReplicaSet) (*Policy, field.ErrorList) {
 	p := &Policy{
 		Namespace: frs.Namespace, Name: frs.Name, LabelSelector: spec.Selector,
 		Replicas: ptr.Deref(spec.Replicas, defaultReplicas), MinReadySeconds: spec.MinReadySeconds,
-		Unschedulable: defaultUnschedulable, Retry: defaultRetry, Lost: defaultLost,
+		Unschedulable: defaultUnschedulable, Retry: defaultRetry, Lost: allocation.LostAfter,
 	}
 	errs := slices.Concat(notNegative(path.Child("replicas"), p.Replicas), notNegative(path.Child("minReadySeconds"), p.MinReadySeconds))
 	selector, selectorErrs := compileSelector(spec.Selector, path.Child("selector"))

@@ -141,12 +141,7 @@ func (r *round) gather() {
 		if a.lost && m == nil || a.asked == 0 && (m == nil || !wanted) {
 			continue // nobody will ever hear of it again, or it has nothing to do with the object
 		}
-		switch {
-		case !a.lost:
-			a.credit = a.sure
-		case wanted:
-			a.credit = min(a.sure, bounds.Min)
-		}
+		a.credit = allocation.Credit(a.sure, bounds.Min, a.lost)
 		r.absent = append(r.absent, a)
 	}
 	ranked := slices.Clone(r.places)

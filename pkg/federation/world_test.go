@@ -57,7 +57,7 @@ func policyOf(replicas int32, rebalance bool, clusters map[string]Bounds) *Polic
 	p := &Policy{
 		Namespace: "shop", Replicas: replicas, Rebalance: rebalance, Clusters: clusters, MaxMoving: max((replicas+3)/4, 1), Shape: "s",
 		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
-		Unschedulable: defaultUnschedulable, Retry: defaultRetry, Lost: defaultLost,
+		Unschedulable: defaultUnschedulable, Retry: defaultRetry, Lost: allocation.LostAfter,
 	}
 	for i := 0; ; i++ {
 		p.Name = fmt.Sprint("web-", i)

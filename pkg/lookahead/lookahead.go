@@ -187,6 +187,9 @@ func (a *answerer) capacityOf(ctx context.Context, ud *v1beta1.UnitedDeployment,
 	}
 	for i := range policy.Subsets {
 		s := &policy.Subsets[i]
+		if s.Cluster != "" {
+			continue // its nodes are not here
+		}
 		pod, err := podOf(ud, policy, i)
 		if err != nil {
 			return nil, err

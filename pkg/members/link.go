@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"sync"
@@ -30,7 +31,10 @@ import (
 )
 
 // kinds are what the cache holds of a member.
-var kinds = []schema.GroupVersionKind{appsv1.SchemeGroupVersion.WithKind("ReplicaSet"), corev1.SchemeGroupVersion.WithKind("Pod")}
+var kinds = []schema.GroupVersionKind{
+	appsv1.SchemeGroupVersion.WithKind("Deployment"), appsv1.SchemeGroupVersion.WithKind("StatefulSet"), appsv1.SchemeGroupVersion.WithKind("ReplicaSet"),
+	corev1.SchemeGroupVersion.WithKind("Pod"),
+}
 
 // knownKinds maps the kinds of the cache without a request.
 func knownKinds() meta.RESTMapper {
@@ -108,7 +112,7 @@ func (l *link) attempt(ctx context.Context) {
 func (l *link) arrive(s *session, version string) {
 	l.mu.Lock()
 	l.now = s
-	l.status = Status{Name: l.status.Name, State: Ready, Since: time.Now(), Version: version, Seen: s.seen()}
+	l.status.State, l.status.Since, l.status.Version, l.status.Seen, l.status.Message = Ready, time.Now(), version, s.seen(), ""
 	status := l.status
 	l.mu.Unlock()
 	l.changed(status, Change{Member: status.Name})
@@ -142,6 +146,17 @@ func (l *link) leave() {
 	if l.status.State == Ready {
 		l.status.State, l.status.Since, l.status.Seen = Connecting, time.Now(), time.Time{}
 	}
+}
+
+// label takes the labels of the member's ClusterProfile. It is false if they have not changed.
+func (l *link) label(labels map[string]string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if maps.Equal(l.status.Labels, labels) {
+		return false
+	}
+	l.status.Labels = labels
+	return true
 }
 
 // get returns the status, and the session if the member is ready.
@@ -228,16 +243,17 @@ func (s *session) prepareCache(config *rest.Config) error {
 	var err error
 	s.cache, err = cache.New(config, cache.Options{
 		HTTPClient: s.http, Scheme: l.options.Scheme, Mapper: knownKinds(), ReaderFailOnMissingInformer: true, DefaultLabelSelector: l.options.Selector,
-		ByObject:                 map[client.Object]cache.ByObject{&appsv1.ReplicaSet{}: {Transform: trimReplicaSet}, &corev1.Pod{}: {Transform: trimPod}},
+		DefaultTransform:         trim,
 		DefaultWatchErrorHandler: s.watchFailed,
 	})
 	if err != nil {
 		return err
 	}
 	tell := func(object any) {
-		if workload, ok := about(object); ok {
+		if change, ok := about(object); ok {
 			if status, now := l.get(); now == s { // until then nothing is complete, and arrive tells everybody
-				l.changed(status, Change{Member: status.Name, Workload: workload})
+				change.Member = status.Name
+				l.changed(status, change)
 			}
 		}
 	}
@@ -251,7 +267,12 @@ func (s *session) prepareCache(config *rest.Config) error {
 		}
 		s.lists = append(s.lists, list{kind: kind, informer: informer.(interface{ LastSyncResourceVersion() string })})
 	}
-	return s.cache.IndexField(s.open, &corev1.Pod{}, OwnerIndex, ownerOf)
+	for _, owned := range []client.Object{&corev1.Pod{}, &appsv1.ReplicaSet{}} {
+		if err := s.cache.IndexField(s.open, owned, OwnerIndex, ownerOf); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // run connects, makes the member ready, and returns why it is not ready any more, or cannot be.
@@ -328,14 +349,14 @@ func (s *session) awaitSync() error {
 	select {
 	case complete := <-synced:
 		if !complete {
-			return fmt.Errorf("its ReplicaSets and pods could not be listed within %s", s.link.options.SyncTimeout)
+			return fmt.Errorf("its workloads and pods could not be listed within %s", s.link.options.SyncTimeout)
 		}
 		for i := range s.lists {
 			s.lists[i].seen = s.lists[i].asked
 		}
 		return nil
 	case err := <-s.broken:
-		return fmt.Errorf("listing its ReplicaSets and pods: %w", err)
+		return fmt.Errorf("listing its workloads and pods: %w", err)
 	}
 }
 

@@ -184,7 +184,7 @@ func TestTheCacheKeepsWhatIsNeeded(t *testing.T) {
 	big.Annotations = map[string]string{corev1.LastAppliedConfigAnnotation: "x"}
 	kept := meta
 	kept.Annotations = map[string]string{}
-	got, err := trimPod(&corev1.Pod{
+	got, err := trim(&corev1.Pod{
 		ObjectMeta: *big.DeepCopy(),
 		Spec:       corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{{Name: "c"}}},
 		Status: corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{}}, Conditions: []corev1.PodCondition{
@@ -200,21 +200,29 @@ func TestTheCacheKeepsWhatIsNeeded(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("pod (-want +got):\n%s", diff)
 	}
-	set := &appsv1.ReplicaSet{ObjectMeta: *big.DeepCopy(), Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To[int32](3)}}
-	set.Spec.Template.Labels, set.Spec.Template.Spec.Containers = map[string]string{"x": "y"}, []corev1.Container{{}}
-	if _, err := trimReplicaSet(set); err != nil {
-		t.Fatal(err)
-	}
-	if set.ManagedFields != nil || set.Spec.Template.Spec.Containers != nil || *set.Spec.Replicas != 3 || set.Spec.Template.Labels["x"] != "y" {
-		t.Errorf("ReplicaSet %+v", set)
+	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"x": "y"}}}
+	full := template
+	full.Spec.Containers = []corev1.Container{{}}
+	volumes := []corev1.PersistentVolumeClaim{{}}
+	for _, tc := range [][2]any{
+		{&appsv1.ReplicaSet{ObjectMeta: *big.DeepCopy(), Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To[int32](3), Template: full}},
+			&appsv1.ReplicaSet{ObjectMeta: kept, Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To[int32](3), Template: template}}},
+		{&appsv1.Deployment{ObjectMeta: *big.DeepCopy(), Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](3), Template: full}},
+			&appsv1.Deployment{ObjectMeta: kept, Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](3), Template: template}}},
+		{&appsv1.StatefulSet{ObjectMeta: *big.DeepCopy(), Spec: appsv1.StatefulSetSpec{Replicas: ptr.To[int32](3), Template: full, VolumeClaimTemplates: volumes}},
+			&appsv1.StatefulSet{ObjectMeta: kept, Spec: appsv1.StatefulSetSpec{Replicas: ptr.To[int32](3), Template: template}}},
+	} {
+		if got, err := trim(tc[0]); err != nil || cmp.Diff(tc[1], got) != "" {
+			t.Errorf("%T, %v (-want +got):\n%s", got, err, cmp.Diff(tc[1], got))
+		}
 	}
 
 	web := types.NamespacedName{Namespace: "ns", Name: "web"}
 	for name, object := range map[string]any{
 		"a pod": want, "a deleted pod": toolscache.DeletedFinalStateUnknown{Obj: want},
-		"a ReplicaSet": &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}},
+		"a ReplicaSet": &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", Labels: meta.Labels}},
 	} {
-		if got, ok := about(object); !ok || got != web {
+		if got, ok := about(object); !ok || got.Workload != web || got.Labels["a"] != "b" {
 			t.Errorf("%s is about %v", name, got)
 		}
 	}

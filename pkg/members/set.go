@@ -32,7 +32,7 @@ import (
 const (
 	// DefaultNamespace holds the ClusterProfiles and the Secrets with their kubeconfigs. Nothing else should be there: the hub reads all its Secrets.
 	DefaultNamespace = "berth-members"
-	// HubLabel is on every ReplicaSet and pod that a hub makes in a member. Caches hold nothing else.
+	// HubLabel is on every workload and pod that a hub makes in a member. Caches hold nothing else.
 	HubLabel = v1alpha1.HubLabel
 
 	DefaultProbeInterval  = 10 * time.Second
@@ -103,9 +103,11 @@ func setDefault[T comparable](field *T, value T) {
 // Change says that something has changed in a member.
 type Change struct {
 	Member string
-	// Workload is the ReplicaSet that has changed, or whose pods have. Zero if the state of the member has changed: then any workload may have changed, or
-	// nothing is known of them any more.
+	// Workload is the one that has changed, or whose pods have. Zero if the state of the member or its labels have changed: then any workload may have
+	// changed, or nothing is known of them any more.
 	Workload types.NamespacedName
+	// Labels of what has changed. They must not be changed.
+	Labels map[string]string
 }
 
 // Set is all members of the hub. Its methods may be called at any time by anybody. None of them waits for a member.
@@ -202,8 +204,8 @@ func (s *Set) Client(name string) (client.Client, error) {
 	return now.live, nil
 }
 
-// Cache returns the cache of a member. It holds ReplicaSets without the spec of their pods, and pods with OwnerIndex, as far as Options.Selector selects
-// them; see trimPod. Once the member is not ready, each read returns a *NotReadyError. The error is the same as that of Client.
+// Cache returns the cache of a member. It holds Deployments, StatefulSets and ReplicaSets without the spec of their pods, and pods, as far as Options.Selector
+// selects them; see trim. Pods and ReplicaSets have OwnerIndex. Once the member is not ready, each read returns a *NotReadyError. The error is the same as that of Client.
 func (s *Set) Cache(name string) (client.Reader, error) {
 	now, err := s.session(name)
 	if err != nil {
@@ -230,12 +232,12 @@ func (s *Set) link(name string) *link {
 	return s.links[name]
 }
 
-// Source returns a source of the requests that changes in members lead to. It must be used before the manager starts; requests must not block.
-func (s *Set) Source(requests func(Change) []reconcile.Request) source.Source {
+// Source returns a source of the requests that changes in members lead to, each after a delay. It must be used before the manager starts; requests must not block.
+func (s *Set) Source(requests func(Change) []reconcile.Request, delay time.Duration) source.Source {
 	return source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		s.subscribe(func(change Change) {
 			for _, request := range requests(change) {
-				queue.Add(request)
+				queue.AddAfter(request, delay)
 			}
 		})
 		return nil
@@ -305,21 +307,23 @@ func (s *Set) Reconcile(ctx context.Context, request reconcile.Request) (reconci
 		next.of = fingerprintOf(profile.UID, profile.Status.AccessProviders, profile.Status.CredentialProviders)
 		next.config, invalid = fromProviders(s.options.Providers, &profile)
 	}
-	s.replace(&profile, next, invalid)
+	if s.replace(&profile, next, invalid) {
+		s.publish(Change{Member: request.Name})
+	}
 	return reconcile.Result{}, nil
 }
 
-// replace starts the link, unless the member has one with the same credentials.
-func (s *Set) replace(profile *inventory.ClusterProfile, next *link, invalid error) {
+// replace starts the link, unless the member has one with the same credentials. It is true if that one has got other labels.
+func (s *Set) replace(profile *inventory.ClusterProfile, next *link, invalid error) (relabelled bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctx.Err() != nil {
-		return
+		return false
 	}
-	next.status = Status{Name: profile.Name, State: Connecting, Since: time.Now()}
+	next.status = Status{Name: profile.Name, Namespace: profile.Namespace, Labels: profile.Labels, State: Connecting, Since: time.Now()}
 	if previous := s.links[profile.Name]; previous != nil {
 		if previous.of == next.of {
-			return
+			return previous.label(profile.Labels)
 		}
 		previous.cancel()
 		next.previous = previous
@@ -336,6 +340,7 @@ func (s *Set) replace(profile *inventory.ClusterProfile, next *link, invalid err
 	} else {
 		go next.run(ctx)
 	}
+	return false
 }
 
 // refuse is the life of a link without usable credentials: it waits to be replaced.

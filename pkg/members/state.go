@@ -36,9 +36,10 @@ const OldestVersion = "1.33"
 
 // Status is what is known of a member.
 type Status struct {
-	// Name is that of the member's ClusterProfile.
-	Name  string
-	State State
+	// Name, Namespace and Labels are those of the member's ClusterProfile. The labels must not be changed.
+	Name, Namespace string
+	Labels          map[string]string
+	State           State
 	// Since is when the member became ready, or when it ceased to be. While a member is not ready its state may change, and Since stays: it is the time since
 	// when nothing is known of the member. After a restart of the hub it is the time of the restart.
 	Since time.Time

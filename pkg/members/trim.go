@@ -4,32 +4,34 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// OwnerIndex is a field index of the cached pods: the name of the controller that owns the pod, usually a ReplicaSet.
+// OwnerIndex is a field index of the cached pods and ReplicaSets: the name of the controller that owns the object.
 const OwnerIndex = "owner"
 
-// trimReplicaSet keeps everything but managed fields, the annotation of kubectl apply, and the pods' spec. A caller who needs the spec reads it live. The
-// API server would refuse to write a ReplicaSet as it is here.
-func trimReplicaSet(object any) (any, error) {
-	set, ok := object.(*appsv1.ReplicaSet)
-	if !ok {
-		return object, nil
+// trim drops managed fields, the annotation of kubectl apply, and most of the pods' spec. A caller who needs these reads them live. The API server would refuse to write a workload as it
+// is here.
+func trim(object any) (any, error) {
+	switch object := object.(type) {
+	case *appsv1.Deployment:
+		trimMeta(&object.ObjectMeta)
+		object.Spec.Template.Spec = corev1.PodSpec{}
+	case *appsv1.StatefulSet:
+		trimMeta(&object.ObjectMeta)
+		object.Spec.Template.Spec, object.Spec.VolumeClaimTemplates = corev1.PodSpec{}, nil
+	case *appsv1.ReplicaSet:
+		trimMeta(&object.ObjectMeta)
+		object.Spec.Template.Spec = corev1.PodSpec{}
+	case *corev1.Pod:
+		trimPod(object)
 	}
-	trimMeta(&set.ObjectMeta)
-	set.Spec.Template.Spec = corev1.PodSpec{}
-	return set, nil
+	return object, nil
 }
 
 // trimPod keeps what says which pod it is, whose, where, and how it fares.
-func trimPod(object any) (any, error) {
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
-		return object, nil
-	}
+func trimPod(pod *corev1.Pod) {
 	trimMeta(&pod.ObjectMeta)
 	pod.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName, SchedulerName: pod.Spec.SchedulerName, SchedulingGates: pod.Spec.SchedulingGates}
 	kept := corev1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime, Reason: pod.Status.Reason}
@@ -43,7 +45,6 @@ func trimPod(object any) (any, error) {
 		}
 	}
 	pod.Status = kept
-	return pod, nil
 }
 
 func trimMeta(meta *metav1.ObjectMeta) {
@@ -51,7 +52,7 @@ func trimMeta(meta *metav1.ObjectMeta) {
 	delete(meta.Annotations, corev1.LastAppliedConfigAnnotation)
 }
 
-// ownerOf is the name of the controller that owns a pod.
+// ownerOf is the name of the controller that owns an object.
 func ownerOf(object client.Object) []string {
 	if owner := metav1.GetControllerOfNoCopy(object); owner != nil {
 		return []string{owner.Name}
@@ -59,18 +60,22 @@ func ownerOf(object client.Object) []string {
 	return nil
 }
 
-// about returns the workload that a change of the object is about: a ReplicaSet itself, and the controller of a pod.
-func about(object any) (types.NamespacedName, bool) {
+// about returns what a change of the object is about: a workload itself, and the controller of a pod.
+func about(object any) (Change, bool) {
 	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		object = gone.Obj
 	}
-	switch object := object.(type) {
-	case *appsv1.ReplicaSet:
-		return client.ObjectKeyFromObject(object), true
-	case *corev1.Pod:
-		if owner := ownerOf(object); owner != nil {
-			return types.NamespacedName{Namespace: object.Namespace, Name: owner[0]}, true
-		}
+	changed, ok := object.(client.Object)
+	if !ok {
+		return Change{}, false
 	}
-	return types.NamespacedName{}, false
+	change := Change{Workload: client.ObjectKeyFromObject(changed), Labels: changed.GetLabels()}
+	if _, isPod := object.(*corev1.Pod); isPod {
+		owner := ownerOf(changed)
+		if owner == nil {
+			return Change{}, false
+		}
+		change.Workload.Name = owner[0]
+	}
+	return change, true
 }

@@ -38,6 +38,8 @@ type United struct {
 // UnitedSubset is a subset with its child.
 type UnitedSubset struct {
 	Name string `json:"name"`
+	// Cluster of the child. Empty is that of the UnitedDeployment.
+	Cluster string `json:"cluster,omitempty"`
 	// Replicas that its child asks for, and pods of it that are ready.
 	Replicas int32 `json:"replicas"`
 	Ready    int32 `json:"ready"`
@@ -79,7 +81,7 @@ func OfUnited(ud *v1beta1.UnitedDeployment, now time.Time) United {
 	policy, _ := united.Compile(ud, field.NewPath("spec"))
 	for i := range status.SubsetStatuses {
 		is := &status.SubsetStatuses[i]
-		of := UnitedSubset{Name: is.Name, Replicas: is.Replicas, Ready: is.ReadyReplicas, Reserved: is.ReservedPods, Partition: is.Partition, Schedulable: true}
+		of := UnitedSubset{Name: is.Name, Cluster: is.Cluster, Replicas: is.Replicas, Ready: is.ReadyReplicas, Reserved: is.ReservedPods, Partition: is.Partition, Schedulable: true}
 		for _, c := range is.Conditions {
 			if c.Type == v1beta1.SubsetSchedulable && c.Status == corev1.ConditionFalse {
 				of.Schedulable, of.Message = false, c.Message

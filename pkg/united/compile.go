@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
@@ -103,9 +104,11 @@ func Compile(ud *v1beta1.UnitedDeployment, path *field.Path) (*Policy, field.Err
 	policy.Template = template
 	errs = slices.Concat(errs, selectorErrs, templateErrs)
 	errs = append(errs, compileSubsets(policy, &spec.Topology, path.Child("topology", "subsets"))...)
+	errs = append(errs, compileRegistry(policy, spec.Topology.ClusterRegistry, path.Child("topology"))...)
 	errs = append(errs, compileStrategy(policy, spec, path.Child("topology"))...)
 	errs = append(errs, compileUpdate(policy, &spec.UpdateStrategy, path.Child("updateStrategy"))...)
 	if kinds := templatesOf(&spec.Template); len(kinds) == 1 {
+		errs = append(errs, validateClusters(policy.Subsets, kinds[0], path.Child("topology", "subsets"))...)
 		errs = append(errs, validateNames(ud.Name, spec.Topology.Subsets, kinds[0], path.Child("topology", "subsets"))...)
 		at := path.Child("template", kinds[0].field, "spec", "template")
 		errs = append(errs, validatePods(selector, podTemplate, at, spec.Topology.Subsets, path.Child("topology", "subsets"))...)
@@ -149,6 +152,9 @@ func ValidateUpdate(ud, old *v1beta1.UnitedDeployment, path *field.Path) field.E
 			continue
 		}
 		const instead = "cannot be changed, because pods of the subset would be on nodes that it no longer means; add a subset with another name, and remove this one"
+		if !equality.Semantic.DeepEqual(then.TargetCluster, now.TargetCluster) {
+			errs = append(errs, field.Forbidden(at.Child("targetCluster"), instead))
+		}
 		if !equality.Semantic.DeepEqual(termOf(then), termOf(now)) {
 			errs = append(errs, field.Forbidden(at.Child("nodeSelectorTerm"), instead))
 		}
@@ -293,6 +299,7 @@ func validateMetadata(metadata map[string]any, path *field.Path) field.ErrorList
 	}
 	errs = validateLabels(stringsAt(metadata, "labels"), path.Child("labels"))
 	for _, at := range []struct{ of, key string }{{"labels", v1beta1.SubsetNameLabel}, {"labels", v1beta1.RevisionLabel},
+		{"labels", v1beta1.OwnerLabel}, {"labels", v1alpha1.HubLabel},
 		{"annotations", v1beta1.SubsetPatchAnnotation}, {"annotations", v1beta1.TrialAnnotation}} {
 		if _, given := stringsAt(metadata, at.of)[at.key]; given {
 			errs = append(errs, field.Forbidden(path.Child(at.of).Key(at.key), writtenByBerth))
@@ -359,6 +366,13 @@ func compileSubset(spec *v1beta1.Subset, path *field.Path) (Subset, field.ErrorL
 		errs = append(errs, termErrs...)
 	}
 	errs = append(errs, subset.ValidateTolerations(spec.Tolerations, path.Child("tolerations"))...)
+	if target, at := spec.TargetCluster, path.Child("targetCluster"); target != nil {
+		compiled.Cluster, compiled.ClusterNamespace = target.Name, target.Namespace
+		for _, message := range content.IsDNS1123Subdomain(target.Name) {
+			errs = append(errs, field.Invalid(at.Child("name"), target.Name, message))
+		}
+		errs = append(errs, validateNamespace(target.Namespace, at.Child("namespace"))...)
+	}
 	for _, count := range []struct {
 		into  *Count
 		value *intstr.IntOrString
@@ -377,6 +391,60 @@ func compileSubset(spec *v1beta1.Subset, path *field.Path) (Subset, field.ErrorL
 		patchErrs = append(patchErrs, subset.ValidatePatch(patch, podTemplateType, path.Child("patch"))...)
 	}
 	return compiled, append(errs, patchErrs...)
+}
+
+func validateNamespace(name string, path *field.Path) (errs field.ErrorList) {
+	if name == "" {
+		return nil
+	}
+	for _, message := range content.IsDNS1123Label(name) {
+		errs = append(errs, field.Invalid(path, name, message))
+	}
+	return errs
+}
+
+// Clusters of a federation are objects of this kind.
+const (
+	clusterGroup = "multicluster.x-k8s.io"
+	clusterKind  = "ClusterProfile"
+)
+
+// compileRegistry follows compileSubsets. Path is that of the topology.
+func compileRegistry(policy *Policy, registry *v1beta1.ClusterRegistryQuery, path *field.Path) (errs field.ErrorList) {
+	if registry == nil {
+		return nil
+	}
+	path, subsets := path.Child("clusterRegistry"), path.Child("subsets")
+	policy.ClusterNamespaces, policy.ClusterSelector = registry.Namespaces, registry.Selector
+	for i, name := range registry.Namespaces {
+		errs = append(errs, validateNamespace(name, path.Child("namespaces").Index(i))...)
+	}
+	errs = append(errs, validateLabels(registry.Selector, path.Child("selector"))...)
+	at, kind := path.Child("clusterType"), registry.ClusterType
+	if kind.Kind != "" && kind.Kind != clusterKind {
+		errs = append(errs, field.NotSupported(at.Child("kind"), kind.Kind, []string{clusterKind}))
+	}
+	if group, _, _ := strings.Cut(kind.APIVersion, "/"); kind.APIVersion != "" && group != clusterGroup {
+		errs = append(errs, field.Invalid(at.Child("apiVersion"), kind.APIVersion, "clusters are ClusterProfiles of the group multicluster.x-k8s.io; leave clusterType out"))
+	}
+	for i := range policy.Subsets {
+		if name := policy.Subsets[i].ClusterNamespace; name != "" && len(registry.Namespaces) > 0 && !slices.Contains(registry.Namespaces, name) {
+			errs = append(errs, field.Invalid(subsets.Index(i).Child("targetCluster", "namespace"), name,
+				"clusterRegistry.namespaces does not have it; add it there, or leave it out here"))
+		}
+	}
+	return errs
+}
+
+// validateClusters refuses kinds that the hub may not write in other clusters.
+func validateClusters(subsets []Subset, k *templateKind, path *field.Path) (errs field.ErrorList) {
+	for i := range subsets {
+		if subsets[i].Cluster != "" && k.spec == nil {
+			errs = append(errs, field.Forbidden(path.Index(i).Child("targetCluster"),
+				fmt.Sprintf("needs deploymentTemplate or statefulSetTemplate, and the template is %s: the hub has no rights for the kinds of OpenKruise in other clusters", k.field)))
+		}
+	}
+	return errs
 }
 
 // termOf is nil for a term without requirements. Clients that know the field as a struct write such a term for every subset that has none.
@@ -445,6 +513,9 @@ func compileStrategy(policy *Policy, spec *v1beta1.UnitedDeploymentSpec, path *f
 	policy.Adaptive.Reserve, policy.Adaptive.LookAhead = adaptive.ReserveUnschedulablePods, adaptive.LookAhead
 	if adaptive.ReserveUnschedulablePods && adaptive.LookAhead {
 		errs = append(errs, field.Forbidden(at.Child("lookAhead"), "excludes reserveUnschedulablePods, which needs pods that wait; keep one"))
+	}
+	if adaptive.ReserveUnschedulablePods && len(policy.Clusters()) > 0 {
+		errs = append(errs, field.Forbidden(at.Child("reserveUnschedulablePods"), "excludes targetCluster in all subsets: reservations are labels of pods, and the hub writes no pods in other clusters"))
 	}
 	if kinds := templatesOf(&spec.Template); adaptive.ReserveUnschedulablePods && len(kinds) == 1 && !kinds[0].reserves {
 		errs = append(errs, field.Forbidden(at.Child("reserveUnschedulablePods"), fmt.Sprintf("needs deploymentTemplate or cloneSetTemplate, and the template is %s: "+
@@ -598,7 +669,7 @@ func validatePatched(patched, template map[string]any, name string, path *field.
 // validatePodLabels checks the labels of a pod template of a subset, or of all subsets if the name is empty.
 func validatePodLabels(set map[string]string, name string, path *field.Path) field.ErrorList {
 	errs := validateLabels(set, path)
-	for _, key := range []string{v1beta1.SubsetNameLabel, v1beta1.RevisionLabel, v1beta1.ReservedPodLabel} {
+	for _, key := range []string{v1beta1.SubsetNameLabel, v1beta1.RevisionLabel, v1beta1.ReservedPodLabel, v1beta1.OwnerLabel, v1alpha1.HubLabel} {
 		if value, given := set[key]; given && (key != v1beta1.SubsetNameLabel || value != name) {
 			errs = append(errs, field.Forbidden(path.Key(key), writtenByBerth))
 		}

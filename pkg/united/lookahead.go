@@ -40,9 +40,9 @@ func (r *round) awaitsAnswer() bool {
 	return left > 0
 }
 
-// room is how many replicas a place has room for. It is false if that is enough, or not known.
+// room is how many replicas a place has room for. It is false if that is enough, or not known. Nobody knows it of other clusters.
 func (r *round) room(pl *place) (int32, bool) {
-	if !r.looksAhead() || !r.isAnswered() || r.Now.Sub(r.Status.Capacity.Time.Time).Abs() > capacityLife { // clocks may differ
+	if pl.site != nil || !r.looksAhead() || !r.isAnswered() || r.Now.Sub(r.Status.Capacity.Time.Time).Abs() > capacityLife { // clocks may differ
 		return 0, false
 	}
 	at := slices.IndexFunc(r.Status.Capacity.Subsets, func(s v1beta1.SubsetCapacity) bool { return s.Name == pl.Name })

@@ -18,7 +18,10 @@ type Observed struct {
 	// Revision is the name of the ControllerRevision of the template.
 	Revision string
 	// Children are all objects that the UnitedDeployment controls, of every kind, in any order. Those that are being deleted count too.
+	// Children in clusters that do not answer are not known.
 	Children []Child
+	// Clusters are the members of the federation, in any order. Nil without one.
+	Clusters []Cluster
 	// Status is the previous one.
 	Status *v1beta1.UnitedDeploymentStatus
 }
@@ -26,8 +29,10 @@ type Observed struct {
 // Child is an object that the UnitedDeployment controls.
 type Child struct {
 	Kind schema.GroupKind
-	Name string
-	UID  types.UID
+	// Cluster of the child. Empty is that of the UnitedDeployment.
+	Cluster string
+	Name    string
+	UID     types.UID
 	// Subset is the value of v1beta1.SubsetNameLabel.
 	Subset  string
 	Created time.Time
@@ -70,7 +75,7 @@ type Pod struct {
 // Plan is what is to be done, and what is to be said.
 type Plan struct {
 	// Children to write: first those that get fewer replicas or go, then those that get more or are made. The order is part of the promise that the
-	// children never ask for more than the total and the surge. A child that stays as it is is in it too, unless nothing may be written to it.
+	// children never ask for more than the total and the surge. Those in clusters that do not answer are not in it. A child that stays as it is is in it too, unless nothing may be written to it.
 	Children []Wanted
 	// Labels are pods that need another value of v1beta1.ReservedPodLabel.
 	Labels []Label

@@ -22,6 +22,7 @@ func (p *Policy) Plan(in Observed) Plan {
 	if r.Status == nil {
 		r.Status = &v1beta1.UnitedDeploymentStatus{}
 	}
+	r.gather()
 	r.assign()
 	for i := range r.places {
 		r.look(&r.places[i])
@@ -31,6 +32,7 @@ func (p *Policy) Plan(in Observed) Plan {
 		r.try()
 		r.makeRoom()
 	}
+	r.weigh()
 	return r.result()
 }
 
@@ -39,6 +41,8 @@ type round struct {
 	*Policy
 	Observed
 	places []place
+	// sites are the other clusters, by name.
+	sites map[string]*site
 	// leaving are the children that have to go.
 	leaving []leaver
 	// unplaced is how many replicas no subset takes.
@@ -49,7 +53,12 @@ type round struct {
 // place is a subset with its child.
 type place struct {
 	*Subset
-	// child is nil if there is none.
+	// site is the cluster of the place. Nil is that of the UnitedDeployment.
+	site *site
+	// before is the previous status, and most what the child may ask for, of a place whose cluster does not answer.
+	before v1beta1.SubsetStatus
+	most   int32
+	// child is nil if there is none, or if its cluster does not answer.
 	child *Child
 	// base is how many replicas the child asks for, without reservations, and without those that are tried and not ready yet.
 	base int32
@@ -85,6 +94,9 @@ func (pl *place) blocked() bool {
 
 // ready is how many pods of the child are ready.
 func (pl *place) ready() int32 {
+	if pl.isAway() {
+		return min(pl.before.ReadyReplicas, pl.base)
+	}
 	if pl.child == nil {
 		return 0
 	}
@@ -122,16 +134,19 @@ func (pl *place) proven() int32 {
 func (r *round) assign() {
 	for i := range r.places {
 		r.places[i].Subset = &r.Subsets[i]
+		r.places[i].site = r.sites[r.Subsets[i].Cluster]
 	}
-	children := make([]*Child, len(r.Children))
+	children := make([]*Child, 0, len(r.Children))
 	for i := range r.Children {
-		children[i] = &r.Children[i]
+		if s := r.sites[r.Children[i].Cluster]; s == nil || !s.away {
+			children = append(children, &r.Children[i])
+		}
 	}
 	slices.SortFunc(children, func(a, b *Child) int {
 		return cmp.Or(cmp.Compare(b.ready(), a.ready()), a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name))
 	})
 	for _, child := range children {
-		at := slices.IndexFunc(r.places, func(pl place) bool { return pl.Name == child.Subset })
+		at := slices.IndexFunc(r.places, func(pl place) bool { return pl.Name == child.Subset && pl.Cluster == child.Cluster })
 		right := r.Template == nil || child.Kind == r.Template.Kind
 		if at >= 0 && right && !child.Deleting && r.places[at].child == nil {
 			r.places[at].child = child
@@ -143,6 +158,10 @@ func (r *round) assign() {
 
 // look counts the pods of a place, and says whether it is schedulable.
 func (r *round) look(pl *place) {
+	if pl.isAway() {
+		r.recall(pl)
+		return
+	}
 	var bound, highest int32
 	if pl.child != nil {
 		for i := range pl.child.Pods {
@@ -247,7 +266,14 @@ func messageOf(stuck int32) string {
 func (r *round) divide() {
 	claims := r.claims()
 	ideal := allocation.Divide(r.Replicas, claims, true)
-	share, hope := ideal, ideal
+	for i := range r.places {
+		// A cluster that does not answer gets no more, and keeps with strategy Fixed what the spec gives it.
+		if pl := &r.places[i]; pl.site != nil && (pl.site.closed || pl.site.away && r.Adaptive != nil) {
+			claims[i].Max = min(claims[i].Max, pl.base)
+		}
+	}
+	share := allocation.Divide(r.Replicas, claims, true)
+	hope := share
 	if r.Adaptive != nil {
 		for i := range r.places {
 			pl := &r.places[i]
@@ -358,7 +384,9 @@ func (r *round) try() {
 			return
 		}
 	}
-	if slices.ContainsFunc(r.places, func(pl place) bool { return pl.share != pl.base || pl.rolling }) {
+	if slices.ContainsFunc(r.places, func(pl place) bool {
+		return pl.share != pl.base || pl.rolling || pl.isAway() && !pl.site.lost
+	}) {
 		return // one thing at a time
 	}
 	above := slices.ContainsFunc(r.places, func(pl place) bool { return pl.share > pl.hope })
@@ -377,8 +405,15 @@ func (r *round) try() {
 func (r *round) makeRoom() {
 	limit := r.Policy.Replicas + r.Surge
 	places := make([]allocation.Place, 0, len(r.places)+len(r.leaving))
+	unplaced := r.unplaced
 	for i := range r.places {
 		pl := &r.places[i]
+		if pl.isAway() {
+			due := min(unplaced, max(pl.ideal-pl.share, 0)) // what others run until the cluster answers, as far as somebody does
+			unplaced -= due
+			places = append(places, allocation.Place{Name: pl.Name, Asked: pl.base, Running: pl.base, Ready: pl.ready(), Share: pl.share + due, Wanted: pl.base})
+			continue
+		}
 		limit += pl.wanted - pl.share - pl.trial // a trial is part of the surge, and a reservation is not
 		p := allocation.Place{Name: pl.Name, Running: pl.firm, Ready: pl.ready(), Share: pl.share, Wanted: pl.wanted}
 		if pl.child != nil {
@@ -389,17 +424,25 @@ func (r *round) makeRoom() {
 	for _, l := range r.leaving {
 		p := allocation.Place{Name: l.child.Name}
 		if l.child.Deleting {
-			limit -= l.child.Replicas
+			limit = max(limit-l.child.Replicas, 0)
 		} else {
 			p.Running = min(l.child.Replicas, l.child.count(func(pod *Pod) bool { return pod.Bound }))
 		}
 		places = append(places, p)
+	}
+	for _, s := range r.sites {
+		if s.away && !s.lost {
+			limit = max(limit-s.leaving, 0)
+		}
 	}
 	next := allocation.Approach(limit, places)
 	awaits := r.awaitsAnswer()
 	for i := range r.places {
 		if r.places[i].next = next[i]; awaits {
 			r.places[i].next = min(next[i], places[i].Asked)
+		}
+		if pl := &r.places[i]; pl.isAway() {
+			pl.next = pl.before.Replicas
 		}
 	}
 	for i := range r.leaving {

@@ -2,6 +2,7 @@ package united
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,6 +25,9 @@ type Policy struct {
 	Template *Template
 	// Subsets in order.
 	Subsets []Subset
+	// ClusterNamespaces are those of the clusters that subsets may name, or empty, and ClusterSelector the labels that they must have.
+	ClusterNamespaces []string
+	ClusterSelector   map[string]string
 	// Adaptive is nil with strategy Fixed.
 	Adaptive *Adaptive
 	// Paused keeps changed templates and patches from children.
@@ -57,6 +61,8 @@ var (
 // Subset is a compiled subset.
 type Subset struct {
 	Name string
+	// Cluster of the child, and its namespace if the spec says one. Empty is the cluster of the UnitedDeployment.
+	Cluster, ClusterNamespace string
 	// Term selects the nodes. Nil selects every node.
 	Term        *corev1.NodeSelectorTerm
 	Tolerations []corev1.Toleration
@@ -78,6 +84,18 @@ type Adaptive struct {
 	Reserve bool
 	// LookAhead uses what the scheduler says about capacity.
 	LookAhead bool
+}
+
+// Clusters are the names of the clusters of subsets, but for that of the UnitedDeployment, in order.
+func (p *Policy) Clusters() []string {
+	var names []string
+	for i := range p.Subsets {
+		if name := p.Subsets[i].Cluster; name != "" {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // Count is a number of replicas, or a percentage of the total. Its zero value is neither.

@@ -13,6 +13,7 @@ import (
 	kjson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/rand"
 
+	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
@@ -74,7 +75,7 @@ func TemplateIn(data []byte) (*Template, error) {
 func HasPartition(kind schema.GroupKind) bool { return kind != DeploymentKind }
 
 // Render is a child as it is applied. The template is that of the revision. The child gets the patch of its subset or, if it is held, the patch that it has. Fields
-// that are not in the result belong to whoever set them. apiVersion is that of the child.
+// that are not in the result belong to whoever set them. In another cluster, labels say whose it is. apiVersion is that of the child.
 func (p *Policy) Render(w Wanted, t *Template, revision, apiVersion string, owner *v1beta1.UnitedDeployment) (map[string]any, error) {
 	s := &p.Subsets[w.Subset]
 	name, patch := ChildName(p.Name, s.Name, owner.UID, t.Kind), s.PatchText
@@ -86,6 +87,16 @@ func (p *Policy) Render(w Wanted, t *Template, revision, apiVersion string, owne
 	}
 	spec := runtime.DeepCopyJSON(t.Spec)
 	podLabels := map[string]string{v1beta1.SubsetNameLabel: s.Name, v1beta1.RevisionLabel: revision}
+	labels := stringsAt(t.Metadata, "labels")
+	if p.LabelSelector != nil {
+		maps.Copy(labels, p.LabelSelector.MatchLabels)
+	}
+	maps.Copy(labels, podLabels)
+	if s.Cluster != "" {
+		elsewhere := map[string]string{v1beta1.OwnerLabel: string(owner.UID), v1alpha1.HubLabel: "true"}
+		maps.Copy(labels, elsewhere)
+		maps.Copy(podLabels, elsewhere)
+	}
 	if p.Adaptive != nil && p.Adaptive.Reserve {
 		podLabels[v1beta1.ReservedPodLabel] = "false"
 	}
@@ -100,11 +111,6 @@ func (p *Policy) Render(w Wanted, t *Template, revision, apiVersion string, owne
 	}
 	setPartition(spec, t.Kind, w.Partition)
 
-	labels := stringsAt(t.Metadata, "labels")
-	if p.LabelSelector != nil {
-		maps.Copy(labels, p.LabelSelector.MatchLabels)
-	}
-	maps.Copy(labels, map[string]string{v1beta1.SubsetNameLabel: s.Name, v1beta1.RevisionLabel: revision})
 	annotations := stringsAt(t.Metadata, "annotations")
 	if patch != "" {
 		annotations[v1beta1.SubsetPatchAnnotation] = patch
@@ -112,12 +118,12 @@ func (p *Policy) Render(w Wanted, t *Template, revision, apiVersion string, owne
 	if w.Trial > 0 {
 		annotations[v1beta1.TrialAnnotation] = fmt.Sprint(w.Trial)
 	}
-	metadata := map[string]any{
-		"name": name, "namespace": p.Namespace, "labels": anys(labels),
-		"ownerReferences": []any{map[string]any{
+	metadata := map[string]any{"name": name, "namespace": p.Namespace, "labels": anys(labels)}
+	if s.Cluster == "" {
+		metadata["ownerReferences"] = []any{map[string]any{
 			"apiVersion": v1beta1.GroupVersion.String(), "kind": v1beta1.Kind.Kind, "name": owner.Name, "uid": string(owner.UID),
 			"controller": true, "blockOwnerDeletion": true,
-		}},
+		}}
 	}
 	if len(annotations) > 0 {
 		metadata["annotations"] = anys(annotations)

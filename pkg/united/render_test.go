@@ -6,11 +6,13 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
+	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 )
 
@@ -213,5 +215,32 @@ func TestTheSameTemplateIsTheSameRevision(t *testing.T) {
 	want, err := TemplateOf(one)
 	if diff := cmp.Diff(want, back); diff != "" || err != nil {
 		t.Errorf("%v (-want +got)\n%s", err, diff)
+	}
+}
+
+// TestAChildInAnotherClusterHasLabelsInPlaceOfAnOwner: an owner reference would have the garbage collector there delete the child.
+func TestAChildInAnotherClusterHasLabelsInPlaceOfAnOwner(t *testing.T) {
+	template, err := TemplateOf(templateFrom(t, ofDeployments))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := policyOf(3, Subset{Name: "zone-a", Cluster: "member-1"})
+	p.Template = template
+	owner := &v1beta1.UnitedDeployment{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", UID: "u1"}}
+	content, err := p.Render(Wanted{Replicas: 3}, template, "web-r1", "apps/v1", owner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	child := &appsv1.Deployment{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, child); err != nil {
+		t.Fatal(err)
+	}
+	for of, labels := range map[string]map[string]string{"child": child.Labels, "pods": child.Spec.Template.Labels} {
+		if labels[v1beta1.OwnerLabel] != "u1" || labels[v1alpha1.HubLabel] != "true" || labels[v1beta1.SubsetNameLabel] != "zone-a" {
+			t.Errorf("labels of the %s: %v", of, labels)
+		}
+	}
+	if len(child.OwnerReferences) > 0 || child.Spec.Selector.MatchLabels[v1beta1.OwnerLabel] != "" {
+		t.Errorf("owners %v, selector %v", child.OwnerReferences, child.Spec.Selector)
 	}
 }

@@ -38,6 +38,13 @@ func (r *round) children() []Wanted {
 	earlierDone := true
 	for i := range r.places {
 		pl := &r.places[i]
+		if pl.isAway() {
+			earlierDone = earlierDone && pl.most == 0
+			continue
+		}
+		if pl.site != nil && pl.site.closed && pl.child == nil {
+			continue
+		}
 		w := Wanted{Child: pl.child, Subset: i, Replicas: pl.next, Partition: pl.Partition, Revision: r.Revision}
 		if pl.next == pl.wanted {
 			w.Trial = pl.trial
@@ -124,13 +131,21 @@ func (r *round) status(children []Wanted) v1beta1.UnitedDeploymentStatus {
 	var summary []string
 	for i := range r.places {
 		pl := &r.places[i]
-		s := v1beta1.SubsetStatus{Name: pl.Name, ReadyReplicas: pl.ready(), Partition: pl.Partition, ReservedPods: pl.reserved}
+		s := v1beta1.SubsetStatus{Name: pl.Name, Cluster: pl.Cluster, ReadyReplicas: pl.ready(), Partition: pl.Partition, ReservedPods: pl.reserved}
 		if pl.child != nil {
 			count(pl.child)
 			s.Replicas = pl.child.Replicas
+			if pl.Cluster != "" {
+				s.SeenReplicas = pl.child.Replicas
+			}
 		}
 		if r.Template != nil {
 			s.Replicas = pl.next
+		}
+		if pl.isAway() {
+			s.Replicas, s.SeenReplicas, s.ReadyReplicas = pl.before.Replicas, pl.before.SeenReplicas, pl.before.ReadyReplicas
+			status.Replicas += s.Replicas
+			status.ReadyReplicas += s.ReadyReplicas
 		}
 		if pl.schedulable != nil {
 			s.Conditions = []v1beta1.Condition{*pl.schedulable}
@@ -154,11 +169,12 @@ func (r *round) status(children []Wanted) v1beta1.UnitedDeploymentStatus {
 	if allUpdated && r.Template != nil || status.CurrentRevision == "" {
 		status.CurrentRevision = r.Revision
 	}
-	status.Conditions = r.conditions(children, allUpdated)
+	status.Clusters = r.clusters()
+	status.Conditions = r.conditions(children, allUpdated, r.reachable(&status))
 	return status
 }
 
-func (r *round) conditions(children []Wanted, allUpdated bool) []v1beta1.Condition {
+func (r *round) conditions(children []Wanted, allUpdated bool, reachable verdict) []v1beta1.Condition {
 	var missing, behind, held []string
 	for _, w := range children {
 		switch {
@@ -195,6 +211,10 @@ func (r *round) conditions(children []Wanted, allUpdated bool) []v1beta1.Conditi
 	switch {
 	case r.Template == nil:
 		ready = provisioned
+	case reachable.Status != corev1.ConditionTrue:
+		ready = reachable
+	case len(r.notSelected()) > 0:
+		ready = no(v1beta1.ReasonNotSelected, "spec.topology.clusterRegistry does not select the clusters of these subsets, which get no more replicas: "+strings.Join(r.notSelected(), ", "))
 	case r.unplaced > 0:
 		ready = no(v1beta1.ReasonUnplaced, fmt.Sprintf("no subset takes %d of %d replicas: raise replicas or maxReplicas of a subset, or leave one out", r.unplaced, r.Policy.Replicas))
 	case provisioned.Status != corev1.ConditionTrue:
@@ -212,6 +232,9 @@ func (r *round) conditions(children []Wanted, allUpdated bool) []v1beta1.Conditi
 		is verdict
 	}{{v1beta1.ReadyCondition, ready}, {v1beta1.SubsetProvisioned, provisioned}, {v1beta1.SubsetUpdated, updated}, {v1beta1.UnitedDeploymentUpdated, rolled}} {
 		all = append(all, Condition(r.Status.Conditions, c.of, c.is.Status, c.is.Reason, c.is.Message, r.Now))
+	}
+	if len(r.sites) > 0 {
+		all = append(all, Condition(r.Status.Conditions, v1beta1.ClustersReachable, reachable.Status, reachable.Reason, reachable.Message, r.Now))
 	}
 	return all
 }

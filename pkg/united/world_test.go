@@ -10,6 +10,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/berth-project/berth/pkg/allocation"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 )
 
@@ -34,6 +35,9 @@ type world struct {
 	answers    bool
 	// waited is how many pods found no node.
 	waited int
+	// clusters are the members, and away those that do not answer, with the time since when.
+	clusters []string
+	away     map[string]time.Time
 }
 
 func newWorld(t *testing.T, seed int64, policy *Policy) *world {
@@ -80,12 +84,24 @@ func (w *world) asked() (n int32) {
 func (w *world) reconcile(crash bool) {
 	w.t.Helper()
 	status := w.status.DeepCopy()
-	seen := make([]Child, len(w.children))
-	for i := range w.children {
-		seen[i] = w.children[i]
-		seen[i].Pods = slices.Clone(w.children[i].Pods)
+	var seen []Child
+	for _, child := range w.children {
+		if _, away := w.away[child.Cluster]; !away {
+			child.Pods = slices.Clone(child.Pods)
+			seen = append(seen, child)
+		}
 	}
-	plan := w.policy.Plan(Observed{Now: w.now, Generation: w.generation, Seen: w.since, Revision: "r1", Children: seen, Status: status})
+	observed := Observed{Now: w.now, Generation: w.generation, Seen: w.since, Revision: "r1", Children: seen, Status: status}
+	for _, name := range w.clusters {
+		_, away := w.away[name]
+		observed.Clusters = append(observed.Clusters, Cluster{Name: name, Reachable: !away})
+	}
+	plan := w.policy.Plan(observed)
+	if crash && w.random.Intn(3) == 0 {
+		w.say("crash before the status")
+		return
+	}
+	w.status = plan.Status // the first write
 	for i, wanted := range plan.Children {
 		if crash && w.random.Intn(2) == 0 {
 			w.say("crash before write %d of %d", i+1, len(plan.Children))
@@ -96,10 +112,6 @@ func (w *world) reconcile(crash bool) {
 			w.check()
 		}
 	}
-	if crash && w.random.Intn(2) == 0 {
-		w.say("crash before the status")
-		return
-	}
 	for _, label := range plan.Labels {
 		for i := range w.children {
 			for j := range w.children[i].Pods {
@@ -109,7 +121,6 @@ func (w *world) reconcile(crash bool) {
 			}
 		}
 	}
-	w.status = plan.Status
 }
 
 // answer does what the scheduler does with lookAhead, at its own times.
@@ -142,7 +153,8 @@ func (w *world) write(wanted Wanted) {
 	if wanted.Child == nil {
 		w.made++
 		w.children = append(w.children, Child{
-			Kind: w.policy.Template.Kind, Name: fmt.Sprint("c", w.made), Subset: w.policy.Subsets[wanted.Subset].Name,
+			Cluster: w.policy.Subsets[wanted.Subset].Cluster,
+			Kind:    w.policy.Template.Kind, Name: fmt.Sprint("c", w.made), Subset: w.policy.Subsets[wanted.Subset].Name,
 			Revision: "r1", Replicas: wanted.Replicas, Trial: wanted.Trial, ByOrdinal: w.policy.Template.Kind == StatefulSetKind, Created: w.now,
 		})
 		w.say("make %s with %d", w.policy.Subsets[wanted.Subset].Name, wanted.Replicas)
@@ -180,8 +192,23 @@ func (w *world) check() {
 			}
 		}
 	}
-	most := w.policy.Replicas + w.policy.Surge + reserved
-	if asked := w.asked(); asked > most {
+	most, asked := w.policy.Replicas+w.policy.Surge+reserved, w.asked()
+	for i := range w.children {
+		if since, away := w.away[w.children[i].Cluster]; away && w.now.Sub(since) >= allocation.LostAfter {
+			asked -= w.children[i].Replicas // others run them
+		}
+	}
+	for _, s := range w.status.SubsetStatuses {
+		if _, away := w.away[s.Cluster]; away {
+			most += max(s.Replicas-s.SeenReplicas, s.SeenReplicas-s.Replicas) // nobody knows whether the last write has arrived
+		}
+	}
+	for _, c := range w.status.Clusters {
+		if _, away := w.away[c.Name]; away {
+			most += max(c.SeenLeavingReplicas-c.LeavingReplicas, 0)
+		}
+	}
+	if asked > most {
 		w.fail("the children ask for %d of %d, with a surge of %d and %d reserved: %s", asked, w.policy.Replicas, w.policy.Surge, reserved, w)
 	}
 }
@@ -468,5 +495,86 @@ func TestChildrenGoWhenOthersAreReady(t *testing.T) {
 		if t.Failed() {
 			return
 		}
+	}
+}
+
+// TestClustersGoAwayAndReturn has subsets in the cluster of the UnitedDeployment and in members that go away and return at random, with crashes between writes. Whatever is raised,
+// all children together, in clusters that answer or not, ask for no more than the total and the surge, but for clusters that have been away for so long that others run their replicas.
+// No pod ends that is missed. With strategy Fixed nobody runs what is in a cluster that does not answer. In the end, everything is as it should be.
+func TestClustersGoAwayAndReturn(t *testing.T) {
+	for seed := range int64(300) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			random := rand.New(rand.NewSource(seed))
+			all := []Subset{{Name: "a", Cluster: "m1"}, {Name: "b", Cluster: "m1"}, {Name: "c", Cluster: "m2"}, {Name: "d"}}
+			random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+			policy := policyOf(int32(1+random.Intn(20)), all[:2+random.Intn(3)]...)
+			if seed%2 == 0 {
+				policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable}
+				for i := range policy.Subsets {
+					if random.Intn(3) == 0 {
+						policy.Subsets[i].Min = count(int32(random.Intn(4)))
+					}
+				}
+			}
+			w := newWorld(t, seed, policy)
+			w.room, w.clusters, w.away = []int32{100, 100, 100, 100}, []string{"m1", "m2"}, map[string]time.Time{}
+			for range 80 {
+				switch random.Intn(10) {
+				case 0, 1:
+					name := w.clusters[random.Intn(2)]
+					if _, away := w.away[name]; away {
+						delete(w.away, name)
+						w.say("%s returns", name)
+					} else {
+						w.away[name] = w.now
+						for _, c := range w.status.Clusters {
+							if c.Name == name && (c.State == v1beta1.ClusterUnreachable || c.State == v1beta1.ClusterLost) {
+								w.away[name] = c.Since.Time // nobody has noticed that it was there meanwhile
+							}
+						}
+						w.say("%s goes away", name)
+					}
+				case 2:
+					policy.Replicas = int32(random.Intn(25))
+					policy.Surge = max((policy.Replicas+3)/4, 1)
+					w.say("%d replicas", policy.Replicas)
+				case 3:
+					if random.Intn(3) == 0 {
+						policy.Subsets = slices.Clone(all[:1+random.Intn(4)])
+						w.say("subsets %v", policy.Subsets)
+					}
+				case 4:
+					if len(w.away) > 0 && random.Intn(3) == 0 {
+						w.now = w.now.Add(allocation.LostAfter)
+					}
+				}
+				w.clustersRound(random.Intn(4) == 0)
+			}
+			clear(w.away)
+			w.say("all return")
+			for range 100 {
+				w.clustersRound(false)
+			}
+			if len(w.children) != len(policy.Subsets) || w.asked() != policy.Replicas || w.ready() != policy.Replicas {
+				w.fail("it ends with %d children for %d subsets, %d replicas: %s", len(w.children), len(policy.Subsets), policy.Replicas, w)
+			}
+			if len(w.status.Clusters) != len(policy.Clusters()) {
+				w.fail("the status remembers %v", w.status.Clusters)
+			}
+		})
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// clustersRound is a reconcile and some time, in which a ready pod ends only if there are enough.
+func (w *world) clustersRound(crash bool) {
+	w.t.Helper()
+	enough := w.ready() >= w.policy.Replicas
+	w.reconcile(crash)
+	w.live(time.Duration(1+w.random.Intn(20)) * time.Second)
+	if enough && w.ready() < w.policy.Replicas {
+		w.fail("%d pods are ready, and %d are wanted: %s", w.ready(), w.policy.Replicas, w)
 	}
 }

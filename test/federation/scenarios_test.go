@@ -23,6 +23,7 @@ import (
 
 	"github.com/berth-project/berth/cmd/sandbox/federated"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
+	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/members"
 	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/test/harness"
@@ -54,7 +55,7 @@ func startWorld(t *testing.T) *world {
 	}
 	t.Cleanup(f.Stop)
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme, unitedv1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"path/filepath"
 	"runtime"
@@ -19,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -197,7 +199,7 @@ func (w *world) run(t *testing.T) *running {
 		close(r.changed)
 		r.changed = make(chan struct{})
 		return []reconcile.Request{{NamespacedName: change.Workload}}
-	})
+	}, 0)
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	if err := source.Start(t.Context(), queue); err != nil {
 		t.Fatal(err)
@@ -562,9 +564,20 @@ func (w *world) nothingIsLeftBehind(t *testing.T) {
 }
 
 func (w *world) leastRights(t *testing.T) {
-	strange := newReplicaSet("strange", nil)
-	if err := w.inMember.Create(t.Context(), strange); err != nil {
-		t.Fatal(err)
+	workload := func(kind, name string, labels map[string]string) *unstructured.Unstructured {
+		set := newReplicaSet(name, labels) // the three kinds have the same fields
+		set.TypeMeta = metav1.TypeMeta{APIVersion: "apps/v1", Kind: kind}
+		content, err := harness.Unstructured(set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return content
+	}
+	kinds := []string{"ReplicaSet", "Deployment", "StatefulSet"}
+	for _, kind := range kinds {
+		if err := w.inMember.Create(t.Context(), workload(kind, "strange", nil)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	w.register(t, "rights", w.kubeconfig(t, nil, nil))
 	t.Cleanup(func() { w.unregister(t, "rights") })
@@ -574,36 +587,14 @@ func (w *world) leastRights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	apply := func(set *appsv1.ReplicaSet) error {
-		set = set.DeepCopy()
-		set.TypeMeta = metav1.TypeMeta{APIVersion: "apps/v1", Kind: "ReplicaSet"}
-		set.ManagedFields, set.ResourceVersion, set.UID = nil, "", ""
-		content, err := harness.Unstructured(set)
-		if err != nil {
-			return err
-		}
-		return live.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(content), client.FieldOwner("hub"), client.ForceOwnership)
+	apply := func(object *unstructured.Unstructured) error {
+		return live.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("hub"), client.ForceOwnership)
 	}
-	own := newReplicaSet("own", ours())
-	taken := strange.DeepCopy()
-	taken.Labels = ours()
-	for what, tc := range map[string]struct {
+	type attempt struct {
 		try     func() error
 		allowed bool
-	}{
-		"applying, changing and deleting a ReplicaSet of the hub": {func() error {
-			for _, replicas := range []int32{1, 2} {
-				own.Spec.Replicas = &replicas
-				if err := apply(own); err != nil {
-					return err
-				}
-			}
-			return live.Delete(t.Context(), own)
-		}, true},
-		"making a ReplicaSet without the label":   {func() error { return apply(newReplicaSet("bare", nil)) }, false},
-		"changing a ReplicaSet of somebody else":  {func() error { return apply(strange) }, false},
-		"labelling a ReplicaSet of somebody else": {func() error { return apply(taken) }, false},
-		"deleting a ReplicaSet of somebody else":  {func() error { return live.Delete(t.Context(), strange) }, false},
+	}
+	attempts := map[string]attempt{
 		"making a pod": {func() error {
 			return live.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"}})
 		}, false},
@@ -611,7 +602,28 @@ func (w *world) leastRights(t *testing.T) {
 		"deleting the ReplicaSets of somebody": {func() error {
 			return live.DeleteAllOf(t.Context(), &appsv1.ReplicaSet{}, client.InNamespace("default"))
 		}, false},
-	} {
+	}
+	for _, kind := range kinds {
+		maps.Copy(attempts, map[string]attempt{
+			"applying, changing and deleting of the hub, " + kind: {func() error {
+				for replicas := range int64(2) {
+					own := workload(kind, "own", ours())
+					if err := unstructured.SetNestedField(own.Object, replicas, "spec", "replicas"); err != nil {
+						return err
+					}
+					if err := apply(own); err != nil {
+						return err
+					}
+				}
+				return live.Delete(t.Context(), workload(kind, "own", nil))
+			}, true},
+			"making without the label, " + kind:   {func() error { return apply(workload(kind, "bare", nil)) }, false},
+			"changing of somebody else, " + kind:  {func() error { return apply(workload(kind, "strange", nil)) }, false},
+			"labelling of somebody else, " + kind: {func() error { return apply(workload(kind, "strange", ours())) }, false},
+			"deleting of somebody else, " + kind:  {func() error { return live.Delete(t.Context(), workload(kind, "strange", nil)) }, false},
+		})
+	}
+	for what, tc := range attempts {
 		if err := tc.try(); tc.allowed && err != nil || !tc.allowed && !apierrors.IsForbidden(err) {
 			t.Errorf("%s: %v, allowed: %t", what, err, tc.allowed)
 		}

@@ -89,8 +89,8 @@ func Compose(config sandbox.Config, options Options) (sandbox.Config, error) {
 	return config, nil
 }
 
-// memberControllers are those that ReplicaSets and nodes need, and those that clean up.
-var memberControllers = []string{"replicaset-controller", "node-lifecycle-controller", "taint-eviction-controller", "pod-garbage-collector-controller",
+// memberControllers are those that workloads and nodes need, and those that clean up.
+var memberControllers = []string{"deployment-controller", "statefulset-controller", "replicaset-controller", "node-lifecycle-controller", "taint-eviction-controller", "pod-garbage-collector-controller",
 	"garbage-collector-controller", "namespace-controller", "serviceaccount-controller", "root-ca-certificate-publisher-controller"}
 
 // Member returns the config as that of a member of a federation, in which Berth does not run.

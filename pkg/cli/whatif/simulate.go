@@ -260,7 +260,12 @@ func (c *simulateCommand) simulateUnited(content []byte, sizes []int32) error {
 }
 
 func plannedUnited(policy *united.Policy) Simulation {
-	plan := policy.Plan(united.Observed{})
+	var observed united.Observed
+	for _, subset := range policy.Subsets { // all clusters answer
+		namespace := cmp.Or(subset.ClusterNamespace, strings.Join(policy.ClusterNamespaces[:min(1, len(policy.ClusterNamespaces))], ""))
+		observed.Clusters = append(observed.Clusters, united.Cluster{Name: subset.Cluster, Namespace: namespace, Labels: policy.ClusterSelector, Reachable: true})
+	}
+	plan := policy.Plan(observed)
 	s := Simulation{Replicas: policy.Replicas, Unplaced: policy.Replicas}
 	for i := range plan.Status.SubsetStatuses {
 		is := &plan.Status.SubsetStatuses[i]

@@ -153,7 +153,9 @@ metadata: {name: web}
 spec:
   selector: {matchLabels: {app: web}}
   template: {deploymentTemplate: {spec: {template: {metadata: {labels: {app: web}}, spec: {containers: [{name: main, image: web}]}}}}}
-  topology: {subsets: [{name: a, minReplicas: 1, maxReplicas: 2}, {name: b, maxReplicas: 3}]}
+  topology:
+    clusterRegistry: {namespaces: [other], selector: {tier: gold}}
+    subsets: [{name: a, minReplicas: 1, maxReplicas: 2}, {name: b, maxReplicas: 3, targetCluster: {name: m}}]
 `
 		got, err := simulate(simulateCommand{output: console.AsTable, replicas: -1, scale: []int32{3, 10}}, united, ".yaml")
 		want := `3 replicas   KEPT   THEN   QUOTA

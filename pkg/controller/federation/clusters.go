@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
+	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/members"
 )
 
@@ -29,6 +30,9 @@ func (c clusters) List() []Member {
 // concerned are the FederatedReplicaSets that a change in a cluster may concern: the one with the name of the ReplicaSet, or all if the state of the cluster has changed.
 func concerned(hub client.Reader) func(members.Change) []reconcile.Request {
 	return func(change members.Change) (all []reconcile.Request) {
+		if change.Labels[unitedv1beta1.OwnerLabel] != "" {
+			return nil
+		}
 		if change.Workload != (types.NamespacedName{}) {
 			return []reconcile.Request{{NamespacedName: change.Workload}}
 		}

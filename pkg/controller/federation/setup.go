@@ -53,7 +53,7 @@ func Setup(mgr ctrl.Manager, set *members.Set, opts Options) error {
 	if err := c.Watch(source.Kind(mgr.GetCache(), &v1alpha1.FederatedReplicaSet{}, &handler.TypedEnqueueRequestForObject[*v1alpha1.FederatedReplicaSet]{})); err != nil {
 		return fmt.Errorf("watching FederatedReplicaSets: %w", err)
 	}
-	if err := c.Watch(set.Source(concerned(mgr.GetClient()))); err != nil {
+	if err := c.Watch(set.Source(concerned(mgr.GetClient()), 0)); err != nil {
 		return fmt.Errorf("watching the clusters: %w", err)
 	}
 	return nil

@@ -26,7 +26,6 @@ import (
 	"github.com/berth-project/berth/pkg/controller"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	model "github.com/berth-project/berth/pkg/united"
-	"github.com/berth-project/berth/pkg/workload"
 )
 
 // concurrentWrites is how many children or pods of a UnitedDeployment are written at a time.
@@ -45,12 +44,14 @@ type memory struct {
 	revision string
 	// templates of other revisions, by name.
 	templates map[string]*model.Template
+	// clusters are the other ones where the last look into the caches found children.
+	clusters []string
 	// pruned says for which state the ControllerRevisions were pruned last.
 	pruned string
 
 	mu sync.Mutex
-	// applied are the children as they were applied last, by UID.
-	applied map[types.UID]applied
+	// applied are the children as they were applied last.
+	applied map[childKey]applied
 }
 
 // applied is what was applied to a child, and the generation that it had afterwards. If the child has another generation, somebody has changed its spec.
@@ -60,39 +61,42 @@ type applied struct {
 }
 
 func newMemory(of types.UID) *memory {
-	return &memory{uid: of, templates: map[string]*model.Template{}, applied: map[types.UID]applied{}}
+	return &memory{uid: of, templates: map[string]*model.Template{}, applied: map[childKey]applied{}}
 }
 
 // keepOnly forgets children that do not exist any more.
 func (m *memory) keepOnly(all []*child) {
-	exist := sets.New[types.UID]()
+	exist := sets.New[childKey]()
 	for _, c := range all {
-		exist.Insert(c.UID)
+		exist.Insert(keyOf(&c.Child))
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for uid := range m.applied {
-		if !exist.Has(uid) {
-			delete(m.applied, uid)
+	for key := range m.applied {
+		if !exist.Has(key) {
+			delete(m.applied, key)
 		}
 	}
 }
 
-func (m *memory) remember(uid types.UID, a applied) {
+func (m *memory) remember(key childKey, a applied) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.applied[uid] = a
+	m.applied[key] = a
 }
 
-func (m *memory) was(uid types.UID, a applied) bool {
+func (m *memory) was(key childKey, a applied) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.applied[uid] == a
+	return m.applied[key] == a
 }
 
 // step is a child that is not as wanted.
 type step struct {
 	model.Wanted
+	// cluster is the name of the one where the child is or is to be, and in is that cluster while it is written.
+	cluster string
+	in      *cluster
 	// child is nil if it is to be created.
 	child *child
 	// object is what is applied. Nil if only replicas are written, or the child is deleted.
@@ -102,14 +106,16 @@ type step struct {
 
 // steps are what the plan asks for, without the children that are as wanted.
 func (r *reconciler) steps(ctx context.Context, ud *v1beta1.UnitedDeployment, policy *model.Policy, plan *model.Plan, found *children, m *memory) (lower, rest []step, _ error) {
-	byUID := map[types.UID]*child{}
+	byKey := map[childKey]*child{}
 	for _, c := range found.all {
-		byUID[c.UID] = c
+		byKey[keyOf(&c.Child)] = c
 	}
 	for _, wanted := range plan.Children {
 		s := step{Wanted: wanted}
 		if wanted.Child != nil {
-			s.child = byUID[wanted.Child.UID]
+			s.child, s.cluster = byKey[keyOf(wanted.Child)], wanted.Child.Cluster
+		} else {
+			s.cluster = policy.Subsets[wanted.Subset].Cluster
 		}
 		if !s.ReplicasOnly {
 			if err := r.render(ctx, &s, ud, policy, m); err != nil {
@@ -162,7 +168,7 @@ func (s *step) isDone(m *memory) bool {
 	case s.ReplicasOnly:
 		return s.Replicas == s.child.Replicas && s.Trial == s.child.Trial
 	default:
-		return s.Trial == s.child.Trial && m.was(s.child.UID, applied{s.hash, s.child.object.GetGeneration()}) &&
+		return s.Trial == s.child.Trial && m.was(keyOf(&s.child.Child), applied{s.hash, s.child.object.GetGeneration()}) &&
 			contains(s.child.object.GetLabels(), s.object.GetLabels()) && contains(s.child.object.GetAnnotations(), s.object.GetAnnotations())
 	}
 }
@@ -187,7 +193,7 @@ type outcome struct {
 }
 
 // add counts the result of a write. It is false if the write failed.
-func (o *outcome) add(subset string, err error) bool {
+func (o *outcome) add(s *step, err error) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
@@ -196,9 +202,13 @@ func (o *outcome) add(subset string, err error) bool {
 	case isStale(err):
 		o.stale = true
 	case isRefused(err):
-		o.refused = append(o.refused, subset+": "+err.Error())
+		message := err.Error()
+		if s.cluster != "" {
+			message = controller.AtMost(longestComplaint, message)
+		}
+		o.refused = append(o.refused, s.subset()+": "+message)
 	default:
-		o.err = errors.Join(o.err, fmt.Errorf("writing the child of subset %s: %w", subset, err))
+		o.err = errors.Join(o.err, fmt.Errorf("writing the child of subset %s: %w", s.subset(), err))
 	}
 	return false
 }
@@ -215,26 +225,39 @@ func endsWithNamespace(err error) bool {
 
 // isRefused is true if the same request will be refused again, until the user or somebody else changes something.
 func isRefused(err error) bool {
-	var other *taken
-	if errors.As(err, &other) {
+	var known *inTheWay
+	if errors.As(err, &known) {
 		return true
 	}
 	return !isStale(err) && controller.IsRefused(err)
 }
 
-// act carries out the steps: first those that lower, then, only if all of these succeeded, the others, slowly at first.
+// act carries out the steps: first those that lower, then, only if all of these succeeded, the others, in each cluster slowly at first.
 func (r *reconciler) act(ctx context.Context, ud *v1beta1.UnitedDeployment, lower, rest []step, m *memory) *outcome {
 	o := &outcome{}
 	if !r.all(ctx, ud, lower, m, o) {
 		return o
 	}
-	for size := 1; len(rest) > 0; size *= 2 {
-		batch := rest[:min(size, len(rest))]
-		if rest = rest[len(batch):]; !r.all(ctx, ud, batch, m, o) {
-			return o
+	byCluster := map[string][]step{}
+	for _, s := range rest {
+		byCluster[s.cluster] = append(byCluster[s.cluster], s)
+	}
+	var writing sync.WaitGroup
+	for _, steps := range byCluster { // none waits for another one
+		writing.Go(func() { r.slowly(ctx, ud, steps, m, o) })
+	}
+	writing.Wait()
+	return o
+}
+
+// slowly carries out steps until one fails.
+func (r *reconciler) slowly(ctx context.Context, ud *v1beta1.UnitedDeployment, steps []step, m *memory, o *outcome) {
+	for size := 1; len(steps) > 0; size *= 2 {
+		batch := steps[:min(size, len(steps))]
+		if steps = steps[len(batch):]; !r.all(ctx, ud, batch, m, o) {
+			return
 		}
 	}
-	return o
 }
 
 // all carries out steps at the same time. It is false if one of them failed.
@@ -257,19 +280,28 @@ func (r *reconciler) all(ctx context.Context, ud *v1beta1.UnitedDeployment, step
 // write carries out one step. If the API server refuses the object of an existing child, its replicas are still written: a template that is not valid does
 // not keep anybody from scaling.
 func (r *reconciler) write(ctx context.Context, ud *v1beta1.UnitedDeployment, s *step, m *memory, o *outcome) bool {
+	var err error
+	if s.in, err = r.cluster(s.cluster); err != nil {
+		return o.add(s, err)
+	}
+	if s.cluster != "" {
+		within, cancel := context.WithTimeout(ctx, requestTimeout)
+		defer cancel()
+		ctx = within
+	}
 	switch {
 	case s.child == nil:
-		return o.add(s.subset(), r.create(ctx, ud, s, m))
+		return o.add(s, r.create(ctx, ud, s, m))
 	case s.Delete:
-		return o.add(s.subset(), r.delete(ctx, ud, s))
+		return o.add(s, r.delete(ctx, ud, s))
 	case s.ReplicasOnly:
-		return o.add(s.subset(), r.again(ctx, s, func() error { return r.scale(ctx, ud, s) }))
+		return o.add(s, r.again(ctx, ud, s, func() error { return r.scale(ctx, ud, s) }))
 	}
-	err := r.again(ctx, s, func() error { return r.apply(ctx, ud, s, m) })
-	if o.add(s.subset(), err) {
+	err = r.again(ctx, ud, s, func() error { return r.apply(ctx, ud, s, m) })
+	if o.add(s, err) {
 		return true
 	}
-	return isRefused(err) && s.Replicas != s.child.Replicas && o.add(s.subset(), r.scale(ctx, ud, s))
+	return isRefused(err) && s.Replicas != s.child.Replicas && o.add(s, r.scale(ctx, ud, s))
 }
 
 // attempts bounds how often a child is written again because somebody else wrote to it at the same time.
@@ -277,15 +309,15 @@ const attempts = 5
 
 // again repeats a write that came too late, as long as only metadata or the status of the child has changed. The plan still holds then: it goes by the spec. Without
 // this, somebody who often writes an annotation could keep a child from being scaled for long.
-func (r *reconciler) again(ctx context.Context, s *step, write func() error) error {
+func (r *reconciler) again(ctx context.Context, ud *v1beta1.UnitedDeployment, s *step, write func() error) error {
 	for attempt := 1; ; attempt++ {
 		err := write()
 		if !apierrors.IsConflict(err) || attempt == attempts {
 			return err
 		}
 		now := s.child.object.DeepCopyObject().(client.Object)
-		if r.live.Get(ctx, client.ObjectKeyFromObject(now), now) != nil || now.GetUID() != s.child.UID || now.GetGeneration() != s.child.object.GetGeneration() ||
-			workload.ControllerUID(now) != workload.ControllerUID(s.child.object) || !now.GetDeletionTimestamp().IsZero() {
+		if s.in.live.Get(ctx, client.ObjectKeyFromObject(now), now) != nil || now.GetUID() != s.child.UID || now.GetGeneration() != s.child.object.GetGeneration() ||
+			!s.in.owns(now, ud) || !now.GetDeletionTimestamp().IsZero() {
 			return err
 		}
 		s.child.object = now
@@ -294,22 +326,29 @@ func (r *reconciler) again(ctx context.Context, s *step, write func() error) err
 
 // subset of the step, for messages.
 func (s *step) subset() string {
-	if s.child != nil {
-		return s.child.Subset
+	where := ""
+	if s.cluster != "" {
+		where = " in cluster " + s.cluster
 	}
-	return s.object.GetLabels()[v1beta1.SubsetNameLabel]
+	if s.child != nil {
+		return s.child.Subset + where
+	}
+	return s.object.GetLabels()[v1beta1.SubsetNameLabel] + where
 }
 
 // create makes a child, unless an object of its name exists. Server-side apply would change that object instead.
 func (r *reconciler) create(ctx context.Context, ud *v1beta1.UnitedDeployment, s *step, m *memory) error {
 	object := s.object.DeepCopy()
-	err := r.client.Create(ctx, object, client.FieldOwner(v1beta1.FieldManager))
-	if apierrors.IsAlreadyExists(err) {
+	err := s.in.client.Create(ctx, object, client.FieldOwner(v1beta1.FieldManager))
+	switch {
+	case apierrors.IsAlreadyExists(err):
 		err = r.explain(ctx, ud, s, err)
+	case s.cluster != "" && apierrors.IsNotFound(err):
+		err = &inTheWay{fmt.Sprintf("namespace %s does not exist there; create it", ud.Namespace)}
 	}
 	r.measures.wrote(creating, err)
 	if err == nil {
-		m.remember(object.GetUID(), applied{s.hash, object.GetGeneration()})
+		m.remember(childKey{s.cluster, object.GetUID()}, applied{s.hash, object.GetGeneration()})
 		childCreated(s).send(r.events, ud)
 		klog.FromContext(ctx).V(2).Info("Created a child", "uniteddeployment", klog.KObj(ud), "child", s.object.GetName(), "replicas", s.Replicas)
 	}
@@ -320,31 +359,31 @@ func (r *reconciler) create(ctx context.Context, ud *v1beta1.UnitedDeployment, s
 func (r *reconciler) explain(ctx context.Context, ud *v1beta1.UnitedDeployment, s *step, exists error) error {
 	other := &metav1.PartialObjectMetadata{}
 	other.SetGroupVersionKind(s.object.GroupVersionKind())
-	if err := r.live.Get(ctx, client.ObjectKeyFromObject(s.object), other); err != nil {
+	if err := s.in.live.Get(ctx, client.ObjectKeyFromObject(s.object), other); err != nil {
 		return err
 	}
-	if metav1.IsControlledBy(other, ud) {
+	if s.in.owns(other, ud) {
 		return exists
 	}
-	return &taken{fmt.Sprintf("%s %s exists and is no child of this UnitedDeployment; delete it, or give the subset another name", s.object.GetKind(), other.Name)}
+	return &inTheWay{fmt.Sprintf("%s %s exists and is no child of this UnitedDeployment; delete it, or give the subset another name", s.object.GetKind(), other.Name)}
 }
 
-// taken: somebody else has an object of the name of a child.
-type taken struct{ message string }
+// inTheWay is why a child cannot be made until somebody does something about it: another object has its name, or there is no namespace for it.
+type inTheWay struct{ message string }
 
-func (t *taken) Error() string { return t.message }
+func (i *inTheWay) Error() string { return i.message }
 
 // apply makes a child as it is wanted. It fails if the child has changed since it was read.
 func (r *reconciler) apply(ctx context.Context, ud *v1beta1.UnitedDeployment, s *step, m *memory) error {
 	before := s.child.object
-	version, err := r.upgrade(ctx, before)
+	version, err := s.upgrade(ctx)
 	if err != nil {
 		return err
 	}
 	object := s.object.DeepCopy()
 	object.SetUID(before.GetUID())
 	object.SetResourceVersion(version)
-	err = r.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.ForceOwnership, client.FieldOwner(v1beta1.FieldManager))
+	err = s.in.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.ForceOwnership, client.FieldOwner(v1beta1.FieldManager))
 	r.measures.wrote(applying, err)
 	if err != nil {
 		return err
@@ -355,7 +394,7 @@ func (r *reconciler) apply(ctx context.Context, ud *v1beta1.UnitedDeployment, s 
 			return err
 		}
 	}
-	m.remember(object.GetUID(), applied{s.hash, object.GetGeneration()})
+	m.remember(childKey{s.cluster, object.GetUID()}, applied{s.hash, object.GetGeneration()})
 	for _, n := range childApplied(s) {
 		n.send(r.events, ud)
 	}
@@ -366,13 +405,14 @@ func (r *reconciler) apply(ctx context.Context, ud *v1beta1.UnitedDeployment, s 
 }
 
 // upgrade takes the fields that Berth wrote without server-side apply as applied. Otherwise a field would stay when it is no longer in what is applied.
-func (r *reconciler) upgrade(ctx context.Context, object client.Object) (resourceVersion string, _ error) {
+func (s *step) upgrade(ctx context.Context) (resourceVersion string, _ error) {
+	object := s.child.object
 	patch, err := csaupgrade.UpgradeManagedFieldsPatch(object, sets.New(v1beta1.FieldManager), v1beta1.FieldManager)
 	if err != nil || patch == nil {
 		return object.GetResourceVersion(), err
 	}
 	upgraded := object.DeepCopyObject().(client.Object)
-	if err := r.client.Patch(ctx, upgraded, client.RawPatch(types.JSONPatchType, patch)); err != nil {
+	if err := s.in.client.Patch(ctx, upgraded, client.RawPatch(types.JSONPatchType, patch)); err != nil {
 		return "", err
 	}
 	return upgraded.GetResourceVersion(), nil
@@ -394,7 +434,7 @@ func (r *reconciler) scale(ctx context.Context, ud *v1beta1.UnitedDeployment, s 
 	if err != nil {
 		return err
 	}
-	err = r.client.Patch(ctx, before.DeepCopyObject().(client.Object), client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1beta1.FieldManager))
+	err = s.in.client.Patch(ctx, before.DeepCopyObject().(client.Object), client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1beta1.FieldManager))
 	r.measures.wrote(scaling, err)
 	if err == nil && s.Replicas != s.child.Replicas {
 		childScaled(s).send(r.events, ud)
@@ -407,7 +447,7 @@ func (r *reconciler) scale(ctx context.Context, ud *v1beta1.UnitedDeployment, s 
 func (r *reconciler) delete(ctx context.Context, ud *v1beta1.UnitedDeployment, s *step) error {
 	object := s.child.object.DeepCopyObject().(client.Object)
 	uid, version := object.GetUID(), object.GetResourceVersion()
-	err := r.client.Delete(ctx, object, client.Preconditions{UID: &uid, ResourceVersion: &version}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	err := s.in.client.Delete(ctx, object, client.Preconditions{UID: &uid, ResourceVersion: &version}, client.PropagationPolicy(metav1.DeletePropagationBackground))
 	r.measures.wrote(deleting, err)
 	if err == nil {
 		childDeleted(s).send(r.events, ud)

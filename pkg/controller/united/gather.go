@@ -17,10 +17,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/controller"
+	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	model "github.com/berth-project/berth/pkg/united"
@@ -30,6 +31,7 @@ import (
 // child is a child with the object that was read. The object may be shared, and must not be changed.
 type child struct {
 	model.Child
+	in     *cluster
 	object client.Object
 	status numbers
 	// left is how many pods it has, without those that have ended.
@@ -40,10 +42,26 @@ type child struct {
 type children struct {
 	all []*child
 	// adoptable are objects without a controller that are like a child in all but the owner.
-	adoptable []client.Object
+	adoptable []adoptable
+	// clusters are the other ones, as far as they concern the UnitedDeployment. Children in those that do not answer are not known.
+	clusters []model.Cluster
 	// unwatchable is why the kind of the template cannot be read. Nil if it can.
 	unwatchable *lineage.Unwatchable
 }
+
+// adoptable is an object in a cluster.
+type adoptable struct {
+	in     *cluster
+	object client.Object
+}
+
+// childKey is the identity of a child. Another cluster says what UIDs it likes.
+type childKey struct {
+	cluster string
+	uid     types.UID
+}
+
+func keyOf(c *model.Child) childKey { return childKey{c.Cluster, c.UID} }
 
 // from says where children are read. Pods always come from the cache.
 type from string
@@ -53,46 +71,58 @@ const (
 	theServer from = "API server"
 )
 
-// childrenOf reads the children. It returns an error unless it has read all of them.
-func (r *reconciler) childrenOf(ctx context.Context, ud *v1beta1.UnitedDeployment, policy *model.Policy, from from) (*children, error) {
+// childrenOf reads the children. It returns an error unless it has read all of those in the cluster of the UnitedDeployment.
+func (r *reconciler) childrenOf(ctx context.Context, ud *v1beta1.UnitedDeployment, policy *model.Policy, from from, m *memory) (*children, error) {
 	var found children
+	here, err := r.cluster("")
+	if err != nil {
+		return nil, err
+	}
 	for _, kind := range []schema.GroupKind{model.DeploymentKind, model.StatefulSetKind, model.CloneSetKind, model.AdvancedStatefulSetKind} {
 		unwatchable, err := r.owners.Watch(ctx, kind)
 		if err != nil {
 			return nil, err
 		}
-		isTemplate := policy.Template != nil && policy.Template.Kind == kind
-		var mine, orphans []client.Object
 		if unwatchable == nil {
-			mine, orphans, err = r.objectsOf(ctx, ud, kind, from)
+			err := r.readKind(ctx, here, kind, ud, policy, from, &found)
 			// A list of no objects is no error. So a kind of OpenKruise is not served any more, and its objects are gone.
 			if _, isBuiltIn := workload.BuiltIn(kind); apierrors.IsNotFound(err) && !isBuiltIn {
 				unwatchable, err = &lineage.Unwatchable{Kind: kind, Why: lineage.NotServed}, nil
 			}
 			if err != nil {
-				return nil, fmt.Errorf("reading the children of kind %s: %w", kind, err)
-			}
-		}
-		if unwatchable != nil && isTemplate {
-			found.unwatchable = unwatchable
-		}
-		for _, object := range mine {
-			c, err := r.observe(ctx, object, kind)
-			if err != nil {
 				return nil, err
 			}
-			if c.Subset == "" {
-				c.Subset = subsetNamed(ud, policy, kind, c.Name)
-			}
-			found.all = append(found.all, c)
 		}
-		for _, object := range orphans {
-			if isTemplate && isAdoptable(object, policy) {
-				found.adoptable = append(found.adoptable, object)
-			}
+		if unwatchable != nil && policy.Template != nil && policy.Template.Kind == kind {
+			found.unwatchable = unwatchable
 		}
 	}
+	r.readMembers(ctx, ud, policy, from, &found, m)
 	return &found, nil
+}
+
+// readKind adds the children of a kind in a cluster.
+func (r *reconciler) readKind(ctx context.Context, in *cluster, kind schema.GroupKind, ud *v1beta1.UnitedDeployment, policy *model.Policy, from from, found *children) error {
+	mine, orphans, err := r.objectsOf(ctx, in, ud, kind, from)
+	if err != nil {
+		return fmt.Errorf("reading the children of kind %s: %w", kind, err)
+	}
+	for _, object := range mine {
+		c, err := r.observe(ctx, in, object, kind)
+		if err != nil {
+			return err
+		}
+		if c.Subset == "" {
+			c.Subset = subsetNamed(ud, policy, kind, c.Name)
+		}
+		found.all = append(found.all, c)
+	}
+	for _, object := range orphans {
+		if policy.Template != nil && policy.Template.Kind == kind && isAdoptable(object, policy) {
+			found.adoptable = append(found.adoptable, adoptable{in, object})
+		}
+	}
+	return nil
 }
 
 // subsetNamed is the subset of a child that has lost its label, by its name. It is empty for a child that Berth has not named.
@@ -105,28 +135,35 @@ func subsetNamed(ud *v1beta1.UnitedDeployment, policy *model.Policy, kind schema
 	return ""
 }
 
-// objectsOf are the objects of a kind that the UnitedDeployment controls, and those with a subset that nobody controls.
-func (r *reconciler) objectsOf(ctx context.Context, ud *v1beta1.UnitedDeployment, kind schema.GroupKind, from from) (mine, orphans []client.Object, err error) {
+// objectsOf are the objects of a kind in a cluster that are the UnitedDeployment's, and those that it may adopt.
+func (r *reconciler) objectsOf(ctx context.Context, in *cluster, ud *v1beta1.UnitedDeployment, kind schema.GroupKind, from from) (mine, orphans []client.Object, err error) {
 	var owned, labelled []client.Object
-	if from == theServer {
-		owned, err = read(ctx, r.live, r.newList(kind), client.InNamespace(ud.Namespace))
+	cached := []client.ListOption{client.InNamespace(ud.Namespace), client.UnsafeDisableDeepCopy}
+	switch {
+	case in.name != "" && from == theServer:
+		owned, err = read(ctx, in.live, r.newList(kind), client.InNamespace(ud.Namespace), client.HasLabels{v1alpha1.HubLabel})
 		labelled = owned
-	} else {
-		in := []client.ListOption{client.InNamespace(ud.Namespace), client.UnsafeDisableDeepCopy}
-		if owned, err = read(ctx, r.client, r.newCachedList(kind), append(in, client.MatchingFields{controller.ControllerField: string(ud.UID)})...); err == nil {
-			labelled, err = read(ctx, r.client, r.newCachedList(kind), append(in, client.HasLabels{v1beta1.SubsetNameLabel})...)
+	case in.name != "":
+		owned, err = read(ctx, in.cache, r.newList(kind), cached...)
+		labelled = owned
+	case from == theServer:
+		owned, err = read(ctx, in.live, r.newList(kind), client.InNamespace(ud.Namespace))
+		labelled = owned
+	default:
+		if owned, err = read(ctx, in.cache, r.newCachedList(kind), append(cached, in.controlledBy(ud.Name, ud.UID))...); err == nil {
+			labelled, err = read(ctx, in.cache, r.newCachedList(kind), append(cached, client.HasLabels{v1beta1.SubsetNameLabel})...)
 		}
 	}
 	if err != nil {
 		return nil, nil, err
 	}
 	for _, object := range owned {
-		if metav1.IsControlledBy(object, ud) {
+		if in.owns(object, ud) {
 			mine = append(mine, object)
 		}
 	}
 	for _, object := range labelled {
-		if metav1.GetControllerOfNoCopy(object) == nil && hasSubset(object) {
+		if in.offers(object) && !in.owns(object, ud) {
 			orphans = append(orphans, object)
 		}
 	}
@@ -218,32 +255,33 @@ func isAdoptable(object client.Object, policy *model.Policy) bool {
 	return object.GetDeletionTimestamp().IsZero() && equality.Semantic.DeepEqual(selector, wanted)
 }
 
-// adopt makes the UnitedDeployment the controller of objects that it may adopt, as far as nobody has changed them.
-func (r *reconciler) adopt(ctx context.Context, ud *v1beta1.UnitedDeployment, objects []client.Object) error {
-	for _, object := range objects {
-		owners := append(object.GetOwnerReferences(), *metav1.NewControllerRef(ud, v1beta1.Kind))
-		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-			"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion(), "ownerReferences": owners,
-		}})
+// adopt makes objects children of the UnitedDeployment that it may adopt, as far as nobody has changed them.
+func (r *reconciler) adopt(ctx context.Context, ud *v1beta1.UnitedDeployment, all []adoptable) error {
+	for _, a := range all {
+		patch, err := json.Marshal(map[string]any{"metadata": a.in.claim(a.object, ud)})
 		if err != nil {
 			return err
 		}
-		adopted := object.DeepCopyObject().(client.Object)
-		err = r.client.Patch(ctx, adopted, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1beta1.FieldManager))
+		adopted := a.object.DeepCopyObject().(client.Object)
+		err = a.in.client.Patch(ctx, adopted, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1beta1.FieldManager))
 		r.measures.wrote(adopting, err)
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			return fmt.Errorf("adopting %s: %w", object.GetName(), err)
+		switch {
+		case err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err):
+		case a.in.name != "": // it must not keep the other clusters waiting
+			klog.FromContext(ctx).Error(err, "Adopting an object in another cluster", "uniteddeployment", klog.KObj(ud), "cluster", a.in.name, "object", a.object.GetName())
+		default:
+			return fmt.Errorf("adopting %s: %w", a.object.GetName(), err)
 		}
 	}
 	return nil
 }
 
 // observe is what the model is told about a child.
-func (r *reconciler) observe(ctx context.Context, object client.Object, kind schema.GroupKind) (*child, error) {
+func (r *reconciler) observe(ctx context.Context, in *cluster, object client.Object, kind schema.GroupKind) (*child, error) {
 	labels, annotations := object.GetLabels(), object.GetAnnotations()
 	trial, _ := strconv.ParseInt(annotations[v1beta1.TrialAnnotation], 10, 32) // 0 for what is not a number
-	c := &child{object: object, Child: model.Child{
-		Kind: kind, Name: object.GetName(), UID: object.GetUID(),
+	c := &child{in: in, object: object, Child: model.Child{
+		Kind: kind, Cluster: in.name, Name: object.GetName(), UID: object.GetUID(),
 		Subset: labels[v1beta1.SubsetNameLabel], Revision: labels[v1beta1.RevisionLabel], PatchText: annotations[v1beta1.SubsetPatchAnnotation],
 		Created: object.GetCreationTimestamp().Time, Deleting: !object.GetDeletionTimestamp().IsZero(),
 		Trial: max(int32(trial), 0), ByOrdinal: workload.ByOrdinal(kind),
@@ -265,10 +303,10 @@ func (r *reconciler) observe(ctx context.Context, object client.Object, kind sch
 		}
 	}
 	status := &c.status
-	c.Replicas = status.asked
+	c.Replicas = max(status.asked, 0)
 	c.Rolled = status.observed >= object.GetGeneration() && status.replicas == status.asked && status.ready >= status.asked &&
 		status.updated >= status.asked-min(c.Partition, status.asked)
-	pods, err := r.podsOf(ctx, object, kind)
+	pods, err := podsOf(ctx, in, object, kind)
 	if err != nil {
 		return nil, err
 	}
@@ -289,19 +327,21 @@ func (r *reconciler) observe(ctx context.Context, object client.Object, kind sch
 }
 
 // podsOf are the pods of a child in the cache.
-func (r *reconciler) podsOf(ctx context.Context, object client.Object, kind schema.GroupKind) ([]corev1.Pod, error) {
-	controlledBy := func(uid types.UID, list client.ObjectList) error {
-		return r.client.List(ctx, list, client.InNamespace(object.GetNamespace()), client.MatchingFields{controller.ControllerField: string(uid)}, client.UnsafeDisableDeepCopy)
+func podsOf(ctx context.Context, in *cluster, object client.Object, kind schema.GroupKind) ([]corev1.Pod, error) {
+	controlledBy := func(owner metav1.Object, list client.ObjectList) error {
+		return in.cache.List(ctx, list, client.InNamespace(object.GetNamespace()), in.controlledBy(owner.GetName(), owner.GetUID()), client.UnsafeDisableDeepCopy)
 	}
-	owners := []types.UID{object.GetUID()}
+	owners := []metav1.Object{object}
 	if kind == model.DeploymentKind {
 		var sets appsv1.ReplicaSetList
-		if err := controlledBy(object.GetUID(), &sets); err != nil {
+		if err := controlledBy(object, &sets); err != nil {
 			return nil, fmt.Errorf("listing ReplicaSets: %w", err)
 		}
 		owners = nil
 		for i := range sets.Items {
-			owners = append(owners, sets.Items[i].UID)
+			if metav1.IsControlledBy(&sets.Items[i], object) {
+				owners = append(owners, &sets.Items[i])
+			}
 		}
 	}
 	var all []corev1.Pod
@@ -310,7 +350,11 @@ func (r *reconciler) podsOf(ctx context.Context, object client.Object, kind sche
 		if err := controlledBy(owner, &pods); err != nil {
 			return nil, fmt.Errorf("listing pods: %w", err)
 		}
-		all = append(all, pods.Items...)
+		for i := range pods.Items {
+			if metav1.IsControlledBy(&pods.Items[i], owner) {
+				all = append(all, pods.Items[i])
+			}
+		}
 	}
 	return all, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -36,9 +37,11 @@ type reconciler struct {
 	// client reads from the cache, and writes.
 	client client.Client
 	// live reads from the API server.
-	live   client.Reader
-	events events.EventRecorder
-	clock  clock.PassiveClock
+	live client.Reader
+	// members are the other clusters. Nil if this one is no hub.
+	members Members
+	events  events.EventRecorder
+	clock   clock.PassiveClock
 	// ownership says whether Berth is to serve UnitedDeployments.
 	ownership *ownership
 	measures  *measures
@@ -47,6 +50,8 @@ type reconciler struct {
 	memories sync.Map
 	// told is when each status was written last, of type types.NamespacedName to time.Time.
 	told sync.Map
+	// orphaned are the UIDs of UnitedDeployments that are being deleted without their children, of type types.NamespacedName to types.UID.
+	orphaned sync.Map
 }
 
 var _ reconcile.Reconciler = &reconciler{}
@@ -94,12 +99,15 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, fmt.Errorf("reading the UnitedDeployment: %w", err)
 	}
 	if !ud.DeletionTimestamp.IsZero() {
-		return reconcile.Result{}, nil // the garbage collector deletes the children, or leaves them behind, as it was asked
+		return r.cascade(ctx, ud) // the garbage collector deletes the children here, or leaves them behind, as it was asked
 	}
 	m := r.memoryOf(ud)
 	v, err := r.look(ctx, ud, theCache, m)
 	if err != nil {
 		return reconcile.Result{}, err
+	}
+	if done, err := r.finalize(ctx, v); !done {
+		return reconcile.Result{RequeueAfter: batchWindow}, err
 	}
 	if !v.mustWrite() {
 		return r.tell(ctx, v, m)
@@ -131,15 +139,19 @@ func (r *reconciler) look(ctx context.Context, ud *v1beta1.UnitedDeployment, fro
 	if v.policy, v.invalid = m.policy, m.invalid; v.policy == nil {
 		return v, nil
 	}
+	if v.invalid = r.refuseClusters(ud); v.invalid != nil {
+		v.policy = nil
+		return v, nil
+	}
 	var err error
-	if v.found, err = r.childrenOf(ctx, ud, v.policy, from); err != nil {
+	if v.found, err = r.childrenOf(ctx, ud, v.policy, from, m); err != nil {
 		return nil, err
 	}
 	if from == theServer && len(v.found.adoptable) > 0 {
 		if err := r.adopt(ctx, ud, v.found.adoptable); err != nil {
 			return nil, err
 		}
-		if v.found, err = r.childrenOf(ctx, ud, v.policy, from); err != nil {
+		if v.found, err = r.childrenOf(ctx, ud, v.policy, from, m); err != nil {
 			return nil, err
 		}
 	}
@@ -149,7 +161,7 @@ func (r *reconciler) look(ctx context.Context, ud *v1beta1.UnitedDeployment, fro
 			return nil, err
 		}
 	}
-	observed := model.Observed{Now: r.clock.Now(), Generation: ud.Generation, Seen: m.seen, Revision: revision, Status: ud.Status.DeepCopy()}
+	observed := model.Observed{Now: r.clock.Now(), Generation: ud.Generation, Seen: m.seen, Revision: revision, Status: ud.Status.DeepCopy(), Clusters: v.found.clusters}
 	for _, c := range v.found.all {
 		observed.Children = append(observed.Children, c.Child)
 	}
@@ -227,7 +239,10 @@ func (r *reconciler) tell(ctx context.Context, v *view, m *memory) (reconcile.Re
 	if !written {
 		return reconcile.Result{RequeueAfter: batchWindow}, nil
 	}
-	if v.acts() {
+	// A cluster that does not answer may have children of any revision.
+	if v.acts() && !slices.ContainsFunc(status.Clusters, func(c v1beta1.ClusterStatus) bool {
+		return c.State == v1beta1.ClusterUnreachable || c.State == v1beta1.ClusterLost
+	}) {
 		err = r.pruneRevisions(ctx, v.ud, v.policy.History, v.found, &status, m)
 	}
 	return result, err
@@ -284,5 +299,6 @@ func (r *reconciler) memoryOf(ud *v1beta1.UnitedDeployment) *memory {
 func (r *reconciler) forget(key types.NamespacedName) {
 	r.memories.Delete(key)
 	r.told.Delete(key)
+	r.orphaned.Delete(key)
 	r.measures.forget(key)
 }

@@ -23,14 +23,17 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/members"
 	"github.com/berth-project/berth/pkg/turns"
 	model "github.com/berth-project/berth/pkg/united"
 )
 
-// Options are what tests replace.
+// Options of the controller.
 type Options struct {
 	// Clock is the real one if nil.
 	Clock clock.PassiveClock
+	// Members are the clusters of the federation. Nil if this one is no hub.
+	Members *members.Set
 }
 
 const (
@@ -68,6 +71,9 @@ func Setup(_ context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts Op
 		measures:  measures,
 		ownership: &ownership{live: mgr.GetAPIReader(), clock: opts.Clock},
 	}
+	if opts.Members != nil {
+		r.members = opts.Members
+	}
 	c, err := controller.New("uniteddeployment", mgr, controller.Options{
 		Reconciler:              r,
 		MaxConcurrentReconciles: concurrentReconciles,
@@ -88,13 +94,18 @@ func Setup(_ context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts Op
 	owners.OnStart(func(_ context.Context, object *metav1.PartialObjectMetadata) error {
 		switch object.GroupVersionKind().GroupKind() {
 		case unitedDeployment:
-			return watch(&v1beta1.UnitedDeployment{}, itself, unitedMatters)
+			return watch(&v1beta1.UnitedDeployment{}, r.itself, unitedMatters)
 		case model.CloneSetKind, model.AdvancedStatefulSetKind:
 			return watch(object, r.ofChild, predicate.Funcs{})
 		default:
 			return nil
 		}
 	})
+	if opts.Members != nil {
+		if err := c.Watch(opts.Members.Source(r.concerned, batchWindow)); err != nil {
+			return fmt.Errorf("watching the clusters: %w", err)
+		}
+	}
 	for _, w := range []struct {
 		object   client.Object
 		affected affected

@@ -58,7 +58,10 @@ func (d delayed) Delete(ctx context.Context, e event.DeleteEvent, q queue) { d.a
 // Generic is not used.
 func (d delayed) Generic(context.Context, event.GenericEvent, queue) {}
 
-func itself(_ context.Context, object client.Object) []string { return []string{object.GetName()} }
+func (r *reconciler) itself(_ context.Context, object client.Object) []string {
+	r.noteOrphaning(object)
+	return []string{object.GetName()}
+}
 
 // ofChild is the UnitedDeployment of a child, or all of the namespace for an object that one of them may adopt.
 func (r *reconciler) ofChild(ctx context.Context, object client.Object) []string {
@@ -104,11 +107,11 @@ func hasSubset(object metav1.Object) bool {
 	return has
 }
 
-// unitedMatters also passes status changes: a status that another client has written is corrected.
+// unitedMatters also passes status changes: a status that another client has written is corrected. Annotations matter to a deletion.
 var unitedMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*v1beta1.UnitedDeployment)
 	after, okAfter := e.ObjectNew.(*v1beta1.UnitedDeployment)
-	return !ok || !okAfter || before.UID != after.UID || before.Generation != after.Generation || !equality.Semantic.DeepEqual(before.Status, after.Status)
+	return !ok || !okAfter || before.UID != after.UID || before.Generation != after.Generation || !after.DeletionTimestamp.IsZero() || !equality.Semantic.DeepEqual(before.Status, after.Status)
 }}
 
 // childMatters drops updates of conditions and the like, which the cache does not keep.

@@ -18,6 +18,12 @@ const (
 	// writes it together with the replicas.
 	TrialAnnotation = "berth.dev/trial-replicas"
 
+	// OwnerLabel on a child in another cluster, and on its pods, is the UID of its UnitedDeployment. An owner reference does not reach across clusters.
+	OwnerLabel = "federation.berth.dev/uniteddeployment-uid"
+
+	// MembersFinalizer keeps a UnitedDeployment that has, or had, subsets in other clusters until its children there are deleted.
+	MembersFinalizer = "federation.berth.dev/uniteddeployment"
+
 	// FieldManager is the name with which Berth applies children.
 	FieldManager = "berth-united"
 )
@@ -37,6 +43,9 @@ const (
 	SubsetFailure ConditionType = "SubsetFailure"
 	// UnitedDeploymentUpdated is True if all pods have the template of updatedRevision.
 	UnitedDeploymentUpdated ConditionType = "UnitedDeploymentUpdated"
+	// ClustersReachable is True if all clusters answer where children are or are to be. If it is False, the message says how many replicas may run above the
+	// total. Only with subsets in other clusters. (Berth)
+	ClustersReachable ConditionType = "ClustersReachable"
 )
 
 // SubsetSchedulable is the condition of a subset that says whether new pods find a node there. It is False for a while after a pod did not.
@@ -58,6 +67,12 @@ const (
 	ReasonUnplaced Reason = "Unplaced"
 	// ReasonChildRefused: the API server refused to write a child.
 	ReasonChildRefused Reason = "ChildRefused"
+	// ReasonUnreachable: a cluster of a subset does not answer, or there is no such cluster.
+	ReasonUnreachable Reason = "Unreachable"
+	// ReasonNotSelected: spec.topology.clusterRegistry does not select the cluster of a subset, which gets no more replicas.
+	ReasonNotSelected Reason = "NotSelected"
+	// ReasonDeletionWaits: the UnitedDeployment is deleted when a cluster answers where it may have children.
+	ReasonDeletionWaits Reason = "DeletionWaits"
 	// ReasonInProgress: children are being created, updated or deleted.
 	ReasonInProgress Reason = "InProgress"
 	// ReasonPaused: the rollout is paused.
@@ -80,4 +95,20 @@ const (
 	ReasonChildDeleted Reason = "ChildDeleted"
 	// ReasonUnitedDeploymentWarning: event, the spec is valid, but probably not what was meant.
 	ReasonUnitedDeploymentWarning Reason = "UnitedDeploymentWarning"
+)
+
+// ClusterState says how a cluster takes part.
+type ClusterState string
+
+const (
+	// ClusterReady answers.
+	ClusterReady ClusterState = "Ready"
+	// ClusterNotSelected answers, and spec.topology.clusterRegistry does not select it. Subsets there keep their replicas and get no more.
+	ClusterNotSelected ClusterState = "NotSelected"
+	// ClusterUnreachable does not answer. Its replicas stay its own.
+	ClusterUnreachable ClusterState = "Unreachable"
+	// ClusterUnknown does not exist. It counts as one that does not answer.
+	ClusterUnknown ClusterState = "Unknown"
+	// ClusterLost has not answered for five minutes, or does not exist for as long. With strategy Adaptive other subsets run its replicas, but for the minimums.
+	ClusterLost ClusterState = "Lost"
 )

@@ -120,6 +120,11 @@ type WorkloadTemplate struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.subsets) || !has(self.scheduleStrategy) || !has(self.scheduleStrategy.type) || self.scheduleStrategy.type != 'Adaptive' || self.subsets.all(s, !has(s.replicas))",message="with type: Adaptive subsets take over from each other; use minReplicas and maxReplicas",fieldPath=".subsets"
 // +kubebuilder:validation:XValidation:rule="!has(self.subsets) || self.subsets.map(s, has(s.replicas) && type(s.replicas) == string && string(s.replicas).matches('^(100|[0-9]{1,2})%$') ? int(string(s.replicas).split('%')[0]) : 0).sum() <= 100",message="percentages of the subsets must not add up to more than 100%",fieldPath=".subsets"
 type Topology struct {
+	// ClusterRegistry says which clusters of a federation the subsets may name in targetCluster. Nil means every member of the federation.
+	//
+	// +optional
+	ClusterRegistry *ClusterRegistryQuery `json:"clusterRegistry,omitempty"`
+
 	// Subsets of the replicas. Each has a child.
 	//
 	// +optional
@@ -131,6 +136,39 @@ type Topology struct {
 	//
 	// +optional
 	ScheduleStrategy ScheduleStrategy `json:"scheduleStrategy,omitempty"`
+}
+
+// ClusterRegistryQuery selects clusters by the objects that stand for them: ClusterProfiles, which are the members of the federation.
+type ClusterRegistryQuery struct {
+	// Namespaces of the objects. Empty means the namespace of the members, which is the only one that can have any.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=253
+	Namespaces []string `json:"namespaces,omitempty"`
+	// Selector is labels that the objects must have. Empty selects all. A cluster that is not selected any more keeps its replicas and gets no more.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxProperties=64
+	Selector map[string]string `json:"selector,omitempty"`
+	// ClusterType is the kind and apiVersion of the objects. Only ClusterProfile in multicluster.x-k8s.io is served, and it is the default.
+	//
+	// +optional
+	ClusterType metav1.TypeMeta `json:"clusterType,omitempty"`
+}
+
+// TargetCluster names a cluster of the federation.
+type TargetCluster struct {
+	// Namespace of the object that stands for the cluster. Empty means the namespace of the members.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Namespace string `json:"namespace,omitempty"`
+	// Name of the cluster.
+	//
+	// +required
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
 }
 
 // Subset is a set of nodes with a number of replicas.
@@ -150,6 +188,12 @@ type Subset struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name,omitempty"`
+
+	// TargetCluster is the cluster of the subset, a member of the federation. Its child is there, in the namespace of the same name, and nodeSelectorTerm selects
+	// nodes there. Nil means the cluster of the UnitedDeployment. It cannot be changed: create a subset with another name instead, and remove this one. (Berth)
+	//
+	// +optional
+	TargetCluster *TargetCluster `json:"targetCluster,omitempty"`
 
 	// NodeSelectorTerm selects the nodes of the subset. It is combined (AND) with each required node affinity term of the pod template. Nil, and a
 	// term without requirements, select every node. It cannot be changed: create a subset with another name instead, and remove this one.
@@ -404,6 +448,36 @@ type UnitedDeploymentStatus struct {
 	//
 	// +optional
 	Capacity *Capacity `json:"capacity,omitempty"`
+	// Clusters are those that subsets name, and those where children are left that have to go. (Berth)
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	Clusters []ClusterStatus `json:"clusters,omitempty"`
+}
+
+// ClusterStatus says how a cluster takes part.
+type ClusterStatus struct {
+	// Name of the cluster.
+	//
+	// +required
+	Name string `json:"name"`
+	// State is Ready, NotSelected, Unreachable, Unknown or Lost.
+	//
+	// +required
+	State ClusterState `json:"state"`
+	// Since is when the cluster ceased to answer, or answered again.
+	//
+	// +required
+	Since metav1.Time `json:"since"`
+	// LeavingReplicas is how many replicas children keep for now that have to go.
+	//
+	// +optional
+	LeavingReplicas int32 `json:"leavingReplicas,omitempty"`
+	// SeenLeavingReplicas is how many these asked for when the cluster answered last.
+	//
+	// +optional
+	SeenLeavingReplicas int32 `json:"seenLeavingReplicas,omitempty"`
 }
 
 // Capacity is how many replicas the subsets have room for at a time.
@@ -453,6 +527,15 @@ type UpdateStatus struct {
 type SubsetStatus struct {
 	// Name of the subset.
 	Name string `json:"name,omitempty"`
+	// Cluster of the subset. Empty means that of the UnitedDeployment. If the cluster does not answer, the numbers are what was known last. (Berth)
+	//
+	// +optional
+	Cluster string `json:"cluster,omitempty"`
+	// SeenReplicas is how many pods the child asked for when its cluster answered last. Another number in replicas may not have arrived there. Only with a
+	// cluster. (Berth)
+	//
+	// +optional
+	SeenReplicas int32 `json:"seenReplicas,omitempty"`
 	// Replicas is how many pods the child asks for, reserved ones included.
 	//
 	// +optional

@@ -1,0 +1,14 @@
+package allocation
+
+import "time"
+
+// LostAfter is for how long a cluster may not answer before others run its replicas, if its users do not say otherwise.
+const LostAfter = 300 * time.Second
+
+// Credit is how many replicas others leave to a place that does not answer: those that it was surely asked for. Of a lost place that is its minimum at most: the others run the rest.
+func Credit(sure, minimum int32, lost bool) int32 {
+	if lost {
+		return min(sure, minimum)
+	}
+	return sure
+}

@@ -1,0 +1,358 @@
+package united
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/berth-project/berth/pkg/controller"
+	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
+	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/members"
+	model "github.com/berth-project/berth/pkg/united"
+)
+
+const (
+	// requestTimeout bounds every request to another cluster. One that does not answer in time counts as one that does not answer.
+	requestTimeout = 5 * time.Second
+	// cascadeInterval is how often a cluster is asked again whose children are to be deleted.
+	cascadeInterval = 10 * time.Second
+	// longestComplaint bounds what is quoted of another cluster, in bytes. It chooses what its errors say.
+	longestComplaint = 300
+)
+
+// Members are the other clusters. No method waits for a cluster.
+type Members interface {
+	// List is what is known of all clusters.
+	List() []members.Status
+	// Client writes to a cluster, and reads from its API server.
+	Client(name string) (client.Client, error)
+	// Cache reads workloads and pods with v1alpha1.HubLabel. Workloads may lack the spec of their pods.
+	Cache(name string) (client.Reader, error)
+}
+
+// memberKinds are the kinds of children in other clusters.
+var memberKinds = []schema.GroupKind{model.DeploymentKind, model.StatefulSetKind}
+
+// cluster is where children are.
+type cluster struct {
+	// name is empty for the cluster of the UnitedDeployment.
+	name string
+	// client writes, live reads from the API server, and cache from the cache.
+	client      client.Client
+	live, cache client.Reader
+}
+
+// cluster is the one with a name. An empty name is the cluster of the UnitedDeployment.
+func (r *reconciler) cluster(name string) (*cluster, error) {
+	if name == "" {
+		return &cluster{client: r.client, live: r.live, cache: r.client}, nil
+	}
+	to, err := r.members.Client(name)
+	if err != nil {
+		return nil, err
+	}
+	cache, err := r.members.Cache(name)
+	return &cluster{name: name, client: to, live: to, cache: cache}, err
+}
+
+// owns is true for a child of the UnitedDeployment. An owner reference does not reach across clusters, so that a label says whose a child in another one is.
+func (c *cluster) owns(object metav1.Object, ud *v1beta1.UnitedDeployment) bool {
+	if c.name == "" {
+		return metav1.IsControlledBy(object, ud)
+	}
+	return object.GetLabels()[v1beta1.OwnerLabel] == string(ud.UID)
+}
+
+// offers is true for an object that a UnitedDeployment may adopt, if its selector fits. In another cluster, somebody there has to allow it.
+func (c *cluster) offers(object client.Object) bool {
+	return metav1.GetControllerOfNoCopy(object) == nil && hasSubset(object) &&
+		(c.name == "" || object.GetLabels()[v1alpha1.AdoptLabel] == "true" && podLabelsOf(object)[v1alpha1.HubLabel] != "")
+}
+
+// podLabelsOf are the labels of the pod template of a built-in kind.
+func podLabelsOf(object client.Object) map[string]string {
+	switch w := object.(type) {
+	case *appsv1.Deployment:
+		return w.Spec.Template.Labels
+	case *appsv1.StatefulSet:
+		return w.Spec.Template.Labels
+	default:
+		return nil
+	}
+}
+
+// claim is the patch of the metadata that makes an object a child of the UnitedDeployment.
+func (c *cluster) claim(object client.Object, ud *v1beta1.UnitedDeployment) map[string]any {
+	claim := map[string]any{"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion()}
+	if c.name == "" {
+		claim["ownerReferences"] = append(object.GetOwnerReferences(), *metav1.NewControllerRef(ud, v1beta1.Kind))
+	} else {
+		claim["labels"] = map[string]any{v1beta1.OwnerLabel: ud.UID, v1alpha1.AdoptLabel: nil}
+	}
+	return claim
+}
+
+// controlledBy lists what an object may control in the cache.
+func (c *cluster) controlledBy(name string, uid types.UID) client.MatchingFields {
+	if c.name == "" {
+		return client.MatchingFields{controller.ControllerField: string(uid)}
+	}
+	return client.MatchingFields{members.OwnerIndex: name}
+}
+
+// isFederated is true for a UnitedDeployment that has, or had, children in other clusters.
+func isFederated(ud *v1beta1.UnitedDeployment) bool {
+	return controllerutil.ContainsFinalizer(ud, v1beta1.MembersFinalizer) ||
+		slices.ContainsFunc(ud.Spec.Topology.Subsets, func(s v1beta1.Subset) bool { return s.TargetCluster != nil })
+}
+
+// refuseClusters is why a UnitedDeployment with subsets in other clusters cannot be served.
+func (r *reconciler) refuseClusters(ud *v1beta1.UnitedDeployment) field.ErrorList {
+	if r.members != nil || !isFederated(ud) {
+		return nil
+	}
+	path := field.NewPath("spec", "topology", "subsets")
+	if i := slices.IndexFunc(ud.Spec.Topology.Subsets, func(s v1beta1.Subset) bool { return s.TargetCluster != nil }); i >= 0 {
+		path = path.Index(i).Child("targetCluster")
+	}
+	return field.ErrorList{field.Forbidden(path, "berth-controller is not the hub of a federation, so all children stay as they are; start it with --federation, or create another UnitedDeployment without targetCluster")}
+}
+
+// readMembers reads the children in other clusters at the same time. Children in a cluster that does not answer are not known. From the API servers, it reads clusters that the spec or
+// the status names, and those where the last look into the caches found children.
+func (r *reconciler) readMembers(ctx context.Context, ud *v1beta1.UnitedDeployment, policy *model.Policy, from from, found *children, m *memory) {
+	if r.members == nil || !isFederated(ud) {
+		return
+	}
+	concerned := append(policy.Clusters(), m.clusters...)
+	for i := range ud.Status.Clusters {
+		concerned = append(concerned, ud.Status.Clusters[i].Name)
+	}
+	var reading sync.WaitGroup
+	var results []*children
+	for _, status := range r.members.List() {
+		if from == theServer && !slices.Contains(concerned, status.Name) {
+			continue
+		}
+		result := &children{clusters: []model.Cluster{{
+			Name: status.Name, Namespace: status.Namespace, Labels: status.Labels, Reachable: status.State == members.Ready, Since: status.Since,
+		}}}
+		results = append(results, result)
+		if status.State != members.Ready {
+			continue
+		}
+		reading.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+			defer cancel()
+			if err := r.readMember(ctx, status.Name, ud, policy, from, result); err != nil {
+				klog.FromContext(ctx).V(2).Info("A cluster does not answer", "cluster", status.Name, "err", err)
+				of := result.clusters[0]
+				of.Reachable, of.Since = false, time.Time{}
+				*result = children{clusters: []model.Cluster{of}}
+			}
+		})
+	}
+	reading.Wait()
+	if from == theCache {
+		m.clusters = nil
+	}
+	for _, result := range results {
+		found.clusters = append(found.clusters, result.clusters...)
+		found.all = append(found.all, result.all...)
+		found.adoptable = append(found.adoptable, result.adoptable...)
+		if from == theCache && len(result.all)+len(result.adoptable) > 0 {
+			m.clusters = append(m.clusters, result.clusters[0].Name)
+		}
+	}
+}
+
+func (r *reconciler) readMember(ctx context.Context, name string, ud *v1beta1.UnitedDeployment, policy *model.Policy, from from, found *children) error {
+	in, err := r.cluster(name)
+	if err != nil {
+		return err
+	}
+	for _, kind := range memberKinds {
+		if err := r.readKind(ctx, in, kind, ud, policy, from, found); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// finalize sets the finalizer before there can be children in other clusters, and removes it when there cannot be any more. It is false if it has changed something, or failed.
+func (r *reconciler) finalize(ctx context.Context, v *view) (bool, error) {
+	if r.members == nil || !v.acts() {
+		return true, nil
+	}
+	has, wanted := controllerutil.ContainsFinalizer(v.ud, v1beta1.MembersFinalizer), len(v.policy.Clusters()) > 0
+	if has == wanted || has && !r.isCleared(ctx, v) {
+		return true, nil
+	}
+	return false, r.setFinalizer(ctx, v.ud, wanted)
+}
+
+// isCleared is true if no other cluster has children. Every cluster must answer: otherwise the finalizer stays, which does no harm.
+func (r *reconciler) isCleared(ctx context.Context, v *view) bool {
+	if len(v.ud.Status.Clusters)+len(v.plan.Status.Clusters) > 0 || slices.ContainsFunc(r.members.List(), func(s members.Status) bool { return s.State != members.Ready }) {
+		return false
+	}
+	left, silent := r.visitAll(ctx, v.ud, func(*cluster, client.Object) error { return nil })
+	return !left && len(silent) == 0
+}
+
+func (r *reconciler) setFinalizer(ctx context.Context, ud *v1beta1.UnitedDeployment, wanted bool) error {
+	finalizers := slices.DeleteFunc(slices.Clone(ud.Finalizers), func(f string) bool { return f == v1beta1.MembersFinalizer })
+	if wanted {
+		finalizers = append(finalizers, v1beta1.MembersFinalizer)
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": ud.UID, "resourceVersion": ud.ResourceVersion, "finalizers": finalizers}})
+	if err != nil {
+		return err
+	}
+	err = r.client.Patch(ctx, ud.DeepCopy(), client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1beta1.FieldManager))
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil // an event follows
+	}
+	if err != nil {
+		return fmt.Errorf("writing the finalizer: %w", err)
+	}
+	return nil
+}
+
+// cascade deletes the children in other clusters of a UnitedDeployment that is being deleted. The garbage collector takes care of those in its own cluster, as it was asked.
+func (r *reconciler) cascade(ctx context.Context, ud *v1beta1.UnitedDeployment) (reconcile.Result, error) {
+	if !controllerutil.ContainsFinalizer(ud, v1beta1.MembersFinalizer) {
+		return reconcile.Result{}, nil
+	}
+	if ud.Annotations[v1alpha1.CascadeAnnotation] == "false" || r.isOrphaning(ud) {
+		return reconcile.Result{}, r.setFinalizer(ctx, ud, false)
+	}
+	if r.members == nil {
+		return reconcile.Result{}, r.publishWaiting(ctx, ud, "berth-controller is not the hub of a federation; start it with --federation")
+	}
+	left, silent := r.visitAll(ctx, ud, func(in *cluster, object client.Object) error {
+		uid := object.GetUID()
+		return client.IgnoreNotFound(in.client.Delete(ctx, object, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground)))
+	})
+	silent = slices.DeleteFunc(silent, func(name string) bool { return !mayHaveChildren(ud, name) })
+	switch {
+	case len(silent) > 0:
+		return reconcile.Result{RequeueAfter: cascadeInterval}, r.publishWaiting(ctx, ud, "these clusters do not answer, or refuse the deletion of its children: "+strings.Join(silent, ", "))
+	case left:
+		return reconcile.Result{RequeueAfter: cascadeInterval}, nil
+	default:
+		return reconcile.Result{}, r.setFinalizer(ctx, ud, false)
+	}
+}
+
+// isOrphaning is true if whoever deleted the UnitedDeployment wants its children to stay.
+func (r *reconciler) isOrphaning(ud *v1beta1.UnitedDeployment) bool {
+	uid, seen := r.orphaned.Load(client.ObjectKeyFromObject(ud))
+	return seen && uid == ud.UID || controllerutil.ContainsFinalizer(ud, metav1.FinalizerOrphanDependents)
+}
+
+// noteOrphaning remembers who is being deleted without its children: the garbage collector may remove its finalizer before the reconciler looks.
+func (r *reconciler) noteOrphaning(object client.Object) {
+	if !object.GetDeletionTimestamp().IsZero() && controllerutil.ContainsFinalizer(object, metav1.FinalizerOrphanDependents) {
+		r.orphaned.Store(client.ObjectKeyFromObject(object), object.GetUID())
+	}
+}
+
+// visitAll visits the children in all other clusters at the same time. It says whether there were any, and which clusters do not answer, or not as they should.
+func (r *reconciler) visitAll(ctx context.Context, ud *v1beta1.UnitedDeployment, visit func(*cluster, client.Object) error) (left bool, silent []string) {
+	list := r.members.List()
+	has, errs := make([]bool, len(list)), make([]error, len(list))
+	var visiting sync.WaitGroup
+	for i, status := range list {
+		visiting.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+			defer cancel()
+			has[i], errs[i] = r.visitChildren(ctx, status.Name, ud, visit)
+		})
+	}
+	visiting.Wait()
+	for i, status := range list {
+		if left = left || has[i]; errs[i] != nil {
+			klog.FromContext(ctx).V(2).Info("A cluster does not answer", "cluster", status.Name, "err", errs[i])
+			silent = append(silent, status.Name)
+		}
+	}
+	return left, silent
+}
+
+// mayHaveChildren is true if the status knows of replicas in a cluster.
+func mayHaveChildren(ud *v1beta1.UnitedDeployment, cluster string) bool {
+	return slices.ContainsFunc(ud.Status.SubsetStatuses, func(s v1beta1.SubsetStatus) bool { return s.Cluster == cluster && max(s.Replicas, s.SeenReplicas) > 0 }) ||
+		slices.ContainsFunc(ud.Status.Clusters, func(c v1beta1.ClusterStatus) bool {
+			return c.Name == cluster && max(c.LeavingReplicas, c.SeenLeavingReplicas) > 0
+		})
+}
+
+// visitChildren visits the children in a cluster. It is true if there were any.
+func (r *reconciler) visitChildren(ctx context.Context, name string, ud *v1beta1.UnitedDeployment, visit func(*cluster, client.Object) error) (bool, error) {
+	in, err := r.cluster(name)
+	if err != nil {
+		return false, err
+	}
+	has := false
+	for _, kind := range memberKinds {
+		objects, err := read(ctx, in.live, r.newList(kind), client.InNamespace(ud.Namespace), client.MatchingLabels{v1beta1.OwnerLabel: string(ud.UID)})
+		if err != nil {
+			return false, err
+		}
+		for _, object := range objects {
+			has = true
+			if object.GetDeletionTimestamp().IsZero() {
+				if err := visit(in, object); err != nil {
+					return true, err
+				}
+			}
+		}
+	}
+	return has, nil
+}
+
+// publishWaiting says why a UnitedDeployment is not deleted yet.
+func (r *reconciler) publishWaiting(ctx context.Context, ud *v1beta1.UnitedDeployment, why string) error {
+	status := *ud.Status.DeepCopy()
+	message := "it is not deleted yet: " + why + "; or annotate it with " + v1alpha1.CascadeAnnotation + "=false, and what is left there stays"
+	setCondition(&status, &ud.Status, v1beta1.ReadyCondition, corev1.ConditionFalse, v1beta1.ReasonDeletionWaits, message, r.clock.Now())
+	_, err := r.publish(ctx, &view{ud: ud}, status)
+	return err
+}
+
+// concerned are the UnitedDeployments that a change in another cluster may concern: the one that it names, or all with children in other clusters if the state of the cluster has changed.
+func (r *reconciler) concerned(change members.Change) (requests []reconcile.Request) {
+	owner, isState := change.Labels[v1beta1.OwnerLabel], change.Workload == (types.NamespacedName{})
+	adoptable := change.Labels[v1alpha1.AdoptLabel] == "true"
+	if !isState && owner == "" && !adoptable || !r.isServed() {
+		return nil
+	}
+	var all v1beta1.UnitedDeploymentList
+	if err := r.client.List(context.Background(), &all, client.InNamespace(change.Workload.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		klog.Background().Error(err, "Listing UnitedDeployments from the cache; they see the change of a cluster late", "cluster", change.Member)
+	}
+	for i := range all.Items {
+		if ud := &all.Items[i]; string(ud.UID) == owner || (isState || adoptable) && isFederated(ud) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(ud)})
+		}
+	}
+	return requests
+}

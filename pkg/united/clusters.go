@@ -1,0 +1,232 @@
+package united
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/berth-project/berth/pkg/allocation"
+	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+)
+
+// Cluster is a member of the federation.
+type Cluster struct {
+	// Name, and what clusterRegistry goes by.
+	Name, Namespace string
+	Labels          map[string]string
+	// Reachable is true if all children there are in Observed.Children.
+	Reachable bool
+	// Since is when Reachable last changed. Zero if that is not known.
+	Since time.Time
+}
+
+// site is a cluster in which subsets are, or children may be. The cluster of the UnitedDeployment is none: without it nothing is planned.
+type site struct {
+	name   string
+	status v1beta1.ClusterStatus
+	// exists is false if no member has the name.
+	exists bool
+	// away is true if it does not answer, or does not exist, and lost if that is so for long. closed is true if it answers and gets no more replicas.
+	away, lost, closed bool
+	// leaving is how many replicas children there ask for that have to go, and mostLeaving how many they may ask for.
+	leaving, mostLeaving int32
+	// matters is true if it has replicas, or is to have some.
+	matters bool
+}
+
+// gather sorts clusters into those that answer and those that do not.
+func (r *round) gather() {
+	names, exist := r.Policy.Clusters(), map[string]*Cluster{}
+	for i := range r.Status.Clusters {
+		names = append(names, r.Status.Clusters[i].Name)
+	}
+	for i := range r.Children {
+		if name := r.Children[i].Cluster; name != "" {
+			names = append(names, name)
+		}
+	}
+	for i := range r.Observed.Clusters {
+		if c := &r.Observed.Clusters[i]; r.isRegistered(c) {
+			exist[c.Name] = c
+		}
+	}
+	slices.Sort(names)
+	r.sites = map[string]*site{}
+	for _, name := range slices.Compact(names) {
+		r.sites[name] = r.siteOf(name, exist[name])
+	}
+}
+
+// isRegistered is true for a cluster in the namespace that the spec says.
+func (r *round) isRegistered(c *Cluster) bool {
+	if len(r.ClusterNamespaces) > 0 && !slices.Contains(r.ClusterNamespaces, c.Namespace) {
+		return false
+	}
+	return !slices.ContainsFunc(r.Subsets, func(s Subset) bool {
+		return s.Cluster == c.Name && s.ClusterNamespace != "" && s.ClusterNamespace != c.Namespace
+	})
+}
+
+// siteOf is what is known of a cluster. The previous status is right about since when it is away, even if this process has just started.
+func (r *round) siteOf(name string, c *Cluster) *site {
+	s := &site{name: name, exists: c != nil, away: c == nil || !c.Reachable}
+	s.status = v1beta1.ClusterStatus{Name: name, State: v1beta1.ClusterReady, Since: metav1.NewTime(r.Now)}
+	var before v1beta1.ClusterStatus
+	if at := slices.IndexFunc(r.Status.Clusters, func(b v1beta1.ClusterStatus) bool { return b.Name == name }); at >= 0 {
+		before = r.Status.Clusters[at]
+	}
+	wasAway := before.State == v1beta1.ClusterUnreachable || before.State == v1beta1.ClusterUnknown || before.State == v1beta1.ClusterLost
+	switch {
+	case before.Name != "" && wasAway == s.away:
+		s.status.Since = before.Since
+	case s.away && s.exists && !c.Since.IsZero():
+		s.status.Since = metav1.NewTime(c.Since)
+	}
+	if !s.away {
+		if s.closed = !labels.SelectorFromSet(r.ClusterSelector).Matches(labels.Set(c.Labels)); s.closed {
+			s.status.State = v1beta1.ClusterNotSelected
+		}
+		return s
+	}
+	left := s.status.Since.Add(allocation.LostAfter).Sub(r.Now)
+	if s.lost = left <= 0; !s.lost {
+		r.wait(left)
+	}
+	switch {
+	case !s.exists:
+		s.status.State = v1beta1.ClusterUnknown
+	case s.lost:
+		s.status.State = v1beta1.ClusterLost
+	default:
+		s.status.State = v1beta1.ClusterUnreachable
+	}
+	s.leaving, s.mostLeaving = before.LeavingReplicas, max(before.LeavingReplicas, before.SeenLeavingReplicas)
+	for i := range r.Status.SubsetStatuses {
+		is := &r.Status.SubsetStatuses[i]
+		if is.Cluster == name && !slices.ContainsFunc(r.Subsets, func(s Subset) bool { return s.Name == is.Name && s.Cluster == name }) {
+			s.leaving, s.mostLeaving = plus(s.leaving, min(is.Replicas, is.SeenReplicas)), plus(s.mostLeaving, max(is.Replicas, is.SeenReplicas))
+		}
+	}
+	if s.lost && !s.exists {
+		s.leaving, s.mostLeaving = 0, 0 // nobody will ever hear of it again
+	}
+	s.matters = s.mostLeaving > 0
+	return s
+}
+
+// plus adds numbers that another cluster has said, and that may be as great as it likes.
+func plus(a, b int32) int32 { return a + min(b, allocation.Unlimited-a) }
+
+// isAway is true for a place whose cluster does not answer.
+func (pl *place) isAway() bool { return pl.site != nil && pl.site.away }
+
+// isGivenUp is true for a place whose replicas others run, because its cluster does not answer for long.
+func (r *round) isGivenUp(pl *place) bool { return pl.isAway() && pl.site.lost && r.Adaptive != nil }
+
+// recall takes what is known of a place whose cluster does not answer from the previous status. Nobody knows whether the last write has arrived.
+func (r *round) recall(pl *place) {
+	for i := range r.Status.SubsetStatuses {
+		if before := &r.Status.SubsetStatuses[i]; before.Name == pl.Name && before.Cluster == pl.Cluster {
+			pl.before = *before.DeepCopy()
+			pl.schedulable = schedulableOf(r.Status, pl.Name)
+		}
+	}
+	pl.most = max(pl.before.Replicas, pl.before.SeenReplicas)
+	pl.base = allocation.Credit(min(pl.before.Replicas, pl.before.SeenReplicas), pl.Min.Of(r.Policy.Replicas), r.isGivenUp(pl))
+	pl.firm = pl.base
+}
+
+// weigh says which clusters matter, after the division.
+func (r *round) weigh() {
+	for i := range r.places {
+		if pl := &r.places[i]; pl.site != nil {
+			pl.site.matters = pl.site.matters || pl.most > 0 || pl.share > 0 || !pl.site.exists
+		}
+	}
+}
+
+// clusters is the status of the clusters. One that no subset names is forgotten when nothing is left there.
+func (r *round) clusters() []v1beta1.ClusterStatus {
+	var all []v1beta1.ClusterStatus
+	named := r.Policy.Clusters()
+	for _, s := range r.sitesInOrder() {
+		left := false
+		for _, l := range r.leaving {
+			if l.child.Cluster == s.name {
+				left = true
+				s.leaving, s.mostLeaving = plus(s.leaving, l.keeps), plus(s.mostLeaving, l.child.Replicas)
+			}
+		}
+		if s.mostLeaving > 0 || left || slices.Contains(named, s.name) {
+			s.status.LeavingReplicas, s.status.SeenLeavingReplicas = s.leaving, s.mostLeaving
+			all = append(all, s.status)
+		}
+	}
+	return all
+}
+
+func (r *round) sitesInOrder() []*site {
+	all := make([]*site, 0, len(r.sites))
+	for _, s := range r.sites {
+		all = append(all, s)
+	}
+	slices.SortFunc(all, func(a, b *site) int { return strings.Compare(a.name, b.name) })
+	return all
+}
+
+// reachable says which clusters do not answer, and what follows from that.
+func (r *round) reachable(status *v1beta1.UnitedDeploymentStatus) verdict {
+	var messages []string
+	for _, s := range r.sitesInOrder() {
+		switch {
+		case !s.away || !s.matters:
+		case !s.exists:
+			messages = append(messages, fmt.Sprintf("no cluster %s is registered that spec.topology.clusterRegistry allows; register it, or correct targetCluster", s.name))
+		default:
+			message := fmt.Sprintf("cluster %s has not answered since %s", s.name, s.status.Since.UTC().Format(time.RFC3339))
+			if s.lost && r.Adaptive != nil {
+				message += ", and other subsets run its replicas"
+			}
+			messages = append(messages, message)
+		}
+	}
+	if len(messages) == 0 {
+		return yes()
+	}
+	if above := r.mayExceedBy(status); above > 0 {
+		messages = append(messages, fmt.Sprintf("up to %d replicas more than spec.replicas may run", above))
+	}
+	return no(v1beta1.ReasonUnreachable, strings.Join(messages, "; "))
+}
+
+// mayExceedBy is how many replicas there may be above the total.
+func (r *round) mayExceedBy(status *v1beta1.UnitedDeploymentStatus) int64 {
+	sum := -int64(r.Policy.Replicas)
+	for i := range r.places {
+		sum += int64(max(r.places[i].most, status.SubsetStatuses[i].Replicas))
+	}
+	for _, s := range r.sites {
+		if s.away {
+			sum += int64(s.mostLeaving)
+		}
+	}
+	for _, l := range r.leaving {
+		sum += int64(l.child.Replicas)
+	}
+	return sum
+}
+
+// notSelected are the subsets whose cluster the registry does not select.
+func (r *round) notSelected() []string {
+	var names []string
+	for i := range r.places {
+		if pl := &r.places[i]; pl.site != nil && pl.site.closed {
+			names = append(names, pl.Name+" in "+pl.Cluster)
+		}
+	}
+	return names
+}

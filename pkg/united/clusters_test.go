@@ -1,0 +1,125 @@
+package united
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-project/berth/pkg/allocation"
+	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+)
+
+// inClusters is a policy of 10 replicas over a and b, where a is in cluster m.
+func inClusters(adaptive bool) *Policy {
+	p := policyOf(10, Subset{Name: "a", Cluster: "m"}, Subset{Name: "b"})
+	if adaptive {
+		p.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable}
+	}
+	return p
+}
+
+// known is a status that knows so many replicas of a, and cluster m away since a time.
+func known(replicas, seen int32, since time.Time) *v1beta1.UnitedDeploymentStatus {
+	return &v1beta1.UnitedDeploymentStatus{
+		SubsetStatuses: []v1beta1.SubsetStatus{{Name: "a", Cluster: "m", Replicas: replicas, SeenReplicas: seen, ReadyReplicas: seen}},
+		Clusters:       []v1beta1.ClusterStatus{{Name: "m", State: v1beta1.ClusterUnreachable, Since: metav1.NewTime(since)}},
+	}
+}
+
+func TestAClusterThatDoesNotAnswer(t *testing.T) {
+	now := time.Unix(10_000, 0)
+	short, long := now.Add(-time.Minute), now.Add(-allocation.LostAfter)
+	for name, tc := range map[string]struct {
+		adaptive   bool
+		status     *v1beta1.UnitedDeploymentStatus
+		change     func(*Policy)
+		has, wantB int32
+		state      v1beta1.ClusterState
+		message    string
+	}{
+		"its replicas stay its own":                               {true, known(6, 6, short), nil, 4, 4, v1beta1.ClusterUnreachable, "cluster m has not answered since 1970-01-01T02:45:40Z"},
+		"others run them when it is lost":                         {true, known(6, 6, long), nil, 4, 10, v1beta1.ClusterLost, "up to 6 replicas more than spec.replicas may run"},
+		"but for its minimum":                                     {true, known(6, 6, long), func(p *Policy) { p.Subsets[0].Min = count(2) }, 4, 8, v1beta1.ClusterLost, "up to 4 replicas more"},
+		"with Fixed they stay assigned":                           {false, known(5, 5, long), nil, 5, 5, v1beta1.ClusterLost, "cluster m has not answered"},
+		"with Fixed others get what is theirs":                    {false, known(5, 5, short), func(p *Policy) { p.Subsets[0].Replicas = count(2) }, 5, 8, v1beta1.ClusterUnreachable, "up to 3 replicas more"},
+		"others make what was not asked for surely":               {true, known(6, 2, short), nil, 4, 8, v1beta1.ClusterUnreachable, "up to 4 replicas more"},
+		"nothing ends before what was asked for is known to run":  {false, known(5, 2, short), func(p *Policy) { p.Subsets[0].Replicas = count(9) }, 5, 5, v1beta1.ClusterUnreachable, "cluster m has not answered"},
+		"one that does not exist gets what is due, and runs none": {false, &v1beta1.UnitedDeploymentStatus{}, func(p *Policy) { p.Subsets[0].Cluster = "other" }, 5, 5, v1beta1.ClusterUnknown, "no cluster other is registered"},
+		"one of another namespace does not exist":                 {false, known(5, 5, short), func(p *Policy) { p.Subsets[0].ClusterNamespace = "elsewhere" }, 5, 5, v1beta1.ClusterUnknown, "no cluster m is registered"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := inClusters(tc.adaptive)
+			if tc.change != nil {
+				tc.change(p)
+			}
+			plan := p.Plan(Observed{Now: now, Revision: "r1", Status: tc.status, Children: having(p, 0, tc.has)[1:], Clusters: []Cluster{{Name: "m", Namespace: "berth-members"}}})
+			if len(plan.Children) != 1 || plan.Children[0].Subset != 1 || plan.Children[0].Replicas != tc.wantB {
+				t.Errorf("got %+v, want %d in b", plan.Children, tc.wantB)
+			}
+			is := plan.Status
+			if len(is.Clusters) != 1 || is.Clusters[0].State != tc.state {
+				t.Errorf("clusters %+v", is.Clusters)
+			}
+			for _, of := range []v1beta1.ConditionType{v1beta1.ReadyCondition, v1beta1.ClustersReachable} {
+				found := false
+				for _, c := range is.Conditions {
+					found = found || c.Type == of && c.Reason == v1beta1.ReasonUnreachable && strings.Contains(c.Message, tc.message)
+				}
+				if !found {
+					t.Errorf("%s lacks %q: %+v", of, tc.message, is.Conditions)
+				}
+			}
+		})
+	}
+}
+
+func TestAClusterThatIsNotSelectedKeepsWhatItHas(t *testing.T) {
+	for _, adaptive := range []bool{false, true} {
+		p := inClusters(adaptive)
+		p.ClusterSelector = map[string]string{"tier": "gold"}
+		children := having(p, 3, 3)
+		children[0].Cluster = "m"
+		plan := p.Plan(Observed{Now: time.Unix(10_000, 0), Revision: "r1", Children: children, Clusters: []Cluster{{Name: "m", Reachable: true, Labels: map[string]string{"tier": "tin"}}}})
+		if got := numbers(&plan); got != "3 7" {
+			t.Errorf("adaptive %t: got %s", adaptive, got)
+		}
+		if ready := plan.Status.Conditions[0]; ready.Reason != v1beta1.ReasonNotSelected || !strings.Contains(ready.Message, "a in m") {
+			t.Errorf("condition %+v", ready)
+		}
+		p.ClusterSelector["tier"] = "tin"
+		plan = p.Plan(Observed{Now: time.Unix(10_000, 0), Revision: "r1", Children: children, Clusters: []Cluster{{Name: "m", Reachable: true, Labels: map[string]string{"tier": "tin"}}}})
+		if got := fmt.Sprint(plan.Children[len(plan.Children)-1].Replicas > 3, plan.Status.SubsetStatuses[0].SeenReplicas); got != "true 3" {
+			t.Errorf("adaptive %t: selected, got %s", adaptive, got)
+		}
+	}
+}
+
+// TestWhatAClusterSaysCannotOverflow: a compromised member says what it likes.
+func TestWhatAClusterSaysCannotOverflow(t *testing.T) {
+	p := inClusters(false)
+	children := having(p, 5, 5)
+	children[0].Cluster = "m"
+	for i := range 3 {
+		children = append(children, Child{Kind: DeploymentKind, Cluster: "m", Name: fmt.Sprint("x", i), Subset: "gone", Replicas: allocation.Unlimited, Trial: allocation.Unlimited, Deleting: i < 2})
+	}
+	plan := p.Plan(Observed{Now: time.Unix(10_000, 0), Revision: "r1", Children: children, Clusters: []Cluster{{Name: "m", Reachable: true}}})
+	for _, w := range plan.Children {
+		if w.Subset >= 0 && w.Replicas > 5 {
+			t.Errorf("%s gets %d", p.Subsets[w.Subset].Name, w.Replicas)
+		}
+	}
+}
+
+func TestTheSchedulerSaysNothingOfOtherClusters(t *testing.T) {
+	p := inClusters(true)
+	p.Adaptive.LookAhead = true
+	now := time.Unix(10_000, 0)
+	status := &v1beta1.UnitedDeploymentStatus{Capacity: &v1beta1.Capacity{Time: metav1.NewTime(now), Subsets: []v1beta1.SubsetCapacity{{Name: "a"}}}}
+	plan := p.Plan(Observed{Now: now, Revision: "r1", Status: status, Clusters: []Cluster{{Name: "m", Reachable: true}}})
+	if got := numbers(&plan); got != "10 0" {
+		t.Errorf("got %s", got)
+	}
+}
