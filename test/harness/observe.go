@@ -81,7 +81,9 @@ func MetricsDifference(exposed, prefix string) (string, error) {
 }
 
 // ControllerMetrics are those of the controller.
-func (c *Cluster) ControllerMetrics(ctx context.Context) (string, error) { return ControllerMetrics(ctx, c.Sandbox) }
+func (c *Cluster) ControllerMetrics(ctx context.Context) (string, error) {
+	return ControllerMetrics(ctx, c.Sandbox)
+}
 
 // ControllerMetrics are those of the controller in a sandbox, which serves them without encryption.
 func ControllerMetrics(ctx context.Context, in *sandbox.Sandbox) (string, error) {
