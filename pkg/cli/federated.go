@@ -53,7 +53,7 @@ func (c *statusCommand) printFederated(r *report.Federated) error {
 			return err
 		}
 	}
-	if r.MayExceedBy > 0 {
+	if r.MayExceedBy > 0 && r.Reason != v1alpha1.ReasonUnreachable { // otherwise the next step says it
 		if _, err := fmt.Fprintf(c.out, "  %s\n", p.Paint(console.Yellow, fmt.Sprintf("up to %s above the total may run", report.Pods(r.MayExceedBy, "", "")))); err != nil {
 			return err
 		}

@@ -32,7 +32,7 @@ status:
   availableReplicas: 46
   mayExceedBy: 16
   conditions:
-  - {type: Ready, status: "False", reason: Unreachable, message: no answer from west}
+  - {type: Ready, status: "False", reason: Unreachable, message: no answer from west; up to 16 replicas above the total may run}
   - {type: Placed, status: "False", reason: Waiting, message: "no cluster has room for 4 of 50 replicas, which wait"}
   clusters:
   - {name: east, wanted: 40, share: 40, availableReplicas: 40, state: Ready}
@@ -58,9 +58,8 @@ CLUSTER AVAILABLE ASKED SHARE CAPACITY STATE MESSAGE
 east 40 40 40 - Ready
 north 6 10 10 6 for 5m Full pods found no node
 west 16 16 0 - Lost does not answer
-up to 16 pods above the total may run
 no cluster has room for 4 of 50 replicas, which wait
-next: no answer from west`},
+next: no answer from west; up to 16 replicas above the total may run`},
 		"a full cluster": {func(frs *v1alpha1.FederatedReplicaSet) {
 			frs.Status.MayExceedBy, frs.Status.Clusters = 0, frs.Status.Clusters[:2]
 			frs.Status.Conditions = []metav1.Condition{{Type: "Ready", Status: "True", Reason: "Ready"}}
