@@ -76,11 +76,11 @@ func OfFederated(frs *v1alpha1.FederatedReplicaSet, now time.Time) Federated {
 		}
 		r.Clusters = append(r.Clusters, of)
 	}
-	r.Next = r.next(now)
+	r.Next = r.next()
 	return r
 }
 
-func (r *Federated) next(now time.Time) string {
+func (r *Federated) next() string {
 	switch {
 	case !r.Ready:
 		return r.Message
@@ -89,7 +89,7 @@ func (r *Federated) next(now time.Time) string {
 	}
 	for _, c := range r.Clusters {
 		if c.State == v1alpha1.ClusterFull && c.Until != nil {
-			return fmt.Sprintf("%s gets more than %d replicas again in %s", c.Name, *c.Capacity, c.Until.Sub(now).Round(time.Second))
+			return fmt.Sprintf("%s gets more than %d replicas at %s", c.Name, *c.Capacity, stamp(*c.Until))
 		}
 	}
 	if r.AvailableReplicas < r.Replicas {
