@@ -26,7 +26,7 @@ var (
 	mayExceedDesc = prometheus.NewDesc("berth_federatedreplicaset_may_exceed_by",
 		"Replicas that may run above the total, because a cluster does not answer.", []string{"namespace", "federatedreplicaset"}, nil)
 	placedDesc = prometheus.NewDesc("berth_federatedreplicaset_placed",
-		"1 if all replicas have a cluster that takes them, and 0 if not.", []string{"namespace", "federatedreplicaset"}, nil)
+		"0 if some replicas have no cluster that takes them, and 1 otherwise.", []string{"namespace", "federatedreplicaset"}, nil)
 	readyDesc = prometheus.NewDesc("berth_federatedreplicaset_ready",
 		"1 if the spec is valid, all clusters answer, and every cluster is asked for what it should have, and 0 if not.", []string{"namespace", "federatedreplicaset"}, nil)
 	allDesc = prometheus.NewDesc("berth_federatedreplicasets",
@@ -164,7 +164,7 @@ func (m *measures) Collect(ch chan<- prometheus.Metric) {
 			gauge(clustersDesc, float64(in[state]), frs.Namespace, frs.Name, string(state))
 		}
 		gauge(mayExceedDesc, float64(status.MayExceedBy), frs.Namespace, frs.Name)
-		gauge(placedDesc, oneIf(meta.IsStatusConditionTrue(status.Conditions, v1alpha1.PlacedCondition)), frs.Namespace, frs.Name)
+		gauge(placedDesc, oneIf(!meta.IsStatusConditionFalse(status.Conditions, v1alpha1.PlacedCondition)), frs.Namespace, frs.Name)
 		gauge(readyDesc, oneIf(meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ReadyCondition)), frs.Namespace, frs.Name)
 	}
 	gauge(allDesc, float64(len(m.measured)+len(m.others)))

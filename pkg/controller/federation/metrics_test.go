@@ -61,6 +61,17 @@ func TestMetricsSayWhatTheStatusSays(t *testing.T) {
 	}
 }
 
+// TestAnInvalidSpecIsNotReadyAndLacksNoRoom: alerts tell one from the other.
+func TestAnInvalidSpecIsNotReadyAndLacksNoRoom(t *testing.T) {
+	w := newWorld(t, evenly, 100)
+	w.change(func(frs *v1alpha1.FederatedReplicaSet) { frs.Spec.Selector = nil })
+	w.do(w.reconcile())
+	expectSeries(t, w.measures, map[string]float64{
+		`berth_federatedreplicaset_placed{federatedreplicaset="web",namespace="shop"}`: 1,
+		`berth_federatedreplicaset_ready{federatedreplicaset="web",namespace="shop"}`:  0,
+	})
+}
+
 func TestMetricsCountWrites(t *testing.T) {
 	w := newWorld(t, evenly, 100, 100)
 	w.refuse = func(server, verb string) error {
