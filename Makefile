@@ -35,6 +35,11 @@ demo: tools ## minutes | Play two cases on a sandbox, step by step, and check ev
 	$(call build-commands,scheduler controller sandbox kubectl-berth whatif)
 	@$(GO) run ./test/demo $(DEMO_FLAGS)
 
+.PHONY: demo-federation
+demo-federation: tools ## minutes | Play a hub with three clusters, one of which gets full and one of which is lost, and check every layout.
+	$(call build-commands,controller sandbox)
+	@$(GO) run ./test/demo -federation $(DEMO_FLAGS)
+
 .PHONY: sandbox
 sandbox: tools build ## seconds | Start a control plane with Berth on this machine, in the foreground.
 	$(BIN)/berth-sandbox up

@@ -46,9 +46,6 @@ func upCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if flags.members > 0 {
-				flags.page = noPage // the page has no clusters yet
-			}
 			out := command.OutOrStdout()
 			switch {
 			case flags.supervise:
@@ -184,6 +181,14 @@ type running interface {
 	Stop()
 }
 
+// shownBy is the sandbox that the page shows.
+func shownBy(s running) *sandbox.Sandbox {
+	if f, is := s.(*federated.Federation); is {
+		return f.Hub()
+	}
+	return s.(*sandbox.Sandbox)
+}
+
 // run starts the sandbox, or a federation with that many members, serves its page, keeps its state file current, and stops it when the context ends. It calls ready once.
 func run(ctx context.Context, out io.Writer, config sandbox.Config, members int, pageAddress string, ready func()) error {
 	record, err := takeRecord(config.Name)
@@ -213,8 +218,8 @@ func run(ctx context.Context, out io.Writer, config sandbox.Config, members int,
 	if err := record.write(s); err != nil {
 		return fmt.Errorf("writing the state file: %w", err)
 	}
-	if one, is := s.(*sandbox.Sandbox); is && listener != nil {
-		if record.page, err = servePage(ctx, out, listener, config.Name, one); err != nil {
+	if listener != nil {
+		if record.page, err = servePage(ctx, out, listener, config.Name, shownBy(s)); err != nil {
 			return err
 		}
 		fmt.Fprintf(out, "see it at %s\n", record.page)

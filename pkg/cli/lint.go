@@ -30,9 +30,11 @@ import (
 	"github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	federationv1alpha1 "github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/crd/versions"
+	"github.com/berth-project/berth/pkg/federation"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/united"
 	"github.com/berth-project/berth/pkg/workload"
@@ -69,8 +71,8 @@ func newLint(streams genericiooptions.IOStreams) *cobra.Command {
 	c := &lintCommand{in: streams.In, out: streams.Out}
 	cmd := &cobra.Command{
 		Use:   "lint -f FILE|DIRECTORY",
-		Short: "Check WorkloadSpreads and PodUnavailableBudgets in files, without a cluster",
-		Long: `Check every WorkloadSpread and PodUnavailableBudget in YAML and JSON files, as the API server and the webhook would, without a cluster. All mistakes are
+		Short: "Check WorkloadSpreads, UnitedDeployments, FederatedReplicaSets and PodUnavailableBudgets in files, without a cluster",
+		Long: `Check every WorkloadSpread, UnitedDeployment, FederatedReplicaSet and PodUnavailableBudget in YAML and JSON files, as the API server and the webhook would, without a cluster. All mistakes are
 listed, with file and line. With mistakes the exit code is 1; warnings alone leave it 0. Of a directory, all files that end in .yaml, .yml or .json are read.
 
 If a workload is in the files too, its replicas are compared with the quotas. What only a cluster knows is not checked: nodes, and patches on the pods of the
@@ -135,6 +137,9 @@ func (c *lintCommand) print(l *linter, mistakes int) error {
 	if len(l.united) > 0 {
 		objects = console.Count(len(l.united), "UnitedDeployment") + ", " + objects
 	}
+	if len(l.federated) > 0 {
+		objects = console.Count(len(l.federated), "FederatedReplicaSet") + ", " + objects
+	}
 	_, err := fmt.Fprintf(c.out, "%s: %s, %s\n", objects,
 		console.Count(mistakes, "mistake"), console.Count(len(l.findings)-mistakes, "warning"))
 	return err
@@ -168,12 +173,13 @@ func (c *lintCommand) read(l *linter, name string) error {
 
 // linter collects the objects of all files and what is wrong with them.
 type linter struct {
-	scheme   *runtime.Scheme
-	codecs   serializer.CodecFactory
-	spreads  []located[*v1beta1.WorkloadSpread]
-	budgets  []located[*policyv1beta1.PodUnavailableBudget]
-	united   []located[*unitedv1beta1.UnitedDeployment]
-	findings []Finding
+	scheme    *runtime.Scheme
+	codecs    serializer.CodecFactory
+	spreads   []located[*v1beta1.WorkloadSpread]
+	budgets   []located[*policyv1beta1.PodUnavailableBudget]
+	united    []located[*unitedv1beta1.UnitedDeployment]
+	federated []located[*federationv1alpha1.FederatedReplicaSet]
+	findings  []Finding
 	// workloads by namespace and name.
 	workloads map[string]runtime.Object
 }
@@ -235,7 +241,7 @@ func (l *linter) readFile(name string, content []byte) {
 }
 
 // mentionsOurs matches a document that could be one of ours. Documents of other programs, such as templates, need not be YAML.
-var mentionsOurs = regexp.MustCompile(`kind["']?:\s*["']?(WorkloadSpread|PodUnavailableBudget|UnitedDeployment)`)
+var mentionsOurs = regexp.MustCompile(`kind["']?:\s*["']?(WorkloadSpread|PodUnavailableBudget|UnitedDeployment|FederatedReplicaSet)`)
 
 func (l *linter) readDocument(file string, text []byte) {
 	var root yamlnodes.Node
@@ -273,7 +279,7 @@ func (l *linter) readObject(file string, node *yamlnodes.Node, text []byte) {
 		return
 	}
 	d := document{file: file, kind: header.Kind, name: header.Name, node: node}
-	ours := header.Kind == "WorkloadSpread" || header.Kind == policyv1beta1.Kind.Kind || header.Kind == unitedv1beta1.Kind.Kind
+	ours := slices.Contains([]string{v1beta1.Kind.Kind, policyv1beta1.Kind.Kind, unitedv1beta1.Kind.Kind, federationv1alpha1.Kind.Kind}, header.Kind)
 	if !ours && !mentionsOurs.Match(text) {
 		l.readWorkload(&header, text)
 		return
@@ -290,6 +296,8 @@ func (l *linter) readObject(file string, node *yamlnodes.Node, text []byte) {
 		l.budgets = append(l.budgets, located[*policyv1beta1.PodUnavailableBudget]{o, d})
 	case *unitedv1beta1.UnitedDeployment:
 		l.united = append(l.united, located[*unitedv1beta1.UnitedDeployment]{o, d})
+	case *federationv1alpha1.FederatedReplicaSet:
+		l.federated = append(l.federated, located[*federationv1alpha1.FederatedReplicaSet]{o, d})
 	}
 }
 
@@ -372,6 +380,12 @@ func (l *linter) check() {
 		if policy != nil {
 			l.addWarnings(d, policy.Warnings)
 		}
+	}
+	for i := range l.federated {
+		frs, d := l.federated[i].object, &l.federated[i].document
+		l.addErrors(d, nameErrors(&frs.ObjectMeta))
+		_, errs := federation.Compile(frs)
+		l.addErrors(d, errs)
 	}
 	for i := range l.budgets {
 		pub, d := l.budgets[i].object, &l.budgets[i].document

@@ -67,6 +67,12 @@ a.yaml:20: error: PodUnavailableBudget three spec.selector: Required value: must
 a.yaml:15: error: UnitedDeployment web spec.topology.subsets[0].replicas: Forbidden: 
 a.yaml:18: error: UnitedDeployment web spec.topology.subsets[1].replica: unknown field "spec.topology.subsets[1].replica"
 1 UnitedDeployment, 0 WorkloadSpreads and 0 PodUnavailableBudgets: 2 mistakes, 0 warnings`},
+		"a FederatedReplicaSet": {map[string]string{"a.yaml": "apiVersion: federation.berth.dev/v1alpha1\nkind: FederatedReplicaSet\nmetadata: {name: web}\nspec:\n  selector: {matchLabels: {app: web}}\n" +
+			"  template:\n    metadata: {labels: {app: web}}\n    spec:\n      containers:\n      - {name: main, image: web}\n" +
+			"  preferences:\n    clusters:\n      east:\n        minReplica: 3\n      west:\n        weight: -1\n"}, `
+a.yaml:14: error: FederatedReplicaSet web spec.preferences.clusters.east.minReplica: unknown field "spec.preferences.clusters.east.minReplica"
+a.yaml:16: error: FederatedReplicaSet web spec.preferences.clusters[west].weight: Invalid value: -1: must not be negative
+1 FederatedReplicaSet, 0 WorkloadSpreads and 0 PodUnavailableBudgets: 2 mistakes, 0 warnings`},
 		"JSON and lists": {map[string]string{"a.json": `{"kind": "List", "apiVersion": "v1", "items": [
 {"apiVersion": "apps.kruise.io/v1alpha1", "kind": "WorkloadSpread", "metadata": {"name": "web"},
  "spec": {"targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},

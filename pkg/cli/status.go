@@ -12,10 +12,10 @@ import (
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
-	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/report"
 )
 
@@ -31,16 +31,16 @@ func newStatus(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.
 	c := &statusCommand{out: streams.Out, errOut: streams.ErrOut}
 	cmd := &cobra.Command{
 		Use:   "status [NAME]",
-		Short: "Where the pods of each spread and UnitedDeployment are, what keeps others, and what happens next",
-		Long: `Where the pods of each spread and UnitedDeployment are, what keeps others, and what happens next.
+		Short: "Where the pods of each spread, UnitedDeployment and FederatedReplicaSet are, what keeps others, and what happens next",
+		Long: `Where the pods of each spread, UnitedDeployment and FederatedReplicaSet are, what keeps others, and what happens next.
 
---watch follows spreads only; follow UnitedDeployments with kubectl get uniteddeployments --watch.`,
+--watch follows spreads only; follow the others with kubectl get --watch.`,
 		Example: `  kubectl berth status
   kubectl berth status web --watch
   kubectl berth status -l team=shop
   kubectl berth status -A -o json`,
 		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: console.SpreadAndUnitedNames(flags),
+		ValidArgsFunction: console.NamesOfDivided(flags),
 		RunE:              console.OnCluster(flags, c.run),
 	}
 	c.output.AddTo(cmd.Flags())
@@ -59,21 +59,22 @@ func (c *statusCommand) run(ctx context.Context, cluster *console.Cluster, args 
 	}
 	first := true
 	print := func(spreads []v1beta1.WorkloadSpread) (bool, error) {
-		var united []unitedv1beta1.UnitedDeployment
+		all := []any{}
+		for i := range spreads {
+			all = append(all, reportOf(&spreads[i]))
+		}
 		if !c.watch {
-			var err error
-			switch united, err = listUnited(ctx, cluster, options); {
-			case apierrors.IsForbidden(err): // a role from the time before UnitedDeployments
-				fmt.Fprintln(c.errOut, "kubectl berth: without UnitedDeployments:", console.Advise(err))
-			case err != nil:
+			others, err := c.others(ctx, cluster, options)
+			if err != nil {
 				return true, err
 			}
+			all = append(all, others...)
 		}
-		if first && len(args) == 1 && len(spreads)+len(united) == 0 {
-			return true, console.NoSuchSpreadOrUnited(args[0], cluster.Namespace)
+		if first && len(args) == 1 && len(all) == 0 {
+			return true, console.NoSuchDivided(args[0], cluster.Namespace)
 		}
 		first = false
-		return false, c.print(spreads, united)
+		return false, c.print(all)
 	}
 	if c.watch {
 		return (&following{Cluster: cluster, options: options, changed: print, lost: func(err error) {
@@ -88,15 +89,36 @@ func (c *statusCommand) run(ctx context.Context, cluster *console.Cluster, args 
 	return err
 }
 
-// print prints a report of each spread and UnitedDeployment.
-func (c *statusCommand) print(spreads []v1beta1.WorkloadSpread, united []unitedv1beta1.UnitedDeployment) error {
-	all := []any{}
-	for i := range spreads {
-		all = append(all, reportOf(&spreads[i]))
+// others are the reports of UnitedDeployments and FederatedReplicaSets. A role may be from a time before these kinds: then they are left out, and a line says so.
+func (c *statusCommand) others(ctx context.Context, cluster *console.Cluster, options []client.ListOption) (all []any, _ error) {
+	united, err := listUnited(ctx, cluster, options)
+	if err := c.without("UnitedDeployments", err); err != nil {
+		return nil, err
 	}
 	for i := range united {
 		all = append(all, report.OfUnited(&united[i], now()))
 	}
+	federated, err := listFederated(ctx, cluster, options)
+	if err := c.without("FederatedReplicaSets", err); err != nil {
+		return nil, err
+	}
+	for i := range federated {
+		all = append(all, report.OfFederated(&federated[i], now()))
+	}
+	return all, nil
+}
+
+// without says that a kind is left out, if it may not be listed. It returns any other error.
+func (c *statusCommand) without(kind string, err error) error {
+	if !apierrors.IsForbidden(err) {
+		return err
+	}
+	fmt.Fprintf(c.errOut, "kubectl berth: without %s: %s\n", kind, console.Advise(err))
+	return nil
+}
+
+// print prints reports.
+func (c *statusCommand) print(all []any) error {
 	if done, err := c.output.Structured(c.out, all); done {
 		return err
 	}
@@ -117,6 +139,8 @@ func (c *statusCommand) print(spreads []v1beta1.WorkloadSpread, united []unitedv
 			err = c.printReport(&r)
 		case report.United:
 			err = c.printUnited(&r)
+		case report.Federated:
+			err = c.printFederated(&r)
 		}
 		if err != nil {
 			return err

@@ -25,6 +25,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	federationv1alpha1 "github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/report"
@@ -91,12 +92,13 @@ func TestWhatHappensNext(t *testing.T) {
 func clusterOf(t *testing.T, objects ...client.Object) *console.Cluster {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := errors.Join(v1beta1.AddToScheme(scheme), policyv1beta1.AddToScheme(scheme), unitedv1beta1.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), clientgoscheme.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(v1beta1.AddToScheme(scheme), policyv1beta1.AddToScheme(scheme), unitedv1beta1.AddToScheme(scheme), federationv1alpha1.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), clientgoscheme.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
 	byName := func(object client.Object) []string { return []string{object.GetName()} }
 	return &console.Cluster{Namespace: "shop", WithWatch: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
 		WithStatusSubresource(&v1beta1.WorkloadSpread{}).WithIndex(&v1beta1.WorkloadSpread{}, "metadata.name", byName).WithIndex(&unitedv1beta1.UnitedDeployment{}, "metadata.name", byName).
+		WithIndex(&federationv1alpha1.FederatedReplicaSet{}, "metadata.name", byName).
 		WithIndex(&corev1.Event{}, "reason", func(object client.Object) []string { return []string{object.(*corev1.Event).Reason} }).WithReturnManagedFields().Build()}
 }
 
@@ -182,7 +184,7 @@ func TestStatusPrints(t *testing.T) {
 		}
 	})
 	t.Run("an unknown name", func(t *testing.T) {
-		if _, err := print(statusCommand{output: console.AsTable}, "wbe"); err == nil || !strings.Contains(err.Error(), `no WorkloadSpread and no UnitedDeployment "wbe" in namespace "shop"`) {
+		if _, err := print(statusCommand{output: console.AsTable}, "wbe"); err == nil || !strings.Contains(err.Error(), `no WorkloadSpread, UnitedDeployment or FederatedReplicaSet "wbe" in namespace "shop"`) {
 			t.Errorf("got %v", err)
 		}
 	})

@@ -23,16 +23,16 @@ import (
 
 // Branch is one object of the tree of a spread: the spread, its workload, owners between that and the pods, subsets, and pods.
 type Branch struct {
-	// Kind is that of the object, or Subset. A Subset without a name holds the pods of no subset.
+	// Kind is that of the object, or Subset, or Cluster. A Subset without a name holds the pods of no subset.
 	Kind string `json:"kind"`
 	Name string `json:"name,omitempty"`
-	// Kept is how many pods of the owner a subset keeps. Nil for everything else.
+	// Kept is how many pods of the owner a subset keeps, and how many are available in a cluster. Nil for everything else.
 	Kept *int32 `json:"kept,omitempty"`
-	// Quota of a subset. Nil for no limit.
+	// Quota of a subset, or replicas that a cluster is asked for. Nil for no limit.
 	Quota *int32 `json:"quota,omitempty"`
 	// Node of a pod.
 	Node string `json:"node,omitempty"`
-	// State of a pod: Pending, Starting, Ready, Terminating or Ended; and of a spread: Ready, or why it is not.
+	// State of a pod: Pending, Starting, Ready, Terminating or Ended; of a spread: Ready, or why it is not; and of a cluster.
 	State    string     `json:"state,omitempty"`
 	Created  *time.Time `json:"created,omitempty"`
 	Branches []*Branch  `json:"branches,omitempty"`
@@ -172,15 +172,16 @@ func newTree(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.Co
 	c := &treeCommand{out: streams.Out}
 	cmd := &cobra.Command{
 		Use:   "tree NAME",
-		Short: "The workload of a spread or the children of a UnitedDeployment, their owners of pods, and the pods by subset",
+		Short: "The workload of a spread, the children of a UnitedDeployment or the clusters of a FederatedReplicaSet, and the pods by subset",
 		Long: `The workload of a spread, the owners between it and its pods, such as ReplicaSets, and for each owner its pods by subset, with node, state and age.
-Of a UnitedDeployment it shows the subsets with their children and pods. If both have the name, it shows the spread.
+Of a UnitedDeployment it shows the subsets with their children and pods, and of a FederatedReplicaSet the clusters with their ReplicaSets, available pods and replicas. If several have
+the name, it shows the first of these.
 
 It lists the spreads, pods and built-in workloads of the namespace, and no nodes. For a pod that Berth did not bind, the subset is the one of its label
 ` + v1beta1.SubsetLabel + `, which the controller sets.`,
 		Example:           "  kubectl berth tree web",
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: console.SpreadAndUnitedNames(flags),
+		ValidArgsFunction: console.NamesOfDivided(flags),
 		RunE:              console.OnCluster(flags, c.run),
 	}
 	c.output.AddTo(cmd.Flags())
@@ -202,10 +203,18 @@ func (c *treeCommand) run(ctx context.Context, cluster *console.Cluster, args []
 		if failed != nil {
 			return failed
 		}
-		if len(united) == 0 {
-			return console.NoSuchSpreadOrUnited(name, cluster.Namespace)
+		federated, failed := listFederated(ctx, cluster, named(cluster, name))
+		if failed != nil && len(united) == 0 {
+			return failed
 		}
-		root, err = treeOfUnited(ctx, s, &united[0])
+		switch {
+		case len(united) > 0:
+			root, err = treeOfUnited(ctx, s, &united[0])
+		case len(federated) > 0:
+			root = treeOfFederated(&federated[0])
+		default:
+			return console.NoSuchDivided(name, cluster.Namespace)
+		}
 	}
 	if err != nil {
 		return err
@@ -220,6 +229,9 @@ func (c *treeCommand) run(ctx context.Context, cluster *console.Cluster, args []
 // rows appends the branch and everything below it. first precedes its name, and rest the names below it.
 func (b *Branch) rows(rows [][]console.Cell, first, rest string) [][]console.Cell {
 	name, kept, quota, age := b.Kind+"/"+b.Name, "", "", ""
+	if b.Kind == kindCluster {
+		name = "cluster " + b.Name
+	}
 	if b.Kind == kindSubset {
 		name = "no subset"
 		if b.Name != "" {

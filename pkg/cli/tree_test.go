@@ -85,7 +85,7 @@ WorkloadSpread/web                                 Ready      20h
 		*root.Branches[0].Branches[0].Branches[0].Kept != 2 {
 		t.Errorf("%v, printed\n%s", err, out.String())
 	}
-	if err := (&treeCommand{out: &out}).run(t.Context(), clusterOf(t, objects...), []string{"wbe"}); err == nil || !strings.Contains(err.Error(), `no WorkloadSpread and no UnitedDeployment "wbe"`) {
+	if err := (&treeCommand{out: &out}).run(t.Context(), clusterOf(t, objects...), []string{"wbe"}); err == nil || !strings.Contains(err.Error(), `no WorkloadSpread, UnitedDeployment or FederatedReplicaSet "wbe"`) {
 		t.Errorf("an unknown name: %v", err)
 	}
 }

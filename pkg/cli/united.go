@@ -22,17 +22,20 @@ import (
 // listUnited lists UnitedDeployments. A cluster without the kind has none.
 func listUnited(ctx context.Context, cluster *console.Cluster, options []client.ListOption) ([]v1beta1.UnitedDeployment, error) {
 	var list v1beta1.UnitedDeploymentList
-	if err := cluster.List(ctx, &list, options...); err != nil && !meta.IsNoMatchError(err) {
-		return nil, err
+	err := listIfServed(ctx, cluster, &list, options)
+	return list.Items, err
+}
+
+// listIfServed lists objects. A cluster without the kind has none.
+func listIfServed(ctx context.Context, cluster *console.Cluster, list client.ObjectList, options []client.ListOption) error {
+	if err := cluster.List(ctx, list, options...); err != nil && !meta.IsNoMatchError(err) {
+		return err
 	}
-	return list.Items, nil
+	return nil
 }
 
 func (c *statusCommand) printUnited(r *report.United) error {
-	state := console.Cell{Text: "Ready", Color: console.Green}
-	if !r.Ready {
-		state = console.Cell{Text: cmp.Or(string(r.Reason), "Unknown"), Color: console.Yellow}
-	}
+	state := stateCell(r.Ready, string(r.Reason))
 	p := console.PaletteFor(c.out)
 	heading := []console.Cell{{Text: c.nameOf(r.Namespace, r.Name)}, {Text: "UnitedDeployment"}, {Text: r.Strategy}, {Text: report.Pods(r.Replicas, "asked for", "asked for")}, state}
 	if err := console.PrintTable(c.out, p, [][]console.Cell{heading}); err != nil {
@@ -74,10 +77,7 @@ func number(n int32) string { return strconv.Itoa(int(n)) }
 // treeOfUnited is the tree of a UnitedDeployment: its subsets, their children, the owners between these and the pods, and the pods.
 func treeOfUnited(ctx context.Context, s *snapshot.Snapshot, ud *v1beta1.UnitedDeployment) (*Branch, error) {
 	r := report.OfUnited(ud, now())
-	root := &Branch{Kind: "UnitedDeployment", Name: ud.Name, State: "Ready", Created: &ud.CreationTimestamp.Time}
-	if !r.Ready {
-		root.State = cmp.Or(string(r.Reason), "Unknown")
-	}
+	root := &Branch{Kind: "UnitedDeployment", Name: ud.Name, State: stateCell(r.Ready, string(r.Reason)).Text, Created: &ud.CreationTimestamp.Time}
 	for _, is := range r.Subsets {
 		branch := root.sub(kindSubset, is.Name)
 		branch.Kept, branch.Quota = new(int32), &is.Replicas

@@ -145,7 +145,10 @@ func (r *round) conditions(s *v1alpha1.FederatedReplicaSetStatus, unknown []stri
 	if len(unknown) > 0 {
 		none = "no cluster has the name " + strings.Join(unknown, ", ") + "; correct or remove it"
 	}
-	unreachable := fmt.Sprintf("no answer from %s; up to %d replicas above the total may run", strings.Join(away, ", "), s.MayExceedBy)
+	unreachable := "no answer from " + strings.Join(away, ", ")
+	if s.MayExceedBy > 0 {
+		unreachable += fmt.Sprintf("; up to %d replicas above the total may run", s.MayExceedBy)
+	}
 	switch {
 	case r.unplaced > 0:
 		set(v1alpha1.PlacedCondition, false, v1alpha1.ReasonUnplaced, joined(fmt.Sprintf("the clusters do not take %d of %d replicas: raise maxReplicas or weights, or add room", r.unplaced, r.Replicas), none))

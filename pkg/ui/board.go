@@ -3,6 +3,7 @@ package ui
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -13,6 +14,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	federationv1alpha1 "github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/report"
@@ -91,8 +93,9 @@ type Spread struct {
 	Order []string `json:"order"`
 	// Moves are the last ones, the oldest first. At most mostMoves are told.
 	Moves []Move `json:"moves,omitempty"`
-	// United is true for a UnitedDeployment, which the page shows as it shows a spread: the quota of a subset is how many replicas its child asks for.
-	United bool `json:"united,omitempty"`
+	// Kind is UnitedDeployment or FederatedReplicaSet, whose subsets are clusters. Empty for a spread. The page shows them as it shows a spread: the quota of a subset is how many replicas it
+	// is asked for.
+	Kind string `json:"kind,omitempty"`
 	report.Spread
 }
 
@@ -134,22 +137,23 @@ type board struct {
 	staleNodes   sets.Set[string]
 	stalePods    sets.Set[types.NamespacedName]
 	staleSpreads sets.Set[types.NamespacedName]
-	staleUnited  sets.Set[types.NamespacedName]
 	staleKeys    bool
+	// staleOthers look at what is no spread, by key. Nil if it is gone.
+	staleOthers map[string]func() Spread
 
 	// What the page shows.
 	keys         []Key
 	shownNodes   map[string]Node
 	shownPods    map[types.NamespacedName]Pod
 	shownSpreads map[types.NamespacedName]Spread
-	shownUnited  map[types.NamespacedName]Spread
+	shownOthers  map[string]Spread
 }
 
 func newBoard(family family, clock clock.PassiveClock) *board {
 	return &board{
 		family: family, clock: clock,
 		nodes: map[string]*corev1.Node{}, pods: map[types.NamespacedName]*corev1.Pod{}, spreads: map[types.NamespacedName]*v1beta1.WorkloadSpread{},
-		united: map[types.NamespacedName]*unitedv1beta1.UnitedDeployment{}, staleUnited: sets.New[types.NamespacedName](), shownUnited: map[types.NamespacedName]Spread{},
+		united: map[types.NamespacedName]*unitedv1beta1.UnitedDeployment{}, staleOthers: map[string]func() Spread{}, shownOthers: map[string]Spread{},
 		podsOn: map[string]sets.Set[types.NamespacedName]{}, awaited: map[types.UID]sets.Set[types.NamespacedName]{},
 		staleNodes: sets.New[string](), stalePods: sets.New[types.NamespacedName](), staleSpreads: sets.New[types.NamespacedName](),
 		shownNodes: map[string]Node{}, shownPods: map[types.NamespacedName]Pod{}, shownSpreads: map[types.NamespacedName]Spread{},
@@ -232,7 +236,7 @@ func (b *board) putUnited(ud *unitedv1beta1.UnitedDeployment) {
 	key := keyOf(ud)
 	before := b.united[key]
 	b.united[key] = ud
-	b.staleUnited.Insert(key)
+	b.staleOthers[keyOfUnited(key)] = func() Spread { return b.lookAtUnited(ud) }
 	if before == nil || before.Generation != ud.Generation {
 		b.staleKeys = true
 	}
@@ -240,9 +244,15 @@ func (b *board) putUnited(ud *unitedv1beta1.UnitedDeployment) {
 
 func (b *board) dropUnited(key types.NamespacedName) {
 	delete(b.united, key)
-	b.staleUnited.Insert(key)
+	b.staleOthers[keyOfUnited(key)] = nil
 	b.staleKeys = true
 }
+
+func (b *board) putFederated(frs *federationv1alpha1.FederatedReplicaSet) {
+	b.staleOthers[keyOfFederated(keyOf(frs))] = func() Spread { return b.lookAtFederated(frs) }
+}
+
+func (b *board) dropFederated(key types.NamespacedName) { b.staleOthers[keyOfFederated(key)] = nil }
 
 // endWaits is called now and then, because a report changes without an event when what it waits for is over.
 func (b *board) endWaits() {
@@ -272,7 +282,7 @@ func (b *board) seeOwner(uid types.UID) {
 
 // isStale is true if there may be news.
 func (b *board) isStale() bool {
-	return b.staleKeys || len(b.staleNodes) > 0 || len(b.stalePods) > 0 || len(b.staleSpreads) > 0 || len(b.staleUnited) > 0
+	return b.staleKeys || len(b.staleNodes) > 0 || len(b.stalePods) > 0 || len(b.staleSpreads) > 0 || len(b.staleOthers) > 0
 }
 
 // news returns what has changed since the last call, or nil. After an error, which comes from the cache, the next call tries the same again.
@@ -336,16 +346,16 @@ func (b *board) news(ctx context.Context) (*News, error) {
 		b.shownSpreads[key] = shown
 		n.Spreads = append(n.Spreads, shown)
 	}
-	for key := range b.staleUnited {
-		if ud := b.united[key]; ud != nil {
-			b.shownUnited[key] = b.lookAtUnited(ud)
-			n.Spreads = append(n.Spreads, b.shownUnited[key])
-		} else if _, known := b.shownUnited[key]; known {
-			gone.Spreads = append(gone.Spreads, keyOfUnited(key))
-			delete(b.shownUnited, key)
+	for key, look := range b.staleOthers {
+		if look != nil {
+			b.shownOthers[key] = look()
+			n.Spreads = append(n.Spreads, b.shownOthers[key])
+		} else if _, known := b.shownOthers[key]; known {
+			gone.Spreads = append(gone.Spreads, key)
+			delete(b.shownOthers, key)
 		}
 	}
-	clear(b.staleUnited)
+	clear(b.staleOthers)
 	clear(b.staleNodes)
 	clear(b.stalePods)
 	clear(b.staleSpreads)
@@ -365,7 +375,7 @@ func (b *board) everything() *News {
 		Keys:    b.keys,
 		Nodes:   slices.Collect(maps.Values(b.shownNodes)),
 		Pods:    slices.Collect(maps.Values(b.shownPods)),
-		Spreads: slices.AppendSeq(slices.Collect(maps.Values(b.shownSpreads)), maps.Values(b.shownUnited)),
+		Spreads: slices.AppendSeq(slices.Collect(maps.Values(b.shownSpreads)), maps.Values(b.shownOthers)),
 	}
 }
 
@@ -441,7 +451,7 @@ func keyOfUnited(key types.NamespacedName) string { return key.String() + " (Uni
 
 func (b *board) lookAtUnited(ud *unitedv1beta1.UnitedDeployment) Spread {
 	r := report.OfUnited(ud, b.clock.Now())
-	shown := Spread{Key: keyOfUnited(keyOf(ud)), United: true, Order: []string{}, Spread: report.Spread{
+	shown := Spread{Key: keyOfUnited(keyOf(ud)), Kind: r.Kind, Order: []string{}, Spread: report.Spread{
 		Namespace: r.Namespace, Name: r.Name, Target: cmp.Or(r.Children, "no template") + " in each subset", Strategy: r.Strategy,
 		Ready: r.Ready, Reason: v1beta1.Reason(r.Reason), Message: r.Message, Replicas: r.Replicas, Next: r.Next,
 	}}
@@ -450,6 +460,26 @@ func (b *board) lookAtUnited(ud *unitedv1beta1.UnitedDeployment) Spread {
 	}
 	for _, is := range r.Subsets {
 		shown.Subsets = append(shown.Subsets, report.Subset{Name: is.Name, Pods: is.Ready, Quota: &is.Replicas, Target: is.Replicas, Schedulable: is.Schedulable, Message: is.Message})
+	}
+	return shown
+}
+
+// keyOfFederated is the key of a FederatedReplicaSet on the page.
+func keyOfFederated(key types.NamespacedName) string { return key.String() + " (FederatedReplicaSet)" }
+
+func (b *board) lookAtFederated(frs *federationv1alpha1.FederatedReplicaSet) Spread {
+	r := report.OfFederated(frs, b.clock.Now())
+	shown := Spread{Key: keyOfFederated(keyOf(frs)), Kind: r.Kind, Order: []string{}, Spread: report.Spread{
+		Namespace: r.Namespace, Name: r.Name, Target: "ReplicaSet in each cluster", Strategy: fmt.Sprintf("%d clusters", len(r.Clusters)),
+		Ready: r.Ready, Reason: v1beta1.Reason(r.Reason), Message: r.Message, Replicas: r.Replicas, Next: r.Next,
+	}}
+	for _, in := range r.Clusters {
+		of := report.Subset{Name: in.Name, Pods: in.Available, Quota: &in.Replicas, Target: in.Share, Schedulable: in.State == federationv1alpha1.ClusterReady}
+		if !of.Schedulable {
+			of.Message = string(in.State) + ": " + in.Message
+		}
+		shown.Order = append(shown.Order, in.Name)
+		shown.Subsets = append(shown.Subsets, of)
 	}
 	return shown
 }

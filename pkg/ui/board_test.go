@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	federationv1alpha1 "github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 )
@@ -440,4 +441,24 @@ func TestUnitedDeploymentsAreShownWithTheirPods(t *testing.T) {
 	f.expectNews(t, "p=web (UnitedDeployment)/a:pending", "shop/web (UnitedDeployment)")
 	f.dropUnited(keyOf(ud))
 	f.expectNews(t, "-shop/web (UnitedDeployment)")
+}
+
+func TestFederatedReplicaSetsAreShownWithTheirClusters(t *testing.T) {
+	f := newFixture(t)
+	frs := &federationv1alpha1.FederatedReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
+	frs.Status.Conditions = []metav1.Condition{{Type: federationv1alpha1.ReadyCondition, Status: metav1.ConditionTrue}}
+	frs.Status.Clusters = []federationv1alpha1.ClusterStatus{
+		{Name: "east", Wanted: 25, AvailableReplicas: 24, State: federationv1alpha1.ClusterReady}, {Name: "west", Wanted: 17, State: federationv1alpha1.ClusterLost, Message: "does not answer"},
+	}
+	f.putFederated(frs)
+	f.expectNews(t, "shop/web (FederatedReplicaSet)")
+	shown := f.everything().Spreads[0]
+	if !slices.Equal(shown.Order, []string{"east", "west"}) || shown.Kind != "FederatedReplicaSet" || len(shown.Subsets) != 2 {
+		t.Fatalf("shown as %+v", shown)
+	}
+	if east, west := shown.Subsets[0], shown.Subsets[1]; east.Pods != 24 || *east.Quota != 25 || !east.Schedulable || west.Schedulable || west.Message != "Lost: does not answer" {
+		t.Errorf("clusters %+v, %+v", east, west)
+	}
+	f.dropFederated(keyOf(frs))
+	f.expectNews(t, "-shop/web (FederatedReplicaSet)")
 }

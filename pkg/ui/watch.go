@@ -24,6 +24,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	federationv1alpha1 "github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/workload"
@@ -54,8 +55,8 @@ type Page struct {
 	explain   func(ctx context.Context, namespace, pod string) ([]byte, error)
 	simulate  func(ctx context.Context, namespace, spread string, replicas int32) ([]byte, error)
 	questions questions
-	// united is true if UnitedDeployments are watched.
-	united bool
+	// united and federated are true if UnitedDeployments and FederatedReplicaSets are watched.
+	united, federated bool
 	// ended is closed when nothing is followed any more. endedBy says why.
 	ended   chan struct{}
 	endedBy error
@@ -68,7 +69,7 @@ func Open(ctx context.Context, config *rest.Config, options Options) (*Page, err
 		options.Clock = clock.RealClock{}
 	}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme, unitedv1beta1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme, unitedv1beta1.AddToScheme, federationv1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("registering types: %w", err)
 		}
@@ -80,11 +81,15 @@ func Open(ctx context.Context, config *rest.Config, options Options) (*Page, err
 	if err := checkRights(ctx, reader, options.Namespace); err != nil {
 		return nil, err
 	}
-	united, err := listsUnited(ctx, reader, options.Namespace)
+	united, err := canList(ctx, reader, &unitedv1beta1.UnitedDeploymentList{}, options.Namespace)
 	if err != nil {
 		return nil, err
 	}
-	p := &Page{united: united, clock: options.Clock, following: newFollowing(options.Clock), explain: options.Explain, simulate: options.Simulate, ended: make(chan struct{})}
+	federated, err := canList(ctx, reader, &federationv1alpha1.FederatedReplicaSetList{}, options.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	p := &Page{united: united, federated: federated, clock: options.Clock, following: newFollowing(options.Clock), explain: options.Explain, simulate: options.Simulate, ended: make(chan struct{})}
 	config = rest.CopyConfig(config)
 	config.Wrap(p.following.watch)
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
@@ -154,11 +159,11 @@ func checkRights(ctx context.Context, reader client.Reader, namespace string) er
 	return nil
 }
 
-// listsUnited is true if the cluster has UnitedDeployments and shows them to the user. The page works without.
-func listsUnited(ctx context.Context, reader client.Reader, namespace string) (bool, error) {
+// canList is true if the cluster has a kind and shows it to the user. The page works without it.
+func canList(ctx context.Context, reader client.Reader, list client.ObjectList, namespace string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	err := reader.List(ctx, &unitedv1beta1.UnitedDeploymentList{}, client.Limit(1), client.InNamespace(namespace))
+	err := reader.List(ctx, list, client.Limit(1), client.InNamespace(namespace))
 	if meta.IsNoMatchError(err) || apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
 		return false, nil
 	}
@@ -196,6 +201,11 @@ func (p *Page) addHandlers(ctx context.Context, mgr ctrl.Manager, owners *lineag
 	if p.united {
 		all = append(all, told{&unitedv1beta1.UnitedDeployment{}, onBoard(p.stream, (*board).putUnited), func(object metav1.Object) {
 			p.stream.change(func(b *board) { b.dropUnited(keyOf(object)) })
+		}})
+	}
+	if p.federated {
+		all = append(all, told{&federationv1alpha1.FederatedReplicaSet{}, onBoard(p.stream, (*board).putFederated), func(object metav1.Object) {
+			p.stream.change(func(b *board) { b.dropFederated(keyOf(object)) })
 		}})
 	}
 	var synced []toolscache.InformerSynced

@@ -202,8 +202,9 @@ func expectFastStart(t *testing.T, program string) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked = append(asked, r.URL.Path)
 		w.Header().Set("Content-Type", "application/json")
-		kind := map[string]string{"workloadspreads": "WorkloadSpreadList", "uniteddeployments": "UnitedDeploymentList"}[path.Base(r.URL.Path)]
-		_, _ = io.WriteString(w, `{"kind": "`+kind+`", "apiVersion": "apps.kruise.io/v1beta1", "metadata": {"resourceVersion": "1"}, "items": []}`)
+		kind := map[string]string{"workloadspreads": "WorkloadSpreadList", "uniteddeployments": "UnitedDeploymentList", "federatedreplicasets": "FederatedReplicaSetList"}[path.Base(r.URL.Path)]
+		version, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/apis/"), "/namespaces/")
+		_, _ = io.WriteString(w, `{"kind": "`+kind+`", "apiVersion": "`+version+`", "metadata": {"resourceVersion": "1"}, "items": []}`)
 	}))
 	defer server.Close()
 	var cpu, passed []time.Duration
@@ -221,7 +222,7 @@ func expectFastStart(t *testing.T, program string) {
 	if slices.Min(cpu) > limit {
 		t.Errorf("it takes %s of CPU, want at most %s", slices.Min(cpu), limit)
 	}
-	if len(asked) != 20 { // a list of each kind
+	if len(asked) != 30 { // a list of each kind
 		t.Errorf("10 runs sent %d requests: %v", len(asked), asked)
 	}
 }

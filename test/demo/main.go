@@ -1,5 +1,5 @@
-// Command demo plays the two best-known cases of WorkloadSpread on a sandbox, step by step. It compares every layout with the expected layout. A page
-// shows the cluster meanwhile. The command ends with "demo: ok". If a layout differs, it prints the difference and the directory of the logs, and
+// Command demo plays the two best-known cases of WorkloadSpread on a sandbox, or with -federation a FederatedReplicaSet on a hub with three members, step
+// by step. It compares every layout with the expected layout. A page shows the cluster meanwhile. The command ends with "demo: ok". If a layout differs, it prints the difference and the directory of the logs, and
 // exits with 1.
 package main
 
@@ -37,12 +37,15 @@ type flags struct {
 	pause time.Duration
 	// stay keeps the last case running until an interrupt.
 	stay bool
+	// federation plays a FederatedReplicaSet.
+	federation bool
 }
 
 func main() {
 	var f flags
 	flag.DurationVar(&f.pause, "pause", 0, "how long to wait after each step, to look at the page")
 	flag.BoolVar(&f.stay, "stay", false, "leave the last case in place until interrupted")
+	flag.BoolVar(&f.federation, "federation", false, "play a FederatedReplicaSet on a hub with three members")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, f)
@@ -71,6 +74,9 @@ func run(ctx context.Context, f flags) (err error) {
 		}
 		err = errors.Join(err, os.RemoveAll(dir))
 	}()
+	if f.federation {
+		return runFederation(ctx, dir, f)
+	}
 	cluster, err := harness.Start(ctx, sandbox.Config{Name: "demo", Dir: dir, Progress: os.Stdout}, product.Options{})
 	if err != nil {
 		return err
@@ -78,7 +84,7 @@ func run(ctx context.Context, f flags) (err error) {
 	defer cluster.Sandbox.Stop()
 	servePage(ctx, cluster.Sandbox)
 	for i, name := range cases {
-		if err := play(ctx, cluster, name, f.pause, f.stay && i == len(cases)-1); err != nil {
+		if err := play(ctx, cluster, name, f, f.stay && i == len(cases)-1); err != nil {
 			return err
 		}
 	}
@@ -117,7 +123,7 @@ func servePage(ctx context.Context, s *sandbox.Sandbox) {
 	}()
 }
 
-func play(ctx context.Context, cluster *harness.Cluster, name string, pause time.Duration, stay bool) error {
+func play(ctx context.Context, cluster *harness.Cluster, name string, f flags, stay bool) error {
 	file := filepath.Join(harness.Root(), "test", "scenarios", name+".txtar")
 	content, err := os.ReadFile(file)
 	if err != nil {
@@ -135,7 +141,7 @@ func play(ctx context.Context, cluster *harness.Cluster, name string, pause time
 	first := true
 	p.Stepping = func(text string) {
 		if !first {
-			wait(ctx, time.After(pause))
+			pause(ctx, time.After(f.pause))
 		}
 		first = false
 		fmt.Printf("$ %s\n", text)
@@ -144,17 +150,17 @@ func play(ctx context.Context, cluster *harness.Cluster, name string, pause time
 	p.Watching = progress.show
 	err = p.Run(ctx, progress.end)
 	if err == nil {
-		wait(ctx, time.After(pause))
+		pause(ctx, time.After(f.pause))
 	}
 	if err == nil && stay {
 		fmt.Println("press Ctrl-C to end it")
-		wait(ctx, nil)
+		pause(ctx, nil)
 	}
 	return errors.Join(err, p.End(context.WithoutCancel(ctx)))
 }
 
-// wait returns when the channel sends or the context ends. A nil channel never sends.
-func wait(ctx context.Context, then <-chan time.Time) {
+// pause returns when the channel sends or the context ends. A nil channel never sends.
+func pause(ctx context.Context, then <-chan time.Time) {
 	select {
 	case <-then:
 	case <-ctx.Done():

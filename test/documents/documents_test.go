@@ -153,8 +153,10 @@ func stopSandbox(t *testing.T, dir string) {
 	t.Helper()
 	t.Cleanup(func() {
 		s := newShell(t, dir)
-		if printed, code, err := s.run("bin/berth-sandbox down", timeout); err != nil || code != 0 {
-			t.Errorf("stopping the sandbox: exit code %d, %v\n%s", code, err, strings.Join(printed, "\n"))
+		for _, name := range []string{"default", "federation"} {
+			if printed, code, err := s.run("bin/berth-sandbox down --name "+name, timeout); err != nil || code != 0 {
+				t.Errorf("stopping sandbox %s: exit code %d, %v\n%s", name, code, err, strings.Join(printed, "\n"))
+			}
 		}
 	})
 }

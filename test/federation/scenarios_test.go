@@ -289,4 +289,5 @@ func TestScenariosOfTheProposal(t *testing.T) {
 	w.setAway(t, none[:]...)
 	w.expect(t, "s1-lost", "16 17 17", true)
 	w.expect(t, "s4-lost", "16 17 17", true)
+	w.expectQueriedMetrics(t)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
+	"github.com/berth-project/berth/pkg/sandbox"
 )
 
 var (
@@ -79,9 +80,14 @@ func MetricsDifference(exposed, prefix string) (string, error) {
 	return cmp.Diff(there, onPage), nil
 }
 
-// ControllerMetrics are those of the controller, which serves them without encryption.
+// ControllerMetrics are those of the controller.
 func (c *Cluster) ControllerMetrics(ctx context.Context) (string, error) {
-	for _, status := range c.Sandbox.Status() {
+	return ControllerMetrics(ctx, c.Sandbox)
+}
+
+// ControllerMetrics are those of the controller in a sandbox, which serves them without encryption.
+func ControllerMetrics(ctx context.Context, in *sandbox.Sandbox) (string, error) {
+	for _, status := range in.Status() {
 		if status.Name != product.Controller {
 			continue
 		}

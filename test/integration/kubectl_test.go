@@ -130,7 +130,7 @@ func TestKubectlBerthSaysWhatToDo(t *testing.T) {
 		args []string
 		want string
 	}{
-		"an unknown spread": {[]string{"berth", "status", "nobody"}, `there is no WorkloadSpread and no UnitedDeployment "nobody" in namespace "default"`},
+		"an unknown spread": {[]string{"berth", "status", "nobody"}, `there is no WorkloadSpread, UnitedDeployment or FederatedReplicaSet "nobody" in namespace "default"`},
 		"no permission":     {[]string{"berth", "status", "--as", "nobody"}, "ask for a role that allows it"},
 		"no cluster":        {[]string{"berth", "status", "--server", "https://127.0.0.1:1"}, "no API server answers at https://127.0.0.1:1"},
 		"no such context":   {[]string{"berth", "status", "--context", "elsewhere"}, "elsewhere"},

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
+	"github.com/berth-project/berth/manifests"
 	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/test/harness"
 )
@@ -38,7 +39,7 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if the, err = harness.Start(context.Background(), sandbox.Config{Name: "ui", Dir: dir}, product.Options{}); err != nil {
+	if the, err = harness.Start(context.Background(), sandbox.Config{Name: "ui", Dir: dir, Manifests: [][]byte{manifests.FederationCRD}}, product.Options{}); err != nil {
 		return 1, err
 	}
 	defer the.Sandbox.Stop()

@@ -35,9 +35,9 @@ func NoSuchSpread(name, namespace string) error {
 	return fmt.Errorf("there is no WorkloadSpread %q in namespace %q; list them with kubectl berth status, or with kubectl berth status -A for all namespaces", name, namespace)
 }
 
-// NoSuchSpreadOrUnited is the same for commands that know UnitedDeployments too.
-func NoSuchSpreadOrUnited(name, namespace string) error {
-	return fmt.Errorf("there is no WorkloadSpread and no UnitedDeployment %q in namespace %q; list them with kubectl berth status, or with kubectl berth status -A for all namespaces", name, namespace)
+// NoSuchDivided is the same for commands that know UnitedDeployments and FederatedReplicaSets too.
+func NoSuchDivided(name, namespace string) error {
+	return fmt.Errorf("there is no WorkloadSpread, UnitedDeployment or FederatedReplicaSet %q in namespace %q; list them with kubectl berth status, or with kubectl berth status -A for all namespaces", name, namespace)
 }
 
 func hostOf(address string) string {

@@ -13,13 +13,16 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/discovery"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	federationv1alpha1 "github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 )
@@ -69,7 +72,9 @@ func Connect(flags *Flags) (*Cluster, error) {
 		return nil, err
 	}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, v1beta1.AddToScheme, policyv1beta1.AddToScheme, unitedv1beta1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, v1beta1.AddToScheme, policyv1beta1.AddToScheme, unitedv1beta1.AddToScheme, federationv1alpha1.AddToScheme,
+	} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("registering types: %w", err)
 		}
@@ -99,30 +104,45 @@ func mapperFor(config *rest.Config, httpClient *http.Client) (meta.RESTMapper, e
 	known := meta.NewDefaultRESTMapper(nil)
 	known.Add(v1beta1.GroupVersion.WithKind("WorkloadSpread"), meta.RESTScopeNamespace)
 	known.Add(unitedv1beta1.Kind, meta.RESTScopeNamespace)
+	known.Add(federationv1alpha1.Kind, meta.RESTScopeNamespace)
 	known.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
 	return meta.FirstHitRESTMapper{MultiRESTMapper: meta.MultiRESTMapper{known, discovered}}, nil
 }
 
 // Get is that of the client. Its error is a meta.NoKindMatchError if the API server does not have the kind.
 func (c *Cluster) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
-	return c.noKind(c.WithWatch.Get(ctx, key, object, options...), object)
+	return c.noKind(ctx, c.WithWatch.Get(ctx, key, object, options...), object)
 }
 
 // List is that of the client. Its error is a meta.NoKindMatchError if the API server does not have the kind.
 func (c *Cluster) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	return c.noKind(c.WithWatch.List(ctx, list, options...), list)
+	return c.noKind(ctx, c.WithWatch.List(ctx, list, options...), list)
 }
 
-// noKind replaces the API server's answer for a path that it does not serve. Its answer for an object that does not exist stays.
-func (c *Cluster) noKind(err error, object runtime.Object) error {
-	if !apierrors.IsNotFound(err) || !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) {
+// noKind replaces the API server's answer for a path that it does not serve: that it is not found, or forbidden to whoever has no right there. Its answer for an object that does not exist
+// stays.
+func (c *Cluster) noKind(ctx context.Context, err error, object runtime.Object) error {
+	isNotFound, isForbidden := apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse), apierrors.IsForbidden(err)
+	if !isNotFound && !isForbidden {
 		return err
 	}
 	gvk, unknown := c.GroupVersionKindFor(object)
-	if unknown != nil {
+	if unknown != nil || isForbidden && !c.lacks(ctx, gvk.GroupVersion()) {
 		return err
 	}
 	return &meta.NoKindMatchError{GroupKind: gvk.GroupKind(), SearchedVersions: []string{gvk.Version}}
+}
+
+// lacks is true if the API server says that it does not serve a version of a group. Everybody with an account may ask that.
+func (c *Cluster) lacks(ctx context.Context, version schema.GroupVersion) bool {
+	if c.Config == nil {
+		return false
+	}
+	server, err := discovery.NewDiscoveryClientForConfig(c.Config)
+	if err != nil {
+		return false
+	}
+	return apierrors.IsNotFound(server.RESTClient().Get().AbsPath("/apis", version.Group, version.Version).Do(ctx).Error())
 }
 
 // SpreadNames completes the name of a spread on the command line.
@@ -130,13 +150,19 @@ func SpreadNames(flags *Flags) cobra.CompletionFunc {
 	return namesOf(flags, "", func() client.ObjectList { return &v1beta1.WorkloadSpreadList{} })
 }
 
-// SpreadAndUnitedNames completes the name of a spread or a UnitedDeployment on the command line.
-func SpreadAndUnitedNames(flags *Flags) cobra.CompletionFunc {
-	spreads, united := SpreadNames(flags), namesOf(flags, "", func() client.ObjectList { return &unitedv1beta1.UnitedDeploymentList{} })
-	return func(cmd *cobra.Command, args []string, begin string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		names, directive := spreads(cmd, args, begin)
-		more, _ := united(cmd, args, begin)
-		return append(names, more...), directive
+// NamesOfDivided completes the name of a spread, a UnitedDeployment or a FederatedReplicaSet on the command line.
+func NamesOfDivided(flags *Flags) cobra.CompletionFunc {
+	kinds := []cobra.CompletionFunc{
+		SpreadNames(flags), namesOf(flags, "", func() client.ObjectList { return &unitedv1beta1.UnitedDeploymentList{} }),
+		namesOf(flags, "", func() client.ObjectList { return &federationv1alpha1.FederatedReplicaSetList{} }),
+	}
+	return func(cmd *cobra.Command, args []string, begin string) (names []cobra.Completion, directive cobra.ShellCompDirective) {
+		for _, of := range kinds {
+			var more []cobra.Completion
+			more, directive = of(cmd, args, begin)
+			names = append(names, more...)
+		}
+		return names, directive
 	}
 }
 

@@ -9,10 +9,12 @@ import (
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	federationv1alpha1 "github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 )
 
 // apiServer answers some paths as an API server does, and all others as one without the kind. It returns a connection, and the paths that were asked for.
@@ -27,8 +29,11 @@ func apiServer(t *testing.T, answers map[string]string) (*Cluster, *[]string) {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		if strings.Contains(answer, "NotFound") {
+		switch {
+		case strings.Contains(answer, "NotFound"):
 			w.WriteHeader(http.StatusNotFound)
+		case strings.Contains(answer, "Forbidden"):
+			w.WriteHeader(http.StatusForbidden)
 		}
 		_, _ = io.WriteString(w, answer)
 	}))
@@ -72,5 +77,21 @@ func TestAClusterWithoutTheKindIsNoClusterWithoutTheObject(t *testing.T) {
 		spreads + "/web": `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound", "message": "it does not exist"}`})
 	if err := with.Get(t.Context(), key, &v1beta1.WorkloadSpread{}); !apierrors.IsNotFound(err) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestAForbiddenKindMayNotExist has an API server that forbids a path before it looks whether there is such a path.
+func TestAForbiddenKindMayNotExist(t *testing.T) {
+	const path, forbidden = "/apis/federation.berth.dev/v1alpha1", `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "no right"}`
+	answers := map[string]string{path + "/namespaces/shop/federatedreplicasets": forbidden}
+	for served, want := range map[bool]func(error) bool{false: meta.IsNoMatchError, true: apierrors.IsForbidden} {
+		if served {
+			answers[path] = `{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "federation.berth.dev/v1alpha1", "resources": []}`
+		}
+		cluster, _ := apiServer(t, answers)
+		if err := cluster.List(t.Context(), &federationv1alpha1.FederatedReplicaSetList{}, client.InNamespace("shop")); !want(err) {
+			t.Errorf("served: %t: %v", served, err)
+		}
+		delete(answers, path)
 	}
 }

@@ -92,21 +92,57 @@ type outcome struct {
 	err   error
 }
 
-// add counts the result of a write. It is false if the write failed.
+// add notes how a write ended. It is false if the write failed.
 func (o *outcome) add(s *step, err error) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	switch {
-	case err == nil:
+	switch s.resultOf(err) {
+	case isWritten:
 		return true
-	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err) && s.local.set != nil: // otherwise the namespace does not exist
+	case isStale:
 		o.stale = true
-	case controller.IsRefused(err):
+	case isRefused:
 		o.refused[s.Member] = err.Error()
 	default:
 		o.err = errors.Join(o.err, fmt.Errorf("writing the ReplicaSet in cluster %s: %w", s.Member, err))
 	}
 	return false
+}
+
+// resultOf is how the write of a step ended.
+func (s *step) resultOf(err error) result {
+	if apierrors.IsNotFound(err) && s.local.set != nil { // otherwise the namespace does not exist
+		return isStale
+	}
+	return resultOf(err)
+}
+
+// resultOf is how a write ended.
+func resultOf(err error) result {
+	switch {
+	case err == nil:
+		return isWritten
+	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
+		return isStale
+	case controller.IsRefused(err):
+		return isRefused
+	default:
+		return isFailed
+	}
+}
+
+// operation is what the step writes.
+func (s *step) operation() operation {
+	switch {
+	case s.Delete:
+		return deleting
+	case s.Leaving:
+		return scaling
+	case s.local.set == nil:
+		return creating
+	default:
+		return applying
+	}
 }
 
 // act carries out the steps: first those that lower, then, only if all of these succeeded, the others.
@@ -126,7 +162,9 @@ func (r *reconciler) all(ctx context.Context, frs *v1alpha1.FederatedReplicaSet,
 		writing.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 			defer cancel()
-			done[i] = o.add(&steps[i], r.write(ctx, frs, &steps[i]))
+			err := r.write(ctx, frs, &steps[i])
+			r.measures.wrote(steps[i].operation(), steps[i].resultOf(err))
+			done[i] = o.add(&steps[i], err)
 		})
 	}
 	writing.Wait()
@@ -145,12 +183,12 @@ func (r *reconciler) write(ctx context.Context, frs *v1alpha1.FederatedReplicaSe
 		return err
 	}
 	set := s.local.set
-	switch {
-	case s.Delete:
+	switch s.operation() {
+	case deleting:
 		gone := set.DeepCopy()
 		err := to.Delete(ctx, gone, client.Preconditions{UID: &gone.UID, ResourceVersion: ptr.To(gone.ResourceVersion)}, client.PropagationPolicy(metav1.DeletePropagationBackground))
 		return client.IgnoreNotFound(err)
-	case s.Leaving:
+	case scaling:
 		patch, err := json.Marshal(map[string]any{
 			"metadata": map[string]any{"uid": set.UID, "resourceVersion": set.ResourceVersion}, "spec": map[string]any{"replicas": s.Replicas},
 		})

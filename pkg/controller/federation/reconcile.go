@@ -44,6 +44,8 @@ type reconciler struct {
 	members Members
 	events  events.EventRecorder
 	clock   clock.PassiveClock
+	// measures are what metrics say.
+	measures *measures
 
 	// mu guards seats, from before a plan is made until what it takes is held.
 	mu    sync.Mutex
@@ -226,6 +228,7 @@ func (r *reconciler) carryOut(ctx context.Context, v *view) (reconcile.Result, e
 
 // publish writes the status if it has changed. It is false if the FederatedReplicaSet has changed since it was read.
 func (r *reconciler) publish(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, status *v1alpha1.FederatedReplicaSetStatus) (bool, error) {
+	r.measures.take(client.ObjectKeyFromObject(frs), status)
 	if equality.Semantic.DeepEqual(stored(status), stored(&frs.Status)) {
 		return true, nil
 	}
@@ -364,12 +367,15 @@ func (r *reconciler) deleteIn(ctx context.Context, frs *v1alpha1.FederatedReplic
 		return false, err
 	}
 	uid := set.UID
-	return false, client.IgnoreNotFound(to.Delete(ctx, set, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground)))
+	err = client.IgnoreNotFound(to.Delete(ctx, set, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground)))
+	r.measures.wrote(deleting, resultOf(err))
+	return false, err
 }
 
 // forget drops what is remembered about a FederatedReplicaSet that does not exist any more.
 func (r *reconciler) forget(key types.NamespacedName) {
 	r.warned.Delete(key)
+	r.measures.forget(key)
 	r.applied.Range(func(k, _ any) bool {
 		if k.(written).frs == key {
 			r.applied.Delete(k)

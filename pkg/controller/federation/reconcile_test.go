@@ -159,7 +159,7 @@ func newWorld(t *testing.T, spec string, rooms ...int) *world {
 
 // restart makes the hub forget everything.
 func (w *world) restart() {
-	w.reconciler = &reconciler{client: w.hub, live: w.hub, members: w, events: events.NewFakeRecorder(10_000), clock: w.passed}
+	w.reconciler = &reconciler{client: w.hub, live: w.hub, members: w, events: events.NewFakeRecorder(10_000), clock: w.passed, measures: newMeasures(func() []members.Status { return nil })}
 }
 
 func (w *world) do(err error) {

@@ -10,6 +10,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -40,7 +41,13 @@ func Setup(mgr ctrl.Manager, set *members.Set, opts Options) error {
 	if opts.Clock == nil {
 		opts.Clock = clock.RealClock{}
 	}
-	r := &reconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), members: clusters{set}, events: mgr.GetEventRecorder("berth-controller"), clock: opts.Clock}
+	measures := newMeasures(set.List)
+	if err := metrics.Registry.Register(measures); err != nil {
+		return fmt.Errorf("registering metrics: %w", err)
+	}
+	r := &reconciler{
+		client: mgr.GetClient(), live: mgr.GetAPIReader(), members: clusters{set}, events: mgr.GetEventRecorder("berth-controller"), clock: opts.Clock, measures: measures,
+	}
 	c, err := controller.New("federatedreplicaset", mgr, controller.Options{
 		Reconciler:              r,
 		MaxConcurrentReconciles: concurrentReconciles,

@@ -17,6 +17,7 @@ import (
 
 	oldapps "github.com/berth-project/berth/pkg/crd/apps/v1alpha1"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	federationv1alpha1 "github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	oldpolicy "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	oldunited "github.com/berth-project/berth/pkg/crd/united/v1alpha1"
@@ -173,7 +174,7 @@ func ToHub(object runtime.Object) (runtime.Object, error) {
 
 var strict = func() runtime.Decoder {
 	scheme := runtime.NewScheme()
-	utilruntime.Must(AddToScheme(scheme))
+	utilruntime.Must(errors.Join(AddToScheme(scheme), federationv1alpha1.AddToScheme(scheme))) // the latter has one version
 	return serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
 }()
 

@@ -6,6 +6,7 @@
 const mostNodes = 400, mostPods = 3000, mostBundles = 200;
 const mostWaiting = 150;  // squares in the tray; the others are a number
 const mostCards = 40;     // spreads; the others are found by name
+const mostInCluster = 200; // squares of a FederatedReplicaSet in a cluster; the head has the number
 const mostLines = 5;      // of what happened lately
 const mostHits = 10;      // pods that a search lists; the others are a number
 const mostMoves = 250;    // squares that move at once; the others are there at once
@@ -234,6 +235,7 @@ function drawAll() {
   }
   if (seeking.length && (dirty.pods.size || dirty.gone.length)) drawFound();
   drawCards();
+  drawClusters();
   drawHeads();
   keepOneTabStop();
   drawLately();
@@ -514,8 +516,38 @@ function drawCards() {
     if (card === at) at = at.nextSibling; else $('cards').insertBefore(card, at);
   }
   setText($('more-cards'), found.length > shown.length ? `and ${found.length - shown.length} more: find them by name` :
-    all.length === 0 ? 'There is no WorkloadSpread or UnitedDeployment yet.' : found.length === 0 ? 'No spread has such a name.' : '');
+    all.length === 0 ? 'There is no WorkloadSpread, UnitedDeployment or FederatedReplicaSet yet.' : found.length === 0 ? 'No spread has such a name.' : '');
   if (pickedSpread && !spreads.has(pickedSpread)) pick('');
+}
+
+// drawClusters draws each cluster of a federation as a group, with a row of squares for each FederatedReplicaSet: what it is asked for there, full if it is available. Their pods are in the clusters.
+function drawClusters() {
+  const rows = [...spreads.values()].filter(s => s.kind === 'FederatedReplicaSet').sort((a, b) => natural(a.key, b.key))
+    .flatMap(s => (s.subsets ?? []).map(of => ({ s, of, place: String(s.order.indexOf(of.name) + 1) })));
+  const list = $('clusters'), told = JSON.stringify(rows.map(({ s, of }) => [s.key, of]));
+  if (list.dataset.told === told) return;
+  list.dataset.told = told;
+  list.replaceChildren(...[...new Set(rows.map(r => r.of.name))].sort(natural).map(cluster => {
+    const here = rows.filter(r => r.of.name === cluster), sum = get => here.reduce((n, r) => n + get(r.of), 0);
+    const title = make('h2', '', cluster, make('span', '', `${sum(of => of.pods)} of ${sum(of => of.quota)} available`));
+    const section = make('section', 'group', title, ...here.map(({ s, of, place }) => {
+      const name = make('span', 'name', s.name), pods = make('span', 'pods');
+      name.title = s.key;
+      if (!of.schedulable) name.append(make('em', '', of.message.split(':')[0]));
+      for (let i = 0; i < Math.min(Math.max(of.quota, of.pods), mostInCluster); i++) {
+        const square = make('b', 'pod');
+        square.dataset.place = i < of.pods ? colorOf(place) : 'none';
+        square.dataset.phase = i < of.pods ? 'ready' : 'pending';
+        pods.append(square);
+      }
+      const row = make('div', 'node', name, pods);
+      row.title = `${s.name}: ${of.pods} of ${of.quota} available in ${cluster}${of.message ? '. ' + of.message : ''}`;
+      return row;
+    }));
+    section.dataset.cluster = cluster;
+    section.setAttribute('aria-label', `cluster ${cluster}`);
+    return section;
+  }));
 }
 
 function makeCard(key) {
@@ -801,7 +833,7 @@ function makeWhatIf(key) {
 
 function drawWhatIf(element, s) {
   const [, label, result] = element.children, range = label.children[0];
-  element.hidden = Boolean(s.united);
+  element.hidden = Boolean(s.kind);
   if (range.disabled !== !offers.simulate) {
     range.disabled = !offers.simulate;
     result.replaceChildren(...(range.disabled ? [note(noWhatIf)] : []));
