@@ -26,11 +26,12 @@ func (r *round) result() Plan {
 		plan.Clusters = append(plan.Clusters, w)
 	}
 	slices.SortStableFunc(plan.Clusters, func(a, b Wanted) int { return cmp.Compare(direction(&a), direction(&b)) })
-	for _, name := range slices.Sorted(maps.Keys(r.Clusters)) {
-		if name != v1alpha1.AnyCluster && !slices.ContainsFunc(r.Members, func(m Member) bool { return m.Name == name }) {
-			plan.Unknown = append(plan.Unknown, name)
-		}
+	unknown := maps.Clone(r.Clusters)
+	delete(unknown, v1alpha1.AnyCluster)
+	for i := range r.Members {
+		delete(unknown, r.Members[i].Name)
 	}
+	plan.Unknown = slices.Sorted(maps.Keys(unknown))
 	plan.Status = r.status(plan.Unknown)
 	return plan
 }

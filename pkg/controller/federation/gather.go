@@ -3,6 +3,7 @@ package federation
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -55,72 +55,104 @@ const (
 // local is the ReplicaSet in a cluster.
 type local struct {
 	model.Member
-	// set is nil if there is none, or if it is somebody else's. It may be shared, and must not be changed.
-	set *appsv1.ReplicaSet
+	// set is its metadata. Nil if there is none, or if it is somebody else's. It may be shared, and must not be changed.
+	set *metav1.ObjectMeta
 }
 
-// localsOf reads the ReplicaSets and pods of a FederatedReplicaSet in all clusters at the same time.
-func (r *reconciler) localsOf(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, from from) map[string]*local {
-	all := map[string]*local{}
+// localsOf reads the ReplicaSets and pods of a FederatedReplicaSet in all clusters, in the order of Members.List. API servers are asked at the same time.
+func (r *reconciler) localsOf(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, from from) ([]local, error) {
+	how, err := readingOf(frs, policy, from)
+	if err != nil {
+		return nil, err
+	}
+	known := r.members.List()
+	all := make([]local, len(known))
+	scratch := &appsv1.ReplicaSet{} // it is large
 	var reading sync.WaitGroup
-	for _, m := range r.members.List() {
-		l := &local{Member: model.Member{Name: m.Name, Reachable: m.Reachable, Since: m.Since, Room: m.Room}}
-		all[m.Name] = l
-		if !m.Reachable {
-			continue
+	for i, m := range known {
+		l := &all[i]
+		l.Member = model.Member{Name: m.Name, Reachable: m.Reachable, Since: m.Since, Room: m.Room}
+		switch {
+		case !m.Reachable:
+		case from == theCaches: // nobody waits for anything there
+			r.observe(ctx, l, how, scratch)
+		default:
+			reading.Go(func() {
+				ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+				defer cancel()
+				r.observe(ctx, l, how, &appsv1.ReplicaSet{})
+			})
 		}
-		reading.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-			defer cancel()
-			if err := r.observe(ctx, l, frs, policy, from); err != nil {
-				klog.FromContext(ctx).V(2).Info("A cluster does not answer", "cluster", m.Name, "err", err)
-				*l = local{Member: model.Member{Name: m.Name}}
-			}
-		})
 	}
 	reading.Wait()
-	return all
+	return all, nil
 }
 
-func (r *reconciler) observe(ctx context.Context, l *local, frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, from from) error {
+// reading is how the ReplicaSet of a FederatedReplicaSet, and its pods, are read in any cluster.
+type reading struct {
+	frs    *v1alpha1.FederatedReplicaSet
+	policy *model.Policy
+	from   from
+	get    []client.GetOption
+	list   []client.ListOption
+}
+
+func readingOf(frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, from from) (*reading, error) {
+	if from == theCaches {
+		ofSet := client.MatchingFields{members.OwnerIndex: frs.Name}
+		return &reading{frs, policy, from, []client.GetOption{client.UnsafeDisableDeepCopy}, []client.ListOption{client.InNamespace(frs.Namespace), ofSet, client.UnsafeDisableDeepCopy}}, nil
+	}
+	selector, err := metav1.LabelSelectorAsSelector(policy.LabelSelector)
+	if err != nil {
+		return nil, err
+	}
+	return &reading{frs, policy, from, nil, []client.ListOption{client.InNamespace(frs.Namespace), client.MatchingLabelsSelector{Selector: selector}}}, nil
+}
+
+// observe reads one cluster, with a ReplicaSet to read into. A cluster that cannot be read is one that does not answer.
+func (r *reconciler) observe(ctx context.Context, l *local, how *reading, set *appsv1.ReplicaSet) {
+	if err := r.read(ctx, l, how, set); err != nil {
+		klog.FromContext(ctx).V(2).Info("A cluster does not answer", "cluster", l.Name, "err", err)
+		*l = local{Member: model.Member{Name: l.Name}}
+	}
+}
+
+func (r *reconciler) read(ctx context.Context, l *local, how *reading, set *appsv1.ReplicaSet) error {
 	var reader client.Reader
 	var err error
-	ofSet := client.MatchingFields{members.OwnerIndex: frs.Name}
-	options := []client.ListOption{client.InNamespace(frs.Namespace), ofSet, client.UnsafeDisableDeepCopy}
-	if from == theCaches {
+	if how.from == theCaches {
 		reader, err = r.members.Cache(l.Name)
 	} else {
-		selector, selectorErr := metav1.LabelSelectorAsSelector(policy.LabelSelector)
-		if selectorErr != nil {
-			return selectorErr
-		}
-		options = []client.ListOption{client.InNamespace(frs.Namespace), client.MatchingLabelsSelector{Selector: selector}}
 		reader, err = r.members.Client(l.Name)
 	}
 	if err != nil {
 		return err
 	}
-	set := &appsv1.ReplicaSet{}
-	err = reader.Get(ctx, types.NamespacedName{Namespace: frs.Namespace, Name: frs.Name}, set)
+	err = reader.Get(ctx, client.ObjectKeyFromObject(how.frs), set, how.get...)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("reading the ReplicaSet: %w", err)
 	}
-	if !isOurs(set, frs) && !isAdoptable(set, policy) {
+	if !isOurs(&set.ObjectMeta, how.frs) && !isAdoptable(set, how.policy) {
 		l.Taken = true
 		return nil
 	}
+	l.set = ptr.To(set.ObjectMeta)
+	if how.from == theCaches && isSettled(set) {
+		l.Local = &model.Local{Replicas: replicasOf(set), Pods: settledPods(replicasOf(set))}
+		return nil
+	}
 	var pods corev1.PodList
-	if err := reader.List(ctx, &pods, options...); err != nil {
+	if err := reader.List(ctx, &pods, how.list...); err != nil {
 		return fmt.Errorf("listing pods: %w", err)
 	}
-	l.set, l.Local = set, r.localOf(set, pods.Items)
+	l.Local = r.localOf(set, pods.Items)
 	return nil
 }
 
-func isOurs(set *appsv1.ReplicaSet, frs *v1alpha1.FederatedReplicaSet) bool {
+func isOurs(set *metav1.ObjectMeta, frs *v1alpha1.FederatedReplicaSet) bool {
 	return set.Labels[v1alpha1.OwnerLabel] == string(frs.UID)
 }
 
@@ -128,6 +160,17 @@ func isOurs(set *appsv1.ReplicaSet, frs *v1alpha1.FederatedReplicaSet) bool {
 func isAdoptable(set *appsv1.ReplicaSet, policy *model.Policy) bool {
 	return set.Labels[v1alpha1.AdoptLabel] == "true" && metav1.GetControllerOfNoCopy(set) == nil && set.DeletionTimestamp.IsZero() &&
 		equality.Semantic.DeepEqual(set.Spec.Selector, policy.LabelSelector)
+}
+
+// isSettled is true if all replicas of a ReplicaSet are available by its own status. Then its pods are not read: with hundreds of clusters that is most of the work, and nothing is written
+// before they are read from the API server.
+func isSettled(set *appsv1.ReplicaSet) bool {
+	s := &set.Status
+	return set.DeletionTimestamp.IsZero() && s.ObservedGeneration == set.Generation && s.Replicas == replicasOf(set) && s.AvailableReplicas == s.Replicas && len(s.Conditions) == 0
+}
+
+func settledPods(n int32) []model.Pod {
+	return slices.Repeat([]model.Pod{{Bound: true, Available: true}}, int(n))
 }
 
 func replicasOf(set *appsv1.ReplicaSet) int32 { return ptr.Deref(set.Spec.Replicas, 1) }
