@@ -185,6 +185,7 @@ func run(ctx context.Context, f flags) error {
 		if err := federationcontroller.Setup(mgr, set, federationcontroller.Options{}); err != nil {
 			return err
 		}
+		f.webhook.Members = set.Names
 	}
 	var more []func(register func(path string, hook http.Handler)) error
 	if f.budgets {

@@ -99,6 +99,8 @@ type absentee struct {
 	name   string
 	before v1alpha1.ClusterStatus
 	since  time.Time
+	// why is what is said of it.
+	why string
 	// available is how many of its pods were available when it answered last.
 	available int32
 	// asked is what its ReplicaSet may ask for, and sure what it asks for at least: nobody knows whether the last write has arrived. credit is what other clusters do not make.
@@ -132,7 +134,10 @@ func (r *round) gather() {
 			}
 			continue
 		}
-		a := &absentee{name: name, before: was}
+		a := &absentee{name: name, before: was, why: "does not answer"}
+		if m != nil && m.Why != "" {
+			a.why = m.Why
+		}
 		a.available = a.before.AvailableReplicas
 		a.asked, a.sure = max(a.before.Wanted, a.before.Replicas), min(a.before.Wanted, a.before.Replicas)
 		if m != nil && m.Local != nil {

@@ -40,6 +40,8 @@ type Member struct {
 	// Reachable is true if the cluster answers and its cache is complete. Since is when that changed last.
 	Reachable bool
 	Since     time.Time
+	// Why says what somebody has to do before the cluster is reachable. Empty if it only does not answer.
+	Why string
 	// Room is what Berth in the cluster has reported. Nil if it has reported nothing.
 	Room *model.Room
 }
@@ -71,7 +73,7 @@ func (r *reconciler) localsOf(ctx context.Context, frs *v1alpha1.FederatedReplic
 	var reading sync.WaitGroup
 	for i, m := range known {
 		l := &all[i]
-		l.Member = model.Member{Name: m.Name, Reachable: m.Reachable, Since: m.Since, Room: m.Room}
+		l.Member = model.Member{Name: m.Name, Reachable: m.Reachable, Since: m.Since, Why: m.Why, Room: m.Room}
 		switch {
 		case !m.Reachable:
 		case from == theCaches: // nobody waits for anything there

@@ -30,7 +30,7 @@ import (
 )
 
 const (
-	// batchWindow is how long Berth waits if something has changed while it wrote.
+	// batchWindow is how long Berth waits if something has changed in the clusters, or while it wrote.
 	batchWindow = 200 * time.Millisecond
 	// cascadeInterval is how often a cluster is asked again whose ReplicaSet is to be deleted.
 	cascadeInterval = 10 * time.Second
