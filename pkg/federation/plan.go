@@ -17,6 +17,8 @@ import (
 const (
 	// longestRetry bounds the back-off of a cluster that is full, and is for how long a figure is remembered after it.
 	longestRetry = time.Hour
+	// takenInterval is how often a cluster is looked at again that has another ReplicaSet of the name.
+	takenInterval = 30 * time.Second
 	// oldestFigure is for how long a reported figure is used.
 	oldestFigure = 2 * time.Minute
 )
@@ -203,6 +205,9 @@ func (r *round) wait(d time.Duration) {
 // count counts the pods of a place.
 func (r *round) count(pl *place) {
 	pl.returned = pl.before.State == v1alpha1.ClusterLost || pl.before.State == v1alpha1.ClusterReturned
+	if pl.Taken {
+		r.wait(takenInterval) // nobody tells when the other ReplicaSet goes
+	}
 	if pl.Local == nil {
 		return
 	}

@@ -63,9 +63,13 @@ type local struct {
 
 // localsOf reads the ReplicaSets and pods of a FederatedReplicaSet in all clusters, in the order of Members.List. API servers are asked at the same time.
 func (r *reconciler) localsOf(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, from from) ([]local, error) {
-	how, err := readingOf(frs, policy, from)
+	live, err := liveReadingOf(frs, policy)
 	if err != nil {
 		return nil, err
+	}
+	how := live
+	if from == theCaches {
+		how = cacheReadingOf(frs, policy)
 	}
 	known := r.members.List()
 	all := make([]local, len(known))
@@ -78,12 +82,11 @@ func (r *reconciler) localsOf(ctx context.Context, frs *v1alpha1.FederatedReplic
 		case !m.Reachable:
 		case from == theCaches: // nobody waits for anything there
 			r.observe(ctx, l, how, scratch)
+			if l.Reachable && l.set == nil && wasTaken(frs, l.Name) { // the caches have no ReplicaSets of others
+				reading.Go(func() { r.observe(ctx, l, live, &appsv1.ReplicaSet{}) })
+			}
 		default:
-			reading.Go(func() {
-				ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-				defer cancel()
-				r.observe(ctx, l, how, &appsv1.ReplicaSet{})
-			})
+			reading.Go(func() { r.observe(ctx, l, how, &appsv1.ReplicaSet{}) })
 		}
 	}
 	reading.Wait()
@@ -99,16 +102,22 @@ type reading struct {
 	list   []client.ListOption
 }
 
-func readingOf(frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, from from) (*reading, error) {
-	if from == theCaches {
-		ofSet := client.MatchingFields{members.OwnerIndex: frs.Name}
-		return &reading{frs, policy, from, []client.GetOption{client.UnsafeDisableDeepCopy}, []client.ListOption{client.InNamespace(frs.Namespace), ofSet, client.UnsafeDisableDeepCopy}}, nil
-	}
+func cacheReadingOf(frs *v1alpha1.FederatedReplicaSet, policy *model.Policy) *reading {
+	ofSet := client.MatchingFields{members.OwnerIndex: frs.Name}
+	return &reading{frs, policy, theCaches, []client.GetOption{client.UnsafeDisableDeepCopy}, []client.ListOption{client.InNamespace(frs.Namespace), ofSet, client.UnsafeDisableDeepCopy}}
+}
+
+func liveReadingOf(frs *v1alpha1.FederatedReplicaSet, policy *model.Policy) (*reading, error) {
 	selector, err := metav1.LabelSelectorAsSelector(policy.LabelSelector)
 	if err != nil {
 		return nil, err
 	}
-	return &reading{frs, policy, from, nil, []client.ListOption{client.InNamespace(frs.Namespace), client.MatchingLabelsSelector{Selector: selector}}}, nil
+	return &reading{frs, policy, theServers, nil, []client.ListOption{client.InNamespace(frs.Namespace), client.MatchingLabelsSelector{Selector: selector}}}, nil
+}
+
+// wasTaken is true if a cluster had another ReplicaSet of the name when its API server was asked last.
+func wasTaken(frs *v1alpha1.FederatedReplicaSet, cluster string) bool {
+	return slices.ContainsFunc(frs.Status.Clusters, func(c v1alpha1.ClusterStatus) bool { return c.Name == cluster && c.State == v1alpha1.ClusterNameTaken })
 }
 
 // observe reads one cluster, with a ReplicaSet to read into. A cluster that cannot be read is one that does not answer.
@@ -125,6 +134,9 @@ func (r *reconciler) read(ctx context.Context, l *local, how *reading, set *apps
 	if how.from == theCaches {
 		reader, err = r.members.Cache(l.Name)
 	} else {
+		within, cancel := context.WithTimeout(ctx, requestTimeout)
+		defer cancel()
+		ctx = within
 		reader, err = r.members.Client(l.Name)
 	}
 	if err != nil {
