@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -112,6 +114,8 @@ type outcome struct {
 	mu sync.Mutex
 	// refused are messages of API servers that do not accept the ReplicaSet, by cluster.
 	refused map[string]string
+	// scaled says which clusters were asked for another number of replicas.
+	scaled []string
 	// stale is true if something has changed since it was read.
 	stale bool
 	err   error
@@ -123,6 +127,13 @@ func (o *outcome) add(s *step, err error) bool {
 	defer o.mu.Unlock()
 	switch {
 	case err == nil:
+		before := int32(0)
+		if s.Local != nil {
+			before = s.Local.Replicas
+		}
+		if before != s.Replicas && !s.Delete {
+			o.scaled = append(o.scaled, fmt.Sprintf("%s from %d to %d replicas", s.Member, before, s.Replicas))
+		}
 		return true
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err) && s.local.set != nil: // otherwise the namespace does not exist
 		o.stale = true
@@ -140,6 +151,7 @@ func (r *reconciler) act(ctx context.Context, frs *v1alpha1.FederatedReplicaSet,
 	if r.all(ctx, frs, lower, o) {
 		r.all(ctx, frs, rest, o)
 	}
+	r.tell(ctx, frs, o)
 	return o
 }
 
@@ -182,7 +194,6 @@ func (r *reconciler) write(ctx context.Context, frs *v1alpha1.FederatedReplicaSe
 			return err
 		}
 		err = to.Patch(ctx, &appsv1.ReplicaSet{ObjectMeta: *set.DeepCopy()}, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1alpha1.FieldManager))
-		r.tell(ctx, frs, s, err)
 		return err
 	}
 	object := s.object.DeepCopy()
@@ -196,19 +207,16 @@ func (r *reconciler) write(ctx context.Context, frs *v1alpha1.FederatedReplicaSe
 	if err == nil {
 		r.appliedOf(client.ObjectKeyFromObject(frs)).Store(s.Member, applied{object.GetUID(), s.hash, object.GetGeneration()})
 	}
-	r.tell(ctx, frs, s, err)
 	return err
 }
 
-// tell writes an event about a cluster that was asked for another number of replicas.
-func (r *reconciler) tell(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, s *step, err error) {
-	before := int32(0)
-	if s.Local != nil {
-		before = s.Local.Replicas
-	}
-	if err != nil || before == s.Replicas {
+// tell writes an event about the clusters that were asked for another number of replicas.
+func (r *reconciler) tell(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, o *outcome) {
+	if len(o.scaled) == 0 {
 		return
 	}
-	r.events.Eventf(frs, nil, corev1.EventTypeNormal, v1alpha1.ReasonClusterScaled, "ScaleCluster", "scaled cluster %s from %d to %d replicas", s.Member, before, s.Replicas)
-	klog.FromContext(ctx).V(2).Info("Scaled a cluster", "federatedreplicaset", klog.KObj(frs), "cluster", s.Member, "from", before, "to", s.Replicas)
+	slices.Sort(o.scaled)
+	all := strings.Join(o.scaled, ", ")
+	r.events.Eventf(frs, nil, corev1.EventTypeNormal, v1alpha1.ReasonClusterScaled, "ScaleCluster", "scaled %s", controller.AtMost(900, all))
+	klog.FromContext(ctx).V(2).Info("Scaled clusters", "federatedreplicaset", klog.KObj(frs), "clusters", all)
 }

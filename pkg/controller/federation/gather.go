@@ -50,7 +50,9 @@ type Member struct {
 type from string
 
 const (
-	theCaches  from = "cache"
+	theCaches from = "cache"
+	// theSets are the API servers, without the pods of ReplicaSets that are settled.
+	theSets    from = "API server, briefly"
 	theServers from = "API server"
 )
 
@@ -63,17 +65,19 @@ type local struct {
 
 // localsOf reads the ReplicaSets and pods of a FederatedReplicaSet in all clusters, in the order of Members.List. API servers are asked at the same time.
 func (r *reconciler) localsOf(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, from from) ([]local, error) {
-	live, err := liveReadingOf(frs, policy)
+	live, err := r.liveReading(frs, policy, from != theServers)
 	if err != nil {
 		return nil, err
 	}
-	how := live
-	if from == theCaches {
-		how = cacheReadingOf(frs, policy)
-	}
+	cached := r.cachedReading(frs, policy)
 	known := r.members.List()
 	all := make([]local, len(known))
 	scratch := &appsv1.ReplicaSet{} // it is large
+	ask := func(l *local) {
+		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+		defer cancel()
+		r.observe(ctx, l, live, &appsv1.ReplicaSet{})
+	}
 	var reading sync.WaitGroup
 	for i, m := range known {
 		l := &all[i]
@@ -81,12 +85,12 @@ func (r *reconciler) localsOf(ctx context.Context, frs *v1alpha1.FederatedReplic
 		switch {
 		case !m.Reachable:
 		case from == theCaches: // nobody waits for anything there
-			r.observe(ctx, l, how, scratch)
+			r.observe(ctx, l, cached, scratch)
 			if l.Reachable && l.set == nil && wasTaken(frs, l.Name) { // the caches have no ReplicaSets of others
-				reading.Go(func() { r.observe(ctx, l, live, &appsv1.ReplicaSet{}) })
+				reading.Go(func() { ask(l) })
 			}
 		default:
-			reading.Go(func() { r.observe(ctx, l, how, &appsv1.ReplicaSet{}) })
+			reading.Go(func() { ask(l) })
 		}
 	}
 	reading.Wait()
@@ -97,22 +101,30 @@ func (r *reconciler) localsOf(ctx context.Context, frs *v1alpha1.FederatedReplic
 type reading struct {
 	frs    *v1alpha1.FederatedReplicaSet
 	policy *model.Policy
-	from   from
+	reader func(cluster string) (client.Reader, error)
 	get    []client.GetOption
 	list   []client.ListOption
+	// briefly is true if the pods of settled ReplicaSets are not read.
+	briefly bool
 }
 
-func cacheReadingOf(frs *v1alpha1.FederatedReplicaSet, policy *model.Policy) *reading {
+func (r *reconciler) cachedReading(frs *v1alpha1.FederatedReplicaSet, policy *model.Policy) *reading {
 	ofSet := client.MatchingFields{members.OwnerIndex: frs.Name}
-	return &reading{frs, policy, theCaches, []client.GetOption{client.UnsafeDisableDeepCopy}, []client.ListOption{client.InNamespace(frs.Namespace), ofSet, client.UnsafeDisableDeepCopy}}
+	return &reading{
+		frs: frs, policy: policy, reader: r.members.Cache, briefly: true,
+		get: []client.GetOption{client.UnsafeDisableDeepCopy}, list: []client.ListOption{client.InNamespace(frs.Namespace), ofSet, client.UnsafeDisableDeepCopy},
+	}
 }
 
-func liveReadingOf(frs *v1alpha1.FederatedReplicaSet, policy *model.Policy) (*reading, error) {
+func (r *reconciler) liveReading(frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, briefly bool) (*reading, error) {
 	selector, err := metav1.LabelSelectorAsSelector(policy.LabelSelector)
 	if err != nil {
 		return nil, err
 	}
-	return &reading{frs, policy, theServers, nil, []client.ListOption{client.InNamespace(frs.Namespace), client.MatchingLabelsSelector{Selector: selector}}}, nil
+	return &reading{
+		frs: frs, policy: policy, reader: func(cluster string) (client.Reader, error) { return r.members.Client(cluster) }, briefly: briefly,
+		list: []client.ListOption{client.InNamespace(frs.Namespace), client.MatchingLabelsSelector{Selector: selector}},
+	}, nil
 }
 
 // wasTaken is true if a cluster had another ReplicaSet of the name when its API server was asked last.
@@ -129,16 +141,7 @@ func (r *reconciler) observe(ctx context.Context, l *local, how *reading, set *a
 }
 
 func (r *reconciler) read(ctx context.Context, l *local, how *reading, set *appsv1.ReplicaSet) error {
-	var reader client.Reader
-	var err error
-	if how.from == theCaches {
-		reader, err = r.members.Cache(l.Name)
-	} else {
-		within, cancel := context.WithTimeout(ctx, requestTimeout)
-		defer cancel()
-		ctx = within
-		reader, err = r.members.Client(l.Name)
-	}
+	reader, err := how.reader(l.Name)
 	if err != nil {
 		return err
 	}
@@ -154,7 +157,7 @@ func (r *reconciler) read(ctx context.Context, l *local, how *reading, set *apps
 		return nil
 	}
 	l.set = ptr.To(set.ObjectMeta)
-	if how.from == theCaches && isSettled(set) {
+	if how.briefly && isSettled(set) {
 		l.Local = &model.Local{Replicas: replicasOf(set), Pods: settledPods(replicasOf(set))}
 		return nil
 	}
@@ -176,8 +179,8 @@ func isAdoptable(set *appsv1.ReplicaSet, policy *model.Policy) bool {
 		equality.Semantic.DeepEqual(set.Spec.Selector, policy.LabelSelector)
 }
 
-// isSettled is true if all replicas of a ReplicaSet are available by its own status. Then its pods are not read: with hundreds of clusters that is most of the work, and nothing is written
-// before they are read from the API server.
+// isSettled is true if all replicas of a ReplicaSet are available by its own status, which may be a little old. Its pods need not be read unless some of them are to end: with hundreds of
+// clusters that is most of the work.
 func isSettled(set *appsv1.ReplicaSet) bool {
 	s := &set.Status
 	return set.DeletionTimestamp.IsZero() && s.ObservedGeneration == set.Generation && s.Replicas == replicasOf(set) && s.AvailableReplicas == s.Replicas && len(s.Conditions) == 0

@@ -105,7 +105,15 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		if frs.UID != v.frs.UID || frs.Generation != v.frs.Generation || !frs.DeletionTimestamp.IsZero() {
 			return reconcile.Result{}, nil // an event follows
 		}
-		if v, err = r.look(ctx, frs, policy, theServers); err != nil {
+		from := theServers
+		if len(v.lower) == 0 {
+			from = theSets
+		}
+		v, err = r.look(ctx, frs, policy, from)
+		if err == nil && from == theSets && len(v.lower) > 0 {
+			v, err = r.look(ctx, frs, policy, theServers)
+		}
+		if err != nil {
 			return reconcile.Result{}, err
 		}
 	}
@@ -147,11 +155,11 @@ func (r *reconciler) plan(ctx context.Context, v *view, observed model.Observed,
 	if err := r.prime(ctx); err != nil {
 		return err
 	}
-	if from == theServers {
+	if from != theCaches {
 		r.seat(v.policy, locals)
 	}
 	v.plan = v.policy.Plan(observed)
-	if from == theServers {
+	if from != theCaches {
 		v.policy.Hold(&r.seats, &v.plan)
 	}
 	return nil

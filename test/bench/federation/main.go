@@ -380,7 +380,7 @@ func (b *bench) cpu() (map[string]time.Duration, error) {
 		}
 		for name, d := range used {
 			switch {
-			case name == harness.OtherProcesses:
+			case name == harness.OtherProcesses, name == harness.ThisProcess:
 			case i > 0:
 				all["members"] += d
 			default:
