@@ -2,6 +2,7 @@ package members
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"strings"
 	"time"
@@ -35,7 +36,7 @@ func (s *Set) claim(l *link, by profileAge) func(*session, types.UID) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.links[by.name] != l {
-			return errors.New("its credentials have changed")
+			return context.Canceled // the link is not the member's any more
 		}
 		s.claims[l] = claim{identity, by, session}
 		for other, theirs := range s.claims {
