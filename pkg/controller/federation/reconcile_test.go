@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -559,5 +560,46 @@ func TestANameThatIsTakenStaysSo(t *testing.T) {
 	w.expect("2 2 2")
 	if c := w.frs().Status.Clusters[0]; c.State != v1alpha1.ClusterReady {
 		t.Errorf("got %+v", c)
+	}
+}
+
+func TestPodsAreReadBeforeAnyEnds(t *testing.T) {
+	w := newWorld(t, "replicas: 4, preferences: {rebalance: true, clusters: {a: {weight: 1}}}", 100, 0)
+	w.until(time.Minute)
+	w.expect("4 0")
+	w.change(func(frs *v1alpha1.FederatedReplicaSet) {
+		frs.Spec.Preferences.Clusters = map[string]v1alpha1.ClusterPreferences{"b": {Weight: 1}}
+	})
+	w.do(w.reconcile())
+	w.live()
+	w.expect("4 1")
+	// The status of the ReplicaSet is older than its pods.
+	set := w.set("b")
+	set.Status.AvailableReplicas = 1
+	w.do(w.cluster("b").api.Status().Update(t.Context(), set))
+	for range 3 {
+		w.do(w.reconcile())
+	}
+	w.expect("4 1")
+	w.cluster("b").room = 100
+	w.until(time.Minute)
+	w.expect("0 4")
+}
+
+func TestChangesInClustersAreCollected(t *testing.T) {
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	defer queue.ShutDown()
+	request := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "shop", Name: "web"}}
+	began := time.Now()
+	for range 100 {
+		batching{queue}.Add(request)
+	}
+	if queue.Len() > 0 {
+		t.Error("the first change did not wait for others")
+	}
+	queue.Get()
+	queue.Done(request)
+	if took := time.Since(began); took < batchWindow || queue.Len() > 0 {
+		t.Errorf("after %s, %d more", took, queue.Len())
 	}
 }
