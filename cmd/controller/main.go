@@ -185,6 +185,7 @@ func run(ctx context.Context, f flags) error {
 		if err := federationcontroller.Setup(mgr, set, federationcontroller.Options{}); err != nil {
 			return err
 		}
+		f.webhook.Members = set.Names
 	}
 	if f.united {
 		if err := unitedcontroller.Setup(ctx, mgr, owners, unitedcontroller.Options{Members: set}); err != nil {

@@ -25,6 +25,8 @@ const (
 	Spreads = "/validate-workloadspread"
 	// UnitedDeployments validates UnitedDeployments.
 	UnitedDeployments = "/validate-uniteddeployment"
+	// FederatedReplicaSets validates FederatedReplicaSets, in the hub of a federation.
+	FederatedReplicaSets = "/validate-federatedreplicaset"
 	// Pods mutates pods that are being created.
 	Pods = "/mutate-pod"
 	// RequiredPods does the same in namespaces where no pod of a spread may be created without the webhook.
@@ -71,6 +73,7 @@ var (
 		"workloadspread.berth.dev":               Spreads,
 		"uniteddeployment.berth.dev":             UnitedDeployments,
 		"sidecarset.berth.dev":                   SidecarSets,
+		"federatedreplicaset.berth.dev":          FederatedReplicaSets,
 		"pods.budget.berth.dev":                  BudgetPods,
 		"labels.budget.berth.dev":                BudgetPods,
 		"status.budget.berth.dev":                BudgetPods,
@@ -118,7 +121,7 @@ func WebhooksOf(configuration runtime.Object) []Webhook {
 // HandlerOf is the handler of a path, with or without a segment before it. It is empty if the path has no handler.
 func HandlerOf(path string) string {
 	handler := path[max(strings.LastIndexByte(path, '/'), 0):]
-	if strings.Count(path, "/") <= 2 && slices.Contains([]string{Spreads, UnitedDeployments, Pods, RequiredPods, Sidecars, SidecarSets, BudgetPods, Evictions, Budgets}, handler) {
+	if strings.Count(path, "/") <= 2 && slices.Contains([]string{Spreads, UnitedDeployments, FederatedReplicaSets, Pods, RequiredPods, Sidecars, SidecarSets, BudgetPods, Evictions, Budgets}, handler) {
 		return handler
 	}
 	return ""

@@ -26,6 +26,8 @@ type Member struct {
 	Reachable bool
 	// Since is when Reachable last changed. Zero if that is not known.
 	Since time.Time
+	// Why says what somebody has to do before the cluster is reachable. Empty if nobody knows.
+	Why string
 	// Local is the ReplicaSet of the FederatedReplicaSet. Nil if there is none. For a cluster that does not answer it is what was seen last, or nil if that is not known.
 	Local *Local
 	// Taken is true if another ReplicaSet has the name, which Berth must not touch.

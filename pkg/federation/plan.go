@@ -17,6 +17,8 @@ import (
 const (
 	// longestRetry bounds the back-off of a cluster that is full, and is for how long a figure is remembered after it.
 	longestRetry = time.Hour
+	// takenInterval is how often a cluster is looked at again that has another ReplicaSet of the name.
+	takenInterval = 30 * time.Second
 	// oldestFigure is for how long a reported figure is used.
 	oldestFigure = 2 * time.Minute
 )
@@ -87,8 +89,9 @@ type place struct {
 	full bool
 	// returned is true for a cluster that was lost, until its surplus has gone.
 	returned bool
-	// rank is the place in an order of clusters that differs from one FederatedReplicaSet to another.
+	// rank is the place in an order of clusters that differs from one FederatedReplicaSet to another. That order is by hash.
 	rank int
+	hash uint64
 	// share is what the division gives, and next what the ReplicaSet asks for next.
 	share, next int32
 }
@@ -98,6 +101,8 @@ type absentee struct {
 	name   string
 	before v1alpha1.ClusterStatus
 	since  time.Time
+	// why is what is said of it.
+	why string
 	// available is how many of its pods were available when it answered last.
 	available int32
 	// asked is what its ReplicaSet may ask for, and sure what it asks for at least: nobody knows whether the last write has arrived. credit is what other clusters do not make.
@@ -107,27 +112,34 @@ type absentee struct {
 
 // gather sorts clusters into those that answer and those that do not. A cluster that is no member any more does not answer.
 func (r *round) gather() {
-	members, before := map[string]*Member{}, map[string]v1alpha1.ClusterStatus{}
-	var names []string
+	members, before := make(map[string]*Member, len(r.Members)), make(map[string]*v1alpha1.ClusterStatus, len(r.Members))
+	names := make([]string, 0, len(r.Members)+len(r.Status.Clusters))
 	for i := range r.Members {
 		members[r.Members[i].Name] = &r.Members[i]
 		names = append(names, r.Members[i].Name)
 	}
-	for _, s := range r.Status.Clusters {
-		before[s.Name] = s
-		names = append(names, s.Name)
+	for i := range r.Status.Clusters {
+		before[r.Status.Clusters[i].Name] = &r.Status.Clusters[i]
+		names = append(names, r.Status.Clusters[i].Name)
 	}
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
+		var was v1alpha1.ClusterStatus
+		if known := before[name]; known != nil {
+			was = *known
+		}
 		bounds, wanted := r.BoundsOf(name)
 		m := members[name]
 		if m != nil && m.Reachable {
 			if wanted || m.Local != nil {
-				r.places = append(r.places, &place{Member: m, bounds: bounds, leaving: !wanted, before: before[name]})
+				r.places = append(r.places, &place{Member: m, bounds: bounds, leaving: !wanted, before: was, hash: r.hash(name)})
 			}
 			continue
 		}
-		a := &absentee{name: name, before: before[name]}
+		a := &absentee{name: name, before: was, why: "does not answer"}
+		if m != nil && m.Why != "" {
+			a.why = m.Why
+		}
 		a.available = a.before.AvailableReplicas
 		a.asked, a.sure = max(a.before.Wanted, a.before.Replicas), min(a.before.Wanted, a.before.Replicas)
 		if m != nil && m.Local != nil {
@@ -145,12 +157,8 @@ func (r *round) gather() {
 		r.absent = append(r.absent, a)
 	}
 	ranked := slices.Clone(r.places)
-	hashes := make(map[string]uint64, len(ranked))
-	for _, pl := range ranked {
-		hashes[pl.Name] = r.hash(pl.Name)
-	}
 	slices.SortFunc(ranked, func(a, b *place) int {
-		return cmp.Or(cmp.Compare(hashes[a.Name], hashes[b.Name]), strings.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(a.hash, b.hash), strings.Compare(a.Name, b.Name))
 	})
 	for i, pl := range ranked {
 		pl.rank = i
@@ -192,6 +200,9 @@ func (r *round) wait(d time.Duration) {
 // count counts the pods of a place.
 func (r *round) count(pl *place) {
 	pl.returned = pl.before.State == v1alpha1.ClusterLost || pl.before.State == v1alpha1.ClusterReturned
+	if pl.Taken {
+		r.wait(takenInterval) // nobody tells when the other ReplicaSet goes
+	}
 	if pl.Local == nil {
 		return
 	}

@@ -1,6 +1,9 @@
 package federation
 
 import (
+	"iter"
+	"maps"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,4 +47,14 @@ func (p *Policy) BoundsOf(cluster string) (Bounds, bool) {
 	}
 	others, has := p.Clusters[v1alpha1.AnyCluster]
 	return others, has
+}
+
+// Unknown are the names in the preferences that none of the clusters has, in their order.
+func (p *Policy) Unknown(clusters iter.Seq[string]) []string {
+	unknown := maps.Clone(p.Clusters)
+	delete(unknown, v1alpha1.AnyCluster)
+	for name := range clusters {
+		delete(unknown, name)
+	}
+	return slices.Sorted(maps.Keys(unknown))
 }

@@ -3,7 +3,6 @@ package federation
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -26,11 +25,13 @@ func (r *round) result() Plan {
 		plan.Clusters = append(plan.Clusters, w)
 	}
 	slices.SortStableFunc(plan.Clusters, func(a, b Wanted) int { return cmp.Compare(direction(&a), direction(&b)) })
-	for _, name := range slices.Sorted(maps.Keys(r.Clusters)) {
-		if name != v1alpha1.AnyCluster && !slices.ContainsFunc(r.Members, func(m Member) bool { return m.Name == name }) {
-			plan.Unknown = append(plan.Unknown, name)
+	plan.Unknown = r.Unknown(func(yield func(string) bool) {
+		for i := range r.Members {
+			if !yield(r.Members[i].Name) {
+				return
+			}
 		}
-	}
+	})
 	plan.Status = r.status(plan.Unknown)
 	return plan
 }
@@ -74,9 +75,9 @@ func (r *round) status(unknown []string) v1alpha1.FederatedReplicaSetStatus {
 			c.Wanted, c.Replicas = a.asked, a.asked
 		}
 		c.State, c.Since = v1alpha1.ClusterUnreachable, metav1.NewTime(a.since)
-		c.Message = fmt.Sprintf("does not answer; other clusters run its replicas from %s on", a.since.Add(r.Lost).UTC().Format(time.RFC3339))
+		c.Message = fmt.Sprintf("%s; other clusters run its replicas from %s on", a.why, a.since.Add(r.Lost).UTC().Format(time.RFC3339))
 		if a.lost {
-			c.State, c.Message = v1alpha1.ClusterLost, fmt.Sprintf("does not answer; other clusters run %d of its %d replicas", a.asked-a.credit, a.asked)
+			c.State, c.Message = v1alpha1.ClusterLost, fmt.Sprintf("%s; other clusters run %d of its %d replicas", a.why, a.asked-a.credit, a.asked)
 		}
 		s.Clusters = append(s.Clusters, c)
 		may += int64(a.asked)
@@ -108,7 +109,7 @@ func sinceOf(before *v1alpha1.ClusterStatus, state v1alpha1.ClusterState, now ti
 func (r *round) stateOf(pl *place) (v1alpha1.ClusterState, string) {
 	switch {
 	case pl.Taken:
-		return v1alpha1.ClusterNameTaken, fmt.Sprintf("has another ReplicaSet %s in namespace %s; delete it, or let Berth take it over with the label %s=true", r.Name, r.Namespace, v1alpha1.AdoptLabel)
+		return v1alpha1.ClusterNameTaken, fmt.Sprintf("has another ReplicaSet %s in namespace %s; delete it, or let Berth take it over with the labels %s=true and %s=true", r.Name, r.Namespace, v1alpha1.AdoptLabel, v1alpha1.HubLabel)
 	case pl.leaving:
 		return v1alpha1.ClusterLeaving, "has no entry in the preferences; its replicas go when those of other clusters are available"
 	case pl.returned && pl.asked > pl.share:

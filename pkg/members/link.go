@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -36,12 +37,15 @@ var kinds = []schema.GroupVersionKind{
 	corev1.SchemeGroupVersion.WithKind("Pod"),
 }
 
-// knownKinds maps the kinds of the cache without a request.
+var namespaceKind = corev1.SchemeGroupVersion.WithKind("Namespace")
+
+// knownKinds maps the kinds of the cache, and Namespace, without a request.
 func knownKinds() meta.RESTMapper {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	for _, kind := range kinds {
 		mapper.Add(kind, meta.RESTScopeNamespace)
 	}
+	mapper.Add(namespaceKind, meta.RESTScopeRoot)
 	return mapper
 }
 
@@ -53,6 +57,8 @@ type link struct {
 	of     fingerprint
 	// previous is the link whose place this one takes, or nil.
 	previous *link
+	// claim refuses a session with a cluster that an older member is. Nil in tests.
+	claim func(s *session, identity types.UID) error
 	// changed is called with every change of the state, and with changes in the member while it is ready. It must not block.
 	changed func(Status, Change)
 
@@ -281,6 +287,9 @@ func (s *session) run() error {
 	if err != nil {
 		return err
 	}
+	if err := s.identify(); err != nil {
+		return err
+	}
 	// The rights are checked before the cache starts, because a cache only tries again.
 	if err := s.probe(); err != nil {
 		return err
@@ -312,6 +321,22 @@ func (s *session) run() error {
 			return err
 		}
 	}
+}
+
+// identify finds out which cluster the member is, by the UID of a namespace that each cluster has. A member whose manifests are older does not let the hub read it; then nobody knows.
+func (s *session) identify() error {
+	ctx, cancel := context.WithTimeout(s.open, s.link.options.ProbeTimeout)
+	defer cancel()
+	namespace := &metav1.PartialObjectMetadata{}
+	namespace.SetGroupVersionKind(namespaceKind)
+	err := s.asking.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, namespace)
+	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || err == nil && s.link.claim == nil {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return s.link.claim(s, namespace.UID)
 }
 
 // checkAge is an error if the cache may lack what happened too long ago.

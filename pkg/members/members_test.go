@@ -44,6 +44,8 @@ func TestEachStateHasOneMessage(t *testing.T) {
 			"member m at https://m has Kubernetes 1.32: upgrade it to 1.33 or later"},
 		"no version": {checkVersion(&version.Info{}), UnsupportedVersion,
 			`member m at https://m has Kubernetes ".", which is no version: upgrade it to 1.33 or later`},
+		"the same cluster again": {duplicateOf("a"), Duplicate,
+			"member m at https://m is the same cluster as member a, which is older: delete one of the two ClusterProfiles"},
 		"no credentials": {badCredentials("there are none"), BadCredentials, "member m has no usable credentials: there are none"},
 		"a long and broken text": {errors.New("a\nb " + strings.Repeat("ä", 1000)), Unreachable,
 			"member m at https://m cannot be reached: a b " + strings.Repeat("ä", 148) + "…: check its API server and the network between"},
@@ -229,4 +231,59 @@ func TestTheCacheKeepsWhatIsNeeded(t *testing.T) {
 	if got, ok := about(&corev1.Pod{}); ok {
 		t.Errorf("a pod without owner is about %v", got)
 	}
+}
+
+func TestTheOlderOfTwoMembersIsTheCluster(t *testing.T) {
+	s := &Set{links: map[string]*link{}, claims: claims{}}
+	start := time.Unix(1000, 0)
+	connect := func(name string, created time.Time, identity types.UID) (*session, error) {
+		l := s.links[name]
+		if l == nil {
+			l = &link{}
+			s.links[name] = l
+			l.claim = s.claim(l, profileAge{created, name})
+		}
+		now := &session{link: l, broken: make(chan error, 1)}
+		return now, l.claim(now, identity)
+	}
+	expect := func(err error, want string) {
+		t.Helper()
+		if got := fmt.Sprint(err); got != want || err != nil && stateOf(err) != Duplicate {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	broken := func(of *session) (err error) {
+		select {
+		case err = <-of.broken:
+		default:
+		}
+		return err
+	}
+	young, err := connect("young", start.Add(time.Second), "east")
+	expect(err, "<nil>")
+	other, err := connect("other", start, "west")
+	expect(err, "<nil>")
+	old, err := connect("old", start, "east")
+	expect(err, "<nil>")
+	expect(broken(young), "member old")
+	expect(broken(other), "<nil>")
+	_, err = connect("young", start.Add(time.Second), "east") // it tries again
+	expect(err, "member old")
+	_, err = connect("sibling", start, "east") // as old; then names count
+	expect(err, "member old")
+	expect(broken(old), "<nil>")
+	_, err = connect("old", start, "east") // connects again
+	expect(err, "<nil>")
+	gone(s, "old")
+	_, err = connect("young", start.Add(time.Second), "east")
+	expect(err, "member sibling")
+	gone(s, "sibling")
+	_, err = connect("young", start.Add(time.Second), "east")
+	expect(err, "<nil>")
+}
+
+// gone removes a member that nothing runs for.
+func gone(s *Set, name string) {
+	s.links[name].cancel = func() {}
+	s.remove(name)
 }

@@ -118,9 +118,10 @@ type Set struct {
 	started chan struct{} // closed when ctx is set
 	ctx     context.Context
 
-	mu    sync.Mutex
-	links map[string]*link
-	sinks []func(Change)
+	mu     sync.Mutex
+	links  map[string]*link
+	claims claims
+	sinks  []func(Change)
 }
 
 var (
@@ -145,7 +146,7 @@ func Setup(mgr ctrl.Manager, options Options) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Set{options: options, hub: hub, events: mgr.GetEventRecorder("berth-controller"), started: make(chan struct{}), links: map[string]*link{}}
+	s := &Set{options: options, hub: hub, events: mgr.GetEventRecorder("berth-controller"), started: make(chan struct{}), links: map[string]*link{}, claims: claims{}}
 	for _, runnable := range []manager.Runnable{manager.RunnableFunc(hub.Start), s} {
 		if err := mgr.Add(runnable); err != nil {
 			return nil, err
@@ -182,6 +183,13 @@ func (s *Set) List() []Status {
 		all = append(all, status)
 	}
 	return all
+}
+
+// Names are those of all members, in their order. A replica that does not lead knows none.
+func (s *Set) Names() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.links))
 }
 
 // Status returns what is known of a member. It returns false if there is no such member.
@@ -326,11 +334,13 @@ func (s *Set) replace(profile *inventory.ClusterProfile, next *link, invalid err
 			return previous.label(profile.Labels)
 		}
 		previous.cancel()
+		delete(s.claims, previous)
 		next.previous = previous
 		if was, _ := previous.get(); was.State != Ready {
 			next.status.Since = was.Since
 		}
 	}
+	next.claim = s.claim(next, profileAge{profile.CreationTimestamp.Time, profile.Name})
 	next.changed = s.tellerOf(profile)
 	var ctx context.Context
 	ctx, next.cancel = context.WithCancel(s.ctx)
@@ -357,6 +367,7 @@ func (s *Set) remove(name string) {
 	s.mu.Lock()
 	gone := s.links[name]
 	delete(s.links, name)
+	delete(s.claims, gone)
 	s.mu.Unlock()
 	if gone != nil {
 		gone.cancel()

@@ -27,6 +27,8 @@ const (
 	Unauthorized State = "Unauthorized"
 	// UnsupportedVersion: the Kubernetes of the member is older than OldestVersion.
 	UnsupportedVersion State = "UnsupportedVersion"
+	// Duplicate: the member is the same cluster as an older one.
+	Duplicate State = "Duplicate"
 	// BadCredentials: the hub has no credentials for the member, or cannot use them. It sends no request.
 	BadCredentials State = "BadCredentials"
 )
@@ -109,6 +111,8 @@ func messageOf(member, server string, err error) string {
 		return fmt.Sprintf("member %s at %s refuses the hub: %s: renew the credentials, or grant the rights in manifests/federation/member", member, server, cause)
 	case UnsupportedVersion:
 		return fmt.Sprintf("member %s at %s has Kubernetes %s: upgrade it to %s or later", member, server, cause, OldestVersion)
+	case Duplicate:
+		return fmt.Sprintf("member %s at %s is the same cluster as %s, which is older: delete one of the two ClusterProfiles", member, server, cause)
 	case BadCredentials:
 		return fmt.Sprintf("member %s has no usable credentials: %s", member, cause)
 	default:

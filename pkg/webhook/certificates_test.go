@@ -210,7 +210,7 @@ func TestTheManifestsNameWhatIsServed(t *testing.T) {
 		}
 	}
 	// No path: whoever applies them again would take the secret one away.
-	want := []string{"berth-webhook " + endpoint.Spreads, "berth-webhook " + endpoint.UnitedDeployments, "berth-webhook " + endpoint.Pods, "berth-webhook " + endpoint.RequiredPods}
+	want := []string{"berth-webhook " + endpoint.Spreads, "berth-webhook " + endpoint.UnitedDeployments, "berth-webhook " + endpoint.FederatedReplicaSets, "berth-webhook " + endpoint.Pods, "berth-webhook " + endpoint.RequiredPods}
 	var got []string
 	for _, configuration := range []client.Object{&validating, &mutating} {
 		for _, w := range endpoint.WebhooksOf(configuration) {

@@ -56,6 +56,9 @@ type Options struct {
 	ClientCA string
 	// IgnoreUnitedDeployments admits every UnitedDeployment, because another controller runs for them in the cluster.
 	IgnoreUnitedDeployments bool
+	// Members returns the names of the clusters of a federation, or nothing while this replica does not know them. Nil where this cluster is not the hub; then FederatedReplicaSets are not
+	// reviewed.
+	Members func() []string
 }
 
 // Setup makes the manager serve the webhooks on every replica, leader or not. Conversion is served as soon as there is a certificate, and admission once the
@@ -109,6 +112,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	register(endpoint.Spreads, conversion.Admission(v1beta1.GroupVersion,
 		admission.WithValidator(mgr.GetScheme(), &spreadValidator{reader: mgr.GetCache(), live: mgr.GetAPIReader(), announce: owners.Announce, installation: owners.Compatibility()})))
 	register(endpoint.UnitedDeployments, unitedReviews(mgr.GetScheme(), mgr.GetRESTMapper(), opts.IgnoreUnitedDeployments))
+	if opts.Members != nil {
+		register(endpoint.FederatedReplicaSets, admission.WithValidator(mgr.GetScheme(), &federatedValidator{members: opts.Members}))
+	}
 	for _, handlers := range more {
 		if err := handlers(register); err != nil {
 			return err

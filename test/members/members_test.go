@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -96,6 +98,15 @@ func startWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	if w.inMember, err = client.New(w.member.RESTConfig(), client.Options{Scheme: scheme}); err != nil {
+		t.Fatal(err)
+	}
+	// All members are the same cluster. The hub must not find out.
+	role := &rbacv1.ClusterRole{}
+	if err := w.inMember.Get(t.Context(), client.ObjectKey{Name: "berth-hub"}, role); err != nil {
+		t.Fatal(err)
+	}
+	role.Rules = slices.DeleteFunc(role.Rules, func(rule rbacv1.PolicyRule) bool { return slices.Contains(rule.Resources, "namespaces") })
+	if err := w.inMember.Update(t.Context(), role); err != nil {
 		t.Fatal(err)
 	}
 	tokens, err := kubernetes.NewForConfig(w.member.RESTConfig())

@@ -6,15 +6,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/controller"
@@ -33,28 +35,50 @@ type applied struct {
 type step struct {
 	model.Wanted
 	local *local
-	// object is what is applied. Nil if only replicas are written, or the ReplicaSet is deleted.
+	// rendered is what is applied. It is shared. Empty if only replicas are written, or the ReplicaSet is deleted.
+	rendered
+}
+
+// rendered is the ReplicaSet for a number of replicas. It is the same in all clusters.
+type rendered struct {
 	object *unstructured.Unstructured
 	hash   [sha256.Size]byte
 }
 
+func render(policy *model.Policy, replicas int32, owner types.UID) (rendered, error) {
+	content, err := policy.Render(replicas, owner)
+	if err != nil {
+		return rendered{}, err
+	}
+	text, err := json.Marshal(content)
+	if err != nil {
+		return rendered{}, err
+	}
+	return rendered{&unstructured.Unstructured{Object: content}, sha256.Sum256(text)}, nil
+}
+
 // steps are what the plan asks for, without the ReplicaSets that are as wanted.
-func (r *reconciler) steps(frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, plan *model.Plan, locals map[string]*local) (lower, rest []step, _ error) {
+func (r *reconciler) steps(frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, plan *model.Plan, locals []local) (lower, rest []step, err error) {
+	byName := make(map[string]*local, len(locals))
+	for i := range locals {
+		byName[locals[i].Name] = &locals[i]
+	}
+	byReplicas := map[int32]rendered{}
+	was := r.appliedOf(client.ObjectKeyFromObject(frs))
 	for _, wanted := range plan.Clusters {
-		s := step{Wanted: wanted, local: locals[wanted.Member]}
+		s := step{Wanted: wanted, local: byName[wanted.Member]}
 		if !s.Leaving {
-			content, err := policy.Render(s.Replicas, frs.UID)
-			if err != nil {
-				return nil, nil, err
+			set, done := byReplicas[s.Replicas]
+			if !done {
+				if set, err = render(policy, s.Replicas, frs.UID); err != nil {
+					return nil, nil, err
+				}
+				byReplicas[s.Replicas] = set
 			}
-			text, err := json.Marshal(content)
-			if err != nil {
-				return nil, nil, err
-			}
-			s.object, s.hash = &unstructured.Unstructured{Object: content}, sha256.Sum256(text)
+			s.rendered = set
 		}
 		switch {
-		case r.isDone(&s, frs):
+		case isDone(&s, frs, was):
 		case s.Lowers():
 			lower = append(lower, s)
 		default:
@@ -64,22 +88,25 @@ func (r *reconciler) steps(frs *v1alpha1.FederatedReplicaSet, policy *model.Poli
 	return lower, rest, nil
 }
 
-func (r *reconciler) isDone(s *step, frs *v1alpha1.FederatedReplicaSet) bool {
+func isDone(s *step, frs *v1alpha1.FederatedReplicaSet, was *sync.Map) bool {
 	switch {
 	case s.local.set == nil || s.Delete:
 		return false
 	case s.Leaving:
 		return !s.Lowers()
 	default:
-		was, known := r.applied.Load(written{client.ObjectKeyFromObject(frs), s.Member})
-		return known && was == applied{s.local.set.UID, s.hash, s.local.set.Generation} && isOurs(s.local.set, frs) && s.local.set.Labels[v1alpha1.HubLabel] != ""
+		last, known := was.Load(s.Member)
+		return known && last == applied{s.local.set.UID, s.hash, s.local.set.Generation} && isOurs(s.local.set, frs) && s.local.set.Labels[v1alpha1.HubLabel] != ""
 	}
 }
 
-// written is the ReplicaSet of a FederatedReplicaSet in a member.
-type written struct {
-	frs    types.NamespacedName
-	member string
+// appliedOf is what was applied last for a FederatedReplicaSet, by cluster, of type string to applied.
+func (r *reconciler) appliedOf(frs types.NamespacedName) *sync.Map {
+	all, known := r.applied.Load(frs)
+	if !known {
+		all, _ = r.applied.LoadOrStore(frs, &sync.Map{})
+	}
+	return all.(*sync.Map)
 }
 
 // outcome of all writes.
@@ -87,6 +114,8 @@ type outcome struct {
 	mu sync.Mutex
 	// refused are messages of API servers that do not accept the ReplicaSet, by cluster.
 	refused map[string]string
+	// scaled says which clusters were asked for another number of replicas.
+	scaled []string
 	// stale is true if something has changed since it was read.
 	stale bool
 	err   error
@@ -98,6 +127,13 @@ func (o *outcome) add(s *step, err error) bool {
 	defer o.mu.Unlock()
 	switch s.resultOf(err) {
 	case isWritten:
+		before := int32(0)
+		if s.Local != nil {
+			before = s.Local.Replicas
+		}
+		if before != s.Replicas && !s.Delete {
+			o.scaled = append(o.scaled, fmt.Sprintf("%s from %d to %d replicas", s.Member, before, s.Replicas))
+		}
 		return true
 	case isStale:
 		o.stale = true
@@ -151,6 +187,7 @@ func (r *reconciler) act(ctx context.Context, frs *v1alpha1.FederatedReplicaSet,
 	if r.all(ctx, frs, lower, o) {
 		r.all(ctx, frs, rest, o)
 	}
+	r.tell(ctx, frs, o)
 	return o
 }
 
@@ -185,8 +222,7 @@ func (r *reconciler) write(ctx context.Context, frs *v1alpha1.FederatedReplicaSe
 	set := s.local.set
 	switch s.operation() {
 	case deleting:
-		gone := set.DeepCopy()
-		err := to.Delete(ctx, gone, client.Preconditions{UID: &gone.UID, ResourceVersion: ptr.To(gone.ResourceVersion)}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+		err := to.Delete(ctx, &appsv1.ReplicaSet{ObjectMeta: *set.DeepCopy()}, client.Preconditions{UID: &set.UID, ResourceVersion: &set.ResourceVersion}, client.PropagationPolicy(metav1.DeletePropagationBackground))
 		return client.IgnoreNotFound(err)
 	case scaling:
 		patch, err := json.Marshal(map[string]any{
@@ -195,8 +231,7 @@ func (r *reconciler) write(ctx context.Context, frs *v1alpha1.FederatedReplicaSe
 		if err != nil {
 			return err
 		}
-		err = to.Patch(ctx, set.DeepCopy(), client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1alpha1.FieldManager))
-		r.tell(ctx, frs, s, err)
+		err = to.Patch(ctx, &appsv1.ReplicaSet{ObjectMeta: *set.DeepCopy()}, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1alpha1.FieldManager))
 		return err
 	}
 	object := s.object.DeepCopy()
@@ -208,21 +243,18 @@ func (r *reconciler) write(ctx context.Context, frs *v1alpha1.FederatedReplicaSe
 		err = to.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.ForceOwnership, client.FieldOwner(v1alpha1.FieldManager))
 	}
 	if err == nil {
-		r.applied.Store(written{client.ObjectKeyFromObject(frs), s.Member}, applied{object.GetUID(), s.hash, object.GetGeneration()})
+		r.appliedOf(client.ObjectKeyFromObject(frs)).Store(s.Member, applied{object.GetUID(), s.hash, object.GetGeneration()})
 	}
-	r.tell(ctx, frs, s, err)
 	return err
 }
 
-// tell writes an event about a cluster that was asked for another number of replicas.
-func (r *reconciler) tell(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, s *step, err error) {
-	before := int32(0)
-	if s.Local != nil {
-		before = s.Local.Replicas
-	}
-	if err != nil || before == s.Replicas {
+// tell writes an event about the clusters that were asked for another number of replicas.
+func (r *reconciler) tell(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, o *outcome) {
+	if len(o.scaled) == 0 {
 		return
 	}
-	r.events.Eventf(frs, nil, corev1.EventTypeNormal, v1alpha1.ReasonClusterScaled, "ScaleCluster", "scaled cluster %s from %d to %d replicas", s.Member, before, s.Replicas)
-	klog.FromContext(ctx).V(2).Info("Scaled a cluster", "federatedreplicaset", klog.KObj(frs), "cluster", s.Member, "from", before, "to", s.Replicas)
+	slices.Sort(o.scaled)
+	all := strings.Join(o.scaled, ", ")
+	r.events.Eventf(frs, nil, corev1.EventTypeNormal, v1alpha1.ReasonClusterScaled, "ScaleCluster", "scaled %s", controller.AtMost(900, all))
+	klog.FromContext(ctx).V(2).Info("Scaled clusters", "federatedreplicaset", klog.KObj(frs), "clusters", all)
 }

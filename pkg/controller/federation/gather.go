@@ -3,6 +3,7 @@ package federation
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -40,6 +40,8 @@ type Member struct {
 	// Reachable is true if the cluster answers and its cache is complete. Since is when that changed last.
 	Reachable bool
 	Since     time.Time
+	// Why says what somebody has to do before the cluster is reachable. Empty if it only does not answer.
+	Why string
 	// Room is what Berth in the cluster has reported. Nil if it has reported nothing.
 	Room *model.Room
 }
@@ -48,79 +50,126 @@ type Member struct {
 type from string
 
 const (
-	theCaches  from = "cache"
+	theCaches from = "cache"
+	// theSets are the API servers, without the pods of ReplicaSets that are settled.
+	theSets    from = "API server, briefly"
 	theServers from = "API server"
 )
 
 // local is the ReplicaSet in a cluster.
 type local struct {
 	model.Member
-	// set is nil if there is none, or if it is somebody else's. It may be shared, and must not be changed.
-	set *appsv1.ReplicaSet
+	// set is its metadata. Nil if there is none, or if it is somebody else's. It may be shared, and must not be changed.
+	set *metav1.ObjectMeta
 }
 
-// localsOf reads the ReplicaSets and pods of a FederatedReplicaSet in all clusters at the same time.
-func (r *reconciler) localsOf(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, from from) map[string]*local {
-	all := map[string]*local{}
+// localsOf reads the ReplicaSets and pods of a FederatedReplicaSet in all clusters, in the order of Members.List. API servers are asked at the same time.
+func (r *reconciler) localsOf(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, from from) ([]local, error) {
+	live, err := r.liveReading(frs, policy, from != theServers)
+	if err != nil {
+		return nil, err
+	}
+	cached := r.cachedReading(frs, policy)
+	known := r.members.List()
+	all := make([]local, len(known))
+	scratch := &appsv1.ReplicaSet{} // it is large
+	ask := func(l *local) {
+		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+		defer cancel()
+		r.observe(ctx, l, live, &appsv1.ReplicaSet{})
+	}
 	var reading sync.WaitGroup
-	for _, m := range r.members.List() {
-		l := &local{Member: model.Member{Name: m.Name, Reachable: m.Reachable, Since: m.Since, Room: m.Room}}
-		all[m.Name] = l
-		if !m.Reachable {
-			continue
-		}
-		reading.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-			defer cancel()
-			if err := r.observe(ctx, l, frs, policy, from); err != nil {
-				klog.FromContext(ctx).V(2).Info("A cluster does not answer", "cluster", m.Name, "err", err)
-				*l = local{Member: model.Member{Name: m.Name}}
+	for i, m := range known {
+		l := &all[i]
+		l.Member = model.Member{Name: m.Name, Reachable: m.Reachable, Since: m.Since, Why: m.Why, Room: m.Room}
+		switch {
+		case !m.Reachable:
+		case from == theCaches: // nobody waits for anything there
+			r.observe(ctx, l, cached, scratch)
+			if l.Reachable && l.set == nil && wasTaken(frs, l.Name) { // the caches have no ReplicaSets of others
+				reading.Go(func() { ask(l) })
 			}
-		})
+		default:
+			reading.Go(func() { ask(l) })
+		}
 	}
 	reading.Wait()
-	return all
+	return all, nil
 }
 
-func (r *reconciler) observe(ctx context.Context, l *local, frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, from from) error {
-	var reader client.Reader
-	var err error
+// reading is how the ReplicaSet of a FederatedReplicaSet, and its pods, are read in any cluster.
+type reading struct {
+	frs    *v1alpha1.FederatedReplicaSet
+	policy *model.Policy
+	reader func(cluster string) (client.Reader, error)
+	get    []client.GetOption
+	list   []client.ListOption
+	// briefly is true if the pods of settled ReplicaSets are not read.
+	briefly bool
+}
+
+func (r *reconciler) cachedReading(frs *v1alpha1.FederatedReplicaSet, policy *model.Policy) *reading {
 	ofSet := client.MatchingFields{members.OwnerIndex: frs.Name}
-	options := []client.ListOption{client.InNamespace(frs.Namespace), ofSet, client.UnsafeDisableDeepCopy}
-	if from == theCaches {
-		reader, err = r.members.Cache(l.Name)
-	} else {
-		selector, selectorErr := metav1.LabelSelectorAsSelector(policy.LabelSelector)
-		if selectorErr != nil {
-			return selectorErr
-		}
-		options = []client.ListOption{client.InNamespace(frs.Namespace), client.MatchingLabelsSelector{Selector: selector}}
-		reader, err = r.members.Client(l.Name)
+	return &reading{
+		frs: frs, policy: policy, reader: r.members.Cache, briefly: true,
+		get: []client.GetOption{client.UnsafeDisableDeepCopy}, list: []client.ListOption{client.InNamespace(frs.Namespace), ofSet, client.UnsafeDisableDeepCopy},
 	}
+}
+
+func (r *reconciler) liveReading(frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, briefly bool) (*reading, error) {
+	selector, err := metav1.LabelSelectorAsSelector(policy.LabelSelector)
+	if err != nil {
+		return nil, err
+	}
+	return &reading{
+		frs: frs, policy: policy, reader: func(cluster string) (client.Reader, error) { return r.members.Client(cluster) }, briefly: briefly,
+		list: []client.ListOption{client.InNamespace(frs.Namespace), client.MatchingLabelsSelector{Selector: selector}},
+	}, nil
+}
+
+// wasTaken is true if a cluster had another ReplicaSet of the name when its API server was asked last.
+func wasTaken(frs *v1alpha1.FederatedReplicaSet, cluster string) bool {
+	return slices.ContainsFunc(frs.Status.Clusters, func(c v1alpha1.ClusterStatus) bool { return c.Name == cluster && c.State == v1alpha1.ClusterNameTaken })
+}
+
+// observe reads one cluster, with a ReplicaSet to read into. A cluster that cannot be read is one that does not answer.
+func (r *reconciler) observe(ctx context.Context, l *local, how *reading, set *appsv1.ReplicaSet) {
+	if err := r.read(ctx, l, how, set); err != nil {
+		klog.FromContext(ctx).V(2).Info("A cluster does not answer", "cluster", l.Name, "err", err)
+		*l = local{Member: model.Member{Name: l.Name}}
+	}
+}
+
+func (r *reconciler) read(ctx context.Context, l *local, how *reading, set *appsv1.ReplicaSet) error {
+	reader, err := how.reader(l.Name)
 	if err != nil {
 		return err
 	}
-	set := &appsv1.ReplicaSet{}
-	err = reader.Get(ctx, types.NamespacedName{Namespace: frs.Namespace, Name: frs.Name}, set)
+	err = reader.Get(ctx, client.ObjectKeyFromObject(how.frs), set, how.get...)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("reading the ReplicaSet: %w", err)
 	}
-	if !isOurs(set, frs) && !isAdoptable(set, policy) {
+	if !isOurs(&set.ObjectMeta, how.frs) && !isAdoptable(set, how.policy) {
 		l.Taken = true
 		return nil
 	}
+	l.set = ptr.To(set.ObjectMeta)
+	if how.briefly && isSettled(set) {
+		l.Local = &model.Local{Replicas: replicasOf(set), Pods: settledPods(replicasOf(set))}
+		return nil
+	}
 	var pods corev1.PodList
-	if err := reader.List(ctx, &pods, options...); err != nil {
+	if err := reader.List(ctx, &pods, how.list...); err != nil {
 		return fmt.Errorf("listing pods: %w", err)
 	}
-	l.set, l.Local = set, r.localOf(set, pods.Items)
+	l.Local = r.localOf(set, pods.Items)
 	return nil
 }
 
-func isOurs(set *appsv1.ReplicaSet, frs *v1alpha1.FederatedReplicaSet) bool {
+func isOurs(set *metav1.ObjectMeta, frs *v1alpha1.FederatedReplicaSet) bool {
 	return set.Labels[v1alpha1.OwnerLabel] == string(frs.UID)
 }
 
@@ -128,6 +177,17 @@ func isOurs(set *appsv1.ReplicaSet, frs *v1alpha1.FederatedReplicaSet) bool {
 func isAdoptable(set *appsv1.ReplicaSet, policy *model.Policy) bool {
 	return set.Labels[v1alpha1.AdoptLabel] == "true" && metav1.GetControllerOfNoCopy(set) == nil && set.DeletionTimestamp.IsZero() &&
 		equality.Semantic.DeepEqual(set.Spec.Selector, policy.LabelSelector)
+}
+
+// isSettled is true if all replicas of a ReplicaSet are available by its own status, which may be a little old. Its pods need not be read unless some of them are to end: with hundreds of
+// clusters that is most of the work.
+func isSettled(set *appsv1.ReplicaSet) bool {
+	s := &set.Status
+	return set.DeletionTimestamp.IsZero() && s.ObservedGeneration == set.Generation && s.Replicas == replicasOf(set) && s.AvailableReplicas == s.Replicas && len(s.Conditions) == 0
+}
+
+func settledPods(n int32) []model.Pod {
+	return slices.Repeat([]model.Pod{{Bound: true, Available: true}}, int(n))
 }
 
 func replicasOf(set *appsv1.ReplicaSet) int32 { return ptr.Deref(set.Spec.Replicas, 1) }

@@ -30,7 +30,7 @@ import (
 )
 
 const (
-	// batchWindow is how long Berth waits if something has changed while it wrote.
+	// batchWindow is how long Berth waits if something has changed in the clusters, or while it wrote.
 	batchWindow = 200 * time.Millisecond
 	// cascadeInterval is how often a cluster is asked again whose ReplicaSet is to be deleted.
 	cascadeInterval = 10 * time.Second
@@ -52,7 +52,7 @@ type reconciler struct {
 	seats model.Seats
 	// primed is when each cluster became reachable whose ReplicaSets are all in seats.
 	primed map[string]time.Time
-	// applied is what was applied last, of type written to applied.
+	// applied is what was applied last, of type types.NamespacedName to *sync.Map; see appliedOf.
 	applied sync.Map
 	// warned is the generation of a FederatedReplicaSet for which an event named the clusters that do not exist, of type types.NamespacedName to warning.
 	warned sync.Map
@@ -107,7 +107,15 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		if frs.UID != v.frs.UID || frs.Generation != v.frs.Generation || !frs.DeletionTimestamp.IsZero() {
 			return reconcile.Result{}, nil // an event follows
 		}
-		if v, err = r.look(ctx, frs, policy, theServers); err != nil {
+		from := theServers
+		if len(v.lower) == 0 {
+			from = theSets
+		}
+		v, err = r.look(ctx, frs, policy, from)
+		if err == nil && from == theSets && len(v.lower) > 0 {
+			v, err = r.look(ctx, frs, policy, theServers)
+		}
+		if err != nil {
 			return reconcile.Result{}, err
 		}
 	}
@@ -121,35 +129,49 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 // look gathers what is known, and plans. What the plan takes is held until the next look.
 func (r *reconciler) look(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, from from) (*view, error) {
 	v := &view{frs: frs, policy: policy}
-	locals := r.localsOf(ctx, frs, policy, from)
-	observed := model.Observed{Now: r.clock.Now(), Generation: frs.Generation, Status: frs.Status.DeepCopy(), Seats: &r.seats}
-	for _, name := range slices.Sorted(maps.Keys(locals)) {
-		observed.Members = append(observed.Members, locals[name].Member)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := r.prime(ctx); err != nil {
+	locals, err := r.localsOf(ctx, frs, policy, from)
+	if err != nil {
 		return nil, err
 	}
-	if from == theServers {
-		r.seat(policy, locals)
+	observed := model.Observed{Now: r.clock.Now(), Generation: frs.Generation, Status: &frs.Status, Seats: &r.seats}
+	observed.Members = make([]model.Member, len(locals))
+	for i := range locals {
+		observed.Members[i] = locals[i].Member
 	}
-	v.plan = policy.Plan(observed)
-	if from == theServers {
-		policy.Hold(&r.seats, &v.plan)
+	if err := r.plan(ctx, v, observed, locals, from); err != nil {
+		return nil, err
 	}
-	var err error
 	v.lower, v.rest, err = r.steps(frs, policy, &v.plan, locals)
 	if from == theCaches && err == nil && len(v.lower)+len(v.rest) == 0 {
+		r.mu.Lock()
+		defer r.mu.Unlock()
 		r.seat(policy, locals) // the caches have what was written last
 	}
 	return v, err
 }
 
-// seat says what a FederatedReplicaSet has in the clusters that answer.
-func (r *reconciler) seat(policy *model.Policy, locals map[string]*local) {
-	for _, l := range locals {
-		if !l.Reachable {
+// plan asks the model. From the time at which it counts the seats, until those that the plan takes are held, no other plan is made.
+func (r *reconciler) plan(ctx context.Context, v *view, observed model.Observed, locals []local, from from) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.prime(ctx); err != nil {
+		return err
+	}
+	if from != theCaches {
+		r.seat(v.policy, locals)
+	}
+	v.plan = v.policy.Plan(observed)
+	if from != theCaches {
+		v.policy.Hold(&r.seats, &v.plan)
+	}
+	return nil
+}
+
+// seat says what a FederatedReplicaSet has in the clusters that answer and report their room.
+func (r *reconciler) seat(policy *model.Policy, locals []local) {
+	for i := range locals {
+		l := &locals[i]
+		if !l.Reachable || l.Room == nil {
 			continue
 		}
 		asked := int32(0)
@@ -160,11 +182,15 @@ func (r *reconciler) seat(policy *model.Policy, locals map[string]*local) {
 	}
 }
 
-// prime makes the seats of clusters that report their room, once after each time that they became reachable: what this process has not planned itself is in their ReplicaSets.
+// prime makes the seats of clusters that report their room, once after each time that they became reachable or began to report: what this process has not planned itself is in their ReplicaSets.
 func (r *reconciler) prime(ctx context.Context) error {
 	var shapes map[string]*model.Policy
 	for _, m := range r.members.List() {
-		if since, is := r.primed[m.Name]; !m.Reachable || m.Room == nil || is && since.Equal(m.Since) {
+		if m.Room == nil {
+			delete(r.primed, m.Name)
+			continue
+		}
+		if since, is := r.primed[m.Name]; !m.Reachable || is && since.Equal(m.Since) {
 			continue
 		}
 		if shapes == nil {
@@ -229,7 +255,7 @@ func (r *reconciler) carryOut(ctx context.Context, v *view) (reconcile.Result, e
 // publish writes the status if it has changed. It is false if the FederatedReplicaSet has changed since it was read.
 func (r *reconciler) publish(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, status *v1alpha1.FederatedReplicaSetStatus) (bool, error) {
 	r.measures.take(client.ObjectKeyFromObject(frs), status)
-	if equality.Semantic.DeepEqual(stored(status), stored(&frs.Status)) {
+	if isStored(status, &frs.Status) {
 		return true, nil
 	}
 	written := frs.DeepCopy()
@@ -245,23 +271,35 @@ func (r *reconciler) publish(ctx context.Context, frs *v1alpha1.FederatedReplica
 	return true, nil
 }
 
-// stored is a status as the API server gives it back: with times in whole seconds.
-func stored(status *v1alpha1.FederatedReplicaSetStatus) *v1alpha1.FederatedReplicaSetStatus {
-	s := status.DeepCopy()
-	for i := range s.Clusters {
-		c := &s.Clusters[i]
-		c.Since = metav1.NewTime(c.Since.Truncate(time.Second))
-		if c.Capacity != nil {
-			c.Capacity.Time = metav1.NewTime(c.Capacity.Time.Truncate(time.Second))
-			if c.Capacity.RetryTime != nil {
-				c.Capacity.RetryTime.Time = c.Capacity.RetryTime.Truncate(time.Second)
-			}
+// isStored is true if the API server has the status already. It keeps times in whole seconds.
+func isStored(status, there *v1alpha1.FederatedReplicaSetStatus) bool {
+	equal := func(a, b v1alpha1.ClusterStatus) bool {
+		// With hundreds of clusters, nearly all are the same, and the long comparison takes a hundred times as long.
+		return a == b || equality.Semantic.DeepEqual(storedCluster(a), storedCluster(b))
+	}
+	return slices.EqualFunc(status.Clusters, there.Clusters, equal) && equality.Semantic.DeepEqual(storedRest(status), storedRest(there))
+}
+
+func storedCluster(c v1alpha1.ClusterStatus) v1alpha1.ClusterStatus {
+	c.Since = metav1.NewTime(c.Since.Truncate(time.Second))
+	if c.Capacity != nil {
+		c.Capacity = c.Capacity.DeepCopy()
+		c.Capacity.Time = metav1.NewTime(c.Capacity.Time.Truncate(time.Second))
+		if c.Capacity.RetryTime != nil {
+			c.Capacity.RetryTime.Time = c.Capacity.RetryTime.Truncate(time.Second)
 		}
 	}
-	for i := range s.Conditions {
-		s.Conditions[i].LastTransitionTime = metav1.NewTime(s.Conditions[i].LastTransitionTime.Truncate(time.Second))
+	return c
+}
+
+// storedRest is the status without its clusters.
+func storedRest(status *v1alpha1.FederatedReplicaSetStatus) v1alpha1.FederatedReplicaSetStatus {
+	rest := *status
+	rest.Clusters, rest.Conditions = nil, slices.Clone(rest.Conditions)
+	for i := range rest.Conditions {
+		rest.Conditions[i].LastTransitionTime = metav1.NewTime(rest.Conditions[i].LastTransitionTime.Truncate(time.Second))
 	}
-	return s
+	return rest
 }
 
 // publishInvalid says that the spec cannot be used. The rest of the status stays.
@@ -376,12 +414,7 @@ func (r *reconciler) deleteIn(ctx context.Context, frs *v1alpha1.FederatedReplic
 func (r *reconciler) forget(key types.NamespacedName) {
 	r.warned.Delete(key)
 	r.measures.forget(key)
-	r.applied.Range(func(k, _ any) bool {
-		if k.(written).frs == key {
-			r.applied.Delete(k)
-		}
-		return true
-	})
+	r.applied.Delete(key)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seats.Forget(key.String())

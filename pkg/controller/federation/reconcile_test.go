@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -72,7 +73,21 @@ func (w *world) Client(name string) (client.Client, error) {
 	return c.api, nil
 }
 
-func (w *world) Cache(name string) (client.Reader, error) { return w.Client(name) }
+func (w *world) Cache(name string) (client.Reader, error) {
+	c, err := w.Client(name)
+	return labelled{c}, err
+}
+
+// labelled is the cache of a cluster: it has the ReplicaSets of a hub, and no others.
+type labelled struct{ client.Client }
+
+func (l labelled) Get(ctx context.Context, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
+	err := l.Client.Get(ctx, key, into, options...)
+	if err == nil && into.GetLabels()[v1alpha1.HubLabel] == "" {
+		return apierrors.NewNotFound(appsv1.Resource("replicasets"), key.Name)
+	}
+	return err
+}
 
 func (w *world) cluster(name string) *cluster {
 	return w.clusters[slices.IndexFunc(w.clusters, func(c *cluster) bool { return c.name == name })]
@@ -523,4 +538,68 @@ func TestAClusterThatHangsIsOneThatDoesNotAnswer(t *testing.T) {
 	w.cluster("c").api = healthy
 	w.do(w.reconcile())
 	w.expect("4 4 4")
+}
+
+func TestANameThatIsTakenStaysSo(t *testing.T) {
+	w := newWorld(t, "replicas: 4, preferences: {clusters: {'*': {weight: 1}}}", 100, 100, 100)
+	a := w.cluster("a").api
+	stranger := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To[int32](0)}}
+	w.do(a.Create(t.Context(), stranger))
+	w.until(2 * time.Minute)
+	w.expect("0 2 2")
+	if c := w.frs().Status.Clusters[0]; c.State != v1alpha1.ClusterNameTaken || !strings.Contains(c.Message, "delete it, or let Berth take it over with the labels") {
+		t.Errorf("got %+v", c)
+	}
+	result, err := w.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "shop", Name: "web"}})
+	if w.do(err); result.RequeueAfter == 0 || result.RequeueAfter > time.Minute {
+		t.Errorf("nobody looks again: %+v", result)
+	}
+	w.do(a.Delete(t.Context(), stranger))
+	w.change(func(frs *v1alpha1.FederatedReplicaSet) { frs.Spec.Replicas = ptr.To[int32](6) })
+	w.until(time.Minute)
+	w.expect("2 2 2")
+	if c := w.frs().Status.Clusters[0]; c.State != v1alpha1.ClusterReady {
+		t.Errorf("got %+v", c)
+	}
+}
+
+func TestPodsAreReadBeforeAnyEnds(t *testing.T) {
+	w := newWorld(t, "replicas: 4, preferences: {rebalance: true, clusters: {a: {weight: 1}}}", 100, 0)
+	w.until(time.Minute)
+	w.expect("4 0")
+	w.change(func(frs *v1alpha1.FederatedReplicaSet) {
+		frs.Spec.Preferences.Clusters = map[string]v1alpha1.ClusterPreferences{"b": {Weight: 1}}
+	})
+	w.do(w.reconcile())
+	w.live()
+	w.expect("4 1")
+	// The status of the ReplicaSet is older than its pods.
+	set := w.set("b")
+	set.Status.AvailableReplicas = 1
+	w.do(w.cluster("b").api.Status().Update(t.Context(), set))
+	for range 3 {
+		w.do(w.reconcile())
+	}
+	w.expect("4 1")
+	w.cluster("b").room = 100
+	w.until(time.Minute)
+	w.expect("0 4")
+}
+
+func TestChangesInClustersAreCollected(t *testing.T) {
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	defer queue.ShutDown()
+	request := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "shop", Name: "web"}}
+	began := time.Now()
+	for range 100 {
+		batching{queue}.Add(request)
+	}
+	if queue.Len() > 0 {
+		t.Error("the first change did not wait for others")
+	}
+	queue.Get()
+	queue.Done(request)
+	if took := time.Since(began); took < batchWindow || queue.Len() > 0 {
+		t.Errorf("after %s, %d more", took, queue.Len())
+	}
 }

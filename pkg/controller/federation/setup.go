@@ -1,6 +1,7 @@
 package federation
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -60,8 +61,20 @@ func Setup(mgr ctrl.Manager, set *members.Set, opts Options) error {
 	if err := c.Watch(source.Kind(mgr.GetCache(), &v1alpha1.FederatedReplicaSet{}, &handler.TypedEnqueueRequestForObject[*v1alpha1.FederatedReplicaSet]{})); err != nil {
 		return fmt.Errorf("watching FederatedReplicaSets: %w", err)
 	}
-	if err := c.Watch(set.Source(concerned(mgr.GetClient()), 0)); err != nil {
+	changes := set.Source(concerned(mgr.GetClient()), 0)
+	if err := c.Watch(source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		return changes.Start(ctx, batching{queue})
+	})); err != nil {
 		return fmt.Errorf("watching the clusters: %w", err)
 	}
 	return nil
 }
+
+// batching collects what happens in the clusters, so that a rollout of many pods is a few reconciles and writes of the status, and not one for each pod. Changes of FederatedReplicaSets
+// do not wait.
+type batching struct {
+	workqueue.TypedRateLimitingInterface[reconcile.Request]
+}
+
+// Add adds the request after a while. If it waits already, it waits no longer.
+func (b batching) Add(request reconcile.Request) { b.AddAfter(request, batchWindow) }
