@@ -88,6 +88,7 @@ api-reference: $(BIN)/crd-ref-docs ## minutes | Write docs/api from the code: fi
 	$(CRD_REF_DOCS) --source-path=./pkg/crd/apps/v1beta1 --output-path=docs/api/workloadspread.md
 	$(CRD_REF_DOCS) --source-path=./pkg/crd/policy/v1beta1 --output-path=docs/api/podunavailablebudget.md
 	$(CRD_REF_DOCS) --source-path=./pkg/crd/united/v1beta1 --output-path=docs/api/uniteddeployment.md
+	$(CRD_REF_DOCS) --source-path=./pkg/crd/sidecar/v1beta1 --output-path=docs/api/sidecarset.md
 	$(CRD_REF_DOCS) --source-path=./pkg/crd/federation/v1alpha1 --output-path=docs/api/federatedreplicaset.md
 	cd hack/tools/apiref && $(GO) run ./arguments $(CURDIR) > $(CURDIR)/docs/api/arguments.md
 	cd hack/tools/apiref && $(GO) run ./metrics $(CURDIR) > $(CURDIR)/docs/api/metrics.md

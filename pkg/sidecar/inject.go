@@ -153,7 +153,7 @@ func (v *Version) eject(pod *corev1.Pod) {
 	}
 	pod.Spec.InitContainers = slices.DeleteFunc(pod.Spec.InitContainers, gone)
 	pod.Spec.Containers = slices.DeleteFunc(pod.Spec.Containers, gone)
-	states := read[v1beta1.InPlaceState](pod, v1beta1.InPlaceStateAnnotation)
+	states := read[inPlaceState](pod, v1beta1.InPlaceStateAnnotation)
 	delete(states, v.Set)
 	if len(states) == 0 {
 		delete(pod.Annotations, v1beta1.InPlaceStateAnnotation)

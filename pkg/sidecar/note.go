@@ -40,23 +40,59 @@ func set[T any](pod *corev1.Pod, annotation, key string, value T) {
 // note writes down that a pod has a version of a set.
 func (c *Content) note(pod *corev1.Pod, setName, revision string, now time.Time) {
 	list := []string{}
-	given := v1beta1.Given{Fixed: c.Fixed, Containers: map[string]v1beta1.GivenContainer{}}
+	all := given{Fixed: c.Fixed, Containers: map[string]givenContainer{}}
 	for _, container := range c.running() {
 		list = append(list, container.Name)
-		given.Containers[container.Name] = v1beta1.GivenContainer{Image: container.Image, Resources: container.Resources}
+		all.Containers[container.Name] = givenContainer{Image: container.Image, Resources: container.Resources}
 	}
 	slices.Sort(list)
-	version := v1beta1.PodVersion{UpdateTimestamp: metav1.NewTime(now), Hash: c.Hash, SidecarSetName: setName, SidecarList: list, ControllerRevision: revision}
+	version := PodVersion{UpdateTimestamp: metav1.NewTime(now), Hash: c.Hash, SidecarSetName: setName, SidecarList: list, ControllerRevision: revision}
 	set(pod, v1beta1.HashAnnotation, setName, version)
 	version.Hash, version.ControllerRevision = c.WithoutImage, ""
 	set(pod, v1beta1.HashWithoutImageAnnotation, setName, version)
-	set(pod, v1beta1.GivenAnnotation, setName, given)
-	sets := read[v1beta1.PodVersion](pod, v1beta1.HashAnnotation)
+	set(pod, v1beta1.GivenAnnotation, setName, all)
+	sets := read[PodVersion](pod, v1beta1.HashAnnotation)
 	pod.Annotations[v1beta1.InjectedListAnnotation] = strings.Join(slices.Sorted(maps.Keys(sets)), ",")
 }
 
 // VersionOf is the version of a set that a pod has. It is false for a pod without the set.
-func VersionOf(pod *corev1.Pod, setName string) (v1beta1.PodVersion, bool) {
-	version, has := read[v1beta1.PodVersion](pod, v1beta1.HashAnnotation)[setName]
+func VersionOf(pod *corev1.Pod, setName string) (PodVersion, bool) {
+	version, has := read[PodVersion](pod, v1beta1.HashAnnotation)[setName]
 	return version, has
+}
+
+// PodVersion is which version of a SidecarSet a pod has. It is in v1beta1.HashAnnotation.
+type PodVersion struct {
+	UpdateTimestamp    metav1.Time `json:"updateTimestamp"`
+	Hash               string      `json:"hash"`
+	SidecarSetName     string      `json:"sidecarSetName"`
+	SidecarList        []string    `json:"sidecarList"`
+	ControllerRevision string      `json:"controllerRevision,omitempty"`
+}
+
+// inPlaceState is what sidecars were before an update. It is in v1beta1.InPlaceStateAnnotation.
+type inPlaceState struct {
+	Revision              string                     `json:"revision"`
+	UpdateTimestamp       metav1.Time                `json:"updateTimestamp"`
+	LastContainerStatuses map[string]containerStatus `json:"lastContainerStatuses,omitempty"`
+}
+
+// containerStatus is what a container was. ContainerID is an addition of Berth.
+type containerStatus struct {
+	ImageID     string `json:"imageID,omitempty"`
+	ContainerID string `json:"containerID,omitempty"`
+}
+
+// given is what a SidecarSet has given to a pod. It is in v1beta1.GivenAnnotation.
+type given struct {
+	// Fixed is a hash of everything that cannot be changed in place.
+	Fixed string `json:"fixed"`
+	// Containers are the images and resources, by the name of the sidecar.
+	Containers map[string]givenContainer `json:"containers"`
+}
+
+// givenContainer is what of a container can be changed in place.
+type givenContainer struct {
+	Image     string                      `json:"image"`
+	Resources corev1.ResourceRequirements `json:"resources,omitempty,omitzero"`
 }

@@ -43,7 +43,7 @@ func (p *Policy) Observe(pod *corev1.Pod, now time.Time) (Pod, bool) {
 	if !has || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return Pod{}, false
 	}
-	state, touched := read[v1beta1.InPlaceState](pod, v1beta1.InPlaceStateAnnotation)[p.Name]
+	state, touched := read[inPlaceState](pod, v1beta1.InPlaceStateAnnotation)[p.Name]
 	is := Pod{
 		Pod: pod, Updated: version.Hash == p.Hash, Touched: touched, Ready: pod.Status.Phase == corev1.PodRunning && budget.IsReady(pod), Why: p.why(pod),
 	}
@@ -60,11 +60,11 @@ func (p *Policy) Observe(pod *corev1.Pod, now time.Time) (Pod, bool) {
 
 // why says why a pod cannot be updated in place.
 func (p *Policy) why(pod *corev1.Pod) string {
-	given, has := read[v1beta1.Given](pod, v1beta1.GivenAnnotation)[p.Name]
+	noted, has := read[given](pod, v1beta1.GivenAnnotation)[p.Name]
 	switch {
 	case !has:
 		return "another product has injected its sidecars"
-	case given.Fixed != p.Fixed:
+	case noted.Fixed != p.Fixed:
 		return "more than images and resources has changed"
 	}
 	for _, c := range p.running() {
@@ -78,7 +78,7 @@ func (p *Policy) why(pod *corev1.Pod) string {
 }
 
 // restarted is true if all containers run as the previous update has asked for.
-func (p *Policy) restarted(pod *corev1.Pod, state *v1beta1.InPlaceState, now time.Time) bool {
+func (p *Policy) restarted(pod *corev1.Pod, state *inPlaceState, now time.Time) bool {
 	for _, c := range p.running() {
 		for _, name := range podNames(c) {
 			if !runs(pod, name, state, now) {
@@ -93,7 +93,7 @@ func (p *Policy) restarted(pod *corev1.Pod, state *v1beta1.InPlaceState, now tim
 //
 // The observed generation alone does not tell this: a kubelet reports it before it restarts the container. A restarted container alone does not either: it may have
 // crashed before the kubelet saw the update.
-func runs(pod *corev1.Pod, name string, state *v1beta1.InPlaceState, now time.Time) bool {
+func runs(pod *corev1.Pod, name string, state *inPlaceState, now time.Time) bool {
 	before, changed := state.LastContainerStatuses[name]
 	container := containerOf(pod, name)
 	if !changed || container == nil {

@@ -13,10 +13,10 @@ import (
 // Resized is the pod with other resources for the containers of the set. It is written to the subresource resize, before the pod that Update returns. Nil if the
 // resources stay.
 func (p *Policy) Resized(pod *corev1.Pod) *corev1.Pod {
-	given := read[v1beta1.Given](pod, v1beta1.GivenAnnotation)[p.Name]
+	noted := read[given](pod, v1beta1.GivenAnnotation)[p.Name]
 	after, changed := pod.DeepCopy(), false
 	for _, c := range p.running() {
-		was := given.Containers[c.Name].Resources
+		was := noted.Containers[c.Name].Resources
 		if equality.Semantic.DeepEqual(was, c.Resources) {
 			continue
 		}
@@ -67,12 +67,12 @@ func amounts(has, was, is corev1.ResourceList) corev1.ResourceList {
 // Update is the pod with the latest version, which can be written in place. It must be one that can be updated in place. Images that the set has not changed stay as
 // they are, whoever has written them. restarts is false if no container restarts.
 func (p *Policy) Update(pod *corev1.Pod, revision string, now time.Time) (after *corev1.Pod, restarts bool) {
-	given := read[v1beta1.Given](pod, v1beta1.GivenAnnotation)[p.Name]
+	noted := read[given](pod, v1beta1.GivenAnnotation)[p.Name]
 	after = pod.DeepCopy()
 	var changed []string
 	for _, c := range p.running() {
 		switch {
-		case given.Containers[c.Name].Image == c.Image:
+		case noted.Containers[c.Name].Image == c.Image:
 		case isHot(c):
 			changed = append(changed, upgrade(after, c))
 		default:
@@ -112,15 +112,15 @@ func (p *Policy) remember(pod *corev1.Pod, changed []string, now time.Time) {
 	if len(changed) == 0 {
 		return
 	}
-	state := read[v1beta1.InPlaceState](pod, v1beta1.InPlaceStateAnnotation)[p.Name]
+	state := read[inPlaceState](pod, v1beta1.InPlaceStateAnnotation)[p.Name]
 	state.Revision, state.UpdateTimestamp = p.Hash, metav1.NewTime(now)
 	if state.LastContainerStatuses == nil {
-		state.LastContainerStatuses = map[string]v1beta1.ContainerStatus{}
+		state.LastContainerStatuses = map[string]containerStatus{}
 	}
 	for _, name := range changed {
-		last := v1beta1.ContainerStatus{}
+		last := containerStatus{}
 		if status := statusOf(pod, name); status != nil {
-			last = v1beta1.ContainerStatus{ImageID: status.ImageID, ContainerID: status.ContainerID}
+			last = containerStatus{ImageID: status.ImageID, ContainerID: status.ContainerID}
 		}
 		state.LastContainerStatuses[name] = last
 	}

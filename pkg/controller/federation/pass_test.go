@@ -219,7 +219,7 @@ template:
 		f.all[client.ObjectKeyFromObject(frs)] = frs
 	}
 	hub := fleetHub{fleet: f}
-	r := &reconciler{client: hub, live: hub, members: f, events: events.NewFakeRecorder(0), clock: clock.RealClock{}}
+	r := &reconciler{client: hub, live: hub, members: f, events: events.NewFakeRecorder(0), clock: clock.RealClock{}, measures: newMeasures(func() []members.Status { return nil })}
 	r.events.(*events.FakeRecorder).Events = nil // drop them
 	return f, r
 }

@@ -5,7 +5,7 @@
 
 {{ $type.Doc | trim }}
 {{ if $type.References }}
-In: {{ range $i, $ref := $type.SortedReferences }}{{ if $i }}, {{ end }}{{ markdownRenderTypeLink $ref }}{{ end }}.
+In: {{ range $i, $ref := $type.SortedReferences }}{{ if $i }}, {{ end }}{{ if markdownShouldRenderType $ref }}{{ markdownRenderTypeLink $ref }}{{ else }}{{ $ref.Name }}{{ end }}{{ end }}.
 {{ end }}
 {{- if $type.Members }}
 | field | type | |

@@ -453,39 +453,3 @@ type SidecarSetStatus struct {
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
-
-// PodVersion is which version of a SidecarSet a pod has. See HashAnnotation.
-type PodVersion struct {
-	UpdateTimestamp    metav1.Time `json:"updateTimestamp"`
-	Hash               string      `json:"hash"`
-	SidecarSetName     string      `json:"sidecarSetName"`
-	SidecarList        []string    `json:"sidecarList"`
-	ControllerRevision string      `json:"controllerRevision,omitempty"`
-}
-
-// InPlaceState is what sidecars were before an update. See InPlaceStateAnnotation.
-type InPlaceState struct {
-	Revision              string                     `json:"revision"`
-	UpdateTimestamp       metav1.Time                `json:"updateTimestamp"`
-	LastContainerStatuses map[string]ContainerStatus `json:"lastContainerStatuses,omitempty"`
-}
-
-// ContainerStatus is what a container was. ContainerID is an addition of Berth.
-type ContainerStatus struct {
-	ImageID     string `json:"imageID,omitempty"`
-	ContainerID string `json:"containerID,omitempty"`
-}
-
-// Given is what a SidecarSet has given to a pod. See GivenAnnotation.
-type Given struct {
-	// Fixed is a hash of everything that cannot be changed in place.
-	Fixed string `json:"fixed"`
-	// Containers are the images and resources, by the name of the sidecar.
-	Containers map[string]GivenContainer `json:"containers"`
-}
-
-// GivenContainer is what of a container can be changed in place.
-type GivenContainer struct {
-	Image     string                      `json:"image"`
-	Resources corev1.ResourceRequirements `json:"resources,omitempty,omitzero"`
-}
