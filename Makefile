@@ -138,7 +138,7 @@ test: tools build $(BIN)/kube-scheduler-alone $(BIN)/helm $(BIN)/gotestsum ## ha
 	$(GO) vet ./...
 	$(GOTEST) --packages='./cmd/... ./manifests/... ./pkg/...'
 	$(GOTEST) --packages="./test/integration $$($(GO) list ./test/... | grep -v -e /test/documents -e /test/ui -e /test/integration$$)" -- -count=1 -timeout=20m -skip='$(ALONE)' # the longest first
-	$(GOTEST) --packages=./test/documents -- -count=1 -timeout=10m # by itself, because what commands print must be what the pages show
+	$(GOTEST) --packages=./test/documents -- -count=1 -timeout=15m # by itself, because what commands print must be what the pages show
 	if hack/browser.sh; then $(GOTEST) --packages=./test/ui -- -count=1; else echo "test/ui is left out, it needs a browser; see 'make test-ui'" >&2; fi
 	$(GOTEST) --packages=./test/budget -- -count=1 -timeout=10m -run='$(ALONE)' -args -slack=4
 
