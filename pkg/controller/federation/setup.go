@@ -20,10 +20,9 @@ import (
 )
 
 const (
-	// concurrentReconciles is how many FederatedReplicaSets are reconciled at the same time, and concurrentOfNamespace how many of them may be of one namespace. Most of a reconcile that
-	// writes is waiting for clusters that may be far away.
-	concurrentReconciles  = 32
-	concurrentOfNamespace = 16
+	// concurrentReconciles is how many FederatedReplicaSets are reconciled at the same time, and concurrentOfNamespace how many of them may be of one namespace.
+	concurrentReconciles  = 8
+	concurrentOfNamespace = 4
 	// After an error a FederatedReplicaSet is tried again with exponential backoff from firstRetry up to lastRetry.
 	firstRetry = 200 * time.Millisecond
 	lastRetry  = time.Minute
