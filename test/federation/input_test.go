@@ -136,8 +136,8 @@ func TestEachBadInputHasOneMessage(t *testing.T) {
 	}
 	warnings.mu.Unlock()
 
-	// Its status says what is wrong with each cluster.
-	w.expect(t, ns, "1(0) 2 2", false)
+	// Its status says what is wrong with each cluster. The first one has a replica of the other ReplicaSet.
+	w.expect(t, ns, "1 2 2", false)
 	for name, want := range map[string]string{
 		"member-1": "has another ReplicaSet web in namespace input; delete it, or let Berth take it over with the labels federation.berth.dev/adopt=true and federation.berth.dev/hub=true",
 		"old":      "member old at " + old.URL + " has Kubernetes 1.30: upgrade it to 1.33 or later",
