@@ -50,10 +50,12 @@ var (
 	//
 	//go:embed sidecar/apps.kruise.io_sidecarsets.yaml
 	SidecarCRD []byte
-	// SidecarWebhooks are the webhook configurations of SidecarSets: a mutating one and a validating one.
+	// SidecarMutatingWebhook injects sidecars, and SidecarValidatingWebhook is about SidecarSets.
 	//
-	//go:embed sidecar/webhooks.yaml
-	SidecarWebhooks []byte
+	//go:embed sidecar/mutatingwebhookconfiguration.yaml
+	SidecarMutatingWebhook []byte
+	//go:embed sidecar/validatingwebhookconfiguration.yaml
+	SidecarValidatingWebhook []byte
 )
 
 // DeschedulerPolicy is the ConfigMap with the descheduler's policy as it is deployed.

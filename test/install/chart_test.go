@@ -113,6 +113,7 @@ func TestTheChartIsTheManifests(t *testing.T) {
 		"with the descheduler as a Job":          {fmt.Sprintf(parts, "job"), "descheduler.mode=job"},
 		"with certificates of cert-manager":      {"resources: [manifests]\ncomponents: [manifests/webhook/cert-manager]", "certificates.source=cert-manager"},
 		"with metrics, alerts and the dashboard": {"resources: [manifests, manifests/observe]", "observe.podMonitor=true,observe.rules=true,observe.dashboard=true"},
+		"with SidecarSets":                       {"resources: [manifests]\ncomponents: [manifests/sidecar]", "sidecarSets.enabled=true"},
 		"with the hub of a federation":           {"resources: [manifests]\ncomponents: [manifests/federation/hub]", "federation.enabled=true"},
 		"with images from elsewhere": {"resources: [manifests]\nimages:\n" +
 			"- {name: ghcr.io/berth-project/berth-scheduler, newName: registry.example.com/berth-scheduler, newTag: v1}\n" +

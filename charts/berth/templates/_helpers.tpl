@@ -107,7 +107,7 @@ spec:
 {{- $excluded := append (without .excluded "berth-system") "berth-system" -}}
 {{- $text := .root.Files.Get .file | replace (printf "[%s, berth-system]" (join ", " .shipped)) (printf "[%s]" (join ", " $excluded)) -}}
 {{- if eq .root.Values.certificates.source "cert-manager" }}
-{{- range list "webhook" "budget" }}
+{{- range list "webhook" "budget" "sidecars" }}
 {{- $text = replace (printf "WebhookConfiguration\nmetadata:\n  name: berth-%s\n" .) (printf "WebhookConfiguration\nmetadata:\n  name: berth-%s\n  annotations: {cert-manager.io/inject-ca-from: berth-system/berth-webhook}\n" .) $text }}
 {{- end }}
 {{- end }}

@@ -3,7 +3,6 @@
 package product
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -219,8 +218,8 @@ func webhookConfigurationsAt(port int, options Options) ([][]byte, error) {
 		{manifests.EvictionWebhook, &admissionregistrationv1.MutatingWebhookConfiguration{}},
 	}
 	if options.SidecarSets {
-		mutating, validating, _ := bytes.Cut(manifests.SidecarWebhooks, []byte("\n---\n"))
-		all = append(all, one{mutating, &admissionregistrationv1.MutatingWebhookConfiguration{}}, one{validating, &admissionregistrationv1.ValidatingWebhookConfiguration{}})
+		all = append(all, one{manifests.SidecarMutatingWebhook, &admissionregistrationv1.MutatingWebhookConfiguration{}},
+			one{manifests.SidecarValidatingWebhook, &admissionregistrationv1.ValidatingWebhookConfiguration{}})
 	}
 	var contents [][]byte
 	for _, one := range all {
