@@ -10,7 +10,7 @@ import (
 //go:embed base/namespace.yaml base/workload-reader.yaml crd/*_*.yaml scheduler/rbac.yaml scheduler/flowschema.yaml controller/rbac.yaml controller/united.yaml controller/policy.yaml policy/record.yaml
 //go:embed webhook/rbac.yaml webhook/certificate.yaml budget/rbac.yaml budget/protection.yaml budget/eviction.yaml budget/flowschema.yaml
 //go:embed sidecar/rbac.yaml
-//go:embed descheduler/base/rbac.yaml federation/hub/clusterprofiles.yaml federation/hub/rbac.yaml federation/member/rbac.yaml
+//go:embed descheduler/base/rbac.yaml federation/hub/clusterprofiles.yaml federation/hub/rbac.yaml federation/member/rbac.yaml federation/capacity/room.yaml
 var files embed.FS
 
 // SchedulerConfig is the configuration of the scheduler as it is deployed, without a client connection.
@@ -85,6 +85,9 @@ func FederationHub() [][]byte {
 
 // Sidecars is what SidecarSets need before their webhooks, in addition to Install.
 func Sidecars() [][]byte { return slices.Concat([][]byte{SidecarCRD}, read("sidecar/rbac.yaml")) }
+
+// FederationCapacity is what a member needs that reports to the hub what it has room for, in addition to Install and FederationMember.
+func FederationCapacity() [][]byte { return read("federation/capacity/room.yaml") }
 
 // FederationMember is what a member of a federation needs.
 func FederationMember() [][]byte { return read("federation/member/rbac.yaml") }

@@ -34,11 +34,14 @@ func newStatus(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.
 		Short: "Where the pods of each spread, UnitedDeployment and FederatedReplicaSet are, what keeps others, and what happens next",
 		Long: `Where the pods of each spread, UnitedDeployment and FederatedReplicaSet are, what keeps others, and what happens next.
 
+SidecarSets are in no namespace: ask for sidecarset/NAME, or for all with sidecarsets.
+
 --watch follows spreads only; follow the others with kubectl get --watch.`,
 		Example: `  kubectl berth status
   kubectl berth status web --watch
   kubectl berth status -l team=shop
-  kubectl berth status -A -o json`,
+  kubectl berth status -A -o json
+  kubectl berth status sidecarset/log-agent`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: console.NamesOfDivided(flags),
 		RunE:              console.OnCluster(flags, c.run),
@@ -52,6 +55,9 @@ func newStatus(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.
 func (c *statusCommand) run(ctx context.Context, cluster *console.Cluster, args []string) error {
 	if c.watch && (c.output == console.AsJSON || c.output == console.AsYAML) {
 		return errors.New("--watch prints tables; leave -o out, or watch the objects with kubectl get workloadspreads --watch -o json")
+	}
+	if isSidecars(args) {
+		return c.ofSidecars(ctx, cluster, args[0])
 	}
 	options, err := c.of(cluster, args)
 	if err != nil {
@@ -141,6 +147,8 @@ func (c *statusCommand) print(all []any) error {
 			err = c.printUnited(&r)
 		case report.Federated:
 			err = c.printFederated(&r)
+		case report.Sidecars:
+			err = c.printSidecars(&r)
 		}
 		if err != nil {
 			return err

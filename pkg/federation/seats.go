@@ -1,16 +1,5 @@
 package federation
 
-import "time"
-
-// Room is how many more pods find a node in a cluster. All of it is of one time.
-type Room struct {
-	At time.Time
-	// Seats by the shape of pods. A shape that is not in it is not known.
-	Seats map[string]int32
-	// Bound is how many pods had a node, by FederatedReplicaSet, as Policy.Key names it.
-	Bound map[string]int32
-}
-
 // Seats are the replicas that FederatedReplicaSets have been given in clusters, and that are not part of a figure yet. The adapter keeps one for all of them, and holds a lock while
 // it plans and calls Hold, so that two plans do not count the same room. After a restart, Set makes it again from the clusters.
 //

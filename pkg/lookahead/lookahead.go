@@ -1,5 +1,6 @@
 // Package lookahead answers UnitedDeployments with lookAhead: how many replicas does each subset have room for? It runs in the scheduler, which links the filters
-// and knows the cluster, and writes its answers into the status, where the controller reads them. Begin reading at Start.
+// and knows the cluster, and writes its answers into the status, where the controller reads them. In a member of a federation it reports to the hub, too, how many more pods
+// find a node. Begin reading at Start.
 package lookahead
 
 import (
@@ -55,7 +56,7 @@ type answerer struct {
 	queue   workqueue.TypedRateLimitingInterface[cache.ObjectName]
 }
 
-// Start answers until the context ends, while leads returns true. It needs informers of the factory, which must not run yet and which the caller starts. Where the API
+// Start answers and reports until the context ends, while leads returns true. It needs informers of the factory, which must not run yet and which the caller starts. Where the API
 // server has no UnitedDeployments, or the scheduler may not read them, it tries again from time to time.
 func Start(ctx context.Context, client dynamic.Interface, typed kubernetes.Interface, factory informers.SharedInformerFactory, leads func() bool) error {
 	filters, err := fit.NewFilters(ctx, typed, factory)
@@ -68,6 +69,7 @@ func Start(ctx context.Context, client dynamic.Interface, typed kubernetes.Inter
 		uniteds: dynamicinformer.NewFilteredDynamicInformer(client, v1beta1.Resource, metav1.NamespaceAll, resync, cache.Indexers{}, nil).Informer(),
 		queue:   workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[cache.ObjectName]()),
 	}
+	r := &reporter{client: typed, filters: filters, clock: clock.RealClock{}, pods: a.pods, nodes: a.nodes, sets: factory.Apps().V1().ReplicaSets().Lister(), leads: leads}
 	if err := a.uniteds.SetTransform(keep); err != nil {
 		return fmt.Errorf("setting the transform of UnitedDeployments: %w", err)
 	}
@@ -82,12 +84,13 @@ func Start(ctx context.Context, client dynamic.Interface, typed kubernetes.Inter
 	if _, err := a.uniteds.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: add, UpdateFunc: func(_, object any) { add(object) }}); err != nil {
 		return fmt.Errorf("registering an event handler: %w", err)
 	}
-	synced := []cache.InformerSynced{core.Pods().Informer().HasSynced, core.Nodes().Informer().HasSynced, a.uniteds.HasSynced}
+	synced := []cache.InformerSynced{core.Pods().Informer().HasSynced, core.Nodes().Informer().HasSynced, factory.Apps().V1().ReplicaSets().Informer().HasSynced, a.uniteds.HasSynced}
 	go a.uniteds.RunWithContext(ctx)
 	go func() {
 		defer a.queue.ShutDown()
 		if cache.WaitForCacheSync(ctx.Done(), synced...) {
 			go wait.UntilWithContext(ctx, a.work, time.Second)
+			go wait.UntilWithContext(ctx, r.report, reportInterval)
 		}
 		<-ctx.Done()
 	}()

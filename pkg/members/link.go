@@ -13,6 +13,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,9 +27,13 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/connrotation"
 	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+
+	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
+	"github.com/berth-project/berth/pkg/federation"
 )
 
 // kinds are what the cache holds of a member.
@@ -39,13 +44,14 @@ var kinds = []schema.GroupVersionKind{
 
 var namespaceKind = corev1.SchemeGroupVersion.WithKind("Namespace")
 
-// knownKinds maps the kinds of the cache, and Namespace, without a request.
+// knownKinds maps the kinds of the cache, Namespace and ConfigMap, without a request.
 func knownKinds() meta.RESTMapper {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	for _, kind := range kinds {
 		mapper.Add(kind, meta.RESTScopeNamespace)
 	}
 	mapper.Add(namespaceKind, meta.RESTScopeRoot)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("ConfigMap"), meta.RESTScopeNamespace)
 	return mapper
 }
 
@@ -132,7 +138,7 @@ func (l *link) fail(err error) {
 	}
 	l.mu.Lock()
 	before := l.status
-	l.now = nil
+	l.now, l.status.Room = nil, nil
 	l.status.State, l.status.Message, l.status.Seen = stateOf(err), messageOf(before.Name, server, err), time.Time{}
 	if before.State == Ready {
 		l.status.Since = time.Now()
@@ -148,7 +154,7 @@ func (l *link) fail(err error) {
 func (l *link) leave() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.now = nil
+	l.now, l.status.Room = nil, nil
 	if l.status.State == Ready {
 		l.status.State, l.status.Since, l.status.Seen = Connecting, time.Now(), time.Time{}
 	}
@@ -303,6 +309,7 @@ func (s *session) run() error {
 		return err
 	}
 	s.link.arrive(s, version)
+	s.askForRoom()
 	ticker := time.NewTicker(s.link.options.ProbeInterval)
 	defer ticker.Stop()
 	for {
@@ -317,6 +324,7 @@ func (s *session) run() error {
 			if err := s.checkAge(); err != nil {
 				return err
 			}
+			s.askForRoom()
 		} else if err := s.probe(); err != nil { // one lost packet is no reason to build a cache again
 			return err
 		}
@@ -407,6 +415,44 @@ func (s *session) probe() error {
 		one.heard(objects.ResourceVersion, asked)
 	}
 	return nil
+}
+
+// askForRoom reads what Berth in the member reports. A member that reports nothing, or lets nobody read it, is used without a report.
+func (s *session) askForRoom() {
+	ctx, cancel := context.WithTimeout(s.open, s.link.options.ProbeTimeout)
+	defer cancel()
+	report := &corev1.ConfigMap{}
+	err := s.asking.Get(ctx, types.NamespacedName{Namespace: v1alpha1.RoomNamespace, Name: v1alpha1.RoomName}, report)
+	var room *federation.Room
+	switch {
+	case err == nil:
+		room, err = federation.ParseRoom(report.Data[v1alpha1.RoomKey])
+	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
+		err = nil
+	}
+	if err != nil { // the last report ages, and is not used any more soon
+		klog.FromContext(s.open).V(2).Info("Cannot read what a member reports of its room", "cluster", s.link.status.Name, "err", err)
+		return
+	}
+	l := s.link
+	l.mu.Lock()
+	before := l.status.Room
+	if room != nil && before != nil && room.At.Equal(before.At) {
+		room = before
+	}
+	l.status.Room = room
+	status, now := l.status, l.now
+	l.mu.Unlock()
+	if now == s && !equality.Semantic.DeepEqual(seatsOf(before), seatsOf(room)) {
+		l.changed(status, Change{Member: status.Name})
+	}
+}
+
+func seatsOf(room *federation.Room) map[string]int32 {
+	if room == nil {
+		return nil
+	}
+	return room.Seats
 }
 
 // heard takes an answer of the API server: the collection had that resource version at the time asked.

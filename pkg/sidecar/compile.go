@@ -165,7 +165,7 @@ func validateContainer(c *v1beta1.SidecarContainer, names map[string]bool, path 
 		errs = append(errs, validateTransfer(&c.TransferEnv[i], path.Child("transferEnv").Index(i))...)
 	}
 	if c.ResourcesPolicy != nil {
-		errs = append(errs, field.Forbidden(path.Child("resourcesPolicy"), "is not supported yet; set resources"))
+		errs = append(errs, validateResourcesPolicy(c, path.Child("resourcesPolicy"))...)
 	}
 	return errs
 }

@@ -92,6 +92,13 @@ func (v *Version) inject(pod *corev1.Pod, own []corev1.Container, now time.Time)
 			}
 			container := made(c, pod, own)
 			container.Name = name
+			if c.ResourcesPolicy != nil {
+				resources, warning := resourcesOf(c.ResourcesPolicy, pod, own)
+				container.Resources = resources
+				if warning != "" {
+					warnings = append(warnings, fmt.Sprintf("container %s of SidecarSet %s: %s", name, v.Set, warning))
+				}
+			}
 			if isHot(c) {
 				heat(pod, c, &container, i)
 			}
@@ -134,7 +141,7 @@ func (v *Version) inject(pod *corev1.Pod, own []corev1.Container, now time.Time)
 			return nil
 		}
 	}
-	warnings = v.annotate(pod, true)
+	warnings = append(warnings, v.annotate(pod, true)...)
 	v.note(pod, v.Set, v.Revision, now)
 	return warnings
 }

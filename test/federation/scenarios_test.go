@@ -47,9 +47,9 @@ type world struct {
 	secrets []corev1.Secret // as they were made
 }
 
-func startWorld(t *testing.T) *world {
+func startWorld(t *testing.T, change ...func(name string, member sandbox.Config) sandbox.Config) *world {
 	t.Helper()
-	f, err := federated.Start(t.Context(), sandbox.Config{Name: "federation", Dir: filepath.Join(t.TempDir(), "federation"), BinDir: filepath.Join(harness.Root(), "bin")}, memberCount)
+	f, err := federated.Start(t.Context(), sandbox.Config{Name: "federation", Dir: filepath.Join(t.TempDir(), "federation"), BinDir: filepath.Join(harness.Root(), "bin")}, memberCount, change...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -121,7 +121,7 @@ func (c *cluster) ofWebhooks(t *testing.T, field string) []string {
 
 func ofBudgets(path string) bool {
 	handler := endpoint.HandlerOf(path)
-	return !slices.Contains([]string{endpoint.Pods, endpoint.RequiredPods, endpoint.Spreads, endpoint.UnitedDeployments}, handler)
+	return !slices.Contains([]string{endpoint.Pods, endpoint.RequiredPods, endpoint.Spreads, endpoint.UnitedDeployments, endpoint.FederatedReplicaSets, endpoint.Sidecars, endpoint.SidecarSets}, handler)
 }
 
 // expectNewPaths waits until each webhook has a secret path, and those of budgets have a new one.
@@ -324,7 +324,7 @@ func namePaths(t *testing.T, dir string) {
 		kind, name string
 		paths      []string
 	}{
-		{"ValidatingWebhookConfiguration", "berth-webhook", []string{endpoint.Spreads, endpoint.UnitedDeployments}},
+		{"ValidatingWebhookConfiguration", "berth-webhook", []string{endpoint.Spreads, endpoint.UnitedDeployments, endpoint.FederatedReplicaSets}},
 		{"MutatingWebhookConfiguration", "berth-webhook", []string{endpoint.Pods, endpoint.RequiredPods}},
 		{"ValidatingWebhookConfiguration", "berth-budget", []string{endpoint.BudgetPods, endpoint.BudgetPods, endpoint.BudgetPods, endpoint.BudgetPods, endpoint.Budgets}},
 		{"MutatingWebhookConfiguration", "berth-budget", []string{endpoint.Evictions}},

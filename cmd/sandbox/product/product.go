@@ -100,6 +100,14 @@ func Member(config sandbox.Config) sandbox.Config {
 	return config
 }
 
+// Reporting returns the config of a Member as that of one in which Berth's scheduler runs, and reports to the hub how many more pods find a node.
+func Reporting(member sandbox.Config) sandbox.Config {
+	member.Manifests = slices.Concat(manifests.Install(), member.Manifests, manifests.FederationCapacity())
+	member.Components = append(slices.Clone(member.Components), scheduler(1, manifests.SchedulerConfig))
+	member.Controllers = append(slices.Clone(member.Controllers), "clusterrole-aggregation-controller") // for the role that reads workloads
+	return member
+}
+
 // defaultScheduler is kube-scheduler with its defaults, and the client limits that Berth's scheduler has.
 func defaultScheduler() sandbox.Component {
 	return sandbox.Component{

@@ -24,6 +24,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	federationv1alpha1 "github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	sidecarv1beta1 "github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 )
 
@@ -73,7 +74,7 @@ func Connect(flags *Flags) (*Cluster, error) {
 	}
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, v1beta1.AddToScheme, policyv1beta1.AddToScheme, unitedv1beta1.AddToScheme, federationv1alpha1.AddToScheme,
+		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, v1beta1.AddToScheme, policyv1beta1.AddToScheme, unitedv1beta1.AddToScheme, federationv1alpha1.AddToScheme, sidecarv1beta1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("registering types: %w", err)

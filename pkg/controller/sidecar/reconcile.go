@@ -104,6 +104,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		delete(r.memories, request.Name)
+		unmeasure(request.Name)
 		return reconcile.Result{}, nil
 	}
 	if err != nil {
@@ -218,8 +219,10 @@ func (r *reconciler) act(ctx context.Context, set *v1beta1.SidecarSet, policy *m
 			now := r.clock.Now()
 			switch {
 			case err == nil && after == nil: // evicted
+				podWrites.WithLabelValues(written).Inc()
 				all.pods[at].DeletionTimestamp = &metav1.Time{Time: now}
 			case err == nil:
+				podWrites.WithLabelValues(written).Inc()
 				m.seen[pod.UID] = after.ResourceVersion
 				if all.pods[at], _ = policy.Observe(after, now); pod.Migrated == all.pods[at].Migrated && !all.pods[at].Updated {
 					all.pods[at].Held = true // otherwise the two would write for ever
@@ -227,13 +230,16 @@ func (r *reconciler) act(ctx context.Context, set *v1beta1.SidecarSet, policy *m
 				}
 				r.events.Eventf(set, after, corev1.EventTypeNormal, v1beta1.ReasonUpdated, "UpdatePod", "pod %s/%s has version %s", after.Namespace, after.Name, m.revision)
 			case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+				podWrites.WithLabelValues(stale).Inc()
 				all.pods[at].Held = true // the cache will show what has changed
 				m.held[pod.UID] = now.Add(staleInterval)
 			case controller.IsRefused(err), apierrors.IsTooManyRequests(err):
+				podWrites.WithLabelValues(refused).Inc()
 				all.pods[at].Held = true
 				m.held[pod.UID], m.refusal = now.Add(heldFor), fmt.Sprintf("pod %s/%s: %v", pod.Namespace, pod.Name, err)
 				r.events.Eventf(set, pod.Pod, corev1.EventTypeWarning, v1beta1.ReasonRefused, "UpdatePod", "%s", controller.AtMost(900, m.refusal))
 			default: // nobody knows whether it happens
+				podWrites.WithLabelValues(failed).Inc()
 				all.pods[at].Settled, m.doubts[pod.UID], m.primed = false, now.Add(doubtFor), false
 				return false, fmt.Errorf("updating pod %s/%s: %w", pod.Namespace, pod.Name, err)
 			}
@@ -272,6 +278,7 @@ func (r *reconciler) publish(ctx context.Context, m *memory, set *v1beta1.Sideca
 	}
 	ready.ObservedGeneration, ready.LastTransitionTime = set.Generation, metav1.NewTime(r.clock.Now())
 	meta.SetStatusCondition(&status.Conditions, ready)
+	measure(set.Name, status)
 	if equality.Semantic.DeepEqual(status, &set.Status) {
 		return result, nil
 	}

@@ -14,6 +14,14 @@ const (
 	// OwnerLabel on a ReplicaSet in a cluster is the UID of its FederatedReplicaSet. Berth touches no ReplicaSet without it.
 	OwnerLabel = "federation.berth.dev/federatedreplicaset-uid"
 
+	// ShapeAnnotation on a ReplicaSet in a cluster is the same for all whose pods have the same spec. Berth in the cluster names it when it reports its room.
+	ShapeAnnotation = "federation.berth.dev/shape"
+
+	// RoomNamespace and RoomName are those of the ConfigMap in a cluster in which Berth's scheduler reports how many more pods find a node. RoomKey is the key of the report in it.
+	RoomNamespace = "berth-hub"
+	RoomName      = "room"
+	RoomKey       = "room.json"
+
 	// HubLabel is on every ReplicaSet that a hub writes in a cluster, and on the pods of its template. A hub sees no other ReplicaSets and pods by its caches.
 	HubLabel = "federation.berth.dev/hub"
 

@@ -1,0 +1,84 @@
+package sidecar
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+func TestExpressions(t *testing.T) {
+	cpu, memory := ratOf(resource.MustParse("1500m")), ratOf(resource.MustParse("1Gi"))
+	for text, want := range map[string]string{
+		"cpu*50%": "3/4", "max(cpu*50%, 1)": "1", "min(cpu,50m)": "1/20", "1+2*3": "7", "(1+2)*3": "9", "8/2/2": "2", "10-3-2": "5", "memory": "1073741824", "200Mi": "209715200",
+		" max( cpu , ( 100m + 20% ) ) ": "3/2", "1.5": "3/2",
+	} {
+		parsed, err := parseExpr(text)
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		if got, err := parsed(targets{cpu, memory}); err != nil || got.RatString() != want {
+			t.Errorf("%s: got %v, %v, want %s", text, got, err, want)
+		}
+	}
+	for text, want := range map[string]string{
+		"": "missing", "cpu+": "missing", "cpu 1": "not expected", "disk": "neither a quantity", "max(1)": "two values", "max 1": "two values", "(1": "not closed", "-1": "missing",
+		strings.Repeat("(", 50) + "1" + strings.Repeat(")", 50): "too many",
+	} {
+		if _, err := parseExpr(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %s", text, err, want)
+		}
+	}
+	parsed, err := parseExpr("1/(cpu-cpu)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parsed(targets{cpu, memory}); err == nil {
+		t.Error("no error for a division by 0")
+	}
+	if got, err := parsed(targets{}); got != nil || err != nil {
+		t.Errorf("got %v, %v of nothing", got, err)
+	}
+}
+
+func TestResourcesOfOtherContainers(t *testing.T) {
+	pod := podOf(t, `{metadata: {name: p, labels: {app: x}}, spec: {initContainers: [{name: init, image: i, resources: {limits: {cpu: "8"}}}, {name: native, image: i, restartPolicy: Always, resources: {requests: {cpu: 100m}}}],
+containers: [{name: a, image: i, resources: {limits: {cpu: "2", memory: 1Gi}}}, {name: b, image: i, resources: {requests: {cpu: 333m, memory: 100Mi}}}]}}`)
+	tests := map[string]struct{ policy, want, warning string }{
+		"a share of the sum":     {"{targetContainersMode: sum, resourcesExpr: {requests: {cpu: 'cpu*50%', memory: 'memory/2'}}}", "requests cpu 1217m memory 562Mi", ""},
+		"the greatest":           {"{targetContainersMode: max, resourcesExpr: {requests: {cpu: 'max(cpu*10%, 50m)'}}}", "requests cpu 200m", ""},
+		"no limit without one":   {"{targetContainersMode: sum, resourcesExpr: {limits: {cpu: 'cpu', memory: 200Mi}}}", "limits memory 200Mi", ""},
+		"limits of some":         {"{targetContainersMode: sum, targetContainersNameRegex: 'a|init', resourcesExpr: {limits: {cpu: 'cpu*2', memory: memory}}}", "limits cpu 4 memory 1Gi", ""},
+		"the whole name matches": {"{targetContainersMode: sum, targetContainersNameRegex: 'nativ', resourcesExpr: {limits: {cpu: 'cpu'}}}", "", "no container of the pod matches"},
+		"below 0":                {"{targetContainersMode: sum, resourcesExpr: {requests: {cpu: '1-cpu'}}}", "", "is below 0"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			p := compile(t, "s", "{selector: {matchLabels: {app: x}}, containers: [{name: log, image: i, resourcesPolicy: "+tc.policy+"}]}")
+			changed := pod.DeepCopy()
+			warnings := inject(changed, p)
+			if got := strings.Join(warnings, ""); (tc.warning == "") != (got == "") || !strings.Contains(got, tc.warning) {
+				t.Errorf("got %q, want %q", got, tc.warning)
+			}
+			var parts []string
+			for _, list := range []struct {
+				name string
+				of   corev1.ResourceList
+			}{{"limits", changed.Spec.Containers[0].Resources.Limits}, {"requests", changed.Spec.Containers[0].Resources.Requests}} {
+				if len(list.of) > 0 {
+					parts = append(parts, list.name)
+				}
+				for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+					if amount, has := list.of[name]; has {
+						parts = append(parts, string(name), amount.String())
+					}
+				}
+			}
+			if got := strings.Join(parts, " "); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
