@@ -136,7 +136,7 @@ func run(ctx context.Context, f flags) error {
 			return fmt.Errorf("registering types: %w", err)
 		}
 	}
-	f.webhook.IgnoreUnitedDeployments = !f.united
+	f.webhook.IgnoreUnitedDeployments, f.webhook.SidecarSets = !f.united, f.sidecars
 	var providers *access.Config
 	if f.accessProvidersIn != "" {
 		var err error

@@ -30,9 +30,13 @@ import (
 // keeps a copy of the certificate in dir, and writes the CA into the definitions. Every replica runs the rotator, so that no replica must wait for a leader
 // before it serves. An update conflict decides whose certificate is used. Front runs all of this; mgr has the readiness check. The caller runs the cache,
 // which newCache makes.
-func manageCertificates(mgr, front ctrl.Manager, cached cache.Cache, dir string) error {
+// The rotator complains about a configuration that does not exist, so it is told about that of SidecarSets only if they are served.
+func manageCertificates(mgr, front ctrl.Manager, cached cache.Cache, dir string, sidecarSets bool) error {
 	var webhooks []rotator.WebhookInfo
 	for _, name := range endpoint.Configurations {
+		if name == endpoint.SidecarConfiguration && !sidecarSets {
+			continue
+		}
 		webhooks = append(webhooks, rotator.WebhookInfo{Name: name, Type: rotator.Validating}, rotator.WebhookInfo{Name: name, Type: rotator.Mutating})
 	}
 	r := certificate.Rotator()

@@ -56,6 +56,8 @@ type Options struct {
 	ClientCA string
 	// IgnoreUnitedDeployments admits every UnitedDeployment, because another controller runs for them in the cluster.
 	IgnoreUnitedDeployments bool
+	// SidecarSets is true if the webhooks of SidecarSets are installed, and served by SetupSidecars.
+	SidecarSets bool
 	// Members returns the names of the clusters of a federation, or nothing while this replica does not know them. Nil where this cluster is not the hub; then FederatedReplicaSets are not
 	// reviewed.
 	Members func() []string
@@ -78,7 +80,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	}
 	switch opts.Certificates {
 	case ManagedCertificates, "":
-		if err := manageCertificates(mgr, front, configurations, opts.CertDir); err != nil {
+		if err := manageCertificates(mgr, front, configurations, opts.CertDir, opts.SidecarSets); err != nil {
 			return fmt.Errorf("managing the webhook's certificate: %w", err)
 		}
 	case ProvidedCertificates:

@@ -35,6 +35,8 @@ const (
 	doubtFor     = time.Minute
 	// heldFor is how long a pod is not tried again after its update was refused.
 	heldFor = 5 * time.Second
+	// unseenFor is how long the cache may lack a pod that the API server had. After that the pod is gone.
+	unseenFor = 5 * time.Second
 	// staleInterval is how long Berth waits for its cache.
 	staleInterval = 50 * time.Millisecond
 	// publishInterval is the shortest time between two writes of the status for the same generation.
@@ -68,6 +70,8 @@ var _ reconcile.Reconciler = &reconciler{}
 type memory struct {
 	uid    types.UID
 	primed bool
+	// primedAt is when the pods were read from the API server.
+	primedAt time.Time
 	// seen are the resourceVersions that the cache must reach before a plan can be made from it.
 	seen map[types.UID]string
 	// held is until when a pod is not tried again, and doubts until when a write may still happen.
@@ -162,12 +166,13 @@ func (r *reconciler) gather(ctx context.Context, policy *model.Policy, m *memory
 	now := r.clock.Now()
 	expire(m.held, now)
 	expire(m.doubts, now)
-	all := &found{}
+	all, listed := &found{}, map[types.UID]bool{}
 	for i := range list.Items {
 		pod := &list.Items[i]
 		if !picked[pod.Namespace] {
 			continue
 		}
+		listed[pod.UID] = true
 		if !m.primed {
 			m.seen[pod.UID] = pod.ResourceVersion
 		} else if seen, is := m.seen[pod.UID]; is {
@@ -195,7 +200,19 @@ func (r *reconciler) gather(ctx context.Context, policy *model.Policy, m *memory
 			all.notInjected++
 		}
 	}
-	m.primed = true
+	if !m.primed {
+		m.primed, m.primedAt = true, now
+		return all, nil
+	}
+	for uid := range m.seen {
+		if listed[uid] {
+			continue
+		}
+		if now.Sub(m.primedAt) < unseenFor {
+			return nil, nil
+		}
+		delete(m.seen, uid)
+	}
 	return all, nil
 }
 
@@ -228,7 +245,7 @@ func (r *reconciler) act(ctx context.Context, set *v1beta1.SidecarSet, policy *m
 					all.pods[at].Held = true // otherwise the two would write for ever
 					m.held[pod.UID], m.refusal = now.Add(lookInterval), fmt.Sprintf("pod %s/%s: somebody changes what Berth writes into its annotations", pod.Namespace, pod.Name)
 				}
-				r.events.Eventf(set, after, corev1.EventTypeNormal, v1beta1.ReasonUpdated, "UpdatePod", "pod %s/%s has version %s", after.Namespace, after.Name, m.revision)
+				klog.FromContext(ctx).V(2).Info("Updated a pod", "sidecarset", set.Name, "pod", klog.KObj(after), "revision", m.revision)
 			case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 				podWrites.WithLabelValues(stale).Inc()
 				all.pods[at].Held = true // the cache will show what has changed

@@ -62,6 +62,4 @@ const (
 	ReasonNotUpdatable = "NotUpdatable"
 	// ReasonRefused: somebody refused to let Berth update a pod, such as its PodUnavailableBudget.
 	ReasonRefused = "Refused"
-	// ReasonUpdated: event, a pod was updated.
-	ReasonUpdated = "Updated"
 )
