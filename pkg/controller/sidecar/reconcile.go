@@ -234,7 +234,7 @@ func (r *reconciler) act(ctx context.Context, set *v1beta1.SidecarSet, policy *m
 			after, err := write(ctx, &pod)
 			cancel()
 			now := r.clock.Now()
-			if after != nil && after.ResourceVersion != "" {
+			if err != nil && after != nil && after.ResourceVersion != "" { // only its resources were written
 				m.seen[pod.UID] = after.ResourceVersion
 			}
 			switch {
@@ -243,6 +243,7 @@ func (r *reconciler) act(ctx context.Context, set *v1beta1.SidecarSet, policy *m
 				all.pods[at].DeletionTimestamp = &metav1.Time{Time: now}
 			case err == nil:
 				podWrites.WithLabelValues(written).Inc()
+				m.seen[pod.UID] = after.ResourceVersion
 				if all.pods[at], _ = policy.Observe(after, now); pod.Migrated == all.pods[at].Migrated && !all.pods[at].Updated {
 					all.pods[at].Held = true // otherwise the two would write for ever
 					m.held[pod.UID], m.refusal = now.Add(lookInterval), fmt.Sprintf("pod %s/%s: somebody changes what Berth writes into its annotations", pod.Namespace, pod.Name)
