@@ -237,21 +237,20 @@ func patchOfList[T any](path string, before, after []T, nameOf func(*T) string) 
 		}
 		return patch
 	}
-	kept := func(item *T, in []T) bool {
-		for i := range in { // not slices.ContainsFunc, which would copy each container
-			if nameOf(&in[i]) == nameOf(item) && equality.Semantic.DeepEqual(&in[i], item) {
-				return true
+	kept := make([]bool, len(after)) // is in both
+	for i := len(before) - 1; i >= 0; i-- {
+		stays := false
+		for j := range after {
+			if nameOf(&before[i]) == nameOf(&after[j]) && equality.Semantic.DeepEqual(&before[i], &after[j]) {
+				kept[j], stays = true, true
 			}
 		}
-		return false
-	}
-	for i := len(before) - 1; i >= 0; i-- {
-		if !kept(&before[i], after) {
+		if !stays {
 			patch = append(patch, remove(fmt.Sprintf("%s/%d", path, i)))
 		}
 	}
 	for i := range after {
-		if !kept(&after[i], before) {
+		if !kept[i] {
 			patch = append(patch, add(fmt.Sprintf("%s/%d", path, i), &after[i]))
 		}
 	}
