@@ -182,9 +182,9 @@ test-compatibility: tools build ## 10 min | Run the storms, take-overs and spoil
 	BERTH_COMPATIBILITY=kruise $(GO) test -count=1 -timeout=20m -v ./test/integration -run 'Compatible|TheNextLeader|TheFirstPodWaits|KeepsMinimums|KilledInTheMiddle|NoPodOfANewDeployment|PickAtTheSameTime'
 
 .PHONY: test-rights
-test-rights: tools build $(BIN)/helm ## 20 min | Find out from audit logs which rights of Berth's roles the tests use, and write it into test/install/rights.txt.
+test-rights: tools build $(BIN)/helm ## half an hour | Find out from audit logs which rights of Berth's roles the tests use, and write it into test/install/rights.txt.
 	rm -rf $(AUDIT_DIR) && mkdir -p $(AUDIT_DIR)
-	BERTH_AUDIT_DIR=$(AUDIT_DIR) $(GO) test -count=1 -timeout=20m $(addprefix ./test/,install integration descheduler faults) -skip TestEveryRightHasAUse
+	BERTH_AUDIT_DIR=$(AUDIT_DIR) $(GO) test -count=1 -timeout=20m $(addprefix ./test/,install integration descheduler faults sidecar federation) -skip TestEveryRightHasAUse
 	BERTH_AUDIT_DIR=$(AUDIT_DIR) $(GO) test -count=1 -timeout=10m ./test/budget -slack=4
 	$(GO) test -count=1 ./test/install -run TestEveryRightHasAUse -audit-logs=$(AUDIT_DIR) -update
 

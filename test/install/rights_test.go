@@ -135,7 +135,20 @@ func expectNothingForbidden(t *testing.T, auditLog string) {
 	}
 }
 
-// grantedRights returns the rights of Berth's own roles, by component. Berth does not define kube-scheduler's role and other default roles.
+// optional are the objects of components that are off by default, as sandboxes have them.
+func optional(t *testing.T) (all []*unstructured.Unstructured) {
+	t.Helper()
+	for _, manifest := range slices.Concat(manifests.Sidecars(), manifests.FederationHub()) {
+		objects, err := harness.Documents(string(manifest))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, objects...)
+	}
+	return all
+}
+
+// grantedRights returns the rights of Berth's own roles, with those of optional components, by component. Berth does not define kube-scheduler's role and other default roles.
 func grantedRights(t *testing.T) map[right]bool {
 	t.Helper()
 	rules := map[string][]rbacv1.PolicyRule{}
@@ -143,7 +156,7 @@ func grantedRights(t *testing.T) map[right]bool {
 	var bindings []binding
 	aggregated := map[string][]metav1.LabelSelector{}
 	var clusterRoles []rbacv1.ClusterRole
-	for _, object := range kustomized(t, "manifests") {
+	for _, object := range append(kustomized(t, "manifests"), optional(t)...) {
 		name := object.GetKind() + "/" + object.GetName()
 		switch object.GetKind() {
 		case "Role", "ClusterRole":

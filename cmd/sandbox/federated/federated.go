@@ -113,7 +113,7 @@ func configs(config sandbox.Config, count int) ([]sandbox.Config, error) {
 	}
 	progress := &lines{to: config.Progress}
 	hub := sandbox.Config{
-		Name: config.Name, Dir: config.Dir, BinDir: config.BinDir, Progress: progress.of(Hub), AuditLog: config.AuditLog,
+		Name: config.Name, Dir: config.Dir, BinDir: config.BinDir, Progress: progress.of(Hub), AuditLog: config.AuditLog, AuditLogPath: config.AuditLogPath,
 		Without: append(slices.Clone(config.Without), sandbox.ControllerManager, sandbox.KWOK, product.Scheduler, product.DefaultScheduler),
 	}
 	hub, err := product.Compose(hub, product.Options{Federation: true})
@@ -122,7 +122,7 @@ func configs(config sandbox.Config, count int) ([]sandbox.Config, error) {
 		name := MemberName(i + 1)
 		member := config
 		member.Name, member.Dir, member.Kubeconfig, member.Progress = name, MemberDir(config.Dir, name), "", progress.of(name)
-		member.Without = nil
+		member.Without, member.AuditLogPath = nil, "" // each writes its own
 		all = append(all, product.Member(member))
 	}
 	return all, err
