@@ -29,14 +29,20 @@ type Version struct {
 func Inject(pod *corev1.Pod, versions []Version, now time.Time) (warnings []string) {
 	versions = slices.Clone(versions)
 	slices.SortFunc(versions, func(a, b Version) int { return strings.Compare(a.Set, b.Set) })
-	own := ownOf(pod)
+	own, noted := ownOf(pod), read[PodVersion](pod, v1beta1.HashAnnotation)
+	var added []Version
 	for _, v := range versions {
 		if taken := v.taken(pod, own); taken != "" {
 			warnings = append(warnings, fmt.Sprintf("the pod gets no containers of SidecarSet %s: it has a container of its own with the name %s; rename one of the two", v.Set, taken))
 			continue
 		}
-		warnings = append(warnings, v.inject(pod, own, now)...)
+		changed, more := v.inject(pod, own, noted)
+		if changed {
+			added = append(added, v)
+		}
+		warnings = append(warnings, more...)
 	}
+	note(pod, now, added...)
 	return warnings
 }
 
@@ -55,8 +61,10 @@ func isInjected(c *corev1.Container) bool {
 }
 
 func find(containers []corev1.Container, name string) *corev1.Container {
-	if at := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == name }); at >= 0 {
-		return &containers[at]
+	for i := range containers {
+		if containers[i].Name == name {
+			return &containers[i]
+		}
 	}
 	return nil
 }
@@ -81,8 +89,12 @@ func (v *Version) taken(pod *corev1.Pod, own []corev1.Container) string {
 	return ""
 }
 
-func (v *Version) inject(pod *corev1.Pod, own []corev1.Container, now time.Time) (warnings []string) {
-	v.eject(pod)
+// inject returns false if the pod has all of the version already. noted are the versions that the pod has by its annotation.
+func (v *Version) inject(pod *corev1.Pod, own []corev1.Container, noted map[string]PodVersion) (changed bool, warnings []string) {
+	has, had := noted[v.Set]
+	if had && has.Hash != v.Hash {
+		v.eject(pod, &has)
+	}
 	var before, after, initial []corev1.Container
 	mounted := map[string]bool{}
 	add := func(c *v1beta1.SidecarContainer, to *[]corev1.Container) {
@@ -136,22 +148,14 @@ func (v *Version) inject(pod *corev1.Pod, own []corev1.Container, now time.Time)
 			pod.Spec.ImagePullSecrets = append(pod.Spec.ImagePullSecrets, secret)
 		}
 	}
-	if len(before)+len(after)+len(initial) == 0 {
-		if _, noted := VersionOf(pod, v.Set); noted {
-			return nil
-		}
+	if len(before)+len(after)+len(initial) == 0 && had {
+		return false, nil
 	}
-	warnings = append(warnings, v.annotate(pod, true)...)
-	v.note(pod, v.Set, v.Revision, now)
-	return warnings
+	return true, append(warnings, v.annotate(pod, true)...)
 }
 
 // eject removes another version of the set. A new pod has one if its manifest is that of another pod.
-func (v *Version) eject(pod *corev1.Pod) {
-	has, noted := VersionOf(pod, v.Set)
-	if !noted || has.Hash == v.Hash {
-		return
-	}
+func (v *Version) eject(pod *corev1.Pod, has *PodVersion) {
 	gone := func(c corev1.Container) bool {
 		return isInjected(&c) && slices.ContainsFunc(has.SidecarList, func(name string) bool {
 			hot := hotNames(name)

@@ -17,7 +17,7 @@ import (
 var now = time.Unix(1_700_000_000, 0)
 
 // compile reads the spec of a set in YAML.
-func compile(t *testing.T, name, spec string) *Policy {
+func compile(t testing.TB, name, spec string) *Policy {
 	t.Helper()
 	set := &v1beta1.SidecarSet{}
 	set.Name = name
@@ -31,7 +31,7 @@ func compile(t *testing.T, name, spec string) *Policy {
 	return p
 }
 
-func podOf(t *testing.T, text string) *corev1.Pod {
+func podOf(t testing.TB, text string) *corev1.Pod {
 	t.Helper()
 	pod := &corev1.Pod{}
 	if err := yaml.UnmarshalStrict([]byte(text), pod); err != nil {

@@ -37,21 +37,28 @@ func set[T any](pod *corev1.Pod, annotation, key string, value T) {
 	write(pod, annotation, values)
 }
 
-// note writes down that a pod has a version of a set.
-func (c *Content) note(pod *corev1.Pod, setName, revision string, now time.Time) {
-	list := []string{}
-	all := given{Fixed: c.Fixed, Containers: map[string]givenContainer{}}
-	for _, container := range c.running() {
-		list = append(list, container.Name)
-		all.Containers[container.Name] = givenContainer{Image: container.Image, Resources: container.Resources}
+// note writes down that a pod has these versions. It decodes and encodes each annotation once, because there may be many.
+func note(pod *corev1.Pod, now time.Time, all ...Version) {
+	if len(all) == 0 {
+		return
 	}
-	slices.Sort(list)
-	version := PodVersion{UpdateTimestamp: metav1.NewTime(now), Hash: c.Hash, SidecarSetName: setName, SidecarList: list, ControllerRevision: revision}
-	set(pod, v1beta1.HashAnnotation, setName, version)
-	version.Hash, version.ControllerRevision = c.WithoutImage, ""
-	set(pod, v1beta1.HashWithoutImageAnnotation, setName, version)
-	set(pod, v1beta1.GivenAnnotation, setName, all)
-	sets := read[PodVersion](pod, v1beta1.HashAnnotation)
+	sets, withoutImage, gave := read[PodVersion](pod, v1beta1.HashAnnotation), read[PodVersion](pod, v1beta1.HashWithoutImageAnnotation), read[given](pod, v1beta1.GivenAnnotation)
+	for _, v := range all {
+		list := []string{}
+		gives := given{Fixed: v.Fixed, Containers: map[string]givenContainer{}}
+		for _, container := range v.running() {
+			list = append(list, container.Name)
+			gives.Containers[container.Name] = givenContainer{Image: container.Image, Resources: container.Resources}
+		}
+		slices.Sort(list)
+		version := PodVersion{UpdateTimestamp: metav1.NewTime(now), Hash: v.Hash, SidecarSetName: v.Set, SidecarList: list, ControllerRevision: v.Revision}
+		sets[v.Set], gave[v.Set] = version, gives
+		version.Hash, version.ControllerRevision = v.WithoutImage, ""
+		withoutImage[v.Set] = version
+	}
+	write(pod, v1beta1.HashAnnotation, sets)
+	write(pod, v1beta1.HashWithoutImageAnnotation, withoutImage)
+	write(pod, v1beta1.GivenAnnotation, gave)
 	pod.Annotations[v1beta1.InjectedListAnnotation] = strings.Join(slices.Sorted(maps.Keys(sets)), ",")
 }
 

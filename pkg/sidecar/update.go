@@ -82,7 +82,7 @@ func (p *Policy) Update(pod *corev1.Pod, revision string, now time.Time) (after 
 	}
 	p.annotate(after, false)
 	p.remember(after, changed, now)
-	p.note(after, p.Name, revision, now)
+	note(after, now, Version{Set: p.Name, Content: &p.Content, Revision: revision})
 	return after, len(changed) > 0
 }
 

@@ -238,7 +238,12 @@ func patchOfList[T any](path string, before, after []T, nameOf func(*T) string) 
 		return patch
 	}
 	kept := func(item *T, in []T) bool {
-		return slices.ContainsFunc(in, func(other T) bool { return nameOf(&other) == nameOf(item) && equality.Semantic.DeepEqual(&other, item) })
+		for i := range in { // not slices.ContainsFunc, which would copy each container
+			if nameOf(&in[i]) == nameOf(item) && equality.Semantic.DeepEqual(&in[i], item) {
+				return true
+			}
+		}
+		return false
 	}
 	for i := len(before) - 1; i >= 0; i-- {
 		if !kept(&before[i], after) {

@@ -85,23 +85,43 @@ func (c *Cluster) ControllerMetrics(ctx context.Context) (string, error) {
 	return ControllerMetrics(ctx, c.Sandbox)
 }
 
-// ControllerMetrics are those of the controller in a sandbox, which serves them without encryption.
+// ControllerMetrics are those of the first replica of the controller in a sandbox.
 func ControllerMetrics(ctx context.Context, in *sandbox.Sandbox) (string, error) {
+	all, err := ControllersMetrics(ctx, in)
+	if err != nil {
+		return "", err
+	}
+	return all[0], nil
+}
+
+// ControllersMetrics are those of each replica of the controller in a sandbox, which serves them without encryption.
+func ControllersMetrics(ctx context.Context, in *sandbox.Sandbox) (all []string, err error) {
 	for _, status := range in.Status() {
 		if status.Name != product.Controller {
 			continue
 		}
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+status.Address+"/metrics", nil)
+		text, err := metricsAt(ctx, status.Address)
 		if err != nil {
-			return "", err
+			return nil, err
 		}
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			return "", err
-		}
-		defer response.Body.Close()
-		text, err := io.ReadAll(response.Body)
-		return string(text), err
+		all = append(all, text)
 	}
-	return "", fmt.Errorf("there is no %s", product.Controller)
+	if len(all) == 0 {
+		return nil, fmt.Errorf("there is no %s", product.Controller)
+	}
+	return all, nil
+}
+
+func metricsAt(ctx context.Context, address string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return string(text), err
 }

@@ -70,6 +70,9 @@ var _ reconcile.Reconciler = &reconciler{}
 type memory struct {
 	uid    types.UID
 	primed bool
+	// observed are the pods of the last round, with the version of the set that observedFor names.
+	observed    map[types.UID]model.Pod
+	observedFor string
 	// primedAt is when the pods were read from the API server.
 	primedAt time.Time
 	// seen are the resourceVersions that the cache must reach before a plan can be made from it.
@@ -188,7 +191,7 @@ func (r *reconciler) gather(ctx context.Context, policy *model.Policy, m *memory
 				delete(m.doubts, pod.UID)
 			}
 		}
-		is, has := policy.Observe(pod, now)
+		is, has := m.observe(policy, pod, now)
 		_, is.Held = m.held[pod.UID]
 		if _, doubtful := m.doubts[pod.UID]; doubtful {
 			is.Settled = false
@@ -200,6 +203,7 @@ func (r *reconciler) gather(ctx context.Context, policy *model.Policy, m *memory
 			all.notInjected++
 		}
 	}
+	maps.DeleteFunc(m.observed, func(uid types.UID, _ model.Pod) bool { return !listed[uid] })
 	if !m.primed {
 		m.primed, m.primedAt = true, now
 		return all, nil
@@ -214,6 +218,25 @@ func (r *reconciler) gather(ctx context.Context, policy *model.Policy, m *memory
 		delete(m.seen, uid)
 	}
 	return all, nil
+}
+
+// observe is policy.Observe for a pod that has changed since the last round. Decoding the annotations of all pods would be most of the work of a round. What was observed stays true
+// while neither the pod nor the set's content changes; only an update that is under way also depends on the time.
+func (m *memory) observe(policy *model.Policy, pod *corev1.Pod, now time.Time) (model.Pod, bool) {
+	if m.observed == nil || m.observedFor != m.revision {
+		m.observed, m.observedFor = map[types.UID]model.Pod{}, m.revision
+	}
+	is, has := m.observed[pod.UID]
+	if has && is.Settled && is.ResourceVersion == pod.ResourceVersion {
+		is.Pod = pod // the cache has less of a pod than the API server
+		return is, true
+	}
+	if is, has = policy.Observe(pod, now); has {
+		m.observed[pod.UID] = is
+	} else {
+		delete(m.observed, pod.UID)
+	}
+	return is, has
 }
 
 func expire(times map[types.UID]time.Time, now time.Time) {
@@ -234,6 +257,9 @@ func (r *reconciler) act(ctx context.Context, set *v1beta1.SidecarSet, policy *m
 			after, err := write(ctx, &pod)
 			cancel()
 			now := r.clock.Now()
+			if err != nil && after != nil && after.ResourceVersion != "" { // only its resources were written
+				m.seen[pod.UID] = after.ResourceVersion
+			}
 			switch {
 			case err == nil && after == nil: // evicted
 				podWrites.WithLabelValues(written).Inc()

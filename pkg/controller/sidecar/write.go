@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -20,21 +21,79 @@ import (
 	model "github.com/berth-project/berth/pkg/sidecar"
 )
 
-// update gives a pod the latest version, in place or by an eviction. It returns the pod as it is then, or nil if the pod was evicted.
+// update gives a pod the latest version, in place or by an eviction. It returns the pod as it is then, or nil if the pod was evicted. If it
+// has resized the pod, it returns the pod with an error as well.
 func (r *reconciler) update(ctx context.Context, policy *model.Policy, pod *model.Pod, revision string) (*corev1.Pod, error) {
 	if pod.Why != "" {
 		eviction := &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion}}}
 		return nil, r.client.SubResource("eviction").Create(ctx, pod.Pod.DeepCopy(), eviction)
 	}
-	current := pod.Pod
-	if resized := policy.Resized(current); resized != nil {
-		var err error
-		if current, err = r.patch(ctx, current, resized, "resize"); err != nil {
-			return nil, err
-		}
+	resized := policy.Resized(pod.Pod)
+	if resized == nil {
+		after, _ := policy.Update(pod.Pod, revision, r.clock.Now())
+		return r.patch(ctx, pod.Pod, after, "")
+	}
+	current, err := r.patch(ctx, pod.Pod, resized, "resize")
+	if err != nil {
+		return nil, err
 	}
 	after, _ := policy.Update(current, revision, r.clock.Now())
-	return r.patch(ctx, current, after, "")
+	var written *corev1.Pod
+	if pod.Ready {
+		written, err = r.finish(ctx, current, after)
+	} else {
+		written, err = r.patch(ctx, current, after, "")
+	}
+	if err != nil {
+		return current, err
+	}
+	return written, nil
+}
+
+// finish writes what is left of an update after a resize. The kubelet reports a resize at once, so the resourceVersion often changes between the two writes. This write therefore
+// tests what the update was made from: the annotations that it replaces, and the images. That is enough for a pod that was ready when it was planned with: it counts as unavailable
+// already. A pod that was not ready may be ready now, and must not be updated in addition then.
+func (r *reconciler) finish(ctx context.Context, before, after *corev1.Pod) (*corev1.Pod, error) {
+	var patch []map[string]any
+	do := func(op, path string, value any) {
+		patch = append(patch, map[string]any{"op": op, "path": path, "value": value})
+	}
+	do("test", "/metadata/uid", before.UID)
+	for key, value := range after.Annotations {
+		was, had := before.Annotations[key]
+		if had && was == value {
+			continue
+		}
+		path := "/metadata/annotations/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
+		if had {
+			do("test", path, was)
+		}
+		do("add", path, value)
+	}
+	for field, containers := range map[string][2][]corev1.Container{
+		"containers": {before.Spec.Containers, after.Spec.Containers}, "initContainers": {before.Spec.InitContainers, after.Spec.InitContainers},
+	} {
+		for i := range containers[1] {
+			was, is := &containers[0][i], &containers[1][i]
+			if was.Image == is.Image {
+				continue
+			}
+			path := fmt.Sprintf("/spec/%s/%d/", field, i)
+			do("test", path+"name", is.Name)
+			do("test", path+"image", was.Image)
+			do("replace", path+"image", is.Image)
+		}
+	}
+	content, err := json.Marshal(patch)
+	if err != nil {
+		return nil, err
+	}
+	written := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: before.Namespace, Name: before.Name}}
+	err = r.client.Patch(ctx, written, client.RawPatch(types.JSONPatchType, content), client.FieldOwner(v1beta1.FieldManager))
+	if apierrors.IsInvalid(err) { // a test failed, or the pod would be invalid; the next round writes with the resourceVersion and finds out
+		err = apierrors.NewConflict(corev1.Resource("pods"), before.Name, err)
+	}
+	return written, err
 }
 
 // patch writes what differs between two states of a pod, if the pod is still in the first one. It returns the pod as it is then.

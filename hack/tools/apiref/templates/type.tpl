@@ -1,11 +1,11 @@
 {{- define "type" -}}
 {{- $type := . -}}
-{{- if markdownShouldRenderType $type }}
+{{- if or (markdownShouldRenderType $type) (index $type.Markers "apiref:render") }}
 ## {{ $type.Name }}
 
 {{ $type.Doc | trim }}
 {{ if $type.References }}
-In: {{ range $i, $ref := $type.SortedReferences }}{{ if $i }}, {{ end }}{{ if markdownShouldRenderType $ref }}{{ markdownRenderTypeLink $ref }}{{ else }}{{ $ref.Name }}{{ end }}{{ end }}.
+In: {{ range $i, $ref := $type.SortedReferences }}{{ if $i }}, {{ end }}{{ if or (markdownShouldRenderType $ref) (index $ref.Markers "apiref:render") }}{{ markdownRenderTypeLink $ref }}{{ else }}{{ $ref.Name }}{{ end }}{{ end }}.
 {{ end }}
 {{- if $type.Members }}
 | field | type | |

@@ -107,7 +107,10 @@ type SidecarSetSpec struct {
 	RevisionHistoryLimit *int32 `json:"revisionHistoryLimit,omitempty"`
 }
 
-// SidecarContainer is a container, and how it is injected and updated. It is the type of the items of containers and initContainers.
+// SidecarContainer is a container, and how it is injected and updated. It is the type of the items of containers and initContainers. It has these fields, and all those of a
+// container of a pod (https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#Container), such as name and image.
+//
+// +apiref:render
 type SidecarContainer struct {
 	corev1.Container `json:",inline"`
 

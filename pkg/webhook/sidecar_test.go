@@ -1,0 +1,157 @@
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
+	"github.com/berth-project/berth/pkg/endpoint"
+)
+
+// shopNamespace is a cache with namespace shop only.
+type shopNamespace struct{ client.Reader }
+
+func (shopNamespace) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	into.SetName(key.Name)
+	into.SetLabels(map[string]string{corev1.LabelMetadataName: key.Name, "logs": "true"})
+	return nil
+}
+
+// sidecarsOf is the admission with so many SidecarSets, of which the first ones pick the pods of app web.
+func sidecarsOf(tb testing.TB, sets, picking int) *sidecarAdmission {
+	tb.Helper()
+	s := &sidecarAdmission{cached: shopNamespace{}, clock: clock.RealClock{}, synced: func() bool { return true }, sets: map[string]*sidecarSet{}}
+	for i := range sets {
+		app := "web"
+		if i >= picking {
+			app = fmt.Sprint("other-", i)
+		}
+		s.seen(sidecarSetOf(tb, i, app, "1"))
+	}
+	if len(s.sets) != sets {
+		tb.Fatalf("%d of %d sets are valid", len(s.sets), sets)
+	}
+	return s
+}
+
+func sidecarSetOf(tb testing.TB, i int, app, version string) *v1beta1.SidecarSet {
+	tb.Helper()
+	set := &v1beta1.SidecarSet{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("set-%02d", i), Generation: 1}}
+	set.Status = v1beta1.SidecarSetStatus{ObservedGeneration: 1, LatestRevision: set.Name + "-0123456789"}
+	if err := yaml.UnmarshalStrict(fmt.Appendf(nil, `
+selector: {matchLabels: {app: %[2]s}}
+namespaceSelector: {matchLabels: {logs: "true"}}
+containers:
+- name: log-%[1]d
+  image: registry.example.com/log-agent:%[3]s
+  args: [--to, logs.example.com]
+  env: [{name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]
+  resources: {requests: {cpu: 10m, memory: 32Mi}, limits: {memory: 64Mi}}
+  volumeMounts: [{name: log-%[1]d, mountPath: /var/log/web}]
+  transferEnv: [{sourceContainerName: main, envName: TZ}]
+volumes: [{name: log-%[1]d, emptyDir: {}}]
+`, i, app, version), &set.Spec); err != nil {
+		tb.Fatal(err)
+	}
+	return set
+}
+
+// podForSidecars is about as large as the pod of a Deployment when admission sees it.
+func podForSidecars(tb testing.TB) *corev1.Pod {
+	tb.Helper()
+	return webPod(tb, `
+serviceAccountName: web
+tolerations: [{key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 300}, {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 300}]
+volumes:
+- {name: cache, emptyDir: {}}
+- {name: config, configMap: {name: web, defaultMode: 420}}
+- name: token
+  projected: {defaultMode: 420, sources: [{serviceAccountToken: {expirationSeconds: 3607, path: token}}, {configMap: {name: kube-root-ca.crt, items: [{key: ca.crt, path: ca.crt}]}}]}
+containers:
+- name: main
+  image: registry.example.com/web:v1
+  ports: [{containerPort: 8080, protocol: TCP}]
+  env: [{name: TZ, value: Asia/Shanghai}, {name: MODE, value: production}, {name: POD, valueFrom: {fieldRef: {apiVersion: v1, fieldPath: metadata.name}}}]
+  resources: {requests: {cpu: 500m, memory: 1Gi}, limits: {memory: 1Gi}}
+  readinessProbe: {httpGet: {path: /ready, port: 8080, scheme: HTTP}, timeoutSeconds: 1, periodSeconds: 10, successThreshold: 1, failureThreshold: 3}
+  volumeMounts: [{name: cache, mountPath: /cache}, {name: config, mountPath: /etc/web}, {name: token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}]
+  terminationMessagePath: /dev/termination-log
+  terminationMessagePolicy: File
+  imagePullPolicy: IfNotPresent
+`)
+}
+
+// TestManySetsPickAPod, and it gets the containers of each, in the version that was seen last.
+func TestManySetsPickAPod(t *testing.T) {
+	s := sidecarsOf(t, 50, 5)
+	s.seen(sidecarSetOf(t, 3, "web", "2"))
+	admitted, _ := send(t, &podReviews{answer: s.review, clock: clock.RealClock{}}, podForSidecars(t))
+	var got []string
+	for _, c := range admitted.Spec.Containers {
+		got = append(got, c.Name+" "+c.Image[strings.LastIndex(c.Image, ":")+1:])
+	}
+	if want := []string{"log-0 1", "log-1 1", "log-2 1", "log-3 2", "log-4 1", "main v1"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if got := admitted.Annotations[v1beta1.InjectedListAnnotation]; got != "set-00,set-01,set-02,set-03,set-04" {
+		t.Errorf("got %s", got)
+	}
+	if again, response := send(t, &podReviews{answer: s.review, clock: clock.RealClock{}}, admitted); response.Patch != nil {
+		t.Errorf("the second call changes %s; the pod is %+v", response.Patch, again)
+	}
+}
+
+// BenchmarkInjection measures the webhook's own time for a new pod, from the request to the answer, in turn with 0, 1 and 50 SidecarSets of which some pick the pod. Each iteration
+// is one request to each of them. The metrics are the median and the 99th percentile in µs.
+func BenchmarkInjection(b *testing.B) {
+	content, err := json.Marshal(podForSidecars(b))
+	if err != nil {
+		b.Fatal(err)
+	}
+	body := `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","namespace":"shop","operation":"CREATE","object":` + string(content) + `}}`
+	type world struct {
+		sets, picking int
+		handler       http.Handler
+		took          []time.Duration
+	}
+	worlds := []*world{{sets: 0}, {sets: 1, picking: 1}, {sets: 50, picking: 0}, {sets: 50, picking: 1}, {sets: 50, picking: 5}, {sets: 50, picking: 50}}
+	for _, w := range worlds {
+		w.handler = &podReviews{answer: sidecarsOf(b, w.sets, w.picking).review, clock: clock.RealClock{}}
+		var review admissionv1.AdmissionReview
+		if err := json.Unmarshal(post(w.handler, body).Body.Bytes(), &review); err != nil || (review.Response.Patch != nil) != (w.picking > 0) || len(review.Response.Warnings) > 0 {
+			b.Fatalf("answered %+v: %v", review.Response, err)
+		}
+	}
+	for b.Loop() {
+		for _, w := range worlds {
+			recorder, request := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, endpoint.Sidecars, strings.NewReader(body))
+			began := time.Now()
+			w.handler.ServeHTTP(recorder, request)
+			w.took = append(w.took, time.Since(began))
+			if recorder.Code != http.StatusOK {
+				b.Fatal(recorder.Body)
+			}
+		}
+	}
+	for _, w := range worlds {
+		slices.Sort(w.took)
+		for name, q := range map[string]int{"p50": 50, "p99": 99} {
+			took := w.took[(len(w.took)-1)*q/100]
+			b.ReportMetric(float64(took)/float64(time.Microsecond), fmt.Sprintf("µs/%s-of-%02d-sets-%02d-pick", name, w.sets, w.picking))
+		}
+	}
+}
