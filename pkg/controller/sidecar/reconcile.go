@@ -59,6 +59,8 @@ type reconciler struct {
 
 	mu       sync.Mutex
 	memories map[string]*memory
+
+	asking sync.Mutex
 	// asked is the expression of the webhook that was written or read last, and when.
 	asked   string
 	askedAt time.Time

@@ -87,7 +87,11 @@ func (r *reconciler) patch(ctx context.Context, before, after *corev1.Pod, subre
 const pickCondition = "sidecarsets-pick-it"
 
 // askFor makes the API server call the webhook for the pods that a set may pick, and for no others.
+//
+// One worker at a time does so: another one, which knows fewer sets, must not write after it.
 func (r *reconciler) askFor(ctx context.Context) error {
+	r.asking.Lock()
+	defer r.asking.Unlock()
 	var list v1beta1.SidecarSetList
 	if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("listing SidecarSets: %w", err)
@@ -99,10 +103,7 @@ func (r *reconciler) askFor(ctx context.Context) error {
 		}
 	}
 	expression := model.Expression(policies)
-	r.mu.Lock()
-	known := r.asked == expression && r.clock.Since(r.askedAt) < lookInterval
-	r.mu.Unlock()
-	if known {
+	if r.asked == expression && r.clock.Since(r.askedAt) < lookInterval {
 		return nil
 	}
 	configuration := &admissionregistrationv1.MutatingWebhookConfiguration{}
@@ -129,8 +130,6 @@ func (r *reconciler) askFor(ctx context.Context) error {
 			return fmt.Errorf("writing which pods the webhook is called for: %w", err)
 		}
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.asked, r.askedAt = expression, r.clock.Now()
 	return nil
 }
