@@ -64,6 +64,8 @@ type reconciler struct {
 	// asked is the expression of the webhook that was written or read last, and when.
 	asked   string
 	askedAt time.Time
+	// served are the namespaces of the webhook. Nil means all.
+	served labels.Selector
 }
 
 var _ reconcile.Reconciler = &reconciler{}
@@ -188,9 +190,10 @@ func (r *reconciler) gather(ctx context.Context, policy *model.Policy, m *memory
 	if err := r.client.List(ctx, &namespaces, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing namespaces: %w", err)
 	}
-	picked := map[string]bool{}
+	picked, served, injecting := map[string]bool{}, map[string]bool{}, r.servedNamespaces()
 	for i := range namespaces.Items {
-		picked[namespaces.Items[i].Name] = policy.Namespaces.Matches(labels.Set(namespaces.Items[i].Labels))
+		name, has := namespaces.Items[i].Name, labels.Set(namespaces.Items[i].Labels)
+		picked[name], served[name] = policy.Namespaces.Matches(has), injecting.Matches(has)
 	}
 	now := r.clock.Now()
 	expire(m.held, now)
@@ -227,7 +230,7 @@ func (r *reconciler) gather(ctx context.Context, policy *model.Policy, m *memory
 		case has:
 			all.pods = append(all.pods, is)
 			all.look(len(all.pods)-1, is, policy, m)
-		case pod.DeletionTimestamp.IsZero() && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed:
+		case served[pod.Namespace] && pod.DeletionTimestamp.IsZero() && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed:
 			all.notInjected++
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -86,6 +87,16 @@ func (r *reconciler) patch(ctx context.Context, before, after *corev1.Pod, subre
 // pickCondition is the name of the match condition with the expression of all sets.
 const pickCondition = "sidecarsets-pick-it"
 
+// servedNamespaces are those for whose new pods the API server calls the webhook.
+func (r *reconciler) servedNamespaces() labels.Selector {
+	r.asking.Lock()
+	defer r.asking.Unlock()
+	if r.served == nil {
+		return labels.Everything()
+	}
+	return r.served
+}
+
 // askFor makes the API server call the webhook for the pods that a set may pick, and for no others.
 //
 // One worker at a time does so: another one, which knows fewer sets, must not write after it.
@@ -114,6 +125,14 @@ func (r *reconciler) askFor(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reading the webhook configuration: %w", err)
 	}
+	served := &metav1.LabelSelector{}
+	if len(configuration.Webhooks) > 0 && configuration.Webhooks[0].NamespaceSelector != nil {
+		served = configuration.Webhooks[0].NamespaceSelector
+	}
+	selector, err := metav1.LabelSelectorAsSelector(served)
+	if err != nil {
+		return fmt.Errorf("reading the namespaces of the webhook: %w", err)
+	}
 	patch := []map[string]any{{"op": "test", "path": "/metadata/resourceVersion", "value": configuration.ResourceVersion}}
 	for i := range configuration.Webhooks {
 		at := slices.IndexFunc(configuration.Webhooks[i].MatchConditions, func(c admissionregistrationv1.MatchCondition) bool { return c.Name == pickCondition })
@@ -130,6 +149,6 @@ func (r *reconciler) askFor(ctx context.Context) error {
 			return fmt.Errorf("writing which pods the webhook is called for: %w", err)
 		}
 	}
-	r.asked, r.askedAt = expression, r.clock.Now()
+	r.asked, r.askedAt, r.served = expression, r.clock.Now(), selector
 	return nil
 }
