@@ -48,7 +48,12 @@ var (
 // emptyWorld has only nodes node-a and node-b in zones a and b.
 func emptyWorld(tb testing.TB) *world {
 	tb.Helper()
-	w := &world{t: tb, now: time.Unix(1000, 0), ledger: New(2 * time.Second), result: func(*NodeCheck) CheckResult { return Feasible }}
+	return emptyWorldAt(tb, time.Unix(1000, 0))
+}
+
+func emptyWorldAt(tb testing.TB, now time.Time) *world {
+	tb.Helper()
+	w := &world{t: tb, now: now, ledger: New(2 * time.Second), result: func(*NodeCheck) CheckResult { return Feasible }}
 	for _, zone := range []string{"a", "b"} {
 		w.seeNode("node-"+zone, zone)
 	}
@@ -126,12 +131,17 @@ func (w *world) spread(generation int64, spec string) {
 // spreadOf creates or changes a spread for a workload of group apps.
 func (w *world) spreadOf(name string, generation int64, kind, workload, spec string) {
 	w.t.Helper()
+	w.apply(SpreadSeen{Spread: spreadObject(w.t, name, generation, kind, workload, spec)})
+}
+
+func spreadObject(tb testing.TB, name string, generation int64, kind, workload, spec string) *v1beta1.WorkloadSpread {
+	tb.Helper()
 	object := &v1beta1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("spread-uid-" + name), Generation: generation}}
 	object.Spec.TargetReference = v1beta1.TargetReference{APIVersion: "apps/v1", Kind: kind, Name: workload}
 	if err := yaml.UnmarshalStrict([]byte(spec), &object.Spec); err != nil {
-		w.t.Fatalf("parsing the spec: %v", err)
+		tb.Fatalf("parsing the spec: %v", err)
 	}
-	w.apply(SpreadSeen{Spread: object})
+	return object
 }
 
 func (w *world) spreadGone() { w.apply(SpreadGone{Key: spreadKey}) }

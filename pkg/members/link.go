@@ -193,6 +193,9 @@ type session struct {
 
 	running sync.WaitGroup
 
+	// sets are the ReplicaSets of the cache.
+	sets toolscache.Store
+
 	// lists are the informers, and what a probe read last. Only the link's goroutine uses them.
 	lists []list
 }
@@ -277,7 +280,11 @@ func (s *session) prepareCache(config *rest.Config) error {
 		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: tell, UpdateFunc: func(_, object any) { tell(object) }, DeleteFunc: tell}); err != nil {
 			return err
 		}
-		s.lists = append(s.lists, list{kind: kind, informer: informer.(interface{ LastSyncResourceVersion() string })})
+		shared := informer.(toolscache.SharedIndexInformer)
+		if kind.Kind == "ReplicaSet" {
+			s.sets = shared.GetStore()
+		}
+		s.lists = append(s.lists, list{kind: kind, informer: shared})
 	}
 	for _, owned := range []client.Object{&corev1.Pod{}, &appsv1.ReplicaSet{}} {
 		if err := s.cache.IndexField(s.open, owned, OwnerIndex, ownerOf); err != nil {

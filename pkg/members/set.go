@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -220,6 +221,20 @@ func (s *Set) Cache(name string) (client.Reader, error) {
 		return nil, err
 	}
 	return reader{now}, nil
+}
+
+// ReplicaSet returns what the cache of a member has for a key, namespace/name. It is nil if the cache has none. It is shared, and must not be changed. A pass over hundreds of members
+// reads thousands of them, and Cache would copy each. The error is the same as that of Client.
+func (s *Set) ReplicaSet(name, key string) (*appsv1.ReplicaSet, error) {
+	now, err := s.session(name)
+	if err != nil {
+		return nil, err
+	}
+	object, exists, err := now.sets.GetByKey(key)
+	if err := (reader{now}).still(err); err != nil || !exists {
+		return nil, err
+	}
+	return object.(*appsv1.ReplicaSet), nil
 }
 
 func (s *Set) session(name string) (*session, error) {

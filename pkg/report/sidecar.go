@@ -47,6 +47,9 @@ func OfSidecarSet(set *v1beta1.SidecarSet) Sidecars {
 	}
 	if r.Ready && r.NotInjected > 0 {
 		r.Next = fmt.Sprintf("nothing to do for these; %s of its selector have no sidecars, because they are older than the SidecarSet, or were created without the webhook: delete them to let their workloads make new ones", Pods(r.NotInjected, "", ""))
+		if set.Spec.InjectionStrategy.Paused {
+			r.Next = fmt.Sprintf("nothing to do for these; %s of its selector have no sidecars: injectionStrategy.paused keeps them from new pods", Pods(r.NotInjected, "", ""))
+		}
 	}
 	return r
 }

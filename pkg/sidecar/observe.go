@@ -28,6 +28,8 @@ type Pod struct {
 	Migrated bool
 	// Ready is true if the pod runs and is ready.
 	Ready bool
+	// Changed is true if a sidecar has another image than the set has given, because others have changed it.
+	Changed bool
 	// Held keeps the pod from being updated now. The caller sets it.
 	Held bool
 	// Why says why the pod cannot be updated in place. Empty if it can.
@@ -44,8 +46,13 @@ func (p *Policy) Observe(pod *corev1.Pod, now time.Time) (Pod, bool) {
 		return Pod{}, false
 	}
 	state, touched := read[inPlaceState](pod, v1beta1.InPlaceStateAnnotation)[p.Name]
+	noted, isNoted := read[given](pod, v1beta1.GivenAnnotation)[p.Name]
 	is := Pod{
-		Pod: pod, Updated: version.Hash == p.Hash, Touched: touched, Ready: pod.Status.Phase == corev1.PodRunning && budget.IsReady(pod), Why: p.why(pod),
+		Pod: pod, Updated: version.Hash == p.Hash, Touched: touched, Ready: pod.Status.Phase == corev1.PodRunning && budget.IsReady(pod),
+		Changed: p.changed(pod, &noted), Why: "another product has injected its sidecars",
+	}
+	if isNoted {
+		is.Why = p.why(pod, &noted)
 	}
 	if p.restarted(pod, &state, now) {
 		migrating := p.migrating(pod)
@@ -58,13 +65,9 @@ func (p *Policy) Observe(pod *corev1.Pod, now time.Time) (Pod, bool) {
 	return is, true
 }
 
-// why says why a pod cannot be updated in place.
-func (p *Policy) why(pod *corev1.Pod) string {
-	noted, has := read[given](pod, v1beta1.GivenAnnotation)[p.Name]
-	switch {
-	case !has:
-		return "another product has injected its sidecars"
-	case noted.Fixed != p.Fixed:
+// why says why a pod cannot be updated in place that Berth has given its sidecars.
+func (p *Policy) why(pod *corev1.Pod, noted *given) string {
+	if noted.Fixed != p.Fixed {
 		return "more than images and resources has changed"
 	}
 	for _, c := range p.running() {
@@ -75,6 +78,19 @@ func (p *Policy) why(pod *corev1.Pod) string {
 		}
 	}
 	return ""
+}
+
+// changed is true if others have changed the image of a sidecar. Of a hot upgrade, the image of the container that works tells.
+func (p *Policy) changed(pod *corev1.Pod, noted *given) bool {
+	return slices.ContainsFunc(p.running(), func(c *v1beta1.SidecarContainer) bool {
+		name := c.Name
+		if isHot(c) {
+			name = hotNames(c.Name)[working(pod, c.Name)]
+		}
+		gave, is := noted.Containers[c.Name]
+		has := containerOf(pod, name)
+		return is && has != nil && has.Image != gave.Image
+	})
 }
 
 // restarted is true if all containers run as the previous update has asked for.

@@ -46,13 +46,18 @@ func requestsOf(r *corev1.ResourceRequirements) corev1.ResourceList {
 	return all
 }
 
-// amounts are those that the pod has, with those that the set gives. What others have added stays.
+// amounts are those that the pod has, with those that the set gives differently now. What others have written stays.
 func amounts(has, was, is corev1.ResourceList) corev1.ResourceList {
 	after := has.DeepCopy()
 	for name := range was {
-		delete(after, name)
+		if _, still := is[name]; !still {
+			delete(after, name)
+		}
 	}
 	for name, amount := range is {
+		if before, had := was[name]; had && before.Cmp(amount) == 0 {
+			continue
+		}
 		if after == nil {
 			after = corev1.ResourceList{}
 		}

@@ -25,6 +25,8 @@ type world struct {
 	images [2]int
 	policy *Policy
 	limit  int
+	// mirror stands before all images of pods, as if a webhook wrote it. It may be empty.
+	mirror string
 	// out are pods that were ready when they were last written, and have not been ready with what was written since.
 	out map[string]bool
 	log []string
@@ -98,10 +100,20 @@ func (w *world) kubelet(pod *corev1.Pod) {
 func (w *world) create(name string) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": "x"}, Generation: 1}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "app:2"}}}}
 	inject(pod, w.policy)
+	w.rewrite(pod)
 	pod.Status.InitContainerStatuses = make([]corev1.ContainerStatus, len(pod.Spec.InitContainers))
 	pod.Status.ContainerStatuses = make([]corev1.ContainerStatus, len(pod.Spec.Containers))
 	statuses(pod, func(c *corev1.Container, s *corev1.ContainerStatus) { s.Name = c.Name })
 	return pod
+}
+
+// rewrite plays a webhook that lets all images come from a mirror.
+func (w *world) rewrite(pod *corev1.Pod) {
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			containers[i].Image = w.mirror + strings.TrimPrefix(containers[i].Image, w.mirror)
+		}
+	}
 }
 
 func (w *world) write(i int, after *corev1.Pod, what string) {
@@ -109,6 +121,7 @@ func (w *world) write(i int, after *corev1.Pod, what string) {
 	pod := w.pods[i]
 	wasReady := len(pod.Status.Conditions) > 0 && pod.Status.Conditions[0].Status == corev1.ConditionTrue
 	after.Generation++
+	w.rewrite(after)
 	w.pods[i] = after
 	w.note("%s %s", what, pod.Name)
 	if wasReady && !runsAll(after) {
@@ -163,6 +176,7 @@ func TestWorld(t *testing.T) {
 		w := &world{t: t, random: rand.New(rand.NewPCG(uint64(seed), 0)), now: now, out: map[string]bool{}}
 		w.note("seed %d", seed)
 		w.limit = 1 + w.random.IntN(3)
+		w.mirror = []string{"", "mirror/"}[seed%2]
 		w.publish(2, 2, 0)
 		for i := range poolSize {
 			w.pods = append(w.pods, w.create(fmt.Sprint("p", i)))
@@ -194,8 +208,8 @@ func TestWorld(t *testing.T) {
 		for _, pod := range w.pods {
 			p, _ := w.policy.Observe(pod, w.now)
 			at := working(pod, "mesh")
-			if !p.Updated || !p.Available() || containerOf(pod, "log").Image != "log:8" || containerOf(pod, hotNames("mesh")[at]).Image != "mesh:8" ||
-				containerOf(pod, hotNames("mesh")[1-at]).Image != "mesh:0" || versions(pod, "mesh")[1-at] != 0 {
+			if !p.Updated || !p.Available() || containerOf(pod, "log").Image != w.mirror+"log:8" || containerOf(pod, hotNames("mesh")[at]).Image != w.mirror+"mesh:8" ||
+				containerOf(pod, hotNames("mesh")[1-at]).Image != w.mirror+"mesh:0" || versions(pod, "mesh")[1-at] != 0 {
 				t.Fatalf("%s, at most %d out\n%s\n%s", pod.Name, w.limit, w.describe(), strings.Join(w.log, "\n"))
 			}
 		}

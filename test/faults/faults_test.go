@@ -32,6 +32,7 @@ import (
 	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/test/checker"
 	"github.com/berth-project/berth/test/harness"
+	"github.com/berth-project/berth/test/linear"
 )
 
 var (
@@ -110,13 +111,15 @@ var spreads = map[string]struct {
 	spec string
 	// want is the number of pods in each subset when no change is under way.
 	want map[string]int
-	// edit is a spec. While binds are under way, the test changes the spread to it and back.
-	edit string
+	// edit is a spec, and quotas its quotas. While binds are under way, the test changes the spread to it and back.
+	edit   string
+	quotas linear.Quotas
 }{
 	"fixed": {
-		spec: "scheduleStrategy: {type: Fixed, quotaScope: Workload}, subsets: [" + in("a", "maxReplicas: 30") + ", " + in("b", "maxReplicas: 50") + ", " + in("c", "") + "]",
-		want: map[string]int{"a": 30, "b": 50, "c": 40},
-		edit: "scheduleStrategy: {type: Fixed, quotaScope: Workload}, subsets: [" + in("a", "maxReplicas: 35") + ", " + in("b", "maxReplicas: 45") + ", " + in("c", "") + "]",
+		spec:   "scheduleStrategy: {type: Fixed, quotaScope: Workload}, subsets: [" + in("a", "maxReplicas: 30") + ", " + in("b", "maxReplicas: 50") + ", " + in("c", "") + "]",
+		want:   map[string]int{"a": 30, "b": 50, "c": 40},
+		edit:   "scheduleStrategy: {type: Fixed, quotaScope: Workload}, subsets: [" + in("a", "maxReplicas: 35") + ", " + in("b", "maxReplicas: 45") + ", " + in("c", "") + "]",
+		quotas: linear.Quotas{"a": 35, "b": 45},
 	},
 	"adaptive": {
 		spec: "scheduleStrategy: {type: Adaptive}, subsets: [" + in("a", "maxReplicas: 25%") + ", " + in("b", "maxReplicas: 25%") + ", " + in("c", "") + "]",
@@ -186,7 +189,7 @@ func TestSpoiltBindsNeitherLoseNorInventASlot(t *testing.T) {
 	watcher.Grace = 2 * harness.ProxyTimeout // the scheduler decided a late bind up to this long ago
 	for round := range *rounds {
 		p.Reseed(*seed + uint64(round))
-		burst(t, cluster, p, inFlight, *seed+uint64(round), nodes)
+		burst(t, cluster, p, watcher, inFlight, *seed+uint64(round), nodes)
 		if t.Failed() {
 			break
 		}
@@ -207,7 +210,7 @@ func TestSpoiltBindsNeitherLoseNorInventASlot(t *testing.T) {
 	t.Logf("%d binds in all", watcher.Binds())
 }
 
-func burst(t *testing.T, cluster *harness.Cluster, p *harness.Proxy, inFlight <-chan string, seed uint64, nodes []*corev1.Node) {
+func burst(t *testing.T, cluster *harness.Cluster, p *harness.Proxy, watcher *checker.Checker, inFlight <-chan string, seed uint64, nodes []*corev1.Node) {
 	t.Helper()
 	ctx, random := t.Context(), rand.New(rand.NewPCG(seed, 7))
 	ns, err := cluster.CreateNamespace(ctx, "faults")
@@ -227,6 +230,15 @@ func burst(t *testing.T, cluster *harness.Cluster, p *harness.Proxy, inFlight <-
 			t.Fatal(err)
 		}
 	}
+	edits := map[string][]change{}
+	edit := func(spec string, quotas linear.Quotas) {
+		t.Helper()
+		sent := time.Now()
+		if err := cluster.ApplyYAML(ctx, ns, spreadYAML("fixed", spec)); err != nil {
+			t.Fatal(err)
+		}
+		edits["fixed"] = append(edits["fixed"], change{quotas, sent, time.Now()})
+	}
 	// The test moves the last node of each pool to the next pool and back.
 	moved := nodes[len(nodes)-3:]
 	steps := []func(){
@@ -235,11 +247,7 @@ func burst(t *testing.T, cluster *harness.Cluster, p *harness.Proxy, inFlight <-
 				relabel(node, string("abc"[(i+1)%3]))
 			}
 		},
-		func() {
-			if err := cluster.ApplyYAML(ctx, ns, spreadYAML("fixed", spreads["fixed"].edit)); err != nil {
-				t.Fatal(err)
-			}
-		},
+		func() { edit(spreads["fixed"].edit, spreads["fixed"].quotas) },
 		func() {
 			if err := cluster.Sandbox.Signal(schedulerName, 0, syscall.SIGKILL); err != nil {
 				t.Fatal(err)
@@ -250,11 +258,7 @@ func burst(t *testing.T, cluster *harness.Cluster, p *harness.Proxy, inFlight <-
 				relabel(node, string("abc"[i%3]))
 			}
 		},
-		func() {
-			if err := cluster.ApplyYAML(ctx, ns, spreadYAML("fixed", spreads["fixed"].spec)); err != nil {
-				t.Fatal(err)
-			}
-		},
+		func() { edit(spreads["fixed"].spec, limits("fixed")) },
 	}
 	deleted := 0
 	for i, step := range steps {
@@ -285,6 +289,9 @@ func burst(t *testing.T, cluster *harness.Cluster, p *harness.Proxy, inFlight <-
 		t.Fatal(err)
 	}
 	expectAtRest(t, cluster, ns, "after all pods were replaced", true)
+	for _, name := range slices.Sorted(maps.Keys(spreads)) {
+		expectLinearizable(t, watcher, p, ns, name, edits[name])
+	}
 	if err := cluster.DeleteNamespace(ctx, ns); err != nil {
 		t.Fatal(err)
 	}

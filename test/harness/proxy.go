@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 
@@ -78,6 +79,15 @@ type Proxy struct {
 	faults []Fault
 	random *rand.Rand
 	counts map[Fault]int
+	// exchanges are the requests for which may was true.
+	exchanges []Exchange
+}
+
+// Exchange is a request as its client saw it: the time at which it was sent, and the time at which an answer came or the connection broke. After that, it does nothing any more.
+type Exchange struct {
+	Path           string
+	Body           []byte
+	Sent, Answered time.Time
 }
 
 // StartProxy starts a proxy that listens until the context ends. It disturbs nothing before Spoil, and only requests for which may returns true. The
@@ -137,6 +147,13 @@ func (p *Proxy) Spoilt() map[Fault]int {
 	return maps.Clone(p.counts)
 }
 
+// Exchanges returns the requests that the proxy could disturb, also those that it did not, in the order of their ends.
+func (p *Proxy) Exchanges() []Exchange {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.exchanges)
+}
+
 // pick chooses a fault, or none.
 func (p *Proxy) pick() (f Fault, wait time.Duration) {
 	p.mu.Lock()
@@ -162,6 +179,12 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		panic(http.ErrAbortHandler)
 	}
+	sent := time.Now()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.exchanges = append(p.exchanges, Exchange{Path: r.URL.Path, Body: body, Sent: sent, Answered: time.Now()})
+	}()
 	// The forwarded request does not end when the client times out.
 	pass := func(w http.ResponseWriter) {
 		request := r.Clone(context.WithoutCancel(r.Context()))

@@ -10,7 +10,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
@@ -32,6 +31,8 @@ type Members interface {
 	Client(name string) (client.Client, error)
 	// Cache reads ReplicaSets and pods with v1alpha1.HubLabel. ReplicaSets may lack the spec of their pods.
 	Cache(name string) (client.Reader, error)
+	// ReplicaSet is one that Cache has, by namespace/name, or nil. It is shared, and must not be changed.
+	ReplicaSet(name, key string) (*appsv1.ReplicaSet, error)
 }
 
 // Member is a cluster.
@@ -72,11 +73,10 @@ func (r *reconciler) localsOf(ctx context.Context, frs *v1alpha1.FederatedReplic
 	cached := r.cachedReading(frs, policy)
 	known := r.members.List()
 	all := make([]local, len(known))
-	scratch := &appsv1.ReplicaSet{} // it is large
 	ask := func(l *local) {
 		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 		defer cancel()
-		r.observe(ctx, l, live, &appsv1.ReplicaSet{})
+		r.observe(ctx, l, live)
 	}
 	var reading sync.WaitGroup
 	for i, m := range known {
@@ -85,7 +85,7 @@ func (r *reconciler) localsOf(ctx context.Context, frs *v1alpha1.FederatedReplic
 		switch {
 		case !m.Reachable:
 		case from == theCaches: // nobody waits for anything there
-			r.observe(ctx, l, cached, scratch)
+			r.observe(ctx, l, cached)
 			if l.Reachable && l.set == nil && wasTaken(frs, l.Name) { // the caches have no ReplicaSets of others
 				reading.Go(func() { ask(l) })
 			}
@@ -101,18 +101,22 @@ func (r *reconciler) localsOf(ctx context.Context, frs *v1alpha1.FederatedReplic
 type reading struct {
 	frs    *v1alpha1.FederatedReplicaSet
 	policy *model.Policy
+	// set is nil if there is no ReplicaSet. It may be shared.
+	set    func(ctx context.Context, cluster string) (*appsv1.ReplicaSet, error)
 	reader func(cluster string) (client.Reader, error)
-	get    []client.GetOption
 	list   []client.ListOption
 	// briefly is true if the pods of settled ReplicaSets are not read.
 	briefly bool
 }
 
 func (r *reconciler) cachedReading(frs *v1alpha1.FederatedReplicaSet, policy *model.Policy) *reading {
-	ofSet := client.MatchingFields{members.OwnerIndex: frs.Name}
+	ofSet, key := client.MatchingFields{members.OwnerIndex: frs.Name}, client.ObjectKeyFromObject(frs).String()
 	return &reading{
 		frs: frs, policy: policy, reader: r.members.Cache, briefly: true,
-		get: []client.GetOption{client.UnsafeDisableDeepCopy}, list: []client.ListOption{client.InNamespace(frs.Namespace), ofSet, client.UnsafeDisableDeepCopy},
+		set: func(_ context.Context, cluster string) (*appsv1.ReplicaSet, error) {
+			return r.members.ReplicaSet(cluster, key)
+		},
+		list: []client.ListOption{client.InNamespace(frs.Namespace), ofSet, client.UnsafeDisableDeepCopy},
 	}
 }
 
@@ -123,6 +127,17 @@ func (r *reconciler) liveReading(frs *v1alpha1.FederatedReplicaSet, policy *mode
 	}
 	return &reading{
 		frs: frs, policy: policy, reader: func(cluster string) (client.Reader, error) { return r.members.Client(cluster) }, briefly: briefly,
+		set: func(ctx context.Context, cluster string) (*appsv1.ReplicaSet, error) {
+			server, err := r.members.Client(cluster)
+			if err != nil {
+				return nil, err
+			}
+			set := &appsv1.ReplicaSet{}
+			if err := server.Get(ctx, client.ObjectKeyFromObject(frs), set); err != nil {
+				return nil, client.IgnoreNotFound(err)
+			}
+			return set, nil
+		},
 		list: []client.ListOption{client.InNamespace(frs.Namespace), client.MatchingLabelsSelector{Selector: selector}},
 	}, nil
 }
@@ -132,34 +147,34 @@ func wasTaken(frs *v1alpha1.FederatedReplicaSet, cluster string) bool {
 	return slices.ContainsFunc(frs.Status.Clusters, func(c v1alpha1.ClusterStatus) bool { return c.Name == cluster && c.State == v1alpha1.ClusterNameTaken })
 }
 
-// observe reads one cluster, with a ReplicaSet to read into. A cluster that cannot be read is one that does not answer.
-func (r *reconciler) observe(ctx context.Context, l *local, how *reading, set *appsv1.ReplicaSet) {
-	if err := r.read(ctx, l, how, set); err != nil {
+// observe reads one cluster. A cluster that cannot be read is one that does not answer.
+func (r *reconciler) observe(ctx context.Context, l *local, how *reading) {
+	if err := r.read(ctx, l, how); err != nil {
 		klog.FromContext(ctx).V(2).Info("A cluster does not answer", "cluster", l.Name, "err", err)
 		*l = local{Member: model.Member{Name: l.Name}}
 	}
 }
 
-func (r *reconciler) read(ctx context.Context, l *local, how *reading, set *appsv1.ReplicaSet) error {
-	reader, err := how.reader(l.Name)
-	if err != nil {
-		return err
-	}
-	err = reader.Get(ctx, client.ObjectKeyFromObject(how.frs), set, how.get...)
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
+func (r *reconciler) read(ctx context.Context, l *local, how *reading) error {
+	set, err := how.set(ctx, l.Name)
 	if err != nil {
 		return fmt.Errorf("reading the ReplicaSet: %w", err)
+	}
+	if set == nil {
+		return nil
 	}
 	if !isOurs(&set.ObjectMeta, how.frs) && !isAdoptable(set, how.policy) {
 		l.Taken = true
 		return nil
 	}
-	l.set = ptr.To(set.ObjectMeta)
+	l.set = &set.ObjectMeta
 	if how.briefly && isSettled(set) {
 		l.Local = &model.Local{Replicas: replicasOf(set), Pods: settledPods(replicasOf(set))}
 		return nil
+	}
+	reader, err := how.reader(l.Name)
+	if err != nil {
+		return err
 	}
 	var pods corev1.PodList
 	if err := reader.List(ctx, &pods, how.list...); err != nil {

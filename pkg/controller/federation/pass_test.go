@@ -56,6 +56,13 @@ var _ Members = &fleet{}
 func (f *fleet) List() []Member                            { return f.list }
 func (f *fleet) Client(name string) (client.Client, error) { return f.clusters[name], nil }
 func (f *fleet) Cache(name string) (client.Reader, error)  { return f.clusters[name].cache, nil }
+func (f *fleet) ReplicaSet(name, key string) (*appsv1.ReplicaSet, error) {
+	object, exists, err := f.clusters[name].sets.GetByKey(key)
+	if err != nil || !exists {
+		return nil, err
+	}
+	return object.(*appsv1.ReplicaSet), nil
+}
 
 // fleetHub is the API server of the hub, and its cache. Methods that are not here are not used.
 type fleetHub struct {

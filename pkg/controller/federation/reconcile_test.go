@@ -78,6 +78,19 @@ func (w *world) Cache(name string) (client.Reader, error) {
 	return labelled{c}, err
 }
 
+func (w *world) ReplicaSet(name, key string) (*appsv1.ReplicaSet, error) {
+	c, err := w.Cache(name)
+	if err != nil {
+		return nil, err
+	}
+	namespace, name, _ := strings.Cut(key, "/")
+	set := &appsv1.ReplicaSet{}
+	if err := c.Get(w.t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, set); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	return set, nil
+}
+
 // labelled is the cache of a cluster: it has the ReplicaSets of a hub, and no others.
 type labelled struct{ client.Client }
 

@@ -59,9 +59,13 @@ type reconciler struct {
 
 	mu       sync.Mutex
 	memories map[string]*memory
+
+	asking sync.Mutex
 	// asked is the expression of the webhook that was written or read last, and when.
 	asked   string
 	askedAt time.Time
+	// served are the namespaces of the webhook. Nil means all.
+	served labels.Selector
 }
 
 var _ reconcile.Reconciler = &reconciler{}
@@ -79,11 +83,27 @@ type memory struct {
 	seen map[types.UID]string
 	// held is until when a pod is not tried again, and doubts until when a write may still happen.
 	held, doubts map[types.UID]time.Time
+	// gave is what pods were given lately.
+	gave map[types.UID]gift
 	// refusal is the last message of somebody who refused an update.
 	refusal string
 	// revision is the ControllerRevision of the latest version, and version the label that it has.
 	revision, version string
 	published         time.Time
+}
+
+// gift is what the last write has made of a pod: one with the version, or one whose hot upgrades are over, or both.
+type gift struct {
+	version        string
+	updated, reset bool
+	// until is for how long Berth does not try again if somebody undoes it. Otherwise the two would write for ever.
+	until time.Time
+}
+
+// undone is true if somebody has undone the last write.
+func (m *memory) undone(pod *model.Pod, policy *model.Policy) bool {
+	gave, is := m.gave[pod.UID]
+	return is && gave.version == policy.Hash && (gave.updated && !pod.Updated || gave.reset && pod.Migrated)
 }
 
 func (r *reconciler) memoryOf(set *v1beta1.SidecarSet) *memory {
@@ -94,7 +114,7 @@ func (r *reconciler) memoryOf(set *v1beta1.SidecarSet) *memory {
 	}
 	m := r.memories[set.Name]
 	if m == nil || m.uid != set.UID {
-		m = &memory{uid: set.UID, seen: map[types.UID]string{}, held: map[types.UID]time.Time{}, doubts: map[types.UID]time.Time{}}
+		m = &memory{uid: set.UID, seen: map[types.UID]string{}, held: map[types.UID]time.Time{}, doubts: map[types.UID]time.Time{}, gave: map[types.UID]gift{}}
 		r.memories[set.Name] = m
 	}
 	return m
@@ -144,6 +164,17 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 type found struct {
 	pods        []model.Pod
 	notInjected int32
+	// undone are the names of pods whose updates somebody undoes.
+	undone []string
+}
+
+// look takes what a pod is. It is held if somebody has undone its update.
+func (f *found) look(at int, is model.Pod, policy *model.Policy, m *memory) {
+	if m.undone(&is, policy) {
+		is.Held = true
+		f.undone = append(f.undone, is.Namespace+"/"+is.Name)
+	}
+	f.pods[at] = is
 }
 
 // gather observes the pods of a set: those of the cache, and in the first round of a process those of the API server. It is nil if the cache is older than what was written.
@@ -162,13 +193,15 @@ func (r *reconciler) gather(ctx context.Context, policy *model.Policy, m *memory
 	if err := r.client.List(ctx, &namespaces, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing namespaces: %w", err)
 	}
-	picked := map[string]bool{}
+	picked, served, injecting := map[string]bool{}, map[string]bool{}, r.servedNamespaces()
 	for i := range namespaces.Items {
-		picked[namespaces.Items[i].Name] = policy.Namespaces.Matches(labels.Set(namespaces.Items[i].Labels))
+		name, has := namespaces.Items[i].Name, labels.Set(namespaces.Items[i].Labels)
+		picked[name], served[name] = policy.Namespaces.Matches(has), injecting.Matches(has)
 	}
 	now := r.clock.Now()
 	expire(m.held, now)
 	expire(m.doubts, now)
+	maps.DeleteFunc(m.gave, func(_ types.UID, gave gift) bool { return now.After(gave.until) })
 	all, listed := &found{}, map[types.UID]bool{}
 	for i := range list.Items {
 		pod := &list.Items[i]
@@ -199,7 +232,8 @@ func (r *reconciler) gather(ctx context.Context, policy *model.Policy, m *memory
 		switch {
 		case has:
 			all.pods = append(all.pods, is)
-		case pod.DeletionTimestamp.IsZero() && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed:
+			all.look(len(all.pods)-1, is, policy, m)
+		case served[pod.Namespace] && pod.DeletionTimestamp.IsZero() && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed:
 			all.notInjected++
 		}
 	}
@@ -246,7 +280,7 @@ func expire(times map[types.UID]time.Time, now time.Time) {
 // act carries out what is next. It is true if there is more to do at once.
 func (r *reconciler) act(ctx context.Context, set *v1beta1.SidecarSet, policy *model.Policy, m *memory, all *found) (more bool, _ error) {
 	writes := 0
-	do := func(pods []model.Pod, write func(context.Context, *model.Pod) (*corev1.Pod, error)) (done bool, _ error) {
+	do := func(pods []model.Pod, reset bool, write func(context.Context, *model.Pod) (*corev1.Pod, error)) (done bool, _ error) {
 		for _, pod := range pods {
 			if writes == mostWrites {
 				return false, nil
@@ -267,10 +301,9 @@ func (r *reconciler) act(ctx context.Context, set *v1beta1.SidecarSet, policy *m
 			case err == nil:
 				podWrites.WithLabelValues(written).Inc()
 				m.seen[pod.UID] = after.ResourceVersion
-				if all.pods[at], _ = policy.Observe(after, now); pod.Migrated == all.pods[at].Migrated && !all.pods[at].Updated {
-					all.pods[at].Held = true // otherwise the two would write for ever
-					m.held[pod.UID], m.refusal = now.Add(lookInterval), fmt.Sprintf("pod %s/%s: somebody changes what Berth writes into its annotations", pod.Namespace, pod.Name)
-				}
+				m.gave[pod.UID] = gift{version: policy.Hash, updated: !reset || pod.Updated, reset: reset, until: now.Add(lookInterval)}
+				is, _ := policy.Observe(after, now)
+				all.look(at, is, policy, m)
 				klog.FromContext(ctx).V(2).Info("Updated a pod", "sidecarset", set.Name, "pod", klog.KObj(after), "revision", m.revision)
 			case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 				podWrites.WithLabelValues(stale).Inc()
@@ -289,7 +322,7 @@ func (r *reconciler) act(ctx context.Context, set *v1beta1.SidecarSet, policy *m
 		}
 		return true, nil
 	}
-	done, err := do(policy.Resets(all.pods), func(ctx context.Context, pod *model.Pod) (*corev1.Pod, error) {
+	done, err := do(policy.Resets(all.pods), true, func(ctx context.Context, pod *model.Pod) (*corev1.Pod, error) {
 		return r.patch(ctx, pod.Pod, policy.Reset(pod.Pod, r.clock.Now()), "")
 	})
 	for done && err == nil {
@@ -300,7 +333,7 @@ func (r *reconciler) act(ctx context.Context, set *v1beta1.SidecarSet, policy *m
 			}
 			return false, nil
 		}
-		done, err = do(next, func(ctx context.Context, pod *model.Pod) (*corev1.Pod, error) {
+		done, err = do(next, false, func(ctx context.Context, pod *model.Pod) (*corev1.Pod, error) {
 			return r.update(ctx, policy, pod, m.revision)
 		})
 	}
@@ -371,7 +404,7 @@ func condition(is metav1.ConditionStatus, reason, message string) metav1.Conditi
 // condition says what the set waits for.
 func (f *found) condition(policy *model.Policy, m *memory) metav1.Condition {
 	var total, updated, left int
-	var out, stuck []string
+	var out, stuck, changed []string
 	for i := range f.pods {
 		pod := &f.pods[i]
 		if !pod.DeletionTimestamp.IsZero() {
@@ -389,16 +422,22 @@ func (f *found) condition(policy *model.Policy, m *memory) metav1.Condition {
 		if !pod.Updated {
 			left++
 		}
+		if pod.Changed {
+			changed = append(changed, pod.Namespace+"/"+pod.Name)
+		}
 	}
-	slices.Sort(out)
-	slices.Sort(stuck)
 	keep := policy.Keep(total)
 	progress := fmt.Sprintf("%d of %d pods have the latest version and are available", updated, total)
+	if len(changed) > 0 {
+		progress += fmt.Sprintf("; others have changed the image of a sidecar in %d pods: %s", len(changed), first(changed))
+	}
 	switch {
 	case left <= keep && len(out) == 0:
 		return condition(metav1.ConditionTrue, v1beta1.ReasonReady, progress)
 	case !policy.Rolling, policy.Paused:
 		return condition(metav1.ConditionFalse, v1beta1.ReasonPaused, progress+"; the update strategy updates no more")
+	case len(f.undone) > 0:
+		return condition(metav1.ConditionFalse, v1beta1.ReasonRefused, fmt.Sprintf("%s; somebody undoes the update, Berth tries again once a minute: %s", progress, first(f.undone)))
 	case m.refusal != "":
 		return condition(metav1.ConditionFalse, v1beta1.ReasonRefused, progress+"; "+m.refusal)
 	case len(out) > 0:
@@ -413,6 +452,7 @@ func (f *found) condition(policy *model.Policy, m *memory) metav1.Condition {
 // first are a few of many.
 func first(all []string) string {
 	const few = 5
+	slices.Sort(all)
 	if len(all) > few {
 		return strings.Join(all[:few], ", ") + " and more"
 	}

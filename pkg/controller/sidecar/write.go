@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -145,8 +146,22 @@ func (r *reconciler) patch(ctx context.Context, before, after *corev1.Pod, subre
 // pickCondition is the name of the match condition with the expression of all sets.
 const pickCondition = "sidecarsets-pick-it"
 
+// servedNamespaces are those for whose new pods the API server calls the webhook.
+func (r *reconciler) servedNamespaces() labels.Selector {
+	r.asking.Lock()
+	defer r.asking.Unlock()
+	if r.served == nil {
+		return labels.Everything()
+	}
+	return r.served
+}
+
 // askFor makes the API server call the webhook for the pods that a set may pick, and for no others.
+//
+// One worker at a time does so: another one, which knows fewer sets, must not write after it.
 func (r *reconciler) askFor(ctx context.Context) error {
+	r.asking.Lock()
+	defer r.asking.Unlock()
 	var list v1beta1.SidecarSetList
 	if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("listing SidecarSets: %w", err)
@@ -158,10 +173,7 @@ func (r *reconciler) askFor(ctx context.Context) error {
 		}
 	}
 	expression := model.Expression(policies)
-	r.mu.Lock()
-	known := r.asked == expression && r.clock.Since(r.askedAt) < lookInterval
-	r.mu.Unlock()
-	if known {
+	if r.asked == expression && r.clock.Since(r.askedAt) < lookInterval {
 		return nil
 	}
 	configuration := &admissionregistrationv1.MutatingWebhookConfiguration{}
@@ -171,6 +183,14 @@ func (r *reconciler) askFor(ctx context.Context) error {
 	}
 	if err != nil {
 		return fmt.Errorf("reading the webhook configuration: %w", err)
+	}
+	served := &metav1.LabelSelector{}
+	if len(configuration.Webhooks) > 0 && configuration.Webhooks[0].NamespaceSelector != nil {
+		served = configuration.Webhooks[0].NamespaceSelector
+	}
+	selector, err := metav1.LabelSelectorAsSelector(served)
+	if err != nil {
+		return fmt.Errorf("reading the namespaces of the webhook: %w", err)
 	}
 	patch := []map[string]any{{"op": "test", "path": "/metadata/resourceVersion", "value": configuration.ResourceVersion}}
 	for i := range configuration.Webhooks {
@@ -188,8 +208,6 @@ func (r *reconciler) askFor(ctx context.Context) error {
 			return fmt.Errorf("writing which pods the webhook is called for: %w", err)
 		}
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.asked, r.askedAt = expression, r.clock.Now()
+	r.asked, r.askedAt, r.served = expression, r.clock.Now(), selector
 	return nil
 }

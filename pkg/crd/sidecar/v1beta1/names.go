@@ -60,6 +60,6 @@ const (
 	ReasonPaused = "Paused"
 	// ReasonNotUpdatable: some pods have an older version, and cannot get the latest one in place.
 	ReasonNotUpdatable = "NotUpdatable"
-	// ReasonRefused: somebody refused to let Berth update a pod, such as its PodUnavailableBudget.
+	// ReasonRefused: somebody refuses to let Berth update a pod, such as its PodUnavailableBudget, or undoes the update.
 	ReasonRefused = "Refused"
 )

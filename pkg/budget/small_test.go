@@ -1,0 +1,528 @@
+package budget
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/pkg/testkit/worlds"
+)
+
+var (
+	deep    = flag.Bool("deep", false, "search larger worlds, which takes hours")
+	history = flag.String("history", "", "play this history of a small world in place of a search; pick the world with -run")
+)
+
+const (
+	// smallReplicas is how many pods the workload asks for. All but one must serve.
+	smallReplicas = 3
+	mustServe     = smallReplicas - 1
+	// smallPods also counts the pods that replace others.
+	smallPods = smallReplicas + 1
+)
+
+// troubles are how often each kind of trouble may happen in a history, and the operations that clients ask for.
+type troubles struct {
+	requests   int
+	operations []v1beta1.Operation
+	// replaced is how many pods the workload creates in place of deleted ones.
+	replaced int
+	// crashes of webhook replicas.
+	crashes int
+	// early is how often a replica reads the budget or counts pods before a request needs it. What it knows is then old when a request comes.
+	early int
+	// waits are times in which entries get so old that they may expire.
+	waits int
+}
+
+// small is a small world: the decisions of this package, and a model of the API server, two webhook replicas, the controller and the kubelet. Each
+// replica has at most one request, reads a budget and counts pods at any time before its decision, and writes by compare-and-swap. The rules of these
+// steps are those of pkg/guard and pkg/controller/budget.
+type small struct {
+	policy *Policy
+	left   troubles
+	// revision of the last write of a pod or of the budget.
+	revision int
+	pods     [smallPods]smallPod
+	budget   smallBudget
+	replicas [2]replica
+	// counted is the count of the controller, zero if it has none.
+	counted counted
+	// listed is the ledger that the controller judges by its count.
+	listed []v1beta1.LedgerEntry
+	// old are the entries that may expire.
+	old []v1beta1.LedgerEntry
+}
+
+type smallPod struct {
+	revision                     int
+	created, ready, ending, gone bool
+	// spec and observed are generations. runs is the one that the containers run. 0 means that they have not run yet.
+	spec, observed, runs int
+	// asked is true once a client has asked for an operation on the pod.
+	asked bool
+}
+
+type smallBudget struct {
+	revision int
+	ledger   []v1beta1.LedgerEntry
+	// cleaned is the revision of the pods by which entries were removed.
+	cleaned int
+}
+
+// counted are the pods of a list at a revision. Revision 0 means none.
+type counted struct {
+	revision int
+	pods     [smallPods]smallPod
+}
+
+type replica struct {
+	known smallBudget // revision 0 means none
+	count counted
+	// fresh are pods whose entry this replica has written lately.
+	fresh [smallPods]bool
+	review
+}
+
+type review struct {
+	operation v1beta1.Operation // empty if there is no request
+	pod       int
+	// reviewed is the revision of the pod in the request.
+	reviewed int
+	// live is true if the budget was read live for the request.
+	live     bool
+	approved bool
+}
+
+func (p *smallPod) serves() bool { return p.created && p.ready && !p.ending && !p.gone }
+
+// isLive is true for a pod that the API server has, and that does not terminate.
+func (p *smallPod) isLive() bool { return p.created && !p.ending && !p.gone }
+
+func newSmall(t *testing.T, left troubles) *small {
+	t.Helper()
+	s := &small{policy: compile(t, budgetOf("max 1")), left: left, revision: 1}
+	for i := range smallReplicas {
+		s.pods[i] = smallPod{revision: 1, created: true, ready: true, spec: 1, observed: 1, runs: 1}
+	}
+	s.budget.revision = 1
+	return s
+}
+
+func smallUID(i int) types.UID { return types.UID(fmt.Sprintf("p%d", i)) }
+
+// object is the pod as the API server shows it.
+func (p *smallPod) object(i int) *corev1.Pod {
+	image := func(generation int) string { return fmt.Sprintf("registry/web:%d", generation) }
+	status := map[bool]corev1.ConditionStatus{true: corev1.ConditionTrue, false: corev1.ConditionFalse}[p.ready]
+	object := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: string(smallUID(i)), UID: smallUID(i), Generation: int64(p.spec), ResourceVersion: strconv.Itoa(p.revision),
+			Labels: map[string]string{v1beta1.ProtectedLabel: "true"}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image(p.spec)}}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, ObservedGeneration: int64(p.observed), Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: status}},
+			ContainerStatuses: []corev1.ContainerStatus{{Name: "main", Image: image(p.runs), Ready: p.ready}}},
+	}
+	if p.runs == 0 {
+		object.Status.Phase = corev1.PodPending
+	}
+	if p.ending {
+		object.DeletionTimestamp = &metav1.Time{}
+	}
+	return object
+}
+
+func (c *counted) facts(ledger []v1beta1.LedgerEntry) Facts {
+	f := Facts{Workloads: []Workload{{Name: "Deployment web", Replicas: smallReplicas}}, Ledger: ledger}
+	for i := range c.pods {
+		if p := &c.pods[i]; p.created && !p.gone {
+			f.Pods = append(f.Pods, Observe(p.object(i), nil, false))
+		}
+	}
+	return f
+}
+
+type move struct {
+	kind      string
+	number    int
+	pod       int
+	operation v1beta1.Operation
+}
+
+func (m move) String() string {
+	switch m.kind {
+	case "asks":
+		return fmt.Sprintf("replica %d is asked: %s p%d", m.number, m.operation, m.pod)
+	case "observes", "stops", "starts", "ends":
+		return fmt.Sprintf("the kubelet %s p%d", m.kind, m.pod)
+	case "replaces", "time passes", "controller counts", "controller writes":
+		return m.kind
+	default:
+		return fmt.Sprintf("replica %d %s", m.number, m.kind)
+	}
+}
+
+// Moves implements worlds.World.
+func (s *small) Moves() (moves []move) {
+	add := func(can bool, m move) {
+		if can {
+			moves = append(moves, m)
+		}
+	}
+	now := s.count()
+	busy, live := false, 0
+	for r := range s.replicas {
+		a := &s.replicas[r]
+		active := a.operation != ""
+		busy = busy || active
+		needs := max(a.known.cleaned, a.reviewed)
+		undecided := active && !a.approved
+		early := s.left.early > 0 && !undecided
+		add(undecided && !a.live || early && a.known.revision != s.budget.revision, move{kind: "reads the budget", number: r})
+		add((undecided || early) && a.count.pods != now.pods || undecided && a.count.revision < needs, move{kind: "counts", number: r})
+		add(undecided && a.known.revision > 0 && a.count.revision > 0 && a.count.revision >= needs, move{kind: "decides", number: r})
+		add(a.approved, move{kind: "sees its operation happen", number: r})
+		add(a.approved, move{kind: "sees its operation refused by others", number: r})
+		add(s.left.crashes > 0 && (a.known.revision > 0 || active), move{kind: "crashes", number: r})
+		for p := range s.pods {
+			for _, operation := range s.left.operations {
+				add(!active && s.left.requests > 0 && s.pods[p].isLive(), move{"asks", r, p, operation})
+			}
+			if s.pods[p].created && !s.pods[p].asked {
+				break // the others are the same by another name
+			}
+		}
+	}
+	free := -1
+	for i := range s.pods {
+		p := &s.pods[i]
+		if p.isLive() {
+			live++
+		}
+		if !p.created && free < 0 {
+			free = i
+		}
+		alive := p.isLive()
+		add(alive && p.observed < p.spec, move{kind: "observes", pod: i})
+		add(alive && p.ready && p.observed == p.spec && p.runs < p.spec, move{kind: "stops", pod: i})
+		add(alive && !p.ready, move{kind: "starts", pod: i})
+		add(p.created && p.ending && !p.gone, move{kind: "ends", pod: i})
+	}
+	add(s.left.replaced > 0 && live < smallReplicas && free >= 0, move{kind: "replaces", pod: free})
+	add(s.left.waits > 0 && !busy, move{kind: "time passes"})
+	add(len(s.budget.ledger) > 0 && (s.counted.pods != now.pods || !slices.Equal(s.listed, s.budget.ledger)), move{kind: "controller counts"})
+	add(s.counted.revision > 0, move{kind: "controller writes"})
+	return moves
+}
+
+func (s *small) count() counted { return counted{s.revision, s.pods} }
+
+func (s *small) touch(p *smallPod) {
+	s.revision++
+	p.revision = s.revision
+}
+
+// Do implements worlds.World.
+func (s *small) Do(m move) error {
+	a, p := &s.replicas[m.number], &s.pods[m.pod]
+	switch m.kind {
+	case "asks":
+		s.left.requests--
+		p.asked = true
+		a.review = review{operation: m.operation, pod: m.pod, reviewed: p.revision}
+	case "reads the budget":
+		s.beforeRequest(a)
+		a.known, a.live = s.budget, a.operation != ""
+	case "counts":
+		s.beforeRequest(a)
+		a.count = s.count()
+	case "decides":
+		s.decide(a)
+	case "sees its operation happen":
+		s.happens(a)
+	case "sees its operation refused by others":
+		a.review = review{}
+	case "crashes":
+		s.left.crashes--
+		if a.approved { // the API server has the answer already
+			*a = replica{review: a.review}
+		} else {
+			*a = replica{}
+		}
+	case "observes":
+		p.observed = p.spec
+		s.touch(p)
+	case "stops":
+		p.ready = false
+		s.touch(p)
+	case "starts":
+		p.observed, p.runs, p.ready = p.spec, p.spec, true
+		s.touch(p)
+	case "ends":
+		p.gone = true
+		s.touch(p)
+	case "replaces":
+		s.left.replaced--
+		*p = smallPod{created: true, spec: 1}
+		s.touch(p)
+	case "time passes":
+		s.left.waits--
+		s.old = slices.Clone(s.budget.ledger)
+		for r := range s.replicas {
+			s.replicas[r].fresh, s.replicas[r].count = [smallPods]bool{}, counted{}
+		}
+	case "controller counts":
+		s.counted, s.listed = s.count(), s.budget.ledger
+	case "controller writes":
+		s.strikeOut()
+	}
+	serving := 0
+	for i := range s.pods {
+		if s.pods[i].serves() {
+			serving++
+		}
+	}
+	if serving < mustServe {
+		return fmt.Errorf("%d pods serve, and %d must", serving, mustServe)
+	}
+	return nil
+}
+
+func (s *small) beforeRequest(a *replica) {
+	if a.operation == "" || a.approved {
+		s.left.early--
+	}
+}
+
+// decide is one round of a replica.
+func (s *small) decide(a *replica) {
+	p := &a.count.pods[a.pod]
+	if !p.created || p.gone {
+		a.approved = true // the count is later than the request, so the pod is gone
+		return
+	}
+	r := Request{Name: string(smallUID(a.pod)), UID: smallUID(a.pod), Operation: a.operation, Generation: int64(p.spec), Fresh: a.fresh[a.pod] && a.hasEntry()}
+	switch a.operation {
+	case v1beta1.OperationUpdate:
+		r.Generation++
+	case v1beta1.OperationUnready:
+		r.Revision = strconv.Itoa(a.reviewed)
+	}
+	d := s.policy.Decide(a.count.facts(a.known.ledger), []Request{r}, metav1.Time{})
+	switch {
+	case d.Changed && a.known.revision != s.budget.revision: // a conflict
+		a.known = smallBudget{}
+	case d.Changed:
+		s.revision++
+		s.budget = smallBudget{s.revision, d.Ledger, s.budget.cleaned}
+		a.known = s.budget
+		a.fresh[a.pod], a.approved = true, true
+	case !d.Verdicts[0].Allowed:
+		a.review = review{}
+	case a.live:
+		a.approved = true
+	default:
+		a.known = smallBudget{} // no write proves the verdict, so the budget is read live
+	}
+}
+
+func (a *replica) hasEntry() bool {
+	return slices.ContainsFunc(a.known.ledger, func(e v1beta1.LedgerEntry) bool { return e.UID == smallUID(a.pod) })
+}
+
+// happens applies an approved operation, if the pod is the one that was reviewed. Otherwise the API server asks again.
+func (s *small) happens(a *replica) {
+	p := &s.pods[a.pod]
+	switch {
+	case !p.isLive():
+		a.review = review{}
+		return
+	case p.revision != a.reviewed:
+		a.review = review{operation: a.operation, pod: a.pod, reviewed: p.revision}
+		return
+	}
+	switch a.operation {
+	case v1beta1.OperationUpdate:
+		p.spec++
+	case v1beta1.OperationUnready:
+		p.ready = false
+	default:
+		p.ending = true
+	}
+	s.touch(p)
+	a.review = review{}
+}
+
+// strikeOut removes entries whose outcome the controller's count proves, and those that expire. An entry that was renewed meanwhile stays.
+func (s *small) strikeOut() {
+	var kept []v1beta1.LedgerEntry
+	for i := range s.budget.ledger {
+		entry := &s.budget.ledger[i]
+		at, _ := strconv.Atoi(entry.Name[1:])
+		var pod *corev1.Pod
+		if p := &s.counted.pods[at]; p.created && !p.gone {
+			pod = p.object(at)
+		}
+		judged := slices.Contains(s.listed, *entry)
+		if !judged || !Settled(entry, pod) && (!slices.Contains(s.old, *entry) || !MayExpire(entry, pod)) {
+			kept = append(kept, *entry)
+		}
+	}
+	if len(kept) < len(s.budget.ledger) {
+		s.revision++
+		s.budget = smallBudget{s.revision, kept, max(s.budget.cleaned, s.counted.revision)}
+		s.old = slices.DeleteFunc(slices.Clone(s.old), func(e v1beta1.LedgerEntry) bool { return !slices.Contains(kept, e) })
+	}
+	s.counted, s.listed = counted{}, nil
+}
+
+// Rest implements worlds.World. If nothing is under way, no entry stays for ever, and a pod may go if all of them serve.
+func (s *small) Rest() error {
+	serving := 0
+	for i := range s.pods {
+		p := &s.pods[i]
+		if p.created && !p.gone && (p.ending || !p.ready || p.runs < p.spec) {
+			return nil
+		}
+		if p.serves() {
+			serving++
+		}
+	}
+	for r := range s.replicas {
+		if s.replicas[r].operation != "" {
+			return nil
+		}
+	}
+	s.old, s.listed, s.counted = s.budget.ledger, s.budget.ledger, s.count()
+	s.strikeOut()
+	if len(s.budget.ledger) > 0 {
+		return fmt.Errorf("%d entries stay for ever: %+v", len(s.budget.ledger), s.budget.ledger)
+	}
+	now := s.count()
+	for i := range s.pods {
+		if !s.pods[i].serves() {
+			continue
+		}
+		d := s.policy.Decide(now.facts(nil), []Request{request(string(smallUID(i)), v1beta1.OperationDelete)}, metav1.Time{})
+		if may := serving-1 >= mustServe; d.Verdicts[0].Allowed != may {
+			return errors.New("p" + strconv.Itoa(i) + ": " + fmt.Sprintf("%d pods serve, %d must, and a deletion is answered %+v", serving, mustServe, d.Verdicts[0]))
+		}
+	}
+	return nil
+}
+
+// Key implements worlds.World. Revisions are ranks in it: only their order matters.
+func (s *small) Key() string {
+	ranks := []int{s.budget.revision, s.budget.cleaned, s.counted.revision}
+	entries := slices.Concat(s.budget.ledger, s.listed, s.old)
+	pods := slices.Concat(s.pods[:], s.counted.pods[:])
+	for i := range s.replicas {
+		a := &s.replicas[i]
+		ranks = append(ranks, a.known.revision, a.known.cleaned, a.count.revision, a.reviewed)
+		entries, pods = append(entries, a.known.ledger...), append(pods, a.count.pods[:]...)
+	}
+	for i := range pods {
+		ranks = append(ranks, pods[i].revision)
+	}
+	for i := range entries {
+		if n, err := strconv.Atoi(entries[i].Revision); err == nil {
+			ranks = append(ranks, n)
+		}
+	}
+	slices.Sort(ranks)
+	ranks = slices.Compact(ranks)
+	var b strings.Builder
+	rank := func(revision int) {
+		at, _ := slices.BinarySearch(ranks, revision)
+		fmt.Fprint(&b, at, " ")
+	}
+	ledger := func(of []v1beta1.LedgerEntry) {
+		for i := range of {
+			e := &of[i]
+			fmt.Fprint(&b, e.UID, e.Operation, e.Generation, e.Renewals, "@")
+			n, _ := strconv.Atoi(e.Revision)
+			rank(n)
+		}
+		b.WriteByte('|')
+	}
+	all := func(pods *[smallPods]smallPod) {
+		for i := range pods {
+			p := &pods[i]
+			rank(p.revision)
+			fmt.Fprint(&b, p.created, p.ready, p.ending, p.gone, p.spec, p.observed, p.runs, p.asked)
+		}
+		b.WriteByte('|')
+	}
+	budget := func(k *smallBudget) {
+		rank(k.revision)
+		rank(k.cleaned)
+		ledger(k.ledger)
+	}
+	fmt.Fprint(&b, s.left.early, s.left.requests, s.left.replaced, s.left.crashes, s.left.waits, " ")
+	all(&s.pods)
+	budget(&s.budget)
+	rank(s.counted.revision)
+	all(&s.counted.pods)
+	ledger(s.listed)
+	ledger(s.old)
+	world := b.String()
+	var each []string // sorted, because the replicas differ by what they know only
+	for i := range s.replicas {
+		b.Reset()
+		a := &s.replicas[i]
+		budget(&a.known)
+		rank(a.count.revision)
+		all(&a.count.pods)
+		rank(a.reviewed)
+		fmt.Fprint(&b, a.fresh, a.operation, a.pod, a.live, a.approved, "\n")
+		each = append(each, b.String())
+	}
+	slices.Sort(each)
+	return world + strings.Join(each, "")
+}
+
+// TestEveryHistoryOfASmallWorld lets two webhook replicas, the controller and the kubelet take their steps in every order.
+func TestEveryHistoryOfASmallWorld(t *testing.T) {
+	searched := smallWorlds
+	if *deep {
+		searched = deepWorlds
+	}
+	for name, left := range searched {
+		t.Run(name, func(t *testing.T) {
+			worlds.Test(t, func() worlds.World[move] { return newSmall(t, left) }, 0, *history)
+		})
+	}
+}
+
+var (
+	deletions = []v1beta1.Operation{v1beta1.OperationDelete}
+	updates   = []v1beta1.Operation{v1beta1.OperationUpdate}
+	unreadies = []v1beta1.Operation{v1beta1.OperationUnready}
+)
+
+// smallWorlds are searched with each run of the tests.
+var smallWorlds = map[string]troubles{
+	"two deletions":                    {requests: 2, operations: deletions, early: 1},
+	"two deletions and a crash":        {requests: 2, operations: deletions, crashes: 1},
+	"two updates":                      {requests: 2, operations: updates},
+	"two that make a pod unready":      {requests: 2, operations: unreadies},
+	"a deletion that is replaced":      {requests: 2, operations: deletions, replaced: 1},
+	"approvals that expire":            {requests: 2, operations: deletions, waits: 1},
+	"an update or deletion that comes": {requests: 2, operations: slices.Concat(deletions, updates), waits: 1},
+}
+
+// deepWorlds are searched with -deep in place of smallWorlds.
+var deepWorlds = map[string]troubles{
+	"deletions":       {requests: 3, operations: deletions, early: 3, replaced: 1, crashes: 1, waits: 1},
+	"updates":         {requests: 3, operations: updates, early: 2, waits: 1},
+	"unready":         {requests: 3, operations: unreadies, early: 2, waits: 1},
+	"every operation": {requests: 3, operations: slices.Concat(deletions, updates, unreadies), early: 1},
+}

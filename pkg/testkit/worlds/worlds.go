@@ -1,0 +1,218 @@
+// Package worlds searches all histories of a small world. A world is a state machine of the product together with a model of what surrounds it: an API
+// server, a watch, a process that crashes. The search is breadth first, so the first fault that it finds has the shortest history.
+//
+// The search never copies a world. It plays a history from the start again, which is slower and needs no code in the product. It compares states by a
+// hash of 64 bits: among ten million states, two different ones have the same hash with a probability of about 3 in a million.
+package worlds
+
+import (
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// World is a small world at one moment. M is a move: one thing that may happen.
+type World[M fmt.Stringer] interface {
+	// Moves are all that may happen next. Equal states have the same moves.
+	Moves() []M
+	// Do lets one of the moves happen. It returns an error if that breaks a rule.
+	Do(M) error
+	// Key describes the state: two worlds with the same key have the same future. Times and orders in it are relative.
+	Key() string
+	// Rest checks what must hold if nothing happens any more. The search does not use the world afterwards.
+	Rest() error
+}
+
+// Result of a search.
+type Result struct {
+	// States that differ, and Steps between them. A step to a known state counts too.
+	States, Steps int
+	// Longest is the number of moves after which no new state was found.
+	Longest int
+	// Complete is false if the search ended because of its limit.
+	Complete bool
+	Took     time.Duration
+	// Fault is nil if every history is right. History then is empty.
+	Fault   error
+	History string
+}
+
+func (r Result) String() string {
+	extent := "every history"
+	if !r.Complete {
+		extent = "histories up to a limit"
+	}
+	return fmt.Sprintf("%d states, %d steps, %s of up to %d moves, %s", r.States, r.Steps, extent, r.Longest, r.Took.Round(10*time.Millisecond))
+}
+
+// node is a state: the last move on the shortest way to it.
+type node[M fmt.Stringer] struct {
+	before *node[M]
+	move   M
+}
+
+func (n *node[M]) history() (moves []M) {
+	for ; n.before != nil; n = n.before {
+		moves = append(moves, n.move)
+	}
+	slices.Reverse(moves)
+	return moves
+}
+
+// Search visits every state that can be reached from the start, up to a number of states. 0 means no limit.
+func Search[M fmt.Stringer](start func() World[M], limit int) Result {
+	began := time.Now()
+	// A search makes much garbage and keeps little, so the collector would run most of the time.
+	defer debug.SetGCPercent(debug.SetGCPercent(800))
+	s := &search[M]{start: start, seed: maphash.MakeSeed()}
+	for i := range s.seen {
+		s.seen[i].states = map[uint64]struct{}{}
+	}
+	s.isNew(start().Key())
+	level := []*node[M]{{}}
+	longest := 0
+	for ; len(level) > 0 && s.fault.Load() == nil && (limit == 0 || int(s.states.Load()) < limit); longest++ {
+		level = s.expand(level)
+	}
+	result := Result{States: int(s.states.Load()), Steps: int(s.steps.Load()), Longest: longest - 1, Complete: len(level) == 0, Took: time.Since(began)}
+	if found := s.fault.Load(); found != nil {
+		result.Fault, result.History = found.err, text(found.history)
+	}
+	return result
+}
+
+type search[M fmt.Stringer] struct {
+	start func() World[M]
+	seed  maphash.Seed
+	// seen is divided so that workers seldom wait for each other.
+	seen [64]struct {
+		sync.Mutex
+		states map[uint64]struct{}
+	}
+	states, steps atomic.Int64
+	fault         atomic.Pointer[fault[M]]
+}
+
+type fault[M fmt.Stringer] struct {
+	err     error
+	history []M
+}
+
+func (s *search[M]) isNew(key string) bool {
+	hash := maphash.String(s.seed, key)
+	part := &s.seen[hash%uint64(len(s.seen))]
+	part.Lock()
+	defer part.Unlock()
+	if _, known := part.states[hash]; known {
+		return false
+	}
+	part.states[hash] = struct{}{}
+	s.states.Add(1)
+	return true
+}
+
+// expand returns the new states that follow those of a level.
+func (s *search[M]) expand(level []*node[M]) []*node[M] {
+	var next atomic.Int64
+	workers := make([][]*node[M], runtime.GOMAXPROCS(0))
+	var all sync.WaitGroup
+	for i := range workers {
+		all.Go(func() {
+			for s.fault.Load() == nil {
+				at := int(next.Add(1)) - 1
+				if at >= len(level) {
+					return
+				}
+				workers[i] = append(workers[i], s.follow(level[at])...)
+			}
+		})
+	}
+	all.Wait()
+	return slices.Concat(workers...)
+}
+
+func (s *search[M]) follow(from *node[M]) (found []*node[M]) {
+	history := from.history()
+	w := s.play(history)
+	moves := w.Moves()
+	if err := w.Rest(); err != nil {
+		s.fault.CompareAndSwap(nil, &fault[M]{err, history})
+		return nil
+	}
+	history = slices.Clip(history)
+	for _, move := range moves {
+		w := s.play(history)
+		s.steps.Add(1)
+		if err := w.Do(move); err != nil {
+			s.fault.CompareAndSwap(nil, &fault[M]{err, append(history, move)})
+			return nil
+		}
+		if s.isNew(w.Key()) {
+			found = append(found, &node[M]{from, move})
+		}
+	}
+	return found
+}
+
+func (s *search[M]) play(history []M) World[M] {
+	w := s.start()
+	for _, move := range history {
+		if err := w.Do(move); err != nil {
+			panic(fmt.Sprintf("%s had no fault before: %v", text(history), err))
+		}
+	}
+	return w
+}
+
+func text[M fmt.Stringer](history []M) string {
+	parts := make([]string, len(history))
+	for i, move := range history {
+		parts[i] = move.String()
+	}
+	return strings.Join(parts, "; ")
+}
+
+// Replay plays a history as Search prints it, and returns its fault. It returns another error if a move cannot happen.
+func Replay[M fmt.Stringer](start func() World[M], history string) error {
+	w := start()
+	for _, name := range strings.Split(history, "; ") {
+		moves := w.Moves()
+		at := slices.IndexFunc(moves, func(m M) bool { return m.String() == name })
+		if at < 0 {
+			return fmt.Errorf("%q cannot happen here: %w: %s", name, errNoSuchMove, text(moves))
+		}
+		if err := w.Do(moves[at]); err != nil {
+			return err
+		}
+	}
+	return w.Rest()
+}
+
+var errNoSuchMove = errors.New("want one of")
+
+// Test searches a world, or plays a history if it is not empty, and reports the fault with its history. It logs how many states there are.
+func Test[M fmt.Stringer](t *testing.T, start func() World[M], limit int, history string) {
+	t.Helper()
+	if history != "" {
+		if err := Replay(start, history); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	result := Search(start, limit)
+	if result.Fault != nil {
+		t.Fatalf("%v\nafter %s\nof %s", result.Fault, result.History, result)
+	}
+	if limit == 0 && !result.Complete {
+		t.Error("the search ended early")
+	}
+	t.Log(result)
+}

@@ -1,0 +1,137 @@
+package faults
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/test/checker"
+	"github.com/berth-project/berth/test/harness"
+	"github.com/berth-project/berth/test/linear"
+)
+
+const (
+	// patience is how long a pod may wait while a slot is free: for the scheduler's back-off of 10 s, and for a scheduler that starts again.
+	patience = 20 * time.Second
+	// held is how long the scheduler takes a bind for possible that may have failed: twice its bindTimeout.
+	held = 10 * time.Second
+	// late is how long after an event the checker may see it.
+	late = 2 * time.Second
+)
+
+// change is an edit of the quotas.
+type change struct {
+	quotas     linear.Quotas
+	sent, done time.Time
+}
+
+// limits are the quotas of a spread. A subset that takes all the rest has none.
+func limits(spread string) linear.Quotas {
+	quotas := linear.Quotas{}
+	for subset, n := range spreads[spread].want {
+		if strings.Contains(spreads[spread].spec, in(subset, "")) {
+			continue
+		}
+		quotas[subset] = n
+	}
+	return quotas
+}
+
+// attempt is a bind that the scheduler sent.
+type attempt struct {
+	subset string
+	harness.Exchange
+}
+
+// expectLinearizable checks that the binds, deletions and edits of a burst have an order that obeys the quotas, that the scheduler sent each bind, and that pods waited only while
+// no slot was free.
+func expectLinearizable(t *testing.T, watcher *checker.Checker, p *harness.Proxy, ns, spread string, edits []change) {
+	t.Helper()
+	attempts := map[string][]attempt{}
+	for _, exchange := range p.Exchanges() {
+		path := strings.Split(exchange.Path, "/")
+		if path[4] != ns {
+			continue
+		}
+		object, _, err := scheme.Codecs.UniversalDeserializer().Decode(exchange.Body, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var record struct{ Subset string }
+		if text := object.(*corev1.Binding).Annotations[v1beta1.MatchedAnnotation]; json.Unmarshal([]byte(text), &record) != nil {
+			t.Fatalf("the bind of %s has no record: %q", exchange.Path, text)
+		}
+		attempts[path[6]] = append(attempts[path[6]], attempt{record.Subset, exchange})
+	}
+	history := linear.New(limits(spread))
+	for _, e := range edits {
+		history.Edited(e.quotas, watcher.RevisionAt(e.sent), watcher.RevisionAt(e.done.Add(late))) // the scheduler sees it a little later
+	}
+	var unknown []attempt
+	lives := watcher.Lives(ns, spread)
+	for _, life := range lives {
+		sent := attempts[life.Name]
+		if life.Subset != "" {
+			history.Bound(life.Name, life.Subset, life.Bound.Revision)
+			committed := -1
+			for i, a := range sent {
+				if a.subset == life.Subset && a.Sent.Before(life.Bound.Seen) {
+					committed = i
+				}
+			}
+			if committed < 0 {
+				t.Errorf("%s: pod %s is bound in %s, and the scheduler has not sent that", spread, life.Name, life.Subset)
+				continue
+			}
+			sent = slices.Delete(sent, committed, committed+1)
+			if life.Gone.Revision > 0 {
+				history.Gone(life.Name, life.Gone.Revision)
+			}
+		}
+		unknown = append(unknown, sent...)
+	}
+	windows, sharp := 0, 0
+	for _, w := range waits(lives, time.Now()) {
+		mayHold := map[string]int{}
+		for _, a := range unknown {
+			if a.Sent.Before(w.to) && a.Answered.Add(held).After(w.from) {
+				mayHold[a.subset]++
+			}
+		}
+		windows++
+		if len(mayHold) == 0 {
+			sharp++
+		}
+		history.Waited(mayHold, watcher.RevisionAt(w.from), watcher.RevisionAt(w.to.Add(late)))
+	}
+	if err := history.Check(time.Minute); err != nil {
+		t.Errorf("%s: %v", spread, err)
+	}
+	t.Logf("%s: %d pods, %d binds without effect; %d times a pod waited for %v, %d of them without a bind under way", spread, len(lives), len(unknown), windows, patience, sharp)
+}
+
+type window struct{ from, to time.Time }
+
+// waits are the spans of patience in which a pod waited all the time. Spans begin a quarter of that apart.
+func waits(lives []checker.Life, now time.Time) (all []window) {
+	if len(lives) == 0 {
+		return nil
+	}
+	for from := lives[0].Created.Seen; !from.Add(patience).After(now); from = from.Add(patience / 4) {
+		to := from.Add(patience)
+		for _, life := range lives {
+			without := func(m checker.Moment) bool { return m.Revision == 0 || m.Seen.After(to.Add(late)) }
+			if !life.Created.Seen.After(from) && without(life.Bound) && without(life.Gone) {
+				all = append(all, window{from, to})
+				break
+			}
+		}
+	}
+	return all
+}

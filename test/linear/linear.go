@@ -1,0 +1,189 @@
+// Package linear checks histories of slots for linearizability, with Porcupine. It knows nothing of Berth: a subset has a quota, a bind takes a slot of it, and a slot is
+// free again when its pod is gone. Each operation has taken effect at one moment of a span. The check looks for an order of these moments in which no bind exceeds a quota, and no
+// pod waits while a slot is free all the time.
+//
+// A moment is a revision of the API server. So binds and deletions have one moment each, and the search is short. Only edits and waiting last for a while.
+package linear
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// History is what happened to the slots of one spread, in one scope. Create one with New.
+type History struct {
+	first      Quotas
+	subsets    []string
+	pods       map[string]int
+	operations []porcupine.Operation
+}
+
+// Quotas are the slots of each subset. A subset that is not there has no limit.
+type Quotas map[string]int
+
+// New returns an empty history that begins with quotas.
+func New(first Quotas) *History { return &History{first: first, pods: map[string]int{}} }
+
+// operation is the input of Porcupine. pod and subset are indices, and -1 if they do not matter.
+type operation struct {
+	verb        verb
+	pod, subset int
+	name        string
+	quotas      Quotas
+}
+
+type verb string
+
+const (
+	bind  verb = "bind"
+	leave verb = "leave"
+	edit  verb = "edit"
+	wait  verb = "wait"
+)
+
+// Bound adds a bind.
+func (h *History) Bound(pod, subset string, at int64) {
+	h.add(operation{verb: bind, pod: h.podOf(pod), subset: h.subsetOf(subset), name: pod + " in " + subset}, at, at)
+}
+
+// Gone adds the end of a bound pod.
+func (h *History) Gone(pod string, at int64) {
+	h.add(operation{verb: leave, pod: h.podOf(pod), subset: -1, name: pod}, at, at)
+}
+
+// Edited adds new quotas, which count from some moment of the span on.
+func (h *History) Edited(quotas Quotas, from, to int64) {
+	h.add(operation{verb: edit, pod: -1, subset: -1, quotas: quotas, name: fmt.Sprint(map[string]int(quotas))}, from, to)
+}
+
+// Waited adds that some pod waited all the time between from and to. At some moment in between all subsets must have been full. held are slots that were neither taken nor free:
+// somebody has sent a bind whose outcome is not known.
+func (h *History) Waited(held map[string]int, from, to int64) {
+	h.add(operation{verb: wait, pod: -1, subset: -1, quotas: held, name: fmt.Sprintf("for a slot, %v held", held)}, from, to)
+}
+
+func (h *History) add(o operation, from, to int64) {
+	h.operations = append(h.operations, porcupine.Operation{ClientId: len(h.operations), Input: o, Call: from, Return: max(from, to)})
+}
+
+func (h *History) podOf(name string) int {
+	if _, known := h.pods[name]; !known {
+		h.pods[name] = len(h.pods)
+	}
+	return h.pods[name]
+}
+
+func (h *History) subsetOf(name string) int {
+	if at := slices.Index(h.subsets, name); at >= 0 {
+		return at
+	}
+	h.subsets = append(h.subsets, name)
+	return len(h.subsets) - 1
+}
+
+// state is comparable. where has a byte for each pod: 0 if it has no slot, else 1 and the index of its subset. quotas is the index of an edit, 0 for those of the beginning.
+type state struct {
+	where  string
+	quotas int
+}
+
+// Check returns an error if there is no order in which the operations obey the rules, or if none was found within the limit. The error names a
+// temporary file with a drawing of the history.
+func (h *History) Check(limit time.Duration) error {
+	all := []Quotas{h.first}
+	history := slices.Clone(h.operations)
+	for i := range history {
+		o := history[i].Input.(operation)
+		if o.verb == edit {
+			all, o.subset = append(all, o.quotas), len(all)
+			history[i].Input = o
+		}
+	}
+	model := porcupine.Model{
+		Init: func() any { return state{where: strings.Repeat("\x00", len(h.pods))} },
+		Step: func(before, input, _ any) (bool, any) { return h.step(all, before.(state), input.(operation)) },
+		DescribeOperation: func(input, _ any) string {
+			o := input.(operation)
+			return string(o.verb) + " " + o.name
+		},
+		DescribeState: func(s any) string { return fmt.Sprint(h.taken(s.(state)), " of ", all[s.(state).quotas]) },
+	}
+	result, info := porcupine.CheckOperationsVerbose(model, history, limit)
+	if result == porcupine.Ok {
+		return nil
+	}
+	drawing, err := os.CreateTemp("", "berth-history-*.html")
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(porcupine.Visualize(model, info, drawing), drawing.Close()); err != nil {
+		return err
+	}
+	page := drawing.Name()
+	if result == porcupine.Unknown {
+		return fmt.Errorf("%d operations have no order that was found within %v; see %s", len(history), limit, page)
+	}
+	return fmt.Errorf("%d operations have no order that obeys the quotas. The longest ends before %s; see %s", len(history), h.stuck(history, info), page)
+}
+
+// step is false if an operation cannot take effect in a state.
+func (h *History) step(all []Quotas, s state, o operation) (bool, state) {
+	switch o.verb {
+	case bind:
+		quota, limited := all[s.quotas][h.subsets[o.subset]]
+		if s.where[o.pod] != 0 || limited && h.taken(s)[h.subsets[o.subset]] >= quota {
+			return false, s
+		}
+		s.where = s.where[:o.pod] + string([]byte{byte(o.subset + 1)}) + s.where[o.pod+1:]
+	case leave:
+		if s.where[o.pod] == 0 {
+			return false, s
+		}
+		s.where = s.where[:o.pod] + "\x00" + s.where[o.pod+1:]
+	case edit:
+		s.quotas = o.subset
+	case wait:
+		taken := h.taken(s)
+		for subset, quota := range all[s.quotas] {
+			if taken[subset]+o.quotas[subset] < quota {
+				return false, s
+			}
+		}
+	}
+	return true, s
+}
+
+func (h *History) taken(s state) map[string]int {
+	taken := map[string]int{}
+	for _, at := range []byte(s.where) {
+		if at > 0 {
+			taken[h.subsets[at-1]]++
+		}
+	}
+	return taken
+}
+
+// stuck describes the first operations that are not part of the longest order.
+func (h *History) stuck(history []porcupine.Operation, info porcupine.LinearizationInfo) string {
+	longest := slices.MaxFunc(slices.Concat(info.PartialLinearizations()...), func(a, b []int) int { return cmp.Compare(len(a), len(b)) })
+	var left []porcupine.Operation
+	for i, o := range history {
+		if !slices.Contains(longest, i) {
+			left = append(left, o)
+		}
+	}
+	slices.SortFunc(left, func(a, b porcupine.Operation) int { return cmp.Compare(a.Return, b.Return) })
+	var names []string
+	for _, o := range left[:min(len(left), 3)] {
+		in := o.Input.(operation)
+		names = append(names, fmt.Sprintf("%s %s (revision %d to %d)", in.verb, in.name, o.Call, o.Return))
+	}
+	return strings.Join(names, ", ")
+}
