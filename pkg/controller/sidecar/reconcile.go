@@ -75,7 +75,7 @@ type memory struct {
 	uid    types.UID
 	primed bool
 	// observed are the pods of the last round, with the version of the set that observedFor names.
-	observed    map[types.UID]model.Pod
+	observed    map[types.UID]observed
 	observedFor string
 	// primedAt is when the pods were read from the API server.
 	primedAt time.Time
@@ -104,6 +104,12 @@ type gift struct {
 func (m *memory) undone(pod *model.Pod, policy *model.Policy) bool {
 	gave, is := m.gave[pod.UID]
 	return is && gave.version == policy.Hash && (gave.updated && !pod.Updated || gave.reset && pod.Migrated)
+}
+
+// observed is what was observed of a pod at a resourceVersion, without the pod.
+type observed struct {
+	resourceVersion string
+	is              model.Pod
 }
 
 func (r *reconciler) memoryOf(set *v1beta1.SidecarSet) *memory {
@@ -237,7 +243,7 @@ func (r *reconciler) gather(ctx context.Context, policy *model.Policy, m *memory
 			all.notInjected++
 		}
 	}
-	maps.DeleteFunc(m.observed, func(uid types.UID, _ model.Pod) bool { return !listed[uid] })
+	maps.DeleteFunc(m.observed, func(uid types.UID, _ observed) bool { return !listed[uid] })
 	if !m.primed {
 		m.primed, m.primedAt = true, now
 		return all, nil
@@ -258,19 +264,22 @@ func (r *reconciler) gather(ctx context.Context, policy *model.Policy, m *memory
 // while neither the pod nor the set's content changes; only an update that is under way also depends on the time.
 func (m *memory) observe(policy *model.Policy, pod *corev1.Pod, now time.Time) (model.Pod, bool) {
 	if m.observed == nil || m.observedFor != m.revision {
-		m.observed, m.observedFor = map[types.UID]model.Pod{}, m.revision
+		m.observed, m.observedFor = map[types.UID]observed{}, m.revision
 	}
-	is, has := m.observed[pod.UID]
-	if has && is.Settled && is.ResourceVersion == pod.ResourceVersion {
-		is.Pod = pod // the cache has less of a pod than the API server
+	if before, has := m.observed[pod.UID]; has && before.is.Settled && before.resourceVersion == pod.ResourceVersion {
+		is := before.is
+		is.Pod = pod
 		return is, true
 	}
-	if is, has = policy.Observe(pod, now); has {
-		m.observed[pod.UID] = is
-	} else {
+	is, has := policy.Observe(pod, now)
+	if !has {
 		delete(m.observed, pod.UID)
+		return is, false
 	}
-	return is, has
+	kept := is
+	kept.Pod = nil // it is in the list of this round, all of which would stay in memory
+	m.observed[pod.UID] = observed{resourceVersion: pod.ResourceVersion, is: kept}
+	return is, true
 }
 
 func expire(times map[types.UID]time.Time, now time.Time) {
