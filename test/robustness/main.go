@@ -272,7 +272,7 @@ func apply(ctx context.Context, tree string, args ...string) error {
 }
 
 var (
-	seedRun     = regexp.MustCompile(`(?m)^=== RUN .*/seed_\d+$`)
+	seedFailed  = regexp.MustCompile(`(?m)^ *--- FAIL: (\S+)/seed_\d+ `)
 	seedMessage = regexp.MustCompile(`seed (\d+)`)
 	stateNumber = regexp.MustCompile(`of (\d+) states`)
 )
@@ -285,8 +285,8 @@ func runSuite(ctx context.Context, tree string, s suite) outcome {
 	o := outcome{ran: true, noticed: err != nil, took: time.Since(began)}
 	if states := stateNumber.FindSubmatch(output); states != nil {
 		o.after = string(states[1]) + " states"
-	} else if runs := seedRun.FindAll(output, -1); runs != nil {
-		o.after = fmt.Sprintf("%d seeds", len(runs))
+	} else if failed := seedFailed.FindSubmatch(output); failed != nil {
+		o.after = fmt.Sprintf("%d seeds", strings.Count(string(output), "=== RUN   "+string(failed[1])+"/seed_"))
 	} else if seed := seedMessage.FindSubmatch(output); seed != nil {
 		n, _ := strconv.Atoi(string(seed[1]))
 		o.after = fmt.Sprintf("%d seeds", n+1)
