@@ -40,7 +40,7 @@ const (
 	ledgerRandom = "^(TestNoHistoryLosesOrInventsASlot|TestNoPodSleepsThatCouldGo|TestNoPodOfAStatefulSetSleepsThatCouldGo|TestTheOrderOfNewsDoesNotMatter|TestTheLayoutFollowsTheOrdinals)$"
 	subsetRandom = "^(TestAPlanAddsUpToTheReplicas|TestNoSubsetGetsMoreThanItsQuota|TestTheOrderOfPodsDoesNotMatter|TestAddingThenRemovingAPodChangesNothing|TestSurplusIsWhatIsAboveTheQuota)$"
 	budgetRandom = "^(TestAfterEveryApprovalEnoughPodsAreLeft|TestTheOrderOfPodsAndOfTheLedgerDoesNotMatter|TestHowManyOfAGroupGoDoesNotDependOnItsOrder)$"
-	shareRandom  = "^(TestProperties|TestApproachArrives)$"
+	shareRandom  = "^(TestProperties|TestApproachArrives|TestSharesOfLargeNumbersAreExact)$"
 	searches     = "^(TestEveryHistory.*|TestTheBarrierOfATakeOverOutlivesEveryBind)$"
 )
 
