@@ -40,6 +40,7 @@ const (
 	ledgerRandom = "^(TestNoHistoryLosesOrInventsASlot|TestNoPodSleepsThatCouldGo|TestNoPodOfAStatefulSetSleepsThatCouldGo|TestTheOrderOfNewsDoesNotMatter|TestTheLayoutFollowsTheOrdinals)$"
 	subsetRandom = "^(TestAPlanAddsUpToTheReplicas|TestNoSubsetGetsMoreThanItsQuota|TestTheOrderOfPodsDoesNotMatter|TestAddingThenRemovingAPodChangesNothing|TestSurplusIsWhatIsAboveTheQuota)$"
 	budgetRandom = "^(TestAfterEveryApprovalEnoughPodsAreLeft|TestTheOrderOfPodsAndOfTheLedgerDoesNotMatter|TestHowManyOfAGroupGoDoesNotDependOnItsOrder)$"
+	movesRandom  = "^(TestWhateverIsMovedMayBeMoved|TestNoSubsetIsFilledAboveItsQuota|TestRunningEarlyBoundPodsFindTheRoomThatTheyWereMovedFor|TestTheOrderOfPodsDoesNotMatter|TestWhatIsRecordedIsNotMovedAgain|TestASlotIsNotGivenTwiceInOneCycle|TestACycleFillsNoSubsetAboveItsQuota)$"
 	shareRandom  = "^(TestProperties|TestApproachArrives|TestSharesOfLargeNumbersAreExact)$"
 	searches     = "^(TestEveryHistory.*|TestTheBarrierOfATakeOverOutlivesEveryBind)$"
 )
@@ -65,6 +66,11 @@ var suites = map[string][]suite{
 		{examples, []string{"-skip", shareRandom, "./pkg/allocation"}},
 		{random, []string{"-run", shareRandom, "./pkg/allocation"}},
 	},
+	"pkg/moves": {
+		{examples, []string{"-skip", movesRandom + "|" + searches, "./pkg/moves"}},
+		{random, []string{"-run", movesRandom, "./pkg/moves"}},
+		{every, []string{"-run", searches, "./pkg/moves"}},
+	},
 	"pkg/plugins/scheduling/workloadspread": {
 		{examples, []string{"-run", "Lease|TakeOver|Bind|Leader", "-skip", searches, "./pkg/plugins/scheduling/workloadspread"}},
 		{every, []string{"-run", searches, "./pkg/plugins/scheduling/workloadspread"}},
@@ -72,7 +78,7 @@ var suites = map[string][]suite{
 }
 
 // searched are the packages with searches of small worlds.
-var searched = []string{"./pkg/ledger", "./pkg/budget", "./pkg/plugins/scheduling/workloadspread"}
+var searched = []string{"./pkg/ledger", "./pkg/budget", "./pkg/moves", "./pkg/plugins/scheduling/workloadspread"}
 
 // fault is a patch with a header.
 type fault struct {
