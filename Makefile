@@ -188,6 +188,15 @@ test-rights: tools build $(BIN)/helm ## half an hour | Find out from audit logs 
 	BERTH_AUDIT_DIR=$(AUDIT_DIR) $(GO) test -count=1 -timeout=10m ./test/budget -slack=4
 	$(GO) test -count=1 ./test/install -run TestEveryRightHasAUse -audit-logs=$(AUDIT_DIR) -update
 
+.PHONY: test-worlds
+test-worlds: ## hours | Search every history of larger small worlds: of the ledger with three pods and several kinds of trouble at a time, and of a budget with three requests. docs/robustness.md says what they are.
+	$(GO) test -count=1 -timeout=24h -v ./pkg/budget -run TestEveryHistoryOfASmallWorld -args -deep
+	$(GO) test -count=1 -timeout=24h -v ./pkg/ledger -run TestEveryHistoryOfASmallWorld -args -deep
+
+.PHONY: robustness-table
+robustness-table: ## half an hour | Break a copy of the code in known ways, find out which suites notice it, and write docs/robustness.md.
+	$(GO) run ./test/robustness
+
 .PHONY: fuzz
 fuzz: ## 6 min | Fuzz what reads input of users, a minute each: spreads, patches, constraints, UnitedDeployments, reviews, budgets.
 	$(GO) test -run='^$$' -fuzz='^FuzzCompile$$' -fuzztime=60s ./pkg/subset

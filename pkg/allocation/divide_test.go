@@ -2,6 +2,8 @@ package allocation
 
 import (
 	"fmt"
+	"math"
+	"math/big"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -160,6 +162,32 @@ func TestProperties(t *testing.T) {
 		check(t, claims, total, rebalance)
 		if t.Failed() {
 			t.Fatalf("seed %d: %d over %+v, rebalance %v: %v", seed, total, claims, rebalance, Divide(total, claims, rebalance))
+		}
+	}
+}
+
+// Quotients of large numbers may differ by less than a float64 can tell. Here two claims are due for their last replica at nearly the same time, and only
+// one replica is left. No claim may have a replica that another one is due for earlier.
+func TestSharesOfLargeNumbersAreExact(t *testing.T) {
+	for seed := range uint64(2_000) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		x, y := 2*r.Int64N(1<<29)+3, 2*r.Int64N(1<<29)+3
+		inverse := new(big.Int).ModInverse(big.NewInt(y), big.NewInt(x))
+		if inverse == nil {
+			continue // they have a common factor
+		}
+		weight := inverse.Int64()
+		other := (weight*y - 1) / x // so that weight·y and other·x differ by 1
+		if weight == 0 || other == 0 || weight > math.MaxInt32 || other > math.MaxInt32 {
+			continue
+		}
+		claims := []Claim{{Name: "0", Max: Unlimited, Capacity: Unlimited, Weight: int32(weight)}, {Name: "1", Max: Unlimited, Capacity: Unlimited, Weight: int32(other), Tie: 1}}
+		total := int32((x-1)/2 + (y-1)/2 + 1)
+		got := Divide(total, claims, true)
+		for i := range claims {
+			if j := 1 - i; got[j] > 0 && CompareShares(claims[i].Weight, got[i], claims[j].Weight, got[j]-1) < 0 {
+				t.Fatalf("seed %d: %d over weights %d and %d: claim %d has a replica of claim %d: %v", seed, total, weight, other, j, i, got)
+			}
 		}
 	}
 }

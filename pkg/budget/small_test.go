@@ -510,19 +510,20 @@ var (
 
 // smallWorlds are searched with each run of the tests.
 var smallWorlds = map[string]troubles{
-	"two deletions":                    {requests: 2, operations: deletions, early: 1},
-	"two deletions and a crash":        {requests: 2, operations: deletions, crashes: 1},
-	"two updates":                      {requests: 2, operations: updates},
-	"two that make a pod unready":      {requests: 2, operations: unreadies},
-	"a deletion that is replaced":      {requests: 2, operations: deletions, replaced: 1},
-	"approvals that expire":            {requests: 2, operations: deletions, waits: 1},
-	"an update or deletion that comes": {requests: 2, operations: slices.Concat(deletions, updates), waits: 1},
+	"two deletions":               {requests: 2, operations: deletions, early: 1},
+	"two deletions and a crash":   {requests: 2, operations: deletions, crashes: 1},
+	"two updates":                 {requests: 2, operations: updates},
+	"two that make a pod unready": {requests: 2, operations: unreadies},
+	"a deletion that is replaced": {requests: 2, operations: deletions, replaced: 1},
+	"approvals that expire":       {requests: 2, operations: deletions, waits: 1},
+	"an update or a deletion":     {requests: 2, operations: slices.Concat(deletions, updates)},
 }
 
 // deepWorlds are searched with -deep in place of smallWorlds.
 var deepWorlds = map[string]troubles{
-	"deletions":       {requests: 3, operations: deletions, early: 3, replaced: 1, crashes: 1, waits: 1},
-	"updates":         {requests: 3, operations: updates, early: 2, waits: 1},
-	"unready":         {requests: 3, operations: unreadies, early: 2, waits: 1},
-	"every operation": {requests: 3, operations: slices.Concat(deletions, updates, unreadies), early: 1},
+	"approvals that are given again": {requests: 3, operations: deletions, waits: 1},
+	"deletions":                      {requests: 3, operations: deletions, early: 3, replaced: 1, crashes: 1, waits: 1},
+	"updates":                        {requests: 3, operations: updates, early: 2, waits: 1},
+	"unready":                        {requests: 3, operations: unreadies, early: 2, waits: 1},
+	"every operation":                {requests: 3, operations: slices.Concat(deletions, updates, unreadies), early: 1},
 }

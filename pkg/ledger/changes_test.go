@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -252,4 +253,22 @@ func TestTheOrderOfNewsDoesNotMatter(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A read may show the pod as it was before an event that the watch has reported meanwhile. No later event brings the new labels again.
+func TestAReadThatIsOlderThanTheWatchChangesNoRevision(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, `{subsets: [{name: a, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`)
+	pod := w.pod("p")
+	w.schedule(pod)
+	w.bindUncertain(pod, time.Second)
+	w.step(time.Second)
+	readAt := w.now
+	w.see(inRevision(pod, "v2"))
+	w.apply(PodRead{Pod: pod})
+	w.bindSettled(pod, readAt)
+	w.schedule(w.pod("other"))
+	w.expectKeptIn("v1", "a=1")
+	w.expectChoice(inRevision(pod, "v2"), "a")
+	w.expectKeptIn("v2", "a=1")
 }

@@ -95,11 +95,13 @@ func (ev PodListed) apply(l *Ledger) {
 	}
 }
 
-// observeRead updates a pod that was read. If the pod is bound already, the ledger keeps the object of the watch, which the cache holds as well.
+// observeRead updates a pod that was read. The read may be older than what the watch has shown. So it counts only if it shows a node that the ledger
+// does not know, or the end of the pod. In all else the ledger keeps the object of the watch, which the cache holds as well.
 func (l *Ledger) observeRead(pod *corev1.Pod) {
-	if e := l.pods[pod.UID]; e == nil || e.stage != Bound || !subset.IsActive(pod) {
-		l.observe(pod)
+	if e := l.pods[pod.UID]; e != nil && subset.IsActive(pod) && (e.stage == Bound || pod.Spec.NodeName == "") {
+		return
 	}
+	l.observe(pod)
 }
 
 func (ev PodGone) apply(l *Ledger) { l.podEnded(ev.UID) }

@@ -1,0 +1,355 @@
+// Command robustness finds out whether the tests notice faults, and writes docs/robustness.md. Each file in faults/ is a fault as a patch. The program
+// copies the repository, applies one fault at a time to the copy, and runs the fast suites of the package with it. It also runs the searches of small
+// worlds without a fault, and writes how many states they saw.
+//
+// It fails if a suite that should notice a fault does not.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// suite is one run of go test.
+type suite struct {
+	// name is the column of the table.
+	name string
+	args []string
+}
+
+const (
+	examples = "examples"
+	random   = "random histories"
+	every    = "every history"
+)
+
+// columns are the names of the suites, in the order of the table.
+var columns = []string{examples, random, every}
+
+const (
+	ledgerRandom = "^(TestNoHistoryLosesOrInventsASlot|TestNoPodSleepsThatCouldGo|TestNoPodOfAStatefulSetSleepsThatCouldGo|TestTheOrderOfNewsDoesNotMatter|TestTheLayoutFollowsTheOrdinals)$"
+	subsetRandom = "^(TestAPlanAddsUpToTheReplicas|TestNoSubsetGetsMoreThanItsQuota|TestTheOrderOfPodsDoesNotMatter|TestAddingThenRemovingAPodChangesNothing|TestSurplusIsWhatIsAboveTheQuota)$"
+	budgetRandom = "^(TestAfterEveryApprovalEnoughPodsAreLeft|TestTheOrderOfPodsAndOfTheLedgerDoesNotMatter|TestHowManyOfAGroupGoDoesNotDependOnItsOrder)$"
+	movesRandom  = "^(TestWhateverIsMovedMayBeMoved|TestNoSubsetIsFilledAboveItsQuota|TestRunningEarlyBoundPodsFindTheRoomThatTheyWereMovedFor|TestTheOrderOfPodsDoesNotMatter|TestWhatIsRecordedIsNotMovedAgain|TestASlotIsNotGivenTwiceInOneCycle|TestACycleFillsNoSubsetAboveItsQuota)$"
+	shareRandom  = "^(TestProperties|TestApproachArrives|TestSharesOfLargeNumbersAreExact)$"
+	searches     = "^(TestEveryHistory.*|TestTheBarrierOfATakeOverOutlivesEveryBind)$"
+)
+
+// suites are those of each package that has faults. All seeds are fixed.
+var suites = map[string][]suite{
+	"pkg/ledger": {
+		{examples, []string{"-skip", ledgerRandom + "|" + searches, "./pkg/ledger"}},
+		{random, []string{"-run", ledgerRandom, "./pkg/ledger", "-histories", "300"}},
+		{every, []string{"-run", searches, "./pkg/ledger"}},
+	},
+	"pkg/budget": {
+		{examples, []string{"-skip", budgetRandom + "|" + searches, "./pkg/budget"}},
+		{random, []string{"-run", budgetRandom, "./pkg/budget"}},
+		{every, []string{"-run", searches, "./pkg/budget"}},
+	},
+	"pkg/subset": {
+		{examples, []string{"-run", "^(TestPlan|TestAdmit|TestNoNode|TestLagsBehind|TestSubsetOf|TestAdoptedPods|TestRecordOf|TestSurplus)$", "./pkg/subset"}},
+		{random, []string{"-run", subsetRandom, "./pkg/subset"}},
+		{every, []string{"-run", searches, "./pkg/ledger"}},
+	},
+	"pkg/allocation": {
+		{examples, []string{"-skip", shareRandom, "./pkg/allocation"}},
+		{random, []string{"-run", shareRandom, "./pkg/allocation"}},
+	},
+	"pkg/moves": {
+		{examples, []string{"-skip", movesRandom + "|" + searches, "./pkg/moves"}},
+		{random, []string{"-run", movesRandom, "./pkg/moves"}},
+		{every, []string{"-run", searches, "./pkg/moves"}},
+	},
+	"pkg/plugins/scheduling/workloadspread": {
+		{examples, []string{"-run", "Lease|TakeOver|Bind|Leader", "-skip", searches, "./pkg/plugins/scheduling/workloadspread"}},
+		{every, []string{"-run", searches, "./pkg/plugins/scheduling/workloadspread"}},
+	},
+}
+
+// searched are the packages with searches of small worlds.
+var searched = []string{"./pkg/ledger", "./pkg/budget", "./pkg/moves", "./pkg/plugins/scheduling/workloadspread"}
+
+// fault is a patch with a header.
+type fault struct {
+	name, path string
+	// breaks says what the fault does, and origin where it is from.
+	breaks, origin string
+	// noticed names the suite that must notice it.
+	noticed string
+	// in is the package that it changes.
+	in string
+}
+
+func main() {
+	page := flag.String("page", "docs/robustness.md", "the page to write the tables into")
+	only := flag.String("only", "", "try only the faults whose name matches this regular expression, and write no page")
+	flag.Parse()
+	if err := run(context.Background(), *page, *only); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, page, only string) error {
+	names, err := regexp.Compile(only)
+	if err != nil {
+		return fmt.Errorf("-only: %w", err)
+	}
+	faults, err := readFaults("test/robustness/faults")
+	if err != nil {
+		return err
+	}
+	tree, err := os.MkdirTemp("", "robustness")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tree)
+	if err := copyTree(ctx, tree); err != nil {
+		return err
+	}
+	table := []string{"| fault | what it breaks | " + strings.Join(columns, " | ") + " |", "|---|---|" + strings.Repeat("---|", len(columns))}
+	var missed []string
+	for _, f := range faults {
+		if !names.MatchString(f.name) {
+			continue
+		}
+		found, err := try(ctx, tree, f)
+		if err != nil {
+			return err
+		}
+		row := fmt.Sprintf("| [%s](../test/robustness/faults/%s.patch) | %s (%s) |", f.name, f.name, f.breaks, f.origin)
+		for _, column := range columns {
+			row += " " + found[column].String() + " |"
+		}
+		fmt.Println(row)
+		table = append(table, row)
+		if !found[f.noticed].noticed {
+			missed = append(missed, fmt.Sprintf("%s is not noticed by %s", f.name, f.noticed))
+		}
+	}
+	if only == "" {
+		states, err := countStates(ctx, tree)
+		if err != nil {
+			return err
+		}
+		if err := write(page, map[string][]string{"faults": table, "searches": states}); err != nil {
+			return err
+		}
+	}
+	if len(missed) > 0 {
+		return fmt.Errorf("the tests have holes:\n%s", strings.Join(missed, "\n"))
+	}
+	return nil
+}
+
+// readFaults reads the patches of a directory.
+func readFaults(dir string) (faults []fault, err error) {
+	paths, err := filepath.Glob(filepath.Join(dir, "*.patch"))
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		f := fault{name: strings.TrimSuffix(filepath.Base(path), ".patch"), path: path}
+		header, diff, _ := strings.Cut(string(text), "\ndiff --git ")
+		for _, line := range strings.Split(header, "\n") {
+			key, value, _ := strings.Cut(line, ": ")
+			switch key {
+			case "breaks":
+				f.breaks = value
+			case "origin":
+				f.origin = value
+			case "noticed by":
+				f.noticed = value
+			}
+		}
+		file, _, _ := strings.Cut(strings.TrimPrefix(diff, "a/"), " ")
+		f.in = filepath.Dir(file)
+		if f.breaks == "" || f.origin == "" || !slices.Contains(columns, f.noticed) || suites[f.in] == nil {
+			return nil, fmt.Errorf("%s: want the lines \"breaks: \", \"origin: \" and \"noticed by: \" with one of %q before the patch, and a package with suites; got %+v", path, columns, f)
+		}
+		faults = append(faults, f)
+	}
+	return faults, nil
+}
+
+// copyTree copies the files that git knows or would add.
+func copyTree(ctx context.Context, to string) error {
+	list, err := exec.CommandContext(ctx, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard").Output()
+	if err != nil {
+		return fmt.Errorf("listing the repository: %w", err)
+	}
+	for _, name := range strings.Split(strings.TrimSuffix(string(list), "\x00"), "\x00") {
+		if err := copyFile(name, filepath.Join(to, name)); err != nil && !os.IsNotExist(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+func copyFile(from, to string) error {
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(out, in); err != nil {
+		return err
+	}
+	return out.Close()
+}
+
+// outcome is that of a suite.
+type outcome struct {
+	ran, noticed bool
+	// after how many seeds or states. Empty if the suite has neither.
+	after string
+	took  time.Duration
+}
+
+func (o outcome) String() string {
+	switch {
+	case !o.ran:
+		return "–"
+	case !o.noticed:
+		return "no"
+	case o.after == "":
+		return fmt.Sprintf("**yes**, %.1f s", o.took.Seconds())
+	default:
+		return fmt.Sprintf("**yes**, %s, %.1f s", o.after, o.took.Seconds())
+	}
+}
+
+// try applies a fault, runs the suites of its package, and takes it back.
+func try(ctx context.Context, tree string, f fault) (map[string]outcome, error) {
+	path, err := filepath.Abs(f.path)
+	if err != nil {
+		return nil, err
+	}
+	if err := apply(ctx, tree, path); err != nil {
+		return nil, err
+	}
+	found := map[string]outcome{}
+	for _, s := range suites[f.in] {
+		build := exec.CommandContext(ctx, "go", "test", "-run=^$", testedBy(s))
+		build.Dir = tree
+		if output, err := build.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("building %s with fault %s: %w\n%s", testedBy(s), f.name, err, output)
+		}
+		found[s.name] = runSuite(ctx, tree, s)
+	}
+	return found, apply(ctx, tree, "-R", path)
+}
+
+// testedBy is the package that a suite tests.
+func testedBy(s suite) string {
+	return s.args[slices.IndexFunc(s.args, func(arg string) bool { return strings.HasPrefix(arg, "./") })]
+}
+
+func apply(ctx context.Context, tree string, args ...string) error {
+	cmd := exec.CommandContext(ctx, "git", append([]string{"apply"}, args...)...)
+	cmd.Dir = tree
+	cmd.Env = append(os.Environ(), "GIT_CEILING_DIRECTORIES="+filepath.Dir(tree))
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("git apply %s: %w\n%s", strings.Join(args, " "), err, output)
+	}
+	return nil
+}
+
+var (
+	seedFailed  = regexp.MustCompile(`(?m)^ *--- FAIL: (\S+)/seed_\d+ `)
+	seedMessage = regexp.MustCompile(`seed (\d+)`)
+	stateNumber = regexp.MustCompile(`of (\d+) states`)
+)
+
+func runSuite(ctx context.Context, tree string, s suite) outcome {
+	began := time.Now()
+	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-v", "-failfast", "-timeout=3m"}, s.args...)...)
+	cmd.Dir = tree
+	output, err := cmd.CombinedOutput()
+	o := outcome{ran: true, noticed: err != nil, took: time.Since(began)}
+	if states := stateNumber.FindSubmatch(output); states != nil {
+		o.after = string(states[1]) + " states"
+	} else if failed := seedFailed.FindSubmatch(output); failed != nil {
+		o.after = fmt.Sprintf("%d seeds", strings.Count(string(output), "=== RUN   "+string(failed[1])+"/seed_"))
+	} else if seed := seedMessage.FindSubmatch(output); seed != nil {
+		n, _ := strconv.Atoi(string(seed[1]))
+		o.after = fmt.Sprintf("%d seeds", n+1)
+	}
+	return o
+}
+
+var (
+	testRun     = regexp.MustCompile(`^=== RUN +(\S+)`)
+	statesLog   = regexp.MustCompile(`(\d+) states, (\d+) steps, (.*) moves, (\S+)$`)
+	statesTable = []string{"| package | world | states | steps | longest shortest history | time |", "|---|---|---|---|---|---|"}
+)
+
+// countStates runs the searches without a fault.
+func countStates(ctx context.Context, tree string) ([]string, error) {
+	table := slices.Clone(statesTable)
+	for _, in := range searched {
+		cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-v", "-run", searches, in)
+		cmd.Dir = tree
+		output, err := cmd.CombinedOutput()
+		if err != nil {
+			return nil, fmt.Errorf("searching %s: %w\n%s", in, err, output)
+		}
+		var rows []string
+		world := ""
+		for _, line := range strings.Split(string(output), "\n") {
+			if begins := testRun.FindStringSubmatch(line); begins != nil {
+				_, world, _ = strings.Cut(begins[1], "/")
+				world = strings.ReplaceAll(world, "_", " ")
+			} else if log := statesLog.FindStringSubmatch(line); log != nil {
+				_, longest, _ := strings.Cut(log[3], "up to ")
+				if world == "" {
+					world = "a take-over"
+				}
+				rows = append(rows, fmt.Sprintf("| %s | %s | %s | %s | %s moves | %s |", strings.TrimPrefix(in, "./"), world, log[1], log[2], longest, log[4]))
+			}
+		}
+		slices.Sort(rows)
+		table = append(table, rows...)
+	}
+	return table, nil
+}
+
+// write puts tables between the markers of a page, for example <!-- faults --> and <!-- end of faults -->.
+func write(page string, tables map[string][]string) error {
+	text, err := os.ReadFile(page)
+	if err != nil {
+		return err
+	}
+	for name, table := range tables {
+		begin, end := "<!-- "+name+" -->\n", "<!-- end of "+name+" -->"
+		before, rest, found := strings.Cut(string(text), begin)
+		_, after, ends := strings.Cut(rest, end)
+		if !found || !ends {
+			return fmt.Errorf("%s: want the markers %q and %q", page, strings.TrimSpace(begin), end)
+		}
+		text = []byte(before + begin + "\n" + strings.Join(table, "\n") + "\n\n" + end + after)
+	}
+	return os.WriteFile(page, text, 0o644)
+}
