@@ -29,6 +29,13 @@ func (r *reconciler) update(ctx context.Context, policy *model.Policy, pod *mode
 	}
 	current := pod.Pod
 	if resized := policy.Resized(current); resized != nil {
+		// Nobody could tell later that a pod was resized whose update is refused. So it is tried before.
+		after, restarts := policy.Update(current, revision, r.clock.Now())
+		if restarts {
+			if _, err := r.patch(ctx, current, after, "", client.DryRunAll); err != nil {
+				return nil, err
+			}
+		}
 		var err error
 		if current, err = r.patch(ctx, current, resized, "resize"); err != nil {
 			return nil, err
@@ -39,7 +46,7 @@ func (r *reconciler) update(ctx context.Context, policy *model.Policy, pod *mode
 }
 
 // patch writes what differs between two states of a pod, if the pod is still in the first one. It returns the pod as it is then.
-func (r *reconciler) patch(ctx context.Context, before, after *corev1.Pod, subresource string) (*corev1.Pod, error) {
+func (r *reconciler) patch(ctx context.Context, before, after *corev1.Pod, subresource string, options ...client.PatchOption) (*corev1.Pod, error) {
 	metadata := map[string]any{"uid": before.UID, "resourceVersion": before.ResourceVersion}
 	spec := map[string]any{}
 	if subresource == "" {
@@ -81,7 +88,7 @@ func (r *reconciler) patch(ctx context.Context, before, after *corev1.Pod, subre
 	if subresource != "" {
 		return written, r.client.SubResource(subresource).Patch(ctx, written, raw, &client.SubResourcePatchOptions{PatchOptions: client.PatchOptions{FieldManager: v1beta1.FieldManager}})
 	}
-	return written, r.client.Patch(ctx, written, raw, client.FieldOwner(v1beta1.FieldManager))
+	return written, r.client.Patch(ctx, written, raw, append(options, client.FieldOwner(v1beta1.FieldManager))...)
 }
 
 // pickCondition is the name of the match condition with the expression of all sets.
