@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
+	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
 	"github.com/berth-project/berth/pkg/sandbox"
 )
@@ -359,7 +360,7 @@ func (w *world) protected(app string) {
 			return "", err
 		}
 		for i := range pods {
-			if pods[i].Labels["app"] == app && len(pods[i].Labels) < 3 {
+			if _, protected := pods[i].Labels[policyv1beta1.ProtectedLabel]; pods[i].Labels["app"] == app && !protected {
 				return "a pod is not protected yet", nil
 			}
 		}
