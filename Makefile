@@ -176,6 +176,10 @@ test-descheduler: tools build ## minutes | The descheduler on a real control pla
 test-faults: tools build ## 6 min | Spoil the scheduler's binds in every way, ten bursts with a seed each.
 	$(GO) test -count=1 -timeout=30m -v ./test/faults -rounds=10
 
+.PHONY: test-sidecars
+test-sidecars: tools build ## 4 min | Change, break and scale pods with SidecarSets and a budget for three minutes, while the leading controller is killed again and again.
+	$(GO) test -count=1 -timeout=10m -v ./test/sidecar -run TestLimitsHoldWhileLeadersAreKilled -faults=3m
+
 .PHONY: test-compatibility
 test-compatibility: tools build ## 10 min | Run the storms, take-overs and spoilt binds with an installation that is compatible with OpenKruise.
 	BERTH_COMPATIBILITY=kruise $(GO) test -count=1 -timeout=30m -v ./test/faults -rounds=3

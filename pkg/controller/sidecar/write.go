@@ -29,16 +29,21 @@ func (r *reconciler) update(ctx context.Context, policy *model.Policy, pod *mode
 		eviction := &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion}}}
 		return nil, r.client.SubResource("eviction").Create(ctx, pod.Pod.DeepCopy(), eviction)
 	}
+	after, restarts := policy.Update(pod.Pod, revision, r.clock.Now())
 	resized := policy.Resized(pod.Pod)
 	if resized == nil {
-		after, _ := policy.Update(pod.Pod, revision, r.clock.Now())
 		return r.patch(ctx, pod.Pod, after, "")
+	}
+	if restarts { // nobody could tell later that a pod was resized whose update is refused, so it is tried before
+		if _, err := r.patch(ctx, pod.Pod, after, "", client.DryRunAll); err != nil {
+			return nil, err
+		}
 	}
 	current, err := r.patch(ctx, pod.Pod, resized, "resize")
 	if err != nil {
 		return nil, err
 	}
-	after, _ := policy.Update(current, revision, r.clock.Now())
+	after, _ = policy.Update(current, revision, r.clock.Now())
 	var written *corev1.Pod
 	if pod.Ready {
 		written, err = r.finish(ctx, current, after)
@@ -98,7 +103,7 @@ func (r *reconciler) finish(ctx context.Context, before, after *corev1.Pod) (*co
 }
 
 // patch writes what differs between two states of a pod, if the pod is still in the first one. It returns the pod as it is then.
-func (r *reconciler) patch(ctx context.Context, before, after *corev1.Pod, subresource string) (*corev1.Pod, error) {
+func (r *reconciler) patch(ctx context.Context, before, after *corev1.Pod, subresource string, options ...client.PatchOption) (*corev1.Pod, error) {
 	metadata := map[string]any{"uid": before.UID, "resourceVersion": before.ResourceVersion}
 	spec := map[string]any{}
 	if subresource == "" {
@@ -140,7 +145,7 @@ func (r *reconciler) patch(ctx context.Context, before, after *corev1.Pod, subre
 	if subresource != "" {
 		return written, r.client.SubResource(subresource).Patch(ctx, written, raw, &client.SubResourcePatchOptions{PatchOptions: client.PatchOptions{FieldManager: v1beta1.FieldManager}})
 	}
-	return written, r.client.Patch(ctx, written, raw, client.FieldOwner(v1beta1.FieldManager))
+	return written, r.client.Patch(ctx, written, raw, append(options, client.FieldOwner(v1beta1.FieldManager))...)
 }
 
 // pickCondition is the name of the match condition with the expression of all sets.
