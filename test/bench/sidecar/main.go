@@ -247,6 +247,7 @@ func (b *bench) writesSince(from int64) (*writes, error) {
 	for lines.Scan() {
 		var event struct {
 			Stage, Verb      string
+			RequestURI       string
 			User             struct{ Username string }
 			ImpersonatedUser struct{ Username string }
 			ObjectRef        struct{ APIGroup, Resource, Namespace, Name string }
@@ -255,7 +256,7 @@ func (b *bench) writesSince(from int64) (*writes, error) {
 		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
 			return nil, fmt.Errorf("reading the audit log: %w", err)
 		}
-		isWrite := event.Verb == "patch" || event.Verb == "update" || event.Verb == "create" || event.Verb == "delete"
+		isWrite := (event.Verb == "patch" || event.Verb == "update" || event.Verb == "create" || event.Verb == "delete") && !strings.Contains(event.RequestURI, "dryRun=All")
 		byController := strings.HasSuffix(event.User.Username+event.ImpersonatedUser.Username, ":berth-controller")
 		if event.Stage != "ResponseComplete" || !isWrite || !byController || event.ObjectRef.APIGroup != "" || event.ObjectRef.Resource != "pods" {
 			continue
