@@ -33,7 +33,7 @@ func (p *Policy) Next(pods []Pod) []Pod {
 			waiting = append(waiting, pod)
 		}
 	}
-	waiting = p.sort(waiting)
+	waiting = p.sort(waiting, pods)
 	allowed := min(len(waiting), old-p.Keep(total))
 	return p.atMost(busy, total, waiting[:max(allowed, 0)], func(pod *Pod) bool { return !pod.Available() })
 }
@@ -109,15 +109,16 @@ func scaled(value intstr.IntOrString, of int) int {
 	return n
 }
 
-// sort returns pods in the order of their updates: by priority, then those first that have least to lose. Then scattered ones are spread.
-func (p *Policy) sort(pods []Pod) []Pod {
+// sort returns pods in the order of their updates: by priority, then those first that have least to lose. Then scattered ones are spread over the whole update, of which all pods
+// tell how far it is.
+func (p *Policy) sort(pods, all []Pod) []Pod {
 	slices.SortFunc(pods, func(a, b Pod) int {
 		aLevel, aOrder := p.Priority(a.Labels)
 		bLevel, bOrder := p.Priority(b.Labels)
 		return cmp.Or(cmp.Compare(aLevel, bLevel), cmp.Compare(bOrder, aOrder), loss(&a, &b), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
 	for _, term := range p.scatterTerms(pods) {
-		pods = spread(pods, func(pod *Pod) bool { return pod.Labels[term.Key] == term.Value })
+		pods = spread(pods, all, func(pod *Pod) bool { return pod.Labels[term.Key] == term.Value })
 	}
 	return pods
 }
@@ -179,8 +180,25 @@ func (p *Policy) scatterTerms(pods []Pod) (terms []v1beta1.ScatterTerm) {
 	return terms
 }
 
-// spread puts the pods that are picked at even distances among the others. Both keep their order.
-func spread(pods []Pod, picked func(*Pod) bool) []Pod {
+// spread puts the pods that are picked at even distances among the others. Both keep their order. A rollout has many rounds: those of all pods that are updated already have the
+// first places.
+func spread(pods, all []Pod, picked func(*Pod) bool) []Pod {
+	var n, of, i, k int // k of the first i places, and of all n places, have picked pods
+	for at := range all {
+		if all[at].DeletionTimestamp != nil {
+			continue
+		}
+		n++
+		if picked(&all[at]) {
+			of++
+		}
+		if all[at].Updated {
+			i++
+			if picked(&all[at]) {
+				k++
+			}
+		}
+	}
 	var some, others []Pod
 	for i := range pods {
 		if picked(&pods[i]) {
@@ -189,15 +207,14 @@ func spread(pods []Pod, picked func(*Pod) bool) []Pod {
 			others = append(others, pods[i])
 		}
 	}
-	all := make([]Pod, 0, len(pods))
-	for i, n, picked := 0, len(pods), len(some); i < n; i++ {
-		// The first of k pods stands in the middle of the first k-th part, and so on.
-		k := picked - len(some)
-		if len(others) == 0 || len(some) > 0 && (2*k+1)*n <= (2*i+1)*picked {
-			all, some = append(all, some[0]), some[1:]
+	order := make([]Pod, 0, len(pods))
+	for ; len(order) < len(pods); i++ {
+		// The first of the picked pods stands in the middle of the first part of so many, and so on.
+		if len(others) == 0 || len(some) > 0 && (2*k+1)*n <= (2*i+1)*of {
+			order, some, k = append(order, some[0]), some[1:], k+1
 		} else {
-			all, others = append(all, others[0]), others[1:]
+			order, others = append(order, others[0]), others[1:]
 		}
 	}
-	return all
+	return order
 }

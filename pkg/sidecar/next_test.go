@@ -2,6 +2,7 @@ package sidecar
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -106,6 +107,21 @@ func TestOrder(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})
+	}
+	for _, limit := range []string{"1", "2", "100%"} { // in one round or in many
+		p := compile(t, "s", "{"+oneContainer+", updateStrategy: {scatterStrategy: [{key: app, value: nginx}], maxUnavailable: "+limit+"}}")
+		scattered := labelled("app=nginx", "app=nginx", "app=nginx", "", "", "")
+		var order string
+		for range scattered {
+			for _, next := range p.Next(scattered) {
+				at := slices.IndexFunc(scattered, func(pod Pod) bool { return pod.Name == next.Name })
+				scattered[at].Updated = true
+				order += next.Name + " "
+			}
+		}
+		if order != "5 2 4 1 3 0 " {
+			t.Errorf("with maxUnavailable %s: got %q", limit, order)
+		}
 	}
 	pods := podsOf("rrrrrr")
 	pods[0].Spec.NodeName = ""

@@ -412,7 +412,7 @@ func condition(is metav1.ConditionStatus, reason, message string) metav1.Conditi
 
 // condition says what the set waits for.
 func (f *found) condition(policy *model.Policy, m *memory) metav1.Condition {
-	var total, updated, left int
+	var total, updated, old, picked int
 	var out, stuck, changed []string
 	for i := range f.pods {
 		pod := &f.pods[i]
@@ -420,28 +420,35 @@ func (f *found) condition(policy *model.Policy, m *memory) metav1.Condition {
 			continue
 		}
 		total++
+		due := !pod.Updated && policy.UpdateSelector.Matches(labels.Set(pod.Labels))
 		switch name := pod.Namespace + "/" + pod.Name; {
 		case pod.Updated && pod.Available():
 			updated++
 		case !pod.Available() && (pod.Updated || pod.Touched):
 			out = append(out, name)
-		case pod.Why != "" && !policy.Recreate:
+		case due && pod.Why != "" && !policy.Recreate:
 			stuck = append(stuck, fmt.Sprintf("%s: %s", name, pod.Why))
 		}
 		if !pod.Updated {
-			left++
+			old++
+		}
+		if due {
+			picked++
 		}
 		if pod.Changed {
 			changed = append(changed, pod.Namespace+"/"+pod.Name)
 		}
 	}
-	keep := policy.Keep(total)
+	left := min(picked, old-policy.Keep(total))
 	progress := fmt.Sprintf("%d of %d pods have the latest version and are available", updated, total)
+	if old > picked {
+		progress += fmt.Sprintf("; updateStrategy.selector does not pick %d older ones", old-picked)
+	}
 	if len(changed) > 0 {
 		progress += fmt.Sprintf("; others have changed the image of a sidecar in %d pods: %s", len(changed), first(changed))
 	}
 	switch {
-	case left <= keep && len(out) == 0:
+	case left <= 0 && len(out) == 0:
 		return condition(metav1.ConditionTrue, v1beta1.ReasonReady, progress)
 	case !policy.Rolling, policy.Paused:
 		return condition(metav1.ConditionFalse, v1beta1.ReasonPaused, progress+"; the update strategy updates no more")
@@ -451,7 +458,7 @@ func (f *found) condition(policy *model.Policy, m *memory) metav1.Condition {
 		return condition(metav1.ConditionFalse, v1beta1.ReasonRefused, progress+"; "+m.refusal)
 	case len(out) > 0:
 		return condition(metav1.ConditionFalse, v1beta1.ReasonUpdating, fmt.Sprintf("%s; %d were updated and are not available: %s", progress, len(out), first(out)))
-	case len(stuck) > 0 && left-len(stuck) <= keep:
+	case len(stuck) > 0 && left <= len(stuck):
 		return condition(metav1.ConditionFalse, v1beta1.ReasonNotUpdatable, fmt.Sprintf("%s; %d cannot be updated in place, delete them to let their workloads make new ones: %s", progress, len(stuck), first(stuck)))
 	default:
 		return condition(metav1.ConditionFalse, v1beta1.ReasonUpdating, progress)
