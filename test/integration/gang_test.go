@@ -170,8 +170,9 @@ func TestPodGroupsStayTogether(t *testing.T) {
 				}); err != nil {
 					t.Fatal(err)
 				}
-				if took := time.Since(began); took > 20*time.Second {
-					t.Errorf("it took %v, which is more than a group's timeout of 5 s or two", took)
+				// Without a wake-up, kube-scheduler tries again after five minutes. A few of a group's timeouts of 5 s pass on a busy machine.
+				if took := time.Since(began); took > time.Minute {
+					t.Errorf("it took %v, which is more than a few of a group's timeouts of 5 s", took)
 				}
 			}
 			for _, violation := range watcher.Violations() {

@@ -444,7 +444,7 @@ func TestStrangersWhoWriteToChildrenDoNotBreakTheTotal(t *testing.T) {
 	deployments := the.Client.AppsV1().Deployments(ns)
 	var writing sync.WaitGroup
 	writing.Go(func() {
-		often := time.NewTicker(100 * time.Millisecond)
+		often := time.NewTicker(250 * time.Millisecond)
 		defer often.Stop()
 		for i := 0; ctx.Err() == nil; i++ {
 			<-often.C
