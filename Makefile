@@ -180,6 +180,13 @@ test-faults: tools build ## 6 min | Spoil the scheduler's binds in every way, te
 test-sidecars: tools build ## 4 min | Change, break and scale pods with SidecarSets and a budget for three minutes, while the leading controller is killed again and again.
 	$(GO) test -count=1 -timeout=10m -v ./test/sidecar -run TestLimitsHoldWhileLeadersAreKilled -faults=3m
 
+# MINUTES is how long make soak disturbs the cluster.
+MINUTES ?= 60
+
+.PHONY: soak
+soak: tools build ## MINUTES | Do everything to a cluster at once, under the eyes of all watchers, for MINUTES=60, and see that memory does not grow.
+	$(GO) test -count=1 -timeout=0 -v ./test/soak -soak=$(MINUTES)m
+
 .PHONY: test-compatibility
 test-compatibility: tools build ## 10 min | Run the storms, take-overs and spoilt binds with an installation that is compatible with OpenKruise.
 	BERTH_COMPATIBILITY=kruise $(GO) test -count=1 -timeout=30m -v ./test/faults -rounds=3

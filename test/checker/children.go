@@ -73,9 +73,11 @@ func (c *Children) Violations() (violations []string, checked int) {
 	slices.SortFunc(c.events, func(a, b event) int { return int(a.revision - b.revision) })
 	asks := map[types.UID]int64{}
 	var total, previous int64
+	known := false
 	for _, e := range c.events {
 		n, _, _ := unstructured.NestedInt64(e.object.Object, "spec", "replicas")
 		if e.object.GetKind() == "UnitedDeployment" {
+			known = true
 			if n != total {
 				previous, total = total, n
 			}
@@ -86,7 +88,7 @@ func (c *Children) Violations() (violations []string, checked int) {
 		if asks[uid] = n; e.deleted {
 			delete(asks, uid)
 		}
-		if n <= before || e.deleted {
+		if n <= before || e.deleted || !known { // children that were there before the watch began are shown in any order
 			continue
 		}
 		checked++

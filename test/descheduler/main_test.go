@@ -14,8 +14,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 
@@ -92,17 +90,8 @@ func (nowhere) Write(p []byte) (int, error) { return len(p), nil }
 // kubeconfigAs returns a kubeconfig for a user of the cluster.
 func kubeconfigAs(t *testing.T, user string) string {
 	t.Helper()
-	config := the.Sandbox.RESTConfig()
-	file := clientcmdapi.NewConfig()
-	file.Clusters["sandbox"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData, CertificateAuthority: config.CAFile}
-	file.AuthInfos["user"] = &clientcmdapi.AuthInfo{
-		ClientCertificateData: config.CertData, ClientCertificate: config.CertFile, ClientKeyData: config.KeyData, ClientKey: config.KeyFile, Token: config.BearerToken,
-		Impersonate: user, ImpersonateGroups: []string{"system:serviceaccounts", "system:serviceaccounts:berth-system", "system:authenticated"},
-	}
-	file.Contexts["sandbox"] = &clientcmdapi.Context{Cluster: "sandbox", AuthInfo: "user"}
-	file.CurrentContext = "sandbox"
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(*file, path); err != nil {
+	if err := the.WriteKubeconfigAs(user, path); err != nil {
 		t.Fatal(err)
 	}
 	return path

@@ -28,6 +28,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
@@ -118,6 +120,20 @@ func Start(ctx context.Context, config sandbox.Config, options product.Options) 
 		return nil, err
 	}
 	return c, nil
+}
+
+// WriteKubeconfigAs writes a kubeconfig with which a program is a service account of Berth.
+func (c *Cluster) WriteKubeconfigAs(user, path string) error {
+	config := c.Sandbox.RESTConfig()
+	file := clientcmdapi.NewConfig()
+	file.Clusters["sandbox"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData, CertificateAuthority: config.CAFile}
+	file.AuthInfos["user"] = &clientcmdapi.AuthInfo{
+		ClientCertificateData: config.CertData, ClientCertificate: config.CertFile, ClientKeyData: config.KeyData, ClientKey: config.KeyFile, Token: config.BearerToken,
+		Impersonate: user, ImpersonateGroups: []string{"system:serviceaccounts", "system:serviceaccounts:berth-system", "system:authenticated"},
+	}
+	file.Contexts["sandbox"] = &clientcmdapi.Context{Cluster: "sandbox", AuthInfo: "user"}
+	file.CurrentContext = "sandbox"
+	return clientcmd.WriteToFile(*file, path)
 }
 
 // CreateNamespace creates a namespace with a generated name that begins with the prefix.

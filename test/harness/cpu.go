@@ -90,3 +90,18 @@ func sumTicks(fields []string) (sum time.Duration, err error) {
 	}
 	return sum, nil
 }
+
+// ResidentMemory is the memory of a process in bytes, without mapped files.
+func ResidentMemory(pid int) (float64, error) {
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(content)) {
+		if rest, found := strings.CutPrefix(line, "RssAnon:"); found {
+			kibi, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
+			return kibi * 1024, err
+		}
+	}
+	return 0, fmt.Errorf("process %d has no memory", pid)
+}

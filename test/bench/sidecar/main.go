@@ -276,18 +276,8 @@ func (b *bench) memory(ctx context.Context) (rss, heap float64, err error) {
 		if status.Name != product.Controller {
 			continue
 		}
-		content, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", status.PID))
-		if err != nil {
+		if rss, err = harness.ResidentMemory(status.PID); err != nil {
 			return 0, 0, err
-		}
-		for line := range strings.Lines(string(content)) {
-			if rest, found := strings.CutPrefix(line, "RssAnon:"); found {
-				kibi, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
-				if err != nil {
-					return 0, 0, err
-				}
-				rss = kibi * 1024
-			}
 		}
 	}
 	text, err := b.ControllerMetrics(ctx)

@@ -1,0 +1,599 @@
+package soak
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+
+	"github.com/berth-project/berth/cmd/sandbox/product"
+	sidecarv1beta1 "github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
+	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/sandbox"
+	"github.com/berth-project/berth/test/checker"
+	"github.com/berth-project/berth/test/harness"
+)
+
+var (
+	length = flag.Duration("soak", 15*time.Second, "how long to disturb the cluster, in rounds of at most five minutes")
+	seed   = flag.Uint64("seed", 1, "seed of the disturbances")
+)
+
+const (
+	longestRound = 5 * time.Minute
+	// calm is how long nothing is killed or halted after a kill. A leader's lease is 15 s.
+	calm     = 20 * time.Second
+	replicas = 2 // of scheduler and controller
+	// steady has this many pods, and its budget keeps so many.
+	steady, floor = 10, 8
+	// surge is that of the UnitedDeployment.
+	surge = 1
+)
+
+// world is a namespace with a workload of each kind.
+type world struct {
+	*testing.T
+	*harness.Cluster
+	// ns is the namespace of all workloads but the UnitedDeployment, which is alone in its own.
+	ns, split string
+	random    *rand.Rand
+	nodes     []*corev1.Node
+	// policy and kubeconfig are those of the descheduler.
+	policy, kubeconfig string
+	// did counts the disturbances by name, and version is that of the last rollout or image.
+	did     map[string]int
+	version int
+}
+
+// TestEverythingAtOnce holds all promises, and comes to rest after each round. The second half of the rounds kills nothing: the memory of the processes must not grow there.
+func TestEverythingAtOnce(t *testing.T) {
+	t.Logf("seed %d", *seed)
+	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "soak", Dir: t.TempDir()}, product.Options{
+		SidecarSets: true, Replicas: map[string]int{product.Scheduler: replicas, product.Controller: replicas},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Sandbox.Stop)
+	w := &world{T: t, Cluster: cluster, random: rand.New(rand.NewPCG(*seed, 0)), did: map[string]int{}}
+	w.setUp()
+	rounds := max(1, int((*length+longestRound-1)/longestRound))
+	var used []usage
+	for round := range rounds {
+		kills := round < (rounds+1)/2
+		w.round(*length/time.Duration(rounds), kills)
+		now := w.usage()
+		t.Logf("round %d of %d: %v; %s", round+1, rounds, w.did, now)
+		if t.Failed() {
+			return
+		}
+		if !kills {
+			used = append(used, now)
+		}
+	}
+	expectFlat(t, used)
+}
+
+func (w *world) setUp() {
+	w.Helper()
+	ctx := w.Context()
+	for i := range 12 {
+		pool := string("abc"[i%3])
+		w.nodes = append(w.nodes, sandbox.NewNode(fmt.Sprintf("soak-%s-%d", pool, i), "zone-"+pool, map[string]string{"pool": pool}, nil, nil))
+	}
+	if err := w.Sandbox.CreateNodes(ctx, w.nodes); err != nil {
+		w.Fatal(err)
+	}
+	var err error
+	for _, ns := range []*string{&w.ns, &w.split} {
+		if *ns, err = w.CreateNamespace(ctx, "soak"); err != nil {
+			w.Fatal(err)
+		}
+	}
+	w.policy, w.kubeconfig = filepath.Join(w.TempDir(), "policy.yaml"), filepath.Join(w.TempDir(), "kubeconfig")
+	if err := os.WriteFile(w.policy, []byte(policy), 0o600); err != nil {
+		w.Fatal(err)
+	}
+	if err := w.WriteKubeconfigAs("system:serviceaccount:berth-system:berth-descheduler", w.kubeconfig); err != nil {
+		w.Fatal(err)
+	}
+	w.apply(spread("counts", "scheduleStrategy: {quotaScope: Workload}", in("a", "maxReplicas: 25"), in("b", "maxReplicas: 20"), in("c", "")))
+	w.apply(spread("shares", "scheduleStrategy: {type: Adaptive}", in("a", "maxReplicas: 25%"), in("b", "maxReplicas: 25%"), in("c", "maxReplicas: 50%")))
+	w.apply("{apiVersion: policy.kruise.io/v1beta1, kind: PodUnavailableBudget, metadata: {name: steady}, spec: {selector: {matchLabels: {app: steady}}, minAvailable: " + fmt.Sprint(floor) + "}}")
+	w.applyIn(w.split, united(12))
+	w.rest()
+}
+
+// rest ends all disturbances, and waits until everything is as it should be.
+func (w *world) rest() {
+	w.Helper()
+	ctx := w.Context()
+	for i, node := range w.nodes {
+		w.patch("nodes", "", node.Name, fmt.Sprintf(`{"metadata":{"labels":{"pool":%q}},"spec":{"unschedulable":null}}`, string("abc"[i%3])))
+	}
+	w.apply(deployment("counts", 60, w.version))
+	w.apply(deployment("shares", 30, w.version))
+	w.apply(deployment("steady", steady, 0))
+	w.apply(spread("counts", "scheduleStrategy: {quotaScope: Workload}", in("a", "maxReplicas: 25"), in("b", "maxReplicas: 20"), in("c", "")))
+	w.applyIn(w.split, united(12))
+	w.apply(sidecars(w.version))
+	w.allRun()
+	if err := w.WaitFor(ctx, "everything to be at rest", func(ctx context.Context) (string, error) {
+		list, err := w.Client.AppsV1().Deployments(w.ns).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return "", err
+		}
+		for i := range list.Items {
+			d := &list.Items[i]
+			if s := d.Status; s.ObservedGeneration != d.Generation || s.ReadyReplicas != *d.Spec.Replicas || s.UpdatedReplicas != s.ReadyReplicas || s.Replicas != s.ReadyReplicas {
+				return fmt.Sprintf("Deployment %s: %+v", d.Name, s), nil
+			}
+		}
+		for name, client := range map[string]dynamic.ResourceInterface{
+			"split": w.Dynamic.Resource(unitedv1beta1.Resource).Namespace(w.split), "soak": w.Dynamic.Resource(sidecarv1beta1.Resource),
+		} {
+			object, err := client.Get(ctx, name, metav1.GetOptions{})
+			if err != nil {
+				return "", err
+			}
+			seen, _, _ := unstructured.NestedInt64(object.Object, "status", "observedGeneration")
+			conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
+			ready := slices.ContainsFunc(conditions, func(c any) bool {
+				condition := c.(map[string]any)
+				return condition["type"] == "Ready" && condition["status"] == "True"
+			})
+			if seen != object.GetGeneration() || !ready {
+				return fmt.Sprintf("%s %s: %v", object.GetKind(), name, object.Object["status"]), nil
+			}
+		}
+		differences, err := checker.Recount(ctx, w.Dynamic, w.ns)
+		return strings.Join(differences, "\n"), err
+	}); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// round disturbs the cluster for a while, under the eyes of all watchers, and lets it come to rest.
+func (w *world) round(length time.Duration, kills bool) {
+	w.Helper()
+	ctx, cancel := context.WithCancel(w.Context())
+	defer cancel()
+	quotas, err := checker.Start(ctx, w.Dynamic)
+	if err != nil {
+		w.Fatal(err)
+	}
+	quotas.Grace = 5 * time.Second // the machine is busy
+	children, err := checker.WatchChildren(w.Dynamic, w.split)
+	if err != nil {
+		w.Fatal(err)
+	}
+	children.Surge = surge
+	kept := w.watchSteady(ctx)
+	disturbances, killed := w.disturbances(kills), time.Now().Add(-calm)
+	for end := time.Now().Add(length); time.Now().Before(end) && !w.Failed(); {
+		one := disturbances[w.random.IntN(len(disturbances))]
+		if one.kills && time.Since(killed) < calm {
+			continue
+		}
+		w.did[one.name]++
+		one.do()
+		if one.kills {
+			killed = time.Now()
+		}
+	}
+	w.rest()
+	binds := quotas.Binds()
+	violations, raised := children.Violations()
+	for _, violation := range slices.Concat(quotas.Violations(), violations, kept()) {
+		w.Error(violation)
+	}
+	w.Logf("%d binds, %d writes gave a child of the UnitedDeployment more", binds, raised)
+}
+
+type disturbance struct {
+	name  string
+	do    func()
+	kills bool
+}
+
+func (w *world) disturbances(kills bool) []disturbance {
+	all := []disturbance{
+		{name: "scale", do: func() {
+			switch w.random.IntN(3) {
+			case 0:
+				w.patch("deployments", "apps", "counts", fmt.Sprintf(`{"spec":{"replicas":%d}}`, 40+w.random.IntN(21)))
+			case 1:
+				w.patch("deployments", "apps", "shares", fmt.Sprintf(`{"spec":{"replicas":%d}}`, 20+w.random.IntN(11)))
+			default:
+				w.applyIn(w.split, united(6+w.random.IntN(7)))
+			}
+		}},
+		{name: "roll out", do: func() {
+			w.version++
+			name := []string{"counts", "shares"}[w.random.IntN(2)]
+			w.patch("deployments", "apps", name, fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{"version":"%d"}}}}}`, w.version))
+		}},
+		{name: "update in place", do: func() {
+			w.version++
+			if pod := w.pod("counts", "shares", "steady"); pod != nil {
+				w.try(w.tryPatch("pods", "", pod.Name, fmt.Sprintf(`{"spec":{"containers":[{"name":"main","image":"registry.example.com/main:%d"}]}}`, w.version)))
+			}
+		}},
+		{name: "new sidecar", do: func() { w.version++; w.apply(sidecars(w.version)) }},
+		{name: "delete", do: func() {
+			if pod := w.pod("counts", "shares", "steady", "split"); pod != nil {
+				w.try(w.Client.CoreV1().Pods(pod.Namespace).Delete(w.Context(), pod.Name, metav1.DeleteOptions{}))
+			}
+		}},
+		{name: "evict", do: func() {
+			if pod := w.pod("counts", "shares", "steady", "split"); pod != nil {
+				w.evict(pod)
+			}
+		}},
+		{name: "edit quotas", do: func() {
+			w.apply(spread("counts", "scheduleStrategy: {quotaScope: Workload}", in("a", fmt.Sprint("maxReplicas: ", 15+w.random.IntN(11))), in("b", fmt.Sprint("maxReplicas: ", 10+w.random.IntN(11))), in("c", "")))
+		}},
+		{name: "cordon", do: func() {
+			w.patch("nodes", "", w.nodes[w.random.IntN(len(w.nodes))].Name, fmt.Sprintf(`{"spec":{"unschedulable":%t}}`, w.random.IntN(3) == 0))
+		}},
+		{name: "move a node", do: func() { // the first three stay, so that each pool has a node
+			w.patch("nodes", "", w.nodes[3+w.random.IntN(len(w.nodes)-3)].Name, fmt.Sprintf(`{"metadata":{"labels":{"pool":%q}}}`, string("abc"[w.random.IntN(3)])))
+		}},
+		{name: "drain", do: w.drain},
+		{name: "deschedule", do: w.deschedule},
+	}
+	if kills {
+		all = append(all, disturbance{name: "kill", kills: true, do: func() {
+			w.allRun()
+			name := []string{product.Scheduler, product.Controller}[w.random.IntN(2)]
+			if err := w.Sandbox.Signal(name, w.random.IntN(replicas), syscall.SIGKILL); err != nil {
+				w.Fatal(err)
+			}
+		}}, disturbance{name: "no webhook", kills: true, do: func() {
+			w.allRun()
+			var resume []func()
+			for i := range replicas {
+				back, err := w.Sandbox.Halt(product.Controller, i)
+				if err != nil {
+					w.Fatal(err)
+				}
+				resume = append(resume, back)
+			}
+			w.try(w.ApplyYAML(w.Context(), w.ns, deployment("counts", 40+w.random.IntN(21), w.version)))
+			for _, back := range resume {
+				back()
+			}
+		}})
+	}
+	return all
+}
+
+// allRun waits until all components run again.
+func (w *world) allRun() {
+	w.Helper()
+	if err := w.Sandbox.WaitReady(w.Context()); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// drain evicts all pods of a cordoned node.
+func (w *world) drain() {
+	node := w.nodes[w.random.IntN(len(w.nodes))].Name
+	w.patch("nodes", "", node, `{"spec":{"unschedulable":true}}`)
+	for _, ns := range []string{w.ns, w.split} {
+		pods, err := w.Pods(w.Context(), ns)
+		if err != nil {
+			w.Fatal(err)
+		}
+		for i := range pods {
+			if pods[i].Spec.NodeName == node {
+				w.evict(&pods[i])
+			}
+		}
+	}
+	w.patch("nodes", "", node, `{"spec":{"unschedulable":null}}`)
+}
+
+func (w *world) evict(pod *corev1.Pod) {
+	w.Helper()
+	w.try(w.Client.CoreV1().Pods(pod.Namespace).EvictV1(w.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}))
+}
+
+func (w *world) deschedule() {
+	w.Helper()
+	cmd := exec.CommandContext(w.Context(), filepath.Join(harness.Root(), "bin", "berth-descheduler"), "--kubeconfig="+w.kubeconfig, "--policy-config-file="+w.policy, "--secure-port=0", "--cert-dir="+filepath.Dir(w.policy))
+	if output, err := cmd.CombinedOutput(); err != nil {
+		w.Fatalf("the descheduler: %v\n%s", err, output)
+	}
+}
+
+// try is for a request that somebody may refuse, or whose pod may be gone or change meanwhile, or whose webhook may be away.
+func (w *world) try(err error) {
+	w.Helper()
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsTooManyRequests(err) && !apierrors.IsForbidden(err) && !isAway(err) {
+		w.Fatal(err)
+	}
+}
+
+// pod is any pod of these workloads. Nil if there is none.
+func (w *world) pod(apps ...string) *corev1.Pod {
+	w.Helper()
+	ns, app := w.ns, apps[w.random.IntN(len(apps))]
+	if app == "split" {
+		ns = w.split
+	}
+	list, err := w.Client.CoreV1().Pods(ns).List(w.Context(), metav1.ListOptions{LabelSelector: "app=" + app})
+	if err != nil {
+		w.Fatal(err)
+	}
+	if len(list.Items) == 0 {
+		return nil
+	}
+	return &list.Items[w.random.IntN(len(list.Items))]
+}
+
+// watchSteady watches how many pods of the budget are ready. It returns a function that ends the watch and returns the violations.
+func (w *world) watchSteady(ctx context.Context) (end func() []string) {
+	w.Helper()
+	options := metav1.ListOptions{LabelSelector: "app=steady"}
+	list, err := w.Client.CoreV1().Pods(w.ns).List(ctx, options)
+	if err != nil {
+		w.Fatal(err)
+	}
+	watcher, err := watchtools.NewRetryWatcherWithContext(ctx, list.ResourceVersion, &cache.ListWatch{WatchFuncWithContext: func(ctx context.Context, more metav1.ListOptions) (watch.Interface, error) {
+		more.LabelSelector = options.LabelSelector
+		return w.Client.CoreV1().Pods(w.ns).Watch(ctx, more)
+	}})
+	if err != nil {
+		w.Fatal(err)
+	}
+	var mu sync.Mutex
+	var violations []string
+	ready, fewest, ending := map[types.UID]bool{}, steady, false
+	see := func(pod *corev1.Pod, gone bool) {
+		is := !gone && pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		})
+		if is {
+			ready[pod.UID] = true
+		} else {
+			delete(ready, pod.UID)
+		}
+		fewest = min(fewest, len(ready))
+	}
+	for i := range list.Items {
+		ready[list.Items[i].UID] = true // all are, at rest
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for event := range watcher.ResultChan() {
+			mu.Lock()
+			pod, is := event.Object.(*corev1.Pod)
+			switch {
+			case ending: // an error, or what nobody waits for
+			case !is:
+				violations = append(violations, fmt.Sprintf("the watch of pods has an error: %v", event.Object))
+			default:
+				see(pod, event.Type == watch.Deleted)
+			}
+			if is && len(ready) < floor {
+				violations = append(violations, fmt.Sprintf("at revision %s the budget has %d ready pods, pod %s", pod.ResourceVersion, len(ready), pod.Name))
+			}
+			mu.Unlock()
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if !ending {
+			violations = append(violations, "the watch of pods has ended")
+		}
+	}()
+	return func() []string {
+		mu.Lock()
+		ending = true
+		mu.Unlock()
+		watcher.Stop()
+		<-ended
+		w.Logf("the budget never had less than %d of %d pods", fewest, steady)
+		return violations
+	}
+}
+
+func (w *world) apply(text string) {
+	w.Helper()
+	w.applyIn(w.ns, text)
+}
+
+func (w *world) applyIn(ns, text string) {
+	w.Helper()
+	// While a component starts again, its webhooks may not answer.
+	if err := w.WaitFor(w.Context(), "an object to be applied", func(ctx context.Context) (string, error) {
+		err := w.ApplyYAML(ctx, ns, text)
+		if isAway(err) {
+			return err.Error(), nil
+		}
+		return "", err
+	}); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// tryPatch merges a strategic merge patch.
+func (w *world) tryPatch(resource, group, name, patch string) error {
+	client := w.Dynamic.Resource(schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource})
+	if resource == "nodes" {
+		_, err := client.Patch(w.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+		return err
+	}
+	_, err := client.Namespace(w.ns).Patch(w.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+	return err
+}
+
+// patch is tryPatch for what only an absent webhook refuses.
+func (w *world) patch(resource, group, name, patch string) {
+	w.Helper()
+	if err := w.WaitFor(w.Context(), name+" to be patched", func(context.Context) (string, error) {
+		err := w.tryPatch(resource, group, name, patch)
+		if isAway(err) {
+			return err.Error(), nil
+		}
+		return "", err
+	}); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// isAway is true if a webhook did not answer, or if somebody else wrote at the same time.
+func isAway(err error) bool {
+	return apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsConflict(err)
+}
+
+// podSpec is that of all workloads.
+const podSpec = `terminationGracePeriodSeconds: 0, containers: [{name: main, image: "registry.example.com/main:0"}]`
+
+func deployment(name string, replicas, version int) string {
+	scheduler := "schedulerName: berth-scheduler, "
+	if name == "steady" {
+		scheduler = ""
+	}
+	return fmt.Sprintf(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: %[1]s}, spec: {replicas: %[2]d, selector: {matchLabels: {app: %[1]s}},
+template: {metadata: {labels: {app: %[1]s}, annotations: {version: "%[3]d"}}, spec: {%[4]s%[5]s}}}}`, name, replicas, version, scheduler, podSpec)
+}
+
+func in(pool, limit string) string {
+	if limit != "" {
+		limit = ", " + limit
+	}
+	return fmt.Sprintf("{name: %[1]s%[2]s, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [%[1]s]}]}}", pool, limit)
+}
+
+func spread(name, strategy string, subsets ...string) string {
+	return fmt.Sprintf("{apiVersion: apps.kruise.io/v1alpha1, kind: WorkloadSpread, metadata: {name: %[1]s}, spec: {targetRef: {apiVersion: apps/v1, kind: Deployment, name: %[1]s}, %[2]s, subsets: [%[3]s]}}",
+		name, strategy, strings.Join(subsets, ", "))
+}
+
+func united(replicas int) string {
+	return fmt.Sprintf("{apiVersion: apps.kruise.io/v1beta1, kind: UnitedDeployment, metadata: {name: split}, spec: {replicas: %d, selector: {matchLabels: {app: split}}, "+
+		"template: {deploymentTemplate: {spec: {template: {metadata: {labels: {app: split}}, spec: {%s}}}}}, updateStrategy: {maxSurge: %d}, topology: {subsets: [{name: one}, {name: two}]}}}", replicas, podSpec, surge)
+}
+
+func sidecars(version int) string {
+	return fmt.Sprintf("{apiVersion: apps.kruise.io/v1beta1, kind: SidecarSet, metadata: {name: soak}, spec: {selector: {matchLabels: {app: steady}}, containers: [{name: log, image: 'registry.example.com/log:%d'}], updateStrategy: {maxUnavailable: 50%%}}}", version)
+}
+
+// policy lets the descheduler act at once.
+const policy = `
+apiVersion: descheduler/v1alpha2
+kind: DeschedulerPolicy
+profiles:
+- name: berth
+  pluginConfig:
+  - {name: DefaultEvictor, args: {}}
+  - {name: SubsetEvictor, args: {}}
+  - {name: EvictUnschedulableSubsetPods, args: {skewTolerance: 1s, maxPerSubset: 100%, backoff: {base: 5s, longest: 1m}}}
+  - {name: EnforceSubsetMaxReplicas, args: {settleTime: 1s, maxUnavailable: 10%, backoff: {base: 5s, longest: 1m}}}
+  - {name: RebalanceToPreferredSubset, args: {stabilizationWindow: 5s, minResidence: 5s, cooldown: 1s, maxMovesPerSpread: 3, backoff: {base: 5s, longest: 1m}}}
+  plugins:
+    filter: {enabled: [SubsetEvictor]}
+    preEvictionFilter: {enabled: [SubsetEvictor]}
+    deschedule: {enabled: [EvictUnschedulableSubsetPods, EnforceSubsetMaxReplicas]}
+    balance: {enabled: [RebalanceToPreferredSubset]}
+`
+
+// usage is what each process of Berth uses: its resident memory in bytes, by component and replica, and the goroutines of the controllers.
+type usage map[string]float64
+
+func (u usage) String() string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(u)) {
+		unit, by := "", 1.
+		if strings.HasSuffix(name, "memory") {
+			unit, by = " MiB", 1<<20
+		}
+		all = append(all, fmt.Sprintf("%s %.0f%s", name, u[name]/by, unit))
+	}
+	return strings.Join(all, ", ")
+}
+
+var goroutines = regexp.MustCompile(`(?m)^go_goroutines (\d+)`)
+
+func (w *world) usage() usage {
+	w.Helper()
+	u := usage{}
+	for _, status := range w.Sandbox.Status() {
+		if status.Name != product.Scheduler && status.Name != product.Controller {
+			continue
+		}
+		memory, err := harness.ResidentMemory(status.PID)
+		if err != nil {
+			w.Fatal(err)
+		}
+		u[fmt.Sprintf("%s-%d memory", status.Name, status.Replica)] = memory
+	}
+	all, err := harness.ControllersMetrics(w.Context(), w.Sandbox)
+	if err != nil {
+		w.Fatal(err)
+	}
+	for i, text := range all {
+		found := goroutines.FindStringSubmatch(text)
+		if found == nil {
+			w.Fatalf("controller %d exposes no number of goroutines", i)
+		}
+		n, err := strconv.ParseFloat(found[1], 64)
+		if err != nil {
+			w.Fatal(err)
+		}
+		u[fmt.Sprintf("controller-%d goroutines", i)] = n
+	}
+	return u
+}
+
+// expectFlat compares the last rounds with the first ones. What a process uses may grow by a third, and by a little: caches fill.
+func expectFlat(t *testing.T, rounds []usage) {
+	t.Helper()
+	third := len(rounds) / 3
+	if third == 0 {
+		t.Logf("%d rounds without a kill are too few to tell whether memory grows", len(rounds))
+		return
+	}
+	for name := range rounds[0] {
+		mean := func(rounds []usage) (sum float64) {
+			for _, u := range rounds {
+				sum += u[name] / float64(len(rounds))
+			}
+			return sum
+		}
+		little := 50.
+		if strings.HasSuffix(name, "memory") {
+			little *= 1 << 20
+		}
+		first, last := mean(rounds[:third]), mean(rounds[len(rounds)-third:])
+		if last > first*4/3+little {
+			t.Errorf("%s grows: %.0f in the first rounds, %.0f in the last ones", name, first, last)
+		}
+	}
+}
