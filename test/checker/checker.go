@@ -30,13 +30,14 @@ import (
 // defaultGrace is how long a bind may use the previous quota after the quota was lowered.
 const defaultGrace = 2 * time.Second
 
+// watched are in the order in which they are listed. Pods come last: those that are there already are judged by the quotas that were there before.
 var watched = []schema.GroupVersionResource{
-	{Version: "v1", Resource: "pods"},
-	{Group: "apps.kruise.io", Version: "v1beta1", Resource: "workloadspreads"},
 	{Group: "apps", Version: "v1", Resource: "deployments"},
 	{Group: "apps", Version: "v1", Resource: "replicasets"},
 	{Group: "apps", Version: "v1", Resource: "statefulsets"},
 	{Group: "batch", Version: "v1", Resource: "jobs"},
+	{Group: "apps.kruise.io", Version: "v1beta1", Resource: "workloadspreads"},
+	{Version: "v1", Resource: "pods"},
 }
 
 // Checker records events until its context ends.
