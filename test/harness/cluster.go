@@ -42,7 +42,7 @@ const (
 	// Timeout bounds every wait for the cluster. It is long because the machine may be busy. A test that passes does not wait this long.
 	Timeout = 90 * time.Second
 	// look is the polling interval for conditions that involve several objects, which no single watch covers.
-	look = 50 * time.Millisecond
+	look = 100 * time.Millisecond
 
 	fieldManager = "berth-test"
 )

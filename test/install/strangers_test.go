@@ -60,7 +60,7 @@ func (c *cluster) startAsking(t *testing.T, pod string) *asking {
 	} {
 		for range 2 {
 			a.running.Go(func() {
-				for ctx.Err() == nil {
+				for tick := time.NewTicker(10 * time.Millisecond); ctx.Err() == nil; <-tick.C {
 					err := ask()
 					if ctx.Err() != nil {
 						return
@@ -235,7 +235,7 @@ func TestOnlyTheAPIServerIsAnswered(t *testing.T) {
 
 	t.Run("the API server asks while paths are replaced", func(t *testing.T) {
 		asking := c.startAsking(t, pod.Name)
-		for range 10 {
+		for range 5 {
 			c.agePaths(t)
 			paths = c.expectNewPaths(t, paths)
 			asking.expectMore(t)
