@@ -166,7 +166,7 @@ test-integration: tools build ## minutes | Run the tests on a real control plane
 
 .PHONY: test-takeover
 test-takeover: tools build ## minutes | Kill the leading scheduler ten times in the middle of 2,000 pods.
-	$(GO) test -count=1 -timeout=30m -v ./test/integration -run TestTheNextLeader -takeovers=10
+	$(GO) test -count=1 -timeout=30m -v ./test/integration -run TestTheNextLeader -takeovers=10 -burst=2000
 
 .PHONY: test-budget
 test-budget: tools build ## minutes | Storms of deletions, evictions and updates against three guards of one PodUnavailableBudget.
