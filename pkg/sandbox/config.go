@@ -69,6 +69,8 @@ type Config struct {
 	// Without names components, also of the control plane, that are not started.
 	Without []string
 
+	// APIServerFlags are given to kube-apiserver besides the sandbox's own, for instance feature gates.
+	APIServerFlags []string
 	// ServiceProxy is the Unix socket of an HTTP proxy through which the API server reaches Services, for instance those of webhooks: it asks the
 	// proxy to connect to a Service's cluster IP and port. If empty, no Service can be reached.
 	ServiceProxy string

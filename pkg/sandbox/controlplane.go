@@ -133,7 +133,7 @@ func (s *Sandbox) apiServer() part {
 				}
 				args = append(args, "--audit-policy-file="+policy, "--audit-log-path="+s.AuditLog(), "--audit-log-mode=blocking")
 			}
-			return args, nil
+			return append(args, s.config.APIServerFlags...), nil
 		}},
 		probe: func(in Instance) func(context.Context) error {
 			return func(ctx context.Context) error {

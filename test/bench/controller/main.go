@@ -1,8 +1,8 @@
 // Command controller measures what berth-controller costs, on a sandbox.
 //
 // For the pod webhook (`make bench-webhook`) it measures how much later a pod is created because of it, at a steady rate of creations and with many
-// spreads in its cache. It also measures the CPU and memory, and how fast a Deployment grows with and without the webhook. Runs with and without it
-// alternate, because machines are noisy.
+// spreads in its cache. It also measures the CPU and memory, and how fast a Deployment grows with the webhook, with an admission policy in its
+// place, and without both. Runs of each kind alternate, because machines are noisy.
 //
 // For the statuses (`make bench-controller`) it measures many idle spreads, a restart, and a burst in one spread.
 //
@@ -45,7 +45,7 @@ func main() {
 	flag.IntVar(&s.rounds, "rounds", 3, "rounds with the webhook, and as many without")
 	flag.IntVar(&s.nodes, "nodes", 100, "nodes for the Deployment")
 	flag.IntVar(&s.pods, "pods", 3000, "pods of the Deployment, and binds of the burst")
-	flag.IntVar(&s.pairs, "pairs", 5, "measured pairs of Deployments, after one that is not counted")
+	flag.IntVar(&s.pairs, "pairs", 5, "measured rounds of Deployments, after one that is not counted")
 	flag.Parse()
 	rest.SetDefaultWarningHandler(rest.NoWarnings{}) // about the many spreads whose workloads do not exist
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
