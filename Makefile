@@ -63,12 +63,15 @@ build-commands = @echo "building Berth: $(1)" && $(GO_BUILD) -o $(BIN)/.cmd/ $(a
 archives: ## half an hour | Write archives of kubectl berth for Linux and macOS, and a manifest for Krew, into dist/; VERSION=v1.2.3.
 	GO=$(GO) CGO_ENABLED=0 GOFLAGS=-trimpath hack/archives.sh "$(VERSION)" $(DIST) linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
 
+# KUBERNETES is what the API server says that it is. Helm and kubectl berth ask for it before they install Berth.
+KUBERNETES := $(shell sed -n 's|^.*k8s.io/kubernetes \(v[0-9.]*\)$$|\1|p' hack/tools/go.mod)
+
 .PHONY: tools
 tools: $(CONTROL_PLANE) ## minutes, once | Build the control plane and KWOK into bin/, if they are not there.
 
 $(BIN)/control-plane: hack/tools/go.mod $(shell find hack/tools/controlplane -name '*.go')
 	@echo "building the control plane, which takes minutes, once"
-	@cd hack/tools && $(GO_BUILD) -o $@ ./controlplane
+	@cd hack/tools && $(GO) build -ldflags='-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' -o $@ ./controlplane
 
 $(CONTROL_PLANE): $(BIN)/control-plane
 	@ln -sf $(<F) $@
