@@ -9,6 +9,8 @@ BENCH_FLAGS ?=
 DEMO_FLAGS ?=
 AUDIT_DIR ?= $(CURDIR)/.audit
 DIST ?= $(CURDIR)/dist
+# PREVIOUS is the commit of the version before this one: test/install/testdata/README.md.
+PREVIOUS := b5db682d0a4c26894abde4d9b80bd50944bbc4c8
 # RERUN is how often a failed test is run again. gotestsum lists at the end what failed, also what passed afterwards.
 RERUN ?= 0
 # LEAN builds test programs in half the time: go vet runs by itself, and nobody debugs them.
@@ -58,10 +60,21 @@ build-commands = @echo "building Berth: $(1)" && $(GO_BUILD) -o $(BIN)/.cmd/ $(a
 	$(foreach command,$(1),&& ln -f $(BIN)/.cmd/$(command) $(BIN)/$(patsubst berth-kubectl-%,kubectl-%,berth-$(command))) \
 	&& cp cmd/kubectl-berth/kubectl_complete-berth $(BIN)/
 
-# Without cgo and paths of this machine, the same source gives the same programs everywhere.
-.PHONY: archives
-archives: ## half an hour | Write archives of kubectl berth for Linux and macOS, and a manifest for Krew, into dist/; VERSION=v1.2.3.
-	GO=$(GO) CGO_ENABLED=0 GOFLAGS=-trimpath hack/archives.sh "$(VERSION)" $(DIST) linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
+# REGISTRY is where users pull images from, and LINE the Kubernetes version that the programs are built on.
+REGISTRY ?= ghcr.io/berth-project
+LINE ?= 1.35
+RELEASE := $(BIN)/release -line $(LINE) -registry $(REGISTRY)
+
+$(BIN)/release: $(wildcard hack/tools/release/*)
+	cd hack/tools/release && $(GO_BUILD) -o $@ .
+
+.PHONY: release
+release: $(BIN)/release ## an hour | Make everything that VERSION=v1.2.3 consists of in dist/, for images in REGISTRY. docs/releases.md says what that is.
+	$(RELEASE) -version "$(VERSION)" -out $(DIST)
+
+.PHONY: push
+push: $(BIN)/release ## minutes | Push the images and the chart of dist/ to REGISTRY.
+	$(BIN)/release push -from $(DIST) -to $(REGISTRY)
 
 # KUBERNETES is what the API server says that it is. Helm and kubectl berth ask for it before they install Berth.
 KUBERNETES := $(shell sed -n 's|^.*k8s.io/kubernetes \(v[0-9.]*\)$$|\1|p' hack/tools/go.mod)
@@ -139,7 +152,7 @@ generate: $(BIN)/controller-gen api-reference ## minutes | Regenerate deepcopy f
 ##@ Test
 
 .PHONY: test
-test: tools build $(BIN)/kube-scheduler-alone $(BIN)/helm $(BIN)/gotestsum ## half an hour | Run all tests: units, then scenarios and failure specs on a real control plane.
+test: tools build $(BIN)/kube-scheduler-alone $(BIN)/helm $(BIN)/release $(BIN)/gotestsum ## half an hour | Run all tests: units, then scenarios and failure specs on a real control plane.
 	$(GO) vet ./...
 	$(GOTEST) --packages='./cmd/... ./manifests/... ./pkg/...' -- $(LEAN)
 	$(GOTEST) --packages="./test/integration $$($(GO) list ./test/... | grep -v -e /test/documents -e /test/ui -e /test/soak -e /test/integration$$)" -- $(LEAN) -count=1 -timeout=20m -skip='$(ALONE)' # the longest first
@@ -198,11 +211,21 @@ test-compatibility: tools build ## 10 min | Run the storms, take-overs and spoil
 	BERTH_COMPATIBILITY=kruise $(GO) test -count=1 -timeout=20m -v ./test/integration -run 'Compatible|TheNextLeader|TheFirstPodWaits|KeepsMinimums|KilledInTheMiddle|NoPodOfANewDeployment|PickAtTheSameTime'
 
 .PHONY: test-rights
-test-rights: tools build $(BIN)/helm ## half an hour | Find out from audit logs which rights of Berth's roles the tests use, and write it into test/install/rights.txt.
+test-rights: tools build $(BIN)/helm $(BIN)/release ## half an hour | Find out from audit logs which rights of Berth's roles the tests use, and write it into test/install/rights.txt.
 	rm -rf $(AUDIT_DIR) && mkdir -p $(AUDIT_DIR)
 	BERTH_AUDIT_DIR=$(AUDIT_DIR) $(GO) test -count=1 -timeout=20m $(addprefix ./test/,install integration descheduler faults sidecar federation) -skip TestEveryRightHasAUse
 	BERTH_AUDIT_DIR=$(AUDIT_DIR) $(GO) test -count=1 -timeout=10m ./test/budget -slack=4
 	$(GO) test -count=1 ./test/install -run TestEveryRightHasAUse -audit-logs=$(AUDIT_DIR) -update
+
+.PHONY: test-release
+test-release: tools build $(BIN)/helm $(BIN)/release ## 2 hours | Make a release twice, from two clones in different directories, and compare them; install it, and upgrade to it from the programs of the version before.
+	rm -rf $(DIST)/.twice && mkdir -p $(DIST)/.twice
+	git clone --quiet . $(DIST)/.twice/one && git clone --quiet . $(DIST)/.twice/the-other && git clone --quiet . $(DIST)/.twice/previous
+	for clone in one the-other; do $(RELEASE) -root $(DIST)/.twice/$$clone -version v0.0.0-test -out $(DIST)/.twice/$$clone/dist || exit 1; done
+	diff $(DIST)/.twice/one/dist/SHA256SUMS $(DIST)/.twice/the-other/dist/SHA256SUMS
+	git -C $(DIST)/.twice/previous checkout --quiet $(PREVIOUS) && $(MAKE) -C $(DIST)/.twice/previous build
+	$(GO) test -count=1 -timeout=20m -v ./test/install -run 'Release|Archive|PreviousVersion' -args -dist=$(DIST)/.twice/one/dist -previous-programs=$(DIST)/.twice/previous/bin
+	rm -rf $(DIST)/.twice
 
 .PHONY: test-worlds
 test-worlds: ## hours | Search every history of larger small worlds: of the ledger with three pods and several kinds of trouble at a time, and of a budget with three requests. docs/robustness.md says what they are.

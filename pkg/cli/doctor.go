@@ -269,9 +269,10 @@ func kindOf(object client.Object) string {
 
 func checkDeployments(ctx context.Context, c *console.Cluster) (string, []string, error) {
 	var list appsv1.DeploymentList
-	if err := c.List(ctx, &list, client.InNamespace(systemNamespace), client.MatchingLabels{"app.kubernetes.io/name": "berth"}); err != nil {
+	if err := c.List(ctx, &list, client.InNamespace(systemNamespace)); err != nil {
 		return "", nil, err
 	}
+	list.Items = slices.DeleteFunc(list.Items, func(d appsv1.Deployment) bool { return !isBerth(&d.Spec.Template) })
 	if len(list.Items) == 0 {
 		return "", nil, errors.New("namespace " + systemNamespace + " has no Deployment of Berth")
 	}

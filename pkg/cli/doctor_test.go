@@ -117,7 +117,7 @@ func installed(t *testing.T) []client.Object {
 	for _, name := range []string{"berth-scheduler", "berth-controller"} {
 		all = append(all, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "berth-system", Name: name},
 			Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To(name + "-0"), RenewTime: ptr.To(metav1.NowMicro()), LeaseDurationSeconds: ptr.To[int32](15)}},
-			&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "berth-system", Name: name, Labels: map[string]string{"app.kubernetes.io/name": "berth"}},
+			&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "berth-system", Name: name},
 				Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](2), Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app.kubernetes.io/name": "berth"}},
 					Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: "ghcr.io/berth-project/" + name + ":v0.2.0"}}}}}, Status: appsv1.DeploymentStatus{AvailableReplicas: 2}},
 			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "berth-system", Name: name}})

@@ -149,9 +149,14 @@ func (v *Versions) readComponents(ctx context.Context, cluster *console.Cluster)
 	}
 }
 
+// isBerth is true for the pods of Berth's components. Other objects of the installation have no labels.
+func isBerth(template *corev1.PodTemplateSpec) bool {
+	return template.Labels["app.kubernetes.io/name"] == "berth"
+}
+
 // add adds the component whose pods have this template, if it is one of Berth.
 func (v *Versions) add(template *corev1.PodTemplateSpec) {
-	if template.Labels["app.kubernetes.io/name"] != "berth" {
+	if !isBerth(template) {
 		return
 	}
 	for i := range template.Spec.Containers {

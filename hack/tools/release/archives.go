@@ -34,10 +34,7 @@ func fileEntry(path, name string, mode int64) (entry, error) {
 // tarGz are files of nobody, without directories.
 func tarGz(entries []entry) ([]byte, error) {
 	var out bytes.Buffer
-	packed, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
-	if err != nil {
-		return nil, err
-	}
+	packed := gzip.NewWriter(&out)
 	files := tar.NewWriter(packed)
 	for _, e := range entries {
 		if err := files.WriteHeader(&tar.Header{Name: e.name, Mode: e.mode, Size: int64(len(e.content)), ModTime: fileTime, Format: tar.FormatUSTAR}); err != nil {
@@ -50,7 +47,7 @@ func tarGz(entries []entry) ([]byte, error) {
 	if err := files.Close(); err != nil {
 		return nil, err
 	}
-	err = packed.Close()
+	err := packed.Close()
 	return out.Bytes(), err
 }
 
