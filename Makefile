@@ -111,6 +111,7 @@ api-reference: $(BIN)/crd-ref-docs ## minutes | Write docs/api from the code: fi
 	cd hack/tools/apiref && $(GO) run ./arguments $(CURDIR) > $(CURDIR)/docs/api/arguments.md
 	cd hack/tools/apiref && $(GO) run ./metrics $(CURDIR) > $(CURDIR)/docs/api/metrics.md
 	$(GO) test -count=1 -run=TestFlagsAreOnTheirPage $(addprefix ./cmd/,scheduler controller descheduler kubectl-berth sandbox) -args -update
+	$(GO) test -count=1 -run=TestTheReadmeOfTheChartHasItsValues ./manifests -args -update
 
 $(BIN)/benchstat: hack/tools/codegen/go.mod
 	cd hack/tools/codegen && $(GO_BUILD) -o $@ golang.org/x/perf/cmd/benchstat

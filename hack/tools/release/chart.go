@@ -50,7 +50,7 @@ func (r *release) writeChart(to layout.Path) error {
 		case "Chart.yaml":
 			content, err = r.chartMetadata(content, version)
 			metadata = content
-		case "values.yaml":
+		case "values.yaml", "README.md":
 			content = bytes.ReplaceAll(content, []byte(shippedRegistry), []byte(r.registry))
 		}
 		entries = append(entries, entry{"berth/" + filepath.ToSlash(relative), 0o644, content})
