@@ -9,6 +9,8 @@ BENCH_FLAGS ?=
 DEMO_FLAGS ?=
 AUDIT_DIR ?= $(CURDIR)/.audit
 DIST ?= $(CURDIR)/dist
+# TWICE is where make test-release works.
+TWICE := $(CURDIR)/.twice
 # PREVIOUS is the commit of the version before this one: test/install/testdata/README.md.
 PREVIOUS := b5db682d0a4c26894abde4d9b80bd50944bbc4c8
 # RERUN is how often a failed test is run again. gotestsum lists at the end what failed, also what passed afterwards.
@@ -220,13 +222,13 @@ test-rights: tools build $(BIN)/helm $(BIN)/release ## half an hour | Find out f
 
 .PHONY: test-release
 test-release: tools build $(BIN)/helm $(BIN)/release ## 2 hours | Make a release twice, from two clones in different directories, and compare them; install it, and upgrade to it from the programs of the version before.
-	rm -rf $(DIST)/.twice && mkdir -p $(DIST)/.twice
-	git clone --quiet . $(DIST)/.twice/one && git clone --quiet . $(DIST)/.twice/the-other && git clone --quiet . $(DIST)/.twice/previous
-	for clone in one the-other; do $(RELEASE) -root $(DIST)/.twice/$$clone -version v0.0.0-test -out $(DIST)/.twice/$$clone/dist || exit 1; done
-	diff $(DIST)/.twice/one/dist/SHA256SUMS $(DIST)/.twice/the-other/dist/SHA256SUMS
-	git -C $(DIST)/.twice/previous checkout --quiet $(PREVIOUS) && $(MAKE) -C $(DIST)/.twice/previous build
-	$(GO) test -count=1 -timeout=20m -v ./test/install -run 'Release|Archive|PreviousVersion' -args -dist=$(DIST)/.twice/one/dist -previous-programs=$(DIST)/.twice/previous/bin
-	rm -rf $(DIST)/.twice
+	rm -rf $(TWICE) && mkdir -p $(TWICE)
+	git clone --quiet . $(TWICE)/one && git clone --quiet . $(TWICE)/the-other && git clone --quiet . $(TWICE)/previous
+	for clone in one the-other; do $(RELEASE) -root $(TWICE)/$$clone -version v0.0.0-test -out $(TWICE)/$$clone/dist || exit 1; done
+	diff $(TWICE)/one/dist/SHA256SUMS $(TWICE)/the-other/dist/SHA256SUMS
+	git -C $(TWICE)/previous checkout --quiet $(PREVIOUS) && $(MAKE) -C $(TWICE)/previous build
+	$(GO) test -count=1 -timeout=20m -v ./test/install -run 'Release|Archive|PreviousVersion' -args -dist=$(TWICE)/one/dist -previous-programs=$(TWICE)/previous/bin
+	rm -rf $(TWICE)
 
 .PHONY: test-worlds
 test-worlds: ## hours | Search every history of larger small worlds: of the ledger with three pods and several kinds of trouble at a time, and of a budget with three requests. docs/robustness.md says what they are.
@@ -304,4 +306,4 @@ verify: generate lint test ## half an hour | Regenerate, lint, test, and require
 
 .PHONY: clean
 clean: ## seconds | Remove what was built.
-	rm -rf $(BIN) $(DIST) .sandbox .bench $(AUDIT_DIR)
+	rm -rf $(BIN) $(DIST) $(TWICE) .sandbox .bench $(AUDIT_DIR)

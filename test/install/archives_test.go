@@ -228,6 +228,23 @@ func expectFastStart(t *testing.T, program string) {
 	}
 }
 
+// TestNothingOfOthersIsRemoved: make release replaces a release, and no other directory.
+func TestNothingOfOthersIsRemoved(t *testing.T) {
+	dir := t.TempDir()
+	mine := filepath.Join(dir, "mine")
+	if err := os.WriteFile(mine, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bin := filepath.Join(harness.Root(), "bin")
+	out, err := exec.CommandContext(t.Context(), filepath.Join(bin, "release"), "-root", harness.Root(), "-version", "v1.2.3", "-programs", bin, "-out", dir).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "has files of somebody else") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if _, err := os.Stat(mine); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAVersionThatIsNone(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), filepath.Join(harness.Root(), "bin", "release"), "-root", harness.Root(), "-version", "main", "-out", t.TempDir()).CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "VERSION=main is no version: give one like v1.2.3") {

@@ -51,7 +51,7 @@ func run(ctx context.Context, args []string) error {
 		r := release{}
 		flags.StringVar(&r.root, "root", ".", "Root of the repository.")
 		flags.StringVar(&r.version, "version", "", "The version, such as v1.2.3.")
-		flags.StringVar(&r.out, "out", "dist", "Directory for the files. Its content is removed first.")
+		flags.StringVar(&r.out, "out", "dist", "Directory for the files. A release that is there is replaced at the end.")
 		flags.StringVar(&r.registry, "registry", "ghcr.io/berth-project", "Where users pull the images from: images are REGISTRY/berth-scheduler and so on, the chart is REGISTRY/charts/berth.")
 		flags.StringVar(&r.programs, "programs", "", "Directory with programs for this machine, which go into the release in place of programs for -nodes and -plugins. For tests of everything else.")
 		line := flags.String("line", defaultLine, "The Kubernetes version that the programs are built on.")
@@ -112,9 +112,16 @@ func (r *release) make(ctx context.Context) error {
 	if r.source.modified && r.programs == "" {
 		return errors.New("the working tree has changes, so nobody could make this release again: commit them, or take them back")
 	}
+	// The directory holds the whole of the release before, or the whole of this one.
+	final := r.out
+	if err := replaceable(final); err != nil {
+		return err
+	}
+	r.out = filepath.Clean(final) + ".part"
 	if err := os.RemoveAll(r.out); err != nil {
 		return err
 	}
+	defer os.RemoveAll(r.out)
 	work, err := os.MkdirTemp("", "berth-release-")
 	if err != nil {
 		return err
@@ -136,12 +143,27 @@ func (r *release) make(ctx context.Context) error {
 		{"provenance.json", func() error { return r.writeProvenance(ctx) }},
 		{"SHA256SUMS", func() error { return writeSums(r.out) }},
 	} {
-		fmt.Fprintln(os.Stderr, "release: writing", filepath.Join(r.out, step.name))
+		fmt.Fprintln(os.Stderr, "release: writing", filepath.Join(final, step.name))
 		if err := step.do(); err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)
 		}
 	}
-	return nil
+	if err := os.RemoveAll(final); err != nil {
+		return err
+	}
+	return os.Rename(r.out, final)
+}
+
+// replaceable is nil if nothing is lost with a directory but a release.
+func replaceable(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) || err == nil && len(entries) == 0 {
+		return nil
+	}
+	if _, missing := os.Stat(filepath.Join(dir, "SHA256SUMS")); err == nil && missing != nil {
+		return fmt.Errorf("%s has files of somebody else, which would be removed: name another directory", dir)
+	}
+	return err
 }
 
 // write writes a file below the directory of the release.
