@@ -9,6 +9,10 @@ BENCH_FLAGS ?=
 DEMO_FLAGS ?=
 AUDIT_DIR ?= $(CURDIR)/.audit
 DIST ?= $(CURDIR)/dist
+# TWICE is where make test-release works.
+TWICE := $(CURDIR)/.twice
+# PREVIOUS is the commit of the version before this one: test/install/testdata/README.md.
+PREVIOUS := b5db682d0a4c26894abde4d9b80bd50944bbc4c8
 # RERUN is how often a failed test is run again. gotestsum lists at the end what failed, also what passed afterwards.
 RERUN ?= 0
 # LEAN builds test programs in half the time: go vet runs by itself, and nobody debugs them.
@@ -58,17 +62,31 @@ build-commands = @echo "building Berth: $(1)" && $(GO_BUILD) -o $(BIN)/.cmd/ $(a
 	$(foreach command,$(1),&& ln -f $(BIN)/.cmd/$(command) $(BIN)/$(patsubst berth-kubectl-%,kubectl-%,berth-$(command))) \
 	&& cp cmd/kubectl-berth/kubectl_complete-berth $(BIN)/
 
-# Without cgo and paths of this machine, the same source gives the same programs everywhere.
-.PHONY: archives
-archives: ## half an hour | Write archives of kubectl berth for Linux and macOS, and a manifest for Krew, into dist/; VERSION=v1.2.3.
-	GO=$(GO) CGO_ENABLED=0 GOFLAGS=-trimpath hack/archives.sh "$(VERSION)" $(DIST) linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
+# REGISTRY is where users pull images from, and LINE the Kubernetes version that the programs are built on.
+REGISTRY ?= ghcr.io/berth-project
+LINE ?= 1.35
+RELEASE := $(BIN)/release -line $(LINE) -registry $(REGISTRY)
+
+$(BIN)/release: $(wildcard hack/tools/release/*)
+	cd hack/tools/release && $(GO_BUILD) -o $@ .
+
+.PHONY: release
+release: $(BIN)/release ## an hour | Make everything that VERSION=v1.2.3 consists of in dist/, for images in REGISTRY. docs/releases.md says what that is.
+	$(RELEASE) -version "$(VERSION)" -out $(DIST)
+
+.PHONY: push
+push: $(BIN)/release ## minutes | Push the images and the chart of dist/ to REGISTRY.
+	$(BIN)/release push -from $(DIST) -to $(REGISTRY)
+
+# KUBERNETES is what the API server says that it is. Helm and kubectl berth ask for it before they install Berth.
+KUBERNETES := $(shell sed -n 's|^.*k8s.io/kubernetes \(v[0-9.]*\)$$|\1|p' hack/tools/go.mod)
 
 .PHONY: tools
 tools: $(CONTROL_PLANE) ## minutes, once | Build the control plane and KWOK into bin/, if they are not there.
 
 $(BIN)/control-plane: hack/tools/go.mod $(shell find hack/tools/controlplane -name '*.go')
 	@echo "building the control plane, which takes minutes, once"
-	@cd hack/tools && $(GO_BUILD) -o $@ ./controlplane
+	@cd hack/tools && $(GO) build -ldflags='-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' -o $@ ./controlplane
 
 $(CONTROL_PLANE): $(BIN)/control-plane
 	@ln -sf $(<F) $@
@@ -95,6 +113,7 @@ api-reference: $(BIN)/crd-ref-docs ## minutes | Write docs/api from the code: fi
 	cd hack/tools/apiref && $(GO) run ./arguments $(CURDIR) > $(CURDIR)/docs/api/arguments.md
 	cd hack/tools/apiref && $(GO) run ./metrics $(CURDIR) > $(CURDIR)/docs/api/metrics.md
 	$(GO) test -count=1 -run=TestFlagsAreOnTheirPage $(addprefix ./cmd/,scheduler controller descheduler kubectl-berth sandbox) -args -update
+	$(GO) test -count=1 -run=TestTheReadmeOfTheChartHasItsValues ./manifests -args -update
 
 $(BIN)/benchstat: hack/tools/codegen/go.mod
 	cd hack/tools/codegen && $(GO_BUILD) -o $@ golang.org/x/perf/cmd/benchstat
@@ -138,7 +157,7 @@ generate: $(BIN)/controller-gen api-reference ## minutes | Regenerate deepcopy f
 # Control planes of tests collect their garbage less often, which costs memory and saves a tenth of the CPU.
 .PHONY: test
 test: export GOGC := 400
-test: tools build $(BIN)/kube-scheduler-alone $(BIN)/helm $(BIN)/gotestsum ## half an hour | Run all tests: units, then scenarios and failure specs on a real control plane.
+test: tools build $(BIN)/kube-scheduler-alone $(BIN)/helm $(BIN)/release $(BIN)/gotestsum ## half an hour | Run all tests: units, then scenarios and failure specs on a real control plane.
 	$(GO) vet ./...
 	$(GOTEST) --packages='./cmd/... ./manifests/... ./pkg/...' -- $(LEAN)
 	ui=$$(hack/browser.sh >&2 && echo ./test/ui || echo "test/ui is left out, it needs a browser; see 'make test-ui'" >&2); \
@@ -197,11 +216,21 @@ test-compatibility: tools build ## 10 min | Run the storms, take-overs and spoil
 	BERTH_COMPATIBILITY=kruise $(GO) test -count=1 -timeout=20m -v ./test/integration -run 'Compatible|TheNextLeader|TheFirstPodWaits|KeepsMinimums|KilledInTheMiddle|NoPodOfANewDeployment|PickAtTheSameTime'
 
 .PHONY: test-rights
-test-rights: tools build $(BIN)/helm ## half an hour | Find out from audit logs which rights of Berth's roles the tests use, and write it into test/install/rights.txt.
+test-rights: tools build $(BIN)/helm $(BIN)/release ## half an hour | Find out from audit logs which rights of Berth's roles the tests use, and write it into test/install/rights.txt.
 	rm -rf $(AUDIT_DIR) && mkdir -p $(AUDIT_DIR)
 	BERTH_AUDIT_DIR=$(AUDIT_DIR) $(GO) test -count=1 -timeout=20m $(addprefix ./test/,install integration descheduler faults sidecar federation) -skip TestEveryRightHasAUse
 	BERTH_AUDIT_DIR=$(AUDIT_DIR) $(GO) test -count=1 -timeout=10m ./test/budget -slack=4
 	$(GO) test -count=1 ./test/install -run TestEveryRightHasAUse -audit-logs=$(AUDIT_DIR) -update
+
+.PHONY: test-release
+test-release: tools build $(BIN)/helm $(BIN)/release ## 2 hours | Make a release twice, from two clones in different directories, and compare them; install it, and upgrade to it from the programs of the version before.
+	rm -rf $(TWICE) && mkdir -p $(TWICE)
+	git clone --quiet . $(TWICE)/one && git clone --quiet . $(TWICE)/the-other && git clone --quiet . $(TWICE)/previous
+	for clone in one the-other; do $(RELEASE) -root $(TWICE)/$$clone -version v0.0.0-test -out $(TWICE)/$$clone/dist || exit 1; done
+	diff $(TWICE)/one/dist/SHA256SUMS $(TWICE)/the-other/dist/SHA256SUMS
+	git -C $(TWICE)/previous checkout --quiet $(PREVIOUS) && $(MAKE) -C $(TWICE)/previous build
+	$(GO) test -count=1 -timeout=20m -v ./test/install -run 'Release|Archive|PreviousVersion' -args -dist=$(TWICE)/one/dist -previous-programs=$(TWICE)/previous/bin
+	rm -rf $(TWICE)
 
 .PHONY: test-worlds
 test-worlds: ## hours | Search every history of larger small worlds: of the ledger with three pods and several kinds of trouble at a time, and of a budget with three requests. docs/robustness.md says what they are.
@@ -279,4 +308,4 @@ verify: generate lint test ## half an hour | Regenerate, lint, test, and require
 
 .PHONY: clean
 clean: ## seconds | Remove what was built.
-	rm -rf $(BIN) $(DIST) .sandbox .bench $(AUDIT_DIR)
+	rm -rf $(BIN) $(DIST) $(TWICE) .sandbox .bench $(AUDIT_DIR)

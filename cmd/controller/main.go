@@ -33,6 +33,7 @@ import (
 	"github.com/berth-project/berth/pkg/guard"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/members"
+	"github.com/berth-project/berth/pkg/version"
 	"github.com/berth-project/berth/pkg/webhook"
 )
 
@@ -43,6 +44,8 @@ const (
 )
 
 type flags struct {
+	// version is true if the program says its version and does nothing else.
+	version                 bool
 	metricsAddress          string
 	healthAddress           string
 	leaderElect             bool
@@ -70,6 +73,10 @@ func main() {
 	var f flags
 	f.addTo(flag.CommandLine)
 	flag.Parse()
+	if f.version {
+		fmt.Println(version.Line("berth-controller"))
+		return
+	}
 	ctrl.SetLogger(klog.Background())
 
 	if err := run(ctrl.SetupSignalHandler(), f); err != nil {
@@ -79,6 +86,7 @@ func main() {
 }
 
 func (f *flags) addTo(set *flag.FlagSet) {
+	set.BoolVar(&f.version, "version", false, "Print the version and exit.")
 	set.StringVar(&f.metricsAddress, "metrics-bind-address", "127.0.0.1:8080", "Address that serves /metrics; 0 disables it.")
 	set.StringVar(&f.healthAddress, "health-probe-bind-address", ":8081", "Address that serves /healthz and /readyz; 0 disables them.")
 	set.BoolVar(&f.leaderElect, "leader-elect", true, "Run controllers only while holding the lease berth-controller, so that several replicas can run.")

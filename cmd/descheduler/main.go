@@ -19,6 +19,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/descheduler"
 	"github.com/berth-project/berth/pkg/plugins/descheduling"
+	"github.com/berth-project/berth/pkg/version"
 )
 
 func main() {
@@ -53,6 +54,7 @@ func newCommand(options *descheduler.Options) (*cobra.Command, error) {
 		Use:           "berth-descheduler",
 		Short:         "Evicts pods of WorkloadSpreads so that their controllers create them again in a better subset.",
 		Args:          cobra.NoArgs,
+		Version:       version.Get(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -63,6 +65,7 @@ func newCommand(options *descheduler.Options) (*cobra.Command, error) {
 			return descheduler.Run(cmd.Context(), options)
 		},
 	}
+	command.SetVersionTemplate(version.Line("berth-descheduler") + "\n")
 	if err := logsapi.AddFeatureGates(gates); err != nil {
 		return nil, err
 	}

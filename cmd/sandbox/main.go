@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/berth-project/berth/pkg/version"
 )
 
 func main() {
@@ -28,7 +30,9 @@ func newCommand() *cobra.Command {
 		Short:         "Run Berth on this machine, with a real control plane and nodes made by KWOK",
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		Version:       version.Get(),
 	}
+	root.SetVersionTemplate(version.Line("berth-sandbox") + "\n")
 	root.SetFlagErrorFunc(func(command *cobra.Command, err error) error {
 		return fmt.Errorf("%w: see `%s --help`", err, command.CommandPath())
 	})

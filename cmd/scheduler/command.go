@@ -22,6 +22,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/lookahead"
 	"github.com/berth-project/berth/pkg/plugins/scheduling/workloadspread"
+	"github.com/berth-project/berth/pkg/version"
 )
 
 // newCommand is app.NewSchedulerCommand with the plugins installed, the configuration checked and the leader election observed. All this needs the
@@ -48,7 +49,11 @@ func newCommand(berth *workloadspread.Family, registryOptions ...app.Option) *co
 }
 
 func run(cmd *cobra.Command, opts *options.Options, berth *workloadspread.Family, registryOptions ...app.Option) error {
-	verflag.PrintAndExitIfRequested()
+	if cmd.Flag("version").Value.String() == string(verflag.VersionTrue) {
+		fmt.Fprintln(cmd.OutOrStdout(), version.Line("berth-scheduler"))
+		return nil
+	}
+	verflag.PrintAndExitIfRequested() // --version=raw is all that kube-scheduler knows of its build
 	gates := opts.ComponentGlobalsRegistry.FeatureGateFor(basecompatibility.DefaultKubeComponent)
 	if err := logsapi.ValidateAndApply(opts.Logs, gates); err != nil {
 		fmt.Fprintln(os.Stderr, err)

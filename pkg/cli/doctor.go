@@ -50,17 +50,27 @@ const (
 	resultUnknown = "unknown"
 )
 
-// checks, in the order in which one looks for a fault. Each returns what is well, or the problems. An error means that it is not known.
-var checks = []struct {
+// check looks at one thing. It returns what is well, or the problems. An error means that it is not known.
+type check struct {
 	name string
 	run  func(ctx context.Context, c *console.Cluster) (well string, problems []string, err error)
-}{
+}
+
+// checks of an installation, in the order in which one looks for a fault.
+var checks = []check{
+	{"API server", checkServer},
 	{"definitions", checkDefinitions},
 	{"conversion", checkConversion},
 	{"webhooks", checkWebhooks},
+	{"certificates", checkCertificates},
+	{"rights", checkRights},
+	{"versions", checkVersions},
 	{"deployments", checkDeployments},
 	{"scheduler", checkScheduler},
 	{"controller", checkController},
+	{"OpenKruise", func(ctx context.Context, c *console.Cluster) (string, []string, error) {
+		return checkKruise(ctx, c, "run `kubectl berth migrate --from kruise` again")
+	}},
 	{"one controller", checkWriters},
 	{"spreads", checkSpreads},
 	{"budgets", checkBudgets},
@@ -70,26 +80,66 @@ var checks = []struct {
 type doctorCommand struct {
 	out    io.Writer
 	output console.Output
+	// beforeInstall is true if Berth is not there yet. The other two say how it will be installed.
+	beforeInstall             bool
+	certificates, migrateFrom string
+}
+
+// checks are those that the flags ask for.
+func (c *doctorCommand) checks() []check {
+	if !c.beforeInstall {
+		return checks
+	}
+	before := []check{{"API server", checkServer}, {"rights", checkOwnRights}}
+	if c.certificates == certManager {
+		before = append(before, check{certManager, checkCertManager})
+	}
+	if c.migrateFrom != "kruise" {
+		before = append(before, check{"OpenKruise", func(ctx context.Context, c *console.Cluster) (string, []string, error) {
+			return checkKruise(ctx, c, "begin with `kubectl berth migrate --from kruise`, and install with migrateFrom=kruise when it asks for Berth")
+		}})
+	}
+	return before
 }
 
 func newDoctor(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.Command {
 	c := &doctorCommand{out: streams.Out}
+	return c.command(console.OnCluster(flags, c.run))
+}
+
+func (c *doctorCommand) command(run func(*cobra.Command, []string) error) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Whether Berth works on this cluster, and what to do if it does not",
 		Long: `Whether Berth works on this cluster, and what to do if it does not: one line for each check. It looks at the whole cluster and changes nothing. With a
-problem the exit code is 1. A check that could not be made, for instance for lack of rights, is unknown and leaves it 0.`,
+problem the exit code is 1. A check that could not be made, for instance for lack of rights, is unknown and leaves it 0.
+
+With --before-install it says whether Berth can be installed. --certificates and --migrate-from are then as in the values of the chart.`,
+		Example: `  kubectl berth doctor
+  kubectl berth doctor --before-install --certificates cert-manager`,
 		Args: cobra.NoArgs,
-		RunE: console.OnCluster(flags, c.run),
+		PreRunE: func(*cobra.Command, []string) error {
+			switch {
+			case !slices.Contains([]string{"managed", certManager}, c.certificates):
+				return fmt.Errorf("--certificates=%s: it must be managed or cert-manager", c.certificates)
+			case !slices.Contains([]string{"", "kruise"}, c.migrateFrom):
+				return fmt.Errorf("--migrate-from=%s: it must be kruise, or left out", c.migrateFrom)
+			}
+			return nil
+		},
+		RunE: run,
 	}
 	c.output.AddTo(cmd.Flags())
+	cmd.Flags().BoolVar(&c.beforeInstall, "before-install", false, "Look whether Berth can be installed on this cluster.")
+	cmd.Flags().StringVar(&c.certificates, "certificates", "managed", "With --before-install: the source of the webhooks' certificates, managed or cert-manager.")
+	cmd.Flags().StringVar(&c.migrateFrom, "migrate-from", "", "With --before-install: kruise, if kubectl berth migrate --from kruise asks for Berth.")
 	return cmd
 }
 
 func (c *doctorCommand) run(ctx context.Context, cluster *console.Cluster, _ []string) error {
 	var all []Check
 	failed := false
-	for _, check := range checks {
+	for _, check := range c.checks() {
 		well, problems, err := check.run(ctx, cluster)
 		done := Check{check.name, resultOK, well}
 		switch {
@@ -219,9 +269,10 @@ func kindOf(object client.Object) string {
 
 func checkDeployments(ctx context.Context, c *console.Cluster) (string, []string, error) {
 	var list appsv1.DeploymentList
-	if err := c.List(ctx, &list, client.InNamespace(systemNamespace), client.MatchingLabels{"app.kubernetes.io/name": "berth"}); err != nil {
+	if err := c.List(ctx, &list, client.InNamespace(systemNamespace)); err != nil {
 		return "", nil, err
 	}
+	list.Items = slices.DeleteFunc(list.Items, func(d appsv1.Deployment) bool { return !isBerth(&d.Spec.Template) })
 	if len(list.Items) == 0 {
 		return "", nil, errors.New("namespace " + systemNamespace + " has no Deployment of Berth")
 	}

@@ -2,21 +2,34 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -40,6 +53,44 @@ func find[T client.Object](t *testing.T, objects []client.Object, name string) (
 	return found
 }
 
+// authority is a certificate that ends at a time.
+func authority(t *testing.T, end time.Time) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: end.Add(-time.Hour), NotAfter: end}
+	content, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: content})
+}
+
+// answering is a cluster whose API server has a version, and allows everything but what is denied: "resource" or "account resource".
+func answering(t *testing.T, cluster *console.Cluster, version string, denied ...string) *console.Cluster {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"gitVersion": "` + version + `"}`))
+	}))
+	t.Cleanup(server.Close)
+	cluster.Config = &rest.Config{Host: server.URL}
+	cluster.WithWatch = interceptor.NewClient(cluster.WithWatch, interceptor.Funcs{Create: func(_ context.Context, _ client.WithWatch, object client.Object, _ ...client.CreateOption) error {
+		switch review := object.(type) {
+		case *authorizationv1.SelfSubjectAccessReview:
+			review.Status.Allowed = !slices.Contains(denied, review.Spec.ResourceAttributes.Resource)
+		case *authorizationv1.SubjectAccessReview:
+			account := review.Spec.User[strings.LastIndex(review.Spec.User, ":")+1:]
+			review.Status.Allowed = !slices.Contains(denied, account+" "+review.Spec.ResourceAttributes.Verb+" "+review.Spec.ResourceAttributes.Resource)
+		default:
+			t.Errorf("the doctor creates a %T", object)
+		}
+		return nil
+	}})
+	return cluster
+}
+
 // installed are the objects of a cluster on which Berth works.
 func installed(t *testing.T) []client.Object {
 	t.Helper()
@@ -49,7 +100,7 @@ func installed(t *testing.T) []client.Object {
 			t.Fatal(err)
 		}
 		for _, webhook := range endpoint.WebhooksOf(object) {
-			webhook.Client.CABundle = []byte("a CA")
+			webhook.Client.CABundle = authority(t, now().Add(365*24*time.Hour))
 			webhook.Fill(now())
 		}
 		all = append(all, object)
@@ -66,22 +117,83 @@ func installed(t *testing.T) []client.Object {
 	for _, name := range []string{"berth-scheduler", "berth-controller"} {
 		all = append(all, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "berth-system", Name: name},
 			Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To(name + "-0"), RenewTime: ptr.To(metav1.NowMicro()), LeaseDurationSeconds: ptr.To[int32](15)}},
-			&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "berth-system", Name: name, Labels: map[string]string{"app.kubernetes.io/name": "berth"}},
-				Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](2)}, Status: appsv1.DeploymentStatus{AvailableReplicas: 2}})
+			&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "berth-system", Name: name},
+				Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](2), Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app.kubernetes.io/name": "berth"}},
+					Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: "ghcr.io/berth-project/" + name + ":v0.2.0"}}}}}, Status: appsv1.DeploymentStatus{AvailableReplicas: 2}},
+			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "berth-system", Name: name}})
 	}
 	return all
+}
+
+// kruisesWebhook has an entry for pods, and one for spreads.
+func kruisesWebhook() *admissionregistrationv1.ValidatingWebhookConfiguration {
+	about := func(name, resource string) admissionregistrationv1.ValidatingWebhook {
+		return admissionregistrationv1.ValidatingWebhook{Name: name, Rules: []admissionregistrationv1.RuleWithOperations{{Rule: admissionregistrationv1.Rule{Resources: []string{resource}}}}}
+	}
+	return &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: kruiseWebhooks},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{about("vpod.kb.io", "pods"), about("vworkloadspread.kb.io", "workloadspreads")}}
+}
+
+func TestDoctorBeforeInstall(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args    []string
+		server  string
+		denied  []string
+		objects []client.Object
+		// want is what the command says. Empty: no problem.
+		want string
+	}{
+		"an empty cluster":                         {},
+		"an API server that is too old":            {server: "v1.33.2-gke.1", want: "API server problem: the API server is Kubernetes v1.33.2-gke.1, and this version of Berth runs with"},
+		"no rights":                                {denied: []string{"namespaces", "clusterroles"}, want: "rights problem: you may not create namespaces, clusterroles: install Berth as an administrator"},
+		"no cert-manager, which nobody needs":      {args: []string{"--certificates=managed"}},
+		"no cert-manager":                          {args: []string{"--certificates=cert-manager"}, want: "cert-manager problem: certificates.cert-manager.io does not exist: install cert-manager first"},
+		"OpenKruise":                               {objects: []client.Object{kruisesWebhook()}, want: "OpenKruise problem: webhook vworkloadspread.kb.io): begin with `kubectl berth migrate --from kruise`"},
+		"OpenKruise, from which somebody migrates": {args: []string{"--migrate-from=kruise"}, objects: []client.Object{kruisesWebhook()}},
+		"a flag that is wrong":                     {args: []string{"--certificates=mine"}, want: "--certificates=mine: it must be managed or cert-manager"},
+		"another flag that is wrong":               {args: []string{"--migrate-from=mine"}, want: "--migrate-from=mine: it must be kruise, or left out"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := answering(t, clusterOf(t, tc.objects...), cmp.Or(tc.server, "v1.35.4"), tc.denied...)
+			var out bytes.Buffer
+			c := &doctorCommand{out: &out}
+			cmd := c.command(func(cmd *cobra.Command, args []string) error { return c.run(cmd.Context(), cluster, args) })
+			cmd.SilenceUsage, cmd.SilenceErrors = true, true
+			cmd.SetArgs(append([]string{"--before-install", "-o=json"}, tc.args...))
+			err := cmd.ExecuteContext(t.Context())
+			said := ""
+			var all []Check
+			if json.Unmarshal(out.Bytes(), &all) != nil && err != nil {
+				said = err.Error()
+			}
+			for _, check := range all {
+				if check.Result != resultOK {
+					said += check.Name + " " + check.Result + ": " + check.Says
+				}
+			}
+			if (err == nil) != (tc.want == "") {
+				t.Errorf("ended with %v", err)
+			}
+			head, part, _ := strings.Cut(tc.want, ": ")
+			if (said == "") != (tc.want == "") || !strings.HasPrefix(said, head) || !strings.Contains(said, part) {
+				t.Errorf("got %q, want %q", said, tc.want)
+			}
+		})
+	}
 }
 
 func TestDoctor(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(objects []client.Object) []client.Object
 		funcs  interceptor.Funcs
+		server string
+		denied []string
 		// want are the checks that are not ok, as "name result: part of the text".
 		want []string
 	}{
 		"all is well": {},
 		"nothing is installed": {change: func([]client.Object) []client.Object { return nil },
-			want: []string{"definitions problem: does not exist", "webhooks problem: does not exist", "deployments unknown: no Deployment", "scheduler problem: never led", "controller unknown: not found"}},
+			want: []string{"definitions problem: does not exist", "webhooks problem: does not exist", "versions unknown: no Deployment", "deployments unknown: no Deployment", "scheduler problem: never led", "controller unknown: not found"}},
 		"the definitions of somebody else": {change: func(objects []client.Object) []client.Object {
 			delete(find[*apiextensionsv1.CustomResourceDefinition](t, objects, "workloadspreads.apps.kruise.io").Spec.Versions[1].Schema.OpenAPIV3Schema.Properties["spec"].Properties, "scheduleStrategy")
 			return objects
@@ -100,6 +212,20 @@ func TestDoctor(t *testing.T) {
 			endpoint.WebhooksOf(find[*admissionregistrationv1.ValidatingWebhookConfiguration](t, objects, "berth-webhook"))[0].Client.CABundle = nil
 			return objects
 		}, want: []string{"webhooks problem: ValidatingWebhookConfiguration berth-webhook, workloadspread.berth.dev, has no CA bundle"}},
+		"an authority that nobody renews": {change: func(objects []client.Object) []client.Object {
+			endpoint.WebhooksOf(find[*admissionregistrationv1.ValidatingWebhookConfiguration](t, objects, "berth-webhook"))[0].Client.CABundle = authority(t, now().Add(time.Hour))
+			endpoint.WebhooksOf(find[*admissionregistrationv1.MutatingWebhookConfiguration](t, objects, "berth-budget"))[0].Client.CABundle = []byte("none")
+			return objects
+		}, want: []string{"certificates problem: nobody has renewed"}},
+		"an API server that is too new": {server: "v1.39.0", want: []string{"API server problem: the API server is Kubernetes v1.39.0, and this version of Berth runs with"}},
+		"a role that was changed": {denied: []string{"berth-scheduler create pods", "berth-descheduler create pods"},
+			want: []string{"rights problem: berth-scheduler may not create pods/binding: apply its roles again"}},
+		"components of two versions": {change: func(objects []client.Object) []client.Object {
+			find[*appsv1.Deployment](t, objects, "berth-controller").Spec.Template.Spec.Containers[0].Image = "ghcr.io/berth-project/berth-controller:v0.3.0@sha256:0123"
+			return objects
+		}, want: []string{"versions problem: components of different versions run together (berth-controller v0.3.0, berth-scheduler v0.2.0)"}},
+		"the webhook of OpenKruise": {change: func(objects []client.Object) []client.Object { return append(objects, kruisesWebhook()) },
+			want: []string{"OpenKruise problem: webhook vworkloadspread.kb.io): run `kubectl berth migrate --from kruise` again"}},
 		"a lease that nobody renews": {change: func(objects []client.Object) []client.Object {
 			find[*coordinationv1.Lease](t, objects, "berth-scheduler").Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.Now().Add(-time.Hour)))
 			find[*appsv1.Deployment](t, objects, "berth-controller").Status.AvailableReplicas = 1
@@ -128,7 +254,7 @@ func TestDoctor(t *testing.T) {
 		}, want: []string{"spreads problem: /web: PodsNotAdmitted: the webhook is down"}},
 		"no rights": {funcs: interceptor.Funcs{List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
 			return apierrors.NewForbidden(schema.GroupResource{Resource: "things"}, "", errors.New("no"))
-		}}, want: []string{"conversion unknown: ask for a role", "deployments unknown: ask", "one controller unknown: ask", "spreads unknown: ask", "budgets unknown: ask"}},
+		}}, want: []string{"conversion unknown: ask for a role", "versions unknown: ask", "deployments unknown: ask", "one controller unknown: ask", "spreads unknown: ask", "budgets unknown: ask"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects := installed(t)
@@ -136,7 +262,7 @@ func TestDoctor(t *testing.T) {
 				objects = tc.change(objects)
 			}
 			cluster := clusterOf(t, objects...)
-			cluster.WithWatch = interceptor.NewClient(cluster.WithWatch, tc.funcs)
+			cluster.WithWatch = interceptor.NewClient(answering(t, cluster, cmp.Or(tc.server, "v1.35.4"), tc.denied...).WithWatch, tc.funcs)
 			var out, table bytes.Buffer
 			err := (&doctorCommand{out: &out, output: console.AsJSON}).run(t.Context(), cluster, nil)
 			var got []Check

@@ -270,7 +270,7 @@ func (c *migrateCommand) checkInstalled(ctx context.Context) (string, error) {
 	if err != nil || berths != nil {
 		return "", err
 	}
-	return "install Berth, and wait until berth-controller is ready (docs/install.md)", nil
+	return "install Berth, with migrateFrom=kruise if you use the chart, and wait until berth-controller is ready (docs/install.md)", nil
 }
 
 // unserved is the first version of Berth's definitions after a migration. Nobody can use it. kruise-manager writes its own conversion into every definition

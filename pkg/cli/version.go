@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"runtime/debug"
@@ -15,10 +14,10 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/cli/console"
+	"github.com/berth-project/berth/pkg/version"
 )
 
 const (
@@ -101,12 +100,11 @@ func (c *versionCommand) run(ctx context.Context, connect func() (*console.Clust
 
 // thisProgram is what the Go linker has written into this binary.
 func thisProgram() Component {
-	c := Component{Name: "kubectl-berth", From: "this program"}
+	c := Component{Name: "kubectl-berth", Version: version.Get(), From: "this program"}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return c
 	}
-	c.Version = strings.Trim(info.Main.Version, "()")
 	for _, module := range info.Deps {
 		if module.Path == "k8s.io/client-go" {
 			c.From += ", with client-go " + module.Version
@@ -120,21 +118,17 @@ func (v *Versions) unread(what string, err error) {
 }
 
 func (v *Versions) readFrom(ctx context.Context, cluster *console.Cluster) {
-	asked, err := discovery.NewDiscoveryClientForConfig(cluster.Config)
-	if err != nil {
-		v.unread("the API server", err)
-		return
-	}
-	answer, err := asked.RESTClient().Get().AbsPath("/version").Do(ctx).Raw()
+	server, err := serverVersion(ctx, cluster)
 	if err != nil {
 		v.unread("the API server", err) // it would not answer the other questions either
 		return
 	}
-	var server struct{ GitVersion string }
-	if err := json.Unmarshal(answer, &server); err != nil {
-		v.unread("the API server", err)
-	}
-	v.Components = append(v.Components, Component{Name: "API server", Version: server.GitVersion, From: cluster.Config.Host})
+	v.Components = append(v.Components, Component{Name: "API server", Version: server, From: cluster.Config.Host})
+	v.readComponents(ctx, cluster)
+}
+
+// readComponents reads which images run.
+func (v *Versions) readComponents(ctx context.Context, cluster *console.Cluster) {
 	before := len(v.Components)
 	var deployments appsv1.DeploymentList
 	if err := cluster.List(ctx, &deployments, client.InNamespace(systemNamespace)); err != nil {
@@ -155,9 +149,14 @@ func (v *Versions) readFrom(ctx context.Context, cluster *console.Cluster) {
 	}
 }
 
+// isBerth is true for the pods of Berth's components. Other objects of the installation have no labels.
+func isBerth(template *corev1.PodTemplateSpec) bool {
+	return template.Labels["app.kubernetes.io/name"] == "berth"
+}
+
 // add adds the component whose pods have this template, if it is one of Berth.
 func (v *Versions) add(template *corev1.PodTemplateSpec) {
-	if template.Labels["app.kubernetes.io/name"] != "berth" {
+	if !isBerth(template) {
 		return
 	}
 	for i := range template.Spec.Containers {

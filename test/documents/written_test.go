@@ -14,9 +14,13 @@ import (
 var notRun = map[string][]struct{ begins, why string }{
 	"README.md": {
 		{"git clone", "needs the network"},
+		{"kubectl berth doctor --before-install", "test/install does so, with the chart of a registry on the machine"},
 	},
 	"docs/install.md": {
-		{"for c in scheduler", "needs Docker and a registry"},
+		{"kubectl berth doctor --before-install", "test/install runs it"},
+		{"kubectl apply -f https://", "test/install applies the file of a release"},
+		{"helm install berth oci://", "test/install upgrades to the chart of a registry on the machine"},
+		{"make release", "make test-release makes one"},
 		{"kubectl apply -k .", "test/install runs it"},
 		{"helm install", "test/install runs it"},
 		{"kubectl apply --server-side", "test/install runs it"},
@@ -26,6 +30,7 @@ var notRun = map[string][]struct{ begins, why string }{
 		{"for part in descheduler/cronjob", "test/install deletes all parts at once"},
 		{"kubectl delete pods", "test/install runs it"},
 	},
+	"docs/releases.md": {{"git checkout v1.2.3", "make test-release makes a release twice and compares"}},
 	"docs/migration.md": {
 		{"kubectl berth migrate --from kruise --dry-run", "needs OpenKruise, or its stand-in in test/integration: TestMigrationFromOpenKruiseAndBack"},
 		{"kubectl berth migrate --from kruise --undo", "the same"},

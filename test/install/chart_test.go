@@ -14,6 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-project/berth/pkg/version"
 	"github.com/berth-project/berth/test/harness"
 )
 
@@ -35,10 +38,13 @@ func kustomized(t *testing.T, dir string) []*unstructured.Unstructured {
 	return parsed(t, "kubectl", "kustomize", dir)
 }
 
+// kubeVersion is what the chart is told of the API server, where there is none.
+const kubeVersion = "1.35.4"
+
 // templated renders the chart with these values, including its CRDs.
 func templated(t *testing.T, values ...string) []*unstructured.Unstructured {
 	t.Helper()
-	args := []string{"template", "berth", "charts/berth", "--include-crds"}
+	args := []string{"template", "berth", "charts/berth", "--include-crds", "--kube-version", kubeVersion}
 	for _, value := range values {
 		args = append(args, "--set", value)
 	}
@@ -162,6 +168,21 @@ func TestTheChartHasNothingToComplainAbout(t *testing.T) {
 	}
 }
 
+// TestTheChartAndTheProgramsRunWithTheSameAPIServers: the programs say it to kubectl berth doctor, and the chart to Helm.
+func TestTheChartAndTheProgramsRunWithTheSameAPIServers(t *testing.T) {
+	content, err := os.ReadFile(filepath.Join(harness.Root(), "charts", "berth", "Chart.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var chart struct{ KubeVersion string }
+	if err := yaml.Unmarshal(content, &chart); err != nil {
+		t.Fatal(err)
+	}
+	if want := version.Constraint(); chart.KubeVersion != want {
+		t.Errorf("Chart.yaml has kubeVersion %q, the programs run with %q", chart.KubeVersion, want)
+	}
+}
+
 func TestWrongValuesAreRefused(t *testing.T) {
 	for value, want := range map[string]string{
 		"replicas=3":                                           "additional properties 'replicas' not allowed",
@@ -169,6 +190,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"scheduler.replicas=three":                             "at '/scheduler/replicas': got string, want integer",
 		"controller.replicas=-1":                               "at '/controller/replicas': minimum: got -1, want 0",
 		"unitedDeployments.enabled=no-thanks":                  "at '/unitedDeployments/enabled': got string, want boolean",
+		"migrateFrom=elsewhere":                                "at '/migrateFrom': value must be one of '', 'kruise'",
 		"certificates.source=letsencrypt":                      "at '/certificates/source': value must be one of 'managed', 'cert-manager'",
 		"descheduler.mode=daemon":                              "at '/descheduler/mode': value must be one of 'cronjob', 'job', 'deployment', 'none'",
 		"descheduler.interval=often":                           "at '/descheduler/interval'",
@@ -187,7 +209,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"scheduler.config=mine": "scheduler.config: error unmarshaling JSON",
 	} {
 		t.Run(value, func(t *testing.T) {
-			if _, err := command(t, "helm", "template", "berth", "charts/berth", "--set", value); err == nil {
+			if _, err := command(t, "helm", "template", "berth", "charts/berth", "--kube-version", kubeVersion, "--set", value); err == nil {
 				t.Error("it was taken")
 			} else if !strings.Contains(err.Error(), want) {
 				t.Errorf("%v\nwant: %s", err, want)

@@ -4,6 +4,7 @@ package install
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -38,10 +39,12 @@ type cluster struct {
 	client kubernetes.Interface
 	// dir is the working directory of commands: the root of the repository, unless in has changed it.
 	dir string
+	// kubeconfig is the one that commands use. Empty: that of the sandbox.
+	kubeconfig string
 }
 
 // in returns the same cluster with another working directory.
-func (c *cluster) in(dir string) *cluster { return &cluster{c.Sandbox, c.client, dir} }
+func (c *cluster) in(dir string) *cluster { return &cluster{c.Sandbox, c.client, dir, c.kubeconfig} }
 
 // start starts a control plane with three nodes in three zones. It also starts a kubelet for the pods of berth-system.
 func start(t *testing.T) (*cluster, *kubelet) {
@@ -68,7 +71,7 @@ func start(t *testing.T) (*cluster, *kubelet) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{s, client, harness.Root()}
+	c := &cluster{s, client, harness.Root(), ""}
 	k := startKubelet(t, c)
 	network.connect(k)
 	return c, k
@@ -80,7 +83,7 @@ func (c *cluster) run(t *testing.T, stdin, name string, args ...string) (string,
 	ctx, cancel := context.WithTimeout(t.Context(), harness.Timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(harness.Root(), "bin", name), args...)
-	cmd.Dir, cmd.Env = c.dir, append(os.Environ(), "KUBECONFIG="+c.Kubeconfig())
+	cmd.Dir, cmd.Env = c.dir, append(os.Environ(), "KUBECONFIG="+cmp.Or(c.kubeconfig, c.Kubeconfig()), "PATH="+filepath.Join(harness.Root(), "bin")+string(os.PathListSeparator)+os.Getenv("PATH"))
 	cmd.Stdin = strings.NewReader(stdin)
 	output, err := cmd.CombinedOutput()
 	return string(output), err

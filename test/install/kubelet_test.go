@@ -43,6 +43,8 @@ type kubelet struct {
 
 	mu   sync.Mutex
 	pods map[types.UID]*process
+	// programOf is where the program of an image is, see use.
+	programOf func(ctx context.Context, image string) (string, error)
 }
 
 // containers counts the started containers. Each has its own loopback address. So all of them can listen on the same ports as in a cluster.
@@ -187,13 +189,17 @@ func (k *kubelet) start(ctx context.Context, pod *corev1.Pod) (*process, error) 
 	if err != nil {
 		return nil, err
 	}
+	program, err := k.programFor(ctx, container)
+	if err != nil {
+		return nil, err
+	}
 	log, err := os.Create(p.logPath)
 	if err != nil {
 		return nil, err
 	}
 	running, stop := context.WithCancel(context.Background())
 	p.stop = stop
-	cmd := exec.CommandContext(running, filepath.Join(harness.Root(), "bin", binary), args...)
+	cmd := exec.CommandContext(running, program, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = p.work, log, log, []string{"TZ=UTC"}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second

@@ -6,14 +6,19 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 )
 
 // serviceNetwork does for the API server what kube-proxy and the pod network do. It connects a request for a Service's cluster IP to a ready endpoint
@@ -146,4 +151,31 @@ func (k *kubelet) readyAt(slices []discoveryv1.EndpointSlice, portName string) [
 		}
 	}
 	return ready
+}
+
+// serveAs serves the API server of a cluster at an address of its own, with all rights, and with another version.
+func serveAs(t *testing.T, c *cluster, version string) (address string) {
+	t.Helper()
+	target, err := url.Parse(c.RESTConfig().Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport, err := rest.TransportFor(c.RESTConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pass := httputil.NewSingleHostReverseProxy(target)
+	pass.Transport = transport
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/version" {
+			pass.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		major, tail, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
+		minor, _, _ := strings.Cut(tail, ".")
+		fmt.Fprintf(w, `{"major": %q, "minor": %q, "gitVersion": %q}`, major, minor, version)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
 }

@@ -5,7 +5,7 @@
 {{- with (index .root.Values .component).image -}}
 {{ . }}
 {{- else -}}
-{{ .root.Values.image.registry }}/berth-{{ .component }}{{ with .root.Values.image.tag }}:{{ . }}{{ end }}
+{{ .root.Values.image.registry }}/berth-{{ .component }}{{ with .root.Values.image.tag | default .root.Chart.AppVersion }}:{{ . }}{{ end }}
 {{- end -}}
 {{- end }}
 

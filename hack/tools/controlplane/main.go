@@ -2,7 +2,7 @@
 // It runs the one that it is started as: `make tools` makes a link with the name of each. What they share is compiled and linked once.
 //
 // Each is started as its own main package starts it, but for KWOK (see runKWOK). What the packages of the others register when they are initialized is taken back where it would show:
-// their flags, and their hold on client-go's feature gates.
+// their flags, and their hold on client-go's feature gates. The Makefile has the linker write the version of Kubernetes into it.
 package main
 
 import (

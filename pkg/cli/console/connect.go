@@ -26,6 +26,7 @@ import (
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	sidecarv1beta1 "github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/version"
 )
 
 // NewRoot returns a command without subcommands, and the flags that it shares with every subcommand. Its users start it as kubectl berth.
@@ -36,7 +37,9 @@ func NewRoot(name, short string, streams genericiooptions.IOStreams) (*cobra.Com
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl berth"},
+		Version:       version.Get(),
 	}
+	root.SetVersionTemplate(version.Line(name) + "\n")
 	root.SetIn(streams.In)
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)

@@ -1,0 +1,367 @@
+package install
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/berth-project/berth/test/checker"
+	"github.com/berth-project/berth/test/harness"
+)
+
+var previousPrograms = flag.String("previous-programs", "", "directory with the programs of the previous version; empty: those of bin run under its manifests")
+
+// previousVersion is the version before this one. Its chart is in testdata. Until there is a release, it is the state of the main branch that testdata/README.md names.
+const previousVersion = "v0.1.0"
+
+// load is a workload of its own, which is changed all the time. Its budget never lets fewer than four pods be available, and its scale-downs never leave fewer than eight.
+const load = `
+apiVersion: apps.kruise.io/v1alpha1
+kind: WorkloadSpread
+metadata: {name: load}
+spec:
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: load}
+  subsets:
+  - {name: a, maxReplicas: 3, requiredNodeSelectorTerm: {matchExpressions: [{key: topology.kubernetes.io/zone, operator: In, values: [zone-a]}]}}
+  - {name: b, maxReplicas: 4, requiredNodeSelectorTerm: {matchExpressions: [{key: topology.kubernetes.io/zone, operator: In, values: [zone-b]}]}}
+  - {name: c, requiredNodeSelectorTerm: {matchExpressions: [{key: topology.kubernetes.io/zone, operator: In, values: [zone-c]}]}}
+---
+apiVersion: policy.kruise.io/v1alpha1
+kind: PodUnavailableBudget
+metadata: {name: load}
+spec: {selector: {matchLabels: {app: load}}, minAvailable: 4}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: load}
+spec:
+  replicas: 8
+  selector: {matchLabels: {app: load}}
+  template:
+    metadata: {labels: {app: load}}
+    spec: {containers: [{name: main, image: "registry.k8s.io/pause:3.10"}]}
+`
+
+// available counts the pods of a workload that are Ready, at every event of the API server.
+type available struct {
+	ready map[string]bool
+	least int
+	// allowed and refused count evictions.
+	allowed, refused int
+}
+
+// disturb scales the workload load, and evicts its pods as fast as the budget lets it, until it is stopped. stop returns what it has seen.
+func (c *cluster) disturb(t *testing.T) (stop func() available) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	seen := available{ready: map[string]bool{}}
+	pods := c.client.CoreV1().Pods("default")
+	isReady := func(pod *corev1.Pod) bool {
+		return pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions, func(is corev1.PodCondition) bool {
+			return is.Type == corev1.PodReady && is.Status == corev1.ConditionTrue
+		})
+	}
+	list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: "app=load"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range list.Items {
+		if isReady(&list.Items[i]) {
+			seen.ready[list.Items[i].Name] = true
+		}
+	}
+	seen.least = len(seen.ready)
+	watching, err := pods.Watch(ctx, metav1.ListOptions{LabelSelector: "app=load", ResourceVersion: list.ResourceVersion})
+	if err != nil {
+		t.Fatal(err)
+	}
+	watched, evicted := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(watched)
+		for e := range watching.ResultChan() {
+			pod, is := e.Object.(*corev1.Pod)
+			if !is {
+				if ctx.Err() == nil {
+					t.Errorf("the watch of pods: %v", e.Object)
+				}
+				return
+			}
+			delete(seen.ready, pod.Name)
+			if e.Type != watch.Deleted && isReady(pod) {
+				seen.ready[pod.Name] = true
+			}
+			seen.least = min(seen.least, len(seen.ready))
+		}
+		if ctx.Err() == nil {
+			t.Error("the watch of pods ended, so events are missing")
+		}
+	}()
+	go func() {
+		defer close(evicted)
+		random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // pods to disturb
+		deployments := c.client.AppsV1().Deployments("default")
+		for turn := 0; ctx.Err() == nil; turn++ {
+			if turn%10 == 0 {
+				if scale, err := deployments.GetScale(ctx, "load", metav1.GetOptions{}); err == nil {
+					scale.Spec.Replicas = 8 + random.Int32N(5)
+					if _, err := deployments.UpdateScale(ctx, "load", scale, metav1.UpdateOptions{}); err != nil && ctx.Err() == nil && !apierrors.IsConflict(err) {
+						t.Error(err)
+					}
+				}
+			}
+			list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: "app=load"})
+			if err != nil || len(list.Items) == 0 {
+				continue
+			}
+			pod := &list.Items[random.IntN(len(list.Items))]
+			err = pods.EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod.Name}})
+			switch {
+			case err == nil:
+				seen.allowed++
+			case ctx.Err() == nil:
+				seen.refused++
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(20 * time.Millisecond): // a load, and not an attack
+			}
+		}
+	}()
+	return func() available {
+		cancel()
+		<-watched
+		<-evicted
+		return seen
+	}
+}
+
+// placesOf are the nodes of the example's pods, by UID.
+func (c *cluster) placesOf(t *testing.T) map[string]string {
+	t.Helper()
+	pods, err := c.client.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{LabelSelector: "app=api"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	places := map[string]string{}
+	for _, pod := range pods.Items {
+		places[string(pod.UID)] = pod.Spec.NodeName
+	}
+	return places
+}
+
+// TestUpgradeFromThePreviousVersion installs the chart of the previous version, upgrades it to this one from a registry, rolls it back, and removes it. Meanwhile
+// a workload is scaled and evicted all the time: no quota and no budget is broken. Another workload rests: none of its pods moves.
+func TestUpgradeFromThePreviousVersion(t *testing.T) {
+	t.Parallel()
+	r := startRegistry(t)
+	c, k := start(t)
+	k.use(func(ctx context.Context, reference string) (string, error) {
+		if strings.HasSuffix(reference, ":"+previousVersion) {
+			dir := filepath.Join(harness.Root(), "bin")
+			if *previousPrograms != "" {
+				dir = *previousPrograms
+			}
+			return filepath.Join(dir, imageName(reference)), nil
+		}
+		i, err := r.pull(ctx, reference)
+		return i.program(), err
+	})
+	helm := func(args ...string) {
+		t.Helper()
+		if output, err := c.run(t, "", "helm", append(args, "--namespace=kube-system", "--wait", "--timeout=80s")...); err != nil {
+			t.Fatalf("helm %s: %v\n%s", strings.Join(args, " "), err, output)
+		}
+	}
+	helm("install", "berth", filepath.Join("test", "install", "testdata", "berth-"+previousVersion[1:]+".tgz"), "--set", "image.tag="+previousVersion)
+	expectRunning(t, k, "scheduler", "controller")
+	c.awaitWatches(t)
+
+	client, err := dynamic.NewForConfig(c.RESTConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	watching, stopWatching := context.WithCancel(t.Context())
+	defer stopWatching()
+	quotas, err := checker.Start(watching, client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.kubectl(t, "apply", "-f", example)
+	c.apply(t, "default", budget+"\n---"+load)
+	for _, name := range []string{"api", "load"} {
+		c.kubectl(t, "rollout", "status", "deployment/"+name, "--timeout=60s")
+		c.kubectl(t, "wait", "--for=condition=Enforcing", "--timeout=60s", "podunavailablebudget/"+name)
+	}
+	c.expectZones(t, "zone-a:2 zone-b:2 zone-c:6")
+	places := c.placesOf(t)
+	stop := c.disturb(t)
+	expectUnmoved := func(after string) {
+		t.Helper()
+		if now := c.placesOf(t); !maps.Equal(places, now) {
+			t.Errorf("after %s, pods that nobody has touched are %v, before they were %v", after, now, places)
+		}
+	}
+
+	// As docs/install.md says: the definitions first.
+	unpacked := t.TempDir()
+	chart := "oci://" + r.address + "/berth-project/charts/berth"
+	if output, err := c.run(t, "", "helm", "pull", chart, "--version", strings.TrimPrefix(*releaseVersion, "v"), "--plain-http", "--untar", "--untardir", unpacked); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	c.kubectl(t, "apply", "--server-side", "--force-conflicts", "-f", filepath.Join(unpacked, "berth", "crds"))
+	helm("upgrade", "berth", chart, "--version", strings.TrimPrefix(*releaseVersion, "v"), "--plain-http", "--reset-then-reuse-values", "--set", "image.tag=")
+	expectRunning(t, k, "scheduler", "controller")
+	expectImages(t, c, *releaseVersion)
+	expectUnmoved("the upgrade")
+	helm("rollback", "berth")
+	expectRunning(t, k, "scheduler", "controller")
+	expectImages(t, c, previousVersion)
+	expectUnmoved("the rollback")
+	helm("upgrade", "berth", chart, "--version", strings.TrimPrefix(*releaseVersion, "v"), "--plain-http", "--reset-then-reuse-values", "--set", "image.tag=")
+	expectRunning(t, k, "scheduler", "controller")
+	expectUnmoved("the second upgrade")
+
+	seen := stop()
+	stopWatching()
+	t.Logf("%d evictions were allowed, %d refused; at least %d of the pods were available; %d binds", seen.allowed, seen.refused, seen.least, quotas.Binds())
+	if seen.least < 4 {
+		t.Errorf("only %d pods were available, the budget wants 4", seen.least)
+	}
+	if seen.allowed < 10 || seen.refused == 0 {
+		t.Errorf("the load was none: %d evictions were allowed, %d refused", seen.allowed, seen.refused)
+	}
+	for _, violation := range quotas.Violations() {
+		t.Error(violation)
+	}
+
+	c.apply(t, "default", "{apiVersion: v1, kind: Namespace, metadata: {name: left}}")
+	c.apply(t, "left", load)
+	c.kubectl(t, "-n", "left", "rollout", "status", "deployment/load", "--timeout=60s")
+	before := c.examplePods(t)
+	helm("uninstall", "berth")
+	expectUnmoved("the removal")
+	c.expectNothingBlocked(t)
+	c.kubectl(t, "patch", "deployment/api", "--type=json", "-p", `[{"op": "remove", "path": "/spec/template/spec/schedulerName"}]`)
+	c.kubectl(t, "rollout", "status", "deployment/api", "--timeout=60s")
+	if after := c.examplePods(t); slices.Equal(before, after) {
+		t.Error("a rollout after the removal replaced no pod")
+	}
+}
+
+func expectImages(t *testing.T, c *cluster, version string) {
+	t.Helper()
+	for _, image := range strings.Fields(c.kubectl(t, "-n", berthSystem, "get", "deployments,cronjobs", "-o", "jsonpath={..containers[*].image}")) {
+		if !strings.HasSuffix(image, ":"+version) {
+			t.Errorf("image %s, want version %s", image, version)
+		}
+	}
+}
+
+// expectNothingBlocked does what users do to pods and objects of a cluster from which Berth was removed. All protection is gone with it.
+func (c *cluster) expectNothingBlocked(t *testing.T) {
+	t.Helper()
+	pods := strings.Fields(c.kubectl(t, "get", "pods", "-l", "app=load", "-o", "name"))
+	c.kubectl(t, append([]string{"delete", "--timeout=60s"}, pods...)...)
+	c.kubectl(t, "annotate", "workloadspread/load", "podunavailablebudget/load", "touched=yes")
+	c.kubectl(t, "delete", "--timeout=60s", "workloadspread/load", "podunavailablebudget/load")
+	c.kubectl(t, "delete", "--timeout=60s", "namespace", "left")
+	node := strings.Fields(c.kubectl(t, "get", "nodes", "-o", "name"))[0]
+	c.kubectl(t, "annotate", node, "touched=yes")
+	left := c.kubectl(t, "get", "-o", "name", "mutatingwebhookconfigurations,validatingwebhookconfigurations,validatingadmissionpolicies,validatingadmissionpolicybindings")
+	for line := range strings.Lines(left) {
+		if strings.Contains(line, "berth") {
+			t.Errorf("%s is left", strings.TrimSpace(line))
+		}
+	}
+}
+
+// TestRefusedInstallations: what Berth cannot run on is refused by kubectl berth doctor, which changes nothing, and by Helm, which creates the definitions of a chart
+// before it asks the chart, and nothing else.
+func TestRefusedInstallations(t *testing.T) {
+	t.Parallel()
+	c, _ := start(t)
+	objects := func() string {
+		return c.kubectl(t, "get", "-A", "-o", `jsonpath={range .items[*]}{.kind}/{.metadata.namespace}/{.metadata.name}{"\n"}{end}`,
+			"namespaces,customresourcedefinitions,clusterroles,clusterrolebindings,roles,rolebindings,serviceaccounts,services,deployments,cronjobs,secrets,configmaps,mutatingwebhookconfigurations,"+
+				"validatingwebhookconfigurations,validatingadmissionpolicies,validatingadmissionpolicybindings,flowschemas,prioritylevelconfigurations,networkpolicies,poddisruptionbudgets")
+	}
+	refused := func(c *cluster, want string, args ...string) {
+		t.Helper()
+		output, err := c.run(t, "", args[0], args[1:]...)
+		if err == nil || !strings.Contains(output, want) {
+			t.Errorf("%s: %v, %s\nwant %q", strings.Join(args, " "), err, output, want)
+		}
+	}
+	unchanged := func(before string) {
+		t.Helper()
+		known := strings.Split(before, "\n")
+		for line := range strings.Lines(objects()) {
+			line = strings.TrimSpace(line)
+			if !slices.Contains(known, line) && !strings.HasPrefix(line, "CustomResourceDefinition/") {
+				t.Errorf("%s was created", line)
+			}
+		}
+	}
+	before := objects()
+	helm := []string{"helm", "install", "berth", chartOf(t), "--namespace=kube-system"}
+
+	refused(c, "certificates.cert-manager.io does not exist: install cert-manager first", "kubectl", "berth", "doctor", "--before-install", "--certificates=cert-manager")
+	old := c.behind(t, "v1.33.4")
+	refused(old, "the API server is Kubernetes v1.33.4, and this version of Berth runs with", "kubectl", "berth", "doctor", "--before-install")
+	if now := objects(); now != before {
+		t.Errorf("the doctor has changed something:\n%s\nbefore:\n%s", now, before)
+	}
+	refused(c, "certificates.source is cert-manager, and the cluster has no definition certificates.cert-manager.io: install cert-manager first", append(helm, "--set", "certificates.source=cert-manager")...)
+	refused(old, "chart requires kubeVersion", helm...)
+	unchanged(before)
+
+	c.apply(t, "default", `
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: kruise-validating-webhook-configuration}
+webhooks:
+- name: vworkloadspread.kb.io
+  admissionReviewVersions: [v1]
+  sideEffects: None
+  clientConfig: {service: {name: kruise-webhook-service, namespace: kruise-system, path: /validate}}
+  rules: [{apiGroups: [apps.kruise.io], apiVersions: [v1alpha1], operations: [CREATE], resources: [workloadspreads]}]
+`)
+	before = objects()
+	const beside = "OpenKruise serves WorkloadSpreads and PodUnavailableBudgets in this cluster (ValidatingWebhookConfiguration kruise-validating-webhook-configuration, webhook vworkloadspread.kb.io)"
+	refused(c, beside, "kubectl", "berth", "doctor", "--before-install")
+	refused(c, beside, helm...)
+	if now := objects(); now != before {
+		t.Errorf("beside OpenKruise something has changed:\n%s\nbefore:\n%s", now, before)
+	}
+	c.kubectl(t, "berth", "doctor", "--before-install", "--migrate-from=kruise")
+	if output, err := c.run(t, "", "helm", append(helm[1:], "--set", "migrateFrom=kruise", "--dry-run=server")...); err != nil {
+		t.Errorf("a migration is refused: %v\n%s", err, output)
+	}
+}
+
+// behind is the cluster behind a proxy that says another version of it.
+func (c *cluster) behind(t *testing.T, version string) *cluster {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	address := serveAs(t, c, version)
+	text := fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: %q}}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {}}]\n", address)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return &cluster{c.Sandbox, c.client, c.dir, path}
+}
