@@ -61,9 +61,11 @@ func podErrors(pod *corev1.Pod) field.ErrorList {
 }
 
 // podOptions allow everything that the API server may allow. Its feature gates are not known.
-var podOptions = allowMore(validation.PodValidationOptions{
+var podOptions = validation.PodValidationOptions{
 	ResourceIsPod: true,
 	AllowRelaxedEnvironmentVariableValidation:           true,
+	AllowRelaxedDNSSearchValidation:                     true,
+	AllowPodLifecycleSleepActionZeroValue:               true,
 	PodLevelResourcesEnabled:                            true,
 	InPlacePodLevelResourcesVerticalScalingEnabled:      true,
 	AllowSidecarResizePolicy:                            true,
@@ -74,7 +76,7 @@ var podOptions = allowMore(validation.PodValidationOptions{
 	AllowTaintTolerationComparisonOperators:             true,
 	AllowUserNamespacesHostNetworkSupport:               true,
 	AllowRestartAllContainers:                           true,
-})
+}
 
 // claimVolume is the volume that a StatefulSet's controller, and others like it, add to every pod for a claim of volumeClaimTemplates.
 func claimVolume(claim metav1.Object) corev1.Volume {

@@ -193,7 +193,7 @@ func (k *kubelet) start(ctx context.Context, pod *corev1.Pod) (*process, error) 
 	}
 	running, stop := context.WithCancel(context.Background())
 	p.stop = stop
-	cmd := exec.CommandContext(running, filepath.Join(harness.Root(), "bin", binary), args...)
+	cmd := exec.CommandContext(running, filepath.Join(harness.BinDir(), binary), args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = p.work, log, log, []string{"TZ=UTC"}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second
