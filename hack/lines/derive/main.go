@@ -2,6 +2,8 @@
 //
 //	go run ./hack/lines/derive 1.37
 //
+// With -check it writes nothing, and fails if a file is not what it would write.
+//
 // hack/lines/1.37/pins.mod says what differs. From it and from the product's go.mod comes hack/lines/1.37/go.mod, and from it and hack/tools/go.mod
 // comes hack/lines/1.37/tools.mod. Every module that Kubernetes itself requires gets the version that Kubernetes is built with, also if another
 // module asks for a later one. So the product and the control plane of a line share their compiled packages.
@@ -11,6 +13,8 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -41,24 +45,63 @@ type modules struct {
 }
 
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: go run ./hack/lines/derive LINE, where hack/lines/LINE/pins.mod exists")
+	check := flag.Bool("check", false, "write nothing, and fail if a file is not what would be written")
+	flag.Parse()
+	if flag.NArg() != 1 {
+		fmt.Fprintln(os.Stderr, "usage: go run ./hack/lines/derive [-check] LINE, where hack/lines/LINE/pins.mod exists")
 		os.Exit(2)
 	}
-	line := os.Args[1]
-	for _, of := range []struct{ dir, file, packages string }{
-		{".", "go.mod", "./..."},
-		{"hack/tools", "tools.mod", "./..."},
-	} {
-		if err := derive(line, of.dir, of.file, of.packages); err != nil {
+	line := flag.Arg(0)
+	for _, of := range []struct{ dir, file string }{{".", "go.mod"}, {"hack/tools", "tools.mod"}} {
+		if err := update(line, of.dir, of.file, *check); err != nil {
 			fmt.Fprintf(os.Stderr, "deriving hack/lines/%s/%s: %v\n", line, of.file, err)
 			os.Exit(1)
 		}
 	}
 }
 
+// update derives a module file and its sums in a directory of its own, and then writes or checks those of the line.
+func update(line, dir, file string, check bool) error {
+	work, err := os.MkdirTemp("", "line")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	derived, current := filepath.Join(work, file), filepath.Join("hack/lines", line, file)
+	if check { // with the sums that are known, so that nobody is asked for them
+		if err := copyFile(sums(current), sums(derived)); err != nil {
+			return err
+		}
+	}
+	if err := derive(line, dir, derived); err != nil {
+		return err
+	}
+	if !check {
+		return cmp.Or(copyFile(derived, current), copyFile(sums(derived), sums(current)))
+	}
+	want, err := os.ReadFile(derived)
+	if err != nil {
+		return err
+	}
+	if got, err := os.ReadFile(current); err != nil || !bytes.Equal(got, want) {
+		return errors.New("the file is not what pins.mod and the module's go.mod say: run `make lines`")
+	}
+	return nil
+}
+
+// sums is the go.sum of a module file.
+func sums(file string) string { return strings.TrimSuffix(file, ".mod") + ".sum" }
+
+func copyFile(from, to string) error {
+	content, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, content, 0o644)
+}
+
 // derive writes the module file of a line for the module in the directory.
-func derive(line, dir, file, packages string) error {
+func derive(line, dir, target string) error {
 	pins, err := read(filepath.Join("hack/lines", line, "pins.mod"))
 	if err != nil {
 		return err
@@ -71,10 +114,6 @@ func derive(line, dir, file, packages string) error {
 	if err != nil {
 		return err
 	}
-	target, err := filepath.Abs(filepath.Join("hack/lines", line, file))
-	if err != nil {
-		return err
-	}
 	// The file is written twice. What Go selects from the first one shows what has to be replaced in the second.
 	required := requirements(base, pins, upstream)
 	later := replacedBefore(base, upstream)
@@ -84,12 +123,11 @@ func derive(line, dir, file, packages string) error {
 				return err
 			}
 		}
-		if err := os.WriteFile(target, format(line, base, pins, required, append(staging(upstream), later...)), 0o644); err != nil {
+		if err := os.WriteFile(target, format(base, pins, required, append(staging(upstream), later...)), 0o644); err != nil {
 			return err
 		}
-		_ = os.Remove(strings.TrimSuffix(target, ".mod") + ".sum")
 		for _, platform := range platforms {
-			list := []string{"list", "-mod=mod", "-modfile=" + target, "-tags=" + Tag(line), "-deps", "-test", packages}
+			list := []string{"list", "-mod=mod", "-modfile=" + target, "-tags=kubernetes_" + strings.ReplaceAll(line, ".", "_"), "-deps", "-test", "./..."}
 			if _, err := run(dir, platform, list...); err != nil {
 				return err
 			}
@@ -97,9 +135,6 @@ func derive(line, dir, file, packages string) error {
 	}
 	return nil
 }
-
-// Tag is the build tag of a line.
-func Tag(line string) string { return "kubernetes_" + strings.ReplaceAll(line, ".", "_") }
 
 // readKubernetes reads the go.mod of the version of Kubernetes that is pinned. Modules from Kubernetes's own tree get that version.
 func readKubernetes(pins *modules) (*modules, error) {
@@ -184,7 +219,7 @@ func version(in []module, path string) string {
 	return ""
 }
 
-func format(line string, base, pins *modules, required, replaced []module) []byte {
+func format(base, pins *modules, required, replaced []module) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "// `make lines` derives this file from pins.mod and the go.mod of the module. Do not edit it.\n")
 	fmt.Fprintf(&b, "module %s\n\ngo %s\n\n", base.Module.Path, pins.Go)
