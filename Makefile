@@ -24,7 +24,24 @@ ALONE := ^(TestTwoHundredDeletionsAreDecidedWithinTwoSeconds|TestAnAnswerTakesMi
 # Symbols for debuggers are left out, which takes a third off a binary. Stack traces and profiles do not need them.
 GO_BUILD := $(GO) build -ldflags='-s -w'
 
-CONTROL_PLANE := $(addprefix $(BIN)/,etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok)
+# LINE is the Kubernetes line that targets build and test: empty for that of go.mod, or a directory of hack/lines, for example LINE=1.37. Binaries of
+# such a line are in bin/1.37: docs/decisions/0031-two-kubernetes-lines.md.
+LINE ?=
+LINES := $(patsubst hack/lines/%/pins.mod,%,$(wildcard hack/lines/*/pins.mod))
+LINE_BIN := $(BIN)$(addprefix /,$(LINE))
+# LINKED are the commands that link kube-scheduler's code. Each line has its own. CLIENTS only talk to the API server, and are the same for all lines.
+LINKED := scheduler descheduler whatif
+CLIENTS := controller sandbox kubectl-berth
+ifneq ($(LINE),)
+LINE_FLAGS := -modfile=$(CURDIR)/hack/lines/$(LINE)/go.mod -tags=kubernetes_$(subst .,_,$(LINE))
+# Commands of Go that a test runs are of the line too.
+LINE_ENV := BERTH_LINE=$(LINE) GOFLAGS="$(shell $(GO) env GOFLAGS) $(LINE_FLAGS)"
+TOOLS_FLAGS := -modfile=$(CURDIR)/hack/lines/$(LINE)/tools.mod
+endif
+# LINE_PACKAGES are those that link kube-scheduler's code, in every line.
+LINE_PACKAGES = $$($(GO) list -f '{{$$package := .ImportPath}}{{range .Deps}}{{$$package}} {{.}}{{"\n"}}{{end}}' ./cmd/... ./pkg/... ./test/... | awk '$$2 ~ "^k8s.io/kubernetes/pkg/scheduler" {print $$1}' | uniq)
+
+CONTROL_PLANE := $(addprefix $(LINE_BIN)/,etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok)
 
 .DEFAULT_GOAL := help
 
@@ -53,19 +70,24 @@ sandbox: tools build ## seconds | Start a control plane with Berth on this machi
 ##@ Build
 
 .PHONY: build
-build: ## minutes | Build Berth's binaries into bin/.
-	$(call build-commands,scheduler controller descheduler sandbox kubectl-berth whatif)
+build: ## minutes | Build Berth's binaries into bin/, or with LINE=1.37 those for Kubernetes 1.37 into bin/1.37/.
+ifeq ($(LINE),)
+	$(call build-commands,$(LINKED) $(CLIENTS))
+else
+	$(call build-commands,$(CLIENTS))
+	$(call build-commands,$(LINKED),/$(LINE),$(LINE_FLAGS))
+	@cd $(LINE_BIN) && ln -sf $(addprefix ../,berth-controller berth-sandbox kubectl-berth kubectl_complete-berth) .
+endif
 
 # One call of go build compiles once what the commands share, and links one while it compiles another. It names binaries after directories: they are built into
-# bin/.cmd, and linked into bin by their own names.
-build-commands = @echo "building Berth: $(1)" && $(GO_BUILD) -o $(BIN)/.cmd/ $(addprefix ./cmd/,$(1)) \
-	$(foreach command,$(1),&& ln -f $(BIN)/.cmd/$(command) $(BIN)/$(patsubst berth-kubectl-%,kubectl-%,berth-$(command))) \
+# bin/.cmd, and linked into bin by their own names. For another line there are a directory in bin and flags.
+build-commands = @echo "building Berth$(if $(2), for Kubernetes $(LINE)): $(1)" && $(GO_BUILD) $(3) -o $(BIN)$(2)/.cmd/ $(addprefix ./cmd/,$(1)) \
+	$(foreach command,$(1),&& ln -f $(BIN)$(2)/.cmd/$(command) $(BIN)$(2)/$(patsubst berth-kubectl-%,kubectl-%,berth-$(command))) \
 	&& cp cmd/kubectl-berth/kubectl_complete-berth $(BIN)/
 
-# REGISTRY is where users pull images from, and LINE the Kubernetes version that the programs are built on.
+# REGISTRY is where users pull images from.
 REGISTRY ?= ghcr.io/berth-project
-LINE ?= 1.35
-RELEASE := $(BIN)/release -line $(LINE) -registry $(REGISTRY)
+RELEASE := $(BIN)/release $(addprefix -line=,$(LINE)) -registry $(REGISTRY)
 
 $(BIN)/release: $(wildcard hack/tools/release/*)
 	cd hack/tools/release && $(GO_BUILD) -o $@ .
@@ -79,16 +101,16 @@ push: $(BIN)/release ## minutes | Push the images and the chart of dist/ to REGI
 	$(BIN)/release push -from $(DIST) -to $(REGISTRY)
 
 # KUBERNETES is what the API server says that it is. Helm and kubectl berth ask for it before they install Berth.
-KUBERNETES := $(shell sed -n 's|^.*k8s.io/kubernetes \(v[0-9.]*\)$$|\1|p' hack/tools/go.mod)
+KUBERNETES := $(shell sed -n 's|^.*k8s.io/kubernetes \(v[0-9.]*\)$$|\1|p' $(if $(LINE),hack/lines/$(LINE)/tools.mod,hack/tools/go.mod))
 
 .PHONY: tools
 tools: $(CONTROL_PLANE) ## minutes, once | Build the control plane and KWOK into bin/, if they are not there.
 
-$(BIN)/control-plane: hack/tools/go.mod $(shell find hack/tools/controlplane -name '*.go')
-	@echo "building the control plane, which takes minutes, once"
-	@cd hack/tools && $(GO) build -ldflags='-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' -o $@ ./controlplane
+$(LINE_BIN)/control-plane: $(if $(LINE),hack/lines/$(LINE)/tools.mod,hack/tools/go.mod) $(shell find hack/tools/controlplane -name '*.go')
+	@echo "building the control plane$(if $(LINE), of Kubernetes $(LINE)), which takes minutes, once"
+	@cd hack/tools && $(GO) build -ldflags='-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' $(TOOLS_FLAGS) -o $@ ./controlplane
 
-$(CONTROL_PLANE): $(BIN)/control-plane
+$(CONTROL_PLANE): $(LINE_BIN)/control-plane
 	@ln -sf $(<F) $@
 
 # The scheduler by itself, to measure Berth's beside it.
@@ -143,8 +165,12 @@ chart: ## seconds | Copy into charts/berth what it shares with manifests/.
 	mkdir -p charts/berth/crds && cp manifests/crd/*_*.yaml charts/berth/crds/
 	for file in $(CHART_SHARES); do mkdir -p charts/berth/files/$$(dirname $$file) && cp manifests/$$file charts/berth/files/$$file || exit 1; done
 
+.PHONY: lines
+lines: ## seconds | Derive the modules of every line in hack/lines from go.mod and hack/tools/go.mod.
+	for line in $(LINES); do $(GO) run ./hack/lines/derive $$line || exit 1; done
+
 .PHONY: generate
-generate: $(BIN)/controller-gen api-reference ## minutes | Regenerate deepcopy functions, CRDs and docs/api.
+generate: lines $(BIN)/controller-gen api-reference ## minutes | Regenerate deepcopy functions, CRDs and docs/api.
 	$(BIN)/controller-gen object:headerFile=hack/boilerplate.go.txt paths=./pkg/crd/... paths=./pkg/plugins/...
 	$(BIN)/controller-gen crd paths=./pkg/crd/... output:crd:dir=manifests/crd
 	mv manifests/crd/federation.berth.dev_*.yaml manifests/federation/hub/
@@ -160,6 +186,7 @@ test: export GOGC := 400
 test: tools build $(BIN)/kube-scheduler-alone $(BIN)/helm $(BIN)/release $(BIN)/gotestsum ## half an hour | Run all tests: units, then scenarios and failure specs on a real control plane.
 	$(GO) vet ./...
 	$(GOTEST) --packages='./cmd/... ./manifests/... ./pkg/...' -- $(LEAN)
+	$(MAKE) --no-print-directory check-lines
 	ui=$$(hack/browser.sh >&2 && echo ./test/ui || echo "test/ui is left out, it needs a browser; see 'make test-ui'" >&2); \
 	$(GOTEST) --packages="./test/integration $$ui $$($(GO) list ./test/... | grep -v -e /test/documents -e /test/ui -e /test/integration$$)" -- $(LEAN) -p=3 -count=1 -timeout=20m -skip='$(ALONE)' # the longest first
 	$(GOTEST) --packages=./test/documents -- $(LEAN) -count=1 -timeout=15m # by itself, because what commands print must be what the pages show
@@ -174,12 +201,27 @@ test-ui: tools build browser ## minutes | Look at the page with a browser, on a 
 	$(GO) test -count=1 -v ./test/ui
 
 .PHONY: test-unit
-test-unit: ## minutes | Run the tests that need no control plane.
-	$(GO) test ./cmd/... ./manifests/... ./pkg/...
+test-unit: ## minutes | Run the tests that need no control plane. With LINE=1.37 those of packages that link kube-scheduler's code.
+	$(GO) test $(LINE_FLAGS) $(if $(LINE),$(LINE_PACKAGES),./cmd/... ./manifests/... ./pkg/...)
 
 .PHONY: test-integration
-test-integration: tools build ## minutes | Run the tests on a real control plane; SCENARIOS=regexp picks scenarios.
-	$(GO) test -count=1 -timeout=20m -v $(if $(SCENARIOS),-run 'TestScenarios/$(SCENARIOS)') ./test/integration
+test-integration: tools build ## minutes | Run the tests on a real control plane; SCENARIOS=regexp picks scenarios, LINE=1.37 Kubernetes 1.37.
+	$(LINE_ENV) $(GO) test -count=1 -timeout=20m -v $(if $(SCENARIOS),-run 'TestScenarios/$(SCENARIOS)') ./test/integration
+
+# What a line shares with the product is tested with the product. The rest is what differs by tag, and what is built on the code that differs.
+.PHONY: check-lines
+check-lines: $(BIN)/gotestsum ## minutes | Vet, build and test for every line of hack/lines the packages that link kube-scheduler's code.
+	for line in $(LINES); do $(MAKE) --no-print-directory check-line LINE=$$line || exit 1; done
+
+.PHONY: check-line
+check-line: $(BIN)/gotestsum
+	$(GO) vet $(LINE_FLAGS) $(LINE_PACKAGES)
+	$(GOTEST) --packages="$(LINE_PACKAGES)" -- $(LEAN) $(LINE_FLAGS)
+
+.PHONY: test-line
+test-line: tools build ## half an hour | With LINE=1.37: check the line, and run all tests that need its control plane.
+	$(MAKE) --no-print-directory check-line LINE=$(LINE)
+	$(LINE_ENV) $(GO) test -p 1 -count=1 -timeout=20m ./test/integration ./test/descheduler ./test/budget ./test/sidecar ./test/federation ./test/faults
 
 ##@ Test one thing for longer
 

@@ -132,7 +132,7 @@ type v1WithClaims struct {
 	claims *claims
 }
 
-func (v v1WithClaims) PersistentVolumeClaims() coreinformers.PersistentVolumeClaimInformer {
+func (v v1WithClaims) informer() claimInformer {
 	return claimInformer{v.Interface.PersistentVolumeClaims().Informer(), v.claims}
 }
 

@@ -705,7 +705,7 @@ func TestADrainCompletesByItself(t *testing.T) {
 	watch(t, namespace, 9)
 	node := pods(t, namespace)[0].Spec.NodeName
 	kubectl := func(args ...string) error {
-		command := exec.CommandContext(t.Context(), filepath.Join(harness.Root(), "bin", "kubectl"), append([]string{"--kubeconfig", the.Sandbox.Kubeconfig()}, args...)...)
+		command := exec.CommandContext(t.Context(), filepath.Join(harness.BinDir(), "kubectl"), append([]string{"--kubeconfig", the.Sandbox.Kubeconfig()}, args...)...)
 		output, err := command.CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, output)

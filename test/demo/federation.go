@@ -69,7 +69,7 @@ func runFederation(ctx context.Context, dir string, f flags) error {
 	}
 	var err error
 	d.Federation, err = federated.Start(ctx, sandbox.Config{
-		Name: "demo", Dir: dir, BinDir: filepath.Join(harness.Root(), "bin"), Nodes: nodesOfMember, NodeCPU: resource.MustParse(cpuOfNode), Progress: os.Stdout,
+		Name: "demo", Dir: dir, BinDir: harness.BinDir(), Nodes: nodesOfMember, NodeCPU: resource.MustParse(cpuOfNode), Progress: os.Stdout,
 	}, memberCount)
 	if err != nil {
 		return err

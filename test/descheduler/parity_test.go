@@ -19,7 +19,7 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-func binDir() string { return filepath.Join(harness.Root(), "bin") }
+func binDir() string { return harness.BinDir() }
 
 // kubeconfigOf returns a kubeconfig for an API server. The API server need not exist.
 func kubeconfigOf(t *testing.T, host string) string {

@@ -264,7 +264,7 @@ func mustDeschedule(t *testing.T, policy string, change ...func(*descheduler.Opt
 func process(t *testing.T, user, policy string, args ...string) (*exec.Cmd, *bytes.Buffer) {
 	t.Helper()
 	output := &bytes.Buffer{}
-	cmd := exec.CommandContext(t.Context(), filepath.Join(harness.Root(), "bin", "berth-descheduler"), append([]string{
+	cmd := exec.CommandContext(t.Context(), filepath.Join(harness.BinDir(), "berth-descheduler"), append([]string{
 		"--kubeconfig=" + kubeconfigAs(t, user), "--policy-config-file=" + writePolicy(t, policy), "--secure-port=0", "--cert-dir=" + t.TempDir()}, args...)...)
 	cmd.Stdout, cmd.Stderr = output, output
 	return cmd, output

@@ -89,6 +89,22 @@ func TestCompatibilityNamesTheVersionsThatAreBuilt(t *testing.T) {
 	}
 }
 
+// TestCompatibilityNamesTheVersionsOfEveryLine is the same for the lines of Kubernetes beside that of go.mod.
+func TestCompatibilityNamesTheVersionsOfEveryLine(t *testing.T) {
+	page := read(t, path("docs", "compatibility.md"))
+	lines, err := filepath.Glob(path("hack/lines/*/pins.mod"))
+	if err != nil || len(lines) == 0 {
+		t.Fatalf("lines: %v, %v", lines, err)
+	}
+	for _, pins := range lines {
+		for _, required := range regexp.MustCompile(`(?m)^\t(?:k8s.io/kubernetes|sigs.k8s.io/descheduler) v(\S+)$`).FindAllStringSubmatch(read(t, pins), -1) {
+			if !strings.Contains(page, required[1]) {
+				t.Errorf("docs/compatibility.md does not name %s, which %s requires", required[1], relative(pins))
+			}
+		}
+	}
+}
+
 // constantsOf returns the values of the constants of a type, by name. Each constant must name its type and be a string.
 func constantsOf(t *testing.T, file, kind string) map[string]string {
 	t.Helper()

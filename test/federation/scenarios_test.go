@@ -49,7 +49,7 @@ type world struct {
 
 func startWorld(t *testing.T, change ...func(name string, member sandbox.Config) sandbox.Config) *world {
 	t.Helper()
-	f, err := federated.Start(t.Context(), harness.Audited(sandbox.Config{Name: "federation", Dir: filepath.Join(t.TempDir(), "federation"), BinDir: filepath.Join(harness.Root(), "bin")}), memberCount, change...)
+	f, err := federated.Start(t.Context(), harness.Audited(sandbox.Config{Name: "federation", Dir: filepath.Join(t.TempDir(), "federation"), BinDir: harness.BinDir()}), memberCount, change...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,6 +53,15 @@ func Root() string {
 	return filepath.Join(filepath.Dir(file), "..", "..")
 }
 
+// Line is an environment variable that names the line of Kubernetes that tests run, as a directory of hack/lines; see make test-line. If it is not set,
+// they run the line of go.mod.
+const Line = "BERTH_LINE"
+
+// BinDir holds the binaries of the line.
+func BinDir() string {
+	return filepath.Join(Root(), "bin", os.Getenv(Line))
+}
+
 // Cluster is a sandbox with Berth on it, and clients with all rights.
 type Cluster struct {
 	Sandbox *sandbox.Sandbox
@@ -88,7 +97,7 @@ func WithoutController(more ...string) []string {
 
 // Start starts a sandbox with Berth on it, from the binaries in bin. The caller stops it.
 func Start(ctx context.Context, config sandbox.Config, options product.Options) (*Cluster, error) {
-	config.BinDir = filepath.Join(Root(), "bin")
+	config.BinDir = BinDir()
 	if slices.Contains(config.Without, product.Controller) {
 		definitions, err := convert()
 		if err != nil {

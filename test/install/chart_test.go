@@ -23,7 +23,7 @@ import (
 // command runs a program of bin in the root of the repository. It returns the output.
 func command(t *testing.T, name string, args ...string) (stdout string, err error) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), filepath.Join(harness.Root(), "bin", name), args...)
+	cmd := exec.CommandContext(t.Context(), filepath.Join(harness.BinDir(), name), args...)
 	cmd.Dir = harness.Root()
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs

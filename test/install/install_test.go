@@ -51,7 +51,7 @@ func start(t *testing.T) (*cluster, *kubelet) {
 	t.Helper()
 	network := newServiceNetwork(t)
 	config := sandbox.Config{
-		Name: "install", Dir: filepath.Join(t.TempDir(), "sandbox"), BinDir: filepath.Join(harness.Root(), "bin"), Nodes: 3, AuditLog: true,
+		Name: "install", Dir: filepath.Join(t.TempDir(), "sandbox"), BinDir: harness.BinDir(), Nodes: 3, AuditLog: true,
 		ServiceProxy: network.socket,
 	}
 	config.Components = []sandbox.Component{{
@@ -82,8 +82,8 @@ func (c *cluster) run(t *testing.T, stdin, name string, args ...string) (string,
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), harness.Timeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(harness.Root(), "bin", name), args...)
-	cmd.Dir, cmd.Env = c.dir, append(os.Environ(), "KUBECONFIG="+cmp.Or(c.kubeconfig, c.Kubeconfig()), "PATH="+filepath.Join(harness.Root(), "bin")+string(os.PathListSeparator)+os.Getenv("PATH"))
+	cmd := exec.CommandContext(ctx, filepath.Join(harness.BinDir(), name), args...)
+	cmd.Dir, cmd.Env = c.dir, append(os.Environ(), "KUBECONFIG="+cmp.Or(c.kubeconfig, c.Kubeconfig()), "PATH="+harness.BinDir()+string(os.PathListSeparator)+os.Getenv("PATH"))
 	cmd.Stdin = strings.NewReader(stdin)
 	output, err := cmd.CombinedOutput()
 	return string(output), err

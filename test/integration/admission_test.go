@@ -1022,7 +1022,7 @@ func TestCertificatesFromCertManager(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	rendered, err := exec.CommandContext(t.Context(), filepath.Join(harness.Root(), "bin", "kubectl"), "kustomize", dir).CombinedOutput()
+	rendered, err := exec.CommandContext(t.Context(), filepath.Join(harness.BinDir(), "kubectl"), "kustomize", dir).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, rendered)
 	}

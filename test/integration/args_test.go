@@ -35,7 +35,7 @@ func TestAMistakeInTheArgsStopsTheStart(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			command := exec.CommandContext(ctx, filepath.Join(harness.Root(), "bin", "berth-scheduler"),
+			command := exec.CommandContext(ctx, filepath.Join(harness.BinDir(), "berth-scheduler"),
 				"--config="+file, "--bind-address=127.0.0.1", "--secure-port=0", "--cert-dir="+t.TempDir())
 			output, err := command.CombinedOutput()
 			if err == nil || ctx.Err() != nil {

@@ -126,7 +126,7 @@ func TestTheControllerServesBudgets(t *testing.T) {
 	apply(t, ns, fmt.Sprintf(budget, "maxUnavailable: 1"))
 	kubectl := func(args ...string) {
 		args = append([]string{"--kubeconfig", the.Sandbox.Kubeconfig()}, args...)
-		if output, err := exec.CommandContext(t.Context(), filepath.Join(harness.Root(), "bin", "kubectl"), args...).CombinedOutput(); err != nil {
+		if output, err := exec.CommandContext(t.Context(), filepath.Join(harness.BinDir(), "kubectl"), args...).CombinedOutput(); err != nil {
 			t.Errorf("kubectl %v: %v: %s", args, err, output)
 		}
 	}

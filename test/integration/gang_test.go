@@ -1,3 +1,5 @@
+//go:build !kubernetes_1_37
+
 package integration
 
 import (

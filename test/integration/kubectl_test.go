@@ -18,7 +18,7 @@ import (
 // kubectl runs the sandbox's kubectl with the plugin on its PATH, as a user does, and returns what it prints.
 func kubectl(t *testing.T, args ...string) (stdout, stderr string, failed bool) {
 	t.Helper()
-	bin := filepath.Join(harness.Root(), "bin")
+	bin := harness.BinDir()
 	ctx, cancel := context.WithTimeout(t.Context(), harness.Timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, "kubectl"), args...)

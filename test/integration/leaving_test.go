@@ -31,7 +31,7 @@ func TestAReplicaThatIsToldToEndAnswersOn(t *testing.T) {
 	t.Cleanup(cluster.Sandbox.Stop)
 	ports := freePorts(t, 2)
 	var log bytes.Buffer
-	replica := exec.CommandContext(t.Context(), filepath.Join(harness.Root(), "bin", "berth-controller"),
+	replica := exec.CommandContext(t.Context(), filepath.Join(harness.BinDir(), "berth-controller"),
 		"--kubeconfig="+cluster.Sandbox.Kubeconfig(), "--metrics-bind-address=0", fmt.Sprintf("--health-probe-bind-address=127.0.0.1:%d", ports[0]),
 		"--webhook-host=127.0.0.1", fmt.Sprintf("--webhook-port=%d", ports[1]), "--cert-dir="+filepath.Join(t.TempDir(), "certs"), "--shutdown-delay="+delay.String())
 	replica.Stdout, replica.Stderr = &log, &log

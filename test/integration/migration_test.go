@@ -617,7 +617,7 @@ func TestMigrationFromOpenKruiseAndBack(t *testing.T) {
 	backup := filepath.Join(t.TempDir(), "before")
 	migrate := func(args ...string) (out string, done bool) {
 		t.Helper()
-		cmd := exec.CommandContext(ctx, filepath.Join(harness.Root(), "bin", "kubectl-berth"), append([]string{"migrate", "--from=kruise", "--backup=" + backup, "--kubeconfig=" + cluster.Sandbox.Kubeconfig()}, args...)...)
+		cmd := exec.CommandContext(ctx, filepath.Join(harness.BinDir(), "kubectl-berth"), append([]string{"migrate", "--from=kruise", "--backup=" + backup, "--kubeconfig=" + cluster.Sandbox.Kubeconfig()}, args...)...)
 		text, err := cmd.CombinedOutput()
 		var exit *exec.ExitError
 		if err != nil && !errors.As(err, &exit) {
@@ -687,7 +687,7 @@ func TestMigrationFromOpenKruiseAndBack(t *testing.T) {
 	expect(true, nil, "All steps are done.") // nothing has come back
 	doctor := func() []cli.Check {
 		t.Helper()
-		cmd := exec.CommandContext(ctx, filepath.Join(harness.Root(), "bin", "kubectl-berth"), "doctor", "-o=json", "--kubeconfig="+cluster.Sandbox.Kubeconfig())
+		cmd := exec.CommandContext(ctx, filepath.Join(harness.BinDir(), "kubectl-berth"), "doctor", "-o=json", "--kubeconfig="+cluster.Sandbox.Kubeconfig())
 		text, _ := cmd.Output() // the exit code is 1 if anything is wrong
 		var found []cli.Check
 		if err := json.Unmarshal(text, &found); err != nil {

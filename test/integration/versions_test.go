@@ -372,7 +372,7 @@ func TestUpgradeAndStorageMigration(t *testing.T) {
 	run := func(blocks ...string) {
 		t.Helper()
 		script := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", strings.Join(blocks, "\n"))
-		script.Env = append(os.Environ(), "KUBECONFIG="+cluster.Sandbox.Kubeconfig(), "PATH="+filepath.Join(harness.Root(), "bin")+string(os.PathListSeparator)+os.Getenv("PATH"))
+		script.Env = append(os.Environ(), "KUBECONFIG="+cluster.Sandbox.Kubeconfig(), "PATH="+harness.BinDir()+string(os.PathListSeparator)+os.Getenv("PATH"))
 		if out, err := script.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
@@ -423,7 +423,7 @@ func startProgram(t *testing.T, name string, args ...string) *exec.Cmd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	program := exec.CommandContext(t.Context(), filepath.Join(harness.Root(), "bin", name), args...)
+	program := exec.CommandContext(t.Context(), filepath.Join(harness.BinDir(), name), args...)
 	program.Stdout, program.Stderr = log, log
 	if err := program.Start(); err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package layering
 
 import (
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -250,6 +251,22 @@ func TestTheControlPlaneSharesItsPackagesWithTheProduct(t *testing.T) {
 	for pkg, theirs := range versions(t, "../../hack/tools", "./controlplane") {
 		if ours, shared := product[pkg]; shared && ours != theirs {
 			t.Errorf("%s is of %s in the product and of %s in hack/tools: `replace` it in hack/tools/go.mod", pkg, ours, theirs)
+		}
+	}
+}
+
+// The modules of a line of Kubernetes are not edited. They follow the product's go.mod.
+func TestLinesFollowTheProduct(t *testing.T) {
+	lines, err := filepath.Glob("../../hack/lines/*/pins.mod")
+	if err != nil || len(lines) == 0 {
+		t.Fatalf("lines: %v, %v", lines, err)
+	}
+	for _, pins := range lines {
+		line := filepath.Base(filepath.Dir(pins))
+		check := exec.CommandContext(t.Context(), "go", "run", "./hack/lines/derive", "-check", line)
+		check.Dir = "../.."
+		if output, err := check.CombinedOutput(); err != nil {
+			t.Errorf("line %s: %v\n%s", line, err, output)
 		}
 	}
 }

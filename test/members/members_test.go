@@ -70,7 +70,7 @@ func startWorld(t *testing.T) *world {
 	start := func(name string, manifests [][]byte, into **sandbox.Sandbox) {
 		starting.Go(func() (err error) {
 			*into, err = sandbox.Start(t.Context(), sandbox.Config{
-				Name: name, Dir: filepath.Join(t.TempDir(), name), BinDir: filepath.Join(harness.Root(), "bin"),
+				Name: name, Dir: filepath.Join(t.TempDir(), name), BinDir: harness.BinDir(),
 				Without: []string{sandbox.ControllerManager, sandbox.KWOK}, Manifests: manifests,
 			})
 			return err

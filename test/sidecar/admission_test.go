@@ -118,7 +118,7 @@ func TestPodsThatNoWebhookSawAreCounted(t *testing.T) {
 	w.deploy(4)
 	w.counted("log", 2, 2)
 	var said bytes.Buffer
-	command := exec.CommandContext(t.Context(), filepath.Join(harness.Root(), "bin", "kubectl-berth"), "--kubeconfig", the.Sandbox.Kubeconfig(), "status", "sidecarset/log-"+w.ns)
+	command := exec.CommandContext(t.Context(), filepath.Join(harness.BinDir(), "kubectl-berth"), "--kubeconfig", the.Sandbox.Kubeconfig(), "status", "sidecarset/log-"+w.ns)
 	command.Stdout, command.Stderr = &said, &said
 	if err := command.Run(); err != nil {
 		t.Errorf("%v: %s", err, said.String())

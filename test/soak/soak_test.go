@@ -325,7 +325,7 @@ func (w *world) evict(pod *corev1.Pod) {
 
 func (w *world) deschedule() {
 	w.Helper()
-	cmd := exec.CommandContext(w.Context(), filepath.Join(harness.Root(), "bin", "berth-descheduler"), "--kubeconfig="+w.kubeconfig, "--policy-config-file="+w.policy, "--secure-port=0", "--cert-dir="+filepath.Dir(w.policy))
+	cmd := exec.CommandContext(w.Context(), filepath.Join(harness.BinDir(), "berth-descheduler"), "--kubeconfig="+w.kubeconfig, "--policy-config-file="+w.policy, "--secure-port=0", "--cert-dir="+filepath.Dir(w.policy))
 	if output, err := cmd.CombinedOutput(); err != nil {
 		w.Fatalf("the descheduler: %v\n%s", err, output)
 	}

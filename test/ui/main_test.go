@@ -90,7 +90,7 @@ func serve(t *testing.T, namespace, port string) *server {
 
 func serveWith(t *testing.T, flags ...string) *server {
 	t.Helper()
-	cmd := exec.Command(filepath.Join(harness.Root(), "bin", "kubectl-berth"), append([]string{"ui", "--kubeconfig", the.Sandbox.Kubeconfig()}, flags...)...)
+	cmd := exec.Command(filepath.Join(harness.BinDir(), "kubectl-berth"), append([]string{"ui", "--kubeconfig", the.Sandbox.Kubeconfig()}, flags...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -80,8 +80,12 @@ func (r *release) build(ctx context.Context, work string) ([]program, error) {
 		}
 		fmt.Fprintf(os.Stderr, "release: building %s for %s\n", strings.Join(commands, ", "), on)
 		dir := filepath.Join(work, on.String())
-		if err := r.goBuild(ctx, on, dir, commands); err != nil {
-			return nil, fmt.Errorf("building for %s: %w", on, err)
+		clients := slices.DeleteFunc(slices.Clone(commands), func(command string) bool { return slices.Contains(linked, command) })
+		schedulers := slices.DeleteFunc(slices.Clone(commands), func(command string) bool { return slices.Contains(clients, command) })
+		for _, err := range []error{r.goBuild(ctx, on, dir, clients), r.goBuild(ctx, on, dir, schedulers, r.line.flags...)} {
+			if err != nil {
+				return nil, fmt.Errorf("building for %s: %w", on, err)
+			}
 		}
 		for _, command := range commands {
 			path := filepath.Join(dir, on.exe(nameOf(command)))
@@ -105,9 +109,9 @@ func unique(lists ...[]platform) []platform {
 }
 
 // goBuild builds commands into the directory "of" below dir. Paths, the state of the repository and the environment of this machine do not get into them.
-func (r *release) goBuild(ctx context.Context, on platform, dir string, commands []string) error {
+func (r *release) goBuild(ctx context.Context, on platform, dir string, commands []string, flags ...string) error {
 	args := append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X github.com/berth-project/berth/pkg/version.release=" + r.version,
-		"-o", filepath.Join(dir, "of") + string(filepath.Separator)}, r.line.flags...)
+		"-o", filepath.Join(dir, "of") + string(filepath.Separator)}, flags...)
 	for _, command := range commands {
 		args = append(args, "./cmd/"+command)
 	}

@@ -314,7 +314,7 @@ func (b *bench) measure(ctx context.Context, alone bool) (measured, error) {
 		return measured{}, err
 	}
 	var out, logs bytes.Buffer
-	cmd := exec.CommandContext(ctx, filepath.Join(harness.Root(), "bin", "berth-descheduler"), "--kubeconfig="+b.Sandbox.Kubeconfig(),
+	cmd := exec.CommandContext(ctx, filepath.Join(harness.BinDir(), "berth-descheduler"), "--kubeconfig="+b.Sandbox.Kubeconfig(),
 		"--policy-config-file="+b.policy, "--secure-port=0", "--explain=json")
 	cmd.Stdout, cmd.Stderr = &out, &logs
 	began := time.Now()

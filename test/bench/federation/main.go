@@ -98,7 +98,7 @@ func run(ctx context.Context, s settings) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	f, err := federated.Start(ctx, sandbox.Config{Name: "bench-federation", Dir: filepath.Join(dir, "federation"), BinDir: filepath.Join(harness.Root(), "bin")}, memberCount)
+	f, err := federated.Start(ctx, sandbox.Config{Name: "bench-federation", Dir: filepath.Join(dir, "federation"), BinDir: harness.BinDir()}, memberCount)
 	if err != nil {
 		return err
 	}

@@ -80,7 +80,7 @@ func (s side) start(ctx context.Context, dir, kubeconfig, token string) (*proces
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, filepath.Join(harness.Root(), "bin", s.binary), "--config="+path, "--bind-address=127.0.0.1",
+	cmd := exec.CommandContext(ctx, filepath.Join(harness.BinDir(), s.binary), "--config="+path, "--bind-address=127.0.0.1",
 		fmt.Sprintf("--secure-port=%d", port), "--cert-dir="+filepath.Join(dir, s.name+"-certs"),
 		"--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+kubeconfig, "--v=1")
 	cmd.Stdout, cmd.Stderr = log, log

@@ -24,7 +24,6 @@ import (
 	"k8s.io/kubernetes/pkg/features"
 	apicache "k8s.io/kubernetes/pkg/scheduler/backend/api_cache"
 	apidispatcher "k8s.io/kubernetes/pkg/scheduler/backend/api_dispatcher"
-	internalcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	apicalls "k8s.io/kubernetes/pkg/scheduler/framework/api_calls"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
@@ -73,7 +72,7 @@ func newHarbour(t *testing.T, async bool, timeout time.Duration, relevances fwk.
 		t.Fatal(err)
 	}
 	if async {
-		handle.SetAPICacher(apicache.New(nil, internalcache.New(t.Context(), 0, h.dispatcher)))
+		handle.SetAPICacher(apicache.New(nil, newSchedulerCache(t.Context(), h.dispatcher)))
 	}
 	h.binds, h.handle = newBinds(t.Context(), client, h.book, timeout), handle
 	h.plugin = h.Spread

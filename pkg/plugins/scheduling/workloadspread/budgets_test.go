@@ -27,9 +27,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
-	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
-	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
-	schedutil "k8s.io/kubernetes/pkg/scheduler/util"
 	testingclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
@@ -230,14 +227,9 @@ func TestAProtectedVictimIsAskedAboutBeforeItIsMarked(t *testing.T) {
 				return true, nil, tc.refusal
 			})
 			handle := scheduler{client: client}
-			p := &defaultpreemption.DefaultPreemption{Evaluator: &preemption.Evaluator{
-				PreemptPod: func(context.Context, preemption.Candidate, *corev1.Pod, *corev1.Pod, string) error {
-					taken = true
-					return nil
-				},
-			}}
+			p, preempt := preemptionThat(func() { taken = true })
 			guardVictims(p, handle, s.budgets)
-			err := p.Evaluator.PreemptPod(t.Context(), nil, nil, victim, Name)
+			err := preempt(t.Context(), victim)
 			_, refused := s.refused[victim.UID]
 			if asked != tc.wantAsked || taken != tc.wantTaken || refused != tc.wantRefused || (err == nil) != tc.wantTaken {
 				t.Errorf("asked %t, taken %t, refused %t, error %v", asked, taken, refused, err)
@@ -253,9 +245,8 @@ func TestTheLeastImportantOfABudgetGoFirst(t *testing.T) {
 		pod.Spec.Priority = &priority
 		node.AddPod(pod)
 	}
-	v := &victims{DefaultPreemption: &defaultpreemption.DefaultPreemption{MoreImportantPod: schedutil.MoreImportantPod}}
 	var got []string
-	for _, pod := range v.lowerPriorityPods(&corev1.Pod{Spec: corev1.PodSpec{Priority: ptr.To[int32](50)}}, node) {
+	for _, pod := range takenFrom(node, &corev1.Pod{Spec: corev1.PodSpec{Priority: ptr.To[int32](50)}}) {
 		got = append(got, pod.Name)
 	}
 	if want := []string{"low", "middle", "high"}; !slices.Equal(got, want) {

@@ -63,13 +63,19 @@ type writer struct {
 	reason  string
 }
 
-func (w writer) PatchPodStatus(pod *corev1.Pod, condition *corev1.PodCondition, nominating *fwk.NominatingInfo) (<-chan error, error) {
-	condition.Reason = w.reason
+// patch writes the conditions of a failure, which are PodScheduled. The cacher writes them if the scheduler has one.
+func (w writer) patch(pod *corev1.Pod, conditions []*corev1.PodCondition, nominating *fwk.NominatingInfo, cacher func() (<-chan error, error)) (<-chan error, error) {
+	for _, condition := range conditions {
+		condition.Reason = w.reason
+	}
 	if w.APICacher != nil {
-		return w.APICacher.PatchPodStatus(pod, condition, nominating)
+		return cacher()
 	}
 	status := pod.Status.DeepCopy()
-	changed := podutil.UpdatePodCondition(status, condition)
+	changed := false
+	for _, condition := range conditions {
+		changed = podutil.UpdatePodCondition(status, condition) || changed
+	}
 	if nominating.Mode() == fwk.ModeOverride && status.NominatedNodeName != nominating.NominatedNodeName {
 		status.NominatedNodeName, changed = nominating.NominatedNodeName, true
 	}

@@ -24,7 +24,7 @@ import (
 func newCache(tb testing.TB) cache.Cache {
 	tb.Helper()
 	metrics.Register()
-	return cache.New(tb.Context(), 0, nil)
+	return newSchedulerCache(tb.Context(), nil)
 }
 
 // subsetsOf returns subsets that select the nodes of these zones.

@@ -1,0 +1,37 @@
+//go:build !kubernetes_1_37
+
+package workloadspread
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/backend/cache"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
+	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
+	schedutil "k8s.io/kubernetes/pkg/scheduler/util"
+)
+
+func newSchedulerCache(ctx context.Context, dispatcher fwk.APIDispatcher) cache.Cache {
+	return cache.New(ctx, 0, dispatcher)
+}
+
+// preemptionThat calls a function in place of taking a pod. It returns what takes a pod.
+func preemptionThat(takes func()) (*defaultpreemption.DefaultPreemption, func(context.Context, *corev1.Pod) error) {
+	p := &defaultpreemption.DefaultPreemption{Evaluator: &preemption.Evaluator{
+		PreemptPod: func(context.Context, preemption.Candidate, *corev1.Pod, *corev1.Pod, string) error {
+			takes()
+			return nil
+		},
+	}}
+	return p, func(ctx context.Context, victim *corev1.Pod) error {
+		return p.Evaluator.PreemptPod(ctx, nil, nil, victim, Name)
+	}
+}
+
+// takenFrom are the pods of a node that the pod may preempt, in the order in which they go.
+func takenFrom(node fwk.NodeInfo, pod *corev1.Pod) []*corev1.Pod {
+	v := &victims{DefaultPreemption: &defaultpreemption.DefaultPreemption{MoreImportantPod: schedutil.MoreImportantPod}}
+	return v.lowerPriorityPods(pod, node)
+}
