@@ -43,6 +43,10 @@ const (
 	bindTimeout = time.Second
 	// grace is how long a component may not have seen an edit. No fault of a test lasts longer.
 	grace = 20 * time.Second
+	// longest is how long a step waits for a component that sees the past.
+	longest = 3 * time.Second
+	// mostKills bounds the kills of a round.
+	mostKills = 10
 )
 
 // the is the cluster that all tests share, and past has the timeline of each component.
@@ -213,7 +217,7 @@ func crashes(t *testing.T, component string, before, scenario func(*world)) {
 				before(w)
 				next := 1 + w.random.IntN(4)
 				w.killAtWrites(func(number int) (is, late bool) {
-					if number != next {
+					if number != next || w.did["kill"] == mostKills {
 						return false, false
 					}
 					w.did["kill"]++
@@ -351,17 +355,26 @@ func (w *world) tryEvict(app string) {
 	if err != nil {
 		w.Fatal(err)
 	}
+	ctx, cancel := context.WithTimeout(w.Context(), longest)
+	defer cancel()
+	var asking sync.WaitGroup
+	var mu sync.Mutex
 	for i := range list.Items {
-		err := the.Client.CoreV1().Pods(w.ns).EvictV1(w.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: list.Items[i].Name}})
-		switch {
-		case err == nil:
-			w.did["evicted"]++
-		case apierrors.IsTooManyRequests(err), apierrors.IsForbidden(err), isAway(err):
-			w.did["eviction refused"]++
-		case !apierrors.IsNotFound(err):
-			w.Fatal(err)
-		}
+		asking.Go(func() {
+			err := the.Client.CoreV1().Pods(w.ns).EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: list.Items[i].Name}})
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				w.did["evicted"]++
+			case apierrors.IsTooManyRequests(err), apierrors.IsForbidden(err), apierrors.IsNotFound(err), isAway(err), ctx.Err() != nil:
+				w.did["eviction refused"]++
+			default:
+				w.Error(err)
+			}
+		})
 	}
+	asking.Wait()
 }
 
 // expectLayout waits until the pods of each app are bound as wanted, for instance a=3 b=1, and all statuses of the namespace are true. A pod that waits is in subset "".
