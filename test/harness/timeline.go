@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -39,6 +40,8 @@ type Timeline struct {
 	changed chan struct{}
 	// late has the revision that the cache of a resource shows. It shows everything of resources without one.
 	late map[string]int64
+	// ahead is how far the API server's clock is ahead, as its answers for /version say.
+	ahead time.Duration
 	// cut are the resources that cannot be listed or watched. expired is until which revision watches of a resource cannot be resumed.
 	cut     sets.Set[string]
 	expired map[string]int64
@@ -168,6 +171,10 @@ func (t *Timeline) lateOf(resource string) (revision int64, is bool) {
 
 // ServeHTTP implements http.Handler.
 func (t *Timeline) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/version" {
+		t.version(w, r)
+		return
+	}
 	info, err := infos.NewRequestInfo(r)
 	if err != nil || !info.IsResourceRequest {
 		t.forward.ServeHTTP(w, r)
@@ -191,6 +198,25 @@ func (t *Timeline) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		t.write(w, r, info)
 	}
+}
+
+// Jump moves the API server's clock, by which the descheduler goes.
+func (t *Timeline) Jump(by time.Duration) {
+	t.change(func() { t.ahead += by })
+}
+
+func (t *Timeline) version(w http.ResponseWriter, r *http.Request) {
+	answer := httptest.NewRecorder()
+	t.forward.ServeHTTP(answer, r)
+	t.mu.Lock()
+	ahead := t.ahead
+	t.mu.Unlock()
+	maps.Copy(w.Header(), answer.Header())
+	if now, err := http.ParseTime(answer.Header().Get("Date")); err == nil {
+		w.Header().Set("Date", now.Add(ahead).UTC().Format(http.TimeFormat))
+	}
+	w.WriteHeader(answer.Code)
+	_, _ = w.Write(answer.Body.Bytes()) // the client may be gone
 }
 
 func (t *Timeline) read(info *apirequest.RequestInfo, revision, more string) {

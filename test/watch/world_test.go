@@ -41,7 +41,8 @@ var (
 const (
 	// bindTimeout is as short as the scheduler allows, because a new leader waits for twice as long.
 	bindTimeout = time.Second
-	// grace is how long a component may not have seen an edit. No fault of a test lasts longer.
+	// grace is how long a component may not have seen an edit. No fault of a test lasts longer. The scheduler also waits that long for a spread that admission has seen: after its observationTimeout it
+	// binds the pods without the spread.
 	grace = 20 * time.Second
 	// longest is how long a step waits for a component that sees the past.
 	longest = 3 * time.Second
@@ -110,8 +111,10 @@ func schedulerConfig() ([]byte, error) {
 	}
 	profiles, _, _ := unstructured.NestedSlice(config, "profiles")
 	plugins, _, _ := unstructured.NestedSlice(profiles[0].(map[string]any), "pluginConfig")
-	if err := unstructured.SetNestedField(plugins[0].(map[string]any), bindTimeout.String(), "args", "bindTimeout"); err != nil {
-		return nil, err
+	for name, timeout := range map[string]time.Duration{"bindTimeout": bindTimeout, "observationTimeout": grace} {
+		if err := unstructured.SetNestedField(plugins[0].(map[string]any), timeout.String(), "args", name); err != nil {
+			return nil, err
+		}
 	}
 	profiles[0].(map[string]any)["pluginConfig"] = plugins
 	config["profiles"] = profiles
