@@ -146,15 +146,18 @@ func (t *Timeline) count(fault string) {
 	t.served[fault]++
 }
 
-// revision is the latest revision in storage.
+// revision is the latest revision in storage. Every component may list pods.
 func (t *Timeline) revision(ctx context.Context) (int64, error) {
-	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/api/v1/namespaces?limit=1", nil)
+	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/api/v1/pods?limit=1", nil)
 	r.Header.Set("Accept", "application/json")
 	answer := httptest.NewRecorder()
 	t.forward.ServeHTTP(answer, r)
+	if answer.Code != http.StatusOK {
+		return 0, fmt.Errorf("reading the latest revision: %d %s", answer.Code, answer.Body)
+	}
 	var list metav1.PartialObjectMetadataList
-	if err := json.Unmarshal(answer.Body.Bytes(), &list); err != nil || answer.Code != http.StatusOK {
-		return 0, fmt.Errorf("reading the latest revision: %d %w", answer.Code, err)
+	if err := json.Unmarshal(answer.Body.Bytes(), &list); err != nil {
+		return 0, fmt.Errorf("reading the latest revision: %w", err)
 	}
 	return strconv.ParseInt(list.ResourceVersion, 10, 64)
 }

@@ -35,7 +35,7 @@ import (
 var (
 	seed   = flag.Uint64("seed", 1, "seed of the first round")
 	rounds = flag.Int("rounds", 1, "how many rounds each test plays, each with a seed of its own")
-	every  = flag.Bool("every-write", false, "kill a component after each of its writes in turn, instead of after some of one round")
+	every  = flag.Int("every-write", 0, "kill a component at each n-th of its writes in turn, from the seed on; 0 means at some writes of one round")
 )
 
 const (
@@ -209,11 +209,11 @@ func (w *world) killAtWrites(isOne func(number int) (is, late bool)) {
 	})
 }
 
-// crashes plays a scenario after what is before it, and kills the component after some of its writes. With -every-write it plays it for each write in turn: once the API server has carried it out, and once the API server gets it
-// only after the kill.
+// crashes plays a scenario after what is before it, and kills the component after some of its writes. With -every-write it plays it again and again, each time with one kill: in turn, the API server has
+// carried out the write before the kill, or gets it only after.
 func crashes(t *testing.T, component string, before, scenario func(*world)) {
 	t.Helper()
-	if !*every {
+	if *every == 0 {
 		for round := range *rounds {
 			t.Run(fmt.Sprintf("seed %d", *seed+uint64(round)), func(t *testing.T) {
 				w := newWorld(t, component, *seed+uint64(round))
@@ -233,24 +233,21 @@ func crashes(t *testing.T, component string, before, scenario func(*world)) {
 		}
 		return
 	}
-	for n, all := 1, 1; n <= all; n++ {
-		for _, late := range []bool{false, true} {
-			t.Run(fmt.Sprintf("write %d late %t", n, late), func(t *testing.T) {
-				w := newWorld(t, component, *seed)
-				before(w)
-				w.killAtWrites(func(number int) (is, now bool) { return number == n, late })
-				scenario(w)
-				writes := w.Writes()
-				if n <= len(writes) {
-					t.Logf("killed after %s, number %d of %d", writes[n-1], n, len(writes))
-				}
-				if all = max(all, len(writes)); len(writes) < n {
-					all = n
-				}
-			})
-			if t.Failed() {
-				return
+	for n, all := 1+int(*seed-1)%*every, 1; n <= all || n <= *every; n += *every {
+		late := (n / *every + int(*seed))%2 == 0
+		t.Run(fmt.Sprintf("write %d late %t", n, late), func(t *testing.T) {
+			w := newWorld(t, component, *seed)
+			before(w)
+			w.killAtWrites(func(number int) (is, isLate bool) { return number == n, late })
+			scenario(w)
+			writes := w.Writes()
+			if n <= len(writes) {
+				t.Logf("killed at %s, number %d of %d", writes[n-1], n, len(writes))
 			}
+			all = len(writes)
+		})
+		if t.Failed() {
+			return
 		}
 	}
 }
