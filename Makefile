@@ -241,6 +241,13 @@ test-descheduler: tools build ## minutes | The descheduler on a real control pla
 test-faults: tools build ## 6 min | Spoil the scheduler's binds in every way, ten bursts with a seed each.
 	$(GO) test -count=1 -timeout=30m -v ./test/faults -rounds=10
 
+.PHONY: test-watch-faults
+test-watch-faults: tools build ## 20 min | Let each component see the past, skip events, list again, and die after each of its writes; docs/robustness.md says more.
+	$(GO) test -count=1 -timeout=30m -v ./test/watch -run WhateverItSees -rounds=10
+	$(GO) test -count=1 -timeout=30m -v ./test/watch -run TheSchedulerGoesOn -every-write=1
+	$(GO) test -count=1 -timeout=30m -v ./test/watch -run TheControllerGoesOn -every-write=5
+	$(GO) test -count=1 -timeout=10m -v ./test/federation -run TestTheHubHoldsTheTotalWhateverItSees -faults=4m
+
 .PHONY: test-sidecars
 test-sidecars: tools build ## 4 min | Change, break and scale pods with SidecarSets and a budget for three minutes, while the leading controller is killed again and again.
 	$(GO) test -count=1 -timeout=10m -v ./test/sidecar -run TestLimitsHoldWhileLeadersAreKilled -faults=3m

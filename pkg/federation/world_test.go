@@ -16,10 +16,12 @@ import (
 
 // world is a federation that is small enough to check at every step: clusters with ReplicaSets, schedulers, and rooms that change. Nothing of the model is in it.
 type world struct {
-	t        *testing.T
-	policy   *Policy
-	random   *rand.Rand
-	now      time.Time
+	t      *testing.T
+	policy *Policy
+	random *rand.Rand
+	now    time.Time
+	// skew is how far the hub's clock is ahead.
+	skew     time.Duration
 	clusters []*cluster
 	status   v1alpha1.FederatedReplicaSetStatus
 	// history says what happened, for messages.
@@ -150,8 +152,11 @@ func copyOf(l *Local) *Local {
 	return &copied
 }
 
+// clock is what the hub's clock shows.
+func (w *world) clock() time.Time { return w.now.Add(w.skew) }
+
 func (w *world) observe() Observed {
-	in := Observed{Now: w.now, Status: w.status.DeepCopy()}
+	in := Observed{Now: w.clock(), Status: w.status.DeepCopy()}
 	for _, c := range w.clusters {
 		if !c.away {
 			c.seen = copyOf(c.local)
@@ -287,7 +292,7 @@ func (w *world) mayStay() bool {
 func (w *world) setAway(i int, away bool) {
 	c := w.clusters[i]
 	if c.away != away {
-		c.away, c.since = away, w.now
+		c.away, c.since = away, w.clock()
 		w.say("%s away: %v", c.name, away)
 	}
 }
@@ -297,7 +302,7 @@ func (w *world) restart() {
 	w.say("restart of the hub")
 	for _, c := range w.clusters {
 		if c.seen = nil; c.away {
-			c.since = w.now
+			c.since = w.clock()
 		}
 	}
 }
@@ -383,7 +388,14 @@ func TestScenarios(t *testing.T) {
 
 // TestNothingIsMovedInVain lets clusters get lost and return, rooms change, the hub crash and restart, and the total change, at random. At every write the sum holds. While the
 // total stays as it is, available pods never become fewer than the total because of a move. When all stays as it is, everything comes to rest, and all replicas that have room run.
-func TestNothingIsMovedInVain(t *testing.T) {
+func TestNothingIsMovedInVain(t *testing.T) { nothingIsMovedInVain(t, false) }
+
+// TestNothingIsMovedInVainWhenAClockJumps is the same while the hub's clock jumps by an hour, back and forth. Once it is right again, everything comes to rest within an hour and the times that there
+// always are.
+func TestNothingIsMovedInVainWhenAClockJumps(t *testing.T) { nothingIsMovedInVain(t, true) }
+
+func nothingIsMovedInVain(t *testing.T, jumps bool) {
+	t.Helper()
 	for seed := range int64(120) {
 		random := rand.New(rand.NewSource(seed))
 		clusters := map[string]Bounds{"*": weight(1)}
@@ -417,6 +429,11 @@ func TestNothingIsMovedInVain(t *testing.T) {
 					w.setAway(i, !w.clusters[i].away)
 				case 4:
 					w.restart()
+				case 5, 6:
+					if jumps {
+						w.skew = time.Duration(random.Intn(3)-1) * time.Hour
+						w.say("the clock is %s ahead", w.skew)
+					}
 				}
 				w.round(random.Intn(4) == 0)
 				if random.Intn(10) == 0 {
@@ -425,6 +442,13 @@ func TestNothingIsMovedInVain(t *testing.T) {
 			}
 			for i := range w.clusters {
 				w.setAway(i, false)
+			}
+			if jumps {
+				w.skew = 0
+				w.say("the clock is right")
+				for end := w.now.Add(time.Hour); w.now.Before(end); {
+					w.round(false)
+				}
 			}
 			w.rest()
 			w.checkRest()

@@ -34,8 +34,10 @@ type small struct {
 	limits ReturnLimits
 	// minutes have passed. Crashes, refusals and lost answers may still happen.
 	minutes, ticks, crashes, refusals, lost int
-	pods                                    [smallPods]smallPod
-	memory                                  []v1beta1.Move
+	// skew is how many minutes the API server's clock, by which the deschedulers go, is ahead. It may still jump that often.
+	skew, jumps int
+	pods        [smallPods]smallPod
+	memory      []v1beta1.Move
 	// revision of the spread.
 	revision int
 	cycles   [2]cycle
@@ -86,7 +88,7 @@ func newSmall(t *testing.T, ticks, crashes, refusals, lost int) *small {
 	return s
 }
 
-func (s *small) now() time.Time { return start.Add(time.Duration(s.minutes) * time.Minute) }
+func (s *small) now() time.Time { return start.Add(time.Duration(s.minutes+s.skew) * time.Minute) }
 
 // facts are those of the pods now, with an earlier read of the spread.
 func (s *small) facts(memory []v1beta1.Move) *Facts {
@@ -113,6 +115,8 @@ func (s *small) decide(f *Facts) *Decision {
 	return &d
 }
 
+const backwards = "the clock goes back an hour"
+
 type smallMove struct {
 	kind   string
 	number int
@@ -120,7 +124,7 @@ type smallMove struct {
 
 func (m smallMove) String() string {
 	switch m.kind {
-	case "a minute passes", "the workload replaces a pod":
+	case "a minute passes", "the workload replaces a pod", backwards:
 		return m.kind
 	case "is bound", "gets ready", "is evicted late":
 		return fmt.Sprintf("p%d %s", m.number, m.kind)
@@ -151,6 +155,7 @@ func (s *small) Moves() (moves []smallMove) {
 	}
 	add(live < smallReplicas && free >= 0, "the workload replaces a pod", free)
 	add(s.ticks > 0, "a minute passes", 0)
+	add(s.jumps > 0, backwards, 0)
 	for i := range s.cycles {
 		c := &s.cycles[i]
 		evicts := c.step == remembered && s.minutes-c.written < flightMinutes
@@ -172,6 +177,9 @@ func (s *small) Do(m smallMove) error {
 	case "a minute passes":
 		s.ticks--
 		s.minutes++
+	case backwards:
+		s.jumps--
+		s.skew -= 60
 	case "the workload replaces a pod":
 		s.pods[m.number] = smallPod{created: true}
 	case "is bound":
@@ -284,7 +292,7 @@ func (s *small) Rest() error {
 // Key implements worlds.World. Minutes are counted from the start, because there are few.
 func (s *small) Key() string {
 	var b strings.Builder
-	fmt.Fprint(&b, s.minutes, " ", s.crashes, s.refusals, s.lost, s.pods)
+	fmt.Fprint(&b, s.minutes, " ", s.skew, " ", s.crashes, s.refusals, s.lost, s.pods)
 	entries := func(moves []v1beta1.Move) {
 		for i := range moves {
 			m := &moves[i]
@@ -320,8 +328,13 @@ func (s *small) Key() string {
 // TestEveryHistoryOfASmallWorld lets the cycles of two deschedulers overlap in every order, with one kind of trouble at a time.
 func TestEveryHistoryOfASmallWorld(t *testing.T) {
 	for name, start := range map[string]func() worlds.World[smallMove]{
-		"a crash":                    func() worlds.World[smallMove] { return newSmall(t, 2, 1, 0, 0) },
-		"a refused eviction":         func() worlds.World[smallMove] { return newSmall(t, 2, 0, 1, 0) },
+		"a crash":            func() worlds.World[smallMove] { return newSmall(t, 2, 1, 0, 0) },
+		"a refused eviction": func() worlds.World[smallMove] { return newSmall(t, 2, 0, 1, 0) },
+		"a clock that goes back": func() worlds.World[smallMove] {
+			s := newSmall(t, 1, 0, 0, 0)
+			s.jumps = 1
+			return s
+		},
 		"an eviction without answer": func() worlds.World[smallMove] { return newSmall(t, 2, 0, 0, 1) },
 	} {
 		t.Run(name, func(t *testing.T) { worlds.Test(t, start, 0, *history) })

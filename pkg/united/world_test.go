@@ -17,10 +17,12 @@ import (
 // world is a cluster that is small enough to check at every step: children with their controllers, a scheduler, and rooms that change. Nothing of the model is
 // in it.
 type world struct {
-	t        *testing.T
-	policy   *Policy
-	random   *rand.Rand
-	now      time.Time
+	t      *testing.T
+	policy *Policy
+	random *rand.Rand
+	now    time.Time
+	// skew is how far the controller's clock is ahead.
+	skew     time.Duration
 	children []Child
 	status   v1beta1.UnitedDeploymentStatus
 	// room is how many pods each subset can run.
@@ -80,6 +82,9 @@ func (w *world) asked() (n int32) {
 	return n
 }
 
+// clock is what the controller's clock shows.
+func (w *world) clock() time.Time { return w.now.Add(w.skew) }
+
 // reconcile does what the plan says. A crash ends it after some of the writes.
 func (w *world) reconcile(crash bool) {
 	w.t.Helper()
@@ -91,7 +96,7 @@ func (w *world) reconcile(crash bool) {
 			seen = append(seen, child)
 		}
 	}
-	observed := Observed{Now: w.now, Generation: w.generation, Seen: w.since, Revision: "r1", Children: seen, Status: status}
+	observed := Observed{Now: w.clock(), Generation: w.generation, Seen: w.since, Revision: "r1", Children: seen, Status: status}
 	for _, name := range w.clusters {
 		_, away := w.away[name]
 		observed.Clusters = append(observed.Clusters, Cluster{Name: name, Reachable: !away})
@@ -186,7 +191,7 @@ func (w *world) check() {
 	if w.policy.Adaptive != nil && w.policy.Adaptive.Reserve {
 		for i := range w.children {
 			for _, pod := range w.children[i].Pods {
-				if !pod.Ready && (pod.Reserved != nil && *pod.Reserved || !pod.Bound && !pod.UnschedulableSince.IsZero() && w.now.Sub(pod.UnschedulableSince) >= w.policy.Adaptive.Critical) {
+				if !pod.Ready && (pod.Reserved != nil && *pod.Reserved || !pod.Bound && !pod.UnschedulableSince.IsZero() && w.clock().Sub(pod.UnschedulableSince) >= w.policy.Adaptive.Critical) {
 					reserved++
 				}
 			}
@@ -298,8 +303,17 @@ const (
 // and what rests is what the room allows, from the first subset on.
 //
 // From seed 120 on it looks ahead. In two thirds of these worlds the scheduler answers, though late and with old answers in between.
-func TestNothingThatRunsIsDeletedToFindOut(t *testing.T) {
-	for seed := range int64(200) {
+func TestNothingThatRunsIsDeletedToFindOut(t *testing.T) { nothingIsDeletedToFindOut(t, 200, false) }
+
+// TestNothingThatRunsIsDeletedWhenAClockJumps is the same while the controller's clock jumps by an hour, back and forth. Once it is right again, everything comes to rest within an hour and the times
+// that there always are: a condition whose time is an hour ahead is an hour longer in force.
+func TestNothingThatRunsIsDeletedWhenAClockJumps(t *testing.T) {
+	nothingIsDeletedToFindOut(t, 120, true)
+}
+
+func nothingIsDeletedToFindOut(t *testing.T, seeds int64, jumps bool) {
+	t.Helper()
+	for seed := range seeds {
 		random := rand.New(rand.NewSource(seed))
 		subsets := []Subset{{Name: "a"}, {Name: "b"}, {Name: "c"}}[:2+random.Intn(2)]
 		for i := range subsets {
@@ -327,10 +341,22 @@ func TestNothingThatRunsIsDeletedToFindOut(t *testing.T) {
 				case 1:
 					policy.Replicas = int32(random.Intn(25))
 					policy.Surge = max((policy.Replicas+3)/4, 1)
-					w.generation, w.since = w.generation+1, w.now
+					w.generation, w.since = w.generation+1, w.clock()
 					w.say("%d replicas", policy.Replicas)
+				case 2, 3:
+					if jumps {
+						w.skew = time.Duration(random.Intn(3)-1) * time.Hour
+						w.say("the clock is %s ahead", w.skew)
+					}
 				}
 				w.round(random.Intn(4) == 0)
+			}
+			if jumps {
+				w.skew = 0
+				w.say("the clock is right")
+				for end := w.now.Add(time.Hour); w.now.Before(end); {
+					w.round(false)
+				}
 			}
 			w.rest()
 		})

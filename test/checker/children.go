@@ -24,10 +24,15 @@ var united = []schema.GroupVersionResource{
 	{Group: "apps.kruise.io", Version: "v1beta1", Resource: "statefulsets"},
 }
 
-// Children checks that the children of the one UnitedDeployment of a namespace never ask for more than its total and the surge.
+// subsetName is the label with the subset of a child.
+const subsetName = "apps.kruise.io/subset-name"
+
+// Children checks that no subset has two children of a kind, and that the children of the one UnitedDeployment of a namespace never ask for more than its total and the surge.
 type Children struct {
 	// Surge is how many replicas more than the total they may ask for.
 	Surge int
+	// Of is the UnitedDeployment. Empty if all workloads of the namespace are its children.
+	Of string
 
 	stop     context.CancelFunc
 	watching sync.WaitGroup
@@ -71,7 +76,7 @@ func (c *Children) Violations() (violations []string, checked int) {
 	c.stop()
 	c.watching.Wait()
 	slices.SortFunc(c.events, func(a, b event) int { return int(a.revision - b.revision) })
-	asks := map[types.UID]int64{}
+	asks, places := map[types.UID]int64{}, map[types.UID]string{}
 	var total, previous int64
 	known := false
 	for _, e := range c.events {
@@ -83,10 +88,21 @@ func (c *Children) Violations() (violations []string, checked int) {
 			}
 			continue
 		}
+		if owner := metav1.GetControllerOf(e.object); c.Of != "" && (owner == nil || owner.Kind != "UnitedDeployment" || owner.Name != c.Of) {
+			continue
+		}
 		uid := e.object.GetUID()
 		before := asks[uid]
-		if asks[uid] = n; e.deleted {
+		place := e.object.GetKind() + " " + e.object.GetLabels()[subsetName]
+		for other, taken := range places {
+			if other != uid && taken == place && places[uid] == "" && !e.deleted {
+				violations = append(violations, fmt.Sprintf("at revision %d %s is a second child: %s", e.revision, e.object.GetName(), place))
+			}
+		}
+		asks[uid], places[uid] = n, place
+		if e.deleted {
 			delete(asks, uid)
+			delete(places, uid)
 		}
 		if n <= before || e.deleted || !known { // children that were there before the watch began are shown in any order
 			continue

@@ -22,7 +22,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
@@ -58,7 +57,7 @@ func startSpoilt(t *testing.T, p *harness.Proxy) *harness.Cluster {
 		Components: []sandbox.Component{{
 			Name: schedulerName, Binary: "berth-scheduler", User: schedulerUser, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:berth-system"},
 			Args: func(in sandbox.Instance) ([]string, error) {
-				kubeconfig, err := throughProxy(in, p)
+				kubeconfig, err := p.Kubeconfig(in)
 				if err != nil {
 					return nil, err
 				}
@@ -87,22 +86,6 @@ func startSpoilt(t *testing.T, p *harness.Proxy) *harness.Cluster {
 	}
 	t.Cleanup(cluster.Sandbox.Stop)
 	return cluster
-}
-
-// throughProxy writes the kubeconfig of the instance with the proxy's address instead of the API server's.
-func throughProxy(in sandbox.Instance, p *harness.Proxy) (path string, err error) {
-	config, err := clientcmd.LoadFromFile(in.Kubeconfig)
-	if err != nil {
-		return "", err
-	}
-	here := config.Contexts[config.CurrentContext]
-	cluster, user := config.Clusters[here.Cluster], config.AuthInfos[here.AuthInfo]
-	if err := p.PassTo(cluster.Server, cluster.CertificateAuthorityData, user.Token); err != nil {
-		return "", err
-	}
-	cluster.Server, cluster.CertificateAuthorityData, user.Token = p.URL, nil, ""
-	path = filepath.Join(in.Dir, "through-proxy")
-	return path, clientcmd.WriteToFile(*config, path)
 }
 
 // spreads has one spread of each kind that counts differently. Each Deployment has 120 pods. Each pool has room for more than all of them, so only

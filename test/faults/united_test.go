@@ -48,7 +48,7 @@ func startSpoiltController(t *testing.T, p *harness.Proxy) *harness.Cluster {
 		Name: spoiltController, Binary: "berth-controller", User: "system:serviceaccount:berth-system:berth-controller",
 		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:berth-system"},
 		Args: func(in sandbox.Instance) ([]string, error) {
-			kubeconfig, err := throughProxy(in, p)
+			kubeconfig, err := p.Kubeconfig(in)
 			return []string{"--kubeconfig=" + kubeconfig, "--metrics-bind-address=0", "--health-probe-bind-address=" + in.Address("health"),
 				"--leader-elect=false", "--shutdown-delay=0", "--webhooks=false", "--budgets=false", "-v=2"}, err
 		},

@@ -97,6 +97,11 @@ func WithoutController(more ...string) []string {
 
 // Start starts a sandbox with Berth on it, from the binaries in bin. The caller stops it.
 func Start(ctx context.Context, config sandbox.Config, options product.Options) (*Cluster, error) {
+	return StartBehind(ctx, config, options, nil)
+}
+
+// StartBehind is Start with some components behind proxies.
+func StartBehind(ctx context.Context, config sandbox.Config, options product.Options, behind map[string]*Proxy) (*Cluster, error) {
 	config.BinDir = BinDir()
 	if slices.Contains(config.Without, product.Controller) {
 		definitions, err := convert()
@@ -111,6 +116,11 @@ func Start(ctx context.Context, config sandbox.Config, options product.Options) 
 	config, err := product.Compose(Audited(config), options)
 	if err != nil {
 		return nil, err
+	}
+	for i, component := range config.Components {
+		if proxy := behind[component.Name]; proxy != nil {
+			config.Components[i] = proxy.Behind(component)
+		}
 	}
 	s, err := sandbox.Start(ctx, config)
 	if err != nil {

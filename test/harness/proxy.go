@@ -15,11 +15,15 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/berth-project/berth/pkg/sandbox"
 )
 
 // Fault is a disturbance of one request.
@@ -72,8 +76,11 @@ type Proxy struct {
 	may      func(*http.Request) bool
 	underway func(path string)
 
+	// timeline is nil if the proxy only disturbs single requests.
+	timeline *Timeline
+
 	mu      sync.Mutex
-	forward *httputil.ReverseProxy
+	forward http.Handler
 	// chance is the percentage of requests that the proxy disturbs.
 	chance int
 	faults []Fault
@@ -104,6 +111,16 @@ func StartProxy(ctx context.Context, seed uint64, may func(*http.Request) bool, 
 	return p, nil
 }
 
+// StartTimeline starts a proxy that listens until the context ends, and spoils nothing but caches, watches and writes, as the Timeline says.
+func StartTimeline(ctx context.Context) (*Proxy, *Timeline, error) {
+	p, err := StartProxy(ctx, 0, func(*http.Request) bool { return false }, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	p.timeline = newTimeline()
+	return p, p.timeline, nil
+}
+
 // PassTo sets the API server and the credentials for it. Clients send no token to a server without TLS, such as the proxy.
 func (p *Proxy) PassTo(server string, authority []byte, token string) error {
 	target, err := url.Parse(server)
@@ -112,9 +129,7 @@ func (p *Proxy) PassTo(server string, authority []byte, token string) error {
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(authority)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.forward = &httputil.ReverseProxy{
+	forward := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
 			r.Out.Header.Set("Authorization", "Bearer "+token)
@@ -123,7 +138,41 @@ func (p *Proxy) PassTo(server string, authority []byte, token string) error {
 		FlushInterval: -1, // flush at once, for watches
 		ErrorLog:      log.New(io.Discard, "", 0),
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.forward = forward; p.timeline != nil {
+		p.timeline.change(func() { p.timeline.forward = forward })
+		p.forward = p.timeline
+	}
 	return nil
+}
+
+// Kubeconfig writes the kubeconfig of an instance with the proxy's address instead of the API server's, and makes the proxy pass requests on with the credentials of the instance.
+func (p *Proxy) Kubeconfig(in sandbox.Instance) (path string, err error) {
+	config, err := clientcmd.LoadFromFile(in.Kubeconfig)
+	if err != nil {
+		return "", err
+	}
+	here := config.Contexts[config.CurrentContext]
+	cluster, user := config.Clusters[here.Cluster], config.AuthInfos[here.AuthInfo]
+	if err := p.PassTo(cluster.Server, cluster.CertificateAuthorityData, user.Token); err != nil {
+		return "", err
+	}
+	cluster.Server, cluster.CertificateAuthorityData, user.Token = p.URL, nil, ""
+	path = filepath.Join(in.Dir, "through-proxy")
+	return path, clientcmd.WriteToFile(*config, path)
+}
+
+// Behind puts a component behind the proxy.
+func (p *Proxy) Behind(component sandbox.Component) sandbox.Component {
+	args := component.Args
+	component.Args = func(in sandbox.Instance) (_ []string, err error) {
+		if in.Kubeconfig, err = p.Kubeconfig(in); err != nil {
+			return nil, err
+		}
+		return args(in)
+	}
+	return component
 }
 
 // Spoil sets the percentage of requests that the proxy disturbs, and the faults. All faults are equally likely.

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -25,10 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/tools/cache"
-	watchtools "k8s.io/client-go/tools/watch"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
 	sidecarv1beta1 "github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
@@ -192,7 +188,10 @@ func (w *world) round(length time.Duration, kills bool) {
 		w.Fatal(err)
 	}
 	children.Surge = surge
-	kept := w.watchSteady(ctx)
+	kept, err := checker.WatchReady(ctx, w.Dynamic, w.ns, "app=steady", floor)
+	if err != nil {
+		w.Fatal(err)
+	}
 	disturbances, killed := w.disturbances(kills), time.Now().Add(-calm)
 	for end := time.Now().Add(length); time.Now().Before(end) && !w.Failed(); {
 		one := disturbances[w.random.IntN(len(disturbances))]
@@ -208,9 +207,11 @@ func (w *world) round(length time.Duration, kills bool) {
 	w.rest()
 	binds := quotas.Binds()
 	violations, raised := children.Violations()
-	for _, violation := range slices.Concat(quotas.Violations(), violations, kept()) {
+	unready, fewest := kept.End()
+	for _, violation := range slices.Concat(quotas.Violations(), violations, unready) {
 		w.Error(violation)
 	}
+	w.Logf("the budget never had less than %d of %d pods", fewest, steady)
 	w.Logf("%d binds, %d writes gave a child of the UnitedDeployment more", binds, raised)
 }
 
@@ -354,73 +355,6 @@ func (w *world) pod(apps ...string) *corev1.Pod {
 		return nil
 	}
 	return &list.Items[w.random.IntN(len(list.Items))]
-}
-
-// watchSteady watches how many pods of the budget are ready. It returns a function that ends the watch and returns the violations.
-func (w *world) watchSteady(ctx context.Context) (end func() []string) {
-	w.Helper()
-	options := metav1.ListOptions{LabelSelector: "app=steady"}
-	list, err := w.Client.CoreV1().Pods(w.ns).List(ctx, options)
-	if err != nil {
-		w.Fatal(err)
-	}
-	watcher, err := watchtools.NewRetryWatcherWithContext(ctx, list.ResourceVersion, &cache.ListWatch{WatchFuncWithContext: func(ctx context.Context, more metav1.ListOptions) (watch.Interface, error) {
-		more.LabelSelector = options.LabelSelector
-		return w.Client.CoreV1().Pods(w.ns).Watch(ctx, more)
-	}})
-	if err != nil {
-		w.Fatal(err)
-	}
-	var mu sync.Mutex
-	var violations []string
-	ready, fewest, ending := map[types.UID]bool{}, steady, false
-	see := func(pod *corev1.Pod, gone bool) {
-		is := !gone && pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-		})
-		if is {
-			ready[pod.UID] = true
-		} else {
-			delete(ready, pod.UID)
-		}
-		fewest = min(fewest, len(ready))
-	}
-	for i := range list.Items {
-		ready[list.Items[i].UID] = true // all are, at rest
-	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for event := range watcher.ResultChan() {
-			mu.Lock()
-			pod, is := event.Object.(*corev1.Pod)
-			switch {
-			case ending: // an error, or what nobody waits for
-			case !is:
-				violations = append(violations, fmt.Sprintf("the watch of pods has an error: %v", event.Object))
-			default:
-				see(pod, event.Type == watch.Deleted)
-			}
-			if is && len(ready) < floor {
-				violations = append(violations, fmt.Sprintf("at revision %s the budget has %d ready pods, pod %s", pod.ResourceVersion, len(ready), pod.Name))
-			}
-			mu.Unlock()
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		if !ending {
-			violations = append(violations, "the watch of pods has ended")
-		}
-	}()
-	return func() []string {
-		mu.Lock()
-		ending = true
-		mu.Unlock()
-		watcher.Stop()
-		<-ended
-		w.Logf("the budget never had less than %d of %d pods", fewest, steady)
-		return violations
-	}
 }
 
 func (w *world) apply(text string) {

@@ -63,11 +63,11 @@ func (f *Federation) Members() []Cluster { return f.Clusters[1:] }
 
 // Start returns a federation whose hub is connected to all of its members. The name, directories, progress and binaries of the config are those of all
 // clusters; nodes, zones and sizes are those of each member. The hub has neither nodes nor kube-controller-manager. Each function of change may change the config of a
-// member; it gets its name. After an error nothing runs.
-func Start(ctx context.Context, config sandbox.Config, count int, change ...func(name string, member sandbox.Config) sandbox.Config) (*Federation, error) {
+// cluster; it gets its name. After an error nothing runs.
+func Start(ctx context.Context, config sandbox.Config, count int, change ...func(name string, cluster sandbox.Config) sandbox.Config) (*Federation, error) {
 	began := time.Now()
 	all, err := configs(config, count)
-	for i := 1; i < len(all); i++ {
+	for i := range all {
 		for _, f := range change {
 			all[i] = f(nameOf(i), all[i])
 		}

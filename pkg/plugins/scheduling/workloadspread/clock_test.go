@@ -1,0 +1,32 @@
+package workloadspread
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/utils/clock"
+)
+
+// grantedLock grants every write of a lease.
+type grantedLock struct{ resourcelock.Interface }
+
+func (grantedLock) Create(context.Context, resourcelock.LeaderElectionRecord) error { return nil }
+
+// TestALeaseGoesByTheMonotonicClock: a process must not believe in its lease for longer because the wall clock jumps back, nor give out slots before the barrier because it jumps ahead.
+func TestALeaseGoesByTheMonotonicClock(t *testing.T) {
+	l := &lease{clock: clock.RealClock{}, uncertainPeriod: time.Minute}
+	if err := l.observe(grantedLock{}).Create(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: "me", LeaseDurationSeconds: 15}); err != nil {
+		t.Fatal(err)
+	}
+	for name, at := range map[string]time.Time{"the end of the lease": l.until, "the end of the barrier": l.uncertainUntil} {
+		if !strings.Contains(at.String(), " m=") {
+			t.Errorf("%s is %s, without a reading of the monotonic clock", name, at)
+		}
+	}
+	if !l.startBind() {
+		t.Error("a process that holds its lease may not bind")
+	}
+}
