@@ -51,14 +51,14 @@ func checkServer(ctx context.Context, c *console.Cluster) (string, []string, err
 	if err != nil {
 		return "", nil, err
 	}
-	supported, err := version.Supports(server)
+	line, err := version.LineFor(server)
 	if err != nil {
 		return "", nil, err
 	}
-	if !supported {
+	if line == "" {
 		return "", []string{fmt.Sprintf("the API server is Kubernetes %s, and this version of Berth runs with %s: see docs/compatibility.md for a version of Berth that runs with it", server, version.Supported())}, nil
 	}
-	return "Kubernetes " + server + " is supported", nil, nil
+	return fmt.Sprintf("Kubernetes %s is supported, by line %s of Berth", server, line), nil, nil
 }
 
 // checkKruise looks whether OpenKruise's webhook serves the two kinds. It says what to do about it.

@@ -29,31 +29,37 @@ func Line(program string) string {
 	return fmt.Sprintf("%s %s, built on Kubernetes %s", program, Get(), kubernetes.DefaultKubeBinaryVersion)
 }
 
-// oldest and newest are the minor versions of API servers that this program runs with. Its scheduler must not be newer than the API server, and may be one
-// minor version older.
-func supported() (oldest, newest *utilversion.Version) {
-	oldest = utilversion.MustParseGeneric(kubernetes.DefaultKubeBinaryVersion)
-	return oldest, oldest.AddMinor(1)
-}
+// Lines are the minor versions of Kubernetes that Berth is built on: that of go.mod, and those of hack/lines. A scheduler must not be newer than its API
+// server, and may be one minor version older. So a line runs with API servers of its own minor version and of the next.
+var Lines = []string{"1.35", "1.37"}
 
-// Supported are the API servers that this program runs with, in words.
-func Supported() string {
-	oldest, newest := supported()
-	return fmt.Sprintf("%s and %s", oldest, newest)
-}
-
-// Constraint is Supported as kubeVersion of a chart.
-func Constraint() string {
-	oldest, newest := supported()
-	return fmt.Sprintf(">= %d.%d.0-0 < %d.%d.0-0", oldest.Major(), oldest.Minor(), newest.Major(), newest.Minor()+1)
-}
-
-// Supports is whether this program runs with an API server of this version, such as v1.35.4 or v1.35.4-gke.100. The error says that it is no version.
-func Supports(apiServer string) (bool, error) {
+// LineFor is the line for an API server of this version, such as v1.35.4 or v1.35.4-gke.100. It is empty if no line runs with it. The error says that it
+// is no version.
+func LineFor(apiServer string) (string, error) {
 	v, err := utilversion.ParseSemantic(apiServer)
 	if err != nil {
-		return false, fmt.Errorf("the API server's version %q is none: %w", apiServer, err)
+		return "", fmt.Errorf("the API server's version %q is none: %w", apiServer, err)
 	}
-	oldest, newest := supported()
-	return v.Major() == oldest.Major() && oldest.Minor() <= v.Minor() && v.Minor() <= newest.Minor(), nil
+	for _, line := range Lines {
+		oldest := utilversion.MustParseGeneric(line)
+		if v.Major() == oldest.Major() && (v.Minor() == oldest.Minor() || v.Minor() == oldest.Minor()+1) {
+			return line, nil
+		}
+	}
+	return "", nil
+}
+
+// Supported are the API servers that some line runs with, in words.
+func Supported() string {
+	var all []string
+	for _, line := range Lines {
+		all = append(all, line, utilversion.MustParseGeneric(line).AddMinor(1).String())
+	}
+	return strings.Join(all[:len(all)-1], ", ") + " and " + all[len(all)-1]
+}
+
+// Constraint is what a line runs with, as kubeVersion of a chart.
+func Constraint(line string) string {
+	oldest := utilversion.MustParseGeneric(line)
+	return fmt.Sprintf(">= %d.%d.0-0 < %d.%d.0-0", oldest.Major(), oldest.Minor(), oldest.Major(), oldest.Minor()+2)
 }

@@ -1,22 +1,43 @@
 package version
 
-import "testing"
+import (
+	"path/filepath"
+	"testing"
 
-func TestSupports(t *testing.T) {
-	oldest, newest := supported()
-	for server, want := range map[string]bool{
-		"v" + oldest.String() + ".0":                           true,
-		"v" + oldest.String() + ".4-gke.100":                   true,
-		"v" + newest.String() + ".0-rc.1+abc":                  true,
-		"v" + newest.AddMinor(1).String() + ".0":               false,
-		"v" + oldest.SubtractMinor(1).String() + ".17-eks-123": false,
-		"v2." + oldest.String()[2:] + ".0":                     false,
+	"github.com/google/go-cmp/cmp"
+	kubernetes "k8s.io/component-base/version"
+)
+
+func TestLineFor(t *testing.T) {
+	for server, want := range map[string]string{
+		"v1.34.17-eks-123": "",
+		"v1.35.0":          "1.35",
+		"v1.35.4-gke.100":  "1.35",
+		"v1.36.0-rc.1+abc": "1.35",
+		"v1.37.1":          "1.37",
+		"v1.38.0-alpha.1":  "1.37",
+		"v1.39.0":          "",
+		"v2.35.0":          "",
 	} {
-		if got, err := Supports(server); err != nil || got != want {
-			t.Errorf("%s: %t, %v, want %t", server, got, err, want)
+		if got, err := LineFor(server); err != nil || got != want {
+			t.Errorf("%s: %q, %v, want %q", server, got, err, want)
 		}
 	}
-	if _, err := Supports("unknown"); err == nil {
+	if _, err := LineFor("unknown"); err == nil {
 		t.Error("a server without a version is taken")
+	}
+}
+
+func TestLinesAreThoseThatAreBuilt(t *testing.T) {
+	want := []string{kubernetes.DefaultKubeBinaryVersion}
+	dirs, err := filepath.Glob(filepath.Join("..", "..", "hack", "lines", "*", "pins.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range dirs {
+		want = append(want, filepath.Base(filepath.Dir(dir)))
+	}
+	if !cmp.Equal(Lines, want) {
+		t.Errorf("go.mod and hack/lines have the lines %q, this package has %q", want, Lines)
 	}
 }
