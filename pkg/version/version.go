@@ -29,7 +29,7 @@ func Line(program string) string {
 	return fmt.Sprintf("%s %s, built on Kubernetes %s", program, Get(), kubernetes.DefaultKubeBinaryVersion)
 }
 
-// oldest and newest are the minor versions of API servers that this program runs with. Its scheduler must not be newer than the API server, and may be one
+// supported are the minor versions of API servers that this program runs with. Its scheduler must not be newer than the API server, and may be one
 // minor version older.
 func supported() (oldest, newest *utilversion.Version) {
 	oldest = utilversion.MustParseGeneric(kubernetes.DefaultKubeBinaryVersion)

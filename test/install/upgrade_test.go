@@ -352,9 +352,23 @@ webhooks:
 	if now := objects(); now != before {
 		t.Errorf("beside OpenKruise something has changed:\n%s\nbefore:\n%s", now, before)
 	}
-	c.kubectl(t, "berth", "doctor", "--before-install", "--migrate-from=kruise")
-	if output, err := c.run(t, "", "helm", append(helm[1:], "--set", "migrateFrom=kruise", "--dry-run=server")...); err != nil {
-		t.Errorf("a migration is refused: %v\n%s", err, output)
+
+	for _, kind := range []string{"Certificate", "Issuer"} {
+		plural := strings.ToLower(kind) + "s"
+		c.apply(t, "default", fmt.Sprintf(`
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: %[1]s.cert-manager.io}
+spec:
+  group: cert-manager.io
+  scope: Namespaced
+  names: {kind: %[2]s, plural: %[1]s}
+  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
+`, plural, kind))
+	}
+	c.kubectl(t, "berth", "doctor", "--before-install", "--migrate-from=kruise", "--certificates=cert-manager")
+	if output, err := c.run(t, "", "helm", append(helm[1:], "--set", "migrateFrom=kruise,certificates.source=cert-manager", "--dry-run=server")...); err != nil {
+		t.Errorf("a migration with cert-manager is refused: %v\n%s", err, output)
 	}
 }
 
