@@ -158,6 +158,7 @@ generate: $(BIN)/controller-gen api-reference ## minutes | Regenerate deepcopy f
 test: tools build $(BIN)/kube-scheduler-alone $(BIN)/helm $(BIN)/release $(BIN)/gotestsum ## half an hour | Run all tests: units, then scenarios and failure specs on a real control plane.
 	$(GO) vet ./...
 	$(GOTEST) --packages='./cmd/... ./manifests/... ./pkg/...' -- $(LEAN)
+	cd hack/tools/release && $(GO) test ./...
 	$(GOTEST) --packages="./test/integration $$($(GO) list ./test/... | grep -v -e /test/documents -e /test/ui -e /test/soak -e /test/integration$$)" -- $(LEAN) -count=1 -timeout=20m -skip='$(ALONE)' # the longest first
 	$(GOTEST) --packages=./test/documents -- $(LEAN) -count=1 -timeout=15m # by itself, because what commands print must be what the pages show
 	if hack/browser.sh; then $(GOTEST) --packages=./test/ui -- $(LEAN) -count=1; else echo "test/ui is left out, it needs a browser; see 'make test-ui'" >&2; fi
