@@ -164,7 +164,7 @@ func (c *cluster) placesOf(t *testing.T) map[string]string {
 	return places
 }
 
-// TestUpgradeFromThePreviousVersion installs the chart of the previous version, upgrades it to this one from a registry, rolls it back, and removes it. Meanwhile
+// TestUpgradeFromThePreviousVersion installs the chart of the previous version, upgrades it to this one from a registry, rolls it back, with -dist upgrades it again, and removes it. Meanwhile
 // a workload is scaled and evicted all the time: no quota and no budget is broken. Another workload rests: none of its pods moves.
 func TestUpgradeFromThePreviousVersion(t *testing.T) {
 	t.Parallel()
@@ -224,17 +224,21 @@ func TestUpgradeFromThePreviousVersion(t *testing.T) {
 		t.Fatalf("%v\n%s", err, output)
 	}
 	c.kubectl(t, "apply", "--server-side", "--force-conflicts", "-f", filepath.Join(unpacked, "berth", "crds"))
-	helm("upgrade", "berth", chart, "--version", strings.TrimPrefix(*releaseVersion, "v"), "--plain-http", "--reset-then-reuse-values", "--set", "image.tag=")
-	expectRunning(t, k, "scheduler", "controller")
-	expectImages(t, c, *releaseVersion)
-	expectUnmoved("the upgrade")
+	upgrade := func(name string) {
+		t.Helper()
+		helm("upgrade", "berth", chart, "--version", strings.TrimPrefix(*releaseVersion, "v"), "--plain-http", "--reset-then-reuse-values", "--set", "image.tag=")
+		expectRunning(t, k, "scheduler", "controller")
+		expectImages(t, c, *releaseVersion)
+		expectUnmoved(name)
+	}
+	upgrade("the upgrade")
 	helm("rollback", "berth")
 	expectRunning(t, k, "scheduler", "controller")
 	expectImages(t, c, previousVersion)
 	expectUnmoved("the rollback")
-	helm("upgrade", "berth", chart, "--version", strings.TrimPrefix(*releaseVersion, "v"), "--plain-http", "--reset-then-reuse-values", "--set", "image.tag=")
-	expectRunning(t, k, "scheduler", "controller")
-	expectUnmoved("the second upgrade")
+	if *distFlag != "" { // it takes half a minute, in which make test learns little
+		upgrade("the second upgrade")
+	}
 
 	seen := stop()
 	stopWatching()
@@ -348,9 +352,23 @@ webhooks:
 	if now := objects(); now != before {
 		t.Errorf("beside OpenKruise something has changed:\n%s\nbefore:\n%s", now, before)
 	}
-	c.kubectl(t, "berth", "doctor", "--before-install", "--migrate-from=kruise")
-	if output, err := c.run(t, "", "helm", append(helm[1:], "--set", "migrateFrom=kruise", "--dry-run=server")...); err != nil {
-		t.Errorf("a migration is refused: %v\n%s", err, output)
+
+	for _, kind := range []string{"Certificate", "Issuer"} {
+		plural := strings.ToLower(kind) + "s"
+		c.apply(t, "default", fmt.Sprintf(`
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: %[1]s.cert-manager.io}
+spec:
+  group: cert-manager.io
+  scope: Namespaced
+  names: {kind: %[2]s, plural: %[1]s}
+  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
+`, plural, kind))
+	}
+	c.kubectl(t, "berth", "doctor", "--before-install", "--migrate-from=kruise", "--certificates=cert-manager")
+	if output, err := c.run(t, "", "helm", append(helm[1:], "--set", "migrateFrom=kruise,certificates.source=cert-manager", "--dry-run=server")...); err != nil {
+		t.Errorf("a migration with cert-manager is refused: %v\n%s", err, output)
 	}
 }
 
