@@ -35,7 +35,7 @@ LINE_ENV := BERTH_LINE=$(LINE) GOFLAGS="$(shell $(GO) env GOFLAGS) $(LINE_FLAGS)
 TOOLS_FLAGS := -modfile=$(CURDIR)/hack/lines/$(LINE)/tools.mod
 endif
 # LINE_PACKAGES are those that link kube-scheduler's code, in every line.
-LINE_PACKAGES = $$($(GO) list -f '{{$$package := .ImportPath}}{{range .Deps}}{{$$package}} {{.}}{{"\n"}}{{end}}' ./cmd/... ./pkg/... ./test/... | awk '$$2 ~ "^k8s.io/kubernetes/pkg/scheduler" {print $$1}' | uniq)
+LINE_PACKAGES = $$($(GO) list -f '{{$$package := .ImportPath}}{{range .Deps}}{{$$package}} {{.}}{{"\n"}}{{end}}' ./cmd/... ./pkg/... | awk '$$2 ~ "^k8s.io/kubernetes/pkg/scheduler" {print $$1}' | uniq)
 
 CONTROL_PLANE := $(addprefix $(LINE_BIN)/,etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok)
 
