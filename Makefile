@@ -194,7 +194,7 @@ check-lines: $(BIN)/gotestsum ## minutes | Vet, build and test for every line of
 	for line in $(LINES); do $(MAKE) --no-print-directory check-line LINE=$$line || exit 1; done
 
 .PHONY: check-line
-check-line: $(BIN)/gotestsum
+check-line: build $(BIN)/gotestsum
 	$(GO) vet $(LINE_FLAGS) $(LINE_PACKAGES)
 	$(GOTEST) --packages="$(LINE_PACKAGES)" -- $(LEAN) $(LINE_FLAGS)
 
