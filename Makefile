@@ -39,7 +39,7 @@ LINE_ENV := BERTH_LINE=$(LINE) GOFLAGS="$(shell $(GO) env GOFLAGS) $(LINE_FLAGS)
 TOOLS_FLAGS := -modfile=$(CURDIR)/hack/lines/$(LINE)/tools.mod
 endif
 # LINE_PACKAGES are those that link kube-scheduler's code, in every line.
-LINE_PACKAGES = $$($(GO) list -f '{{$$package := .ImportPath}}{{range .Deps}}{{$$package}} {{.}}{{"\n"}}{{end}}' ./cmd/... ./pkg/... ./test/... | awk '$$2 ~ "^k8s.io/kubernetes/pkg/scheduler" {print $$1}' | uniq)
+LINE_PACKAGES = $$($(GO) list -f '{{$$package := .ImportPath}}{{range .Deps}}{{$$package}} {{.}}{{"\n"}}{{end}}' ./cmd/... ./pkg/... | awk '$$2 ~ "^k8s.io/kubernetes/pkg/scheduler" {print $$1}' | uniq)
 
 CONTROL_PLANE := $(addprefix $(LINE_BIN)/,etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok)
 
@@ -215,7 +215,7 @@ check-lines: $(BIN)/gotestsum ## minutes | Vet, build and test for every line of
 	for line in $(LINES); do $(MAKE) --no-print-directory check-line LINE=$$line || exit 1; done
 
 .PHONY: check-line
-check-line: $(BIN)/gotestsum
+check-line: build $(BIN)/gotestsum
 	$(GO) vet $(LINE_FLAGS) $(LINE_PACKAGES)
 	$(GOTEST) --packages="$(LINE_PACKAGES)" -- $(LEAN) $(LINE_FLAGS)
 

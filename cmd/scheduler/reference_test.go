@@ -1,3 +1,7 @@
+//go:build !kubernetes_1_37
+
+// The page shows the flags of the line of go.mod.
+
 package main
 
 import (

@@ -219,8 +219,7 @@ func TestTheKindOfTheTemplateIsSwitchedWithoutAGap(t *testing.T) {
 	apply(t, ns, united(6, ofDeployments("one"), "", inPool("a", ""), inPool("b", "")))
 	expectUnited(t, ns, "a=3 b=3")
 	end := watchPods(t, ns, 6)
-	const without = "{}"
-	apply(t, ns, united(6, without, "", inPool("a", ""), inPool("b", "")))
+	patchUnited(t, ns, `{"spec": {"template": {"deploymentTemplate": null}}}`)
 	expectUnitedReason(t, ns, unitedv1beta1.ReadyCondition, unitedv1beta1.ReasonNoTemplate)
 	apply(t, ns, united(6, ofStatefulSets("one"), "", inPool("a", ""), inPool("b", "")))
 	waitFor(t, "StatefulSets alone", func(ctx context.Context) (string, error) {

@@ -74,12 +74,16 @@ func stockFilters(ctx context.Context) (filters []fwk.FilterPlugin, err error) {
 	for _, config := range defaults.Profiles[0].PluginConfig {
 		args[config.Name] = config.Args
 	}
+	handle, err := frameworkruntime.NewFramework(ctx, nil, nil)
+	if err != nil {
+		return nil, err
+	}
 	registry := plugins.NewInTreeRegistry()
 	for name := range nodeLocal {
 		if name == Name {
 			continue
 		}
-		plugin, err := registry[name](ctx, args[name], nil)
+		plugin, err := registry[name](ctx, args[name], handle)
 		if err != nil {
 			return nil, fmt.Errorf("making %s: %w", name, err)
 		}

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/backend/cache"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 	schedutil "k8s.io/kubernetes/pkg/scheduler/util"
@@ -34,4 +35,8 @@ func preemptionThat(takes func()) (*defaultpreemption.DefaultPreemption, func(co
 func takenFrom(node fwk.NodeInfo, pod *corev1.Pod) []*corev1.Pod {
 	v := &victims{DefaultPreemption: &defaultpreemption.DefaultPreemption{MoreImportantPod: schedutil.MoreImportantPod}}
 	return v.lowerPriorityPods(pod, node)
+}
+
+func signPod(ctx context.Context, profile framework.Framework, pod *corev1.Pod) fwk.PodSignature {
+	return profile.SignPod(ctx, pod, false)
 }

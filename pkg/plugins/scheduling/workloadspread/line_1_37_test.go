@@ -98,3 +98,7 @@ func TestAPodGroupIsTakenAsAWholeOrNotAtAll(t *testing.T) {
 		t.Error("a group without such a pod is left alone")
 	}
 }
+
+func signPod(ctx context.Context, profile framework.Framework, pod *corev1.Pod) fwk.PodSignature {
+	return profile.SignPod(ctx, pod)
+}

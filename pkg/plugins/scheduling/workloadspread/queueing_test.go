@@ -3,7 +3,6 @@ package workloadspread
 import (
 	"bytes"
 	"context"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -66,73 +65,10 @@ func newBatch(t *testing.T, zones ...string) *batch {
 	return b
 }
 
-// place runs the part of a pod's cycle that concerns batching, and returns the hint. It puts the pod on the hinted node, or without a hint on the
-// first feasible node. The other feasible nodes are candidates for the next pods.
-func (b *batch) place(pod *corev1.Pod, feasible ...string) string {
-	b.t.Helper()
-	requesting(pod, "1")
-	b.snapshot = internalcache.NewSnapshot(b.pods, b.nodes)
-	b.cycle++
-	state := framework.NewCycleState()
-	if _, status, _ := b.framework.RunPreFilterPlugins(b.t.Context(), state, pod); !status.IsSuccess() {
-		b.t.Fatalf("%s: %v", pod.Name, status)
-	}
-	hint, signature := b.framework.GetNodeHint(b.t.Context(), pod, state, b.cycle)
-	chosen, others := hint, nodeNames(nil)
-	if hint == "" {
-		chosen, others = feasible[0], feasible[1:]
-	}
-	b.framework.StoreScheduleResults(b.t.Context(), signature, hint, chosen, &others, b.cycle)
-	if status := b.framework.RunReservePluginsReserve(b.t.Context(), state, pod, chosen); !status.IsSuccess() {
-		b.t.Fatalf("%s: %v", pod.Name, status)
-	}
-	placed := pod.DeepCopy()
-	placed.Spec.NodeName = chosen
-	b.pods = append(b.pods, placed)
-	return hint
-}
-
-func (b *batch) expectHint(pod *corev1.Pod, want string, feasible ...string) {
-	b.t.Helper()
-	if got := b.place(pod, feasible...); got != want {
-		b.t.Errorf("%s has the hint %q, want %q", pod.Name, got, want)
-	}
-}
-
-// nodeNames implements framework.SortedScoredNodes.
-type nodeNames []string
-
-// Len returns how many nodes are left.
-func (n *nodeNames) Len() int { return len(*n) }
-
-// Pop returns and removes the best node.
-func (n *nodeNames) Pop() string {
-	best := (*n)[0]
-	*n = (*n)[1:]
-	return best
-}
-
-func TestNodesAreHandedOnToPodsOfTheSameSubsetOnly(t *testing.T) {
-	b := newBatch(t, "a", "a", "b", "b", "b", "b", "b")
-	// Every node is in b, which prefers other nodes than a does.
-	const spec = `subsets:
-- {name: a, maxReplicas: 1, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
-- {name: b, preferredNodeSelector: [{weight: 1, preference: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}]}`
-	b.spread(1, spec)
-	pods := b.podsNamed("p", 5)
-	b.expectHint(pods[0], "", "a0", "a1")
-	b.expectHint(pods[1], "", "b2", "b3", "b4", "b5", "b6", "a1")
-	b.expectHint(pods[2], "b3")
-	// A change of the spread may change the preferences.
-	b.spread(2, strings.Replace(spec, "weight: 1", "weight: 2", 1))
-	b.expectHint(pods[3], "", "b4", "b5", "b6")
-	b.expectHint(pods[4], "b5")
-}
-
 func TestAPodIsSignedByItsSubset(t *testing.T) {
 	b := newBatch(t, "a", "b")
 	b.spread(1, adaptive)
-	sign := func(pod *corev1.Pod) fwk.PodSignature { return b.framework.SignPod(t.Context(), pod, false) }
+	sign := func(pod *corev1.Pod) fwk.PodSignature { return signPod(t.Context(), b.framework, pod) }
 	expectNone := func(why string, pod *corev1.Pod) {
 		t.Helper()
 		if got := sign(pod); got != nil {
@@ -170,7 +106,7 @@ func TestAProfileBatchesWithoutDefaultTopologySpreadAndExtenders(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			made, _ := newScheduler(t, configured(t, tc.config...))
-			if got := made.Profiles[profileName].SignPod(t.Context(), &corev1.Pod{}, false); (got != nil) != tc.want {
+			if got := signPod(t.Context(), made.Profiles[profileName], &corev1.Pod{}); (got != nil) != tc.want {
 				t.Errorf("signature %s, want one: %t", got, tc.want)
 			}
 		})

@@ -30,7 +30,6 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	typedv1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	restclient "k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler"
@@ -105,19 +104,13 @@ func openPort(t *testing.T, spec string, change func(*schedulerconfig.KubeSchedu
 	}
 	clients := clientset{client, coreClient{client.CoreV1(), withBinds}}
 	factory := informers.NewSharedInformerFactory(clients, 0)
-	p.scheduler, err = scheduler.New(ctx, clients, factory, nil, func(string) events.EventRecorder { return &events.FakeRecorder{} },
+	p.scheduler, err = scheduler.New(ctx, clients, factory, nil, recordNothing,
 		scheduler.WithKubeConfig(config), scheduler.WithProfiles(profiles...),
 		scheduler.WithFrameworkOutOfTreeRegistry(frameworkruntime.Registry{workloadspread.Name: p.plugins.Spread, workloadspread.GateName: p.plugins.Gate}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.scheduler.NextPod = func(logger klog.Logger) (*framework.QueuedPodInfo, error) {
-		info, err := p.scheduler.SchedulingQueue.Pop(logger)
-		if info != nil {
-			p.popped = append(p.popped, info.Pod.Name)
-		}
-		return info, err
-	}
+	eachCycle(p.scheduler, func(info *framework.QueuedPodInfo) { p.popped = append(p.popped, info.Pod.Name) })
 	fail := p.scheduler.FailureHandler
 	p.scheduler.FailureHandler = func(ctx context.Context, profile framework.Framework, info *framework.QueuedPodInfo, status *fwk.Status, nominating *fwk.NominatingInfo, start time.Time) {
 		if p.failing != nil {
