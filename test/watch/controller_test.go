@@ -248,7 +248,7 @@ func TestTheControllerKeepsItsPromisesWhateverItSees(t *testing.T) {
 
 // TestTheControllerGoesOnAfterEachWrite kills it right after writes, some of which arrive only then.
 func TestTheControllerGoesOnAfterEachWrite(t *testing.T) {
-	crashes(t, product.Controller, func(w *world) {
+	crashes(t, product.Controller, 30, func(w *world) {
 		w.guarded()
 		w.watchChildren()
 	}, func(w *world) {

@@ -49,7 +49,7 @@ func TestTheSchedulerHoldsQuotasWhateverItSees(t *testing.T) {
 
 // TestTheSchedulerGoesOnAfterEachWrite kills it right after writes, some of which arrive only then.
 func TestTheSchedulerGoesOnAfterEachWrite(t *testing.T) {
-	crashes(t, product.Scheduler, func(*world) {}, func(w *world) {
+	crashes(t, product.Scheduler, 6, func(*world) {}, func(w *world) {
 		w.spreadPods()
 		w.expectLayout("", inPlace)
 	})

@@ -45,9 +45,9 @@ const (
 	// binds the pods without the spread.
 	grace = 20 * time.Second
 	// longest is how long a step waits for a component that sees the past.
-	longest = 3 * time.Second
+	longest = 2 * time.Second
 	// mostKills bounds the kills of a round.
-	mostKills = 10
+	mostKills = 4
 )
 
 // the is the cluster that all tests share, and past has the timeline of each component.
@@ -210,8 +210,8 @@ func (w *world) killAtWrites(isOne func(number int) (is, late bool)) {
 }
 
 // crashes plays a scenario after what is before it, and kills the component after some of its writes. With -every-write it plays it again and again, each time with one kill: in turn, the API server has
-// carried out the write before the kill, or gets it only after.
-func crashes(t *testing.T, component string, before, scenario func(*world)) {
+// carried out the write before the kill, or gets it only after. In one round, up to gap writes more than one lie between kills.
+func crashes(t *testing.T, component string, gap int, before, scenario func(*world)) {
 	t.Helper()
 	if *every == 0 {
 		for round := range *rounds {
@@ -224,7 +224,7 @@ func crashes(t *testing.T, component string, before, scenario func(*world)) {
 						return false, false
 					}
 					w.did["kill"]++
-					next += 2 + w.random.IntN(6)
+					next += 2 + w.random.IntN(gap)
 					return true, w.random.IntN(3) == 0
 				})
 				scenario(w)
@@ -293,7 +293,7 @@ func (w *world) play(kinds []string, steps ...func()) {
 			w.did["kill"]++
 			w.kill()
 		}
-		time.Sleep(time.Duration(w.random.IntN(1500)) * time.Millisecond) // the fault is the time that passes
+		time.Sleep(time.Duration(w.random.IntN(1000)) * time.Millisecond) // the fault is the time that passes
 		if w.random.IntN(2) == 0 {
 			end()
 			end = nil

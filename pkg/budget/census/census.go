@@ -7,11 +7,13 @@ package census
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -302,11 +304,21 @@ func (c *Census) date(ctx context.Context, count *Count, namespace, atLeast stri
 	return nil
 }
 
+// patience is how long read waits for pods that are not older than a revision.
+const patience = 2 * time.Second
+
 // read lists pods. If the API server does not reach the requested revision in time, it lags behind another API server, or the revision does not exist.
-// Then read asks for the latest committed pods, which are not older.
+// Then read asks for the latest committed pods, which are not older. The API server says after three seconds that it lags, and client-go then asks again
+// ten times, which is longer than anybody waits for a verdict. So read is not that patient.
 func (c *Census) read(ctx context.Context, list *corev1.PodList, options *client.ListOptions) error {
-	err := c.live.List(ctx, list, options)
-	if apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
+	if options.Raw == nil {
+		return c.live.List(ctx, list, options)
+	}
+	soon, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err := c.live.List(soon, list, options)
+	var answer apierrors.APIStatus
+	if isLate := err != nil && !errors.As(err, &answer) && ctx.Err() == nil; isLate || apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
 		options.Raw = nil
 		return c.live.List(ctx, list, options)
 	}
