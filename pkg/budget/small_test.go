@@ -503,9 +503,20 @@ func TestEveryHistoryOfASmallWorld(t *testing.T) {
 func TestRandomHistoriesOfLargerWorlds(t *testing.T) {
 	for name, left := range deepWorlds {
 		t.Run(name, func(t *testing.T) {
-			worlds.Check(t, name, 1000, worlds.Walk(func() worlds.World[move] { return newSmall(t, left) }))
+			worlds.Check(t, name, 500, worlds.Walk(func() worlds.World[move] { return newSmall(t, left) }))
 		})
 	}
+}
+
+// TestHistories plays the histories that found a fault.
+func TestHistories(t *testing.T) {
+	all := map[string]worlds.Play{}
+	for _, some := range []map[string]troubles{smallWorlds, deepWorlds} {
+		for name, left := range some {
+			all[name] = worlds.Walk(func() worlds.World[move] { return newSmall(t, left) })
+		}
+	}
+	worlds.Replay(t, all)
 }
 
 var (

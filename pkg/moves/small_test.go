@@ -332,5 +332,5 @@ func smallWorlds(t *testing.T) map[string]func() worlds.World[smallMove] {
 
 // TestRandomHistoriesOfALargerWorld tries some histories of a world in which all kinds of trouble happen.
 func TestRandomHistoriesOfALargerWorld(t *testing.T) {
-	worlds.Check(t, "everything", 1000, worlds.Walk(func() worlds.World[smallMove] { return newSmall(t, 4, 2, 2, 2) }))
+	worlds.Check(t, "everything", 300, worlds.Walk(func() worlds.World[smallMove] { return newSmall(t, 4, 2, 2, 2) }))
 }
