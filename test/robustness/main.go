@@ -42,6 +42,9 @@ const (
 	budgetRandom = "^(TestAfterEveryApprovalEnoughPodsAreLeft|TestTheOrderOfPodsAndOfTheLedgerDoesNotMatter|TestHowManyOfAGroupGoDoesNotDependOnItsOrder|TestWhatIsForeseenFromAStatusThatIsTrueIsWhatIsDecided|TestRandomHistoriesOfLargerWorlds)$"
 	movesRandom  = "^(TestWhateverIsMovedMayBeMoved|TestNoSubsetIsFilledAboveItsQuota|TestRunningEarlyBoundPodsFindTheRoomThatTheyWereMovedFor|TestTheOrderOfPodsDoesNotMatter|TestWhatIsRecordedIsNotMovedAgain|TestASlotIsNotGivenTwiceInOneCycle|TestACycleFillsNoSubsetAboveItsQuota|TestRandomHistoriesOfALargerWorld)$"
 	shareRandom  = "^(TestProperties|TestApproachArrives|TestSharesOfLargeNumbersAreExact)$"
+	unitedRandom = "^(TestNothingThatRunsIsDeletedToFindOut|TestNoPodWaitsWithLookAhead|TestChildrenGoWhenOthersAreReady|TestClustersGoAwayAndReturn)$"
+	hubRandom    = "^(TestNothingIsMovedInVain|TestWorkloadsDoNotCountTheSameRoom)$"
+	sidesRandom  = "^TestWorld$"
 	searches     = "^(TestEveryHistory.*|TestTheBarrierOfATakeOverOutlivesEveryBind)$"
 )
 
@@ -65,6 +68,18 @@ var suites = map[string][]suite{
 	"pkg/allocation": {
 		{examples, []string{"-skip", shareRandom, "./pkg/allocation"}},
 		{random, []string{"-run", shareRandom, "./pkg/allocation"}},
+	},
+	"pkg/united": {
+		{examples, []string{"-skip", unitedRandom, "./pkg/united"}},
+		{random, []string{"-run", unitedRandom, "./pkg/united"}},
+	},
+	"pkg/federation": {
+		{examples, []string{"-skip", hubRandom, "./pkg/federation"}},
+		{random, []string{"-run", hubRandom, "./pkg/federation"}},
+	},
+	"pkg/sidecar": {
+		{examples, []string{"-skip", sidesRandom, "./pkg/sidecar"}},
+		{random, []string{"-run", sidesRandom, "./pkg/sidecar"}},
 	},
 	"pkg/moves": {
 		{examples, []string{"-skip", movesRandom + "|" + searches, "./pkg/moves"}},
