@@ -1,10 +1,12 @@
 package allocation
 
 import (
-	"math/rand/v2"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/berth-project/berth/pkg/testkit/worlds"
 )
 
 func TestApproach(t *testing.T) {
@@ -36,8 +38,7 @@ func TestApproach(t *testing.T) {
 // TestApproachArrives lets random places go to random shares, where new replicas get ready or not. The sum never exceeds the limit, ready replicas never become fewer than the total because of a
 // move, and if all get ready, every place arrives.
 func TestApproachArrives(t *testing.T) {
-	for seed := range uint64(3000) {
-		r := rand.New(rand.NewPCG(seed, 1))
+	worlds.Check(t, "places", 2000, func(t rapid.TB, r *worlds.History) {
 		places := make([]Place, 1+r.IntN(5))
 		var total, before int32
 		for i := range places {
@@ -60,10 +61,10 @@ func TestApproachArrives(t *testing.T) {
 				ready += p.Ready
 			}
 			if sum > limit {
-				t.Fatalf("seed %d: %d of %d: %+v", seed, sum, limit, places)
+				t.Fatalf("%d of %d: %+v", sum, limit, places)
 			}
 			if ready < min(total, before) {
-				t.Fatalf("seed %d: %d ready of %d, and %d were: %+v", seed, ready, total, before, places)
+				t.Fatalf("%d ready of %d, and %d were: %+v", ready, total, before, places)
 			}
 			arrived := true
 			for i := range places {
@@ -76,10 +77,10 @@ func TestApproachArrives(t *testing.T) {
 				break
 			}
 			if step > 200 {
-				t.Fatalf("seed %d: still on the way: %+v", seed, places)
+				t.Fatalf("still on the way: %+v", places)
 			}
 		}
-	}
+	})
 }
 
 func readyIn(places []Place) (n int32) {

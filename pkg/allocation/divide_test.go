@@ -9,6 +9,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/berth-project/berth/pkg/testkit/worlds"
 )
 
 // federated are the claims of clusters A, B and C as a federated ReplicaSet makes them: minimums go by weight and name, ties by name descending, and a
@@ -126,7 +129,7 @@ func TestDivideInOrder(t *testing.T) {
 }
 
 // random claims, with small numbers so that bounds and ties are frequent.
-func random(r *rand.Rand) []Claim {
+func random(r *worlds.History) []Claim {
 	claims := make([]Claim, r.IntN(6))
 	weighted := r.IntN(3) > 0
 	for i := range claims {
@@ -156,14 +159,13 @@ func sum(numbers []int32) (total int32) {
 }
 
 func TestProperties(t *testing.T) {
-	for seed := range uint64(20_000) {
-		r := rand.New(rand.NewPCG(seed, 0))
-		claims, total, rebalance := random(r), int32(r.IntN(60)), r.IntN(2) == 0
+	worlds.Check(t, "claims", 5000, func(t rapid.TB, h *worlds.History) {
+		claims, total, rebalance := random(h), int32(h.Number("total", 60)), h.Yes("rebalance", 2)
 		check(t, claims, total, rebalance)
 		if t.Failed() {
-			t.Fatalf("seed %d: %d over %+v, rebalance %v: %v", seed, total, claims, rebalance, Divide(total, claims, rebalance))
+			t.Fatalf("%d over %+v, rebalance %v: %v", total, claims, rebalance, Divide(total, claims, rebalance))
 		}
-	}
+	})
 }
 
 // Quotients of large numbers may differ by less than a float64 can tell. Here two claims are due for their last replica at nearly the same time, and only
@@ -192,7 +194,7 @@ func TestSharesOfLargeNumbersAreExact(t *testing.T) {
 	}
 }
 
-func check(t *testing.T, claims []Claim, total int32, rebalance bool) {
+func check(t rapid.TB, claims []Claim, total int32, rebalance bool) {
 	t.Helper()
 	got := Divide(total, claims, rebalance)
 	if diff := cmp.Diff(oneByOne(total, claims, rebalance), got); diff != "" {

@@ -21,8 +21,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
 
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/pkg/testkit/worlds"
 )
 
 // budgetOf makes a budget over app=web with a rule such as "max 1", "max 30%" or "min 80%".
@@ -39,7 +41,7 @@ func budgetOf(rule string) *v1beta1.PodUnavailableBudget {
 	return pub
 }
 
-func compile(t *testing.T, pub *v1beta1.PodUnavailableBudget) *Policy {
+func compile(t rapid.TB, pub *v1beta1.PodUnavailableBudget) *Policy {
 	t.Helper()
 	p, errs := Compile(pub)
 	if len(errs) > 0 {
@@ -704,37 +706,37 @@ func pick(terms []string) string { return terms[rand.N(len(terms))] }
 
 var (
 	allStates     = []State{Available, Available, Available, Doubtful, Unavailable, Pending, Gone, Exempt}
-	allOperations = []v1beta1.Operation{v1beta1.OperationDelete, v1beta1.OperationEvict, v1beta1.OperationUpdate, v1beta1.OperationResize, v1beta1.OperationLeave, v1beta1.OperationUnready}
+	allOperations = []string{string(v1beta1.OperationDelete), string(v1beta1.OperationEvict), string(v1beta1.OperationUpdate), string(v1beta1.OperationResize), string(v1beta1.OperationLeave), string(v1beta1.OperationUnready)}
 	allRules      = []string{"max 0", "max 1", "max 3", "max 30%", "max 100%", "min 0", "min 2", "min 8", "min 50%", "min 100%"}
 )
 
 // someRequests are up to twice as many as there are pods, so that some pods are asked about again.
-func someRequests(r *rand.Rand, pods int) []Request {
-	all := make([]Request, r.IntN(2*pods+1))
+func someRequests(h *worlds.History, pods int) []Request {
+	all := make([]Request, h.Number("requests", 2*pods+1))
 	for i := range all {
-		all[i] = request(fmt.Sprintf("p%d", r.IntN(pods)), allOperations[r.IntN(len(allOperations))])
-		all[i].Fresh = r.IntN(2) == 0
+		h.Line()
+		all[i] = request(fmt.Sprintf("p%d", h.Number("pod", pods)), v1beta1.Operation(h.Pick(allOperations...)))
+		all[i].Fresh = h.Yes("fresh", 2)
 	}
 	return all
 }
 
-func someFacts(r *rand.Rand) Facts {
-	states := make([]State, 1+r.IntN(12))
+func someFacts(h *worlds.History) Facts {
+	states := make([]State, 1+h.Number("more-pods", 12))
 	for i := range states {
-		states[i] = allStates[r.IntN(len(allStates))]
+		states[i] = allStates[h.Number("state", len(allStates))]
 	}
-	return facts(r.Int32N(14), states...)
+	return facts(int32(h.Number("replicas", 14)), states...)
 }
 
 // checkDecision makes up a budget, pods and requests, and checks that after every approval enough pods are left, that the numbers are those of the
 // ledger, and that asking again changes no approval.
-func checkDecision(t *testing.T, seed uint64) {
+func checkDecision(t rapid.TB, h *worlds.History) {
 	t.Helper()
-	r := rand.New(rand.NewPCG(seed, 1))
-	f := someFacts(r)
-	p := compile(t, budgetOf(allRules[r.IntN(len(allRules))]))
+	f := someFacts(h)
+	p := compile(t, budgetOf(h.Pick(allRules...)))
 	before := p.Tally(f)
-	requests := someRequests(r, len(f.Pods))
+	requests := someRequests(h, len(f.Pods))
 	lost := map[types.UID]bool{}
 	serving := map[types.UID]bool{}
 	for _, pod := range f.Pods {
@@ -750,12 +752,12 @@ func checkDecision(t *testing.T, seed uint64) {
 		}
 		lost[requests[i].UID] = true
 		if left := before.Available - int32(len(lost)); left < before.Desired {
-			t.Fatalf("seed %d: after request %d of %+v, %d are left of %+v", seed, i, requests, left, before)
+			t.Fatalf("after request %d of %+v, %d are left of %+v", i, requests, left, before)
 		}
 	}
 	f.Ledger = d.Ledger
 	if diff := cmp.Diff(p.Tally(f), d.Tally); diff != "" {
-		t.Fatalf("seed %d: the tally is not that of the ledger (-ledger +decision)\n%s", seed, diff)
+		t.Fatalf("the tally is not that of the ledger (-ledger +decision)\n%s", diff)
 	}
 	for i := range requests {
 		requests[i].Fresh = true
@@ -763,47 +765,43 @@ func checkDecision(t *testing.T, seed uint64) {
 	again := p.Decide(f, requests, metav1.Time{})
 	for i, v := range again.Verdicts {
 		if d.Verdicts[i].Allowed && !v.Allowed {
-			t.Fatalf("seed %d: request %d is let through once and refused the second time", seed, i)
+			t.Fatalf("request %d is let through once and refused the second time", i)
 		}
 	}
 }
 
 func TestAfterEveryApprovalEnoughPodsAreLeft(t *testing.T) {
-	for seed := range uint64(20000) {
-		checkDecision(t, seed)
-	}
+	worlds.Check(t, "a decision", 5000, checkDecision)
 }
 
 func TestTheOrderOfPodsAndOfTheLedgerDoesNotMatter(t *testing.T) {
-	for seed := range uint64(2000) {
-		r := rand.New(rand.NewPCG(seed, 2))
-		f, p := someFacts(r), compile(t, budgetOf(allRules[r.IntN(len(allRules))]))
-		f.Ledger = p.Decide(f, someRequests(r, len(f.Pods)), metav1.Time{}).Ledger
-		requests := someRequests(r, len(f.Pods))
+	worlds.Check(t, "a decision", 1000, func(t rapid.TB, h *worlds.History) {
+		f, p := someFacts(h), compile(t, budgetOf(h.Pick(allRules...)))
+		f.Ledger = p.Decide(f, someRequests(h, len(f.Pods)), metav1.Time{}).Ledger
+		requests := someRequests(h, len(f.Pods))
 		want := p.Decide(f, requests, metav1.Time{})
 		f.Pods, f.Ledger = slices.Clone(f.Pods), slices.Clone(f.Ledger)
-		r.Shuffle(len(f.Pods), func(i, j int) { f.Pods[i], f.Pods[j] = f.Pods[j], f.Pods[i] })
-		r.Shuffle(len(f.Ledger), func(i, j int) { f.Ledger[i], f.Ledger[j] = f.Ledger[j], f.Ledger[i] })
+		h.Shuffle(len(f.Pods), func(i, j int) { f.Pods[i], f.Pods[j] = f.Pods[j], f.Pods[i] })
+		h.Shuffle(len(f.Ledger), func(i, j int) { f.Ledger[i], f.Ledger[j] = f.Ledger[j], f.Ledger[i] })
 		got := p.Decide(f, requests, metav1.Time{})
 		if diff := cmp.Diff(want.Verdicts, got.Verdicts); diff != "" || want.Tally != got.Tally {
-			t.Fatalf("seed %d (-want +got)\n%s", seed, diff)
+			t.Fatalf("(-want +got)\n%s", diff)
 		}
-	}
+	})
 }
 
 func TestHowManyOfAGroupGoDoesNotDependOnItsOrder(t *testing.T) {
-	for seed := range uint64(2000) {
-		r := rand.New(rand.NewPCG(seed, 3))
-		n := 1 + r.IntN(12)
-		f, p := facts(int32(n), times(n, Available)...), compile(t, budgetOf(allRules[r.IntN(len(allRules))]))
-		requests := someRequests(r, n)
+	worlds.Check(t, "a decision", 1000, func(t rapid.TB, h *worlds.History) {
+		n := 1 + h.Number("more-pods", 12)
+		f, p := facts(int32(n), times(n, Available)...), compile(t, budgetOf(h.Pick(allRules...)))
+		requests := someRequests(h, n)
 		gone := func() int { return len(p.Decide(f, requests, metav1.Time{}).Ledger) }
 		want := gone()
-		r.Shuffle(len(requests), func(i, j int) { requests[i], requests[j] = requests[j], requests[i] })
+		h.Shuffle(len(requests), func(i, j int) { requests[i], requests[j] = requests[j], requests[i] })
 		if got := gone(); got != want {
-			t.Fatalf("seed %d: %d and %d", seed, want, got)
+			t.Fatalf("%d and %d", want, got)
 		}
-	}
+	})
 }
 
 func TestThePublishedMapsFollowTheLedger(t *testing.T) {
@@ -830,8 +828,7 @@ func TestNewest(t *testing.T) {
 }
 
 func FuzzDecide(f *testing.F) {
-	f.Add(uint64(1))
-	f.Fuzz(func(t *testing.T, seed uint64) { checkDecision(t, seed) })
+	f.Fuzz(worlds.Fuzz(checkDecision))
 }
 
 func TestForesee(t *testing.T) {
@@ -866,10 +863,9 @@ func TestForesee(t *testing.T) {
 }
 
 func TestWhatIsForeseenFromAStatusThatIsTrueIsWhatIsDecided(t *testing.T) {
-	for seed := range uint64(2000) {
-		r := rand.New(rand.NewPCG(seed, 7))
-		pub := budgetOf(pick([]string{"max 0", "max 1", "max 30%", "min 2", "min 81%"}))
-		policy, f := compile(t, pub), someFacts(r)
+	worlds.Check(t, "a decision", 1000, func(t rapid.TB, h *worlds.History) {
+		pub := budgetOf(h.Pick("max 0", "max 1", "max 30%", "min 2", "min 81%"))
+		policy, f := compile(t, pub), someFacts(h)
 		Publish(&pub.Status, pub.Generation, f.Ledger, policy.Tally(f))
 		requests := make([]Request, len(f.Pods))
 		for i := range f.Pods {
@@ -880,9 +876,9 @@ func TestWhatIsForeseenFromAStatusThatIsTrueIsWhatIsDecided(t *testing.T) {
 			want[i] = verdict.Allowed
 		}
 		if diff := cmp.Diff(want, policy.Foresee(pub, f.Pods)); diff != "" {
-			t.Fatalf("seed %d (-want +got):\n%s", seed, diff)
+			t.Fatalf("(-want +got):\n%s", diff)
 		}
-	}
+	})
 }
 
 func TestALedgerTakesNoMoreThanAStatusCanHold(t *testing.T) {

@@ -17,10 +17,7 @@ import (
 	"github.com/berth-project/berth/pkg/testkit/worlds"
 )
 
-var (
-	deep    = flag.Bool("deep", false, "search larger worlds, which takes hours")
-	history = flag.String("history", "", "play this history of a small world in place of a search; pick the world with -run")
-)
+var deep = flag.Bool("deep", false, "search larger worlds, which takes hours")
 
 const (
 	// smallReplicas is how many pods the workload asks for. All but one must serve.
@@ -497,9 +494,29 @@ func TestEveryHistoryOfASmallWorld(t *testing.T) {
 	}
 	for name, left := range searched {
 		t.Run(name, func(t *testing.T) {
-			worlds.Test(t, func() worlds.World[move] { return newSmall(t, left) }, 0, *history)
+			worlds.Test(t, name, func() worlds.World[move] { return newSmall(t, left) }, 0)
 		})
 	}
+}
+
+// TestRandomHistoriesOfLargerWorlds tries some histories of the worlds that a search takes hours for.
+func TestRandomHistoriesOfLargerWorlds(t *testing.T) {
+	for name, left := range deepWorlds {
+		t.Run(name, func(t *testing.T) {
+			worlds.Check(t, name, 500, worlds.Walk(func() worlds.World[move] { return newSmall(t, left) }))
+		})
+	}
+}
+
+// TestHistories plays the histories that found a fault.
+func TestHistories(t *testing.T) {
+	all := map[string]worlds.Play{}
+	for _, some := range []map[string]troubles{smallWorlds, deepWorlds} {
+		for name, left := range some {
+			all[name] = worlds.Walk(func() worlds.World[move] { return newSmall(t, left) })
+		}
+	}
+	worlds.Replay(t, all)
 }
 
 var (

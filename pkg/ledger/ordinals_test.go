@@ -16,10 +16,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/testkit/worlds"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -46,7 +48,7 @@ type setWorld struct {
 	made int
 }
 
-func newSetWorld(tb testing.TB, replicas int32, spec string) *setWorld {
+func newSetWorld(tb rapid.TB, replicas int32, spec string) *setWorld {
 	tb.Helper()
 	w := &setWorld{world: emptyWorld(tb), uid: "db-uid", replicas: replicas, revision: 1, spec: spec, pods: map[int32]*corev1.Pod{}}
 	w.show()
@@ -73,7 +75,7 @@ func (w *setWorld) show() {
 	}
 }
 
-func newAdvancedSetWorld(tb testing.TB, replicas int32, spec string, reserved ...int32) *setWorld {
+func newAdvancedSetWorld(tb rapid.TB, replicas int32, spec string, reserved ...int32) *setWorld {
 	tb.Helper()
 	w := &setWorld{world: emptyWorld(tb), replicas: replicas, uid: "db-uid", revision: 1, spec: spec, pods: map[int32]*corev1.Pod{}}
 	w.reserves(reserved...)
@@ -315,53 +317,47 @@ func TestTheLayoutFollowsTheOrdinals(t *testing.T) {
 		`[{name: a, minReplicas: "20%"}, {name: b, minReplicas: 1, weight: 2}, {name: c, minReplicas: "30%", weight: 1}]`,
 	}
 	strategies := []string{`{}`, `{quotaScope: Workload}`, `{whenFull: Wait}`, `{type: Adaptive}`, `{type: Adaptive, quotaScope: Workload, whenFull: Wait}`}
-	for seed := range uint64(*histories) {
-		r := rand.New(rand.NewPCG(seed, 2))
-		spec := fmt.Sprintf(`{subsets: %s, scheduleStrategy: %s}`, subsets[r.IntN(len(subsets))], strategies[r.IntN(len(strategies))])
+	worlds.Check(t, "a StatefulSet", 200, func(t rapid.TB, h *worlds.History) {
+		spec := fmt.Sprintf(`{subsets: %s, scheduleStrategy: %s}`, h.Pick(subsets...), h.Pick(strategies...))
 		w := newSetWorld(t, 0, spec)
-		if advanced := seed%2 == 0; advanced {
+		if h.Yes("advanced", 2) {
 			w = newAdvancedSetWorld(t, 0, spec)
 		}
-		w.start = r.Int32N(2) * 7
+		w.start = int32(h.Number("start", 2)) * 7
 		shuffle := func(ordinals []int32) {
-			r.Shuffle(len(ordinals), func(i, j int) { ordinals[i], ordinals[j] = ordinals[j], ordinals[i] })
+			h.Shuffle(len(ordinals), func(i, j int) { ordinals[i], ordinals[j] = ordinals[j], ordinals[i] })
 		}
-		w.scale(r.Int32N(12), shuffle)
-		for range 30 {
-			var did string
-			steps := 5
-			if w.reserved != nil {
-				steps++
-			}
-			switch r.IntN(steps) {
-			case 0, 1:
-				w.scale(r.Int32N(16), shuffle)
-				did = "scaling"
-			case 2:
+		scale := func(most int) { w.scale(int32(h.Number("replicas", most)), shuffle) }
+		scale(12)
+		steps := []string{"scale", "scale", "update", "restart", "evict"}
+		if w.reserved != nil {
+			steps = append(steps, "reserve")
+		}
+		for range h.Steps(30) {
+			switch h.Pick(steps...) {
+			case "scale":
+				scale(16)
+			case "update":
 				w.revision++
-				w.roll(w.start + r.Int32N(w.replicas+1))
-				did = "an update"
-			case 3:
+				w.roll(w.start + int32(h.Number("partition", int(w.replicas)+1)))
+			case "restart":
 				w.restart()
-				did = "a restart"
-			case 5: // pods that stay have other positions, so all of them are made again
+			case "reserve": // pods that stay have other positions, so all of them are made again
 				w.reserves()
-				for range r.IntN(8) {
-					w.reserved[w.start+r.Int32N(12)] = true
+				for range h.Number("reserved", 8) {
+					w.reserved[w.start+int32(h.Number("ordinal", 12))] = true
 				}
-				for _, ordinal := range slices.Collect(maps.Keys(w.pods)) {
+				for _, ordinal := range slices.Sorted(maps.Keys(w.pods)) {
 					w.unmake(ordinal)
 				}
-				w.scale(r.Int32N(16), shuffle)
-				did = "a change of the reserved ordinals"
+				scale(16)
 			default:
-				for _, ordinal := range slices.Collect(maps.Keys(w.pods)) {
-					if r.IntN(3) == 0 {
+				for _, ordinal := range slices.Sorted(maps.Keys(w.pods)) {
+					if h.Yes(fmt.Sprint(ordinal), 3) {
 						w.unmake(ordinal)
 					}
 				}
 				w.scale(w.replicas, shuffle)
-				did = "evictions"
 			}
 			policy := w.ledger.byName[spreadKey].policy
 			plan := policy.Plan(w.replicas)
@@ -374,10 +370,10 @@ func TestTheLayoutFollowsTheOrdinals(t *testing.T) {
 				want.WriteString(policy.Subsets[home].Name)
 			}
 			if got := w.layout(); got != want.String() {
-				t.Fatalf("seed %d, %s: after %s the pods are in %s, want %s", seed, spec, did, got, want.String())
+				t.Fatalf("%s: the pods are in %s, want %s", spec, got, want.String())
 			}
 		}
-	}
+	})
 }
 
 // The first ordinal may change while pods wait. Those that belong elsewhere then are tried again.

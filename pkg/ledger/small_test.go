@@ -12,15 +12,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/testkit/worlds"
 )
 
-var (
-	deep    = flag.Bool("deep", false, "search larger worlds, which takes hours")
-	history = flag.String("history", "", "play this history of a small world in place of a search; pick the world with -run")
-)
+var deep = flag.Bool("deep", false, "search larger worlds, which takes hours")
 
 const (
 	smallSpec = `subsets:
@@ -175,7 +173,7 @@ var smallSpreads = sync.OnceValue(func() (objects []*v1beta1.WorkloadSpread) {
 })
 
 // newSmall is a small world that begins with a scheduler that has synchronized.
-func newSmall(tb testing.TB, left chances) *small {
+func newSmall(tb rapid.TB, left chances) *small {
 	tb.Helper()
 	s := &small{left: left, spread: left.spread}
 	s.begin(tb, time.Unix(1000, 0))
@@ -184,7 +182,7 @@ func newSmall(tb testing.TB, left chances) *small {
 }
 
 // begin starts a scheduler process.
-func (s *small) begin(tb testing.TB, now time.Time) {
+func (s *small) begin(tb rapid.TB, now time.Time) {
 	tb.Helper()
 	s.world = emptyWorldAt(tb, now)
 	s.scale(smallPods)
@@ -199,9 +197,29 @@ func TestEveryHistoryOfASmallWorld(t *testing.T) {
 	}
 	for name, left := range searched {
 		t.Run(name, func(t *testing.T) {
-			worlds.Test(t, func() worlds.World[move] { return newSmall(t, left) }, 0, *history)
+			worlds.Test(t, name, func() worlds.World[move] { return newSmall(t, left) }, 0)
 		})
 	}
+}
+
+// TestRandomHistoriesOfLargerWorlds tries some histories of the worlds that a search takes hours for.
+func TestRandomHistoriesOfLargerWorlds(t *testing.T) {
+	for name, left := range deepWorlds {
+		t.Run(name, func(t *testing.T) {
+			worlds.Check(t, name, 1000, worlds.Walk(func() worlds.World[move] { return newSmall(t, left) }))
+		})
+	}
+}
+
+// TestHistories plays the histories that found a fault.
+func TestHistories(t *testing.T) {
+	all := map[string]worlds.Play{slotsWorld: slotHistory, stormWorld: storms(false), stormOfSets: storms(true)}
+	for _, some := range []map[string]chances{smallWorlds, deepWorlds} {
+		for name, left := range some {
+			all[name] = worlds.Walk(func() worlds.World[move] { return newSmall(t, left) })
+		}
+	}
+	worlds.Replay(t, all)
 }
 
 // smallWorlds are searched with each run of the tests. In each, the last pod has to wait for a slot, or two pods may use one.
@@ -228,7 +246,7 @@ var deepWorlds = map[string]chances{
 	"two crashes with old events":  {pods: 2, crashes: 2, deleted: 1, old: 1},
 	"labels":                       {pods: 3, relabelled: 2, unanswered: 1, ticks: 1},
 	"labels and a crash":           {pods: 3, relabelled: 1, crashes: 1},
-	"edits":                        {pods: 3, edits: 3, unanswered: 1, ticks: 1},
+	"many edits":                   {pods: 3, edits: 3, unanswered: 1, ticks: 1},
 	"edits and a crash":            {pods: 3, edits: 1, crashes: 1},
 	"refusals of another plugin":   {pods: 3, refusals: 2, deleted: 1, lost: 1, audits: 2},
 	"everything once, of two pods": {pods: 2, unanswered: 1, refused: 1, lost: 1, refusals: 1, again: 1, old: 1, deleted: 1, relabelled: 1, edits: 1, crashes: 1, audits: 1, ticks: 1},

@@ -3,8 +3,8 @@ package ledger
 import (
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,15 +14,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/testkit/worlds"
 )
 
-// storm is a world with a scheduler. It runs a cycle for each woken pod, among random events of every kind.
+// storm is a world with a scheduler. It runs a cycle for each woken pod, among events of every kind.
 type storm struct {
 	*world
-	r *rand.Rand
+	h *worlds.History
 	// calm is true for a world without changes that may put a subset over its quota.
 	calm bool
 	// ranked is true if spreads have minimums and shares.
@@ -153,23 +155,21 @@ var stormStrategies = []string{
 }
 
 func (s *storm) newSpec(strategy string) string {
-	quota := func() string { return fmt.Sprintf("maxReplicas: %d", 1+s.r.IntN(4)) }
-	percent := !s.calm && s.r.IntN(5) == 0
+	quota := func() string { return fmt.Sprintf("maxReplicas: %d", 1+s.h.Number("quota", 4)) }
+	percent := !s.calm && s.h.Yes("percent", 5)
 	switch {
 	case percent && s.ranked: // a share without a node goes to the others
 		return fmt.Sprintf(inZones, `maxReplicas: "30%"`, `maxReplicas: "50%", minReplicas: 1`, `maxReplicas: "20%"`, strategy)
 	case percent:
 		return fmt.Sprintf(inZones, `maxReplicas: "30%"`, `maxReplicas: "50%"`, "maxReplicas: null", strategy)
 	case s.ranked:
-		weight := s.r.Int32N(4)
+		weighted := s.h.Number("weight", 4)
 		quota = func() string {
-			return fmt.Sprintf("maxReplicas: %d, minReplicas: %d, weight: %d", 2+s.r.IntN(3), s.r.IntN(3), weight*s.r.Int32N(3))
+			return fmt.Sprintf("maxReplicas: %d, minReplicas: %d, weight: %d", 2+s.h.Number("quota", 3), s.h.Number("min", 3), weighted*s.h.Number("times", 3))
 		}
 	}
 	return fmt.Sprintf(inZones, quota(), quota(), quota(), strategy)
 }
-
-func (s *storm) anyStrategy() string { return stormStrategies[s.r.IntN(len(stormStrategies))] }
 
 func (s *storm) showSpread(name, kind, target, spec string) {
 	s.generation++
@@ -191,26 +191,33 @@ func (s *storm) newPod() {
 	if s.calm {
 		owners = owners[:3]
 	}
-	rs := owners[s.r.IntN(len(owners))]
-	pod := podOf(types.UID(rs+"-uid"), fmt.Sprintf("p%d", s.made))
+	if s.sets {
+		owners = append(owners, "db", "db", "db", "db", "db")[:2*len(owners)]
+	}
+	rs, name := s.h.Pick(owners...), fmt.Sprintf("p%d", s.made)
+	if rs == "db" {
+		name = fmt.Sprintf("db-%d", s.h.Number("ordinal", 10))
+	}
+	if s.pods[name] != nil {
+		rs, name = "rs1", fmt.Sprintf("p%d", s.made)
+	}
+	pod := podOf(types.UID(rs+"-uid"), name)
 	pod.OwnerReferences[0].Name = rs
-	pod.Labels["pod-template-hash"] = "v" + rs[2:]
-	if s.sets && s.r.IntN(2) == 0 {
-		name := fmt.Sprintf("db-%d", s.r.IntN(10))
-		if s.pods[name] == nil {
-			pod.Name, pod.OwnerReferences[0] = name, metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", UID: "db-uid", Controller: ptr.To(true)}
-		}
+	if pod.Labels["pod-template-hash"] = "v" + rs[2:]; rs == "db" {
+		pod.Labels["pod-template-hash"] = s.h.Pick("v1", "v2")
+		pod.OwnerReferences[0].Kind, pod.UID = "StatefulSet", types.UID(fmt.Sprintf("p%d-uid", s.made))
 	}
-	if s.r.IntN(3) == 0 {
-		pod.Labels[v1beta1.PodGroupLabel] = fmt.Sprintf("g%d", s.r.IntN(2))
+	if group := s.h.Pick("single", "single", "g0", "g1"); group != "single" {
+		pod.Labels[v1beta1.PodGroupLabel] = group
 	}
-	if s.r.IntN(6) == 0 {
-		pod.Annotations = map[string]string{v1beta1.AdmittedAnnotation: fmt.Sprintf(`{"name":"web","subset":%q,"pick":%q}`, []string{"", "a", "b", "c"}[s.r.IntN(4)], pod.Name)}
+	if s.h.Yes("admitted", 6) {
+		in := s.h.Pick("to none", "to a", "to b", "to c")
+		pod.Annotations = map[string]string{v1beta1.AdmittedAnnotation: fmt.Sprintf(`{"name":"web","subset":%q,"pick":%q}`, strings.TrimPrefix(strings.TrimPrefix(in, "to "), "none"), pod.Name)}
 	}
-	if s.r.IntN(6) == 0 {
+	if s.h.Yes("important", 6) {
 		pod.Spec.Priority = ptr.To[int32](10)
 	}
-	requesting(pod, []string{"1", "2"}[s.r.IntN(2)])
+	requesting(pod, strconv.Itoa(1+s.h.Number("cpu", 2)))
 	p := &stormPod{Pod: pod, awake: true}
 	s.pods[pod.Name] = p
 	s.do(PodSeen{Pod: pod})
@@ -239,7 +246,9 @@ func (s *storm) cycle(p *stormPod) {
 		result := Feasible
 		switch {
 		case !s.hasRoom(p, fx.Check.Policy.Subsets[fx.Check.Subset].Name):
-			result = []CheckResult{Infeasible, Feasible}[s.r.IntN(2)]
+			if result = Feasible; s.h.Pick("finds none", "finds some") == "finds none" {
+				result = Infeasible
+			}
 		case fx.Check.Tried:
 			result = FeasibleAgain
 		}
@@ -268,7 +277,7 @@ func (s *storm) goOn(p *stormPod) {
 		if p.reserved = s.do(NodeFound{UID: p.UID, Decision: d}).OK; !p.reserved {
 			end()
 		}
-	case !p.sent && s.r.IntN(3) == 0:
+	case !p.sent && s.h.Yes("loses its node", 3):
 		s.do(NodeLost{UID: p.UID})
 		end()
 	case !p.sent:
@@ -277,12 +286,12 @@ func (s *storm) goOn(p *stormPod) {
 			end()
 		}
 	default:
-		switch s.r.IntN(6) {
-		case 0:
+		switch s.h.Pick("bound", "bound", "bound", "bound", "refused", "no answer") {
+		case "refused":
 			s.do(BindRefused{UID: p.UID})
 			s.do(NodeLost{UID: p.UID})
 			end()
-		case 1:
+		case "no answer":
 			s.do(BindUnknown{UID: p.UID, Until: s.now.Add(time.Second)})
 			s.do(NodeLost{UID: p.UID})
 			p.doubted = append(p.doubted, d.Name())
@@ -303,22 +312,33 @@ func (s *storm) bind(p *stormPod, in string) {
 	s.do(PodSeen{Pod: p.Pod})
 }
 
-func (s *storm) any() *stormPod {
-	if len(s.pods) == 0 {
-		return nil
-	}
-	names := slices.Sorted(maps.Keys(s.pods))
-	return s.pods[names[s.r.IntN(len(names))]]
-}
+// stormSteps are what may happen, as often as they are there. What comes after the calm ones may put a subset over its quota.
+var stormSteps = slices.Concat(slices.Repeat([]string{"go on with"}, 12), slices.Repeat([]string{"create"}, 10),
+	[]string{"delete", "delete", "a second passes for", "hold", "room in", "audit", "show again", "rest"})
+
+var wildSteps = slices.Concat(stormSteps, []string{"relabel", "relabel", "give away", "owner", "edit", "other spread", "delete spread", "node", "bind elsewhere", "nominate"})
 
 func (s *storm) step() {
-	if len(s.pods) < 12 && s.r.IntN(4) == 0 || len(s.pods) == 0 {
-		s.newPod()
-		return
+	kinds := wildSteps
+	if s.calm {
+		kinds = stormSteps
 	}
-	p := s.any()
-	switch n := s.r.IntN(30); {
-	case n < 12:
+	kind := "create"
+	if len(s.pods) > 0 {
+		kind = s.h.Pick(kinds...)
+	}
+	var p *stormPod
+	switch kind {
+	case "create", "room in", "audit", "rest", "owner", "edit", "other spread", "delete spread", "node":
+	default:
+		p = s.pods[s.h.Pick(slices.Sorted(maps.Keys(s.pods))...)]
+	}
+	switch kind {
+	case "create":
+		if len(s.pods) < 12 {
+			s.newPod()
+		}
+	case "go on with":
 		switch {
 		case p.bound:
 		case p.decision != nil:
@@ -326,94 +346,97 @@ func (s *storm) step() {
 		default:
 			s.cycle(p)
 		}
-	case n < 14:
+	case "delete":
 		s.do(PodGone{UID: p.UID})
 		delete(s.pods, p.Name)
-	case n == 14:
+	case "a second passes for":
 		s.now = s.now.Add(time.Second)
-		if s.do(TimePassed{}); !p.bound && len(p.doubted) > 0 {
-			if s.r.IntN(2) == 0 {
-				s.bind(p, p.doubted[s.r.IntN(len(p.doubted))])
-			} else if p.decision == nil {
-				s.now = s.now.Add(time.Second)
-				s.do(BindDisproved{UID: p.UID, ReadAt: s.now})
-				p.doubted = nil
-			}
+		if s.do(TimePassed{}); p.bound || len(p.doubted) == 0 {
+			break
 		}
-	case n == 15:
+		if in := s.h.Pick(append(slices.Repeat([]string{"it is not bound"}, len(p.doubted)), p.doubted...)...); in != "it is not bound" {
+			s.bind(p, in)
+		} else if p.decision == nil {
+			s.now = s.now.Add(time.Second)
+			s.do(BindDisproved{UID: p.UID, ReadAt: s.now})
+			p.doubted = nil
+		}
+	case "hold":
 		p.held = !p.held
 		p.awake = p.awake || !p.held && !p.bound
-	case n == 16:
-		in := []string{"a", "b", "c"}[s.r.IntN(3)] + []string{"1", "2"}[s.r.IntN(2)]
+	case "room in":
+		in := s.h.Pick("a1", "a2", "b1", "b2", "c1", "c2")
 		if s.room[in] = !s.room[in]; !s.room[in] {
 			s.thereIsRoom(in)
 		}
-	case n == 17:
+	case "audit":
 		s.do(Audit{})
-	case n == 18:
+	case "show again":
 		s.do(PodSeen{Pod: p.DeepCopy()})
-	case s.calm:
-	case n == 19 || n == 20:
+	case "rest":
+		s.rest()
+	case "relabel":
 		changed := p.DeepCopy()
-		if s.r.IntN(2) == 0 {
-			changed.Labels["pod-template-hash"] = []string{"v1", "v2"}[s.r.IntN(2)]
+		if to := s.h.Pick("v1", "v2", "single", "g0", "g1"); to[0] == 'v' {
+			changed.Labels["pod-template-hash"] = to
 		} else {
-			changed.Labels[v1beta1.PodGroupLabel] = []string{"", "g0", "g1"}[s.r.IntN(3)]
+			changed.Labels[v1beta1.PodGroupLabel] = strings.TrimPrefix(to, "single")
 		}
 		p.Pod = changed
 		s.do(PodSeen{Pod: changed})
-	case n == 21:
+	case "give away":
 		p.Pod = ownedBy(p.Pod, "", "")
-		rs := []string{"rs1", "rs2", "rs3", "rs4"}[s.r.IntN(4)]
+		rs := s.h.Pick("rs1", "rs2", "rs3", "rs4")
 		p.OwnerReferences[0].Name, p.OwnerReferences[0].UID = rs, types.UID(rs+"-uid")
 		s.do(PodSeen{Pod: p.Pod})
-	case n == 22:
+	case "owner":
 		names := []string{"rs1", "rs2", "rs3", "rs4", "web", "api"}
 		if s.sets {
 			names = append(names, "db", "db")
 		}
-		name := names[s.r.IntN(len(names))]
-		if s.r.IntN(3) == 0 {
+		name := s.h.Pick(names...)
+		if s.h.Yes("gone", 3) {
 			s.hideOwner(name)
 		} else {
-			s.replicas[name] = s.r.Int32N(12)
+			s.replicas[name] = int32(s.h.Number("replicas", 12))
 			s.showOwner(name)
 		}
-	case n == 23:
-		s.showSpread("web", "Deployment", []string{"web", "web", "web", "api"}[s.r.IntN(4)], s.newSpec(s.anyStrategy()))
-	case n == 24:
-		switch s.r.IntN(4) {
-		case 0:
-			s.showSpread("set", "ReplicaSet", "rs1", s.newSpec(s.anyStrategy()))
-		case 1:
-			s.showSpread("second", "Deployment", "web", s.newSpec(s.anyStrategy()))
-		case 2:
+	case "edit":
+		s.showSpread("web", "Deployment", s.h.Pick("web", "web", "web", "api"), s.newSpec(s.h.Pick(stormStrategies...)))
+	case "other spread":
+		switch s.h.Pick("of rs1", "second", "broken", "filtered") {
+		case "of rs1":
+			s.showSpread("set", "ReplicaSet", "rs1", s.newSpec(s.h.Pick(stormStrategies...)))
+		case "second":
+			s.showSpread("second", "Deployment", "web", s.newSpec(s.h.Pick(stormStrategies...)))
+		case "broken":
 			s.showSpread("web", "Deployment", "web", `subsets: [{name: a, maxReplicas: -1}]`)
 		default:
 			s.showSpread("set", "ReplicaSet", "rs2", `{targetFilter: {selector: {matchLabels: {pod-template-hash: v1}}}, subsets: [{name: b, maxReplicas: 2}]}`)
 		}
-	case n == 25:
-		s.do(SpreadGone{Key: types.NamespacedName{Namespace: "ns", Name: []string{"web", "set", "second"}[s.r.IntN(3)]}})
-	case n == 26:
-		if s.r.IntN(2) == 0 {
+	case "delete spread":
+		s.do(SpreadGone{Key: types.NamespacedName{Namespace: "ns", Name: s.h.Pick("web", "set", "second")}})
+	case "node":
+		if s.h.Pick("gone", "there") == "gone" {
 			s.do(NodeGone{Name: "node-b"})
 		} else {
 			s.seeNode("node-b", "b")
 			s.awake = nil
 		}
-	case n == 27:
+	case "bind elsewhere":
 		if !p.bound && p.decision == nil && len(p.doubted) == 0 {
-			p.Pod = onNode(p.Pod, []string{"node-a", "node-b", "node-x"}[s.r.IntN(3)], "-")
+			p.Pod = onNode(p.Pod, s.h.Pick("node-a", "node-b", "node-x"), "-")
 			p.bound, p.awake = true, false
 			s.do(PodSeen{Pod: p.Pod})
 		}
-	case n == 28:
+	case "nominate":
 		if !p.bound {
 			p.Pod = p.DeepCopy()
-			p.Status.NominatedNodeName = []string{"", "node-a", "node-b"}[s.r.IntN(3)]
+			p.Status.NominatedNodeName = strings.TrimPrefix(s.h.Pick("nowhere", "node-a", "node-b"), "nowhere")
 			s.do(PodSeen{Pod: p.Pod})
 		}
 	}
+	s.check()
 }
 
 // thereIsRoom makes the scheduler's queue ask the ledger about the waiting pods.
@@ -562,17 +585,17 @@ func (s *storm) rest() {
 	s.t.Helper()
 	limit := 200 + 100*len(s.pods)
 	for cycles := 0; ; cycles++ {
-		var next *stormPod
+		var names []string
 		for _, name := range slices.Sorted(maps.Keys(s.pods)) {
 			if p := s.pods[name]; p.decision != nil || p.awake && !p.bound {
-				if next == nil || s.r.IntN(2) == 0 {
-					next = p
-				}
+				names = append(names, "then "+name)
 			}
 		}
-		if next == nil {
+		if len(names) == 0 {
 			break
 		}
+		s.h.Line()
+		next := s.pods[strings.TrimPrefix(s.h.Pick(names...), "then ")]
 		if cycles > limit {
 			s.fatalf("the pods do not come to rest; %s is tried again and again", next.Name)
 		}
@@ -708,59 +731,42 @@ func (s *storm) end() {
 	}
 }
 
-// TestNoPodSleepsThatCouldGo runs a scheduler among random events of every kind. There are two revisions, and workloads with spreads at two levels.
+// storms play a scheduler among random events of every kind. There are two revisions, and workloads with spreads at two levels.
 // Spreads are edited, become invalid, are deleted and created again. Half of the histories have spreads with minimums and shares. There are pod groups, percentages, owners that arrive late or are deleted, and
-// pods that change in place. After each event the test counts again. From time to time it runs cycles until no pod is woken any more, which must be
+// pods that change in place. With sets, half of the pods belong to a StatefulSet, whose first ordinal changes as well. Its pods have homes, and may be strays.
+//
+// After each event the test counts again. From time to time it runs cycles until no pod is woken any more, which must be
 // soon. Then it looks for sleeping pods that could go.
-func TestNoPodSleepsThatCouldGo(t *testing.T) {
-	seeds := []uint64{892, 1460, 2725, 2761, 4729, 5369} // each showed a fault that is fixed now
-	old := len(seeds)
-	for seed := range uint64(*histories) {
-		seeds = append(seeds, seed)
-	}
-	for i, seed := range seeds {
-		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
-			s := newStorm(t, seed)
-			s.ranked = i >= old && seed%2 == 1
-			s.run(seed)
-		})
-	}
-}
-
-func newStorm(t *testing.T, seed uint64) *storm {
-	t.Helper()
-	return &storm{world: emptyWorld(t), r: rand.New(rand.NewPCG(seed, 3)), calm: seed%3 == 0, pods: map[string]*stormPod{}, room: map[string]bool{}, replicas: map[string]int32{}}
-}
-
-func (s *storm) run(seed uint64) {
-	names := []string{"rs1", "rs2", "rs3", "rs4", "web", "api"}
-	if s.sets {
-		names = append(names, "db")
-	}
-	for _, name := range names {
-		s.replicas[name] = 10
-		if s.calm || s.r.IntN(4) > 0 {
-			s.showOwner(name)
+func storms(sets bool) worlds.Play {
+	return func(t rapid.TB, h *worlds.History) {
+		s := &storm{world: emptyWorld(t), h: h, sets: sets, pods: map[string]*stormPod{}, room: map[string]bool{}, replicas: map[string]int32{}}
+		s.calm, s.ranked = h.Pick("wild", "calm", "wild") == "calm", h.Yes("ranked", 2)
+		names := []string{"rs1", "rs2", "rs3", "rs4", "web", "api"}
+		if s.sets {
+			names = append(names, "db")
 		}
-	}
-	s.showSpread("web", "Deployment", "web", s.newSpec(stormStrategies[seed%uint64(len(stormStrategies))]))
-	for range 6 {
-		for range 25 {
+		for _, name := range names {
+			s.replicas[name] = 10
+			if s.calm || !h.Yes(name+" comes late", 4) {
+				s.showOwner(name)
+			}
+		}
+		s.showSpread("web", "Deployment", "web", s.newSpec(h.Pick(stormStrategies...)))
+		for range h.Steps(150) {
 			s.step()
-			s.check()
 		}
 		s.rest()
+		s.end()
 	}
-	s.end()
 }
 
-// TestNoPodOfAStatefulSetSleepsThatCouldGo is the same with a StatefulSet, whose first ordinal changes as well. Its pods have homes, and may be strays.
+const (
+	stormWorld  = "a storm"
+	stormOfSets = "a storm with a StatefulSet"
+)
+
+func TestNoPodSleepsThatCouldGo(t *testing.T) { worlds.Check(t, stormWorld, 300, storms(false)) }
+
 func TestNoPodOfAStatefulSetSleepsThatCouldGo(t *testing.T) {
-	for seed := range uint64(*histories) {
-		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
-			s := newStorm(t, seed)
-			s.sets, s.ranked = true, seed%2 == 1
-			s.run(seed)
-		})
-	}
+	worlds.Check(t, stormOfSets, 300, storms(true))
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"sort"
 	"strings"
-	"testing"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -16,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
@@ -24,7 +24,7 @@ import (
 
 // world drives a ledger and records its requests.
 type world struct {
-	t      testing.TB
+	t      rapid.TB
 	ledger *Ledger
 	now    time.Time
 	// result is what a pod finds when the ledger makes it check the nodes of a subset.
@@ -46,12 +46,12 @@ var (
 )
 
 // emptyWorld has only nodes node-a and node-b in zones a and b.
-func emptyWorld(tb testing.TB) *world {
+func emptyWorld(tb rapid.TB) *world {
 	tb.Helper()
 	return emptyWorldAt(tb, time.Unix(1000, 0))
 }
 
-func emptyWorldAt(tb testing.TB, now time.Time) *world {
+func emptyWorldAt(tb rapid.TB, now time.Time) *world {
 	tb.Helper()
 	w := &world{t: tb, now: now, ledger: New(2 * time.Second), result: func(*NodeCheck) CheckResult { return Feasible }}
 	for _, zone := range []string{"a", "b"} {
@@ -61,7 +61,7 @@ func emptyWorldAt(tb testing.TB, now time.Time) *world {
 }
 
 // newWorld also has a Deployment "web" with this number of replicas and one ReplicaSet.
-func newWorld(tb testing.TB, replicas int32) *world {
+func newWorld(tb rapid.TB, replicas int32) *world {
 	tb.Helper()
 	w := emptyWorld(tb)
 	w.scale(replicas)
@@ -134,7 +134,7 @@ func (w *world) spreadOf(name string, generation int64, kind, workload, spec str
 	w.apply(SpreadSeen{Spread: spreadObject(w.t, name, generation, kind, workload, spec)})
 }
 
-func spreadObject(tb testing.TB, name string, generation int64, kind, workload, spec string) *v1beta1.WorkloadSpread {
+func spreadObject(tb rapid.TB, name string, generation int64, kind, workload, spec string) *v1beta1.WorkloadSpread {
 	tb.Helper()
 	object := &v1beta1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("spread-uid-" + name), Generation: generation}}
 	object.Spec.TargetReference = v1beta1.TargetReference{APIVersion: "apps/v1", Kind: kind, Name: workload}

@@ -2,7 +2,6 @@ package moves
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,8 +14,6 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/testkit/worlds"
 )
-
-var history = flag.String("history", "", "play this history of the small world in place of a search")
 
 const (
 	smallReplicas = 3
@@ -327,7 +324,14 @@ func (s *small) Key() string {
 
 // TestEveryHistoryOfASmallWorld lets the cycles of two deschedulers overlap in every order, with one kind of trouble at a time.
 func TestEveryHistoryOfASmallWorld(t *testing.T) {
-	for name, start := range map[string]func() worlds.World[smallMove]{
+	for name, start := range smallWorlds(t) {
+		t.Run(name, func(t *testing.T) { worlds.Test(t, name, start, 0) })
+	}
+}
+
+func smallWorlds(t *testing.T) map[string]func() worlds.World[smallMove] {
+	t.Helper()
+	return map[string]func() worlds.World[smallMove]{
 		"a crash":            func() worlds.World[smallMove] { return newSmall(t, 2, 1, 0, 0) },
 		"a refused eviction": func() worlds.World[smallMove] { return newSmall(t, 2, 0, 1, 0) },
 		"a clock that goes back": func() worlds.World[smallMove] {
@@ -336,7 +340,10 @@ func TestEveryHistoryOfASmallWorld(t *testing.T) {
 			return s
 		},
 		"an eviction without answer": func() worlds.World[smallMove] { return newSmall(t, 2, 0, 0, 1) },
-	} {
-		t.Run(name, func(t *testing.T) { worlds.Test(t, start, 0, *history) })
 	}
+}
+
+// TestRandomHistoriesOfALargerWorld tries some histories of a world in which all kinds of trouble happen.
+func TestRandomHistoriesOfALargerWorld(t *testing.T) {
+	worlds.Check(t, "everything", 300, worlds.Walk(func() worlds.World[smallMove] { return newSmall(t, 4, 2, 2, 2) }))
 }

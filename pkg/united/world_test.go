@@ -2,24 +2,25 @@ package united
 
 import (
 	"fmt"
-	"math/rand"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
 
 	"github.com/berth-project/berth/pkg/allocation"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/testkit/worlds"
 )
 
 // world is a cluster that is small enough to check at every step: children with their controllers, a scheduler, and rooms that change. Nothing of the model is
 // in it.
 type world struct {
-	t      *testing.T
+	t      rapid.TB
 	policy *Policy
-	random *rand.Rand
+	random *worlds.History
 	now    time.Time
 	// skew is how far the controller's clock is ahead.
 	skew     time.Duration
@@ -42,9 +43,9 @@ type world struct {
 	away     map[string]time.Time
 }
 
-func newWorld(t *testing.T, seed int64, policy *Policy) *world {
+func newWorld(t rapid.TB, h *worlds.History, policy *Policy) *world {
 	t.Helper()
-	return &world{t: t, policy: policy, random: rand.New(rand.NewSource(seed)), now: time.Unix(10_000, 0), room: make([]int32, len(policy.Subsets))}
+	return &world{t: t, policy: policy, random: h, now: time.Unix(10_000, 0), room: make([]int32, len(policy.Subsets))}
 }
 
 func (w *world) say(format string, args ...any) {
@@ -102,13 +103,13 @@ func (w *world) reconcile(crash bool) {
 		observed.Clusters = append(observed.Clusters, Cluster{Name: name, Reachable: !away})
 	}
 	plan := w.policy.Plan(observed)
-	if crash && w.random.Intn(3) == 0 {
+	if crash && w.random.IntN(3) == 0 {
 		w.say("crash before the status")
 		return
 	}
 	w.status = plan.Status // the first write
 	for i, wanted := range plan.Children {
-		if crash && w.random.Intn(2) == 0 {
+		if crash && w.random.IntN(2) == 0 {
 			w.say("crash before write %d of %d", i+1, len(plan.Children))
 			return
 		}
@@ -302,67 +303,62 @@ const (
 // sum holds. While the total stays as it is, ready pods never become fewer than the total because of a move. When the room stays as it is, everything comes to rest,
 // and what rests is what the room allows, from the first subset on.
 //
-// From seed 120 on it looks ahead. In two thirds of these worlds the scheduler answers, though late and with old answers in between.
-func TestNothingThatRunsIsDeletedToFindOut(t *testing.T) { nothingIsDeletedToFindOut(t, 200, false) }
+// Some worlds look ahead. In half of these the scheduler answers, though late and with old answers in between.
+func TestNothingThatRunsIsDeletedToFindOut(t *testing.T) {
+	worlds.Check(t, "rooms", 150, nothingIsDeletedToFindOut(false, "reserve", "plain", "look ahead", "look ahead with answers"))
+}
 
 // TestNothingThatRunsIsDeletedWhenAClockJumps is the same while the controller's clock jumps by an hour, back and forth. Once it is right again, everything comes to rest within an hour and the times
 // that there always are: a condition whose time is an hour ahead is an hour longer in force.
 func TestNothingThatRunsIsDeletedWhenAClockJumps(t *testing.T) {
-	nothingIsDeletedToFindOut(t, 120, true)
+	worlds.Check(t, "rooms and a clock", 100, nothingIsDeletedToFindOut(true, "reserve", "plain"))
 }
 
-func nothingIsDeletedToFindOut(t *testing.T, seeds int64, jumps bool) {
-	t.Helper()
-	for seed := range seeds {
-		random := rand.New(rand.NewSource(seed))
-		subsets := []Subset{{Name: "a"}, {Name: "b"}, {Name: "c"}}[:2+random.Intn(2)]
+func nothingIsDeletedToFindOut(jumps bool, kinds ...string) func(rapid.TB, *worlds.History) {
+	return func(t rapid.TB, random *worlds.History) {
+		kind := random.Pick(kinds...)
+		subsets := []Subset{{Name: "a"}, {Name: "b"}, {Name: "c"}}[:2+random.IntN(2)]
 		for i := range subsets {
-			if random.Intn(3) == 0 {
-				subsets[i].Min = count(int32(random.Intn(4)))
+			if random.IntN(3) == 0 {
+				subsets[i].Min = count(int32(random.IntN(4)))
 			}
-			if i < len(subsets)-1 && random.Intn(2) == 0 {
-				subsets[i].Max = count(subsets[i].Min.Value + int32(random.Intn(8)))
+			if i < len(subsets)-1 && random.IntN(2) == 0 {
+				subsets[i].Max = count(subsets[i].Min.Value + int32(random.IntN(8)))
 			}
 		}
-		policy := policyOf(int32(1+random.Intn(20)), subsets...)
-		policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable, Reserve: seed%3 == 0 && seed < 120, LookAhead: seed >= 120}
-		if seed%3 == 1 && random.Intn(2) == 0 {
+		policy := policyOf(int32(1+random.IntN(20)), subsets...)
+		policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable, Reserve: kind == "reserve", LookAhead: strings.HasPrefix(kind, "look")}
+		if kind != "reserve" && random.IntN(3) == 0 {
 			policy.Template.Kind = StatefulSetKind
 		}
-		w := newWorld(t, seed, policy)
-		w.answers = policy.Adaptive.LookAhead && seed%3 > 0
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			w.t = t
-			w.changeRoom(random)
-			for range 60 {
-				switch random.Intn(12) {
-				case 0:
-					w.changeRoom(random)
-				case 1:
-					policy.Replicas = int32(random.Intn(25))
-					policy.Surge = max((policy.Replicas+3)/4, 1)
-					w.generation, w.since = w.generation+1, w.clock()
-					w.say("%d replicas", policy.Replicas)
-				case 2, 3:
-					if jumps {
-						w.skew = time.Duration(random.Intn(3)-1) * time.Hour
-						w.say("the clock is %s ahead", w.skew)
-					}
-				}
-				w.round(random.Intn(4) == 0)
-			}
-			if jumps {
-				w.skew = 0
-				w.say("the clock is right")
-				for end := w.now.Add(time.Hour); w.now.Before(end); {
-					w.round(false)
+		w := newWorld(t, random, policy)
+		w.answers = kind == "look ahead with answers"
+		w.changeRoom(random)
+		for range random.Steps(60) {
+			switch random.IntN(12) {
+			case 0:
+				w.changeRoom(random)
+			case 1:
+				policy.Replicas = int32(random.IntN(25))
+				policy.Surge = max((policy.Replicas+3)/4, 1)
+				w.generation, w.since = w.generation+1, w.clock()
+				w.say("%d replicas", policy.Replicas)
+			case 2, 3:
+				if jumps {
+					w.skew = time.Duration(random.IntN(3)-1) * time.Hour
+					w.say("the clock is %s ahead", w.skew)
 				}
 			}
-			w.rest()
-		})
-		if t.Failed() {
-			return
+			w.round(random.IntN(4) == 0)
 		}
+		if jumps {
+			w.skew = 0
+			w.say("the clock is right")
+			for end := w.now.Add(time.Hour); w.now.Before(end); {
+				w.round(false)
+			}
+		}
+		w.rest()
 	}
 }
 
@@ -374,19 +370,19 @@ func (w *world) round(crash bool) {
 	if w.reconcile(crash); !crash {
 		w.check()
 	}
-	if w.answers && w.random.Intn(3) > 0 {
+	if w.answers && w.random.IntN(3) > 0 {
 		w.answer()
 	}
-	w.live(time.Duration(1+w.random.Intn(20)) * time.Second)
+	w.live(time.Duration(1+w.random.IntN(20)) * time.Second)
 	if enough && w.ready() < total {
 		w.fail("%d pods are ready, and %d were before: %s", w.ready(), total, w)
 	}
 }
 
 // changeRoom gives subsets other room. Nodes that run pods stay.
-func (w *world) changeRoom(random *rand.Rand) {
+func (w *world) changeRoom(random *worlds.History) {
 	for i := range w.room {
-		w.room[i] = int32(random.Intn(15))
+		w.room[i] = int32(random.IntN(15))
 	}
 	w.room[len(w.room)-1] = 100
 	w.say("room %v", w.room)
@@ -442,156 +438,141 @@ func (w *world) rest() {
 
 // TestNoPodWaitsWithLookAhead: while the scheduler answers and the room stays as it is, no pod is made that finds no node.
 func TestNoPodWaitsWithLookAhead(t *testing.T) {
-	for seed := range int64(40) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			random := rand.New(rand.NewSource(seed))
-			policy := policyOf(0, Subset{Name: "a"}, Subset{Name: "b", Min: count(int32(random.Intn(2)))}, Subset{Name: "c"})
-			policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable, LookAhead: true}
-			w := newWorld(t, seed, policy)
-			w.answers = true
-			w.room = []int32{int32(random.Intn(9)), int32(1 + random.Intn(9)), 100}
-			for range 5 {
-				policy.Replicas = int32(random.Intn(25))
-				policy.Surge = max((policy.Replicas+3)/4, 1)
-				w.generation, w.since = w.generation+1, w.now
-				w.say("%d replicas, room %v", policy.Replicas, w.room)
-				w.reconcile(false) // it waits for the answer
-				w.now = w.now.Add(time.Second)
+	worlds.Check(t, "look ahead", 40, func(t rapid.TB, random *worlds.History) {
+		policy := policyOf(0, Subset{Name: "a"}, Subset{Name: "b", Min: count(int32(random.IntN(2)))}, Subset{Name: "c"})
+		policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable, LookAhead: true}
+		w := newWorld(t, random, policy)
+		w.answers = true
+		w.room = []int32{int32(random.IntN(9)), int32(1 + random.IntN(9)), 100}
+		for range 5 {
+			policy.Replicas = int32(random.IntN(25))
+			policy.Surge = max((policy.Replicas+3)/4, 1)
+			w.generation, w.since = w.generation+1, w.now
+			w.say("%d replicas, room %v", policy.Replicas, w.room)
+			w.reconcile(false) // it waits for the answer
+			w.now = w.now.Add(time.Second)
+			w.answer()
+			for range 40 {
+				w.round(false)
 				w.answer()
-				for range 40 {
-					w.round(false)
-					w.answer()
-				}
-				if w.waited > 0 || w.ready() != policy.Replicas {
-					w.fail("%d pods waited, and %d of %d are ready: %s", w.waited, w.ready(), policy.Replicas, w)
-				}
 			}
-		})
-	}
+			if w.waited > 0 || w.ready() != policy.Replicas {
+				w.fail("%d pods waited, and %d of %d are ready: %s", w.waited, w.ready(), policy.Replicas, w)
+			}
+		}
+	})
 }
 
 // TestChildrenGoWhenOthersAreReady removes and adds subsets, switches the kind, and makes duplicates, with crashes between writes. At every write the sum holds, and
 // ready pods never become fewer than the total. In the end only the right children are left.
 func TestChildrenGoWhenOthersAreReady(t *testing.T) {
-	for seed := range int64(100) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			random := rand.New(rand.NewSource(seed))
-			policy := policyOf(int32(1+random.Intn(12)), Subset{Name: "a"}, Subset{Name: "b"})
-			if random.Intn(2) == 0 {
-				policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable}
-			}
-			w := newWorld(t, seed, policy)
-			w.room = []int32{100, 100, 100, 100}
-			for range 4 {
-				w.round(false)
-			}
-			for range 4 {
-				switch random.Intn(3) {
-				case 0:
-					names := [][]string{{"a", "b"}, {"b", "c"}, {"c"}, {"a", "c", "d"}}[random.Intn(4)]
-					policy.Subsets = nil
-					for _, name := range names {
-						policy.Subsets = append(policy.Subsets, Subset{Name: name})
-					}
-					w.say("subsets %v", names)
-				case 1:
-					if policy.Template.Kind == DeploymentKind {
-						policy.Template = &Template{Kind: CloneSetKind}
-					} else {
-						policy.Template = &Template{Kind: DeploymentKind}
-					}
-					w.say("kind %s", policy.Template.Kind)
-				case 2:
-					copied := w.children[random.Intn(len(w.children))]
-					copied.Name, copied.Pods = copied.Name+"-copy", nil
-					w.children = append(w.children, copied)
-					w.say("copy of %s with %d", copied.Subset, copied.Replicas)
-				}
-				for range 5 + random.Intn(20) {
-					w.round(random.Intn(4) == 0)
-				}
-			}
-			for range 100 {
-				w.round(false)
-			}
-			if len(w.children) != len(policy.Subsets) || w.asked() != policy.Replicas || w.ready() != policy.Replicas {
-				w.fail("it ends with %d children for %d subsets: %s", len(w.children), len(policy.Subsets), w)
-			}
-		})
-		if t.Failed() {
-			return
+	worlds.Check(t, "children", 100, func(t rapid.TB, random *worlds.History) {
+		policy := policyOf(int32(1+random.IntN(12)), Subset{Name: "a"}, Subset{Name: "b"})
+		if random.IntN(2) == 0 {
+			policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable}
 		}
-	}
+		w := newWorld(t, random, policy)
+		w.room = []int32{100, 100, 100, 100}
+		for range 4 {
+			w.round(false)
+		}
+		for range 4 {
+			switch random.IntN(3) {
+			case 0:
+				names := [][]string{{"a", "b"}, {"b", "c"}, {"c"}, {"a", "c", "d"}}[random.IntN(4)]
+				policy.Subsets = nil
+				for _, name := range names {
+					policy.Subsets = append(policy.Subsets, Subset{Name: name})
+				}
+				w.say("subsets %v", names)
+			case 1:
+				if policy.Template.Kind == DeploymentKind {
+					policy.Template = &Template{Kind: CloneSetKind}
+				} else {
+					policy.Template = &Template{Kind: DeploymentKind}
+				}
+				w.say("kind %s", policy.Template.Kind)
+			case 2:
+				copied := w.children[random.IntN(len(w.children))]
+				copied.Name, copied.Pods = copied.Name+"-copy", nil
+				w.children = append(w.children, copied)
+				w.say("copy of %s with %d", copied.Subset, copied.Replicas)
+			}
+			for range 5 + random.IntN(20) {
+				w.round(random.IntN(4) == 0)
+			}
+		}
+		for range 100 {
+			w.round(false)
+		}
+		if len(w.children) != len(policy.Subsets) || w.asked() != policy.Replicas || w.ready() != policy.Replicas {
+			w.fail("it ends with %d children for %d subsets: %s", len(w.children), len(policy.Subsets), w)
+		}
+	})
 }
 
 // TestClustersGoAwayAndReturn has subsets in the cluster of the UnitedDeployment and in members that go away and return at random, with crashes between writes. Whatever is raised,
 // all children together, in clusters that answer or not, ask for no more than the total and the surge, but for clusters that have been away for so long that others run their replicas.
 // No pod ends that is missed. With strategy Fixed nobody runs what is in a cluster that does not answer. In the end, everything is as it should be.
 func TestClustersGoAwayAndReturn(t *testing.T) {
-	for seed := range int64(300) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			random := rand.New(rand.NewSource(seed))
-			all := []Subset{{Name: "a", Cluster: "m1"}, {Name: "b", Cluster: "m1"}, {Name: "c", Cluster: "m2"}, {Name: "d"}}
-			random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-			policy := policyOf(int32(1+random.Intn(20)), all[:2+random.Intn(3)]...)
-			if seed%2 == 0 {
-				policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable}
-				for i := range policy.Subsets {
-					if random.Intn(3) == 0 {
-						policy.Subsets[i].Min = count(int32(random.Intn(4)))
-					}
+	worlds.Check(t, "clusters", 300, func(t rapid.TB, random *worlds.History) {
+		all := []Subset{{Name: "a", Cluster: "m1"}, {Name: "b", Cluster: "m1"}, {Name: "c", Cluster: "m2"}, {Name: "d"}}
+		random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		policy := policyOf(int32(1+random.IntN(20)), all[:2+random.IntN(3)]...)
+		if random.IntN(2) == 0 {
+			policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable}
+			for i := range policy.Subsets {
+				if random.IntN(3) == 0 {
+					policy.Subsets[i].Min = count(int32(random.IntN(4)))
 				}
 			}
-			w := newWorld(t, seed, policy)
-			w.room, w.clusters, w.away = []int32{100, 100, 100, 100}, []string{"m1", "m2"}, map[string]time.Time{}
-			for range 80 {
-				switch random.Intn(10) {
-				case 0, 1:
-					name := w.clusters[random.Intn(2)]
-					if _, away := w.away[name]; away {
-						delete(w.away, name)
-						w.say("%s returns", name)
-					} else {
-						w.away[name] = w.now
-						for _, c := range w.status.Clusters {
-							if c.Name == name && (c.State == v1beta1.ClusterUnreachable || c.State == v1beta1.ClusterLost) {
-								w.away[name] = c.Since.Time // nobody has noticed that it was there meanwhile
-							}
-						}
-						w.say("%s goes away", name)
-					}
-				case 2:
-					policy.Replicas = int32(random.Intn(25))
-					policy.Surge = max((policy.Replicas+3)/4, 1)
-					w.say("%d replicas", policy.Replicas)
-				case 3:
-					if random.Intn(3) == 0 {
-						policy.Subsets = slices.Clone(all[:1+random.Intn(4)])
-						w.say("subsets %v", policy.Subsets)
-					}
-				case 4:
-					if len(w.away) > 0 && random.Intn(3) == 0 {
-						w.now = w.now.Add(allocation.LostAfter)
-					}
-				}
-				w.clustersRound(random.Intn(4) == 0)
-			}
-			clear(w.away)
-			w.say("all return")
-			for range 100 {
-				w.clustersRound(false)
-			}
-			if len(w.children) != len(policy.Subsets) || w.asked() != policy.Replicas || w.ready() != policy.Replicas {
-				w.fail("it ends with %d children for %d subsets, %d replicas: %s", len(w.children), len(policy.Subsets), policy.Replicas, w)
-			}
-			if len(w.status.Clusters) != len(policy.Clusters()) {
-				w.fail("the status remembers %v", w.status.Clusters)
-			}
-		})
-		if t.Failed() {
-			return
 		}
-	}
+		w := newWorld(t, random, policy)
+		w.room, w.clusters, w.away = []int32{100, 100, 100, 100}, []string{"m1", "m2"}, map[string]time.Time{}
+		for range random.Steps(80) {
+			switch random.IntN(10) {
+			case 0, 1:
+				name := w.clusters[random.IntN(2)]
+				if _, away := w.away[name]; away {
+					delete(w.away, name)
+					w.say("%s returns", name)
+				} else {
+					w.away[name] = w.now
+					for _, c := range w.status.Clusters {
+						if c.Name == name && (c.State == v1beta1.ClusterUnreachable || c.State == v1beta1.ClusterLost) {
+							w.away[name] = c.Since.Time // nobody has noticed that it was there meanwhile
+						}
+					}
+					w.say("%s goes away", name)
+				}
+			case 2:
+				policy.Replicas = int32(random.IntN(25))
+				policy.Surge = max((policy.Replicas+3)/4, 1)
+				w.say("%d replicas", policy.Replicas)
+			case 3:
+				if random.IntN(3) == 0 {
+					policy.Subsets = slices.Clone(all[:1+random.IntN(4)])
+					w.say("subsets %v", policy.Subsets)
+				}
+			case 4:
+				if len(w.away) > 0 && random.IntN(3) == 0 {
+					w.now = w.now.Add(allocation.LostAfter)
+				}
+			}
+			w.clustersRound(random.IntN(4) == 0)
+		}
+		clear(w.away)
+		w.say("all return")
+		for range 100 {
+			w.clustersRound(false)
+		}
+		if len(w.children) != len(policy.Subsets) || w.asked() != policy.Replicas || w.ready() != policy.Replicas {
+			w.fail("it ends with %d children for %d subsets, %d replicas: %s", len(w.children), len(policy.Subsets), policy.Replicas, w)
+		}
+		if len(w.status.Clusters) != len(policy.Clusters()) {
+			w.fail("the status remembers %v", w.status.Clusters)
+		}
+	})
 }
 
 // clustersRound is a reconcile and some time, in which a ready pod ends only if there are enough.
@@ -599,7 +580,7 @@ func (w *world) clustersRound(crash bool) {
 	w.t.Helper()
 	enough := w.ready() >= w.policy.Replicas
 	w.reconcile(crash)
-	w.live(time.Duration(1+w.random.Intn(20)) * time.Second)
+	w.live(time.Duration(1+w.random.IntN(20)) * time.Second)
 	if enough && w.ready() < w.policy.Replicas {
 		w.fail("%d pods are ready, and %d are wanted: %s", w.ready(), w.policy.Replicas, w)
 	}

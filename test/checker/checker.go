@@ -167,7 +167,7 @@ func (c *Checker) replay() (violations []string, binds int) {
 	violations = append(violations, c.errs...)
 	c.mu.Unlock()
 	sort.SliceStable(events, func(i, j int) bool { return events[i].revision < events[j].revision })
-	s := state{spreads: map[string]*spread{}, replicas: map[string]int64{}, pods: map[string]*pod{}, grace: c.Grace}
+	s := state{spreads: map[string]*spread{}, owners: map[string]string{}, replicas: map[string]int64{}, pods: map[string]*pod{}, grace: c.Grace}
 	for _, e := range events {
 		s.apply(e)
 	}
@@ -175,7 +175,9 @@ func (c *Checker) replay() (violations []string, binds int) {
 }
 
 type state struct {
-	spreads    map[string]*spread
+	spreads map[string]*spread
+	// owners maps the UID of a workload to the UID of its controller. Those that are gone stay: their pods may live on.
+	owners     map[string]string
 	replicas   map[string]int64
 	pods       map[string]*pod
 	violations []string
@@ -211,6 +213,8 @@ type quotas struct {
 type pod struct {
 	// spread includes the namespace. It is empty for a pod without a record.
 	spread, subset, scope string
+	// owner is the UID of its controller. Empty for an orphan.
+	owner string
 	// adopted is true if the record says that others bound the pod. Not every record of such a pod says so.
 	active, bound, adopted bool
 }
@@ -234,6 +238,7 @@ func (s *state) apply(e event) {
 		}
 		s.requote(s.spreads[key], e.seen)
 	default:
+		s.owners[string(e.object.GetUID())] = controllerOf(e.object)
 		target := e.object.GetKind() + " " + key
 		if e.deleted {
 			delete(s.replicas, target)
@@ -358,7 +363,7 @@ func (s *state) applyPod(e event) {
 	now := readPod(e.object)
 	if before != nil && before.spread != "" {
 		// An update in place changes the revision. From this event on the pod counts in its new revision. Only a bind can break the quota there.
-		before.active, before.scope = now.active, now.scope
+		before.active, before.scope, before.owner = now.active, now.scope, now.owner
 		if now.spread != before.spread || now.subset != before.subset {
 			s.violations = append(s.violations, fmt.Sprintf("revision %d: pod %s/%s was recorded in %s/%s and is now in %s/%s",
 				e.revision, e.object.GetNamespace(), e.object.GetName(), before.spread, before.subset, now.spread, now.subset))
@@ -379,7 +384,7 @@ func (s *state) applyPod(e event) {
 	}
 	kept, inAll := int64(0), int64(0)
 	for _, other := range s.pods {
-		if other.active && other.spread == now.spread && other.subset != "" && (spread.whole || other.scope == now.scope) {
+		if other.active && other.spread == now.spread && s.workloadOf(other) == s.workloadOf(now) && other.subset != "" && (spread.whole || other.scope == now.scope) {
 			inAll++
 			if other.subset == now.subset {
 				kept++
@@ -392,11 +397,20 @@ func (s *state) applyPod(e event) {
 	}
 }
 
+// workloadOf is the UID of the topmost owner. A workload that is deleted and created again has another UID, so pods of the previous one are not its pods.
+func (s *state) workloadOf(p *pod) string {
+	uid := p.owner
+	for above := s.owners[uid]; above != ""; above = s.owners[uid] {
+		uid = above
+	}
+	return uid
+}
+
 // readPod reads the record that Berth left. Spread stays empty for pods without one.
 func readPod(object *unstructured.Unstructured) *pod {
 	phase, _, _ := unstructured.NestedString(object.Object, "status", "phase")
 	labels := object.GetLabels()
-	p := &pod{scope: labels["pod-template-hash"] + labels["controller-revision-hash"],
+	p := &pod{scope: labels["pod-template-hash"] + labels["controller-revision-hash"], owner: controllerOf(object),
 		active: object.GetDeletionTimestamp() == nil && phase != "Succeeded" && phase != "Failed"}
 	nodeName, _, _ := unstructured.NestedString(object.Object, "spec", "nodeName")
 	p.bound = nodeName != ""

@@ -39,12 +39,27 @@ func (h *history) show(object map[string]any) {
 // pod records a pod of a revision. A pod in subset "" has no node.
 func (h *history) pod(name, hash, subset string) {
 	h.t.Helper()
+	h.podOf("", name, hash, subset)
+}
+
+// workload records the StatefulSet "web" with a UID.
+func (h *history) workload(uid string) {
+	h.t.Helper()
+	h.show(map[string]any{"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": map[string]any{"namespace": "ns", "name": "web", "uid": uid}})
+}
+
+// podOf records a pod whose controller has this UID. "" is an orphan.
+func (h *history) podOf(owner, name, hash, subset string) {
+	h.t.Helper()
 	object := map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"namespace": "ns", "name": name, "uid": name,
 		"labels": map[string]any{"controller-revision-hash": hash}}}
 	if subset != "" {
 		object["spec"] = map[string]any{"nodeName": "node"}
 		object["metadata"].(map[string]any)["annotations"] = map[string]any{
 			"apps.kruise.io/matched-workloadspread": fmt.Sprintf(`{"name":"web","subset":%q,"uid":%q}`, subset, name)}
+	}
+	if owner != "" {
+		object["metadata"].(map[string]any)["ownerReferences"] = []any{map[string]any{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "uid": owner, "controller": true}}
 	}
 	h.show(object)
 }
@@ -110,5 +125,68 @@ func TestAPodUpdatedInPlaceCountsInItsNewRevision(t *testing.T) {
 		h.expectViolations()
 		h.pod("p2", "newer", "a")
 		h.expectViolations("pod ns/p2 is number 3 in subset a")
+	})
+}
+
+func TestAPodCountsForTheWorkloadThatOwnsItNow(t *testing.T) {
+	const violation = "is number 3 in subset a of spread ns/web, whose quota is 2"
+	begin := func(t *testing.T) *history {
+		t.Helper()
+		h := newHistory(t, "Revision")
+		h.workload("first")
+		h.podOf("first", "p0", "r", "a")
+		h.podOf("first", "p1", "r", "a")
+		h.expectViolations()
+		return h
+	}
+	t.Run("a workload of the same name with another UID begins with no pods", func(t *testing.T) {
+		h := begin(t)
+		h.workload("second")
+		h.podOf("second", "p2", "r", "a")
+		h.podOf("second", "p3", "r", "a")
+		h.expectViolations()
+		h.podOf("second", "p4", "r", "a")
+		h.expectViolations(violation)
+	})
+	t.Run("the previous workload has no more slots for that", func(t *testing.T) {
+		h := begin(t)
+		h.workload("second")
+		h.podOf("first", "p2", "r", "a")
+		h.expectViolations(violation)
+	})
+	t.Run("an orphan takes no slot", func(t *testing.T) {
+		h := begin(t)
+		h.podOf("", "p0", "r", "a")
+		h.podOf("first", "p2", "r", "a")
+		h.expectViolations()
+		h.podOf("first", "p3", "r", "a")
+		h.expectViolations(violation)
+	})
+	t.Run("an orphan that is adopted takes one", func(t *testing.T) {
+		h := begin(t)
+		h.workload("second")
+		for _, name := range []string{"p0", "p1"} {
+			h.podOf("", name, "r", "a")
+			h.podOf("second", name, "r", "a")
+		}
+		h.podOf("second", "p2", "r", "a")
+		h.expectViolations(violation)
+	})
+	t.Run("a pod whose node is gone or has other labels keeps its slot", func(t *testing.T) {
+		h := begin(t)
+		h.show(map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"namespace": "ns", "name": "p0", "uid": "p0", "labels": map[string]any{"controller-revision-hash": "r"},
+			"annotations": map[string]any{"apps.kruise.io/matched-workloadspread": `{"name":"web","subset":"a","uid":"p0"}`}, "ownerReferences": []any{map[string]any{"uid": "first", "controller": true}}},
+			"spec": map[string]any{"nodeName": "gone"}})
+		h.podOf("first", "p2", "r", "a")
+		h.expectViolations(violation)
+	})
+	t.Run("its other labels do not matter", func(t *testing.T) {
+		h := newHistory(t, "Workload")
+		h.workload("first")
+		h.podOf("first", "p0", "r", "a")
+		h.podOf("first", "p1", "", "a")
+		h.podOf("first", "p0", "s", "a")
+		h.podOf("first", "p2", "t", "a")
+		h.expectViolations(violation)
 	})
 }

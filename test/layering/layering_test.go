@@ -133,6 +133,15 @@ var forbidden = map[string]map[string]string{
 		"sigs.k8s.io/controller-runtime": "it reads the scheduler's own informers",
 		module + "cmd":                   "nothing imports cmd",
 	},
+	// What judges the product must not repeat its mistakes.
+	"test/checker": {
+		module + "pkg": "the checker reads the API alone, and has its own arithmetic",
+		module + "cmd": "the checker reads the API alone, and has its own arithmetic",
+	},
+	"test/linear": {
+		module + "pkg": "it knows nothing of the product",
+		module + "cmd": "it knows nothing of the product",
+	},
 	"cmd/...": {
 		"plugin": "with Go's plugin package in a program, the linker keeps methods that nobody calls",
 	},

@@ -37,11 +37,14 @@ const (
 var columns = []string{examples, random, every}
 
 const (
-	ledgerRandom = "^(TestNoHistoryLosesOrInventsASlot|TestNoPodSleepsThatCouldGo|TestNoPodOfAStatefulSetSleepsThatCouldGo|TestTheOrderOfNewsDoesNotMatter|TestTheLayoutFollowsTheOrdinals)$"
+	ledgerRandom = "^(TestNoHistoryLosesOrInventsASlot|TestNoPodSleepsThatCouldGo|TestNoPodOfAStatefulSetSleepsThatCouldGo|TestTheOrderOfNewsDoesNotMatter|TestTheLayoutFollowsTheOrdinals|TestRandomHistoriesOfLargerWorlds)$"
 	subsetRandom = "^(TestAPlanAddsUpToTheReplicas|TestNoSubsetGetsMoreThanItsQuota|TestTheOrderOfPodsDoesNotMatter|TestAddingThenRemovingAPodChangesNothing|TestSurplusIsWhatIsAboveTheQuota)$"
-	budgetRandom = "^(TestAfterEveryApprovalEnoughPodsAreLeft|TestTheOrderOfPodsAndOfTheLedgerDoesNotMatter|TestHowManyOfAGroupGoDoesNotDependOnItsOrder)$"
-	movesRandom  = "^(TestWhateverIsMovedMayBeMoved|TestNoSubsetIsFilledAboveItsQuota|TestRunningEarlyBoundPodsFindTheRoomThatTheyWereMovedFor|TestTheOrderOfPodsDoesNotMatter|TestWhatIsRecordedIsNotMovedAgain|TestASlotIsNotGivenTwiceInOneCycle|TestACycleFillsNoSubsetAboveItsQuota)$"
+	budgetRandom = "^(TestAfterEveryApprovalEnoughPodsAreLeft|TestTheOrderOfPodsAndOfTheLedgerDoesNotMatter|TestHowManyOfAGroupGoDoesNotDependOnItsOrder|TestWhatIsForeseenFromAStatusThatIsTrueIsWhatIsDecided|TestRandomHistoriesOfLargerWorlds)$"
+	movesRandom  = "^(TestWhateverIsMovedMayBeMoved|TestNoSubsetIsFilledAboveItsQuota|TestRunningEarlyBoundPodsFindTheRoomThatTheyWereMovedFor|TestTheOrderOfPodsDoesNotMatter|TestWhatIsRecordedIsNotMovedAgain|TestASlotIsNotGivenTwiceInOneCycle|TestACycleFillsNoSubsetAboveItsQuota|TestRandomHistoriesOfALargerWorld)$"
 	shareRandom  = "^(TestProperties|TestApproachArrives|TestSharesOfLargeNumbersAreExact)$"
+	unitedRandom = "^(TestNothingThatRunsIsDeletedToFindOut|TestNoPodWaitsWithLookAhead|TestChildrenGoWhenOthersAreReady|TestClustersGoAwayAndReturn)$"
+	hubRandom    = "^(TestNothingIsMovedInVain|TestWorkloadsDoNotCountTheSameRoom)$"
+	sidesRandom  = "^TestWorld$"
 	searches     = "^(TestEveryHistory.*|TestTheBarrierOfATakeOverOutlivesEveryBind)$"
 )
 
@@ -49,7 +52,7 @@ const (
 var suites = map[string][]suite{
 	"pkg/ledger": {
 		{examples, []string{"-skip", ledgerRandom + "|" + searches, "./pkg/ledger"}},
-		{random, []string{"-run", ledgerRandom, "./pkg/ledger", "-histories", "300"}},
+		{random, []string{"-run", ledgerRandom, "./pkg/ledger"}},
 		{every, []string{"-run", searches, "./pkg/ledger"}},
 	},
 	"pkg/budget": {
@@ -65,6 +68,18 @@ var suites = map[string][]suite{
 	"pkg/allocation": {
 		{examples, []string{"-skip", shareRandom, "./pkg/allocation"}},
 		{random, []string{"-run", shareRandom, "./pkg/allocation"}},
+	},
+	"pkg/united": {
+		{examples, []string{"-skip", unitedRandom, "./pkg/united"}},
+		{random, []string{"-run", unitedRandom, "./pkg/united"}},
+	},
+	"pkg/federation": {
+		{examples, []string{"-skip", hubRandom, "./pkg/federation"}},
+		{random, []string{"-run", hubRandom, "./pkg/federation"}},
+	},
+	"pkg/sidecar": {
+		{examples, []string{"-skip", sidesRandom, "./pkg/sidecar"}},
+		{random, []string{"-run", sidesRandom, "./pkg/sidecar"}},
 	},
 	"pkg/moves": {
 		{examples, []string{"-skip", movesRandom + "|" + searches, "./pkg/moves"}},
@@ -280,6 +295,7 @@ func apply(ctx context.Context, tree string, args ...string) error {
 var (
 	seedFailed  = regexp.MustCompile(`(?m)^ *--- FAIL: (\S+)/seed_\d+ `)
 	seedMessage = regexp.MustCompile(`seed (\d+)`)
+	failedAfter = regexp.MustCompile(`\[rapid\] (?:failed|panic) after (\d+) tests`)
 	stateNumber = regexp.MustCompile(`of (\d+) states`)
 )
 
@@ -287,10 +303,14 @@ func runSuite(ctx context.Context, tree string, s suite) outcome {
 	began := time.Now()
 	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-v", "-failfast", "-timeout=3m"}, s.args...)...)
 	cmd.Dir = tree
+	cmd.Env = append(os.Environ(), "RAPID_SHRINKTIME=1ms") // how long a history is does not matter here
 	output, err := cmd.CombinedOutput()
 	o := outcome{ran: true, noticed: err != nil, took: time.Since(began)}
 	if states := stateNumber.FindSubmatch(output); states != nil {
 		o.after = string(states[1]) + " states"
+	} else if after := failedAfter.FindSubmatch(output); after != nil {
+		n, _ := strconv.Atoi(string(after[1]))
+		o.after = fmt.Sprintf("%d histories", n+1)
 	} else if failed := seedFailed.FindSubmatch(output); failed != nil {
 		o.after = fmt.Sprintf("%d seeds", strings.Count(string(output), "=== RUN   "+string(failed[1])+"/seed_"))
 	} else if seed := seedMessage.FindSubmatch(output); seed != nil {

@@ -6,7 +6,6 @@
 package worlds
 
 import (
-	"errors"
 	"fmt"
 	"hash/maphash"
 	"runtime"
@@ -41,7 +40,8 @@ type Result struct {
 	Complete bool
 	Took     time.Duration
 	// Fault is nil if every history is right. History then is empty.
-	Fault   error
+	Fault error
+	// History has a line for each move.
 	History string
 }
 
@@ -177,39 +177,15 @@ func text[M fmt.Stringer](history []M) string {
 	for i, move := range history {
 		parts[i] = move.String()
 	}
-	return strings.Join(parts, "; ")
+	return strings.Join(parts, "\n")
 }
 
-// Replay plays a history as Search prints it, and returns its fault. It returns another error if a move cannot happen.
-func Replay[M fmt.Stringer](start func() World[M], history string) error {
-	w := start()
-	for _, name := range strings.Split(history, "; ") {
-		moves := w.Moves()
-		at := slices.IndexFunc(moves, func(m M) bool { return m.String() == name })
-		if at < 0 {
-			return fmt.Errorf("%q cannot happen here: %w: %s", name, errNoSuchMove, text(moves))
-		}
-		if err := w.Do(moves[at]); err != nil {
-			return err
-		}
-	}
-	return w.Rest()
-}
-
-var errNoSuchMove = errors.New("want one of")
-
-// Test searches a world, or plays a history if it is not empty, and reports the fault with its history. It logs how many states there are.
-func Test[M fmt.Stringer](t *testing.T, start func() World[M], limit int, history string) {
+// Test searches a world, and reports the fault with its history. It logs how many states there are. 0 means no limit.
+func Test[M fmt.Stringer](t *testing.T, world string, start func() World[M], limit int) {
 	t.Helper()
-	if history != "" {
-		if err := Replay(start, history); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
 	result := Search(start, limit)
 	if result.Fault != nil {
-		t.Fatalf("%v\nafter %s\nof %s", result.Fault, result.History, result)
+		t.Fatalf("FAULT: %v\nof %s\n%s", result.Fault, result, kept(world, result.History))
 	}
 	if limit == 0 && !result.Complete {
 		t.Error("the search ended early")
