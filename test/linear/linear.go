@@ -1,4 +1,4 @@
-// Package linear checks histories of slots for linearizability, with Porcupine. It knows nothing of Berth: a subset has a quota, a bind takes a slot of it, and a slot is
+// Package linear checks histories of slots for linearizability, with Porcupine. It knows nothing of Berth: a subset, or a budget, has a quota, a bind takes a slot of it, and a slot is
 // free again when its pod is gone. Each operation has taken effect at one moment of a span. The check looks for an order of these moments in which no bind exceeds a quota, and no
 // pod waits while a slot is free all the time.
 //
@@ -17,7 +17,7 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// History is what happened to the slots of one spread, in one scope. Create one with New.
+// History is what happened to the slots of one spread in one scope, or of one budget. Create one with New.
 type History struct {
 	first      Quotas
 	subsets    []string
