@@ -189,7 +189,7 @@ test: tools build $(BIN)/kube-scheduler-alone $(BIN)/helm $(BIN)/release $(BIN)/
 	$(MAKE) --no-print-directory check-lines
 	cd hack/tools/release && $(GO) test ./...
 	ui=$$(hack/browser.sh >&2 && echo ./test/ui || echo "test/ui is left out, it needs a browser; see 'make test-ui'" >&2); \
-	$(GOTEST) --packages="./test/integration $$ui $$($(GO) list ./test/... | grep -v -e /test/documents -e /test/ui -e /test/integration$$)" -- $(LEAN) -p=3 -count=1 -timeout=30m -skip='$(ALONE)' # the longest first
+	$(GOTEST) --packages="./test/integration $$ui $$($(GO) list ./test/... | grep -v -e /test/documents -e /test/ui -e /test/integration$$)" -- $(LEAN) -count=1 -timeout=30m -skip='$(ALONE)' # the longest first
 	$(GOTEST) --packages=./test/documents -- $(LEAN) -count=1 -timeout=15m # by itself, because what commands print must be what the pages show
 	$(GOTEST) --packages=./test/budget -- $(LEAN) -count=1 -timeout=10m -run='$(ALONE)' -args -slack=4
 
