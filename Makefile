@@ -180,18 +180,25 @@ generate: lines $(BIN)/controller-gen api-reference ## minutes | Regenerate deep
 
 ##@ Test
 
+# ELSEWHERE are the suites of test-artifacts.
+ELSEWHERE := ./test/install ./test/ui ./test/documents
+
 # Control planes of tests collect their garbage less often, which costs memory and saves a tenth of the CPU.
 .PHONY: test
 test: export GOGC := 400
-test: tools build $(BIN)/kube-scheduler-alone $(BIN)/helm $(BIN)/release $(BIN)/gotestsum ## half an hour | Run all tests: units, then scenarios and failure specs on a real control plane.
+test: tools build $(BIN)/kube-scheduler-alone $(BIN)/gotestsum ## 20 min | Run the tests that each change needs: units, then scenarios and failure specs on a real control plane.
 	$(GO) vet ./...
 	$(GOTEST) --packages='./cmd/... ./manifests/... ./pkg/...' -- $(LEAN)
-	$(MAKE) --no-print-directory check-lines
+	$(GOTEST) --packages="./test/integration $$($(GO) list ./test/... | grep -v -e /test/integration$$ $(patsubst .%,-e %$$,$(ELSEWHERE)))" -- $(LEAN) -count=1 -timeout=30m -skip='$(ALONE)' # the longest first
+	$(GOTEST) --packages=./test/budget -- $(LEAN) -count=1 -timeout=10m -run='$(ALONE)' -args -slack=4
+
+.PHONY: test-artifacts
+test-artifacts: export GOGC := 400
+test-artifacts: tools build check-lines $(BIN)/helm $(BIN)/release $(BIN)/gotestsum ## 20 min | Test what people take and read: the other Kubernetes lines, release, chart, page and documents.
 	cd hack/tools/release && $(GO) test ./...
 	ui=$$(hack/browser.sh >&2 && echo ./test/ui || echo "test/ui is left out, it needs a browser; see 'make test-ui'" >&2); \
-	$(GOTEST) --packages="./test/integration $$ui $$($(GO) list ./test/... | grep -v -e /test/documents -e /test/ui -e /test/integration$$)" -- $(LEAN) -count=1 -timeout=30m -skip='$(ALONE)' # the longest first
+	$(GOTEST) --packages="./test/install $$ui" -- $(LEAN) -count=1 -timeout=30m
 	$(GOTEST) --packages=./test/documents -- $(LEAN) -count=1 -timeout=15m # by itself, because what commands print must be what the pages show
-	$(GOTEST) --packages=./test/budget -- $(LEAN) -count=1 -timeout=10m -run='$(ALONE)' -args -slack=4
 
 .PHONY: browser
 browser: ## seconds | See that there is a browser for the tests of the page: one on the PATH, or else the Debian package chromium.
@@ -353,7 +360,7 @@ lint-prose: $(BIN)/vale ## seconds | Check the prose of the documents by the rul
 	$(BIN)/vale --no-global $$(git ls-files '*.md')
 
 .PHONY: verify
-verify: generate lint test ## half an hour | Regenerate, lint, test, and require a clean tree.
+verify: generate lint test test-artifacts ## half an hour | Regenerate, lint, test, and require a clean tree.
 	@git diff --exit-code || { echo "generated files differ: commit the result of 'make generate'"; exit 1; }
 
 .PHONY: clean
