@@ -108,7 +108,7 @@ type fault struct {
 
 func main() {
 	page := flag.String("page", "docs/robustness.md", "the page to write the tables into")
-	only := flag.String("only", "", "try only the faults whose name matches this regular expression, and write no page")
+	only := flag.String("only", "", "try only the faults whose name matches this regular expression, and write only their rows")
 	flag.Parse()
 	if err := run(context.Background(), *page, *only); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -133,7 +133,7 @@ func run(ctx context.Context, page, only string) error {
 	if err := copyTree(ctx, tree); err != nil {
 		return err
 	}
-	table := []string{"| fault | what it breaks | " + strings.Join(columns, " | ") + " |", "|---|---|" + strings.Repeat("---|", len(columns))}
+	rows := map[string]string{} // by fault
 	var missed []string
 	for _, f := range faults {
 		if !names.MatchString(f.name) {
@@ -148,19 +148,24 @@ func run(ctx context.Context, page, only string) error {
 			row += " " + found[column].String() + " |"
 		}
 		fmt.Println(row)
-		table = append(table, row)
+		rows[f.name] = row
 		if !found[f.noticed].noticed {
 			missed = append(missed, fmt.Sprintf("%s is not noticed by %s", f.name, f.noticed))
 		}
 	}
+	tables := map[string][]string{"faults": {"| fault | what it breaks | " + strings.Join(columns, " | ") + " |", "|---|---|" + strings.Repeat("---|", len(columns))}}
 	if only == "" {
-		states, err := countStates(ctx, tree)
-		if err != nil {
+		if tables["searches"], err = countStates(ctx, tree); err != nil {
 			return err
 		}
-		if err := write(page, map[string][]string{"faults": table, "searches": states}); err != nil {
-			return err
-		}
+	} else if err := keepRows(page, faults, rows); err != nil {
+		return err
+	}
+	for _, f := range faults {
+		tables["faults"] = append(tables["faults"], rows[f.name])
+	}
+	if err := write(page, tables); err != nil {
+		return err
 	}
 	if len(missed) > 0 {
 		return fmt.Errorf("the tests have holes:\n%s", strings.Join(missed, "\n"))
@@ -354,6 +359,25 @@ func countStates(ctx context.Context, tree string) ([]string, error) {
 		table = append(table, rows...)
 	}
 	return table, nil
+}
+
+// keepRows adds the page's rows of the faults that were not tried.
+func keepRows(page string, faults []fault, rows map[string]string) error {
+	text, err := os.ReadFile(page)
+	if err != nil {
+		return err
+	}
+	for _, f := range faults {
+		for line := range strings.Lines(string(text)) {
+			if rows[f.name] == "" && strings.HasPrefix(line, "| ["+f.name+"](") {
+				rows[f.name] = strings.TrimSpace(line)
+			}
+		}
+		if rows[f.name] == "" {
+			return fmt.Errorf("%s has no row for %s: try it, too", page, f.name)
+		}
+	}
+	return nil
 }
 
 // write puts tables between the markers of a page, for example <!-- faults --> and <!-- end of faults -->.

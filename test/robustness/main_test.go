@@ -78,3 +78,23 @@ func TestATableReplacesThePreviousOne(t *testing.T) {
 		t.Error("a page without markers is accepted")
 	}
 }
+
+// Whoever adds a fault runs the program, which writes its row.
+func TestEachFaultHasItsRow(t *testing.T) {
+	faults, err := readFaults("faults")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string]string{}
+	if err := keepRows("../../docs/robustness.md", faults, rows); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range faults {
+		if !strings.Contains(rows[f.name], "**yes**") {
+			t.Errorf("nothing notices %s: %s", f.name, rows[f.name])
+		}
+	}
+	if err := keepRows("../../docs/robustness.md", []fault{{name: "new"}}, rows); err == nil {
+		t.Error("a fault without a row is accepted")
+	}
+}
