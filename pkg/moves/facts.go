@@ -136,6 +136,36 @@ func (f *Facts) gone() map[types.UID]int {
 
 func (f *Facts) flies(pod *v1beta1.PodInFlight) bool { return f.Now.Sub(pod.Time.Time) < flightTime }
 
+// isActive is true if the pod exists and does not end.
+func (f *Facts) isActive(uid types.UID) bool {
+	return slices.ContainsFunc(f.Pods, func(pod Pod) bool { return pod.UID == uid && pod.Active })
+}
+
+// missing is how many pods the workload has yet to create.
+func (f *Facts) missing() int32 {
+	missing := f.asked()
+	for i := range f.Pods {
+		if f.Pods[i].Active {
+			missing--
+		}
+	}
+	return max(missing, 0)
+}
+
+// unreplaced is for how many evicted pods the workload may still create replacements in each subset. Nobody knows for which of them it has.
+func (f *Facts) unreplaced() map[int]int32 {
+	missing, of := f.missing(), map[int]int32{}
+	for i := range f.Moves {
+		to := f.Policy.Index(f.Moves[i].To)
+		for j := range f.Moves[i].InFlight {
+			if pod := &f.Moves[i].InFlight[j]; f.flies(pod) && !f.isActive(pod.UID) {
+				of[to] = min(of[to]+1, missing)
+			}
+		}
+	}
+	return of
+}
+
 // present are the active pods that are not being evicted, in no particular order.
 func (f *Facts) present() []*Pod {
 	gone := f.gone()

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
@@ -92,8 +93,7 @@ type places struct {
 	targets []int32
 }
 
-// placesOf counts the bound pods, the pending ones that admission has picked a subset for, and the replacements of pods that are being evicted. If an
-// evicted pod is gone, its replacement was created and is one of the pods.
+// placesOf counts the bound pods, the pending ones that admission has picked a subset for, and the replacements of evicted pods that do not exist yet.
 func (f *Facts) placesOf(present []*Pod) *places {
 	p := &places{plan: f.Policy.Plan(f.Replicas), tally: f.Policy.Count(observed(present), f.Name)}
 	if f.Policy.IsRanked() {
@@ -108,6 +108,17 @@ func (f *Facts) placesOf(present []*Pod) *places {
 	for i := range f.Pods {
 		if to, flies := gone[f.Pods[i].UID]; flies && f.Pods[i].Active {
 			p.tally.Add(f.Policy.ScopeOf(f.Pods[i].Revision), to)
+		}
+	}
+	scopes := sets.New[string]() // nobody knows of which revision the pods were
+	for _, pod := range present {
+		scopes.Insert(f.Policy.ScopeOf(pod.Revision))
+	}
+	for to, pods := range f.unreplaced() {
+		for scope := range scopes {
+			for range pods {
+				p.tally.Add(scope, to)
+			}
 		}
 	}
 	return p

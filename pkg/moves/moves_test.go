@@ -766,7 +766,8 @@ func TestASubsetStaysClosedIfOthersGoTheSameWay(t *testing.T) {
 
 // sentTo is where admission sends the pods made in place of those that are moved.
 func sentTo(f *Facts, d *Decision) (to []int) {
-	f.Pods, f.Moves = slices.Clone(f.Pods), f.Record(d)
+	plan, closed := f.Policy.Plan(f.Replicas), ClosedBy(f.Record(d), f.Subsets, f.Policy, f.Now)
+	f.Pods, f.Replicas = slices.Clone(f.Pods), f.Replicas-int32(len(d.Moves)) // admission sees one pod after the other
 	for i := range f.Pods {
 		if slices.ContainsFunc(d.Moves, func(m Move) bool { return m.Pod.UID == f.Pods[i].UID }) {
 			f.Pods[i].Active = false
@@ -774,7 +775,7 @@ func sentTo(f *Facts, d *Decision) (to []int) {
 	}
 	places := f.placesOf(f.present())
 	for range d.Moves {
-		in := f.Policy.PickEarly(&places.plan, places.tally.Kept(""), subset.Candidate{Closed: f.closed()}).Subset
+		in := f.Policy.PickEarly(&plan, places.tally.Kept(""), subset.Candidate{Closed: closed}).Subset
 		places.tally.Add("", in)
 		to = append(to, in)
 	}

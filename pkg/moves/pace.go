@@ -70,8 +70,8 @@ func (f *Facts) notBefore(pace Pace, way pair, pods []*Pod) (time.Time, bool) {
 	return m.Time.Add(pace.wait(m.Round)), true
 }
 
-// Record returns the moves for the status, with the decision added. The caller must store them before it evicts anything. Pods that are gone, subsets
-// that are gone, and old moves are left out.
+// Record returns the moves for the status, with the decision added. The caller must store them before it evicts anything. Pods that are gone and replaced,
+// subsets that are gone, and old moves are left out.
 func (f *Facts) Record(d *Decision) []v1beta1.Move {
 	present := map[string]bool{"": true}
 	for i := range f.Policy.Subsets {
@@ -127,10 +127,11 @@ const LongestPace = 24 * time.Hour
 // forgetAfter is how long a move is recorded: the quiet time of the longest pace.
 const forgetAfter = quietWaits * LongestPace
 
-// settle removes pods from a move that are gone, or should be by now.
+// settle removes pods from a move that are gone and replaced, or should be by now.
 func (f *Facts) settle(m *v1beta1.Move) {
+	missing := f.missing()
 	m.InFlight = slices.DeleteFunc(m.InFlight, func(in v1beta1.PodInFlight) bool {
-		return !f.flies(&in) || !slices.ContainsFunc(f.Pods, func(pod Pod) bool { return pod.UID == in.UID && pod.Active })
+		return !f.flies(&in) || missing == 0 && !f.isActive(in.UID)
 	})
 }
 

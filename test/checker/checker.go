@@ -1,15 +1,16 @@
 // Package checker watches the API and checks that Berth keeps its promises. It shares no code with the model. It reads the objects as JSON and does
 // its own arithmetic, so that it does not repeat a mistake of the model.
 //
-// The checker records every event of pods, spreads and workloads with its revision. Afterwards it replays the events in the order in which the API
-// server committed them. After each bind it checks that Berth has not bound more pods in the subset than the quota. If a quota was lowered right
-// before the bind, the previous quota still applies, because the scheduler may not have seen the change.
+// The checker records every event of pods, nodes, spreads and workloads with its revision. Afterwards it replays the events in the order in which the API
+// server committed them. After each bind it checks that Berth has not bound more pods in the subset than the quota, and that the node is one of the subset's.
+// If a quota or the labels of a node were changed right before the bind, the previous ones still apply, because the scheduler may not have seen the change.
 package checker
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"sort"
@@ -27,8 +28,12 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 )
 
-// defaultGrace is how long a bind may use the previous quota after the quota was lowered.
-const defaultGrace = 2 * time.Second
+const (
+	// defaultGrace is how long a bind may use the previous quota after the quota was lowered.
+	defaultGrace = 2 * time.Second
+	// defaultNodeGrace is longer, because nobody looks at the node again between the decision and the bind.
+	defaultNodeGrace = 15 * time.Second
+)
 
 // watched are in the order in which they are listed. Pods come last: those that are there already are judged by the quotas that were there before.
 var watched = []schema.GroupVersionResource{
@@ -40,27 +45,34 @@ var watched = []schema.GroupVersionResource{
 	{Version: "v1", Resource: "pods"},
 }
 
+var nodes = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
+
 // Checker records events until its context ends.
 type Checker struct {
 	// Grace is how long a bind may use the previous quota after the quota was lowered. The default is 2 s. Tests that delay binds set it higher.
 	Grace time.Duration
+	// NodeGrace is how long a bind may use a node that was deleted, or has got other labels. The default is 15 s.
+	NodeGrace time.Duration
 
 	mu     sync.Mutex
 	events []event
+	// labels are those of each node in its last event. Events of nodes that change none are not recorded.
+	labels map[string]map[string]string
 	errs   []string
 }
 
 type event struct {
 	revision int64
 	seen     time.Time
-	deleted  bool
-	object   *unstructured.Unstructured
+	// listed is true if the object was there before the watch.
+	deleted, listed bool
+	object          *unstructured.Unstructured
 }
 
 // Start lists all objects in the cluster and then watches them.
 func Start(ctx context.Context, client dynamic.Interface) (*Checker, error) {
-	c := &Checker{Grace: defaultGrace}
-	for _, resource := range watched {
+	c := &Checker{Grace: defaultGrace, NodeGrace: defaultNodeGrace}
+	for _, resource := range slices.Concat([]schema.GroupVersionResource{nodes}, watched) {
 		events, err := c.follow(ctx, client, resource)
 		if err != nil {
 			return nil, err
@@ -84,7 +96,7 @@ func (c *Checker) follow(ctx context.Context, client dynamic.Interface, resource
 		return nil, fmt.Errorf("listing %s: %w", resource.Resource, err)
 	}
 	for i := range list.Items {
-		c.record(watch.Event{Type: watch.Added, Object: &list.Items[i]})
+		c.record(watch.Event{Type: watch.Added, Object: &list.Items[i]}, true)
 	}
 	watcher, err := watchtools.NewRetryWatcherWithContext(ctx, list.GetResourceVersion(), &cache.ListWatch{
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
@@ -106,7 +118,7 @@ func (c *Checker) recordAll(ctx context.Context, client dynamic.Interface, resou
 				return next
 			}
 		}
-		c.record(e)
+		c.record(e, false)
 	}
 	return nil
 }
@@ -117,7 +129,8 @@ func (c *Checker) fail(format string, args ...any) {
 	c.errs = append(c.errs, fmt.Sprintf(format, args...))
 }
 
-func (c *Checker) record(e watch.Event) {
+// record keeps an event. listed is true for what was there before the watch: nobody knows when it was written.
+func (c *Checker) record(e watch.Event, listed bool) {
 	object, ok := e.Object.(*unstructured.Unstructured)
 	if !ok {
 		c.fail("unexpected event %s: %v", e.Type, e.Object)
@@ -133,7 +146,30 @@ func (c *Checker) record(e watch.Event) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.events = append(c.events, event{revision: revision, seen: time.Now(), deleted: e.Type == watch.Deleted, object: object})
+	if object.GetKind() == "Node" {
+		if object = c.relabelled(object, e.Type == watch.Deleted); object == nil {
+			return
+		}
+	}
+	c.events = append(c.events, event{revision: revision, seen: time.Now(), deleted: e.Type == watch.Deleted, listed: listed, object: object})
+}
+
+// relabelled is what the checker keeps of a node. It is nil for an event that changes no label: a node has many of these.
+func (c *Checker) relabelled(node *unstructured.Unstructured, deleted bool) *unstructured.Unstructured {
+	if c.labels == nil {
+		c.labels = map[string]map[string]string{}
+	}
+	name, is := node.GetName(), node.GetLabels()
+	before, known := c.labels[name]
+	if c.labels[name] = is; deleted {
+		delete(c.labels, name)
+	} else if known && maps.Equal(before, is) {
+		return nil
+	}
+	kept := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Node"}}
+	kept.SetName(name)
+	kept.SetLabels(is)
+	return kept
 }
 
 // Binds returns how many pods Berth has bound.
@@ -167,7 +203,7 @@ func (c *Checker) replay() (violations []string, binds int) {
 	violations = append(violations, c.errs...)
 	c.mu.Unlock()
 	sort.SliceStable(events, func(i, j int) bool { return events[i].revision < events[j].revision })
-	s := state{spreads: map[string]*spread{}, owners: map[string]string{}, replicas: map[string]int64{}, pods: map[string]*pod{}, grace: c.Grace}
+	s := state{spreads: map[string]*spread{}, owners: map[string]string{}, replicas: map[string]int64{}, pods: map[string]*pod{}, nodes: map[string][]node{}, grace: c.Grace, nodeGrace: c.NodeGrace}
 	for _, e := range events {
 		s.apply(e)
 	}
@@ -177,12 +213,20 @@ func (c *Checker) replay() (violations []string, binds int) {
 type state struct {
 	spreads map[string]*spread
 	// owners maps the UID of a workload to the UID of its controller. Those that are gone stay: their pods may live on.
-	owners     map[string]string
-	replicas   map[string]int64
-	pods       map[string]*pod
-	violations []string
-	binds      int
-	grace      time.Duration
+	owners   map[string]string
+	replicas map[string]int64
+	pods     map[string]*pod
+	// nodes are what each name stood for, oldest first. A name may stand for several nodes, one after the other.
+	nodes            map[string][]node
+	violations       []string
+	binds            int
+	grace, nodeGrace time.Duration
+}
+
+// node is what a name stood for from some time on. Nil is no node.
+type node struct {
+	from time.Time
+	is   *unstructured.Unstructured
 }
 
 type spread struct {
@@ -201,11 +245,14 @@ type limit struct {
 	name     string
 	max, min any // nil, a number or a percentage
 	weight   int64
+	term     map[string]any
 }
 
 type quotas struct {
 	from   time.Time
 	quotas map[string]int64
+	// terms select the nodes of each subset. A nil term selects all.
+	terms map[string]map[string]any
 	// replicas of the workload.
 	replicas int64
 }
@@ -226,6 +273,12 @@ func (s *state) apply(e event) {
 	switch e.object.GetKind() {
 	case "Pod":
 		s.applyPod(e)
+	case "Node":
+		now := node{from: e.seen, is: e.object}
+		if e.deleted {
+			now.is = nil
+		}
+		s.nodes[e.object.GetName()] = append(s.nodes[e.object.GetName()], now)
 	case "WorkloadSpread":
 		if e.deleted {
 			delete(s.spreads, key)
@@ -292,7 +345,8 @@ func readSpread(object *unstructured.Unstructured) *spread {
 		fields := each.(map[string]any)
 		name, _ := fields["name"].(string)
 		weight, _ := fields["weight"].(int64)
-		s.subsets = append(s.subsets, limit{name: name, max: fields["maxReplicas"], min: fields["minReplicas"], weight: weight})
+		term, _ := fields["requiredNodeSelector"].(map[string]any)
+		s.subsets = append(s.subsets, limit{name: name, max: fields["maxReplicas"], min: fields["minReplicas"], weight: weight, term: term})
 		_, isPercent := fields["maxReplicas"].(string)
 		s.lends = s.lends && isPercent
 	}
@@ -300,9 +354,10 @@ func readSpread(object *unstructured.Unstructured) *spread {
 }
 
 func (s *state) requote(spread *spread, at time.Time) {
-	now := quotas{from: at, quotas: map[string]int64{}, replicas: s.replicas[spread.target]}
+	now := quotas{from: at, quotas: map[string]int64{}, terms: map[string]map[string]any{}, replicas: s.replicas[spread.target]}
 	weighted := slices.ContainsFunc(spread.subsets, func(l limit) bool { return l.weight > 0 })
 	for _, subset := range spread.subsets {
+		now.terms[subset.name] = subset.term
 		now.quotas[subset.name] = s.amount(spread, subset.max, noLimit)
 		if weighted && subset.weight == 0 {
 			now.quotas[subset.name] = min(now.quotas[subset.name], s.amount(spread, subset.min, 0))
@@ -353,6 +408,23 @@ func (sp *spread) quotaAt(subset string, at time.Time, grace time.Duration) int6
 	return highest
 }
 
+// hasNodeAt is true if a subset selected what the name of a node stood for at the given time, or could within the graces before it.
+func (s *state) hasNodeAt(sp *spread, subset, name string, at time.Time) bool {
+	states := s.nodes[name]
+	for i, n := range states {
+		if n.is == nil || i+1 < len(states) && states[i+1].from.Before(at.Add(-s.nodeGrace)) {
+			continue
+		}
+		for j, q := range sp.history {
+			ended := j+1 < len(sp.history) && sp.history[j+1].from.Before(at.Add(-s.grace))
+			if term, there := q.terms[subset]; there && !ended && selects(term, n.is) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 func (s *state) applyPod(e event) {
 	uid := string(e.object.GetUID())
 	if e.deleted {
@@ -381,6 +453,10 @@ func (s *state) applyPod(e event) {
 	spread := s.spreads[now.spread]
 	if spread == nil || now.subset == "" || !now.active {
 		return
+	}
+	if name := nodeNameOf(e.object); !e.listed && !s.hasNodeAt(spread, now.subset, name, e.seen) {
+		s.violations = append(s.violations, fmt.Sprintf("revision %d: pod %s/%s is bound in subset %s of spread %s, and node %s is none of that subset",
+			e.revision, e.object.GetNamespace(), e.object.GetName(), now.subset, now.spread, name))
 	}
 	kept, inAll := int64(0), int64(0)
 	for _, other := range s.pods {

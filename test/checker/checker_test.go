@@ -4,12 +4,13 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// history is a recording that a test writes. Its spread "web" gives subset a 2 slots of each revision.
+// history is a recording that a test writes. Its spread "web" gives subset a 2 slots of each revision. Node "node" is in all subsets.
 type history struct {
 	Checker
 	t        *testing.T
@@ -19,13 +20,46 @@ type history struct {
 func newHistory(t *testing.T, scope string) *history {
 	t.Helper()
 	h := &history{t: t}
+	h.node("node", "")
+	h.node("gone", "a")
 	h.show(map[string]any{"apiVersion": "apps.kruise.io/v1beta1", "kind": "WorkloadSpread", "metadata": map[string]any{"namespace": "ns", "name": "web"},
 		"spec": map[string]any{
 			"targetRef":        map[string]any{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web"},
 			"scheduleStrategy": map[string]any{"quotaScope": scope},
-			"subsets":          []any{map[string]any{"name": "a", "maxReplicas": int64(2)}},
+			"subsets": []any{
+				map[string]any{"name": "a", "maxReplicas": int64(2), "requiredNodeSelector": inPool("NotIn", "b")},
+				map[string]any{"name": "b", "requiredNodeSelector": inPool("NotIn", "a")},
+			},
 		}})
 	return h
+}
+
+// inPool is a term about the label pool of nodes.
+func inPool(operator, pool string) map[string]any {
+	return map[string]any{"matchExpressions": []any{map[string]any{"key": "pool", "operator": operator, "values": []any{pool}}}}
+}
+
+// node records a node of a pool.
+func (h *history) node(name, pool string) {
+	h.t.Helper()
+	h.show(map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": name, "labels": map[string]any{"pool": pool}}})
+}
+
+// lose records that a node is gone.
+func (h *history) lose(name string) {
+	h.t.Helper()
+	h.revision++
+	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": name, "resourceVersion": fmt.Sprint(h.revision)}}}
+	h.record(watch.Event{Type: watch.Deleted, Object: u}, false)
+}
+
+// bind records a pod that Berth binds to a node in a subset.
+func (h *history) bind(name, node, subset string) {
+	h.t.Helper()
+	h.show(map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"namespace": "ns", "name": name, "uid": name,
+		"labels":      map[string]any{"controller-revision-hash": "r"},
+		"annotations": map[string]any{"apps.kruise.io/matched-workloadspread": fmt.Sprintf(`{"name":"web","subset":%q,"uid":%q}`, subset, name)}},
+		"spec": map[string]any{"nodeName": node}})
 }
 
 func (h *history) show(object map[string]any) {
@@ -33,7 +67,7 @@ func (h *history) show(object map[string]any) {
 	h.revision++
 	u := &unstructured.Unstructured{Object: object}
 	u.SetResourceVersion(fmt.Sprint(h.revision))
-	h.record(watch.Event{Type: watch.Modified, Object: u})
+	h.record(watch.Event{Type: watch.Modified, Object: u}, false)
 }
 
 // pod records a pod of a revision. A pod in subset "" has no node.
@@ -188,5 +222,86 @@ func TestAPodCountsForTheWorkloadThatOwnsItNow(t *testing.T) {
 		h.podOf("first", "p0", "s", "a")
 		h.podOf("first", "p2", "t", "a")
 		h.expectViolations(violation)
+	})
+}
+
+func TestAPodIsBoundToANodeOfItsSubset(t *testing.T) {
+	refused := func(pod, subset, node string) string {
+		return fmt.Sprintf("pod ns/%s is bound in subset %s of spread ns/web, and node %s is none of that subset", pod, subset, node)
+	}
+	begin := func(t *testing.T) *history {
+		t.Helper()
+		h := newHistory(t, "Revision")
+		h.node("n", "a")
+		h.bind("p0", "n", "a")
+		h.expectViolations()
+		return h
+	}
+	t.Run("one of another subset is a violation", func(t *testing.T) {
+		h := begin(t)
+		h.bind("p1", "n", "b")
+		h.expectViolations(refused("p1", "b", "n"))
+	})
+	t.Run("a node that is made again with other labels is of another subset", func(t *testing.T) {
+		h := begin(t)
+		h.lose("n")
+		h.node("n", "b")
+		h.bind("p1", "n", "b")
+		h.expectViolations()
+		h.bind("p2", "n", "a")
+		h.expectViolations(refused("p2", "a", "n"))
+	})
+	t.Run("the same is true of one whose labels change", func(t *testing.T) {
+		h := begin(t)
+		h.node("n", "b")
+		h.bind("p1", "n", "a")
+		h.expectViolations(refused("p1", "a", "n"))
+	})
+	t.Run("whose pods keep their slots", func(t *testing.T) {
+		h := begin(t)
+		h.bind("p1", "n", "a")
+		h.lose("n")
+		h.node("n", "b")
+		h.node("other", "a")
+		h.bind("p2", "other", "a")
+		h.expectViolations("pod ns/p2 is number 3 in subset a")
+	})
+	t.Run("a node that is made again with the labels that it had is of the subset that it was of", func(t *testing.T) {
+		h := begin(t)
+		h.lose("n")
+		h.node("n", "a")
+		h.bind("p1", "n", "a")
+		h.expectViolations()
+	})
+	t.Run("a node that has got another name is not known by the previous one", func(t *testing.T) {
+		h := begin(t)
+		h.lose("n")
+		h.node("renamed", "a")
+		h.bind("p1", "renamed", "a")
+		h.expectViolations()
+		h.bind("p2", "n", "a")
+		h.expectViolations(refused("p2", "a", "n"), "pod ns/p2 is number 3 in subset a")
+	})
+	t.Run("the scheduler may not have seen the change", func(t *testing.T) {
+		h := begin(t)
+		h.NodeGrace = time.Minute
+		h.lose("n")
+		h.node("n", "b")
+		h.bind("p1", "n", "a")
+		h.expectViolations()
+	})
+	t.Run("a pod that was there before has found its node at some time", func(t *testing.T) {
+		h := begin(t)
+		h.bind("p1", "n", "b")
+		h.events[len(h.events)-1].listed = true
+		h.expectViolations()
+	})
+	t.Run("a heartbeat changes nothing", func(t *testing.T) {
+		h := begin(t)
+		h.node("n", "a")
+		h.node("n", "a")
+		if n := len(h.events); n != 5 { // three nodes, the spread and the pod
+			t.Errorf("%d events are kept", n)
+		}
 	})
 }

@@ -32,7 +32,7 @@ func Recount(ctx context.Context, client dynamic.Interface, namespace string) (d
 			return nil, err
 		}
 	}
-	if err := list(schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, ""); err != nil {
+	if err := list(nodes, ""); err != nil {
 		return nil, err
 	}
 	r := recount{workloads: map[string]*unstructured.Unstructured{}, owners: map[string]string{}, nodes: map[string]*unstructured.Unstructured{}, pods: objects["pods"]}
