@@ -76,7 +76,8 @@ ifeq ($(LINE),)
 else
 	$(call build-commands,$(CLIENTS))
 	$(call build-commands,$(LINKED),/$(LINE),$(LINE_FLAGS))
-	@cd $(LINE_BIN) && ln -sf $(addprefix ../,berth-controller berth-sandbox kubectl-berth kubectl_complete-berth) .
+# Hard links, because kubectl berth follows symbolic ones before it looks for the berth-whatif beside it.
+	@cd $(LINE_BIN) && ln -f $(addprefix ../,berth-controller berth-sandbox kubectl-berth kubectl_complete-berth) .
 endif
 
 # One call of go build compiles once what the commands share, and links one while it compiles another. It names binaries after directories: they are built into
