@@ -221,8 +221,10 @@ check-line: build $(BIN)/gotestsum
 	$(GOTEST) --packages="$(LINE_PACKAGES)" -- $(LEAN) $(LINE_FLAGS)
 
 .PHONY: test-line
-test-line: tools build ## half an hour | With LINE=1.37: check the line, and run all tests that need its control plane.
+test-line: tools build $(BIN)/helm $(BIN)/release ## half an hour | With LINE=1.37: check the line, run all tests that need its control plane, and change to it from the line before.
 	$(MAKE) --no-print-directory check-line LINE=$(LINE)
+	$(MAKE) --no-print-directory build LINE=
+	$(LINE_ENV) $(GO) test -count=1 -timeout=20m -run=TestChangeOfTheLine ./test/install
 	$(LINE_ENV) $(GO) test -p 1 -count=1 -timeout=20m ./test/integration ./test/descheduler ./test/budget ./test/sidecar ./test/federation ./test/faults
 
 ##@ Test one thing for longer
