@@ -76,7 +76,8 @@ ifeq ($(LINE),)
 else
 	$(call build-commands,$(CLIENTS))
 	$(call build-commands,$(LINKED),/$(LINE),$(LINE_FLAGS))
-	@cd $(LINE_BIN) && ln -sf $(addprefix ../,berth-controller berth-sandbox kubectl-berth kubectl_complete-berth) .
+# Hard links, because kubectl berth follows symbolic ones before it looks for the berth-whatif beside it.
+	@cd $(LINE_BIN) && ln -f $(addprefix ../,berth-controller berth-sandbox kubectl-berth kubectl_complete-berth) .
 endif
 
 # One call of go build compiles once what the commands share, and links one while it compiles another. It names binaries after directories: they are built into
@@ -227,8 +228,10 @@ check-line: build $(BIN)/gotestsum
 	$(GOTEST) --packages="$(LINE_PACKAGES)" -- $(LEAN) $(LINE_FLAGS)
 
 .PHONY: test-line
-test-line: tools build ## half an hour | With LINE=1.37: check the line, and run all tests that need its control plane.
+test-line: tools build $(BIN)/helm $(BIN)/release ## half an hour | With LINE=1.37: check the line, run all tests that need its control plane, and change to it from the line before.
 	$(MAKE) --no-print-directory check-line LINE=$(LINE)
+	$(MAKE) --no-print-directory build LINE=
+	$(LINE_ENV) $(GO) test -count=1 -timeout=20m -run=TestChangeOfTheLine ./test/install
 	$(LINE_ENV) $(GO) test -p 1 -count=1 -timeout=20m ./test/integration ./test/descheduler ./test/budget ./test/sidecar ./test/federation ./test/faults
 
 ##@ Test one thing for longer

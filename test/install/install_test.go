@@ -77,12 +77,16 @@ func start(t *testing.T) (*cluster, *kubelet) {
 	return c, k
 }
 
-// run runs a program of bin.
+// run runs a program of the line's binaries. Helm is the same for all lines.
 func (c *cluster) run(t *testing.T, stdin, name string, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), harness.Timeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(harness.BinDir(), name), args...)
+	dir := harness.BinDir()
+	if name == "helm" {
+		dir = filepath.Join(harness.Root(), "bin")
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(dir, name), args...)
 	cmd.Dir, cmd.Env = c.dir, append(os.Environ(), "KUBECONFIG="+cmp.Or(c.kubeconfig, c.Kubeconfig()), "PATH="+harness.BinDir()+string(os.PathListSeparator)+os.Getenv("PATH"))
 	cmd.Stdin = strings.NewReader(stdin)
 	output, err := cmd.CombinedOutput()

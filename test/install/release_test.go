@@ -36,44 +36,54 @@ var (
 	releaseVersion = flag.String("release", "v0.0.0-test", "the version of -dist")
 )
 
-// TestMain removes the release that tests share.
+// TestMain removes the releases that tests share.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	code := m.Run()
-	if made := madeDist; made != "" {
-		if err := os.RemoveAll(made); err != nil {
+	for _, dir := range releases.dirs {
+		if err := os.RemoveAll(dir); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 		}
 	}
 	os.Exit(code)
 }
 
-var madeDist string
+// releases are those that tests have made, by their lines.
+var releases = struct {
+	sync.Mutex
+	dirs map[string]string
+}{dirs: map[string]string{}}
 
-var makeDist = sync.OnceValues(func() (string, error) {
+// dist is the directory of a release for the line of go.mod.
+func dist(t *testing.T) string {
+	t.Helper()
 	if *distFlag != "" {
-		return *distFlag, nil
+		return *distFlag
+	}
+	return distOf(t, "")
+}
+
+// distOf makes a release of the programs in bin, for a line of hack/lines, or for that of go.mod if it is empty.
+func distOf(t *testing.T, line string) string {
+	t.Helper()
+	releases.Lock()
+	defer releases.Unlock()
+	if dir, is := releases.dirs[line]; is {
+		return dir
 	}
 	dir, err := os.MkdirTemp("", "berth-dist-")
 	if err != nil {
-		return "", err
-	}
-	madeDist = dir
-	bin := filepath.Join(harness.Root(), "bin")
-	cmd := exec.Command(filepath.Join(bin, "release"), "-root", harness.Root(), "-version", *releaseVersion, "-out", dir, "-programs", bin)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	return dir, nil
-})
-
-// dist is the directory of a release.
-func dist(t *testing.T) string {
-	t.Helper()
-	dir, err := makeDist()
-	if err != nil {
 		t.Fatal(err)
 	}
+	bin := filepath.Join(harness.Root(), "bin")
+	args := []string{"-root", harness.Root(), "-version", *releaseVersion, "-out", dir, "-programs", filepath.Join(bin, line)}
+	if line != "" {
+		args = append(args, "-line", line)
+	}
+	if out, err := exec.Command(filepath.Join(bin, "release"), args...).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", errors.Join(err, os.RemoveAll(dir)), out)
+	}
+	releases.dirs[line] = dir
 	return dir
 }
 
@@ -201,8 +211,8 @@ type registry struct {
 	dir     string
 }
 
-// startRegistry starts a registry with the images and the chart of the release.
-func startRegistry(t *testing.T) *registry {
+// startRegistry starts a registry with the images and the charts of releases.
+func startRegistry(t *testing.T, dists ...string) *registry {
 	t.Helper()
 	program := filepath.Join(harness.Root(), "bin", "release")
 	cmd := exec.CommandContext(t.Context(), program, "registry")
@@ -220,8 +230,10 @@ func startRegistry(t *testing.T) *registry {
 		t.Fatal(err)
 	}
 	r := &registry{address: strings.TrimSpace(address), pulled: map[string]image{}, dir: t.TempDir()}
-	if out, err := exec.CommandContext(t.Context(), program, "push", "-from", dist(t), "-to", r.address+"/berth-project").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	for _, dist := range dists {
+		if out, err := exec.CommandContext(t.Context(), program, "push", "-from", dist, "-to", r.address+"/berth-project").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
 	}
 	return r
 }
@@ -386,7 +398,7 @@ func expectRunsAlone(t *testing.T, i *image, name string) {
 // TestImagesOfAReleaseRun: a node pulls them from a registry, by the digests of install.yaml, and what is installed works.
 func TestImagesOfAReleaseRun(t *testing.T) {
 	t.Parallel()
-	r := startRegistry(t)
+	r := startRegistry(t, dist(t))
 	for _, component := range []string{"scheduler", "controller", "descheduler"} {
 		name := "berth-" + component
 		i, err := r.pull(t.Context(), "ghcr.io/berth-project/"+name+":"+*releaseVersion)

@@ -164,11 +164,110 @@ func (c *cluster) placesOf(t *testing.T) map[string]string {
 	return places
 }
 
+// helm runs Helm, and waits until what it has changed is there.
+func (c *cluster) helm(t *testing.T, args ...string) {
+	t.Helper()
+	if output, err := c.run(t, "", "helm", append(args, "--namespace=kube-system", "--wait", "--timeout=80s")...); err != nil {
+		t.Fatalf("helm %s: %v\n%s", strings.Join(args, " "), err, output)
+	}
+}
+
+// chartOf are arguments of Helm: the chart of a version in the registry.
+func (r *registry) chartOf(version string) []string {
+	return []string{"oci://" + r.address + "/berth-project/charts/berth", "--version", strings.TrimPrefix(version, "v"), "--plain-http"}
+}
+
+// inUse is a cluster with two workloads that have spreads and budgets. One of them is scaled and evicted all the time, and the other one rests.
+type inUse struct {
+	*cluster
+	k      *kubelet
+	r      *registry
+	quotas *checker.Checker
+	// places are the nodes of the pods that rest.
+	places      map[string]string
+	stop        func() available
+	stopWatches context.CancelFunc
+}
+
+func (c *cluster) putToUse(t *testing.T, k *kubelet, r *registry) *inUse {
+	t.Helper()
+	client, err := dynamic.NewForConfig(c.RESTConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	watching, stopWatching := context.WithCancel(t.Context())
+	t.Cleanup(stopWatching)
+	quotas, err := checker.Start(watching, client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.kubectl(t, "apply", "-f", example)
+	c.apply(t, "default", budget+"\n---"+load)
+	for _, name := range []string{"api", "load"} {
+		c.kubectl(t, "rollout", "status", "deployment/"+name, "--timeout=60s")
+		c.kubectl(t, "wait", "--for=condition=Enforcing", "--timeout=60s", "podunavailablebudget/"+name)
+	}
+	c.expectZones(t, "zone-a:2 zone-b:2 zone-c:6")
+	return &inUse{c, k, r, quotas, c.placesOf(t), c.disturb(t), stopWatching}
+}
+
+// upgrade does what docs/install.md says, with the chart of a release: the definitions first.
+func (c *inUse) upgrade(t *testing.T, to string) {
+	t.Helper()
+	unpacked := t.TempDir()
+	if output, err := c.run(t, "", "helm", append([]string{"pull", "--untar", "--untardir", unpacked}, c.r.chartOf(to)...)...); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	c.kubectl(t, "apply", "--server-side", "--force-conflicts", "-f", filepath.Join(unpacked, "berth", "crds"))
+	c.helm(t, append([]string{"upgrade", "berth", "--reset-then-reuse-values", "--set", "image.tag="}, c.r.chartOf(to)...)...)
+	c.expectUnmoved(t, to)
+}
+
+func (c *inUse) rollback(t *testing.T, to string) {
+	t.Helper()
+	c.helm(t, "rollback", "berth")
+	c.expectUnmoved(t, to)
+}
+
+// expectUnmoved expects that a version runs, binds pods of the workload that does not rest, and leaves those of the other one where they are.
+func (c *inUse) expectUnmoved(t *testing.T, version string) {
+	t.Helper()
+	expectRunning(t, c.k, "scheduler", "controller")
+	expectImages(t, c.cluster, version)
+	before := c.quotas.Binds()
+	waitFor(t, "pods to be bound", func(context.Context) (string, error) {
+		if bound := c.quotas.Binds() - before; bound < 10 {
+			return fmt.Sprintf("%d are", bound), nil
+		}
+		return "", nil
+	})
+	if now := c.placesOf(t); !maps.Equal(c.places, now) {
+		t.Errorf("with %s, pods that nobody has touched are %v, before they were %v", version, now, c.places)
+	}
+}
+
+// end ends the load, and expects that no quota and no budget was broken.
+func (c *inUse) end(t *testing.T) {
+	t.Helper()
+	seen := c.stop()
+	c.stopWatches()
+	t.Logf("%d evictions were allowed, %d refused; at least %d of the pods were available; %d binds", seen.allowed, seen.refused, seen.least, c.quotas.Binds())
+	if seen.least < 4 {
+		t.Errorf("only %d pods were available, the budget wants 4", seen.least)
+	}
+	if seen.allowed < 10 || seen.refused == 0 {
+		t.Errorf("the load was none: %d evictions were allowed, %d refused", seen.allowed, seen.refused)
+	}
+	for _, violation := range c.quotas.Violations() {
+		t.Error(violation)
+	}
+}
+
 // TestUpgradeFromThePreviousVersion installs the chart of the previous version, upgrades it to this one from a registry, rolls it back, with -dist upgrades it again, and removes it. Meanwhile
 // a workload is scaled and evicted all the time: no quota and no budget is broken. Another workload rests: none of its pods moves.
 func TestUpgradeFromThePreviousVersion(t *testing.T) {
 	t.Parallel()
-	r := startRegistry(t)
+	r := startRegistry(t, dist(t))
 	c, k := start(t)
 	k.use(func(ctx context.Context, reference string) (string, error) {
 		if strings.HasSuffix(reference, ":"+previousVersion) {
@@ -181,84 +280,26 @@ func TestUpgradeFromThePreviousVersion(t *testing.T) {
 		i, err := r.pull(ctx, reference)
 		return i.program(), err
 	})
-	helm := func(args ...string) {
-		t.Helper()
-		if output, err := c.run(t, "", "helm", append(args, "--namespace=kube-system", "--wait", "--timeout=80s")...); err != nil {
-			t.Fatalf("helm %s: %v\n%s", strings.Join(args, " "), err, output)
-		}
-	}
-	helm("install", "berth", filepath.Join("test", "install", "testdata", "berth-"+previousVersion[1:]+".tgz"), "--set", "image.tag="+previousVersion)
+	c.helm(t, "install", "berth", filepath.Join("test", "install", "testdata", "berth-"+previousVersion[1:]+".tgz"), "--set", "image.tag="+previousVersion)
 	expectRunning(t, k, "scheduler", "controller")
 	c.awaitWatches(t)
 
-	client, err := dynamic.NewForConfig(c.RESTConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
-	watching, stopWatching := context.WithCancel(t.Context())
-	defer stopWatching()
-	quotas, err := checker.Start(watching, client)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.kubectl(t, "apply", "-f", example)
-	c.apply(t, "default", budget+"\n---"+load)
-	for _, name := range []string{"api", "load"} {
-		c.kubectl(t, "rollout", "status", "deployment/"+name, "--timeout=60s")
-		c.kubectl(t, "wait", "--for=condition=Enforcing", "--timeout=60s", "podunavailablebudget/"+name)
-	}
-	c.expectZones(t, "zone-a:2 zone-b:2 zone-c:6")
-	places := c.placesOf(t)
-	stop := c.disturb(t)
-	expectUnmoved := func(after string) {
-		t.Helper()
-		if now := c.placesOf(t); !maps.Equal(places, now) {
-			t.Errorf("after %s, pods that nobody has touched are %v, before they were %v", after, now, places)
-		}
-	}
-
-	// As docs/install.md says: the definitions first.
-	unpacked := t.TempDir()
-	chart := "oci://" + r.address + "/berth-project/charts/berth"
-	if output, err := c.run(t, "", "helm", "pull", chart, "--version", strings.TrimPrefix(*releaseVersion, "v"), "--plain-http", "--untar", "--untardir", unpacked); err != nil {
-		t.Fatalf("%v\n%s", err, output)
-	}
-	c.kubectl(t, "apply", "--server-side", "--force-conflicts", "-f", filepath.Join(unpacked, "berth", "crds"))
-	upgrade := func(name string) {
-		t.Helper()
-		helm("upgrade", "berth", chart, "--version", strings.TrimPrefix(*releaseVersion, "v"), "--plain-http", "--reset-then-reuse-values", "--set", "image.tag=")
-		expectRunning(t, k, "scheduler", "controller")
-		expectImages(t, c, *releaseVersion)
-		expectUnmoved(name)
-	}
-	upgrade("the upgrade")
-	helm("rollback", "berth")
-	expectRunning(t, k, "scheduler", "controller")
-	expectImages(t, c, previousVersion)
-	expectUnmoved("the rollback")
+	used := c.putToUse(t, k, r)
+	used.upgrade(t, *releaseVersion)
+	used.rollback(t, previousVersion)
 	if *distFlag != "" { // it takes half a minute, in which make test learns little
-		upgrade("the second upgrade")
+		used.upgrade(t, *releaseVersion)
 	}
-
-	seen := stop()
-	stopWatching()
-	t.Logf("%d evictions were allowed, %d refused; at least %d of the pods were available; %d binds", seen.allowed, seen.refused, seen.least, quotas.Binds())
-	if seen.least < 4 {
-		t.Errorf("only %d pods were available, the budget wants 4", seen.least)
-	}
-	if seen.allowed < 10 || seen.refused == 0 {
-		t.Errorf("the load was none: %d evictions were allowed, %d refused", seen.allowed, seen.refused)
-	}
-	for _, violation := range quotas.Violations() {
-		t.Error(violation)
-	}
+	used.end(t)
 
 	c.apply(t, "default", "{apiVersion: v1, kind: Namespace, metadata: {name: left}}")
 	c.apply(t, "left", load)
 	c.kubectl(t, "-n", "left", "rollout", "status", "deployment/load", "--timeout=60s")
 	before := c.examplePods(t)
-	helm("uninstall", "berth")
-	expectUnmoved("the removal")
+	c.helm(t, "uninstall", "berth")
+	if now := c.placesOf(t); !maps.Equal(used.places, now) {
+		t.Errorf("after the removal, pods that nobody has touched are %v, before they were %v", now, used.places)
+	}
 	c.expectNothingBlocked(t)
 	c.kubectl(t, "patch", "deployment/api", "--type=json", "-p", `[{"op": "remove", "path": "/spec/template/spec/schedulerName"}]`)
 	c.kubectl(t, "rollout", "status", "deployment/api", "--timeout=60s")
@@ -304,13 +345,6 @@ func TestRefusedInstallations(t *testing.T) {
 			"namespaces,customresourcedefinitions,clusterroles,clusterrolebindings,roles,rolebindings,serviceaccounts,services,deployments,cronjobs,secrets,configmaps,mutatingwebhookconfigurations,"+
 				"validatingwebhookconfigurations,validatingadmissionpolicies,validatingadmissionpolicybindings,flowschemas,prioritylevelconfigurations,networkpolicies,poddisruptionbudgets")
 	}
-	refused := func(c *cluster, want string, args ...string) {
-		t.Helper()
-		output, err := c.run(t, "", args[0], args[1:]...)
-		if err == nil || !strings.Contains(output, want) {
-			t.Errorf("%s: %v, %s\nwant %q", strings.Join(args, " "), err, output, want)
-		}
-	}
 	unchanged := func(before string) {
 		t.Helper()
 		known := strings.Split(before, "\n")
@@ -324,14 +358,14 @@ func TestRefusedInstallations(t *testing.T) {
 	before := objects()
 	helm := []string{"helm", "install", "berth", chartOf(t), "--namespace=kube-system"}
 
-	refused(c, "certificates.cert-manager.io does not exist: install cert-manager first", "kubectl", "berth", "doctor", "--before-install", "--certificates=cert-manager")
+	c.expectRefused(t, "certificates.cert-manager.io does not exist: install cert-manager first", "kubectl", "berth", "doctor", "--before-install", "--certificates=cert-manager")
 	old := c.behind(t, "v1.33.4")
-	refused(old, "the API server is Kubernetes v1.33.4, and this version of Berth runs with", "kubectl", "berth", "doctor", "--before-install")
+	old.expectRefused(t, "the API server is Kubernetes v1.33.4, and this version of Berth runs with", "kubectl", "berth", "doctor", "--before-install")
 	if now := objects(); now != before {
 		t.Errorf("the doctor has changed something:\n%s\nbefore:\n%s", now, before)
 	}
-	refused(c, "certificates.source is cert-manager, and the cluster has no definition certificates.cert-manager.io: install cert-manager first", append(helm, "--set", "certificates.source=cert-manager")...)
-	refused(old, "chart requires kubeVersion", helm...)
+	c.expectRefused(t, "certificates.source is cert-manager, and the cluster has no definition certificates.cert-manager.io: install cert-manager first", append(helm, "--set", "certificates.source=cert-manager")...)
+	old.expectRefused(t, "chart requires kubeVersion", helm...)
 	unchanged(before)
 
 	c.apply(t, "default", `
@@ -347,8 +381,8 @@ webhooks:
 `)
 	before = objects()
 	const beside = "OpenKruise serves WorkloadSpreads and PodUnavailableBudgets in this cluster (ValidatingWebhookConfiguration kruise-validating-webhook-configuration, webhook vworkloadspread.kb.io)"
-	refused(c, beside, "kubectl", "berth", "doctor", "--before-install")
-	refused(c, beside, helm...)
+	c.expectRefused(t, beside, "kubectl", "berth", "doctor", "--before-install")
+	c.expectRefused(t, beside, helm...)
 	if now := objects(); now != before {
 		t.Errorf("beside OpenKruise something has changed:\n%s\nbefore:\n%s", now, before)
 	}
@@ -369,6 +403,15 @@ spec:
 	c.kubectl(t, "berth", "doctor", "--before-install", "--migrate-from=kruise", "--certificates=cert-manager")
 	if output, err := c.run(t, "", "helm", append(helm[1:], "--set", "migrateFrom=kruise,certificates.source=cert-manager", "--dry-run=server")...); err != nil {
 		t.Errorf("a migration with cert-manager is refused: %v\n%s", err, output)
+	}
+}
+
+// expectRefused expects that a command fails and says this.
+func (c *cluster) expectRefused(t *testing.T, want string, args ...string) {
+	t.Helper()
+	output, err := c.run(t, "", args[0], args[1:]...)
+	if err == nil || !strings.Contains(output, want) {
+		t.Errorf("%s: %v, %s\nwant %q", strings.Join(args, " "), err, output, want)
 	}
 }
 
