@@ -80,12 +80,11 @@ func newRollout(t *testing.T) *rollout {
 	}
 	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1beta1.SidecarSet{}).WithInterceptorFuncs(interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
-			err := c.Patch(ctx, object, patch, opts...)
 			if r.unanswered {
 				r.unanswered = false
-				return context.DeadlineExceeded
+				return errors.Join(c.Patch(ctx, object.DeepCopyObject().(client.Object), patch, opts...), context.DeadlineExceeded)
 			}
-			return err
+			return c.Patch(ctx, object, patch, opts...)
 		}}).Build()
 	r.reconciler = &reconciler{client: api, live: api, pods: r, events: events.NewFakeRecorder(100), clock: r.clock, namespace: "berth-system"}
 	r.cache = r.stored()
