@@ -14,7 +14,7 @@ import (
 )
 
 func TestAnotherReplicaSetIsLeftAlone(t *testing.T) {
-	w := newWorld(t, 1, policyOf(50, true, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+	w := newWorld(t, nil, policyOf(50, true, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
 	in := w.observe()
 	in.Members[2].Taken = true
 	plan := w.policy.Plan(in)
@@ -29,7 +29,7 @@ func TestAnotherReplicaSetIsLeftAlone(t *testing.T) {
 
 // TestARefusedReplicaSet: the API server of c does not accept the ReplicaSet. Others run its replicas, and it is tried again.
 func TestARefusedReplicaSet(t *testing.T) {
-	w := newWorld(t, 1, policyOf(50, true, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+	w := newWorld(t, nil, policyOf(50, true, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
 	plan := w.policy.Plan(w.observe())
 	w.status = plan.Status
 	w.policy.Refuse(&w.status, "c", "quota", w.now)
@@ -47,7 +47,7 @@ func TestARefusedReplicaSet(t *testing.T) {
 
 // TestPodsThatCannotBeCreated count as pods that find no node.
 func TestPodsThatCannotBeCreated(t *testing.T) {
-	w := newWorld(t, 1, policyOf(50, true, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+	w := newWorld(t, nil, policyOf(50, true, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
 	w.reconcile(false)
 	w.live(time.Second)
 	w.live(time.Second)
@@ -59,7 +59,7 @@ func TestPodsThatCannotBeCreated(t *testing.T) {
 }
 
 func TestNamesThatNoClusterHas(t *testing.T) {
-	w := newWorld(t, 1, policyOf(5, true, map[string]Bounds{"a": weight(1), "east": weight(1), "z": weight(1), "*": weight(1)}), 100)
+	w := newWorld(t, nil, policyOf(5, true, map[string]Bounds{"a": weight(1), "east": weight(1), "z": weight(1), "*": weight(1)}), 100)
 	plan := w.policy.Plan(w.observe())
 	if diff := cmp.Diff([]string{"east", "z"}, plan.Unknown); diff != "" {
 		t.Error(diff)
@@ -69,7 +69,7 @@ func TestNamesThatNoClusterHas(t *testing.T) {
 // TestWritesThatLowerComeFirst: c leaves, and a and b get its replicas when there is room below the total.
 func TestWritesThatLowerComeFirst(t *testing.T) {
 	p := policyOf(6, true, map[string]Bounds{"a": {Max: 2, Weight: 1}, "b": weight(1), "d": weight(1)})
-	w := newWorld(t, 1, p, 100, 100, 100, 100)
+	w := newWorld(t, nil, p, 100, 100, 100, 100)
 	for i, n := range []int32{4, 2, 2} {
 		w.clusters[i].local = &Local{Replicas: n}
 	}
@@ -89,7 +89,7 @@ func TestWritesThatLowerComeFirst(t *testing.T) {
 
 // TestAClusterThatLeavesIsEmptiedAndForgotten: its replicas go when others are available, and then its ReplicaSet.
 func TestAClusterThatLeavesIsEmptiedAndForgotten(t *testing.T) {
-	w := newWorld(t, 1, policyOf(12, false, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+	w := newWorld(t, nil, policyOf(12, false, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
 	w.until(time.Minute)
 	w.expect("4 4 4")
 	w.policy.Clusters = map[string]Bounds{"a": weight(1), "b": weight(1)}
@@ -108,7 +108,7 @@ func TestAClusterThatLeavesIsEmptiedAndForgotten(t *testing.T) {
 
 // TestAClusterThatIsNoMemberAnyMore counts as one that does not answer, until it is lost.
 func TestAClusterThatIsNoMemberAnyMore(t *testing.T) {
-	w := newWorld(t, 1, policyOf(12, false, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+	w := newWorld(t, nil, policyOf(12, false, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
 	w.until(time.Minute)
 	w.clusters = w.clusters[:2]
 	w.until(4 * time.Minute)
@@ -133,7 +133,7 @@ func TestConditions(t *testing.T) {
 		"a cluster is away": {map[string]Bounds{"*": weight(1)}, []int32{100, 100}, true, map[string]string{"Ready": "Unreachable", "Placed": "Placed", "ClustersReachable": "Unreachable"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, 1, policyOf(10, false, tc.clusters), tc.rooms...)
+			w := newWorld(t, nil, policyOf(10, false, tc.clusters), tc.rooms...)
 			w.until(3 * time.Minute)
 			w.setAway(0, tc.away)
 			w.until(time.Second)
@@ -152,7 +152,7 @@ func TestOneReplicaIsNotAlwaysInTheSameCluster(t *testing.T) {
 	for i := range 60 {
 		p := policyOf(1, false, map[string]Bounds{"*": {Max: allocation.Unlimited, Weight: 1}})
 		p.Name = fmt.Sprint("job-", i)
-		w := newWorld(t, 1, p, 100, 100, 100)
+		w := newWorld(t, nil, p, 100, 100, 100)
 		w.reconcile(false)
 		got[w.layout()]++
 	}

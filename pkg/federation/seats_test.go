@@ -2,12 +2,14 @@ package federation
 
 import (
 	"fmt"
-	"math/rand"
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"github.com/berth-project/berth/pkg/allocation"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
+	"github.com/berth-project/berth/pkg/testkit/worlds"
 )
 
 func TestSeatsAreHeld(t *testing.T) {
@@ -69,20 +71,17 @@ func TestSeatsAreHeld(t *testing.T) {
 // is never asked for more than it has reported.
 func TestWorkloadsDoNotCountTheSameRoom(t *testing.T) {
 	sizes := map[string]int32{"one": 1, "two": 2, "three": 3}
-	for seed := range int64(300) {
-		random := rand.New(rand.NewSource(seed))
+	worlds.Check(t, "seats", 300, func(t rapid.TB, random *worlds.History) {
 		now := start
 		var seats Seats
-		worlds := map[string][]*world{}
 		var all []*world
-		rooms := map[string]int32{"a": int32(random.Intn(30)), "b": int32(random.Intn(30)), "c": int32(random.Intn(30))}
+		rooms := map[string]int32{"a": int32(random.IntN(30)), "b": int32(random.IntN(30)), "c": int32(random.IntN(30))}
 		reported := map[string]*Room{}
-		for i := range 2 + random.Intn(6) {
-			p := policyOf(int32(1+random.Intn(25)), random.Intn(2) == 0, map[string]Bounds{"*": {Max: allocation.Unlimited, Weight: 1}})
-			p.Namespace, p.Shape = fmt.Sprint("ns", i), []string{"one", "two", "three"}[random.Intn(3)]
-			w := newWorld(t, seed, p, 0, 0, 0)
+		for i := range 2 + random.IntN(6) {
+			p := policyOf(int32(1+random.IntN(25)), random.IntN(2) == 0, map[string]Bounds{"*": {Max: allocation.Unlimited, Weight: 1}})
+			p.Namespace, p.Shape = fmt.Sprint("ns", i), []string{"one", "two", "three"}[random.IntN(3)]
+			w := newWorld(t, nil, p, 0, 0, 0)
 			all = append(all, w)
-			worlds[p.Shape] = append(worlds[p.Shape], w)
 		}
 		used := func(cluster int, bound bool) (n int32) {
 			for _, w := range all {
@@ -98,16 +97,16 @@ func TestWorkloadsDoNotCountTheSameRoom(t *testing.T) {
 		pending := map[*world][]Wanted{}
 		write := func(w *world) {
 			for _, wanted := range pending[w] {
-				if random.Intn(8) > 0 { // or the hub crashes
+				if random.IntN(8) > 0 { // or the hub crashes
 					w.write(wanted)
 				}
 			}
 			delete(pending, w)
 		}
-		for range 60 {
-			now = now.Add(time.Duration(random.Intn(5000)) * time.Millisecond)
+		for range random.Steps(60) {
+			now = now.Add(time.Duration(random.IntN(5000)) * time.Millisecond)
 			for i, name := range []string{"a", "b", "c"} {
-				if reported[name] == nil || random.Intn(3) == 0 {
+				if reported[name] == nil || random.IntN(3) == 0 {
 					reported[name] = &Room{At: now, Seats: map[string]int32{}, Bound: map[string]int32{}}
 					for _, w := range all {
 						reported[name].Bound[w.policy.Key()] = w.clusters[i].bound()
@@ -119,7 +118,7 @@ func TestWorkloadsDoNotCountTheSameRoom(t *testing.T) {
 				// Schedulers bind some pods of some workloads.
 				for _, w := range all {
 					c := w.clusters[i]
-					if c.local == nil || random.Intn(2) == 0 {
+					if c.local == nil || random.IntN(2) == 0 {
 						continue
 					}
 					for len(c.local.Pods) > int(c.local.Replicas) {
@@ -129,15 +128,15 @@ func TestWorkloadsDoNotCountTheSameRoom(t *testing.T) {
 						c.local.Pods = append(c.local.Pods, Pod{})
 					}
 					for j := range c.local.Pods {
-						if p := &c.local.Pods[j]; !p.Bound && used(i, true)+sizes[w.policy.Shape] <= rooms[name] && random.Intn(3) > 0 {
+						if p := &c.local.Pods[j]; !p.Bound && used(i, true)+sizes[w.policy.Shape] <= rooms[name] && random.IntN(3) > 0 {
 							p.Bound, p.Available = true, true
 						}
 					}
 				}
 			}
-			w := all[random.Intn(len(all))]
-			if random.Intn(3) == 0 {
-				w.policy.Replicas = int32(1 + random.Intn(25))
+			w := all[random.IntN(len(all))]
+			if random.IntN(3) == 0 {
+				w.policy.Replicas = int32(1 + random.IntN(25))
 			}
 			write(w) // one worker plans a workload at a time
 			w.now = now
@@ -153,17 +152,17 @@ func TestWorkloadsDoNotCountTheSameRoom(t *testing.T) {
 			w.status = stored(plan.Status)
 			pending[w] = plan.Clusters
 			for _, other := range all {
-				if random.Intn(2) == 0 {
+				if random.IntN(2) == 0 {
 					write(other)
 				}
 			}
 			for i, name := range []string{"a", "b", "c"} {
 				if got := used(i, false); got > rooms[name] {
-					t.Fatalf("seed %d: %s is asked for %d and has room for %d", seed, name, got, rooms[name])
+					t.Fatalf("%s is asked for %d and has room for %d", name, got, rooms[name])
 				}
 			}
 		}
-	}
+	})
 }
 
 func TestFiguresThatAreNotUsed(t *testing.T) {
@@ -183,7 +182,7 @@ func TestFiguresThatAreNotUsed(t *testing.T) {
 		"they wait where it is not counted":                     {[3]*Room{nil, fresh(4, 0), fresh(6, 0)}, "40 4 6"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, 1, p, 100, 100, 100)
+			w := newWorld(t, nil, p, 100, 100, 100)
 			in := w.observe()
 			for i := range in.Members {
 				in.Members[i].Room = tc.rooms[i]
@@ -199,7 +198,7 @@ func TestFiguresThatAreNotUsed(t *testing.T) {
 
 // TestAFigureDoesNotEndWhatRuns: the cluster reports no room, and has pods of the workload.
 func TestAFigureDoesNotEndWhatRuns(t *testing.T) {
-	w := newWorld(t, 1, policyOf(50, false, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+	w := newWorld(t, nil, policyOf(50, false, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
 	w.until(time.Minute)
 	in := w.observe()
 	in.Members[2].Room = &Room{At: w.now, Seats: map[string]int32{"s": 0}}

@@ -2,23 +2,25 @@ package federation
 
 import (
 	"fmt"
-	"math/rand"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
 
 	"github.com/berth-project/berth/pkg/allocation"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
+	"github.com/berth-project/berth/pkg/testkit/worlds"
 )
 
 // world is a federation that is small enough to check at every step: clusters with ReplicaSets, schedulers, and rooms that change. Nothing of the model is in it.
 type world struct {
-	t      *testing.T
+	t      rapid.TB
 	policy *Policy
-	random *rand.Rand
+	// random is nil in a world in which nothing is left to chance.
+	random *worlds.History
 	now    time.Time
 	// skew is how far the hub's clock is ahead.
 	skew     time.Duration
@@ -45,9 +47,9 @@ type cluster struct {
 
 var start = time.Unix(1_700_000_000, 0)
 
-func newWorld(t *testing.T, seed int64, policy *Policy, rooms ...int32) *world {
+func newWorld(t rapid.TB, random *worlds.History, policy *Policy, rooms ...int32) *world {
 	t.Helper()
-	w := &world{t: t, policy: policy, random: rand.New(rand.NewSource(seed)), now: start}
+	w := &world{t: t, policy: policy, random: random, now: start}
 	for i, room := range rooms {
 		w.clusters = append(w.clusters, &cluster{name: string(rune('a' + i)), room: room})
 	}
@@ -184,13 +186,13 @@ func (w *world) reconcile(crash bool) {
 	w.t.Helper()
 	plan := w.policy.Plan(w.observe())
 	w.again = plan.Again
-	if crash && w.random.Intn(4) == 0 {
+	if crash && w.random.IntN(4) == 0 {
 		w.say("crash before the status")
 		return
 	}
 	w.status = stored(plan.Status)
 	for i, wanted := range plan.Clusters {
-		if crash && w.random.Intn(2) == 0 {
+		if crash && w.random.IntN(2) == 0 {
 			w.say("crash before write %d of %d", i+1, len(plan.Clusters))
 			return
 		}
@@ -265,11 +267,11 @@ func (w *world) live(passed time.Duration) {
 }
 
 // round is a reconcile and some time.
-func (w *world) round(crash bool) {
+func (w *world) round(crash bool, passed time.Duration) {
 	w.t.Helper()
 	enough, total, lost, over := w.available(), w.policy.Replicas, w.lost, w.asked() > w.policy.Replicas
 	w.reconcile(crash)
-	w.live(time.Duration(1000+w.random.Intn(20_000)) * time.Millisecond)
+	w.live(passed)
 	if now := w.available(); now < min(enough, total) {
 		w.fail("%d pods are available, and %d of %d were before", now, enough, total)
 	}
@@ -307,15 +309,18 @@ func (w *world) restart() {
 	}
 }
 
+// pause is some time between two rounds, 1 to 21 s.
+func pause(i int) time.Duration { return time.Duration(1000+7919*i%20_000) * time.Millisecond }
+
 // rest lets the world run for long, and wants no replica to move in the last part of it, but for trials.
 func (w *world) rest() {
 	w.t.Helper()
-	for range 400 {
-		w.round(false)
+	for i := range 400 {
+		w.round(false, pause(i))
 	}
 	lost := w.lost
-	for range 400 {
-		w.round(false)
+	for i := range 400 {
+		w.round(false, pause(i))
 	}
 	if w.lost > lost {
 		w.fail("%d bound pods end at rest", w.lost-lost)
@@ -363,7 +368,7 @@ func TestScenarios(t *testing.T) {
 		"a cluster without an entry gets nothing":                       {map[string]Bounds{"a": weight(1), "b": weight(1)}, true, [3]int32{lots, lots, lots}, [3]int32{0, 0, 12}, "", "25 25 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, 1, policyOf(50, tc.rebal, tc.clusters), tc.rooms[:]...)
+			w := newWorld(t, nil, policyOf(50, tc.rebal, tc.clusters), tc.rooms[:]...)
 			for i, n := range tc.has {
 				if n > 0 {
 					w.clusters[i].local = &Local{Replicas: n}
@@ -388,80 +393,78 @@ func TestScenarios(t *testing.T) {
 
 // TestNothingIsMovedInVain lets clusters get lost and return, rooms change, the hub crash and restart, and the total change, at random. At every write the sum holds. While the
 // total stays as it is, available pods never become fewer than the total because of a move. When all stays as it is, everything comes to rest, and all replicas that have room run.
-func TestNothingIsMovedInVain(t *testing.T) { nothingIsMovedInVain(t, false) }
+func TestNothingIsMovedInVain(t *testing.T) {
+	worlds.Check(t, "clusters", 120, nothingIsMovedInVain(false))
+}
 
 // TestNothingIsMovedInVainWhenAClockJumps is the same while the hub's clock jumps by an hour, back and forth. Once it is right again, everything comes to rest within an hour and the times that there
 // always are.
-func TestNothingIsMovedInVainWhenAClockJumps(t *testing.T) { nothingIsMovedInVain(t, true) }
+func TestNothingIsMovedInVainWhenAClockJumps(t *testing.T) {
+	worlds.Check(t, "clusters and a clock", 120, nothingIsMovedInVain(true))
+}
 
-func nothingIsMovedInVain(t *testing.T, jumps bool) {
-	t.Helper()
-	for seed := range int64(120) {
-		random := rand.New(rand.NewSource(seed))
+func nothingIsMovedInVain(jumps bool) worlds.Play {
+	return func(t rapid.TB, random *worlds.History) {
 		clusters := map[string]Bounds{"*": weight(1)}
 		for _, name := range []string{"a", "b", "c", "d"} {
-			b := Bounds{Max: allocation.Unlimited, Weight: int32(1 + random.Intn(4))}
-			if random.Intn(3) == 0 {
-				b.Min = int32(random.Intn(4))
+			b := Bounds{Max: allocation.Unlimited, Weight: int32(1 + random.IntN(4))}
+			if random.IntN(3) == 0 {
+				b.Min = int32(random.IntN(4))
 			}
-			if random.Intn(4) == 0 {
-				b.Max = b.Min + int32(random.Intn(8))
+			if random.IntN(4) == 0 {
+				b.Max = b.Min + int32(random.IntN(8))
 			}
-			if random.Intn(2) == 0 {
+			if random.IntN(2) == 0 {
 				clusters[name] = b
 			}
 		}
-		policy := policyOf(int32(1+random.Intn(30)), random.Intn(2) == 0, clusters)
-		w := newWorld(t, seed, policy, make([]int32, 2+random.Intn(3))...)
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			w.t = t
-			w.changeRoom()
-			for range 80 {
-				switch random.Intn(14) {
-				case 0:
-					w.changeRoom()
-				case 1:
-					policy.Replicas = int32(random.Intn(40))
-					policy.MaxMoving = max((policy.Replicas+3)/4, 1)
-					w.say("%d replicas", policy.Replicas)
-				case 2, 3:
-					i := random.Intn(len(w.clusters))
-					w.setAway(i, !w.clusters[i].away)
-				case 4:
-					w.restart()
-				case 5, 6:
-					if jumps {
-						w.skew = time.Duration(random.Intn(3)-1) * time.Hour
-						w.say("the clock is %s ahead", w.skew)
-					}
-				}
-				w.round(random.Intn(4) == 0)
-				if random.Intn(10) == 0 {
-					w.live(time.Duration(random.Intn(400)) * time.Second)
+		policy := policyOf(int32(1+random.IntN(30)), random.Yes("rebalance", 2), clusters)
+		w := newWorld(t, random, policy, make([]int32, 2+random.IntN(3))...)
+		w.changeRoom()
+		options := []string{"room", "total", "away", "away", "restart", "clock", "clock", "round", "round", "round", "round", "round", "round", "round"}
+		for range random.Steps(80) {
+			switch random.Pick(options...) {
+			case "room":
+				w.changeRoom()
+			case "total":
+				policy.Replicas = int32(random.IntN(40))
+				policy.MaxMoving = max((policy.Replicas+3)/4, 1)
+				w.say("%d replicas", policy.Replicas)
+			case "away":
+				i := random.IntN(len(w.clusters))
+				w.setAway(i, !w.clusters[i].away)
+			case "restart":
+				w.restart()
+			case "clock":
+				if jumps {
+					w.skew = time.Duration(random.IntN(3)-1) * time.Hour
+					w.say("the clock is %s ahead", w.skew)
 				}
 			}
-			for i := range w.clusters {
-				w.setAway(i, false)
+			w.round(random.Yes("crash", 4), time.Duration(1+random.Number("after", 21))*time.Second)
+			if random.Yes("late", 10) {
+				w.live(time.Duration(random.IntN(400)) * time.Second)
 			}
-			if jumps {
-				w.skew = 0
-				w.say("the clock is right")
-				for end := w.now.Add(time.Hour); w.now.Before(end); {
-					w.round(false)
-				}
-			}
-			w.rest()
-			w.checkRest()
-		})
-		if t.Failed() {
-			return
 		}
+		for i := range w.clusters {
+			w.setAway(i, false)
+		}
+		if jumps {
+			w.skew = 0
+			w.say("the clock is right")
+			i := 0
+			for end := w.now.Add(time.Hour); w.now.Before(end); i++ {
+				w.round(false, pause(i))
+			}
+		}
+		w.rest()
+		w.checkRest()
 	}
 }
 
 func (w *world) changeRoom() {
 	for _, c := range w.clusters {
-		if c.room = int32(w.random.Intn(20)); w.random.Intn(2) == 0 {
+		if c.room = int32(w.random.IntN(20)); w.random.IntN(2) == 0 {
 			c.room = 100
 		}
 		w.say("%s has room for %d", c.name, c.room)
@@ -534,7 +537,7 @@ func TestAClusterIsLostAndReturns(t *testing.T) {
 		"a minimum is not made elsewhere":           {false, map[string]Bounds{"*": {Min: 12, Max: allocation.Unlimited, Weight: 1}}, "19 19 17", "19 19 12", 5},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, 1, policyOf(50, tc.rebalance, tc.clusters), 100, 100, 100)
+			w := newWorld(t, nil, policyOf(50, tc.rebalance, tc.clusters), 100, 100, 100)
 			w.until(time.Minute)
 			w.expect("16 17 17")
 			w.setAway(2, true)
@@ -560,7 +563,7 @@ func TestAClusterIsLostAndReturns(t *testing.T) {
 }
 
 func TestTheTotalIsFollowedWhileAClusterIsAway(t *testing.T) {
-	w := newWorld(t, 1, policyOf(30, true, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+	w := newWorld(t, nil, policyOf(30, true, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
 	w.until(time.Minute)
 	w.expect("10 10 10")
 	w.setAway(2, true)
@@ -580,7 +583,7 @@ func TestTheTotalIsFollowedWhileAClusterIsAway(t *testing.T) {
 
 // TestAFullClusterIsTriedAgain: c has room for 6 of 17. It is tried after 300, 600, 1200, ... seconds, and nothing that runs ends for it. When it has room, it gets its share step by step.
 func TestAFullClusterIsTriedAgain(t *testing.T) {
-	w := newWorld(t, 1, policyOf(50, true, map[string]Bounds{"*": weight(1)}), 100, 100, 6)
+	w := newWorld(t, nil, policyOf(50, true, map[string]Bounds{"*": weight(1)}), 100, 100, 6)
 	w.policy.MaxMoving = 4
 	w.until(3 * time.Minute)
 	w.expect("22 22 6")
@@ -618,7 +621,7 @@ func TestAFullClusterIsTriedAgain(t *testing.T) {
 
 // TestAFederationCanLoseItsStatus: nothing that runs moves if somebody deletes the status.
 func TestAFederationCanLoseItsStatus(t *testing.T) {
-	w := newWorld(t, 1, policyOf(50, false, map[string]Bounds{"*": weight(1)}), 100, 100, 6)
+	w := newWorld(t, nil, policyOf(50, false, map[string]Bounds{"*": weight(1)}), 100, 100, 6)
 	w.until(3 * time.Minute)
 	w.expect("22 22 6")
 	w.status = v1alpha1.FederatedReplicaSetStatus{}
@@ -628,7 +631,7 @@ func TestAFederationCanLoseItsStatus(t *testing.T) {
 
 // TestMovesKeepTheirPace: of 50 replicas in a, 34 move, 5 at a time.
 func TestMovesKeepTheirPace(t *testing.T) {
-	w := newWorld(t, 1, policyOf(50, true, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+	w := newWorld(t, nil, policyOf(50, true, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
 	w.policy.MaxMoving = 5
 	w.clusters[0].local = &Local{Replicas: 50}
 	w.live(time.Second)
@@ -652,7 +655,7 @@ func TestMovesKeepTheirPace(t *testing.T) {
 
 // TestNothingMovesForBalanceWhileAClusterIsAway, because it may come back.
 func TestNothingMovesForBalanceWhileAClusterIsAway(t *testing.T) {
-	w := newWorld(t, 1, policyOf(30, true, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+	w := newWorld(t, nil, policyOf(30, true, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
 	w.until(time.Minute)
 	w.expect("10 10 10")
 	w.setAway(2, true)
@@ -666,7 +669,7 @@ func TestNothingMovesForBalanceWhileAClusterIsAway(t *testing.T) {
 
 // TestAClusterThatWasFullGrowsStepByStep: it takes no more than MaxMoving of many new replicas, even if these are not moved.
 func TestAClusterThatWasFullGrowsStepByStep(t *testing.T) {
-	w := newWorld(t, 1, policyOf(50, false, map[string]Bounds{"*": weight(1)}), 100, 100, 6)
+	w := newWorld(t, nil, policyOf(50, false, map[string]Bounds{"*": weight(1)}), 100, 100, 6)
 	w.policy.MaxMoving = 4
 	w.until(3 * time.Minute)
 	w.expect("22 22 6")
@@ -678,7 +681,7 @@ func TestAClusterThatWasFullGrowsStepByStep(t *testing.T) {
 
 // TestAFigureIsForgotten if nobody has tried it for an hour: nothing has moved, and nothing was missing.
 func TestAFigureIsForgotten(t *testing.T) {
-	w := newWorld(t, 1, policyOf(50, false, map[string]Bounds{"*": weight(1)}), 100, 100, 6)
+	w := newWorld(t, nil, policyOf(50, false, map[string]Bounds{"*": weight(1)}), 100, 100, 6)
 	w.until(3 * time.Minute)
 	if c := statusOf(&w.status, "c"); c.Capacity == nil || c.Capacity.Replicas != 6 {
 		w.fail("c is %+v", c)
@@ -692,7 +695,7 @@ func TestAFigureIsForgotten(t *testing.T) {
 
 // TestAFullClusterThatLosesNodesIsSmaller: two of its six pods lose their node.
 func TestAFullClusterThatLosesNodesIsSmaller(t *testing.T) {
-	w := newWorld(t, 1, policyOf(50, false, map[string]Bounds{"*": weight(1)}), 100, 100, 6)
+	w := newWorld(t, nil, policyOf(50, false, map[string]Bounds{"*": weight(1)}), 100, 100, 6)
 	w.until(2 * time.Minute)
 	w.expect("22 22 6")
 	c := w.clusters[2]
@@ -704,7 +707,7 @@ func TestAFullClusterThatLosesNodesIsSmaller(t *testing.T) {
 
 // TestBackOffBeginsAgainAfterSuccess: c had no room five times. Two of the pods that were tried have a node now.
 func TestBackOffBeginsAgainAfterSuccess(t *testing.T) {
-	w := newWorld(t, 1, policyOf(50, true, map[string]Bounds{"*": weight(1)}), 100, 100, 8)
+	w := newWorld(t, nil, policyOf(50, true, map[string]Bounds{"*": weight(1)}), 100, 100, 8)
 	w.until(2 * time.Minute)
 	w.expect("21 21 8")
 	c := statusOf(&w.status, "c")
@@ -722,7 +725,7 @@ func TestBackOffBeginsAgainAfterSuccess(t *testing.T) {
 
 // TestTheSurplusLeavesTheOneThatReturned, even if the hub ends after it has written that it has returned.
 func TestTheSurplusLeavesTheOneThatReturned(t *testing.T) {
-	w := newWorld(t, 1, policyOf(50, false, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+	w := newWorld(t, nil, policyOf(50, false, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
 	w.until(time.Minute)
 	w.setAway(2, true)
 	w.until(6 * time.Minute)

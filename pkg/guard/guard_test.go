@@ -249,6 +249,39 @@ func TestReviews(t *testing.T) {
 	}
 }
 
+func TestADryRunTakesNoRoom(t *testing.T) {
+	raw := func(o any) (r runtime.RawExtension) {
+		var err error
+		if r.Raw, err = json.Marshal(o); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	options := metav1.NewPreconditionDeleteOptions("web-1")
+	options.DryRun = []string{metav1.DryRunAll}
+	image := pod(1)
+	image.Spec.Containers[0].Image = "web:2"
+	pods := metav1.GroupVersionResource{Version: "v1", Resource: "pods"}
+	for name, request := range map[string]admissionv1.AdmissionRequest{
+		"of a deletion":                      {Operation: admissionv1.Delete, DryRun: ptr.To(true), OldObject: raw(pod(1))},
+		"of an eviction, asked for in it":    {Operation: admissionv1.Create, SubResource: "eviction", Object: raw(&policyv1.Eviction{DeleteOptions: options})},
+		"of an eviction, asked for with it":  {Operation: admissionv1.Create, SubResource: "eviction", DryRun: ptr.To(true), Object: raw(&policyv1.Eviction{DeleteOptions: metav1.NewPreconditionDeleteOptions("web-1")})},
+		"of an update that restarts the pod": {Operation: admissionv1.Update, DryRun: ptr.To(true), OldObject: raw(pod(1)), Object: raw(image)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			request.UID, request.Namespace, request.Name, request.Resource = "1", "ns", "web-1", pods
+			c := cluster(t, 3, interceptor.Funcs{SubResourceUpdate: func(context.Context, client.Client, string, client.Object, ...client.SubResourceUpdateOption) error {
+				return errors.New("a dry run writes")
+			}})
+			g := New(c, c, c, Options{})
+			h := &podHandler{guard: g, decoder: admission.NewDecoder(scheme(t)), live: c, clock: g.clock}
+			if response := h.Handle(t.Context(), admission.Request{AdmissionRequest: request}); !response.Allowed {
+				t.Errorf("got %+v", response.Result)
+			}
+		})
+	}
+}
+
 func TestNamespacesThatTerminateAreNotHeldUp(t *testing.T) {
 	c := cluster(t, 3, interceptor.Funcs{})
 	clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))

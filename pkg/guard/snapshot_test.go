@@ -70,6 +70,8 @@ func TestABudgetFromTheWatchIsProvenByTheWrite(t *testing.T) {
 		pub.Status.Ledger = []v1beta1.LedgerEntry{{UID: "web-2", Name: "web-2", Operation: v1beta1.OperationDelete, Time: metav1.Unix(1, 0)}}
 	}
 	tests := map[string]struct {
+		// before changes the budget that the watch shows. Nil changes nothing.
+		before func(*v1beta1.PodUnavailableBudget)
 		// since changes the budget after the watch has shown it. Nil deletes the budget.
 		since func(*v1beta1.PodUnavailableBudget)
 		// allowed is status.unavailableAllowed as the watch shows it.
@@ -84,6 +86,7 @@ func TestABudgetFromTheWatchIsProvenByTheWrite(t *testing.T) {
 		"somebody has taken the room since":              {since: taken, allowed: 1, want: v1beta1.ReasonBudgetExhausted, reads: 1, attempts: 1},
 		"somebody has taken the room, and it shows":      {since: taken, want: v1beta1.ReasonBudgetExhausted, reads: 1},
 		"it has a spec since that allows none":           {since: func(p *v1beta1.PodUnavailableBudget) { p.Generation, p.Spec.MaxUnavailable.IntVal = 2, 0 }, allowed: 1, want: v1beta1.ReasonBudgetExhausted, reads: 1, attempts: 1},
+		"somebody has given room back since":             {before: taken, since: func(p *v1beta1.PodUnavailableBudget) { p.Status.Ledger = nil }, allowed: 1, want: v1beta1.ReasonWithinBudget, reads: 1, attempts: 1},
 		"it was deleted, and something would be written": {allowed: 1, want: v1beta1.ReasonNotProtected, attempts: 1},
 		"it was deleted, and nothing would be written":   {want: v1beta1.ReasonNotProtected, reads: 1},
 	}
@@ -106,6 +109,9 @@ func TestABudgetFromTheWatchIsProvenByTheWrite(t *testing.T) {
 			pub := &v1beta1.PodUnavailableBudget{}
 			if err := c.Get(t.Context(), name, pub); err != nil {
 				t.Fatal(err)
+			}
+			if tc.before != nil {
+				tc.before(pub)
 			}
 			pub.Status.UnavailableAllowed = tc.allowed
 			if err := c.Status().Update(t.Context(), pub); err != nil {

@@ -764,6 +764,25 @@ func TestASubsetStaysClosedIfOthersGoTheSameWay(t *testing.T) {
 	}
 }
 
+func TestAReplacementThatDoesNotExistYetHasItsSlot(t *testing.T) {
+	f := &Facts{Name: "web", Policy: policy(t, early, 3, 1, 1), Replicas: 3, Pods: []Pod{waiting("p", "a", time.Minute), waiting("q", "a", time.Minute)}, Now: start,
+		Moves: []v1beta1.Move{{From: "a", To: "b", Round: 1, Remaining: 2, Reason: string(v1beta1.ReasonUnschedulableTooLong), Time: metav1.NewTime(start.Add(-time.Second)),
+			InFlight: []v1beta1.PodInFlight{{UID: "gone", Name: "gone", Time: metav1.NewTime(start.Add(-time.Second))}}}}}
+	leave := func() Decision { return Leave(f, leaveLimits, &rooms{places: map[int]int{1: 1, 2: 1}}) }
+	d := leave()
+	check(t, d, []string{"p 0>2 UnschedulableTooLong"}, map[string]v1beta1.Reason{"q": v1beta1.ReasonNoRoom})
+	if recorded := f.Record(&d); len(recorded[0].InFlight) != 1 {
+		t.Errorf("the next cycle does not know of the pod that is gone: %+v", recorded)
+	}
+	f.Pods = append(f.Pods, waiting("new", "b", time.Second))
+	d = leave()
+	if recorded := f.Record(&d); len(recorded[0].InFlight) != 0 {
+		t.Errorf("the pod that is gone has been replaced, and is recorded as %+v", recorded[0].InFlight)
+	}
+	f.Pods, f.Now = f.Pods[:2], start.Add(flightTime)
+	check(t, leave(), []string{"p 0>1 UnschedulableTooLong", "q 0>2 UnschedulableTooLong"}, nil) // nobody creates it
+}
+
 // sentTo is where admission sends the pods made in place of those that are moved.
 func sentTo(f *Facts, d *Decision) (to []int) {
 	plan, closed := f.Policy.Plan(f.Replicas), ClosedBy(f.Record(d), f.Subsets, f.Policy, f.Now)

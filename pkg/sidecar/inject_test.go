@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/labels"
+	"pgregory.net/rapid"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
@@ -17,7 +18,7 @@ import (
 var now = time.Unix(1_700_000_000, 0)
 
 // compile reads the spec of a set in YAML.
-func compile(t testing.TB, name, spec string) *Policy {
+func compile(t rapid.TB, name, spec string) *Policy {
 	t.Helper()
 	set := &v1beta1.SidecarSet{}
 	set.Name = name

@@ -1,24 +1,24 @@
 package sidecar
 
 import (
-	"flag"
 	"fmt"
-	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-)
+	"pgregory.net/rapid"
 
-var seeds = flag.Int("seeds", 30, "how many random histories TestWorld plays")
+	"github.com/berth-project/berth/pkg/testkit/worlds"
+)
 
 // world is pods, their kubelets, and an updater that may crash between any two writes. It checks by its own arithmetic that updates make no more pods unavailable than
 // allowed.
 type world struct {
-	t      *testing.T
-	random *rand.Rand
+	t      rapid.TB
+	random *worlds.History
 	now    time.Time
 	pods   []*corev1.Pod
 	ids    int
@@ -64,8 +64,9 @@ func runsAll(pod *corev1.Pod) bool {
 	return all
 }
 
-// kubelet observes the spec of a pod, or restarts one of its containers, which may have changed or crashed.
-func (w *world) kubelet(pod *corev1.Pod) {
+// kubelet observes the spec of a pod, or restarts one of its containers, which may have changed or crashed. chance tells whether something happens that
+// happens once in so many times.
+func (w *world) kubelet(pod *corev1.Pod, chance func(onceIn int) bool) {
 	defer func() {
 		if pod.Status.ObservedGeneration == pod.Generation && pod.Status.Conditions[0].Status == corev1.ConditionTrue && runsAll(pod) {
 			delete(w.out, pod.Name)
@@ -74,7 +75,7 @@ func (w *world) kubelet(pod *corev1.Pod) {
 	if pod.Status.Phase != corev1.PodRunning {
 		pod.Status.Phase, pod.Status.Conditions = corev1.PodRunning, []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}}
 	}
-	if pod.Status.ObservedGeneration < pod.Generation && w.random.IntN(2) == 0 {
+	if pod.Status.ObservedGeneration < pod.Generation && chance(2) {
 		pod.Status.ObservedGeneration = pod.Generation
 		return
 	}
@@ -84,7 +85,7 @@ func (w *world) kubelet(pod *corev1.Pod) {
 		if pod.Status.ObservedGeneration == pod.Generation {
 			image = c.Image
 		}
-		if image != s.Image && w.random.IntN(2) == 0 || w.random.IntN(60) == 0 && s.Ready {
+		if image != s.Image && chance(2) || s.Ready && chance(60) {
 			w.ids++
 			s.Image, s.ContainerID, s.ImageID, s.Ready = image, fmt.Sprint("id-", w.ids), "sha-"+image, !isBad(image)
 		}
@@ -144,14 +145,14 @@ func (w *world) update(crash bool) (writes int) {
 	}
 	for _, pod := range w.policy.Resets(pods) {
 		w.write(index[pod.Name], w.policy.Reset(pod.Pod, w.now), "reset")
-		if writes++; crash && w.random.IntN(3) == 0 {
+		if writes++; crash && w.random.Yes("crash", 3) {
 			return writes
 		}
 	}
 	for _, pod := range w.policy.Next(pods) {
 		after, _ := w.policy.Update(w.pods[index[pod.Name]], "", w.now)
 		w.write(index[pod.Name], after, "update")
-		if writes++; crash && w.random.IntN(3) == 0 {
+		if writes++; crash && w.random.Yes("crash", 3) {
 			return writes
 		}
 	}
@@ -171,50 +172,49 @@ func (w *world) describe() string {
 	return text.String()
 }
 
-func TestWorld(t *testing.T) {
-	for seed := range *seeds {
-		w := &world{t: t, random: rand.New(rand.NewPCG(uint64(seed), 0)), now: now, out: map[string]bool{}}
-		w.note("seed %d", seed)
-		w.limit = 1 + w.random.IntN(3)
-		w.mirror = []string{"", "mirror/"}[seed%2]
-		w.publish(2, 2, 0)
-		for i := range poolSize {
-			w.pods = append(w.pods, w.create(fmt.Sprint("p", i)))
-		}
-		for range 400 {
-			w.now = w.now.Add(time.Second)
-			switch n := w.random.IntN(20); {
-			case n < 14:
-				w.kubelet(w.pods[w.random.IntN(poolSize)])
-			case n < 18:
-				w.update(true)
-			case n == 18 && w.random.IntN(4) == 0:
-				w.publish(w.random.IntN(5)+1, w.random.IntN(5)+1, w.random.IntN(3))
-			case w.random.IntN(8) == 0:
-				i := w.random.IntN(poolSize)
-				delete(w.out, w.pods[i].Name)
-				w.pods[i] = w.create(w.pods[i].Name)
-				w.note("new pod %s", w.pods[i].Name)
-			}
-		}
-		w.publish(8, 8, 0) // pods of a bad version that the partition keeps would hold up all others
-		for range 200 {
-			w.now = w.now.Add(time.Second)
-			for _, pod := range w.pods {
-				w.kubelet(pod)
-			}
-			w.update(false)
-		}
-		for _, pod := range w.pods {
-			p, _ := w.policy.Observe(pod, w.now)
-			at := working(pod, "mesh")
-			if !p.Updated || !p.Available() || containerOf(pod, "log").Image != w.mirror+"log:8" || containerOf(pod, hotNames("mesh")[at]).Image != w.mirror+"mesh:8" ||
-				containerOf(pod, hotNames("mesh")[1-at]).Image != w.mirror+"mesh:0" || versions(pod, "mesh")[1-at] != 0 {
-				t.Fatalf("%s, at most %d out\n%s\n%s", pod.Name, w.limit, w.describe(), strings.Join(w.log, "\n"))
-			}
-		}
-		if w.update(false) > 0 {
-			t.Fatalf("writes at rest\n%s", strings.Join(w.log, "\n"))
+// history publishes, restarts and replaces at random. Then a good version is published, and everything comes to rest with it.
+func history(t rapid.TB, h *worlds.History) {
+	w := &world{t: t, random: h, now: now, out: map[string]bool{}, limit: 1 + h.Number("more than", 3), mirror: strings.TrimPrefix(h.Pick("from ", "from mirror/"), "from ")}
+	w.publish(2, 2, 0)
+	for i := range poolSize {
+		w.pods = append(w.pods, w.create(fmt.Sprint("p", i)))
+	}
+	steps := slices.Concat(slices.Repeat([]string{"kubelet"}, 112), slices.Repeat([]string{"update"}, 32), []string{"publish", "publish", "replace"})
+	for range h.Steps(300) {
+		w.now = w.now.Add(time.Second)
+		switch h.Pick(steps...) {
+		case "kubelet":
+			w.kubelet(w.pods[h.IntN(poolSize)], func(onceIn int) bool { return h.IntN(onceIn) == onceIn-1 })
+		case "update":
+			w.update(true)
+		case "publish":
+			w.publish(h.IntN(5)+1, h.IntN(5)+1, h.IntN(3))
+		default:
+			i := h.IntN(poolSize)
+			delete(w.out, w.pods[i].Name)
+			w.pods[i] = w.create(w.pods[i].Name)
+			w.note("new pod %s", w.pods[i].Name)
 		}
 	}
+	w.publish(8, 8, 0) // pods of a bad version that the partition keeps would hold up all others
+	for range 200 {
+		w.now = w.now.Add(time.Second)
+		for _, pod := range w.pods {
+			w.kubelet(pod, func(onceIn int) bool { return onceIn == 2 }) // nothing crashes
+		}
+		w.update(false)
+	}
+	for _, pod := range w.pods {
+		p, _ := w.policy.Observe(pod, w.now)
+		at := working(pod, "mesh")
+		if !p.Updated || !p.Available() || containerOf(pod, "log").Image != w.mirror+"log:8" || containerOf(pod, hotNames("mesh")[at]).Image != w.mirror+"mesh:8" ||
+			containerOf(pod, hotNames("mesh")[1-at]).Image != w.mirror+"mesh:0" || versions(pod, "mesh")[1-at] != 0 {
+			t.Fatalf("%s, at most %d out\n%s\n%s", pod.Name, w.limit, w.describe(), strings.Join(w.log, "\n"))
+		}
+	}
+	if w.update(false) > 0 {
+		t.Fatalf("writes at rest\n%s", strings.Join(w.log, "\n"))
+	}
 }
+
+func TestWorld(t *testing.T) { worlds.Check(t, "pods", 30, history) }

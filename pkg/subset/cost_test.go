@@ -2,7 +2,6 @@ package subset
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -10,6 +9,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
+
+	"github.com/berth-project/berth/pkg/testkit/worlds"
 )
 
 const oneOneThree = `
@@ -203,7 +205,7 @@ func TestRightCostsStay(t *testing.T) {
 // TestGrowthGoesThroughTheTargets grows workloads from nothing, one pod at a time and by the seats, and shrinks them again. Without percentages in minimums,
 // and unless percentages leave a rest, both go through the targets of every size.
 func TestGrowthGoesThroughTheTargets(t *testing.T) {
-	properties(t, func(t *testing.T, r *rand.Rand) {
+	properties(t, func(t rapid.TB, r *worlds.History) {
 		t.Helper()
 		policy := randomPolicy(t, r)
 		percentMinimum := slices.ContainsFunc(policy.Subsets, func(s Subset) bool { return s.Min.IsPercent() })
@@ -237,11 +239,11 @@ func TestGrowthGoesThroughTheTargets(t *testing.T) {
 
 // TestPodsBoundAtOneSizeReachTheTargets binds as many pods as a workload has, in the order in which a scheduler finds nodes, which is any.
 func TestPodsBoundAtOneSizeReachTheTargets(t *testing.T) {
-	properties(t, func(t *testing.T, r *rand.Rand) {
+	properties(t, func(t rapid.TB, r *worlds.History) {
 		t.Helper()
 		policy := randomPolicy(t, r)
 		for range 20 {
-			plan := policy.Plan(r.Int32N(60))
+			plan := policy.Plan(int32(r.IntN(60)))
 			kept, want := make(Counts, len(policy.Subsets)), int32(0)
 			targets, unplaced := policy.Targets(&plan, plan.Replicas)
 			for want = plan.Replicas - unplaced; want > 0; want-- {

@@ -2,7 +2,6 @@ package subset
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -15,8 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/pkg/testkit/worlds"
 )
 
 func TestPlan(t *testing.T) {
@@ -335,7 +336,7 @@ func TestSurplus(t *testing.T) {
 }
 
 // randomPolicy makes a valid policy of up to five subsets.
-func randomPolicy(tb testing.TB, r *rand.Rand) *Policy {
+func randomPolicy(tb rapid.TB, r *worlds.History) *Policy {
 	tb.Helper()
 	spec := &v1beta1.WorkloadSpreadSpec{TargetReference: v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
 	n := 1 + r.IntN(5)
@@ -344,7 +345,7 @@ func randomPolicy(tb testing.TB, r *rand.Rand) *Policy {
 	for i := range n {
 		subset := v1beta1.Subset{Name: fmt.Sprintf("s%d", i)}
 		if i < n-1 || !percentages && r.IntN(2) == 0 {
-			limit := intstr.FromInt32(r.Int32N(8))
+			limit := intstr.FromInt32(int32(r.IntN(8)))
 			if percentages {
 				share := r.IntN(rest + 1)
 				rest -= share
@@ -356,7 +357,7 @@ func randomPolicy(tb testing.TB, r *rand.Rand) *Policy {
 	}
 	if !percentages && r.IntN(2) == 0 {
 		for i := range spec.Subsets {
-			spec.Subsets[i].Weight = ptr.To(r.Int32N(6))
+			spec.Subsets[i].Weight = ptr.To(int32(r.IntN(6)))
 		}
 	}
 	if percentages && r.IntN(2) == 0 {
@@ -381,7 +382,7 @@ func randomPolicy(tb testing.TB, r *rand.Rand) *Policy {
 }
 
 // randomMinimum is within a maximum. Percentages of n of them add up to at most 100.
-func randomMinimum(r *rand.Rand, maximum *intstr.IntOrString, n int) *intstr.IntOrString {
+func randomMinimum(r *worlds.History, maximum *intstr.IntOrString, n int) *intstr.IntOrString {
 	if r.IntN(3) == 0 {
 		most := 100 / n
 		if maximum != nil && maximum.Type == intstr.String {
@@ -394,10 +395,10 @@ func randomMinimum(r *rand.Rand, maximum *intstr.IntOrString, n int) *intstr.Int
 	if maximum != nil && maximum.Type == intstr.Int {
 		most = maximum.IntVal
 	}
-	return ptr.To(intstr.FromInt32(r.Int32N(most + 1)))
+	return ptr.To(intstr.FromInt32(int32(r.IntN(int(most) + 1))))
 }
 
-func checkPlan(tb testing.TB, policy *Policy, plan *Plan) {
+func checkPlan(tb rapid.TB, policy *Policy, plan *Plan) {
 	tb.Helper()
 	targets, sum := policy.Targets(plan, plan.Replicas)
 	for i := range policy.Subsets {
@@ -411,24 +412,22 @@ func checkPlan(tb testing.TB, policy *Policy, plan *Plan) {
 	}
 }
 
-func properties(t *testing.T, check func(t *testing.T, r *rand.Rand)) {
+func properties(t *testing.T, check worlds.Play) {
 	t.Helper()
-	for seed := range uint64(500) {
-		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) { check(t, rand.New(rand.NewPCG(seed, 1))) })
-	}
+	worlds.Check(t, t.Name(), 500, check)
 }
 
 func TestAPlanAddsUpToTheReplicas(t *testing.T) {
-	properties(t, func(t *testing.T, r *rand.Rand) {
+	properties(t, func(t rapid.TB, r *worlds.History) {
 		t.Helper()
 		policy := randomPolicy(t, r)
-		plan := policy.Plan(r.Int32N(50))
+		plan := policy.Plan(int32(r.IntN(50)))
 		checkPlan(t, policy, &plan)
 	})
 }
 
 func TestNoSubsetGetsMoreThanItsQuota(t *testing.T) {
-	properties(t, func(t *testing.T, r *rand.Rand) {
+	properties(t, func(t rapid.TB, r *worlds.History) {
 		t.Helper()
 		policy := randomPolicy(t, r)
 		tally := policy.NewTally()
@@ -438,7 +437,7 @@ func TestNoSubsetGetsMoreThanItsQuota(t *testing.T) {
 		}
 		var slots []slot
 		plan := policy.Plan(30)
-		for range 200 {
+		for range r.Steps(200) {
 			if len(slots) > 0 && r.IntN(3) == 0 {
 				i := r.IntN(len(slots))
 				tally.Remove(slots[i].scope, slots[i].subset)
@@ -467,11 +466,11 @@ func TestNoSubsetGetsMoreThanItsQuota(t *testing.T) {
 }
 
 // randomPods are bound pods with and without records, of two revisions, some of them ended.
-func randomPods(policy *Policy, r *rand.Rand) []Pod {
+func randomPods(policy *Policy, r *worlds.History) []Pod {
 	pods := make([]Pod, r.IntN(40))
 	for i := range pods {
 		pods[i] = Pod{Name: fmt.Sprintf("p%d", i), UID: types.UID(fmt.Sprintf("u%d", i)), Revision: fmt.Sprintf("rev-%d", r.IntN(2)),
-			NodeName: "n", Node: node("a"), Active: r.IntN(5) > 0, Ready: r.IntN(2) == 0, Created: time.Unix(r.Int64N(5), 0)}
+			NodeName: "n", Node: node("a"), Active: r.IntN(5) > 0, Ready: r.IntN(2) == 0, Created: time.Unix(int64(r.IntN(5)), 0)}
 		if r.IntN(2) == 0 {
 			pods[i].Record = &Record{Spread: "web", Subset: policy.Subsets[r.IntN(len(policy.Subsets))].Name}
 		}
@@ -480,7 +479,7 @@ func randomPods(policy *Policy, r *rand.Rand) []Pod {
 }
 
 func TestTheOrderOfPodsDoesNotMatter(t *testing.T) {
-	properties(t, func(t *testing.T, r *rand.Rand) {
+	properties(t, func(t rapid.TB, r *worlds.History) {
 		t.Helper()
 		policy := randomPolicy(t, r)
 		plan := policy.Plan(20)
@@ -497,7 +496,7 @@ func TestTheOrderOfPodsDoesNotMatter(t *testing.T) {
 }
 
 func TestAddingThenRemovingAPodChangesNothing(t *testing.T) {
-	properties(t, func(t *testing.T, r *rand.Rand) {
+	properties(t, func(t rapid.TB, r *worlds.History) {
 		t.Helper()
 		policy := randomPolicy(t, r)
 		tally := policy.Count(randomPods(policy, r), "web")
@@ -515,7 +514,7 @@ func TestAddingThenRemovingAPodChangesNothing(t *testing.T) {
 }
 
 func TestSurplusIsWhatIsAboveTheQuota(t *testing.T) {
-	properties(t, func(t *testing.T, r *rand.Rand) {
+	properties(t, func(t rapid.TB, r *worlds.History) {
 		t.Helper()
 		policy := randomPolicy(t, r)
 		plan := policy.Plan(20)

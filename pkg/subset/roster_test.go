@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -13,8 +12,10 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/pkg/testkit/worlds"
 )
 
 // surplusByCounting, costsByCounting and overbookedByCounting answer as a roster does, by looking at all pods.
@@ -185,7 +186,7 @@ func overbookedByCounting(p *Policy, plan *Plan, pods []Pod) []string {
 }
 
 // randomChange makes a pod, changes one or drops one, and returns it with true if it is still there.
-func randomChange(p *Policy, r *rand.Rand, pods map[types.UID]*Pod, next *int) (*Pod, bool) {
+func randomChange(p *Policy, r *worlds.History, pods map[types.UID]*Pod, next *int) (*Pod, bool) {
 	subset := func() string {
 		if r.IntN(8) == 0 {
 			return ""
@@ -198,7 +199,7 @@ func randomChange(p *Policy, r *rand.Rand, pods map[types.UID]*Pod, next *int) (
 	} else {
 		name := fmt.Sprintf("p%d", *next)
 		*next++
-		pod = &Pod{Name: name, UID: types.UID(name), Active: true, Created: time.Unix(r.Int64N(5), 0),
+		pod = &Pod{Name: name, UID: types.UID(name), Active: true, Created: time.Unix(int64(r.IntN(5)), 0),
 			Owner: types.UID(fmt.Sprintf("o%d", r.IntN(2))), Revision: fmt.Sprintf("r%d", r.IntN(2)), CostIgnored: r.IntN(8) == 0}
 		if r.IntN(3) == 0 {
 			pod.Admitted = &Admitted{Spread: "web", Subset: subset()}
@@ -219,26 +220,26 @@ func randomChange(p *Policy, r *rand.Rand, pods map[types.UID]*Pod, next *int) (
 			pod.Record = &Record{Spread: "web", Subset: subset()}
 		}
 	default:
-		pod.Cost = ptr.To(p.DeletionCost(r.IntN(len(p.Subsets)+1)-1, r.Int32N(6)+1) - r.Int32N(8)/7)
+		pod.Cost = ptr.To(p.DeletionCost(r.IntN(len(p.Subsets)+1)-1, int32(r.IntN(6))+1) - int32(r.IntN(8))/7)
 	}
 	return pod, true
 }
 
 // TestARosterAnswersAsIfItHadCounted: whatever comes, changes and goes, in whatever order.
 func TestARosterAnswersAsIfItHadCounted(t *testing.T) {
-	properties(t, func(t *testing.T, r *rand.Rand) {
+	properties(t, func(t rapid.TB, r *worlds.History) {
 		t.Helper()
 		policy := randomPolicy(t, r)
 		if r.IntN(3) == 0 {
 			policy.Binding = v1beta1.EarlyBinding
 		}
 		policy.Kruise = r.IntN(3) == 0
-		plan := policy.Plan(r.Int32N(20))
+		plan := policy.Plan(int32(r.IntN(20)))
 		roster, pods, next := policy.NewRoster(&plan, "web"), map[types.UID]*Pod{}, 0
 		roster.Latest = []string{"", "r0", "r1"}[r.IntN(3)]
-		for step := range 80 {
+		for step := range r.Steps(80) {
 			if r.IntN(20) == 0 {
-				plan = policy.Plan(r.Int32N(20))
+				plan = policy.Plan(int32(r.IntN(20)))
 				roster.Replan(&plan)
 			}
 			pod, there := randomChange(policy, r, pods, &next)
@@ -290,7 +291,7 @@ func byName(costs []PodCost) map[string]int32 {
 	return all
 }
 
-func expectEqual(t *testing.T, step int, what string, want, got any) {
+func expectEqual(t rapid.TB, step int, what string, want, got any) {
 	t.Helper()
 	options := []gocmp.Option{cmpopts.EquateEmpty(), cmpopts.IgnoreFields(Pod{}, "Node")}
 	if diff := gocmp.Diff(want, got, options...); diff != "" {

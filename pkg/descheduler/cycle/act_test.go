@@ -160,6 +160,22 @@ func TestADryRunDoesNotSayThatItEvicts(t *testing.T) {
 	}
 }
 
+func TestARefusedEvictionIsTakenBack(t *testing.T) {
+	c, s := acting(t, Options{}, 3)
+	c.budgets = disruptionBudget(5, nil)
+	refused := &guarded.Error{Result: guarded.Refused, Err: errors.New("a budget")}
+	if err := c.act(t.Context(), &Strategy{Name: "Some", Evictor: answering{"a-1": refused}}, s, moveOf(s, 0, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if moves := s.object.Status.Moves; len(moves) != 1 || len(moves[0].InFlight) != 1 || moves[0].InFlight[0].Name != "a-0" {
+		t.Errorf("the record is %+v, want pod a-0 alone in flight", moves)
+	}
+	if got := c.budgets.spare(podNamed("a-2", true)); got != v1beta1.ReasonBudgetExhausted {
+		t.Errorf("the budget that has refused says %q of another pod", got)
+	}
+	_ = c.telling.Wait() // the fake API server generates no names
+}
+
 // A pod whose eviction got no answer may be gone, and counts as gone for two minutes. That must survive what the next strategy of the cycle writes.
 func TestAnUnansweredEvictionStaysInTheRecord(t *testing.T) {
 	c, s := acting(t, Options{}, 3)

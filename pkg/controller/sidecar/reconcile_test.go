@@ -1,0 +1,175 @@
+package sidecar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
+	model "github.com/berth-project/berth/pkg/sidecar"
+)
+
+// rollout is three ready pods and a set that updates one of them at a time.
+type rollout struct {
+	*reconciler
+	t     *testing.T
+	clock *clocktesting.FakeClock
+	// cache is what the controller's cache of pods shows. It changes only when the test says so.
+	cache []corev1.Pod
+	// unanswered lets the next patch of a pod happen without an answer.
+	unanswered bool
+}
+
+// List is that of the cache of pods.
+func (r *rollout) List(_ context.Context, into client.ObjectList, _ ...client.ListOption) error {
+	into.(*corev1.PodList).Items = r.cache
+	return nil
+}
+
+// Get is not used by the controller.
+func (r *rollout) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	return errors.New("the controller reads no single pod")
+}
+
+func setWith(version string) *v1beta1.SidecarSet {
+	set := &v1beta1.SidecarSet{ObjectMeta: metav1.ObjectMeta{Name: "log", UID: "log", Generation: 1}}
+	set.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+	set.Spec.Containers = []runtime.RawExtension{{Raw: fmt.Appendf(nil, `{"name": "log", "image": "log:%s"}`, version)}}
+	return set
+}
+
+// newRollout has pods with version 1 and a set with version 2.
+func newRollout(t *testing.T) *rollout {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := &rollout{t: t, clock: clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))}
+	old, errs := model.Compile(setWith("1"))
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	objects := []client.Object{setWith("2"), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}}
+	for i := range 3 {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("p", i), UID: types.UID(fmt.Sprint("p", i)), Labels: map[string]string{"app": "web"}}}
+		pod.Spec.Containers = []corev1.Container{{Name: "main", Image: "main"}}
+		model.Inject(pod, []model.Version{{Set: "log", Content: &old.Content, Revision: "log-1"}}, r.clock.Now())
+		pod.Status.Phase, pod.Status.Conditions = corev1.PodRunning, []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		for _, c := range pod.Spec.Containers {
+			pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{Name: c.Name, Image: c.Image, ImageID: c.Image, ContainerID: c.Image, Ready: true})
+		}
+		objects = append(objects, pod)
+	}
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1beta1.SidecarSet{}).WithInterceptorFuncs(interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			if r.unanswered {
+				r.unanswered = false
+				return errors.Join(c.Patch(ctx, object.DeepCopyObject().(client.Object), patch, opts...), context.DeadlineExceeded)
+			}
+			return c.Patch(ctx, object, patch, opts...)
+		}}).Build()
+	r.reconciler = &reconciler{client: api, live: api, pods: r, events: events.NewFakeRecorder(100), clock: r.clock, namespace: "berth-system"}
+	r.cache = r.stored()
+	return r
+}
+
+// stored are the pods as the API server has them.
+func (r *rollout) stored() []corev1.Pod {
+	r.t.Helper()
+	var list corev1.PodList
+	if err := r.live.List(r.t.Context(), &list); err != nil {
+		r.t.Fatal(err)
+	}
+	return list.Items
+}
+
+// expectUpdated plays a round, and expects these pods to have version 2 after it.
+func (r *rollout) expectUpdated(when, want string) {
+	r.t.Helper()
+	if _, err := r.Reconcile(r.t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: "log"}}); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		r.t.Fatal(err)
+	}
+	var updated []string
+	for _, pod := range r.stored() {
+		for _, c := range pod.Spec.Containers {
+			if c.Image == "log:2" {
+				updated = append(updated, pod.Name)
+			}
+		}
+	}
+	if got := strings.Join(updated, " "); got != want {
+		r.t.Errorf("%s: updated %q, want %q", when, got, want)
+	}
+}
+
+// kubelet restarts the containers of a pod that have changed.
+func (r *rollout) kubelet(name string) {
+	r.t.Helper()
+	for _, pod := range r.stored() {
+		if pod.Name != name {
+			continue
+		}
+		for i, c := range pod.Spec.Containers {
+			pod.Status.ContainerStatuses[i] = corev1.ContainerStatus{Name: c.Name, Image: c.Image, ImageID: c.Image, ContainerID: c.Image, Ready: true}
+		}
+		if err := r.client.Status().Update(r.t.Context(), &pod); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+func TestACacheThatIsOlderThanAnUpdateIsNotPlannedWith(t *testing.T) {
+	r := newRollout(t)
+	r.expectUpdated("first", "p0")
+	r.expectUpdated("the cache is as it was", "p0")
+	r.cache[0].ResourceVersion = "1" // the cache shows a version that is older still, as a watch does that began anew
+	r.expectUpdated("an old event arrives", "p0")
+	r.expectUpdated("and nothing more", "p0")
+	r.cache = r.stored()
+	r.expectUpdated("the cache shows the update, and the container has not restarted", "p0")
+	r.kubelet("p0")
+	r.cache = r.stored()
+	r.expectUpdated("it has restarted", "p0 p1")
+}
+
+func TestAPodThatIsGoneAfterItsUpdateIsNotWaitedFor(t *testing.T) {
+	r := newRollout(t)
+	r.expectUpdated("first", "p0")
+	if err := r.client.Delete(t.Context(), &r.stored()[0]); err != nil {
+		t.Fatal(err)
+	}
+	r.cache = r.stored()
+	r.expectUpdated("the cache may lack the pod because it is old", "")
+	r.clock.Step(unseenFor)
+	r.expectUpdated("the pod is gone", "p1")
+}
+
+func TestAnUpdateWithoutAnAnswerMayHaveHappened(t *testing.T) {
+	r := newRollout(t)
+	r.unanswered = true
+	r.expectUpdated("nobody answers", "p0")
+	r.expectUpdated("the cache is as it was, and the API server tells", "p0")
+	r.clock.Step(doubtFor + time.Second)
+	r.expectUpdated("the update has happened", "p0")
+	r.kubelet("p0")
+	r.cache = r.stored()
+	r.expectUpdated("it has restarted", "p0 p1")
+}
