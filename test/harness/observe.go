@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/rest"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
 	"github.com/berth-project/berth/pkg/sandbox"
@@ -94,13 +95,13 @@ func ControllerMetrics(ctx context.Context, in *sandbox.Sandbox) (string, error)
 	return all[0], nil
 }
 
-// ControllersMetrics are those of each replica of the controller in a sandbox, which serves them without encryption.
+// ControllersMetrics are those of each replica of the controller in a sandbox.
 func ControllersMetrics(ctx context.Context, in *sandbox.Sandbox) (all []string, err error) {
 	for _, status := range in.Status() {
 		if status.Name != product.Controller {
 			continue
 		}
-		text, err := metricsAt(ctx, status.Address)
+		text, err := Metrics(ctx, in, status)
 		if err != nil {
 			return nil, err
 		}
@@ -112,16 +113,33 @@ func ControllersMetrics(ctx context.Context, in *sandbox.Sandbox) (all []string,
 	return all, nil
 }
 
-func metricsAt(ctx context.Context, address string) (string, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
+// Metrics are those of one replica of the scheduler or the controller. The scheduler serves them to administrators, the controller to everyone.
+func Metrics(ctx context.Context, in *sandbox.Sandbox, replica sandbox.ComponentStatus) (string, error) {
+	if replica.Name != product.Scheduler {
+		return metricsAt(ctx, http.DefaultClient, "http://"+replica.Address)
+	}
+	config := in.RESTConfig()
+	config.CAData, config.Insecure = nil, true // the scheduler has signed its certificate itself
+	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return "", err
 	}
-	response, err := http.DefaultClient.Do(request)
+	return metricsAt(ctx, client, "https://"+replica.Address)
+}
+
+func metricsAt(ctx context.Context, client *http.Client, server string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, server+"/metrics", nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := client.Do(request)
 	if err != nil {
 		return "", err
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s: %s", request.URL, response.Status, text)
+	}
 	return string(text), err
 }

@@ -458,7 +458,7 @@ profiles:
     balance: {enabled: [RebalanceToPreferredSubset]}
 `
 
-// usage is what each process of Berth uses: its resident memory in bytes, by component and replica, and the goroutines of the controllers.
+// usage is what each process of Berth uses: its resident memory in bytes and its goroutines, by component and replica.
 type usage map[string]float64
 
 func (u usage) String() string {
@@ -487,21 +487,19 @@ func (w *world) usage() usage {
 			w.Fatal(err)
 		}
 		u[fmt.Sprintf("%s-%d memory", status.Name, status.Replica)] = memory
-	}
-	all, err := harness.ControllersMetrics(w.Context(), w.Sandbox)
-	if err != nil {
-		w.Fatal(err)
-	}
-	for i, text := range all {
+		text, err := harness.Metrics(w.Context(), w.Sandbox, status)
+		if err != nil {
+			w.Fatal(err)
+		}
 		found := goroutines.FindStringSubmatch(text)
 		if found == nil {
-			w.Fatalf("controller %d exposes no number of goroutines", i)
+			w.Fatalf("%s-%d exposes no number of goroutines", status.Name, status.Replica)
 		}
 		n, err := strconv.ParseFloat(found[1], 64)
 		if err != nil {
 			w.Fatal(err)
 		}
-		u[fmt.Sprintf("controller-%d goroutines", i)] = n
+		u[fmt.Sprintf("%s-%d goroutines", status.Name, status.Replica)] = n
 	}
 	return u
 }
@@ -523,7 +521,7 @@ func expectFlat(t *testing.T, rounds []usage) {
 		}
 		little := 50.
 		if strings.HasSuffix(name, "memory") {
-			little *= 1 << 20
+			little = 16 << 20
 		}
 		first, last := mean(rounds[:third]), mean(rounds[len(rounds)-third:])
 		if last > first*4/3+little {
