@@ -293,9 +293,10 @@ test-release: tools build $(BIN)/helm $(BIN)/release ## 2 hours | Make a release
 	rm -rf $(TWICE)
 
 .PHONY: test-worlds
-test-worlds: ## hours | Search every history of larger small worlds: of the ledger with three pods and several kinds of trouble at a time, and of a budget with three requests. docs/robustness.md says what they are.
+test-worlds: ## hours | Search every history of larger small worlds: of the ledger with three pods and several kinds of trouble at a time, of a budget with three requests, and of moves with all kinds of trouble. docs/robustness.md says what they are.
 	$(GO) test -count=1 -timeout=24h -v ./pkg/budget -run TestEveryHistoryOfASmallWorld -args -deep
 	$(GO) test -count=1 -timeout=24h -v ./pkg/ledger -run TestEveryHistoryOfASmallWorld -args -deep
+	$(GO) test -count=1 -timeout=24h -v ./pkg/moves -run TestEveryHistoryOfASmallWorld -args -deep
 
 .PHONY: robustness-table
 robustness-table: ## half an hour | Break a copy of the code in known ways, find out which suites notice it, and write docs/robustness.md.
