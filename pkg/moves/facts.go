@@ -141,7 +141,7 @@ func (f *Facts) isActive(uid types.UID) bool {
 	return slices.ContainsFunc(f.Pods, func(pod Pod) bool { return pod.UID == uid && pod.Active })
 }
 
-// missing is how many pods the workload has yet to create.
+// missing is how many pods the workload has yet to create. It is 0 if only the pods that exist say how many there should be.
 func (f *Facts) missing() int32 {
 	missing := f.asked()
 	for i := range f.Pods {
