@@ -107,6 +107,8 @@ type (
 		// Node is where something changed. Nil with OnNode means a deleted node; nil without it means a change that is not about a node.
 		Node   *corev1.Node
 		OnNode bool
+		// Filters is true if nodes that have not changed may take the pod now, although they refused it for themselves.
+		Filters bool
 	}
 
 	// BindSent is a bind that is about to be sent. If Effects.OK is false, it must not be sent: the pod is gone, or its spread has changed.

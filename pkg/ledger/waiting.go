@@ -400,7 +400,7 @@ func (ev ClusterChanged) apply(l *Ledger) {
 // isConcerned is true if the change may have made room for the pod.
 func (e *entry) isConcerned(ev ClusterChanged) bool {
 	if !ev.OnNode {
-		return e.tried != 0 // not only nodes have refused it
+		return ev.Filters || e.tried != 0 // not only nodes have refused it
 	}
 	if ev.Node == nil {
 		return false

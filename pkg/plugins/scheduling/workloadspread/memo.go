@@ -2,6 +2,8 @@ package workloadspread
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -9,6 +11,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+	schedutil "k8s.io/kubernetes/pkg/scheduler/util"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/ledger"
@@ -23,6 +26,9 @@ import (
 // a node, or of the pods on it, gives the node a new, higher generation. So the verdict is valid as long as no node has a higher generation than it.
 // If some have, only these nodes are checked again. If the pod fits none of them, the verdict is valid at the new generation. If it may fit one, the
 // subset is tried. The other filters decide last: if they refuse the nodes that these accept, PostFilter makes the pod go on.
+//
+// From Kubernetes 1.36 on, NodeResourcesFit leaves extended resources to DynamicResources if a DeviceClass serves them. So a verdict is only about pods whose
+// resources are served by classes in the same way.
 type finder struct {
 	predicates *predicates
 	nodeSets   nodeSets
@@ -34,6 +40,8 @@ type memo map[memoKey]memoEntry
 type memoKey struct {
 	subset int
 	shape  string
+	// served are the extended resources of the pod that a DeviceClass serves. Empty if there are none.
+	served string
 }
 
 type memoEntry struct {
@@ -79,7 +87,7 @@ func (f *finder) members(in *subset.Subset) sets.Set[string] { return f.nodeSets
 
 // check says whether a node of a subset may take the pod.
 func (f *finder) check(pod *corev1.Pod, asked *ledger.NodeCheck) ledger.CheckResult {
-	in, key := &asked.Policy.Subsets[asked.Subset], memoKey{asked.Subset, asked.Shape}
+	in, key := &asked.Policy.Subsets[asked.Subset], memoKey{asked.Subset, asked.Shape, f.predicates.served(pod)}
 	entry, known := f.memos[asked.Policy][key]
 	refusal := sync.OnceValue(func() func(fwk.NodeInfo) string { return f.predicates.of(pod, asked.Own, in) })
 	switch {
@@ -117,7 +125,7 @@ func (f *finder) check(pod *corev1.Pod, asked *ledger.NodeCheck) ledger.CheckRes
 
 // remember stores the verdict of a scheduling cycle.
 func (f *finder) remember(policy *subset.Policy, pod *corev1.Pod, index int, verdict memoEntry) {
-	f.keep(policy, memoKey{index, shapeOf(pod)}, verdict)
+	f.keep(policy, f.keyOf(pod, index), verdict)
 }
 
 func (f *finder) keep(policy *subset.Policy, key memoKey, entry memoEntry) {
@@ -137,15 +145,23 @@ func (f *finder) keep(policy *subset.Policy, key memoKey, entry memoEntry) {
 
 // why says why a subset has no node for the pod. Empty if that is not known.
 func (f *finder) why(policy *subset.Policy, pod *corev1.Pod, index int) string {
-	return f.memos[policy][memoKey{index, shapeOf(pod)}].why
+	return f.memos[policy][f.keyOf(pod, index)].why
 }
 
-func shapeOf(pod *corev1.Pod) string { return ledger.Shape(pod, subset.OwnTolerations(pod)) }
+func (f *finder) keyOf(pod *corev1.Pod, index int) memoKey {
+	return memoKey{index, ledger.Shape(pod, subset.OwnTolerations(pod)), f.predicates.served(pod)}
+}
 
 // predicates are the node-local filters of each profile. They are the plugin instances that the profile runs, so they refuse the same nodes, whatever
 // the profile configures: ignored resources, added affinity, filters that are off.
 type predicates struct {
-	profiles sync.Map // from the name of a profile to filterFor
+	profiles sync.Map // from the name of a profile to filters
+}
+
+type filters struct {
+	of filterFor
+	// devices are what NodeResourcesFit asks for classes. Nil without dynamic resource allocation.
+	devices fwk.SharedDRAManager
 }
 
 // filterFor makes, for a pod, the function that says why the filters refuse a node. Its result is empty if none does.
@@ -153,8 +169,37 @@ type filterFor func(*corev1.Pod) func(fwk.NodeInfo) string
 
 // add adds a profile. Its plugins need not be complete before the first pod is checked. For pods of other profiles only Subset.Fits is used.
 func (p *predicates) add(ctx context.Context, profile framework.Framework) {
-	filters := sync.OnceValue(func() []fwk.FilterPlugin { return nodeLocalFilters(profile) })
-	p.profiles.Store(profile.ProfileName(), filterFor(func(pod *corev1.Pod) func(fwk.NodeInfo) string { return refuse(ctx, filters(), pod) }))
+	local := sync.OnceValue(func() []fwk.FilterPlugin { return nodeLocalFilters(profile) })
+	p.profiles.Store(profile.ProfileName(), filters{
+		of:      func(pod *corev1.Pod) func(fwk.NodeInfo) string { return refuse(ctx, local(), pod) },
+		devices: profile.SharedDRAManager(),
+	})
+}
+
+// served are the extended resources of a pod that a DeviceClass serves now, by the same cache that NodeResourcesFit asks.
+func (p *predicates) served(pod *corev1.Pod) string {
+	names := extendedResources(pod)
+	profile, found := p.profiles.Load(pod.Spec.SchedulerName)
+	if len(names) == 0 || !found || profile.(filters).devices == nil {
+		return ""
+	}
+	classes := profile.(filters).devices.DeviceClassResolver()
+	return strings.Join(slices.DeleteFunc(names, func(name string) bool { return classes.GetDeviceClass(corev1.ResourceName(name)) == nil }), ",")
+}
+
+// extendedResources are the names of the resources that a pod requests and that a DeviceClass might serve, in order.
+func extendedResources(pod *corev1.Pod) (names []string) {
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			for name := range containers[i].Resources.Requests {
+				if schedutil.IsDRAExtendedResourceName(name) {
+					names = append(names, string(name))
+				}
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // nodeLocalFilters are those of a profile whose plugins are complete.
@@ -201,7 +246,7 @@ func refuse(ctx context.Context, filters []fwk.FilterPlugin, pod *corev1.Pod) fu
 func (p *predicates) of(pod *corev1.Pod, own []corev1.Toleration, in *subset.Subset) func(fwk.NodeInfo) string {
 	refused := func(fwk.NodeInfo) string { return "" }
 	if profile, found := p.profiles.Load(pod.Spec.SchedulerName); found {
-		refused = profile.(filterFor)(pod)
+		refused = profile.(filters).of(pod)
 	}
 	return func(info fwk.NodeInfo) string {
 		if in.Fits(info.Node(), own) != v1beta1.ReasonAdmitted {

@@ -1,12 +1,15 @@
 package workloadspread
 
 import (
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
+	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
@@ -81,5 +84,45 @@ func TestTheMemoRefusesNodesWhereTheFiltersOfTheProfileDo(t *testing.T) {
 			}
 			w.expectAnswer(tc.want, pod, a, b)
 		})
+	}
+}
+
+// classes serve all resources, or none.
+type classes struct {
+	fwk.SharedDRAManager
+	serve bool
+}
+
+func (c *classes) DeviceClassResolver() fwk.DeviceClassResolver { return c }
+
+func (c *classes) GetDeviceClass(corev1.ResourceName) *resourcev1.DeviceClass {
+	if c.serve {
+		return &resourcev1.DeviceClass{}
+	}
+	return nil
+}
+
+func TestAVerdictEndsWhenAClassServesAResourceOfThePod(t *testing.T) {
+	w := newWorld(t, 1)
+	w.spread(1, adaptive)
+	served := &classes{}
+	w.finder.predicates.profiles.Store("", filters{devices: served, of: func(*corev1.Pod) func(fwk.NodeInfo) string {
+		return func(fwk.NodeInfo) string {
+			if served.serve {
+				return ""
+			}
+			return "Insufficient example.com/gpu"
+		}
+	}})
+	a, b := nodeInfo("a", "4"), nodeInfo("b", "4")
+	for _, want := range []string{"NoNodeFits", "NoNodeFits", "a"} {
+		served.serve = want == "a"
+		pod := podOf("rs-uid", "p")
+		pod.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"example.com/gpu": resource.MustParse("1")}}}}
+		w.see(pod)
+		if got := w.asks(pod, a, b); !strings.HasPrefix(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		w.delete(pod)
 	}
 }

@@ -108,9 +108,10 @@ func (s *Spread) isSchedulableAfterVolumeChange(_ klog.Logger, pod *corev1.Pod, 
 	return fwk.QueueSkip, nil
 }
 
-// isSchedulableAfterDeviceChange: there are more devices, or more free ones, or the pod's own claim has changed.
+// isSchedulableAfterDeviceChange: there are more devices, or more free ones, or the pod's own claim has changed, or a class serves other resources.
 func (s *Spread) isSchedulableAfterDeviceChange(_ klog.Logger, pod *corev1.Pod, before, after any) (fwk.QueueingHint, error) {
-	if len(pod.Spec.ResourceClaims) == 0 {
+	extended := len(extendedResources(pod)) > 0
+	if len(pod.Spec.ResourceClaims) == 0 && !extended {
 		return fwk.QueueSkip, nil
 	}
 	if claim, ok := after.(*resourcev1.ResourceClaim); ok && !claims(pod, claim) {
@@ -119,7 +120,8 @@ func (s *Spread) isSchedulableAfterDeviceChange(_ klog.Logger, pod *corev1.Pod, 
 			return fwk.QueueSkip, nil
 		}
 	}
-	if s.mayRetry(ledger.ClusterChanged{UID: pod.UID, Change: after}) {
+	_, class := after.(*resourcev1.DeviceClass)
+	if s.mayRetry(ledger.ClusterChanged{UID: pod.UID, Change: after, Filters: class && extended}) {
 		return fwk.Queue, nil
 	}
 	return fwk.QueueSkip, nil

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -158,5 +159,9 @@ func TestAnExhaustedPodIsWokenByTheVolumesAndDevicesThatConcernIt(t *testing.T) 
 		if got, err := hint(klog.Background(), plain, nil, &resourcev1.ResourceSlice{}); err != nil || got != fwk.QueueSkip {
 			t.Errorf("a pod without volumes and devices: got %v and error %v, want skip", got, err)
 		}
+	}
+	plain.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"example.com/gpu": resource.MustParse("1")}}}}
+	if got, err := w.isSchedulableAfterDeviceChange(klog.Background(), plain, nil, &resourcev1.DeviceClass{}); err != nil || got != fwk.Queue {
+		t.Errorf("a pod with a resource that a class may serve: got %v and error %v, want that it is queued", got, err)
 	}
 }

@@ -65,11 +65,11 @@ func newWorld(tb testing.TB, replicas int32) *world {
 			ledger: ledger.New(2 * time.Second), inFlight: map[types.UID]bool{}, held: map[types.UID]*heldPod{},
 		},
 	}}
-	filters, err := stockFilters(tb.Context())
+	local, err := stockFilters(tb.Context())
 	if err != nil {
 		tb.Fatal(err)
 	}
-	w.finder.predicates.profiles.Store("", filterFor(func(pod *corev1.Pod) func(fwk.NodeInfo) string { return refuse(tb.Context(), filters, pod) }))
+	w.finder.predicates.profiles.Store("", filters{of: func(pod *corev1.Pod) func(fwk.NodeInfo) string { return refuse(tb.Context(), local, pod) }})
 	for _, zone := range []string{"a", "b"} {
 		node := zoneNode("node-"+zone, zone)
 		w.nodes[node.Name] = node
