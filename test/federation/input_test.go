@@ -66,7 +66,8 @@ func TestEachBadInputHasOneMessage(t *testing.T) {
 	kubeconfig := func(server string) []byte {
 		return fmt.Appendf(nil, `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: c}}], clusters: [{name: c, cluster: {server: %q}}], users: [{name: c, user: {token: t}}]}`, server)
 	}
-	for name, content := range map[string][]byte{"again": w.secrets[0].Data[members.KubeconfigKey], "broken": []byte("{"), "old": kubeconfig(old.URL)} {
+	// Of two that were created in the same second, the one whose name is first counts as the older one.
+	for name, content := range map[string][]byte{"the-same": w.secrets[0].Data[members.KubeconfigKey], "broken": []byte("{"), "old": kubeconfig(old.URL)} {
 		meta := metav1.ObjectMeta{Namespace: members.DefaultNamespace, Name: name, Annotations: map[string]string{members.SecretAnnotation: name}}
 		if err := hub.Create(ctx, &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{members.KubeconfigKey: content}}); err != nil {
 			t.Fatal(err)
@@ -76,9 +77,9 @@ func TestEachBadInputHasOneMessage(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{
-		"again":  "Duplicate: member again at " + w.Members()[0].RESTConfig().Host + " is the same cluster as member member-1, which is older: delete one of the two ClusterProfiles",
-		"broken": "BadCredentials: member broken has no usable credentials: key kubeconfig of Secret broken is no kubeconfig: correct it:",
-		"old":    "UnsupportedVersion: member old at " + old.URL + " has Kubernetes 1.30: upgrade it to 1.33 or later",
+		"the-same": "Duplicate: member the-same at " + w.Members()[0].RESTConfig().Host + " is the same cluster as member member-1, which is older: delete one of the two ClusterProfiles",
+		"broken":   "BadCredentials: member broken has no usable credentials: key kubeconfig of Secret broken is no kubeconfig: correct it:",
+		"old":      "UnsupportedVersion: member old at " + old.URL + " has Kubernetes 1.30: upgrade it to 1.33 or later",
 	} {
 		var got []string
 		if err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
@@ -142,7 +143,7 @@ func TestEachBadInputHasOneMessage(t *testing.T) {
 		"member-1": "has another ReplicaSet web in namespace input; delete it, or let Berth take it over with the labels federation.berth.dev/adopt=true and federation.berth.dev/hub=true",
 		"old":      "member old at " + old.URL + " has Kubernetes 1.30: upgrade it to 1.33 or later",
 		"broken":   "member broken has no usable credentials",
-		"again":    "is the same cluster as member member-1",
+		"the-same": "is the same cluster as member member-1",
 	} {
 		var got v1alpha1.ClusterStatus
 		for _, c := range w.frs(t, ns).Status.Clusters {
