@@ -18,7 +18,7 @@ RERUN ?= 0
 # LEAN builds test programs in half the time: go vet runs by itself, and nobody debugs them.
 LEAN := -vet=off -ldflags='-s -w'
 GOTEST := $(BIN)/gotestsum --format=pkgname --hide-summary=skipped --rerun-fails=$(RERUN) --rerun-fails-max-failures=3
-# ALONE are the tests of test/budget that measure how long something takes. They run by themselves.
+# ALONE are the tests of test/budget that measure how long something takes. They run by themselves, in test-load.
 ALONE := ^(TestTwoHundredDeletionsAreDecidedWithinTwoSeconds|TestAnAnswerTakesMilliseconds|TestBrokenBudgetsOfOneNamespaceDelayNoOther|TestAConflictStormOnTheStatusCostsTimeAndNoPods|TestWhatAnOperationCosts|TestUnderLoadAnAnswerCostsAtMostOneRead)$$
 
 # Symbols for debuggers are left out, which takes a third off a binary. Stack traces and profiles do not need them.
@@ -181,24 +181,29 @@ generate: lines $(BIN)/controller-gen api-reference ## minutes | Regenerate deep
 
 ##@ Test
 
-# ELSEWHERE are the suites of test-artifacts.
-ELSEWHERE := ./test/install ./test/ui ./test/documents
+# ARTIFACTS are the suites of test-artifacts, and LOAD those of test-load. All others are of test.
+ARTIFACTS := ./test/install ./test/sandbox ./test/ui ./test/documents
+LOAD := ./test/bench/... ./test/faults ./test/soak ./test/watch
 
 # Control planes of tests collect their garbage less often, which costs memory and saves a tenth of the CPU.
+test test-load test-artifacts: export GOGC := 400
+
 .PHONY: test
-test: export GOGC := 400
-test: tools build $(BIN)/kube-scheduler-alone $(BIN)/gotestsum ## 20 min | Run the tests that each change needs: units, then scenarios and failure specs on a real control plane.
+test: tools build $(BIN)/gotestsum ## 25 min | Run the tests that each change needs: units, then scenarios and failure specs on a real control plane.
 	$(GO) vet ./...
 	$(GOTEST) --packages='./cmd/... ./manifests/... ./pkg/...' -- $(LEAN)
-	$(GOTEST) --packages="./test/integration $$($(GO) list ./test/... | grep -v -e /test/integration$$ $(patsubst .%,-e %$$,$(ELSEWHERE)))" -- $(LEAN) -count=1 -timeout=30m -skip='$(ALONE)' # the longest first
+	$(GOTEST) --packages="./test/integration $$($(GO) list ./test/... | grep -v -e /test/integration$$ $(patsubst .%,-e %$$,$(ARTIFACTS)) $(patsubst .%,-e %$$,$(subst /...,.*,$(LOAD))))" -- $(LEAN) -count=1 -timeout=30m -skip='$(ALONE)' # the longest first
+
+.PHONY: test-load
+test-load: tools build $(BIN)/kube-scheduler-alone $(BIN)/gotestsum ## 6 min | Disturb and measure: faults of the watch and of binds, a soak, benchmarks, and how long budgets take; each in its short variant.
+	$(GOTEST) --packages='$(LOAD)' -- $(LEAN) -count=1 -timeout=30m
 	$(GOTEST) --packages=./test/budget -- $(LEAN) -count=1 -timeout=10m -run='$(ALONE)' -args -slack=4
 
 .PHONY: test-artifacts
-test-artifacts: export GOGC := 400
-test-artifacts: tools build check-lines $(BIN)/helm $(BIN)/release $(BIN)/gotestsum ## 20 min | Test what people take and read: the other Kubernetes lines, release, chart, page and documents.
+test-artifacts: tools build check-lines $(BIN)/helm $(BIN)/release $(BIN)/gotestsum ## 20 min | Test what people take and read: the other Kubernetes lines, release, chart, sandbox, page and documents.
 	cd hack/tools/release && $(GO) test ./...
 	ui=$$(hack/browser.sh >&2 && echo ./test/ui || echo "test/ui is left out, it needs a browser; see 'make test-ui'" >&2); \
-	$(GOTEST) --packages="./test/install $$ui" -- $(LEAN) -count=1 -timeout=30m
+	$(GOTEST) --packages="./test/install ./test/sandbox $$ui" -- $(LEAN) -count=1 -timeout=30m
 	$(GOTEST) --packages=./test/documents -- $(LEAN) -count=1 -timeout=15m # by itself, because what commands print must be what the pages show
 
 .PHONY: browser
@@ -364,7 +369,7 @@ lint-prose: $(BIN)/vale ## seconds | Check the prose of the documents by the rul
 	$(BIN)/vale --no-global $$(git ls-files '*.md')
 
 .PHONY: verify
-verify: generate lint test test-artifacts ## half an hour | Regenerate, lint, test, and require a clean tree.
+verify: generate lint test test-load test-artifacts ## an hour | Regenerate, lint, test, and require a clean tree.
 	@git diff --exit-code || { echo "generated files differ: commit the result of 'make generate'"; exit 1; }
 
 .PHONY: clean
