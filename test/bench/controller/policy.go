@@ -47,7 +47,11 @@ func (d *deployments) admitByPolicy(ctx context.Context, namespace string) error
 	if err != nil {
 		return err
 	}
-	tolerations, terms := literal("Object.spec.tolerations", spec["tolerations"]), literal("Object.spec.affinity", spec["affinity"])
+	terms, tolerations := literal("Object.spec.affinity", spec["affinity"]), literal("Object.spec.tolerations", spec["tolerations"])
+	var added []string // one by one, because 1.37.1 cannot convert a list of old and new tolerations
+	for _, toleration := range spec["tolerations"].([]any) {
+		added = append(added, fmt.Sprintf(`JSONPatch{op: "add", path: "/spec/tolerations/-", value: %s}`, literal("Object.spec.tolerations", toleration)))
+	}
 	if err := d.cluster.ApplyYAML(ctx, namespace, fmt.Sprintf(`
 apiVersion: v1
 kind: ConfigMap
@@ -76,9 +80,8 @@ spec:
         [
           JSONPatch{op: "add", path: "/spec/schedulerName", value: %[1]q},
           JSONPatch{op: "add", path: "/spec/affinity", value: %[2]s},
-          JSONPatch{op: "add", path: "/spec/tolerations", value: (has(object.spec.tolerations) ? object.spec.tolerations : []) + %[3]s},
           JSONPatch{op: "add", path: "/metadata/annotations", value: %[4]s}
-        ]
+        ] + (has(object.spec.tolerations) ? [%[7]s] : [JSONPatch{op: "add", path: "/spec/tolerations", value: %[3]s}])
 ---
 apiVersion: admissionregistration.k8s.io/v1beta1
 kind: MutatingAdmissionPolicyBinding
@@ -87,7 +90,7 @@ spec:
   policyName: bench
   paramRef: {selector: {matchLabels: {bench.berth.dev/spread: ""}}, parameterNotFoundAction: Allow}
   matchResources: {namespaceSelector: {matchLabels: {%[5]s: %[6]s}}}
-`, v1beta1.SchedulerName, terms, tolerations, annotations, corev1.LabelMetadataName, namespace)); err != nil {
+`, v1beta1.SchedulerName, terms, tolerations, annotations, corev1.LabelMetadataName, namespace, strings.Join(added, ", "))); err != nil {
 		return err
 	}
 	probe := &corev1.Pod{
