@@ -20,7 +20,7 @@ import (
 // waits for a slot, no such slot may be free.
 const slotsWorld = "events twice, late or never"
 
-func TestNoHistoryLosesOrInventsASlot(t *testing.T) { worlds.Check(t, slotsWorld, 300, slotHistory) }
+func TestNoHistoryLosesOrInventsASlot(t *testing.T) { worlds.Check(t, slotsWorld, 1000, slotHistory) }
 
 // slotSteps are what may happen, as often as they are there.
 var slotSteps = slices.Concat(slices.Repeat([]string{"ask"}, 7), slices.Repeat([]string{"create"}, 6),

@@ -765,7 +765,7 @@ const (
 	stormOfSets = "a storm with a StatefulSet"
 )
 
-func TestNoPodSleepsThatCouldGo(t *testing.T) { worlds.Check(t, stormWorld, 300, storms(false)) }
+func TestNoPodSleepsThatCouldGo(t *testing.T) { worlds.Check(t, stormWorld, 1000, storms(false)) }
 
 func TestNoPodOfAStatefulSetSleepsThatCouldGo(t *testing.T) {
 	worlds.Check(t, stormOfSets, 300, storms(true))
