@@ -172,7 +172,7 @@ func (d *deployments) measure(ctx context.Context, g way) (m measurement, err er
 	if err := d.expectAdmission(ctx, g); err != nil {
 		return m, err
 	}
-	for left := d.pods; left > 0; { // a step has a minute, and etcd 3.7 was once silent for 34 s when 3,000 pods were deleted at once
+	for left := d.pods; left > 0; { // in steps of a minute at most: etcd 3.7 was silent for 34 s, twice, when 3,000 pods were deleted at once
 		left = max(left-1000, 0)
 		if err := errors.Join(d.scale(ctx, g.name, left), d.await(ctx, g.name, left)); err != nil {
 			return m, err
