@@ -94,7 +94,7 @@ $(BIN)/release: $(wildcard hack/tools/release/*)
 	cd hack/tools/release && $(GO_BUILD) -o $@ .
 
 .PHONY: release
-release: $(BIN)/release ## an hour | Make everything that VERSION=v1.2.3 consists of in dist/, for images in REGISTRY. docs/releases.md says what that is.
+release: $(BIN)/release ## half an hour | Make everything that VERSION=v1.2.3 consists of in dist/, for images in REGISTRY. docs/releases.md says what that is.
 	$(RELEASE) -version "$(VERSION)" -out $(DIST)
 
 .PHONY: push
@@ -288,7 +288,7 @@ test-rights: tools build $(BIN)/helm $(BIN)/release ## half an hour | Find out f
 	$(GO) test -count=1 ./test/install -run TestEveryRightHasAUse -audit-logs=$(AUDIT_DIR) -update
 
 .PHONY: test-release
-test-release: tools build $(BIN)/helm $(BIN)/release ## 2 hours | Make a release twice, from two clones in different directories, and compare them; install it, and upgrade to it from the programs of the version before.
+test-release: tools build $(BIN)/helm $(BIN)/release ## half an hour | Make a release twice, from two clones in different directories, and compare them; install it, and upgrade to it from the programs of the version before.
 	rm -rf $(TWICE) && mkdir -p $(TWICE)
 	git clone --quiet . $(TWICE)/one && git clone --quiet . $(TWICE)/the-other && git clone --quiet . $(TWICE)/previous
 	for clone in one the-other; do $(RELEASE) -root $(TWICE)/$$clone -version v0.0.0-test -out $(TWICE)/$$clone/dist || exit 1; done

@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
-	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -139,8 +138,8 @@ func prepare(ctx context.Context, options *Options) (*descheduler, error) {
 	}
 	d := &descheduler{options: options, config: config, watch: &watch{}, report: &cycle.Report{}}
 	d.world = cycle.NewWorld(cycle.Options{Clock: options.Clock, DryRun: options.isDryRun(), CallTimeout: options.EvictionTimeout, Report: d.note})
-	d.guard = guarded.New(plain, guarded.Options{Timeout: options.EvictionTimeout, DryRun: options.ServerDryRun, DryRunIn: options.ServerDryRunIn, TripAfter: tripAfter,
-		Settled: d.world.Settle})
+	d.guard = guarded.New(plain, guarded.Options{Timeout: options.EvictionTimeout, DryRun: options.isDryRun(), DryRunIn: options.ServerDryRunIn,
+		Silent: options.Server.DryRun, TripAfter: tripAfter, Settled: d.world.Settle})
 	server.Client, server.EventClient = d.guard, d.guard
 	syncCtx, cancel := context.WithTimeoutCause(ctx, options.SyncTimeout, fmt.Errorf("not everything could be read within %s", options.SyncTimeout))
 	defer cancel()
@@ -172,8 +171,6 @@ func (d *descheduler) load(ctx context.Context) error {
 	berths := sets.KeySet(registry)
 	framework.RegisterDefaultPlugins(registry)
 	pluginregistry.PluginRegistry = watched(registry, d.guard, d.watch)
-	// The framework sends fake pods of the whole cluster through one channel in a dry run.
-	apiwatch.DefaultChanSize = 100_000
 
 	var err error
 	if d.policy, err = framework.LoadPolicyConfig(d.options.Server.PolicyConfigFile, d.options.Server.Client, pluginregistry.PluginRegistry); err != nil {
@@ -204,8 +201,8 @@ func (d *descheduler) load(ctx context.Context) error {
 
 // sendsAhead is true if the framework sends every eviction that a plugin asks for.
 func (d *descheduler) sendsAhead() bool {
-	p, server := d.policy, d.options.Server
-	return !server.DryRun && !server.DefaultFeatureGates.Enabled(features.EvictionsInBackground) &&
+	p := d.policy
+	return !d.options.Server.DefaultFeatureGates.Enabled(features.EvictionsInBackground) &&
 		p.MaxNoOfPodsToEvictPerNode == nil && p.MaxNoOfPodsToEvictPerNamespace == nil && p.MaxNoOfPodsToEvictTotal == nil
 }
 
@@ -286,6 +283,8 @@ func (d *descheduler) runCycle(ctx context.Context) (*cycle.Report, error) {
 
 	once := *d.options.Server
 	once.DeschedulingInterval = 0
+	// The guard keeps evictions back. The framework's own dry run goes by a copy of the cluster and does not wait for it: pods and nodes may be missing.
+	once.DryRun = false
 	err := framework.RunDeschedulerStrategies(ctx, &once, d.policy, d.policyVersion)
 	err = errors.Join(err, d.watch.err(), context.Cause(ctx))
 	cycleSeconds.Observe(time.Since(began).Seconds())

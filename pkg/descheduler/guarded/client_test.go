@@ -259,6 +259,14 @@ func TestADryRunSendsEvictionsOfItsNamespace(t *testing.T) {
 	}
 }
 
+func TestASilentDryRunSendsNothing(t *testing.T) {
+	s := newServer(t)
+	c := clientOf(t, s, Options{DryRun: true, Silent: true})
+	if err := evict(t.Context(), c, pod("n")); err != nil || s.requests.Load() != 0 || c.Tally() != (Tally{Attempted: 1, Succeeded: 1}) {
+		t.Errorf("%d requests, tally %+v: %v", s.requests.Load(), c.Tally(), err)
+	}
+}
+
 // bare is the handle of a descheduler that was built without a Client.
 type bare struct{ framework }
 

@@ -66,8 +66,7 @@ type evictor struct {
 	client *Client
 }
 
-// Evict implements Evictor. Errors of the framework's own limits are returned as they are, because plugins tell them apart by their types. In a dry
-// run of the framework's, which evicts from a fake API server, no eviction reaches the client.
+// Evict implements Evictor. Errors of the framework's own limits are returned as they are, because plugins tell them apart by their types.
 func (e evictor) Evict(ctx context.Context, pod *corev1.Pod, opts evictions.EvictOptions) error {
 	err := e.evict(ctx, pod, opts)
 	if settled := e.client.options.Settled; settled != nil {
