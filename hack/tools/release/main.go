@@ -140,7 +140,7 @@ func (r *release) make(ctx context.Context) error {
 		{"kubectl", func() error { return r.writeArchives(programs) }},
 		{"sbom", func() error { return r.writeSBOMs(programs) }},
 		{"release-notes.md", r.writeNotes},
-		{"provenance.json", func() error { return r.writeProvenance(ctx) }},
+		{"provenance.json", func() error { return r.writeProvenance(programs) }},
 		{"SHA256SUMS", func() error { return writeSums(r.out) }},
 	} {
 		fmt.Fprintln(os.Stderr, "release: writing", filepath.Join(final, step.name))
