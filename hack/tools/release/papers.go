@@ -134,7 +134,7 @@ func (r *release) writeProvenance(programs []program) error {
 	if err != nil {
 		return err
 	}
-	return r.write(append(content, '\n'), "provenance.json")
+	return r.write(append(content, '\n'), r.named("provenance.json"))
 }
 
 func names(platforms []platform) []string {
