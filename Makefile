@@ -43,9 +43,6 @@ endif
 # LINE_PACKAGES are those that link kube-scheduler's code, in every line.
 LINE_PACKAGES = $$($(GO) list -f '{{$$package := .ImportPath}}{{range .Deps}}{{$$package}} {{.}}{{"\n"}}{{end}}' ./cmd/... ./pkg/... | awk '$$2 ~ "^k8s.io/kubernetes/pkg/scheduler" {print $$1}' | uniq)
 
-# LINE_TESTS are the packages of test that have files of a line's own.
-LINE_TESTS = $$(grep -rl '^//go:build .*kubernetes_' --include='*.go' test | xargs -n 1 dirname | sort -u | sed 's|^|./|')
-
 CONTROL_PLANE := $(addprefix $(LINE_BIN)/,etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok)
 
 .DEFAULT_GOAL := help
@@ -240,7 +237,7 @@ check-lines: $(BIN)/gotestsum ## minutes | Vet, build and test for every line of
 
 .PHONY: check-line
 check-line: build $(BIN)/gotestsum
-	$(GO) vet $(LINE_FLAGS) $(LINE_PACKAGES) $(LINE_TESTS)
+	$(GO) vet $(LINE_FLAGS) $(LINE_PACKAGES)
 	$(GOTEST) --packages="$(LINE_PACKAGES)" -- $(LEAN) $(LINE_FLAGS)
 
 .PHONY: test-line
