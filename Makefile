@@ -8,7 +8,9 @@ BENCH_OUT ?= $(CURDIR)/.bench
 BENCH_FLAGS ?=
 DEMO_FLAGS ?=
 AUDIT_DIR ?= $(CURDIR)/.audit
-DIST ?= $(CURDIR)/dist
+DIST ?= $(CURDIR)/dist$(addprefix -,$(LINE))
+# FROM is what make push pushes.
+FROM ?= $(DIST)
 # TWICE is where make test-release works.
 TWICE := $(CURDIR)/.twice
 # PREVIOUS is the commit of the version before this one: test/install/testdata/README.md.
@@ -88,18 +90,24 @@ build-commands = @echo "building Berth$(if $(2), for Kubernetes $(LINE)): $(1)" 
 
 # REGISTRY is where users pull images from.
 REGISTRY ?= ghcr.io/berth-project
-RELEASE := $(BIN)/release $(addprefix -line=,$(LINE)) -registry $(REGISTRY)
+# $(call release-lines,flags,directory) makes the releases of all lines from a checkout, and their assets. In flags, $$line is the line, which is empty for that of go.mod.
+release-lines = for line in '' $(LINES); do $(BIN)/release -registry $(REGISTRY) $${line:+-line=$$line} $(1) -out $(2)/dist$${line:+-$$line} || exit 1; done; \
+	$(BIN)/release assets -to $(2)/dist-assets $(2)/dist $(addprefix $(2)/dist-,$(LINES))
 
 $(BIN)/release: $(wildcard hack/tools/release/*)
 	cd hack/tools/release && $(GO_BUILD) -o $@ .
 
 .PHONY: release
-release: $(BIN)/release ## half an hour | Make everything that VERSION=v1.2.3 consists of in dist/, for images in REGISTRY. docs/releases.md says what that is.
-	$(RELEASE) -version "$(VERSION)" -out $(DIST)
+release: $(BIN)/release ## half an hour | Make everything that VERSION=v1.2.3 consists of in dist/, for images in REGISTRY, or with LINE=1.37 in dist-1.37/. docs/releases.md says what that is.
+	$(BIN)/release $(addprefix -line=,$(LINE)) -registry $(REGISTRY) -version "$(VERSION)" -out $(DIST)
+
+.PHONY: assets
+assets: $(BIN)/release ## an hour | Make the releases of all lines, in dist/ and dist-1.37/, and in dist-assets/ the files that people download.
+	$(call release-lines,-version "$(VERSION)",$(CURDIR))
 
 .PHONY: push
-push: $(BIN)/release ## minutes | Push the images and the chart of dist/ to REGISTRY.
-	$(BIN)/release push -from $(DIST) -to $(REGISTRY)
+push: $(BIN)/release ## minutes | Push the images and the chart of dist/ to REGISTRY, or with FROM='DIRECTORY/images-*.tar' those of these files.
+	for from in $(FROM); do $(BIN)/release push -from $$from -to $(REGISTRY) || exit 1; done
 
 # KUBERNETES is what the API server says that it is. Helm and kubectl berth ask for it before they install Berth.
 KUBERNETES := $(shell sed -n 's|^.*k8s.io/kubernetes \(v[0-9.]*\)$$|\1|p' $(if $(LINE),hack/lines/$(LINE)/tools.mod,hack/tools/go.mod))
@@ -288,14 +296,23 @@ test-rights: tools build $(BIN)/helm $(BIN)/release ## half an hour | Find out f
 	$(GO) test -count=1 ./test/install -run TestEveryRightHasAUse -audit-logs=$(AUDIT_DIR) -update
 
 .PHONY: test-release
-test-release: tools build $(BIN)/helm $(BIN)/release ## half an hour | Make a release twice, from two clones in different directories, and compare them; install it, and upgrade to it from the programs of the version before.
+test-release: tools build $(BIN)/helm $(BIN)/release ## an hour | Make the releases of all lines twice, from two clones in different directories, and compare them; install that of the line, and upgrade to it from the programs of the version before.
 	rm -rf $(TWICE) && mkdir -p $(TWICE)
-	git clone --quiet . $(TWICE)/one && git clone --quiet . $(TWICE)/the-other && git clone --quiet . $(TWICE)/previous
-	for clone in one the-other; do $(RELEASE) -root $(TWICE)/$$clone -version v0.0.0-test -out $(TWICE)/$$clone/dist || exit 1; done
-	diff $(TWICE)/one/dist/SHA256SUMS $(TWICE)/the-other/dist/SHA256SUMS
-	git -C $(TWICE)/previous checkout --quiet $(PREVIOUS) && $(MAKE) -C $(TWICE)/previous build
+	git clone --quiet . $(TWICE)/one && git clone --quiet . $(TWICE)/the-other
+	for clone in one the-other; do $(call release-lines,-root $(TWICE)/$$clone -version v0.0.0-test $(RELEASE_TEST_PLATFORMS),$(TWICE)/$$clone) || exit 1; done
+	diff $(TWICE)/one/dist-assets/SHA256SUMS $(TWICE)/the-other/dist-assets/SHA256SUMS
+	cd $(TWICE)/one/dist-assets && sha256sum --check --quiet SHA256SUMS
+ifeq ($(LINE),)
+	git clone --quiet . $(TWICE)/previous && git -C $(TWICE)/previous checkout --quiet $(PREVIOUS) && $(MAKE) -C $(TWICE)/previous build
 	$(GO) test -count=1 -timeout=20m -v ./test/install -run 'Release|Archive|PreviousVersion' -args -dist=$(TWICE)/one/dist -previous-programs=$(TWICE)/previous/bin
+else
+# No previous version has the line.
+	$(LINE_ENV) $(GO) test -count=1 -timeout=20m -v ./test/install -run 'Release|Archive' -args -dist=$(TWICE)/one/dist-$(LINE)
+endif
 	rm -rf $(TWICE)
+
+# Of the lines that are not tested, test-release makes the programs for this machine only, because each line takes a quarter of an hour to compile for all platforms.
+RELEASE_TEST_PLATFORMS = $$(test "$$line" = "$(LINE)" || $(GO) env GOOS GOARCH | paste -sd/ | sed 's|.*|-nodes=& -plugins=&|')
 
 .PHONY: test-worlds
 test-worlds: ## hours | Search every history of larger small worlds: of the ledger with three pods and several kinds of trouble at a time, of a budget with three requests, and of moves with all kinds of trouble. docs/robustness.md says what they are.
@@ -374,4 +391,4 @@ verify: generate lint test test-load test-artifacts ## an hour | Regenerate, lin
 
 .PHONY: clean
 clean: ## seconds | Remove what was built.
-	rm -rf $(BIN) $(DIST) $(TWICE) .sandbox .bench $(AUDIT_DIR)
+	rm -rf $(BIN) dist dist-* $(TWICE) .sandbox .bench $(AUDIT_DIR)

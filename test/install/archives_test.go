@@ -56,7 +56,7 @@ type platform struct {
 // readManifest fails the test unless Krew accepts the manifest: the rules are those of its package internal/index/validation.
 func readManifest(t *testing.T, dir string) *plugin {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join(dir, "krew", "berth.yaml"))
+	content, err := os.ReadFile(filepath.Join(dir, "krew", "berth"+suffix+".yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func readManifest(t *testing.T, dir string) *plugin {
 		"apiVersion":           p.APIVersion == "krew.googlecontainertools.github.com/v1alpha2",
 		"kind":                 p.Kind == "Plugin",
 		"the name of the file": p.Metadata.Name == "berth",
-		"version":              p.Spec.Version == *releaseVersion,
+		"version":              p.Spec.Version == releaseTag(),
 		"homepage":             p.Spec.Homepage == "https://github.com/berth-project/berth",
 		"a short description":  p.Spec.ShortDescription != "" && len(p.Spec.ShortDescription) <= 80 && !strings.ContainsAny(p.Spec.ShortDescription, "\r\n"),
 		"platforms":            len(p.Spec.Platforms) == platforms,
@@ -83,7 +83,7 @@ func readManifest(t *testing.T, dir string) *plugin {
 	}
 	for _, on := range p.Spec.Platforms {
 		labels := on.Selector.MatchLabels
-		name, bin := "kubectl-berth-"+*releaseVersion+"-"+labels["os"]+"-"+labels["arch"]+".tar.gz", "kubectl-berth"
+		name, bin := "kubectl-berth-"+releaseTag()+"-"+labels["os"]+"-"+labels["arch"]+".tar.gz", "kubectl-berth"
 		if labels["os"] == "windows" {
 			name, bin = strings.TrimSuffix(name, "tar.gz")+"zip", bin+".exe"
 		}

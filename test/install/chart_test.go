@@ -183,6 +183,33 @@ func TestTheChartAndTheProgramsRunWithTheSameAPIServers(t *testing.T) {
 	}
 }
 
+// TestTheChartOfALineTakesItsAPIServers, also those whose vendors write something behind the version, which SemVer reads as a pre-release.
+func TestTheChartOfALineTakesItsAPIServers(t *testing.T) {
+	for i, line := range version.Lines {
+		name := line
+		if i == 0 { // that of go.mod
+			name = ""
+		}
+		tag := *releaseVersion + suffixOf(name)
+		chart := filepath.Join(distWith(t, name, filepath.Join(harness.Root(), "bin")), "charts", "berth-"+strings.TrimPrefix(tag, "v")+".tgz")
+		for _, server := range []string{
+			"v1.34.17-eks-123", "v1.35.0", "v1.35.4-gke.100", "v1.36.4-gke.100", "v1.36.2+k3s1", "v1.36.0-eks-abc+def", "v1.37.0-alpha.1", "v1.37.0-gke.1", "v1.37.1", "v1.38.2-gke.7", "v1.39.0-gke.1",
+		} {
+			wanted, err := version.LineFor(server)
+			if err != nil {
+				t.Fatal(err)
+			}
+			output, err := command(t, "helm", "template", "berth", chart, "--kube-version", server)
+			switch {
+			case wanted == line && (err != nil || !strings.Contains(output, "/berth-scheduler:"+tag)):
+				t.Errorf("line %s, API server %s: %v, want images of %s", line, server, err, tag)
+			case wanted != line && (err == nil || !strings.Contains(err.Error(), "chart requires kubeVersion")):
+				t.Errorf("line %s, API server %s: %v, want a refusal", line, server, err)
+			}
+		}
+	}
+}
+
 func TestWrongValuesAreRefused(t *testing.T) {
 	for value, want := range map[string]string{
 		"replicas=3":                                           "additional properties 'replicas' not allowed",

@@ -14,7 +14,7 @@ import (
 // upgraded again. Meanwhile a workload is scaled and evicted all the time: no quota and no budget is broken. Another workload rests: none of its pods moves.
 func TestChangeOfTheLine(t *testing.T) {
 	t.Parallel()
-	older, newer := *releaseVersion, *releaseVersion+"-k8s1.37"
+	older, newer := *releaseVersion, *releaseVersion+suffixOf("1.37")
 	r := startRegistry(t, distOf(t, ""), distOf(t, "1.37"))
 	for version, line := range map[string]string{older: "1.35", newer: "1.37"} {
 		i, err := r.pull(t.Context(), "ghcr.io/berth-project/berth-scheduler:"+version)

@@ -34,7 +34,19 @@ var (
 	distFlag = flag.String("dist", "", "directory that make release has written; empty: one for this machine, from the programs of bin")
 	// releaseVersion is the version of what is in it.
 	releaseVersion = flag.String("release", "v0.0.0-test", "the version of -dist")
+	// suffix follows the version in names of the line that is tested.
+	suffix = suffixOf(os.Getenv(harness.Line))
 )
+
+func suffixOf(line string) string {
+	if line == "" {
+		return ""
+	}
+	return "-k8s" + line
+}
+
+// releaseTag is the tag of the images of a release of the line that is tested, and the version of its chart.
+func releaseTag() string { return *releaseVersion + suffix }
 
 // TestMain removes the releases that tests share.
 func TestMain(m *testing.M) {
@@ -48,48 +60,54 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// releases are those that tests have made, by their lines.
+// releases are those that tests have made, by their lines and programs.
 var releases = struct {
 	sync.Mutex
 	dirs map[string]string
 }{dirs: map[string]string{}}
 
-// dist is the directory of a release for the line of go.mod.
+// dist is the directory of a release for the line that is tested.
 func dist(t *testing.T) string {
 	t.Helper()
 	if *distFlag != "" {
 		return *distFlag
 	}
-	return distOf(t, "")
+	return distOf(t, os.Getenv(harness.Line))
 }
 
 // distOf makes a release of the programs in bin, for a line of hack/lines, or for that of go.mod if it is empty.
 func distOf(t *testing.T, line string) string {
 	t.Helper()
+	return distWith(t, line, filepath.Join(harness.Root(), "bin", line))
+}
+
+// distWith makes a release for a line, of programs in a directory, which may be those of another line.
+func distWith(t *testing.T, line, programs string) string {
+	t.Helper()
 	releases.Lock()
 	defer releases.Unlock()
-	if dir, is := releases.dirs[line]; is {
+	key := line + " " + programs
+	if dir, is := releases.dirs[key]; is {
 		return dir
 	}
 	dir, err := os.MkdirTemp("", "berth-dist-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	bin := filepath.Join(harness.Root(), "bin")
-	args := []string{"-root", harness.Root(), "-version", *releaseVersion, "-out", dir, "-programs", filepath.Join(bin, line)}
+	args := []string{"-root", harness.Root(), "-version", *releaseVersion, "-out", dir, "-programs", programs}
 	if line != "" {
 		args = append(args, "-line", line)
 	}
-	if out, err := exec.Command(filepath.Join(bin, "release"), args...).CombinedOutput(); err != nil {
+	if out, err := exec.Command(filepath.Join(harness.Root(), "bin", "release"), args...).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", errors.Join(err, os.RemoveAll(dir)), out)
 	}
-	releases.dirs[line] = dir
+	releases.dirs[key] = dir
 	return dir
 }
 
 func chartOf(t *testing.T) string {
 	t.Helper()
-	return filepath.Join(dist(t), "charts", "berth-"+strings.TrimPrefix(*releaseVersion, "v")+".tgz")
+	return filepath.Join(dist(t), "charts", "berth-"+strings.TrimPrefix(releaseTag(), "v")+".tgz")
 }
 
 func readJSON(t *testing.T, into any, path ...string) {
@@ -145,15 +163,25 @@ func TestEveryFileOfAReleaseIsAccountedFor(t *testing.T) {
 		}
 		Predicate struct {
 			BuildDefinition struct {
+				InternalParameters   struct{ Go string }
 				ResolvedDependencies []struct {
 					Digest struct{ GitCommit string }
 				}
 			}
 		}
 	}
-	readJSON(t, &provenance, dir, "provenance.json")
+	readJSON(t, &provenance, dir, "provenance"+suffix+".json")
 	if from := provenance.Predicate.BuildDefinition.ResolvedDependencies; len(from) != 1 || len(from[0].Digest.GitCommit) != 40 {
 		t.Errorf("the provenance names no commit: %+v", from)
+	}
+	if *distFlag != "" {
+		pinned, err := os.ReadFile(filepath.Join(harness.Root(), ".go-version"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if with, want := provenance.Predicate.BuildDefinition.InternalParameters.Go, "go"+strings.TrimSpace(string(pinned)); with != want {
+			t.Errorf("the programs were built with %q, .go-version says %q", with, want)
+		}
 	}
 	var layout struct {
 		Manifests []struct {
@@ -162,7 +190,7 @@ func TestEveryFileOfAReleaseIsAccountedFor(t *testing.T) {
 		}
 	}
 	readJSON(t, &layout, dir, "images", "index.json")
-	install, err := os.ReadFile(filepath.Join(dir, "install.yaml"))
+	install, err := os.ReadFile(filepath.Join(dir, "install"+suffix+".yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +211,8 @@ func TestEveryFileOfAReleaseIsAccountedFor(t *testing.T) {
 		}
 	}
 	slices.Sort(images)
-	want := []string{"berth-controller:" + *releaseVersion, "berth-descheduler:" + *releaseVersion, "berth-scheduler:" + *releaseVersion, "charts/berth:" + strings.TrimPrefix(*releaseVersion, "v")}
+	tag := releaseTag()
+	want := []string{"berth-controller:" + tag, "berth-descheduler:" + tag, "berth-scheduler:" + tag, "charts/berth:" + strings.TrimPrefix(tag, "v")}
 	if !slices.Equal(images, want) {
 		t.Errorf("images %v, want %v", images, want)
 	}
@@ -211,7 +240,7 @@ type registry struct {
 	dir     string
 }
 
-// startRegistry starts a registry with the images and the charts of releases.
+// startRegistry starts a registry with the images and the charts of releases, one for each line. It pushes them as maintainers do, from the files that are published.
 func startRegistry(t *testing.T, dists ...string) *registry {
 	t.Helper()
 	program := filepath.Join(harness.Root(), "bin", "release")
@@ -230,8 +259,16 @@ func startRegistry(t *testing.T, dists ...string) *registry {
 		t.Fatal(err)
 	}
 	r := &registry{address: strings.TrimSpace(address), pulled: map[string]image{}, dir: t.TempDir()}
-	for _, dist := range dists {
-		if out, err := exec.CommandContext(t.Context(), program, "push", "-from", dist, "-to", r.address+"/berth-project").CombinedOutput(); err != nil {
+	assets := filepath.Join(t.TempDir(), "assets")
+	if out, err := exec.CommandContext(t.Context(), program, append([]string{"assets", "-to", assets}, dists...)...).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	images, err := filepath.Glob(filepath.Join(assets, "images-*.tar"))
+	if err != nil || len(images) != len(dists) {
+		t.Fatalf("the assets have the images %v: %v", images, err)
+	}
+	for _, from := range images {
+		if out, err := exec.CommandContext(t.Context(), program, "push", "-from", from, "-to", r.address+"/berth-project").CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
@@ -401,7 +438,7 @@ func TestImagesOfAReleaseRun(t *testing.T) {
 	r := startRegistry(t, dist(t))
 	for _, component := range []string{"scheduler", "controller", "descheduler"} {
 		name := "berth-" + component
-		i, err := r.pull(t.Context(), "ghcr.io/berth-project/"+name+":"+*releaseVersion)
+		i, err := r.pull(t.Context(), "ghcr.io/berth-project/"+name+":"+releaseTag())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -423,7 +460,7 @@ func TestImagesOfAReleaseRun(t *testing.T) {
 		i, err := r.pull(ctx, reference)
 		return i.program(), err
 	})
-	install := filepath.Join(dist(t), "install.yaml")
+	install := filepath.Join(dist(t), "install"+suffix+".yaml")
 	c.kubectl(t, "apply", "-f", install)
 	expectRunning(t, k, "scheduler", "controller")
 	c.awaitWatches(t)

@@ -285,10 +285,10 @@ func TestUpgradeFromThePreviousVersion(t *testing.T) {
 	c.awaitWatches(t)
 
 	used := c.putToUse(t, k, r)
-	used.upgrade(t, *releaseVersion)
+	used.upgrade(t, releaseTag())
 	used.rollback(t, previousVersion)
 	if *distFlag != "" { // it takes half a minute, in which make test learns little
-		used.upgrade(t, *releaseVersion)
+		used.upgrade(t, releaseTag())
 	}
 	used.end(t)
 

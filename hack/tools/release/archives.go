@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -37,18 +38,20 @@ func tarGz(entries []entry) ([]byte, error) {
 	packed := gzip.NewWriter(&out)
 	files := tar.NewWriter(packed)
 	for _, e := range entries {
-		if err := files.WriteHeader(&tar.Header{Name: e.name, Mode: e.mode, Size: int64(len(e.content)), ModTime: fileTime, Format: tar.FormatUSTAR}); err != nil {
-			return nil, err
-		}
-		if _, err := files.Write(e.content); err != nil {
+		if err := add(files, e); err != nil {
 			return nil, err
 		}
 	}
-	if err := files.Close(); err != nil {
-		return nil, err
-	}
-	err := packed.Close()
+	err := errors.Join(files.Close(), packed.Close())
 	return out.Bytes(), err
+}
+
+func add(files *tar.Writer, e entry) error {
+	if err := files.WriteHeader(&tar.Header{Name: e.name, Mode: e.mode, Size: int64(len(e.content)), ModTime: fileTime, Format: tar.FormatUSTAR}); err != nil {
+		return err
+	}
+	_, err := files.Write(e.content)
+	return err
 }
 
 func zipped(entries []entry) ([]byte, error) {
@@ -104,29 +107,29 @@ type krewFile struct {
 }
 
 // writeArchives writes an archive of kubectl berth for each platform, and Krew's manifest. An archive has both programs, the script for completion and the
-// license. A download is below the release on GitHub, which has no directories.
+// license. A download is below the release on GitHub, which has no directories, and which all lines share.
 func (r *release) writeArchives(programs []program) error {
 	const project = "https://github.com/berth-project/berth"
 	manifest := krewPlugin{
 		APIVersion: "krew.googlecontainertools.github.com/v1alpha2", Kind: "Plugin", Metadata: map[string]string{"name": "berth"},
-		Spec: krewSpec{Version: r.version, Homepage: project, ShortDescription: "Where the pods of a workload run, how many, and why", Description: description},
+		Spec: krewSpec{Version: r.tag(), Homepage: project, ShortDescription: "Where the pods of a workload run, how many, and why", Description: description},
 	}
 	for _, on := range r.plugins {
 		var entries []entry
 		var files []krewFile
-		add := func(path, name string, mode int64) error {
+		pick := func(path, name string, mode int64) error {
 			e, err := fileEntry(path, name, mode)
 			entries, files = append(entries, e), append(files, krewFile{name, "."})
 			return err
 		}
 		for _, p := range programs {
 			if p.platform == on && slices.Contains(plugin, p.command) {
-				if err := add(p.path, on.exe(nameOf(p.command)), 0o755); err != nil {
+				if err := pick(p.path, on.exe(nameOf(p.command)), 0o755); err != nil {
 					return err
 				}
 			}
 		}
-		if err := add(filepath.Join(r.root, "LICENSE"), "LICENSE", 0o644); err != nil {
+		if err := pick(filepath.Join(r.root, "LICENSE"), "LICENSE", 0o644); err != nil {
 			return err
 		}
 		pack, extension := tarGz, ".tar.gz"
@@ -144,7 +147,7 @@ func (r *release) writeArchives(programs []program) error {
 		if err != nil {
 			return err
 		}
-		name := fmt.Sprintf("kubectl-berth-%s-%s%s", r.version, on, extension)
+		name := fmt.Sprintf("kubectl-berth-%s-%s%s", r.tag(), on, extension)
 		if err := r.write(archive, "kubectl", name); err != nil {
 			return err
 		}
@@ -160,5 +163,5 @@ func (r *release) writeArchives(programs []program) error {
 	if err != nil {
 		return err
 	}
-	return r.write(content, "krew", "berth.yaml")
+	return r.write(content, "krew", r.named("berth.yaml"))
 }

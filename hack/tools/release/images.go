@@ -129,12 +129,22 @@ func authorities() []byte {
 	return all.Bytes()
 }
 
-// push pushes everything that is in an OCI layout. Credentials are those of docker login.
+// push pushes everything that is in the OCI layout of a release. Credentials are those of docker login.
 func push(ctx context.Context, from, to string) error {
 	if to == "" {
 		return errors.New("-to is empty: name a registry and a path, such as ghcr.io/someone")
 	}
-	index, err := layout.ImageIndexFromPath(from)
+	dir := filepath.Join(from, "images")
+	if info, err := os.Stat(from); err == nil && info.Mode().IsRegular() {
+		if dir, err = os.MkdirTemp("", "berth-images-"); err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		if err := unpackTar(from, dir); err != nil {
+			return fmt.Errorf("unpacking %s: %w", from, err)
+		}
+	}
+	index, err := layout.ImageIndexFromPath(dir)
 	if err != nil {
 		return fmt.Errorf("reading %s, which make release writes: %w", from, err)
 	}

@@ -54,5 +54,5 @@ func (r *release) writeInstall() error {
 	if content, err = objects.AsYaml(); err != nil {
 		return err
 	}
-	return r.write(content, "install.yaml")
+	return r.write(content, r.named("install.yaml"))
 }

@@ -6,7 +6,8 @@ type line struct {
 	kubernetes string
 	// flags are those of go build for programs that are linked with kube-scheduler's code, besides the ones of every line.
 	flags []string
-	// suffix follows the version in the tags of images and in the version of the chart. The default line has none.
+	// suffix follows the version in the tags of images, in the version of the chart and in the names of archives, and the names of other files that people
+	// download. The default line has none.
 	suffix string
 }
 

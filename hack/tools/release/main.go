@@ -1,9 +1,10 @@
 // Command release makes everything that a version of Berth consists of, in one directory: images, chart, manifests, archives of kubectl berth, lists of what
 // is inside, and checksums. The same commit and the same version of Go give the same files. Begin reading at release.make.
 //
-//	release -version v1.2.3 -out dist            makes the files
-//	release push -from dist -to ghcr.io/someone  pushes the images and the chart, as their own users do it
-//	release registry                             serves a registry on this machine until it is killed, for tests
+//	release -version v1.2.3 -out dist              makes the files
+//	release assets -to dist-assets dist dist-1.37  packs the releases of all lines into files without directories, as people download them
+//	release push -from dist -to ghcr.io/someone    pushes the images and the chart of a release, or of one of the files images-TAG.tar
+//	release registry                               serves a registry on this machine until it is killed, for tests
 package main
 
 import (
@@ -73,19 +74,25 @@ func run(ctx context.Context, args []string) error {
 		}
 		return r.make(ctx)
 	case "push":
-		from := flags.String("from", "dist", "Directory with a release.")
+		from := flags.String("from", "dist", "Directory with a release, or a file images-TAG.tar of its assets.")
 		to := flags.String("to", "", "Registry and path below which the images and the chart go.")
 		if err := flags.Parse(args); err != nil {
 			return err
 		}
-		return push(ctx, filepath.Join(*from, "images"), *to)
+		return push(ctx, *from, *to)
+	case "assets":
+		to := flags.String("to", "dist-assets", "Directory for the files. Assets that are there are replaced.")
+		if err := flags.Parse(args); err != nil {
+			return err
+		}
+		return replace(*to, func(dir string) error { return writeAssets(dir, flags.Args()) })
 	case "registry":
 		if err := flags.Parse(args); err != nil {
 			return err
 		}
 		return serveRegistry(ctx)
 	}
-	return fmt.Errorf("%s is no command: there are push and registry, and without a command it makes a release", command)
+	return fmt.Errorf("%s is no command: there are assets, push and registry, and without a command it makes a release", command)
 }
 
 // release is what a release is made of and where it goes.
@@ -101,6 +108,12 @@ type release struct {
 // tag is the tag of the images, and the version by which the chart calls its programs.
 func (r *release) tag() string { return r.version + r.line.suffix }
 
+// named is the name of a file that people download, which no other line has.
+func (r *release) named(name string) string {
+	extension := filepath.Ext(name)
+	return strings.TrimSuffix(name, extension) + r.line.suffix + extension
+}
+
 func (r *release) make(ctx context.Context) error {
 	if !semver.IsValid(r.version) || semver.Canonical(r.version) != r.version {
 		return fmt.Errorf("VERSION=%s is no version: give one like v1.2.3", r.version)
@@ -112,16 +125,13 @@ func (r *release) make(ctx context.Context) error {
 	if r.source.modified && r.programs == "" {
 		return errors.New("the working tree has changes, so nobody could make this release again: commit them, or take them back")
 	}
-	// The directory holds the whole of the release before, or the whole of this one.
-	final := r.out
-	if err := replaceable(final); err != nil {
-		return err
-	}
-	r.out = filepath.Clean(final) + ".part"
-	if err := os.RemoveAll(r.out); err != nil {
-		return err
-	}
-	defer os.RemoveAll(r.out)
+	return replace(r.out, func(dir string) error {
+		r.out = dir
+		return r.writeAll(ctx)
+	})
+}
+
+func (r *release) writeAll(ctx context.Context) error {
 	work, err := os.MkdirTemp("", "berth-release-")
 	if err != nil {
 		return err
@@ -140,18 +150,34 @@ func (r *release) make(ctx context.Context) error {
 		{"kubectl", func() error { return r.writeArchives(programs) }},
 		{"sbom", func() error { return r.writeSBOMs(programs) }},
 		{"release-notes.md", r.writeNotes},
-		{"provenance.json", func() error { return r.writeProvenance(ctx) }},
+		{"provenance.json", func() error { return r.writeProvenance(programs) }},
 		{"SHA256SUMS", func() error { return writeSums(r.out) }},
 	} {
-		fmt.Fprintln(os.Stderr, "release: writing", filepath.Join(final, step.name))
+		fmt.Fprintln(os.Stderr, "release: writing", step.name)
 		if err := step.do(); err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)
 		}
 	}
-	if err := os.RemoveAll(final); err != nil {
+	return nil
+}
+
+// replace lets write write a directory that replaces another one at the end. So the directory holds the whole of the release before, or the whole of the new one.
+func replace(dir string, write func(dir string) error) error {
+	if err := replaceable(dir); err != nil {
 		return err
 	}
-	return os.Rename(r.out, final)
+	part := filepath.Clean(dir) + ".part"
+	if err := os.RemoveAll(part); err != nil {
+		return err
+	}
+	defer os.RemoveAll(part)
+	if err := write(part); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	return os.Rename(part, dir)
 }
 
 // replaceable is nil if nothing is lost with a directory but a release.

@@ -2,13 +2,12 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
+	"debug/buildinfo"
 	"encoding/json"
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -100,7 +99,7 @@ type provenance struct {
 	} `json:"runDetails"`
 }
 
-func (r *release) writeProvenance(ctx context.Context) error {
+func (r *release) writeProvenance(programs []program) error {
 	const project = "https://github.com/berth-project/berth"
 	s := statement{Type: "https://in-toto.io/Statement/v1", PredicateType: "https://slsa.dev/provenance/v1", Subject: r.subjects}
 	sums, err := sumsOf(r.out)
@@ -112,16 +111,20 @@ func (r *release) writeProvenance(ctx context.Context) error {
 			s.Subject = append(s.Subject, subject{Name: sum.path, Digest: map[string]string{"sha256": sum.sha256}})
 		}
 	}
-	goVersion := exec.CommandContext(ctx, "go", "env", "GOVERSION")
-	goVersion.Dir = r.root
-	said, err := goVersion.Output()
-	if err != nil {
-		return fmt.Errorf("go env GOVERSION: %w", err)
+	var builtWith []string
+	for _, p := range programs {
+		info, err := buildinfo.ReadFile(p.path)
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(builtWith, info.GoVersion) {
+			builtWith = append(builtWith, info.GoVersion)
+		}
 	}
 	definition := &s.Predicate.BuildDefinition
 	definition.BuildType = project + "/tree/main/hack/tools/release"
 	definition.ExternalParameters = map[string]any{"version": r.version, "registry": r.registry, "kubernetes": r.line.kubernetes, "images": names(r.nodes), "archives": names(r.plugins)}
-	definition.InternalParameters = map[string]any{"go": strings.TrimSpace(string(said))}
+	definition.InternalParameters = map[string]any{"go": strings.Join(builtWith, ", ")}
 	definition.ResolvedDependencies = []map[string]any{{"uri": "git+" + project, "digest": map[string]string{"gitCommit": r.source.commit}}}
 	if r.source.modified {
 		definition.InternalParameters["changedAfterTheCommit"] = true
@@ -131,7 +134,7 @@ func (r *release) writeProvenance(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return r.write(append(content, '\n'), "provenance.json")
+	return r.write(append(content, '\n'), r.named("provenance.json"))
 }
 
 func names(platforms []platform) []string {

@@ -118,10 +118,34 @@ func (r *release) goBuild(ctx context.Context, on platform, dir string, commands
 	if err := os.MkdirAll(filepath.Join(dir, "of"), 0o755); err != nil {
 		return err
 	}
+	env, err := r.goEnv(ctx, on)
+	if err != nil {
+		return err
+	}
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = r.root, os.Stderr, os.Stderr
-	cmd.Env = append(os.Environ(), "GOOS="+on.os, "GOARCH="+on.arch, "CGO_ENABLED=0", "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOWORK=off")
+	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = r.root, os.Stderr, os.Stderr, env
 	return cmd.Run()
+}
+
+// goEnv is the environment of go build. Go and all that changes a program are those of the commit and of the platform. Without GOENV=off, the go command takes what
+// "go env -w" has written for each variable that is empty here. Only where modules come from stays as it is on this machine: go.sum says what is in them.
+func (r *release) goEnv(ctx context.Context, on platform) ([]string, error) {
+	pinned, err := os.ReadFile(filepath.Join(r.root, ".go-version"))
+	if err != nil {
+		return nil, fmt.Errorf("the version of Go that builds releases: %w", err)
+	}
+	env := os.Environ()
+	for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOPROXY", "GOSUMDB", "GOPRIVATE", "GONOPROXY", "GONOSUMDB", "GOINSECURE", "GOAUTH", "GOVCS"} {
+		cmd := exec.CommandContext(ctx, "go", "env", name)
+		cmd.Dir = r.root
+		value, err := cmd.Output()
+		if err != nil {
+			return nil, fmt.Errorf("go env %s: %w", name, err)
+		}
+		env = append(env, name+"="+strings.TrimSpace(string(value)))
+	}
+	return append(env, "GOENV=off", "GOTOOLCHAIN=go"+strings.TrimSpace(string(pinned)), "GOOS="+on.os, "GOARCH="+on.arch, "GOAMD64=v1", "GOARM64=v8.0", "CGO_ENABLED=0",
+		"GO111MODULE=on", "GOWORK=off", "GOFLAGS=", "GOEXPERIMENT=", "GOFIPS140=off", "GO_EXTLINK_ENABLED="), nil
 }
 
 // source is the commit that a release is made of.
