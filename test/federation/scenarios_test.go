@@ -45,6 +45,8 @@ type world struct {
 	hub     client.Client
 	members []client.Client
 	secrets []corev1.Secret // as they were made
+	// lost is after how many seconds a member that does not answer counts as lost.
+	lost int
 }
 
 func startWorld(t *testing.T, change ...func(name string, member sandbox.Config) sandbox.Config) *world {
@@ -60,7 +62,7 @@ func startWorld(t *testing.T, change ...func(name string, member sandbox.Config)
 			t.Fatal(err)
 		}
 	}
-	w := &world{Federation: f}
+	w := &world{Federation: f, lost: 1}
 	for i, cluster := range f.Clusters {
 		config := cluster.RESTConfig()
 		config.QPS, config.Burst = 200, 400
@@ -132,11 +134,11 @@ spec:
   replicas: %[2]d
   selector: {matchLabels: {app: web}}
   preferences: %[3]s
-  pace: {unschedulableSeconds: 1, lostSeconds: 1}
+  pace: {unschedulableSeconds: 1, lostSeconds: %[4]d}
   template:
     metadata: {labels: {app: web}}
     spec: {nodeSelector: {of: %[1]s}, terminationGracePeriodSeconds: 0, containers: [{name: main, image: "registry.k8s.io/pause:3.10"}]}
-`, ns, replicas, preferences), frs); err != nil {
+`, ns, replicas, preferences, w.lost), frs); err != nil {
 		t.Fatal(err)
 	}
 	live := &v1alpha1.FederatedReplicaSet{}
