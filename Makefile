@@ -266,10 +266,10 @@ test-faults: tools build ## 6 min | Spoil the scheduler's binds in every way, te
 	$(GO) test -count=1 -timeout=30m -v ./test/faults -rounds=10
 
 .PHONY: test-watch-faults
-test-watch-faults: tools build ## 20 min | Let each component see the past, skip events, list again, and die after each of its writes; docs/robustness.md says more.
+test-watch-faults: tools build ## 40 min | Let each component see the past, skip events, list again, and die after each of its writes; docs/robustness.md says more.
 	$(GO) test -count=1 -timeout=30m -v ./test/watch -run WhateverItSees -rounds=10
-	$(GO) test -count=1 -timeout=30m -v ./test/watch -run TheSchedulerGoesOn -every-write=1
-	$(GO) test -count=1 -timeout=30m -v ./test/watch -run TheControllerGoesOn -every-write=5
+	for seed in 1 2; do $(GO) test -count=1 -timeout=30m -v ./test/watch -run TheSchedulerGoesOn -every-write=1 -seed=$$seed || exit 1; done
+	for seed in 1 2 3 4 5; do $(GO) test -count=1 -timeout=30m -v ./test/watch -run TheControllerGoesOn -every-write=5 -seed=$$seed || exit 1; done
 	$(GO) test -count=1 -timeout=10m -v ./test/federation -run TestTheHubHoldsTheTotalWhateverItSees -faults=4m
 
 .PHONY: test-sidecars

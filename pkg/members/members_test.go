@@ -96,6 +96,28 @@ func TestSinceIsWhenAMemberCeasedToBeReady(t *testing.T) {
 	})
 }
 
+// TestALinkGoesByTheMonotonicClock: a member must not count as lost, nor its cache as fresh, because the wall clock jumps.
+func TestALinkGoesByTheMonotonicClock(t *testing.T) {
+	l := &link{options: &Options{StaleAfter: time.Minute}, changed: func(Status, Change) {}}
+	s := &session{link: l, lists: []list{{informer: &informerAt{"10"}, seen: time.Now()}}}
+	expect := func(what string, at time.Time) {
+		t.Helper()
+		if !strings.Contains(at.String(), " m=") {
+			t.Errorf("%s %s, without a reading of the monotonic clock", what, at)
+		}
+	}
+	l.arrive(s, "1.35")
+	expect("a member is ready since", l.status.Since)
+	s.lists[0].heard("10", time.Now())
+	s.lists[0].heard("10", time.Now())
+	if err := s.checkAge(); err != nil {
+		t.Fatal(err)
+	}
+	expect("its cache was seen complete at", l.status.Seen)
+	l.fail(errors.New("refused"))
+	expect("it does not answer since", l.status.Since)
+}
+
 type informerAt struct{ version string }
 
 func (i *informerAt) LastSyncResourceVersion() string { return i.version }

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -26,6 +27,8 @@ const (
 	seenLate = 2 * time.Second
 	// often is how far apart the refusals are that the search looks at. Each of them doubles what it may have to try while a budget changes.
 	often = time.Second
+	// searching is how long the search may take. It takes less than a second if few refusals fall into the time of a change.
+	searching = 30 * time.Second
 	// missing is the only subset of the history. Its quota is how many pods may be unavailable.
 	missing = "missing"
 )
@@ -36,8 +39,9 @@ type recorder struct {
 	available map[types.UID]bool
 	current   map[types.UID]*corev1.Pod
 	// asked are pods about which a request is under way. There is one for each pod, so that nearly all outcomes are known.
-	asked   map[types.UID]bool
-	history *linear.History
+	asked map[types.UID]bool
+	// operations are what the watch shows, each as one that adds itself to a history.
+	operations []func(*linear.History)
 	// taken are the slots in the order in which they were taken; all are the same to a budget.
 	taken []string
 	taker int
@@ -67,9 +71,10 @@ func (r *recorder) saw(pod *corev1.Pod, gone bool) {
 		r.taker++
 		name := fmt.Sprintf("%d, %s", r.taker, pod.Name)
 		r.taken = append(r.taken, name)
-		r.history.Bound(name, missing, revision)
+		r.operations = append(r.operations, func(h *linear.History) { h.Bound(name, missing, revision) })
 	case is && !was && len(r.taken) > 0:
-		r.history.Gone(r.taken[0], revision)
+		name := r.taken[0]
+		r.operations = append(r.operations, func(h *linear.History) { h.Gone(name, revision) })
 		r.taken = r.taken[1:]
 	}
 	r.available[pod.UID] = is
@@ -108,6 +113,12 @@ func (r *recorder) over(pod *corev1.Pod) {
 	delete(r.asked, pod.UID)
 }
 
+// change is an edit of the budget.
+type change struct {
+	sent, done time.Time
+	rule       int
+}
+
 // request is one that took no slot.
 type request struct {
 	sent, answered time.Time
@@ -115,7 +126,8 @@ type request struct {
 }
 
 // TestAHistoryOfABudgetHasAnOrder asks Porcupine whether what the API server shows has an order in which the budget holds, and in which each refusal was right: all that may be missing was missing, or
-// held by requests whose outcome is not known, at one moment of the seconds before. So a slot that is given out twice is found, and one that is forgotten.
+// held by requests whose outcome is not known, at one moment of the seconds before. So a slot that is given out twice is found, and one that is forgotten. The same operations must have no order with a
+// budget that is one pod smaller or larger: otherwise they would not show which budget was in force.
 func TestAHistoryOfABudgetHasAnOrder(t *testing.T) {
 	rules := []int{2, 1, 3}
 	namespace := web(t, 10, fmt.Sprintf("maxUnavailable: %d", rules[0]))
@@ -124,8 +136,7 @@ func TestAHistoryOfABudgetHasAnOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &recorder{available: map[types.UID]bool{}, current: map[types.UID]*corev1.Pod{}, asked: map[types.UID]bool{},
-		history: linear.New(linear.Quotas{missing: rules[0]})}
+	r := &recorder{available: map[types.UID]bool{}, current: map[types.UID]*corev1.Pod{}, asked: map[types.UID]bool{}}
 	for i := range list.Items {
 		r.saw(&list.Items[i], false)
 	}
@@ -178,10 +189,6 @@ func TestAHistoryOfABudgetHasAnOrder(t *testing.T) {
 			}
 		})
 	}
-	type change struct {
-		sent, done time.Time
-		rule       int
-	}
 	var changes []change
 	for _, rule := range rules[1:] {
 		select {
@@ -197,38 +204,62 @@ func TestAHistoryOfABudgetHasAnOrder(t *testing.T) {
 	stop()
 	watching.Wait()
 
-	for _, c := range changes {
-		r.history.Edited(linear.Quotas{missing: c.rule}, r.revisionAt(c.sent), r.revisionAt(c.done.Add(lag)))
-	}
 	refused, checked, sharp := 0, 0, 0
 	slices.SortFunc(others, func(a, b request) int { return a.sent.Compare(b.sent) })
-	var last time.Time
-	for _, o := range others {
-		if !o.refused {
-			continue
+	// historyOf is the history with budgets of so many more pods, and with refusals that are at least so far apart.
+	historyOf := func(more int, apart time.Duration) *linear.History {
+		h := linear.New(linear.Quotas{missing: rules[0] + more})
+		for _, add := range r.operations {
+			add(h)
 		}
-		refused++
-		if o.sent.Sub(last) < often {
-			continue
+		for _, c := range changes {
+			h.Edited(linear.Quotas{missing: c.rule + more}, r.revisionAt(c.sent), r.revisionAt(c.done.Add(lag)))
 		}
-		last = o.sent
-		checked++
-		held := 0
-		for _, unknown := range others {
-			if !unknown.refused && unknown.sent.Before(o.answered) && unknown.answered.Add(lag).After(o.sent.Add(-lag)) {
-				held++
+		var last time.Time
+		refused, checked, sharp = 0, 0, 0
+		for _, o := range others {
+			if !o.refused {
+				continue
+			}
+			refused++
+			if o.sent.Sub(last) < apart {
+				continue
+			}
+			last = o.sent
+			checked++
+			held := 0
+			for _, unknown := range others {
+				if !unknown.refused && unknown.sent.Before(o.answered) && unknown.answered.Add(lag).After(o.sent.Add(-lag)) {
+					held++
+				}
+			}
+			if held == 0 {
+				sharp++
+			}
+			h.Waited(map[string]int{missing: held}, r.revisionAt(o.sent.Add(-lag)), r.revisionAt(o.answered.Add(seenLate)))
+		}
+		return h
+	}
+	// What the search cannot tell in time is no fault of the budget. It can tell with fewer refusals.
+	verdict := func(more int) error {
+		for apart := often; ; apart *= 2 {
+			err := historyOf(more, apart).Check(searching)
+			t.Logf("%d allowed, %d refused; %d refusals checked, %d of them without a request whose outcome is not known; with %+d pods: %v", allowed, refused, checked, sharp, more, err)
+			if allowed == 0 || sharp == 0 {
+				t.Fatal("the storm shows nothing")
+			}
+			if err == nil || strings.Contains(err.Error(), "that obeys the quotas") {
+				return err
 			}
 		}
-		if held == 0 {
-			sharp++
-		}
-		r.history.Waited(map[string]int{missing: held}, r.revisionAt(o.sent.Add(-lag)), r.revisionAt(o.answered.Add(seenLate)))
 	}
-	t.Logf("%d allowed, %d refused; %d refusals checked, %d of them without a request whose outcome is not known", allowed, refused, checked, sharp)
-	if allowed == 0 || sharp == 0 {
-		t.Error("the storm shows nothing")
-	}
-	if err := r.history.Check(time.Minute); err != nil {
+	if err := verdict(0); err != nil {
 		t.Error(err)
+	}
+	t.Setenv("TMPDIR", t.TempDir()) // nobody has to see these pages
+	for _, more := range []int{-1, 1} {
+		if verdict(more) == nil {
+			t.Errorf("with budgets of %+d pods the history has an order as well, so it does not show that the budget holds", more)
+		}
 	}
 }

@@ -50,8 +50,8 @@ type attempt struct {
 }
 
 // expectLinearizable checks that the binds, deletions and edits of a burst have an order that obeys the quotas, that the scheduler sent each bind, and that pods waited only while
-// no slot was free.
-func expectLinearizable(t *testing.T, watcher *checker.Checker, p *harness.Proxy, ns, spread string, edits []change) {
+// no slot was free. sharp is how many times it was sure about the latter, because no bind was under way.
+func expectLinearizable(t *testing.T, watcher *checker.Checker, p *harness.Proxy, ns, spread string, edits []change) (sharp int) {
 	t.Helper()
 	attempts := map[string][]attempt{}
 	for _, exchange := range p.Exchanges() {
@@ -96,7 +96,7 @@ func expectLinearizable(t *testing.T, watcher *checker.Checker, p *harness.Proxy
 		}
 		unknown = append(unknown, sent...)
 	}
-	windows, sharp := 0, 0
+	windows := 0
 	for _, w := range waits(lives, attempts, time.Now()) {
 		mayHold := map[string]int{}
 		for _, a := range unknown {
@@ -114,6 +114,7 @@ func expectLinearizable(t *testing.T, watcher *checker.Checker, p *harness.Proxy
 		t.Errorf("%s: %v", spread, err)
 	}
 	t.Logf("%s: %d pods, %d binds without effect; %d times a pod waited for %v, %d of them without a bind under way", spread, len(lives), len(unknown), windows, patience, sharp)
+	return sharp
 }
 
 type window struct{ from, to time.Time }

@@ -163,7 +163,7 @@ func TestSpoiltWritesNeitherExceedTheTotalNorLeaveASecondChild(t *testing.T) {
 	if raised == 0 {
 		t.Error("the watchers have seen no write that gave a child more")
 	}
-	t.Logf("%d requests were spoilt, %d writes gave a child more", spoiltIn(p), raised)
+	t.Logf("seed %d: %d requests were spoilt, %d writes gave a child more", *seed, spoiltIn(p), raised)
 }
 
 // spoiltIn is how many requests the proxy has spoilt.

@@ -22,6 +22,7 @@ import (
 	"github.com/berth-project/berth/cmd/sandbox/product"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	"github.com/berth-project/berth/pkg/sandbox"
+	"github.com/berth-project/berth/test/harness"
 )
 
 var (
@@ -32,32 +33,83 @@ var (
 const (
 	// tallest is the highest total, and surge of it is how many replicas more may exist while replicas move (maxMoving).
 	tallest, surge = 40, 0.25
-	// settle is how long a sum of watched numbers may be too high. The watches of several clusters are not ordered among each other.
-	settle = time.Second
+	// long is the shortest run in which each kind of fault must happen.
+	long = 2 * time.Minute
 )
 
-// tally watches what the ReplicaSets of one FederatedReplicaSet ask for in all members, by its own arithmetic.
+// tally watches what the ReplicaSets of one FederatedReplicaSet ask for in all members, by its own arithmetic. The watches of several clusters are not ordered among each other. So when their sum is too high, it reads
+// what the members ask for until it has an answer that was true at one moment, or until the watches show less. An excess counts if such an answer has it.
 type tally struct {
+	// read returns what each member asks for, and the versions of these answers. It is not ok while a member does not answer, or has no ReplicaSet.
+	read func() (asked []int32, versions []string, ok bool)
+
 	mu    sync.Mutex
 	asked []int32
-	// most is the highest allowed sum, which may fall only after what is asked for did. Negative while nobody promises anything: a member does not answer.
-	most       int32
-	above      time.Time
-	violations []string
+	// most is the highest allowed sum, which may fall only after what is asked for did. Negative while nobody promises anything: a member does not answer. changes counts its changes.
+	most, changes int32
+	violations    []string
+	// reading is true while it reads. sums counts how often the watches had too high a sum, and moments the answers that were true at one moment.
+	reading       bool
+	readers       sync.WaitGroup
+	sums, moments int
+}
+
+// watchAll begins to watch all members.
+func watchAll(ctx context.Context, w *world, ns string) (*tally, error) {
+	t := &tally{asked: make([]int32, memberCount), most: -1}
+	var members []kubernetes.Interface
+	for i, member := range w.Members() {
+		clients, err := kubernetes.NewForConfig(member.RESTConfig())
+		if err != nil {
+			return nil, err
+		}
+		if err := t.watch(ctx, i, clients, ns); err != nil {
+			return nil, err
+		}
+		members = append(members, clients)
+	}
+	t.read = func() (asked []int32, versions []string, ok bool) {
+		for _, member := range members {
+			set, err := member.AppsV1().ReplicaSets(ns).Get(ctx, "web", metav1.GetOptions{})
+			if err != nil {
+				return nil, nil, false
+			}
+			asked, versions = append(asked, *set.Spec.Replicas), append(versions, fmt.Sprintf("%s %d", set.UID, set.Generation))
+		}
+		return asked, versions, true
+	}
+	return t, nil
+}
+
+// report fails the test for each violation.
+func (t *tally) report(to *testing.T) {
+	to.Helper()
+	t.allow(-1) // ends the reader
+	t.readers.Wait()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, violation := range t.violations {
+		to.Error(violation)
+	}
+	to.Logf("%d times the sum of the watches was too high; %d reads of one moment looked at it", t.sums, t.moments)
 }
 
 func (t *tally) set(i int, n int32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.asked[i] = n
-	t.look(time.Now())
+	if t.isAbove() && !t.reading {
+		t.reading = true
+		t.sums++
+		t.readers.Go(t.confirm)
+	}
 }
 
 func (t *tally) allow(most int32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.look(time.Now())
-	t.most, t.above = most, time.Time{}
+	t.most = most
+	t.changes++
 }
 
 func (t *tally) sum() (sum int32) {
@@ -73,16 +125,30 @@ func sumOf(asked []int32) (sum int32) {
 	return sum
 }
 
-func (t *tally) look(now time.Time) {
-	sum := sumOf(t.asked)
-	switch {
-	case t.most < 0 || sum <= t.most:
-		t.above = time.Time{}
-	case t.above.IsZero():
-		t.above = now
-	case now.Sub(t.above) > settle:
-		t.violations = append(t.violations, fmt.Sprintf("%v is %d, and at most %d may be asked for", t.asked, sum, t.most))
-		t.above = now
+// isAbove needs the lock.
+func (t *tally) isAbove() bool { return t.most >= 0 && sumOf(t.asked) > t.most }
+
+// confirm reads until the watches show a sum that is allowed. If two reads in a row have the same versions, the first one was true when the second began.
+func (t *tally) confirm() {
+	for {
+		t.mu.Lock()
+		most, changes := t.most, t.changes
+		if t.reading = t.isAbove(); !t.reading {
+			t.mu.Unlock()
+			return
+		}
+		t.mu.Unlock()
+		asked, versions, ok := t.read()
+		_, again, okAgain := t.read()
+		t.mu.Lock()
+		if ok && okAgain && slices.Equal(versions, again) && changes == t.changes {
+			t.moments++
+			if sum := sumOf(asked); sum > most {
+				t.violations = append(t.violations, fmt.Sprintf("%v is %d, and at most %d may be asked for", asked, sum, most))
+				t.most = -1 // once is enough
+			}
+		}
+		t.mu.Unlock()
 	}
 }
 
@@ -133,15 +199,9 @@ func TestFaultsAtRandom(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	watched := &tally{asked: make([]int32, memberCount), most: -1}
-	for i, member := range w.Members() {
-		clients, err := kubernetes.NewForConfig(member.RESTConfig())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := watched.watch(ctx, i, clients, ns); err != nil {
-			t.Fatal(err)
-		}
+	watched, err := watchAll(ctx, w, ns)
+	if err != nil {
+		t.Fatal(err)
 	}
 	away := make([]bool, memberCount)
 	total := int32(tallest)
@@ -207,12 +267,11 @@ func TestFaultsAtRandom(t *testing.T) {
 			t.Errorf("the ReplicaSet of others in member %d was changed: %+v", i+1, live.ObjectMeta)
 		}
 	}
-	watched.mu.Lock()
-	defer watched.mu.Unlock()
-	for _, violation := range watched.violations {
-		t.Error(violation)
-	}
 	t.Logf("seed %d: %v", *seed, events)
+	watched.report(t)
+	if *faultsFor >= long {
+		harness.ExpectAll(t, events, "cut", "member killed", "hub killed", "scaled", "all well")
+	}
 }
 
 // awaitReachable waits until the status says that all members answer.

@@ -203,6 +203,20 @@ func (p *Proxy) Exchanges() []Exchange {
 	return slices.Clone(p.exchanges)
 }
 
+// ExpectAll fails the test if it has not done each of these, or a proxy has not.
+func ExpectAll(t interface {
+	Helper()
+	Errorf(format string, args ...any)
+}, did map[string]int, each ...string,
+) {
+	t.Helper()
+	for _, what := range each {
+		if did[what] == 0 {
+			t.Errorf("the test shows nothing about %q, which has not happened", what)
+		}
+	}
+}
+
 // pick chooses a fault, or none.
 func (p *Proxy) pick() (f Fault, wait time.Duration) {
 	p.mu.Lock()

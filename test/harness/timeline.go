@@ -119,6 +119,28 @@ func (t *Timeline) AtWrites(do AtWrite) {
 	t.at, t.writes = do, nil
 }
 
+// KillAtWrites kills the client right after writes for which isOne returns true. Their answers are lost. If late, the API server gets such a write only after the kill and a pause.
+func (t *Timeline) KillAtWrites(kill func(), pause time.Duration, isOne func(number int) (is, late bool)) {
+	t.AtWrites(func(number int, _ string, commit func()) (lost bool) {
+		t.mu.Lock()
+		is, late := isOne(number)
+		t.mu.Unlock()
+		switch {
+		case !is:
+			commit()
+		case late:
+			kill()
+			time.Sleep(pause) // the fault is the time that passes
+			commit()
+			t.count("late write")
+		default:
+			commit()
+			kill()
+		}
+		return is
+	})
+}
+
 // Writes are those since AtWrites: verb, resource and name.
 func (t *Timeline) Writes() []string {
 	t.mu.Lock()

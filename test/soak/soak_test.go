@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -24,9 +26,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	sidecarv1beta1 "github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/sandbox"
@@ -48,6 +52,10 @@ const (
 	steady, floor = 10, 8
 	// surge is that of the UnitedDeployment.
 	surge = 1
+	// revised is how many pods the StatefulSet has whose spread counts each revision apart. These are its quotas in pools a and b.
+	revised, revisedA, revisedB = 20, 8, 6
+	// everyKind is the shortest run in which each kind of disturbance must happen, and everyKill the shortest in which each kind of kill must.
+	everyKind, everyKill = time.Minute, 3 * time.Minute
 )
 
 // world is a namespace with a workload of each kind.
@@ -57,12 +65,15 @@ type world struct {
 	// ns is the namespace of all workloads but the UnitedDeployment, which is alone in its own.
 	ns, split string
 	random    *rand.Rand
-	nodes     []*corev1.Node
+	// nodes stay, and brief ones come and go. No pod of the budget is on a brief one, because a node that goes asks no budget.
+	nodes, brief []*corev1.Node
 	// policy and kubeconfig are those of the descheduler.
 	policy, kubeconfig string
 	// did counts the disturbances by name, and version is that of the last rollout or image.
 	did     map[string]int
 	version int
+	// binds is how many pods Berth has bound, and raised how many writes gave a child of the UnitedDeployment more.
+	binds, raised int
 }
 
 // TestEverythingAtOnce holds all promises, and comes to rest after each round. The second half of the rounds kills nothing: the memory of the processes must not grow there.
@@ -92,16 +103,36 @@ func TestEverythingAtOnce(t *testing.T) {
 		}
 	}
 	expectFlat(t, used)
+	w.expectDisturbed()
+}
+
+// expectDisturbed fails a run that has not tested what it should. Short runs need not do everything.
+func (w *world) expectDisturbed() {
+	w.Helper()
+	if w.binds == 0 || w.raised == 0 && *length >= everyKind {
+		w.Errorf("%d binds and %d writes that gave a child more show nothing", w.binds, w.raised)
+	}
+	for _, one := range w.disturbances(true) {
+		if w.did[one.name] == 0 && (*length >= everyKill || *length >= everyKind && !one.kills) {
+			w.Errorf("the test has not done %q", one.name)
+		}
+	}
+	if *length >= everyKind {
+		harness.ExpectAll(w, w.did, relabelled)
+	}
 }
 
 func (w *world) setUp() {
 	w.Helper()
 	ctx := w.Context()
-	for i := range 12 {
-		pool := string("abc"[i%3])
-		w.nodes = append(w.nodes, sandbox.NewNode(fmt.Sprintf("soak-%s-%d", pool, i), "zone-"+pool, map[string]string{"pool": pool}, nil, nil))
+	for i := range 15 {
+		pool, all, lives := string("abc"[i%3]), &w.nodes, "long"
+		if i >= 12 {
+			all, lives = &w.brief, "short"
+		}
+		*all = append(*all, sandbox.NewNode(fmt.Sprintf("soak-%s-%d", pool, i), "zone-"+pool, map[string]string{"pool": pool, "lives": lives}, nil, nil))
 	}
-	if err := w.Sandbox.CreateNodes(ctx, w.nodes); err != nil {
+	if err := w.Sandbox.CreateNodes(ctx, slices.Concat(w.nodes, w.brief)); err != nil {
 		w.Fatal(err)
 	}
 	var err error
@@ -119,6 +150,7 @@ func (w *world) setUp() {
 	}
 	w.apply(spread("counts", "scheduleStrategy: {quotaScope: Workload}", in("a", "maxReplicas: 25"), in("b", "maxReplicas: 20"), in("c", "")))
 	w.apply(spread("shares", "scheduleStrategy: {type: Adaptive}", in("a", "maxReplicas: 25%"), in("b", "maxReplicas: 25%"), in("c", "maxReplicas: 50%")))
+	w.apply(spreadFor("StatefulSet", "revised", "scheduleStrategy: {quotaScope: Revision}", in("a", fmt.Sprint("maxReplicas: ", revisedA)), in("b", fmt.Sprint("maxReplicas: ", revisedB)), in("c", "")))
 	w.apply("{apiVersion: policy.kruise.io/v1beta1, kind: PodUnavailableBudget, metadata: {name: steady}, spec: {selector: {matchLabels: {app: steady}}, minAvailable: " + fmt.Sprint(floor) + "}}")
 	w.applyIn(w.split, united(12))
 	w.rest()
@@ -131,9 +163,14 @@ func (w *world) rest() {
 	for i, node := range w.nodes {
 		w.patch("nodes", "", node.Name, fmt.Sprintf(`{"metadata":{"labels":{"pool":%q}},"spec":{"unschedulable":null}}`, string("abc"[i%3])))
 	}
+	for i, node := range w.brief {
+		w.comes(node)
+		w.patch("nodes", "", node.Name, fmt.Sprintf(`{"metadata":{"labels":{"pool":%q}}}`, string("abc"[i%3])))
+	}
 	w.apply(deployment("counts", 60, w.version))
 	w.apply(deployment("shares", 30, w.version))
 	w.apply(deployment("steady", steady, 0))
+	w.apply(statefulSet(w.version))
 	w.apply(spread("counts", "scheduleStrategy: {quotaScope: Workload}", in("a", "maxReplicas: 25"), in("b", "maxReplicas: 20"), in("c", "")))
 	w.applyIn(w.split, united(12))
 	w.apply(sidecars(w.version))
@@ -148,6 +185,13 @@ func (w *world) rest() {
 			if s := d.Status; s.ObservedGeneration != d.Generation || s.ReadyReplicas != *d.Spec.Replicas || s.UpdatedReplicas != s.ReadyReplicas || s.Replicas != s.ReadyReplicas {
 				return fmt.Sprintf("Deployment %s: %+v", d.Name, s), nil
 			}
+		}
+		set, err := w.Client.AppsV1().StatefulSets(w.ns).Get(ctx, "revised", metav1.GetOptions{})
+		if err != nil {
+			return "", err
+		}
+		if s := set.Status; s.ObservedGeneration != set.Generation || s.ReadyReplicas != revised || s.Replicas != revised {
+			return fmt.Sprintf("StatefulSet %s: %+v", set.Name, s), nil
 		}
 		for name, client := range map[string]dynamic.ResourceInterface{
 			"split": w.Dynamic.Resource(unitedv1beta1.Resource).Namespace(w.split), "soak": w.Dynamic.Resource(sidecarv1beta1.Resource),
@@ -195,6 +239,10 @@ func (w *world) round(length time.Duration, kills bool) {
 	disturbances, killed := w.disturbances(kills), time.Now().Add(-calm)
 	for end := time.Now().Add(length); time.Now().Before(end) && !w.Failed(); {
 		one := disturbances[w.random.IntN(len(disturbances))]
+		if w.random.IntN(2) == 0 { // half of the time one of those that were done least, so that none is left out
+			w.random.Shuffle(len(disturbances), func(i, j int) { disturbances[i], disturbances[j] = disturbances[j], disturbances[i] })
+			one = slices.MinFunc(disturbances, func(a, b disturbance) int { return cmp.Compare(w.did[a.name], w.did[b.name]) })
+		}
 		if one.kills && time.Since(killed) < calm {
 			continue
 		}
@@ -213,6 +261,7 @@ func (w *world) round(length time.Duration, kills bool) {
 	}
 	w.Logf("the budget never had less than %d of %d pods", fewest, steady)
 	w.Logf("%d binds, %d writes gave a child of the UnitedDeployment more", binds, raised)
+	w.binds, w.raised = w.binds+binds, w.raised+raised
 }
 
 type disturbance struct {
@@ -230,28 +279,30 @@ func (w *world) disturbances(kills bool) []disturbance {
 			case 1:
 				w.patch("deployments", "apps", "shares", fmt.Sprintf(`{"spec":{"replicas":%d}}`, 20+w.random.IntN(11)))
 			default:
-				w.applyIn(w.split, united(6+w.random.IntN(7)))
+				w.applyIn(w.split, united(6+w.random.IntN(6))) // fewer than at rest
 			}
 		}},
 		{name: "roll out", do: func() {
 			w.version++
-			name := []string{"counts", "shares"}[w.random.IntN(2)]
-			w.patch("deployments", "apps", name, fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{"version":"%d"}}}}}`, w.version))
+			name := []string{"counts", "shares", "revised"}[w.random.IntN(3)]
+			resource := map[bool]string{true: "statefulsets", false: "deployments"}[name == "revised"]
+			w.patch(resource, "apps", name, fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{"version":"%d"}}}}}`, w.version))
 		}},
+		{name: "change a revision in place", do: w.relabel},
 		{name: "update in place", do: func() {
 			w.version++
-			if pod := w.pod("counts", "shares", "steady"); pod != nil {
+			if pod := w.pod("counts", "shares", "steady", "revised"); pod != nil {
 				w.try(w.tryPatch("pods", "", pod.Name, fmt.Sprintf(`{"spec":{"containers":[{"name":"main","image":"registry.example.com/main:%d"}]}}`, w.version)))
 			}
 		}},
 		{name: "new sidecar", do: func() { w.version++; w.apply(sidecars(w.version)) }},
 		{name: "delete", do: func() {
-			if pod := w.pod("counts", "shares", "steady", "split"); pod != nil {
+			if pod := w.pod("counts", "shares", "steady", "split", "revised"); pod != nil {
 				w.try(w.Client.CoreV1().Pods(pod.Namespace).Delete(w.Context(), pod.Name, metav1.DeleteOptions{}))
 			}
 		}},
 		{name: "evict", do: func() {
-			if pod := w.pod("counts", "shares", "steady", "split"); pod != nil {
+			if pod := w.pod("counts", "shares", "steady", "split", "revised"); pod != nil {
 				w.evict(pod)
 			}
 		}},
@@ -263,6 +314,16 @@ func (w *world) disturbances(kills bool) []disturbance {
 		}},
 		{name: "move a node", do: func() { // the first three stay, so that each pool has a node
 			w.patch("nodes", "", w.nodes[3+w.random.IntN(len(w.nodes)-3)].Name, fmt.Sprintf(`{"metadata":{"labels":{"pool":%q}}}`, string("abc"[w.random.IntN(3)])))
+		}},
+		{name: "replace a node", do: func() { // it comes back at once or later under its name, in any pool
+			node := w.brief[w.random.IntN(len(w.brief))]
+			err := w.Client.CoreV1().Nodes().Delete(w.Context(), node.Name, metav1.DeleteOptions{})
+			w.try(err)
+			if err != nil || w.random.IntN(2) == 0 {
+				node = node.DeepCopy()
+				node.Labels["pool"] = string("abc"[w.random.IntN(3)])
+				w.comes(node)
+			}
 		}},
 		{name: "drain", do: w.drain},
 		{name: "deschedule", do: w.deschedule},
@@ -291,6 +352,67 @@ func (w *world) disturbances(kills bool) []disturbance {
 		}})
 	}
 	return all
+}
+
+// relabelled is what did counts revisions by that were changed in place.
+const relabelled = "pods with another revision"
+
+// relabel does what updaters do that change pods in place: it gives a pod of the StatefulSet another revision, a newer or an older one. The pod has a slot of that revision from then on, whatever the quota. So
+// that a quota is exceeded by nobody but a scheduler that counts wrong, each subset must have room for all pods that may be on their way there.
+func (w *world) relabel() {
+	set, err := w.Client.AppsV1().StatefulSets(w.ns).Get(w.Context(), "revised", metav1.GetOptions{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	list, err := w.Client.CoreV1().Pods(w.ns).List(w.Context(), metav1.ListOptions{LabelSelector: "app=revised"})
+	if err != nil {
+		w.Fatal(err)
+	}
+	type place struct{ revision, subset string }
+	placeOf := func(pod *corev1.Pod) (is place, bound bool) {
+		return place{pod.Labels[appsv1.ControllerRevisionHashLabelKey], pod.Labels[v1beta1.SubsetLabel]}, pod.Spec.NodeName != ""
+	}
+	revisions, taken, unbound := sets.New(set.Status.UpdateRevision), map[place]int{}, revised
+	for i := range list.Items {
+		at, bound := placeOf(&list.Items[i])
+		revisions.Insert(at.revision)
+		if bound {
+			taken[at]++
+			unbound--
+		}
+	}
+	w.random.Shuffle(len(list.Items), func(i, j int) { list.Items[i], list.Items[j] = list.Items[j], list.Items[i] })
+	others := sets.List(revisions)
+	w.random.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
+	for i := range list.Items {
+		pod := &list.Items[i]
+		at, bound := placeOf(pod)
+		for _, revision := range others {
+			room := func(subset string, quota int) bool {
+				if bound && at.subset == subset {
+					quota--
+				}
+				return taken[place{revision, subset}]+unbound <= quota
+			}
+			if revision == at.revision || bound && at.subset == "" || !room("a", revisedA) || !room("b", revisedB) {
+				continue
+			}
+			err := w.tryPatch("pods", "", pod.Name, fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, appsv1.ControllerRevisionHashLabelKey, revision))
+			w.try(err)
+			if err == nil {
+				w.did[relabelled]++
+			}
+			return
+		}
+	}
+}
+
+// comes creates a brief node, unless it is there.
+func (w *world) comes(node *corev1.Node) {
+	w.Helper()
+	if err := w.Sandbox.CreateNodes(w.Context(), []*corev1.Node{node}); err != nil && !apierrors.IsAlreadyExists(err) {
+		w.Fatal(err)
+	}
 }
 
 // allRun waits until all components run again.
@@ -412,10 +534,16 @@ const podSpec = `terminationGracePeriodSeconds: 0, containers: [{name: main, ima
 func deployment(name string, replicas, version int) string {
 	scheduler := "schedulerName: berth-scheduler, "
 	if name == "steady" {
-		scheduler = ""
+		scheduler = "nodeSelector: {lives: long}, "
 	}
 	return fmt.Sprintf(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: %[1]s}, spec: {replicas: %[2]d, selector: {matchLabels: {app: %[1]s}},
 template: {metadata: {labels: {app: %[1]s}, annotations: {version: "%[3]d"}}, spec: {%[4]s%[5]s}}}}`, name, replicas, version, scheduler, podSpec)
+}
+
+// statefulSet has pods of the revisions with which they were made or which they were given since.
+func statefulSet(version int) string {
+	return fmt.Sprintf(`{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: revised}, spec: {replicas: %d, serviceName: revised, podManagementPolicy: Parallel, updateStrategy: {type: OnDelete},
+selector: {matchLabels: {app: revised}}, template: {metadata: {labels: {app: revised}, annotations: {version: "%d"}}, spec: {schedulerName: berth-scheduler, %s}}}}`, revised, version, podSpec)
 }
 
 func in(pool, limit string) string {
@@ -426,8 +554,12 @@ func in(pool, limit string) string {
 }
 
 func spread(name, strategy string, subsets ...string) string {
-	return fmt.Sprintf("{apiVersion: apps.kruise.io/v1alpha1, kind: WorkloadSpread, metadata: {name: %[1]s}, spec: {targetRef: {apiVersion: apps/v1, kind: Deployment, name: %[1]s}, %[2]s, subsets: [%[3]s]}}",
-		name, strategy, strings.Join(subsets, ", "))
+	return spreadFor("Deployment", name, strategy, subsets...)
+}
+
+func spreadFor(kind, name, strategy string, subsets ...string) string {
+	return fmt.Sprintf("{apiVersion: apps.kruise.io/v1alpha1, kind: WorkloadSpread, metadata: {name: %[1]s}, spec: {targetRef: {apiVersion: apps/v1, kind: %[4]s, name: %[1]s}, %[2]s, subsets: [%[3]s]}}",
+		name, strategy, strings.Join(subsets, ", "), kind)
 }
 
 func united(replicas int) string {

@@ -137,6 +137,9 @@ func (w *world) watchChildren() {
 			w.Error(violation)
 		}
 		w.Logf("%d writes gave a child more", raised)
+		if raised == 0 {
+			w.Error("the watcher of the children has seen no write that gave a child more")
+		}
 	})
 }
 
@@ -246,7 +249,7 @@ func TestTheControllerKeepsItsPromisesWhateverItSees(t *testing.T) {
 			w.useApprovals()
 			w.expectGuarded(2, "b=3 c=3")
 			w.expectLayout("after the faults", anywhere)
-			w.report()
+			w.report(round == *rounds-1, "evicted")
 		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,6 +41,8 @@ profiles:
 	movable = 4
 	// flight is a little more than how long a pod counts as missing whose eviction was announced and never happened.
 	flight = 3 * time.Minute
+	// mostWrites is how many writes of a process are in turn those at which it is killed. Few processes write more.
+	mostWrites = 5
 	// mostRuns bounds how often the descheduler runs. Each run moves at most one pod.
 	mostRuns = 40
 )
@@ -102,9 +105,10 @@ func (d *descheduler) run() (killed bool) {
 	return false
 }
 
-// TestTheDeschedulerMovesOnePodAtATimeWhateverItSees lowers a quota, and runs the descheduler until enough pods have moved. Each process sees the world as it was before the previous one, or is killed after one of
-// its writes. At every revision at most one pod is missing, and none moves twice.
+// TestTheDeschedulerMovesOnePodAtATimeWhateverItSees lowers a quota, and runs the descheduler until enough pods have moved. Each process sees the world as it was before the previous one, can list and watch nothing at first, or is killed at one
+// of its writes: at each in turn, which arrives before or after that. At every revision at most one pod is missing, and none moves twice.
 func TestTheDeschedulerMovesOnePodAtATimeWhateverItSees(t *testing.T) {
+	did := map[string]int{}
 	for round := range *rounds {
 		t.Run(fmt.Sprintf("seed %d", *seed+uint64(round)), func(t *testing.T) {
 			d := newDescheduler(t, *seed+uint64(round))
@@ -130,38 +134,47 @@ func TestTheDeschedulerMovesOnePodAtATimeWhateverItSees(t *testing.T) {
 				}
 				return in == 1 && len(pods) == movable
 			}
+			underWay := false
 			for runs := 0; !done(); runs++ {
 				if runs == mostRuns {
 					t.Fatalf("after %d runs the pods have not moved: %v\n%s\n%v\n%v", runs, d.did, d.said, d.Reads(), d.Served())
 				}
 				// From here on the next processes may see the world as it is now.
+				ends := func() {}
 				if d.random.IntN(2) == 0 {
 					d.CatchUp()
-					if d.random.IntN(4) > 0 {
+					switch n := d.random.IntN(8); {
+					case n < 5:
 						d.did["late"]++
 						if err := d.Lag(t.Context(), harness.All); err != nil {
 							t.Fatal(err)
 						}
+					case n < 7:
+						d.did["cut"]++
+						ends = d.cutAWhile()
 					}
 				}
-				at := 1 + d.random.IntN(6)
-				d.AtWrites(func(number int, _ string, commit func()) (lost bool) {
-					commit()
-					if number != at {
-						return false
-					}
+				at, late := 1+(runs+int(*seed)+round)%mostWrites, d.random.IntN(3) == 0
+				d.KillAtWrites(func() {
 					d.did["kill"]++
 					_ = d.cmd.Process.Kill() // it may have ended
-					return true
-				})
-				if d.run() {
-					d.Jump(flight) // nothing is under way any more
+				}, lateBy, func(number int) (bool, bool) { return number == at, late })
+				// A pod whose eviction was announced counts as missing for a while. After a late write, the next process runs within this time.
+				underWay = d.run() || underWay
+				if underWay && !late {
+					d.Jump(flight)
+					underWay = false
 				}
+				ends()
 				d.did["run"]++
 			}
 			violations, fewest := ready.End()
 			for _, violation := range violations {
 				t.Error(violation)
+			}
+			maps.Copy(d.did, d.Served())
+			for what, n := range d.did {
+				did[what] += n
 			}
 			d.Timeline = past[product.Scheduler]
 			d.expectLayout("after the moves", map[string]string{"moves": fmt.Sprintf("a=1 b=%d", movable-1)})
@@ -170,6 +183,22 @@ func TestTheDeschedulerMovesOnePodAtATimeWhateverItSees(t *testing.T) {
 			}
 			t.Logf("never less than %d of %d pods were ready; %v", fewest, movable, d.did)
 		})
+	}
+	harness.ExpectAll(t, did, "kill", "late", "old list")
+	if *rounds >= manyRounds {
+		harness.ExpectAll(t, did, "late write", "event held back", "cut", "list refused")
+	}
+}
+
+// cutAWhile lets a process that starts now list and watch nothing at first. It has no watch yet that could skip events. The caller must call what it returns.
+func (d *descheduler) cutAWhile() (ends func()) {
+	d.Cut(harness.All)
+	mended := make(chan error, 1)
+	time.AfterFunc(longest/2, func() { mended <- d.Mend(context.WithoutCancel(d.Context()), false) })
+	return func() {
+		if err := <-mended; err != nil {
+			d.Fatal(err)
+		}
 	}
 }
 

@@ -3,8 +3,11 @@ package watch
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
+	"github.com/berth-project/berth/test/checker"
+	"github.com/berth-project/berth/test/harness"
 )
 
 // spreadPods creates workloads that count in different ways. Names of the StatefulSet's pods come back.
@@ -25,11 +28,15 @@ func TestTheSchedulerHoldsQuotasWhateverItSees(t *testing.T) {
 	for round := range *rounds {
 		t.Run(fmt.Sprintf("seed %d", *seed+uint64(round)), func(t *testing.T) {
 			w := newWorld(t, product.Scheduler, *seed+uint64(round))
+			w.quotas.Grace = grace
 			w.play([]string{"pods", "workloadspreads", "replicasets", "deployments", "nodes"},
 				w.spreadPods,
 				func() { w.remove("counts", "names", "names") },
 				func() {
 					w.apply(spread("Deployment", "counts", "quotaScope: Workload", in("a", "2"), in("b", "3"), in("c", "")))
+					if round%2 == 0 {
+						w.judge()
+					}
 				},
 				func() { w.remove("waits", "counts") },
 				func() { w.scale("counts", 9); w.remove("names") },
@@ -42,8 +49,35 @@ func TestTheSchedulerHoldsQuotasWhateverItSees(t *testing.T) {
 			w.expectLayout("after the faults", anywhere)
 			w.deletePods()
 			w.expectLayout("after all pods were replaced", inPlace)
-			w.report()
+			w.report(round == *rounds-1)
 		})
+	}
+}
+
+// judge ends the fault, and lets the scheduler use all slots of the subset whose quota was lowered again. A checker that knows only the lower quota judges its binds. During the faults, binds may go by the
+// higher one.
+func (w *world) judge() {
+	w.Helper()
+	w.over()
+	w.ready()
+	// The scheduler sees spreads in the order in which they are written. So when it has seen this one, it has seen the lower quota.
+	w.apply(spread("Deployment", "probe", "", in("b", "")) + workload("Deployment", "probe", 1, "berth-scheduler"))
+	w.expectLayout("of a later spread", map[string]string{"probe": "b=1"})
+	strict, err := checker.Start(w.Context(), the.Dynamic)
+	if err != nil {
+		w.Fatal(err)
+	}
+	began := time.Now()
+	w.deletePods()
+	w.expectLayout("of the lower quota", map[string]string{"counts": "a=2 b=3 c=2"})
+	for _, life := range strict.Lives(w.ns, "counts") {
+		if life.Subset == "a" && life.Created.Seen.After(began) {
+			w.did["bind judged by the lower quota"]++
+		}
+	}
+	harness.ExpectAll(w, w.did, "bind judged by the lower quota")
+	for _, violation := range strict.Violations() {
+		w.Error(violation)
 	}
 }
 

@@ -41,19 +41,24 @@ var (
 const (
 	// bindTimeout is as short as the scheduler allows, because a new leader waits for twice as long.
 	bindTimeout = time.Second
-	// grace is how long a component may not have seen an edit. No fault of a test lasts longer. The scheduler also waits that long for a spread that admission has seen: after its observationTimeout it
-	// binds the pods without the spread.
+	// grace is how long the scheduler may not have seen an edit while its caches are late. No fault of a test lasts longer. The scheduler also waits that long for a spread that admission has seen: after its
+	// observationTimeout it binds the pods without the spread.
 	grace = 20 * time.Second
+	// lateBy is how much later than its process is killed a late write arrives. No bind takes longer.
+	lateBy = bindTimeout * 9 / 10
+	// manyRounds are those of a run in which each kind of fault must happen. Each round begins with another kind.
+	manyRounds = 6
 	// longest is how long a step waits for a component that sees the past.
 	longest = 2 * time.Second
 	// mostKills bounds the kills of a round.
 	mostKills = 4
 )
 
-// the is the cluster that all tests share, and past has the timeline of each component.
+// the is the cluster that all tests share, and past has the timeline of each component. done counts what the rounds of a test have done, by the test.
 var (
 	the  *harness.Cluster
 	past = map[string]*harness.Timeline{}
+	done = map[string]map[string]int{}
 )
 
 func TestMain(m *testing.M) {
@@ -128,7 +133,11 @@ type world struct {
 	*harness.Timeline
 	random *rand.Rand
 	quotas *checker.Checker
-	did    map[string]int
+	// did counts what was done, and met the faults that the proxy had served before.
+	did, met map[string]int
+	// next is the kind of the next fault, negative for any, and end ends the present one, if it is not nil.
+	next int
+	end  func()
 }
 
 // newWorld begins a round.
@@ -142,8 +151,8 @@ func newWorld(t *testing.T, component string, seed uint64) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	quotas.Grace = grace
-	w := &world{T: t, ns: ns, component: component, Timeline: past[component], random: rand.New(rand.NewPCG(seed, 0)), quotas: quotas, did: map[string]int{}}
+	w := &world{T: t, ns: ns, component: component, Timeline: past[component], random: rand.New(rand.NewPCG(seed, 0)), quotas: quotas, did: map[string]int{}, next: int(seed % 3)}
+	w.met = w.Served()
 	t.Cleanup(func() {
 		w.calm()
 		for _, violation := range quotas.Violations() {
@@ -187,28 +196,6 @@ func (w *world) kill() {
 	}
 }
 
-// killAtWrites kills the component right after writes for which isOne returns true. Their answers are lost. If late, the API server gets such a write only after the kill.
-func (w *world) killAtWrites(isOne func(number int) (is, late bool)) {
-	var mu sync.Mutex
-	w.AtWrites(func(number int, _ string, commit func()) (lost bool) {
-		mu.Lock()
-		is, late := isOne(number)
-		mu.Unlock()
-		switch {
-		case !is:
-			commit()
-		case late:
-			w.kill()
-			time.Sleep(bindTimeout * 9 / 10) // the fault is the time that passes; no bind takes longer
-			commit()
-		default:
-			commit()
-			w.kill()
-		}
-		return is
-	})
-}
-
 // crashes plays a scenario after what is before it, and kills the component after some of its writes. With -every-write it plays it again and again, each time with one kill: in turn, the API server has
 // carried out the write before the kill, or gets it only after. In one round, up to gap writes more than one lie between kills.
 func crashes(t *testing.T, component string, gap int, before, scenario func(*world)) {
@@ -219,7 +206,7 @@ func crashes(t *testing.T, component string, gap int, before, scenario func(*wor
 				w := newWorld(t, component, *seed+uint64(round))
 				before(w)
 				next := 1 + w.random.IntN(4)
-				w.killAtWrites(func(number int) (is, late bool) {
+				w.KillAtWrites(w.kill, lateBy, func(number int) (is, late bool) {
 					if number != next || w.did["kill"] == mostKills {
 						return false, false
 					}
@@ -229,19 +216,22 @@ func crashes(t *testing.T, component string, gap int, before, scenario func(*wor
 				})
 				scenario(w)
 				w.Logf("%d kills, %d writes", w.did["kill"], len(w.Writes()))
+				harness.ExpectAll(w, w.did, "kill")
 			})
 		}
 		return
 	}
+	kills := 0
 	for n, all := 1+int(*seed-1)%*every, 1; n <= all || n <= *every; n += *every {
 		late := (n / *every + int(*seed))%2 == 0
 		t.Run(fmt.Sprintf("write %d late %t", n, late), func(t *testing.T) {
 			w := newWorld(t, component, *seed)
 			before(w)
-			w.killAtWrites(func(number int) (is, isLate bool) { return number == n, late })
+			w.KillAtWrites(w.kill, lateBy, func(number int) (is, isLate bool) { return number == n, late })
 			scenario(w)
 			writes := w.Writes()
 			if n <= len(writes) {
+				kills++
 				t.Logf("killed at %s, number %d of %d", writes[n-1], n, len(writes))
 			}
 			all = len(writes)
@@ -250,32 +240,52 @@ func crashes(t *testing.T, component string, gap int, before, scenario func(*wor
 			return
 		}
 	}
+	if kills == 0 {
+		t.Error("there was no write to be killed at")
+	}
 }
 
-// fault begins a fault at the watches of some kinds, and returns what ends it.
-func (w *world) fault(kinds ...string) (end func()) {
+// The kinds of faults.
+const (
+	skipped = iota
+	compacted
+	late
+)
+
+// fault begins a fault at the watches of some kinds.
+func (w *world) fault(kinds ...string) {
 	w.Helper()
 	some := []string{harness.All}
 	if w.random.IntN(3) > 0 {
 		w.random.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
 		some = slices.Clone(kinds[:1+w.random.IntN(len(kinds)-1)])
 	}
-	switch w.random.IntN(4) {
-	case 0:
-		compacted := w.random.IntN(2) == 0
-		w.did[map[bool]string{true: "compacted", false: "skipped"}[compacted]]++
-		w.Cut(some...)
-		return func() {
-			if err := w.Mend(w.Context(), compacted); err != nil {
-				w.Fatal(err)
-			}
-		}
-	default:
+	kind := w.next
+	if w.next = -1; kind < 0 {
+		kind = []int{skipped, compacted, late, late, late, late, late, late}[w.random.IntN(8)]
+	}
+	if kind == late {
 		w.did["late"]++
 		if err := w.Lag(w.Context(), some...); err != nil {
 			w.Fatal(err)
 		}
-		return w.CatchUp
+		w.end = w.CatchUp
+		return
+	}
+	w.did[[]string{"skipped", "compacted"}[kind]]++
+	w.Cut(some...)
+	w.end = func() {
+		if err := w.Mend(w.Context(), kind == compacted); err != nil {
+			w.Fatal(err)
+		}
+	}
+}
+
+// over ends the fault, if there is one.
+func (w *world) over() {
+	if w.end != nil {
+		w.end()
+		w.end = nil
 	}
 }
 
@@ -283,10 +293,9 @@ func (w *world) fault(kinds ...string) (end func()) {
 func (w *world) play(kinds []string, steps ...func()) {
 	w.Helper()
 	w.NoWatchLists = w.random.IntN(4) > 0
-	var end func()
 	for _, step := range steps {
-		if end == nil {
-			end = w.fault(kinds...)
+		if w.end == nil {
+			w.fault(kinds...)
 		}
 		step()
 		if w.random.IntN(2) == 0 {
@@ -295,20 +304,22 @@ func (w *world) play(kinds []string, steps ...func()) {
 		}
 		time.Sleep(time.Duration(w.random.IntN(1000)) * time.Millisecond) // the fault is the time that passes
 		if w.random.IntN(2) == 0 {
-			end()
-			end = nil
+			w.over()
 		}
 	}
-	if end != nil {
-		end()
-	}
+	w.over()
 }
 
+// apply applies objects. If a webhook does not answer for long, because a process that was killed can list nothing, the fault is over.
 func (w *world) apply(text string) {
 	w.Helper()
+	began := time.Now()
 	if err := the.WaitFor(w.Context(), "an object to be applied", func(ctx context.Context) (string, error) {
 		err := the.ApplyYAML(ctx, w.ns, text)
 		if isAway(err) {
+			if time.Since(began) > longest {
+				w.over()
+			}
 			return err.Error(), nil
 		}
 		return "", err
@@ -367,8 +378,10 @@ func (w *world) tryEvict(app string) {
 			switch {
 			case err == nil:
 				w.did["evicted"]++
-			case apierrors.IsTooManyRequests(err), apierrors.IsForbidden(err), apierrors.IsNotFound(err), isAway(err), ctx.Err() != nil:
+			case apierrors.IsTooManyRequests(err), apierrors.IsForbidden(err):
 				w.did["eviction refused"]++
+			case apierrors.IsNotFound(err), isAway(err), ctx.Err() != nil:
+				w.did["eviction without an answer"]++
 			default:
 				w.Error(err)
 			}
@@ -459,7 +472,28 @@ func (w *world) deletePods() {
 	}
 }
 
-func (w *world) report() {
+// report adds what the round has done to what its test has done, and fails the test after its last round if that shows nothing. more is what must have happened as well in many rounds.
+func (w *world) report(last bool, more ...string) {
 	w.Helper()
-	w.Logf("%v; of the proxy, in all: %v", w.did, w.Served())
+	for fault, n := range w.Served() {
+		w.did[fault] += n - w.met[fault]
+	}
+	w.Log(w.did)
+	if w.did["event held back"]+w.did["old list"]+w.did["watch ended"]+w.did["watch refused"]+w.did["list refused"] == 0 {
+		w.Error("the component has met no fault")
+	}
+	test, _, _ := strings.Cut(w.Name(), "/")
+	if done[test] == nil {
+		done[test] = map[string]int{}
+	}
+	for what, n := range w.did {
+		done[test][what] += n
+	}
+	if !last {
+		return
+	}
+	harness.ExpectAll(w, done[test], "kill")
+	if *rounds >= manyRounds {
+		harness.ExpectAll(w, done[test], append(more, "late", "skipped", "compacted", "event held back", "old list", "watch ended", "watch of a revision that is gone")...)
+	}
 }

@@ -2,6 +2,7 @@ package workloadspread
 
 import (
 	"context"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -28,5 +29,15 @@ func TestALeaseGoesByTheMonotonicClock(t *testing.T) {
 	}
 	if !l.startBind() {
 		t.Error("a process that holds its lease may not bind")
+	}
+}
+
+// TestADoubtAboutABindGoesByTheMonotonicClock: a slot must not be free while its bind may still happen because the wall clock jumps ahead.
+func TestADoubtAboutABindGoesByTheMonotonicClock(t *testing.T) {
+	h := newHarbour(t, false, time.Second, nil)
+	h.answer = func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+	h.expectUncertain(h.bind(nil))
+	if until := h.book.ledger.UncertainUntil(h.pod.UID); !strings.Contains(until.String(), " m=") {
+		t.Errorf("the doubt ends at %s, without a reading of the monotonic clock", until)
 	}
 }
