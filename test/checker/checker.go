@@ -4,6 +4,17 @@
 // The checker records every event of pods, nodes, spreads and workloads with its revision. Afterwards it replays the events in the order in which the API
 // server committed them. After each bind it checks that Berth has not bound more pods in the subset than the quota, and that the node is one of the subset's.
 // If a quota or the labels of a node were changed right before the bind, the previous ones still apply, because the scheduler may not have seen the change.
+//
+// It judges pods that name Berth's scheduler also if their bind has no subset: a pod without a record is a violation if a spread of its workload is there,
+// and a pod in no subset is one if the spread says whenFull: Wait, or if a subset had a free slot all the time.
+//
+// It does not judge, because the API alone does not tell what the scheduler knew when the pod got its slot:
+//
+//   - which of the subsets with a free slot a pod gets: the order of preference, minimums, and weights, beyond what is a quota. A claim may be much older than its bind;
+//   - percentages with strategy Adaptive, as long as the scope has no more pods than replicas: shares are lent to other subsets then;
+//   - a bind without a record if the topmost owner is not a built-in workload, or if the spread has a targetFilter;
+//   - a free slot beside a pod in no subset, with strategy Adaptive, for StatefulSets, whose ordinals decide, and for spreads that behave as OpenKruise's;
+//   - a pod in no subset if admission picked that, or if the pod is one of a group.
 package checker
 
 import (
@@ -54,8 +65,10 @@ type Checker struct {
 	// NodeGrace is how long a bind may use a node that was deleted, or has got other labels. The default is 15 s.
 	NodeGrace time.Duration
 
-	mu     sync.Mutex
-	events []event
+	// namespace is the only one that is watched. Empty for all.
+	namespace string
+	mu        sync.Mutex
+	events    []event
 	// labels are those of each node in its last event. Events of nodes that change none are not recorded.
 	labels map[string]map[string]string
 	errs   []string
@@ -73,25 +86,33 @@ type event struct {
 func Start(ctx context.Context, client dynamic.Interface) (*Checker, error) {
 	c := &Checker{Grace: defaultGrace, NodeGrace: defaultNodeGrace}
 	for _, resource := range slices.Concat([]schema.GroupVersionResource{nodes}, watched) {
-		events, err := c.follow(ctx, client, resource)
-		if err != nil {
+		if err := c.start(ctx, client, resource); err != nil {
 			return nil, err
 		}
-		go func() {
-			for events != nil {
-				events = c.recordAll(ctx, client, resource, events)
-			}
-			if ctx.Err() == nil {
-				c.fail("the watch of %s ended, so events are missing", resource.Resource)
-			}
-		}()
 	}
 	return c, nil
 }
 
+// start records the objects of a resource and all its events. The end of a watch before the end of the context is a violation.
+func (c *Checker) start(ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource) error {
+	events, err := c.follow(ctx, client, resource)
+	if err != nil {
+		return err
+	}
+	go func() {
+		for events != nil {
+			events = c.recordAll(ctx, client, resource, events)
+		}
+		if ctx.Err() == nil {
+			c.fail("the watch of %s ended, so events are missing", resource.Resource)
+		}
+	}()
+	return nil
+}
+
 // follow lists the objects of a resource and watches them from there on.
 func (c *Checker) follow(ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource) (<-chan watch.Event, error) {
-	list, err := client.Resource(resource).List(ctx, metav1.ListOptions{})
+	list, err := client.Resource(resource).Namespace(c.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("listing %s: %w", resource.Resource, err)
 	}
@@ -100,7 +121,7 @@ func (c *Checker) follow(ctx context.Context, client dynamic.Interface, resource
 	}
 	watcher, err := watchtools.NewRetryWatcherWithContext(ctx, list.GetResourceVersion(), &cache.ListWatch{
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			return client.Resource(resource).Watch(ctx, options)
+			return client.Resource(resource).Namespace(c.namespace).Watch(ctx, options)
 		},
 	})
 	if err != nil {
@@ -172,11 +193,11 @@ func (c *Checker) relabelled(node *unstructured.Unstructured, deleted bool) *uns
 	return kept
 }
 
-// Binds returns how many pods Berth has bound.
-func (c *Checker) Binds() int {
-	_, binds := c.replay()
-	return binds
-}
+// Binds returns how many pods Berth has bound with a record of a spread, in a subset or in none.
+func (c *Checker) Binds() int { return c.replay().binds }
+
+// Judged returns how many of the Binds were judged: not those of a pod that is about to end, or whose spread is gone.
+func (c *Checker) Judged() int { return c.replay().judged }
 
 // Created returns how many pods with the label app were created in a namespace since Start.
 func (c *Checker) Created(namespace, app string) int {
@@ -192,34 +213,41 @@ func (c *Checker) Created(namespace, app string) int {
 }
 
 // Violations replays the recorded events. It returns each violation with its revision.
-func (c *Checker) Violations() []string {
-	violations, _ := c.replay()
-	return violations
+func (c *Checker) Violations() []string { return c.replay().violations }
+
+// recorded are the events so far, in the order in which the API server committed them, and what went wrong with the watches.
+func (c *Checker) recorded() (events []event, errs []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	events, errs = slices.Clone(c.events), slices.Clone(c.errs)
+	sort.SliceStable(events, func(i, j int) bool { return events[i].revision < events[j].revision })
+	return events, errs
 }
 
-func (c *Checker) replay() (violations []string, binds int) {
-	c.mu.Lock()
-	events := append([]event(nil), c.events...)
-	violations = append(violations, c.errs...)
-	c.mu.Unlock()
-	sort.SliceStable(events, func(i, j int) bool { return events[i].revision < events[j].revision })
-	s := state{spreads: map[string]*spread{}, owners: map[string]string{}, replicas: map[string]int64{}, pods: map[string]*pod{}, nodes: map[string][]node{}, grace: c.Grace, nodeGrace: c.NodeGrace}
+func (c *Checker) replay() *state {
+	events, errs := c.recorded()
+	s := &state{spreads: map[string]*spread{}, owners: map[string]string{}, targets: map[string]string{}, current: map[string]string{}, replicas: map[string]int64{},
+		pods: map[string]*pod{}, ended: map[string][]*pod{}, nodes: map[string][]node{}, violations: errs, grace: c.Grace, nodeGrace: c.NodeGrace}
 	for _, e := range events {
 		s.apply(e)
 	}
-	return append(violations, s.violations...), s.binds
+	return s
 }
 
 type state struct {
 	spreads map[string]*spread
 	// owners maps the UID of a workload to the UID of its controller. Those that are gone stay: their pods may live on.
-	owners   map[string]string
-	replicas map[string]int64
-	pods     map[string]*pod
+	owners map[string]string
+	// targets maps the UID of a workload to its kind and name, and current a kind and name to the UID of the workload that is there.
+	targets, current map[string]string
+	replicas         map[string]int64
+	pods             map[string]*pod
+	// ended are the pods that took a slot once, by the UID of their workload.
+	ended map[string][]*pod
 	// nodes are what each name stood for, oldest first. A name may stand for several nodes, one after the other.
 	nodes            map[string][]node
 	violations       []string
-	binds            int
+	binds, judged    int
 	grace, nodeGrace time.Duration
 }
 
@@ -230,7 +258,13 @@ type node struct {
 }
 
 type spread struct {
-	target string
+	uid, target string
+	// since is when the spread began to have this target.
+	since time.Time
+	// builtIn is true if the target is of a built-in kind, and no filter says which of its pods count.
+	builtIn bool
+	// ordered is true if a pod in no subset proves that all were full: strategy Fixed, and neither ordinals nor OpenKruise's rules decide.
+	ordered, waits bool
 	// known is false for a workload whose replicas the checker does not read. The checker does not judge percentages of such a workload.
 	known bool
 	whole bool
@@ -255,6 +289,8 @@ type quotas struct {
 	terms map[string]map[string]any
 	// replicas of the workload.
 	replicas int64
+	// ordered and waits as the spread had them.
+	ordered, waits bool
 }
 
 type pod struct {
@@ -264,6 +300,12 @@ type pod struct {
 	owner string
 	// adopted is true if the record says that others bound the pod. Not every record of such a pod says so.
 	active, bound, adopted bool
+	// ours is true for a pod that names Berth's scheduler, picked if admission picked its subset, grouped for one of a group.
+	ours, picked, grouped bool
+	// handed is true if the pod has had another owner.
+	handed bool
+	// boundAt and endedAt are when the checker saw that.
+	boundAt, endedAt time.Time
 }
 
 const noLimit = math.MaxInt64
@@ -286,15 +328,20 @@ func (s *state) apply(e event) {
 		}
 		before := s.spreads[key]
 		s.spreads[key] = readSpread(e.object)
+		s.spreads[key].since = e.seen
 		if before != nil {
 			s.spreads[key].history = before.history
+			if before.uid == s.spreads[key].uid && before.target == s.spreads[key].target && before.builtIn {
+				s.spreads[key].since = before.since
+			}
 		}
 		s.requote(s.spreads[key], e.seen)
 	default:
-		s.owners[string(e.object.GetUID())] = controllerOf(e.object)
-		target := e.object.GetKind() + " " + key
+		uid, target := string(e.object.GetUID()), e.object.GetKind()+" "+key
+		s.owners[uid], s.targets[uid], s.current[target] = controllerOf(e.object), target, uid
 		if e.deleted {
 			delete(s.replicas, target)
+			delete(s.current, target)
 			return
 		}
 		s.replicas[target] = replicasOf(e.object)
@@ -332,12 +379,19 @@ func readSpread(object *unstructured.Unstructured) *spread {
 		value, _, _ := unstructured.NestedString(object.Object, path...)
 		return value
 	}
-	_, filtered, _ := unstructured.NestedSlice(object.Object, "spec", "targetFilter", "replicasPathList")
+	_, filtered, _ := unstructured.NestedMap(object.Object, "spec", "targetFilter")
+	_, paths, _ := unstructured.NestedSlice(object.Object, "spec", "targetFilter", "replicasPathList")
 	group, _, _ := strings.Cut(text("spec", "targetRef", "apiVersion"), "/")
+	builtIn := (group == "apps" || group == "batch") && slices.Contains([]string{"Deployment", "ReplicaSet", "StatefulSet", "Job"}, text("spec", "targetRef", "kind"))
+	kruise := object.GetAnnotations()["berth.dev/compatibility"] == "kruise" || text("status", "compatibility") == "kruise"
 	s := &spread{
-		known:  !filtered && (group == "apps" || group == "batch") && slices.Contains([]string{"Deployment", "ReplicaSet", "StatefulSet", "Job"}, text("spec", "targetRef", "kind")),
-		target: text("spec", "targetRef", "kind") + " " + object.GetNamespace() + "/" + text("spec", "targetRef", "name"),
-		whole:  text("spec", "scheduleStrategy", "quotaScope") == "Workload",
+		uid:     string(object.GetUID()),
+		known:   builtIn && !paths,
+		builtIn: builtIn && !filtered,
+		waits:   text("spec", "scheduleStrategy", "whenFull") == "Wait",
+		ordered: builtIn && !filtered && !kruise && text("spec", "scheduleStrategy", "type") != "Adaptive" && text("spec", "targetRef", "kind") != "StatefulSet",
+		target:  text("spec", "targetRef", "kind") + " " + object.GetNamespace() + "/" + text("spec", "targetRef", "name"),
+		whole:   text("spec", "scheduleStrategy", "quotaScope") == "Workload",
 	}
 	subsets, _, _ := unstructured.NestedSlice(object.Object, "spec", "subsets")
 	s.lends = text("spec", "scheduleStrategy", "type") == "Adaptive"
@@ -354,7 +408,8 @@ func readSpread(object *unstructured.Unstructured) *spread {
 }
 
 func (s *state) requote(spread *spread, at time.Time) {
-	now := quotas{from: at, quotas: map[string]int64{}, terms: map[string]map[string]any{}, replicas: s.replicas[spread.target]}
+	now := quotas{from: at, quotas: map[string]int64{}, terms: map[string]map[string]any{}, replicas: s.replicas[spread.target],
+		ordered: spread.ordered, waits: spread.waits}
 	weighted := slices.ContainsFunc(spread.subsets, func(l limit) bool { return l.weight > 0 })
 	for _, subset := range spread.subsets {
 		now.terms[subset.name] = subset.term
@@ -427,36 +482,60 @@ func (s *state) hasNodeAt(sp *spread, subset, name string, at time.Time) bool {
 
 func (s *state) applyPod(e event) {
 	uid := string(e.object.GetUID())
+	before := s.pods[uid]
 	if e.deleted {
+		if before != nil {
+			s.end(before, e.seen)
+		}
 		delete(s.pods, uid)
 		return
 	}
-	before := s.pods[uid]
 	now := readPod(e.object)
+	if before != nil {
+		now.boundAt, now.handed = before.boundAt, before.handed || before.owner != now.owner
+	}
+	if now.bound && now.boundAt.IsZero() {
+		now.boundAt = e.seen
+	}
+	if before != nil && before.active && (!now.active || before.owner != now.owner) {
+		s.end(before, e.seen)
+	}
 	if before != nil && before.spread != "" {
 		// An update in place changes the revision. From this event on the pod counts in its new revision. Only a bind can break the quota there.
 		before.active, before.scope, before.owner = now.active, now.scope, now.owner
 		if now.spread != before.spread || now.subset != before.subset {
-			s.violations = append(s.violations, fmt.Sprintf("revision %d: pod %s/%s was recorded in %s/%s and is now in %s/%s",
-				e.revision, e.object.GetNamespace(), e.object.GetName(), before.spread, before.subset, now.spread, now.subset))
+			s.fail(e, "was recorded in %s/%s and is now in %s/%s", before.spread, before.subset, now.spread, now.subset)
 		}
 		return
 	}
 	s.pods[uid] = now
-	if now.spread == "" {
-		return
+	isBind := now.bound && before != nil && !before.bound && !e.listed
+	if isBind && now.ours && now.adopted {
+		s.fail(e, "is bound by Berth's scheduler, and its record says that others bound it")
 	}
-	if now.adopted || before != nil && before.bound {
+	if isBind && now.ours && now.active && now.spread == "" {
+		if name := s.spreadOf(now, e.seen); name != "" {
+			s.fail(e, "is bound without a record, and spread %s divides its workload", name)
+		}
+	}
+	if now.spread == "" || before != nil && before.bound || now.adopted {
 		return // the controller wrote the record of a pod that others had bound, whatever the quota
 	}
 	s.binds++
 	spread := s.spreads[now.spread]
-	if spread == nil || now.subset == "" || !now.active {
+	if spread == nil || !now.active {
 		return
 	}
+	if now.subset == "" {
+		if isBind && !now.picked && !now.grouped {
+			s.judged++
+			s.judgeUnplaced(e, now, spread)
+		}
+		return
+	}
+	s.judged++
 	if name := nodeNameOf(e.object); !e.listed && !s.hasNodeAt(spread, now.subset, name, e.seen) {
-		s.violations = append(s.violations, fmt.Sprintf("revision %d: pod %s/%s is bound in subset %s of spread %s, and node %s is none of that subset",
-			e.revision, e.object.GetNamespace(), e.object.GetName(), now.subset, now.spread, name))
+		s.fail(e, "is bound in subset %s of spread %s, and node %s is none of that subset", now.subset, now.spread, name)
 	}
 	kept, inAll := int64(0), int64(0)
 	for _, other := range s.pods {
@@ -468,8 +547,85 @@ func (s *state) applyPod(e event) {
 		}
 	}
 	if quota := spread.quotaAt(now.subset, e.seen, s.grace); kept > quota && !spread.lendsAt(inAll, e.seen, s.grace) {
-		s.violations = append(s.violations, fmt.Sprintf("revision %d: pod %s/%s is number %d in subset %s of spread %s, whose quota is %d",
-			e.revision, e.object.GetNamespace(), e.object.GetName(), kept, now.subset, now.spread, quota))
+		s.fail(e, "is number %d in subset %s of spread %s, whose quota is %d", kept, now.subset, now.spread, quota)
+	}
+}
+
+func (s *state) fail(e event, format string, args ...any) {
+	s.violations = append(s.violations, fmt.Sprintf("revision %d: pod %s/%s ", e.revision, e.object.GetNamespace(), e.object.GetName())+fmt.Sprintf(format, args...))
+}
+
+// end keeps a pod that has ended: the scheduler may not have seen that, or may not know the outcome of a bind of the pod.
+func (s *state) end(p *pod, at time.Time) {
+	if kept := *p; kept.active {
+		kept.endedAt = at
+		s.ended[s.workloadOf(p)] = append(s.ended[s.workloadOf(p)], &kept)
+	}
+}
+
+// patience is how long the scheduler may go by something that is over: it may not have seen the news, and then the bind takes a while.
+func (s *state) patience() time.Duration { return max(s.grace, s.nodeGrace) }
+
+// spreadOf is the spread that divides the workload of a pod, and has done so for long enough that the scheduler must know. Empty if there is none.
+func (s *state) spreadOf(p *pod, at time.Time) string {
+	workload := s.workloadOf(p)
+	target := s.targets[workload]
+	if target == "" || p.handed || s.current[target] != workload {
+		return ""
+	}
+	for name, spread := range s.spreads {
+		if spread.builtIn && spread.target == target && !spread.since.After(at.Add(-s.patience())) {
+			return name
+		}
+	}
+	return ""
+}
+
+// judgeUnplaced checks a bind in no subset: the spread must let such pods run, and each subset must have been full at some moment of the patience before.
+func (s *state) judgeUnplaced(e event, now *pod, spread *spread) {
+	from, waits, ordered := e.seen.Add(-s.patience()), true, spread.known && !now.handed
+	if spread.since.After(from) {
+		return // the bind may go by another spread of that name
+	}
+	lowest := map[string]int64{}
+	for _, subset := range spread.subsets {
+		lowest[subset.name] = noLimit
+	}
+	for i, q := range spread.history {
+		if i+1 < len(spread.history) && spread.history[i+1].from.Before(from) {
+			continue
+		}
+		waits, ordered = waits && q.waits, ordered && q.ordered
+		for name := range lowest {
+			lowest[name] = min(lowest[name], q.quotas[name])
+		}
+	}
+	if waits {
+		s.fail(e, "is bound in no subset of spread %s, which says whenFull: Wait", now.spread)
+	}
+	if waits || !ordered {
+		return
+	}
+	workload := s.workloadOf(now)
+	others := slices.Clone(s.ended[workload])
+	for _, other := range s.pods {
+		if other.active && other != now && s.workloadOf(other) == workload {
+			others = append(others, other)
+		}
+	}
+	for _, subset := range spread.subsets {
+		// A pod that waits may hold any slot, and so may one that has ended, or was bound elsewhere, just now.
+		taken := int64(0)
+		for _, other := range others {
+			elsewhere := other.spread == now.spread && other.subset != subset.name && other.boundAt.Before(from)
+			if !elsewhere && (other.endedAt.IsZero() || !other.endedAt.Before(from)) {
+				taken++
+			}
+		}
+		if quota := lowest[subset.name]; taken < quota {
+			s.fail(e, "is bound in no subset of spread %s, and at most %d of the slots of subset %s were taken", now.spread, taken, subset.name)
+			return
+		}
 	}
 }
 
@@ -490,6 +646,11 @@ func readPod(object *unstructured.Unstructured) *pod {
 		active: object.GetDeletionTimestamp() == nil && phase != "Succeeded" && phase != "Failed"}
 	nodeName, _, _ := unstructured.NestedString(object.Object, "spec", "nodeName")
 	p.bound = nodeName != ""
+	scheduler, _, _ := unstructured.NestedString(object.Object, "spec", "schedulerName")
+	p.ours, p.picked = scheduler == "berth-scheduler", object.GetAnnotations()["berth.dev/admitted-subset"] != ""
+	_, inGroup, _ := unstructured.NestedMap(object.Object, "spec", "schedulingGroup")
+	_, inWorkload, _ := unstructured.NestedMap(object.Object, "spec", "workloadRef")
+	p.grouped = inGroup || inWorkload || labels["scheduling.x-k8s.io/pod-group"] != ""
 	var record podRecord
 	value := object.GetAnnotations()["apps.kruise.io/matched-workloadspread"]
 	if nodeName == "" || value == "" || json.Unmarshal([]byte(value), &record) != nil || record.UID != string(object.GetUID()) {

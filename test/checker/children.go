@@ -3,9 +3,7 @@ package checker
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strconv"
-	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,57 +32,39 @@ type Children struct {
 	// Of is the UnitedDeployment. Empty if all workloads of the namespace are its children.
 	Of string
 
-	stop     context.CancelFunc
-	watching sync.WaitGroup
-	mu       sync.Mutex
-	events   []event
+	// Grace is how long a write may go by the total before a change. The default is 5 s.
+	Grace time.Duration
+
+	stop      context.CancelFunc
+	recording *Checker
 }
 
 // WatchChildren watches from now on, until Violations is called. It leaves out kinds that the API server does not serve.
 func WatchChildren(client dynamic.Interface, namespace string) (*Children, error) {
-	c := &Children{}
 	ctx, stop := context.WithCancel(context.Background())
-	c.stop = stop
+	c := &Children{Grace: 5 * time.Second, stop: stop, recording: &Checker{namespace: namespace}}
 	for _, resource := range united {
-		watch, err := client.Resource(resource).Namespace(namespace).Watch(ctx, metav1.ListOptions{})
-		if apierrors.IsNotFound(err) {
-			continue
-		}
-		if err != nil {
+		if err := c.recording.start(ctx, client, resource); err != nil && !apierrors.IsNotFound(err) {
 			stop()
-			return nil, fmt.Errorf("watching %s: %w", resource.Resource, err)
+			return nil, err
 		}
-		c.watching.Go(func() {
-			for e := range watch.ResultChan() {
-				object, is := e.Object.(*unstructured.Unstructured)
-				if !is {
-					continue
-				}
-				revision, _ := strconv.ParseInt(object.GetResourceVersion(), 10, 64)
-				c.mu.Lock()
-				c.events = append(c.events, event{revision: revision, deleted: e.Type == "DELETED", object: object})
-				c.mu.Unlock()
-			}
-		})
 	}
 	return c, nil
 }
 
 // Violations ends the watch. It returns every write that made the children ask for too much, in the order in which the API server committed the writes. A
-// write may go by the total before the latest change: its controller may not have seen the change. checked is how many writes asked for more than before.
+// write may go by a total that was changed within the Grace: its controller may not have seen the change. checked is how many writes asked for more than
+// before. To have seen no UnitedDeployment is a violation too: then nothing was judged.
 func (c *Children) Violations() (violations []string, checked int) {
+	events, violations := c.recording.recorded()
 	c.stop()
-	c.watching.Wait()
-	slices.SortFunc(c.events, func(a, b event) int { return int(a.revision - b.revision) })
 	asks, places := map[types.UID]int64{}, map[types.UID]string{}
-	var total, previous int64
-	known := false
-	for _, e := range c.events {
+	var totals []total
+	for _, e := range events {
 		n, _, _ := unstructured.NestedInt64(e.object.Object, "spec", "replicas")
 		if e.object.GetKind() == "UnitedDeployment" {
-			known = true
-			if n != total {
-				previous, total = total, n
+			if c.Of == "" || e.object.GetName() == c.Of {
+				totals = append(totals, total{from: e.seen, is: n})
 			}
 			continue
 		}
@@ -104,7 +84,7 @@ func (c *Children) Violations() (violations []string, checked int) {
 			delete(asks, uid)
 			delete(places, uid)
 		}
-		if n <= before || e.deleted || !known { // children that were there before the watch began are shown in any order
+		if n <= before || e.deleted || e.listed || len(totals) == 0 { // nobody knows in which order those were written that were there before the watch
 			continue
 		}
 		checked++
@@ -112,10 +92,25 @@ func (c *Children) Violations() (violations []string, checked int) {
 		for _, n := range asks {
 			sum += n
 		}
-		if sum > max(total, previous)+int64(c.Surge) {
-			violations = append(violations, fmt.Sprintf("at revision %d %s asks for %d, and all children together for %d; the total is %d, and was %d",
-				e.revision, e.object.GetName(), n, sum, total, previous))
+		highest := int64(0)
+		for i, total := range totals {
+			if i+1 == len(totals) || !totals[i+1].from.Before(e.seen.Add(-c.Grace)) {
+				highest = max(highest, total.is)
+			}
+		}
+		if sum > highest+int64(c.Surge) {
+			violations = append(violations, fmt.Sprintf("at revision %d %s asks for %d, and all children together for %d; the total is %d, and was %d at most within %v",
+				e.revision, e.object.GetName(), n, sum, totals[len(totals)-1].is, highest, c.Grace))
 		}
 	}
+	if len(totals) == 0 {
+		violations = append(violations, "no UnitedDeployment was seen, so nothing was judged")
+	}
 	return violations, checked
+}
+
+// total is what a UnitedDeployment asks for from some time on.
+type total struct {
+	from time.Time
+	is   int64
 }

@@ -1,7 +1,6 @@
 package checker
 
 import (
-	"sort"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -10,7 +9,11 @@ import (
 // Life is what became of a pod.
 type Life struct {
 	Name string
-	// Subset is where Berth bound the pod. Empty if it did not.
+	// Scope is the revision of the pod at its bind, or the latest before that.
+	Scope string
+	// Relabelled is true if the revision of the bound pod has changed since.
+	Relabelled bool
+	// Subset is where Berth bound the pod. Empty if it did not, or if it bound the pod in no subset.
 	Subset string
 	// Created, Bound and Gone are zero if the checker has not seen that. A pod that is about to end is gone: its slot is free.
 	Created, Bound, Gone Moment
@@ -38,10 +41,7 @@ func (c *Checker) RevisionAt(at time.Time) (latest int64) {
 
 // Lives returns the pods with the label app that were in a namespace since Start, in the order in which they appeared.
 func (c *Checker) Lives(namespace, app string) []Life {
-	c.mu.Lock()
-	events := append([]event(nil), c.events...)
-	c.mu.Unlock()
-	sort.SliceStable(events, func(i, j int) bool { return events[i].revision < events[j].revision })
+	events, _ := c.recorded()
 	lives := map[string]*Life{}
 	var order []string
 	for _, e := range events {
@@ -53,6 +53,12 @@ func (c *Checker) Lives(namespace, app string) []Life {
 		if life == nil {
 			life = &Life{Name: e.object.GetName(), Created: now}
 			lives[uid], order = life, append(order, uid)
+		}
+		scope := readPod(e.object).scope
+		if life.Bound.Revision == 0 {
+			life.Scope = scope
+		} else if scope != life.Scope {
+			life.Relabelled = true
 		}
 		if node, _, _ := unstructured.NestedString(e.object.Object, "spec", "nodeName"); node != "" && life.Bound.Revision == 0 {
 			life.Bound, life.Subset = now, readPod(e.object).subset

@@ -28,7 +28,7 @@ type Ready struct {
 	violations []string
 }
 
-// WatchReady watches the pods with a label, which are all ready now, until End.
+// WatchReady watches the pods with a label until End. The floor is a count: the caller turns a percentage or a maxUnavailable into one.
 func WatchReady(ctx context.Context, client dynamic.Interface, namespace, label string, floor int) (*Ready, error) {
 	pods := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).Namespace(namespace)
 	list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: label})
@@ -42,9 +42,15 @@ func WatchReady(ctx context.Context, client dynamic.Interface, namespace, label 
 	if err != nil {
 		return nil, err
 	}
-	r := &Ready{floor: floor, watcher: watcher, ended: make(chan struct{}), ready: map[types.UID]bool{}, fewest: len(list.Items)}
+	r := &Ready{floor: floor, watcher: watcher, ended: make(chan struct{}), ready: map[types.UID]bool{}}
 	for i := range list.Items {
-		r.ready[list.Items[i].GetUID()] = true
+		if isUp(&list.Items[i]) {
+			r.ready[list.Items[i].GetUID()] = true
+		}
+	}
+	if r.fewest = len(r.ready); r.fewest < floor {
+		watcher.Stop()
+		return nil, fmt.Errorf("%d pods with %s are ready, and %d must be", r.fewest, label, floor)
 	}
 	go func() {
 		defer close(r.ended)
@@ -74,7 +80,7 @@ func (r *Ready) see(event watch.Event) {
 	if event.Type == watch.Bookmark {
 		return
 	}
-	if event.Type != watch.Deleted && pod.GetDeletionTimestamp() == nil && isReady(pod) {
+	if event.Type != watch.Deleted && isUp(pod) {
 		r.ready[pod.GetUID()] = true
 	} else {
 		delete(r.ready, pod.GetUID())
@@ -84,7 +90,11 @@ func (r *Ready) see(event watch.Event) {
 	}
 }
 
-func isReady(pod *unstructured.Unstructured) bool {
+// isUp is true for a ready pod that nobody has deleted.
+func isUp(pod *unstructured.Unstructured) bool {
+	if pod.GetDeletionTimestamp() != nil {
+		return false
+	}
 	conditions, _, _ := unstructured.NestedSlice(pod.Object, "status", "conditions")
 	for _, each := range conditions {
 		if condition, is := each.(map[string]any); is && condition["type"] == "Ready" {

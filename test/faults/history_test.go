@@ -77,6 +77,12 @@ func expectLinearizable(t *testing.T, watcher *checker.Checker, p *harness.Proxy
 	lives := watcher.Lives(ns, spread)
 	for _, life := range lives {
 		sent := attempts[life.Name]
+		if life.Scope != lives[0].Scope || life.Relabelled {
+			t.Fatalf("%s: pod %s has another revision than the first pod, and a history is that of one", spread, life.Name)
+		}
+		if life.Bound.Revision > 0 && life.Subset == "" {
+			t.Errorf("%s: pod %s is bound in no subset, although it has to wait, or a subset has no limit", spread, life.Name)
+		}
 		if life.Subset != "" {
 			history.Bound(life.Name, life.Subset, life.Bound.Revision)
 			committed := -1

@@ -114,7 +114,7 @@ func TestSpoiltWritesNeitherExceedTheTotalNorLeaveASecondChild(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		children.Surge = 1
+		children.Surge, children.Grace = 1, 2*harness.ProxyTimeout
 		namespaces[ns], kinds[ns] = children, []string{"Deployment", "StatefulSet"}[i%2]
 	}
 	start := time.Now()

@@ -3,6 +3,13 @@
 // pod waits while a slot is free all the time.
 //
 // A moment is a revision of the API server. So binds and deletions have one moment each, and the search is short. Only edits and waiting last for a while.
+//
+// A bind without an answer is no operation with an open return, as Porcupine has it for outcomes that nobody knows. In the end the outcome is known: the API
+// server has bound the pod, at one revision, or it has not. What is not known is for how long the scheduler takes the slot for taken, and that excuses a pod
+// that waits, and never a bind above the quota. So it is part of the span of waiting. An open operation could take effect at any later time, or never, and
+// would excuse all waiting after it.
+//
+// A history has one spread and one revision: quotas count by revision. So it needs no partitions of Porcupine, and the caller must make one History for each.
 package linear
 
 import (

@@ -253,14 +253,14 @@ func (w *world) round(length time.Duration, kills bool) {
 		}
 	}
 	w.rest()
-	binds := quotas.Binds()
+	binds, judged := quotas.Binds(), quotas.Judged()
 	violations, raised := children.Violations()
 	unready, fewest := kept.End()
 	for _, violation := range slices.Concat(quotas.Violations(), violations, unready) {
 		w.Error(violation)
 	}
 	w.Logf("the budget never had less than %d of %d pods", fewest, steady)
-	w.Logf("%d binds, %d writes gave a child of the UnitedDeployment more", binds, raised)
+	w.Logf("%d binds, %d of them judged; %d writes gave a child of the UnitedDeployment more", binds, judged, raised)
 	w.binds, w.raised = w.binds+binds, w.raised+raised
 }
 

@@ -129,7 +129,7 @@ func (w *world) watchChildren() {
 	if err != nil {
 		w.Fatal(err)
 	}
-	children.Surge = surge
+	children.Surge, children.Grace = surge, grace
 	children.Of = "split"
 	w.Cleanup(func() {
 		violations, raised := children.Violations()
