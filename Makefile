@@ -324,6 +324,10 @@ test-worlds: ## hours | Search every history of larger small worlds: of the ledg
 robustness-table: ## half an hour | Break a copy of the code in known ways, find out which suites notice it, and write docs/robustness.md.
 	$(GO) run ./test/robustness
 
+.PHONY: robustness-clusters
+robustness-clusters: tools build ## half an hour | Build programs with known faults, find out whether the suites on a control plane notice them, and write docs/robustness.md.
+	$(GO) run ./test/robustness -clusters $(BIN)
+
 .PHONY: fuzz
 fuzz: ## 6 min | Fuzz what reads input of users, a minute each: spreads, patches, constraints, UnitedDeployments, reviews, budgets.
 	$(GO) test -run='^$$' -fuzz='^FuzzCompile$$' -fuzztime=60s ./pkg/subset

@@ -7,6 +7,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -116,14 +117,15 @@ type fault struct {
 func main() {
 	page := flag.String("page", "docs/robustness.md", "the page to write the tables into")
 	only := flag.String("only", "", "try only the faults whose name matches this regular expression, and write only their rows")
+	clusters := flag.String("clusters", "", "try the suites on a control plane instead, with the programs of this directory, and write their table; it takes half an hour")
 	flag.Parse()
-	if err := run(context.Background(), *page, *only); err != nil {
+	if err := run(context.Background(), *page, *only, *clusters); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, page, only string) error {
+func run(ctx context.Context, page, only, clusters string) error {
 	names, err := regexp.Compile(only)
 	if err != nil {
 		return fmt.Errorf("-only: %w", err)
@@ -139,6 +141,13 @@ func run(ctx context.Context, page, only string) error {
 	defer os.RemoveAll(tree)
 	if err := copyTree(ctx, tree); err != nil {
 		return err
+	}
+	if clusters != "" {
+		table, err := tryOnClusters(ctx, tree, clusters, faults)
+		if table == nil {
+			return err
+		}
+		return errors.Join(err, write(page, map[string][]string{"clusters": table}))
 	}
 	rows := map[string]string{} // by fault
 	var missed []string
