@@ -510,7 +510,7 @@ func TestRandomHistoriesOfLargerWorlds(t *testing.T) {
 
 // TestHistories plays the histories that found a fault.
 func TestHistories(t *testing.T) {
-	all := map[string]worlds.Play{}
+	all := map[string]worlds.Play{"a decision": checkDecision, "another order": anotherOrder, "a group in another order": groupInAnotherOrder, "what is foreseen": whatIsForeseen}
 	for _, some := range []map[string]troubles{smallWorlds, deepWorlds} {
 		for name, left := range some {
 			all[name] = worlds.Walk(func() worlds.World[move] { return newSmall(t, left) })
