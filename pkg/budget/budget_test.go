@@ -775,33 +775,37 @@ func TestAfterEveryApprovalEnoughPodsAreLeft(t *testing.T) {
 }
 
 func TestTheOrderOfPodsAndOfTheLedgerDoesNotMatter(t *testing.T) {
-	worlds.Check(t, "a decision", 1000, func(t rapid.TB, h *worlds.History) {
-		f, p := someFacts(h), compile(t, budgetOf(h.Pick(allRules...)))
-		f.Ledger = p.Decide(f, someRequests(h, len(f.Pods)), metav1.Time{}).Ledger
-		requests := someRequests(h, len(f.Pods))
-		want := p.Decide(f, requests, metav1.Time{})
-		f.Pods, f.Ledger = slices.Clone(f.Pods), slices.Clone(f.Ledger)
-		h.Shuffle(len(f.Pods), func(i, j int) { f.Pods[i], f.Pods[j] = f.Pods[j], f.Pods[i] })
-		h.Shuffle(len(f.Ledger), func(i, j int) { f.Ledger[i], f.Ledger[j] = f.Ledger[j], f.Ledger[i] })
-		got := p.Decide(f, requests, metav1.Time{})
-		if diff := cmp.Diff(want.Verdicts, got.Verdicts); diff != "" || want.Tally != got.Tally {
-			t.Fatalf("(-want +got)\n%s", diff)
-		}
-	})
+	worlds.Check(t, "another order", 1000, anotherOrder)
+}
+
+func anotherOrder(t rapid.TB, h *worlds.History) {
+	f, p := someFacts(h), compile(t, budgetOf(h.Pick(allRules...)))
+	f.Ledger = p.Decide(f, someRequests(h, len(f.Pods)), metav1.Time{}).Ledger
+	requests := someRequests(h, len(f.Pods))
+	want := p.Decide(f, requests, metav1.Time{})
+	f.Pods, f.Ledger = slices.Clone(f.Pods), slices.Clone(f.Ledger)
+	h.Shuffle(len(f.Pods), func(i, j int) { f.Pods[i], f.Pods[j] = f.Pods[j], f.Pods[i] })
+	h.Shuffle(len(f.Ledger), func(i, j int) { f.Ledger[i], f.Ledger[j] = f.Ledger[j], f.Ledger[i] })
+	got := p.Decide(f, requests, metav1.Time{})
+	if diff := cmp.Diff(want.Verdicts, got.Verdicts); diff != "" || want.Tally != got.Tally {
+		t.Fatalf("(-want +got)\n%s", diff)
+	}
 }
 
 func TestHowManyOfAGroupGoDoesNotDependOnItsOrder(t *testing.T) {
-	worlds.Check(t, "a decision", 1000, func(t rapid.TB, h *worlds.History) {
-		n := 1 + h.Number("more-pods", 12)
-		f, p := facts(int32(n), times(n, Available)...), compile(t, budgetOf(h.Pick(allRules...)))
-		requests := someRequests(h, n)
-		gone := func() int { return len(p.Decide(f, requests, metav1.Time{}).Ledger) }
-		want := gone()
-		h.Shuffle(len(requests), func(i, j int) { requests[i], requests[j] = requests[j], requests[i] })
-		if got := gone(); got != want {
-			t.Fatalf("%d and %d", want, got)
-		}
-	})
+	worlds.Check(t, "a group in another order", 1000, groupInAnotherOrder)
+}
+
+func groupInAnotherOrder(t rapid.TB, h *worlds.History) {
+	n := 1 + h.Number("more-pods", 12)
+	f, p := facts(int32(n), times(n, Available)...), compile(t, budgetOf(h.Pick(allRules...)))
+	requests := someRequests(h, n)
+	gone := func() int { return len(p.Decide(f, requests, metav1.Time{}).Ledger) }
+	want := gone()
+	h.Shuffle(len(requests), func(i, j int) { requests[i], requests[j] = requests[j], requests[i] })
+	if got := gone(); got != want {
+		t.Fatalf("%d and %d", want, got)
+	}
 }
 
 func TestThePublishedMapsFollowTheLedger(t *testing.T) {
@@ -863,22 +867,24 @@ func TestForesee(t *testing.T) {
 }
 
 func TestWhatIsForeseenFromAStatusThatIsTrueIsWhatIsDecided(t *testing.T) {
-	worlds.Check(t, "a decision", 1000, func(t rapid.TB, h *worlds.History) {
-		pub := budgetOf(h.Pick("max 0", "max 1", "max 30%", "min 2", "min 81%"))
-		policy, f := compile(t, pub), someFacts(h)
-		Publish(&pub.Status, pub.Generation, f.Ledger, policy.Tally(f))
-		requests := make([]Request, len(f.Pods))
-		for i := range f.Pods {
-			requests[i] = Request{Name: f.Pods[i].Name, UID: f.Pods[i].UID, Operation: v1beta1.OperationDelete}
-		}
-		want := make([]bool, len(requests))
-		for i, verdict := range policy.Decide(f, requests, metav1.Time{}).Verdicts {
-			want[i] = verdict.Allowed
-		}
-		if diff := cmp.Diff(want, policy.Foresee(pub, f.Pods)); diff != "" {
-			t.Fatalf("(-want +got):\n%s", diff)
-		}
-	})
+	worlds.Check(t, "what is foreseen", 1000, whatIsForeseen)
+}
+
+func whatIsForeseen(t rapid.TB, h *worlds.History) {
+	pub := budgetOf(h.Pick("max 0", "max 1", "max 30%", "min 2", "min 81%"))
+	policy, f := compile(t, pub), someFacts(h)
+	Publish(&pub.Status, pub.Generation, f.Ledger, policy.Tally(f))
+	requests := make([]Request, len(f.Pods))
+	for i := range f.Pods {
+		requests[i] = Request{Name: f.Pods[i].Name, UID: f.Pods[i].UID, Operation: v1beta1.OperationDelete}
+	}
+	want := make([]bool, len(requests))
+	for i, verdict := range policy.Decide(f, requests, metav1.Time{}).Verdicts {
+		want[i] = verdict.Allowed
+	}
+	if diff := cmp.Diff(want, policy.Foresee(pub, f.Pods)); diff != "" {
+		t.Fatalf("(-want +got):\n%s", diff)
+	}
 }
 
 func TestALedgerTakesNoMoreThanAStatusCanHold(t *testing.T) {

@@ -382,12 +382,12 @@ func (s *small) strikeOut() {
 }
 
 // Rest implements worlds.World. If nothing is under way, no entry stays for ever, and a pod may go if all of them serve.
-func (s *small) Rest() error {
+func (s *small) Rest() (bool, error) {
 	serving := 0
 	for i := range s.pods {
 		p := &s.pods[i]
 		if p.created && !p.gone && (p.ending || !p.ready || p.runs < p.spec) {
-			return nil
+			return false, nil
 		}
 		if p.serves() {
 			serving++
@@ -395,13 +395,13 @@ func (s *small) Rest() error {
 	}
 	for r := range s.replicas {
 		if s.replicas[r].operation != "" {
-			return nil
+			return false, nil
 		}
 	}
 	s.old, s.listed, s.counted = s.budget.ledger, s.budget.ledger, s.count()
 	s.strikeOut()
 	if len(s.budget.ledger) > 0 {
-		return fmt.Errorf("%d entries stay for ever: %+v", len(s.budget.ledger), s.budget.ledger)
+		return true, fmt.Errorf("%d entries stay for ever: %+v", len(s.budget.ledger), s.budget.ledger)
 	}
 	now := s.count()
 	for i := range s.pods {
@@ -410,10 +410,15 @@ func (s *small) Rest() error {
 		}
 		d := s.policy.Decide(now.facts(nil), []Request{request(string(smallUID(i)), v1beta1.OperationDelete)}, metav1.Time{})
 		if may := serving-1 >= mustServe; d.Verdicts[0].Allowed != may {
-			return errors.New("p" + strconv.Itoa(i) + ": " + fmt.Sprintf("%d pods serve, %d must, and a deletion is answered %+v", serving, mustServe, d.Verdicts[0]))
+			return true, errors.New("p" + strconv.Itoa(i) + ": " + fmt.Sprintf("%d pods serve, %d must, and a deletion is answered %+v", serving, mustServe, d.Verdicts[0]))
 		}
 	}
-	return nil
+	return true, nil
+}
+
+// Spent implements worlds.World.
+func (s *small) Spent() bool {
+	return s.left.requests+s.left.replaced+s.left.crashes+s.left.early+s.left.waits == 0
 }
 
 // Key implements worlds.World. Revisions are ranks in it: only their order matters.
@@ -510,7 +515,7 @@ func TestRandomHistoriesOfLargerWorlds(t *testing.T) {
 
 // TestHistories plays the histories that found a fault.
 func TestHistories(t *testing.T) {
-	all := map[string]worlds.Play{}
+	all := map[string]worlds.Play{"a decision": checkDecision, "another order": anotherOrder, "a group in another order": groupInAnotherOrder, "what is foreseen": whatIsForeseen}
 	for _, some := range []map[string]troubles{smallWorlds, deepWorlds} {
 		for name, left := range some {
 			all[name] = worlds.Walk(func() worlds.World[move] { return newSmall(t, left) })

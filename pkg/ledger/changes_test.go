@@ -211,47 +211,49 @@ func TestAnAuditFindsAMissedWakeUp(t *testing.T) {
 	}
 }
 
-// TestTheOrderOfNewsDoesNotMatter shows the same cluster in random orders. It shows each object several times, and some objects in an older version
+const newsWorld = "news"
+
+func TestTheOrderOfNewsDoesNotMatter(t *testing.T) { worlds.Check(t, newsWorld, 300, newsInAnyOrder) }
+
+// newsInAnyOrder shows the same cluster in random orders. It shows each object several times, and some objects in an older version
 // first. The ledger must end with the same counts.
-func TestTheOrderOfNewsDoesNotMatter(t *testing.T) {
-	worlds.Check(t, "news", 300, func(t rapid.TB, h *worlds.History) {
-		w := emptyWorld(t)
-		var news []func()
-		say := func(f func()) { news = append(news, f) }
-		say(func() { w.scale(6) })
-		for _, rs := range []string{"one", "two"} {
-			object := replicaSet(types.UID(rs + "-uid"))
-			object.Name = rs
-			say(func() { w.apply(OwnerSeen{Kind: replicaSetKind, Object: object}) })
-			for i := range 3 {
-				pod := podOf(object.UID, fmt.Sprintf("%s-%d", rs, i))
-				pod.OwnerReferences[0].Name = rs
-				bound := onNode(pod, "node-"+string("aba"[i]), []string{"a", "-", "a"}[i])
-				last := inRevision(bound, []string{"v1", "v1", "v2"}[i])
-				versions := []*corev1.Pod{pod, bound, last} // these always arrive in this order
-				for range versions {
-					say(func() {
-						w.see(versions[0])
-						versions = versions[1:]
-					})
-				}
+func newsInAnyOrder(t rapid.TB, h *worlds.History) {
+	w := emptyWorld(t)
+	var news []func()
+	say := func(f func()) { news = append(news, f) }
+	say(func() { w.scale(6) })
+	for _, rs := range []string{"one", "two"} {
+		object := replicaSet(types.UID(rs + "-uid"))
+		object.Name = rs
+		say(func() { w.apply(OwnerSeen{Kind: replicaSetKind, Object: object}) })
+		for i := range 3 {
+			pod := podOf(object.UID, fmt.Sprintf("%s-%d", rs, i))
+			pod.OwnerReferences[0].Name = rs
+			bound := onNode(pod, "node-"+string("aba"[i]), []string{"a", "-", "a"}[i])
+			last := inRevision(bound, []string{"v1", "v1", "v2"}[i])
+			versions := []*corev1.Pod{pod, bound, last} // these always arrive in this order
+			for range versions {
+				say(func() {
+					w.see(versions[0])
+					versions = versions[1:]
+				})
 			}
 		}
-		say(func() { w.spreadOf("web", 1, "Deployment", "web", twoThenAny) })
-		say(func() { w.spreadOf("near", 1, "ReplicaSet", "two", twoThenAny) })
-		h.Line()
-		for len(news) > 0 {
-			next := h.Number("next", len(news))
-			news[next]()
-			news = slices.Delete(news, next, next+1)
-		}
-		w.expectKeptIn("v1", "a=1 b=1")
-		w.expectKeptIn("v2", "a=1 b=0")
-		if near := w.ledger.accounts[Workload{"ns", "apps", "ReplicaSet", "two"}]; len(near.members) != 3 || near.tally.Kept("v1").At(0) != 1 {
-			t.Errorf("the nearer spread has %d pods", len(near.members))
-		}
-		if w.ledger.counts.Stages[Bound] != 6 {
-			t.Errorf("counts %v", w.ledger.counts)
-		}
-	})
+	}
+	say(func() { w.spreadOf("web", 1, "Deployment", "web", twoThenAny) })
+	say(func() { w.spreadOf("near", 1, "ReplicaSet", "two", twoThenAny) })
+	h.Line()
+	for len(news) > 0 {
+		next := h.Number("next", len(news))
+		news[next]()
+		news = slices.Delete(news, next, next+1)
+	}
+	w.expectKeptIn("v1", "a=1 b=1")
+	w.expectKeptIn("v2", "a=1 b=0")
+	if near := w.ledger.accounts[Workload{"ns", "apps", "ReplicaSet", "two"}]; len(near.members) != 3 || near.tally.Kept("v1").At(0) != 1 {
+		t.Errorf("the nearer spread has %d pods", len(near.members))
+	}
+	if w.ledger.counts.Stages[Bound] != 6 {
+		t.Errorf("counts %v", w.ledger.counts)
+	}
 }

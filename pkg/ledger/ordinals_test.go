@@ -304,9 +304,13 @@ func TestAPartitionedRolloutKeepsTheLayout(t *testing.T) {
 	w.expect("aabbbb")
 }
 
-// TestTheLayoutFollowsTheOrdinals changes a StatefulSet at random: its replicas, its revision down to a random partition, its pods, and the scheduler.
+const layoutWorld = "a StatefulSet"
+
+func TestTheLayoutFollowsTheOrdinals(t *testing.T) { worlds.Check(t, layoutWorld, 200, layoutHistory) }
+
+// layoutHistory changes a StatefulSet at random: its replicas, its revision down to a random partition, its pods, and the scheduler.
 // Pods come in any order. While nodes have room each pod is in the subset of its ordinal after each change.
-func TestTheLayoutFollowsTheOrdinals(t *testing.T) {
+func layoutHistory(t rapid.TB, h *worlds.History) {
 	subsets := []string{
 		`[{name: a, maxReplicas: 2}, {name: b}]`,
 		`[{name: a, maxReplicas: 3}, {name: b, maxReplicas: 0}, {name: c, maxReplicas: 20}]`,
@@ -317,63 +321,61 @@ func TestTheLayoutFollowsTheOrdinals(t *testing.T) {
 		`[{name: a, minReplicas: "20%"}, {name: b, minReplicas: 1, weight: 2}, {name: c, minReplicas: "30%", weight: 1}]`,
 	}
 	strategies := []string{`{}`, `{quotaScope: Workload}`, `{whenFull: Wait}`, `{type: Adaptive}`, `{type: Adaptive, quotaScope: Workload, whenFull: Wait}`}
-	worlds.Check(t, "a StatefulSet", 200, func(t rapid.TB, h *worlds.History) {
-		spec := fmt.Sprintf(`{subsets: %s, scheduleStrategy: %s}`, h.Pick(subsets...), h.Pick(strategies...))
-		w := newSetWorld(t, 0, spec)
-		if h.Yes("advanced", 2) {
-			w = newAdvancedSetWorld(t, 0, spec)
-		}
-		w.start = int32(h.Number("start", 2)) * 7
-		shuffle := func(ordinals []int32) {
-			h.Shuffle(len(ordinals), func(i, j int) { ordinals[i], ordinals[j] = ordinals[j], ordinals[i] })
-		}
-		scale := func(most int) { w.scale(int32(h.Number("replicas", most)), shuffle) }
-		scale(12)
-		steps := []string{"scale", "scale", "update", "restart", "evict"}
-		if w.reserved != nil {
-			steps = append(steps, "reserve")
-		}
-		for range h.Steps(30) {
-			switch h.Pick(steps...) {
-			case "scale":
-				scale(16)
-			case "update":
-				w.revision++
-				w.roll(w.start + int32(h.Number("partition", int(w.replicas)+1)))
-			case "restart":
-				w.restart()
-			case "reserve": // pods that stay have other positions, so all of them are made again
-				w.reserves()
-				for range h.Number("reserved", 8) {
-					w.reserved[w.start+int32(h.Number("ordinal", 12))] = true
-				}
-				for _, ordinal := range slices.Sorted(maps.Keys(w.pods)) {
+	spec := fmt.Sprintf(`{subsets: %s, scheduleStrategy: %s}`, h.Pick(subsets...), h.Pick(strategies...))
+	w := newSetWorld(t, 0, spec)
+	if h.Yes("advanced", 2) {
+		w = newAdvancedSetWorld(t, 0, spec)
+	}
+	w.start = int32(h.Number("start", 2)) * 7
+	shuffle := func(ordinals []int32) {
+		h.Shuffle(len(ordinals), func(i, j int) { ordinals[i], ordinals[j] = ordinals[j], ordinals[i] })
+	}
+	scale := func(most int) { w.scale(int32(h.Number("replicas", most)), shuffle) }
+	scale(12)
+	steps := []string{"scale", "scale", "update", "restart", "evict"}
+	if w.reserved != nil {
+		steps = append(steps, "reserve")
+	}
+	for range h.Steps(30) {
+		switch h.Pick(steps...) {
+		case "scale":
+			scale(16)
+		case "update":
+			w.revision++
+			w.roll(w.start + int32(h.Number("partition", int(w.replicas)+1)))
+		case "restart":
+			w.restart()
+		case "reserve": // pods that stay have other positions, so all of them are made again
+			w.reserves()
+			for range h.Number("reserved", 8) {
+				w.reserved[w.start+int32(h.Number("ordinal", 12))] = true
+			}
+			for _, ordinal := range slices.Sorted(maps.Keys(w.pods)) {
+				w.unmake(ordinal)
+			}
+			scale(16)
+		default:
+			for _, ordinal := range slices.Sorted(maps.Keys(w.pods)) {
+				if h.Yes(fmt.Sprint(ordinal), 3) {
 					w.unmake(ordinal)
 				}
-				scale(16)
-			default:
-				for _, ordinal := range slices.Sorted(maps.Keys(w.pods)) {
-					if h.Yes(fmt.Sprint(ordinal), 3) {
-						w.unmake(ordinal)
-					}
-				}
-				w.scale(w.replicas, shuffle)
 			}
-			policy := w.ledger.byName[spreadKey].policy
-			plan := policy.Plan(w.replicas)
-			var want strings.Builder
-			for position := range w.replicas {
-				home, known := policy.SubsetAt(&plan, position+1)
-				if !known || home == subset.None {
-					t.Fatalf("position %d has no home in %s", position+1, spec)
-				}
-				want.WriteString(policy.Subsets[home].Name)
-			}
-			if got := w.layout(); got != want.String() {
-				t.Fatalf("%s: the pods are in %s, want %s", spec, got, want.String())
-			}
+			w.scale(w.replicas, shuffle)
 		}
-	})
+		policy := w.ledger.byName[spreadKey].policy
+		plan := policy.Plan(w.replicas)
+		var want strings.Builder
+		for position := range w.replicas {
+			home, known := policy.SubsetAt(&plan, position+1)
+			if !known || home == subset.None {
+				t.Fatalf("position %d has no home in %s", position+1, spec)
+			}
+			want.WriteString(policy.Subsets[home].Name)
+		}
+		if got := w.layout(); got != want.String() {
+			t.Fatalf("%s: the pods are in %s, want %s", spec, got, want.String())
+		}
+	}
 }
 
 // The first ordinal may change while pods wait. Those that belong elsewhere then are tried again.

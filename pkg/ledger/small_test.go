@@ -80,7 +80,8 @@ type small struct {
 	// spread is the number of the spec that the API server has. The ledger has it too, if shown is true.
 	spread int
 	shown  bool
-	// disturbed is true after an edit or a new label, which may put a subset over its quota.
+	// disturbed is true after an edit or a new label, which may put a subset over its quota, until each subset is within its quota again and the watch has shown
+	// each label.
 	disturbed bool
 	takeOver  takeOver
 	// toRead are the pods that the take-over has listed and not read yet, and which version its read shows.
@@ -213,7 +214,7 @@ func TestRandomHistoriesOfLargerWorlds(t *testing.T) {
 
 // TestHistories plays the histories that found a fault.
 func TestHistories(t *testing.T) {
-	all := map[string]worlds.Play{slotsWorld: slotHistory, stormWorld: storms(false), stormOfSets: storms(true)}
+	all := map[string]worlds.Play{slotsWorld: slotHistory, stormWorld: storms(false), stormOfSets: storms(true), newsWorld: newsInAnyOrder, layoutWorld: layoutHistory}
 	for _, some := range []map[string]chances{smallWorlds, deepWorlds} {
 		for name, left := range some {
 			all[name] = worlds.Walk(func() worlds.World[move] { return newSmall(t, left) })
@@ -231,11 +232,11 @@ var smallWorlds = map[string]chances{
 	"old events and a deletion":            {pods: 2, spread: oneSlot, again: 1, old: 1, deleted: 1},
 	"a deletion, a plugin's refusal":       {pods: 2, spread: oneSlot, refusals: 1, deleted: 1, lost: 1},
 	"a crash with a deletion":              {pods: 2, spread: oneSlot, crashes: 1, deleted: 1},
-	"a crash and a bind without an answer": {pods: 2, spread: oneSlot, crashes: 1, unanswered: 1},
+	"a crash and a bind without an answer": {pods: 2, spread: oneSlot, crashes: 1, unanswered: 1, ticks: 1},
 	"a new label":                          {pods: 2, spread: oneSlot, relabelled: 1, deleted: 1},
 	"a new label during a doubtful bind":   {pods: 2, spread: oneSlot, relabelled: 1, unanswered: 1, ticks: 1},
 	"edits":                                {pods: 2, edits: 2},
-	"an edit during a doubtful bind":       {pods: 2, edits: 1, unanswered: 1},
+	"an edit during a doubtful bind":       {pods: 2, edits: 1, unanswered: 1, ticks: 1},
 }
 
 // deepWorlds are searched with -deep in place of smallWorlds.
@@ -249,6 +250,7 @@ var deepWorlds = map[string]chances{
 	"many edits":                   {pods: 3, edits: 3, unanswered: 1, ticks: 1},
 	"edits and a crash":            {pods: 3, edits: 1, crashes: 1},
 	"refusals of another plugin":   {pods: 3, refusals: 2, deleted: 1, lost: 1, audits: 2},
+	"everything once, of three":    {pods: 3, unanswered: 1, old: 1, deleted: 1, relabelled: 1, edits: 1, crashes: 1, ticks: 1},
 	"everything once, of two pods": {pods: 2, unanswered: 1, refused: 1, lost: 1, refusals: 1, again: 1, old: 1, deleted: 1, relabelled: 1, edits: 1, crashes: 1, audits: 1, ticks: 1},
 }
 
@@ -403,7 +405,6 @@ func (s *small) Do(m move) error {
 		s.put(p, v)
 	case "relabel":
 		s.left.relabelled--
-		s.disturbed = true
 		v := p.last()
 		v.revision = 1 - v.revision
 		s.put(p, v)
@@ -426,7 +427,9 @@ func (s *small) Do(m move) error {
 		case answer.Decision != nil:
 			p.decision = answer.Decision
 		case answer.Reason == "":
-			p.free = true
+			if p.free = true; p.exists() && smallSpecs[s.spread].quota != nil {
+				return errors.New("the ledger says that no spread divides the pod")
+			}
 		case answer.Message == "the pod is being bound already":
 			p.awake = p.queued() // the queue gets an event of the bind
 		}
@@ -581,27 +584,35 @@ func (s *small) fits(sent int) error {
 
 // check is an error if more pods are in a subset than its quota, unless an edit or a new label has caused it.
 func (s *small) check() error {
-	if s.disturbed {
-		return nil
-	}
+	s.disturbed = s.disturbed || s.hasNewLabel()
 	for in := 1; in < len(smallNames); in++ {
-		n := 0
+		var n [2]int
 		for i := range s.pods {
-			if s.pods[i].mayBeIn(in) {
-				n++
+			if p := &s.pods[i]; p.mayBeIn(in) {
+				n[p.last().revision]++
 			}
 		}
-		if quota := smallSpecs[s.spread].quota[smallNames[in]]; n > quota {
-			return fmt.Errorf("%d pods are in %s or may be; the quota is %d", n, smallNames[in], quota)
+		if quota := smallSpecs[s.spread].quota[smallNames[in]]; max(n[0], n[1]) > quota {
+			if s.disturbed {
+				return nil
+			}
+			return fmt.Errorf("%v pods of the revisions are in %s or may be; the quota is %d", n, smallNames[in], quota)
 		}
 	}
+	s.disturbed = s.hasNewLabel()
 	return nil
 }
 
+// hasNewLabel is true if a pod counts in another revision than its own.
+func (s *small) hasNewLabel() bool {
+	return slices.ContainsFunc(s.pods[:], func(p smallPod) bool { return p.exists() && p.seen.revision != p.last().revision })
+}
+
 // Rest implements worlds.World. If nothing is under way, the ledger counts what the API server has, and no pod waits while there is a slot for it.
-func (s *small) Rest() error {
-	if s.takeOver != complete || !s.shown {
-		return nil
+func (s *small) Rest() (bool, error) {
+	deleted := smallSpecs[s.spread].spec == ""
+	if s.takeOver != complete || !s.shown && !deleted {
+		return false, nil
 	}
 	bound := [2]map[string]int{{}, {}}
 	for i := range s.pods {
@@ -610,7 +621,7 @@ func (s *small) Rest() error {
 			continue
 		}
 		if p.shown < len(p.versions) || p.awake || p.decision != nil || p.doubted || p.readAt != 0 || len(p.maybe) > 0 {
-			return nil
+			return false, nil
 		}
 		if v := p.last(); p.exists() && v.in != 0 {
 			bound[v.revision][smallNames[v.in]]++
@@ -620,20 +631,28 @@ func (s *small) Rest() error {
 		a := s.ledger.byName[spreadKey]
 		for revision, n := range bound {
 			if kept := a.tally.Kept([]string{"v1", "v2"}[revision]).At(a.policy.Index(name)); int(kept) != n[name] {
-				return fmt.Errorf("the ledger counts %d slots of %s in v%d, and %d pods are there", kept, name, revision+1, n[name])
+				return true, fmt.Errorf("the ledger counts %d slots of %s in v%d, and %d pods are there", kept, name, revision+1, n[name])
 			}
 			for i := range s.pods {
 				if p := &s.pods[i]; p.exists() && !p.free && p.last().in == 0 && p.last().revision == revision && n[name] < quota {
-					return fmt.Errorf("p%d sleeps, and %s has a free slot", i, name)
+					return true, fmt.Errorf("p%d sleeps, and %s has a free slot", i, name)
 				}
 			}
 		}
 	}
-	if s.do(Audit{}); s.missed > 0 {
-		return errors.New("an audit wakes a pod that an event should have woken")
+	for i := range s.pods {
+		if p := &s.pods[i]; deleted && p.exists() && !p.free && p.last().in == 0 {
+			return true, fmt.Errorf("p%d sleeps, and there is no spread", i)
+		}
 	}
-	return nil
+	if s.do(Audit{}); s.missed > 0 {
+		return true, errors.New("an audit wakes a pod that an event should have woken")
+	}
+	return true, nil
 }
+
+// Spent implements worlds.World. Time may be left.
+func (s *small) Spent() bool { return s.left == chances{spread: s.left.spread, ticks: s.left.ticks} }
 
 // Key implements worlds.World.
 func (s *small) Key() string {

@@ -35,6 +35,8 @@ type small struct {
 	policy *subset.Policy
 	// lowered is the policy after the edit.
 	lowered *subset.Policy
+	// quota is that of subset a. The model does not ask the product for it.
+	quota int
 	// minutes have passed. Crashes, refusals and lost answers may still happen.
 	minutes, ticks, crashes, refusals, lost int
 	// skew is how many minutes the API server's clock, by which the deschedulers go, is ahead. It may still jump that often.
@@ -108,6 +110,9 @@ const (
 	acted
 )
 
+// loweredQuota is that of subset a after the edit.
+const loweredQuota = 1
+
 const flightMinutes = int(flightTime / time.Minute)
 
 // smallPolicies are compiled once for all histories.
@@ -116,17 +121,17 @@ type smallPolicies struct{ returns, trims, lowered, leaves *subset.Policy }
 func newSmallPolicies(t *testing.T) *smallPolicies {
 	t.Helper()
 	fixed := v1beta1.ScheduleStrategy{}
-	return &smallPolicies{returns: policy(t, fixed, 2, -1), trims: policy(t, fixed, smallReplicas, -1), lowered: policy(t, fixed, 1, -1), leaves: policy(t, early, 2, 1, 1)}
+	return &smallPolicies{returns: policy(t, fixed, 2, -1), trims: policy(t, fixed, smallReplicas, -1), lowered: policy(t, fixed, loweredQuota, -1), leaves: policy(t, early, 2, 1, 1)}
 }
 
 // newReturn is the world of Return: the pods are in subset b, although a has room for two of them.
 func (p *smallPolicies) newReturn(ticks, crashes, refusals, lost int) *small {
 	limits := ReturnLimits{AtMost: mostAway, Pace: smallPace}
-	s := &small{policy: p.returns, places: map[string]int{"a": smallPods, "b": smallPods}, ticks: ticks, crashes: crashes, refusals: refusals, lost: lost}
+	s := &small{policy: p.returns, quota: 2, places: map[string]int{"a": smallPods, "b": smallPods}, ticks: ticks, crashes: crashes, refusals: refusals, lost: lost}
 	s.smallStrategy = smallStrategy{
 		decide: func(f *Facts, cluster Cluster) Decision { return Return(f, limits, cluster) },
 		wrong:  func(*small, *Move) error { return nil },
-		should: func(s *small) bool { return s.count("a") < s.quota() && s.count("b") > 0 },
+		should: func(s *small) bool { return s.count("a") < s.quota && s.count("b") > 0 },
 	}
 	for i := range smallReplicas {
 		s.pods[i] = smallPod{created: true, ready: true, in: "b"}
@@ -140,7 +145,7 @@ var smallPace = Pace{Base: time.Minute, Longest: time.Minute}
 func (p *smallPolicies) newTrim(ticks, crashes, refusals, lost int) *small {
 	limits := TrimLimits{Settle: time.Minute, MaxUnavailable: intstr.FromInt32(mostAway), Pace: smallPace}
 	s := p.newReturn(ticks, crashes, refusals, lost)
-	s.policy, s.lowered = p.trims, p.lowered
+	s.policy, s.lowered, s.quota = p.trims, p.lowered, smallReplicas
 	s.smallStrategy = smallStrategy{
 		decide: func(f *Facts, cluster Cluster) Decision { return Trim(f, limits, cluster) },
 		wrong: func(s *small, m *Move) error {
@@ -148,13 +153,13 @@ func (p *smallPolicies) newTrim(ticks, crashes, refusals, lost int) *small {
 			switch {
 			case s.minutes < s.disturbed-1+int(limits.Settle/time.Minute):
 				return fmt.Errorf("%s is moved before the pods have settled", m.Pod.Name)
-			case !pod.outside && s.count("a") <= s.quota():
+			case !pod.outside && s.count("a") <= s.quota:
 				return fmt.Errorf("%s is moved out of a subset that has no more pods than its quota", m.Pod.Name)
 			}
 			return nil
 		},
 		should: func(s *small) bool {
-			return s.count("a") > s.quota() || slices.ContainsFunc(s.pods[:], func(p smallPod) bool { return p.exists() && p.outside })
+			return s.count("a") > s.quota || slices.ContainsFunc(s.pods[:], func(p smallPod) bool { return p.exists() && p.outside })
 		},
 	}
 	for i := range smallReplicas {
@@ -185,9 +190,6 @@ func (p *smallPolicies) newLeave(ticks, crashes, refusals, lost int) *small {
 	s.pods[1] = s.pods[0]
 	return s
 }
-
-// quota is that of subset a.
-func (s *small) quota() int { return int(s.policy.Plan(smallReplicas).Quota[0]) }
 
 func (p *smallPod) exists() bool { return p.created && !p.gone }
 
@@ -337,7 +339,7 @@ func (s *small) Do(m smallMove) error {
 		s.skew -= 60
 	case lowers:
 		s.edits--
-		s.policy = s.lowered
+		s.policy, s.quota = s.lowered, loweredQuota
 		s.revision++
 		s.disturbed = cmp.Or(s.disturbed, s.minutes+1)
 	case appears:
@@ -354,7 +356,7 @@ func (s *small) Do(m smallMove) error {
 		switch {
 		case p.admitted != "":
 			p.in = p.admitted
-		case s.count("a") < s.quota():
+		case s.count("a") < s.quota:
 			p.in = "a"
 		default:
 			p.in = "b"
@@ -368,18 +370,26 @@ func (s *small) Do(m smallMove) error {
 	case "gets ready":
 		s.pods[m.number].ready = true
 	case "is evicted late":
+		before := s.notReady()
 		if p := &s.pods[m.number]; p.admitted == "" || p.in == "" {
 			p.gone = true
 		}
 		s.pods[m.number].late = 0
+		return s.mayBeAway(before)
 	default:
 		before := s.notReady()
 		if err := s.goOn(m); err != nil {
 			return err
 		}
-		if after := s.notReady(); after > max(before, mostAway) {
-			return fmt.Errorf("%d of %d pods are not ready, and %d may be moved at a time", after, smallReplicas, mostAway)
-		}
+		return s.mayBeAway(before)
+	}
+	return nil
+}
+
+// mayBeAway is an error if an eviction has left more pods away than a strategy may make unready. before is how many pods were not ready before it.
+func (s *small) mayBeAway(before int) error {
+	if after := s.notReady(); after > max(before, mostAway) {
+		return fmt.Errorf("%d of %d pods are not ready, and %d may be moved at a time", after, smallReplicas, mostAway)
 	}
 	return nil
 }
@@ -487,7 +497,7 @@ func (s *small) write(c *cycle) {
 }
 
 // Rest implements worlds.World. Once everything is over, a pod is moved exactly if it should be.
-func (s *small) Rest() error {
+func (s *small) Rest() (bool, error) {
 	live := 0
 	for i := range s.pods {
 		p := &s.pods[i]
@@ -495,11 +505,11 @@ func (s *small) Rest() error {
 			continue
 		}
 		if live++; !p.ready && (p.admitted == "" || p.unschedulable == 0) {
-			return nil
+			return false, nil
 		}
 	}
 	if live < smallReplicas {
-		return nil
+		return false, nil
 	}
 	var d Decision
 	for range 2 { // Trim remembers first
@@ -509,9 +519,14 @@ func (s *small) Rest() error {
 		}
 	}
 	if should := s.should(s); should != (len(d.Moves) > 0) {
-		return fmt.Errorf("with pods %+v the decision at rest is %v", s.pods, d)
+		return true, fmt.Errorf("with pods %+v the decision at rest is %v", s.pods, d)
 	}
-	return nil
+	return true, nil
+}
+
+// Spent implements worlds.World.
+func (s *small) Spent() bool {
+	return s.crashes+s.refusals+s.lost+s.jumps+s.edits+s.labels+s.nodes == 0
 }
 
 // Key implements worlds.World. Minutes are counted from the start, because there are few.

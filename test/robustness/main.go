@@ -343,8 +343,8 @@ func runSuite(ctx context.Context, tree string, s suite) outcome {
 
 var (
 	testRun     = regexp.MustCompile(`^=== RUN +(\S+)`)
-	statesLog   = regexp.MustCompile(`(\d+) states, (\d+) steps, (.*) moves, (\S+)$`)
-	statesTable = []string{"| package | world | states | steps | longest shortest history | time |", "|---|---|---|---|---|---|"}
+	statesLog   = regexp.MustCompile(`(\d+) states, (\d+) at rest, (\d+) steps, (.*) moves, (\S+)$`)
+	statesTable = []string{"| package | world | states | at rest | steps | longest shortest history | time |", "|---|---|---|---|---|---|---|"}
 )
 
 // countStates runs the searches without a fault.
@@ -364,11 +364,11 @@ func countStates(ctx context.Context, tree string) ([]string, error) {
 				_, world, _ = strings.Cut(begins[1], "/")
 				world = strings.ReplaceAll(world, "_", " ")
 			} else if log := statesLog.FindStringSubmatch(line); log != nil {
-				_, longest, _ := strings.Cut(log[3], "up to ")
+				_, longest, _ := strings.Cut(log[4], "up to ")
 				if world == "" {
 					world = "a take-over"
 				}
-				rows = append(rows, fmt.Sprintf("| %s | %s | %s | %s | %s moves | %s |", strings.TrimPrefix(in, "./"), world, log[1], log[2], longest, log[4]))
+				rows = append(rows, fmt.Sprintf("| %s | %s | %s | %s | %s | %s moves | %s |", strings.TrimPrefix(in, "./"), world, log[1], log[2], log[3], longest, log[5]))
 			}
 		}
 		slices.Sort(rows)

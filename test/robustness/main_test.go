@@ -13,7 +13,7 @@ func TestEveryFaultAppliesToTheTree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(faults) < 8 {
+	if len(faults) < 25 {
 		t.Errorf("there are %d faults", len(faults))
 	}
 	for _, f := range faults {

@@ -322,7 +322,7 @@ func Walk[M fmt.Stringer](start func() World[M]) Play {
 			h.Line()
 			over = !move()
 		}
-		if err := w.Rest(); err != nil {
+		if _, err := w.Rest(); err != nil {
 			t.Fatal(err)
 		}
 	}

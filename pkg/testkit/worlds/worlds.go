@@ -26,14 +26,19 @@ type World[M fmt.Stringer] interface {
 	Do(M) error
 	// Key describes the state: two worlds with the same key have the same future. Times and orders in it are relative.
 	Key() string
-	// Rest checks what must hold if nothing happens any more. The search does not use the world afterwards.
-	Rest() error
+	// Rest checks what must hold if nothing happens any more. It is false if something is under way, so that there is nothing to check. The search does
+	// not use the world afterwards.
+	Rest() (atRest bool, err error)
+	// Spent is true if all trouble that the world may have has happened.
+	Spent() bool
 }
 
 // Result of a search.
 type Result struct {
 	// States that differ, and Steps between them. A step to a known state counts too.
 	States, Steps int
+	// AtRest are the states in which the rules of the rest were checked, and Spent those of them in which all trouble had happened.
+	AtRest, Spent int
 	// Longest is the number of moves after which no new state was found.
 	Longest int
 	// Complete is false if the search ended because of its limit.
@@ -50,7 +55,7 @@ func (r Result) String() string {
 	if !r.Complete {
 		extent = "histories up to a limit"
 	}
-	return fmt.Sprintf("%d states, %d steps, %s of up to %d moves, %s", r.States, r.Steps, extent, r.Longest, r.Took.Round(10*time.Millisecond))
+	return fmt.Sprintf("%d states, %d at rest, %d steps, %s of up to %d moves, %s", r.States, r.AtRest, r.Steps, extent, r.Longest, r.Took.Round(10*time.Millisecond))
 }
 
 // node is a state: the last move on the shortest way to it.
@@ -82,7 +87,7 @@ func Search[M fmt.Stringer](start func() World[M], limit int) Result {
 	for ; len(level) > 0 && s.fault.Load() == nil && (limit == 0 || int(s.states.Load()) < limit); longest++ {
 		level = s.expand(level)
 	}
-	result := Result{States: int(s.states.Load()), Steps: int(s.steps.Load()), Longest: longest - 1, Complete: len(level) == 0, Took: time.Since(began)}
+	result := Result{States: int(s.states.Load()), Steps: int(s.steps.Load()), AtRest: int(s.atRest.Load()), Spent: int(s.spent.Load()), Longest: longest - 1, Complete: len(level) == 0, Took: time.Since(began)}
 	if found := s.fault.Load(); found != nil {
 		result.Fault, result.History = found.err, text(found.history)
 	}
@@ -97,8 +102,8 @@ type search[M fmt.Stringer] struct {
 		sync.Mutex
 		states map[uint64]struct{}
 	}
-	states, steps atomic.Int64
-	fault         atomic.Pointer[fault[M]]
+	states, steps, atRest, spent atomic.Int64
+	fault                        atomic.Pointer[fault[M]]
 }
 
 type fault[M fmt.Stringer] struct {
@@ -142,10 +147,17 @@ func (s *search[M]) expand(level []*node[M]) []*node[M] {
 func (s *search[M]) follow(from *node[M]) (found []*node[M]) {
 	history := from.history()
 	w := s.play(history)
-	moves := w.Moves()
-	if err := w.Rest(); err != nil {
+	moves, isSpent := w.Moves(), w.Spent()
+	atRest, err := w.Rest()
+	if err != nil {
 		s.fault.CompareAndSwap(nil, &fault[M]{err, history})
 		return nil
+	}
+	if atRest {
+		s.atRest.Add(1)
+		if isSpent {
+			s.spent.Add(1)
+		}
 	}
 	history = slices.Clip(history)
 	for _, move := range moves {
@@ -180,7 +192,8 @@ func text[M fmt.Stringer](history []M) string {
 	return strings.Join(parts, "\n")
 }
 
-// Test searches a world, and reports the fault with its history. It logs how many states there are. 0 means no limit.
+// Test searches a world, and reports the fault with its history. It logs how many states there are. 0 means no limit. A world that never comes to rest after all of
+// its trouble fails: its rules of the rest would be checked before the trouble only.
 func Test[M fmt.Stringer](t *testing.T, world string, start func() World[M], limit int) {
 	t.Helper()
 	result := Search(start, limit)
@@ -189,6 +202,9 @@ func Test[M fmt.Stringer](t *testing.T, world string, start func() World[M], lim
 	}
 	if limit == 0 && !result.Complete {
 		t.Error("the search ended early")
+	}
+	if result.Complete && result.Spent == 0 {
+		t.Errorf("no state is at rest after all trouble: %s", result)
 	}
 	t.Log(result)
 }

@@ -55,12 +55,13 @@ func (j *jugs) Do(p pour) error {
 	return nil
 }
 
-func (j *jugs) Key() string { return fmt.Sprint(j.litres) }
-func (j *jugs) Rest() error { return nil }
+func (j *jugs) Key() string         { return fmt.Sprint(j.litres) }
+func (j *jugs) Rest() (bool, error) { return j.litres[0] == 0, nil }
+func (j *jugs) Spent() bool         { return j.litres[1] == 5 }
 
 func TestASearchVisitsEveryStateOnce(t *testing.T) {
 	result := Search(func() World[pour] { return &jugs{} }, 0)
-	if result.Fault != nil || !result.Complete || result.States != 16 || result.Steps != 96 {
+	if result.Fault != nil || !result.Complete || result.States != 16 || result.Steps != 96 || result.AtRest != 6 || result.Spent != 1 {
 		t.Errorf("%+v", result)
 	}
 }

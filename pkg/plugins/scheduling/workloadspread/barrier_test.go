@@ -168,8 +168,11 @@ func (w *barrier) Do(move step) error {
 	return nil
 }
 
-// Rest implements worlds.World.
-func (w *barrier) Rest() error { return nil }
+// Rest implements worlds.World. A take-over has a rule for its steps only.
+func (w *barrier) Rest() (bool, error) { return false, nil }
+
+// Spent implements worlds.World.
+func (w *barrier) Spent() bool { return false }
 
 // Key implements worlds.World. Times are relative in it, and those that decide nothing any more are left out. So there are finitely many states,
 // although time has no end.
