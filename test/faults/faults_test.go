@@ -336,6 +336,16 @@ func burst(t *testing.T, cluster *harness.Cluster, p *harness.Proxy, watcher *ch
 		t.Fatal(err)
 	}
 	expectAtRest(t, cluster, ns, "after all pods were replaced", slices.Collect(maps.Keys(spreads))...)
+	// Now pods wait beside an idle scheduler, for long enough to be judged.
+	judged := time.Now().Add(patience + patience/4 + late)
+	if err := cluster.WaitFor(ctx, "pods to wait", func(context.Context) (string, error) {
+		if left := time.Until(judged); left > 0 {
+			return fmt.Sprintf("%v are left", left), nil
+		}
+		return "", nil
+	}); err != nil {
+		t.Fatal(err)
+	}
 	for _, name := range slices.Sorted(maps.Keys(spreads)) {
 		if !spreads[name].revisions { // a history is of one scope
 			did[name+": sharp"] += expectLinearizable(t, watcher, p, ns, name, edits[name])

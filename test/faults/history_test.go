@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// patience is how long a pod may wait while a slot is free: for the scheduler's back-off of 10 s, and for a scheduler that starts again.
+	// patience is how long a pod may wait while a slot is free: for the scheduler's back-off of 10 s, and for a scheduler that starts again. In its second half the
+	// scheduler must be idle: one that binds other pods gets to this one later, however long that takes on a slow machine.
 	patience = 20 * time.Second
 	// held is how long the scheduler takes a bind for possible that may have failed: twice its bindTimeout.
 	held = 10 * time.Second
@@ -130,13 +131,18 @@ func (a attempt) isPossible(w window) bool {
 	return a.Sent.Before(w.to) && a.Answered.Add(held).After(w.from)
 }
 
-// waits are the spans of patience in which a pod waited for a slot all the time. Spans begin a quarter of that apart. A pod whose own binds fail has a slot.
+// waits are the spans of patience in which a pod waited for a slot all the time, and the scheduler was idle in the end. Spans begin a quarter of that apart. A pod
+// whose own binds fail has a slot.
 func waits(lives []checker.Life, attempts map[string][]attempt, now time.Time) (all []window) {
 	if len(lives) == 0 {
 		return nil
 	}
 	for from := lives[0].Created.Seen; !from.Add(patience).After(now); from = from.Add(patience / 4) {
 		to := from.Add(patience)
+		isBusy := func(a attempt) bool { return a.Sent.Before(to) && a.Answered.After(to.Add(-patience/2)) }
+		if anyOf(attempts, isBusy) {
+			continue
+		}
 		for _, life := range lives {
 			without := func(m checker.Moment) bool { return m.Revision == 0 || m.Seen.After(to.Add(late)) }
 			has := func(a attempt) bool { return a.isPossible(window{from, to}) }
@@ -147,4 +153,13 @@ func waits(lives []checker.Life, attempts map[string][]attempt, now time.Time) (
 		}
 	}
 	return all
+}
+
+func anyOf(attempts map[string][]attempt, is func(attempt) bool) bool {
+	for _, of := range attempts {
+		if slices.ContainsFunc(of, is) {
+			return true
+		}
+	}
+	return false
 }

@@ -6,6 +6,8 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -151,9 +153,16 @@ func run(ctx context.Context, page, only, clusters string) error {
 	}
 	rows := map[string]string{} // by fault
 	var missed []string
+	passes := map[string]bool{} // packages whose suites pass without a fault
 	for _, f := range faults {
 		if !names.MatchString(f.name) {
 			continue
+		}
+		if !passes[f.in] {
+			if err := pass(ctx, tree, f.in); err != nil {
+				return err
+			}
+			passes[f.in] = true
 		}
 		found, err := try(ctx, tree, f)
 		if err != nil {
@@ -293,9 +302,21 @@ func try(ctx context.Context, tree string, f fault) (map[string]outcome, error) 
 		if output, err := build.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("building %s with fault %s: %w\n%s", testedBy(s), f.name, err, output)
 		}
-		found[s.name] = runSuite(ctx, tree, s)
+		if found[s.name], err = runSuite(ctx, tree, s); err != nil {
+			return nil, fmt.Errorf("fault %s: %w", f.name, err)
+		}
 	}
 	return found, apply(ctx, tree, "-R", path)
+}
+
+// pass runs the suites of a package without a fault. A suite that fails all the same would seem to notice each fault.
+func pass(ctx context.Context, tree, in string) error {
+	for _, s := range suites[in] {
+		if o, err := runSuite(ctx, tree, s); err != nil || o.noticed {
+			return fmt.Errorf("%s of %s fail without a fault: %w", s.name, in, cmp.Or(err, errors.New("see go test "+strings.Join(s.args, " "))))
+		}
+	}
+	return nil
 }
 
 // testedBy is the package that a suite tests.
@@ -320,13 +341,17 @@ var (
 	stateNumber = regexp.MustCompile(`of (\d+) states`)
 )
 
-func runSuite(ctx context.Context, tree string, s suite) outcome {
+// runSuite runs a suite once. An error is not a failed test: the suite took too long, or there was none.
+func runSuite(ctx context.Context, tree string, s suite) (outcome, error) {
 	began := time.Now()
-	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-v", "-failfast", "-timeout=3m"}, s.args...)...)
+	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-v", "-failfast", "-timeout=10m"}, s.args...)...)
 	cmd.Dir = tree
 	cmd.Env = append(os.Environ(), "RAPID_SHRINKTIME=1ms") // how long a history is does not matter here
 	output, err := cmd.CombinedOutput()
 	o := outcome{ran: true, noticed: err != nil, took: time.Since(began)}
+	if bytes.Contains(output, []byte("panic: test timed out")) || bytes.Contains(output, []byte("no tests to run")) {
+		return o, fmt.Errorf("go test %s: no result: %w\n%s", strings.Join(s.args, " "), err, output)
+	}
 	if states := stateNumber.FindSubmatch(output); states != nil {
 		o.after = string(states[1]) + " states"
 	} else if after := failedAfter.FindSubmatch(output); after != nil {
@@ -338,7 +363,7 @@ func runSuite(ctx context.Context, tree string, s suite) outcome {
 		n, _ := strconv.Atoi(string(seed[1]))
 		o.after = fmt.Sprintf("%d seeds", n+1)
 	}
-	return o
+	return o, nil
 }
 
 var (
