@@ -297,6 +297,19 @@ func TestFixedPreemptsInItsSubset(t *testing.T) {
 	w.expectChoice(pod, "a")
 }
 
+func TestAPodThatOnlyNodesRefusedIsTriedWhenTheFiltersOfNodesChange(t *testing.T) {
+	w := newWorld(t, 9)
+	w.spread(1, adaptive)
+	pod := w.pod("p")
+	w.result = func(*NodeCheck) CheckResult { return Infeasible }
+	w.expectChoice(pod, "NoNodeFits")
+	for _, filters := range []bool{false, true} {
+		if got := w.apply(ClusterChanged{UID: pod.UID, Change: fmt.Sprint(filters), Filters: filters}).OK; got != filters {
+			t.Errorf("a change that is not about a node, and opens nodes: %t: the pod is tried: %t", filters, got)
+		}
+	}
+}
+
 func TestAnExhaustedPodIsLetGoWhenTheLastSlotIsTaken(t *testing.T) {
 	const oneSlot = `{subsets: [{name: a, maxReplicas: 1, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}], scheduleStrategy: {type: Adaptive}}`
 	// No node of a has room for the big pods.

@@ -63,6 +63,7 @@ var suites = map[string][]suite{
 		{random, []string{"-run", budgetRandom, "./pkg/budget"}},
 		{every, []string{"-run", searches, "./pkg/budget"}},
 	},
+	"pkg/budget/census": {{examples, []string{"./pkg/budget/census"}}},
 	"pkg/subset": {
 		{examples, []string{"-run", "^(TestPlan|TestAdmit|TestNoNode|TestLagsBehind|TestSubsetOf|TestAdoptedPods|TestRecordOf|TestSurplus)$", "./pkg/subset"}},
 		{random, []string{"-run", subsetRandom, "./pkg/subset"}},
