@@ -321,10 +321,11 @@ func checkWebhooks(ctx context.Context, c *console.Cluster) (string, []string, e
 				}
 			}
 		}
-		if len(missing) == 2 && installed.leavesOut(name) {
-			leftOut = append(leftOut, name)
-		} else {
+		switch {
+		case len(missing) < 2 || !installed.leavesOut(name):
 			problems = append(problems, missing...)
+		case name != endpoint.SidecarConfiguration: // SidecarSets are not there by default
+			leftOut = append(leftOut, name)
 		}
 	}
 	if len(problems) == 0 {
