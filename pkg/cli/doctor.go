@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -83,6 +84,7 @@ type doctorCommand struct {
 	// beforeInstall is true if Berth is not there yet. The other two say how it will be installed.
 	beforeInstall             bool
 	certificates, migrateFrom string
+	united                    bool
 }
 
 // checks are those that the flags ask for.
@@ -99,6 +101,9 @@ func (c *doctorCommand) checks() []check {
 			return checkKruise(ctx, c, "begin with `kubectl berth migrate --from kruise`, and install with migrateFrom=kruise when it asks for Berth")
 		}})
 	}
+	if c.united {
+		before = append(before, check{"UnitedDeployments", checkKruisesUnited})
+	}
 	return before
 }
 
@@ -111,10 +116,10 @@ func (c *doctorCommand) command(run func(*cobra.Command, []string) error) *cobra
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Whether Berth works on this cluster, and what to do if it does not",
-		Long: `Whether Berth works on this cluster, and what to do if it does not: one line for each check. It looks at the whole cluster and changes nothing. With a
-problem the exit code is 1. A check that could not be made, for instance for lack of rights, is unknown and leaves it 0.
+		Long: `Whether Berth works on this cluster, and what to do if it does not: one line for each check. It looks at the whole cluster and changes nothing: it has the API
+server try, in a dry run, what the webhooks must refuse. With a problem the exit code is 1. A check that could not be made, for instance for lack of rights, is unknown and leaves it 0.
 
-With --before-install it says whether Berth can be installed. --certificates and --migrate-from are then as in the values of the chart.`,
+With --before-install it says whether Berth can be installed. --certificates, --migrate-from and --united-deployments are then as in the values of the chart.`,
 		Example: `  kubectl berth doctor
   kubectl berth doctor --before-install --certificates cert-manager`,
 		Args: cobra.NoArgs,
@@ -133,6 +138,7 @@ With --before-install it says whether Berth can be installed. --certificates and
 	cmd.Flags().BoolVar(&c.beforeInstall, "before-install", false, "Look whether Berth can be installed on this cluster.")
 	cmd.Flags().StringVar(&c.certificates, "certificates", "managed", "With --before-install: the source of the webhooks' certificates, managed or cert-manager.")
 	cmd.Flags().StringVar(&c.migrateFrom, "migrate-from", "", "With --before-install: kruise, if kubectl berth migrate --from kruise asks for Berth.")
+	cmd.Flags().BoolVar(&c.united, "united-deployments", true, "With --before-install: whether Berth will serve UnitedDeployments.")
 	return cmd
 }
 
@@ -174,16 +180,70 @@ func firstOf(problems []string) string {
 	return strings.Join(problems, "; ")
 }
 
+// parts say what of Berth is installed in its namespace.
+type parts struct {
+	// any is false if no Deployment is there. Then Berth runs elsewhere, or not at all, and nothing tells what is left out.
+	any, scheduler bool
+	// args are the arguments of berth-controller. Nil if it has no Deployment.
+	args []string
+}
+
+func partsOf(ctx context.Context, c *console.Cluster) (p parts, err error) {
+	var list appsv1.DeploymentList
+	if err := c.List(ctx, &list, client.InNamespace(systemNamespace)); err != nil {
+		return p, err
+	}
+	for i := range list.Items {
+		d := &list.Items[i]
+		if !isBerth(&d.Spec.Template) {
+			continue
+		}
+		p.any, p.scheduler = true, p.scheduler || d.Name == "berth-scheduler"
+		if containers := d.Spec.Template.Spec.Containers; d.Name == "berth-controller" && len(containers) > 0 {
+			p.args = append([]string{}, containers[0].Args...)
+		}
+	}
+	return p, nil
+}
+
+// off is true if berth-controller runs without a part that it has by default.
+func (p parts) off(flag string) bool { return slices.Contains(p.args, flag+"=false") }
+
+// leavesOut is true if the webhook configurations of a name may be missing. No argument says whether admission is left out.
+func (p parts) leavesOut(name string) bool {
+	switch name {
+	case endpoint.SidecarConfiguration:
+		return true
+	case "berth-budget":
+		return p.off("--budgets") || p.off("--webhooks")
+	default:
+		return p.args != nil
+	}
+}
+
 func checkDefinitions(ctx context.Context, c *console.Cluster) (string, []string, error) {
+	installed, err := partsOf(ctx, c)
+	if err != nil {
+		return "", nil, err
+	}
+	well := "all are Berth's, and store v1beta1"
+	names := endpoint.Definitions
+	if installed.args != nil && !installed.off("--united-deployments") {
+		names = append(slices.Clone(names), endpoint.UnitedDefinition)
+	} else {
+		well += "; UnitedDeployments are not looked at: they are left out, or nobody can tell"
+	}
 	var problems []string
-	for _, name := range endpoint.Definitions {
+	for _, name := range names {
 		definition := &apiextensionsv1.CustomResourceDefinition{}
 		switch err := c.Get(ctx, client.ObjectKey{Name: name}, definition); {
 		case apierrors.IsNotFound(err):
 			problems = append(problems, name+" does not exist: kubectl apply --server-side -k manifests/crd")
 		case err != nil:
 			return "", nil, err
-		case !isBerths(definition):
+		case name == endpoint.UnitedDefinition && !convertsItself(definition):
+			well += "; UnitedDeployments are left to another controller, whose converter their definition names"
+		case name != endpoint.UnitedDefinition && !isBerths(definition):
 			problems = append(problems, name+" is not Berth's, and drops fields that Berth needs: kubectl berth migrate, or apply manifests/crd")
 		case !convertsItself(definition):
 			problems = append(problems, name+" names another converter than Berth, which drops fields that Berth needs: kubectl berth migrate")
@@ -191,7 +251,7 @@ func checkDefinitions(ctx context.Context, c *console.Cluster) (string, []string
 			problems = append(problems, name+" may have objects that are stored as v1alpha1: make the storage migration of docs/versioning.md")
 		}
 	}
-	return "both are Berth's, and store v1beta1", problems, nil
+	return well, problems, nil
 }
 
 // isBerths tells by fields that only Berth's definitions have. Without them the API server would drop the fields.
@@ -239,14 +299,17 @@ func checkConversion(ctx context.Context, c *console.Cluster) (string, []string,
 }
 
 func checkWebhooks(ctx context.Context, c *console.Cluster) (string, []string, error) {
-	var problems []string
+	installed, err := partsOf(ctx, c)
+	if err != nil {
+		return "", nil, err
+	}
+	var problems, leftOut []string
 	for _, name := range endpoint.Configurations {
+		var missing []string
 		for _, object := range []client.Object{&admissionregistrationv1.ValidatingWebhookConfiguration{}, &admissionregistrationv1.MutatingWebhookConfiguration{}} {
 			err := c.Get(ctx, client.ObjectKey{Name: name}, object)
 			if apierrors.IsNotFound(err) {
-				if name != endpoint.SidecarConfiguration {
-					problems = append(problems, fmt.Sprintf("%s %s does not exist: install Berth", kindOf(object), name))
-				}
+				missing = append(missing, fmt.Sprintf("%s %s does not exist: install Berth", kindOf(object), name))
 				continue
 			}
 			if err != nil {
@@ -258,8 +321,53 @@ func checkWebhooks(ctx context.Context, c *console.Cluster) (string, []string, e
 				}
 			}
 		}
+		switch {
+		case len(missing) < 2 || !installed.leavesOut(name):
+			problems = append(problems, missing...)
+		case name != endpoint.SidecarConfiguration: // SidecarSets are not there by default
+			leftOut = append(leftOut, name)
+		}
 	}
-	return "the API server knows where they are and whom to trust", problems, nil
+	if len(problems) == 0 {
+		problems, err = uncalled(ctx, c, leftOut)
+	}
+	well := "the API server calls them"
+	if len(leftOut) > 0 {
+		well += "; left out: " + strings.Join(leftOut, ", ")
+	}
+	return well, problems, err
+}
+
+// uncalled are the problems of the API server with the webhooks. It is asked to create, in a dry run, what the webhooks must refuse. That takes its way to them, the path,
+// the certificate and the handler. Nothing is created, whatever the answer.
+func uncalled(ctx context.Context, c *console.Cluster, leftOut []string) (problems []string, err error) {
+	here := metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "berth-doctor"}
+	for _, probe := range []struct {
+		configuration, webhook string
+		object                 client.Object
+	}{
+		{"berth-webhook", "workloadspread.berth.dev", &v1beta1.WorkloadSpread{ObjectMeta: here, Spec: v1beta1.WorkloadSpreadSpec{
+			TargetReference: v1beta1.TargetReference{APIVersion: "apps.kruise.io/v1alpha1", Kind: "UnitedDeployment", Name: here.Name}, Subsets: []v1beta1.Subset{{Name: "a"}}}}},
+		{"berth-budget", "podunavailablebudgets.budget.berth.dev", &policyv1beta1.PodUnavailableBudget{ObjectMeta: here, Spec: policyv1beta1.PodUnavailableBudgetSpec{
+			Selector:       &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "none"}}},
+			MaxUnavailable: ptr.To(intstr.FromInt32(1))}}},
+	} {
+		if slices.Contains(leftOut, probe.configuration) {
+			continue
+		}
+		err := c.Create(ctx, probe.object, client.DryRunAll)
+		const todo = "see whether Service berth-webhook has endpoints and the API server reaches them, and the log of berth-controller"
+		switch {
+		case err == nil: // the failurePolicy is Ignore
+			problems = append(problems, fmt.Sprintf("the API server does not get an answer from webhook %s, and accepts what that would refuse: %s", probe.webhook, todo))
+		case strings.Contains(err.Error(), fmt.Sprintf("admission webhook %q denied the request", probe.webhook)):
+		case strings.Contains(err.Error(), fmt.Sprintf("failed calling webhook %q", probe.webhook)):
+			problems = append(problems, fmt.Sprintf("%v: %s", err, todo))
+		default:
+			return problems, err
+		}
+	}
+	return problems, nil
 }
 
 func kindOf(object client.Object) string {
@@ -287,6 +395,13 @@ func checkDeployments(ctx context.Context, c *console.Cluster) (string, []string
 }
 
 func checkScheduler(ctx context.Context, c *console.Cluster) (string, []string, error) {
+	installed, err := partsOf(ctx, c)
+	if err != nil {
+		return "", nil, err
+	}
+	if installed.any && !installed.scheduler {
+		return "left out: Berth's plugins must run in a scheduler of yours", nil, nil
+	}
 	well, problems, err := checkLease(ctx, c, "berth-scheduler")
 	if apierrors.IsNotFound(err) {
 		return "", []string{"berth-scheduler has never led: install it, or see its log"}, nil

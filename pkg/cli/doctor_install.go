@@ -81,6 +81,23 @@ func checkKruise(ctx context.Context, c *console.Cluster, todo string) (string, 
 	return "does not serve WorkloadSpreads and PodUnavailableBudgets in this cluster", nil, nil
 }
 
+// checkKruisesUnited looks whether OpenKruise's webhook serves UnitedDeployments. Then its controller does too.
+func checkKruisesUnited(ctx context.Context, c *console.Cluster) (string, []string, error) {
+	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
+	if err := c.Get(ctx, client.ObjectKey{Name: kruiseWebhooks}, configuration); err != nil && !apierrors.IsNotFound(err) {
+		return "", nil, err
+	}
+	for i := range configuration.Webhooks {
+		for _, rule := range configuration.Webhooks[i].Rules {
+			if slices.Contains(rule.Resources, "uniteddeployments") {
+				return "", []string{fmt.Sprintf("OpenKruise serves UnitedDeployments in this cluster (ValidatingWebhookConfiguration %s, webhook %s), and two controllers would create children without end: "+
+					"install with unitedDeployments.enabled=false, or see docs/install.md", kruiseWebhooks, configuration.Webhooks[i].Name)}, nil
+			}
+		}
+	}
+	return "OpenKruise does not serve them in this cluster", nil, nil
+}
+
 func checkCertManager(ctx context.Context, c *console.Cluster) (string, []string, error) {
 	var problems []string
 	for _, name := range []string{"certificates.cert-manager.io", "issuers.cert-manager.io"} {
@@ -160,7 +177,7 @@ func checkRights(ctx context.Context, c *console.Cluster) (string, []string, err
 	return "the components may do their work", problems, nil
 }
 
-// checkVersions compares the tags of images. Images without a tag say nothing.
+// checkVersions compares the tags of images with each other, with the API server and with this program. Images without a tag say nothing, and only tags of releases say a line.
 func checkVersions(ctx context.Context, c *console.Cluster) (string, []string, error) {
 	var running Versions
 	running.readComponents(ctx, c)
@@ -177,7 +194,22 @@ func checkVersions(ctx context.Context, c *console.Cluster) (string, []string, e
 	if len(tags) > 1 {
 		return "", []string{"components of different versions run together (" + strings.Join(said, ", ") + "): install all parts of one version"}, nil
 	}
-	return strings.TrimSpace("all components have one version " + strings.Join(tags, "")), nil, nil
+	well := strings.TrimSpace("all components have one version " + strings.Join(tags, ""))
+	if len(tags) == 0 {
+		return well, nil, nil
+	}
+	server, err := serverVersion(ctx, c)
+	if err != nil {
+		return "", nil, err
+	}
+	release, runs := version.OfTag(tags[0])
+	if wanted, err := version.LineFor(server); err == nil && wanted != "" && release != "" && runs != wanted {
+		return "", []string{fmt.Sprintf("%s is of line %s of Berth, and the API server is Kubernetes %s, which needs line %s: install %s", tags[0], runs, server, wanted, version.Tag(release, wanted))}, nil
+	}
+	if own, _ := version.OfTag(version.Get()); own != "" && release != "" && own != release {
+		well += fmt.Sprintf("; this program is of %s, so it may judge wrongly: take kubectl berth of %s", own, release)
+	}
+	return well, nil, nil
 }
 
 // checkCertificates looks at the authorities by which the API server knows the webhooks. checkWebhooks says if there is none.

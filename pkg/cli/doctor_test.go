@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
@@ -37,6 +38,8 @@ import (
 
 	"github.com/berth-project/berth/manifests"
 	"github.com/berth-project/berth/pkg/cli/console"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/testkit"
 )
@@ -76,8 +79,25 @@ func answering(t *testing.T, cluster *console.Cluster, version string, denied ..
 	}))
 	t.Cleanup(server.Close)
 	cluster.Config = &rest.Config{Host: server.URL}
-	cluster.WithWatch = interceptor.NewClient(cluster.WithWatch, interceptor.Funcs{Create: func(_ context.Context, _ client.WithWatch, object client.Object, _ ...client.CreateOption) error {
+	cluster.WithWatch = interceptor.NewClient(cluster.WithWatch, interceptor.Funcs{Create: func(_ context.Context, _ client.WithWatch, object client.Object, options ...client.CreateOption) error {
+		called := func(webhook string) error {
+			switch {
+			case !slices.Contains(options, client.CreateOption(client.DryRunAll)):
+				t.Errorf("the doctor creates a %T, and not in a dry run", object)
+			case slices.Contains(denied, "no answer of "+webhook):
+				return nil
+			case slices.Contains(denied, "no way to "+webhook):
+				return fmt.Errorf(`Internal error occurred: failed calling webhook %q: no endpoints available for service "berth-webhook"`, webhook)
+			case slices.Contains(denied, "create "+webhook):
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "things"}, "", errors.New("no"))
+			}
+			return fmt.Errorf("admission webhook %q denied the request: it is wrong", webhook)
+		}
 		switch review := object.(type) {
+		case *v1beta1.WorkloadSpread:
+			return called("workloadspread.berth.dev")
+		case *policyv1beta1.PodUnavailableBudget:
+			return called("podunavailablebudgets.budget.berth.dev")
 		case *authorizationv1.SelfSubjectAccessReview:
 			review.Status.Allowed = !slices.Contains(denied, review.Spec.ResourceAttributes.Resource)
 		case *authorizationv1.SubjectAccessReview:
@@ -125,13 +145,21 @@ func installed(t *testing.T) []client.Object {
 	return all
 }
 
-// kruisesWebhook has an entry for pods, and one for spreads.
-func kruisesWebhook() *admissionregistrationv1.ValidatingWebhookConfiguration {
+// without leaves out the objects of a name, for which the chart has a value, and gives berth-controller the argument that goes with it.
+func without(t *testing.T, name string, args ...string) func([]client.Object) []client.Object {
+	return func(objects []client.Object) []client.Object {
+		find[*appsv1.Deployment](t, objects, "berth-controller").Spec.Template.Spec.Containers[0].Args = args
+		return slices.DeleteFunc(objects, func(object client.Object) bool { return object.GetName() == name })
+	}
+}
+
+// kruisesWebhook has an entry for pods, and one for a kind that Berth has too.
+func kruisesWebhook(served string) *admissionregistrationv1.ValidatingWebhookConfiguration {
 	about := func(name, resource string) admissionregistrationv1.ValidatingWebhook {
 		return admissionregistrationv1.ValidatingWebhook{Name: name, Rules: []admissionregistrationv1.RuleWithOperations{{Rule: admissionregistrationv1.Rule{Resources: []string{resource}}}}}
 	}
 	return &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: kruiseWebhooks},
-		Webhooks: []admissionregistrationv1.ValidatingWebhook{about("vpod.kb.io", "pods"), about("vworkloadspread.kb.io", "workloadspreads")}}
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{about("vpod.kb.io", "pods"), about("v"+served+".kb.io", served)}}
 }
 
 func TestDoctorBeforeInstall(t *testing.T) {
@@ -148,10 +176,13 @@ func TestDoctorBeforeInstall(t *testing.T) {
 		"no rights":                                {denied: []string{"namespaces", "clusterroles"}, want: "rights problem: you may not create namespaces, clusterroles: install Berth as an administrator"},
 		"no cert-manager, which nobody needs":      {args: []string{"--certificates=managed"}},
 		"no cert-manager":                          {args: []string{"--certificates=cert-manager"}, want: "cert-manager problem: certificates.cert-manager.io does not exist: install cert-manager first"},
-		"OpenKruise":                               {objects: []client.Object{kruisesWebhook()}, want: "OpenKruise problem: webhook vworkloadspread.kb.io): begin with `kubectl berth migrate --from kruise`"},
-		"OpenKruise, from which somebody migrates": {args: []string{"--migrate-from=kruise"}, objects: []client.Object{kruisesWebhook()}},
-		"a flag that is wrong":                     {args: []string{"--certificates=mine"}, want: "--certificates=mine: it must be managed or cert-manager"},
-		"another flag that is wrong":               {args: []string{"--migrate-from=mine"}, want: "--migrate-from=mine: it must be kruise, or left out"},
+		"OpenKruise":                               {objects: []client.Object{kruisesWebhook("workloadspreads")}, want: "OpenKruise problem: webhook vworkloadspreads.kb.io): begin with `kubectl berth migrate --from kruise`"},
+		"OpenKruise, from which somebody migrates": {args: []string{"--migrate-from=kruise"}, objects: []client.Object{kruisesWebhook("workloadspreads")}},
+		"OpenKruise's UnitedDeployments": {args: []string{"--migrate-from=kruise"}, objects: []client.Object{kruisesWebhook("uniteddeployments")},
+			want: "UnitedDeployments problem: webhook vuniteddeployments.kb.io), and two controllers would create children without end: install with unitedDeployments.enabled=false"},
+		"OpenKruise's UnitedDeployments, which it keeps": {args: []string{"--united-deployments=false"}, objects: []client.Object{kruisesWebhook("uniteddeployments")}},
+		"a flag that is wrong":                           {args: []string{"--certificates=mine"}, want: "--certificates=mine: it must be managed or cert-manager"},
+		"another flag that is wrong":                     {args: []string{"--migrate-from=mine"}, want: "--migrate-from=mine: it must be kruise, or left out"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster := answering(t, clusterOf(t, tc.objects...), cmp.Or(tc.server, "v1.35.4"), tc.denied...)
@@ -224,8 +255,51 @@ func TestDoctor(t *testing.T) {
 			find[*appsv1.Deployment](t, objects, "berth-controller").Spec.Template.Spec.Containers[0].Image = "ghcr.io/berth-project/berth-controller:v0.3.0@sha256:0123"
 			return objects
 		}, want: []string{"versions problem: components of different versions run together (berth-controller v0.3.0, berth-scheduler v0.2.0)"}},
-		"the webhook of OpenKruise": {change: func(objects []client.Object) []client.Object { return append(objects, kruisesWebhook()) },
-			want: []string{"OpenKruise problem: webhook vworkloadspread.kb.io): run `kubectl berth migrate --from kruise` again"}},
+		"components of the other line": {server: "v1.37.1", want: []string{"versions problem: v0.2.0 is of line 1.35 of Berth, and the API server is Kubernetes v1.37.1, which needs line 1.37: install v0.2.0-k8s1.37"}},
+		"components of line 1.37 on its API server": {server: "v1.38.0", change: func(objects []client.Object) []client.Object {
+			for _, name := range []string{"berth-scheduler", "berth-controller"} {
+				find[*appsv1.Deployment](t, objects, name).Spec.Template.Spec.Containers[0].Image += "-k8s1.37"
+			}
+			return objects
+		}},
+		"budgets are left out":           {change: without(t, "berth-budget", "--budgets=false")},
+		"budgets are missing":            {change: without(t, "berth-budget"), want: []string{"webhooks problem: ValidatingWebhookConfiguration berth-budget does not exist"}},
+		"admission is left out":          {change: without(t, "berth-webhook")},
+		"the scheduler is left out":      {change: without(t, "berth-scheduler")},
+		"UnitedDeployments are left out": {change: without(t, endpoint.UnitedDefinition, "--united-deployments=false")},
+		"UnitedDeployments are missing":  {change: without(t, endpoint.UnitedDefinition), want: []string{"definitions problem: uniteddeployments.apps.kruise.io does not exist"}},
+		"half of admission is missing": {change: func(objects []client.Object) []client.Object {
+			return slices.DeleteFunc(objects, func(object client.Object) bool {
+				_, is := object.(*admissionregistrationv1.MutatingWebhookConfiguration)
+				return is && object.GetName() == "berth-webhook"
+			})
+		}, want: []string{"webhooks problem: MutatingWebhookConfiguration berth-webhook does not exist"}},
+		"a webhook that does not answer": {denied: []string{"no answer of workloadspread.berth.dev"},
+			want: []string{"webhooks problem: the API server does not get an answer from webhook workloadspread.berth.dev"}},
+		"a webhook that cannot be called": {denied: []string{"no way to podunavailablebudgets.budget.berth.dev"},
+			want: []string{`webhooks problem: no endpoints available for service "berth-webhook": see whether Service berth-webhook has endpoints`}},
+		"no right to create a spread": {denied: []string{"create workloadspread.berth.dev"}, want: []string{"webhooks unknown: ask for a role"}},
+		"another converter": {change: func(objects []client.Object) []client.Object {
+			find[*apiextensionsv1.CustomResourceDefinition](t, objects, "workloadspreads.apps.kruise.io").Spec.Conversion.Webhook.ClientConfig.Service.Name = "kruise-webhook-service"
+			find[*apiextensionsv1.CustomResourceDefinition](t, objects, endpoint.UnitedDefinition).Spec.Conversion.Webhook.ClientConfig.Service.Name = "kruise-webhook-service"
+			return objects
+		}, want: []string{"definitions problem: workloadspreads.apps.kruise.io names another converter than Berth"}},
+		"a bundle that is none": {change: func(objects []client.Object) []client.Object {
+			endpoint.WebhooksOf(find[*admissionregistrationv1.MutatingWebhookConfiguration](t, objects, "berth-budget"))[0].Client.CABundle = []byte("none")
+			return objects
+		}, want: []string{"certificates problem: has a CA bundle that is none (there is no certificate in it)"}},
+		"a controller that does not lead": {change: func(objects []client.Object) []client.Object {
+			find[*coordinationv1.Lease](t, objects, "berth-controller").Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.Now().Add(-time.Hour)))
+			return objects
+		}, want: []string{"controller problem: no replica of berth-controller has led for 1h0m"}},
+		"a budget that is not enforced": {change: func(objects []client.Object) []client.Object {
+			return append(objects, &policyv1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Status: policyv1beta1.PodUnavailableBudgetStatus{
+				Conditions: []metav1.Condition{{Type: policyv1beta1.ConditionEnforcing, Status: metav1.ConditionFalse, Reason: "Invalid", Message: "it selects nothing"}}}})
+		}, want: []string{"budgets problem: PodUnavailableBudget shop/web: Invalid: it selects nothing"}},
+		"the webhook of OpenKruise": {change: func(objects []client.Object) []client.Object {
+			return append(objects, kruisesWebhook("workloadspreads"))
+		},
+			want: []string{"OpenKruise problem: webhook vworkloadspreads.kb.io): run `kubectl berth migrate --from kruise` again"}},
 		"a lease that nobody renews": {change: func(objects []client.Object) []client.Object {
 			find[*coordinationv1.Lease](t, objects, "berth-scheduler").Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.Now().Add(-time.Hour)))
 			find[*appsv1.Deployment](t, objects, "berth-controller").Status.AvailableReplicas = 1
@@ -254,7 +328,7 @@ func TestDoctor(t *testing.T) {
 		}, want: []string{"spreads problem: /web: PodsNotAdmitted: the webhook is down"}},
 		"no rights": {funcs: interceptor.Funcs{List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
 			return apierrors.NewForbidden(schema.GroupResource{Resource: "things"}, "", errors.New("no"))
-		}}, want: []string{"conversion unknown: ask for a role", "versions unknown: ask", "deployments unknown: ask", "one controller unknown: ask", "spreads unknown: ask", "budgets unknown: ask"}},
+		}}, want: []string{"definitions unknown: ask for a role", "conversion unknown: ask for a role", "webhooks unknown: ask", "versions unknown: ask", "deployments unknown: ask", "scheduler unknown: ask", "one controller unknown: ask", "spreads unknown: ask", "budgets unknown: ask"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects := installed(t)

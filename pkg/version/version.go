@@ -2,7 +2,9 @@
 package version
 
 import (
+	"cmp"
 	"fmt"
+	"regexp"
 	"runtime/debug"
 	"strings"
 
@@ -47,6 +49,26 @@ func LineFor(apiServer string) (string, error) {
 		}
 	}
 	return "", nil
+}
+
+// tag matches the tags of releases.
+var tag = regexp.MustCompile(`^(v\d+\.\d+\.\d+(?:-(?:alpha|beta|rc)\.\d+)?)(?:-k8s(\d+\.\d+))?$`)
+
+// OfTag is the release, such as v1.2.3, and the line that the tag of an image says. Both are empty if it is not the tag of a release.
+func OfTag(text string) (release, line string) {
+	parts := tag.FindStringSubmatch(text)
+	if parts == nil {
+		return "", ""
+	}
+	return parts[1], cmp.Or(parts[2], Lines[0])
+}
+
+// Tag is the tag of the images of a release and a line. That of the first line has no suffix.
+func Tag(release, line string) string {
+	if line == Lines[0] {
+		return release
+	}
+	return release + "-k8s" + line
 }
 
 // Supported are the API servers that some line runs with, in words.

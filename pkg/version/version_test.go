@@ -41,3 +41,22 @@ func TestLinesAreThoseThatAreBuilt(t *testing.T) {
 		t.Errorf("go.mod and hack/lines have the lines %q, this package has %q", want, Lines)
 	}
 }
+
+func TestOfTag(t *testing.T) {
+	for text, want := range map[string][2]string{
+		"v0.2.0":                             {"v0.2.0", "1.35"},
+		"v0.2.0-k8s1.37":                     {"v0.2.0", "1.37"},
+		"v0.2.0-rc.1-k8s1.37":                {"v0.2.0-rc.1", "1.37"},
+		"v0.0.0-20261124120000-0123456789ab": {},
+		"v1":                                 {},
+		"devel":                              {},
+	} {
+		release, line := OfTag(text)
+		if got := [2]string{release, line}; got != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+		if release != "" && Tag(release, line) != text {
+			t.Errorf("%s is read as %s and %s, of which the tag is %s", text, release, line, Tag(release, line))
+		}
+	}
+}
