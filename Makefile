@@ -200,19 +200,19 @@ test test-load test-artifacts: export GOGC := 400
 test: tools build $(BIN)/gotestsum ## 15 to 22 min | Run the tests that each change needs: units, then scenarios and failure specs on a real control plane.
 	$(GO) vet ./...
 	$(GOTEST) --packages='./cmd/... ./manifests/... ./pkg/...' -- $(LEAN)
-	$(GOTEST) --packages="./test/integration $$($(GO) list ./test/... | grep -v -e /test/integration$$ $(patsubst .%,-e %$$,$(ARTIFACTS)) $(patsubst .%,-e %$$,$(subst /...,.*,$(LOAD))))" -- $(LEAN) -count=1 -timeout=30m -skip='$(ALONE)' # the longest first
+	$(GOTEST) --packages="./test/integration $$($(GO) list ./test/... | grep -v -e /test/integration$$ $(patsubst .%,-e %$$,$(ARTIFACTS)) $(patsubst .%,-e %$$,$(subst /...,.*,$(LOAD))))" -- $(LEAN) -count=1 -timeout=60m -skip='$(ALONE)' # the longest first
 
 .PHONY: test-load
 test-load: tools build $(BIN)/kube-scheduler-alone $(BIN)/gotestsum ## 6 min | Disturb and measure: faults of the watch and of binds, a soak, benchmarks, and how long budgets take; each in its short variant.
-	$(GOTEST) --packages='$(LOAD)' -- $(LEAN) -count=1 -timeout=30m
+	$(GOTEST) --packages='$(LOAD)' -- $(LEAN) -count=1 -timeout=60m
 	$(GOTEST) --packages=./test/budget -- $(LEAN) -count=1 -timeout=10m -run='$(ALONE)' -args -slack=4
 
 .PHONY: test-artifacts
 test-artifacts: tools build check-lines $(BIN)/helm $(BIN)/release $(BIN)/gotestsum ## 20 min | Test what people take and read: the other Kubernetes lines, release, chart, sandbox, page and documents.
 	cd hack/tools/release && $(GO) test ./...
 	ui=$$(hack/browser.sh >&2 && echo ./test/ui || echo "test/ui is left out, it needs a browser; see 'make test-ui'" >&2); \
-	$(GOTEST) --packages="./test/install ./test/sandbox $$ui" -- $(LEAN) -count=1 -timeout=30m
-	$(GOTEST) --packages=./test/documents -- $(LEAN) -count=1 -timeout=15m # by itself, because what commands print must be what the pages show
+	$(GOTEST) --packages="./test/install ./test/sandbox $$ui" -- $(LEAN) -count=1 -timeout=60m
+	$(GOTEST) --packages=./test/documents -- $(LEAN) -count=1 -timeout=30m # by itself, because what commands print must be what the pages show
 
 .PHONY: browser
 browser: ## seconds | See that there is a browser for the tests of the page: one on the PATH, or else the Debian package chromium.
