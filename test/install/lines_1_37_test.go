@@ -39,10 +39,14 @@ func TestChangeOfTheLine(t *testing.T) {
 	used.expectUnmoved(t, older)
 	c.expectRefused(t, "chart requires kubeVersion", append([]string{"helm", "upgrade", "berth", "--namespace=kube-system", "--reset-then-reuse-values"}, r.chartOf(older)...)...)
 	predictsNoMove(t, c, "../kubectl-berth")
+	c.expectRefused(t, older+" is of line 1.35 of Berth", "kubectl", "berth", "doctor")
 	used.upgrade(t, newer)
 	used.rollback(t, older)
 	used.upgrade(t, newer)
 	used.end(t)
+	if output, err := c.run(t, "", "kubectl", "berth", "doctor"); !strings.Contains(output, "all components have one version "+newer) {
+		t.Errorf("the doctor: %v, %s", err, output)
+	}
 	predictsNoMove(t, c, "kubectl-berth")
 	runDescheduler(t, k)
 }

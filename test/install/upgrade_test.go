@@ -387,6 +387,25 @@ webhooks:
 		t.Errorf("beside OpenKruise something has changed:\n%s\nbefore:\n%s", now, before)
 	}
 
+	c.apply(t, "default", `
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: kruise-validating-webhook-configuration}
+webhooks:
+- name: vuniteddeployment.kb.io
+  admissionReviewVersions: [v1]
+  sideEffects: None
+  clientConfig: {service: {name: kruise-webhook-service, namespace: kruise-system, path: /validate}}
+  rules: [{apiGroups: [apps.kruise.io], apiVersions: [v1alpha1], operations: [CREATE], resources: [uniteddeployments]}]
+`)
+	before = objects()
+	const united = "OpenKruise serves UnitedDeployments in this cluster (ValidatingWebhookConfiguration kruise-validating-webhook-configuration, webhook vuniteddeployment.kb.io)"
+	c.expectRefused(t, united, "kubectl", "berth", "doctor", "--before-install", "--migrate-from=kruise")
+	c.expectRefused(t, united, append(helm, "--set", "migrateFrom=kruise")...)
+	if now := objects(); now != before {
+		t.Errorf("beside UnitedDeployments of OpenKruise something has changed:\n%s\nbefore:\n%s", now, before)
+	}
+
 	for _, kind := range []string{"Certificate", "Issuer"} {
 		plural := strings.ToLower(kind) + "s"
 		c.apply(t, "default", fmt.Sprintf(`
@@ -400,8 +419,8 @@ spec:
   versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
 `, plural, kind))
 	}
-	c.kubectl(t, "berth", "doctor", "--before-install", "--migrate-from=kruise", "--certificates=cert-manager")
-	if output, err := c.run(t, "", "helm", append(helm[1:], "--set", "migrateFrom=kruise,certificates.source=cert-manager", "--dry-run=server")...); err != nil {
+	c.kubectl(t, "berth", "doctor", "--before-install", "--migrate-from=kruise", "--certificates=cert-manager", "--united-deployments=false")
+	if output, err := c.run(t, "", "helm", append(helm[1:], "--set", "migrateFrom=kruise,certificates.source=cert-manager,unitedDeployments.enabled=false", "--dry-run=server")...); err != nil {
 		t.Errorf("a migration with cert-manager is refused: %v\n%s", err, output)
 	}
 }
@@ -412,6 +431,35 @@ func (c *cluster) expectRefused(t *testing.T, want string, args ...string) {
 	output, err := c.run(t, "", args[0], args[1:]...)
 	if err == nil || !strings.Contains(output, want) {
 		t.Errorf("%s: %v, %s\nwant %q", strings.Join(args, " "), err, output, want)
+	}
+}
+
+// TestTheDoctorNamesFaults breaks a running installation in three ways. The doctor names each fault, and is content again when it is repaired.
+func TestTheDoctorNamesFaults(t *testing.T) {
+	t.Parallel()
+	c, k, dir := installWithKustomize(t)
+	says := func(what, want string) {
+		t.Helper()
+		waitFor(t, what, func(context.Context) (string, error) {
+			output, err := c.run(t, "", "kubectl", "berth", "doctor")
+			if (err == nil) == (want == "") && strings.Contains(output, want) {
+				return "", nil
+			}
+			return output, nil
+		})
+	}
+	says("a doctor without a complaint", "")
+	for what, fault := range map[string]struct{ change, want string }{
+		// A Service without endpoints alone breaks no connection that is there.
+		"a controller that does not run": {"-n berth-system scale deployment berth-controller --replicas=0", "see whether Service berth-webhook has endpoints"},
+		"a binding that was removed":     {"delete clusterrolebinding berth-scheduler", "berth-scheduler may not watch workloadspreads: apply its roles again"},
+		"a scheduler that does not run":  {"-n berth-system scale deployment berth-scheduler --replicas=0", "no replica of berth-scheduler"},
+	} {
+		c.kubectl(t, strings.Fields(fault.change)...)
+		says("the doctor to name "+what, fault.want)
+		c.in(dir).documented(t, "kubectl apply -k .")
+		expectRunning(t, k, "scheduler", "controller")
+		says("a doctor without a complaint after "+what, "")
 	}
 }
 

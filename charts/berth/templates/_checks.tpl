@@ -9,14 +9,17 @@
 {{- end }}
 {{- end }}
 {{- end }}
-{{- if and .Release.IsInstall (ne .Values.migrateFrom "kruise") }}
+{{- if .Release.IsInstall }}
 {{- with lookup "admissionregistration.k8s.io/v1" "ValidatingWebhookConfiguration" "" "kruise-validating-webhook-configuration" }}
 {{- range .webhooks }}
 {{- $resources := list }}
 {{- range .rules }}
 {{- $resources = concat $resources (.resources | default list) }}
 {{- end }}
-{{- if and $resources (not (without $resources "workloadspreads" "podunavailablebudgets")) }}
+{{- if and $.Values.unitedDeployments.enabled (has "uniteddeployments" $resources) }}
+{{- fail (printf "OpenKruise serves UnitedDeployments in this cluster (ValidatingWebhookConfiguration kruise-validating-webhook-configuration, webhook %s), and two controllers would create children without end: install with unitedDeployments.enabled=false, or see docs/install.md" .name) }}
+{{- end }}
+{{- if and $resources (ne $.Values.migrateFrom "kruise") (not (without $resources "workloadspreads" "podunavailablebudgets")) }}
 {{- fail (printf "OpenKruise serves WorkloadSpreads and PodUnavailableBudgets in this cluster (ValidatingWebhookConfiguration kruise-validating-webhook-configuration, webhook %s): begin with `kubectl berth migrate --from kruise`, and install with migrateFrom=kruise when it asks for Berth" .name) }}
 {{- end }}
 {{- end }}
