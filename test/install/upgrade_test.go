@@ -368,17 +368,7 @@ func TestRefusedInstallations(t *testing.T) {
 	old.expectRefused(t, "chart requires kubeVersion", helm...)
 	unchanged(before)
 
-	c.apply(t, "default", `
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingWebhookConfiguration
-metadata: {name: kruise-validating-webhook-configuration}
-webhooks:
-- name: vworkloadspread.kb.io
-  admissionReviewVersions: [v1]
-  sideEffects: None
-  clientConfig: {service: {name: kruise-webhook-service, namespace: kruise-system, path: /validate}}
-  rules: [{apiGroups: [apps.kruise.io], apiVersions: [v1alpha1], operations: [CREATE], resources: [workloadspreads]}]
-`)
+	c.pretendKruise(t, "vworkloadspread.kb.io", "workloadspreads")
 	before = objects()
 	const beside = "OpenKruise serves WorkloadSpreads and PodUnavailableBudgets in this cluster (ValidatingWebhookConfiguration kruise-validating-webhook-configuration, webhook vworkloadspread.kb.io)"
 	c.expectRefused(t, beside, "kubectl", "berth", "doctor", "--before-install")
@@ -387,17 +377,7 @@ webhooks:
 		t.Errorf("beside OpenKruise something has changed:\n%s\nbefore:\n%s", now, before)
 	}
 
-	c.apply(t, "default", `
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingWebhookConfiguration
-metadata: {name: kruise-validating-webhook-configuration}
-webhooks:
-- name: vuniteddeployment.kb.io
-  admissionReviewVersions: [v1]
-  sideEffects: None
-  clientConfig: {service: {name: kruise-webhook-service, namespace: kruise-system, path: /validate}}
-  rules: [{apiGroups: [apps.kruise.io], apiVersions: [v1alpha1], operations: [CREATE], resources: [uniteddeployments]}]
-`)
+	c.pretendKruise(t, "vuniteddeployment.kb.io", "uniteddeployments")
 	before = objects()
 	const united = "OpenKruise serves UnitedDeployments in this cluster (ValidatingWebhookConfiguration kruise-validating-webhook-configuration, webhook vuniteddeployment.kb.io)"
 	c.expectRefused(t, united, "kubectl", "berth", "doctor", "--before-install", "--migrate-from=kruise")
@@ -423,6 +403,22 @@ spec:
 	if output, err := c.run(t, "", "helm", append(helm[1:], "--set", "migrateFrom=kruise,certificates.source=cert-manager,unitedDeployments.enabled=false", "--dry-run=server")...); err != nil {
 		t.Errorf("a migration with cert-manager is refused: %v\n%s", err, output)
 	}
+}
+
+// pretendKruise leaves of OpenKruise's webhooks the one for a resource.
+func (c *cluster) pretendKruise(t *testing.T, webhook, resource string) {
+	t.Helper()
+	c.apply(t, "default", fmt.Sprintf(`
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: kruise-validating-webhook-configuration}
+webhooks:
+- name: %s
+  admissionReviewVersions: [v1]
+  sideEffects: None
+  clientConfig: {service: {name: kruise-webhook-service, namespace: kruise-system, path: /validate}}
+  rules: [{apiGroups: [apps.kruise.io], apiVersions: [v1alpha1], operations: [CREATE], resources: [%s]}]
+`, webhook, resource))
 }
 
 // expectRefused expects that a command fails and says this.

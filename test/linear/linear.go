@@ -101,7 +101,10 @@ type state struct {
 	quotas int
 }
 
-// Check returns an error if there is no order in which the operations obey the rules, or if none was found within the limit. The error names a
+// ErrUndecided is the error of a history of which the search could not tell within its limit whether it has an order.
+var ErrUndecided = errors.New("no order was found in time, and there may be one")
+
+// Check returns an error if there is no order in which the operations obey the rules, or ErrUndecided if none was found within the limit. The error names a
 // temporary file with a drawing of the history.
 func (h *History) Check(limit time.Duration) error {
 	all := []Quotas{h.first}
@@ -135,7 +138,7 @@ func (h *History) Check(limit time.Duration) error {
 	}
 	page := drawing.Name()
 	if result == porcupine.Unknown {
-		return fmt.Errorf("%d operations have no order that was found within %v; see %s", len(history), limit, page)
+		return fmt.Errorf("%d operations, %v: %w; see %s", len(history), limit, ErrUndecided, page)
 	}
 	return fmt.Errorf("%d operations have no order that obeys the quotas. The longest ends before %s; see %s", len(history), h.stuck(history, info), page)
 }
