@@ -208,6 +208,9 @@ func newFleet(t testing.TB, clusters, workloads, replicasInEach int) (*fleet, *r
 			}
 			*store = informer.(still).GetIndexer()
 		}
+		if !m.cache.WaitForCacheSync(t.Context()) { // a cache that has not started is a cluster that does not answer
+			t.Fatal("the cache does not start")
+		}
 		f.clusters[name] = m
 		f.list = append(f.list, Member{Name: name, Reachable: true, Since: since})
 	}
