@@ -236,7 +236,7 @@ func TestAHistoryOfABudgetHasAnOrder(t *testing.T) {
 			if held == 0 {
 				sharp++
 			}
-			h.Waited(map[string]int{missing: held}, r.revisionAt(o.sent.Add(-lag)), r.revisionAt(o.answered.Add(seenLate)))
+			h.Waited("", map[string]int{missing: held}, r.revisionAt(o.sent.Add(-lag)), r.revisionAt(o.answered.Add(seenLate)))
 		}
 		return h
 	}

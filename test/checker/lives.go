@@ -8,15 +8,19 @@ import (
 
 // Life is what became of a pod.
 type Life struct {
-	Name string
-	// Scope is the revision of the pod at its bind, or the latest before that.
-	Scope string
-	// Relabelled is true if the revision of the bound pod has changed since.
-	Relabelled bool
+	Name, UID string
+	// Scopes are the revisions that the pod had, each from its moment on. The first one is that of its creation.
+	Scopes []Scope
 	// Subset is where Berth bound the pod. Empty if it did not, or if it bound the pod in no subset.
 	Subset string
 	// Created, Bound and Gone are zero if the checker has not seen that. A pod that is about to end is gone: its slot is free.
 	Created, Bound, Gone Moment
+}
+
+// Scope is a revision of a pod.
+type Scope struct {
+	Name string
+	Moment
 }
 
 // Moment is when something happened.
@@ -51,14 +55,11 @@ func (c *Checker) Lives(namespace, app string) []Life {
 		uid, now := string(e.object.GetUID()), Moment{e.revision, e.seen}
 		life := lives[uid]
 		if life == nil {
-			life = &Life{Name: e.object.GetName(), Created: now}
+			life = &Life{Name: e.object.GetName(), UID: uid, Created: now}
 			lives[uid], order = life, append(order, uid)
 		}
-		scope := readPod(e.object).scope
-		if life.Bound.Revision == 0 {
-			life.Scope = scope
-		} else if scope != life.Scope {
-			life.Relabelled = true
+		if scope := readPod(e.object).scope; len(life.Scopes) == 0 || life.Scopes[len(life.Scopes)-1].Name != scope {
+			life.Scopes = append(life.Scopes, Scope{scope, now})
 		}
 		if node, _, _ := unstructured.NestedString(e.object.Object, "spec", "nodeName"); node != "" && life.Bound.Revision == 0 {
 			life.Bound, life.Subset = now, readPod(e.object).subset

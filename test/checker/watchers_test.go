@@ -121,9 +121,13 @@ func TestLives(t *testing.T) {
 	h.see(aPod{name: "other"})
 	var got []string
 	for _, l := range h.Lives("ns", "web") {
-		got = append(got, fmt.Sprintf("%s %q %s %v: %d %d %d", l.Name, l.Subset, l.Scope, l.Relabelled, l.Created.Revision, l.Bound.Revision, l.Gone.Revision))
+		var scopes []string
+		for _, s := range l.Scopes {
+			scopes = append(scopes, fmt.Sprint(s.Name, " from ", s.Revision))
+		}
+		got = append(got, fmt.Sprintf("%s %q %v: %d %d %d", l.Name, l.Subset, scopes, l.Created.Revision, l.Bound.Revision, l.Gone.Revision))
 	}
-	want := []string{`p "a" r true: 4 5 9`, `q "" s false: 6 7 0`, `waits "" r false: 10 0 0`}
+	want := []string{`p "a" [r from 4 s from 8]: 4 5 9`, `q "" [s from 6]: 6 7 0`, `waits "" [r from 10]: 10 0 0`}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

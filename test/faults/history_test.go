@@ -2,6 +2,7 @@ package faults
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -68,7 +69,8 @@ func expectLinearizable(t *testing.T, watcher *checker.Checker, p *harness.Proxy
 		if text := object.(*corev1.Binding).Annotations[v1beta1.MatchedAnnotation]; json.Unmarshal([]byte(text), &record) != nil {
 			t.Fatalf("the bind of %s has no record: %q", exchange.Path, text)
 		}
-		attempts[path[6]] = append(attempts[path[6]], attempt{record.Subset, exchange})
+		uid := string(object.(*corev1.Binding).UID) // a StatefulSet gives a name again
+		attempts[uid] = append(attempts[uid], attempt{record.Subset, exchange})
 	}
 	history := linear.New(limits(spread))
 	for _, e := range edits {
@@ -76,16 +78,23 @@ func expectLinearizable(t *testing.T, watcher *checker.Checker, p *harness.Proxy
 	}
 	var unknown []attempt
 	lives := watcher.Lives(ns, spread)
-	for _, life := range lives {
-		sent := attempts[life.Name]
-		if life.Scope != lives[0].Scope || life.Relabelled {
-			t.Fatalf("%s: pod %s has another revision than the first pod, and a history is that of one", spread, life.Name)
+	for i, life := range lives {
+		sent, pod := attempts[life.UID], fmt.Sprint(life.Name, "/", i)
+		if len(life.Scopes) > 1 && !spreads[spread].revisions {
+			t.Fatalf("%s: pod %s has had several revisions, which do not count there", spread, life.Name)
+		}
+		for i, scope := range life.Scopes {
+			seen := scope.Revision
+			if i > 0 {
+				seen = watcher.RevisionAt(scope.Seen.Add(late)) // by the scheduler, which knows new pods only by their revision
+			}
+			history.Changed(pod, scope.Name, scope.Revision, seen)
 		}
 		if life.Bound.Revision > 0 && life.Subset == "" {
 			t.Errorf("%s: pod %s is bound in no subset, although it has to wait, or a subset has no limit", spread, life.Name)
 		}
 		if life.Subset != "" {
-			history.Bound(life.Name, life.Subset, life.Bound.Revision)
+			history.Bound(pod, life.Subset, life.Bound.Revision)
 			committed := -1
 			for i, a := range sent {
 				if a.subset == life.Subset && a.Sent.Before(life.Bound.Seen) {
@@ -98,7 +107,7 @@ func expectLinearizable(t *testing.T, watcher *checker.Checker, p *harness.Proxy
 			}
 			sent = slices.Delete(slices.Clone(sent), committed, committed+1)
 			if life.Gone.Revision > 0 {
-				history.Gone(life.Name, life.Gone.Revision)
+				history.Gone(pod, life.Gone.Revision)
 			}
 		}
 		unknown = append(unknown, sent...)
@@ -115,7 +124,7 @@ func expectLinearizable(t *testing.T, watcher *checker.Checker, p *harness.Proxy
 		if len(mayHold) == 0 {
 			sharp++
 		}
-		history.Waited(mayHold, watcher.RevisionAt(w.from), watcher.RevisionAt(w.to.Add(late)))
+		history.Waited(w.scope, mayHold, watcher.RevisionAt(w.from), watcher.RevisionAt(w.to.Add(late)))
 	}
 	if err := history.Check(time.Minute); err != nil {
 		t.Errorf("%s: %v", spread, err)
@@ -124,14 +133,18 @@ func expectLinearizable(t *testing.T, watcher *checker.Checker, p *harness.Proxy
 	return sharp
 }
 
-type window struct{ from, to time.Time }
+// window is a span in which a pod of a scope waited.
+type window struct {
+	scope    string
+	from, to time.Time
+}
 
 // isPossible is true if the bind is under way at some moment of the span, or the scheduler may take it for that.
 func (a attempt) isPossible(w window) bool {
 	return a.Sent.Before(w.to) && a.Answered.Add(held).After(w.from)
 }
 
-// waits are the spans of patience in which a pod waited for a slot all the time, and the scheduler was idle in the end. Spans begin a quarter of that apart. A pod
+// waits are the spans of patience in which a pod of a scope waited for a slot all the time, and the scheduler was idle in the end. Spans begin a quarter of that apart. A pod
 // whose own binds fail has a slot.
 func waits(lives []checker.Life, attempts map[string][]attempt, now time.Time) (all []window) {
 	if len(lives) == 0 {
@@ -143,12 +156,13 @@ func waits(lives []checker.Life, attempts map[string][]attempt, now time.Time) (
 		if anyOf(attempts, isBusy) {
 			continue
 		}
+		var scopes []string
 		for _, life := range lives {
+			scope := life.Scopes[len(life.Scopes)-1]
 			without := func(m checker.Moment) bool { return m.Revision == 0 || m.Seen.After(to.Add(late)) }
-			has := func(a attempt) bool { return a.isPossible(window{from, to}) }
-			if !life.Created.Seen.After(from) && without(life.Bound) && without(life.Gone) && !slices.ContainsFunc(attempts[life.Name], has) {
-				all = append(all, window{from, to})
-				break
+			has := func(a attempt) bool { return a.isPossible(window{from: from, to: to}) }
+			if !slices.Contains(scopes, scope.Name) && !scope.Seen.After(from) && without(life.Bound) && without(life.Gone) && !slices.ContainsFunc(attempts[life.UID], has) {
+				scopes, all = append(scopes, scope.Name), append(all, window{scope.Name, from, to})
 			}
 		}
 	}

@@ -9,7 +9,8 @@
 // that waits, and never a bind above the quota. So it is part of the span of waiting. An open operation could take effect at any later time, or never, and
 // would excuse all waiting after it.
 //
-// A history has one spread and one revision: quotas count by revision. So it needs no partitions of Porcupine, and the caller must make one History for each.
+// A history is that of one spread, or of one budget, and the caller must make one for each. Each scope has all slots of the quotas for itself. Scopes of one spread are no partitions
+// of Porcupine, because a pod can change its scope: then it takes a slot in the new one, which no quota can stop, and gives back its slot in the old one.
 package linear
 
 import (
@@ -24,56 +25,65 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// History is what happened to the slots of one spread in one scope, or of one budget. Create one with New.
+// History is what happened to the slots of one spread, or of one budget. Create one with New.
 type History struct {
-	first      Quotas
-	subsets    []string
-	pods       map[string]int
-	operations []porcupine.Operation
+	first Quotas
+	// scopes begin with "", which all pods are in at first.
+	subsets, scopes []string
+	pods            map[string]int
+	operations      []porcupine.Operation
 }
 
-// Quotas are the slots of each subset. A subset that is not there has no limit.
+// Quotas are the slots of each subset in each scope. A subset that is not there has no limit.
 type Quotas map[string]int
 
 // New returns an empty history that begins with quotas.
-func New(first Quotas) *History { return &History{first: first, pods: map[string]int{}} }
+func New(first Quotas) *History {
+	return &History{first: first, scopes: []string{""}, pods: map[string]int{}}
+}
 
-// operation is the input of Porcupine. pod and subset are indices, and -1 if they do not matter.
+// operation is the input of Porcupine. pod, subset and scope are indices, and -1 if they do not matter.
 type operation struct {
-	verb        verb
-	pod, subset int
-	name        string
-	quotas      Quotas
+	verb               verb
+	pod, subset, scope int
+	name               string
+	quotas             Quotas
 }
 
 type verb string
 
 const (
-	bind  verb = "bind"
-	leave verb = "leave"
-	edit  verb = "edit"
-	wait  verb = "wait"
+	bind   verb = "bind"
+	leave  verb = "leave"
+	change verb = "change"
+	edit   verb = "edit"
+	wait   verb = "wait"
 )
 
 // Bound adds a bind.
 func (h *History) Bound(pod, subset string, at int64) {
-	h.add(operation{verb: bind, pod: h.podOf(pod), subset: h.subsetOf(subset), name: pod + " in " + subset}, at, at)
+	h.add(operation{verb: bind, pod: h.podOf(pod), subset: indexIn(&h.subsets, subset), scope: -1, name: pod + " in " + subset}, at, at)
 }
 
 // Gone adds the end of a bound pod.
 func (h *History) Gone(pod string, at int64) {
-	h.add(operation{verb: leave, pod: h.podOf(pod), subset: -1, name: pod}, at, at)
+	h.add(operation{verb: leave, pod: h.podOf(pod), subset: -1, scope: -1, name: pod}, at, at)
+}
+
+// Changed adds that a pod has another scope from some moment of the span on. If it is bound, its slot is one of that scope from then on, also if the subset is full.
+func (h *History) Changed(pod, scope string, from, to int64) {
+	h.add(operation{verb: change, pod: h.podOf(pod), subset: -1, scope: indexIn(&h.scopes, scope), name: pod + " to " + scope}, from, to)
 }
 
 // Edited adds new quotas, which count from some moment of the span on.
 func (h *History) Edited(quotas Quotas, from, to int64) {
-	h.add(operation{verb: edit, pod: -1, subset: -1, quotas: quotas, name: fmt.Sprint(map[string]int(quotas))}, from, to)
+	h.add(operation{verb: edit, pod: -1, subset: -1, scope: -1, quotas: quotas, name: fmt.Sprint(map[string]int(quotas))}, from, to)
 }
 
-// Waited adds that some pod waited all the time between from and to. At some moment in between all subsets must have been full. held are slots that were neither taken nor free:
+// Waited adds that some pod of a scope waited all the time between from and to. At some moment in between all subsets must have been full in that scope. held are slots that were neither taken nor free:
 // somebody has sent a bind whose outcome is not known.
-func (h *History) Waited(held map[string]int, from, to int64) {
-	h.add(operation{verb: wait, pod: -1, subset: -1, quotas: held, name: fmt.Sprintf("for a slot, %v held", held)}, from, to)
+func (h *History) Waited(scope string, held map[string]int, from, to int64) {
+	h.add(operation{verb: wait, pod: -1, subset: -1, scope: indexIn(&h.scopes, scope), quotas: held, name: fmt.Sprintf("for a slot, %v held", held)}, from, to)
 }
 
 func (h *History) add(o operation, from, to int64) {
@@ -87,18 +97,29 @@ func (h *History) podOf(name string) int {
 	return h.pods[name]
 }
 
-func (h *History) subsetOf(name string) int {
-	if at := slices.Index(h.subsets, name); at >= 0 {
+// indexIn is the index of a name, which is added if it is new.
+func indexIn(names *[]string, name string) int {
+	if at := slices.Index(*names, name); at >= 0 {
 		return at
 	}
-	h.subsets = append(h.subsets, name)
-	return len(h.subsets) - 1
+	*names = append(*names, name)
+	return len(*names) - 1
 }
 
-// state is comparable. where has a byte for each pod: 0 if it has no slot, else 1 and the index of its subset. quotas is the index of an edit, 0 for those of the beginning.
+// state is comparable. where has the two bytes of a place for each pod. quotas is the index of an edit, 0 for those of the beginning.
 type state struct {
 	where  string
 	quotas int
+}
+
+// place is where a pod counts: the index of its scope, and 0 if it has no slot, else 1 and the index of its subset.
+type place struct{ scope, subset byte }
+
+func (s state) of(pod int) place { return place{s.where[2*pod], s.where[2*pod+1]} }
+
+func (s state) with(pod int, at place) state {
+	s.where = s.where[:2*pod] + string([]byte{at.scope, at.subset}) + s.where[2*pod+2:]
+	return s
 }
 
 // ErrUndecided is the error of a history of which the search could not tell within its limit whether it has an order.
@@ -117,13 +138,13 @@ func (h *History) Check(limit time.Duration) error {
 		}
 	}
 	model := porcupine.Model{
-		Init: func() any { return state{where: strings.Repeat("\x00", len(h.pods))} },
+		Init: func() any { return state{where: strings.Repeat("\x00\x00", len(h.pods))} },
 		Step: func(before, input, _ any) (bool, any) { return h.step(all, before.(state), input.(operation)) },
 		DescribeOperation: func(input, _ any) string {
 			o := input.(operation)
 			return string(o.verb) + " " + o.name
 		},
-		DescribeState: func(s any) string { return fmt.Sprint(h.taken(s.(state)), " of ", all[s.(state).quotas]) },
+		DescribeState: func(s any) string { return h.describe(s.(state), all) },
 	}
 	result, info := porcupine.CheckOperationsVerbose(model, history, limit)
 	if result == porcupine.Ok {
@@ -148,19 +169,20 @@ func (h *History) step(all []Quotas, s state, o operation) (bool, state) {
 	switch o.verb {
 	case bind:
 		quota, limited := all[s.quotas][h.subsets[o.subset]]
-		if s.where[o.pod] != 0 || limited && h.taken(s)[h.subsets[o.subset]] >= quota {
+		was := s.of(o.pod)
+		if was.subset != 0 || limited && h.taken(s, was.scope)[h.subsets[o.subset]] >= quota {
 			return false, s
 		}
-		s.where = s.where[:o.pod] + string([]byte{byte(o.subset + 1)}) + s.where[o.pod+1:]
+		return true, s.with(o.pod, place{was.scope, byte(o.subset + 1)})
 	case leave:
-		if s.where[o.pod] == 0 {
-			return false, s
-		}
-		s.where = s.where[:o.pod] + "\x00" + s.where[o.pod+1:]
+		was := s.of(o.pod)
+		return was.subset != 0, s.with(o.pod, place{was.scope, 0})
+	case change:
+		return true, s.with(o.pod, place{byte(o.scope), s.of(o.pod).subset})
 	case edit:
 		s.quotas = o.subset
 	case wait:
-		taken := h.taken(s)
+		taken := h.taken(s, byte(o.scope))
 		for subset, quota := range all[s.quotas] {
 			if taken[subset]+o.quotas[subset] < quota {
 				return false, s
@@ -170,14 +192,25 @@ func (h *History) step(all []Quotas, s state, o operation) (bool, state) {
 	return true, s
 }
 
-func (h *History) taken(s state) map[string]int {
+// taken are the slots that are taken in a scope.
+func (h *History) taken(s state, scope byte) map[string]int {
 	taken := map[string]int{}
-	for _, at := range []byte(s.where) {
-		if at > 0 {
-			taken[h.subsets[at-1]]++
+	for pod := range len(h.pods) {
+		if at := s.of(pod); at.subset > 0 && at.scope == scope {
+			taken[h.subsets[at.subset-1]]++
 		}
 	}
 	return taken
+}
+
+func (h *History) describe(s state, all []Quotas) string {
+	var parts []string
+	for i, scope := range h.scopes {
+		if taken := h.taken(s, byte(i)); len(taken) > 0 {
+			parts = append(parts, strings.TrimSpace(fmt.Sprint(scope, " ", taken)))
+		}
+	}
+	return fmt.Sprint(strings.Join(parts, ", "), " of ", all[s.quotas])
 }
 
 // stuck describes the first operations that are not part of the longest order.
