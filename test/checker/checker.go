@@ -116,9 +116,7 @@ func (c *Checker) follow(ctx context.Context, client dynamic.Interface, resource
 	if err != nil {
 		return nil, fmt.Errorf("listing %s: %w", resource.Resource, err)
 	}
-	for i := range list.Items {
-		c.record(watch.Event{Type: watch.Added, Object: &list.Items[i]}, true)
-	}
+	c.recordList(list)
 	watcher, err := watchtools.NewRetryWatcherWithContext(ctx, list.GetResourceVersion(), &cache.ListWatch{
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			return client.Resource(resource).Namespace(c.namespace).Watch(ctx, options)
@@ -128,6 +126,15 @@ func (c *Checker) follow(ctx context.Context, client dynamic.Interface, resource
 		return nil, fmt.Errorf("watching %s: %w", resource.Resource, err)
 	}
 	return watcher.ResultChan(), nil
+}
+
+// recordList keeps what a list shows, at the revision of the list: the objects' own revisions only tell when they were written. A pod may be older than the last
+// write of its workload, and is judged by the quotas that were there at the time of the list.
+func (c *Checker) recordList(list *unstructured.UnstructuredList) {
+	for i := range list.Items {
+		list.Items[i].SetResourceVersion(list.GetResourceVersion())
+		c.record(watch.Event{Type: watch.Added, Object: &list.Items[i]}, true)
+	}
 }
 
 // recordAll records events until the watch ends. It returns the next watch, or nil if there is none. When a definition is changed, as the controller does with
@@ -271,7 +278,7 @@ type spread struct {
 	// lends is true if a share without a node goes to the other subsets: strategy Adaptive and a percentage in every subset.
 	lends   bool
 	subsets []limit
-	// history contains the quotas, oldest first.
+	// history contains the quotas, oldest first. All are older than the event that is judged, also if the watch showed them later: each kind has its own watch.
 	history []quotas
 }
 
@@ -444,7 +451,7 @@ func (s *state) amount(spread *spread, value any, unset int64) int64 {
 func (sp *spread) lendsAt(pods int64, at time.Time, grace time.Duration) bool {
 	for i, q := range sp.history {
 		ended := i+1 < len(sp.history) && sp.history[i+1].from.Before(at.Add(-grace))
-		if sp.lends && pods <= q.replicas && !ended && !q.from.After(at) {
+		if sp.lends && pods <= q.replicas && !ended {
 			return true
 		}
 	}
@@ -456,7 +463,7 @@ func (sp *spread) quotaAt(subset string, at time.Time, grace time.Duration) int6
 	highest := int64(0)
 	for i, q := range sp.history {
 		ended := i+1 < len(sp.history) && sp.history[i+1].from.Before(at.Add(-grace))
-		if quota, there := q.quotas[subset]; there && !ended && !q.from.After(at) {
+		if quota, there := q.quotas[subset]; there && !ended {
 			highest = max(highest, quota)
 		}
 	}

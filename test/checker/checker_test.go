@@ -305,3 +305,48 @@ func TestAPodIsBoundToANodeOfItsSubset(t *testing.T) {
 		}
 	})
 }
+
+// TestWhatWasListedIsJudgedAtTheList: a Deployment has changed since its pods were bound, for example because a pod became ready. Its spread has not.
+func TestWhatWasListedIsJudgedAtTheList(t *testing.T) {
+	written := &history{t: t}
+	written.node("node", "")
+	written.spread(anyStrategy())
+	written.bind("p0", "node", "b")
+	written.bind("p1", "node", "b")
+	written.deployment()
+	h := &history{t: t}
+	for _, e := range []int{0, 4, 5, 1, 2, 3} { // in the order of watched
+		list := &unstructured.UnstructuredList{Items: []unstructured.Unstructured{*written.events[e].object.DeepCopy()}}
+		list.SetResourceVersion(fmt.Sprint(len(written.events)))
+		h.recordList(list)
+	}
+	h.expectViolations()
+	h.revision = len(written.events)
+	h.bind("p2", "node", "b")
+	h.expectViolations("pod ns/p2 is number 3 in subset b of spread ns/web, whose quota is 2")
+}
+
+// TestAWatchMayBeLate: each kind has its own watch, so a pod may be seen before the quota that was raised for it.
+func TestAWatchMayBeLate(t *testing.T) {
+	for name, strategy := range map[string]map[string]any{"a quota": {}, "a share that is lent": {"type": "Adaptive"}} {
+		t.Run(name, func(t *testing.T) {
+			h := forge(t)
+			inShares := func(object map[string]any) {
+				object["spec"].(map[string]any)["subsets"].([]any)[0].(map[string]any)["maxReplicas"] = "50%"
+			}
+			h.spread(strategy, inShares)
+			h.bind("p0", "node", "b")
+			h.bind("p1", "node", "b")
+			h.show(map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"namespace": "ns", "name": "web", "uid": "web"}, "spec": map[string]any{"replicas": int64(6)}})
+			h.events[len(h.events)-1].seen = time.Now().Add(time.Second)
+			h.bind("p2", "node", "b")
+			h.expectViolations()
+			for i := range 4 {
+				h.bind(fmt.Sprint("q", i), "node", "b")
+			}
+			if len(h.Violations()) == 0 {
+				t.Error("seven pods for six replicas are no violation")
+			}
+		})
+	}
+}
