@@ -37,50 +37,51 @@ func TestApproach(t *testing.T) {
 
 // TestApproachArrives lets random places go to random shares, where new replicas get ready or not. The sum never exceeds the limit, ready replicas never become fewer than the total because of a
 // move, and if all get ready, every place arrives.
-func TestApproachArrives(t *testing.T) {
-	worlds.Check(t, "places", 2000, func(t rapid.TB, r *worlds.History) {
-		places := make([]Place, 1+r.IntN(5))
-		var total, before int32
+func TestApproachArrives(t *testing.T) { worlds.Check(t, "places", 2000, approach) }
+
+func approach(t rapid.TB, r *worlds.History) {
+	t.Helper()
+	places := make([]Place, 1+r.IntN(5))
+	var total, before int32
+	for i := range places {
+		n, share := int32(r.IntN(12)), int32(r.IntN(12))
+		places[i] = Place{Asked: n, Running: n, Ready: n, Share: share, Wanted: share}
+		total += share
+		before += n
+	}
+	limit := total + 1 + int32(r.IntN(4))
+	for step := 0; ; step++ {
+		next := Approach(limit, places)
+		var sum, ready int32
 		for i := range places {
-			n, share := int32(r.IntN(12)), int32(r.IntN(12))
-			places[i] = Place{Asked: n, Running: n, Ready: n, Share: share, Wanted: share}
-			total += share
-			before += n
+			p := &places[i]
+			p.Asked = next[i]
+			if p.Running, p.Ready = min(p.Running, next[i]), min(p.Ready, next[i]); r.IntN(3) > 0 {
+				p.Running = next[i]
+			}
+			sum += next[i]
+			ready += p.Ready
 		}
-		limit := total + 1 + int32(r.IntN(4))
-		for step := 0; ; step++ {
-			next := Approach(limit, places)
-			var sum, ready int32
-			for i := range places {
-				p := &places[i]
-				p.Asked = next[i]
-				if p.Running, p.Ready = min(p.Running, next[i]), min(p.Ready, next[i]); r.IntN(3) > 0 {
-					p.Running = next[i]
-				}
-				sum += next[i]
-				ready += p.Ready
-			}
-			if sum > limit {
-				t.Fatalf("%d of %d: %+v", sum, limit, places)
-			}
-			if ready < min(total, before) {
-				t.Fatalf("%d ready of %d, and %d were: %+v", ready, total, before, places)
-			}
-			arrived := true
-			for i := range places {
-				p := &places[i]
-				p.Ready = p.Running
-				arrived = arrived && p.Asked == p.Share && p.Ready == p.Share
-			}
-			before = min(total, readyIn(places))
-			if arrived {
-				break
-			}
-			if step > 200 {
-				t.Fatalf("still on the way: %+v", places)
-			}
+		if sum > limit {
+			t.Fatalf("%d of %d: %+v", sum, limit, places)
 		}
-	})
+		if ready < min(total, before) {
+			t.Fatalf("%d ready of %d, and %d were: %+v", ready, total, before, places)
+		}
+		arrived := true
+		for i := range places {
+			p := &places[i]
+			p.Ready = p.Running
+			arrived = arrived && p.Asked == p.Share && p.Ready == p.Share
+		}
+		before = min(total, readyIn(places))
+		if arrived {
+			break
+		}
+		if step > 200 {
+			t.Fatalf("still on the way: %+v", places)
+		}
+	}
 }
 
 func readyIn(places []Place) (n int32) {

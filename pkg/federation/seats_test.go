@@ -70,99 +70,102 @@ func TestSeatsAreHeld(t *testing.T) {
 // TestWorkloadsDoNotCountTheSameRoom plans FederatedReplicaSets of several shapes at the same time, over clusters that report their room late. Writes arrive late and in any order. A cluster
 // is never asked for more than it has reported.
 func TestWorkloadsDoNotCountTheSameRoom(t *testing.T) {
+	worlds.Check(t, "seats", 300, workloadsShareRoom)
+}
+
+func workloadsShareRoom(t rapid.TB, random *worlds.History) {
+	t.Helper()
 	sizes := map[string]int32{"one": 1, "two": 2, "three": 3}
-	worlds.Check(t, "seats", 300, func(t rapid.TB, random *worlds.History) {
-		now := start
-		var seats Seats
-		var all []*world
-		rooms := map[string]int32{"a": int32(random.IntN(30)), "b": int32(random.IntN(30)), "c": int32(random.IntN(30))}
-		reported := map[string]*Room{}
-		for i := range 2 + random.IntN(6) {
-			p := policyOf(int32(1+random.IntN(25)), random.IntN(2) == 0, map[string]Bounds{"*": {Max: allocation.Unlimited, Weight: 1}})
-			p.Namespace, p.Shape = fmt.Sprint("ns", i), []string{"one", "two", "three"}[random.IntN(3)]
-			w := newWorld(t, nil, p, 0, 0, 0)
-			all = append(all, w)
-		}
-		used := func(cluster int, bound bool) (n int32) {
-			for _, w := range all {
-				c := w.clusters[cluster]
-				if bound {
-					n += c.bound() * sizes[w.policy.Shape]
-				} else {
-					n += c.asked() * sizes[w.policy.Shape]
-				}
+	now := start
+	var seats Seats
+	var all []*world
+	rooms := map[string]int32{"a": int32(random.IntN(30)), "b": int32(random.IntN(30)), "c": int32(random.IntN(30))}
+	reported := map[string]*Room{}
+	for i := range 2 + random.IntN(6) {
+		p := policyOf(int32(1+random.IntN(25)), random.IntN(2) == 0, map[string]Bounds{"*": {Max: allocation.Unlimited, Weight: 1}})
+		p.Namespace, p.Shape = fmt.Sprint("ns", i), []string{"one", "two", "three"}[random.IntN(3)]
+		w := newWorld(t, nil, p, 0, 0, 0)
+		all = append(all, w)
+	}
+	used := func(cluster int, bound bool) (n int32) {
+		for _, w := range all {
+			c := w.clusters[cluster]
+			if bound {
+				n += c.bound() * sizes[w.policy.Shape]
+			} else {
+				n += c.asked() * sizes[w.policy.Shape]
 			}
-			return n
 		}
-		pending := map[*world][]Wanted{}
-		write := func(w *world) {
-			for _, wanted := range pending[w] {
-				if random.IntN(8) > 0 { // or the hub crashes
-					w.write(wanted)
-				}
+		return n
+	}
+	pending := map[*world][]Wanted{}
+	write := func(w *world) {
+		for _, wanted := range pending[w] {
+			if random.IntN(8) > 0 { // or the hub crashes
+				w.write(wanted)
 			}
-			delete(pending, w)
 		}
-		for range random.Steps(60) {
-			now = now.Add(time.Duration(random.IntN(5000)) * time.Millisecond)
-			for i, name := range []string{"a", "b", "c"} {
-				if reported[name] == nil || random.IntN(3) == 0 {
-					reported[name] = &Room{At: now, Seats: map[string]int32{}, Bound: map[string]int32{}}
-					for _, w := range all {
-						reported[name].Bound[w.policy.Key()] = w.clusters[i].bound()
-					}
-					for shape, size := range sizes {
-						reported[name].Seats[shape] = max(rooms[name]-used(i, true), 0) / size
-					}
-				}
-				// Schedulers bind some pods of some workloads.
+		delete(pending, w)
+	}
+	for range random.Steps(60) {
+		now = now.Add(time.Duration(random.IntN(5000)) * time.Millisecond)
+		for i, name := range []string{"a", "b", "c"} {
+			if reported[name] == nil || random.IntN(3) == 0 {
+				reported[name] = &Room{At: now, Seats: map[string]int32{}, Bound: map[string]int32{}}
 				for _, w := range all {
-					c := w.clusters[i]
-					if c.local == nil || random.IntN(2) == 0 {
-						continue
-					}
-					for len(c.local.Pods) > int(c.local.Replicas) {
-						c.local.Pods = c.local.Pods[1:]
-					}
-					for len(c.local.Pods) < int(c.local.Replicas) {
-						c.local.Pods = append(c.local.Pods, Pod{})
-					}
-					for j := range c.local.Pods {
-						if p := &c.local.Pods[j]; !p.Bound && used(i, true)+sizes[w.policy.Shape] <= rooms[name] && random.IntN(3) > 0 {
-							p.Bound, p.Available = true, true
-						}
-					}
+					reported[name].Bound[w.policy.Key()] = w.clusters[i].bound()
+				}
+				for shape, size := range sizes {
+					reported[name].Seats[shape] = max(rooms[name]-used(i, true), 0) / size
 				}
 			}
-			w := all[random.IntN(len(all))]
-			if random.IntN(3) == 0 {
-				w.policy.Replicas = int32(1 + random.IntN(25))
-			}
-			write(w) // one worker plans a workload at a time
-			w.now = now
-			in := w.observe()
-			in.Seats = &seats
-			for i := range in.Members {
-				m := &in.Members[i]
-				m.Room = reported[m.Name]
-				seats.Set(m.Name, w.policy.Key(), w.policy.Shape, w.clusters[i].asked())
-			}
-			plan := w.policy.Plan(in)
-			w.policy.Hold(&seats, &plan)
-			w.status = stored(plan.Status)
-			pending[w] = plan.Clusters
-			for _, other := range all {
-				if random.IntN(2) == 0 {
-					write(other)
+			// Schedulers bind some pods of some workloads.
+			for _, w := range all {
+				c := w.clusters[i]
+				if c.local == nil || random.IntN(2) == 0 {
+					continue
 				}
-			}
-			for i, name := range []string{"a", "b", "c"} {
-				if got := used(i, false); got > rooms[name] {
-					t.Fatalf("%s is asked for %d and has room for %d", name, got, rooms[name])
+				for len(c.local.Pods) > int(c.local.Replicas) {
+					c.local.Pods = c.local.Pods[1:]
+				}
+				for len(c.local.Pods) < int(c.local.Replicas) {
+					c.local.Pods = append(c.local.Pods, Pod{})
+				}
+				for j := range c.local.Pods {
+					if p := &c.local.Pods[j]; !p.Bound && used(i, true)+sizes[w.policy.Shape] <= rooms[name] && random.IntN(3) > 0 {
+						p.Bound, p.Available = true, true
+					}
 				}
 			}
 		}
-	})
+		w := all[random.IntN(len(all))]
+		if random.IntN(3) == 0 {
+			w.policy.Replicas = int32(1 + random.IntN(25))
+		}
+		write(w) // one worker plans a workload at a time
+		w.now = now
+		in := w.observe()
+		in.Seats = &seats
+		for i := range in.Members {
+			m := &in.Members[i]
+			m.Room = reported[m.Name]
+			seats.Set(m.Name, w.policy.Key(), w.policy.Shape, w.clusters[i].asked())
+		}
+		plan := w.policy.Plan(in)
+		w.policy.Hold(&seats, &plan)
+		w.status = stored(plan.Status)
+		pending[w] = plan.Clusters
+		for _, other := range all {
+			if random.IntN(2) == 0 {
+				write(other)
+			}
+		}
+		for i, name := range []string{"a", "b", "c"} {
+			if got := used(i, false); got > rooms[name] {
+				t.Fatalf("%s is asked for %d and has room for %d", name, got, rooms[name])
+			}
+		}
+	}
 }
 
 func TestFiguresThatAreNotUsed(t *testing.T) {

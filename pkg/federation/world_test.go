@@ -403,6 +403,11 @@ func TestNothingIsMovedInVainWhenAClockJumps(t *testing.T) {
 	worlds.Check(t, "clusters and a clock", 120, nothingIsMovedInVain(true))
 }
 
+// TestHistories plays the histories that found a fault.
+func TestHistories(t *testing.T) {
+	worlds.Replay(t, map[string]worlds.Play{"clusters": nothingIsMovedInVain(false), "clusters and a clock": nothingIsMovedInVain(true), "seats": workloadsShareRoom})
+}
+
 func nothingIsMovedInVain(jumps bool) worlds.Play {
 	return func(t rapid.TB, random *worlds.History) {
 		clusters := map[string]Bounds{"*": weight(1)}

@@ -174,7 +174,7 @@ func (w *world) describe() string {
 
 // history publishes, restarts and replaces at random. Then a good version is published, and everything comes to rest with it.
 func history(t rapid.TB, h *worlds.History) {
-	w := &world{t: t, random: h, now: now, out: map[string]bool{}, limit: 1 + h.Number("more than", 3), mirror: strings.TrimPrefix(h.Pick("from ", "from mirror/"), "from ")}
+	w := &world{t: t, random: h, now: now, out: map[string]bool{}, limit: 1 + h.Number("more than", 3), mirror: map[string]string{"plain images": "", "mirrored images": "mirror/"}[h.Pick("plain images", "mirrored images")]}
 	w.publish(2, 2, 0)
 	for i := range poolSize {
 		w.pods = append(w.pods, w.create(fmt.Sprint("p", i)))
@@ -218,3 +218,6 @@ func history(t rapid.TB, h *worlds.History) {
 }
 
 func TestWorld(t *testing.T) { worlds.Check(t, "pods", 30, history) }
+
+// TestHistories plays the histories that found a fault.
+func TestHistories(t *testing.T) { worlds.Replay(t, map[string]worlds.Play{"pods": history}) }

@@ -305,16 +305,26 @@ const (
 //
 // Some worlds look ahead. In half of these the scheduler answers, though late and with old answers in between.
 func TestNothingThatRunsIsDeletedToFindOut(t *testing.T) {
-	worlds.Check(t, "rooms", 150, nothingIsDeletedToFindOut(false, "reserve", "plain", "look ahead", "look ahead with answers"))
+	worlds.Check(t, "rooms", 150, roomsChange)
 }
 
 // TestNothingThatRunsIsDeletedWhenAClockJumps is the same while the controller's clock jumps by an hour, back and forth. Once it is right again, everything comes to rest within an hour and the times
 // that there always are: a condition whose time is an hour ahead is an hour longer in force.
 func TestNothingThatRunsIsDeletedWhenAClockJumps(t *testing.T) {
-	worlds.Check(t, "rooms and a clock", 100, nothingIsDeletedToFindOut(true, "reserve", "plain"))
+	worlds.Check(t, "rooms and a clock", 100, roomsChangeAndAClockJumps)
 }
 
-func nothingIsDeletedToFindOut(jumps bool, kinds ...string) func(rapid.TB, *worlds.History) {
+// TestHistories plays the histories that found a fault.
+func TestHistories(t *testing.T) {
+	worlds.Replay(t, map[string]worlds.Play{"rooms": roomsChange, "rooms and a clock": roomsChangeAndAClockJumps, "look ahead": noPodWaits, "children": childrenGo, "clusters": clustersGoAndReturn})
+}
+
+var (
+	roomsChange               = nothingIsDeletedToFindOut(false, "reserve", "plain", "look ahead", "look ahead with answers")
+	roomsChangeAndAClockJumps = nothingIsDeletedToFindOut(true, "reserve", "plain")
+)
+
+func nothingIsDeletedToFindOut(jumps bool, kinds ...string) worlds.Play {
 	return func(t rapid.TB, random *worlds.History) {
 		kind := random.Pick(kinds...)
 		subsets := []Subset{{Name: "a"}, {Name: "b"}, {Name: "c"}}[:2+random.IntN(2)]
@@ -437,142 +447,145 @@ func (w *world) rest() {
 }
 
 // TestNoPodWaitsWithLookAhead: while the scheduler answers and the room stays as it is, no pod is made that finds no node.
-func TestNoPodWaitsWithLookAhead(t *testing.T) {
-	worlds.Check(t, "look ahead", 40, func(t rapid.TB, random *worlds.History) {
-		policy := policyOf(0, Subset{Name: "a"}, Subset{Name: "b", Min: count(int32(random.IntN(2)))}, Subset{Name: "c"})
-		policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable, LookAhead: true}
-		w := newWorld(t, random, policy)
-		w.answers = true
-		w.room = []int32{int32(random.IntN(9)), int32(1 + random.IntN(9)), 100}
-		for range 5 {
-			policy.Replicas = int32(random.IntN(25))
-			policy.Surge = max((policy.Replicas+3)/4, 1)
-			w.generation, w.since = w.generation+1, w.now
-			w.say("%d replicas, room %v", policy.Replicas, w.room)
-			w.reconcile(false) // it waits for the answer
-			w.now = w.now.Add(time.Second)
+func TestNoPodWaitsWithLookAhead(t *testing.T) { worlds.Check(t, "look ahead", 40, noPodWaits) }
+
+func noPodWaits(t rapid.TB, random *worlds.History) {
+	t.Helper()
+	policy := policyOf(0, Subset{Name: "a"}, Subset{Name: "b", Min: count(int32(random.IntN(2)))}, Subset{Name: "c"})
+	policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable, LookAhead: true}
+	w := newWorld(t, random, policy)
+	w.answers = true
+	w.room = []int32{int32(random.IntN(9)), int32(1 + random.IntN(9)), 100}
+	for range 5 {
+		policy.Replicas = int32(random.IntN(25))
+		policy.Surge = max((policy.Replicas+3)/4, 1)
+		w.generation, w.since = w.generation+1, w.now
+		w.say("%d replicas, room %v", policy.Replicas, w.room)
+		w.reconcile(false) // it waits for the answer
+		w.now = w.now.Add(time.Second)
+		w.answer()
+		for range 40 {
+			w.round(false)
 			w.answer()
-			for range 40 {
-				w.round(false)
-				w.answer()
-			}
-			if w.waited > 0 || w.ready() != policy.Replicas {
-				w.fail("%d pods waited, and %d of %d are ready: %s", w.waited, w.ready(), policy.Replicas, w)
-			}
 		}
-	})
+		if w.waited > 0 || w.ready() != policy.Replicas {
+			w.fail("%d pods waited, and %d of %d are ready: %s", w.waited, w.ready(), policy.Replicas, w)
+		}
+	}
 }
 
 // TestChildrenGoWhenOthersAreReady removes and adds subsets, switches the kind, and makes duplicates, with crashes between writes. At every write the sum holds, and
 // ready pods never become fewer than the total. In the end only the right children are left.
-func TestChildrenGoWhenOthersAreReady(t *testing.T) {
-	worlds.Check(t, "children", 100, func(t rapid.TB, random *worlds.History) {
-		policy := policyOf(int32(1+random.IntN(12)), Subset{Name: "a"}, Subset{Name: "b"})
-		if random.IntN(2) == 0 {
-			policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable}
-		}
-		w := newWorld(t, random, policy)
-		w.room = []int32{100, 100, 100, 100}
-		for range 4 {
-			w.round(false)
-		}
-		for range 4 {
-			switch random.IntN(3) {
-			case 0:
-				names := [][]string{{"a", "b"}, {"b", "c"}, {"c"}, {"a", "c", "d"}}[random.IntN(4)]
-				policy.Subsets = nil
-				for _, name := range names {
-					policy.Subsets = append(policy.Subsets, Subset{Name: name})
-				}
-				w.say("subsets %v", names)
-			case 1:
-				if policy.Template.Kind == DeploymentKind {
-					policy.Template = &Template{Kind: CloneSetKind}
-				} else {
-					policy.Template = &Template{Kind: DeploymentKind}
-				}
-				w.say("kind %s", policy.Template.Kind)
-			case 2:
-				copied := w.children[random.IntN(len(w.children))]
-				copied.Name, copied.Pods = copied.Name+"-copy", nil
-				w.children = append(w.children, copied)
-				w.say("copy of %s with %d", copied.Subset, copied.Replicas)
+func TestChildrenGoWhenOthersAreReady(t *testing.T) { worlds.Check(t, "children", 100, childrenGo) }
+
+func childrenGo(t rapid.TB, random *worlds.History) {
+	t.Helper()
+	policy := policyOf(int32(1+random.IntN(12)), Subset{Name: "a"}, Subset{Name: "b"})
+	if random.IntN(2) == 0 {
+		policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable}
+	}
+	w := newWorld(t, random, policy)
+	w.room = []int32{100, 100, 100, 100}
+	for range 4 {
+		w.round(false)
+	}
+	for range 4 {
+		switch random.IntN(3) {
+		case 0:
+			names := [][]string{{"a", "b"}, {"b", "c"}, {"c"}, {"a", "c", "d"}}[random.IntN(4)]
+			policy.Subsets = nil
+			for _, name := range names {
+				policy.Subsets = append(policy.Subsets, Subset{Name: name})
 			}
-			for range 5 + random.IntN(20) {
-				w.round(random.IntN(4) == 0)
+			w.say("subsets %v", names)
+		case 1:
+			if policy.Template.Kind == DeploymentKind {
+				policy.Template = &Template{Kind: CloneSetKind}
+			} else {
+				policy.Template = &Template{Kind: DeploymentKind}
 			}
+			w.say("kind %s", policy.Template.Kind)
+		case 2:
+			copied := w.children[random.IntN(len(w.children))]
+			copied.Name, copied.Pods = copied.Name+"-copy", nil
+			w.children = append(w.children, copied)
+			w.say("copy of %s with %d", copied.Subset, copied.Replicas)
 		}
-		for range 100 {
-			w.round(false)
+		for range 5 + random.IntN(20) {
+			w.round(random.IntN(4) == 0)
 		}
-		if len(w.children) != len(policy.Subsets) || w.asked() != policy.Replicas || w.ready() != policy.Replicas {
-			w.fail("it ends with %d children for %d subsets: %s", len(w.children), len(policy.Subsets), w)
-		}
-	})
+	}
+	for range 100 {
+		w.round(false)
+	}
+	if len(w.children) != len(policy.Subsets) || w.asked() != policy.Replicas || w.ready() != policy.Replicas {
+		w.fail("it ends with %d children for %d subsets: %s", len(w.children), len(policy.Subsets), w)
+	}
 }
 
 // TestClustersGoAwayAndReturn has subsets in the cluster of the UnitedDeployment and in members that go away and return at random, with crashes between writes. Whatever is raised,
 // all children together, in clusters that answer or not, ask for no more than the total and the surge, but for clusters that have been away for so long that others run their replicas.
 // No pod ends that is missed. With strategy Fixed nobody runs what is in a cluster that does not answer. In the end, everything is as it should be.
-func TestClustersGoAwayAndReturn(t *testing.T) {
-	worlds.Check(t, "clusters", 300, func(t rapid.TB, random *worlds.History) {
-		all := []Subset{{Name: "a", Cluster: "m1"}, {Name: "b", Cluster: "m1"}, {Name: "c", Cluster: "m2"}, {Name: "d"}}
-		random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-		policy := policyOf(int32(1+random.IntN(20)), all[:2+random.IntN(3)]...)
-		if random.IntN(2) == 0 {
-			policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable}
-			for i := range policy.Subsets {
-				if random.IntN(3) == 0 {
-					policy.Subsets[i].Min = count(int32(random.IntN(4)))
-				}
+func TestClustersGoAwayAndReturn(t *testing.T) { worlds.Check(t, "clusters", 300, clustersGoAndReturn) }
+
+func clustersGoAndReturn(t rapid.TB, random *worlds.History) {
+	t.Helper()
+	all := []Subset{{Name: "a", Cluster: "m1"}, {Name: "b", Cluster: "m1"}, {Name: "c", Cluster: "m2"}, {Name: "d"}}
+	random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	policy := policyOf(int32(1+random.IntN(20)), all[:2+random.IntN(3)]...)
+	if random.IntN(2) == 0 {
+		policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable}
+		for i := range policy.Subsets {
+			if random.IntN(3) == 0 {
+				policy.Subsets[i].Min = count(int32(random.IntN(4)))
 			}
 		}
-		w := newWorld(t, random, policy)
-		w.room, w.clusters, w.away = []int32{100, 100, 100, 100}, []string{"m1", "m2"}, map[string]time.Time{}
-		for range random.Steps(80) {
-			switch random.IntN(10) {
-			case 0, 1:
-				name := w.clusters[random.IntN(2)]
-				if _, away := w.away[name]; away {
-					delete(w.away, name)
-					w.say("%s returns", name)
-				} else {
-					w.away[name] = w.now
-					for _, c := range w.status.Clusters {
-						if c.Name == name && (c.State == v1beta1.ClusterUnreachable || c.State == v1beta1.ClusterLost) {
-							w.away[name] = c.Since.Time // nobody has noticed that it was there meanwhile
-						}
+	}
+	w := newWorld(t, random, policy)
+	w.room, w.clusters, w.away = []int32{100, 100, 100, 100}, []string{"m1", "m2"}, map[string]time.Time{}
+	for range random.Steps(80) {
+		switch random.IntN(10) {
+		case 0, 1:
+			name := w.clusters[random.IntN(2)]
+			if _, away := w.away[name]; away {
+				delete(w.away, name)
+				w.say("%s returns", name)
+			} else {
+				w.away[name] = w.now
+				for _, c := range w.status.Clusters {
+					if c.Name == name && (c.State == v1beta1.ClusterUnreachable || c.State == v1beta1.ClusterLost) {
+						w.away[name] = c.Since.Time // nobody has noticed that it was there meanwhile
 					}
-					w.say("%s goes away", name)
 				}
-			case 2:
-				policy.Replicas = int32(random.IntN(25))
-				policy.Surge = max((policy.Replicas+3)/4, 1)
-				w.say("%d replicas", policy.Replicas)
-			case 3:
-				if random.IntN(3) == 0 {
-					policy.Subsets = slices.Clone(all[:1+random.IntN(4)])
-					w.say("subsets %v", policy.Subsets)
-				}
-			case 4:
-				if len(w.away) > 0 && random.IntN(3) == 0 {
-					w.now = w.now.Add(allocation.LostAfter)
-				}
+				w.say("%s goes away", name)
 			}
-			w.clustersRound(random.IntN(4) == 0)
+		case 2:
+			policy.Replicas = int32(random.IntN(25))
+			policy.Surge = max((policy.Replicas+3)/4, 1)
+			w.say("%d replicas", policy.Replicas)
+		case 3:
+			if random.IntN(3) == 0 {
+				policy.Subsets = slices.Clone(all[:1+random.IntN(4)])
+				w.say("subsets %v", policy.Subsets)
+			}
+		case 4:
+			if len(w.away) > 0 && random.IntN(3) == 0 {
+				w.now = w.now.Add(allocation.LostAfter)
+			}
 		}
-		clear(w.away)
-		w.say("all return")
-		for range 100 {
-			w.clustersRound(false)
-		}
-		if len(w.children) != len(policy.Subsets) || w.asked() != policy.Replicas || w.ready() != policy.Replicas {
-			w.fail("it ends with %d children for %d subsets, %d replicas: %s", len(w.children), len(policy.Subsets), policy.Replicas, w)
-		}
-		if len(w.status.Clusters) != len(policy.Clusters()) {
-			w.fail("the status remembers %v", w.status.Clusters)
-		}
-	})
+		w.clustersRound(random.IntN(4) == 0)
+	}
+	clear(w.away)
+	w.say("all return")
+	for range 100 {
+		w.clustersRound(false)
+	}
+	if len(w.children) != len(policy.Subsets) || w.asked() != policy.Replicas || w.ready() != policy.Replicas {
+		w.fail("it ends with %d children for %d subsets, %d replicas: %s", len(w.children), len(policy.Subsets), policy.Replicas, w)
+	}
+	if len(w.status.Clusters) != len(policy.Clusters()) {
+		w.fail("the status remembers %v", w.status.Clusters)
+	}
 }
 
 // clustersRound is a reconcile and some time, in which a ready pod ends only if there are enough.

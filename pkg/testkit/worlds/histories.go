@@ -2,6 +2,7 @@ package worlds
 
 import (
 	"bufio"
+	"errors"
 	"flag"
 	"fmt"
 	"iter"
@@ -77,13 +78,17 @@ const end = "end"
 // more is true if there may be another line.
 func (h *History) more() bool { return h.random != nil || h.at < len(h.lines) }
 
-// Pick draws one of the options, and writes it down in the line. An option that is there twice is drawn twice as often.
+// Pick draws one of the options, and writes it down in the line. An option that is there twice is drawn twice as often. A fault may have ended a history in the middle of its last
+// line. There, a choice that the file does not have is the first option.
 func (h *History) Pick(options ...string) string {
 	if h.random != nil {
 		return h.write(rapid.SampledFrom(options).Draw(h.random, ""))
 	}
 	if h.at == 0 {
 		h.Line()
+	}
+	if h.rest == "" && h.at >= len(h.lines) {
+		return options[0]
 	}
 	best := ""
 	for _, option := range options {
@@ -261,6 +266,9 @@ func (h *History) play(t rapid.TB, play Play) (err error) {
 			panic(r)
 		}
 	}()
+	if len(h.lines) == 0 {
+		return errors.New("the history has no steps")
+	}
 	play(t, h)
 	if h.rest != "" {
 		h.wrong("nothing more")

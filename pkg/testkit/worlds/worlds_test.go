@@ -185,6 +185,9 @@ func TestAHistoryHasWhatItsTestDraws(t *testing.T) {
 		"most=1\nend\nadd":             `ends before line 3, "add"`,
 		"most=1 add":                   "nothing more",
 		"most=1\nrest forget=yes\nadd": "",
+		"most=1\nrest":                 "", // it does not forget
+		"most=1\nrest\nadd":            "forget=no, forget=no, forget=yes",
+		"# a comment":                  "no steps",
 	} {
 		_, h := parse(text)
 		if err := h.play(&listener{}, play); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
