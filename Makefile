@@ -299,7 +299,7 @@ test-rights: tools build $(BIN)/helm $(BIN)/release ## half an hour | Find out f
 test-release: tools build $(BIN)/helm $(BIN)/release ## an hour | Make the releases of all lines twice, from two clones in different directories, and compare them; install that of the line, and upgrade to it from the programs of the version before.
 	rm -rf $(TWICE) && mkdir -p $(TWICE)
 	git clone --quiet . $(TWICE)/one && git clone --quiet . $(TWICE)/the-other
-	for clone in one the-other; do $(call release-lines,-root $(TWICE)/$$clone -version v0.0.0-test $(RELEASE_TEST_PLATFORMS),$(TWICE)/$$clone) || exit 1; done
+	for clone in one the-other; do $(call release-lines,-root $(TWICE)/$$clone -version v0.0.0-alpha.0 $(RELEASE_TEST_PLATFORMS),$(TWICE)/$$clone) || exit 1; done
 	diff $(TWICE)/one/dist-assets/SHA256SUMS $(TWICE)/the-other/dist-assets/SHA256SUMS
 	cd $(TWICE)/one/dist-assets && sha256sum --check --quiet SHA256SUMS
 ifeq ($(LINE),)

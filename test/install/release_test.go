@@ -33,7 +33,7 @@ import (
 var (
 	distFlag = flag.String("dist", "", "directory that make release has written; empty: one for this machine, from the programs of bin")
 	// releaseVersion is the version of what is in it.
-	releaseVersion = flag.String("release", "v0.0.0-test", "the version of -dist")
+	releaseVersion = flag.String("release", "v0.0.0-alpha.0", "the version of -dist")
 	// suffix follows the version in names of the line that is tested.
 	suffix = suffixOf(os.Getenv(harness.Line))
 )
