@@ -18,7 +18,7 @@ type Place struct {
 // Approach returns how many replicas each place is to be asked for next, in the order of the places, so that all end up with what is wanted, and nothing that runs goes before there
 // is something in its place:
 //
-//   - Running replicas of a place that has too many stay as long as places lack ready ones, as far as the limit allows. The rest goes at once.
+//   - Running replicas of a place that has too many stay as long as places lack ready ones, as far as the limit allows. Ready ones stay before others. The rest goes at once.
 //   - Into what is left below the limit, places first keep what they have, and then they grow. If there is too little for what they have, replicas that do not run go.
 //
 // Nothing that runs and is wanted goes. A caller that carries out what is lowered before what is raised never has more than limit replicas in all places, unless more than that run.
@@ -29,7 +29,7 @@ func Approach(limit int32, places []Place) []int32 {
 		p := &places[i]
 		have := min(p.Asked, p.Wanted)
 		growing[i] = Claim{Name: p.Name, Order: i, Min: min(p.Running, have), Max: have, Capacity: Unlimited}
-		going[i] = Claim{Name: p.Name, Order: i, Max: max(p.Running-p.Wanted, 0), Capacity: Unlimited}
+		going[i] = Claim{Name: p.Name, Order: i, Min: p.Ready - p.Wanted, Max: p.Running - p.Wanted, Capacity: Unlimited}
 		run += growing[i].Min
 		lack += max(p.Share-p.Ready, 0)
 	}

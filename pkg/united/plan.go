@@ -422,7 +422,7 @@ func (r *round) makeRoom() {
 		places = append(places, p)
 	}
 	for _, l := range r.leaving {
-		p := allocation.Place{Name: l.child.Name}
+		p := allocation.Place{Name: l.child.Name, Ready: l.child.ready()}
 		if l.child.Deleting {
 			limit = max(limit-l.child.Replicas, 0)
 		} else {

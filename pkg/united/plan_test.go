@@ -2,6 +2,7 @@ package united
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -116,6 +117,23 @@ func TestChildrenThatGetFewerComeFirst(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"b1 false", "a4 true", "c1 true"}, order, cmp.Transformer("", func(s string) string { return strings.ReplaceAll(s, " ", "") })); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// TestReadyPodsStayBeforeOthers: two children go, and c lacks two ready pods. One of a's two pods is not ready.
+func TestReadyPodsStayBeforeOthers(t *testing.T) {
+	p := policyOf(3, Subset{Name: "a"}, Subset{Name: "b"}, Subset{Name: "c"})
+	children := having(p, 2, 1, 1)
+	children[0].Pods[0].Ready = false
+	p.Subsets = p.Subsets[2:]
+	plan := p.Plan(Observed{Now: time.Unix(1000, 0), Revision: "r1", Children: children})
+	var left []string
+	for _, w := range plan.Children {
+		left = append(left, fmt.Sprint(w.Child.Name, ":", w.Replicas))
+	}
+	slices.Sort(left)
+	if got := strings.Join(left, " "); got != "a-1:1 b-1:1 c-1:2" {
+		t.Errorf("got %s, want a-1:1 b-1:1 c-1:2", got)
 	}
 }
 
