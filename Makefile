@@ -245,7 +245,8 @@ test-line: tools build $(BIN)/helm $(BIN)/release ## half an hour | With LINE=1.
 	$(MAKE) --no-print-directory check-line LINE=$(LINE)
 	$(MAKE) --no-print-directory build LINE=
 	$(LINE_ENV) $(GO) test -count=1 -timeout=20m -run=TestChangeOfTheLine ./test/install
-	$(LINE_ENV) $(GO) test -p 1 -count=1 -timeout=20m $(addprefix ./test/,integration descheduler budget sidecar federation members faults watch soak)
+	$(LINE_ENV) $(GO) test -p 1 -count=1 -timeout=20m -skip='$(ALONE)' $(addprefix ./test/,integration descheduler budget sidecar federation members faults watch soak)
+	$(LINE_ENV) $(GO) test -count=1 -timeout=10m -run='$(ALONE)' ./test/budget -args -slack=4
 
 ##@ Test one thing for longer
 

@@ -250,6 +250,11 @@ var deepWorlds = map[string]chances{
 	"many edits":                   {pods: 3, edits: 3, unanswered: 1, ticks: 1},
 	"edits and a crash":            {pods: 3, edits: 1, crashes: 1},
 	"refusals of another plugin":   {pods: 3, refusals: 2, deleted: 1, lost: 1, audits: 2},
+	"a crash and a lost bind":      {pods: 3, unanswered: 1, crashes: 1, ticks: 1},
+	"a crash and a refused bind":   {pods: 3, refused: 1, lost: 1, crashes: 1},
+	"a crash and old events":       {pods: 3, again: 1, old: 1, crashes: 1},
+	"a crash and a deletion":       {pods: 3, deleted: 1, crashes: 1},
+	"a crash, a plugin's refusal":  {pods: 3, refusals: 1, crashes: 1},
 	"everything once, of three":    {pods: 3, unanswered: 1, old: 1, deleted: 1, relabelled: 1, edits: 1, crashes: 1, ticks: 1},
 	"everything once, of two pods": {pods: 2, unanswered: 1, refused: 1, lost: 1, refusals: 1, again: 1, old: 1, deleted: 1, relabelled: 1, edits: 1, crashes: 1, audits: 1, ticks: 1},
 }
