@@ -38,6 +38,8 @@ type world struct {
 	answers    bool
 	// waited is how many pods found no node.
 	waited int
+	// crashed are pods that have a node and are not ready.
+	crashed map[string]bool
 	// clusters are the members, and away those that do not answer, with the time since when.
 	clusters []string
 	away     map[string]time.Time
@@ -45,7 +47,7 @@ type world struct {
 
 func newWorld(t rapid.TB, h *worlds.History, policy *Policy) *world {
 	t.Helper()
-	return &world{t: t, policy: policy, random: h, now: time.Unix(10_000, 0), room: make([]int32, len(policy.Subsets))}
+	return &world{t: t, policy: policy, random: h, now: time.Unix(10_000, 0), room: make([]int32, len(policy.Subsets)), crashed: map[string]bool{}}
 }
 
 func (w *world) say(format string, args ...any) {
@@ -254,7 +256,7 @@ func (w *world) live(passed time.Duration) {
 			for j := range w.children[i].Pods {
 				switch pod := &w.children[i].Pods[j]; {
 				case pod.Bound:
-					pod.Ready = true
+					pod.Ready = !w.crashed[pod.Name]
 				case bound < w.room[s]:
 					bound++
 					pod.Bound, pod.UnschedulableSince = true, time.Time{}
@@ -281,6 +283,13 @@ func (w *world) victim(child *Child) int {
 		}
 	}
 	return last
+}
+
+func (w *world) bound() (n int32) {
+	for i := range w.children {
+		n += w.children[i].count(func(pod *Pod) bool { return pod.Bound })
+	}
+	return n
 }
 
 func (w *world) ready() (n int32) {
@@ -358,6 +367,10 @@ func nothingIsDeletedToFindOut(jumps bool, kinds ...string) worlds.Play {
 					w.skew = time.Duration(random.IntN(3)-1) * time.Hour
 					w.say("the clock is %s ahead", w.skew)
 				}
+			case 4:
+				if policy.Template.Kind != StatefulSetKind { // it ends the highest ordinals, whether they are ready or not
+					w.crash(random)
+				}
 			}
 			w.round(random.IntN(4) == 0)
 		}
@@ -376,7 +389,10 @@ func nothingIsDeletedToFindOut(jumps bool, kinds ...string) worlds.Play {
 func (w *world) round(crash bool) {
 	w.t.Helper()
 	// As long as there are no more pods than wanted, a move takes none away.
-	enough, total := w.ready() >= w.policy.Replicas, w.policy.Replicas
+	before := min(w.ready(), w.policy.Replicas)
+	if w.bound() > w.policy.Replicas+w.policy.Surge && len(w.crashed) > 0 {
+		before = 0 // the total was lowered just now: pods that crash stay where they should be, and others end because of the limit
+	}
 	if w.reconcile(crash); !crash {
 		w.check()
 	}
@@ -384,8 +400,23 @@ func (w *world) round(crash bool) {
 		w.answer()
 	}
 	w.live(time.Duration(1+w.random.IntN(20)) * time.Second)
-	if enough && w.ready() < total {
-		w.fail("%d pods are ready, and %d were before: %s", w.ready(), total, w)
+	if w.ready() < before {
+		w.fail("%d pods are ready, and %d were before: %s", w.ready(), before, w)
+	}
+}
+
+// crash makes some of the pods that are ready crash, or all recover.
+func (w *world) crash(random *worlds.History) {
+	if clear(w.crashed); random.IntN(3) == 0 {
+		w.say("no pod crashes any more")
+	}
+	for i := range w.children {
+		for j := range w.children[i].Pods {
+			if pod := &w.children[i].Pods[j]; pod.Ready && random.IntN(3) == 0 {
+				w.say("%s of %s crashes", pod.Name, w.children[i].Subset)
+				w.crashed[pod.Name], pod.Ready = true, false
+			}
+		}
 	}
 }
 
@@ -401,6 +432,7 @@ func (w *world) changeRoom(random *worlds.History) {
 // rest lets everything come to rest with the room as it is, and checks what rests.
 func (w *world) rest() {
 	w.t.Helper()
+	clear(w.crashed)
 	for range 150 {
 		w.round(false)
 	}
@@ -490,7 +522,7 @@ func childrenGo(t rapid.TB, random *worlds.History) {
 		w.round(false)
 	}
 	for range 4 {
-		switch random.IntN(3) {
+		switch random.IntN(4) {
 		case 0:
 			names := [][]string{{"a", "b"}, {"b", "c"}, {"c"}, {"a", "c", "d"}}[random.IntN(4)]
 			policy.Subsets = nil
@@ -507,14 +539,18 @@ func childrenGo(t rapid.TB, random *worlds.History) {
 			w.say("kind %s", policy.Template.Kind)
 		case 2:
 			copied := w.children[random.IntN(len(w.children))]
-			copied.Name, copied.Pods = copied.Name+"-copy", nil
+			w.made++
+			copied.Name, copied.Pods = fmt.Sprint("c", w.made), nil
 			w.children = append(w.children, copied)
 			w.say("copy of %s with %d", copied.Subset, copied.Replicas)
+		case 3:
+			w.crash(random)
 		}
 		for range 5 + random.IntN(20) {
 			w.round(random.IntN(4) == 0)
 		}
 	}
+	clear(w.crashed)
 	for range 100 {
 		w.round(false)
 	}
