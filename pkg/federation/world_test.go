@@ -38,6 +38,8 @@ type cluster struct {
 	name string
 	room int32
 	away bool
+	// ill is true while no pod becomes available.
+	ill bool
 	// since is when away last changed.
 	since time.Time
 	local *Local
@@ -125,6 +127,13 @@ func (c *cluster) asked() int32 {
 func (w *world) asked() (n int32) {
 	for _, c := range w.clusters {
 		n += c.asked()
+	}
+	return n
+}
+
+func (w *world) bound() (n int32) {
+	for _, c := range w.clusters {
+		n += c.bound()
 	}
 	return n
 }
@@ -255,7 +264,7 @@ func (w *world) live(passed time.Duration) {
 		for i := range l.Pods {
 			switch p := &l.Pods[i]; {
 			case p.Bound:
-				p.Available = true
+				p.Available = p.Available || !c.ill
 			case bound < c.room:
 				bound++
 				p.Bound, p.UnschedulableSince = true, time.Time{}
@@ -270,6 +279,9 @@ func (w *world) live(passed time.Duration) {
 func (w *world) round(crash bool, passed time.Duration) {
 	w.t.Helper()
 	enough, total, lost, over := w.available(), w.policy.Replicas, w.lost, w.asked() > w.policy.Replicas
+	if bound := w.bound(); bound > total+w.policy.MaxMoving && enough < bound {
+		enough = 0 // the total was lowered just now: pods that crash stay where they should be, and others end because of the limit
+	}
 	w.reconcile(crash)
 	w.live(passed)
 	if now := w.available(); now < min(enough, total) {
@@ -426,7 +438,7 @@ func nothingIsMovedInVain(jumps bool) worlds.Play {
 		policy := policyOf(int32(1+random.IntN(30)), random.Yes("rebalance", 2), clusters)
 		w := newWorld(t, random, policy, make([]int32, 2+random.IntN(3))...)
 		w.changeRoom()
-		options := []string{"room", "total", "away", "away", "restart", "clock", "clock", "round", "round", "round", "round", "round", "round", "round"}
+		options := []string{"room", "total", "away", "away", "restart", "clock", "clock", "ill", "round", "round", "round", "round", "round", "round", "round"}
 		for range random.Steps(80) {
 			switch random.Pick(options...) {
 			case "room":
@@ -440,6 +452,8 @@ func nothingIsMovedInVain(jumps bool) worlds.Play {
 				w.setAway(i, !w.clusters[i].away)
 			case "restart":
 				w.restart()
+			case "ill":
+				w.makeIll(random)
 			case "clock":
 				if jumps {
 					w.skew = time.Duration(random.IntN(3)-1) * time.Hour
@@ -453,6 +467,7 @@ func nothingIsMovedInVain(jumps bool) worlds.Play {
 		}
 		for i := range w.clusters {
 			w.setAway(i, false)
+			w.clusters[i].ill = false
 		}
 		if jumps {
 			w.skew = 0
@@ -464,6 +479,23 @@ func nothingIsMovedInVain(jumps bool) worlds.Play {
 		}
 		w.rest()
 		w.checkRest()
+	}
+}
+
+// makeIll makes some pods of a cluster crash, and others there do not become available until it is well again.
+func (w *world) makeIll(random *worlds.History) {
+	c := w.clusters[random.IntN(len(w.clusters))]
+	if c.away {
+		return // nobody would know
+	}
+	c.ill = !c.ill
+	w.say("%s ill: %v", c.name, c.ill)
+	if c.local != nil && c.ill {
+		for i := range c.local.Pods {
+			if p := &c.local.Pods[i]; p.Available && random.IntN(2) == 0 {
+				p.Available = false
+			}
+		}
 	}
 }
 
