@@ -146,7 +146,7 @@ func run(ctx context.Context, page, only, clusters string) error {
 		return err
 	}
 	if clusters != "" {
-		table, err := tryOnClusters(ctx, tree, clusters, faults)
+		table, err := tryOnClusters(ctx, tree, clusters, page, faults, names)
 		if table == nil {
 			return err
 		}
@@ -404,22 +404,29 @@ func countStates(ctx context.Context, tree string) ([]string, error) {
 }
 
 // keepRows adds the page's rows of the faults that were not tried.
-func keepRows(page string, faults []fault, rows map[string]string) error {
-	text, err := os.ReadFile(page)
-	if err != nil {
-		return err
-	}
+func keepRows(page string, faults []fault, rows map[string]string) (err error) {
 	for _, f := range faults {
-		for line := range strings.Lines(string(text)) {
-			if rows[f.name] == "" && strings.HasPrefix(line, "| ["+f.name+"](") {
-				rows[f.name] = strings.TrimSpace(line)
-			}
-		}
 		if rows[f.name] == "" {
-			return fmt.Errorf("%s has no row for %s: try it, too", page, f.name)
+			if rows[f.name], err = rowOf(page, "| ["+f.name+"]("); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// rowOf is the row of the page that begins like this.
+func rowOf(page, begin string) (string, error) {
+	text, err := os.ReadFile(page)
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, begin) {
+			return strings.TrimSpace(line), nil
+		}
+	}
+	return "", fmt.Errorf("%s has no row %q: try that fault, too", page, begin)
 }
 
 // write puts tables between the markers of a page, for example <!-- faults --> and <!-- end of faults -->.
