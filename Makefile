@@ -197,7 +197,7 @@ LOAD := ./test/bench/... ./test/faults ./test/soak ./test/watch
 test test-load test-artifacts: export GOGC := 400
 
 .PHONY: test
-test: tools build $(BIN)/gotestsum ## 15 to 22 min | Run the tests that each change needs: units, then scenarios and failure specs on a real control plane.
+test: tools build $(BIN)/gotestsum ## 24 to 40 min | Run the tests that each change needs: units, then scenarios and failure specs on a real control plane.
 	$(GO) vet ./...
 	$(GOTEST) --packages='./cmd/... ./manifests/... ./pkg/...' -- $(LEAN)
 	$(GOTEST) --packages="./test/integration $$($(GO) list ./test/... | grep -v -e /test/integration$$ $(patsubst .%,-e %$$,$(ARTIFACTS)) $(patsubst .%,-e %$$,$(subst /...,.*,$(LOAD))))" -- $(LEAN) -count=1 -timeout=60m -skip='$(ALONE)' # the longest first
