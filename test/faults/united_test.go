@@ -62,7 +62,7 @@ func startSpoiltController(t *testing.T, p *harness.Proxy) *harness.Cluster {
 	return cluster
 }
 
-// changes are what the user does, one after the other, and what the children ask for then.
+// changes are what the user does, one after the other, and what the children ask for then. In one of them pods move while the total stays, so that only the surge is above it.
 var changes = []struct {
 	replicas int
 	subsets  string
@@ -72,6 +72,7 @@ var changes = []struct {
 	{12, "ab", "a=6 b=6"},
 	{4, "abc", "a=2 b=1 c=1"},
 	{10, "ca", "a=5 c=5"},
+	{10, "bc", "b=5 c=5"},
 	{0, "ca", "a=0 c=0"},
 	{5, "b", "b=5"},
 }

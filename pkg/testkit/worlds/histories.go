@@ -2,7 +2,6 @@ package worlds
 
 import (
 	"bufio"
-	"errors"
 	"flag"
 	"fmt"
 	"iter"
@@ -267,7 +266,7 @@ func (h *History) play(t rapid.TB, play Play) (err error) {
 		}
 	}()
 	if len(h.lines) == 0 {
-		return errors.New("the history has no steps")
+		h.wrong("steps")
 	}
 	play(t, h)
 	if h.rest != "" {

@@ -187,7 +187,7 @@ func TestAHistoryHasWhatItsTestDraws(t *testing.T) {
 		"most=1\nrest forget=yes\nadd": "",
 		"most=1\nrest":                 "", // it does not forget
 		"most=1\nrest\nadd":            "forget=no, forget=no, forget=yes",
-		"# a comment":                  "no steps",
+		"# a comment":                  "want one of: steps",
 	} {
 		_, h := parse(text)
 		if err := h.play(&listener{}, play); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
