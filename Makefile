@@ -241,7 +241,7 @@ check-line: build $(BIN)/gotestsum
 	$(GOTEST) --packages="$(LINE_PACKAGES)" -- $(LEAN) $(LINE_FLAGS)
 
 .PHONY: test-line
-test-line: tools build $(BIN)/helm $(BIN)/release ## half an hour | With LINE=1.37: check the line, run all tests that need its control plane, and change to it from the line before.
+test-line: tools build $(BIN)/helm $(BIN)/release ## an hour | With LINE=1.37: check the line, run all tests that need its control plane, and change to it from the line before.
 	$(MAKE) --no-print-directory check-line LINE=$(LINE)
 	$(MAKE) --no-print-directory build LINE=
 	$(LINE_ENV) $(GO) test -count=1 -timeout=20m -run=TestChangeOfTheLine ./test/install
