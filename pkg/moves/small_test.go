@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -527,6 +528,16 @@ func (s *small) Rest() (bool, error) {
 // Spent implements worlds.World.
 func (s *small) Spent() bool {
 	return s.crashes+s.refusals+s.lost+s.jumps+s.edits+s.labels+s.nodes == 0
+}
+
+// Copy implements worlds.Copier. No step changes what the memory and the cycles point to.
+func (s *small) Copy() worlds.World[smallMove] {
+	copied := *s
+	copied.places = maps.Clone(s.places)
+	for i := range copied.cycles {
+		copied.cycles[i].failed = slices.Clip(s.cycles[i].failed) // the next append copies it
+	}
+	return &copied
 }
 
 // Key implements worlds.World. Minutes are counted from the start, because there are few.
