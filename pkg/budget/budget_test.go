@@ -227,7 +227,7 @@ func TestDecide(t *testing.T) {
 }
 
 func TestRenewal(t *testing.T) {
-	p, f := compile(t, budgetOf("max 0")), facts(1, Available)
+	p, f := compile(t, budgetOf("max 1")), facts(2, Available, Available)
 	entry := v1beta1.LedgerEntry{UID: "p0", Name: "p0", Operation: v1beta1.OperationUpdate, Generation: 3}
 	tests := map[string]struct {
 		request Request
@@ -248,6 +248,37 @@ func TestRenewal(t *testing.T) {
 			d := p.Decide(f, []Request{tc.request}, metav1.Time{})
 			if diff := cmp.Diff([]v1beta1.LedgerEntry{tc.want}, d.Ledger); diff != "" || d.Changed != tc.changed || !d.Verdicts[0].Allowed {
 				t.Errorf("%+v (-want +got)\n%s", d.Verdicts, diff)
+			}
+		})
+	}
+}
+
+// TestAnEntryAloneApprovesNothing asks about a pod with an entry, when one of the two others must serve and may have failed.
+func TestAnEntryAloneApprovesNothing(t *testing.T) {
+	tests := map[string]struct {
+		policy      v1beta1.UnhealthyPodPolicy
+		pod, others []State
+		want        v1beta1.Reason
+	}{
+		"a pod that serves goes if enough others serve":               {others: []State{Available, Available}, pod: []State{Available}, want: v1beta1.ReasonApproved},
+		"a pod that serves stays if too few others serve":             {others: []State{Available, Unavailable}, pod: []State{Available}, want: v1beta1.ReasonBudgetExhausted},
+		"so does a pod that may serve":                                {others: []State{Available, Unavailable}, pod: []State{Doubtful}, want: v1beta1.ReasonBudgetExhausted},
+		"a pod that does not serve goes":                              {others: []State{Available, Unavailable}, pod: []State{Unavailable}, want: v1beta1.ReasonApproved},
+		"so that its updater goes on, also below the budget":          {others: []State{Available, Unavailable}, pod: []State{Unavailable}, want: v1beta1.ReasonApproved, policy: v1beta1.IfHealthyBudget},
+		"a pod that has not started goes":                             {others: []State{Available, Unavailable}, pod: []State{Pending}, want: v1beta1.ReasonApproved},
+		"a pod that the count does not have is none of the available": {others: []State{Available, Unavailable}, want: v1beta1.ReasonApproved},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			pub := budgetOf("max 1")
+			pub.Spec.UnhealthyPodPolicy = tc.policy
+			f := facts(3, slices.Concat(tc.others, tc.pod)...)
+			f.Ledger = []v1beta1.LedgerEntry{{UID: "p2", Name: "p2", Operation: v1beta1.OperationDelete}}
+			r := request("p2", v1beta1.OperationDelete)
+			r.Fresh = true
+			d := compile(t, pub).Decide(f, []Request{r}, metav1.Time{})
+			if got := d.Verdicts[0]; got.Reason != tc.want || d.Changed || len(d.Ledger) != 1 {
+				t.Errorf("%+v with ledger %+v, want %s and no write", got, d.Ledger, tc.want)
 			}
 		})
 	}

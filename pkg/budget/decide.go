@@ -129,7 +129,11 @@ const MaxLedger = 1000
 // first n requests on available pods are allowed. Decide records every operation that it allows and the budget protects from, even if the pod is
 // unavailable: it may become available before the operation happens.
 //
-// The result is exact if the caller has read the pods after the ledger, and writes the ledger only if the budget has not changed since.
+// An entry alone approves nothing. The pod may serve by now although it did not when the entry was written, and other pods may have failed. So Decide
+// judges every request by the pods. If the pod has an entry, it does not count as available already, and its operation takes nothing more.
+//
+// The result is exact if the pods are not older than those by which any entry of the ledger was written or removed, and not older than the pods in the
+// requests, and if the caller writes the ledger only if the budget has not changed since.
 func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 	states := make(map[types.UID]State, len(f.Pods))
 	for i := range f.Pods {
@@ -148,7 +152,20 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 			d.Verdicts[i] = Verdict{Allowed: true, Reason: v1beta1.ReasonNotProtected}
 			continue
 		}
-		if index, recorded := at[r.UID]; recorded {
+		if !found {
+			state = Gone // the budget does not cover the pod, but may cover it before the operation happens
+		}
+		index, recorded := at[r.UID]
+		verdict := p.judge(state, recorded, d.Tally)
+		if r.Exempts && !p.exemptingNeedsRoom {
+			verdict = Verdict{Allowed: true, Reason: v1beta1.ReasonExempted} // recorded as well, so that the pod does not count as available for others
+		}
+		if !verdict.Allowed {
+			verdict.Message = p.refusal(r, verdict.Reason, d.Tally, len(d.Ledger))
+			d.Verdicts[i] = verdict
+			continue
+		}
+		if recorded {
 			again := *r
 			again.Fresh = r.Fresh || written[r.UID]
 			entry, renewed, ok := renew(d.Ledger[index], &again, now)
@@ -160,18 +177,6 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 			d.Ledger[index] = entry
 			d.Changed = d.Changed || renewed
 			d.Verdicts[i] = Verdict{Allowed: true, Reason: v1beta1.ReasonApproved, Recorded: renewed}
-			continue
-		}
-		if !found {
-			state = Gone // the budget does not cover the pod, but may cover it before the operation happens
-		}
-		verdict := p.judge(state, d.Tally)
-		if r.Exempts && !p.exemptingNeedsRoom {
-			verdict = Verdict{Allowed: true, Reason: v1beta1.ReasonExempted} // recorded as well, so that the pod does not count as available for others
-		}
-		if !verdict.Allowed {
-			verdict.Message = p.refusal(r, verdict.Reason, d.Tally, len(d.Ledger))
-			d.Verdicts[i] = verdict
 			continue
 		}
 		if len(d.Ledger) >= MaxLedger {
@@ -191,19 +196,23 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 	return d
 }
 
-// judge says whether a pod without an entry in the ledger may become unavailable.
-func (p *Policy) judge(state State, t Tally) Verdict {
-	healthy := t.Available >= t.Desired
+// judge says whether a pod may become unavailable. A recorded pod has an entry in the ledger, so it is not one of the available ones.
+func (p *Policy) judge(state State, recorded bool, t Tally) Verdict {
+	others := t.Available
+	if state == Available && !recorded {
+		others--
+	}
+	enough := others >= t.Desired
 	switch {
 	case state == Gone, state == Pending:
 		return Verdict{Allowed: true, Reason: v1beta1.ReasonPodUnavailable}
 	case t.Desired == 0:
 		return Verdict{Allowed: true, Reason: v1beta1.ReasonNothingDesired}
-	case state == Unavailable && (!p.ifHealthy || healthy):
+	case state == Unavailable && (recorded || !p.ifHealthy || enough):
 		return Verdict{Allowed: true, Reason: v1beta1.ReasonPodUnavailable}
 	case state == Unavailable:
 		return Verdict{Reason: v1beta1.ReasonBudgetUnhealthy}
-	case state == Doubtful && healthy, state == Available && t.Available-1 >= t.Desired:
+	case enough:
 		return Verdict{Allowed: true, Reason: v1beta1.ReasonWithinBudget}
 	default:
 		return Verdict{Reason: v1beta1.ReasonBudgetExhausted}

@@ -10,7 +10,7 @@ import (
 // Forecast estimates, from the status of a budget alone, for which pods an operation would be allowed. Callers that choose among pods use it first, and
 // then send the request: a status can be old, so only the webhook's answer is binding. It is not safe for concurrent use.
 //
-//   - Pods in the ledger are free: they do not lower the number of available pods further. So are pending, gone and exempt pods.
+//   - Pods in the ledger do not lower the number of available pods further. Pending, gone and exempt pods are free.
 //   - A status of another generation of the budget allows only free pods.
 type Forecast struct {
 	policy   *Policy
@@ -35,17 +35,17 @@ func (p *Policy) Forecast(pub *v1beta1.PodUnavailableBudget, operation v1beta1.O
 
 // May is true if the operation would be allowed on the pod.
 func (f *Forecast) May(pod *Pod) bool {
-	return f.isFree(pod) || f.observed && f.policy.judge(pod.State, f.tally).Allowed
+	return f.isFree(pod) || f.observed && f.policy.judge(pod.State, f.recorded.Has(pod.UID), f.tally).Allowed
 }
 
 // isFree is true if the operation is allowed on the pod whatever the numbers are.
 func (f *Forecast) isFree(pod *Pod) bool {
-	return !f.protects || pod.State == Exempt || pod.State == Gone || pod.State == Pending || f.recorded.Has(pod.UID)
+	return !f.protects || pod.State == Exempt || pod.State == Gone || pod.State == Pending
 }
 
 // Take counts the operation on the pod. A second call for the same pod changes nothing.
 func (f *Forecast) Take(pod *Pod) {
-	if f.isFree(pod) {
+	if f.isFree(pod) || f.recorded.Has(pod.UID) {
 		return
 	}
 	f.recorded.Insert(pod.UID)

@@ -39,6 +39,10 @@ type troubles struct {
 	early int
 	// waits are times in which entries get so old that they may expire.
 	waits int
+	// starting is how many of the pods have not become ready yet when the history begins.
+	starting int
+	// failures are pods that become unready by themselves.
+	failures int
 }
 
 // small is a small world: the decisions of this package, and a model of the API server, two webhook replicas, the controller and the kubelet. Each
@@ -56,6 +60,8 @@ type small struct {
 	counted counted
 	// listed is the ledger that the controller judges by its count.
 	listed []v1beta1.LedgerEntry
+	// failed is how many times a pod has become unready by itself.
+	failed int
 	// old are the entries that may expire.
 	old []v1beta1.LedgerEntry
 }
@@ -72,14 +78,16 @@ type smallPod struct {
 type smallBudget struct {
 	revision int
 	ledger   []v1beta1.LedgerEntry
-	// cleaned is the revision of the pods by which entries were removed.
-	cleaned int
+	// judged is the newest revision of the pods by which entries were written or removed.
+	judged int
 }
 
 // counted are the pods of a list at a revision. Revision 0 means none.
 type counted struct {
 	revision int
 	pods     [smallPods]smallPod
+	// failed is how many times a pod had become unready by itself by then.
+	failed int
 }
 
 type replica struct {
@@ -98,9 +106,15 @@ type review struct {
 	// live is true if the budget was read live for the request.
 	live     bool
 	approved bool
+	// served is true if the pod served in the count by which the request was approved, and failed is that of the count.
+	served bool
+	failed int
 }
 
 func (p *smallPod) serves() bool { return p.created && p.ready && !p.ending && !p.gone }
+
+// isCertain is true for a pod that serves and that no kubelet is about to stop.
+func (p *smallPod) isCertain() bool { return p.serves() && p.runs == p.spec }
 
 // isLive is true for a pod that the API server has, and that does not terminate.
 func (p *smallPod) isLive() bool { return p.created && !p.ending && !p.gone }
@@ -110,6 +124,9 @@ func newSmall(t *testing.T, left troubles) *small {
 	s := &small{policy: compile(t, budgetOf("max 1")), left: left, revision: 1}
 	for i := range smallReplicas {
 		s.pods[i] = smallPod{revision: 1, created: true, ready: true, spec: 1, observed: 1, runs: 1}
+		if i >= smallReplicas-left.starting {
+			s.pods[i] = smallPod{revision: 1, created: true, spec: 1}
+		}
 	}
 	s.budget.revision = 1
 	return s
@@ -160,6 +177,8 @@ func (m move) String() string {
 		return fmt.Sprintf("replica %d is asked: %s p%d", m.number, m.operation, m.pod)
 	case "observes", "stops", "starts", "ends":
 		return fmt.Sprintf("the kubelet %s p%d", m.kind, m.pod)
+	case "fails":
+		return fmt.Sprintf("p%d fails", m.pod)
 	case "replaces", "time passes", "controller counts", "controller writes":
 		return m.kind
 	default:
@@ -180,7 +199,7 @@ func (s *small) Moves() (moves []move) {
 		a := &s.replicas[r]
 		active := a.operation != ""
 		busy = busy || active
-		needs := max(a.known.cleaned, a.reviewed)
+		needs := max(a.known.judged, a.reviewed)
 		undecided := active && !a.approved
 		early := s.left.early > 0 && !undecided
 		add(undecided && !a.live || early && a.known.revision != s.budget.revision, move{kind: "reads the budget", number: r})
@@ -191,10 +210,7 @@ func (s *small) Moves() (moves []move) {
 		add(s.left.crashes > 0 && (a.known.revision > 0 || active), move{kind: "crashes", number: r})
 		for p := range s.pods {
 			for _, operation := range s.left.operations {
-				add(!active && s.left.requests > 0 && s.pods[p].isLive(), move{"asks", r, p, operation})
-			}
-			if s.pods[p].created && !s.pods[p].asked {
-				break // the others are the same by another name
+				add(!active && s.left.requests > 0 && s.pods[p].isLive() && !s.hasTwin(p), move{"asks", r, p, operation})
 			}
 		}
 	}
@@ -211,6 +227,7 @@ func (s *small) Moves() (moves []move) {
 		add(alive && p.observed < p.spec, move{kind: "observes", pod: i})
 		add(alive && p.ready && p.observed == p.spec && p.runs < p.spec, move{kind: "stops", pod: i})
 		add(alive && !p.ready, move{kind: "starts", pod: i})
+		add(s.left.failures > 0 && p.serves(), move{kind: "fails", pod: i})
 		add(p.created && p.ending && !p.gone, move{kind: "ends", pod: i})
 	}
 	add(s.left.replaced > 0 && live < smallReplicas && free >= 0, move{kind: "replaces", pod: free})
@@ -220,7 +237,12 @@ func (s *small) Moves() (moves []move) {
 	return moves
 }
 
-func (s *small) count() counted { return counted{s.revision, s.pods} }
+// hasTwin is true if no client has asked about the pod or about one before it, and both have had the same history: one is the other by another name.
+func (s *small) hasTwin(p int) bool {
+	return slices.Contains(s.pods[:p], s.pods[p]) && s.pods[p].revision == 1 && !s.pods[p].asked
+}
+
+func (s *small) count() counted { return counted{s.revision, s.pods, s.failed} }
 
 func (s *small) touch(p *smallPod) {
 	s.revision++
@@ -244,7 +266,9 @@ func (s *small) Do(m move) error {
 	case "decides":
 		s.decide(a)
 	case "sees its operation happen":
-		s.happens(a)
+		if err := s.happens(a); err != nil {
+			return err
+		}
 	case "sees its operation refused by others":
 		a.review = review{}
 	case "crashes":
@@ -258,6 +282,11 @@ func (s *small) Do(m move) error {
 		p.observed = p.spec
 		s.touch(p)
 	case "stops":
+		p.ready = false
+		s.touch(p)
+	case "fails":
+		s.left.failures--
+		s.failed++
 		p.ready = false
 		s.touch(p)
 	case "starts":
@@ -281,16 +310,19 @@ func (s *small) Do(m move) error {
 	case "controller writes":
 		s.strikeOut()
 	}
-	serving := 0
-	for i := range s.pods {
-		if s.pods[i].serves() {
-			serving++
-		}
-	}
-	if serving < mustServe {
+	if serving := s.many((*smallPod).serves); serving < mustServe && s.failed == 0 {
 		return fmt.Errorf("%d pods serve, and %d must", serving, mustServe)
 	}
 	return nil
+}
+
+func (s *small) many(is func(*smallPod) bool) (n int) {
+	for i := range s.pods {
+		if is(&s.pods[i]) {
+			n++
+		}
+	}
+	return n
 }
 
 func (s *small) beforeRequest(a *replica) {
@@ -319,13 +351,14 @@ func (s *small) decide(a *replica) {
 		a.known = smallBudget{}
 	case d.Changed:
 		s.revision++
-		s.budget = smallBudget{s.revision, d.Ledger, s.budget.cleaned}
+		s.budget = smallBudget{s.revision, d.Ledger, max(s.budget.judged, a.count.revision)}
 		a.known = s.budget
-		a.fresh[a.pod], a.approved = true, true
+		a.fresh[a.pod] = true
+		a.approve(p)
 	case !d.Verdicts[0].Allowed:
 		a.review = review{}
 	case a.live:
-		a.approved = true
+		a.approve(p)
 	default:
 		a.known = smallBudget{} // no write proves the verdict, so the budget is read live
 	}
@@ -335,17 +368,23 @@ func (a *replica) hasEntry() bool {
 	return slices.ContainsFunc(a.known.ledger, func(e v1beta1.LedgerEntry) bool { return e.UID == smallUID(a.pod) })
 }
 
-// happens applies an approved operation, if the pod is the one that was reviewed. Otherwise the API server asks again.
-func (s *small) happens(a *replica) {
+func (a *replica) approve(p *smallPod) {
+	a.approved, a.served, a.failed = true, p.serves(), a.count.failed
+}
+
+// happens applies an approved operation, if the pod is the one that was reviewed. Otherwise the API server asks again. It does not look at an evicted pod
+// again. After an operation on a pod that served, enough others must serve, except those that have failed since the pods were counted.
+func (s *small) happens(a *replica) error {
 	p := &s.pods[a.pod]
 	switch {
 	case !p.isLive():
 		a.review = review{}
-		return
-	case p.revision != a.reviewed:
+		return nil
+	case p.revision != a.reviewed && a.operation != v1beta1.OperationEvict:
 		a.review = review{operation: a.operation, pod: a.pod, reviewed: p.revision}
-		return
+		return nil
 	}
+	served := a.served && p.serves()
 	switch a.operation {
 	case v1beta1.OperationUpdate:
 		p.spec++
@@ -355,7 +394,12 @@ func (s *small) happens(a *replica) {
 		p.ending = true
 	}
 	s.touch(p)
+	others := s.many((*smallPod).isCertain)
+	if since := s.failed - a.failed; served && others+since < mustServe {
+		return fmt.Errorf("%d pods serve after p%d, %d have failed since they were counted, and %d must serve", others, a.pod, since, mustServe)
+	}
 	a.review = review{}
+	return nil
 }
 
 // strikeOut removes entries whose outcome the controller's count proves, and those that expire. An entry that was renewed meanwhile stays.
@@ -375,7 +419,7 @@ func (s *small) strikeOut() {
 	}
 	if len(kept) < len(s.budget.ledger) {
 		s.revision++
-		s.budget = smallBudget{s.revision, kept, max(s.budget.cleaned, s.counted.revision)}
+		s.budget = smallBudget{s.revision, kept, max(s.budget.judged, s.counted.revision)}
 		s.old = slices.DeleteFunc(slices.Clone(s.old), func(e v1beta1.LedgerEntry) bool { return !slices.Contains(kept, e) })
 	}
 	s.counted, s.listed = counted{}, nil
@@ -383,14 +427,11 @@ func (s *small) strikeOut() {
 
 // Rest implements worlds.World. If nothing is under way, no entry stays for ever, and a pod may go if all of them serve.
 func (s *small) Rest() (bool, error) {
-	serving := 0
+	serving := s.many((*smallPod).serves)
 	for i := range s.pods {
 		p := &s.pods[i]
 		if p.created && !p.gone && (p.ending || !p.ready || p.runs < p.spec) {
 			return false, nil
-		}
-		if p.serves() {
-			serving++
 		}
 	}
 	for r := range s.replicas {
@@ -418,17 +459,23 @@ func (s *small) Rest() (bool, error) {
 
 // Spent implements worlds.World.
 func (s *small) Spent() bool {
-	return s.left.requests+s.left.replaced+s.left.crashes+s.left.early+s.left.waits == 0
+	return s.left.requests+s.left.replaced+s.left.crashes+s.left.early+s.left.waits+s.left.failures == 0
+}
+
+// Copy implements worlds.Copier. No step changes a ledger in place, so the copies may share them.
+func (s *small) Copy() worlds.World[move] {
+	copied := *s
+	return &copied
 }
 
 // Key implements worlds.World. Revisions are ranks in it: only their order matters.
 func (s *small) Key() string {
-	ranks := []int{s.budget.revision, s.budget.cleaned, s.counted.revision}
+	ranks := []int{s.budget.revision, s.budget.judged, s.counted.revision}
 	entries := slices.Concat(s.budget.ledger, s.listed, s.old)
 	pods := slices.Concat(s.pods[:], s.counted.pods[:])
 	for i := range s.replicas {
 		a := &s.replicas[i]
-		ranks = append(ranks, a.known.revision, a.known.cleaned, a.count.revision, a.reviewed)
+		ranks = append(ranks, a.known.revision, a.known.judged, a.count.revision, a.reviewed)
 		entries, pods = append(entries, a.known.ledger...), append(pods, a.count.pods[:]...)
 	}
 	for i := range pods {
@@ -465,10 +512,10 @@ func (s *small) Key() string {
 	}
 	budget := func(k *smallBudget) {
 		rank(k.revision)
-		rank(k.cleaned)
+		rank(k.judged)
 		ledger(k.ledger)
 	}
-	fmt.Fprint(&b, s.left.early, s.left.requests, s.left.replaced, s.left.crashes, s.left.waits, " ")
+	fmt.Fprint(&b, s.left.early, s.left.requests, s.left.replaced, s.left.crashes, s.left.waits, s.left.failures, " ")
 	all(&s.pods)
 	budget(&s.budget)
 	rank(s.counted.revision)
@@ -484,7 +531,7 @@ func (s *small) Key() string {
 		rank(a.count.revision)
 		all(&a.count.pods)
 		rank(a.reviewed)
-		fmt.Fprint(&b, a.fresh, a.operation, a.pod, a.live, a.approved, "\n")
+		fmt.Fprint(&b, s.failed-a.count.failed, a.fresh, a.operation, a.pod, a.live, a.approved, a.served, s.failed-a.failed, "\n")
 		each = append(each, b.String())
 	}
 	slices.Sort(each)
@@ -528,6 +575,7 @@ var (
 	deletions = []v1beta1.Operation{v1beta1.OperationDelete}
 	updates   = []v1beta1.Operation{v1beta1.OperationUpdate}
 	unreadies = []v1beta1.Operation{v1beta1.OperationUnready}
+	evictions = []v1beta1.Operation{v1beta1.OperationEvict}
 )
 
 // smallWorlds are searched with each run of the tests.
@@ -539,6 +587,9 @@ var smallWorlds = map[string]troubles{
 	"a deletion that is replaced": {requests: 2, operations: deletions, replaced: 1},
 	"approvals that expire":       {requests: 2, operations: deletions, waits: 1},
 	"an update or a deletion":     {requests: 2, operations: slices.Concat(deletions, updates)},
+	"a pod that starts":           {requests: 2, operations: deletions, starting: 1},
+	"a pod that is evicted":       {requests: 2, operations: evictions, starting: 1},
+	"two pods that fail":          {requests: 1, operations: deletions, failures: 2},
 }
 
 // deepWorlds are searched with -deep in place of smallWorlds.
@@ -548,4 +599,6 @@ var deepWorlds = map[string]troubles{
 	"updates":                        {requests: 3, operations: updates, early: 2, waits: 1},
 	"unready":                        {requests: 3, operations: unreadies, early: 2, waits: 1},
 	"every operation":                {requests: 3, operations: slices.Concat(deletions, updates, unreadies), early: 1},
+	"pods that start and fail":       {requests: 3, operations: slices.Concat(deletions, updates, evictions), early: 2, starting: 1, failures: 2},
+	"everything":                     {requests: 4, operations: slices.Concat(deletions, updates, unreadies, evictions), early: 2, replaced: 1, crashes: 1, waits: 1, starting: 1, failures: 1},
 }

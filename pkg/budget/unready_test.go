@@ -177,8 +177,12 @@ func TestAnUpdaterNeedsRoomOnce(t *testing.T) {
 			if e := f.Ledger[0]; len(f.Ledger) != 1 || e.Operation != v1beta1.OperationUpdate || e.Generation != 2 || e.Revision != "10" {
 				t.Errorf("the ledger is %+v", f.Ledger)
 			}
-			// It serves again, and nobody has struck the entry out. What relies on it now must not be struck out with what it was before.
+			// It serves again, and nobody has struck the entry out. It may be made unready again once p3 serves.
 			f.Pods[0].State = Available
+			reason, written = ask("p0", v1beta1.OperationUnready, 2, "20")
+			expect(reason, written, v1beta1.ReasonBudgetExhausted, false)
+			f.Pods[3].State = Available
+			// What relies on the entry now must not be struck out with what it was before.
 			reason, written = ask("p0", v1beta1.OperationUnready, 2, "20")
 			expect(reason, written, v1beta1.ReasonApproved, true)
 			if e := f.Ledger[0]; e.Operation != v1beta1.OperationUpdate || e.Revision != "20" || Settled(&e, pod(revision("20"))) {

@@ -387,6 +387,7 @@ func (s *store) judge(pub *v1beta1.PodUnavailableBudget, counted *snapshot, requ
 func (s *store) write(ctx context.Context, pub *v1beta1.PodUnavailableBudget, decision budget.Decision, verdicts []verdict, k *knowledge) ([]verdict, error) {
 	at, written := s.clock.Now(), pub.DeepCopy()
 	budget.Publish(&written.Status, pub.Generation, decision.Ledger, decision.Tally)
+	written.Status.LedgerRevision = budget.Newest(pub.Status.LedgerRevision, k.counted.count.Revision)
 	switch err := s.writer.Update(ctx, written); {
 	case apierrors.IsConflict(err):
 		return nil, errChanged

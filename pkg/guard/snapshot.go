@@ -35,9 +35,10 @@ func (k *knowledge) isYoung(now time.Time) bool {
 
 // snapshot is the count for a budget, and when it was taken. See docs/decisions/0021-facts-of-a-count.md.
 //
-// A snapshot is valid for a ledger that was read before or after it, if its pods are not older than the revision by which that ledger was last cleaned.
-// Take a pod that counts as available at the snapshot's revision. Until the ledger is written, only three things can make the pod unavailable: an
-// operation that is in the ledger, an operation that makes the write fail, or the pod itself. So pods of any such revision are exact.
+// A snapshot is valid for a ledger that was read before or after it, if its pods are not older than those by which any entry of that ledger was written
+// or removed. Take a pod that counts as available at the snapshot's revision. Until the ledger is written, only three things can make the pod
+// unavailable: an operation that is in the ledger, an operation that makes the write fail, or the pod itself. Take a pod that does not serve at that
+// revision. No earlier decision has seen it serve later, so none relies on it.
 //
 // If the guard asked for the very latest pods, the API server would wait for its store, a tenth of a second each time. Meanwhile the guard would lose
 // every race for the ledger.
@@ -74,8 +75,8 @@ func (s *snapshot) serves(pub *v1beta1.PodUnavailableBudget, requests []Request,
 		oldest != "" && budget.Newest(oldest, s.count.Revision) == s.count.Revision
 }
 
-// oldestPods is the minimum resourceVersion of the pods, the newest of two kinds. One is the revision by which the ledger was last cleaned: the outcome
-// of every entry that was removed must show in the pods. The others are those of the pods that are judged.
+// oldestPods is the minimum resourceVersion of the pods, the newest of two kinds. One is the newest revision by which an entry of the ledger was written
+// or removed. The others are those of the pods that are judged.
 func oldestPods(ledgerRevision string, requests []Request) string {
 	revisions := make([]string, 0, 1+len(requests))
 	revisions = append(revisions, ledgerRevision)

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -38,8 +39,8 @@ func TestWhenASnapshotServes(t *testing.T) {
 		"its pods are as new as the ledger needs":            {want: true},
 		"and as the pod that is judged":                      {pods: []string{"100", "7"}, want: true},
 		"a pod that is judged has changed since":             {pods: []string{"7", "101"}},
-		"the ledger was cleaned by newer pods":               {pub: func(p *v1beta1.PodUnavailableBudget) { p.Status.LedgerRevision = "101" }},
-		"the ledger was cleaned by pods with one digit more": {pub: func(p *v1beta1.PodUnavailableBudget) { p.Status.LedgerRevision = "1000" }},
+		"the ledger was written by newer pods":               {pub: func(p *v1beta1.PodUnavailableBudget) { p.Status.LedgerRevision = "101" }},
+		"the ledger was written by pods with one digit more": {pub: func(p *v1beta1.PodUnavailableBudget) { p.Status.LedgerRevision = "1000" }},
 		"nobody knows how new the pods must be":              {pub: func(p *v1beta1.PodUnavailableBudget) { p.Status.LedgerRevision = "" }},
 		"a revision is not a number":                         {pods: []string{"x"}},
 		"the budget has another spec":                        {pub: func(p *v1beta1.PodUnavailableBudget) { p.Generation = 3 }},
@@ -243,5 +244,36 @@ func TestLinesShareACountForAMoment(t *testing.T) {
 			t.Errorf("%d counts are kept although no request comes", n)
 		}
 		ask(1, 2, v1beta1.ReasonBudgetExhausted)
+	})
+}
+
+// TestAReplicaCountsAgainAfterADecisionByNewerPods has two replicas. The first still has a young count when the second decides by newer pods.
+func TestAReplicaCountsAgainAfterADecisionByNewerPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		revision, asked := "100", []string(nil)
+		c := cluster(t, 4, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if pods, is := list.(*corev1.PodList); is {
+				all := (&client.ListOptions{}).ApplyOptions(opts)
+				asked = append(asked, all.AsListOptions().ResourceVersion)
+				defer func() { pods.ResourceVersion = revision }()
+			}
+			return c.List(ctx, list, opts...)
+		}})
+		first, second := New(c, c, c, Options{}), New(c, c, c, Options{})
+		ask := func(g *Guard, i int, want v1beta1.Reason, wantAsked ...string) {
+			t.Helper()
+			judged := pod(i)
+			judged.ResourceVersion = "90"
+			v, err := g.Decide(t.Context(), Request{Pod: judged, Operation: v1beta1.OperationDelete})
+			if err != nil || v.Reason != want || !slices.Equal(asked, wantAsked) {
+				t.Errorf("%+v, %v after lists of pods not older than %q, want %s after %q", v, err, asked, want, wantAsked)
+			}
+			asked = nil
+		}
+		ask(first, 0, v1beta1.ReasonWithinBudget, "90")
+		revision = "110"
+		ask(second, 0, v1beta1.ReasonApproved, "100")
+		ask(first, 1, v1beta1.ReasonBudgetExhausted, "110")
+		ask(second, 1, v1beta1.ReasonBudgetExhausted)
 	})
 }

@@ -182,8 +182,9 @@ type PodUnavailableBudgetStatus struct {
 	// +listMapKey=uid
 	Ledger []LedgerEntry `json:"ledger,omitempty"`
 
-	// LedgerRevision is the resourceVersion of the list of pods by which Berth last removed entries from the ledger. Berth decides nothing by an older
-	// list: a pod whose entry was removed could still look available in it. This field is an addition of Berth.
+	// LedgerRevision is the newest resourceVersion of a list of pods by which Berth added entries to the ledger or removed some. Berth decides nothing
+	// by an older list. A pod whose entry was removed could still look available in it. A pod on which a decision relies could look unavailable in it,
+	// and then an operation on that pod would need no room. This field is an addition of Berth.
 	//
 	// +optional
 	LedgerRevision string `json:"ledgerRevision,omitempty"`
