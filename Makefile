@@ -15,16 +15,17 @@ FROM ?= $(DIST)
 TWICE := $(CURDIR)/.twice
 # PREVIOUS is the commit of the version before this one: test/install/testdata/README.md.
 PREVIOUS := b5db682d0a4c26894abde4d9b80bd50944bbc4c8
-# RERUN is how often a failed test is run again. gotestsum lists at the end what failed, also what passed afterwards.
-RERUN ?= 0
 # LEAN builds test programs in half the time: go vet runs by itself, and nobody debugs them.
 LEAN := -vet=off -ldflags='-s -w'
-GOTEST := $(BIN)/gotestsum --format=pkgname --hide-summary=skipped --rerun-fails=$(RERUN) --rerun-fails-max-failures=3
-# ALONE are the tests of test/budget that measure how long something takes. They run by themselves, in test-load.
+# SUITES runs packages of tests, prints how long the rest will take by the last run, and says how to repeat what failed. It runs nothing again.
+SUITES := $(BIN)/suites -times=$(BIN)/times.json
+# ALONE are the tests of test/budget that measure how long something takes. They run by themselves, in test-all.
 ALONE := ^(TestTwoHundredDeletionsAreDecidedWithinTwoSeconds|TestAnAnswerTakesMilliseconds|TestBrokenBudgetsOfOneNamespaceDelayNoOther|TestAConflictStormOnTheStatusCostsTimeAndNoPods|TestWhatAnOperationCosts|TestUnderLoadAnAnswerCostsAtMostOneRead)$$
 
+# The compiler makes much garbage. It collects it less often than it would, which takes a twelfth off a build. Go's cache does not depend on that.
+COMPILE := GOGC=800 $(GO)
 # Symbols for debuggers are left out, which takes a third off a binary. Stack traces and profiles do not need them.
-GO_BUILD := $(GO) build -ldflags='-s -w'
+GO_BUILD := $(COMPILE) build -ldflags='-s -w'
 
 # LINE is the Kubernetes line that targets build and test: empty for that of go.mod, or a directory of hack/lines, for example LINE=1.37. Binaries of
 # such a line are in bin/1.37: docs/decisions/0031-two-kubernetes-lines.md.
@@ -72,7 +73,7 @@ sandbox: tools build ## seconds | Start a control plane with Berth on this machi
 ##@ Build
 
 .PHONY: build
-build: ## minutes | Build Berth's binaries into bin/, or with LINE=1.37 those for Kubernetes 1.37 into bin/1.37/.
+build: | machine ## minutes | Build Berth's binaries into bin/, or with LINE=1.37 those for Kubernetes 1.37 into bin/1.37/.
 ifeq ($(LINE),)
 	$(call build-commands,$(LINKED) $(CLIENTS))
 else
@@ -112,12 +113,18 @@ push: $(BIN)/release ## minutes | Push the images and the chart of dist/ to REGI
 # KUBERNETES is what the API server says that it is. Helm and kubectl berth ask for it before they install Berth.
 KUBERNETES := $(shell sed -n 's|^.*k8s.io/kubernetes \(v[0-9.]*\)$$|\1|p' $(if $(LINE),hack/lines/$(LINE)/tools.mod,hack/tools/go.mod))
 
-.PHONY: tools
-tools: $(CONTROL_PLANE) ## minutes, once | Build the control plane and KWOK into bin/, if they are not there.
+# machine says what this machine lacks, before minutes are spent.
+.PHONY: machine
+machine:
+	@hack/machine.sh
 
+.PHONY: tools
+tools: machine $(CONTROL_PLANE) ## minutes, once | Build the control plane and KWOK into bin/, if they are not there.
+
+$(LINE_BIN)/control-plane: | machine
 $(LINE_BIN)/control-plane: $(if $(LINE),hack/lines/$(LINE)/tools.mod,hack/tools/go.mod) $(shell find hack/tools/controlplane -name '*.go')
 	@echo "building the control plane$(if $(LINE), of Kubernetes $(LINE)), which takes minutes, once"
-	@cd hack/tools && $(GO) build -ldflags='-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' $(TOOLS_FLAGS) -o $@ ./controlplane
+	@cd hack/tools && $(COMPILE) build -ldflags='-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' $(TOOLS_FLAGS) -o $@ ./controlplane
 
 $(CONTROL_PLANE): $(LINE_BIN)/control-plane
 	@ln -sf $(<F) $@
@@ -149,8 +156,8 @@ api-reference: $(BIN)/crd-ref-docs ## minutes | Write docs/api from the code: fi
 $(BIN)/benchstat: hack/tools/codegen/go.mod
 	cd hack/tools/codegen && $(GO_BUILD) -o $@ golang.org/x/perf/cmd/benchstat
 
-$(BIN)/gotestsum: hack/tools/codegen/go.mod
-	cd hack/tools/codegen && $(GO_BUILD) -o $@ gotest.tools/gotestsum
+$(BIN)/suites: hack/tools/codegen/go.mod $(wildcard hack/tools/codegen/suites/*.go)
+	cd hack/tools/codegen && $(GO_BUILD) -o $@ ./suites
 
 $(BIN)/golangci-lint: hack/tools/lint/go.mod
 	cd hack/tools/lint && $(GO_BUILD) -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
@@ -189,30 +196,39 @@ generate: lines $(BIN)/controller-gen api-reference ## minutes | Regenerate deep
 
 ##@ Test
 
-# ARTIFACTS are the suites of test-artifacts, and LOAD those of test-load. All others are of test.
-ARTIFACTS := ./test/install ./test/sandbox ./test/ui ./test/documents
-LOAD := ./test/bench/... ./test/faults ./test/soak ./test/watch
+# DOCUMENTS types the commands of the pages, and the other suites would change what these print. So it runs by itself, as ALONE does.
+DOCUMENTS := ./test/documents
+# CONTROL_PLANES are all other packages of tests below test: on control planes, and of the repository.
+CONTROL_PLANES = $$($(GO) list ./test/... | grep -v -e /test/documents$$ -e /test/ui$$)
+# NEEDED are those that each change needs: for each part of the product the suites that have found faults.
+NEEDED := $(addprefix ./test/,budget checker descheduler faults federation integration layering linear members robustness sidecar watch)
+UNITS := ./cmd/... ./manifests/... ./pkg/...
 
 # Control planes of tests collect their garbage less often, which costs memory and saves a tenth of the CPU.
-test test-load test-artifacts: export GOGC := 400
+test test-all test-flaky: export GOGC := 400
 
 .PHONY: test
-test: tools build $(BIN)/gotestsum ## 24 to 40 min | Run the tests that each change needs: units, then scenarios and failure specs on a real control plane.
+test: tools build $(BIN)/suites ## 8 to 15 min | Run what each change needs: units, and the short suites on a real control plane.
+	$(SUITES) -packages='$(UNITS)' -- $(LEAN)
+	$(SUITES) -packages='$(NEEDED)' -- $(LEAN) -short -count=1 -timeout=30m -skip='$(ALONE)'
+
+# In test-all, the packages that are left out of other lines have no test files, and are built by go vet.
+.PHONY: test-all
+test-all: tools build check-lines $(BIN)/helm $(BIN)/release $(BIN)/suites ## 25 to 45 min | Run all tests, as CI does: also the long ones, the other Kubernetes lines, release, chart, sandbox, page and documents.
 	$(GO) vet ./...
-	$(GOTEST) --packages='./cmd/... ./manifests/... ./pkg/...' -- $(LEAN)
-	$(GOTEST) --packages="./test/integration $$($(GO) list ./test/... | grep -v -e /test/integration$$ $(patsubst .%,-e %$$,$(ARTIFACTS)) $(patsubst .%,-e %$$,$(subst /...,.*,$(LOAD))))" -- $(LEAN) -count=1 -timeout=60m -skip='$(ALONE)' # the longest first
-
-.PHONY: test-load
-test-load: tools build $(BIN)/kube-scheduler-alone $(BIN)/gotestsum ## 6 min | Disturb and measure: faults of the watch and of binds, a soak, benchmarks, and how long budgets take; each in its short variant.
-	$(GOTEST) --packages='$(LOAD)' -- $(LEAN) -count=1 -timeout=60m
-	$(GOTEST) --packages=./test/budget -- $(LEAN) -count=1 -timeout=10m -run='$(ALONE)' -args -slack=4
-
-.PHONY: test-artifacts
-test-artifacts: tools build check-lines $(BIN)/helm $(BIN)/release $(BIN)/gotestsum ## 20 min | Test what people take and read: the other Kubernetes lines, release, chart, sandbox, page and documents.
 	cd hack/tools/release && $(GO) test ./...
+	$(SUITES) -packages='$(UNITS)' -- $(LEAN)
 	ui=$$(hack/browser.sh >&2 && echo ./test/ui || echo "test/ui is left out, it needs a browser; see 'make test-ui'" >&2); \
-	$(GOTEST) --packages="./test/install ./test/sandbox $$ui" -- $(LEAN) -count=1 -timeout=60m
-	$(GOTEST) --packages=./test/documents -- $(LEAN) -count=1 -timeout=30m # by itself, because what commands print must be what the pages show
+	$(SUITES) -packages="$(CONTROL_PLANES) $$ui" -- $(LEAN) -count=1 -timeout=60m -skip='$(ALONE)'
+	$(SUITES) -packages=./test/budget -- $(LEAN) -count=1 -timeout=10m -run='$(ALONE)' -args -slack=4
+	$(SUITES) -packages=$(DOCUMENTS) -- $(LEAN) -count=1 -timeout=30m
+
+# N is how often test-flaky runs each suite.
+N ?= 20
+
+.PHONY: test-flaky
+test-flaky: tools build $(BIN)/helm $(BIN)/release $(BIN)/suites ## hours | Run every suite on a control plane N=20 times beside two busy cores, and count which tests failed. Each is a fault of the product or of the test.
+	$(SUITES) -rounds=$(N) -load=2 -packages="$(CONTROL_PLANES)" -- $(LEAN) -count=1 -timeout=60m -skip='$(ALONE)'
 
 .PHONY: browser
 browser: ## seconds | See that there is a browser for the tests of the page: one on the PATH, or else the Debian package chromium.
@@ -232,13 +248,12 @@ test-integration: tools build ## minutes | Run the tests on a real control plane
 
 # What a line shares with the product is tested with the product. The rest is what differs by tag, and what is built on the code that differs.
 .PHONY: check-lines
-check-lines: $(BIN)/gotestsum ## minutes | Vet, build and test for every line of hack/lines the packages that link kube-scheduler's code.
+check-lines: $(BIN)/suites ## minutes | Build and test for every line of hack/lines the packages that link kube-scheduler's code.
 	for line in $(LINES); do $(MAKE) --no-print-directory check-line LINE=$$line || exit 1; done
 
 .PHONY: check-line
-check-line: build $(BIN)/gotestsum
-	$(GO) vet $(LINE_FLAGS) $(LINE_PACKAGES)
-	$(GOTEST) --packages="$(LINE_PACKAGES)" -- $(LEAN) $(LINE_FLAGS)
+check-line: build $(BIN)/suites
+	$(LINE_ENV) $(SUITES) -packages="$(LINE_PACKAGES)" -- $(LEAN)
 
 .PHONY: test-line
 test-line: tools build $(BIN)/helm $(BIN)/release ## an hour | With LINE=1.37: check the line, run all tests that need its control plane, and change to it from the line before.
@@ -287,7 +302,7 @@ soak: tools build ## MINUTES | Do everything to a cluster at once, under the eye
 .PHONY: test-compatibility
 test-compatibility: tools build ## 10 min | Run the storms, take-overs and spoilt binds with an installation that is compatible with OpenKruise.
 	BERTH_COMPATIBILITY=kruise $(GO) test -count=1 -timeout=30m -v ./test/faults -rounds=3
-	BERTH_COMPATIBILITY=kruise $(GO) test -count=1 -timeout=20m -v ./test/integration -run 'Compatible|TheNextLeader|TheFirstPodWaits|KeepsMinimums|KilledInTheMiddle|NoPodOfANewDeployment|PickAtTheSameTime'
+	BERTH_COMPATIBILITY=kruise $(GO) test -count=1 -timeout=20m -v ./test/integration -run 'Compatible|TheNextLeader|TheFirstPodWaits|KeepsMinimums|NoPodOfANewDeployment|PickAtTheSameTime'
 
 .PHONY: test-rights
 test-rights: tools build $(BIN)/helm $(BIN)/release ## half an hour | Find out from audit logs which rights of Berth's roles the tests use, and write it into test/install/rights.txt.
@@ -391,7 +406,7 @@ lint-prose: $(BIN)/vale ## seconds | Check the prose of the documents by the rul
 	$(BIN)/vale --no-global $$(git ls-files '*.md')
 
 .PHONY: verify
-verify: generate lint test test-load test-artifacts ## an hour | Regenerate, lint, test, and require a clean tree.
+verify: generate lint test-all ## an hour | Regenerate, lint, test, and require a clean tree.
 	@git diff --exit-code || { echo "generated files differ: commit the result of 'make generate'"; exit 1; }
 
 .PHONY: clean
