@@ -103,6 +103,7 @@ func withController(t *testing.T, expiry time.Duration) {
 
 // TestACollectionIsDeletedAsFarAsTheBudgetGoes: case 2.
 func TestACollectionIsDeletedAsFarAsTheBudgetGoes(t *testing.T) {
+	harness.Long(t)
 	namespace := web(t, 100, "maxUnavailable: 7")
 	watch(t, namespace, 93)
 	noReplacements(t)
@@ -153,6 +154,7 @@ func TestAnOperationThatIsReviewedTwiceIsRecordedOnce(t *testing.T) {
 
 // TestWithoutAWebhookOnlyVoluntaryDisruptionOfProtectedPodsIsRefused: cases 4 and 5.
 func TestWithoutAWebhookOnlyVoluntaryDisruptionOfProtectedPodsIsRefused(t *testing.T) {
+	harness.Long(t)
 	guarded, other := web(t, 4, "maxUnavailable: 2"), namespace(t)
 	apply(t, other, fmt.Sprintf(deployment, 2))
 	apply(t, guarded, "{apiVersion: v1, kind: Pod, metadata: {name: beside, labels: {app: beside}}, spec: {containers: [{name: main, image: web:1}]}}")
@@ -340,6 +342,7 @@ func TestAWebhookWhoseCacheIsFrozenCountsRight(t *testing.T) {
 
 // TestAnApprovalThatIsNotUsedExpires: case 14.
 func TestAnApprovalThatIsNotUsedExpires(t *testing.T) {
+	harness.Long(t)
 	const expiry = 4 * time.Second
 	withController(t, expiry)
 	for name, attempt := range map[string]func(t *testing.T, namespace string, pod *corev1.Pod) error{
@@ -389,6 +392,7 @@ func TestAnApprovalThatIsNotUsedExpires(t *testing.T) {
 // TestAnApprovalOutlivesADelayAndTheControllerThatSawIt: case 8. The API server ends a deletion after 34s, whatever webhooks do. Here two reviews
 // take most of that time: the pod changes during the first review, so the API server reviews the deletion again.
 func TestAnApprovalOutlivesADelayAndTheControllerThatSawIt(t *testing.T) {
+	harness.Long(t)
 	delay, expiry := 1500*time.Millisecond, 6*time.Second
 	if *long {
 		delay, expiry = 15*time.Second, guard.ShortestExpiry(time.Minute)
@@ -550,6 +554,7 @@ func TestAPodThatBecomesReadyAfterItWasGivenAwayDoesNotCount(t *testing.T) {
 
 // TestScalingAndDeletingTheWorkloadIsNotHeldUp: case 12.
 func TestScalingAndDeletingTheWorkloadIsNotHeldUp(t *testing.T) {
+	harness.Long(t)
 	namespace := web(t, 10, "maxUnavailable: 1")
 	scale := func(replicas int) {
 		body := fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)
@@ -765,9 +770,9 @@ func TestOnlyUpdatesThatDisruptNeedRoom(t *testing.T) {
 
 // TestTheWebhookIsAskedOnlyAboutLabelsThatABudgetGoesBy: other labels can be changed while the webhook is down; see TestWhatGoesOnDuringAnOutage.
 func TestTheWebhookIsAskedOnlyAboutLabelsThatABudgetGoesBy(t *testing.T) {
-	for subject, want := range map[string]map[string]int64{
-		"selector: {matchLabels: {app: web}}":                           {"role": 0, "app": 1},
-		"targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}": {"role": 0, "pod-template-hash": 1, "app": 1},
+	for subject, want := range map[string]map[string]bool{
+		"selector: {matchLabels: {app: web}}":                           {"role": false, "app": true},
+		"targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}": {"role": false, "pod-template-hash": true, "app": true},
 	} {
 		t.Run(subject, func(t *testing.T) {
 			namespace := newNamespace(t)
@@ -775,11 +780,12 @@ func TestTheWebhookIsAskedOnlyAboutLabelsThatABudgetGoesBy(t *testing.T) {
 			inForce(t, namespace, 2)
 			pod := &pods(t, namespace)[0]
 			asked := reviews(t, namespace, anyone)
-			for key, times := range want {
+			for key, asks := range want {
 				before := asked.Load()
 				err := patch(t.Context(), pod, fmt.Sprintf(`{"metadata":{"labels":{%q:"another"}}}`, key))
-				if refused := isRefused(err); refused != (times > 0) || err != nil && !refused || asked.Load()-before != times {
-					t.Errorf("label %s: got %v after %d questions, want %d", key, err, asked.Load()-before, times)
+				// The API server asks again if somebody else has written the pod meanwhile.
+				if refused := isRefused(err); refused != asks || err != nil && !refused || asked.Load() > before != asks {
+					t.Errorf("label %s: got %v after %d questions, want some: %t", key, err, asked.Load()-before, asks)
 				}
 			}
 		})

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/berth-project/berth/test/harness"
 )
 
 // calls counts the requests of the webhook servers to the API server. It skips watches and the discovery requests at the start. It also skips the
@@ -160,6 +162,7 @@ func TestUnderLoadAnAnswerCostsAtMostOneRead(t *testing.T) {
 // TestNobodyIsAskedAboutWhatAKubeletWrites measures what the match conditions cost a kubelet's writes. It compares a protected pod with another pod,
 // which the object selector excludes. It writes both in turn, and logs the medians.
 func TestNobodyIsAskedAboutWhatAKubeletWrites(t *testing.T) {
+	harness.Long(t)
 	const writes = 200
 	namespace := web(t, 1, "maxUnavailable: 0")
 	apply(t, namespace, "{apiVersion: v1, kind: Pod, metadata: {name: beside, labels: {app: beside}}, spec: {containers: [{name: main, image: web:1}]}}")

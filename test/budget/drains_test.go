@@ -32,6 +32,7 @@ func disruptionBudget(t *testing.T, namespace string, expected int32) {
 // TestARolloutGoesOnBesideADrainThatTriesAgain has a PodDisruptionBudget that refuses every eviction of a drain. This drain retries much more often
 // than real drains do.
 func TestARolloutGoesOnBesideADrainThatTriesAgain(t *testing.T) {
+	harness.Long(t)
 	namespace := web(t, 4, "maxUnavailable: 1")
 	watch(t, namespace, 3)
 	disruptionBudget(t, namespace, 4)
@@ -90,6 +91,7 @@ func TestARolloutGoesOnBesideADrainThatTriesAgain(t *testing.T) {
 
 // TestErrorsThatPassDoNotEndADrain puts a proxy between the webhook and the API server. The proxy disturbs all reads and writes of the webhook.
 func TestErrorsThatPassDoNotEndADrain(t *testing.T) {
+	harness.Long(t)
 	namespace := web(t, 4, "maxUnavailable: 1")
 	watch(t, namespace, 3)
 	spoils := func(r *http.Request) bool { return r.URL.Query().Get("watch") == "" }

@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/test/harness"
 )
 
 // expectNone waits until the namespace has no pods.
@@ -49,6 +50,7 @@ func TestDeletingABudgetFreesItsPodsAlsoWhileNoWebhookAnswers(t *testing.T) {
 }
 
 func TestAWorkloadThatIsDeletedTakesItsPodsAlong(t *testing.T) {
+	harness.Long(t)
 	specs := map[string]string{
 		"a selector and a total of replicas": `
 apiVersion: policy.kruise.io/v1alpha1
@@ -77,6 +79,7 @@ spec: {targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}, maxUnavail
 
 // While the webhook does not answer, the controller may remove the protection label and do nothing else.
 func TestTheControllerTakesNoPodOutOfABudgetUnasked(t *testing.T) {
+	harness.Long(t)
 	namespace := web(t, 3, "maxUnavailable: 0")
 	all := pods(t, namespace)
 	for how, set := range map[string]func(i *installation, is bool){

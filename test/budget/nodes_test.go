@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/pkg/sandbox"
+	"github.com/berth-project/berth/test/harness"
 )
 
 // onBusiest returns the node with the most pods, and these pods.
@@ -135,6 +136,7 @@ func TestATaintTakesNoMoreThanTheBudget(t *testing.T) {
 
 // TestATaintTakesPodsThatDoNotServe: case 17, an unreachable node. Its pods are not available anyway.
 func TestATaintTakesPodsThatDoNotServe(t *testing.T) {
+	harness.Long(t)
 	namespace := newNamespace(t)
 	template := strings.Replace(fmt.Sprintf(deployment, 10), "      containers:", "      tolerations: [{key: node.kubernetes.io/unreachable, effect: NoExecute, tolerationSeconds: 0}]\n      containers:", 1)
 	apply(t, namespace, template+"---"+fmt.Sprintf(pub, "maxUnavailable: 1"))

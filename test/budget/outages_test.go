@@ -46,6 +46,7 @@ func during(set func(*installation, bool)) func(*testing.T) func() {
 // TestWhatGoesOnDuringAnOutage tries every cell of the table in docs/operations/failure-modes.md. The table contains the expected results. The
 // operations have no effect, so no cell influences the next.
 func TestWhatGoesOnDuringAnOutage(t *testing.T) {
+	harness.Long(t)
 	guarded := web(t, 2, "maxUnavailable: 0")
 	required := namespace(t)
 	apply(t, guarded, "{apiVersion: v1, kind: Pod, metadata: {name: beside, labels: {app: beside}}, spec: {containers: [{name: main, image: web:1}]}}")

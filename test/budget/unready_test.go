@@ -16,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/berth-project/berth/test/harness"
 )
 
 const gate corev1.PodConditionType = "InPlaceUpdateReady"
@@ -91,6 +93,7 @@ func updateInPlace(ctx context.Context, seen *corev1.Pod) error {
 // TestUpdatesInPlaceTakeTheirTurns has an updater make all pods unready at once. As many become unready as the budget allows. The next follows when
 // an updated pod is available again.
 func TestUpdatesInPlaceTakeTheirTurns(t *testing.T) {
+	harness.Long(t)
 	for _, policy := range []string{"AlwaysAllow", "IfHealthyBudget"} {
 		t.Run(policy, func(t *testing.T) {
 			namespace := gated(t, 4, "maxUnavailable: 1\n  unhealthyPodPolicy: "+policy)

@@ -24,6 +24,7 @@ import (
 	"github.com/berth-project/berth/pkg/descheduler/cycle"
 	"github.com/berth-project/berth/pkg/descheduler/guarded"
 	"github.com/berth-project/berth/pkg/sandbox"
+	"github.com/berth-project/berth/test/harness"
 )
 
 // tryToEvict asks the API server once whether a pod could be evicted.
@@ -47,6 +48,7 @@ func results(report *cycle.Report) map[guarded.Result]int {
 // Case 31: the PodDisruptionBudget controller has not seen a budget yet, so the API server answers 429 with Retry-After 10 seconds, again and again.
 // A strategy that evicts without asking first still finishes at once. Berth's strategies do not even send such evictions.
 func TestABudgetThatAsksToComeBackHoldsNobodyUp(t *testing.T) {
+	harness.Long(t)
 	ns := newNamespace(t)
 	pool(t, ns, "a", "32")
 	pool(t, ns, "b", "32")
@@ -183,6 +185,7 @@ webhooks:
 // Case 34: another webhook fails every eviction, or does not answer. After three failures the cycle gives up, and no pod is evicted. The next cycle
 // does the work when the webhook has been removed.
 func TestACycleGivesUpWhenEvictionsFail(t *testing.T) {
+	harness.Long(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

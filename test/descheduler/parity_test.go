@@ -38,6 +38,7 @@ func kubeconfigOf(t *testing.T, host string) string {
 
 // Case 28: for random pods on random nodes, the filters give the same verdict as the scheduler.
 func TestTheFiltersSayWhatTheSchedulerSays(t *testing.T) {
+	harness.Long(t)
 	ns := newNamespace(t)
 	r := rand.New(rand.NewPCG(20, 28))
 	var nodes []*corev1.Node

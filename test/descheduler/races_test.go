@@ -22,6 +22,7 @@ import (
 	"github.com/berth-project/berth/pkg/descheduler/guarded"
 	"github.com/berth-project/berth/pkg/plugins/descheduling"
 	"github.com/berth-project/berth/pkg/sandbox"
+	"github.com/berth-project/berth/test/harness"
 )
 
 // beforeEviction calls a function between the decision and the eviction.
@@ -208,6 +209,7 @@ func TestTheNextLeaderGoesOn(t *testing.T) {
 
 // Case 30: if something is missing, the run ends with exit code 1 within the sync timeout. The error names what is missing.
 func TestWhatIsMissingIsNamed(t *testing.T) {
+	harness.Long(t)
 	ns := newNamespace(t)
 	try := func(t *testing.T, within time.Duration, user, policy string, args []string, want ...string) {
 		t.Helper()
@@ -248,6 +250,7 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 // One cycle evicts pods of several spreads at the same time. A budget covers all of them. Each decision takes from the budget, so the cycle does not
 // try more evictions than the budget allows.
 func TestSeveralSpreadsShareABudget(t *testing.T) {
+	harness.Long(t)
 	const spreads = 6
 	ns := newNamespace(t)
 	pool(t, ns, "a", "32")

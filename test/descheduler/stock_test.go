@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-project/berth/test/harness"
 )
 
 // stock starts the descheduler of kubernetes-sigs with Berth's plugins, once with no interval. The end of the test kills it.
@@ -24,6 +26,7 @@ func stock(t *testing.T, binary, policy string, args ...string) (*exec.Cmd, *byt
 
 // The plugins work in a descheduler that knows nothing of Berth, beside a strategy of the framework: in its dry run, once, and in its loop.
 func TestThePluginsWorkInAStockDescheduler(t *testing.T) {
+	harness.Long(t)
 	binary := filepath.Join(t.TempDir(), "descheduler")
 	if output, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./stock").CombinedOutput(); err != nil {
 		t.Fatalf("building it: %v\n%s", err, output)

@@ -18,6 +18,7 @@ import (
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/descheduler"
 	"github.com/berth-project/berth/pkg/descheduler/guarded"
+	"github.com/berth-project/berth/test/harness"
 )
 
 const adaptive = "{type: Adaptive}"
@@ -136,6 +137,7 @@ func TestOnePodComesHomeForOneFreePlace(t *testing.T) {
 
 // Case 25: no subset has room, and 30 cycles evict nothing. Then capacity appears, and the layout converges.
 func TestNothingIsEvictedWithoutRoom(t *testing.T) {
+	harness.Long(t)
 	ns := newNamespace(t)
 	pool(t, ns, "a", "32")
 	apply(t, ns, spreadOf(ns, "ReplicaSet", "{type: Adaptive, whenFull: Wait}", "a=10 b=-")+"---"+workload("ReplicaSet", 10, "100m"))
@@ -160,6 +162,7 @@ func TestNothingIsEvictedWithoutRoom(t *testing.T) {
 // Case 26: the preferred subset takes pods and fails every 3 minutes, for 2 hours by the descheduler's clock. No cycle keeps state in memory. The
 // backoff in the spread's status bounds how often pods are moved.
 func TestAFlappingSubsetIsLeftAlone(t *testing.T) {
+	harness.Long(t)
 	ns := newNamespace(t)
 	nodes := pool(t, ns, "a", "32")
 	cordon(t, nodes, true)
@@ -204,6 +207,7 @@ func TestAFlappingSubsetIsLeftAlone(t *testing.T) {
 
 // Case 24: if a node gets its label back within 30 seconds, nothing is evicted. If the label stays different, the node's pods are evicted.
 func TestARelabelledNodeIsGivenTimeToComeBack(t *testing.T) {
+	harness.Long(t)
 	ns := newNamespace(t)
 	nodes := pool(t, ns, "a", "32")
 	pool(t, ns, "b", "32")

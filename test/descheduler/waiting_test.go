@@ -17,6 +17,7 @@ import (
 	"github.com/berth-project/berth/cmd/sandbox/product"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/descheduler"
+	"github.com/berth-project/berth/test/harness"
 )
 
 // early is a spread whose pods pick one of two subsets at admission. They leave it after a minute without a node there.
@@ -66,6 +67,7 @@ func expectNothing(t *testing.T, what, policy string, now time.Time) {
 
 // Case 20: the time since the scheduler found no node for a pod counts, to the second. The age of the pod does not count.
 func TestOnlyTheTimeWithoutANodeCounts(t *testing.T) {
+	harness.Long(t)
 	ns := newNamespace(t)
 	pool(t, ns, "b", "32")
 	resume, err := the.Sandbox.Halt(product.Scheduler, 0)
@@ -153,6 +155,7 @@ func TestPodsOfACompatibleSpreadLeaveTheirSubset(t *testing.T) {
 // Case 20: a pod with scheduling gates waits for their owner. When the gates are removed, the scheduler reports that it finds no node, but not since
 // when. So the time counts from the creation of the pod.
 func TestAGatedPodStaysUntilItsGatesAreGone(t *testing.T) {
+	harness.Long(t)
 	ns := newNamespace(t)
 	pool(t, ns, "b", "32")
 	gated := strings.Replace(workload("ReplicaSet", 1, "100m"), "containers:", "schedulingGates: [{name: test.berth.dev/gate}]\n      containers:", 1)

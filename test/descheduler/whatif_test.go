@@ -22,10 +22,12 @@ import (
 	"github.com/berth-project/berth/pkg/snapshot"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/whatif"
+	"github.com/berth-project/berth/test/harness"
 )
 
 // For random spreads on nodes that fill, the pods end where the what-if says, and those that wait are said to wait.
 func TestPodsEndWhereTheWhatIfSays(t *testing.T) {
+	harness.Long(t)
 	ns := newNamespace(t)
 	r := rand.New(rand.NewPCG(18, 1))
 	var nodes []*corev1.Node

@@ -238,6 +238,7 @@ func calls(t *testing.T) float64 {
 }
 
 func TestTheAPIServerDoesNotAskAboutPodsThatNoSpreadCanDivide(t *testing.T) {
+	harness.Long(t)
 	pools(t, "a")
 	ns := namespace(t)
 	excluded := namespace(t)
@@ -427,6 +428,7 @@ func (k *customKind) set(t *testing.T, ns string, replicas int64) {
 }
 
 func TestWorkloadsOfCustomKindsNeedNoChange(t *testing.T) {
+	harness.Long(t)
 	pools(t, "a", "b")
 	plain := func(replicas int64) map[string]any { return map[string]any{"replicas": replicas} }
 	for rule, kind := range map[string]*customKind{
@@ -847,6 +849,7 @@ func TestOthersMayChangeAPodAfterUs(t *testing.T) {
 
 // TestAReplicaThatDoesNotLeadKnowsCustomKinds: every replica serves the webhook. So a replica must watch a custom kind before it is the leader.
 func TestAReplicaThatDoesNotLeadKnowsCustomKinds(t *testing.T) {
+	harness.Long(t)
 	t.Parallel() // it has a cluster of its own
 	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "standby", Dir: t.TempDir(), Without: []string{product.Scheduler, product.DefaultScheduler}},
 		product.Options{Replicas: map[string]int{product.Controller: 2}})
@@ -990,6 +993,7 @@ func leadsController(t *testing.T, cluster *harness.Cluster, replica int) bool {
 
 // TestCertificatesFromCertManager renders the manifests as a user of cert-manager does.
 func TestCertificatesFromCertManager(t *testing.T) {
+	harness.Long(t)
 	dir := t.TempDir()
 	root, err := filepath.Rel(dir, filepath.Join(harness.Root(), "manifests"))
 	if err != nil {

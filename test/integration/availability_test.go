@@ -21,6 +21,7 @@ import (
 // TestTwoReplicasAreNeverOnOneNode has the default scheduler place the pods of Berth's own Deployments. It adds the nodes one after the other. The
 // pods do not run.
 func TestTwoReplicasAreNeverOnOneNode(t *testing.T) {
+	harness.Long(t)
 	ns := namespace(t)
 	text, err := os.ReadFile(filepath.Join(harness.Root(), "manifests", "controller", "deployment.yaml"))
 	if err != nil {

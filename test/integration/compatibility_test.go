@@ -20,6 +20,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/sandbox"
+	"github.com/berth-project/berth/test/harness"
 )
 
 // kruiseSpread has limits on all of its subsets.
@@ -150,6 +151,7 @@ func TestACompatibleSpreadPicksSubsetsAtCreation(t *testing.T) {
 
 // TestACompatibleSpreadDividesThePodsOfAnotherScheduler, which the test stands in for: it binds each pod to a node that the pod requires.
 func TestACompatibleSpreadDividesThePodsOfAnotherScheduler(t *testing.T) {
+	harness.Long(t)
 	pools(t, "a", "b")
 	ns := namespace(t)
 	apply(t, ns, kruiseSpread)
@@ -233,6 +235,7 @@ func TestACompatibleSpreadDividesThePodsOfAnotherScheduler(t *testing.T) {
 // TestASubsetOfACompatibleSpreadOpensAgain: a pod waits for a node of the first subset. Then the subset is not schedulable, and new pods go to the next one.
 // After unschedulableLastSeconds the subset is schedulable again, and an event says so.
 func TestASubsetOfACompatibleSpreadOpensAgain(t *testing.T) {
+	harness.Long(t)
 	pools(t, "b")
 	ns := namespace(t)
 	apply(t, ns, `
@@ -337,6 +340,7 @@ spec:
 
 // TestABurstOfACompatibleSpreadKeepsToTheQuota: no pod over the quota is created for the first subset, so none is replaced.
 func TestABurstOfACompatibleSpreadKeepsToTheQuota(t *testing.T) {
+	harness.Long(t)
 	var all []*corev1.Node
 	for i := range 4 {
 		pool := string("ab"[i%2])
@@ -391,6 +395,7 @@ func waitForKruisesCosts(t *testing.T, ns string, replicas int) map[string]int {
 
 // TestACompatibleSpreadReadsTheReplicasWhereOpenKruiseDoes: of a kind without a scale subresource, as OpenKruise's list says, also after the list changes.
 func TestACompatibleSpreadReadsTheReplicasWhereOpenKruiseDoes(t *testing.T) {
+	harness.Long(t)
 	pools(t, "a", "b")
 	ns := namespace(t)
 	const kruise = "kruise-system"

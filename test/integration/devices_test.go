@@ -10,6 +10,8 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-project/berth/test/harness"
 )
 
 // deviceClass creates a class of devices of the test's own driver. Further expressions can narrow it.
@@ -147,6 +149,7 @@ func TestAPodWhoseDeviceIsInTheNextSubsetGoesThere(t *testing.T) {
 }
 
 func TestAPodThatNoSubsetHasADeviceForIsWokenByOne(t *testing.T) {
+	harness.Long(t)
 	a, _ := twoNodes(t)
 	class, ns := deviceClass(t), namespace(t)
 	before := counter(t.Context(), t, exhausted)
@@ -163,6 +166,7 @@ func TestAPodThatNoSubsetHasADeviceForIsWokenByOne(t *testing.T) {
 }
 
 func TestAPodThatWaitsForADeviceIsWokenWhenOneIsGivenBack(t *testing.T) {
+	harness.Long(t)
 	a, _ := twoNodes(t)
 	class, ns := deviceClass(t), namespace(t)
 	devices(t, class, a, 1)
@@ -205,6 +209,7 @@ func TestPodsThatShareAClaimRunWhereItsDeviceIs(t *testing.T) {
 }
 
 func TestARefusedBindLosesNoDevice(t *testing.T) {
+	harness.Long(t)
 	a, b := twoNodes(t)
 	class, ns := deviceClass(t), namespace(t)
 	devices(t, class, a, 1)
@@ -240,6 +245,7 @@ var slow = func() string {
 }()
 
 func TestARefusedReservationLosesNoDevice(t *testing.T) {
+	harness.Long(t)
 	const refused = `scheduler_framework_extension_point_duration_seconds_count{extension_point="Reserve",profile="berth-scheduler",status="Error"}`
 	a, b := twoNodes(t)
 	class, ns := deviceClass(t, slow), namespace(t)

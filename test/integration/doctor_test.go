@@ -17,11 +17,13 @@ import (
 	"github.com/berth-project/berth/pkg/cli"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/test/harness"
 )
 
 // TestAnotherControllerIsNoticed: a program that writes the status of a spread or a budget beside Berth is named in an event and by the doctor. A write of
 // the spec by the same program is not.
 func TestAnotherControllerIsNoticed(t *testing.T) {
+	harness.Long(t)
 	pools(t, "a", "b")
 	ns := namespace(t)
 	apply(t, ns, oldPair)

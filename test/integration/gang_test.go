@@ -97,6 +97,7 @@ spec:
 
 // TestPodGroupsStayTogether runs the scheduler with coscheduling.
 func TestPodGroupsStayTogether(t *testing.T) {
+	harness.Long(t)
 	t.Parallel() // it has a cluster of its own
 	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "gangs", Dir: t.TempDir(), Manifests: [][]byte{podGroupKind(t)}},
 		product.Options{SchedulerConfig: withCoscheduling(t)})

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -16,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/berth-project/berth/cmd/sandbox/product"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/test/harness"
 )
@@ -67,6 +65,7 @@ func expectRevision(t *testing.T, ns, name string, n int) {
 
 // TestARollOutEndsInTheLayoutItBeganWith: with quotas for each revision, however the rollout proceeds.
 func TestARollOutEndsInTheLayoutItBeganWith(t *testing.T) {
+	harness.Long(t)
 	for name, strategy := range map[string]string{
 		"more pods first":         `{"spec":{"strategy":{"rollingUpdate":{"maxSurge":3,"maxUnavailable":0}}}}`,
 		"fewer pods first":        `{"spec":{"strategy":{"rollingUpdate":{"maxSurge":0,"maxUnavailable":4}}}}`,
@@ -96,6 +95,7 @@ func TestARollOutEndsInTheLayoutItBeganWith(t *testing.T) {
 
 // TestARollOutThatCannotGoOnSaysSo shows that it does not go on, and that each of the changes in the message lets it go on. Four pods run.
 func TestARollOutThatCannotGoOnSaysSo(t *testing.T) {
+	harness.Long(t)
 	full := func(limitOfB, strategy string) string {
 		return strings.Replace(overPools("2", strategy), "{name: b,", "{name: b, maxReplicas: "+limitOfB+",", 1)
 	}
@@ -159,6 +159,7 @@ func TestARollOutThatCannotGoOnSaysSo(t *testing.T) {
 }
 
 func TestARollOutThatIsPausedAndTakenBack(t *testing.T) {
+	harness.Long(t)
 	pools(t, "a", "b")
 	ns := namespace(t)
 	apply(t, ns, overPools("4", "{}"))
@@ -232,6 +233,7 @@ func expectSummary(t *testing.T, ns, want string) {
 
 // TestAChangedSpreadLeavesItsPodsWhereTheyAre: they are counted again, and deleted in the new order when the workload shrinks.
 func TestAChangedSpreadLeavesItsPodsWhereTheyAre(t *testing.T) {
+	harness.Long(t)
 	term := func(pool string) string {
 		return fmt.Sprintf("requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [%s]}]}", pool)
 	}
@@ -282,6 +284,7 @@ func TestAChangedSpreadLeavesItsPodsWhereTheyAre(t *testing.T) {
 
 // TestAJobsRetriesTakeTheSlotsOfThePodsThatFailed: a pod that has failed holds none.
 func TestAJobsRetriesTakeTheSlotsOfThePodsThatFailed(t *testing.T) {
+	harness.Long(t)
 	pools(t, "a", "b")
 	ns := namespace(t)
 	apply(t, ns, spreadFor("web", "batch/v1", "Job", "web", fmt.Sprintf(twoPools, "1"))) // the Job waits 10 s after one failure, and 20 s after two
@@ -329,37 +332,10 @@ func TestAJobsRetriesTakeTheSlotsOfThePodsThatFailed(t *testing.T) {
 	expectNoViolation(t)
 }
 
-// TestAControllerThatIsKilledInTheMiddleCountsRightAfterwards, and gives the pods the right deletion costs.
-func TestAControllerThatIsKilledInTheMiddleCountsRightAfterwards(t *testing.T) {
-	pools(t, "a", "b", "c")
-	ns := namespace(t)
-	apply(t, ns, oneOneThree)
-	apply(t, ns, deployment("web", 40, ""))
-	waitForRest := waitForRest
-	if harness.Compatibility() != "" {
-		waitForRest = waitForKruisesCosts
-	}
-	waitForRest(t, ns, 40)
-	for _, replicas := range []int{100, 30, 60} {
-		scale(t, ns, "web", replicas)
-		if err := the.Sandbox.Signal(product.Controller, 0, syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-		waitForRest(t, ns, replicas)
-		expectTrueStatus(t, ns)
-	}
-	scale(t, ns, "web", 25)
-	kept := waitForRest(t, ns, 25)
-	if want := map[string]int{"a": 5, "b": 5, "c": 15}; harness.Compatibility() == "" && !maps.Equal(kept, want) {
-		t.Errorf("scaled down to %v, want %v", kept, want)
-	}
-	expectTrueStatus(t, ns)
-	expectNoViolation(t)
-}
-
 // TestPodsUpdatedInPlaceCountInTheirNewRevision: the pods of a revision are updated to the next as in-place updaters do it, by their label. Pods that
 // are added then find the slots taken.
 func TestPodsUpdatedInPlaceCountInTheirNewRevision(t *testing.T) {
+	harness.Long(t)
 	pools(t, "a", "b")
 	ns := namespace(t)
 	sets := the.Client.AppsV1().StatefulSets(ns)

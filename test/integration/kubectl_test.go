@@ -34,6 +34,7 @@ func kubectl(t *testing.T, args ...string) (stdout, stderr string, failed bool) 
 }
 
 func TestKubectlBerthStatus(t *testing.T) {
+	harness.Long(t)
 	pools(t, "a", "b")
 	ns := namespace(t)
 	apply(t, ns, spreadHeader+`
@@ -85,6 +86,7 @@ func berth(t *testing.T, ns string, args []string, texts ...string) string {
 }
 
 func TestKubectlBerthOnASpread(t *testing.T) {
+	harness.Long(t)
 	pools(t, "a", "b")
 	ns := namespace(t)
 	spread := strings.Replace(spreadHeader, "metadata: {", "metadata: {labels: {team: shop}, ", 1) + `

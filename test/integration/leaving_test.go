@@ -22,6 +22,7 @@ import (
 
 // TestAReplicaThatIsToldToEndAnswersOn: the API server is still sent to a pod for a while after it was told to end.
 func TestAReplicaThatIsToldToEndAnswersOn(t *testing.T) {
+	harness.Long(t)
 	const delay = 3 * time.Second
 	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "leaving", Dir: t.TempDir(), Without: []string{product.Scheduler, product.Controller, product.DefaultScheduler}},
 		product.Options{})

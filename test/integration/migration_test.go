@@ -467,6 +467,7 @@ func (p *promises) placed() int { p.mu.Lock(); defer p.mu.Unlock(); return p.bin
 // TestMigrationFromOpenKruiseAndBack walks docs/migration.md with a live workload: pods are evicted, updated in place, scaled and rolled out all the time. No subset is over its
 // quota and the budget holds, before, during and after the migration, and on the way back.
 func TestMigrationFromOpenKruiseAndBack(t *testing.T) {
+	harness.Long(t)
 	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "migration", Dir: t.TempDir(), Without: []string{product.Scheduler, product.Controller}}, product.Options{})
 	if err != nil {
 		t.Fatal(err)

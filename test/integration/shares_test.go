@@ -166,6 +166,7 @@ func TestSharesAreKept(t *testing.T) {
 // TestABurstKeepsMinimumsAndShares makes 500 pods of four workloads in the same pools at once, and kills the scheduler in the middle. The checker watches each
 // bind for maximums.
 func TestABurstKeepsMinimumsAndShares(t *testing.T) {
+	harness.Long(t)
 	var all []*corev1.Node
 	for i := range 10 {
 		pool := "abc"[i%3 : i%3+1]

@@ -227,6 +227,7 @@ func TestTheFirstPodWaitsOnlyForBindsThatMayBeUnderWay(t *testing.T) {
 // TestPodsAreScheduledWithoutTheKindOrTheRightToReadIt: in both cases the scheduler binds pods without an owner. It binds pods with an owner if no
 // spread can exist.
 func TestPodsAreScheduledWithoutTheKindOrTheRightToReadIt(t *testing.T) {
+	harness.Long(t)
 	t.Parallel() // it has a cluster of its own
 	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "kind", Dir: t.TempDir(), Without: []string{product.Controller}}, product.Options{})
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/sandbox"
+	"github.com/berth-project/berth/test/harness"
 )
 
 // ofOneCPU is a template of Deployments whose pods need a CPU each.
@@ -213,6 +214,7 @@ func TestNoPodWaitsWhenTheSchedulerLooksAhead(t *testing.T) {
 }
 
 func TestTheKindOfTheTemplateIsSwitchedWithoutAGap(t *testing.T) {
+	harness.Long(t)
 	pools(t, "a", "b")
 	ns := namespace(t)
 	auditChildren(t, ns, 2)
@@ -243,6 +245,7 @@ func TestTheKindOfTheTemplateIsSwitchedWithoutAGap(t *testing.T) {
 }
 
 func TestARolloutInOrderWaitsForEarlierSubsets(t *testing.T) {
+	harness.Long(t)
 	pools(t, "a", "b", "c")
 	ns := namespace(t)
 	subsets := []string{inPool("a", ""), inPool("b", ""), inPool("c", "")}

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/test/harness"
 )
 
 // Two kinds of OpenKruise. The tests act as their controller.
@@ -310,6 +311,7 @@ func ofAdvancedSets(value string) string {
 
 // TestChildrenOfTheKindsOfOpenKruise: Berth knows their fields, and has them from the API server alone.
 func TestChildrenOfTheKindsOfOpenKruise(t *testing.T) {
+	harness.Long(t)
 	pools(t, "a", "b")
 	gone := namespace(t)
 	advancedSets.serve(t, true)

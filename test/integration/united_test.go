@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -20,7 +19,6 @@ import (
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-project/berth/cmd/sandbox/product"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/test/checker"
 )
@@ -470,37 +468,5 @@ func TestStrangersWhoWriteToChildrenDoNotBreakTheTotal(t *testing.T) {
 		if child := childIn(t, ns, subset); !uids[child.GetUID()] || child.GetAnnotations()["stranger"] == "" {
 			t.Errorf("subset %s has another child, %s", subset, child.GetName())
 		}
-	}
-}
-
-func TestAControllerThatIsKilledInTheMiddleKeepsTheTotal(t *testing.T) {
-	pools(t, "a", "b", "c")
-	ns := namespace(t)
-	auditChildren(t, ns, 2)
-	apply(t, ns, united(6, ofDeployments("one"), "  updateStrategy: {maxSurge: 2}", inPool("a", ""), inPool("b", "")))
-	expectUnited(t, ns, "a=3 b=3")
-	for _, step := range []struct {
-		replicas int
-		subsets  []string
-		want     string
-	}{
-		{9, []string{inPool("a", ""), inPool("b", ""), inPool("c", "")}, "a=3 b=3 c=3"},
-		{6, []string{inPool("c", ""), inPool("a", "")}, "a=3 c=3"},
-	} {
-		apply(t, ns, united(step.replicas, ofDeployments("one"), "  updateStrategy: {maxSurge: 2}", step.subsets...))
-		if err := the.Sandbox.Signal(product.Controller, 0, syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-		waitFor(t, "children "+step.want, func(ctx context.Context) (string, error) {
-			all, err := childrenIn(ctx, ns)
-			var got []string
-			for i := range all {
-				got = append(got, fmt.Sprintf("%s=%d", all[i].GetLabels()[unitedv1beta1.SubsetNameLabel], replicasIn(&all[i])))
-			}
-			if strings.Join(got, " ") != step.want {
-				return fmt.Sprintf("there are %q", got), err
-			}
-			return "", err
-		})
 	}
 }

@@ -234,6 +234,7 @@ func TestBadInputNamesTheFieldsOfItsVersion(t *testing.T) {
 // objects needs the conversion that the controller offers. The documented commands rewrite the objects. After that the scheduler places pods of an
 // existing spread while nobody converts.
 func TestUpgradeAndStorageMigration(t *testing.T) {
+	harness.Long(t)
 	t.Parallel() // it has a cluster of its own
 	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "upgrade", Dir: t.TempDir(), Without: []string{product.Scheduler, product.Controller, product.DefaultScheduler}},
 		product.Options{})

@@ -275,6 +275,7 @@ func TestAPodWhoseVolumeIsOutOfReachInTheFirstSubsetGoesToTheNext(t *testing.T) 
 }
 
 func TestAPodThatNoSubsetHasAVolumeForIsWokenByOne(t *testing.T) {
+	harness.Long(t)
 	a, _ := twoNodes(t)
 	class, ns := storageClass(t), namespace(t)
 	before := counter(t.Context(), t, exhausted)
@@ -302,6 +303,7 @@ func TestAPodThatNoSubsetHasAVolumeForIsWokenByOne(t *testing.T) {
 }
 
 func TestAPodThatEveryVolumeLimitRefusesIsWokenWhenOneIsRaised(t *testing.T) {
+	harness.Long(t)
 	a, b := twoNodes(t)
 	class, ns := storageClass(t), namespace(t)
 	csiVolume(t, class, a, b)

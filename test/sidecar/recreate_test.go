@@ -7,10 +7,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
+	"github.com/berth-project/berth/test/harness"
 )
 
 // TestPodsThatCannotBeUpdatedInPlaceAreEvicted with recreate: IfNeeded, and their ReplicaSet makes new ones.
 func TestPodsThatCannotBeUpdatedInPlaceAreEvicted(t *testing.T) {
+	harness.Long(t)
 	w := newWorld(t)
 	spec := func(argument string) string {
 		return "updateStrategy: {recreate: IfNeeded}, containers: [{name: log, image: 'log:1', args: [" + argument + "]}]"

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
+	"github.com/berth-project/berth/test/harness"
 )
 
 // release is a set with a version and an update strategy, as the articles write it.
@@ -52,6 +53,7 @@ func (w *world) stands(pods int) []corev1.Pod {
 
 // TestTheArticlesReleases: a first batch and the rest, a canary by a label, and pods of one application at even distances.
 func TestTheArticlesReleases(t *testing.T) {
+	harness.Long(t)
 	t.Parallel()
 	w := newWorld(t)
 	const replicas = 6

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
+	"github.com/berth-project/berth/test/harness"
 )
 
 // TestTheArticlesLogAgent is injected, in both versions of the API, and only into pods that the set picks.
@@ -117,6 +118,7 @@ func TestABadImageStopsAtTheLimit(t *testing.T) {
 
 // TestTheArticlesHotUpgrade goes through the three steps, twice.
 func TestTheArticlesHotUpgrade(t *testing.T) {
+	harness.Long(t)
 	t.Parallel()
 	w := newWorld(t)
 	spec := func(image string) string {

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
+	"github.com/berth-project/berth/test/harness"
 )
 
 // changes counts by a watch of its own how often each pod was written, and which images its containers got.
@@ -141,6 +142,7 @@ func (w *world) webhook(change func(pod, was *corev1.Pod)) {
 
 // TestAMirrorOfImagesIsNoFight: a webhook lets all images come from a mirror, whenever a pod is written. That holds for the empty image of a hot upgrade too.
 func TestAMirrorOfImagesIsNoFight(t *testing.T) {
+	harness.Long(t)
 	t.Parallel()
 	w := newWorld(t)
 	w.webhook(func(pod, _ *corev1.Pod) {
@@ -185,6 +187,7 @@ func setImage(ctx context.Context, pod *corev1.Pod, image string, annotations ma
 
 // TestAWriterOfTheOldImageIsNamed: somebody writes the old image whenever a pod gets the new one. Berth leaves it to him, and says so.
 func TestAWriterOfTheOldImageIsNamed(t *testing.T) {
+	harness.Long(t)
 	t.Parallel()
 	w := newWorld(t)
 	spec := func(version int) string {
@@ -223,6 +226,7 @@ func TestAWriterOfTheOldImageIsNamed(t *testing.T) {
 // TestOneWhoUndoesUpdatesIsLeftAlone: somebody restores a pod as it was before each update, at admission or afterwards. Berth does not write it again and again, says so,
 // and goes on with other pods and other sets.
 func TestOneWhoUndoesUpdatesIsLeftAlone(t *testing.T) {
+	harness.Long(t)
 	t.Parallel()
 	for name, afterwards := range map[string]bool{"at admission": false, "afterwards": true} {
 		t.Run(name, func(t *testing.T) {
