@@ -16,11 +16,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/version"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
+	inventory "sigs.k8s.io/cluster-inventory-api/apis/v1alpha1"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 )
 
 func TestEachStateHasOneMessage(t *testing.T) {
@@ -302,6 +305,48 @@ func TestTheOlderOfTwoMembersIsTheCluster(t *testing.T) {
 	gone(s, "sibling")
 	_, err = connect("young", start.Add(time.Second), "east")
 	expect(err, "<nil>")
+}
+
+func TestMembersAreKnownWhenEachWasTried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		scheme := runtime.NewScheme()
+		if err := inventory.AddToScheme(scheme); err != nil {
+			t.Fatal(err)
+		}
+		profile := func(name string) *inventory.ClusterProfile {
+			return &inventory.ClusterProfile{ObjectMeta: metav1.ObjectMeta{Namespace: DefaultNamespace, Name: name}}
+		}
+		s := &Set{hub: fake.NewClientBuilder().WithScheme(scheme).WithObjects(profile("a"), profile("b")).Build(), links: map[string]*link{}}
+		s.options.complete(scheme)
+		expect := func(when string, want bool) {
+			t.Helper()
+			if got := s.Known(t.Context()); got != want {
+				t.Errorf("%s: known is %v", when, got)
+			}
+		}
+		connect := func(name string) *link {
+			l := &link{options: &s.options, status: Status{Name: name, State: Connecting, Since: time.Now()}, changed: func(Status, Change) {}}
+			s.links[name] = l
+			return l
+		}
+		expect("no profile was read", false)
+		a := connect("a")
+		expect("b was not read", false)
+		connect("b")
+		expect("none has answered", false)
+		a.arrive(&session{link: a, lists: []list{{}}}, "1.35")
+		time.Sleep(19 * time.Second)
+		expect("b is connecting", false)
+		time.Sleep(time.Second)
+		expect("b takes too long", true)
+		connect("a")
+		expect("the credentials of a have changed", true)
+
+		s.known.Store(false)
+		s.links["a"].fail(errors.New("refused"))
+		s.links["b"].fail(errors.New("refused"))
+		expect("both were tried", true)
+	})
 }
 
 // gone removes a member that nothing runs for.

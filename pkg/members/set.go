@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -118,6 +119,7 @@ type Set struct {
 	events  events.EventRecorder
 	started chan struct{} // closed when ctx is set
 	ctx     context.Context
+	known   atomic.Bool
 
 	mu     sync.Mutex
 	links  map[string]*link
@@ -184,6 +186,30 @@ func (s *Set) List() []Status {
 		all = append(all, status)
 	}
 	return all
+}
+
+// Known is true once this process has tried every member that it found when it started. Until then, a member that is not ready, or that List does not have, may well answer: nobody
+// may take it for gone, or make its replicas elsewhere. It waits for the hub's ClusterProfiles, and no longer for a member than it takes to find out that one does not answer.
+func (s *Set) Known(ctx context.Context) bool {
+	if s.known.Load() {
+		return true
+	}
+	var profiles inventory.ClusterProfileList
+	if err := s.hub.List(ctx, &profiles, client.UnsafeDisableDeepCopy); err != nil {
+		return false // nobody has begun to read them
+	}
+	patience := s.options.ProbeInterval + 2*s.options.ProbeTimeout
+	for i := range profiles.Items {
+		if profiles.Items[i].DeletionTimestamp != nil {
+			continue
+		}
+		status, exists := s.Status(profiles.Items[i].Name)
+		if !exists || status.State == Connecting && time.Since(status.Since) < patience {
+			return false
+		}
+	}
+	s.known.Store(true)
+	return true
 }
 
 // Names are those of all members, in their order. A replica that does not lead knows none.

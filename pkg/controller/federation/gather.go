@@ -25,6 +25,8 @@ const requestTimeout = 5 * time.Second
 
 // Members are the clusters. No method waits for a cluster.
 type Members interface {
+	// Known is true once all clusters have been tried. Until then, one that is not reachable or not in List may well answer.
+	Known(ctx context.Context) bool
 	// List is what is known of all clusters.
 	List() []Member
 	// Client writes to a cluster, and reads from its API server.

@@ -53,6 +53,7 @@ type fleetMember struct {
 
 var _ Members = &fleet{}
 
+func (f *fleet) Known(context.Context) bool                { return true }
 func (f *fleet) List() []Member                            { return f.list }
 func (f *fleet) Client(name string) (client.Client, error) { return f.clusters[name], nil }
 func (f *fleet) Cache(name string) (client.Reader, error)  { return f.clusters[name].cache, nil }

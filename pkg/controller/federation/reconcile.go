@@ -32,6 +32,8 @@ import (
 const (
 	// batchWindow is how long Berth waits if something has changed in the clusters, or while it wrote.
 	batchWindow = 200 * time.Millisecond
+	// unknownInterval is how often a hub that has just started looks whether it knows its clusters.
+	unknownInterval = time.Second
 	// cascadeInterval is how often a cluster is asked again whose ReplicaSet is to be deleted.
 	cascadeInterval = 10 * time.Second
 )
@@ -84,6 +86,9 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("reading the FederatedReplicaSet: %w", err)
+	}
+	if !r.members.Known(ctx) {
+		return reconcile.Result{RequeueAfter: unknownInterval}, nil
 	}
 	if !frs.DeletionTimestamp.IsZero() {
 		return r.cascade(ctx, frs)

@@ -47,20 +47,28 @@ type world struct {
 
 // cluster is a member with a ReplicaSet controller and a scheduler.
 type cluster struct {
-	name  string
-	room  int
-	away  bool
-	since time.Time
-	api   client.Client
-	pods  int
-	has   *model.Room
+	name string
+	room int
+	away bool
+	// unheard is true while a hub that has just started has not heard of it.
+	unheard bool
+	since   time.Time
+	api     client.Client
+	pods    int
+	has     *model.Room
 }
 
 var _ Members = &world{}
 
+func (w *world) Known(context.Context) bool {
+	return !slices.ContainsFunc(w.clusters, func(c *cluster) bool { return c.unheard })
+}
+
 func (w *world) List() (all []Member) {
 	for _, c := range w.clusters {
-		all = append(all, Member{Name: c.name, Reachable: !c.away, Since: c.since, Room: c.has})
+		if !c.unheard {
+			all = append(all, Member{Name: c.name, Reachable: !c.away, Since: c.since, Room: c.has})
+		}
 	}
 	return all
 }
@@ -362,6 +370,63 @@ func TestAClusterIsLostAndReturns(t *testing.T) {
 	w.until(time.Minute)
 	w.expect("6 6 0")
 	w.expectReason(v1alpha1.ReachableCondition, v1alpha1.ReasonReachable)
+}
+
+// TestAHubThatStartsWaitsUntilItKnowsItsClusters: it was killed while it raised the ReplicaSets, so that its status does not know yet what they ask for. It hears of one cluster after the other.
+func TestAHubThatStartsWaitsUntilItKnowsItsClusters(t *testing.T) {
+	w := newWorld(t, "replicas: 20, preferences: {clusters: {'*': {weight: 1}}}", 100, 100, 100)
+	w.until(time.Minute)
+	w.change(func(frs *v1alpha1.FederatedReplicaSet) { frs.Spec.Replicas = ptr.To[int32](40) })
+	w.do(w.reconcile())
+	before := w.layout()
+	w.restart()
+	for _, c := range w.clusters {
+		c.unheard = true
+	}
+	w.writes = nil
+	for _, c := range w.clusters {
+		w.do(w.reconcile())
+		c.unheard = false
+	}
+	w.expect(before)
+	if len(w.writes) > 0 {
+		t.Errorf("it has not heard of all clusters, and writes %v", w.writes)
+	}
+	w.until(time.Minute)
+	w.expect(before)
+}
+
+// TestAHubThatStartsForgetsNoCluster: one is lost, and the FederatedReplicaSet is deleted. Neither ends before the hub has heard of its clusters.
+func TestAHubThatStartsForgetsNoCluster(t *testing.T) {
+	w := newWorld(t, "replicas: 12, preferences: {clusters: {'*': {weight: 1}}}", 100, 100, 100)
+	w.change(func(frs *v1alpha1.FederatedReplicaSet) {
+		frs.Annotations = map[string]string{v1alpha1.CascadeAnnotation: "true"}
+	})
+	w.until(time.Minute)
+	c := w.cluster("c")
+	c.away, c.since = true, w.passed.Now()
+	w.until(7 * time.Minute)
+	w.expect("6 6 4")
+	start := func() {
+		w.restart()
+		for _, c := range w.clusters {
+			c.unheard = true
+		}
+		w.do(w.reconcile())
+		for _, c := range w.clusters {
+			c.unheard = false
+		}
+	}
+	start()
+	if got := w.frs().Status.MayExceedBy; got != 4 {
+		t.Errorf("may exceed by %d, want 4", got)
+	}
+	w.do(w.hub.Delete(t.Context(), w.frs()))
+	start()
+	if frs := w.frs(); len(frs.Finalizers) == 0 {
+		t.Error("the finalizer is gone")
+	}
+	w.expect("6 6 4")
 }
 
 // TestWhatLowersComesFirst, and nothing is raised if that fails. The status comes before everything.

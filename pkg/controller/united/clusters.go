@@ -35,10 +35,14 @@ const (
 	cascadeInterval = 10 * time.Second
 	// longestComplaint bounds what is quoted of another cluster, in bytes. It chooses what its errors say.
 	longestComplaint = 300
+	// unknownInterval is how often a hub that has just started looks whether it knows the other clusters.
+	unknownInterval = time.Second
 )
 
 // Members are the other clusters. No method waits for a cluster.
 type Members interface {
+	// Known is true once all clusters have been tried. Until then, one that is not ready or not in List may well answer.
+	Known(ctx context.Context) bool
 	// List is what is known of all clusters.
 	List() []members.Status
 	// Client writes to a cluster, and reads from its API server.

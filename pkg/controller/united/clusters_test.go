@@ -32,6 +32,8 @@ import (
 type member struct {
 	client.Client
 	away bool
+	// unheard is true while a hub that has just started has not heard of it.
+	unheard bool
 	// broken answers lists from the API server, and refuse answers creations, if they are not nil. hangs answers no lists.
 	broken, refuse error
 	hangs          bool
@@ -39,9 +41,18 @@ type member struct {
 
 type membership map[string]*member
 
+func (m membership) Known(context.Context) bool {
+	for _, one := range m {
+		if one.unheard {
+			return false
+		}
+	}
+	return true
+}
+
 func (m membership) List() (all []members.Status) {
 	for _, name := range []string{"m", "n"} {
-		if one := m[name]; one != nil {
+		if one := m[name]; one != nil && !one.unheard {
 			state := members.Ready
 			if one.away {
 				state = members.Unreachable
@@ -205,6 +216,33 @@ func TestAClusterThatDoesNotAnswerDelaysNoOther(t *testing.T) {
 			m.away, m.broken, m.hangs = false, nil, false
 			w.mustSettle()
 			m.expectIn(t, "b=3")
+		})
+	}
+}
+
+// TestAHubThatStartsWaitsUntilItKnowsTheOtherClusters: what it has not heard of is neither gone nor without children.
+func TestAHubThatStartsWaitsUntilItKnowsTheOtherClusters(t *testing.T) {
+	for name, change := range map[string]func(w *world){
+		"nothing has changed": func(*world) {},
+		"it is scaled":        func(w *world) { w.change(func(ud *v1beta1.UnitedDeployment) { ud.Spec.Replicas = ptr.To[int32](8) }) },
+		"it is deleted":       func(w *world) { w.delete() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := memberWith()
+			w := newWorld(t, overClusters(4)).in(membership{"m": m})
+			w.mustSettle()
+			change(w)
+			before := w.get()
+			w.memories.Clear()
+			m.unheard = true
+			if result, err := w.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(before)}); err != nil || result.RequeueAfter == 0 {
+				t.Errorf("%+v, %v", result, err)
+			}
+			if after := w.get(); after.ResourceVersion != before.ResourceVersion {
+				t.Errorf("written: %+v", after.Status.Conditions)
+			}
+			w.expect("a=2")
+			m.expectIn(t, "b=2")
 		})
 	}
 }

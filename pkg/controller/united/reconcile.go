@@ -98,6 +98,9 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("reading the UnitedDeployment: %w", err)
 	}
+	if r.members != nil && isFederated(ud) && !r.members.Known(ctx) {
+		return reconcile.Result{RequeueAfter: unknownInterval}, nil
+	}
 	if !ud.DeletionTimestamp.IsZero() {
 		return r.cascade(ctx, ud) // the garbage collector deletes the children here, or leaves them behind, as it was asked
 	}
