@@ -105,9 +105,10 @@ type absentee struct {
 	why string
 	// available is how many of its pods were available when it answered last.
 	available int32
-	// asked is what its ReplicaSet may ask for, and sure what it asks for at least: nobody knows whether the last write has arrived. credit is what other clusters do not make.
+	// asked is what its ReplicaSet may ask for, and sure what it asks for at least: nobody knows whether the last write has arrived. credit is what is left to it.
 	asked, sure, credit int32
-	lost                bool
+	// inDoubt is true if it has just stopped to answer. Then others make nothing that it may have been asked for.
+	inDoubt, lost bool
 }
 
 // gather sorts clusters into those that answer and those that do not. A cluster that is no member any more does not answer.
@@ -165,7 +166,7 @@ func (r *round) gather() {
 	}
 }
 
-// await says since when a cluster does not answer, and whether it is lost. The previous status is right about it even if this process has just started.
+// await says since when a cluster does not answer, and whether it is in doubt or lost. The previous status is right about it even if this process has just started.
 func (r *round) await(a *absentee, m *Member) {
 	a.since = r.Now
 	switch {
@@ -176,6 +177,10 @@ func (r *round) await(a *absentee, m *Member) {
 	}
 	left := a.since.Add(r.Lost).Sub(r.Now)
 	if a.lost = left <= 0; !a.lost {
+		r.wait(left)
+	}
+	if left := a.since.Add(allocation.Doubt).Sub(r.Now); left > 0 && !a.lost {
+		a.inDoubt = true
 		r.wait(left)
 	}
 }
@@ -345,7 +350,11 @@ func (r *round) bound(pl *place) {
 func (r *round) settle() {
 	made, here, there := int64(0), int64(0), int64(0)
 	for _, a := range r.absent {
-		made += int64(a.credit)
+		may := a.credit
+		if a.inDoubt {
+			may = a.asked
+		}
+		made += int64(may)
 		there += int64(min(a.available, a.credit))
 	}
 	for _, pl := range r.places {

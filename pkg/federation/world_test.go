@@ -38,6 +38,8 @@ type cluster struct {
 	name string
 	room int32
 	away bool
+	// silent is true for one look of the hub, whose request there fails although the cluster answers.
+	silent bool
 	// ill is true while no pod becomes available.
 	ill bool
 	// since is when away last changed.
@@ -169,6 +171,10 @@ func (w *world) clock() time.Time { return w.now.Add(w.skew) }
 func (w *world) observe() Observed {
 	in := Observed{Now: w.clock(), Status: w.status.DeepCopy()}
 	for _, c := range w.clusters {
+		if c.silent && !c.away {
+			in.Members = append(in.Members, Member{Name: c.name}) // as the adapter says it
+			continue
+		}
 		if !c.away {
 			c.seen = copyOf(c.local)
 		}
@@ -207,7 +213,10 @@ func (w *world) reconcile(crash bool) {
 		}
 		before := w.asked()
 		w.write(wanted)
-		most := int64(w.policy.Replicas) + int64(w.policy.MaxMoving) + int64(w.status.MayExceedBy)
+		most := int64(w.policy.Replicas) + int64(w.policy.MaxMoving)
+		if slices.ContainsFunc(w.clusters, func(c *cluster) bool { return c.away }) {
+			most += int64(w.status.MayExceedBy)
+		}
 		if asked := w.asked(); asked > before && int64(asked) > most {
 			w.fail("the clusters are asked for %d of %d, with %d moving and %d by clusters that are away", asked, w.policy.Replicas, w.policy.MaxMoving, w.status.MayExceedBy)
 		}
@@ -438,8 +447,13 @@ func nothingIsMovedInVain(jumps bool) worlds.Play {
 		policy := policyOf(int32(1+random.IntN(30)), random.Yes("rebalance", 2), clusters)
 		w := newWorld(t, random, policy, make([]int32, 2+random.IntN(3))...)
 		w.changeRoom()
-		options := []string{"room", "total", "away", "away", "restart", "clock", "clock", "ill", "round", "round", "round", "round", "round", "round", "round"}
+		var silent *cluster // in this look
+		options := []string{"room", "total", "away", "away", "silent", "restart", "clock", "clock", "ill", "round", "round", "round", "round", "round", "round", "round"}
 		for range random.Steps(80) {
+			was := silent
+			if silent = nil; was != nil {
+				was.silent = false
+			}
 			switch random.Pick(options...) {
 			case "room":
 				w.changeRoom()
@@ -450,6 +464,11 @@ func nothingIsMovedInVain(jumps bool) worlds.Play {
 			case "away":
 				i := random.IntN(len(w.clusters))
 				w.setAway(i, !w.clusters[i].away)
+			case "silent":
+				if silent = w.clusters[random.IntN(len(w.clusters))]; silent != was { // twice in a row is no accident
+					silent.silent = true
+					w.say("%s does not answer once", silent.name)
+				}
 			case "restart":
 				w.restart()
 			case "ill":
@@ -467,7 +486,7 @@ func nothingIsMovedInVain(jumps bool) worlds.Play {
 		}
 		for i := range w.clusters {
 			w.setAway(i, false)
-			w.clusters[i].ill = false
+			w.clusters[i].ill, w.clusters[i].silent = false, false
 		}
 		if jumps {
 			w.skew = 0

@@ -94,13 +94,14 @@ var suites = map[string][]suite{
 		{examples, []string{"-run", "Lease|TakeOver|Bind|Leader", "-skip", searches, "./pkg/plugins/scheduling/workloadspread"}},
 		{every, []string{"-run", searches, "./pkg/plugins/scheduling/workloadspread"}},
 	},
-	"pkg/controller":          {{examples, []string{"./pkg/controller"}}},
-	"pkg/controller/budget":   {{examples, []string{"./pkg/controller/budget"}}},
-	"pkg/controller/sidecar":  {{examples, []string{"./pkg/controller/sidecar"}}},
-	"pkg/descheduler/cycle":   {{examples, []string{"./pkg/descheduler/cycle"}}},
-	"pkg/descheduler/guarded": {{examples, []string{"./pkg/descheduler/guarded"}}},
-	"pkg/guard":               {{examples, []string{"./pkg/guard"}}},
-	"pkg/webhook":             {{examples, []string{"./pkg/webhook"}}},
+	"pkg/controller":            {{examples, []string{"./pkg/controller"}}},
+	"pkg/controller/budget":     {{examples, []string{"./pkg/controller/budget"}}},
+	"pkg/controller/federation": {{examples, []string{"./pkg/controller/federation"}}},
+	"pkg/controller/sidecar":    {{examples, []string{"./pkg/controller/sidecar"}}},
+	"pkg/descheduler/cycle":     {{examples, []string{"./pkg/descheduler/cycle"}}},
+	"pkg/descheduler/guarded":   {{examples, []string{"./pkg/descheduler/guarded"}}},
+	"pkg/guard":                 {{examples, []string{"./pkg/guard"}}},
+	"pkg/webhook":               {{examples, []string{"./pkg/webhook"}}},
 }
 
 // searched are the packages with searches of small worlds.
