@@ -30,8 +30,8 @@ type site struct {
 	status v1beta1.ClusterStatus
 	// exists is false if no member has the name.
 	exists bool
-	// away is true if it does not answer, or does not exist, and lost if that is so for long. closed is true if it answers and gets no more replicas.
-	away, lost, closed bool
+	// away is true if it does not answer, or does not exist, inDoubt if that is so for a moment only, and lost if it is so for long. closed is true if it answers and gets no more replicas.
+	away, inDoubt, lost, closed bool
 	// leaving is how many replicas children there ask for that have to go, and mostLeaving how many they may ask for.
 	leaving, mostLeaving int32
 	// matters is true if it has replicas, or is to have some.
@@ -96,6 +96,10 @@ func (r *round) siteOf(name string, c *Cluster) *site {
 	if s.lost = left <= 0; !s.lost {
 		r.wait(left)
 	}
+	left = s.status.Since.Add(allocation.Doubt).Sub(r.Now)
+	if s.inDoubt = left > 0; s.inDoubt {
+		r.wait(left)
+	}
 	switch {
 	case !s.exists:
 		s.status.State = v1beta1.ClusterUnknown
@@ -123,6 +127,21 @@ func plus(a, b int32) int32 { return a + min(b, allocation.Unlimited-a) }
 
 // isAway is true for a place whose cluster does not answer.
 func (pl *place) isAway() bool { return pl.site != nil && pl.site.away }
+
+// isInDoubt is true while a cluster does not answer for a moment only, and nobody knows whether the last write there has arrived. Then nothing is raised.
+func (r *round) isInDoubt() bool {
+	for _, s := range r.sites {
+		if s.inDoubt && s.mostLeaving > s.leaving {
+			return true
+		}
+	}
+	for i := range r.places {
+		if pl := &r.places[i]; pl.isAway() && pl.site.inDoubt && pl.before.Replicas != pl.before.SeenReplicas {
+			return true
+		}
+	}
+	return false
+}
 
 // isGivenUp is true for a place whose replicas others run, because its cluster does not answer for long.
 func (r *round) isGivenUp(pl *place) bool { return pl.isAway() && pl.site.lost && r.Adaptive != nil }

@@ -436,7 +436,7 @@ func (r *round) makeRoom() {
 		}
 	}
 	next := allocation.Approach(limit, places)
-	awaits := r.awaitsAnswer()
+	awaits := r.awaitsAnswer() || r.isInDoubt()
 	for i := range r.places {
 		if r.places[i].next = next[i]; awaits {
 			r.places[i].next = min(next[i], places[i].Asked)

@@ -207,12 +207,12 @@ func (w *world) check() {
 		}
 	}
 	for _, s := range w.status.SubsetStatuses {
-		if _, away := w.away[s.Cluster]; away {
+		if since, away := w.away[s.Cluster]; away && w.now.Sub(since) >= allocation.Doubt {
 			most += max(s.Replicas-s.SeenReplicas, s.SeenReplicas-s.Replicas) // nobody knows whether the last write has arrived
 		}
 	}
 	for _, c := range w.status.Clusters {
-		if _, away := w.away[c.Name]; away {
+		if since, away := w.away[c.Name]; away && w.now.Sub(since) >= allocation.Doubt {
 			most += max(c.SeenLeavingReplicas-c.LeavingReplicas, 0)
 		}
 	}
