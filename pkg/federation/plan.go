@@ -62,8 +62,9 @@ type round struct {
 	// places are the clusters that answer, by name, and absent those that do not.
 	places []*place
 	absent []*absentee
-	// total is what the clusters that answer are to have: Replicas without those of the others.
+	// total is what the clusters that answer are to have: Replicas without those of the others. made are these.
 	total int32
+	made  int64
 	// unplaced is how many replicas no cluster takes, and waiting how many are where there is no room for them.
 	unplaced, waiting int32
 	again             time.Duration
@@ -348,20 +349,20 @@ func (r *round) bound(pl *place) {
 // settle says how many replicas the clusters that answer are to have: what others do not have. They make no replica that others may have, but nothing that runs here ends for a replica there
 // that was not available.
 func (r *round) settle() {
-	made, here, there := int64(0), int64(0), int64(0)
+	here, there := int64(0), int64(0)
 	for _, a := range r.absent {
 		may := a.credit
 		if a.inDoubt {
 			may = a.asked
 		}
-		made += int64(may)
+		r.made += int64(may)
 		there += int64(min(a.available, a.credit))
 	}
 	for _, pl := range r.places {
 		here += int64(pl.firm)
 	}
 	total := int64(r.Replicas)
-	r.total = int32(max(total-made, min(here, total-there), 0))
+	r.total = int32(max(total-r.made, min(here, total-there), 0))
 }
 
 // divide sets the shares.
@@ -442,14 +443,22 @@ func (r *round) lower(claims []allocation.Claim) {
 	}
 }
 
-// approach says what each ReplicaSet asks for next.
+// approach says what each ReplicaSet asks for next. What runs may stay above the limit while a cluster does not answer, and then nothing is raised.
 func (r *round) approach() {
 	places := make([]allocation.Place, len(r.places))
 	for i, pl := range r.places {
 		places[i] = allocation.Place{Name: pl.Name, Asked: pl.asked, Running: pl.firm, Ready: pl.available, Share: pl.share, Wanted: pl.share}
 	}
 	limit := r.total + min(r.MaxMoving, allocation.Unlimited-r.total)
-	for i, next := range allocation.Approach(limit, places) {
-		r.places[i].next = next
+	next := allocation.Approach(limit, places)
+	room := max(int64(r.Replicas)-r.made, 0) + int64(r.MaxMoving)
+	for i, pl := range r.places {
+		room -= int64(min(next[i], pl.asked))
+	}
+	for i, pl := range r.places {
+		pl.next = min(next[i], pl.asked)
+		more := min(int64(next[i]-pl.next), max(room, 0))
+		pl.next += int32(more)
+		room -= more
 	}
 }
