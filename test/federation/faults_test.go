@@ -184,6 +184,7 @@ func (t *tally) watch(ctx context.Context, i int, member kubernetes.Interface, n
 // TestFaultsAtRandom cuts members off, kills them and the hub, and scales, at random. While all members answer, they are asked for no more than the total and maxMoving. No ReplicaSet of
 // others is touched. When the faults end, everything is as the spec says.
 func TestFaultsAtRandom(t *testing.T) {
+	harness.Long(t)
 	w := startWorld(t)
 	ctx, end := context.WithCancel(t.Context())
 	defer end()

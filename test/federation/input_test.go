@@ -24,6 +24,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	"github.com/berth-project/berth/pkg/members"
+	"github.com/berth-project/berth/test/harness"
 )
 
 // heard are the warnings of an API server.
@@ -40,6 +41,7 @@ func (h *heard) HandleWarningHeader(_ int, _, text string) {
 
 // TestEachBadInputHasOneMessage gives the hub what it cannot use, and looks where the user looks.
 func TestEachBadInputHasOneMessage(t *testing.T) {
+	harness.Long(t)
 	w := startWorld(t)
 	ctx := t.Context()
 	const ns = "input"

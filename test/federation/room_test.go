@@ -17,10 +17,12 @@ import (
 	"github.com/berth-project/berth/cmd/sandbox/product"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	"github.com/berth-project/berth/pkg/sandbox"
+	"github.com/berth-project/berth/test/harness"
 )
 
 // TestAReportKeepsPodsFromWaiting: in the third member Berth's scheduler says what there is room for, so that nothing is asked of it that would wait for a node. The others report nothing.
 func TestAReportKeepsPodsFromWaiting(t *testing.T) {
+	harness.Long(t)
 	w := startWorld(t, func(name string, member sandbox.Config) sandbox.Config {
 		if name == "member-3" {
 			return product.Reporting(member)

@@ -232,6 +232,7 @@ type scenario struct {
 
 // TestScenariosOfTheProposal has the scenarios 1 to 7 of the proposal for federated ReplicaSets, with its numbers.
 func TestScenariosOfTheProposal(t *testing.T) {
+	harness.Long(t)
 	w := startWorld(t)
 	none, all := [memberCount]bool{}, [memberCount]int{lots, lots, lots}
 	scenarios := []scenario{
