@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/util/retry"
 
 	"github.com/berth-project/berth/pkg/sandbox"
+	"github.com/berth-project/berth/test/harness"
 )
 
 const adaptiveSpread = spreadHeader + `
@@ -262,6 +263,7 @@ func expectNoDeletion(t *testing.T, ns string) {
 }
 
 func TestABurstFillsTheFirstSubsetAndSpillsTheRest(t *testing.T) {
+	harness.Long(t)
 	var all []*corev1.Node
 	for i := range 4 {
 		all = append(all, sandbox.NewNode(fmt.Sprintf("burst-%d-a", i), "zone-a", map[string]string{"pool": "a"}, nil, allocatable("2500m", "64Gi", "0")),

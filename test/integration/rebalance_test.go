@@ -17,6 +17,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/descheduler/cycle"
 	"github.com/berth-project/berth/pkg/descheduler/guarded"
+	"github.com/berth-project/berth/test/harness"
 )
 
 // atOnce is a policy without waiting times.
@@ -43,6 +44,7 @@ func planOf(t *testing.T, args ...string) ([]cycle.Line, string) {
 }
 
 func TestKubectlBerthRebalanceShowsWhatWouldMove(t *testing.T) {
+	harness.Long(t)
 	pools(t, "a", "b")
 	ns := namespace(t)
 	spread := spreadHeader + `

@@ -79,6 +79,7 @@ func webhookPortOf(t *testing.T, cluster *harness.Cluster, replica int) string {
 // TestReplicasThatPickAtTheSameTimeKeepToTheQuota: a webhook replica does not know which subsets the other replica picked a moment ago. If both
 // assign the last slots of a subset, pods are replaced before they run.
 func TestReplicasThatPickAtTheSameTimeKeepToTheQuota(t *testing.T) {
+	harness.Long(t)
 	t.Parallel() // it has a cluster of its own
 	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "replicas", Dir: t.TempDir()}, product.Options{Replicas: map[string]int{product.Controller: 2}})
 	if err != nil {

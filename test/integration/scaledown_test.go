@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/test/harness"
 )
 
 const oneOneThree = spreadHeader + `
@@ -63,6 +64,7 @@ func isReady(pod *corev1.Pod) bool {
 }
 
 func TestPercentagesKeepTheirProportionWhateverTheWorkloadIsScaledDownTo(t *testing.T) {
+	harness.Long(t)
 	pools(t, "a", "b", "c")
 	ns := namespace(t)
 	apply(t, ns, oneOneThree)

@@ -5,12 +5,17 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/berth-project/berth/pkg/scenario"
 	"github.com/berth-project/berth/test/checker"
+	"github.com/berth-project/berth/test/harness"
 )
+
+// short are the scenarios of make test: one for each way in which a pod gets its subset, or loses it.
+var short = []string{"adaptive-spill", "early-binding", "normal-then-elastic", "one-one-three", "quota-raised-while-pods-wait", "rolling-update-revision", "scheduler-killed", "when-full-wait"}
 
 // TestScenarios plays every scenario.
 func TestScenarios(t *testing.T) {
@@ -19,7 +24,11 @@ func TestScenarios(t *testing.T) {
 		t.Fatalf("no scenarios found: %v", err)
 	}
 	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+		name := strings.TrimSuffix(filepath.Base(file), ".txtar")
+		t.Run(name, func(t *testing.T) {
+			if !slices.Contains(short, name) {
+				harness.Long(t)
+			}
 			content, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)

@@ -224,6 +224,7 @@ func TestABurstKeepsMinimumsAndShares(t *testing.T) {
 
 // TestAMinimumWithoutANode makes pods of a Fixed spread wait. With Adaptive they go on, and later pods fill the minimum when it has a node.
 func TestAMinimumWithoutANode(t *testing.T) {
+	harness.Long(t)
 	pools(t, "b", "c")
 	a := nodeIn(t, "a")
 	nodes(t, sandbox.NewNode(a, "zone-a", map[string]string{"pool": "none"}, nil, nil))

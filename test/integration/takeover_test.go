@@ -150,6 +150,7 @@ func TestTheNextLeaderKeepsTheQuotas(t *testing.T) {
 // TestTheFirstPodWaitsOnlyForBindsThatMayBeUnderWay: after a fresh start, or after a process that stopped in order, no binds are under way. After a
 // kill there may be some.
 func TestTheFirstPodWaitsOnlyForBindsThatMayBeUnderWay(t *testing.T) {
+	harness.Long(t)
 	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "first-pod", Dir: t.TempDir(), Without: harness.WithoutController()}, product.Options{})
 	if err != nil {
 		t.Fatal(err)

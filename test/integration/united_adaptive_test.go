@@ -122,6 +122,7 @@ func growPool(t *testing.T, name, pool, cpu string) {
 }
 
 func TestAReservationWaitsWhileAnotherSubsetRunsItsPod(t *testing.T) {
+	harness.Long(t)
 	growPool(t, "reserve-a", "a", "2")
 	growPool(t, "reserve-b", "b", "32")
 	ns := namespace(t)
@@ -150,6 +151,7 @@ func TestAReservationWaitsWhileAnotherSubsetRunsItsPod(t *testing.T) {
 }
 
 func TestAPodThatRunsIsNotDeletedToFindRoom(t *testing.T) {
+	harness.Long(t)
 	growPool(t, "trial-a", "a", "2")
 	growPool(t, "trial-b", "b", "32")
 	ns := namespace(t)
@@ -183,6 +185,7 @@ func TestAPodThatRunsIsNotDeletedToFindRoom(t *testing.T) {
 
 // TestNoPodWaitsWhenTheSchedulerLooksAhead: the scheduler says what a subset has room for before pods are made, so none is made that finds no node.
 func TestNoPodWaitsWhenTheSchedulerLooksAhead(t *testing.T) {
+	harness.Long(t)
 	growPool(t, "ahead-a", "a", "2")
 	growPool(t, "ahead-b", "b", "32")
 	ns := namespace(t)

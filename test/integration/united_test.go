@@ -21,6 +21,7 @@ import (
 
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/test/checker"
+	"github.com/berth-project/berth/test/harness"
 )
 
 // onPods is a pod template whose first container has an environment variable with this value.
@@ -287,6 +288,7 @@ func TestAUnitedDeploymentFillsInOrderAndEmptiesInReverse(t *testing.T) {
 }
 
 func TestAUnitedDeploymentKeepsToPartitionsAndSpecifiedReplicas(t *testing.T) {
+	harness.Long(t)
 	pools(t, "a", "b")
 	ns := namespace(t)
 	subsets := []string{inPool("a", ", replicas: 40%"), inPool("b", "")}
@@ -342,6 +344,7 @@ func expectUpdatedPods(t *testing.T, ns, want string) {
 }
 
 func TestARemovedSubsetMovesItsReplicas(t *testing.T) {
+	harness.Long(t)
 	pools(t, "a", "b")
 	ns := namespace(t)
 	auditChildren(t, ns, 1)

@@ -224,6 +224,7 @@ func TestAPodWhoseVolumeCanOnlyBeBoundInTheNextSubsetGoesThere(t *testing.T) {
 
 // TestAPodWhoseVolumeIsOutOfReachInTheFirstSubsetGoesToTheNext: the claim is bound to a volume before any pod uses it.
 func TestAPodWhoseVolumeIsOutOfReachInTheFirstSubsetGoesToTheNext(t *testing.T) {
+	harness.Long(t)
 	zoneB := func(t *testing.T, a string) {
 		t.Helper()
 		patchNode(t, a, `{"metadata":{"labels":{"topology.kubernetes.io/zone":"zone-b"}}}`)

@@ -122,6 +122,7 @@ func (s *suites) test(ctx context.Context, packages, args []string) (failed []st
 		return nil, fmt.Errorf("reading what go test says: %w", errors.Join(err, ended))
 	}
 	testjson.PrintSummary(os.Stdout, execution, testjson.SummarizeFailed|testjson.SummarizeErrors)
+	printSlowest(execution)
 	for _, name := range execution.Packages() {
 		if execution.Package(name).TestMainFailed() {
 			failed = append(failed, "go test -count=1 "+name)
@@ -136,6 +137,34 @@ func (s *suites) test(ctx context.Context, packages, args []string) (failed []st
 		return nil, fmt.Errorf("go test: %w", ended)
 	}
 	return failed, nil
+}
+
+// slow is how long a test takes that is worth a line at the end.
+const slow = 10 * time.Second
+
+// printSlowest prints the slow tests, so that whoever adds one sees what it costs.
+func printSlowest(execution *testjson.Execution) {
+	var tests []testjson.TestCase
+	for _, name := range execution.Packages() {
+		for _, test := range execution.Package(name).TestCases() {
+			if test.Elapsed >= slow && !test.Test.IsSubTest() {
+				tests = append(tests, test)
+			}
+		}
+	}
+	slices.SortFunc(tests, func(a, b testjson.TestCase) int { return cmp.Compare(b.Elapsed, a.Elapsed) })
+	for _, test := range tests {
+		fmt.Printf("slow   %6.1fs %s %s\n", test.Elapsed.Seconds(), short(test.Package), test.Test.Name())
+	}
+}
+
+// short is a package's path below the repository.
+func short(name string) string {
+	_, below, found := strings.Cut(name, "/berth/")
+	if !found {
+		return name
+	}
+	return below
 }
 
 // pattern is the -run of a test.
@@ -162,8 +191,7 @@ func (s *suites) Event(event testjson.TestEvent, execution *testjson.Execution) 
 	if took > 0 && event.Action == testjson.ActionPass {
 		s.took[event.Package] = took
 	}
-	name := event.Package[strings.Index(event.Package, "/berth/")+len("/berth/"):]
-	fmt.Printf("%s %-55s %4d tests %7.1fs   %d left, about %.0fs\n", mark, name, of.Total, took.Seconds(), len(s.left), s.rest().Seconds())
+	fmt.Printf("%s %-55s %4d tests %7.1fs   %d left, about %.0fs\n", mark, short(event.Package), of.Total, took.Seconds(), len(s.left), s.rest().Seconds())
 	return nil
 }
 
