@@ -198,10 +198,10 @@ generate: lines $(BIN)/controller-gen api-reference ## minutes | Regenerate deep
 
 # DOCUMENTS types the commands of the pages, and the other suites would change what these print. So it runs by itself, as ALONE does.
 DOCUMENTS := ./test/documents
-# CONTROL_PLANES are all other packages of tests below test: on control planes, and of the repository.
-CONTROL_PLANES = $$($(GO) list ./test/... | grep -v -e /test/documents$$ -e /test/ui$$)
+# CONTROL_PLANES are all other packages of tests below test: on control planes, and of the repository. On a fresh clone no times are known, so the longest come first.
+CONTROL_PLANES = $(addprefix ./test/,integration budget install) $$($(GO) list ./test/... | grep -v -e /test/documents$$ -e /test/ui$$)
 # NEEDED are those that each change needs: for each part of the product the suites that have found faults.
-NEEDED := $(addprefix ./test/,budget checker descheduler faults federation integration layering linear members robustness sidecar watch)
+NEEDED := $(addprefix ./test/,integration budget faults watch descheduler sidecar federation members layering checker linear robustness)
 UNITS := ./cmd/... ./manifests/... ./pkg/...
 
 # Control planes of tests collect their garbage less often, which costs memory and saves a tenth of the CPU.

@@ -66,30 +66,28 @@ func expectRevision(t *testing.T, ns, name string, n int) {
 // TestARollOutEndsInTheLayoutItBeganWith: with quotas for each revision, however the rollout proceeds.
 func TestARollOutEndsInTheLayoutItBeganWith(t *testing.T) {
 	harness.Long(t)
-	for name, strategy := range map[string]string{
-		"more pods first":         `{"spec":{"strategy":{"rollingUpdate":{"maxSurge":3,"maxUnavailable":0}}}}`,
-		"fewer pods first":        `{"spec":{"strategy":{"rollingUpdate":{"maxSurge":0,"maxUnavailable":4}}}}`,
-		"all at once":             `{"spec":{"strategy":{"rollingUpdate":{"maxSurge":"100%","maxUnavailable":0}}}}`,
-		"none in between":         `{"spec":{"strategy":{"type":"Recreate","rollingUpdate":null}}}`,
-		"as is usual, by quarter": `{}`,
+	for name, tc := range map[string]struct{ strategy, limit string }{
+		"more pods first":         {`{"spec":{"strategy":{"rollingUpdate":{"maxSurge":3,"maxUnavailable":0}}}}`, "4"},
+		"fewer pods first":        {`{"spec":{"strategy":{"rollingUpdate":{"maxSurge":0,"maxUnavailable":4}}}}`, "40%"},
+		"all at once":             {`{"spec":{"strategy":{"rollingUpdate":{"maxSurge":"100%","maxUnavailable":0}}}}`, "4"},
+		"none in between":         {`{"spec":{"strategy":{"type":"Recreate","rollingUpdate":null}}}`, "40%"},
+		"as is usual, by quarter": {`{}`, "40%"},
 	} {
-		for _, limit := range []string{"4", "40%"} {
-			t.Run(name+" "+limit, func(t *testing.T) {
-				pools(t, "a", "b")
-				ns := namespace(t)
-				apply(t, ns, overPools(limit, "{}"))
-				apply(t, ns, deployment("web", 10, ""))
+		t.Run(name, func(t *testing.T) {
+			pools(t, "a", "b")
+			ns := namespace(t)
+			apply(t, ns, overPools(tc.limit, "{}"))
+			apply(t, ns, deployment("web", 10, ""))
+			expectPlaces(t, ns, "a=4 b=6")
+			patchDeployment(t, ns, tc.strategy)
+			for _, next := range []string{"2", "3"} {
+				patchDeployment(t, ns, revision(next))
+				expectRevision(t, ns, next, 10)
 				expectPlaces(t, ns, "a=4 b=6")
-				patchDeployment(t, ns, strategy)
-				for _, next := range []string{"2", "3"} {
-					patchDeployment(t, ns, revision(next))
-					expectRevision(t, ns, next, 10)
-					expectPlaces(t, ns, "a=4 b=6")
-				}
-				expectTrueStatus(t, ns)
-				expectNoViolation(t)
-			})
-		}
+			}
+			expectTrueStatus(t, ns)
+			expectNoViolation(t)
+		})
 	}
 }
 
