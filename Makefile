@@ -165,12 +165,16 @@ $(BIN)/golangci-lint: hack/tools/lint/go.mod
 $(BIN)/helm: hack/tools/helm/go.mod
 	cd hack/tools/helm && $(GO_BUILD) -o $@ helm.sh/helm/v3/cmd/helm
 
+# The real Karpenter, with its provider for nodes that KWOK simulates.
+$(BIN)/karpenter-kwok: hack/tools/karpenter/go.mod
+	cd hack/tools/karpenter && $(GO_BUILD) -o $@ sigs.k8s.io/karpenter/kwok
+
 # Vale has parsers in C for many languages. They need no optimization to read Markdown, and compile twice as fast without.
 $(BIN)/vale: hack/tools/vale/go.mod
 	cd hack/tools/vale && CGO_CFLAGS='-O0 -w' $(GO) build -o $@ github.com/vale-cli/vale/v3/cmd/vale
 
 # What the chart shares with manifests/ is copied: a chart can only read its own files.
-CHART_SHARES := base/namespace.yaml base/workload-reader.yaml policy/record.yaml scheduler/rbac.yaml scheduler/flowschema.yaml scheduler/scheduler-config.yaml \
+CHART_SHARES := base/namespace.yaml base/workload-reader.yaml policy/record.yaml scheduler/rbac.yaml scheduler/policy.yaml scheduler/flowschema.yaml scheduler/scheduler-config.yaml \
 	controller/rbac.yaml controller/united.yaml controller/policy.yaml $(addprefix sidecar/,apps.kruise.io_sidecarsets.yaml rbac.yaml mutatingwebhookconfiguration.yaml validatingwebhookconfiguration.yaml) $(addprefix federation/hub/,clusterprofiles.yaml federation.berth.dev_federatedreplicasets.yaml rbac.yaml) $(addprefix webhook/,service.yaml certificate.yaml rbac.yaml mutatingwebhookconfiguration.yaml validatingwebhookconfiguration.yaml \
 	cert-manager/certificate.yaml) $(addprefix budget/,rbac.yaml flowschema.yaml protection.yaml eviction.yaml mutatingwebhookconfiguration.yaml \
 	validatingwebhookconfiguration.yaml) descheduler/base/rbac.yaml descheduler/base/policy.yaml $(addprefix observe/,podmonitor.yaml token.yaml rules.yaml dashboard.json)
@@ -214,7 +218,7 @@ test: tools build $(BIN)/suites ## 8 to 15 min | Run what each change needs: uni
 
 # In test-all, the packages that are left out of other lines have no test files, and are built by go vet.
 .PHONY: test-all
-test-all: tools build check-lines $(BIN)/helm $(BIN)/release $(BIN)/suites ## 25 to 45 min | Run all tests, as CI does: also the long ones, the other Kubernetes lines, release, chart, sandbox, page and documents.
+test-all: tools build check-lines $(BIN)/helm $(BIN)/release $(BIN)/karpenter-kwok $(BIN)/suites ## 25 to 45 min | Run all tests, as CI does: also the long ones, the other Kubernetes lines, release, chart, sandbox, page and documents.
 	$(GO) vet ./...
 	cd hack/tools/release && $(GO) test ./...
 	$(SUITES) -packages='$(UNITS)' -- $(LEAN)
@@ -227,7 +231,7 @@ test-all: tools build check-lines $(BIN)/helm $(BIN)/release $(BIN)/suites ## 25
 N ?= 20
 
 .PHONY: test-flaky
-test-flaky: tools build $(BIN)/helm $(BIN)/release $(BIN)/suites ## hours | Run every suite on a control plane N=20 times beside two busy cores, and count which tests failed. Each is a fault of the product or of the test.
+test-flaky: tools build $(BIN)/helm $(BIN)/release $(BIN)/karpenter-kwok $(BIN)/suites ## hours | Run every suite on a control plane N=20 times beside two busy cores, and count which tests failed. Each is a fault of the product or of the test.
 	$(SUITES) -rounds=$(N) -load=2 -packages="$(CONTROL_PLANES)" -- $(LEAN) -count=1 -timeout=60m -skip='$(ALONE)'
 
 .PHONY: browser
@@ -273,6 +277,13 @@ test-takeover: tools build ## minutes | Kill the leading scheduler ten times in 
 test-budget: tools build ## minutes | Storms of deletions, evictions and updates against three guards of one PodUnavailableBudget.
 	$(GO) test -count=1 -timeout=20m -v ./test/budget -storm=20s -clients=200 -long
 
+# MINUTES is how long make test-autoscaler and make soak disturb the cluster.
+MINUTES ?= 60
+
+.PHONY: test-autoscaler
+test-autoscaler: tools build $(BIN)/karpenter-kwok ## MINUTES | Berth beside the real Karpenter: the cases of the documents, and then random scaling, rollouts, lost nodes and stock-outs for MINUTES=60.
+	$(GO) test -count=1 -timeout=0 -v ./test/autoscaler -disturbed=$(MINUTES)m
+
 .PHONY: test-descheduler
 test-descheduler: tools build ## minutes | The descheduler on a real control plane, with 1,500 random pods to compare its filters with the scheduler on, 200 random spreads to compare the what-if with, and a subset that flaps for two hours of its clock.
 	$(GO) test -count=1 -timeout=30m -v ./test/descheduler -parity-pods=1500 -simulated-minutes=120
@@ -291,9 +302,6 @@ test-watch-faults: tools build ## 40 min | Let each component see the past, skip
 .PHONY: test-sidecars
 test-sidecars: tools build ## 4 min | Change, break and scale pods with SidecarSets and a budget for three minutes, while the leading controller is killed again and again.
 	$(GO) test -count=1 -timeout=10m -v ./test/sidecar -run TestLimitsHoldWhileLeadersAreKilled -faults=3m
-
-# MINUTES is how long make soak disturbs the cluster.
-MINUTES ?= 60
 
 .PHONY: soak
 soak: tools build ## MINUTES | Do everything to a cluster at once, under the eyes of all watchers, for MINUTES=60, and see that memory does not grow.

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/berth-project/berth/pkg/autoscaler"
 	"github.com/berth-project/berth/pkg/controller"
 	budgetcontroller "github.com/berth-project/berth/pkg/controller/budget"
 	federationcontroller "github.com/berth-project/berth/pkg/controller/federation"
@@ -58,6 +59,8 @@ type flags struct {
 	// united is true if the controller of UnitedDeployments runs.
 	united        bool
 	compatibility string
+	// nodeAutoscaler says how to know whether the cluster has one.
+	nodeAutoscaler string
 	// federation is true if this cluster is the hub of a federation.
 	federation bool
 	// sidecars is true if SidecarSets are served.
@@ -112,6 +115,9 @@ func (f *flags) addTo(set *flag.FlagSet) {
 	set.StringVar(&f.compatibility, "compatibility", "",
 		"kruise: WorkloadSpreads behave as OpenKruise's in everything that clients can observe, except those with another value in annotation "+
 			v1beta1.CompatibilityAnnotation+"; none or empty: only those with value kruise in the annotation do.")
+	set.StringVar(&f.nodeAutoscaler, "node-autoscaler", string(autoscaler.Auto),
+		"Whether the cluster has a node autoscaler, so that WorkloadSpreads with binding Auto gate their pods. auto: look every 30 s for the API group karpenter.sh "+
+			"and for ConfigMap kube-system/cluster-autoscaler-status; present or absent: do not look.")
 	set.BoolVar(&f.united, "united-deployments", true, "Serve UnitedDeployments, as soon as the API server has the kind. If false, they and their children stay as they are.")
 	set.BoolVar(&f.sidecars, "sidecar-sets", false, "Serve SidecarSets. The API server must have the kind. If false, pods keep the sidecars that they have, and new ones get none.")
 	set.BoolVar(&f.federation, "federation", false, "Be the hub of a federation: connect to the clusters that ClusterProfiles stand for. The API server must have the kind ClusterProfile.")
@@ -182,7 +188,10 @@ func run(ctx context.Context, f flags) error {
 	if err != nil {
 		return err
 	}
-	if err := controller.Setup(ctx, mgr, owners, controller.Options{}); err != nil {
+	if f.webhook.NodeAutoscaler, err = autoscaler.Setup(ctx, mgr, autoscaler.Setting(f.nodeAutoscaler)); err != nil {
+		return err
+	}
+	if err := controller.Setup(ctx, mgr, owners, controller.Options{NodeAutoscaler: f.webhook.NodeAutoscaler}); err != nil {
 		return err
 	}
 	var set *members.Set

@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -74,6 +75,7 @@ var checks = []check{
 	}},
 	{"one controller", checkWriters},
 	{"spreads", checkSpreads},
+	{"node autoscaler", checkAutoscaler},
 	{"budgets", checkBudgets},
 }
 
@@ -486,6 +488,31 @@ func checkSpreads(ctx context.Context, c *console.Cluster) (string, []string, er
 		problems = append(problems, problemsOf("WorkloadSpread", s, s.Status.ObservedGeneration, s.Status.Conditions, v1beta1.ConditionReady, v1beta1.ConditionAdmitted)...)
 	}
 	return fmt.Sprintf("%s ready, and their pods are admitted", console.Count(len(list.Items), "spread")), problems, nil
+}
+
+// checkAutoscaler says which node autoscaler the controller knows of, and which spreads mislead it.
+func checkAutoscaler(ctx context.Context, c *console.Cluster) (string, []string, error) {
+	var list v1beta1.WorkloadSpreadList
+	if err := c.List(ctx, &list); err != nil {
+		return "", nil, err
+	}
+	known := sets.New[string]()
+	var problems []string
+	for i := range list.Items {
+		s := &list.Items[i]
+		if s.Status.NodeAutoscaler == "" {
+			continue
+		}
+		known.Insert(s.Status.NodeAutoscaler)
+		if s.Status.Binding == v1beta1.LateBinding {
+			problems = append(problems, fmt.Sprintf("WorkloadSpread %s/%s binds late, and the node autoscaler (%s) knows no quotas, so pods can wait forever, and running pods can be evicted: "+
+				"leave binding out of spec.scheduleStrategy, or set Gated", s.Namespace, s.Name, s.Status.NodeAutoscaler))
+		}
+	}
+	if known.Len() == 0 {
+		return "no spread says that there is one", problems, nil
+	}
+	return fmt.Sprintf("%s, and no spread misleads it", strings.Join(sets.List(known), ", ")), problems, nil
 }
 
 func checkBudgets(ctx context.Context, c *console.Cluster) (string, []string, error) {

@@ -323,12 +323,18 @@ func TestDoctor(t *testing.T) {
 			again.Series = &corev1.EventSeries{LastObservedTime: metav1.NowMicro()}
 			return append(objects, event("once", time.Minute), event("old", 30*time.Minute), again)
 		}, want: []string{"one controller problem: PodUnavailableBudget shop/web: once writes the status too; PodUnavailableBudget shop/web: series writes"}},
+		"a spread that a node autoscaler cannot read": {change: func(objects []client.Object) []client.Object {
+			return append(objects, testkit.Spread(t, twoThenAny, `{binding: Late, nodeAutoscaler: karpenter}`))
+		}, want: []string{"node autoscaler problem: WorkloadSpread shop/web binds late, and the node autoscaler (karpenter) knows no quotas"}},
+		"a spread that one can read": {change: func(objects []client.Object) []client.Object {
+			return append(objects, testkit.Spread(t, twoThenAny, `{binding: Gated, nodeAutoscaler: karpenter}`))
+		}},
 		"pods that are not admitted": {change: func(objects []client.Object) []client.Object {
 			return append(objects, testkit.Spread(t, twoThenAny, `conditions: [{type: Admitted, status: "False", reason: PodsNotAdmitted, message: "the webhook is down"}]`))
 		}, want: []string{"spreads problem: /web: PodsNotAdmitted: the webhook is down"}},
 		"no rights": {funcs: interceptor.Funcs{List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
 			return apierrors.NewForbidden(schema.GroupResource{Resource: "things"}, "", errors.New("no"))
-		}}, want: []string{"definitions unknown: ask for a role", "conversion unknown: ask for a role", "webhooks unknown: ask", "versions unknown: ask", "deployments unknown: ask", "scheduler unknown: ask", "one controller unknown: ask", "spreads unknown: ask", "budgets unknown: ask"}},
+		}}, want: []string{"definitions unknown: ask for a role", "conversion unknown: ask for a role", "webhooks unknown: ask", "versions unknown: ask", "deployments unknown: ask", "scheduler unknown: ask", "one controller unknown: ask", "spreads unknown: ask", "node autoscaler unknown: ask", "budgets unknown: ask"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects := installed(t)

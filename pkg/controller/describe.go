@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/berth-project/berth/pkg/autoscaler"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
@@ -31,6 +32,8 @@ type facts struct {
 	now         metav1.Time
 	// installation is its compatibility. Empty means none.
 	installation v1beta1.Compatibility
+	// autoscaler of the nodes. Empty means none.
+	autoscaler autoscaler.Name
 	// kruisePaths are those of OpenKruise's list for the kind of the workload, if they count. kindList is why the list cannot be read, and nil if it can, or
 	// need not.
 	kruisePaths []string
@@ -58,11 +61,15 @@ func describe(spread *v1beta1.WorkloadSpread, f *facts) v1beta1.WorkloadSpreadSt
 	status := v1beta1.WorkloadSpreadStatus{
 		ObservedGeneration: spread.Generation,
 		Compatibility:      f.installation,
+		NodeAutoscaler:     string(f.autoscaler),
 		ReplicasPathList:   f.kruisePaths,
 		Conditions:         slices.Clone(spread.Status.Conditions),
 		// Only deschedulers write these.
 		Moves:     spread.Status.Moves,
 		Misplaced: spread.Status.Misplaced,
+	}
+	if f.policy != nil {
+		status.Binding = f.policy.EffectiveBinding(f.autoscaler != "")
 	}
 	readiness(spread, f).set(&status.Conditions, v1beta1.ConditionReady, spread.Generation, f.now)
 	if f.policy == nil || f.older != "" || f.podsUnknown {

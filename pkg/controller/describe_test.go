@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
 
+	"github.com/berth-project/berth/pkg/autoscaler"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
@@ -477,6 +478,37 @@ func TestWhatDeschedulersWroteStays(t *testing.T) {
 		if diff := cmp.Diff(spread.Status.Moves, status.Moves) + cmp.Diff(spread.Status.Misplaced, status.Misplaced); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
+	}
+}
+
+// TestStatusSaysHowPodsAreBoundNow also where the spread has no effect yet.
+func TestStatusSaysHowPodsAreBoundNow(t *testing.T) {
+	const patched = `, patch: {spec: {hostname: x}}`
+	for name, tc := range map[string]struct {
+		binding, patch string
+		autoscaler     autoscaler.Name
+		want           v1beta1.BindingMode
+	}{
+		"Auto":                               {"Auto", "", "", v1beta1.LateBinding},
+		"Auto beside a node autoscaler":      {"Auto", "", autoscaler.Karpenter, v1beta1.GatedBinding},
+		"Auto with a patch beside one":       {"Auto", patched, autoscaler.Karpenter, v1beta1.EarlyBinding},
+		"Late beside one":                    {"Late", "", autoscaler.ClusterAutoscaler, v1beta1.LateBinding},
+		"Early beside one":                   {"Early", "", autoscaler.Configured, v1beta1.EarlyBinding},
+		"Gated":                              {"Gated", "", "", v1beta1.GatedBinding},
+		"a spread that is invalid, anything": {"Late", patched, autoscaler.Karpenter, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spread := makeSpread(t, fmt.Sprintf(`{scheduleStrategy: {binding: %s}, subsets: [{name: a%s}]}`, tc.binding, tc.patch))
+			f := &facts{autoscaler: tc.autoscaler, podsUnknown: true, account: &account{}}
+			f.policy, f.invalid = subset.Compile(spread, field.NewPath("spec"))
+			if len(f.invalid) > 0 {
+				f.policy = nil
+			}
+			status := describe(spread, f)
+			if status.Binding != tc.want || status.NodeAutoscaler != string(tc.autoscaler) {
+				t.Errorf("binding %q beside %q, want %q beside %q", status.Binding, status.NodeAutoscaler, tc.want, tc.autoscaler)
+			}
+		})
 	}
 }
 

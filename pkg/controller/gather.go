@@ -26,7 +26,7 @@ import (
 
 // gather reads the facts about a spread. It returns an error if they cannot be read. A problem that the user has to solve is a fact and no error.
 func (r *reconciler) gather(ctx context.Context, spread *v1beta1.WorkloadSpread) (*facts, error) {
-	f := &facts{now: metav1.NewTime(r.clock.Now()), installation: r.family.Compatibility()}
+	f := &facts{now: metav1.NewTime(r.clock.Now()), installation: r.family.Compatibility(), autoscaler: r.autoscaler.Name()}
 	spread, err := r.withKruisePaths(ctx, spread, f)
 	if err != nil {
 		return nil, err

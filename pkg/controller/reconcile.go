@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/berth-project/berth/pkg/autoscaler"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/writers"
@@ -30,9 +31,11 @@ type reconciler struct {
 	// live reads from the API server.
 	live   client.Reader
 	family *family
-	events events.EventRecorder
-	clock  clock.PassiveClock
-	pace   *pace
+	// autoscaler of the nodes. Nil means none.
+	autoscaler *autoscaler.Detector
+	events     events.EventRecorder
+	clock      clock.PassiveClock
+	pace       *pace
 	// accounts of the pods, and the changes since they were updated.
 	accounts accounts
 	changes  *changes

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/berth-project/berth/pkg/autoscaler"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
@@ -26,10 +27,12 @@ import (
 	"github.com/berth-project/berth/pkg/writers"
 )
 
-// Options are what tests replace.
+// Options of the controller.
 type Options struct {
 	// Clock is the real one if nil.
 	Clock clock.PassiveClock
+	// NodeAutoscaler knows whether there is a node autoscaler. Nil means that there is none.
+	NodeAutoscaler *autoscaler.Detector
 }
 
 const (
@@ -58,6 +61,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 		pace:     newPace(writeInterval),
 		changes:  &changes{},
 		measures: newMeasures(),
+
+		autoscaler: opts.NodeAutoscaler,
 	}
 	if err := metrics.Registry.Register(reconciler.measures); err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
@@ -88,7 +93,14 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 			return err
 		}
 	}
-	return nil
+	return c.Watch(source.Func(func(ctx context.Context, q queue) error {
+		opts.NodeAutoscaler.OnChange(func() {
+			for request := range family.spreads(ctx, nil) {
+				q.Add(request)
+			}
+		})
+		return nil
+	}))
 }
 
 // CacheOptions keep in memory only what this package reads of the watched objects. Other fields read as empty: to read a field, keep it here first.

@@ -155,18 +155,26 @@ func (f *family) ofNode(ctx context.Context, node client.Object) sets.Set[reconc
 
 // ofKruiseKinds are the spreads of custom kinds. The list of OpenKruise has changed.
 func (f *family) ofKruiseKinds(ctx context.Context, _ client.Object) sets.Set[reconcile.Request] {
-	affected := sets.New[reconcile.Request]()
+	return f.spreads(ctx, func(spread *v1beta1.WorkloadSpread) bool {
+		_, builtIn := workload.BuiltIn(workload.TargetOf(spread).Kind)
+		return !builtIn
+	})
+}
+
+// spreads are those that pick picks. Nil picks all.
+func (f *family) spreads(ctx context.Context, pick func(*v1beta1.WorkloadSpread) bool) sets.Set[reconcile.Request] {
+	all := sets.New[reconcile.Request]()
 	var spreads v1beta1.WorkloadSpreadList
 	if err := f.Reader.List(ctx, &spreads, client.UnsafeDisableDeepCopy); err != nil {
 		klog.FromContext(ctx).Error(err, "Listing WorkloadSpreads")
-		return affected
+		return all
 	}
 	for i := range spreads.Items {
-		if _, builtIn := workload.BuiltIn(workload.TargetOf(&spreads.Items[i]).Kind); !builtIn {
-			affected.Insert(requestFor(&spreads.Items[i]))
+		if pick == nil || pick(&spreads.Items[i]) {
+			all.Insert(requestFor(&spreads.Items[i]))
 		}
 	}
-	return affected
+	return all
 }
 
 // affected are the spreads of the object itself, if it is also passed as an owner, and of all owners above it. The object need not be in the cache:

@@ -36,7 +36,7 @@ func (ev PodAsks) apply(l *Ledger) {
 		l.startCycle(e)
 		e.tried = tried
 		answer = l.admit(e, candidate, closed)
-		if claim := e.index(); answer.Decision == nil && claim != subset.None && e.gang != nil && !e.gang.hasNodes() {
+		if claim := e.index(); answer.Decision == nil && claim != subset.None && e.gang != nil && !e.gang.isSettled() {
 			// The gang's own claims kept it from other subsets.
 			l.disperse(e.gang, subset.Mask(0).With(claim), false)
 			ev.apply(l)
@@ -241,6 +241,7 @@ func (l *Ledger) mayPreempt(pod *corev1.Pod) bool {
 func (l *Ledger) answer(e *entry, answer Answer) {
 	a := e.account
 	l.effects.Answer = answer
+	e.stays = false
 	wasWokenForSlot := e.wokenForSlot != noSlot
 	l.unwake(e)
 	l.startProbe(e)
@@ -250,7 +251,9 @@ func (l *Ledger) answer(e *entry, answer Answer) {
 		e.wait = ForNode
 		l.enqueue(e)
 	} else {
-		l.release(e, false)
+		if picked, counts := e.picked(); !counts || picked != e.index() || waitFor(answer.Reason) != ForNews {
+			l.release(e, false)
+		}
 		e.wait = waitFor(answer.Reason)
 		l.enqueue(e)
 		if e.probeOf != nil && e.wait == ForSlot {
@@ -317,7 +320,7 @@ func (ev NoNodeFound) apply(l *Ledger) {
 	skipped := l.now.Before(a.skipUntil[d.Subset])
 	step, again := d.Policy.NoNode(l.now.Sub(e.since[e.slot]), skipped)
 	if step == subset.Stay {
-		if again > 0 {
+		if e.stays = again == 0; !e.stays {
 			l.wakeAt(e, l.now.Add(again))
 		}
 		l.effects.Next = Stay
@@ -325,7 +328,7 @@ func (ev NoNodeFound) apply(l *Ledger) {
 	}
 	if e.gang.hasNodes() {
 		e.gang.stuck = e.gang.stuck.With(d.Subset) // the gang must not be divided; when the others give back their nodes, all of it goes on
-		l.effects.Next = Stay
+		e.stays, l.effects.Next = true, Stay
 		return
 	}
 	if !d.Policy.Adaptive.Simulate && !skipped {
@@ -347,7 +350,13 @@ func (l *Ledger) isFixed(e *entry) bool {
 // slot, and the pod would preempt in another subset as well.
 func (ev Preempted) apply(l *Ledger) {
 	e, d := l.pods[ev.UID], ev.Decision
-	if e == nil || e.stage != Claimed || e.policy() != d.Policy || e.index() != d.Subset || !d.preempts {
+	switch {
+	case e == nil || e.stage != Claimed || e.policy() != d.Policy || e.index() != d.Subset:
+		return
+	case l.isFixed(e):
+		e.stays = !ev.Nominated
+		return
+	case !d.preempts:
 		return
 	}
 	e.nominated = ev.Nominated

@@ -64,6 +64,7 @@ func (l *Ledger) claimAgain(e *entry) {
 	e.wait = ForCycle
 	l.enqueue(e)
 	l.wakeNext(e.account, e.scope) // a slot of an earlier subset may be free by now
+	l.claimPick(e)                 // its gate may have been opened elsewhere
 }
 
 // Between NodeFound and BindSent the pod may have waited for other plugins, and its spread may have changed.
@@ -93,6 +94,7 @@ func (ev BindUnknown) apply(l *Ledger) {
 	l.setStage(e, Waiting)
 	l.setSlots(e, "", uncertain)
 	e.wait = ForCycle // the scheduler tries it again after an error
+	l.claimPick(e)    // it keeps this slot even if it is not bound
 }
 
 func (ev BindDisproved) apply(l *Ledger) {

@@ -31,6 +31,9 @@ func canonical(l *Ledger, now time.Time) string {
 	for _, uid := range slices.Sorted(maps.Keys(l.pods)) {
 		e := l.pods[uid]
 		fmt.Fprintf(&b, "%s %v on %q by %v, %s %q in %q", uid, e.pod.Labels, e.pod.Spec.NodeName, e.owner.ownerID, e.stage, e.slot, e.scope)
+		if e.search != nil {
+			fmt.Fprint(&b, e.pod.Spec.SchedulingGates, e.pod.Annotations)
+		}
 		if e.account != nil {
 			fmt.Fprintf(&b, " of %v", e.account.workload)
 		}
@@ -45,8 +48,8 @@ func canonical(l *Ledger, now time.Time) string {
 		}
 		if s := e.search; s != nil {
 			rank, _ := slices.BinarySearch(orders, s.order)
-			fmt.Fprintf(&b, " #%d waits %d, woken for %d, overdue %t, tried %b, preempted %b, lent %t, nominated %t, asked %d, news by %s", rank, s.wait, s.wokenForSlot,
-				s.overdue, s.tried, s.preempted, s.lent, s.nominated, s.asked, when(s.newsBy))
+			fmt.Fprintf(&b, " #%d waits %d, woken for %d, overdue %t, tried %b, preempted %b, lent %t, nominated %t, stays %t, asked %d, news by %s", rank, s.wait, s.wokenForSlot,
+				s.overdue, s.tried, s.preempted, s.lent, s.nominated, s.stays, s.asked, when(s.newsBy))
 			if s.place.list != nil {
 				fmt.Fprintf(&b, ", listed in %v of %v", s.place.queue, s.place.list.class)
 			}
@@ -121,7 +124,7 @@ func TestCanonicalKnowsEveryField(t *testing.T) {
 	for of, want := range map[reflect.Type]string{
 		reflect.TypeFor[Ledger](): "observation pods owners accounts byName perNamespace nodes unclassified ended unresolved lowest order timers counts change served now effects",
 		reflect.TypeFor[entry]():  "pod owner account scope gang stage slot uncertain record search",
-		reflect.TypeFor[search](): "order wait place wokenForSlot overdue probeOf own shape tried preempted lent nominated since asked newsBy timer",
+		reflect.TypeFor[search](): "order wait place wokenForSlot overdue probeOf own shape tried preempted lent nominated stays since asked newsBy timer",
 		reflect.TypeFor[account](): "workload spreads dividing members live read ordinals policy invalid plan replicasKnown tally metadata waiting gangs exhausted " +
 			"skipUntil announced",
 		reflect.TypeFor[waitlist]():      "account class queues subsets woken wokenFor exhausted probes backoff retryAt",

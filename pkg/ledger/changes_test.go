@@ -191,6 +191,21 @@ scheduleStrategy: {type: `+strategy+`}`)
 	})
 }
 
+func TestAPodWhoseNominatedNodeIsGoneIsTriedAgain(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, twoThenAny)
+	pod := podOf("rs-uid", "p")
+	pod.Status.NominatedNodeName = "node-b"
+	w.see(pod)
+	if step, d := w.refuseIn(pod); d.Name() != "b" || step != Preempt {
+		t.Fatalf("got step %d in %s", step, d.Name())
+	}
+	w.awake = nil
+	w.apply(NodeGone{Name: "node-b"})
+	w.expectAwake("p")
+	w.expectChoice(pod, "a")
+}
+
 func TestAnAuditFindsAMissedWakeUp(t *testing.T) {
 	w := newWorld(t, 4)
 	w.spread(1, `{subsets: [{name: a, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`)

@@ -107,6 +107,8 @@ type search struct {
 	lent bool
 	// nominated is true if the pod waits in its claimed subset for victims to terminate.
 	nominated bool
+	// stays is true if the last cycle of the pod found no node in its claimed subset, and the pod waits there for one until something changes.
+	stays bool
 	// since when the pod has looked for a node, by subset.
 	since map[string]time.Time
 	// asked is the position with which the pod asked last.
@@ -263,12 +265,13 @@ func (l *Ledger) joinAccount(e *entry, a *account) {
 	}
 	l.count(e, +1)
 	l.setSlots(e, slot, uncertain)
+	l.claimPick(e)
 }
 
 // beginAgain forgets what the pod has tried.
 func (s *search) beginAgain() {
 	s.wait, s.wokenForSlot, s.place, s.probeOf, s.overdue = ForCycle, noSlot, place{}, nil, false
-	s.tried, s.preempted, s.lent, s.nominated, s.since = 0, 0, false, false, nil
+	s.tried, s.preempted, s.lent, s.nominated, s.stays, s.since = 0, 0, false, false, false, nil
 }
 
 // confirmBound counts a pod where the API server shows it. From then on its record and the labels of its node are not read again, so neither a
@@ -294,6 +297,9 @@ func (l *Ledger) confirmBound(e *entry) {
 	l.wakeUnplaced(a, e.scope, e.holds()&^before)
 	l.passProbe(probed)
 	l.endBackoff(e.gang)
+	if e.gang != nil && e.holds() != before {
+		l.wakeGang(e.gang)
+	}
 }
 
 // confirmRecord counts a bound pod by the record that it has got from the controller, if it has. That is where it counts already, unless its node has

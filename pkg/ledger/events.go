@@ -96,6 +96,9 @@ type (
 		Decision  *Decision
 		Nominated bool
 	}
+	// PodWaits is a pod with Berth's gate that found no node in any subset. It claims the last subset with room, so that its gate can be opened there,
+	// and a node be made for it.
+	PodWaits struct{ UID types.UID }
 	// PodRefused is a pod that another plugin refused before it could ask.
 	PodRefused struct{ UID types.UID }
 	// ClusterChanged asks whether a pod that waits for any node should be tried because of a change. Effects.OK is the answer. It is true for one pod

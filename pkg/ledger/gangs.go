@@ -41,6 +41,18 @@ func (l *Ledger) joinGang(e *entry) {
 	g.members[e.pod.UID] = e
 	e.gang = g
 	l.endBackoff(g)
+	if e.hasNode() {
+		l.wakeGang(g)
+	}
+}
+
+// wakeGang lets the members that wait be tried again, because another one has a node in another subset than they know.
+func (l *Ledger) wakeGang(g *gang) {
+	for _, e := range g.members {
+		if e.stage == Waiting && (e.wait == ForSlot || e.wait == ForAnyNode) {
+			l.wake(e)
+		}
+	}
 }
 
 // regroup follows a change of the pod's pod group.
@@ -50,7 +62,7 @@ func (l *Ledger) regroup(e *entry) {
 		l.joinGang(e)
 		if e.gang != had {
 			switch {
-			case e.search == nil:
+			case e.stage > Claimed: // it waits for nothing
 			case e.wait == ForSlot || e.wait == ForNode:
 				l.dequeue(e)
 				l.enqueue(e)
@@ -229,6 +241,16 @@ func (g *gang) hasNodes() bool {
 	}
 	for _, e := range g.members {
 		if e.hasNode() {
+			return true
+		}
+	}
+	return false
+}
+
+// isSettled is true if a member that has a node, or may still have one, has it in a subset. Otherwise the gang is only where its claims are.
+func (g *gang) isSettled() bool {
+	for _, e := range g.members {
+		if e.hasNode() && e.holds() != 0 {
 			return true
 		}
 	}

@@ -203,3 +203,52 @@ func TestAPodGroupIsNotDivided(t *testing.T) {
 		w.expectAwake("single")
 	})
 }
+
+func TestAPodGroupIsTriedAgainWhereItsNewMemberRuns(t *testing.T) {
+	for name, arrives := range map[string]func(w *world, member *corev1.Pod){
+		"it comes from another revision": func(w *world, member *corev1.Pod) {
+			member.Labels["pod-template-hash"] = "v2"
+			w.seeBound(member, "node-a", "a")
+			w.awake = nil
+			member.Labels["pod-template-hash"] = "v1"
+			w.seeBound(member, "node-a", "a")
+		},
+		"another scheduler has bound it": func(w *world, member *corev1.Pod) {
+			w.see(member)
+			w.awake = nil
+			w.seeBound(member, "node-a", "-")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 4)
+			w.spread(1, adaptive)
+			pod := w.gangOf("g", 1)[0]
+			w.exhaust(pod, "a", "b")
+			member := podOf("rs-uid", "member")
+			member.Labels[v1beta1.PodGroupLabel] = "g"
+			arrives(w, member)
+			w.expectAwake("g0")
+			w.expectChoice(pod, "a")
+		})
+	}
+}
+
+func TestAPodWithANodeThatLeavesItsGroupWaitsForNothing(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, twoAndOneWait)
+	singles := w.podsNamed("single", 2)
+	for _, pod := range singles {
+		w.expectChoice(pod, "a")
+	}
+	pod := w.gangOf("g", 1)[0]
+	if d := w.ask(pod).Decision; d.Name() != "b" || !w.reserve(pod, d) {
+		t.Fatalf("it got no node in b, but %s", d.Name())
+	}
+	alone := pod.DeepCopy()
+	delete(alone.Labels, v1beta1.PodGroupLabel)
+	w.see(alone)
+	w.delete(singles[0])
+	if w.apply(Audit{}); w.missed > 0 {
+		t.Errorf("the free slot is for a pod that waits, and %d were found", w.missed)
+	}
+}

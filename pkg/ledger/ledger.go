@@ -96,10 +96,13 @@ func (ev PodListed) apply(l *Ledger) {
 }
 
 // observeRead updates a pod that was read. The read may be older than what the watch has shown. So it counts only if it shows a node that the ledger
-// does not know, or the end of the pod. In all else the ledger keeps the object of the watch, which the cache holds as well.
+// does not know, a gate that has been opened, or the end of the pod. In all else the ledger keeps the object of the watch, which the cache holds as well.
 func (l *Ledger) observeRead(pod *corev1.Pod) {
-	if e := l.pods[pod.UID]; e != nil && subset.IsActive(pod) && (e.stage == Bound || pod.Spec.NodeName == "") {
-		return
+	if e := l.pods[pod.UID]; e != nil && subset.IsActive(pod) {
+		opened := e.stage != Bound && subset.IsGated(e.pod) && !subset.IsGated(pod)
+		if e.stage == Bound || pod.Spec.NodeName == "" && !opened {
+			return
+		}
 	}
 	l.observe(pod)
 }
@@ -122,7 +125,14 @@ func (ev NodeSeen) apply(l *Ledger) {
 	}
 }
 
-func (ev NodeGone) apply(l *Ledger) { delete(l.nodes, ev.Name) }
+func (ev NodeGone) apply(l *Ledger) {
+	delete(l.nodes, ev.Name)
+	for _, e := range l.pods {
+		if e.account != nil && e.stage == Claimed && e.wait == ForNode && e.pod.Status.NominatedNodeName == ev.Name {
+			l.wake(e) // nothing keeps it from an earlier subset any more
+		}
+	}
+}
 
 // observe adds or updates a pod. The object may be older than what the ledger knows.
 func (l *Ledger) observe(pod *corev1.Pod) {
@@ -135,8 +145,8 @@ func (l *Ledger) observe(pod *corev1.Pod) {
 	e := l.pods[pod.UID]
 	known, moved := e != nil, false
 	switch {
-	case e != nil && e.stage == Bound && pod.Spec.NodeName == "":
-		return // an old event: a pod never loses its node
+	case e != nil && e.stage == Bound && pod.Spec.NodeName == "", e != nil && !subset.IsGated(e.pod) && subset.IsGated(pod):
+		return // an old event: a pod never loses its node, and never gets a gate
 	case controller == nil || workload.EndsChain(controller.Kind):
 		if e != nil {
 			e.pod = pod
@@ -150,8 +160,10 @@ func (l *Ledger) observe(pod *corev1.Pod) {
 		moved = e.account != nil || l.isUnresolved(e) // what it waited for under its previous owner does not count any more
 		l.adopt(e, l.owners.of(idOf(pod.Namespace, *controller)))
 	}
+	opened := false
 	if e.search != nil && e.differsBy(pod) {
-		if e.wait == ForSlot {
+		opened = subset.IsGated(e.pod) && !subset.IsGated(pod)
+		if e.wait == ForSlot || opened {
 			l.wake(e) // it may get another answer by now
 		}
 		e.shape, e.own = "", subset.OwnTolerations(pod)
@@ -166,6 +178,9 @@ func (l *Ledger) observe(pod *corev1.Pod) {
 		l.dequeue(e)
 		l.enqueue(e)
 		l.wakeNext(e.account, e.scope)
+	}
+	if opened {
+		l.claimPick(e)
 	}
 	l.regroup(e)
 	if (l.reassign(e) || moved) && known {

@@ -32,8 +32,15 @@ scheduleStrategy: {whenFull: Wait}`
 
 var smallNames = []string{"", "a", "b"}
 
-// oneSlot is the number of a spec with one slot.
-const oneSlot = 1
+// The numbers of some specs. oneSlot has one slot. Those from gated on have binding: Gated.
+const (
+	oneSlot = 1
+	deleted = 4
+	gated   = 5
+	// gatedOneSlot has one slot, and gatedAdaptive has strategy Adaptive.
+	gatedOneSlot  = 6
+	gatedAdaptive = 8
+)
 
 // smallSpecs are the versions of the spread, by number. Without a spec the spread is deleted.
 var smallSpecs = []struct {
@@ -42,17 +49,30 @@ var smallSpecs = []struct {
 	spec  string
 }{
 	{"as it was", map[string]int{"a": 1, "b": 1}, smallSpec},
-	{"without a", map[string]int{"b": 1}, strings.Replace(smallSpec, smallSpec[strings.Index(smallSpec, "- {name: a"):strings.Index(smallSpec, "- {name: b")], "", 1)},
-	{"a=0 b=2", map[string]int{"a": 0, "b": 2}, strings.NewReplacer("a, maxReplicas: 1", "a, maxReplicas: 0", "b, maxReplicas: 1", "b, maxReplicas: 2").Replace(smallSpec)},
+	{"without a", map[string]int{"b": 1}, withoutA},
+	{"a=0 b=2", map[string]int{"a": 0, "b": 2}, twoInB.Replace(smallSpec)},
 	{"invalid", nil, `{subsets: [{name: a, maxReplicas: -1}]}`},
 	{"deleted", nil, ""},
+	{"gated", map[string]int{"a": 1, "b": 1}, toGated.Replace(smallSpec)},
+	{"gated, without a", map[string]int{"b": 1}, toGated.Replace(withoutA)},
+	{"gated, a=0 b=2", map[string]int{"a": 0, "b": 2}, toGated.Replace(twoInB.Replace(smallSpec))},
+	{"gated, adaptive", map[string]int{"a": 1, "b": 1}, strings.NewReplacer("{whenFull", "{type: Adaptive, binding: Gated, whenFull").Replace(smallSpec)},
 }
+
+var (
+	withoutA = strings.Replace(smallSpec, smallSpec[strings.Index(smallSpec, "- {name: a"):strings.Index(smallSpec, "- {name: b")], "", 1)
+	twoInB   = strings.NewReplacer("a, maxReplicas: 1", "a, maxReplicas: 0", "b, maxReplicas: 1", "b, maxReplicas: 2")
+	toGated  = strings.NewReplacer("{whenFull", "{binding: Gated, whenFull")
+)
 
 // chances are how often each kind of trouble may happen in a history. What happens in every history has no limit: cycles, binds, watch events in any
 // delay.
 type chances struct {
-	// spread is the number of its first spec.
+	// spread is the number of its first spec. With one that has binding: Gated, the pods have a gate.
 	spread int
+	// bare are the subsets that have no node at first. nodes is how many of them get one.
+	bare  string
+	nodes int
 	// pods is how many pods are created.
 	pods int
 	// unanswered are binds without an answer. They happen at once, late, or never. refused are binds that the API server refuses.
@@ -69,6 +89,8 @@ type chances struct {
 	crashes, audits int
 	// ticks are steps of time, each as long as an unanswered bind may still happen.
 	ticks int
+	// silent are patches of gates without an answer. denied are those that the API server refuses although they are right.
+	silent, denied int
 }
 
 // small is a small world: the ledger, and a model of the API server, of its watch, and of the scheduler's queue and cycles. The model counts on its own.
@@ -83,7 +105,8 @@ type small struct {
 	// disturbed is true after an edit or a new label, which may put a subset over its quota, until each subset is within its quota again and the watch has shown
 	// each label.
 	disturbed bool
-	takeOver  takeOver
+	gates
+	takeOver takeOver
 	// toRead are the pods that the take-over has listed and not read yet, and which version its read shows.
 	toRead [smallPods]int
 }
@@ -101,6 +124,9 @@ const (
 type version struct {
 	revision, in int
 	gone         bool
+	// gated is true if the pod has Berth's gate. picked is the subset in which it was opened. 0 is none.
+	gated  bool
+	picked int
 }
 
 type smallPod struct {
@@ -123,6 +149,7 @@ type smallPod struct {
 	doubted bool
 	// readAt is when such a read began, and read the version that it shows. 0 means no read is under way.
 	readAt, read int
+	gate
 }
 
 type pending struct{ in, until int }
@@ -145,26 +172,31 @@ func (p *smallPod) mayBeIn(in int) bool {
 	if bound := p.last().in; bound != 0 {
 		return bound == in
 	}
-	return p.sent == in || slices.ContainsFunc(p.maybe, func(b pending) bool { return b.in == in })
+	return p.sendsTo() == in || slices.ContainsFunc(p.maybe, func(b pending) bool { return b.in == in })
 }
 
-var smallObjects = sync.OnceValue(func() (objects [smallPods][2][3]*corev1.Pod) {
+var smallObjects = sync.OnceValue(func() (objects [smallPods]map[version]*corev1.Pod) {
 	for i := range smallPods {
-		pod := podOf("rs-uid", fmt.Sprintf("p%d", i))
+		objects[i] = map[version]*corev1.Pod{}
 		for revision, name := range []string{"v1", "v2"} {
-			for in := range smallNames {
-				object := inRevision(pod, name)
-				if in > 0 {
-					object = onNode(object, "node-"+smallNames[in], smallNames[in])
+			pod := inRevision(podOf("rs-uid", fmt.Sprintf("p%d", i)), name)
+			objects[i][version{revision: revision, gated: true}] = withGate(pod)
+			for picked, in := range smallNames {
+				open := pod
+				if picked > 0 {
+					open = opened(pod, in)
 				}
-				objects[i][revision][in] = object
+				objects[i][version{revision: revision, picked: picked}] = open
+				for in := 1; in < len(smallNames); in++ {
+					objects[i][version{revision: revision, in: in, picked: picked}] = onNode(open, "node-"+smallNames[in], smallNames[in])
+				}
 			}
 		}
 	}
 	return objects
 })
 
-func (s *small) object(i int, v version) *corev1.Pod { return smallObjects()[i][v.revision][v.in] }
+func (s *small) object(i int, v version) *corev1.Pod { return smallObjects()[i][v] }
 
 var smallSpreads = sync.OnceValue(func() (objects []*v1beta1.WorkloadSpread) {
 	for i, s := range smallSpecs {
@@ -176,7 +208,8 @@ var smallSpreads = sync.OnceValue(func() (objects []*v1beta1.WorkloadSpread) {
 // newSmall is a small world that begins with a scheduler that has synchronized.
 func newSmall(tb rapid.TB, left chances) *small {
 	tb.Helper()
-	s := &small{left: left, spread: left.spread}
+	s := &small{left: left, spread: left.spread, gates: gates{bare: left.bare}}
+	s.left.bare = ""
 	s.begin(tb, time.Unix(1000, 0))
 	s.showSpread()
 	return s
@@ -237,26 +270,37 @@ var smallWorlds = map[string]chances{
 	"a new label during a doubtful bind":   {pods: 2, spread: oneSlot, relabelled: 1, unanswered: 1, ticks: 1},
 	"edits":                                {pods: 2, edits: 2},
 	"an edit during a doubtful bind":       {pods: 2, edits: 1, unanswered: 1, ticks: 1},
+
+	"gates, a crash": {pods: 2, spread: gatedOneSlot, crashes: 1},
+	"gates, a crash and a patch that is late": {pods: 2, spread: gatedOneSlot, silent: 1, crashes: 1},
+	"gates, an old event":                     {pods: 2, spread: gatedOneSlot, old: 1, deleted: 1},
+	"gates, no node in the first subset":      {pods: 2, spread: gated, bare: "a", nodes: 1},
+	"gates, Adaptive and no node":             {pods: 2, spread: gatedAdaptive, bare: "ab", deleted: 1},
 }
 
 // deepWorlds are searched with -deep in place of smallWorlds.
 var deepWorlds = map[string]chances{
-	"binds without an answer":      {pods: 3, unanswered: 2, deleted: 1, ticks: 2},
-	"binds and old events":         {pods: 3, unanswered: 1, refused: 1, again: 1, old: 1, ticks: 1},
-	"crashes":                      {pods: 3, unanswered: 1, crashes: 1, deleted: 1, ticks: 1},
-	"two crashes with old events":  {pods: 2, crashes: 2, deleted: 1, old: 1},
-	"labels":                       {pods: 3, relabelled: 2, unanswered: 1, ticks: 1},
-	"labels and a crash":           {pods: 3, relabelled: 1, crashes: 1},
-	"many edits":                   {pods: 3, edits: 3, unanswered: 1, ticks: 1},
-	"edits and a crash":            {pods: 3, edits: 1, crashes: 1},
-	"refusals of another plugin":   {pods: 3, refusals: 2, deleted: 1, lost: 1, audits: 2},
-	"a crash and a lost bind":      {pods: 3, unanswered: 1, crashes: 1, ticks: 1},
-	"a crash and a refused bind":   {pods: 3, refused: 1, lost: 1, crashes: 1},
-	"a crash and old events":       {pods: 3, again: 1, old: 1, crashes: 1},
-	"a crash and a deletion":       {pods: 3, deleted: 1, crashes: 1},
-	"a crash, a plugin's refusal":  {pods: 3, refusals: 1, crashes: 1},
-	"everything once, of three":    {pods: 3, unanswered: 1, old: 1, deleted: 1, relabelled: 1, edits: 1, crashes: 1, ticks: 1},
-	"everything once, of two pods": {pods: 2, unanswered: 1, refused: 1, lost: 1, refusals: 1, again: 1, old: 1, deleted: 1, relabelled: 1, edits: 1, crashes: 1, audits: 1, ticks: 1},
+	"gates of three pods, a crash":      {pods: 3, spread: gated, crashes: 1},
+	"gates of three pods, nodes":        {pods: 3, spread: gatedAdaptive, bare: "ab", nodes: 2, old: 1, deleted: 1},
+	"gates, two patches that are late":  {pods: 3, spread: gated, silent: 2, denied: 1, crashes: 1, deleted: 1},
+	"gates, labels and edits":           {pods: 3, spread: gated, relabelled: 1, edits: 2, silent: 1, crashes: 1},
+	"gates and binds without an answer": {pods: 3, spread: gated, silent: 1, unanswered: 1, lost: 1, ticks: 1, crashes: 1},
+	"binds without an answer":           {pods: 3, unanswered: 2, deleted: 1, ticks: 2},
+	"binds and old events":              {pods: 3, unanswered: 1, refused: 1, again: 1, old: 1, ticks: 1},
+	"crashes":                           {pods: 3, unanswered: 1, crashes: 1, deleted: 1, ticks: 1},
+	"two crashes with old events":       {pods: 2, crashes: 2, deleted: 1, old: 1},
+	"labels":                            {pods: 3, relabelled: 2, unanswered: 1, ticks: 1},
+	"labels and a crash":                {pods: 3, relabelled: 1, crashes: 1},
+	"many edits":                        {pods: 3, edits: 3, unanswered: 1, ticks: 1},
+	"edits and a crash":                 {pods: 3, edits: 1, crashes: 1},
+	"refusals of another plugin":        {pods: 3, refusals: 2, deleted: 1, lost: 1, audits: 2},
+	"a crash and a lost bind":           {pods: 3, unanswered: 1, crashes: 1, ticks: 1},
+	"a crash and a refused bind":        {pods: 3, refused: 1, lost: 1, crashes: 1},
+	"a crash and old events":            {pods: 3, again: 1, old: 1, crashes: 1},
+	"a crash and a deletion":            {pods: 3, deleted: 1, crashes: 1},
+	"a crash, a plugin's refusal":       {pods: 3, refusals: 1, crashes: 1},
+	"everything once, of three":         {pods: 3, unanswered: 1, old: 1, deleted: 1, relabelled: 1, edits: 1, crashes: 1, ticks: 1},
+	"everything once, of two pods":      {pods: 2, unanswered: 1, refused: 1, lost: 1, refusals: 1, again: 1, old: 1, deleted: 1, relabelled: 1, edits: 1, crashes: 1, audits: 1, ticks: 1},
 }
 
 // move is one thing that may happen.
@@ -271,6 +315,8 @@ func (m move) String() string {
 		return "edit: " + smallSpecs[m.arg].name
 	case "crash", "tick", "audit", "show spread", "barrier", "list ends":
 		return m.kind
+	case "node":
+		return "node in " + smallNames[m.arg]
 	default:
 		return fmt.Sprintf("%s p%d", m.kind, m.pod)
 	}
@@ -283,7 +329,7 @@ func (s *small) Moves() (moves []move) {
 			moves = append(moves, move{kind: kind, pod: pod})
 		}
 	}
-	synced := s.shown || s.spread == len(smallSpecs)-1
+	synced := s.shown || s.spread == deleted
 	for i := range s.pods {
 		p := &s.pods[i]
 		if len(p.versions) == 0 {
@@ -301,9 +347,11 @@ func (s *small) Moves() (moves []move) {
 		idle := p.awake && p.queued() && p.decision == nil && s.takeOver == complete
 		add(idle, "ask", i)
 		add(idle && s.left.refusals > 0, "another plugin refuses", i)
-		add(p.decision != nil && !p.reserved, "node found for", i)
-		add(p.reserved && p.sent == 0, "send bind of", i)
-		add(p.reserved && p.sent == 0 && s.left.lost > 0, "node lost by", i)
+		add(p.decision != nil && !p.reserved && s.hasNode(p.decision.Name()), "node found for", i)
+		add(p.decision != nil && !p.reserved && !s.hasNode(p.decision.Name()), "no node found for", i)
+		free := p.reserved && p.sent == 0 && p.patches[byBind] == request{}
+		add(free, "send bind of", i)
+		add(free && s.left.lost > 0, "node lost by", i)
 		happened := p.sent != 0 && v.in == p.sent && !v.gone
 		add(p.sent != 0 && v.in == 0 && !v.gone, "bind", i)
 		add(happened, "answer yes to", i)
@@ -317,10 +365,16 @@ func (s *small) Moves() (moves []move) {
 		add(p.doubted && p.readAt == 0 && !s.ledger.UncertainUntil(podUID(i)).After(s.world.now), "read", i)
 		add(p.readAt != 0, "read ends of", i)
 		add(s.takeOver == listing && s.toRead[i] > 0, "list", i)
+		moves = append(moves, s.movesOfGate(i)...)
 	}
-	add(!s.shown && s.spread != len(smallSpecs)-1, "show spread", 0)
+	for _, in := range s.bare {
+		if s.left.nodes > 0 {
+			moves = append(moves, move{kind: "node", arg: slices.Index(smallNames, string(in))})
+		}
+	}
+	add(!s.shown && s.spread != deleted, "show spread", 0)
 	for k := range smallSpecs {
-		if s.left.edits > 0 && s.shown && k != s.spread {
+		if s.left.edits > 0 && s.shown && k != s.spread && (k < gated || s.left.spread >= gated) {
 			moves = append(moves, move{kind: "edit", arg: k})
 		}
 	}
@@ -373,6 +427,11 @@ func (s *small) show(i, version int) {
 // observe shows the ledger a version of a pod. A read one may be older than what the watch has shown, so it counts only if it shows the pod's node first.
 func (s *small) observe(i int, v version, isRead bool) {
 	p := &s.pods[i]
+	counts := p.seen.in == 0 || v.in != 0
+	if known := s.ledger.Knows(podUID(i)); known {
+		opened := p.seen.gated && !v.gated
+		counts = counts && (isRead && (v.in != 0 && p.seen.in == 0 || opened) || !isRead && (p.seen.gated || !v.gated))
+	}
 	switch {
 	case v.gone:
 		p.seen = version{}
@@ -383,25 +442,32 @@ func (s *small) observe(i int, v version, isRead bool) {
 	default:
 		s.do(PodSeen{Pod: s.object(i, v)})
 	}
-	if isRead && v.in != 0 && p.seen.in == 0 || !isRead && (v.in != 0 || p.seen.in == 0) {
+	if counts && s.ledger.Knows(podUID(i)) {
 		p.seen = v
 	}
 }
 
-func (s *small) put(p *smallPod, v version) { p.versions = append(p.versions, v) }
+func (s *small) put(p *smallPod, v version) {
+	p.versions = append(p.versions, v)
+	if v.gone || !v.gated {
+		p.late = nil // they change nothing any more
+	}
+}
 
 // Do implements worlds.World.
 func (s *small) Do(m move) error {
 	p := &s.pods[m.pod]
 	i, uid := m.pod, podUID(m.pod)
 	kind := m.kind
-	if strings.HasPrefix(kind, "late bind") {
-		kind = "late bind"
+	for _, late := range []string{"late bind", "late patch"} {
+		if strings.HasPrefix(kind, late) {
+			kind = late
+		}
 	}
 	switch kind {
 	case "create":
 		s.left.pods--
-		s.put(p, version{})
+		s.put(p, version{gated: s.spread >= gated})
 		s.show(i, 1) // a pod that is not shown yet might as well be created later
 	case "delete":
 		s.left.deleted--
@@ -425,10 +491,11 @@ func (s *small) Do(m move) error {
 		s.show(i, p.shown-1)
 	case "ask":
 		p.awake, p.free = false, false
-		fx := s.do(PodAsks{Pod: s.object(i, p.versions[p.shown-1])})
-		switch answer := fx.Answer; {
-		case fx.Check != nil:
-			return errors.New("strategy Fixed checks no nodes")
+		answer, err := s.askWithChecks(i)
+		if err != nil {
+			return err
+		}
+		switch {
 		case answer.Decision != nil:
 			p.decision = answer.Decision
 		case answer.Reason == "":
@@ -457,7 +524,11 @@ func (s *small) Do(m move) error {
 			s.endCycle(p)
 			break
 		}
-		p.sent = slices.Index(smallNames, p.decision.Name())
+		if in := slices.Index(smallNames, p.decision.Name()); p.cycleGated {
+			p.patches[byBind] = request{underWay: true, in: in}
+		} else {
+			p.sent = in
+		}
 		return s.fits(i)
 	case "bind", "late bind":
 		in := p.sent
@@ -466,6 +537,9 @@ func (s *small) Do(m move) error {
 			p.maybe = slices.DeleteFunc(slices.Clone(p.maybe), func(b pending) bool { return b.in == in })
 		}
 		v := p.last()
+		if v.gated {
+			return fmt.Errorf("the scheduler binds p%d, which has a gate", i)
+		}
 		v.in = in
 		s.put(p, v)
 	case "answer yes to":
@@ -500,8 +574,10 @@ func (s *small) Do(m move) error {
 		v := p.versions[s.toRead[i]-1]
 		s.toRead[i] = 0
 		if !s.ledger.IsBound(uid) {
-			s.do(PodListed{Pod: s.object(i, v)})
-			p.seen = v
+			counts := !s.ledger.Knows(uid) || v.in != 0 || p.seen.gated && !v.gated
+			if s.do(PodListed{Pod: s.object(i, v)}); counts {
+				p.seen = v
+			}
 			if !s.ledger.Knows(uid) {
 				p.seen = version{}
 			}
@@ -534,13 +610,17 @@ func (s *small) Do(m move) error {
 		s.do(ListBegins{})
 		for i := range s.pods {
 			s.pods[i].maybe = nil
-			if s.pods[i].exists() && s.pods[i].last().in != 0 {
+			if s.pods[i].exists() && (s.pods[i].last().in != 0 || s.pods[i].last().picked != 0) {
 				s.toRead[i] = len(s.pods[i].versions)
 			}
 		}
 	case "list ends":
 		s.takeOver = complete
 		s.do(ListEnds{})
+	default:
+		if err := s.doWithGate(kind, i, m.arg); err != nil {
+			return err
+		}
 	}
 	return s.check()
 }
@@ -568,14 +648,14 @@ func (s *small) crash() {
 		if p.sent != 0 && p.exists() && p.last().in == 0 {
 			p.maybe = append(slices.Clone(p.maybe), pending{p.sent, -1})
 		}
-		*p = smallPod{versions: p.versions, maybe: p.maybe}
+		*p = smallPod{versions: p.versions, maybe: p.maybe, gate: p.afterCrash()}
 	}
 }
 
 // fits is an error if the bind that was just sent takes a slot that is taken, or may be: pods count in the revision that the watch has shown.
 func (s *small) fits(sent int) error {
 	p := &s.pods[sent]
-	in, n := p.sent, 0
+	in, n := p.sendsTo(), 0
 	for i := range s.pods {
 		if other := &s.pods[i]; other.mayBeIn(in) && other.seen.revision == p.seen.revision {
 			n++
@@ -590,6 +670,9 @@ func (s *small) fits(sent int) error {
 // check is an error if more pods are in a subset than its quota, unless an edit or a new label has caused it.
 func (s *small) check() error {
 	s.disturbed = s.disturbed || s.hasNewLabel()
+	if err := s.checkPicks(); err != nil {
+		return err
+	}
 	for in := 1; in < len(smallNames); in++ {
 		var n [2]int
 		for i := range s.pods {
@@ -615,39 +698,36 @@ func (s *small) hasNewLabel() bool {
 
 // Rest implements worlds.World. If nothing is under way, the ledger counts what the API server has, and no pod waits while there is a slot for it.
 func (s *small) Rest() (bool, error) {
-	deleted := smallSpecs[s.spread].spec == ""
-	if s.takeOver != complete || !s.shown && !deleted {
+	if s.takeOver != complete || !s.shown && s.spread != deleted || !s.due.IsZero() {
 		return false, nil
 	}
-	bound := [2]map[string]int{{}, {}}
 	for i := range s.pods {
 		p := &s.pods[i]
-		if len(p.versions) == 0 {
-			continue
-		}
-		if p.shown < len(p.versions) || p.awake || p.decision != nil || p.doubted || p.readAt != 0 || len(p.maybe) > 0 {
+		if len(p.versions) > 0 && (p.shown < len(p.versions) || p.awake || p.decision != nil || p.doubted || p.readAt != 0 || len(p.maybe) > 0 || p.gateMoves()) {
 			return false, nil
-		}
-		if v := p.last(); p.exists() && v.in != 0 {
-			bound[v.revision][smallNames[v.in]]++
 		}
 	}
 	for name, quota := range smallSpecs[s.spread].quota {
 		a := s.ledger.byName[spreadKey]
-		for revision, n := range bound {
-			if kept := a.tally.Kept([]string{"v1", "v2"}[revision]).At(a.policy.Index(name)); int(kept) != n[name] {
-				return true, fmt.Errorf("the ledger counts %d slots of %s in v%d, and %d pods are there", kept, name, revision+1, n[name])
-			}
-			for i := range s.pods {
-				if p := &s.pods[i]; p.exists() && !p.free && p.last().in == 0 && p.last().revision == revision && n[name] < quota {
-					return true, fmt.Errorf("p%d sleeps, and %s has a free slot", i, name)
-				}
+		for revision := range 2 {
+			kept := int(a.tally.Kept([]string{"v1", "v2"}[revision]).At(a.policy.Index(name)))
+			if bound, claimed := s.slots(name, revision); kept != bound+claimed {
+				return true, fmt.Errorf("the ledger counts %d slots of %s in v%d; %d pods are there, and %d wait for a node", kept, name, revision+1, bound, claimed)
+			} else if claimed > 0 && kept > quota && !s.disturbed {
+				return true, fmt.Errorf("%d pods wait for a node in %s, and %d have one; the quota is %d", claimed, name, bound, quota)
 			}
 		}
 	}
 	for i := range s.pods {
-		if p := &s.pods[i]; deleted && p.exists() && !p.free && p.last().in == 0 {
+		p := &s.pods[i]
+		if !p.exists() || p.free || p.last().in != 0 {
+			continue
+		}
+		if s.spread == deleted {
 			return true, fmt.Errorf("p%d sleeps, and there is no spread", i)
+		}
+		if err := s.sleeps(i); err != nil {
+			return true, err
 		}
 	}
 	if s.do(Audit{}); s.missed > 0 {
@@ -656,16 +736,71 @@ func (s *small) Rest() (bool, error) {
 	return true, nil
 }
 
+// slots counts the pods of a revision that are bound to a subset, and those that wait for a node in it.
+func (s *small) slots(name string, revision int) (bound, claimed int) {
+	for i := range s.pods {
+		switch p := &s.pods[i]; {
+		case !p.exists() || p.last().revision != revision:
+		case p.last().in != 0 && smallNames[p.last().in] == name:
+			bound++
+		case p.last().in == 0 && s.claimOf(i) == name:
+			claimed++
+		}
+	}
+	return bound, claimed
+}
+
+// claimOf is the subset in which a pod waits for a node. Empty if there is none.
+func (s *small) claimOf(i int) string {
+	if claim, _ := s.ledger.ClaimOf(podUID(i)); claim != nil {
+		return claim.Name
+	}
+	return ""
+}
+
+// sleeps is an error if a pod without a node may go on. Nothing is under way.
+func (s *small) sleeps(i int) error {
+	p := &s.pods[i]
+	claim, v := s.claimOf(i), p.last()
+	hasSlot := func(name string) bool {
+		bound, claimed := s.slots(name, v.revision)
+		if claim == name {
+			claimed--
+		}
+		return bound+claimed < smallSpecs[s.spread].quota[name]
+	}
+	if claim != "" && s.hasNode(claim) {
+		return fmt.Errorf("p%d sleeps in %s, and a node is there", i, claim)
+	}
+	if s.isPicked(v) {
+		if picked := smallNames[v.picked]; claim != picked && hasSlot(picked) {
+			return fmt.Errorf("p%d sleeps, and %s, which was picked for it, has a free slot", i, picked)
+		} else if claim != picked && !s.surprised {
+			return fmt.Errorf("%s was picked for p%d, and its slots went to others", picked, i)
+		}
+	} else if s.spread != gatedAdaptive || v.gated {
+		for _, name := range smallNames[1:] {
+			if name == claim {
+				break // it waits for a node there
+			}
+			if hasSlot(name) {
+				return fmt.Errorf("p%d sleeps, and %s has a free slot", i, name)
+			}
+		}
+	}
+	return s.sleepsBehindGate(i)
+}
+
 // Spent implements worlds.World. Time may be left.
 func (s *small) Spent() bool { return s.left == chances{spread: s.left.spread, ticks: s.left.ticks} }
 
 // Key implements worlds.World.
 func (s *small) Key() string {
 	var b strings.Builder
-	fmt.Fprint(&b, s.left, s.spread, s.shown, s.disturbed, s.takeOver, s.toRead)
+	fmt.Fprint(&b, s.left, s.spread, s.shown, s.disturbed, s.gates, s.takeOver, s.toRead)
 	for i := range s.pods {
 		p := &s.pods[i]
-		fmt.Fprint(&b, p.versions, p.shown, p.seen, p.awake, p.free, p.decision != nil, p.reserved, p.sent, p.doubted)
+		fmt.Fprint(&b, p.versions, p.shown, p.seen, p.awake, p.free, p.decision != nil, p.reserved, p.sent, p.doubted, p.gate)
 		if p.decision != nil {
 			fmt.Fprint(&b, p.decision.Name(), p.decision.Spread.Generation, s.ledger.byName[spreadKey] != nil && s.ledger.byName[spreadKey].policy == p.decision.Policy)
 		}

@@ -177,6 +177,7 @@ func (l *Ledger) compile(a *account) {
 	}
 	for _, e := range a.members {
 		l.reassign(e) // which does nothing if the spread still selects it
+		l.claimPick(e)
 		l.wake(e)
 	}
 	l.owners.below(a.workload, func(e *entry) {

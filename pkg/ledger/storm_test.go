@@ -3,6 +3,7 @@ package ledger
 import (
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/testkit/worlds"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 // storm is a world with a scheduler. It runs a cycle for each woken pod, among events of every kind.
@@ -55,6 +57,12 @@ type stormPod struct {
 	bound    bool
 	// doubted are the subsets of the pod's binds without an answer.
 	doubted []string
+	// gated is true if the pod has a gate in the current cycle. toOpen is true if the opener looks at the pod some time.
+	gated, toOpen bool
+	// asked is true if the pod has asked before.
+	asked bool
+	// late is what the pod becomes by a patch of its gate that may still happen.
+	late []*corev1.Pod
 }
 
 func (s *storm) do(event Event) Effects {
@@ -81,7 +89,7 @@ func (s *storm) do(event Event) Effects {
 func describeEvent(event Event) string {
 	switch ev := event.(type) {
 	case PodSeen:
-		return fmt.Sprintf(" %s %v on %q", ev.Pod.Name, ev.Pod.Labels, ev.Pod.Spec.NodeName)
+		return fmt.Sprintf(" %s %v on %q, gates %v, %v", ev.Pod.Name, ev.Pod.Labels, ev.Pod.Spec.NodeName, ev.Pod.Spec.SchedulingGates, ev.Pod.Annotations)
 	case PodAsks:
 		return " " + ev.Pod.Name
 	case ClusterChanged:
@@ -152,6 +160,8 @@ var stormStrategies = []string{
 	"whenFull: Wait", "whenFull: Schedule", "whenFull: Wait, binding: Early", "whenFull: Wait, quotaScope: Workload", "whenFull: Wait, podGroups: Divided",
 	"type: Adaptive, whenFull: Wait", "type: Adaptive, whenFull: Schedule", "type: Adaptive, whenFull: Wait, quotaScope: Workload",
 	"type: Adaptive, whenFull: Wait, adaptive: {disableSimulationSchedule: true, rescheduleCriticalSeconds: 1, unschedulableLastSeconds: 3}",
+	"whenFull: Wait, binding: Gated", "whenFull: Schedule, binding: Gated", "type: Adaptive, whenFull: Wait, binding: Gated",
+	"type: Adaptive, whenFull: Schedule, podGroups: Divided, binding: Gated",
 }
 
 func (s *storm) newSpec(strategy string) string {
@@ -207,7 +217,7 @@ func (s *storm) newPod() {
 		pod.Labels["pod-template-hash"] = s.h.Pick("v1", "v2")
 		pod.OwnerReferences[0].Kind, pod.UID = "StatefulSet", types.UID(fmt.Sprintf("p%d-uid", s.made))
 	}
-	if group := s.h.Pick("single", "single", "g0", "g1"); group != "single" {
+	if group := s.h.Pick("single", "single", "g0", "g1"); group != "single" && (os.Getenv("FOCUS") == "" || os.Getenv("FOCUS")[0] == 0x67) {
 		pod.Labels[v1beta1.PodGroupLabel] = group
 	}
 	if s.h.Yes("admitted", 6) {
@@ -218,6 +228,9 @@ func (s *storm) newPod() {
 		pod.Spec.Priority = ptr.To[int32](10)
 	}
 	requesting(pod, strconv.Itoa(1+s.h.Number("cpu", 2)))
+	if s.gates(pod) || s.h.Yes("gated", 4) { // a spread that was edited since may have added the gate
+		pod = withGate(pod)
+	}
 	p := &stormPod{Pod: pod, awake: true}
 	s.pods[pod.Name] = p
 	s.do(PodSeen{Pod: pod})
@@ -227,7 +240,24 @@ func requestOf(pod *corev1.Pod) string {
 	return pod.Spec.Containers[0].Resources.Requests.Cpu().String()
 }
 
-func (s *storm) hasRoom(p *stormPod, in string) bool { return !s.room[in+requestOf(p.Pod)] }
+func (s *storm) hasRoom(p *stormPod, in string) bool {
+	picked := pickOf(p.Pod)
+	return !s.room[in+requestOf(p.Pod)] && (picked == "" || picked == "c" || picked == in) // c has all nodes
+}
+
+// pickOf is the subset whose nodes a pod requires since its gate was opened. Empty if there is none.
+func pickOf(pod *corev1.Pod) string {
+	if admitted := subset.AdmittedOf(pod); admitted != nil && admitted.Opened {
+		return admitted.Subset
+	}
+	return ""
+}
+
+// gates is true if admission adds a gate to the pod.
+func (s *storm) gates(pod *corev1.Pod) bool {
+	a, _ := s.ledger.resolve(&entry{pod: pod, owner: s.ledger.owners.of(idOf("ns", *workload.ControllerOf(pod)))})
+	return a != nil && a.policy != nil && a.policy.GatesPod(pod, false)
+}
 
 // cycle begins a cycle of the pod. The cycle ends here unless the pod finds a node.
 func (s *storm) cycle(p *stormPod) {
@@ -236,7 +266,8 @@ func (s *storm) cycle(p *stormPod) {
 		s.do(PodRefused{UID: p.UID})
 		return
 	}
-	p.free = false
+	p.free, p.gated = false, subset.IsGated(p.Pod)
+	p.asked = true
 	event := PodAsks{Pod: p.Pod}
 	fx := s.do(event)
 	for checks := 0; fx.Check != nil; checks++ {
@@ -258,8 +289,12 @@ func (s *storm) cycle(p *stormPod) {
 	d := fx.Answer.Decision
 	switch {
 	case d == nil:
-		p.free = fx.Answer.Reason == ""
+		p.free, p.toOpen = fx.Answer.Reason == "", p.gated
+		if fx.Answer.Reason == v1beta1.ReasonNoNodeFits && p.gated {
+			s.do(PodWaits{UID: p.UID})
+		}
 	case d.Subset != subset.None && !s.hasRoom(p, d.Name()):
+		p.toOpen = p.gated
 		if step := s.do(NoNodeFound{UID: p.UID, Decision: d}).Next; step == Preempt {
 			s.do(Preempted{UID: p.UID, Decision: d})
 		}
@@ -284,9 +319,13 @@ func (s *storm) goOn(p *stormPod) {
 		if p.sent = s.do(BindSent{UID: p.UID, Decision: d}).OK; !p.sent {
 			s.do(NodeLost{UID: p.UID})
 			end()
+		} else if p.gated && !s.patch(p, d) {
+			s.do(BindRefused{UID: p.UID})
+			s.do(NodeLost{UID: p.UID})
+			end()
 		}
 	default:
-		switch s.h.Pick("bound", "bound", "bound", "bound", "refused", "no answer") {
+		switch s.h.Pick("bound", "bound", "bound", "bound", "refused", map[bool]string{true: "no answer", false: "refused"}[os.Getenv("FOCUS") != "wild"]) {
 		case "refused":
 			s.do(BindRefused{UID: p.UID})
 			s.do(NodeLost{UID: p.UID})
@@ -302,7 +341,53 @@ func (s *storm) goOn(p *stormPod) {
 	}
 }
 
+// patch opens the gate of a pod in the subset of a decision, which may be nil. It is false if the scheduler gets no answer or a refusal.
+func (s *storm) patch(p *stormPod, d *Decision) bool {
+	spread, policy, index := "", (*subset.Policy)(nil), subset.None
+	if d != nil {
+		spread, policy, index = d.Spread.Name, d.Policy, d.Subset
+	}
+	open, err := policy.Open(p.Pod, spread, index)
+	if err != nil {
+		s.fatalf("opening the gate: %v", err)
+	}
+	if !subset.IsGated(p.Pod) {
+		return maps.Equal(open.Annotations, p.Annotations) // nothing changes
+	}
+	switch s.h.Pick("opened", "opened", "opened", "opened", "not opened", "maybe opened") {
+	case "opened":
+		s.open(p, open)
+		return true
+	case "maybe opened":
+		p.late = append(p.late, open)
+	}
+	return false
+}
+
+func (s *storm) open(p *stormPod, open *corev1.Pod) {
+	changed := p.DeepCopy()
+	changed.Spec.SchedulingGates, changed.Spec.Affinity, changed.Annotations = open.Spec.SchedulingGates, open.Spec.Affinity, open.Annotations
+	p.Pod, p.late = changed, nil
+	s.do(PodSeen{Pod: p.Pod})
+}
+
+// lookAtGate is what the opener does for a pod that waits for a node.
+func (s *storm) lookAtGate(p *stormPod) {
+	p.toOpen = false
+	d, divided := s.ledger.WaitsForNode(p.UID)
+	if d != nil && p.decision != nil {
+		s.fatalf("%s waits for a node in %q in the middle of a cycle", p.Name, d.Name())
+	}
+	if subset.IsGated(p.Pod) && (!divided || d != nil) {
+		p.toOpen = !s.patch(p, d) // it tries again later
+	}
+}
+
 func (s *storm) bind(p *stormPod, in string) {
+	s.t.Helper()
+	if subset.IsGated(p.Pod) {
+		s.fatalf("%s is bound, and it has a gate", p.Name)
+	}
 	node := "node-a"
 	if in == "b" {
 		node = "node-b"
@@ -314,7 +399,7 @@ func (s *storm) bind(p *stormPod, in string) {
 
 // stormSteps are what may happen, as often as they are there. What comes after the calm ones may put a subset over its quota.
 var stormSteps = slices.Concat(slices.Repeat([]string{"go on with"}, 12), slices.Repeat([]string{"create"}, 10),
-	[]string{"delete", "delete", "a second passes for", "hold", "room in", "audit", "show again", "rest"})
+	[]string{"delete", "delete", "a second passes for", "hold", "room in", "audit", "show again", "rest", "open", "late patch of"})
 
 var wildSteps = slices.Concat(stormSteps, []string{"relabel", "relabel", "give away", "owner", "edit", "other spread", "delete spread", "node", "bind elsewhere", "nominate"})
 
@@ -358,6 +443,7 @@ func (s *storm) step() {
 			s.bind(p, in)
 		} else if p.decision == nil {
 			s.now = s.now.Add(time.Second)
+			s.do(TimePassed{})
 			s.do(BindDisproved{UID: p.UID, ReadAt: s.now})
 			p.doubted = nil
 		}
@@ -371,13 +457,24 @@ func (s *storm) step() {
 		}
 	case "audit":
 		s.do(Audit{})
+	case "open":
+		if p.toOpen {
+			s.lookAtGate(p)
+		}
+	case "late patch of":
+		if len(p.late) > 0 {
+			s.open(p, p.late[s.h.Number("patch", len(p.late))])
+		}
 	case "show again":
 		s.do(PodSeen{Pod: p.DeepCopy()})
 	case "rest":
 		s.rest()
 	case "relabel":
 		changed := p.DeepCopy()
-		if to := s.h.Pick("v1", "v2", "single", "g0", "g1"); to[0] == 'v' {
+		if to := s.h.Pick("v1", "v2", "single", "g0", "g1"); to[0] == 'v' || os.Getenv("FOCUS") != "" {
+			if to[0] != 'v' {
+				to = "v1"
+			}
 			changed.Labels["pod-template-hash"] = to
 		} else {
 			changed.Labels[v1beta1.PodGroupLabel] = strings.TrimPrefix(to, "single")
@@ -424,7 +521,7 @@ func (s *storm) step() {
 			s.awake = nil
 		}
 	case "bind elsewhere":
-		if !p.bound && p.decision == nil && len(p.doubted) == 0 {
+		if !p.bound && p.decision == nil && len(p.doubted) == 0 && !subset.IsGated(p.Pod) {
 			p.Pod = onNode(p.Pod, s.h.Pick("node-a", "node-b", "node-x"), "-")
 			p.bound, p.awake = true, false
 			s.do(PodSeen{Pod: p.Pod})
@@ -481,6 +578,9 @@ func (s *storm) check() {
 		if (e.search == nil) != (e.stage == Bound) {
 			s.fatalf("%s is %s and has search %v", uid, e.stage, e.search)
 		}
+		if e.stage > Claimed && e.search != nil && e.place.list != nil {
+			s.fatalf("%s is %s and waits in a list", uid, e.stage)
+		}
 		if e.account == nil {
 			if e.gang != nil || e.search != nil && (e.place.list != nil || e.probeOf != nil || e.wokenForSlot != noSlot) {
 				s.fatalf("%s has no account and stands somewhere", uid)
@@ -490,6 +590,11 @@ func (s *storm) check() {
 		members++
 		if e.account.members[uid] != e || e.scope != e.account.scopeOf(e.pod) {
 			s.fatalf("%s is no member, or not of its scope", uid)
+		}
+		if p := s.pods[e.pod.Name]; e.stage <= Claimed && p != nil && !p.asked {
+			if in, counts := e.picked(); counts && in != subset.None && !e.holds().Has(in) {
+				s.fatalf("%s requires the nodes of subset %d, has not asked, and holds no slot there", uid, in)
+			}
 		}
 		counts.Stages[e.stage]++
 		if len(e.uncertain) > 0 {
@@ -514,13 +619,16 @@ func (s *storm) check() {
 		if a.policy == nil {
 			continue
 		}
-		tally := a.policy.NewTally()
+		tally, firm := a.policy.NewTally(), a.policy.NewTally()
 		woken, probes := map[string]int{}, map[*waitlist]int{}
 		live := map[types.UID]int32{}
 		for _, e := range a.members {
 			for i := range a.policy.Subsets {
 				if e.holds().Has(i) {
 					tally.Add(e.scope, i)
+				}
+				if _, picked := e.picked(); e.holds().Has(i) && (!picked || e.stage >= Binding || e.mayBeBoundIn(a.policy.Subsets[i].Name)) {
+					firm.Add(e.scope, i) // a pick may put claims over the quota
 				}
 			}
 			live[e.owner.uid]++
@@ -544,6 +652,9 @@ func (s *storm) check() {
 		}
 		for _, scope := range tally.Scopes() {
 			counts.OverQuota += a.policy.OverQuota(&a.plan, tally.Kept(scope))
+			if over := a.policy.OverQuota(&a.plan, firm.Kept(scope)); s.calm && over > 0 {
+				s.fatalf("%d over quota", over)
+			}
 		}
 		for scope, w := range a.waiting {
 			n := w.woken
@@ -562,9 +673,6 @@ func (s *storm) check() {
 	}
 	if members != 0 || counts != l.counts {
 		s.fatalf("counts are %+v, want %+v; %d members too many", l.counts, counts, -members)
-	}
-	if s.calm && counts.OverQuota > 0 {
-		s.fatalf("%d over quota", counts.OverQuota)
 	}
 	for _, p := range s.pods {
 		e := l.pods[p.UID]
@@ -587,7 +695,7 @@ func (s *storm) rest() {
 	for cycles := 0; ; cycles++ {
 		var names []string
 		for _, name := range slices.Sorted(maps.Keys(s.pods)) {
-			if p := s.pods[name]; p.decision != nil || p.awake && !p.bound {
+			if p := s.pods[name]; p.decision != nil || (p.awake || p.toOpen) && !p.bound {
 				names = append(names, "then "+name)
 			}
 		}
@@ -599,15 +707,22 @@ func (s *storm) rest() {
 		if cycles > limit {
 			s.fatalf("the pods do not come to rest; %s is tried again and again", next.Name)
 		}
-		if next.decision != nil {
+		switch {
+		case next.decision != nil:
 			s.goOn(next)
-		} else {
+		case next.awake:
 			s.cycle(next)
+		default:
+			s.lookAtGate(next)
 		}
 		s.check()
 	}
 	for _, p := range s.pods {
-		if e := s.ledger.pods[p.UID]; !p.bound && !p.held && !p.free {
+		e := s.ledger.pods[p.UID]
+		if why := s.isIllegible(p, e); why != "" {
+			s.fatalf("%s sleeps: %s; %s", p.Name, why, s.describe(e))
+		}
+		if !p.bound && !p.held && !p.free {
 			if why := s.couldGo(p, e); why != "" {
 				s.fatalf("%s sleeps: %s; %s", p.Name, why, s.describe(e))
 			}
@@ -666,7 +781,7 @@ func (s *storm) couldGo(p *stormPod, e *entry) string {
 	kept, c := a.tally.Kept(e.scope), l.candidate(e)
 	switch e.wait {
 	case ForSlot:
-		if a.policy.Admit(&a.plan, kept, c).Allowed() {
+		if len(e.uncertain) == 0 && a.policy.Admit(&a.plan, kept, c).Allowed() {
 			return "there is a slot"
 		}
 	case ForAnyNode:
@@ -706,6 +821,31 @@ func (s *storm) couldGo(p *stormPod, e *entry) string {
 	return ""
 }
 
+// isIllegible returns what is wrong with the gate or the pick of a sleeping pod, or "".
+func (s *storm) isIllegible(p *stormPod, e *entry) string {
+	if p.bound || e.policy() == nil {
+		return ""
+	}
+	a, c := e.account, s.ledger.candidate(e)
+	kept := a.tally.Kept(e.scope)
+	switch {
+	case p.gated && !subset.IsGated(p.Pod) && !p.held:
+		return "its gate is open, and it was not tried again"
+	case subset.IsGated(p.Pod) && e.wait == ForNode && !e.nominated && e.timer == nil && !p.held:
+		return "it waits for a node, and its gate is closed"
+	case subset.IsGated(p.Pod) && e.wait == ForAnyNode && e.gang == nil && !p.held:
+		for i := range a.policy.Subsets {
+			if a.policy.HasRoom(&a.plan, kept, i, c) {
+				return "there is a slot in which its gate could be opened"
+			}
+		}
+	case len(e.uncertain) > 0: // it is tried again when the outcome is known
+	case c.Admitted && c.Within != subset.None && subset.AdmittedOf(p.Pod).Opened && !p.held && e.index() != c.Within && a.policy.HasRoom(&a.plan, kept, c.Within, c):
+		return "it holds no slot where it must go, and there is one"
+	}
+	return ""
+}
+
 func (s *storm) end() {
 	for _, p := range s.pods {
 		s.do(PodGone{UID: p.UID})
@@ -739,8 +879,12 @@ func (s *storm) end() {
 // soon. Then it looks for sleeping pods that could go.
 func storms(sets bool) worlds.Play {
 	return func(t rapid.TB, h *worlds.History) {
+		if os.Getenv("FOCUS") != "" {
+			wildSteps = slices.DeleteFunc(slices.Clone(wildSteps), func(k string) bool { return k == "nominate" || k == "node" })
+			stormStrategies = stormStrategies[len(stormStrategies)-4:]
+		}
 		s := &storm{world: emptyWorld(t), h: h, sets: sets, pods: map[string]*stormPod{}, room: map[string]bool{}, replicas: map[string]int32{}}
-		s.calm, s.ranked = h.Pick("wild", "calm", "wild") == "calm", h.Yes("ranked", 2)
+		s.calm, s.ranked = h.Pick("wild", "calm", "wild") == "calm" || (os.Getenv("FOCUS") == "calm" || os.Getenv("FOCUS") == "gcalm"), h.Yes("ranked", 2)
 		names := []string{"rs1", "rs2", "rs3", "rs4", "web", "api"}
 		if s.sets {
 			names = append(names, "db")

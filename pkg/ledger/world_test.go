@@ -193,6 +193,21 @@ func onNode(pod *corev1.Pod, node, in string) *corev1.Pod {
 	return bound
 }
 
+// withGate returns the pod as admission makes it for a spread with binding: Gated.
+func withGate(pod *corev1.Pod) *corev1.Pod {
+	gated := pod.DeepCopy()
+	subset.Gate(gated)
+	return gated
+}
+
+// opened returns the pod as it is after the scheduler has opened its gate in a subset of the spread "web".
+func opened(pod *corev1.Pod, in string) *corev1.Pod {
+	open := pod.DeepCopy()
+	open.Spec.SchedulingGates = subset.OtherGates(pod)
+	open.Annotations = map[string]string{v1beta1.AdmittedAnnotation: fmt.Sprintf(`{"name":"web","subset":%q,"pick":%q}`, in, pod.UID)}
+	return open
+}
+
 func requesting(pod *corev1.Pod, cpu string) *corev1.Pod {
 	pod.Spec.Containers = []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}}}
 	return pod

@@ -21,9 +21,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/version"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	inventory "sigs.k8s.io/cluster-inventory-api/apis/v1alpha1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
 func TestEachStateHasOneMessage(t *testing.T) {
@@ -66,6 +69,40 @@ func TestEachStateHasOneMessage(t *testing.T) {
 		if err := checkVersion(&good); err != nil {
 			t.Errorf("%v: %v", good, err)
 		}
+	}
+}
+
+// TestASecretThatTheCacheHasNotSeenIsNotMissing: the watch of the ClusterProfiles may be ahead of that of the Secrets.
+func TestASecretThatTheCacheHasNotSeenIsNotMissing(t *testing.T) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{inventory.AddToScheme, corev1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	meta := metav1.ObjectMeta{Namespace: DefaultNamespace, Name: "m", Annotations: map[string]string{SecretAnnotation: "m"}}
+	profile := &inventory.ClusterProfile{ObjectMeta: meta}
+	secret := &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{KubeconfigKey: []byte("{")}}
+	cached := fake.NewClientBuilder().WithScheme(scheme).WithObjects(profile).Build()
+	for name, tc := range map[string]struct {
+		live client.Reader
+		want string
+	}{
+		"not seen yet": {fake.NewClientBuilder().WithScheme(scheme).WithObjects(profile, secret).Build(), "is no kubeconfig"},
+		"missing":      {cached, "is missing or empty"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			recorder := events.NewFakeRecorder(1)
+			s := &Set{hub: cached, live: tc.live, events: recorder, started: make(chan struct{}), ctx: t.Context(), links: map[string]*link{}, claims: claims{}}
+			s.options.complete(scheme)
+			close(s.started)
+			if _, err := s.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(profile)}); err != nil {
+				t.Fatal(err)
+			}
+			if got := <-recorder.Events; !strings.Contains(got, tc.want) {
+				t.Errorf("event %q, want %q", got, tc.want)
+			}
+		})
 	}
 }
 

@@ -115,7 +115,8 @@ type Change struct {
 // Set is all members of the hub. Its methods may be called at any time by anybody. None of them waits for a member.
 type Set struct {
 	options Options
-	hub     client.Reader
+	hub     client.Reader // a cache of the hub's ClusterProfiles and Secrets
+	live    client.Reader // the hub itself
 	events  events.EventRecorder
 	started chan struct{} // closed when ctx is set
 	ctx     context.Context
@@ -149,7 +150,7 @@ func Setup(mgr ctrl.Manager, options Options) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Set{options: options, hub: hub, events: mgr.GetEventRecorder("berth-controller"), started: make(chan struct{}), links: map[string]*link{}, claims: claims{}}
+	s := &Set{options: options, hub: hub, live: mgr.GetAPIReader(), events: mgr.GetEventRecorder("berth-controller"), started: make(chan struct{}), links: map[string]*link{}, claims: claims{}}
 	for _, runnable := range []manager.Runnable{manager.RunnableFunc(hub.Start), s} {
 		if err := mgr.Add(runnable); err != nil {
 			return nil, err
@@ -347,7 +348,12 @@ func (s *Set) Reconcile(ctx context.Context, request reconcile.Request) (reconci
 	var invalid error
 	if name := profile.Annotations[SecretAnnotation]; name != "" {
 		var secret corev1.Secret
-		if err := s.hub.Get(ctx, client.ObjectKey{Namespace: profile.Namespace, Name: name}, &secret); client.IgnoreNotFound(err) != nil {
+		key := client.ObjectKey{Namespace: profile.Namespace, Name: name}
+		err := s.hub.Get(ctx, key, &secret)
+		if apierrors.IsNotFound(err) { // Profiles and Secrets have two watches. The one of the Secrets may be the later one.
+			err = s.live.Get(ctx, key, &secret)
+		}
+		if client.IgnoreNotFound(err) != nil {
 			return reconcile.Result{}, err
 		}
 		next.of = fingerprintOf(profile.UID, name, secret.Data[KubeconfigKey])

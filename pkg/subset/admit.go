@@ -215,10 +215,11 @@ func (p *Policy) BindsEarly() bool {
 	return p.Binding == v1beta1.EarlyBinding || p.Binding == v1beta1.AutoBinding && (p.Kruise || p.PatchesSpec())
 }
 
-// AdmittedTo is the subset that admission picked for a pod, or None if admission let the pod go. It is false if no pick counts, and the pod may use
-// any subset. A pick does not count if it is for another spread or for a subset that is gone, or if the spread binds late by now.
+// AdmittedTo is the subset that was picked for a pod before its bind, by admission or when its gate was opened, or None if the pod was let go. It is
+// false if no pick counts, and the pod may use any subset. A pick does not count if it is for another spread or for a subset that is gone. One of
+// admission does not count either if the spread binds late by now.
 func (p *Policy) AdmittedTo(admitted *Admitted, spread string) (index int, counts bool) {
-	if admitted == nil || admitted.Spread != spread || !p.BindsEarly() {
+	if admitted == nil || admitted.Spread != spread || !p.BindsEarly() && !admitted.Opened {
 		return None, false
 	}
 	if admitted.Subset == "" {

@@ -64,6 +64,9 @@ func constraintsOf(spec *v1beta1.Subset) Constraints {
 	return c
 }
 
+// WithoutTerms are the constraints of a gated pod. It gets the terms of one subset when its gate is opened, and then its terms may only get narrower.
+func (c *Constraints) WithoutTerms() *Constraints { return &Constraints{tolerations: c.tolerations} }
+
 // Addition says what AddTo added to a pod.
 type Addition struct {
 	// Tolerations that the pod lacked.

@@ -52,7 +52,7 @@ type Record struct {
 	Adopted bool
 }
 
-// Admitted is what admission picked for an early-bound pod.
+// Admitted is what was picked for a pod before its bind: by admission, or by the scheduler when it opened the gate of the pod.
 type Admitted struct {
 	Spread string
 	// Subset is empty if every subset was full and the spread says whenFull: Schedule.
@@ -60,6 +60,8 @@ type Admitted struct {
 	// Pick identifies the pick, and Lent says that it is above the quota; see v1beta1.AdmittedSubset.
 	Pick string
 	Lent bool
+	// Opened is true if the scheduler picked the subset when it opened the pod's gate. The pod then requires the nodes of that subset, for good.
+	Opened bool
 }
 
 // Observe reads what the model needs from a pod and its node, which may be nil.
@@ -136,18 +138,18 @@ func (p *Pod) BoundByOthers() bool {
 	return p.NodeName != "" && (p.Record == nil || p.Record.Adopted)
 }
 
-// AdmittedOf is what admission picked for a pod, or nil. A copy of a pod may carry the pick of the original. It also carries the patch of that
-// subset, so it is held to the same quota.
+// AdmittedOf is the subset that was picked for a pod before its bind, or nil. A copy of a pod may carry the pick of the original. It also carries the
+// patch of that subset, so it is held to the same quota. A pod has no pick as long as it has Berth's gate.
 func AdmittedOf(pod *corev1.Pod) *Admitted {
 	value, found := pod.Annotations[v1beta1.AdmittedAnnotation]
-	if !found {
+	if !found || IsGated(pod) {
 		return nil
 	}
 	var admitted v1beta1.AdmittedSubset
 	if err := json.Unmarshal([]byte(value), &admitted); err != nil {
 		return nil
 	}
-	return &Admitted{Spread: admitted.Name, Subset: admitted.Subset, Pick: admitted.Pick, Lent: admitted.Lent}
+	return &Admitted{Spread: admitted.Name, Subset: admitted.Subset, Pick: admitted.Pick, Lent: admitted.Lent, Opened: admitted.Pick == string(pod.UID)}
 }
 
 // IsActive is false for a pod that holds no slot any more: it terminates, has succeeded or has failed.

@@ -307,7 +307,7 @@ func validateStrategy(policy *Policy, strategy *v1beta1.ScheduleStrategy, path *
 	errs = append(errs, oneOf(path.Child("quotaScope"), policy.Scope, v1beta1.RevisionQuotaScope, v1beta1.WorkloadQuotaScope)...)
 	errs = append(errs, oneOf(path.Child("whenFull"), policy.WhenFull, v1beta1.WhenFullSchedule, v1beta1.WhenFullWait)...)
 	errs = append(errs, oneOf(path.Child("podGroups"), policy.PodGroups, v1beta1.PodGroupsTogether, v1beta1.PodGroupsDivided)...)
-	errs = append(errs, oneOf(path.Child("binding"), policy.Binding, v1beta1.AutoBinding, v1beta1.LateBinding, v1beta1.EarlyBinding)...)
+	errs = append(errs, oneOf(path.Child("binding"), policy.Binding, v1beta1.AutoBinding, v1beta1.LateBinding, v1beta1.EarlyBinding, v1beta1.GatedBinding)...)
 	if adaptive := strategy.Adaptive; adaptive != nil {
 		adaptivePath := path.Child("adaptive")
 		if policy.Strategy != v1beta1.AdaptiveScheduleStrategy {
@@ -575,9 +575,9 @@ func validatePatchesTogether(policy *Policy) field.ErrorList {
 		if patch == nil {
 			continue
 		}
-		if policy.Binding == v1beta1.LateBinding {
+		if policy.Binding == v1beta1.LateBinding || policy.Binding == v1beta1.GatedBinding {
 			for _, path := range patch.early {
-				errs = append(errs, field.Forbidden(path, "must be set when the pod is created, and binding: Late can only set labels and annotations when the pod is bound; set binding to Auto or Early"))
+				errs = append(errs, field.Forbidden(path, fmt.Sprintf("must be set when the pod is created, and binding: %s can only set labels and annotations when the pod is bound; set binding to Auto or Early", policy.Binding)))
 			}
 		}
 		if policy.podSelector == nil {

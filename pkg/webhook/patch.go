@@ -28,12 +28,15 @@ const (
 	requiredPath    = "requiredDuringSchedulingIgnoredDuringExecution"
 )
 
-// patchOf turns one pod into another, for the fields that admission changes: the scheduler's name, the tolerations, the required node affinity, and
-// the annotation about them. It changes as little as possible, so that fields survive that this version of Kubernetes does not know.
+// patchOf turns one pod into another, for the fields that admission changes: the scheduler's name, the gates, the tolerations, the required node
+// affinity, and the annotation about them. It changes as little as possible, so that fields survive that this version of Kubernetes does not know.
 func patchOf(before, after *corev1.Pod) []operation {
 	var patch []operation
 	if before.Spec.SchedulerName != after.Spec.SchedulerName {
 		patch = append(patch, add("/spec/schedulerName", after.Spec.SchedulerName))
+	}
+	if gates := after.Spec.SchedulingGates; len(before.Spec.SchedulingGates) != len(gates) { // one was added
+		patch = append(patch, add("/spec/schedulingGates", gates))
 	}
 	patch = append(patch, patchOfNote(before, after)...)
 	patch = append(patch, patchOfTolerations(before.Spec.Tolerations, after.Spec.Tolerations)...)

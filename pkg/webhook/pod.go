@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/berth-project/berth/pkg/autoscaler"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/subset"
@@ -26,6 +27,8 @@ type ancestry interface {
 type podAdmission struct {
 	owners ancestry
 	early  func(context.Context, *podRequest, *lineage.Spread) answer
+	// autoscaler of the nodes. Nil means none.
+	autoscaler *autoscaler.Detector
 }
 
 // review finds the pod's spread, lets the model add its constraints, and answers with the difference.
@@ -54,9 +57,13 @@ func (a *podAdmission) review(ctx context.Context, request *podRequest) answer {
 	after := *before
 	after.Spec.SchedulerName = v1beta1.SchedulerName
 	var warnings []string
-	if spread.Policy == nil {
+	switch {
+	case spread.Policy == nil:
 		warnings = append(warnings, spreadIsInvalid(spread))
-	} else if addition := spread.Policy.Constraints.AddTo(&after); addition.TooMany {
+	case spread.Policy.GatesPod(before, a.autoscaler.Name() != ""):
+		spread.Policy.Constraints.WithoutTerms().AddTo(&after)
+		subset.Gate(&after)
+	case spread.Policy.Constraints.AddTo(&after).TooMany:
 		warnings = append(warnings, tooManyConstraints(spread))
 	}
 	klog.FromContext(ctx).V(4).Info("Admitting a pod of a spread", "workloadspread", klog.KRef(request.Namespace, spread.Name))

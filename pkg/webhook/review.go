@@ -56,8 +56,9 @@ type podFields struct {
 		OwnerReferences []metav1.OwnerReference `json:"ownerReferences"`
 	} `json:"metadata"`
 	Spec struct {
-		SchedulerName string              `json:"schedulerName"`
-		Tolerations   []corev1.Toleration `json:"tolerations"`
+		SchedulerName   string                     `json:"schedulerName"`
+		Tolerations     []corev1.Toleration        `json:"tolerations"`
+		SchedulingGates []corev1.PodSchedulingGate `json:"schedulingGates"`
 		// Pod affinity is not read. Code that writes the affinity must leave it alone.
 		Affinity *struct {
 			NodeAffinity *corev1.NodeAffinity `json:"nodeAffinity"`
@@ -69,7 +70,7 @@ type podFields struct {
 func (o *podObject) pod() *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: o.Metadata.Name, Labels: o.Metadata.Labels, Annotations: o.Metadata.Annotations, OwnerReferences: o.Metadata.OwnerReferences},
-		Spec:       corev1.PodSpec{SchedulerName: o.Spec.SchedulerName, Tolerations: o.Spec.Tolerations},
+		Spec:       corev1.PodSpec{SchedulerName: o.Spec.SchedulerName, Tolerations: o.Spec.Tolerations, SchedulingGates: o.Spec.SchedulingGates},
 	}
 	if o.Spec.Affinity != nil {
 		pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: o.Spec.Affinity.NodeAffinity}

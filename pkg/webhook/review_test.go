@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/yaml"
 
+	"github.com/berth-project/berth/pkg/autoscaler"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/lineage"
@@ -184,6 +185,56 @@ func TestAPodOfASpreadIsMadeFitForIt(t *testing.T) {
 			}
 			if len(response.Warnings) > 0 {
 				t.Errorf("warnings %q", response.Warnings)
+			}
+			if _, again := send(t, handler, admitted); again.Patch != nil {
+				t.Errorf("asked again, it answers %s", again.Patch)
+			}
+		})
+	}
+}
+
+func TestAPodOfAGatedSpreadGetsAGateAndNoTerms(t *testing.T) {
+	beside, err := autoscaler.Setup(t.Context(), nil, autoscaler.Present)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gated := []string{"berth.dev/subset"}
+	for name, tc := range map[string]struct {
+		binding, spec, group string
+		autoscaler           *autoscaler.Detector
+		want                 []string
+	}{
+		"a gate":                                 {binding: "Gated", want: gated},
+		"beside that of somebody else":           {binding: "Gated", spec: "{schedulingGates: [{name: example.com/queue}]}", want: []string{"example.com/queue", "berth.dev/subset"}},
+		"once":                                   {binding: "Gated", spec: "{schedulingGates: [{name: berth.dev/subset}]}", want: gated},
+		"not for a pod of a pod group":           {binding: "Gated", group: "group"},
+		"for a pod with its own terms":           {binding: "Gated", spec: "{affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: x, operator: Exists}]}]}}}}", want: gated},
+		"for one with the scheduler's name":      {binding: "Gated", spec: "{schedulerName: berth-scheduler}", want: gated},
+		"Auto, beside a node autoscaler":         {binding: "Auto", autoscaler: beside, want: gated},
+		"Auto, a pod group beside an autoscaler": {binding: "Auto", autoscaler: beside, group: "group"},
+		"Auto, elsewhere":                        {binding: "Auto"},
+		"Late stays late beside an autoscaler":   {binding: "Late", autoscaler: beside},
+	} {
+		t.Run(name, func(t *testing.T) {
+			owners := ownersIn(t, webObjects(t, twoPools+"\nscheduleStrategy: {binding: "+tc.binding+"}")...)
+			handler := &podReviews{answer: (&podAdmission{owners: owners, autoscaler: tc.autoscaler}).review, clock: clock.RealClock{}}
+			pod := webPod(t, tc.spec)
+			if tc.group != "" {
+				pod.Labels[v1beta1.PodGroupLabel] = tc.group
+			}
+			admitted, _ := send(t, handler, pod)
+			var gates []string
+			for _, gate := range admitted.Spec.SchedulingGates {
+				gates = append(gates, gate.Name)
+			}
+			if diff := cmp.Diff(tc.want, gates); diff != "" {
+				t.Errorf("gates (-want +got):\n%s", diff)
+			}
+			if isGated, hasTerms := tc.want != nil, !cmp.Equal(pod.Spec.Affinity, admitted.Spec.Affinity); isGated == hasTerms {
+				t.Errorf("gates %v and affinity %v, want exactly one of Berth's gate and the terms of the subsets", gates, admitted.Spec.Affinity)
+			}
+			if admitted.Spec.SchedulerName != v1beta1.SchedulerName || len(admitted.Spec.Tolerations) != 1 {
+				t.Errorf("scheduler %q, tolerations %v", admitted.Spec.SchedulerName, admitted.Spec.Tolerations)
 			}
 			if _, again := send(t, handler, admitted); again.Patch != nil {
 				t.Errorf("asked again, it answers %s", again.Patch)

@@ -23,6 +23,7 @@ import (
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/berth-project/berth/pkg/autoscaler"
 	"github.com/berth-project/berth/pkg/conversion"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/endpoint"
@@ -58,6 +59,8 @@ type Options struct {
 	IgnoreUnitedDeployments bool
 	// SidecarSets is true if the webhooks of SidecarSets are installed, and served by SetupSidecars.
 	SidecarSets bool
+	// NodeAutoscaler knows whether there is a node autoscaler. Nil means that there is none.
+	NodeAutoscaler *autoscaler.Detector
 	// Members returns the names of the clusters of a federation, or nothing while this replica does not know them. Nil where this cluster is not the hub; then FederatedReplicaSets are not
 	// reviewed.
 	Members func() []string
@@ -107,12 +110,12 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	if err != nil {
 		return err
 	}
-	pods := &podAdmission{owners: owners, early: early.review}
+	pods := &podAdmission{owners: owners, early: early.review, autoscaler: opts.NodeAutoscaler}
 	register(endpoint.Pods, &podReviews{answer: pods.review, clock: clock.RealClock{}})
 	register(endpoint.RequiredPods, &podReviews{answer: pods.review, clock: clock.RealClock{}, required: true})
 	// A panic becomes an error by default.
 	register(endpoint.Spreads, conversion.Admission(v1beta1.GroupVersion,
-		admission.WithValidator(mgr.GetScheme(), &spreadValidator{reader: mgr.GetCache(), live: mgr.GetAPIReader(), announce: owners.Announce, installation: owners.Compatibility()})))
+		admission.WithValidator(mgr.GetScheme(), &spreadValidator{reader: mgr.GetCache(), live: mgr.GetAPIReader(), announce: owners.Announce, installation: owners.Compatibility(), autoscaler: opts.NodeAutoscaler})))
 	register(endpoint.UnitedDeployments, unitedReviews(mgr.GetScheme(), mgr.GetRESTMapper(), opts.IgnoreUnitedDeployments))
 	if opts.Members != nil {
 		register(endpoint.FederatedReplicaSets, admission.WithValidator(mgr.GetScheme(), &federatedValidator{members: opts.Members}))

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/berth-project/berth/pkg/autoscaler"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
@@ -40,6 +41,8 @@ type spreadValidator struct {
 	announce func(namespace string, spread types.UID)
 	// installation is its compatibility. The status of a new spread does not say it.
 	installation v1beta1.Compatibility
+	// autoscaler of the nodes. Nil means none.
+	autoscaler *autoscaler.Detector
 }
 
 var _ admission.Validator[*v1beta1.WorkloadSpread] = &spreadValidator{}
@@ -105,7 +108,7 @@ func (v *spreadValidator) gather(ctx context.Context, spread *v1beta1.WorkloadSp
 	if err != nil {
 		return Known{}, err
 	}
-	return Known{Spreads: spreads.Items, Target: target, Nodes: v.nodes(ctx, spread)}, nil
+	return Known{Spreads: spreads.Items, Target: target, Nodes: v.nodes(ctx, spread), Autoscaler: v.autoscaler.Name()}, nil
 }
 
 // target reads the workload from the API server if the cache lacks something: it holds no templates, and no objects of kinds that are not built in.

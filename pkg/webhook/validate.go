@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/berth-project/berth/pkg/autoscaler"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
@@ -24,6 +25,8 @@ type Known struct {
 	Target Target
 	// Nodes of the cluster. Only names and labels are read. Nil if they are not known.
 	Nodes []*corev1.Node
+	// Autoscaler of the nodes. Empty if there is none, or if that is not known.
+	Autoscaler autoscaler.Name
 }
 
 // Target is what was read of a workload.
@@ -58,6 +61,10 @@ func ValidateSpread(spread, old *v1beta1.WorkloadSpread, known Known) (warnings 
 		}
 		if known.Nodes != nil {
 			warnings = append(warnings, policy.WarningsAmong(known.Nodes, spec)...)
+		}
+		if known.Autoscaler != "" && policy.EffectiveBinding(true) == v1beta1.LateBinding {
+			warnings = append(warnings, fmt.Sprintf("%s: with Late a node autoscaler (%s) takes pods to fit in any of the subsets, as it knows no quotas, so pods can wait forever, and running pods can be evicted; leave binding out, or set Gated",
+				spec.Child("scheduleStrategy", "binding"), known.Autoscaler))
 		}
 	}
 	patchWarnings, patchErrs := validatePatches(spread, old, policy, &known, spec.Child("subsets"))

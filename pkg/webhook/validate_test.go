@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-project/berth/pkg/autoscaler"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
@@ -166,6 +167,12 @@ func TestValidateSpread(t *testing.T) {
 			spread: changed(web, selecting("disk", "pool")), known: Known{Nodes: []*corev1.Node{}},
 			wantWarnings: []string{"spec.subsets[0].requiredNodeSelector: no node matches now", "spec.subsets[1].requiredNodeSelector: no node matches now"},
 		},
+		"late binding beside a node autoscaler": {
+			spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) { s.ScheduleStrategy.Binding = v1beta1.LateBinding }), known: Known{Autoscaler: autoscaler.Karpenter},
+			wantWarnings: []string{"spec.scheduleStrategy.binding: with Late a node autoscaler (karpenter) takes pods to fit in any of the subsets"},
+		},
+		"gated binding beside a node autoscaler":  {spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) { s.ScheduleStrategy.Binding = v1beta1.AutoBinding }), known: Known{Autoscaler: autoscaler.Karpenter}},
+		"late binding where there is none":        {spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) { s.ScheduleStrategy.Binding = v1beta1.LateBinding })},
 		"nodes that are not known are not missed": {spread: changed(web, selecting("disk", "pool"))},
 		"a second spread for a workload is refused and told of the first": {
 			spread: web, known: Known{Spreads: spreads(older)},

@@ -106,7 +106,7 @@ func TestErrorsThatPassDoNotEndADrain(t *testing.T) {
 	config.Host, config.TLSClientConfig, config.BearerToken = proxy.URL, rest.TLSClientConfig{}, ""
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	spoilt, err := berth.newGuard(ctx, config, guard.Options{})
+	spoilt, _, err := berth.newGuard(ctx, config, guard.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

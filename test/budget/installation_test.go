@@ -51,6 +51,7 @@ type installation struct {
 	scheme  *runtime.Scheme
 	config  *rest.Config
 	guards  []*http.ServeMux
+	caches  []client.Reader // of the webhook servers
 	address string
 	caPEM   []byte
 
@@ -107,11 +108,11 @@ func install(ctx context.Context) (*installation, error) {
 	}
 	ctx, i.stopManagers = context.WithCancel(ctx)
 	for replica, skew := range skews {
-		mux, err := i.newGuard(ctx, i.calls.counted(i.config), guard.Options{Clock: skewed{by: skew}})
+		mux, cache, err := i.newGuard(ctx, i.calls.counted(i.config), guard.Options{Clock: skewed{by: skew}})
 		if err != nil {
 			return nil, fmt.Errorf("webhook server %d: %w", replica, err)
 		}
-		i.guards = append(i.guards, mux)
+		i.guards, i.caches = append(i.guards, mux), append(i.caches, cache)
 	}
 	if err := i.startController(ctx, 0); err != nil {
 		return nil, err
@@ -122,22 +123,22 @@ func install(ctx context.Context) (*installation, error) {
 	return i, i.configure(ctx)
 }
 
-// newGuard starts a webhook server that reaches the API server with this config.
-func (i *installation) newGuard(ctx context.Context, config *rest.Config, opts guard.Options) (*http.ServeMux, error) {
-	mux := http.NewServeMux()
+// newGuard starts a webhook server that reaches the API server with this config. cache is what the server watches.
+func (i *installation) newGuard(ctx context.Context, config *rest.Config, opts guard.Options) (mux *http.ServeMux, cache client.Reader, err error) {
+	mux = http.NewServeMux()
 	mgr, err := i.newManager(config)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	register := func(path string, hook http.Handler) { mux.Handle(path, hook) }
 	if err := guard.Setup(ctx, mgr, register, opts); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	i.start(ctx, mgr)
 	if !mgr.GetCache().WaitForCacheSync(ctx) {
-		return nil, errors.New("its cache does not fill")
+		return nil, nil, errors.New("its cache does not fill")
 	}
-	return mux, nil
+	return mux, mgr.GetCache(), nil
 }
 
 func (i *installation) newManager(config *rest.Config) (ctrl.Manager, error) {

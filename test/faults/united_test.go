@@ -93,6 +93,7 @@ func unitedYAML(kind string, replicas int, subsets string) string {
 // TestSpoiltWritesNeitherExceedTheTotalNorLeaveASecondChild disturbs a third of all writes of the controller of UnitedDeployments, and of its reads before them,
 // with every kind of fault. It changes totals and subsets, and kills the controller in the middle. The sum of the children must hold at every revision.
 func TestSpoiltWritesNeitherExceedTheTotalNorLeaveASecondChild(t *testing.T) {
+	harness.Long(t)
 	p, err := harness.StartProxy(t.Context(), *seed, isOfUnited, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -222,7 +222,8 @@ func (c *Cluster) Resource(object *unstructured.Unstructured, namespace string) 
 	return c.Dynamic.Resource(mapping.Resource).Namespace(namespace), nil
 }
 
-// Apply applies an object with server-side apply and strict validation: an unknown field is an error.
+// Apply applies an object with server-side apply and strict validation: an unknown field is an error. It waits until pods may use a PriorityClass: the API
+// server refuses them while its cache does not have the class.
 func (c *Cluster) Apply(ctx context.Context, namespace string, object *unstructured.Unstructured) error {
 	client, err := c.Resource(object, namespace)
 	if err != nil {
@@ -234,7 +235,20 @@ func (c *Cluster) Apply(ctx context.Context, namespace string, object *unstructu
 	}
 	_, err = client.Patch(ctx, object.GetName(), types.ApplyPatchType, body,
 		metav1.PatchOptions{FieldManager: fieldManager, Force: ptr.To(true), FieldValidation: metav1.FieldValidationStrict})
-	return err
+	if err != nil || object.GetKind() != "PriorityClass" {
+		return err
+	}
+	return c.WaitFor(ctx, "pods to be allowed to have PriorityClass "+object.GetName(), func(ctx context.Context) (string, error) {
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "priority-"},
+			Spec:       corev1.PodSpec{PriorityClassName: object.GetName(), Containers: []corev1.Container{{Name: "main", Image: "main"}}},
+		}
+		_, err := c.Client.CoreV1().Pods(metav1.NamespaceDefault).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if apierrors.IsForbidden(err) {
+			return err.Error(), nil
+		}
+		return "", err
+	})
 }
 
 // ApplyYAML applies every document of a text.

@@ -217,6 +217,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"scheduler.replicas=three":                             "at '/scheduler/replicas': got string, want integer",
 		"controller.replicas=-1":                               "at '/controller/replicas': minimum: got -1, want 0",
 		"unitedDeployments.enabled=no-thanks":                  "at '/unitedDeployments/enabled': got string, want boolean",
+		"nodeAutoscaler=yes":                                   "at '/nodeAutoscaler': value must be one of 'auto', 'present', 'absent'",
 		"migrateFrom=elsewhere":                                "at '/migrateFrom': value must be one of '', 'kruise'",
 		"certificates.source=letsencrypt":                      "at '/certificates/source': value must be one of 'managed', 'cert-manager'",
 		"descheduler.mode=daemon":                              "at '/descheduler/mode': value must be one of 'cronjob', 'job', 'deployment', 'none'",
@@ -310,6 +311,12 @@ func TestValuesReachTheirObjects(t *testing.T) {
 			if diff := cmp.Diff(want, got[field]); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", field, diff)
 			}
+		}
+	})
+	t.Run("a node autoscaler that Berth cannot see", func(t *testing.T) {
+		got := container(t, templated(t, "nodeAutoscaler=present"), "berth-controller")["args"]
+		if diff := cmp.Diff([]any{"--webhook-certs=managed", "--metrics-bind-address=:8080", "--node-autoscaler=present"}, got); diff != "" {
+			t.Errorf("args (-want +got):\n%s", diff)
 		}
 	})
 	t.Run("a controller without webhooks", func(t *testing.T) {

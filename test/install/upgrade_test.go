@@ -457,6 +457,24 @@ func TestTheDoctorNamesFaults(t *testing.T) {
 		expectRunning(t, k, "scheduler", "controller")
 		says("a doctor without a complaint after "+what, "")
 	}
+	// A node autoscaler comes, and goes. The controller looks with the rights that it was installed with.
+	c.kubectl(t, "create", "deployment", "shop", "--image=registry.k8s.io/pause:3.10", "--replicas=0")
+	if _, err := c.run(t, `
+apiVersion: apps.kruise.io/v1beta1
+kind: WorkloadSpread
+metadata: {name: shop, namespace: default}
+spec:
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: shop}
+  scheduleStrategy: {binding: Late}
+  subsets: [{name: normal, maxReplicas: 1}, {name: elastic}]
+`, "kubectl", "apply", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	says("a doctor without a complaint about a late-bound spread", "")
+	c.kubectl(t, "-n", "kube-system", "create", "configmap", "cluster-autoscaler-status")
+	says("the doctor to name a spread that binds late beside a node autoscaler", "WorkloadSpread default/shop binds late, and the node autoscaler (cluster-autoscaler) knows no quotas")
+	c.kubectl(t, "-n", "kube-system", "delete", "configmap", "cluster-autoscaler-status")
+	says("a doctor without a complaint after the node autoscaler has gone", "")
 }
 
 // behind is the cluster behind a proxy that says another version of it.

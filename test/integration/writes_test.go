@@ -68,10 +68,13 @@ func TestPlacingAPodIsOneBindAndNoOtherWrite(t *testing.T) {
 		spread string
 		// fits is how many pods fit into pool a.
 		fits string
+		// patches are the gates that are opened.
+		patches int
 	}{
-		"Fixed":    {fmt.Sprintf(twoPools, "40"), "110"},
-		"Adaptive": {fmt.Sprintf(twoPools, "40") + "\n  scheduleStrategy: {type: Adaptive}", "110"},
-		"Adaptive, pods that go on because the nodes of a subset are full": {fmt.Sprintf(twoPools, "100%") + "\n  scheduleStrategy: {type: Adaptive}", "40"},
+		"Fixed":    {fmt.Sprintf(twoPools, "40"), "110", 0},
+		"Adaptive": {fmt.Sprintf(twoPools, "40") + "\n  scheduleStrategy: {type: Adaptive}", "110", 0},
+		"Adaptive, pods that go on because the nodes of a subset are full": {fmt.Sprintf(twoPools, "100%") + "\n  scheduleStrategy: {type: Adaptive}", "40", 0},
+		"Gated": {fmt.Sprintf(twoPools, "40") + "\n  scheduleStrategy: {binding: Gated}", "110", pods},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -84,6 +87,9 @@ func TestPlacingAPodIsOneBindAndNoOtherWrite(t *testing.T) {
 			apply(t, ns, deployment("web", pods, ""))
 			expectPlaces(t, ns, "a=40 b=20")
 			want := map[string]int{"create pods/binding": pods}
+			if tc.patches > 0 {
+				want["patch pods/"] = tc.patches
+			}
 			waitFor(t, "the audit log", func(context.Context) (string, error) {
 				return cmp.Diff(want, writes(t, user, ns)), nil
 			})

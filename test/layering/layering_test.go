@@ -283,6 +283,9 @@ func TestTheControlPlaneSharesItsPackagesWithTheProduct(t *testing.T) {
 
 // The modules of a line of Kubernetes are not edited. They follow the product's go.mod.
 func TestLinesFollowTheProduct(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a long test: make test-all runs it")
+	}
 	lines, err := filepath.Glob("../../hack/lines/*/pins.mod")
 	if err != nil || len(lines) == 0 {
 		t.Fatalf("lines: %v, %v", lines, err)

@@ -121,7 +121,7 @@ func (s *suites) test(ctx context.Context, packages, args []string) (failed []st
 	if err != nil {
 		return nil, fmt.Errorf("reading what go test says: %w", errors.Join(err, ended))
 	}
-	testjson.PrintSummary(os.Stdout, execution, testjson.SummarizeFailed|testjson.SummarizeErrors)
+	testjson.PrintSummary(os.Stdout, execution, testjson.SummarizeFailed|testjson.SummarizeErrors|testjson.SummarizeOutput)
 	printSlowest(execution)
 	for _, name := range execution.Packages() {
 		if execution.Package(name).TestMainFailed() {

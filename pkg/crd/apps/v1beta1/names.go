@@ -8,8 +8,12 @@ const (
 	// WorkloadSpread kind read it under this name.
 	MatchedAnnotation = "apps.kruise.io/matched-workloadspread"
 
-	// AdmittedAnnotation says which subset admission picked for an early-bound pod, as JSON of AdmittedSubset. The pod carries the patch of that
-	// subset.
+	// SubsetGate is the scheduling gate of pods of spreads with binding: Gated. Berth's scheduler tries a pod that has no other gate. It opens the gate
+	// when it knows the subset of the pod.
+	SubsetGate = "berth.dev/subset"
+
+	// AdmittedAnnotation says which subset was picked for a pod before its bind, as JSON of AdmittedSubset: by admission for an early-bound pod, which
+	// carries the patch of that subset, and by the scheduler for a pod whose gate it has opened.
 	AdmittedAnnotation = "berth.dev/admitted-subset"
 
 	// SubsetLabel carries the name of the subset, for selectors and dashboards. Berth never reads it.
@@ -73,14 +77,14 @@ type AdmittedSubset struct {
 	Name string `json:"name"`
 	// Subset is the name of the subset. Empty if every subset was full and the spread says whenFull: Schedule.
 	Subset string `json:"subset"`
-	// Pick identifies the pick. A pod at admission has no UID yet, and often no name.
+	// Pick identifies the pick. A pod at admission has no UID yet, and often no name. A pick of the scheduler has the UID of the pod.
 	Pick string `json:"pick"`
 	// Lent is true if the subset was at its quota, and the pod takes the share of another subset, which had no node. Such a pod is bound as long as
 	// there are no more pods than replicas.
 	Lent bool `json:"lent,omitempty"`
 	// Time of the pick. The API server may ask admission again after other webhooks changed the pod, and admission then keeps its pick. An old pick
 	// was copied from another pod, so admission picks again.
-	Time metav1.Time `json:"time,omitempty"`
+	Time metav1.Time `json:"time,omitzero"`
 }
 
 // Reason says why a pod was or was not given a subset, in one word that every surface repeats: scheduler status, event,

@@ -193,12 +193,15 @@ const (
 type BindingMode string
 
 const (
-	// AutoBinding is Early if a patch touches the pod's spec and Late otherwise.
+	// AutoBinding is Early if a patch touches the pod's spec. Otherwise it is Gated in a cluster with a node autoscaler, and Late elsewhere.
 	AutoBinding BindingMode = "Auto"
 	// LateBinding gives a pod its subset together with its node.
 	LateBinding BindingMode = "Late"
 	// EarlyBinding gives a pod its subset at admission. Patches of the pod's spec need it.
 	EarlyBinding BindingMode = "Early"
+	// GatedBinding gives a pod a scheduling gate at admission. Berth's scheduler opens it once it knows the subset, and the pod then requires the nodes
+	// of that subset. So node autoscalers see where the pod may go under its quota.
+	GatedBinding BindingMode = "Gated"
 )
 
 // QuotaScope says which pods share a quota.
@@ -246,11 +249,13 @@ type ScheduleStrategy struct {
 	// +optional
 	Adaptive *AdaptiveStrategy `json:"adaptive,omitempty"`
 
-	// Binding says when a pod gets its subset: Late, together with its node; Early, at admission; or Auto (default), which means Early if a patch
-	// touches the pod's spec and Late otherwise. (Berth)
+	// Binding says when a pod gets its subset: Late, together with its node; Early, at admission; Gated, together with its node or, if no node has room
+	// for it, when it begins to wait for one; or Auto (default), which means Early if a patch touches the pod's spec, and otherwise Gated in a cluster
+	// with a node autoscaler and Late elsewhere; see status.binding. A gated pod requires the nodes of its subset, so an autoscaler makes nodes there and
+	// nowhere else. It needs one more write for each pod. (Berth)
 	//
 	// +optional
-	// +kubebuilder:validation:Pattern=`^(Auto|Late|Early)$`
+	// +kubebuilder:validation:Pattern=`^(Auto|Late|Early|Gated)$`
 	Binding BindingMode `json:"binding,omitempty"`
 
 	// QuotaScope is Revision (default): each rollout revision is counted by itself, so that a rolling update ends in the same layout. Or Workload: a
@@ -332,6 +337,17 @@ type WorkloadSpreadStatus struct {
 	//
 	// +optional
 	SurplusPods int32 `json:"surplusPods,omitempty"`
+
+	// Binding is how pods that are created now get their subset: Late, Early or Gated; see spec.scheduleStrategy.binding. (Berth)
+	//
+	// +optional
+	Binding BindingMode `json:"binding,omitempty"`
+
+	// NodeAutoscaler is the one that the controller knows of: karpenter, cluster-autoscaler, or configured if the installation says that it has one.
+	// Empty means none. (Berth)
+	//
+	// +optional
+	NodeAutoscaler string `json:"nodeAutoscaler,omitempty"`
 
 	// Conditions of the spread as a whole; see Ready.
 	//

@@ -47,6 +47,9 @@ func (s *Spread) Unreserve(_ context.Context, _ fwk.CycleState, pod *corev1.Pod,
 func (s *Spread) Bind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodeName string) *fwk.Status {
 	d := decisionIn(state)
 	if d == nil {
+		if err := s.opener.open(ctx, pod, nil); err != nil {
+			return fwk.AsStatus(err)
+		}
 		return fwk.NewStatus(fwk.Skip)
 	}
 	binding, err := bindingOf(pod, nodeName, d)
@@ -64,6 +67,10 @@ func (s *Spread) Bind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod
 	defer func() { s.lease.endBind(certain) }()
 	if !s.book.apply(ledger.BindSent{UID: pod.UID, Decision: d.Decision}).OK {
 		return fwk.AsStatus(errors.New("the pod was deleted, or its WorkloadSpread changed, while it was being scheduled"))
+	}
+	if err := s.opener.open(ctx, pod, d.Decision); err != nil {
+		s.book.apply(ledger.BindRefused{UID: pod.UID}) // no bind was sent
+		return fwk.AsStatus(err)
 	}
 	switch err := s.binds.send(ctx, s.handle.APIDispatcher(), binding); {
 	case err == nil:

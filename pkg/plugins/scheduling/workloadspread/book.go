@@ -214,6 +214,12 @@ func (b *book) claimOf(uid types.UID) (*subset.Subset, []corev1.Toleration) {
 	return b.ledger.ClaimOf(uid)
 }
 
+func (b *book) waitsForNode(uid types.UID) (*ledger.Decision, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ledger.WaitsForNode(uid)
+}
+
 // isBound is true if the ledger knows that the pod has a node.
 func (b *book) isBound(uid types.UID) bool {
 	b.mu.Lock()

@@ -5,6 +5,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/features"
 	schedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -94,6 +95,13 @@ func checkPoints(path *field.Path, enabled []point) (errs field.ErrorList) {
 		ours := at.at(Name)
 		if ours < 0 && at.need != "" {
 			errs = append(errs, field.Required(path, "here WorkloadSpread "+at.need+"; enable it under multiPoint, and do not disable it here"))
+		}
+		if at.name == "preEnqueue" && !at.has(GateName) && !at.has(names.SchedulingGates) {
+			errs = append(errs, field.Required(path, "nothing holds pods with scheduling gates here; enable WorkloadSpreadGate under multiPoint, and do not disable it here"))
+		}
+		if at.has(names.SchedulingGates) { // as in every configuration from before there was binding: Gated
+			klog.Background().Info("Pods of WorkloadSpreads with binding: Gated will wait for ever, because the stock plugin holds all pods with a scheduling gate; "+
+				"disable it under multiPoint, and enable WorkloadSpreadGate, which holds the gates of others", "plugin", names.SchedulingGates, "at", path)
 		}
 		if at.has(names.DefaultPreemption) {
 			errs = append(errs, field.Invalid(path, names.DefaultPreemption,

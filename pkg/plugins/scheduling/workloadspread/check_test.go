@@ -32,6 +32,8 @@ func TestAConfigurationThatCannotWorkIsRefusedWithItsPlaceAndWhatToDo(t *testing
 		return "profiles[" + profile + "].plugins." + point + `: Invalid value: "DefaultPreemption": WorkloadSpread asks it when a pod has tried all of its subsets, ` +
 			"and in its place for all other pods; disable it under multiPoint"
 	}
+	const holds = "profiles[berth-scheduler].plugins.preEnqueue: Required value: nothing holds pods with scheduling gates here; " +
+		"enable WorkloadSpreadGate under multiPoint, and do not disable it here"
 	const first = `profiles[berth-scheduler].plugins.bind: Invalid value: "DefaultBinder": it would bind the pods of spreads without their subset; ` +
 		"disable it here and enable it again after WorkloadSpread"
 	const bindVerb = `extenders[0].bindVerb: Invalid value: "bind": an extender that binds pods does not record their subset, so quotas break; ` +
@@ -43,7 +45,6 @@ func TestAConfigurationThatCannotWorkIsRefusedWithItsPlaceAndWhatToDo(t *testing
 		want   []string
 	}{
 		"as shipped":                        {},
-		"without the gate of waiting pods":  {config: []string{gate, ""}},
 		"without scores":                    {config: []string{filter, "    preScore: {disabled: [{name: '*'}]}\n" + filter}},
 		"without PodTopologySpread":         {config: []string{preemption, preemption + "      - name: PodTopologySpread\n"}},
 		"with stock arguments":              {config: []string{pluginConfig, pluginConfig + "  - {name: DefaultPreemption, args: {minCandidateNodesAbsolute: 100}}\n"}},
@@ -88,9 +89,12 @@ func TestAConfigurationThatCannotWorkIsRefusedWithItsPlaceAndWhatToDo(t *testing
 				`profiles[berth-scheduler].plugins.preFilter: Invalid value: "Coscheduling": it must hold a pod group until all of its pods exist before WorkloadSpread gives it ` +
 					"slots; enable it under multiPoint before WorkloadSpread"}},
 		"WorkloadSpreadGate not at PreEnqueue": {
-			config: []string{filter, "    preEnqueue: {disabled: [{name: WorkloadSpreadGate}]}\n" + filter}, want: []string{
+			config: []string{filter, "    preEnqueue: {disabled: [{name: WorkloadSpreadGate}]}\n" + filter}, want: []string{holds,
 				"profiles[berth-scheduler].plugins.preEnqueue: Required value: WorkloadSpreadGate is enabled at other points but not here, where it holds pods " +
 					"that wait for a slot; such pods would be retried without end; enable it here too, or nowhere"}},
+		"without WorkloadSpreadGate":                           {config: []string{gate, ""}, want: []string{holds}},
+		"SchedulingGates, as before there were gated pods":     {config: []string{"      - name: SchedulingGates\n", ""}},
+		"SchedulingGates in place of the gate of waiting pods": {config: []string{"      - name: SchedulingGates\n", "", gate, ""}},
 		"everything at once": {
 			config: []string{preemption, "", profiles, binder + profiles + "- schedulerName: other\n  plugins: {score: {enabled: [{name: WorkloadSpread}]}}\n" +
 				"  pluginConfig: [{name: WorkloadSpread, args: {bindTimeout: 5s, observationTimeout: 2s}}]\n"},

@@ -13,6 +13,7 @@ import (
 	schedutil "k8s.io/kubernetes/pkg/scheduler/util"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/pkg/subset"
 )
 
 // refusal is why PreFilter refuses a pod that no node would help.
@@ -30,7 +31,11 @@ func (f *Family) Install(sched *kubescheduler.Scheduler) {
 	fail := sched.FailureHandler
 	sched.FailureHandler = func(ctx context.Context, profile framework.Framework, info *framework.QueuedPodInfo, status *fwk.Status,
 		nominating *fwk.NominatingInfo, start time.Time) {
-		if refused := refusalIn(status); refused != nil {
+		refused := refusalIn(status)
+		if refused == nil && subset.IsGated(info.Pod) {
+			refused = &refusal{reason: v1beta1.Reason(corev1.PodReasonSchedulingGated)} // autoscalers look at the reason, and the pod has no terms yet
+		}
+		if refused != nil {
 			profile = refusedBy{profile, writer{profile.APICacher(), ctx, profile, string(refused.reason)}}
 		}
 		fail(ctx, profile, info, status, nominating, start)

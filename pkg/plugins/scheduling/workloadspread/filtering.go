@@ -131,6 +131,10 @@ func (s *Spread) refuse(pod *corev1.Pod, answer *ledger.Answer, announce bool) *
 	// Removing other pods from a node would give this one neither a slot nor an owner.
 	status, why := fwk.NewStatus(fwk.UnschedulableAndUnresolvable), &refusal{answer.Reason, message}
 	if answer.Reason == v1beta1.ReasonNoNodeFits {
+		if subset.IsGated(pod) {
+			s.book.apply(ledger.PodWaits{UID: pod.UID})
+			s.opener.openLater(pod)
+		}
 		status.AppendReason(why.Error()) // the pod waits for a node
 		return status
 	}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/schedulinggates"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-project/berth/pkg/ledger"
@@ -56,7 +57,11 @@ type core struct {
 	finder   *finder
 	takeover *takeover
 	binds    *binds
-	budgets  *budgets
+	// opener is nil in a Rehearsal, where pods have no gates.
+	opener  *opener
+	budgets *budgets
+	// latest is the pod as the informer's cache has it, or the given one if the cache has another pod of that name, or none.
+	latest func(*corev1.Pod) *corev1.Pod
 	// node by its name. Nil if it has not been seen, or is gone.
 	node func(name string) *corev1.Node
 	// gated is true if the pod's profile enables the gate.
@@ -112,9 +117,13 @@ func (f *Family) Spread(ctx context.Context, obj runtime.Object, handle fwk.Hand
 }
 
 // Gate makes the plugin WorkloadSpreadGate of one profile.
-func (f *Family) Gate(_ context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+func (f *Family) Gate(ctx context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+	stock, err := schedulinggates.New(ctx, nil, handle, feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate))
+	if err != nil {
+		return nil, err
+	}
 	f.gated.Store(handle.ProfileName(), nil)
-	return &Gate{f}, nil
+	return &Gate{f, stock.(*schedulinggates.SchedulingGates)}, nil
 }
 
 // isGated is true if the profile that schedules the pod has a gate.
@@ -160,6 +169,12 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*cor
 			return node
 		},
 	}
+	c.latest = func(pod *corev1.Pod) *corev1.Pod {
+		if found, err := pods.Pods(pod.Namespace).Get(pod.Name); err == nil && found.UID == pod.UID {
+			return found
+		}
+		return pod
+	}
 	activate := func(pods map[string]*corev1.Pod) { handle.Activate(logger, pods) }
 	c.book = &book{
 		clock:    clock.RealClock{},
@@ -189,6 +204,7 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*cor
 	exposeMetrics(c.book)
 	c.takeover = newTakeover(clock.RealClock{}, c.lease, handle.ClientSet(), custom.metadata, c.book, listeners)
 	c.binds = newBinds(ctx, handle.ClientSet(), c.book, args.BindTimeout)
+	c.opener = newOpener(ctx, handle.ClientSet(), c.book, c.latest, c.lease, args.BindTimeout)
 	return c, nil
 }
 

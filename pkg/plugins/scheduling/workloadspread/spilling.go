@@ -14,8 +14,9 @@ import (
 // PostFilter runs when no node of the pod's subset fits. A pod of strategy Adaptive goes on to the next subset, in a cycle of its own that follows at
 // once. When it has tried all subsets, it may preempt, in the order of the subsets. A pod of strategy Fixed, and a pod without a spread, preempts
 // where it is, as DefaultPreemption does. If another plugin refused the pod before it could ask for a subset, the next pod gets the slot for which it
-// was woken.
+// was woken. The gate of a pod that waits for a node is opened.
 func (s *Spread) PostFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+	defer s.opener.openLater(pod)
 	d := decisionIn(state)
 	if !wasRuled(state) {
 		s.book.apply(ledger.PodRefused{UID: pod.UID})

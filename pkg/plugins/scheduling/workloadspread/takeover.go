@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/ledger"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
@@ -140,22 +141,29 @@ func (t *takeover) awaitSync(ctx context.Context) error {
 	}
 }
 
+// The pods that a take-over reads: those with a node, and those without one. Pods that have ended hold no slot.
+const (
+	boundPods   = "spec.nodeName!=," + unendedPods
+	pendingPods = "spec.nodeName=," + unendedPods
+	unendedPods = "status.phase!=" + string(corev1.PodSucceeded) + ",status.phase!=" + string(corev1.PodFailed)
+)
+
 // readBound lists the pods of the namespaces that have a node, with a quorum read. It adds those whose node the ledger does not know. It lists only
-// metadata, because the ledger knows almost all pods from its watch. Recorded is how many pods Berth has bound.
+// metadata, because the ledger knows almost all pods from its watch. It also adds pods without a node whose gate the predecessor has opened, because they
+// can use one subset only. Recorded is how many pods Berth has bound.
 func (t *takeover) readBound(ctx context.Context, namespaces []string) (found, recorded int, err error) {
 	t.book.apply(ledger.ListBegins{})
 	defer t.book.apply(ledger.ListEnds{})
-	options := metav1.ListOptions{FieldSelector: "spec.nodeName!=,status.phase!=" + string(corev1.PodSucceeded) + ",status.phase!=" + string(corev1.PodFailed)}
 	wanted, lists := sets.New(namespaces...), namespaces
 	if len(namespaces) > manyNamespaces {
 		lists = []string{metav1.NamespaceAll}
 	}
+	mayBeNew := func(pod *metav1.PartialObjectMetadata) bool {
+		owner := workload.ControllerOf(pod)
+		return owner != nil && !workload.EndsChain(owner.Kind) && !t.book.isBound(pod.UID)
+	}
 	for _, namespace := range lists {
-		pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			return t.lists.Resource(podResource).Namespace(namespace).List(ctx, options)
-		})
-		if err := pages.EachListItem(ctx, options, func(obj runtime.Object) error {
-			pod := obj.(*metav1.PartialObjectMetadata)
+		if err := t.list(ctx, namespace, boundPods, func(pod *metav1.PartialObjectMetadata) error {
 			if !wanted.Has(pod.Namespace) {
 				return nil
 			}
@@ -163,15 +171,32 @@ func (t *takeover) readBound(ctx context.Context, namespaces []string) (found, r
 			if record := subset.RecordIn(pod); record != nil && !record.Adopted {
 				recorded++
 			}
-			if owner := workload.ControllerOf(pod); owner == nil || workload.EndsChain(owner.Kind) || t.book.isBound(pod.UID) {
+			if !mayBeNew(pod) {
 				return nil
 			}
 			return t.read(ctx, pod)
 		}); err != nil {
 			return 0, 0, fmt.Errorf("counting the bound pods of namespace %q: %w", namespace, err)
 		}
+		if err := t.list(ctx, namespace, pendingPods, func(pod *metav1.PartialObjectMetadata) error {
+			if _, picked := pod.Annotations[v1beta1.AdmittedAnnotation]; !picked || !wanted.Has(pod.Namespace) || !mayBeNew(pod) {
+				return nil
+			}
+			return t.read(ctx, pod)
+		}); err != nil {
+			return 0, 0, fmt.Errorf("reading the pending pods of namespace %q: %w", namespace, err)
+		}
 	}
 	return found, recorded, nil
+}
+
+func (t *takeover) list(ctx context.Context, namespace, selector string, each func(*metav1.PartialObjectMetadata) error) error {
+	pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return t.lists.Resource(podResource).Namespace(namespace).List(ctx, options)
+	})
+	return pages.EachListItem(ctx, metav1.ListOptions{FieldSelector: selector}, func(obj runtime.Object) error {
+		return each(obj.(*metav1.PartialObjectMetadata))
+	})
 }
 
 // read adds a listed pod, unless it is gone by now.

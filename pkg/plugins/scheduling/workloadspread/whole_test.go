@@ -342,8 +342,14 @@ func (a *apiServer) bind(ctx context.Context, name string, body io.Reader) (int,
 	}
 	pods := a.client.CoreV1().Pods(binding.Namespace)
 	pod, err := pods.Get(ctx, name, metav1.GetOptions{})
+	if err == nil && len(pod.Spec.SchedulingGates) > 0 {
+		return failure(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
+	}
 	if err == nil {
-		pod.Spec.NodeName, pod.Annotations = binding.Target.Name, binding.Annotations
+		if pod.Spec.NodeName = binding.Target.Name; pod.Annotations == nil {
+			pod.Annotations = map[string]string{}
+		}
+		maps.Copy(pod.Annotations, binding.Annotations)
 		maps.Copy(pod.Labels, binding.Labels)
 		_, err = pods.Update(ctx, pod, metav1.UpdateOptions{})
 	}

@@ -1,0 +1,112 @@
+package ledger
+
+import (
+	"fmt"
+	"testing"
+)
+
+const (
+	gatedOneEach = `subsets:
+- {name: a, maxReplicas: 1, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
+- {name: b, maxReplicas: 1, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}
+scheduleStrategy: {whenFull: Wait, binding: Gated%s}`
+)
+
+func TestAPickHasItsSlotBeforeAnyPodAsks(t *testing.T) {
+	for name, first := range map[string]bool{"the pods are seen first": false, "the spread is seen first": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 3)
+			if first {
+				w.spread(1, fmt.Sprintf(gatedOneEach, ""))
+			}
+			gatedPod, picked := withGate(podOf("rs-uid", "p0")), opened(podOf("rs-uid", "p1"), "a")
+			w.see(gatedPod)
+			w.see(picked)
+			if !first {
+				w.spread(1, fmt.Sprintf(gatedOneEach, ""))
+			}
+			w.expectKept("a=1 b=0")
+			w.expectChoice(gatedPod, "b")
+			w.expectChoice(picked, "a")
+		})
+	}
+}
+
+func TestAPickForAFullSubsetWaitsForItsSlotAlone(t *testing.T) {
+	w := newWorld(t, 3)
+	w.spread(1, fmt.Sprintf(gatedOneEach, ""))
+	bound, picked := podOf("rs-uid", "p0"), opened(podOf("rs-uid", "p1"), "a")
+	w.seeBound(bound, "node-a", "a")
+	w.see(picked)
+	if got := w.ask(picked); got.Decision != nil || got.Reason != "AdmittedSubsetFull" {
+		t.Errorf("got %+v, want that the subset is full, although b has room", got)
+	}
+	w.expectKept("a=1 b=0")
+	w.delete(bound)
+	w.expectChoice(picked, "a")
+}
+
+func TestAPodWhoseGateIsOpenedElsewhereMovesItsClaim(t *testing.T) {
+	w := newWorld(t, 3)
+	w.spread(1, fmt.Sprintf(gatedOneEach, ""))
+	pod := withGate(podOf("rs-uid", "p0"))
+	w.see(pod)
+	w.expectChoice(pod, "a")
+	w.see(opened(pod, "b"))
+	w.expectAwake("p0")
+	w.expectKept("a=0 b=1")
+	w.see(pod) // an old event closes no gate
+	w.expectKept("a=0 b=1")
+}
+
+// TestAPodWaitsForANodeOnceItsCycleHasFoundNone: the gate of a pod that may still go on to another subset must not be opened in this one.
+func TestAPodWaitsForANodeOnceItsCycleHasFoundNone(t *testing.T) {
+	for name, tc := range map[string]struct {
+		strategy string
+		next     Step
+	}{"Fixed": {"", Preempt}, "Adaptive": {", type: Adaptive", GoOn}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 3)
+			w.spread(1, fmt.Sprintf(gatedOneEach, tc.strategy))
+			pod := withGate(podOf("rs-uid", "p0"))
+			w.see(pod)
+			d := w.ask(pod).Decision
+			expect := func(want bool) {
+				t.Helper()
+				if got, divided := w.ledger.WaitsForNode(pod.UID); !divided || got != nil != want {
+					t.Errorf("waits for a node: %t, want %t", got != nil, want)
+				}
+			}
+			expect(false)
+			if next := w.apply(NoNodeFound{UID: pod.UID, Decision: d}).Next; next != tc.next {
+				t.Fatalf("next %v, want %v", next, tc.next)
+			}
+			expect(false)
+			w.apply(Preempted{UID: pod.UID, Decision: d})
+			expect(tc.next == Preempt)
+			w.ask(pod)
+			expect(false)
+		})
+	}
+}
+
+func TestTwoExhaustedPodsDoNotWaitForTheSameSlot(t *testing.T) {
+	w := newWorld(t, 3)
+	w.spread(1, fmt.Sprintf(gatedOneEach, ", type: Adaptive"))
+	for i, kept := range []string{"a=0 b=1", "a=1 b=1", "a=1 b=1"} {
+		pod := withGate(podOf("rs-uid", fmt.Sprintf("p%d", i)))
+		w.see(pod)
+		switch i { // the third pod has not asked
+		case 0:
+			w.exhaust(pod, "a", "b")
+		case 1:
+			w.exhaust(pod, "a")
+		}
+		w.apply(PodWaits{UID: pod.UID})
+		w.expectKept(kept)
+		d, divided := w.ledger.WaitsForNode(pod.UID)
+		if waits := d != nil; !divided || waits != (i < 2) {
+			t.Errorf("p%d waits for a node: %t", i, waits)
+		}
+	}
+}
