@@ -220,6 +220,19 @@ func (b *book) waitsForNode(uid types.UID) (*ledger.Decision, bool) {
 	return b.ledger.WaitsForNode(uid)
 }
 
+// gateChanged is true if a pod may be tried now because the gates of others are gone, or must be tried because Berth's gate is gone: only then does its
+// condition say that it waits for a node. It is false if the ledger has woken the pod.
+func (b *book) gateChanged(before, after *corev1.Pod) bool {
+	switch {
+	case !subset.IsGated(before) || len(subset.OtherGates(after)) > 0:
+		return false
+	case subset.IsGated(after):
+		return len(subset.OtherGates(before)) > 0
+	}
+	d, divided := b.waitsForNode(after.UID)
+	return d != nil || !divided
+}
+
 // isBound is true if the ledger knows that the pod has a node.
 func (b *book) isBound(uid types.UID) bool {
 	b.mu.Lock()

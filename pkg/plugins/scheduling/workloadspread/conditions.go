@@ -32,7 +32,7 @@ func (f *Family) Install(sched *kubescheduler.Scheduler) {
 	sched.FailureHandler = func(ctx context.Context, profile framework.Framework, info *framework.QueuedPodInfo, status *fwk.Status,
 		nominating *fwk.NominatingInfo, start time.Time) {
 		refused := refusalIn(status)
-		if refused == nil && subset.IsGated(info.Pod) {
+		if refused == nil && f.hasGate(info.Pod) {
 			refused = &refusal{reason: v1beta1.Reason(corev1.PodReasonSchedulingGated)} // autoscalers look at the reason, and the pod has no terms yet
 		}
 		if refused != nil {
@@ -40,6 +40,14 @@ func (f *Family) Install(sched *kubescheduler.Scheduler) {
 		}
 		fail(ctx, profile, info, status, nominating, start)
 	}
+}
+
+// hasGate is true if the pod has Berth's gate by now. The queue may hold an older pod: it learns of an event after the plugin, which wakes the pod.
+func (f *Family) hasGate(pod *corev1.Pod) bool {
+	if c := f.core.Load(); c != nil {
+		pod = c.latest(pod)
+	}
+	return subset.IsGated(pod)
 }
 
 // refusalIn is why PreFilter refused the pod. Nil if it did not.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
@@ -137,6 +139,52 @@ func TestTheGateOfAPodThatFindsNoNodeIsOpenedInTheSubsetThatItHasClaimed(t *test
 			t.Errorf("pods %v were patched, want each one once", got)
 		}
 	})
+}
+
+// Each of these events may come before, in and after a cycle. Nothing wakes the pod later: no plugin that refused it waits for its gate.
+func TestAPodWithAnOpenGateThatWaitsForANodeLooksUnschedulable(t *testing.T) {
+	stranger := func(pod *corev1.Pod) {
+		pod.OwnerReferences, pod.Spec.NodeSelector = nil, map[string]string{"no": "where"}
+	}
+	for name, tc := range map[string]struct {
+		change func(*corev1.Pod)
+		do     func(*port)
+	}{
+		"the gate is opened after the cycle":              {do: func(*port) {}},
+		"the gate is opened in the cycle":                 {do: func(p *port) { p.failing = func(string) { settle() } }},
+		"the pod has no spread":                           {change: stranger, do: func(*port) {}},
+		"the pod has no spread, and is opened in a cycle": {change: stranger, do: func(p *port) { p.failing = func(string) { settle() } }},
+		"the scheduler sees the pod later than the plugin": {do: func(p *port) {
+			var seen *framework.PodInfo
+			cycles := 0
+			eachCycle(p.scheduler, func(info *framework.QueuedPodInfo) {
+				if cycles++; cycles == 1 {
+					seen = info.PodInfo
+				} else if cycles == 2 {
+					info.PodInfo = seen
+				}
+			})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				p := openGatedPort(t, gatedSpread, nodeOf("b"))
+				heard := p.listen()
+				tc.do(p)
+				p.pod("p0", subset.Gate, tc.change)
+				p.cycles()
+				time.Sleep(10 * time.Second) // the queue's backoff
+				p.cycles()
+				if subset.IsGated(p.get("p0")) {
+					t.Fatal("p0 has its gate")
+				}
+				synctest.Wait()
+				if said := heard["p0"]; len(said) == 0 || !strings.Contains(said[len(said)-1], "Unschedulable") {
+					t.Errorf("of p0 was said %q, want that it ends with Unschedulable", said)
+				}
+			})
+		})
+	}
 }
 
 func TestExhaustedPodsOfStrategyAdaptiveWaitInTheLastSubsetWithRoom(t *testing.T) {

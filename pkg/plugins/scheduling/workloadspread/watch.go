@@ -28,7 +28,6 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/ledger"
-	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -245,8 +244,8 @@ func podEvents(b *book) cache.ResourceEventHandler {
 			gone(before)
 		}
 		seen(after)
-		if subset.IsGated(after) && len(subset.OtherGates(before)) > 0 && len(subset.OtherGates(after)) == 0 {
-			b.wake(after) // the queue has no event for that as long as there is a gate
+		if b.gateChanged(before, after) {
+			b.wake(after) // the queue has no event for that
 		}
 	}, gone)
 }
