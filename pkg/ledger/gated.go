@@ -4,6 +4,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 // claimPick gives an unbound pod the slot of the subset that was picked for it when its gate was opened. It does nothing for any other pod.
@@ -54,18 +55,42 @@ func (ev PodWaits) apply(l *Ledger) {
 	if e == nil || e.account == nil || e.stage != Waiting || e.wait != ForAnyNode || e.gang != nil {
 		return
 	}
-	a := e.account
-	kept, candidate := a.tally.Kept(e.scope), l.candidate(e)
-	for i := len(a.policy.Subsets) - 1; i >= 0; i-- {
-		if !a.policy.HasRoom(&a.plan, kept, i, candidate) {
-			continue
-		}
+	if in := l.waitsIn(e); in != subset.None {
 		l.dequeue(e)
 		l.setStage(e, Claimed)
-		l.setSlots(e, a.policy.Subsets[i].Name, e.uncertain)
+		l.setSlots(e, e.policy().Subsets[in].Name, e.uncertain)
 		e.wait, e.stays = ForNode, true
 		l.enqueue(e)
+	}
+}
+
+// waitsIn is the subset with room in which a pod waits that none of them has a node for, or subset.None. It is the last one, because a pod whose gate is
+// open cannot go on. If such pods are replaced after Adaptive.Wait, it is the first one that is due and in which none has waited in vain of late.
+func (l *Ledger) waitsIn(e *entry) int {
+	a := e.account
+	kept, candidate, last := a.tally.Kept(e.scope), l.candidate(e), subset.None
+	replaced := a.policy.Adaptive.Wait > 0 && !workload.CountsDeletions(e.owner.kind())
+	for seen := subset.Mask(0); ; {
+		switch next := a.policy.Next(&a.plan, kept, candidate, seen); {
+		case next == subset.None:
+			return last
+		case replaced && !l.now.Before(a.skipUntil[next]):
+			return next
+		default:
+			seen, last = seen.With(next), max(next, last)
+		}
+	}
+}
+
+// skipAfter makes other pods skip the subset of a pod that ends and has waited there in vain for a node, with its gate open.
+func (l *Ledger) skipAfter(e *entry) {
+	in, counts := e.picked()
+	if !counts || in == subset.None || e.stage != Claimed || e.index() != in || !e.account.isAdaptive() {
 		return
+	}
+	adaptive := &e.policy().Adaptive
+	if since := subset.AdmittedOf(e.pod).Since; adaptive.Wait > 0 && !since.IsZero() && !l.now.Before(since.Add(adaptive.Wait)) {
+		e.account.skipUntil[in] = l.now.Add(adaptive.Skip)
 	}
 }
 

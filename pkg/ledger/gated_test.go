@@ -3,6 +3,14 @@ package ledger
 import (
 	"fmt"
 	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 const (
@@ -108,5 +116,52 @@ func TestTwoExhaustedPodsDoNotWaitForTheSameSlot(t *testing.T) {
 		if waits := d != nil; !divided || waits != (i < 2) {
 			t.Errorf("p%d waits for a node: %t", i, waits)
 		}
+	}
+}
+
+// A pod with an open gate stays in its subset, so without a limit it waits in the last one, which it would come to with a closed gate.
+func TestExhaustedPodsThatAreReplacedAfterAWaitTryTheSubsetsInOrder(t *testing.T) {
+	const limited = ", type: Adaptive, adaptive: {rescheduleCriticalSeconds: 60, unschedulableLastSeconds: 300}"
+	for name, tc := range map[string]struct {
+		strategy string
+		ofJob    bool
+		waited   time.Duration
+		want     string
+	}{
+		"nobody has waited":           {limited, false, 0, "a"},
+		"a pod ended before its time": {limited, false, 59 * time.Second, "a"},
+		"a pod has waited in vain":    {limited, false, 60 * time.Second, "b"},
+		"it was long ago":             {limited, false, -1, "a"},
+		"pods are not replaced":       {", type: Adaptive", false, 0, "b"},
+		"pods of a Job":               {limited, true, 0, "b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 3)
+			pod, spread := withGate(podOf("rs-uid", "p")), spreadObject(t, "web", 1, "Deployment", "web", fmt.Sprintf(gatedOneEach, tc.strategy))
+			if tc.ofJob {
+				job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job", UID: "job-uid"}, Spec: batchv1.JobSpec{Parallelism: ptr.To[int32](3)}}
+				w.apply(OwnerSeen{Kind: schema.GroupKind{Group: "batch", Kind: "Job"}, Object: job})
+				spread.Spec.TargetReference = v1beta1.TargetReference{APIVersion: "batch/v1", Kind: "Job", Name: "job"}
+				pod.OwnerReferences[0] = metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job", Name: "job", UID: "job-uid", Controller: ptr.To(true)}
+			}
+			w.apply(SpreadSeen{Spread: spread})
+			first := opened(podOf("rs-uid", "first"), "a")
+			w.see(first)
+			switch {
+			case tc.waited < 0:
+				w.step(time.Minute)
+				w.delete(first)
+				w.step(5 * time.Minute)
+			default:
+				w.step(tc.waited)
+				w.see(terminating(first))
+			}
+			w.see(pod)
+			w.exhaust(pod, "a", "b")
+			w.apply(PodWaits{UID: pod.UID})
+			if d, _ := w.ledger.WaitsForNode(pod.UID); d == nil || d.Name() != tc.want {
+				t.Errorf("waits in %v, want %s", d, tc.want)
+			}
+		})
 	}
 }

@@ -193,6 +193,9 @@ func (l *Ledger) podEnded(uid types.UID) {
 	if l.ended != nil {
 		l.ended.Insert(uid)
 	}
+	if e := l.pods[uid]; e != nil {
+		l.skipAfter(e)
+	}
 	l.drop(uid)
 }
 

@@ -347,12 +347,13 @@ func (s *storm) patch(p *stormPod, d *Decision) bool {
 	if d != nil {
 		spread, policy, index = d.Spread.Name, d.Policy, d.Subset
 	}
-	open, err := policy.Open(p.Pod, spread, index)
+	open, err := policy.Open(p.Pod, spread, index, s.now)
 	if err != nil {
 		s.fatalf("opening the gate: %v", err)
 	}
 	if !subset.IsGated(p.Pod) {
-		return maps.Equal(open.Annotations, p.Annotations) // nothing changes
+		is, want := subset.AdmittedOf(p.Pod), subset.AdmittedOf(open) // nobody opens it again
+		return is == nil && want == nil || is != nil && want != nil && is.Spread == want.Spread && is.Subset == want.Subset
 	}
 	switch s.h.Pick("opened", "opened", "opened", "opened", "not opened", "maybe opened") {
 	case "opened":

@@ -45,10 +45,13 @@ var (
 	spreadKey      = types.NamespacedName{Namespace: "ns", Name: "web"}
 )
 
+// start is when worlds begin, and when the gates of opened pods were opened.
+var start = time.Unix(1000, 0)
+
 // emptyWorld has only nodes node-a and node-b in zones a and b.
 func emptyWorld(tb rapid.TB) *world {
 	tb.Helper()
-	return emptyWorldAt(tb, time.Unix(1000, 0))
+	return emptyWorldAt(tb, start)
 }
 
 func emptyWorldAt(tb rapid.TB, now time.Time) *world {
@@ -204,7 +207,7 @@ func withGate(pod *corev1.Pod) *corev1.Pod {
 func opened(pod *corev1.Pod, in string) *corev1.Pod {
 	open := pod.DeepCopy()
 	open.Spec.SchedulingGates = subset.OtherGates(pod)
-	open.Annotations = map[string]string{v1beta1.AdmittedAnnotation: fmt.Sprintf(`{"name":"web","subset":%q,"pick":%q}`, in, pod.UID)}
+	open.Annotations = map[string]string{v1beta1.AdmittedAnnotation: fmt.Sprintf(`{"name":"web","subset":%q,"pick":%q,"time":%q}`, in, pod.UID, start.UTC().Format(time.RFC3339))}
 	return open
 }
 

@@ -21,18 +21,22 @@ type LeaveLimits struct {
 	Pace Pace
 }
 
-// Leave decides about pending pods that carry the patch of a subset in which they have found no node for the time that the spread allows. The pod
-// that has waited longest comes first. Pods leave only with strategy Adaptive, and only if another subset has quota and, as far as is known, a node.
-// Admission may send their replacements to a subset before that one. They then leave it in turn.
+// Leave decides about pending pods that can use one subset only and have found no node there for the time that the spread allows. The pod that has waited
+// longest comes first. Pods leave only with strategy Adaptive, and only if another subset has quota. For a pod that carries the patch of a subset, the
+// other one must also have a node, as far as is known. For a pod whose gate the scheduler has opened it need not: no subset had a node then, and a node
+// autoscaler may make one. Such a pod stays if it belongs to a Job, which would take it for a failed one.
+//
+// Admission or the scheduler may send the replacements to a subset before that one. They then leave it in turn.
 func Leave(f *Facts, limits LeaveLimits, cluster Cluster) Decision {
 	wait := f.Policy.Adaptive.Wait
-	if !f.Policy.BindsEarly() || f.Policy.Strategy != v1beta1.AdaptiveScheduleStrategy || wait == 0 {
+	if f.Policy.Strategy != v1beta1.AdaptiveScheduleStrategy || wait == 0 {
 		return Decision{}
 	}
 	present := f.present()
 	waiting := map[int][]*Pod{}
 	for _, pod := range present {
-		if in, counts := f.Policy.AdmittedTo(pod.Admitted, f.Name); counts && in != subset.None && pod.NodeName == "" && !pod.UnschedulableSince.IsZero() {
+		in, counts := f.Policy.AdmittedTo(pod.Admitted, f.Name)
+		if counts && in != subset.None && pod.NodeName == "" && !pod.UnschedulableSince.IsZero() && !(pod.Admitted.Opened && pod.OfJob) {
 			waiting[in] = append(waiting[in], pod)
 		}
 	}
@@ -62,8 +66,11 @@ func Leave(f *Facts, limits LeaveLimits, cluster Cluster) Decision {
 			case reason != "":
 				d.hold(pod, from, reason, time.Time{})
 			default:
-				closed := f.closed().With(from)
-				if d.try(f, cluster, places, pods, Move{Pod: pod, From: from, Reason: v1beta1.ReasonUnschedulableTooLong}, closed, RoomUnknown, nil) {
+				closed, enough, may := f.closed().With(from), RoomUnknown, (func(int) bool)(nil)
+				if pod.Admitted.Opened {
+					enough, may = NoRoom, isSubset
+				}
+				if d.try(f, cluster, places, pods, Move{Pod: pod, From: from, Reason: v1beta1.ReasonUnschedulableTooLong}, closed, enough, may) {
 					left++
 				}
 			}
@@ -71,6 +78,8 @@ func Leave(f *Facts, limits LeaveLimits, cluster Cluster) Decision {
 	}
 	return d
 }
+
+func isSubset(to int) bool { return to != subset.None }
 
 // amount is a count, or a percentage of total, rounded up. It is at least 1.
 func amount(value intstr.IntOrString, total int32) int32 {

@@ -135,6 +135,20 @@ var (
 		Pace: Pace{5 * time.Minute, 4 * time.Hour}}
 )
 
+var gated = v1beta1.ScheduleStrategy{Type: v1beta1.AdaptiveScheduleStrategy, Binding: v1beta1.GatedBinding,
+	Adaptive: &v1beta1.AdaptiveStrategy{RescheduleCriticalSeconds: ptr.To[int32](30)}}
+
+func opened(name, in string, since time.Duration) Pod {
+	pod := waiting(name, in, since)
+	pod.Admitted.Opened = true
+	return pod
+}
+
+func ofJob(pod Pod) Pod {
+	pod.OfJob = true
+	return pod
+}
+
 func TestLeave(t *testing.T) {
 	at := func(seconds int) time.Duration { return time.Duration(seconds) * time.Second }
 	tests := map[string]struct {
@@ -234,6 +248,25 @@ func TestLeave(t *testing.T) {
 			limits:   LeaveLimits{AtMost: intstr.FromString("50%")},
 			want:     []string{"r 0>1 UnschedulableTooLong", "q 0>1 UnschedulableTooLong"},
 			wantHeld: map[string]v1beta1.Reason{"p": v1beta1.ReasonLimitReached},
+		},
+		"a pod whose gate was opened leaves although no node is there: an autoscaler may make one": {
+			strategy: &gated, pods: []Pod{opened("p", "a", at(36))},
+			want: []string{"p 0>1 UnschedulableTooLong"},
+		},
+		"from the last subset it goes to an earlier one that has quota": {
+			strategy: &gated, pods: []Pod{opened("p", "c", at(36))},
+			want: []string{"p 2>0 UnschedulableTooLong"},
+		},
+		"it stays until its time is over": {
+			strategy: &gated, pods: []Pod{opened("p", "a", at(35))},
+		},
+		"it stays if others left the other subsets of late": {
+			strategy: &gated, pods: []Pod{opened("p", "b", at(36))},
+			moves:    []v1beta1.Move{{From: "a", To: "b", Time: metav1.NewTime(start.Add(-time.Minute))}, {From: "c", Time: metav1.NewTime(start.Add(-time.Minute))}},
+			wantHeld: map[string]v1beta1.Reason{"p": v1beta1.ReasonNoRoom},
+		},
+		"a pod of a Job stays": {
+			strategy: &gated, pods: []Pod{ofJob(opened("p", "a", at(100)))},
 		},
 		"a pod that must not be evicted stays": {
 			pods:     []Pod{waiting("p", "a", at(36))},

@@ -3,8 +3,10 @@ package subset
 import (
 	"encoding/json"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
@@ -54,17 +56,18 @@ func Gate(pod *corev1.Pod) {
 // of the subset's nodes. So everybody who reads the pod sees where it may go. It keeps all tolerations, because the API server lets nobody take one
 // away. The pod itself is not changed. Both share slices and maps.
 //
-// With a nil policy the pod only loses the gate: no spread divides it.
+// With a nil policy the pod only loses the gate: no spread divides it. Now is the time of the pick. If the pod has no node, it is since when it waits for
+// one.
 //
 // The API server accepts this change of a pod with a gate, and of no other, because each of the pod's terms only gets more requirements.
-func (p *Policy) Open(pod *corev1.Pod, spread string, index int) (*corev1.Pod, error) {
+func (p *Policy) Open(pod *corev1.Pod, spread string, index int, now time.Time) (*corev1.Pod, error) {
 	open := *pod
 	open.Spec.SchedulingGates = OtherGates(pod)
 	if p == nil {
 		return &open, nil
 	}
 	added := recordOf(pod)
-	note := v1beta1.AdmittedSubset{Name: spread, Pick: string(pod.UID)}
+	note := v1beta1.AdmittedSubset{Name: spread, Pick: string(pod.UID), Time: metav1.NewTime(now)}
 	if index != None {
 		s := &p.Subsets[index]
 		note.Subset = s.Name

@@ -62,6 +62,8 @@ type Admitted struct {
 	Lent bool
 	// Opened is true if the scheduler picked the subset when it opened the pod's gate. The pod then requires the nodes of that subset, for good.
 	Opened bool
+	// Since is the time of the pick. Zero if the pick does not say it.
+	Since time.Time
 }
 
 // Observe reads what the model needs from a pod and its node, which may be nil.
@@ -149,7 +151,8 @@ func AdmittedOf(pod *corev1.Pod) *Admitted {
 	if err := json.Unmarshal([]byte(value), &admitted); err != nil {
 		return nil
 	}
-	return &Admitted{Spread: admitted.Name, Subset: admitted.Subset, Pick: admitted.Pick, Lent: admitted.Lent, Opened: admitted.Pick == string(pod.UID)}
+	return &Admitted{Spread: admitted.Name, Subset: admitted.Subset, Pick: admitted.Pick, Lent: admitted.Lent,
+		Opened: admitted.Pick == string(pod.UID), Since: admitted.Time.Time}
 }
 
 // IsActive is false for a pod that holds no slot any more: it terminates, has succeeded or has failed.

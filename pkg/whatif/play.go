@@ -136,7 +136,7 @@ func (p *play) see(pod *corev1.Pod) {
 
 // isScheduled is true for a pod that Berth's scheduler would take from its queue.
 func isScheduled(pod *corev1.Pod) bool {
-	return subset.IsActive(pod) && pod.Spec.NodeName == "" && pod.Spec.SchedulerName == v1beta1.SchedulerName && len(pod.Spec.SchedulingGates) == 0
+	return subset.IsActive(pod) && pod.Spec.NodeName == "" && pod.Spec.SchedulerName == v1beta1.SchedulerName && len(subset.OtherGates(pod)) == 0
 }
 
 // cyclesPerPod bounds the cycles of a run. A pod needs one for each subset, and more if others make it try again.

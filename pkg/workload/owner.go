@@ -2,6 +2,7 @@ package workload
 
 import (
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -59,6 +60,11 @@ func HaveSameController(a, b metav1.Object) bool {
 		return one == other
 	}
 	return *one == *other
+}
+
+// CountsDeletions is true for kinds of owners that take a pod that somebody deletes for one that has failed.
+func CountsDeletions(kind schema.GroupKind) bool {
+	return kind == schema.GroupKind{Group: batchv1.GroupName, Kind: "Job"}
 }
 
 // EndsChain is true for kinds of owners that no spread divides and above which no spread is looked for.

@@ -405,6 +405,29 @@ func TestAdaptivePodsGoOnToTheElasticNodes(t *testing.T) {
 	s.expect(map[string]int{"normal": 6, "elastic": 9})
 }
 
+// Pods that no subset has a node for wait in the first subset. Those that wait there in vain go on, and no pod that runs is moved.
+func TestAdaptivePodsGoOnAfterAWaitInVain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		cpus string
+		want map[string]int
+	}{
+		"the first pool has capacity": {"100", map[string]int{"normal": 6}},
+		"the first pool has none":     {"0", map[string]int{"elastic": 6}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newShop(t)
+			s.nodePool("normal", "")
+			s.limit("normal", tc.cpus)
+			s.nodePool("elastic", "")
+			s.open(6, "type: Adaptive, adaptive: {rescheduleCriticalSeconds: 10}", "500m")
+			s.expect(tc.want)
+			if moved := s.pods.deleted(); moved > 0 {
+				t.Errorf("%d ready pods were deleted", moved)
+			}
+		})
+	}
+}
+
 // A pod that waits for another gate too is placed when that is gone, whichever goes first.
 func TestAGateOfSomebodyElse(t *testing.T) {
 	s := newShop(t)

@@ -27,11 +27,11 @@ func TestAnyScalingEndsWithAllPodsRunning(t *testing.T) {
 		"roll out":      s.rollOut,
 		"lose a node":   s.loseAnElasticNode,
 		"stock-out": func() {
-			s.limit("0")
+			s.limit("elastic", "0")
 			replicas = 10 + random.IntN(20)
 			s.scale(replicas)
 			s.expectAtLeast(min(replicas, 10))
-			s.limit("100")
+			s.limit("elastic", "100")
 		},
 	}
 	names := []string{"scale", "scale", "scale", "roll out", "lose a node", "stock-out", "scale to zero"}
@@ -58,11 +58,11 @@ func layoutOf(replicas int) map[string]int {
 	return want
 }
 
-// limit is how many CPUs Karpenter may have in the elastic subset.
-func (s *shop) limit(cpu string) {
+// limit is how many CPUs Karpenter may have in a subset.
+func (s *shop) limit(subset, cpu string) {
 	s.t.Helper()
 	patch := fmt.Appendf(nil, `{"spec":{"limits":{"cpu":%q}}}`, cpu)
-	if _, err := the.Dynamic.Resource(nodePools).Patch(s.t.Context(), s.namespace+"-elastic", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if _, err := the.Dynamic.Resource(nodePools).Patch(s.t.Context(), s.namespace+"-"+subset, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		s.t.Fatal(err)
 	}
 }

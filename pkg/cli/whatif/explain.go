@@ -262,8 +262,8 @@ func whyRanked(r *PodReport, policy *subset.Policy, index int, waits func(open i
 
 // whyPending says why a pod has no node. aboveAll is true for a pod of a StatefulSet whose ordinal is above all quotas.
 func whyPending(d *engine.Divided, pod *corev1.Pod, outcome engine.Outcome, aboveAll bool) string {
-	if len(pod.Spec.SchedulingGates) > 0 {
-		return fmt.Sprintf("it has the scheduling gate %s, which the component that set it must remove", pod.Spec.SchedulingGates[0].Name)
+	if gates := subset.OtherGates(pod); len(gates) > 0 {
+		return fmt.Sprintf("it has the scheduling gate %s, which the component that set it must remove", gates[0].Name)
 	}
 	within, early := d.Policy.AdmittedTo(subset.AdmittedOf(pod), d.Spread.Name)
 	early = early && within != subset.None
@@ -284,12 +284,12 @@ func whyPending(d *engine.Divided, pod *corev1.Pod, outcome engine.Outcome, abov
 		}
 		return "every subset is full, and the spread lets such pods go anywhere (whenFull: Schedule); the scheduler should bind it soon"
 	case early && outcome.Reason == v1beta1.ReasonAdmittedSubsetFull:
-		return fmt.Sprintf("it carries the patch of %s, which is full now; berth-controller replaces the pod if another subset has quota left", d.Policy.Subsets[within].Name)
+		return fmt.Sprintf("it can use subset %s only, which is full now; berth-controller replaces the pod if another subset has quota left", d.Policy.Subsets[within].Name)
 	case early && outcome.Waits != nil && adaptive && d.Policy.Adaptive.Wait > 0:
-		return fmt.Sprintf("it carries the patch of %s, which has no node for it; the pod waits there until the descheduler's EvictUnschedulableSubsetPods evicts it, after %s at the earliest",
+		return fmt.Sprintf("it can use subset %s only, which has no node for it; the pod waits there until the descheduler's EvictUnschedulableSubsetPods evicts it, after %s at the earliest",
 			outcome.Waits.Name, d.Policy.Adaptive.Wait)
 	case early && outcome.Waits != nil:
-		return fmt.Sprintf("it carries the patch of %s, which has no node for it; the pod waits there", outcome.Waits.Name)
+		return fmt.Sprintf("it can use subset %s only, which has no node for it; the pod waits there", outcome.Waits.Name)
 	case outcome.Waits != nil && adaptive:
 		return fmt.Sprintf("%s has quota left but no node for it; the pod waits there for %s before it goes on", outcome.Waits.Name, d.Policy.Adaptive.Wait)
 	case outcome.Waits != nil:

@@ -26,6 +26,7 @@ import (
 	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/snapshot"
+	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/testkit"
 	engine "github.com/berth-project/berth/pkg/whatif"
 )
@@ -121,6 +122,8 @@ func TestExplain(t *testing.T) {
 	scratch := pod("p", "1", "", "")
 	scratch.Spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{
 		VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{Spec: claim}}}}}
+	tried := pod("p", "3", "", "")
+	subset.Gate(tried)
 	tests := map[string]struct {
 		spec  string
 		there []client.Object
@@ -152,11 +155,12 @@ func TestExplain(t *testing.T) {
 			"a has quota left but no node for it; the pod waits there for 30s before it goes on", "a NoNodeFits 0 0/1; b NoNodeFits 0 0/1"},
 		"behind a pod that waits": {byPool, []client.Object{pod("older", "3", "", "")}, pod("p", "1", "", ""), "b has quota left and a node for it", "a Open 0 1/1; b Open 0 1/1"},
 		"with a patch that finds no node": {patching, []client.Object{pod("x", "2", "node-b", "b")}, admittedTo("b", pod("p", "1", "", "")),
-			"it carries the patch of b, which has no node for it; the pod waits there", "a Open 0 1/1; b NoNodeFits 1 0/1"},
+			"it can use subset b only, which has no node for it; the pod waits there", "a Open 0 1/1; b NoNodeFits 1 0/1"},
 		"with a patch of a full subset": {patching, []client.Object{pod("x", "1", "node-a", "a")}, admittedTo("a", pod("p", "1", "", "")),
-			"it carries the patch of a, which is full now; berth-controller replaces the pod", "a Full 1 1/1; b Open 0 1/1"},
+			"it can use subset a only, which is full now; berth-controller replaces the pod", "a Full 1 1/1; b Open 0 1/1"},
 		"with an ephemeral volume":  {byPool, []client.Object{late}, scratch, "a has quota left and a node for it", "a Open 0 1/1; b Open 0 1/1"},
 		"with a gate":               {byPool, nil, gated, "it has the scheduling gate quota", "a Open 0 1/1; b Open 0 1/1"},
+		"with Berth's gate":         {byPool, nil, tried, "a has quota left but no node for it", "a NoNodeFits 0 0/1; b NoNodeFits 0 0/1"},
 		"with another scheduler":    {byPool, nil, others, "it names scheduler default-scheduler", "a Open 0 1/1; b Open 0 1/1"},
 		"of nobody":                 {byPool, nil, stranger, "no WorkloadSpread divides it", ""},
 		"of a spread that is wrong": {"subsets: [{name: a, maxReplicas: -1}]", nil, pod("p", "1", "", ""), "WorkloadSpread web is invalid", ""},

@@ -203,6 +203,9 @@ func (c *Cycle) spreadOf(ctx context.Context, byKey map[types.NamespacedName]*sp
 // observe reads what the model needs.
 func (c *Cycle) observe(pod *corev1.Pod) moves.Pod {
 	observed := moves.Pod{Pod: subset.Observe(pod, c.snapshot.Node(pod.Spec.NodeName))}
+	if owner := workload.ControllerOf(pod); owner != nil {
+		observed.OfJob = workload.CountsDeletions(owner.Kind)
+	}
 	for i := range pod.Status.Conditions {
 		condition := &pod.Status.Conditions[i]
 		if condition.Type != corev1.PodScheduled {
@@ -215,6 +218,9 @@ func (c *Cycle) observe(pod *corev1.Pod) moves.Pod {
 			pod.Status.NominatedNodeName == "" && len(pod.Spec.SchedulingGates) == 0:
 			if observed.UnschedulableSince = condition.LastTransitionTime.Time; observed.UnschedulableSince.IsZero() {
 				observed.UnschedulableSince = pod.CreationTimestamp.Time // Kubernetes does not record when its gates were removed
+			}
+			if picked := observed.Admitted; picked != nil && picked.Opened && picked.Since.After(observed.UnschedulableSince) {
+				observed.UnschedulableSince = picked.Since // the condition is as old as the pod: it was false with the gate, too
 			}
 		}
 	}

@@ -152,7 +152,7 @@ const (
 
 // Reasons for which a descheduler evicts a pod, besides ReasonOverQuota and ReasonNodeOutsideSubset.
 const (
-	// ReasonUnschedulableTooLong: the pod carries the patch of its subset and found no node there for rescheduleCriticalSeconds.
+	// ReasonUnschedulableTooLong: the pod can use its subset only, and found no node there for rescheduleCriticalSeconds.
 	ReasonUnschedulableTooLong Reason = "UnschedulableTooLong"
 	// ReasonEarlierSubsetHasRoom: an earlier subset has quota left and a node for a replacement of the pod. For a pod of a StatefulSet it is the subset
 	// of its ordinal.

@@ -288,7 +288,7 @@ type AdaptiveStrategy struct {
 	DisableSimulationSchedule bool `json:"disableSimulationSchedule,omitempty"`
 
 	// RescheduleCriticalSeconds is how many seconds a pod may stay unschedulable in a subset before it goes on to the next. Nil and 0 mean that
-	// waiting alone never moves it.
+	// waiting alone never moves it. Pods that are bound early, or whose gate is open, are replaced for that, except those of Jobs whose gate is open.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0

@@ -1,5 +1,5 @@
-// Package evictunschedulablesubsetpods is the descheduling strategy EvictUnschedulableSubsetPods. It evicts pods that carry the patch of a subset and
-// find no node there for too long, so that their replacements get another subset.
+// Package evictunschedulablesubsetpods is the descheduling strategy EvictUnschedulableSubsetPods. It evicts pods that can use one subset only and
+// find no node there for too long, so that their replacements get another one.
 //
 // Package strategy runs it, and pkg/moves decides. See README.md.
 package evictunschedulablesubsetpods

@@ -25,8 +25,7 @@ import (
 // if no node has room for the pod, in the subset that it has claimed. Only then may condition PodScheduled have the reason Unschedulable, on which
 // node autoscalers make nodes.
 //
-// The API server takes new terms from pods with a gate only. So of two patches, for instance of two processes, the first wins, and the other changes
-// nothing or is refused.
+// The API server takes new terms from pods with a gate only. So of two patches, for instance of two processes, the first wins, and the other is refused.
 type opener struct {
 	client  kubernetes.Interface
 	book    *book
@@ -80,7 +79,7 @@ func (o *opener) open(ctx context.Context, pod *corev1.Pod, d *ledger.Decision) 
 	if o == nil || !subset.IsGated(pod) {
 		return nil
 	}
-	open, err := openIn(pod, d)
+	open, err := openIn(pod, d, time.Now())
 	if err != nil {
 		return err
 	}
@@ -92,18 +91,28 @@ func (o *opener) open(ctx context.Context, pod *corev1.Pod, d *ledger.Decision) 
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return fmt.Errorf("the pod was deleted while its scheduling gate was being opened: %w", err)
 	}
-	if err != nil {
+	if err != nil && !o.wasOpened(ctx, open) {
 		return fmt.Errorf("opening the scheduling gate %s: %w", v1beta1.SubsetGate, err)
 	}
 	klog.FromContext(ctx).V(3).Info("Opened the gate of a pod", "pod", klog.KObj(pod))
 	return nil
 }
 
-func openIn(pod *corev1.Pod, d *ledger.Decision) (*corev1.Pod, error) {
-	if d == nil {
-		return (*subset.Policy)(nil).Open(pod, "", subset.None)
+// wasOpened is true if the gate of the pod was opened before, in the same subset. The pod of a cycle may be older than a patch of this process.
+func (o *opener) wasOpened(ctx context.Context, open *corev1.Pod) bool {
+	current, err := o.client.CoreV1().Pods(open.Namespace).Get(ctx, open.Name, metav1.GetOptions{})
+	if err != nil || current.UID != open.UID || subset.IsGated(current) {
+		return false
 	}
-	return d.Policy.Open(pod, d.Spread.Name, d.Subset)
+	is, want := subset.AdmittedOf(current), subset.AdmittedOf(open)
+	return is == nil && want == nil || is != nil && want != nil && is.Opened && is.Spread == want.Spread && is.Subset == want.Subset
+}
+
+func openIn(pod *corev1.Pod, d *ledger.Decision, now time.Time) (*corev1.Pod, error) {
+	if d == nil {
+		return (*subset.Policy)(nil).Open(pod, "", subset.None, now)
+	}
+	return d.Policy.Open(pod, d.Spread.Name, d.Subset, now)
 }
 
 // gatePatch is the strategic merge patch from one pod to the other: without Berth's gate, and with what else differs. It names the UID, so that it

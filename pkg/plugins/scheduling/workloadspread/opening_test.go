@@ -53,6 +53,9 @@ func openGatedPort(t *testing.T, spec string, nodes ...*corev1.Node) *port {
 		if err := json.Unmarshal(after, pod); err != nil {
 			return true, nil, err
 		}
+		if !subset.IsGated(object.(*corev1.Pod)) && strings.Contains(string(patch.GetPatch()), v1beta1.SubsetGate) {
+			return true, nil, errors.New("the policy berth-scheduler refuses this")
+		}
 		version++
 		pod.ResourceVersion = fmt.Sprint(version)
 		return true, pod, p.client.Tracker().Update(patch.GetResource(), pod, patch.GetNamespace())
@@ -254,6 +257,27 @@ func TestAPodWhoseGateCannotBeOpenedKeepsItsSlotAndIsTriedAgain(t *testing.T) {
 		p.cycles()
 		p.expectNode("p0", "node-a")
 		p.expectOpen("p0", "a")
+	})
+}
+
+func TestAPodIsBoundIfItsGateWasOpenedAfterTheQueueHasSeenIt(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		p := openGatedPort(t, gatedSpread, nodeOf("b"))
+		var seen *framework.PodInfo
+		eachCycle(p.scheduler, func(info *framework.QueuedPodInfo) {
+			if seen == nil {
+				seen = info.PodInfo
+			}
+			info.PodInfo = seen
+		})
+		p.pod("p0", subset.Gate)
+		p.cycles()
+		p.expectNode("p0", "")
+		p.expectOpen("p0", "a")
+		p.create(nodeOf("a"))
+		time.Sleep(10 * time.Second) // the queue's backoff
+		p.cycles()
+		p.expectNode("p0", "node-a")
 	})
 }
 
