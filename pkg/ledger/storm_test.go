@@ -3,7 +3,6 @@ package ledger
 import (
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -217,7 +216,7 @@ func (s *storm) newPod() {
 		pod.Labels["pod-template-hash"] = s.h.Pick("v1", "v2")
 		pod.OwnerReferences[0].Kind, pod.UID = "StatefulSet", types.UID(fmt.Sprintf("p%d-uid", s.made))
 	}
-	if group := s.h.Pick("single", "single", "g0", "g1"); group != "single" && (os.Getenv("FOCUS") == "" || os.Getenv("FOCUS")[0] == 0x67) {
+	if group := s.h.Pick("single", "single", "g0", "g1"); group != "single" {
 		pod.Labels[v1beta1.PodGroupLabel] = group
 	}
 	if s.h.Yes("admitted", 6) {
@@ -325,7 +324,7 @@ func (s *storm) goOn(p *stormPod) {
 			end()
 		}
 	default:
-		switch s.h.Pick("bound", "bound", "bound", "bound", "refused", map[bool]string{true: "no answer", false: "refused"}[os.Getenv("FOCUS") != "wild"]) {
+		switch s.h.Pick("bound", "bound", "bound", "bound", "refused", "no answer") {
 		case "refused":
 			s.do(BindRefused{UID: p.UID})
 			s.do(NodeLost{UID: p.UID})
@@ -472,7 +471,7 @@ func (s *storm) step() {
 		s.rest()
 	case "relabel":
 		changed := p.DeepCopy()
-		if to := s.h.Pick("v1", "v2", "single", "g0", "g1"); to[0] == 'v' || os.Getenv("FOCUS") != "" {
+		if to := s.h.Pick("v1", "v2", "single", "g0", "g1"); to[0] == 'v' {
 			if to[0] != 'v' {
 				to = "v1"
 			}
@@ -880,12 +879,8 @@ func (s *storm) end() {
 // soon. Then it looks for sleeping pods that could go.
 func storms(sets bool) worlds.Play {
 	return func(t rapid.TB, h *worlds.History) {
-		if os.Getenv("FOCUS") != "" {
-			wildSteps = slices.DeleteFunc(slices.Clone(wildSteps), func(k string) bool { return k == "nominate" || k == "node" })
-			stormStrategies = stormStrategies[len(stormStrategies)-4:]
-		}
 		s := &storm{world: emptyWorld(t), h: h, sets: sets, pods: map[string]*stormPod{}, room: map[string]bool{}, replicas: map[string]int32{}}
-		s.calm, s.ranked = h.Pick("wild", "calm", "wild") == "calm" || (os.Getenv("FOCUS") == "calm" || os.Getenv("FOCUS") == "gcalm"), h.Yes("ranked", 2)
+		s.calm, s.ranked = h.Pick("wild", "calm", "wild") == "calm", h.Yes("ranked", 2)
 		names := []string{"rs1", "rs2", "rs3", "rs4", "web", "api"}
 		if s.sets {
 			names = append(names, "db")

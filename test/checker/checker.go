@@ -5,6 +5,9 @@
 // server committed them. After each bind it checks that Berth has not bound more pods in the subset than the quota, and that the node is one of the subset's.
 // If a quota or the labels of a node were changed right before the bind, the previous ones still apply, because the scheduler may not have seen the change.
 //
+// A pod whose gate Berth has opened must require the nodes of its subset and no others, and no pod with a gate may say that it waits for a node: a node
+// autoscaler reads nothing else.
+//
 // It judges pods that name Berth's scheduler also if their bind has no subset: a pod without a record is a violation if a spread of its workload is there,
 // and a pod in no subset is one if the spread says whenFull: Wait, or if a subset had a free slot all the time.
 //
@@ -234,10 +237,11 @@ func (c *Checker) recorded() (events []event, errs []string) {
 func (c *Checker) replay() *state {
 	events, errs := c.recorded()
 	s := &state{spreads: map[string]*spread{}, owners: map[string]string{}, targets: map[string]string{}, current: map[string]string{}, replicas: map[string]int64{},
-		pods: map[string]*pod{}, ended: map[string][]*pod{}, nodes: map[string][]node{}, violations: errs, grace: c.Grace, nodeGrace: c.NodeGrace}
+		pods: map[string]*pod{}, opened: map[string]*opened{}, ended: map[string][]*pod{}, nodes: map[string][]node{}, violations: errs, grace: c.Grace, nodeGrace: c.NodeGrace}
 	for _, e := range events {
 		s.apply(e)
 	}
+	s.judgeLegible()
 	return s
 }
 
@@ -249,6 +253,8 @@ type state struct {
 	targets, current map[string]string
 	replicas         map[string]int64
 	pods             map[string]*pod
+	// opened are the pods that are there and whose gate the scheduler has opened.
+	opened map[string]*opened
 	// ended are the pods that took a slot once, by the UID of their workload.
 	ended map[string][]*pod
 	// nodes are what each name stood for, oldest first. A name may stand for several nodes, one after the other.
@@ -495,8 +501,10 @@ func (s *state) applyPod(e event) {
 			s.end(before, e.seen)
 		}
 		delete(s.pods, uid)
+		delete(s.opened, uid)
 		return
 	}
+	s.judgeGate(e)
 	now := readPod(e.object)
 	if before != nil {
 		now.boundAt, now.handed = before.boundAt, before.handed || before.owner != now.owner
@@ -654,7 +662,8 @@ func readPod(object *unstructured.Unstructured) *pod {
 	nodeName, _, _ := unstructured.NestedString(object.Object, "spec", "nodeName")
 	p.bound = nodeName != ""
 	scheduler, _, _ := unstructured.NestedString(object.Object, "spec", "schedulerName")
-	p.ours, p.picked = scheduler == "berth-scheduler", object.GetAnnotations()["berth.dev/admitted-subset"] != ""
+	pick := object.GetAnnotations()["berth.dev/admitted-subset"]
+	p.ours, p.picked = scheduler == "berth-scheduler", pick != "" && openedIn(object) == nil
 	_, inGroup, _ := unstructured.NestedMap(object.Object, "spec", "schedulingGroup")
 	_, inWorkload, _ := unstructured.NestedMap(object.Object, "spec", "workloadRef")
 	p.grouped = inGroup || inWorkload || labels["scheduling.x-k8s.io/pod-group"] != ""

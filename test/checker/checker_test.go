@@ -350,3 +350,40 @@ func TestAWatchMayBeLate(t *testing.T) {
 		})
 	}
 }
+
+// TestOthersReadWhereAPodMayRun: a node autoscaler knows no spread.
+func TestOthersReadWhereAPodMayRun(t *testing.T) {
+	show := func(h *history, pool, gate, reason string) {
+		pod := map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"namespace": "ns", "name": "p", "uid": "p"}, "spec": map[string]any{},
+			"status": map[string]any{"conditions": []any{map[string]any{"type": "PodScheduled", "reason": reason}}}}
+		if gate != "" {
+			pod["spec"] = map[string]any{"schedulingGates": []any{map[string]any{"name": gate}}}
+		} else {
+			pod["metadata"].(map[string]any)["annotations"] = map[string]any{"berth.dev/admitted-subset": `{"name":"web","subset":"a","pick":"p"}`}
+		}
+		if pool != "" {
+			pod["spec"].(map[string]any)["affinity"] = map[string]any{"nodeAffinity": map[string]any{"requiredDuringSchedulingIgnoredDuringExecution": map[string]any{
+				"nodeSelectorTerms": []any{inPool("NotIn", pool)}}}}
+		}
+		h.show(pod)
+	}
+	elsewhere := "pod ns/p was opened in subset a of spread ns/web, and by its own terms it may run on node late, which is none of that subset"
+	for name, tc := range map[string]struct {
+		do   func(*history)
+		want []string
+	}{
+		"the terms of its subset": {do: func(h *history) { show(h, "b", "", "") }},
+		"those of another one":    {func(h *history) { show(h, "a", "", "") }, []string{elsewhere}},
+		"no terms":                {func(h *history) { show(h, "", "", "Unschedulable") }, []string{elsewhere}},
+		"it has a gate":           {do: func(h *history) { show(h, "", "berth.dev/subset", "SchedulingGated") }},
+		"it has a gate, and waits for a node": {func(h *history) { show(h, "", "berth.dev/subset", "Unschedulable") },
+			[]string{"pod ns/p has a gate, and says that it waits for a node"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHistory(t, "Revision")
+			tc.do(h)
+			h.node("late", "b")
+			h.expectViolations(tc.want...)
+		})
+	}
+}

@@ -256,6 +256,10 @@ func TestAPodInNoSubset(t *testing.T) {
 			h.spread(anyStrategy())
 			h.bound(aPod{name: "p", record: none, annotations: map[string]any{"berth.dev/admitted-subset": "{}"}})
 		}, nil},
+		"the scheduler picked that itself": {func(h *history) {
+			h.spread(anyStrategy())
+			h.bound(aPod{name: "p", record: none, annotations: map[string]any{"berth.dev/admitted-subset": `{"name":"web","subset":"","pick":"p"}`}})
+		}, []string{"pod ns/p is bound in no subset of spread ns/web, and at most 0 of the slots of subset a were taken"}},
 		"a group may need more slots than are free": {func(h *history) {
 			h.spread(anyStrategy())
 			h.bound(aPod{name: "p", record: none, labels: map[string]any{"scheduling.x-k8s.io/pod-group": "group"}})
