@@ -117,6 +117,24 @@ func warnOfAdaptive(policy *Policy, strategy *v1beta1.ScheduleStrategy, path *fi
 	return all
 }
 
+// WarningsBeside are about what a node autoscaler of this name cannot read in the pods. Path is that of the spec.
+func (p *Policy) WarningsBeside(autoscaler string, path *field.Path) (all []string) {
+	switch p.EffectiveBinding(true) {
+	case v1beta1.LateBinding:
+		return []string{fmt.Sprintf("%s: with Late a node autoscaler (%s) takes pods to fit in any of the subsets, as it knows no quotas, so pods can wait forever, and running pods can be evicted; leave binding out, or set Gated",
+			path.Child("scheduleStrategy", "binding"), autoscaler)}
+	case v1beta1.GatedBinding: // a gated pod has the tolerations of all subsets, and the terms of one
+		for i := range p.Subsets {
+			foreign := func(t corev1.Toleration) bool { return !hasToleration(p.Subsets[i].tolerations, &t) }
+			if p.Subsets[i].term == nil && slices.ContainsFunc(p.Constraints.tolerations, foreign) {
+				all = append(all, fmt.Sprintf("%s: selects all nodes by their labels, and does not tolerate the taints of other subsets; a node autoscaler (%s) may take its pods to fit on tainted nodes; set requiredNodeSelectorTerm",
+					path.Child("subsets").Index(i), autoscaler))
+			}
+		}
+	}
+	return all
+}
+
 // WarningsAt are about a workload with this number of replicas. maxUnavailable is as in BlockedRollout. Path is that of the spec.
 func (p *Policy) WarningsAt(replicas int32, maxUnavailable *int32, path *field.Path) []string {
 	all := append(p.warnOfRounding(replicas, path), p.warnOfMinimums(replicas, path)...)

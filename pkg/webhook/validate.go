@@ -62,9 +62,8 @@ func ValidateSpread(spread, old *v1beta1.WorkloadSpread, known Known) (warnings 
 		if known.Nodes != nil {
 			warnings = append(warnings, policy.WarningsAmong(known.Nodes, spec)...)
 		}
-		if known.Autoscaler != "" && policy.EffectiveBinding(true) == v1beta1.LateBinding {
-			warnings = append(warnings, fmt.Sprintf("%s: with Late a node autoscaler (%s) takes pods to fit in any of the subsets, as it knows no quotas, so pods can wait forever, and running pods can be evicted; leave binding out, or set Gated",
-				spec.Child("scheduleStrategy", "binding"), known.Autoscaler))
+		if known.Autoscaler != "" {
+			warnings = append(warnings, policy.WarningsBeside(string(known.Autoscaler), spec)...)
 		}
 	}
 	patchWarnings, patchErrs := validatePatches(spread, old, policy, &known, spec.Child("subsets"))

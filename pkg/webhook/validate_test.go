@@ -171,7 +171,14 @@ func TestValidateSpread(t *testing.T) {
 			spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) { s.ScheduleStrategy.Binding = v1beta1.LateBinding }), known: Known{Autoscaler: autoscaler.Karpenter},
 			wantWarnings: []string{"spec.scheduleStrategy.binding: with Late a node autoscaler (karpenter) takes pods to fit in any of the subsets"},
 		},
-		"gated binding beside a node autoscaler":  {spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) { s.ScheduleStrategy.Binding = v1beta1.AutoBinding }), known: Known{Autoscaler: autoscaler.Karpenter}},
+		"gated binding beside a node autoscaler": {spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) { s.ScheduleStrategy.Binding = v1beta1.AutoBinding }), known: Known{Autoscaler: autoscaler.Karpenter}},
+		"a subset of a gated spread that only taints tell from another": {
+			spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) {
+				s.ScheduleStrategy.Binding = v1beta1.GatedBinding
+				s.Subsets[0].RequiredNodeSelector, s.Subsets[1].Tolerations = nil, []corev1.Toleration{{Key: "spot", Operator: corev1.TolerationOpExists}}
+			}), known: Known{Autoscaler: autoscaler.Karpenter},
+			wantWarnings: []string{"spec.subsets[0]: selects all nodes by their labels, and does not tolerate the taints of other subsets; a node autoscaler (karpenter)"},
+		},
 		"late binding where there is none":        {spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) { s.ScheduleStrategy.Binding = v1beta1.LateBinding })},
 		"nodes that are not known are not missed": {spread: changed(web, selecting("disk", "pool"))},
 		"a second spread for a workload is refused and told of the first": {
