@@ -165,7 +165,9 @@ $(BIN)/golangci-lint: hack/tools/lint/go.mod
 $(BIN)/helm: hack/tools/helm/go.mod
 	cd hack/tools/helm && $(GO_BUILD) -o $@ helm.sh/helm/v3/cmd/helm
 
-# The real Karpenter, with its provider for nodes that KWOK simulates.
+.PHONY: karpenter
+karpenter: $(BIN)/karpenter-kwok ## minutes | Build the real Karpenter, with its provider for nodes that KWOK simulates.
+
 $(BIN)/karpenter-kwok: hack/tools/karpenter/go.mod
 	cd hack/tools/karpenter && $(GO_BUILD) -o $@ sigs.k8s.io/karpenter/kwok
 
