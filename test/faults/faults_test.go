@@ -343,8 +343,9 @@ func burst(t *testing.T, cluster *harness.Cluster, p *harness.Proxy, watcher *ch
 		t.Fatal(err)
 	}
 	expectAtRest(t, cluster, ns, "after all pods were replaced", slices.Collect(maps.Keys(spreads))...)
-	// Now pods wait beside an idle scheduler, for long enough to be judged.
-	judged := time.Now().Add(patience + patience/4 + late)
+	// Now pods wait beside an idle scheduler, for long enough to be judged: a whole span of patience begins when no bind may be under way any more.
+	exchanges := p.Exchanges()
+	judged := exchanges[len(exchanges)-1].Answered.Add(held + patience/4 + patience + late)
 	if err := cluster.WaitFor(ctx, "pods to wait", func(context.Context) (string, error) {
 		if left := time.Until(judged); left > 0 {
 			return fmt.Sprintf("%v are left", left), nil
