@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sync/errgroup"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -121,10 +122,10 @@ func (c *Count) KeysOf(pod *corev1.Pod) (keys []string) {
 }
 
 // LeavesUnasked is true if a label that KeysOf lists can change without a call to the webhook. The API server calls the webhook about the keys in the
-// pod's SelectorKeysAnnotation, and about all keys if the pod has no such annotation.
+// pod's SelectorKeysAnnotation, and about all keys if the pod has no such annotation or one that is too long.
 func (c *Count) LeavesUnasked(pod *corev1.Pod) bool {
 	written, annotated := pod.Annotations[v1beta1.SelectorKeysAnnotation]
-	if !annotated {
+	if !annotated || utf8.RuneCountInString(written) > v1beta1.MaxSelectorKeys { // as the webhook's match condition has it
 		return false
 	}
 	asked := strings.Split(written, ",")

@@ -436,6 +436,17 @@ func TestAPodSaysByWhichLabelsItsBudgetsGo(t *testing.T) {
 			t.Errorf("the keys are %q when no budget is left", keys)
 		}
 	})
+	t.Run("so many that the API server asks about all labels", func(t *testing.T) {
+		long := strings.Repeat("é", v1beta1.MaxSelectorKeys) + "é"
+		b := newBench(t, interceptor.Funcs{}, objects(budgetWith(), annotated("a", long), annotated("b", long[2:]))...)
+		b.reconcile(t)
+		if got, _ := keysOf(b, "a"); got != long {
+			t.Errorf("the keys of a are %.20q, although none can change unasked", got)
+		}
+		if got, _ := keysOf(b, "b"); !strings.HasPrefix(got, "app,") {
+			t.Errorf("the keys of b are %.20q, want that app is one of them", got)
+		}
+	})
 	t.Run("a workload, by what it and its controllers keep their pods", func(t *testing.T) {
 		pub := budgetWith()
 		pub.Spec.Selector, pub.Spec.TargetReference = nil, &v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}

@@ -33,8 +33,12 @@ const (
 
 	// SelectorKeysAnnotation on a protected pod holds label keys, in order and separated by commas: those in the selectors of its budgets and of its
 	// controller. The API server does not call the webhook about a change of any other label. Without the annotation, it calls the webhook about
-	// every change of a label. Berth's controller sets it, and nobody else can change it.
+	// every change of a label. Berth's controller sets it, and nobody else can change it on a protected pod.
 	SelectorKeysAnnotation = "policy.berth.dev/selector-keys"
+
+	// MaxSelectorKeys is how many characters SelectorKeysAnnotation may have. A longer one counts as none: whoever creates a pod chooses its annotations,
+	// and the API server would go through all keys at each update of the pod. The match condition of the webhook has the same number.
+	MaxSelectorKeys = 1024
 )
 
 // Operation is an operation on a pod that makes the pod unavailable.
