@@ -7,8 +7,10 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	goruntime "runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admission/v1"
@@ -73,6 +75,48 @@ func TestAConversionThatNobodyKnowsFailsWithAMessage(t *testing.T) {
 	} {
 		if r := answered.Response; r == nil || r.Result.Status != metav1.StatusFailure || r.Result.Message == "" || len(r.ConvertedObjects) > 0 {
 			t.Errorf("%s: got %+v", name, r)
+		}
+	}
+}
+
+// TestAReviewOfAStrangerTakesLittleMemory: nobody checks who sends a review.
+func TestAReviewOfAStrangerTakesLittleMemory(t *testing.T) {
+	fill := func(head, each, tail string) string {
+		return head + strings.Repeat(each+",", (maxReview-len(head)-len(tail)-len(each))/(len(each)+1)) + each + tail
+	}
+	for name, body := range map[string]string{
+		"numbers":         fill(`{"request":{"objects":[`, "0", "]}}"),
+		"objects":         fill(`{"request":{"objects":[`, "{}", "]}}"),
+		"a large object":  fill(`{"request":{"desiredAPIVersion":"apps.kruise.io/v1beta1","objects":[{"apiVersion":"apps.kruise.io/v1alpha1","kind":"WorkloadSpread","spec":{"x":[`, "{}", "]}}]}}"),
+		"a large message": fill(`{"request":{"uid":[`, "[]", `]}}`),
+	} {
+		var before, after goruntime.MemStats
+		goruntime.ReadMemStats(&before)
+		Handler().ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/convert", strings.NewReader(body)))
+		goruntime.ReadMemStats(&after)
+		if taken := (after.TotalAlloc - before.TotalAlloc) >> 20; taken > 300 {
+			t.Errorf("%s: %d MiB were allocated", name, taken)
+		} else {
+			t.Logf("%s: %d MiB", name, taken)
+		}
+	}
+}
+
+func TestReviewsTakeTurns(t *testing.T) {
+	h := &handler{make(chan struct{}, 1), make(chan struct{}, 1), time.Millisecond}
+	ask := func() int {
+		recorder := httptest.NewRecorder()
+		h.ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/convert", strings.NewReader(`{"request":{"objects":[]}}`)))
+		return recorder.Code
+	}
+	for name, turns := range map[string]chan struct{}{"readers": h.reads, "converters": h.conversions} {
+		turns <- struct{}{}
+		if code := ask(); code != http.StatusServiceUnavailable {
+			t.Errorf("%s are busy, and the answer is %d", name, code)
+		}
+		<-turns
+		if code := ask(); code != http.StatusOK {
+			t.Errorf("%s are idle again, and the answer is %d", name, code)
 		}
 	}
 }
