@@ -383,6 +383,10 @@ bench-webhook: tools build ## minutes | Measure what admission costs: creations 
 bench-controller: tools build ## minutes | Measure the status controller with 1,000 spreads of 30 pods: at rest, after a restart, one change at a time, in a burst.
 	$(GO) run ./test/bench/controller -only status $(BENCH_FLAGS)
 
+.PHONY: bench-cluster
+bench-cluster: tools build ## minutes | Measure what Berth costs the API server for objects that do not use Berth, beside a control plane without Berth; BENCH_FLAGS, e.g. "-protected 5000".
+	$(GO) run ./test/bench/cluster $(BENCH_FLAGS)
+
 .PHONY: bench-united
 bench-united: tools build ## minutes | Measure UnitedDeployments: 100 of them at rest, one change at a time, and one that grows beside plain Deployments.
 	$(GO) run ./test/bench/controller -only united $(BENCH_FLAGS)

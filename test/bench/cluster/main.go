@@ -1,0 +1,215 @@
+// Command cluster measures what Berth costs the API server for objects that do not use Berth. It compares a control plane on which Berth was never installed
+// with one that has Berth and no spread, budget or set. Both run at the same time, and the operations alternate between them. It prints the processor time
+// of the API server for each operation, medians over rounds, and their ratio. With -protected, Berth's control plane also has that many pods of a budget in
+// another namespace.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/berth-project/berth/cmd/sandbox/product"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/pkg/sandbox"
+	"github.com/berth-project/berth/test/harness"
+)
+
+// namespace of the measured pods.
+const namespace = "measured"
+
+func main() {
+	rounds := flag.Int("rounds", 11, "rounds; the medians are over all but the first")
+	times := flag.Int("times", 300, "operations of each kind in a round")
+	protected := flag.Int("protected", 0, "pods of a budget in another namespace")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, *rounds, *times, *protected)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "cluster:", err)
+		os.Exit(1)
+	}
+}
+
+// plane is a control plane.
+type plane struct {
+	sandbox *sandbox.Sandbox
+	client  kubernetes.Interface
+	// used is the processor time of the API server for one operation in each round, by operation.
+	used map[string][]time.Duration
+}
+
+func run(ctx context.Context, rounds, times, protected int) (err error) {
+	dir, err := os.MkdirTemp("", "berth-cluster-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	bare, err := sandbox.Start(ctx, sandbox.Config{Name: "bare", Dir: filepath.Join(dir, "bare"), BinDir: harness.BinDir(), Without: []string{sandbox.KWOK}})
+	if err != nil {
+		return err
+	}
+	defer bare.Stop()
+	cluster, err := harness.Start(ctx, sandbox.Config{Name: "berth", Dir: filepath.Join(dir, "berth"), Without: []string{sandbox.KWOK}}, product.Options{})
+	if err != nil {
+		return err
+	}
+	defer cluster.Sandbox.Stop()
+	var planes []*plane
+	for _, s := range []*sandbox.Sandbox{bare, cluster.Sandbox} {
+		client, err := kubernetes.NewForConfig(s.RESTConfig())
+		if err != nil {
+			return err
+		}
+		p := &plane{sandbox: s, client: client, used: map[string][]time.Duration{}}
+		if err := p.prepare(ctx); err != nil {
+			return err
+		}
+		planes = append(planes, p)
+	}
+	if err := planes[1].protect(ctx, protected); err != nil {
+		return err
+	}
+	for round := range rounds {
+		for _, operation := range operations {
+			for i := range planes {
+				if err := planes[(i+round)%2].measure(ctx, operation, times, round); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	fmt.Printf("milliseconds of CPU of the API server for one operation: medians of %d rounds of %d\n%-24s %8s %8s %8s\n", rounds-1, times, "", "without", "Berth", "ratio")
+	for _, operation := range operations {
+		var without, with, ratios []float64
+		for round := 1; round < rounds; round++ {
+			a, b := planes[0].used[operation.name][round], planes[1].used[operation.name][round]
+			without, with = append(without, a.Seconds()*1000), append(with, b.Seconds()*1000)
+			ratios = append(ratios, float64(b)/float64(a))
+		}
+		fmt.Printf("%-24s %8.2f %8.2f %8.2f\n", operation.name, median(without), median(with), median(ratios))
+	}
+	return nil
+}
+
+func median(values []float64) float64 {
+	slices.Sort(values)
+	return (values[(len(values)-1)/2] + values[len(values)/2]) / 2
+}
+
+// operation is done many times. The number is different each time.
+type operation struct {
+	name string
+	do   func(ctx context.Context, p *plane, n int) error
+}
+
+var operations = []operation{
+	{"status of a pod", func(ctx context.Context, p *plane, n int) error {
+		patch := fmt.Appendf(nil, `{"status":{"message":"%d","conditions":[{"type":"Ready","status":"True","lastProbeTime":null,"message":"%d"}]}}`, n, n)
+		_, err := p.client.CoreV1().Pods(namespace).Patch(ctx, "measured", types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+		return err
+	}},
+	{"status of a node", func(ctx context.Context, p *plane, n int) error {
+		patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"Ready","status":"True","message":"%d"}]}}`, n)
+		_, err := p.client.CoreV1().Nodes().Patch(ctx, "measured", types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+		return err
+	}},
+	{"creation of a pod", func(ctx context.Context, p *plane, n int) error {
+		_, err := p.client.CoreV1().Pods(namespace).Create(ctx, podNamed(fmt.Sprint("new-", n)), metav1.CreateOptions{})
+		return err
+	}},
+	{"eviction of a pod", func(ctx context.Context, p *plane, n int) error {
+		return p.client.CoreV1().Pods(namespace).EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("new-", n)}})
+	}},
+	{"annotation of a pod", func(ctx context.Context, p *plane, n int) error {
+		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"example.com/n":"%d"}}}`, n)
+		_, err := p.client.CoreV1().Pods(namespace).Patch(ctx, "measured", types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	}},
+	{"list of 100 pods", func(ctx context.Context, p *plane, _ int) error {
+		_, err := p.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{Limit: 100})
+		return err
+	}},
+}
+
+// podNamed is a small pod on the measured node. It tolerates that nobody reports for the node.
+func podNamed(name string) *corev1.Pod {
+	container := corev1.Container{Name: "main", Image: "registry.k8s.io/pause:3.10", Env: []corev1.EnvVar{{Name: "A", Value: "a"}, {Name: "B", Value: "b"}}}
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": "measured"}},
+		Spec: corev1.PodSpec{NodeName: "measured", Containers: []corev1.Container{container}, AutomountServiceAccountToken: new(bool),
+			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}}
+}
+
+func (p *plane) prepare(ctx context.Context) error {
+	if err := p.sandbox.CreateNodes(ctx, []*corev1.Node{sandbox.NewNode("measured", "zone-a", nil, nil, nil)}); err != nil {
+		return err
+	}
+	if _, err := p.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	for i := range 100 {
+		if _, err := p.client.CoreV1().Pods(namespace).Create(ctx, podNamed(fmt.Sprint("listed-", i)), metav1.CreateOptions{}); err != nil {
+			return err
+		}
+	}
+	_, err := p.client.CoreV1().Pods(namespace).Create(ctx, podNamed("measured"), metav1.CreateOptions{})
+	return err
+}
+
+// protect creates pods that have the label of protected pods, in a namespace of their own.
+func (p *plane) protect(ctx context.Context, pods int) error {
+	const other = "protected"
+	if _, err := p.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other}}, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	for i := range pods {
+		pod := podNamed(fmt.Sprint("protected-", i))
+		pod.Namespace, pod.Labels[v1beta1.ProtectedLabel] = other, v1beta1.ProtectedValue
+		if _, err := p.client.CoreV1().Pods(other).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *plane) measure(ctx context.Context, operation operation, times, round int) error {
+	before, err := p.serverCPU()
+	if err != nil {
+		return err
+	}
+	for i := range times {
+		if err := operation.do(ctx, p, round*times+i); err != nil {
+			return fmt.Errorf("%s: %w", operation.name, err)
+		}
+	}
+	after, err := p.serverCPU()
+	p.used[operation.name] = append(p.used[operation.name], (after-before)/time.Duration(times))
+	return err
+}
+
+func (p *plane) serverCPU() (used time.Duration, err error) {
+	for _, status := range p.sandbox.Status() {
+		if status.Name == sandbox.APIServer {
+			cpu, err := harness.ProcessCPU(status.PID)
+			if err != nil {
+				return 0, err
+			}
+			used += cpu
+		}
+	}
+	return used, nil
+}
