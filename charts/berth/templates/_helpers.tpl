@@ -74,6 +74,10 @@ imagePullPolicy: {{ . }}
 {{- with (index .root.Values .component).resources }}
 resources:
   {{- toYaml . | nindent 2 }}
+{{- if (.limits).memory }}
+env:
+- {name: GOMEMLIMIT, valueFrom: {resourceFieldRef: {resource: limits.memory}}}
+{{- end }}
 {{- end }}
 securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
 {{- end }}
@@ -90,6 +94,7 @@ metadata:
   namespace: berth-system
 spec:
   maxUnavailable: {{ .maxUnavailable }}
+  unhealthyPodEvictionPolicy: AlwaysAllow
   selector:
     matchLabels: {{ include "berth.labels" $.component }}
 {{- end }}

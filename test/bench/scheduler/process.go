@@ -36,6 +36,7 @@ func sides(kubeconfig string) (stock, berth side, err error) {
 	common := func(config map[string]any) map[string]any {
 		config["clientConnection"] = map[string]any{"kubeconfig": kubeconfig, "qps": 10000, "burst": 10000}
 		config["leaderElection"] = map[string]any{"leaderElect": false}
+		config["enableProfiling"] = true
 		return config
 	}
 	config := map[string]any{}
