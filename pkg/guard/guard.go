@@ -169,17 +169,17 @@ func (g *Guard) decideMissing(ctx context.Context, i *inquiry, reading *reading[
 	return g.decideAmong(ctx, i, g.policies.covering(pubs, i.request.Pod))
 }
 
-// decideAmong asks the given budgets that the guard has not asked yet. It always asks a budget that is alone, because that budget knows best. If there
-// are several, it skips those of workloads that do not own the pod. A later list may have a skipped budget again. decideAmong asks it if it names
-// another workload by then.
+// decideAmong asks the given budgets that the guard has not asked yet. For a protected pod it always asks a budget that is alone, because that budget
+// knows best. If there are several, or the pod is not protected, it skips those of workloads that do not own the pod. A later list may have a skipped budget
+// again. decideAmong asks it if it names another workload by then.
 func (g *Guard) decideAmong(ctx context.Context, i *inquiry, found []candidate) error {
 	found = slices.DeleteFunc(found, func(c candidate) bool {
 		return slices.Contains(i.asked, c.name) || slices.ContainsFunc(i.spared, c.isSame)
 	})
-	several := len(i.asked)+len(found) > 1
+	filter := len(i.asked)+len(found) > 1 || !budget.IsProtected(i.request.Pod)
 	var candidates []candidate
 	for _, c := range found {
-		if c.target != nil && several && !i.ancestry(ctx, g.above).mayBeOf(c.target) {
+		if c.target != nil && filter && !i.ancestry(ctx, g.above).mayBeOf(c.target) {
 			continue
 		}
 		candidates = append(candidates, c)

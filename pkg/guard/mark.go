@@ -19,7 +19,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
-// evictionMarker labels evictions of pods that a budget may cover. It gives them the protection label of the pods, the mark. It also ties each eviction
+// evictionMarker labels evictions of protected pods, and those in namespaces with a budget. It gives them the protection label of the pods, the mark. It also ties each eviction
 // to its pod by the UID.
 //
 // An Eviction says nothing of its pod but the name. So the API server cannot tell from it whether to call podHandler. It must not call podHandler about
@@ -52,7 +52,7 @@ func (m *evictionMarker) Handle(ctx context.Context, review admission.Request) a
 	}
 	reading, cancel := context.WithTimeout(ctx, markTimeout)
 	defer cancel()
-	pod, err := m.covered(reading, types.NamespacedName{Namespace: review.Namespace, Name: review.Name})
+	pod, err := m.concerned(reading, types.NamespacedName{Namespace: review.Namespace, Name: review.Name})
 	if err == nil && pod == nil {
 		return admission.Allowed("")
 	}
@@ -91,10 +91,10 @@ func tie(eviction *unstructured.Unstructured, uid types.UID) error {
 	return unstructured.SetNestedField(eviction.Object, string(uid), path...)
 }
 
-// covered returns the pod if it is protected, or if a budget may cover it that has not protected it yet; nil if neither. It also returns a pod that
-// terminates, because the policy may still see the pod as it was. podHandler allows such an eviction. If the budgets cannot be listed, covered returns
-// both the pod and the error.
-func (m *evictionMarker) covered(ctx context.Context, name types.NamespacedName) (*corev1.Pod, error) {
+// concerned returns the pod if it is protected, or if its namespace has a budget; nil if neither. It also returns a pod that terminates, because the policy
+// may still see the pod as it was. podHandler allows such an eviction, and that of a pod that no budget covers. For an eviction without a mark the API server
+// would have to look at all protected pods of the namespace. If the budgets cannot be listed, concerned returns both the pod and the error.
+func (m *evictionMarker) concerned(ctx context.Context, name types.NamespacedName) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	if err := m.live.Get(ctx, name, pod); err != nil {
 		return nil, fmt.Errorf("reading pod %s: %w", name, err)
@@ -102,15 +102,9 @@ func (m *evictionMarker) covered(ctx context.Context, name types.NamespacedName)
 	if budget.IsProtected(pod) {
 		return pod, nil
 	}
-	found, err := m.guard.cachedBudgets(ctx, pod)
-	if err != nil {
+	var pubs v1beta1.PodUnavailableBudgetList
+	if err := m.guard.cached.List(ctx, &pubs, client.InNamespace(name.Namespace), client.Limit(1), client.UnsafeDisableDeepCopy); err != nil || len(pubs.Items) > 0 {
 		return pod, err
-	}
-	inquiry := &inquiry{request: Request{Pod: pod}}
-	for _, c := range found {
-		if c.target == nil || inquiry.ancestry(ctx, m.guard.above).mayBeOf(c.target) {
-			return pod, nil
-		}
 	}
 	return nil, nil
 }

@@ -11,7 +11,6 @@ import (
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,13 +27,6 @@ import (
 
 func TestEvictionsOfPodsThatABudgetMayCoverAreMarked(t *testing.T) {
 	unprotected := func(p *corev1.Pod) { delete(p.Labels, v1beta1.ProtectedLabel) }
-	// ofSet makes it a pod of a StatefulSet, which no workload adopts.
-	ofSet := func(change func(*corev1.Pod)) func(*corev1.Pod) {
-		return func(p *corev1.Pod) {
-			change(p)
-			p.OwnerReferences[0].Kind, p.OwnerReferences[0].Name = "StatefulSet", "web"
-		}
-	}
 	const mark = `"labels":{"policy.berth.dev/protected":"true"}`
 	tied := func(uid string) string { return `"deleteOptions":{"preconditions":{"uid":"` + uid + `"}}` }
 	tests := map[string]struct {
@@ -44,6 +36,7 @@ func TestEvictionsOfPodsThatABudgetMayCoverAreMarked(t *testing.T) {
 		user   authenticationv1.UserInfo
 		down   bool
 		budget *v1beta1.PodUnavailableBudget // instead of the one that selects the pods by their labels
+		none   bool                          // there is no budget
 		want   []string                      // parts of the eviction's JSON afterwards; nil if it is unchanged
 	}{
 		"a protected pod":                                         {pod: "web-0", want: []string{mark, tied("web-0")}},
@@ -53,9 +46,9 @@ func TestEvictionsOfPodsThatABudgetMayCoverAreMarked(t *testing.T) {
 		"a UID that the client gives stays":                       {pod: "web-0", more: `,"deleteOptions":{"preconditions":{"uid":"old"}}`, want: []string{mark, tied("old")}},
 		"a mark that the client gives":                            {pod: "web-0", more: `,"metadata":{"labels":{"policy.berth.dev/protected":"true"}}`, want: []string{mark, tied("web-0")}},
 		"a pod of a budget that is not protected yet":             {pod: "web-0", change: unprotected, want: []string{mark, tied("web-0")}},
-		"a pod of no budget":                                      {pod: "web-0", change: func(p *corev1.Pod) { unprotected(p); p.Labels["app"] = "other" }},
+		"a pod of no budget, beside protected ones":               {pod: "web-0", change: func(p *corev1.Pod) { unprotected(p); p.Labels["app"] = "other" }, want: []string{mark, tied("web-0")}},
+		"a pod of a namespace without a budget":                   {pod: "web-0", change: unprotected, none: true},
 		"a pod of the workload that a budget names":               {pod: "web-0", change: unprotected, budget: targeting("ReplicaSet", "web", 1), want: []string{mark, tied("web-0")}},
-		"a pod of another workload than a budget names":           {pod: "web-0", change: ofSet(unprotected), budget: targeting("Deployment", "other", 1)},
 		"a pod that has ended, which the policy may not know yet": {pod: "web-0", change: func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, want: []string{mark, tied("web-0")}},
 		"a pod that is gone, which the policy may not know yet":   {pod: "none", want: []string{mark}},
 		"a kubelet":                 {pod: "web-0", user: authenticationv1.UserInfo{Groups: []string{"system:nodes"}}},
@@ -73,10 +66,13 @@ func TestEvictionsOfPodsThatABudgetMayCoverAreMarked(t *testing.T) {
 				}
 				return err
 			}})
+			if tc.budget != nil || tc.none {
+				if err := c.Delete(t.Context(), &v1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}}); err != nil {
+					t.Fatal(err)
+				}
+			}
 			if tc.budget != nil {
-				old := &v1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}}
-				sts := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "rs"}}
-				if err := errors.Join(c.Delete(t.Context(), old), c.Create(t.Context(), tc.budget.DeepCopy()), c.Create(t.Context(), sts)); err != nil {
+				if err := c.Create(t.Context(), tc.budget.DeepCopy()); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -43,13 +44,13 @@ func TestTheLargestPodsCostTheAPIServerLittle(t *testing.T) {
 			})
 		},
 		"containers": func(p *corev1.Pod) {
-			many(1_000, func(i int) {
+			many(300, func(i int) {
 				p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: fmt.Sprint("c", i), Image: "image"})
 				p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: fmt.Sprint("i", i), Image: "image"})
 			})
 		},
 		"gates": func(p *corev1.Pod) {
-			many(5_000, func(i int) {
+			many(2_000, func(i int) {
 				p.Spec.ReadinessGates = append(p.Spec.ReadinessGates, corev1.PodReadinessGate{ConditionType: corev1.PodConditionType(fmt.Sprint("example.com/", i))})
 			})
 		},
@@ -70,7 +71,7 @@ func TestTheLargestPodsCostTheAPIServerLittle(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				const times = 5
+				const times = 3
 				for i := range times {
 					patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"example.com/changed":"%d"}}}`, i)
 					if _, err := the.Client.CoreV1().Pods(namespace).Patch(t.Context(), pod.Name, types.MergePatchType, patch, metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
@@ -89,5 +90,46 @@ func TestTheLargestPodsCostTheAPIServerLittle(t *testing.T) {
 				t.Errorf("one update of a protected pod costs %v, want at most %v", with, limit)
 			}
 		})
+	}
+}
+
+// TestAnEvictionBesideManyProtectedPodsCostsTheAPIServerLittle: a policy would convert each of them for an eviction without a mark.
+func TestAnEvictionBesideManyProtectedPodsCostsTheAPIServerLittle(t *testing.T) {
+	cost := func(protected int) time.Duration {
+		namespace := newNamespace(t)
+		apply(t, namespace, "{apiVersion: policy.kruise.io/v1alpha1, kind: PodUnavailableBudget, metadata: {name: web}, spec: {selector: {matchLabels: {app: web}}, maxUnavailable: 1}}")
+		for i := range protected + 1 {
+			labels := map[string]string{"app": "web", v1beta1.ProtectedLabel: v1beta1.ProtectedValue}
+			if i == 0 {
+				labels = map[string]string{"app": "other"}
+			}
+			// The annotation leaves the controller nothing to write meanwhile.
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprint("pod-", i), Labels: labels, Annotations: map[string]string{v1beta1.SelectorKeysAnnotation: "app"}},
+				Spec: corev1.PodSpec{SchedulerName: "nobody", Containers: []corev1.Container{{Name: "main", Image: "image"}}}}
+			if _, err := the.Client.CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before, err := the.CPU()
+		if err != nil {
+			t.Fatal(err)
+		}
+		const times = 10
+		for range times {
+			eviction := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "pod-0"}, DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}}
+			if err := the.Client.CoreV1().Pods(namespace).EvictV1(t.Context(), eviction); err != nil {
+				t.Fatal(err)
+			}
+		}
+		after, err := the.CPU()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return after.Since(before)[sandbox.APIServer] / times
+	}
+	few, many := cost(1), cost(500)
+	t.Logf("one eviction costs %v beside one protected pod, and %v beside 500", few, many)
+	if limit := 3*few + 15*time.Millisecond; many > limit {
+		t.Errorf("one eviction costs %v beside 500 protected pods, want at most %v", many, limit)
 	}
 }
