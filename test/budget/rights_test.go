@@ -108,8 +108,9 @@ func TestTheControllerMayWriteChildrenOfUnitedDeploymentsAndNoMore(t *testing.T)
 		apply(t, namespace, fmt.Sprintf(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: %s, %s}, %s}`, name, metadata, spec))
 		apply(t, namespace, fmt.Sprintf(`{apiVersion: apps/v1, kind: ControllerRevision, metadata: {name: %s, %s}, revision: 1, data: {}}`, name, metadata))
 	}
-	write := func(kind, name, metadata, rest string) func() error {
+	write := func(kind, name, metadata, rest string, in ...string) func() error {
 		return func() error {
+			namespace := append(in, namespace)[0]
 			body := fmt.Sprintf(`{apiVersion: apps/v1, kind: %s, metadata: {name: %s, %s}, %s}`, kind, name, metadata, rest)
 			options := metav1.PatchOptions{DryRun: dryRun, FieldManager: unitedv1beta1.FieldManager, Force: ptr.To(true)}
 			if kind == "ControllerRevision" {
@@ -138,6 +139,8 @@ func TestTheControllerMayWriteChildrenOfUnitedDeploymentsAndNoMore(t *testing.T)
 		"delete a child":                   {deletion("child"), true},
 		"adopt what was left behind":       {write("Deployment", "left", owner("UnitedDeployment"), spec), true},
 		"keep a template":                  {write("ControllerRevision", "new", owner("UnitedDeployment"), "revision: 2, data: {}"), true},
+		"make a child in kube-system":      {write("Deployment", "new", owner("UnitedDeployment"), spec, metav1.NamespaceSystem), false},
+		"make a child in berth-system":     {write("Deployment", "new", owner("UnitedDeployment"), spec, "berth-system"), false},
 		"make a workload":                  {write("Deployment", "new", "labels: {}", spec), false},
 		"make a workload of another owner": {write("Deployment", "new", owner("CloneSet"), spec), false},
 		"change a workload":                {write("Deployment", "strange", "labels: {a: b}", spec), false},
