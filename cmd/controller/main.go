@@ -38,12 +38,6 @@ import (
 	"github.com/berth-project/berth/pkg/webhook"
 )
 
-// Priority and fairness of the API server limits requests. These limits only stop a runaway.
-const (
-	clientQPS   = 1000
-	clientBurst = 2000
-)
-
 type flags struct {
 	// version is true if the program says its version and does nothing else.
 	version                 bool
@@ -162,7 +156,7 @@ func run(ctx context.Context, f flags) error {
 	if err != nil {
 		return fmt.Errorf("finding the API server: %w", err)
 	}
-	config.QPS, config.Burst = clientQPS, clientBurst
+	config.QPS = -1                  // priority and fairness of the API server limits requests, for each tenant alone; a limit here would make all wait for one
 	config.DisableCompression = true // compression takes longer than it saves, and deletions wait for lists of pods
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme,

@@ -46,9 +46,14 @@ func (v *budgetValidator) ValidateDelete(context.Context, *v1beta1.PodUnavailabl
 	return nil, nil
 }
 
-// maxSelector is how many keys and values a selector may have. The validator compares it with every other selector of its namespace while a client
-// waits.
-const maxSelector = 200
+// The controller compares each change of a pod with all budgets of the namespace, one change after the other for all tenants. The validator compares a
+// selector with every other one while a client waits.
+const (
+	// maxSelector is how many keys and values a selector may have, and maxRequirements how many labels and expressions.
+	maxSelector, maxRequirements = 200, 20
+	// maxBudgets is how many budgets a namespace may have. Those that were there before count, and stay.
+	maxBudgets = 500
+)
 
 func (v *budgetValidator) validate(ctx context.Context, pub *v1beta1.PodUnavailableBudget, refused field.ErrorList) (admission.Warnings, error) {
 	if errs := tooLarge("selector", pub.Spec.Selector); len(errs) > 0 {
@@ -66,6 +71,10 @@ func (v *budgetValidator) validate(ctx context.Context, pub *v1beta1.PodUnavaila
 		}
 		return warnings, apierrors.NewInternalError(err)
 	}
+	if len(others.Items) >= maxBudgets {
+		return warnings, apierrors.NewForbidden(v1beta1.Resource.GroupResource(), pub.Name,
+			fmt.Errorf("namespace %s has %d PodUnavailableBudgets, and at most %d are allowed: let a budget cover more pods, or delete some", pub.Namespace, len(others.Items), maxBudgets))
+	}
 	for i := range others.Items {
 		if err := ctx.Err(); err != nil {
 			return warnings, apierrors.NewTimeoutError(fmt.Sprintf("comparing with the %d budgets of namespace %s: %v", len(others.Items), pub.Namespace, err), 1)
@@ -82,26 +91,21 @@ func (v *budgetValidator) validate(ctx context.Context, pub *v1beta1.PodUnavaila
 	return warnings, nil
 }
 
-// tooLarge refuses a selector with more than maxSelector keys and values.
+// tooLarge refuses a selector with more than maxRequirements, or more than maxSelector keys and values. Nil has none.
 func tooLarge(name string, selector *metav1.LabelSelector) field.ErrorList {
-	size := sizeOf(selector)
-	if size <= maxSelector {
+	if selector == nil {
 		return nil
 	}
-	return field.ErrorList{field.Forbidden(field.NewPath("spec", name),
-		fmt.Sprintf("has %d keys and values, and at most %d are allowed: give the pods one label of their own and select by it", size, maxSelector))}
-}
-
-// sizeOf counts the keys and values of a selector. Nil has none.
-func sizeOf(selector *metav1.LabelSelector) int {
-	if selector == nil {
-		return 0
-	}
-	size := 2 * len(selector.MatchLabels)
+	requirements, size := len(selector.MatchLabels)+len(selector.MatchExpressions), 2*len(selector.MatchLabels)
 	for i := range selector.MatchExpressions {
 		size += 1 + len(selector.MatchExpressions[i].Values)
 	}
-	return size
+	if size <= maxSelector && requirements <= maxRequirements {
+		return nil
+	}
+	return field.ErrorList{field.Forbidden(field.NewPath("spec", name),
+		fmt.Sprintf("has %d requirements with %d keys and values, and at most %d and %d are allowed: give the pods one label of their own and select by it",
+			requirements, size, maxRequirements, maxSelector))}
 }
 
 func compile(pub *v1beta1.PodUnavailableBudget, refused field.ErrorList) (*budget.Policy, admission.Warnings, error) {

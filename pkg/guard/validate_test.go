@@ -34,7 +34,15 @@ func selecting(name string, from, values int) *v1beta1.PodUnavailableBudget {
 func TestAHugeSelector(t *testing.T) {
 	t.Run("is refused by its size", func(t *testing.T) {
 		v := budgetValidator{live: cluster(t, 0, interceptor.Funcs{})}
-		if _, err := v.ValidateCreate(t.Context(), selecting("huge", 0, maxSelector)); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "201 keys and values, and at most 200 are allowed") {
+		if _, err := v.ValidateCreate(t.Context(), selecting("huge", 0, maxSelector)); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "1 requirements with 201 keys and values, and at most 20 and 200 are allowed") {
+			t.Errorf("got %v", err)
+		}
+		many := selecting("many", 0, 1)
+		many.Spec.Selector.MatchLabels = map[string]string{}
+		for i := range maxRequirements {
+			many.Spec.Selector.MatchLabels[fmt.Sprint("key-", i)] = ""
+		}
+		if _, err := v.ValidateCreate(t.Context(), many); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "21 requirements") {
 			t.Errorf("got %v", err)
 		}
 		if _, err := v.ValidateCreate(t.Context(), selecting("large", 0, maxSelector-1)); err != nil {
@@ -60,6 +68,23 @@ func TestAHugeSelector(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
+}
+
+func TestANamespaceHasSoManyBudgets(t *testing.T) {
+	there := maxBudgets - 1
+	v := budgetValidator{live: cluster(t, 0, interceptor.Funcs{List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
+		for i := range there {
+			list.(*v1beta1.PodUnavailableBudgetList).Items = append(list.(*v1beta1.PodUnavailableBudgetList).Items, *selecting(fmt.Sprint("b", i), i, 1))
+		}
+		return nil
+	}})}
+	if _, err := v.ValidateCreate(t.Context(), selecting("last", there, 1)); err != nil {
+		t.Errorf("got %v", err)
+	}
+	there++
+	if _, err := v.ValidateCreate(t.Context(), selecting("more", there, 1)); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "has 500 PodUnavailableBudgets, and at most 500 are allowed") {
+		t.Errorf("got %v", err)
+	}
 }
 
 // TestABudgetThatCannotBeCompared is one whose namespace cannot be read just now, or not at all.
