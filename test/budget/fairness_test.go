@@ -18,7 +18,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
-// TestBrokenBudgetsOfOneNamespaceDelayNoOther has thousands of budgets whose workload Berth may not read. A pod beside them is created and deleted
+// TestBrokenBudgetsOfOneNamespaceDelayNoOther has many budgets whose workload Berth may not read. A pod beside them is created and deleted
 // ten times a second. The test measures how long new pods of another namespace wait for their label.
 func TestBrokenBudgetsOfOneNamespaceDelayNoOther(t *testing.T) {
 	const samples = 100
