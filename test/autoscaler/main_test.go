@@ -15,8 +15,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
+	"github.com/berth-project/berth/manifests"
 	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/test/checker"
 	"github.com/berth-project/berth/test/harness"
@@ -71,6 +73,9 @@ func run(m *testing.M) (code int, err error) {
 	config := sandbox.Config{Name: "autoscaler", Dir: dir, AuditLog: true, Manifests: definitions, Components: []sandbox.Component{{
 		Name: karpenter, Binary: "/usr/bin/env", User: "karpenter", Groups: []string{"system:masters"}, Args: karpenterArgs,
 		Ready: func(in sandbox.Instance) string { return "http://" + in.Address("health") + "/readyz" },
+	}, {
+		Name: "berth-descheduler", Binary: "berth-descheduler", User: "system:serviceaccount:berth-system:berth-descheduler",
+		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:berth-system"}, Args: deschedulerArgs,
 	}}}
 	if the, err = harness.Start(ctx, config, product.Options{}); err != nil {
 		return 1, err
@@ -95,6 +100,19 @@ func karpenterArgs(in sandbox.Instance) ([]string, error) {
 		filepath.Join(harness.Root(), "bin", "karpenter-kwok"), "--karpenter-service=karpenter",
 		fmt.Sprintf("--health-probe-port=%d", in.Port("health")), fmt.Sprintf("--metrics-port=%d", in.Port("metrics")),
 	}, nil
+}
+
+// deschedulerArgs are those of the installation, with its policy, and with a cycle every few seconds.
+func deschedulerArgs(in sandbox.Instance) ([]string, error) {
+	var policy corev1.ConfigMap
+	if err := yaml.Unmarshal(manifests.DeschedulerPolicy, &policy); err != nil {
+		return nil, err
+	}
+	file := filepath.Join(in.Dir, "policy.yaml")
+	if err := os.WriteFile(file, []byte(policy.Data["policy.yaml"]), 0o600); err != nil {
+		return nil, err
+	}
+	return []string{"--kubeconfig=" + in.Kubeconfig, "--policy-config-file=" + file, "--descheduling-interval=5s", "--secure-port=0"}, nil
 }
 
 // karpenterDefinitions are the kinds of Karpenter and of its kwok provider, from the module that the program is built from.
