@@ -124,6 +124,10 @@ func (p *Policy) WarningsBeside(autoscaler string, path *field.Path) (all []stri
 		return []string{fmt.Sprintf("%s: with Late a node autoscaler (%s) takes pods to fit in any of the subsets, as it knows no quotas, so pods can wait forever, and running pods can be evicted; leave binding out, or set Gated",
 			path.Child("scheduleStrategy", "binding"), autoscaler)}
 	case v1beta1.GatedBinding: // a gated pod has the tolerations of all subsets, and the terms of one
+		if p.Strategy == v1beta1.AdaptiveScheduleStrategy && p.Adaptive.Wait == 0 && len(p.Subsets) > 1 {
+			all = append(all, fmt.Sprintf("%s: is not set, so pods that no subset has a node for wait in the last subset with room, and a node autoscaler (%s) makes nodes there and in no other; set it if others have pools too",
+				path.Child("scheduleStrategy", "adaptive", "rescheduleCriticalSeconds"), autoscaler))
+		}
 		for i := range p.Subsets {
 			foreign := func(t corev1.Toleration) bool { return !hasToleration(p.Subsets[i].tolerations, &t) }
 			if p.Subsets[i].term == nil && slices.ContainsFunc(p.Constraints.tolerations, foreign) {

@@ -172,6 +172,10 @@ func TestValidateSpread(t *testing.T) {
 			wantWarnings: []string{"spec.scheduleStrategy.binding: with Late a node autoscaler (karpenter) takes pods to fit in any of the subsets"},
 		},
 		"gated binding beside a node autoscaler": {spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) { s.ScheduleStrategy.Binding = v1beta1.AutoBinding }), known: Known{Autoscaler: autoscaler.Karpenter}},
+		"a gated spread of strategy Adaptive without a limit for waiting": {
+			spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) { s.ScheduleStrategy.Type = v1beta1.AdaptiveScheduleStrategy }), known: Known{Autoscaler: autoscaler.Karpenter},
+			wantWarnings: []string{"spec.scheduleStrategy.adaptive.rescheduleCriticalSeconds: is not set, so pods that no subset has a node for wait in the last subset with room"},
+		},
 		"a subset of a gated spread that only taints tell from another": {
 			spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) {
 				s.ScheduleStrategy.Binding = v1beta1.GatedBinding

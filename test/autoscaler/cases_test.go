@@ -339,6 +339,67 @@ func TestNodesAreMadeForPodsBeyondTheQuota(t *testing.T) {
 	s.expect(map[string]int{"normal": 8})
 }
 
+// Pods lose their gates one after the other, and Karpenter makes nodes for those that it sees. It must not make many more than for a Deployment without a
+// spread.
+func TestNoMoreNodesAreMadeThanWithoutASpread(t *testing.T) {
+	const pods = 60
+	bought := map[string]float64{}
+	for _, name := range []string{"without a spread", "gated"} {
+		t.Run(name, func(t *testing.T) {
+			s := newShop(t)
+			s.nodePool("elastic", "")
+			s.patchPool("elastic", `{"spec":{"disruption":{"consolidateAfter":"Never"}}}`)
+			if s.open(0, "", "900m"); name == "gated" {
+				s.ownNodes(3, "8")
+				s.scale(10 + pods)
+				s.expect(map[string]int{"normal": 10, "elastic": pods})
+			} else {
+				s.apply(s.namespace, fmt.Sprintf(plainDeployment, pods, poolLabel, s.namespace))
+				s.expect(map[string]int{"elastic": pods})
+			}
+			cpus, err := s.boughtCPUs(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("Karpenter made nodes of %v CPUs for %d pods of 0.9", cpus, pods)
+			measured.Lock()
+			defer measured.Unlock()
+			if bought[name] = cpus; len(bought) == 2 && bought["gated"] > 1.1*bought["without a spread"] {
+				t.Errorf("Karpenter made nodes of %v CPUs, and of %v without a spread", bought["gated"], bought["without a spread"])
+			}
+		})
+	}
+}
+
+// measured guards what two shops compare.
+var measured sync.Mutex
+
+const plainDeployment = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: plain}
+spec:
+  replicas: %[1]d
+  selector: {matchLabels: {app: plain}}
+  template:
+    metadata: {labels: {app: plain}}
+    spec:
+      nodeSelector: {%[2]s: %[3]s-elastic}
+      containers: [{name: main, image: registry.k8s.io/pause:3.10, resources: {requests: {cpu: 900m, memory: 128Mi}}}]
+`
+
+// boughtCPUs are those of the nodes that Karpenter has made.
+func (s *shop) boughtCPUs(ctx context.Context) (cpus float64, err error) {
+	nodes, err := the.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: poolLabel + "=" + s.namespace + "-elastic"})
+	if err != nil {
+		return 0, err
+	}
+	for i := range nodes.Items {
+		cpus += nodes.Items[i].Status.Capacity.Cpu().AsApproximateFloat64()
+	}
+	return cpus, nil
+}
+
 // Both subsets are on nodes of Karpenter, and there is none at first.
 func TestEachSubsetGetsNodesForItsQuota(t *testing.T) {
 	s := newShop(t)

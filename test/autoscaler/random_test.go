@@ -61,8 +61,12 @@ func layoutOf(replicas int) map[string]int {
 // limit is how many CPUs Karpenter may have in a subset.
 func (s *shop) limit(subset, cpu string) {
 	s.t.Helper()
-	patch := fmt.Appendf(nil, `{"spec":{"limits":{"cpu":%q}}}`, cpu)
-	if _, err := the.Dynamic.Resource(nodePools).Patch(s.t.Context(), s.namespace+"-"+subset, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	s.patchPool(subset, fmt.Sprintf(`{"spec":{"limits":{"cpu":%q}}}`, cpu))
+}
+
+func (s *shop) patchPool(subset, patch string) {
+	s.t.Helper()
+	if _, err := the.Dynamic.Resource(nodePools).Patch(s.t.Context(), s.namespace+"-"+subset, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 		s.t.Fatal(err)
 	}
 }

@@ -1,5 +1,6 @@
 // Command bench measures how long the pods of a Deployment take from the scale-up until all of them run. It uses one sandbox of 100 nodes. It
-// measures Berth's scheduler with a spread over three zones, and the stock scheduler, in turn; with -weights, a spread by weights and one by percentages.
+// measures Berth's scheduler with a spread over three zones, and the stock scheduler, in turn; with -weights, a spread by weights and one by percentages;
+// with -gated, a spread with binding Gated and one with Late.
 // Machines are noisy, so it prints every run, the medians and the ratio of each pair.
 package main
 
@@ -12,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -38,11 +40,12 @@ const (
 func main() {
 	adaptive := flag.Bool("adaptive", false, "use strategy Adaptive without quotas, and pods so large that the first two zones fill up")
 	weights := flag.Bool("weights", false, "compare a spread with weights 1, 1 and 3 to one with percentages 20, 20 and no limit")
+	gated := flag.Bool("gated", false, "compare a spread with binding Gated to one with Late")
 	pods := flag.Int("pods", 1000, "pods of the Deployment; with -adaptive 1000 is all that fits")
 	pairs := flag.Int("pairs", 5, "measured runs of each scheduler, after one that is not counted")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, *adaptive, *weights, *pods, *pairs)
+	err := run(ctx, *adaptive, *weights, *gated, *pods, *pairs)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -50,7 +53,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, adaptive, weights bool, pods, pairs int) (err error) {
+func run(ctx context.Context, adaptive, weights, gated bool, pods, pairs int) (err error) {
 	dir, err := os.MkdirTemp("", "berth-bench-")
 	if err != nil {
 		return err
@@ -75,6 +78,11 @@ func run(ctx context.Context, adaptive, weights bool, pods, pairs int) (err erro
 		other, spread = spread, &workload{cluster: cluster, name: "weights", scheduler: "berth-scheduler", pods: pods, cpu: cpu,
 			more: spreadBy("Fixed", "weight: 1", "weight: 1", "weight: 3")}
 		other.name = "percents"
+	}
+	if gated {
+		other, spread = spread, &workload{cluster: cluster, name: "gated", scheduler: "berth-scheduler", pods: pods, cpu: cpu,
+			more: strings.Replace(percentages, "scheduleStrategy: {", "scheduleStrategy: {binding: Gated, ", 1)}
+		other.name = "late"
 	}
 	for _, w := range []*workload{spread, other} {
 		if err := w.create(ctx); err != nil {
