@@ -413,6 +413,14 @@ func deferred(p *corev1.Pod) {
 	p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: corev1.PodReasonDeferred})
 }
 
+// infeasible is what a kubelet says of a resize in this generation of the pod.
+func infeasible(generation int64) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue,
+			Reason: corev1.PodReasonInfeasible, ObservedGeneration: generation})
+	}
+}
+
 func beingResized(p *corev1.Pod) {
 	p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue})
 }
@@ -428,6 +436,11 @@ func deadline(restart corev1.RestartPolicy) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Spec.RestartPolicy, p.Spec.ActiveDeadlineSeconds = restart, ptr.To[int64](600)
 	}
+}
+
+// gateOpened is a pod whose spec has changed once, before its containers started.
+func gateOpened(p *corev1.Pod) {
+	p.Annotations = map[string]string{"berth.dev/admitted-subset": `{"name":"web","subset":"a","pick":"p0"}`}
 }
 
 func TestState(t *testing.T) {
@@ -448,6 +461,9 @@ func TestState(t *testing.T) {
 		"one that was changed and runs another tag is in doubt":     {pod: pod(image("web:2")), want: Doubtful},
 		"also if the kubelet does not tell what it has seen":        {pod: pod(image("web:2"), func(p *corev1.Pod) { p.Status.ObservedGeneration = 0 }), want: Doubtful},
 		"one that was never changed runs what it should":            {pod: pod(image("web:2"), neverChanged), want: Available},
+		"nor was one whose gate Berth has opened":                   {pod: pod(image("web:2"), gateOpened), want: Available},
+		"the pick of another pod proves nothing":                    {pod: pod(image("web:2"), gateOpened, func(p *corev1.Pod) { p.UID = "copy" }), want: Doubtful},
+		"one whose gate was opened may be changed afterwards":       {pod: pod(image("web:2"), gateOpened, func(p *corev1.Pod) { p.Generation, p.Status.ObservedGeneration = 3, 3 }), want: Doubtful},
 		"an image that is reported by digest proves nothing":        {pod: pod(func(p *corev1.Pod) { p.Status.ContainerStatuses[0].Image = "sha256:abc" }), want: Available},
 		"one that a deadline will end is in doubt":                  {pod: pod(deadline(corev1.RestartPolicyAlways)), want: Doubtful},
 		"one that is to end anyway may be made with a deadline":     {pod: pod(deadline(corev1.RestartPolicyNever), neverChanged), want: Available},
@@ -461,6 +477,12 @@ func TestState(t *testing.T) {
 		"one whose resize waits for room and takes no restart is available": {pod: pod(requests(corev1.ResourceCPU, "2"), deferred, func(p *corev1.Pod) {
 			p.Status.ContainerStatuses[0].Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}
 		}), want: Available},
+		"one whose resize is infeasible is available, whatever its kubelet reports": {pod: pod(memory("2Mi"), infeasible(2), func(p *corev1.Pod) {
+			p.Status.ContainerStatuses[0].Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Mi")}}
+		}), want: Available},
+		"a smaller resize after that may restart it": {pod: pod(memory("2Mi"), infeasible(1), func(p *corev1.Pod) {
+			p.Status.ContainerStatuses[0].Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Mi")}}
+		}), want: Doubtful},
 		"one whose resources are not reported may restart": {pod: pod(requests(corev1.ResourceCPU, "2"), deferred), want: Doubtful},
 	}
 	for name, tc := range tests {

@@ -129,13 +129,14 @@ func runsItsSpec(pod *corev1.Pod) bool {
 // spec and not have stopped the container yet. A pod in the ledger does not count as available then anyway. A pod that was changed before it was
 // protected is in no ledger, so this check finds it.
 //
-// The image tells only if the spec has changed since the pod's creation. A runtime reports any one of the names that an image has on the node. So the
+// The image tells only if the pod was changed. A runtime reports any one of the names that an image has on the node. So the
 // reported tag of an unchanged pod may differ for good.
 //
-// The reported resources of the container tell whether a resize is complete. Where a container reports none, any resize in progress counts.
+// The reported resources of the container tell whether a resize is complete, unless the kubelet has said that it is infeasible: then they stay as they are.
+// Where a container reports none, any resize in progress counts.
 func isOutdated(pod *corev1.Pod) bool {
-	imageTells := pod.Generation > 1
-	resizing := resizing(pod)
+	imageTells := WasChanged(pod)
+	resizing, infeasible := resizing(pod), isInfeasible(pod)
 	outdated := func(containers []corev1.Container, statuses []corev1.ContainerStatus) bool {
 		return slices.ContainsFunc(containers, func(container corev1.Container) bool {
 			status := statusOf(container.Name, statuses)
@@ -146,7 +147,7 @@ func isOutdated(pod *corev1.Pod) bool {
 				if policy.RestartPolicy != corev1.RestartContainer {
 					return false
 				}
-				if status == nil || status.Resources == nil {
+				if status == nil || status.Resources == nil || infeasible {
 					return resizing
 				}
 				return amountDiffers(policy.ResourceName, status.Resources, &container.Resources)
@@ -248,6 +249,14 @@ func resizing(pod *corev1.Pod) bool {
 		}
 	}
 	return false
+}
+
+// isInfeasible is true if the kubelet does not carry out the latest resize: the node is too small for it.
+func isInfeasible(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodResizePending && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonInfeasible &&
+			(c.ObservedGeneration == 0 || c.ObservedGeneration >= pod.Generation)
+	})
 }
 
 func conditionIs(pod *corev1.Pod, kind corev1.PodConditionType) bool {

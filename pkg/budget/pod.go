@@ -6,6 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/pkg/subset"
 )
 
 // State of a pod, as far as a budget is concerned. A pod counts as available only if it certainly is. An operation on it is free only if the pod is
@@ -43,6 +44,16 @@ func Observe(pod *corev1.Pod, ignored labels.Selector, nodeGone bool) Pod {
 	return Pod{Name: pod.Name, UID: pod.UID, State: stateOf(pod, ignored, nodeGone)}
 }
 
+// WasChanged is true if the spec of the pod has changed since its containers could start. Berth's scheduler changes a pod once before that, when it opens the
+// pod's gate. Nobody can tell the removal of another gate from any other change.
+func WasChanged(pod *corev1.Pod) bool {
+	if pod.Generation != 2 {
+		return pod.Generation > 2
+	}
+	picked := subset.AdmittedOf(pod)
+	return picked == nil || !picked.Opened
+}
+
 func stateOf(pod *corev1.Pod, ignored labels.Selector, nodeGone bool) State {
 	switch {
 	case pod.DeletionTimestamp != nil, hasEnded(pod), nodeGone:
@@ -66,7 +77,7 @@ func stateOf(pod *corev1.Pod, ignored labels.Selector, nodeGone bool) State {
 // endsBySchedule is true for a pod with activeDeadlineSeconds that may not come from its template. Templates of pods that always restart have none. A pod
 // that ends by itself may have been created with one. Once its spec has changed, nobody can tell whether the deadline is the original one.
 func endsBySchedule(pod *corev1.Pod) bool {
-	return pod.Spec.ActiveDeadlineSeconds != nil && (pod.Spec.RestartPolicy == corev1.RestartPolicyAlways || pod.Generation > 1)
+	return pod.Spec.ActiveDeadlineSeconds != nil && (pod.Spec.RestartPolicy == corev1.RestartPolicyAlways || WasChanged(pod))
 }
 
 func hasEnded(pod *corev1.Pod) bool {

@@ -92,7 +92,7 @@ var podMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	if !ok || !okAfter {
 		return true
 	}
-	return before.UID != after.UID || before.Generation > 1 || after.Generation > 1 ||
+	return before.UID != after.UID || model.WasChanged(before) || model.WasChanged(after) ||
 		!workload.HaveSameController(before, after) ||
 		before.Spec.NodeName != after.Spec.NodeName || before.Status.Phase != after.Status.Phase ||
 		!maps.Equal(before.Labels, after.Labels) ||
