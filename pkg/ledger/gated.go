@@ -84,8 +84,11 @@ func (l *Ledger) waitsIn(e *entry) int {
 
 // skipAfter makes other pods skip the subset of a pod that ends and has waited there in vain for a node, with its gate open.
 func (l *Ledger) skipAfter(e *entry) {
+	if e.stage != Claimed || e.policy() == nil || !e.account.isAdaptive() {
+		return
+	}
 	in, counts := e.picked()
-	if !counts || in == subset.None || e.stage != Claimed || e.index() != in || !e.account.isAdaptive() {
+	if !counts || in == subset.None || e.index() != in {
 		return
 	}
 	adaptive := &e.policy().Adaptive
