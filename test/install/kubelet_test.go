@@ -166,8 +166,15 @@ func (k *kubelet) start(ctx context.Context, pod *corev1.Pod) (*process, error) 
 		return nil, fmt.Errorf("%d containers and %d init containers: want one container", len(pod.Spec.Containers), len(pod.Spec.InitContainers))
 	}
 	container := &pod.Spec.Containers[0]
-	if len(container.Command) != 0 || len(container.Env) != 0 {
-		return nil, fmt.Errorf("it has a command %v and an environment %v, which nobody here gives to it", container.Command, container.Env)
+	environment := []string{"TZ=UTC"}
+	for _, variable := range container.Env {
+		if from := variable.ValueFrom; from == nil || from.ResourceFieldRef == nil || from.ResourceFieldRef.Resource != "limits.memory" {
+			return nil, fmt.Errorf("it has the variable %+v, which nobody here gives to it", variable)
+		}
+		environment = append(environment, fmt.Sprintf("%s=%d", variable.Name, container.Resources.Limits.Memory().Value()))
+	}
+	if len(container.Command) != 0 {
+		return nil, fmt.Errorf("it has a command %v, which nobody here gives to it", container.Command)
 	}
 	mounts := map[string]string{} // local directories by their path in the container
 	for _, mount := range container.VolumeMounts {
@@ -200,7 +207,7 @@ func (k *kubelet) start(ctx context.Context, pod *corev1.Pod) (*process, error) 
 	running, stop := context.WithCancel(context.Background())
 	p.stop = stop
 	cmd := exec.CommandContext(running, program, args...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = p.work, log, log, []string{"TZ=UTC"}
+	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = p.work, log, log, environment
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}

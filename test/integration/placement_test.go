@@ -156,6 +156,11 @@ func TestAForgedRecordNeitherFreesNorTakesQuota(t *testing.T) {
 			if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "cannot be changed") {
 				t.Errorf("changing the record of pod %s through %v: %v", pod.Name, subresource, err)
 			}
+			// Without the label, the API server would not look at a change of the status.
+			_, err = the.Client.CoreV1().Pods(ns).Patch(t.Context(), pod.Name, types.MergePatchType, []byte(`{"metadata":{"labels":{"berth.dev/subset":null}}}`), metav1.PatchOptions{}, subresource...)
+			if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "cannot be changed") {
+				t.Errorf("taking the label from pod %s through %v: %v", pod.Name, subresource, err)
+			}
 		}
 	}
 	// If a slot of a were free, the next pod would go there.
