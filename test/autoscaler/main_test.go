@@ -81,8 +81,8 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer the.Sandbox.Stop()
-	// The node that Berth and Karpenter would run on. It belongs to no subset.
-	if err := the.Sandbox.CreateNodes(ctx, []*corev1.Node{sandbox.NewNode("system", "zone-a", nil, nil, nil)}); err != nil {
+	// The nodes that the replicas of Berth and Karpenter would run on. They belong to no subset. The descheduler does nothing in a cluster of one node.
+	if err := the.Sandbox.CreateNodes(ctx, []*corev1.Node{sandbox.NewNode("system-0", "zone-a", nil, nil, nil), sandbox.NewNode("system-1", "zone-a", nil, nil, nil)}); err != nil {
 		return 1, err
 	}
 	if watcher, err = checker.Start(ctx, the.Dynamic); err != nil {
