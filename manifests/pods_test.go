@@ -3,6 +3,7 @@ package manifests
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -16,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // objects calls a function with each object of each file.
@@ -115,5 +118,12 @@ func TestDrainsPassReplicasThatAreNotReady(t *testing.T) {
 	})
 	if found < 2 {
 		t.Errorf("%d budgets were found", found)
+	}
+}
+
+// The controller counts a pod as safe from relabelling by the same number of characters by which the API server decides whether to ask.
+func TestTheAPIServerAndTheControllerReadTheSameKeys(t *testing.T) {
+	if want := fmt.Sprintf("oldObject.metadata.annotations['%s'].size() <= %d\n", v1beta1.SelectorKeysAnnotation, v1beta1.MaxSelectorKeys); !strings.Contains(string(BudgetWebhook), want) {
+		t.Errorf("the match condition does not say %s", want)
 	}
 }

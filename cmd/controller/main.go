@@ -156,7 +156,8 @@ func run(ctx context.Context, f flags) error {
 	if err != nil {
 		return fmt.Errorf("finding the API server: %w", err)
 	}
-	config.QPS = -1                  // priority and fairness of the API server limits requests, for each tenant alone; a limit here would make all wait for one
+	// Priority and fairness of the API server limits requests, for each tenant alone. A limit here would make all wait for one.
+	config.QPS = -1
 	config.DisableCompression = true // compression takes longer than it saves, and deletions wait for lists of pods
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme,

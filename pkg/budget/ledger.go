@@ -129,8 +129,8 @@ func runsItsSpec(pod *corev1.Pod) bool {
 // spec and not have stopped the container yet. A pod in the ledger does not count as available then anyway. A pod that was changed before it was
 // protected is in no ledger, so this check finds it.
 //
-// The image tells only if the pod was changed. A runtime reports any one of the names that an image has on the node. So the
-// reported tag of an unchanged pod may differ for good.
+// The image tells only if the pod was changed. A runtime reports any one of the names that an image has on the node. So the reported tag of an unchanged
+// pod may differ for good.
 //
 // The reported resources of the container tell whether a resize is complete, unless the kubelet has said that it is infeasible: then they stay as they are.
 // Where a container reports none, any resize in progress counts.

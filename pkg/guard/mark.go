@@ -19,8 +19,8 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
-// evictionMarker labels evictions of protected pods, and those in namespaces with a budget. It gives them the protection label of the pods, the mark. It also ties each eviction
-// to its pod by the UID.
+// evictionMarker labels evictions of protected pods, and those in namespaces with a budget. It gives them the protection label of the pods, the mark. It
+// also ties each eviction to its pod by the UID.
 //
 // An Eviction says nothing of its pod but the name. So the API server cannot tell from it whether to call podHandler. It must not call podHandler about
 // every eviction: while no webhook replica answers, nobody could evict any pod of the cluster. So it calls podHandler only about evictions that carry

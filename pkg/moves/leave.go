@@ -66,7 +66,8 @@ func Leave(f *Facts, limits LeaveLimits, cluster Cluster) Decision {
 			case reason != "":
 				d.hold(pod, from, reason, time.Time{})
 			default:
-				closed, enough, may := f.closed().With(from), RoomUnknown, (func(int) bool)(nil)
+				var may func(to int) bool
+				closed, enough := f.closed().With(from), RoomUnknown
 				if pod.Admitted.Opened {
 					enough, may = NoRoom, isSubset
 				}

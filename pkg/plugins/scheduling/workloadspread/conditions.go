@@ -44,10 +44,8 @@ func (f *Family) Install(sched *kubescheduler.Scheduler) {
 
 // hasGate is true if the pod has Berth's gate by now. The queue may hold an older pod: it learns of an event after the plugin, which wakes the pod.
 func (f *Family) hasGate(pod *corev1.Pod) bool {
-	if c := f.core.Load(); c != nil {
-		pod = c.latest(pod)
-	}
-	return subset.IsGated(pod)
+	c := f.core.Load()
+	return subset.IsGated(pod) && (c == nil || subset.IsGated(c.latest(pod)))
 }
 
 // refusalIn is why PreFilter refused the pod. Nil if it did not.
